@@ -1,0 +1,3 @@
+module github.com/gomflux/gomflux
+
+go 1.26
