@@ -1,0 +1,1 @@
+"""Small random diffusers pipelines, and the tensors that diffusers computes with them."""

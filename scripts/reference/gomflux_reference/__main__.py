@@ -1,0 +1,111 @@
+"""Command line: python -m gomflux_reference tiny|dump|encode|decode|modules|goldens|selftest."""
+
+import argparse
+from pathlib import Path
+
+import diffusers
+import transformers
+
+
+def main(argv=None):
+    for library in (diffusers, transformers):
+        library.utils.logging.set_verbosity_error()
+        library.utils.logging.disable_progress_bar()
+    args = parse(argv)
+    args.pop("run")(**args)
+
+
+def parse(argv=None) -> dict:
+    from . import dump, families, goldens, modules, tiny
+
+    parser = argparse.ArgumentParser(prog="python -m gomflux_reference", description=__doc__)
+    commands = parser.add_subparsers(dest="command", required=True)
+
+    def command(name, run, help):
+        c = commands.add_parser(name, help=help, formatter_class=argparse.ArgumentDefaultsHelpFormatter)
+        c.set_defaults(run=run)
+        return c
+
+    def recording(c, sample=True):
+        c.add_argument("--taps", nargs="+", default=["*"], metavar="GLOB", help="names of module tensors to keep; !GLOB drops")
+        if sample:
+            c.add_argument("--sample", type=int, default=0, metavar="N", help="keep N random values of larger tensors")
+            c.add_argument("--compute", choices=("float32", "float64"), default="float32")
+
+    c = command("tiny", make_tiny, "make a small random pipeline")
+    c.add_argument("folder", type=Path)
+    c.add_argument("--family", choices=sorted(families.FAMILIES), default="z-image")
+    c.add_argument("--seed", type=int, default=0)
+    c.add_argument("--kind", choices=("ordinary", "small-activations"), default="ordinary")
+    c.add_argument("--layout", choices=("hub", "v5"), default="hub")
+    c.add_argument("--shards", type=int, default=1, help="files per transformer and text encoder")
+    c.add_argument("--dtype", choices=sorted(tiny.DTYPES), default="bf16")
+    c.add_argument("--only", nargs="+", default=[], metavar="COMPONENT", help="write only these components")
+    group = c.add_argument_group("dimensions")
+    for family in families.FAMILIES.values():
+        for name, default in family.dims.items():
+            many = isinstance(default, tuple)
+            kind = type(default[0] if many else default)
+            group.add_argument(
+                f"--{name.replace('_', '-')}",
+                type=kind,
+                nargs="+" if many else None,
+                default=argparse.SUPPRESS,
+                help=f"default {default}",
+            )
+
+    c = command("dump", dump.pipeline, "record a generation")
+    c.add_argument("folder", type=Path)
+    c.add_argument("out", type=Path)
+    c.add_argument("--prompt", required=True)
+    c.add_argument("--negative-prompt")
+    c.add_argument("--steps", type=int, required=True)
+    c.add_argument("--guidance", type=float, default=0.0)
+    c.add_argument("--seed", type=int, default=0, help="of the initial latents")
+    c.add_argument("--height", type=int, required=True)
+    c.add_argument("--width", type=int, required=True)
+    c.add_argument("--max-sequence-length", type=int, default=512)
+    recording(c, sample=False)
+
+    c = command("encode", dump.encode, "record the encoding of a picture")
+    c.add_argument("folder", type=Path)
+    c.add_argument("out", type=Path)
+    c.add_argument("--picture", type=Path, required=True)
+    recording(c)
+
+    c = command("decode", dump.decode, "record the decoding of a latent")
+    c.add_argument("folder", type=Path)
+    c.add_argument("out", type=Path)
+    c.add_argument("--latent", metavar="FILE:KEY", help="default: normal noise of --seed, --height, --width")
+    c.add_argument("--seed", type=int, default=0)
+    c.add_argument("--height", type=int, default=64)
+    c.add_argument("--width", type=int, default=64)
+    recording(c)
+
+    c = command("modules", modules.show, "list the modules of a pipeline and which of them a run calls")
+    c.add_argument("folder", type=Path)
+    c.add_argument("--out", type=Path, help="text file, instead of standard output")
+
+    for name, run, help in (
+        ("goldens", goldens.make, "remake models/testdata"),
+        ("selftest", goldens.selftest, "remake the goldens elsewhere, compare, and reload both layouts"),
+    ):
+        c = command(name, run, help)
+        c.add_argument("root", type=Path, nargs="?", default=goldens.ROOT)
+
+    args = vars(parser.parse_args(argv))
+    del args["command"]
+    return args
+
+
+def make_tiny(folder, family, seed, kind, layout, shards, dtype, only, **dims):
+    from . import families, tiny
+
+    dims = {k: tuple(v) if isinstance(v, list) else v for k, v in dims.items()}
+    if unknown := dims.keys() - families.FAMILIES[family].dims:
+        raise SystemExit(f"{family} has no dimension {', '.join(sorted(unknown))}")
+    tiny.make(folder, family, seed, kind, layout, shards, dtype, dims, only)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,165 @@
+"""Runs pipelines and autoencoders of diffusers on the CPU and records their tensors."""
+
+from importlib.metadata import version
+from pathlib import Path
+
+import diffusers
+import numpy as np
+import torch
+from PIL import Image
+from safetensors import safe_open
+
+from .families import FAMILIES
+from .record import Recorder
+
+VERSIONS = ("torch", "diffusers", "transformers", "tokenizers", "numpy", "pillow")
+
+
+def prepare():
+    """One thread, so that sums have one order and a second run gives the same bits."""
+    torch.set_num_threads(1)
+    torch.use_deterministic_algorithms(True)
+    torch.set_grad_enabled(False)
+
+
+def settle(module: torch.nn.Module):
+    """Copies weights to fresh memory: a file's offsets are unaligned, and BLAS rounds differently there."""
+    for tensor in [*module.parameters(), *module.buffers()]:
+        tensor.data = tensor.data.clone()
+
+
+def load(folder: Path):
+    pipe = diffusers.DiffusionPipeline.from_pretrained(folder, dtype=torch.float32)
+    pipe.set_progress_bar_config(disable=True)
+    for part in pipe.components.values():
+        if isinstance(part, torch.nn.Module):
+            settle(part)
+    family = next(name for name, f in FAMILIES.items() if type(pipe) is f.pipeline)
+    return pipe, family
+
+
+def describe(command: str, **settings) -> dict:
+    return {"command": command, **settings, "versions": {p: version(p) for p in VERSIONS}}
+
+
+def wrap(owner, method: str, before=None, after=None):
+    """Observes one bound method of one object."""
+    inner = getattr(owner, method)
+
+    def observed(*args, **kwargs):
+        if before:
+            before(*args, **kwargs)
+        result = inner(*args, **kwargs)
+        if after:
+            after(result)
+        return result
+
+    setattr(owner, method, observed)
+
+
+def pipeline(folder: Path, out: Path, prompt, negative_prompt, steps, guidance, seed, height, width, max_sequence_length, taps):
+    """Records one generation, from initial latents that are drawn here."""
+    prepare()
+    pipe, family = load(folder)
+    record = Recorder(taps)
+    tokens = {}
+
+    def encode(module, args, kwargs):
+        which = "negative" if tokens else "prompt"
+        ids, mask = kwargs["input_ids"], kwargs["attention_mask"]
+        tokens[which] = {"padded": ids.shape[1], "valid": int(mask.sum())}
+        record.crop["text_encoder"] = tuple(tokens[which].values())
+        record.put(f"{which}.input_ids", ids)
+        record.put(f"{which}.attention_mask", mask)
+
+    def denoise(module, args, kwargs):
+        if record.step == 0:
+            for which, embeds in zip(("prompt", "negative"), args[2]):
+                record.put(f"{which}.embeds", embeds)
+            record.put("sigmas", pipe.scheduler.sigmas)
+            record.put("timesteps", pipe.scheduler.timesteps)
+
+    def stepped(result):
+        record.put(f"latents@{record.step}", result[0])
+        record.next_step()
+
+    pipe.text_encoder.register_forward_pre_hook(encode, with_kwargs=True)
+    pipe.transformer.register_forward_pre_hook(denoise, with_kwargs=True)
+    wrap(pipe.scheduler, "step", before=lambda v, *_, **__: record.put(f"noise_pred@{record.step}", v), after=stepped)
+    observe_decode(pipe.vae, record)
+    for name, part in pipe.components.items():
+        if isinstance(part, torch.nn.Module):
+            record.watch(name, part, name in FAMILIES[family].stepped)
+
+    scale = pipe.vae_scale_factor
+    shape = (1, pipe.transformer.config.in_channels, height // scale, width // scale)
+    latents = torch.randn(shape, generator=torch.Generator().manual_seed(seed))
+    record.put("latents.init", latents)
+    image = pipe(
+        prompt=prompt,
+        negative_prompt=negative_prompt,
+        num_inference_steps=steps,
+        guidance_scale=guidance,
+        height=height,
+        width=width,
+        latents=latents,
+        max_sequence_length=max_sequence_length,
+    ).images[0]
+    record.put("image", torch.from_numpy(np.array(image)))
+    record.save(
+        out,
+        describe(
+            "dump", family=family, pipeline=type(pipe).__name__, prompt=prompt, negative_prompt=negative_prompt, steps=steps,
+            guidance=guidance, seed=seed, height=height, width=width, max_sequence_length=max_sequence_length,
+            compute="float32", tokens=tokens, taps=taps,
+        ),
+    )  # fmt: skip
+
+
+def observe_decode(vae, record):
+    wrap(
+        vae,
+        "decode",
+        before=lambda z, *_, **__: record.put("vae.decode.in", z),
+        after=lambda result: record.put("vae.decode.out", result[0]),
+    )
+
+
+def load_vae(folder: Path, compute: str):
+    vae = diffusers.AutoencoderKL.from_pretrained(folder / "vae", dtype=torch.float32)
+    vae.to(getattr(torch, compute))
+    settle(vae)
+    return vae, diffusers.image_processor.VaeImageProcessor(vae_scale_factor=2 ** (len(vae.config.block_out_channels) - 1))
+
+
+def encode(folder: Path, out: Path, picture: Path, compute: str, taps, sample: int):
+    """Records the encoding of a picture. vae.encode.out is the mode of the distribution, neither scaled nor shifted."""
+    prepare()
+    vae, processor = load_vae(folder, compute)
+    record = Recorder(taps, sample)
+    record.watch("vae", vae)
+    # The processor returns a channels-last view, and GroupNorm's channels-last kernel is off by 5e-4 at 512x512 in float32.
+    pixels = processor.preprocess(Image.open(picture).convert("RGB")).contiguous()
+    record.put("vae.encode.in", pixels)
+    record.put("vae.encode.out", vae.encode(pixels.to(vae.dtype)).latent_dist.mode())
+    record.save(out, describe("encode", picture=picture.name, compute=compute, taps=taps, sample=sample))
+
+
+def decode(folder: Path, out: Path, latent: str | None, seed: int, height: int, width: int, compute: str, taps, sample: int):
+    """Records the decoding of a latent (FILE:KEY of a safetensors file, or normal noise), already unscaled."""
+    prepare()
+    vae, processor = load_vae(folder, compute)
+    record = Recorder(taps, sample)
+    record.watch("vae", vae)
+    observe_decode(vae, record)
+    if latent:
+        file, key = latent.rsplit(":", 1)
+        with safe_open(file, "pt") as f:
+            z = f.get_tensor(key).float()
+    else:
+        scale = processor.config.vae_scale_factor
+        shape = (1, vae.config.latent_channels, height // scale, width // scale)
+        z = torch.randn(shape, generator=torch.Generator().manual_seed(seed))
+    x = vae.decode(z.to(vae.dtype), return_dict=False)[0]
+    record.put("image", torch.from_numpy(np.array(processor.postprocess(x.float())[0])))
+    record.save(out, describe("decode", latent=latent, seed=seed, height=height, width=width, compute=compute, taps=taps, sample=sample))

@@ -1,0 +1,118 @@
+"""The committed goldens: what models/testdata holds, and how it is made."""
+
+import os
+import shlex
+import sys
+import tempfile
+from pathlib import Path
+
+import numpy as np
+import torch
+from PIL import Image
+
+ROOT = Path(__file__).resolve().parents[3] / "models" / "testdata"
+
+# Curly quotes, a decomposed and a composed accent, CJK, an emoji; with the chat template two blocks of 32 tokens.
+PROMPT = "“L’été” à la cafe\u0301 – a red circle 🙂, 夕阳下的灯塔 (oil painting)"
+NEGATIVE = "blurry, dark"
+
+COMMANDS = f"""
+tiny zimage-ordinary/model --seed 11 --layout hub --shards 2
+    --dim 32 --heads 2 --layers 2 --refiner-layers 1
+    --text-hidden 24 --text-intermediate 40 --text-layers 3 --text-heads 3 --text-kv-heads 1 --text-head-dim 8
+    --vae-channels 4 8 12 --vae-layers-per-block 1 --vae-norm-groups 2
+
+dump zimage-ordinary/model zimage-ordinary/dump --prompt {shlex.quote(PROMPT)}
+    --steps 2 --seed 1 --height 24 --width 40 --max-sequence-length 96
+    --taps 'transformer*@0*' 'transformer@*' 'transformer.t_embedder*' 'text_encoder*' 'vae.decoder*'
+
+encode zimage-ordinary/model zimage-ordinary/encode --picture zimage-ordinary/encode/picture.png --taps 'vae.encoder*'
+
+modules zimage-ordinary/model --out zimage-ordinary/modules.txt
+
+tiny zimage-small/model --seed 12 --kind small-activations --layout v5
+    --dim 36 --heads 3 --axes-dims 2 4 6 --axes-lens 600 64 48 --layers 2 --refiner-layers 2 --rope-theta 100
+    --norm-eps 2e-5 --merges 200
+    --text-hidden 40 --text-intermediate 56 --text-layers 4 --text-heads 4 --text-kv-heads 2 --text-head-dim 12
+    --text-rope-theta 20000 --text-norm-eps 2e-6
+    --vae-channels 3 6 6 12 --vae-layers-per-block 2 --vae-norm-groups 3 --latent-channels 6
+    --scaling-factor 0.5 --shift-factor -0.2 --shift 6
+
+dump zimage-small/model zimage-small/dump --prompt {shlex.quote(PROMPT)} --negative-prompt {shlex.quote(NEGATIVE)}
+    --steps 3 --guidance 3.5 --seed 2 --height 80 --width 112 --max-sequence-length 80
+    --taps 'transformer@*' 'transformer.t_embedder*' 'transformer.*_refiner.?@0' 'transformer.layers.?@0*'
+    'transformer.layers.1.*norm*@0' 'transformer.layers.1.attention.to_out.0@0' 'transformer.layers.1.feed_forward@0'
+    'transformer.*embedder*@0*' 'transformer.all_final_layer*@0' 'transformer.*adaLN_modulation.?@0'
+    'text_encoder.layers.?' 'text_encoder.layers.?#1' 'text_encoder.layers.1.*norm' 'text_encoder.embed_tokens'
+    'vae.decoder.conv_in' 'vae.decoder.mid_block*' 'vae.decoder.up_blocks.[01]*' '!vae.*:in.*' '!vae.*dropout*'
+    'vae.decoder.conv_norm_out'
+
+tiny vae-512/model --seed 13 --layout v5 --only vae --vae-channels 4 4 8 8 --vae-norm-groups 2
+
+decode vae-512/model vae-512/decode --seed 3 --height 512 --width 512 --compute float64 --sample 20000
+    --taps vae.decoder.mid_block 'vae.decoder.up_blocks.3.resnets.1.norm?' vae.decoder.conv_norm_out
+
+encode vae-512/model vae-512/encode --picture vae-512/encode/picture.png --compute float64 --sample 20000
+    --taps 'vae.encoder.down_blocks.0.resnets.0.norm?' vae.encoder.mid_block
+"""
+
+PICTURES = {"zimage-ordinary/encode/picture.png": (28, 20), "vae-512/encode/picture.png": (512, 512)}
+
+
+def make(root: Path):
+    """Remakes everything under root; `git diff` then shows what has changed."""
+    from .__main__ import main
+
+    root.mkdir(parents=True, exist_ok=True)
+    before = os.getcwd()
+    os.chdir(root)
+    try:
+        for path, size in PICTURES.items():
+            Path(path).parent.mkdir(parents=True, exist_ok=True)
+            draw(*size).save(path)
+        for command in COMMANDS.strip().split("\n\n"):
+            print(" ".join(shlex.split(command)[:3]), file=sys.stderr)
+            main(shlex.split(command))
+    finally:
+        os.chdir(before)
+
+
+def draw(width: int, height: int) -> Image.Image:
+    """A picture with slopes, hard edges, saturated areas and texture, different in each channel."""
+    y, x = np.mgrid[0:height, 0:width]
+    u, v = x / max(width, height), y / max(width, height)
+    levels = np.stack([u, 1 - v, (u + v) / 2], -1)
+    levels[(u - 0.4) ** 2 + (v - 0.3) ** 2 < 0.05] = 0.95, 0.1, 0.0
+    # Without texture all tokens of an area are alike, and attention over them magnifies every rounding error.
+    cells = torch.randn(height // 4 + 1, width // 4 + 1, 3, generator=torch.Generator().manual_seed(1)).numpy()
+    levels = np.clip(levels + 0.1 * cells[y // 4, x // 4], 0, 1)
+    return Image.fromarray(np.round(levels * 255).astype(np.uint8))
+
+
+def selftest(root: Path):
+    """Checks that the goldens are what this package makes, and that both layouts hold the same pipeline."""
+    from . import tiny
+    from .dump import load
+
+    def files(folder):
+        return {p.relative_to(folder): p for p in folder.rglob("*") if p.is_file() and p.suffix != ".md"}
+
+    with tempfile.TemporaryDirectory() as scratch:
+        scratch = Path(scratch)
+        make(scratch / "goldens")
+        ours, theirs = files(scratch / "goldens"), files(root)
+        for name in sorted(ours.keys() | theirs.keys()):
+            if name not in ours or name not in theirs or ours[name].read_bytes() != theirs[name].read_bytes():
+                raise SystemExit(f"{root / name}: not what `goldens` makes")
+
+        pipes = []
+        for layout, shards in (("hub", 3), ("v5", 1)):
+            tiny.make(scratch / layout, "z-image", 5, "ordinary", layout, shards, "bf16", {})
+            pipes.append(load(scratch / layout)[0])
+        for part in ("transformer", "text_encoder", "vae"):
+            a, b = (getattr(p, part).state_dict() for p in pipes)
+            assert a.keys() == b.keys() and all(a[k].dtype == torch.float32 and torch.equal(a[k], b[k]) for k in a), part
+        for text in (PROMPT, NEGATIVE, "<|im_start|>user\n<think> x</think>\r\n\n  y"):
+            a, b = (p.tokenizer(text).input_ids for p in pipes)
+            assert a == b, text
+    print("ok")

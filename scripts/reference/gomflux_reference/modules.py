@@ -1,0 +1,54 @@
+"""Lists the modules of a pipeline: which exist, which are called, and with what."""
+
+import re
+from pathlib import Path
+
+import torch
+
+from .dump import load, prepare
+from .record import leaves
+
+
+def show(folder: Path, out: Path | None = None):
+    """Prints a line per kind of module: path, class, input shapes -> output shapes, as one step at 5x5 tokens calls it.
+
+    Modules that differ in numbers only share a line. What is never called (a container, or a module whose forward is
+    passed by) has no tensors.
+    """
+    prepare()
+    pipe, _ = load(folder)
+    seen, classes = {}, {}
+    for component, part in pipe.components.items():
+        if not isinstance(part, torch.nn.Module):
+            continue
+        for path, m in part.named_modules():
+            name = f"{component}.{path}" if path else component
+            classes[name] = type(m).__name__
+            m.register_forward_hook(note(seen, name), with_kwargs=True)
+    size = 5 * pipe.vae_scale_factor * 2
+    pipe("a red circle", height=size, width=size, num_inference_steps=1, guidance_scale=0.0, max_sequence_length=40)
+    with torch.no_grad():
+        pipe.vae.encode(torch.zeros(1, 3, size, size))
+    groups = {}
+    for name, cls in classes.items():
+        line = seen.get(name, "never called")
+        key = (re.sub(r"(?<=\.)\d+(?=\.|$)", "N", name), cls, line if line == "never called" else re.sub(r"\[[^]]*\]", "", line))
+        groups.setdefault(key, []).append((name, line))
+    lines = []
+    for (_, cls, _), members in groups.items():
+        name, line = members[0]
+        lines.append(f"{name}{f' (+{len(members) - 1})' if len(members) > 1 else ''}: {cls}: {line}\n")
+    if out:
+        out.write_text("".join(lines), encoding="utf-8")
+    else:
+        print("".join(lines), end="")
+
+
+def note(seen, name):
+    def shapes(value):
+        return " ".join(f"{k}{list(t.shape)}" for k, t in leaves(value))
+
+    def hook(module, args, kwargs, output):
+        seen.setdefault(name, " ".join(filter(None, (shapes(list(args)), shapes(kwargs), "->", shapes(output)))))
+
+    return hook
