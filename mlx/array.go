@@ -1,0 +1,256 @@
+package mlx
+
+import (
+	"fmt"
+	"runtime"
+	"slices"
+	"unsafe"
+
+	"github.com/gomflux/gomflux/mlx/internal/mlxc"
+)
+
+// A Dtype is the type of an array's elements.
+type Dtype int32
+
+// The dtypes of MLX. There is no 8-bit float: MLX reads such weights as bytes.
+const (
+	Bool Dtype = iota
+	Uint8
+	Uint16
+	Uint32
+	Uint64
+	Int8
+	Int16
+	Int32
+	Int64
+	Float16
+	Float32
+	Float64
+	BFloat16
+	Complex64
+)
+
+var dtypeNames = [...]string{"bool", "uint8", "uint16", "uint32", "uint64", "int8", "int16", "int32", "int64",
+	"float16", "float32", "float64", "bfloat16", "complex64"}
+
+func (d Dtype) String() string {
+	if d < 0 || int(d) >= len(dtypeNames) {
+		return fmt.Sprintf("dtype(%d)", int32(d))
+	}
+	return dtypeNames[d]
+}
+
+// ParseDtype reads a dtype's name, long (bfloat16) or short (bf16).
+func ParseDtype(name string) (Dtype, error) {
+	short := map[string]Dtype{"bf16": BFloat16, "fp16": Float16, "f16": Float16, "fp32": Float32, "f32": Float32}
+	if d, ok := short[name]; ok {
+		return d, nil
+	}
+	if i := slices.Index(dtypeNames[:], name); i >= 0 {
+		return Dtype(i), nil
+	}
+	return 0, fmt.Errorf("unknown dtype %q", name)
+}
+
+// IsFloat says whether d is a real floating-point type.
+func (d Dtype) IsFloat() bool {
+	return d == Float16 || d == Float32 || d == Float64 || d == BFloat16
+}
+
+// An Array is an n-dimensional array, or the recipe for one that is not
+// evaluated yet. Its methods must be called on the MLX thread.
+type Array struct {
+	handle  uintptr
+	scope   *scope
+	cleanup *runtime.Cleanup
+}
+
+// wrap makes an Array of a fresh handle.
+func wrap(handle uintptr) *Array {
+	a := &Array{handle: handle}
+	adopt(a)
+	return a
+}
+
+// h is the handle of a, which must not have been freed.
+func (a *Array) h() uintptr {
+	if a.handle == 0 {
+		raise("array used after its scope ended (return it from the scope, or Keep it)")
+	}
+	return a.handle
+}
+
+// Shape is the size of each axis.
+func (a *Array) Shape() []int {
+	n := int(mlxc.ArrayNdim(a.h()))
+	shape := make([]int, n)
+	if n > 0 {
+		for i, d := range unsafe.Slice((*int32)(mlxc.ArrayShape(a.h())), n) {
+			shape[i] = int(d)
+		}
+	}
+	return shape
+}
+
+// Dim is the size of one axis; a negative axis counts from the end.
+func (a *Array) Dim(axis int) int {
+	return int(mlxc.ArrayDim(a.h(), int32(a.axis(axis))))
+}
+
+// Ndim is the number of axes.
+func (a *Array) Ndim() int { return int(mlxc.ArrayNdim(a.h())) }
+
+// Size is the number of elements.
+func (a *Array) Size() int { return int(mlxc.ArraySize(a.h())) }
+
+// Nbytes is the size of the elements in bytes.
+func (a *Array) Nbytes() int { return int(mlxc.ArrayNbytes(a.h())) }
+
+// Dtype is the type of the elements.
+func (a *Array) Dtype() Dtype { return Dtype(mlxc.ArrayDtype(a.h())) }
+
+// axis checks an axis and makes it non-negative.
+func (a *Array) axis(axis int) int {
+	n := a.Ndim()
+	if axis < -n || axis >= n {
+		raise("axis %d of an array with shape %v", axis, a.Shape())
+	}
+	if axis < 0 {
+		axis += n
+	}
+	return axis
+}
+
+// String says dtype and shape, not the elements.
+func (a *Array) String() string {
+	if a == nil || a.handle == 0 {
+		return "array(freed)"
+	}
+	return fmt.Sprintf("%v%v", a.Dtype(), a.Shape())
+}
+
+// FromFloat32 copies data into an array.
+func FromFloat32(data []float32, shape ...int) *Array {
+	return fromData(unsafe.Pointer(unsafe.SliceData(data)), len(data), Float32, shape)
+}
+
+// FromInt32 copies data into an array.
+func FromInt32(data []int32, shape ...int) *Array {
+	return fromData(unsafe.Pointer(unsafe.SliceData(data)), len(data), Int32, shape)
+}
+
+// FromUint8 copies data into an array.
+func FromUint8(data []uint8, shape ...int) *Array {
+	return fromData(unsafe.Pointer(unsafe.SliceData(data)), len(data), Uint8, shape)
+}
+
+func fromData(p unsafe.Pointer, n int, dtype Dtype, shape []int) *Array {
+	if shape == nil {
+		shape = []int{n}
+	}
+	if product(shape) != n {
+		raise("%d elements for shape %v", n, shape)
+	}
+	if n == 0 {
+		p = unsafe.Pointer(new(uint64)) // MLX copies from it even when there is nothing
+	}
+	dims, ndim := cInts(shape)
+	return wrap(mlxc.ArrayNewData(p, dims, int32(ndim), int32(dtype)))
+}
+
+// Scalar is a constant without axes.
+func Scalar(v float64, dtype Dtype) *Array {
+	if dtype == Float32 {
+		return wrap(mlxc.ArrayNewFloat32(float32(v)))
+	}
+	return FromFloat32([]float32{float32(v)}, 1).Reshape().AsType(dtype)
+}
+
+// Eval computes arrays, in one go.
+func Eval(arrays ...*Array) {
+	if len(arrays) == 0 {
+		return
+	}
+	v := newVector(arrays)
+	defer mlxc.VectorArrayFree(v)
+	check(mlxc.Eval(v))
+}
+
+// Floats evaluates the array and copies its elements as float32, in row-major
+// order whatever its strides.
+func (a *Array) Floats() []float32 {
+	return copyOut[float32](a, Float32)
+}
+
+// Int32s is [Array.Floats] for int32.
+func (a *Array) Int32s() []int32 {
+	return copyOut[int32](a, Int32)
+}
+
+// Uint8s is [Array.Floats] for uint8.
+func (a *Array) Uint8s() []uint8 {
+	return copyOut[uint8](a, Uint8)
+}
+
+// Item is the one element of an array of size 1.
+func (a *Array) Item() float32 {
+	if a.Size() != 1 {
+		raise("Item of an array with shape %v", a.Shape())
+	}
+	return a.Floats()[0]
+}
+
+func copyOut[T any](a *Array, dtype Dtype) []T {
+	pushScope()
+	// a view may be strided: its raw memory is not its elements
+	row := a.AsType(dtype).Contiguous()
+	Eval(row)
+	out := make([]T, row.Size())
+	// the typed accessors of mlx-c do not look at the dtype, so one serves all
+	if p := mlxc.ArrayDataUint8(row.h()); p != nil {
+		copy(out, unsafe.Slice((*T)(p), len(out)))
+	}
+	popScope()
+	return out
+}
+
+// newVector makes a vector of arrays that the caller frees.
+func newVector(arrays []*Array) uintptr {
+	handles := make([]uintptr, len(arrays)+1)
+	for i, a := range arrays {
+		handles[i] = a.h()
+	}
+	return mlxc.VectorArrayNewData(&handles[0], uintptr(len(arrays)))
+}
+
+// unpack takes the arrays out of a vector and frees it.
+func unpack(v uintptr) []*Array {
+	defer mlxc.VectorArrayFree(v)
+	arrays := make([]*Array, mlxc.VectorArraySize(v))
+	for i := range arrays {
+		var h uintptr
+		check(mlxc.VectorArrayGet(&h, v, uintptr(i)))
+		arrays[i] = wrap(h)
+	}
+	return arrays
+}
+
+// cInts is a C array of ints and its length.
+func cInts(ints []int) (*int32, uintptr) {
+	c := make([]int32, len(ints)+1) // never empty, so that there is an address
+	for i, n := range ints {
+		if int(int32(n)) != n {
+			raise("%d does not fit MLX's 32-bit sizes", n)
+		}
+		c[i] = int32(n)
+	}
+	return &c[0], uintptr(len(ints))
+}
+
+func product(shape []int) int {
+	n := 1
+	for _, d := range shape {
+		n *= d
+	}
+	return n
+}

@@ -1,0 +1,168 @@
+package mlx
+
+import (
+	"fmt"
+	"runtime"
+	"unsafe"
+
+	"github.com/gomflux/gomflux/mlx/internal/mlxc"
+)
+
+// A Device is where arrays are computed.
+type Device int32
+
+const (
+	CPU Device = iota
+	GPU        // Metal on a Mac, CUDA elsewhere
+)
+
+func (d Device) String() string {
+	if d == CPU {
+		return "cpu"
+	}
+	if runtime.GOOS == "darwin" {
+		return "metal"
+	}
+	return "cuda"
+}
+
+var (
+	device        Device // of the running job
+	defaultDevice Device // a GPU if there is one
+	gpuAvailable  bool
+	streams       [2]uintptr
+	devices       [2]uintptr
+)
+
+// initDevices finds the devices and their streams. The streams are this
+// thread's own.
+func initDevices() {
+	devices[CPU] = mlxc.DeviceNewType(int32(CPU), 0)
+	check(mlxc.GetDefaultStream(&streams[CPU], devices[CPU]))
+	gpu := mlxc.DeviceNewType(int32(GPU), 0)
+	// a CUDA build on a machine without a driver says so here, or throws
+	if mlxc.DeviceIsAvailable(&gpuAvailable, gpu) != 0 {
+		takeMessage()
+		gpuAvailable = false
+	}
+	if gpuAvailable {
+		devices[GPU] = gpu
+		check(mlxc.GetDefaultStream(&streams[GPU], gpu))
+		defaultDevice = GPU
+	}
+	if !gpuAvailable {
+		// the CPU's allocator gives freed memory back beyond 32 MB by default,
+		// and the page faults of taking it again cost up to ten times the work
+		SetCacheLimit(4 << 30)
+	}
+	setDevice(defaultDevice)
+}
+
+func setDevice(d Device) {
+	device, stream = d, streams[d]
+	check(mlxc.SetDefaultDevice(devices[d]))
+}
+
+// Use chooses the device for the rest of the running job. Without it a job
+// runs on the GPU if there is one.
+func Use(d Device) error {
+	if d == GPU && !gpuAvailable {
+		return fmt.Errorf("mlx: no GPU that this MLX can use")
+	}
+	setDevice(d)
+	return nil
+}
+
+// CurrentDevice is the device of the running job.
+func CurrentDevice() Device { return device }
+
+// ComputeDtype is the dtype that models compute in on a device unless told
+// otherwise. Half precision is 40 times slower than float32 on Linux CPUs.
+func (d Device) ComputeDtype() Dtype {
+	if d == CPU {
+		return Float32
+	}
+	return BFloat16
+}
+
+// DeviceInfo describes a device.
+type DeviceInfo struct {
+	Device       Device
+	Name         string // "" where MLX does not know it
+	Architecture string
+	Memory       uint64 // bytes, 0 where MLX does not know it
+}
+
+// Devices lists the devices that can be used.
+func Devices() []DeviceInfo {
+	infos := []DeviceInfo{describe(CPU)}
+	if gpuAvailable {
+		infos = append(infos, describe(GPU))
+	}
+	return infos
+}
+
+func describe(d Device) DeviceInfo {
+	out := DeviceInfo{Device: d}
+	info := mlxc.DeviceInfoNew()
+	defer mlxc.DeviceInfoFree(info)
+	if mlxc.DeviceInfoGet(&info, devices[d]) != 0 {
+		takeMessage()
+		return out
+	}
+	out.Name = infoString(info, "device_name")
+	out.Architecture = infoString(info, "architecture")
+	for _, key := range []string{"memory_size", "total_memory"} {
+		var has bool
+		var n uintptr
+		if mlxc.DeviceInfoHasKey(&has, info, key) == 0 && has && mlxc.DeviceInfoGetSize(&n, info, key) == 0 {
+			out.Memory = uint64(n)
+		}
+	}
+	takeMessage()
+	return out
+}
+
+func infoString(info uintptr, key string) string {
+	var has bool
+	var p *byte
+	if mlxc.DeviceInfoHasKey(&has, info, key) != 0 || !has || mlxc.DeviceInfoGetString(unsafe.Pointer(&p), info, key) != 0 {
+		return ""
+	}
+	return cString(p)
+}
+
+// Version is the version of the libmlx that was opened.
+func Version() string {
+	s := mlxc.StringNew()
+	defer func() { mlxc.StringFree(s) }()
+	check(mlxc.Version(&s))
+	return cString((*byte)(mlxc.StringData(s)))
+}
+
+func memory(f func(*uintptr) int32) int {
+	var n uintptr
+	check(f(&n))
+	return int(n)
+}
+
+// ActiveMemory is the memory of all living arrays, in bytes.
+func ActiveMemory() int { return memory(mlxc.GetActiveMemory) }
+
+// PeakMemory is the highest ActiveMemory since ResetPeakMemory.
+func PeakMemory() int { return memory(mlxc.GetPeakMemory) }
+
+// CacheMemory is memory that MLX holds for the next arrays, in bytes.
+func CacheMemory() int { return memory(mlxc.GetCacheMemory) }
+
+// ResetPeakMemory sets PeakMemory back.
+func ResetPeakMemory() { check(mlxc.ResetPeakMemory()) }
+
+// ClearCache gives MLX's cached memory back to the system.
+func ClearCache() { check(mlxc.ClearCache()) }
+
+// SetCacheLimit limits CacheMemory, in bytes.
+func SetCacheLimit(bytes int) {
+	var before uintptr
+	check(mlxc.SetCacheLimit(&before, uintptr(bytes)))
+}

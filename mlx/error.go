@@ -1,0 +1,106 @@
+package mlx
+
+import (
+	"fmt"
+	"path/filepath"
+	"regexp"
+	"runtime"
+	"strings"
+	"unsafe"
+
+	"github.com/gomflux/gomflux/mlx/internal/mlxc"
+)
+
+// An Error is a failed MLX operation. Operations panic with it; [Do] returns
+// it.
+type Error struct {
+	Message string // MLX's own words
+	File    string // the source file of the first caller outside this package
+	Line    int
+}
+
+func (e *Error) Error() string {
+	if e.File == "" {
+		return "mlx: " + e.Message
+	}
+	// two path elements say which file is meant and nothing about the machine
+	dir, file := filepath.Split(e.File)
+	return fmt.Sprintf("mlx: %s (%s/%s:%d)", e.Message, filepath.Base(dir), file, e.Line)
+}
+
+// lastMessage is what the error handler was told last. Handler and reader are
+// both on the MLX thread.
+var lastMessage string
+
+// installErrorHandler replaces mlx-c's own handler, which ends the process.
+func installErrorHandler() {
+	mlxc.SetErrorHandler(mlxc.Callback(func(msg *byte, _ uintptr) uintptr {
+		lastMessage = cString(msg)
+		return 0
+	}), 0, 0)
+}
+
+// check panics if a call into mlx-c failed.
+func check(rc int32) {
+	if rc != 0 {
+		raise("%s", takeMessage())
+	}
+}
+
+// raise panics with an [*Error] that names the first caller outside package
+// mlx.
+func raise(format string, args ...any) {
+	e := &Error{Message: fmt.Sprintf(format, args...)}
+	e.File, e.Line = outsideCaller()
+	panic(e)
+}
+
+func takeMessage() string {
+	msg := lastMessage
+	lastMessage = ""
+	if msg == "" {
+		return "operation failed without a message"
+	}
+	return cleanMessage(msg)
+}
+
+var (
+	// mlx-c appends the place in its own source, as a path of the build machine
+	sourceSuffix = regexp.MustCompile(`\s+at \S+\.(?:cpp|h):\d+$`)
+	sourcePath   = regexp.MustCompile(`/\S*/((?:mlx|mlx-c)/\S+)`)
+)
+
+func cleanMessage(msg string) string {
+	msg = sourceSuffix.ReplaceAllString(strings.TrimSpace(msg), "")
+	return sourcePath.ReplaceAllString(msg, "$1")
+}
+
+const packagePath = "github.com/gomflux/gomflux/mlx."
+
+// outsideCaller is the nearest caller that is not of this package.
+func outsideCaller() (file string, line int) {
+	pcs := make([]uintptr, 32)
+	frames := runtime.CallersFrames(pcs[:runtime.Callers(2, pcs)])
+	for {
+		f, more := frames.Next()
+		own := strings.HasPrefix(f.Function, packagePath) && !strings.HasSuffix(f.File, "_test.go")
+		if !own && !strings.HasPrefix(f.Function, "runtime.") {
+			return f.File, f.Line
+		}
+		if !more {
+			return "", 0
+		}
+	}
+}
+
+// cString copies a C string.
+func cString(p *byte) string {
+	if p == nil {
+		return ""
+	}
+	n := 0
+	for *(*byte)(unsafe.Add(unsafe.Pointer(p), n)) != 0 {
+		n++
+	}
+	return string(unsafe.Slice(p, n))
+}

@@ -1,0 +1,51 @@
+package mlx
+
+import "github.com/gomflux/gomflux/mlx/internal/mlxc"
+
+// The fused operations of mlx.core.fast: kernels on a GPU, plain graphs on the
+// CPU. All compute their statistics in float32.
+
+// handleOrNil is the handle of an optional array.
+func handleOrNil(a *Array) uintptr {
+	if a == nil {
+		return 0
+	}
+	return a.h()
+}
+
+// RMSNorm is x·rsqrt(mean(x²)+eps)·weight over the last axis; weight may be nil.
+func (a *Array) RMSNorm(weight *Array, eps float32) *Array {
+	var r uintptr
+	check(mlxc.FastRmsNorm(&r, a.h(), handleOrNil(weight), eps, stream))
+	return wrap(r)
+}
+
+// LayerNorm is (x-mean)·rsqrt(var+eps)·weight+bias over the last axis, with the
+// biased variance; weight and bias may be nil.
+func (a *Array) LayerNorm(weight, bias *Array, eps float32) *Array {
+	var r uintptr
+	check(mlxc.FastLayerNorm(&r, a.h(), handleOrNil(weight), handleOrNil(bias), eps, stream))
+	return wrap(r)
+}
+
+// Attention is softmax(q·kᵀ·scale + mask)·v for q [B, H, Lq, D] and k, v
+// [B, Hkv, Lk, D], where Hkv divides H: query head h uses head h/(H/Hkv) of k
+// and v. The optional mask is added to the scores.
+func Attention(q, k, v *Array, scale float32, mask *Array) *Array {
+	mode := ""
+	if mask != nil {
+		mode = "array"
+	}
+	return attention(q, k, v, scale, mode, mask)
+}
+
+// CausalAttention is [Attention] where a query sees no later key.
+func CausalAttention(q, k, v *Array, scale float32) *Array {
+	return attention(q, k, v, scale, "causal", nil)
+}
+
+func attention(q, k, v *Array, scale float32, mode string, mask *Array) *Array {
+	var r uintptr
+	check(mlxc.FastScaledDotProductAttention(&r, q.h(), k.h(), v.h(), scale, mode, handleOrNil(mask), 0, false, stream))
+	return wrap(r)
+}

@@ -1,0 +1,289 @@
+package mlx
+
+import (
+	"slices"
+
+	"github.com/gomflux/gomflux/mlx/internal/mlxc"
+)
+
+// stream is the default stream of the running job's device.
+var stream uintptr
+
+type (
+	unaryOp  = func(res *uintptr, a, s uintptr) int32
+	binaryOp = func(res *uintptr, a, b, s uintptr) int32
+)
+
+func (a *Array) unary(op unaryOp) *Array {
+	var r uintptr
+	check(op(&r, a.h(), stream))
+	return wrap(r)
+}
+
+func (a *Array) binary(op binaryOp, b *Array) *Array {
+	var r uintptr
+	check(op(&r, a.h(), b.h(), stream))
+	return wrap(r)
+}
+
+// Element by element, with broadcasting.
+
+func (a *Array) Add(b *Array) *Array          { return a.binary(mlxc.Add, b) }
+func (a *Array) Sub(b *Array) *Array          { return a.binary(mlxc.Subtract, b) }
+func (a *Array) Mul(b *Array) *Array          { return a.binary(mlxc.Multiply, b) }
+func (a *Array) Div(b *Array) *Array          { return a.binary(mlxc.Divide, b) }
+func (a *Array) Maximum(b *Array) *Array      { return a.binary(mlxc.Maximum, b) }
+func (a *Array) Minimum(b *Array) *Array      { return a.binary(mlxc.Minimum, b) }
+func (a *Array) Equal(b *Array) *Array        { return a.binary(mlxc.Equal, b) }
+func (a *Array) Less(b *Array) *Array         { return a.binary(mlxc.Less, b) }
+func (a *Array) GreaterEqual(b *Array) *Array { return a.binary(mlxc.GreaterEqual, b) }
+func (a *Array) Or(b *Array) *Array           { return a.binary(mlxc.LogicalOr, b) }
+
+// Plus, Times and Over are Add, Mul and Div with a constant of a's dtype.
+func (a *Array) Plus(c float64) *Array  { return a.Add(Scalar(c, a.Dtype())) }
+func (a *Array) Times(c float64) *Array { return a.Mul(Scalar(c, a.Dtype())) }
+func (a *Array) Over(c float64) *Array  { return a.Div(Scalar(c, a.Dtype())) }
+
+func (a *Array) Neg() *Array     { return a.unary(mlxc.Negative) }
+func (a *Array) Abs() *Array     { return a.unary(mlxc.Abs) }
+func (a *Array) Exp() *Array     { return a.unary(mlxc.Exp) }
+func (a *Array) Sin() *Array     { return a.unary(mlxc.Sin) }
+func (a *Array) Cos() *Array     { return a.unary(mlxc.Cos) }
+func (a *Array) Tanh() *Array    { return a.unary(mlxc.Tanh) }
+func (a *Array) Sigmoid() *Array { return a.unary(mlxc.Sigmoid) }
+func (a *Array) Square() *Array  { return a.unary(mlxc.Square) }
+func (a *Array) Sqrt() *Array    { return a.unary(mlxc.Sqrt) }
+func (a *Array) Rsqrt() *Array   { return a.unary(mlxc.Rsqrt) }
+
+// IsFinite is true where an element is neither NaN nor infinite.
+func (a *Array) IsFinite() *Array { return a.unary(mlxc.Isfinite) }
+
+// SiLU is x·sigmoid(x).
+func (a *Array) SiLU() *Array { return a.Mul(a.Sigmoid()) }
+
+// Round rounds half to even.
+func (a *Array) Round() *Array {
+	var r uintptr
+	check(mlxc.Round(&r, a.h(), 0, stream))
+	return wrap(r)
+}
+
+// Clip limits every element to [lo, hi].
+func (a *Array) Clip(lo, hi float64) *Array {
+	var r uintptr
+	check(mlxc.Clip(&r, a.h(), Scalar(lo, a.Dtype()).h(), Scalar(hi, a.Dtype()).h(), stream))
+	return wrap(r)
+}
+
+// Where is x where cond is true, else y.
+func Where(cond, x, y *Array) *Array {
+	var r uintptr
+	check(mlxc.Where(&r, cond.h(), x.h(), y.h(), stream))
+	return wrap(r)
+}
+
+// AsType converts the elements. An array that has the dtype already is returned
+// as it is.
+func (a *Array) AsType(dtype Dtype) *Array {
+	if a.Dtype() == dtype {
+		return a
+	}
+	var r uintptr
+	check(mlxc.Astype(&r, a.h(), int32(dtype), stream))
+	return wrap(r)
+}
+
+// Products.
+
+// Matmul is the matrix product over the last two axes.
+func (a *Array) Matmul(b *Array) *Array { return a.binary(mlxc.Matmul, b) }
+
+// Addmm is c + a·b.
+func Addmm(c, a, b *Array) *Array {
+	var r uintptr
+	check(mlxc.Addmm(&r, c.h(), a.h(), b.h(), 1, 1, stream))
+	return wrap(r)
+}
+
+// Conv2d convolves x [N, H, W, Cin] with weight [Cout, kH, kW, Cin], without
+// bias.
+func (a *Array) Conv2d(weight *Array, stride, padding int) *Array {
+	var r uintptr
+	s, p := int32(stride), int32(padding)
+	check(mlxc.Conv2d(&r, a.h(), weight.h(), s, s, p, p, 1, 1, 1, stream))
+	return wrap(r)
+}
+
+// Reductions. MLX's CPU backend loses accuracy in reductions over many
+// elements; reduce one axis after the other.
+
+type reduceOp = func(res *uintptr, a uintptr, axis int32, keepdims bool, s uintptr) int32
+
+func (a *Array) reduce(op reduceOp, axis int, keepdims bool) *Array {
+	var r uintptr
+	check(op(&r, a.h(), int32(a.axis(axis)), keepdims, stream))
+	return wrap(r)
+}
+
+// Mean, Sum and Max reduce one axis, which stays as size 1.
+func (a *Array) Mean(axis int) *Array { return a.reduce(mlxc.MeanAxis, axis, true) }
+func (a *Array) Sum(axis int) *Array  { return a.reduce(mlxc.SumAxis, axis, true) }
+func (a *Array) Max(axis int) *Array  { return a.reduce(mlxc.MaxAxis, axis, true) }
+func (a *Array) Min(axis int) *Array  { return a.reduce(mlxc.MinAxis, axis, true) }
+
+// All is true if every element is.
+func (a *Array) All() bool {
+	var r uintptr
+	check(mlxc.All(&r, a.h(), false, stream))
+	return wrap(r).Uint8s()[0] != 0
+}
+
+// Softmax normalises along the last axis, in float32 inside.
+func (a *Array) Softmax() *Array {
+	var r uintptr
+	check(mlxc.SoftmaxAxis(&r, a.h(), -1, true, stream))
+	return wrap(r)
+}
+
+// Shapes.
+
+// Reshape gives the elements another shape; one size may be -1.
+func (a *Array) Reshape(shape ...int) *Array {
+	var r uintptr
+	dims, n := cInts(shape)
+	check(mlxc.Reshape(&r, a.h(), dims, n, stream))
+	return wrap(r)
+}
+
+// Transpose puts the axes in another order.
+func (a *Array) Transpose(axes ...int) *Array {
+	var r uintptr
+	dims, n := cInts(axes)
+	check(mlxc.TransposeAxes(&r, a.h(), dims, n, stream))
+	return wrap(r)
+}
+
+// T swaps the last two axes.
+func (a *Array) T() *Array {
+	var r uintptr
+	check(mlxc.Swapaxes(&r, a.h(), -1, -2, stream))
+	return wrap(r)
+}
+
+// ExpandDims puts an axis of size 1 at axis.
+func (a *Array) ExpandDims(axis int) *Array {
+	var r uintptr
+	check(mlxc.ExpandDims(&r, a.h(), int32(axis), stream))
+	return wrap(r)
+}
+
+// Squeeze removes an axis of size 1.
+func (a *Array) Squeeze(axis int) *Array {
+	var r uintptr
+	check(mlxc.SqueezeAxis(&r, a.h(), int32(a.axis(axis)), stream))
+	return wrap(r)
+}
+
+// BroadcastTo repeats axes of size 1, without copying.
+func (a *Array) BroadcastTo(shape ...int) *Array {
+	var r uintptr
+	dims, n := cInts(shape)
+	check(mlxc.BroadcastTo(&r, a.h(), dims, n, stream))
+	return wrap(r)
+}
+
+// Contiguous is the array in row-major order in memory.
+func (a *Array) Contiguous() *Array {
+	var r uintptr
+	check(mlxc.Contiguous(&r, a.h(), false, stream))
+	return wrap(r)
+}
+
+// Slice takes [start, stop) of one axis. Bounds are checked: MLX would clip
+// them without a word.
+func (a *Array) Slice(axis, start, stop int) *Array {
+	axis = a.axis(axis)
+	shape := a.Shape()
+	if start < 0 || stop < start || stop > shape[axis] {
+		raise("slice [%d:%d] of axis %d of an array with shape %v", start, stop, axis, shape)
+	}
+	lo, hi, step := make([]int, len(shape)), slices.Clone(shape), make([]int, len(shape))
+	lo[axis], hi[axis] = start, stop
+	for i := range step {
+		step[i] = 1
+	}
+	var r uintptr
+	l, n := cInts(lo)
+	h, _ := cInts(hi)
+	s, _ := cInts(step)
+	check(mlxc.Slice(&r, a.h(), l, n, h, n, s, n, stream))
+	return wrap(r)
+}
+
+// Split cuts an axis into n equal parts.
+func (a *Array) Split(n, axis int) []*Array {
+	var v uintptr
+	check(mlxc.Split(&v, a.h(), int32(n), int32(a.axis(axis)), stream))
+	return unpack(v)
+}
+
+// Concat joins arrays along an axis.
+func Concat(axis int, arrays ...*Array) *Array {
+	v := newVector(arrays)
+	defer mlxc.VectorArrayFree(v)
+	var r uintptr
+	check(mlxc.ConcatenateAxis(&r, v, int32(axis), stream))
+	return wrap(r)
+}
+
+// Pad adds constant elements before and after each axis: low and high hold one
+// number per axis.
+func (a *Array) Pad(low, high []int, value float64) *Array {
+	if n := a.Ndim(); len(low) != n || len(high) != n {
+		raise("pad of %d and %d numbers for an array with shape %v", len(low), len(high), a.Shape())
+	}
+	axes := make([]int, len(low))
+	for i := range axes {
+		axes[i] = i
+	}
+	var r uintptr
+	ax, n := cInts(axes)
+	lo, _ := cInts(low)
+	hi, _ := cInts(high)
+	check(mlxc.Pad(&r, a.h(), ax, n, lo, n, hi, n, Scalar(value, a.Dtype()).h(), "constant", stream))
+	return wrap(r)
+}
+
+// TakeRows selects rows of the first axis by number. The numbers are checked
+// here, on the host: MLX reads whatever lies beyond an array.
+func (a *Array) TakeRows(rows []int32) *Array {
+	n := int32(a.Dim(0))
+	for i, row := range rows {
+		if row < 0 || row >= n {
+			raise("row %d (number %d asked for) of an array with shape %v", row, i, a.Shape())
+		}
+	}
+	var r uintptr
+	check(mlxc.TakeAxis(&r, a.h(), FromInt32(rows).h(), 0, stream))
+	return wrap(r)
+}
+
+// Making arrays.
+
+// Full is an array with one value everywhere.
+func Full(value float64, dtype Dtype, shape ...int) *Array {
+	var r uintptr
+	dims, n := cInts(shape)
+	check(mlxc.Full(&r, dims, n, Scalar(value, dtype).h(), int32(dtype), stream))
+	return wrap(r)
+}
+
+// Zeros is an array of zeros.
+func Zeros(dtype Dtype, shape ...int) *Array { return Full(0, dtype, shape...) }
+
+// Arange is start, start+step, … below stop.
+func Arange(start, stop, step float64, dtype Dtype) *Array {
+	var r uintptr
+	check(mlxc.Arange(&r, start, stop, step, int32(dtype), stream))
+	return wrap(r)
+}

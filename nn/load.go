@@ -1,0 +1,271 @@
+package nn
+
+import (
+	"errors"
+	"fmt"
+	"path"
+	"reflect"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/gomflux/gomflux/hooks"
+	"github.com/gomflux/gomflux/mlx"
+	"github.com/gomflux/gomflux/weights"
+)
+
+// LoadOptions says how a checkpoint fits a model.
+type LoadOptions struct {
+	// Name is the component's name, the root of all module paths.
+	Name string
+	// Points is where the modules ask for a hook.
+	Points *hooks.Points
+	// Dtype is what the model computes in. Tensors that are stored larger are
+	// made as small; smaller ones stay and are cast at each use.
+	Dtype mlx.Dtype
+	// Prefixes are what the checkpoint may put before all names.
+	Prefixes []string
+	// Ignore are patterns (path.Match) of names that a checkpoint may have and
+	// this model does not use.
+	Ignore []string
+	// Progress, if set, is told how many bytes of how many are loaded.
+	Progress func(done, total int64)
+}
+
+// A param is a Param with its name in the checkpoint and its tag's options.
+type param struct {
+	*Param
+	name    string
+	options []string
+}
+
+// Load fills the parameters of a model (a pointer to a struct) from a
+// checkpoint and binds its modules to their paths. All that does not fit is
+// reported together, in a [*MismatchError]; then nothing is loaded. It must run
+// on the MLX thread.
+func Load(model any, ck *weights.Checkpoint, o LoadOptions) error {
+	Bind(model, o.Name, o.Points)
+	params := collect(model)
+	found, err := match(params, ck, o)
+	if err != nil {
+		return err
+	}
+
+	var total, done int64
+	byFile := map[string][]string{}
+	for _, t := range found {
+		total += t.End - t.Begin
+		byFile[t.File] = append(byFile[t.File], t.Name)
+	}
+	arrays := map[string]*mlx.Array{}
+	for _, f := range ck.Files {
+		names := byFile[f.Name]
+		if len(names) == 0 {
+			continue
+		}
+		p, err := f.Path()
+		if err != nil {
+			return err
+		}
+		tensors, err := mlx.LoadSafetensors(p, names)
+		if err != nil {
+			return fmt.Errorf("%s: %w", f.Name, err)
+		}
+		for name, a := range tensors {
+			arrays[name] = a
+		}
+	}
+	for i, p := range params {
+		t := found[i]
+		p.Array = mlx.Scope(func() *mlx.Array {
+			a := p.transform(arrays[t.Name], o.Dtype)
+			evalTensor(a, t)
+			return a
+		})
+		arrays[t.Name].Free()
+		mlx.Keep(p.Array)
+		mlx.StopPoint()
+		if done += t.End - t.Begin; o.Progress != nil {
+			o.Progress(done, total)
+		}
+	}
+	return nil
+}
+
+// evalTensor reads a tensor from its file. A read error is MLX's, so the
+// tensor's name is put to it.
+func evalTensor(a *mlx.Array, t weights.Tensor) {
+	defer func() {
+		if p := recover(); p != nil {
+			if e, ok := p.(*mlx.Error); ok {
+				mlx.Throw(fmt.Errorf("%s: tensor %s: %w", t.File, t.Name, e))
+			}
+			panic(p)
+		}
+	}()
+	mlx.Eval(a)
+}
+
+// transform takes a tensor from the checkpoint's form to the model's.
+func (p param) transform(a *mlx.Array, dtype mlx.Dtype) *mlx.Array {
+	for _, option := range p.options {
+		switch option {
+		case "oihw": // torch's convolution weights; MLX has channels last
+			a = a.Transpose(0, 2, 3, 1)
+		default:
+			panic("nn: unknown tag option " + option)
+		}
+	}
+	if wide := map[mlx.Dtype]bool{mlx.Float32: true, mlx.Float16: dtype == mlx.BFloat16, mlx.BFloat16: dtype == mlx.Float16}; wide[a.Dtype()] {
+		a = a.AsType(dtype)
+	}
+	return a.Contiguous()
+}
+
+// match finds the tensor of every parameter.
+func match(params []param, ck *weights.Checkpoint, o LoadOptions) ([]weights.Tensor, error) {
+	mismatch := &MismatchError{Name: o.Name, Dir: ck.Dir}
+	found := make([]weights.Tensor, len(params))
+	used := map[string]bool{}
+	for i, p := range params {
+		t, ok := ck.Tensors[p.name]
+		for _, prefix := range o.Prefixes {
+			if !ok {
+				t, ok = ck.Tensors[prefix+p.name]
+			}
+		}
+		if !ok {
+			mismatch.Missing = append(mismatch.Missing, fmt.Sprintf("%s, expected %v", p.name, p.shape))
+			continue
+		}
+		used[t.Name] = true
+		if !slices.Equal(t.Shape, p.shape) {
+			mismatch.Misshapen = append(mismatch.Misshapen, fmt.Sprintf("%s, expected %v, found %v in %s", t.Name, p.shape, t.Shape, t.File))
+		}
+		if !slices.Contains([]weights.Dtype{"F32", "F16", "BF16"}, t.Dtype) {
+			mismatch.Mistyped = append(mismatch.Mistyped, fmt.Sprintf("%s, expected F32, F16 or BF16, found %s in %s", t.Name, t.Dtype, t.File))
+		}
+		found[i] = t
+	}
+	for name, t := range ck.Tensors {
+		if !used[name] && !o.ignores(name) {
+			mismatch.Unexpected = append(mismatch.Unexpected, fmt.Sprintf("%s %v in %s", name, t.Shape, t.File))
+		}
+	}
+	slices.Sort(mismatch.Unexpected)
+	if mismatch.empty() {
+		return found, nil
+	}
+	return nil, mismatch
+}
+
+func (o LoadOptions) ignores(name string) bool {
+	for _, prefix := range append([]string{""}, o.Prefixes...) {
+		rest, ok := strings.CutPrefix(name, prefix)
+		for _, pattern := range o.Ignore {
+			if hit, err := path.Match(pattern, rest); ok && err == nil && hit {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// A MismatchError lists every tensor of a checkpoint that does not fit the
+// model its config describes.
+type MismatchError struct {
+	Name, Dir                                string
+	Missing, Unexpected, Misshapen, Mistyped []string
+}
+
+func (e *MismatchError) empty() bool {
+	return len(e.Missing)+len(e.Unexpected)+len(e.Misshapen)+len(e.Mistyped) == 0
+}
+
+func (e *MismatchError) Error() string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "the tensors in %s are not those of the %s that its config describes:", e.Dir, e.Name)
+	for _, group := range []struct {
+		what  string
+		lines []string
+	}{{"missing", e.Missing}, {"unexpected", e.Unexpected}, {"wrong shape", e.Misshapen}, {"wrong dtype", e.Mistyped}} {
+		for _, line := range group.lines {
+			fmt.Fprintf(&b, "\n\t%s: %s", group.what, line)
+		}
+	}
+	return b.String()
+}
+
+// Bind tells the modules of a model their paths, under name, and where to ask
+// for a hook.
+func Bind(model any, name string, points *hooks.Points) {
+	walk(reflect.ValueOf(model), name, func(path string, m *Module) { m.bind(path, points) }, nil)
+}
+
+func collect(model any) (params []param) {
+	walk(reflect.ValueOf(model), "", nil, func(path string, p *Param, options []string) {
+		if p.shape != nil {
+			params = append(params, param{p, path, options})
+		}
+	})
+	return params
+}
+
+var (
+	moduleType = reflect.TypeFor[Module]()
+	paramType  = reflect.TypeFor[Param]()
+)
+
+// walk visits the modules and parameters under v, depth first, with their
+// paths.
+func walk(v reflect.Value, path string, module func(string, *Module), param func(string, *Param, []string)) {
+	switch v.Kind() {
+	case reflect.Pointer, reflect.Interface:
+		if !v.IsNil() {
+			walk(v.Elem(), path, module, param)
+		}
+	case reflect.Slice:
+		for i := range v.Len() {
+			walk(v.Index(i), join(path, strconv.Itoa(i)), module, param)
+		}
+	case reflect.Map: // torch.nn.ModuleDict
+		keys := v.MapKeys()
+		slices.SortFunc(keys, func(a, b reflect.Value) int { return strings.Compare(a.String(), b.String()) })
+		for _, key := range keys {
+			walk(v.MapIndex(key), join(path, key.String()), module, param)
+		}
+	case reflect.Struct:
+		for i := range v.NumField() {
+			field := v.Type().Field(i)
+			if field.Type == moduleType && module != nil {
+				module(path, v.Field(i).Addr().Interface().(*Module))
+			}
+			tag, ok := field.Tag.Lookup("w")
+			if !ok {
+				continue
+			}
+			options := strings.Split(tag, ",")
+			child := path
+			if options[0] != "." {
+				child = join(path, options[0])
+			}
+			if field.Type != paramType {
+				walk(v.Field(i), child, module, param)
+			} else if param != nil {
+				param(child, v.Field(i).Addr().Interface().(*Param), options[1:])
+			}
+		}
+	default:
+		panic(fmt.Sprintf("nn: %s: field of type %v in a model", path, v.Type()))
+	}
+}
+
+func join(path, name string) string {
+	if path == "" {
+		return name
+	}
+	return path + "." + name
+}
+
+// ErrConfig is wrapped by errors about a config that this version cannot run.
+var ErrConfig = errors.New("unsupported config")

@@ -1,0 +1,90 @@
+// Package nn holds the parts that models are built of. A model is a tree of
+// structs whose field tags are the checkpoint's names:
+//
+//	type FeedForward struct {
+//		nn.Module
+//		W1 nn.Linear `w:"w1"`
+//		W2 nn.Linear `w:"w2"`
+//	}
+//
+// One loader ([Load]) fills any such tree, and every module in it knows its
+// own path, under which hooks see it.
+package nn
+
+import (
+	"github.com/gomflux/gomflux/hooks"
+	"github.com/gomflux/gomflux/mlx"
+)
+
+// A Module is embedded in every part of a model that diffusers has as a
+// torch.nn.Module. [Load] or [Bind] tells it where it is.
+type Module struct {
+	path   string
+	points *hooks.Points
+}
+
+// Path is the module's name, from the component down
+// (vae.decoder.mid_block.resnets.0).
+func (m *Module) Path() string { return m.path }
+
+func (m *Module) bind(path string, points *hooks.Points) { m.path, m.points = path, points }
+
+// Tap passes a module's output by the hook, and returns it or what the hook
+// put in its place. Every Forward ends in it.
+func (m *Module) Tap(out *mlx.Array, in ...*mlx.Array) *mlx.Array {
+	if !m.points.Active() {
+		return out
+	}
+	return m.points.Pass(m.path, out, in)
+}
+
+// TapImage is Tap for arrays with channels last ([N, H, W, C] or [N, L, C]),
+// which hooks see with channels first, as in diffusers.
+func (m *Module) TapImage(out *mlx.Array, in ...*mlx.Array) *mlx.Array {
+	if !m.points.Active() {
+		return out
+	}
+	first := make([]*mlx.Array, len(in))
+	for i, x := range in {
+		first[i] = ChannelsFirst(x)
+	}
+	given := ChannelsFirst(out)
+	r := m.points.Pass(m.path, given, first)
+	if r == given {
+		return out
+	}
+	return ChannelsLast(r)
+}
+
+// ChannelsFirst moves the last axis behind the first: [N, H, W, C] to
+// [N, C, H, W].
+func ChannelsFirst(x *mlx.Array) *mlx.Array {
+	axes := []int{0, x.Ndim() - 1}
+	for i := 1; i < x.Ndim()-1; i++ {
+		axes = append(axes, i)
+	}
+	return x.Transpose(axes...)
+}
+
+// ChannelsLast is the inverse of [ChannelsFirst].
+func ChannelsLast(x *mlx.Array) *mlx.Array {
+	axes := []int{0}
+	for i := 2; i < x.Ndim(); i++ {
+		axes = append(axes, i)
+	}
+	return x.Transpose(append(axes, 1)...)
+}
+
+// A Param is one tensor of a checkpoint. The array is nil until it is loaded.
+type Param struct {
+	*mlx.Array
+	shape []int
+}
+
+// NewParam declares a tensor with the shape that it has in the checkpoint.
+// A Param without a shape (the zero Param) is one that the model does not have.
+func NewParam(shape ...int) Param { return Param{shape: shape} }
+
+// As is the parameter in another dtype. Parameters stay in memory as small as
+// they are stored, and are cast right before their use.
+func (p *Param) As(dtype mlx.Dtype) *mlx.Array { return p.AsType(dtype) }

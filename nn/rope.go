@@ -1,0 +1,62 @@
+package nn
+
+import (
+	"math"
+
+	"github.com/gomflux/gomflux/mlx"
+)
+
+// Rope is a table of rotary position embeddings: cos and sin of the angle of
+// every position (rows) and pair of features (columns), float32 [L, D/2].
+type Rope struct {
+	Cos, Sin *mlx.Array
+}
+
+// NewRope computes the table for positions with several axes each. Axis a
+// turns dims[a] features, the i-th pair of them by position·theta^(-2i/dims[a]);
+// the axes follow each other along the features. Angles are computed in
+// float64 and rounded to float32 before cos and sin, as diffusers does.
+func NewRope(positions [][]int, dims []int, theta float64) Rope {
+	half := 0
+	for _, d := range dims {
+		half += d / 2
+	}
+	cos := make([]float32, 0, len(positions)*half)
+	sin := make([]float32, 0, len(positions)*half)
+	for _, p := range positions {
+		for axis, d := range dims {
+			for i := range d / 2 {
+				angle := float32(float64(p[axis]) * math.Pow(theta, -2*float64(i)/float64(d)))
+				cos = append(cos, float32(math.Cos(float64(angle))))
+				sin = append(sin, float32(math.Sin(float64(angle))))
+			}
+		}
+	}
+	return Rope{mlx.FromFloat32(cos, len(positions), half), mlx.FromFloat32(sin, len(positions), half)}
+}
+
+// Concat is the table of r's positions followed by those of s.
+func (r Rope) Concat(s Rope) Rope {
+	return Rope{mlx.Concat(0, r.Cos, s.Cos), mlx.Concat(0, r.Sin, s.Sin)}
+}
+
+// Interleaved turns the pairs (2i, 2i+1) of x [B, H, L, D], in float32, as the
+// image transformers do.
+func (r Rope) Interleaved(x *mlx.Array) *mlx.Array {
+	s := x.Shape()
+	pairs := x.AsType(mlx.Float32).Reshape(s[0], s[1], s[2], s[3]/2, 2).Split(2, -1)
+	a, b := r.rotate(pairs[0].Squeeze(-1), pairs[1].Squeeze(-1))
+	return mlx.Concat(-1, a.ExpandDims(-1), b.ExpandDims(-1)).Reshape(s...).AsType(x.Dtype())
+}
+
+// HalfSplit turns the pairs (i, i+D/2) of x [B, H, L, D], in float32, as the
+// language models do.
+func (r Rope) HalfSplit(x *mlx.Array) *mlx.Array {
+	halves := x.AsType(mlx.Float32).Split(2, -1)
+	a, b := r.rotate(halves[0], halves[1])
+	return mlx.Concat(-1, a, b).AsType(x.Dtype())
+}
+
+func (r Rope) rotate(a, b *mlx.Array) (*mlx.Array, *mlx.Array) {
+	return a.Mul(r.Cos).Sub(b.Mul(r.Sin)), a.Mul(r.Sin).Add(b.Mul(r.Cos))
+}

@@ -1,0 +1,24 @@
+package nn
+
+import (
+	"math"
+
+	"github.com/gomflux/gomflux/mlx"
+)
+
+// TimestepEmbedding is [cos(t·f) | sin(t·f)] with f_i = 10000^(-2i/dim), float32
+// [1, dim], computed on the host (diffusers get_timestep_embedding with
+// flip_sin_to_cos=True and downscale_freq_shift=0).
+func TimestepEmbedding(t float32, dim int) *mlx.Array {
+	half := dim / 2
+	emb := make([]float32, dim)
+	for i := range half {
+		// rounded where float32 arithmetic rounds: t is up to 1000, so the last
+		// bits of f matter
+		exponent := float32(-math.Log(10000)) * float32(i) / float32(half)
+		angle := t * float32(math.Exp(float64(exponent)))
+		emb[i] = float32(math.Cos(float64(angle)))
+		emb[half+i] = float32(math.Sin(float64(angle)))
+	}
+	return mlx.FromFloat32(emb, 1, dim)
+}

@@ -1,0 +1,130 @@
+// Package scheduler holds the noise schedules, one file per diffusers class.
+package scheduler
+
+import (
+	"fmt"
+	"math"
+
+	"github.com/gomflux/gomflux/mlx"
+)
+
+// FlowMatchEulerConfig is scheduler_config.json of diffusers'
+// FlowMatchEulerDiscreteScheduler.
+type FlowMatchEulerConfig struct {
+	NumTrainTimesteps    int      `json:"num_train_timesteps"`
+	Shift                float64  `json:"shift"`
+	UseDynamicShifting   bool     `json:"use_dynamic_shifting"`
+	BaseShift            float64  `json:"base_shift"`
+	MaxShift             float64  `json:"max_shift"`
+	BaseImageSeqLen      int      `json:"base_image_seq_len"`
+	MaxImageSeqLen       int      `json:"max_image_seq_len"`
+	InvertSigmas         bool     `json:"invert_sigmas"`
+	ShiftTerminal        *float64 `json:"shift_terminal"`
+	UseKarrasSigmas      bool     `json:"use_karras_sigmas"`
+	UseExponentialSigmas bool     `json:"use_exponential_sigmas"`
+	UseBetaSigmas        bool     `json:"use_beta_sigmas"`
+	TimeShiftType        string   `json:"time_shift_type"`
+	StochasticSampling   bool     `json:"stochastic_sampling"`
+}
+
+// DefaultFlowMatchEulerConfig is what diffusers assumes where a config says
+// nothing.
+func DefaultFlowMatchEulerConfig() FlowMatchEulerConfig {
+	return FlowMatchEulerConfig{
+		NumTrainTimesteps: 1000, Shift: 1, BaseShift: 0.5, MaxShift: 1.15, BaseImageSeqLen: 256, MaxImageSeqLen: 4096,
+		TimeShiftType: "exponential",
+	}
+}
+
+// Validate says what of the config cannot be run.
+func (c *FlowMatchEulerConfig) Validate() error {
+	for name, set := range map[string]bool{
+		"invert_sigmas": c.InvertSigmas, "use_karras_sigmas": c.UseKarrasSigmas, "use_exponential_sigmas": c.UseExponentialSigmas,
+		"use_beta_sigmas": c.UseBetaSigmas, "stochastic_sampling": c.StochasticSampling,
+	} {
+		if set {
+			return fmt.Errorf("%s true", name)
+		}
+	}
+	if c.TimeShiftType != "exponential" && c.TimeShiftType != "linear" {
+		return fmt.Errorf("time_shift_type %q, expected exponential or linear", c.TimeShiftType)
+	}
+	if c.NumTrainTimesteps < 1 || !(c.Shift > 0) || c.MaxImageSeqLen == c.BaseImageSeqLen {
+		return fmt.Errorf("num_train_timesteps %d and shift %g must be positive, and max_image_seq_len %d not base_image_seq_len",
+			c.NumTrainTimesteps, c.Shift, c.MaxImageSeqLen)
+	}
+	if t := c.ShiftTerminal; t != nil && !(*t >= 0 && *t < 1) {
+		return fmt.Errorf("shift_terminal %g, expected 0 to 1", *t)
+	}
+	return nil
+}
+
+// Mu is the shift of a picture of so many tokens, for dynamic shifting
+// (calculate_shift of the pipelines).
+func (c *FlowMatchEulerConfig) Mu(tokens int) float64 {
+	m := (c.MaxShift - c.BaseShift) / float64(c.MaxImageSeqLen-c.BaseImageSeqLen)
+	return float64(tokens)*m + c.BaseShift - m*float64(c.BaseImageSeqLen)
+}
+
+// A Schedule is the path from noise to picture.
+type Schedule struct {
+	Sigmas    []float32 // one more than steps; the last is 0
+	Timesteps []float32 // Sigmas·num_train_timesteps, without the last
+}
+
+// NewSchedule shifts sigmas (by the config's shift, or by mu with dynamic
+// shifting) in float32, as FlowMatchEulerDiscreteScheduler.set_timesteps does.
+func (c *FlowMatchEulerConfig) NewSchedule(sigmas []float32, mu float64) Schedule {
+	out := make([]float32, len(sigmas), len(sigmas)+1)
+	for i, s := range sigmas {
+		switch {
+		case !c.UseDynamicShifting:
+			out[i] = float32(c.Shift) * s / (1 + float32(c.Shift-1)*s)
+		case c.TimeShiftType == "exponential":
+			e := float32(math.Exp(mu))
+			out[i] = e / (e + (1/s - 1))
+		default:
+			m := float32(mu)
+			out[i] = m / (m + (1/s - 1))
+		}
+	}
+	if t := c.ShiftTerminal; t != nil && *t != 0 {
+		stretch := (1 - out[len(out)-1]) / float32(1-*t)
+		for i, s := range out {
+			out[i] = 1 - (1-s)/stretch
+		}
+	}
+	timesteps := make([]float32, len(out))
+	for i, s := range out {
+		timesteps[i] = s * float32(c.NumTrainTimesteps)
+	}
+	return Schedule{Sigmas: append(out, 0), Timesteps: timesteps}
+}
+
+// LinearSigmas is torch.linspace(1, 1/n, n) in float32.
+func LinearSigmas(n int) []float32 {
+	sigmas := make([]float32, n)
+	start, end := float32(1), float32(1/float64(n))
+	step := float32(0)
+	if n > 1 {
+		step = (end - start) / float32(n-1)
+	}
+	for i := range sigmas {
+		// torch counts from both ends towards the middle
+		if i < n/2 || n == 1 {
+			sigmas[i] = start + step*float32(i)
+		} else {
+			sigmas[i] = end - step*float32(n-1-i)
+		}
+	}
+	return sigmas
+}
+
+// Steps is the number of steps.
+func (s *Schedule) Steps() int { return len(s.Timesteps) }
+
+// Step moves the latents from sigma i to the next along the velocity, in
+// float32.
+func (s *Schedule) Step(i int, latents, velocity *mlx.Array) *mlx.Array {
+	return latents.Add(velocity.AsType(mlx.Float32).Times(float64(s.Sigmas[i+1] - s.Sigmas[i])))
+}

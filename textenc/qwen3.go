@@ -1,0 +1,198 @@
+// Package textenc holds the text encoders and their tokenizers, one file per
+// transformers class.
+package textenc
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+
+	"github.com/gomflux/gomflux/mlx"
+	"github.com/gomflux/gomflux/nn"
+)
+
+// Qwen3Config is text_encoder/config.json of transformers' Qwen3Model, as
+// version 4 (rope_theta) and version 5 (rope_parameters) write it.
+type Qwen3Config struct {
+	VocabSize         int      `json:"vocab_size"`
+	HiddenSize        int      `json:"hidden_size"`
+	IntermediateSize  int      `json:"intermediate_size"`
+	NumHiddenLayers   int      `json:"num_hidden_layers"`
+	NumAttentionHeads int      `json:"num_attention_heads"`
+	NumKeyValueHeads  int      `json:"num_key_value_heads"`
+	HeadDim           int      `json:"head_dim"`
+	HiddenAct         string   `json:"hidden_act"`
+	RMSNormEps        float64  `json:"rms_norm_eps"`
+	AttentionBias     bool     `json:"attention_bias"`
+	UseSlidingWindow  bool     `json:"use_sliding_window"`
+	RopeTheta         *float64 `json:"rope_theta"`
+	RopeParameters    *struct {
+		RopeTheta *float64 `json:"rope_theta"`
+		RopeType  string   `json:"rope_type"`
+	} `json:"rope_parameters"`
+	RopeScaling json.RawMessage `json:"rope_scaling"`
+}
+
+// DefaultQwen3Config is what transformers assumes where a config says nothing.
+func DefaultQwen3Config() Qwen3Config {
+	return Qwen3Config{
+		VocabSize: 151936, HiddenSize: 4096, IntermediateSize: 22016, NumHiddenLayers: 32,
+		NumAttentionHeads: 32, NumKeyValueHeads: 32, HeadDim: 128, HiddenAct: "silu", RMSNormEps: 1e-6,
+	}
+}
+
+// Validate says what of the config cannot be run.
+func (c *Qwen3Config) Validate() error {
+	switch {
+	case c.VocabSize < 1 || c.HiddenSize < 1 || c.IntermediateSize < 1 || c.NumHiddenLayers < 1:
+		return errors.New("vocab_size, hidden_size, intermediate_size and num_hidden_layers must be positive")
+	case c.NumAttentionHeads < 1 || c.NumKeyValueHeads < 1 || c.NumAttentionHeads%c.NumKeyValueHeads != 0:
+		return fmt.Errorf("num_attention_heads %d must be a multiple of num_key_value_heads %d", c.NumAttentionHeads, c.NumKeyValueHeads)
+	case c.HeadDim < 2 || c.HeadDim%2 != 0:
+		return fmt.Errorf("head_dim %d must be positive and even", c.HeadDim)
+	case c.HiddenAct != "silu":
+		return fmt.Errorf("hidden_act %q, expected silu", c.HiddenAct)
+	case c.AttentionBias:
+		return errors.New("attention_bias true")
+	case c.UseSlidingWindow:
+		return errors.New("use_sliding_window true")
+	case c.RopeScaling != nil && string(c.RopeScaling) != "null" && !plainRope(c.RopeScaling):
+		return fmt.Errorf("rope_scaling %s", c.RopeScaling)
+	case c.RopeParameters != nil && c.RopeParameters.RopeType != "" && c.RopeParameters.RopeType != "default":
+		return fmt.Errorf("rope_type %q, expected default", c.RopeParameters.RopeType)
+	}
+	return nil
+}
+
+// plainRope says whether a rope_scaling object asks for no scaling.
+func plainRope(raw json.RawMessage) bool {
+	var r struct {
+		RopeType string `json:"rope_type"`
+		Type     string `json:"type"`
+	}
+	return json.Unmarshal(raw, &r) == nil && (r.RopeType == "default" || r.RopeType == "" && r.Type == "default")
+}
+
+func (c *Qwen3Config) ropeTheta() float64 {
+	switch {
+	case c.RopeParameters != nil && c.RopeParameters.RopeTheta != nil:
+		return *c.RopeParameters.RopeTheta
+	case c.RopeTheta != nil:
+		return *c.RopeTheta
+	}
+	return 10000
+}
+
+// Qwen3 is transformers' Qwen3Model, used as a text encoder: the hidden states
+// of its first layers, without the final norm.
+type Qwen3 struct {
+	nn.Module
+	EmbedTokens *nn.Embedding `w:"embed_tokens"`
+	Layers      []*qwen3Layer `w:"layers"`
+
+	Config Qwen3Config
+	Dtype  mlx.Dtype // what it computes in
+}
+
+// NewQwen3 declares the first layers of the model that a validated config
+// describes. The others are neither loaded nor run.
+func NewQwen3(c Qwen3Config, layers int, dtype mlx.Dtype) *Qwen3 {
+	m := &Qwen3{EmbedTokens: nn.NewEmbedding(c.VocabSize, c.HiddenSize), Config: c, Dtype: dtype}
+	for range layers {
+		m.Layers = append(m.Layers, newQwen3Layer(c))
+	}
+	return m
+}
+
+// Unused are the patterns of the checkpoint's tensors that a Qwen3 of so many
+// layers leaves alone.
+func (m *Qwen3) Unused() []string {
+	unused := []string{"norm.weight", "lm_head.weight"}
+	for i := len(m.Layers); i < m.Config.NumHiddenLayers; i++ {
+		unused = append(unused, fmt.Sprintf("layers.%d.*", i))
+	}
+	return unused
+}
+
+// Forward returns the hidden states [1, len(ids), hidden_size] after the last
+// of its layers: transformers' hidden_states[len(layers)]. There is no padding,
+// so every token counts; the rows of real tokens are the same with it.
+func (m *Qwen3) Forward(ids []int32) *mlx.Array {
+	positions := make([][]int, len(ids))
+	for i := range positions {
+		positions[i] = []int{i}
+	}
+	rope := nn.NewRope(positions, []int{m.Config.HeadDim}, m.Config.ropeTheta())
+	x := m.EmbedTokens.Forward(ids, m.Dtype)
+	return mlx.Chain(x, m.Layers, func(l *qwen3Layer, x *mlx.Array) *mlx.Array {
+		return l.Forward(x, rope)
+	})
+}
+
+// qwen3Layer is Qwen3DecoderLayer.
+type qwen3Layer struct {
+	nn.Module
+	SelfAttn               *qwen3Attention `w:"self_attn"`
+	MLP                    *qwen3MLP       `w:"mlp"`
+	InputLayerNorm         *nn.RMSNorm     `w:"input_layernorm"`
+	PostAttentionLayerNorm *nn.RMSNorm     `w:"post_attention_layernorm"`
+}
+
+func newQwen3Layer(c Qwen3Config) *qwen3Layer {
+	heads, kv := c.NumAttentionHeads*c.HeadDim, c.NumKeyValueHeads*c.HeadDim
+	return &qwen3Layer{
+		SelfAttn: &qwen3Attention{
+			QProj: nn.NewLinear(c.HiddenSize, heads, false), KProj: nn.NewLinear(c.HiddenSize, kv, false),
+			VProj: nn.NewLinear(c.HiddenSize, kv, false), OProj: nn.NewLinear(heads, c.HiddenSize, false),
+			QNorm: nn.NewRMSNorm(c.HeadDim, c.RMSNormEps), KNorm: nn.NewRMSNorm(c.HeadDim, c.RMSNormEps),
+			heads: c.NumAttentionHeads, kvHeads: c.NumKeyValueHeads,
+		},
+		MLP: &qwen3MLP{
+			GateProj: nn.NewLinear(c.HiddenSize, c.IntermediateSize, false), UpProj: nn.NewLinear(c.HiddenSize, c.IntermediateSize, false),
+			DownProj: nn.NewLinear(c.IntermediateSize, c.HiddenSize, false), ActFn: &nn.SiLU{},
+		},
+		InputLayerNorm:         nn.NewRMSNorm(c.HiddenSize, c.RMSNormEps),
+		PostAttentionLayerNorm: nn.NewRMSNorm(c.HiddenSize, c.RMSNormEps),
+	}
+}
+
+func (l *qwen3Layer) Forward(x *mlx.Array, rope nn.Rope) *mlx.Array {
+	y := x.Add(l.SelfAttn.Forward(l.InputLayerNorm.Forward(x), rope))
+	y = y.Add(l.MLP.Forward(l.PostAttentionLayerNorm.Forward(y)))
+	return l.Tap(y, x)
+}
+
+// qwen3Attention is Qwen3Attention: grouped queries, a norm per head before
+// the rotation.
+type qwen3Attention struct {
+	nn.Module
+	QProj nn.Linear   `w:"q_proj"`
+	KProj nn.Linear   `w:"k_proj"`
+	VProj nn.Linear   `w:"v_proj"`
+	OProj nn.Linear   `w:"o_proj"`
+	QNorm *nn.RMSNorm `w:"q_norm"`
+	KNorm *nn.RMSNorm `w:"k_norm"`
+
+	heads, kvHeads int
+}
+
+func (a *qwen3Attention) Forward(x *mlx.Array, rope nn.Rope) *mlx.Array {
+	q := a.QNorm.Forward(nn.SplitHeads(a.QProj.Forward(x), a.heads)).Transpose(0, 2, 1, 3)
+	k := a.KNorm.Forward(nn.SplitHeads(a.KProj.Forward(x), a.kvHeads)).Transpose(0, 2, 1, 3)
+	v := nn.Heads(a.VProj.Forward(x), a.kvHeads)
+	y := nn.CausalAttention(rope.HalfSplit(q), rope.HalfSplit(k), v)
+	return a.Tap(a.OProj.Forward(nn.MergeHeads(y)), x)
+}
+
+// qwen3MLP is Qwen3MLP: down(silu(gate x)·up x).
+type qwen3MLP struct {
+	nn.Module
+	GateProj nn.Linear `w:"gate_proj"`
+	UpProj   nn.Linear `w:"up_proj"`
+	DownProj nn.Linear `w:"down_proj"`
+	ActFn    *nn.SiLU  `w:"act_fn"`
+}
+
+func (m *qwen3MLP) Forward(x *mlx.Array) *mlx.Array {
+	return m.Tap(m.DownProj.Forward(m.ActFn.Forward(m.GateProj.Forward(x)).Mul(m.UpProj.Forward(x))), x)
+}

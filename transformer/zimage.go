@@ -1,0 +1,338 @@
+// Package transformer holds the diffusion transformers, one file per diffusers
+// class.
+package transformer
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/gomflux/gomflux/mlx"
+	"github.com/gomflux/gomflux/nn"
+)
+
+// ZImageConfig is transformer/config.json of diffusers' ZImageTransformer2DModel.
+type ZImageConfig struct {
+	AllPatchSize   []int   `json:"all_patch_size"`
+	AllFPatchSize  []int   `json:"all_f_patch_size"`
+	InChannels     int     `json:"in_channels"`
+	Dim            int     `json:"dim"`
+	NLayers        int     `json:"n_layers"`
+	NRefinerLayers int     `json:"n_refiner_layers"`
+	NHeads         int     `json:"n_heads"`
+	NKVHeads       int     `json:"n_kv_heads"`
+	NormEps        float64 `json:"norm_eps"`
+	QKNorm         bool    `json:"qk_norm"`
+	CapFeatDim     int     `json:"cap_feat_dim"`
+	SiglipFeatDim  *int    `json:"siglip_feat_dim"`
+	RopeTheta      float64 `json:"rope_theta"`
+	TScale         float64 `json:"t_scale"`
+	AxesDims       []int   `json:"axes_dims"`
+	AxesLens       []int   `json:"axes_lens"`
+}
+
+// DefaultZImageConfig is what diffusers assumes where a config says nothing.
+func DefaultZImageConfig() ZImageConfig {
+	return ZImageConfig{
+		AllPatchSize: []int{2}, AllFPatchSize: []int{1}, InChannels: 16, Dim: 3840, NLayers: 30, NRefinerLayers: 2,
+		NHeads: 30, NKVHeads: 30, NormEps: 1e-5, QKNorm: true, CapFeatDim: 2560, RopeTheta: 256, TScale: 1000,
+		AxesDims: []int{32, 48, 48}, AxesLens: []int{1024, 512, 512},
+	}
+}
+
+// Validate says what of the config cannot be run.
+func (c *ZImageConfig) Validate() error {
+	sum := 0
+	for _, d := range c.AxesDims {
+		if d <= 0 || d%2 != 0 {
+			return fmt.Errorf("axes_dims %v: must be positive and even", c.AxesDims)
+		}
+		sum += d
+	}
+	switch {
+	case len(c.AllPatchSize) != 1 || len(c.AllFPatchSize) != 1 || c.AllPatchSize[0] < 1 || c.AllFPatchSize[0] != 1:
+		return fmt.Errorf("all_patch_size %v and all_f_patch_size %v: expected one patch size for single pictures", c.AllPatchSize, c.AllFPatchSize)
+	case c.InChannels < 1 || c.Dim < 1 || c.NLayers < 0 || c.NRefinerLayers < 0 || c.NHeads < 1 || c.CapFeatDim < 1:
+		return errors.New("in_channels, dim, n_heads and cap_feat_dim must be positive, and numbers of layers not negative")
+	case c.Dim%c.NHeads != 0 || c.Dim/c.NHeads != sum || len(c.AxesDims) != 3 || len(c.AxesLens) != 3:
+		return fmt.Errorf("dim %d, n_heads %d, axes_dims %v: three axes must sum to the head size", c.Dim, c.NHeads, c.AxesDims)
+	case c.SiglipFeatDim != nil:
+		return errors.New("siglip_feat_dim: the Omni variant")
+	case !c.QKNorm:
+		return errors.New("qk_norm false")
+	}
+	return nil
+}
+
+const (
+	timestepFeatures  = 256  // frequency_embedding_size, in every family
+	zimageAdaLNDim    = 256  // ADALN_EMBED_DIM
+	zimageSeqMultiple = 32   // SEQ_MULTI_OF
+	zimageTimeHidden  = 1024 // mid_size of the timestep embedder
+)
+
+// ZImage is diffusers' ZImageTransformer2DModel.
+type ZImage struct {
+	nn.Module
+	XEmbedder      map[string]nn.Linear    `w:"all_x_embedder"`
+	FinalLayer     map[string]*zimageFinal `w:"all_final_layer"`
+	NoiseRefiner   []*zimageBlock          `w:"noise_refiner"`
+	ContextRefiner []*zimageBlock          `w:"context_refiner"`
+	TEmbedder      *zimageTimestep         `w:"t_embedder"`
+	CapEmbedder    *nn.Sequential          `w:"cap_embedder"`
+	XPadToken      nn.Param                `w:"x_pad_token"`
+	CapPadToken    nn.Param                `w:"cap_pad_token"`
+	Layers         []*zimageBlock          `w:"layers"`
+
+	Config ZImageConfig
+	patch  string // the key of the one patch size, "2-1"
+}
+
+// NewZImage declares the model that a validated config describes.
+func NewZImage(c ZImageConfig) *ZImage {
+	size := c.AllPatchSize[0]
+	features := size * size * c.InChannels
+	adaLN := min(c.Dim, zimageAdaLNDim)
+	blocks := func(n int, modulated bool) []*zimageBlock {
+		blocks := make([]*zimageBlock, n)
+		for i := range blocks {
+			blocks[i] = newZImageBlock(c, modulated)
+		}
+		return blocks
+	}
+	patch := fmt.Sprintf("%d-%d", size, c.AllFPatchSize[0])
+	return &ZImage{
+		XEmbedder: map[string]nn.Linear{patch: nn.NewLinear(features, c.Dim, true)},
+		FinalLayer: map[string]*zimageFinal{patch: {
+			NormFinal: nn.NewLayerNorm(1e-6),
+			Linear:    nn.NewLinear(c.Dim, features, true),
+			AdaLN:     nn.NewSequential(&nn.SiLU{}, nn.NewLinear(adaLN, c.Dim, true)),
+		}},
+		NoiseRefiner:   blocks(c.NRefinerLayers, true),
+		ContextRefiner: blocks(c.NRefinerLayers, false),
+		TEmbedder: &zimageTimestep{MLP: nn.NewSequential(
+			nn.NewLinear(timestepFeatures, zimageTimeHidden, true), &nn.SiLU{}, nn.NewLinear(zimageTimeHidden, adaLN, true))},
+		CapEmbedder: nn.NewSequential(nn.NewRMSNorm(c.CapFeatDim, c.NormEps), nn.NewLinear(c.CapFeatDim, c.Dim, true)),
+		XPadToken:   nn.NewParam(1, c.Dim),
+		CapPadToken: nn.NewParam(1, c.Dim),
+		Layers:      blocks(c.NLayers, true),
+		Config:      c,
+		patch:       patch,
+	}
+}
+
+// ZImageSequence is the layout of one picture size with one caption length:
+// what stays the same over all steps.
+type ZImageSequence struct {
+	h, w           int // latent size in patches
+	image, caption int // tokens without padding
+
+	imageRope, captionRope nn.Rope
+}
+
+// Sequence lays out latents of height×width with a caption of the given number
+// of tokens. Image and caption are each padded to a multiple of 32 tokens; the
+// caption's positions, pads included, count on axis 0 from 1, the image lies
+// behind it on axes 1 and 2, and pads of the image are at 0.
+func (m *ZImage) Sequence(height, width, caption int) (*ZImageSequence, error) {
+	size := m.Config.AllPatchSize[0]
+	s := &ZImageSequence{h: height / size, w: width / size, caption: caption}
+	s.image = s.h * s.w
+	captionPadded := padTo(caption, zimageSeqMultiple)
+	for axis, need := range []int{captionPadded + 2, s.h, s.w} {
+		if need > m.Config.AxesLens[axis] {
+			return nil, fmt.Errorf("too large for this model: %d positions on axis %d of its axes_lens %v", need, axis, m.Config.AxesLens)
+		}
+	}
+	var positions [][]int
+	for k := range captionPadded {
+		positions = append(positions, []int{1 + k, 0, 0})
+	}
+	s.captionRope = nn.NewRope(positions, m.Config.AxesDims, m.Config.RopeTheta)
+	positions = nil
+	for y := range s.h {
+		for x := range s.w {
+			positions = append(positions, []int{captionPadded + 1, y, x})
+		}
+	}
+	for len(positions) < padTo(s.image, zimageSeqMultiple) {
+		positions = append(positions, []int{0, 0, 0})
+	}
+	s.imageRope = nn.NewRope(positions, m.Config.AxesDims, m.Config.RopeTheta)
+	return s, nil
+}
+
+// Arrays are the sequence's tables, for those who keep them beyond a scope.
+func (s *ZImageSequence) Arrays() []*mlx.Array {
+	return []*mlx.Array{s.imageRope.Cos, s.imageRope.Sin, s.captionRope.Cos, s.captionRope.Sin}
+}
+
+// Timestep is the sinusoidal embedding that Forward takes, for a time t from 0
+// (pure noise) to 1.
+func (m *ZImage) Timestep(t float32) *mlx.Array {
+	return nn.TimestepEmbedding(t*float32(m.Config.TScale), timestepFeatures)
+}
+
+// Forward predicts from latents [C, H, W], a timestep [1, 256] and a caption
+// [T, cap_feat_dim] the model's output [C, H, W], which is the negated
+// velocity. It computes in the latents' dtype.
+func (m *ZImage) Forward(latents, timestep, caption *mlx.Array, s *ZImageSequence) *mlx.Array {
+	dtype := latents.Dtype()
+	temb := m.TEmbedder.Forward(timestep.AsType(dtype))
+
+	x := padTokens(m.patchify(latents, s), m.XEmbedder[m.patch], m.XPadToken)
+	x = mlx.Chain(x, m.NoiseRefiner, func(b *zimageBlock, x *mlx.Array) *mlx.Array {
+		return b.Forward(x, temb, s.imageRope)
+	})
+	c := padTokens(caption.AsType(dtype), m.CapEmbedder, m.CapPadToken)
+	c = mlx.Chain(c, m.ContextRefiner, func(b *zimageBlock, c *mlx.Array) *mlx.Array {
+		return b.Forward(c, nil, s.captionRope)
+	})
+
+	x = mlx.Concat(1, x, c)
+	rope := s.imageRope.Concat(s.captionRope)
+	x = mlx.Chain(x, m.Layers, func(b *zimageBlock, x *mlx.Array) *mlx.Array {
+		return b.Forward(x, temb, rope)
+	})
+	x = m.FinalLayer[m.patch].Forward(x, temb)
+	return m.Tap(m.unpatchify(x, s))
+}
+
+// patchify takes [C, H, W] to tokens [h·w, p·p·C], the channel fastest.
+func (m *ZImage) patchify(x *mlx.Array, s *ZImageSequence) *mlx.Array {
+	p, c := m.Config.AllPatchSize[0], m.Config.InChannels
+	return x.Reshape(c, s.h, p, s.w, p).Transpose(1, 3, 2, 4, 0).Reshape(s.image, p*p*c)
+}
+
+// unpatchify takes the image's tokens of [1, L, p·p·C] to [C, H, W].
+func (m *ZImage) unpatchify(x *mlx.Array, s *ZImageSequence) *mlx.Array {
+	p, c := m.Config.AllPatchSize[0], m.Config.InChannels
+	x = x.Slice(1, 0, s.image).Reshape(s.h, s.w, p, p, c)
+	return x.Transpose(4, 0, 2, 1, 3).Reshape(c, s.h*p, s.w*p)
+}
+
+// padTokens embeds tokens [n, in] as [1, N, dim], where N is the next multiple
+// of 32 and the rows from n on are the pad token. (The reference embeds
+// repeated last tokens there first, and so do we, for equal inputs.)
+func padTokens(tokens *mlx.Array, embed nn.Layer, pad nn.Param) *mlx.Array {
+	n := tokens.Dim(0)
+	padding := padTo(n, zimageSeqMultiple) - n
+	if padding > 0 {
+		last := tokens.Slice(0, n-1, n).BroadcastTo(padding, tokens.Dim(1))
+		tokens = mlx.Concat(0, tokens, last)
+	}
+	x := embed.Forward(tokens)
+	if padding > 0 {
+		pads := pad.As(x.Dtype()).BroadcastTo(padding, x.Dim(1))
+		x = mlx.Concat(0, x.Slice(0, 0, n), pads)
+	}
+	return x.ExpandDims(0)
+}
+
+func padTo(n, multiple int) int { return (n + multiple - 1) / multiple * multiple }
+
+// zimageTimestep is TimestepEmbedder.
+type zimageTimestep struct {
+	nn.Module
+	MLP *nn.Sequential `w:"mlp"`
+}
+
+func (t *zimageTimestep) Forward(emb *mlx.Array) *mlx.Array {
+	return t.Tap(t.MLP.Forward(emb))
+}
+
+// zimageBlock is ZImageTransformerBlock. Blocks of the context refiner have no
+// modulation.
+type zimageBlock struct {
+	nn.Module
+	Attention      *zimageAttention   `w:"attention"`
+	FeedForward    *zimageFeedForward `w:"feed_forward"`
+	AttentionNorm1 *nn.RMSNorm        `w:"attention_norm1"`
+	FFNNorm1       *nn.RMSNorm        `w:"ffn_norm1"`
+	AttentionNorm2 *nn.RMSNorm        `w:"attention_norm2"`
+	FFNNorm2       *nn.RMSNorm        `w:"ffn_norm2"`
+	AdaLN          *nn.Sequential     `w:"adaLN_modulation"`
+}
+
+func newZImageBlock(c ZImageConfig, modulated bool) *zimageBlock {
+	norm := func() *nn.RMSNorm { return nn.NewRMSNorm(c.Dim, c.NormEps) }
+	headDim := c.Dim / c.NHeads
+	hidden := int(float64(c.Dim) / 3 * 8)
+	b := &zimageBlock{
+		Attention: &zimageAttention{
+			ToQ: nn.NewLinear(c.Dim, c.Dim, false), ToK: nn.NewLinear(c.Dim, c.Dim, false), ToV: nn.NewLinear(c.Dim, c.Dim, false),
+			NormQ: nn.NewRMSNorm(headDim, 1e-5), NormK: nn.NewRMSNorm(headDim, 1e-5),
+			ToOut: []nn.Linear{nn.NewLinear(c.Dim, c.Dim, false)},
+			heads: c.NHeads,
+		},
+		FeedForward: &zimageFeedForward{
+			W1: nn.NewLinear(c.Dim, hidden, false), W2: nn.NewLinear(hidden, c.Dim, false), W3: nn.NewLinear(c.Dim, hidden, false),
+		},
+		AttentionNorm1: norm(), FFNNorm1: norm(), AttentionNorm2: norm(), FFNNorm2: norm(),
+	}
+	if modulated {
+		b.AdaLN = nn.NewSequential(nn.NewLinear(min(c.Dim, zimageAdaLNDim), 4*c.Dim, true))
+	}
+	return b
+}
+
+// Forward takes x [1, L, dim] and temb [1, 256] (nil without modulation).
+func (b *zimageBlock) Forward(x, temb *mlx.Array, rope nn.Rope) *mlx.Array {
+	if b.AdaLN == nil {
+		y := x.Add(b.AttentionNorm2.Forward(b.Attention.Forward(b.AttentionNorm1.Forward(x), rope)))
+		y = y.Add(b.FFNNorm2.Forward(b.FeedForward.Forward(b.FFNNorm1.Forward(y))))
+		return b.Tap(y, x)
+	}
+	m := b.AdaLN.Forward(temb).ExpandDims(1).Split(4, -1)
+	scaleMSA, gateMSA, scaleMLP, gateMLP := m[0].Plus(1), m[1].Tanh(), m[2].Plus(1), m[3].Tanh()
+
+	attention := b.Attention.Forward(b.AttentionNorm1.Forward(x).Mul(scaleMSA), rope)
+	y := x.Add(gateMSA.Mul(b.AttentionNorm2.Forward(attention)))
+	mlp := b.FeedForward.Forward(b.FFNNorm1.Forward(y).Mul(scaleMLP))
+	return b.Tap(y.Add(gateMLP.Mul(b.FFNNorm2.Forward(mlp))), x, temb)
+}
+
+// zimageAttention is diffusers' Attention with ZSingleStreamAttnProcessor.
+type zimageAttention struct {
+	nn.Module
+	ToQ   nn.Linear   `w:"to_q"`
+	ToK   nn.Linear   `w:"to_k"`
+	ToV   nn.Linear   `w:"to_v"`
+	NormQ *nn.RMSNorm `w:"norm_q"`
+	NormK *nn.RMSNorm `w:"norm_k"`
+	ToOut []nn.Linear `w:"to_out"`
+
+	heads int
+}
+
+func (a *zimageAttention) Forward(x *mlx.Array, rope nn.Rope) *mlx.Array {
+	q := a.NormQ.Forward(nn.SplitHeads(a.ToQ.Forward(x), a.heads)).Transpose(0, 2, 1, 3)
+	k := a.NormK.Forward(nn.SplitHeads(a.ToK.Forward(x), a.heads)).Transpose(0, 2, 1, 3)
+	v := nn.SplitHeads(a.ToV.Forward(x), a.heads).Transpose(0, 2, 1, 3)
+	y := nn.Attention(rope.Interleaved(q), rope.Interleaved(k), v)
+	return a.Tap(a.ToOut[0].Forward(nn.MergeHeads(y)), x)
+}
+
+// zimageFeedForward is FeedForward: w2(silu(w1 x)·w3 x).
+type zimageFeedForward struct {
+	nn.Module
+	W1 nn.Linear `w:"w1"`
+	W2 nn.Linear `w:"w2"`
+	W3 nn.Linear `w:"w3"`
+}
+
+func (f *zimageFeedForward) Forward(x *mlx.Array) *mlx.Array {
+	return f.Tap(f.W2.Forward(f.W1.Forward(x).SiLU().Mul(f.W3.Forward(x))), x)
+}
+
+// zimageFinal is FinalLayer.
+type zimageFinal struct {
+	nn.Module
+	NormFinal *nn.LayerNorm  `w:"norm_final"`
+	Linear    nn.Linear      `w:"linear"`
+	AdaLN     *nn.Sequential `w:"adaLN_modulation"`
+}
+
+func (f *zimageFinal) Forward(x, temb *mlx.Array) *mlx.Array {
+	scale := f.AdaLN.Forward(temb).Plus(1).ExpandDims(1)
+	return f.Tap(f.Linear.Forward(f.NormFinal.Forward(x).Mul(scale)), x)
+}
