@@ -27,7 +27,7 @@ def parse(argv=None) -> dict:
         return c
 
     def recording(c, sample=True):
-        c.add_argument("--taps", nargs="+", default=["*"], metavar="GLOB", help="names of module tensors to keep; !GLOB drops")
+        c.add_argument("--taps", nargs="+", default=["*"], metavar="GLOB", help="tensors to keep; !GLOB drops")
         if sample:
             c.add_argument("--sample", type=int, default=0, metavar="N", help="keep N random values of larger tensors")
             c.add_argument("--compute", choices=("float32", "float64"), default="float32")

@@ -57,14 +57,16 @@ def wrap(owner, method: str, before=None, after=None):
     setattr(owner, method, observed)
 
 
-def pipeline(folder: Path, out: Path, prompt, negative_prompt, steps, guidance, seed, height, width, max_sequence_length, taps):
+def pipeline(
+    folder: Path, out: Path, prompt, negative_prompt, steps, guidance, seed, height, width, max_sequence_length, taps
+):
     """Records one generation, from initial latents that are drawn here."""
     prepare()
     pipe, family = load(folder)
     record = Recorder(taps)
     tokens = {}
 
-    def encode(module, args, kwargs):
+    def before_text_encoder(module, args, kwargs):
         which = "negative" if tokens else "prompt"
         ids, mask = kwargs["input_ids"], kwargs["attention_mask"]
         tokens[which] = {"padded": ids.shape[1], "valid": int(mask.sum())}
@@ -72,20 +74,25 @@ def pipeline(folder: Path, out: Path, prompt, negative_prompt, steps, guidance, 
         record.put(f"{which}.input_ids", ids)
         record.put(f"{which}.attention_mask", mask)
 
-    def denoise(module, args, kwargs):
+    def before_transformer(module, args, kwargs):
         if record.step == 0:
             for which, embeds in zip(("prompt", "negative"), args[2]):
                 record.put(f"{which}.embeds", embeds)
             record.put("sigmas", pipe.scheduler.sigmas)
             record.put("timesteps", pipe.scheduler.timesteps)
 
-    def stepped(result):
+    def after_step(result):
         record.put(f"latents@{record.step}", result[0])
         record.next_step()
 
-    pipe.text_encoder.register_forward_pre_hook(encode, with_kwargs=True)
-    pipe.transformer.register_forward_pre_hook(denoise, with_kwargs=True)
-    wrap(pipe.scheduler, "step", before=lambda v, *_, **__: record.put(f"noise_pred@{record.step}", v), after=stepped)
+    pipe.text_encoder.register_forward_pre_hook(before_text_encoder, with_kwargs=True)
+    pipe.transformer.register_forward_pre_hook(before_transformer, with_kwargs=True)
+    wrap(
+        pipe.scheduler,
+        "step",
+        before=lambda v, *_, **__: record.put(f"noise_pred@{record.step}", v),
+        after=after_step,
+    )
     observe_decode(pipe.vae, record)
     for name, part in pipe.components.items():
         if isinstance(part, torch.nn.Module):
@@ -109,8 +116,8 @@ def pipeline(folder: Path, out: Path, prompt, negative_prompt, steps, guidance, 
     record.save(
         out,
         describe(
-            "dump", family=family, pipeline=type(pipe).__name__, prompt=prompt, negative_prompt=negative_prompt, steps=steps,
-            guidance=guidance, seed=seed, height=height, width=width, max_sequence_length=max_sequence_length,
+            "dump", family=family, pipeline=type(pipe).__name__, prompt=prompt, negative_prompt=negative_prompt,
+            steps=steps, guidance=guidance, seed=seed, height=height, width=width, max_sequence_length=max_sequence_length,
             compute="float32", tokens=tokens, taps=taps,
         ),
     )  # fmt: skip
@@ -129,7 +136,8 @@ def load_vae(folder: Path, compute: str):
     vae = diffusers.AutoencoderKL.from_pretrained(folder / "vae", dtype=torch.float32)
     vae.to(getattr(torch, compute))
     settle(vae)
-    return vae, diffusers.image_processor.VaeImageProcessor(vae_scale_factor=2 ** (len(vae.config.block_out_channels) - 1))
+    scale = 2 ** (len(vae.config.block_out_channels) - 1)
+    return vae, diffusers.image_processor.VaeImageProcessor(vae_scale_factor=scale)
 
 
 def encode(folder: Path, out: Path, picture: Path, compute: str, taps, sample: int):
@@ -138,14 +146,17 @@ def encode(folder: Path, out: Path, picture: Path, compute: str, taps, sample: i
     vae, processor = load_vae(folder, compute)
     record = Recorder(taps, sample)
     record.watch("vae", vae)
-    # The processor returns a channels-last view, and GroupNorm's channels-last kernel is off by 5e-4 at 512x512 in float32.
+    # The processor returns a channels-last view, and GroupNorm's channels-last kernel is off by 5e-4 at 512x512 in
+    # float32.
     pixels = processor.preprocess(Image.open(picture).convert("RGB")).contiguous()
     record.put("vae.encode.in", pixels)
     record.put("vae.encode.out", vae.encode(pixels.to(vae.dtype)).latent_dist.mode())
     record.save(out, describe("encode", picture=picture.name, compute=compute, taps=taps, sample=sample))
 
 
-def decode(folder: Path, out: Path, latent: str | None, seed: int, height: int, width: int, compute: str, taps, sample: int):
+def decode(
+    folder: Path, out: Path, latent: str | None, seed: int, height: int, width: int, compute: str, taps, sample: int
+):
     """Records the decoding of a latent (FILE:KEY of a safetensors file, or normal noise), already unscaled."""
     prepare()
     vae, processor = load_vae(folder, compute)
@@ -162,4 +173,5 @@ def decode(folder: Path, out: Path, latent: str | None, seed: int, height: int, 
         z = torch.randn(shape, generator=torch.Generator().manual_seed(seed))
     x = vae.decode(z.to(vae.dtype), return_dict=False)[0]
     record.put("image", torch.from_numpy(np.array(processor.postprocess(x.float())[0])))
-    record.save(out, describe("decode", latent=latent, seed=seed, height=height, width=width, compute=compute, taps=taps, sample=sample))
+    settings = dict(latent=latent, seed=seed, height=height, width=width, compute=compute, taps=taps, sample=sample)
+    record.save(out, describe("decode", **settings))

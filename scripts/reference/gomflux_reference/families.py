@@ -40,6 +40,8 @@ def autoencoder_kl(d: dict) -> diffusers.AutoencoderKL:
 
 
 def z_image(d: dict) -> dict:
+    if d["dim"] != d["heads"] * sum(d["axes_dims"]):
+        raise SystemExit(f"dim {d['dim']} is not heads {d['heads']} x the sum of axes-dims {sum(d['axes_dims'])}")
     tok = tokenizer.train(d["merges"])
     return {
         "scheduler": diffusers.FlowMatchEulerDiscreteScheduler(shift=d["shift"]),

@@ -111,7 +111,8 @@ def selftest(root: Path):
             pipes.append(load(scratch / layout)[0])
         for part in ("transformer", "text_encoder", "vae"):
             a, b = (getattr(p, part).state_dict() for p in pipes)
-            assert a.keys() == b.keys() and all(a[k].dtype == torch.float32 and torch.equal(a[k], b[k]) for k in a), part
+            assert a.keys() == b.keys(), part
+            assert all(a[k].dtype == torch.float32 and torch.equal(a[k], b[k]) for k in a), part
         for text in (PROMPT, NEGATIVE, "<|im_start|>user\n<think> x</think>\r\n\n  y"):
             a, b = (p.tokenizer(text).input_ids for p in pipes)
             assert a == b, text

@@ -32,8 +32,8 @@ def show(folder: Path, out: Path | None = None):
     groups = {}
     for name, cls in classes.items():
         line = seen.get(name, "never called")
-        key = (re.sub(r"(?<=\.)\d+(?=\.|$)", "N", name), cls, line if line == "never called" else re.sub(r"\[[^]]*\]", "", line))
-        groups.setdefault(key, []).append((name, line))
+        kind = (re.sub(r"(?<=\.)\d+(?=\.|$)", "N", name), cls, re.sub(r"\[[^]]*\]", "", line))
+        groups.setdefault(kind, []).append((name, line))
     lines = []
     for (_, cls, _), members in groups.items():
         name, line = members[0]

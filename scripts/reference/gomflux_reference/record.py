@@ -138,9 +138,12 @@ class Recorder:
                 size = 0
             files[-1][name] = t
             size += need
-        names = ["tensors.safetensors"] if len(files) == 1 else [f"tensors-{i}.safetensors" for i in range(1, len(files) + 1)]
+        names = ["tensors.safetensors"]
+        if len(files) > 1:
+            names = [f"tensors-{i}.safetensors" for i in range(1, len(files) + 1)]
         for name, tensors in zip(names, files):
             save_file(tensors, folder / name)
             (folder / name).chmod(0o644)
         settings = settings | {"files": names, "shapes": self.shapes, "aliases": self.aliases}
-        (folder / "settings.json").write_text(json.dumps(settings, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+        text = json.dumps(settings, indent=1, ensure_ascii=False) + "\n"
+        (folder / "settings.json").write_text(text, encoding="utf-8")

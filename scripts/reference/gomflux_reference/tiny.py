@@ -16,7 +16,9 @@ SMALL = 0.03
 DTYPES = {"bf16": torch.bfloat16, "f32": torch.float32}
 
 
-def make(folder: Path, family_name: str, seed: int, kind: str, layout: str, shards: int, dtype: str, dims: dict, only=()):
+def make(
+    folder: Path, family_name: str, seed: int, kind: str, layout: str, shards: int, dtype: str, dims: dict, only=()
+):
     """Writes a pipeline (or only some of its components) to folder. The same arguments give the same bytes."""
     family = FAMILIES[family_name]
     components = family.build(family.dims | dims)
@@ -78,7 +80,8 @@ def split(file: Path, count: int):
         save_file(shard, file.with_name(name), metadata={"format": "pt"})
         weight_map |= dict.fromkeys(shard, name)
     file.unlink()
-    write_json(Path(f"{file}.index.json"), {"metadata": {"total_size": total}, "weight_map": dict(sorted(weight_map.items()))})
+    index = {"metadata": {"total_size": total}, "weight_map": dict(sorted(weight_map.items()))}
+    write_json(Path(f"{file}.index.json"), index)
 
 
 def to_hub(folder: Path, components: dict):
