@@ -1,26 +1,21 @@
 package mlx
 
-import (
-	"github.com/gomflux/gomflux/mlx/internal/mlxc"
-)
+import "github.com/gomflux/gomflux/mlx/internal/mlxc"
 
-// A Compiled is a function whose graph MLX has traced and fused. The trace is
-// made at the first Call and again for every new set of input shapes and
-// dtypes.
-type Compiled struct {
-	closure uintptr
-}
-
+// compiled belongs to the MLX thread. The functions and their closures live
+// until the end of the job that made them.
 var compiled struct {
 	callback  uintptr
 	functions []func(in []*Array) []*Array
+	closures  []uintptr
 	panic     any // what a traced function panicked with
 }
 
-// Compile prepares f. f must compute its results from its inputs and from
-// arrays that never change, must not read elements, and is run only to be
-// traced.
-func Compile(f func(in []*Array) []*Array) *Compiled {
+// Compile returns f with its graph traced and fused by MLX, for the rest of the
+// running job. f must compute its results from its inputs and from arrays that
+// never change, and must not read elements: it runs once, to be traced, and
+// again for every new set of input shapes and dtypes.
+func Compile(f func(in []*Array) []*Array) func(in []*Array) []*Array {
 	if compiled.callback == 0 {
 		compiled.callback = mlxc.Callback(trace)
 	}
@@ -28,17 +23,24 @@ func Compile(f func(in []*Array) []*Array) *Compiled {
 	id := len(compiled.functions) // 1-based: a payload of 0 reads as none
 	plain := mlxc.ClosureNewFuncPayload(compiled.callback, uintptr(id), 0)
 	defer mlxc.ClosureFree(plain)
-	c := &Compiled{closure: mlxc.ClosureNew()}
-	check(mlxc.Compile(&c.closure, plain, false))
-	return c
+	closure := mlxc.ClosureNew()
+	check(mlxc.Compile(&closure, plain, false))
+	compiled.closures = append(compiled.closures, closure)
+	return func(in []*Array) []*Array { return apply(closure, in) }
 }
 
-// Call runs the function.
-func (c *Compiled) Call(in ...*Array) []*Array {
+func freeCompiled() {
+	for _, c := range compiled.closures {
+		mlxc.ClosureFree(c)
+	}
+	compiled.closures, compiled.functions = nil, nil
+}
+
+func apply(closure uintptr, in []*Array) []*Array {
 	v := newVector(in)
 	defer mlxc.VectorArrayFree(v)
 	out := mlxc.VectorArrayNew()
-	if rc := mlxc.ClosureApply(&out, c.closure, v); rc != 0 {
+	if rc := mlxc.ClosureApply(&out, closure, v); rc != 0 {
 		mlxc.VectorArrayFree(out)
 		if p := compiled.panic; p != nil {
 			compiled.panic = nil

@@ -163,6 +163,7 @@ func (j *job) run() (out outcome) {
 		}
 		unwind(top)
 		popScope()
+		freeCompiled()
 		setDevice(defaultDevice)
 		freeQueued()
 		thread.job, thread.tracing = nil, 0

@@ -33,7 +33,7 @@ func LoadTokenizer(fsys fs.FS, dir string) (*Tokenizer, error) {
 	name := path.Join(dir, "tokenizer.json")
 	data, err := weights.ReadFile(fsys, name, maxTokenizerSize)
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("%s: %w", name, err)
 	}
 	if data, err = withoutPadding(data); err != nil {
 		return nil, fmt.Errorf("%s: %w", name, err)

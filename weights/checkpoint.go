@@ -142,7 +142,7 @@ func list(names []string, most int) string {
 // openShards opens the shards that an index names.
 func (c *Checkpoint) openShards(fsys fs.FS, dir, indexName string) error {
 	indexFull := fullName(fsys, path.Join(dir, indexName))
-	data, err := readSmall(fsys, path.Join(dir, indexName), maxHeader)
+	data, err := ReadFile(fsys, path.Join(dir, indexName), maxHeader)
 	if err != nil {
 		return fmt.Errorf("%s: %w", indexFull, err)
 	}

@@ -16,7 +16,7 @@ const maxConfig = 16 << 20
 // at all is v's part (a pointer, or a value that no config has). Errors name
 // the file, the line and, where known, the key.
 func ReadJSON(fsys fs.FS, name string, v any) error {
-	data, err := readSmall(fsys, name, maxConfig)
+	data, err := ReadFile(fsys, name, maxConfig)
 	if err == nil {
 		err = decode(data, v)
 	}

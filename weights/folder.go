@@ -127,8 +127,8 @@ func openRegular(fsys fs.FS, name string) (fs.File, int64, error) {
 	return f, info.Size(), nil
 }
 
-// readSmall reads a whole file of at most limit bytes.
-func readSmall(fsys fs.FS, name string, limit int64) ([]byte, error) {
+// ReadFile reads a whole regular file of at most limit bytes.
+func ReadFile(fsys fs.FS, name string, limit int64) ([]byte, error) {
 	f, size, err := openRegular(fsys, name)
 	if err != nil {
 		return nil, err

@@ -1,0 +1,202 @@
+// Package models puts a model folder's components together as its pipeline
+// class does, and runs it. What all pipelines share is here and in
+// generate.go; what one has of its own is in a file named after it.
+package models
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"path"
+	"sort"
+	"strings"
+
+	"github.com/gomflux/gomflux/hooks"
+	"github.com/gomflux/gomflux/mlx"
+	"github.com/gomflux/gomflux/nn"
+	"github.com/gomflux/gomflux/scheduler"
+	"github.com/gomflux/gomflux/textenc"
+	"github.com/gomflux/gomflux/vae"
+	"github.com/gomflux/gomflux/weights"
+)
+
+// ErrUnsupported is wrapped by errors about models that are no fault of the
+// files: a pipeline class or a config that this version cannot run.
+var ErrUnsupported = errors.New("not supported")
+
+// A Pipeline is a loaded model.
+type Pipeline struct {
+	Class    string // of model_index.json
+	Defaults Defaults
+
+	family    family
+	vae       *vae.KL
+	scheduler scheduler.FlowMatchEulerConfig
+	tokenizer *textenc.Tokenizer
+	device    mlx.Device
+	dtype     mlx.Dtype
+	points    hooks.Points
+}
+
+// Defaults are the settings a model is meant to be run with.
+type Defaults struct {
+	Steps             int
+	Guidance          float64
+	Height, Width     int
+	MaxSequenceLength int
+}
+
+// family is what one pipeline class has of its own. Its methods run on the MLX
+// thread, except defaults.
+type family interface {
+	defaults() Defaults
+	// components are the folders that load reads, besides vae, scheduler and
+	// tokenizer.
+	load(l *loader) error
+	// prompt is the text that the tokenizer gets for a user's prompt.
+	prompt(text string) string
+	// encode turns token ids into what the transformer receives.
+	encode(ids []int32) *mlx.Array
+	// latentShape is that of one picture's latents in diffusers, [C, h, w] for
+	// a latent size of h×w.
+	latentShape(h, w int) []int
+	// multiple is what the latents' sides must be a multiple of.
+	multiple() int
+	// sigmas is the schedule before the scheduler's shift.
+	sigmas(steps int) []float32
+	// predictor prepares to predict for one caption and a latent size of h×w.
+	// What it runs at every step goes through compile.
+	predictor(caption *mlx.Array, h, w int, compile compiler) (predictor, error)
+	// guide joins the predictions for prompt and negative prompt.
+	guide(positive, negative *mlx.Array, scale float64) *mlx.Array
+}
+
+// A predictor predicts the velocity, float32 in the latents' shape, at a
+// timestep of the schedule.
+type predictor func(latents *mlx.Array, timestep float32) *mlx.Array
+
+// A compiler is mlx.Compile, or nothing at all.
+type compiler func(func([]*mlx.Array) []*mlx.Array) func([]*mlx.Array) []*mlx.Array
+
+// classes holds every pipeline class by its name in model_index.json.
+var classes = map[string]func() family{
+	"ZImagePipeline": func() family { return &zimage{} },
+}
+
+// LoadOptions say how to load a model.
+type LoadOptions struct {
+	Device   *mlx.Device // nil: a GPU if there is one
+	Dtype    *mlx.Dtype  // nil: the device's own
+	Progress func(Progress)
+}
+
+// Load reads a model folder in diffusers' layout. It must run on the MLX
+// thread; its arrays live until Free.
+func Load(fsys fs.FS, o LoadOptions) (*Pipeline, error) {
+	var index map[string]any
+	if err := weights.ReadJSON(fsys, "model_index.json", &index); err != nil {
+		return nil, err
+	}
+	class, _ := index["_class_name"].(string)
+	newFamily, ok := classes[class]
+	if !ok {
+		return nil, fmt.Errorf("%w: model_index.json: pipeline class %q; this version runs %s", ErrUnsupported, class, strings.Join(Classes(), ", "))
+	}
+	p := &Pipeline{Class: class, family: newFamily(), device: mlx.CurrentDevice()}
+	if o.Device != nil {
+		if err := mlx.Use(*o.Device); err != nil {
+			return nil, err
+		}
+		p.device = *o.Device
+	}
+	p.dtype = p.device.ComputeDtype()
+	if o.Dtype != nil {
+		p.dtype = *o.Dtype
+	}
+	p.Defaults = p.family.defaults()
+
+	l := &loader{fsys: fsys, pipeline: p, report: o.Progress}
+	p.scheduler = scheduler.DefaultFlowMatchEulerConfig()
+	if err := l.config("scheduler/scheduler_config.json", &p.scheduler); err != nil {
+		return nil, err
+	}
+	var err error
+	if p.tokenizer, err = textenc.LoadTokenizer(fsys, "tokenizer"); err != nil {
+		return nil, err
+	}
+	if err := p.family.load(l); err != nil {
+		p.tokenizer.Close()
+		return nil, err
+	}
+	c := vae.DefaultKLConfig()
+	if err := l.config("vae/config.json", &c); err != nil {
+		p.tokenizer.Close()
+		return nil, err
+	}
+	p.vae = vae.NewKL(c)
+	if err := l.weights("vae", p.vae); err != nil {
+		p.tokenizer.Close()
+		return nil, err
+	}
+	return p, nil
+}
+
+// Classes lists the pipeline classes that can be run.
+func Classes() []string {
+	var names []string
+	for name := range classes {
+		names = append(names, name)
+	}
+	sort.Strings(names)
+	return names
+}
+
+// Close frees what is not the garbage collector's. Arrays are freed when
+// nothing refers to the pipeline any more.
+func (p *Pipeline) Close() { p.tokenizer.Close() }
+
+// Device is where the pipeline runs.
+func (p *Pipeline) Device() mlx.Device { return p.device }
+
+// Dtype is what its transformer computes in.
+func (p *Pipeline) Dtype() mlx.Dtype { return p.dtype }
+
+// Multiple is what heights and widths must be a multiple of, in pixels.
+func (p *Pipeline) Multiple() int { return p.vae.Config.ScaleFactor() * p.family.multiple() }
+
+// A loader reads the components of one folder.
+type loader struct {
+	fsys     fs.FS
+	pipeline *Pipeline
+	report   func(Progress)
+}
+
+// config reads a component's config over its defaults.
+func (l *loader) config(name string, c interface{ Validate() error }) error {
+	if err := weights.ReadJSON(l.fsys, name, c); err != nil {
+		return err
+	}
+	if err := c.Validate(); err != nil {
+		return fmt.Errorf("%w: %s: %w", ErrUnsupported, name, err)
+	}
+	return nil
+}
+
+// weights fills a component from the folder of its name.
+func (l *loader) weights(name string, model any, more ...func(*nn.LoadOptions)) error {
+	ck, err := weights.OpenCheckpoint(l.fsys, name)
+	if err != nil {
+		return err
+	}
+	defer ck.Close()
+	o := nn.LoadOptions{Name: path.Base(name), Points: &l.pipeline.points, Dtype: l.pipeline.dtype}
+	if l.report != nil {
+		o.Progress = func(done, total int64) {
+			l.report(Progress{Phase: PhaseLoad, Component: name, Bytes: done, TotalBytes: total})
+		}
+	}
+	for _, f := range more {
+		f(&o)
+	}
+	return nn.Load(model, ck, o)
+}

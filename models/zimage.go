@@ -1,0 +1,86 @@
+package models
+
+import (
+	"github.com/gomflux/gomflux/mlx"
+	"github.com/gomflux/gomflux/nn"
+	"github.com/gomflux/gomflux/scheduler"
+	"github.com/gomflux/gomflux/textenc"
+	"github.com/gomflux/gomflux/transformer"
+)
+
+// zimage is diffusers' ZImagePipeline.
+type zimage struct {
+	textEncoder *textenc.Qwen3
+	transformer *transformer.ZImage
+	dtype       mlx.Dtype
+}
+
+func (z *zimage) defaults() Defaults {
+	return Defaults{Steps: 50, Guidance: 5, Height: 1024, Width: 1024, MaxSequenceLength: 512}
+}
+
+func (z *zimage) load(l *loader) error {
+	z.dtype = l.pipeline.dtype
+
+	text := textenc.DefaultQwen3Config()
+	if err := l.config("text_encoder/config.json", &text); err != nil {
+		return err
+	}
+	// hidden_states[-2]: the last layer and the norm behind it are not needed
+	z.textEncoder = textenc.NewQwen3(text, text.NumHiddenLayers-1, z.dtype)
+	err := l.weights("text_encoder", z.textEncoder, func(o *nn.LoadOptions) {
+		o.Prefixes = []string{"model."} // as a Qwen3ForCausalLM saves it
+		o.Ignore = z.textEncoder.Unused()
+	})
+	if err != nil {
+		return err
+	}
+
+	c := transformer.DefaultZImageConfig()
+	if err := l.config("transformer/config.json", &c); err != nil {
+		return err
+	}
+	z.transformer = transformer.NewZImage(c)
+	return l.weights("transformer", z.transformer)
+}
+
+// prompt is Qwen3's chat template with enable_thinking=True and a generation
+// prompt.
+func (z *zimage) prompt(text string) string {
+	return "<|im_start|>user\n" + text + "<|im_end|>\n<|im_start|>assistant\n"
+}
+
+func (z *zimage) encode(ids []int32) *mlx.Array {
+	return z.textEncoder.Forward(ids).Squeeze(0)
+}
+
+func (z *zimage) latentShape(h, w int) []int {
+	return []int{z.transformer.Config.InChannels, h, w}
+}
+
+func (z *zimage) multiple() int { return z.transformer.Config.AllPatchSize[0] }
+
+func (z *zimage) sigmas(steps int) []float32 { return scheduler.LinearSigmas(steps) }
+
+// guide is positive + scale·(positive - negative): Z-Image counts its guidance
+// from the positive prediction.
+func (z *zimage) guide(positive, negative *mlx.Array, scale float64) *mlx.Array {
+	return positive.Add(positive.Sub(negative).Times(scale))
+}
+
+// predictor turns the model's time, which runs from 0 at pure noise, and the
+// sign of its output around.
+func (z *zimage) predictor(caption *mlx.Array, h, w int, compile compiler) (predictor, error) {
+	s, err := z.transformer.Sequence(h, w, caption.Dim(0))
+	if err != nil {
+		return nil, err
+	}
+	forward := compile(func(in []*mlx.Array) []*mlx.Array {
+		return []*mlx.Array{z.transformer.Forward(in[0], in[1], in[2], s)}
+	})
+	return func(latents *mlx.Array, timestep float32) *mlx.Array {
+		t := z.transformer.Timestep((1000 - timestep) / 1000)
+		out := forward([]*mlx.Array{latents.AsType(z.dtype), t, caption})
+		return out[0].AsType(mlx.Float32).Neg()
+	}, nil
+}
