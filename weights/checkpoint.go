@@ -30,7 +30,7 @@ type Checkpoint struct {
 // With an index, the tensors of the shards must be those of the index, each in
 // the shard that it names.
 func OpenCheckpoint(fsys fs.FS, dir string) (*Checkpoint, error) {
-	full := fullName(fsys, dir)
+	full := FullName(fsys, dir)
 	entries, err := fs.ReadDir(fsys, dir)
 	if err != nil {
 		return nil, fmt.Errorf("model folder %s: %w", full, bare(err))
@@ -141,8 +141,8 @@ func list(names []string, most int) string {
 
 // openShards opens the shards that an index names.
 func (c *Checkpoint) openShards(fsys fs.FS, dir, indexName string) error {
-	indexFull := fullName(fsys, path.Join(dir, indexName))
-	data, err := ReadFile(fsys, path.Join(dir, indexName), maxHeader)
+	indexFull := FullName(fsys, path.Join(dir, indexName))
+	data, err := readSmall(fsys, path.Join(dir, indexName), maxHeader)
 	if err != nil {
 		return fmt.Errorf("%s: %w", indexFull, err)
 	}
@@ -196,7 +196,7 @@ func (c *Checkpoint) openShards(fsys fs.FS, dir, indexName string) error {
 	}
 	if len(stray) > 0 {
 		slices.Sort(stray)
-		return fmt.Errorf("%s: %d tensors do not agree with the shards: %s", indexFull, len(stray), list(stray, 10))
+		return fmt.Errorf("%s: the index and the shards do not agree: %s", indexFull, list(stray, 10))
 	}
 	return nil
 }

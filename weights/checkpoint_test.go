@@ -117,6 +117,20 @@ func index(weightMap string) []byte {
 	return []byte(`{"metadata":{"total_size":1},"weight_map":` + weightMap + `}`)
 }
 
+// many maps n tensors to the first shard.
+func many(n int) string {
+	m := make(map[string]string)
+	for i := range n {
+		m[fmt.Sprint("layers.", i)] = "1.safetensors"
+	}
+	m["same"] = "2.safetensors"
+	b, err := json.Marshal(m)
+	if err != nil {
+		panic(err)
+	}
+	return string(b)
+}
+
 func TestOpenCheckpointIndex(t *testing.T) {
 	one := blob(`{`+u8("a", 0, 1)+`,`+u8("b", 1, 2)+`}`, 2)
 	two := blob(`{`+u8("c", 0, 1)+`}`, 1)
@@ -157,10 +171,11 @@ func TestOpenCheckpointIndex(t *testing.T) {
 		{"pickle", index(`{"a":"1.bin"}`), []string{"is not that of"}},
 
 		{"missing shards", index(`{"a":"1.safetensors","b":"8.safetensors","c":"9.safetensors"}`), []string{"2 of 3 shards are missing", "8.safetensors, 9.safetensors"}},
-		{"tensor missing in its shard", index(`{"a":"1.safetensors","b":"1.safetensors","c":"2.safetensors","d":"2.safetensors"}`), []string{`1 tensors do not agree with the shards: "d" is not in 2.safetensors`}},
+		{"tensor missing in its shard", index(`{"a":"1.safetensors","b":"1.safetensors","c":"2.safetensors","d":"2.safetensors"}`), []string{`the index and the shards do not agree: "d" is not in 2.safetensors`}},
 		{"tensor not in the map", index(`{"a":"1.safetensors","c":"2.safetensors"}`), []string{`"b" is in 1.safetensors but not in the index`}},
 		{"tensor in another shard", index(`{"a":"1.safetensors","b":"2.safetensors","c":"2.safetensors"}`), []string{`"b" is in 1.safetensors, the index says 2.safetensors`}},
 		{"tensor in two shards", index(`{"a":"1.safetensors","b":"1.safetensors","c":"same.safetensors","d":"2.safetensors"}`), []string{`tensor "c" is in two shards: `, "2.safetensors and ", "same.safetensors"}},
+		{"many tensors missing", index(many(50)), []string{`"a" is in 1.safetensors but not in the index`, `"layers.1" is not in 1.safetensors`, " and 44 more"}},
 		{"damaged shard", index(`{"a":"1.safetensors","b":"1.safetensors","c":"damaged.safetensors"}`), []string{"damaged.safetensors: ", `tensor "c": ends at byte 9`}},
 		{"shard is a folder", index(`{"a":"1.safetensors","b":"1.safetensors","c":"folder.safetensors"}`), []string{"folder.safetensors: expected a file, found a folder"}},
 	} {

@@ -16,12 +16,12 @@ const maxConfig = 16 << 20
 // at all is v's part (a pointer, or a value that no config has). Errors name
 // the file, the line and, where known, the key.
 func ReadJSON(fsys fs.FS, name string, v any) error {
-	data, err := ReadFile(fsys, name, maxConfig)
+	data, err := readSmall(fsys, name, maxConfig)
 	if err == nil {
 		err = decode(data, v)
 	}
 	if err != nil {
-		return fmt.Errorf("%s: %w", fullName(fsys, name), err)
+		return fmt.Errorf("%s: %w", FullName(fsys, name), err)
 	}
 	return nil
 }

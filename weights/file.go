@@ -27,7 +27,7 @@ type File struct {
 // file that is not one of the operating system's, such as an embedded one, is
 // first copied to a temporary file that has no name and is gone once closed.
 func Open(fsys fs.FS, name string) (*File, error) {
-	full := fullName(fsys, name)
+	full := FullName(fsys, name)
 	src, size, err := openRegular(fsys, name)
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", full, err)

@@ -287,6 +287,13 @@ func TestErrorsNameTheFile(t *testing.T) {
 	}
 	wantError(t, ReadJSON(sub, "bad.json", new(any)), at("bad.json")+"line 3: expected ':', found a number")
 	wantError(t, ReadJSON(sub, "none.json", new(any)), at("none.json")+"no such file or directory")
+	_, err = ReadFile(sub, "none.json", 10)
+	wantError(t, err, at("none.json")+"no such file or directory")
+	_, err = ReadFile(sub, "bad.json", 4)
+	wantError(t, err, at("bad.json")+"is too large: 9 bytes or more, at most 4")
+	if data, err := ReadFile(sub, "bad.json", 9); err != nil || string(data) != "{\n\n\"a\" 1}" {
+		t.Errorf("read %q, error %v", data, err)
+	}
 	_, err = OpenCheckpoint(folder, "none")
 	wantError(t, err, filepath.Join(dir, "none")+": no such file or directory")
 	_, err = Open(folder, "../x.safetensors")

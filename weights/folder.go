@@ -62,8 +62,9 @@ func (f Folder) Sub(dir string) (fs.FS, error) {
 	return Folder{sub, f.FullName(dir)}, nil
 }
 
-// fullName names a file of fsys as well as fsys lets it.
-func fullName(fsys fs.FS, name string) string {
+// FullName names a file of fsys for messages: with its folder's name where fsys
+// has one, as a Folder does.
+func FullName(fsys fs.FS, name string) string {
 	if f, ok := fsys.(interface{ FullName(string) string }); ok {
 		return f.FullName(name)
 	}
@@ -127,8 +128,18 @@ func openRegular(fsys fs.FS, name string) (fs.File, int64, error) {
 	return f, info.Size(), nil
 }
 
-// ReadFile reads a whole regular file of at most limit bytes.
+// ReadFile reads a whole regular file of at most limit bytes. Errors name the
+// file in full.
 func ReadFile(fsys fs.FS, name string, limit int64) ([]byte, error) {
+	data, err := readSmall(fsys, name, limit)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", FullName(fsys, name), err)
+	}
+	return data, nil
+}
+
+// readSmall is ReadFile without the name in its errors.
+func readSmall(fsys fs.FS, name string, limit int64) ([]byte, error) {
 	f, size, err := openRegular(fsys, name)
 	if err != nil {
 		return nil, err

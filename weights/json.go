@@ -30,7 +30,6 @@ type jsonError struct {
 }
 
 func (e *jsonError) Error() string { return fmt.Sprintf("at byte %d: %v", e.offset, e.err) }
-func (e *jsonError) Unwrap() error { return e.err }
 
 // failf makes an error for the byte at offset.
 func failf(offset int, format string, args ...any) error {
