@@ -194,7 +194,8 @@ func (m *ZImage) Forward(latents, timestep, caption *mlx.Array, s *ZImageSequenc
 		return b.Forward(x, temb, rope)
 	})
 	x = m.FinalLayer[m.patch].Forward(x, temb)
-	return m.Tap(m.unpatchify(x, s))
+	// diffusers keeps an axis for frames, of which a picture has one
+	return m.Tap(m.unpatchify(x, s).ExpandDims(1)).Squeeze(1)
 }
 
 // patchify takes [C, H, W] to tokens [h·w, p·p·C], the channel fastest.
