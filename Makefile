@@ -1,0 +1,66 @@
+include scripts/setup/versions
+
+# cuda13 adds MLX's CUDA build to the set-up and runs everything with it
+MLX_BACKEND ?=
+SETUP = scripts/setup.sh $(if $(MLX_BACKEND),--backend $(MLX_BACKEND))
+ifeq ($(MLX_BACKEND),cuda13)
+export GOMFLUX_MLX = $(CURDIR)/.setup/cuda13/lib
+endif
+
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' Makefile
+
+setup: ## fetch MLX and build mlx-c and the tokenizers into .setup (MLX_BACKEND=cuda13 adds CUDA)
+	@$(SETUP)
+
+build: setup ## build bin/gomflux
+	go build -trimpath -o bin/gomflux ./cmd/gomflux
+
+demo: build ## write a picture with the built-in model
+	@mkdir -p out
+	bin/gomflux generate --model shapes --prompt "a red circle left of a blue square" --seed 7 --output out/demo.png
+	@echo "the picture is out/demo.png"
+
+test: setup ## run vet and the tests
+	go vet ./...
+	CGO_ENABLED=0 GOOS=darwin GOARCH=arm64 go vet ./...
+	go test ./...
+
+race: setup ## run the tests of the packages with goroutines under the race detector
+	go test -race . ./mlx ./cmd/...
+
+FUZZTIME = 10s
+fuzz: setup ## run every fuzz target for FUZZTIME (10s)
+	@set -e; for package in $$(go list ./...); do \
+		for target in $$(go test -list '^Fuzz' $$package | grep '^Fuzz' || true); do \
+			echo "$$package $$target"; \
+			go test -run '^$$' -fuzz "^$$target\$$" -fuzztime $(FUZZTIME) $$package; \
+		done; \
+	done
+
+lint: ## check gofmt, vet and staticcheck
+	@unformatted=$$(gofmt -l .); test -z "$$unformatted" || { echo "gofmt -w these:"; echo "$$unformatted"; exit 1; }
+	go vet ./...
+	go run honnef.co/go/tools/cmd/staticcheck@$(STATICCHECK_VERSION) ./...
+
+generate: setup ## make the generated Go files again
+	go generate ./...
+
+bench: setup ## time the phases of a generation
+	go run ./scripts/bench
+
+SCORE_PYTHON = .setup/venv-score/bin/python
+score: build $(SCORE_PYTHON) ## generate 500 pictures with the built-in model and count the right ones
+	go run ./scripts/score
+	$(SCORE_PYTHON) scripts/train_shapes/check.py out/score --prompts scripts/train_shapes/prompts.json
+
+$(SCORE_PYTHON): scripts/setup/score.txt
+	rm -rf .setup/venv-score
+	python3 -m venv .setup/venv-score
+	$@ -m pip install -q --disable-pip-version-check --require-hashes --only-binary=:all: -r $<
+	touch $@
+
+clean: ## remove what was built; .setup stays
+	rm -rf bin out
+
+.PHONY: help setup build demo test race fuzz lint generate bench score clean

@@ -1,0 +1,1 @@
+// Cargo asks for a target; see Cargo.toml.
