@@ -41,6 +41,8 @@ def parse(argv=None) -> dict:
     c.add_argument("--shards", type=int, default=1, help="files per transformer and text encoder")
     c.add_argument("--dtype", choices=sorted(tiny.DTYPES), default="bf16")
     c.add_argument("--only", nargs="+", default=[], metavar="COMPONENT", help="write only these components")
+    c.add_argument("--full", action="store_true", help="the published model's dimensions (for measuring; gigabytes)")
+    c.add_argument("--device", default="cpu", help="where the weights are drawn: cuda gives other ones, faster")
     group = c.add_argument_group("dimensions")
     for family in families.FAMILIES.values():
         for name, default in family.dims.items():
@@ -98,13 +100,13 @@ def parse(argv=None) -> dict:
     return args
 
 
-def make_tiny(folder, family, seed, kind, layout, shards, dtype, only, **dims):
+def make_tiny(folder, family, seed, kind, layout, shards, dtype, only, full, device, **dims):
     from . import families, tiny
 
     dims = {k: tuple(v) if isinstance(v, list) else v for k, v in dims.items()}
     if unknown := dims.keys() - families.FAMILIES[family].dims:
         raise SystemExit(f"{family} has no dimension {', '.join(sorted(unknown))}")
-    tiny.make(folder, family, seed, kind, layout, shards, dtype, dims, only)
+    tiny.make(folder, family, seed, kind, layout, shards, dtype, dims, only, full, device)
 
 
 if __name__ == "__main__":

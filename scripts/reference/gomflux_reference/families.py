@@ -16,6 +16,7 @@ from . import tokenizer
 class Family:
     pipeline: type
     dims: dict  # command-line flags of `tiny` and their defaults
+    full: dict  # the same, where the published model has more
     build: Callable[[dict], dict]  # dims -> components by name, with any weights
     stepped: tuple = ("transformer",)  # components that run once per step
     gains: dict = field(default_factory=dict)  # pattern -> gain of the weights it matches (else 1)
@@ -91,6 +92,11 @@ FAMILIES = {
             text_rope_theta=1e6, text_norm_eps=1e-6, merges=300,
             vae_channels=(8, 16, 16), vae_layers_per_block=1, vae_norm_groups=4, latent_channels=4,
             scaling_factor=0.3611, shift_factor=0.1159, shift=3.0,
+        ),
+        full=dict(
+            dim=3840, heads=30, axes_dims=(32, 48, 48), axes_lens=(1536, 512, 512), layers=30, refiner_layers=2,
+            text_hidden=2560, text_intermediate=9728, text_layers=36, text_heads=32, text_kv_heads=8, text_head_dim=128,
+            vae_channels=(128, 256, 512, 512), vae_layers_per_block=2, vae_norm_groups=32, latent_channels=16,
         ),
         build=z_image,
         gains={

@@ -17,11 +17,22 @@ DTYPES = {"bf16": torch.bfloat16, "f32": torch.float32}
 
 
 def make(
-    folder: Path, family_name: str, seed: int, kind: str, layout: str, shards: int, dtype: str, dims: dict, only=()
+    folder: Path,
+    family_name: str,
+    seed: int,
+    kind: str,
+    layout: str,
+    shards: int,
+    dtype: str,
+    dims: dict,
+    only=(),
+    full=False,
+    device="cpu",
 ):
     """Writes a pipeline (or only some of its components) to folder. The same arguments give the same bytes."""
     family = FAMILIES[family_name]
-    components = family.build(family.dims | dims)
+    with torch.device(device):
+        components = family.build(family.dims | (family.full if full else {}) | dims)
     for name, module in components.items():
         if isinstance(module, torch.nn.Module):
             fill(name, module, family, seed, kind)
@@ -46,11 +57,12 @@ def make(
 def fill(component: str, module: torch.nn.Module, family: Family, seed: int, kind: str):
     """Draws all weights of module so that activations stay near 1 and no parameter is without effect."""
     digest = hashlib.sha256(f"{seed}/{component}".encode()).digest()
-    random = torch.Generator().manual_seed(int.from_bytes(digest[:7], "big"))
+    device = next(module.parameters()).device
+    random = torch.Generator(device).manual_seed(int.from_bytes(digest[:7], "big"))
     with torch.no_grad():
         for path, p in sorted(module.named_parameters()):
             name = f"{component}.{path}"
-            n = torch.randn(p.shape, generator=random)
+            n = torch.randn(p.shape, generator=random, device=device)
             if path.endswith("_pad_token"):
                 value = n
             elif path.endswith("bias"):
