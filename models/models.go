@@ -100,7 +100,7 @@ func Load(fsys fs.FS, o LoadOptions) (*Pipeline, error) {
 	class, _ := index["_class_name"].(string)
 	newFamily, ok := classes[class]
 	if !ok {
-		return nil, fmt.Errorf("%w: model_index.json: pipeline class %q; this version runs %s", ErrUnsupported, class, strings.Join(Classes(), ", "))
+		return nil, fmt.Errorf("%w: %s: pipeline class %q; this version runs %s", ErrUnsupported, weights.FullName(fsys, "model_index.json"), class, strings.Join(Classes(), ", "))
 	}
 	p := &Pipeline{Class: class, family: newFamily(), device: mlx.CurrentDevice()}
 	if o.Device != nil {
@@ -177,7 +177,7 @@ func (l *loader) config(name string, c interface{ Validate() error }) error {
 		return err
 	}
 	if err := c.Validate(); err != nil {
-		return fmt.Errorf("%w: %s: %w", ErrUnsupported, name, err)
+		return fmt.Errorf("%w: %s: %w", ErrUnsupported, weights.FullName(l.fsys, name), err)
 	}
 	return nil
 }

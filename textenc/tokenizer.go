@@ -33,14 +33,14 @@ func LoadTokenizer(fsys fs.FS, dir string) (*Tokenizer, error) {
 	name := path.Join(dir, "tokenizer.json")
 	data, err := weights.ReadFile(fsys, name, maxTokenizerSize)
 	if err != nil {
-		return nil, fmt.Errorf("%s: %w", name, err)
+		return nil, err
 	}
 	if data, err = withoutPadding(data); err != nil {
-		return nil, fmt.Errorf("%s: %w", name, err)
+		return nil, fmt.Errorf("%s: %w", weights.FullName(fsys, name), err)
 	}
 	e, err := newEncoder(data)
 	if err != nil {
-		return nil, fmt.Errorf("%s: %w", name, err)
+		return nil, fmt.Errorf("%s: %w", weights.FullName(fsys, name), err)
 	}
 	return &Tokenizer{encoder: e, vocab: e.VocabSize()}, nil
 }
