@@ -148,7 +148,7 @@ func fromData(p unsafe.Pointer, n int, dtype Dtype, shape []int) *Array {
 	if shape == nil {
 		shape = []int{n}
 	}
-	if product(shape) != n {
+	if product(shape) != n || slices.ContainsFunc(shape, func(d int) bool { return d < 0 }) {
 		raise("%d elements for shape %v", n, shape)
 	}
 	if n == 0 {
@@ -160,10 +160,14 @@ func fromData(p unsafe.Pointer, n int, dtype Dtype, shape []int) *Array {
 
 // Scalar is a constant without axes.
 func Scalar(v float64, dtype Dtype) *Array {
-	if dtype == Float32 {
-		return wrap(mlxc.ArrayNewFloat32(float32(v)))
+	switch {
+	case dtype == Float64:
+		return fromData(unsafe.Pointer(&v), 1, Float64, []int{})
+	case dtype.IsFloat(), dtype == Complex64:
+		return wrap(mlxc.ArrayNewFloat32(float32(v))).AsType(dtype)
 	}
-	return FromFloat32([]float32{float32(v)}, 1).Reshape().AsType(dtype)
+	n := int64(v) // exact where float32 is not
+	return fromData(unsafe.Pointer(&n), 1, Int64, []int{}).AsType(dtype)
 }
 
 // Eval computes arrays, in one go.

@@ -26,7 +26,13 @@ func Compile(f func(in []*Array) []*Array) func(in []*Array) []*Array {
 	closure := mlxc.ClosureNew()
 	check(mlxc.Compile(&closure, plain, false))
 	compiled.closures = append(compiled.closures, closure)
-	return func(in []*Array) []*Array { return apply(closure, in) }
+	job := thread.job
+	return func(in []*Array) []*Array {
+		if thread.job != job {
+			raise("compiled function used after the job that made it")
+		}
+		return apply(closure, in)
+	}
 }
 
 func freeCompiled() {
@@ -53,7 +59,7 @@ func apply(closure uintptr, in []*Array) []*Array {
 }
 
 // trace is called by MLX, inside ClosureApply. A panic must not cross C++, so
-// it is put aside and raised again by Call.
+// it is put aside and raised again by apply.
 func trace(res *uintptr, in uintptr, id uintptr) (rc uintptr) {
 	outer := scopes
 	thread.tracing++

@@ -66,12 +66,12 @@ func takeMessage() string {
 
 var (
 	// mlx-c appends the place in its own source, as a path of the build machine
-	sourceSuffix = regexp.MustCompile(`\s+at \S+\.(?:cpp|h):\d+$`)
-	sourcePath   = regexp.MustCompile(`/\S*/((?:mlx|mlx-c)/\S+)`)
+	sourceSuffix = regexp.MustCompile(`(?s)^(.*)\s+at [^\n]+\.(?:cpp|h):\d+$`)
+	sourcePath   = regexp.MustCompile(`/\S*/((?:mlx|mlx-c)/\S+\.(?:cpp|h|cu|metal)\b)`)
 )
 
 func cleanMessage(msg string) string {
-	msg = sourceSuffix.ReplaceAllString(strings.TrimSpace(msg), "")
+	msg = sourceSuffix.ReplaceAllString(strings.TrimSpace(msg), "$1")
 	return sourcePath.ReplaceAllString(msg, "$1")
 }
 

@@ -45,6 +45,9 @@ func CausalAttention(q, k, v *Array, scale float32) *Array {
 }
 
 func attention(q, k, v *Array, scale float32, mode string, mask *Array) *Array {
+	if k.Ndim() == 4 && k.Dim(1) == 0 {
+		raise("attention over keys with shape %v, which has no heads", k.Shape()) // MLX divides by them
+	}
 	var r uintptr
 	check(mlxc.FastScaledDotProductAttention(&r, q.h(), k.h(), v.h(), scale, mode, handleOrNil(mask), 0, false, stream))
 	return wrap(r)

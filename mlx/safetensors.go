@@ -2,6 +2,7 @@ package mlx
 
 import (
 	"runtime"
+	"strings"
 
 	"github.com/gomflux/gomflux/mlx/internal/mlxc"
 )
@@ -9,8 +10,8 @@ import (
 // LoadSafetensors reads the named tensors of a safetensors file, lazily: their
 // bytes are read when they are first evaluated. MLX checks little of the file,
 // so its header must have been validated (package weights), and path should
-// stand for the descriptor that was (mlx-c also takes a % in a path for a
-// format).
+// stand for the descriptor that was. A path with a % is refused: mlx-c puts
+// paths into messages that it then takes for printf formats.
 //
 // It returns an error, since it does I/O.
 func LoadSafetensors(path string, names []string) (tensors map[string]*Array, err error) {
@@ -23,6 +24,9 @@ func LoadSafetensors(path string, names []string) (tensors map[string]*Array, er
 			panic(p)
 		}
 	}()
+	if strings.Contains(path, "%") {
+		raise("cannot load %s: mlx-c would take the %% in the path for a format; rename the file or its folder", path)
+	}
 	s := stream
 	if runtime.GOOS == "darwin" {
 		s = streams[CPU] // Metal has no kernel that loads

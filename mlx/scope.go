@@ -2,6 +2,7 @@ package mlx
 
 import (
 	"runtime"
+	"slices"
 	"sync"
 
 	"github.com/gomflux/gomflux/mlx/internal/mlxc"
@@ -79,14 +80,18 @@ func unwind(outer *scope) {
 // own, and after it is a [StopPoint], so that only one layer's arrays are alive
 // at a time and a job stops between two layers.
 func Chain[T any](x *Array, layers []T, f func(layer T, x *Array) *Array) *Array {
-	first := x
+	own := false // whether x was made by a layer
 	for _, layer := range layers {
+		made := len(scopes.arrays)
 		y := Scope(func() *Array { return f(layer, x) })
 		StopPoint(y)
-		if x != first && x != y {
+		if x == y {
+			continue
+		}
+		if own {
 			x.Free()
 		}
-		x = y
+		x, own = y, slices.Contains(scopes.arrays[made:], y)
 	}
 	return x
 }

@@ -15,14 +15,17 @@ import (
 type job struct {
 	ctx  context.Context
 	fn   func() error
-	call chan func() // functions to run on the caller's goroutine
-	back chan any    // what such a function panicked with, or nil
+	call chan func()   // functions to run on the caller's goroutine
+	back chan *outcome // how such a function ended, nil if it returned
 	done chan outcome
 }
 
+// An outcome is how a job ended. On the MLX thread it is what ends one: Throw
+// and Call panic with it.
 type outcome struct {
 	err   error
-	panic any // a panic that is no error of MLX: a bug, raised again in Do
+	panic any  // a panic that is no error of MLX: a bug, raised again in Do
+	exit  bool // runtime.Goexit, as by t.FailNow in a test: done again in Do
 }
 
 // thread is the one OS thread that touches MLX.
@@ -50,7 +53,7 @@ var ErrReentrant = errors.New("mlx: called from inside a running job; return fro
 // [Keep] was given.
 //
 // A failed operation in f is returned as an [*Error], a stopped job as an
-// error that wraps ctx's.
+// error that wraps ctx's and its cause.
 func Do(ctx context.Context, f func() error) error {
 	if err := startThread(); err != nil {
 		return err
@@ -59,26 +62,59 @@ func Do(ctx context.Context, f func() error) error {
 	if _, inside := thread.calling.Load(me); inside || me == thread.id {
 		return ErrReentrant
 	}
-	j := &job{ctx: ctx, fn: f, call: make(chan func()), back: make(chan any), done: make(chan outcome, 1)}
+	j := &job{ctx: ctx, fn: f, call: make(chan func()), back: make(chan *outcome), done: make(chan outcome, 1)}
 	select {
 	case thread.jobs <- j:
 	case <-ctx.Done():
-		return context.Cause(ctx)
+		return stopped(ctx)
 	}
+	out := j.wait(me)
+	if out.panic != nil {
+		panic(out.panic)
+	}
+	if out.exit {
+		runtime.Goexit()
+	}
+	return out.err
+}
+
+// wait runs what the job gives to Call, until the job is done.
+func (j *job) wait(caller int64) outcome {
 	for {
 		select {
 		case f := <-j.call:
-			thread.calling.Store(me, true)
-			p := recovered(f)
-			thread.calling.Delete(me)
-			j.back <- p
+			j.answer(caller, f)
 		case out := <-j.done:
-			if out.panic != nil {
-				panic(out.panic)
-			}
-			return out.err
+			return out
 		}
 	}
+}
+
+// answer runs f on the caller's goroutine and tells the job how it ended.
+func (j *job) answer(caller int64, f func()) {
+	thread.calling.Store(caller, true)
+	back := &outcome{exit: true} // unless f returns or panics
+	defer func() {
+		if p := recover(); p != nil {
+			back = &outcome{panic: p}
+		}
+		thread.calling.Delete(caller)
+		j.back <- back
+		if back != nil && back.exit {
+			j.wait(caller) // the job must not outlive its Do
+		}
+	}()
+	f()
+	back = nil
+}
+
+// stopped is the error of a job whose context is done.
+func stopped(ctx context.Context) error {
+	err, cause := ctx.Err(), context.Cause(ctx)
+	if err == nil || errors.Is(cause, err) {
+		return cause
+	}
+	return fmt.Errorf("%w: %w", err, cause)
 }
 
 // Call runs f on the goroutine that called the running Do, and waits for it.
@@ -87,14 +123,14 @@ func Do(ctx context.Context, f func() error) error {
 func Call(f func()) {
 	j := thread.job
 	j.call <- f
-	if p := <-j.back; p != nil {
-		panic(&foreignPanic{p})
+	if out := <-j.back; out != nil {
+		panic(out)
 	}
 }
 
 // Throw ends the running job: its Do returns err.
 func Throw(err error) {
-	panic(&thrown{err})
+	panic(&outcome{err: err})
 }
 
 // StopPoint is a place where the running job may stop: it ends the job if its
@@ -108,16 +144,10 @@ func StopPoint(arrays ...*Array) {
 	if device == CPU {
 		Eval(arrays...)
 	}
-	if err := context.Cause(thread.job.ctx); err != nil {
+	if err := stopped(thread.job.ctx); err != nil {
 		Throw(err)
 	}
 }
-
-type thrown struct{ err error }
-
-// A foreignPanic is a panic of the caller's own function, on its way back to
-// the caller.
-type foreignPanic struct{ value any }
 
 func startThread() error {
 	thread.once.Do(func() {
@@ -141,25 +171,37 @@ func runThread(ready chan<- error) {
 		return
 	}
 	ready <- nil
+	serve()
+}
+
+// serve runs jobs forever. A job that calls runtime.Goexit would take the
+// thread with it, but deferred functions still run then: the jobs after it are
+// served from one.
+func serve() {
+	defer func() {
+		if p := recover(); p != nil {
+			panic(p)
+		}
+		serve()
+	}()
 	for j := range thread.jobs {
-		j.done <- j.run()
+		j.run()
 	}
 }
 
-func (j *job) run() (out outcome) {
+func (j *job) run() {
+	out := outcome{exit: true} // unless fn returns or panics
 	thread.job = j
 	top := pushScope()
 	defer func() {
 		switch p := recover().(type) {
 		case nil:
 		case *Error:
-			out.err = p
-		case *thrown:
-			out.err = p.err
-		case *foreignPanic:
-			out.panic = p.value
+			out = outcome{err: p}
+		case *outcome:
+			out = *p
 		default:
-			out.panic = fmt.Sprintf("%v\n\non the MLX thread:\n%s", p, debug.Stack())
+			out = outcome{panic: fmt.Sprintf("%v\n\non the MLX thread:\n%s", p, debug.Stack())}
 		}
 		unwind(top)
 		popScope()
@@ -167,12 +209,14 @@ func (j *job) run() (out outcome) {
 		setDevice(defaultDevice)
 		freeQueued()
 		thread.job, thread.tracing = nil, 0
+		j.done <- out
 	}()
 	freeQueued()
-	if err := context.Cause(j.ctx); err != nil {
-		return outcome{err: err}
+	err := stopped(j.ctx)
+	if err == nil {
+		err = j.fn()
 	}
-	return outcome{err: j.fn()}
+	out = outcome{err: err}
 }
 
 // initialize makes the first calls of MLX, on its thread.
@@ -188,12 +232,6 @@ func initialize() (err error) {
 	}()
 	installErrorHandler()
 	initDevices()
-	return nil
-}
-
-func recovered(f func()) (p any) {
-	defer func() { p = recover() }()
-	f()
 	return nil
 }
 
