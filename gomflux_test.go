@@ -1,0 +1,385 @@
+package gomflux_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/gomflux/gomflux"
+	"github.com/gomflux/gomflux/hooks"
+	"github.com/gomflux/gomflux/mlx"
+)
+
+const tiny = "models/testdata/zimage-ordinary/model"
+
+func ptr[T any](v T) *T { return &v }
+
+func Example() {
+	ctx := context.Background()
+	model, err := gomflux.Open(ctx, "models/testdata/zimage-ordinary/model", nil)
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	defer model.Close()
+	result, err := model.Generate(ctx, gomflux.Options{Prompt: "a red circle", Height: 24, Width: 40, Steps: 2, Seed: ptr(uint64(7))})
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	fmt.Println(model.Class(), result.Image.Bounds().Size(), result.Seed)
+	// Output: ZImagePipeline (40,24) 7
+}
+
+func open(t *testing.T, o *gomflux.OpenOptions) *gomflux.Model {
+	t.Helper()
+	m, err := gomflux.Open(context.Background(), tiny, o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { m.Close() })
+	return m
+}
+
+func options(seed uint64) gomflux.Options {
+	return gomflux.Options{Prompt: "a red circle", Height: 24, Width: 40, Steps: 3, Guidance: ptr(0.0), Seed: &seed}
+}
+
+func TestSeeds(t *testing.T) {
+	m := open(t, nil)
+	pictures := map[string]uint64{}
+	for _, seed := range []uint64{1, 2, 1 << 40} {
+		var first []byte
+		for range 2 {
+			r, err := m.Generate(context.Background(), options(seed))
+			if err != nil {
+				t.Fatal(err)
+			}
+			if first == nil {
+				first = r.Image.Pix
+			}
+			if !bytes.Equal(first, r.Image.Pix) {
+				t.Errorf("seed %d gives two pictures", seed)
+			}
+		}
+		if other, ok := pictures[string(first)]; ok {
+			t.Errorf("seeds %d and %d give one picture", other, seed)
+		}
+		pictures[string(first)] = seed
+	}
+	o := options(0)
+	o.Seed = nil
+	a, err := m.Generate(context.Background(), o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	o.Seed = &a.Seed
+	b, err := m.Generate(context.Background(), o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !bytes.Equal(a.Image.Pix, b.Image.Pix) {
+		t.Error("the random seed that was told does not give the picture again")
+	}
+}
+
+func TestGuidance(t *testing.T) {
+	m := open(t, nil)
+	generate := func(guidance float64, negative string) []byte {
+		o := options(1)
+		o.Guidance, o.NegativePrompt = &guidance, negative
+		r, err := m.Generate(context.Background(), o)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return r.Image.Pix
+	}
+	none := generate(0, "blurry")
+	if !bytes.Equal(none, generate(0, "")) {
+		t.Error("without guidance the negative prompt makes a difference")
+	}
+	if bytes.Equal(none, generate(2, "")) {
+		t.Error("guidance makes no difference")
+	}
+	if bytes.Equal(generate(2, ""), generate(2, "blurry")) {
+		t.Error("the negative prompt makes no difference")
+	}
+}
+
+func TestBadOptions(t *testing.T) {
+	m := open(t, nil)
+	tests := []struct {
+		change func(*gomflux.Options)
+		want   string
+	}{
+		{func(o *gomflux.Options) { o.Height = 26 }, "height 26: must be a positive multiple of 8 (try 24)"},
+		{func(o *gomflux.Options) { o.Width = -8 }, "width -8: must be a positive multiple of 8"},
+		{func(o *gomflux.Options) { o.Steps = -1 }, "steps -1: must be at least 1"},
+		{func(o *gomflux.Options) { o.Guidance = ptr(math.NaN()) }, "guidance NaN: must be a number"},
+		{func(o *gomflux.Options) { o.Guidance = ptr(-1.0) }, "guidance -1: must be a number"},
+		{func(o *gomflux.Options) { o.Prompt = strings.Repeat("circle ", 10000) }, "tokens, with the model's own around it, and the limit is 512"},
+		{func(o *gomflux.Options) { o.Prompt = "\xff" }, "prompt: text is not valid UTF-8"},
+		{func(o *gomflux.Options) { o.Prompt = "a\x00b" }, "prompt: text has a NUL character"},
+		{func(o *gomflux.Options) { o.Latents = make([]float32, 7) }, "7 initial latents given, expected 240 for shape [4 6 10]"},
+		{func(o *gomflux.Options) { o.Height, o.Width = 8, 80000 }, "too large for this model: 10000 positions on axis 2"},
+	}
+	for _, test := range tests {
+		o := options(1)
+		test.change(&o)
+		_, err := m.Generate(context.Background(), o)
+		if err == nil || !strings.Contains(err.Error(), test.want) {
+			t.Errorf("error %v, expected %q", err, test.want)
+		}
+	}
+}
+
+func TestBadOpenOptions(t *testing.T) {
+	tests := []struct {
+		folder string
+		o      gomflux.OpenOptions
+		want   string
+	}{
+		{tiny, gomflux.OpenOptions{Device: "tpu"}, `device "tpu": expected gpu or cpu`},
+		{tiny, gomflux.OpenOptions{Dtype: "int8"}, `dtype "int8": expected float32`},
+		{tiny, gomflux.OpenOptions{Dtype: "fp8"}, `dtype "fp8": expected float32`},
+		{"models/testdata/nothing", gomflux.OpenOptions{}, "models/testdata/nothing"},
+		{"models/testdata/zimage-ordinary/model/vae", gomflux.OpenOptions{}, "model_index.json"},
+	}
+	for _, test := range tests {
+		_, err := gomflux.Open(context.Background(), test.folder, &test.o)
+		if err == nil || !strings.Contains(err.Error(), test.want) {
+			t.Errorf("error %v, expected %q", err, test.want)
+		}
+	}
+}
+
+// edited copies the tiny model and lets change edit the copy.
+func edited(t *testing.T, change func(dir string)) string {
+	t.Helper()
+	dir := filepath.Join(t.TempDir(), "model")
+	if err := os.CopyFS(dir, os.DirFS(tiny)); err != nil {
+		t.Fatal(err)
+	}
+	change(dir)
+	return dir
+}
+
+// TestDamagedModels: a damaged file is an error that names it, never a picture.
+func TestDamagedModels(t *testing.T) {
+	replace := func(file, old, new string) func(string) {
+		return func(dir string) {
+			path := filepath.Join(dir, file)
+			text, err := os.ReadFile(path)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if !strings.Contains(string(text), old) {
+				t.Fatalf("%s has no %q", file, old)
+			}
+			if err := os.WriteFile(path, []byte(strings.Replace(string(text), old, new, 1)), 0o644); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	const shard = "transformer/diffusion_pytorch_model-00001-of-00002.safetensors"
+	tests := []struct {
+		name   string
+		change func(dir string)
+		want   []string
+	}{
+		{"class", replace("model_index.json", "ZImagePipeline", "OtherPipeline"), []string{"model_index.json", `"OtherPipeline"`, "ZImagePipeline"}},
+		{"no index", func(dir string) { os.Remove(filepath.Join(dir, "model_index.json")) }, []string{"model_index.json"}},
+		{"missing shard", func(dir string) { os.Remove(filepath.Join(dir, shard)) }, []string{filepath.Base(shard)}},
+		{"truncated", func(dir string) {
+			info, err := os.Stat(filepath.Join(dir, shard))
+			if err != nil {
+				t.Fatal(err)
+			}
+			os.Truncate(filepath.Join(dir, shard), info.Size()-1)
+		}, []string{shard}},
+		{"layer count", replace("transformer/config.json", `"n_layers": 2`, `"n_layers": 3`), []string{"missing: layers.2.attention.to_q.weight, expected [32 32]", "layers.2.ffn_norm2.weight"}},
+		{"shape", replace("transformer/config.json", `"cap_feat_dim": `, `"cap_feat_dim": 1`), []string{"wrong shape: cap_embedder.0.weight, expected", "found"}},
+		{"unexpected", replace("transformer/config.json", `"n_layers": 2`, `"n_layers": 1`), []string{"unexpected: layers.1.attention.to_q.weight"}},
+		{"activation", replace("text_encoder/config.json", `"silu"`, `"gelu"`), []string{"text_encoder/config.json", `hidden_act "gelu"`}},
+		{"config", replace("vae/config.json", "{", "{,"), []string{"vae/config.json", "line 1"}},
+		{"scheduler", replace("scheduler/scheduler_config.json", `"use_karras_sigmas": false`, `"use_karras_sigmas": true`), []string{"use_karras_sigmas"}},
+		{"tokenizer", func(dir string) { os.WriteFile(filepath.Join(dir, "tokenizer/tokenizer.json"), []byte("{}"), 0o644) }, []string{"tokenizer/tokenizer.json"}},
+	}
+	for _, test := range tests {
+		t.Run(test.name, func(t *testing.T) {
+			_, err := gomflux.Open(context.Background(), edited(t, test.change), nil)
+			if err == nil {
+				t.Fatal("the model was opened")
+			}
+			for _, want := range test.want {
+				if !strings.Contains(err.Error(), want) {
+					t.Errorf("error %q does not have %q", err, want)
+				}
+			}
+		})
+	}
+}
+
+func TestConcurrent(t *testing.T) {
+	m := open(t, nil)
+	want := map[uint64][]byte{}
+	for seed := range uint64(3) {
+		r, err := m.Generate(context.Background(), options(seed))
+		if err != nil {
+			t.Fatal(err)
+		}
+		want[seed] = r.Image.Pix
+	}
+	var wg sync.WaitGroup
+	for i := range uint64(9) {
+		wg.Go(func() {
+			o := options(i % 3)
+			steps := 0
+			o.Progress = func(p gomflux.Progress) {
+				if p.Phase == gomflux.PhaseStep {
+					steps++ // on this goroutine: the race detector says otherwise
+				}
+			}
+			r, err := m.Generate(context.Background(), o)
+			switch {
+			case err != nil:
+				t.Error(err)
+			case !bytes.Equal(r.Image.Pix, want[i%3]):
+				t.Errorf("seed %d: another picture than alone", i%3)
+			case steps != o.Steps:
+				t.Errorf("%d steps reported, expected %d", steps, o.Steps)
+			}
+		})
+	}
+	wg.Wait()
+}
+
+func TestCancel(t *testing.T) {
+	m := open(t, nil)
+	ctx, cancel := context.WithCancel(context.Background())
+	o := options(1)
+	o.Steps = 1000
+	o.Progress = func(p gomflux.Progress) {
+		if p.Phase == gomflux.PhaseStep {
+			if p.Step > 3 {
+				t.Errorf("step %d after the run was cancelled", p.Step)
+			}
+			if p.Step == 3 {
+				cancel()
+			}
+		}
+	}
+	if _, err := m.Generate(ctx, o); !errors.Is(err, context.Canceled) {
+		t.Errorf("error %v, expected %v", err, context.Canceled)
+	}
+	if _, err := m.Generate(context.Background(), options(1)); err != nil {
+		t.Errorf("after a cancelled run: %v", err)
+	}
+}
+
+func TestCallbackMayNotCallIn(t *testing.T) {
+	m := open(t, nil)
+	o := options(1)
+	var inner error
+	o.Progress = func(gomflux.Progress) { _, inner = m.Generate(context.Background(), options(1)) }
+	if _, err := m.Generate(context.Background(), o); err != nil {
+		t.Fatal(err)
+	}
+	if !errors.Is(inner, mlx.ErrReentrant) {
+		t.Errorf("error %v, expected %v", inner, mlx.ErrReentrant)
+	}
+}
+
+func TestHook(t *testing.T) {
+	m := open(t, nil)
+	stop := errors.New("seen enough")
+	o := options(1)
+	o.Hook = func(tap hooks.Tap) (*mlx.Array, error) {
+		if tap.Name == "transformer.layers.1.attention.to_out.0" && tap.Step == 1 {
+			return nil, stop
+		}
+		return nil, nil
+	}
+	if _, err := m.Generate(context.Background(), o); !errors.Is(err, stop) {
+		t.Errorf("error %v, expected %v", err, stop)
+	}
+
+	o.Hook = func(tap hooks.Tap) (*mlx.Array, error) {
+		if tap.Name == "vae.decode.out" {
+			return mlx.Full(1, tap.Output.Dtype(), tap.Output.Shape()...), nil
+		}
+		return nil, nil
+	}
+	r, err := m.Generate(context.Background(), o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i, v := range r.Image.Pix {
+		if v != 255 {
+			t.Fatalf("value %d of the picture is %d, expected the replacement's white", i, v)
+		}
+	}
+}
+
+// TestMemory makes 1,000 steps and expects MLX to hold no more after them than
+// before.
+func TestMemory(t *testing.T) {
+	m := open(t, nil)
+	active := func() (n, peak int) {
+		if err := mlx.Do(context.Background(), func() error { n, peak = mlx.ActiveMemory(), mlx.PeakMemory(); return nil }); err != nil {
+			t.Fatal(err)
+		}
+		return n, peak
+	}
+	o := options(1)
+	o.Steps = 10
+	o.Guidance = ptr(1.5)
+	var before, early int
+	for i := range 50 { // twice 10 steps each, for guidance
+		if _, err := m.Generate(context.Background(), o); err != nil {
+			t.Fatal(err)
+		}
+		now, peak := active()
+		switch {
+		case i == 0:
+			before, early = now, peak
+		case now != before:
+			t.Fatalf("run %d: %d bytes after it, %d after the first", i, now, before)
+		case i < 10:
+			early = max(early, peak) // it depends a little on when MLX's threads free
+		case peak > early+early/4:
+			t.Fatalf("run %d: %d bytes at its peak, at most %d at the first ten", i, peak, early)
+		}
+	}
+}
+
+func TestDtypes(t *testing.T) {
+	o := options(3)
+	want, err := open(t, nil).Generate(context.Background(), o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, dtype := range []string{"float32", "bfloat16", "float16"} {
+		r, err := open(t, &gomflux.OpenOptions{Dtype: dtype}).Generate(context.Background(), o)
+		if err != nil {
+			t.Fatalf("%s: %v", dtype, err)
+		}
+		var sum float64
+		for i, v := range r.Image.Pix {
+			d := float64(v) - float64(want.Image.Pix[i])
+			sum += d * d
+		}
+		rms := math.Sqrt(sum / float64(len(r.Image.Pix)))
+		t.Logf("%s: off by %.2f of 255", dtype, rms)
+		if limit := map[string]float64{"float32": 0, "bfloat16": 8, "float16": 2}[dtype]; rms > limit {
+			t.Errorf("%s: off by %.2f, expected at most %g", dtype, rms, limit)
+		}
+	}
+}
