@@ -38,7 +38,7 @@ fuzz: setup ## run every fuzz target for FUZZTIME (10s)
 		done; \
 	done
 
-lint: ## check gofmt, vet and staticcheck
+lint: setup ## check gofmt, vet and staticcheck
 	@unformatted=$$(gofmt -l .); test -z "$$unformatted" || { echo "gofmt -w these:"; echo "$$unformatted"; exit 1; }
 	go vet ./...
 	go run honnef.co/go/tools/cmd/staticcheck@$(STATICCHECK_VERSION) ./...

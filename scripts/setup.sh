@@ -91,7 +91,9 @@ wheel_sum() { # distribution: the pinned sha256 of its wheel for this platform
   name=${name//-/_}
   echo "${!name}"
 }
-is_done() { [ "$(cat "$setup/stamps/$1" 2>/dev/null)" = "$2" ]; }
+is_done() { # step key file: file is what the step leaves
+  [ "$(cat "$setup/stamps/$1" 2>/dev/null)" = "$2" ] && [ -e "$setup/$3" ]
+}
 undo() { rm -f "$setup/stamps/$1"; }
 stamp() { # the parts are in place: say so, in one move
   mkdir -p "$setup/stamps"
@@ -100,7 +102,7 @@ stamp() { # the parts are in place: say so, in one move
 }
 
 mlx_key="$wheel $MLX_VERSION $platform $(wheel_sum $wheel)"
-mlxc_key="mlx-c $(files_sum $here/mlxc/*) for $mlx_key"
+mlxc_key="mlx-c $(files_sum $here/mlxc/{CMakeLists.txt,Cargo.lock,Cargo.toml,format.h}) for $mlx_key"
 tokenizers_key="tokenizers $TOKENIZERS_VERSION $TOKENIZERS_SUM $(uname -sm)"
 cuda_key=
 nvidia_key=
@@ -109,11 +111,11 @@ if [ "$backend" = cuda13 ]; then
   if [ -n "$with_nvidia" ]; then nvidia_key="nvidia $(files_sum $here/cuda13.txt) $platform"; fi
 fi
 
-is_all_done() {
-  is_done mlx "$mlx_key" && is_done mlxc "$mlxc_key" && is_done tokenizers "$tokenizers_key" &&
-    { [ -z "$cuda_key" ] || is_done cuda13 "$cuda_key"; } &&
-    { [ -z "$nvidia_key" ] || is_done nvidia "$nvidia_key"; }
-}
+mlx_done() { is_done mlx "$mlx_key" lib/mlx; }
+mlxc_done() { is_done mlxc "$mlxc_key" lib/libmlxc.$lib; }
+tokenizers_done() { is_done tokenizers "$tokenizers_key" lib/libtokenizers.a; }
+cuda13_done() { [ -z "$cuda_key" ] || is_done cuda13 "$cuda_key" cuda13/lib/mlx; }
+nvidia_done() { [ -z "$nvidia_key" ] || is_done nvidia "$nvidia_key" cuda13/lib/nvidia; }
 
 # What must be on the machine before the steps.
 missing=() # toolchains that set-up cannot install
@@ -345,13 +347,13 @@ take_lock() {
   trap 'rm -f "$lock"' EXIT
 }
 
-if is_all_done; then exit 0; fi
+if mlx_done && mlxc_done && tokenizers_done && cuda13_done && nvidia_done; then exit; fi
 take_lock
 check_machine
-is_done mlx "$mlx_key" || install_mlx
-is_done mlxc "$mlxc_key" || install_mlxc
-is_done tokenizers "$tokenizers_key" || install_tokenizers
-[ -z "$cuda_key" ] || is_done cuda13 "$cuda_key" || install_cuda13
-[ -z "$nvidia_key" ] || is_done nvidia "$nvidia_key" || install_nvidia
+mlx_done || install_mlx
+mlxc_done || install_mlxc
+tokenizers_done || install_tokenizers
+cuda13_done || install_cuda13
+nvidia_done || install_nvidia
 rm -rf "$build"
 say "done: .setup is ready${cuda_key:+; for CUDA set GOMFLUX_MLX=$setup/cuda13/lib}"
