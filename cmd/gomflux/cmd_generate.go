@@ -1,0 +1,264 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"os"
+	"runtime"
+	"strings"
+	"time"
+	"unicode/utf8"
+
+	"github.com/spf13/cobra"
+
+	"github.com/gomflux/gomflux"
+	"github.com/gomflux/gomflux/mlx"
+)
+
+// generateOptions are the flags of gomflux generate.
+type generateOptions struct {
+	model              string
+	prompt, promptFile string
+	negative           string
+	seed               optional[uint64]
+	steps              optional[int]
+	height, width      optional[int]
+	guidance           optional[float64]
+	maxSequenceLength  optional[int]
+	dtype, device      optional[string]
+	output             string
+	overwrite          bool
+	verbose, quiet     bool
+}
+
+func newGenerateCommand() *cobra.Command {
+	o := &generateOptions{
+		seed: seed("number"), steps: count("number"), height: count("pixels"), width: count("pixels"), guidance: scale("scale"),
+		maxSequenceLength: count("tokens"),
+		dtype:             oneOf("dtype", "float32", "bfloat16", "float16", "fp32", "bf16", "fp16"),
+		device:            oneOf("device", "cpu", "gpu"),
+	}
+	cmd := &cobra.Command{
+		Use:   "generate --model MODEL --prompt TEXT",
+		Short: "Make a picture from a prompt",
+		Long: `Generate makes a picture from a prompt and writes it to a file, whose name it
+prints on standard output. Everything else it has to say goes to standard error.
+
+The model is the name of a built-in one (` + strings.Join(builtinNames(), ", ") + `) or a folder in the layout
+of Hugging Face diffusers with a Z-Image model. What is not given (steps, size,
+guidance) is as the model's makers recommend. The same seed, settings and
+machine make the same picture.
+
+A file that is there already is kept: the new one is named image_1.png,
+image_2.png and so on, unless --overwrite is given. The name's end chooses the
+format, .png or .jpg.
+
+Ctrl-C ends the run at the next chance and leaves no half-written file; a
+second one ends it at once.
+` + exitStatus,
+		Example: `  gomflux generate --model shapes --prompt "a red circle left of a blue square"
+  gomflux generate -m ./Z-Image-Turbo -p "a lighthouse at dusk" --steps 9 --guidance 0 -S 42 -o lighthouse.png
+  echo "a green star" | gomflux generate -m shapes -p -`,
+		Args: noArgs(" (a prompt of several words needs quotes, and --prompt before it)"),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if cmd.Flags().Changed("prompt") == cmd.Flags().Changed("prompt-file") {
+				return usageErrorf("give the prompt with either --prompt or --prompt-file")
+			}
+			return o.run(cmd.Context(), cmd.InOrStdin(), cmd.OutOrStdout(), cmd.ErrOrStderr())
+		},
+	}
+	f := cmd.Flags()
+	f.SortFlags = false
+	f.StringVarP(&o.model, "model", "m", "", "a built-in model (`name`: "+strings.Join(builtinNames(), ", ")+") or a model's folder")
+	f.StringVarP(&o.prompt, "prompt", "p", "", "what the picture shows (`text`); - reads standard input")
+	f.StringVar(&o.promptFile, "prompt-file", "", "a `file` with the prompt")
+	f.StringVar(&o.negative, "negative-prompt", "", "what it does not show (`text`), where the model uses guidance")
+	f.VarP(&o.seed, "seed", "S", "where the noise starts from; without it a random one, which is printed")
+	f.VarP(&o.steps, "steps", "s", "denoising steps")
+	f.VarP(&o.height, "height", "H", "height of the picture")
+	f.VarP(&o.width, "width", "W", "width of the picture")
+	f.VarP(&o.guidance, "guidance", "g", "strength of classifier-free guidance; 0 is none and twice as fast")
+	f.Var(&o.maxSequenceLength, "max-sequence-length", "how long the prompt may be")
+	f.Var(&o.dtype, "dtype", "what to compute in: float32, bfloat16 or float16 (default: float32 on the CPU, bfloat16 on a GPU)")
+	f.Var(&o.device, "device", "where to compute: cpu or gpu (default: a GPU if there is one)")
+	f.StringVarP(&o.output, "output", "o", "image.png", "the `file` to write")
+	f.BoolVar(&o.overwrite, "overwrite", false, "replace the file if it is there")
+	f.BoolVarP(&o.verbose, "verbose", "v", false, "print times, memory and libraries")
+	f.BoolVar(&o.quiet, "quiet", false, "print nothing but the seed, warnings and errors")
+	cmd.MarkFlagsMutuallyExclusive("verbose", "quiet")
+	return cmd
+}
+
+func (o *generateOptions) run(ctx context.Context, stdin io.Reader, stdout, stderr io.Writer) error {
+	// what is cheap to check comes first: a model can take minutes to load
+	prompt, err := o.readPrompt(stdin)
+	if err != nil {
+		return coded(exitUsage, err)
+	}
+	if err := checkOutput(o.output); err != nil {
+		return coded(exitUsage, err)
+	}
+	fsys, defaults, err := findModel(o.model)
+	if err != nil {
+		return err
+	}
+	lib, err := o.checkLibrary(ctx, stderr)
+	if err != nil {
+		return err
+	}
+
+	start := time.Now()
+	show := o.display(stderr)
+	defer func() { show.close() }()
+	model, err := gomflux.OpenFS(ctx, fsys, &gomflux.OpenOptions{
+		Device: o.device.orZero(), Dtype: o.dtype.orZero(), Defaults: defaults, Progress: show.report,
+	})
+	if err != nil {
+		return coded(exitModel, err)
+	}
+	defer model.Close()
+	show.close()
+	loaded := time.Now()
+
+	show = o.display(stderr)
+	seed := uint64(rand.Uint32())
+	if o.seed.value != nil {
+		seed = *o.seed.value
+	}
+	options := gomflux.Options{
+		Prompt: prompt, NegativePrompt: o.negative, Height: o.height.orZero(), Width: o.width.orZero(), Steps: o.steps.orZero(),
+		Guidance: o.guidance.value, Seed: &seed, MaxSequenceLength: o.maxSequenceLength.orZero(), Progress: show.report,
+	}
+	if err := model.Check(options); err != nil {
+		return coded(exitUsage, err)
+	}
+	fmt.Fprintf(stderr, "seed %d\n", seed)
+	result, err := model.Generate(ctx, options)
+	show.close()
+	if err != nil {
+		var failed *mlx.Error
+		if show.last.Phase == gomflux.PhaseEncode && !errors.As(err, &failed) {
+			return coded(exitUsage, err) // the prompt's fault: it is too long
+		}
+		return err
+	}
+	generated := time.Now()
+	name, err := savePicture(ctx, o.output, o.overwrite, result.Image)
+	if err != nil {
+		return err
+	}
+	saved := time.Now()
+
+	if !o.quiet {
+		fmt.Fprintf(stderr, "%dx%d, %d steps of %s, %s in all\n", result.Width, result.Height, result.Steps,
+			seconds(result.StepTime/time.Duration(result.Steps)), seconds(saved.Sub(start)))
+	}
+	if o.verbose {
+		fmt.Fprintf(stderr, "load %s, encode %s (%d tokens), steps %s, decode %s, save %s\n", seconds(loaded.Sub(start)),
+			seconds(result.EncodeTime), result.PromptTokens, seconds(result.StepTime), seconds(result.DecodeTime), seconds(saved.Sub(generated)))
+		fmt.Fprintf(stderr, "%s on %s in %s, guidance %g, peak memory %s\n", model.Class(), model.Device(), model.Dtype(), result.Guidance, bytes(int64(result.PeakMemory)))
+		fmt.Fprintf(stderr, "libraries %s\n", libraryPaths(lib))
+	}
+	_, err = fmt.Fprintln(stdout, name)
+	return err
+}
+
+func (o *generateOptions) display(stderr io.Writer) *display {
+	if o.quiet {
+		return &display{}
+	}
+	return newDisplay(stderr)
+}
+
+// maxPrompt bounds what is read as a prompt, in bytes. No model takes as much.
+const maxPrompt = 1 << 20
+
+// readPrompt gets the prompt from where it is and checks it as text.
+func (o *generateOptions) readPrompt(stdin io.Reader) (string, error) {
+	prompt, from := o.prompt, "prompt"
+	switch {
+	case o.promptFile != "":
+		from = "prompt file " + o.promptFile
+		f, err := os.Open(o.promptFile)
+		if err != nil {
+			return "", fmt.Errorf("%s: %w", from, bare(err))
+		}
+		defer f.Close()
+		if prompt, err = readText(f); err != nil {
+			return "", fmt.Errorf("%s: %w", from, err)
+		}
+	case prompt == "-":
+		from = "prompt on standard input"
+		var err error
+		if prompt, err = readText(stdin); err != nil {
+			return "", fmt.Errorf("%s: %w", from, err)
+		}
+	}
+	if strings.TrimSpace(prompt) == "" {
+		return "", fmt.Errorf("%s: is empty", from)
+	}
+	if err := checkText(prompt); err != nil {
+		return "", fmt.Errorf("%s: %w", from, err)
+	}
+	if err := checkText(o.negative); err != nil {
+		return "", fmt.Errorf("negative prompt: %w", err)
+	}
+	return prompt, nil
+}
+
+// readText reads all of r without the line end that editors and echo add.
+func readText(r io.Reader) (string, error) {
+	data, err := io.ReadAll(io.LimitReader(r, maxPrompt+1))
+	if err != nil {
+		return "", bare(err)
+	}
+	if len(data) > maxPrompt {
+		return "", fmt.Errorf("is longer than %s", bytes(maxPrompt))
+	}
+	text := strings.TrimSuffix(string(data), "\n")
+	return strings.TrimSuffix(text, "\r"), nil
+}
+
+func checkText(s string) error {
+	if !utf8.ValidString(s) {
+		return errors.New("is not valid UTF-8")
+	}
+	if strings.ContainsRune(s, 0) {
+		return errors.New("has a NUL character")
+	}
+	return nil
+}
+
+// checkLibrary opens MLX, and finds out whether the device that was asked for
+// is there.
+func (o *generateOptions) checkLibrary(ctx context.Context, stderr io.Writer) (mlx.Library, error) {
+	lib, err := mlx.Open()
+	if err != nil {
+		return lib, coded(exitLibrary, err)
+	}
+	gpu := false
+	err = mlx.Do(ctx, func() error {
+		for _, d := range mlx.Devices() {
+			gpu = gpu || d.Device == mlx.GPU
+		}
+		return nil
+	})
+	switch device := o.device.orZero(); {
+	case err != nil:
+		return lib, coded(exitLibrary, err)
+	case device == "gpu" && !gpu:
+		return lib, usageErrorf("device gpu: MLX finds no GPU here (gomflux doctor says what it finds; --device cpu always works)")
+	case slowBLAS(lib) && (device == "cpu" || !gpu):
+		fmt.Fprintln(stderr, "gomflux: warning: "+blasHint)
+	}
+	return lib, nil
+}
+
+const blasHint = "no fast BLAS library found, so the CPU is about 30 times slower than it could be (install OpenBLAS; on Debian and Ubuntu: apt install libopenblas0-pthread)"
+
+// slowBLAS says whether MLX's matrix products on the CPU are done by the
+// reference BLAS. Macs bring a fast one.
+func slowBLAS(lib mlx.Library) bool { return runtime.GOOS == "linux" && lib.BLAS == "" }

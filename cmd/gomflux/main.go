@@ -1,0 +1,170 @@
+// Command gomflux makes pictures from text with diffusion models on Apple's
+// MLX.
+package main
+
+// Messages to people go to standard error, start with "gomflux: ", have no
+// capital at the start and no period at the end, and say what to do where there
+// is something. Standard output is for what a script would want to read.
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"strings"
+	"syscall"
+
+	"github.com/spf13/cobra"
+)
+
+// Exit codes. They are part of the interface: see the EXIT STATUS sections.
+const (
+	exitFailure     = 1   // it went wrong while running
+	exitUsage       = 2   // flags, sizes, prompt, output: what the user gave
+	exitModel       = 3   // the model is missing, damaged or not supported
+	exitLibrary     = 4   // the MLX libraries are missing or cannot be used
+	exitInterrupted = 130 // SIGINT or SIGTERM
+)
+
+const reportURL = "https://github.com/gomflux/gomflux/issues"
+
+// A codedError is an error with the exit code it leads to.
+type codedError struct {
+	code int
+	err  error
+}
+
+func (e *codedError) Error() string { return e.err.Error() }
+func (e *codedError) Unwrap() error { return e.err }
+
+// coded gives err an exit code unless it has one, or is an interruption.
+func coded(code int, err error) error {
+	var c *codedError
+	if err == nil || errors.As(err, &c) || errors.Is(err, errInterrupted) {
+		return err
+	}
+	return &codedError{code, err}
+}
+
+func usageErrorf(format string, args ...any) error {
+	return coded(exitUsage, fmt.Errorf(format, args...))
+}
+
+func exitCode(err error) int {
+	var c *codedError
+	switch {
+	case err == nil:
+		return 0
+	case errors.Is(err, errInterrupted):
+		return exitInterrupted
+	case errors.As(err, &c):
+		return c.code
+	}
+	return exitFailure
+}
+
+// errInterrupted is the cause of the context's end after a signal.
+var errInterrupted = errors.New("interrupted")
+
+func main() {
+	os.Exit(run(os.Args[1:], os.Stdin, os.Stdout, os.Stderr))
+}
+
+func run(args []string, stdin io.Reader, stdout, stderr io.Writer) (code int) {
+	defer func() {
+		// a bug: one line that can be reported, not a page of goroutines
+		if p := recover(); p != nil {
+			removeTemporaries()
+			text, _, _ := strings.Cut(fmt.Sprint(p), "\n")
+			fmt.Fprintf(stderr, "gomflux: internal error: %s (this is a bug: please report it with the command at %s)\n", text, reportURL)
+			code = exitFailure
+		}
+	}()
+	ctx, cancel := context.WithCancelCause(context.Background())
+	defer cancel(nil)
+	defer handleSignals(cancel, stderr)()
+
+	root := newRootCommand()
+	root.SetArgs(args)
+	root.SetIn(stdin)
+	root.SetOut(stdout)
+	root.SetErr(stderr)
+	err := root.ExecuteContext(ctx)
+	if err != nil {
+		fmt.Fprintf(stderr, "gomflux: %v\n", err)
+	}
+	return exitCode(err)
+}
+
+// handleSignals makes the first signal end the context and the second one the
+// process: nothing can abort what MLX is computing.
+func handleSignals(cancel context.CancelCauseFunc, stderr io.Writer) (stop func()) {
+	signals := make(chan os.Signal, 2)
+	signal.Notify(signals, os.Interrupt, syscall.SIGTERM)
+	go func() {
+		if _, ok := <-signals; !ok {
+			return
+		}
+		cancel(errInterrupted)
+		if _, ok := <-signals; !ok {
+			return
+		}
+		removeTemporaries()
+		fmt.Fprintln(stderr, "gomflux: interrupted")
+		os.Exit(exitInterrupted)
+	}()
+	return func() {
+		signal.Stop(signals)
+		close(signals)
+	}
+}
+
+func newRootCommand() *cobra.Command {
+	root := &cobra.Command{
+		Use:   "gomflux",
+		Short: "Make pictures from text with diffusion models on Apple's MLX",
+		Long: `Gomflux makes pictures from text with diffusion models on Apple's MLX: with
+Metal on Macs, with CUDA or on the CPU on Linux.
+
+  gomflux generate --model shapes --prompt "a red circle left of a blue square"`,
+		Version:       version(),
+		SilenceErrors: true,
+		SilenceUsage:  true,
+		Args:          cobra.ArbitraryArgs,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if len(args) > 0 {
+				return usageErrorf("unknown command %q (gomflux --help lists the commands)", args[0])
+			}
+			return cmd.Help()
+		},
+	}
+	root.SetVersionTemplate("{{.Version}}\n")
+	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
+		return usageErrorf("%w (%s --help lists the flags)", err, cmd.CommandPath())
+	})
+	root.CompletionOptions.HiddenDefaultCmd = true
+	root.AddCommand(newGenerateCommand(), newDoctorCommand(), newVersionCommand())
+	return root
+}
+
+// exitStatus is the section that ends each command's help.
+const exitStatus = `
+EXIT STATUS
+  0    it worked
+  1    it failed while running
+  2    something given was wrong: a flag, a size, the prompt, the output
+  3    the model is missing, damaged or not supported
+  4    the MLX libraries are missing or cannot be used
+  130  it was interrupted`
+
+// noArgs refuses arguments that are not flags.
+func noArgs(hint string) cobra.PositionalArgs {
+	return func(_ *cobra.Command, args []string) error {
+		if len(args) > 0 {
+			return usageErrorf("unexpected argument %q%s", args[0], hint)
+		}
+		return nil
+	}
+}

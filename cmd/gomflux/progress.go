@@ -1,0 +1,150 @@
+package main
+
+import (
+	"fmt"
+	"io"
+	"os"
+	"sync"
+	"time"
+
+	"github.com/vbauerster/mpb/v8"
+	"github.com/vbauerster/mpb/v8/decor"
+	"golang.org/x/term"
+
+	"github.com/gomflux/gomflux"
+)
+
+// A display shows how far a run is, on one line that changes.
+type display struct {
+	bars *mpb.Progress // nil: nothing is shown
+	bar  *mpb.Bar
+	last gomflux.Progress
+
+	mu    sync.Mutex // the line is drawn on a goroutine of its own
+	steps stepClock
+}
+
+// newDisplay shows nothing unless w is a terminal.
+func newDisplay(w io.Writer) *display {
+	if f, ok := w.(*os.File); !ok || !term.IsTerminal(int(f.Fd())) {
+		return &display{}
+	}
+	return &display{bars: mpb.New(mpb.WithOutput(w), mpb.WithWidth(24))}
+}
+
+// report takes what Open and Generate report.
+func (d *display) report(p gomflux.Progress) {
+	started := p.Phase != d.last.Phase || p.Component != d.last.Component
+	d.last = p
+	d.mu.Lock()
+	if p.Phase == gomflux.PhaseStep {
+		d.steps.done(p.Step, p.Steps, time.Now())
+	}
+	d.mu.Unlock()
+	if d.bars == nil {
+		return
+	}
+	if started {
+		d.start(p)
+	}
+	switch p.Phase {
+	case gomflux.PhaseLoad:
+		d.bar.SetCurrent(p.Bytes)
+	case gomflux.PhaseStep:
+		d.bar.SetCurrent(int64(p.Step))
+	}
+}
+
+// start puts the line of a phase in the place of the one before it.
+func (d *display) start(p gomflux.Progress) {
+	if d.bar != nil {
+		d.bar.Abort(true)
+		d.bar.Wait()
+	}
+	start := time.Now()
+	elapsed := decor.Any(func(decor.Statistics) string { return fmt.Sprintf(" %.0f s", time.Since(start).Seconds()) })
+	switch p.Phase {
+	case gomflux.PhaseLoad:
+		d.bar = d.bars.New(p.TotalBytes+1, mpb.BarStyle(), mpb.PrependDecorators(decor.Name("load "+p.Component+" ")),
+			mpb.AppendDecorators(decor.Any(func(s decor.Statistics) string {
+				return fmt.Sprintf(" %s of %s", bytes(s.Current), bytes(p.TotalBytes))
+			})))
+	case gomflux.PhaseStep:
+		// one more than there are, since a full bar ends itself
+		d.bar = d.bars.New(int64(p.Steps)+1, mpb.BarStyle(), mpb.PrependDecorators(decor.Any(func(s decor.Statistics) string {
+			return fmt.Sprintf("step %d/%d ", min(s.Current+1, int64(p.Steps)), p.Steps)
+		})), mpb.AppendDecorators(decor.Any(func(decor.Statistics) string {
+			d.mu.Lock()
+			defer d.mu.Unlock()
+			return " " + d.steps.text(time.Now())
+		})))
+	default:
+		d.bar = d.bars.MustAdd(1, mpb.NopStyle().Build(), mpb.PrependDecorators(decor.Name(string(p.Phase)), elapsed))
+	}
+}
+
+// close removes the line.
+func (d *display) close() {
+	if d.bars == nil {
+		return
+	}
+	if d.bar != nil {
+		d.bar.Abort(true)
+	}
+	d.bars.Wait()
+	d.bars = nil
+}
+
+// A stepClock knows how long a step takes.
+type stepClock struct {
+	step, steps int
+	first, last time.Time // when the first and the latest reported step were done
+	firstStep   int
+}
+
+func (c *stepClock) done(step, steps int, now time.Time) {
+	if c.first.IsZero() {
+		c.first, c.firstStep = now, step
+	}
+	c.step, c.steps, c.last = step, steps, now
+}
+
+// perStep is the mean of the steps seen, 0 where none was seen from its start.
+func (c *stepClock) perStep() time.Duration {
+	if c.step <= c.firstStep {
+		return 0
+	}
+	return c.last.Sub(c.first) / time.Duration(c.step-c.firstStep)
+}
+
+func (c *stepClock) text(now time.Time) string {
+	per := c.perStep()
+	if per == 0 {
+		return ""
+	}
+	left := max(0, time.Duration(c.steps-c.step)*per-now.Sub(c.last))
+	return fmt.Sprintf("%s/step, %s left", seconds(per), seconds(left))
+}
+
+// seconds writes a duration as people say it: 0.31 s, 12.4 s, 3 min 20 s.
+func seconds(d time.Duration) string {
+	switch {
+	case d < 10*time.Second:
+		return fmt.Sprintf("%.2f s", d.Seconds())
+	case d < 2*time.Minute:
+		return fmt.Sprintf("%.1f s", d.Seconds())
+	}
+	d = d.Round(time.Second)
+	return fmt.Sprintf("%d min %d s", d/time.Minute, d%time.Minute/time.Second)
+}
+
+// bytes writes a size in decimal units.
+func bytes(n int64) string {
+	switch {
+	case n < 1e6:
+		return fmt.Sprintf("%.0f kB", float64(n)/1e3)
+	case n < 1e9:
+		return fmt.Sprintf("%.1f MB", float64(n)/1e6)
+	}
+	return fmt.Sprintf("%.2f GB", float64(n)/1e9)
+}
