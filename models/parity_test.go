@@ -126,6 +126,9 @@ func TestPipeline(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			seen := 0
 			picture, want := runGolden(t, name, func(name string, tap hooks.Tap, want *mlx.Array) (*mlx.Array, error) {
+				if name == "image" { // rounded: compared below
+					return nil, nil
+				}
 				if strings.Contains(name, ".") && !strings.HasPrefix(name, "vae.decode.") && !strings.HasSuffix(name, ".embeds") && !strings.HasSuffix(name, ".input_ids") {
 					return nil, nil // inside a component
 				}
