@@ -8,7 +8,9 @@ import (
 )
 
 // LoadSafetensors reads the named tensors of a safetensors file, lazily: their
-// bytes are read when they are first evaluated. MLX checks little of the file,
+// bytes are read when they are first evaluated. MLX 0.32 does not notice when
+// such a read of less than 32 MiB fails, so who evaluates them must look whether
+// the file still reaches that far. MLX checks little of the file,
 // so its header must have been validated (package weights), and path should
 // stand for the descriptor that was. A path with a % is refused: mlx-c puts
 // paths into messages that it then takes for printf formats.
@@ -37,11 +39,14 @@ func LoadSafetensors(path string, names []string) (tensors map[string]*Array, er
 		mlxc.MapStringToStringFree(metadata)
 	}()
 	check(mlxc.LoadSafetensors(&arrays, &metadata, path, s))
-	tensors = make(map[string]*Array, len(names))
+	found := make(map[string]*Array, len(names))
 	for _, name := range names {
 		var h uintptr
-		check(mlxc.MapStringToArrayGet(&h, arrays, name))
-		tensors[name] = wrap(h)
+		if mlxc.MapStringToArrayGet(&h, arrays, name) != 0 {
+			takeMessage()
+			raise("no tensor %s in %s", name, path)
+		}
+		found[name] = wrap(h)
 	}
-	return tensors, nil
+	return found, nil
 }

@@ -3,6 +3,7 @@ package nn
 import (
 	"errors"
 	"fmt"
+	"os"
 	"path"
 	"reflect"
 	"slices"
@@ -58,6 +59,7 @@ func Load(model any, ck *weights.Checkpoint, o LoadOptions) error {
 		byFile[t.File] = append(byFile[t.File], t.Name)
 	}
 	arrays := map[string]*mlx.Array{}
+	ends := map[string]func(weights.Tensor) error{}
 	for _, f := range ck.Files {
 		names := byFile[f.Name]
 		if len(names) == 0 {
@@ -74,12 +76,16 @@ func Load(model any, ck *weights.Checkpoint, o LoadOptions) error {
 		for name, a := range tensors {
 			arrays[name] = a
 		}
+		ends[f.Name] = func(t weights.Tensor) error { return checkEnd(p, f.Header.DataOffset+t.End) }
 	}
 	for i, p := range params {
 		t := found[i]
 		p.Array = mlx.Scope(func() *mlx.Array {
 			a := p.transform(arrays[t.Name], o.Dtype)
 			evalTensor(a, t)
+			if err := ends[t.File](t); err != nil {
+				mlx.Throw(fmt.Errorf("%s: tensor %s: %w", t.File, t.Name, err))
+			}
 			return a
 		})
 		arrays[t.Name].Free()
@@ -88,6 +94,20 @@ func Load(model any, ck *weights.Checkpoint, o LoadOptions) error {
 		if done += t.End - t.Begin; o.Progress != nil {
 			o.Progress(done, total)
 		}
+	}
+	return nil
+}
+
+// checkEnd makes sure that a file still reaches to end, after a tensor was read
+// up to there: MLX 0.32 does not notice when a read of less than 32 MiB fails,
+// and leaves in the array what was in memory.
+func checkEnd(path string, end int64) error {
+	info, err := os.Stat(path)
+	if err != nil {
+		return err
+	}
+	if info.Size() < end {
+		return fmt.Errorf("the file was cut short to %d bytes while it was read, expected at least %d", info.Size(), end)
 	}
 	return nil
 }
