@@ -27,19 +27,20 @@ test: setup ## run vet and the tests
 	go test ./...
 
 race: setup ## run the tests of the packages with goroutines under the race detector
-	go test -race . ./mlx ./cmd/...
+	go test -race . ./mlx ./weights ./cmd/...
 
 FUZZTIME = 10s
 fuzz: setup ## run every fuzz target for FUZZTIME (10s)
 	@set -e; for package in $$(go list ./...); do \
-		for target in $$(go test -list '^Fuzz' $$package | grep '^Fuzz' || true); do \
+		tests=$$(go test -list '^Fuzz' $$package); \
+		for target in $$(echo "$$tests" | grep '^Fuzz'); do \
 			echo "$$package $$target"; \
 			go test -run '^$$' -fuzz "^$$target\$$" -fuzztime $(FUZZTIME) $$package; \
 		done; \
 	done
 
 lint: setup ## check gofmt, vet and staticcheck
-	@unformatted=$$(gofmt -l .); test -z "$$unformatted" || { echo "gofmt -w these:"; echo "$$unformatted"; exit 1; }
+	@unformatted=$$(gofmt -l *.go */); test -z "$$unformatted" || { echo "gofmt -w these:"; echo "$$unformatted"; exit 1; }
 	go vet ./...
 	go run honnef.co/go/tools/cmd/staticcheck@$(STATICCHECK_VERSION) ./...
 
