@@ -1,0 +1,3 @@
+package mlx_test
+
+func helper(mode string) int { return 1 }

@@ -1,0 +1,320 @@
+package mlx_test
+
+import (
+	"context"
+	"errors"
+	"runtime"
+	"testing"
+	"time"
+
+	"github.com/gomflux/gomflux/mlx"
+)
+
+const mib = 1 << 20
+
+// block is an evaluated array of n MiB.
+func block(n int) *mlx.Array {
+	a := mlx.Full(1, mlx.Float32, n, mib/4)
+	mlx.Eval(a)
+	return a
+}
+
+// grown is how much ActiveMemory grew while f ran, in MiB.
+func grown(f func()) int {
+	before := mlx.ActiveMemory()
+	f()
+	return (mlx.ActiveMemory() - before + mib/2) / mib
+}
+
+// active is ActiveMemory between jobs.
+func active(t *testing.T) (n int) {
+	do(t, func() { n = mlx.ActiveMemory() })
+	return n
+}
+
+func TestScopeFrees(t *testing.T) {
+	do(t, func() {
+		var inner, out *mlx.Array
+		n := grown(func() {
+			out = mlx.Scope(func() *mlx.Array {
+				inner = block(2)
+				x := mlx.Scope(func() *mlx.Array {
+					block(4)
+					return block(8)
+				})
+				if n := grown(func() { block(0) }); n != 0 {
+					t.Errorf("%d MiB", n)
+				}
+				if mlx.Scope(func() *mlx.Array { block(16); return nil }) != nil {
+					t.Error("found an array where nil was returned")
+				}
+				return x
+			})
+		})
+		if n != 8 {
+			t.Errorf("%d MiB are left of nested scopes, expected the returned 8", n)
+		}
+		if got := out.Shape(); got[0] != 8 {
+			t.Errorf("found shape %v", got)
+		}
+		if s := inner.String(); s != "array(freed)" {
+			t.Errorf("found %s for an array whose scope ended", s)
+		}
+	})
+}
+
+func TestScopes(t *testing.T) {
+	do(t, func() {
+		outer := block(1)
+		var many []*mlx.Array
+		n := grown(func() {
+			many = mlx.Scopes(func() []*mlx.Array {
+				a := block(2)
+				block(4)
+				// twice the same, one from outside and a nil are all fine
+				return []*mlx.Array{a, block(8), a, outer, nil}
+			})
+		})
+		if n != 10 || many[0].Dim(0) != 2 || many[1].Dim(0) != 8 || many[3] != outer {
+			t.Errorf("%d MiB are left, expected 10", n)
+		}
+		// what is returned lives in the scope around
+		n = grown(func() {
+			mlx.Scope(func() *mlx.Array {
+				mlx.Scope(func() *mlx.Array { return block(4) })
+				return nil
+			})
+		})
+		if n != 0 {
+			t.Errorf("%d MiB are left of an array that two scopes had", n)
+		}
+		if outer.Dim(0) != 1 {
+			t.Error("an array from outside was changed")
+		}
+	})
+}
+
+func TestJobFrees(t *testing.T) {
+	before := active(t)
+	for _, end := range []func(){func() {}, func() { mlx.Throw(errors.New("stop")) }, func() { mlx.Zeros(mlx.Float32, 2).Add(mlx.Zeros(mlx.Float32, 3)) }} {
+		mlx.Do(context.Background(), func() error { block(8); end(); return nil })
+		if n := active(t) - before; n != 0 {
+			t.Errorf("%d bytes are left of a job", n)
+		}
+	}
+}
+
+func TestPanicInScopesFrees(t *testing.T) {
+	before := active(t)
+	for _, end := range []func(){
+		func() { mlx.Zeros(mlx.Float32, 2).Add(mlx.Zeros(mlx.Float32, 3)) },
+		func() { panic("a bug") },
+		func() { mlx.Call(func() { panic("the user's bug") }) },
+	} {
+		func() {
+			defer func() { recover() }()
+			mlx.Do(context.Background(), func() error {
+				block(1)
+				mlx.Scope(func() *mlx.Array {
+					block(2)
+					return mlx.Chain(block(4), []int{0}, func(int, *mlx.Array) *mlx.Array { block(8); end(); return nil })
+				})
+				return nil
+			})
+		}()
+		if n := active(t) - before; n != 0 {
+			t.Errorf("%d bytes are left after a panic", n)
+		}
+	}
+}
+
+func TestKeepAndFree(t *testing.T) {
+	before := active(t)
+	var kept *mlx.Array
+	do(t, func() {
+		mlx.Scope(func() *mlx.Array {
+			kept = block(4)
+			mlx.Keep(kept, nil)
+			mlx.Keep(kept) // again is fine
+			return nil
+		})
+	})
+	if n := active(t) - before; n != 4*mib {
+		t.Errorf("%d bytes live after the job, expected the kept %d", n, 4*mib)
+	}
+	do(t, func() {
+		if got := kept.Slice(0, 3, 4).Sum(1).Item(); got != mib/4 {
+			t.Errorf("the kept array sums to %v", got)
+		}
+		kept.Free()
+		kept.Free() // again is fine
+	})
+	if n := active(t) - before; n != 0 {
+		t.Errorf("%d bytes live after Free", n)
+	}
+	runtime.KeepAlive(kept)
+}
+
+// The garbage collector gives kept arrays to the thread, which frees them with
+// the next job.
+func TestCollectorFreesKept(t *testing.T) {
+	before := active(t)
+	do(t, func() {
+		for range 4 {
+			mlx.Keep(block(2))
+		}
+	})
+	deadline := time.Now().Add(20 * time.Second)
+	for { // cleanups run on a goroutine of their own, some time after
+		runtime.GC()
+		n := active(t) - before
+		if n == 0 {
+			return
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("%d bytes of forgotten arrays are still alive", n)
+		}
+		time.Sleep(time.Millisecond)
+	}
+}
+
+// Free stops the collector's cleanup: a handle freed twice would be another
+// array's.
+func TestFreeOfKeptThenCollected(t *testing.T) {
+	do(t, func() {
+		for range 100 {
+			a := mlx.Zeros(mlx.Float32, 16)
+			mlx.Keep(a)
+			a.Free()
+		}
+	})
+	for range 3 {
+		runtime.GC()
+		do(t, func() { same(t, "alive", mlx.Full(3, mlx.Float32, 2).Floats(), []float32{3, 3}) })
+	}
+}
+
+func TestChainFrees(t *testing.T) {
+	do(t, func() {
+		first := block(1)
+		mlx.ResetPeakMemory()
+		start := mlx.ActiveMemory()
+		layers := make([]int, 50)
+		out := mlx.Chain(first, layers, func(_ int, x *mlx.Array) *mlx.Array { return x.Plus(1).Times(1) })
+		if got := out.Slice(1, 0, 1).Item(); got != 51 {
+			t.Errorf("found %v after 50 layers", got)
+		}
+		if n := mlx.ActiveMemory() - start; n != mib {
+			t.Errorf("%d bytes live after the chain, expected its output's %d", n, mib)
+		}
+		if n := mlx.PeakMemory() - start; mlx.CurrentDevice() == mlx.CPU && n > 4*mib {
+			t.Errorf("%d bytes at the peak, expected at most one layer's %d", n, 4*mib)
+		}
+		if first.Slice(1, 0, 1).Item() != 1 {
+			t.Error("the chain's input is gone")
+		}
+	})
+}
+
+// A chain frees what its layers made and nothing else.
+func TestChainSparesWhatIsNotItsOwn(t *testing.T) {
+	do(t, func() {
+		first, constant := mlx.Full(1, mlx.Float32, 2), mlx.Full(5, mlx.Float32, 2)
+		var kept *mlx.Array
+		out := mlx.Chain(first, []int{0, 1, 2, 3, 4}, func(layer int, x *mlx.Array) *mlx.Array {
+			switch layer {
+			case 1:
+				return constant
+			case 2:
+				return x // unchanged
+			case 3:
+				kept = x.Plus(1)
+				mlx.Keep(kept)
+				return kept
+			}
+			return x.Plus(1)
+		})
+		same(t, "output", out.Floats(), []float32{7, 7})
+		same(t, "constant", constant.Floats(), []float32{5, 5})
+		same(t, "kept", kept.Floats(), []float32{6, 6})
+		same(t, "input", first.Floats(), []float32{1, 1})
+		if mlx.Chain(first, nil, func(int, *mlx.Array) *mlx.Array { return nil }) != first {
+			t.Error("a chain without layers is not its input")
+		}
+		kept.Free()
+	})
+}
+
+// A small denoising loop, over 1,000 steps in one job and with one host
+// read, callback and chain of blocks each, holds as much memory at its end as
+// after its first steps.
+func TestThousandSteps(t *testing.T) {
+	var w []*mlx.Array
+	do(t, func() {
+		for i := range 3 {
+			w = append(w, randn(uint64(i), 32, 32))
+		}
+		mlx.Keep(w...)
+	})
+	atStep := func(steps int) (memory []int) {
+		do(t, func() {
+			latents := mlx.Normal(mlx.Key(7), mlx.Float32, 1, 64, 32)
+			for i := range steps {
+				next := mlx.Scope(func() *mlx.Array {
+					y := mlx.Chain(latents, w, func(w, x *mlx.Array) *mlx.Array {
+						h := x.RMSNorm(nil, 1e-6).Matmul(w.T())
+						q := h.Reshape(1, 64, 4, 8).Transpose(0, 2, 1, 3)
+						a := mlx.Attention(q, q, q, 0.35, nil).Transpose(0, 2, 1, 3).Reshape(1, 64, 32)
+						return x.Add(a.Mul(h.SiLU()))
+					})
+					return latents.Times(0.9).Sub(y.LayerNorm(nil, nil, 1e-6).Times(0.1))
+				})
+				mlx.StopPoint(next)
+				latents.Free()
+				latents = next
+				if i%100 == 0 {
+					host := latents.Floats()
+					mlx.Call(func() { _ = host[0] })
+				}
+				memory = append(memory, mlx.ActiveMemory())
+			}
+			if !latents.IsFinite().All() {
+				t.Error("the loop diverged")
+			}
+		})
+		return memory
+	}
+	before := active(t)
+	memory := atStep(1000)
+	if early, late := memory[10], memory[999]; late != early {
+		t.Errorf("%d bytes live after 10 steps, %d after 1,000", early, late)
+	}
+	for range 20 { // and over jobs
+		atStep(2)
+	}
+	if n := active(t) - before; n != 0 {
+		t.Errorf("%d bytes more after the jobs than before", n)
+	}
+	do(t, func() {
+		for _, a := range w {
+			a.Free()
+		}
+	})
+}
+
+func TestCacheLimit(t *testing.T) {
+	do(t, func() {
+		if mlx.CurrentDevice() != mlx.CPU {
+			t.Skip("only on the CPU")
+		}
+		mlx.ClearCache()
+		mlx.Scope(func() *mlx.Array { block(64); return nil })
+		if n := mlx.CacheMemory(); n < 64*mib { // MLX's own limit is 32 MiB
+			t.Errorf("%d bytes are cached, expected the freed %d", n, 64*mib)
+		}
+		mlx.ClearCache()
+		if n := mlx.CacheMemory(); n != 0 {
+			t.Errorf("%d bytes are cached after ClearCache", n)
+		}
+	})
+}

@@ -1,0 +1,21 @@
+package mlx
+
+import "testing"
+
+func TestCleanMessage(t *testing.T) {
+	for in, want := range map[string]string{
+		"[add] Shapes (3) and (4) at /home/me/src/mlx-c/mlx/c/ops.cpp:123":        "[add] Shapes (3) and (4)",
+		"[add] failed at /Users/me/My Projects/build/mlx-c/mlx/c/ops.cpp:7":       "[add] failed",
+		"Failed at 3 at /x/mlx/c/ops.h:7":                                         "Failed at 3",
+		"two\nlines at /x/mlx/c/ops.cpp:7":                                        "two\nlines",
+		"relative at mlx/c/io.cpp:1":                                              "relative",
+		"[eval] in /home/me/mlx/mlx/backend/cpu/eval.cpp here at /x/c/ops.cpp:1":  "[eval] in mlx/backend/cpu/eval.cpp here",
+		"[load] Failed to open file /data/mlx/flux.safetensors at /x/c/io.cpp:12": "[load] Failed to open file /data/mlx/flux.safetensors",
+		"no place": "no place",
+		"":         "",
+	} {
+		if got := cleanMessage(in); got != want {
+			t.Errorf("%q: found %q, expected %q", in, got, want)
+		}
+	}
+}

@@ -1,0 +1,332 @@
+package mlx_test
+
+import (
+	"context"
+	"errors"
+	"os"
+	"runtime"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/gomflux/gomflux/mlx"
+)
+
+func TestDoFromManyGoroutines(t *testing.T) {
+	threads := map[int]bool{} // only touched by jobs, which run one after the other
+	var running, jobs atomic.Int32
+	var wg sync.WaitGroup
+	for i := range 50 {
+		wg.Go(func() {
+			err := mlx.Do(context.Background(), func() error {
+				if running.Add(1) != 1 {
+					t.Error("two jobs run at once")
+				}
+				defer running.Add(-1)
+				threads[threadID()] = true
+				if got := mlx.Full(float64(i), mlx.Float32, 3).Sum(0).Item(); got != float32(3*i) {
+					t.Errorf("found %v, expected %v", got, 3*i)
+				}
+				runtime.Gosched()
+				jobs.Add(1)
+				return nil
+			})
+			if err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	wg.Wait()
+	if jobs.Load() != 50 || len(threads) != 1 {
+		t.Errorf("%d jobs ran on %d threads, expected 50 on 1", jobs.Load(), len(threads))
+	}
+}
+
+func TestCallRunsOnTheCaller(t *testing.T) {
+	runtime.LockOSThread() // so that this goroutine can be told by its thread
+	defer runtime.UnlockOSThread()
+	here, there, called := threadID(), 0, 0
+	var steps []float32
+	do(t, func() {
+		there = threadID()
+		for i := range 3 {
+			host := mlx.Full(float64(i), mlx.Float32, 2).Floats()
+			mlx.Call(func() { called = threadID(); steps = append(steps, host[0]) })
+		}
+	})
+	if runtime.GOOS == "linux" && (called != here || there == here) {
+		t.Errorf("callback on thread %d, expected the caller's, %d (MLX's is %d)", called, here, there)
+	}
+	same(t, "steps", steps, []float32{0, 1, 2})
+}
+
+func TestReentrance(t *testing.T) {
+	ran := false
+	nested := func() error {
+		return mlx.Do(context.Background(), func() error { ran = true; return nil })
+	}
+	do(t, func() {
+		if err := nested(); !errors.Is(err, mlx.ErrReentrant) {
+			t.Errorf("Do inside Do: found %v", err)
+		}
+		mlx.Call(func() {
+			if err := nested(); !errors.Is(err, mlx.ErrReentrant) {
+				t.Errorf("Do inside Call: found %v", err)
+			}
+		})
+		mlx.Compile(func(in []*mlx.Array) []*mlx.Array {
+			if err := nested(); !errors.Is(err, mlx.ErrReentrant) {
+				t.Errorf("Do inside a compiled function: found %v", err)
+			}
+			return in
+		})([]*mlx.Array{mlx.Zeros(mlx.Float32, 1)})
+	})
+	if ran {
+		t.Error("a job ran inside a job")
+	}
+	if err := nested(); err != nil || !ran { // and afterwards the same goroutine may
+		t.Errorf("after the job: found %v", err)
+	}
+}
+
+func TestPanics(t *testing.T) {
+	value := &struct{ int }{7}
+	panicOf := func(f func()) (p any) {
+		defer func() { p = recover() }()
+		mlx.Do(context.Background(), func() error { f(); return nil })
+		return nil
+	}
+	t.Run("of a callback", func(t *testing.T) {
+		p := panicOf(func() { mlx.Scope(func() *mlx.Array { mlx.Call(func() { panic(value) }); return nil }) })
+		if p != value {
+			t.Errorf("found %v, expected the callback's own value", p)
+		}
+	})
+	t.Run("of a callback in a compiled function", func(t *testing.T) {
+		p := panicOf(func() {
+			mlx.Compile(func(in []*mlx.Array) []*mlx.Array { mlx.Call(func() { panic(value) }); return in })(
+				[]*mlx.Array{mlx.Zeros(mlx.Float32, 1)})
+		})
+		if p != value {
+			t.Errorf("found %v, expected the callback's own value", p)
+		}
+	})
+	t.Run("of a job", func(t *testing.T) {
+		var nothing []int
+		p, ok := panicOf(func() { _ = nothing[3] }).(string)
+		if !ok {
+			t.Fatal("a bug in a job did not panic in Do")
+		}
+		contains(t, p, "index out of range [3]", "on the MLX thread", "thread_test.go:")
+	})
+	do(t, func() { same(t, "after", mlx.Full(1, mlx.Float32, 1).Floats(), []float32{1}) })
+}
+
+// runtime.Goexit, which t.Fatal calls, ends the goroutine that called Do, not
+// the thread.
+func TestGoexit(t *testing.T) {
+	for name, job := range map[string]func(){
+		"in a job":      runtime.Goexit,
+		"in a scope":    func() { mlx.Scope(func() *mlx.Array { runtime.Goexit(); return nil }) },
+		"in a callback": func() { mlx.Call(runtime.Goexit) },
+		"in a callback, then another": func() {
+			defer mlx.Call(func() {})
+			mlx.Call(runtime.Goexit)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			ended := make(chan bool)
+			go func() {
+				returned := false
+				defer func() { ended <- !returned }()
+				mlx.Do(context.Background(), func() error { job(); return nil })
+				returned = true
+			}()
+			select {
+			case exit := <-ended:
+				if !exit {
+					t.Error("Do returned, expected it to end its goroutine")
+				}
+			case <-time.After(20 * time.Second):
+				t.Fatal("Do hangs")
+			}
+			do(t, func() { same(t, "after", mlx.Full(1, mlx.Float32, 1).Floats(), []float32{1}) })
+		})
+	}
+}
+
+func TestCancelWhileWaiting(t *testing.T) {
+	started, release := make(chan bool), make(chan bool)
+	first := make(chan error)
+	go func() {
+		first <- mlx.Do(context.Background(), func() error { started <- true; <-release; return nil })
+	}()
+	<-started
+	ctx, cancel := context.WithCancel(context.Background())
+	time.AfterFunc(20*time.Millisecond, cancel)
+	err := mlx.Do(ctx, func() error { t.Error("a cancelled job ran"); return nil })
+	if !errors.Is(err, context.Canceled) {
+		t.Errorf("found %v, expected context.Canceled", err)
+	}
+	close(release) // only now can the first job end
+	if err := <-first; err != nil {
+		t.Error(err)
+	}
+}
+
+func TestCancelledBefore(t *testing.T) {
+	ctx, cancel := context.WithCancel(context.Background())
+	cancel()
+	for range 20 { // Do chooses at random between a free thread and a done context
+		err := mlx.Do(ctx, func() error { t.Error("a cancelled job ran"); return nil })
+		if !errors.Is(err, context.Canceled) {
+			t.Fatalf("found %v, expected context.Canceled", err)
+		}
+	}
+}
+
+// A job stops at the first block's end after its context is done.
+func TestCancelWhileRunning(t *testing.T) {
+	cause := errors.New("the user pressed stop")
+	stops := map[string]struct {
+		ctx  func() (context.Context, func())
+		want []error
+	}{
+		"cancelled": {func() (context.Context, func()) {
+			ctx, cancel := context.WithCancel(context.Background())
+			return ctx, cancel
+		}, []error{context.Canceled}},
+		"cancelled with a cause": {func() (context.Context, func()) {
+			ctx, cancel := context.WithCancelCause(context.Background())
+			return ctx, func() { cancel(cause) }
+		}, []error{context.Canceled, cause}},
+		"past its deadline": {func() (context.Context, func()) {
+			ctx, cancel := context.WithTimeout(context.Background(), 10*time.Millisecond)
+			return ctx, func() { <-ctx.Done(); cancel() }
+		}, []error{context.DeadlineExceeded}},
+	}
+	loops := map[string]func(block func(i int, x *mlx.Array) *mlx.Array){
+		"StopPoint": func(block func(i int, x *mlx.Array) *mlx.Array) {
+			x := mlx.Zeros(mlx.Float32, 4)
+			for i := range 10 {
+				x = block(i, x)
+				mlx.StopPoint(x)
+			}
+		},
+		"Chain": func(block func(i int, x *mlx.Array) *mlx.Array) {
+			mlx.Chain(mlx.Zeros(mlx.Float32, 4), []int{0, 1, 2, 3, 4, 5, 6, 7, 8, 9}, block)
+		},
+	}
+	for name, stop := range stops {
+		for loopName, loop := range loops {
+			t.Run(name+" in "+loopName, func(t *testing.T) {
+				ctx, cancel := stop.ctx()
+				blocks := 0
+				err := mlx.Do(ctx, func() error {
+					loop(func(i int, x *mlx.Array) *mlx.Array {
+						blocks++
+						if i == 3 {
+							cancel()
+						}
+						return x.Plus(1)
+					})
+					return nil
+				})
+				for _, want := range stop.want {
+					if !errors.Is(err, want) {
+						t.Errorf("found %v, expected it to wrap %v", err, want)
+					}
+				}
+				if blocks != 4 {
+					t.Errorf("%d blocks ran, expected 4", blocks)
+				}
+			})
+		}
+	}
+}
+
+// On the CPU a StopPoint computes what it is given: else all the work would
+// pile up behind the last one.
+func TestStopPointEvaluates(t *testing.T) {
+	do(t, func() {
+		if mlx.CurrentDevice() != mlx.CPU {
+			t.Skip("only on the CPU")
+		}
+		x := mlx.Full(1, mlx.Float32, 1<<20).Plus(1)
+		before := mlx.ActiveMemory()
+		mlx.StopPoint(x)
+		if grown := mlx.ActiveMemory() - before; grown < 4<<20 {
+			t.Errorf("active memory grew by %d bytes, expected the array's %d", grown, 4<<20)
+		}
+	})
+}
+
+func TestUse(t *testing.T) {
+	do(t, func() {
+		infos := mlx.Devices()
+		if infos[0].Device != mlx.CPU {
+			t.Errorf("found %v as the first device", infos[0])
+		}
+		best := infos[len(infos)-1].Device
+		if mlx.CurrentDevice() != best {
+			t.Errorf("a job starts on %v, expected %v", mlx.CurrentDevice(), best)
+		}
+		if len(infos) == 1 {
+			if err := mlx.Use(mlx.GPU); err == nil || !strings.Contains(err.Error(), "no GPU") {
+				t.Errorf("found %v for a GPU that is not there", err)
+			}
+		}
+		if err := mlx.Use(mlx.CPU); err != nil || mlx.CurrentDevice() != mlx.CPU {
+			t.Errorf("found %v on %v", err, mlx.CurrentDevice())
+		}
+		same(t, "on the CPU", mlx.Full(2, mlx.Float32, 2).Square().Floats(), []float32{4, 4})
+		if mlx.CPU.ComputeDtype() != mlx.Float32 || mlx.GPU.ComputeDtype() != mlx.BFloat16 {
+			t.Error("wrong compute dtype")
+		}
+	})
+	do(t, func() { // the choice ended with its job
+		infos := mlx.Devices()
+		if best := infos[len(infos)-1].Device; mlx.CurrentDevice() != best {
+			t.Errorf("the next job starts on %v, expected %v", mlx.CurrentDevice(), best)
+		}
+	})
+}
+
+func TestVersion(t *testing.T) {
+	do(t, func() {
+		if v := mlx.Version(); !strings.HasPrefix(v, "0.32.") {
+			t.Errorf("found MLX %q, expected 0.32", v)
+		}
+	})
+}
+
+// A signal in the middle of an evaluation does no harm: evaluation is neither
+// broken off nor wrong.
+func TestSignalsDuringEval(t *testing.T) {
+	stop := make(chan bool)
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		for {
+			select {
+			case <-stop:
+				return
+			case <-time.After(time.Millisecond):
+				syscall.Kill(os.Getpid(), syscall.SIGURG) // what Go preempts goroutines with
+			}
+		}
+	})
+	do(t, func() {
+		x := mlx.Full(1, mlx.Float32, 300, 300)
+		for range 20 {
+			x = x.Matmul(x).Over(300)
+		}
+		if got := x.Slice(0, 7, 8).Slice(1, 9, 10).Item(); got != 1 {
+			t.Errorf("found %v, expected 1", got)
+		}
+	})
+	close(stop)
+	wg.Wait()
+}
