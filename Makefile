@@ -50,15 +50,15 @@ generate: setup ## make the generated Go files again
 bench: setup ## time the phases of a generation
 	go run ./scripts/bench
 
-SCORE_PYTHON = .setup/venv-score/bin/python
-score: build $(SCORE_PYTHON) ## generate 500 pictures with the built-in model and count the right ones
+VENV = .setup/venv-score
+score: build $(VENV)/ready ## generate 500 pictures with the built-in model and count the right ones
 	go run ./scripts/score
-	$(SCORE_PYTHON) scripts/train_shapes/check.py out/score --prompts scripts/train_shapes/prompts.json
+	$(VENV)/bin/python scripts/train_shapes/check.py out/score --prompts scripts/train_shapes/prompts.json
 
-$(SCORE_PYTHON): scripts/setup/score.txt
-	rm -rf .setup/venv-score
-	python3 -m venv .setup/venv-score
-	$@ -m pip install -q --disable-pip-version-check --require-hashes --only-binary=:all: -r $<
+$(VENV)/ready: scripts/setup/score.txt
+	rm -rf $(VENV)
+	python3 -m venv $(VENV)
+	$(VENV)/bin/python -m pip install -q --disable-pip-version-check --require-hashes --only-binary=:all: -r $<
 	touch $@
 
 clean: ## remove what was built; .setup stays
