@@ -2,11 +2,16 @@
 
 package textenc
 
-// The tokenizers library is Rust, linked statically. These flags find the
-// archive that make setup builds; without it, linking fails with "cannot find
-// -ltokenizers": run make setup.
+// The tokenizers library is Rust, linked statically from where make setup puts
+// it. The check is here because a linker's message would not say what to do.
 
-// #cgo LDFLAGS: -L${SRCDIR}/../.setup/lib
+/*
+#cgo CFLAGS: -I${SRCDIR}
+#cgo LDFLAGS: -L${SRCDIR}/../.setup/lib
+#if !__has_include("../.setup/lib/libtokenizers.a")
+#error "libtokenizers.a is not there: run make setup, or build with CGO_ENABLED=0 for a program without a tokenizer"
+#endif
+*/
 import "C"
 
 import "github.com/daulet/tokenizers"
