@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"github.com/gomflux/gomflux"
+	"github.com/gomflux/gomflux/shapes"
 	"github.com/gomflux/gomflux/weights"
 )
 
@@ -20,7 +21,13 @@ type builtin struct {
 }
 
 // builtins holds the built-in models by name.
-var builtins = map[string]builtin{}
+var builtins = func() map[string]builtin {
+	m := map[string]builtin{}
+	if _, err := fs.Stat(shapes.FS, "model_index.json"); err == nil {
+		m["shapes"] = builtin{shapes.FS, shapes.Defaults, "one or two coloured shapes"}
+	}
+	return m
+}()
 
 func builtinNames() []string { return slices.Sorted(maps.Keys(builtins)) }
 

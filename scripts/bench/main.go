@@ -1,0 +1,227 @@
+// Command bench times the phases of a generation, and says how close a
+// denoising step comes to what the machine can do in a matrix product:
+//
+//	go run ./scripts/bench [--model shapes|FOLDER] [--json]
+//
+// One run to warm up comes first. Times are medians over the runs.
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"flag"
+	"fmt"
+	"io/fs"
+	"os"
+	"os/signal"
+	"runtime"
+	"slices"
+	"text/tabwriter"
+	"time"
+
+	"github.com/gomflux/gomflux"
+	"github.com/gomflux/gomflux/mlx"
+	"github.com/gomflux/gomflux/models"
+	"github.com/gomflux/gomflux/shapes"
+	"github.com/gomflux/gomflux/transformer"
+	"github.com/gomflux/gomflux/weights"
+)
+
+// A report is what one bench measured. Times are in seconds.
+type report struct {
+	Model    string
+	Class    string
+	Device   string
+	Dtype    string
+	MLX      string
+	BLAS     string
+	CPUs     int
+	Height   int
+	Width    int
+	Steps    int
+	Guidance float64
+	Tokens   int // of the prompt
+	Runs     int
+
+	Load   float64
+	Encode float64
+	Step   float64 // one step
+	Decode float64
+
+	PeakMemory   int     // bytes
+	StepTFLOP    float64 // work of one step
+	StepTFLOPS   float64 // per second
+	MatmulTFLOPS float64 // what a large square product reaches
+}
+
+func main() {
+	model := flag.String("model", "shapes", "a built-in model or a folder")
+	prompt := flag.String("prompt", "a red circle left of a blue square", "the prompt")
+	size := flag.Int("size", 0, "height and width in pixels (default: the model's)")
+	steps := flag.Int("steps", 0, "denoising steps (default: the model's)")
+	guidance := flag.Float64("guidance", -1, "guidance (default: the model's)")
+	device := flag.String("device", "", "cpu or gpu")
+	dtype := flag.String("dtype", "", "float32, bfloat16 or float16")
+	runs := flag.Int("runs", 3, "how many runs to time")
+	asJSON := flag.Bool("json", false, "print JSON")
+	flag.Parse()
+	if flag.NArg() > 0 || *runs < 1 {
+		flag.Usage()
+		os.Exit(2)
+	}
+	// the negative prompt is the prompt, so that both passes of a guided step are equal work
+	o := gomflux.Options{Prompt: *prompt, NegativePrompt: *prompt, Height: *size, Width: *size, Steps: *steps, Seed: new(uint64)}
+	if *guidance >= 0 {
+		o.Guidance = guidance
+	}
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
+	defer stop()
+	r, err := bench(ctx, *model, &gomflux.OpenOptions{Device: *device, Dtype: *dtype}, o, *runs)
+	if err == nil && *asJSON {
+		enc := json.NewEncoder(os.Stdout)
+		enc.SetIndent("", "  ")
+		err = enc.Encode(r)
+	} else if err == nil {
+		r.print()
+	}
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "bench:", err)
+		os.Exit(1)
+	}
+}
+
+func bench(ctx context.Context, name string, open *gomflux.OpenOptions, o gomflux.Options, runs int) (*report, error) {
+	fsys, defaults, err := findModel(name)
+	if err != nil {
+		return nil, err
+	}
+	open.Defaults = defaults
+	lib, err := mlx.Open()
+	if err != nil {
+		return nil, err
+	}
+	start := time.Now()
+	m, err := gomflux.OpenFS(ctx, fsys, open)
+	if err != nil {
+		return nil, err
+	}
+	defer m.Close()
+	r := &report{Model: name, Class: m.Class(), Device: m.Device(), Dtype: m.Dtype(), BLAS: lib.BLAS, CPUs: runtime.NumCPU(), Runs: runs,
+		Load: time.Since(start).Seconds()}
+
+	var encode, step, decode []float64
+	for i := range runs + 1 {
+		res, err := m.Generate(ctx, o)
+		if err != nil {
+			return nil, err
+		}
+		if i == 0 {
+			r.Height, r.Width, r.Steps, r.Guidance, r.Tokens = res.Height, res.Width, res.Steps, res.Guidance, res.PromptTokens
+			continue
+		}
+		encode = append(encode, res.EncodeTime.Seconds())
+		step = append(step, res.StepTime.Seconds()/float64(res.Steps))
+		decode = append(decode, res.DecodeTime.Seconds())
+		r.PeakMemory = max(r.PeakMemory, res.PeakMemory)
+	}
+	r.Encode, r.Step, r.Decode = median(encode), median(step), median(decode)
+
+	flops, err := stepFLOPs(fsys, r, m.Multiple())
+	if err != nil {
+		return nil, err
+	}
+	r.StepTFLOP = flops / 1e12
+	r.StepTFLOPS = r.StepTFLOP / r.Step
+	r.MatmulTFLOPS, r.MLX, err = matmulCeiling(ctx, r.Device, r.Dtype)
+	return r, err
+}
+
+// stepFLOPs is the work of one denoising step, with both passes of a guided one.
+func stepFLOPs(fsys fs.FS, r *report, multiple int) (float64, error) {
+	if r.Class != "ZImagePipeline" {
+		return 0, fmt.Errorf("no FLOP count for a %s", r.Class)
+	}
+	c := transformer.DefaultZImageConfig()
+	if err := weights.ReadJSON(fsys, "transformer/config.json", &c); err != nil {
+		return 0, err
+	}
+	flops := zimageFLOPs(c, r.Height/multiple*(r.Width/multiple), r.Tokens)
+	if r.Guidance > 0 {
+		flops *= 2
+	}
+	return flops, nil
+}
+
+// matmulCeiling measures the product of two large square matrices on the
+// device that a model runs on, in TFLOP/s, and says which MLX did it.
+func matmulCeiling(ctx context.Context, device, dtype string) (tflops float64, version string, err error) {
+	d, n := mlx.GPU, 8192
+	if device == "cpu" {
+		d, n = mlx.CPU, 2048
+	}
+	kind, err := mlx.ParseDtype(dtype)
+	if err != nil {
+		return 0, "", err
+	}
+	if d == mlx.CPU && kind != mlx.Float32 {
+		n = 512 // slow there
+	}
+	err = mlx.Do(ctx, func() error {
+		version = mlx.Version()
+		if err := mlx.Use(d); err != nil {
+			return err
+		}
+		a := mlx.Normal(mlx.Key(1), kind, n, n)
+		b := mlx.Normal(mlx.Key(2), kind, n, n)
+		mlx.Eval(a, b)
+		best := time.Duration(0)
+		for i := range 6 {
+			start := time.Now()
+			mlx.Scope(func() *mlx.Array {
+				mlx.Eval(a.Matmul(b))
+				return nil
+			})
+			// the first is to warm up
+			if took := time.Since(start); i > 0 && (best == 0 || took < best) {
+				best = took
+			}
+			mlx.StopPoint()
+		}
+		tflops = 2 * float64(n) * float64(n) * float64(n) / best.Seconds() / 1e12
+		return nil
+	})
+	return tflops, version, err
+}
+
+func (r *report) print() {
+	blas := ""
+	if r.BLAS != "" {
+		blas = ", " + r.BLAS
+	}
+	fmt.Printf("%s (%s), MLX %s%s, %s in %s, %d CPUs\n", r.Model, r.Class, r.MLX, blas, r.Device, r.Dtype, r.CPUs)
+	fmt.Printf("%dx%d, %d steps, guidance %g, %d tokens, median of %d runs\n\n", r.Width, r.Height, r.Steps, r.Guidance, r.Tokens, r.Runs)
+	w := tabwriter.NewWriter(os.Stdout, 0, 0, 2, ' ', 0)
+	fmt.Fprintf(w, "load\t%.3f s\n", r.Load)
+	fmt.Fprintf(w, "encode\t%.3f s\n", r.Encode)
+	fmt.Fprintf(w, "one step\t%.3f s\t%.4g TFLOP\t%.4g TFLOP/s\t%.0f %% of a matmul's %.4g TFLOP/s\n",
+		r.Step, r.StepTFLOP, r.StepTFLOPS, 100*r.StepTFLOPS/r.MatmulTFLOPS, r.MatmulTFLOPS)
+	fmt.Fprintf(w, "all steps\t%.3f s\n", r.Step*float64(r.Steps))
+	fmt.Fprintf(w, "decode\t%.3f s\n", r.Decode)
+	fmt.Fprintf(w, "peak memory\t%.3f GB\n", float64(r.PeakMemory)/1e9)
+	w.Flush()
+}
+
+func median(v []float64) float64 {
+	v = slices.Sorted(slices.Values(v))
+	n := len(v)
+	return (v[(n-1)/2] + v[n/2]) / 2
+}
+
+// findModel resolves --model. The settings are nil where the model's own apply.
+func findModel(name string) (fs.FS, *models.Defaults, error) {
+	if name == "shapes" {
+		return shapes.FS, &shapes.Defaults, nil
+	}
+	folder, err := weights.OpenFolder(name)
+	return folder, nil, err
+}

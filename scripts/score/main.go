@@ -1,0 +1,121 @@
+// Command score makes the pictures that the built-in model is judged by: one
+// for each prompt of scripts/train_shapes/prompts.json, on the CPU, with the
+// prompt's index as its seed. scripts/train_shapes/check.py then says how many
+// are right.
+//
+//	go run ./scripts/score [-n N] [-force]
+//
+// Pictures that are there already are skipped, so a run can be continued.
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"flag"
+	"fmt"
+	"image"
+	"image/png"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"time"
+
+	"github.com/gomflux/gomflux"
+	"github.com/gomflux/gomflux/shapes"
+)
+
+func main() {
+	n := flag.Int("n", 0, "only the first `N` prompts")
+	force := flag.Bool("force", false, "make pictures again that are there")
+	model := flag.String("model", "shapes", "the built-in model, or the `folder` of another one of its kind")
+	prompts := flag.String("prompts", "scripts/train_shapes/prompts.json", "the prompts' `file`")
+	out := flag.String("out", "out/score", "the pictures' `folder`")
+	steps := flag.Int("steps", 0, "denoising steps (default: the model's)")
+	flag.Parse()
+	if flag.NArg() > 0 {
+		flag.Usage()
+		os.Exit(2)
+	}
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
+	defer stop()
+	if err := score(ctx, *model, *prompts, *out, *n, *steps, *force); err != nil {
+		fmt.Fprintln(os.Stderr, "score:", err)
+		os.Exit(1)
+	}
+}
+
+func score(ctx context.Context, name, promptFile, out string, n, steps int, force bool) error {
+	data, err := os.ReadFile(promptFile)
+	if err != nil {
+		return err
+	}
+	var prompts []struct{ Prompt string }
+	if err := json.Unmarshal(data, &prompts); err != nil {
+		return fmt.Errorf("%s: %w", promptFile, err)
+	}
+	if n > 0 && n < len(prompts) {
+		prompts = prompts[:n]
+	}
+	if err := os.MkdirAll(out, 0o777); err != nil {
+		return err
+	}
+	m, err := open(ctx, name)
+	if err != nil {
+		return err
+	}
+	defer m.Close()
+
+	var took time.Duration
+	made := 0
+	for i, p := range prompts {
+		file := filepath.Join(out, fmt.Sprintf("%03d.png", i))
+		if _, err := os.Stat(file); err == nil && !force {
+			continue
+		}
+		start := time.Now()
+		seed := uint64(i)
+		res, err := m.Generate(ctx, gomflux.Options{Prompt: p.Prompt, Seed: &seed, Steps: steps})
+		if err != nil {
+			return fmt.Errorf("prompt %d: %w", i, err)
+		}
+		took += time.Since(start)
+		made++
+		if err := write(file, res.Image); err != nil {
+			return err
+		}
+		mean := took / time.Duration(made)
+		fmt.Fprintf(os.Stderr, "%s (%d of %d)  %.2f s a picture, at most %v left\n", file, i+1, len(prompts), mean.Seconds(),
+			(mean * time.Duration(len(prompts)-i-1)).Round(time.Second))
+	}
+	if made > 0 {
+		fmt.Fprintf(os.Stderr, "%d pictures made, %.2f s each, %d were there\n", made, (took / time.Duration(made)).Seconds(), len(prompts)-made)
+	} else {
+		fmt.Fprintf(os.Stderr, "all %d pictures are there (-force makes them again)\n", len(prompts))
+	}
+	return nil
+}
+
+// write makes the file whole or not at all, since one that is there is skipped
+// next time.
+func write(name string, img image.Image) error {
+	tmp := name + ".tmp"
+	f, err := os.Create(tmp)
+	if err != nil {
+		return err
+	}
+	if err := errors.Join(png.Encode(f, img), f.Close()); err != nil {
+		os.Remove(tmp)
+		return err
+	}
+	return os.Rename(tmp, name)
+}
+
+// open opens a model on the CPU, with the built-in one's settings.
+func open(ctx context.Context, name string) (*gomflux.Model, error) {
+	o := &gomflux.OpenOptions{Device: "cpu", Defaults: &shapes.Defaults}
+	if name == "shapes" {
+		return gomflux.OpenFS(ctx, shapes.FS, o)
+	}
+	return gomflux.Open(ctx, name, o)
+}

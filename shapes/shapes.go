@@ -1,0 +1,27 @@
+// Package shapes is the built-in model: a small Z-Image model that draws one or
+// two coloured shapes. It adds its weights, some twenty megabytes, to every
+// program that imports it. How it was trained and what it can do is in
+// model/README.md.
+package shapes
+
+import (
+	"embed"
+	"io/fs"
+
+	"github.com/gomflux/gomflux/models"
+)
+
+//go:embed *
+var files embed.FS
+
+// FS holds the model in the layout of Hugging Face diffusers.
+var FS = func() fs.FS {
+	sub, err := fs.Sub(files, "model")
+	if err != nil {
+		panic(err) // the name is valid
+	}
+	return sub
+}()
+
+// Defaults are the settings that the model's score was measured with.
+var Defaults = models.Defaults{Steps: 12, Guidance: 0, Height: 256, Width: 256, MaxSequenceLength: 512}
