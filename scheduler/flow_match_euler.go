@@ -88,7 +88,9 @@ func (c *FlowMatchEulerConfig) NewSchedule(sigmas []float32, mu float64) Schedul
 			out[i] = m / (m + (1/s - 1))
 		}
 	}
-	if t := c.ShiftTerminal; t != nil && *t != 0 {
+	// a single step starts and ends at 1, and has nothing to stretch: diffusers
+	// divides 0 by 0 there
+	if t := c.ShiftTerminal; t != nil && *t != 0 && out[len(out)-1] != 1 {
 		stretch := (1 - out[len(out)-1]) / float32(1-*t)
 		for i, s := range out {
 			out[i] = 1 - (1-s)/stretch

@@ -1,4 +1,4 @@
-"""Command line: python -m gomflux_reference tiny|dump|encode|decode|modules|goldens|selftest."""
+"""Command line: python -m gomflux_reference tiny|dump|encode|decode|modules|schedules|goldens|selftest."""
 
 import argparse
 from pathlib import Path
@@ -16,7 +16,7 @@ def main(argv=None):
 
 
 def parse(argv=None) -> dict:
-    from . import dump, families, goldens, modules, tiny
+    from . import dump, families, goldens, modules, schedules, tiny
 
     parser = argparse.ArgumentParser(prog="python -m gomflux_reference", description=__doc__)
     commands = parser.add_subparsers(dest="command", required=True)
@@ -87,6 +87,9 @@ def parse(argv=None) -> dict:
     c = command("modules", modules.show, "list the modules of a pipeline and which of them a run calls")
     c.add_argument("folder", type=Path)
     c.add_argument("--out", type=Path, help="text file, instead of standard output")
+
+    c = command("schedules", schedules.make, "write the scheduler's goldens (scheduler/testdata/schedules.json)")
+    c.add_argument("out", type=Path)
 
     for name, run, help in (
         ("goldens", goldens.make, "remake models/testdata"),
