@@ -46,6 +46,10 @@ func (c *Qwen3Config) Validate() error {
 	switch {
 	case c.VocabSize < 1 || c.HiddenSize < 1 || c.IntermediateSize < 1 || c.NumHiddenLayers < 1:
 		return errors.New("vocab_size, hidden_size, intermediate_size and num_hidden_layers must be positive")
+	case c.NumHiddenLayers > nn.MaxLayers || max(c.VocabSize, c.HiddenSize, c.IntermediateSize, c.NumAttentionHeads, c.HeadDim) > nn.MaxDim:
+		return fmt.Errorf("more than %d layers, or a size above %d", nn.MaxLayers, nn.MaxDim)
+	case !(c.ropeTheta() > 0):
+		return fmt.Errorf("rope_theta %g must be positive", c.ropeTheta())
 	case c.NumAttentionHeads < 1 || c.NumKeyValueHeads < 1 || c.NumAttentionHeads%c.NumKeyValueHeads != 0:
 		return fmt.Errorf("num_attention_heads %d must be a multiple of num_key_value_heads %d", c.NumAttentionHeads, c.NumKeyValueHeads)
 	case c.HeadDim < 2 || c.HeadDim%2 != 0:

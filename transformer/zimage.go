@@ -43,7 +43,7 @@ func DefaultZImageConfig() ZImageConfig {
 func (c *ZImageConfig) Validate() error {
 	sum := 0
 	for _, d := range c.AxesDims {
-		if d <= 0 || d%2 != 0 {
+		if d <= 0 || d%2 != 0 || d > nn.MaxDim {
 			return fmt.Errorf("axes_dims %v: must be positive and even", c.AxesDims)
 		}
 		sum += d
@@ -51,8 +51,12 @@ func (c *ZImageConfig) Validate() error {
 	switch {
 	case len(c.AllPatchSize) != 1 || len(c.AllFPatchSize) != 1 || c.AllPatchSize[0] < 1 || c.AllFPatchSize[0] != 1:
 		return fmt.Errorf("all_patch_size %v and all_f_patch_size %v: expected one patch size for single pictures", c.AllPatchSize, c.AllFPatchSize)
-	case c.InChannels < 1 || c.Dim < 1 || c.NLayers < 0 || c.NRefinerLayers < 0 || c.NHeads < 1 || c.CapFeatDim < 1:
-		return errors.New("in_channels, dim, n_heads and cap_feat_dim must be positive, and numbers of layers not negative")
+	case c.InChannels < 1 || c.Dim < 1 || c.NHeads < 1 || c.CapFeatDim < 1 || !(c.RopeTheta > 0):
+		return errors.New("in_channels, dim, n_heads, cap_feat_dim and rope_theta must be positive")
+	case c.NLayers < 0 || c.NLayers > nn.MaxLayers || c.NRefinerLayers < 0 || c.NRefinerLayers > nn.MaxLayers:
+		return fmt.Errorf("n_layers %d and n_refiner_layers %d: expected 0 to %d", c.NLayers, c.NRefinerLayers, nn.MaxLayers)
+	case c.Dim > nn.MaxDim || c.InChannels > nn.MaxDim || c.CapFeatDim > nn.MaxDim || c.AllPatchSize[0] > 64:
+		return fmt.Errorf("dim %d, in_channels %d, cap_feat_dim %d, all_patch_size %v: too large", c.Dim, c.InChannels, c.CapFeatDim, c.AllPatchSize)
 	case c.Dim%c.NHeads != 0 || c.Dim/c.NHeads != sum || len(c.AxesDims) != 3 || len(c.AxesLens) != 3:
 		return fmt.Errorf("dim %d, n_heads %d, axes_dims %v: three axes must sum to the head size", c.Dim, c.NHeads, c.AxesDims)
 	case c.SiglipFeatDim != nil:

@@ -4,6 +4,7 @@ package vae
 import (
 	"errors"
 	"fmt"
+	"slices"
 
 	"github.com/gomflux/gomflux/mlx"
 	"github.com/gomflux/gomflux/nn"
@@ -43,6 +44,9 @@ func (c *KLConfig) Validate() error {
 	}
 	if c.LayersPerBlock < 1 || c.LatentChannels < 1 || c.NormNumGroups < 1 || len(c.BlockOutChannels) == 0 {
 		return errors.New("layers_per_block, latent_channels, norm_num_groups and block_out_channels must be positive")
+	}
+	if c.LayersPerBlock > nn.MaxLayers || c.LatentChannels > nn.MaxDim || len(c.BlockOutChannels) > 10 || slices.Max(c.BlockOutChannels) > nn.MaxDim {
+		return fmt.Errorf("layers_per_block %d, latent_channels %d, block_out_channels %v: too large", c.LayersPerBlock, c.LatentChannels, c.BlockOutChannels)
 	}
 	for _, channels := range c.BlockOutChannels {
 		if channels < 1 || channels%c.NormNumGroups != 0 {
