@@ -1,0 +1,181 @@
+package mlx_test
+
+import (
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/gomflux/gomflux/mlx"
+)
+
+// compiles says where the CPU's compiled functions go: MLX writes C++ and calls
+// g++ there.
+func compiles(t *testing.T) {
+	t.Helper()
+	t.Setenv("TMPDIR", t.TempDir()) // read by MLX at each use
+}
+
+func gelu(in []*mlx.Array) []*mlx.Array {
+	x := in[0]
+	return []*mlx.Array{x.Mul(x.Times(1.702).Sigmoid()), x.Add(in[1]).Square()}
+}
+
+func TestCompile(t *testing.T) {
+	compiles(t)
+	traces := 0
+	constant := []float32{1, 2, 3}
+	do(t, func() {
+		c := mlx.FromFloat32(constant)
+		f := func(in []*mlx.Array) []*mlx.Array {
+			traces++
+			out := gelu(in)
+			mlx.StopPoint(out...) // inert: reading would be an error
+			x := mlx.Chain(out[1], []int{0, 1}, func(_ int, x *mlx.Array) *mlx.Array { return x.Add(c) })
+			return []*mlx.Array{out[0], x}
+		}
+		compiled := mlx.Compile(f)
+		compare := func(a, b *mlx.Array, wantTraces int) {
+			t.Helper()
+			traces = 0
+			got := compiled([]*mlx.Array{a, b})
+			found := traces
+			want := f([]*mlx.Array{a, b})
+			if found != wantTraces {
+				t.Errorf("traced %d times for %v, expected %d", found, a, wantTraces)
+			}
+			if len(got) != 2 {
+				t.Fatalf("found %d results", len(got))
+			}
+			for i := range got {
+				if got[i].String() != want[i].String() {
+					t.Errorf("found %v, expected %v", got[i], want[i])
+				}
+				w := want[i].Floats()
+				wide := make([]float64, len(w))
+				for j, v := range w {
+					wide[j] = float64(v)
+				}
+				near(t, "result", got[i].Floats(), wide, 1e-6)
+			}
+		}
+		compare(randn(1, 4, 3), randn(2, 4, 3), 1)
+		compare(randn(3, 4, 3), randn(4, 4, 3), 0) // other numbers, same shapes
+		compare(randn(5, 7, 3), randn(6, 3), 1)    // other shapes
+		compare(randn(1, 4, 3), randn(2, 4, 3), 0) // the first again
+	})
+}
+
+// What a compiled function fails with is what the function would fail with,
+// and it can be called again.
+func TestCompileFailures(t *testing.T) {
+	compiles(t)
+	before := active(t)
+	stop := errors.New("stop here")
+	value := &struct{ int }{1}
+	failures := map[string]struct {
+		fail  func(x *mlx.Array)
+		check func(err error, p any) bool
+	}{
+		"an operation": {func(x *mlx.Array) { x.Matmul(x) }, func(err error, _ any) bool {
+			var e *mlx.Error
+			return errors.As(err, &e) && filepath.Base(e.File) == "compile_test.go"
+		}},
+		"Throw": {func(*mlx.Array) { mlx.Throw(stop) }, func(err error, _ any) bool { return err == stop }},
+		"a read": {func(x *mlx.Array) { x.Plus(1).Floats() }, func(err error, _ any) bool {
+			var e *mlx.Error
+			return errors.As(err, &e)
+		}},
+		"a callback": {func(*mlx.Array) { mlx.Call(func() { panic(value) }) }, func(_ error, p any) bool { return p == value }},
+		"a bug":      {func(*mlx.Array) { panic("a bug") }, func(_ error, p any) bool { return p != nil }},
+	}
+	for name, c := range failures {
+		t.Run(name, func(t *testing.T) {
+			attempt := func(f func()) (err error, p any) {
+				defer func() { p = recover() }()
+				return mlx.Do(context.Background(), func() error { f(); return nil }), nil
+			}
+			err, p := attempt(func() {
+				big := block(4)
+				mlx.Compile(func(in []*mlx.Array) []*mlx.Array {
+					mlx.Scope(func() *mlx.Array {
+						y := in[0].Add(big)
+						c.fail(y)
+						return y
+					})
+					return in
+				})([]*mlx.Array{big})
+			})
+			if !c.check(err, p) {
+				t.Errorf("found %v, panic %v", err, p)
+			}
+			if n := active(t) - before; n != 0 {
+				t.Errorf("%d bytes are left", n)
+			}
+			// a job that recovers by itself can call the function again
+			do(t, func() {
+				bad := true
+				f := mlx.Compile(func(in []*mlx.Array) []*mlx.Array {
+					if bad {
+						c.fail(in[0])
+					}
+					return []*mlx.Array{in[0].Plus(1).Square()}
+				})
+				x := mlx.Full(2, mlx.Float32, 2, 3)
+				func() {
+					defer func() { recover() }()
+					f([]*mlx.Array{x})
+					t.Error("no failure")
+				}()
+				bad = false
+				same(t, "second call", f([]*mlx.Array{x})[0].Floats(), []float32{9, 9, 9, 9, 9, 9})
+			})
+		})
+	}
+}
+
+// Nothing of a compiled function outlives its job: neither the constants that
+// it captured nor its graph.
+func TestCompileEndsWithItsJob(t *testing.T) {
+	compiles(t)
+	before := active(t)
+	var f func([]*mlx.Array) []*mlx.Array
+	for range 3 {
+		do(t, func() {
+			c := block(8)
+			f = mlx.Compile(func(in []*mlx.Array) []*mlx.Array { return []*mlx.Array{in[0].Add(c).Square()} })
+			f([]*mlx.Array{block(8)})[0].Floats()
+		})
+		if n := active(t) - before; n != 0 {
+			t.Errorf("%d bytes are left", n)
+		}
+	}
+	e := fail(t, func() { f([]*mlx.Array{block(8)}) })
+	contains(t, e.Error(), "compiled function used after the job", "compile_test.go:")
+}
+
+func TestCompileInCompile(t *testing.T) {
+	compiles(t)
+	do(t, func() {
+		inner := mlx.Compile(func(in []*mlx.Array) []*mlx.Array { return []*mlx.Array{in[0].Plus(1).Square()} })
+		outer := mlx.Compile(func(in []*mlx.Array) []*mlx.Array { return []*mlx.Array{inner(in)[0].Times(2).Plus(1)} })
+		same(t, "result", outer([]*mlx.Array{mlx.Full(1, mlx.Float32, 2)})[0].Floats(), []float32{9, 9})
+	})
+}
+
+// Where g++ cannot write, a compiled function is an error and no crash.
+func TestCompileWithoutTmp(t *testing.T) {
+	do(t, func() {
+		if mlx.CurrentDevice() != mlx.CPU {
+			t.Skip("only the CPU compiles with g++")
+		}
+	})
+	if os.Getuid() == 0 {
+		write(t, filepath.Join(t.TempDir(), "x"), "")
+	}
+	dir := t.TempDir()
+	write(t, filepath.Join(dir, "file"), "")
+	out := run(t, "compile", ".", "TMPDIR="+filepath.Join(dir, "file"))
+	contains(t, out, "ERROR=mlx: ", "library_test.go:")
+}

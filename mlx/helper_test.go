@@ -1,3 +1,0 @@
-package mlx_test
-
-func helper(mode string) int { return 1 }
