@@ -18,8 +18,8 @@ build: setup ## build bin/gomflux
 
 demo: build ## write a picture with the built-in model
 	@mkdir -p out
-	bin/gomflux generate --model shapes --prompt "a red circle left of a blue square" --seed 7 --output out/demo.png
-	@echo "the picture is out/demo.png"
+	bin/gomflux generate --model shapes --prompt "a red circle left of a blue square" --seed 7 --output out/demo.png --overwrite
+	@echo "The picture is $(CURDIR)/out/demo.png"
 
 test: setup ## run vet and the tests
 	go vet ./...
@@ -47,12 +47,12 @@ lint: setup ## check gofmt, vet and staticcheck
 generate: setup ## make the generated Go files again
 	go generate ./...
 
-bench: setup ## time the phases of a generation
-	go run ./scripts/bench
+bench: setup ## time the phases of a generation (ARGS goes to scripts/bench)
+	go run ./scripts/bench $(ARGS)
 
 VENV = .setup/venv-score
-score: build $(VENV)/ready ## generate 500 pictures with the built-in model and count the right ones
-	go run ./scripts/score
+score: setup $(VENV)/ready ## generate 500 pictures with the built-in model and count the right ones
+	go run ./scripts/score -force
 	$(VENV)/bin/python scripts/train_shapes/check.py out/score --prompts scripts/train_shapes/prompts.json
 
 $(VENV)/ready: scripts/setup/score.txt
