@@ -44,6 +44,11 @@ func findModel(name string) (fs.FS, *gomflux.Defaults, error) {
 	if errors.Is(err, fs.ErrNotExist) {
 		err = fmt.Errorf("%w (built-in models: %s)", err, strings.Join(builtinNames(), ", "))
 	}
+	if err == nil {
+		if _, statErr := fs.Stat(folder, "model_index.json"); errors.Is(statErr, fs.ErrNotExist) {
+			err = fmt.Errorf("model folder %s: has no model_index.json (gomflux reads the layout of Hugging Face diffusers)", name)
+		}
+	}
 	if err != nil {
 		return nil, nil, coded(exitModel, err)
 	}

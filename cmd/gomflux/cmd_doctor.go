@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -111,8 +112,12 @@ func describeMLX(ctx context.Context, lib mlx.Library, line func(what, format st
 				parts = append(parts, s)
 			}
 		}
-		if d.Memory > 0 {
-			parts = append(parts, bytes(int64(d.Memory)))
+		memory := d.Memory
+		if d.Device == mlx.CPU {
+			memory = cmp.Or(memory, systemMemory())
+		}
+		if memory > 0 {
+			parts = append(parts, bytes(int64(memory)))
 		}
 		line("device", "%s, computes in %s", strings.Join(parts, ", "), d.Device.ComputeDtype())
 	}

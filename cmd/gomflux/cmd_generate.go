@@ -67,6 +67,9 @@ second one ends it at once.
 			if cmd.Flags().Changed("prompt") == cmd.Flags().Changed("prompt-file") {
 				return usageErrorf("give the prompt with either --prompt or --prompt-file")
 			}
+			if o.verbose && o.quiet {
+				return usageErrorf("give either --verbose or --quiet")
+			}
 			return o.run(cmd.Context(), cmd.InOrStdin(), cmd.OutOrStdout(), cmd.ErrOrStderr())
 		},
 	}
@@ -88,7 +91,6 @@ second one ends it at once.
 	f.BoolVar(&o.overwrite, "overwrite", false, "replace the file if it is there")
 	f.BoolVarP(&o.verbose, "verbose", "v", false, "print times, memory and libraries")
 	f.BoolVar(&o.quiet, "quiet", false, "print nothing but the seed, warnings and errors")
-	cmd.MarkFlagsMutuallyExclusive("verbose", "quiet")
 	return cmd
 }
 
@@ -153,7 +155,11 @@ func (o *generateOptions) run(ctx context.Context, stdin io.Reader, stdout, stde
 	saved := time.Now()
 
 	if !o.quiet {
-		fmt.Fprintf(stderr, "%dx%d, %d steps of %s, %s in all\n", result.Width, result.Height, result.Steps,
+		steps := "steps"
+		if result.Steps == 1 {
+			steps = "step"
+		}
+		fmt.Fprintf(stderr, "%dx%d, %d %s of %s, %s in all\n", result.Width, result.Height, result.Steps, steps,
 			seconds(result.StepTime/time.Duration(result.Steps)), seconds(saved.Sub(start)))
 	}
 	if o.verbose {

@@ -17,6 +17,7 @@ import (
 	"syscall"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 )
 
 // Exit codes. They are part of the interface: see the EXIT STATUS sections.
@@ -87,12 +88,22 @@ func run(args []string, stdin io.Reader, stdout, stderr io.Writer) (code int) {
 	defer handleSignals(cancel, stderr)()
 
 	root := newRootCommand()
+	started := false // what fails before is cobra's complaint about the command line
+	root.PersistentPreRun = func(*cobra.Command, []string) { started = true }
 	root.SetArgs(args)
 	root.SetIn(stdin)
 	root.SetOut(stdout)
 	root.SetErr(stderr)
 	err := root.ExecuteContext(ctx)
-	if err != nil {
+	var c *codedError
+	switch {
+	case err == nil:
+	case errors.Is(err, errInterrupted):
+		fmt.Fprintln(stderr, "gomflux: interrupted")
+	case !started && !errors.As(err, &c):
+		err = usageErrorf("%w (gomflux --help lists what there is)", err)
+		fallthrough
+	default:
 		fmt.Fprintf(stderr, "gomflux: %v\n", err)
 	}
 	return exitCode(err)
@@ -101,6 +112,7 @@ func run(args []string, stdin io.Reader, stdout, stderr io.Writer) (code int) {
 // handleSignals makes the first signal end the context and the second one the
 // process: nothing can abort what MLX is computing.
 func handleSignals(cancel context.CancelCauseFunc, stderr io.Writer) (stop func()) {
+	signal.Ignore(syscall.SIGXFSZ) // the write fails instead, with an error
 	signals := make(chan os.Signal, 2)
 	signal.Notify(signals, os.Interrupt, syscall.SIGTERM)
 	go func() {
@@ -108,6 +120,7 @@ func handleSignals(cancel context.CancelCauseFunc, stderr io.Writer) (stop func(
 			return
 		}
 		cancel(errInterrupted)
+		fmt.Fprintln(stderr, "gomflux: stopping as soon as what is being computed is done (once more ends it at once)")
 		if _, ok := <-signals; !ok {
 			return
 		}
@@ -132,17 +145,16 @@ Metal on Macs, with CUDA or on the CPU on Linux.
 		Version:       version(),
 		SilenceErrors: true,
 		SilenceUsage:  true,
-		Args:          cobra.ArbitraryArgs,
-		RunE: func(cmd *cobra.Command, args []string) error {
-			if len(args) > 0 {
-				return usageErrorf("unknown command %q (gomflux --help lists the commands)", args[0])
-			}
-			return cmd.Help()
-		},
+
+		DisableSuggestions: true,
 	}
 	root.SetVersionTemplate("{{.Version}}\n")
 	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
-		return usageErrorf("%w (%s --help lists the flags)", err, cmd.CommandPath())
+		var unknown *pflag.NotExistError
+		if errors.As(err, &unknown) {
+			return usageErrorf("%w (%s --help lists the flags)", err, cmd.CommandPath())
+		}
+		return coded(exitUsage, err)
 	})
 	root.CompletionOptions.HiddenDefaultCmd = true
 	root.AddCommand(newGenerateCommand(), newDoctorCommand(), newVersionCommand())

@@ -65,18 +65,18 @@ func (d *display) start(p gomflux.Progress) {
 	elapsed := decor.Any(func(decor.Statistics) string { return fmt.Sprintf(" %.0f s", time.Since(start).Seconds()) })
 	switch p.Phase {
 	case gomflux.PhaseLoad:
-		d.bar = d.bars.New(p.TotalBytes+1, mpb.BarStyle(), mpb.PrependDecorators(decor.Name("load "+p.Component+" ")),
+		d.bar = d.bars.New(p.TotalBytes+1, mpb.BarStyle(), mpb.PrependDecorators(decor.Name("load "+p.Component)),
 			mpb.AppendDecorators(decor.Any(func(s decor.Statistics) string {
-				return fmt.Sprintf(" %s of %s", bytes(s.Current), bytes(p.TotalBytes))
+				return fmt.Sprintf("%s of %s", bytes(s.Current), bytes(p.TotalBytes))
 			})))
 	case gomflux.PhaseStep:
 		// one more than there are, since a full bar ends itself
 		d.bar = d.bars.New(int64(p.Steps)+1, mpb.BarStyle(), mpb.PrependDecorators(decor.Any(func(s decor.Statistics) string {
-			return fmt.Sprintf("step %d/%d ", min(s.Current+1, int64(p.Steps)), p.Steps)
+			return fmt.Sprintf("step %d/%d", min(s.Current+1, int64(p.Steps)), p.Steps)
 		})), mpb.AppendDecorators(decor.Any(func(decor.Statistics) string {
 			d.mu.Lock()
 			defer d.mu.Unlock()
-			return " " + d.steps.text(time.Now())
+			return d.steps.text(time.Now())
 		})))
 	default:
 		d.bar = d.bars.MustAdd(1, mpb.NopStyle().Build(), mpb.PrependDecorators(decor.Name(string(p.Phase)), elapsed))
