@@ -60,7 +60,7 @@ Ctrl-C ends the run at the next chance and leaves no half-written file; a
 second one ends it at once.
 ` + exitStatus,
 		Example: `  gomflux generate --model shapes --prompt "a red circle left of a blue square"
-  gomflux generate -m ./Z-Image-Turbo -p "a lighthouse at dusk" --steps 9 --guidance 0 -S 42 -o lighthouse.png
+  gomflux generate -m ./Z-Image-Turbo -p "a lighthouse at dusk" --steps 8 --guidance 0 -S 42 -o lighthouse.png
   echo "a green star" | gomflux generate -m shapes -p -`,
 		Args: noArgs(" (a prompt of several words needs quotes, and --prompt before it)"),
 		RunE: func(cmd *cobra.Command, _ []string) error {
