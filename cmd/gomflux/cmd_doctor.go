@@ -58,7 +58,7 @@ func doctor(ctx context.Context, w io.Writer) error {
 
 	lib, err := mlx.Open()
 	if err == nil {
-		line("mlx-c", "%s", lib.MLXC)
+		line("mlx-c", "ABI 0.7, %s", lib.MLXC)
 		err = describeMLX(ctx, lib, line)
 	}
 	if err != nil {

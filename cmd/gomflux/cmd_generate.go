@@ -113,7 +113,7 @@ func (o *generateOptions) run(ctx context.Context, stdin io.Reader, stdout, stde
 	}
 
 	start := time.Now()
-	show := o.display(stderr)
+	show := o.display(ctx, stderr)
 	defer func() { show.close() }()
 	model, err := gomflux.OpenFS(ctx, fsys, &gomflux.OpenOptions{
 		Device: o.device.orZero(), Dtype: o.dtype.orZero(), Defaults: defaults, Progress: show.report,
@@ -125,7 +125,7 @@ func (o *generateOptions) run(ctx context.Context, stdin io.Reader, stdout, stde
 	show.close()
 	loaded := time.Now()
 
-	show = o.display(stderr)
+	show = o.display(ctx, stderr)
 	seed := uint64(rand.Uint32())
 	if o.seed.value != nil {
 		seed = *o.seed.value
@@ -172,11 +172,11 @@ func (o *generateOptions) run(ctx context.Context, stdin io.Reader, stdout, stde
 	return err
 }
 
-func (o *generateOptions) display(stderr io.Writer) *display {
+func (o *generateOptions) display(ctx context.Context, stderr io.Writer) *display {
 	if o.quiet {
 		return &display{}
 	}
-	return newDisplay(stderr)
+	return newDisplay(ctx, stderr)
 }
 
 // maxPrompt bounds what is read as a prompt, in bytes. No model takes as much.

@@ -75,11 +75,9 @@ func main() {
 
 func run(args []string, stdin io.Reader, stdout, stderr io.Writer) (code int) {
 	defer func() {
-		// a bug: one line that can be reported, not a page of goroutines
 		if p := recover(); p != nil {
 			removeTemporaries()
-			text, _, _ := strings.Cut(fmt.Sprint(p), "\n")
-			fmt.Fprintf(stderr, "gomflux: internal error: %s (this is a bug: please report it with the command at %s)\n", text, reportURL)
+			fmt.Fprintln(stderr, internalError(p))
 			code = exitFailure
 		}
 	}()
@@ -109,6 +107,13 @@ func run(args []string, stdin io.Reader, stdout, stderr io.Writer) (code int) {
 	return exitCode(err)
 }
 
+// internalError is one line about a bug that can be reported, not a page of
+// goroutines.
+func internalError(p any) string {
+	text, _, _ := strings.Cut(fmt.Sprint(p), "\n")
+	return fmt.Sprintf("gomflux: internal error: %s (this is a bug: please report it with the command at %s)", text, reportURL)
+}
+
 // handleSignals makes the first signal end the context and the second one the
 // process: nothing can abort what MLX is computing.
 func handleSignals(cancel context.CancelCauseFunc, stderr io.Writer) (stop func()) {
@@ -120,7 +125,6 @@ func handleSignals(cancel context.CancelCauseFunc, stderr io.Writer) (stop func(
 			return
 		}
 		cancel(errInterrupted)
-		fmt.Fprintln(stderr, "gomflux: stopping as soon as what is being computed is done (once more ends it at once)")
 		if _, ok := <-signals; !ok {
 			return
 		}

@@ -172,7 +172,7 @@ func interrupt(t *testing.T, signals []syscall.Signal, after time.Duration, args
 	}
 	time.Sleep(after)
 	for _, s := range signals {
-		if err := cmd.Process.Signal(s); err != nil {
+		if err := cmd.Process.Signal(s); err != nil && !errors.Is(err, os.ErrProcessDone) {
 			t.Error(err)
 		}
 		time.Sleep(10 * time.Millisecond) // two at once would be one
@@ -207,6 +207,13 @@ func TestRemoveTemporaries(t *testing.T) {
 	temporaries.Unlock()
 	if _, err := os.Stat(f.Name()); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("%s is there: %v", f.Name(), err)
+	}
+}
+
+func TestInternalError(t *testing.T) {
+	got := internalError("index out of range [3]\n\non the MLX thread:\ngoroutine 7 [running]:")
+	if want := "gomflux: internal error: index out of range [3] (this is a bug: please report it"; !strings.HasPrefix(got, want) || strings.Contains(got, "\n") {
+		t.Errorf("%q", got)
 	}
 }
 

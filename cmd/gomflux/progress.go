@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"fmt"
 	"io"
 	"os"
@@ -17,6 +18,7 @@ import (
 // A display shows how far a run is, on one line that changes.
 type display struct {
 	bars *mpb.Progress // nil: nothing is shown
+	stop func() bool   // ends the wait for an interruption
 	bar  *mpb.Bar
 	last gomflux.Progress
 
@@ -24,12 +26,16 @@ type display struct {
 	steps stepClock
 }
 
-// newDisplay shows nothing unless w is a terminal.
-func newDisplay(w io.Writer) *display {
+// newDisplay shows nothing unless w is a terminal. Someone there who
+// interrupts the run is told that it takes a moment.
+func newDisplay(ctx context.Context, w io.Writer) *display {
 	if f, ok := w.(*os.File); !ok || !term.IsTerminal(int(f.Fd())) {
 		return &display{}
 	}
-	return &display{bars: mpb.New(mpb.WithOutput(w), mpb.WithWidth(24))}
+	bars := mpb.New(mpb.WithOutput(w), mpb.WithWidth(24))
+	return &display{bars: bars, stop: context.AfterFunc(ctx, func() {
+		fmt.Fprintln(bars, "stopping as soon as what is being computed is done (Ctrl-C again ends it at once)")
+	})}
 }
 
 // report takes what Open and Generate report.
@@ -88,6 +94,7 @@ func (d *display) close() {
 	if d.bars == nil {
 		return
 	}
+	d.stop()
 	if d.bar != nil {
 		d.bar.Abort(true)
 	}
