@@ -263,7 +263,7 @@ func (o *generateOptions) checkLibrary(ctx context.Context, stderr io.Writer) (m
 	return lib, nil
 }
 
-const blasHint = "no fast BLAS library found, so the CPU is about 30 times slower than it could be (install OpenBLAS; on Debian and Ubuntu: apt install libopenblas0-pthread)"
+const blasHint = "no fast BLAS library found, so the CPU is about ten times slower than it could be (install OpenBLAS; on Debian and Ubuntu: apt install libopenblas0-pthread)"
 
 // slowBLAS says whether MLX's matrix products on the CPU are done by the
 // reference BLAS. Macs bring a fast one.

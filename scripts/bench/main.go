@@ -29,29 +29,29 @@ import (
 
 // A report is what one bench measured. Times are in seconds.
 type report struct {
-	Model    string
-	Class    string
-	Device   string
-	Dtype    string
-	MLX      string
-	BLAS     string
-	CPUs     int
-	Height   int
-	Width    int
-	Steps    int
-	Guidance float64
-	Tokens   int // of the prompt
-	Runs     int
+	Model    string  `json:"model"`
+	Class    string  `json:"class"`
+	Device   string  `json:"device"`
+	Dtype    string  `json:"dtype"`
+	MLX      string  `json:"mlx"`
+	BLAS     string  `json:"blas"`
+	CPUs     int     `json:"cpus"`
+	Height   int     `json:"height"`
+	Width    int     `json:"width"`
+	Steps    int     `json:"steps"`
+	Guidance float64 `json:"guidance"`
+	Tokens   int     `json:"prompt_tokens"`
+	Runs     int     `json:"runs"`
 
-	Load   float64
-	Encode float64
-	Step   float64 // one step
-	Decode float64
+	Load   float64 `json:"load_s"`
+	Encode float64 `json:"encode_s"`
+	Step   float64 `json:"step_s"`
+	Decode float64 `json:"decode_s"`
 
-	PeakMemory   int     // bytes
-	StepTFLOP    float64 // work of one step
-	StepTFLOPS   float64 // per second
-	MatmulTFLOPS float64 // what a large square product reaches
+	PeakMemory   int     `json:"peak_memory_bytes"`
+	StepTFLOP    float64 `json:"step_tflop"`         // work of one step
+	StepTFLOPS   float64 `json:"step_tflop_per_s"`   // how fast it is done
+	MatmulTFLOPS float64 `json:"matmul_tflop_per_s"` // what a large square product reaches
 }
 
 func main() {
