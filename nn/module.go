@@ -12,6 +12,8 @@
 package nn
 
 import (
+	"slices"
+
 	"github.com/gomflux/gomflux/hooks"
 	"github.com/gomflux/gomflux/mlx"
 )
@@ -35,7 +37,7 @@ func (m *Module) Tap(out *mlx.Array, in ...*mlx.Array) *mlx.Array {
 	if !m.points.Active() {
 		return out
 	}
-	return m.points.Pass(m.path, out, in)
+	return m.points.Pass(m.path, out, slices.Clone(in)) // a copy, so that in stays off the heap
 }
 
 // TapImage is Tap for arrays with channels last ([N, H, W, C] or [N, L, C]),
