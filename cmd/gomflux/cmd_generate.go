@@ -96,7 +96,7 @@ second one ends it at once.
 
 func (o *generateOptions) run(ctx context.Context, stdin io.Reader, stdout, stderr io.Writer) error {
 	// what is cheap to check comes first: a model can take minutes to load
-	prompt, err := o.readPrompt(stdin)
+	prompt, err := o.readPrompt(ctx, stdin)
 	if err != nil {
 		return coded(exitUsage, err)
 	}
@@ -136,6 +136,9 @@ func (o *generateOptions) run(ctx context.Context, stdin io.Reader, stdout, stde
 	}
 	if err := model.Check(options); err != nil {
 		return coded(exitUsage, err)
+	}
+	if o.negative != "" && (o.guidance.value == nil && model.Defaults().Guidance == 0 || o.guidance.value != nil && *o.guidance.value == 0) {
+		fmt.Fprintln(stderr, "gomflux: warning: the negative prompt does nothing without guidance (--guidance)")
 	}
 	fmt.Fprintf(stderr, "seed %d\n", seed)
 	result, err := model.Generate(ctx, options)
@@ -183,7 +186,7 @@ func (o *generateOptions) display(ctx context.Context, stderr io.Writer) *displa
 const maxPrompt = 1 << 20
 
 // readPrompt gets the prompt from where it is and checks it as text.
-func (o *generateOptions) readPrompt(stdin io.Reader) (string, error) {
+func (o *generateOptions) readPrompt(ctx context.Context, stdin io.Reader) (string, error) {
 	prompt, from := o.prompt, "prompt"
 	switch {
 	case o.promptFile != "":
@@ -193,13 +196,13 @@ func (o *generateOptions) readPrompt(stdin io.Reader) (string, error) {
 			return "", fmt.Errorf("%s: %w", from, bare(err))
 		}
 		defer f.Close()
-		if prompt, err = readText(f); err != nil {
+		if prompt, err = readText(ctx, f); err != nil {
 			return "", fmt.Errorf("%s: %w", from, err)
 		}
 	case prompt == "-":
 		from = "prompt on standard input"
 		var err error
-		if prompt, err = readText(stdin); err != nil {
+		if prompt, err = readText(ctx, stdin); err != nil {
 			return "", fmt.Errorf("%s: %w", from, err)
 		}
 	}
@@ -215,11 +218,23 @@ func (o *generateOptions) readPrompt(stdin io.Reader) (string, error) {
 	return prompt, nil
 }
 
-// readText reads all of r without the line end that editors and echo add.
-func readText(r io.Reader) (string, error) {
-	data, err := io.ReadAll(io.LimitReader(r, maxPrompt+1))
-	if err != nil {
-		return "", bare(err)
+// readText reads all of r without the line end that editors and echo add. A
+// read cannot be interrupted, so nobody waits for it when ctx is done.
+func readText(ctx context.Context, r io.Reader) (string, error) {
+	var data []byte
+	done := make(chan error, 1)
+	go func() {
+		var err error
+		data, err = io.ReadAll(io.LimitReader(r, maxPrompt+1))
+		done <- err
+	}()
+	select {
+	case <-ctx.Done():
+		return "", context.Cause(ctx)
+	case err := <-done:
+		if err != nil {
+			return "", bare(err)
+		}
 	}
 	if len(data) > maxPrompt {
 		return "", fmt.Errorf("is longer than %s", bytes(maxPrompt))

@@ -193,6 +193,30 @@ func interrupt(t *testing.T, signals []syscall.Signal, after time.Duration, args
 	}
 }
 
+// TestInterruptReading is while the prompt is still being typed.
+func TestInterruptReading(t *testing.T) {
+	cmd := exec.Command("gomflux", "generate", "-m", absolute(tinyModel), "-p", "-")
+	cmd.Dir = t.TempDir()
+	stdin, err := cmd.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	// more than fits a pipe, so that it returns when the command is reading
+	if _, err := stdin.Write(make([]byte, 256<<10)); err != nil {
+		t.Error(err)
+	}
+	if err := cmd.Process.Signal(syscall.SIGINT); err != nil {
+		t.Error(err)
+	}
+	var exit *exec.ExitError
+	if err := cmd.Wait(); !errors.As(err, &exit) || exit.ExitCode() != exitInterrupted {
+		t.Errorf("ended with %v, expected exit code %d", err, exitInterrupted)
+	}
+}
+
 // TestRemoveTemporaries is what the second signal relies on.
 func TestRemoveTemporaries(t *testing.T) {
 	dir := t.TempDir()

@@ -53,6 +53,9 @@ func (d *display) report(p gomflux.Progress) {
 	if started {
 		d.start(p)
 	}
+	if d.bar == nil {
+		return // the terminal is gone
+	}
 	switch p.Phase {
 	case gomflux.PhaseLoad:
 		d.bar.SetCurrent(p.Bytes)
@@ -67,26 +70,32 @@ func (d *display) start(p gomflux.Progress) {
 		d.bar.Abort(true)
 		d.bar.Wait()
 	}
-	start := time.Now()
-	elapsed := decor.Any(func(decor.Statistics) string { return fmt.Sprintf(" %.0f s", time.Since(start).Seconds()) })
+	// a bar that is full ends itself, so totals are one more than there is
+	total := int64(1)
+	filler := mpb.BarStyle().Build()
+	var left, right decor.DecorFunc
 	switch p.Phase {
 	case gomflux.PhaseLoad:
-		d.bar = d.bars.New(p.TotalBytes+1, mpb.BarStyle(), mpb.PrependDecorators(decor.Name("load "+p.Component)),
-			mpb.AppendDecorators(decor.Any(func(s decor.Statistics) string {
-				return fmt.Sprintf("%s of %s", bytes(s.Current), bytes(p.TotalBytes))
-			})))
+		total += p.TotalBytes
+		left = func(decor.Statistics) string { return "load " + p.Component }
+		right = func(s decor.Statistics) string { return fmt.Sprintf("%s of %s", bytes(s.Current), bytes(p.TotalBytes)) }
 	case gomflux.PhaseStep:
-		// one more than there are, since a full bar ends itself
-		d.bar = d.bars.New(int64(p.Steps)+1, mpb.BarStyle(), mpb.PrependDecorators(decor.Any(func(s decor.Statistics) string {
+		total += int64(p.Steps)
+		left = func(s decor.Statistics) string {
 			return fmt.Sprintf("step %d/%d", min(s.Current+1, int64(p.Steps)), p.Steps)
-		})), mpb.AppendDecorators(decor.Any(func(decor.Statistics) string {
+		}
+		right = func(decor.Statistics) string {
 			d.mu.Lock()
 			defer d.mu.Unlock()
 			return d.steps.text(time.Now())
-		})))
+		}
 	default:
-		d.bar = d.bars.MustAdd(1, mpb.NopStyle().Build(), mpb.PrependDecorators(decor.Name(string(p.Phase)), elapsed))
+		filler = mpb.NopStyle().Build()
+		start := time.Now()
+		left = func(decor.Statistics) string { return fmt.Sprintf("%s %.0f s", p.Phase, time.Since(start).Seconds()) }
+		right = func(decor.Statistics) string { return "" }
 	}
+	d.bar, _ = d.bars.Add(total, filler, mpb.PrependDecorators(decor.Any(left)), mpb.AppendDecorators(decor.Any(right)))
 }
 
 // close removes the line.
