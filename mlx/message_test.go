@@ -19,3 +19,14 @@ func TestCleanMessage(t *testing.T) {
 		}
 	}
 }
+
+// A message is told once: a later failure without one does not repeat it.
+func TestTakeMessage(t *testing.T) {
+	defer func(before string) { lastMessage = before }(lastMessage)
+	lastMessage = "[add] failed"
+	for _, want := range []string{"[add] failed", "operation failed without a message"} {
+		if got := takeMessage(); got != want {
+			t.Errorf("found %q, expected %q", got, want)
+		}
+	}
+}
