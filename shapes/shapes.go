@@ -24,4 +24,4 @@ var FS = func() fs.FS {
 }()
 
 // Defaults are the settings that the model's score was measured with.
-var Defaults = models.Defaults{Steps: 12, Guidance: 0, Height: 256, Width: 256, MaxSequenceLength: 512}
+var Defaults = models.Defaults{Steps: 12, Guidance: 2, Height: 256, Width: 256, MaxSequenceLength: 512}
