@@ -109,7 +109,8 @@ func Keep(arrays ...*Array) {
 	}
 }
 
-// Free frees arrays at once. It is never needed for correctness.
+// Free frees an array at once. A loop that replaces an array by the result of a
+// Scope wants it, since the results pile up in the scope around it.
 func (a *Array) Free() {
 	a.scope = nil
 	a.free()

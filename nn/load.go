@@ -54,8 +54,10 @@ func Load(model any, ck *weights.Checkpoint, o LoadOptions) error {
 
 	var total, done int64
 	byFile := map[string][]string{}
+	uses := map[string]int{} // more than one where weights are tied
 	for _, t := range found {
 		total += t.End - t.Begin
+		uses[t.Name]++
 		byFile[t.File] = append(byFile[t.File], t.Name)
 	}
 	arrays := map[string]*mlx.Array{}
@@ -88,7 +90,9 @@ func Load(model any, ck *weights.Checkpoint, o LoadOptions) error {
 			}
 			return a
 		})
-		arrays[t.Name].Free()
+		if uses[t.Name]--; uses[t.Name] == 0 {
+			arrays[t.Name].Free()
+		}
 		mlx.Keep(p.Array)
 		mlx.StopPoint()
 		if done += t.End - t.Begin; o.Progress != nil {
