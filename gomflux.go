@@ -19,6 +19,10 @@ import (
 // version cannot run.
 var ErrUnsupported = models.ErrUnsupported
 
+// ErrRequest is what errors about Options are (errors.Is): a size, a number or
+// a prompt that the model cannot take.
+var ErrRequest = models.ErrRequest
+
 // Progress tells what a run has reached.
 type Progress = models.Progress
 

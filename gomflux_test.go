@@ -134,7 +134,7 @@ func TestBadOptions(t *testing.T) {
 		o := options(1)
 		test.change(&o)
 		_, err := m.Generate(context.Background(), o)
-		if err == nil || !strings.Contains(err.Error(), test.want) {
+		if !errors.Is(err, gomflux.ErrRequest) || !strings.Contains(err.Error(), test.want) {
 			t.Errorf("error %v, expected %q", err, test.want)
 		}
 	}
@@ -243,7 +243,7 @@ func TestConcurrent(t *testing.T) {
 			o := options(i % 3)
 			steps := 0
 			o.Progress = func(p gomflux.Progress) {
-				if p.Phase == gomflux.PhaseStep {
+				if p.Phase == gomflux.PhaseStep && p.Step > 0 {
 					steps++ // on this goroutine: the race detector says otherwise
 				}
 			}

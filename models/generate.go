@@ -2,6 +2,7 @@ package models
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"image"
 	"math"
@@ -40,13 +41,13 @@ const (
 	PhaseDecode Phase = "decode"
 )
 
-// Progress is what a run has reached. Phases are reported when they start,
-// steps when they are done.
+// Progress is what a run has reached. Phases are reported when they start
+// (steps as step 0), steps when they are done.
 type Progress struct {
 	Phase             Phase
 	Component         string // of PhaseLoad
 	Bytes, TotalBytes int64
-	Step, Steps       int // 1-based
+	Step, Steps       int // steps done, of all
 }
 
 // A Result is a picture and how long its parts took.
@@ -57,8 +58,22 @@ type Result struct {
 	PeakMemory           int           // bytes, of MLX's arrays
 }
 
+// ErrRequest is what errors about a request are (errors.Is): a size, a number
+// or a prompt that another request would not have.
+var ErrRequest = errors.New("bad request")
+
+// A requestError is an error about a request, in its own words.
+type requestError struct{ error }
+
+func (e requestError) Unwrap() error      { return e.error }
+func (requestError) Is(target error) bool { return target == ErrRequest }
+
+func requestErrorf(format string, args ...any) error {
+	return requestError{fmt.Errorf(format, args...)}
+}
+
 // Check says what of a request cannot be done, with a hint. The numbers must
-// have been filled in.
+// have been filled in. Its errors are [ErrRequest].
 func (p *Pipeline) Check(r Request) error {
 	m := p.Multiple()
 	for _, side := range []struct {
@@ -66,17 +81,17 @@ func (p *Pipeline) Check(r Request) error {
 		value int
 	}{{"height", r.Height}, {"width", r.Width}} {
 		if side.value < m || side.value%m != 0 {
-			return fmt.Errorf("%s %d: must be a positive multiple of %d (try %d)", side.name, side.value, m, max(m, (side.value+m/2)/m*m))
+			return requestErrorf("%s %d: must be a positive multiple of %d (try %d)", side.name, side.value, m, max(m, (side.value+m/2)/m*m))
 		}
 	}
 	if r.Steps < 1 {
-		return fmt.Errorf("steps %d: must be at least 1 (this model is meant for %d)", r.Steps, p.Defaults.Steps)
+		return requestErrorf("steps %d: must be at least 1 (this model is meant for %d)", r.Steps, p.Defaults.Steps)
 	}
 	if math.IsNaN(r.Guidance) || math.IsInf(r.Guidance, 0) || r.Guidance < 0 {
-		return fmt.Errorf("guidance %g: must be a number from 0, which is none (this model is meant for %g)", r.Guidance, p.Defaults.Guidance)
+		return requestErrorf("guidance %g: must be a number from 0, which is none (this model is meant for %g)", r.Guidance, p.Defaults.Guidance)
 	}
 	if r.MaxSequenceLength < 1 {
-		return fmt.Errorf("max sequence length %d: must be at least 1", r.MaxSequenceLength)
+		return requestErrorf("max sequence length %d: must be at least 1", r.MaxSequenceLength)
 	}
 	return nil
 }
@@ -140,10 +155,10 @@ func (p *Pipeline) Generate(ctx context.Context, r Request) (*Result, error) {
 func (p *Pipeline) encode(what, text string, limit int) (*mlx.Array, error) {
 	ids, err := p.tokenizer.Encode(p.family.prompt(text))
 	if err != nil {
-		return nil, fmt.Errorf("%s: %w", what, err)
+		return nil, requestErrorf("%s: %w", what, err)
 	}
 	if len(ids) > limit {
-		return nil, fmt.Errorf("%s has %d tokens, with the model's own around it, and the limit is %d (shorten it, or raise --max-sequence-length)", what, len(ids), limit)
+		return nil, requestErrorf("%s has %d tokens, with the model's own around it, and the limit is %d (shorten it, or raise --max-sequence-length)", what, len(ids), limit)
 	}
 	if p.points.Active() {
 		p.points.Value(what+".input_ids", mlx.FromInt32(ids, 1, len(ids)))
@@ -183,6 +198,7 @@ func (p *Pipeline) denoise(r Request, caption, negative *mlx.Array, report func(
 		p.points.Value("timesteps", mlx.FromFloat32(schedule.Timesteps))
 		latents = p.points.Value("latents.init", latents.ExpandDims(0)).Squeeze(0)
 	}
+	report(Progress{Phase: PhaseStep, Steps: r.Steps})
 	for i, t := range schedule.Timesteps {
 		next := mlx.Scope(func() *mlx.Array {
 			p.points.Step = i
@@ -224,7 +240,7 @@ func initialLatents(r Request, shape []int) (*mlx.Array, error) {
 		n *= d
 	}
 	if len(r.Latents) != n {
-		return nil, fmt.Errorf("%d initial latents given, expected %d for shape %v", len(r.Latents), n, shape)
+		return nil, requestErrorf("%d initial latents given, expected %d for shape %v", len(r.Latents), n, shape)
 	}
 	return mlx.FromFloat32(r.Latents, shape...), nil
 }

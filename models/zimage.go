@@ -73,7 +73,7 @@ func (z *zimage) guide(positive, negative *mlx.Array, scale float64) *mlx.Array 
 func (z *zimage) predictor(caption *mlx.Array, h, w int, compile compiler) (predictor, error) {
 	s, err := z.transformer.Sequence(h, w, caption.Dim(0))
 	if err != nil {
-		return nil, err
+		return nil, requestError{err}
 	}
 	forward := compile(func(in []*mlx.Array) []*mlx.Array {
 		return []*mlx.Array{z.transformer.Forward(in[0], in[1], in[2], s)}

@@ -144,9 +144,8 @@ func (o *generateOptions) run(ctx context.Context, stdin io.Reader, stdout, stde
 	result, err := model.Generate(ctx, options)
 	show.close()
 	if err != nil {
-		var failed *mlx.Error
-		if show.last.Phase == gomflux.PhaseEncode && !errors.As(err, &failed) {
-			return coded(exitUsage, err) // the prompt's fault: it is too long
+		if errors.Is(err, gomflux.ErrRequest) {
+			return coded(exitUsage, err) // the prompt is too long, say
 		}
 		return err
 	}
