@@ -86,6 +86,10 @@ func setDefaults() {
 		// changing shapes ends in an exception on CUDA
 		"MLX_ENABLE_CACHE_THRASHING_CHECK": "0",
 		"MLX_CUDA_GRAPH_CACHE_SIZE":        "4000",
+		// float32 is to mean float32: on GPUs MLX multiplies it with 10 bits of
+		// precision otherwise. Models compute in bfloat16 there unless told to
+		// be exact
+		"MLX_ENABLE_TF32": "0",
 	} {
 		if _, set := os.LookupEnv(name); !set {
 			os.Setenv(name, value)
