@@ -11,7 +11,7 @@ import (
 	"github.com/gomflux/gomflux/models"
 )
 
-//go:embed *
+//go:embed all:model
 var files embed.FS
 
 // FS holds the model in the layout of Hugging Face diffusers.

@@ -21,13 +21,9 @@ type builtin struct {
 }
 
 // builtins holds the built-in models by name.
-var builtins = func() map[string]builtin {
-	m := map[string]builtin{}
-	if _, err := fs.Stat(shapes.FS, "model_index.json"); err == nil {
-		m["shapes"] = builtin{shapes.FS, shapes.Defaults, "one or two coloured shapes"}
-	}
-	return m
-}()
+var builtins = map[string]builtin{
+	"shapes": {shapes.FS, shapes.Defaults, "one or two coloured shapes"},
+}
 
 func builtinNames() []string { return slices.Sorted(maps.Keys(builtins)) }
 
