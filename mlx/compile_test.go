@@ -91,11 +91,11 @@ func TestCompileFailures(t *testing.T) {
 	}
 	for name, c := range failures {
 		t.Run(name, func(t *testing.T) {
-			attempt := func(f func()) (err error, p any) {
+			attempt := func(f func()) (p any, err error) {
 				defer func() { p = recover() }()
-				return mlx.Do(context.Background(), func() error { f(); return nil }), nil
+				return nil, mlx.Do(context.Background(), func() error { f(); return nil })
 			}
-			err, p := attempt(func() {
+			p, err := attempt(func() {
 				big := block(4)
 				mlx.Compile(func(in []*mlx.Array) []*mlx.Array {
 					mlx.Scope(func() *mlx.Array {
