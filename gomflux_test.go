@@ -205,7 +205,9 @@ func TestDamagedModels(t *testing.T) {
 			os.Truncate(filepath.Join(dir, shard), info.Size()-1)
 		}, []string{shard}},
 		{"layer count", replace("transformer/config.json", `"n_layers": 2`, `"n_layers": 3`), []string{"missing: layers.2.attention.to_q.weight, expected [32 32]", "layers.2.ffn_norm2.weight"}},
-		{"shape", replace("transformer/config.json", `"cap_feat_dim": `, `"cap_feat_dim": 1`), []string{"wrong shape: cap_embedder.0.weight, expected", "found"}},
+		{"shape", replace("text_encoder/config.json", `"intermediate_size": `, `"intermediate_size": 1`), []string{"wrong shape: model.layers.0.mlp.gate_proj.weight, expected", "found"}},
+		{"other text encoder", replace("transformer/config.json", `"cap_feat_dim": `, `"cap_feat_dim": 1`), []string{"hidden_size", "cap_feat_dim"}},
+		{"other vae", replace("vae/config.json", `"latent_channels": `, `"latent_channels": 1`), []string{"latent_channels", "in_channels"}},
 		{"unexpected", replace("transformer/config.json", `"n_layers": 2`, `"n_layers": 1`), []string{"unexpected: layers.1.attention.to_q.weight"}},
 		{"activation", replace("text_encoder/config.json", `"silu"`, `"gelu"`), []string{"text_encoder/config.json", `hidden_act "gelu"`}},
 		{"config", replace("vae/config.json", "{", "{,"), []string{"vae/config.json", "line 1"}},

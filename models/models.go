@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"path"
 	"sort"
 	"strings"
 
@@ -50,9 +49,9 @@ type Defaults struct {
 // thread, except defaults.
 type family interface {
 	defaults() Defaults
-	// components are the folders that load reads, besides vae, scheduler and
-	// tokenizer.
-	load(l *loader) error
+	// configure reads the configs of its components and declares them: all but
+	// scheduler, tokenizer and vae, which every pipeline has.
+	configure(l *loader) ([]component, error)
 	// prompt is the text that the tokenizer gets for a user's prompt.
 	prompt(text string) string
 	// encode turns token ids into what the transformer receives.
@@ -115,30 +114,49 @@ func Load(fsys fs.FS, o LoadOptions) (*Pipeline, error) {
 	}
 	p.Defaults = p.family.defaults()
 
-	l := &loader{fsys: fsys, pipeline: p, report: o.Progress}
-	p.scheduler = scheduler.DefaultFlowMatchEulerConfig()
-	if err := l.config("scheduler/scheduler_config.json", &p.scheduler); err != nil {
-		return nil, err
-	}
-	var err error
-	if p.tokenizer, err = textenc.LoadTokenizer(fsys, "tokenizer"); err != nil {
-		return nil, err
-	}
-	if err := p.family.load(l); err != nil {
-		p.tokenizer.Close()
-		return nil, err
-	}
-	c := vae.DefaultKLConfig()
-	if err := l.config("vae/config.json", &c); err != nil {
-		p.tokenizer.Close()
-		return nil, err
-	}
-	p.vae = vae.NewKL(c)
-	if err := l.weights("vae", p.vae); err != nil {
-		p.tokenizer.Close()
+	if err := p.load(&loader{fsys: fsys, pipeline: p, report: o.Progress}); err != nil {
+		p.Close()
 		return nil, err
 	}
 	return p, nil
+}
+
+// load reads all small files and all headers before the first tensor, so that
+// what is wrong with a folder is said before gigabytes are read.
+func (p *Pipeline) load(l *loader) (err error) {
+	p.scheduler = scheduler.DefaultFlowMatchEulerConfig()
+	if err := l.config("scheduler/scheduler_config.json", &p.scheduler); err != nil {
+		return err
+	}
+	components, err := p.family.configure(l)
+	if err != nil {
+		return err
+	}
+	c := vae.DefaultKLConfig()
+	if err := l.config("vae/config.json", &c); err != nil {
+		return err
+	}
+	if channels := p.family.latentShape(1, 1)[0]; channels != c.LatentChannels {
+		return fmt.Errorf("the vae's latent_channels is %d and the transformer's in_channels %d: they belong to different models", c.LatentChannels, channels)
+	}
+	p.vae = vae.NewKL(c)
+	components = append(components, component{name: "vae", model: p.vae})
+	if p.tokenizer, err = textenc.LoadTokenizer(l.fsys, "tokenizer"); err != nil {
+		return err
+	}
+	checkpoints := make([]*weights.Checkpoint, len(components))
+	for i, c := range components {
+		if checkpoints[i], err = weights.OpenCheckpoint(l.fsys, c.name); err != nil {
+			return err
+		}
+		defer checkpoints[i].Close()
+	}
+	for i, c := range components {
+		if err := l.weights(c, checkpoints[i]); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // Classes lists the pipeline classes that can be run.
@@ -153,7 +171,11 @@ func Classes() []string {
 
 // Close frees what is not the garbage collector's. Arrays are freed when
 // nothing refers to the pipeline any more.
-func (p *Pipeline) Close() { p.tokenizer.Close() }
+func (p *Pipeline) Close() {
+	if p.tokenizer != nil {
+		p.tokenizer.Close()
+	}
+}
 
 // Device is where the pipeline runs.
 func (p *Pipeline) Device() mlx.Device { return p.device }
@@ -163,6 +185,14 @@ func (p *Pipeline) Dtype() mlx.Dtype { return p.dtype }
 
 // Multiple is what heights and widths must be a multiple of, in pixels.
 func (p *Pipeline) Multiple() int { return p.vae.Config.ScaleFactor() * p.family.multiple() }
+
+// A component is a part of a pipeline with weights.
+type component struct {
+	name     string // of its folder
+	model    any    // a pointer to a struct, for nn.Load
+	prefixes []string
+	ignore   []string
+}
 
 // A loader reads the components of one folder.
 type loader struct {
@@ -182,21 +212,13 @@ func (l *loader) config(name string, c interface{ Validate() error }) error {
 	return nil
 }
 
-// weights fills a component from the folder of its name.
-func (l *loader) weights(name string, model any, more ...func(*nn.LoadOptions)) error {
-	ck, err := weights.OpenCheckpoint(l.fsys, name)
-	if err != nil {
-		return err
-	}
-	defer ck.Close()
-	o := nn.LoadOptions{Name: path.Base(name), Points: &l.pipeline.points, Dtype: l.pipeline.dtype}
+// weights fills a component from its checkpoint.
+func (l *loader) weights(c component, ck *weights.Checkpoint) error {
+	o := nn.LoadOptions{Name: c.name, Points: &l.pipeline.points, Dtype: l.pipeline.dtype, Prefixes: c.prefixes, Ignore: c.ignore}
 	if l.report != nil {
 		o.Progress = func(done, total int64) {
-			l.report(Progress{Phase: PhaseLoad, Component: name, Bytes: done, TotalBytes: total})
+			l.report(Progress{Phase: PhaseLoad, Component: c.name, Bytes: done, TotalBytes: total})
 		}
 	}
-	for _, f := range more {
-		f(&o)
-	}
-	return nn.Load(model, ck, o)
+	return nn.Load(c.model, ck, o)
 }

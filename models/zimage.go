@@ -1,8 +1,9 @@
 package models
 
 import (
+	"fmt"
+
 	"github.com/gomflux/gomflux/mlx"
-	"github.com/gomflux/gomflux/nn"
 	"github.com/gomflux/gomflux/scheduler"
 	"github.com/gomflux/gomflux/textenc"
 	"github.com/gomflux/gomflux/transformer"
@@ -19,29 +20,30 @@ func (z *zimage) defaults() Defaults {
 	return Defaults{Steps: 50, Guidance: 5, Height: 1024, Width: 1024, MaxSequenceLength: 512}
 }
 
-func (z *zimage) load(l *loader) error {
+func (z *zimage) configure(l *loader) ([]component, error) {
 	z.dtype = l.pipeline.dtype
-
 	text := textenc.DefaultQwen3Config()
 	if err := l.config("text_encoder/config.json", &text); err != nil {
-		return err
+		return nil, err
+	}
+	c := transformer.DefaultZImageConfig()
+	if err := l.config("transformer/config.json", &c); err != nil {
+		return nil, err
+	}
+	if text.HiddenSize != c.CapFeatDim {
+		return nil, fmt.Errorf("the text encoder's hidden_size is %d and the transformer's cap_feat_dim %d: they belong to different models", text.HiddenSize, c.CapFeatDim)
 	}
 	// hidden_states[-2]: the last layer and the norm behind it are not needed
 	z.textEncoder = textenc.NewQwen3(text, text.NumHiddenLayers-1, z.dtype)
-	err := l.weights("text_encoder", z.textEncoder, func(o *nn.LoadOptions) {
-		o.Prefixes = []string{"model."} // as a Qwen3ForCausalLM saves it
-		o.Ignore = z.textEncoder.Unused()
-	})
-	if err != nil {
-		return err
-	}
-
-	c := transformer.DefaultZImageConfig()
-	if err := l.config("transformer/config.json", &c); err != nil {
-		return err
-	}
 	z.transformer = transformer.NewZImage(c)
-	return l.weights("transformer", z.transformer)
+	return []component{
+		{
+			name: "text_encoder", model: z.textEncoder,
+			prefixes: []string{"model."}, // as a Qwen3ForCausalLM saves it
+			ignore:   z.textEncoder.Unused(),
+		},
+		{name: "transformer", model: z.transformer},
+	}, nil
 }
 
 // prompt is Qwen3's chat template with enable_thinking=True and a generation
