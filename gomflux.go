@@ -46,6 +46,9 @@ type OpenOptions struct {
 	Dtype string
 	// Defaults, if set, replace those of the model's pipeline class.
 	Defaults *Defaults
+	// For, if set, are options that the model is to be used with: what it
+	// cannot do of them is an error before its weights are read.
+	For *Options
 	// Progress is called on the caller's goroutine while the model is loaded.
 	Progress func(Progress)
 }
@@ -81,17 +84,17 @@ func OpenFS(ctx context.Context, fsys fs.FS, o *OpenOptions) (*Model, error) {
 		}
 		dtype = &d
 	}
+	load := models.LoadOptions{Device: device, Dtype: dtype, Defaults: o.Defaults, Progress: onCaller(o.Progress)}
+	if o.For != nil {
+		load.Check = func(p *models.Pipeline) error { return p.Check(request(p, *o.For)) }
+	}
 	m := &Model{}
-	err = mlx.Do(ctx, func() error {
-		p, err := models.Load(fsys, models.LoadOptions{Device: device, Dtype: dtype, Progress: onCaller(o.Progress)})
-		m.pipeline = p
+	err = mlx.Do(ctx, func() (err error) {
+		m.pipeline, err = models.Load(fsys, load)
 		return err
 	})
 	if err != nil {
 		return nil, err
-	}
-	if o.Defaults != nil {
-		m.pipeline.Defaults = *o.Defaults
 	}
 	return m, nil
 }
@@ -185,7 +188,7 @@ type Result struct {
 // Generate makes one picture. A done context ends it at the next block on the
 // CPU and at the next step on a GPU, with an error that wraps the context's.
 func (m *Model) Generate(ctx context.Context, o Options) (*Result, error) {
-	r := m.request(o)
+	r := request(m.pipeline, o)
 	var out *models.Result
 	err := mlx.Do(ctx, func() (err error) {
 		out, err = m.pipeline.Generate(ctx, r)
@@ -203,11 +206,11 @@ func (m *Model) Generate(ctx context.Context, o Options) (*Result, error) {
 
 // Check says what of the options the model cannot do, as Generate would,
 // without running anything.
-func (m *Model) Check(o Options) error { return m.pipeline.Check(m.request(o)) }
+func (m *Model) Check(o Options) error { return m.pipeline.Check(request(m.pipeline, o)) }
 
 // request fills in what the options leave open.
-func (m *Model) request(o Options) models.Request {
-	d := m.pipeline.Defaults
+func request(p *models.Pipeline, o Options) models.Request {
+	d := p.Defaults
 	r := models.Request{
 		Prompt: o.Prompt, NegativePrompt: o.NegativePrompt,
 		Height: cmp.Or(o.Height, d.Height), Width: cmp.Or(o.Width, d.Width),

@@ -140,6 +140,30 @@ func TestBadOptions(t *testing.T) {
 	}
 }
 
+// TestOpenFor: options that a model cannot do are an error before its weights
+// are read.
+func TestOpenFor(t *testing.T) {
+	o := options(1)
+	loading := false
+	open := &gomflux.OpenOptions{For: &o, Progress: func(gomflux.Progress) { loading = true }}
+	m, err := gomflux.Open(context.Background(), tiny, open)
+	if err != nil {
+		t.Fatal(err)
+	}
+	m.Close()
+	if !loading {
+		t.Error("no progress of loading")
+	}
+	loading = false
+	o.Width = 41
+	if _, err := gomflux.Open(context.Background(), tiny, open); !errors.Is(err, gomflux.ErrRequest) {
+		t.Errorf("error %v, expected %v", err, gomflux.ErrRequest)
+	}
+	if loading {
+		t.Error("weights were loaded")
+	}
+}
+
 func TestBadOpenOptions(t *testing.T) {
 	tests := []struct {
 		folder string

@@ -86,7 +86,11 @@ var classes = map[string]func() family{
 type LoadOptions struct {
 	Device   *mlx.Device // nil: a GPU if there is one
 	Dtype    *mlx.Dtype  // nil: the device's own
+	Defaults *Defaults   // nil: those of the pipeline class
 	Progress func(Progress)
+	// Check, if set, may refuse the pipeline when its configs are read and its
+	// weights are not.
+	Check func(*Pipeline) error
 }
 
 // Load reads a model folder in diffusers' layout. It must run on the MLX
@@ -113,8 +117,10 @@ func Load(fsys fs.FS, o LoadOptions) (*Pipeline, error) {
 		p.dtype = *o.Dtype
 	}
 	p.Defaults = p.family.defaults()
-
-	if err := p.load(&loader{fsys: fsys, pipeline: p, report: o.Progress}); err != nil {
+	if o.Defaults != nil {
+		p.Defaults = *o.Defaults
+	}
+	if err := p.load(&loader{fsys: fsys, pipeline: p, report: o.Progress}, o.Check); err != nil {
 		p.Close()
 		return nil, err
 	}
@@ -123,7 +129,7 @@ func Load(fsys fs.FS, o LoadOptions) (*Pipeline, error) {
 
 // load reads all small files and all headers before the first tensor, so that
 // what is wrong with a folder is said before gigabytes are read.
-func (p *Pipeline) load(l *loader) (err error) {
+func (p *Pipeline) load(l *loader, check func(*Pipeline) error) (err error) {
 	p.scheduler = scheduler.DefaultFlowMatchEulerConfig()
 	if err := l.config("scheduler/scheduler_config.json", &p.scheduler); err != nil {
 		return err
@@ -150,6 +156,11 @@ func (p *Pipeline) load(l *loader) (err error) {
 			return err
 		}
 		defer checkpoints[i].Close()
+	}
+	if check != nil {
+		if err := check(p); err != nil {
+			return err
+		}
 	}
 	for i, c := range components {
 		if err := l.weights(c, checkpoints[i]); err != nil {

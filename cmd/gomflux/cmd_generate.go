@@ -113,11 +113,22 @@ func (o *generateOptions) run(ctx context.Context, stdin io.Reader, stdout, stde
 	}
 
 	start := time.Now()
+	seed := uint64(rand.Uint32())
+	if o.seed.value != nil {
+		seed = *o.seed.value
+	}
+	options := gomflux.Options{
+		Prompt: prompt, NegativePrompt: o.negative, Height: o.height.orZero(), Width: o.width.orZero(), Steps: o.steps.orZero(),
+		Guidance: o.guidance.value, Seed: &seed, MaxSequenceLength: o.maxSequenceLength.orZero(),
+	}
 	show := o.display(ctx, stderr)
 	defer func() { show.close() }()
 	model, err := gomflux.OpenFS(ctx, fsys, &gomflux.OpenOptions{
-		Device: o.device.orZero(), Dtype: o.dtype.orZero(), Defaults: defaults, Progress: show.report,
+		Device: o.device.orZero(), Dtype: o.dtype.orZero(), Defaults: defaults, For: &options, Progress: show.report,
 	})
+	if errors.Is(err, gomflux.ErrRequest) {
+		return coded(exitUsage, err)
+	}
 	if err != nil {
 		return coded(exitModel, err)
 	}
@@ -126,17 +137,7 @@ func (o *generateOptions) run(ctx context.Context, stdin io.Reader, stdout, stde
 	loaded := time.Now()
 
 	show = o.display(ctx, stderr)
-	seed := uint64(rand.Uint32())
-	if o.seed.value != nil {
-		seed = *o.seed.value
-	}
-	options := gomflux.Options{
-		Prompt: prompt, NegativePrompt: o.negative, Height: o.height.orZero(), Width: o.width.orZero(), Steps: o.steps.orZero(),
-		Guidance: o.guidance.value, Seed: &seed, MaxSequenceLength: o.maxSequenceLength.orZero(), Progress: show.report,
-	}
-	if err := model.Check(options); err != nil {
-		return coded(exitUsage, err)
-	}
+	options.Progress = show.report
 	if o.negative != "" && (o.guidance.value == nil && model.Defaults().Guidance == 0 || o.guidance.value != nil && *o.guidance.value == 0) {
 		fmt.Fprintln(stderr, "gomflux: warning: the negative prompt does nothing without guidance (--guidance)")
 	}
