@@ -133,19 +133,19 @@ func Compare(got, want []float32) Difference {
 		}
 		d.MaxRef = max(d.MaxRef, math.Abs(w))
 	}
-	d.L2 = math.Sqrt(errors)
-	if norm > 0 {
-		d.L2 /= math.Sqrt(norm)
-	}
+	d.L2 = ratio(math.Sqrt(errors), math.Sqrt(norm))
 	return d
 }
 
 // Relative is the largest error over the largest reference value.
-func (d Difference) Relative() float64 {
-	if d.MaxRef == 0 {
-		return d.Max
+func (d Difference) Relative() float64 { return ratio(d.Max, d.MaxRef) }
+
+// ratio is an error over its reference, 0 where there is no error.
+func ratio(e, ref float64) float64 {
+	if e == 0 {
+		return 0
 	}
-	return d.Max / d.MaxRef
+	return e / ref
 }
 
 // Within says whether the difference is one of rounding.
