@@ -32,7 +32,7 @@ environment variables that matter, and what to do about what is missing.
 
 // doctorVariables are the environment variables that change what gomflux does.
 var doctorVariables = []string{mlx.EnvLibrary, "TMPDIR", "OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH",
-	"CUDA_VISIBLE_DEVICES", "MLX_ENABLE_CACHE_THRASHING_CHECK", "MLX_CUDA_GRAPH_CACHE_SIZE"}
+	"CUDA_VISIBLE_DEVICES", "MLX_ENABLE_CACHE_THRASHING_CHECK", "MLX_CUDA_GRAPH_CACHE_SIZE", "MLX_ENABLE_TF32"}
 
 func doctor(ctx context.Context, w io.Writer) error {
 	line := func(what, format string, args ...any) {

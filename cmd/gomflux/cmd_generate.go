@@ -42,15 +42,17 @@ func newGenerateCommand() *cobra.Command {
 		device:            oneOf("device", "cpu", "gpu"),
 	}
 	cmd := &cobra.Command{
-		Use:   "generate --model MODEL --prompt TEXT",
+		Use:   "generate [--model MODEL] --prompt TEXT",
 		Short: "Make a picture from a prompt",
 		Long: `Generate makes a picture from a prompt and writes it to a file, whose name it
 prints on standard output. Everything else it has to say goes to standard error.
 
-The model is the name of a built-in one (` + strings.Join(builtinNames(), ", ") + `) or a folder in the layout
-of Hugging Face diffusers with a Z-Image model. What is not given (steps, size,
-guidance) is as the model's makers recommend. The same seed, settings and
-machine make the same picture.
+The model is the name of a built-in one (` + strings.Join(builtinNames(), ", ") + `), a folder in the layout of Hugging
+Face diffusers with a Z-Image model, or a published model that is in the Hugging
+Face cache, by its repository (owner/name) or by a short name (` + strings.Join(presetNames(), ", ") + `).
+Without --model it is ` + defaultModel + `. What is not given (steps, size, guidance)
+is as the model's makers recommend. The same seed, settings and machine make the
+same picture.
 
 A file that is there already is kept: the new one is named image_1.png,
 image_2.png and so on, unless --overwrite is given. The name's end chooses the
@@ -75,7 +77,7 @@ second one ends it at once.
 	}
 	f := cmd.Flags()
 	f.SortFlags = false
-	f.StringVarP(&o.model, "model", "m", "", "a built-in model (`name`: "+strings.Join(builtinNames(), ", ")+") or a model's folder")
+	f.StringVarP(&o.model, "model", "m", "", "a built-in model (`name`: "+strings.Join(builtinNames(), ", ")+"), a model's folder, or one in the Hugging Face cache (default: "+defaultModel+")")
 	f.StringVarP(&o.prompt, "prompt", "p", "", "what the picture shows (`text`); - reads standard input")
 	f.StringVar(&o.promptFile, "prompt-file", "", "a `file` with the prompt")
 	f.StringVar(&o.negative, "negative-prompt", "", "what it does not show (`text`), where the model uses guidance")

@@ -1,0 +1,82 @@
+// Package hub finds models in the cache that Hugging Face's tools keep. It
+// reads only.
+package hub
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+)
+
+// repoName is what a repository's name looks like: an owner and a name.
+var repoName = regexp.MustCompile(`^[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*$`)
+
+// IsRepo says whether a name has the form owner/name of a repository.
+func IsRepo(name string) bool { return repoName.MatchString(name) }
+
+// ErrNotCached is wrapped by the errors about repositories that are not in the
+// cache.
+var ErrNotCached = errors.New("not in the Hugging Face cache")
+
+// Cache is the cache's folder, by the environment variables that Hugging Face's
+// tools heed: HF_HUB_CACHE, HF_HOME, XDG_CACHE_HOME.
+func Cache() (string, error) {
+	if dir := os.Getenv("HF_HUB_CACHE"); dir != "" {
+		return dir, nil
+	}
+	if dir := os.Getenv("HF_HOME"); dir != "" {
+		return filepath.Join(dir, "hub"), nil
+	}
+	if dir := os.Getenv("XDG_CACHE_HOME"); dir != "" {
+		return filepath.Join(dir, "huggingface", "hub"), nil
+	}
+	home, err := os.UserHomeDir()
+	if err != nil {
+		return "", fmt.Errorf("cannot find the Hugging Face cache (set HF_HUB_CACHE): %w", err)
+	}
+	return filepath.Join(home, ".cache", "huggingface", "hub"), nil
+}
+
+// Find returns the folder of a repository's snapshot in the cache: that of its
+// main branch or, where no branch is recorded, the only one there is.
+func Find(repo string) (string, error) {
+	if !IsRepo(repo) {
+		return "", fmt.Errorf("%q is not the name of a repository (owner/name)", repo)
+	}
+	cache, err := Cache()
+	if err != nil {
+		return "", err
+	}
+	dir := filepath.Join(cache, "models--"+strings.ReplaceAll(repo, "/", "--"))
+	snapshots := filepath.Join(dir, "snapshots")
+	commit, err := os.ReadFile(filepath.Join(dir, "refs", "main"))
+	switch {
+	case err == nil:
+		name := strings.TrimSpace(string(commit))
+		if name == "" || name != filepath.Base(name) {
+			return "", fmt.Errorf("%s: %q is not a snapshot's name", filepath.Join(dir, "refs", "main"), name)
+		}
+		snapshot := filepath.Join(snapshots, name)
+		if _, err := os.Stat(snapshot); err != nil {
+			return "", fmt.Errorf("%s: %w: its main branch is at %s, and that snapshot is not there (is the download complete?)", repo, ErrNotCached, name)
+		}
+		return snapshot, nil
+	case !errors.Is(err, fs.ErrNotExist):
+		return "", err
+	}
+	entries, err := os.ReadDir(snapshots)
+	if errors.Is(err, fs.ErrNotExist) || err == nil && len(entries) == 0 {
+		return "", fmt.Errorf("%s: %w %s (to get it: hf download %s)", repo, ErrNotCached, cache, repo)
+	}
+	if err != nil {
+		return "", err
+	}
+	if len(entries) > 1 {
+		return "", fmt.Errorf("%s: %d snapshots in %s and no main branch: give one of them as a folder", repo, len(entries), snapshots)
+	}
+	return filepath.Join(snapshots, entries[0].Name()), nil
+}

@@ -1,0 +1,87 @@
+package hub_test
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/gomflux/gomflux/hub"
+)
+
+// cache makes a cache with the files given.
+func cache(t *testing.T, files map[string]string) string {
+	t.Helper()
+	dir := t.TempDir()
+	for name, text := range files {
+		path := filepath.Join(dir, name)
+		if err := os.MkdirAll(filepath.Dir(path), 0o777); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(path, []byte(text), 0o666); err != nil {
+			t.Fatal(err)
+		}
+	}
+	t.Setenv("HF_HUB_CACHE", dir)
+	return dir
+}
+
+func TestFind(t *testing.T) {
+	dir := cache(t, map[string]string{
+		"models--a--branch/refs/main":                      "c1\n",
+		"models--a--branch/snapshots/c0/model_index.json":  "{}",
+		"models--a--branch/snapshots/c1/model_index.json":  "{}",
+		"models--a--single/snapshots/c7/model_index.json":  "{}",
+		"models--a--several/snapshots/c1/model_index.json": "{}",
+		"models--a--several/snapshots/c2/model_index.json": "{}",
+		"models--a--gone/refs/main":                        "c9",
+		"models--a--escape/refs/main":                      "../../../elsewhere",
+		"models--a--empty/blobs/x":                         "",
+	})
+	tests := []struct {
+		repo, want, err string
+		missing         bool
+	}{
+		{repo: "a/branch", want: "models--a--branch/snapshots/c1"},
+		{repo: "a/single", want: "models--a--single/snapshots/c7"},
+		{repo: "a/several", err: "2 snapshots"},
+		{repo: "a/gone", err: "c9", missing: true},
+		{repo: "a/escape", err: "is not a snapshot's name"},
+		{repo: "a/empty", err: "hf download a/empty", missing: true},
+		{repo: "a/nothing", err: "hf download a/nothing", missing: true},
+		{repo: "a", err: "owner/name"},
+		{repo: "../a", err: "owner/name"},
+		{repo: "a/b/c", err: "owner/name"},
+	}
+	for _, test := range tests {
+		got, err := hub.Find(test.repo)
+		switch {
+		case test.err == "" && (err != nil || got != filepath.Join(dir, test.want)):
+			t.Errorf("%s: %s, %v, expected %s", test.repo, got, err, test.want)
+		case test.err != "" && (err == nil || !strings.Contains(err.Error(), test.err)):
+			t.Errorf("%s: %s, error %v, expected %q", test.repo, got, err, test.err)
+		case errors.Is(err, hub.ErrNotCached) != test.missing:
+			t.Errorf("%s: error %v, not cached: %v", test.repo, err, test.missing)
+		}
+	}
+}
+
+func TestCache(t *testing.T) {
+	for _, name := range []string{"HF_HUB_CACHE", "HF_HOME", "XDG_CACHE_HOME"} {
+		t.Setenv(name, "")
+	}
+	t.Setenv("HOME", "/home/me")
+	steps := []struct{ name, value, want string }{
+		{"HOME", "/home/me", "/home/me/.cache/huggingface/hub"},
+		{"XDG_CACHE_HOME", "/xdg", "/xdg/huggingface/hub"},
+		{"HF_HOME", "/hf", "/hf/hub"},
+		{"HF_HUB_CACHE", "/hub", "/hub"},
+	}
+	for _, step := range steps {
+		t.Setenv(step.name, step.value)
+		if got, err := hub.Cache(); err != nil || got != step.want {
+			t.Errorf("%s=%s: %s, %v, expected %s", step.name, step.value, got, err, step.want)
+		}
+	}
+}
