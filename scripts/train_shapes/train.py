@@ -5,6 +5,7 @@
     python train.py flow --work W --seconds 500
     python train.py flow --work W --seconds 500 --decay 0.6    (goes on from W)
     python train.py export --work W --out ../../shapes/model
+    python train.py import --work W --out ../../shapes/model    (to train an exported model on)
 
 Everything a later part needs lies in the folder W, in files of at most 16 MB.
 Each part fits itself into --seconds: learning rates follow the clock.
@@ -19,6 +20,7 @@ import json
 import math
 import os
 import random
+import shutil
 from multiprocessing import get_context
 from pathlib import Path
 
@@ -609,9 +611,35 @@ def export(args):
     )
 
 
+def import_model(args):
+    """Puts an exported pipeline into W as if it had been trained there, without
+    the optimiser's moments and the read-outs, which an export does not have."""
+    shutil.copytree(args.out / "tokenizer", args.work / "tokenizer", dirs_exist_ok=True)
+    parts = make_parts(args, "cpu")
+    for name, file in (("transformer", "diffusion_pytorch_model"), ("text_encoder", "model")):
+        weights = {k: v.float() for k, v in load_file(args.out / name / f"{file}.safetensors").items()}
+        missing, unexpected = parts[name].load_state_dict(weights, strict=False)
+        assert not missing and not unexpected, (missing, unexpected)
+    tensors = {}
+    for n, p in parts.named_parameters():
+        if p.requires_grad:
+            tensors[f"w/{n}"] = p.bfloat16()
+            if not n.startswith("heads."):
+                tensors[f"a/{n}"] = p.bfloat16()
+        else:
+            tensors[f"f/{n}"] = p.bfloat16()
+    tensors["step"] = torch.tensor(0)
+    save_sharded(args.work, "flow", tensors, {"step": 0})
+
+    config = json.loads((args.out / "vae" / "config.json").read_text())
+    vae = {f"vae.{k}": v for k, v in load_file(args.out / "vae" / "diffusion_pytorch_model.safetensors").items()}
+    vae |= {"scale": torch.tensor(config["scaling_factor"]), "shift": torch.tensor(config["shift_factor"])}
+    save_sharded(args.work, "vae", vae, {})
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("part", choices=("tokenizer", "vae", "flow", "export"))
+    parser.add_argument("part", choices=("tokenizer", "vae", "flow", "export", "import"))
     parser.add_argument("--work", type=Path, required=True, help="folder of the run")
     parser.add_argument("--seconds", type=float, default=300, help="when to be done, counted from the start")
     parser.add_argument("--seed", type=int, default=1)
@@ -649,6 +677,9 @@ def main():
         return
     if args.part == "export":
         export(args)
+        return
+    if args.part == "import":
+        import_model(args)
         return
     # The workers start before CUDA does, and stay away from it.
     workers = get_context("fork").Pool(min(16, os.cpu_count() or 1)) if args.part == "flow" else None
