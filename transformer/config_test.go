@@ -1,32 +1,15 @@
 package transformer_test
 
 import (
-	"encoding/json"
-	"os"
 	"testing"
 
-	"github.com/gomflux/gomflux/nn"
+	"github.com/gomflux/gomflux/internal/configtest"
 	"github.com/gomflux/gomflux/transformer"
 )
 
-// FuzzConfig: a config that Validate accepts can be declared as a model.
 func FuzzConfig(f *testing.F) {
-	for _, name := range []string{
-		"../models/testdata/zimage-ordinary/model/transformer/config.json",
-		"../models/testdata/zimage-small/model/transformer/config.json",
-	} {
-		text, err := os.ReadFile(name)
-		if err != nil {
-			f.Fatal(err)
-		}
-		f.Add(text)
-	}
-	f.Add([]byte("{}"))
-	f.Fuzz(func(t *testing.T, text []byte) {
-		c := transformer.DefaultZImageConfig()
-		if json.Unmarshal(text, &c) != nil || c.Validate() != nil {
-			return
-		}
-		nn.Bind(transformer.NewZImage(c), "model", nil)
-	})
+	configtest.Fuzz(f,
+		func() *transformer.ZImageConfig { c := transformer.DefaultZImageConfig(); return &c },
+		func(c *transformer.ZImageConfig) any { return transformer.NewZImage(*c) },
+		"../models/testdata/zimage-ordinary/model/transformer/config.json", "../models/testdata/zimage-small/model/transformer/config.json")
 }
