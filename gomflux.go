@@ -191,7 +191,7 @@ func (m *Model) Generate(ctx context.Context, o Options) (*Result, error) {
 	r := request(m.pipeline, o)
 	var out *models.Result
 	err := mlx.Do(ctx, func() (err error) {
-		out, err = m.pipeline.Generate(ctx, r)
+		out, err = m.pipeline.Generate(r)
 		return err
 	})
 	if err != nil {

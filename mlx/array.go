@@ -227,9 +227,8 @@ func newVector(arrays []*Array) uintptr {
 	return mlxc.VectorArrayNewData(&handles[0], uintptr(len(arrays)))
 }
 
-// unpack takes the arrays out of a vector and frees it.
+// unpack takes the arrays out of a vector.
 func unpack(v uintptr) []*Array {
-	defer mlxc.VectorArrayFree(v)
 	arrays := make([]*Array, mlxc.VectorArraySize(v))
 	for i := range arrays {
 		var h uintptr

@@ -46,8 +46,8 @@ func apply(closure uintptr, in []*Array) []*Array {
 	v := newVector(in)
 	defer mlxc.VectorArrayFree(v)
 	out := mlxc.VectorArrayNew()
+	defer func() { mlxc.VectorArrayFree(out) }()
 	if rc := mlxc.ClosureApply(&out, closure, v); rc != 0 {
-		mlxc.VectorArrayFree(out)
 		if p := compiled.panic; p != nil {
 			compiled.panic = nil
 			takeMessage()
@@ -72,13 +72,7 @@ func trace(res *uintptr, in uintptr, id uintptr) (rc uintptr) {
 		}
 	}()
 	pushScope()
-	var inputs []*Array
-	for i := range int(mlxc.VectorArraySize(in)) {
-		var h uintptr
-		check(mlxc.VectorArrayGet(&h, in, uintptr(i)))
-		inputs = append(inputs, wrap(h))
-	}
-	v := newVector(compiled.functions[id-1](inputs))
+	v := newVector(compiled.functions[id-1](unpack(in)))
 	check(mlxc.VectorArraySet(res, v))
 	mlxc.VectorArrayFree(v)
 	popScope()

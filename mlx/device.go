@@ -49,8 +49,7 @@ func initDevices() {
 		devices[GPU] = gpu
 		check(mlxc.GetDefaultStream(&streams[GPU], gpu))
 		defaultDevice = GPU
-	}
-	if !gpuAvailable {
+	} else {
 		// the CPU's allocator gives freed memory back beyond 32 MB by default,
 		// and the page faults of taking it again cost up to ten times the work
 		SetCacheLimit(4 << 30)

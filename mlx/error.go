@@ -55,6 +55,17 @@ func raise(format string, args ...any) {
 	panic(e)
 }
 
+// catch makes the error of a deferring function out of an operation's panic.
+func catch(err *error) {
+	switch p := recover().(type) {
+	case nil:
+	case *Error:
+		*err = p
+	default:
+		panic(p)
+	}
+}
+
 func takeMessage() string {
 	msg := lastMessage
 	lastMessage = ""

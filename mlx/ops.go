@@ -224,6 +224,7 @@ func (a *Array) Slice(axis, start, stop int) *Array {
 func (a *Array) Split(n, axis int) []*Array {
 	var v uintptr
 	check(mlxc.Split(&v, a.h(), int32(n), int32(a.axis(axis)), stream))
+	defer mlxc.VectorArrayFree(v)
 	return unpack(v)
 }
 

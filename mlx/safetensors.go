@@ -17,15 +17,7 @@ import (
 //
 // It returns an error, since it does I/O.
 func LoadSafetensors(path string, names []string) (tensors map[string]*Array, err error) {
-	defer func() {
-		switch p := recover().(type) {
-		case nil:
-		case *Error:
-			err = p
-		default:
-			panic(p)
-		}
-	}()
+	defer catch(&err)
 	if strings.Contains(path, "%") {
 		raise("cannot load %s: mlx-c would take the %% in the path for a format; rename the file or its folder", path)
 	}

@@ -48,6 +48,10 @@ func adopt(a *Array) {
 		scopes.arrays = append(scopes.arrays, a)
 		return
 	}
+	a.leaveToCollector()
+}
+
+func (a *Array) leaveToCollector() {
 	c := runtime.AddCleanup(a, queueFree, a.handle)
 	a.cleanup = &c
 }
@@ -104,8 +108,7 @@ func Keep(arrays ...*Array) {
 			continue
 		}
 		a.scope = nil
-		c := runtime.AddCleanup(a, queueFree, a.handle)
-		a.cleanup = &c
+		a.leaveToCollector()
 	}
 }
 

@@ -221,15 +221,7 @@ func (j *job) run() {
 
 // initialize makes the first calls of MLX, on its thread.
 func initialize() (err error) {
-	defer func() {
-		if p := recover(); p != nil {
-			e, ok := p.(*Error)
-			if !ok {
-				panic(p)
-			}
-			err = e
-		}
-	}()
+	defer catch(&err)
 	installErrorHandler()
 	initDevices()
 	return nil

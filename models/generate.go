@@ -1,7 +1,6 @@
 package models
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"image"
@@ -96,8 +95,8 @@ func (p *Pipeline) Check(r Request) error {
 	return nil
 }
 
-// Generate makes one picture. It must run on the MLX thread; ctx is the job's.
-func (p *Pipeline) Generate(ctx context.Context, r Request) (*Result, error) {
+// Generate makes one picture. It must run on the MLX thread.
+func (p *Pipeline) Generate(r Request) (*Result, error) {
 	if err := p.Check(r); err != nil {
 		return nil, err
 	}
@@ -126,9 +125,8 @@ func (p *Pipeline) Generate(ctx context.Context, r Request) (*Result, error) {
 		return nil, err
 	}
 	res.PromptTokens = caption.Dim(0)
-	guided := r.Guidance > 0
 	var negative *mlx.Array
-	if guided {
+	if r.Guidance > 0 {
 		p.points.Negative = true
 		if negative, err = p.encode("negative", r.NegativePrompt, r.MaxSequenceLength); err != nil {
 			return nil, err
@@ -147,7 +145,8 @@ func (p *Pipeline) Generate(ctx context.Context, r Request) (*Result, error) {
 	res.Image = p.decode(latents)
 	res.Decode = lap()
 	res.PeakMemory = mlx.PeakMemory()
-	return res, context.Cause(ctx)
+	mlx.StopPoint()
+	return res, nil
 }
 
 // encode takes a prompt to what the transformer receives, under the names

@@ -7,7 +7,8 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"sort"
+	"maps"
+	"slices"
 	"strings"
 
 	"github.com/gomflux/gomflux/hooks"
@@ -94,7 +95,7 @@ type LoadOptions struct {
 }
 
 // Load reads a model folder in diffusers' layout. It must run on the MLX
-// thread; its arrays live until Free.
+// thread; its arrays live as long as the pipeline is referred to.
 func Load(fsys fs.FS, o LoadOptions) (*Pipeline, error) {
 	var index map[string]any
 	if err := weights.ReadJSON(fsys, "model_index.json", &index); err != nil {
@@ -172,12 +173,7 @@ func (p *Pipeline) load(l *loader, check func(*Pipeline) error) (err error) {
 
 // Classes lists the pipeline classes that can be run.
 func Classes() []string {
-	var names []string
-	for name := range classes {
-		names = append(names, name)
-	}
-	sort.Strings(names)
-	return names
+	return slices.Sorted(maps.Keys(classes))
 }
 
 // Close frees what is not the garbage collector's. Arrays are freed when

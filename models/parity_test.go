@@ -71,7 +71,7 @@ func runGolden(t *testing.T, golden string, visit func(name string, tap hooks.Ta
 			}
 			return visit(name, tap, onePass(want, tap))
 		}
-		res, err := p.Generate(context.Background(), r)
+		res, err := p.Generate(r)
 		if err != nil {
 			return err
 		}

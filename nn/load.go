@@ -1,7 +1,6 @@
 package nn
 
 import (
-	"errors"
 	"fmt"
 	"os"
 	"path"
@@ -140,7 +139,7 @@ func (p param) transform(a *mlx.Array, dtype mlx.Dtype) *mlx.Array {
 			panic("nn: unknown tag option " + option)
 		}
 	}
-	if wide := map[mlx.Dtype]bool{mlx.Float32: true, mlx.Float16: dtype == mlx.BFloat16, mlx.BFloat16: dtype == mlx.Float16}; wide[a.Dtype()] {
+	if a.Dtype() == mlx.Float32 || dtype != mlx.Float32 { // halves are smaller than float32 alone
 		a = a.AsType(dtype)
 	}
 	return a.Contiguous()
@@ -290,6 +289,3 @@ func join(path, name string) string {
 	}
 	return path + "." + name
 }
-
-// ErrConfig is wrapped by errors about a config that this version cannot run.
-var ErrConfig = errors.New("unsupported config")

@@ -18,15 +18,19 @@ type Rope struct {
 // float64 and rounded to float32 before cos and sin, as diffusers does.
 func NewRope(positions [][]int, dims []int, theta float64) Rope {
 	half := 0
-	for _, d := range dims {
+	frequencies := make([][]float64, len(dims))
+	for axis, d := range dims {
 		half += d / 2
+		for i := range d / 2 {
+			frequencies[axis] = append(frequencies[axis], math.Pow(theta, -2*float64(i)/float64(d)))
+		}
 	}
 	cos := make([]float32, 0, len(positions)*half)
 	sin := make([]float32, 0, len(positions)*half)
 	for _, p := range positions {
-		for axis, d := range dims {
-			for i := range d / 2 {
-				angle := float32(float64(p[axis]) * math.Pow(theta, -2*float64(i)/float64(d)))
+		for axis := range dims {
+			for _, f := range frequencies[axis] {
+				angle := float32(float64(p[axis]) * f)
 				cos = append(cos, float32(math.Cos(float64(angle))))
 				sin = append(sin, float32(math.Sin(float64(angle))))
 			}

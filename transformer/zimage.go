@@ -130,7 +130,7 @@ type ZImageSequence struct {
 	h, w           int // latent size in patches
 	image, caption int // tokens without padding
 
-	imageRope, captionRope nn.Rope
+	imageRope, captionRope, jointRope nn.Rope
 }
 
 // Sequence lays out latents of height×width with a caption of the given number
@@ -162,12 +162,8 @@ func (m *ZImage) Sequence(height, width, caption int) (*ZImageSequence, error) {
 		positions = append(positions, []int{0, 0, 0})
 	}
 	s.imageRope = nn.NewRope(positions, m.Config.AxesDims, m.Config.RopeTheta)
+	s.jointRope = s.imageRope.Concat(s.captionRope)
 	return s, nil
-}
-
-// Arrays are the sequence's tables, for those who keep them beyond a scope.
-func (s *ZImageSequence) Arrays() []*mlx.Array {
-	return []*mlx.Array{s.imageRope.Cos, s.imageRope.Sin, s.captionRope.Cos, s.captionRope.Sin}
 }
 
 // Timestep is the sinusoidal embedding that Forward takes, for a time t from 0
@@ -193,9 +189,8 @@ func (m *ZImage) Forward(latents, timestep, caption *mlx.Array, s *ZImageSequenc
 	})
 
 	x = mlx.Concat(1, x, c)
-	rope := s.imageRope.Concat(s.captionRope)
 	x = mlx.Chain(x, m.Layers, func(b *zimageBlock, x *mlx.Array) *mlx.Array {
-		return b.Forward(x, temb, rope)
+		return b.Forward(x, temb, s.jointRope)
 	})
 	x = m.FinalLayer[m.patch].Forward(x, temb)
 	// diffusers keeps an axis for frames, of which a picture has one
@@ -312,7 +307,7 @@ type zimageAttention struct {
 func (a *zimageAttention) Forward(x *mlx.Array, rope nn.Rope) *mlx.Array {
 	q := a.NormQ.Forward(nn.SplitHeads(a.ToQ.Forward(x), a.heads)).Transpose(0, 2, 1, 3)
 	k := a.NormK.Forward(nn.SplitHeads(a.ToK.Forward(x), a.heads)).Transpose(0, 2, 1, 3)
-	v := nn.SplitHeads(a.ToV.Forward(x), a.heads).Transpose(0, 2, 1, 3)
+	v := nn.Heads(a.ToV.Forward(x), a.heads)
 	y := nn.Attention(rope.Interleaved(q), rope.Interleaved(k), v)
 	return a.Tap(a.ToOut[0].Forward(nn.MergeHeads(y)), x)
 }
