@@ -4,12 +4,13 @@ import (
 	"context"
 	"testing"
 
+	"github.com/gomflux/gomflux/internal/mlxtest"
 	"github.com/gomflux/gomflux/mlx"
 )
 
 // What one operation costs in Go and mlx-c, without computing anything.
 func BenchmarkAdd(b *testing.B) {
-	do(b, func() {
+	mlxtest.Do(b, func() {
 		x := mlx.Zeros(mlx.Float32, 8, 8)
 		b.ReportAllocs()
 		b.ResetTimer()
@@ -20,7 +21,7 @@ func BenchmarkAdd(b *testing.B) {
 }
 
 func BenchmarkScope(b *testing.B) {
-	do(b, func() {
+	mlxtest.Do(b, func() {
 		x := mlx.Zeros(mlx.Float32, 8, 8)
 		b.ResetTimer()
 		for range b.N {
@@ -40,7 +41,7 @@ func BenchmarkDo(b *testing.B) {
 }
 
 func BenchmarkCall(b *testing.B) {
-	do(b, func() {
+	mlxtest.Do(b, func() {
 		b.ResetTimer()
 		for range b.N {
 			mlx.Call(func() {})
@@ -49,8 +50,8 @@ func BenchmarkCall(b *testing.B) {
 }
 
 func BenchmarkMatmul1024(b *testing.B) {
-	do(b, func() {
-		x := randn(1, 1024, 1024)
+	mlxtest.Do(b, func() {
+		x := mlxtest.Randn(1, 1024, 1024)
 		mlx.Eval(x)
 		b.ResetTimer()
 		for range b.N {

@@ -6,6 +6,7 @@ import (
 	"path/filepath"
 	"testing"
 
+	"github.com/gomflux/gomflux/internal/mlxtest"
 	"github.com/gomflux/gomflux/mlx"
 )
 
@@ -25,7 +26,7 @@ func TestCompile(t *testing.T) {
 	compiles(t)
 	traces := 0
 	constant := []float32{1, 2, 3}
-	do(t, func() {
+	mlxtest.Do(t, func() {
 		c := mlx.FromFloat32(constant)
 		f := func(in []*mlx.Array) []*mlx.Array {
 			traces++
@@ -59,10 +60,10 @@ func TestCompile(t *testing.T) {
 				near(t, "result", got[i].Floats(), wide, 1e-6)
 			}
 		}
-		compare(randn(1, 4, 3), randn(2, 4, 3), 1)
-		compare(randn(3, 4, 3), randn(4, 4, 3), 0) // other numbers, same shapes
-		compare(randn(5, 7, 3), randn(6, 3), 1)    // other shapes
-		compare(randn(1, 4, 3), randn(2, 4, 3), 0) // the first again
+		compare(mlxtest.Randn(1, 4, 3), mlxtest.Randn(2, 4, 3), 1)
+		compare(mlxtest.Randn(3, 4, 3), mlxtest.Randn(4, 4, 3), 0) // other numbers, same shapes
+		compare(mlxtest.Randn(5, 7, 3), mlxtest.Randn(6, 3), 1)    // other shapes
+		compare(mlxtest.Randn(1, 4, 3), mlxtest.Randn(2, 4, 3), 0) // the first again
 	})
 }
 
@@ -113,7 +114,7 @@ func TestCompileFailures(t *testing.T) {
 				t.Errorf("%d bytes are left", n)
 			}
 			// a job that recovers by itself can call the function again
-			do(t, func() {
+			mlxtest.Do(t, func() {
 				bad := true
 				f := mlx.Compile(func(in []*mlx.Array) []*mlx.Array {
 					if bad {
@@ -128,7 +129,7 @@ func TestCompileFailures(t *testing.T) {
 					t.Error("no failure")
 				}()
 				bad = false
-				same(t, "second call", f([]*mlx.Array{x})[0].Floats(), []float32{9, 9, 9, 9, 9, 9})
+				mlxtest.Same(t, "second call", f([]*mlx.Array{x})[0].Floats(), []float32{9, 9, 9, 9, 9, 9})
 			})
 		})
 	}
@@ -141,7 +142,7 @@ func TestCompileEndsWithItsJob(t *testing.T) {
 	before := active(t)
 	var f func([]*mlx.Array) []*mlx.Array
 	for range 3 {
-		do(t, func() {
+		mlxtest.Do(t, func() {
 			c := block(8)
 			f = mlx.Compile(func(in []*mlx.Array) []*mlx.Array { return []*mlx.Array{in[0].Add(c).Square()} })
 			f([]*mlx.Array{block(8)})[0].Floats()
@@ -150,22 +151,22 @@ func TestCompileEndsWithItsJob(t *testing.T) {
 			t.Errorf("%d bytes are left", n)
 		}
 	}
-	e := fail(t, func() { f([]*mlx.Array{block(8)}) })
-	contains(t, e.Error(), "compiled function used after the job", "compile_test.go:")
+	e := mlxtest.Fail(t, func() { f([]*mlx.Array{block(8)}) })
+	mlxtest.Contains(t, e.Error(), "compiled function used after the job", "compile_test.go:")
 }
 
 func TestCompileInCompile(t *testing.T) {
 	compiles(t)
-	do(t, func() {
+	mlxtest.Do(t, func() {
 		inner := mlx.Compile(func(in []*mlx.Array) []*mlx.Array { return []*mlx.Array{in[0].Plus(1).Square()} })
 		outer := mlx.Compile(func(in []*mlx.Array) []*mlx.Array { return []*mlx.Array{inner(in)[0].Times(2).Plus(1)} })
-		same(t, "result", outer([]*mlx.Array{mlx.Full(1, mlx.Float32, 2)})[0].Floats(), []float32{9, 9})
+		mlxtest.Same(t, "result", outer([]*mlx.Array{mlx.Full(1, mlx.Float32, 2)})[0].Floats(), []float32{9, 9})
 	})
 }
 
 // Where g++ cannot write, a compiled function is an error and no crash.
 func TestCompileWithoutTmp(t *testing.T) {
-	do(t, func() {
+	mlxtest.Do(t, func() {
 		if mlx.CurrentDevice() != mlx.CPU {
 			t.Skip("only the CPU compiles with g++")
 		}
@@ -173,5 +174,5 @@ func TestCompileWithoutTmp(t *testing.T) {
 	dir := t.TempDir()
 	write(t, filepath.Join(dir, "file"), "")
 	out := run(t, "compile", ".", "TMPDIR="+filepath.Join(dir, "file"))
-	contains(t, out, "ERROR=mlx: ", "library_test.go:")
+	mlxtest.Contains(t, out, "ERROR=mlx: ", "library_test.go:")
 }

@@ -10,13 +10,14 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/gomflux/gomflux/internal/mlxtest"
 	"github.com/gomflux/gomflux/mlx"
 )
 
 func TestErrorNamesTheCaller(t *testing.T) {
 	var file string
 	var number int
-	e := fail(t, func() {
+	e := mlxtest.Fail(t, func() {
 		x := mlx.Zeros(mlx.Float32, 3, 4)
 		file, number = line(t)
 		x.Matmul(x) // the line after
@@ -56,7 +57,7 @@ func TestErrorNamesTheCallerThroughThePackage(t *testing.T) {
 	}
 	for name, f := range cases {
 		t.Run(name, func(t *testing.T) {
-			e := fail(t, f)
+			e := mlxtest.Fail(t, f)
 			if want := place(file, number); !strings.HasSuffix(e.Error(), want) {
 				t.Errorf("found %q, expected it to end in %q", e, want)
 			}
@@ -127,25 +128,25 @@ func TestMisuse(t *testing.T) {
 	for _, c := range cases {
 		t.Run(c.name, func(t *testing.T) {
 			file, _ := line(t)
-			e := fail(t, c.f)
-			contains(t, e.Error(), c.want, "("+file+":")
+			e := mlxtest.Fail(t, c.f)
+			mlxtest.Contains(t, e.Error(), c.want, "("+file+":")
 			if strings.Contains(e.Error(), ".cpp") || strings.Contains(e.Error(), "mlx-c") {
 				t.Errorf("%q holds a path of the build", e)
 			}
 		})
 	}
 	// and after all that the thread works
-	do(t, func() { same(t, "sum", x().Sum(1).Floats(), []float32{6, 22, 38}) })
+	mlxtest.Do(t, func() { mlxtest.Same(t, "sum", x().Sum(1).Floats(), []float32{6, 22, 38}) })
 }
 
 // One failure does not show in the next: messages are not mixed up or kept.
 func TestErrorsInARow(t *testing.T) {
 	for i := range 100 {
 		n := i + 2
-		e := fail(t, func() { mlx.Zeros(mlx.Float32, n).Add(mlx.Zeros(mlx.Float32, n+1)) })
-		contains(t, e.Message, fmt.Sprintf("(%d)", n), fmt.Sprintf("(%d)", n+1))
+		e := mlxtest.Fail(t, func() { mlx.Zeros(mlx.Float32, n).Add(mlx.Zeros(mlx.Float32, n+1)) })
+		mlxtest.Contains(t, e.Message, fmt.Sprintf("(%d)", n), fmt.Sprintf("(%d)", n+1))
 	}
-	do(t, func() {
+	mlxtest.Do(t, func() {
 		for range 3 { // a job may also recover by itself and go on
 			func() {
 				defer func() {
@@ -156,13 +157,13 @@ func TestErrorsInARow(t *testing.T) {
 				mlx.Zeros(mlx.Float32, 2).Add(mlx.Zeros(mlx.Float32, 3))
 			}()
 		}
-		same(t, "one", mlx.Scalar(1, mlx.Float32).Floats(), []float32{1})
+		mlxtest.Same(t, "one", mlx.Scalar(1, mlx.Float32).Floats(), []float32{1})
 	})
 }
 
 func TestFreedArray(t *testing.T) {
 	var kept *mlx.Array
-	do(t, func() { kept = mlx.Zeros(mlx.Float32, 2) })
+	mlxtest.Do(t, func() { kept = mlx.Zeros(mlx.Float32, 2) })
 	uses := map[string]func(){
 		"of an earlier job": func() { kept.Floats() },
 		"of a scope": func() {
@@ -177,7 +178,7 @@ func TestFreedArray(t *testing.T) {
 	}
 	for name, f := range uses {
 		t.Run(name, func(t *testing.T) {
-			contains(t, fail(t, f).Error(), "array used after its scope ended", "Keep", "error_test.go:")
+			mlxtest.Contains(t, mlxtest.Fail(t, f).Error(), "array used after its scope ended", "Keep", "error_test.go:")
 		})
 	}
 	if s := kept.String(); s != "array(freed)" {
@@ -205,13 +206,13 @@ func TestThrow(t *testing.T) {
 func TestPercentInPath(t *testing.T) {
 	for _, name := range []string{"a%s%n%s%n.safetensors", "100%.safetensors", "%d/a.safetensors"} {
 		path := filepath.Join(t.TempDir(), name)
-		do(t, func() {
+		mlxtest.Do(t, func() {
 			_, err := mlx.LoadSafetensors(path, nil)
 			var e *mlx.Error
 			if !errors.As(err, &e) {
 				t.Fatalf("found %v, expected an *mlx.Error", err)
 			}
-			contains(t, err.Error(), path, "%", "rename")
+			mlxtest.Contains(t, err.Error(), path, "%", "rename")
 		})
 	}
 }
@@ -238,22 +239,22 @@ func TestLoadSafetensorsErrors(t *testing.T) {
 	}
 	for name, c := range cases {
 		t.Run(name, func(t *testing.T) {
-			do(t, func() {
+			mlxtest.Do(t, func() {
 				tensors, err := mlx.LoadSafetensors(c.path, c.names)
 				var e *mlx.Error
 				if !errors.As(err, &e) || tensors != nil {
 					t.Fatalf("found %v, %v, expected an *mlx.Error and no tensors", tensors, err)
 				}
-				contains(t, err.Error(), c.want, "error_test.go:")
+				mlxtest.Contains(t, err.Error(), c.want, "error_test.go:")
 			})
 		})
 	}
-	do(t, func() {
+	mlxtest.Do(t, func() {
 		tensors, err := mlx.LoadSafetensors(good, []string{"a"})
 		if err != nil {
 			t.Fatal(err)
 		}
-		same(t, "a", tensors["a"].Floats(), []float32{1, 2})
+		mlxtest.Same(t, "a", tensors["a"].Floats(), []float32{1, 2})
 	})
 }
 
@@ -264,7 +265,7 @@ func TestTruncatedAfterLoad(t *testing.T) {
 	if err := os.WriteFile(path, safetensors(t, map[string][]float32{"a": make([]float32, 9_000_000)}), 0o644); err != nil {
 		t.Fatal(err)
 	}
-	e := fail(t, func() {
+	e := mlxtest.Fail(t, func() {
 		tensors, err := mlx.LoadSafetensors(path, []string{"a"})
 		if err != nil {
 			t.Fatal(err)
@@ -274,8 +275,8 @@ func TestTruncatedAfterLoad(t *testing.T) {
 		}
 		tensors["a"].Plus(1).Floats()
 	})
-	contains(t, e.Message, "read")
-	do(t, func() { same(t, "after", mlx.Full(2, mlx.Float32, 2).Square().Floats(), []float32{4, 4}) })
+	mlxtest.Contains(t, e.Message, "read")
+	mlxtest.Do(t, func() { mlxtest.Same(t, "after", mlx.Full(2, mlx.Float32, 2).Square().Floats(), []float32{4, 4}) })
 }
 
 func TestDtypeNames(t *testing.T) {
@@ -288,7 +289,7 @@ func TestDtypeNames(t *testing.T) {
 	if _, err := mlx.ParseDtype("f8"); err == nil || !strings.Contains(err.Error(), `"f8"`) {
 		t.Errorf("found %v for an unknown dtype", err)
 	}
-	do(t, func() { // the numbers are MLX's own
+	mlxtest.Do(t, func() { // the numbers are MLX's own
 		for d := mlx.Bool; d <= mlx.Complex64; d++ {
 			if got := mlx.Zeros(d, 2).String(); got != d.String()+"[2]" {
 				t.Errorf("found %s for %v", got, d)

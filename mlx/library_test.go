@@ -11,6 +11,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/gomflux/gomflux/internal/mlxtest"
 	"github.com/gomflux/gomflux/mlx"
 )
 
@@ -120,7 +121,7 @@ func TestLibraryErrors(t *testing.T) {
 			c.make(t, dir)
 			out := run(t, "open", dir, mlx.EnvLibrary+"="+dir)
 			for _, want := range c.want {
-				contains(t, out, strings.ReplaceAll(want, "DIR", dir))
+				mlxtest.Contains(t, out, strings.ReplaceAll(want, "DIR", dir))
 			}
 			if strings.Contains(out, "Do says") {
 				t.Errorf("Do does not return Open's error: %s", out)
@@ -155,7 +156,7 @@ func TestLibraryFolders(t *testing.T) {
 		t.Fatal(err)
 	}
 	beside := filepath.Dir(exe)
-	contains(t, out, filepath.Join(beside, libName("mlxc")), filepath.Join(beside, "lib", libName("mlxc")),
+	mlxtest.Contains(t, out, filepath.Join(beside, libName("mlxc")), filepath.Join(beside, "lib", libName("mlxc")),
 		filepath.Join(beside, "..", ".setup", "lib", libName("mlxc")), "/usr/local/lib/"+libName("mlxc"))
 
 	// from below the module's root, as go test and go run do, its set-up is found
@@ -169,7 +170,7 @@ func TestLibraryFolders(t *testing.T) {
 	if root, err = filepath.EvalSymlinks(root); err != nil {
 		t.Fatal(err)
 	}
-	contains(t, out, filepath.Join(root, ".setup", "lib", libName("mlxc")))
+	mlxtest.Contains(t, out, filepath.Join(root, ".setup", "lib", libName("mlxc")))
 }
 
 func TestLibraryFound(t *testing.T) {
@@ -182,7 +183,7 @@ func TestLibraryFound(t *testing.T) {
 	}
 	// the same through the variable
 	out := run(t, "open", t.TempDir(), mlx.EnvLibrary+"="+filepath.Dir(lib.MLXC))
-	contains(t, out, "MLXC="+lib.MLXC+"\n", "ERROR=<nil>")
+	mlxtest.Contains(t, out, "MLXC="+lib.MLXC+"\n", "ERROR=<nil>")
 	if runtime.GOOS != "linux" {
 		return
 	}

@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/gomflux/gomflux/internal/mlxtest"
 	"github.com/gomflux/gomflux/mlx"
 )
 
@@ -28,12 +29,12 @@ func grown(f func()) int {
 
 // active is ActiveMemory between jobs.
 func active(t *testing.T) (n int) {
-	do(t, func() { n = mlx.ActiveMemory() })
+	mlxtest.Do(t, func() { n = mlx.ActiveMemory() })
 	return n
 }
 
 func TestScopeFrees(t *testing.T) {
-	do(t, func() {
+	mlxtest.Do(t, func() {
 		var inner, out *mlx.Array
 		n := grown(func() {
 			out = mlx.Scope(func() *mlx.Array {
@@ -64,7 +65,7 @@ func TestScopeFrees(t *testing.T) {
 }
 
 func TestScopes(t *testing.T) {
-	do(t, func() {
+	mlxtest.Do(t, func() {
 		outer := block(1)
 		var many []*mlx.Array
 		n := grown(func() {
@@ -131,7 +132,7 @@ func TestPanicInScopesFrees(t *testing.T) {
 func TestKeepAndFree(t *testing.T) {
 	before := active(t)
 	var kept *mlx.Array
-	do(t, func() {
+	mlxtest.Do(t, func() {
 		mlx.Scope(func() *mlx.Array {
 			kept = block(4)
 			mlx.Keep(kept, nil)
@@ -142,7 +143,7 @@ func TestKeepAndFree(t *testing.T) {
 	if n := active(t) - before; n != 4*mib {
 		t.Errorf("%d bytes live after the job, expected the kept %d", n, 4*mib)
 	}
-	do(t, func() {
+	mlxtest.Do(t, func() {
 		if got := kept.Slice(0, 3, 4).Sum(1).Item(); got != mib/4 {
 			t.Errorf("the kept array sums to %v", got)
 		}
@@ -159,7 +160,7 @@ func TestKeepAndFree(t *testing.T) {
 // the next job.
 func TestCollectorFreesKept(t *testing.T) {
 	before := active(t)
-	do(t, func() {
+	mlxtest.Do(t, func() {
 		for range 4 {
 			mlx.Keep(block(2))
 		}
@@ -181,7 +182,7 @@ func TestCollectorFreesKept(t *testing.T) {
 // Free stops the collector's cleanup: a handle freed twice would be another
 // array's.
 func TestFreeOfKeptThenCollected(t *testing.T) {
-	do(t, func() {
+	mlxtest.Do(t, func() {
 		for range 100 {
 			a := mlx.Zeros(mlx.Float32, 16)
 			mlx.Keep(a)
@@ -190,12 +191,12 @@ func TestFreeOfKeptThenCollected(t *testing.T) {
 	})
 	for range 3 {
 		runtime.GC()
-		do(t, func() { same(t, "alive", mlx.Full(3, mlx.Float32, 2).Floats(), []float32{3, 3}) })
+		mlxtest.Do(t, func() { mlxtest.Same(t, "alive", mlx.Full(3, mlx.Float32, 2).Floats(), []float32{3, 3}) })
 	}
 }
 
 func TestChainFrees(t *testing.T) {
-	do(t, func() {
+	mlxtest.Do(t, func() {
 		first := block(1)
 		mlx.ResetPeakMemory()
 		start := mlx.ActiveMemory()
@@ -218,7 +219,7 @@ func TestChainFrees(t *testing.T) {
 
 // A chain frees what its layers made and nothing else.
 func TestChainSparesWhatIsNotItsOwn(t *testing.T) {
-	do(t, func() {
+	mlxtest.Do(t, func() {
 		first, constant := mlx.Full(1, mlx.Float32, 2), mlx.Full(5, mlx.Float32, 2)
 		var kept *mlx.Array
 		out := mlx.Chain(first, []int{0, 1, 2, 3, 4}, func(layer int, x *mlx.Array) *mlx.Array {
@@ -234,10 +235,10 @@ func TestChainSparesWhatIsNotItsOwn(t *testing.T) {
 			}
 			return x.Plus(1)
 		})
-		same(t, "output", out.Floats(), []float32{7, 7})
-		same(t, "constant", constant.Floats(), []float32{5, 5})
-		same(t, "kept", kept.Floats(), []float32{6, 6})
-		same(t, "input", first.Floats(), []float32{1, 1})
+		mlxtest.Same(t, "output", out.Floats(), []float32{7, 7})
+		mlxtest.Same(t, "constant", constant.Floats(), []float32{5, 5})
+		mlxtest.Same(t, "kept", kept.Floats(), []float32{6, 6})
+		mlxtest.Same(t, "input", first.Floats(), []float32{1, 1})
 		if mlx.Chain(first, nil, func(int, *mlx.Array) *mlx.Array { return nil }) != first {
 			t.Error("a chain without layers is not its input")
 		}
@@ -250,14 +251,14 @@ func TestChainSparesWhatIsNotItsOwn(t *testing.T) {
 // after its first steps.
 func TestThousandSteps(t *testing.T) {
 	var w []*mlx.Array
-	do(t, func() {
+	mlxtest.Do(t, func() {
 		for i := range 3 {
-			w = append(w, randn(uint64(i), 32, 32))
+			w = append(w, mlxtest.Randn(uint64(i), 32, 32))
 		}
 		mlx.Keep(w...)
 	})
 	atStep := func(steps int) (memory []int) {
-		do(t, func() {
+		mlxtest.Do(t, func() {
 			latents := mlx.Normal(mlx.Key(7), mlx.Float32, 1, 64, 32)
 			for i := range steps {
 				next := mlx.Scope(func() *mlx.Array {
@@ -295,7 +296,7 @@ func TestThousandSteps(t *testing.T) {
 	if n := active(t) - before; n != 0 {
 		t.Errorf("%d bytes more after the jobs than before", n)
 	}
-	do(t, func() {
+	mlxtest.Do(t, func() {
 		for _, a := range w {
 			a.Free()
 		}
@@ -303,7 +304,7 @@ func TestThousandSteps(t *testing.T) {
 }
 
 func TestCacheLimit(t *testing.T) {
-	do(t, func() {
+	mlxtest.Do(t, func() {
 		if mlx.CurrentDevice() != mlx.CPU {
 			t.Skip("only on the CPU")
 		}

@@ -4,6 +4,7 @@ import (
 	"math"
 	"testing"
 
+	"github.com/gomflux/gomflux/internal/mlxtest"
 	"github.com/gomflux/gomflux/mlx"
 )
 
@@ -192,7 +193,7 @@ func convolve(x, w nd, stride, padding int) nd {
 }
 
 func TestOps(t *testing.T) {
-	r := func(seed uint64, shape ...int) nd { return host(random(seed, size(shape)), shape...) }
+	r := func(seed uint64, shape ...int) nd { return host(mlxtest.Random(seed, size(shape)), shape...) }
 	a, b, row, col := r(1, 3, 5, 7), r(2, 3, 5, 7), r(3, 7), r(4, 5, 1)
 	positive := each(a, func(v float64) float64 { return float64(float32(math.Abs(v) + 0.1)) })
 	wide := each(a, func(v float64) float64 { return float64(float32(v * 8)) })
@@ -411,9 +412,9 @@ func TestOps(t *testing.T) {
 	}
 	for _, c := range cases {
 		t.Run(c.name, func(t *testing.T) {
-			do(t, func() {
+			mlxtest.Do(t, func() {
 				got := c.got()
-				same(t, "shape", got.Shape(), c.want.shape)
+				mlxtest.Same(t, "shape", got.Shape(), c.want.shape)
 				near(t, c.name, got.Floats(), c.want.data, c.tolerance)
 			})
 		})
@@ -424,7 +425,7 @@ func f32(v float64) float64 { return float64(float32(v)) }
 
 // Size, axes and bytes.
 func TestShapeQueries(t *testing.T) {
-	do(t, func() {
+	mlxtest.Do(t, func() {
 		x := mlx.Zeros(mlx.BFloat16, 3, 5, 7)
 		if x.Ndim() != 3 || x.Size() != 105 || x.Nbytes() != 210 || x.Dim(-1) != 7 || x.Dim(0) != 3 || x.String() != "bfloat16[3 5 7]" {
 			t.Errorf("found %v: %d axes, %d elements, %d bytes", x, x.Ndim(), x.Size(), x.Nbytes())
@@ -438,7 +439,7 @@ func TestShapeQueries(t *testing.T) {
 			t.Fatalf("found %d parts", len(parts))
 		}
 		for i, p := range parts {
-			same(t, "part", p.Floats(), []float32{float32(2 * i), float32(2*i + 1)})
+			mlxtest.Same(t, "part", p.Floats(), []float32{float32(2 * i), float32(2*i + 1)})
 		}
 		if !mlx.Full(1, mlx.Bool, 2, 2).All() || mlx.FromInt32([]int32{1, 0}).All() {
 			t.Error("All is wrong")
@@ -472,7 +473,7 @@ func TestDtypes(t *testing.T) {
 	for _, dtype := range []mlx.Dtype{mlx.BFloat16, mlx.Float16, mlx.Float32} {
 		for name, op := range ops {
 			t.Run(name+" of "+dtype.String(), func(t *testing.T) {
-				do(t, func() {
+				mlxtest.Do(t, func() {
 					x := mlx.Arange(0, 16, 1, mlx.Float32).Over(8).AsType(dtype).Reshape(4, 4)
 					y := op(x)
 					if y.Dtype() != dtype {
@@ -490,7 +491,7 @@ func TestDtypes(t *testing.T) {
 			})
 		}
 	}
-	do(t, func() {
+	mlxtest.Do(t, func() {
 		// mixed dtypes promote as in PyTorch: the caller has to cast
 		if got := mlx.Zeros(mlx.BFloat16, 2).Add(mlx.Zeros(mlx.Float32, 2)).Dtype(); got != mlx.Float32 {
 			t.Errorf("bfloat16 + float32 is %v", got)
@@ -505,14 +506,14 @@ func TestDtypes(t *testing.T) {
 
 // Constants arrive as they are, also where float32 has no such number.
 func TestScalars(t *testing.T) {
-	do(t, func() {
-		same(t, "int32", mlx.Scalar(1<<24+1, mlx.Int32).Int32s(), []int32{1<<24 + 1})
-		same(t, "negative", mlx.Scalar(-7, mlx.Int64).Int32s(), []int32{-7})
-		same(t, "plus", mlx.FromInt32([]int32{5}).Plus(1<<24+1).Int32s(), []int32{1<<24 + 6})
-		same(t, "uint8", mlx.Scalar(255, mlx.Uint8).Uint8s(), []uint8{255})
-		same(t, "bool", mlx.Scalar(1, mlx.Bool).Uint8s(), []uint8{1})
-		same(t, "float32", mlx.Scalar(0.1, mlx.Float32).Floats(), []float32{0.1})
-		same(t, "bfloat16", mlx.Scalar(1.00390625, mlx.BFloat16).Floats(), []float32{1}) // half to even
+	mlxtest.Do(t, func() {
+		mlxtest.Same(t, "int32", mlx.Scalar(1<<24+1, mlx.Int32).Int32s(), []int32{1<<24 + 1})
+		mlxtest.Same(t, "negative", mlx.Scalar(-7, mlx.Int64).Int32s(), []int32{-7})
+		mlxtest.Same(t, "plus", mlx.FromInt32([]int32{5}).Plus(1<<24+1).Int32s(), []int32{1<<24 + 6})
+		mlxtest.Same(t, "uint8", mlx.Scalar(255, mlx.Uint8).Uint8s(), []uint8{255})
+		mlxtest.Same(t, "bool", mlx.Scalar(1, mlx.Bool).Uint8s(), []uint8{1})
+		mlxtest.Same(t, "float32", mlx.Scalar(0.1, mlx.Float32).Floats(), []float32{0.1})
+		mlxtest.Same(t, "bfloat16", mlx.Scalar(1.00390625, mlx.BFloat16).Floats(), []float32{1}) // half to even
 		tenth := mlx.Scalar(0.1, mlx.Float64).Sub(mlx.Scalar(f32(0.1), mlx.Float64))
 		if d := float64(tenth.Item()); math.Abs(d-(0.1-f32(0.1))) > 1e-15 {
 			t.Errorf("a float64 scalar is off by %g", d)
@@ -523,11 +524,11 @@ func TestScalars(t *testing.T) {
 // Random numbers depend on the key and on nothing else.
 func TestNormal(t *testing.T) {
 	draw := func(seed uint64, dtype mlx.Dtype) (out []float32) {
-		do(t, func() { out = mlx.Normal(mlx.Key(seed), dtype, 100, 1000).Floats() })
+		mlxtest.Do(t, func() { out = mlx.Normal(mlx.Key(seed), dtype, 100, 1000).Floats() })
 		return out
 	}
 	x := draw(1, mlx.Float32)
-	same(t, "again", draw(1, mlx.Float32), x)
+	mlxtest.Same(t, "again", draw(1, mlx.Float32), x)
 	if y := draw(2, mlx.Float32); y[0] == x[0] && y[1] == x[1] {
 		t.Error("two seeds give the same numbers")
 	}
@@ -546,8 +547,8 @@ func TestNormal(t *testing.T) {
 
 // Sums over the lengths that models have stay accurate.
 func TestAccuracy(t *testing.T) {
-	do(t, func() {
-		a, b := random(1, 64*4096), random(2, 4096)
+	mlxtest.Do(t, func() {
+		a, b := mlxtest.Random(1, 64*4096), mlxtest.Random(2, 4096)
 		want := make([]float64, 64)
 		for i := range want {
 			for k := range b {
@@ -555,7 +556,7 @@ func TestAccuracy(t *testing.T) {
 			}
 		}
 		near(t, "Matmul over 4096", mlx.FromFloat32(a, 64, 4096).Matmul(mlx.FromFloat32(b, 4096, 1)).Floats(), want, 2e-6)
-		x := host(random(3, 8*4608), 8, 4608)
+		x := host(mlxtest.Random(3, 8*4608), 8, 4608)
 		near(t, "Softmax over 4608", x.mlx().Softmax().Floats(), rows(x, softmax).data, 7e-6)
 	})
 }

@@ -3,6 +3,7 @@ package mlx_test
 import (
 	"testing"
 
+	"github.com/gomflux/gomflux/internal/mlxtest"
 	"github.com/gomflux/gomflux/mlx"
 )
 
@@ -39,19 +40,19 @@ func TestReads(t *testing.T) {
 					view := func() *mlx.Array {
 						return c.view(mlx.Arange(0, 12, 1, mlx.Float32).AsType(dtype).Reshape(3, 4))
 					}
-					do(t, func() {
+					mlxtest.Do(t, func() {
 						lazy := view()
 						if lazy.Dtype() != dtype {
 							t.Fatalf("found %v", lazy)
 						}
-						same(t, "Floats", lazy.Floats(), floats)
-						same(t, "Int32s", lazy.Int32s(), c.want)
-						same(t, "Uint8s", view().Uint8s(), bytes)
+						mlxtest.Same(t, "Floats", lazy.Floats(), floats)
+						mlxtest.Same(t, "Int32s", lazy.Int32s(), c.want)
+						mlxtest.Same(t, "Uint8s", view().Uint8s(), bytes)
 						evaluated := view()
 						mlx.Eval(evaluated)
-						same(t, "Floats after Eval", evaluated.Floats(), floats)
+						mlxtest.Same(t, "Floats after Eval", evaluated.Floats(), floats)
 						if len(c.want) == 1 {
-							same(t, "Item", []float32{view().Item()}, floats)
+							mlxtest.Same(t, "Item", []float32{view().Item()}, floats)
 						}
 						if n := lazy.Size(); n != len(c.want) {
 							t.Errorf("found size %d, expected %d", n, len(c.want))
@@ -64,14 +65,14 @@ func TestReads(t *testing.T) {
 }
 
 func TestReadBool(t *testing.T) {
-	do(t, func() {
+	mlxtest.Do(t, func() {
 		even := mlx.Arange(0, 6, 1, mlx.Int32).Reshape(3, 2).Less(mlx.FromInt32([]int32{3}))
 		if even.Dtype() != mlx.Bool {
 			t.Errorf("found %v, expected a bool", even)
 		}
-		same(t, "Uint8s", even.T().Uint8s(), []uint8{1, 1, 0, 1, 0, 0})
-		same(t, "Floats", even.T().Floats(), []float32{1, 1, 0, 1, 0, 0})
-		same(t, "Int32s", even.T().Int32s(), []int32{1, 1, 0, 1, 0, 0})
+		mlxtest.Same(t, "Uint8s", even.T().Uint8s(), []uint8{1, 1, 0, 1, 0, 0})
+		mlxtest.Same(t, "Floats", even.T().Floats(), []float32{1, 1, 0, 1, 0, 0})
+		mlxtest.Same(t, "Int32s", even.T().Int32s(), []int32{1, 1, 0, 1, 0, 0})
 	})
 }
 
@@ -79,13 +80,13 @@ func TestReadBool(t *testing.T) {
 // business.
 func TestReadsAreCopies(t *testing.T) {
 	var host []float32
-	do(t, func() {
+	mlxtest.Do(t, func() {
 		x := mlx.Full(1, mlx.Float32, 1000)
 		host = x.Floats()
 		host[0] = 7
-		same(t, "element", x.Slice(0, 0, 1).Floats(), []float32{1})
+		mlxtest.Same(t, "element", x.Slice(0, 0, 1).Floats(), []float32{1})
 	})
-	do(t, func() { mlx.Eval(mlx.Full(2, mlx.Float32, 1000)) }) // takes the freed memory
+	mlxtest.Do(t, func() { mlx.Eval(mlx.Full(2, mlx.Float32, 1000)) }) // takes the freed memory
 	for i, v := range host[1:] {
 		if v != 1 {
 			t.Fatalf("element %d became %v after its job", i+1, v)
@@ -94,21 +95,21 @@ func TestReadsAreCopies(t *testing.T) {
 }
 
 func TestFromDataCopies(t *testing.T) {
-	do(t, func() {
+	mlxtest.Do(t, func() {
 		floats, ints, bytes := []float32{1, 2}, []int32{1, 2}, []uint8{1, 2}
 		f, i, b := mlx.FromFloat32(floats), mlx.FromInt32(ints), mlx.FromUint8(bytes)
 		floats[0], ints[0], bytes[0] = 9, 9, 9
-		same(t, "floats", f.Floats(), []float32{1, 2})
-		same(t, "ints", i.Int32s(), []int32{1, 2})
-		same(t, "bytes", b.Uint8s(), []uint8{1, 2})
+		mlxtest.Same(t, "floats", f.Floats(), []float32{1, 2})
+		mlxtest.Same(t, "ints", i.Int32s(), []int32{1, 2})
+		mlxtest.Same(t, "bytes", b.Uint8s(), []uint8{1, 2})
 		if f.Dtype() != mlx.Float32 || i.Dtype() != mlx.Int32 || b.Dtype() != mlx.Uint8 {
 			t.Errorf("found %v, %v, %v", f, i, b)
 		}
 		empty := mlx.FromFloat32(nil, 0, 3)
-		same(t, "empty shape", empty.Shape(), []int{0, 3})
-		same(t, "empty", empty.Floats(), []float32{})
+		mlxtest.Same(t, "empty shape", empty.Shape(), []int{0, 3})
+		mlxtest.Same(t, "empty", empty.Floats(), []float32{})
 		scalar := mlx.FromFloat32([]float32{5}, []int{}...)
-		same(t, "scalar", scalar.Shape(), []int{})
-		same(t, "vector", mlx.FromFloat32([]float32{5, 6}).Shape(), []int{2})
+		mlxtest.Same(t, "scalar", scalar.Shape(), []int{})
+		mlxtest.Same(t, "vector", mlx.FromFloat32([]float32{5, 6}).Shape(), []int{2})
 	})
 }

@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/gomflux/gomflux/internal/mlxtest"
 	"github.com/gomflux/gomflux/mlx"
 )
 
@@ -50,7 +51,7 @@ func TestCallRunsOnTheCaller(t *testing.T) {
 	defer runtime.UnlockOSThread()
 	here, there, called := threadID(), 0, 0
 	var steps []float32
-	do(t, func() {
+	mlxtest.Do(t, func() {
 		there = threadID()
 		for i := range 3 {
 			host := mlx.Full(float64(i), mlx.Float32, 2).Floats()
@@ -60,7 +61,7 @@ func TestCallRunsOnTheCaller(t *testing.T) {
 	if runtime.GOOS == "linux" && (called != here || there == here) {
 		t.Errorf("callback on thread %d, expected the caller's, %d (MLX's is %d)", called, here, there)
 	}
-	same(t, "steps", steps, []float32{0, 1, 2})
+	mlxtest.Same(t, "steps", steps, []float32{0, 1, 2})
 }
 
 func TestReentrance(t *testing.T) {
@@ -68,7 +69,7 @@ func TestReentrance(t *testing.T) {
 	nested := func() error {
 		return mlx.Do(context.Background(), func() error { ran = true; return nil })
 	}
-	do(t, func() {
+	mlxtest.Do(t, func() {
 		if err := nested(); !errors.Is(err, mlx.ErrReentrant) {
 			t.Errorf("Do inside Do: found %v", err)
 		}
@@ -120,9 +121,9 @@ func TestPanics(t *testing.T) {
 		if !ok {
 			t.Fatal("a bug in a job did not panic in Do")
 		}
-		contains(t, p, "index out of range [3]", "on the MLX thread", "thread_test.go:")
+		mlxtest.Contains(t, p, "index out of range [3]", "on the MLX thread", "thread_test.go:")
 	})
-	do(t, func() { same(t, "after", mlx.Full(1, mlx.Float32, 1).Floats(), []float32{1}) })
+	mlxtest.Do(t, func() { mlxtest.Same(t, "after", mlx.Full(1, mlx.Float32, 1).Floats(), []float32{1}) })
 }
 
 // runtime.Goexit, which t.Fatal calls, ends the goroutine that called Do, not
@@ -153,7 +154,7 @@ func TestGoexit(t *testing.T) {
 			case <-time.After(20 * time.Second):
 				t.Fatal("Do hangs")
 			}
-			do(t, func() { same(t, "after", mlx.Full(1, mlx.Float32, 1).Floats(), []float32{1}) })
+			mlxtest.Do(t, func() { mlxtest.Same(t, "after", mlx.Full(1, mlx.Float32, 1).Floats(), []float32{1}) })
 		})
 	}
 }
@@ -251,7 +252,7 @@ func TestCancelWhileRunning(t *testing.T) {
 // On the CPU a StopPoint computes what it is given: else all the work would
 // pile up behind the last one.
 func TestStopPointEvaluates(t *testing.T) {
-	do(t, func() {
+	mlxtest.Do(t, func() {
 		if mlx.CurrentDevice() != mlx.CPU {
 			t.Skip("only on the CPU")
 		}
@@ -265,7 +266,7 @@ func TestStopPointEvaluates(t *testing.T) {
 }
 
 func TestUse(t *testing.T) {
-	do(t, func() {
+	mlxtest.Do(t, func() {
 		infos := mlx.Devices()
 		if infos[0].Device != mlx.CPU {
 			t.Errorf("found %v as the first device", infos[0])
@@ -282,12 +283,12 @@ func TestUse(t *testing.T) {
 		if err := mlx.Use(mlx.CPU); err != nil || mlx.CurrentDevice() != mlx.CPU {
 			t.Errorf("found %v on %v", err, mlx.CurrentDevice())
 		}
-		same(t, "on the CPU", mlx.Full(2, mlx.Float32, 2).Square().Floats(), []float32{4, 4})
+		mlxtest.Same(t, "on the CPU", mlx.Full(2, mlx.Float32, 2).Square().Floats(), []float32{4, 4})
 		if mlx.CPU.ComputeDtype() != mlx.Float32 || mlx.GPU.ComputeDtype() != mlx.BFloat16 {
 			t.Error("wrong compute dtype")
 		}
 	})
-	do(t, func() { // the choice ended with its job
+	mlxtest.Do(t, func() { // the choice ended with its job
 		infos := mlx.Devices()
 		if best := infos[len(infos)-1].Device; mlx.CurrentDevice() != best {
 			t.Errorf("the next job starts on %v, expected %v", mlx.CurrentDevice(), best)
@@ -296,7 +297,7 @@ func TestUse(t *testing.T) {
 }
 
 func TestVersion(t *testing.T) {
-	do(t, func() {
+	mlxtest.Do(t, func() {
 		if v := mlx.Version(); !strings.HasPrefix(v, "0.32.") {
 			t.Errorf("found MLX %q, expected 0.32", v)
 		}
@@ -318,7 +319,7 @@ func TestSignalsDuringEval(t *testing.T) {
 			}
 		}
 	})
-	do(t, func() {
+	mlxtest.Do(t, func() {
 		x := mlx.Full(1, mlx.Float32, 300, 300)
 		for range 20 {
 			x = x.Matmul(x).Over(300)

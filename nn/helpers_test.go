@@ -2,64 +2,16 @@ package nn_test
 
 import (
 	"bytes"
-	"context"
 	"encoding/binary"
 	"encoding/json"
-	"errors"
 	"math"
-	"math/rand/v2"
 	"os"
 	"path/filepath"
-	"strings"
 	"testing"
 
-	"github.com/gomflux/gomflux/mlx"
+	"github.com/gomflux/gomflux/internal/mlxtest"
 	"github.com/gomflux/gomflux/weights"
 )
-
-// do runs f on the MLX thread and fails the test on an error.
-func do(t testing.TB, f func()) {
-	t.Helper()
-	if err := try(f); err != nil {
-		t.Fatal(err)
-	}
-}
-
-func try(f func()) error {
-	return mlx.Do(context.Background(), func() error { f(); return nil })
-}
-
-func fail(t testing.TB, f func()) *mlx.Error {
-	t.Helper()
-	err := try(f)
-	var e *mlx.Error
-	if !errors.As(err, &e) {
-		t.Fatalf("found %v, expected an *mlx.Error", err)
-	}
-	return e
-}
-
-// random returns n numbers from a normal distribution with standard deviation 1.
-func random(seed uint64, n int) []float32 {
-	r := rand.New(rand.NewPCG(seed, 11))
-	out := make([]float32, n)
-	for i := range out {
-		out[i] = float32(r.NormFloat64())
-	}
-	return out
-}
-
-func size(shape []int) int {
-	n := 1
-	for _, d := range shape {
-		n *= d
-	}
-	return n
-}
-
-func randn(seed uint64, shape ...int) *mlx.Array {
-	return mlx.FromFloat32(random(seed, size(shape)), shape...)
-}
 
 // near compares with a tolerance relative to the largest expected value.
 func near(t testing.TB, what string, got []float32, want []float64, tolerance float64) {
@@ -80,33 +32,12 @@ func near(t testing.TB, what string, got []float32, want []float64, tolerance fl
 	}
 }
 
-func same[T comparable](t testing.TB, what string, got, want []T) {
-	t.Helper()
-	if len(got) != len(want) {
-		t.Fatalf("%s: found %v, expected %v", what, got, want)
-	}
-	for i := range want {
-		if got[i] != want[i] {
-			t.Fatalf("%s: found %v, expected %v", what, got, want)
-		}
-	}
-}
-
 func wide(v []float32) []float64 {
 	out := make([]float64, len(v))
 	for i := range v {
 		out[i] = float64(v[i])
 	}
 	return out
-}
-
-func contains(t testing.TB, text string, parts ...string) {
-	t.Helper()
-	for _, part := range parts {
-		if !strings.Contains(text, part) {
-			t.Errorf("found %q, expected it to contain %q", text, part)
-		}
-	}
 }
 
 // A tensor goes into a safetensors file: values are stored as dtype.
@@ -118,7 +49,7 @@ type tensor struct {
 
 // f32 is a tensor of random numbers that bfloat16 holds exactly.
 func f32(name string, shape ...int) tensor {
-	values := random(uint64(len(name))+uint64(size(shape)), size(shape))
+	values := mlxtest.Random(uint64(len(name))+uint64(mlxtest.Size(shape)), mlxtest.Size(shape))
 	for i, v := range values {
 		values[i] = float32(int(v*16)) / 16
 	}

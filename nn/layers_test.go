@@ -5,6 +5,7 @@ import (
 	"math/cmplx"
 	"testing"
 
+	"github.com/gomflux/gomflux/internal/mlxtest"
 	"github.com/gomflux/gomflux/mlx"
 	"github.com/gomflux/gomflux/nn"
 )
@@ -52,20 +53,20 @@ func TestGroupNorm(t *testing.T) {
 		{"512x512", 1, 512, 512, 8, 2, 1e-6, 0.5, 1, 2e-6},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			x := random(1, c.n*c.h*c.w*c.c)
+			x := mlxtest.Random(1, c.n*c.h*c.w*c.c)
 			for i := range x {
 				x[i] = x[i]*float32(c.scale) + float32(c.mean)
 			}
-			weight, bias := random(2, c.c), random(3, c.c)
+			weight, bias := mlxtest.Random(2, c.c), mlxtest.Random(3, c.c)
 			want := groupNorm(x, c.n, c.h, c.w, c.c, c.groups, c.eps, weight, bias)
-			do(t, func() {
+			mlxtest.Do(t, func() {
 				n := nn.NewGroupNorm(c.groups, c.c, c.eps)
 				param(&n.Weight, weight, c.c)
 				param(&n.Bias, bias, c.c)
 				a := mlx.FromFloat32(x, c.n, c.h, c.w, c.c)
 				near(t, "Forward", n.Forward(a).Floats(), want, c.accuracy)
 				tokens := n.ForwardTokens(a.Reshape(c.n, c.h*c.w, c.c), c.h, c.w)
-				same(t, "shape", tokens.Shape(), []int{c.n, c.h * c.w, c.c})
+				mlxtest.Same(t, "shape", tokens.Shape(), []int{c.n, c.h * c.w, c.c})
 				near(t, "ForwardTokens", tokens.Floats(), want, c.accuracy)
 				half := n.Forward(a.AsType(mlx.BFloat16))
 				if half.Dtype() != mlx.BFloat16 {
@@ -79,17 +80,17 @@ func TestGroupNorm(t *testing.T) {
 
 // A constant group has no variance: epsilon keeps it finite.
 func TestGroupNormOfConstant(t *testing.T) {
-	do(t, func() {
+	mlxtest.Do(t, func() {
 		n := nn.NewGroupNorm(2, 4, 1e-6)
 		param(&n.Weight, []float32{1, 1, 1, 1}, 4)
 		param(&n.Bias, []float32{1, 2, 3, 4}, 4)
 		y := n.Forward(mlx.Full(3, mlx.Float32, 1, 2, 1, 4))
-		same(t, "elements", y.Floats(), []float32{1, 2, 3, 4, 1, 2, 3, 4})
+		mlxtest.Same(t, "elements", y.Floats(), []float32{1, 2, 3, 4, 1, 2, 3, 4})
 	})
 }
 
 func TestRMSNormAndLayerNorm(t *testing.T) {
-	x, weight := random(1, 3*10), random(2, 10)
+	x, weight := mlxtest.Random(1, 3*10), mlxtest.Random(2, 10)
 	rms, layer := make([]float64, 30), make([]float64, 30)
 	for r := range 3 {
 		var squares, sum, variance float64
@@ -106,7 +107,7 @@ func TestRMSNormAndLayerNorm(t *testing.T) {
 			layer[r*10+i] = (v - sum) / math.Sqrt(variance+0.25)
 		}
 	}
-	do(t, func() {
+	mlxtest.Do(t, func() {
 		a := mlx.FromFloat32(x, 1, 3, 10)
 		n := nn.NewRMSNorm(10, 0.25) // so large that its place is seen
 		param(&n.Weight, weight, 10)
@@ -120,7 +121,7 @@ func TestRMSNormAndLayerNorm(t *testing.T) {
 }
 
 func TestDense(t *testing.T) {
-	x, w, b := random(1, 2*3*5), random(2, 4*5), random(3, 4)
+	x, w, b := mlxtest.Random(1, 2*3*5), mlxtest.Random(2, 4*5), mlxtest.Random(3, 4)
 	product := make([]float64, 2*3*4)
 	for r := range 6 {
 		for o := range 4 {
@@ -133,13 +134,13 @@ func TestDense(t *testing.T) {
 	for i := range product {
 		biased[i] = product[i] + float64(b[i%4])
 	}
-	do(t, func() {
+	mlxtest.Do(t, func() {
 		a := mlx.FromFloat32(x, 2, 3, 5)
 		d := nn.NewLinear(5, 4, true)
 		param(&d.Weight, w, 4, 5)
 		param(&d.Bias, b, 4)
 		y := d.Forward(a)
-		same(t, "shape", y.Shape(), []int{2, 3, 4})
+		mlxtest.Same(t, "shape", y.Shape(), []int{2, 3, 4})
 		near(t, "with bias", y.Floats(), biased, 1e-6)
 		plain := nn.NewLinear(5, 4, false)
 		param(&plain.Weight, w, 4, 5)
@@ -158,28 +159,28 @@ func TestDense(t *testing.T) {
 }
 
 func TestEmbedding(t *testing.T) {
-	do(t, func() {
+	mlxtest.Do(t, func() {
 		e := nn.NewEmbedding(3, 2)
 		param(&e.Weight, []float32{0, 1, 10, 11, 20, 21}, 3, 2)
 		y := e.Forward([]int32{2, 0, 2}, mlx.BFloat16)
 		if y.String() != "bfloat16[1 3 2]" {
 			t.Errorf("found %v", y)
 		}
-		same(t, "rows", y.Floats(), []float32{20, 21, 0, 1, 20, 21})
+		mlxtest.Same(t, "rows", y.Floats(), []float32{20, 21, 0, 1, 20, 21})
 	})
 	for _, id := range []int32{3, -1, 1 << 30} {
-		e := fail(t, func() {
+		e := mlxtest.Fail(t, func() {
 			e := nn.NewEmbedding(3, 2)
 			param(&e.Weight, make([]float32, 6), 3, 2)
 			e.Forward([]int32{0, id}, mlx.Float32)
 		})
-		contains(t, e.Error(), "row", "number 1 asked for", "[3 2]")
+		mlxtest.Contains(t, e.Error(), "row", "number 1 asked for", "[3 2]")
 	}
 }
 
 func TestConv2d(t *testing.T) {
 	const h, w, in, out, k = 6, 5, 2, 3, 3
-	x, weight, bias := random(1, h*w*in), random(2, out*in*k*k), random(3, out)
+	x, weight, bias := mlxtest.Random(1, h*w*in), mlxtest.Random(2, out*in*k*k), mlxtest.Random(3, out)
 	for _, c := range []struct{ stride, padding int }{{1, 1}, {2, 0}, {2, 1}} {
 		oh, ow := (h+2*c.padding-k)/c.stride+1, (w+2*c.padding-k)/c.stride+1
 		want := make([]float64, oh*ow*out)
@@ -203,20 +204,20 @@ func TestConv2d(t *testing.T) {
 		}
 		// from a checkpoint, so that the layout is torch's [out, in, k, k]
 		ck := open(t, save(t, tensor{"weight", "F32", []int{out, in, k, k}, weight}, tensor{"bias", "F32", []int{out}, bias}))
-		do(t, func() {
+		mlxtest.Do(t, func() {
 			conv := nn.NewConv2d(in, out, k, c.stride, c.padding)
 			if err := nn.Load(conv, ck, nn.LoadOptions{Name: "conv", Dtype: mlx.Float32}); err != nil {
 				t.Fatal(err)
 			}
 			y := conv.Forward(mlx.FromFloat32(x, 1, h, w, in))
-			same(t, "shape", y.Shape(), []int{1, oh, ow, out})
+			mlxtest.Same(t, "shape", y.Shape(), []int{1, oh, ow, out})
 			near(t, "Conv2d", y.Floats(), want, 1e-6)
 		})
 	}
 }
 
 func TestSequentialAndSiLU(t *testing.T) {
-	do(t, func() {
+	mlxtest.Do(t, func() {
 		d := nn.NewLinear(2, 2, false)
 		param(&d.Weight, []float32{0, 2, 1, 0}, 2, 2)
 		s := nn.NewSequential(d, &nn.SiLU{})
@@ -226,15 +227,15 @@ func TestSequentialAndSiLU(t *testing.T) {
 }
 
 func TestHeadsAndAttention(t *testing.T) {
-	do(t, func() {
+	mlxtest.Do(t, func() {
 		x := mlx.Arange(0, 24, 1, mlx.Float32).Reshape(1, 3, 8)
 		heads := nn.Heads(x, 2)
-		same(t, "Heads", heads.Shape(), []int{1, 2, 3, 4})
-		same(t, "second head", heads.Slice(1, 1, 2).Slice(2, 1, 2).Floats(), []float32{12, 13, 14, 15})
-		same(t, "SplitHeads", nn.SplitHeads(x, 2).Shape(), []int{1, 3, 2, 4})
-		same(t, "MergeHeads", nn.MergeHeads(heads).Floats(), x.Floats())
+		mlxtest.Same(t, "Heads", heads.Shape(), []int{1, 2, 3, 4})
+		mlxtest.Same(t, "second head", heads.Slice(1, 1, 2).Slice(2, 1, 2).Floats(), []float32{12, 13, 14, 15})
+		mlxtest.Same(t, "SplitHeads", nn.SplitHeads(x, 2).Shape(), []int{1, 3, 2, 4})
+		mlxtest.Same(t, "MergeHeads", nn.MergeHeads(heads).Floats(), x.Floats())
 
-		q, k, v := randn(1, 2, 4, 5, 16), randn(2, 2, 4, 5, 16), randn(3, 2, 4, 5, 16)
+		q, k, v := mlxtest.Randn(1, 2, 4, 5, 16), mlxtest.Randn(2, 2, 4, 5, 16), mlxtest.Randn(3, 2, 4, 5, 16)
 		near(t, "Attention", nn.Attention(q, k, v).Floats(), wide(mlx.Attention(q, k, v, 0.25, nil).Floats()), 1e-7)
 		causal := nn.CausalAttention(q, k.Slice(1, 0, 2), v.Slice(1, 0, 2))
 		// the first token sees only itself, the last all
@@ -248,7 +249,7 @@ func TestRope(t *testing.T) {
 	positions := [][]int{{0, 0, 0}, {1, 0, 2}, {1, 5, 7}, {40, 11, 3}}
 	dims := []int{4, 2, 6}
 	const theta, b, h, d = 256.0, 2, 3, 12
-	x := random(1, b*h*len(positions)*d)
+	x := mlxtest.Random(1, b*h*len(positions)*d)
 	// turn is e^(i·angle) for a position and a pair of features
 	turn := func(p []int, pair int) complex128 {
 		axis := 0
@@ -273,10 +274,10 @@ func TestRope(t *testing.T) {
 	}
 	interleaved := expected(func(i int) int { return 2 * i }, func(i int) int { return 2*i + 1 })
 	halves := expected(func(i int) int { return i }, func(i int) int { return i + d/2 })
-	do(t, func() {
+	mlxtest.Do(t, func() {
 		a := mlx.FromFloat32(x, b, h, len(positions), d)
 		rope := nn.NewRope(positions, dims, theta)
-		same(t, "table", rope.Cos.Shape(), []int{4, 6})
+		mlxtest.Same(t, "table", rope.Cos.Shape(), []int{4, 6})
 		near(t, "Interleaved", rope.Interleaved(a).Floats(), interleaved, 1e-6)
 		near(t, "HalfSplit", rope.HalfSplit(a).Floats(), halves, 1e-6)
 		joined := nn.NewRope(positions[:1], dims, theta).Concat(nn.NewRope(positions[1:], dims, theta))
@@ -292,7 +293,7 @@ func TestRope(t *testing.T) {
 // Values of diffusers' get_timestep_embedding, which computes in float32: at
 // t = 1000 the last bits of the frequencies show.
 func TestTimestepEmbedding(t *testing.T) {
-	do(t, func() {
+	mlxtest.Do(t, func() {
 		for _, c := range []struct {
 			t    float32
 			want []float64

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/gomflux/gomflux/internal/mlxtest"
 	"github.com/gomflux/gomflux/mlx"
 	"github.com/gomflux/gomflux/nn"
 )
@@ -89,11 +90,11 @@ func checkLoaded(t *testing.T, m *model, want []tensor) {
 			t.Fatalf("%s was not loaded", w.name)
 		}
 		if w.name == "conv_in.weight" { // [out, in, k, k] became [out, k, k, in]
-			same(t, w.name, a.Shape(), []int{3, 3, 3, 2})
+			mlxtest.Same(t, w.name, a.Shape(), []int{3, 3, 3, 2})
 			a = a.Transpose(0, 3, 1, 2)
 		}
-		same(t, w.name, a.Shape(), w.shape)
-		same(t, w.name, a.AsType(mlx.Float32).Floats(), w.values)
+		mlxtest.Same(t, w.name, a.Shape(), w.shape)
+		mlxtest.Same(t, w.name, a.AsType(mlx.Float32).Floats(), w.values)
 	}
 }
 
@@ -101,7 +102,7 @@ func TestLoad(t *testing.T) {
 	ck := open(t, save(t, tensors()...))
 	m := newModel()
 	var progress []int64
-	do(t, func() {
+	mlxtest.Do(t, func() {
 		err := nn.Load(m, ck, nn.LoadOptions{Name: "transformer", Dtype: mlx.Float32, Progress: func(done, total int64) {
 			progress = append(progress, done, total)
 		}})
@@ -109,7 +110,7 @@ func TestLoad(t *testing.T) {
 			t.Fatal(err)
 		}
 	})
-	do(t, func() { checkLoaded(t, m, tensors()) }) // in another job: they are kept
+	mlxtest.Do(t, func() { checkLoaded(t, m, tensors()) }) // in another job: they are kept
 	total := int64(0)
 	for _, w := range tensors() {
 		total += int64(4 * len(w.values))
@@ -170,28 +171,28 @@ func TestLoadMismatch(t *testing.T) {
 	saveAs(t, file, changed...)
 	m := newModel()
 	var err error
-	do(t, func() {
+	mlxtest.Do(t, func() {
 		err = nn.Load(m, open(t, dir), nn.LoadOptions{Name: "transformer", Dtype: mlx.Float32})
 	})
 	var e *nn.MismatchError
 	if !errors.As(err, &e) {
 		t.Fatalf("found %v, expected a MismatchError", err)
 	}
-	same(t, "missing", e.Missing, []string{"blocks.1.attn.to_q.weight, expected [4 4]", "scale, expected [1 4]"})
-	same(t, "unexpected", e.Unexpected, unexpected)
-	same(t, "misshapen", e.Misshapen, []string{
+	mlxtest.Same(t, "missing", e.Missing, []string{"blocks.1.attn.to_q.weight, expected [4 4]", "scale, expected [1 4]"})
+	mlxtest.Same(t, "unexpected", e.Unexpected, unexpected)
+	mlxtest.Same(t, "misshapen", e.Misshapen, []string{
 		"conv_in.weight, expected [3 2 3 3], found [3 3 3 2] in " + file,
 		"norm.weight, expected [4], found [4 1] in " + file})
-	same(t, "mistyped", e.Mistyped, []string{
+	mlxtest.Same(t, "mistyped", e.Mistyped, []string{
 		"blocks.0.to_out.0.bias, expected F32, F16 or BF16, found I32 in " + file,
 		"norm.weight, expected F32, F16 or BF16, found U8 in " + file})
 	text := err.Error()
-	contains(t, text, dir, "transformer")
+	mlxtest.Contains(t, text, dir, "transformer")
 	if lines := strings.Count(text, "\n\t"); lines != 12 {
 		t.Errorf("%d lines in %q, expected one for each of 12", lines, text)
 	}
 	for _, group := range [][]string{e.Missing, e.Unexpected, e.Misshapen, e.Mistyped} {
-		contains(t, text, group...)
+		mlxtest.Contains(t, text, group...)
 	}
 	for name, a := range params(m) {
 		if a != nil {
@@ -210,7 +211,7 @@ func TestLoadPrefixesAndIgnore(t *testing.T) {
 		m := &small{A: nn.NewLinear(2, 1, false), B: nn.NewParam(3)}
 		options.Name, options.Dtype = "m", mlx.Float32
 		var err error
-		do(t, func() { err = nn.Load(m, open(t, save(t, file...)), options) })
+		mlxtest.Do(t, func() { err = nn.Load(m, open(t, save(t, file...)), options) })
 		return m, err
 	}
 	a, b := f32("a.weight", 1, 2), f32("b", 3)
@@ -222,9 +223,9 @@ func TestLoadPrefixesAndIgnore(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		do(t, func() {
-			same(t, "a", m.A.Weight.Floats(), a.values)
-			same(t, "b", m.B.Floats(), b.values)
+		mlxtest.Do(t, func() {
+			mlxtest.Same(t, "a", m.A.Weight.Floats(), a.values)
+			mlxtest.Same(t, "b", m.B.Floats(), b.values)
 		})
 		if m.A.Path() != "m.a" { // a prefix is the file's, not the module's
 			t.Errorf("found path %q", m.A.Path())
@@ -246,7 +247,7 @@ func TestLoadPrefixesAndIgnore(t *testing.T) {
 	})
 	t.Run("misshapen under a prefix", func(t *testing.T) {
 		_, err := load(nn.LoadOptions{Prefixes: []string{"model."}}, named(f32("x", 2, 1), "model.a.weight"), b)
-		contains(t, err.Error(), "wrong shape: model.a.weight, expected [1 2], found [2 1]")
+		mlxtest.Contains(t, err.Error(), "wrong shape: model.a.weight, expected [1 2], found [2 1]")
 	})
 	t.Run("ignore", func(t *testing.T) {
 		options := nn.LoadOptions{Prefixes: []string{"model."}, Ignore: []string{"lm_head.*", "layers.*.inv_freq"}}
@@ -275,7 +276,7 @@ func TestLoadDtypes(t *testing.T) {
 		t.Run(c.stored+" computed in "+c.compute.String(), func(t *testing.T) {
 			w := f32("weight", 4, 4).as(c.stored)
 			ck := open(t, save(t, w))
-			do(t, func() {
+			mlxtest.Do(t, func() {
 				d := nn.NewLinear(4, 4, false)
 				if err := nn.Load(d, ck, nn.LoadOptions{Name: "d", Dtype: c.compute}); err != nil {
 					t.Fatal(err)
@@ -283,7 +284,7 @@ func TestLoadDtypes(t *testing.T) {
 				if d.Weight.Dtype() != c.want {
 					t.Errorf("found %v, expected %v", d.Weight.Dtype(), c.want)
 				}
-				same(t, "values", d.Weight.Floats(), w.values)
+				mlxtest.Same(t, "values", d.Weight.Floats(), w.values)
 				x := mlx.Full(1, c.compute, 1, 4)
 				if y := d.Forward(x); y.Dtype() != c.compute {
 					t.Errorf("computed %v, expected %v", y.Dtype(), c.compute)
@@ -296,12 +297,12 @@ func TestLoadDtypes(t *testing.T) {
 // A float32 that becomes bfloat16 is rounded, not cut.
 func TestLoadRounds(t *testing.T) {
 	ck := open(t, save(t, tensor{"weight", "F32", []int{1, 2}, []float32{1 + 3.0/256, -1 - 1.1/256}}))
-	do(t, func() {
+	mlxtest.Do(t, func() {
 		d := nn.NewLinear(2, 1, false)
 		if err := nn.Load(d, ck, nn.LoadOptions{Name: "d", Dtype: mlx.BFloat16}); err != nil {
 			t.Fatal(err)
 		}
-		same(t, "values", d.Weight.Floats(), []float32{1 + 4.0/256, -1 - 2.0/256})
+		mlxtest.Same(t, "values", d.Weight.Floats(), []float32{1 + 4.0/256, -1 - 2.0/256})
 	})
 }
 
@@ -324,7 +325,7 @@ func TestLoadShards(t *testing.T) {
 		t.Fatal(err)
 	}
 	ck := open(t, dir)
-	do(t, func() {
+	mlxtest.Do(t, func() {
 		m := newModel()
 		if err := nn.Load(m, ck, nn.LoadOptions{Name: "transformer", Dtype: mlx.Float32}); err != nil {
 			t.Fatal(err)
@@ -387,7 +388,7 @@ func TestLoadOfChangedFile(t *testing.T) {
 			if err == nil {
 				t.Fatal("no error")
 			}
-			contains(t, err.Error(), path)
+			mlxtest.Contains(t, err.Error(), path)
 			// mlx-c itself refuses a file that is shorter than its header says
 			if !strings.Contains(err.Error(), "tensor "+last) && !strings.Contains(err.Error(), "Tensor '") {
 				t.Errorf("%q names no tensor", err)
@@ -399,7 +400,7 @@ func TestLoadOfChangedFile(t *testing.T) {
 		if err == nil {
 			t.Fatal("no error")
 		}
-		contains(t, err.Error(), path)
+		mlxtest.Contains(t, err.Error(), path)
 	})
 }
 
@@ -429,7 +430,7 @@ func TestLoadOfFileCutShortMeanwhile(t *testing.T) {
 			if err == nil || loaded != 1 {
 				t.Fatalf("found %v after %d tensors, expected an error after 1", err, loaded)
 			}
-			contains(t, err.Error(), path+": tensor b: ")
+			mlxtest.Contains(t, err.Error(), path+": tensor b: ")
 		})
 	}
 }
@@ -464,7 +465,7 @@ func TestLoadMemory(t *testing.T) {
 		B nn.Param `w:"b"`
 	}{A: nn.NewParam(n), B: nn.NewParam(n)}
 	var before, after, peak int
-	do(t, func() {
+	mlxtest.Do(t, func() {
 		before = mlx.ActiveMemory()
 		mlx.ResetPeakMemory()
 		if err := nn.Load(m, open(t, dir), nn.LoadOptions{Name: "m", Dtype: mlx.BFloat16}); err != nil {
@@ -479,7 +480,7 @@ func TestLoadMemory(t *testing.T) {
 	if limit := 2*n + 4*n + 3*n; peak > limit { // one done, one being made
 		t.Errorf("%d bytes at the peak, expected at most %d", peak, limit)
 	}
-	do(t, func() { m.A.Free(); m.B.Free() })
+	mlxtest.Do(t, func() { m.A.Free(); m.B.Free() })
 }
 
 // A model with a field that cannot be part of one is a bug that says where.
@@ -494,7 +495,7 @@ func TestLoadOfBadModel(t *testing.T) {
 		if p == nil {
 			t.Fatal("no panic")
 		}
-		contains(t, p.(string), "dims.0", "int")
+		mlxtest.Contains(t, p.(string), "dims.0", "int")
 	}()
 	mlx.Do(context.Background(), func() error { return nn.Load(m, ck, nn.LoadOptions{Name: "m"}) })
 }

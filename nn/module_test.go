@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/gomflux/gomflux/hooks"
+	"github.com/gomflux/gomflux/internal/mlxtest"
 	"github.com/gomflux/gomflux/mlx"
 	"github.com/gomflux/gomflux/nn"
 )
@@ -20,8 +21,8 @@ type small struct {
 // newSmall is a small with parameters, bound to points.
 func newSmall(points *hooks.Points) *small {
 	m := &small{Conv: nn.NewConv2d(2, 3, 1, 1, 0), Net: nn.NewSequential(nn.NewLinear(3, 2, false), &nn.SiLU{})}
-	m.Conv.Weight.Array, m.Conv.Bias.Array = randn(1, 3, 1, 1, 2), randn(2, 3)
-	m.Net.Layers[0].(*nn.Dense).Weight.Array = randn(3, 2, 3)
+	m.Conv.Weight.Array, m.Conv.Bias.Array = mlxtest.Randn(1, 3, 1, 1, 2), mlxtest.Randn(2, 3)
+	m.Net.Layers[0].(*nn.Dense).Weight.Array = mlxtest.Randn(3, 2, 3)
 	nn.Bind(m, "model", points)
 	return m
 }
@@ -33,23 +34,23 @@ func (m *small) Forward(x *mlx.Array) *mlx.Array {
 // Every module passes its inputs and its output, in the order in which they
 // end, under its path; images with channels first.
 func TestTaps(t *testing.T) {
-	do(t, func() {
+	mlxtest.Do(t, func() {
 		var seen []string
 		points := &hooks.Points{Step: 3, Negative: true}
-		m, x := newSmall(points), randn(9, 1, 4, 5, 2)
+		m, x := newSmall(points), mlxtest.Randn(9, 1, 4, 5, 2)
 		plain := m.Forward(x).Floats()
 		points.Func = func(tap hooks.Tap) (*mlx.Array, error) {
 			seen = append(seen, fmt.Sprintf("%s %d %v %d %v %v", tap.Name, tap.Step, tap.Negative, len(tap.Inputs), tap.Inputs[0].Shape(), tap.Output.Shape()))
 			if tap.Name == "model.conv" {
-				same(t, "input of conv", tap.Inputs[0].Floats(), x.Transpose(0, 3, 1, 2).Floats())
+				mlxtest.Same(t, "input of conv", tap.Inputs[0].Floats(), x.Transpose(0, 3, 1, 2).Floats())
 				y := x.Conv2d(m.Conv.Weight.Array, 1, 0).Add(m.Conv.Bias.Array)
-				same(t, "output of conv", tap.Output.Floats(), y.Transpose(0, 3, 1, 2).Floats())
+				mlxtest.Same(t, "output of conv", tap.Output.Floats(), y.Transpose(0, 3, 1, 2).Floats())
 			}
 			return nil, nil
 		}
 		observed := m.Forward(x)
-		same(t, "output while observed", observed.Floats(), plain)
-		same(t, "taps", seen, []string{
+		mlxtest.Same(t, "output while observed", observed.Floats(), plain)
+		mlxtest.Same(t, "taps", seen, []string{
 			"model.conv 3 true 1 [1 2 4 5] [1 3 4 5]",
 			"model.net.0 3 true 1 [1 4 5 3] [1 4 5 2]",
 			"model.net.1 3 true 1 [1 4 5 2] [1 4 5 2]",
@@ -62,10 +63,10 @@ func TestTaps(t *testing.T) {
 // A replacement of an image is given as hooks see it, channels first, and goes
 // on in the model's own layout.
 func TestTapReplaces(t *testing.T) {
-	do(t, func() {
+	mlxtest.Do(t, func() {
 		points := &hooks.Points{}
-		m, x := newSmall(points), randn(9, 1, 4, 5, 2)
-		given := randn(10, 1, 3, 4, 5)
+		m, x := newSmall(points), mlxtest.Randn(9, 1, 4, 5, 2)
+		given := mlxtest.Randn(10, 1, 3, 4, 5)
 		points.Func = func(tap hooks.Tap) (*mlx.Array, error) {
 			if tap.Name == "model.conv" {
 				return given, nil
@@ -74,28 +75,28 @@ func TestTapReplaces(t *testing.T) {
 		}
 		got := m.Forward(x)
 		points.Func = nil
-		same(t, "output", got.Floats(), m.Net.Forward(given.Transpose(0, 2, 3, 1)).Floats())
+		mlxtest.Same(t, "output", got.Floats(), m.Net.Forward(given.Transpose(0, 2, 3, 1)).Floats())
 	})
 	// a replacement in the model's own layout has the wrong shape
-	err := try(func() {
+	err := mlxtest.Try(func() {
 		points := &hooks.Points{Func: func(tap hooks.Tap) (*mlx.Array, error) {
 			if tap.Name == "model.conv" {
 				return mlx.Zeros(mlx.Float32, 1, 4, 5, 3), nil
 			}
 			return nil, nil
 		}}
-		newSmall(points).Forward(randn(9, 1, 4, 5, 2))
+		newSmall(points).Forward(mlxtest.Randn(9, 1, 4, 5, 2))
 	})
 	if err == nil {
 		t.Fatal("no error")
 	}
-	contains(t, err.Error(), "model.conv: replacement is float32[1 4 5 3], expected float32[1 3 4 5]")
+	mlxtest.Contains(t, err.Error(), "model.conv: replacement is float32[1 4 5 3], expected float32[1 3 4 5]")
 }
 
 func TestTapStops(t *testing.T) {
 	stop := errors.New("seen enough")
 	var last string
-	err := try(func() {
+	err := mlxtest.Try(func() {
 		points := &hooks.Points{Func: func(tap hooks.Tap) (*mlx.Array, error) {
 			last = tap.Name
 			if tap.Name == "model.net.0" {
@@ -103,7 +104,7 @@ func TestTapStops(t *testing.T) {
 			}
 			return nil, nil
 		}}
-		newSmall(points).Forward(randn(9, 1, 4, 5, 2))
+		newSmall(points).Forward(mlxtest.Randn(9, 1, 4, 5, 2))
 	})
 	if !errors.Is(err, stop) || err.Error() != "model.net.0: seen enough" || last != "model.net.0" {
 		t.Errorf("found %v after %s, expected to stop in model.net.0", err, last)
@@ -114,7 +115,7 @@ func TestTapStops(t *testing.T) {
 // does not free them.
 func TestTapKeeps(t *testing.T) {
 	var kept []*mlx.Array
-	do(t, func() {
+	mlxtest.Do(t, func() {
 		points := &hooks.Points{}
 		layers := []*nn.SiLU{{}, {}, {}, {}}
 		nn.Bind(&struct {
@@ -131,9 +132,9 @@ func TestTapKeeps(t *testing.T) {
 		}
 		y := mlx.Chain(mlx.Full(1, mlx.Float32, 1, 2), layers, func(l *nn.SiLU, x *mlx.Array) *mlx.Array { return l.Forward(x) })
 		near(t, "output", y.Floats(), wide(constant.SiLU().Floats()), 1e-7)
-		same(t, "constant", constant.Floats(), []float32{3, 3})
+		mlxtest.Same(t, "constant", constant.Floats(), []float32{3, 3})
 	})
-	do(t, func() {
+	mlxtest.Do(t, func() {
 		if len(kept) != 3 {
 			t.Fatalf("found %d outputs", len(kept))
 		}
@@ -147,14 +148,14 @@ func TestTapKeeps(t *testing.T) {
 }
 
 func TestChannels(t *testing.T) {
-	do(t, func() {
-		x := randn(1, 2, 3, 4, 5)
+	mlxtest.Do(t, func() {
+		x := mlxtest.Randn(1, 2, 3, 4, 5)
 		first := nn.ChannelsFirst(x)
-		same(t, "image", first.Shape(), []int{2, 5, 3, 4})
-		same(t, "image and back", nn.ChannelsLast(first).Floats(), x.Floats())
+		mlxtest.Same(t, "image", first.Shape(), []int{2, 5, 3, 4})
+		mlxtest.Same(t, "image and back", nn.ChannelsLast(first).Floats(), x.Floats())
 		tokens := x.Reshape(2, 12, 5)
-		same(t, "tokens", nn.ChannelsFirst(tokens).Shape(), []int{2, 5, 12})
-		same(t, "tokens and back", nn.ChannelsLast(nn.ChannelsFirst(tokens)).Floats(), x.Floats())
+		mlxtest.Same(t, "tokens", nn.ChannelsFirst(tokens).Shape(), []int{2, 5, 12})
+		mlxtest.Same(t, "tokens and back", nn.ChannelsLast(nn.ChannelsFirst(tokens)).Floats(), x.Floats())
 	})
 }
 
@@ -162,7 +163,7 @@ func TestChannels(t *testing.T) {
 func BenchmarkTapOff(b *testing.B) {
 	for name, points := range map[string]*hooks.Points{"nil": nil, "zero": {}} {
 		b.Run(name, func(b *testing.B) {
-			do(b, func() {
+			mlxtest.Do(b, func() {
 				l := &nn.SiLU{}
 				nn.Bind(l, "m", points)
 				x := mlx.Zeros(mlx.Float32, 1, 2)
@@ -178,7 +179,7 @@ func BenchmarkTapOff(b *testing.B) {
 
 // Without a hook a Tap allocates nothing and makes no array.
 func TestTapOffIsFree(t *testing.T) {
-	do(t, func() {
+	mlxtest.Do(t, func() {
 		l := &nn.SiLU{}
 		nn.Bind(l, "m", &hooks.Points{})
 		x := mlx.Zeros(mlx.Float32, 1, 2, 2, 3)
@@ -193,11 +194,11 @@ func TestTapOffIsFree(t *testing.T) {
 }
 
 func BenchmarkGroupNorm(b *testing.B) {
-	do(b, func() {
+	mlxtest.Do(b, func() {
 		n := nn.NewGroupNorm(32, 128, 1e-6)
 		param(&n.Weight, make([]float32, 128), 128)
 		param(&n.Bias, make([]float32, 128), 128)
-		x := randn(1, 1, 128, 128, 128)
+		x := mlxtest.Randn(1, 1, 128, 128, 128)
 		mlx.Eval(x)
 		b.ResetTimer()
 		for range b.N {
