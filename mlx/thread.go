@@ -13,11 +13,12 @@ import (
 
 // A job is one call of Do.
 type job struct {
-	ctx  context.Context
-	fn   func() error
-	call chan func()   // functions to run on the caller's goroutine
-	back chan *outcome // how such a function ended, nil if it returned
-	done chan outcome
+	ctx    context.Context
+	fn     func() error
+	call   chan func()   // functions to run on the caller's goroutine
+	back   chan *outcome // how such a function ended, nil if it returned
+	nested chan *job     // what such a function wants done meanwhile
+	done   chan outcome
 }
 
 // An outcome is how a job ended. On the MLX thread it is what ends one: Throw
@@ -35,7 +36,7 @@ var thread struct {
 	id   int64 // its goroutine
 	err  error // why it could not start
 
-	// calling holds the goroutines that are inside Call, by id
+	// calling holds the jobs whose Call is waiting, by the goroutine it waits for
 	calling sync.Map
 
 	// what follows belongs to the thread alone
@@ -43,14 +44,14 @@ var thread struct {
 	tracing int // depth of functions being traced by Compile
 }
 
-// ErrReentrant is returned by Do when it is called from a function that MLX's
-// thread is waiting for.
-var ErrReentrant = errors.New("mlx: called from inside a running job; return from the callback first")
+// ErrReentrant is returned by Do when it is called on the MLX thread itself.
+var ErrReentrant = errors.New("mlx: called on the thread that would have to do it; return from the hook or job first")
 
 // Do runs f on the MLX thread and returns its error. Jobs run one after the
 // other; ctx stops one that waits, and stops a running one at its next
 // [StopPoint]. Everything made in f is freed when it returns, except what
-// [Keep] was given.
+// [Keep] was given. A function given to [Call] may use Do: the job that waits
+// for it makes room.
 //
 // A failed operation in f is returned as an [*Error], a stopped job as an
 // error that wraps ctx's and its cause.
@@ -59,12 +60,18 @@ func Do(ctx context.Context, f func() error) error {
 		return err
 	}
 	me := goroutineID()
-	if _, inside := thread.calling.Load(me); inside || me == thread.id {
+	if me == thread.id {
 		return ErrReentrant
 	}
-	j := &job{ctx: ctx, fn: f, call: make(chan func()), back: make(chan *outcome), done: make(chan outcome, 1)}
+	queue := thread.jobs
+	if outer, inside := thread.calling.Load(me); inside {
+		queue = outer.(*job).nested
+	}
+	j := &job{
+		ctx: ctx, fn: f, call: make(chan func()), back: make(chan *outcome, 1), nested: make(chan *job), done: make(chan outcome, 1),
+	}
 	select {
-	case thread.jobs <- j:
+	case queue <- j:
 	case <-ctx.Done():
 		return stopped(ctx)
 	}
@@ -92,13 +99,17 @@ func (j *job) wait(caller int64) outcome {
 
 // answer runs f on the caller's goroutine and tells the job how it ended.
 func (j *job) answer(caller int64, f func()) {
-	thread.calling.Store(caller, true)
+	outer, nested := thread.calling.Swap(caller, j)
 	back := &outcome{exit: true} // unless f returns or panics
 	defer func() {
 		if p := recover(); p != nil {
 			back = &outcome{panic: p}
 		}
-		thread.calling.Delete(caller)
+		if nested {
+			thread.calling.Store(caller, outer)
+		} else {
+			thread.calling.Delete(caller)
+		}
 		j.back <- back
 		if back != nil && back.exit {
 			j.wait(caller) // the job must not outlive its Do
@@ -118,13 +129,21 @@ func stopped(ctx context.Context) error {
 }
 
 // Call runs f on the goroutine that called the running Do, and waits for it.
-// It is how a job hands host data to its user. f must not use arrays; a Do
-// inside it fails with [ErrReentrant].
+// It is how a job hands host data to its user. f must not use arrays, except
+// in a Do of its own.
 func Call(f func()) {
 	j := thread.job
 	j.call <- f
-	if out := <-j.back; out != nil {
-		panic(out)
+	for {
+		select {
+		case n := <-j.nested:
+			n.runInside(j)
+		case out := <-j.back:
+			if out != nil {
+				panic(out)
+			}
+			return
+		}
 	}
 }
 
@@ -189,7 +208,31 @@ func serve() {
 	}
 }
 
+// run does a job that is alone on the thread.
 func (j *job) run() {
+	j.do(func() {
+		freeCompiled()
+		setDevice(defaultDevice)
+		thread.job, thread.tracing = nil, 0
+	})
+}
+
+// runInside does a job while outer is in a Call.
+func (j *job) runInside(outer *job) {
+	if thread.tracing > 0 {
+		j.done <- outcome{err: ErrReentrant} // nothing can be computed meanwhile
+		return
+	}
+	on := device
+	setDevice(defaultDevice)
+	j.do(func() {
+		setDevice(on)
+		thread.job = outer
+	})
+}
+
+// do runs the job's function and ends it, with what restores the thread.
+func (j *job) do(restore func()) {
 	out := outcome{exit: true} // unless fn returns or panics
 	thread.job = j
 	top := pushScope()
@@ -205,10 +248,8 @@ func (j *job) run() {
 		}
 		unwind(top)
 		popScope()
-		freeCompiled()
-		setDevice(defaultDevice)
+		restore()
 		freeQueued()
-		thread.job, thread.tracing = nil, 0
 		j.done <- out
 	}()
 	freeQueued()

@@ -65,31 +65,77 @@ func TestCallRunsOnTheCaller(t *testing.T) {
 }
 
 func TestReentrance(t *testing.T) {
-	ran := false
+	ran := 0
 	nested := func() error {
-		return mlx.Do(context.Background(), func() error { ran = true; return nil })
+		return mlx.Do(context.Background(), func() error { ran++; return nil })
 	}
 	mlxtest.Do(t, func() {
 		if err := nested(); !errors.Is(err, mlx.ErrReentrant) {
 			t.Errorf("Do inside Do: found %v", err)
 		}
-		mlx.Call(func() {
-			if err := nested(); !errors.Is(err, mlx.ErrReentrant) {
-				t.Errorf("Do inside Call: found %v", err)
-			}
-		})
 		mlx.Compile(func(in []*mlx.Array) []*mlx.Array {
 			if err := nested(); !errors.Is(err, mlx.ErrReentrant) {
 				t.Errorf("Do inside a compiled function: found %v", err)
 			}
+			mlx.Call(func() {
+				if err := nested(); !errors.Is(err, mlx.ErrReentrant) {
+					t.Errorf("Do inside Call inside a compiled function: found %v", err)
+				}
+			})
 			return in
 		})([]*mlx.Array{mlx.Zeros(mlx.Float32, 1)})
 	})
-	if ran {
-		t.Error("a job ran inside a job")
+	if ran > 0 {
+		t.Error("a job ran on top of a job")
 	}
-	if err := nested(); err != nil || !ran { // and afterwards the same goroutine may
+	if err := nested(); err != nil || ran != 1 { // and afterwards the same goroutine may
 		t.Errorf("after the job: found %v", err)
+	}
+}
+
+// A callback may use MLX: the job around it is not disturbed.
+func TestDoInsideCall(t *testing.T) {
+	inner := func(f func() error) error { return mlx.Do(context.Background(), f) }
+	var sum float32
+	mlxtest.Do(t, func() {
+		if err := mlx.Use(mlx.CPU); err != nil {
+			t.Fatal(err)
+		}
+		double := mlx.Compile(func(in []*mlx.Array) []*mlx.Array { return []*mlx.Array{in[0].Times(2)} })
+		x := mlx.Full(3, mlx.Float32, 4)
+		mlx.Scope(func() *mlx.Array {
+			y := x.Plus(1)
+			mlx.Call(func() {
+				for range 2 {
+					err := inner(func() error {
+						z := mlx.Full(5, mlx.Float32, 4)
+						mlx.Call(func() {
+							if err := inner(func() error { sum += mlx.Full(1, mlx.Float32, 4).Sum(0).Item(); return nil }); err != nil {
+								t.Error(err)
+							}
+						})
+						sum += z.Sum(0).Item()
+						return nil
+					})
+					if err != nil {
+						t.Error(err)
+					}
+				}
+				cause := errors.New("no")
+				if err := inner(func() error { mlx.Throw(cause); return nil }); err != cause {
+					t.Errorf("found %v, expected the inner job's own error", err)
+				}
+			})
+			if mlx.CurrentDevice() != mlx.CPU {
+				t.Error("the inner job changed the outer's device")
+			}
+			mlxtest.Same(t, "of the outer scope", y.Floats(), []float32{4, 4, 4, 4})
+			return nil
+		})
+		mlxtest.Same(t, "compiled", double([]*mlx.Array{x})[0].Floats(), []float32{6, 6, 6, 6})
+	})
+	if sum != 2*(20+4) {
+		t.Errorf("inner jobs found %v, expected %v", sum, 2*(20+4))
 	}
 }
 
@@ -136,6 +182,9 @@ func TestGoexit(t *testing.T) {
 		"in a callback, then another": func() {
 			defer mlx.Call(func() {})
 			mlx.Call(runtime.Goexit)
+		},
+		"in a job inside a callback": func() {
+			mlx.Call(func() { mlx.Do(context.Background(), func() error { runtime.Goexit(); return nil }) })
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
