@@ -4,13 +4,12 @@ package scheduler
 import (
 	"fmt"
 	"math"
-
-	"github.com/gomflux/gomflux/mlx"
 )
 
 // FlowMatchEulerConfig is scheduler_config.json of diffusers'
 // FlowMatchEulerDiscreteScheduler.
 type FlowMatchEulerConfig struct {
+	ClassName            string   `json:"_class_name"` // any that [Name] knows; empty is Euler's
 	NumTrainTimesteps    int      `json:"num_train_timesteps"`
 	Shift                float64  `json:"shift"`
 	UseDynamicShifting   bool     `json:"use_dynamic_shifting"`
@@ -38,6 +37,11 @@ func DefaultFlowMatchEulerConfig() FlowMatchEulerConfig {
 
 // Validate says what of the config cannot be run.
 func (c *FlowMatchEulerConfig) Validate() error {
+	if c.ClassName != "" {
+		if _, err := Name(c.ClassName); err != nil {
+			return fmt.Errorf("_class_name: %w", err)
+		}
+	}
 	for name, set := range map[string]bool{
 		"invert_sigmas": c.InvertSigmas, "use_karras_sigmas": c.UseKarrasSigmas, "use_exponential_sigmas": c.UseExponentialSigmas,
 		"use_beta_sigmas": c.UseBetaSigmas, "stochastic_sampling": c.StochasticSampling,
@@ -66,15 +70,15 @@ func (c *FlowMatchEulerConfig) Mu(tokens int) float64 {
 	return float64(tokens)*m + c.BaseShift - m*float64(c.BaseImageSeqLen)
 }
 
-// A Schedule is the path from noise to picture.
-type Schedule struct {
-	Sigmas    []float32 // one more than steps; the last is 0
-	Timesteps []float32 // Sigmas·num_train_timesteps, without the last
+// NewSchedule is the schedule of flow_match_euler_discrete.
+func (c *FlowMatchEulerConfig) NewSchedule(sigmas []float32, mu float64) Schedule {
+	s, _ := c.euler(sigmas, mu)
+	return *s
 }
 
-// NewSchedule shifts sigmas (by the config's shift, or by mu with dynamic
-// shifting) in float32, as FlowMatchEulerDiscreteScheduler.set_timesteps does.
-func (c *FlowMatchEulerConfig) NewSchedule(sigmas []float32, mu float64) Schedule {
+// euler shifts sigmas (by the config's shift, or by mu with dynamic shifting)
+// in float32, as FlowMatchEulerDiscreteScheduler.set_timesteps does.
+func (c *FlowMatchEulerConfig) euler(sigmas []float32, mu float64) (*Schedule, error) {
 	out := make([]float32, len(sigmas), len(sigmas)+1)
 	for i, s := range sigmas {
 		switch {
@@ -100,7 +104,7 @@ func (c *FlowMatchEulerConfig) NewSchedule(sigmas []float32, mu float64) Schedul
 	for i, s := range out {
 		timesteps[i] = s * float32(c.NumTrainTimesteps)
 	}
-	return Schedule{Sigmas: append(out, 0), Timesteps: timesteps}
+	return &Schedule{Sigmas: append(out, 0), Timesteps: timesteps}, nil
 }
 
 // LinearSigmas is torch.linspace(1, 1/n, n) in float32.
@@ -120,13 +124,4 @@ func LinearSigmas(n int) []float32 {
 		}
 	}
 	return sigmas
-}
-
-// Steps is the number of steps.
-func (s *Schedule) Steps() int { return len(s.Timesteps) }
-
-// Step moves the latents from sigma i to the next along the velocity, in
-// float32.
-func (s *Schedule) Step(i int, latents, velocity *mlx.Array) *mlx.Array {
-	return latents.Add(velocity.AsType(mlx.Float32).Times(float64(s.Sigmas[i+1] - s.Sigmas[i])))
 }

@@ -88,7 +88,7 @@ def parse(argv=None) -> dict:
     c.add_argument("folder", type=Path)
     c.add_argument("--out", type=Path, help="text file, instead of standard output")
 
-    c = command("schedules", schedules.make, "write the scheduler's goldens (scheduler/testdata/schedules.json)")
+    c = command("schedules", schedules.make, "write the schedulers' goldens (scheduler/testdata/schedules.json)")
     c.add_argument("out", type=Path)
 
     for name, run, help in (
