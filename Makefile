@@ -44,6 +44,9 @@ lint: setup ## check gofmt, vet and staticcheck
 	go vet ./...
 	go run honnef.co/go/tools/cmd/staticcheck@$(STATICCHECK_VERSION) ./...
 
+dist: setup ## pack gomflux with its libraries into dist/
+	go run ./scripts/dist
+
 generate: setup ## make the generated Go files again
 	go generate ./...
 
@@ -62,6 +65,6 @@ $(VENV)/ready: scripts/setup/score.txt
 	touch $@
 
 clean: ## remove what was built; .setup stays
-	rm -rf bin out
+	rm -rf bin dist out
 
-.PHONY: help setup build demo test race fuzz lint generate bench score clean
+.PHONY: help setup build demo test race fuzz lint dist generate bench score clean

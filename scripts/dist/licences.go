@@ -1,0 +1,344 @@
+package main
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"regexp"
+	"runtime"
+	"slices"
+	"strings"
+)
+
+// A part is something packed that is not ours.
+type part struct {
+	name, version string
+	licence       string // an SPDX expression where it is declared, or ""
+	holder        string // of the copyright, where there is no file and it is MIT
+	dir           string // where its licence files are
+	files         []string
+}
+
+// collectLicences copies the licence files of all that is packed into a folder
+// and lists the parts in its INDEX.txt. A part without a licence file is an
+// error, unless it is under Apache-2.0, whose text is the same for all, or
+// under MIT and names its authors.
+func collectLicences(out string) error {
+	var parts []part
+	for _, find := range []func() ([]part, error){goParts, crateParts, mlxParts} {
+		found, err := find()
+		if err != nil {
+			return err
+		}
+		parts = append(parts, found...)
+	}
+	return writeLicences(out, parts)
+}
+
+func writeLicences(out string, parts []part) error {
+	slices.SortStableFunc(parts, func(a, b part) int {
+		return strings.Compare(a.name+" "+a.version, b.name+" "+b.version)
+	})
+	var apache string
+	for _, p := range parts {
+		for _, f := range p.files {
+			if text, err := os.ReadFile(f); err == nil && apacheText.Match(text) {
+				apache = f
+			}
+		}
+	}
+	var index strings.Builder
+	index.WriteString("What this archive holds besides gomflux, and the files with its licences.\n\n")
+	for _, p := range parts {
+		files := p.files
+		if len(files) == 0 && p.holder == "" && apacheOffered.MatchString(p.licence) && apache != "" {
+			files = []string{apache}
+		}
+		dir := strings.NewReplacer("/", "_", " ", "-").Replace(p.name) + "-" + p.version
+		fmt.Fprintf(&index, "%s %s", p.name, p.version)
+		if p.licence != "" {
+			fmt.Fprintf(&index, ", %s", p.licence)
+		}
+		index.WriteString("\n")
+		if p.holder != "" {
+			if err := writeMIT(filepath.Join(out, dir, "LICENSE"), p.holder); err != nil {
+				return err
+			}
+			fmt.Fprintf(&index, "    %s/LICENSE\n", dir)
+		} else if len(files) == 0 {
+			return fmt.Errorf("%s %s (%s) has no licence file in %s", p.name, p.version, p.licence, p.dir)
+		}
+		for _, f := range files {
+			to := filepath.Join(dir, filepath.Base(f))
+			if rel, err := filepath.Rel(p.dir, f); err == nil && filepath.IsLocal(rel) {
+				to = filepath.Join(dir, rel)
+			}
+			if err := copyFile(f, filepath.Join(out, to)); err != nil {
+				return err
+			}
+			fmt.Fprintf(&index, "    %s\n", filepath.ToSlash(to))
+		}
+	}
+	return os.WriteFile(filepath.Join(out, "INDEX.txt"), []byte(index.String()), 0o666)
+}
+
+// writeMIT writes the MIT licence with another's name.
+func writeMIT(path, holder string) error {
+	text, err := os.ReadFile("LICENSE")
+	if err != nil {
+		return err
+	}
+	_, body, found := strings.Cut(string(text), "Permission is hereby granted")
+	if !found {
+		return errors.New("LICENSE is not the MIT licence")
+	}
+	if err := os.MkdirAll(filepath.Dir(path), 0o777); err != nil {
+		return err
+	}
+	return os.WriteFile(path, fmt.Appendf(nil, "MIT License\n\nCopyright (c) %s\n\nPermission is hereby granted%s", holder, body), 0o666)
+}
+
+var (
+	apacheText    = regexp.MustCompile(`Apache License\s+Version 2\.0, January 2004`)
+	apacheOffered = regexp.MustCompile(`\bApache-2\.0\b`)
+	licenceName   = regexp.MustCompile(`(?i)^((un)?licen[cs]e|copying|copyright|notice)([-_.][\w.-]*)?$`)
+	codeName      = regexp.MustCompile(`\.(go|rs|py|js|c|h)$`)
+)
+
+// licenceFiles lists the licence files in a folder and in those right in it,
+// where sources of others may lie.
+func licenceFiles(dir string) ([]string, error) {
+	var files []string
+	for _, pattern := range []string{"*", "*/*"} {
+		paths, err := filepath.Glob(filepath.Join(dir, pattern))
+		if err != nil {
+			return nil, err
+		}
+		for _, path := range paths {
+			info, err := os.Lstat(path)
+			if err != nil {
+				return nil, err
+			}
+			if info.Mode().IsRegular() && licenceName.MatchString(info.Name()) && !codeName.MatchString(info.Name()) {
+				files = append(files, path)
+			}
+		}
+	}
+	return files, nil
+}
+
+func newPart(name, version, licence, dir string) (part, error) {
+	files, err := licenceFiles(dir)
+	return part{name: name, version: version, licence: licence, dir: dir, files: files}, err
+}
+
+// goParts are Go itself and the modules whose packages are in the program.
+func goParts() ([]part, error) {
+	root, err := output("go", "env", "GOROOT")
+	if err != nil {
+		return nil, err
+	}
+	toolchain, err := newPart("go", strings.TrimPrefix(runtime.Version(), "go"), "BSD-3-Clause", strings.TrimSpace(root))
+	if err != nil {
+		return nil, err
+	}
+	parts := []part{toolchain}
+	text, err := output("go", "list", "-deps", "-f", `{{with .Module}}{{if not .Main}}{{.Path}} {{.Version}} {{.Dir}}{{end}}{{end}}`, "./cmd/gomflux")
+	if err != nil {
+		return nil, err
+	}
+	lines := strings.Split(strings.TrimSpace(text), "\n")
+	slices.Sort(lines)
+	for _, line := range slices.Compact(lines) {
+		if line == "" {
+			continue // the standard library, and gomflux
+		}
+		f := strings.SplitN(line, " ", 3)
+		p, err := newPart(f[0], f[1], "", f[2])
+		if err != nil {
+			return nil, err
+		}
+		parts = append(parts, p)
+	}
+	return parts, nil
+}
+
+// crateParts are the Rust crates in libtokenizers.a. Those that only ran when
+// it was compiled are among them.
+func crateParts() ([]part, error) {
+	dir, err := output("go", "list", "-m", "-f", "{{.Dir}}", "github.com/daulet/tokenizers")
+	if err != nil {
+		return nil, err
+	}
+	manifest := filepath.Join(strings.TrimSpace(dir), "Cargo.toml")
+	tree, err := output("cargo", "tree", "--locked", "-e", "normal", "--prefix", "none", "-f", "{p}", "--manifest-path", manifest)
+	if err != nil {
+		return nil, err
+	}
+	used := map[string]bool{}
+	for line := range strings.Lines(tree) {
+		if f := strings.Fields(line); len(f) >= 2 {
+			used[f[0]+" "+strings.TrimPrefix(f[1], "v")] = true
+		}
+	}
+	packages, err := cratePackages(manifest)
+	if err != nil {
+		return nil, err
+	}
+	rust, err := rustPart()
+	if err != nil {
+		return nil, err
+	}
+	parts := []part{rust}
+	for _, c := range packages {
+		if !used[c.Name+" "+c.Version] || c.Source == "" { // the root is the Go module
+			continue
+		}
+		p, err := newPart("crate "+c.Name, c.Version, strings.Join(strings.Fields(strings.ReplaceAll(c.License, "/", " OR ")), " "), filepath.Dir(c.ManifestPath))
+		if err != nil {
+			return nil, err
+		}
+		if len(p.files) == 0 && p.licence == "MIT" {
+			p.holder = strings.Join(c.Authors, ", ")
+		}
+		parts = append(parts, p)
+	}
+	return parts, nil
+}
+
+// rustPart is Rust's standard library.
+func rustPart() (part, error) {
+	version, err := output("rustc", "--version")
+	if err != nil {
+		return part{}, err
+	}
+	root, err := output("rustc", "--print", "sysroot")
+	if err != nil {
+		return part{}, err
+	}
+	f := strings.Fields(version)
+	if len(f) < 2 {
+		return part{}, fmt.Errorf("rustc --version: %q", version)
+	}
+	// the other file there is the compiler's
+	p := part{name: "rust", version: f[1], licence: "MIT OR Apache-2.0", dir: filepath.Join(strings.TrimSpace(root), "share", "doc", "rust")}
+	if p.files, err = filepath.Glob(filepath.Join(p.dir, "COPYRIGHT-library.html")); err != nil {
+		return part{}, err
+	}
+	return p, nil
+}
+
+// A crate is a package as cargo metadata describes it.
+type crate struct {
+	Name, Version, License, Source string
+	Authors                        []string
+	ManifestPath                   string `json:"manifest_path"`
+}
+
+func cratePackages(manifest string) ([]crate, error) {
+	text, err := output("cargo", "metadata", "--locked", "--format-version", "1", "--manifest-path", manifest)
+	if err != nil {
+		return nil, err
+	}
+	var metadata struct{ Packages []crate }
+	if err := json.Unmarshal([]byte(text), &metadata); err != nil {
+		return nil, fmt.Errorf("cargo metadata of %s: %w", manifest, err)
+	}
+	return metadata.Packages, nil
+}
+
+// mlxParts are MLX, mlx-c and the libraries that MLX's wheel brings along.
+func mlxParts() ([]part, error) {
+	packages, err := cratePackages("scripts/setup/mlxc/Cargo.toml")
+	if err != nil {
+		return nil, err
+	}
+	var parts []part
+	for _, c := range packages {
+		if c.Name == "mlx-sys" {
+			p, err := newPart("mlx-c", c.Version, "MIT", filepath.Join(filepath.Dir(c.ManifestPath), "src", "mlx-c"))
+			if err != nil {
+				return nil, err
+			}
+			parts = append(parts, p)
+		}
+	}
+	infos, err := filepath.Glob(filepath.Join(setupLib, "mlx_*.dist-info"))
+	if err != nil {
+		return nil, err
+	}
+	if len(infos) != 1 {
+		return nil, fmt.Errorf("expected one mlx_*.dist-info in %s, found %d (run make setup)", setupLib, len(infos))
+	}
+	name, version, _ := strings.Cut(strings.TrimSuffix(filepath.Base(infos[0]), ".dist-info"), "-")
+	p, err := newPart(strings.ReplaceAll(name, "_", "-"), version, "MIT", filepath.Join(infos[0], "licenses"))
+	if err != nil {
+		return nil, err
+	}
+	parts = append(parts, p)
+	for _, c := range compiledIn {
+		if runtime.GOOS == "darwin" || !c.mac {
+			parts = append(parts, c.part)
+		}
+	}
+	wheel, err := wheelParts(infos[0], "/usr/share")
+	return append(parts, wheel...), err
+}
+
+// compiledIn are the libraries inside libmlx that its wheel brings no licences
+// of. Object code with {fmt} in it needs none, by that licence's exception.
+var compiledIn = []struct {
+	part
+	mac bool // there only
+}{
+	{part: part{name: "nlohmann-json", version: "3.11.3", licence: "MIT", holder: "2013-2022 Niels Lohmann"}},
+	{part: part{name: "gguf-tools", version: "2024", licence: "MIT", holder: "2024 Salvatore Sanfilippo"}},
+	{part: part{name: "metal-cpp", version: "26", licence: "Apache-2.0"}, mac: true},
+}
+
+// wheelParts are the libraries of a Linux distribution in a wheel, as auditwheel
+// has listed them. Debian's packages of the same names have their licences.
+func wheelParts(info, share string) ([]part, error) {
+	text, err := os.ReadFile(filepath.Join(info, "sboms", "auditwheel.cdx.json"))
+	if errors.Is(err, os.ErrNotExist) {
+		return nil, nil // macOS has them all
+	}
+	if err != nil {
+		return nil, err
+	}
+	var bom struct {
+		Components []struct{ Name, Version, Purl string }
+	}
+	if err := json.Unmarshal(text, &bom); err != nil {
+		return nil, fmt.Errorf("%s: %w", info, err)
+	}
+	var parts []part
+	for _, c := range bom.Components {
+		if !strings.HasPrefix(c.Purl, "pkg:deb/") {
+			continue
+		}
+		p := part{name: c.Name, version: c.Version, dir: filepath.Join(share, "doc", c.Name)}
+		p.files = []string{filepath.Join(p.dir, "copyright")}
+		switch c.Name {
+		case "libgfortran5":
+			p.licence = "GPL-3.0-or-later WITH GCC-exception-3.1"
+			p.files = append(p.files, filepath.Join(share, "common-licenses", "GPL-3"))
+		case "libquadmath0":
+			p.licence = "LGPL-2.1-or-later"
+			p.files = append(p.files, filepath.Join(share, "common-licenses", "LGPL-2.1"))
+		case "libblas3", "liblapack3":
+			p.licence = "BSD-3-Clause"
+		default:
+			return nil, fmt.Errorf("MLX's wheel holds %s %s, whose licence is not known here: add it to wheelParts", c.Name, c.Version)
+		}
+		for _, f := range p.files {
+			if _, err := os.Stat(f); err != nil {
+				return nil, fmt.Errorf("the licence of %s, which MLX's wheel holds: %w (apt-get install %s)", c.Name, err, c.Name)
+			}
+		}
+		parts = append(parts, p)
+	}
+	return parts, nil
+}

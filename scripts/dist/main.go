@@ -1,0 +1,227 @@
+// Command dist packs gomflux with the libraries that it opens into
+// dist/gomflux-VERSION-OS-ARCH.tar.gz, for machines on which nothing was set
+// up. It runs in the root of a checkout in which make setup has run.
+package main
+
+import (
+	"bytes"
+	"crypto/sha256"
+	_ "embed"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"log"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"text/template"
+	"time"
+)
+
+const setupLib = ".setup/lib"
+
+func main() {
+	log.SetFlags(0)
+	log.SetPrefix("dist: ")
+	out := flag.String("o", "dist", "the `folder` to write to")
+	flag.Parse()
+	path, err := dist(*out)
+	if err != nil {
+		log.Fatal(err)
+	}
+	fmt.Println(path)
+}
+
+func dist(out string) (string, error) {
+	stage, err := os.MkdirTemp("", "gomflux-dist-")
+	if err != nil {
+		return "", err
+	}
+	defer os.RemoveAll(stage)
+
+	// built here and not taken from bin, so that the version is in it whatever
+	// the environment says
+	binary := filepath.Join(stage, "gomflux")
+	if _, err := output("go", "build", "-trimpath", "-buildvcs=true", "-ldflags=-s -w", "-o", binary, "./cmd/gomflux"); err != nil {
+		return "", err
+	}
+	text, err := output(binary, "version")
+	if err != nil {
+		return "", err
+	}
+	version, err := parseVersion(text)
+	if err != nil {
+		return "", err
+	}
+	if err := copyLibraries(stage); err != nil {
+		return "", err
+	}
+	if err := collectLicences(filepath.Join(stage, "licences")); err != nil {
+		return "", err
+	}
+	if err := copyFile("LICENSE", filepath.Join(stage, "LICENSE")); err != nil {
+		return "", err
+	}
+	if err := completions(binary, filepath.Join(stage, "completions")); err != nil {
+		return "", err
+	}
+	if err := writeReadme(filepath.Join(stage, "README.txt"), version, runtime.GOOS); err != nil {
+		return "", err
+	}
+
+	when, err := commitTime()
+	if err != nil {
+		return "", err
+	}
+	name := fmt.Sprintf("gomflux-%s-%s-%s", version, runtime.GOOS, runtime.GOARCH)
+	if err := os.MkdirAll(out, 0o777); err != nil {
+		return "", err
+	}
+	path := filepath.Join(out, name+".tar.gz")
+	if err := pack(path, stage, name, when); err != nil {
+		return "", err
+	}
+	return path, writeSum(path)
+}
+
+// parseVersion takes the version from what gomflux version prints.
+func parseVersion(text string) (string, error) {
+	fields := strings.Fields(text)
+	if len(fields) < 2 || fields[0] != "gomflux" || !strings.HasPrefix(fields[1], "v") {
+		return "", fmt.Errorf("the program says it is %q: expected a version such as v0.1.0 (it comes from git: is this a clone with git installed?)", strings.TrimSpace(text))
+	}
+	return fields[1], nil
+}
+
+// copyLibraries lays out lib/ as .setup/lib: the libraries find each other by
+// paths relative to themselves, so nothing has to be changed in them, and on
+// macOS their signatures stay valid.
+func copyLibraries(stage string) error {
+	patterns := []string{"libmlxc.so", "mlx/lib/*", "mlx_*.libs/*"}
+	if runtime.GOOS == "darwin" {
+		patterns = []string{"libmlxc.dylib", "mlx/lib/*"} // libmlx and mlx.metallib
+	}
+	for _, pattern := range patterns {
+		paths, err := filepath.Glob(filepath.Join(setupLib, pattern))
+		if err != nil {
+			return err
+		}
+		if len(paths) == 0 {
+			return fmt.Errorf("no %s in %s (run make setup)", pattern, setupLib)
+		}
+		for _, path := range paths {
+			info, err := os.Stat(path)
+			if err != nil {
+				return err
+			}
+			if info.IsDir() || strings.HasSuffix(path, ".a") {
+				continue // for those who compile against MLX
+			}
+			rel, err := filepath.Rel(setupLib, path)
+			if err != nil {
+				return err
+			}
+			if err := copyFile(path, filepath.Join(stage, "lib", rel)); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// completions writes the shells' completion scripts under the names that they
+// look for.
+func completions(binary, dir string) error {
+	if err := os.MkdirAll(dir, 0o777); err != nil {
+		return err
+	}
+	for shell, name := range map[string]string{"bash": "gomflux", "zsh": "_gomflux", "fish": "gomflux.fish"} {
+		text, err := output(binary, "completion", shell)
+		if err != nil {
+			return err
+		}
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o666); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+//go:embed readme.txt
+var readme string
+
+func writeReadme(path, version, goos string) error {
+	t, err := template.New("readme.txt").Parse(readme)
+	if err != nil {
+		return err
+	}
+	var text bytes.Buffer
+	if err := t.Execute(&text, map[string]any{"Version": version, "Mac": goos == "darwin"}); err != nil {
+		return err
+	}
+	return os.WriteFile(path, text.Bytes(), 0o666)
+}
+
+// commitTime is that of HEAD, which all files in the archive get.
+func commitTime() (time.Time, error) {
+	text, err := output("git", "log", "-1", "--format=%cI")
+	if err != nil {
+		return time.Time{}, err
+	}
+	return time.Parse(time.RFC3339, strings.TrimSpace(text))
+}
+
+// writeSum writes the checksum as sha256sum -c reads it.
+func writeSum(path string) error {
+	f, err := os.Open(path)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	h := sha256.New()
+	if _, err := io.Copy(h, f); err != nil {
+		return fmt.Errorf("%s: %w", path, err)
+	}
+	return os.WriteFile(path+".sha256", fmt.Appendf(nil, "%x  %s\n", h.Sum(nil), filepath.Base(path)), 0o666)
+}
+
+// output runs a command and returns what it prints.
+func output(name string, args ...string) (string, error) {
+	out, err := exec.Command(name, args...).Output()
+	var exit *exec.ExitError
+	if errors.As(err, &exit) {
+		return "", fmt.Errorf("%s %s: %w: %s", name, strings.Join(args, " "), err, bytes.TrimSpace(exit.Stderr))
+	}
+	if err != nil {
+		return "", fmt.Errorf("%s: %w", name, err)
+	}
+	return string(out), nil
+}
+
+// copyFile copies a file with its mode, and makes the folder it goes to.
+func copyFile(from, to string) error {
+	if err := os.MkdirAll(filepath.Dir(to), 0o777); err != nil {
+		return err
+	}
+	info, err := os.Stat(from)
+	if err != nil {
+		return err
+	}
+	in, err := os.Open(from)
+	if err != nil {
+		return err
+	}
+	defer in.Close()
+	out, err := os.OpenFile(to, os.O_WRONLY|os.O_CREATE|os.O_EXCL, info.Mode().Perm()|0o200)
+	if err != nil {
+		return err
+	}
+	_, err = io.Copy(out, in)
+	if err = errors.Join(err, out.Close()); err != nil {
+		return fmt.Errorf("copy %s to %s: %w", from, to, err)
+	}
+	return nil
+}
