@@ -7,12 +7,13 @@ import (
 	"image"
 	"io/fs"
 	"math/rand/v2"
+	"runtime/debug"
 	"time"
 
 	"github.com/gomflux/gomflux/hooks"
 	"github.com/gomflux/gomflux/mlx"
 	"github.com/gomflux/gomflux/models"
-	"github.com/gomflux/gomflux/weights"
+	"github.com/gomflux/gomflux/picture"
 )
 
 // ErrUnsupported is wrapped by errors about models that are whole but that this
@@ -23,8 +24,22 @@ var ErrUnsupported = models.ErrUnsupported
 // a prompt that the model cannot take.
 var ErrRequest = models.ErrRequest
 
+// ErrNotFound is wrapped by errors about models that are not on this machine.
+var ErrNotFound = models.ErrNotFound
+
 // Progress tells what a run has reached.
 type Progress = models.Progress
+
+// A Step is what a denoising step has made.
+type Step = models.Step
+
+// Latents are a picture as a diffusion model works on it: float32, in the
+// shape of diffusers' pipeline without the batch axis.
+type Latents = models.Latents
+
+// Settings is everything that makes a picture again. Package picture writes it
+// into files and reads it.
+type Settings = picture.Settings
 
 // Phases of a run, in order.
 const (
@@ -53,50 +68,143 @@ type OpenOptions struct {
 	Progress func(Progress)
 }
 
-// A Model is a loaded model.
-type Model struct {
-	pipeline *models.Pipeline
+// load turns the options into those of package models.
+func (o *OpenOptions) load() (models.LoadOptions, error) {
+	if o == nil {
+		o = &OpenOptions{}
+	}
+	l := models.LoadOptions{Defaults: o.Defaults, Progress: onCaller(o.Progress)}
+	var err error
+	if l.Device, err = parseDevice(o.Device); err != nil {
+		return l, err
+	}
+	if o.Dtype != "" {
+		d, err := mlx.ParseDtype(o.Dtype)
+		if err != nil || d != mlx.Float32 && d != mlx.Float16 && d != mlx.BFloat16 {
+			return l, fmt.Errorf("dtype %q: expected float32, bfloat16 or float16", o.Dtype)
+		}
+		l.Dtype = &d
+	}
+	if o.For != nil {
+		l.Check = func(p *models.Pipeline) error { return p.Check(request(p, *o.For)) }
+	}
+	return l, nil
 }
 
-// Open loads the model in a folder.
-func Open(ctx context.Context, folder string, o *OpenOptions) (*Model, error) {
-	fsys, err := weights.OpenFolder(folder)
+// A Model is a loaded model. Its methods may be called from several goroutines
+// and follow one another; those that are called from a callback of Generate
+// run at once.
+type Model struct {
+	VAE
+	pipeline *models.Pipeline
+	source   models.Source
+}
+
+// Open loads a model: a folder in the layout of Hugging Face diffusers, a
+// published model that is in the Hugging Face cache, by its repository
+// (owner/name) or a short name (z-image-turbo), or a built-in one that the
+// program imports. What it cannot find is [ErrNotFound].
+func Open(ctx context.Context, model string, o *OpenOptions) (*Model, error) {
+	source, err := models.Find(model)
 	if err != nil {
 		return nil, err
 	}
-	return OpenFS(ctx, fsys, o)
+	return open(ctx, *source, o)
 }
 
 // OpenFS loads the model in a file system, such as an embed.FS.
 func OpenFS(ctx context.Context, fsys fs.FS, o *OpenOptions) (*Model, error) {
-	if o == nil {
-		o = &OpenOptions{}
-	}
-	device, err := parseDevice(o.Device)
+	return open(ctx, models.Source{FS: fsys}, o)
+}
+
+func open(ctx context.Context, source models.Source, o *OpenOptions) (*Model, error) {
+	load, err := o.load()
 	if err != nil {
 		return nil, err
 	}
-	var dtype *mlx.Dtype
-	if o.Dtype != "" {
-		d, err := mlx.ParseDtype(o.Dtype)
-		if err != nil || d != mlx.Float32 && d != mlx.Float16 && d != mlx.BFloat16 {
-			return nil, fmt.Errorf("dtype %q: expected float32, bfloat16 or float16", o.Dtype)
-		}
-		dtype = &d
+	if load.Defaults == nil {
+		load.Defaults = source.Defaults
 	}
-	load := models.LoadOptions{Device: device, Dtype: dtype, Defaults: o.Defaults, Progress: onCaller(o.Progress)}
-	if o.For != nil {
-		load.Check = func(p *models.Pipeline) error { return p.Check(request(p, *o.For)) }
-	}
-	m := &Model{}
+	m := &Model{source: source}
 	err = mlx.Do(ctx, func() (err error) {
-		m.pipeline, err = models.Load(fsys, load)
+		m.pipeline, err = models.Load(source.FS, load)
 		return err
 	})
 	if err != nil {
 		return nil, err
 	}
+	m.VAE.autoencoder = m.pipeline.Autoencoder
 	return m, nil
+}
+
+// A VAE is a model's autoencoder: pictures to latents and back.
+type VAE struct {
+	autoencoder *models.Autoencoder
+}
+
+// OpenVAE loads the autoencoder of a model, which may have nothing else, or a
+// folder that is an autoencoder's own. The model is named as for [Open].
+func OpenVAE(ctx context.Context, model string, o *OpenOptions) (*VAE, error) {
+	source, err := models.Find(model)
+	if err != nil {
+		return nil, err
+	}
+	load, err := o.load()
+	if err != nil {
+		return nil, err
+	}
+	v := &VAE{}
+	err = mlx.Do(ctx, func() (err error) {
+		v.autoencoder, err = models.LoadAutoencoder(source.FS, load)
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	return v, nil
+}
+
+// Device is where the model runs: cpu, metal or cuda.
+func (v *VAE) Device() string { return v.autoencoder.Device().String() }
+
+// Dtype is what the model computes in.
+func (v *VAE) Dtype() string { return v.autoencoder.Dtype().String() }
+
+// ScaleFactor is the size of a picture over the size of its latents.
+func (v *VAE) ScaleFactor() int { return v.autoencoder.ScaleFactor() }
+
+// Encode takes a picture to latents: the mean of what the encoder predicts.
+// Its sides must be multiples of ScaleFactor.
+func (v *VAE) Encode(ctx context.Context, img image.Image) (l Latents, err error) {
+	err = mlx.Do(ctx, func() (err error) {
+		l, err = v.autoencoder.Encode(img)
+		return err
+	})
+	return l, err
+}
+
+// Decode takes latents to a picture.
+func (v *VAE) Decode(ctx context.Context, l Latents) (img *image.RGBA, err error) {
+	err = mlx.Do(ctx, func() (err error) {
+		img, err = v.autoencoder.Decode(l)
+		return err
+	})
+	return img, err
+}
+
+// Preview shows latents as a picture of their own size, without the decoder:
+// colours are a linear function of the latents, which is found at the first
+// call by encoding a colour chart. Best for [Step].Denoised.
+func (v *VAE) Preview(ctx context.Context, l Latents) (*image.RGBA, error) {
+	var p *models.Projection
+	err := mlx.Do(ctx, func() (err error) {
+		p, err = v.autoencoder.Projection()
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	return p.Picture(l)
 }
 
 func parseDevice(name string) (*mlx.Device, error) {
@@ -135,12 +243,6 @@ func (m *Model) Class() string { return m.pipeline.Class }
 // Defaults are the settings that Generate uses where Options has none.
 func (m *Model) Defaults() Defaults { return m.pipeline.Defaults }
 
-// Device is where the model runs: cpu, metal or cuda.
-func (m *Model) Device() string { return m.pipeline.Device().String() }
-
-// Dtype is what the model computes in.
-func (m *Model) Dtype() string { return m.pipeline.Dtype().String() }
-
 // Multiple is what heights and widths must be a multiple of, in pixels.
 func (m *Model) Multiple() int { return m.pipeline.Multiple() }
 
@@ -161,12 +263,25 @@ type Options struct {
 	// MaxSequenceLength is how many tokens the prompt may have, with those of
 	// the model's template.
 	MaxSequenceLength int
-	// Latents, if set, are the initial noise: float32 in the shape that
-	// diffusers' pipeline takes, without the batch axis.
-	Latents []float32
+	// Scheduler is flow_match_euler_discrete, which "" stands for,
+	// flow_match_heun_discrete or linear.
+	Scheduler string
+	// Image, if set, is the picture to start from. It is resized to Height and
+	// Width, which are its own where they are 0.
+	Image image.Image
+	// ImageStrength is how much of Image is kept, up to 1: the part of the
+	// steps that it takes the place of, as in mflux. diffusers' strength is
+	// the rest, 1 - ImageStrength. 0 stands for 0.4.
+	ImageStrength float64
+	// Latents, if set, are the initial noise, instead of what Seed gives.
+	Latents Latents
 
 	// Progress is called on the caller's goroutine.
 	Progress func(Progress)
+	// OnStep is called on the caller's goroutine after every step. It may use
+	// the model, to decode the latents or show them. Its error ends the run
+	// and is returned.
+	OnStep func(Step) error
 	// Hook sees every module's output, on the MLX thread.
 	Hook hooks.Func
 }
@@ -174,12 +289,13 @@ type Options struct {
 // A Result is a picture and what made it.
 type Result struct {
 	Image *image.RGBA
+	// Settings make the picture again on the same machine, except that they do
+	// not have Options.Latents, nor where Options.Image came from: set
+	// Settings.Image for that.
+	Settings
 
-	Prompt, NegativePrompt string
-	Height, Width, Steps   int
-	Guidance               float64
-	Seed                   uint64
-	PromptTokens           int
+	PromptTokens int
+	StepsRun     int // fewer than Steps with Options.Image
 
 	EncodeTime, StepTime, DecodeTime time.Duration // StepTime is the sum over all steps
 	PeakMemory                       int           // bytes, of MLX's arrays
@@ -189,19 +305,47 @@ type Result struct {
 // CPU and at the next step on a GPU, with an error that wraps the context's.
 func (m *Model) Generate(ctx context.Context, o Options) (*Result, error) {
 	r := request(m.pipeline, o)
+	start := time.Now()
 	var out *models.Result
+	var version string
 	err := mlx.Do(ctx, func() (err error) {
+		version = mlx.Version()
 		out, err = m.pipeline.Generate(r)
 		return err
 	})
 	if err != nil {
 		return nil, err
 	}
+	settings := Settings{
+		Version: picture.SettingsVersion, Generator: "gomflux " + Version(), Model: m.source.Name, Revision: m.source.Revision, Class: m.Class(),
+		Prompt: r.Prompt, NegativePrompt: r.NegativePrompt, Seed: r.Seed, Steps: r.Steps, Guidance: r.Guidance,
+		Height: r.Height, Width: r.Width, MaxSequenceLength: r.MaxSequenceLength, Scheduler: out.Scheduler,
+		Dtype: m.Dtype(), Device: m.Device(), MLX: version,
+		Created: start.UTC().Truncate(time.Second), Seconds: time.Since(start).Seconds(),
+	}
+	if r.Image != nil {
+		settings.ImageStrength = r.ImageStrength
+	}
 	return &Result{
-		Image: out.Image, Prompt: r.Prompt, NegativePrompt: r.NegativePrompt, Height: r.Height, Width: r.Width, Steps: r.Steps,
-		Guidance: r.Guidance, Seed: r.Seed, PromptTokens: out.PromptTokens,
+		Image: out.Image, Settings: settings, PromptTokens: out.PromptTokens, StepsRun: out.Steps,
 		EncodeTime: out.Encode, StepTime: out.Step, DecodeTime: out.Decode, PeakMemory: out.PeakMemory,
 	}, nil
+}
+
+// Version is the version of this module that the program was built with.
+func Version() string {
+	if info, ok := debug.ReadBuildInfo(); ok {
+		const path = "github.com/gomflux/gomflux"
+		if info.Main.Path == path && info.Main.Version != "" {
+			return info.Main.Version
+		}
+		for _, dep := range info.Deps {
+			if dep.Path == path && dep.Replace == nil {
+				return dep.Version
+			}
+		}
+	}
+	return "(unknown version)"
 }
 
 // Check says what of the options the model cannot do, as Generate would,
@@ -213,11 +357,16 @@ func request(p *models.Pipeline, o Options) models.Request {
 	d := p.Defaults
 	r := models.Request{
 		Prompt: o.Prompt, NegativePrompt: o.NegativePrompt,
-		Height: cmp.Or(o.Height, d.Height), Width: cmp.Or(o.Width, d.Width),
+		Height: o.Height, Width: o.Width,
 		Steps: cmp.Or(o.Steps, d.Steps), Guidance: d.Guidance,
 		MaxSequenceLength: cmp.Or(o.MaxSequenceLength, d.MaxSequenceLength),
-		Latents:           o.Latents, Hook: o.Hook, Progress: onCaller(o.Progress),
+		Scheduler:         o.Scheduler, Image: o.Image, ImageStrength: cmp.Or(o.ImageStrength, 0.4),
+		Latents: o.Latents, Hook: o.Hook, Progress: onCaller(o.Progress),
 	}
+	if o.Image != nil {
+		r.Height, r.Width = p.SizeFor(o.Image.Bounds().Size(), r.Height, r.Width)
+	}
+	r.Height, r.Width = cmp.Or(r.Height, d.Height), cmp.Or(r.Width, d.Width)
 	if o.Guidance != nil {
 		r.Guidance = *o.Guidance
 	}
@@ -225,6 +374,12 @@ func request(p *models.Pipeline, o Options) models.Request {
 		r.Seed = *o.Seed
 	} else {
 		r.Seed = uint64(rand.Uint32()) // 32 bits: what people are used to typing again
+	}
+	if f := o.OnStep; f != nil {
+		r.OnStep = func(s Step) (err error) {
+			mlx.Call(func() { err = f(s) })
+			return err
+		}
 	}
 	return r
 }

@@ -4,10 +4,11 @@ import (
 	"bytes"
 	"context"
 	"errors"
-	"fmt"
+	"image"
 	"math"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -15,28 +16,12 @@ import (
 	"github.com/gomflux/gomflux"
 	"github.com/gomflux/gomflux/hooks"
 	"github.com/gomflux/gomflux/mlx"
+	"github.com/gomflux/gomflux/picture"
 )
 
 const tiny = "models/testdata/zimage-ordinary/model"
 
 func ptr[T any](v T) *T { return &v }
-
-func Example() {
-	ctx := context.Background()
-	model, err := gomflux.Open(ctx, "models/testdata/zimage-ordinary/model", nil)
-	if err != nil {
-		fmt.Println(err)
-		return
-	}
-	defer model.Close()
-	result, err := model.Generate(ctx, gomflux.Options{Prompt: "a red circle", Height: 24, Width: 40, Steps: 2, Seed: ptr(uint64(7))})
-	if err != nil {
-		fmt.Println(err)
-		return
-	}
-	fmt.Println(model.Class(), result.Image.Bounds().Size(), result.Seed)
-	// Output: ZImagePipeline (40,24) 7
-}
 
 func open(t *testing.T, o *gomflux.OpenOptions) *gomflux.Model {
 	t.Helper()
@@ -127,7 +112,7 @@ func TestBadOptions(t *testing.T) {
 		{func(o *gomflux.Options) { o.Prompt = strings.Repeat("circle ", 10000) }, "tokens, with the model's own around it, and the limit is 512"},
 		{func(o *gomflux.Options) { o.Prompt = "\xff" }, "prompt: text is not valid UTF-8"},
 		{func(o *gomflux.Options) { o.Prompt = "a\x00b" }, "prompt: text has a NUL character"},
-		{func(o *gomflux.Options) { o.Latents = make([]float32, 7) }, "7 initial latents given, expected 240 for shape [4 6 10]"},
+		{func(o *gomflux.Options) { o.Latents = gomflux.Latents{Shape: []int{7}, Data: make([]float32, 7)} }, "7 initial latents of shape [7] given, expected shape [4 6 10]"},
 		{func(o *gomflux.Options) { o.Height, o.Width = 8, 80000 }, "too large for this model: 10000 positions on axis 2"},
 	}
 	for _, test := range tests {
@@ -310,16 +295,220 @@ func TestCancel(t *testing.T) {
 	}
 }
 
-func TestCallbackMayNotCallIn(t *testing.T) {
+// TestCallInsideCallback: callbacks may use the model that calls them.
+func TestCallInsideCallback(t *testing.T) {
 	m := open(t, nil)
-	o := options(1)
-	var inner error
-	o.Progress = func(gomflux.Progress) { _, inner = m.Generate(context.Background(), options(1)) }
-	if _, err := m.Generate(context.Background(), o); err != nil {
+	want, err := m.Generate(context.Background(), options(1))
+	if err != nil {
 		t.Fatal(err)
 	}
-	if !errors.Is(inner, mlx.ErrReentrant) {
-		t.Errorf("error %v, expected %v", inner, mlx.ErrReentrant)
+	other, err := m.Generate(context.Background(), options(2))
+	if err != nil {
+		t.Fatal(err)
+	}
+	o := options(1)
+	hooked := 0
+	o.Hook = func(hooks.Tap) (*mlx.Array, error) { hooked++; return nil, nil }
+	var seen []int
+	o.Progress = func(gomflux.Progress) {
+		before := hooked
+		inner, err := m.Generate(context.Background(), options(2))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !bytes.Equal(inner.Image.Pix, other.Image.Pix) {
+			t.Error("another picture than outside the callback")
+		}
+		if hooked != before {
+			t.Error("the run in the callback used the hook of the run around it")
+		}
+		seen = append(seen, hooked)
+	}
+	got, err := m.Generate(context.Background(), o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !bytes.Equal(got.Image.Pix, want.Image.Pix) {
+		t.Error("runs in its callbacks change a picture")
+	}
+	if hooked <= seen[len(seen)-1] {
+		t.Error("the hook was lost on the way")
+	}
+}
+
+// TestSteps: every step's latents, the last of which are the picture, and the
+// estimates of it, which are equal at the end.
+func TestSteps(t *testing.T) {
+	m := open(t, nil)
+	ctx := context.Background()
+	var steps []gomflux.Step
+	var last *image.RGBA
+	o := options(1)
+	o.OnStep = func(s gomflux.Step) (err error) {
+		steps = append(steps, s)
+		last, err = m.Decode(ctx, s.Latents)
+		return err
+	}
+	r, err := m.Generate(ctx, o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(steps) != o.Steps {
+		t.Fatalf("%d steps, expected %d", len(steps), o.Steps)
+	}
+	if !bytes.Equal(last.Pix, r.Image.Pix) {
+		t.Error("the last step's latents are not the picture's")
+	}
+	sigma := 1.0
+	for i, s := range steps {
+		if s.Step != i+1 || s.Steps != o.Steps || s.Sigma >= sigma || !slices.Equal(s.Latents.Shape, []int{4, 6, 10}) || !slices.Equal(s.Denoised.Shape, s.Latents.Shape) {
+			t.Errorf("step %d is %d of %d, sigma %g, shape %v", i+1, s.Step, s.Steps, s.Sigma, s.Latents.Shape)
+		}
+		sigma = s.Sigma
+	}
+	if sigma != 0 {
+		t.Errorf("the last sigma is %g", sigma)
+	}
+	for i, v := range steps[o.Steps-1].Latents.Data {
+		if d := math.Abs(float64(v - steps[o.Steps-1].Denoised.Data[i])); d > 1e-5 {
+			t.Fatalf("value %d of the last estimate is off by %g", i, d)
+		}
+	}
+
+	stop := errors.New("seen enough")
+	steps = nil
+	o.OnStep = func(s gomflux.Step) error {
+		if steps = append(steps, s); len(steps) == 2 {
+			return stop
+		}
+		return nil
+	}
+	if _, err := m.Generate(ctx, o); !errors.Is(err, stop) || len(steps) != 2 {
+		t.Errorf("error %v after %d steps", err, len(steps))
+	}
+}
+
+// TestSettings: what a result says made it makes it again.
+func TestSettings(t *testing.T) {
+	m := open(t, nil)
+	o := options(3)
+	o.NegativePrompt, o.Guidance = "blurry", ptr(1.5)
+	r, err := m.Generate(context.Background(), o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := r.Settings
+	again, err := m.Generate(context.Background(), gomflux.Options{
+		Prompt: s.Prompt, NegativePrompt: s.NegativePrompt, Seed: &s.Seed, Steps: s.Steps, Guidance: &s.Guidance,
+		Height: s.Height, Width: s.Width, MaxSequenceLength: s.MaxSequenceLength, Scheduler: s.Scheduler,
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !bytes.Equal(again.Image.Pix, r.Image.Pix) {
+		t.Error("the settings make another picture")
+	}
+	if s.Model != tiny || s.Class != "ZImagePipeline" || s.Device != "cpu" || s.Dtype != "float32" || s.MLX == "" || s.Created.IsZero() {
+		t.Errorf("settings %+v", s)
+	}
+}
+
+func TestOpenVAE(t *testing.T) {
+	ctx := context.Background()
+	m := open(t, nil)
+	var latents gomflux.Latents
+	o := options(1)
+	o.OnStep = func(s gomflux.Step) error { latents = s.Latents; return nil }
+	r, err := m.Generate(ctx, o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	alone := edited(t, func(dir string) {
+		for _, part := range []string{"model_index.json", "transformer", "text_encoder", "tokenizer", "scheduler"} {
+			os.RemoveAll(filepath.Join(dir, part))
+		}
+	})
+	for _, folder := range []string{tiny, alone, filepath.Join(alone, "vae")} {
+		v, err := gomflux.OpenVAE(ctx, folder, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		img, err := v.Decode(ctx, latents)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !bytes.Equal(img.Pix, r.Image.Pix) {
+			t.Errorf("%s: another picture than the whole model's", folder)
+		}
+		back, err := v.Encode(ctx, img)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !slices.Equal(back.Shape, latents.Shape) {
+			t.Errorf("latents of shape %v, expected %v", back.Shape, latents.Shape)
+		}
+		if _, err := v.Encode(ctx, image.NewRGBA(image.Rect(0, 0, 24, 41))); !errors.Is(err, gomflux.ErrRequest) {
+			t.Errorf("error %v for a picture of 24x41", err)
+		}
+		for _, bad := range []gomflux.Latents{{}, {Shape: []int{5, 6, 10}, Data: make([]float32, 300)}, {Shape: []int{4, 6, 10}, Data: make([]float32, 239)}} {
+			if _, err := v.Decode(ctx, bad); !errors.Is(err, gomflux.ErrRequest) {
+				t.Errorf("error %v for latents of shape %v", err, bad.Shape)
+			}
+			if _, err := v.Preview(ctx, bad); !errors.Is(err, gomflux.ErrRequest) {
+				t.Errorf("error %v for a preview of shape %v", err, bad.Shape)
+			}
+		}
+	}
+}
+
+// TestImage: a picture to start from counts the more the stronger it is.
+func TestImage(t *testing.T) {
+	ctx := context.Background()
+	m := open(t, nil)
+	start := image.NewRGBA(image.Rect(0, 0, 50, 30)) // not a multiple of 8
+	for i := range start.Pix {
+		start.Pix[i] = uint8(37 * i)
+		if i%4 == 3 {
+			start.Pix[i] = 255
+		}
+	}
+	off := map[float64]float64{}
+	var latents gomflux.Latents
+	for _, strength := range []float64{0.1, 0.5, 0.9} {
+		o := options(1)
+		o.Steps, o.Image, o.ImageStrength, o.Height, o.Width = 10, start, strength, 0, 0
+		o.OnStep = func(s gomflux.Step) error { latents = s.Latents; return nil }
+		r, err := m.Generate(ctx, o)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if r.Image.Bounds().Dx() != 48 || r.Image.Bounds().Dy() != 24 || r.Width != 48 || r.Height != 24 {
+			t.Fatalf("a picture of %v", r.Image.Bounds())
+		}
+		if want := 10 - int(10*strength); r.StepsRun != want || r.Steps != 10 {
+			t.Errorf("strength %g: %d steps ran, expected %d", strength, r.StepsRun, want)
+		}
+		if r.Settings.ImageStrength != strength {
+			t.Errorf("settings have strength %g", r.Settings.ImageStrength)
+		}
+		clean, err := m.Encode(ctx, picture.Resize(start, 48, 24))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for i, v := range latents.Data {
+			d := float64(v - clean.Data[i])
+			off[strength] += d * d
+		}
+	}
+	if !(off[0.1] > off[0.5] && off[0.5] > off[0.9]) {
+		t.Errorf("distances by strength: %v", off)
+	}
+	for strength, want := range map[float64]string{-0.1: "image strength -0.1", 1.1: "image strength 1.1", 1: "leaves no step"} {
+		o := options(1)
+		o.Image, o.ImageStrength = start, strength
+		if _, err := m.Generate(ctx, o); !errors.Is(err, gomflux.ErrRequest) || !strings.Contains(err.Error(), want) {
+			t.Errorf("error %v, expected %q", err, want)
+		}
 	}
 }
 

@@ -5,10 +5,13 @@ import (
 	"fmt"
 	"image"
 	"math"
+	"slices"
 	"time"
 
 	"github.com/gomflux/gomflux/hooks"
 	"github.com/gomflux/gomflux/mlx"
+	"github.com/gomflux/gomflux/picture"
+	"github.com/gomflux/gomflux/scheduler"
 )
 
 // A Request is what one picture is made from.
@@ -22,12 +25,18 @@ type Request struct {
 	// MaxSequenceLength is how many tokens the prompt may have, with the text
 	// that the model's template puts around it.
 	MaxSequenceLength int
-	// Latents, if set, are the initial noise: float32 in the shape that
-	// diffusers' pipeline takes as latents, without the batch axis.
-	Latents []float32
+	Scheduler         string // "" is the model's own
+	// Latents, if set, are the initial noise.
+	Latents Latents
+	// Image, if set, is the picture to start from: resized to Height×Width and
+	// kept the more the higher ImageStrength is, from 0 (nothing) to 1.
+	Image         image.Image
+	ImageStrength float64
 
 	Hook     hooks.Func
 	Progress func(Progress)
+	// OnStep is called after every step. Its error ends the run.
+	OnStep func(Step) error
 }
 
 // A Phase is a part of a run.
@@ -46,13 +55,25 @@ type Progress struct {
 	Phase             Phase
 	Component         string // of PhaseLoad
 	Bytes, TotalBytes int64
-	Step, Steps       int // steps done, of all
+	Step, Steps       int // steps done, of all that run
+}
+
+// A Step is what a denoising step has made.
+type Step struct {
+	Step, Steps int     // steps done, of all that run
+	Sigma       float64 // how much of the latents is still noise, from 1 to 0
+	Latents     Latents
+	// Denoised is what the latents would be without their noise, as far as the
+	// model can tell at this step.
+	Denoised Latents
 }
 
 // A Result is a picture and how long its parts took.
 type Result struct {
 	Image                *image.RGBA
 	PromptTokens         int
+	Steps                int           // that ran
+	Scheduler            string        // its name
 	Encode, Step, Decode time.Duration // Step is the sum over all steps
 	PeakMemory           int           // bytes, of MLX's arrays
 }
@@ -89,10 +110,52 @@ func (p *Pipeline) Check(r Request) error {
 	if math.IsNaN(r.Guidance) || math.IsInf(r.Guidance, 0) || r.Guidance < 0 {
 		return requestErrorf("guidance %g: must be a number from 0, which is none (this model is meant for %g)", r.Guidance, p.Defaults.Guidance)
 	}
+	if r.Scheduler != "" {
+		if _, err := scheduler.Name(r.Scheduler); err != nil {
+			return requestError{err}
+		}
+	}
 	if r.MaxSequenceLength < 1 {
 		return requestErrorf("max sequence length %d: must be at least 1", r.MaxSequenceLength)
 	}
+	if r.Image != nil {
+		if !(r.ImageStrength > 0 && r.ImageStrength <= 1) {
+			return requestErrorf("image strength %g: must be above 0, which would keep nothing of the picture, and at most 1", r.ImageStrength)
+		}
+		if r.start() >= r.Steps {
+			return requestErrorf("image strength %g of %d steps leaves no step that changes anything (a lower strength, or more steps)", r.ImageStrength, r.Steps)
+		}
+	}
 	return nil
+}
+
+// SizeFor completes the size of what is made from a picture of some size: the
+// picture's own, cut to a multiple, and no larger than four times the area
+// that the model is meant for.
+func (p *Pipeline) SizeFor(size image.Point, height, width int) (int, int) {
+	m := p.Multiple()
+	fit := func(v float64) int { return max(1, int(v+1e-9)/m) * m }
+	w, h := float64(size.X), float64(size.Y)
+	switch {
+	case height > 0 && width > 0:
+	case height > 0:
+		width = fit(float64(height) * w / h)
+	case width > 0:
+		height = fit(float64(width) * h / w)
+	default:
+		most := 4 * float64(p.Defaults.Height) * float64(p.Defaults.Width)
+		shrink := min(1, math.Sqrt(most/(w*h)))
+		height, width = fit(h*shrink), fit(w*shrink)
+	}
+	return height, width
+}
+
+// start is the first step that runs.
+func (r *Request) start() int {
+	if r.Image == nil {
+		return 0
+	}
+	return scheduler.FirstStep(r.Steps, r.ImageStrength)
 }
 
 // Generate makes one picture. It must run on the MLX thread.
@@ -103,8 +166,9 @@ func (p *Pipeline) Generate(r Request) (*Result, error) {
 	if err := mlx.Use(p.device); err != nil {
 		return nil, err
 	}
+	outer := p.points // of a run that this one is a callback of
 	p.points = hooks.Points{Func: r.Hook, Step: -1}
-	defer func() { p.points = hooks.Points{} }()
+	defer func() { p.points = outer }()
 	report := func(pr Progress) {
 		if r.Progress != nil {
 			r.Progress(pr)
@@ -119,7 +183,8 @@ func (p *Pipeline) Generate(r Request) (*Result, error) {
 		return d
 	}
 
-	report(Progress{Phase: PhaseEncode, Steps: r.Steps})
+	res.Steps = r.Steps - r.start()
+	report(Progress{Phase: PhaseEncode, Steps: res.Steps})
 	caption, err := p.encode("prompt", r.Prompt, r.MaxSequenceLength)
 	if err != nil {
 		return nil, err
@@ -135,13 +200,13 @@ func (p *Pipeline) Generate(r Request) (*Result, error) {
 	}
 	res.Encode = lap()
 
-	latents, err := p.denoise(r, caption, negative, report)
+	latents, err := p.denoise(r, caption, negative, report, res)
 	if err != nil {
 		return nil, err
 	}
 	res.Step = lap()
 
-	report(Progress{Phase: PhaseDecode, Steps: r.Steps})
+	report(Progress{Phase: PhaseDecode, Steps: res.Steps})
 	res.Image = p.decode(latents)
 	res.Decode = lap()
 	res.PeakMemory = mlx.PeakMemory()
@@ -149,9 +214,20 @@ func (p *Pipeline) Generate(r Request) (*Result, error) {
 	return res, nil
 }
 
+// An encoding is a text and what the encoder made of it.
+type encoding struct {
+	text   string
+	embeds *mlx.Array
+}
+
 // encode takes a prompt to what the transformer receives, under the names
-// what.input_ids and what.embeds.
+// what.input_ids and what.embeds. The latest ones are kept, for runs with
+// other seeds.
 func (p *Pipeline) encode(what, text string, limit int) (*mlx.Array, error) {
+	kept := func(e encoding) bool { return e.text == text && e.embeds.Dim(0) <= limit }
+	if i := slices.IndexFunc(p.encodings, kept); i >= 0 && !p.points.Active() {
+		return p.encodings[i].embeds, nil
+	}
 	ids, err := p.tokenizer.Encode(p.family.prompt(text))
 	if err != nil {
 		return nil, requestErrorf("%s: %w", what, err)
@@ -167,11 +243,16 @@ func (p *Pipeline) encode(what, text string, limit int) (*mlx.Array, error) {
 	})
 	mlx.Eval(embeds)
 	mlx.StopPoint()
+	if !p.points.Active() {
+		const most = 2 // prompt and negative prompt
+		mlx.Keep(embeds)
+		p.encodings = append(p.encodings[max(0, len(p.encodings)-most+1):], encoding{text, embeds})
+	}
 	return embeds, nil
 }
 
 // denoise goes from noise to the latents of a picture.
-func (p *Pipeline) denoise(r Request, caption, negative *mlx.Array, report func(Progress)) (*mlx.Array, error) {
+func (p *Pipeline) denoise(r Request, caption, negative *mlx.Array, report func(Progress), res *Result) (*mlx.Array, error) {
 	scale := p.vae.Config.ScaleFactor()
 	h, w := r.Height/scale, r.Width/scale
 	shape := p.family.latentShape(h, w)
@@ -190,17 +271,33 @@ func (p *Pipeline) denoise(r Request, caption, negative *mlx.Array, report func(
 		}
 	}
 	m := p.family.multiple()
-	schedule := p.scheduler.NewSchedule(p.family.sigmas(r.Steps), p.scheduler.Mu(h/m*(w/m)))
+	schedule, err := p.scheduler.Schedule(r.Scheduler, p.family.sigmas(r.Steps), p.scheduler.Mu(h/m*(w/m)))
+	if err != nil {
+		return nil, requestError{err}
+	}
+	res.Scheduler = schedule.Name
 
 	if p.points.Active() {
 		p.points.Value("sigmas", mlx.FromFloat32(schedule.Sigmas))
 		p.points.Value("timesteps", mlx.FromFloat32(schedule.Timesteps))
 		latents = p.points.Value("latents.init", latents.ExpandDims(0)).Squeeze(0)
 	}
-	report(Progress{Phase: PhaseStep, Steps: r.Steps})
-	for i, t := range schedule.Timesteps {
-		next := mlx.Scope(func() *mlx.Array {
+	first := schedule.Start(r.start())
+	if r.Image != nil {
+		noise := latents
+		latents = mlx.Scope(func() *mlx.Array {
+			x := schedule.ScaleNoise(first, p.encodePicture(picture.Resize(opaque(r.Image), r.Width, r.Height)), noise)
+			return p.points.Value("latents.start", x.ExpandDims(0)).Squeeze(0)
+		})
+		mlx.Eval(latents)
+		mlx.StopPoint()
+	}
+	steps := r.Steps - r.start()
+	report(Progress{Phase: PhaseStep, Steps: steps})
+	for i := first; i < len(schedule.Timesteps); i++ {
+		made := mlx.Scopes(func() []*mlx.Array {
 			p.points.Step = i
+			t := schedule.Timesteps[i]
 			velocity := predict(latents, t)
 			if predictNegative != nil {
 				p.points.Negative = true
@@ -209,13 +306,28 @@ func (p *Pipeline) denoise(r Request, caption, negative *mlx.Array, report func(
 			}
 			velocity = p.points.Value("noise_pred", velocity.ExpandDims(0)).Squeeze(0)
 			next := schedule.Step(i, latents, velocity)
-			return p.points.Value("latents", next.ExpandDims(0)).Squeeze(0)
+			made := []*mlx.Array{p.points.Value("latents", next.ExpandDims(0)).Squeeze(0)}
+			if r.OnStep != nil && schedule.Ends(i) {
+				made = append(made, schedule.Denoised(i, latents, velocity))
+			}
+			return made
 		})
-		mlx.Eval(next) // so that steps can be timed and stopped
+		mlx.Eval(made...) // so that steps can be timed and stopped
 		mlx.StopPoint()
 		latents.Free()
-		latents = next
-		report(Progress{Phase: PhaseStep, Step: i + 1, Steps: r.Steps})
+		latents = made[0]
+		if !schedule.Ends(i) {
+			continue
+		}
+		step := schedule.StepOf(i) - r.start() + 1
+		report(Progress{Phase: PhaseStep, Step: step, Steps: steps})
+		if r.OnStep != nil {
+			s := Step{Step: step, Steps: steps, Sigma: float64(schedule.Sigmas[i+1]), Latents: latentsOf(latents), Denoised: latentsOf(made[1])}
+			made[1].Free()
+			if err := r.OnStep(s); err != nil {
+				return nil, err
+			}
+		}
 	}
 	p.points.Step = -1
 	return latents, nil
@@ -231,41 +343,12 @@ func (p *Pipeline) compiler() compiler {
 }
 
 func initialLatents(r Request, shape []int) (*mlx.Array, error) {
-	if r.Latents == nil {
+	l := r.Latents
+	if l.Data == nil {
 		return mlx.Normal(mlx.Key(r.Seed), mlx.Float32, shape...), nil
 	}
-	n := 1
-	for _, d := range shape {
-		n *= d
+	if !slices.Equal(l.Shape, shape) || len(l.Data) != l.size() {
+		return nil, requestErrorf("%d initial latents of shape %v given, expected shape %v", len(l.Data), l.Shape, shape)
 	}
-	if len(r.Latents) != n {
-		return nil, requestErrorf("%d initial latents given, expected %d for shape %v", len(r.Latents), n, shape)
-	}
-	return mlx.FromFloat32(r.Latents, shape...), nil
-}
-
-// decode takes latents to a picture.
-func (p *Pipeline) decode(latents *mlx.Array) *image.RGBA {
-	var pixels []uint8
-	var h, w int
-	mlx.Scope(func() *mlx.Array {
-		z := p.points.Value("vae.decode.in", p.vae.Unscale(latents.AsType(p.dtype)).ExpandDims(0))
-		x := p.points.Value("vae.decode.out", p.vae.Decode(z))
-		x = x.AsType(mlx.Float32).Over(2).Plus(0.5).Clip(0, 1).Times(255).Round()
-		x = p.points.Value("image", x.Squeeze(0).Transpose(1, 2, 0).AsType(mlx.Uint8))
-		h, w = x.Dim(0), x.Dim(1)
-		pixels = x.Uint8s()
-		return nil
-	})
-	return rgba(pixels, h, w)
-}
-
-// rgba makes a picture of interleaved red, green and blue.
-func rgba(pixels []uint8, h, w int) *image.RGBA {
-	img := image.NewRGBA(image.Rect(0, 0, w, h))
-	for i := range h * w {
-		copy(img.Pix[4*i:], pixels[3*i:3*i+3])
-		img.Pix[4*i+3] = 255
-	}
-	return img
+	return mlx.FromFloat32(l.Data, shape...), nil
 }

@@ -16,7 +16,6 @@ import (
 	"github.com/gomflux/gomflux/nn"
 	"github.com/gomflux/gomflux/scheduler"
 	"github.com/gomflux/gomflux/textenc"
-	"github.com/gomflux/gomflux/vae"
 	"github.com/gomflux/gomflux/weights"
 )
 
@@ -26,16 +25,14 @@ var ErrUnsupported = errors.New("not supported")
 
 // A Pipeline is a loaded model.
 type Pipeline struct {
+	*Autoencoder
 	Class    string // of model_index.json
 	Defaults Defaults
 
 	family    family
-	vae       *vae.KL
 	scheduler scheduler.FlowMatchEulerConfig
 	tokenizer *textenc.Tokenizer
-	device    mlx.Device
-	dtype     mlx.Dtype
-	points    hooks.Points
+	encodings []encoding
 }
 
 // Defaults are the settings a model is meant to be run with.
@@ -97,31 +94,23 @@ type LoadOptions struct {
 // Load reads a model folder in diffusers' layout. It must run on the MLX
 // thread; its arrays live as long as the pipeline is referred to.
 func Load(fsys fs.FS, o LoadOptions) (*Pipeline, error) {
-	var index map[string]any
-	if err := weights.ReadJSON(fsys, "model_index.json", &index); err != nil {
+	class, err := ClassOf(fsys)
+	if err != nil {
 		return nil, err
 	}
-	class, _ := index["_class_name"].(string)
 	newFamily, ok := classes[class]
 	if !ok {
 		return nil, fmt.Errorf("%w: %s: pipeline class %q; this version runs %s", ErrUnsupported, weights.FullName(fsys, "model_index.json"), class, strings.Join(Classes(), ", "))
 	}
-	p := &Pipeline{Class: class, family: newFamily(), device: mlx.CurrentDevice()}
-	if o.Device != nil {
-		if err := mlx.Use(*o.Device); err != nil {
-			return nil, err
-		}
-		p.device = *o.Device
-	}
-	p.dtype = p.device.ComputeDtype()
-	if o.Dtype != nil {
-		p.dtype = *o.Dtype
+	p := &Pipeline{Autoencoder: &Autoencoder{}, Class: class, family: newFamily()}
+	if err := p.place(o); err != nil {
+		return nil, err
 	}
 	p.Defaults = p.family.defaults()
 	if o.Defaults != nil {
 		p.Defaults = *o.Defaults
 	}
-	if err := p.load(&loader{fsys: fsys, pipeline: p, report: o.Progress}, o.Check); err != nil {
+	if err := p.load(&loader{fsys: fsys, points: &p.points, dtype: p.dtype, report: o.Progress}, o.Check); err != nil {
 		p.Close()
 		return nil, err
 	}
@@ -139,21 +128,20 @@ func (p *Pipeline) load(l *loader, check func(*Pipeline) error) (err error) {
 	if err != nil {
 		return err
 	}
-	c := vae.DefaultKLConfig()
-	if err := l.config("vae/config.json", &c); err != nil {
+	autoencoder, err := p.Autoencoder.configure(l, "vae")
+	if err != nil {
 		return err
 	}
-	if channels := p.family.latentShape(1, 1)[0]; channels != c.LatentChannels {
-		return fmt.Errorf("the vae's latent_channels is %d and the transformer's in_channels %d: they belong to different models", c.LatentChannels, channels)
+	components = append(components, autoencoder)
+	if in, out := p.family.latentShape(1, 1)[0], p.vae.Config.LatentChannels; in != out {
+		return fmt.Errorf("the vae's latent_channels is %d and the transformer's in_channels %d: they belong to different models", out, in)
 	}
-	p.vae = vae.NewKL(c)
-	components = append(components, component{name: "vae", model: p.vae})
 	if p.tokenizer, err = textenc.LoadTokenizer(l.fsys, "tokenizer"); err != nil {
 		return err
 	}
 	checkpoints := make([]*weights.Checkpoint, len(components))
 	for i, c := range components {
-		if checkpoints[i], err = weights.OpenCheckpoint(l.fsys, c.name); err != nil {
+		if checkpoints[i], err = weights.OpenCheckpoint(l.fsys, c.dir); err != nil {
 			return err
 		}
 		defer checkpoints[i].Close()
@@ -171,6 +159,19 @@ func (p *Pipeline) load(l *loader, check func(*Pipeline) error) (err error) {
 	return nil
 }
 
+// ClassOf reads which pipeline class a model folder is of.
+func ClassOf(fsys fs.FS) (string, error) {
+	if _, err := fs.Stat(fsys, "model_index.json"); errors.Is(err, fs.ErrNotExist) {
+		return "", fmt.Errorf("model folder %s: has no model_index.json (gomflux reads the layout of Hugging Face diffusers)", weights.FullName(fsys, ""))
+	}
+	var index map[string]any
+	if err := weights.ReadJSON(fsys, "model_index.json", &index); err != nil {
+		return "", err
+	}
+	class, _ := index["_class_name"].(string)
+	return class, nil
+}
+
 // Classes lists the pipeline classes that can be run.
 func Classes() []string {
 	return slices.Sorted(maps.Keys(classes))
@@ -184,18 +185,13 @@ func (p *Pipeline) Close() {
 	}
 }
 
-// Device is where the pipeline runs.
-func (p *Pipeline) Device() mlx.Device { return p.device }
-
-// Dtype is what its transformer computes in.
-func (p *Pipeline) Dtype() mlx.Dtype { return p.dtype }
-
 // Multiple is what heights and widths must be a multiple of, in pixels.
 func (p *Pipeline) Multiple() int { return p.vae.Config.ScaleFactor() * p.family.multiple() }
 
 // A component is a part of a pipeline with weights.
 type component struct {
-	name     string // of its folder
+	name     string // the root of its modules' names
+	dir      string // its folder
 	model    any    // a pointer to a struct, for nn.Load
 	prefixes []string
 	ignore   []string
@@ -203,9 +199,10 @@ type component struct {
 
 // A loader reads the components of one folder.
 type loader struct {
-	fsys     fs.FS
-	pipeline *Pipeline
-	report   func(Progress)
+	fsys   fs.FS
+	points *hooks.Points
+	dtype  mlx.Dtype
+	report func(Progress)
 }
 
 // config reads a component's config over its defaults.
@@ -221,7 +218,7 @@ func (l *loader) config(name string, c interface{ Validate() error }) error {
 
 // weights fills a component from its checkpoint.
 func (l *loader) weights(c component, ck *weights.Checkpoint) error {
-	o := nn.LoadOptions{Name: c.name, Points: &l.pipeline.points, Dtype: l.pipeline.dtype, Prefixes: c.prefixes, Ignore: c.ignore}
+	o := nn.LoadOptions{Name: c.name, Points: l.points, Dtype: l.dtype, Prefixes: c.prefixes, Ignore: c.ignore}
 	if l.report != nil {
 		o.Progress = func(done, total int64) {
 			l.report(Progress{Phase: PhaseLoad, Component: c.name, Bytes: done, TotalBytes: total})

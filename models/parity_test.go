@@ -46,7 +46,7 @@ func runGolden(t *testing.T, golden string, visit func(name string, tap hooks.Ta
 		}
 		r := models.Request{
 			Prompt: ref.Prompt, Height: ref.Height, Width: ref.Width, Steps: ref.Steps, Guidance: ref.Guidance,
-			MaxSequenceLength: ref.MaxSequenceLength, Latents: ref.Array("latents.init").Floats(),
+			MaxSequenceLength: ref.MaxSequenceLength, Latents: initial(ref),
 		}
 		if ref.NegativePrompt != nil {
 			r.NegativePrompt = *ref.NegativePrompt
@@ -90,6 +90,12 @@ func runGolden(t *testing.T, golden string, visit func(name string, tap hooks.Ta
 		t.Fatal(err)
 	}
 	return picture, want
+}
+
+// initial is the dump's initial noise, without the batch axis.
+func initial(ref *parity.Run) models.Latents {
+	x := ref.Array("latents.init")
+	return models.Latents{Shape: x.Shape()[1:], Data: x.Floats()}
 }
 
 // onePass cuts what diffusers computes for prompt and negative prompt at once

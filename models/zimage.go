@@ -21,7 +21,7 @@ func (z *zimage) defaults() Defaults {
 }
 
 func (z *zimage) configure(l *loader) ([]component, error) {
-	z.dtype = l.pipeline.dtype
+	z.dtype = l.dtype
 	text := textenc.DefaultQwen3Config()
 	if err := l.config("text_encoder/config.json", &text); err != nil {
 		return nil, err
@@ -38,11 +38,11 @@ func (z *zimage) configure(l *loader) ([]component, error) {
 	z.transformer = transformer.NewZImage(c)
 	return []component{
 		{
-			name: "text_encoder", model: z.textEncoder,
+			name: "text_encoder", dir: "text_encoder", model: z.textEncoder,
 			prefixes: []string{"model."}, // as a Qwen3ForCausalLM saves it
 			ignore:   z.textEncoder.Unused(),
 		},
-		{name: "transformer", model: z.transformer},
+		{name: "transformer", dir: "transformer", model: z.transformer},
 	}, nil
 }
 

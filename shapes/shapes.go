@@ -1,7 +1,13 @@
 // Package shapes is the built-in model: a small Z-Image model that draws one or
-// two coloured shapes. It adds its weights, some twenty megabytes, to every
-// program that imports it. How it was trained and what it can do is in
-// model/README.md.
+// two coloured shapes. Importing it, for its effect alone, makes it known by
+// its name:
+//
+//	import _ "github.com/gomflux/gomflux/shapes"
+//
+//	model, err := gomflux.Open(ctx, "shapes", nil)
+//
+// It adds its weights, some twenty megabytes, to every program that does. How
+// it was trained and what it can do is in model/README.md.
 package shapes
 
 import (
@@ -25,3 +31,7 @@ var FS = func() fs.FS {
 
 // Defaults are the settings that the model's score was measured with.
 var Defaults = models.Defaults{Steps: 12, Guidance: 2, Height: 256, Width: 256, MaxSequenceLength: 512}
+
+func init() {
+	models.Register("shapes", models.Builtin{FS: FS, Defaults: Defaults, About: "one or two coloured shapes"})
+}

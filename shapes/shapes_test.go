@@ -3,7 +3,9 @@ package shapes_test
 import (
 	"context"
 	"image"
+	"image/color"
 	"io/fs"
+	"math"
 	"testing"
 
 	"github.com/gomflux/gomflux"
@@ -36,7 +38,7 @@ func TestSize(t *testing.T) {
 // everything there is.
 func TestPicture(t *testing.T) {
 	ctx := context.Background()
-	m, err := gomflux.OpenFS(ctx, shapes.FS, &gomflux.OpenOptions{Device: "cpu", Defaults: &shapes.Defaults})
+	m, err := gomflux.Open(ctx, "shapes", &gomflux.OpenOptions{Device: "cpu"})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -76,4 +78,52 @@ func center(img *image.RGBA, is func(r, g, b int) bool) (at image.Point, n int) 
 		}
 	}
 	return at.Div(max(n, 1)), n
+}
+
+// TestPreview holds the projection of latents against the decoder.
+func TestPreview(t *testing.T) {
+	ctx := context.Background()
+	m, err := gomflux.OpenVAE(ctx, "shapes", &gomflux.OpenOptions{Device: "cpu"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	const side, block = 256, 8
+	want := image.NewRGBA(image.Rect(0, 0, side, side))
+	for y := range side {
+		for x := range side {
+			c := color.RGBA{240, 240, 240, 255}
+			switch {
+			case (x-80)*(x-80)+(y-90)*(y-90) < 50*50:
+				c = color.RGBA{210, 30, 30, 255}
+			case x > 140 && x < 220 && y > 130 && y < 210:
+				c = color.RGBA{30, 60, 200, 255}
+			}
+			want.SetRGBA(x, y, c)
+		}
+	}
+	latents, err := m.Encode(ctx, want)
+	if err != nil {
+		t.Fatal(err)
+	}
+	got, err := m.Preview(ctx, latents)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got.Bounds().Dx() != side/block || got.Bounds().Dy() != side/block {
+		t.Fatalf("a preview of %v", got.Bounds())
+	}
+	var off float64
+	for y := range side / block {
+		for x := range side / block {
+			g, w := got.RGBAAt(x, y), want.RGBAAt(x*block+block/2, y*block+block/2)
+			for _, d := range []int{int(g.R) - int(w.R), int(g.G) - int(w.G), int(g.B) - int(w.B)} {
+				off += float64(d * d)
+			}
+		}
+	}
+	rms := math.Sqrt(off / (3 * side / block * side / block))
+	t.Logf("off by %.1f of 255", rms)
+	if rms > 40 {
+		t.Errorf("the preview is off by %.1f of 255", rms)
+	}
 }

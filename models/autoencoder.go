@@ -1,0 +1,214 @@
+package models
+
+import (
+	"fmt"
+	"image"
+	"image/draw"
+	"io/fs"
+	"path"
+
+	"github.com/gomflux/gomflux/hooks"
+	"github.com/gomflux/gomflux/mlx"
+	"github.com/gomflux/gomflux/vae"
+	"github.com/gomflux/gomflux/weights"
+)
+
+// Latents are a picture as a diffusion model works on it: float32, in the
+// shape of diffusers' pipeline without the batch axis.
+type Latents struct {
+	Shape []int // [C, h, w]
+	Data  []float32
+}
+
+func latentsOf(x *mlx.Array) Latents { return Latents{Shape: x.Shape(), Data: x.Floats()} }
+
+func (l Latents) size() int {
+	n := 1
+	for _, d := range l.Shape {
+		n *= d
+	}
+	return n
+}
+
+// An Autoencoder is the vae of a model folder: pictures to latents and back.
+// Its methods run on the MLX thread.
+type Autoencoder struct {
+	vae    *vae.KL
+	device mlx.Device
+	dtype  mlx.Dtype
+	points hooks.Points
+
+	projection *Projection
+}
+
+// LoadAutoencoder reads the vae of a model folder and nothing else of it, or a
+// folder that is a vae's own. It must run on the MLX thread.
+func LoadAutoencoder(fsys fs.FS, o LoadOptions) (*Autoencoder, error) {
+	a := &Autoencoder{}
+	if err := a.place(o); err != nil {
+		return nil, err
+	}
+	l := &loader{fsys: fsys, points: &a.points, dtype: a.dtype, report: o.Progress}
+	dir := "vae"
+	if _, err := fs.Stat(fsys, "vae"); err != nil {
+		if _, err := fs.Stat(fsys, "config.json"); err == nil {
+			dir = "."
+		}
+	}
+	c, err := a.configure(l, dir)
+	if err != nil {
+		return nil, err
+	}
+	ck, err := weights.OpenCheckpoint(fsys, c.dir)
+	if err != nil {
+		return nil, err
+	}
+	defer ck.Close()
+	if err := l.weights(c, ck); err != nil {
+		return nil, err
+	}
+	return a, nil
+}
+
+// place chooses device and dtype.
+func (a *Autoencoder) place(o LoadOptions) error {
+	a.device = mlx.CurrentDevice()
+	if o.Device != nil {
+		if err := mlx.Use(*o.Device); err != nil {
+			return err
+		}
+		a.device = *o.Device
+	}
+	a.dtype = a.device.ComputeDtype()
+	if o.Dtype != nil {
+		a.dtype = *o.Dtype
+	}
+	return nil
+}
+
+// configure declares the autoencoder that a folder's config describes.
+func (a *Autoencoder) configure(l *loader, dir string) (component, error) {
+	var class struct {
+		Name string `json:"_class_name"`
+	}
+	file := path.Join(dir, "config.json")
+	if err := weights.ReadJSON(l.fsys, file, &class); err != nil {
+		return component{}, err
+	}
+	if class.Name != "" && class.Name != "AutoencoderKL" {
+		return component{}, fmt.Errorf("%w: %s: class %q; this version runs AutoencoderKL", ErrUnsupported, weights.FullName(l.fsys, file), class.Name)
+	}
+	c := vae.DefaultKLConfig()
+	if err := l.config(file, &c); err != nil {
+		return component{}, err
+	}
+	a.vae = vae.NewKL(c)
+	if err := a.loadProjection(l.fsys, dir); err != nil {
+		return component{}, err
+	}
+	return component{name: "vae", dir: dir, model: a.vae}, nil
+}
+
+// Device is where it runs.
+func (a *Autoencoder) Device() mlx.Device { return a.device }
+
+// Dtype is what it computes in.
+func (a *Autoencoder) Dtype() mlx.Dtype { return a.dtype }
+
+// ScaleFactor is the size of a picture over the size of its latents.
+func (a *Autoencoder) ScaleFactor() int { return a.vae.Config.ScaleFactor() }
+
+// Encode takes a picture, whose sides must be multiples of ScaleFactor, to its
+// latents: the mean of what the encoder predicts, scaled as diffusion models
+// want it.
+func (a *Autoencoder) Encode(img image.Image) (Latents, error) {
+	size, scale := img.Bounds().Size(), a.ScaleFactor()
+	if size.X < 1 || size.Y < 1 || size.X%scale != 0 || size.Y%scale != 0 {
+		return Latents{}, requestErrorf("picture of %dx%d: its sides must be multiples of %d", size.X, size.Y, scale)
+	}
+	if err := mlx.Use(a.device); err != nil {
+		return Latents{}, err
+	}
+	return latentsOf(a.encodePicture(opaque(img))), nil
+}
+
+// encodePicture is Encode with an array [C, h, w] in float32 as its result.
+func (a *Autoencoder) encodePicture(img *image.RGBA) *mlx.Array {
+	return mlx.Scope(func() *mlx.Array {
+		size := img.Bounds().Size()
+		x := mlx.FromUint8(rgb(img), size.Y, size.X, 3).AsType(mlx.Float32).Over(255).Times(2).Plus(-1)
+		x = a.points.Value("vae.encode.in", x.Transpose(2, 0, 1).ExpandDims(0).AsType(a.dtype))
+		z := a.points.Value("vae.encode.out", a.vae.Scale(a.vae.Encode(x)))
+		return z.AsType(mlx.Float32).Squeeze(0)
+	})
+}
+
+// Decode takes latents to a picture.
+func (a *Autoencoder) Decode(l Latents) (*image.RGBA, error) {
+	shape := l.Shape
+	if len(shape) == 4 && shape[0] == 1 {
+		shape = shape[1:]
+	}
+	c := a.vae.Config.LatentChannels
+	if len(shape) != 3 || shape[0] != c || shape[1] < 1 || shape[2] < 1 {
+		return nil, requestErrorf("latents of shape %v: expected [%d, height/%d, width/%[3]d]", l.Shape, c, a.ScaleFactor())
+	}
+	if len(l.Data) != l.size() {
+		return nil, requestErrorf("%d latents for shape %v, expected %d", len(l.Data), l.Shape, l.size())
+	}
+	if err := mlx.Use(a.device); err != nil {
+		return nil, err
+	}
+	return a.decode(mlx.FromFloat32(l.Data, shape...)), nil
+}
+
+// decode takes latents [C, h, w] to a picture.
+func (a *Autoencoder) decode(latents *mlx.Array) *image.RGBA {
+	var pixels []uint8
+	var h, w int
+	mlx.Scope(func() *mlx.Array {
+		z := a.points.Value("vae.decode.in", a.vae.Unscale(latents.AsType(a.dtype)).ExpandDims(0))
+		x := a.points.Value("vae.decode.out", a.vae.Decode(z))
+		x = x.AsType(mlx.Float32).Over(2).Plus(0.5).Clip(0, 1).Times(255).Round()
+		x = a.points.Value("image", x.Squeeze(0).Transpose(1, 2, 0).AsType(mlx.Uint8))
+		h, w = x.Dim(0), x.Dim(1)
+		pixels = x.Uint8s()
+		return nil
+	})
+	return rgba(pixels, h, w)
+}
+
+// rgba makes a picture of interleaved red, green and blue.
+func rgba(pixels []uint8, h, w int) *image.RGBA {
+	img := image.NewRGBA(image.Rect(0, 0, w, h))
+	for i := range h * w {
+		copy(img.Pix[4*i:], pixels[3*i:3*i+3])
+		img.Pix[4*i+3] = 255
+	}
+	return img
+}
+
+// opaque is the picture over white.
+func opaque(img image.Image) *image.RGBA {
+	if p, ok := img.(*image.RGBA); ok && p.Opaque() {
+		return p
+	}
+	b := img.Bounds()
+	out := image.NewRGBA(image.Rect(0, 0, b.Dx(), b.Dy()))
+	draw.Draw(out, out.Rect, image.White, image.Point{}, draw.Src)
+	draw.Draw(out, out.Rect, img, b.Min, draw.Over)
+	return out
+}
+
+// rgb returns interleaved red, green and blue.
+func rgb(img *image.RGBA) []uint8 {
+	w, h := img.Rect.Dx(), img.Rect.Dy()
+	pixels := make([]uint8, 3*w*h)
+	for y := range h {
+		row := img.Pix[img.PixOffset(img.Rect.Min.X, img.Rect.Min.Y+y):]
+		for x := range w {
+			copy(pixels[3*(y*w+x):], row[4*x:4*x+3])
+		}
+	}
+	return pixels
+}

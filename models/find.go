@@ -1,0 +1,111 @@
+package models
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/gomflux/gomflux/hub"
+	"github.com/gomflux/gomflux/weights"
+)
+
+// A Builtin is a model inside the program.
+type Builtin struct {
+	FS       fs.FS
+	Defaults Defaults
+	About    string // one line for lists
+}
+
+var builtins = map[string]Builtin{}
+
+// Register makes a built-in model known by name, for the packages that embed
+// one.
+func Register(name string, b Builtin) {
+	if _, ok := builtins[name]; ok {
+		panic("models: " + name + " is registered twice")
+	}
+	builtins[name] = b
+}
+
+// Builtins are the registered models by name.
+func Builtins() map[string]Builtin { return maps.Clone(builtins) }
+
+// A Source is where a model was found.
+type Source struct {
+	Name     string    // as Find takes it: a built-in or published model's name, or a folder
+	Folder   string    // on disk; "" for a built-in model
+	Revision string    // the commit, of a model in the Hugging Face cache
+	Defaults *Defaults // nil: those of its pipeline class
+	FS       fs.FS
+}
+
+// ErrNotFound is wrapped by Find's errors about models that are not on this
+// machine.
+var ErrNotFound = errors.New("not on this machine")
+
+// Find looks for a model by name: a built-in one, a folder, or a published one
+// in the Hugging Face cache, by its short name or its repository's. A folder
+// that is there wins over a published model of its name.
+func Find(name string) (*Source, error) {
+	if b, ok := builtins[name]; ok {
+		return &Source{Name: name, Defaults: &b.Defaults, FS: weights.Folder{FS: b.FS, Name: name}}, nil
+	}
+	if name == "" {
+		return nil, fmt.Errorf("%w: the model's name is empty", ErrNotFound)
+	}
+	preset, known := FindPreset(name)
+	s := &Source{Name: name, Folder: name}
+	if known {
+		s.Defaults = &preset.Defaults
+	}
+	_, err := os.Stat(name)
+	if err != nil {
+		repo := name
+		if known && strings.EqualFold(name, preset.Name) {
+			repo = preset.Repo
+		}
+		switch {
+		case hub.IsRepo(repo):
+			folder, hubErr := hub.Find(repo)
+			if errors.Is(hubErr, hub.ErrNotCached) {
+				if repo == name {
+					hubErr = fmt.Errorf("no folder %s, and %w", name, hubErr)
+				}
+				hubErr = notFound{hubErr}
+			}
+			if hubErr != nil {
+				return nil, hubErr
+			}
+			s.Name, s.Folder, s.Revision = repo, folder, filepath.Base(folder)
+		case errors.Is(err, fs.ErrNotExist):
+			return nil, notFound{fmt.Errorf("no model %s: it is no folder, no owner/name of the Hugging Face hub, and none of %s", name, strings.Join(Names(), ", "))}
+		default:
+			return nil, err
+		}
+	}
+	if s.FS, err = weights.OpenFolder(s.Folder); err != nil {
+		return nil, err
+	}
+	return s, nil
+}
+
+// notFound is an error in its own words that is ErrNotFound.
+type notFound struct{ error }
+
+func (e notFound) Unwrap() error      { return e.error }
+func (notFound) Is(target error) bool { return target == ErrNotFound }
+
+// Names are the names that models are known by: built-in ones, then published
+// ones.
+func Names() []string {
+	names := slices.Sorted(maps.Keys(builtins))
+	for _, p := range Presets {
+		names = append(names, p.Name)
+	}
+	return names
+}

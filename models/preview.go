@@ -1,0 +1,211 @@
+package models
+
+import (
+	"fmt"
+	"image"
+	"image/color"
+	"io/fs"
+	"math"
+	"math/rand/v2"
+	"path"
+
+	"github.com/gomflux/gomflux/weights"
+)
+
+// A Projection shows latents as colours without the decoder: each position's
+// red, green and blue, from -1 to 1, are a linear function of its latents. In a
+// model's folder it is vae/latent_rgb_factors.json.
+type Projection struct {
+	Factors [][3]float64 `json:"latent_rgb_factors"` // of each channel
+	Bias    [3]float64   `json:"latent_rgb_factors_bias"`
+}
+
+// flux1Projection is the published one of FLUX.1's autoencoder, which Z-Image
+// has too; ComfyUI and stable-diffusion.cpp use it.
+var flux1Projection = Projection{
+	Factors: [][3]float64{
+		{-0.0346, 0.0244, 0.0681}, {0.0034, 0.0210, 0.0687}, {0.0275, -0.0668, -0.0433}, {-0.0174, 0.0160, 0.0617},
+		{0.0859, 0.0721, 0.0329}, {0.0004, 0.0383, 0.0115}, {0.0405, 0.0861, 0.0915}, {-0.0236, -0.0185, -0.0259},
+		{-0.0245, 0.0250, 0.1180}, {0.1008, 0.0755, -0.0421}, {-0.0515, 0.0201, 0.0011}, {0.0428, -0.0012, -0.0036},
+		{0.0817, 0.0765, 0.0749}, {-0.1264, -0.0522, -0.1103}, {-0.0280, -0.0881, -0.0499}, {-0.1262, -0.0982, -0.0778},
+	},
+	Bias: [3]float64{-0.0329, -0.0718, -0.0851},
+}
+
+// loadProjection looks for one that belongs to the autoencoder.
+func (a *Autoencoder) loadProjection(fsys fs.FS, dir string) error {
+	file := path.Join(dir, "latent_rgb_factors.json")
+	c := a.vae.Config
+	if _, err := fs.Stat(fsys, file); err != nil {
+		if c.LatentChannels == 16 && c.ScalingFactor == 0.3611 && c.ShiftFactor != nil && *c.ShiftFactor == 0.1159 {
+			a.projection = &flux1Projection
+		}
+		return nil
+	}
+	var p Projection
+	if err := weights.ReadJSON(fsys, file, &p); err != nil {
+		return err
+	}
+	if len(p.Factors) != c.LatentChannels {
+		return fmt.Errorf("%s: %d latent_rgb_factors, expected the vae's latent_channels, %d", weights.FullName(fsys, file), len(p.Factors), c.LatentChannels)
+	}
+	a.projection = &p
+	return nil
+}
+
+// Projection returns what shows the autoencoder's latents: what is known of it
+// or, at the first call, what fits a chart of colours that is encoded for it.
+// It must run on the MLX thread.
+func (a *Autoencoder) Projection() (*Projection, error) {
+	if a.projection != nil {
+		return a.projection, nil
+	}
+	points := a.points
+	a.points.Func = nil // no part of the run
+	defer func() { a.points = points }()
+	p, err := a.FitProjection(colourChart(32 * a.ScaleFactor()))
+	a.projection = p
+	return p, err
+}
+
+// FitProjection returns the projection of the autoencoder that comes closest to
+// some pictures, by least squares.
+func (a *Autoencoder) FitProjection(pictures ...*image.RGBA) (*Projection, error) {
+	scale, n := a.ScaleFactor(), a.vae.Config.LatentChannels+1
+	normal := make([][]float64, n) // the normal equations, with three right sides
+	for i := range normal {
+		normal[i] = make([]float64, n+3)
+	}
+	row := make([]float64, n+3)
+	samples := 0
+	for _, img := range pictures {
+		latents, err := a.Encode(img)
+		if err != nil {
+			return nil, err
+		}
+		h, w := latents.Shape[1], latents.Shape[2]
+		for y := range h {
+			for x := range w {
+				for c := range n - 1 {
+					row[c] = float64(latents.Data[(c*h+y)*w+x])
+				}
+				row[n-1] = 1
+				mean := meanColour(img, image.Rect(x*scale, y*scale, (x+1)*scale, (y+1)*scale))
+				copy(row[n:], mean[:])
+				for i := range n {
+					for j := range row {
+						normal[i][j] += row[i] * row[j]
+					}
+				}
+			}
+		}
+		samples += h * w
+	}
+	for i := range n - 1 {
+		normal[i][i] += 1e-3 * float64(samples) // keeps channels of no meaning at nothing
+	}
+	solution := solve(normal)
+	return &Projection{Factors: solution[:n-1], Bias: solution[n-1]}, nil
+}
+
+// Picture returns a picture with one pixel for each position of the latents.
+func (p *Projection) Picture(l Latents) (*image.RGBA, error) {
+	shape := l.Shape
+	if len(shape) == 4 && shape[0] == 1 {
+		shape = shape[1:]
+	}
+	if len(shape) != 3 || shape[0] != len(p.Factors) || len(l.Data) != l.size() {
+		return nil, requestErrorf("%d latents of shape %v: expected [%d, h, w]", len(l.Data), l.Shape, len(p.Factors))
+	}
+	h, w := shape[1], shape[2]
+	img := image.NewRGBA(image.Rect(0, 0, w, h))
+	for i := range h * w {
+		sum := p.Bias
+		for c := range shape[0] {
+			z := float64(l.Data[c*h*w+i])
+			for k, weight := range p.Factors[c] {
+				sum[k] += z * weight
+			}
+		}
+		for k, v := range sum {
+			img.Pix[4*i+k] = uint8(math.Round(127.5 * (1 + min(1, max(-1, v)))))
+		}
+		img.Pix[4*i+3] = 255
+	}
+	return img, nil
+}
+
+// colourChart is a square picture of many colours, some in patches and some in
+// gradients.
+func colourChart(side int) *image.RGBA {
+	r := rand.New(rand.NewPCG(1, 2))
+	colour := func() (c [3]float64) {
+		for k := range c {
+			c[k] = r.Float64()
+		}
+		return c
+	}
+	const patches = 8
+	img := image.NewRGBA(image.Rect(0, 0, side, side))
+	size := side / patches
+	for py := range patches {
+		for px := range patches {
+			from, right, down := colour(), colour(), colour()
+			if (px+py)%2 == 0 {
+				right, down = from, from
+			}
+			for y := range size {
+				for x := range size {
+					u, v := float64(x)/float64(size), float64(y)/float64(size)
+					var c [3]uint8
+					for k := range c {
+						c[k] = uint8(math.Round(255 * min(1, max(0, from[k]+u*(right[k]-from[k])+v*(down[k]-from[k])))))
+					}
+					img.SetRGBA(px*size+x, py*size+y, color.RGBA{c[0], c[1], c[2], 255})
+				}
+			}
+		}
+	}
+	return img
+}
+
+// meanColour is the mean of red, green and blue in r, from -1 to 1.
+func meanColour(img *image.RGBA, r image.Rectangle) (mean [3]float64) {
+	for y := r.Min.Y; y < r.Max.Y; y++ {
+		for x := r.Min.X; x < r.Max.X; x++ {
+			at := img.PixOffset(x, y)
+			for k := range mean {
+				mean[k] += float64(img.Pix[at+k])
+			}
+		}
+	}
+	for k := range mean {
+		mean[k] = mean[k]/(127.5*float64(r.Dx()*r.Dy())) - 1
+	}
+	return mean
+}
+
+// solve solves n positive definite equations for three right sides, given in
+// the columns behind: Gauss's elimination, which needs no pivots there.
+func solve(m [][]float64) [][3]float64 {
+	n := len(m)
+	for i := range n {
+		for j := i + 1; j < n; j++ {
+			f := m[j][i] / m[i][i]
+			for k := i; k < n+3; k++ {
+				m[j][k] -= f * m[i][k]
+			}
+		}
+	}
+	out := make([][3]float64, n)
+	for i := n - 1; i >= 0; i-- {
+		for k := range 3 {
+			v := m[i][n+k]
+			for j := i + 1; j < n; j++ {
+				v -= m[i][j] * out[j][k]
+			}
+			out[i][k] = v / m[i][i]
+		}
+	}
+	return out
+}

@@ -1,0 +1,60 @@
+// Command latentrgb finds the linear projection of an autoencoder's latents to
+// colours that --preview shows, from pictures of the kind that the model makes:
+//
+//	go run ./scripts/latentrgb --model FOLDER PICTURE... >FOLDER/vae/latent_rgb_factors.json
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"flag"
+	"fmt"
+	"image"
+	"os"
+
+	"github.com/gomflux/gomflux/mlx"
+	"github.com/gomflux/gomflux/models"
+	"github.com/gomflux/gomflux/picture"
+	_ "github.com/gomflux/gomflux/shapes"
+)
+
+func main() {
+	model := flag.String("model", "shapes", "the model, by its name or folder")
+	flag.Parse()
+	if flag.NArg() == 0 {
+		flag.Usage()
+		os.Exit(2)
+	}
+	if err := run(*model, flag.Args()); err != nil {
+		fmt.Fprintln(os.Stderr, "latentrgb:", err)
+		os.Exit(1)
+	}
+}
+
+func run(model string, files []string) error {
+	source, err := models.Find(model)
+	if err != nil {
+		return err
+	}
+	var pictures []*image.RGBA
+	for _, file := range files {
+		p, err := picture.ReadFile(file)
+		if err != nil {
+			return err
+		}
+		pictures = append(pictures, p.Image)
+	}
+	return mlx.Do(context.Background(), func() error {
+		a, err := models.LoadAutoencoder(source.FS, models.LoadOptions{})
+		if err != nil {
+			return err
+		}
+		p, err := a.FitProjection(pictures...)
+		if err != nil {
+			return err
+		}
+		out := json.NewEncoder(os.Stdout)
+		out.SetIndent("", " ")
+		return out.Encode(p)
+	})
+}
