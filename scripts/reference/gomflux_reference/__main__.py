@@ -67,6 +67,8 @@ def parse(argv=None) -> dict:
     c.add_argument("--height", type=int, required=True)
     c.add_argument("--width", type=int, required=True)
     c.add_argument("--max-sequence-length", type=int, default=512)
+    c.add_argument("--picture", type=Path, help="begin with this picture and --image-strength")
+    c.add_argument("--image-strength", type=float, default=0.4, help="how much of the picture is kept, as in mflux")
     recording(c, sample=False)
 
     c = command("encode", dump.encode, "record the encoding of a picture")

@@ -58,13 +58,20 @@ def wrap(owner, method: str, before=None, after=None):
 
 
 def pipeline(
-    folder: Path, out: Path, prompt, negative_prompt, steps, guidance, seed, height, width, max_sequence_length, taps
-):
-    """Records one generation, from initial latents that are drawn here."""
+    folder: Path, out: Path, prompt, negative_prompt, steps, guidance, seed, height, width, max_sequence_length, taps,
+    picture: Path | None = None, image_strength: float | None = None,
+):  # fmt: skip
+    """Records one generation, from initial latents that are drawn here, or from a picture and such latents."""
     prepare()
     pipe, family = load(folder)
     record = Recorder(taps)
     tokens = {}
+    first = 0
+    if picture:
+        pipe = FAMILIES[family].image_pipeline(**pipe.components)
+        pipe.set_progress_bar_config(disable=True)
+        first = first_step(steps, image_strength)
+        record.step = first
 
     def before_text_encoder(module, args, kwargs):
         which = "negative" if tokens else "prompt"
@@ -75,7 +82,7 @@ def pipeline(
         record.put(f"{which}.attention_mask", mask)
 
     def before_transformer(module, args, kwargs):
-        if record.step == 0:
+        if record.step == first:
             for which, embeds in zip(("prompt", "negative"), args[2]):
                 record.put(f"{which}.embeds", embeds)
             record.put("sigmas", pipe.scheduler.sigmas)
@@ -98,10 +105,18 @@ def pipeline(
         if isinstance(part, torch.nn.Module):
             record.watch(name, part, name in FAMILIES[family].stepped)
 
-    scale = pipe.vae_scale_factor
-    shape = (1, pipe.transformer.config.in_channels, height // scale, width // scale)
-    latents = torch.randn(shape, generator=torch.Generator().manual_seed(seed))
-    record.put("latents.init", latents)
+    if picture:
+        image = begin_with(pipe, record, picture, height, width)
+        # diffusers' strength is what is changed, not what is kept
+        start = {"image": image, "strength": 1 - image_strength, "generator": torch.Generator().manual_seed(seed)}
+        more = {"model": folder.as_posix(), "picture": picture.name}
+        more |= {"image_strength": image_strength, "first_step": first}
+    else:
+        scale = pipe.vae_scale_factor
+        shape = (1, pipe.transformer.config.in_channels, height // scale, width // scale)
+        latents = torch.randn(shape, generator=torch.Generator().manual_seed(seed))
+        record.put("latents.init", latents)
+        start, more = {"latents": latents}, {}
     image = pipe(
         prompt=prompt,
         negative_prompt=negative_prompt,
@@ -109,18 +124,58 @@ def pipeline(
         guidance_scale=guidance,
         height=height,
         width=width,
-        latents=latents,
         max_sequence_length=max_sequence_length,
+        **start,
     ).images[0]
+    if pipe.scheduler.begin_index != first:
+        raise SystemExit(f"diffusers begins at step {pipe.scheduler.begin_index} of {steps}, not at {first}")
     record.put("image", torch.from_numpy(np.array(image)))
     record.save(
         out,
         describe(
             "dump", family=family, pipeline=type(pipe).__name__, prompt=prompt, negative_prompt=negative_prompt,
             steps=steps, guidance=guidance, seed=seed, height=height, width=width, max_sequence_length=max_sequence_length,
-            compute="float32", tokens=tokens, taps=taps,
+            compute="float32", tokens=tokens, taps=taps, **more,
         ),
     )  # fmt: skip
+
+
+def first_step(steps: int, image_strength: float) -> int:
+    """The step that picture-to-picture begins with, as mflux counts: the higher the strength, the more is kept."""
+    return max(1, int(steps * image_strength))
+
+
+def begin_with(pipe, record, picture: Path, height: int, width: int) -> Image.Image:
+    """Observes how an image pipeline begins. Returns the picture for it, in the size of the output.
+
+    The pipeline itself only rounds a picture's sides down, by the same resize; it does not bring it to height and
+    width. And it draws from the encoder's distribution, of which we take the mean.
+    """
+    resized = pipe.image_processor.resize(Image.open(picture).convert("RGB"), height, width)
+    record.put("image.in", torch.from_numpy(np.array(resized)))
+    preprocess, encode = pipe.image_processor.preprocess, pipe.vae.encode
+
+    def preprocess_contiguous(image):
+        pixels = preprocess(image).contiguous()  # see encode
+        record.put("vae.encode.in", pixels)
+        return pixels
+
+    def encode_to_mean(pixels):
+        result = encode(pixels)
+        mean = result.latent_dist.mode()
+        record.put("vae.encode.out", mean)
+        result.latent_dist.sample = lambda generator: mean
+        return result
+
+    def before_scale_noise(clean, timestep, noise):
+        record.put("latents.image", clean)
+        record.put("latents.init", noise)
+
+    pipe.image_processor.preprocess, pipe.vae.encode = preprocess_contiguous, encode_to_mean
+    # the text pipeline asks for a tuple, and so the names are those of one
+    pipe.transformer.register_forward_hook(lambda module, args, output: output.to_tuple(), prepend=True)
+    wrap(pipe.scheduler, "scale_noise", before_scale_noise, lambda latents: record.put("latents.start", latents))
+    return resized
 
 
 def observe_decode(vae, record):

@@ -15,6 +15,7 @@ from . import tokenizer
 @dataclass(frozen=True)
 class Family:
     pipeline: type
+    image_pipeline: type  # picture to picture
     dims: dict  # command-line flags of `tiny` and their defaults
     full: dict  # the same, where the published model has more
     build: Callable[[dict], dict]  # dims -> components by name, with any weights
@@ -85,6 +86,7 @@ def z_image(d: dict) -> dict:
 FAMILIES = {
     "z-image": Family(
         pipeline=diffusers.ZImagePipeline,
+        image_pipeline=diffusers.ZImageImg2ImgPipeline,
         dims=dict(
             dim=48, heads=3, axes_dims=(4, 6, 6), axes_lens=(1536, 128, 128), layers=2, refiner_layers=1,
             rope_theta=256.0, norm_eps=1e-5,

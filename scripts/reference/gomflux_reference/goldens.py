@@ -28,6 +28,9 @@ dump zimage-ordinary/model zimage-ordinary/dump --prompt {shlex.quote(PROMPT)}
 
 encode zimage-ordinary/model zimage-ordinary/encode --picture zimage-ordinary/encode/picture.png --taps 'vae.encoder*'
 
+decode zimage-ordinary/model zimage-ordinary/roundtrip
+    --latent zimage-ordinary/encode/tensors.safetensors:vae.encode.out --taps vae.decoder
+
 modules zimage-ordinary/model --out zimage-ordinary/modules.txt
 
 tiny zimage-small/model --seed 12 --kind small-activations --layout v5
@@ -47,6 +50,17 @@ dump zimage-small/model zimage-small/dump --prompt {shlex.quote(PROMPT)} --negat
     'vae.decoder.conv_in' 'vae.decoder.mid_block*' 'vae.decoder.up_blocks.[01]*' '!vae.*:in.*' '!vae.*dropout*'
     'vae.decoder.conv_norm_out'
 
+dump zimage-ordinary/model zimage-image/dump --prompt {shlex.quote(PROMPT)} --picture zimage-image/picture.png
+    --image-strength 0.5 --steps 4 --seed 4 --height 24 --width 40 --max-sequence-length 64
+    --taps 'transformer@*' 'transformer.t_embedder@*' 'vae.encoder'
+
+dump zimage-small/model zimage-image-resized/dump --prompt {shlex.quote(PROMPT)}
+    --negative-prompt {shlex.quote(NEGATIVE)} --picture zimage-image-resized/picture.png --image-strength 0.4
+    --steps 3 --guidance 3.5 --seed 5 --height 80 --width 64 --max-sequence-length 80
+    --taps 'transformer@*' 'transformer.t_embedder@*' 'vae.encoder' 'vae.encoder.conv_in'
+    'vae.encoder.down_blocks.?' 'vae.encoder.mid_block' 'vae.encoder.mid_block.*' 'vae.encoder.conv_norm_out'
+    '!*dropout*' '!*nonlinearity*'
+
 tiny vae-512/model --seed 13 --layout v5 --only vae --vae-channels 4 4 8 8 --vae-norm-groups 2
 
 decode vae-512/model vae-512/decode --seed 3 --height 512 --width 512 --compute float64 --sample 20000
@@ -56,7 +70,12 @@ encode vae-512/model vae-512/encode --picture vae-512/encode/picture.png --compu
     --taps 'vae.encoder.down_blocks.0.resnets.0.norm?' vae.encoder.mid_block
 """
 
-PICTURES = {"zimage-ordinary/encode/picture.png": (28, 20), "vae-512/encode/picture.png": (512, 512)}
+PICTURES = {
+    "zimage-ordinary/encode/picture.png": (28, 20),
+    "zimage-image/picture.png": (40, 24),
+    "zimage-image-resized/picture.png": (101, 67),
+    "vae-512/encode/picture.png": (512, 512),
+}
 
 
 def make(root: Path):
