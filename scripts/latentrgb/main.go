@@ -1,7 +1,8 @@
 // Command latentrgb finds the linear projection of an autoencoder's latents to
-// colours that --preview shows, from pictures of the kind that the model makes:
+// colours that --preview shows, from pictures of the kind that the model makes.
+// It belongs into the model's folder vae:
 //
-//	go run ./scripts/latentrgb --model FOLDER PICTURE... >FOLDER/vae/latent_rgb_factors.json
+//	go run ./scripts/latentrgb --model FOLDER PICTURE... >latent_rgb_factors.json
 package main
 
 import (
