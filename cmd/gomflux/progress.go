@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"fmt"
+	"image"
 	"io"
 	"os"
 	"sync"
@@ -13,9 +14,11 @@ import (
 	"golang.org/x/term"
 
 	"github.com/gomflux/gomflux"
+	"github.com/gomflux/gomflux/internal/termpic"
 )
 
-// A display shows how far a run is, on one line that changes.
+// A display shows how far a run is, on one line that changes, and above it a
+// picture that does.
 type display struct {
 	bars *mpb.Progress // nil: nothing is shown
 	stop func() bool   // ends the wait for an interruption
@@ -24,18 +27,61 @@ type display struct {
 
 	mu    sync.Mutex // the line is drawn on a goroutine of its own
 	steps stepClock
+
+	pictures sync.Mutex       // an interruption may come while one is drawn
+	preview  *termpic.Preview // nil: none is shown, or no longer
+	drawn    time.Time        // when the latest was
 }
 
-// newDisplay shows nothing unless w is a terminal. Someone there who
-// interrupts the run is told that it takes a moment.
-func newDisplay(ctx context.Context, w io.Writer) *display {
+// redraw is how often the display changes, pictures included.
+const redraw = 150 * time.Millisecond
+
+// newDisplay shows nothing unless w is a terminal, and pictures if it is given
+// one that can. Someone there who interrupts the run is told that it takes a
+// moment.
+func newDisplay(ctx context.Context, w io.Writer, pictures ...*termpic.Terminal) *display {
 	if f, ok := w.(*os.File); !ok || !term.IsTerminal(int(f.Fd())) {
 		return &display{}
 	}
-	bars := mpb.New(mpb.WithOutput(w), mpb.WithWidth(24))
-	return &display{bars: bars, stop: context.AfterFunc(ctx, func() {
-		fmt.Fprintln(bars, "stopping as soon as what is being computed is done (Ctrl-C again ends it at once)")
-	})}
+	d := &display{bars: mpb.New(mpb.WithOutput(w), mpb.WithWidth(24), mpb.WithRefreshRate(redraw))}
+	for _, t := range pictures {
+		d.preview = t.NewPreview()
+	}
+	bars := d.bars
+	d.stop = context.AfterFunc(ctx, func() {
+		d.clearPicture(bars)
+		// the terminal has written ^C into the line
+		fmt.Fprint(bars, "\r\x1b[J", "stopping as soon as what is being computed is done (Ctrl-C again ends it at once)\n")
+	})
+	return d
+}
+
+// picture shows how the result will look, above the line, in the place of the
+// picture before. Pictures that come faster than the display changes are left
+// out.
+func (d *display) picture(m image.Image) {
+	d.pictures.Lock()
+	defer d.pictures.Unlock()
+	if d.bars == nil || d.preview == nil || time.Since(d.drawn) < redraw {
+		return
+	}
+	d.drawn = time.Now()
+	text, err := d.preview.Draw(m)
+	if err != nil {
+		return // a picture that cannot be shown is no reason to end the run
+	}
+	// mpb writes it where its line begins
+	io.WriteString(d.bars, text)
+}
+
+// clearPicture removes the picture for good.
+func (d *display) clearPicture(bars *mpb.Progress) {
+	d.pictures.Lock()
+	defer d.pictures.Unlock()
+	if d.preview != nil {
+		io.WriteString(bars, d.preview.Clear())
+		d.preview = nil
+	}
 }
 
 // report takes what Open and Generate report.
@@ -44,6 +90,9 @@ func (d *display) report(p gomflux.Progress) {
 	d.last = p
 	d.mu.Lock()
 	if p.Phase == gomflux.PhaseStep {
+		if started {
+			d.steps = stepClock{}
+		}
 		d.steps.done(p.Step, p.Steps, time.Now())
 	}
 	d.mu.Unlock()
@@ -98,12 +147,13 @@ func (d *display) start(p gomflux.Progress) {
 	d.bar, _ = d.bars.Add(total, filler, mpb.PrependDecorators(decor.Any(left)), mpb.AppendDecorators(decor.Any(right)))
 }
 
-// close removes the line.
+// close removes the line and the picture.
 func (d *display) close() {
 	if d.bars == nil {
 		return
 	}
 	d.stop()
+	d.clearPicture(d.bars)
 	if d.bar != nil {
 		d.bar.Abort(true)
 	}
@@ -136,7 +186,7 @@ func (c *stepClock) perStep() time.Duration {
 func (c *stepClock) text(now time.Time) string {
 	per := c.perStep()
 	if per == 0 {
-		return ""
+		return fmt.Sprintf("%.0f s", now.Sub(c.first).Seconds())
 	}
 	left := max(0, time.Duration(c.steps-c.step)*per-now.Sub(c.last))
 	return fmt.Sprintf("%s/step, %s left", seconds(per), seconds(left))

@@ -1,0 +1,230 @@
+package termpic
+
+import (
+	"bytes"
+	"encoding/base64"
+	"fmt"
+	"image"
+	"image/png"
+	"io"
+	"math/rand/v2"
+	"strings"
+
+	"github.com/mattn/go-sixel"
+	"golang.org/x/image/draw"
+)
+
+const (
+	previewRows = 16   // of a preview at most
+	spareRows   = 3    // below a picture: the line of progress, the cursor, and one more
+	leastRows   = 3    // where there are fewer nothing is shown
+	maxPixels   = 1000 // wide or high: xterm cuts larger sixels off
+)
+
+// guessedCell is the size of a character where nothing else is known, but that
+// it is about twice as high as it is wide.
+var guessedCell = image.Pt(10, 20)
+
+// A fit is how large a picture is shown.
+type fit struct {
+	pixels     image.Point
+	cols, rows int
+}
+
+// fitInto scales a picture to at most cols x rows cells and its longer side to
+// at most most pixels, with its aspect kept.
+func fitInto(picture, cell image.Point, cols, rows, most int) fit {
+	width, height := float64(picture.X), float64(picture.Y)
+	scale := min(float64(cols*cell.X)/width, float64(rows*cell.Y)/height, float64(most)/max(width, height))
+	w := max(1, int(width*scale+0.5))
+	h := max(1, int(height*scale+0.5))
+	return fit{image.Pt(w, h), (w + cell.X - 1) / cell.X, (h + cell.Y - 1) / cell.Y}
+}
+
+// Show writes a picture where the cursor is, which must be at the start of a
+// line. Afterwards it is at the start of the line below. A picture is as large
+// as it is in pixels, but never larger than the terminal, and a small one is
+// enlarged to the size of a preview.
+func (t *Terminal) Show(picture image.Image) error {
+	if t == nil || picture.Bounds().Empty() {
+		return nil
+	}
+	size, cell := t.size(), t.cellOrGuess()
+	rows := size.rows - spareRows
+	if rows < leastRows || size.cols < 1 {
+		return nil
+	}
+	pixels := picture.Bounds().Size()
+	most := min(maxPixels, max(pixels.X, pixels.Y, previewRows*cell.Y))
+	f := fitInto(pixels, cell, size.cols, rows, most)
+	shown, err := t.encode(picture, f, 0)
+	if err != nil {
+		return err
+	}
+	_, err = t.out.WriteString(reserve(f.rows) + above(f.rows, shown))
+	return err
+}
+
+func (t *Terminal) cellOrGuess() image.Point {
+	if c := t.cell(); c != (image.Point{}) {
+		return c
+	}
+	return guessedCell
+}
+
+// A Preview is a picture that is replaced again and again by the next one.
+type Preview struct {
+	terminal *Terminal
+	size     termSize // when the lines were reserved
+	rows     int      // reserved for it, 0 if it is not on the screen
+	id       uint32   // of kitty's image
+}
+
+// NewPreview returns a preview that is not shown yet.
+func (t *Terminal) NewPreview() *Preview { return &Preview{terminal: t} }
+
+// Draw returns what shows a picture above the cursor, in the place of the one
+// before. When it is written, the cursor must be at the start of the line right
+// below the picture before, or of the line where the first one shall begin, and
+// nothing may be below. It comes to be right below the picture.
+func (p *Preview) Draw(picture image.Image) (string, error) {
+	t := p.terminal
+	if t == nil || picture.Bounds().Empty() {
+		return "", nil
+	}
+	size, cell := t.size(), t.cellOrGuess()
+	rows := min(previewRows, size.rows-spareRows)
+	if rows < leastRows || size.cols < 1 {
+		return p.Clear(), nil
+	}
+	f := fitInto(picture.Bounds().Size(), cell, size.cols, rows, maxPixels)
+	start := ""
+	if p.rows != f.rows || p.size != size {
+		// the screen may look different now: as if nothing had been there
+		start = p.Clear() + reserve(f.rows)
+	}
+	before := p.id
+	id := t.nextID()
+	shown, err := t.encode(picture, f, id)
+	if err != nil {
+		return "", err
+	}
+	p.size, p.rows, p.id = size, f.rows, id
+	return start + above(f.rows, shown) + t.forget(before), nil
+}
+
+// Clear returns what removes the picture and its lines, under the conditions of
+// Draw. The cursor comes to be where the picture began.
+func (p *Preview) Clear() string {
+	if p.rows == 0 {
+		return ""
+	}
+	rows, id := p.rows, p.id
+	p.rows, p.id = 0, 0
+	return fmt.Sprintf("\r\x1b[%dA\x1b[J", rows) + p.terminal.forget(id)
+}
+
+// reserve makes empty lines, which scrolls the screen if need be.
+func reserve(rows int) string { return "\r" + strings.Repeat("\n", rows) }
+
+// above puts what is shown rows lines higher than the cursor, wherever that is
+// left by it, and moves the cursor back.
+func above(rows int, shown string) string {
+	return fmt.Sprintf("\r\x1b[%dA\x1b7%s\x1b8\x1b[%dB", rows, shown, rows)
+}
+
+// encode returns what shows a picture right and down of the cursor. Id is of
+// kitty's image, 0 for one that is never replaced.
+func (t *Terminal) encode(picture image.Image, f fit, id uint32) (string, error) {
+	scaled := image.NewRGBA(image.Rectangle{Max: f.pixels})
+	if picture.Bounds().Size() == f.pixels {
+		draw.Copy(scaled, image.Point{}, picture, picture.Bounds(), draw.Src, nil)
+	} else {
+		draw.CatmullRom.Scale(scaled, scaled.Bounds(), picture, picture.Bounds(), draw.Src, nil)
+	}
+	var b bytes.Buffer
+	var err error
+	switch t.protocol {
+	case Kitty:
+		known := t.cell() != image.Point{}
+		err = encodeKitty(&b, scaled, f, known, id)
+	case ITerm2:
+		err = encodeITerm2(&b, scaled, f)
+	case Sixel:
+		err = encodeSixel(&b, scaled, t.answers.colors)
+	}
+	return b.String(), err
+}
+
+// kittyChunk is how many bytes of data one of kitty's sequences may have.
+const kittyChunk = 4096
+
+// encodeKitty leaves the size to the pixels where those of a cell are known,
+// since cells have not exactly the aspect of the picture. No answers (q), and
+// the cursor stays (C).
+func encodeKitty(w io.Writer, picture image.Image, f fit, knownCell bool, id uint32) error {
+	data, err := pngBase64(picture)
+	if err != nil {
+		return err
+	}
+	keys := "a=T,f=100,q=2,C=1"
+	if id != 0 {
+		keys += fmt.Sprintf(",i=%d,p=1", id)
+	}
+	if !knownCell {
+		keys += fmt.Sprintf(",c=%d,r=%d", f.cols, f.rows)
+	}
+	for len(data) > kittyChunk {
+		if _, err := fmt.Fprintf(w, "\x1b_G%s,m=1;%s\x1b\\", keys, data[:kittyChunk]); err != nil {
+			return err
+		}
+		keys, data = "q=2", data[kittyChunk:]
+	}
+	_, err = fmt.Fprintf(w, "\x1b_G%s,m=0;%s\x1b\\", keys, data)
+	return err
+}
+
+// forget removes an image of kitty's from the screen and its memory. The other
+// protocols draw over it.
+func (t *Terminal) forget(id uint32) string {
+	if t == nil || t.protocol != Kitty || id == 0 {
+		return ""
+	}
+	return fmt.Sprintf("\x1b_Ga=d,d=I,i=%d,q=2\x1b\\", id)
+}
+
+// randomID returns numbers that other images on the screen will hardly have.
+func randomID() func() uint32 {
+	id := rand.Uint32N(1<<31) + 1
+	return func() uint32 { id++; return id }
+}
+
+func encodeITerm2(w io.Writer, picture image.Image, f fit) error {
+	data, err := pngBase64(picture)
+	if err != nil {
+		return err
+	}
+	_, err = fmt.Fprintf(w, "\x1b]1337;File=inline=1;size=%d;width=%d;height=%d;preserveAspectRatio=1:%s\a",
+		base64.StdEncoding.DecodedLen(len(data)), f.cols, f.rows, data)
+	return err
+}
+
+// encodeSixel uses as many colours as the terminal has registers for, 256 if it
+// does not say.
+func encodeSixel(w io.Writer, picture image.Image, colors int) error {
+	e := sixel.NewEncoder(w)
+	e.Dither = true
+	if colors > 1 && colors < 256 {
+		e.Colors = colors
+	}
+	return e.Encode(picture)
+}
+
+func pngBase64(picture image.Image) (string, error) {
+	var b bytes.Buffer
+	encoder := png.Encoder{CompressionLevel: png.BestSpeed}
+	if err := encoder.Encode(&b, picture); err != nil {
+		return "", err
+	}
+	return base64.StdEncoding.EncodeToString(b.Bytes()), nil
+}

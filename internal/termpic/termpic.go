@@ -1,0 +1,171 @@
+// Package termpic shows pictures in terminals that can: with kitty's graphics
+// protocol, iTerm2's inline images, or sixels.
+package termpic
+
+import (
+	"context"
+	"fmt"
+	"image"
+	"io"
+	"os"
+	"strings"
+	"time"
+
+	"golang.org/x/term"
+)
+
+// A Protocol is a way to send a picture to a terminal.
+type Protocol string
+
+const (
+	Auto   Protocol = "auto"   // whatever the terminal understands
+	Kitty  Protocol = "kitty"  // https://sw.kovidgoyal.net/kitty/graphics-protocol/
+	ITerm2 Protocol = "iterm2" // https://iterm2.com/documentation-images.html
+	Sixel  Protocol = "sixel"  // DEC STD 070, chapter 9
+	None   Protocol = "none"
+)
+
+// Protocols are the names that ParseProtocol takes.
+var Protocols = []Protocol{Auto, Kitty, ITerm2, Sixel, None}
+
+// ParseProtocol checks the name of a protocol.
+func ParseProtocol(name string) (Protocol, error) {
+	names := make([]string, len(Protocols))
+	for i, p := range Protocols {
+		if name == string(p) {
+			return p, nil
+		}
+		names[i] = string(p)
+	}
+	return None, fmt.Errorf("%q is not a way to show pictures (%s)", name, strings.Join(names, ", "))
+}
+
+// A Terminal shows pictures. Nil is one that cannot.
+type Terminal struct {
+	out      *os.File
+	protocol Protocol
+	answers  answers         // empty if nothing was asked
+	size     func() termSize // in cells and, where the system knows, in pixels
+	nextID   func() uint32   // of kitty's images
+}
+
+// Open finds out how to show pictures on w. It returns nil when w is no
+// terminal, whatever protocol is asked for, and when there is no way to.
+//
+// With Auto, and for what the system does not know of a terminal's pixels, the
+// terminal is asked, for a second at most or until ctx is done. It is not asked
+// in the background or when something was typed ahead: what the answer to that
+// would be, the environment has to tell. Nothing else may read from the
+// terminal meanwhile.
+func Open(ctx context.Context, w io.Writer, want Protocol) *Terminal {
+	out, ok := w.(*os.File)
+	if !ok || want == None || want == "" || !term.IsTerminal(int(out.Fd())) {
+		return nil
+	}
+	t := &Terminal{out: out, protocol: want, size: func() termSize { return sizeOf(out) }, nextID: randomID()}
+	told, sure := fromEnvironment(os.Getenv)
+	if sure && want == Auto {
+		t.protocol = told
+	}
+	if t.protocol == Auto || t.protocol == Sixel || t.protocol == Kitty && t.size().cell() == (image.Point{}) {
+		t.answers = ask(ctx, out, time.Second)
+	}
+	if t.protocol == Auto {
+		t.protocol = choose(t.answers, told)
+		if t.protocol == Sixel && t.cell() == (image.Point{}) {
+			return nil // how many lines a picture takes would be a guess
+		}
+	}
+	if t.protocol == None {
+		return nil
+	}
+	return t
+}
+
+// Protocol is how pictures are sent, None for a terminal that shows none.
+func (t *Terminal) Protocol() Protocol {
+	if t == nil {
+		return None
+	}
+	return t.protocol
+}
+
+// choose prefers what terminals draw best: iTerm2 and WezTerm speak several
+// protocols and their own with the fewest gaps, and sixels have 256 colours.
+func choose(a answers, told Protocol) Protocol {
+	switch {
+	case !a.answered():
+		return told
+	case strings.HasPrefix(a.name, "iTerm2 "), strings.HasPrefix(a.name, "WezTerm "):
+		return ITerm2
+	case a.kitty:
+		return Kitty
+	case a.sixel:
+		return Sixel
+	}
+	return None
+}
+
+// fromEnvironment is what the environment tells of the terminal. It is sure of
+// TERM alone, which every terminal sets: all else is inherited by a terminal
+// that was started from another. Inside a multiplexer it tells nothing.
+func fromEnvironment(getenv func(string) string) (p Protocol, sure bool) {
+	name, program := getenv("TERM"), getenv("TERM_PROGRAM")
+	switch {
+	case name == "" || name == "dumb" || name == "linux" || program == "Apple_Terminal":
+		return None, true
+	case multiplexer(getenv):
+		return None, false
+	case name == "xterm-kitty" || name == "xterm-ghostty":
+		return Kitty, true
+	case program == "iTerm.app" || getenv("LC_TERMINAL") == "iTerm2" || program == "WezTerm" || getenv("WEZTERM_PANE") != "":
+		return ITerm2, false
+	case program == "ghostty" || getenv("GHOSTTY_RESOURCES_DIR") != "" || getenv("KITTY_WINDOW_ID") != "":
+		return Kitty, false
+	case name == "foot" || strings.HasPrefix(name, "foot-") || strings.HasPrefix(name, "mlterm") || strings.HasPrefix(name, "contour"):
+		return Sixel, false
+	}
+	// Konsole, Windows Terminal, VS Code and xterm depend on versions and
+	// settings, so they have to answer
+	return None, false
+}
+
+// multiplexer says whether there is a program between us and the terminal that
+// hands on only what it knows itself.
+func multiplexer(getenv func(string) string) bool {
+	name := getenv("TERM")
+	return getenv("TMUX") != "" || getenv("STY") != "" || getenv("ZELLIJ") != "" ||
+		strings.HasPrefix(name, "screen") || strings.HasPrefix(name, "tmux")
+}
+
+// A termSize is what the system knows about a terminal. Pixels may be 0.
+type termSize struct{ cols, rows, width, height int }
+
+// cell is the size of a character in pixels, zero if it is not known.
+func (s termSize) cell() image.Point {
+	if s.cols <= 0 || s.rows <= 0 {
+		return image.Point{}
+	}
+	return known(image.Pt(s.width/s.cols, s.height/s.rows))
+}
+
+// known is p if it can be the size of a character.
+func known(p image.Point) image.Point {
+	if p.X < 2 || p.Y < 6 || p.X > 500 || p.Y > 500 {
+		return image.Point{}
+	}
+	return p
+}
+
+// cell is the size of a character in pixels, zero if it is not known.
+func (t *Terminal) cell() image.Point {
+	size := t.size()
+	if c := size.cell(); c != (image.Point{}) {
+		return c
+	}
+	if c := known(t.answers.cell); c != (image.Point{}) {
+		return c
+	}
+	size.width, size.height = t.answers.area.X, t.answers.area.Y
+	return size.cell()
+}
