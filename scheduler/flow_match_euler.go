@@ -70,12 +70,6 @@ func (c *FlowMatchEulerConfig) Mu(tokens int) float64 {
 	return float64(tokens)*m + c.BaseShift - m*float64(c.BaseImageSeqLen)
 }
 
-// NewSchedule is the schedule of flow_match_euler_discrete.
-func (c *FlowMatchEulerConfig) NewSchedule(sigmas []float32, mu float64) Schedule {
-	s, _ := c.euler(sigmas, mu)
-	return *s
-}
-
 // euler shifts sigmas (by the config's shift, or by mu with dynamic shifting)
 // in float32, as FlowMatchEulerDiscreteScheduler.set_timesteps does.
 func (c *FlowMatchEulerConfig) euler(sigmas []float32, mu float64) (*Schedule, error) {
