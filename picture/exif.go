@@ -1,0 +1,175 @@
+package picture
+
+import (
+	"bytes"
+	"encoding/binary"
+	"strings"
+	"unicode/utf16"
+	"unicode/utf8"
+)
+
+// Tags of EXIF that are read.
+const (
+	tagOrientation = 0x0112
+	tagExifIFD     = 0x8769
+	tagUserComment = 0x9286
+)
+
+// parseEXIF reads the orientation (1 to 8, see orient) and the user comment of
+// an EXIF block, a TIFF structure that may have the prefix of JPEG's segments.
+// What is broken in it counts as absent, as it does for picture viewers.
+func parseEXIF(data []byte) (orientation int, comment string) {
+	orientation = 1
+	data = bytes.TrimPrefix(data, []byte("Exif\x00\x00"))
+	if len(data) < 8 {
+		return orientation, ""
+	}
+	var order binary.ByteOrder
+	switch string(data[:4]) {
+	case "II*\x00":
+		order = binary.LittleEndian
+	case "MM\x00*":
+		order = binary.BigEndian
+	default:
+		return orientation, ""
+	}
+	sub := uint32(0)
+	entries(data, order, order.Uint32(data[4:]), func(tag, kind uint16, count uint32, value []byte) {
+		switch {
+		case tag == tagOrientation && kind == 3 && count == 1:
+			if o := int(order.Uint16(value)); o >= 1 && o <= 8 {
+				orientation = o
+			}
+		case tag == tagExifIFD && kind == 4 && count == 1:
+			sub = order.Uint32(value)
+		}
+	})
+	if sub == 0 {
+		return orientation, ""
+	}
+	entries(data, order, sub, func(tag, kind uint16, count uint32, value []byte) {
+		// type 7, undefined; some write 1 or 2, bytes or ASCII
+		if tag == tagUserComment && (kind == 7 || kind == 1 || kind == 2) {
+			comment = userComment(value, order)
+		}
+	})
+	return orientation, comment
+}
+
+// entries visits the entries of the directory at an offset whose values lie
+// within data.
+func entries(data []byte, order binary.ByteOrder, offset uint32, visit func(tag, kind uint16, count uint32, value []byte)) {
+	at := uint64(offset)
+	if at+2 > uint64(len(data)) {
+		return
+	}
+	n := uint64(order.Uint16(data[at:]))
+	at += 2
+	for ; n > 0 && at+12 <= uint64(len(data)); n, at = n-1, at+12 {
+		e := data[at : at+12]
+		count := order.Uint32(e[4:])
+		kind := order.Uint16(e[2:])
+		sizes := [...]uint64{1: 1, 2: 1, 3: 2, 4: 4, 7: 1}
+		if int(kind) >= len(sizes) || sizes[kind] == 0 {
+			continue
+		}
+		size := sizes[kind] * uint64(count)
+		value := e[8:]
+		if size > 4 {
+			from := uint64(order.Uint32(value))
+			if from+size > uint64(len(data)) {
+				continue
+			}
+			value = data[from : from+size]
+		} else {
+			value = value[:size]
+		}
+		visit(order.Uint16(e), kind, count, value)
+	}
+}
+
+// userComment decodes a comment with its character code of 8 bytes. UTF-8 is
+// common under all of the codes that have bytes as characters.
+func userComment(value []byte, order binary.ByteOrder) string {
+	if len(value) < 8 || len(value) > maxText {
+		return ""
+	}
+	code, text := string(value[:8]), value[8:]
+	switch code {
+	case "UNICODE\x00":
+		return utf16String(text, order)
+	case "ASCII\x00\x00\x00", "\x00\x00\x00\x00\x00\x00\x00\x00":
+	default:
+		if strings.HasPrefix(code, "JIS\x00") || !utf8.Valid(value) {
+			return ""
+		}
+		text = value // written without a code
+	}
+	text = bytes.TrimRight(text, "\x00 ")
+	if utf8.Valid(text) {
+		return string(text)
+	}
+	return latin1(text)
+}
+
+// utf16String decodes UTF-16. Writers disagree on whether its byte order is big
+// endian, that of the block or told by a mark, so the order is taken in which
+// more characters are of the first 256.
+func utf16String(text []byte, order binary.ByteOrder) string {
+	var low [2]int
+	for i := 0; i+1 < len(text); i += 2 {
+		if text[i] == 0 {
+			low[0]++
+		}
+		if text[i+1] == 0 {
+			low[1]++
+		}
+	}
+	switch {
+	case bytes.HasPrefix(text, []byte{0xfe, 0xff}):
+		order, text = binary.BigEndian, text[2:]
+	case bytes.HasPrefix(text, []byte{0xff, 0xfe}):
+		order, text = binary.LittleEndian, text[2:]
+	case low[0] > low[1]:
+		order = binary.BigEndian
+	case low[0] < low[1]:
+		order = binary.LittleEndian
+	}
+	units := make([]uint16, len(text)/2)
+	for i := range units {
+		units[i] = order.Uint16(text[2*i:])
+	}
+	return strings.TrimRight(string(utf16.Decode(units)), "\x00 ")
+}
+
+// latin1 decodes ISO 8859-1.
+func latin1(text []byte) string {
+	runes := make([]rune, len(text))
+	for i, c := range text {
+		runes[i] = rune(c)
+	}
+	return string(runes)
+}
+
+// appendEXIF appends an EXIF block, big endian, of one user comment in UTF-16.
+func appendEXIF(b []byte, comment string) []byte {
+	units := utf16.Encode([]rune(comment))
+	be := binary.BigEndian
+	entry := func(tag, kind uint16, count, value uint32) {
+		b = be.AppendUint16(b, 1) // entries of this directory
+		b = be.AppendUint16(b, tag)
+		b = be.AppendUint16(b, kind)
+		b = be.AppendUint32(b, count)
+		b = be.AppendUint32(b, value)
+		b = be.AppendUint32(b, 0) // no next directory
+	}
+	b = append(b, "MM\x00*"...)
+	b = be.AppendUint32(b, 8)
+	entry(tagExifIFD, 4, 1, 8+18)
+	entry(tagUserComment, 7, uint32(8+2*len(units)), 8+18+18)
+	b = append(b, "UNICODE\x00"...)
+	for _, u := range units {
+		b = be.AppendUint16(b, u)
+	}
+	return b
+}

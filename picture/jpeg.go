@@ -1,0 +1,113 @@
+package picture
+
+import (
+	"bytes"
+	"encoding/binary"
+	"errors"
+	"io"
+)
+
+// Markers of JPEG.
+const (
+	markerSOI  = 0xd8
+	markerEOI  = 0xd9
+	markerSOS  = 0xda
+	markerAPP1 = 0xe1
+	markerCOM  = 0xfe
+)
+
+// maxSegment is how many bytes a segment holds after its length.
+const maxSegment = 1<<16 - 1 - 2
+
+// commentStart is what our comment starts with, so that it is told from others
+// before all of it is there.
+const commentStart = `{"gomflux":`
+
+// jpegSegments visits the segments of a JPEG file up to the first scan.
+func jpegSegments(data []byte, visit func(marker byte, body []byte)) error {
+	if len(data) < 2 || data[0] != 0xff || data[1] != markerSOI {
+		return errors.New("is not a JPEG file")
+	}
+	for at := 2; ; {
+		for at < len(data) && data[at] != 0xff { // garbage, which decoders pass over
+			at++
+		}
+		for at < len(data) && data[at] == 0xff { // a marker may have fill bytes
+			at++
+		}
+		if at >= len(data) {
+			return io.ErrUnexpectedEOF
+		}
+		marker := data[at]
+		at++
+		switch {
+		case marker == markerSOS || marker == markerEOI:
+			return nil
+		case marker == 0 || marker == 1 || marker >= 0xd0 && marker <= markerSOI: // they have no length
+			continue
+		}
+		if len(data)-at < 2 {
+			return io.ErrUnexpectedEOF
+		}
+		size := int(binary.BigEndian.Uint16(data[at:]))
+		if size < 2 {
+			return errors.New("a segment has a wrong length")
+		}
+		if size > len(data)-at {
+			return io.ErrUnexpectedEOF
+		}
+		visit(marker, data[at+2:at+size])
+		at += size
+	}
+}
+
+// appendJPEGSettings appends the segments that carry settings: the parameters
+// text as EXIF user comment, and JSON as comments. A text that is too long for
+// one EXIF segment, which cannot be continued in another, is left out.
+func appendJPEGSettings(b []byte, s *Settings) ([]byte, error) {
+	object, err := s.marshal("")
+	if err != nil {
+		return nil, err
+	}
+	text, err := marshalJSON(wrapped{object}, "")
+	if err != nil {
+		return nil, err
+	}
+	if exif := appendEXIF([]byte("Exif\x00\x00"), s.parameters()); len(exif) <= maxSegment {
+		b = appendSegment(b, markerAPP1, exif)
+	}
+	for len(text) > 0 {
+		n := min(len(text), maxSegment)
+		b = appendSegment(b, markerCOM, text[:n])
+		text = text[n:]
+	}
+	return b, nil
+}
+
+func appendSegment(b []byte, marker byte, body []byte) []byte {
+	b = append(b, 0xff, marker)
+	b = binary.BigEndian.AppendUint16(b, uint16(2+len(body)))
+	return append(b, body...)
+}
+
+// jpegTexts collects the texts of a JPEG file.
+func jpegTexts(data []byte) (t texts, err error) {
+	var comment []byte
+	err = jpegSegments(data, func(marker byte, body []byte) {
+		switch {
+		case marker == markerAPP1 && t.comment == "" && bytes.HasPrefix(body, []byte("Exif\x00\x00")):
+			_, t.comment = parseEXIF(body)
+		case marker == markerCOM && len(comment) <= maxText && (comment != nil || bytes.HasPrefix(body, []byte(commentStart))):
+			comment = append(comment, body...)
+		}
+	})
+	if err != nil || comment == nil {
+		return t, err
+	}
+	members, err := parseObject(comment)
+	if err != nil {
+		return t, err
+	}
+	t.settings = members["gomflux"]
+	return t, nil
+}

@@ -1,0 +1,80 @@
+package picture
+
+import (
+	"encoding/json"
+	"fmt"
+	"strings"
+)
+
+// mfluxFields are the keys of mflux's metadata (version 0.24.0) that are fields
+// under the same or another name.
+var mfluxFields = map[string]string{
+	"model": "model", "seed": "seed", "steps": "steps", "guidance": "guidance", "height": "height", "width": "width",
+	"prompt": "prompt", "negative_prompt": "negative_prompt", "image_strength": "image_strength",
+	"scheduler": "scheduler", "generation_time_seconds": "seconds",
+}
+
+// isMflux tells mflux's metadata from any other JSON object.
+func isMflux(members map[string]json.RawMessage) bool {
+	_, ok := members["mflux_version"]
+	return ok
+}
+
+// parseMflux reads mflux's metadata: one flat object in which null stands for
+// what was not set. created_at has no time zone and is passed over.
+func parseMflux(members map[string]json.RawMessage) (Settings, []string, error) {
+	own := map[string]json.RawMessage{}
+	for key, name := range mfluxFields {
+		if raw, ok := members[key]; ok && !isNull(raw) {
+			own[name] = raw
+		}
+	}
+	text := func(key string) (string, error) {
+		raw, ok := members[key]
+		if !ok || isNull(raw) {
+			return "", nil
+		}
+		var s string
+		if err := json.Unmarshal(raw, &s); err != nil {
+			return "", fmt.Errorf("%s: expected a string, found %s", key, abridge(string(raw)))
+		}
+		return s, nil
+	}
+	set := func(name string, value any) {
+		own[name], _ = json.Marshal(value) // strings: cannot fail
+	}
+
+	version, err := text("mflux_version")
+	if err != nil {
+		return Settings{}, nil, err
+	}
+	set("generator", "mflux "+version)
+	// what --model was given, where that was a folder or another repository
+	if path, err := text("model_path"); err != nil {
+		return Settings{}, nil, err
+	} else if path != "" {
+		set("model", path)
+	}
+	if precision, err := text("precision"); err != nil {
+		return Settings{}, nil, err
+	} else if precision != "" {
+		set("dtype", strings.TrimPrefix(precision, "mlx.core."))
+	}
+	path, err := text("image_path")
+	if err != nil {
+		return Settings{}, nil, err
+	}
+	if raw, ok := members["image_paths"]; path == "" && ok && !isNull(raw) {
+		var paths []string
+		if err := json.Unmarshal(raw, &paths); err != nil {
+			return Settings{}, nil, fmt.Errorf("image_paths: expected strings, found %s", abridge(string(raw)))
+		}
+		if len(paths) == 1 { // Settings cannot say more than one
+			path = paths[0]
+		}
+	}
+	if path != "" {
+		set("image", SourceImage{Path: path})
+	}
+	return readFields(own)
+}

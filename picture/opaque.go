@@ -1,0 +1,169 @@
+package picture
+
+import (
+	"image"
+	"image/color"
+)
+
+// opaque converts what a format's decoder made to RGB of 8 bits, over white.
+func opaque(src image.Image, format Format) *image.RGBA {
+	r := src.Bounds()
+	dst := image.NewRGBA(image.Rect(0, 0, r.Dx(), r.Dy()))
+	at := pixels(src, format)
+	i := 0
+	for y := r.Min.Y; y < r.Max.Y; y++ {
+		for x := r.Min.X; x < r.Max.X; x++ {
+			p := dst.Pix[i : i+4 : i+4]
+			p[0], p[1], p[2] = at(x, y)
+			p[3] = 0xff
+			i += 4
+		}
+	}
+	return dst
+}
+
+// pixels returns the function that reads one pixel of a picture. Each kind has
+// its own, since image.Image's At multiplies by alpha and truncates.
+func pixels(src image.Image, format Format) func(x, y int) (r, g, b uint8) {
+	switch m := src.(type) {
+	case *image.YCbCr:
+		full, convert := upsample(m, format), color.YCbCrToRGB
+		if format == WebP {
+			convert = studioToRGB
+		}
+		return func(x, y int) (r, g, b uint8) {
+			ci := full.COffset(x, y)
+			return convert(full.Y[full.YOffset(x, y)], full.Cb[ci], full.Cr[ci])
+		}
+	case *image.NYCbCrA:
+		under := pixels(&m.YCbCr, format)
+		return func(x, y int) (r, g, b uint8) {
+			r, g, b = under(x, y)
+			return overWhite(r, g, b, m.A[m.AOffset(x, y)])
+		}
+	case *image.Paletted:
+		var palette [256][3]uint8 // an index beyond the palette is black, as in Pillow
+		for i, c := range m.Palette {
+			n := color.NRGBAModel.Convert(c).(color.NRGBA)
+			palette[i][0], palette[i][1], palette[i][2] = overWhite(n.R, n.G, n.B, n.A)
+		}
+		return func(x, y int) (r, g, b uint8) {
+			c := palette[m.ColorIndexAt(x, y)]
+			return c[0], c[1], c[2]
+		}
+	case *image.NRGBA:
+		return func(x, y int) (r, g, b uint8) {
+			c := m.NRGBAAt(x, y)
+			return overWhite(c.R, c.G, c.B, c.A)
+		}
+	case *image.NRGBA64:
+		return func(x, y int) (r, g, b uint8) {
+			c := m.NRGBA64At(x, y)
+			return overWhite16(c.R, c.A), overWhite16(c.G, c.A), overWhite16(c.B, c.A)
+		}
+	}
+	// Gray, Gray16, RGBA and RGBA64 (both opaque, from decoders), CMYK
+	return func(x, y int) (uint8, uint8, uint8) {
+		r, g, b, _ := src.At(x, y).RGBA()
+		return overWhite16(uint16(r), 0xffff), overWhite16(uint16(g), 0xffff), overWhite16(uint16(b), 0xffff)
+	}
+}
+
+// overWhite lays a colour that is not multiplied by its alpha over white.
+func overWhite(r, g, b, alpha uint8) (uint8, uint8, uint8) {
+	if alpha == 0xff {
+		return r, g, b
+	}
+	a := uint32(alpha)
+	over := func(c uint8) uint8 { return uint8((uint32(c)*a + 0xff*(0xff-a) + 0x7f) / 0xff) }
+	return over(r), over(g), over(b)
+}
+
+// overWhite16 is overWhite for one value of 16 bits, rounded to 8 bits.
+func overWhite16(c, alpha uint16) uint8 {
+	const most = 0xffff
+	v := uint64(c)*uint64(alpha) + most*uint64(most-alpha) // of most*most
+	return uint8((v + most*257/2) / (most * 257))
+}
+
+// studioToRGB converts the YCbCr of WebP, whose luma is from 16 to 235 (BT.601);
+// golang.org/x/image/webp calls it image.YCbCr all the same, which has the full
+// range of JPEG. The arithmetic is libwebp's (src/dsp/yuv.h).
+func studioToRGB(y, cb, cr uint8) (r, g, b uint8) {
+	times := func(v uint8, f int32) int32 { return int32(v) * f >> 8 }
+	clip := func(v int32) uint8 { return uint8(min(max(v>>6, 0), 0xff)) }
+	l := times(y, 19077)
+	return clip(l + times(cr, 26149) - 14234),
+		clip(l - times(cb, 6419) - times(cr, 13320) + 8708),
+		clip(l + times(cb, 33050) - 17685)
+}
+
+// upsample gives a picture whose chroma has half the width, height or both full
+// chroma by linear interpolation, as libjpeg ("fancy upsampling") and libwebp do
+// and Go's color conversion does not. Other pictures are returned as they are.
+func upsample(m *image.YCbCr, format Format) *image.YCbCr {
+	wide := m.SubsampleRatio == image.YCbCrSubsampleRatio422 || m.SubsampleRatio == image.YCbCrSubsampleRatio420
+	high := m.SubsampleRatio == image.YCbCrSubsampleRatio440 || m.SubsampleRatio == image.YCbCrSubsampleRatio420
+	w, h := m.Rect.Dx(), m.Rect.Dy()
+	if !wide && !high || wide && format == JPEG && w <= 4 { // libjpeg repeats so few
+		return m
+	}
+	full := *m
+	full.SubsampleRatio, full.CStride = image.YCbCrSubsampleRatio444, w
+	full.Cb = upsamplePlane(m.Cb, m.CStride, w, h, wide, high)
+	full.Cr = upsamplePlane(m.Cr, m.CStride, w, h, wide, high)
+	return &full
+}
+
+// upsamplePlane makes w times h values of a plane that is half as wide, high or
+// both: of the two nearest in each direction the nearer counts three times.
+func upsamplePlane(src []uint8, stride, w, h int, wide, high bool) []uint8 {
+	dst := make([]uint8, 0, w*h)
+	cw, ch := w, h
+	if wide {
+		cw = (w + 1) / 2
+	}
+	if high {
+		ch = (h + 1) / 2
+	}
+	sum := make([]int, cw)
+	for y := range h {
+		shift, round := 0, [2]int{} // of even and odd columns
+		if high {
+			near, far := neighbours(y, ch)
+			for x := range sum {
+				sum[x] = 3*int(src[near*stride+x]) + int(src[far*stride+x])
+			}
+			shift, round = 2, [2]int{1 + y%2, 1 + y%2}
+		} else {
+			for x := range sum {
+				sum[x] = int(src[y*stride+x])
+			}
+		}
+		if wide {
+			shift += 2
+			round = [2]int{1, 2}
+			if high {
+				round = [2]int{8, 7}
+			}
+		}
+		for x := range w {
+			v := 0
+			if wide {
+				near, far := neighbours(x, cw)
+				v = 3*sum[near] + sum[far]
+			} else {
+				v = sum[x]
+			}
+			dst = append(dst, uint8((v+round[x%2])>>shift))
+		}
+	}
+	return dst
+}
+
+// neighbours returns which of n values are nearest and next to i on an axis of
+// twice as many.
+func neighbours(i, n int) (near, far int) {
+	near = i / 2
+	return near, min(max(near-1+i%2*2, 0), n-1)
+}

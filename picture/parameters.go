@@ -1,0 +1,165 @@
+package picture
+
+import (
+	"encoding/json"
+	"fmt"
+	"strconv"
+	"strings"
+)
+
+// parameters is the text that AUTOMATIC1111's web UI began to store in pictures
+// and that most galleries and other programs show: the prompt, the negative
+// prompt, and one line of settings. It is for them; what has a colon, a comma or
+// a line break in an unlucky place cannot be told apart in it.
+func (s *Settings) parameters() string {
+	var b strings.Builder
+	b.WriteString(printable(s.Prompt))
+	if s.NegativePrompt != "" {
+		b.WriteString("\nNegative prompt: " + printable(s.NegativePrompt))
+	}
+	fmt.Fprintf(&b, "\nSteps: %d", s.Steps)
+	if s.Scheduler != "" {
+		b.WriteString(", Sampler: " + quoteValue(s.Scheduler))
+	}
+	fmt.Fprintf(&b, ", CFG scale: %s, Seed: %d, Size: %dx%d", strconv.FormatFloat(s.Guidance, 'g', -1, 64), s.Seed, s.Width, s.Height)
+	if s.Model != "" {
+		b.WriteString(", Model: " + quoteValue(s.Model))
+	}
+	if s.Generator != "" {
+		b.WriteString(", Version: " + quoteValue(s.Generator))
+	}
+	return b.String()
+}
+
+// printable replaces control characters, which text chunks must not have.
+func printable(text string) string {
+	text = strings.ReplaceAll(text, "\r\n", "\n")
+	return strings.Map(func(r rune) rune {
+		if r != '\n' && r != '\t' && (r < ' ' || r >= 0x7f && r < 0xa0) {
+			return ' '
+		}
+		return r
+	}, text)
+}
+
+// quoteValue writes a value as a JSON string where it could not be told from
+// what follows it otherwise.
+func quoteValue(value string) string {
+	if !strings.ContainsAny(value, ",:\n\"") {
+		return printable(value)
+	}
+	quoted, err := marshalJSON(value, "")
+	if err != nil {
+		return "" // cannot be: it is a string
+	}
+	return printable(string(quoted))
+}
+
+// splitParameters cuts a parameters text into prompts and the pairs of the
+// settings line, the last line that has a whole number of Steps. Lines after it,
+// which some programs add, are dropped. ok is false where there is no such line.
+func splitParameters(text string) (prompt, negative string, pairs map[string]string, ok bool) {
+	if !strings.Contains(text, "Steps:") {
+		return "", "", nil, false
+	}
+	lines := strings.Split(strings.ReplaceAll(text, "\r\n", "\n"), "\n")
+	last := len(lines) - 1
+	for ; last >= 0; last-- {
+		if !strings.Contains(lines[last], "Steps:") {
+			continue
+		}
+		pairs = splitPairs(lines[last])
+		if _, err := strconv.ParseUint(pairs["Steps"], 10, 32); err == nil {
+			break
+		}
+	}
+	if last < 0 {
+		return "", "", nil, false
+	}
+	text = strings.Join(lines[:last], "\n")
+	const label = "Negative prompt:"
+	if strings.HasPrefix(text, label) {
+		negative = text[len(label):]
+	} else {
+		prompt, negative, _ = strings.Cut(text, "\n"+label)
+	}
+	return strings.TrimSpace(prompt), strings.TrimSpace(negative), pairs, true
+}
+
+// splitPairs reads "Key: value, Key: "quoted, value", ...". The first of equal
+// keys counts.
+func splitPairs(line string) map[string]string {
+	pairs := map[string]string{}
+	for line != "" {
+		key, rest, ok := strings.Cut(line, ":")
+		if !ok {
+			break
+		}
+		key = strings.TrimSpace(key[strings.LastIndexByte(key, ',')+1:])
+		rest = strings.TrimLeft(rest, " \t")
+		var value string
+		value, line = cutValue(rest)
+		if _, ok := pairs[key]; !ok {
+			pairs[key] = value
+		}
+	}
+	return pairs
+}
+
+// cutValue returns the value at the start of text and what is after its comma.
+func cutValue(text string) (value, rest string) {
+	if strings.HasPrefix(text, `"`) {
+		for i := 1; i < len(text); i++ {
+			if text[i] == '\\' {
+				i++
+				continue
+			}
+			if text[i] != '"' {
+				continue
+			}
+			after := strings.TrimLeft(text[i+1:], " \t")
+			if json.Unmarshal([]byte(text[:i+1]), &value) == nil && (after == "" || after[0] == ',') {
+				return value, strings.TrimPrefix(after, ",")
+			}
+			break
+		}
+	}
+	value, rest, _ = strings.Cut(text, ",")
+	return strings.TrimSpace(value), rest
+}
+
+// parseParameters reads a parameters text of any program. What it cannot make
+// sense of it passes over: there is no standard to hold against it. ok is false
+// where the text is something else.
+func parseParameters(text string) (s Settings, found []string, ok bool) {
+	prompt, negative, pairs, ok := splitParameters(text)
+	if !ok {
+		return Settings{}, nil, false
+	}
+	width, height, _ := strings.Cut(pairs["Size"], "x")
+	values := map[string]string{
+		"prompt": prompt, "negative_prompt": negative, "generator": pairs["Version"], "model": pairs["Model"],
+		"seed": pairs["Seed"], "steps": pairs["Steps"], "guidance": pairs["CFG scale"], "height": height, "width": width,
+	}
+	// a name of ours or of diffusers; other programs' names mean other things
+	if sampler := pairs["Sampler"]; strings.Contains(sampler, "_") && !strings.ContainsAny(sampler, " +") {
+		values["scheduler"] = sampler
+	}
+	for _, name := range settingsFields {
+		value := values[name]
+		if value == "" && name != "prompt" {
+			continue
+		}
+		raw := json.RawMessage(value)
+		if _, ok := s.field(name).(*string); ok {
+			raw, _ = json.Marshal(value) // a string: cannot fail
+		}
+		t := s
+		if t.readField(name, raw) != nil {
+			continue
+		}
+		s = t
+		found = append(found, name)
+	}
+	return s, found, true
+}

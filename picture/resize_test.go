@@ -1,0 +1,81 @@
+package picture
+
+import (
+	"fmt"
+	"image"
+	"image/png"
+	"os"
+	"path/filepath"
+	"testing"
+)
+
+// readPNG reads a reference picture with nothing but Go's decoder.
+func readPNG(t *testing.T, name string) *image.RGBA {
+	t.Helper()
+	f, err := os.Open(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	img, err := png.Decode(f)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return opaque(img, PNG)
+}
+
+// worst returns the largest difference of any value, and fails where sizes
+// differ.
+func worst(t *testing.T, got, want *image.RGBA) int {
+	t.Helper()
+	if got.Rect.Size() != want.Rect.Size() {
+		t.Fatalf("size %v, want %v", got.Rect.Size(), want.Rect.Size())
+	}
+	most := 0
+	for y := range got.Rect.Dy() {
+		for i := range 4 * got.Rect.Dx() {
+			d := int(got.Pix[y*got.Stride+i]) - int(want.Pix[y*want.Stride+i])
+			most = max(most, d, -d)
+		}
+	}
+	return most
+}
+
+func TestResizeIsPillows(t *testing.T) {
+	for _, label := range []string{"noise", "smooth"} {
+		src := readPNG(t, filepath.Join("testdata", label+".png"))
+		names, err := filepath.Glob(filepath.Join("testdata", "want", label+"-*.png"))
+		if err != nil || len(names) != 6 {
+			t.Fatalf("found %d references of %s: %v", len(names), label, err)
+		}
+		for _, name := range names {
+			var w, h int
+			if _, err := fmt.Sscanf(filepath.Base(name), label+"-%dx%d.png", &w, &h); err != nil {
+				t.Fatal(err)
+			}
+			if d := worst(t, Resize(src, w, h), readPNG(t, name)); d != 0 {
+				t.Errorf("%s: off by up to %d levels", name, d)
+			}
+		}
+	}
+}
+
+// A part of a picture is resized as if it were alone.
+func TestResizePart(t *testing.T) {
+	src := readPNG(t, filepath.Join("testdata", "smooth.png"))
+	part := src.SubImage(image.Rect(5, 3, 40, 30)).(*image.RGBA)
+	alone := image.NewRGBA(image.Rect(0, 0, 35, 27))
+	for y := range 27 {
+		for x := range 35 {
+			alone.SetRGBA(x, y, part.RGBAAt(5+x, 3+y))
+		}
+	}
+	for _, size := range []image.Point{{20, 50}, {35, 27}, {35, 9}} {
+		if d := worst(t, Resize(part, size.X, size.Y), Resize(alone, size.X, size.Y)); d != 0 {
+			t.Errorf("%v: off by up to %d levels", size, d)
+		}
+	}
+	if d := worst(t, Resize(alone, 35, 27), alone); d != 0 {
+		t.Errorf("the same size: off by up to %d levels", d)
+	}
+}

@@ -1,0 +1,391 @@
+package picture
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"math"
+	"slices"
+	"strconv"
+	"time"
+	"unicode/utf8"
+)
+
+// SettingsVersion is the version of the JSON form of Settings that this package
+// writes, and the newest that it reads.
+const SettingsVersion = 1
+
+// Settings is everything that makes a picture again. Its JSON form is stored in
+// pictures and in sidecar files under the key "gomflux". Fields are only ever
+// added to a version, so readers pass over those they do not know.
+type Settings struct {
+	// Version is that of the JSON form; 0 is written as SettingsVersion.
+	Version int `json:"version"`
+	// Generator is the program that made the picture and its version, such as
+	// "gomflux v0.4.0".
+	Generator string `json:"generator"`
+	// Model is what --model takes: a name, owner/name, or a folder.
+	Model string `json:"model"`
+	// Revision is the commit of the model's repository, if it is known.
+	Revision string `json:"revision,omitempty"`
+	// Class is the pipeline class that model_index.json names.
+	Class string `json:"class,omitempty"`
+
+	Prompt         string `json:"prompt"`
+	NegativePrompt string `json:"negative_prompt,omitempty"`
+	// Seed chooses the initial noise.
+	Seed uint64 `json:"seed"`
+	// Steps is the number of denoising steps, at least 1.
+	Steps int `json:"steps"`
+	// Guidance is the strength of guidance as the model's pipeline takes it.
+	Guidance float64 `json:"guidance"`
+	// Height and Width are in pixels.
+	Height int `json:"height"`
+	Width  int `json:"width"`
+	// MaxSequenceLength is how many tokens the prompt could have; 0 is unknown.
+	MaxSequenceLength int `json:"max_sequence_length,omitempty"`
+	// Scheduler is named as diffusers' classes are, in snake case, such as
+	// flow_match_euler_discrete.
+	Scheduler string `json:"scheduler,omitempty"`
+
+	// Dtype is what was computed in: float32, bfloat16 or float16.
+	Dtype string `json:"dtype,omitempty"`
+	// Device is where: cpu, metal or cuda.
+	Device string `json:"device,omitempty"`
+	// MLX is the version of MLX.
+	MLX string `json:"mlx,omitempty"`
+
+	// Image is the picture that the run began with, nil for none.
+	Image *SourceImage `json:"image,omitempty"`
+	// ImageStrength is what --image-strength takes, from 0 to 1.
+	ImageStrength float64 `json:"image_strength,omitempty"`
+
+	// Created is when the picture was made; it is written in UTC, to the second
+	// (RFC 3339).
+	Created time.Time `json:"created,omitzero"`
+	// Seconds is the time that making it took.
+	Seconds float64 `json:"seconds,omitempty"`
+}
+
+// A SourceImage is a picture that another one was made from.
+type SourceImage struct {
+	// Path is the file as it was named.
+	Path string `json:"path"`
+	// SHA256 is the hash of the file's bytes in lower-case hexadecimal digits,
+	// "" if it is not known.
+	SHA256 string `json:"sha256,omitempty"`
+}
+
+// Bounds of what is read and written. A text of maxText bytes holds two prompts
+// of maxPrompt whatever JSON has to escape in them.
+const (
+	maxText   = 4 << 20 // bytes of one metadata text, and of a sidecar file
+	maxPrompt = 1 << 18 // bytes
+	maxString = 1 << 12 // bytes, of all other strings
+	maxSide   = 1 << 16 // pixels
+	maxCount  = 1 << 20 // steps, tokens
+)
+
+// settingsFields are the JSON names of all fields, in the order of Settings.
+var settingsFields = []string{
+	"version", "generator", "model", "revision", "class", "prompt", "negative_prompt", "seed", "steps", "guidance",
+	"height", "width", "max_sequence_length", "scheduler", "dtype", "device", "mlx", "image", "image_strength",
+	"created", "seconds",
+}
+
+// field returns a pointer to the field with a JSON name.
+func (s *Settings) field(name string) any {
+	switch name {
+	case "version":
+		return &s.Version
+	case "generator":
+		return &s.Generator
+	case "model":
+		return &s.Model
+	case "revision":
+		return &s.Revision
+	case "class":
+		return &s.Class
+	case "prompt":
+		return &s.Prompt
+	case "negative_prompt":
+		return &s.NegativePrompt
+	case "seed":
+		return &s.Seed
+	case "steps":
+		return &s.Steps
+	case "guidance":
+		return &s.Guidance
+	case "height":
+		return &s.Height
+	case "width":
+		return &s.Width
+	case "max_sequence_length":
+		return &s.MaxSequenceLength
+	case "scheduler":
+		return &s.Scheduler
+	case "dtype":
+		return &s.Dtype
+	case "device":
+		return &s.Device
+	case "mlx":
+		return &s.MLX
+	case "image":
+		return &s.Image
+	case "image_strength":
+		return &s.ImageStrength
+	case "created":
+		return &s.Created
+	case "seconds":
+		return &s.Seconds
+	}
+	panic("picture: no settings field " + name)
+}
+
+// Check says what Encode and EncodeSettings would refuse to write: strings that
+// are not UTF-8 or too long (a prompt of more than 256 KiB, any other string of
+// more than 4 KiB), numbers that are not finite or out of their range.
+func (s *Settings) Check() error {
+	t := *s
+	if t.Version == 0 {
+		t.Version = SettingsVersion
+	}
+	for _, name := range settingsFields {
+		if name == "max_sequence_length" && t.MaxSequenceLength == 0 {
+			continue // is not written
+		}
+		if err := t.checkField(name); err != nil {
+			return fmt.Errorf("settings: %w", err)
+		}
+	}
+	return nil
+}
+
+func (s *Settings) checkField(name string) error {
+	switch v := s.field(name).(type) {
+	case *string:
+		most := maxString
+		if name == "prompt" || name == "negative_prompt" {
+			most = maxPrompt
+		}
+		return checkString(name, *v, most)
+	case *int:
+		least, most := 1, maxCount
+		switch name {
+		case "version":
+			if *v > SettingsVersion {
+				return fmt.Errorf("written by a newer gomflux (settings version %d, this one reads up to %d)", *v, SettingsVersion)
+			}
+		case "height", "width":
+			most = maxSide
+		}
+		if *v < least || *v > most {
+			return fmt.Errorf("%s: expected a whole number from %d to %d, found %d", name, least, most, *v)
+		}
+	case *float64:
+		if math.IsNaN(*v) || math.IsInf(*v, 0) {
+			return fmt.Errorf("%s: expected a finite number, found %v", name, *v)
+		}
+		if name == "image_strength" && (*v < 0 || *v > 1) {
+			return fmt.Errorf("%s: expected a number from 0 to 1, found %v", name, *v)
+		}
+		if name == "seconds" && *v < 0 {
+			return fmt.Errorf("%s: expected at least 0, found %v", name, *v)
+		}
+	case *time.Time:
+		if y := v.UTC().Year(); y < 1 || y > 9999 {
+			return fmt.Errorf("%s: expected a year from 1 to 9999, found %d", name, y)
+		}
+	case **SourceImage:
+		if *v == nil {
+			return nil
+		}
+		if err := checkString(name+".path", (*v).Path, maxString); err != nil {
+			return err
+		}
+		if h := (*v).SHA256; h != "" && !isSHA256(h) {
+			return fmt.Errorf("%s.sha256: expected 64 hexadecimal digits, found %s", name, quote(h))
+		}
+	}
+	return nil
+}
+
+func checkString(name, value string, most int) error {
+	if len(value) > most {
+		return fmt.Errorf("%s: expected at most %d bytes, found %d", name, most, len(value))
+	}
+	if !utf8.ValidString(value) {
+		return fmt.Errorf("%s: is not UTF-8", name)
+	}
+	return nil
+}
+
+func isSHA256(h string) bool {
+	for _, c := range []byte(h) {
+		if (c < '0' || c > '9') && (c < 'a' || c > 'f') {
+			return false
+		}
+	}
+	return len(h) == 64
+}
+
+// marshal returns the JSON object of checked settings, indented by indent.
+func (s *Settings) marshal(indent string) ([]byte, error) {
+	if err := s.Check(); err != nil {
+		return nil, err
+	}
+	t := *s
+	t.Version = SettingsVersion
+	t.Created = t.Created.UTC().Truncate(time.Second)
+	return marshalJSON(t, indent)
+}
+
+// marshalJSON is json.Marshal without the escapes that HTML needs.
+func marshalJSON(v any, indent string) ([]byte, error) {
+	var b bytes.Buffer
+	e := json.NewEncoder(&b)
+	e.SetEscapeHTML(false)
+	e.SetIndent("", indent)
+	if err := e.Encode(v); err != nil {
+		return nil, err
+	}
+	return bytes.TrimSuffix(b.Bytes(), []byte("\n")), nil
+}
+
+// wrapped is the form of sidecar files and of JPEG comments.
+type wrapped struct {
+	Gomflux json.RawMessage `json:"gomflux"`
+}
+
+// EncodeSettings writes a sidecar file: a JSON object with the settings under
+// the key "gomflux".
+func EncodeSettings(w io.Writer, s *Settings) error {
+	object, err := s.marshal("")
+	if err != nil {
+		return err
+	}
+	text, err := marshalJSON(wrapped{object}, "  ")
+	if err != nil {
+		return fmt.Errorf("settings: %w", err)
+	}
+	if _, err := w.Write(append(text, '\n')); err != nil {
+		return fmt.Errorf("settings: %w", err)
+	}
+	return nil
+}
+
+// parseSettings reads the JSON object that marshal writes, and returns with the
+// settings the names of the fields it had.
+func parseSettings(text []byte) (Settings, []string, error) {
+	members, err := parseObject(text)
+	if err != nil {
+		return Settings{}, nil, err
+	}
+	if _, ok := members["version"]; !ok {
+		return Settings{}, nil, errors.New("version: is missing")
+	}
+	return readFields(members)
+}
+
+// readFields reads those members that have the name of a field.
+func readFields(members map[string]json.RawMessage) (Settings, []string, error) {
+	var s Settings
+	var found []string
+	for _, name := range settingsFields {
+		raw, ok := members[name]
+		if !ok {
+			continue
+		}
+		if err := s.readField(name, raw); err != nil {
+			return Settings{}, nil, err
+		}
+		found = append(found, name)
+	}
+	return s, found, nil
+}
+
+func (s *Settings) readField(name string, raw json.RawMessage) error {
+	p := s.field(name)
+	if isNull(raw) || json.Unmarshal(raw, p) != nil {
+		var want string
+		switch p.(type) {
+		case *string:
+			want = "a string"
+		case *int:
+			want = "a whole number"
+		case *uint64:
+			want = "a whole number from 0 to 2^64-1"
+		case *float64:
+			want = "a number"
+		case *time.Time:
+			want = "a time (RFC 3339)"
+		case **SourceImage:
+			want = "an object with path and sha256"
+		}
+		return fmt.Errorf("%s: expected %s, found %s", name, want, abridge(string(raw)))
+	}
+	return s.checkField(name)
+}
+
+func isNull(raw json.RawMessage) bool { return string(raw) == "null" }
+
+// parseObject reads a JSON object. Unlike json.Unmarshal it refuses duplicate
+// keys and text that is not UTF-8, so that it means the same to every reader.
+func parseObject(text []byte) (map[string]json.RawMessage, error) {
+	if len(text) > maxText {
+		return nil, fmt.Errorf("expected at most %d bytes of JSON, found %d", maxText, len(text))
+	}
+	if !utf8.Valid(text) {
+		return nil, errors.New("the JSON is not UTF-8")
+	}
+	d := json.NewDecoder(bytes.NewReader(text))
+	if t, err := d.Token(); err != nil {
+		return nil, fmt.Errorf("bad JSON: %w", noEOF(err))
+	} else if t != json.Delim('{') {
+		return nil, errors.New("expected a JSON object")
+	}
+	members := map[string]json.RawMessage{}
+	for d.More() {
+		t, err := d.Token()
+		if err != nil {
+			return nil, fmt.Errorf("bad JSON: %w", noEOF(err))
+		}
+		key := t.(string) // Token has made sure of that
+		var value json.RawMessage
+		if err := d.Decode(&value); err != nil {
+			return nil, fmt.Errorf("bad JSON: %s: %w", quote(key), noEOF(err))
+		}
+		if _, ok := members[key]; ok {
+			return nil, fmt.Errorf("bad JSON: duplicate key %s", quote(key))
+		}
+		members[key] = value
+	}
+	if _, err := d.Token(); err != nil {
+		return nil, fmt.Errorf("bad JSON: %w", noEOF(err))
+	}
+	if _, err := d.Token(); err != io.EOF {
+		return nil, errors.New("bad JSON: text after the object")
+	}
+	return members, nil
+}
+
+// noEOF makes an end of the text inside of a value an error of its own.
+func noEOF(err error) error {
+	if err == io.EOF {
+		return io.ErrUnexpectedEOF
+	}
+	return err
+}
+
+// quote quotes a text of a file for a message, abridged.
+func quote(text string) string { return strconv.Quote(abridge(text)) }
+
+func abridge(text string) string {
+	const most = 60
+	if len(text) <= most {
+		return text
+	}
+	return string(slices.Concat([]byte(text[:most]), []byte("...")))
+}
