@@ -1,4 +1,5 @@
-// Package scheduler holds the noise schedules, one file per diffusers class.
+// Package scheduler holds the noise schedules, one file per class of diffusers or
+// mflux.
 package scheduler
 
 import (

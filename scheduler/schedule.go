@@ -2,25 +2,34 @@ package scheduler
 
 import (
 	"fmt"
-	"slices"
 	"strings"
 
 	"github.com/gomflux/gomflux/mlx"
 )
 
-// kinds holds the schedulers, diffusers' default for flow matching first.
-var kinds = []struct {
+// A kind is a scheduler.
+type kind struct {
 	name     string
 	class    string // in diffusers, or in mflux
 	short    string
 	schedule func(c *FlowMatchEulerConfig, sigmas []float32, mu float64) (*Schedule, error)
-}{
+}
+
+var kinds = []kind{
 	{"flow_match_euler_discrete", "FlowMatchEulerDiscreteScheduler", "euler", (*FlowMatchEulerConfig).euler},
 	{"flow_match_heun_discrete", "FlowMatchHeunDiscreteScheduler", "heun", (*FlowMatchEulerConfig).heun},
 	{"linear", "LinearScheduler", "", (*FlowMatchEulerConfig).linear},
 }
 
-// Names lists the schedulers, the default first.
+// Names lists the schedulers, the default first:
+//
+//   - flow_match_euler_discrete: Euler's method over sigmas that the model's
+//     config shifts, by a constant or by the size of the picture.
+//   - flow_match_heun_discrete: Heun's method of the second order, over sigmas
+//     of its own; N steps evaluate the model 2N-1 times.
+//   - linear: Euler's method over sigmas that are shifted by the size of the
+//     picture, whatever the config says, as mflux's scheduler of that name
+//     does for Z-Image.
 func Names() []string {
 	var names []string
 	for _, k := range kinds {
@@ -33,25 +42,30 @@ func Names() []string {
 // short name (euler, heun) or by its class (FlowMatchHeunDiscreteScheduler), in
 // any case. The error lists what there is.
 func Name(name string) (string, error) {
+	k, err := find(name)
+	return k.name, err
+}
+
+func find(name string) (kind, error) {
 	var known []string
 	for _, k := range kinds {
-		if name != "" && slices.ContainsFunc([]string{k.name, k.class, k.short}, func(s string) bool { return strings.EqualFold(s, name) }) {
-			return k.name, nil
+		if name != "" && (strings.EqualFold(name, k.name) || strings.EqualFold(name, k.class) || strings.EqualFold(name, k.short)) {
+			return k, nil
 		}
-		if k.short == "" {
-			known = append(known, k.name)
-		} else {
+		if k.short != "" {
 			known = append(known, k.name+" (or "+k.short+")")
+		} else {
+			known = append(known, k.name)
 		}
 	}
-	return "", fmt.Errorf("unknown scheduler %q, expected one of %s", name, strings.Join(known, ", "))
+	return kind{}, fmt.Errorf("unknown scheduler %q, expected one of %s", name, strings.Join(known, ", "))
 }
 
 // Schedule is the schedule of a scheduler by any of its names ([Name]), or of
 // the config's own class if name is empty. The sigmas are the pipeline's, one
-// for each step and not yet shifted, and mu is the shift of the picture's size
-// ([FlowMatchEulerConfig.Mu]); which of them a scheduler uses is told at its
-// own function.
+// for each step and not yet shifted ([LinearSigmas]), of which Heun's method
+// takes only the number; mu is the shift of the picture's size
+// ([FlowMatchEulerConfig.Mu]).
 func (c *FlowMatchEulerConfig) Schedule(name string, sigmas []float32, mu float64) (*Schedule, error) {
 	if name == "" {
 		name = c.ClassName
@@ -59,21 +73,16 @@ func (c *FlowMatchEulerConfig) Schedule(name string, sigmas []float32, mu float6
 	if name == "" {
 		name = kinds[0].name
 	}
-	name, err := Name(name)
+	k, err := find(name)
 	if err != nil {
 		return nil, err
 	}
-	for _, k := range kinds {
-		if k.name == name {
-			s, err := k.schedule(c, sigmas, mu)
-			if err != nil {
-				return nil, fmt.Errorf("scheduler %s: %w", name, err)
-			}
-			s.Name = name
-			return s, nil
-		}
+	s, err := k.schedule(c, sigmas, mu)
+	if err != nil {
+		return nil, fmt.Errorf("scheduler %s: %w", k.name, err)
 	}
-	panic("a name without a scheduler: " + name)
+	s.Name = k.name
+	return s, nil
 }
 
 // A Schedule is the path from noise to picture: where the model is evaluated
