@@ -317,7 +317,7 @@ func (m *Model) Generate(ctx context.Context, o Options) (*Result, error) {
 		return nil, err
 	}
 	settings := Settings{
-		Version: picture.SettingsVersion, Generator: "gomflux " + Version(), Model: m.source.Name, Revision: m.source.Revision, Class: m.Class(),
+		Version: picture.SettingsVersion, Generator: "gomflux " + Version(), Model: models.TildePath(m.source.Name), Revision: m.source.Revision, Class: m.Class(),
 		Prompt: r.Prompt, NegativePrompt: r.NegativePrompt, Seed: r.Seed, Steps: r.Steps, Guidance: r.Guidance,
 		Height: r.Height, Width: r.Width, MaxSequenceLength: r.MaxSequenceLength, Scheduler: out.Scheduler,
 		Dtype: m.Dtype(), Device: m.Device(), MLX: version,

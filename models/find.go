@@ -59,11 +59,12 @@ func Find(name string) (*Source, error) {
 		return nil, fmt.Errorf("%w: the model's name is empty", ErrNotFound)
 	}
 	preset, known := FindPreset(name)
-	s := &Source{Name: name, Folder: name}
+	folder := expandHome(name)
+	s := &Source{Name: name, Folder: folder}
 	if known {
 		s.Defaults = &preset.Defaults
 	}
-	_, err := os.Stat(name)
+	_, err := os.Stat(folder)
 	if err != nil {
 		repo := name
 		if known && strings.EqualFold(name, preset.Name) {
@@ -92,6 +93,32 @@ func Find(name string) (*Source, error) {
 		return nil, err
 	}
 	return s, nil
+}
+
+// expandHome replaces a leading ~/ by the user's home folder.
+func expandHome(name string) string {
+	rest, ok := strings.CutPrefix(name, "~/")
+	if !ok {
+		return name
+	}
+	home, err := os.UserHomeDir()
+	if err != nil {
+		return name
+	}
+	return filepath.Join(home, rest)
+}
+
+// TildePath is a path as it can be shown to others: without the home folder's
+// own name, with ~ in its place. Find takes it back.
+func TildePath(name string) string {
+	home, err := os.UserHomeDir()
+	if err != nil || home == "/" {
+		return name
+	}
+	if rest, ok := strings.CutPrefix(name, home+string(filepath.Separator)); ok {
+		return "~/" + rest
+	}
+	return name
 }
 
 // notFound is an error in its own words that is ErrNotFound.

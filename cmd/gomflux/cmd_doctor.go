@@ -14,6 +14,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/gomflux/gomflux/mlx"
+	"github.com/gomflux/gomflux/models"
 )
 
 func newDoctorCommand() *cobra.Command {
@@ -47,8 +48,8 @@ func doctor(ctx context.Context, w io.Writer) error {
 		line("tokenizer", "missing")
 		advice = append(advice, "this program cannot read prompts: build it with CGO_ENABLED=1 after make setup (make build does both)")
 	}
-	for _, name := range builtinNames() {
-		line("model", "%s, built in (%s): %s", name, bytes(size(builtins[name].files)), builtins[name].about)
+	for name, b := range models.Builtins() {
+		line("model", "%s, built in (%s): %s", name, bytes(size(b.FS)), b.About)
 	}
 	for _, name := range doctorVariables {
 		if value, set := os.LookupEnv(name); set {

@@ -7,7 +7,6 @@ import (
 	"io"
 	"math/rand/v2"
 	"os"
-	"runtime"
 	"strings"
 	"time"
 	"unicode/utf8"
@@ -15,12 +14,11 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/gomflux/gomflux"
-	"github.com/gomflux/gomflux/mlx"
 )
 
 // generateOptions are the flags of gomflux generate.
 type generateOptions struct {
-	model              string
+	modelFlags
 	prompt, promptFile string
 	negative           string
 	seed               optional[uint64]
@@ -28,7 +26,6 @@ type generateOptions struct {
 	height, width      optional[int]
 	guidance           optional[float64]
 	maxSequenceLength  optional[int]
-	dtype, device      optional[string]
 	output             string
 	overwrite          bool
 	verbose, quiet     bool
@@ -37,9 +34,7 @@ type generateOptions struct {
 func newGenerateCommand() *cobra.Command {
 	o := &generateOptions{
 		seed: seed("number"), steps: count("number"), height: count("pixels"), width: count("pixels"), guidance: scale("scale"),
-		maxSequenceLength: count("tokens"),
-		dtype:             oneOf("dtype", "float32", "bfloat16", "float16", "fp32", "bf16", "fp16"),
-		device:            oneOf("device", "cpu", "gpu"),
+		maxSequenceLength: count("tokens"), modelFlags: newModelFlags(),
 	}
 	cmd := &cobra.Command{
 		Use:   "generate [--model MODEL] --prompt TEXT",
@@ -47,9 +42,9 @@ func newGenerateCommand() *cobra.Command {
 		Long: `Generate makes a picture from a prompt and writes it to a file, whose name it
 prints on standard output. Everything else it has to say goes to standard error.
 
-The model is the name of a built-in one (` + strings.Join(builtinNames(), ", ") + `), a folder in the layout of Hugging
+The model is the name of a built-in one (shapes), a folder in the layout of Hugging
 Face diffusers with a Z-Image model, or a published model that is in the Hugging
-Face cache, by its repository (owner/name) or by a short name (` + strings.Join(presetNames(), ", ") + `).
+Face cache, by its repository (owner/name) or by a short name (z-image-turbo, z-image).
 Without --model it is ` + defaultModel + `. What is not given (steps, size, guidance)
 is as the model's makers recommend. The same seed, settings and machine make the
 same picture.
@@ -77,7 +72,7 @@ second one ends it at once.
 	}
 	f := cmd.Flags()
 	f.SortFlags = false
-	f.StringVarP(&o.model, "model", "m", "", "a built-in model (`name`: "+strings.Join(builtinNames(), ", ")+"), a model's folder, or one in the Hugging Face cache (default: "+defaultModel+")")
+	o.addModel(f)
 	f.StringVarP(&o.prompt, "prompt", "p", "", "what the picture shows (`text`); - reads standard input")
 	f.StringVar(&o.promptFile, "prompt-file", "", "a `file` with the prompt")
 	f.StringVar(&o.negative, "negative-prompt", "", "what it does not show (`text`), where the model uses guidance")
@@ -87,8 +82,7 @@ second one ends it at once.
 	f.VarP(&o.width, "width", "W", "width of the picture")
 	f.VarP(&o.guidance, "guidance", "g", "strength of classifier-free guidance; 0 is none and twice as fast")
 	f.Var(&o.maxSequenceLength, "max-sequence-length", "how long the prompt may be")
-	f.Var(&o.dtype, "dtype", "what to compute in: float32, bfloat16 or float16 (default: float32 on the CPU, bfloat16 on a GPU)")
-	f.Var(&o.device, "device", "where to compute: cpu or gpu (default: a GPU if there is one)")
+	o.addPlace(f)
 	f.StringVarP(&o.output, "output", "o", "image.png", "the `file` to write")
 	f.BoolVar(&o.overwrite, "overwrite", false, "replace the file if it is there")
 	f.BoolVarP(&o.verbose, "verbose", "v", false, "print times, memory and libraries")
@@ -105,7 +99,7 @@ func (o *generateOptions) run(ctx context.Context, stdin io.Reader, stdout, stde
 	if err := checkOutput(o.output); err != nil {
 		return coded(exitUsage, err)
 	}
-	fsys, defaults, err := findModel(o.model)
+	source, err := o.find()
 	if err != nil {
 		return err
 	}
@@ -125,9 +119,9 @@ func (o *generateOptions) run(ctx context.Context, stdin io.Reader, stdout, stde
 	}
 	show := o.display(ctx, stderr)
 	defer func() { show.close() }()
-	model, err := gomflux.OpenFS(ctx, fsys, &gomflux.OpenOptions{
-		Device: o.device.orZero(), Dtype: o.dtype.orZero(), Defaults: defaults, For: &options, Progress: show.report,
-	})
+	open := o.openOptions()
+	open.For, open.Progress = &options, show.report
+	model, err := gomflux.Open(ctx, source.Name, open)
 	if errors.Is(err, gomflux.ErrRequest) {
 		return coded(exitUsage, err)
 	}
@@ -254,34 +248,3 @@ func checkText(s string) error {
 	}
 	return nil
 }
-
-// checkLibrary opens MLX, and finds out whether the device that was asked for
-// is there.
-func (o *generateOptions) checkLibrary(ctx context.Context, stderr io.Writer) (mlx.Library, error) {
-	lib, err := mlx.Open()
-	if err != nil {
-		return lib, coded(exitLibrary, err)
-	}
-	gpu := false
-	err = mlx.Do(ctx, func() error {
-		for _, d := range mlx.Devices() {
-			gpu = gpu || d.Device == mlx.GPU
-		}
-		return nil
-	})
-	switch device := o.device.orZero(); {
-	case err != nil:
-		return lib, coded(exitLibrary, err)
-	case device == "gpu" && !gpu:
-		return lib, usageErrorf("device gpu: MLX finds no GPU here (gomflux doctor says what it finds; --device cpu always works)")
-	case slowBLAS(lib) && (device == "cpu" || !gpu):
-		fmt.Fprintln(stderr, "gomflux: warning: "+blasHint)
-	}
-	return lib, nil
-}
-
-const blasHint = "no fast BLAS library found, so the CPU is about ten times slower than it could be (install OpenBLAS; on Debian and Ubuntu: apt install libopenblas0-pthread)"
-
-// slowBLAS says whether MLX's matrix products on the CPU are done by the
-// reference BLAS. Macs bring a fast one.
-func slowBLAS(lib mlx.Library) bool { return runtime.GOOS == "linux" && lib.BLAS == "" }

@@ -1,0 +1,105 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"runtime"
+	"strings"
+
+	"github.com/spf13/pflag"
+
+	"github.com/gomflux/gomflux"
+	"github.com/gomflux/gomflux/mlx"
+	"github.com/gomflux/gomflux/models"
+	_ "github.com/gomflux/gomflux/shapes"
+)
+
+// defaultModel is what --model stands at where it is on the machine.
+const defaultModel = "z-image-turbo"
+
+// modelFlags are the flags of every command that runs a model.
+type modelFlags struct {
+	model         string
+	dtype, device optional[string]
+}
+
+func newModelFlags() modelFlags {
+	return modelFlags{
+		dtype:  oneOf("dtype", "float32", "bfloat16", "float16", "fp32", "bf16", "fp16"),
+		device: oneOf("device", "cpu", "gpu"),
+	}
+}
+
+func (m *modelFlags) addModel(f *pflag.FlagSet) {
+	f.StringVarP(&m.model, "model", "m", "", "a built-in or published model (`name`: "+strings.Join(models.Names(), ", ")+"), a folder, or owner/name in the Hugging Face cache (default: "+defaultModel+")")
+}
+
+func (m *modelFlags) addPlace(f *pflag.FlagSet) {
+	f.Var(&m.dtype, "dtype", "what to compute in: float32, bfloat16 or float16 (default: float32 on the CPU, bfloat16 on a GPU)")
+	f.Var(&m.device, "device", "where to compute: cpu or gpu (default: a GPU if there is one)")
+}
+
+// find looks for the model, as gomflux.Open will.
+func (m *modelFlags) find() (*models.Source, error) {
+	if m.model == "" {
+		s, err := models.Find(defaultModel)
+		if errors.Is(err, models.ErrNotFound) {
+			preset, _ := models.FindPreset(defaultModel)
+			return nil, usageErrorf("no model given, and the default, %s, is not on this machine (--model shapes is built in; to get the default: hf download %s; --model FOLDER takes any Z-Image model)",
+				defaultModel, preset.Repo)
+		}
+		return s, coded(exitModel, err)
+	}
+	s, err := models.Find(m.model)
+	return s, coded(exitModel, err)
+}
+
+// openOptions are the flags as gomflux.Open takes them.
+func (m *modelFlags) openOptions() *gomflux.OpenOptions {
+	return &gomflux.OpenOptions{Device: m.device.orZero(), Dtype: m.dtype.orZero()}
+}
+
+// checkLibrary opens MLX, and finds out whether the device that was asked for
+// is there.
+func (m *modelFlags) checkLibrary(ctx context.Context, stderr io.Writer) (mlx.Library, error) {
+	lib, err := mlx.Open()
+	if err != nil {
+		return lib, coded(exitLibrary, err)
+	}
+	gpu, err := hasGPU(ctx)
+	switch device := m.device.orZero(); {
+	case err != nil:
+		return lib, coded(exitLibrary, err)
+	case device == "gpu" && !gpu:
+		return lib, usageErrorf("device gpu: MLX finds no GPU here (gomflux doctor says what it finds; --device cpu always works)")
+	case slowBLAS(lib) && (device == "cpu" || !gpu):
+		fmt.Fprintln(stderr, "gomflux: warning: "+blasHint)
+	}
+	return lib, nil
+}
+
+func hasGPU(ctx context.Context) (gpu bool, err error) {
+	err = mlx.Do(ctx, func() error {
+		for _, d := range mlx.Devices() {
+			gpu = gpu || d.Device == mlx.GPU
+		}
+		return nil
+	})
+	return gpu, err
+}
+
+const blasHint = "no fast BLAS library found, so the CPU is about ten times slower than it could be (install OpenBLAS; on Debian and Ubuntu: apt install libopenblas0-pthread)"
+
+// slowBLAS says whether MLX's matrix products on the CPU are done by the
+// reference BLAS. Macs bring a fast one.
+func slowBLAS(lib mlx.Library) bool { return runtime.GOOS == "linux" && lib.BLAS == "" }
+
+// modelError gives an error of a model's run its exit code.
+func modelError(err error) error {
+	if errors.Is(err, gomflux.ErrRequest) {
+		return coded(exitUsage, err)
+	}
+	return err
+}
