@@ -8,7 +8,7 @@ export GOMFLUX_MLX = $(CURDIR)/.setup/cuda13/lib
 endif
 
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' Makefile
 
 setup: ## fetch MLX and build mlx-c and the tokenizers into .setup (MLX_BACKEND=cuda13 adds CUDA)
 	@$(SETUP)
@@ -44,6 +44,9 @@ lint: setup ## check gofmt, vet and staticcheck
 	go vet ./...
 	go run honnef.co/go/tools/cmd/staticcheck@$(STATICCHECK_VERSION) ./...
 
+docs-check: setup ## run the commands and programs of the documentation, and check its links
+	go run ./scripts/docscheck
+
 dist: setup ## pack gomflux with its libraries into dist/
 	go run ./scripts/dist
 
@@ -67,4 +70,4 @@ $(VENV)/ready: scripts/setup/score.txt
 clean: ## remove what was built; .setup stays
 	rm -rf bin dist out
 
-.PHONY: help setup build demo test race fuzz lint dist generate bench score clean
+.PHONY: help setup build demo test race fuzz lint docs-check dist generate bench score clean

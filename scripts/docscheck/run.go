@@ -1,0 +1,347 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"go/parser"
+	"go/token"
+	"log"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"syscall"
+	"time"
+)
+
+// blockTime is how long one block may take.
+const blockTime = 5 * time.Minute
+
+// placeholder is what documentation says for the path of a checkout.
+const placeholder = "/path/to/gomflux"
+
+// A runner runs code blocks in a copy of the checkout.
+type runner struct {
+	root  string // the copy
+	env   []string
+	helps map[string]string // what gomflux COMMAND --help says
+}
+
+// newRunner copies the checkout's files into dir and builds it there. .setup is
+// linked, as it is large and only read.
+func newRunner(dir string, names []string) (*runner, error) {
+	r := &runner{root: filepath.Join(dir, "gomflux"), helps: map[string]string{}}
+	for _, name := range names {
+		if err := copyFile(filepath.FromSlash(name), filepath.Join(r.root, filepath.FromSlash(name))); err != nil {
+			return nil, err
+		}
+	}
+	setup, err := filepath.Abs(".setup")
+	if err != nil {
+		return nil, err
+	}
+	if err := os.Symlink(setup, filepath.Join(r.root, ".setup")); err != nil {
+		return nil, err
+	}
+	home := filepath.Join(dir, "home")
+	if err := os.Mkdir(home, 0o777); err != nil {
+		return nil, err
+	}
+	// an empty home, so that nobody's models and settings are used, but the
+	// caches that the toolchains have there
+	caches, err := exec.Command("go", "env", "GOCACHE", "GOMODCACHE", "GOPATH").Output()
+	if err != nil {
+		return nil, fmt.Errorf("go env: %w", err)
+	}
+	c := strings.Split(string(caches), "\n")
+	cargo, rustup := os.Getenv("CARGO_HOME"), os.Getenv("RUSTUP_HOME")
+	if user, err := os.UserHomeDir(); err == nil {
+		if cargo == "" {
+			cargo = filepath.Join(user, ".cargo")
+		}
+		if rustup == "" {
+			rustup = filepath.Join(user, ".rustup")
+		}
+	}
+	for _, v := range os.Environ() {
+		name, _, _ := strings.Cut(v, "=")
+		if !slices.Contains([]string{"GOMFLUX_MLX", "HF_HOME", "HF_HUB_CACHE", "XDG_CACHE_HOME", "MAKEFLAGS", "MAKELEVEL", "MFLAGS"}, name) {
+			r.env = append(r.env, v)
+		}
+	}
+	r.env = append(r.env, "HOME="+home, "TERM=dumb", "GOCACHE="+c[0], "GOMODCACHE="+c[1], "GOPATH="+c[2],
+		"CARGO_HOME="+cargo, "RUSTUP_HOME="+rustup)
+	if out, err := r.bash(".", "make build"); err != nil {
+		return nil, fmt.Errorf("make build: %w\n%s", err, out)
+	}
+	return r, nil
+}
+
+// document runs the code of a file and returns what is wrong with it.
+func (r *runner) document(d *document) (problems []string) {
+	for _, b := range d.blocks {
+		where := fmt.Sprintf("%s:%d", d.name, b.line)
+		problem := func(format string, args ...any) {
+			problems = append(problems, where+": "+fmt.Sprintf(format, args...))
+		}
+		o, err := readMarks(b.marks)
+		if err != nil {
+			problem("%v", err)
+			continue
+		}
+		start := time.Now()
+		switch b.lang {
+		case "", "sh":
+			err = r.shell(where, b, o)
+		case "go":
+			err = r.program(where, b.text, o)
+		case "json":
+			if !json.Valid([]byte(b.text)) {
+				err = errors.New("this is not valid JSON")
+			}
+		case "text":
+			continue
+		default:
+			err = fmt.Errorf("a code block of language %q, which docs-check does not know (it knows sh, go, json and text)", b.lang)
+		}
+		if err != nil {
+			problem("%v", err)
+			continue
+		}
+		log.Printf("%s ok (%.1f s)", where, time.Since(start).Seconds())
+	}
+	for _, s := range d.spans {
+		if name, _, _ := strings.Cut(s.text, " "); name != "make" && filepath.Base(name) != "gomflux" {
+			continue
+		}
+		for _, c := range commands(s.text) {
+			if len(c.words) < 2 {
+				continue // a name
+			}
+			if err := r.examine(c.words); err != nil {
+				problems = append(problems, fmt.Sprintf("%s:%d: %v", d.name, s.line, err))
+			}
+		}
+	}
+	return problems
+}
+
+// An options is what the marks before a block ask for.
+type options struct {
+	skip     bool
+	reason   string
+	prefixes map[string]string // of lines that are not run, and why
+	in       string
+}
+
+var prefixed = regexp.MustCompile("^`([^`]+)` *(.*)$")
+
+func readMarks(marks []string) (o options, err error) {
+	o.prefixes = map[string]string{}
+	for _, m := range marks {
+		verb, rest, _ := strings.Cut(m, " ")
+		switch p := prefixed.FindStringSubmatch(rest); {
+		case verb == "skip" && p != nil && p[2] != "":
+			o.prefixes[p[1]] = p[2]
+		case verb == "skip" && p == nil && rest != "":
+			o.skip, o.reason = true, rest
+		case verb == "skip":
+			return o, fmt.Errorf("the mark %q gives no reason", m)
+		case verb == "in" && filepath.IsLocal(rest):
+			o.in = rest
+		default:
+			return o, fmt.Errorf("docs-check does not know the mark %q", m)
+		}
+	}
+	return o, nil
+}
+
+// shell runs a block of commands, but for those that are not to be run.
+func (r *runner) shell(where string, b block, o options) error {
+	used := map[string]bool{}
+	script := strings.Split(b.text, "\n")
+	for _, c := range commands(b.text) {
+		reason := o.reason
+		for prefix, why := range o.prefixes {
+			if strings.HasPrefix(script[c.line], prefix) {
+				reason, used[prefix] = why, true
+			}
+		}
+		if reason == "" {
+			continue
+		}
+		log.Printf("%s not run: %s (%s)", where, strings.Join(c.words, " "), reason)
+		if err := r.examine(c.words); err != nil {
+			return err
+		}
+		last := c.line
+		for strings.HasSuffix(script[last], `\`) {
+			script[last], last = "", last+1
+		}
+		script[c.line], script[last] = "", ""
+	}
+	for prefix := range o.prefixes {
+		if !used[prefix] {
+			return fmt.Errorf("no line starts with %q, which a mark says is not run", prefix)
+		}
+	}
+	if o.skip {
+		return nil
+	}
+	dir := o.in
+	if dir == programFolder {
+		// what its reader would have: the program and no module yet
+		for _, name := range []string{"go.mod", "go.sum"} {
+			if err := os.Remove(filepath.Join(r.root, dir, name)); err != nil {
+				return fmt.Errorf("no program comes before this: %w", err)
+			}
+		}
+	}
+	if out, err := r.bash(dir, strings.Join(script, "\n")); err != nil {
+		return fmt.Errorf("%w\n%s", err, out)
+	}
+	return nil
+}
+
+// programFolder is where Go programs are put. It is a module of its own.
+const programFolder = "program"
+
+// program compiles a Go program and, unless it is not to be run, runs it.
+func (r *runner) program(where, text string, o options) error {
+	f, err := parser.ParseFile(token.NewFileSet(), "main.go", text, parser.PackageClauseOnly)
+	if err != nil || f.Name.Name != "main" {
+		return errors.New("this is not a whole Go program (package main)")
+	}
+	dir := filepath.Join(r.root, programFolder)
+	if err := os.MkdirAll(dir, 0o777); err != nil {
+		return err
+	}
+	mod, err := os.ReadFile(filepath.Join(r.root, "go.mod"))
+	if err != nil {
+		return err
+	}
+	module, requirements, _ := strings.Cut(strings.TrimPrefix(string(mod), "module "), "\n")
+	requirements = fmt.Sprintf("module program\n%s\nrequire %s v0.0.0\nreplace %[2]s => ..\n", requirements, module)
+	sum, err := os.ReadFile(filepath.Join(r.root, "go.sum"))
+	if err != nil {
+		return err
+	}
+	for name, text := range map[string]string{"main.go": text, "go.mod": requirements, "go.sum": string(sum)} {
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o666); err != nil {
+			return err
+		}
+	}
+	script := "go vet . && go build -o program ."
+	if o.skip {
+		log.Printf("%s compiled and not run (%s)", where, o.reason)
+	} else {
+		script += " && GOMFLUX_MLX=../.setup/lib ./program"
+	}
+	if out, err := r.bash(programFolder, script); err != nil {
+		return fmt.Errorf("%w\n%s", err, out)
+	}
+	return nil
+}
+
+// bash runs a script in a folder of the copy and returns the end of what it
+// says.
+func (r *runner) bash(dir, script string) (string, error) {
+	ctx, cancel := context.WithTimeout(context.Background(), blockTime)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, "bash", "-euo", "pipefail", "-c", strings.ReplaceAll(script, placeholder, r.root))
+	cmd.Dir = filepath.Join(r.root, dir)
+	cmd.Env = r.env
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // so that its children end with it
+	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
+	out, err := cmd.CombinedOutput()
+	if ctx.Err() != nil {
+		err = fmt.Errorf("took longer than %v", blockTime)
+	}
+	const most = 4000
+	return string(out[max(0, len(out)-most):]), err
+}
+
+// examine checks a command that is not run as far as that can be done.
+func (r *runner) examine(words []string) error {
+	switch {
+	case words[0] == "make":
+		if out, err := r.bash(".", "make -n "+quote(words[1:])); err != nil {
+			return fmt.Errorf("%s: %s", strings.Join(words, " "), strings.TrimSpace(out))
+		}
+	case filepath.Base(words[0]) == "gomflux":
+		return r.examineFlags(words[1:])
+	case words[0] == "go" && len(words) > 2 && words[1] == "run" && strings.HasPrefix(words[2], "./"):
+		if out, err := r.bash(".", "go list "+quote(words[2:3])); err != nil {
+			return fmt.Errorf("%s: %s", strings.Join(words, " "), strings.TrimSpace(out))
+		}
+	case strings.Contains(words[0], "/"):
+		if _, err := os.Stat(filepath.Join(r.root, strings.ReplaceAll(words[0], placeholder, "."))); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+var flagName = regexp.MustCompile(`^(--[a-z][a-z0-9-]*|-[A-Za-z])(=.*)?$`)
+
+// examineFlags looks for the command and for each flag in its help.
+func (r *runner) examineFlags(args []string) error {
+	var name []string
+	if len(args) > 0 && !strings.HasPrefix(args[0], "-") {
+		name = args[:1]
+	}
+	key := strings.Join(name, " ")
+	help, ok := r.helps[key]
+	if !ok {
+		out, err := r.bash(".", "bin/gomflux "+quote(append(slices.Clip(name), "--help")))
+		if err != nil {
+			return fmt.Errorf("gomflux %s --help: %w: %s", key, err, strings.TrimSpace(out))
+		}
+		help, r.helps[key] = out, out
+	}
+	for _, arg := range args {
+		m := flagName.FindStringSubmatch(arg)
+		if m == nil {
+			continue
+		}
+		if !regexp.MustCompile(`(?m)(^|[\s,])` + m[1] + `([\s,=]|$)`).MatchString(help) {
+			return fmt.Errorf("gomflux %s has no flag %s", key, m[1])
+		}
+	}
+	return nil
+}
+
+// quote makes words safe for the shell.
+func quote(words []string) string {
+	var quoted []string
+	for _, w := range words {
+		quoted = append(quoted, "'"+strings.ReplaceAll(w, "'", `'\''`)+"'")
+	}
+	return strings.Join(quoted, " ")
+}
+
+func copyFile(from, to string) error {
+	if err := os.MkdirAll(filepath.Dir(to), 0o777); err != nil {
+		return err
+	}
+	info, err := os.Lstat(from)
+	if err != nil {
+		return err
+	}
+	if info.Mode()&os.ModeSymlink != 0 {
+		target, err := os.Readlink(from)
+		if err != nil {
+			return err
+		}
+		return os.Symlink(target, to)
+	}
+	data, err := os.ReadFile(from)
+	if err != nil {
+		return err
+	}
+	return os.WriteFile(to, data, info.Mode().Perm()|0o200)
+}
