@@ -31,6 +31,18 @@ type fit struct {
 	cols, rows int
 }
 
+// fit is fitInto for what the terminal's protocol can draw. Sixels come in bands
+// of 6 pixels, and some terminals count the last one in full: it must not reach
+// into one more line.
+func (t *Terminal) fit(picture, cell image.Point, cols, rows, most int) fit {
+	f := fitInto(picture, cell, cols, rows, most)
+	height := f.pixels.Y
+	if down := height - height%6; t.protocol == Sixel && down > 0 && height != down && down+6 > f.rows*cell.Y {
+		f.pixels = image.Pt(max(1, (f.pixels.X*down+height/2)/height), down)
+	}
+	return f
+}
+
 // fitInto scales a picture to at most cols x rows cells and its longer side to
 // at most most pixels, with its aspect kept.
 func fitInto(picture, cell image.Point, cols, rows, most int) fit {
@@ -56,7 +68,7 @@ func (t *Terminal) Show(picture image.Image) error {
 	}
 	pixels := picture.Bounds().Size()
 	most := min(maxPixels, max(pixels.X, pixels.Y, previewRows*cell.Y))
-	f := fitInto(pixels, cell, size.cols, rows, most)
+	f := t.fit(pixels, cell, size.cols, rows, most)
 	shown, err := t.encode(picture, f, 0)
 	if err != nil {
 		return err
@@ -97,7 +109,7 @@ func (p *Preview) Draw(picture image.Image) (string, error) {
 	if rows < leastRows || size.cols < 1 {
 		return p.Clear(), nil
 	}
-	f := fitInto(picture.Bounds().Size(), cell, size.cols, rows, maxPixels)
+	f := t.fit(picture.Bounds().Size(), cell, size.cols, rows, maxPixels)
 	start := ""
 	if p.rows != f.rows || p.size != size {
 		// the screen may look different now: as if nothing had been there
@@ -124,8 +136,9 @@ func (p *Preview) Clear() string {
 	return fmt.Sprintf("\r\x1b[%dA\x1b[J", rows) + p.terminal.forget(id)
 }
 
-// reserve makes empty lines, which scrolls the screen if need be.
-func reserve(rows int) string { return "\r" + strings.Repeat("\n", rows) }
+// reserve makes empty lines and one below, which scrolls the screen if need be:
+// nothing that is drawn there may do that.
+func reserve(rows int) string { return "\r" + strings.Repeat("\n", rows+1) + "\x1b[1A" }
 
 // above puts what is shown rows lines higher than the cursor, wherever that is
 // left by it, and moves the cursor back.
@@ -163,10 +176,11 @@ const kittyChunk = 4096
 // since cells have not exactly the aspect of the picture. No answers (q), and
 // the cursor stays (C).
 func encodeKitty(w io.Writer, picture image.Image, f fit, knownCell bool, id uint32) error {
-	data, err := pngBase64(picture)
+	file, err := encodePNG(picture)
 	if err != nil {
 		return err
 	}
+	data := base64.StdEncoding.EncodeToString(file)
 	keys := "a=T,f=100,q=2,C=1"
 	if id != 0 {
 		keys += fmt.Sprintf(",i=%d,p=1", id)
@@ -200,12 +214,12 @@ func randomID() func() uint32 {
 }
 
 func encodeITerm2(w io.Writer, picture image.Image, f fit) error {
-	data, err := pngBase64(picture)
+	file, err := encodePNG(picture)
 	if err != nil {
 		return err
 	}
 	_, err = fmt.Fprintf(w, "\x1b]1337;File=inline=1;size=%d;width=%d;height=%d;preserveAspectRatio=1:%s\a",
-		base64.StdEncoding.DecodedLen(len(data)), f.cols, f.rows, data)
+		len(file), f.cols, f.rows, base64.StdEncoding.EncodeToString(file))
 	return err
 }
 
@@ -220,11 +234,9 @@ func encodeSixel(w io.Writer, picture image.Image, colors int) error {
 	return e.Encode(picture)
 }
 
-func pngBase64(picture image.Image) (string, error) {
+func encodePNG(picture image.Image) ([]byte, error) {
 	var b bytes.Buffer
 	encoder := png.Encoder{CompressionLevel: png.BestSpeed}
-	if err := encoder.Encode(&b, picture); err != nil {
-		return "", err
-	}
-	return base64.StdEncoding.EncodeToString(b.Bytes()), nil
+	err := encoder.Encode(&b, picture)
+	return b.Bytes(), err
 }
