@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 )
 
@@ -41,6 +42,57 @@ func Cache() (string, error) {
 	return filepath.Join(home, ".cache", "huggingface", "hub"), nil
 }
 
+// folderPrefix begins the names of the cache's folders of models, which go on
+// with owner--name.
+const folderPrefix = "models--"
+
+// A Repo is a repository of a model in the cache.
+type Repo struct {
+	Name     string // owner/name
+	Snapshot string // the folder that Find returns; "" with Err
+	Err      error  // why Find finds none
+	// Unfinished are the files whose download was begun and has not ended, by
+	// path. What they will be is not recorded.
+	Unfinished []string
+}
+
+// List returns the repositories of models in the cache, by name. A cache that
+// is not there has none. What Find does not take, such as the names without an
+// owner that there once were, is left out.
+func List() ([]Repo, error) {
+	cache, err := Cache()
+	if err != nil {
+		return nil, err
+	}
+	entries, err := os.ReadDir(cache)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("cannot list the Hugging Face cache: %w", err)
+	}
+	var repos []Repo
+	for _, e := range entries {
+		name, ok := strings.CutPrefix(e.Name(), folderPrefix)
+		name = strings.Replace(name, "--", "/", 1)
+		if !ok || !IsRepo(name) {
+			continue
+		}
+		r := Repo{Name: name}
+		r.Snapshot, r.Err = Find(name)
+		blobs := filepath.Join(cache, e.Name(), "blobs")
+		files, _ := os.ReadDir(blobs) // a cache without links has none
+		for _, f := range files {
+			if strings.HasSuffix(f.Name(), ".incomplete") {
+				r.Unfinished = append(r.Unfinished, filepath.Join(blobs, f.Name()))
+			}
+		}
+		repos = append(repos, r)
+	}
+	slices.SortFunc(repos, func(a, b Repo) int { return strings.Compare(a.Name, b.Name) })
+	return repos, nil
+}
+
 // Find returns the folder of a repository's snapshot in the cache: that of its
 // main branch or, where no branch is recorded, the only one there is.
 func Find(repo string) (string, error) {
@@ -51,7 +103,7 @@ func Find(repo string) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	dir := filepath.Join(cache, "models--"+strings.ReplaceAll(repo, "/", "--"))
+	dir := filepath.Join(cache, folderPrefix+strings.ReplaceAll(repo, "/", "--"))
 	snapshots := filepath.Join(dir, "snapshots")
 	commit, err := os.ReadFile(filepath.Join(dir, "refs", "main"))
 	switch {

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -64,6 +65,74 @@ func TestFind(t *testing.T) {
 		case errors.Is(err, hub.ErrNotCached) != test.missing:
 			t.Errorf("%s: error %v, not cached: %v", test.repo, err, test.missing)
 		}
+	}
+}
+
+func TestList(t *testing.T) {
+	dir := cache(t, map[string]string{
+		"models--b--whole/refs/main":                     "c1",
+		"models--b--whole/snapshots/c1/model_index.json": "{}",
+		"models--b--whole/blobs/abc":                     "{}",
+		"models--a--begun/refs/main":                     "c9",
+		"models--a--begun/blobs/def.incomplete":          "{",
+		"models--a--begun/blobs/abc.0123.incomplete":     "{",
+		"models--a--b-c/snapshots/c7/model_index.json":   "{}",
+		"models--gpt2/snapshots/c7/config.json":          "{}", // from before names had owners
+		"models--a--b--c/blobs/x":                        "",
+		"datasets--a--b/snapshots/c1/x":                  "",
+		"models----/x":                                   "",
+		"models--a--..--x/x":                             "",
+		"version.txt":                                    "1",
+	})
+	type repo struct {
+		name, snapshot string
+		unfinished     int
+		cached         bool
+	}
+	want := []repo{
+		{name: "a/b--c"},
+		{name: "a/b-c", snapshot: "models--a--b-c/snapshots/c7", cached: true},
+		{name: "a/begun", unfinished: 2},
+		{name: "b/whole", snapshot: "models--b--whole/snapshots/c1", cached: true},
+	}
+	repos, err := hub.List()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var got []repo
+	for _, r := range repos {
+		if r.Snapshot != "" {
+			if r.Snapshot, err = filepath.Rel(dir, r.Snapshot); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if r.Err != nil && !errors.Is(r.Err, hub.ErrNotCached) {
+			t.Errorf("%s: error %v", r.Name, r.Err)
+		}
+		for _, file := range r.Unfinished {
+			if _, err := os.Stat(file); err != nil {
+				t.Errorf("%s: %v", r.Name, err)
+			}
+		}
+		got = append(got, repo{r.Name, r.Snapshot, len(r.Unfinished), r.Err == nil})
+	}
+	if !slices.Equal(got, want) {
+		t.Errorf("listed %v, expected %v", got, want)
+	}
+}
+
+func TestListNothing(t *testing.T) {
+	t.Setenv("HF_HUB_CACHE", filepath.Join(t.TempDir(), "nowhere"))
+	if repos, err := hub.List(); err != nil || len(repos) > 0 {
+		t.Errorf("no cache: %v, %v", repos, err)
+	}
+	file := filepath.Join(t.TempDir(), "file")
+	if err := os.WriteFile(file, nil, 0o666); err != nil {
+		t.Fatal(err)
+	}
+	t.Setenv("HF_HUB_CACHE", file)
+	if repos, err := hub.List(); err == nil || !strings.Contains(err.Error(), file) {
+		t.Errorf("a file: %v, %v", repos, err)
 	}
 }
 
