@@ -51,7 +51,7 @@ func newDisplay(ctx context.Context, w io.Writer, pictures ...*termpic.Terminal)
 	d.stop = context.AfterFunc(ctx, func() {
 		d.clearPicture(bars)
 		// the terminal has written ^C into the line
-		fmt.Fprint(bars, "\r\x1b[J", "stopping as soon as what is being computed is done (Ctrl-C again ends it at once)\n")
+		fmt.Fprint(bars, "\r\x1b[J", "stopping when what is being computed is done (Ctrl-C again stops at once)\n")
 	})
 	return d
 }
@@ -184,6 +184,9 @@ func (c *stepClock) perStep() time.Duration {
 }
 
 func (c *stepClock) text(now time.Time) string {
+	if c.first.IsZero() {
+		return ""
+	}
 	per := c.perStep()
 	if per == 0 {
 		return fmt.Sprintf("%.0f s", now.Sub(c.first).Seconds())
