@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"bytes"
 	"crypto/sha256"
+	"encoding/binary"
 	"encoding/hex"
 	"errors"
 	"fmt"
@@ -43,12 +44,18 @@ type Picture struct {
 // values are rounded to 8 bits. Colour profiles are passed over.
 //
 // Pictures of more than MaxPixels, animations, and other formats are errors.
-func Decode(r io.Reader) (*Picture, error) {
+func Decode(r io.Reader) (*Picture, error) { return decode(r, MaxPixels) }
+
+func decode(r io.Reader, maxPixels int64) (*Picture, error) {
 	data, format, err := readAll(r, false)
 	if err != nil {
 		return nil, err
 	}
-	if animated(format, data) {
+	animated, orientation, err := inspect(format, data)
+	if err != nil {
+		return nil, damaged(format, err)
+	}
+	if animated {
 		return nil, fmt.Errorf("is an animated %v picture (save one frame of it as a still picture)", format)
 	}
 	config, err := decoders[format].config(bytes.NewReader(data))
@@ -58,9 +65,9 @@ func Decode(r io.Reader) (*Picture, error) {
 	if config.Width <= 0 || config.Height <= 0 {
 		return nil, fmt.Errorf("the %v picture has %dx%d pixels", format, config.Width, config.Height)
 	}
-	if pixels := int64(config.Width) * int64(config.Height); pixels > MaxPixels {
-		return nil, fmt.Errorf("has %dx%d pixels, %d million; the limit is %d million (make it smaller first)",
-			config.Width, config.Height, pixels/1e6, int64(MaxPixels/1e6))
+	if pixels := int64(config.Width) * int64(config.Height); pixels > maxPixels {
+		return nil, fmt.Errorf("has %dx%d pixels; the limit is %d million in all (make it smaller first)",
+			config.Width, config.Height, maxPixels/1e6)
 	}
 	img, err := decoders[format].decode(bytes.NewReader(data))
 	if err != nil {
@@ -68,7 +75,7 @@ func Decode(r io.Reader) (*Picture, error) {
 	}
 	sum := sha256.Sum256(data)
 	return &Picture{
-		Image:  orient(opaque(img, format), orientation(format, data)),
+		Image:  orient(opaque(img, format), orientation),
 		Format: format,
 		SHA256: hex.EncodeToString(sum[:]),
 	}, nil
@@ -80,12 +87,12 @@ func ReadFile(name string) (*Picture, error) { return readFile(name, Decode) }
 func readFile[T any](name string, read func(io.Reader) (T, error)) (none T, err error) {
 	f, err := os.Open(name)
 	if err != nil {
-		return none, fmt.Errorf("picture %s: %w", name, bare(err))
+		return none, fmt.Errorf("%s: %w", name, bare(err))
 	}
 	defer f.Close()
 	v, err := read(f)
 	if err != nil {
-		return none, fmt.Errorf("picture %s: %w", name, bare(err))
+		return none, fmt.Errorf("%s: %w", name, bare(err))
 	}
 	return v, nil
 }
@@ -182,55 +189,47 @@ func unknownFormat(head []byte) error {
 	if name == "" {
 		return errors.New("is not a PNG, JPEG or WebP picture")
 	}
-	return fmt.Errorf("is a %s picture, a format that is not read (convert it to PNG, JPEG or WebP)", name)
+	return fmt.Errorf("is in the format %s, which is not read (convert it to PNG, JPEG or WebP)", name)
 }
 
-// animated reports whether a file has several frames.
-func animated(format Format, data []byte) (yes bool) {
-	switch format {
-	case PNG:
-		pngChunks(data, func(kind string, body []byte, _ func() error) error {
-			yes = yes || kind == "acTL" && len(body) >= 4
-			return nil
-		})
-	case WebP:
-		webpChunks(data, func(kind string, body []byte) {
-			yes = yes || kind == "ANIM" || kind == "ANMF"
-		})
-	}
-	return yes
-}
-
-// orientation returns EXIF's orientation of a file, 1 if it has none.
-func orientation(format Format, data []byte) int {
-	o := 1
+// inspect walks a file for what the decoders do not tell: whether it has several
+// frames, and EXIF's orientation, 1 if it has none. It finds files that are cut
+// off after their pixels.
+func inspect(format Format, data []byte) (animated bool, orientation int, err error) {
+	orientation = 1
 	see := func(exif []byte) {
-		if o == 1 {
-			o, _ = parseEXIF(exif)
+		if orientation == 1 {
+			orientation, _ = parseEXIF(exif)
 		}
 	}
-	switch format { // a file that is broken further on has been decoded all the same
+	switch format {
 	case PNG:
-		pngChunks(data, func(kind string, body []byte, _ func() error) error {
-			if kind == "eXIf" {
+		err = pngChunks(data, func(kind string, body []byte, _ func() error) error {
+			switch {
+			case kind == "acTL" && len(body) >= 4 && binary.BigEndian.Uint32(body) != 1:
+				animated = true
+			case kind == "eXIf":
 				see(body)
 			}
 			return nil
 		})
 	case JPEG:
-		jpegSegments(data, func(marker byte, body []byte) {
-			if marker == markerAPP1 && bytes.HasPrefix(body, []byte("Exif\x00\x00")) {
+		err = jpegSegments(data, func(marker byte, body []byte) {
+			if marker == markerAPP1 && bytes.HasPrefix(body, []byte(exifPrefix)) {
 				see(body)
 			}
 		})
 	case WebP:
-		webpChunks(data, func(kind string, body []byte) {
-			if kind == "EXIF" {
+		err = webpChunks(data, func(kind string, body []byte) {
+			switch kind {
+			case "ANIM", "ANMF":
+				animated = true
+			case "EXIF":
 				see(body)
 			}
 		})
 	}
-	return o
+	return animated, orientation, err
 }
 
 // orient turns a picture as EXIF's orientation says: 1 is as it is, 2 to 4 are

@@ -15,12 +15,15 @@ const (
 	tagUserComment = 0x9286
 )
 
+// exifPrefix is what JPEG's EXIF segments start with.
+const exifPrefix = "Exif\x00\x00"
+
 // parseEXIF reads the orientation (1 to 8, see orient) and the user comment of
 // an EXIF block, a TIFF structure that may have the prefix of JPEG's segments.
 // What is broken in it counts as absent, as it does for picture viewers.
 func parseEXIF(data []byte) (orientation int, comment string) {
 	orientation = 1
-	data = bytes.TrimPrefix(data, []byte("Exif\x00\x00"))
+	data = bytes.TrimPrefix(data, []byte(exifPrefix))
 	if len(data) < 8 {
 		return orientation, ""
 	}
@@ -113,28 +116,24 @@ func userComment(value []byte, order binary.ByteOrder) string {
 }
 
 // utf16String decodes UTF-16. Writers disagree on whether its byte order is big
-// endian, that of the block or told by a mark, so the order is taken in which
-// more characters are of the first 256.
+// endian, that of the block, or told by a mark, so without one the order counts
+// in which there is what a parameters text has.
 func utf16String(text []byte, order binary.ByteOrder) string {
-	var low [2]int
-	for i := 0; i+1 < len(text); i += 2 {
-		if text[i] == 0 {
-			low[0]++
-		}
-		if text[i+1] == 0 {
-			low[1]++
-		}
-	}
 	switch {
 	case bytes.HasPrefix(text, []byte{0xfe, 0xff}):
-		order, text = binary.BigEndian, text[2:]
+		return decodeUTF16(text[2:], binary.BigEndian)
 	case bytes.HasPrefix(text, []byte{0xff, 0xfe}):
-		order, text = binary.LittleEndian, text[2:]
-	case low[0] > low[1]:
-		order = binary.BigEndian
-	case low[0] < low[1]:
-		order = binary.LittleEndian
+		return decodeUTF16(text[2:], binary.LittleEndian)
 	}
+	for _, o := range []binary.ByteOrder{binary.BigEndian, binary.LittleEndian} {
+		if s := decodeUTF16(text, o); strings.Contains(s, "Steps:") {
+			return s
+		}
+	}
+	return decodeUTF16(text, order)
+}
+
+func decodeUTF16(text []byte, order binary.ByteOrder) string {
 	units := make([]uint16, len(text)/2)
 	for i := range units {
 		units[i] = order.Uint16(text[2*i:])

@@ -73,7 +73,7 @@ func appendJPEGSettings(b []byte, s *Settings) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	if exif := appendEXIF([]byte("Exif\x00\x00"), s.parameters()); len(exif) <= maxSegment {
+	if exif := appendEXIF([]byte(exifPrefix), s.parameters()); len(exif) <= maxSegment {
 		b = appendSegment(b, markerAPP1, exif)
 	}
 	for len(text) > 0 {
@@ -95,7 +95,7 @@ func jpegTexts(data []byte) (t texts, err error) {
 	var comment []byte
 	err = jpegSegments(data, func(marker byte, body []byte) {
 		switch {
-		case marker == markerAPP1 && t.comment == "" && bytes.HasPrefix(body, []byte("Exif\x00\x00")):
+		case marker == markerAPP1 && t.comment == "" && bytes.HasPrefix(body, []byte(exifPrefix)):
 			_, t.comment = parseEXIF(body)
 		case marker == markerCOM && len(comment) <= maxText && (comment != nil || bytes.HasPrefix(body, []byte(commentStart))):
 			comment = append(comment, body...)

@@ -45,7 +45,7 @@ func printable(text string) string {
 // quoteValue writes a value as a JSON string where it could not be told from
 // what follows it otherwise.
 func quoteValue(value string) string {
-	if !strings.ContainsAny(value, ",:\n\"") {
+	if !strings.ContainsAny(value, ",:\n\"") && value == strings.TrimSpace(value) {
 		return printable(value)
 	}
 	quoted, err := marshalJSON(value, "")

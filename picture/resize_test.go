@@ -44,7 +44,7 @@ func worst(t *testing.T, got, want *image.RGBA) int {
 func TestResizeIsPillows(t *testing.T) {
 	for _, label := range []string{"noise", "smooth"} {
 		src := readPNG(t, filepath.Join("testdata", label+".png"))
-		names, err := filepath.Glob(filepath.Join("testdata", "want", label+"-*.png"))
+		names, err := filepath.Glob(filepath.Join("testdata", "want", label+"-*[0-9]x*[0-9].png"))
 		if err != nil || len(names) != 6 {
 			t.Fatalf("found %d references of %s: %v", len(names), label, err)
 		}
@@ -77,5 +77,31 @@ func TestResizePart(t *testing.T) {
 	}
 	if d := worst(t, Resize(alone, 35, 27), alone); d != 0 {
 		t.Errorf("the same size: off by up to %d levels", d)
+	}
+}
+
+// One colour stays one colour, whatever the sizes.
+func TestResizeColour(t *testing.T) {
+	sizes := []int{1, 2, 3, 7, 64}
+	for _, w := range sizes {
+		for _, h := range sizes {
+			src := image.NewRGBA(image.Rect(0, 0, w, h))
+			for i := range src.Pix {
+				src.Pix[i] = []uint8{0, 255, 77, 255}[i%4]
+			}
+			for _, width := range sizes {
+				for _, height := range sizes {
+					got := Resize(src, width, height)
+					if got.Rect.Dx() != width || got.Rect.Dy() != height {
+						t.Fatalf("size %v, want %dx%d", got.Rect.Size(), width, height)
+					}
+					for i, v := range got.Pix {
+						if v != src.Pix[i%4] {
+							t.Fatalf("%dx%d to %dx%d: value %d is %d", w, h, width, height, i, v)
+						}
+					}
+				}
+			}
+		}
 	}
 }

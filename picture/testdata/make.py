@@ -57,17 +57,39 @@ save(grey, "grey.png")
 save(la, "la.png")
 save(rgb.quantize(16), "palette.png")
 save(rgb.quantize(16), "palette-transparent.png", transparency=bytes([0, 128, 255, 7]))
+save(rgb, "rgb-transparent.png", transparency=(255, 0, 0))
+save(grey, "grey-transparent.png", transparency=grey.getpixel((4, 4)))
 save(rgb.convert("1"), "bit.png")
+save(noise, "noise-lossy.webp", quality=90)
 save(rgb, "rgb.jpg", quality=90, subsampling=0)
 save(rgb, "rgb-420.jpg", quality=90, subsampling=2)
 save(rgb, "rgb-422.jpg", quality=90, subsampling=1)
+jpeg422 = (here / "rgb-422.jpg").read_bytes()
+# luma of 2x1 made 1x2: another picture, with as many blocks in the same order
+assert jpeg422.count(b"\x03\x01\x21\x00\x02\x11\x01\x03\x11\x01") == 1
+(here / "rgb-440.jpg").write_bytes(jpeg422.replace(b"\x03\x01\x21\x00", b"\x03\x01\x12\x00"))
+save(noise, "noise-420.jpg", quality=90, subsampling=2)
+save(rgb, "components-rgb.jpg", quality=90, keep_rgb=True)
+save(rgb.crop((0, 0, 3, 3)), "narrow-420.jpg", quality=90, subsampling=2)
 save(rgb, "progressive.jpg", quality=90, subsampling=0, progressive=True)
 save(grey, "grey.jpg", quality=90)
 save(rgb.convert("CMYK"), "cmyk.jpg", quality=95)
+cmyk = (here / "cmyk.jpg").read_bytes()
+# the transform byte of Adobe's marker: 0 is CMYK, 2 is YCCK
+adobe = cmyk.index(b"Adobe\0") + 11
+assert cmyk[adobe] == 0
+(here / "ycck.jpg").write_bytes(cmyk[:adobe] + b"\2" + cmyk[adobe + 1 :])
 save(rgb, "lossless.webp", lossless=True)
 save(rgba, "lossless-rgba.webp", lossless=True, exact=True)
 save(rgb, "lossy.webp", quality=90)
 save(rgba, "lossy-rgba.webp", quality=90, exact=True)
+(here / "refused").mkdir(exist_ok=True)
+for extension in ("gif", "tiff", "bmp", "avif", "jp2"):
+    save(rgb, f"refused/still.{extension}")
+for extension in ("gif", "png", "webp"):
+    save(rgb, f"refused/animation.{extension}", save_all=True, append_images=[rgb.rotate(180)], duration=100)
+adobe = cmyk.index(b"\xff\xee")
+(here / "refused/cmyk.jpg").write_bytes(cmyk[:adobe] + cmyk[adobe + 16 :])  # without Adobe's marker
 for o in range(1, 9):
     exif = Image.Exif()
     exif[0x0112] = o
@@ -76,5 +98,5 @@ for o in range(1, 9):
         save(rgb, "orientation-6.jpg", exif=exif, quality=90, subsampling=0)
         save(rgb, "orientation-6.webp", exif=exif, lossless=True)
 for path in sorted(here.iterdir()):
-    if path.suffix in (".png", ".jpg", ".webp") and path.stem not in ("noise", "smooth"):
+    if path.suffix in (".png", ".jpg", ".webp") and path.stem not in ("noise", "smooth", "gomflux", "mflux"):
         reference(path.name)

@@ -1,0 +1,355 @@
+package picture
+
+import (
+	"bytes"
+	"compress/zlib"
+	"encoding/binary"
+	"errors"
+	"path/filepath"
+	"reflect"
+	"strings"
+	"testing"
+	"unicode/utf16"
+)
+
+// mflux 0.24.0's own writer made these files.
+func TestMfluxFiles(t *testing.T) {
+	want := Settings{
+		Generator: "mflux 0.24.0", Model: "Tongyi-MAI/Z-Image-Turbo", Prompt: "a cat, on a “mat”\nNegative prompt: none",
+		NegativePrompt: "blurry, ugly", Seed: 42, Steps: 9, Height: 2, Width: 3, Dtype: "bfloat16",
+		Image: &SourceImage{Path: "in.png"}, ImageStrength: 0.4, Seconds: 12.35,
+	}
+	for _, name := range []string{"mflux.png", "mflux.jpg", "mflux.webp", "mflux.metadata.json"} {
+		f, err := ReadSettingsFile(filepath.Join("testdata", name))
+		if err != nil {
+			t.Error(err)
+			continue
+		}
+		if f.Source != SourceMflux || !reflect.DeepEqual(f.Settings, want) {
+			t.Errorf("%s: got %s settings %+v, want %+v", name, f.Source, f.Settings, want)
+		}
+		if f.Has("guidance") || !f.Has("seed") || !bytes.Contains(f.JSON, []byte(`"quantize"`)) {
+			t.Errorf("%s: fields %v, JSON %s", name, f.Fields, f.JSON)
+		}
+	}
+}
+
+func TestMfluxJSON(t *testing.T) {
+	for text, want := range map[string]Settings{
+		`{"mflux_version":"0.9.0","model":"z-image","model_path":"/models/z","guidance":3.5}`: {Generator: "mflux 0.9.0", Model: "/models/z", Guidance: 3.5},
+		`{"mflux_version":null,"image_paths":["a.png"],"scheduler":"linear"}`:                 {Generator: "mflux ", Image: &SourceImage{Path: "a.png"}, Scheduler: "linear"},
+		`{"mflux_version":"1","image_paths":["a.png","b.png"],"revision":7}`:                  {Generator: "mflux 1"},
+	} {
+		f, err := ReadSettings(strings.NewReader(text))
+		if err != nil {
+			t.Errorf("%s: %v", text, err)
+			continue
+		}
+		if !reflect.DeepEqual(f.Settings, want) {
+			t.Errorf("%s: got %+v", text, f.Settings)
+		}
+	}
+	for text, want := range map[string]string{
+		`{"mflux_version":1}`:                      "settings of mflux: mflux_version: expected a string, found 1",
+		`{"mflux_version":"1","seed":-1}`:          "seed: expected",
+		`{"mflux_version":"1","image_paths":"a"}`:  "image_paths: expected strings",
+		`{"mflux_version":"1","image_path":[]}`:    "image_path: expected a string",
+		`{"mflux_version":"1","precision":{}}`:     "precision: expected a string",
+		`{"mflux_version":"1","model_path":false}`: "model_path: expected a string",
+	} {
+		if _, err := ReadSettings(strings.NewReader(text)); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: got error %v", text, err)
+		}
+	}
+}
+
+func TestParseParameters(t *testing.T) {
+	for _, c := range []struct {
+		name, text string
+		want       Settings
+		fields     string
+	}{
+		{
+			"web UI",
+			"a cat,\r\nsitting\r\nNegative prompt: dog,\r\nbird\r\nSteps: 20, Sampler: DPM++ 2M, Schedule type: Karras, CFG scale: 7.5, Seed: 965400086, " +
+				"Size: 512x768, Model hash: 45dee52b, Model: v1-5-pruned, Lora hashes: \"a: 12, b: 34\", Version: v1.10.1",
+			Settings{
+				Generator: "v1.10.1", Model: "v1-5-pruned", Prompt: "a cat,\nsitting", NegativePrompt: "dog,\nbird",
+				Seed: 965400086, Steps: 20, Guidance: 7.5, Height: 768, Width: 512,
+			},
+			"generator model prompt negative_prompt seed steps guidance height width",
+		},
+		{
+			"Forge, with lines after it",
+			"a cat\nSteps: 4, Sampler: Euler, Schedule type: Simple, CFG scale: 1, Distilled CFG Scale: 3.5, Seed: 1, Size: 896x1152, Model: \"flux: dev\", Version: f2.0.1\nTemplate: a {cat|dog}",
+			Settings{Generator: "f2.0.1", Model: "flux: dev", Prompt: "a cat", Seed: 1, Steps: 4, Guidance: 1, Height: 1152, Width: 896},
+			"generator model prompt seed steps guidance height width",
+		},
+		{
+			"stable-diffusion.cpp",
+			"a cat\nNegative prompt: \nSteps: 8, CFG scale: 1.000000, Guidance: 3.500000, Eta: 0.000000, Seed: 42, Size: 64x32, Model: z.gguf, RNG: cuda, Sampler: euler, Version: stable-diffusion.cpp",
+			Settings{Generator: "stable-diffusion.cpp", Model: "z.gguf", Prompt: "a cat", Seed: 42, Steps: 8, Guidance: 1, Height: 32, Width: 64},
+			"generator model prompt seed steps guidance height width",
+		},
+		{
+			"a settings line inside of the prompt, and a quote that is none",
+			"Steps: 3, Seed: 1\nx\nSteps: 5, Model: \"a\"b, Seed: 2, Sampler: flow_match_euler_discrete",
+			Settings{Model: `"a"b`, Prompt: "Steps: 3, Seed: 1\nx", Seed: 2, Steps: 5, Scheduler: "flow_match_euler_discrete"},
+			"model prompt seed steps scheduler",
+		},
+		{
+			"values out of bounds are passed over",
+			"Negative prompt: b\nSteps: 5, Seed: -1, Size: 0x7, CFG scale: NaN, Model: , Hires resize: 2x2",
+			Settings{NegativePrompt: "b", Steps: 5, Height: 7},
+			"prompt negative_prompt steps height",
+		},
+	} {
+		got, fields, ok := parseParameters(c.text)
+		if !ok || !reflect.DeepEqual(got, c.want) || strings.Join(fields, " ") != c.fields {
+			t.Errorf("%s: got %+v, fields %v, %v", c.name, got, fields, ok)
+		}
+	}
+	for _, text := range []string{"", "a cat", "a cat\nSeed: 3, Size: 2x2", "Steps: many", `{"sui_image_params": {"steps": 8, "Steps": "x"}}`, "Steps:\n8"} {
+		if _, _, ok := parseParameters(text); ok {
+			t.Errorf("%q was taken for parameters", text)
+		}
+	}
+}
+
+const someParameters = "a cät\nSteps: 20, Seed: 3, Size: 8x16"
+
+func deflate(text string) string {
+	var b bytes.Buffer
+	z := zlib.NewWriter(&b)
+	z.Write([]byte(text))
+	z.Close()
+	return b.String()
+}
+
+// pngWith is a PNG file with chunks between IHDR and IDAT, or before IEND.
+func pngWith(t testing.TB, late bool, chunks []byte) []byte {
+	data := encode(t, PNG, nil)
+	at := pngHead
+	if late {
+		at = len(data) - 12
+	}
+	return bytes.Join([][]byte{data[:at], chunks, data[at:]}, nil)
+}
+
+func TestPNGTexts(t *testing.T) {
+	latin := "parameters\x00" + strings.Replace(someParameters, "ä", "\xe4", 1)
+	for name, chunk := range map[string][]byte{
+		"tEXt":            appendChunk(nil, "tEXt", latin),
+		"zTXt":            appendChunk(nil, "zTXt", "parameters\x00\x00"+deflate(latin[11:])),
+		"iTXt":            appendChunk(nil, "iTXt", "parameters\x00\x00\x00de\x00Worte\x00"+someParameters),
+		"iTXt compressed": appendChunk(nil, "iTXt", "parameters\x00\x01\x00\x00\x00"+deflate(someParameters)),
+		"eXIf":            appendChunk(nil, "eXIf", string(appendEXIF(nil, someParameters))),
+		"eXIf, prefix":    appendChunk(nil, "eXIf", string(appendEXIF([]byte("Exif\x00\x00"), someParameters))),
+	} {
+		for _, late := range []bool{false, true} {
+			f, err := ReadSettings(bytes.NewReader(pngWith(t, late, chunk)))
+			if err != nil {
+				t.Errorf("%s: %v", name, err)
+				continue
+			}
+			if f.Source != SourceParameters || f.Settings.Prompt != "a cät" || f.Settings.Width != 8 || f.Settings.Seed != 3 ||
+				f.Has("guidance") || f.Parameters != someParameters || f.JSON != nil {
+				t.Errorf("%s: got %+v", name, f)
+			}
+		}
+	}
+	bomb := deflate(strings.Repeat("a", maxText+1))
+	flipped := appendChunk(nil, "tEXt", latin)
+	flipped[20] ^= 1
+	for want, chunk := range map[string][]byte{
+		`zTXt chunk "parameters": is longer than 4194304 bytes`: appendChunk(nil, "zTXt", "parameters\x00\x00"+bomb),
+		`iTXt chunk "gomflux": is longer`:                       appendChunk(nil, "iTXt", "gomflux\x00\x01\x00\x00\x00"+bomb),
+		`zTXt chunk "parameters": unknown compression`:          appendChunk(nil, "zTXt", "parameters\x00\x01"),
+		`zTXt chunk "parameters": zlib:`:                        appendChunk(nil, "zTXt", "parameters\x00\x00abcdefgh"),
+		`iTXt chunk "gomflux": unknown compression`:             appendChunk(nil, "iTXt", "gomflux\x00\x02\x00\x00\x00"),
+		`the PNG file is cut off`:                               appendChunk(nil, "iTXt", "gomflux\x00\x00\x00en\x00{}"),
+		`iTXt chunk "gomflux": is not UTF-8`:                    appendChunk(nil, "iTXt", "gomflux\x00\x00\x00\x00\x00\xff"),
+		`chunk "tEXt" has a wrong checksum`:                     flipped,
+		`settings: bad JSON`:                                    appendChunk(nil, "tEXt", "gomflux\x00{"),
+	} {
+		_, err := ReadSettings(bytes.NewReader(pngWith(t, false, chunk)))
+		if err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("got error %v, want %q", err, want)
+		}
+	}
+	whole := encode(t, PNG, full())
+	for n := range whole {
+		if _, err := ReadSettings(bytes.NewReader(whole[:n])); err == nil || strings.Contains(err.Error(), "\n") {
+			t.Fatalf("cut off at %d: error %v", n, err)
+		}
+	}
+}
+
+// Our JSON counts before mflux's, and that before a text, wherever they are.
+func TestPrecedence(t *testing.T) {
+	text := appendPNGText(nil, "parameters", someParameters)
+	mflux := appendChunk(nil, "eXIf", string(appendEXIF(nil, `{"mflux_version":"1","seed":5}`)))
+	ours := appendChunk(nil, "tEXt", "gomflux\x00"+`{"version":1,"seed":7}`)
+	other := appendChunk(nil, "eXIf", string(appendEXIF(nil, `{"seed":5}`)))
+	for _, c := range []struct {
+		chunks [][]byte
+		source Source
+		seed   uint64
+	}{
+		{[][]byte{text, mflux, ours}, SourceGomflux, 7},
+		{[][]byte{ours, mflux}, SourceGomflux, 7},
+		{[][]byte{text, mflux}, SourceMflux, 5},
+		{[][]byte{text, other}, SourceParameters, 3},
+	} {
+		f, err := ReadSettings(bytes.NewReader(pngWith(t, false, bytes.Join(c.chunks, nil))))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if f.Source != c.source || f.Settings.Seed != c.seed {
+			t.Errorf("got %s, seed %d, want %s, seed %d", f.Source, f.Settings.Seed, c.source, c.seed)
+		}
+	}
+	_, err := ReadSettings(bytes.NewReader(pngWith(t, false, bytes.Join([][]byte{text, appendChunk(nil, "tEXt", "gomflux\x00"+`{"version":9}`)}, nil))))
+	if err == nil || !strings.Contains(err.Error(), "written by a newer gomflux (settings version 9") {
+		t.Errorf("got error %v", err)
+	}
+}
+
+// exifBlock is an EXIF block of any byte order, with an orientation and a
+// comment.
+func exifBlock(order binary.AppendByteOrder, orientation uint16, kind uint16, comment string) []byte {
+	mark := "II*\x00"
+	if order == binary.BigEndian {
+		mark = "MM\x00*"
+	}
+	b := order.AppendUint32([]byte(mark), 8)
+	b = order.AppendUint16(b, 2)
+	b = order.AppendUint16(b, tagOrientation)
+	b = order.AppendUint16(b, 3)
+	b = order.AppendUint32(b, 1)
+	b = order.AppendUint16(b, orientation)
+	b = order.AppendUint16(b, 0)
+	b = order.AppendUint16(b, tagExifIFD)
+	b = order.AppendUint16(b, 4)
+	b = order.AppendUint32(b, 1)
+	b = order.AppendUint32(b, 38)
+	b = order.AppendUint32(b, 0)
+	b = order.AppendUint16(b, 1)
+	b = order.AppendUint16(b, tagUserComment)
+	b = order.AppendUint16(b, kind)
+	b = order.AppendUint32(b, uint32(len(comment)))
+	b = order.AppendUint32(b, 38+18)
+	b = order.AppendUint32(b, 0)
+	return append(b, comment...)
+}
+
+func utf16Bytes(order binary.AppendByteOrder, text string) string {
+	var b []byte
+	for _, u := range utf16.Encode([]rune(text)) {
+		b = order.AppendUint16(b, u)
+	}
+	return string(b)
+}
+
+func TestEXIF(t *testing.T) {
+	le, be := binary.LittleEndian, binary.BigEndian
+	const unicode, ascii, undefined = "UNICODE\x00", "ASCII\x00\x00\x00", "\x00\x00\x00\x00\x00\x00\x00\x00"
+	for _, c := range []struct{ comment, want string }{
+		{unicode + utf16Bytes(be, "Steps: 雨🎈"), "Steps: 雨🎈"},
+		{unicode + utf16Bytes(le, "Steps: 雨🎈"), "Steps: 雨🎈"},
+		{unicode + "\xfe\xff" + utf16Bytes(be, "雨"), "雨"},
+		{unicode + "\xff\xfe" + utf16Bytes(le, "雨"), "雨"},
+		{unicode + utf16Bytes(be, "odd Steps:") + "x", "odd Steps:"},
+		{ascii + "caf\xc3\xa9 \x00\x00", "café"},
+		{ascii + "caf\xe9", "café"},
+		{undefined + "plain", "plain"},
+		{"no code at all", "no code at all"},
+		{"JIS\x00\x00\x00\x00\x00abc", ""},
+		{unicode, ""},
+	} {
+		for _, order := range []binary.AppendByteOrder{le, be} {
+			for _, kind := range []uint16{7, 2} {
+				o, got := parseEXIF(exifBlock(order, 6, kind, c.comment))
+				if o != 6 || got != c.want {
+					t.Errorf("%v, type %d, %q: got orientation %d, comment %q", order, kind, c.comment, o, got)
+				}
+			}
+		}
+	}
+	// without a mark or Steps, the order of the block decides
+	for _, order := range []binary.AppendByteOrder{le, be} {
+		if _, got := parseEXIF(exifBlock(order, 1, 7, unicode+utf16Bytes(order, "雨の中"))); got != "雨の中" {
+			t.Errorf("%v: got %q", order, got)
+		}
+	}
+	whole := exifBlock(le, 6, 7, ascii+"abcdef")
+	for n := range whole {
+		if _, got := parseEXIF(whole[:n]); got != "" {
+			t.Errorf("cut off at %d: got comment %q", n, got)
+		}
+	}
+	for _, o := range []uint16{0, 9, 65535} {
+		if got, _ := parseEXIF(exifBlock(be, o, 7, "")); got != 1 {
+			t.Errorf("orientation %d became %d", o, got)
+		}
+	}
+}
+
+func TestJPEGComments(t *testing.T) {
+	data := encode(t, JPEG, nil)
+	with := func(segments ...string) []byte {
+		b := data[:2:2]
+		for _, s := range segments {
+			b = appendSegment(b, s[0], []byte(s[1:]))
+		}
+		return append(b, data[2:]...)
+	}
+	ours := `{"gomflux":{"version":1,"seed":7}}`
+	for _, segments := range [][]string{
+		{"\xfe" + ours},
+		{"\xfemade by something", "\xfe" + ours},
+		{"\xfe" + ours[:20], "\xfe" + ours[20:]},
+	} {
+		f, err := ReadSettings(bytes.NewReader(with(segments...)))
+		if err != nil || f.Settings.Seed != 7 || f.Source != SourceGomflux {
+			t.Errorf("%q: got %+v, %v", segments, f, err)
+		}
+	}
+	for _, segments := range [][]string{
+		{"\xfea cat"},
+		{"\xe1" + "http://ns.adobe.com/xap/1.0/\x00<x/>"},
+		{"\xe1Exif\x00\x00MM"},
+	} {
+		if _, err := ReadSettings(bytes.NewReader(with(segments...))); !errors.Is(err, ErrNoSettings) {
+			t.Errorf("%q: got error %v", segments, err)
+		}
+	}
+	if _, err := ReadSettings(bytes.NewReader(with("\xfe" + ours[:20]))); err == nil || errors.Is(err, ErrNoSettings) {
+		t.Errorf("a cut off comment: got error %v", err)
+	}
+	whole := encode(t, JPEG, full())
+	scan := bytes.Index(whole, []byte("\xff\xda"))
+	for n := range scan {
+		if _, err := ReadSettings(bytes.NewReader(whole[:n])); err == nil || strings.Contains(err.Error(), "\n") {
+			t.Fatalf("cut off at %d: error %v", n, err)
+		}
+	}
+}
+
+func TestReadSettingsOfOtherFiles(t *testing.T) {
+	for data, want := range map[string]string{
+		"":                         "is empty",
+		"hello":                    "is not a PNG, JPEG or WebP picture",
+		"GIF89a":                   "is in the format GIF",
+		"{":                        "bad JSON",
+		"RIFF\xff\x00\x00\x00WEBP": "cut off",
+	} {
+		if _, err := ReadSettings(strings.NewReader(data)); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%q: got error %v", data, err)
+		}
+	}
+	name := filepath.Join(t.TempDir(), "none.png")
+	if _, err := ReadSettingsFile(name); err == nil || strings.Count(err.Error(), name) != 1 {
+		t.Errorf("got error %v", err)
+	}
+}
