@@ -59,7 +59,7 @@ func Find(name string) (*Source, error) {
 		return nil, fmt.Errorf("%w: the model's name is empty", ErrNotFound)
 	}
 	preset, known := FindPreset(name)
-	folder := expandHome(name)
+	folder := ExpandHome(name)
 	s := &Source{Name: name, Folder: folder}
 	if known {
 		s.Defaults = &preset.Defaults
@@ -95,8 +95,8 @@ func Find(name string) (*Source, error) {
 	return s, nil
 }
 
-// expandHome replaces a leading ~/ by the user's home folder.
-func expandHome(name string) string {
+// ExpandHome replaces a leading ~/ by the user's home folder.
+func ExpandHome(name string) string {
 	rest, ok := strings.CutPrefix(name, "~/")
 	if !ok {
 		return name

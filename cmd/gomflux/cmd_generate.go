@@ -1,12 +1,15 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"image"
 	"io"
 	"math/rand/v2"
 	"os"
+	"path/filepath"
 	"strings"
 	"time"
 	"unicode/utf8"
@@ -14,202 +17,368 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/gomflux/gomflux"
+	"github.com/gomflux/gomflux/internal/termpic"
+	"github.com/gomflux/gomflux/models"
+	"github.com/gomflux/gomflux/picture"
+	"github.com/gomflux/gomflux/scheduler"
 )
 
 // generateOptions are the flags of gomflux generate.
 type generateOptions struct {
 	modelFlags
 	prompt, promptFile string
-	negative           string
-	seed               optional[uint64]
+	negative           optional[string]
+	seeds              seedList
+	autoSeeds          optional[int]
 	steps              optional[int]
 	height, width      optional[int]
 	guidance           optional[float64]
 	maxSequenceLength  optional[int]
-	output             string
-	overwrite          bool
-	verbose, quiet     bool
+	scheduler          optional[string]
+	image              string
+	imageStrength      optional[float64]
+
+	output                    string
+	overwrite                 bool
+	sidecar, noMetadata       bool
+	config                    string
+	stepwise                  string
+	preview, show             optional[termpic.Protocol]
+	json, verbose, quiet      bool
+	promptGiven, configGiven  bool
+	sourceImage, recordedFrom *picture.SourceImage
 }
 
 func newGenerateCommand() *cobra.Command {
 	o := &generateOptions{
-		seed: seed("number"), steps: count("number"), height: count("pixels"), width: count("pixels"), guidance: scale("scale"),
-		maxSequenceLength: count("tokens"), modelFlags: newModelFlags(),
+		modelFlags: newModelFlags(),
+		negative:   parsed("text", func(s string) (string, error) { return s, nil }),
+		autoSeeds:  count("count"), steps: count("number"), height: count("pixels"), width: count("pixels"), guidance: scale("scale"),
+		maxSequenceLength: count("tokens"), scheduler: parsed("name", scheduler.Name), imageStrength: strength("strength"),
+		preview: parsed("protocol", termpic.ParseProtocol), show: parsed("protocol", termpic.ParseProtocol),
 	}
 	cmd := &cobra.Command{
 		Use:   "generate [--model MODEL] --prompt TEXT",
-		Short: "Make a picture from a prompt",
-		Long: `Generate makes a picture from a prompt and writes it to a file, whose name it
-prints on standard output. Everything else it has to say goes to standard error.
+		Short: "Make pictures from a prompt",
+		Long: `Generate makes pictures from a prompt, one for each seed, and writes them to
+files, whose names it prints on standard output. Everything else it has to say
+goes to standard error.
 
-The model is the name of a built-in one (shapes), a folder in the layout of Hugging
-Face diffusers with a Z-Image model, or a published model that is in the Hugging
-Face cache, by its repository (owner/name) or by a short name (z-image-turbo, z-image).
-Without --model it is ` + defaultModel + `. What is not given (steps, size, guidance)
-is as the model's makers recommend. The same seed, settings and machine make the
-same picture.
+The model is a built-in one (shapes), a folder in the layout of Hugging Face
+diffusers with a Z-Image model, or a published model that is in the Hugging
+Face cache, by its repository (owner/name) or a short name (gomflux models
+lists what there is). Without --model it is ` + defaultModel + `. What is not given
+(steps, size, guidance) is as the model's makers recommend. The same seed,
+settings and machine make the same picture.
+
+With --image the picture starts from another one, of which --image-strength is
+kept: 0.1 changes nearly everything, 0.9 next to nothing. Without --height and
+--width it is as large as that picture.
 
 A file that is there already is kept: the new one is named image_1.png,
 image_2.png and so on, unless --overwrite is given. The name's end chooses the
-format, .png or .jpg.
+format, .png or .jpg, and it may have these fields: {` + strings.Join(sortedKeys(templateFields), "}, {") + `}.
+Several pictures get their seeds at the end of the name unless it has {seed} or
+{index}.
+
+A picture carries the settings that made it, unless --no-metadata is given:
+gomflux info shows them, and --config-from-metadata uses them again, with what
+other flags say in their place. It takes the files of mflux too, and pictures
+with the parameters text that many programs write. gomflux help metadata has
+more.
 
 Ctrl-C ends the run at the next chance and leaves no half-written file; a
 second one ends it at once.
 ` + exitStatus,
 		Example: `  gomflux generate --model shapes --prompt "a red circle left of a blue square"
   gomflux generate -m ./Z-Image-Turbo -p "a lighthouse at dusk" --steps 8 --guidance 0 -S 42 -o lighthouse.png
+  gomflux generate -p "a lighthouse at dusk" --seed 1 2 3 -o "{prompt}-{seed}.png"
+  gomflux generate -C lighthouse.png --seed 43
+  gomflux generate -p "the same in winter" --image lighthouse.png --image-strength 0.5
   echo "a green star" | gomflux generate -m shapes -p -`,
 		Args: noArgs(" (a prompt of several words needs quotes, and --prompt before it)"),
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if cmd.Flags().Changed("prompt") == cmd.Flags().Changed("prompt-file") {
-				return usageErrorf("give the prompt with either --prompt or --prompt-file")
+			o.promptGiven = cmd.Flags().Changed("prompt") || cmd.Flags().Changed("prompt-file")
+			p := &printer{stdout: cmd.OutOrStdout(), stderr: cmd.ErrOrStderr(), json: o.json, quiet: o.quiet, verbose: o.verbose}
+			err := o.checkFlags(cmd)
+			if err == nil {
+				err = o.run(cmd.Context(), cmd.InOrStdin(), p)
 			}
-			if o.verbose && o.quiet {
-				return usageErrorf("give either --verbose or --quiet")
-			}
-			return o.run(cmd.Context(), cmd.InOrStdin(), cmd.OutOrStdout(), cmd.ErrOrStderr())
+			p.failed(err)
+			return err
 		},
 	}
 	f := cmd.Flags()
 	f.SortFlags = false
+	f.SetNormalizeFunc(normalizeFlag)
 	o.addModel(f)
 	f.StringVarP(&o.prompt, "prompt", "p", "", "what the picture shows (`text`); - reads standard input")
 	f.StringVar(&o.promptFile, "prompt-file", "", "a `file` with the prompt")
-	f.StringVar(&o.negative, "negative-prompt", "", "what it does not show (`text`), where the model uses guidance")
-	f.VarP(&o.seed, "seed", "S", "where the noise starts from; without it a random one, which is printed")
+	f.VarP(&o.negative, "negative-prompt", "n", "what it does not show, where the model uses guidance")
+	f.VarP(&o.seeds, "seed", "S", "where the noise starts from, for one picture or several (1 2 3 or 1,2,3); without it a random one, which is printed")
+	f.Var(&o.autoSeeds, "auto-seeds", "make this many pictures from random seeds")
 	f.VarP(&o.steps, "steps", "s", "denoising steps")
 	f.VarP(&o.height, "height", "H", "height of the picture")
 	f.VarP(&o.width, "width", "W", "width of the picture")
 	f.VarP(&o.guidance, "guidance", "g", "strength of classifier-free guidance; 0 is none and twice as fast")
 	f.Var(&o.maxSequenceLength, "max-sequence-length", "how long the prompt may be")
+	f.Var(&o.scheduler, "scheduler", "how noise becomes a picture: "+strings.Join(scheduler.Names(), ", ")+" (default: the model's)")
+	f.StringVarP(&o.image, "image", "i", "", "a picture to start from (`file`, PNG, JPEG or WebP)")
+	f.Var(&o.imageStrength, "image-strength", "how much of it is kept, above 0 and up to 1 (default: 0.4); diffusers counts the other way round")
 	o.addPlace(f)
 	f.StringVarP(&o.output, "output", "o", "image.png", "the `file` to write")
-	f.BoolVar(&o.overwrite, "overwrite", false, "replace the file if it is there")
+	f.BoolVar(&o.overwrite, "overwrite", false, "replace files that are there")
+	f.BoolVar(&o.sidecar, "metadata", false, "write the settings beside the picture too (image.metadata.json)")
+	f.BoolVar(&o.noMetadata, "no-metadata", false, "keep the settings out of the picture")
+	f.StringVarP(&o.config, "config-from-metadata", "C", "", "take what is not given from a picture or a sidecar (`file`)")
+	f.StringVar(&o.stepwise, "stepwise-image-output-dir", "", "write the picture of every step and all of them on one sheet into this `folder`")
+	f.Var(&o.preview, "preview", "show in the terminal how the picture emerges, if it can: auto, kitty, iterm2, sixel or none")
+	f.Lookup("preview").NoOptDefVal = string(termpic.Auto)
+	f.Var(&o.show, "show", "show the picture in the terminal, likewise")
+	f.Lookup("show").NoOptDefVal = string(termpic.Auto)
+	f.BoolVar(&o.json, "json", false, "print what happens as lines of JSON (gomflux help json)")
 	f.BoolVarP(&o.verbose, "verbose", "v", false, "print times, memory and libraries")
 	f.BoolVar(&o.quiet, "quiet", false, "print nothing but the seed, warnings and errors")
 	return cmd
 }
 
-func (o *generateOptions) run(ctx context.Context, stdin io.Reader, stdout, stderr io.Writer) error {
+// checkFlags refuses flags that contradict each other.
+func (o *generateOptions) checkFlags(cmd *cobra.Command) error {
+	given := cmd.Flags().Changed
+	switch {
+	case given("prompt") && given("prompt-file"):
+		return usageErrorf("give the prompt with either --prompt or --prompt-file")
+	case !o.promptGiven && o.config == "":
+		return usageErrorf("give the prompt with either --prompt or --prompt-file (or all settings of another picture with --config-from-metadata)")
+	case given("seed") && given("auto-seeds"):
+		return usageErrorf("give either --seed or --auto-seeds")
+	case o.verbose && o.quiet:
+		return usageErrorf("give either --verbose or --quiet")
+	case given("config-from-metadata") && o.config == "":
+		return usageErrorf("--config-from-metadata: the file's name is empty")
+	case given("image") && o.image == "":
+		return usageErrorf("--image: the file's name is empty")
+	case given("stepwise-image-output-dir") && o.stepwise == "":
+		return usageErrorf("--stepwise-image-output-dir: the folder's name is empty")
+	}
+	return nil
+}
+
+func (o *generateOptions) run(ctx context.Context, stdin io.Reader, p *printer) error {
 	// what is cheap to check comes first: a model can take minutes to load
 	prompt, err := o.readPrompt(ctx, stdin)
 	if err != nil {
 		return coded(exitUsage, err)
 	}
-	if err := checkOutput(o.output); err != nil {
+	var recorded *picture.Found
+	if o.config != "" {
+		if recorded, err = picture.ReadSettingsFile(o.config); err != nil {
+			return coded(exitUsage, err)
+		}
+		o.take(recorded, &prompt)
+	}
+	if prompt == "" {
+		return usageErrorf("%s: has no prompt (give it with --prompt)", o.config)
+	}
+	if err := checkText(o.negative.orZero()); err != nil {
+		return usageErrorf("negative prompt: %w", err)
+	}
+	seeds := o.chooseSeeds()
+	several := len(seeds) > 1
+	preliminary := picture.Settings{Seed: seeds[0], Prompt: prompt, Model: o.model}
+	name, err := expandName(o.output, preliminary, 0, several)
+	if err == nil {
+		err = checkOutput(name)
+	}
+	if err == nil && o.stepwise != "" {
+		err = makeFolder(o.stepwise)
+	}
+	var start image.Image
+	if err == nil && o.image != "" {
+		start, err = o.readImage(p)
+	} else if err == nil && o.imageStrength.value != nil {
+		err = errors.New("--image-strength does nothing without --image")
+	}
+	if err != nil {
 		return coded(exitUsage, err)
 	}
 	source, err := o.find()
 	if err != nil {
+		if recorded != nil && recorded.Has("model") && recorded.Settings.Model == o.model {
+			err = coded(exitModel, fmt.Errorf("%s was made with another model than this machine has (give one with --model): %w", o.config, err))
+		}
 		return err
 	}
-	lib, err := o.checkLibrary(ctx, stderr)
+	lib, err := o.checkLibrary(ctx, p)
 	if err != nil {
 		return err
 	}
+	if recorded != nil {
+		o.compare(ctx, recorded, source, p)
+	}
 
-	start := time.Now()
-	seed := uint64(rand.Uint32())
-	if o.seed.value != nil {
-		seed = *o.seed.value
+	if show := cmp.Or(o.preview.orZero(), o.show.orZero()); show != "" && !o.json {
+		p.terminal = termpic.Open(ctx, p.stderr, show)
+		p.preview = o.preview.value != nil
 	}
 	options := gomflux.Options{
-		Prompt: prompt, NegativePrompt: o.negative, Height: o.height.orZero(), Width: o.width.orZero(), Steps: o.steps.orZero(),
-		Guidance: o.guidance.value, Seed: &seed, MaxSequenceLength: o.maxSequenceLength.orZero(),
+		Prompt: prompt, NegativePrompt: o.negative.orZero(), Height: o.height.orZero(), Width: o.width.orZero(), Steps: o.steps.orZero(),
+		Guidance: o.guidance.value, MaxSequenceLength: o.maxSequenceLength.orZero(), Scheduler: o.scheduler.orZero(),
+		Image: start, ImageStrength: o.imageStrength.orZero(), Progress: p.progress,
 	}
-	show := o.display(ctx, stderr)
-	defer func() { show.close() }()
+	began := time.Now()
+	p.begin(ctx)
+	defer p.end()
 	open := o.openOptions()
-	open.For, open.Progress = &options, show.report
+	open.For, open.Progress = &options, p.progress
 	model, err := gomflux.Open(ctx, source.Name, open)
-	if errors.Is(err, gomflux.ErrRequest) {
-		return coded(exitUsage, err)
-	}
+	p.end()
 	if err != nil {
-		return coded(exitModel, err)
+		return coded(exitModel, modelError(err))
 	}
 	defer model.Close()
-	show.close()
-	loaded := time.Now()
-
-	show = o.display(ctx, stderr)
-	options.Progress = show.report
-	if o.negative != "" && (o.guidance.value == nil && model.Defaults().Guidance == 0 || o.guidance.value != nil && *o.guidance.value == 0) {
-		fmt.Fprintln(stderr, "gomflux: warning: the negative prompt does nothing without guidance (--guidance)")
+	if guidance := o.guidance.value; o.negative.orZero() != "" && (guidance == nil && model.Defaults().Guidance == 0 || guidance != nil && *guidance == 0) {
+		p.warn("the negative prompt does nothing without guidance (--guidance)")
 	}
-	fmt.Fprintf(stderr, "seed %d\n", seed)
-	result, err := model.Generate(ctx, options)
-	show.close()
-	if err != nil {
-		if errors.Is(err, gomflux.ErrRequest) {
-			return coded(exitUsage, err) // the prompt is too long, say
+	if o.verbose && !o.json {
+		fmt.Fprintf(p.stderr, "%s on %s in %s, loaded in %s\n", model.Class(), model.Device(), model.Dtype(), seconds(time.Since(began)))
+		fmt.Fprintf(p.stderr, "libraries %s\n", libraryPaths(lib))
+	}
+	for i, seed := range seeds {
+		p.start(seed, i, len(seeds))
+		options.Seed = &seed
+		if err := o.generate(ctx, model, options, i, several, p); err != nil {
+			return modelError(err)
 		}
-		return err
 	}
-	generated := time.Now()
-	name, err := savePicture(ctx, o.output, o.overwrite, result.Image)
-	if err != nil {
-		return err
-	}
-	saved := time.Now()
-
-	if !o.quiet {
-		steps := "steps"
-		if result.Steps == 1 {
-			steps = "step"
-		}
-		fmt.Fprintf(stderr, "%dx%d, %d %s of %s, %s in all\n", result.Width, result.Height, result.Steps, steps,
-			seconds(result.StepTime/time.Duration(result.Steps)), seconds(saved.Sub(start)))
-	}
-	if o.verbose {
-		fmt.Fprintf(stderr, "load %s, encode %s (%d tokens), steps %s, decode %s, save %s\n", seconds(loaded.Sub(start)),
-			seconds(result.EncodeTime), result.PromptTokens, seconds(result.StepTime), seconds(result.DecodeTime), seconds(saved.Sub(generated)))
-		fmt.Fprintf(stderr, "%s on %s in %s, guidance %g, peak memory %s\n", model.Class(), model.Device(), model.Dtype(), result.Guidance, bytes(int64(result.PeakMemory)))
-		fmt.Fprintf(stderr, "libraries %s\n", libraryPaths(lib))
-	}
-	_, err = fmt.Fprintln(stdout, name)
-	return err
+	return nil
 }
 
-func (o *generateOptions) display(ctx context.Context, stderr io.Writer) *display {
-	if o.quiet {
-		return &display{}
+// generate makes one picture and saves it.
+func (o *generateOptions) generate(ctx context.Context, model *gomflux.Model, options gomflux.Options, index int, several bool, p *printer) error {
+	p.begin(ctx)
+	defer p.end()
+	var steps []sheetStep
+	if p.preview && p.terminal != nil || o.stepwise != "" {
+		options.OnStep = func(s gomflux.Step) error {
+			if p.preview && p.terminal != nil {
+				img, err := model.Preview(ctx, s.Denoised)
+				if err != nil {
+					return err
+				}
+				p.showPreview(img)
+			}
+			if o.stepwise == "" {
+				return nil
+			}
+			img, err := model.Decode(ctx, s.Latents)
+			if err != nil {
+				return err
+			}
+			steps = append(steps, sheetStep{img, fmt.Sprintf("%d/%d", s.Step, s.Steps)})
+			return o.saveStep(ctx, fmt.Sprintf("seed_%d_step%dof%d.png", *options.Seed, s.Step, s.Steps), img)
+		}
 	}
-	return newDisplay(ctx, stderr)
+	result, err := model.Generate(ctx, options)
+	if err != nil {
+		return err
+	}
+	p.saving()
+	result.Settings.Image = o.sourceImage
+	name, err := expandName(o.output, result.Settings, index, several)
+	if err != nil {
+		return coded(exitUsage, err)
+	}
+	start := time.Now()
+	s := saver{overwrite: o.overwrite}
+	if !o.noMetadata {
+		// no times, so that what makes the same picture makes the same file
+		settings := result.Settings
+		settings.Created, settings.Seconds = time.Time{}, 0
+		s.settings = &settings
+	}
+	if o.sidecar {
+		s.sidecar = &result.Settings
+	}
+	file, err := s.save(ctx, name, result.Image)
+	if err != nil {
+		return err
+	}
+	if o.stepwise != "" {
+		if err := o.saveStep(ctx, fmt.Sprintf("seed_%d_composite.png", *options.Seed), contactSheet(steps)); err != nil {
+			return err
+		}
+	}
+	took := time.Since(start)
+	p.end()
+	if err := p.picture(file, result, took); err != nil {
+		return err
+	}
+	if o.show.value != nil && p.terminal != nil {
+		return p.terminal.Show(result.Image)
+	}
+	return nil
+}
+
+// chooseSeeds lists the seed of each picture.
+func (o *generateOptions) chooseSeeds() []uint64 {
+	if len(o.seeds) > 0 {
+		return o.seeds
+	}
+	seeds := make([]uint64, max(1, o.autoSeeds.orZero()))
+	for i := range seeds {
+		seeds[i] = uint64(rand.Uint32()) // 32 bits: what people are used to typing again
+	}
+	return seeds
+}
+
+// readImage reads the picture to start from.
+func (o *generateOptions) readImage(p *printer) (image.Image, error) {
+	read, err := picture.ReadFile(o.image)
+	if err != nil {
+		return nil, err
+	}
+	o.sourceImage = &picture.SourceImage{Path: models.TildePath(o.image), SHA256: read.SHA256}
+	if was := o.recordedFrom; was != nil && was.SHA256 != "" && was.SHA256 != read.SHA256 {
+		p.warn("%s is not the picture that %s was made from: it has changed since", o.image, o.config)
+	}
+	return read.Image, nil
+}
+
+// saveStep writes a picture into the folder for them.
+func (o *generateOptions) saveStep(ctx context.Context, name string, img image.Image) error {
+	_, err := saver{overwrite: o.overwrite}.write(ctx, filepath.Join(o.stepwise, name), img)
+	return err
 }
 
 // maxPrompt bounds what is read as a prompt, in bytes. No model takes as much.
 const maxPrompt = 1 << 20
 
-// readPrompt gets the prompt from where it is and checks it as text.
+// readPrompt gets the prompt from where it is; "" where none is given.
 func (o *generateOptions) readPrompt(ctx context.Context, stdin io.Reader) (string, error) {
 	prompt, from := o.prompt, "prompt"
+	var err error
 	switch {
 	case o.promptFile != "":
 		from = "prompt file " + o.promptFile
-		f, err := os.Open(o.promptFile)
-		if err != nil {
-			return "", fmt.Errorf("%s: %w", from, bare(err))
+		f, openErr := os.Open(o.promptFile)
+		if openErr != nil {
+			return "", fmt.Errorf("%s: %w", from, bare(openErr))
 		}
 		defer f.Close()
-		if prompt, err = readText(ctx, f); err != nil {
-			return "", fmt.Errorf("%s: %w", from, err)
-		}
+		prompt, err = readText(ctx, f)
 	case prompt == "-":
 		from = "prompt on standard input"
-		var err error
-		if prompt, err = readText(ctx, stdin); err != nil {
-			return "", fmt.Errorf("%s: %w", from, err)
-		}
+		prompt, err = readText(ctx, stdin)
 	}
-	if strings.TrimSpace(prompt) == "" {
+	if err != nil {
+		return "", fmt.Errorf("%s: %w", from, err)
+	}
+	if o.promptGiven && strings.TrimSpace(prompt) == "" {
 		return "", fmt.Errorf("%s: is empty", from)
 	}
 	if err := checkText(prompt); err != nil {
 		return "", fmt.Errorf("%s: %w", from, err)
-	}
-	if err := checkText(o.negative); err != nil {
-		return "", fmt.Errorf("negative prompt: %w", err)
 	}
 	return prompt, nil
 }

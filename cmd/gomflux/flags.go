@@ -1,12 +1,16 @@
 package main
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
+	"maps"
 	"math"
 	"slices"
 	"strconv"
 	"strings"
+
+	"github.com/spf13/pflag"
 )
 
 // An optional is the value of a flag that may be left out. It implements
@@ -65,16 +69,86 @@ func scale(kind string) optional[float64] {
 	}}
 }
 
-// seed takes 64-bit unsigned numbers.
-func seed(kind string) optional[uint64] {
-	return optional[uint64]{kind: kind, parse: func(s string) (uint64, error) {
-		n, err := strconv.ParseUint(s, 10, 64)
-		if err != nil {
-			return 0, errors.New("must be a whole number from 0 (leave it out for a random one)")
+// strength takes numbers above 0 up to 1.
+func strength(kind string) optional[float64] {
+	return optional[float64]{kind: kind, parse: func(s string) (float64, error) {
+		v, err := strconv.ParseFloat(s, 64)
+		if err != nil || !(v > 0 && v <= 1) {
+			return 0, errors.New("must be a number above 0 and at most 1")
 		}
-		return n, nil
+		return v, nil
 	}}
 }
+
+// seedList takes 64-bit unsigned numbers: several by commas or by several
+// flags. It implements pflag.Value.
+type seedList []uint64
+
+func (l *seedList) Set(s string) error {
+	for word := range strings.SplitSeq(s, ",") {
+		n, err := strconv.ParseUint(word, 10, 64)
+		if err != nil {
+			return errors.New("must be whole numbers from 0 (leave it out for a random one)")
+		}
+		*l = append(*l, n)
+	}
+	return nil
+}
+
+func (l *seedList) String() string {
+	var words []string
+	for _, n := range *l {
+		words = append(words, strconv.FormatUint(n, 10))
+	}
+	return strings.Join(words, ",")
+}
+
+func (l *seedList) Type() string { return "numbers" }
+
+// joinSeeds lets --seed 1 2 3 be given as to mflux, for --seed 1,2,3.
+func joinSeeds(args []string) []string {
+	var out []string
+	number := func(i int) bool {
+		if i >= len(args) {
+			return false
+		}
+		_, err := strconv.ParseUint(args[i], 10, 64)
+		return err == nil
+	}
+	for i := 0; i < len(args); i++ {
+		if args[i] == "--" {
+			return append(out, args[i:]...)
+		}
+		out = append(out, args[i])
+		if (args[i] == "--seed" || args[i] == "-S") && number(i+1) {
+			first := i + 1
+			for i = first; number(i + 1); i++ {
+			}
+			out = append(out, strings.Join(args[first:i+1], ","))
+		}
+	}
+	return out
+}
+
+// parsed takes what a function of another package can parse.
+func parsed[T any](kind string, parse func(string) (T, error)) optional[T] {
+	return optional[T]{kind: kind, parse: parse}
+}
+
+// mfluxNames are what mflux calls flags that have another name here.
+var mfluxNames = map[string]string{
+	"config-from-conf": "config-from-metadata",
+	"make-conf":        "metadata",
+	"no-exif":          "no-metadata",
+	"image-path":       "image",
+}
+
+// normalizeFlag lets a flag be given by mflux's name for it.
+func normalizeFlag(_ *pflag.FlagSet, name string) pflag.NormalizedName {
+	return pflag.NormalizedName(cmp.Or(mfluxNames[name], name))
+}
+
+func sortedKeys[V any](m map[string]V) []string { return slices.Sorted(maps.Keys(m)) }
 
 // oneOf takes some words, in any case.
 func oneOf(kind string, words ...string) optional[string] {

@@ -12,12 +12,14 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
 	"testing"
 	"time"
 
+	"github.com/gomflux/gomflux/picture"
 	"github.com/rogpeppe/go-internal/testscript"
 )
 
@@ -51,6 +53,7 @@ func TestScripts(t *testing.T) {
 			"cut":     cmdCut,
 			"flip":    cmdFlip,
 			"picture": cmdPicture,
+			"pixels":  cmdPixels,
 			"only":    cmdOnly,
 		},
 	})
@@ -112,6 +115,21 @@ func cmdPicture(ts *testscript.TestScript, _ bool, args []string) {
 	size := img.Bounds().Size()
 	if format != args[1] || size.X != number(ts, args[2]) || size.Y != number(ts, args[3]) {
 		ts.Fatalf("%s is a %s of %dx%d", args[0], format, size.X, size.Y)
+	}
+}
+
+// cmdPixels compares two pictures, whatever is stored beside the pixels:
+// pixels FILE FILE
+func cmdPixels(ts *testscript.TestScript, neg bool, args []string) {
+	var images []*image.RGBA
+	for _, name := range args {
+		p, err := picture.ReadFile(ts.MkAbs(name))
+		ts.Check(err)
+		images = append(images, p.Image)
+	}
+	equal := images[0].Rect == images[1].Rect && slices.Equal(images[0].Pix, images[1].Pix)
+	if equal == neg {
+		ts.Fatalf("%s and %s: equal pixels %v", args[0], args[1], equal)
 	}
 }
 
@@ -235,27 +253,6 @@ func TestInternalError(t *testing.T) {
 	got := internalError("index out of range [3]\n\non the MLX thread:\ngoroutine 7 [running]:")
 	if want := "gomflux: internal error: index out of range [3] (this is a bug: please report it"; !strings.HasPrefix(got, want) || strings.Contains(got, "\n") {
 		t.Errorf("%q", got)
-	}
-}
-
-func TestStepClock(t *testing.T) {
-	var c stepClock
-	start := time.Now()
-	if got := c.text(start); got != "" {
-		t.Errorf("before any step: %q", got)
-	}
-	for i, want := range []string{"", "2.00 s/step, 16.0 s left", "3.00 s/step, 21.0 s left"} {
-		at := []time.Duration{5, 7, 11}[i] * time.Second
-		c.done(i+1, 10, start.Add(at))
-		if got := c.text(start.Add(at)); got != want {
-			t.Errorf("step %d: %q, expected %q", i+1, got, want)
-		}
-	}
-	if got, want := c.text(start.Add(13*time.Second)), "3.00 s/step, 19.0 s left"; got != want {
-		t.Errorf("two seconds on: %q, expected %q", got, want)
-	}
-	if got, want := c.text(start.Add(time.Hour)), "3.00 s/step, 0.00 s left"; got != want {
-		t.Errorf("an hour on: %q, expected %q", got, want)
 	}
 }
 

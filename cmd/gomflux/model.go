@@ -3,8 +3,6 @@ package main
 import (
 	"context"
 	"errors"
-	"fmt"
-	"io"
 	"runtime"
 	"strings"
 
@@ -61,9 +59,14 @@ func (m *modelFlags) openOptions() *gomflux.OpenOptions {
 	return &gomflux.OpenOptions{Device: m.device.orZero(), Dtype: m.dtype.orZero()}
 }
 
+// A warner passes on what may not be as the user expects.
+type warner interface {
+	warn(format string, args ...any)
+}
+
 // checkLibrary opens MLX, and finds out whether the device that was asked for
 // is there.
-func (m *modelFlags) checkLibrary(ctx context.Context, stderr io.Writer) (mlx.Library, error) {
+func (m *modelFlags) checkLibrary(ctx context.Context, w warner) (mlx.Library, error) {
 	lib, err := mlx.Open()
 	if err != nil {
 		return lib, coded(exitLibrary, err)
@@ -75,7 +78,7 @@ func (m *modelFlags) checkLibrary(ctx context.Context, stderr io.Writer) (mlx.Li
 	case device == "gpu" && !gpu:
 		return lib, usageErrorf("device gpu: MLX finds no GPU here (gomflux doctor says what it finds; --device cpu always works)")
 	case slowBLAS(lib) && (device == "cpu" || !gpu):
-		fmt.Fprintln(stderr, "gomflux: warning: "+blasHint)
+		w.warn("%s", blasHint)
 	}
 	return lib, nil
 }

@@ -6,8 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"image"
-	"image/jpeg"
-	"image/png"
 	"io"
 	"io/fs"
 	"math/rand/v2"
@@ -15,22 +13,9 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+
+	"github.com/gomflux/gomflux/picture"
 )
-
-const jpegQuality = 95
-
-// encodePicture writes a picture in the format that a file name asks for.
-func encodePicture(w io.Writer, name string, img image.Image) error {
-	switch strings.ToLower(filepath.Ext(name)) {
-	case ".png":
-		return png.Encode(w, img)
-	case ".jpg", ".jpeg":
-		return jpeg.Encode(w, img, &jpeg.Options{Quality: jpegQuality})
-	}
-	return errFormat
-}
-
-var errFormat = errors.New("expected a name that ends in .png, .jpg or .jpeg")
 
 // checkOutput finds out early whether a picture can be written under a name.
 func checkOutput(name string) error {
@@ -44,7 +29,7 @@ func checkOutput(name string) error {
 	if err == nil && !info.Mode().IsRegular() {
 		return fmt.Errorf("output %s: is not a regular file", name)
 	}
-	if err := encodePicture(io.Discard, name, image.NewGray(image.Rect(0, 0, 1, 1))); err != nil {
+	if _, err := picture.FormatOf(name); err != nil {
 		return fmt.Errorf("output %s: %w", name, err)
 	}
 	dir := filepath.Dir(name)
@@ -61,41 +46,70 @@ func checkOutput(name string) error {
 	return nil
 }
 
-// savePicture writes a picture and returns the name it got: the given one, or
-// the next free of name_1.png, name_2.png, ... if that is taken and overwrite
-// is false. The file appears whole or not at all.
-func savePicture(ctx context.Context, name string, overwrite bool, img image.Image) (string, error) {
-	f, err := newTemporary(name)
+// A saver writes pictures.
+type saver struct {
+	overwrite bool
+	settings  *picture.Settings // to store in the picture, nil for none
+	sidecar   *picture.Settings // to write beside it, nil for none
+}
+
+// save writes a picture and returns the name it got: the given one, or the
+// next free of name_1.png, name_2.png, ... if that is taken and nothing is to
+// be overwritten. The file appears whole or not at all. A picture that cannot
+// be written there is not lost: the error says where it is then.
+func (s saver) save(ctx context.Context, name string, img image.Image) (string, error) {
+	saved, err := s.write(ctx, name, img)
+	if err == nil || context.Cause(ctx) != nil {
+		return saved, err
+	}
+	elsewhere := filepath.Join(os.TempDir(), "gomflux-"+filepath.Base(name))
+	s.overwrite = false
+	rescued, rescueErr := s.write(ctx, elsewhere, img)
+	if rescueErr != nil {
+		return "", err
+	}
+	return "", fmt.Errorf("%w (the picture is in %s)", err, rescued)
+}
+
+func (s saver) write(ctx context.Context, name string, img image.Image) (string, error) {
+	format, err := picture.FormatOf(name)
+	if err != nil {
+		return "", fmt.Errorf("output %s: %w", name, err)
+	}
+	f, err := writeTemporary(name, func(w io.Writer) error { return picture.Encode(w, format, img, s.settings) })
 	if err != nil {
 		return "", fmt.Errorf("output %s: %w", name, err)
 	}
 	defer f.discard()
-	w := bufio.NewWriter(f)
-	err = encodePicture(w, name, img)
-	if err == nil {
-		err = w.Flush()
-	}
-	if err == nil {
-		err = f.Sync() // or a crash of the machine could leave the name with no content
-	}
-	if err == nil {
-		err = f.Close()
-	}
-	if err != nil {
-		return "", fmt.Errorf("output %s: %w", name, bare(err))
+	var beside *temporary
+	if s.sidecar != nil {
+		beside, err = writeTemporary(name, func(w io.Writer) error { return picture.EncodeSettings(w, s.sidecar) })
+		if err != nil {
+			return "", fmt.Errorf("output %s: %w", sidecarName(name), err)
+		}
+		defer beside.discard()
 	}
 	if err := context.Cause(ctx); err != nil {
 		return "", err
 	}
-	if overwrite {
+	if s.overwrite {
 		err = os.Rename(f.Name(), name)
 	} else {
-		name, err = f.linkToFree(name)
+		name, err = f.linkToFree(name, beside != nil)
+	}
+	if err == nil && beside != nil {
+		err = os.Rename(beside.Name(), sidecarName(name))
 	}
 	if err != nil {
 		return "", fmt.Errorf("output %s: %w", name, bare(err))
 	}
 	return name, nil
+}
+
+// sidecarName is the name of a picture's sidecar, as mflux gives it:
+// image.metadata.json for image.png.
+func sidecarName(name string) string {
+	return strings.TrimSuffix(name, filepath.Ext(name)) + ".metadata.json"
 }
 
 // A temporary is a file beside the one it will become.
@@ -125,6 +139,30 @@ func newTemporary(name string) (*temporary, error) {
 	}
 }
 
+// writeTemporary makes a whole temporary file beside name.
+func writeTemporary(name string, encode func(io.Writer) error) (*temporary, error) {
+	f, err := newTemporary(name)
+	if err != nil {
+		return nil, err
+	}
+	w := bufio.NewWriter(f)
+	err = encode(w)
+	if err == nil {
+		err = w.Flush()
+	}
+	if err == nil {
+		err = f.Sync() // or a crash of the machine could leave the name with no content
+	}
+	if err == nil {
+		err = f.Close()
+	}
+	if err != nil {
+		f.discard()
+		return nil, bare(err)
+	}
+	return f, nil
+}
+
 // discard closes and removes the file, or does nothing where it has got its
 // final name.
 func (t *temporary) discard() {
@@ -143,12 +181,13 @@ func removeTemporaries() {
 	}
 }
 
-// linkToFree gives the file the first name that is free. A link, unlike a
-// rename, fails where another process was faster.
-func (t *temporary) linkToFree(name string) (string, error) {
+// linkToFree gives the file the first name that is free, together with that of
+// its sidecar if it has one. A link, unlike a rename, fails where another
+// process was faster.
+func (t *temporary) linkToFree(name string, sidecar bool) (string, error) {
 	for i := 0; ; i++ {
 		candidate := numbered(name, i)
-		if _, err := os.Lstat(candidate); err == nil {
+		if exists(candidate) || sidecar && exists(sidecarName(candidate)) {
 			continue
 		}
 		err := os.Link(t.Name(), candidate)
@@ -160,6 +199,11 @@ func (t *temporary) linkToFree(name string) (string, error) {
 		}
 		return candidate, err
 	}
+}
+
+func exists(name string) bool {
+	_, err := os.Lstat(name)
+	return err == nil
 }
 
 // numbered is name for i = 0, and name_i before the extension otherwise.

@@ -1,0 +1,175 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"image"
+	"io"
+	"time"
+
+	"github.com/gomflux/gomflux"
+	"github.com/gomflux/gomflux/internal/termpic"
+	"github.com/gomflux/gomflux/picture"
+)
+
+// A printer says how a generation goes: in words and a changing line on
+// standard error, or as lines of JSON on standard output.
+type printer struct {
+	stdout, stderr io.Writer
+	json, quiet    bool
+	verbose        bool
+	terminal       *termpic.Terminal // nil: pictures are not shown
+	preview        bool
+
+	display *display
+	clock   stepClock
+	last    gomflux.Progress
+}
+
+// The lines of --json. Fields are only ever added.
+type (
+	jsonProgress struct {
+		MessageType    string  `json:"message_type"` // progress
+		Phase          string  `json:"phase"`
+		Component      string  `json:"component,omitempty"`
+		Bytes          int64   `json:"bytes,omitempty"`
+		TotalBytes     int64   `json:"total_bytes,omitempty"`
+		Step           int     `json:"step,omitempty"` // done
+		Steps          int     `json:"steps,omitempty"`
+		SecondsPerStep float64 `json:"seconds_per_step,omitempty"`
+		SecondsLeft    float64 `json:"seconds_left,omitempty"` // of the steps
+	}
+	jsonStart struct {
+		MessageType string `json:"message_type"` // start
+		Seed        uint64 `json:"seed"`
+		Index       int    `json:"index"` // from 0
+		Pictures    int    `json:"pictures"`
+	}
+	jsonPicture struct {
+		MessageType string            `json:"message_type"` // picture
+		File        string            `json:"file"`
+		Settings    *picture.Settings `json:"settings"`
+		Seconds     jsonSeconds       `json:"seconds"`
+		PeakMemory  int               `json:"peak_memory_bytes"`
+	}
+	jsonSeconds struct {
+		Encode float64 `json:"encode"`
+		Steps  float64 `json:"steps"`
+		Decode float64 `json:"decode"`
+		Save   float64 `json:"save"`
+	}
+	jsonMessage struct {
+		MessageType string `json:"message_type"` // warning or error
+		Message     string `json:"message"`
+		ExitCode    int    `json:"exit_code,omitempty"`
+	}
+)
+
+func (p *printer) line(v any) {
+	e := json.NewEncoder(p.stdout)
+	e.SetEscapeHTML(false)
+	e.Encode(v) // a pipe nobody reads any more is no reason to end the run
+}
+
+// begin starts to show progress, until end.
+func (p *printer) begin(ctx context.Context) {
+	p.display, p.clock, p.last = &display{}, stepClock{}, gomflux.Progress{}
+	switch {
+	case p.json || p.quiet && !p.preview:
+	case p.preview && p.terminal != nil:
+		p.display = newDisplay(ctx, p.stderr, p.terminal)
+	default:
+		p.display = newDisplay(ctx, p.stderr)
+	}
+}
+
+func (p *printer) end() {
+	if p.display != nil {
+		p.display.close()
+	}
+}
+
+func (p *printer) progress(pr gomflux.Progress) {
+	if !p.json {
+		p.display.report(pr)
+		return
+	}
+	m := jsonProgress{
+		MessageType: "progress", Phase: string(pr.Phase), Component: pr.Component, Bytes: pr.Bytes, TotalBytes: pr.TotalBytes, Step: pr.Step, Steps: pr.Steps,
+	}
+	if pr.Phase == gomflux.PhaseLoad {
+		// one for each percent is enough
+		same := pr.Component == p.last.Component && pr.Bytes*100/max(1, pr.TotalBytes) == p.last.Bytes*100/max(1, p.last.TotalBytes)
+		if same {
+			return
+		}
+	}
+	p.last = pr
+	if pr.Phase == gomflux.PhaseStep {
+		p.clock.done(pr.Step, pr.Steps, time.Now())
+		per := p.clock.perStep().Seconds()
+		m.SecondsPerStep, m.SecondsLeft = per, per*float64(pr.Steps-pr.Step)
+	}
+	p.line(m)
+}
+
+// saving is the phase after those of a run.
+func (p *printer) saving() { p.progress(gomflux.Progress{Phase: "save"}) }
+
+// showPreview shows how the picture will look.
+func (p *printer) showPreview(img image.Image) { p.display.picture(img) }
+
+func (p *printer) warn(format string, args ...any) {
+	message := fmt.Sprintf(format, args...)
+	if p.json {
+		p.line(jsonMessage{MessageType: "warning", Message: message})
+		return
+	}
+	fmt.Fprintln(p.stderr, "gomflux: warning: "+message)
+}
+
+// start says which picture is made next.
+func (p *printer) start(seed uint64, index, pictures int) {
+	if p.json {
+		p.line(jsonStart{"start", seed, index, pictures})
+		return
+	}
+	if pictures > 1 {
+		fmt.Fprintf(p.stderr, "seed %d (%d of %d)\n", seed, index+1, pictures)
+		return
+	}
+	fmt.Fprintf(p.stderr, "seed %d\n", seed)
+}
+
+// picture says that one is there.
+func (p *printer) picture(file string, r *gomflux.Result, save time.Duration) error {
+	if p.json {
+		p.line(jsonPicture{"picture", file, &r.Settings, jsonSeconds{
+			r.EncodeTime.Seconds(), r.StepTime.Seconds(), r.DecodeTime.Seconds(), save.Seconds(),
+		}, r.PeakMemory})
+		return nil
+	}
+	if !p.quiet {
+		steps := "steps"
+		if r.StepsRun == 1 {
+			steps = "step"
+		}
+		fmt.Fprintf(p.stderr, "%dx%d, %d %s of %s, %s in all\n", r.Width, r.Height, r.StepsRun, steps,
+			seconds(r.StepTime/time.Duration(r.StepsRun)), seconds(r.EncodeTime+r.StepTime+r.DecodeTime+save))
+	}
+	if p.verbose {
+		fmt.Fprintf(p.stderr, "encode %s (%d tokens), steps %s, decode %s, save %s, peak memory %s\n",
+			seconds(r.EncodeTime), r.PromptTokens, seconds(r.StepTime), seconds(r.DecodeTime), seconds(save), bytes(int64(r.PeakMemory)))
+	}
+	_, err := fmt.Fprintln(p.stdout, file)
+	return err
+}
+
+// failed says with --json how a run ended; the line on standard error comes
+// from main.
+func (p *printer) failed(err error) {
+	if p.json && err != nil {
+		p.line(jsonMessage{"error", err.Error(), exitCode(err)})
+	}
+}

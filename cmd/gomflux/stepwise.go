@@ -1,0 +1,67 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"image"
+	"image/color"
+	"image/draw"
+	"io/fs"
+	"math"
+	"os"
+	"path/filepath"
+
+	"golang.org/x/image/font"
+	"golang.org/x/image/font/basicfont"
+	"golang.org/x/image/math/fixed"
+
+	"github.com/gomflux/gomflux/picture"
+)
+
+// makeFolder makes a folder if it is not there, and finds out whether files
+// can be made in it.
+func makeFolder(dir string) error {
+	info, err := os.Stat(dir)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		if err := os.Mkdir(dir, 0o777); err != nil {
+			return fmt.Errorf("folder %s: %w", dir, bare(err))
+		}
+	case err != nil:
+		return fmt.Errorf("folder %s: %w", dir, bare(err))
+	case !info.IsDir():
+		return fmt.Errorf("folder %s: is a file", dir)
+	}
+	f, err := newTemporary(filepath.Join(dir, "x"))
+	if err != nil {
+		return err
+	}
+	f.discard()
+	return nil
+}
+
+// A sheetStep is a step's picture and its label.
+type sheetStep struct {
+	image *image.RGBA
+	label string
+}
+
+// contactSheet shows all steps on one picture, in rows.
+func contactSheet(steps []sheetStep) *image.RGBA {
+	const most = 384 // pixels of a picture's longer side
+	const gap, line = 8, 16
+	size := steps[0].image.Rect.Size()
+	shrink := min(1, most/float64(max(size.X, size.Y)))
+	w, h := max(1, int(float64(size.X)*shrink)), max(1, int(float64(size.Y)*shrink))
+	columns := int(math.Ceil(math.Sqrt(float64(len(steps)))))
+	rows := (len(steps) + columns - 1) / columns
+	sheet := image.NewRGBA(image.Rect(0, 0, gap+columns*(w+gap), gap+rows*(h+line+gap)))
+	draw.Draw(sheet, sheet.Rect, image.NewUniform(color.White), image.Point{}, draw.Src)
+	for i, s := range steps {
+		at := image.Pt(gap+i%columns*(w+gap), gap+i/columns*(h+line+gap))
+		draw.Draw(sheet, image.Rectangle{at, at.Add(image.Pt(w, h))}, picture.Resize(s.image, w, h), image.Point{}, draw.Src)
+		d := font.Drawer{Dst: sheet, Src: image.Black, Face: basicfont.Face7x13, Dot: fixed.P(at.X, at.Y+h+13)}
+		d.DrawString(s.label)
+	}
+	return sheet
+}
