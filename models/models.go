@@ -9,7 +9,6 @@ import (
 	"io/fs"
 	"maps"
 	"slices"
-	"strings"
 
 	"github.com/gomflux/gomflux/hooks"
 	"github.com/gomflux/gomflux/mlx"
@@ -94,15 +93,18 @@ type LoadOptions struct {
 // Load reads a model folder in diffusers' layout. It must run on the MLX
 // thread; its arrays live as long as the pipeline is referred to.
 func Load(fsys fs.FS, o LoadOptions) (*Pipeline, error) {
-	class, err := ClassOf(fsys)
+	index, err := readIndex(fsys)
 	if err != nil {
 		return nil, err
 	}
-	newFamily, ok := classes[class]
-	if !ok {
-		return nil, fmt.Errorf("%w: %s: pipeline class %q; this version runs %s", ErrUnsupported, weights.FullName(fsys, "model_index.json"), class, strings.Join(Classes(), ", "))
+	newFamily, err := index.family(fsys)
+	if err != nil {
+		return nil, err
 	}
-	p := &Pipeline{Autoencoder: &Autoencoder{}, Class: class, family: newFamily()}
+	if err := index.incomplete(fsys, index.missing(fsys)); err != nil {
+		return nil, err
+	}
+	p := &Pipeline{Autoencoder: &Autoencoder{}, Class: index.class, family: newFamily()}
 	if err := p.place(o); err != nil {
 		return nil, err
 	}
@@ -119,22 +121,10 @@ func Load(fsys fs.FS, o LoadOptions) (*Pipeline, error) {
 
 // load reads all small files and all headers before the first tensor, so that
 // what is wrong with a folder is said before gigabytes are read.
-func (p *Pipeline) load(l *loader, check func(*Pipeline) error) (err error) {
-	p.scheduler = scheduler.DefaultFlowMatchEulerConfig()
-	if err := l.config("scheduler/scheduler_config.json", &p.scheduler); err != nil {
-		return err
-	}
-	components, err := p.family.configure(l)
+func (p *Pipeline) load(l *loader, check func(*Pipeline) error) error {
+	components, err := p.declare(l)
 	if err != nil {
 		return err
-	}
-	autoencoder, err := p.Autoencoder.configure(l, "vae")
-	if err != nil {
-		return err
-	}
-	components = append(components, autoencoder)
-	if in, out := p.family.latentShape(1, 1)[0], p.vae.Config.LatentChannels; in != out {
-		return fmt.Errorf("the vae's latent_channels is %d and the transformer's in_channels %d: they belong to different models", out, in)
 	}
 	if p.tokenizer, err = textenc.LoadTokenizer(l.fsys, "tokenizer"); err != nil {
 		return err
@@ -159,17 +149,24 @@ func (p *Pipeline) load(l *loader, check func(*Pipeline) error) (err error) {
 	return nil
 }
 
-// ClassOf reads which pipeline class a model folder is of.
-func ClassOf(fsys fs.FS) (string, error) {
-	if _, err := fs.Stat(fsys, "model_index.json"); errors.Is(err, fs.ErrNotExist) {
-		return "", fmt.Errorf("model folder %s: has no model_index.json (gomflux reads the layout of Hugging Face diffusers)", weights.FullName(fsys, ""))
+// declare reads the configs and declares the components that have weights.
+func (p *Pipeline) declare(l *loader) ([]component, error) {
+	p.scheduler = scheduler.DefaultFlowMatchEulerConfig()
+	if err := l.config("scheduler/scheduler_config.json", &p.scheduler); err != nil {
+		return nil, err
 	}
-	var index map[string]any
-	if err := weights.ReadJSON(fsys, "model_index.json", &index); err != nil {
-		return "", err
+	components, err := p.family.configure(l)
+	if err != nil {
+		return nil, err
 	}
-	class, _ := index["_class_name"].(string)
-	return class, nil
+	autoencoder, err := p.Autoencoder.configure(l, "vae")
+	if err != nil {
+		return nil, err
+	}
+	if in, out := p.family.latentShape(1, 1)[0], p.vae.Config.LatentChannels; in != out {
+		return nil, fmt.Errorf("the vae's latent_channels is %d and the transformer's in_channels %d: they belong to different models", out, in)
+	}
+	return append(components, autoencoder), nil
 }
 
 // Classes lists the pipeline classes that can be run.

@@ -126,9 +126,9 @@ func choose(names []string) (string, error) {
 		return "", fmt.Errorf("found no safetensors file, only %s: pickle and GGUF files are not read; "+
 			"load the model with diffusers or transformers and save it with save_pretrained(folder, safe_serialization=True)", list(others, 10))
 	case len(names) == 0:
-		return "", errors.New("found no safetensors file, the folder is empty")
+		return "", errors.New("found no safetensors file, the folder is empty (is the download complete?)")
 	}
-	return "", fmt.Errorf("found no safetensors file (expected %s or %s), only %s", stems[0]+suffix, stems[1]+suffix, list(names, 10))
+	return "", fmt.Errorf("found no safetensors file (expected %s or %s), only %s (is the download complete?)", stems[0]+suffix, stems[1]+suffix, list(names, 10))
 }
 
 // list joins names for a message, at most that many of them.

@@ -1,0 +1,206 @@
+package models
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"maps"
+	"path"
+	"slices"
+	"strings"
+
+	"github.com/gomflux/gomflux/weights"
+)
+
+// An Info is what can be told of a model without loading it.
+type Info struct {
+	// Class is the pipeline class, "" where model_index.json does not tell.
+	Class string
+	// Size is that of all files together, in bytes.
+	Size int64
+	// Incomplete says which files are missing or damaged, on one line; nil for
+	// none.
+	Incomplete error
+	// Unsupported says what this version cannot run, and wraps ErrUnsupported;
+	// nil for a model that it can run.
+	Unsupported error
+}
+
+// Inspect judges a model folder in diffusers' layout by its configs and by the
+// headers of its safetensors files, which have to fit the files' sizes. It
+// reads no tensors, needs no MLX and finds all that is missing at once. Whether
+// the tensors have the right names and shapes is for Load to say.
+func Inspect(fsys fs.FS) Info {
+	var info Info
+	var problems []string
+	problem := func(err error) {
+		if errors.Is(err, ErrUnsupported) {
+			info.Unsupported = err
+		} else if err != nil {
+			problems = append(problems, err.Error())
+		}
+	}
+	var err error
+	info.Size, err = sizeOf(fsys)
+	problem(err)
+	index, err := readIndex(fsys)
+	problem(err)
+	if err == nil {
+		info.Class = index.class
+		newFamily, err := index.family(fsys)
+		problem(err)
+		missing := index.missing(fsys)
+		problem(index.incomplete(fsys, missing))
+		for _, dir := range index.dirs(fsys, newFamily, missing, problem) {
+			ck, err := weights.OpenCheckpoint(fsys, dir)
+			if err == nil {
+				err = ck.Close()
+			}
+			problem(err)
+		}
+	}
+	if len(problems) > 0 {
+		info.Incomplete = errors.New(strings.Join(problems, "; "))
+	}
+	return info
+}
+
+// dirs are the folders with weights that can be looked at, those with nothing
+// missing. What is wrong with the configs of a supported class, for which
+// newFamily is not nil, is a problem.
+func (x index) dirs(fsys fs.FS, newFamily func() family, missing []string, problem func(error)) []string {
+	var dirs []string
+	for name, class := range x.components {
+		if configOf(class) == modelConfig {
+			dirs = append(dirs, name)
+		}
+	}
+	if newFamily != nil && len(missing) == 0 {
+		p := &Pipeline{Autoencoder: &Autoencoder{}, family: newFamily()}
+		components, err := p.declare(&loader{fsys: fsys, points: &p.points})
+		problem(err)
+		for _, c := range components { // all are in an index as diffusers writes it
+			dirs = append(dirs, c.dir)
+		}
+		problem(checkTokenizer(fsys))
+	}
+	slices.Sort(dirs)
+	return slices.DeleteFunc(slices.Compact(dirs), func(dir string) bool {
+		return slices.ContainsFunc(missing, func(name string) bool { return strings.HasPrefix(name, dir+"/") })
+	})
+}
+
+// checkTokenizer finds out whether tokenizer.json is whole.
+func checkTokenizer(fsys fs.FS) error {
+	const name = "tokenizer/tokenizer.json"
+	data, err := weights.ReadFile(fsys, name, 256<<20)
+	if err == nil && !json.Valid(data) {
+		err = fmt.Errorf("%s: is not whole JSON (is the download complete?)", weights.FullName(fsys, name))
+	}
+	return err
+}
+
+// sizeOf is that of all files together, in bytes. Links count as what they lead
+// to.
+func sizeOf(fsys fs.FS) (n int64, err error) {
+	err = fs.WalkDir(fsys, ".", func(name string, d fs.DirEntry, err error) error {
+		if err != nil || d.IsDir() {
+			return err
+		}
+		info, err := fs.Stat(fsys, name)
+		if errors.Is(err, fs.ErrNotExist) {
+			return nil // a link to a file that is not there, which may not be needed
+		}
+		if err == nil && info.Mode().IsRegular() {
+			n += info.Size()
+		}
+		return err
+	})
+	return n, err
+}
+
+// An index is a model_index.json.
+type index struct {
+	class      string
+	components map[string]string // the class of each component that there is, by its folder's name
+}
+
+const indexFile = "model_index.json"
+
+func readIndex(fsys fs.FS) (index, error) {
+	if _, err := fs.Lstat(fsys, indexFile); errors.Is(err, fs.ErrNotExist) {
+		return index{}, fmt.Errorf("model folder %s: has no model_index.json (gomflux reads the layout of Hugging Face diffusers)", weights.FullName(fsys, ""))
+	}
+	var members map[string]json.RawMessage
+	if err := weights.ReadJSON(fsys, indexFile, &members); err != nil {
+		return index{}, err
+	}
+	x := index{components: map[string]string{}}
+	for name, raw := range members {
+		if name == "_class_name" {
+			json.Unmarshal(raw, &x.class) // of another type it is no class that is known
+		}
+		// a component is [library, class], [null, null] for one that is left out
+		var pair []*string
+		if strings.HasPrefix(name, "_") || json.Unmarshal(raw, &pair) != nil || len(pair) != 2 || pair[0] == nil || pair[1] == nil {
+			continue
+		}
+		if !fs.ValidPath(name) || strings.Contains(name, "/") {
+			return index{}, fmt.Errorf("%s: %q is not the name of a component", weights.FullName(fsys, indexFile), name)
+		}
+		x.components[name] = *pair[1]
+	}
+	return x, nil
+}
+
+// family returns what makes the family of the index's class.
+func (x index) family(fsys fs.FS) (func() family, error) {
+	newFamily, ok := classes[x.class]
+	if !ok {
+		return nil, fmt.Errorf("%w: %s: pipeline class %q; this version runs %s", ErrUnsupported, weights.FullName(fsys, indexFile), x.class, strings.Join(Classes(), ", "))
+	}
+	return newFamily, nil
+}
+
+// modelConfig is the config of a component that is a model.
+const modelConfig = "config.json"
+
+// configOf is the file that a component of some class cannot do without, ""
+// where there are several ways.
+func configOf(class string) string {
+	switch {
+	case strings.HasSuffix(class, "Scheduler"):
+		return "scheduler_config.json"
+	case strings.Contains(class, "Tokenizer"):
+		return ""
+	case strings.HasSuffix(class, "Processor"), strings.HasSuffix(class, "FeatureExtractor"):
+		return "preprocessor_config.json"
+	}
+	return modelConfig
+}
+
+// missing lists the components' folders and configs that are not there.
+func (x index) missing(fsys fs.FS) (names []string) {
+	_, supported := classes[x.class]
+	for _, name := range slices.Sorted(maps.Keys(x.components)) {
+		file := configOf(x.components[name])
+		if file == "" && supported {
+			file = "tokenizer.json"
+		}
+		if _, err := fs.Stat(fsys, name); errors.Is(err, fs.ErrNotExist) {
+			names = append(names, name+"/")
+		} else if _, err := fs.Stat(fsys, path.Join(name, file)); errors.Is(err, fs.ErrNotExist) {
+			names = append(names, path.Join(name, file))
+		}
+	}
+	return names
+}
+
+// incomplete is the error about files that are missing, nil for none.
+func (x index) incomplete(fsys fs.FS, missing []string) error {
+	if len(missing) == 0 {
+		return nil
+	}
+	return fmt.Errorf("model folder %s: is not complete (is the download complete?), missing: %s", weights.FullName(fsys, ""), strings.Join(missing, ", "))
+}

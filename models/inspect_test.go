@@ -1,0 +1,155 @@
+package models_test
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/gomflux/gomflux/internal/mlxtest"
+	"github.com/gomflux/gomflux/models"
+	"github.com/gomflux/gomflux/weights"
+)
+
+const ordinary = "testdata/zimage-ordinary/model"
+
+// TestInspect damages a model in many ways. Load has to refuse all that Inspect
+// finds incomplete or not supported.
+func TestInspect(t *testing.T) {
+	const shard = "transformer/diffusion_pytorch_model-00002-of-00002.safetensors"
+	remove := func(names ...string) func(*testing.T) {
+		return func(t *testing.T) {
+			for _, name := range names {
+				if err := os.RemoveAll(name); err != nil {
+					t.Fatal(err)
+				}
+			}
+		}
+	}
+	dangle := func(name string) func(*testing.T) {
+		return func(t *testing.T) {
+			remove(name)(t)
+			if err := os.Symlink("../../blobs/abc", name); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	write := func(name, text string) func(*testing.T) {
+		return func(t *testing.T) {
+			if err := os.WriteFile(name, []byte(text), 0o666); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	cut := func(name string, to int64) func(*testing.T) {
+		return func(t *testing.T) {
+			if err := os.Truncate(name, to); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	replace := func(name, old, new string) func(*testing.T) {
+		return func(t *testing.T) {
+			text, err := os.ReadFile(name)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if !strings.Contains(string(text), old) {
+				t.Fatalf("%s has no %s", name, old)
+			}
+			write(name, strings.ReplaceAll(string(text), old, new))(t)
+		}
+	}
+
+	tests := map[string]struct {
+		damage      func(*testing.T)
+		incomplete  []string // what the error has; none for no error
+		unsupported string
+		noClass     bool
+	}{
+		"whole":              {damage: func(*testing.T) {}},
+		"more files":         {damage: write("README.md", "read me")},
+		"no index":           {damage: remove("model_index.json"), incomplete: []string{"m: has no model_index.json"}, noClass: true},
+		"dangling index":     {damage: dangle("model_index.json"), incomplete: []string{"m/model_index.json: is a link to ../../blobs/abc"}, noClass: true},
+		"index is no JSON":   {damage: write("model_index.json", "{"), incomplete: []string{"m/model_index.json: line 1"}, noClass: true},
+		"escaping index":     {damage: write("model_index.json", `{"_class_name": "ZImagePipeline", "../m": ["diffusers", "AutoencoderKL"]}`), incomplete: []string{`"../m" is not the name of a component`}, noClass: true},
+		"no component":       {damage: remove("vae"), incomplete: []string{"folder m: is not complete (is the download complete?), missing: vae/"}},
+		"no configs":         {damage: remove("transformer/config.json", "scheduler/scheduler_config.json", "tokenizer/tokenizer.json"), incomplete: []string{"missing: scheduler/scheduler_config.json, tokenizer/tokenizer.json, transformer/config.json"}},
+		"dangling config":    {damage: dangle("vae/config.json"), incomplete: []string{"missing: vae/config.json"}},
+		"no shard":           {damage: remove(shard), incomplete: []string{"1 of 2 shards are missing (is the download complete?): diffusion_pytorch_model-00002"}},
+		"dangling shard":     {damage: dangle(shard), incomplete: []string{"1 of 2 shards are missing (is the download complete?): diffusion_pytorch_model-00002"}},
+		"no index of shards": {damage: remove("transformer/diffusion_pytorch_model.safetensors.index.json"), incomplete: []string{"folder m/transformer: found shards but not their index"}},
+		"no weights":         {damage: remove("vae/diffusion_pytorch_model.safetensors"), incomplete: []string{"folder m/vae: found no safetensors file", "is the download complete?"}},
+		"dangling weights":   {damage: dangle("vae/diffusion_pytorch_model.safetensors"), incomplete: []string{"m/vae/diffusion_pytorch_model.safetensors: is a link to ../../blobs/abc", "unfinished download"}},
+		"cut":                {damage: cut(shard, 60000), incomplete: []string{"m/" + shard + ": ", "cut short"}},
+		"cut header":         {damage: cut(shard, 7), incomplete: []string{"m/" + shard + ": not a safetensors file"}},
+		"cut tokenizer":      {damage: cut("tokenizer/tokenizer.json", 9000), incomplete: []string{"m/tokenizer/tokenizer.json: "}},
+		"cut config":         {damage: cut("vae/config.json", 100), incomplete: []string{"m/vae/config.json: "}},
+		"pickles": {damage: func(t *testing.T) {
+			remove("vae/diffusion_pytorch_model.safetensors")(t)
+			write("vae/diffusion_pytorch_model.bin", "")(t)
+		}, incomplete: []string{"only diffusion_pytorch_model.bin: pickle"}},
+		"all at once": {damage: func(t *testing.T) {
+			remove("vae", shard)(t)
+			cut("text_encoder/model-00001-of-00002.safetensors", 20000)(t)
+		}, incomplete: []string{"missing: vae/", "1 of 2 shards", "m/text_encoder/model-00001-of-00002.safetensors: "}},
+		"two models":      {damage: replace("vae/config.json", `"latent_channels": 4`, `"latent_channels": 8`), incomplete: []string{"they belong to different models"}},
+		"class":           {damage: replace("model_index.json", "ZImagePipeline", "FluxPipeline"), unsupported: `m/model_index.json: pipeline class "FluxPipeline"`},
+		"no class":        {damage: replace("model_index.json", "_class_name", "_classname"), unsupported: `pipeline class ""`, noClass: true},
+		"class and shard": {damage: func(t *testing.T) { replace("model_index.json", "ZImagePipeline", "FluxPipeline")(t); remove(shard)(t) }, unsupported: `"FluxPipeline"`, incomplete: []string{"1 of 2 shards"}},
+		"class and tokenizer": {damage: func(t *testing.T) {
+			replace("model_index.json", "ZImagePipeline", "FluxPipeline")(t)
+			remove("tokenizer/tokenizer.json")(t)
+		}, unsupported: `"FluxPipeline"`},
+		"config": {damage: replace("vae/config.json", `"act_fn": "silu"`, `"act_fn": "mish"`), unsupported: `m/vae/config.json: act_fn "mish"`},
+	}
+	for name, test := range tests {
+		t.Run(name, func(t *testing.T) {
+			from, err := filepath.Abs(ordinary)
+			if err != nil {
+				t.Fatal(err)
+			}
+			t.Chdir(t.TempDir())
+			if err := os.CopyFS("m", os.DirFS(from)); err != nil {
+				t.Fatal(err)
+			}
+			t.Chdir("m")
+			test.damage(t)
+			t.Chdir("..")
+			folder, err := weights.OpenFolder("m")
+			if err != nil {
+				t.Fatal(err)
+			}
+			info := models.Inspect(folder)
+			if (info.Class == "") != test.noClass {
+				t.Errorf("class %q", info.Class)
+			}
+			if info.Size <= 0 {
+				t.Errorf("%d bytes", info.Size)
+			}
+			if (info.Incomplete == nil) != (test.incomplete == nil) {
+				t.Errorf("incomplete: %v, expected %q", info.Incomplete, test.incomplete)
+			}
+			for _, want := range test.incomplete {
+				if info.Incomplete == nil || !strings.Contains(info.Incomplete.Error(), want) || strings.Contains(info.Incomplete.Error(), "\n") {
+					t.Errorf("incomplete: %v, expected one line with %q", info.Incomplete, want)
+				}
+			}
+			if test.unsupported == "" && info.Unsupported != nil ||
+				test.unsupported != "" && (!errors.Is(info.Unsupported, models.ErrUnsupported) || !strings.Contains(info.Unsupported.Error(), test.unsupported)) {
+				t.Errorf("not supported: %v, expected %q", info.Unsupported, test.unsupported)
+			}
+
+			mlxtest.Do(t, func() {
+				p, err := models.Load(folder, models.LoadOptions{})
+				if err == nil {
+					p.Close()
+				}
+				if (err == nil) != (info.Incomplete == nil && info.Unsupported == nil) {
+					t.Errorf("Load: %v, and Inspect: %v, %v", err, info.Incomplete, info.Unsupported)
+				}
+			})
+		})
+	}
+}
