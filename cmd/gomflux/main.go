@@ -160,8 +160,9 @@ Metal on Macs, with CUDA or on the CPU on Linux.
 		}
 		return coded(exitUsage, err)
 	})
-	root.CompletionOptions.HiddenDefaultCmd = true
-	root.AddCommand(newGenerateCommand(), newDoctorCommand(), newVersionCommand())
+	root.AddCommand(newGenerateCommand(), newDoctorCommand(), newVersionCommand(), newCompletionCommand())
+	root.AddCommand(newTopics()...)
+	registerCompletions(root) // of all that was added before
 	return root
 }
 

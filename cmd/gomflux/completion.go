@@ -1,0 +1,225 @@
+package main
+
+import (
+	"io"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	"github.com/gomflux/gomflux/hub"
+	"github.com/gomflux/gomflux/internal/termpic"
+	"github.com/gomflux/gomflux/models"
+	"github.com/gomflux/gomflux/scheduler"
+)
+
+// completionShells write a script for each shell that completion knows.
+var completionShells = map[string]func(root *cobra.Command, w io.Writer) error{
+	"bash": func(root *cobra.Command, w io.Writer) error { return root.GenBashCompletionV2(w, true) },
+	"fish": func(root *cobra.Command, w io.Writer) error { return root.GenFishCompletion(w, true) },
+	"zsh":  func(root *cobra.Command, w io.Writer) error { return root.GenZshCompletion(w) },
+}
+
+func newCompletionCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:   "completion SHELL",
+		Short: "Write a script that completes gomflux's commands in a shell",
+		Long: `Completion writes a script for bash, zsh or fish to standard output. With it the
+Tab key completes commands, flags, models that are on this machine, and files of
+the right kind.
+
+To try it in the shell that you are in:
+
+  bash   source <(gomflux completion bash)
+  zsh    source <(gomflux completion zsh)
+  fish   gomflux completion fish | source
+
+To have it in every new shell, write it where the shell looks for it:
+
+  bash   gomflux completion bash > ~/.local/share/bash-completion/completions/gomflux
+         (it needs the package bash-completion, on Macs from Homebrew)
+  zsh    gomflux completion zsh > DIR/_gomflux
+         (DIR is one of $fpath; ~/.zshrc calls compinit after setting it)
+  fish   gomflux completion fish > ~/.config/fish/completions/gomflux.fish
+` + exitStatus,
+		Example: "  gomflux completion bash > ~/.local/share/bash-completion/completions/gomflux",
+		Args: func(_ *cobra.Command, args []string) error {
+			switch {
+			case len(args) == 0:
+				return usageErrorf("give the shell: %s", strings.Join(slices.Sorted(maps.Keys(completionShells)), ", "))
+			case completionShells[args[0]] == nil:
+				return usageErrorf("no completion for %q (there is one for %s)", args[0], strings.Join(slices.Sorted(maps.Keys(completionShells)), ", "))
+			case len(args) > 1:
+				return usageErrorf("unexpected argument %q", args[1])
+			}
+			return nil
+		},
+		ValidArgsFunction: func(_ *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
+			if len(args) > 0 {
+				return nil, cobra.ShellCompDirectiveNoFileComp
+			}
+			return slices.Sorted(maps.Keys(completionShells)), cobra.ShellCompDirectiveNoFileComp
+		},
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return completionShells[args[0]](cmd.Root(), cmd.OutOrStdout())
+		},
+	}
+}
+
+// Names of files by what they hold.
+var (
+	pictureFiles  = []string{"png", "jpg", "jpeg", "webp"}
+	writtenFiles  = []string{"png", "jpg", "jpeg"}
+	settingsFiles = []string{"png", "jpg", "jpeg", "webp", "json"}
+	latentsFiles  = []string{"safetensors"}
+)
+
+// flagCompletions complete the values of flags by the flag's name, whichever
+// command has it.
+var flagCompletions = map[string]cobra.CompletionFunc{
+	"model":                     completeModel,
+	"scheduler":                 completeWords(scheduler.Names()...),
+	"dtype":                     completeWords("float32", "bfloat16", "float16"),
+	"device":                    completeWords("cpu", "gpu"),
+	"preview":                   completeWords(protocolNames()...),
+	"show":                      completeWords(protocolNames()...),
+	"image":                     completeFiles(pictureFiles...),
+	"config-from-metadata":      completeFiles(settingsFiles...),
+	"output":                    completeFiles(writtenFiles...),
+	"stepwise-image-output-dir": completeFolders,
+	"prompt-file":               nil, // any file
+}
+
+// argCompletions complete what follows a command.
+var argCompletions = map[string]cobra.CompletionFunc{
+	"info":      completeFiles(settingsFiles...),
+	"roundtrip": completeFiles(pictureFiles...),
+	"decode":    completeFiles(latentsFiles...),
+}
+
+// registerCompletions gives a command and those below it completions for the
+// flags and arguments that they have. Where nothing can be known, files are
+// offered only for flags that take one.
+func registerCompletions(cmd *cobra.Command) {
+	if cmd.ValidArgsFunction == nil && !cmd.HasSubCommands() {
+		cmd.ValidArgsFunction = cobra.NoFileCompletions
+		if f := argCompletions[cmd.Name()]; f != nil {
+			cmd.ValidArgsFunction = f
+		}
+	}
+	cmd.Flags().VisitAll(func(f *pflag.Flag) {
+		complete, known := flagCompletions[f.Name]
+		if !known && !takesFile(f) {
+			complete = cobra.NoFileCompletions
+		}
+		if complete == nil || f.Value.Type() == "bool" {
+			return
+		}
+		if _, registered := cmd.GetFlagCompletionFunc(f.Name); registered {
+			return
+		}
+		if err := cmd.RegisterFlagCompletionFunc(f.Name, complete); err != nil {
+			panic(err) // a flag that the command has not
+		}
+	})
+	for _, sub := range cmd.Commands() {
+		registerCompletions(sub)
+	}
+}
+
+// takesFile says whether a flag's help names its value so.
+func takesFile(f *pflag.Flag) bool {
+	value, _ := pflag.UnquoteUsage(f)
+	return slices.Contains([]string{"file", "folder", "picture", "path"}, value)
+}
+
+func completeWords(words ...string) cobra.CompletionFunc {
+	return func(_ *cobra.Command, _ []string, prefix string) ([]string, cobra.ShellCompDirective) {
+		var found []string
+		for _, w := range words {
+			if strings.HasPrefix(w, strings.ToLower(prefix)) {
+				found = append(found, w)
+			}
+		}
+		return found, cobra.ShellCompDirectiveNoFileComp | cobra.ShellCompDirectiveKeepOrder
+	}
+}
+
+func completeFiles(extensions ...string) cobra.CompletionFunc {
+	return cobra.FixedCompletions(extensions, cobra.ShellCompDirectiveFilterFileExt)
+}
+
+func completeFolders(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
+	return nil, cobra.ShellCompDirectiveFilterDirs
+}
+
+func protocolNames() (names []string) {
+	for _, p := range termpic.Protocols {
+		names = append(names, string(p))
+	}
+	return names
+}
+
+// completeModel offers the models that can be named and those in the Hugging
+// Face cache and, where none of them is meant, folders.
+func completeModel(_ *cobra.Command, _ []string, prefix string) ([]string, cobra.ShellCompDirective) {
+	var found []string
+	offer := func(name, about string) {
+		if strings.HasPrefix(name, prefix) {
+			found = append(found, name+"\t"+about)
+		}
+	}
+	builtins := models.Builtins()
+	for _, name := range slices.Sorted(maps.Keys(builtins)) {
+		offer(name, "built in: "+builtins[name].About)
+	}
+	for _, p := range models.Presets {
+		offer(p.Name, p.Repo)
+	}
+	for _, repo := range cachedRepos() {
+		offer(repo, "in the Hugging Face cache")
+	}
+	for _, dir := range modelFolders() {
+		offer(dir, "a folder")
+	}
+	if len(found) == 0 {
+		return nil, cobra.ShellCompDirectiveFilterDirs
+	}
+	return found, cobra.ShellCompDirectiveNoFileComp
+}
+
+// cachedRepos are the repositories in the Hugging Face cache that hold a
+// pipeline.
+func cachedRepos() (names []string) {
+	repos, err := hub.List()
+	if err != nil {
+		return nil // a shell can say nothing about it
+	}
+	for _, r := range repos {
+		if r.Err == nil && isPipeline(r.Snapshot) {
+			names = append(names, r.Name)
+		}
+	}
+	return names
+}
+
+// modelFolders are the folders right here that hold a pipeline.
+func modelFolders() (dirs []string) {
+	paths, err := filepath.Glob("*/model_index.json")
+	if err != nil {
+		return nil
+	}
+	for _, path := range paths {
+		dirs = append(dirs, filepath.Dir(path))
+	}
+	return dirs
+}
+
+func isPipeline(folder string) bool {
+	_, err := os.Stat(filepath.Join(folder, "model_index.json"))
+	return err == nil
+}

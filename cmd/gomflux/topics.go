@@ -1,0 +1,197 @@
+package main
+
+import (
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/gomflux/gomflux/models"
+	"github.com/gomflux/gomflux/scheduler"
+)
+
+// newTopics are the texts of gomflux help TOPIC. A command that cannot be run
+// is one to cobra.
+func newTopics() []*cobra.Command {
+	topics := []*cobra.Command{
+		{Use: "environment", Short: "Environment variables that change what gomflux does", Long: environmentTopic},
+		{Use: "exit-codes", Short: "What the exit codes mean", Long: exitCodesTopic},
+		{Use: "metadata", Short: "How pictures carry the settings that made them", Long: metadataTopic},
+		{Use: "model", Short: "What --model takes and where models are found", Long: modelTopic()},
+		{Use: "pictures", Short: "Making a picture from a picture", Long: picturesTopic},
+		{Use: "schedulers", Short: "What --scheduler takes", Long: schedulersTopic()},
+	}
+	for _, t := range topics {
+		t.DisableFlagsInUseLine = true
+		t.SetUsageTemplate("") // there is nothing to call
+	}
+	return topics
+}
+
+const environmentTopic = `Environment variables that change what gomflux does. gomflux doctor shows those
+that are set.
+
+Where things are
+
+  GOMFLUX_MLX       the folder that holds libmlxc, or lib/libmlxc; no other
+                    place is searched then. Otherwise it is looked for beside
+                    the program, in lib/ there, in .setup/lib of a checkout,
+                    and where the system keeps its libraries
+  HF_HUB_CACHE      the Hugging Face cache in which published models are found;
+                    otherwise it is $HF_HOME/hub, then
+                    $XDG_CACHE_HOME/huggingface/hub, then
+                    ~/.cache/huggingface/hub. It is read and never written
+  LD_LIBRARY_PATH   where Linux looks for libraries first: OpenBLAS, and CUDA's
+                    with MLX's CUDA build (DYLD_LIBRARY_PATH on Macs)
+
+Speed on the CPU
+
+  OPENBLAS_NUM_THREADS, OMP_NUM_THREADS
+                    how many threads a matrix product uses on Linux; all cores
+                    if neither is set
+
+GPUs
+
+  CUDA_VISIBLE_DEVICES
+                    which of several GPUs CUDA sees
+
+MLX reads variables of its own. gomflux sets these unless they are set:
+
+  MLX_ENABLE_TF32=0 float32 is exact on GPUs. With 1 it is faster there, and
+                    has 10 bits of precision in products
+  MLX_ENABLE_CACHE_THRASHING_CHECK=0, MLX_CUDA_GRAPH_CACHE_SIZE=4000
+                    let programs that run long with changing sizes go on
+
+The terminal
+
+  TERM, TERM_PROGRAM, LC_TERMINAL, KITTY_WINDOW_ID, WEZTERM_PANE,
+  GHOSTTY_RESOURCES_DIR, TMUX, STY, ZELLIJ
+                    how pictures are shown in it with --preview and --show. With
+                    TERM=dumb none are`
+
+const exitCodesTopic = `Scripts can rely on these codes. Whatever is not 0 comes with one line on
+standard error that says what was wrong and, where there is something, what to
+do about it. With --quiet too.
+` + exitStatus + `
+
+What was given is checked before a model is loaded, as far as that is possible,
+so 2 and 3 come early. After 1, pictures that were finished before the failure
+are there, and no half-written file is.
+
+The first Ctrl-C or SIGTERM ends a run at the next block or step, the second one
+at once. Neither leaves a temporary file behind.`
+
+const metadataTopic = `A picture carries the settings that made it, in two forms:
+
+  gomflux      everything, as JSON with a version number
+  parameters   the text that AUTOMATIC1111's web UI began with and that
+               galleries and many other programs show
+
+In a PNG file these are text chunks with these names (iTXt; parameters is tEXt
+if it has only Latin-1 characters), in a JPEG file a comment {"gomflux": {...}}
+and the EXIF user comment. gomflux info FILE prints them.
+
+--metadata also writes them to a JSON file of the picture's name:
+picture.metadata.json beside picture.png, with the same object under "gomflux".
+
+To make a picture again:
+
+  gomflux generate --config-from-metadata picture.png
+
+takes what is in the file (-C for short); flags that are given too win over it.
+The same version of gomflux, model, dtype, machine and MLX make the same
+picture, bit by bit; another machine makes one that looks the same. It reads
+gomflux's own JSON, mflux's (in a picture or in a sidecar file) and, as far as
+it goes, the parameters text, in PNG, JPEG and WebP files.
+
+The fields of the JSON, in version 1. Later versions only add some.
+
+  version                          of this form: 1
+  generator                        the program and its version
+  model, revision, class           what --model takes, the commit of its
+                                   repository, its pipeline class
+  prompt, negative_prompt          as they were given
+  seed, steps, guidance            as the flags of these names take them
+  height, width                    in pixels
+  max_sequence_length, scheduler   as the flags of these names take them
+  dtype, device, mlx               what was computed in, where, MLX's version
+  image, image_strength            the picture that it began with (path, sha256)
+                                   and how much of it was kept
+  created, seconds                 when it was made (UTC), and how long it took
+
+Privacy: prompts are in there, and so is the name of the model. A path in your
+home folder is written with ~ in place of the folder's name. --no-metadata
+writes a picture with nothing in it.`
+
+func modelTopic() string {
+	var b strings.Builder
+	b.WriteString(`--model takes one of these, and looks for them in this order:
+
+  a built-in model
+`)
+	builtins := models.Builtins()
+	for _, name := range slices.Sorted(maps.Keys(builtins)) {
+		b.WriteString("      " + name + ": " + builtins[name].About + "\n")
+	}
+	b.WriteString(`  a folder in the layout of Hugging Face diffusers: model_index.json, and a
+  folder for each component that it names. ~/ is your home folder
+  a published model's short name
+`)
+	for _, p := range models.Presets {
+		b.WriteString("      " + p.Name + ": " + p.Repo + "\n")
+	}
+	b.WriteString(`  the repository of a model on the Hugging Face hub, owner/name
+
+The last two are looked for in the Hugging Face cache (gomflux help environment
+says where that is), which is only read: gomflux fetches nothing. To get one:
+
+  hf download ` + models.Presets[0].Repo + `
+
+Of a repository the snapshot of its main branch is used; one that is not
+complete is an error before anything is loaded. Another snapshot can be given as
+a folder.
+
+Without --model it is ` + defaultModel + `.
+
+A model that is known by name, or lies in a folder of its repository's name,
+runs with the settings that its makers recommend. Any other one runs with those
+of its pipeline class: ` + strings.Join(models.Classes(), ", ") + `.`)
+	return b.String()
+}
+
+const picturesTopic = `With --image a run starts from a picture instead of from noise alone:
+
+  gomflux generate --image sketch.png --image-strength 0.4 \
+    --prompt "a lighthouse"
+
+--image-strength says how much of the picture is kept, between 0 and 1. Higher
+keeps more. So mflux counts. In diffusers, and in most web interfaces, strength
+(or denoising strength) says how much is changed, which is 1 minus this.
+
+Strength S leaves out the first S x steps steps, rounded down but at least one:
+of 8 steps with 0.4 the first 3. The picture gets as much noise as a run has
+left after these steps. At 1 no step would be left, so that is refused.
+
+The picture is a PNG, JPEG or WebP file. It is turned as its EXIF orientation
+says and resized to --height and --width. With one of them the other keeps the
+proportions; without both the new picture is as large as it, rounded down to
+what the model can do, and at most of four times the area that the model is made
+for.
+
+gomflux roundtrip PICTURE shows what the model's autoencoder alone makes of a
+picture: what no strength can keep.`
+
+func schedulersTopic() string {
+	about := map[string]string{
+		"flow_match_euler_discrete": "Euler's method over sigmas that the model's config shifts; what\n      Z-Image is made for. Short: euler",
+		"flow_match_heun_discrete":  "Heun's method of the second order. N steps evaluate the model 2N-1\n      times. Short: heun",
+		"linear":                    "Euler's method over sigmas that are shifted by the picture's size,\n      whatever the config says: mflux's scheduler of that name",
+	}
+	var b strings.Builder
+	b.WriteString("--scheduler takes one of these names, which are those of diffusers' classes in\nsnake case, or the class's own name. Without it the model's config decides.\n")
+	for _, name := range scheduler.Names() {
+		b.WriteString("\n  " + name + "\n      " + about[name] + "\n")
+	}
+	return strings.TrimSuffix(b.String(), "\n")
+}

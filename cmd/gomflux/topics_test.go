@@ -1,0 +1,51 @@
+package main
+
+import (
+	"reflect"
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/gomflux/gomflux/mlx"
+	"github.com/gomflux/gomflux/picture"
+	"github.com/gomflux/gomflux/scheduler"
+)
+
+// TestTopicsAreComplete holds the texts against what the code has.
+func TestTopicsAreComplete(t *testing.T) {
+	if picture.SettingsVersion != 1 {
+		t.Error("the topic metadata describes version 1 of the settings")
+	}
+	fields := reflect.TypeFor[picture.Settings]()
+	for i := range fields.NumField() {
+		name, _, _ := strings.Cut(fields.Field(i).Tag.Get("json"), ",")
+		if !regexp.MustCompile(`(?m)^  ([a-z_, ]+, )?` + name + `\b`).MatchString(metadataTopic) {
+			t.Errorf("the topic metadata does not have the field %s", name)
+		}
+	}
+	for _, name := range append([]string{mlx.EnvLibrary, "HF_HUB_CACHE", "HF_HOME", "XDG_CACHE_HOME"}, doctorVariables...) {
+		if name != "TMPDIR" && !strings.Contains(environmentTopic, name) {
+			t.Errorf("the topic environment does not have %s", name)
+		}
+	}
+	text := schedulersTopic()
+	for _, name := range scheduler.Names() {
+		if !regexp.MustCompile(`(?m)^  ` + name + `\n      \S`).MatchString(text) {
+			t.Errorf("the topic schedulers does not describe %s", name)
+		}
+	}
+}
+
+// TestTopicsFit is for terminals of 80 columns.
+func TestTopicsFit(t *testing.T) {
+	for _, topic := range newTopics() {
+		if !topic.IsAdditionalHelpTopicCommand() {
+			t.Errorf("%s is not listed as a topic", topic.Name())
+		}
+		for line := range strings.Lines(topic.Long) {
+			if n := len([]rune(strings.TrimSuffix(line, "\n"))); n > 80 || strings.Contains(line, "\t") {
+				t.Errorf("%s has a line of %d characters, or a tab: %s", topic.Name(), n, line)
+			}
+		}
+	}
+}
