@@ -62,8 +62,9 @@ func jpegSegments(data []byte, visit func(marker byte, body []byte)) error {
 }
 
 // appendJPEGSettings appends the segments that carry settings: the parameters
-// text as EXIF user comment, and JSON as comments. A text that is too long for
-// one EXIF segment, which cannot be continued in another, is left out.
+// text as EXIF user comment, and JSON as comments, all of them full but the last.
+// A text that is too long for one EXIF segment, which cannot be continued in
+// another, is left out.
 func appendJPEGSettings(b []byte, s *Settings) ([]byte, error) {
 	object, err := s.marshal("")
 	if err != nil {
@@ -76,12 +77,10 @@ func appendJPEGSettings(b []byte, s *Settings) ([]byte, error) {
 	if exif := appendEXIF([]byte(exifPrefix), s.parameters()); len(exif) <= maxSegment {
 		b = appendSegment(b, markerAPP1, exif)
 	}
-	for len(text) > 0 {
-		n := min(len(text), maxSegment)
-		b = appendSegment(b, markerCOM, text[:n])
-		text = text[n:]
+	for ; len(text) >= maxSegment; text = text[maxSegment:] {
+		b = appendSegment(b, markerCOM, text[:maxSegment])
 	}
-	return b, nil
+	return appendSegment(b, markerCOM, append(text, '\n')), nil
 }
 
 func appendSegment(b []byte, marker byte, body []byte) []byte {
@@ -93,12 +92,14 @@ func appendSegment(b []byte, marker byte, body []byte) []byte {
 // jpegTexts collects the texts of a JPEG file.
 func jpegTexts(data []byte) (t texts, err error) {
 	var comment []byte
+	more := false // the comment goes on
 	err = jpegSegments(data, func(marker byte, body []byte) {
 		switch {
 		case marker == markerAPP1 && t.comment == "" && bytes.HasPrefix(body, []byte(exifPrefix)):
 			_, t.comment = parseEXIF(body)
-		case marker == markerCOM && len(comment) <= maxText && (comment != nil || bytes.HasPrefix(body, []byte(commentStart))):
+		case marker == markerCOM && (more || comment == nil && bytes.HasPrefix(body, []byte(commentStart))):
 			comment = append(comment, body...)
+			more = len(body) == maxSegment && len(comment) <= maxText
 		}
 	})
 	if err != nil || comment == nil {

@@ -50,6 +50,7 @@ func TestMfluxJSON(t *testing.T) {
 		}
 	}
 	for text, want := range map[string]string{
+		"{\"mflux_version\":[1,\n\t2]}":            "expected a string, found [1, 2]",
 		`{"mflux_version":1}`:                      "settings of mflux: mflux_version: expected a string, found 1",
 		`{"mflux_version":"1","seed":-1}`:          "seed: expected",
 		`{"mflux_version":"1","image_paths":"a"}`:  "image_paths: expected strings",
@@ -93,9 +94,9 @@ func TestParseParameters(t *testing.T) {
 		},
 		{
 			"a settings line inside of the prompt, and a quote that is none",
-			"Steps: 3, Seed: 1\nx\nSteps: 5, Model: \"a\"b, Seed: 2, Sampler: flow_match_euler_discrete",
-			Settings{Model: `"a"b`, Prompt: "Steps: 3, Seed: 1\nx", Seed: 2, Steps: 5, Scheduler: "flow_match_euler_discrete"},
-			"model prompt seed steps scheduler",
+			"Steps: 3, Seed: 1\nx\nSteps: 5, Model: \"a\"b, Seed: 2, Sampler: flow_match_euler_discrete, Version: gomflux v9",
+			Settings{Generator: "gomflux v9", Model: `"a"b`, Prompt: "Steps: 3, Seed: 1\nx", Seed: 2, Steps: 5, Scheduler: "flow_match_euler_discrete"},
+			"generator model prompt seed steps scheduler",
 		},
 		{
 			"values out of bounds are passed over",
@@ -308,11 +309,12 @@ func TestJPEGComments(t *testing.T) {
 	for _, segments := range [][]string{
 		{"\xfe" + ours},
 		{"\xfemade by something", "\xfe" + ours},
-		{"\xfe" + ours[:20], "\xfe" + ours[20:]},
+		{"\xfe" + ours, "\xfemade by something"},
+		{"\xfe" + ours[:11] + strings.Repeat(" ", maxSegment-11), "\xfe" + ours[11:], "\xfemade by something"},
 	} {
 		f, err := ReadSettings(bytes.NewReader(with(segments...)))
 		if err != nil || f.Settings.Seed != 7 || f.Source != SourceGomflux {
-			t.Errorf("%q: got %+v, %v", segments, f, err)
+			t.Errorf("%.40q: got %+v, %v", segments, f, err)
 		}
 	}
 	for _, segments := range [][]string{
@@ -326,6 +328,21 @@ func TestJPEGComments(t *testing.T) {
 	}
 	if _, err := ReadSettings(bytes.NewReader(with("\xfe" + ours[:20]))); err == nil || errors.Is(err, ErrNoSettings) {
 		t.Errorf("a cut off comment: got error %v", err)
+	}
+	// lengths around those that fill segments
+	for _, n := range []int{maxSegment, 2 * maxSegment} {
+		for d := -2; d <= 2; d++ {
+			s := full()
+			object, err := s.marshal("")
+			if err != nil {
+				t.Fatal(err)
+			}
+			s.Prompt += strings.Repeat("a", n+d-len(object)-len(commentStart+"}"))
+			f, err := ReadSettings(bytes.NewReader(encode(t, JPEG, s)))
+			if err != nil || f.Settings.Prompt != s.Prompt || f.Source != SourceGomflux {
+				t.Errorf("JSON of %d bytes: %v", n+d, err)
+			}
+		}
 	}
 	whole := encode(t, JPEG, full())
 	scan := bytes.Index(whole, []byte("\xff\xda"))

@@ -36,7 +36,7 @@ func parseMflux(members map[string]json.RawMessage) (Settings, []string, error) 
 		}
 		var s string
 		if err := json.Unmarshal(raw, &s); err != nil {
-			return "", fmt.Errorf("%s: expected a string, found %s", key, abridge(string(raw)))
+			return "", fmt.Errorf("%s: expected a string, found %s", key, show(raw))
 		}
 		return s, nil
 	}
@@ -67,7 +67,7 @@ func parseMflux(members map[string]json.RawMessage) (Settings, []string, error) 
 	if raw, ok := members["image_paths"]; path == "" && ok && !isNull(raw) {
 		var paths []string
 		if err := json.Unmarshal(raw, &paths); err != nil {
-			return Settings{}, nil, fmt.Errorf("image_paths: expected strings, found %s", abridge(string(raw)))
+			return Settings{}, nil, fmt.Errorf("image_paths: expected strings, found %s", show(raw))
 		}
 		if len(paths) == 1 { // Settings cannot say more than one
 			path = paths[0]

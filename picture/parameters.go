@@ -141,9 +141,8 @@ func parseParameters(text string) (s Settings, found []string, ok bool) {
 		"prompt": prompt, "negative_prompt": negative, "generator": pairs["Version"], "model": pairs["Model"],
 		"seed": pairs["Seed"], "steps": pairs["Steps"], "guidance": pairs["CFG scale"], "height": height, "width": width,
 	}
-	// a name of ours or of diffusers; other programs' names mean other things
-	if sampler := pairs["Sampler"]; strings.Contains(sampler, "_") && !strings.ContainsAny(sampler, " +") {
-		values["scheduler"] = sampler
+	if strings.HasPrefix(pairs["Version"], "gomflux ") { // others' names mean other things
+		values["scheduler"] = pairs["Sampler"]
 	}
 	for _, name := range settingsFields {
 		value := values[name]

@@ -26,12 +26,13 @@ const (
 	SourceMflux Source = "mflux"
 	// SourceParameters is the text that AUTOMATIC1111's web UI, Forge,
 	// stable-diffusion.cpp and many others write. Its model is what they call
-	// it, often a file's name, and its scheduler is set only where it is named
-	// as diffusers names it.
+	// it, often a file's name, and its scheduler is set only where gomflux wrote
+	// the text.
 	SourceParameters Source = "parameters"
 )
 
-// Found is what ReadSettings found.
+// Found is what ReadSettings found. Its strings are as the file has them, control
+// characters included.
 type Found struct {
 	Settings Settings
 	Source   Source

@@ -7,8 +7,8 @@ import (
 	"fmt"
 	"io"
 	"math"
-	"slices"
 	"strconv"
+	"strings"
 	"time"
 	"unicode/utf8"
 )
@@ -324,7 +324,7 @@ func (s *Settings) readField(name string, raw json.RawMessage) error {
 		case **SourceImage:
 			want = "an object with path and sha256"
 		}
-		return fmt.Errorf("%s: expected %s, found %s", name, want, abridge(string(raw)))
+		return fmt.Errorf("%s: expected %s, found %s", name, want, show(raw))
 	}
 	return s.checkField(name)
 }
@@ -382,10 +382,16 @@ func noEOF(err error) error {
 // quote quotes a text of a file for a message, abridged.
 func quote(text string) string { return strconv.Quote(abridge(text)) }
 
+// show is a JSON value in a message, on one line and abridged.
+func show(raw json.RawMessage) string {
+	text := strings.ToValidUTF8(abridge(string(raw)), "")
+	return printable(strings.Join(strings.Fields(text), " "))
+}
+
 func abridge(text string) string {
 	const most = 60
 	if len(text) <= most {
 		return text
 	}
-	return string(slices.Concat([]byte(text[:most]), []byte("...")))
+	return text[:most] + "..."
 }
