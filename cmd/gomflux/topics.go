@@ -17,6 +17,7 @@ func newTopics() []*cobra.Command {
 	topics := []*cobra.Command{
 		{Use: "environment", Short: "Environment variables that change what gomflux does", Long: environmentTopic},
 		{Use: "exit-codes", Short: "What the exit codes mean", Long: exitCodesTopic},
+		{Use: "json", Short: "The lines that --json prints", Long: jsonTopic},
 		{Use: "metadata", Short: "How pictures carry the settings that made them", Long: metadataTopic},
 		{Use: "model", Short: "What --model takes and where models are found", Long: modelTopic()},
 		{Use: "pictures", Short: "Making a picture from a picture", Long: picturesTopic},
@@ -81,6 +82,32 @@ are there, and no half-written file is.
 
 The first Ctrl-C or SIGTERM ends a run at the next block or step, the second one
 at once. Neither leaves a temporary file behind.`
+
+const jsonTopic = `With --json gomflux generate prints JSON on standard output, an object a line,
+for programs that run it, and no progress on standard error. message_type says
+what a line is. Later versions add fields and types, so pass over those that you
+do not know.
+
+  start      a picture begins
+             seed, index (from 0), pictures (how many there will be)
+  progress   a phase begins or goes on
+             phase: load, encode, step, decode or save
+             component, bytes, total_bytes: what is loaded
+             step, steps: those done, of all; 0 is left out
+             seconds_per_step, seconds_left: of the steps
+  picture    a picture is there
+             file: its name
+             settings: what made it, as gomflux help metadata has it
+             seconds: encode, steps, decode and save
+             peak_memory_bytes: of MLX's arrays
+  warning    message
+  error      message, exit_code; it is the last line
+
+The message of an error is on standard error too. A run that ends without a line
+of the type error went well.
+
+  gomflux generate --model shapes --prompt "a red circle" --json |
+    jq -r 'select(.message_type == "picture") | .file'`
 
 const metadataTopic = `A picture carries the settings that made it, in two forms:
 
@@ -165,9 +192,10 @@ const picturesTopic = `With --image a run starts from a picture instead of from 
   gomflux generate --image sketch.png --image-strength 0.4 \
     --prompt "a lighthouse"
 
---image-strength says how much of the picture is kept, between 0 and 1. Higher
-keeps more. So mflux counts. In diffusers, and in most web interfaces, strength
-(or denoising strength) says how much is changed, which is 1 minus this.
+--image-strength says how much of the picture is kept, between 0 and 1; it is
+0.4 if not given. Higher keeps more. So mflux counts. In diffusers, and in most
+web interfaces, strength (or denoising strength) says how much is changed, which
+is 1 minus this.
 
 Strength S leaves out the first S x steps steps, rounded down but at least one:
 of 8 steps with 0.4 the first 3. The picture gets as much noise as a run has

@@ -23,6 +23,15 @@ func TestTopicsAreComplete(t *testing.T) {
 			t.Errorf("the topic metadata does not have the field %s", name)
 		}
 	}
+	for _, v := range []any{jsonStart{}, jsonProgress{}, jsonPicture{}, jsonSeconds{}, jsonMessage{}} {
+		fields := reflect.TypeOf(v)
+		for i := range fields.NumField() {
+			name, _, _ := strings.Cut(fields.Field(i).Tag.Get("json"), ",")
+			if !regexp.MustCompile(`\b` + name + `\b`).MatchString(jsonTopic) {
+				t.Errorf("the topic json does not have %s of %s", name, fields.Name())
+			}
+		}
+	}
 	for _, name := range append([]string{mlx.EnvLibrary, "HF_HUB_CACHE", "HF_HOME", "XDG_CACHE_HOME"}, doctorVariables...) {
 		if name != "TMPDIR" && !strings.Contains(environmentTopic, name) {
 			t.Errorf("the topic environment does not have %s", name)
