@@ -5,6 +5,7 @@ import (
 	"image"
 	"image/draw"
 	"io/fs"
+	"math"
 	"path"
 
 	"github.com/gomflux/gomflux/hooks"
@@ -22,9 +23,14 @@ type Latents struct {
 
 func latentsOf(x *mlx.Array) Latents { return Latents{Shape: x.Shape(), Data: x.Floats()} }
 
+// size is the number of values that the shape asks for, or -1 if no slice can
+// have so many.
 func (l Latents) size() int {
 	n := 1
 	for _, d := range l.Shape {
+		if d < 0 || n > 0 && d > math.MaxInt/n {
+			return -1
+		}
 		n *= d
 	}
 	return n
@@ -118,6 +124,14 @@ func (a *Autoencoder) Dtype() mlx.Dtype { return a.dtype }
 // ScaleFactor is the size of a picture over the size of its latents.
 func (a *Autoencoder) ScaleFactor() int { return a.vae.Config.ScaleFactor() }
 
+// apart suspends the hook of the run that a callback belongs to, until the
+// function it returns is called: what a callback asks for is no part of the run.
+func (a *Autoencoder) apart() (resume func()) {
+	points := a.points
+	a.points = hooks.Points{Step: -1}
+	return func() { a.points = points }
+}
+
 // Encode takes a picture, whose sides must be multiples of ScaleFactor, to its
 // latents: the mean of what the encoder predicts, scaled as diffusion models
 // want it.
@@ -129,6 +143,7 @@ func (a *Autoencoder) Encode(img image.Image) (Latents, error) {
 	if err := mlx.Use(a.device); err != nil {
 		return Latents{}, err
 	}
+	defer a.apart()()
 	return latentsOf(a.encodePicture(opaque(img))), nil
 }
 
@@ -136,9 +151,11 @@ func (a *Autoencoder) Encode(img image.Image) (Latents, error) {
 func (a *Autoencoder) encodePicture(img *image.RGBA) *mlx.Array {
 	return mlx.Scope(func() *mlx.Array {
 		size := img.Bounds().Size()
-		x := mlx.FromUint8(rgb(img), size.Y, size.X, 3).AsType(mlx.Float32).Over(255).Times(2).Plus(-1)
+		x := a.points.Value("image.in", mlx.FromUint8(rgb(img), size.Y, size.X, 3))
+		x = x.AsType(mlx.Float32).Over(255).Times(2).Plus(-1)
 		x = a.points.Value("vae.encode.in", x.Transpose(2, 0, 1).ExpandDims(0).AsType(a.dtype))
-		z := a.points.Value("vae.encode.out", a.vae.Scale(a.vae.Encode(x)))
+		z := a.points.Value("vae.encode.out", a.vae.Encode(x))
+		z = a.points.Value("latents.image", a.vae.Scale(z))
 		return z.AsType(mlx.Float32).Squeeze(0)
 	})
 }
@@ -159,6 +176,7 @@ func (a *Autoencoder) Decode(l Latents) (*image.RGBA, error) {
 	if err := mlx.Use(a.device); err != nil {
 		return nil, err
 	}
+	defer a.apart()()
 	return a.decode(mlx.FromFloat32(l.Data, shape...)), nil
 }
 

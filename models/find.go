@@ -67,14 +67,14 @@ func Find(name string) (*Source, error) {
 	_, err := os.Stat(folder)
 	if err != nil {
 		repo := name
-		if known && strings.EqualFold(name, preset.Name) {
-			repo = preset.Repo
+		if known && (strings.EqualFold(name, preset.Name) || strings.EqualFold(name, preset.Repo)) {
+			repo = preset.Repo // the cache minds the case
 		}
 		switch {
 		case hub.IsRepo(repo):
 			folder, hubErr := hub.Find(repo)
 			if errors.Is(hubErr, hub.ErrNotCached) {
-				if repo == name {
+				if !strings.EqualFold(name, preset.Name) { // it may have been meant as one
 					hubErr = fmt.Errorf("no folder %s, and %w", name, hubErr)
 				}
 				hubErr = notFound{hubErr}
@@ -95,9 +95,9 @@ func Find(name string) (*Source, error) {
 	return s, nil
 }
 
-// ExpandHome replaces a leading ~/ by the user's home folder.
+// ExpandHome replaces a leading ~ or ~/ by the user's home folder.
 func ExpandHome(name string) string {
-	rest, ok := strings.CutPrefix(name, "~/")
+	rest, ok := strings.CutPrefix(name+"/", "~/")
 	if !ok {
 		return name
 	}
@@ -112,8 +112,11 @@ func ExpandHome(name string) string {
 // own name, with ~ in its place. Find takes it back.
 func TildePath(name string) string {
 	home, err := os.UserHomeDir()
-	if err != nil || home == "/" {
+	if home = filepath.Clean(home); err != nil || home == "/" || home == "." {
 		return name
+	}
+	if name == home {
+		return "~"
 	}
 	if rest, ok := strings.CutPrefix(name, home+string(filepath.Separator)); ok {
 		return "~/" + rest

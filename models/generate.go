@@ -74,7 +74,7 @@ type Result struct {
 	PromptTokens         int
 	Steps                int           // that ran
 	Scheduler            string        // its name
-	Encode, Step, Decode time.Duration // Step is the sum over all steps
+	Encode, Step, Decode time.Duration // Step is the sum over all steps, without OnStep
 	PeakMemory           int           // bytes, of MLX's arrays
 }
 
@@ -119,6 +119,9 @@ func (p *Pipeline) Check(r Request) error {
 		return requestErrorf("max sequence length %d: must be at least 1", r.MaxSequenceLength)
 	}
 	if r.Image != nil {
+		if r.Image.Bounds().Empty() {
+			return requestErrorf("the picture to start from is empty: its bounds are %v", r.Image.Bounds())
+		}
 		if !(r.ImageStrength > 0 && r.ImageStrength <= 1) {
 			return requestErrorf("image strength %g: must be above 0, which would keep nothing of the picture, and at most 1", r.ImageStrength)
 		}
@@ -174,6 +177,14 @@ func (p *Pipeline) Generate(r Request) (*Result, error) {
 			r.Progress(pr)
 		}
 	}
+	var away time.Duration // in OnStep
+	if f := r.OnStep; f != nil {
+		r.OnStep = func(s Step) error {
+			start := time.Now()
+			defer func() { away += time.Since(start) }()
+			return f(s)
+		}
+	}
 	mlx.ResetPeakMemory()
 	res := &Result{}
 	clock := time.Now()
@@ -204,7 +215,7 @@ func (p *Pipeline) Generate(r Request) (*Result, error) {
 	if err != nil {
 		return nil, err
 	}
-	res.Step = lap()
+	res.Step = lap() - away
 
 	report(Progress{Phase: PhaseDecode, Steps: res.Steps})
 	res.Image = p.decode(latents)
@@ -221,12 +232,14 @@ type encoding struct {
 }
 
 // encode takes a prompt to what the transformer receives, under the names
-// what.input_ids and what.embeds. The latest ones are kept, for runs with
-// other seeds.
+// what.input_ids and what.embeds. Those that were used last are kept, for runs
+// with other seeds.
 func (p *Pipeline) encode(what, text string, limit int) (*mlx.Array, error) {
 	kept := func(e encoding) bool { return e.text == text && e.embeds.Dim(0) <= limit }
 	if i := slices.IndexFunc(p.encodings, kept); i >= 0 && !p.points.Active() {
-		return p.encodings[i].embeds, nil
+		e := p.encodings[i]
+		p.encodings = append(slices.Delete(p.encodings, i, i+1), e)
+		return e.embeds, nil
 	}
 	ids, err := p.tokenizer.Encode(p.family.prompt(text))
 	if err != nil {

@@ -42,14 +42,35 @@ func (a *Autoencoder) loadProjection(fsys fs.FS, dir string) error {
 		}
 		return nil
 	}
-	var p Projection
-	if err := weights.ReadJSON(fsys, file, &p); err != nil {
+	// slices, because arrays take lists that are too short or too long
+	var read struct {
+		Factors [][]float64 `json:"latent_rgb_factors"`
+		Bias    []float64   `json:"latent_rgb_factors_bias"`
+	}
+	if err := weights.ReadJSON(fsys, file, &read); err != nil {
 		return err
 	}
-	if len(p.Factors) != c.LatentChannels {
-		return fmt.Errorf("%s: %d latent_rgb_factors, expected the vae's latent_channels, %d", weights.FullName(fsys, file), len(p.Factors), c.LatentChannels)
+	wrong := func(format string, args ...any) error {
+		return fmt.Errorf("%s: %s", weights.FullName(fsys, file), fmt.Sprintf(format, args...))
 	}
-	a.projection = &p
+	if len(read.Factors) != c.LatentChannels {
+		return wrong("%d latent_rgb_factors, expected the vae's latent_channels, %d", len(read.Factors), c.LatentChannels)
+	}
+	p := &Projection{Factors: make([][3]float64, c.LatentChannels)}
+	for i, f := range read.Factors {
+		if len(f) != 3 {
+			return wrong("latent_rgb_factors of channel %d: %d numbers, expected 3", i, len(f))
+		}
+		p.Factors[i] = [3]float64(f)
+	}
+	switch len(read.Bias) {
+	case 0:
+	case 3:
+		p.Bias = [3]float64(read.Bias)
+	default:
+		return wrong("latent_rgb_factors_bias: %d numbers, expected 3", len(read.Bias))
+	}
+	a.projection = p
 	return nil
 }
 
@@ -60,9 +81,6 @@ func (a *Autoencoder) Projection() (*Projection, error) {
 	if a.projection != nil {
 		return a.projection, nil
 	}
-	points := a.points
-	a.points.Func = nil // no part of the run
-	defer func() { a.points = points }()
 	p, err := a.FitProjection(colourChart(32 * a.ScaleFactor()))
 	a.projection = p
 	return p, err
@@ -79,6 +97,7 @@ func (a *Autoencoder) FitProjection(pictures ...*image.RGBA) (*Projection, error
 	row := make([]float64, n+3)
 	samples := 0
 	for _, img := range pictures {
+		img = opaque(img)
 		latents, err := a.Encode(img)
 		if err != nil {
 			return nil, err
@@ -90,7 +109,7 @@ func (a *Autoencoder) FitProjection(pictures ...*image.RGBA) (*Projection, error
 					row[c] = float64(latents.Data[(c*h+y)*w+x])
 				}
 				row[n-1] = 1
-				mean := meanColour(img, image.Rect(x*scale, y*scale, (x+1)*scale, (y+1)*scale))
+				mean := meanColour(img, image.Rect(x*scale, y*scale, (x+1)*scale, (y+1)*scale).Add(img.Rect.Min))
 				copy(row[n:], mean[:])
 				for i := range n {
 					for j := range row {
@@ -114,7 +133,7 @@ func (p *Projection) Picture(l Latents) (*image.RGBA, error) {
 	if len(shape) == 4 && shape[0] == 1 {
 		shape = shape[1:]
 	}
-	if len(shape) != 3 || shape[0] != len(p.Factors) || len(l.Data) != l.size() {
+	if len(shape) != 3 || shape[0] != len(p.Factors) || shape[1] < 1 || shape[2] < 1 || len(l.Data) != l.size() {
 		return nil, requestErrorf("%d latents of shape %v: expected [%d, h, w]", len(l.Data), l.Shape, len(p.Factors))
 	}
 	h, w := shape[1], shape[2]

@@ -15,6 +15,7 @@ import (
 
 // Settings is settings.json of a dump: what was run, and where its tensors are.
 type Settings struct {
+	Model             string            `json:"model"` // its folder, seen from that of all goldens
 	Prompt            string            `json:"prompt"`
 	NegativePrompt    *string           `json:"negative_prompt"`
 	Steps             int               `json:"steps"`
@@ -22,6 +23,10 @@ type Settings struct {
 	Height            int               `json:"height"`
 	Width             int               `json:"width"`
 	MaxSequenceLength int               `json:"max_sequence_length"`
+	Scheduler         string            `json:"scheduler"`      // "" is the model's own
+	Picture           string            `json:"picture"`        // what it was made from, beside the dump's folder; "" is nothing
+	ImageStrength     float64           `json:"image_strength"` // how much of that is kept
+	FirstStep         int               `json:"first_step"`     // that ran
 	Files             []string          `json:"files"`
 	Shapes            map[string][]int  `json:"shapes"`
 	Aliases           map[string]string `json:"aliases"`

@@ -72,6 +72,19 @@ func TestRun(t *testing.T) {
 		t.Fatal(err)
 	}
 	err = mlx.Do(context.Background(), func() error {
+		run, err := parity.OpenRun(os.DirFS("../models/testdata/zimage-image/dump"))
+		if err != nil {
+			return err
+		}
+		if run.Model != "zimage-ordinary/model" || run.Picture != "picture.png" || run.ImageStrength != 0.5 || run.FirstStep != 2 || run.Steps != 4 {
+			t.Errorf("settings %+v", run.Settings)
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	err = mlx.Do(context.Background(), func() error {
 		_, err := parity.OpenRun(os.DirFS("../models/testdata"))
 		return err
 	})

@@ -69,6 +69,7 @@ def parse(argv=None) -> dict:
     c.add_argument("--max-sequence-length", type=int, default=512)
     c.add_argument("--picture", type=Path, help="begin with this picture and --image-strength")
     c.add_argument("--image-strength", type=float, default=0.4, help="how much of the picture is kept, as in mflux")
+    c.add_argument("--scheduler", choices=(schedules.HEUN, schedules.LINEAR), help="instead of the model's own")
     recording(c, sample=False)
 
     c = command("encode", dump.encode, "record the encoding of a picture")

@@ -1,7 +1,10 @@
 """Runs pipelines and autoencoders of diffusers on the CPU and records their tensors."""
 
+import sys
+from contextlib import nullcontext
 from importlib.metadata import version
 from pathlib import Path
+from unittest import mock
 
 import diffusers
 import numpy as np
@@ -9,6 +12,7 @@ import torch
 from PIL import Image
 from safetensors import safe_open
 
+from . import schedules
 from .families import FAMILIES
 from .record import Recorder
 
@@ -59,11 +63,15 @@ def wrap(owner, method: str, before=None, after=None):
 
 def pipeline(
     folder: Path, out: Path, prompt, negative_prompt, steps, guidance, seed, height, width, max_sequence_length, taps,
-    picture: Path | None = None, image_strength: float | None = None,
+    picture: Path | None = None, image_strength: float | None = None, scheduler: str | None = None,
 ):  # fmt: skip
     """Records one generation, from initial latents that are drawn here, or from a picture and such latents."""
+    if picture and scheduler:
+        raise SystemExit("picture to picture is recorded with the model's own scheduler")
     prepare()
     pipe, family = load(folder)
+    if scheduler:
+        pipe.scheduler = schedules.scheduler_of(scheduler, pipe.scheduler.config)
     record = Recorder(taps)
     tokens = {}
     first = 0
@@ -109,35 +117,45 @@ def pipeline(
         image = begin_with(pipe, record, picture, height, width)
         # diffusers' strength is what is changed, not what is kept
         start = {"image": image, "strength": 1 - image_strength, "generator": torch.Generator().manual_seed(seed)}
-        more = {"model": folder.as_posix(), "picture": picture.name}
-        more |= {"image_strength": image_strength, "first_step": first}
+        more = {"picture": picture.name, "image_strength": image_strength, "first_step": first}
     else:
         scale = pipe.vae_scale_factor
         shape = (1, pipe.transformer.config.in_channels, height // scale, width // scale)
         latents = torch.randn(shape, generator=torch.Generator().manual_seed(seed))
         record.put("latents.init", latents)
-        start, more = {"latents": latents}, {}
-    image = pipe(
-        prompt=prompt,
-        negative_prompt=negative_prompt,
-        num_inference_steps=steps,
-        guidance_scale=guidance,
-        height=height,
-        width=width,
-        max_sequence_length=max_sequence_length,
-        **start,
-    ).images[0]
+        start, more = {"latents": latents}, {"scheduler": scheduler} if scheduler else {}
+    with own_sigmas(pipe) if scheduler == schedules.HEUN else nullcontext():
+        image = pipe(
+            prompt=prompt,
+            negative_prompt=negative_prompt,
+            num_inference_steps=steps,
+            guidance_scale=guidance,
+            height=height,
+            width=width,
+            max_sequence_length=max_sequence_length,
+            **start,
+        ).images[0]
     if pipe.scheduler.begin_index != first:
         raise SystemExit(f"diffusers begins at step {pipe.scheduler.begin_index} of {steps}, not at {first}")
     record.put("image", torch.from_numpy(np.array(image)))
     record.save(
         out,
         describe(
-            "dump", family=family, pipeline=type(pipe).__name__, prompt=prompt, negative_prompt=negative_prompt,
-            steps=steps, guidance=guidance, seed=seed, height=height, width=width, max_sequence_length=max_sequence_length,
-            compute="float32", tokens=tokens, taps=taps, **more,
+            "dump", family=family, pipeline=type(pipe).__name__, model=folder.as_posix(), prompt=prompt,
+            negative_prompt=negative_prompt, steps=steps, guidance=guidance, seed=seed, height=height, width=width,
+            max_sequence_length=max_sequence_length, compute="float32", tokens=tokens, taps=taps, **more,
         ),
     )  # fmt: skip
+
+
+def own_sigmas(pipe):
+    """Lets the scheduler space its sigmas, as Heun's does: the pipeline insists on sigmas that it does not take."""
+
+    def retrieve_timesteps(scheduler, num_inference_steps, device, sigmas, mu):
+        scheduler.set_timesteps(num_inference_steps, device)
+        return scheduler.timesteps, num_inference_steps
+
+    return mock.patch.object(sys.modules[type(pipe).__module__], "retrieve_timesteps", retrieve_timesteps)
 
 
 def first_step(steps: int, image_strength: float) -> int:

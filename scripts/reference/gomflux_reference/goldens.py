@@ -61,6 +61,13 @@ dump zimage-small/model zimage-image-resized/dump --prompt {shlex.quote(PROMPT)}
     'vae.encoder.down_blocks.?' 'vae.encoder.mid_block' 'vae.encoder.mid_block.*' 'vae.encoder.conv_norm_out'
     '!*dropout*' '!*nonlinearity*'
 
+dump zimage-ordinary/model zimage-heun/dump --prompt {shlex.quote(PROMPT)} --negative-prompt {shlex.quote(NEGATIVE)}
+    --scheduler flow_match_heun_discrete --steps 3 --guidance 2 --seed 6 --height 24 --width 40 --max-sequence-length 64
+    --taps 'transformer@*' 'transformer.t_embedder@*'
+
+dump zimage-small/model zimage-linear/dump --prompt {shlex.quote(PROMPT)} --scheduler linear
+    --steps 3 --seed 7 --height 80 --width 112 --max-sequence-length 80 --taps 'transformer@*' 'transformer.t_embedder@*'
+
 tiny vae-512/model --seed 13 --layout v5 --only vae --vae-channels 4 4 8 8 --vae-norm-groups 2
 
 decode vae-512/model vae-512/decode --seed 3 --height 512 --width 512 --compute float64 --sample 20000

@@ -40,12 +40,12 @@ def velocity(x: torch.Tensor, t: torch.Tensor) -> torch.Tensor:
 
 
 def scheduler_of(name: str, config: dict):
-    """mflux's linear, as its source has it, is Euler with dynamic shifting always on."""
+    """Of a config, what the class knows. mflux's linear, as its source has it, is Euler with dynamic shifting always on."""
     if name == HEUN:
-        return diffusers.FlowMatchHeunDiscreteScheduler(**config)
+        return diffusers.FlowMatchHeunDiscreteScheduler.from_config(config)
     if name == LINEAR:
-        config = config | {"use_dynamic_shifting": True, "time_shift_type": "exponential"}
-    return diffusers.FlowMatchEulerDiscreteScheduler(**config)
+        config = dict(config) | {"use_dynamic_shifting": True, "time_shift_type": "exponential"}
+    return diffusers.FlowMatchEulerDiscreteScheduler.from_config(config)
 
 
 def floats(values) -> list:
