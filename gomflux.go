@@ -297,7 +297,7 @@ type Result struct {
 	PromptTokens int
 	StepsRun     int // fewer than Steps with Options.Image
 
-	EncodeTime, StepTime, DecodeTime time.Duration // StepTime is the sum over all steps
+	EncodeTime, StepTime, DecodeTime time.Duration // StepTime is the sum over all steps, without OnStep
 	PeakMemory                       int           // bytes, of MLX's arrays
 }
 
@@ -321,7 +321,7 @@ func (m *Model) Generate(ctx context.Context, o Options) (*Result, error) {
 		Prompt: r.Prompt, NegativePrompt: r.NegativePrompt, Seed: r.Seed, Steps: r.Steps, Guidance: r.Guidance,
 		Height: r.Height, Width: r.Width, MaxSequenceLength: r.MaxSequenceLength, Scheduler: out.Scheduler,
 		Dtype: m.Dtype(), Device: m.Device(), MLX: version,
-		Created: start.UTC().Truncate(time.Second), Seconds: time.Since(start).Seconds(),
+		Created: start.UTC().Truncate(time.Second), Seconds: time.Since(start).Round(time.Millisecond).Seconds(),
 	}
 	if r.Image != nil {
 		settings.ImageStrength = r.ImageStrength

@@ -24,7 +24,8 @@ type printer struct {
 
 	display *display
 	clock   stepClock
-	last    gomflux.Progress
+	last    gomflux.Progress // of JSON, and when that was
+	told    time.Time
 }
 
 // The lines of --json. Fields are only ever added.
@@ -66,6 +67,9 @@ type (
 	}
 )
 
+// milliseconds are seconds without digits that mean nothing.
+func milliseconds(d time.Duration) float64 { return d.Round(time.Millisecond).Seconds() }
+
 func (p *printer) line(v any) {
 	e := json.NewEncoder(p.stdout)
 	e.SetEscapeHTML(false)
@@ -98,18 +102,14 @@ func (p *printer) progress(pr gomflux.Progress) {
 	m := jsonProgress{
 		MessageType: "progress", Phase: string(pr.Phase), Component: pr.Component, Bytes: pr.Bytes, TotalBytes: pr.TotalBytes, Step: pr.Step, Steps: pr.Steps,
 	}
-	if pr.Phase == gomflux.PhaseLoad {
-		// one for each percent is enough
-		same := pr.Component == p.last.Component && pr.Bytes*100/max(1, pr.TotalBytes) == p.last.Bytes*100/max(1, p.last.TotalBytes)
-		if same {
-			return
-		}
+	if pr.Phase == gomflux.PhaseLoad && pr.Component == p.last.Component && pr.Bytes < pr.TotalBytes && time.Since(p.told) < time.Second/2 {
+		return
 	}
-	p.last = pr
+	p.last, p.told = pr, time.Now()
 	if pr.Phase == gomflux.PhaseStep {
 		p.clock.done(pr.Step, pr.Steps, time.Now())
-		per := p.clock.perStep().Seconds()
-		m.SecondsPerStep, m.SecondsLeft = per, per*float64(pr.Steps-pr.Step)
+		per := p.clock.perStep()
+		m.SecondsPerStep, m.SecondsLeft = milliseconds(per), milliseconds(per*time.Duration(pr.Steps-pr.Step))
 	}
 	p.line(m)
 }
@@ -146,7 +146,7 @@ func (p *printer) start(seed uint64, index, pictures int) {
 func (p *printer) picture(file string, r *gomflux.Result, save time.Duration) error {
 	if p.json {
 		p.line(jsonPicture{"picture", file, &r.Settings, jsonSeconds{
-			r.EncodeTime.Seconds(), r.StepTime.Seconds(), r.DecodeTime.Seconds(), save.Seconds(),
+			milliseconds(r.EncodeTime), milliseconds(r.StepTime), milliseconds(r.DecodeTime), milliseconds(save),
 		}, r.PeakMemory})
 		return nil
 	}

@@ -56,7 +56,7 @@ func contactSheet(steps []sheetStep) *image.RGBA {
 	columns := int(math.Ceil(math.Sqrt(float64(len(steps)))))
 	rows := (len(steps) + columns - 1) / columns
 	sheet := image.NewRGBA(image.Rect(0, 0, gap+columns*(w+gap), gap+rows*(h+line+gap)))
-	draw.Draw(sheet, sheet.Rect, image.NewUniform(color.White), image.Point{}, draw.Src)
+	draw.Draw(sheet, sheet.Rect, image.NewUniform(color.Gray{0xdd}), image.Point{}, draw.Src)
 	for i, s := range steps {
 		at := image.Pt(gap+i%columns*(w+gap), gap+i/columns*(h+line+gap))
 		draw.Draw(sheet, image.Rectangle{at, at.Add(image.Pt(w, h))}, picture.Resize(s.image, w, h), image.Point{}, draw.Src)
