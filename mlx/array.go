@@ -205,15 +205,17 @@ func (a *Array) Item() float32 {
 }
 
 func copyOut[T any](a *Array, dtype Dtype) []T {
+	if a.Size() == 0 { // MLX's CUDA build crashes when it makes nothing contiguous
+		Eval(a)
+		return []T{}
+	}
 	pushScope()
 	// a view may be strided: its raw memory is not its elements
 	row := a.AsType(dtype).Contiguous()
 	Eval(row)
 	out := make([]T, row.Size())
 	// the typed accessors of mlx-c do not look at the dtype, so one serves all
-	if p := mlxc.ArrayDataUint8(row.h()); p != nil {
-		copy(out, unsafe.Slice((*T)(p), len(out)))
-	}
+	copy(out, unsafe.Slice((*T)(mlxc.ArrayDataUint8(row.h())), len(out)))
 	popScope()
 	return out
 }

@@ -290,6 +290,9 @@ func TestDtypeNames(t *testing.T) {
 		t.Errorf("found %v for an unknown dtype", err)
 	}
 	mlxtest.Do(t, func() { // the numbers are MLX's own
+		if err := mlx.Use(mlx.CPU); err != nil { // GPUs have no float64
+			t.Fatal(err)
+		}
 		for d := mlx.Bool; d <= mlx.Complex64; d++ {
 			if got := mlx.Zeros(d, 2).String(); got != d.String()+"[2]" {
 				t.Errorf("found %s for %v", got, d)

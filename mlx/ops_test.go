@@ -507,6 +507,9 @@ func TestDtypes(t *testing.T) {
 // Constants arrive as they are, also where float32 has no such number.
 func TestScalars(t *testing.T) {
 	mlxtest.Do(t, func() {
+		if err := mlx.Use(mlx.CPU); err != nil { // GPUs have no float64
+			t.Fatal(err)
+		}
 		mlxtest.Same(t, "int32", mlx.Scalar(1<<24+1, mlx.Int32).Int32s(), []int32{1<<24 + 1})
 		mlxtest.Same(t, "negative", mlx.Scalar(-7, mlx.Int64).Int32s(), []int32{-7})
 		mlxtest.Same(t, "plus", mlx.FromInt32([]int32{5}).Plus(1<<24+1).Int32s(), []int32{1<<24 + 6})

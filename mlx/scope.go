@@ -84,11 +84,27 @@ func unwind(outer *scope) {
 // own, and after it is a [StopPoint], so that only one layer's arrays are alive
 // at a time and a job stops between two layers.
 func Chain[T any](x *Array, layers []T, f func(layer T, x *Array) *Array) *Array {
+	return chain(x, layers, f, StopPoint)
+}
+
+// EvalChain is [Chain] with an evaluation after every layer on a GPU too. It is
+// for layers whose arrays are large and few: what a GPU has queued of the next
+// ones takes memory before it is computed.
+func EvalChain[T any](x *Array, layers []T, f func(layer T, x *Array) *Array) *Array {
+	return chain(x, layers, f, func(y ...*Array) {
+		if thread.tracing == 0 {
+			Eval(y...)
+		}
+		StopPoint(y...)
+	})
+}
+
+func chain[T any](x *Array, layers []T, f func(layer T, x *Array) *Array, after func(y ...*Array)) *Array {
 	own := false // whether x was made by a layer
 	for _, layer := range layers {
 		made := len(scopes.arrays)
 		y := Scope(func() *Array { return f(layer, x) })
-		StopPoint(y)
+		after(y)
 		if x == y {
 			continue
 		}

@@ -175,7 +175,7 @@ func newEncoder(c KLConfig) *encoder {
 func (e *encoder) Forward(x *mlx.Array) *mlx.Array {
 	y := mlx.Chain(e.ConvIn.Forward(x), e.DownBlocks, (*downBlock).Forward)
 	y = e.MidBlock.Forward(y)
-	y = e.ConvOut.Forward(e.ConvAct.Forward(e.ConvNormOut.Forward(y)))
+	y = mlx.EvalChain(y, []nn.Layer{e.ConvNormOut, e.ConvAct, e.ConvOut}, nn.Layer.Forward)
 	return e.TapImage(y, x)
 }
 
@@ -216,7 +216,7 @@ func newDecoder(c KLConfig) *decoder {
 func (d *decoder) Forward(x *mlx.Array) *mlx.Array {
 	y := d.MidBlock.Forward(d.ConvIn.Forward(x))
 	y = mlx.Chain(y, d.UpBlocks, (*upBlock).Forward)
-	y = d.ConvOut.Forward(d.ConvAct.Forward(d.ConvNormOut.Forward(y)))
+	y = mlx.EvalChain(y, []nn.Layer{d.ConvNormOut, d.ConvAct, d.ConvOut}, nn.Layer.Forward)
 	return d.TapImage(y, x)
 }
 
@@ -229,9 +229,7 @@ type downBlock struct {
 
 func (b *downBlock) Forward(x *mlx.Array) *mlx.Array {
 	y := mlx.Chain(x, b.Resnets, (*resnet).Forward)
-	for _, d := range b.Downsamplers {
-		y = d.Forward(y)
-	}
+	y = mlx.EvalChain(y, b.Downsamplers, (*downsample).Forward)
 	return b.TapImage(y, x)
 }
 
@@ -244,9 +242,7 @@ type upBlock struct {
 
 func (b *upBlock) Forward(x *mlx.Array) *mlx.Array {
 	y := mlx.Chain(x, b.Resnets, (*resnet).Forward)
-	for _, u := range b.Upsamplers {
-		y = u.Forward(y)
-	}
+	y = mlx.EvalChain(y, b.Upsamplers, (*upsample).Forward)
 	return b.TapImage(y, x)
 }
 
@@ -331,8 +327,7 @@ func newResnets(n, in, out int, c KLConfig) []*resnet {
 }
 
 func (r *resnet) Forward(x *mlx.Array) *mlx.Array {
-	y := r.Conv1.Forward(r.Nonlinearity.Forward(r.Norm1.Forward(x)))
-	y = r.Conv2.Forward(r.Nonlinearity.Forward(r.Norm2.Forward(y)))
+	y := mlx.EvalChain(x, []nn.Layer{r.Norm1, r.Nonlinearity, r.Conv1, r.Norm2, r.Nonlinearity, r.Conv2}, nn.Layer.Forward)
 	if r.ConvShortcut != nil {
 		return r.TapImage(r.ConvShortcut.Forward(x).Add(y), x)
 	}
@@ -353,6 +348,25 @@ func (a *attention) Forward(x *mlx.Array) *mlx.Array {
 	n, h, w, c := x.Dim(0), x.Dim(1), x.Dim(2), x.Dim(3)
 	y := a.GroupNorm.ForwardTokens(x.Reshape(n, h*w, c), h, w)
 	q, k, v := nn.Heads(a.ToQ.Forward(y), 1), nn.Heads(a.ToK.Forward(y), 1), nn.Heads(a.ToV.Forward(y), 1)
-	y = a.ToOut[0].Forward(nn.MergeHeads(nn.Attention(q, k, v)))
+	y = a.ToOut[0].Forward(nn.MergeHeads(attend(q, k, v, maxScores)))
 	return a.TapImage(x.Add(y.Reshape(n, h, w, c)), x)
+}
+
+// maxScores is how many scores attention computes at a time, 256 MB in float32.
+// All at once they are more at 768x768, and at 2048x2048 so many that MLX, which
+// counts them in 32 bits, crashes on CUDA.
+const maxScores = 1 << 26
+
+// attend is nn.Attention with as many queries at a time as limit allows.
+func attend(q, k, v *mlx.Array, limit int) *mlx.Array {
+	n, step := q.Dim(2), max(1, limit/k.Dim(2))
+	if n <= step {
+		return nn.Attention(q, k, v)
+	}
+	var parts []*mlx.Array
+	for i := 0; i < n; i += step {
+		some := []*mlx.Array{q.Slice(2, i, min(i+step, n))}
+		parts = append(parts, mlx.EvalChain(k, some, func(q, k *mlx.Array) *mlx.Array { return nn.Attention(q, k, v) }))
+	}
+	return mlx.Concat(2, parts...)
 }
