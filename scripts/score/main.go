@@ -1,9 +1,9 @@
 // Command score makes the pictures that the built-in model is judged by: one
-// for each prompt of scripts/train_shapes/prompts.json, on the CPU, with the
+// for each prompt of scripts/train_shapes/prompts.json, in float32, with the
 // prompt's index as its seed. scripts/train_shapes/check.py then says how many
 // are right.
 //
-//	go run ./scripts/score [-n N] [-force]
+//	go run ./scripts/score [-n N] [-force] [-device gpu]
 //
 // Pictures that are there already are skipped, so a run can be continued.
 package main
@@ -32,6 +32,7 @@ func main() {
 	prompts := flag.String("prompts", "scripts/train_shapes/prompts.json", "the prompts' `file`")
 	out := flag.String("out", "out/score", "the pictures' `folder`")
 	steps := flag.Int("steps", 0, "denoising steps (default: the model's)")
+	device := flag.String("device", "cpu", "cpu or gpu")
 	flag.Parse()
 	if flag.NArg() > 0 {
 		flag.Usage()
@@ -39,13 +40,13 @@ func main() {
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
 	defer stop()
-	if err := score(ctx, *model, *prompts, *out, *n, *steps, *force); err != nil {
+	if err := score(ctx, *model, *device, *prompts, *out, *n, *steps, *force); err != nil {
 		fmt.Fprintln(os.Stderr, "score:", err)
 		os.Exit(1)
 	}
 }
 
-func score(ctx context.Context, name, promptFile, out string, n, steps int, force bool) error {
+func score(ctx context.Context, name, device, promptFile, out string, n, steps int, force bool) error {
 	data, err := os.ReadFile(promptFile)
 	if err != nil {
 		return err
@@ -60,7 +61,7 @@ func score(ctx context.Context, name, promptFile, out string, n, steps int, forc
 	if err := os.MkdirAll(out, 0o777); err != nil {
 		return err
 	}
-	m, err := open(ctx, name)
+	m, err := open(ctx, name, device)
 	if err != nil {
 		return err
 	}
@@ -111,9 +112,9 @@ func write(name string, img image.Image) error {
 	return os.Rename(tmp, name)
 }
 
-// open opens a model on the CPU, with the built-in one's settings.
-func open(ctx context.Context, name string) (*gomflux.Model, error) {
-	o := &gomflux.OpenOptions{Device: "cpu", Defaults: &shapes.Defaults}
+// open opens a model with the built-in one's settings.
+func open(ctx context.Context, name, device string) (*gomflux.Model, error) {
+	o := &gomflux.OpenOptions{Device: device, Dtype: "float32", Defaults: &shapes.Defaults}
 	if name == "shapes" {
 		return gomflux.OpenFS(ctx, shapes.FS, o)
 	}

@@ -481,7 +481,8 @@ def train_flow(args, device, amp, workers):
         latents = cache["latents"][which].float()
         noise = torch.randn_like(latents)
         u = torch.rand(args.batch, device=device)
-        sigma = torch.where(pick < 0.8 * args.batch, 3 * u / (1 + 2 * u), u)
+        shifted = args.shift * u / (1 + (args.shift - 1) * u)
+        sigma = torch.where(pick < 0.8 * args.batch, shifted, u)
         x = torch.lerp(latents, noise, sigma[:, None, None, None])
         with amp():
             text = encode_text(encoder, ids)
@@ -666,7 +667,7 @@ def main():
     parser.add_argument("--grid", default="", help="flow: settings steps:guidance:shift to score at the end")
     parser.add_argument("--final", default="12:2:3", help="flow: settings to score on prompts.json")
     parser.add_argument("--prompts-n", type=int, default=300)
-    parser.add_argument("--shift", type=float, default=3.0, help="export: the scheduler's shift")
+    parser.add_argument("--shift", type=float, default=3.0, help="flow: shift of four fifths of the noise levels; export: the scheduler's")
     parser.add_argument("--out", type=Path)
     parser.add_argument("--tiny", action="store_true", help="a toy size, to rehearse")
     parser.add_argument("--no-compile", dest="compile", action="store_false")
