@@ -110,19 +110,19 @@ func (p *Preview) Draw(picture image.Image) (string, error) {
 		return p.Clear(), nil
 	}
 	f := t.fit(picture.Bounds().Size(), cell, size.cols, rows, maxPixels)
-	start := ""
-	if p.rows != f.rows || p.size != size {
-		// the screen may look different now: as if nothing had been there
-		start = p.Clear() + reserve(f.rows)
-	}
-	before := p.id
 	id := t.nextID()
 	shown, err := t.encode(picture, f, id)
 	if err != nil {
 		return "", err
 	}
+	start := ""
+	if p.rows != f.rows || p.size != size {
+		// the screen may look different now: as if nothing had been there
+		start = p.Clear() + reserve(f.rows)
+	}
+	end := t.forget(p.id) // after the new one is there, or it would flicker
 	p.size, p.rows, p.id = size, f.rows, id
-	return start + above(f.rows, shown) + t.forget(before), nil
+	return start + above(f.rows, shown) + end, nil
 }
 
 // Clear returns what removes the picture and its lines, under the conditions of

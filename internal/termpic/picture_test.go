@@ -229,7 +229,7 @@ func TestEncodeKittyUnknownCell(t *testing.T) {
 
 func TestPreview(t *testing.T) {
 	for _, protocol := range []Protocol{Kitty, ITerm2, Sixel} {
-		for _, before := range []int{0, 5, 23, 60} {
+		for _, before := range []int{0, 12, 60} {
 			t.Run(fmt.Sprintf("%s after %d lines", protocol, before), func(t *testing.T) {
 				s := newScreen(80, 24)
 				terminal := fake(protocol, 80, 24)
