@@ -17,6 +17,7 @@ const ordinary = "testdata/zimage-ordinary/model"
 // TestInspect damages a model in many ways. Load has to refuse all that Inspect
 // finds incomplete or not supported.
 func TestInspect(t *testing.T) {
+	mlxtest.Do(t, func() {}) // MLX's library is found from this folder, which is left below
 	const shard = "transformer/diffusion_pytorch_model-00002-of-00002.safetensors"
 	remove := func(names ...string) func(*testing.T) {
 		return func(t *testing.T) {
