@@ -1,0 +1,261 @@
+package main
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"image"
+	_ "image/jpeg"
+	_ "image/png"
+	"io"
+	"os"
+	"strconv"
+	"strings"
+	"unicode"
+
+	"github.com/spf13/cobra"
+	_ "golang.org/x/image/webp"
+
+	"github.com/gomflux/gomflux/picture"
+)
+
+func newInfoCommand() *cobra.Command {
+	var asJSON bool
+	cmd := &cobra.Command{
+		Use:   "info PICTURE...",
+		Short: "Say what made a picture",
+		Long: `Info prints the settings that a picture carries, and the command that makes it
+again. It reads PNG, JPEG and WebP pictures with the metadata of gomflux, of mflux,
+or of the many programs that write AUTOMATIC1111's parameters text, and the JSON
+files that gomflux and mflux write beside pictures.
+
+Each line is a name and a value; a value with control characters is quoted.
+With --json there is one object on a line for each picture:
+
+  file, format, width, height   format is PNG, JPEG, WebP or JSON, without a size
+  source                        gomflux, mflux or parameters
+  settings                      what was found of version, generator, model, revision,
+                                class, prompt, negative_prompt, seed, steps, guidance,
+                                height, width, max_sequence_length, scheduler, dtype,
+                                device, mlx, image, image_strength, created, seconds
+  metadata                      the JSON in the file as it is, if there is any
+  parameters                    the parameters text, if there is one
+
+A picture without settings is an error (1), one that cannot be read too (2); the
+others are printed all the same.
+` + exitStatus,
+		Example: `  gomflux info image.png
+  gomflux info --json *.png | jq -r .settings.prompt`,
+		Args: func(_ *cobra.Command, args []string) error {
+			if len(args) == 0 {
+				return usageErrorf("give one picture or several")
+			}
+			return nil
+		},
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return info(cmd.OutOrStdout(), cmd.ErrOrStderr(), args, asJSON)
+		},
+	}
+	cmd.Flags().BoolVar(&asJSON, "json", false, "print a JSON object for each picture")
+	return cmd
+}
+
+func info(stdout, stderr io.Writer, names []string, asJSON bool) error {
+	var last error // earlier ones are printed where they occur
+	code := 0
+	first := true
+	for _, name := range names {
+		p, err := readInfo(name)
+		if err != nil {
+			if last != nil {
+				fmt.Fprintf(stderr, "gomflux: %v\n", last)
+			}
+			last, code = err, max(code, exitCode(err))
+			continue
+		}
+		if asJSON {
+			err = p.printJSON(stdout)
+		} else {
+			if !first {
+				fmt.Fprintln(stdout)
+			}
+			err = p.print(stdout)
+		}
+		if err != nil {
+			return err
+		}
+		first = false
+	}
+	if last != nil {
+		return &codedError{code, last}
+	}
+	return nil
+}
+
+// pictureInfo is what is known of a picture.
+type pictureInfo struct {
+	name          string
+	format        string
+	width, height int // 0 for a JSON file
+	*picture.Found
+}
+
+func readInfo(name string) (*pictureInfo, error) {
+	found, err := picture.ReadSettingsFile(name)
+	if errors.Is(err, picture.ErrNoSettings) {
+		return nil, printableError{err}
+	}
+	if err != nil {
+		return nil, coded(exitUsage, printableError{err})
+	}
+	p := &pictureInfo{name: name, format: "JSON", Found: found}
+	f, err := os.Open(name)
+	if err != nil {
+		return nil, coded(exitUsage, printableError{err})
+	}
+	defer f.Close()
+	if config, format, err := image.DecodeConfig(f); err == nil {
+		p.format = map[string]string{"png": "PNG", "jpeg": "JPEG", "webp": "WebP"}[format]
+		p.width, p.height = config.Width, config.Height
+	}
+	return p, nil
+}
+
+func (p *pictureInfo) print(w io.Writer) error {
+	var b strings.Builder
+	line := func(name, value string) {
+		fmt.Fprintf(&b, "%-20s %s\n", name, printable(value))
+	}
+	values := p.fields()
+	settings := func(names ...string) {
+		for _, name := range names {
+			raw, ok := values[name]
+			if !ok {
+				continue
+			}
+			var text string
+			if json.Unmarshal(raw, &text) != nil {
+				text = string(raw) // a number
+			}
+			if name == "image" {
+				text = p.Settings.Image.Path
+				if hash := p.Settings.Image.SHA256; hash != "" {
+					text += " (SHA-256 " + hash + ")"
+				}
+			}
+			line(name, text)
+		}
+	}
+	settings("prompt", "negative_prompt")
+	about := p.format
+	if p.width > 0 {
+		about += fmt.Sprintf(" of %dx%d", p.width, p.height)
+	}
+	line("file", fmt.Sprintf("%s (%s, settings of kind %s)", p.name, about, p.Source))
+	settings("model", "revision", "class", "seed", "steps", "guidance", "scheduler", "width", "height", "max_sequence_length",
+		"image", "image_strength", "dtype", "device", "mlx", "generator", "created", "seconds", "version")
+	again := "gomflux generate -C " + shellQuote(p.name)
+	if !p.Has("model") || p.Source == picture.SourceParameters {
+		again += " -m MODEL" // a file's name there, which is not one of ours
+	}
+	fmt.Fprintf(&b, "%-20s %s\n", "again", again)
+	_, err := io.WriteString(w, b.String())
+	return err
+}
+
+// fields are those of the settings that the file had, as JSON.
+func (p *pictureInfo) fields() map[string]json.RawMessage {
+	text, err := marshalJSON(p.Settings)
+	var fields map[string]json.RawMessage
+	if err == nil {
+		err = json.Unmarshal([]byte(text), &fields)
+	}
+	if err != nil {
+		panic(err) // they were read from JSON
+	}
+	for name := range fields {
+		if !p.Has(name) {
+			delete(fields, name)
+		}
+	}
+	return fields
+}
+
+func (p *pictureInfo) printJSON(w io.Writer) error {
+	return writeJSON(w, struct {
+		File       string                     `json:"file"`
+		Format     string                     `json:"format"`
+		Width      int                        `json:"width,omitempty"`
+		Height     int                        `json:"height,omitempty"`
+		Source     picture.Source             `json:"source"`
+		Settings   map[string]json.RawMessage `json:"settings"`
+		Metadata   json.RawMessage            `json:"metadata,omitempty"`
+		Parameters string                     `json:"parameters,omitempty"`
+	}{p.name, p.format, p.width, p.height, p.Source, p.fields(), p.JSON, p.Parameters})
+}
+
+// writeJSON writes a value on one line, with escapes for all that a terminal
+// would act on.
+func writeJSON(w io.Writer, v any) error {
+	text, err := marshalJSON(v)
+	if err != nil {
+		return err
+	}
+	var out strings.Builder
+	for _, r := range text {
+		switch {
+		case unicode.IsPrint(r):
+			out.WriteRune(r)
+		case r > 0xffff:
+			hi, lo := (r-0x10000)>>10, (r-0x10000)&0x3ff
+			fmt.Fprintf(&out, `\u%04x\u%04x`, 0xd800+hi, 0xdc00+lo)
+		default:
+			fmt.Fprintf(&out, `\u%04x`, r)
+		}
+	}
+	_, err = fmt.Fprintln(w, out.String())
+	return err
+}
+
+// marshalJSON is json.Marshal without the escapes that HTML needs.
+func marshalJSON(v any) (string, error) {
+	var b strings.Builder
+	e := json.NewEncoder(&b)
+	e.SetEscapeHTML(false)
+	err := e.Encode(v)
+	return strings.TrimSuffix(b.String(), "\n"), err
+}
+
+// printable is a text as it can be shown in a terminal: quoted as in Go where it
+// has characters that a terminal would act on.
+func printable(s string) string {
+	if isPrintable(s) {
+		return s
+	}
+	return strconv.Quote(s)
+}
+
+func isPrintable(s string) bool {
+	return !strings.ContainsFunc(s, func(r rune) bool { return !unicode.IsPrint(r) || r == unicode.ReplacementChar })
+}
+
+// A printableError shows an error whose text may come from a file's name.
+type printableError struct{ error }
+
+func (e printableError) Unwrap() error { return e.error }
+
+func (e printableError) Error() string { return printable(e.error.Error()) }
+
+// shellQuote is an argument as a shell takes it.
+func shellQuote(s string) string {
+	switch {
+	case !isPrintable(s): // $'' is bash's and zsh's
+		quoted := strconv.QuoteToASCII(s)
+		return "$'" + strings.ReplaceAll(strings.ReplaceAll(quoted[1:len(quoted)-1], `\"`, `"`), "'", `\'`) + "'"
+	case s != "" && !strings.ContainsFunc(s, func(r rune) bool {
+		return !unicode.IsLetter(r) && !unicode.IsDigit(r) && !strings.ContainsRune("_-./,:+@%", r)
+	}):
+		return s
+	}
+	return "'" + strings.ReplaceAll(s, "'", `'\''`) + "'"
+}
