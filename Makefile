@@ -39,10 +39,13 @@ fuzz: setup ## run every fuzz target for FUZZTIME (10s)
 		done; \
 	done
 
-lint: setup ## check gofmt, vet and staticcheck
+lint: setup ## check gofmt, vet, staticcheck, the workflows and shell scripts
 	@unformatted=$$(gofmt -l *.go */); test -z "$$unformatted" || { echo "gofmt -w these:"; echo "$$unformatted"; exit 1; }
 	go vet ./...
 	go run honnef.co/go/tools/cmd/staticcheck@$(STATICCHECK_VERSION) ./...
+	go run github.com/rhysd/actionlint/cmd/actionlint@$(ACTIONLINT_VERSION)
+	@if command -v shellcheck >/dev/null; then shellcheck -S warning .ci/run scripts/*.sh scripts/*/*.sh; \
+	else echo "shellcheck is not installed: the shell scripts were not checked"; fi
 
 docs-check: setup ## run the commands and programs of the documentation, and check its links
 	go run ./scripts/docscheck
