@@ -30,11 +30,12 @@ trap cleanup EXIT
 # shoot NAME WINDOW-CLASS PROTOCOL TERMINAL... takes NAME-preview.png and
 # NAME-show.png. TERMINAL is a command that ends with its flag for a program.
 shoot() {
-  name=$1 class=$2 protocol=$3
+  local name=$1 class=$2 protocol=$3
   shift 3
   command -v "$1" >/dev/null || { echo "$name: not installed, left out"; return; }
   local home=$work/$name display terminal window frames=() i
-  mkdir -p -m 700 "$home/run"
+  mkdir "$home"
+  mkdir -m 700 "$home/run"
   mkfifo "$home/display"
   Xvfb -displayfd 3 -screen 0 900x700x24 3>"$home/display" >/dev/null 2>&1 &
   started+=($!)
@@ -66,7 +67,11 @@ EOF
     fi
     sleep 0.1
   done
-  [ -e "$home/ended" ] && [ ${#frames[@]} -gt 0 ] || { echo "$name: the command did not end" >&2; cat "$home/log" >&2; exit 1; }
+  if [ ! -e "$home/ended" ] || [ ${#frames[@]} -eq 0 ]; then
+    echo "screenshots: $name: the command did not end" >&2
+    cat "$home/log" >&2
+    exit 1
+  fi
   sleep 1
   DISPLAY=:$display import -window "$window" "$folder/$name-show.png"
   mv "${frames[${#frames[@]} / 3]}" "$folder/$name-preview.png"

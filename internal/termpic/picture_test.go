@@ -102,8 +102,8 @@ func TestEncode(t *testing.T) {
 		back, data := decode(t, got)
 		samePixels(t, back, picture, 0)
 		want := strings.Replace(test.want, "LENGTH", strconv.Itoa(base64.StdEncoding.DecodedLen(len(data))-strings.Count(data, "=")), 1)
-		if got = strings.Replace(got, data, "DATA", 1); test.protocol == Sixel {
-			got = strings.Replace(got, "DATA", data, 1)
+		if data != "" {
+			got = strings.Replace(got, data, "DATA", 1)
 		}
 		if got != want {
 			t.Errorf("%s:\n%q, expected\n%q", test.protocol, got, want)
@@ -111,7 +111,8 @@ func TestEncode(t *testing.T) {
 	}
 }
 
-// decode returns the picture that a sequence shows, and the data in it.
+// decode returns the picture that a sequence shows, and the PNG file in it as it
+// is there, if one is.
 func decode(t *testing.T, sequence string) (image.Image, string) {
 	t.Helper()
 	var data string
@@ -121,7 +122,7 @@ func decode(t *testing.T, sequence string) (image.Image, string) {
 		if err := sixel.NewDecoder(strings.NewReader(sequence)).Decode(&m); err != nil {
 			t.Fatal(err)
 		}
-		return m, sequence
+		return m, ""
 	case strings.HasPrefix(sequence, "\x1b]"):
 		_, data, _ = strings.Cut(strings.TrimSuffix(sequence, "\a"), ":")
 	default:
