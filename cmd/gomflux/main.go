@@ -160,7 +160,7 @@ Metal on Macs, with CUDA or on the CPU on Linux.
 		}
 		return coded(exitUsage, err)
 	})
-	root.AddCommand(newGenerateCommand(), newInfoCommand(), newDoctorCommand(), newVersionCommand(), newCompletionCommand())
+	root.AddCommand(newGenerateCommand(), newInfoCommand(), newModelsCommand(), newDoctorCommand(), newVersionCommand(), newCompletionCommand())
 	root.AddCommand(newTopics()...)
 	registerCompletions(root) // of all that was added before
 	return root

@@ -1,0 +1,201 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/gomflux/gomflux/hub"
+	"github.com/gomflux/gomflux/models"
+	"github.com/gomflux/gomflux/weights"
+)
+
+func newModelsCommand() *cobra.Command {
+	var asJSON bool
+	cmd := &cobra.Command{
+		Use:   "models",
+		Short: "List the models that there are",
+		Long: `Models lists the built-in models, the published ones that are known by a short
+name, and what else there is of diffusers' pipelines in the Hugging Face cache.
+Each has a name for --model, its size on disk, a state, and where it is:
+
+  ready           all of its files are there
+  incomplete      files are missing or damaged; which, is on the lines below
+  not supported   this version cannot run it
+  not here        it can be fetched by the command that is given
+
+The files are judged by their configs and headers, without loading them.
+
+With --json it is one array of objects:
+
+  name               as --model takes it
+  repo, revision     of a published model, and the commit that is here
+  path               the folder; a built-in model has none
+  builtin            whether it is part of the program
+  about              what a built-in model is for
+  class              the pipeline class
+  bytes              size on disk
+  here               whether there is anything of it on this machine
+  complete           whether all files are there; supported: whether it can be run
+  problems           what is wrong, an array of texts
+  unfinished         files whose download has not ended
+  get                the command that fetches what is missing
+` + exitStatus,
+		Example: `  gomflux models
+  gomflux models --json | jq -r '.[] | select(.complete and .supported) | .name'`,
+		Args: noArgs(""),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			list, listErr := listModels()
+			write := printModels
+			if asJSON {
+				write = func(w io.Writer, list []listedModel) error { return writeJSON(w, list) }
+			}
+			if err := write(cmd.OutOrStdout(), list); err != nil {
+				return err
+			}
+			return listErr
+		},
+	}
+	cmd.Flags().BoolVar(&asJSON, "json", false, "print a JSON array")
+	return cmd
+}
+
+// A listedModel is one that --model takes, whether it is here or not.
+type listedModel struct {
+	Name       string   `json:"name"`
+	Repo       string   `json:"repo,omitempty"`
+	Revision   string   `json:"revision,omitempty"`
+	Path       string   `json:"path,omitempty"`
+	Builtin    bool     `json:"builtin"`
+	About      string   `json:"about,omitempty"`
+	Class      string   `json:"class,omitempty"`
+	Bytes      int64    `json:"bytes"`
+	Here       bool     `json:"here"`
+	Complete   bool     `json:"complete"`
+	Supported  bool     `json:"supported"`
+	Problems   []string `json:"problems,omitempty"`
+	Unfinished []string `json:"unfinished,omitempty"`
+	Get        string   `json:"get,omitempty"`
+}
+
+func (m *listedModel) state() string {
+	switch {
+	case !m.Here:
+		return "not here"
+	case !m.Supported:
+		return "not supported"
+	case !m.Complete:
+		return "incomplete"
+	}
+	return "ready"
+}
+
+func (m *listedModel) where() string {
+	switch {
+	case m.Builtin:
+		return "built in: " + m.About
+	case !m.Here:
+		return "to get it: " + m.Get
+	}
+	return printable(models.TildePath(m.Path))
+}
+
+// listModels finds all models. With an error it is those that could be found.
+func listModels() ([]listedModel, error) {
+	list := []listedModel{}
+	builtins := models.Builtins()
+	for _, name := range slices.Sorted(maps.Keys(builtins)) {
+		b := builtins[name]
+		list = append(list, listedModel{Name: name, Builtin: true, About: b.About, Bytes: size(b.FS), Here: true, Complete: true, Supported: true})
+	}
+	cached, err := hub.List()
+	repos := map[string]hub.Repo{}
+	for _, r := range cached {
+		repos[r.Name] = r
+	}
+	for _, p := range models.Presets {
+		m := listedModel{Name: p.Name, Repo: p.Repo, Get: "hf download " + p.Repo, Supported: true}
+		s, err := models.Find(p.Name)
+		switch {
+		case err == nil:
+			m.inspect(s.Folder, s.FS)
+			m.Revision = s.Revision
+		case !errors.Is(err, models.ErrNotFound) || len(repos[p.Repo].Unfinished) > 0:
+			m.Here, m.Problems = true, []string{err.Error()}
+		}
+		if s != nil && s.Revision == "" {
+			m.Repo, m.Get = "", "" // a folder of that name
+		} else {
+			m.Unfinished = repos[p.Repo].Unfinished
+			delete(repos, p.Repo)
+		}
+		list = append(list, m)
+	}
+	for _, name := range slices.Sorted(maps.Keys(repos)) {
+		r := repos[name]
+		if _, err := os.Lstat(filepath.Join(r.Snapshot, "model_index.json")); r.Snapshot == "" || errors.Is(err, fs.ErrNotExist) {
+			continue // something else than a pipeline, as far as can be seen
+		}
+		m := listedModel{Name: name, Repo: name, Revision: filepath.Base(r.Snapshot), Unfinished: r.Unfinished, Get: "hf download " + name}
+		folder, err := weights.OpenFolder(r.Snapshot)
+		if err != nil {
+			m.Here, m.Problems = true, []string{err.Error()}
+		} else {
+			m.inspect(r.Snapshot, folder)
+		}
+		list = append(list, m)
+	}
+	return list, err
+}
+
+// inspect judges the model in a folder.
+func (m *listedModel) inspect(path string, fsys fs.FS) {
+	info := models.Inspect(fsys)
+	m.Path, m.Class, m.Bytes, m.Here = path, info.Class, info.Size, true
+	m.Complete, m.Supported = info.Incomplete == nil, info.Unsupported == nil
+	for _, err := range []error{info.Unsupported, info.Incomplete} {
+		if err != nil {
+			m.Problems = append(m.Problems, err.Error())
+		}
+	}
+	if m.Complete {
+		m.Get = ""
+	}
+}
+
+func printModels(w io.Writer, list []listedModel) error {
+	width := 0
+	for _, m := range list {
+		width = max(width, len(m.Name))
+	}
+	var b strings.Builder
+	for _, m := range list {
+		amount := "-"
+		if m.Here {
+			amount = bytes(m.Bytes)
+		}
+		line := fmt.Sprintf("%-*s  %9s  %-13s  %s", width, m.Name, amount, m.state(), m.where())
+		fmt.Fprintln(&b, strings.TrimRight(line, " "))
+		for _, p := range m.Problems {
+			fmt.Fprintf(&b, "\t%s\n", printable(p))
+		}
+		if m.Here && !m.Complete {
+			for _, name := range m.Unfinished {
+				fmt.Fprintf(&b, "\tdownload not ended: %s\n", printable(models.TildePath(name)))
+			}
+			if m.Get != "" {
+				fmt.Fprintf(&b, "\tto get what is missing: %s\n", m.Get)
+			}
+		}
+	}
+	_, err := io.WriteString(w, b.String())
+	return err
+}
