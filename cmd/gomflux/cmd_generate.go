@@ -291,13 +291,17 @@ func (o *generateOptions) generate(ctx context.Context, model *gomflux.Model, op
 	}
 	start := time.Now()
 	s := saver{overwrite: o.overwrite}
-	if !o.noMetadata {
+	writable := result.Settings.Check()
+	if writable != nil {
+		p.warn("the picture is saved without its settings: %v", writable)
+	}
+	if !o.noMetadata && writable == nil {
 		// no times, so that what makes the same picture makes the same file
 		settings := result.Settings
 		settings.Created, settings.Seconds = time.Time{}, 0
 		s.settings = &settings
 	}
-	if o.sidecar {
+	if o.sidecar && writable == nil {
 		s.sidecar = &result.Settings
 	}
 	file, err := s.save(ctx, name, result.Image)

@@ -22,7 +22,7 @@ import (
 	"github.com/gomflux/gomflux"
 	"github.com/gomflux/gomflux/mlx"
 	"github.com/gomflux/gomflux/models"
-	"github.com/gomflux/gomflux/shapes"
+	_ "github.com/gomflux/gomflux/shapes"
 	"github.com/gomflux/gomflux/transformer"
 	"github.com/gomflux/gomflux/weights"
 )
@@ -55,7 +55,7 @@ type report struct {
 }
 
 func main() {
-	model := flag.String("model", "shapes", "a built-in model or a folder")
+	model := flag.String("model", "shapes", "the model, by its name or folder")
 	prompt := flag.String("prompt", "a red circle left of a blue square", "the prompt")
 	size := flag.Int("size", 0, "height and width in pixels (default: the model's)")
 	steps := flag.Int("steps", 0, "denoising steps (default: the model's)")
@@ -69,8 +69,7 @@ func main() {
 		flag.Usage()
 		os.Exit(2)
 	}
-	// the negative prompt is the prompt, so that both passes of a guided step are equal work
-	o := gomflux.Options{Prompt: *prompt, NegativePrompt: *prompt, Height: *size, Width: *size, Steps: *steps, Seed: new(uint64)}
+	o := gomflux.Options{Prompt: *prompt, Height: *size, Width: *size, Steps: *steps, Seed: new(uint64)}
 	if *guidance >= 0 {
 		o.Guidance = guidance
 	}
@@ -91,17 +90,12 @@ func main() {
 }
 
 func bench(ctx context.Context, name string, open *gomflux.OpenOptions, o gomflux.Options, runs int) (*report, error) {
-	fsys, defaults, err := findModel(name)
-	if err != nil {
-		return nil, err
-	}
-	open.Defaults = defaults
 	lib, err := mlx.Open()
 	if err != nil {
 		return nil, err
 	}
 	start := time.Now()
-	m, err := gomflux.OpenFS(ctx, fsys, open)
+	m, err := gomflux.Open(ctx, name, open)
 	if err != nil {
 		return nil, err
 	}
@@ -110,7 +104,12 @@ func bench(ctx context.Context, name string, open *gomflux.OpenOptions, o gomflu
 		Load: time.Since(start).Seconds()}
 
 	var encode, step, decode []float64
+	prompt := o.Prompt
 	for i := range runs + 1 {
+		// not the same again, whose encoding is kept; the negative prompt is
+		// the prompt, so that both passes of a guided step are equal work
+		o.Prompt = fmt.Sprintf("%s %d", prompt, i%10)
+		o.NegativePrompt = o.Prompt
 		res, err := m.Generate(ctx, o)
 		if err != nil {
 			return nil, err
@@ -126,7 +125,11 @@ func bench(ctx context.Context, name string, open *gomflux.OpenOptions, o gomflu
 	}
 	r.Encode, r.Step, r.Decode = median(encode), median(step), median(decode)
 
-	flops, err := stepFLOPs(fsys, r, m.Multiple())
+	source, err := models.Find(name)
+	if err != nil {
+		return nil, err
+	}
+	flops, err := stepFLOPs(source.FS, r, m.Multiple())
 	if err != nil {
 		return nil, err
 	}
@@ -215,13 +218,4 @@ func median(v []float64) float64 {
 	v = slices.Sorted(slices.Values(v))
 	n := len(v)
 	return (v[(n-1)/2] + v[n/2]) / 2
-}
-
-// findModel resolves --model. The settings are nil where the model's own apply.
-func findModel(name string) (fs.FS, *models.Defaults, error) {
-	if name == "shapes" {
-		return shapes.FS, &shapes.Defaults, nil
-	}
-	folder, err := weights.OpenFolder(name)
-	return folder, nil, err
 }
