@@ -20,7 +20,7 @@ const EnvLibrary = "GOMFLUX_MLX"
 // A Library says which files were opened.
 type Library struct {
 	MLXC string // path of libmlxc
-	MLX  string // path of libmlx beside it, or "" where the system's loader found it
+	MLX  string // path of libmlx beside it or below, or "" where the system's loader found it
 	BLAS string // the BLAS library that was put before MLX's own (Linux), or ""
 }
 
@@ -53,10 +53,12 @@ func openLibrary() (Library, error) {
 		lib.MLXC = path
 		// libmlx first, from the same folder, so that libmlxc is joined to this
 		// one (a CUDA build may lie there) whatever its own search path says
-		if path := filepath.Join(dir, libName("mlx")); exists(path) {
-			lib.MLX = path
+		for _, path := range []string{filepath.Join(dir, libName("mlx")), filepath.Join(dir, "mlx", "lib", libName("mlx"))} {
+			if lib.MLX == "" && exists(path) {
+				lib.MLX = path
+			}
 		}
-		lib.BLAS = openBLAS()
+		lib.BLAS = openBLAS(dir)
 		if lib.MLX != "" {
 			if err := mlxc.OpenGlobal(lib.MLX); err != nil {
 				return lib, openError(lib.MLX, err)
@@ -144,10 +146,21 @@ func moduleRoot() string {
 
 // openBLAS opens a fast BLAS before libmlx on Linux. The wheel is linked to
 // the slow reference BLAS, but symbols of a library that is opened globally
-// and earlier win: 6 becomes 200 GFLOP/s on two cores.
-func openBLAS() string {
+// and earlier win: 6 becomes 200 GFLOP/s on two cores. One in dir, where a
+// release has it, goes before the system's.
+func openBLAS(dir string) string {
 	if runtime.GOOS != "linux" {
 		return ""
+	}
+	if path := filepath.Join(dir, "libopenblas.so.0"); exists(path) {
+		for _, needed := range []string{"libquadmath.so.0", "libgfortran.so.5"} {
+			if path := filepath.Join(dir, needed); exists(path) {
+				mlxc.OpenGlobal(path) // if it fails, the next line does
+			}
+		}
+		if mlxc.OpenGlobal(path) == nil {
+			return path
+		}
 	}
 	for _, name := range []string{"libopenblas.so.0", "libopenblas.so", "libblis.so.4", "libmkl_rt.so.2"} {
 		if mlxc.OpenGlobal(name) == nil {
