@@ -45,7 +45,7 @@ type generateOptions struct {
 	stepwise                  string
 	preview, show             optional[termpic.Protocol]
 	json, verbose, quiet      bool
-	promptGiven, configGiven  bool
+	promptGiven               bool
 	sourceImage, recordedFrom *picture.SourceImage
 }
 
@@ -77,9 +77,9 @@ kept: 0.1 changes nearly everything, 0.9 next to nothing. Without --height and
 
 A file that is there already is kept: the new one is named image_1.png,
 image_2.png and so on, unless --overwrite is given. The name's end chooses the
-format, .png or .jpg, and it may have these fields: {` + strings.Join(sortedKeys(templateFields), "}, {") + `}.
-Several pictures get their seeds at the end of the name unless it has {seed} or
-{index}.
+format, .png or .jpg. The name may have {seed}, {index}, {prompt}, {model},
+{steps}, {guidance}, {scheduler}, {height}, {width}, {date} and {time} in it.
+Several pictures get their seeds at its end unless it has {seed} or {index}.
 
 A picture carries the settings that made it, unless --no-metadata is given:
 gomflux info shows them, and --config-from-metadata uses them again, with what
