@@ -30,7 +30,7 @@ type display struct {
 
 	pictures sync.Mutex       // an interruption may come while one is drawn
 	preview  *termpic.Preview // nil: none is shown, or no longer
-	drawn    time.Time        // when the latest was
+	next     time.Time        // before that no other is
 }
 
 // redraw is how often the display changes, pictures included.
@@ -58,20 +58,22 @@ func newDisplay(ctx context.Context, w io.Writer, pictures ...*termpic.Terminal)
 
 // picture shows how the result will look, above the line, in the place of the
 // picture before. Pictures that come faster than the display changes are left
-// out.
+// out, as are those that would make it take more than a fifth of the time.
 func (d *display) picture(m image.Image) {
 	d.pictures.Lock()
 	defer d.pictures.Unlock()
-	if d.bars == nil || d.preview == nil || time.Since(d.drawn) < redraw {
+	start := time.Now()
+	if d.bars == nil || d.preview == nil || start.Before(d.next) {
 		return
 	}
-	d.drawn = time.Now()
 	text, err := d.preview.Draw(m)
 	if err != nil {
 		return // a picture that cannot be shown is no reason to end the run
 	}
 	// mpb writes it where its line begins
 	io.WriteString(d.bars, text)
+	took := time.Since(start)
+	d.next = start.Add(took + max(redraw, 4*took))
 }
 
 // clearPicture removes the picture for good.

@@ -100,8 +100,9 @@ func TestDisplayPicture(t *testing.T) {
 		d.picture(picture)
 		seen("\x1b_Ga=T")
 		seen("step 1/3")
-		d.picture(picture) // at once, or too early: as slow as this machine is
-		time.Sleep(redraw)
+		d.next = time.Now().Add(time.Hour)
+		d.picture(picture) // too early
+		d.next = time.Now()
 		d.report(gomflux.Progress{Phase: gomflux.PhaseStep, Step: 1, Steps: 3})
 		d.picture(picture)
 		seen("\x1b_Ga=T")
@@ -119,6 +120,9 @@ func TestDisplayPicture(t *testing.T) {
 		t.Errorf("and then %q", rest)
 	}
 	shown := regexp.MustCompile(`a=T,[^;]*i=(\d+)`).FindAllStringSubmatch(got, -1)
+	if len(shown) != 2 {
+		t.Errorf("%d pictures, expected 2", len(shown))
+	}
 	if last := shown[len(shown)-1][1]; last != got[m[2]:m[3]] {
 		t.Errorf("picture %s is removed, and %s was last", got[m[2]:m[3]], last)
 	}
@@ -136,7 +140,7 @@ func TestDisplayInterrupted(t *testing.T) {
 		cancel()
 		seen("\r\x1b[16A\x1b[J") // the picture is gone
 		seen("stopping when")
-		time.Sleep(redraw)
+		d.next = time.Time{}
 		d.picture(picture)
 		d.close()
 	})

@@ -5,12 +5,14 @@ import (
 	"encoding/base64"
 	"fmt"
 	"image"
+	"image/color"
 	"image/png"
 	"io"
 	"math/rand/v2"
 	"strings"
 
 	"github.com/mattn/go-sixel"
+	"github.com/soniakeys/quant/median"
 	"golang.org/x/image/draw"
 )
 
@@ -225,13 +227,33 @@ func encodeITerm2(w io.Writer, picture image.Image, f fit) error {
 
 // encodeSixel uses as many colours as the terminal has registers for, 256 if it
 // does not say.
-func encodeSixel(w io.Writer, picture image.Image, colors int) error {
+func encodeSixel(w io.Writer, picture image.Image, registers int) error {
+	if registers < 3 || registers > 256 {
+		registers = 256
+	}
 	e := sixel.NewEncoder(w)
 	e.Dither = true
-	if colors > 1 && colors < 256 {
-		e.Colors = colors
+	// one register is the encoder's, for transparency
+	e.Palette = median.Quantizer(0).Quantize(make(color.Palette, 0, registers-1), picture)
+	for i, c := range e.Palette {
+		// Means of colours are never at the ends of the range, so dithering
+		// could not reach those: white would be pink.
+		r, g, b, _ := c.RGBA()
+		e.Palette[i] = color.RGBA{widen(r), widen(g), widen(b), 255}
 	}
 	return e.Encode(picture)
+}
+
+// widen makes 8 bits of 16, and what is within 8 of an end that end: the
+// encoder finds colours by their upper 5 bits.
+func widen(v uint32) uint8 {
+	switch v >>= 8; {
+	case v < 8:
+		return 0
+	case v >= 248:
+		return 255
+	}
+	return uint8(v)
 }
 
 func encodePNG(picture image.Image) ([]byte, error) {

@@ -433,3 +433,54 @@ func (s *screen) check(t *testing.T, before int, last string, rows int) {
 		}
 	}
 }
+
+// White stays white, and the mean of what is between is kept, however few
+// colours there are.
+func TestEncodeSixelMean(t *testing.T) {
+	picture := image.NewRGBA(image.Rect(0, 0, 128, 60))
+	state := uint32(1)
+	for y := range 60 {
+		for x := range 128 {
+			c := color.RGBA{255, 255, 255, 255}
+			if y >= 30 {
+				state = state*1664525 + 1013904223
+				c = color.RGBA{uint8(2 * x), uint8(255 - x), uint8(state >> 26), 255}
+			} else if x%32 == 0 {
+				c.G, c.B = 251, 249
+			}
+			picture.SetRGBA(x, y, c)
+		}
+	}
+	var b bytes.Buffer
+	if err := encodeSixel(&b, picture, 256); err != nil {
+		t.Fatal(err)
+	}
+	back, _ := decode(t, b.String())
+	for x := range 128 {
+		if c := color.RGBAModel.Convert(back.At(x, 3)); c != (color.RGBA{255, 255, 255, 255}) {
+			t.Fatalf("white is %v at %d", c, x)
+		}
+	}
+	for _, x := range []int{0, 32, 64, 96} {
+		area := image.Rect(x, 30, x+32, 60)
+		got, want := mean(back, area), mean(picture, area)
+		for i := range got {
+			if d := got[i] - want[i]; d < -3 || d > 3 {
+				t.Errorf("the mean colour of %v is %.1f, expected %.1f", area, got, want)
+				break
+			}
+		}
+	}
+}
+
+func mean(m image.Image, area image.Rectangle) (sum [3]float64) {
+	for y := area.Min.Y; y < area.Max.Y; y++ {
+		for x := area.Min.X; x < area.Max.X; x++ {
+			r, g, b, _ := m.At(x, y).RGBA()
+			for i, v := range []uint32{r, g, b} {
+				sum[i] += float64(v>>8) / float64(area.Dx()*area.Dy())
+			}
+		}
+	}
+	return sum
+}
