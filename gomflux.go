@@ -192,6 +192,17 @@ func (v *VAE) Decode(ctx context.Context, l Latents) (img *image.RGBA, err error
 	return img, err
 }
 
+// DecodeUnscaled takes latents to a picture as diffusers' vae.decode does:
+// without the model's scaling_factor and shift_factor, which those of Generate
+// and Encode have.
+func (v *VAE) DecodeUnscaled(ctx context.Context, l Latents) (img *image.RGBA, err error) {
+	err = mlx.Do(ctx, func() (err error) {
+		img, err = v.autoencoder.DecodeUnscaled(l)
+		return err
+	})
+	return img, err
+}
+
 // Preview shows latents as a picture of their own size, without the decoder:
 // colours are a linear function of the latents, which is found at the first
 // call by encoding a colour chart. Best for [Step].Denoised.

@@ -1,6 +1,7 @@
 package models
 
 import (
+	"errors"
 	"fmt"
 	"image"
 	"image/draw"
@@ -56,9 +57,10 @@ func LoadAutoencoder(fsys fs.FS, o LoadOptions) (*Autoencoder, error) {
 	}
 	l := &loader{fsys: fsys, points: &a.points, dtype: a.dtype, report: o.Progress}
 	dir := "vae"
-	if _, err := fs.Stat(fsys, "vae"); err != nil {
-		if _, err := fs.Stat(fsys, "config.json"); err == nil {
-			dir = "."
+	if _, err := fs.Stat(fsys, "vae"); errors.Is(err, fs.ErrNotExist) {
+		dir = "."
+		if _, err := fs.Stat(fsys, "config.json"); errors.Is(err, fs.ErrNotExist) {
+			return nil, fmt.Errorf("model folder %s: %w: vae/config.json, or config.json in a vae's own folder (is the download complete?)", weights.FullName(fsys, ""), fs.ErrNotExist)
 		}
 	}
 	c, err := a.configure(l, dir)
@@ -162,6 +164,17 @@ func (a *Autoencoder) encodePicture(img *image.RGBA) *mlx.Array {
 
 // Decode takes latents to a picture.
 func (a *Autoencoder) Decode(l Latents) (*image.RGBA, error) {
+	return a.decodeLatents(l, a.vae.Unscale)
+}
+
+// DecodeUnscaled takes latents as the decoder itself does, diffusers'
+// vae.decode, to a picture.
+func (a *Autoencoder) DecodeUnscaled(l Latents) (*image.RGBA, error) {
+	return a.decodeLatents(l, func(z *mlx.Array) *mlx.Array { return z })
+}
+
+// decodeLatents checks latents before it decodes them.
+func (a *Autoencoder) decodeLatents(l Latents, unscale func(*mlx.Array) *mlx.Array) (*image.RGBA, error) {
 	shape := l.Shape
 	if len(shape) == 4 && shape[0] == 1 {
 		shape = shape[1:]
@@ -177,15 +190,20 @@ func (a *Autoencoder) Decode(l Latents) (*image.RGBA, error) {
 		return nil, err
 	}
 	defer a.apart()()
-	return a.decode(mlx.FromFloat32(l.Data, shape...)), nil
+	return a.decodeWith(unscale, mlx.FromFloat32(l.Data, shape...)), nil
 }
 
 // decode takes latents [C, h, w] to a picture.
 func (a *Autoencoder) decode(latents *mlx.Array) *image.RGBA {
+	return a.decodeWith(a.vae.Unscale, latents)
+}
+
+// decodeWith is decode where unscale gives what the decoder takes.
+func (a *Autoencoder) decodeWith(unscale func(*mlx.Array) *mlx.Array, latents *mlx.Array) *image.RGBA {
 	var pixels []uint8
 	var h, w int
 	mlx.Scope(func() *mlx.Array {
-		z := a.points.Value("vae.decode.in", a.vae.Unscale(latents.AsType(a.dtype)).ExpandDims(0))
+		z := a.points.Value("vae.decode.in", unscale(latents.AsType(a.dtype)).ExpandDims(0))
 		x := a.points.Value("vae.decode.out", a.vae.Decode(z))
 		x = x.AsType(mlx.Float32).Over(2).Plus(0.5).Clip(0, 1).Times(255).Round()
 		x = a.points.Value("image", x.Squeeze(0).Transpose(1, 2, 0).AsType(mlx.Uint8))
