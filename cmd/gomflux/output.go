@@ -38,6 +38,9 @@ func checkOutput(name string) error {
 	} else if err == nil && !info.IsDir() {
 		return fmt.Errorf("output %s: %s is not a folder", name, dir)
 	}
+	if err != nil && !errors.Is(err, fs.ErrNotExist) { // such as a name that is too long
+		return fmt.Errorf("output %s: %w", name, bare(err))
+	}
 	f, err := newTemporary(name)
 	if err != nil {
 		return fmt.Errorf("output %s: %w", name, err)
@@ -62,7 +65,8 @@ func (s saver) save(ctx context.Context, name string, img image.Image) (string, 
 	if err == nil || context.Cause(ctx) != nil {
 		return saved, err
 	}
-	elsewhere := filepath.Join(os.TempDir(), "gomflux-"+filepath.Base(name))
+	// the name may be what is wrong
+	elsewhere := filepath.Join(os.TempDir(), "gomflux-rescued"+filepath.Ext(name))
 	s.overwrite = false
 	rescued, rescueErr := s.write(ctx, elsewhere, img)
 	if rescueErr != nil {

@@ -29,6 +29,9 @@ var templateFields = map[string]func(s picture.Settings, index int) string{
 // expandName fills in an output name's fields. Several pictures under one name
 // get their seeds at its end, as in mflux.
 func expandName(name string, s picture.Settings, index int, several bool) (string, error) {
+	if strings.Contains(filepath.Dir(name), "{") {
+		return "", fmt.Errorf("output %s: fields can be in the file's name, not in its folder's", name)
+	}
 	if several && !strings.Contains(name, "{seed}") && !strings.Contains(name, "{index}") {
 		ext := filepath.Ext(name)
 		name = strings.TrimSuffix(name, ext) + "_seed_{seed}" + ext
@@ -41,9 +44,12 @@ func expandName(name string, s picture.Settings, index int, several bool) (strin
 			return b.String(), nil
 		}
 		field, after, ok := strings.Cut(after, "}")
+		if !ok {
+			return "", fmt.Errorf("output %s: { without }", name)
+		}
 		fill := templateFields[field]
-		if !ok || fill == nil {
-			return "", fmt.Errorf("output %s: {%s: expected one of {%s}", name, field, strings.Join(sortedKeys(templateFields), "}, {"))
+		if fill == nil {
+			return "", fmt.Errorf("output %s: {%s}: expected one of {%s}", name, field, strings.Join(sortedKeys(templateFields), "}, {"))
 		}
 		b.WriteString(fill(s, index))
 		rest = after
