@@ -9,8 +9,10 @@ import (
 	"io"
 	"math/rand/v2"
 	"os"
+	"os/signal"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"time"
 	"unicode/utf8"
 
@@ -164,7 +166,8 @@ func (o *generateOptions) checkFlags(cmd *cobra.Command) error {
 	return nil
 }
 
-func (o *generateOptions) run(ctx context.Context, stdin io.Reader, p *printer) error {
+func (o *generateOptions) run(ctx context.Context, stdin io.Reader, p *printer) (err error) {
+	signal.Ignore(syscall.SIGPIPE) // pictures are made when nobody reads their names, too
 	// what is cheap to check comes first: a model can take minutes to load
 	prompt, err := o.readPrompt(ctx, stdin)
 	if err != nil {
@@ -191,7 +194,13 @@ func (o *generateOptions) run(ctx context.Context, stdin io.Reader, p *printer) 
 		err = checkOutput(name)
 	}
 	if err == nil && o.stepwise != "" {
-		err = makeFolder(o.stepwise)
+		var made bool
+		made, err = makeFolder(o.stepwise)
+		defer func() {
+			if made && err != nil {
+				os.Remove(o.stepwise) // if there is nothing in it
+			}
+		}()
 	}
 	var start image.Image
 	if err == nil && o.image != "" {
@@ -217,6 +226,11 @@ func (o *generateOptions) run(ctx context.Context, stdin io.Reader, p *printer) 
 		o.compare(ctx, recorded, source, p)
 	}
 
+	for _, f := range []*optional[termpic.Protocol]{&o.preview, &o.show} {
+		if f.orZero() == termpic.None {
+			f.value = nil
+		}
+	}
 	if show := cmp.Or(o.preview.orZero(), o.show.orZero()); show != "" && !o.json {
 		p.terminal = termpic.Open(ctx, p.stderr, show)
 		p.preview = o.preview.value != nil
@@ -292,7 +306,7 @@ func (o *generateOptions) generate(ctx context.Context, model *gomflux.Model, op
 	start := time.Now()
 	s := saver{overwrite: o.overwrite}
 	writable := result.Settings.Check()
-	if writable != nil {
+	if writable != nil && (o.sidecar || !o.noMetadata) {
 		p.warn("the picture is saved without its settings: %v", writable)
 	}
 	if !o.noMetadata && writable == nil {
@@ -308,14 +322,13 @@ func (o *generateOptions) generate(ctx context.Context, model *gomflux.Model, op
 	if err != nil {
 		return err
 	}
+	var sheetErr error // which must not hide that the picture is there
 	if o.stepwise != "" {
-		if err := o.saveStep(ctx, fmt.Sprintf("seed_%d_composite.png", *options.Seed), contactSheet(steps)); err != nil {
-			return err
-		}
+		sheetErr = o.saveStep(ctx, fmt.Sprintf("seed_%d_composite.png", *options.Seed), contactSheet(steps))
 	}
 	took := time.Since(start)
 	p.end()
-	if err := p.picture(file, result, took); err != nil {
+	if err := cmp.Or(p.picture(file, result, took), sheetErr); err != nil {
 		return err
 	}
 	if o.show.value != nil && p.terminal != nil {

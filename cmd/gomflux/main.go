@@ -13,6 +13,7 @@ import (
 	"io"
 	"os"
 	"os/signal"
+	"slices"
 	"strings"
 	"syscall"
 
@@ -92,7 +93,7 @@ func run(args []string, stdin io.Reader, stdout, stderr io.Writer) (code int) {
 	root.SetIn(stdin)
 	root.SetOut(stdout)
 	root.SetErr(stderr)
-	err := root.ExecuteContext(ctx)
+	cmd, err := root.ExecuteContextC(ctx)
 	var c *codedError
 	switch {
 	case err == nil:
@@ -103,6 +104,9 @@ func run(args []string, stdin io.Reader, stdout, stderr io.Writer) (code int) {
 		fallthrough
 	default:
 		fmt.Fprintf(stderr, "gomflux: %v\n", err)
+	}
+	if !started && cmd.Name() == "generate" && slices.Contains(args, "--json") {
+		(&printer{stdout: stdout, json: true}).failed(err)
 	}
 	return exitCode(err)
 }
@@ -160,7 +164,7 @@ Metal on Macs, with CUDA or on the CPU on Linux.
 		}
 		return coded(exitUsage, err)
 	})
-	root.AddCommand(newGenerateCommand(), newInfoCommand(), newModelsCommand(), newDoctorCommand(), newVersionCommand(), newCompletionCommand())
+	root.AddCommand(newGenerateCommand(), newInfoCommand(), newModelsCommand(), newDecodeCommand(), newDoctorCommand(), newVersionCommand(), newCompletionCommand())
 	root.AddCommand(newTopics()...)
 	registerCompletions(root) // of all that was added before
 	return root

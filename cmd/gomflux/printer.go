@@ -3,9 +3,11 @@ package main
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"image"
 	"io"
+	"syscall"
 	"time"
 
 	"github.com/gomflux/gomflux"
@@ -21,6 +23,8 @@ type printer struct {
 	verbose        bool
 	terminal       *termpic.Terminal // nil: pictures are not shown
 	preview        bool
+
+	unwritten error // of standard output
 
 	display *display
 	clock   stepClock
@@ -73,7 +77,15 @@ func milliseconds(d time.Duration) float64 { return d.Round(time.Millisecond).Se
 func (p *printer) line(v any) {
 	e := json.NewEncoder(p.stdout)
 	e.SetEscapeHTML(false)
-	e.Encode(v) // a pipe nobody reads any more is no reason to end the run
+	p.wrote(e.Encode(v))
+}
+
+// wrote keeps the first error of writing to standard output. A pipe that nobody
+// reads any more is none: the files are what is wanted.
+func (p *printer) wrote(err error) {
+	if p.unwritten == nil && !errors.Is(err, syscall.EPIPE) {
+		p.unwritten = err
+	}
 }
 
 // begin starts to show progress, until end.
@@ -148,7 +160,7 @@ func (p *printer) picture(file string, r *gomflux.Result, save time.Duration) er
 		p.line(jsonPicture{"picture", file, &r.Settings, jsonSeconds{
 			milliseconds(r.EncodeTime), milliseconds(r.StepTime), milliseconds(r.DecodeTime), milliseconds(save),
 		}, r.PeakMemory})
-		return nil
+		return p.unprinted(file)
 	}
 	if !p.quiet {
 		steps := "steps"
@@ -163,7 +175,16 @@ func (p *printer) picture(file string, r *gomflux.Result, save time.Duration) er
 			seconds(r.EncodeTime), r.PromptTokens, seconds(r.StepTime), seconds(r.DecodeTime), seconds(save), bytes(int64(r.PeakMemory)))
 	}
 	_, err := fmt.Fprintln(p.stdout, file)
-	return err
+	p.wrote(err)
+	return p.unprinted(file)
+}
+
+// unprinted is the error of a picture that is there but could not be told of.
+func (p *printer) unprinted(file string) error {
+	if p.unwritten == nil {
+		return nil
+	}
+	return fmt.Errorf("%s is saved, but standard output cannot be written: %w", file, bare(p.unwritten))
 }
 
 // failed says with --json how a run ended; the line on standard error comes

@@ -18,26 +18,27 @@ import (
 	"github.com/gomflux/gomflux/picture"
 )
 
-// makeFolder makes a folder if it is not there, and finds out whether files
-// can be made in it.
-func makeFolder(dir string) error {
+// makeFolder makes a folder if it is not there, says whether it did, and finds
+// out whether files can be made in it.
+func makeFolder(dir string) (made bool, err error) {
 	info, err := os.Stat(dir)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
 		if err := os.Mkdir(dir, 0o777); err != nil {
-			return fmt.Errorf("folder %s: %w", dir, bare(err))
+			return false, fmt.Errorf("folder %s: %w", dir, bare(err))
 		}
+		made = true
 	case err != nil:
-		return fmt.Errorf("folder %s: %w", dir, bare(err))
+		return false, fmt.Errorf("folder %s: %w", dir, bare(err))
 	case !info.IsDir():
-		return fmt.Errorf("folder %s: is a file", dir)
+		return false, fmt.Errorf("folder %s: is a file", dir)
 	}
 	f, err := newTemporary(filepath.Join(dir, "x"))
 	if err != nil {
-		return err
+		return made, err
 	}
 	f.discard()
-	return nil
+	return made, nil
 }
 
 // A sheetStep is a step's picture and its label.
