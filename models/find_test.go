@@ -1,0 +1,179 @@
+package models
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"testing/fstest"
+
+	"github.com/gomflux/gomflux/internal/mlxtest"
+)
+
+const turbo = "Tongyi-MAI/Z-Image-Turbo"
+
+func TestFind(t *testing.T) {
+	files := fstest.MapFS{"model_index.json": {Data: []byte(`{"_class_name": "embedded"}`)}}
+	builtin := Builtin{FS: files, Defaults: Defaults{Steps: 9}, About: "a test"}
+	Register("built-in", builtin)
+	t.Cleanup(func() { delete(builtins, "built-in") })
+
+	cache, home, here := t.TempDir(), t.TempDir(), t.TempDir()
+	t.Setenv("HF_HUB_CACHE", cache)
+	t.Setenv("HOME", home)
+	t.Chdir(here)
+	for _, dir := range []string{
+		cache + "/models--Tongyi-MAI--Z-Image-Turbo/snapshots/c1",
+		cache + "/models--Tongyi-MAI--Z-Image-Turbo/snapshots/c2",
+		cache + "/models--someone--mine/snapshots/c3",
+		cache + "/models--someone--Z-Image/snapshots/c4",
+		cache + "/models--someone--several/snapshots/c5",
+		cache + "/models--someone--several/snapshots/c6",
+		cache + "/models--here--both/snapshots/c7",
+		home + "/tuned",
+		here + "/mine",
+		here + "/built-in",
+		here + "/here/both",
+		here + "/elsewhere/z-image-turbo",
+	} {
+		if err := os.MkdirAll(dir, 0o777); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(dir+"/model_index.json", []byte(`{"_class_name": "`+filepath.Base(dir)+`"}`), 0o666); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for name, text := range map[string]string{
+		cache + "/models--Tongyi-MAI--Z-Image-Turbo/refs/main": "c2",
+		here + "/file": "",
+	} {
+		if err := os.MkdirAll(filepath.Dir(name), 0o777); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(name, []byte(text), 0o666); err != nil {
+			t.Fatal(err)
+		}
+	}
+
+	snapshot := func(repo, commit string) string {
+		return filepath.Join(cache, "models--"+strings.ReplaceAll(repo, "/", "--"), "snapshots", commit)
+	}
+	found := []struct {
+		name string
+		want Source
+		// the steps of its defaults; 0 is those of its class
+		steps int
+		class string
+	}{
+		{"mine", Source{Name: "mine", Folder: "mine"}, 0, "mine"},
+		{here + "/mine", Source{Name: here + "/mine", Folder: here + "/mine"}, 0, "mine"},
+		{"~/tuned", Source{Name: "~/tuned", Folder: home + "/tuned"}, 0, "tuned"},
+		{"here/both", Source{Name: "here/both", Folder: "here/both"}, 0, "both"}, // as a repository of that name
+		{"elsewhere/z-image-turbo", Source{Name: "elsewhere/z-image-turbo", Folder: "elsewhere/z-image-turbo"}, 8, "z-image-turbo"},
+		{"z-image-turbo", Source{Name: turbo, Folder: snapshot(turbo, "c2"), Revision: "c2"}, 8, "c2"},
+		{"Z-Image-Turbo", Source{Name: turbo, Folder: snapshot(turbo, "c2"), Revision: "c2"}, 8, "c2"},
+		{turbo, Source{Name: turbo, Folder: snapshot(turbo, "c2"), Revision: "c2"}, 8, "c2"},
+		{"tongyi-mai/z-image-turbo", Source{Name: turbo, Folder: snapshot(turbo, "c2"), Revision: "c2"}, 8, "c2"},
+		{"someone/mine", Source{Name: "someone/mine", Folder: snapshot("someone/mine", "c3"), Revision: "c3"}, 0, "c3"},
+		{"someone/Z-Image", Source{Name: "someone/Z-Image", Folder: snapshot("someone/Z-Image", "c4"), Revision: "c4"}, 50, "c4"},
+		{"built-in", Source{Name: "built-in"}, 9, "embedded"}, // before the folder of that name
+		{"./built-in", Source{Name: "./built-in", Folder: "./built-in"}, 0, "built-in"},
+	}
+	for _, test := range found {
+		s, err := Find(test.name)
+		if err != nil {
+			t.Errorf("%s: %v", test.name, err)
+			continue
+		}
+		if s.Name != test.want.Name || s.Folder != test.want.Folder || s.Revision != test.want.Revision {
+			t.Errorf("%s: found %q in %q, revision %q, expected %+v", test.name, s.Name, s.Folder, s.Revision, test.want)
+		}
+		if (s.Defaults != nil) != (test.steps != 0) || s.Defaults != nil && s.Defaults.Steps != test.steps {
+			t.Errorf("%s: defaults %+v, expected %d steps", test.name, s.Defaults, test.steps)
+		}
+		if class := Inspect(s.FS).Class; class != test.class {
+			t.Errorf("%s: class %q, expected %q", test.name, class, test.class)
+		}
+	}
+
+	missing := []struct {
+		name string
+		want []string
+		here bool // something is on this machine
+	}{
+		{"", []string{"name is empty"}, false},
+		{"nothing", []string{"no model nothing", "none of built-in", "z-image-turbo"}, false},
+		{"./nothing", []string{"no model ./nothing"}, false},
+		{"~/nothing", []string{"no model ~/nothing"}, false},
+		{"someone/nothing", []string{"no folder someone/nothing", "hf download someone/nothing", cache}, false},
+		{"z-image", []string{"Tongyi-MAI/Z-Image: not in the Hugging Face cache", "hf download Tongyi-MAI/Z-Image)"}, false},
+		{"tongyi-mai/z-image", []string{"no folder tongyi-mai/z-image", "hf download Tongyi-MAI/Z-Image)"}, false},
+		{"someone/several", []string{"2 snapshots"}, true},
+		{"file", []string{"file: expected a folder, found a file"}, true},
+	}
+	for _, test := range missing {
+		s, err := Find(test.name)
+		if err == nil {
+			t.Errorf("%q: found %+v", test.name, s)
+			continue
+		}
+		mlxtest.Contains(t, err.Error(), test.want...)
+		if errors.Is(err, ErrNotFound) == test.here {
+			t.Errorf("%q: error %v, not found: %v", test.name, err, !test.here)
+		}
+	}
+	if _, err := Find("z-image"); strings.Contains(err.Error(), "no folder") {
+		t.Errorf("a short name is called a folder: %v", err)
+	}
+
+	if names := Names(); !slices.Equal(names, []string{"built-in", "z-image-turbo", "z-image"}) {
+		t.Errorf("names %q", names)
+	}
+	all := Builtins()
+	if all["built-in"].About != "a test" {
+		t.Errorf("built-in models %v", all)
+	}
+	clear(all)
+	if len(Builtins()) != 1 {
+		t.Error("Builtins gave the list itself away")
+	}
+	defer func() {
+		if recover() == nil {
+			t.Error("a name was registered twice")
+		}
+	}()
+	Register("built-in", builtin)
+}
+
+func TestTildePath(t *testing.T) {
+	tests := []struct{ home, name, want string }{
+		{"/home/me", "/home/me/models/x", "~/models/x"},
+		{"/home/me/", "/home/me/models/x", "~/models/x"},
+		{"/home/me", "/home/me", "~"},
+		{"/home/me", "/home/mexico/x", "/home/mexico/x"},
+		{"/home/me", "/data/x", "/data/x"},
+		{"/home/me", "home/me/x", "home/me/x"},
+		{"/home/me", "someone/model", "someone/model"},
+		{"/home/me", "", ""},
+		{"/", "/data/x", "/data/x"},
+		{"", "/data/x", "/data/x"},
+	}
+	for _, test := range tests {
+		t.Setenv("HOME", test.home)
+		got := TildePath(test.name)
+		if got != test.want {
+			t.Errorf("home %q: %q is shown as %q, expected %q", test.home, test.name, got, test.want)
+		}
+		if back := ExpandHome(got); back != test.name {
+			t.Errorf("home %q: %q comes back from %q as %q", test.home, test.name, got, back)
+		}
+	}
+	t.Setenv("HOME", "/home/me")
+	for name, want := range map[string]string{"~": "/home/me", "~/": "/home/me", "~you/x": "~you/x", "a/~/x": "a/~/x", "~~": "~~"} {
+		if got := ExpandHome(name); got != want {
+			t.Errorf("%q is %q, expected %q", name, got, want)
+		}
+	}
+}
