@@ -31,6 +31,9 @@ ln -s "$here/gomflux" gomflux
 env -i ./gomflux doctor >doctor.txt || fail "gomflux doctor failed"
 cat doctor.txt
 grep "^mlx-c .*$here/lib/libmlxc" doctor.txt >/dev/null || fail "it does not use the library of the archive"
+if [ "$(uname -s)" = Linux ]; then
+  grep "^blas .*$here/lib/libopenblas" doctor.txt >/dev/null || fail "it does not use the OpenBLAS of the archive"
+fi
 
 env -i "$here/gomflux" generate --model shapes --prompt "a red circle" --seed 7 --output circle.png
 [ "$(head -c 8 circle.png | od -An -tx1 | tr -d ' \n')" = 89504e470d0a1a0a ] || fail "circle.png is not a PNG file"

@@ -4,10 +4,12 @@ import (
 	"archive/tar"
 	"bytes"
 	"compress/gzip"
+	"debug/elf"
 	"errors"
 	"io"
 	"os"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"testing"
 	"time"
@@ -46,6 +48,19 @@ func TestParseVersion(t *testing.T) {
 		if got, err := parseVersion(text); got != want || (err == nil) != (want != "") {
 			t.Errorf("%q: %q, %v, expected %q", text, got, err, want)
 		}
+	}
+}
+
+func TestFindLibrary(t *testing.T) {
+	const cache = `2 libs found in cache
+	libopenblas64.so.0 (libc6,x86-64) => /usr/lib/libopenblas64.so.0
+	libopenblas.so.0 (libc6,x86-64) => /usr/lib/x86_64-linux-gnu/libopenblas.so.0
+`
+	if path, ok := findLibrary(cache, "libopenblas.so.0"); !ok || path != "/usr/lib/x86_64-linux-gnu/libopenblas.so.0" {
+		t.Errorf("%s, %v", path, ok)
+	}
+	if path, ok := findLibrary(cache, "libopenblas.so"); ok {
+		t.Errorf("%s for another name", path)
 	}
 }
 
@@ -95,6 +110,42 @@ func TestPack(t *testing.T) {
 	}
 	if _, err := r.Next(); err != io.EOF {
 		t.Errorf("more than expected, or %v", err)
+	}
+}
+
+func TestNeeds(t *testing.T) {
+	for _, test := range []struct {
+		a, b  string
+		older bool
+	}{{"", "2.2", true}, {"2.9", "2.35", true}, {"2.35", "2.9", false}, {"2.2", "2.2.5", true}, {"3.4.30", "3.4.30", false}} {
+		if got := older(test.a, test.b); got != test.older {
+			t.Errorf("%s is older than %s: %v", test.a, test.b, got)
+		}
+	}
+	dir := t.TempDir()
+	write(t, dir, map[string]string{"text": "no program"})
+	if got, err := needs(dir, "GLIBC"); got != "" || err != nil {
+		t.Errorf("%q, %v", got, err)
+	}
+	if runtime.GOOS != "linux" {
+		return
+	}
+	// that of the program that is running, if it is linked to glibc
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := copyFile(self, filepath.Join(dir, "sub", "program")); err != nil {
+		t.Fatal(err)
+	}
+	got, err := needs(dir, "GLIBC")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if f, err := elf.Open(self); err != nil {
+		t.Error(err)
+	} else if libraries, _ := f.ImportedLibraries(); (len(libraries) > 0) != strings.HasPrefix(got, "2.") {
+		t.Errorf("%q of %v", got, libraries)
 	}
 }
 
@@ -172,7 +223,7 @@ func TestWheelParts(t *testing.T) {
 	tests := []struct{ info, names, err string }{
 		{"known", "liblapack3", ""},
 		{"mac", "", ""},
-		{"other", "", "libother1 3.10, whose licence is not known"},
+		{"other", "", "in MLX's wheel: libother1 3.10, whose licence is not known"},
 		{"missing", "", "apt-get install libblas3"},
 	}
 	for _, test := range tests {

@@ -27,7 +27,7 @@ type part struct {
 // under MIT and names its authors.
 func collectLicences(out string) error {
 	var parts []part
-	for _, find := range []func() ([]part, error){goParts, crateParts, mlxParts} {
+	for _, find := range []func() ([]part, error){goParts, crateParts, mlxParts, blasParts} {
 		found, err := find()
 		if err != nil {
 			return err
@@ -50,7 +50,9 @@ func writeLicences(out string, parts []part) error {
 		}
 	}
 	var index strings.Builder
-	index.WriteString("What this archive holds besides gomflux, and the files with its licences.\n\n")
+	index.WriteString("What this archive holds besides gomflux, and the files with its licences.\n" +
+		"The sources of lib...-packages are Debian's and Ubuntu's of these versions,\n" +
+		"at snapshot.debian.org and launchpad.net/ubuntu.\n\n")
 	for _, p := range parts {
 		files := p.files
 		if len(files) == 0 && p.holder == "" && apacheOffered.MatchString(p.licence) && apache != "" {
@@ -287,6 +289,25 @@ func mlxParts() ([]part, error) {
 	return append(parts, wheel...), err
 }
 
+// blasParts are the packages of blasLibraries.
+func blasParts() (parts []part, err error) {
+	if runtime.GOOS != "linux" {
+		return nil, nil
+	}
+	for _, l := range blasLibraries {
+		version, err := output("dpkg-query", "-W", "-f", "${Version}", l.debian)
+		if err != nil {
+			return nil, err
+		}
+		p, err := debianPart(l.debian, version, "/usr/share")
+		if err != nil {
+			return nil, err
+		}
+		parts = append(parts, p)
+	}
+	return parts, nil
+}
+
 // compiledIn are the libraries inside libmlx that its wheel brings no licences
 // of. Object code with {fmt} in it needs none, by that licence's exception.
 var compiledIn = []struct {
@@ -299,7 +320,7 @@ var compiledIn = []struct {
 }
 
 // wheelParts are the libraries of a Linux distribution in a wheel, as auditwheel
-// has listed them. Debian's packages of the same names have their licences.
+// has listed them.
 func wheelParts(info, share string) ([]part, error) {
 	text, err := os.ReadFile(filepath.Join(info, "sboms", "auditwheel.cdx.json"))
 	if errors.Is(err, os.ErrNotExist) {
@@ -319,26 +340,36 @@ func wheelParts(info, share string) ([]part, error) {
 		if !strings.HasPrefix(c.Purl, "pkg:deb/") {
 			continue
 		}
-		p := part{name: c.Name, version: c.Version, dir: filepath.Join(share, "doc", c.Name)}
-		p.files = []string{filepath.Join(p.dir, "copyright")}
-		switch c.Name {
-		case "libgfortran5":
-			p.licence = "GPL-3.0-or-later WITH GCC-exception-3.1"
-			p.files = append(p.files, filepath.Join(share, "common-licenses", "GPL-3"))
-		case "libquadmath0":
-			p.licence = "LGPL-2.1-or-later"
-			p.files = append(p.files, filepath.Join(share, "common-licenses", "LGPL-2.1"))
-		case "libblas3", "liblapack3":
-			p.licence = "BSD-3-Clause"
-		default:
-			return nil, fmt.Errorf("MLX's wheel holds %s %s, whose licence is not known here: add it to wheelParts", c.Name, c.Version)
-		}
-		for _, f := range p.files {
-			if _, err := os.Stat(f); err != nil {
-				return nil, fmt.Errorf("the licence of %s, which MLX's wheel holds: %w (apt-get install %s)", c.Name, err, c.Name)
-			}
+		p, err := debianPart(c.Name, c.Version, share)
+		if err != nil {
+			return nil, fmt.Errorf("in MLX's wheel: %w", err)
 		}
 		parts = append(parts, p)
 	}
 	return parts, nil
+}
+
+// debianPart is a Debian package, or Ubuntu's of the same name, with the
+// licence that the installed one has below share.
+func debianPart(name, version, share string) (part, error) {
+	p := part{name: name, version: version, dir: filepath.Join(share, "doc", name)}
+	p.files = []string{filepath.Join(p.dir, "copyright")}
+	switch name {
+	case "libgfortran5":
+		p.licence = "GPL-3.0-or-later WITH GCC-exception-3.1"
+		p.files = append(p.files, filepath.Join(share, "common-licenses", "GPL-3"))
+	case "libquadmath0":
+		p.licence = "LGPL-2.1-or-later"
+		p.files = append(p.files, filepath.Join(share, "common-licenses", "LGPL-2.1"))
+	case "libblas3", "liblapack3", "libopenblas0-pthread":
+		p.licence = "BSD-3-Clause"
+	default:
+		return part{}, fmt.Errorf("%s %s, whose licence is not known here: add it to debianPart", name, version)
+	}
+	for _, f := range p.files {
+		if _, err := os.Stat(f); err != nil {
+			return part{}, fmt.Errorf("the licence of %s: %w (apt-get install %s)", name, err, name)
+		}
+	}
+	return p, nil
 }

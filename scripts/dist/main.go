@@ -59,6 +59,9 @@ func dist(out string) (string, error) {
 	if err := copyLibraries(stage); err != nil {
 		return "", err
 	}
+	if err := copyBLAS(filepath.Join(stage, "lib")); err != nil {
+		return "", err
+	}
 	if err := collectLicences(filepath.Join(stage, "licences")); err != nil {
 		return "", err
 	}
@@ -68,7 +71,7 @@ func dist(out string) (string, error) {
 	if err := completions(binary, filepath.Join(stage, "completions")); err != nil {
 		return "", err
 	}
-	if err := writeReadme(filepath.Join(stage, "README.txt"), version, runtime.GOOS); err != nil {
+	if err := writeReadme(stage, version); err != nil {
 		return "", err
 	}
 
@@ -132,6 +135,45 @@ func copyLibraries(stage string) error {
 	return nil
 }
 
+// blasLibraries are what makes products on Linux's CPUs fast, as Debian has
+// them: gomflux opens an OpenBLAS that lies beside libmlxc.
+var blasLibraries = []struct{ file, debian string }{
+	{"libopenblas.so.0", "libopenblas0-pthread"},
+	{"libgfortran.so.5", "libgfortran5"},
+	{"libquadmath.so.0", "libquadmath0"},
+}
+
+func copyBLAS(dir string) error {
+	if runtime.GOOS != "linux" {
+		return nil
+	}
+	cache, err := output("/sbin/ldconfig", "-p")
+	if err != nil {
+		return err
+	}
+	for _, l := range blasLibraries {
+		path, ok := findLibrary(cache, l.file)
+		if !ok {
+			return fmt.Errorf("no %s on this machine (apt-get install %s)", l.file, l.debian)
+		}
+		if err := copyFile(path, filepath.Join(dir, l.file)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// findLibrary finds a library in what ldconfig -p prints.
+func findLibrary(cache, file string) (string, bool) {
+	for line := range strings.Lines(cache) {
+		name, path, ok := strings.Cut(strings.TrimSpace(line), " => ")
+		if ok && strings.HasPrefix(name, file+" ") {
+			return path, true
+		}
+	}
+	return "", false
+}
+
 // completions writes the shells' completion scripts under the names that they
 // look for.
 func completions(binary, dir string) error {
@@ -153,16 +195,23 @@ func completions(binary, dir string) error {
 //go:embed readme.txt
 var readme string
 
-func writeReadme(path, version, goos string) error {
+// writeReadme says in README.txt what the files in the folder need.
+func writeReadme(stage, version string) error {
 	t, err := template.New("readme.txt").Parse(readme)
 	if err != nil {
 		return err
 	}
+	v := map[string]any{"Version": version, "Mac": runtime.GOOS == "darwin"}
+	for _, kind := range []string{"GLIBC", "GLIBCXX"} {
+		if v[kind], err = needs(stage, kind); err != nil {
+			return err
+		}
+	}
 	var text bytes.Buffer
-	if err := t.Execute(&text, map[string]any{"Version": version, "Mac": goos == "darwin"}); err != nil {
+	if err := t.Execute(&text, v); err != nil {
 		return err
 	}
-	return os.WriteFile(path, text.Bytes(), 0o666)
+	return os.WriteFile(filepath.Join(stage, "README.txt"), text.Bytes(), 0o666)
 }
 
 // commitTime is that of HEAD, which all files in the archive get.
