@@ -20,8 +20,14 @@ done
 
 work=$(mktemp -d)
 started=()
+# end stops a process and what it started: dbus-run-session leaves its daemon
+# and the terminal behind otherwise.
+end() {
+  pkill -P "$1" || true
+  kill "$1" 2>/dev/null || true
+}
 cleanup() {
-  for pid in "${started[@]}"; do kill "$pid" 2>/dev/null || true; done
+  for pid in "${started[@]}"; do end "$pid"; done
   wait 2>/dev/null || true
   rm -rf "$work"
 }
@@ -75,7 +81,7 @@ EOF
   sleep 1
   DISPLAY=:$display import -window "$window" "$folder/$name-show.png"
   mv "${frames[${#frames[@]} / 3]}" "$folder/$name-preview.png"
-  kill "$terminal"
+  end "$terminal"
   echo "$folder/$name-preview.png $folder/$name-show.png (${#frames[@]} pictures taken)"
 }
 
