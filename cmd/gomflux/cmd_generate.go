@@ -226,15 +226,7 @@ func (o *generateOptions) run(ctx context.Context, stdin io.Reader, p *printer) 
 		o.compare(ctx, recorded, source, p)
 	}
 
-	for _, f := range []*optional[termpic.Protocol]{&o.preview, &o.show} {
-		if f.orZero() == termpic.None {
-			f.value = nil
-		}
-	}
-	if show := cmp.Or(o.preview.orZero(), o.show.orZero()); show != "" && !o.json {
-		p.terminal = termpic.Open(ctx, p.stderr, show)
-		p.preview = o.preview.value != nil
-	}
+	p.openTerminals(ctx, o.preview.orZero(), o.show.orZero())
 	options := gomflux.Options{
 		Prompt: prompt, NegativePrompt: o.negative.orZero(), Height: o.height.orZero(), Width: o.width.orZero(), Steps: o.steps.orZero(),
 		Guidance: o.guidance.value, MaxSequenceLength: o.maxSequenceLength.orZero(), Scheduler: o.scheduler.orZero(),
@@ -273,9 +265,9 @@ func (o *generateOptions) generate(ctx context.Context, model *gomflux.Model, op
 	p.begin(ctx)
 	defer p.end()
 	var steps []sheetStep
-	if p.preview && p.terminal != nil || o.stepwise != "" {
+	if p.preview != nil || o.stepwise != "" {
 		options.OnStep = func(s gomflux.Step) error {
-			if p.preview && p.terminal != nil {
+			if p.preview != nil {
 				img, err := model.Preview(ctx, s.Denoised)
 				if err != nil {
 					return err
@@ -331,10 +323,7 @@ func (o *generateOptions) generate(ctx context.Context, model *gomflux.Model, op
 	if err := cmp.Or(p.picture(file, result, took), sheetErr); err != nil {
 		return err
 	}
-	if o.show.value != nil && p.terminal != nil {
-		return p.terminal.Show(result.Image)
-	}
-	return nil
+	return p.show.Show(result.Image)
 }
 
 // chooseSeeds lists the seed of each picture.

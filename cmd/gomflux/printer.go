@@ -21,8 +21,7 @@ type printer struct {
 	stdout, stderr io.Writer
 	json, quiet    bool
 	verbose        bool
-	terminal       *termpic.Terminal // nil: pictures are not shown
-	preview        bool
+	preview, show  *termpic.Terminal // nil: pictures are not shown
 
 	unwritten error // of standard output
 
@@ -88,13 +87,31 @@ func (p *printer) wrote(err error) {
 	}
 }
 
+// openTerminals finds out how the terminal shows previews and results; "" is
+// not at all.
+func (p *printer) openTerminals(ctx context.Context, preview, show termpic.Protocol) {
+	if p.json {
+		return
+	}
+	if preview != "" {
+		p.preview = termpic.Open(ctx, p.stderr, preview)
+	}
+	switch show {
+	case "":
+	case preview:
+		p.show = p.preview
+	default:
+		p.show = termpic.Open(ctx, p.stderr, show)
+	}
+}
+
 // begin starts to show progress, until end.
 func (p *printer) begin(ctx context.Context) {
 	p.display, p.clock, p.last = &display{}, stepClock{}, gomflux.Progress{}
 	switch {
-	case p.json || p.quiet && !p.preview:
-	case p.preview && p.terminal != nil:
-		p.display = newDisplay(ctx, p.stderr, p.terminal)
+	case p.json || p.quiet && p.preview == nil:
+	case p.preview != nil:
+		p.display = newDisplay(ctx, p.stderr, p.preview)
 	default:
 		p.display = newDisplay(ctx, p.stderr)
 	}
