@@ -46,14 +46,15 @@ func TestSizeFor(t *testing.T) {
 		{image.Pt(129, 128), 0, 0, 120, 128},
 		{image.Pt(512, 128), 0, 0, 64, 256},
 		{image.Pt(100, 400), 0, 0, 256, 64},
-		{image.Pt(1, 1), 0, 0, 8, 8}, // the smallest there is
+		{image.Pt(65, 260), 0, 0, 256, 64}, // 64 and 256, but for the rounding of the root
+		{image.Pt(1, 1), 0, 0, 8, 8},       // the smallest there is
 		{image.Pt(7, 30), 0, 0, 24, 8},
 		{image.Pt(47, 31), 64, 96, 64, 96}, // as given
 		{image.Pt(47, 31), 5, 9, 5, 9},     // Check refuses it
 		{image.Pt(40, 24), 48, 0, 48, 80},
 		{image.Pt(40, 24), 0, 80, 48, 80},
 		{image.Pt(30, 20), 64, 0, 64, 96},
-		{image.Pt(3, 1), 16, 0, 16, 48}, // 16·3/1 is 48, not 47.99
+		{image.Pt(3, 1), 16, 0, 16, 48},
 		{image.Pt(31, 47), 0, 40, 56, 40},
 		{image.Pt(1000, 1), 0, 80, 8, 80},
 		{image.Pt(100, 100), 512, 0, 512, 512}, // who gives a side may go beyond
