@@ -40,7 +40,7 @@ def velocity(x: torch.Tensor, t: torch.Tensor) -> torch.Tensor:
 
 
 def scheduler_of(name: str, config: dict):
-    """Of a config, what the class knows. mflux's linear, as its source has it, is Euler with dynamic shifting always on."""
+    """With what the class knows of a config. mflux's linear, as its source has it, is Euler, always shifted by size."""
     if name == HEUN:
         return diffusers.FlowMatchHeunDiscreteScheduler.from_config(config)
     if name == LINEAR:
