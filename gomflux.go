@@ -277,6 +277,9 @@ type Options struct {
 	// Scheduler is flow_match_euler_discrete, which "" stands for,
 	// flow_match_heun_discrete or linear.
 	Scheduler string
+	// RNG draws the noise of a seed: mlx, which "" stands for, as mflux does
+	// too, or torch, as diffusers does with a generator on the CPU.
+	RNG string
 	// Image, if set, is the picture to start from. It is resized to Height and
 	// Width, which are its own where they are 0.
 	Image image.Image
@@ -334,6 +337,9 @@ func (m *Model) Generate(ctx context.Context, o Options) (*Result, error) {
 		Dtype: m.Dtype(), Device: m.Device(), MLX: version,
 		Created: start.UTC().Truncate(time.Second), Seconds: time.Since(start).Round(time.Millisecond).Seconds(),
 	}
+	if r.RNG != "mlx" {
+		settings.RNG = r.RNG
+	}
 	if r.Image != nil {
 		settings.ImageStrength = r.ImageStrength
 	}
@@ -371,7 +377,7 @@ func request(p *models.Pipeline, o Options) models.Request {
 		Height: o.Height, Width: o.Width,
 		Steps: cmp.Or(o.Steps, d.Steps), Guidance: d.Guidance,
 		MaxSequenceLength: cmp.Or(o.MaxSequenceLength, d.MaxSequenceLength),
-		Scheduler:         o.Scheduler, Image: o.Image, ImageStrength: cmp.Or(o.ImageStrength, 0.4),
+		Scheduler:         o.Scheduler, RNG: o.RNG, Image: o.Image, ImageStrength: cmp.Or(o.ImageStrength, 0.4),
 		Latents: o.Latents, Hook: o.Hook, Progress: onCaller(o.Progress),
 	}
 	if o.Image != nil {

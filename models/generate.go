@@ -6,10 +6,12 @@ import (
 	"image"
 	"math"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/gomflux/gomflux/hooks"
 	"github.com/gomflux/gomflux/mlx"
+	"github.com/gomflux/gomflux/noise"
 	"github.com/gomflux/gomflux/picture"
 	"github.com/gomflux/gomflux/scheduler"
 )
@@ -26,6 +28,7 @@ type Request struct {
 	// that the model's template puts around it.
 	MaxSequenceLength int
 	Scheduler         string // "" is the model's own
+	RNG               string // draws the noise: mlx, which "" stands for, or torch
 	// Latents, if set, are the initial noise.
 	Latents Latents
 	// Image, if set, is the picture to start from: resized to Height×Width and
@@ -114,6 +117,9 @@ func (p *Pipeline) Check(r Request) error {
 		if _, err := scheduler.Name(r.Scheduler); err != nil {
 			return requestError{err}
 		}
+	}
+	if r.RNG != "" && !slices.Contains(noise.Names, r.RNG) {
+		return requestErrorf("unknown random number generator %q, expected one of %s", r.RNG, strings.Join(noise.Names, ", "))
 	}
 	if r.MaxSequenceLength < 1 {
 		return requestErrorf("max sequence length %d: must be at least 1", r.MaxSequenceLength)
@@ -357,7 +363,10 @@ func (p *Pipeline) compiler() compiler {
 
 func initialLatents(r Request, shape []int) (*mlx.Array, error) {
 	l := r.Latents
-	if l.Data == nil {
+	switch {
+	case l.Data == nil && r.RNG == "torch":
+		return mlx.FromFloat32(noise.Torch(r.Seed, Latents{Shape: shape}.size()), shape...), nil
+	case l.Data == nil:
 		return mlx.Normal(mlx.Key(r.Seed), mlx.Float32, shape...), nil
 	}
 	if !slices.Equal(l.Shape, shape) || len(l.Data) != l.size() {

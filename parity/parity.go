@@ -18,6 +18,7 @@ type Settings struct {
 	Model             string            `json:"model"` // its folder, seen from that of all goldens
 	Prompt            string            `json:"prompt"`
 	NegativePrompt    *string           `json:"negative_prompt"`
+	Seed              uint64            `json:"seed"` // of the initial noise, drawn by PyTorch
 	Steps             int               `json:"steps"`
 	Guidance          float64           `json:"guidance"`
 	Height            int               `json:"height"`

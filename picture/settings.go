@@ -49,6 +49,8 @@ type Settings struct {
 	// Scheduler is named as diffusers' classes are, in snake case, such as
 	// flow_match_euler_discrete.
 	Scheduler string `json:"scheduler,omitempty"`
+	// RNG is what drew the noise: torch, or mlx, which "" stands for.
+	RNG string `json:"rng,omitempty"`
 
 	// Dtype is what was computed in: float32, bfloat16 or float16.
 	Dtype string `json:"dtype,omitempty"`
@@ -91,7 +93,7 @@ const (
 // settingsFields are the JSON names of all fields, in the order of Settings.
 var settingsFields = []string{
 	"version", "generator", "model", "revision", "class", "prompt", "negative_prompt", "seed", "steps", "guidance",
-	"height", "width", "max_sequence_length", "scheduler", "dtype", "device", "mlx", "image", "image_strength",
+	"height", "width", "max_sequence_length", "scheduler", "rng", "dtype", "device", "mlx", "image", "image_strength",
 	"created", "seconds",
 }
 
@@ -126,6 +128,8 @@ func (s *Settings) field(name string) any {
 		return &s.MaxSequenceLength
 	case "scheduler":
 		return &s.Scheduler
+	case "rng":
+		return &s.RNG
 	case "dtype":
 		return &s.Dtype
 	case "device":

@@ -21,6 +21,7 @@ import (
 	"github.com/gomflux/gomflux"
 	"github.com/gomflux/gomflux/internal/termpic"
 	"github.com/gomflux/gomflux/models"
+	"github.com/gomflux/gomflux/noise"
 	"github.com/gomflux/gomflux/picture"
 	"github.com/gomflux/gomflux/scheduler"
 )
@@ -36,7 +37,7 @@ type generateOptions struct {
 	height, width      optional[int]
 	guidance           optional[float64]
 	maxSequenceLength  optional[int]
-	scheduler          optional[string]
+	scheduler, rng     optional[string]
 	image              string
 	imageStrength      optional[float64]
 
@@ -56,7 +57,7 @@ func newGenerateCommand() *cobra.Command {
 		modelFlags: newModelFlags(),
 		negative:   parsed("text", func(s string) (string, error) { return s, nil }),
 		autoSeeds:  count("count"), steps: count("number"), height: count("pixels"), width: count("pixels"), guidance: scale("scale"),
-		maxSequenceLength: count("tokens"), scheduler: parsed("name", scheduler.Name), imageStrength: strength("strength"),
+		maxSequenceLength: count("tokens"), scheduler: parsed("name", scheduler.Name), rng: oneOf("name", noise.Names...), imageStrength: strength("strength"),
 		preview: parsed("protocol", termpic.ParseProtocol), show: parsed("protocol", termpic.ParseProtocol),
 	}
 	cmd := &cobra.Command{
@@ -125,6 +126,7 @@ second one ends it at once.
 	f.VarP(&o.guidance, "guidance", "g", "strength of classifier-free guidance; 0 is none and twice as fast")
 	f.Var(&o.maxSequenceLength, "max-sequence-length", "how long the prompt may be")
 	f.Var(&o.scheduler, "scheduler", "how noise becomes a picture: "+strings.Join(scheduler.Names(), ", ")+" (default: the model's)")
+	f.Var(&o.rng, "rng", "what draws the noise: mlx, as in mflux, or torch, for the noise of diffusers with a CPU generator (default: mlx)")
 	f.StringVarP(&o.image, "image", "i", "", "a picture to start from (`file`, PNG, JPEG or WebP)")
 	f.Var(&o.imageStrength, "image-strength", "how much of it is kept, above 0 and up to 1 (default: 0.4); diffusers counts the other way round")
 	o.addPlace(f)
@@ -229,7 +231,7 @@ func (o *generateOptions) run(ctx context.Context, stdin io.Reader, p *printer) 
 	p.openTerminals(ctx, o.preview.orZero(), o.show.orZero())
 	options := gomflux.Options{
 		Prompt: prompt, NegativePrompt: o.negative.orZero(), Height: o.height.orZero(), Width: o.width.orZero(), Steps: o.steps.orZero(),
-		Guidance: o.guidance.value, MaxSequenceLength: o.maxSequenceLength.orZero(), Scheduler: o.scheduler.orZero(),
+		Guidance: o.guidance.value, MaxSequenceLength: o.maxSequenceLength.orZero(), Scheduler: o.scheduler.orZero(), RNG: o.rng.orZero(),
 		Image: start, ImageStrength: o.imageStrength.orZero(), Progress: p.progress,
 	}
 	began := time.Now()

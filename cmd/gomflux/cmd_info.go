@@ -36,8 +36,9 @@ With --json there is one object on a line for each picture:
   source                        gomflux, mflux or parameters
   settings                      what was found of version, generator, model, revision,
                                 class, prompt, negative_prompt, seed, steps, guidance,
-                                height, width, max_sequence_length, scheduler, dtype,
-                                device, mlx, image, image_strength, created, seconds
+                                height, width, max_sequence_length, scheduler, rng,
+                                dtype, device, mlx, image, image_strength, created,
+                                seconds
   metadata                      the JSON in the file as it is, if there is any
   parameters                    the parameters text, if there is one
 
@@ -152,7 +153,7 @@ func (p *pictureInfo) print(w io.Writer) error {
 		about += fmt.Sprintf(" of %dx%d", p.width, p.height)
 	}
 	line("file", fmt.Sprintf("%s (%s, settings of kind %s)", p.name, about, p.Source))
-	settings("model", "revision", "class", "seed", "steps", "guidance", "scheduler", "width", "height", "max_sequence_length",
+	settings("model", "revision", "class", "seed", "steps", "guidance", "scheduler", "rng", "width", "height", "max_sequence_length",
 		"image", "image_strength", "dtype", "device", "mlx", "generator", "created", "seconds", "version")
 	again := "gomflux generate -C " + shellQuote(p.name)
 	if !p.Has("model") || p.Source == picture.SourceParameters {

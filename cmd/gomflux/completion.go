@@ -14,6 +14,7 @@ import (
 	"github.com/gomflux/gomflux/hub"
 	"github.com/gomflux/gomflux/internal/termpic"
 	"github.com/gomflux/gomflux/models"
+	"github.com/gomflux/gomflux/noise"
 	"github.com/gomflux/gomflux/scheduler"
 )
 
@@ -83,6 +84,7 @@ var (
 var flagCompletions = map[string]cobra.CompletionFunc{
 	"model":                     completeModel,
 	"scheduler":                 completeWords(scheduler.Names()...),
+	"rng":                       completeWords(noise.Names...),
 	"dtype":                     completeWords("float32", "bfloat16", "float16"),
 	"device":                    completeWords("cpu", "gpu"),
 	"preview":                   completeWords(protocolNames()...),

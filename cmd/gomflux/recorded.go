@@ -30,6 +30,7 @@ func (o *generateOptions) take(f *picture.Found, prompt *string) {
 	if name, err := scheduler.Name(s.Scheduler); err == nil {
 		takeValue(f, "scheduler", &o.scheduler, name)
 	}
+	takeValue(f, "rng", &o.rng, s.RNG)
 	takeValue(f, "dtype", &o.dtype, s.Dtype)
 	// of height and width alone, the other may be meant to follow the picture
 	if o.height.value == nil && o.width.value == nil {
@@ -38,6 +39,8 @@ func (o *generateOptions) take(f *picture.Found, prompt *string) {
 	}
 	if f.Has("image") && s.Image != nil && o.image == "" {
 		o.image, o.recordedFrom = models.ExpandHome(s.Image.Path), s.Image
+	}
+	if o.image != "" {
 		takeValue(f, "image_strength", &o.imageStrength, s.ImageStrength)
 	}
 }

@@ -141,7 +141,8 @@ The fields of the JSON, in version 1. Later versions only add some.
   prompt, negative_prompt          as they were given
   seed, steps, guidance            as the flags of these names take them
   height, width                    in pixels
-  max_sequence_length, scheduler   as the flags of these names take them
+  max_sequence_length, scheduler,  as the flags of these names take them; no rng
+  rng                              is mlx
   dtype, device, mlx               what was computed in, where, MLX's version
   image, image_strength            the picture that it began with (path, sha256)
                                    and how much of it was kept

@@ -1,4 +1,4 @@
-"""Command line: python -m gomflux_reference tiny|dump|encode|decode|modules|schedules|goldens|selftest."""
+"""Command line: python -m gomflux_reference tiny|dump|encode|decode|modules|schedules|noise|goldens|selftest."""
 
 import argparse
 from pathlib import Path
@@ -16,7 +16,7 @@ def main(argv=None):
 
 
 def parse(argv=None) -> dict:
-    from . import dump, families, goldens, modules, schedules, tiny
+    from . import dump, families, goldens, modules, noise, schedules, tiny
 
     parser = argparse.ArgumentParser(prog="python -m gomflux_reference", description=__doc__)
     commands = parser.add_subparsers(dest="command", required=True)
@@ -90,6 +90,9 @@ def parse(argv=None) -> dict:
     c = command("modules", modules.show, "list the modules of a pipeline and which of them a run calls")
     c.add_argument("folder", type=Path)
     c.add_argument("--out", type=Path, help="text file, instead of standard output")
+
+    c = command("noise", noise.write, "write PyTorch's normal noise of some seeds")
+    c.add_argument("file", type=Path)
 
     c = command("schedules", schedules.make, "write the schedulers' goldens (scheduler/testdata/schedules.json)")
     c.add_argument("out", type=Path)
