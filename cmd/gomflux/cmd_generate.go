@@ -152,14 +152,14 @@ func (o *generateOptions) checkFlags(cmd *cobra.Command) error {
 	switch {
 	case given("prompt") && given("prompt-file"):
 		return usageErrorf("give the prompt with either --prompt or --prompt-file")
+	case given("config-from-metadata") && o.config == "":
+		return usageErrorf("--config-from-metadata: the file's name is empty")
 	case !o.promptGiven && o.config == "":
 		return usageErrorf("give the prompt with either --prompt or --prompt-file (or all settings of another picture with --config-from-metadata)")
 	case given("seed") && given("auto-seeds"):
 		return usageErrorf("give either --seed or --auto-seeds")
 	case o.verbose && o.quiet:
 		return usageErrorf("give either --verbose or --quiet")
-	case given("config-from-metadata") && o.config == "":
-		return usageErrorf("--config-from-metadata: the file's name is empty")
 	case given("image") && o.image == "":
 		return usageErrorf("--image: the file's name is empty")
 	case given("stepwise-image-output-dir") && o.stepwise == "":

@@ -1,0 +1,168 @@
+package main
+
+import (
+	"bufio"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"math/rand/v2"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/gomflux/gomflux/picture"
+)
+
+// TestInterrupt ends runs at random moments, from the start of the process to
+// its end: they stop with the right code, what is there is whole, and nothing
+// else is.
+func TestInterrupt(t *testing.T) {
+	const times = 50
+	args := []string{"-H", "24", "-W", "40", "-s", "4", "-S", "1,2,3,4", "--metadata", "--stepwise-image-output-dir", "steps"}
+	began := time.Now()
+	cmd, dir := generate(t, args...)
+	if out, err := cmd.CombinedOutput(); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	took := time.Since(began)
+	whole := checkWhole(t, dir)
+	if want := 4 * (2 + 4 + 1); whole != want {
+		t.Errorf("a whole run makes %d files, expected %d", whole, want)
+	}
+	for i := range times {
+		t.Run(fmt.Sprint(i), func(t *testing.T) {
+			t.Parallel()
+			signal := []syscall.Signal{syscall.SIGINT, syscall.SIGTERM}[i%2]
+			after := time.Duration(rand.Int64N(int64(took)))
+			cmd, dir := generate(t, args...)
+			var stderr strings.Builder
+			cmd.Stderr = &stderr
+			if err := cmd.Start(); err != nil {
+				t.Fatal(err)
+			}
+			time.Sleep(after)
+			if err := cmd.Process.Signal(signal); err != nil && !errors.Is(err, os.ErrProcessDone) {
+				t.Error(err)
+			}
+			cmd.Wait()
+			found := checkWhole(t, dir)
+			switch status := cmd.ProcessState.Sys().(syscall.WaitStatus); {
+			case status.Signaled() && found == 0 && stderr.Len() == 0: // before the program's own start
+			case status.Signaled() && found == whole: // after its end
+			case status.ExitStatus() == 0 && found == whole:
+			case status.ExitStatus() == exitInterrupted && strings.HasSuffix(stderr.String(), "gomflux: interrupted\n"):
+			default:
+				t.Errorf("after %v: %v with %d of %d files, and said %q", after, cmd.ProcessState, found, whole, stderr.String())
+			}
+		})
+	}
+}
+
+// generate is a run that has a folder of its own.
+func generate(t *testing.T, args ...string) (cmd *exec.Cmd, dir string) {
+	dir = t.TempDir()
+	cmd = exec.Command("gomflux", append([]string{"generate", "-m", absolute(tinyModel), "-p", "x"}, args...)...)
+	cmd.Dir = dir
+	cmd.Env = append(os.Environ(), "GOMFLUX_MLX="+absolute(libraries))
+	return cmd, dir
+}
+
+// checkWhole reads all files in a folder, and counts them.
+func checkWhole(t *testing.T, dir string) (n int) {
+	t.Helper()
+	err := filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
+		if err != nil || d.IsDir() {
+			return err
+		}
+		n++
+		switch filepath.Ext(path) {
+		case ".png":
+			_, err = picture.ReadFile(path)
+		case ".json":
+			var data []byte
+			data, err = os.ReadFile(path)
+			if err == nil && !json.Valid(data) {
+				err = fmt.Errorf("%s is not JSON: %q", path, data)
+			}
+		default:
+			err = fmt.Errorf("%s was left", path)
+		}
+		return err
+	})
+	if err != nil {
+		t.Error(err)
+	}
+	return n
+}
+
+// TestInterruptTwice is in one long step: the second signal does not wait.
+func TestInterruptTwice(t *testing.T) {
+	cmd, dir := generate(t, "-H", "1024", "-W", "1024", "-s", "1000")
+	stderr, err := cmd.StderrPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	lines := bufio.NewScanner(stderr)
+	if !lines.Scan() || !strings.HasPrefix(lines.Text(), "seed ") {
+		t.Errorf("first line: %q", lines.Text())
+	}
+	var signaled time.Time
+	for range 2 {
+		time.Sleep(500 * time.Millisecond) // two at once would be one
+		signaled = time.Now()
+		if err := cmd.Process.Signal(syscall.SIGINT); err != nil {
+			t.Error(err)
+		}
+	}
+	last := ""
+	for lines.Scan() {
+		last = lines.Text()
+	}
+	cmd.Wait()
+	if took := time.Since(signaled); took > 5*time.Second {
+		t.Errorf("ended %v after the second signal", took)
+	}
+	if code := cmd.ProcessState.ExitCode(); code != exitInterrupted {
+		t.Errorf("exit code %d, expected %d", code, exitInterrupted)
+	}
+	if last != "gomflux: interrupted" {
+		t.Errorf("last line: %q", last)
+	}
+	if n := checkWhole(t, dir); n > 0 {
+		t.Errorf("%d files are there", n)
+	}
+}
+
+// TestInterruptReading is while the prompt is still being typed.
+func TestInterruptReading(t *testing.T) {
+	cmd, dir := generate(t, "-p", "-")
+	stdin, err := cmd.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	// more than fits a pipe, so that it returns when the command is reading
+	if _, err := stdin.Write(make([]byte, 256<<10)); err != nil {
+		t.Error(err)
+	}
+	if err := cmd.Process.Signal(syscall.SIGINT); err != nil {
+		t.Error(err)
+	}
+	cmd.Wait()
+	if code := cmd.ProcessState.ExitCode(); code != exitInterrupted {
+		t.Errorf("exit code %d, expected %d", code, exitInterrupted)
+	}
+	if n := checkWhole(t, dir); n > 0 {
+		t.Errorf("%d files are there", n)
+	}
+}

@@ -1,0 +1,286 @@
+package main
+
+import (
+	"encoding/binary"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"hash/crc32"
+	"image"
+	"image/color"
+	_ "image/jpeg"
+	"image/png"
+	"io/fs"
+	"maps"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/rogpeppe/go-internal/testscript"
+
+	"github.com/gomflux/gomflux/picture"
+)
+
+// TestScripts runs the command as its users do. See testdata/script.
+func TestScripts(t *testing.T) {
+	testscript.Run(t, testscript.Params{
+		Dir: "testdata/script",
+		Setup: func(env *testscript.Env) error {
+			env.Setenv("GOMFLUX_MLX", absolute(libraries))
+			env.Setenv("MODEL", absolute(tinyModel))
+			env.Setenv("PICTURES", absolute(pictures))
+			return nil
+		},
+		Condition: func(name string) (bool, error) {
+			switch name {
+			case "root":
+				return os.Getuid() == 0, nil
+			case "mount":
+				return canMount(), nil
+			}
+			return false, fmt.Errorf("unknown condition %s", name)
+		},
+		Cmds: map[string]func(*testscript.TestScript, bool, []string){
+			"exits":   cmdExits,
+			"refuses": cmdRefuses,
+			"json":    cmdJSON,
+			"chunks":  cmdChunks,
+			"paint":   cmdPaint,
+			"disk":    cmdDisk,
+			"model":   cmdModel,
+			"cut":     cmdCut,
+			"flip":    cmdFlip,
+			"picture": cmdPicture,
+			"pixels":  cmdPixels,
+			"only":    cmdOnly,
+		},
+	})
+}
+
+// cmdExits runs a command that must end with a code: exits CODE COMMAND ARGS...
+func cmdExits(ts *testscript.TestScript, _ bool, args []string) {
+	want := number(ts, args[0])
+	err := ts.Exec(args[1], args[2:]...)
+	got := 0
+	var exit *exec.ExitError
+	if errors.As(err, &exit) {
+		got = exit.ExitCode()
+	} else {
+		ts.Check(err)
+	}
+	if got != want {
+		ts.Fatalf("exit code %d, expected %d", got, want)
+	}
+}
+
+// cmdRefuses is exits for what leaves everything as it was and says why on one
+// line of standard error: refuses CODE COMMAND ARGS...
+func cmdRefuses(ts *testscript.TestScript, neg bool, args []string) {
+	before := files(ts)
+	cmdExits(ts, neg, args)
+	if after := files(ts); !maps.Equal(before, after) {
+		ts.Fatalf("files were %v and are %v", before, after)
+	}
+	if out := ts.ReadFile("stdout"); out != "" {
+		ts.Fatalf("standard output: %q", out)
+	}
+	said := ts.ReadFile("stderr")
+	if !strings.HasPrefix(said, "gomflux: ") || strings.Count(said, "\n") != 1 || !strings.HasSuffix(said, "\n") {
+		ts.Fatalf("expected one line on standard error, found %q", said)
+	}
+}
+
+// A fileState tells whether a file was written to.
+type fileState struct {
+	mode     fs.FileMode
+	size     int64
+	modified int64
+}
+
+// files are all files of the script, and its folders.
+func files(ts *testscript.TestScript) map[string]fileState {
+	found := map[string]fileState{}
+	ts.Check(filepath.WalkDir(ts.Getenv("WORK"), func(path string, d fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		info, err := d.Info()
+		if err != nil {
+			return err
+		}
+		state := fileState{mode: info.Mode()}
+		if !d.IsDir() {
+			state.size, state.modified = info.Size(), info.ModTime().UnixNano()
+		}
+		found[path] = state
+		return nil
+	}))
+	return found
+}
+
+// cmdJSON checks the lines of --json, of which it names the phases and other
+// types, several of the same only once: json FILE WORD...
+func cmdJSON(ts *testscript.TestScript, _ bool, args []string) {
+	var words []string
+	for line := range strings.Lines(ts.ReadFile(args[0])) {
+		var kind struct {
+			MessageType string `json:"message_type"`
+			Phase       string
+		}
+		ts.Check(json.Unmarshal([]byte(line), &kind))
+		known := map[string]any{"start": &jsonStart{}, "progress": &jsonProgress{}, "picture": &jsonPicture{}, "warning": &jsonMessage{}, "error": &jsonMessage{}}
+		d := json.NewDecoder(strings.NewReader(line))
+		d.DisallowUnknownFields()
+		if err := d.Decode(known[kind.MessageType]); err != nil {
+			ts.Fatalf("%s: %v", line, err)
+		}
+		word := kind.MessageType
+		if word == "progress" {
+			word = kind.Phase
+		}
+		words = append(words, word)
+	}
+	if got, want := strings.Join(slices.Compact(words), " "), strings.Join(args[1:], " "); got != want {
+		ts.Fatalf("found %q, expected %q", got, want)
+	}
+}
+
+// cmdChunks checks what chunks a PNG file has, several of the same only once:
+// chunks FILE NAME...
+func cmdChunks(ts *testscript.TestScript, _ bool, args []string) {
+	data := ts.ReadFile(args[0])
+	var names []string
+	for at := len("\x89PNG\r\n\x1a\n"); at < len(data); {
+		names = append(names, data[at+4:at+8])
+		at += 12 + int(binary.BigEndian.Uint32([]byte(data[at:])))
+	}
+	if got, want := strings.Join(slices.Compact(names), " "), strings.Join(args[1:], " "); got != want {
+		ts.Fatalf("found %q, expected %q", got, want)
+	}
+}
+
+// cmdPaint makes a PNG file, which has the parameters text of a file if one is
+// given: paint FILE WIDTH HEIGHT [PARAMETERS]. A large one has only its header.
+func cmdPaint(ts *testscript.TestScript, _ bool, args []string) {
+	width, height := number(ts, args[1]), number(ts, args[2])
+	header := binary.BigEndian.AppendUint32(binary.BigEndian.AppendUint32(nil, uint32(width)), uint32(height))
+	chunks := chunk("IHDR", append(header, 8, 2, 0, 0, 0))
+	if len(args) > 3 {
+		chunks = append(chunks, chunk("tEXt", []byte("parameters\x00"+strings.TrimSpace(ts.ReadFile(args[3]))))...)
+	}
+	const signature = "\x89PNG\r\n\x1a\n"
+	file := append([]byte(signature), chunks...)
+	if width <= 1000 {
+		img := image.NewRGBA(image.Rect(0, 0, width, height))
+		for i := range width * height {
+			img.SetRGBA(i%width, i/width, color.RGBA{uint8(255 * (i % width) / width), uint8(255 * (i / width) / height), 128, 255})
+		}
+		var b strings.Builder
+		ts.Check(png.Encode(&b, img))
+		file = append(file, b.String()[len(signature)+len(chunk("IHDR", make([]byte, 13))):]...)
+	}
+	ts.Check(os.WriteFile(ts.MkAbs(args[0]), file, 0o666))
+}
+
+// chunk is a chunk of a PNG file.
+func chunk(name string, data []byte) []byte {
+	body := append([]byte(name), data...)
+	out := append(binary.BigEndian.AppendUint32(nil, uint32(len(data))), body...)
+	return binary.BigEndian.AppendUint32(out, crc32.ChecksumIEEE(body))
+}
+
+// cmdDisk mounts a small disk: disk FOLDER SIZE
+func cmdDisk(ts *testscript.TestScript, _ bool, args []string) {
+	dir := ts.MkAbs(args[0])
+	ts.Check(os.Mkdir(dir, 0o777))
+	ts.Check(mount(dir, args[1]))
+	ts.Defer(func() { exec.Command("umount", dir).Run() })
+}
+
+func mount(dir, size string) error {
+	return exec.Command("mount", "-t", "tmpfs", "-o", "size="+size, "gomflux-test", dir).Run()
+}
+
+// canMount says whether cmdDisk works here.
+var canMount = sync.OnceValue(func() bool {
+	dir, err := os.MkdirTemp("", "")
+	if err != nil {
+		return false
+	}
+	defer os.Remove(dir)
+	return mount(dir, "4k") == nil && exec.Command("umount", dir).Run() == nil
+})
+
+// cmdModel copies the tiny model: model FOLDER
+func cmdModel(ts *testscript.TestScript, _ bool, args []string) {
+	ts.Check(os.CopyFS(ts.MkAbs(args[0]), os.DirFS(ts.Getenv("MODEL"))))
+}
+
+// cmdCut takes bytes off a file's end: cut FILE BYTES
+func cmdCut(ts *testscript.TestScript, _ bool, args []string) {
+	file := ts.MkAbs(args[0])
+	info, err := os.Stat(file)
+	ts.Check(err)
+	ts.Check(os.Truncate(file, info.Size()-int64(number(ts, args[1]))))
+}
+
+// cmdFlip changes the byte at an offset: flip FILE OFFSET
+func cmdFlip(ts *testscript.TestScript, _ bool, args []string) {
+	file := ts.MkAbs(args[0])
+	data, err := os.ReadFile(file)
+	ts.Check(err)
+	data[number(ts, args[1])] ^= 0xff
+	ts.Check(os.WriteFile(file, data, 0o666))
+}
+
+// cmdPicture checks a picture's format and size: picture FILE FORMAT WIDTH HEIGHT
+func cmdPicture(ts *testscript.TestScript, _ bool, args []string) {
+	f, err := os.Open(ts.MkAbs(args[0]))
+	ts.Check(err)
+	defer f.Close()
+	img, format, err := image.Decode(f)
+	ts.Check(err)
+	size := img.Bounds().Size()
+	if format != args[1] || size.X != number(ts, args[2]) || size.Y != number(ts, args[3]) {
+		ts.Fatalf("%s is a %s of %dx%d", args[0], format, size.X, size.Y)
+	}
+}
+
+// cmdPixels compares two pictures, whatever is stored beside the pixels:
+// pixels FILE FILE
+func cmdPixels(ts *testscript.TestScript, neg bool, args []string) {
+	var images []*image.RGBA
+	for _, name := range args {
+		p, err := picture.ReadFile(ts.MkAbs(name))
+		ts.Check(err)
+		images = append(images, p.Image)
+	}
+	equal := images[0].Rect == images[1].Rect && slices.Equal(images[0].Pix, images[1].Pix)
+	if equal == neg {
+		ts.Fatalf("%s and %s: equal pixels %v", args[0], args[1], equal)
+	}
+}
+
+// cmdOnly checks what is in a folder, hidden files too: only FOLDER NAME...
+func cmdOnly(ts *testscript.TestScript, _ bool, args []string) {
+	entries, err := os.ReadDir(ts.MkAbs(args[0]))
+	ts.Check(err)
+	var names []string
+	for _, e := range entries {
+		names = append(names, e.Name())
+	}
+	if got, want := strings.Join(names, " "), strings.Join(args[1:], " "); got != want {
+		ts.Fatalf("found %q, expected %q", got, want)
+	}
+}
+
+func number(ts *testscript.TestScript, s string) int {
+	n, err := strconv.Atoi(s)
+	ts.Check(err)
+	return n
+}
