@@ -107,6 +107,10 @@ var argCompletions = map[string]cobra.CompletionFunc{
 // flags and arguments that they have. Where nothing can be known, files are
 // offered only for flags that take one.
 func registerCompletions(cmd *cobra.Command) {
+	if !cmd.HasParent() {
+		cmd.InitDefaultHelpCmd()
+		completeTopics(cmd)
+	}
 	if cmd.ValidArgsFunction == nil && !cmd.HasSubCommands() {
 		cmd.ValidArgsFunction = cobra.NoFileCompletions
 		if f := argCompletions[cmd.Name()]; f != nil {
@@ -130,6 +134,25 @@ func registerCompletions(cmd *cobra.Command) {
 	})
 	for _, sub := range cmd.Commands() {
 		registerCompletions(sub)
+	}
+}
+
+// completeTopics adds topics to what the root's help command offers, which is
+// commands only.
+func completeTopics(root *cobra.Command) {
+	help, _, err := root.Find([]string{"help"})
+	if err != nil || help.ValidArgsFunction == nil {
+		panic("cobra's help command is not as it was")
+	}
+	commands := help.ValidArgsFunction
+	help.ValidArgsFunction = func(cmd *cobra.Command, args []string, prefix string) ([]string, cobra.ShellCompDirective) {
+		found, directive := commands(cmd, args, prefix)
+		for _, c := range root.Commands() {
+			if len(args) == 0 && c.IsAdditionalHelpTopicCommand() && strings.HasPrefix(c.Name(), prefix) {
+				found = append(found, c.Name()+"\t"+c.Short)
+			}
+		}
+		return found, directive
 	}
 }
 

@@ -106,6 +106,8 @@ do not know.
 The message of an error is on standard error too. A run that ends without a line
 of the type error went well.
 
+Other commands with --json print JSON of their own, which their help describes.
+
   gomflux generate --model shapes --prompt "a red circle" --json |
     jq -r 'select(.message_type == "picture") | .file'`
 
