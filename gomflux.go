@@ -173,6 +173,10 @@ func (v *VAE) Dtype() string { return v.autoencoder.Dtype().String() }
 // ScaleFactor is the size of a picture over the size of its latents.
 func (v *VAE) ScaleFactor() int { return v.autoencoder.ScaleFactor() }
 
+// DecodeMemory estimates what Decode takes, and Encode about as much, for
+// a picture, in bytes. It is 0 where that is not known, on GPUs.
+func (v *VAE) DecodeMemory(height, width int) int64 { return v.autoencoder.DecodeMemory(height, width) }
+
 // Encode takes a picture to latents: the mean of what the encoder predicts.
 // Its sides must be multiples of ScaleFactor.
 func (v *VAE) Encode(ctx context.Context, img image.Image) (l Latents, err error) {
