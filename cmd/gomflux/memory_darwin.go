@@ -1,0 +1,15 @@
+package main
+
+import "golang.org/x/sys/unix"
+
+// systemMemory is the machine's main memory in bytes.
+func systemMemory() uint64 {
+	n, err := unix.SysctlUint64("hw.memsize")
+	if err != nil {
+		return 0
+	}
+	return n
+}
+
+// availableMemory is not known.
+func availableMemory() uint64 { return 0 }
