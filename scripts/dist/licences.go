@@ -14,7 +14,7 @@ import (
 
 // A part is something packed that is not ours.
 type part struct {
-	name, version string
+	name, version string // version "" is not known
 	licence       string // an SPDX expression where it is declared, or ""
 	holder        string // of the copyright, where there is no file and it is MIT
 	dir           string // where its licence files are
@@ -58,8 +58,9 @@ func writeLicences(out string, parts []part) error {
 		if len(files) == 0 && p.holder == "" && apacheOffered.MatchString(p.licence) && apache != "" {
 			files = []string{apache}
 		}
-		dir := strings.NewReplacer("/", "_", " ", "-").Replace(p.name) + "-" + p.version
-		fmt.Fprintf(&index, "%s %s", p.name, p.version)
+		title := strings.TrimSpace(p.name + " " + p.version)
+		dir := strings.NewReplacer("/", "_", " ", "-").Replace(title)
+		index.WriteString(title)
 		if p.licence != "" {
 			fmt.Fprintf(&index, ", %s", p.licence)
 		}
@@ -70,7 +71,7 @@ func writeLicences(out string, parts []part) error {
 			}
 			fmt.Fprintf(&index, "    %s/LICENSE\n", dir)
 		} else if len(files) == 0 {
-			return fmt.Errorf("%s %s (%s) has no licence file in %s", p.name, p.version, p.licence, p.dir)
+			return fmt.Errorf("%s (%s) has no licence file in %s", title, p.licence, p.dir)
 		}
 		for _, f := range files {
 			to := filepath.Join(dir, filepath.Base(f))
@@ -314,9 +315,9 @@ var compiledIn = []struct {
 	part
 	mac bool // there only
 }{
-	{part: part{name: "nlohmann-json", version: "3.11.3", licence: "MIT", holder: "2013-2022 Niels Lohmann"}},
-	{part: part{name: "gguf-tools", version: "2024", licence: "MIT", holder: "2024 Salvatore Sanfilippo"}},
-	{part: part{name: "metal-cpp", version: "26", licence: "Apache-2.0"}, mac: true},
+	{part: part{name: "nlohmann-json", version: "3.11.3", licence: "MIT", holder: "2013-2023 Niels Lohmann"}},
+	{part: part{name: "gguf-tools", licence: "MIT", holder: "Salvatore Sanfilippo"}},
+	{part: part{name: "metal-cpp", licence: "Apache-2.0"}, mac: true},
 }
 
 // wheelParts are the libraries of a Linux distribution in a wheel, as auditwheel
