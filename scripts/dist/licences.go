@@ -50,9 +50,12 @@ func writeLicences(out string, parts []part) error {
 		}
 	}
 	var index strings.Builder
-	index.WriteString("What this archive holds besides gomflux, and the files with its licences.\n" +
-		"The sources of lib...-packages are Debian's and Ubuntu's of these versions,\n" +
-		"at snapshot.debian.org and launchpad.net/ubuntu.\n\n")
+	index.WriteString("What this archive holds besides gomflux, and the files with its licences.\n")
+	if runtime.GOOS == "linux" {
+		index.WriteString("The sources of the packages lib... are Debian's and Ubuntu's of these versions,\n" +
+			"at snapshot.debian.org and launchpad.net/ubuntu.\n")
+	}
+	index.WriteString("\n")
 	for _, p := range parts {
 		files := p.files
 		if len(files) == 0 && p.holder == "" && apacheOffered.MatchString(p.licence) && apache != "" {

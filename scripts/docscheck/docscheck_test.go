@@ -191,7 +191,7 @@ func TestReadMarks(t *testing.T) {
 func fakeRunner(t *testing.T) *runner {
 	dir := t.TempDir()
 	for name, text := range map[string]string{
-		"bin/gomflux": "#!/bin/sh\ntest \"$1\" != unknown || exit 2\necho '  -p, --prompt text   what'\necho '      --steps N'\n",
+		"bin/gomflux": "#!/bin/sh\ntest \"$1\" != unknown || exit 2\ntest \"$2\" != nothing || echo Unknown help topic\necho '  -p, --prompt text   what'\necho '      --steps N'\n",
 		"Makefile":    "demo:\n\ttouch made\n",
 	} {
 		path := filepath.Join(dir, name)
@@ -226,6 +226,8 @@ func TestDocument(t *testing.T) {
 		{"<!-- docs-check: skip `exit` fails -->\n\n    make demo\n", `no line starts with "exit"`},
 		{"<!-- docs-check: later -->\n\n    make demo\n", `does not know the mark "later"`},
 		{"Use `make demon` or `gomflux`.\n", "README.md:1: make demon: "},
+		{"Use `gomflux help TOPIC` and `gomflux help known`.\n", ""},
+		{"Use `gomflux help nothing`.\n", "there is no gomflux help nothing"},
 		{"Use `gomflux generate --size 3`.\n", "README.md:1: gomflux generate has no flag --size"},
 		{"<!-- docs-check: in program -->\n\n    go run .\n", "no program comes before this"},
 	}

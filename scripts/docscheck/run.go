@@ -294,6 +294,12 @@ func (r *runner) examineFlags(args []string) error {
 	if len(args) > 0 && !strings.HasPrefix(args[0], "-") {
 		name = args[:1]
 	}
+	if len(args) > 1 && args[0] == "help" && args[1] == strings.ToLower(args[1]) { // and not help TOPIC
+		out, err := r.bash(".", "bin/gomflux "+quote(args[:2]))
+		if err != nil || strings.Contains(out, "Unknown help topic") {
+			return fmt.Errorf("there is no gomflux help %s", args[1])
+		}
+	}
 	key := strings.Join(name, " ")
 	help, ok := r.helps[key]
 	if !ok {
