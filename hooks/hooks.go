@@ -5,6 +5,7 @@ package hooks
 
 import (
 	"fmt"
+	"iter"
 	"slices"
 
 	"github.com/gomflux/gomflux/mlx"
@@ -18,18 +19,54 @@ type Tap struct {
 	// component's name (transformer.layers.3.attention.to_out.0), or the name
 	// of a value of the pipeline (latents).
 	Name string
-	// Step is the 0-based denoising step, or -1 outside the loop.
+	// Step is the 0-based evaluation of the denoising model, or -1 outside the
+	// loop.
 	Step int
+	// Call counts the module's calls, from 0, within the step or, outside the
+	// loop, within the run. Those for the negative prompt come after the others.
+	Call int
 	// Negative marks the pass for the negative prompt under guidance.
 	Negative bool
-	// Inputs are the arrays that the module was called with, Output what it
-	// returned.
-	Inputs []*mlx.Array
+	// Point is which tensor of the call this is.
+	Point Point
+	// Output is the tensor, whatever its point: what the module returned, or an
+	// inner value. (Those whose Point is OnRequest cost nothing until they are
+	// evaluated.)
 	Output *mlx.Array
+	// Inputs are what the module was called with, together with its output.
+	Inputs []Arg
+}
+
+// An Arg is an input of a module, with the reference's key: its position in
+// the call there, or its keyword.
+type Arg struct {
+	Key string
+	*mlx.Array
+}
+
+// FullName is the tensor's name in files.
+func (t Tap) FullName() string { return Name{t.Name, t.Step, t.Call, t.Point}.String() }
+
+// All yields a tap for each input, and then the tap itself. Inputs can be
+// looked at and not replaced.
+func (t Tap) All() iter.Seq[Tap] {
+	return func(yield func(Tap) bool) {
+		for _, in := range t.Inputs {
+			tap := t
+			tap.Point, tap.Output, tap.Inputs = Point{Input, in.Key}, in.Array, nil
+			if !yield(tap) {
+				return
+			}
+		}
+		yield(t)
+	}
 }
 
 // A Func looks at a tap, on the MLX thread. A returned array takes the
 // output's place; it must have its shape and dtype. An error ends the run.
+//
+// A module's inner values come first and its output, with its inputs, last:
+// modules inside a module come before it.
 type Func func(Tap) (replacement *mlx.Array, err error)
 
 // Points is where one loaded pipeline asks for its hook. The zero value has
@@ -38,7 +75,12 @@ type Points struct {
 	Func     Func
 	Step     int
 	Negative bool
+
+	calls map[string]calls
 }
+
+// calls are a module's finished calls within a step.
+type calls struct{ step, n int }
 
 // Active says whether a hook is looking, so that nothing may be compiled over.
 func (p *Points) Active() bool { return p != nil && p.Func != nil }
@@ -51,18 +93,41 @@ func (p *Points) Value(name string, x *mlx.Array) *mlx.Array {
 	return p.Pass(name, x, nil)
 }
 
-// Pass calls the hook, which must be active, and returns the output or its
-// replacement.
-func (p *Points) Pass(name string, out *mlx.Array, in []*mlx.Array) *mlx.Array {
-	r, err := p.Func(Tap{Name: name, Step: p.Step, Negative: p.Negative, Inputs: in, Output: out})
+// Pass calls the hook, which must be active, at the end of a module's call. It
+// returns the output or its replacement.
+func (p *Points) Pass(name string, out *mlx.Array, in []Arg) *mlx.Array {
+	call := p.call(name)
+	if p.calls == nil {
+		p.calls = map[string]calls{}
+	}
+	p.calls[name] = calls{p.Step, call + 1}
+	return p.pass(Tap{Name: name, Step: p.Step, Call: call, Negative: p.Negative, Inputs: in, Output: out})
+}
+
+// Inner calls the hook, which must be active, with an inner value of a module
+// whose call has not ended.
+func (p *Points) Inner(name, key string, x *mlx.Array) *mlx.Array {
+	return p.pass(Tap{Name: name, Step: p.Step, Call: p.call(name), Negative: p.Negative, Point: Point{Inner, key}, Output: x})
+}
+
+// call is the number of the module's current call.
+func (p *Points) call(name string) int {
+	if c := p.calls[name]; c.step == p.Step {
+		return c.n
+	}
+	return 0
+}
+
+func (p *Points) pass(t Tap) *mlx.Array {
+	r, err := p.Func(t)
 	if err != nil {
-		mlx.Throw(fmt.Errorf("%s: %w", name, err))
+		mlx.Throw(fmt.Errorf("%s: %w", t.FullName(), err))
 	}
 	if r == nil {
-		return out
+		return t.Output
 	}
-	if !slices.Equal(r.Shape(), out.Shape()) || r.Dtype() != out.Dtype() {
-		mlx.Throw(fmt.Errorf("%s: replacement is %v, expected %v", name, r, out))
+	if !slices.Equal(r.Shape(), t.Output.Shape()) || r.Dtype() != t.Output.Dtype() {
+		mlx.Throw(fmt.Errorf("%s: replacement is %v, expected %v", t.FullName(), r, t.Output))
 	}
 	return r
 }

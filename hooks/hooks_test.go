@@ -3,6 +3,7 @@ package hooks_test
 import (
 	"context"
 	"errors"
+	"slices"
 	"strings"
 	"testing"
 
@@ -39,9 +40,9 @@ func TestPass(t *testing.T) {
 		}, 1, ""},
 		"gives the output back":   {func(tap hooks.Tap) (*mlx.Array, error) { return tap.Output, nil }, 1, ""},
 		"replaces":                {func(tap hooks.Tap) (*mlx.Array, error) { return tap.Output.Times(5), nil }, 5, ""},
-		"replaces by other shape": {func(hooks.Tap) (*mlx.Array, error) { return mlx.Zeros(mlx.Float32, 2, 1), nil }, 0, "latents: replacement is float32[2 1], expected float32[1 2]"},
-		"replaces by other dtype": {func(tap hooks.Tap) (*mlx.Array, error) { return tap.Output.AsType(mlx.BFloat16), nil }, 0, "latents: replacement is bfloat16[1 2], expected float32[1 2]"},
-		"stops":                   {func(hooks.Tap) (*mlx.Array, error) { return nil, stop }, 0, "latents: stop"},
+		"replaces by other shape": {func(hooks.Tap) (*mlx.Array, error) { return mlx.Zeros(mlx.Float32, 2, 1), nil }, 0, "latents@4: replacement is float32[2 1], expected float32[1 2]"},
+		"replaces by other dtype": {func(tap hooks.Tap) (*mlx.Array, error) { return tap.Output.AsType(mlx.BFloat16), nil }, 0, "latents@4: replacement is bfloat16[1 2], expected float32[1 2]"},
+		"stops":                   {func(hooks.Tap) (*mlx.Array, error) { return nil, stop }, 0, "latents@4: stop"},
 		"fails":                   {func(tap hooks.Tap) (*mlx.Array, error) { return tap.Output.Reshape(3), nil }, 0, "reshape"},
 		"replaces by a freed array": {func(tap hooks.Tap) (*mlx.Array, error) {
 			a := tap.Output.Plus(1)
@@ -54,7 +55,7 @@ func TestPass(t *testing.T) {
 			var got []float32
 			err := try(func() {
 				p := &hooks.Points{Func: c.hook, Step: 4, Negative: true}
-				got = p.Pass("latents", mlx.Full(1, mlx.Float32, 1, 2), []*mlx.Array{mlx.Scalar(7, mlx.Float32)}).Floats()
+				got = p.Pass("latents", mlx.Full(1, mlx.Float32, 1, 2), []hooks.Arg{{Key: "c", Array: mlx.Scalar(7, mlx.Float32)}}).Floats()
 			})
 			switch {
 			case c.err == "" && (err != nil || got[0] != c.want || got[1] != c.want):
@@ -83,6 +84,41 @@ func TestValue(t *testing.T) {
 		}}
 		if got := p.Value("latents", x).Floats()[0]; got != 2 {
 			t.Errorf("found %v, expected the replacement's 2", got)
+		}
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// Calls are counted within a step, those of the negative pass behind the others.
+func TestCalls(t *testing.T) {
+	err := try(func() {
+		var seen []string
+		p := &hooks.Points{Step: -1, Func: func(tap hooks.Tap) (*mlx.Array, error) {
+			for tap := range tap.All() {
+				seen = append(seen, tap.FullName()+" "+tap.Point.Kind.String())
+			}
+			return nil, nil
+		}}
+		x := mlx.Full(1, mlx.Float32, 2)
+		p.Value("prompt", x)
+		for step := range 2 {
+			p.Step = step
+			for _, p.Negative = range []bool{false, true} {
+				p.Inner("a", "q", x)
+				p.Pass("a", x, []hooks.Arg{{Key: "0", Array: x}, {Key: "c", Array: x}})
+			}
+		}
+		want := []string{
+			"prompt output",
+			"a@0:q inner value", "a@0:in.0 input", "a@0:in.c input", "a@0 output",
+			"a@0#1:q inner value", "a@0#1:in.0 input", "a@0#1:in.c input", "a@0#1 output",
+			"a@1:q inner value", "a@1:in.0 input", "a@1:in.c input", "a@1 output",
+			"a@1#1:q inner value", "a@1#1:in.0 input", "a@1#1:in.c input", "a@1#1 output",
+		}
+		if !slices.Equal(seen, want) {
+			t.Errorf("found %q, expected %q", seen, want)
 		}
 	})
 	if err != nil {

@@ -48,7 +48,11 @@ func NewEmbedding(n, dim int) *Embedding { return &Embedding{Weight: NewParam(n,
 
 // Forward looks up ids and returns [1, len(ids), dim] in dtype.
 func (e *Embedding) Forward(ids []int32, dtype mlx.Dtype) *mlx.Array {
-	return e.Tap(e.Weight.TakeRows(ids).AsType(dtype).ExpandDims(0))
+	x := e.Weight.TakeRows(ids).AsType(dtype).ExpandDims(0)
+	if !e.points.Active() {
+		return x
+	}
+	return e.Tap(x, mlx.FromInt32(ids, 1, len(ids)))
 }
 
 // SiLU is torch.nn.SiLU.

@@ -12,7 +12,8 @@
 package nn
 
 import (
-	"slices"
+	"strconv"
+	"strings"
 
 	"github.com/gomflux/gomflux/hooks"
 	"github.com/gomflux/gomflux/mlx"
@@ -32,12 +33,22 @@ func (m *Module) Path() string { return m.path }
 func (m *Module) bind(path string, points *hooks.Points) { m.path, m.points = path, points }
 
 // Tap passes a module's output by the hook, and returns it or what the hook
-// put in its place. Every Forward ends in it.
+// put in its place. Every Forward ends in it. The inputs are those that the
+// reference's module gets as its first positional ones.
 func (m *Module) Tap(out *mlx.Array, in ...*mlx.Array) *mlx.Array {
 	if !m.points.Active() {
 		return out
 	}
-	return m.points.Pass(m.path, out, slices.Clone(in)) // a copy, so that in stays off the heap
+	return m.points.Pass(m.path, out, args("", in))
+}
+
+// TapKeys is Tap where the reference's module gets its inputs in other
+// positions or as keywords: one key for each, with spaces between.
+func (m *Module) TapKeys(keys string, out *mlx.Array, in ...*mlx.Array) *mlx.Array {
+	if !m.points.Active() {
+		return out
+	}
+	return m.points.Pass(m.path, out, args(keys, in))
 }
 
 // TapImage is Tap for arrays with channels last ([N, H, W, C] or [N, L, C]),
@@ -46,16 +57,29 @@ func (m *Module) TapImage(out *mlx.Array, in ...*mlx.Array) *mlx.Array {
 	if !m.points.Active() {
 		return out
 	}
-	first := make([]*mlx.Array, len(in))
-	for i, x := range in {
-		first[i] = ChannelsFirst(x)
+	inputs := args("", in)
+	for i := range inputs {
+		inputs[i].Array = ChannelsFirst(inputs[i].Array)
 	}
 	given := ChannelsFirst(out)
-	r := m.points.Pass(m.path, given, first)
+	r := m.points.Pass(m.path, given, inputs)
 	if r == given {
 		return out
 	}
 	return ChannelsLast(r)
+}
+
+// args gives inputs their keys, which are their positions where none are given.
+func args(keys string, in []*mlx.Array) []hooks.Arg {
+	words := strings.Fields(keys)
+	out := make([]hooks.Arg, len(in)) // a copy, so that in stays off the heap
+	for i, x := range in {
+		out[i] = hooks.Arg{Key: strconv.Itoa(i), Array: x}
+		if keys != "" {
+			out[i].Key = words[i]
+		}
+	}
+	return out
 }
 
 // ChannelsFirst moves the last axis behind the first: [N, H, W, C] to

@@ -40,7 +40,7 @@ func TestTaps(t *testing.T) {
 		m, x := newSmall(points), mlxtest.Randn(9, 1, 4, 5, 2)
 		plain := m.Forward(x).Floats()
 		points.Func = func(tap hooks.Tap) (*mlx.Array, error) {
-			seen = append(seen, fmt.Sprintf("%s %d %v %d %v %v", tap.Name, tap.Step, tap.Negative, len(tap.Inputs), tap.Inputs[0].Shape(), tap.Output.Shape()))
+			seen = append(seen, fmt.Sprintf("%s %v %d %s %v %v", tap.FullName(), tap.Negative, len(tap.Inputs), tap.Inputs[0].Key, tap.Inputs[0].Shape(), tap.Output.Shape()))
 			if tap.Name == "model.conv" {
 				mlxtest.Same(t, "input of conv", tap.Inputs[0].Floats(), x.Transpose(0, 3, 1, 2).Floats())
 				y := x.Conv2d(m.Conv.Weight.Array, 1, 0).Add(m.Conv.Bias.Array)
@@ -51,11 +51,11 @@ func TestTaps(t *testing.T) {
 		observed := m.Forward(x)
 		mlxtest.Same(t, "output while observed", observed.Floats(), plain)
 		mlxtest.Same(t, "taps", seen, []string{
-			"model.conv 3 true 1 [1 2 4 5] [1 3 4 5]",
-			"model.net.0 3 true 1 [1 4 5 3] [1 4 5 2]",
-			"model.net.1 3 true 1 [1 4 5 2] [1 4 5 2]",
-			"model.net 3 true 1 [1 4 5 3] [1 4 5 2]",
-			"model 3 true 1 [1 4 5 2] [1 4 5 2]",
+			"model.conv@3 true 1 0 [1 2 4 5] [1 3 4 5]",
+			"model.net.0@3 true 1 0 [1 4 5 3] [1 4 5 2]",
+			"model.net.1@3 true 1 0 [1 4 5 2] [1 4 5 2]",
+			"model.net@3 true 1 0 [1 4 5 3] [1 4 5 2]",
+			"model@3 true 1 0 [1 4 5 2] [1 4 5 2]",
 		})
 	})
 }
@@ -90,7 +90,7 @@ func TestTapReplaces(t *testing.T) {
 	if err == nil {
 		t.Fatal("no error")
 	}
-	mlxtest.Contains(t, err.Error(), "model.conv: replacement is float32[1 4 5 3], expected float32[1 3 4 5]")
+	mlxtest.Contains(t, err.Error(), "model.conv@0: replacement is float32[1 4 5 3], expected float32[1 3 4 5]")
 }
 
 func TestTapStops(t *testing.T) {
@@ -106,7 +106,7 @@ func TestTapStops(t *testing.T) {
 		}}
 		newSmall(points).Forward(mlxtest.Randn(9, 1, 4, 5, 2))
 	})
-	if !errors.Is(err, stop) || err.Error() != "model.net.0: seen enough" || last != "model.net.0" {
+	if !errors.Is(err, stop) || err.Error() != "model.net.0@0: seen enough" || last != "model.net.0" {
 		t.Errorf("found %v after %s, expected to stop in model.net.0", err, last)
 	}
 }

@@ -184,8 +184,8 @@ func (a *qwen3Attention) Forward(x *mlx.Array, rope nn.Rope) *mlx.Array {
 	q := a.QNorm.Forward(nn.SplitHeads(a.QProj.Forward(x), a.heads)).Transpose(0, 2, 1, 3)
 	k := a.KNorm.Forward(nn.SplitHeads(a.KProj.Forward(x), a.kvHeads)).Transpose(0, 2, 1, 3)
 	v := nn.Heads(a.VProj.Forward(x), a.kvHeads)
-	y := nn.CausalAttention(rope.HalfSplit(q), rope.HalfSplit(k), v)
-	return a.Tap(a.OProj.Forward(nn.MergeHeads(y)), x)
+	y := nn.CausalAttention(a.Enter(nn.Entry{Rotate: rope.HalfSplit, Causal: true}, q, k, v))
+	return a.TapKeys("hidden_states", a.OProj.Forward(nn.MergeHeads(y)), x)
 }
 
 // qwen3MLP is Qwen3MLP: down(silu(gate x)·up x).

@@ -194,7 +194,8 @@ func (m *ZImage) Forward(latents, timestep, caption *mlx.Array, s *ZImageSequenc
 	})
 	x = m.FinalLayer[m.patch].Forward(x, temb)
 	// diffusers keeps an axis for frames, of which a picture has one
-	return m.Tap(m.unpatchify(x, s).ExpandDims(1)).Squeeze(1)
+	out := m.unpatchify(x, s).ExpandDims(1)
+	return m.TapKeys("0.0 2.0", out, latents.ExpandDims(1), caption).Squeeze(1)
 }
 
 // patchify takes [C, H, W] to tokens [h·w, p·p·C], the channel fastest.
@@ -237,7 +238,7 @@ type zimageTimestep struct {
 }
 
 func (t *zimageTimestep) Forward(emb *mlx.Array) *mlx.Array {
-	return t.Tap(t.MLP.Forward(emb))
+	return t.Tap(t.MLP.Forward(emb)) // the reference's gets the time itself
 }
 
 // zimageBlock is ZImageTransformerBlock. Blocks of the context refiner have no
@@ -288,7 +289,7 @@ func (b *zimageBlock) Forward(x, temb *mlx.Array, rope nn.Rope) *mlx.Array {
 	attention := b.Attention.Forward(b.AttentionNorm1.Forward(x).Mul(scaleMSA), rope)
 	y := x.Add(gateMSA.Mul(b.AttentionNorm2.Forward(attention)))
 	mlp := b.FeedForward.Forward(b.FFNNorm1.Forward(y).Mul(scaleMLP))
-	return b.Tap(y.Add(gateMLP.Mul(b.FFNNorm2.Forward(mlp))), x, temb)
+	return b.TapKeys("0 3", y.Add(gateMLP.Mul(b.FFNNorm2.Forward(mlp))), x, temb)
 }
 
 // zimageAttention is diffusers' Attention with ZSingleStreamAttnProcessor.
@@ -308,7 +309,7 @@ func (a *zimageAttention) Forward(x *mlx.Array, rope nn.Rope) *mlx.Array {
 	q := a.NormQ.Forward(nn.SplitHeads(a.ToQ.Forward(x), a.heads)).Transpose(0, 2, 1, 3)
 	k := a.NormK.Forward(nn.SplitHeads(a.ToK.Forward(x), a.heads)).Transpose(0, 2, 1, 3)
 	v := nn.Heads(a.ToV.Forward(x), a.heads)
-	y := nn.Attention(rope.Interleaved(q), rope.Interleaved(k), v)
+	y := nn.Attention(a.Enter(nn.Entry{Rotate: rope.Interleaved, LengthFirst: true}, q, k, v))
 	return a.Tap(a.ToOut[0].Forward(nn.MergeHeads(y)), x)
 }
 
@@ -334,5 +335,5 @@ type zimageFinal struct {
 
 func (f *zimageFinal) Forward(x, temb *mlx.Array) *mlx.Array {
 	scale := f.AdaLN.Forward(temb).Plus(1).ExpandDims(1)
-	return f.Tap(f.Linear.Forward(f.NormFinal.Forward(x).Mul(scale)), x)
+	return f.TapKeys("0 c", f.Linear.Forward(f.NormFinal.Forward(x).Mul(scale)), x, temb)
 }

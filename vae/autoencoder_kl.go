@@ -348,6 +348,7 @@ func (a *attention) Forward(x *mlx.Array) *mlx.Array {
 	n, h, w, c := x.Dim(0), x.Dim(1), x.Dim(2), x.Dim(3)
 	y := a.GroupNorm.ForwardTokens(x.Reshape(n, h*w, c), h, w)
 	q, k, v := nn.Heads(a.ToQ.Forward(y), 1), nn.Heads(a.ToK.Forward(y), 1), nn.Heads(a.ToV.Forward(y), 1)
+	q, k, v = a.Enter(nn.Entry{}, q, k, v)
 	y = a.ToOut[0].Forward(nn.MergeHeads(attend(q, k, v, maxScores)))
 	return a.TapImage(x.Add(y.Reshape(n, h, w, c)), x)
 }

@@ -117,12 +117,9 @@ func TestAgainstDiffusers(t *testing.T) {
 				if err != nil {
 					return err
 				}
-				compared, calls := 0, map[string]int{}
+				compared := 0
 				points := &hooks.Points{Step: -1, Func: func(tap hooks.Tap) (*mlx.Array, error) {
-					name := tap.Name
-					if calls[name]++; calls[name] > 1 {
-						name += fmt.Sprintf("#%d", calls[name]-1)
-					}
+					name := tap.FullName()
 					if compare(t, ref, name, tap.Output) {
 						compared++
 					}

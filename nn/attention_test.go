@@ -1,0 +1,71 @@
+package nn_test
+
+import (
+	"fmt"
+	"math"
+	"testing"
+
+	"github.com/gomflux/gomflux/hooks"
+	"github.com/gomflux/gomflux/internal/mlxtest"
+	"github.com/gomflux/gomflux/mlx"
+	"github.com/gomflux/gomflux/nn"
+)
+
+// What enters attention is seen in the reference's layout, may be replaced, and
+// goes on in ours.
+func TestEnter(t *testing.T) {
+	for _, first := range []bool{true, false} {
+		t.Run(fmt.Sprint("length first ", first), func(t *testing.T) {
+			mlxtest.Do(t, func() {
+				var seen []string
+				var weights []float32
+				given := mlxtest.Randn(4, 1, 4, 3, 2)
+				if first {
+					given = mlxtest.Randn(4, 1, 3, 4, 2)
+				}
+				points := &hooks.Points{Step: 1}
+				m := &nn.SiLU{}
+				nn.Bind(m, "attn", points)
+				enter := func() (q, k, v *mlx.Array) {
+					double := func(x *mlx.Array) *mlx.Array { return x.Times(2) }
+					return m.Enter(nn.Entry{Rotate: double, LengthFirst: first, Causal: true},
+						mlxtest.Randn(1, 1, 4, 3, 2), mlxtest.Randn(2, 1, 2, 3, 2), mlxtest.Randn(3, 1, 2, 3, 2))
+				}
+				q, k, v := enter()
+				mlxtest.Same(t, "q without a hook", q.Floats(), mlxtest.Randn(1, 1, 4, 3, 2).Times(2).Floats())
+				points.Func = func(tap hooks.Tap) (*mlx.Array, error) {
+					seen = append(seen, fmt.Sprint(tap.FullName(), " ", tap.Output.Shape()))
+					switch tap.Point.Key {
+					case hooks.Q:
+						return given, nil
+					case hooks.Weights:
+						weights = tap.Output.Floats()
+					}
+					return nil, nil
+				}
+				q2, k2, v2 := enter()
+				want := given
+				qs, ks := "[1 4 3 2]", "[1 2 3 2]"
+				if first {
+					want = given.Transpose(0, 2, 1, 3)
+					qs, ks = "[1 3 4 2]", "[1 3 2 2]"
+				}
+				mlxtest.Same(t, "q", q2.Floats(), want.Floats())
+				mlxtest.Same(t, "k", k2.Floats(), k.Floats())
+				mlxtest.Same(t, "v", v2.Floats(), v.Floats())
+				mlxtest.Same(t, "taps", seen, []string{
+					"attn@1:q.unrotated " + qs, "attn@1:k.unrotated " + ks,
+					"attn@1:q " + qs, "attn@1:k " + ks, "attn@1:v " + ks, "attn@1:weights [1 4 3 3]",
+				})
+				// the weights are those that attention uses
+				got := mlx.FromFloat32(weights, 1, 2, 2, 3, 3).Matmul(v.Reshape(1, 2, 1, 3, 2)).Reshape(1, 4, 3, 2)
+				near(t, "attention", got.Floats(), wide(nn.CausalAttention(q2, k2, v2).Floats()), 1e-6)
+				for i := range 4 {
+					if w := weights[9*i : 9*i+9]; w[0] != 1 || w[1] != 0 || w[5] != 0 || math.Abs(float64(w[6]+w[7]+w[8]-1)) > 1e-6 {
+						t.Errorf("weights of head %d: %v", i, w)
+					}
+				}
+			})
+		})
+	}
+}
