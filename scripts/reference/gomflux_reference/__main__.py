@@ -1,6 +1,7 @@
-"""Command line: python -m gomflux_reference tiny|dump|encode|decode|modules|schedules|noise|goldens|selftest."""
+"""Makes small random pipelines of diffusers, and records what diffusers computes with a pipeline."""
 
 import argparse
+import re
 from pathlib import Path
 
 import diffusers
@@ -16,9 +17,9 @@ def main(argv=None):
 
 
 def parse(argv=None) -> dict:
-    from . import dump, families, goldens, modules, noise, schedules, tiny
+    from . import dump, families, goldens, modules, noise, record, runs, schedules, tiny
 
-    parser = argparse.ArgumentParser(prog="python -m gomflux_reference", description=__doc__)
+    parser = argparse.ArgumentParser(prog="gomflux-reference", description=__doc__)
     commands = parser.add_subparsers(dest="command", required=True)
 
     def command(name, run, help):
@@ -28,6 +29,10 @@ def parse(argv=None) -> dict:
 
     def recording(c, sample=True):
         c.add_argument("--taps", nargs="+", default=["*"], metavar="GLOB", help="tensors to keep; !GLOB drops")
+        c.add_argument(
+            "--max-memory", type=size, default=record.MEMORY, dest="memory", metavar="SIZE",
+            help="tensors that are held before they are written, as bytes or like 64MB",
+        )  # fmt: skip
         if sample:
             c.add_argument("--sample", type=int, default=0, metavar="N", help="keep N random values of larger tensors")
             c.add_argument("--compute", choices=("float32", "float64"), default="float32")
@@ -57,8 +62,12 @@ def parse(argv=None) -> dict:
             )
 
     c = command("dump", dump.pipeline, "record a generation")
-    c.add_argument("folder", type=Path)
-    c.add_argument("out", type=Path)
+    c.add_argument("model", help="a folder in the layout of diffusers, or owner/name on the hub")
+    c.add_argument("out", type=Path, nargs="?", help="folder; without it the latest run of the reference in --log-dir")
+    c.add_argument("--log-dir", type=Path, default=runs.default_root(), help="GOMFLUX_LOG_DIR sets another default")
+    c.add_argument("--device", default="cpu", help="cpu, cuda, cuda:1, mps, ...")
+    c.add_argument("--compute", choices=("float32", "bfloat16", "float16"), default="float32")
+    c.add_argument("--threads", type=int, default=1, help="more are faster, and do not always give the same bits")
     c.add_argument("--prompt", required=True)
     c.add_argument("--negative-prompt")
     c.add_argument("--steps", type=int, required=True)
@@ -107,6 +116,14 @@ def parse(argv=None) -> dict:
     args = vars(parser.parse_args(argv))
     del args["command"]
     return args
+
+
+def size(text: str) -> int:
+    """Bytes, of a number with or without KB, MB or GB."""
+    match = re.fullmatch(r"([0-9.]+)\s*([KMG]?)B?", text.strip(), re.IGNORECASE)
+    if not match:
+        raise argparse.ArgumentTypeError(f"{text} is no size: expected a number with or without KB, MB or GB")
+    return int(float(match[1]) * 1000 ** " KMG".index(match[2].upper() or " "))
 
 
 def make_tiny(folder, family, seed, kind, layout, shards, dtype, only, full, device, **dims):

@@ -1,8 +1,8 @@
-"""Runs pipelines and autoencoders of diffusers on the CPU and records their tensors."""
+"""Runs pipelines and autoencoders of diffusers and records their tensors."""
 
+import os
 import sys
 from contextlib import nullcontext
-from importlib.metadata import version
 from pathlib import Path
 from unittest import mock
 
@@ -12,16 +12,15 @@ import torch
 from PIL import Image
 from safetensors import safe_open
 
-from . import schedules
-from .families import FAMILIES
-from .record import Recorder
-
-VERSIONS = ("torch", "diffusers", "transformers", "tokenizers", "numpy", "pillow")
+from . import inner, runs, schedules
+from .families import FAMILIES, Family, family_of
+from .record import MEMORY, Recorder
 
 
-def prepare():
-    """One thread, so that sums have one order and a second run gives the same bits."""
-    torch.set_num_threads(1)
+def prepare(threads: int = 1):
+    """With one thread sums have one order, and a second run gives the same bits."""
+    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # what CUDA needs for that
+    torch.set_num_threads(threads)
     torch.use_deterministic_algorithms(True)
     torch.set_grad_enabled(False)
 
@@ -32,18 +31,26 @@ def settle(module: torch.nn.Module):
         tensor.data = tensor.data.clone()
 
 
-def load(folder: Path):
-    pipe = diffusers.DiffusionPipeline.from_pretrained(folder, dtype=torch.float32)
+def load(model, compute: str = "float32", device: str = "cpu"):
+    """A pipeline, from a folder or by its hub id, and the name of its family."""
+    pipe = diffusers.DiffusionPipeline.from_pretrained(model, dtype=getattr(torch, compute))
+    family = family_of(pipe)
+    quiet(pipe)
+    for part in modules_of(pipe).values():
+        settle(part)
+    return pipe.to(device), family
+
+
+def quiet(pipe):
     pipe.set_progress_bar_config(disable=True)
-    for part in pipe.components.values():
-        if isinstance(part, torch.nn.Module):
-            settle(part)
-    family = next(name for name, f in FAMILIES.items() if type(pipe) is f.pipeline)
-    return pipe, family
+
+
+def modules_of(pipe) -> dict:
+    return {name: part for name, part in pipe.components.items() if isinstance(part, torch.nn.Module)}
 
 
 def describe(command: str, **settings) -> dict:
-    return {"command": command, **settings, "versions": {p: version(p) for p in VERSIONS}}
+    return {"command": command, **settings, "versions": runs.versions()}
 
 
 def wrap(owner, method: str, before=None, after=None):
@@ -62,36 +69,101 @@ def wrap(owner, method: str, before=None, after=None):
 
 
 def pipeline(
-    folder: Path, out: Path, prompt, negative_prompt, steps, guidance, seed, height, width, max_sequence_length, taps,
+    model: str, out: Path | None, prompt, negative_prompt, steps, guidance, seed, height, width, max_sequence_length, taps,
     picture: Path | None = None, image_strength: float | None = None, scheduler: str | None = None,
+    compute: str = "float32", device: str = "cpu", threads: int = 1, memory: int = MEMORY, log_dir: Path | None = None,
 ):  # fmt: skip
-    """Records one generation, from initial latents that are drawn here, or from a picture and such latents."""
+    """Records one generation, from initial latents that are drawn here, or from a picture and such latents.
+
+    Into the folder out, or else as the latest run of the reference in log_dir.
+    """
     if picture and scheduler:
         raise SystemExit("picture to picture is recorded with the model's own scheduler")
-    prepare()
-    pipe, family = load(folder)
+    prepare(threads)
+    pipe, name = load(model, compute, device)
+    family = FAMILIES[name]
+    if picture and not family.image_pipeline:
+        raise SystemExit(f"{name} has no picture to picture")
     if scheduler:
         pipe.scheduler = schedules.scheduler_of(scheduler, pipe.scheduler.config)
-    record = Recorder(taps)
-    tokens = {}
+    run = None if out else runs.Run(log_dir)
+    record = Recorder(out or run.folder, taps, memory=memory, inside="tensors" if run else "")
     first = 0
     if picture:
-        pipe = FAMILIES[family].image_pipeline(**pipe.components)
-        pipe.set_progress_bar_config(disable=True)
+        pipe = family.image_pipeline(**pipe.components)
+        quiet(pipe)
         first = first_step(steps, image_strength)
         record.step = first
+    tokens = observe_pipeline(pipe, family, record, first)
 
-    def before_text_encoder(module, args, kwargs):
-        which = "negative" if tokens else "prompt"
-        ids, mask = kwargs["input_ids"], kwargs["attention_mask"]
-        tokens[which] = {"padded": ids.shape[1], "valid": int(mask.sum())}
-        record.crop["text_encoder"] = tuple(tokens[which].values())
-        record.put(f"{which}.input_ids", ids)
-        record.put(f"{which}.attention_mask", mask)
+    generator = torch.Generator().manual_seed(seed)  # of the CPU, whose noise is the same everywhere
+    if picture:
+        image = begin_with(pipe, record, picture, height, width)
+        # diffusers' strength is what is changed, not what is kept
+        start = {"image": image, "strength": 1 - image_strength, "generator": generator}
+        more = {"picture": bring(picture, run, out), "image_strength": image_strength, "first_step": first}
+    else:
+        latents = torch.randn(family.latents(pipe, height, width), generator=generator)
+        record.put("latents.init", latents)
+        start, more = {"latents": latents}, {"scheduler": scheduler} if scheduler else {}
+    with (
+        own_sigmas(pipe) if scheduler == schedules.HEUN else nullcontext(),
+        inner.observe(record, modules_of(pipe), family.unrotated),
+    ):
+        image = pipe(
+            prompt=prompt,
+            negative_prompt=negative_prompt,
+            num_inference_steps=steps,
+            height=height,
+            width=width,
+            max_sequence_length=max_sequence_length,
+            **family.arguments(guidance),
+            **start,
+        ).images[0]
+    if pipe.scheduler.begin_index != first:
+        raise SystemExit(f"diffusers begins at step {pipe.scheduler.begin_index} of {steps}, not at {first}")
+    record.put("image", torch.from_numpy(np.array(image)))
+    more |= {k: v for k, v, usual in (("device", device, "cpu"), ("threads", threads, 1)) if v != usual}
+    if device.startswith("cuda"):
+        more["device_name"] = torch.cuda.get_device_name(device)
+    where = str(model)
+    if run:
+        image.save(run.folder / "images" / "image.png")
+        more |= run.settings() | {"device": device, "threads": threads}
+        where = os.path.abspath(model) if os.path.isdir(model) else where
+    record.finish(
+        describe(
+            "dump", family=name, pipeline=type(pipe).__name__, model=where, prompt=prompt,
+            negative_prompt=negative_prompt, steps=steps, guidance=guidance, seed=seed, height=height, width=width,
+            max_sequence_length=max_sequence_length, compute=compute, tokens=tokens, taps=taps, **more,
+        ),
+    )  # fmt: skip
+    if run:
+        print(run.folder)
+
+
+def observe_pipeline(pipe, family: Family, record: Recorder, first: int) -> dict:
+    """Records the values of a pipeline, and its modules. Returns the prompts' lengths, once they are known."""
+    tokens = {}
+
+    def before_text_encoder(component, suffix):
+        def hook(module, args, kwargs):
+            which = ("negative" if f"prompt{suffix}" in tokens else "prompt") + suffix
+            kind, ids = which.removesuffix(suffix), args[0] if args else kwargs["input_ids"]
+            record.put(f"{kind}.input_ids{suffix}", ids)
+            tokens[which] = {"padded": ids.shape[1], "valid": ids.shape[1]}
+            if (mask := kwargs.get("attention_mask")) is not None:
+                tokens[which]["valid"] = int(mask.sum())
+                record.put(f"{kind}.attention_mask{suffix}", mask)
+            record.crop[component] = tuple(tokens[which].values())
+
+        return hook
 
     def before_transformer(module, args, kwargs):
         if record.step == first:
-            for which, embeds in zip(("prompt", "negative"), args[2]):
+            # one batch of both prompts, or a call for each
+            call = record.calls.get("transformer", -1) + 1
+            for which, embeds in zip(("prompt", "negative")[call:], family.embeds(pipe, args, kwargs)):
                 record.put(f"{which}.embeds", embeds)
             record.put("sigmas", pipe.scheduler.sigmas)
             record.put("timesteps", pipe.scheduler.timesteps)
@@ -100,7 +172,9 @@ def pipeline(
         record.put(f"latents@{record.step}", result[0])
         record.next_step()
 
-    pipe.text_encoder.register_forward_pre_hook(before_text_encoder, with_kwargs=True)
+    parts = modules_of(pipe)
+    for component, suffix in family.text_encoders.items():
+        parts[component].register_forward_pre_hook(before_text_encoder(component, suffix), with_kwargs=True)
     pipe.transformer.register_forward_pre_hook(before_transformer, with_kwargs=True)
     wrap(
         pipe.scheduler,
@@ -109,43 +183,18 @@ def pipeline(
         after=after_step,
     )
     observe_decode(pipe.vae, record)
-    for name, part in pipe.components.items():
-        if isinstance(part, torch.nn.Module):
-            record.watch(name, part, name in FAMILIES[family].stepped)
+    for name, part in parts.items():
+        record.watch(name, part, name in family.stepped)
+    return tokens
 
-    if picture:
-        image = begin_with(pipe, record, picture, height, width)
-        # diffusers' strength is what is changed, not what is kept
-        start = {"image": image, "strength": 1 - image_strength, "generator": torch.Generator().manual_seed(seed)}
-        more = {"picture": picture.name, "image_strength": image_strength, "first_step": first}
-    else:
-        scale = pipe.vae_scale_factor
-        shape = (1, pipe.transformer.config.in_channels, height // scale, width // scale)
-        latents = torch.randn(shape, generator=torch.Generator().manual_seed(seed))
-        record.put("latents.init", latents)
-        start, more = {"latents": latents}, {"scheduler": scheduler} if scheduler else {}
-    with own_sigmas(pipe) if scheduler == schedules.HEUN else nullcontext():
-        image = pipe(
-            prompt=prompt,
-            negative_prompt=negative_prompt,
-            num_inference_steps=steps,
-            guidance_scale=guidance,
-            height=height,
-            width=width,
-            max_sequence_length=max_sequence_length,
-            **start,
-        ).images[0]
-    if pipe.scheduler.begin_index != first:
-        raise SystemExit(f"diffusers begins at step {pipe.scheduler.begin_index} of {steps}, not at {first}")
-    record.put("image", torch.from_numpy(np.array(image)))
-    record.save(
-        out,
-        describe(
-            "dump", family=family, pipeline=type(pipe).__name__, model=folder.as_posix(), prompt=prompt,
-            negative_prompt=negative_prompt, steps=steps, guidance=guidance, seed=seed, height=height, width=width,
-            max_sequence_length=max_sequence_length, compute="float32", tokens=tokens, taps=taps, **more,
-        ),
-    )  # fmt: skip
+
+def bring(picture: Path, run, out: Path | None) -> str:
+    """What settings.json calls the picture: a file in the run's folder, or, as it is, beside a dump's."""
+    if run:
+        return runs.copy_into(picture, run.folder / "images").relative_to(run.folder).as_posix()
+    if picture.resolve().parent != out.resolve().parent:
+        runs.copy_into(picture, out)
+    return picture.name
 
 
 def own_sigmas(pipe):
@@ -213,27 +262,28 @@ def load_vae(folder: Path, compute: str):
     return vae, diffusers.image_processor.VaeImageProcessor(vae_scale_factor=scale)
 
 
-def encode(folder: Path, out: Path, picture: Path, compute: str, taps, sample: int):
+def encode(folder: Path, out: Path, picture: Path, compute: str, taps, sample: int, memory: int = MEMORY):
     """Records the encoding of a picture. vae.encode.out is the mode of the distribution, neither scaled nor shifted."""
     prepare()
     vae, processor = load_vae(folder, compute)
-    record = Recorder(taps, sample)
+    record = Recorder(out, taps, sample, memory)
     record.watch("vae", vae)
     # The processor returns a channels-last view, and GroupNorm's channels-last kernel is off by 5e-4 at 512x512 in
     # float32.
     pixels = processor.preprocess(Image.open(picture).convert("RGB")).contiguous()
     record.put("vae.encode.in", pixels)
     record.put("vae.encode.out", vae.encode(pixels.to(vae.dtype)).latent_dist.mode())
-    record.save(out, describe("encode", picture=picture.name, compute=compute, taps=taps, sample=sample))
+    record.finish(describe("encode", picture=picture.name, compute=compute, taps=taps, sample=sample))
 
 
 def decode(
-    folder: Path, out: Path, latent: str | None, seed: int, height: int, width: int, compute: str, taps, sample: int
-):
+    folder: Path, out: Path, latent: str | None, seed: int, height: int, width: int, compute: str, taps, sample: int,
+    memory: int = MEMORY,
+):  # fmt: skip
     """Records the decoding of a latent (FILE:KEY of a safetensors file, or normal noise), already unscaled."""
     prepare()
     vae, processor = load_vae(folder, compute)
-    record = Recorder(taps, sample)
+    record = Recorder(out, taps, sample, memory)
     record.watch("vae", vae)
     observe_decode(vae, record)
     if latent:
@@ -247,4 +297,4 @@ def decode(
     x = vae.decode(z.to(vae.dtype), return_dict=False)[0]
     record.put("image", torch.from_numpy(np.array(processor.postprocess(x.float())[0])))
     settings = dict(latent=latent, seed=seed, height=height, width=width, compute=compute, taps=taps, sample=sample)
-    record.save(out, describe("decode", **settings))
+    record.finish(describe("decode", **settings))

@@ -68,6 +68,14 @@ dump zimage-ordinary/model zimage-heun/dump --prompt {shlex.quote(PROMPT)} --neg
 dump zimage-small/model zimage-linear/dump --prompt {shlex.quote(PROMPT)} --scheduler linear
     --steps 3 --seed 7 --height 80 --width 112 --max-sequence-length 80 --taps 'transformer@*' 'transformer.t_embedder@*'
 
+dump zimage-ordinary/model zimage-inner/dump --prompt {shlex.quote(PROMPT)} --negative-prompt {shlex.quote(NEGATIVE)}
+    --steps 2 --guidance 2.5 --seed 8 --height 24 --width 40 --max-sequence-length 64
+    --taps 'transformer@*' 'transformer.*attention@*' 'transformer.*.0.attention@1*:[qkv]*'
+    'transformer.layers.1.attention@1:weights' 'transformer.layers.*.attention@*:entropy' 'text_encoder.layers.?'
+    'text_encoder.layers.?#1' 'text_encoder.layers.[01].self_attn:[qkv]*' 'text_encoder.layers.1.self_attn#1:[qkv]*'
+    'text_encoder.layers.1.self_attn:entropy' 'vae.decoder.mid_block.attentions.0:[qkv]*'
+    'vae.decoder.mid_block.attentions.0:weights' 'vae.decoder.mid_block.attentions.0:entropy'
+
 tiny vae-512/model --seed 13 --layout v5 --only vae --vae-channels 4 4 8 8 --vae-norm-groups 2
 
 decode vae-512/model vae-512/decode --seed 3 --height 512 --width 512 --compute float64 --sample 20000
@@ -98,9 +106,14 @@ def make(root: Path):
             draw(*size).save(path)
         for command in COMMANDS.strip().split("\n\n"):
             print(" ".join(shlex.split(command)[:3]), file=sys.stderr)
-            main(shlex.split(command))
+            main(limited(shlex.split(command)))
     finally:
         os.chdir(before)
+
+
+def limited(command: list[str]) -> list[str]:
+    """A command that writes files of at most 1 MB."""
+    return command + ["--max-memory", "950000"] if command[0] in ("dump", "encode", "decode") else command
 
 
 def draw(width: int, height: int) -> Image.Image:
