@@ -15,6 +15,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -42,6 +43,8 @@ func TestScripts(t *testing.T) {
 				return os.Getuid() == 0, nil
 			case "mount":
 				return canMount(), nil
+			case "gpu":
+				return gpuThere(), nil
 			}
 			return false, fmt.Errorf("unknown condition %s", name)
 		},
@@ -165,7 +168,7 @@ func cmdChunks(ts *testscript.TestScript, _ bool, args []string) {
 }
 
 // cmdPaint makes a PNG file, which has the parameters text of a file if one is
-// given: paint FILE WIDTH HEIGHT [PARAMETERS]. A large one has only its header.
+// given: paint FILE WIDTH HEIGHT [PARAMETERS]. A large one has no pixels.
 func cmdPaint(ts *testscript.TestScript, _ bool, args []string) {
 	width, height := number(ts, args[1]), number(ts, args[2])
 	header := binary.BigEndian.AppendUint32(binary.BigEndian.AppendUint32(nil, uint32(width)), uint32(height))
@@ -175,7 +178,9 @@ func cmdPaint(ts *testscript.TestScript, _ bool, args []string) {
 	}
 	const signature = "\x89PNG\r\n\x1a\n"
 	file := append([]byte(signature), chunks...)
-	if width <= 1000 {
+	if width > 1000 {
+		file = slices.Concat(file, chunk("IDAT", nil), chunk("IEND", nil))
+	} else {
 		img := image.NewRGBA(image.Rect(0, 0, width, height))
 		for i := range width * height {
 			img.SetRGBA(i%width, i/width, color.RGBA{uint8(255 * (i % width) / width), uint8(255 * (i / width) / height), 128, 255})
@@ -214,6 +219,14 @@ var canMount = sync.OnceValue(func() bool {
 	}
 	defer os.Remove(dir)
 	return mount(dir, "4k") == nil && exec.Command("umount", dir).Run() == nil
+})
+
+// gpuThere says whether MLX finds a GPU.
+var gpuThere = sync.OnceValue(func() bool {
+	cmd := exec.Command("gomflux", "doctor")
+	cmd.Env = append(os.Environ(), "GOMFLUX_MLX="+absolute(libraries))
+	out, _ := cmd.Output()
+	return regexp.MustCompile(`(?m)^device +(metal|cuda)`).Match(out)
 })
 
 // cmdModel copies the tiny model: model FOLDER
