@@ -1,0 +1,259 @@
+package tensors
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+var npyMagic = []byte("\x93NUMPY")
+
+// maxNPYHeader bounds the text of a header. NumPy's own are of a line.
+const maxNPYHeader = 1 << 16
+
+// numpyTypes are the element types by what follows the byte order in descr.
+var numpyTypes = map[string]Dtype{
+	"f8": F64, "f4": F32, "f2": F16, "i8": I64, "i4": I32, "i2": I16, "i1": I8,
+	"u8": U64, "u4": U32, "u2": U16, "u1": U8, "b1": Bool,
+}
+
+// descr is a dtype as NumPy's files have it.
+func (d Dtype) descr() (string, error) {
+	for code, t := range numpyTypes {
+		if t == d {
+			if d.Size() == 1 {
+				return "|" + code, nil
+			}
+			return "<" + code, nil
+		}
+	}
+	return "", fmt.Errorf("NumPy has no dtype %s (write a .safetensors file, or cast it to float32)", d)
+}
+
+// readNPYHeader reads all that comes before the elements. The entry has no
+// name and cannot be opened yet.
+func readNPYHeader(r io.Reader) (entry, error) {
+	var prefix [8]byte
+	if _, err := io.ReadFull(r, prefix[:]); err != nil {
+		return entry{}, fmt.Errorf("read the header: %w", noEOF(err))
+	}
+	if string(prefix[:6]) != string(npyMagic) {
+		return entry{}, errors.New("not a .npy file")
+	}
+	size := 4
+	switch major := prefix[6]; major {
+	case 1:
+		size = 2
+	case 2, 3:
+	default:
+		return entry{}, fmt.Errorf("version %d of the .npy format, expected 1, 2 or 3", major)
+	}
+	var length [4]byte
+	if _, err := io.ReadFull(r, length[:size]); err != nil {
+		return entry{}, fmt.Errorf("read the header: %w", noEOF(err))
+	}
+	n := binary.LittleEndian.Uint32(length[:])
+	if n > maxNPYHeader {
+		return entry{}, fmt.Errorf("header of %d bytes, at most %d can be read", n, maxNPYHeader)
+	}
+	text := make([]byte, n)
+	if _, err := io.ReadFull(r, text); err != nil {
+		return entry{}, fmt.Errorf("read the header: %w", noEOF(err))
+	}
+	e, err := parseNPYHeader(string(text))
+	if err != nil {
+		return entry{}, fmt.Errorf("header: %w", err)
+	}
+	return e, e.check()
+}
+
+// parseNPYHeader reads the header's text, a Python dictionary with the keys
+// descr, fortran_order and shape.
+func parseNPYHeader(text string) (entry, error) {
+	var e entry
+	p := &literal{text: text}
+	seen := map[string]bool{}
+	if !p.take('{') {
+		return e, p.expected("{")
+	}
+	for !p.take('}') {
+		key, err := p.str()
+		if err != nil {
+			return e, err
+		}
+		if seen[key] {
+			return e, fmt.Errorf("key %q is there twice", key)
+		}
+		seen[key] = true
+		if !p.take(':') {
+			return e, p.expected(":")
+		}
+		switch key {
+		case "descr":
+			if p.next() == '[' {
+				return e, errors.New("structured arrays cannot be read")
+			}
+			descr, err := p.str()
+			if err != nil {
+				return e, err
+			}
+			if e.Dtype, e.bigEndian, err = parseDescr(descr); err != nil {
+				return e, err
+			}
+		case "fortran_order":
+			switch {
+			case p.word("True"):
+				e.fortran = true
+			case !p.word("False"):
+				return e, p.expected("True or False")
+			}
+		case "shape":
+			if e.Shape, err = p.tuple(); err != nil {
+				return e, err
+			}
+		default:
+			return e, fmt.Errorf("unknown key %q", key)
+		}
+		if !p.take(',') && p.next() != '}' {
+			return e, p.expected(", or }")
+		}
+	}
+	if p.next() != 0 {
+		return e, p.expected("the end")
+	}
+	for _, key := range []string{"descr", "fortran_order", "shape"} {
+		if !seen[key] {
+			return e, fmt.Errorf("no key %q", key)
+		}
+	}
+	return e, nil
+}
+
+// parseDescr reads a dtype such as <f4: the order of its bytes, then its kind.
+func parseDescr(descr string) (d Dtype, bigEndian bool, err error) {
+	if descr != "" && strings.ContainsRune("<>|=", rune(descr[0])) {
+		d = numpyTypes[descr[1:]]
+		bigEndian = descr[0] == '>'
+	}
+	switch {
+	case d != "":
+		return d, bigEndian, nil
+	case strings.HasSuffix(descr, "V2"):
+		return "", false, fmt.Errorf("dtype %q may be bfloat16, which NumPy's files do not name: save it as float32, or in a .safetensors file", descr)
+	case strings.HasSuffix(descr, "O"):
+		return "", false, fmt.Errorf("dtype %q holds Python objects, which are not read", descr)
+	}
+	return "", false, fmt.Errorf("dtype %q cannot be read (expected <f4, <f2, <i8 and so on)", descr)
+}
+
+// A literal reads the few kinds of Python literals that a header has.
+type literal struct {
+	text string
+	pos  int
+}
+
+// next is the next byte that is no white space, 0 at the end.
+func (p *literal) next() byte {
+	for p.pos < len(p.text) && strings.IndexByte(" \t\r\n", p.text[p.pos]) >= 0 {
+		p.pos++
+	}
+	if p.pos == len(p.text) {
+		return 0
+	}
+	return p.text[p.pos]
+}
+
+func (p *literal) take(c byte) bool {
+	if p.next() != c {
+		return false
+	}
+	p.pos++
+	return true
+}
+
+func (p *literal) word(w string) bool {
+	p.next()
+	if !strings.HasPrefix(p.text[p.pos:], w) {
+		return false
+	}
+	p.pos += len(w)
+	return true
+}
+
+func (p *literal) expected(what string) error {
+	return fmt.Errorf("expected %s at byte %d", what, p.pos)
+}
+
+func (p *literal) str() (string, error) {
+	quote := p.next()
+	if quote != '\'' && quote != '"' {
+		return "", p.expected("a string")
+	}
+	end := strings.IndexByte(p.text[p.pos+1:], quote)
+	if end < 0 {
+		return "", p.expected("a string that ends")
+	}
+	s := p.text[p.pos+1 : p.pos+1+end]
+	if strings.IndexByte(s, '\\') >= 0 {
+		return "", p.expected("a string without escapes")
+	}
+	p.pos += end + 2
+	return s, nil
+}
+
+func (p *literal) tuple() ([]int, error) {
+	if !p.take('(') {
+		return nil, p.expected("(")
+	}
+	shape := []int{}
+	for !p.take(')') {
+		p.next()
+		start := p.pos
+		for p.pos < len(p.text) && p.text[p.pos] >= '0' && p.text[p.pos] <= '9' {
+			p.pos++
+		}
+		n, err := strconv.Atoi(p.text[start:p.pos])
+		if err != nil {
+			p.pos = start
+			return nil, p.expected("the size of an axis")
+		}
+		if p.pos < len(p.text) && p.text[p.pos] == 'L' { // as Python 2 wrote them
+			p.pos++
+		}
+		if len(shape) == maxAxes {
+			return nil, fmt.Errorf("more than %d axes", maxAxes)
+		}
+		shape = append(shape, n)
+		if !p.take(',') && p.next() != ')' {
+			return nil, p.expected(", or )")
+		}
+	}
+	return shape, nil
+}
+
+// npyHeader is what NumPy writes before the elements.
+func npyHeader(t *Tensor) ([]byte, error) {
+	descr, err := t.Dtype.descr()
+	if err != nil {
+		return nil, err
+	}
+	var axes []string
+	for _, d := range t.Shape {
+		axes = append(axes, strconv.Itoa(d))
+	}
+	shape := strings.Join(axes, ", ")
+	if len(axes) == 1 {
+		shape += ","
+	}
+	text := fmt.Sprintf("{'descr': '%s', 'fortran_order': False, 'shape': (%s), }", descr, shape)
+	// elements begin at a multiple of 64 bytes
+	const fixed = 10 // magic, version, length
+	text += strings.Repeat(" ", (64-(fixed+len(text)+1)%64)%64) + "\n"
+	header := append(slices.Clone(npyMagic), 1, 0)
+	header = binary.LittleEndian.AppendUint16(header, uint16(len(text)))
+	return append(header, text...), nil
+}
