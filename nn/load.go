@@ -32,12 +32,23 @@ type LoadOptions struct {
 	Progress func(done, total int64)
 }
 
-// A param is a Param with its name in the checkpoint and its tag's options.
-type param struct {
+// A Parameter is a Param of a model with where it comes from and where it is.
+type Parameter struct {
 	*Param
-	name    string
-	options []string
+	// Name is the tensor's in a checkpoint, without a prefix.
+	Name string
+	// Field is the path of Go's fields: Layers[0].Attention.ToQ.Weight.
+	Field string
+
+	options []string // of the tag
 }
+
+// Stored is the shape of the tensor in a checkpoint.
+func (p Parameter) Stored() []int { return p.shape }
+
+// Transform says what is done to the tensor before it is in memory, "" for
+// nothing: oihw for a convolution's weight, which gets its channels last.
+func (p Parameter) Transform() string { return strings.Join(p.options, ",") }
 
 // Load fills the parameters of a model (a pointer to a struct) from a
 // checkpoint and binds its modules to their paths. All that does not fit is
@@ -45,10 +56,10 @@ type param struct {
 // on the MLX thread.
 func Load(model any, ck *weights.Checkpoint, o LoadOptions) error {
 	Bind(model, o.Name, o.Points)
-	params := collect(model)
-	found, err := match(params, ck, o)
-	if err != nil {
-		return err
+	params := Parameters(model)
+	found, mismatch := match(params, ck, o)
+	if mismatch != nil {
+		return mismatch
 	}
 
 	var total, done int64
@@ -130,7 +141,7 @@ func evalTensor(a *mlx.Array, t weights.Tensor) {
 }
 
 // transform takes a tensor from the checkpoint's form to the model's.
-func (p param) transform(a *mlx.Array, dtype mlx.Dtype) *mlx.Array {
+func (p Parameter) transform(a *mlx.Array, dtype mlx.Dtype) *mlx.Array {
 	for _, option := range p.options {
 		switch option {
 		case "oihw": // torch's convolution weights; MLX has channels last
@@ -145,41 +156,47 @@ func (p param) transform(a *mlx.Array, dtype mlx.Dtype) *mlx.Array {
 	return a.Contiguous()
 }
 
-// match finds the tensor of every parameter.
-func match(params []param, ck *weights.Checkpoint, o LoadOptions) ([]weights.Tensor, error) {
+// Match finds the tensor of every one of a model's parameters, without loading
+// any: the zero Tensor where there is none. The error, nil for none, is about
+// all that does not fit. It needs no MLX.
+func Match(model any, ck *weights.Checkpoint, o LoadOptions) ([]weights.Tensor, *MismatchError) {
+	return match(Parameters(model), ck, o)
+}
+
+func match(params []Parameter, ck *weights.Checkpoint, o LoadOptions) ([]weights.Tensor, *MismatchError) {
 	mismatch := &MismatchError{Name: o.Name, Dir: ck.Dir}
 	found := make([]weights.Tensor, len(params))
 	used := map[string]bool{}
 	for i, p := range params {
-		t, ok := ck.Tensors[p.name]
+		t, ok := ck.Tensors[p.Name]
 		for _, prefix := range o.Prefixes {
 			if !ok {
-				t, ok = ck.Tensors[prefix+p.name]
+				t, ok = ck.Tensors[prefix+p.Name]
 			}
 		}
 		if !ok {
-			mismatch.Missing = append(mismatch.Missing, fmt.Sprintf("%s, expected %v", p.name, p.shape))
+			mismatch.Missing = append(mismatch.Missing, Misfit{p.Name, fmt.Sprintf(", expected %v", p.shape)})
 			continue
 		}
 		used[t.Name] = true
 		if !slices.Equal(t.Shape, p.shape) {
-			mismatch.Misshapen = append(mismatch.Misshapen, fmt.Sprintf("%s, expected %v, found %v in %s", t.Name, p.shape, t.Shape, t.File))
+			mismatch.Misshapen = append(mismatch.Misshapen, Misfit{t.Name, fmt.Sprintf(", expected %v, found %v in %s", p.shape, t.Shape, t.File)})
 		}
 		if !slices.Contains([]weights.Dtype{"F32", "F16", "BF16"}, t.Dtype) {
-			mismatch.Mistyped = append(mismatch.Mistyped, fmt.Sprintf("%s, expected F32, F16 or BF16, found %s in %s", t.Name, t.Dtype, t.File))
+			mismatch.Mistyped = append(mismatch.Mistyped, Misfit{t.Name, fmt.Sprintf(", expected F32, F16 or BF16, found %s in %s", t.Dtype, t.File)})
 		}
 		found[i] = t
 	}
 	for name, t := range ck.Tensors {
 		if !used[name] && !o.ignores(name) {
-			mismatch.Unexpected = append(mismatch.Unexpected, fmt.Sprintf("%s %v in %s", name, t.Shape, t.File))
+			mismatch.Unexpected = append(mismatch.Unexpected, Misfit{name, fmt.Sprintf(" %v in %s", t.Shape, t.File)})
 		}
 	}
-	slices.Sort(mismatch.Unexpected)
+	slices.SortFunc(mismatch.Unexpected, func(a, b Misfit) int { return strings.Compare(a.Name, b.Name) })
 	if mismatch.empty() {
 		return found, nil
 	}
-	return nil, mismatch
+	return found, mismatch
 }
 
 func (o LoadOptions) ignores(name string) bool {
@@ -194,11 +211,19 @@ func (o LoadOptions) ignores(name string) bool {
 	return false
 }
 
+// A Misfit is a tensor that does not fit a model.
+type Misfit struct {
+	Name string
+	Why  string // what follows the name in a message
+}
+
+func (m Misfit) String() string { return m.Name + m.Why }
+
 // A MismatchError lists every tensor of a checkpoint that does not fit the
 // model its config describes.
 type MismatchError struct {
 	Name, Dir                                string
-	Missing, Unexpected, Misshapen, Mistyped []string
+	Missing, Unexpected, Misshapen, Mistyped []Misfit
 }
 
 func (e *MismatchError) empty() bool {
@@ -210,7 +235,7 @@ func (e *MismatchError) Error() string {
 	fmt.Fprintf(&b, "the tensors in %s are not those of the %s that its config describes:", e.Dir, e.Name)
 	for _, group := range []struct {
 		what  string
-		lines []string
+		lines []Misfit
 	}{{"missing", e.Missing}, {"unexpected", e.Unexpected}, {"wrong shape", e.Misshapen}, {"wrong dtype", e.Mistyped}} {
 		for _, line := range group.lines {
 			fmt.Fprintf(&b, "\n\t%s: %s", group.what, line)
@@ -222,13 +247,15 @@ func (e *MismatchError) Error() string {
 // Bind tells the modules of a model their paths, under name, and where to ask
 // for a hook.
 func Bind(model any, name string, points *hooks.Points) {
-	walk(reflect.ValueOf(model), name, func(path string, m *Module) { m.bind(path, points) }, nil)
+	walk(reflect.ValueOf(model), at{path: name}, func(a at, m *Module) { m.bind(a.path, points) }, nil)
 }
 
-func collect(model any) (params []param) {
-	walk(reflect.ValueOf(model), "", nil, func(path string, p *Param, options []string) {
+// Parameters lists what a model (a pointer to a struct) has of parameters, in
+// the order of its fields.
+func Parameters(model any) (params []Parameter) {
+	walk(reflect.ValueOf(model), at{}, nil, func(a at, p *Param, options []string) {
 		if p.shape != nil {
-			params = append(params, param{p, path, options})
+			params = append(params, Parameter{p, a.path, a.field, options})
 		}
 	})
 	return params
@@ -239,38 +266,46 @@ var (
 	paramType  = reflect.TypeFor[Param]()
 )
 
+// at is a place in a model: by its name in checkpoints, and by Go's.
+type at struct{ path, field string }
+
+// element is the place of an element of a slice or a map.
+func (a at) element(name, index string) at {
+	return at{join(a.path, name), a.field + "[" + index + "]"}
+}
+
 // walk visits the modules and parameters under v, depth first, with their
-// paths.
-func walk(v reflect.Value, path string, module func(string, *Module), param func(string, *Param, []string)) {
+// places.
+func walk(v reflect.Value, a at, module func(at, *Module), param func(at, *Param, []string)) {
 	switch v.Kind() {
 	case reflect.Pointer, reflect.Interface:
 		if !v.IsNil() {
-			walk(v.Elem(), path, module, param)
+			walk(v.Elem(), a, module, param)
 		}
 	case reflect.Slice:
 		for i := range v.Len() {
-			walk(v.Index(i), join(path, strconv.Itoa(i)), module, param)
+			walk(v.Index(i), a.element(strconv.Itoa(i), strconv.Itoa(i)), module, param)
 		}
 	case reflect.Map: // torch.nn.ModuleDict
 		keys := v.MapKeys()
 		slices.SortFunc(keys, func(a, b reflect.Value) int { return strings.Compare(a.String(), b.String()) })
 		for _, key := range keys {
-			walk(v.MapIndex(key), join(path, key.String()), module, param)
+			walk(v.MapIndex(key), a.element(key.String(), strconv.Quote(key.String())), module, param)
 		}
 	case reflect.Struct:
 		for i := range v.NumField() {
 			field := v.Type().Field(i)
 			if field.Type == moduleType && module != nil {
-				module(path, v.Field(i).Addr().Interface().(*Module))
+				module(a, v.Field(i).Addr().Interface().(*Module))
 			}
 			tag, ok := field.Tag.Lookup("w")
 			if !ok {
 				continue
 			}
 			options := strings.Split(tag, ",")
-			child := path
+			child := at{a.path, join(a.field, field.Name)}
 			if options[0] != "." {
-				child = join(path, options[0])
+				child.path = join(a.path, options[0])
 			}
 			if field.Type != paramType {
 				walk(v.Field(i), child, module, param)
@@ -279,7 +314,7 @@ func walk(v reflect.Value, path string, module func(string, *Module), param func
 			}
 		}
 	default:
-		panic(fmt.Sprintf("nn: %s: field of type %v in a model", path, v.Type()))
+		panic(fmt.Sprintf("nn: %s: field of type %v in a model", a.path, v.Type()))
 	}
 }
 

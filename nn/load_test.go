@@ -3,8 +3,10 @@ package nn_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -178,12 +180,12 @@ func TestLoadMismatch(t *testing.T) {
 	if !errors.As(err, &e) {
 		t.Fatalf("found %v, expected a MismatchError", err)
 	}
-	mlxtest.Same(t, "missing", e.Missing, []string{"blocks.1.attn.to_q.weight, expected [4 4]", "scale, expected [1 4]"})
-	mlxtest.Same(t, "unexpected", e.Unexpected, unexpected)
-	mlxtest.Same(t, "misshapen", e.Misshapen, []string{
+	mlxtest.Same(t, "missing", texts(e.Missing), []string{"blocks.1.attn.to_q.weight, expected [4 4]", "scale, expected [1 4]"})
+	mlxtest.Same(t, "unexpected", texts(e.Unexpected), unexpected)
+	mlxtest.Same(t, "misshapen", texts(e.Misshapen), []string{
 		"conv_in.weight, expected [3 2 3 3], found [3 3 3 2] in " + file,
 		"norm.weight, expected [4], found [4 1] in " + file})
-	mlxtest.Same(t, "mistyped", e.Mistyped, []string{
+	mlxtest.Same(t, "mistyped", texts(e.Mistyped), []string{
 		"blocks.0.to_out.0.bias, expected F32, F16 or BF16, found I32 in " + file,
 		"norm.weight, expected F32, F16 or BF16, found U8 in " + file})
 	text := err.Error()
@@ -191,14 +193,82 @@ func TestLoadMismatch(t *testing.T) {
 	if lines := strings.Count(text, "\n\t"); lines != 12 {
 		t.Errorf("%d lines in %q, expected one for each of 12", lines, text)
 	}
-	for _, group := range [][]string{e.Missing, e.Unexpected, e.Misshapen, e.Mistyped} {
-		mlxtest.Contains(t, text, group...)
+	for _, group := range [][]nn.Misfit{e.Missing, e.Unexpected, e.Misshapen, e.Mistyped} {
+		mlxtest.Contains(t, text, texts(group)...)
 	}
 	for name, a := range params(m) {
 		if a != nil {
 			t.Errorf("%s was loaded all the same", name)
 		}
 	}
+}
+
+func texts(misfits []nn.Misfit) (out []string) {
+	for _, m := range misfits {
+		out = append(out, m.String())
+	}
+	return out
+}
+
+// TestParameters checks where the parameters of a model are said to be, and
+// that Match finds their tensors without loading them.
+func TestParameters(t *testing.T) {
+	m := newModel()
+	want := map[string]string{ // name: field, transform and stored shape
+		"conv_in.weight":            "ConvIn.Weight oihw [3 2 3 3]",
+		"conv_in.bias":              "ConvIn.Bias  [3]",
+		"blocks.0.attn.to_q.weight": "Blocks[0].Q.Weight  [4 4]",
+		"blocks.0.to_out.0.weight":  "Blocks[0].Out[0].Weight  [4 4]",
+		"blocks.0.to_out.0.bias":    "Blocks[0].Out[0].Bias  [4]",
+		"blocks.1.attn.to_q.weight": "Blocks[1].Q.Weight  [4 4]",
+		"blocks.1.to_out.0.weight":  "Blocks[1].Out[0].Weight  [4 4]",
+		"blocks.1.to_out.0.bias":    "Blocks[1].Out[0].Bias  [4]",
+		"heads.0-x.0.weight":        `Heads["0-x"].Layers[0].Weight  [4 4]`,
+		"heads.1-1.1.weight":        `Heads["1-1"].Layers[1].Weight  [2 4]`,
+		"heads.1-1.1.bias":          `Heads["1-1"].Layers[1].Bias  [2]`,
+		"norm.weight":               "Norm.Weight  [4]",
+		"scale":                     "Scale  [1 4]",
+	}
+	parameters := nn.Parameters(m)
+	if len(parameters) != len(want) {
+		t.Errorf("%d parameters, expected %d", len(parameters), len(want))
+	}
+	found, mismatch := nn.Match(m, open(t, save(t, tensors()[1:]...)), nn.LoadOptions{})
+	if mismatch == nil || len(mismatch.Missing) != 1 || mismatch.Missing[0].Name != "conv_in.weight" {
+		t.Errorf("found %v, expected conv_in.weight to be missing", mismatch)
+	}
+	for i, p := range parameters {
+		if got := fmt.Sprintf("%s %s %v", p.Field, p.Transform(), p.Stored()); got != want[p.Name] {
+			t.Errorf("%s: found %q, expected %q", p.Name, got, want[p.Name])
+		}
+		if p.Array != nil {
+			t.Errorf("%s was loaded", p.Name)
+		}
+		if p.Name != "conv_in.weight" && found[i].Name != p.Name {
+			t.Errorf("%s: found the tensor %q", p.Name, found[i].Name)
+		}
+	}
+	if _, mismatch := nn.Match(m, open(t, save(t, tensors()...)), nn.LoadOptions{}); mismatch != nil {
+		t.Error(mismatch)
+	}
+}
+
+// TestWatch sees every way in which parameters are used.
+func TestWatch(t *testing.T) {
+	linear, unused, embedding := nn.NewLinear(2, 3, true), nn.NewLinear(2, 3, true), nn.NewEmbedding(3, 2)
+	mlxtest.Do(t, func() {
+		for _, p := range slices.Concat(nn.Parameters(linear), nn.Parameters(unused), nn.Parameters(embedding)) {
+			p.Array = mlx.Zeros(mlx.BFloat16, p.Stored()...)
+		}
+		used := map[*mlx.Array]bool{}
+		stop := nn.Watch(func(a *mlx.Array) { used[a] = true })
+		linear.Forward(embedding.Forward([]int32{1}, mlx.Float32))
+		stop()
+		unused.Forward(mlx.Zeros(mlx.Float32, 1, 2))
+		if len(used) != 3 || !used[linear.Weight.Array] || !used[linear.Bias.Array] || !used[embedding.Weight.Array] {
+			t.Errorf("%d arrays were used, expected the linear layer's two and the embedding's", len(used))
+		}
+	})
 }
 
 func TestLoadPrefixesAndIgnore(t *testing.T) {
@@ -234,7 +304,7 @@ func TestLoadPrefixesAndIgnore(t *testing.T) {
 	t.Run("no prefix is first", func(t *testing.T) {
 		_, err := load(nn.LoadOptions{Prefixes: []string{"model."}}, a, b, named(f32("bb", 3), "model.b"))
 		var e *nn.MismatchError
-		if !errors.As(err, &e) || len(e.Unexpected) != 1 || !strings.HasPrefix(e.Unexpected[0], "model.b ") {
+		if !errors.As(err, &e) || len(e.Unexpected) != 1 || e.Unexpected[0].Name != "model.b" {
 			t.Errorf("found %v, expected model.b to be unexpected", err)
 		}
 	})

@@ -120,4 +120,29 @@ func NewParam(shape ...int) Param { return Param{shape: shape} }
 
 // As is the parameter in another dtype. Parameters stay in memory as small as
 // they are stored, and are cast right before their use.
-func (p *Param) As(dtype mlx.Dtype) *mlx.Array { return p.AsType(dtype) }
+func (p *Param) As(dtype mlx.Dtype) *mlx.Array {
+	if watcher != nil {
+		watcher(p.Array)
+	}
+	return p.AsType(dtype)
+}
+
+// TakeRows selects rows of the parameter by number.
+func (p *Param) TakeRows(rows []int32) *mlx.Array {
+	if watcher != nil {
+		watcher(p.Array)
+	}
+	return p.Array.TakeRows(rows)
+}
+
+// watcher is told of the parameters that are used. It belongs to the MLX
+// thread.
+var watcher func(*mlx.Array)
+
+// Watch calls f with every parameter that a forward pass uses, until stop. Both
+// must be called on the MLX thread.
+func Watch(f func(*mlx.Array)) (stop func()) {
+	outer := watcher
+	watcher = f
+	return func() { watcher = outer }
+}
