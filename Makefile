@@ -70,7 +70,10 @@ $(VENV)/ready: scripts/setup/score.txt
 	$(VENV)/bin/python -m pip install -q --disable-pip-version-check --require-hashes --only-binary=:all: -r $<
 	touch $@
 
+parity: build ## compare with diffusers on new random models (PARITY_SEED=N repeats a run, PARITY_KEEP=DIR keeps its files)
+	scripts/reference/run.sh parity bin/gomflux $(if $(PARITY_SEED),--seed $(PARITY_SEED)) $(if $(PARITY_KEEP),--keep "$(PARITY_KEEP)") $(ARGS)
+
 clean: ## remove what was built; .setup stays
 	rm -rf bin dist out
 
-.PHONY: help setup build demo test race fuzz lint docs-check dist generate bench score clean
+.PHONY: help setup build demo test race fuzz lint docs-check dist generate bench score parity clean

@@ -17,7 +17,7 @@ def main(argv=None):
 
 
 def parse(argv=None) -> dict:
-    from . import dump, families, goldens, modules, noise, record, runs, schedules, tiny
+    from . import dump, families, goldens, live, modules, noise, record, runs, schedules, tiny
 
     parser = argparse.ArgumentParser(prog="gomflux-reference", description=__doc__)
     commands = parser.add_subparsers(dest="command", required=True)
@@ -105,6 +105,13 @@ def parse(argv=None) -> dict:
 
     c = command("schedules", schedules.make, "write the schedulers' goldens (scheduler/testdata/schedules.json)")
     c.add_argument("out", type=Path)
+
+    c = command("parity", live.check, "compare gomflux with diffusers on new random models of every family")
+    c.add_argument("gomflux", type=Path, help="the program")
+    c.add_argument("--seed", type=int, help="of models and settings; default: a new one, which is printed")
+    c.add_argument("--keep", type=Path, metavar="FOLDER", help="leave models, dumps and pictures there")
+    c.add_argument("--models", type=int, default=4, metavar="N", help="of each family")
+    c.add_argument("--pictures", type=int, default=20, metavar="N", help="of each family, from prompt and seed alone")
 
     for name, run, help in (
         ("goldens", goldens.make, "remake models/testdata"),

@@ -7,8 +7,8 @@
     :weights                     softmax(q kT scale + mask), [B, heads, Lq, Lk], in float32
     :entropy                     -sum(w ln w) of each row of the weights, [B, heads, Lq], in nats
 
-They belong to the module that is running when the function is called. Should it call attention several times, the
-later ones' points end in .1, .2, and so on.
+They belong to the module that is running when the function is called. Should it call attention several times (for
+windows), they are those of the first.
 """
 
 import sys
@@ -130,10 +130,10 @@ class Watch:
             yield
             return
         self._enter()
-        component, name = self.record.running[-1]
         self.busy = True
         try:
-            self._tap(component, name, axis, query, key, value, mask, causal, scale)
+            if not self.calls:
+                self._tap(*self.record.running[-1], axis, query, key, value, mask, causal, scale)
             self.calls += 1
             yield
         finally:
@@ -144,7 +144,6 @@ class Watch:
         padded, valid = record.crop.get(component, (None, None))
 
         def keep(point, tensor, *axes):
-            full = f"{name}:{point}" + (f".{self.calls}" if self.calls else "")
             if f"{name}:{point}" not in record.taps:
                 return
             tensor = tensor() if callable(tensor) else tensor
@@ -153,7 +152,7 @@ class Watch:
             for a in axes:
                 if tensor.shape[a] == padded:
                     tensor = tensor.narrow(a, 0, valid)
-            record.put(full, tensor)
+            record.put(f"{name}:{point}", tensor)
 
         for point, tensor in (("q", query), ("k", key), ("v", value)):
             keep(point, tensor, axis)

@@ -1,0 +1,170 @@
+"""make parity: gomflux against diffusers, on small models that nobody has seen before."""
+
+import random
+import secrets
+import subprocess
+import sys
+import tempfile
+import time
+from contextlib import nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from PIL import Image
+
+from . import dump, goldens, schedules, tiny
+from .families import FAMILIES
+
+SCENES = (
+    "a red circle left of a blue square",
+    "the old lighthouse at dusk, painted in oil",
+    "“L’été” à la cafe\u0301",
+    "夕阳下的灯塔 🙂",
+    "Ein kleines Haus am Fluß",
+    "3.5 x [y] {z} <a> #tag",
+    "",
+)
+TAPS = ["*", "*:[qkv]*"]
+
+
+@dataclass
+class Row:
+    what: str
+    settings: str
+    result: str
+    ok: bool
+    seconds: float = 0
+
+
+def check(gomflux: Path, seed: int | None, keep: Path | None, models: int, pictures: int):
+    """Makes random models of every family, and lets gomflux repeat what diffusers does with them."""
+    gomflux = gomflux.resolve()
+    seed = secrets.randbits(32) if seed is None else seed
+    print(f"PARITY_SEED={seed} repeats these models and runs\n")
+    rows = []
+    with nullcontext(keep) if keep else tempfile.TemporaryDirectory() as folder:
+        for family in FAMILIES:
+            made = []
+            for i in range(models):
+                name = f"{family}-{i + 1}"
+                made.append(Path(folder, name, "model"))
+                r = random.Random(f"{seed}/{name}")
+                settings = make_model(made[-1], family, r, i)
+                print(f"{name}: {settings}", flush=True)
+                for kind in ("text", "picture") if FAMILIES[family].image_pipeline else ("text",):
+                    rows.append(replay(gomflux, made[-1], family, kind, r))
+                    report(rows[-1])
+            for n in range(pictures):
+                r = random.Random(f"{seed}/{family}/seed {n}")
+                rows.append(same_seed(gomflux, made[n % len(made)], family, n, r))
+                report(rows[-1])
+    failed = [row for row in rows if not row.ok]
+    print(f"\n{len(rows) - len(failed)} of {len(rows)} hold; PARITY_SEED={seed}")
+    if keep:
+        print(f"models, dumps and pictures are in {keep}")
+    if failed:
+        print("failed:")
+        for row in failed:
+            report(row)
+        sys.exit(1)
+
+
+def report(row: Row):
+    print(f"  {'ok  ' if row.ok else 'FAIL'} {row.what:22} {row.settings:62} {row.seconds:5.1f} s  {row.result}", flush=True)
+
+
+def make_model(folder: Path, family: str, r: random.Random, i: int) -> str:
+    """The kinds and layouts take turns. Returns them, and the dimensions, as the flags of `tiny`."""
+    dims = FAMILIES[family].draw(r)
+    kind = ("ordinary", "small-activations")[i % 2]
+    layout = ("hub", "v5")[(i + i // 2) % 2]
+    shards, seed = r.randint(1, 3), r.getrandbits(31)
+    tiny.make(folder, family, seed, kind, layout, shards, r.choice(("bf16", "f32")), dims)
+    given = " ".join(f"{k}={','.join(map(str, v)) if isinstance(v, tuple) else v}" for k, v in dims.items())
+    return f"seed={seed} kind={kind} layout={layout} shards={shards} {given}"
+
+
+def draw_request(pipe, r: random.Random) -> dict:
+    """A prompt, a size and so on, in the terms of dump.pipeline."""
+    unit = 2 * pipe.vae_scale_factor
+    scenes = r.sample(SCENES[:-1], r.randint(1, 3))
+    return dict(
+        prompt=", ".join(scenes),
+        negative_prompt=r.choice((None, *SCENES)),
+        steps=r.randint(2, 4),
+        guidance=r.choice((0.0, round(r.uniform(0.5, 5), 2))),
+        seed=r.getrandbits(r.choice((8, 31, 32, 48))),
+        height=unit * r.randint(1, 7),
+        width=unit * r.randint(1, 7),
+    )
+
+
+def described(request: dict) -> str:
+    text = f"{request['width']}x{request['height']}, {request['steps']} steps, guidance {request['guidance']:g}"
+    for key in ("seed", "image_strength", "scheduler"):
+        if request.get(key) is not None:
+            text += f", {key.removeprefix('image_')} {request[key]}"
+    return text
+
+
+def replay(gomflux: Path, model: Path, family: str, kind: str, r: random.Random) -> Row:
+    """Dumps a generation and has the harness replay it, freely and module by module."""
+    start = time.monotonic()
+    pipe, _ = dump.load(model)
+    request = draw_request(pipe, r)
+    if kind == "picture":
+        first = r.randint(1, request["steps"] - 1)
+        # between two steps, where no rounding decides which is the first
+        request["image_strength"] = round((first + 0.5) / request["steps"], 3)
+        request["picture"] = model.parent / "picture.png"
+        goldens.draw(r.randint(20, 120), r.randint(20, 120)).save(request["picture"])
+    elif r.random() < 0.4:
+        request["scheduler"] = r.choice((schedules.HEUN, schedules.LINEAR))
+    out = model.parent / kind
+    dump.pipeline(model, out, max_sequence_length=r.randint(90, 300), taps=TAPS, **request)
+    ran = subprocess.run(
+        [gomflux, "parity", "run", out, "--model", model], capture_output=True, text=True, encoding="utf-8"
+    )
+    said = ran.stdout + ran.stderr
+    (model.parent / f"{kind}.txt").write_text(said, encoding="utf-8")
+    if ran.returncode:
+        print(said)
+    last = (said.strip().splitlines() or ["said nothing"])[-1]
+    return Row(f"{model.parent.name} {kind}", described(request), last, ran.returncode == 0, time.monotonic() - start)
+
+
+def same_seed(gomflux: Path, model: Path, family: str, n: int, r: random.Random) -> Row:
+    """The picture of a prompt and a seed, with no dump: both programs draw the noise themselves."""
+    start = time.monotonic()
+    dump.prepare()
+    pipe, _ = dump.load(model)
+    request = draw_request(pipe, r)
+    what = f"{model.parent.name} --rng torch"
+    theirs = pipe(
+        prompt=request["prompt"],
+        negative_prompt=request["negative_prompt"],
+        num_inference_steps=request["steps"],
+        height=request["height"],
+        width=request["width"],
+        generator=torch.Generator().manual_seed(request["seed"]),
+        **FAMILIES[family].arguments(request["guidance"]),
+    ).images[0]
+    folder = model.parent / "pictures"
+    folder.mkdir(exist_ok=True)
+    theirs.save(folder / f"{n}-diffusers.png")
+    ours = folder / f"{n}-gomflux.png"
+    flags = {"model": model, "prompt": request["prompt"], "output": ours, "rng": "torch"}
+    flags |= {k: request[k] for k in ("steps", "guidance", "seed", "height", "width")}
+    if request["negative_prompt"] is not None:
+        flags["negative-prompt"] = request["negative_prompt"]
+    ran = subprocess.run(
+        [gomflux, "generate", "--overwrite", "--quiet", *(f"--{k}={v}" for k, v in flags.items())],
+        capture_output=True, text=True, encoding="utf-8",
+    )  # fmt: skip
+    if ran.returncode:
+        return Row(what, described(request), f"exit status {ran.returncode}: {ran.stderr.strip()}", False)
+    off = np.abs(np.asarray(theirs, int) - np.asarray(Image.open(ours).convert("RGB"), int))
+    result = f"largest difference {off.max()}, of {np.count_nonzero(off)} in {off.size} values"
+    return Row(what, described(request), result, off.max() <= 1, time.monotonic() - start)

@@ -1,0 +1,19 @@
+#!/bin/sh
+# Runs a command of gomflux_reference: run.sh tiny /tmp/model --seed 7 (run.sh --help lists them all).
+# The first run installs the pinned packages from PyPI into .setup/reference, about 6 GB: torch for Linux brings CUDA
+# along. They stay until requirements.txt changes. PYTHON chooses the Python that they are installed for.
+set -eu
+here=$(cd "$(dirname "$0")" && pwd)
+venv=$(cd "$here/../.." && pwd)/.setup/reference
+if ! cmp -s "$here/requirements.txt" "$venv/requirements.txt" || ! "$venv/bin/python" -c '' 2>/dev/null; then
+	python=${PYTHON:-python3}
+	"$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))' || {
+		echo "$python is too old or not there: Python 3.11 or newer is needed (PYTHON=... chooses one)" >&2
+		exit 1
+	}
+	echo "installing torch, diffusers and transformers into $venv" >&2
+	"$python" -m venv --clear "$venv"
+	"$venv/bin/python" -m pip install --quiet --disable-pip-version-check --requirement "$here/requirements.txt"
+	cp "$here/requirements.txt" "$venv/requirements.txt"
+fi
+PYTHONPATH=$here PYTHONDONTWRITEBYTECODE=1 exec "$venv/bin/python" -m gomflux_reference "$@"
