@@ -1,0 +1,49 @@
+package mlx
+
+import (
+	"unsafe"
+
+	"github.com/gomflux/gomflux/mlx/internal/mlxc"
+)
+
+// ItemSize is the size of an element in bytes.
+func (d Dtype) ItemSize() int {
+	switch d {
+	case Bool, Uint8, Int8:
+		return 1
+	case Uint16, Int16, Float16, BFloat16:
+		return 2
+	case Uint64, Int64, Float64, Complex64:
+		return 8
+	}
+	return 4
+}
+
+// Bytes evaluates the array and copies its elements as they are, in row-major
+// order whatever its strides.
+func (a *Array) Bytes() []byte {
+	size := a.Dtype().ItemSize()
+	if a.Size() == 0 { // as in copyOut
+		Eval(a)
+		return []byte{}
+	}
+	pushScope()
+	row := a.Contiguous()
+	Eval(row)
+	out := make([]byte, size*row.Size())
+	copy(out, unsafe.Slice((*byte)(unsafe.Pointer(mlxc.ArrayDataUint8(row.h()))), len(out)))
+	popScope()
+	return out
+}
+
+// FromBytes copies elements of a dtype, as [Array.Bytes] gives them, into an
+// array.
+func FromBytes(data []byte, dtype Dtype, shape ...int) *Array {
+	if len(data)%dtype.ItemSize() != 0 {
+		raise("%d bytes for elements of %d", len(data), dtype.ItemSize())
+	}
+	if shape == nil {
+		shape = []int{len(data) / dtype.ItemSize()}
+	}
+	return fromData(unsafe.Pointer(unsafe.SliceData(data)), len(data)/dtype.ItemSize(), dtype, shape)
+}
