@@ -8,7 +8,9 @@ import (
 	_ "image/jpeg"
 	_ "image/png"
 	"io"
+	"maps"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 	"unicode"
@@ -122,6 +124,12 @@ func readInfo(name string) (*pictureInfo, error) {
 	return p, nil
 }
 
+// infoOrder is how the settings follow one another behind the prompts.
+var infoOrder = []string{
+	"model", "revision", "class", "seed", "steps", "guidance", "scheduler", "rng", "width", "height", "max_sequence_length",
+	"image", "image_strength", "dtype", "device", "mlx", "generator", "created", "seconds", "version",
+}
+
 func (p *pictureInfo) print(w io.Writer) error {
 	var b strings.Builder
 	line := func(name, value string) {
@@ -134,6 +142,7 @@ func (p *pictureInfo) print(w io.Writer) error {
 			if !ok {
 				continue
 			}
+			delete(values, name)
 			var text string
 			if json.Unmarshal(raw, &text) != nil {
 				text = string(raw) // a number
@@ -153,8 +162,8 @@ func (p *pictureInfo) print(w io.Writer) error {
 		about += fmt.Sprintf(" of %dx%d", p.width, p.height)
 	}
 	line("file", fmt.Sprintf("%s (%s, settings of kind %s)", p.name, about, p.Source))
-	settings("model", "revision", "class", "seed", "steps", "guidance", "scheduler", "rng", "width", "height", "max_sequence_length",
-		"image", "image_strength", "dtype", "device", "mlx", "generator", "created", "seconds", "version")
+	settings(infoOrder...)
+	settings(slices.Sorted(maps.Keys(values))...) // those that have no place in the order
 	again := "gomflux generate -C " + shellQuote(p.name)
 	if !p.Has("model") || p.Source == picture.SourceParameters {
 		again += " -m MODEL" // a file's name there, which is not one of ours
