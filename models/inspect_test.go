@@ -6,6 +6,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"testing/fstest"
 
 	"github.com/gomflux/gomflux/internal/mlxtest"
 	"github.com/gomflux/gomflux/models"
@@ -153,4 +154,27 @@ func TestInspect(t *testing.T) {
 			})
 		})
 	}
+}
+
+// FuzzInspect reads any model_index.json beside the components of a model.
+func FuzzInspect(f *testing.F) {
+	text, err := os.ReadFile(filepath.Join(ordinary, "model_index.json"))
+	if err != nil {
+		f.Fatal(err)
+	}
+	f.Add(text)
+	f.Add([]byte(`{"_class_name": 1, "vae": ["diffusers", "AutoencoderKL"], "image_encoder": [null, null], "tokenizer_2": ["transformers", "T5Tokenizer"]}`))
+	f.Add([]byte(`{"_class_name": "ZImagePipeline", ".": ["a", "b"], "vae/x": ["a", "b"], "": ["a", "b"], "vae": [1, 2, 3]}`))
+	f.Fuzz(func(t *testing.T, text []byte) {
+		config := &fstest.MapFile{Data: []byte("{}")}
+		info := models.Inspect(fstest.MapFS{
+			"model_index.json": {Data: text}, "vae/config.json": config, "scheduler/scheduler_config.json": config, "tokenizer/tokenizer.json": config,
+		})
+		if info.Size != int64(len(text)+6) {
+			t.Errorf("%d bytes", info.Size)
+		}
+		if info.Incomplete == nil && info.Unsupported == nil {
+			t.Error("a model without weights can be run")
+		}
+	})
 }
