@@ -168,104 +168,137 @@ func (o *generateOptions) checkFlags(cmd *cobra.Command) error {
 	return nil
 }
 
-func (o *generateOptions) run(ctx context.Context, stdin io.Reader, p *printer) (err error) {
+// A generation is what the flags ask for, read and checked as far as that goes
+// without a model.
+type generation struct {
+	options  gomflux.Options
+	seeds    []uint64
+	recorded *picture.Found // what --config-from-metadata read
+}
+
+func (o *generateOptions) run(ctx context.Context, stdin io.Reader, p *printer) error {
 	signal.Ignore(syscall.SIGPIPE) // pictures are made when nobody reads their names, too
 	// what is cheap to check comes first: a model can take minutes to load
-	prompt, err := o.readPrompt(ctx, stdin)
+	g, err := o.prepare(ctx, stdin, p)
 	if err != nil {
 		return coded(exitUsage, err)
 	}
-	var recorded *picture.Found
-	if o.config != "" {
-		if recorded, err = picture.ReadSettingsFile(o.config); err != nil {
+	done := false
+	if o.stepwise != "" {
+		made, err := makeFolder(o.stepwise)
+		if err != nil {
 			return coded(exitUsage, err)
 		}
-		o.take(recorded, &prompt)
-	}
-	if prompt == "" {
-		return usageErrorf("%s: has no prompt (give it with --prompt)", o.config)
-	}
-	if err := checkText(o.negative.orZero()); err != nil {
-		return usageErrorf("negative prompt: %w", err)
-	}
-	seeds := o.chooseSeeds()
-	several := len(seeds) > 1
-	preliminary := picture.Settings{Seed: seeds[0], Prompt: prompt, Model: o.model}
-	name, err := expandName(o.output, preliminary, 0, several)
-	if err == nil {
-		err = checkOutput(name)
-	}
-	if err == nil && o.stepwise != "" {
-		var made bool
-		made, err = makeFolder(o.stepwise)
 		defer func() {
-			if made && err != nil {
+			if made && !done {
 				os.Remove(o.stepwise) // if there is nothing in it
 			}
 		}()
 	}
-	var start image.Image
-	if err == nil && o.image != "" {
-		start, err = o.readImage(p)
-	} else if err == nil && o.imageStrength.value != nil {
+	model, err := o.open(ctx, g, p)
+	if err != nil {
+		return err
+	}
+	defer model.Close()
+	for i, seed := range g.seeds {
+		p.start(seed, i, len(g.seeds))
+		g.options.Seed = &seed
+		if err := o.generate(ctx, model, g, i, p); err != nil {
+			return modelError(err)
+		}
+	}
+	done = true
+	return nil
+}
+
+// prepare reads what there is to read, and refuses what cannot be.
+func (o *generateOptions) prepare(ctx context.Context, stdin io.Reader, p *printer) (*generation, error) {
+	prompt, err := o.readPrompt(ctx, stdin)
+	if err != nil {
+		return nil, err
+	}
+	g := &generation{}
+	if o.config != "" {
+		if g.recorded, err = picture.ReadSettingsFile(o.config); err != nil {
+			return nil, err
+		}
+		o.take(g.recorded, &prompt)
+	}
+	if prompt == "" {
+		return nil, fmt.Errorf("%s: has no prompt (give it with --prompt)", o.config)
+	}
+	if err := checkText(o.negative.orZero()); err != nil {
+		return nil, fmt.Errorf("negative prompt: %w", err)
+	}
+	g.seeds = o.chooseSeeds()
+	name, err := expandName(o.output, picture.Settings{Seed: g.seeds[0], Prompt: prompt, Model: o.model}, 0, len(g.seeds) > 1)
+	if err != nil {
+		return nil, err
+	}
+	if err := checkOutput(name); err != nil {
+		return nil, err
+	}
+	g.options = gomflux.Options{
+		Prompt: prompt, NegativePrompt: o.negative.orZero(), Height: o.height.orZero(), Width: o.width.orZero(), Steps: o.steps.orZero(),
+		Guidance: o.guidance.value, MaxSequenceLength: o.maxSequenceLength.orZero(), Scheduler: o.scheduler.orZero(), RNG: o.rng.orZero(),
+		ImageStrength: o.imageStrength.orZero(), Progress: p.progress,
+	}
+	switch {
+	case o.image != "":
+		g.options.Image, err = o.readImage(p)
+	case o.imageStrength.value != nil:
 		err = errors.New("--image-strength does nothing without --image")
 	}
-	if err != nil {
-		return coded(exitUsage, err)
-	}
+	return g, err
+}
+
+// open finds and loads the model.
+func (o *generateOptions) open(ctx context.Context, g *generation, p *printer) (*gomflux.Model, error) {
 	source, err := o.find()
 	if err != nil {
-		if recorded != nil && recorded.Has("model") && recorded.Settings.Model == o.model {
+		if g.recorded != nil && g.recorded.Has("model") && g.recorded.Settings.Model == o.model {
 			err = coded(exitModel, fmt.Errorf("%s was made with another model than this machine has (give one with --model): %w", o.config, err))
 		}
-		return err
+		return nil, err
 	}
 	lib, err := o.checkLibrary(ctx, p)
 	if err != nil {
-		return err
+		return nil, err
 	}
-	if recorded != nil {
-		o.compare(ctx, recorded, source, p)
+	if g.recorded != nil {
+		o.compare(ctx, g.recorded, source, p)
 	}
-
 	p.openTerminals(ctx, o.preview.orZero(), o.show.orZero())
-	options := gomflux.Options{
-		Prompt: prompt, NegativePrompt: o.negative.orZero(), Height: o.height.orZero(), Width: o.width.orZero(), Steps: o.steps.orZero(),
-		Guidance: o.guidance.value, MaxSequenceLength: o.maxSequenceLength.orZero(), Scheduler: o.scheduler.orZero(), RNG: o.rng.orZero(),
-		Image: start, ImageStrength: o.imageStrength.orZero(), Progress: p.progress,
-	}
+
 	began := time.Now()
 	p.begin(ctx)
 	defer p.end()
 	open := o.openOptions()
-	open.For, open.Progress = &options, p.progress
+	open.For, open.Progress = &g.options, p.progress
 	model, err := gomflux.Open(ctx, source.Name, open)
 	p.end()
 	if err != nil {
-		return coded(exitModel, modelError(err))
+		return nil, coded(exitModel, modelError(err))
 	}
-	defer model.Close()
-	if guidance := o.guidance.value; o.negative.orZero() != "" && (guidance == nil && model.Defaults().Guidance == 0 || guidance != nil && *guidance == 0) {
+	guidance := model.Defaults().Guidance
+	if o.guidance.value != nil {
+		guidance = *o.guidance.value
+	}
+	if guidance == 0 && g.options.NegativePrompt != "" {
 		p.warn("the negative prompt does nothing without guidance (--guidance)")
 	}
 	if o.verbose && !o.json {
 		fmt.Fprintf(p.stderr, "%s on %s in %s, loaded in %s\n", model.Class(), model.Device(), model.Dtype(), seconds(time.Since(began)))
 		fmt.Fprintf(p.stderr, "libraries %s\n", libraryPaths(lib))
 	}
-	for i, seed := range seeds {
-		p.start(seed, i, len(seeds))
-		options.Seed = &seed
-		if err := o.generate(ctx, model, options, i, several, p); err != nil {
-			return modelError(err)
-		}
-	}
-	return nil
+	return model, nil
 }
 
 // generate makes one picture and saves it.
-func (o *generateOptions) generate(ctx context.Context, model *gomflux.Model, options gomflux.Options, index int, several bool, p *printer) error {
+func (o *generateOptions) generate(ctx context.Context, model *gomflux.Model, g *generation, index int, p *printer) error {
 	p.begin(ctx)
 	defer p.end()
+	options := g.options
 	var steps []sheetStep
 	if p.preview != nil || o.stepwise != "" {
 		options.OnStep = func(s gomflux.Step) error {
@@ -293,26 +326,8 @@ func (o *generateOptions) generate(ctx context.Context, model *gomflux.Model, op
 	}
 	p.saving()
 	result.Settings.Image = o.sourceImage
-	name, err := expandName(o.output, result.Settings, index, several)
-	if err != nil {
-		return coded(exitUsage, err)
-	}
 	start := time.Now()
-	s := saver{overwrite: o.overwrite}
-	writable := result.Settings.Check()
-	if writable != nil && (o.sidecar || !o.noMetadata) {
-		p.warn("the picture is saved without its settings: %v", writable)
-	}
-	if !o.noMetadata && writable == nil {
-		// no times, so that what makes the same picture makes the same file
-		settings := result.Settings
-		settings.Created, settings.Seconds = time.Time{}, 0
-		s.settings = &settings
-	}
-	if o.sidecar && writable == nil {
-		s.sidecar = &result.Settings
-	}
-	file, err := s.save(ctx, name, result.Image)
+	file, err := o.save(ctx, result, index, len(g.seeds) > 1, p)
 	if err != nil {
 		return err
 	}
@@ -326,6 +341,29 @@ func (o *generateOptions) generate(ctx context.Context, model *gomflux.Model, op
 		return err
 	}
 	return p.show.Show(result.Image)
+}
+
+// save writes a picture with its settings, and returns its name.
+func (o *generateOptions) save(ctx context.Context, result *gomflux.Result, index int, several bool, p *printer) (string, error) {
+	name, err := expandName(o.output, result.Settings, index, several)
+	if err != nil {
+		return "", coded(exitUsage, err)
+	}
+	s := saver{overwrite: o.overwrite}
+	if err := result.Settings.Check(); err == nil {
+		if !o.noMetadata {
+			// no times, so that what makes the same picture makes the same file
+			settings := result.Settings
+			settings.Created, settings.Seconds = time.Time{}, 0
+			s.settings = &settings
+		}
+		if o.sidecar {
+			s.sidecar = &result.Settings
+		}
+	} else if o.sidecar || !o.noMetadata {
+		p.warn("the picture is saved without its settings: %v", err)
+	}
+	return s.save(ctx, name, result.Image)
 }
 
 // chooseSeeds lists the seed of each picture.
