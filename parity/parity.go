@@ -1,13 +1,18 @@
 // Package parity compares what this program computes with what a reference
 // dumped (scripts/reference): tensor by tensor, under the names that diffusers'
-// modules have.
+// modules have. [Replay] runs a dump's settings again and finds the first
+// module that computes something else.
 package parity
 
 import (
+	"cmp"
+	"errors"
 	"fmt"
 	"io/fs"
-	"math"
+	"maps"
+	"path"
 	"slices"
+	"strings"
 
 	"github.com/gomflux/gomflux/mlx"
 	"github.com/gomflux/gomflux/weights"
@@ -28,140 +33,95 @@ type Settings struct {
 	Picture           string            `json:"picture"`        // what it was made from, beside the dump's folder; "" is nothing
 	ImageStrength     float64           `json:"image_strength"` // how much of that is kept
 	FirstStep         int               `json:"first_step"`     // that ran
+	Compute           string            `json:"compute"`        // the dtype that it ran in
 	Files             []string          `json:"files"`
 	Shapes            map[string][]int  `json:"shapes"`
 	Aliases           map[string]string `json:"aliases"`
 }
 
-// A Run is a reference's dump. Its methods must be called on the MLX thread.
+// A Run is a folder with settings.json and tensors: a reference's dump, or what
+// was saved of a run of this program. Its methods must be called on the MLX
+// thread.
 type Run struct {
 	Settings
 	arrays map[string]*mlx.Array
+	dtypes map[string]string // as stored
 }
 
-// OpenRun reads the dump in a folder. Its arrays live until the job ends.
+// OpenRun reads the dump in a folder. Tensors are read when they are first
+// looked at, and live until the job ends. Where the settings list no files, all
+// safetensors files in the folder and its folder tensors count.
 func OpenRun(fsys fs.FS) (*Run, error) {
-	r := &Run{arrays: map[string]*mlx.Array{}}
+	r := &Run{arrays: map[string]*mlx.Array{}, dtypes: map[string]string{}}
 	if err := weights.ReadJSON(fsys, "settings.json", &r.Settings); err != nil {
 		return nil, err
 	}
-	for _, name := range r.Files {
+	files := r.Files
+	if files == nil {
+		for _, pattern := range []string{"*.safetensors", "tensors/*.safetensors"} {
+			names, err := fs.Glob(fsys, pattern)
+			if err != nil {
+				return nil, err
+			}
+			files = append(files, names...)
+		}
+	}
+	for _, name := range files {
 		if err := r.read(fsys, name); err != nil {
 			return nil, err
+		}
+	}
+	for name, at := range r.Aliases {
+		if r.arrays[at] == nil {
+			return nil, fmt.Errorf("%s: %s is said to be stored as %s, which is in none of the files", weights.FullName(fsys, "settings.json"), name, at)
 		}
 	}
 	return r, nil
 }
 
 func (r *Run) read(fsys fs.FS, name string) error {
-	f, err := weights.Open(fsys, name)
+	f, err := weights.Open(fsys, path.Clean(name))
 	if err != nil {
 		return err
 	}
 	defer f.Close()
-	path, err := f.Path()
+	file, err := f.Path()
 	if err != nil {
 		return err
 	}
-	names := make([]string, 0, len(f.Header.Tensors))
-	for name := range f.Header.Tensors {
-		names = append(names, name)
-	}
-	arrays, err := mlx.LoadSafetensors(path, names)
+	arrays, err := mlx.LoadSafetensors(file, slices.Collect(maps.Keys(f.Header.Tensors)))
 	if err != nil {
 		return fmt.Errorf("%s: %w", name, err)
 	}
-	for name, a := range arrays {
-		mlx.Eval(a)
-		r.arrays[name] = a
+	for tensor, a := range arrays {
+		if r.arrays[tensor] != nil {
+			return fmt.Errorf("%s: tensor %s is in another file too", weights.FullName(fsys, name), tensor)
+		}
+		mlx.Eval(a) // while the file is open
+		r.arrays[tensor] = a
+		r.dtypes[tensor] = a.Dtype().String()
 	}
 	return nil
 }
 
 // Array is a tensor of the dump, or nil.
-func (r *Run) Array(name string) *mlx.Array {
-	if alias, ok := r.Aliases[name]; ok {
-		name = alias
-	}
-	return r.arrays[name]
-}
+func (r *Run) Array(name string) *mlx.Array { return r.arrays[r.stored(name)] }
+
+// stored is the name under which a tensor is in the files.
+func (r *Run) stored(name string) string { return cmp.Or(r.Aliases[name], name) }
 
 // Names lists every tensor of the dump.
 func (r *Run) Names() []string {
-	var names []string
-	for name := range r.arrays {
-		names = append(names, name)
-	}
-	for name := range r.Aliases {
-		names = append(names, name)
-	}
+	names := slices.AppendSeq(slices.Collect(maps.Keys(r.arrays)), maps.Keys(r.Aliases))
 	slices.Sort(names)
-	return names
+	return slices.Compact(names)
 }
 
-// A Tolerance is how far a tensor may be off, for one device, dtype and stage.
-type Tolerance struct {
-	Max float64 // largest error over the largest reference value
-	L2  float64 // norm of the error over the reference's norm
+// has says whether some tensor's name begins with prefix.
+func (r *Run) has(prefix string) bool {
+	begins := func(name string) bool { return strings.HasPrefix(name, prefix) }
+	return slices.ContainsFunc(r.Names(), begins)
 }
 
-// absoluteFloor is what two implementations may differ by around zero.
-const absoluteFloor = 1e-7
-
-// Float32 is what a module computed in float32 on a CPU must hold, given the
-// reference's inputs. Looser hides real bugs: the wrong GELU is off by 7e-5.
-var Float32 = Tolerance{Max: 2e-5, L2: 1e-5}
-
-// A Difference is what lies between a tensor and its reference.
-type Difference struct {
-	Max    float64 // largest absolute error
-	MaxRef float64 // largest absolute reference value
-	L2     float64 // norm of the error over the reference's norm
-	At     int     // where the largest error is, in row-major order
-	Finite bool    // both are finite everywhere
-}
-
-// Compare measures got against want, which must be of one length.
-func Compare(got, want []float32) Difference {
-	d := Difference{Finite: true}
-	var errors, norm float64
-	for i, w := range want {
-		g, w := float64(got[i]), float64(w)
-		e := math.Abs(g - w)
-		if math.IsNaN(e) || math.IsInf(e, 0) {
-			d.Finite, d.At = false, i
-			continue
-		}
-		errors += e * e
-		norm += w * w
-		if e > d.Max {
-			d.Max, d.At = e, i
-		}
-		d.MaxRef = max(d.MaxRef, math.Abs(w))
-	}
-	d.L2 = ratio(math.Sqrt(errors), math.Sqrt(norm))
-	return d
-}
-
-// Relative is the largest error over the largest reference value.
-func (d Difference) Relative() float64 { return ratio(d.Max, d.MaxRef) }
-
-// ratio is an error over its reference, 0 where there is no error.
-func ratio(e, ref float64) float64 {
-	if e == 0 {
-		return 0
-	}
-	return e / ref
-}
-
-// Within says whether the difference is one of rounding.
-func (d Difference) Within(t Tolerance) bool {
-	return d.Finite && (d.Max <= absoluteFloor || d.Relative() <= t.Max && d.L2 <= t.L2)
-}
-
-func (d Difference) String() string {
-	if !d.Finite {
-		return fmt.Sprintf("not finite at %d", d.At)
-	}
-	return fmt.Sprintf("max %.2e of %.3g (%.2e) at %d, L2 %.2e", d.Max, d.MaxRef, d.Relative(), d.At, d.L2)
-}
+// ErrRun is wrapped by errors about a dump that cannot be replayed.
+var ErrRun = errors.New("cannot be replayed")

@@ -1,0 +1,552 @@
+package parity
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"io/fs"
+	"math"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+
+	"github.com/gomflux/gomflux/hooks"
+	"github.com/gomflux/gomflux/mlx"
+	"github.com/gomflux/gomflux/models"
+	"github.com/gomflux/gomflux/picture"
+	"github.com/gomflux/gomflux/weights"
+)
+
+// The readings of a tensor.
+const (
+	Free     = "free"     // the run goes on from the start with what it computed
+	Isolated = "isolated" // a module gets the reference's inputs
+)
+
+// Options say how to replay a run.
+type Options struct {
+	Model      string // a folder or a name that models.Find knows; "" is the run's own
+	Readings   []string
+	Device     *mlx.Device // nil: a GPU if there is one
+	Dtype      *mlx.Dtype  // nil: the device's own
+	Tolerances *Table      // nil: the built-in one
+	// Progress is told of every pass through the model before it begins.
+	Progress func(pass, passes int)
+
+	fault func(hooks.Tap) *mlx.Array // of tests: takes the place of an output that was looked at
+	bug   func(hooks.Tap) *mlx.Array // the same before it is looked at
+}
+
+// Replay runs the settings of the dump in a folder again and compares every
+// tensor that both have.
+//
+// The isolated reading puts the reference's tensor in the place of every one
+// that was compared. It makes one pass for each depth of the module tree that
+// the dump has, in which the modules inside those of that depth run freely, so
+// that a module's error is that of all it consists of; in the last pass nothing
+// runs freely, and a module's error is that of its own arithmetic.
+func Replay(ctx context.Context, run string, o Options) (*Report, error) {
+	if len(o.Readings) == 0 {
+		o.Readings = []string{Free, Isolated}
+	}
+	if o.Tolerances == nil {
+		o.Tolerances = DefaultTable()
+	}
+	var report *Report
+	err := mlx.Do(ctx, func() error {
+		ref, err := OpenRun(os.DirFS(run))
+		if err != nil {
+			return err
+		}
+		r := &replay{Options: o, ref: ref, run: run, entries: map[string]*Tensor{}}
+		if err := r.load(); err != nil {
+			return err
+		}
+		defer r.pipeline.Close()
+		if err := r.passes(); err != nil {
+			return err
+		}
+		report = r.report()
+		return nil
+	})
+	return report, err
+}
+
+// A replay is one in progress.
+type replay struct {
+	Options
+	run      string
+	ref      *Run
+	fsys     fs.FS
+	model    string
+	pipeline *models.Pipeline
+	request  models.Request
+	batched  bool // prompt and negative prompt are rows of one batch in the reference
+	textLast int  // the text encoder's last layer
+
+	pass    pass
+	entries map[string]*Tensor
+	visited map[string]bool
+	order   int
+	first   int // step that ran
+	ours    []uint8
+	seeking int // hints that may still be looked for
+}
+
+// A pass is one run of the model.
+type pass struct {
+	reading string
+	depth   int  // of the modules whose outputs are the reference's, and of those above
+	last    bool // of all
+}
+
+func (r *replay) load() error {
+	var err error
+	if r.model, r.fsys, err = r.find(); err != nil {
+		return err
+	}
+	r.pipeline, err = models.Load(r.fsys, models.LoadOptions{Device: r.Device, Dtype: r.Dtype})
+	if err != nil {
+		return err
+	}
+	var text struct {
+		Layers int `json:"num_hidden_layers"`
+	}
+	if err := weights.ReadJSON(r.fsys, "text_encoder/config.json", &text); err != nil {
+		return err
+	}
+	r.textLast = text.Layers - 1
+	s := r.ref.Settings
+	r.request = models.Request{
+		Prompt: s.Prompt, Height: s.Height, Width: s.Width, Steps: s.Steps, Guidance: s.Guidance, Seed: s.Seed,
+		MaxSequenceLength: s.MaxSequenceLength, Scheduler: s.Scheduler, ImageStrength: s.ImageStrength,
+	}
+	if s.NegativePrompt != nil {
+		r.request.NegativePrompt = *s.NegativePrompt
+	}
+	switch noise := r.ref.Array("latents.init"); {
+	case noise != nil && noise.Ndim() > 1:
+		r.request.Latents = models.Latents{Shape: noise.Shape()[1:], Data: noise.Floats()}
+	default:
+		r.request.RNG = "torch" // as diffusers draws it for the seed
+	}
+	if s.Picture != "" {
+		p, err := r.picture(s.Picture)
+		if err != nil {
+			return err
+		}
+		r.request.Image = p.Image
+	}
+	if err := r.pipeline.Check(r.request); err != nil {
+		return fmt.Errorf("run %s: %w: %w", r.run, ErrRun, err)
+	}
+	r.batched = s.Guidance > 0 && r.ref.has("transformer") && !slices.ContainsFunc(r.ref.Names(), regexp.MustCompile(`^transformer@\d+#1`).MatchString)
+	return nil
+}
+
+// find finds the model: the one that was asked for, or the one that the dump
+// was made with.
+func (r *replay) find() (string, fs.FS, error) {
+	name := r.Options.Model
+	if name == "" {
+		name = r.ref.Model
+		if name == "" {
+			return "", nil, fmt.Errorf("run %s: its settings name no model (--model says which one)", r.run)
+		}
+		for _, base := range []string{"", r.run, filepath.Join(r.run, ".."), filepath.Join(r.run, "..", "..")} {
+			if folder := filepath.Join(base, name); isFolder(folder) && (base != "" || filepath.IsAbs(name)) {
+				name = folder
+				break
+			}
+		}
+	}
+	if !isFolder(name) {
+		source, err := models.Find(name)
+		if err != nil {
+			return "", nil, err
+		}
+		return name, source.FS, nil
+	}
+	folder, err := weights.OpenFolder(name)
+	return name, folder, err
+}
+
+func isFolder(name string) bool {
+	info, err := os.Stat(name)
+	return err == nil && info.IsDir()
+}
+
+// picture reads what the run started from.
+func (r *replay) picture(name string) (*picture.Picture, error) {
+	inside := filepath.Join(r.run, name)
+	if _, err := os.Stat(inside); err == nil || filepath.IsAbs(name) {
+		return picture.ReadFile(cmp.Or(map[bool]string{true: name}[filepath.IsAbs(name)], inside))
+	}
+	return picture.ReadFile(filepath.Join(r.run, "..", name))
+}
+
+// passes makes them all.
+func (r *replay) passes() error {
+	var plan []pass
+	if slices.Contains(r.Readings, Free) {
+		plan = append(plan, pass{reading: Free})
+	}
+	if slices.Contains(r.Readings, Isolated) {
+		for _, depth := range r.depths() {
+			plan = append(plan, pass{reading: Isolated, depth: depth})
+		}
+		plan[len(plan)-1].last = true
+	}
+	for i, p := range plan {
+		if r.Progress != nil {
+			r.Progress(i+1, len(plan))
+		}
+		if err := r.once(p); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// depths are those of the modules in the dump.
+func (r *replay) depths() []int {
+	depths := []int{0}
+	for _, name := range r.ref.Names() {
+		if n, err := hooks.ParseName(name); err == nil && n.Point.Kind != hooks.Input {
+			depths = append(depths, depth(n.Module))
+		}
+	}
+	slices.Sort(depths)
+	return slices.Compact(depths)
+}
+
+// inside are the names of tensors within a component.
+var inside = regexp.MustCompile(`^(transformer|text_encoder)(\.|$)|^vae\.((en|de)coder|quant_conv|post_quant_conv)`)
+
+// depth is how far a module is below its component. Values of the pipeline are
+// above all modules.
+func depth(module string) int {
+	if !inside.MatchString(module) {
+		return 0
+	}
+	return strings.Count(module, ".")
+}
+
+func (r *replay) once(p pass) error {
+	r.pass, r.visited, r.order, r.first, r.seeking = p, map[string]bool{}, 0, -1, 12
+	positive := map[string]int{} // finished calls for the prompt, by name and step
+	request := r.request
+	request.Hook = func(tap hooks.Tap) (*mlx.Array, error) {
+		made := fmt.Sprint(tap.Name, "@", tap.Step)
+		if !tap.Negative && tap.Point.Kind == hooks.Output {
+			positive[made] = tap.Call + 1
+		}
+		if tap.Step >= 0 && r.first < 0 {
+			r.first = tap.Step
+		}
+		if r.bug != nil {
+			if x := r.bug(tap); x != nil {
+				tap.Output = x
+			}
+		}
+		out, err := r.look(tap, positive[made])
+		if r.fault != nil {
+			seen := tap
+			if out != nil {
+				seen.Output = out
+			}
+			if x := r.fault(seen); x != nil {
+				out = x
+			}
+		}
+		if out == nil && r.bug != nil {
+			out = tap.Output
+		}
+		return out, err
+	}
+	res, err := r.pipeline.Generate(request)
+	if err != nil {
+		return fmt.Errorf("run %s: %w", r.run, err)
+	}
+	if p.reading == Free || r.ours == nil {
+		r.ours = nil
+		for i := 0; i < len(res.Image.Pix); i += 4 {
+			r.ours = append(r.ours, res.Image.Pix[i:i+3]...)
+		}
+	}
+	return nil
+}
+
+// look compares what a tap has, and returns what should take its place.
+func (r *replay) look(tap hooks.Tap, positive int) (*mlx.Array, error) {
+	own := r.pass.last || r.pass.reading == Free && !slices.Contains(r.Readings, Isolated)
+	var replacement *mlx.Array
+	for t := range tap.All() {
+		if t.Point.Kind != hooks.Output && !own {
+			continue
+		}
+		names := []string{r.name(t, positive)}
+		if t.Point.Key == hooks.Weights {
+			names = append(names, strings.TrimSuffix(names[0], hooks.Weights)+hooks.Entropy)
+		}
+		for i, name := range names {
+			r.visited[name] = true
+			want := r.ref.Array(name)
+			if want == nil && r.ref.Array(name+":samples") == nil {
+				continue
+			}
+			x := t.Output
+			if i == 1 {
+				x = entropy(x)
+			}
+			if replaced := r.compare(name, t, x, want); t.Point.Kind != hooks.Input && !t.Point.OnRequest() {
+				replacement = replaced
+			}
+		}
+	}
+	return replacement, nil
+}
+
+// entropy is that of the weights' rows, in nats.
+func entropy(weights *mlx.Array) *mlx.Array {
+	s := weights.Shape()
+	n := s[len(s)-1]
+	values := weights.Floats()
+	out := make([]float32, len(values)/n)
+	for i := range out {
+		for _, w := range values[i*n : (i+1)*n] {
+			if w > 0 {
+				out[i] -= float32(float64(w) * math.Log(float64(w)))
+			}
+		}
+	}
+	return mlx.FromFloat32(out, s[:len(s)-1]...)
+}
+
+// name is the reference's name for a tap, after as many finished calls for the
+// prompt. Where the reference takes prompt and negative prompt as one batch,
+// its calls are half as many, and the model's own inputs and outputs are lists.
+func (r *replay) name(tap hooks.Tap, positive int) string {
+	n := hooks.Name{Module: tap.Name, Step: tap.Step, Call: tap.Call, Point: tap.Point}
+	if !tap.Negative || !r.inBatch(tap.Name) {
+		return n.String()
+	}
+	n.Call -= positive
+	if tap.Name == "transformer" {
+		if n.Point == (hooks.Point{}) {
+			n.Point.Key = "0.1"
+		}
+		n.Point.Key = strings.TrimSuffix(n.Point.Key, ".0") + map[bool]string{true: ".1"}[strings.HasSuffix(n.Point.Key, ".0")]
+	}
+	return n.String()
+}
+
+func (r *replay) inBatch(module string) bool {
+	return r.batched && (module == "transformer" || strings.HasPrefix(module, "transformer."))
+}
+
+// onePass cuts what the reference computes for prompt and negative prompt at
+// once to the part that the tap is of: its row of the batch, or its part of
+// joined tokens, without the pads that make both equally long.
+func (r *replay) onePass(want *mlx.Array, tap hooks.Tap, got []int) *mlx.Array {
+	shape := want.Shape()
+	if slices.Equal(got, shape) || len(got) != len(shape) || len(got) == 0 {
+		return want
+	}
+	if strings.HasSuffix(tap.Name, ".input_ids") || tap.Name == "text_encoder.embed_tokens" && tap.Point.Kind == hooks.Input {
+		if len(got) == 2 && got[1] < shape[1] && r.padded(tap.Name, got[1]) {
+			return want.Slice(1, 0, got[1]) // the reference pads
+		}
+		return want
+	}
+	if !r.inBatch(tap.Name) || shape[0] < got[0] {
+		return want
+	}
+	start := 0
+	if tap.Negative {
+		start = shape[0] - got[0]
+	}
+	want = want.Slice(0, start, start+got[0])
+	if len(got) > 2 && want.Dim(1) > got[1] {
+		want = want.Slice(1, 0, got[1])
+	}
+	return want
+}
+
+// padded says whether a prompt has so many tokens, and pads after them.
+func (r *replay) padded(name string, tokens int) bool {
+	mask := r.ref.Array(strings.TrimSuffix(name, "input_ids") + "attention_mask")
+	if mask == nil || !strings.HasSuffix(name, "input_ids") {
+		return true
+	}
+	valid := 0
+	for _, v := range mask.Int32s() {
+		valid += int(v)
+	}
+	return valid == tokens
+}
+
+// compare measures a tensor, and returns what takes its place in this pass.
+func (r *replay) compare(name string, tap hooks.Tap, got, want *mlx.Array) *mlx.Array {
+	ours := tap.FullName()
+	if t := tap.Point; t.Key == hooks.Weights && strings.HasSuffix(name, hooks.Entropy) {
+		ours = strings.TrimSuffix(ours, hooks.Weights) + hooks.Entropy
+	}
+	t := r.entries[ours]
+	if t == nil {
+		t = &Tensor{Name: ours, Kind: tap.Point.Kind.String(), Stage: stageOf(ours), Module: moduleOf(ours), Dtype: got.Dtype().String(), Shape: got.Shape()}
+		if name != ours {
+			t.Reference = name
+		}
+		r.entries[ours] = t
+	}
+	r.order++
+	t.Order = r.order
+	t.RefDtype = r.ref.dtypes[r.ref.stored(name)]
+	if want == nil { // samples
+		at := r.ref.Array(name + ":positions").Int32s()
+		t.RefDtype, t.RefShape = r.ref.dtypes[r.ref.stored(name+":samples")], r.ref.Shapes[name]
+		if t.shapes() {
+			all := got.Floats()
+			some := make([]float32, len(at))
+			for i, p := range at {
+				some[i] = all[p]
+			}
+			r.read(t, some, r.ref.Array(name+":samples").Floats(), nil)
+		}
+		return nil
+	}
+	want = r.onePass(want, tap, got.Shape())
+	t.RefShape = want.Shape()
+	if !t.shapes() {
+		t.Guess = guessShape(got, want)
+		t.Got, t.Ref = first(got.Floats()), first(want.Floats())
+		return nil
+	}
+	forced := r.pass.reading == Isolated && (r.pass.last || depth(tap.Name) <= r.pass.depth)
+	if r.pass.reading == Isolated && !r.pass.last && depth(tap.Name) != r.pass.depth {
+		if forced {
+			return want.AsType(got.Dtype())
+		}
+		return nil
+	}
+	g, w := got.Floats(), want.Floats()
+	if d := r.read(t, g, w, got.Shape()); !d.OK && r.seeking > 0 && (r.pass.last || !slices.Contains(r.Readings, Isolated)) {
+		r.seeking--
+		t.Hints = r.hints(name, tap, got, want)
+	}
+	if forced {
+		return want.AsType(got.Dtype())
+	}
+	return nil
+}
+
+// read makes the reading of this pass. Values that are samples have no shape.
+func (r *replay) read(t *Tensor, got, want []float32, shape []int) *Reading {
+	d := &Reading{Difference: Compare(got, want)}
+	if axis := channelAxis(t.Name, shape); axis >= 0 && len(want) > 0 {
+		d.channels(got, want, shape, axis)
+	}
+	tolerance := r.Tolerances.For(r.pipeline.Device().String(), r.pipeline.Dtype().String(), stageKey(t.Stage), r.pass.reading)
+	d.count(got, want, tolerance.ATol, tolerance.RTol)
+	if t.Name == "image" && tolerance.OffByOne > 0 {
+		d.OK = offByOne(got, want, tolerance.OffByOne)
+	} else {
+		d.OK = d.Within(tolerance)
+	}
+	d.Tolerance = tolerance
+	t.Got, t.Ref = first(got), first(want)
+	t.Histogram = histogram(got, want)
+	if r.pass.reading == Free {
+		t.Free = d
+	} else {
+		if shape != nil && t.Kind == hooks.Output.String() && (!r.pass.last || depth(t.moduleName()) == r.pass.depth) {
+			t.Isolated = d
+		}
+		if r.pass.last || shape == nil {
+			t.Own = d
+		}
+	}
+	return d
+}
+
+// offByOne lets a part of the values differ by 1, by rounding.
+func offByOne(got, want []float32, part float64) bool {
+	off := 0
+	for i, w := range want {
+		switch e := math.Abs(float64(got[i]) - float64(w)); {
+		case !(e <= 1):
+			return false
+		case e != 0:
+			off++
+		}
+	}
+	return float64(off) <= part*float64(len(want))
+}
+
+func first(values []float32) []float64 {
+	out := make([]float64, min(10, len(values)))
+	for i := range out {
+		out[i] = float64(values[i])
+	}
+	return out
+}
+
+// channelAxis is the axis of features: behind the batch in pictures, the last
+// one of tokens. -1 is none.
+func channelAxis(name string, shape []int) int {
+	switch {
+	case len(shape) < 2 || name == "image" || name == "image.in" || strings.HasSuffix(name, "input_ids"):
+		return -1
+	case len(shape) == 4 && !strings.HasPrefix(name, "t"), len(shape) == 3 && strings.Contains(name, "group_norm"):
+		return 1
+	case len(shape) == 4 && (strings.HasPrefix(name, "transformer@")):
+		return 0
+	}
+	return len(shape) - 1
+}
+
+// untapped are the names of the references' tensors that no tap here has.
+var untapped = regexp.MustCompile(strings.Join([]string{
+	`\.dropout|\.to_out\.1`,                                          // does nothing
+	`\.rotary_emb|:in\.position_(embeddings|ids)`,                    // the rotary table is no tensor of ours
+	`[.:]in\.attention_mask$|\.attention_mask$`,                      // prompts are not padded
+	`^text_encoder(#\d+)?(:|$)`,                                      // its layers' outputs once more
+	`^text_encoder\.norm`,                                            // not needed
+	`^transformer(\.t_embedder)?@\d+:in\.[01]$`,                      // the time, which is embedded on the host
+	`^transformer\..*:in\.(1|2|attn_mask|freqs_cis|attention_mask)$`, // mask and rotary table
+	`:(positions|samples)$`,
+}, "|"))
+
+// isUntapped says whether a tensor needs no tap. Of the text encoder's layers
+// the last one is not needed.
+func (r *replay) isUntapped(name string) bool {
+	rest, last := strings.CutPrefix(name, fmt.Sprintf("text_encoder.layers.%d", r.textLast))
+	return untapped.MatchString(name) || last && (rest == "" || strings.ContainsRune(".#:", rune(rest[0])))
+}
+
+func (r *replay) report() *Report {
+	rep := &Report{
+		Run: r.run, Model: r.model, Device: r.pipeline.Device().String(), Dtype: r.pipeline.Dtype().String(), RefDtype: r.ref.Compute,
+		Readings: r.Readings, FirstStep: r.first, RefFirstStep: r.ref.FirstStep,
+	}
+	for _, t := range r.entries {
+		rep.Tensors = append(rep.Tensors, t)
+	}
+	slices.SortFunc(rep.Tensors, func(a, b *Tensor) int { return cmp.Compare(a.Order, b.Order) })
+	full := slices.Contains(r.Readings, Isolated) || len(r.Readings) == 1
+	for _, name := range r.ref.Names() {
+		if full && !r.visited[name] && !r.isUntapped(name) {
+			rep.Missing = append(rep.Missing, name)
+		}
+	}
+	rep.Width, rep.Height = r.ref.Width, r.ref.Height
+	rep.ours = r.ours
+	if img := r.ref.Array("image"); img != nil {
+		rep.reference = img.Uint8s()
+	}
+	rep.judge()
+	return rep
+}

@@ -1,0 +1,123 @@
+package parity
+
+import (
+	"bytes"
+	_ "embed"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"math"
+	"os"
+	"slices"
+)
+
+// A Tolerance is how far a tensor may be off, for one device, dtype and stage.
+type Tolerance struct {
+	Max      float64 // largest error over the largest reference value
+	L2       float64 // norm of the error over the reference's norm
+	Channel  float64 // the same for each channel, 0 for any
+	ATol     float64 // of the count of values that are off
+	RTol     float64
+	OffByOne float64 // part of a picture's values that may differ by 1
+}
+
+// Float32 is what a module computed in float32 on a CPU must hold, given the
+// reference's inputs. Looser hides real bugs: the wrong GELU is off by 7e-5.
+var Float32 = Tolerance{Max: 2e-5, L2: 1e-5}
+
+// A Table says how far what may be off. See tolerances.json.
+type Table struct {
+	Comment string `json:"comment,omitempty"`
+	Rules   []Rule `json:"rules"`
+}
+
+// A Rule is for what it names, and says only what it has.
+type Rule struct {
+	Device   string   `json:"device,omitempty"`
+	Dtype    string   `json:"dtype,omitempty"`
+	Stage    string   `json:"stage,omitempty"`
+	Reading  string   `json:"reading,omitempty"`
+	Max      *float64 `json:"max,omitempty"`
+	L2       *float64 `json:"l2,omitempty"`
+	Channel  *float64 `json:"channel,omitempty"`
+	ATol     *float64 `json:"atol,omitempty"`
+	RTol     *float64 `json:"rtol,omitempty"`
+	OffByOne *float64 `json:"off_by_one,omitempty"`
+}
+
+//go:embed tolerances.json
+var builtinTable []byte
+
+// DefaultTable is the built-in one.
+func DefaultTable() *Table {
+	t, err := parseTable(builtinTable)
+	if err != nil {
+		panic(err) // it is embedded, and a test reads it
+	}
+	return t
+}
+
+// ReadTable reads rules that go before the built-in ones.
+func ReadTable(name string) (*Table, error) {
+	data, err := os.ReadFile(name)
+	if err != nil {
+		return nil, fmt.Errorf("tolerances: %w", err)
+	}
+	t, err := parseTable(data)
+	if err != nil {
+		return nil, fmt.Errorf("tolerances %s: %w", name, err)
+	}
+	t.Rules = append(DefaultTable().Rules, t.Rules...)
+	return t, nil
+}
+
+func parseTable(data []byte) (*Table, error) {
+	t := &Table{}
+	d := json.NewDecoder(bytes.NewReader(data))
+	d.DisallowUnknownFields()
+	if err := d.Decode(t); err != nil {
+		return nil, err
+	}
+	if len(t.Rules) == 0 {
+		return nil, errors.New("no rules")
+	}
+	known := map[string][]string{
+		"device": {"", "cpu", "gpu"}, "dtype": {"", "float32", "bfloat16", "float16"}, "reading": {"", Isolated, Free},
+		"stage": append([]string{"", "step"}, stages...),
+	}
+	for i, r := range t.Rules {
+		for what, word := range map[string]string{"device": r.Device, "dtype": r.Dtype, "stage": r.Stage, "reading": r.Reading} {
+			if !slices.Contains(known[what], word) {
+				return nil, fmt.Errorf("rule %d: unknown %s %q, expected one of %q", i+1, what, word, known[what][1:])
+			}
+		}
+		for _, v := range []*float64{r.Max, r.L2, r.Channel, r.ATol, r.RTol, r.OffByOne} {
+			if v != nil && !(*v >= 0 && *v <= math.MaxFloat64) {
+				return nil, fmt.Errorf("rule %d: %g must be a number from 0", i+1, *v)
+			}
+		}
+	}
+	return t, nil
+}
+
+// For is the tolerance of a reading.
+func (t *Table) For(device, dtype, stage, reading string) Tolerance {
+	var out Tolerance
+	set := func(field *float64, value *float64) {
+		if value != nil {
+			*field = *value
+		}
+	}
+	matches := func(rule, word string) bool { return rule == "" || rule == word }
+	for _, r := range t.Rules {
+		if matches(r.Device, device) && matches(r.Dtype, dtype) && matches(r.Stage, stage) && matches(r.Reading, reading) {
+			set(&out.Max, r.Max)
+			set(&out.L2, r.L2)
+			set(&out.Channel, r.Channel)
+			set(&out.ATol, r.ATol)
+			set(&out.RTol, r.RTol)
+			set(&out.OffByOne, r.OffByOne)
+		}
+	}
+	return out
+}
