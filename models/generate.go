@@ -135,7 +135,32 @@ func (p *Pipeline) Check(r Request) error {
 			return requestErrorf("image strength %g of %d steps leaves no step that changes anything (a lower strength, or more steps)", r.ImageStrength, r.Steps)
 		}
 	}
+	prompts := []struct{ what, text string }{{"prompt", r.Prompt}, {"negative prompt", r.NegativePrompt}}
+	if r.Guidance == 0 {
+		prompts = prompts[:1]
+	}
+	for _, t := range prompts {
+		ids, err := p.tokenize(t.what, t.text, r.MaxSequenceLength)
+		if err != nil {
+			return err
+		}
+		if err := p.family.fits(r.Height/p.ScaleFactor(), r.Width/p.ScaleFactor(), len(ids)); err != nil {
+			return requestError{err}
+		}
+	}
 	return nil
+}
+
+// tokenize takes a prompt to at most limit tokens.
+func (p *Pipeline) tokenize(what, text string, limit int) ([]int32, error) {
+	ids, err := p.tokenizer.Encode(p.family.prompt(text))
+	if err != nil {
+		return nil, requestErrorf("%s: %w", what, err)
+	}
+	if len(ids) > limit {
+		return nil, requestErrorf("%s has %d tokens, with the model's own around it, and the limit is %d (shorten it, or raise --max-sequence-length)", what, len(ids), limit)
+	}
+	return ids, nil
 }
 
 // SizeFor completes the size of what is made from a picture of some size: the
@@ -247,12 +272,9 @@ func (p *Pipeline) encode(what, text string, limit int) (*mlx.Array, error) {
 		p.encodings = append(slices.Delete(p.encodings, i, i+1), e)
 		return e.embeds, nil
 	}
-	ids, err := p.tokenizer.Encode(p.family.prompt(text))
+	ids, err := p.tokenize(what, text, limit)
 	if err != nil {
-		return nil, requestErrorf("%s: %w", what, err)
-	}
-	if len(ids) > limit {
-		return nil, requestErrorf("%s has %d tokens, with the model's own around it, and the limit is %d (shorten it, or raise --max-sequence-length)", what, len(ids), limit)
+		return nil, err
 	}
 	if p.points.Active() {
 		p.points.Value(what+".input_ids", mlx.FromInt32(ids, 1, len(ids)))

@@ -58,6 +58,9 @@ type family interface {
 	latentShape(h, w int) []int
 	// multiple is what the latents' sides must be a multiple of.
 	multiple() int
+	// fits says what is too large about a latent size of h×w and a caption of
+	// some tokens.
+	fits(h, w, tokens int) error
 	// sigmas is the schedule before the scheduler's shift.
 	sigmas(steps int) []float32
 	// predictor prepares to predict for one caption and a latent size of h×w.

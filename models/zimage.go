@@ -62,6 +62,8 @@ func (z *zimage) latentShape(h, w int) []int {
 
 func (z *zimage) multiple() int { return z.transformer.Config.AllPatchSize[0] }
 
+func (z *zimage) fits(h, w, tokens int) error { return z.transformer.Fits(h, w, tokens) }
+
 func (z *zimage) sigmas(steps int) []float32 { return scheduler.LinearSigmas(steps) }
 
 // guide is positive + scale·(positive - negative): Z-Image counts its guidance

@@ -138,15 +138,13 @@ type ZImageSequence struct {
 // caption's positions, pads included, count on axis 0 from 1, the image lies
 // behind it on axes 1 and 2, and pads of the image are at 0.
 func (m *ZImage) Sequence(height, width, caption int) (*ZImageSequence, error) {
+	if err := m.Fits(height, width, caption); err != nil {
+		return nil, err
+	}
 	size := m.Config.AllPatchSize[0]
 	s := &ZImageSequence{h: height / size, w: width / size, caption: caption}
 	s.image = s.h * s.w
 	captionPadded := padTo(caption, zimageSeqMultiple)
-	for axis, need := range []int{captionPadded + 2, s.h, s.w} {
-		if need > m.Config.AxesLens[axis] {
-			return nil, fmt.Errorf("too large for this model: %d positions on axis %d of its axes_lens %v", need, axis, m.Config.AxesLens)
-		}
-	}
 	var positions [][]int
 	for k := range captionPadded {
 		positions = append(positions, []int{1 + k, 0, 0})
@@ -164,6 +162,18 @@ func (m *ZImage) Sequence(height, width, caption int) (*ZImageSequence, error) {
 	s.imageRope = nn.NewRope(positions, m.Config.AxesDims, m.Config.RopeTheta)
 	s.jointRope = s.imageRope.Concat(s.captionRope)
 	return s, nil
+}
+
+// Fits says what is too large about latents of height×width and a caption of
+// the given number of tokens.
+func (m *ZImage) Fits(height, width, caption int) error {
+	size := m.Config.AllPatchSize[0]
+	for axis, need := range []int{padTo(caption, zimageSeqMultiple) + 2, height / size, width / size} {
+		if need > m.Config.AxesLens[axis] {
+			return fmt.Errorf("too large for this model: %d positions on axis %d of its axes_lens %v", need, axis, m.Config.AxesLens)
+		}
+	}
+	return nil
 }
 
 // Timestep is the sinusoidal embedding that Forward takes, for a time t from 0
