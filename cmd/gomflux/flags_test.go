@@ -1,0 +1,67 @@
+package main
+
+import (
+	"slices"
+	"strings"
+	"testing"
+)
+
+func TestJoinSeeds(t *testing.T) {
+	for args, want := range map[string]string{
+		"generate --seed 1 2 3 -p x":    "generate --seed 1,2,3 -p x",
+		"generate -S 1 2":               "generate -S 1,2",
+		"generate -S 1":                 "generate -S 1",
+		"generate -S 1 2 --seed 3 4":    "generate -S 1,2 --seed 3,4",
+		"generate -S 1,2 3":             "generate -S 1,2 3",
+		"generate --seed=1 2":           "generate --seed=1 2",
+		"generate --seed -1 2":          "generate --seed -1 2",
+		"generate --seed":               "generate --seed",
+		"generate -s 1 2":               "generate -s 1 2",
+		"generate -- --seed 1 2":        "generate -- --seed 1 2",
+		"-S 18446744073709551615 0 x 1": "-S 18446744073709551615,0 x 1",
+		"-S 18446744073709551616 0":     "-S 18446744073709551616 0",
+		"":                              "",
+	} {
+		if got := strings.Join(joinSeeds(strings.Fields(args)), " "); got != want {
+			t.Errorf("%q became %q, expected %q", args, got, want)
+		}
+	}
+}
+
+func TestSeedList(t *testing.T) {
+	var l seedList
+	for _, s := range []string{"1", "2,18446744073709551615", "0"} {
+		if err := l.Set(s); err != nil {
+			t.Error(err)
+		}
+	}
+	if want := (seedList{1, 2, 1<<64 - 1, 0}); !slices.Equal(l, want) || l.String() != "1,2,18446744073709551615,0" {
+		t.Errorf("%v, expected %v", l, want)
+	}
+	for _, s := range []string{"", ",", "1,", "-1", "+1", "1.0", "0x1", "1 2", "18446744073709551616"} {
+		if err := new(seedList).Set(s); err == nil {
+			t.Errorf("%q was taken", s)
+		}
+	}
+}
+
+func TestNumbers(t *testing.T) {
+	for s, ok := range map[string]bool{"1": true, "2147483647": true, "0": false, "-1": false, "1.5": false, "2147483648": false, "": false, "NaN": false} {
+		o := count("")
+		if err := o.Set(s); (err == nil) != ok {
+			t.Errorf("count %q: %v", s, err)
+		}
+	}
+	for s, ok := range map[string]bool{"0": true, "3.5": true, "1e3": true, "-0.1": false, "NaN": false, "Inf": false, "1e999": false, "": false, "x": false} {
+		o := scale("")
+		if err := o.Set(s); (err == nil) != ok {
+			t.Errorf("scale %q: %v", s, err)
+		}
+	}
+	for s, ok := range map[string]bool{"1": true, "0.001": true, "0": false, "-0.1": false, "1.001": false, "NaN": false, "": false} {
+		o := strength("")
+		if err := o.Set(s); (err == nil) != ok {
+			t.Errorf("strength %q: %v", s, err)
+		}
+	}
+}

@@ -1,0 +1,115 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"image"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/gomflux/gomflux/picture"
+)
+
+// TestSaveRescue is for folders that go away while a picture is made.
+func TestSaveRescue(t *testing.T) {
+	rescue := t.TempDir()
+	t.Setenv("TMPDIR", rescue)
+	img := image.NewRGBA(image.Rect(0, 0, 3, 2))
+	settings := &picture.Settings{Generator: "test", Prompt: "x", Steps: 1, Height: 2, Width: 3}
+	s := saver{overwrite: true, settings: settings, sidecar: settings}
+	for _, want := range []string{"gomflux-rescued.jpg", "gomflux-rescued_1.jpg"} {
+		_, err := s.save(t.Context(), filepath.Join(t.TempDir(), "gone", "x.jpg"), img)
+		if err == nil || !strings.Contains(err.Error(), "no such file or directory (the picture is in "+filepath.Join(rescue, want)+")") {
+			t.Fatalf("%v, expected it in %s", err, want)
+		}
+		if _, err := picture.ReadFile(filepath.Join(rescue, want)); err != nil {
+			t.Error(err)
+		}
+		if _, err := picture.ReadSettingsFile(filepath.Join(rescue, sidecarName(want))); err != nil {
+			t.Error(err)
+		}
+	}
+	t.Setenv("TMPDIR", filepath.Join(rescue, "gone"))
+	name := filepath.Join(rescue, "gone", "x.jpg")
+	if _, err := s.save(t.Context(), name, img); err == nil || strings.Contains(err.Error(), "the picture is in") {
+		t.Errorf("with nowhere to go: %v", err)
+	}
+}
+
+// TestSaveInterrupted leaves nothing.
+func TestSaveInterrupted(t *testing.T) {
+	dir := t.TempDir()
+	t.Setenv("TMPDIR", dir)
+	ctx, cancel := context.WithCancelCause(t.Context())
+	cancel(errInterrupted)
+	_, err := saver{}.save(ctx, filepath.Join(dir, "x.png"), image.NewRGBA(image.Rect(0, 0, 1, 1)))
+	if !errors.Is(err, errInterrupted) {
+		t.Error(err)
+	}
+	if entries, err := os.ReadDir(dir); err != nil || len(entries) > 0 {
+		t.Errorf("left %v, %v", entries, err)
+	}
+}
+
+// TestSaveAtOnce has several processes write under one name: all are kept.
+func TestSaveAtOnce(t *testing.T) {
+	const n = 20
+	dir := t.TempDir()
+	settings := &picture.Settings{Generator: "test", Prompt: "x", Steps: 1, Height: 1, Width: 1}
+	done := make(chan error)
+	for range n {
+		go func() {
+			_, err := saver{settings: settings}.save(t.Context(), filepath.Join(dir, "x.png"), image.NewRGBA(image.Rect(0, 0, 1, 1)))
+			done <- err
+		}()
+	}
+	for range n {
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	}
+	if entries, err := os.ReadDir(dir); err != nil || len(entries) != n {
+		t.Errorf("%d files, expected %d: %v", len(entries), n, err)
+	}
+}
+
+func TestSidecarName(t *testing.T) {
+	for name, want := range map[string]string{
+		"image.png": "image.metadata.json", "a.b/v1.5.JPG": "a.b/v1.5.metadata.json", "image_1.jpeg": "image_1.metadata.json",
+	} {
+		if got := sidecarName(name); got != want {
+			t.Errorf("sidecar of %s is %s, expected %s", name, got, want)
+		}
+	}
+}
+
+// A fullWriter takes no more than some bytes.
+type fullWriter struct{ left int }
+
+var errFull = errors.New("full")
+
+func (w *fullWriter) Write(p []byte) (int, error) {
+	if len(p) > w.left {
+		return 0, errFull
+	}
+	w.left -= len(p)
+	return len(p), nil
+}
+
+// TestPrinterUnwritten: what cannot be printed is an error when a picture is
+// done, not before.
+func TestPrinterUnwritten(t *testing.T) {
+	var stderr strings.Builder
+	p := &printer{stdout: &fullWriter{100}, stderr: &stderr, json: true}
+	for range 10 {
+		p.start(7, 0, 1)
+	}
+	if err := p.unprinted("x.png"); !errors.Is(err, errFull) || !strings.HasPrefix(err.Error(), "x.png is saved, but ") {
+		t.Error(err)
+	}
+	if stderr.Len() > 0 {
+		t.Errorf("on standard error: %q", stderr.String())
+	}
+}
