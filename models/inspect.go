@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/gomflux/gomflux/nn"
 	"github.com/gomflux/gomflux/weights"
 )
 
@@ -28,17 +29,17 @@ type Info struct {
 }
 
 // Inspect judges a model folder in diffusers' layout by its configs and by the
-// headers of its safetensors files, which have to fit the files' sizes. It
-// reads no tensors, needs no MLX and finds all that is missing at once. Whether
-// the tensors have the right names and shapes is for Load to say.
+// headers of its safetensors files, which have to fit the files' sizes and, of a
+// class that this version runs, to have the tensors that the configs ask for.
+// It reads no tensors, needs no MLX, and finds all that is wrong at once.
 func Inspect(fsys fs.FS) Info {
 	var info Info
-	var problems []string
+	var found problems
 	problem := func(err error) {
 		if errors.Is(err, ErrUnsupported) {
 			info.Unsupported = err
 		} else if err != nil {
-			problems = append(problems, err.Error())
+			found = append(found, err)
 		}
 	}
 	var err error
@@ -48,47 +49,78 @@ func Inspect(fsys fs.FS) Info {
 	problem(err)
 	if err == nil {
 		info.Class = index.class
-		newFamily, err := index.family(fsys)
-		problem(err)
-		missing := index.missing(fsys)
-		problem(index.incomplete(fsys, missing))
-		for _, dir := range index.dirs(fsys, newFamily, missing, problem) {
-			ck, err := weights.OpenCheckpoint(fsys, dir)
-			if err == nil {
-				err = ck.Close()
-			}
-			problem(err)
-		}
+		index.inspect(fsys, problem)
 	}
-	if len(problems) > 0 {
-		info.Incomplete = errors.New(strings.Join(problems, "; "))
+	if len(found) > 0 {
+		info.Incomplete = found
 	}
 	return info
 }
 
-// dirs are the folders with weights that can be looked at, those with nothing
-// missing. What is wrong with the configs of a supported class, for which
-// newFamily is not nil, is a problem.
-func (x index) dirs(fsys fs.FS, newFamily func() family, missing []string, problem func(error)) []string {
-	var dirs []string
+// problems are errors on one line.
+type problems []error
+
+func (p problems) Error() string {
+	texts := make([]string, len(p))
+	for i, err := range p {
+		texts[i] = err.Error()
+	}
+	return strings.Join(texts, "; ")
+}
+
+func (p problems) Unwrap() []error { return p }
+
+// inspect looks at the components.
+func (x index) inspect(fsys fs.FS, problem func(error)) {
+	newFamily, err := x.family(fsys)
+	problem(err)
+	missing := x.missing(fsys)
+	problem(x.incomplete(fsys, missing))
+	dirs := map[string]component{} // with weights; of other classes nothing but that is known
 	for name, class := range x.components {
-		if configOf(class) == modelConfig {
-			dirs = append(dirs, name)
+		if configOf(class) == modelConfig && !slices.ContainsFunc(missing, func(file string) bool { return strings.HasPrefix(file, name+"/") }) {
+			dirs[name] = component{}
 		}
 	}
 	if newFamily != nil && len(missing) == 0 {
 		p := &Pipeline{Autoencoder: &Autoencoder{}, family: newFamily()}
 		components, err := p.declare(&loader{fsys: fsys, points: &p.points})
 		problem(err)
-		for _, c := range components { // all are in an index as diffusers writes it
-			dirs = append(dirs, c.dir)
+		for _, c := range components {
+			dirs[c.dir] = c
 		}
 		problem(checkTokenizer(fsys))
 	}
-	slices.Sort(dirs)
-	return slices.DeleteFunc(slices.Compact(dirs), func(dir string) bool {
-		return slices.ContainsFunc(missing, func(name string) bool { return strings.HasPrefix(name, dir+"/") })
-	})
+	for _, dir := range slices.Sorted(maps.Keys(dirs)) {
+		problem(dirs[dir].inspect(fsys, dir))
+	}
+}
+
+// inspect looks at the component's files in dir and, if it is declared, at
+// their tensors.
+func (c component) inspect(fsys fs.FS, dir string) error {
+	ck, err := weights.OpenCheckpoint(fsys, dir)
+	if err != nil {
+		return err
+	}
+	defer ck.Close()
+	if c.model == nil {
+		return nil
+	}
+	_, m := nn.Match(c.model, ck, nn.LoadOptions{Name: c.name, Prefixes: c.prefixes, Ignore: c.ignore})
+	if m == nil {
+		return nil
+	}
+	var parts []string
+	for _, part := range []struct {
+		what    string
+		misfits []nn.Misfit
+	}{{"missing", m.Missing}, {"unexpected", m.Unexpected}, {"of another shape", m.Misshapen}, {"of another dtype", m.Mistyped}} {
+		if n := len(part.misfits); n > 0 {
+			parts = append(parts, fmt.Sprintf("%d %s (such as %s)", n, part.what, part.misfits[0].Name))
+		}
+	}
+	return fmt.Errorf("the tensors in %s are not those of the %s that its config describes: %s", m.Dir, m.Name, strings.Join(parts, ", "))
 }
 
 // checkTokenizer finds out whether tokenizer.json is whole.
