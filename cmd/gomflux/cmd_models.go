@@ -27,8 +27,8 @@ func newModelsCommand() *cobra.Command {
 name, and what else there is of diffusers' pipelines in the Hugging Face cache.
 Each has a name for --model, its size on disk, a state, and where it is:
 
-  ready           all of its files are there
-  incomplete      files are missing or damaged; which, is on the lines below
+  ready           its files are whole and have the tensors that its configs ask for
+  incomplete      files are missing, damaged or of another model: see the lines below
   not supported   this version cannot run it
   not here        it can be fetched by the command that is given
 
@@ -44,7 +44,8 @@ With --json it is one array of objects:
   class              the pipeline class
   bytes              size on disk
   here               whether there is anything of it on this machine
-  complete           whether all files are there; supported: whether it can be run
+  complete           whether all files are there and whole
+  supported          whether this version can run it
   problems           what is wrong, an array of texts
   unfinished         files whose download has not ended
   get                the command that fetches what is missing
