@@ -2,13 +2,17 @@
 
 import argparse
 import re
+import sys
 from pathlib import Path
-
-import diffusers
-import transformers
 
 
 def main(argv=None):
+    argv = sys.argv[1:] if argv is None else argv
+    if ("--framework", "mflux") in zip(argv, argv[1:]) or "--framework=mflux" in argv:  # where mflux is, diffusers is not
+        return dump_mflux(argv)
+    import diffusers
+    import transformers
+
     for library in (diffusers, transformers):
         library.utils.logging.set_verbosity_error()
         library.utils.logging.disable_progress_bar()
@@ -16,8 +20,20 @@ def main(argv=None):
     args.pop("run")(**args)
 
 
+def dump_mflux(argv):
+    from . import mflux_side
+
+    parser = argparse.ArgumentParser(prog="gomflux-reference")
+    c = parser.add_subparsers(required=True).add_parser("dump", help="record a generation")
+    dump_arguments(c, ("linear", "flow_match_euler_discrete"))
+    c.add_argument("--rng", choices=("mlx", "torch"), default="mlx", help="who draws the initial noise")
+    args = vars(parser.parse_args(argv))
+    del args["framework"]
+    mflux_side.pipeline(**args)
+
+
 def parse(argv=None) -> dict:
-    from . import dump, families, goldens, live, modules, noise, record, runs, schedules, tiny
+    from . import dump, families, goldens, live, modules, noise, schedules, tiny
 
     parser = argparse.ArgumentParser(prog="gomflux-reference", description=__doc__)
     commands = parser.add_subparsers(dest="command", required=True)
@@ -27,15 +43,10 @@ def parse(argv=None) -> dict:
         c.set_defaults(run=run)
         return c
 
-    def recording(c, sample=True):
-        c.add_argument("--taps", nargs="+", default=["*"], metavar="GLOB", help="tensors to keep; !GLOB drops")
-        c.add_argument(
-            "--max-memory", type=size, default=record.MEMORY, dest="memory", metavar="SIZE",
-            help="tensors that are held before they are written, as bytes or like 64MB",
-        )  # fmt: skip
-        if sample:
-            c.add_argument("--sample", type=int, default=0, metavar="N", help="keep N random values of larger tensors")
-            c.add_argument("--compute", choices=("float32", "float64"), default="float32")
+    def recording(c):
+        tap_arguments(c)
+        c.add_argument("--sample", type=int, default=0, metavar="N", help="keep N random values of larger tensors")
+        c.add_argument("--compute", choices=("float32", "float64"), default="float32")
 
     c = command("tiny", make_tiny, "make a small random pipeline")
     c.add_argument("folder", type=Path)
@@ -61,25 +72,8 @@ def parse(argv=None) -> dict:
                 help=f"default {default}",
             )
 
-    c = command("dump", dump.pipeline, "record a generation")
-    c.add_argument("model", help="a folder in the layout of diffusers, or owner/name on the hub")
-    c.add_argument("out", type=Path, nargs="?", help="folder; without it the latest run of the reference in --log-dir")
-    c.add_argument("--log-dir", type=Path, default=runs.default_root(), help="GOMFLUX_LOG_DIR sets another default")
-    c.add_argument("--device", default="cpu", help="cpu, cuda, cuda:1, mps, ...")
-    c.add_argument("--compute", choices=("float32", "bfloat16", "float16"), default="float32")
-    c.add_argument("--threads", type=int, default=1, help="more are faster, and do not always give the same bits")
-    c.add_argument("--prompt", required=True)
-    c.add_argument("--negative-prompt")
-    c.add_argument("--steps", type=int, required=True)
-    c.add_argument("--guidance", type=float, default=0.0)
-    c.add_argument("--seed", type=int, default=0, help="of the initial latents")
-    c.add_argument("--height", type=int, required=True)
-    c.add_argument("--width", type=int, required=True)
-    c.add_argument("--max-sequence-length", type=int, default=512)
-    c.add_argument("--picture", type=Path, help="begin with this picture and --image-strength")
-    c.add_argument("--image-strength", type=float, default=0.4, help="how much of the picture is kept, as in mflux")
-    c.add_argument("--scheduler", choices=(schedules.HEUN, schedules.LINEAR), help="instead of the model's own")
-    recording(c, sample=False)
+    c = command("dump", dump_diffusers, "record a generation")
+    dump_arguments(c, (schedules.HEUN, schedules.LINEAR))
 
     c = command("encode", dump.encode, "record the encoding of a picture")
     c.add_argument("folder", type=Path)
@@ -123,6 +117,46 @@ def parse(argv=None) -> dict:
     args = vars(parser.parse_args(argv))
     del args["command"]
     return args
+
+
+def dump_arguments(c, schedulers):
+    from . import runs
+
+    c.add_argument("model", help="a folder in the layout of diffusers, or owner/name on the hub")
+    c.add_argument("out", type=Path, nargs="?", help="folder; without it the latest run of the reference in --log-dir")
+    c.add_argument("--log-dir", type=Path, default=runs.default_root(), help="GOMFLUX_LOG_DIR sets another default")
+    c.add_argument("--device", default="cpu", help="cpu, cuda, cuda:1, mps, ...")
+    c.add_argument("--compute", choices=("float32", "bfloat16", "float16"), default="float32")
+    c.add_argument("--threads", type=int, default=1, help="more are faster, and do not always give the same bits")
+    c.add_argument("--prompt", required=True)
+    c.add_argument("--negative-prompt")
+    c.add_argument("--steps", type=int, required=True)
+    c.add_argument("--guidance", type=float, default=0.0)
+    c.add_argument("--seed", type=int, default=0, help="of the initial latents")
+    c.add_argument("--height", type=int, required=True)
+    c.add_argument("--width", type=int, required=True)
+    c.add_argument("--max-sequence-length", type=int, default=512)
+    c.add_argument("--picture", type=Path, help="begin with this picture and --image-strength")
+    c.add_argument("--image-strength", type=float, default=0.4, help="how much of the picture is kept, as in mflux")
+    c.add_argument("--scheduler", choices=schedulers, help="instead of the model's own")
+    c.add_argument("--framework", choices=("diffusers", "mflux"), default="diffusers", help="who is to be recorded")
+    tap_arguments(c)
+
+
+def tap_arguments(c):
+    from . import record
+
+    c.add_argument("--taps", nargs="+", default=["*"], metavar="GLOB", help="tensors to keep; !GLOB drops")
+    c.add_argument(
+        "--max-memory", type=size, default=record.MEMORY, dest="memory", metavar="SIZE",
+        help="tensors that are held before they are written, as bytes or like 64MB",
+    )  # fmt: skip
+
+
+def dump_diffusers(framework, **args):
+    from . import dump
+
+    dump.pipeline(**args)
 
 
 def size(text: str) -> int:
