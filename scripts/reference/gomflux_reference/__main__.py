@@ -33,7 +33,7 @@ def dump_mflux(argv):
 
 
 def parse(argv=None) -> dict:
-    from . import dump, families, goldens, live, modules, noise, schedules, tiny
+    from . import debug, dump, families, goldens, live, modules, noise, schedules, tiny
 
     parser = argparse.ArgumentParser(prog="gomflux-reference", description=__doc__)
     commands = parser.add_subparsers(dest="command", required=True)
@@ -89,6 +89,10 @@ def parse(argv=None) -> dict:
     c.add_argument("--height", type=int, default=64)
     c.add_argument("--width", type=int, default=64)
     recording(c)
+
+    c = command("convert", debug.convert, "turn a .pt file into .safetensors")
+    c.add_argument("source", type=Path, help="written by torch.save: a tensor, or lists and dicts of tensors")
+    c.add_argument("out", type=Path, nargs="?", help="default: beside it, with the other name's end")
 
     c = command("modules", modules.show, "list the modules of a pipeline and which of them a run calls")
     c.add_argument("folder", type=Path)

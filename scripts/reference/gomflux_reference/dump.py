@@ -87,7 +87,7 @@ def pipeline(
     if scheduler:
         pipe.scheduler = schedules.scheduler_of(scheduler, pipe.scheduler.config)
     run = None if out else runs.Run(log_dir)
-    record = Recorder(out or run.folder, taps, memory=memory, inside="tensors" if run else "")
+    record = Recorder(out, taps, memory=memory, run=run)
     first = 0
     if picture:
         pipe = family.image_pipeline(**pipe.components)
@@ -139,6 +139,7 @@ def pipeline(
         ),
     )  # fmt: skip
     if run:
+        run.end()
         print(run.folder)
 
 

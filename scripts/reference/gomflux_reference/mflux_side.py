@@ -62,7 +62,7 @@ def pipeline(
     mx.set_default_device(mx.cpu if device == "cpu" else mx.gpu)
     pipe = load(folder, guidance, compute, max_sequence_length)
     run = None if out else runs.Run(log_dir)
-    record = Recorder(out or run.folder, taps, memory=memory, inside="tensors" if run else "")
+    record = Recorder(out, taps, memory=memory, run=run)
     watch = Watch(record)
     tokens = {}
     with ExitStack() as patches:
@@ -93,6 +93,7 @@ def pipeline(
         }
     )  # fmt: skip
     if run:
+        run.end()
         print(run.folder)
 
 

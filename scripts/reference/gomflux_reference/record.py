@@ -71,15 +71,16 @@ class Taps:
 
 
 class Recorder:
-    """Keeps the tensors that taps name, and whatever is put, in files of a folder.
+    """Keeps the tensors that taps name, and whatever is put, in files of a folder, or of a run's.
 
     Tensors go to disk as they come: memory is the number of bytes that are held before a file is written. With
     sample > 0, tensors with more values than that keep only that many, at random places that depend on the shape
     alone: NAME:positions (indices into the flattened tensor) and NAME:samples.
     """
 
-    def __init__(self, out: Path, taps, sample: int = 0, memory: int = MEMORY, inside: str = ""):
-        self.out, self.inside = out, inside  # inside: the part of out that the files go to
+    def __init__(self, out: Path | None, taps, sample: int = 0, memory: int = MEMORY, run=None):
+        out, inside = (run.folder, "tensors") if run else (out, "")
+        self.out, self.inside, self.run = out, inside, run
         self.taps, self.sample, self.memory = Taps(taps), sample, memory
         self.aliases, self.shapes, self.files = {}, {}, []
         self.step = 0
@@ -170,6 +171,8 @@ class Recorder:
 
     def _write(self, name: str):
         file = self.out / self.inside / name
+        if self.run:
+            self.run.reserve(self._size)
         save_file(self._held, file)
         file.chmod(0o644)
         self.files.append(f"{self.inside}/{name}" if self.inside else name)

@@ -61,16 +61,11 @@ def size_of(folder: Path) -> int:
     return sum(f.stat().st_size for f in folder.rglob("*") if f.is_file())
 
 
-def check_size(root: Path):
-    """Warns about a large tree, and refuses one that is too large. GOMFLUX_LOG_WARN and _LIMIT set other bytes."""
-    size = size_of(root)
-    limit = int(os.environ.get("GOMFLUX_LOG_LIMIT", REFUSE))
-    if size > limit:
-        oldest = sorted(p.name for p in (root / "runs" / "archive").glob("*"))[:3]
-        hint = f"; the oldest archived runs are {', '.join(oldest)}" if oldest else ""
-        raise SystemExit(f"{root} holds {size / 1e9:.1f} GB, more than {limit / 1e9:.1f} GB: remove runs{hint}")
-    if size > int(os.environ.get("GOMFLUX_LOG_WARN", WARN)):
-        print(f"warning: {root} holds {size / 1e9:.1f} GB", file=sys.stderr)
+def limit_of(name: str, default: int) -> int:
+    text = os.environ.get(name, "")
+    if text and not text.isdecimal():
+        raise SystemExit(f"{name}={text}: expected a number of bytes")
+    return int(text or default)
 
 
 class Run:
@@ -80,14 +75,14 @@ class Run:
         root = root or default_root()
         self.root, self.side = root, side
         latest, archive = root / "runs" / "latest", root / "runs" / "archive"
-        check_size(root)
+        self.size, self._warned = size_of(root), False
+        self.reserve(0)
         latest.mkdir(parents=True, exist_ok=True)
         self.began = datetime.datetime.now(datetime.timezone.utc)
-        self._lock = open(latest / f".{side}.lock", "w")
-        try:
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
+        self._lock = lock(latest / f".{side}.lock")
+        if not self._lock:
             self.folder = fresh(archive / f"{stamp(self.began)}-{side}")
+            self._lock = lock(latest / f".{self.folder.name}.lock")
             print(f"another {side} run is going on: this one is in {self.folder}", file=sys.stderr)
         else:
             self.folder = latest / side
@@ -97,9 +92,25 @@ class Run:
         for name in FOLDERS:
             (self.folder / name).mkdir(parents=True)
 
+    def reserve(self, more: int):
+        """Counts bytes that are about to be written. Warns about a large tree, and refuses one that is too large."""
+        self.size += more
+        limit = limit_of("GOMFLUX_LOG_LIMIT", REFUSE)
+        if self.size > limit:
+            oldest = sorted(p.name for p in (self.root / "runs" / "archive").glob("*"))[:3]
+            hint = f"; the oldest archived runs are {', '.join(oldest)}" if oldest else ""
+            raise SystemExit(
+                f"{self.root} holds {self.size / 1e9:.2f} GB, the limit is {limit / 1e9:.2f} GB: remove runs{hint} "
+                "(GOMFLUX_LOG_LIMIT sets another limit, in bytes)"
+            )
+        if self.size > limit_of("GOMFLUX_LOG_WARN", WARN) and not self._warned:
+            self._warned = True
+            print(f"warning: {self.root} holds {self.size / 1e9:.2f} GB of runs", file=sys.stderr)
+
     def settings(self) -> dict:
         """What every run says about itself."""
         return {
+            "side": self.side,
             BEGAN: stamp(self.began),
             "command_line": shlex.join(sys.argv),
             "python": platform.python_version(),
@@ -111,6 +122,23 @@ class Run:
         """Writes settings.json of a run whose tensors are files of their own."""
         text = json.dumps(settings | self.settings(), indent=1, ensure_ascii=False) + "\n"
         (self.folder / "settings.json").write_text(text, encoding="utf-8")
+
+
+    def end(self):
+        self._lock.close()
+        if self.folder.parent.name == "archive":
+            (self.root / "runs" / "latest" / f".{self.folder.name}.lock").unlink(missing_ok=True)
+
+
+def lock(file: Path):
+    """The file, locked as long as it is open; None if another process has it."""
+    opened = open(file, "w")
+    try:
+        fcntl.flock(opened, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        opened.close()
+        return None
+    return opened
 
 
 def began(folder: Path) -> str:

@@ -1,0 +1,254 @@
+"""For those who edit their reference script: save tensors, load those of the other side, log checkpoints.
+
+    from gomflux_reference.debug import debug_checkpoint, debug_load, debug_save
+
+    debug_save(latents, "latents.start")
+    latents = debug_load("latents.start", like=latents)
+    debug_checkpoint("after_latents", latents=latents, step=3)
+
+Everything is in the run's folder (see runs.py), which the first call begins, in the files that gomflux reads and
+writes: `gomflux tensors list` shows them, `--debug-load NAME=...` takes them.
+"""
+
+import atexit
+import datetime
+import difflib
+import json
+import math
+import string
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from safetensors import safe_open
+from safetensors.torch import save_file
+
+from . import runs
+from .record import leaves
+
+RECORD = "gomflux"  # where the metadata of a tensor's file has what is known of it
+PREVIEWED = 10  # values
+AROUND = 5  # lines before and after a checkpoint
+
+_run, _hits = None, {}
+
+
+def the_run() -> runs.Run:
+    """This process's run."""
+    global _run
+    if _run is None:
+        _run = runs.Run()
+        _run.describe({"command": "script", "versions": runs.versions()})
+        atexit.register(_run.end)
+    return _run
+
+
+def debug_save(tensor, name: str, exit_after: bool = False) -> Path:
+    """Saves a tensor (of PyTorch, NumPy or MLX). One that has a name for the second time is name#1, and so on."""
+    run = the_run()
+    _hits[name] = hit = _hits.get(name, 0) + 1
+    full = name if hit == 1 else further(name, hit - 1)
+    t = plain(tensor)
+    known = {"name": full, "hit_count": hit, "timestamp": now(), "location": location(), "point": point_of(full)}
+    known |= summary(t)
+    file = run.folder / "tensors" / (file_name(full) + ".safetensors")
+    run.reserve(t.nbytes)
+    save_file({full: t}, file, metadata={RECORD: json.dumps(known)})
+    if exit_after:
+        print(f"ended after {full} was saved to {file}", file=sys.stderr)
+        sys.exit(0)
+    return file
+
+
+def debug_load(name: str, like: torch.Tensor | None = None, cast: bool = False, root: Path | None = None) -> torch.Tensor:
+    """The tensor that either side's latest run has saved under a name, the newest if both have.
+
+    With like, a tensor that it is to replace, its shape must be that one's, and so must its dtype unless a cast is
+    asked for; it is on the same device then.
+    """
+    found = saved(root or (_run.root if _run else runs.default_root()))
+    if name not in found:
+        near = difflib.get_close_matches(name, found, 5, 0.3) or sorted(found)[:5]
+        raise FileNotFoundError(f"no tensor {name} is saved; there is {', '.join(near) or 'none'}")
+    t = found[name].read()
+    if like is None:
+        return t
+    if t.shape != like.shape:
+        raise ValueError(f"{found[name].file}: {name} is {list(t.shape)}, expected {list(like.shape)}")
+    if t.dtype != like.dtype and not cast:
+        raise ValueError(f"{found[name].file}: {name} is {t.dtype}, expected {like.dtype} (cast=True converts it)")
+    return t.to(like.device, like.dtype)
+
+
+def debug_checkpoint(name: str, skip: bool = False, metadata: dict | None = None, **variables) -> Path:
+    """Writes what variables hold here to checkpoints/checkpoint_NAME_hit001.json, the number being that of the call.
+
+    skip is for scripts that were written for mflux's debugger: here nothing ever stops.
+    """
+    run, key = the_run(), f"checkpoint {name}"
+    _hits[key] = _hits.get(key, 0) + 1
+    at = location()
+    text = {"checkpoint_name": name, "hit_count": _hits[key], "timestamp": now()}
+    text["location"] = at | {"file": Path(at["file"]).name}
+    if context := code_context(at):
+        text["code_context"] = context
+    if metadata:
+        text["metadata"] = metadata
+    text["variables"] = {k: variable(v) for k, v in variables.items()}
+    file = run.folder / "checkpoints" / f"checkpoint_{file_name(name)}_hit{_hits[key]:03d}.json"
+    data = json.dumps(text, indent=1, ensure_ascii=False, default=str) + "\n"
+    run.reserve(len(data))
+    file.write_text(data, encoding="utf-8")
+    return file
+
+
+def convert(source: Path, out: Path | None = None):
+    """Turns a file of torch.save into safetensors, without running what it may have in it (weights_only)."""
+    loaded = torch.load(source, map_location="cpu", weights_only=True)
+    tensors = {key or source.stem: t.detach().clone().contiguous() for key, t in leaves(loaded)}
+    if not tensors:
+        raise SystemExit(f"{source}: no tensors in it")
+    out = out or source.with_suffix(".safetensors")
+    save_file(tensors, out)
+    print(f"{out}: {len(tensors)} tensors")
+
+
+@dataclass
+class Saved:
+    file: Path
+    key: str
+
+    def read(self) -> torch.Tensor:
+        if self.file.suffix == ".safetensors":
+            with safe_open(self.file, "pt") as f:
+                return f.get_tensor(self.key)
+        loaded = np.load(self.file, allow_pickle=False)
+        return torch.from_numpy(loaded if self.file.suffix == ".npy" else loaded[self.key])
+
+
+def saved(root: Path) -> dict[str, Saved]:
+    """The tensors of both sides' latest runs, by name; the newest of each."""
+    found, times = {}, {}
+
+    def add(name, file, key):
+        if (time := file.stat().st_mtime_ns) >= times.get(name, 0):
+            found[name], times[name] = Saved(file, key), time
+
+    for side in ("gomflux", runs.SIDE):
+        folder = root / "runs" / "latest" / side
+        own = {}
+        for file in (*folder.glob("*"), *(folder / "tensors").glob("*")):
+            if not file.name.startswith("."):
+                own |= {key: file for key in keys(file)}
+        for key, file in own.items():
+            add(key, file, key)
+        try:  # dumps store equal tensors once
+            aliases = json.loads((folder / "settings.json").read_text(encoding="utf-8")).get("aliases", {})
+        except OSError:
+            aliases = {}
+        for name, key in aliases.items():
+            if key in own:
+                add(name, own[key], key)
+    return found
+
+
+def keys(file: Path) -> list[str]:
+    if file.suffix == ".safetensors":
+        with safe_open(file, "pt") as f:
+            return list(f.keys())
+    if file.suffix == ".npz":
+        return np.load(file, allow_pickle=False).files
+    return [file.stem] if file.suffix == ".npy" else []
+
+
+def plain(x) -> torch.Tensor:
+    """A copy on the CPU."""
+    if isinstance(x, torch.Tensor):
+        x = torch.view_as_real(x) if x.is_complex() else x
+        return x.detach().contiguous().to("cpu", copy=True)
+    if type(x).__module__.startswith("mlx"):
+        from .mflux_side import tensor
+
+        return tensor(x)
+    return torch.from_numpy(np.array(x, order="C"))
+
+
+def is_tensor(x) -> bool:
+    return isinstance(x, (torch.Tensor, np.ndarray)) or type(x).__module__.startswith("mlx")
+
+
+def summary(t: torch.Tensor) -> dict:
+    """Shape, dtype, the first values, and statistics of the finite ones."""
+    v = t.double().flatten()
+    nan, inf = int(v.isnan().sum()), int(v.isinf().sum())
+    finite = v[v.isfinite()] if nan or inf else v
+    stats = dict.fromkeys(("min", "max", "mean", "std"), math.nan)
+    if finite.numel():
+        stats = {"min": finite.min(), "max": finite.max(), "mean": finite.mean(), "std": finite.std(correction=0)}
+    return {
+        "shape": list(t.shape),
+        "dtype": str(t.dtype).removeprefix("torch."),
+        "preview": [number(x) for x in v[:PREVIEWED]],
+        "stats": {k: number(x) for k, x in stats.items()} | {"nan": nan, "inf": inf},
+    }
+
+
+def number(x):
+    """For JSON, which has no words of its own for what is not finite."""
+    x = float(x)
+    if math.isnan(x):
+        return "NaN"
+    return x if math.isfinite(x) else "Infinity" if x > 0 else "-Infinity"
+
+
+def variable(x):
+    if not is_tensor(x):
+        return {"type": type(x).__name__, "value": x}
+    kind = "mlx.core.array" if type(x).__module__.startswith("mlx") else f"{type(x).__module__}.{type(x).__name__}"
+    known = summary(plain(x)) | {"dtype": str(x.dtype)}
+    return {"type": kind, **known}
+
+
+def further(name: str, call: int) -> str:
+    """NAME#CALL, before the point if there is one."""
+    base, colon, point = name.partition(":")
+    base, _, before = base.partition("#")
+    return f"{base}#{int(before or 0) + call}{colon}{point}"
+
+
+def point_of(name: str) -> str:
+    point = name.partition(":")[2]
+    return "input" if point.startswith("in.") else "output" if not point or point.startswith("out.") else "inner value"
+
+
+def file_name(name: str) -> str:
+    """What is unusual in a file's name is written as %3A for its bytes."""
+    usual = string.ascii_letters + string.digits + "_-@#="
+    text = name.encode()
+    return "".join(
+        chr(b) if chr(b) in usual or chr(b) == "." and i > 0 else f"%{b:02X}" for i, b in enumerate(text)
+    )
+
+
+def now() -> str:
+    return datetime.datetime.now().isoformat(timespec="microseconds")
+
+
+def location() -> dict:
+    """The place outside of this file that called."""
+    frame = sys._getframe()
+    while frame.f_code.co_filename == __file__ and frame.f_back:
+        frame = frame.f_back
+    code = frame.f_code
+    return {"file": code.co_filename, "line": frame.f_lineno, "function": code.co_name}
+
+
+def code_context(at: dict) -> dict | None:
+    try:
+        lines = Path(at["file"]).read_text(encoding="utf-8").split("\n")
+    except (OSError, ValueError):
+        return None
+    start, end = max(1, at["line"] - AROUND), min(len(lines), at["line"] + AROUND)
+    return {"start_line": start, "end_line": end, "lines": {str(n): lines[n - 1] for n in range(start, end + 1)}}
