@@ -29,6 +29,8 @@ fail() {
 }
 trap 'code=$?; [ $code = 0 ] || printf "newcomer: failed in: %s\n" "${part:-the end}" >&2' EXIT
 
+quoted() { printf ' %q' "$@"; }
+
 gomflux() { "$root/bin/gomflux" "$@"; }
 
 # generate makes small pictures with the built-in model, and checks that the
@@ -37,7 +39,7 @@ generations=0
 generate() {
   local want=$1 names
   shift
-  printf '$ gomflux generate --model shapes %s\n' "${*@Q}"
+  printf '$ gomflux generate --model shapes%s\n' "$(quoted "$@")"
   names=$(gomflux generate --model shapes "$@")
   printf '%s\n' "$names"
   [ "$(wc -l <<<"$names")" = "$want" ] || fail "expected $want names"
@@ -63,16 +65,16 @@ refused() {
   shift 2
   before=$(ls -la)
   said=$(gomflux "$@" 2>&1 >stdout) || code=$?
-  [ ! -s stdout ] || fail "${*@Q}: on standard output: $(cat stdout)"
+  [ ! -s stdout ] || fail "gomflux$(quoted "$@"): on standard output: $(cat stdout)"
   rm stdout
   printf '%3d  %s\n' "$code" "$said"
-  [ "$code" = "$want" ] || fail "${*@Q}: exit code $code, expected $want"
-  [ "$(wc -l <<<"$said")" = 1 ] || fail "${*@Q}: more than one line"
+  [ "$code" = "$want" ] || fail "gomflux$(quoted "$@"): exit code $code, expected $want"
+  [ "$(wc -l <<<"$said")" = 1 ] || fail "gomflux$(quoted "$@"): more than one line"
   case $said in
   "gomflux: "*"$text"*) ;;
-  *) fail "${*@Q}: expected a line with: $text" ;;
+  *) fail "gomflux$(quoted "$@"): expected a line with: $text" ;;
   esac
-  [ "$before" = "$(ls -la)" ] || fail "${*@Q}: the folder has changed"
+  [ "$before" = "$(ls -la)" ] || fail "gomflux$(quoted "$@"): the folder has changed"
   refusals=$((refusals + 1))
 }
 

@@ -141,6 +141,36 @@ func TestInterruptTwice(t *testing.T) {
 	}
 }
 
+// TestInterruptJSON: the last line of --json says so.
+func TestInterruptJSON(t *testing.T) {
+	cmd, dir := generate(t, "-H", "24", "-W", "40", "-s", "1000000", "--json")
+	stdout, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	last := ""
+	for lines := bufio.NewScanner(stdout); lines.Scan(); last = lines.Text() {
+		if strings.Contains(lines.Text(), `"step":3,`) {
+			if err := cmd.Process.Signal(syscall.SIGTERM); err != nil {
+				t.Error(err)
+			}
+		}
+	}
+	cmd.Wait()
+	if code := cmd.ProcessState.ExitCode(); code != exitInterrupted {
+		t.Errorf("exit code %d, expected %d", code, exitInterrupted)
+	}
+	if want := `{"message_type":"error","message":"interrupted","exit_code":130}`; last != want {
+		t.Errorf("last line %s, expected %s", last, want)
+	}
+	if n := checkWhole(t, dir); n > 0 {
+		t.Errorf("%d files are there", n)
+	}
+}
+
 // TestInterruptReading is while the prompt is still being typed.
 func TestInterruptReading(t *testing.T) {
 	cmd, dir := generate(t, "-p", "-")

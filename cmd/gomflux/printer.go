@@ -207,6 +207,9 @@ func (p *printer) unprinted(file string) error {
 // failed says with --json how a run ended; the line on standard error comes
 // from main.
 func (p *printer) failed(err error) {
+	if errors.Is(err, errInterrupted) {
+		err = errInterrupted // without where that was
+	}
 	if p.json && err != nil {
 		p.line(jsonMessage{"error", err.Error(), exitCode(err)})
 	}

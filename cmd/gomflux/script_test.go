@@ -23,6 +23,7 @@ import (
 	"testing"
 
 	"github.com/rogpeppe/go-internal/testscript"
+	"github.com/spf13/pflag"
 
 	"github.com/gomflux/gomflux/picture"
 )
@@ -63,6 +64,42 @@ func TestScripts(t *testing.T) {
 			"only":    cmdOnly,
 		},
 	})
+}
+
+// TestFlagsInScripts: no flag of generate is left out of the scripts.
+func TestFlagsInScripts(t *testing.T) {
+	names, err := filepath.Glob("testdata/script/*.txt")
+	if err != nil {
+		t.Fatal(err)
+	}
+	used := map[string]bool{}
+	for _, name := range names {
+		script, err := os.ReadFile(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for line := range strings.Lines(string(script)) {
+			if _, args, ok := strings.Cut(line, "gomflux generate "); ok {
+				for _, word := range strings.Fields(args) {
+					flag, _, _ := strings.Cut(word, "=")
+					used[flag] = true
+				}
+			}
+		}
+	}
+	newGenerateCommand().Flags().VisitAll(func(f *pflag.Flag) {
+		if !used["--"+f.Name] {
+			t.Errorf("--%s is in no script", f.Name)
+		}
+		if f.Shorthand != "" && !used["-"+f.Shorthand] {
+			t.Errorf("-%s is in no script", f.Shorthand)
+		}
+	})
+	for name := range mfluxNames {
+		if !used["--"+name] {
+			t.Errorf("--%s is in no script", name)
+		}
+	}
 }
 
 // cmdExits runs a command that must end with a code: exits CODE COMMAND ARGS...
