@@ -1,0 +1,196 @@
+package models
+
+import (
+	"context"
+	"fmt"
+	"iter"
+	"math"
+	"slices"
+	"strings"
+
+	"github.com/gomflux/gomflux/tensors"
+)
+
+// A Comparison is how the tensors of one model differ from those of another.
+type Comparison struct {
+	Components []*ComponentComparison
+}
+
+// ComponentComparison compares one component.
+type ComponentComparison struct {
+	Name string
+	// Only says that one of the models has the component alone, "a" or "b"; ""
+	// if both have it.
+	Only string
+	// Tensors are those that both have, OnlyA and OnlyB the names of others.
+	Tensors      []*TensorDifference
+	OnlyA, OnlyB []string
+}
+
+// A TensorDifference is how a tensor of a model a differs from the one of the
+// same name in b.
+type TensorDifference struct {
+	Name string
+	A, B *TensorWeights
+	// Mismatch says why the elements are not compared: their shapes differ, or a
+	// dtype cannot be read as numbers. "" if they are.
+	Mismatch string
+	// Differing counts the elements that are not equal. A NaN is equal to a NaN.
+	Differing int
+	// Relative is ‖a-b‖/‖b‖, MaxAbs the largest |a-b|, Cosine that of the angle
+	// between the two. They are NaN where something is not finite in one of them
+	// only; Relative is infinite where b is zero and a is not.
+	Relative, MaxAbs, Cosine tensors.Float
+}
+
+// Within says whether the tensors agree: exactly for a tolerance of 0, else
+// with a Relative error of at most that.
+func (d *TensorDifference) Within(tolerance float64) bool {
+	return d.Mismatch == "" && (d.Differing == 0 || tolerance > 0 && float64(d.Relative) <= tolerance)
+}
+
+// Compare compares the tensors of two models by their names. Their elements are
+// read a part at a time and compared as float64, which holds every dtype below
+// it exactly.
+func Compare(ctx context.Context, a, b *Weights, progress func(Progress)) (*Comparison, error) {
+	names := map[string][2]*ComponentWeights{}
+	var order []string
+	for side, w := range []*Weights{a, b} {
+		for _, c := range w.Components {
+			if c.Err != nil {
+				return nil, c.Err
+			}
+			pair, ok := names[c.Name]
+			if !ok {
+				order = append(order, c.Name)
+			}
+			pair[side] = c
+			names[c.Name] = pair
+		}
+	}
+	if len(a.Components) == 1 && len(b.Components) == 1 && len(order) == 2 { // folders or files of their own, whatever their names
+		names = map[string][2]*ComponentWeights{order[0]: {a.Components[0], b.Components[0]}}
+		order = order[:1]
+	}
+	slices.Sort(order)
+	out := &Comparison{}
+	for _, name := range order {
+		pair := names[name]
+		c := &ComponentComparison{Name: name}
+		out.Components = append(out.Components, c)
+		switch {
+		case pair[0] == nil:
+			c.Only = "b"
+		case pair[1] == nil:
+			c.Only = "a"
+		default:
+			if err := c.compare(ctx, pair[0], pair[1], progress); err != nil {
+				return nil, err
+			}
+		}
+	}
+	return out, nil
+}
+
+func (c *ComponentComparison) compare(ctx context.Context, a, b *ComponentWeights, progress func(Progress)) error {
+	prefixes := slices.Concat(a.prefixes, b.prefixes)
+	inB := map[string]*TensorWeights{}
+	for _, t := range b.Tensors {
+		inB[bare(t.Name, prefixes)] = t
+	}
+	var shared []*TensorWeights
+	differences := map[*TensorWeights]*TensorDifference{}
+	for _, t := range a.Tensors {
+		name := bare(t.Name, prefixes)
+		other := inB[name]
+		if other == nil {
+			c.OnlyA = append(c.OnlyA, t.Name)
+			continue
+		}
+		delete(inB, name)
+		d := &TensorDifference{Name: t.Name, A: t, B: other}
+		d.MaxAbs, d.Relative, d.Cosine = tensors.Float(math.NaN()), tensors.Float(math.NaN()), tensors.Float(math.NaN())
+		c.Tensors = append(c.Tensors, d)
+		switch {
+		case !slices.Equal(t.Shape, other.Shape):
+			d.Mismatch = fmt.Sprintf("shape %v against %v", t.Shape, other.Shape)
+		case tensors.Dtype(t.Dtype).Size() == 0 || tensors.Dtype(other.Dtype).Size() == 0:
+			d.Mismatch = fmt.Sprintf("dtype %s against %s, of which one cannot be read as numbers", t.Dtype, other.Dtype)
+		default:
+			shared = append(shared, t)
+			differences[t] = d
+		}
+	}
+	for _, t := range b.Tensors {
+		if inB[bare(t.Name, prefixes)] != nil {
+			c.OnlyB = append(c.OnlyB, t.Name)
+		}
+	}
+	readA, err := openReader(a.ck)
+	if err != nil {
+		return err
+	}
+	defer readA.close()
+	readB, err := openReader(b.ck)
+	if err != nil {
+		return err
+	}
+	defer readB.close()
+	return each(ctx, c.Name, shared, progress, func(t *TensorWeights, done func(int64)) error {
+		return differences[t].compare(ctx, readA, readB, done)
+	})
+}
+
+// bare is a tensor's name without what a checkpoint may put before all names.
+func bare(name string, prefixes []string) string {
+	for _, prefix := range prefixes {
+		if rest, ok := strings.CutPrefix(name, prefix); ok {
+			return rest
+		}
+	}
+	return name
+}
+
+// compare reads both tensors side by side.
+func (d *TensorDifference) compare(ctx context.Context, readA, readB *reader, done func(int64)) error {
+	var diff, a2, b2, dot, largest float64
+	next, stop := iter.Pull2(readB.parts(ctx, d.B.Tensor))
+	defer stop()
+	for part, err := range readA.parts(ctx, d.A.Tensor) {
+		if err != nil {
+			return err
+		}
+		other, err, _ := next() // parts have as many elements whatever their dtype
+		if err != nil {
+			return err
+		}
+		b := other.Float64s()
+		for i, x := range part.Float64s() {
+			y := b[i]
+			if x != y && !(math.IsNaN(x) && math.IsNaN(y)) {
+				d.Differing++
+			}
+			if x == y || math.IsNaN(x) && math.IsNaN(y) {
+				if !math.IsNaN(x) && !math.IsInf(x, 0) {
+					a2, b2, dot = a2+x*x, b2+y*y, dot+x*y
+				}
+				continue
+			}
+			e := x - y
+			diff, a2, b2, dot = diff+e*e, a2+x*x, b2+y*y, dot+x*y
+			if e = math.Abs(e); e > largest || math.IsNaN(e) {
+				largest = e
+			}
+		}
+		done(int64(len(part.Data)))
+	}
+	d.MaxAbs, d.Relative, d.Cosine = tensors.Float(largest), tensors.Float(math.Sqrt(diff/b2)), tensors.Float(dot/math.Sqrt(a2*b2))
+	if diff == 0 { // also where both are zero
+		d.Relative, d.Cosine = 0, 1
+	}
+	if !(math.Abs(diff) <= math.MaxFloat64) {
+		nan := tensors.Float(math.NaN())
+		d.MaxAbs, d.Relative, d.Cosine = nan, nan, nan
+	}
+	return nil
+}

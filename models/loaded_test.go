@@ -1,0 +1,134 @@
+package models
+
+import (
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/gomflux/gomflux/internal/mlxtest"
+	"github.com/gomflux/gomflux/mlx"
+	"github.com/gomflux/gomflux/nn"
+	"github.com/gomflux/gomflux/weights"
+)
+
+func TestInspectLoaded(t *testing.T) {
+	folder, err := weights.OpenFolder("testdata/zimage-ordinary/model")
+	if err != nil {
+		t.Fatal(err)
+	}
+	byField := map[string]*LoadedParameter{}
+	mlxtest.Do(t, func() {
+		l, err := InspectLoaded(folder, "", LoadOptions{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if l.NotRun != nil || l.Class != "ZImagePipeline" {
+			t.Errorf("class %s, not run: %v", l.Class, l.NotRun)
+		}
+		counts := map[string]int{}
+		for _, c := range l.Components {
+			for _, p := range c.Parameters {
+				counts[c.Name]++
+				byField[c.Name+" "+p.Field] = p
+				if p.SHA256 != p.Again || len(p.SHA256) != 64 || !p.Used || p.Dtype != mlx.BFloat16 {
+					t.Errorf("%s %s: %+v", c.Name, p.Name, p)
+				}
+			}
+		}
+		if counts["text_encoder"] != 23 || counts["transformer"] != 73 || counts["vae"] != 152 {
+			t.Errorf("parameters %v", counts)
+		}
+		conv := byField["vae Decoder.ConvIn.Weight"]
+		if conv == nil || conv.Name != "decoder.conv_in.weight" || conv.Transform != "oihw" || !slices.Equal(conv.Shape, []int{12, 3, 3, 4}) || len(conv.First) != 4 {
+			t.Errorf("conv_in: %+v", conv)
+		}
+		q := byField["text_encoder Layers[1].SelfAttn.QProj.Weight"]
+		if q == nil || q.Tensor.Name != "model.layers.1.self_attn.q_proj.weight" || q.Transform != "" {
+			t.Errorf("q_proj: %+v", q)
+		}
+
+		one, err := InspectLoaded(folder, "vae", LoadOptions{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if one.NotRun == nil || len(one.Components) != 1 || one.Components[0].Parameters[0].SHA256 != one.Components[0].Parameters[0].Again {
+			t.Errorf("the vae alone: not run: %v, %d components", one.NotRun, len(one.Components))
+		}
+		if _, err := InspectLoaded(folder, "unet", LoadOptions{}); err == nil || !strings.Contains(err.Error(), "text_encoder, transformer, vae") {
+			t.Errorf("unet: %v", err)
+		}
+	})
+}
+
+// TestInspectLoadedUnused makes a picture without one to start from, for which
+// the encoder is not needed.
+func TestInspectLoadedUnused(t *testing.T) {
+	folder, err := weights.OpenFolder("testdata/zimage-ordinary/model")
+	if err != nil {
+		t.Fatal(err)
+	}
+	mlxtest.Do(t, func() {
+		p, err := Load(folder, LoadOptions{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer p.Close()
+		used := map[*mlx.Array]bool{}
+		stop := nn.Watch(func(a *mlx.Array) { used[a] = true })
+		defer stop()
+		if _, err := p.Generate(Request{Prompt: "x", Height: 8, Width: 8, Steps: 1, MaxSequenceLength: 100}); err != nil {
+			t.Fatal(err)
+		}
+		for _, parameter := range nn.Parameters(p.vae) {
+			encoder := strings.HasPrefix(parameter.Name, "encoder.") || strings.HasPrefix(parameter.Name, "quant_conv.")
+			if used[parameter.Array] == encoder {
+				t.Errorf("%s: used is %v", parameter.Name, used[parameter.Array])
+			}
+		}
+	})
+}
+
+// TestHash tells arrays apart, and finds what is changed beyond the first part.
+func TestHash(t *testing.T) {
+	values := mlxtest.Random(1, partLen+10)
+	mlxtest.Do(t, func() {
+		x := mlx.FromFloat32(values)
+		same := mlx.FromFloat32(values)
+		shaped := mlx.FromFloat32(values, 2, len(values)/2)
+		half := x.AsType(mlx.BFloat16)
+		values[partLen+3]++
+		changed := mlx.FromFloat32(values)
+		if hash(x) != hash(same) {
+			t.Error("equal arrays have different hashes")
+		}
+		for name, other := range map[string]*mlx.Array{"another shape": shaped, "another dtype": half, "another element": changed} {
+			if hash(x) == hash(other) {
+				t.Errorf("%s: the same hash", name)
+			}
+		}
+	})
+}
+
+// TestInspectLoadedRefuses what cannot be loaded.
+func TestInspectLoadedRefuses(t *testing.T) {
+	dir := t.TempDir()
+	if err := os.CopyFS(dir, os.DirFS("testdata/zimage-ordinary/model")); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Remove(filepath.Join(dir, "vae/diffusion_pytorch_model.safetensors")); err != nil {
+		t.Fatal(err)
+	}
+	mlxtest.Do(t, func() {
+		for dir, want := range map[string]string{dir: "found no safetensors file", t.TempDir(): "model_index.json"} {
+			folder, err := weights.OpenFolder(dir)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if _, err := InspectLoaded(folder, "", LoadOptions{}); err == nil || !strings.Contains(err.Error(), want) {
+				t.Errorf("found %v, expected %q", err, want)
+			}
+		}
+	})
+}

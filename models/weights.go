@@ -1,0 +1,451 @@
+package models
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"iter"
+	"maps"
+	"math"
+	"os"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+
+	"github.com/gomflux/gomflux/nn"
+	"github.com/gomflux/gomflux/tensors"
+	"github.com/gomflux/gomflux/weights"
+)
+
+// Weights are the tensors of a model's components, as they are in its files:
+// the headers are read when it is opened, the elements when [Weights.Read] or
+// [Compare] needs them. No MLX.
+type Weights struct {
+	// Class is the pipeline class, "" where there is no model_index.json.
+	Class string
+	// Components are those with weights, by name.
+	Components []*ComponentWeights
+}
+
+// ComponentWeights are the tensors of one component.
+type ComponentWeights struct {
+	// Name is that of its folder, "." for the model folder itself, or of the
+	// file if it is a single one.
+	Name string
+	// Err says why its files cannot be read; nil if they can.
+	Err error
+	// Unchecked says why there is nothing to hold the tensors' names and shapes
+	// against; nil if that has been done.
+	Unchecked error
+	// Tensors are in the order of their names.
+	Tensors []*TensorWeights
+
+	ck       *weights.Checkpoint
+	mismatch *nn.MismatchError
+	damaged  bool     // Unchecked is the fault of the files
+	prefixes []string // that names may have
+}
+
+// TensorWeights is one tensor.
+type TensorWeights struct {
+	weights.Tensor
+	// Unused marks a tensor that is expected and that nothing here needs, such
+	// as a language model's head.
+	Unused bool
+	// Stats is nil before [Weights.Read], and for a dtype that cannot be read as
+	// numbers.
+	Stats *tensors.Stats
+}
+
+// Len is the number of elements.
+func (t *TensorWeights) Len() int {
+	n := 1
+	for _, d := range t.Shape {
+		n *= d
+	}
+	return n
+}
+
+// Bytes is the size of the elements.
+func (t *TensorWeights) Bytes() int64 { return t.End - t.Begin }
+
+// OpenWeights opens a model folder: the components that its model_index.json
+// names, or else all folders in it that have safetensors files, or else its own
+// files. A component whose files cannot be read has an Err. The tensors are
+// held against what the configs describe where the class is a known one.
+func OpenWeights(fsys fs.FS) (*Weights, error) {
+	w := &Weights{}
+	expected := map[string]expectation{}
+	var dirs []string
+	if _, err := fs.Lstat(fsys, indexFile); errors.Is(err, fs.ErrNotExist) {
+		if dirs, err = foldersWithWeights(fsys); err != nil {
+			return nil, err
+		}
+		if len(dirs) == 0 {
+			return nil, fmt.Errorf("model folder %s: has no safetensors files, and neither have the folders in it", weights.FullName(fsys, ""))
+		}
+		for _, dir := range dirs {
+			expected[dir] = expectAlone(fsys, dir, errors.New("without a model_index.json it is not known what the component is"))
+		}
+	} else {
+		index, err := readIndex(fsys)
+		if err != nil {
+			return nil, err
+		}
+		w.Class = index.class
+		for name, class := range index.components {
+			if configOf(class) == modelConfig {
+				dirs = append(dirs, name)
+			}
+		}
+		if len(dirs) == 0 {
+			return nil, fmt.Errorf("%s: names no components with weights", weights.FullName(fsys, indexFile))
+		}
+		expected = index.expect(fsys, dirs)
+	}
+	slices.Sort(dirs)
+	for _, dir := range dirs {
+		c := &ComponentWeights{Name: dir}
+		if c.ck, c.Err = weights.OpenCheckpoint(fsys, dir); c.Err == nil {
+			c.list(expected[dir])
+		}
+		w.Components = append(w.Components, c)
+	}
+	return w, nil
+}
+
+// OpenWeightsFile opens a single safetensors file.
+func OpenWeightsFile(path string) (*Weights, error) {
+	dir, name := filepath.Split(path)
+	f, err := weights.Open(weights.Folder{FS: os.DirFS(cmp.Or(dir, ".")), Name: dir}, name)
+	if err != nil {
+		return nil, err
+	}
+	c := &ComponentWeights{Name: name, ck: &weights.Checkpoint{Dir: path, Files: []*weights.File{f}, Tensors: f.Header.Tensors}}
+	c.list(expectation{unknown: errors.New("of a single file it is not known what it should have")})
+	return &Weights{Components: []*ComponentWeights{c}}, nil
+}
+
+// Close closes the files.
+func (w *Weights) Close() error {
+	var errs []error
+	for _, c := range w.Components {
+		if c.ck != nil {
+			errs = append(errs, c.ck.Close())
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// Select keeps one component and closes the others.
+func (w *Weights) Select(name string) error {
+	i := slices.IndexFunc(w.Components, func(c *ComponentWeights) bool { return c.Name == name })
+	if i < 0 {
+		var names []string
+		for _, c := range w.Components {
+			names = append(names, c.Name)
+		}
+		return requestErrorf("no component %q with weights (there are %s)", name, strings.Join(names, ", "))
+	}
+	keep := w.Components[i]
+	w.Components = slices.Delete(w.Components, i, i+1)
+	err := w.Close()
+	w.Components = []*ComponentWeights{keep}
+	return err
+}
+
+// foldersWithWeights lists the folders in a model folder that have safetensors
+// files, or only "." if it has some itself and no folder has.
+func foldersWithWeights(fsys fs.FS) (dirs []string, err error) {
+	entries, err := fs.ReadDir(fsys, ".")
+	if err != nil {
+		return nil, fmt.Errorf("model folder %s: %w", weights.FullName(fsys, ""), err)
+	}
+	has := func(dir string) bool {
+		found, _ := fs.Glob(fsys, filepath.ToSlash(filepath.Join(dir, "*.safetensors*")))
+		return len(found) > 0
+	}
+	for _, e := range entries {
+		if info, err := fs.Stat(fsys, e.Name()); err == nil && info.IsDir() && !strings.ContainsAny(e.Name(), `*?[\`) && has(e.Name()) {
+			dirs = append(dirs, e.Name())
+		}
+	}
+	if len(dirs) == 0 && has(".") {
+		dirs = []string{"."}
+	}
+	return dirs, nil
+}
+
+// An expectation is what a config says of a component's tensors.
+type expectation struct {
+	component
+	unknown error // why there is none
+	damaged bool  // which is the fault of the files
+}
+
+// expect declares the components of an index.
+func (x index) expect(fsys fs.FS, dirs []string) map[string]expectation {
+	expected := map[string]expectation{}
+	newFamily, err := x.family(fsys)
+	if err != nil {
+		for _, dir := range dirs {
+			expected[dir] = expectation{unknown: fmt.Errorf("what the components of pipeline class %q have is not known to this version", x.class)}
+			if x.components[dir] == "AutoencoderKL" {
+				expected[dir] = expectAlone(fsys, dir, nil)
+			}
+		}
+		return expected
+	}
+	p := &Pipeline{Autoencoder: &Autoencoder{}, family: newFamily()}
+	components, err := p.declare(&loader{fsys: fsys, points: &p.points})
+	for _, dir := range dirs {
+		expected[dir] = expectation{unknown: err, damaged: !errors.Is(err, ErrUnsupported)}
+		if err == nil {
+			expected[dir] = expectation{unknown: fmt.Errorf("the pipeline class %s has no component of that name here", x.class)}
+		}
+	}
+	for _, c := range components {
+		expected[c.dir] = expectation{component: c}
+	}
+	return expected
+}
+
+// expectAlone declares an autoencoder, which can be told by its config alone.
+// Otherwise there is no expectation, for the reason that is given or found.
+func expectAlone(fsys fs.FS, dir string, unknown error) expectation {
+	a := &Autoencoder{}
+	c, err := a.configure(&loader{fsys: fsys, points: &a.points}, dir)
+	var class struct {
+		Name string `json:"_class_name"`
+	}
+	if unknown != nil && (weights.ReadJSON(fsys, filepath.ToSlash(filepath.Join(dir, modelConfig)), &class) != nil || class.Name != "AutoencoderKL") {
+		return expectation{unknown: unknown}
+	}
+	return expectation{component: c, unknown: err, damaged: err != nil && !errors.Is(err, ErrUnsupported)}
+}
+
+// list makes the list of tensors and holds it against what is expected.
+func (c *ComponentWeights) list(e expectation) {
+	used := map[string]bool{}
+	if c.Unchecked, c.damaged = e.unknown, e.damaged; e.unknown == nil {
+		c.prefixes = e.prefixes
+		var found []weights.Tensor
+		found, c.mismatch = nn.Match(e.model, c.ck, nn.LoadOptions{Name: e.name, Prefixes: e.prefixes, Ignore: e.ignore})
+		for _, t := range found {
+			used[t.Name] = true
+		}
+		if c.mismatch != nil {
+			for _, m := range c.mismatch.Unexpected {
+				used[m.Name] = true // a flag says more
+			}
+		}
+	}
+	for _, name := range slices.SortedFunc(maps.Keys(c.ck.Tensors), compareNames) {
+		c.Tensors = append(c.Tensors, &TensorWeights{Tensor: c.ck.Tensors[name], Unused: e.unknown == nil && !used[name]})
+	}
+}
+
+// compareNames orders names as people count: layers.2 comes before layers.10.
+func compareNames(a, b string) int {
+	as, bs := strings.Split(a, "."), strings.Split(b, ".")
+	for i := range min(len(as), len(bs)) {
+		x, errX := strconv.Atoi(as[i])
+		y, errY := strconv.Atoi(bs[i])
+		order := strings.Compare(as[i], bs[i])
+		if errX == nil && errY == nil {
+			order = cmp.Or(cmp.Compare(x, y), order)
+		}
+		if order != 0 {
+			return order
+		}
+	}
+	return cmp.Compare(len(as), len(bs))
+}
+
+// Read sums up every tensor. It holds a few megabytes of them at a time, whatever
+// their size, and reads with as many threads as Go runs.
+func (w *Weights) Read(ctx context.Context, progress func(Progress)) error {
+	for _, c := range w.Components {
+		if c.ck == nil {
+			continue
+		}
+		r, err := openReader(c.ck)
+		if err != nil {
+			return err
+		}
+		err = each(ctx, c.Name, c.Tensors, progress, func(t *TensorWeights, done func(int64)) error {
+			return t.read(ctx, r, done)
+		})
+		r.close()
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (t *TensorWeights) read(ctx context.Context, r *reader, done func(int64)) error {
+	if tensors.Dtype(t.Dtype).Size() == 0 {
+		done(t.Bytes())
+		return nil
+	}
+	sum := newSum()
+	for part, err := range r.parts(ctx, t.Tensor) {
+		if err != nil {
+			return err
+		}
+		sum.add(part.Stats(), part.Len())
+		done(int64(len(part.Data)))
+	}
+	t.Stats = sum.result()
+	return nil
+}
+
+// each calls f with every tensor, from several goroutines, and reports how many
+// bytes are done.
+func each(ctx context.Context, component string, list []*TensorWeights, progress func(Progress), f func(*TensorWeights, func(int64)) error) error {
+	var mu sync.Mutex
+	report := Progress{Phase: PhaseLoad, Component: component}
+	for _, t := range list {
+		report.TotalBytes += t.Bytes()
+	}
+	done := func(n int64) {
+		mu.Lock()
+		defer mu.Unlock()
+		if report.Bytes += n; progress != nil {
+			progress(report)
+		}
+	}
+	queue := make(chan *TensorWeights)
+	failed := make(chan error, 1)
+	ctx, stop := context.WithCancelCause(ctx)
+	defer stop(nil)
+	var workers sync.WaitGroup
+	for range min(runtime.GOMAXPROCS(0), 16, len(list)) {
+		workers.Go(func() {
+			for t := range queue {
+				err := f(t, done)
+				if err == nil {
+					continue
+				}
+				select {
+				case failed <- err:
+					stop(err)
+				default:
+				}
+			}
+		})
+	}
+	for _, t := range list {
+		if ctx.Err() == nil {
+			queue <- t
+		}
+	}
+	close(queue)
+	workers.Wait()
+	select {
+	case err := <-failed:
+		return err
+	default:
+		return context.Cause(ctx)
+	}
+}
+
+// A reader reads the elements of a checkpoint's tensors.
+type reader struct {
+	files map[string]*os.File
+	data  map[string]int64 // where a file's tensors begin
+}
+
+// openReader opens a checkpoint's files by the descriptors whose headers were
+// checked.
+func openReader(ck *weights.Checkpoint) (*reader, error) {
+	r := &reader{map[string]*os.File{}, map[string]int64{}}
+	for _, file := range ck.Files {
+		path, err := file.Path()
+		if err == nil {
+			r.files[file.Name], err = os.Open(path)
+		}
+		if err != nil {
+			r.close()
+			return nil, fmt.Errorf("%s: %w", file.Name, err)
+		}
+		r.data[file.Name] = file.Header.DataOffset
+	}
+	return r, nil
+}
+
+func (r *reader) close() {
+	for _, f := range r.files {
+		f.Close() // which is nil where it could not be opened, and that is fine
+	}
+}
+
+// partLen is how many elements of a tensor are read at a time.
+const partLen = 1 << 18
+
+// parts yields a tensor whose dtype can be read as numbers, a part at a time. A
+// part is good until the next one.
+func (r *reader) parts(ctx context.Context, t weights.Tensor) iter.Seq2[*tensors.Tensor, error] {
+	return func(yield func(*tensors.Tensor, error) bool) {
+		dtype := tensors.Dtype(t.Dtype)
+		size := int64(dtype.Size())
+		buffer := make([]byte, min(partLen*size, t.End-t.Begin))
+		for at := t.Begin; at < t.End; at += int64(len(buffer)) {
+			buffer = buffer[:min(int64(len(buffer)), t.End-at)]
+			err := context.Cause(ctx)
+			if err == nil {
+				if _, err = r.files[t.File].ReadAt(buffer, r.data[t.File]+at); err == io.EOF {
+					err = errors.New("the file was cut short while it was read")
+				}
+			}
+			if err != nil {
+				yield(nil, fmt.Errorf("%s: tensor %q: %w", t.File, t.Name, err))
+				return
+			}
+			if !yield(&tensors.Tensor{Name: t.Name, Dtype: dtype, Shape: []int{int(int64(len(buffer)) / size)}, Data: buffer}, nil) {
+				return
+			}
+		}
+	}
+}
+
+// A sum joins the statistics of a tensor's parts, as Chan, Golub and LeVeque do.
+type sum struct {
+	tensors.Stats
+	n, mean, m2 float64 // of the finite elements
+}
+
+func newSum() *sum {
+	return &sum{Stats: tensors.Stats{Min: tensors.Float(math.Inf(1)), Max: tensors.Float(math.Inf(-1))}}
+}
+
+// add joins the statistics of n elements.
+func (s *sum) add(part tensors.Stats, n int) {
+	s.NaN += part.NaN
+	s.Inf += part.Inf
+	finite := float64(n - part.NaN - part.Inf)
+	if finite == 0 {
+		return
+	}
+	s.Min, s.Max = min(s.Min, part.Min), max(s.Max, part.Max)
+	all, d, std := s.n+finite, float64(part.Mean)-s.mean, float64(part.Std)
+	s.m2 += std*std*finite + d*d*s.n*finite/all
+	s.mean += d * finite / all
+	s.n = all
+}
+
+func (s *sum) result() *tensors.Stats {
+	out := s.Stats
+	if out.Mean, out.Std = tensors.Float(s.mean), tensors.Float(math.Sqrt(s.m2/s.n)); s.n == 0 {
+		nan := tensors.Float(math.NaN())
+		out.Min, out.Max, out.Mean, out.Std = nan, nan, nan, nan
+	}
+	return &out
+}
