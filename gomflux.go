@@ -62,7 +62,8 @@ type OpenOptions struct {
 	// Defaults, if set, replace those of the model's pipeline class.
 	Defaults *Defaults
 	// For, if set, are options that the model is to be used with: what it
-	// cannot do of them is an error before its weights are read.
+	// cannot do of them is an error before its weights are read. What they need
+	// none of, because of their Given, is not read, and need not be there.
 	For *Options
 	// Progress is called on the caller's goroutine while the model is loaded.
 	Progress func(Progress)
@@ -86,7 +87,8 @@ func (o *OpenOptions) load() (models.LoadOptions, error) {
 		l.Dtype = &d
 	}
 	if o.For != nil {
-		l.Check = func(p *models.Pipeline) error { return p.Check(request(p, *o.For)) }
+		l.Given = o.For.Given
+		l.For = func(p *models.Pipeline) models.Request { return request(p, *o.For) }
 	}
 	return l, nil
 }
@@ -302,6 +304,8 @@ type Options struct {
 	OnStep func(Step) error
 	// Hook sees every module's output, on the MLX thread.
 	Hook hooks.Func
+	// Given, if set, are values of the run that are not to be computed.
+	Given models.Given
 }
 
 // A Result is a picture and what made it.
@@ -334,23 +338,39 @@ func (m *Model) Generate(ctx context.Context, o Options) (*Result, error) {
 	if err != nil {
 		return nil, err
 	}
-	settings := Settings{
-		Version: picture.SettingsVersion, Generator: "gomflux " + Version(), Model: models.TildePath(m.source.Name), Revision: m.source.Revision, Class: m.Class(),
-		Prompt: r.Prompt, NegativePrompt: r.NegativePrompt, Seed: r.Seed, Steps: r.Steps, Guidance: r.Guidance,
-		Height: r.Height, Width: r.Width, MaxSequenceLength: r.MaxSequenceLength, Scheduler: out.Scheduler,
-		Dtype: m.Dtype(), Device: m.Device(), MLX: version,
-		Created: start.UTC().Truncate(time.Second), Seconds: time.Since(start).Round(time.Millisecond).Seconds(),
-	}
-	if r.RNG != "mlx" {
-		settings.RNG = r.RNG
-	}
-	if r.Image != nil {
-		settings.ImageStrength = r.ImageStrength
-	}
+	settings := m.settings(r)
+	settings.Scheduler, settings.MLX = out.Scheduler, version
+	settings.Created, settings.Seconds = start.UTC().Truncate(time.Second), time.Since(start).Round(time.Millisecond).Seconds()
 	return &Result{
 		Image: out.Image, Settings: settings, PromptTokens: out.PromptTokens, StepsRun: out.Steps,
 		EncodeTime: out.Encode, StepTime: out.Step, DecodeTime: out.Decode, PeakMemory: out.PeakMemory,
 	}, nil
+}
+
+// Settings are those that Generate will give the picture of some options, as far
+// as they are known before. Those without a Seed have none.
+func (m *Model) Settings(o Options) Settings {
+	r := request(m.pipeline, o)
+	if o.Seed == nil {
+		r.Seed = 0
+	}
+	return m.settings(r)
+}
+
+func (m *Model) settings(r models.Request) Settings {
+	s := Settings{
+		Version: picture.SettingsVersion, Generator: "gomflux " + Version(), Model: models.TildePath(m.source.Name), Revision: m.source.Revision, Class: m.Class(),
+		Prompt: r.Prompt, NegativePrompt: r.NegativePrompt, Seed: r.Seed, Steps: r.Steps, Guidance: r.Guidance,
+		Height: r.Height, Width: r.Width, MaxSequenceLength: r.MaxSequenceLength, Scheduler: r.Scheduler,
+		Dtype: m.Dtype(), Device: m.Device(),
+	}
+	if r.RNG != "mlx" {
+		s.RNG = r.RNG
+	}
+	if r.Image != nil {
+		s.ImageStrength = r.ImageStrength
+	}
+	return s
 }
 
 // Version is the version of this module that the program was built with.
@@ -382,7 +402,7 @@ func request(p *models.Pipeline, o Options) models.Request {
 		Steps: cmp.Or(o.Steps, d.Steps), Guidance: d.Guidance,
 		MaxSequenceLength: cmp.Or(o.MaxSequenceLength, d.MaxSequenceLength),
 		Scheduler:         o.Scheduler, RNG: o.RNG, Image: o.Image, ImageStrength: cmp.Or(o.ImageStrength, 0.4),
-		Latents: o.Latents, Hook: o.Hook, Progress: onCaller(o.Progress),
+		Latents: o.Latents, Hook: o.Hook, Given: o.Given, Progress: onCaller(o.Progress),
 	}
 	if o.Image != nil {
 		r.Height, r.Width = p.SizeFor(o.Image.Bounds().Size(), r.Height, r.Width)

@@ -208,17 +208,18 @@ func (a *Autoencoder) decodeLatents(l Latents, unscale func(*mlx.Array) *mlx.Arr
 	return a.decodeWith(unscale, mlx.FromFloat32(l.Data, shape...)), nil
 }
 
-// decode takes latents [C, h, w] to a picture.
-func (a *Autoencoder) decode(latents *mlx.Array) *image.RGBA {
-	return a.decodeWith(a.vae.Unscale, latents)
+// decodeWith takes latents [C, h, w], of which unscale makes what the decoder
+// takes, to a picture.
+func (a *Autoencoder) decodeWith(unscale func(*mlx.Array) *mlx.Array, latents *mlx.Array) *image.RGBA {
+	return a.decode(func() *mlx.Array { return unscale(latents.AsType(a.dtype)).ExpandDims(0) })
 }
 
-// decodeWith is decode where unscale gives what the decoder takes.
-func (a *Autoencoder) decodeWith(unscale func(*mlx.Array) *mlx.Array, latents *mlx.Array) *image.RGBA {
+// decode takes what the decoder takes, [1, C, h, w], to a picture.
+func (a *Autoencoder) decode(in func() *mlx.Array) *image.RGBA {
 	var pixels []uint8
 	var h, w int
 	mlx.Scope(func() *mlx.Array {
-		z := a.points.Value("vae.decode.in", unscale(latents.AsType(a.dtype)).ExpandDims(0))
+		z := a.points.Value("vae.decode.in", in())
 		x := a.points.Value("vae.decode.out", a.vae.Decode(z))
 		x = x.AsType(mlx.Float32).Over(2).Plus(0.5).Clip(0, 1).Times(255).Round()
 		x = a.points.Value("image", x.Squeeze(0).Transpose(1, 2, 0).AsType(mlx.Uint8))

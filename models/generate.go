@@ -36,7 +36,9 @@ type Request struct {
 	Image         image.Image
 	ImageStrength float64
 
-	Hook     hooks.Func
+	Hook hooks.Func
+	// Given, if set, are values that are not to be computed.
+	Given    Given
 	Progress func(Progress)
 	// OnStep is called after every step. Its error ends the run.
 	OnStep func(Step) error
@@ -98,6 +100,34 @@ func requestErrorf(format string, args ...any) error {
 // Check says what of a request cannot be done, with a hint. The numbers must
 // have been filled in. Its errors are [ErrRequest].
 func (p *Pipeline) Check(r Request) error {
+	if err := p.checkNumbers(r); err != nil {
+		return err
+	}
+	schedule, err := p.schedule(&r)
+	if err != nil {
+		return err
+	}
+	plan := r.plan(schedule)
+	if err := p.checkLoaded(plan); err != nil {
+		return err
+	}
+	for _, what := range r.prompts() {
+		if !plan.tokenize || r.has(what+".embeds", -1) || r.has(what+".input_ids", -1) {
+			continue
+		}
+		ids, err := p.tokenize(what, &r)
+		if err != nil {
+			return err
+		}
+		if err := p.family.fits(r.Height/p.ScaleFactor(), r.Width/p.ScaleFactor(), len(ids)); err != nil {
+			return requestError{err}
+		}
+	}
+	return nil
+}
+
+// checkNumbers is Check without the prompts, which need a tokenizer.
+func (p *Pipeline) checkNumbers(r Request) error {
 	m := p.Multiple()
 	for _, side := range []struct {
 		name  string
@@ -135,32 +165,33 @@ func (p *Pipeline) Check(r Request) error {
 			return requestErrorf("image strength %g of %d steps leaves no step that changes anything (a lower strength, or more steps)", r.ImageStrength, r.Steps)
 		}
 	}
-	prompts := []struct{ what, text string }{{"prompt", r.Prompt}, {"negative prompt", r.NegativePrompt}}
-	if r.Guidance == 0 {
-		prompts = prompts[:1]
-	}
-	for _, t := range prompts {
-		ids, err := p.tokenize(t.what, t.text, r.MaxSequenceLength)
-		if err != nil {
-			return err
-		}
-		if err := p.family.fits(r.Height/p.ScaleFactor(), r.Width/p.ScaleFactor(), len(ids)); err != nil {
-			return requestError{err}
-		}
-	}
 	return nil
 }
 
-// tokenize takes a prompt to at most limit tokens.
-func (p *Pipeline) tokenize(what, text string, limit int) ([]int32, error) {
+// text is what a request has under the name of one of its prompts, and what
+// messages call that.
+func (r *Request) text(what string) (text, name string) {
+	if what == "negative" {
+		return r.NegativePrompt, "negative prompt"
+	}
+	return r.Prompt, what
+}
+
+// tokenize takes a prompt to as many tokens as the request allows at most.
+func (p *Pipeline) tokenize(what string, r *Request) ([]int32, error) {
+	text, name := r.text(what)
 	ids, err := p.tokenizer.Encode(p.family.prompt(text))
 	if err != nil {
-		return nil, requestErrorf("%s: %w", what, err)
+		return nil, requestErrorf("%s: %w", name, err)
 	}
-	if len(ids) > limit {
-		return nil, requestErrorf("%s has %d tokens, with the model's own around it, and the limit is %d (shorten it, or raise --max-sequence-length)", what, len(ids), limit)
+	return ids, checkTokens(name, len(ids), r)
+}
+
+func checkTokens(name string, n int, r *Request) error {
+	if n > r.MaxSequenceLength {
+		return requestErrorf("%s has %d tokens, with the model's own around it, and the limit is %d (shorten it, or raise --max-sequence-length)", name, n, r.MaxSequenceLength)
 	}
-	return ids, nil
+	return nil
 }
 
 // SizeFor completes the size of what is made from a picture of some size: the
@@ -225,31 +256,47 @@ func (p *Pipeline) Generate(r Request) (*Result, error) {
 		return d
 	}
 
-	res.Steps = r.Steps - r.start()
-	report(Progress{Phase: PhaseEncode, Steps: res.Steps})
-	caption, err := p.encode("prompt", r.Prompt, r.MaxSequenceLength)
+	schedule, err := p.schedule(&r)
 	if err != nil {
 		return nil, err
 	}
-	res.PromptTokens = caption.Dim(0)
-	var negative *mlx.Array
-	if r.Guidance > 0 {
-		p.points.Negative = true
-		if negative, err = p.encode("negative", r.NegativePrompt, r.MaxSequenceLength); err != nil {
+	plan := r.plan(schedule)
+	res.Scheduler = schedule.Name
+	res.Steps = r.Steps - schedule.StepOf(plan.first+schedule.Order()-1)
+	report(Progress{Phase: PhaseEncode, Steps: res.Steps})
+	var caption, negative *mlx.Array
+	if plan.predict {
+		if caption, err = p.encode("prompt", &r); err != nil {
 			return nil, err
 		}
-		p.points.Negative = false
+		res.PromptTokens = caption.Dim(0)
+		if r.Guidance > 0 {
+			p.points.Negative = true
+			if negative, err = p.encode("negative", &r); err != nil {
+				return nil, err
+			}
+			p.points.Negative = false
+		}
 	}
 	res.Encode = lap()
 
-	latents, err := p.denoise(r, caption, negative, report, res)
+	latents, err := p.denoise(r, schedule, plan, caption, negative, report, res.Steps)
 	if err != nil {
 		return nil, err
 	}
 	res.Step = lap() - away
 
 	report(Progress{Phase: PhaseDecode, Steps: res.Steps})
-	res.Image = p.decode(latents)
+	if r.has("vae.decode.in", -1) {
+		scale := p.ScaleFactor()
+		z, err := r.given("vae.decode.in", -1, p.dtype, 1, p.vae.Config.LatentChannels, r.Height/scale, r.Width/scale)
+		if err != nil {
+			return nil, err
+		}
+		res.Image = p.decode(func() *mlx.Array { return z })
+	} else {
+		res.Image = p.decodeWith(p.vae.Unscale, latents)
+	}
 	res.Decode = lap()
 	res.PeakMemory = mlx.PeakMemory()
 	mlx.StopPoint()
@@ -265,26 +312,45 @@ type encoding struct {
 // encode takes a prompt to what the transformer receives, under the names
 // what.input_ids and what.embeds. Those that were used last are kept, for runs
 // with other seeds.
-func (p *Pipeline) encode(what, text string, limit int) (*mlx.Array, error) {
-	kept := func(e encoding) bool { return e.text == text && e.embeds.Dim(0) <= limit }
-	if i := slices.IndexFunc(p.encodings, kept); i >= 0 && !p.points.Active() {
+func (p *Pipeline) encode(what string, r *Request) (*mlx.Array, error) {
+	if r.has(what+".embeds", -1) {
+		x, err := r.given(what+".embeds", -1, p.dtype, -1, -1)
+		if err != nil {
+			return nil, err
+		}
+		return p.points.Value(what+".embeds", x), nil
+	}
+	text, name := r.text(what)
+	looked := p.points.Active() || r.Given != nil
+	kept := func(e encoding) bool { return e.text == text && e.embeds.Dim(0) <= r.MaxSequenceLength }
+	if i := slices.IndexFunc(p.encodings, kept); i >= 0 && !looked {
 		e := p.encodings[i]
 		p.encodings = append(slices.Delete(p.encodings, i, i+1), e)
 		return e.embeds, nil
 	}
-	ids, err := p.tokenize(what, text, limit)
+	var ids []int32
+	var err error
+	if r.has(what+".input_ids", -1) {
+		var x *mlx.Array
+		if x, err = r.given(what+".input_ids", -1, mlx.Int32, 1, -1); err == nil {
+			ids = x.Int32s()
+			err = checkTokens(name, len(ids), r)
+		}
+	} else {
+		ids, err = p.tokenize(what, r)
+	}
 	if err != nil {
 		return nil, err
 	}
 	if p.points.Active() {
-		p.points.Value(what+".input_ids", mlx.FromInt32(ids, 1, len(ids)))
+		ids = p.points.Value(what+".input_ids", mlx.FromInt32(ids, 1, len(ids))).Int32s()
 	}
 	embeds := mlx.Scope(func() *mlx.Array {
 		return p.points.Value(what+".embeds", p.family.encode(ids))
 	})
 	mlx.Eval(embeds)
 	mlx.StopPoint()
-	if !p.points.Active() {
+	if !looked {
 		const most = 2 // prompt and negative prompt
 		mlx.Keep(embeds)
 		p.encodings = append(p.encodings[max(0, len(p.encodings)-most+1):], encoding{text, embeds})
@@ -292,60 +358,39 @@ func (p *Pipeline) encode(what, text string, limit int) (*mlx.Array, error) {
 	return embeds, nil
 }
 
-// denoise goes from noise to the latents of a picture.
-func (p *Pipeline) denoise(r Request, caption, negative *mlx.Array, report func(Progress), res *Result) (*mlx.Array, error) {
+// denoise goes from noise to the latents of a picture. It returns nil where
+// they do not count.
+func (p *Pipeline) denoise(r Request, schedule *scheduler.Schedule, plan plan, caption, negative *mlx.Array, report func(Progress), steps int) (*mlx.Array, error) {
 	scale := p.vae.Config.ScaleFactor()
 	h, w := r.Height/scale, r.Width/scale
-	shape := p.family.latentShape(h, w)
-	latents, err := initialLatents(r, shape)
-	if err != nil {
-		return nil, err
+	var predict, predictNegative predictor
+	var err error
+	if plan.predict {
+		if predict, err = p.family.predictor(caption, h, w, p.compiler()); err != nil {
+			return nil, err
+		}
 	}
-	predict, err := p.family.predictor(caption, h, w, p.compiler())
-	if err != nil {
-		return nil, err
-	}
-	var predictNegative predictor
 	if negative != nil {
 		if predictNegative, err = p.family.predictor(negative, h, w, p.compiler()); err != nil {
 			return nil, err
 		}
 	}
-	m := p.family.multiple()
-	schedule, err := p.scheduler.Schedule(r.Scheduler, p.family.sigmas(r.Steps), p.scheduler.Mu(h/m*(w/m)))
-	if err != nil {
-		return nil, requestError{err}
-	}
-	res.Scheduler = schedule.Name
-
-	if p.points.Active() {
+	if p.points.Active() && plan.needs("scheduler") {
 		p.points.Value("sigmas", mlx.FromFloat32(schedule.Sigmas))
 		p.points.Value("timesteps", mlx.FromFloat32(schedule.Timesteps))
-		latents = p.points.Value("latents.init", latents.ExpandDims(0)).Squeeze(0)
 	}
-	first := schedule.Start(r.start())
-	if r.Image != nil {
-		noise := latents
-		latents = mlx.Scope(func() *mlx.Array {
-			x := schedule.ScaleNoise(first, p.encodePicture(picture.Resize(opaque(r.Image), r.Width, r.Height)), noise)
-			return p.points.Value("latents.start", x.ExpandDims(0)).Squeeze(0)
-		})
-		mlx.Eval(latents)
-		mlx.StopPoint()
+	latents, err := p.startLatents(r, schedule, plan, p.latentShape(h, w))
+	if err != nil || latents == nil {
+		return nil, err
 	}
-	steps := r.Steps - r.start()
-	report(Progress{Phase: PhaseStep, Steps: steps})
-	for i := first; i < len(schedule.Timesteps); i++ {
+	if steps > 0 {
+		report(Progress{Phase: PhaseStep, Steps: steps})
+	}
+	before := r.Steps - steps
+	for i := plan.first; i < len(schedule.Timesteps); i++ {
 		made := mlx.Scopes(func() []*mlx.Array {
 			p.points.Step = i
-			t := schedule.Timesteps[i]
-			velocity := predict(latents, t)
-			if predictNegative != nil {
-				p.points.Negative = true
-				velocity = p.family.guide(velocity, predictNegative(latents, t), r.Guidance)
-				p.points.Negative = false
-			}
-			velocity = p.points.Value("noise_pred", velocity.ExpandDims(0)).Squeeze(0)
+			velocity := p.velocity(r, schedule, i, latents, predict, predictNegative)
 			next := schedule.Step(i, latents, velocity)
 			made := []*mlx.Array{p.points.Value("latents", next.ExpandDims(0)).Squeeze(0)}
 			if r.OnStep != nil && schedule.Ends(i) {
@@ -360,7 +405,7 @@ func (p *Pipeline) denoise(r Request, caption, negative *mlx.Array, report func(
 		if !schedule.Ends(i) {
 			continue
 		}
-		step := schedule.StepOf(i) - r.start() + 1
+		step := schedule.StepOf(i) - before + 1
 		report(Progress{Phase: PhaseStep, Step: step, Steps: steps})
 		if r.OnStep != nil {
 			s := Step{Step: step, Steps: steps, Sigma: float64(schedule.Sigmas[i+1]), Latents: latentsOf(latents), Denoised: latentsOf(made[1])}
@@ -372,6 +417,96 @@ func (p *Pipeline) denoise(r Request, caption, negative *mlx.Array, report func(
 	}
 	p.points.Step = -1
 	return latents, nil
+}
+
+// latentShape is the family's, or of a transformer that is not there the
+// autoencoder's.
+func (p *Pipeline) latentShape(h, w int) []int {
+	if p.without["transformer"] {
+		return []int{p.vae.Config.LatentChannels, h, w}
+	}
+	return p.family.latentShape(h, w)
+}
+
+// startLatents are those that the first evaluation of the plan gets: noise, that
+// mixed with a picture, or what is given. They are nil where they do not count.
+func (p *Pipeline) startLatents(r Request, schedule *scheduler.Schedule, plan plan, shape []int) (*mlx.Array, error) {
+	batch := append([]int{1}, shape...)
+	if plan.latents >= 0 {
+		x, err := r.given("latents", plan.latents, mlx.Float32, batch...)
+		if err != nil {
+			return nil, err
+		}
+		p.points.Step = plan.latents
+		x = p.points.Value("latents", x).Squeeze(0)
+		p.points.Step = -1
+		return x, nil
+	}
+	if !plan.start {
+		return nil, nil
+	}
+	if r.Image != nil && r.has("latents.start", -1) {
+		x, err := r.given("latents.start", -1, mlx.Float32, batch...)
+		if err != nil {
+			return nil, err
+		}
+		return p.points.Value("latents.start", x).Squeeze(0), nil
+	}
+	var latents *mlx.Array
+	var err error
+	if r.has("latents.init", -1) {
+		if latents, err = r.given("latents.init", -1, mlx.Float32, batch...); err == nil {
+			latents = latents.Squeeze(0)
+		}
+	} else {
+		latents, err = initialLatents(r, shape)
+	}
+	if err != nil {
+		return nil, err
+	}
+	if p.points.Active() {
+		latents = p.points.Value("latents.init", latents.ExpandDims(0)).Squeeze(0)
+	}
+	if r.Image == nil {
+		return latents, nil
+	}
+	noise := latents
+	latents = mlx.Scope(func() *mlx.Array {
+		var clean *mlx.Array
+		if r.has("latents.image", -1) {
+			x, err := r.given("latents.image", -1, p.dtype, batch...)
+			if err != nil {
+				mlx.Throw(err)
+			}
+			clean = p.points.Value("latents.image", x).AsType(mlx.Float32).Squeeze(0)
+		} else {
+			clean = p.encodePicture(picture.Resize(opaque(r.Image), r.Width, r.Height))
+		}
+		x := schedule.ScaleNoise(plan.first, clean, noise)
+		return p.points.Value("latents.start", x.ExpandDims(0)).Squeeze(0)
+	})
+	mlx.Eval(latents)
+	mlx.StopPoint()
+	return latents, nil
+}
+
+// velocity is that of an evaluation: predicted for the prompts, or given.
+func (p *Pipeline) velocity(r Request, schedule *scheduler.Schedule, i int, latents *mlx.Array, predict, predictNegative predictor) *mlx.Array {
+	if r.has("noise_pred", i) {
+		x, err := r.given("noise_pred", i, mlx.Float32, append([]int{1}, latents.Shape()...)...)
+		if err != nil {
+			mlx.Throw(err)
+		}
+		return p.points.Value("noise_pred", x).Squeeze(0)
+	}
+	t := schedule.Timesteps[i]
+	velocity := predict(latents, t)
+	if predictNegative != nil {
+		p.points.Negative = true
+		velocity = p.family.guide(velocity, predictNegative(latents, t), r.Guidance)
+		p.points.Negative = false
+	}
+	return p.points.Value("noise_pred", velocity.ExpandDims(0)).Squeeze(0)
 }
 
 // compiler fuses on a GPU. On the CPU MLX would call a C++ compiler for it and

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io/fs"
 	"maps"
+	"path"
 	"slices"
 
 	"github.com/gomflux/gomflux/hooks"
@@ -32,6 +33,7 @@ type Pipeline struct {
 	scheduler scheduler.FlowMatchEulerConfig
 	tokenizer *textenc.Tokenizer
 	encodings []encoding
+	without   map[string]bool // the components that were not loaded
 }
 
 // Defaults are the settings a model is meant to be run with.
@@ -88,9 +90,12 @@ type LoadOptions struct {
 	Dtype    *mlx.Dtype  // nil: the device's own
 	Defaults *Defaults   // nil: those of the pipeline class
 	Progress func(Progress)
-	// Check, if set, may refuse the pipeline when its configs are read and its
-	// weights are not.
-	Check func(*Pipeline) error
+	// For, if set, is the run that the pipeline is for, once its configs are read:
+	// what it cannot do of that is an error before its weights are read.
+	For func(*Pipeline) Request
+	// Given are values that this run is given. What it does not need then is not
+	// loaded, and need not be there.
+	Given Given
 }
 
 // Load reads a model folder in diffusers' layout. It must run on the MLX
@@ -104,10 +109,13 @@ func Load(fsys fs.FS, o LoadOptions) (*Pipeline, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := index.incomplete(fsys, index.missing(fsys)); err != nil {
-		return nil, err
+	missing := index.missing(fsys)
+	if o.For == nil || o.Given == nil {
+		if err := index.incomplete(fsys, missing); err != nil {
+			return nil, err
+		}
 	}
-	p := &Pipeline{Autoencoder: &Autoencoder{}, Class: index.class, family: newFamily()}
+	p := &Pipeline{Autoencoder: &Autoencoder{}, Class: index.class, family: newFamily(), without: map[string]bool{}}
 	if err := p.place(o); err != nil {
 		return nil, err
 	}
@@ -115,7 +123,10 @@ func Load(fsys fs.FS, o LoadOptions) (*Pipeline, error) {
 	if o.Defaults != nil {
 		p.Defaults = *o.Defaults
 	}
-	if err := p.load(&loader{fsys: fsys, points: &p.points, dtype: p.dtype, report: o.Progress}, o.Check); err != nil {
+	l := &loader{fsys: fsys, points: &p.points, dtype: p.dtype, report: o.Progress, absent: absentDirs(missing)}
+	if err := p.load(l, o.For, func(needs func(string) bool) error {
+		return index.incomplete(fsys, slices.DeleteFunc(missing, func(name string) bool { return !needs(path.Dir(name)) }))
+	}); err != nil {
 		p.Close()
 		return nil, err
 	}
@@ -124,27 +135,53 @@ func Load(fsys fs.FS, o LoadOptions) (*Pipeline, error) {
 
 // load reads all small files and all headers before the first tensor, so that
 // what is wrong with a folder is said before gigabytes are read.
-func (p *Pipeline) load(l *loader, check func(*Pipeline) error) error {
+func (p *Pipeline) load(l *loader, request func(*Pipeline) Request, complete func(needs func(string) bool) error) error {
 	components, err := p.declare(l)
 	if err != nil {
 		return err
 	}
-	if p.tokenizer, err = textenc.LoadTokenizer(l.fsys, "tokenizer"); err != nil {
+	needs := func(string) bool { return true }
+	var r Request
+	if request != nil {
+		r = request(p)
+		if err := p.checkNumbers(r); err != nil {
+			return err
+		}
+		schedule, err := p.schedule(&r)
+		if err != nil {
+			return err
+		}
+		needs = r.plan(schedule).needs
+	}
+	if err := complete(needs); err != nil {
+		return err
+	}
+	const tokenizer = "tokenizer"
+	if !needs(tokenizer) {
+		p.without[tokenizer] = true
+	} else if p.tokenizer, err = textenc.LoadTokenizer(l.fsys, tokenizer); err != nil {
 		return err
 	}
 	checkpoints := make([]*weights.Checkpoint, len(components))
 	for i, c := range components {
+		if !needs(c.dir) {
+			p.without[c.dir] = true
+			continue
+		}
 		if checkpoints[i], err = weights.OpenCheckpoint(l.fsys, c.dir); err != nil {
 			return err
 		}
 		defer checkpoints[i].Close()
 	}
-	if check != nil {
-		if err := check(p); err != nil {
+	if request != nil {
+		if err := p.Check(r); err != nil {
 			return err
 		}
 	}
 	for i, c := range components {
+		if checkpoints[i] == nil {
+			continue
+		}
 		if err := l.weights(c, checkpoints[i]); err != nil {
 			return err
 		}
@@ -166,7 +203,7 @@ func (p *Pipeline) declare(l *loader) ([]component, error) {
 	if err != nil {
 		return nil, err
 	}
-	if in, out := p.family.latentShape(1, 1)[0], p.vae.Config.LatentChannels; in != out {
+	if in, out := p.family.latentShape(1, 1)[0], p.vae.Config.LatentChannels; in != out && !l.absent["transformer"] {
 		return nil, fmt.Errorf("the vae's latent_channels is %d and the transformer's in_channels %d: they belong to different models", out, in)
 	}
 	return append(components, autoencoder), nil
@@ -203,10 +240,15 @@ type loader struct {
 	points *hooks.Points
 	dtype  mlx.Dtype
 	report func(Progress)
+	absent map[string]bool // folders of components that are not there, and may not be needed
 }
 
-// config reads a component's config over its defaults.
+// config reads a component's config over its defaults, which stay where the
+// component is absent.
 func (l *loader) config(name string, c interface{ Validate() error }) error {
+	if l.absent[path.Dir(name)] {
+		return nil
+	}
 	if err := weights.ReadJSON(l.fsys, name, c); err != nil {
 		return err
 	}

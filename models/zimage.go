@@ -30,7 +30,7 @@ func (z *zimage) configure(l *loader) ([]component, error) {
 	if err := l.config("transformer/config.json", &c); err != nil {
 		return nil, err
 	}
-	if text.HiddenSize != c.CapFeatDim {
+	if text.HiddenSize != c.CapFeatDim && !l.absent["text_encoder"] && !l.absent["transformer"] {
 		return nil, fmt.Errorf("the text encoder's hidden_size is %d and the transformer's cap_feat_dim %d: they belong to different models", text.HiddenSize, c.CapFeatDim)
 	}
 	// hidden_states[-2]: the last layer and the norm behind it are not needed

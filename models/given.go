@@ -1,0 +1,139 @@
+package models
+
+import (
+	"maps"
+	"path"
+	"slices"
+	"strings"
+
+	"github.com/gomflux/gomflux/mlx"
+	"github.com/gomflux/gomflux/scheduler"
+)
+
+// Given are values of a pipeline that are known before a run. They take the
+// place of its own, and what only leads to those is neither run nor loaded. The
+// names are those of taps: prompt.input_ids, prompt.embeds, negative.*,
+// latents.init, latents.start, latents.image, noise_pred, latents and
+// vae.decode.in. Others have no effect.
+type Given interface {
+	// Has says whether a value is given, at an evaluation of the model for
+	// noise_pred and latents, and at -1 for the others.
+	Has(name string, step int) bool
+	// Array is the value, with the shape and dtype of the tap. It is called on
+	// the MLX thread.
+	Array(name string, step int) (*mlx.Array, error)
+}
+
+// has says whether a value is given.
+func (r *Request) has(name string, step int) bool { return r.Given != nil && r.Given.Has(name, step) }
+
+// given is the value that is given under a name, which must be of the dtype
+// and shape. A -1 in the shape stands for any size.
+func (r *Request) given(name string, step int, dtype mlx.Dtype, shape ...int) (*mlx.Array, error) {
+	x, err := r.Given.Array(name, step)
+	if err != nil {
+		return nil, err
+	}
+	if x.Dtype() != dtype {
+		return nil, requestErrorf("the %s that is given has the dtype %v, expected %v (it is not cast unless that is asked for)", name, x.Dtype(), dtype)
+	}
+	got := x.Shape()
+	if !slices.EqualFunc(got, shape, func(g, want int) bool { return g == want || want < 0 && g > 0 }) {
+		return nil, requestErrorf("the %s that is given has the shape %v, expected %v (-1 is any size)", name, got, shape)
+	}
+	return x, nil
+}
+
+// A plan says what of a run is left to do, given some of its values.
+type plan struct {
+	// latents is the last evaluation whose result is given, -1 for none, and
+	// first the one after it. Where the latents do not count, first is the
+	// number of evaluations.
+	latents, first int
+	step           bool // some evaluation is left,
+	start          bool // whose latents are to be made
+	predict        bool // some evaluation needs the transformer
+	encode         bool // a prompt needs the text encoder,
+	tokenize       bool // and the tokenizer
+}
+
+// prompts are the prefixes of the names of a request's prompts.
+func (r *Request) prompts() []string {
+	if r.Guidance > 0 {
+		return []string{"prompt", "negative"}
+	}
+	return []string{"prompt"}
+}
+
+func (r *Request) plan(s *scheduler.Schedule) plan {
+	n := len(s.Timesteps)
+	p := plan{latents: -1, first: s.Start(r.start()), start: true}
+	if r.has("vae.decode.in", -1) {
+		p.first, p.start = n, false
+	}
+	for i := n - 1; i >= p.first; i-- {
+		// within a step of several evaluations the solver's state is not known
+		if s.Ends(i) && r.has("latents", i) {
+			p.latents, p.first, p.start = i, i+1, false
+			break
+		}
+	}
+	p.step = p.first < n
+	for i := p.first; i < n; i++ {
+		p.predict = p.predict || !r.has("noise_pred", i)
+	}
+	for _, what := range r.prompts() {
+		if p.predict && !r.has(what+".embeds", -1) {
+			p.encode = true
+			p.tokenize = p.tokenize || !r.has(what+".input_ids", -1)
+		}
+	}
+	return p
+}
+
+// needs says whether a component, by its folder, is used.
+func (p plan) needs(dir string) bool {
+	switch {
+	case dir == "vae":
+		return true
+	case dir == "scheduler":
+		return p.step
+	case strings.HasPrefix(dir, "tokenizer"):
+		return p.tokenize
+	case strings.HasPrefix(dir, "transformer"):
+		return p.predict
+	}
+	return p.encode
+}
+
+// schedule is that of a request.
+func (p *Pipeline) schedule(r *Request) (*scheduler.Schedule, error) {
+	m, scale := p.family.multiple(), p.vae.Config.ScaleFactor()
+	h, w := r.Height/scale, r.Width/scale
+	s, err := p.scheduler.Schedule(r.Scheduler, p.family.sigmas(r.Steps), p.scheduler.Mu(h/m*(w/m)))
+	if err != nil {
+		return nil, requestError{err}
+	}
+	return s, nil
+}
+
+// checkLoaded refuses a run that needs what was left out when the model was
+// loaded for another one.
+func (p *Pipeline) checkLoaded(plan plan) error {
+	for _, dir := range slices.Sorted(maps.Keys(p.without)) {
+		if plan.needs(dir) {
+			return requestErrorf("the model was loaded without its %s, for a run that did not need it (open it again for this one)", dir)
+		}
+	}
+	return nil
+}
+
+// absentDirs are the components of which files are missing.
+func absentDirs(missing []string) map[string]bool {
+	absent := map[string]bool{}
+	for _, name := range missing {
+		dir, _ := path.Split(name)
+		absent[strings.TrimSuffix(dir, "/")] = true
+	}
+	return absent
+}
