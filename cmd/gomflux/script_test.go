@@ -60,6 +60,7 @@ func TestScripts(t *testing.T) {
 			"cut":     cmdCut,
 			"flip":    cmdFlip,
 			"picture": cmdPicture,
+			"plant":   cmdPlant,
 			"pixels":  cmdPixels,
 			"only":    cmdOnly,
 		},
