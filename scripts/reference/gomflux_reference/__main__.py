@@ -33,7 +33,7 @@ def dump_mflux(argv):
 
 
 def parse(argv=None) -> dict:
-    from . import debug, dump, families, goldens, live, modules, noise, schedules, tiny
+    from . import debug, dump, families, goldens, live, modules, noise, schedules, selftest, tiny
 
     parser = argparse.ArgumentParser(prog="gomflux-reference", description=__doc__)
     commands = parser.add_subparsers(dest="command", required=True)
@@ -113,7 +113,7 @@ def parse(argv=None) -> dict:
 
     for name, run, help in (
         ("goldens", goldens.make, "remake models/testdata"),
-        ("selftest", goldens.selftest, "remake the goldens elsewhere, compare, and reload both layouts"),
+        ("selftest", selftest.check, "remake the goldens elsewhere and compare them, and try everything else"),
     ):
         c = command(name, run, help)
         c.add_argument("root", type=Path, nargs="?", default=goldens.ROOT)

@@ -17,11 +17,12 @@ from .families import FAMILIES, Family, family_of
 from .record import MEMORY, Recorder
 
 
-def prepare(threads: int = 1):
+def prepare(threads: int = 1, device: str = "cpu"):
     """With one thread sums have one order, and a second run gives the same bits."""
-    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # what CUDA needs for that
     torch.set_num_threads(threads)
-    torch.use_deterministic_algorithms(True)
+    torch.use_deterministic_algorithms(True, warn_only=device != "cpu")
+    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # what CUDA needs for that
+    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
     torch.set_grad_enabled(False)
 
 
@@ -79,7 +80,7 @@ def pipeline(
     """
     if picture and scheduler:
         raise SystemExit("picture to picture is recorded with the model's own scheduler")
-    prepare(threads)
+    prepare(threads, device)
     pipe, name = load(model, compute, device)
     family = FAMILIES[name]
     if picture and not family.image_pipeline:

@@ -3,7 +3,6 @@
 import os
 import shlex
 import sys
-import tempfile
 from pathlib import Path
 
 import numpy as np
@@ -126,33 +125,3 @@ def draw(width: int, height: int) -> Image.Image:
     cells = torch.randn(height // 4 + 1, width // 4 + 1, 3, generator=torch.Generator().manual_seed(1)).numpy()
     levels = np.clip(levels + 0.1 * cells[y // 4, x // 4], 0, 1)
     return Image.fromarray(np.round(levels * 255).astype(np.uint8))
-
-
-def selftest(root: Path):
-    """Checks that the goldens are what this package makes, and that both layouts hold the same pipeline."""
-    from . import tiny
-    from .dump import load
-
-    def files(folder):
-        return {p.relative_to(folder): p for p in folder.rglob("*") if p.is_file() and p.suffix != ".md"}
-
-    with tempfile.TemporaryDirectory() as scratch:
-        scratch = Path(scratch)
-        make(scratch / "goldens")
-        ours, theirs = files(scratch / "goldens"), files(root)
-        for name in sorted(ours.keys() | theirs.keys()):
-            if name not in ours or name not in theirs or ours[name].read_bytes() != theirs[name].read_bytes():
-                raise SystemExit(f"{root / name}: not what `goldens` makes")
-
-        pipes = []
-        for layout, shards in (("hub", 3), ("v5", 1)):
-            tiny.make(scratch / layout, "z-image", 5, "ordinary", layout, shards, "bf16", {})
-            pipes.append(load(scratch / layout)[0])
-        for part in ("transformer", "text_encoder", "vae"):
-            a, b = (getattr(p, part).state_dict() for p in pipes)
-            assert a.keys() == b.keys(), part
-            assert all(a[k].dtype == torch.float32 and torch.equal(a[k], b[k]) for k in a), part
-        for text in (PROMPT, NEGATIVE, "<|im_start|>user\n<think> x</think>\r\n\n  y"):
-            a, b = (p.tokenizer(text).input_ids for p in pipes)
-            assert a == b, text
-    print("ok")

@@ -1,5 +1,6 @@
 """make parity: gomflux against diffusers, on small models that nobody has seen before."""
 
+import json
 import random
 import secrets
 import subprocess
@@ -72,7 +73,7 @@ def check(gomflux: Path, seed: int | None, keep: Path | None, models: int, pictu
 
 
 def report(row: Row):
-    print(f"  {'ok  ' if row.ok else 'FAIL'} {row.what:22} {row.settings:62} {row.seconds:5.1f} s  {row.result}", flush=True)
+    print(f"  {'ok  ' if row.ok else 'FAIL'} {row.what:22} {row.settings:72} {row.seconds:4.1f} s  {row.result}", flush=True)
 
 
 def make_model(folder: Path, family: str, r: random.Random, i: int) -> str:
@@ -124,15 +125,26 @@ def replay(gomflux: Path, model: Path, family: str, kind: str, r: random.Random)
         request["scheduler"] = r.choice((schedules.HEUN, schedules.LINEAR))
     out = model.parent / kind
     dump.pipeline(model, out, max_sequence_length=r.randint(90, 300), taps=TAPS, **request)
-    ran = subprocess.run(
-        [gomflux, "parity", "run", out, "--model", model], capture_output=True, text=True, encoding="utf-8"
-    )
-    said = ran.stdout + ran.stderr
-    (model.parent / f"{kind}.txt").write_text(said, encoding="utf-8")
-    if ran.returncode:
-        print(said)
-    last = (said.strip().splitlines() or ["said nothing"])[-1]
-    return Row(f"{model.parent.name} {kind}", described(request), last, ran.returncode == 0, time.monotonic() - start)
+    page = model.parent / f"{kind}.html"
+    ran = run(gomflux, "parity", "run", out, "--model", model, "--dtype", "float32", "--json", "--html", page)
+    try:
+        result, ok = verdict(json.loads(ran.stdout)), ran.returncode == 0
+        (model.parent / f"{kind}.json").write_text(ran.stdout, encoding="utf-8")
+    except ValueError:
+        result, ok = f"exit status {ran.returncode}: {ran.stderr.strip()}", False
+    return Row(f"{model.parent.name} {kind}", described(request), result, ok, time.monotonic() - start)
+
+
+def run(*command) -> subprocess.CompletedProcess:
+    return subprocess.run(command, capture_output=True, text=True, encoding="utf-8")
+
+
+def verdict(report: dict) -> str:
+    """One line of a report of gomflux parity run --json."""
+    stages = report["stages"]
+    free, isolated = (max(s.get(reading) or 0 for s in stages) for reading in ("free", "isolated"))
+    text = f"{len(report['tensors'])} tensors, worst {free:.0e} from the start, {isolated:.0e} by itself"
+    return text if report["verdict"]["ok"] else f"{text}; {report['verdict']['text']}"
 
 
 def same_seed(gomflux: Path, model: Path, family: str, n: int, r: random.Random) -> Row:
@@ -155,14 +167,11 @@ def same_seed(gomflux: Path, model: Path, family: str, n: int, r: random.Random)
     folder.mkdir(exist_ok=True)
     theirs.save(folder / f"{n}-diffusers.png")
     ours = folder / f"{n}-gomflux.png"
-    flags = {"model": model, "prompt": request["prompt"], "output": ours, "rng": "torch"}
+    flags = {"model": model, "prompt": request["prompt"], "output": ours, "rng": "torch", "dtype": "float32"}
     flags |= {k: request[k] for k in ("steps", "guidance", "seed", "height", "width")}
     if request["negative_prompt"] is not None:
         flags["negative-prompt"] = request["negative_prompt"]
-    ran = subprocess.run(
-        [gomflux, "generate", "--overwrite", "--quiet", *(f"--{k}={v}" for k, v in flags.items())],
-        capture_output=True, text=True, encoding="utf-8",
-    )  # fmt: skip
+    ran = run(gomflux, "generate", "--overwrite", "--quiet", *(f"--{k}={v}" for k, v in flags.items()))
     if ran.returncode:
         return Row(what, described(request), f"exit status {ran.returncode}: {ran.stderr.strip()}", False)
     off = np.abs(np.asarray(theirs, int) - np.asarray(Image.open(ours).convert("RGB"), int))

@@ -1,0 +1,183 @@
+"""Checks of this package itself."""
+
+import json
+import os
+import tempfile
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+import torch
+from safetensors import safe_open
+
+from . import debug, dump, goldens, runs, tiny
+
+
+def check(root: Path):
+    """Checks that the goldens are what this package makes, and everything that they do not show."""
+    with tempfile.TemporaryDirectory() as scratch:
+        scratch = Path(scratch)
+        for test in (same_goldens, both_layouts, inner_values, memory_bound, own_runs, own_tensors):
+            test(scratch / test.__name__, root)
+    print("ok")
+
+
+def files(folder: Path) -> dict:
+    return {p.relative_to(folder): p for p in folder.rglob("*") if p.is_file() and p.suffix != ".md"}
+
+
+def same_goldens(scratch: Path, root: Path):
+    goldens.make(scratch)
+    ours, theirs = files(scratch), files(root)
+    for name in sorted(ours.keys() | theirs.keys()):
+        if name not in ours or name not in theirs or ours[name].read_bytes() != theirs[name].read_bytes():
+            raise SystemExit(f"{root / name}: not what `goldens` makes")
+
+
+def both_layouts(scratch: Path, root: Path):
+    """The same pipeline from both layouts of its folder."""
+    pipes = []
+    for layout, shards in (("hub", 3), ("v5", 1)):
+        tiny.make(scratch / layout, "z-image", 5, "ordinary", layout, shards, "bf16", {})
+        pipes.append(dump.load(scratch / layout)[0])
+    for part in ("transformer", "text_encoder", "vae"):
+        a, b = (getattr(p, part).state_dict() for p in pipes)
+        assert a.keys() == b.keys(), part
+        assert all(a[k].dtype == torch.float32 and torch.equal(a[k], b[k]) for k in a), part
+    for text in (goldens.PROMPT, goldens.NEGATIVE, "<|im_start|>user\n<think> x</think>\r\n\n  y"):
+        a, b = (p.tokenizer(text).input_ids for p in pipes)
+        assert a == b, text
+
+
+class Dump:
+    def __init__(self, folder: Path):
+        self.settings = json.loads((folder / "settings.json").read_text(encoding="utf-8"))
+        self.tensors = {}
+        for file in self.settings["files"]:
+            with safe_open(folder / file, "pt") as f:
+                self.tensors |= {k: f.get_tensor(k) for k in f.keys()}
+
+    def __getitem__(self, name: str) -> torch.Tensor:
+        return self.tensors[self.settings["aliases"].get(name, name)]
+
+    def __contains__(self, name: str) -> bool:
+        return name in self.tensors or name in self.settings["aliases"]
+
+
+def record(root: Path, out: Path | None, taps, **more):
+    request = dict(negative_prompt="blue", steps=2, guidance=2.0, seed=1, height=24, width=40, max_sequence_length=64)
+    dump.pipeline(root / "zimage-ordinary" / "model", out, prompt="a red circle", taps=taps, **request, **more)
+
+
+def inner_values(scratch: Path, root: Path):
+    """What attention gets, and its weights, give what it hands on."""
+    globs = ["*attention*", "*attn*", "*:[qkv]*", "*:weights", "*:entropy"]
+    record(root, scratch, globs)
+    d = Dump(scratch)
+    for module, call, norm, out, axis in (
+        ("transformer.noise_refiner.0.attention", "@0", "norm_q", "to_out.0", 1),
+        ("transformer.context_refiner.0.attention", "@1", "norm_q", "to_out.0", 1),
+        ("transformer.layers.1.attention", "@1", "norm_q", "to_out.0", 1),
+        ("text_encoder.layers.0.self_attn", "", "q_norm", "o_proj", 2),
+        ("text_encoder.layers.1.self_attn", "#1", "q_norm", "o_proj", 2),
+        ("vae.decoder.mid_block.attentions.0", "", None, "to_out.0", 2),
+    ):
+        q, k, v, weights, entropy = (d[f"{module}{call}:{p}"] for p in ("q", "k", "v", "weights", "entropy"))
+        if axis == 1:
+            q, k, v = q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2)
+        v = v.repeat_interleave(q.shape[1] // v.shape[1], 1)
+        found = (weights @ v).transpose(1, 2).flatten(2)
+        torch.testing.assert_close(found, d[f"{module}.{out}{call}:in.0"], rtol=1e-5, atol=1e-5)
+        torch.testing.assert_close(entropy, torch.special.entr(weights).sum(-1))
+        if norm:
+            before = d[f"{module}.{norm}{call}"]
+            assert torch.equal(d[f"{module}{call}:q.unrotated"], before if axis == 1 else before.transpose(1, 2)), module
+            assert not torch.equal(d[f"{module}{call}:q"], d[f"{module}{call}:q.unrotated"]), module
+        else:
+            assert f"{module}{call}:q.unrotated" not in d, module
+    record(root, scratch, ["*"])
+    assert not any(":q" in name or ":weights" in name for name in Dump(scratch).tensors), "an inner value for *"
+
+
+def memory_bound(scratch: Path, root: Path):
+    """However little is held, the tensors are the same."""
+    for name, memory in (("small", 20_000), ("large", 1 << 30)):
+        record(root, scratch / name, ["transformer*"], memory=memory)
+    small, large = Dump(scratch / "small"), Dump(scratch / "large")
+    assert len(small.settings["files"]) > 10 and len(large.settings["files"]) == 1
+    assert small.tensors.keys() == large.tensors.keys()
+    assert all(torch.equal(t, large[name]) for name, t in small.tensors.items())
+    assert all((scratch / "small" / f).stat().st_size < 250_000 for f in small.settings["files"])
+    try:
+        record(root, scratch / "refused", ["*:weights"], memory=20_000)
+    except SystemExit as e:
+        assert "--max-memory" in str(e) and not (scratch / "refused" / "settings.json").exists()
+    else:
+        raise AssertionError("weights that do not fit into the memory were recorded")
+
+
+def own_runs(scratch: Path, root: Path):
+    """Runs go to the archive, and do not mix."""
+    latest = scratch / "runs" / "latest" / "reference"
+    record(root, None, ["transformer@*"], log_dir=scratch)
+    first = Dump(latest)
+    record(root, None, ["transformer@*"], log_dir=scratch, compute="bfloat16")
+    second = Dump(latest)
+    assert second["transformer@1"].dtype == torch.bfloat16 and (latest / "images" / "image.png").exists()
+    [archived] = (scratch / "runs" / "archive").iterdir()
+    assert archived.name == f"{first.settings['began']}-reference"
+    assert torch.equal(Dump(archived)["image"], first["image"])
+    going, other = runs.Run(scratch), runs.Run(scratch)
+    assert going.folder == latest and other.folder.parent.name == "archive"
+    other.end()
+    going.end()
+
+
+@contextmanager
+def logs_in(folder: Path):
+    before = os.environ.get("GOMFLUX_LOG_DIR")
+    os.environ["GOMFLUX_LOG_DIR"] = str(folder)
+    try:
+        yield
+    finally:
+        del os.environ["GOMFLUX_LOG_DIR"]
+        if before is not None:
+            os.environ["GOMFLUX_LOG_DIR"] = before
+
+
+def own_tensors(scratch: Path, root: Path):
+    """debug_save, debug_load, debug_checkpoint and convert."""
+    x = torch.arange(12, dtype=torch.bfloat16).reshape(3, 4)
+    x[1, 1], x[2, 3] = torch.nan, -torch.inf
+    with logs_in(scratch):
+        debug.debug_save(x, "a.b@2:in.0")
+        file = debug.debug_save(2 * x, "a.b@2:in.0")
+        assert file.name == "a.b@2#1%3Ain.0.safetensors"
+        assert torch.equal(debug.debug_load("a.b@2#1:in.0", like=x).nan_to_num(), (2 * x).nan_to_num())
+        other = scratch / "runs" / "latest" / "gomflux" / "tensors"
+        other.mkdir(parents=True)
+        np.save(other / "theirs.npy", np.float32([[1, 2]]))
+        assert debug.debug_load("theirs").tolist() == [[1, 2]]
+        assert debug.debug_load("theirs", like=torch.zeros(1, 2, dtype=torch.float16), cast=True).dtype == torch.float16
+        for error, what, more in (
+            (FileNotFoundError, "theirs", {"name": "their"}),
+            (ValueError, "expected [2, 1]", {"name": "theirs", "like": torch.zeros(2, 1)}),
+            (ValueError, "cast=True", {"name": "theirs", "like": torch.zeros(1, 2, dtype=torch.float16)}),
+        ):
+            try:
+                debug.debug_load(**more)
+            except error as e:
+                assert what in str(e), e
+            else:
+                raise AssertionError(f"no error about {what}")
+        file = debug.debug_checkpoint("here", latents=x, step=3, metadata={"block": 1})
+    said = json.loads(file.read_text(encoding="utf-8"))
+    assert file.name == "checkpoint_here_hit001.json" and said["checkpoint_name"] == "here" and said["hit_count"] == 1
+    assert said["location"]["function"] == "own_tensors" and said["variables"]["step"]["value"] == 3
+    known = said["variables"]["latents"]
+    assert known["shape"] == [3, 4] and known["dtype"] == "torch.bfloat16" and known["preview"][5] == "NaN"
+    assert known["stats"]["nan"] == 1 and known["stats"]["inf"] == 1 and known["stats"]["max"] == 10
+    torch.save({"a": [x, {"b": x.T}]}, scratch / "x.pt")
+    debug.convert(scratch / "x.pt", scratch / "x.safetensors")
+    with safe_open(scratch / "x.safetensors", "pt") as f:
+        assert torch.equal(f.get_tensor("a.1.b").nan_to_num(), x.T.nan_to_num())
