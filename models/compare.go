@@ -114,7 +114,7 @@ func (c *ComponentComparison) compare(ctx context.Context, a, b *ComponentWeight
 		switch {
 		case !slices.Equal(t.Shape, other.Shape):
 			d.Mismatch = fmt.Sprintf("shape %v against %v", t.Shape, other.Shape)
-		case tensors.Dtype(t.Dtype).Size() == 0 || tensors.Dtype(other.Dtype).Size() == 0:
+		case !readable(t.Dtype) || !readable(other.Dtype):
 			d.Mismatch = fmt.Sprintf("dtype %s against %s, of which one cannot be read as numbers", t.Dtype, other.Dtype)
 		default:
 			shared = append(shared, t)
@@ -182,7 +182,7 @@ func (d *TensorDifference) compare(ctx context.Context, readA, readB *reader, do
 				largest = e
 			}
 		}
-		done(int64(len(part.Data)))
+		done(int64(part.Len() * d.A.Dtype.Bits() / 8))
 	}
 	d.MaxAbs, d.Relative, d.Cosine = tensors.Float(largest), tensors.Float(math.Sqrt(diff/b2)), tensors.Float(dot/math.Sqrt(a2*b2))
 	if diff == 0 { // also where both are zero

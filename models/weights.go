@@ -3,6 +3,7 @@ package models
 import (
 	"cmp"
 	"context"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"io"
@@ -291,7 +292,7 @@ func (w *Weights) Read(ctx context.Context, progress func(Progress)) error {
 }
 
 func (t *TensorWeights) read(ctx context.Context, r *reader, done func(int64)) error {
-	if tensors.Dtype(t.Dtype).Size() == 0 {
+	if !readable(t.Dtype) {
 		done(t.Bytes())
 		return nil
 	}
@@ -301,7 +302,7 @@ func (t *TensorWeights) read(ctx context.Context, r *reader, done func(int64)) e
 			return err
 		}
 		sum.add(part.Stats(), part.Len())
-		done(int64(len(part.Data)))
+		done(int64(part.Len() * t.Dtype.Bits() / 8))
 	}
 	t.Stats = sum.result()
 	return nil
@@ -390,12 +391,11 @@ func (r *reader) close() {
 // partLen is how many elements of a tensor are read at a time.
 const partLen = 1 << 18
 
-// parts yields a tensor whose dtype can be read as numbers, a part at a time. A
-// part is good until the next one.
+// parts yields a tensor, whose dtype must be readable, a part at a time. A part
+// is good until the next one. Eight-bit floats come as float32.
 func (r *reader) parts(ctx context.Context, t weights.Tensor) iter.Seq2[*tensors.Tensor, error] {
 	return func(yield func(*tensors.Tensor, error) bool) {
-		dtype := tensors.Dtype(t.Dtype)
-		size := int64(dtype.Size())
+		size := int64(t.Dtype.Bits() / 8)
 		buffer := make([]byte, min(partLen*size, t.End-t.Begin))
 		for at := t.Begin; at < t.End; at += int64(len(buffer)) {
 			buffer = buffer[:min(int64(len(buffer)), t.End-at)]
@@ -409,11 +409,52 @@ func (r *reader) parts(ctx context.Context, t weights.Tensor) iter.Seq2[*tensors
 				yield(nil, fmt.Errorf("%s: tensor %q: %w", t.File, t.Name, err))
 				return
 			}
-			if !yield(&tensors.Tensor{Name: t.Name, Dtype: dtype, Shape: []int{int(int64(len(buffer)) / size)}, Data: buffer}, nil) {
+			part := &tensors.Tensor{Name: t.Name, Dtype: tensors.Dtype(t.Dtype), Shape: []int{int(int64(len(buffer)) / size)}, Data: buffer}
+			if values := eightBits[t.Dtype]; values != nil {
+				part.Dtype, part.Data = tensors.F32, make([]byte, 0, 4*len(buffer))
+				for _, b := range buffer {
+					part.Data = binary.LittleEndian.AppendUint32(part.Data, math.Float32bits(values[b]))
+				}
+			}
+			if !yield(part, nil) {
 				return
 			}
 		}
 	}
+}
+
+// readable says whether a dtype can be read as numbers.
+func readable(d weights.Dtype) bool { return tensors.Dtype(d).Size() > 0 || eightBits[d] != nil }
+
+// eightBits are the values of the eight-bit floats that weights are stored in.
+var eightBits = map[weights.Dtype]*[256]float32{"F8_E4M3": eightBitValues(4, false), "F8_E5M2": eightBitValues(5, true)}
+
+// eightBitValues are those of a float with so many bits of exponent, as Micikevicius
+// et al. 2022 (FP8 Formats for Deep Learning) have them. The top exponent is NaN
+// or infinite, or without infinities only the last of its values is NaN.
+func eightBitValues(exponentBits int, infinities bool) *[256]float32 {
+	fractionBits := 7 - exponentBits
+	bias := 1<<(exponentBits-1) - 1
+	var values [256]float32
+	for i := range values {
+		exponent, fraction := i&0x7f>>fractionBits, i&(1<<fractionBits-1)
+		v := math.Ldexp(float64(fraction), 1-bias-fractionBits)
+		if exponent > 0 {
+			v = math.Ldexp(float64(fraction+1<<fractionBits), exponent-bias-fractionBits)
+		}
+		top := 1<<exponentBits - 1
+		switch {
+		case infinities && exponent == top && fraction == 0:
+			v = math.Inf(1)
+		case exponent == top && (infinities || fraction == 1<<fractionBits-1):
+			v = math.NaN()
+		}
+		if i > 0x7f {
+			v = -v
+		}
+		values[i] = float32(v)
+	}
+	return &values
 }
 
 // A sum joins the statistics of a tensor's parts, as Chan, Golub and LeVeque do.

@@ -2,6 +2,7 @@ package models_test
 
 import (
 	"context"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"math"
@@ -509,6 +510,51 @@ func TestCompare(t *testing.T) {
 			}
 		}
 	})
+}
+
+// TestWeightsEightBits reads eight-bit floats, whose values PyTorch gives.
+func TestWeightsEightBits(t *testing.T) {
+	for dtype, want := range map[string]struct {
+		data     []byte
+		min, max float64
+		nan, inf int
+	}{
+		"F8_E4M3": {[]byte{0x00, 0x80, 0x01, 0x7e, 0xfe, 0x7f, 0xff, 0x38}, -448, 448, 2, 0},
+		"F8_E5M2": {[]byte{0x00, 0x01, 0x7b, 0xfb, 0x7c, 0xfc, 0x7d, 0x3c}, -57344, 57344, 1, 2},
+		"F8_E8M0": {[]byte{0x00}, 0, 0, 0, 0}, // has no numbers that are read
+	} {
+		path := filepath.Join(t.TempDir(), "x.safetensors")
+		header := fmt.Sprintf(`{"x":{"dtype":%q,"shape":[%d],"data_offsets":[0,%[2]d]}}`, dtype, len(want.data))
+		file := append(binary.LittleEndian.AppendUint64(nil, uint64(len(header))), header...)
+		if err := os.WriteFile(path, append(file, want.data...), 0o666); err != nil {
+			t.Fatal(err)
+		}
+		w, err := models.OpenWeightsFile(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer w.Close()
+		if err := w.Read(t.Context(), nil); err != nil {
+			t.Fatal(err)
+		}
+		c, err := models.Compare(t.Context(), w, w, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		s, d := w.Components[0].Tensors[0].Stats, c.Components[0].Tensors[0]
+		if dtype == "F8_E8M0" {
+			if s != nil || d.Mismatch == "" {
+				t.Errorf("%s: %+v, %+v", dtype, s, d)
+			}
+			continue
+		}
+		if float64(s.Min) != want.min || float64(s.Max) != want.max || s.NaN != want.nan || s.Inf != want.inf {
+			t.Errorf("%s: found %+v, expected %+v", dtype, s, want)
+		}
+		if !d.Within(0) {
+			t.Errorf("%s differs from itself: %+v", dtype, d)
+		}
+	}
 }
 
 func TestRoleOf(t *testing.T) {

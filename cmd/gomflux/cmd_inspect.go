@@ -99,7 +99,8 @@ EXIT STATUS
   1    there are errors, or with --against a difference, or it failed while running
   2    something given was wrong: a flag, a component's name
   3    the model is not there, or has no weights that can be looked at; with
-       --loaded also one that is damaged or not supported
+       --against and --loaded also one that is damaged, and with --loaded one that
+       is not supported
   4    the MLX libraries are missing or cannot be used (--loaded)
   130  it was interrupted`,
 		Example: `  gomflux inspect z-image-turbo
@@ -458,6 +459,11 @@ func (o *inspectOptions) compare(ctx context.Context, model *openWeights, show *
 		return err
 	}
 	defer other.Close()
+	for _, part := range slices.Concat(model.Components, other.Components) {
+		if part.Err != nil {
+			return coded(exitModel, printableError{part.Err})
+		}
+	}
 	c, err := models.Compare(ctx, model.Weights, other.Weights, show.report)
 	if err != nil {
 		return printableError{err}
