@@ -1,8 +1,560 @@
 package parity
 
 import (
+	"fmt"
+	"math"
+	"slices"
+	"strings"
+
 	"github.com/gomflux/gomflux/hooks"
 	"github.com/gomflux/gomflux/mlx"
 )
 
-func (r *replay) hints(name string, tap hooks.Tap, got, want *mlx.Array) []Hint { return nil }
+// A tensor is one on the host.
+type tensor struct {
+	name  string
+	shape []int
+	v     []float64
+}
+
+func hostTensor(name string, a *mlx.Array) tensor {
+	f := a.Floats()
+	t := tensor{name, a.Shape(), make([]float64, len(f))}
+	for i, x := range f {
+		t.v[i] = float64(x)
+	}
+	return t
+}
+
+// last is the length of the last axis.
+func (t tensor) last() int { return t.shape[len(t.shape)-1] }
+
+// apply makes a tensor of this one's values.
+func (t tensor) apply(f func(x float64) float64) tensor {
+	out := tensor{t.name, t.shape, make([]float64, len(t.v))}
+	for i, x := range t.v {
+		out.v[i] = f(x)
+	}
+	return out
+}
+
+// with joins the values of two tensors of one shape.
+func (t tensor) with(u tensor, f func(x, y float64) float64) tensor {
+	out := tensor{t.name, t.shape, make([]float64, len(t.v))}
+	for i, x := range t.v {
+		out.v[i] = f(x, u.v[i])
+	}
+	return out
+}
+
+func times(x, y float64) float64 { return x * y }
+func plus(x, y float64) float64  { return x + y }
+func minus(x, y float64) float64 { return x - y }
+
+// distance is the norm of the difference.
+func distance(a, b tensor) float64 {
+	sum := 0.0
+	for i, x := range a.v {
+		d := x - b.v[i]
+		sum += d * d
+	}
+	return math.Sqrt(sum)
+}
+
+func norm(a tensor) float64 {
+	sum := 0.0
+	for _, x := range a.v {
+		sum += x * x
+	}
+	return math.Sqrt(sum)
+}
+
+// A search looks for known patterns in one wrong tensor. A pattern fits if it
+// explains the error: what it would compute from the reference's tensors comes
+// at least ten times closer to ours than the reference's tensor does.
+type search struct {
+	r         *replay
+	name      hooks.Name // the reference's
+	tap       hooks.Tap
+	got, want tensor
+	off       float64 // the norm of the error
+	hints     []Hint
+}
+
+// maxHinted is how many values a tensor may have to be looked into.
+const maxHinted = 1 << 22
+
+func (r *replay) hints(name string, tap hooks.Tap, got, want *mlx.Array) []Hint {
+	n, err := hooks.ParseName(name)
+	if err != nil || got.Size() > maxHinted || got.Size() < 2 {
+		return nil
+	}
+	s := &search{r: r, name: n, tap: tap, got: hostTensor(name, got), want: hostTensor(name, want)}
+	if !s.finite() {
+		return s.hints
+	}
+	if s.off = distance(s.got, s.want); s.off == 0 {
+		return nil
+	}
+	// the special ones go before those that hold for anything
+	for _, look := range []func(){
+		s.time, s.sigmas, s.attention, s.linearUnits, s.activation, s.norms, s.modulation, s.constant, s.siblings, s.order, s.half,
+	} {
+		if look(); len(s.hints) > 0 {
+			return s.hints
+		}
+	}
+	s.axes()
+	return s.hints
+}
+
+func (s *search) say(key, format string, args ...any) {
+	for _, h := range s.hints {
+		if h.Key == key {
+			return
+		}
+	}
+	s.hints = append(s.hints, Hint{key, fmt.Sprintf(format, args...)})
+}
+
+// fits says whether a pattern explains ours.
+func (s *search) fits(candidate tensor) bool {
+	return len(candidate.v) == len(s.got.v) && distance(candidate, s.got) <= 0.1*s.off
+}
+
+// isReference says whether a pattern is what the reference computes.
+func (s *search) isReference(candidate tensor) bool {
+	return len(candidate.v) == len(s.want.v) && distance(candidate, s.want) <= min(1e-3*norm(s.want), 0.1*s.off)
+}
+
+// array is a tensor of the reference in the part that the tap is of, or nil.
+func (s *search) array(n hooks.Name) *mlx.Array {
+	a := s.r.ref.Array(n.String())
+	if a == nil {
+		return nil
+	}
+	if s.r.inBatch(s.tap.Name) && len(s.want.shape) > 1 && a.Ndim() > 1 && a.Dim(0) > 1 {
+		part := slices.Clone(a.Shape())
+		part[0] = s.want.shape[0]
+		if a.Ndim() > 2 && a.Dim(1) > s.want.shape[1] && len(s.want.shape) > 2 {
+			part[1] = s.want.shape[1]
+		}
+		tap := s.tap
+		a = s.r.onePass(a, tap, part)
+	}
+	return a
+}
+
+// tensor is one of the reference's.
+func (s *search) tensor(module string, point hooks.Point) (tensor, bool) {
+	n := hooks.Name{Module: module, Step: s.name.Step, Call: s.name.Call, Point: point}
+	a := s.array(n)
+	if a == nil || a.Size() > maxHinted || a.Size() == 0 {
+		return tensor{}, false
+	}
+	return hostTensor(n.String(), a), true
+}
+
+func (s *search) input(module, key string) (tensor, bool) {
+	return s.tensor(module, hooks.Point{Kind: hooks.Input, Key: key})
+}
+
+// parentOf is the path without its last part.
+func parentOf(module string) string {
+	i := strings.LastIndexByte(module, '.')
+	return module[:max(0, i)]
+}
+
+// around are the reference's tensors of the modules around the wrong one and
+// inside it, at the same step.
+func (s *search) around(scope string, accept func(tensor) bool) []tensor {
+	var out []tensor
+	for _, name := range s.r.ref.Names() {
+		n, err := hooks.ParseName(name)
+		if err != nil || n == s.name || n.Step != s.name.Step || scope != "" && n.Module != scope && !strings.HasPrefix(n.Module, scope+".") {
+			continue
+		}
+		a := s.array(n)
+		if a == nil || a.Size() > maxHinted || a.Size() < 2 || len(out) > 300 {
+			continue
+		}
+		if t := hostTensor(name, a); accept(t) {
+			out = append(out, t)
+		}
+	}
+	return out
+}
+
+func (s *search) finite() bool {
+	r, w := rangeOf(narrow(s.got.v)), rangeOf(narrow(s.want.v))
+	if bad := r.NaN + r.Inf; bad > 0 && w.NaN+w.Inf == 0 {
+		s.say("not finite", "%d of %d values are NaN or infinite: an overflow, a division by zero, or a missing attention scale", bad, len(s.got.v))
+	}
+	return r.NaN+r.Inf+w.NaN+w.Inf == 0
+}
+
+func narrow(v []float64) []float32 {
+	out := make([]float32, len(v))
+	for i, x := range v {
+		out[i] = float32(x)
+	}
+	return out
+}
+
+// time reads the time back from a sinusoidal embedding.
+func (s *search) time() {
+	if s.name.Point.Kind != hooks.Input || !strings.Contains(s.name.Module, "embedder") || s.want.last() != 256 || len(s.want.v) != 256 {
+		return
+	}
+	decode := func(t tensor) float64 { // the slowest frequency turns less than once
+		f := math.Exp(-math.Log(10000) * 127 / 128)
+		return math.Atan2(t.v[255], t.v[127]) / f
+	}
+	got, want := decode(s.got), decode(s.want)
+	about := func(a, b float64) bool { return math.Abs(a-b) <= 1e-3*max(1, math.Abs(b)) }
+	swapped := tensor{"", s.got.shape, slices.Concat(s.want.v[128:], s.want.v[:128])}
+	switch {
+	case s.fits(swapped):
+		s.say("sinusoid order", "sine and cosine are swapped in the timestep embedding")
+	case about(got*1000, want):
+		s.say("sigma for timestep", "the embedded time is %.4g, the reference's %.4g: a sigma (0 to 1) where the timestep's value (0 to 1000) belongs", got, want)
+	case about(got, want*1000):
+		s.say("timestep for sigma", "the embedded time is %.4g, the reference's %.4g: it is scaled by 1000 once too often", got, want)
+	case about(got, float64(s.name.Step)):
+		s.say("index for timestep", "the embedded time is %.4g, the reference's %.4g: the step's index where the timestep's value belongs", got, want)
+	case about(got, 1000-want):
+		s.say("time reversed", "the embedded time is %.4g, the reference's %.4g: time runs the other way, from 1000 to 0", got, want)
+	default:
+		if ts := s.r.ref.Array("timesteps"); ts != nil {
+			for i, t := range ts.Floats() {
+				if i != s.name.Step && (about(got, float64(t)) || about(got, 1000-float64(t))) {
+					s.say("timestep of another step", "the embedded time is %.4g, the reference's %.4g: that of step %d at step %d", got, want, i, s.name.Step)
+					return
+				}
+			}
+		}
+		s.say("timestep", "the embedded time is %.4g, the reference's %.4g", got, want)
+	}
+}
+
+// sigmas compares schedules.
+func (s *search) sigmas() {
+	if s.name.Module != "sigmas" && s.name.Module != "timesteps" {
+		return
+	}
+	n := len(s.want.v)
+	for _, by := range []int{1, -1} {
+		same := 0
+		for i := range n {
+			if j := i + by; j >= 0 && j < n && math.Abs(s.got.v[i]-s.want.v[j]) <= 1e-5*math.Abs(s.want.v[j])+1e-7 {
+				same++
+			}
+		}
+		if n > 2 && same == n-1 {
+			s.say("off by one step", "%s is the reference's, %d step off: an index is off by one", s.name.Module, by)
+			return
+		}
+	}
+	scale := 1.0
+	if s.name.Module == "timesteps" {
+		scale = 1000
+	}
+	// shift·s / (1 + (shift-1)·s) of one schedule is that of another with the ratio of both shifts
+	var shifts []float64
+	for i, w := range s.want.v {
+		w, g := w/scale, s.got.v[i]/scale
+		if w > 1e-6 && w < 1-1e-6 && g > 1e-6 && g < 1-1e-6 {
+			shifts = append(shifts, g*(1-w)/(w*(1-g)))
+		}
+	}
+	if len(shifts) > 0 && slices.Max(shifts)-slices.Min(shifts) <= 1e-3*slices.Max(shifts) {
+		s.say("schedule shift", "the schedule is shifted %.4g times as much as the reference's (shift, or the mu of dynamic shifting)", shifts[0])
+	}
+}
+
+// siblings looks for ours among the reference's other tensors.
+func (s *search) siblings() {
+	same := func(t tensor) bool { return slices.Equal(t.shape, s.want.shape) }
+	scopes := []string{s.name.Module, parentOf(s.name.Module), parentOf(parentOf(s.name.Module))}
+	if s.name.Module == "prompt.embeds" || s.name.Module == "negative.embeds" {
+		scopes = []string{"text_encoder"}
+		same = func(t tensor) bool { return len(t.v) == len(s.want.v) && t.last() == s.want.last() }
+	}
+	for _, scope := range scopes {
+		if scope == "" {
+			continue
+		}
+		found := s.around(scope, same)
+		for _, t := range found {
+			if !s.fits(t) {
+				continue
+			}
+			switch own, _ := hooks.ParseName(t.name); {
+			case own.Module == s.name.Module && own.Point.Kind == hooks.Input && s.name.Point.Kind == hooks.Output:
+				s.say("does nothing", "ours is the reference's %s: the module passes its input on unchanged", t.name)
+			case s.name.Module == "prompt.embeds" || s.name.Module == "negative.embeds":
+				s.say("hidden layer", "ours is the reference's %s: another hidden layer is taken", t.name)
+			case own.Point.Kind == hooks.Output && s.name.Point.Kind == hooks.Output && parentOf(own.Module) == parentOf(s.name.Module):
+				s.say("swapped", "ours is the reference's %s: both are swapped (gate and up, or q, k and v)", t.name)
+			default:
+				s.say("another tensor", "ours is the reference's %s: something between is missing, such as a norm, or the wrong tensor is taken", t.name)
+			}
+			return
+		}
+		for _, t := range found {
+			switch {
+			case s.fits(s.want.with(t, minus)):
+				s.say("missing term", "ours is the reference's without %s: a term of a sum is missing, such as a residual", t.name)
+				return
+			case s.fits(s.want.with(t, plus)):
+				s.say("term twice", "ours is the reference's with %s added: a term of a sum is there twice", t.name)
+				return
+			case s.fits(s.want.with(t, times)):
+				s.say("extra factor", "ours is the reference's times %s", t.name)
+				return
+			}
+		}
+	}
+}
+
+// permute is a copy with its axes in another order.
+func (t tensor) permute(axes []int) tensor {
+	n := len(t.shape)
+	strides, stride := make([]int, n), 1
+	for i := n - 1; i >= 0; i-- {
+		strides[i] = stride
+		stride *= t.shape[i]
+	}
+	out := tensor{t.name, make([]int, n), make([]float64, 0, len(t.v))}
+	for i, a := range axes {
+		out.shape[i] = t.shape[a]
+	}
+	index := make([]int, n)
+	for range t.v {
+		at := 0
+		for i, a := range axes {
+			at += index[i] * strides[a]
+		}
+		out.v = append(out.v, t.v[at])
+		for i := n - 1; i >= 0; i-- {
+			if index[i]++; index[i] < out.shape[i] {
+				break
+			}
+			index[i] = 0
+		}
+	}
+	return out
+}
+
+// reshape is the same values in another shape.
+func (t tensor) reshape(shape ...int) tensor { return tensor{t.name, shape, t.v} }
+
+func permutations(n int) [][]int {
+	if n == 0 {
+		return [][]int{nil}
+	}
+	var out [][]int
+	for _, p := range permutations(n - 1) {
+		for i := range n {
+			out = append(out, slices.Insert(slices.Clone(p), i, n-1))
+		}
+	}
+	return out
+}
+
+// order looks for the reference's values in another order.
+func (s *search) order() {
+	a, b := slices.Sorted(slices.Values(s.got.v)), slices.Sorted(slices.Values(s.want.v))
+	if distance(tensor{v: a}, tensor{v: b}) > 0.1*s.off {
+		return // not the same values
+	}
+	n := len(s.want.shape)
+	if n <= 4 {
+		for _, axes := range permutations(n) {
+			if slices.IsSorted(axes) {
+				continue
+			}
+			// the values of the other layout, in the shape of this one
+			if s.fits(s.want.permute(axes)) {
+				s.say("layout", "ours is the reference with its axes in the order %v: a layout is mistaken (channels first or last, a missing transpose)", axes)
+				return
+			}
+		}
+	}
+	for axis, d := range s.want.shape {
+		outer, inner := 1, 1
+		for _, x := range s.want.shape[:axis] {
+			outer *= x
+		}
+		for _, x := range s.want.shape[axis+1:] {
+			inner *= x
+		}
+		view := s.want.reshape(outer, d, inner)
+		reverse := tensor{"", view.shape, make([]float64, len(view.v))}
+		for i := range view.v {
+			o, k, in := i/(d*inner), i/inner%d, i%inner
+			reverse.v[i] = view.v[(o*d+d-1-k)*inner+in]
+		}
+		if d > 1 && s.fits(reverse) {
+			s.say("reversed", "ours is the reference with axis %d reversed", axis)
+			return
+		}
+		for _, by := range []int{1, d - 1} {
+			rolled := tensor{"", view.shape, make([]float64, len(view.v))}
+			for i := range view.v {
+				o, k, in := i/(d*inner), i/inner%d, i%inner
+				rolled.v[i] = view.v[(o*d+(k+by)%d)*inner+in]
+			}
+			if d > 2 && s.fits(rolled) {
+				s.say("rolled", "ours is the reference, one place on along axis %d", axis)
+				return
+			}
+		}
+		for k := 2; k <= 8; k++ {
+			if d%k != 0 || d == k {
+				continue
+			}
+			if split := s.want.reshape(outer, k, d/k, inner); s.fits(split.permute([]int{0, 2, 1, 3})) || s.fits(s.want.reshape(outer, d/k, k, inner).permute([]int{0, 2, 1, 3})) {
+				s.say("interleaved", "ours is the reference with axis %d taken as %d interleaved parts where it has them one after the other, or the other way round (half-split against interleaved pairs)", axis, k)
+				return
+			}
+			if k > 4 {
+				continue
+			}
+			for _, p := range permutations(k) {
+				if slices.IsSorted(p) {
+					continue
+				}
+				parts := tensor{"", []int{outer, k, d / k * inner}, make([]float64, 0, len(s.want.v))}
+				for o := range outer {
+					for _, part := range p {
+						at := (o*k + part) * (d / k * inner)
+						parts.v = append(parts.v, s.want.v[at:at+d/k*inner]...)
+					}
+				}
+				if s.fits(parts) {
+					s.say("chunks swapped", "ours is the reference with axis %d in %d chunks in the order %v: chunks are swapped (scale and shift, gate and up, q, k and v)", axis, k, p)
+					return
+				}
+			}
+		}
+	}
+	s.say("permuted", "ours has the reference's values in another order")
+}
+
+// constant looks for one factor, or one offset, for all values.
+func (s *search) constant() {
+	dot, square := 0.0, 0.0
+	for i, w := range s.want.v {
+		dot += w * s.got.v[i]
+		square += w * w
+	}
+	c := dot / square
+	if scaled := s.want.apply(func(x float64) float64 { return c * x }); s.fits(scaled) {
+		switch d := float64(s.want.last()); {
+		case math.Abs(c+1) < 1e-3:
+			s.say("sign", "ours is the reference with the other sign")
+		case math.Abs(c*c*d-1) < 1e-2:
+			s.say("ratio", "ours is %.6g times the reference everywhere, which is 1/√%g of the last axis", c, d)
+		case math.Abs(c*c/d-1) < 1e-2:
+			s.say("ratio", "ours is %.6g times the reference everywhere, which is √%g of the last axis", c, d)
+		default:
+			s.say("ratio", "ours is %.6g times the reference everywhere", c)
+		}
+		return
+	}
+	offset := 0.0
+	for i, w := range s.want.v {
+		offset += (s.got.v[i] - w) / float64(len(s.want.v))
+	}
+	if s.fits(s.want.apply(func(x float64) float64 { return x + offset })) {
+		s.say("offset", "ours is the reference plus %.6g everywhere", offset)
+	}
+}
+
+// half looks for values that have been through a smaller float.
+func (s *search) half() {
+	if s.tap.Output.Dtype() != mlx.Float32 {
+		return
+	}
+	share := func(t tensor, bits int) float64 {
+		n := 0
+		for _, x := range t.v {
+			if math.Float32bits(float32(x))&(1<<bits-1) == 0 {
+				n++
+			}
+		}
+		return float64(n) / float64(len(t.v))
+	}
+	for _, f := range []struct {
+		name string
+		bits int // of the mantissa that are lost
+	}{{"bfloat16", 16}, {"float16", 13}} {
+		if share(s.got, f.bits) > 0.98 && share(s.want, f.bits) < 0.5 {
+			s.say("lost upcast", "ours has values that %s has, the reference's are finer: something is computed in %s that should be in float32", f.name, f.name)
+			return
+		}
+	}
+}
+
+// axes describes errors that lie along an axis. It says something about any.
+func (s *search) axes() {
+	for axis, d := range s.want.shape {
+		if d < 2 || d == len(s.want.v) {
+			continue
+		}
+		inner := 1
+		for _, x := range s.want.shape[axis+1:] {
+			inner *= x
+		}
+		at := func(i int) int { return i / inner % d }
+		offset, count := make([]float64, d), float64(len(s.want.v)/d)
+		dot, square, wrong := make([]float64, d), make([]float64, d), make([]float64, d)
+		for i, w := range s.want.v {
+			k, g := at(i), s.got.v[i]
+			offset[k] += (g - w) / count
+			dot[k] += w * g
+			square[k] += w * w
+			wrong[k] += (g - w) * (g - w)
+		}
+		shifted, scaled := tensor{v: make([]float64, len(s.want.v))}, tensor{v: make([]float64, len(s.want.v))}
+		for i, w := range s.want.v {
+			shifted.v[i] = w + offset[at(i)]
+			if square[at(i)] > 0 {
+				scaled.v[i] = w * dot[at(i)] / square[at(i)]
+			}
+		}
+		switch {
+		case s.fits(shifted):
+			s.say("bias", "ours is the reference plus one value for each index of axis %d: a bias or a shift is missing, there twice, or laid along the wrong axis", axis)
+		case s.fits(scaled):
+			s.say("scale", "ours is the reference times one factor for each index of axis %d: a scale is missing, there twice, or laid along the wrong axis", axis)
+		}
+		// the indices that have nearly all of the error
+		total, from, to, hit := 0.0, d, 0, 0
+		for _, e := range wrong {
+			total += e
+		}
+		for k, e := range wrong {
+			if e > 1e-6*total {
+				from, to, hit = min(from, k), max(to, k+1), hit+1
+			}
+		}
+		if hit <= (d+1)/2 && to-from == hit {
+			s.say("one axis", "only indices %d to %d of the %d along axis %d differ (padding, a position, or one of several parts)", from, to-1, d, axis)
+		}
+	}
+	// by the reference, never by absolute size: 45 million is normal in some models
+	if g, w := rangeOf(narrow(s.got.v)), rangeOf(narrow(s.want.v)); g.Std > 4*w.Std || 4*g.Std < w.Std {
+		s.say("range", "ours reaches from %.4g to %.4g, the reference from %.4g to %.4g", g.Min, g.Max, w.Min, w.Max)
+	}
+	if len(s.hints) == 0 {
+		dot := 0.0
+		for i, w := range s.want.v {
+			dot += w * s.got.v[i]
+		}
+		if cosine := dot / (norm(s.want) * norm(s.got)); math.Abs(cosine) < 0.3 {
+			s.say("all differ", "all values differ, with a cosine of %.2f: other weights, another input, or another order than any tried", cosine)
+		}
+	}
+}

@@ -164,7 +164,7 @@ Metal on Macs, with CUDA or on the CPU on Linux.
 		}
 		return coded(exitUsage, err)
 	})
-	root.AddCommand(newGenerateCommand(), newInfoCommand(), newModelsCommand(), newDecodeCommand(), newRoundtripCommand(), newInspectCommand(), newDoctorCommand(), newVersionCommand(), newCompletionCommand())
+	root.AddCommand(newGenerateCommand(), newInfoCommand(), newModelsCommand(), newDecodeCommand(), newRoundtripCommand(), newInspectCommand(), newParityCommand(), newDoctorCommand(), newVersionCommand(), newCompletionCommand())
 	root.AddCommand(newTopics()...)
 	registerCompletions(root) // of all that was added before
 	return root

@@ -1,0 +1,93 @@
+package parity
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"os"
+	"slices"
+	"strings"
+
+	"github.com/gomflux/gomflux/hooks"
+	"github.com/gomflux/gomflux/mlx"
+)
+
+// DiffRuns compares the tensors that two runs both have, under their names; the
+// second one counts as the reference.
+func DiffRuns(ctx context.Context, a, b string, table *Table) (*Report, error) {
+	if table == nil {
+		table = DefaultTable()
+	}
+	rep := &Report{Run: b, Model: a, Readings: []string{Free}}
+	err := mlx.Do(ctx, func() error {
+		ours, err := OpenRun(os.DirFS(a))
+		if err != nil {
+			return err
+		}
+		ref, err := OpenRun(os.DirFS(b))
+		if err != nil {
+			return err
+		}
+		rep.RefDtype = ref.Compute
+		for _, name := range ref.Names() {
+			want := ref.Array(name)
+			n, err := hooks.ParseName(name)
+			got := ours.Array(name)
+			switch {
+			case err != nil && !strings.HasSuffix(name, ":samples"):
+				continue
+			case got == nil:
+				rep.Missing = append(rep.Missing, name)
+				continue
+			}
+			t := &Tensor{
+				Name: name, Module: moduleOf(name), Kind: n.Point.Kind.String(), Stage: stageOf(name), Shape: got.Shape(), RefShape: want.Shape(),
+				Dtype: ours.dtypes[ours.stored(name)], RefDtype: ref.dtypes[ref.stored(name)],
+			}
+			rep.Tensors = append(rep.Tensors, t)
+			g, w := got.Floats(), want.Floats()
+			t.Got, t.Ref = first(g), first(w)
+			if !t.shapes() {
+				t.Guess = guessShape(got, want)
+				continue
+			}
+			tolerance := table.For("cpu", cmp.Or(ours.Compute, "float32"), stageKey(t.Stage), Free)
+			d := &Reading{Difference: Compare(g, w), Tolerance: tolerance}
+			if axis := channelAxis(name, t.Shape); axis >= 0 && len(w) > 0 {
+				d.channels(g, w, t.Shape, axis)
+			}
+			d.count(g, w, tolerance.ATol, tolerance.RTol)
+			if d.OK = d.Within(tolerance); name == "image" && tolerance.OffByOne > 0 {
+				d.OK = offByOne(g, w, tolerance.OffByOne)
+			}
+			t.Free, t.Histogram = d, histogram(g, w)
+		}
+		rep.pictures(ours, ref)
+		return nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	// files are not in the order in which the tensors were made
+	slices.SortStableFunc(rep.Tensors, func(x, y *Tensor) int {
+		return cmp.Or(cmp.Compare(stageOrder(y.Stage), stageOrder(x.Stage)), cmp.Compare(depth(y.moduleName()), depth(x.moduleName())))
+	})
+	for i, t := range rep.Tensors {
+		t.Order = i + 1
+	}
+	rep.judge()
+	if !rep.Verdict.OK && len(rep.Tensors) > 0 {
+		rep.Verdict.Text += fmt.Sprintf(" (of %d tensors in both)", len(rep.Tensors))
+	}
+	return rep, nil
+}
+
+// pictures takes both sides' pictures, if they are of one size.
+func (r *Report) pictures(ours, ref *Run) {
+	a, b := ours.Array("image"), ref.Array("image")
+	if a == nil || b == nil || a.Ndim() != 3 || !slices.Equal(a.Shape(), b.Shape()) {
+		return
+	}
+	r.ours, r.reference = a.Uint8s(), b.Uint8s()
+	r.Height, r.Width = a.Dim(0), a.Dim(1)
+}

@@ -1,0 +1,203 @@
+package parity
+
+import (
+	"bytes"
+	_ "embed"
+	"encoding/base64"
+	"fmt"
+	"html/template"
+	"image"
+	"image/color"
+	"image/png"
+	"io"
+	"math"
+	"slices"
+	"strings"
+
+	"github.com/gomflux/gomflux/hooks"
+)
+
+//go:embed report.html
+var pageText string
+
+var page = template.Must(template.New("report").Funcs(template.FuncMap{"error": errorText}).Parse(pageText))
+
+// HTML writes a page that needs nothing else: the chain of stages, errors as
+// plots, both pictures and their difference, and a histogram of any tensor.
+func (r *Report) HTML(w io.Writer) error {
+	pictures, err := r.pages()
+	if err != nil {
+		return err
+	}
+	free, isolated := slices.Contains(r.Readings, Free), slices.Contains(r.Readings, Isolated)
+	err = page.Execute(w, struct {
+		*Report
+		Free, Isolated bool
+		Blocks, Plot   template.HTML
+		Pictures       []pagePicture
+	}{r, free, isolated, r.blocksPlot(), r.tensorsPlot(), pictures})
+	if err != nil {
+		return fmt.Errorf("report: %w", err)
+	}
+	return nil
+}
+
+// A pagePicture is one of the page's pictures.
+type pagePicture struct {
+	Title string
+	URL   template.URL
+}
+
+// pages are the reference's picture, ours, and their difference.
+func (r *Report) pages() ([]pagePicture, error) {
+	if len(r.ours) == 0 || len(r.ours) != len(r.reference) {
+		return nil, nil
+	}
+	most := 0
+	difference := make([]uint8, len(r.ours))
+	for i, v := range r.ours {
+		d := int(v) - int(r.reference[i])
+		most = max(most, d, -d)
+	}
+	factor := 255 / max(1, most)
+	for i, v := range r.ours {
+		d := int(v) - int(r.reference[i])
+		difference[i] = uint8(max(d, -d) * factor)
+	}
+	var out []pagePicture
+	for _, p := range []struct {
+		title  string
+		pixels []uint8
+	}{{"reference", r.reference}, {"ours", r.ours}, {fmt.Sprintf("difference, times %d (at most %d of 255)", factor, most), difference}} {
+		img := image.NewRGBA(image.Rect(0, 0, r.Width, r.Height))
+		for i := range r.Width * r.Height {
+			img.SetRGBA(i%r.Width, i/r.Width, color.RGBA{p.pixels[3*i], p.pixels[3*i+1], p.pixels[3*i+2], 255})
+		}
+		var b bytes.Buffer
+		if err := png.Encode(&b, img); err != nil {
+			return nil, fmt.Errorf("report: %w", err)
+		}
+		out = append(out, pagePicture{p.title, template.URL("data:image/png;base64," + base64.StdEncoding.EncodeToString(b.Bytes()))})
+	}
+	return out, nil
+}
+
+// The plots' size, and the range of their logarithmic axis.
+const (
+	plotWidth, plotHeight, plotLeft = 1000, 260, 60
+	plotLowest, plotHighest         = -9, 1
+)
+
+// plotY is where an error is.
+func plotY(l2 float64) float64 {
+	e := float64(plotLowest)
+	switch {
+	case math.IsInf(l2, 1) || math.IsNaN(l2):
+		e = plotHighest
+	case l2 > 0:
+		e = min(max(math.Log10(l2), plotLowest), plotHighest)
+	}
+	return 10 + (plotHighest-e)/(plotHighest-plotLowest)*(plotHeight-40)
+}
+
+func plotX(i, n int) float64 {
+	return plotLeft + (float64(i)+0.5)/float64(max(n, 1))*(plotWidth-plotLeft-10)
+}
+
+// beginPlot draws the axis.
+func beginPlot(b *strings.Builder) {
+	fmt.Fprintf(b, `<svg viewBox="0 0 %d %d" role="img">`, plotWidth, plotHeight)
+	for e := plotLowest; e <= plotHighest; e += 2 {
+		y := plotY(math.Pow(10, float64(e)))
+		fmt.Fprintf(b, `<line x1="%d" x2="%d" y1="%.1f" y2="%[3].1f" class="grid"/><text x="%d" y="%.1f" text-anchor="end">1e%d</text>`,
+			plotLeft, plotWidth-10, y, plotLeft-6, y+4, e)
+	}
+}
+
+// block is the name of a block's output without its step, or "".
+func block(t *Tensor) (name string, step int) {
+	n, err := hooks.ParseName(t.Name)
+	if err != nil || n.Point != (hooks.Point{}) || n.Call > 0 || depth(n.Module) < 1 || !inside.MatchString(n.Module) {
+		return "", 0
+	}
+	parts := strings.Split(n.Module, ".")
+	last := parts[len(parts)-1]
+	if len(parts) > 4 || strings.Trim(last, "0123456789") != "" {
+		return "", 0 // blocks are members of lists
+	}
+	return n.Module, n.Step
+}
+
+// blocksPlot draws a line for each step over the blocks.
+func (r *Report) blocksPlot() template.HTML {
+	var names []string
+	steps := map[int]map[string]*Tensor{}
+	for _, t := range r.Tensors {
+		name, step := block(t)
+		if name == "" || t.best() == nil {
+			continue
+		}
+		if !slices.Contains(names, name) {
+			names = append(names, name)
+		}
+		if steps[step] == nil {
+			steps[step] = map[string]*Tensor{}
+		}
+		steps[step][name] = t
+	}
+	if len(names) == 0 {
+		return ""
+	}
+	var b strings.Builder
+	beginPlot(&b)
+	for step := -1; step < 10000; step++ {
+		if steps[step] == nil {
+			continue
+		}
+		hue := (step + 1) * 67 % 360
+		for _, kind := range []struct {
+			dash string
+			of   func(*Tensor) *Reading
+		}{{"", (*Tensor).best}, {"4 3", func(t *Tensor) *Reading { return t.Free }}} {
+			var points []string
+			for i, name := range names {
+				t := steps[step][name]
+				if t == nil || kind.of(t) == nil {
+					continue
+				}
+				l2 := kind.of(t).L2
+				x, y := plotX(i, len(names)), plotY(l2)
+				points = append(points, fmt.Sprintf("%.1f,%.1f", x, y))
+				fmt.Fprintf(&b, `<circle cx="%.1f" cy="%.1f" r="3" fill="hsl(%d 70%% 40%%)"><title>%s: L2 %.2e</title></circle>`, x, y, hue, template.HTMLEscapeString(t.Name), l2)
+			}
+			fmt.Fprintf(&b, `<polyline points="%s" fill="none" stroke="hsl(%d 70%% 40%%)" stroke-dasharray="%s"/>`, strings.Join(points, " "), hue, kind.dash)
+		}
+	}
+	b.WriteString("</svg>")
+	return template.HTML(b.String())
+}
+
+// tensorsPlot draws every tensor in the order in which they are made.
+func (r *Report) tensorsPlot() template.HTML {
+	var b strings.Builder
+	beginPlot(&b)
+	stage := ""
+	for i, t := range r.Tensors {
+		x := plotX(i, len(r.Tensors))
+		if t.Stage != stage {
+			stage = t.Stage
+			fmt.Fprintf(&b, `<line x1="%.1f" x2="%[1].1f" y1="10" y2="%d" class="grid"/><text x="%.1f" y="%d" class="stage">%s</text>`, x, plotHeight-20, x, plotHeight-6, template.HTMLEscapeString(stage))
+		}
+		d := t.best()
+		class, l2 := "ok", math.Inf(1)
+		if d != nil {
+			l2 = d.L2
+		}
+		if !t.OK() {
+			class = "bad"
+		}
+		fmt.Fprintf(&b, `<circle cx="%.1f" cy="%.1f" r="2.5" class="%s" data-index="%d"><title>%s: L2 %.2e</title></circle>`, x, plotY(l2), class, i, template.HTMLEscapeString(t.Name), l2)
+	}
+	b.WriteString("</svg>")
+	return template.HTML(b.String())
+}

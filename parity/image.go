@@ -1,0 +1,118 @@
+package parity
+
+import (
+	"fmt"
+	"image"
+	"math"
+)
+
+// An ImageDifference is that of two pictures' red, green and blue, on a scale
+// from 0 to 255.
+type ImageDifference struct {
+	Max  int     // largest absolute difference
+	Mean float64 // mean absolute difference
+	PSNR float64 // peak signal-to-noise ratio in dB, +Inf for equal pictures
+	SSIM float64 // structural similarity, 1 for equal pictures (Wang et al. 2004)
+}
+
+// CompareImages compares two pictures of one size. SSIM is the mean over red,
+// green and blue of the index with a Gaussian window of 11x11 (sigma 1.5),
+// where the window lies inside the picture; of smaller pictures one window is
+// all of it.
+func CompareImages(a, b *image.RGBA) (ImageDifference, error) {
+	if a.Rect.Size() != b.Rect.Size() {
+		return ImageDifference{}, fmt.Errorf("pictures of %dx%d and %dx%d cannot be compared", a.Rect.Dx(), a.Rect.Dy(), b.Rect.Dx(), b.Rect.Dy())
+	}
+	if a.Rect.Empty() {
+		return ImageDifference{}, fmt.Errorf("pictures without pixels cannot be compared")
+	}
+	var d ImageDifference
+	var sum, squares float64
+	w, h := a.Rect.Dx(), a.Rect.Dy()
+	for c := range 3 {
+		p, q := plane(a, c), plane(b, c)
+		for i := range p {
+			e := math.Abs(p[i] - q[i])
+			sum += e
+			squares += e * e
+			d.Max = max(d.Max, int(e))
+		}
+		d.SSIM += ssim(p, q, w, h) / 3
+	}
+	n := float64(3 * w * h)
+	d.Mean = sum / n
+	d.PSNR = 10 * math.Log10(255*255*n/squares)
+	return d, nil
+}
+
+func plane(img *image.RGBA, channel int) []float64 {
+	w, h := img.Rect.Dx(), img.Rect.Dy()
+	out := make([]float64, 0, w*h)
+	for y := range h {
+		row := img.Pix[img.PixOffset(img.Rect.Min.X, img.Rect.Min.Y+y):]
+		for x := range w {
+			out = append(out, float64(row[4*x+channel]))
+		}
+	}
+	return out
+}
+
+func ssim(p, q []float64, w, h int) float64 {
+	const c1, c2 = (0.01 * 255) * (0.01 * 255), (0.03 * 255) * (0.03 * 255)
+	wx, wy := gaussian(min(11, w)), gaussian(min(11, h))
+	mean := func(f func(i int) float64) []float64 {
+		values := make([]float64, w*h)
+		for i := range values {
+			values[i] = f(i)
+		}
+		return smooth(smooth(values, w, h, wx, 1), w-len(wx)+1, h, wy, w-len(wx)+1)
+	}
+	mp, mq := mean(func(i int) float64 { return p[i] }), mean(func(i int) float64 { return q[i] })
+	pp, qq := mean(func(i int) float64 { return p[i] * p[i] }), mean(func(i int) float64 { return q[i] * q[i] })
+	pq := mean(func(i int) float64 { return p[i] * q[i] })
+	sum := 0.0
+	for i := range mp {
+		vp, vq, cov := pp[i]-mp[i]*mp[i], qq[i]-mq[i]*mq[i], pq[i]-mp[i]*mq[i]
+		sum += (2*mp[i]*mq[i] + c1) * (2*cov + c2) / ((mp[i]*mp[i] + mq[i]*mq[i] + c1) * (vp + vq + c2))
+	}
+	return sum / float64(len(mp))
+}
+
+func gaussian(n int) []float64 {
+	out := make([]float64, n)
+	sum := 0.0
+	for i := range out {
+		x := float64(i) - float64(n-1)/2
+		out[i] = math.Exp(-x * x / (2 * 1.5 * 1.5))
+		sum += out[i]
+	}
+	for i := range out {
+		out[i] /= sum
+	}
+	return out
+}
+
+// smooth weighs w×h values along the axis on which neighbours are step apart,
+// where all weights have a value.
+func smooth(v []float64, w, h int, weights []float64, step int) []float64 {
+	if step == 1 {
+		w -= len(weights) - 1
+	} else {
+		h -= len(weights) - 1
+	}
+	stride := w
+	if step == 1 {
+		stride += len(weights) - 1
+	}
+	out := make([]float64, 0, w*h)
+	for y := range h {
+		for x := range w {
+			sum := 0.0
+			for i, f := range weights {
+				sum += f * v[y*stride+x+i*step]
+			}
+			out = append(out, sum)
+		}
+	}
+	return out
+}

@@ -1,0 +1,232 @@
+package parity
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"math"
+	"slices"
+	"strings"
+	"text/tabwriter"
+)
+
+// Print writes a table: a line for each stage, backwards from pixels, with the
+// largest relative L2 of its tensors, and the verdict. With all it has a block
+// for each tensor too.
+func (r *Report) Print(w io.Writer, all bool) error {
+	var b strings.Builder
+	b.WriteString("run      " + r.Run + "\n")
+	b.WriteString("against  " + r.Model)
+	if r.Device != "" {
+		fmt.Fprintf(&b, ", on %s in %s", r.Device, r.Dtype)
+		if r.RefDtype != "" && r.RefDtype != r.Dtype {
+			fmt.Fprintf(&b, " (the reference in %s)", r.RefDtype)
+		}
+	}
+	b.WriteString("\n\n")
+	if all {
+		for _, t := range r.Tensors {
+			t.print(&b)
+		}
+		b.WriteString("\n")
+	}
+	t := tabwriter.NewWriter(&b, 0, 0, 2, ' ', 0)
+	header := []string{"stage", "tensors", "failing"}
+	free, isolated := slices.Contains(r.Readings, Free), slices.Contains(r.Readings, Isolated)
+	if free {
+		header = append(header, "from the start")
+	}
+	if isolated {
+		header = append(header, "by itself")
+	}
+	fmt.Fprintln(t, strings.Join(append(header, "verdict"), "\t"))
+	for _, s := range r.Stages {
+		line := []string{s.Name, fmt.Sprint(s.Tensors), fmt.Sprint(s.Failing)}
+		if free {
+			line = append(line, errorText(s.Free))
+		}
+		if isolated {
+			line = append(line, errorText(s.Isolated))
+		}
+		verdict := "ok"
+		if !s.OK {
+			verdict = "DIFFERS"
+		}
+		fmt.Fprintln(t, strings.Join(append(line, verdict), "\t"))
+	}
+	t.Flush()
+	b.WriteString("\n")
+	if n := len(r.Missing); n > 0 {
+		fmt.Fprintf(&b, "not compared: %d of the reference's tensors, such as %s\n", n, r.Missing[0])
+	}
+	r.Verdict.print(&b)
+	_, err := io.WriteString(w, b.String())
+	return err
+}
+
+func errorText(e float64) string {
+	if e == 0 {
+		return "0"
+	}
+	return fmt.Sprintf("%.1e", e)
+}
+
+func (v *Verdict) print(b *strings.Builder) {
+	word := "PASS"
+	if !v.OK {
+		word = "FAIL"
+	}
+	fmt.Fprintf(b, "%s: %s\n", word, v.Text)
+	for _, h := range v.Hints {
+		fmt.Fprintf(b, "  hint: %s\n", h.Text)
+	}
+	for _, c := range v.Children {
+		word := "ok"
+		if !c.OK {
+			word = "DIFFERS"
+		}
+		fmt.Fprintf(b, "  inside: %s, L2 %s, %s\n", c.Module, errorText(c.L2), word)
+	}
+	const most = 8
+	for i, m := range v.Others {
+		if i == most {
+			fmt.Fprintf(b, "  and %d more\n", len(v.Others)-most)
+			break
+		}
+		fmt.Fprintf(b, "  also: %s differs by itself\n", m)
+	}
+}
+
+// print is all that is known of a tensor.
+func (t *Tensor) print(b *strings.Builder) {
+	word := "ok"
+	if !t.OK() {
+		word = "DIFFERS"
+	}
+	fmt.Fprintf(b, "%s (%s, %s) %s\n", t.Name, t.Kind, t.Stage, word)
+	fmt.Fprintf(b, "  shape %v %s, reference %v %s\n", t.Shape, t.Dtype, t.RefShape, t.RefDtype)
+	if t.Guess != "" {
+		fmt.Fprintf(b, "  %s\n", t.Guess)
+	}
+	for _, reading := range []struct {
+		name string
+		*Reading
+	}{{"from the start", t.Free}, {"as a whole", t.Isolated}, {"by itself", t.Own}} {
+		if d := reading.Reading; d != nil {
+			fmt.Fprintf(b, "  %-14s %v, mean %.2e, relative %.2e, cosine %.9f, channel %d L2 %.2e, %d of %d beyond %g + %g·|reference|\n",
+				reading.name, d, d.Mean, d.Guarded, d.Cosine, d.ChannelAt, d.Channel, d.Over, d.Count, d.ATol, d.RTol)
+		}
+	}
+	if d := t.best(); d != nil {
+		fmt.Fprintf(b, "  range %v, reference %v\n", d.Got, d.Ref)
+	}
+	fmt.Fprintf(b, "  first %s\n  reference %s\n", values(t.Got), values(t.Ref))
+	for _, h := range t.Hints {
+		fmt.Fprintf(b, "  hint: %s\n", h.Text)
+	}
+}
+
+func (r Range) String() string {
+	s := fmt.Sprintf("%.6g to %.6g, mean %.4g, std %.4g", r.Min, r.Max, r.Mean, r.Std)
+	if r.NaN+r.Inf > 0 {
+		s += fmt.Sprintf(", %d NaN, %d infinite", r.NaN, r.Inf)
+	}
+	return s
+}
+
+func values(v []float64) string {
+	words := make([]string, len(v))
+	for i, x := range v {
+		words[i] = fmt.Sprintf("%.6g", x)
+	}
+	return strings.Join(words, " ")
+}
+
+// MarshalJSON writes what is no number of JSON's as null.
+func (r *Reading) MarshalJSON() ([]byte, error) {
+	type jsonRange struct {
+		Min  *float64 `json:"min"`
+		Max  *float64 `json:"max"`
+		Mean *float64 `json:"mean"`
+		Std  *float64 `json:"std"`
+		NaN  int      `json:"nan"`
+		Inf  int      `json:"inf"`
+	}
+	ranges := func(v Range) jsonRange {
+		return jsonRange{finite(v.Min), finite(v.Max), finite(v.Mean), finite(v.Std), v.NaN, v.Inf}
+	}
+	return json.Marshal(struct {
+		OK        bool      `json:"ok"`
+		Max       *float64  `json:"max_abs"`
+		Mean      *float64  `json:"mean_abs"`
+		MaxRef    *float64  `json:"max_reference"`
+		Guarded   *float64  `json:"max_rel"`
+		Cosine    *float64  `json:"cosine"`
+		L2        *float64  `json:"l2"`
+		Channel   *float64  `json:"channel_l2"`
+		ChannelAt int       `json:"channel"`
+		At        int       `json:"at"`
+		Count     int       `json:"count"`
+		Over      int       `json:"beyond"`
+		ATol      float64   `json:"atol"`
+		RTol      float64   `json:"rtol"`
+		Finite    bool      `json:"finite"`
+		Allowed   allowance `json:"allowed"`
+		Range     jsonRange `json:"range"`
+		Ref       jsonRange `json:"reference_range"`
+	}{
+		r.OK, finite(r.Max), finite(r.Mean), finite(r.MaxRef), finite(r.Guarded), finite(r.Cosine), finite(r.L2), finite(r.Channel),
+		r.ChannelAt, r.At, r.Count, r.Over, r.ATol, r.RTol, r.Finite,
+		allowance{r.Tolerance.Max, r.Tolerance.L2, r.Tolerance.Channel}, ranges(r.Got), ranges(r.Difference.Ref),
+	})
+}
+
+type allowance struct {
+	Max     float64 `json:"max"`
+	L2      float64 `json:"l2"`
+	Channel float64 `json:"channel_l2"`
+}
+
+// MarshalJSON writes infinite errors as null.
+func (s *Stage) MarshalJSON() ([]byte, error) {
+	type plain Stage
+	return json.Marshal(struct {
+		*plain
+		Free     *float64 `json:"free"`
+		Isolated *float64 `json:"isolated"`
+	}{(*plain)(s), finite(s.Free), finite(s.Isolated)})
+}
+
+// MarshalJSON writes an infinite error as null.
+func (c Child) MarshalJSON() ([]byte, error) {
+	return json.Marshal(struct {
+		Module string   `json:"module"`
+		OK     bool     `json:"ok"`
+		L2     *float64 `json:"l2"`
+	}{c.Module, c.OK, finite(c.L2)})
+}
+
+// MarshalJSON writes values that are no numbers of JSON's as null.
+func (t *Tensor) MarshalJSON() ([]byte, error) {
+	type plain Tensor
+	some := func(v []float64) []*float64 {
+		out := make([]*float64, len(v))
+		for i := range v {
+			out[i] = finite(v[i])
+		}
+		return out
+	}
+	return json.Marshal(struct {
+		*plain
+		OK  bool       `json:"ok"`
+		Got []*float64 `json:"first_values"`
+		Ref []*float64 `json:"reference_first_values"`
+	}{(*plain)(t), t.OK(), some(t.Got), some(t.Ref)})
+}
+
+func finite(v float64) *float64 {
+	if math.IsNaN(v) || math.IsInf(v, 0) {
+		return nil
+	}
+	return &v
+}

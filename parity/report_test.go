@@ -1,0 +1,313 @@
+package parity
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"image"
+	"image/color"
+	"math"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/gomflux/gomflux/internal/mlxtest"
+	"github.com/gomflux/gomflux/mlx"
+)
+
+const ordinary = "../models/testdata/zimage-ordinary/dump"
+
+// A report with a fault names it in every form.
+func TestReport(t *testing.T) {
+	bug := onto("vae.decode.in", func(x *mlx.Array) *mlx.Array { return x.Times(2) })
+	r, err := Replay(context.Background(), ordinary, Options{bug: bug})
+	if err != nil {
+		t.Fatal(err)
+	}
+	// what comes before holds, from the start and by itself
+	for _, s := range r.Stages {
+		if want := s.Name != "vae" && s.Name != "picture"; s.OK != want {
+			t.Errorf("stage %+v", s)
+		}
+	}
+	in := r.Find("vae.decode.in")
+	if in.Free.OK || in.Own.OK || math.Abs(in.Own.L2-1) > 1e-5 {
+		t.Errorf("vae.decode.in: %+v, %+v", in.Free, in.Own)
+	}
+	// by itself the decoder holds
+	if d := r.Find("vae.decoder.conv_in"); d.Free.OK || !d.Own.OK || !d.Isolated.OK {
+		t.Errorf("conv_in: free %v, isolated %v, own %v", d.Free, d.Isolated, d.Own)
+	}
+
+	var text bytes.Buffer
+	if err := r.Print(&text, false); err != nil {
+		t.Fatal(err)
+	}
+	mlxtest.Contains(t, text.String(), "FAIL: vae.decode.in diverges first, in stage vae", "hint: ours is 2 times the reference everywhere")
+	if n := strings.Count(text.String(), "\n"); n > 20 {
+		t.Errorf("%d lines without --all:\n%s", n, &text)
+	}
+	text.Reset()
+	if err := r.Print(&text, true); err != nil {
+		t.Fatal(err)
+	}
+	mlxtest.Contains(t, text.String(), "vae.decoder.conv_in (output, vae) DIFFERS", "cosine", "of 51 beyond 1e-05 + 1e-05·|reference|", "first ", "range ")
+
+	data, err := json.Marshal(r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var back struct {
+		Verdict struct {
+			Module string
+			Hints  []Hint
+		}
+		Tensors []struct {
+			Name string
+			OK   bool
+			Own  *struct{ L2 *float64 }
+		}
+	}
+	if err := json.Unmarshal(data, &back); err != nil {
+		t.Fatal(err)
+	}
+	if back.Verdict.Module != "vae.decode.in" || len(back.Verdict.Hints) != 1 || len(back.Tensors) != len(r.Tensors) {
+		t.Errorf("JSON has %+v", back.Verdict)
+	}
+
+	var html bytes.Buffer
+	if err := r.HTML(&html); err != nil {
+		t.Fatal(err)
+	}
+	mlxtest.Contains(t, html.String(), "FAIL", "<svg", "vae.decode.in", "data:image/png;base64,", "histogram", "difference, times")
+	if n := strings.Count(html.String(), "<img "); n != 3 {
+		t.Errorf("%d pictures", n)
+	}
+	if found := regexp.MustCompile(`(src|href)="(?:[^d]|d[^a])[^"]*"|https?://|@import|url\(`).FindString(html.String()); found != "" {
+		t.Errorf("the page refers to %s", found)
+	}
+}
+
+// Without a finite number in it a report can still be written.
+func TestReportNotFinite(t *testing.T) {
+	bug := onto("vae.decoder.conv_in", func(x *mlx.Array) *mlx.Array { return x.Times(math.NaN()) })
+	r, err := Replay(context.Background(), ordinary, Options{bug: bug})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if r.Verdict.OK || r.Verdict.Module != "vae.decoder.conv_in" || r.Verdict.Hints[0].Key != "not finite" {
+		t.Errorf("verdict %+v", r.Verdict)
+	}
+	if _, err := json.Marshal(r); err != nil {
+		t.Error(err)
+	}
+	for _, f := range []func() error{
+		func() error { return r.Print(&bytes.Buffer{}, true) },
+		func() error { return r.HTML(&bytes.Buffer{}) },
+	} {
+		if err := f(); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+func TestReadings(t *testing.T) {
+	r, err := Replay(context.Background(), ordinary, Options{Readings: []string{Free}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !r.Verdict.OK || r.Find("noise_pred@0").Free == nil || r.Find("noise_pred@0").Own != nil {
+		t.Errorf("verdict %+v", r.Verdict)
+	}
+	// what no tolerance could hold is drift, or a module's fault
+	zero := 0.0
+	strict := &Table{Rules: append(DefaultTable().Rules, Rule{Stage: "step", Reading: Free, Max: &zero, L2: &zero})}
+	r, err = Replay(context.Background(), ordinary, Options{Tolerances: strict})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if v := r.Verdict; v.OK || v.Stage != "step 0" || !strings.Contains(v.Text, "every module holds") {
+		t.Errorf("verdict %+v", v)
+	}
+}
+
+func TestReplayRefuses(t *testing.T) {
+	for name, c := range map[string]struct {
+		edit func(t *testing.T, run string)
+		err  string
+	}{
+		"no settings": {func(t *testing.T, run string) { remove(t, run, "settings.json") }, "settings.json"},
+		"no tensors":  {func(t *testing.T, run string) { remove(t, run, "tensors-2.safetensors") }, "tensors-2.safetensors"},
+		"no model":    {func(t *testing.T, run string) { edited(t, filepath.Join(run, "settings.json"), "model", "") }, "name no model"},
+		"odd height":  {func(t *testing.T, run string) { edited(t, filepath.Join(run, "settings.json"), "height", 23) }, "height 23"},
+		"lost alias": {func(t *testing.T, run string) {
+			edited(t, filepath.Join(run, "settings.json"), "aliases", map[string]string{"a": "b"})
+		}, "a is said to be stored as b"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			dir := t.TempDir()
+			if err := os.CopyFS(filepath.Join(dir, "zimage-ordinary", "dump"), os.DirFS(ordinary)); err != nil {
+				t.Fatal(err)
+			}
+			if err := os.CopyFS(filepath.Join(dir, "zimage-ordinary", "model"), os.DirFS(filepath.Join(ordinary, "..", "model"))); err != nil {
+				t.Fatal(err)
+			}
+			run := filepath.Join(dir, "zimage-ordinary", "dump")
+			c.edit(t, run)
+			_, err := Replay(context.Background(), run, Options{})
+			if err == nil {
+				t.Fatal("no error")
+			}
+			mlxtest.Contains(t, err.Error(), c.err)
+		})
+	}
+}
+
+func remove(t *testing.T, dir, name string) {
+	t.Helper()
+	if err := os.Remove(filepath.Join(dir, name)); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestDiffRuns(t *testing.T) {
+	r, err := DiffRuns(context.Background(), ordinary, ordinary, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !r.Verdict.OK || len(r.Tensors) < 300 || len(r.Missing) > 0 {
+		t.Errorf("%d tensors, %d missing: %+v", len(r.Tensors), len(r.Missing), r.Verdict)
+	}
+	r, err = DiffRuns(context.Background(), "../models/testdata/zimage-small/dump", ordinary, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if r.Verdict.OK || len(r.Missing) == 0 {
+		t.Errorf("%d missing: %+v", len(r.Missing), r.Verdict)
+	}
+}
+
+func TestGuessShape(t *testing.T) {
+	mlxtest.Do(t, func() {
+		for _, c := range []struct {
+			got, want []int
+			guess     string
+		}{
+			{[]int{3, 4}, []int{1, 3, 4}, "no batch axis"},
+			{[]int{1, 3, 4}, []int{3, 4}, "the reference has no batch axis"},
+			{[]int{2, 1, 3}, []int{2, 3}, "axes of length 1"},
+			{[]int{1, 4, 5, 3}, []int{1, 3, 4, 5}, "transposed: ours may be the reference's axes [0 2 3 1]"},
+			{[]int{1, 6, 16}, []int{1, 4, 4, 6}, "packed"},
+			{[]int{1, 8, 4}, []int{2, 8, 4}, "half as many"},
+			{[]int{1, 9, 4}, []int{1, 12, 4}, "axis 1 has 9, the reference's 12"},
+		} {
+			if guess := guessShape(mlx.Zeros(mlx.Float32, c.got...), mlx.Zeros(mlx.Float32, c.want...)); !strings.Contains(guess, c.guess) {
+				t.Errorf("%v for %v: %q, expected %q", c.got, c.want, guess, c.guess)
+			}
+		}
+	})
+}
+
+func TestTolerances(t *testing.T) {
+	table := DefaultTable()
+	for _, c := range []struct {
+		device, dtype, stage string
+		max, l2, channel     float64
+	}{
+		{"cpu", "float32", "step", 2e-5, 1e-5, 1e-5},
+		{"gpu", "bfloat16", "step", 1e-2, 1e-2, 1e-2},
+		{"cpu", "float16", "vae", 1e-2, 1e-2, 1e-2},
+		{"cpu", "float32", "tokenizer", 0, 0, 0},
+	} {
+		if got := table.For(c.device, c.dtype, c.stage, Isolated); got.Max != c.max || got.L2 != c.l2 || got.Channel != c.channel {
+			t.Errorf("%+v: %+v", c, got)
+		}
+	}
+	if Float32.Max != table.For("cpu", "float32", "vae", Free).Max || Float32.L2 != table.For("cpu", "float32", "vae", Free).L2 {
+		t.Error("Float32 is not the table's")
+	}
+	file := filepath.Join(t.TempDir(), "t.json")
+	for text, want := range map[string]string{
+		`{"rules": [{"stage": "step", "max": 0.5}]}`:         "",
+		`{"rules": [{"stage": "steps", "max": 0.5}]}`:        "unknown stage",
+		`{"rules": [{"max": -1}]}`:                           "number from 0",
+		`{"rules": []}`:                                      "no rules",
+		`{"rules": [{"maximum": 1}]}`:                        "unknown field",
+		`{"rules": [{"dtype": "fp32", "max": 1}]}`:           "unknown dtype",
+		`{"rules": [{"reading": "isolated", "stage": "x"}]}`: "unknown stage",
+		`{"rules": [{"device": "tpu", "reading": "free"}]}`:  "unknown device",
+		`{"rules": [{"reading": "both", "device": "cpu"}]}`:  "unknown reading",
+		`not JSON`: "invalid character",
+	} {
+		if err := os.WriteFile(file, []byte(text), 0o666); err != nil {
+			t.Fatal(err)
+		}
+		got, err := ReadTable(file)
+		switch {
+		case want == "" && (err != nil || got.For("cpu", "float32", "step", Free).Max != 0.5 || got.For("cpu", "float32", "vae", Free).Max != 2e-5):
+			t.Errorf("%s: %v", text, err)
+		case want != "" && (err == nil || !strings.Contains(err.Error(), want)):
+			t.Errorf("%s: %v, expected %q", text, err, want)
+		}
+	}
+}
+
+// A channel of tens of millions must not hide the others.
+func TestChannels(t *testing.T) {
+	got, want := make([]float32, 3*64), make([]float32, 3*64)
+	for i, v := range mlxtest.Random(1, len(want)) {
+		want[i] = v
+		if i%3 == 1 {
+			want[i] *= 4e7
+		}
+		got[i] = want[i]
+		if i%3 == 2 {
+			got[i] *= 1.01
+		}
+	}
+	d := Compare(got, want)
+	if !d.Within(Float32) {
+		t.Errorf("%v: expected that the whole hides it", d)
+	}
+	d.channels(got, want, []int{64, 3}, 1)
+	if d.ChannelAt != 2 || math.Abs(d.Channel-0.01) > 1e-4 || d.Within(DefaultTable().For("cpu", "float32", "step", Isolated)) {
+		t.Errorf("channel %d is off by %v", d.ChannelAt, d.Channel)
+	}
+}
+
+func TestCompareImages(t *testing.T) {
+	const w, h = 24, 17
+	a, b := image.NewRGBA(image.Rect(0, 0, w, h)), image.NewRGBA(image.Rect(5, 5, 5+w, 5+h))
+	for y := range h {
+		for x := range w {
+			c := color.RGBA{uint8(x * 9), uint8(y * 13), uint8((x*x + 7*y) % 251), 255}
+			a.SetRGBA(x, y, c)
+			c.R ^= uint8(x * y % 8)
+			c.B += 3
+			b.SetRGBA(x+5, y+5, c)
+		}
+	}
+	same, err := CompareImages(a, a)
+	if err != nil || same.Max != 0 || same.Mean != 0 || !math.IsInf(same.PSNR, 1) || math.Abs(same.SSIM-1) > 1e-12 {
+		t.Errorf("a picture and itself: %+v, %v", same, err)
+	}
+	d, err := CompareImages(a, b)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Logf("%+v", d)
+	// computed with NumPy from the formulas
+	want := ImageDifference{Max: 7, Mean: 1.6862745098039216, PSNR: 40.537829166117376, SSIM: 0.9941713794650291}
+	if d.Max != want.Max || math.Abs(d.Mean-want.Mean) > 1e-9 || math.Abs(d.PSNR-want.PSNR) > 1e-9 || math.Abs(d.SSIM-want.SSIM) > 1e-9 {
+		t.Errorf("found %+v, expected %+v", d, want)
+	}
+	if _, err := CompareImages(a, image.NewRGBA(image.Rect(0, 0, w, w))); err == nil {
+		t.Error("pictures of other sizes were compared")
+	}
+	small := a.SubImage(image.Rect(2, 2, 5, 4)).(*image.RGBA)
+	if d, err := CompareImages(small, small); err != nil || math.Abs(d.SSIM-1) > 1e-12 {
+		t.Errorf("a small picture and itself: %+v, %v", d, err)
+	}
+}
