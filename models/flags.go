@@ -151,6 +151,18 @@ func RoleOf(name string) string {
 	return strings.Join(parts, ".")
 }
 
+// LayerOf is the part of a tensor's name that says which layer it is in, up to the
+// first number that RoleOf leaves out (layers.12), or else its first part.
+func LayerOf(name string) string {
+	parts := strings.Split(name, ".")
+	for i := range max(0, len(parts)-2) {
+		if _, err := strconv.ParseUint(parts[i], 10, 32); err == nil {
+			return strings.Join(parts[:i+1], ".")
+		}
+	}
+	return parts[0]
+}
+
 // A role is the same tensor in all layers.
 type role struct {
 	name    string

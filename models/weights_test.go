@@ -558,16 +558,17 @@ func TestWeightsEightBits(t *testing.T) {
 }
 
 func TestRoleOf(t *testing.T) {
-	for name, want := range map[string]string{
-		"layers.12.attention.to_q.weight":          "layers.*.attention.to_q.weight",
-		"layers.3.attention.to_out.0.weight":       "layers.*.attention.to_out.0.weight",
-		"decoder.up_blocks.0.resnets.1.conv1.bias": "decoder.up_blocks.*.resnets.*.conv1.bias",
-		"all_x_embedder.2-1.bias":                  "all_x_embedder.2-1.bias",
-		"0.weight":                                 "0.weight",
-		"x":                                        "x",
+	for name, want := range map[string][2]string{
+		"layers.12.attention.to_q.weight":          {"layers.*.attention.to_q.weight", "layers.12"},
+		"layers.3.attention.to_out.0.weight":       {"layers.*.attention.to_out.0.weight", "layers.3"},
+		"decoder.up_blocks.0.resnets.1.conv1.bias": {"decoder.up_blocks.*.resnets.*.conv1.bias", "decoder.up_blocks.0"},
+		"all_x_embedder.2-1.bias":                  {"all_x_embedder.2-1.bias", "all_x_embedder"},
+		"cap_embedder.1.weight":                    {"cap_embedder.1.weight", "cap_embedder"},
+		"0.weight":                                 {"0.weight", "0"},
+		"x":                                        {"x", "x"},
 	} {
-		if got := models.RoleOf(name); got != want {
-			t.Errorf("%s has the role %s, expected %s", name, got, want)
+		if got := [2]string{models.RoleOf(name), models.LayerOf(name)}; got != want {
+			t.Errorf("%s has role and layer %q, expected %q", name, got, want)
 		}
 	}
 }

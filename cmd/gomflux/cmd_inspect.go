@@ -52,8 +52,9 @@ What is or may be wrong is named on a line for each tensor. Errors are
   all zero        every element is 0, in anything but a bias or a single number
   constant        every element is the same, in anything that has two axes or more
 
-The first five need a pipeline class that this version knows, or an AutoencoderKL;
-where names and shapes cannot be checked, a note says so. Warnings are
+Names, shapes and dtypes are held against the config of a pipeline class that this
+version knows, or of an AutoencoderKL; for others a note says that they are not. What
+is in a tensor that nothing here needs is never an error. Warnings are
 
   all zero        of a bias
   constant        of one axis, as norms have before any training
@@ -66,15 +67,15 @@ With --against the tensors are not judged but compared with those of the same na
 OTHER: the relative error is the length of the difference over the length of OTHER's
 tensor, and elements of all dtypes are compared as the numbers they stand for. They have
 to be equal, or within --tolerance. Tensors that are in one of the two only, or that have
-other shapes, differ. What differs is summed up for all layers, with --all also for each
-tensor.
+other shapes, differ. What differs is summed up for the same tensor in all layers, and
+for all tensors of a layer; --all prints each tensor.
 
 With --loaded the model is loaded with MLX as it is to make a picture, twice, and the
 parameters are printed as they are in memory: name, field in the program, what was done
 to it (oihw: channels were put last), dtype, shape, first values. That both loads gave
-the same bytes is checked by their SHA-256. Then the smallest picture is made in one
-step, and parameters that it did not touch are named: they have no part in what this
-version computes, or only in a way that was not taken. It takes the memory that a
+the same is checked by the SHA-256 of dtype, shape and values, as float32. Then the
+smallest picture is made in one step, and parameters that it did not touch are named:
+they have no part in what this version computes, or only in a way that was not taken. It takes the memory that a
 picture takes, and with --component, which leaves the picture out, that of one
 component.
 
@@ -89,9 +90,10 @@ With --json it prints one object, with every tensor:
   errors, warnings         how many flags are which
 
 and with --against, instead of these: against, tolerance, components (name, only,
-only_in_model, only_in_other, roles, tensors with relative_error, max_abs, cosine,
-differing, problem) and differing, the number of tensors; with --loaded: device,
-identical, unused, not_run (why there was no picture), and components with parameters.
+only_in_model, only_in_other, and roles, layers and tensors with relative_error,
+max_abs, cosine, differing, problem) and differing, the number of tensors; with
+--loaded: device, identical, unused, not_run (why there was no picture), and components
+with parameters.
 Numbers that JSON does not have are the texts "NaN", "Infinity" and "-Infinity".
 
 EXIT STATUS
@@ -425,10 +427,12 @@ type (
 		Only    string           `json:"only,omitempty"` // model or other
 		OnlyA   []string         `json:"only_in_model"`
 		OnlyB   []string         `json:"only_in_other"`
-		Roles   []*comparedRole  `json:"roles"`
+		Roles   comparedGroups   `json:"roles"`
+		Layers  comparedGroups   `json:"layers"`
 		Tensors []comparedTensor `json:"tensors"`
 	}
-	comparedRole struct {
+	comparedGroups []*comparedGroup
+	comparedGroup  struct {
 		Name      string        `json:"name"`
 		Tensors   int           `json:"tensors"`
 		Differing int           `json:"differing"`
@@ -484,32 +488,19 @@ func (o *inspectOptions) compare(ctx context.Context, model *openWeights, show *
 func newComparison(c *models.Comparison, model, other string, tolerance float64) *comparison {
 	r := &comparison{Model: model, Against: other, Tolerance: tolerance, Components: []*comparedPart{}}
 	for _, c := range c.Components {
-		part := &comparedPart{Name: c.Name, OnlyA: append([]string{}, c.OnlyA...), OnlyB: append([]string{}, c.OnlyB...), Roles: []*comparedRole{}, Tensors: []comparedTensor{}}
+		part := &comparedPart{Name: c.Name, OnlyA: append([]string{}, c.OnlyA...), OnlyB: append([]string{}, c.OnlyB...), Roles: comparedGroups{}, Layers: comparedGroups{}, Tensors: []comparedTensor{}}
 		part.Only = map[string]string{"a": "model", "b": "other"}[c.Only]
 		if c.Only != "" {
 			r.Differing++
 		}
 		r.Differing += len(c.OnlyA) + len(c.OnlyB)
-		roles := map[string]*comparedRole{}
 		for _, d := range c.Tensors {
-			name := models.RoleOf(d.Name)
-			role := roles[name]
-			if role == nil {
-				role = &comparedRole{Name: name, Cosine: 1}
-				roles[name] = role
-				part.Roles = append(part.Roles, role)
-			}
-			role.Tensors++
-			role.problem = cmp.Or(role.problem, d.Mismatch)
-			if d.Mismatch == "" {
-				role.compared++
-				role.Relative, role.MaxAbs, role.Cosine = max(role.Relative, d.Relative), max(role.MaxAbs, d.MaxAbs), min(role.Cosine, d.Cosine)
-			}
 			within := d.Within(tolerance)
 			if !within {
-				role.Differing++
 				r.Differing++
 			}
+			part.Roles.add(models.RoleOf(d.Name), d, within)
+			part.Layers.add(models.LayerOf(d.Name), d, within)
 			part.Tensors = append(part.Tensors, comparedTensor{
 				d.Name, string(d.A.Dtype), string(d.B.Dtype), d.A.Shape, d.Relative, d.MaxAbs, d.Cosine, d.Differing, d.Mismatch, within,
 			})
@@ -519,9 +510,50 @@ func newComparison(c *models.Comparison, model, other string, tolerance float64)
 	return r
 }
 
+// add puts a difference into the group of that name.
+func (g *comparedGroups) add(name string, d *models.TensorDifference, within bool) {
+	i := slices.IndexFunc(*g, func(group *comparedGroup) bool { return group.Name == name })
+	if i < 0 {
+		i = len(*g)
+		*g = append(*g, &comparedGroup{Name: name, Cosine: 1})
+	}
+	group := (*g)[i]
+	group.Tensors++
+	if !within {
+		group.Differing++
+	}
+	group.problem = cmp.Or(group.problem, d.Mismatch)
+	if d.Mismatch == "" {
+		group.compared++
+		group.Relative, group.MaxAbs, group.Cosine = max(group.Relative, d.Relative), max(group.MaxAbs, d.MaxAbs), min(group.Cosine, d.Cosine)
+	}
+}
+
+// print prints the groups in which something differs, or all, and says how many
+// tensors the others have.
+func (g comparedGroups) print(b *strings.Builder, what string, all bool) (equal int) {
+	t := table{{what, "differing", "relative error", "largest difference", "cosine", ""}}
+	for _, group := range g {
+		if group.Differing == 0 && group.MaxAbs == 0 && !all {
+			equal += group.Tensors
+			continue
+		}
+		row := []string{group.Name, fmt.Sprintf("%d of %d", group.Differing, group.Tensors), "-", "-", "-", group.problem}
+		if group.compared > 0 {
+			row[2], row[3], row[4] = number3(group.Relative), number3(group.MaxAbs), fmt.Sprintf("%.7g", float64(group.Cosine))
+		}
+		t = append(t, row)
+	}
+	if len(t) > 1 {
+		t.print(b)
+	}
+	return equal
+}
+
+func number3(f tensors.Float) string { return fmt.Sprintf("%.3g", float64(f)) }
+
 func (r *comparison) print(w io.Writer, all bool) error {
 	var b strings.Builder
-	number := func(f tensors.Float) string { return fmt.Sprintf("%.3g", float64(f)) }
 	for i, c := range r.Components {
 		if i > 0 {
 			fmt.Fprintln(&b)
@@ -530,24 +562,9 @@ func (r *comparison) print(w io.Writer, all bool) error {
 			fmt.Fprintf(&b, "%s: only in %s\n", printable(c.Name), printable(map[string]string{"model": r.Model, "other": r.Against}[c.Only]))
 			continue
 		}
-		t := table{{c.Name, "differing", "relative error", "largest difference", "cosine", ""}}
-		equal := 0
-		for _, role := range c.Roles {
-			if role.Differing == 0 && role.MaxAbs == 0 && !all {
-				equal += role.Tensors
-				continue
-			}
-			row := []string{role.Name, fmt.Sprintf("%d of %d", role.Differing, role.Tensors), "-", "-", "-", role.problem}
-			if role.compared > 0 {
-				row[2], row[3], row[4] = number(role.Relative), number(role.MaxAbs), fmt.Sprintf("%.7g", float64(role.Cosine))
-			}
-			t = append(t, row)
-		}
-		if len(t) > 1 {
-			t.print(&b)
-		} else {
-			fmt.Fprintf(&b, "%s\n", printable(c.Name))
-		}
+		fmt.Fprintf(&b, "%s\n", printable(c.Name))
+		equal := c.Roles.print(&b, "tensor in all layers", all)
+		c.Layers.print(&b, "layer", all)
 		if all {
 			t := table{{"tensor", "dtypes", "elements that differ", "relative error", "largest difference", "cosine"}}
 			for _, d := range c.Tensors {
@@ -555,7 +572,7 @@ func (r *comparison) print(w io.Writer, all bool) error {
 				if d.Other != d.Dtype {
 					dtypes += ", " + d.Other
 				}
-				row := []string{d.Name, dtypes, strconv.Itoa(d.Differing), number(d.Relative), number(d.MaxAbs), fmt.Sprintf("%.7g", float64(d.Cosine))}
+				row := []string{d.Name, dtypes, strconv.Itoa(d.Differing), number3(d.Relative), number3(d.MaxAbs), fmt.Sprintf("%.7g", float64(d.Cosine))}
 				if d.Problem != "" {
 					row = []string{d.Name, dtypes, d.Problem, "-", "-", "-"}
 				}
