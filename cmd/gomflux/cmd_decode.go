@@ -115,7 +115,7 @@ func (o *decodeOptions) run(ctx context.Context, arg string, stdout, stderr io.W
 		return usageErrorf("%s: tensor %s of shape %v would be a picture of %dx%d pixels (the limit is %d million in all)",
 			file.Name, printable(tensor.Name), tensor.Shape, w*scale, h*scale, picture.MaxPixels/1_000_000)
 	}
-	warnMemory(warnings{stderr}, vae, h*scale, w*scale)
+	warnMemory(warnings{above{show, stderr}}, vae, h*scale, w*scale)
 	latents, err := readLatents(ctx, file, tensor)
 	if err != nil {
 		return err

@@ -155,7 +155,7 @@ func (p *printer) warn(format string, args ...any) {
 		p.line(jsonMessage{MessageType: "warning", Message: message})
 		return
 	}
-	fmt.Fprintln(p.stderr, "gomflux: warning: "+message)
+	warnings{above{p.display, p.stderr}}.warn("%s", message)
 }
 
 // start says which picture is made next.

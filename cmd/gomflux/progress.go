@@ -86,6 +86,26 @@ func (d *display) clearPicture(bars *mpb.Progress) {
 	}
 }
 
+// above writes lines that are to stay. While the display shows something they
+// go above it: it would be drawn over what comes below.
+type above struct {
+	display *display // nil: there is none
+	w       io.Writer
+}
+
+func (a above) Write(b []byte) (int, error) {
+	d := a.display
+	if d == nil || d.bars == nil {
+		return a.w.Write(b)
+	}
+	d.pictures.Lock()
+	defer d.pictures.Unlock()
+	if d.preview != nil {
+		io.WriteString(d.bars, d.preview.Clear()) // the next one is drawn below
+	}
+	return d.bars.Write(b)
+}
+
 // report takes what Open and Generate report.
 func (d *display) report(p gomflux.Progress) {
 	started := p.Phase != d.last.Phase || p.Component != d.last.Component

@@ -6,6 +6,8 @@ import (
 	"io"
 	"os"
 	"regexp"
+	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -146,6 +148,54 @@ func TestDisplayInterrupted(t *testing.T) {
 	})
 	if rest := got[strings.Index(got, "stopping when"):]; strings.Contains(rest, "\x1bP") {
 		t.Errorf("a picture after the interruption: %q", rest)
+	}
+}
+
+// TestWarnings: a line that is written while the display is there stays, and so
+// does one right before its end.
+func TestWarnings(t *testing.T) {
+	picture := image.NewRGBA(image.Rect(0, 0, 32, 32))
+	got := onTerminal(t, func(w *os.File, seen func(string)) {
+		ctx, cancel := context.WithCancel(context.Background())
+		defer cancel()
+		d := newDisplay(ctx, w, termpic.Open(ctx, w, termpic.Kitty))
+		p := &printer{stderr: w, display: d}
+		d.report(gomflux.Progress{Phase: gomflux.PhaseStep, Steps: 3})
+		d.picture(picture)
+		seen("step 1/3")
+		p.warn("first")
+		seen("first")
+		d.next = time.Time{}
+		d.picture(picture)
+		seen("a=T")
+		seen("step 1/3")
+		p.warn("second")
+		d.close()
+		p.warn("third")
+	})
+	var lines []string // as they are on the screen in the end
+	row := 0
+	for _, m := range regexp.MustCompile(`\x1b\[(\d+)([AB])|(\x1b\[J)|(\n)|(\x1b7|\x1b8|\x1b_.*?\x1b\\|\x1b\[[^A-Za-z]*[A-Za-z]|\r)|([^\x1b\r\n]+)`).FindAllStringSubmatch(got, -1) {
+		n, _ := strconv.Atoi(m[1])
+		switch {
+		case m[2] == "A":
+			row = max(0, row-n)
+		case m[2] == "B":
+			row += n
+		case m[3] != "":
+			lines = lines[:min(row, len(lines))]
+		case m[4] != "":
+			row++
+		case m[6] != "":
+			for len(lines) <= row {
+				lines = append(lines, "")
+			}
+			lines[row] = m[6]
+		}
+	}
+	want := []string{"gomflux: warning: first", "gomflux: warning: second", "gomflux: warning: third"}
+	if lines = slices.DeleteFunc(lines, func(s string) bool { return s == "" }); !slices.Equal(lines, want) {
+		t.Errorf("on the screen is %q, expected %q, of %q", lines, want, got)
 	}
 }
 
