@@ -8,7 +8,7 @@ from pathlib import Path
 
 def main(argv=None):
     argv = sys.argv[1:] if argv is None else argv
-    if ("--framework", "mflux") in zip(argv, argv[1:]) or "--framework=mflux" in argv:  # where mflux is, diffusers is not
+    if ("--framework", "mflux") in zip(argv, argv[1:]) or "--framework=mflux" in argv:  # without diffusers
         return dump_mflux(argv)
     import diffusers
     import transformers
@@ -33,7 +33,7 @@ def dump_mflux(argv):
 
 
 def parse(argv=None) -> dict:
-    from . import debug, dump, families, goldens, live, modules, noise, schedules, selftest, tiny
+    from . import again, debug, dump, families, goldens, live, modules, noise, schedules, selftest, tiny
 
     parser = argparse.ArgumentParser(prog="gomflux-reference", description=__doc__)
     commands = parser.add_subparsers(dest="command", required=True)
@@ -74,6 +74,12 @@ def parse(argv=None) -> dict:
 
     c = command("dump", dump_diffusers, "record a generation")
     dump_arguments(c, (schedules.HEUN, schedules.LINEAR))
+
+    c = command("again", again.repeat, "record a run once more, with other taps")
+    c.add_argument("folder", type=Path, help="of the run, with settings.json")
+    c.add_argument("out", type=Path)
+    c.add_argument("--model", help="instead of the one that the settings name")
+    tap_arguments(c)
 
     c = command("encode", dump.encode, "record the encoding of a picture")
     c.add_argument("folder", type=Path)

@@ -1,8 +1,8 @@
 """dump --framework mflux: the tensors of mflux 0.24.0, the other port to MLX, under diffusers' names.
 
-It needs an environment of its own (requirements-mflux.txt), as mflux wants other versions of Pillow and the hub's
-client than diffusers' goldens do. mflux itself is not edited: the __call__ of its modules' classes is wrapped while a
-run lasts. What is recorded are outputs, in diffusers' layout, where mflux has a module of that name; q, k, v are not.
+It needs the packages of requirements-mflux.txt. mflux itself is not edited: the __call__ of its modules' classes is
+wrapped while a run lasts. What is recorded are outputs, in diffusers' layout, where mflux has a module of that name;
+inputs and q, k, v are not.
 
 What mflux does otherwise, and the dump shows:
   - the prompt's and the negative prompt's passes are two calls (#1), and the negative one needs a guidance above 1;

@@ -10,14 +10,14 @@ import numpy as np
 import torch
 from safetensors import safe_open
 
-from . import debug, dump, goldens, runs, tiny
+from . import again, debug, dump, goldens, runs, tiny
 
 
 def check(root: Path):
     """Checks that the goldens are what this package makes, and everything that they do not show."""
     with tempfile.TemporaryDirectory() as scratch:
         scratch = Path(scratch)
-        for test in (same_goldens, both_layouts, inner_values, memory_bound, own_runs, own_tensors):
+        for test in (same_goldens, both_layouts, inner_values, memory_bound, own_runs, once_more, own_tensors):
             test(scratch / test.__name__, root)
     print("ok")
 
@@ -131,6 +131,15 @@ def own_runs(scratch: Path, root: Path):
     assert going.folder == latest and other.folder.parent.name == "archive"
     other.end()
     going.end()
+
+
+def once_more(scratch: Path, root: Path):
+    """A run that is repeated with other taps is the same run."""
+    for golden in ("zimage-image-resized", "zimage-heun"):
+        again.repeat(root / golden / "dump", scratch / golden, ["*layers.0.attention@*:q"], 1 << 30)
+        before, after = Dump(root / golden / "dump"), Dump(scratch / golden)
+        assert torch.equal(before["image"], after["image"]), golden
+        assert "transformer.layers.0.attention@1:q" in after and "transformer.layers.0.attention@1:q" not in before
 
 
 @contextmanager

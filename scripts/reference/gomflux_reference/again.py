@@ -1,0 +1,43 @@
+"""again: records a run that was recorded before once more, with other taps."""
+
+import json
+from pathlib import Path
+
+SAME = ("prompt", "negative_prompt", "steps", "guidance", "seed", "height", "width", "max_sequence_length", "compute")
+
+
+def repeat(folder: Path, out: Path, taps, memory: int, model: str | None = None):
+    """Dumps to the folder out what the settings of a run say. The model is theirs unless another one is given."""
+    try:
+        settings = json.loads((folder / "settings.json").read_text(encoding="utf-8"))
+    except OSError as e:
+        raise SystemExit(f"{folder} is no run: {e}") from e
+    if settings.get("command") != "dump":
+        raise SystemExit(f"{folder / 'settings.json'}: {settings.get('command')} is not a generation that was dumped")
+    same = {key: settings[key] for key in SAME}
+    same |= {"picture": None, "image_strength": settings.get("image_strength"), "scheduler": settings.get("scheduler")}
+    if settings.get("picture"):
+        same["picture"] = find(folder, settings["picture"]) or missing(folder, f"picture {settings['picture']}")
+    if not model:
+        found = find(folder, settings["model"])
+        model = str(found) if found else settings["model"]  # on the hub
+    more = {"device": settings.get("device", "cpu"), "threads": settings.get("threads", 1), "log_dir": None}
+    if settings.get("framework") == "mflux":
+        from . import mflux_side
+
+        mflux_side.pipeline(model, out, taps=taps, memory=memory, rng=settings["rng"], **same, **more)
+    else:
+        from . import dump
+
+        dump.pipeline(model, out, taps=taps, memory=memory, **same, **more)
+
+
+def find(run: Path, name: str) -> Path | None:
+    """A file or folder of the settings: as it is, or in the run's folder, the one around it, or the one around that."""
+    run = run.resolve()
+    candidates = [Path(name), *(folder / name for folder in (run, run.parent, run.parent.parent))]
+    return next((c for c in candidates if c.exists()), None)
+
+
+def missing(run: Path, what: str):
+    raise SystemExit(f"{run}: its {what} is not there")
