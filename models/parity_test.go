@@ -16,7 +16,7 @@ import (
 var goldens = []string{
 	"zimage-ordinary", "zimage-small",
 	"zimage-image", "zimage-image-resized",
-	"zimage-heun", "zimage-linear",
+	"zimage-heun", "zimage-linear", "zimage-inner",
 }
 
 // TestParity replays the dumps, freely from prompt, initial latents and picture

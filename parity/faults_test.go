@@ -98,6 +98,19 @@ func halfSplit(x, cos, sin *mlx.Array) *mlx.Array {
 	return mlx.Concat(-1, p[0].Mul(cos).Sub(p[1].Mul(sin)), p[0].Mul(sin).Add(p[1].Mul(cos)))
 }
 
+// rotatedAt1 turns q by halves, from what it was before, with a table of its
+// own.
+func rotatedAt1(r *replay, tap hooks.Tap) *mlx.Array {
+	if tap.FullName() != "transformer.layers.0.attention@1:q" {
+		return nil
+	}
+	x := r.ref.Array("transformer.layers.0.attention@1:q.unrotated").Slice(0, 0, 1)
+	table := r.ref.Array("transformer.context_refiner.0.attention@0:in.freqs_cis").Slice(0, 0, 1)
+	table = mlx.Concat(1, table, table.Slice(1, 0, 32))
+	parts := table.Reshape(1, x.Dim(1), 1, x.Dim(3)/2, 2).Split(2, -1)
+	return halfSplit(x, parts[0].Squeeze(-1), parts[1].Squeeze(-1))
+}
+
 // layerNormed is a LayerNorm where the output is an RMSNorm's.
 func layerNormed(_ *replay, tap hooks.Tap) *mlx.Array {
 	x := tap.Inputs[0].Array
@@ -132,6 +145,12 @@ var faults = []fault{
 	}), stage: "step 0", module: layer, hint: "gate"},
 	{name: "RoPE half-split, not interleaved", bug: rotated(halfSplit), stage: "step 0", module: attn, hint: "rope layout"},
 	{name: "RoPE missing", bug: rotated(func(x, _, _ *mlx.Array) *mlx.Array { return x }), stage: "step 0", module: attn, hint: "rope layout"},
+	{name: "RoPE half-split where q and k are in the dump", dump: "zimage-inner", bug: rotatedAt1, stage: "step 1", module: "transformer.layers.0.attention@1", hint: "rope layout"},
+	{name: "RoPE theta where q and k are in the dump", dump: "zimage-inner", edit: config("transformer", "rope_theta", 10000.), stage: "step 0", module: "transformer.noise_refiner.0.attention@0"},
+	{name: "RoPE theta of the text encoder where q is in the dump", dump: "zimage-inner", edit: config("text_encoder", "rope_theta", 10000.), stage: "text", module: textLayer + ".self_attn", hint: "rope angles"},
+	{name: "v rounded where it is in the dump", dump: "zimage-inner", bug: onto("transformer.layers.0.attention@1:v", throughHalf), stage: "step 1", module: "transformer.layers.0.attention@1", hint: "lost upcast"},
+	{name: "attention scale missing where q is in the dump", dump: "zimage-inner", bug: onto("transformer.layers.0.attention@1:q", func(x *mlx.Array) *mlx.Array { return x.Times(4) }),
+		stage: "step 1", module: "transformer.layers.0.attention@1", hint: "ratio"},
 	{name: "RoPE theta", edit: config("transformer", "rope_theta", 10000.), stage: "step 0", module: "transformer.noise_refiner.0.attention@0"},
 	{name: "RoPE theta of the text encoder", edit: config("text_encoder", "rope_theta", 10000.), stage: "text", module: textLayer + ".self_attn", hint: "rope theta"},
 	{name: "attention scale missing", fault: onto(attn+":q", func(x *mlx.Array) *mlx.Array { return x.Times(4) }), stage: "step 0", module: attn, hint: "attention scale"},
@@ -218,11 +237,15 @@ func TestFaults(t *testing.T) {
 			if dump == "" {
 				dump = "zimage-ordinary"
 			}
-			model, run := filepath.Join(testdata, dump, "model"), filepath.Join(testdata, dump, "dump")
+			model, run := "", filepath.Join(testdata, dump, "dump")
 			if f.edit != nil {
 				dir := t.TempDir()
-				for _, part := range []string{"model", "dump"} {
-					if err := os.CopyFS(filepath.Join(dir, part), os.DirFS(filepath.Join(testdata, dump, part))); err != nil {
+				from := filepath.Join(testdata, dump, "model")
+				if dump == "zimage-inner" {
+					from = filepath.Join(testdata, "zimage-ordinary", "model")
+				}
+				for part, from := range map[string]string{"model": from, "dump": run} {
+					if err := os.CopyFS(filepath.Join(dir, part), os.DirFS(from)); err != nil {
 						t.Fatal(err)
 					}
 				}

@@ -17,8 +17,8 @@ type ImageDifference struct {
 
 // CompareImages compares two pictures of one size. SSIM is the mean over red,
 // green and blue of the index with a Gaussian window of 11x11 (sigma 1.5),
-// where the window lies inside the picture; of smaller pictures one window is
-// all of it.
+// where the window lies inside the picture; a side of less than 11 is
+// all in one window.
 func CompareImages(a, b *image.RGBA) (ImageDifference, error) {
 	if a.Rect.Size() != b.Rect.Size() {
 		return ImageDifference{}, fmt.Errorf("pictures of %dx%d and %dx%d cannot be compared", a.Rect.Dx(), a.Rect.Dy(), b.Rect.Dx(), b.Rect.Dy())
@@ -65,7 +65,7 @@ func ssim(p, q []float64, w, h int) float64 {
 		for i := range values {
 			values[i] = f(i)
 		}
-		return smooth(smooth(values, w, h, wx, 1), w-len(wx)+1, h, wy, w-len(wx)+1)
+		return along(along(values, w, h, wx, false), w-len(wx)+1, h, wy, true)
 	}
 	mp, mq := mean(func(i int) float64 { return p[i] }), mean(func(i int) float64 { return q[i] })
 	pp, qq := mean(func(i int) float64 { return p[i] * p[i] }), mean(func(i int) float64 { return q[i] * q[i] })
@@ -92,24 +92,21 @@ func gaussian(n int) []float64 {
 	return out
 }
 
-// smooth weighs w×h values along the axis on which neighbours are step apart,
-// where all weights have a value.
-func smooth(v []float64, w, h int, weights []float64, step int) []float64 {
-	if step == 1 {
-		w -= len(weights) - 1
+// along weighs the w×h values along the rows, or the columns, where all weights
+// have a value.
+func along(v []float64, w, h int, weights []float64, columns bool) []float64 {
+	wide, step := w, 1
+	if columns {
+		h, step = h-len(weights)+1, w
 	} else {
-		h -= len(weights) - 1
-	}
-	stride := w
-	if step == 1 {
-		stride += len(weights) - 1
+		w -= len(weights) - 1
 	}
 	out := make([]float64, 0, w*h)
 	for y := range h {
 		for x := range w {
 			sum := 0.0
 			for i, f := range weights {
-				sum += f * v[y*stride+x+i*step]
+				sum += f * v[y*wide+x+i*step]
 			}
 			out = append(out, sum)
 		}

@@ -387,6 +387,45 @@ func (s *search) modulationIn(scope string) {
 	}
 }
 
+// rotation finds out from q or k before their rotation which of their features
+// are turned together: the length of each pair stays.
+func (s *search) rotation(x tensor) {
+	d := x.last()
+	lengths := func(t tensor, apart int) tensor {
+		out := tensor{v: make([]float64, 0, len(t.v)/2)}
+		for i := 0; i < len(t.v); i += d {
+			for k := range d / 2 {
+				a, b := t.v[i+2*k], t.v[i+2*k+1]
+				if apart > 1 {
+					a, b = t.v[i+k], t.v[i+k+d/2]
+				}
+				out.v = append(out.v, math.Hypot(a, b))
+			}
+		}
+		return out
+	}
+	same := func(t tensor, apart int) bool { return distance(lengths(t, apart), lengths(x, apart)) <= 1e-3*norm(x) }
+	name := func(t tensor) string {
+		switch interleaved, half := same(t, 1), same(t, d/2); {
+		case distance(t, x) <= 1e-3*norm(x):
+			return "no rotation"
+		case interleaved && !half:
+			return "interleaved pairs"
+		case half && !interleaved:
+			return "half-split pairs"
+		}
+		return ""
+	}
+	ours, ref := name(s.got), name(s.want)
+	switch {
+	case ours == "" || ref == "":
+	case ours != ref:
+		s.say("rope layout", "RoPE: ours has %s, the reference %s", ours, ref)
+	default:
+		s.say("rope angles", "RoPE: both have %s, the angles differ: other positions, theta, or direction", ours)
+	}
+}
+
 // attention computes what comes out of attention, from q and k before their
 // rotation and the reference's rotary table.
 func (s *search) attention() {
@@ -412,6 +451,12 @@ func (s *search) attention() {
 	}
 	innerPoint := func(key string) hooks.Point { return hooks.Point{Kind: hooks.Inner, Key: key} }
 	in := func(key string) hooks.Point { return hooks.Point{Kind: hooks.Input, Key: key} }
+	if key := n.Point.Key; inner && (key == hooks.Q || key == hooks.K) {
+		if x := get(innerPoint(key+".unrotated"), ""); x != nil && slices.Equal(x.Shape(), s.want.shape) {
+			s.rotation(hostTensor("", x))
+			return
+		}
+	}
 	lengthFirst := !strings.HasPrefix(module, "text_encoder") && !strings.HasPrefix(module, "vae")
 	headsFirst := func(x *mlx.Array) *mlx.Array { return x.Transpose(0, 2, 1, 3) }
 	qu, ku := get(hooks.Point{}, "norm_q", "q_norm"), get(hooks.Point{}, "norm_k", "k_norm")

@@ -373,8 +373,14 @@ func (r *replay) onePass(want *mlx.Array, tap hooks.Tap, got []int) *mlx.Array {
 		start = shape[0] - got[0]
 	}
 	want = want.Slice(0, start, start+got[0])
-	if len(got) > 2 && want.Dim(1) > got[1] {
-		want = want.Slice(1, 0, got[1])
+	tokens := []int{1} // the axes of them
+	if tap.Point.OnRequest() {
+		tokens = []int{2, 3}
+	}
+	for _, axis := range tokens {
+		if len(got) > 2 && axis < len(got) && want.Dim(axis) > got[axis] {
+			want = want.Slice(axis, 0, got[axis])
+		}
 	}
 	return want
 }

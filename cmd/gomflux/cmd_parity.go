@@ -301,7 +301,7 @@ it prints one object: max, mean, psnr (null for equal pictures), ssim, width, he
 				_, err = fmt.Fprintf(stdout, "max   %d\nmean  %.4f\npsnr  %.2f dB\nssim  %.6f\n", d.Max, d.Mean, d.PSNR, d.SSIM)
 			}
 			if err == nil && d.Max > most.orZero() {
-				err = errDiffers
+				err = errors.New("the pictures differ")
 			}
 			return err
 		},
