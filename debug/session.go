@@ -258,13 +258,17 @@ func (s *Session) Hook(tap hooks.Tap) (*mlx.Array, error) {
 	return replacement, nil
 }
 
+// ErrMismatch is wrapped by errors about replacements of another shape or dtype
+// than what they are to replace.
+var ErrMismatch = errors.New("cannot take its place")
+
 // fits makes sure that a replacement is what it replaces.
 func fits(l *load, x, out *mlx.Array) error {
 	if !slices.Equal(x.Shape(), out.Shape()) {
-		return fmt.Errorf("%s has the shape %v, expected %v%s", l.source(), x.Shape(), out.Shape(), guess(x.Shape(), out.Shape()))
+		return fmt.Errorf("%w: %s has the shape %v, expected %v%s", ErrMismatch, l.source(), x.Shape(), out.Shape(), guess(x.Shape(), out.Shape()))
 	}
 	if x.Dtype() != out.Dtype() {
-		return fmt.Errorf("%s has the dtype %v, expected %v (put @%v behind it to cast it)", l.source(), x.Dtype(), out.Dtype(), out.Dtype())
+		return fmt.Errorf("%w: %s has the dtype %v, expected %v (put @%v behind it to cast it)", ErrMismatch, l.source(), x.Dtype(), out.Dtype(), out.Dtype())
 	}
 	return nil
 }

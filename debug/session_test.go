@@ -155,10 +155,10 @@ func TestSession(t *testing.T) {
 		t.Fatal(err)
 	}
 	for load, want := range map[string]string{
-		"transformer.layers.0=" + zero:       "transformer.layers.0@0: " + zero + " has the shape [1 1], expected",
-		"transformer@0=" + latents + "@bf16": "transformer@0: " + latents + "@bfloat16 has the ",
+		"transformer.layers.0=" + zero:       "transformer.layers.0@0: cannot take its place: " + zero + " has the shape [1 1], expected",
+		"transformer@0=" + latents + "@bf16": "transformer@0: cannot take its place: " + latents + "@bfloat16 has the ",
 		"transformer.layers.0@0=" + filepath.Join(files, "tensors", "transformer.layers.0.attention@0.safetensors") + "@f16": "has the dtype float16, expected float32 (put @float32 behind it to cast it)",
-		"prompt.embeds=" + zero + "@f16": "dtype float16, expected float32",
+		"prompt.embeds=" + zero + "@f16": "prompt.embeds is given as float16, expected float32",
 	} {
 		if _, _, err := run(t, tree, model, debug.Options{Load: []debug.Replacement{replacement(t, load)}}); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: found %v, expected %q", load, err, want)

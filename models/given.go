@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/gomflux/gomflux/hooks"
 	"github.com/gomflux/gomflux/mlx"
 	"github.com/gomflux/gomflux/scheduler"
 )
@@ -34,12 +35,13 @@ func (r *Request) given(name string, step int, dtype mlx.Dtype, shape ...int) (*
 	if err != nil {
 		return nil, err
 	}
+	full := hooks.Name{Module: name, Step: step}
 	if x.Dtype() != dtype {
-		return nil, requestErrorf("the %s that is given has the dtype %v, expected %v (it is not cast unless that is asked for)", name, x.Dtype(), dtype)
+		return nil, requestErrorf("%s is given as %v, expected %v (it is not cast unless that is asked for)", full, x.Dtype(), dtype)
 	}
 	got := x.Shape()
 	if !slices.EqualFunc(got, shape, func(g, want int) bool { return g == want || want < 0 && g > 0 }) {
-		return nil, requestErrorf("the %s that is given has the shape %v, expected %v (-1 is any size)", name, got, shape)
+		return nil, requestErrorf("%s is given with the shape %v, expected %v (-1 is any size)", full, got, shape)
 	}
 	return x, nil
 }

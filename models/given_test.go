@@ -183,13 +183,13 @@ func TestGivenErrors(t *testing.T) {
 		value func() *mlx.Array
 		err   string
 	}{
-		"prompt.embeds":    {zeros(mlx.Float16, 3, 8), "the prompt.embeds that is given has the dtype float16, expected float32"},
-		"negative.embeds":  {zeros(mlx.Float32, 1, 3, 8), "the negative.embeds that is given has the shape [1 3 8], expected [-1 -1]"},
+		"prompt.embeds":    {zeros(mlx.Float16, 3, 8), "prompt.embeds is given as float16, expected float32"},
+		"negative.embeds":  {zeros(mlx.Float32, 1, 3, 8), "negative.embeds is given with the shape [1 3 8], expected [-1 -1]"},
 		"prompt.input_ids": {zeros(mlx.Int32, 1, 65), "prompt has 65 tokens"},
-		"latents@1":        {zeros(mlx.Float32, 4, 4, 6), "the latents that is given has the shape [4 4 6], expected [1 4 4 6]"},
-		"latents.init":     {zeros(mlx.Float32, 1, 4, 6, 4), "the latents.init that is given has the shape [1 4 6 4], expected [1 4 4 6]"},
-		"noise_pred@0":     {zeros(mlx.BFloat16, 1, 4, 4, 6), "the noise_pred that is given has the dtype bfloat16, expected float32"},
-		"vae.decode.in":    {zeros(mlx.Float32, 1, 4, 4, 5), "the vae.decode.in that is given has the shape [1 4 4 5], expected [1 4 4 6]"},
+		"latents@1":        {zeros(mlx.Float32, 4, 4, 6), "latents@1 is given with the shape [4 4 6], expected [1 4 4 6]"},
+		"latents.init":     {zeros(mlx.Float32, 1, 4, 6, 4), "latents.init is given with the shape [1 4 6 4], expected [1 4 4 6]"},
+		"noise_pred@0":     {zeros(mlx.BFloat16, 1, 4, 4, 6), "noise_pred@0 is given as bfloat16, expected float32"},
+		"vae.decode.in":    {zeros(mlx.Float32, 1, 4, 4, 5), "vae.decode.in is given with the shape [1 4 4 5], expected [1 4 4 6]"},
 	} {
 		err := mlx.Do(t.Context(), func() error {
 			p := load(t, nil)

@@ -19,6 +19,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/gomflux/gomflux"
+	"github.com/gomflux/gomflux/debug"
 	"github.com/gomflux/gomflux/internal/termpic"
 	"github.com/gomflux/gomflux/models"
 	"github.com/gomflux/gomflux/noise"
@@ -48,6 +49,7 @@ type generateOptions struct {
 	stepwise                  string
 	preview, show             optional[termpic.Protocol]
 	json, verbose, quiet      bool
+	inside                    debugFlags
 	promptGiven               bool
 	sourceImage, recordedFrom *picture.SourceImage
 }
@@ -89,6 +91,13 @@ gomflux info shows them, and --config-from-metadata uses them again, with what
 other flags say in their place. It takes the files of mflux too, and pictures
 with the parameters text that many programs write. gomflux help metadata has
 more.
+
+With --debug-save and the flags after it a run can be looked into, and its
+tensors replaced by those of another program; what a replaced tensor makes
+unnecessary is neither run nor loaded. Names are those of diffusers' modules:
+transformer.layers.3.attention@0 is what a module returned in the first step,
+prompt.embeds, latents@7 and vae.decode.in are values between them. gomflux
+tensors shows what was saved.
 
 Ctrl-C ends the run at the next chance and leaves no half-written file; a
 second one ends it at once.
@@ -140,6 +149,7 @@ second one ends it at once.
 	f.Lookup("preview").NoOptDefVal = string(termpic.Auto)
 	f.Var(&o.show, "show", "show the picture in the terminal, likewise")
 	f.Lookup("show").NoOptDefVal = string(termpic.Auto)
+	o.inside.add(f)
 	f.BoolVar(&o.json, "json", false, "print what happens as lines of JSON (gomflux help json)")
 	f.BoolVarP(&o.verbose, "verbose", "v", false, "print times, memory and libraries")
 	f.BoolVar(&o.quiet, "quiet", false, "print nothing but the seed, warnings and errors")
@@ -165,7 +175,7 @@ func (o *generateOptions) checkFlags(cmd *cobra.Command) error {
 	case given("stepwise-image-output-dir") && o.stepwise == "":
 		return usageErrorf("--stepwise-image-output-dir: the folder's name is empty")
 	}
-	return nil
+	return o.inside.check(given)
 }
 
 // A generation is what the flags ask for, read and checked as far as that goes
@@ -195,6 +205,7 @@ func (o *generateOptions) run(ctx context.Context, stdin io.Reader, p *printer) 
 			}
 		}()
 	}
+	defer o.inside.end()
 	model, err := o.open(ctx, g, p)
 	if err != nil {
 		return err
@@ -203,12 +214,19 @@ func (o *generateOptions) run(ctx context.Context, stdin io.Reader, p *printer) 
 	for i, seed := range g.seeds {
 		p.start(seed, i, len(g.seeds))
 		g.options.Seed = &seed
-		if err := o.generate(ctx, model, g, i, p); err != nil {
+		err := o.inside.picture(o, model, &g.options, i, p)
+		if err == nil {
+			err = o.generate(ctx, model, g, i, p)
+		}
+		if errors.Is(err, debug.ErrExit) {
+			break
+		}
+		if err != nil {
 			return modelError(err)
 		}
 	}
 	done = true
-	return nil
+	return o.inside.end()
 }
 
 // prepare reads what there is to read, and refuses what cannot be.
@@ -270,6 +288,10 @@ func (o *generateOptions) open(ctx context.Context, g *generation, p *printer) (
 	}
 	p.openTerminals(ctx, o.preview.orZero(), o.show.orZero())
 
+	if err := o.inside.begin(p); err != nil {
+		return nil, err
+	}
+	o.inside.into(&g.options)
 	began := time.Now()
 	p.begin(ctx)
 	defer p.end()
@@ -322,7 +344,7 @@ func (o *generateOptions) generate(ctx context.Context, model *gomflux.Model, g 
 	}
 	result, err := model.Generate(ctx, options)
 	if err != nil {
-		return err
+		return o.inside.failed(err, p)
 	}
 	p.saving()
 	result.Settings.Image = o.sourceImage
@@ -340,7 +362,7 @@ func (o *generateOptions) generate(ctx context.Context, model *gomflux.Model, g 
 	if err := cmp.Or(p.picture(file, result, took), sheetErr); err != nil {
 		return err
 	}
-	return p.show.Show(result.Image)
+	return cmp.Or(p.show.Show(result.Image), o.inside.done(result, p))
 }
 
 // save writes a picture with its settings, and returns its name.

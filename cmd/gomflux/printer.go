@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"image"
@@ -74,9 +73,7 @@ type (
 func milliseconds(d time.Duration) float64 { return d.Round(time.Millisecond).Seconds() }
 
 func (p *printer) line(v any) {
-	e := json.NewEncoder(p.stdout)
-	e.SetEscapeHTML(false)
-	p.wrote(e.Encode(v))
+	p.wrote(writeJSON(p.stdout, v))
 }
 
 // wrote keeps the first error of writing to standard output. A pipe that nobody
@@ -180,12 +177,14 @@ func (p *printer) picture(file string, r *gomflux.Result, save time.Duration) er
 		return p.unprinted(file)
 	}
 	if !p.quiet {
-		steps := "steps"
-		if r.StepsRun == 1 {
-			steps = "step"
+		steps := "no steps" // where their result was given
+		switch n := r.StepsRun; {
+		case n == 1:
+			steps = "1 step of " + seconds(r.StepTime)
+		case n > 1:
+			steps = fmt.Sprintf("%d steps of %s", n, seconds(r.StepTime/time.Duration(n)))
 		}
-		fmt.Fprintf(p.stderr, "%dx%d, %d %s of %s, %s in all\n", r.Width, r.Height, r.StepsRun, steps,
-			seconds(r.StepTime/time.Duration(r.StepsRun)), seconds(r.EncodeTime+r.StepTime+r.DecodeTime+save))
+		fmt.Fprintf(p.stderr, "%dx%d, %s, %s in all\n", r.Width, r.Height, steps, seconds(r.EncodeTime+r.StepTime+r.DecodeTime+save))
 	}
 	if p.verbose {
 		fmt.Fprintf(p.stderr, "encode %s (%d tokens), steps %s, decode %s, save %s, peak memory %s\n",
