@@ -154,6 +154,15 @@ func (t *Tensor) moduleName() string {
 	return n.Module
 }
 
+// at is the module's path and step.
+func (t *Tensor) at() string {
+	n, err := hooks.ParseName(t.Name)
+	if err != nil {
+		return t.Name
+	}
+	return fmt.Sprint(n.Module, "@", n.Step)
+}
+
 // shapes says whether both have one shape.
 func (t *Tensor) shapes() bool { return slices.Equal(t.Shape, t.RefShape) }
 

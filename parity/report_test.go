@@ -217,11 +217,11 @@ func TestTolerances(t *testing.T) {
 		max, l2, channel     float64
 	}{
 		{"cpu", "float32", "step", 2e-5, 1e-5, 1e-5},
-		{"gpu", "bfloat16", "step", 1e-2, 1e-2, 1e-2},
-		{"cpu", "float16", "vae", 1e-2, 1e-2, 1e-2},
+		{"gpu", "bfloat16", "step", 2e-2, 1e-2, 3e-2},
+		{"cpu", "float16", "vae", 1e-2, 1e-2, 3e-2},
 		{"cpu", "float32", "tokenizer", 0, 0, 0},
 	} {
-		if got := table.For(c.device, c.dtype, c.stage, Isolated); got.Max != c.max || got.L2 != c.l2 || got.Channel != c.channel {
+		if got := table.For(c.device, c.dtype, c.stage, Own); got.Max != c.max || got.L2 != c.l2 || got.Channel != c.channel {
 			t.Errorf("%+v: %+v", c, got)
 		}
 	}

@@ -82,7 +82,7 @@ func parseTable(data []byte) (*Table, error) {
 		return nil, errors.New("no rules")
 	}
 	known := map[string][]string{
-		"device": {"", "cpu", "gpu"}, "dtype": {"", "float32", "bfloat16", "float16"}, "reading": {"", Isolated, Free},
+		"device": {"", "cpu", "gpu"}, "dtype": {"", "float32", "bfloat16", "float16"}, "reading": {"", Own, Isolated, Free},
 		"stage": append([]string{"", "step"}, stages...),
 	}
 	for i, r := range t.Rules {
