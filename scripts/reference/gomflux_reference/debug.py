@@ -62,7 +62,9 @@ def debug_save(tensor, name: str, exit_after: bool = False) -> Path:
     return file
 
 
-def debug_load(name: str, like: torch.Tensor | None = None, cast: bool = False, root: Path | None = None) -> torch.Tensor:
+def debug_load(
+    name: str, like: torch.Tensor | None = None, cast: bool = False, root: Path | None = None
+) -> torch.Tensor:
     """The tensor that either side's latest run has saved under a name, the newest if both have.
 
     With like, a tensor that it is to replace, its shape must be that one's, and so must its dtype unless a cast is

@@ -73,7 +73,8 @@ def check(gomflux: Path, seed: int | None, keep: Path | None, models: int, pictu
 
 
 def report(row: Row):
-    print(f"  {'ok  ' if row.ok else 'FAIL'} {row.what:22} {row.settings:72} {row.seconds:4.1f} s  {row.result}", flush=True)
+    mark = "ok  " if row.ok else "FAIL"
+    print(f"  {mark} {row.what:22} {row.settings:72} {row.seconds:4.1f} s  {row.result}", flush=True)
 
 
 def make_model(folder: Path, family: str, r: random.Random, i: int) -> str:

@@ -91,7 +91,8 @@ def inner_values(scratch: Path, root: Path):
         torch.testing.assert_close(entropy, torch.special.entr(weights).sum(-1))
         if norm:
             before = d[f"{module}.{norm}{call}"]
-            assert torch.equal(d[f"{module}{call}:q.unrotated"], before if axis == 1 else before.transpose(1, 2)), module
+            before = before if axis == 1 else before.transpose(1, 2)
+            assert torch.equal(d[f"{module}{call}:q.unrotated"], before), module
             assert not torch.equal(d[f"{module}{call}:q"], d[f"{module}{call}:q.unrotated"]), module
         else:
             assert f"{module}{call}:q.unrotated" not in d, module

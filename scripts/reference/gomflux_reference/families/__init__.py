@@ -1,4 +1,4 @@
-"""What differs between model families. A new one is a module here that says FAMILY = Family(...), and its name below."""
+"""What differs between model families. A new one is a module here that makes a FAMILY, and a name in FAMILIES."""
 
 import importlib
 from dataclasses import dataclass, field
