@@ -3,6 +3,7 @@ package parity
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"io/fs"
 	"math"
@@ -154,12 +155,11 @@ func (r *replay) load() error {
 func (r *replay) find() (string, fs.FS, error) {
 	name := r.Options.Model
 	if name == "" {
-		name = r.ref.Model
-		if name == "" {
+		if name = r.ref.Model; name == "" {
 			return "", nil, fmt.Errorf("run %s: its settings name no model (--model says which one)", r.run)
 		}
-		for _, base := range []string{"", r.run, filepath.Join(r.run, ".."), filepath.Join(r.run, "..", "..")} {
-			if folder := filepath.Join(base, name); isFolder(folder) && (base != "" || filepath.IsAbs(name)) {
+		for _, up := range []string{".", "..", "../.."} {
+			if folder := filepath.Join(r.run, up, name); !filepath.IsAbs(name) && isFolder(folder) {
 				name = folder
 				break
 			}
@@ -181,13 +181,16 @@ func isFolder(name string) bool {
 	return err == nil && info.IsDir()
 }
 
-// picture reads what the run started from.
+// picture reads what the run started from: a file in the run's folder, or
+// beside it.
 func (r *replay) picture(name string) (*picture.Picture, error) {
-	inside := filepath.Join(r.run, name)
-	if _, err := os.Stat(inside); err == nil || filepath.IsAbs(name) {
-		return picture.ReadFile(cmp.Or(map[bool]string{true: name}[filepath.IsAbs(name)], inside))
+	file := filepath.Join(r.run, name)
+	if filepath.IsAbs(name) {
+		file = name
+	} else if _, err := os.Stat(file); errors.Is(err, fs.ErrNotExist) {
+		file = filepath.Join(r.run, "..", name)
 	}
-	return picture.ReadFile(filepath.Join(r.run, "..", name))
+	return picture.ReadFile(file)
 }
 
 // passes makes them all.
@@ -348,9 +351,11 @@ func (r *replay) name(tap hooks.Tap, positive int) string {
 	n.Call -= positive
 	if tap.Name == "transformer" {
 		if n.Point == (hooks.Point{}) {
-			n.Point.Key = "0.1"
+			n.Point.Key = "0.0"
 		}
-		n.Point.Key = strings.TrimSuffix(n.Point.Key, ".0") + map[bool]string{true: ".1"}[strings.HasSuffix(n.Point.Key, ".0")]
+		if list, ok := strings.CutSuffix(n.Point.Key, ".0"); ok {
+			n.Point.Key = list + ".1"
+		}
 	}
 	return n.String()
 }
