@@ -109,94 +109,112 @@ func beginPlot(b *strings.Builder) {
 	fmt.Fprintf(b, `<svg viewBox="0 0 %d %d" role="img">`, plotWidth, plotHeight)
 	for e := plotLowest; e <= plotHighest; e += 2 {
 		y := plotY(math.Pow(10, float64(e)))
-		fmt.Fprintf(b, `<line x1="%d" x2="%d" y1="%.1f" y2="%[3].1f" class="grid"/><text x="%d" y="%.1f" text-anchor="end">1e%d</text>`,
+		fmt.Fprintf(b, `<line x1="%d" x2="%d" y1="%.1f" y2="%.1[3]f" class="grid"/><text x="%d" y="%.1f" text-anchor="end">1e%d</text>`,
 			plotLeft, plotWidth-10, y, plotLeft-6, y+4, e)
 	}
 }
 
-// block is the name of a block's output without its step, or "".
-func block(t *Tensor) (name string, step int) {
+// block is the name of a block without its step, or "".
+func block(t *Tensor) string {
 	n, err := hooks.ParseName(t.Name)
 	if err != nil || n.Point != (hooks.Point{}) || n.Call > 0 || depth(n.Module) < 1 || !inside.MatchString(n.Module) {
-		return "", 0
+		return ""
 	}
 	parts := strings.Split(n.Module, ".")
-	last := parts[len(parts)-1]
-	if len(parts) > 4 || strings.Trim(last, "0123456789") != "" {
-		return "", 0 // blocks are members of lists
+	if len(parts) > 4 || strings.Trim(parts[len(parts)-1], "0123456789") != "" {
+		return "" // blocks are members of lists
 	}
-	return n.Module, n.Step
+	return n.Module
 }
 
-// blocksPlot draws a line for each step over the blocks.
+// blocksPlot draws the blocks' errors, a line for each stage.
 func (r *Report) blocksPlot() template.HTML {
-	var names []string
-	steps := map[int]map[string]*Tensor{}
+	var names, lines []string
+	byStage := map[string]map[string]*Tensor{}
 	for _, t := range r.Tensors {
-		name, step := block(t)
+		name := block(t)
 		if name == "" || t.best() == nil {
 			continue
 		}
 		if !slices.Contains(names, name) {
 			names = append(names, name)
 		}
-		if steps[step] == nil {
-			steps[step] = map[string]*Tensor{}
+		if byStage[t.Stage] == nil {
+			byStage[t.Stage] = map[string]*Tensor{}
+			lines = append(lines, t.Stage)
 		}
-		steps[step][name] = t
+		byStage[t.Stage][name] = t
 	}
 	if len(names) == 0 {
 		return ""
 	}
 	var b strings.Builder
 	beginPlot(&b)
-	for step := -1; step < 10000; step++ {
-		if steps[step] == nil {
-			continue
+	last, lists := "", 0
+	for i, name := range names {
+		if list := parentOf(name); list != last {
+			last = list
+			fmt.Fprintf(&b, `<text x="%.1f" y="%d">%s</text>`, plotX(i, len(names)), plotHeight-4-12*(lists%2), template.HTMLEscapeString(list))
+			lists++
 		}
-		hue := (step + 1) * 67 % 360
+	}
+	for line, stage := range lines {
+		colour := fmt.Sprintf("hsl(%d 70%% 40%%)", line*67%360)
 		for _, kind := range []struct {
 			dash string
 			of   func(*Tensor) *Reading
 		}{{"", (*Tensor).best}, {"4 3", func(t *Tensor) *Reading { return t.Free }}} {
 			var points []string
 			for i, name := range names {
-				t := steps[step][name]
+				t := byStage[stage][name]
 				if t == nil || kind.of(t) == nil {
 					continue
 				}
 				l2 := kind.of(t).L2
 				x, y := plotX(i, len(names)), plotY(l2)
 				points = append(points, fmt.Sprintf("%.1f,%.1f", x, y))
-				fmt.Fprintf(&b, `<circle cx="%.1f" cy="%.1f" r="3" fill="hsl(%d 70%% 40%%)"><title>%s: L2 %.2e</title></circle>`, x, y, hue, template.HTMLEscapeString(t.Name), l2)
+				fmt.Fprintf(&b, `<circle cx="%.1f" cy="%.1f" r="3" fill="%s"><title>%s: L2 %.2e</title></circle>`, x, y, colour, template.HTMLEscapeString(t.Name), l2)
 			}
-			fmt.Fprintf(&b, `<polyline points="%s" fill="none" stroke="hsl(%d 70%% 40%%)" stroke-dasharray="%s"/>`, strings.Join(points, " "), hue, kind.dash)
+			fmt.Fprintf(&b, `<polyline points="%s" fill="none" stroke="%s" stroke-dasharray="%s"/>`, strings.Join(points, " "), colour, kind.dash)
 		}
 	}
 	b.WriteString("</svg>")
 	return template.HTML(b.String())
 }
 
-// tensorsPlot draws every tensor in the order in which they are made.
+// tensorsPlot draws every tensor in the order in which they are made: full
+// points by themselves, rings from the start of the run.
 func (r *Report) tensorsPlot() template.HTML {
 	var b strings.Builder
 	beginPlot(&b)
-	stage := ""
+	stage, labelled := "", 0.0
 	for i, t := range r.Tensors {
 		x := plotX(i, len(r.Tensors))
 		if t.Stage != stage {
 			stage = t.Stage
-			fmt.Fprintf(&b, `<line x1="%.1f" x2="%[1].1f" y1="10" y2="%d" class="grid"/><text x="%.1f" y="%d" class="stage">%s</text>`, x, plotHeight-20, x, plotHeight-6, template.HTMLEscapeString(stage))
+			fmt.Fprintf(&b, `<line x1="%.1f" x2="%.1[1]f" y1="10" y2="%d" class="grid"/>`, x, plotHeight-30)
+			if x-labelled > 60 && x < plotWidth-60 { // there is room
+				fmt.Fprintf(&b, `<text x="%.1f" y="%d">%s</text>`, x, plotHeight-16, template.HTMLEscapeString(stage))
+				labelled = x
+			}
 		}
-		d := t.best()
-		class, l2 := "ok", math.Inf(1)
-		if d != nil {
-			l2 = d.L2
+		point := func(class string, ok bool, l2 float64) {
+			if !ok {
+				class += " bad"
+			}
+			fmt.Fprintf(&b, `<circle cx="%.1f" cy="%.1f" r="2.5" class="%s" data-index="%d"><title>%s: L2 %.2e</title></circle>`, x, plotY(l2), class, i, template.HTMLEscapeString(t.Name), l2)
 		}
-		if !t.OK() {
-			class = "bad"
+		switch own := t.best(); {
+		case own == nil: // another shape
+			point("own", false, math.Inf(1))
+		default:
+			if t.Free != nil {
+				point("free", t.Free.OK, t.Free.L2)
+			}
+			if own != t.Free {
+				point("own", own.OK, own.L2)
+			}
 		}
-		fmt.Fprintf(&b, `<circle cx="%.1f" cy="%.1f" r="2.5" class="%s" data-index="%d"><title>%s: L2 %.2e</title></circle>`, x, plotY(l2), class, i, template.HTMLEscapeString(t.Name), l2)
 	}
 	b.WriteString("</svg>")
 	return template.HTML(b.String())

@@ -82,6 +82,10 @@ func TestReport(t *testing.T) {
 		t.Fatal(err)
 	}
 	mlxtest.Contains(t, html.String(), "FAIL", "<svg", "vae.decode.in", "data:image/png;base64,", "histogram", "difference, times")
+	plots, _, _ := strings.Cut(html.String(), "<script>")
+	if strings.Contains(plots, "%!") || regexp.MustCompile(` (x|y|cx|cy|x1|y1|x2|y2)="[^"]*[^0-9."-]`).MatchString(plots) {
+		t.Error("the page has numbers that are none")
+	}
 	if n := strings.Count(html.String(), "<img "); n != 3 {
 		t.Errorf("%d pictures", n)
 	}
