@@ -39,7 +39,8 @@ type TensorDifference struct {
 	Differing int
 	// Relative is ‖a-b‖/‖b‖, MaxAbs the largest |a-b|, Cosine that of the angle
 	// between the two. They are NaN where something is not finite in one of them
-	// only; Relative is infinite where b is zero and a is not.
+	// only. Where b is zero and a is not, Relative is infinite; Cosine is NaN where
+	// one of them is zero.
 	Relative, MaxAbs, Cosine tensors.Float
 }
 
