@@ -105,8 +105,10 @@ func (l *seedList) String() string {
 
 func (l *seedList) Type() string { return "numbers" }
 
-// joinSeeds lets --seed 1 2 3 be given as to mflux, for --seed 1,2,3.
-func joinSeeds(args []string) []string {
+// joinValues lets --seed 1 2 3 be given as to mflux, for --seed 1,2,3, and
+// --preview kitty for --preview=kitty, which pflag takes for a flag and an
+// argument since the value can be left out.
+func joinValues(args []string) []string {
 	var out []string
 	number := func(i int) bool {
 		if i >= len(args) {
@@ -125,6 +127,10 @@ func joinSeeds(args []string) []string {
 			for i = first; number(i + 1); i++ {
 			}
 			out = append(out, strings.Join(args[first:i+1], ","))
+		}
+		if (args[i] == "--preview" || args[i] == "--show") && i+1 < len(args) && slices.Contains(protocolNames(), args[i+1]) {
+			out[len(out)-1] += "=" + args[i+1]
+			i++
 		}
 	}
 	return out

@@ -6,23 +6,28 @@ import (
 	"testing"
 )
 
-func TestJoinSeeds(t *testing.T) {
+func TestJoinValues(t *testing.T) {
 	for args, want := range map[string]string{
-		"generate --seed 1 2 3 -p x":    "generate --seed 1,2,3 -p x",
-		"generate -S 1 2":               "generate -S 1,2",
-		"generate -S 1":                 "generate -S 1",
-		"generate -S 1 2 --seed 3 4":    "generate -S 1,2 --seed 3,4",
-		"generate -S 1,2 3":             "generate -S 1,2 3",
-		"generate --seed=1 2":           "generate --seed=1 2",
-		"generate --seed -1 2":          "generate --seed -1 2",
-		"generate --seed":               "generate --seed",
-		"generate -s 1 2":               "generate -s 1 2",
-		"generate -- --seed 1 2":        "generate -- --seed 1 2",
-		"-S 18446744073709551615 0 x 1": "-S 18446744073709551615,0 x 1",
-		"-S 18446744073709551616 0":     "-S 18446744073709551616 0",
-		"":                              "",
+		"generate --seed 1 2 3 -p x":     "generate --seed 1,2,3 -p x",
+		"generate -S 1 2":                "generate -S 1,2",
+		"generate -S 1":                  "generate -S 1",
+		"generate -S 1 2 --seed 3 4":     "generate -S 1,2 --seed 3,4",
+		"generate -S 1,2 3":              "generate -S 1,2 3",
+		"generate --seed=1 2":            "generate --seed=1 2",
+		"generate --seed -1 2":           "generate --seed -1 2",
+		"generate --seed":                "generate --seed",
+		"generate -s 1 2":                "generate -s 1 2",
+		"generate -- --seed 1 2":         "generate -- --seed 1 2",
+		"-S 18446744073709551615 0 x 1":  "-S 18446744073709551615,0 x 1",
+		"-S 18446744073709551616 0":      "-S 18446744073709551616 0",
+		"--preview kitty --show sixel x": "--preview=kitty --show=sixel x",
+		"--preview --show auto":          "--preview --show=auto",
+		"--preview=kitty none":           "--preview=kitty none",
+		"--show x -S 1 2":                "--show x -S 1,2",
+		"-- --show kitty":                "-- --show kitty",
+		"":                               "",
 	} {
-		if got := strings.Join(joinSeeds(strings.Fields(args)), " "); got != want {
+		if got := strings.Join(joinValues(strings.Fields(args)), " "); got != want {
 			t.Errorf("%q became %q, expected %q", args, got, want)
 		}
 	}

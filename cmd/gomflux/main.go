@@ -89,7 +89,7 @@ func run(args []string, stdin io.Reader, stdout, stderr io.Writer) (code int) {
 	root := newRootCommand()
 	started := false // what fails before is cobra's complaint about the command line
 	root.PersistentPreRun = func(*cobra.Command, []string) { started = true }
-	root.SetArgs(joinSeeds(args))
+	root.SetArgs(joinValues(args))
 	root.SetIn(stdin)
 	root.SetOut(stdout)
 	root.SetErr(stderr)
