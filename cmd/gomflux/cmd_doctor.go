@@ -65,7 +65,8 @@ With --json it is one object:
 
 // doctorVariables are the environment variables that change what gomflux does.
 var doctorVariables = []string{mlx.EnvLibrary, "HF_HUB_CACHE", "HF_HOME", "XDG_CACHE_HOME", "TMPDIR", "OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS",
-	"LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH", "CUDA_VISIBLE_DEVICES", "MLX_ENABLE_CACHE_THRASHING_CHECK", "MLX_CUDA_GRAPH_CACHE_SIZE", "MLX_ENABLE_TF32"}
+	"LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH", "CUDA_VISIBLE_DEVICES", "MLX_ENABLE_CACHE_THRASHING_CHECK", "MLX_CUDA_GRAPH_CACHE_SIZE", "MLX_ENABLE_TF32",
+	"TERM", "TERM_PROGRAM", "LC_TERMINAL", "KITTY_WINDOW_ID", "WEZTERM_PANE", "GHOSTTY_RESOURCES_DIR", "TMUX", "STY", "ZELLIJ"}
 
 // A diagnosis is what doctor finds.
 type diagnosis struct {
@@ -294,24 +295,6 @@ func (d *diagnosis) print(w io.Writer) error {
 	}
 	_, err := io.WriteString(w, b.String())
 	return err
-}
-
-// size is that of all files together, in bytes.
-func size(fsys fs.FS) (n int64) {
-	err := fs.WalkDir(fsys, ".", func(_ string, d fs.DirEntry, err error) error {
-		if err != nil || d.IsDir() {
-			return err
-		}
-		info, err := d.Info()
-		if err == nil {
-			n += info.Size()
-		}
-		return err
-	})
-	if err != nil {
-		panic(errors.Join(errors.New("embedded files cannot be read"), err))
-	}
-	return n
 }
 
 // libraryPaths lists the files of a library on one line.

@@ -114,8 +114,9 @@ func listModels() ([]listedModel, error) {
 	list := []listedModel{}
 	builtins := models.Builtins()
 	for _, name := range slices.Sorted(maps.Keys(builtins)) {
-		b := builtins[name]
-		list = append(list, listedModel{Name: name, Builtin: true, About: b.About, Bytes: size(b.FS), Here: true, Complete: true, Supported: true})
+		m := listedModel{Name: name, Builtin: true, About: builtins[name].About}
+		m.inspect("", weights.Folder{FS: builtins[name].FS, Name: name})
+		list = append(list, m)
 	}
 	cached, err := hub.List()
 	repos := map[string]hub.Repo{}

@@ -43,6 +43,9 @@ Where things are
                     otherwise it is $HF_HOME/hub, then
                     $XDG_CACHE_HOME/huggingface/hub, then
                     ~/.cache/huggingface/hub. It is read and never written
+  TMPDIR            where the built-in model's files are put while it is read,
+                    and a picture that cannot be written where it should be;
+                    otherwise it is /tmp
   LD_LIBRARY_PATH   where Linux looks for libraries first: OpenBLAS, and CUDA's
                     with MLX's CUDA build (DYLD_LIBRARY_PATH on Macs)
 
