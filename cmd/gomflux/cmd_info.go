@@ -117,7 +117,8 @@ func readInfo(name string) (*pictureInfo, error) {
 		return nil, coded(exitUsage, printableError{err})
 	}
 	defer f.Close()
-	if config, format, err := image.DecodeConfig(f); err == nil {
+	// a picture whose head is damaged is one all the same, of no known size
+	if config, format, err := image.DecodeConfig(f); !errors.Is(err, image.ErrFormat) {
 		p.format = map[string]string{"png": "PNG", "jpeg": "JPEG", "webp": "WebP"}[format]
 		p.width, p.height = config.Width, config.Height
 	}

@@ -26,7 +26,8 @@ func TestInfoParameters(t *testing.T) {
 	text = append(text, chunk...)
 	text = binary.BigEndian.AppendUint32(text, crc32.ChecksumIEEE(chunk))
 	name := filepath.Join(t.TempDir(), "x.png")
-	if err := os.WriteFile(name, append(append(b.Bytes()[:head:head], text...), b.Bytes()[head:]...), 0o666); err != nil {
+	file := append(append(b.Bytes()[:head:head], text...), b.Bytes()[head:]...)
+	if err := os.WriteFile(name, file, 0o666); err != nil {
 		t.Fatal(err)
 	}
 
@@ -41,6 +42,18 @@ func TestInfoParameters(t *testing.T) {
 		if !strings.Contains(out.String(), want) {
 			t.Errorf("found %q, expected %q in it", out.String(), want)
 		}
+	}
+
+	file[head-1] ^= 1 // IHDR's checksum
+	if err := os.WriteFile(name, file, 0o666); err != nil {
+		t.Fatal(err)
+	}
+	out.Reset()
+	if err := info(&out, &out, []string{name}, false); err != nil {
+		t.Fatal(err)
+	}
+	if want := "(PNG, settings of kind parameters)\n"; !strings.Contains(out.String(), want) {
+		t.Errorf("damaged: found %q, expected %q in it", out.String(), want)
 	}
 }
 

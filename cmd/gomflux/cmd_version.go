@@ -6,6 +6,8 @@ import (
 	"runtime/debug"
 
 	"github.com/spf13/cobra"
+
+	"github.com/gomflux/gomflux"
 )
 
 func newVersionCommand() *cobra.Command {
@@ -23,11 +25,7 @@ func newVersionCommand() *cobra.Command {
 
 // version says what this program is, from what the Go tool put into it.
 func version() string {
-	v := "(unknown version)"
-	if info, ok := debug.ReadBuildInfo(); ok && info.Main.Version != "" {
-		v = info.Main.Version
-	}
-	return fmt.Sprintf("gomflux %s %s %s/%s", v, runtime.Version(), runtime.GOOS, runtime.GOARCH)
+	return fmt.Sprintf("gomflux %s %s %s/%s", gomflux.Version(), runtime.Version(), runtime.GOOS, runtime.GOARCH)
 }
 
 // builtWithCgo says whether the tokenizer is in the program.
