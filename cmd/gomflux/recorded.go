@@ -54,6 +54,9 @@ func takeValue[T any](f *picture.Found, field string, into *optional[T], value T
 // compare warns of what will make another picture than the recorded one.
 func (o *generateOptions) compare(ctx context.Context, f *picture.Found, source *models.Source, p *printer) {
 	s := f.Settings
+	if s.Scheduler != "" && o.scheduler.value == nil {
+		p.warn("%s was made with the scheduler %s, which this version does not know: the model's own is used", o.config, printable(s.Scheduler))
+	}
 	if f.Source != picture.SourceGomflux {
 		p.warn("%s is not from gomflux (%s): its settings are used, but seeds give other pictures here", o.config, f.Source)
 		return
