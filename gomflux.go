@@ -139,7 +139,8 @@ func open(ctx context.Context, source models.Source, o *OpenOptions) (*Model, er
 	return m, nil
 }
 
-// A VAE is a model's autoencoder: pictures to latents and back.
+// A VAE is a model's autoencoder: pictures to latents and back. Like a Model it
+// may be used from several goroutines. The garbage collector frees it.
 type VAE struct {
 	autoencoder *models.Autoencoder
 }
@@ -247,10 +248,13 @@ func onCaller(f func(Progress)) func(Progress) {
 	return func(p Progress) { mlx.Call(func() { f(p) }) }
 }
 
-// Close frees the model. It must not be in use.
+// Close frees the model. It must not be in use, and cannot be used any more;
+// to close it again does nothing.
 func (m *Model) Close() error {
-	m.pipeline.Close()
-	m.pipeline = nil
+	if m.pipeline != nil {
+		m.pipeline.Close()
+	}
+	m.pipeline, m.VAE.autoencoder = nil, nil
 	return nil
 }
 
@@ -289,7 +293,7 @@ type Options struct {
 	// Image, if set, is the picture to start from. It is resized to Height and
 	// Width, which are its own where they are 0.
 	Image image.Image
-	// ImageStrength is how much of Image is kept, up to 1: the part of the
+	// ImageStrength is how much of Image is kept, below 1: the part of the
 	// steps that it takes the place of, as in mflux. diffusers' strength is
 	// the rest, 1 - ImageStrength. 0 stands for 0.4.
 	ImageStrength float64

@@ -136,6 +136,7 @@ func TestOpenFor(t *testing.T) {
 		t.Fatal(err)
 	}
 	m.Close()
+	m.Close() // again: nothing
 	if !loading {
 		t.Error("no progress of loading")
 	}
