@@ -46,6 +46,18 @@ func Cache() (string, error) {
 // with owner--name.
 const folderPrefix = "models--"
 
+// RepoOf returns the repository, owner/name, that a folder is a snapshot of, by
+// where it lies in a cache: models--owner--name/snapshots/COMMIT.
+func RepoOf(folder string) (repo string, ok bool) {
+	snapshots := filepath.Dir(filepath.Clean(folder))
+	name, ok := strings.CutPrefix(filepath.Base(filepath.Dir(snapshots)), folderPrefix)
+	repo = strings.Replace(name, "--", "/", 1)
+	if !ok || filepath.Base(snapshots) != "snapshots" || !IsRepo(repo) {
+		return "", false
+	}
+	return repo, true
+}
+
 // A Repo is a repository of a model in the cache.
 type Repo struct {
 	Name     string // owner/name

@@ -28,6 +28,24 @@ func cache(t *testing.T, files map[string]string) string {
 	return dir
 }
 
+func TestRepoOf(t *testing.T) {
+	for folder, want := range map[string]string{
+		"/c/models--me--mine/snapshots/c0ffee":     "me/mine",
+		"models--me--mine--2/snapshots/c0ffee/":    "me/mine--2",
+		"/c/models--me--mine/snapshots":            "",
+		"/c/models--me--mine/snapshots/c0ffee/vae": "",
+		"/c/models--me--mine/refs/c0ffee":          "",
+		"/c/models--mine/snapshots/c0ffee":         "",
+		"/c/datasets--me--mine/snapshots/c0ffee":   "",
+		"/c/models--me--mine/snapshots/../c0ffee":  "",
+		"": "",
+	} {
+		if got, ok := hub.RepoOf(folder); got != want || ok != (want != "") {
+			t.Errorf("%q: %q, %v, expected %q", folder, got, ok, want)
+		}
+	}
+}
+
 func TestFind(t *testing.T) {
 	dir := cache(t, map[string]string{
 		"models--a--branch/refs/main":                      "c1\n",
