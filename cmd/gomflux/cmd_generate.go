@@ -137,7 +137,7 @@ second one ends it at once.
 	f.Var(&o.scheduler, "scheduler", "how noise becomes a picture: "+strings.Join(scheduler.Names(), ", ")+" (default: the model's)")
 	f.Var(&o.rng, "rng", "what draws the noise: mlx, as in mflux, or torch, for the noise of diffusers with a CPU generator (default: mlx)")
 	f.StringVarP(&o.image, "image", "i", "", "a picture to start from (`file`, PNG, JPEG or WebP)")
-	f.Var(&o.imageStrength, "image-strength", "how much of it is kept, above 0 and up to 1 (default: 0.4); diffusers counts the other way round")
+	f.Var(&o.imageStrength, "image-strength", "how much of it is kept, above 0 and below 1 (default: 0.4); diffusers counts the other way round")
 	o.addPlace(f)
 	f.StringVarP(&o.output, "output", "o", "image.png", "the `file` to write")
 	f.BoolVar(&o.overwrite, "overwrite", false, "replace files that are there")
@@ -338,7 +338,7 @@ func (o *generateOptions) generate(ctx context.Context, model *gomflux.Model, g 
 			if err != nil {
 				return err
 			}
-			steps = append(steps, sheetStep{img, fmt.Sprintf("%d/%d", s.Step, s.Steps)})
+			steps = append(steps, newSheetStep(img, fmt.Sprintf("%d/%d", s.Step, s.Steps)))
 			return o.saveStep(ctx, fmt.Sprintf("seed_%d_step%dof%d.png", *options.Seed, s.Step, s.Steps), img)
 		}
 	}
@@ -354,7 +354,7 @@ func (o *generateOptions) generate(ctx context.Context, model *gomflux.Model, g 
 		return err
 	}
 	var sheetErr error // which must not hide that the picture is there
-	if o.stepwise != "" {
+	if len(steps) > 0 {
 		sheetErr = o.saveStep(ctx, fmt.Sprintf("seed_%d_composite.png", *options.Seed), contactSheet(steps))
 	}
 	took := time.Since(start)
@@ -362,7 +362,10 @@ func (o *generateOptions) generate(ctx context.Context, model *gomflux.Model, g 
 	if err := cmp.Or(p.picture(file, result, took), sheetErr); err != nil {
 		return err
 	}
-	return cmp.Or(p.show.Show(result.Image), o.inside.done(result, p))
+	if err := p.show.Show(result.Image); err != nil {
+		p.warn("the picture cannot be shown: %v", bare(err)) // which is no reason to end the run
+	}
+	return o.inside.done(result, p)
 }
 
 // save writes a picture with its settings, and returns its name.

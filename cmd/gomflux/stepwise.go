@@ -41,26 +41,34 @@ func makeFolder(dir string) (made bool, err error) {
 	return made, nil
 }
 
-// A sheetStep is a step's picture and its label.
+// A sheetStep is a step's picture, as large as on a contact sheet, and its label.
 type sheetStep struct {
 	image *image.RGBA
 	label string
 }
 
-// contactSheet shows all steps on one picture, in rows.
-func contactSheet(steps []sheetStep) *image.RGBA {
-	const most = 384 // pixels of a picture's longer side
-	const gap, line = 8, 16
-	size := steps[0].image.Rect.Size()
+// newSheetStep makes a step's picture small at once: fifty large ones would take
+// gigabytes until the sheet is made.
+func newSheetStep(img *image.RGBA, label string) sheetStep {
+	const most = 384 // pixels of the longer side
+	size := img.Rect.Size()
 	shrink := min(1, most/float64(max(size.X, size.Y)))
 	w, h := max(1, int(float64(size.X)*shrink)), max(1, int(float64(size.Y)*shrink))
+	return sheetStep{picture.Resize(img, w, h), label}
+}
+
+// contactSheet shows steps, at least one, on one picture, in rows.
+func contactSheet(steps []sheetStep) *image.RGBA {
+	const gap, line = 8, 16
+	size := steps[0].image.Rect.Size()
+	w, h := size.X, size.Y
 	columns := int(math.Ceil(math.Sqrt(float64(len(steps)))))
 	rows := (len(steps) + columns - 1) / columns
 	sheet := image.NewRGBA(image.Rect(0, 0, gap+columns*(w+gap), gap+rows*(h+line+gap)))
 	draw.Draw(sheet, sheet.Rect, image.NewUniform(color.Gray{0xdd}), image.Point{}, draw.Src)
 	for i, s := range steps {
 		at := image.Pt(gap+i%columns*(w+gap), gap+i/columns*(h+line+gap))
-		draw.Draw(sheet, image.Rectangle{at, at.Add(image.Pt(w, h))}, picture.Resize(s.image, w, h), image.Point{}, draw.Src)
+		draw.Draw(sheet, image.Rectangle{at, at.Add(image.Pt(w, h))}, s.image, s.image.Rect.Min, draw.Src)
 		d := font.Drawer{Dst: sheet, Src: image.Black, Face: basicfont.Face7x13, Dot: fixed.P(at.X, at.Y+h+13)}
 		d.DrawString(s.label)
 	}

@@ -31,7 +31,7 @@ func TestContactSheet(t *testing.T) {
 						img.Pix[j] = uint8(40 * i)
 					}
 				}
-				steps = append(steps, sheetStep{img, fmt.Sprint(i + 1)})
+				steps = append(steps, newSheetStep(img, fmt.Sprint(i+1)))
 			}
 			sheet := contactSheet(steps)
 			if got := sheet.Rect.Size(); got != test.want {
