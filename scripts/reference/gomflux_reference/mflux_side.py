@@ -76,7 +76,7 @@ def pipeline(
             height=height, width=width, scheduler=scheduler,
         ).image  # fmt: skip
     record.put("image", torch.from_numpy(np.array(image.convert("RGB"))))
-    more = {"rng": rng} | ({"guidance_calls": True} if guidance > 1 else {})
+    more = {"rng": rng} | ({"passes": "calls"} if guidance > 1 else {})
     scheduler = scheduler or ("flow_match_euler_discrete" if guidance > 0 else "linear")  # what mflux takes by itself
     where = folder.as_posix()
     if run:
