@@ -34,21 +34,22 @@ func newDecodeCommand() *cobra.Command {
 		Use:   "decode LATENTS[:TENSOR] --model MODEL",
 		Short: "Make a picture from latents with a model's autoencoder",
 		Long: `Decode takes latents from a safetensors file, decodes them with the autoencoder
-(VAE) of a model, and writes the picture to a file, whose name it prints on standard
-output. Nothing else of the model is read, or has to be there: a folder with only vae
-in it, or a vae's own folder, is enough.
+(VAE) of a model, and writes the picture to a file, whose name it prints on
+standard output. Nothing else of the model is read, or has to be there: a folder
+with only vae in it, or a vae's own folder, is enough.
 
-The file's only tensor is taken or else the one that is named latents; another one is
-named after a colon. Its shape is [C, h, w] or [1, C, h, w], its dtype F32, F16 or
-BF16. The latents are as diffusers' pipelines return them with
-output_type="latent"; those that vae.decode takes, without the model's scaling_factor
-and shift_factor, need --unscaled.
+The file's only tensor is taken or else the one that is named latents; another
+one is named after a colon. Its shape is [C, h, w] or [1, C, h, w], its dtype
+F32, F16 or BF16. The latents are as diffusers' pipelines return them with
+output_type="latent"; those that vae.decode takes, without the model's
+scaling_factor and shift_factor, need --unscaled.
 
-A file that is there already is kept: the new one is named latents_1.png and so on,
-unless --overwrite is given.
+A file that is there already is kept: the new one is named latents_1.png and so
+on, unless --overwrite is given.
 
-With --json it prints one object: file, width, height, latents (file, tensor, dtype,
-shape), unscaled, device, dtype, seconds (load, decode, save), peak_memory_bytes.
+With --json it prints one object: file, width, height, latents (file, tensor,
+dtype, shape), unscaled, device, dtype, seconds (load, decode, save),
+peak_memory_bytes.
 ` + exitStatus,
 		Example: `  gomflux decode latents.safetensors --model z-image-turbo -o picture.png
   gomflux decode dump.safetensors:step_8 --model ./Z-Image/vae --unscaled`,

@@ -28,8 +28,8 @@ func newDoctorCommand() *cobra.Command {
 		Use:   "doctor",
 		Short: "Say what gomflux finds on this machine and what is missing",
 		Long: `Doctor prints the libraries, devices, memory and models that gomflux finds, the
-environment variables that matter, and what to do about what is missing. Models are
-judged by their configs and headers, without loading them.
+environment variables that matter, and what to do about what is missing. Models
+are judged by their configs and headers, without loading them.
 
 With --json it is one object:
 
@@ -37,11 +37,12 @@ With --json it is one object:
   models                  as gomflux models --json lists them
   cache                   of Hugging Face: path, exists, free_bytes on its disk
   memory                  total_bytes, available_bytes; 0 where not known
-  terminal_pictures       how the terminal shows pictures: kitty, iterm2, sixel, none
+  terminal_pictures       how the terminal shows pictures: kitty, iterm2, sixel
+                          or none
   environment             the variables that are set
   mlx                     version, mlxc, mlx and blas (paths), devices (device,
-                          standard, name, architecture, memory_bytes, dtype); null
-                          if MLX cannot be used, and problem says why
+                          standard, name, architecture, memory_bytes, dtype);
+                          null if MLX cannot be used, and problem says why
   advice                  what to do about what is missing, an array of texts
 ` + exitStatus,
 		Example: `  gomflux doctor

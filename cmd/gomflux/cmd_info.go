@@ -27,22 +27,23 @@ func newInfoCommand() *cobra.Command {
 		Use:   "info PICTURE...",
 		Short: "Say what made a picture",
 		Long: `Info prints the settings that a picture carries, and the command that makes it
-again. It reads PNG, JPEG and WebP pictures with the metadata of gomflux, of mflux,
-or of the many programs that write AUTOMATIC1111's parameters text, and the JSON
-files that gomflux and mflux write beside pictures.
+again. It reads PNG, JPEG and WebP pictures with the metadata of gomflux, of
+mflux, or of the many programs that write AUTOMATIC1111's parameters text, and
+the JSON files that gomflux and mflux write beside pictures.
 
 Each line is a name and a value; a value with control characters is quoted.
 With --json there is one object on a line for each picture:
 
-  file, format, width, height   format is PNG, JPEG, WebP or JSON, without a size
-  source                        gomflux, mflux or parameters
-  settings                      what was found of version, generator, model, revision,
-                                class, prompt, negative_prompt, seed, steps, guidance,
-                                height, width, max_sequence_length, scheduler, rng,
-                                dtype, device, mlx, image, image_strength, created,
-                                seconds
-  metadata                      the JSON in the file as it is, if there is any
-  parameters                    the parameters text, if there is one
+  file            its name
+  format          PNG, JPEG, WebP, or JSON
+  width, height   in pixels, of a picture
+  source          gomflux, mflux or parameters
+  settings        what was found of version, generator, model, revision, class,
+                  prompt, negative_prompt, seed, steps, guidance, height, width,
+                  max_sequence_length, scheduler, rng, dtype, device, mlx,
+                  image, image_strength, created, seconds
+  metadata        the JSON in the file as it is, if there is any
+  parameters      the parameters text, if there is one
 
 A picture without settings is an error (1), one that cannot be read too (2); the
 others are printed all the same.

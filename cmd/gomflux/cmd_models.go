@@ -27,8 +27,9 @@ func newModelsCommand() *cobra.Command {
 name, and what else there is of diffusers' pipelines in the Hugging Face cache.
 Each has a name for --model, its size on disk, a state, and where it is:
 
-  ready           its files are whole and have the tensors that its configs ask for
-  incomplete      files are missing, damaged or of another model: see the lines below
+  ready           its files are whole and have the tensors of its configs
+  incomplete      files are missing, damaged or of another model, as the lines
+                  below it say
   not supported   this version cannot run it
   not here        it can be fetched by the command that is given
 

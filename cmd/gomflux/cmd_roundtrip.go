@@ -27,14 +27,16 @@ func newRoundtripCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "roundtrip PICTURE --model MODEL",
 		Short: "Encode and decode a picture, and say what that changes",
-		Long: `Roundtrip takes a picture to latents and back with the autoencoder (VAE) of a model,
-and reports by how much the result differs. Nothing else of the model is read, or has
-to be there: a folder with only vae in it, or a vae's own folder, is enough.
+		Long: `Roundtrip takes a picture to latents and back with the autoencoder (VAE) of a
+model, and reports by how much the result differs. Nothing else of the model is
+read, or has to be there: a folder with only vae in it, or a vae's own folder,
+is enough.
 
-The picture is a PNG, JPEG or WebP file; transparency is laid over white. What its
-sides have beyond a multiple of the autoencoder's scale factor (8 as a rule) is cut
-off, as evenly as it goes. The result is written only with -o; a file that is there
-already is kept, and the new one numbered, unless --overwrite is given.
+The picture is a PNG, JPEG or WebP file; transparency is laid over white. What
+its sides have beyond a multiple of the autoencoder's scale factor (8 as a rule)
+is cut off, as evenly as it goes. The result is written only with -o; a file
+that is there already is kept, and the new one numbered, unless --overwrite is
+given.
 
 The differences are of red, green and blue, on a scale from 0 to 255:
 
@@ -42,10 +44,10 @@ The differences are of red, green and blue, on a scale from 0 to 255:
   mean      mean absolute difference
   largest   largest absolute difference
 
-With --json it prints one object: picture (file, format, width, height), cut (left,
-top, right, bottom), width, height, latents (shape), psnr (null for equal pictures),
-mean, largest, device, dtype, seconds (load, encode, decode), peak_memory_bytes, and
-file with -o.
+With --json it prints one object: picture (file, format, width, height), cut
+(left, top, right, bottom), width, height, latents (shape), psnr (null for equal
+pictures), mean, largest, device, dtype, seconds (load, encode, decode),
+peak_memory_bytes, and file with -o.
 ` + exitStatus,
 		Example: `  gomflux roundtrip photo.jpg --model z-image-turbo
   gomflux roundtrip photo.jpg --model ./Z-Image/vae -o decoded.png --json`,

@@ -41,11 +41,12 @@ To try it in the shell that you are in:
 
 To have it in every new shell, write it where the shell looks for it:
 
-  bash   gomflux completion bash > ~/.local/share/bash-completion/completions/gomflux
-         (it needs the package bash-completion, on Macs from Homebrew)
-  zsh    gomflux completion zsh > DIR/_gomflux
-         (DIR is one of $fpath; ~/.zshrc calls compinit after setting it)
-  fish   gomflux completion fish > ~/.config/fish/completions/gomflux.fish
+  gomflux completion bash > ~/.local/share/bash-completion/completions/gomflux
+  gomflux completion zsh > DIR/_gomflux
+  gomflux completion fish > ~/.config/fish/completions/gomflux.fish
+
+Bash needs the package bash-completion, on Macs from Homebrew. For zsh DIR is
+one of $fpath, and ~/.zshrc calls compinit after setting it.
 ` + exitStatus,
 		Example: "  gomflux completion bash > ~/.local/share/bash-completion/completions/gomflux",
 		Args: func(_ *cobra.Command, args []string) error {

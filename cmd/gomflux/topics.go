@@ -187,9 +187,9 @@ a folder.
 
 Without --model it is ` + defaultModel + `.
 
-A model that is known by name, or lies in a folder of its repository's name,
-runs with the settings that its makers recommend. Any other one runs with those
-of its pipeline class: ` + strings.Join(models.Classes(), ", ") + `.`)
+A model that is known by name, is a snapshot of its repository, or lies in a
+folder of that name runs with the settings that its makers recommend. Any other
+one runs with those of its pipeline class: ` + strings.Join(models.Classes(), ", ") + `.`)
 	return b.String()
 }
 

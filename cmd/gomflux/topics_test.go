@@ -3,6 +3,7 @@ package main
 import (
 	"reflect"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 
@@ -41,6 +42,24 @@ func TestTopicsAreComplete(t *testing.T) {
 	for _, name := range scheduler.Names() {
 		if !regexp.MustCompile(`(?m)^  ` + name + `\n      \S`).MatchString(text) {
 			t.Errorf("the topic schedulers does not describe %s", name)
+		}
+	}
+}
+
+// TestHelpFits is for terminals of 80 columns, but for examples.
+func TestHelpFits(t *testing.T) {
+	root := newRootCommand()
+	for _, cmd := range append(root.Commands(), root) {
+		if slices.Contains([]string{"inspect", "parity", "tensors"}, cmd.Name()) {
+			continue // to be wrapped yet
+		}
+		for line := range strings.Lines(cmd.Long + "\n" + cmd.LocalFlags().FlagUsagesWrapped(80)) {
+			if n := len([]rune(strings.TrimSuffix(line, "\n"))); n > 80 {
+				t.Errorf("the help of %s has a line of %d characters: %s", cmd.Name(), n, line)
+			}
+		}
+		if text := cmd.UsageString(); cmd.Runnable() && !strings.Contains(text, strings.TrimRight(cmd.LocalFlags().FlagUsagesWrapped(80), " \n")) {
+			t.Errorf("the flags of %s are not wrapped: %s", cmd.Name(), text)
 		}
 	}
 }
