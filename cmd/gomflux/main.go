@@ -165,7 +165,7 @@ Metal on Macs, with CUDA or on the CPU on Linux.
 		}
 		return coded(exitUsage, err)
 	})
-	root.AddCommand(newGenerateCommand(), newInfoCommand(), newModelsCommand(), newDecodeCommand(), newRoundtripCommand(), newInspectCommand(), newParityCommand(), newDoctorCommand(), newVersionCommand(), newCompletionCommand())
+	root.AddCommand(newGenerateCommand(), newInfoCommand(), newModelsCommand(), newDecodeCommand(), newRoundtripCommand(), newInspectCommand(), newParityCommand(), newTensorsCommand(), newDoctorCommand(), newVersionCommand(), newCompletionCommand())
 	root.AddCommand(newTopics()...)
 	registerCompletions(root) // of all that was added before
 	return root
