@@ -79,6 +79,11 @@ func check(only []string, keep bool) (problems []string, err error) {
 			run = append(run, d)
 		}
 	}
+	for _, name := range only {
+		if docs[name] == nil && !slices.ContainsFunc(problems, func(p string) bool { return strings.HasPrefix(p, name+":") }) {
+			return nil, fmt.Errorf("%s is no Markdown file of the checkout (give its path from there)", name)
+		}
+	}
 	problems = append(problems, checkLinks(docs, files)...)
 	slices.SortFunc(run, func(a, b *document) int { return cmp.Compare(a.name, b.name) })
 
