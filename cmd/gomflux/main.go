@@ -167,6 +167,7 @@ Metal on Macs, with CUDA or on the CPU on Linux.
 	})
 	root.AddCommand(newGenerateCommand(), newInfoCommand(), newModelsCommand(), newDecodeCommand(), newRoundtripCommand(), newInspectCommand(), newParityCommand(), newTensorsCommand(), newDoctorCommand(), newVersionCommand(), newCompletionCommand())
 	root.AddCommand(newTopics()...)
+	checkTopics(root)
 	registerCompletions(root) // of all that was added before
 	return root
 }

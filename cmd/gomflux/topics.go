@@ -30,6 +30,22 @@ func newTopics() []*cobra.Command {
 	return topics
 }
 
+// checkTopics refuses gomflux help with what is no command and no topic: cobra
+// answers that with the root's help and exit code 0.
+func checkTopics(root *cobra.Command) {
+	root.InitDefaultHelpCmd()
+	help, _, err := root.Find([]string{"help"})
+	if err != nil {
+		panic("cobra has no help command")
+	}
+	help.Args = func(_ *cobra.Command, args []string) error {
+		if _, _, err := root.Find(args); err != nil {
+			return usageErrorf("there is no help on %q (gomflux --help lists the commands and topics)", strings.Join(args, " "))
+		}
+		return nil
+	}
+}
+
 const environmentTopic = `Environment variables that change what gomflux does. gomflux doctor shows those
 that are set.
 

@@ -295,8 +295,7 @@ func (r *runner) examineFlags(args []string) error {
 		name = args[:1]
 	}
 	if len(args) > 1 && args[0] == "help" && args[1] == strings.ToLower(args[1]) { // and not help TOPIC
-		out, err := r.bash(".", "bin/gomflux "+quote(args[:2]))
-		if err != nil || strings.Contains(out, "Unknown help topic") {
+		if _, err := r.bash(".", "bin/gomflux "+quote(args[:2])); err != nil {
 			return fmt.Errorf("there is no gomflux help %s", args[1])
 		}
 	}
