@@ -226,7 +226,7 @@ func (f *File) find(name string) int {
 func (f *File) entry(name string) (entry, error) {
 	i := f.find(name)
 	if i < 0 {
-		return entry{}, fmt.Errorf("%s: has no tensor %q (%s)", f.Path, name, Hint(name, f.names()))
+		return entry{}, fmt.Errorf("%s: %w", f.Path, f.lacks(name))
 	}
 	e := f.entries[i]
 	err := e.check()
@@ -234,7 +234,7 @@ func (f *File) entry(name string) (entry, error) {
 		err = fmt.Errorf("%v has %d bytes, at most %d can be read", e.Info, n, int64(MaxBytes))
 	}
 	if err != nil {
-		return e, fmt.Errorf("%s: tensor %s: %w", f.Path, name, err)
+		return e, fmt.Errorf("%s: tensor %s: %w", f.Path, printable(name), err)
 	}
 	return e, nil
 }
@@ -247,7 +247,7 @@ func (f *File) Read(name string) (*Tensor, error) {
 	}
 	data, err := e.read()
 	if err != nil {
-		return nil, fmt.Errorf("%s: tensor %s: %w", f.Path, name, bare(err))
+		return nil, fmt.Errorf("%s: tensor %s: %w", f.Path, printable(name), bare(err))
 	}
 	return New(name, e.Dtype, e.Shape, data)
 }
@@ -304,7 +304,7 @@ func (f *File) Stats(name string, first int) (Stats, []float64, error) {
 			return s, head, nil
 		}
 	}
-	return Stats{}, nil, fmt.Errorf("%s: tensor %s: %w", f.Path, name, bare(err))
+	return Stats{}, nil, fmt.Errorf("%s: tensor %s: %w", f.Path, printable(name), bare(err))
 }
 
 // swap turns the bytes of every element around.

@@ -28,7 +28,7 @@ func Near(name string, names []string, most int) []string {
 	})
 	var out []string
 	for _, c := range found[:min(most, len(found))] {
-		out = append(out, c.name)
+		out = append(out, printable(c.name))
 	}
 	return out
 }
@@ -44,7 +44,11 @@ func Hint(name string, names []string) string {
 		return "there are none"
 	}
 	sorted := slices.Sorted(slices.Values(names))
-	text := "there are " + strings.Join(sorted[:min(most, len(sorted))], ", ")
+	var first []string
+	for _, n := range sorted[:min(most, len(sorted))] {
+		first = append(first, printable(n))
+	}
+	text := "there are " + strings.Join(first, ", ")
 	if len(sorted) > most {
 		text += ", …"
 	}

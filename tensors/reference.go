@@ -5,7 +5,9 @@ import (
 	"fmt"
 	"os"
 	"slices"
+	"strconv"
 	"strings"
+	"unicode"
 )
 
 // A Reference says where a tensor is: FILE[:KEY][@CAST].
@@ -18,9 +20,10 @@ type Reference struct {
 // suffixes are the names' ends by which a key can be told from its file.
 var suffixes = []string{".safetensors", ".npy", ".npz", ".pt", ".pth", ".bin"}
 
-// ParseReference reads FILE[:KEY][@CAST]. The key begins behind the first colon
-// that follows one of .safetensors, .npy and .npz; where there is none, behind
-// the last one, if a file is there under the name before it. A cast is a
+// ParseReference reads FILE[:KEY][@CAST]. What is all the name of a file that is
+// there has no key. Else the key begins behind the first colon that follows one
+// of .safetensors, .npy and .npz; where there is none, behind the last one, if a
+// file is there under the name before it. A cast is a
 // dtype's name, so the step of a key (latents@8) is none.
 func ParseReference(s string) (Reference, error) {
 	var r Reference
@@ -48,6 +51,9 @@ func ParseReference(s string) (Reference, error) {
 
 // splitKey is where the colon before the key is, or -1.
 func splitKey(s string) int {
+	if strings.IndexByte(s, ':') < 0 || isFile(s) {
+		return -1
+	}
 	at := -1
 	for _, suffix := range suffixes {
 		if i := strings.Index(s, suffix+":"); i >= 0 && (at < 0 || i+len(suffix) < at) {
@@ -57,15 +63,15 @@ func splitKey(s string) int {
 	if at >= 0 || slices.ContainsFunc(suffixes, func(suffix string) bool { return strings.HasSuffix(s, suffix) }) {
 		return at
 	}
-	if i := strings.LastIndexByte(s, ':'); i > 0 {
-		if _, err := os.Stat(s); err == nil {
-			return -1
-		}
-		if info, err := os.Stat(s[:i]); err == nil && info.Mode().IsRegular() {
-			return i
-		}
+	if i := strings.LastIndexByte(s, ':'); i > 0 && isFile(s[:i]) {
+		return i
 	}
 	return -1
+}
+
+func isFile(name string) bool {
+	info, err := os.Stat(name)
+	return err == nil && info.Mode().IsRegular()
 }
 
 func (r Reference) String() string {
@@ -101,7 +107,7 @@ func (f *File) choose(key string, names []string) (Info, error) {
 		if i, ok := f.Info(key); ok {
 			return i, nil
 		}
-		return Info{}, fmt.Errorf("has no tensor %q (%s)", key, Hint(key, f.names()))
+		return Info{}, f.lacks(key)
 	case len(all) == 0:
 		return Info{}, errors.New("has no tensors")
 	case len(all) == 1:
@@ -116,7 +122,40 @@ func (f *File) choose(key string, names []string) (Info, error) {
 	if len(names) > 0 {
 		none = fmt.Sprintf(" and none is named %s", strings.Join(names, " or "))
 	}
-	return Info{}, fmt.Errorf("has %d tensors%s: put :NAME behind the file's name (%s)", len(all), none, Hint("", f.names()))
+	return Info{}, fmt.Errorf("has %d tensors%s: put :NAME behind the file's name, with one of %s", len(all), none, f.list())
+}
+
+// lacks is the error about a tensor that is not there: with all that are or, if
+// these are many, the nearest.
+func (f *File) lacks(name string) error {
+	const few = 5
+	if n := len(f.entries); n > few {
+		return fmt.Errorf("has no tensor %s (%s)", printable(name), Hint(name, f.names()))
+	} else if n == 0 {
+		return fmt.Errorf("has no tensor %s, and no other", printable(name))
+	}
+	return fmt.Errorf("has no tensor %s, only %s", printable(name), f.list())
+}
+
+// list describes the first tensors for a message.
+func (f *File) list() string {
+	const most = 10
+	var parts []string
+	for _, e := range f.entries[:min(most, len(f.entries))] {
+		parts = append(parts, fmt.Sprintf("%s %v", printable(e.Name), e.Info))
+	}
+	if n := len(f.entries) - most; n > 0 {
+		parts = append(parts, fmt.Sprintf("%d more", n))
+	}
+	return strings.Join(parts, ", ")
+}
+
+// printable is a name as a message has it: quoted where it is not plain text.
+func printable(name string) string {
+	if strings.ContainsFunc(name, func(r rune) bool { return !unicode.IsPrint(r) || r == unicode.ReplacementChar }) {
+		return strconv.Quote(name)
+	}
+	return name
 }
 
 // Read reads the tensor and casts it where that is asked for. It is chosen as

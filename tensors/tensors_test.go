@@ -431,8 +431,8 @@ func TestReferenceRead(t *testing.T) {
 		{"testdata/all.safetensors:i4", nil, "I32 [2 1]", ""},
 		{"testdata/all.safetensors", []string{"latents", "b1"}, "BOOL [3]", ""},
 		{"testdata/stored.npz:f8@i32", nil, "", "testdata/stored.npz: tensor f8: element 0 cannot be cast from F64 to I32"},
-		{"testdata/stored.npz:f9", nil, "", `testdata/stored.npz: has no tensor "f9" (near: f2, f4, f8`},
-		{"testdata/stored.npz", []string{"latents"}, "", "has 14 tensors and none is named latents: put :NAME behind the file's name"},
+		{"testdata/stored.npz:f9", nil, "", `testdata/stored.npz: has no tensor f9 (near: f2, f4, f8`},
+		{"testdata/stored.npz", []string{"latents"}, "", "has 14 tensors and none is named latents: put :NAME behind the file's name, with one of f8 F64 [2 3], "},
 		{"testdata/nowhere.npz:x", nil, "", "testdata/nowhere.npz: no such file or directory"},
 	} {
 		r, err := tensors.ParseReference(c.ref)

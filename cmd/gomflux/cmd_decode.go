@@ -1,15 +1,13 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"io"
-	"math"
-	"os"
 	"path/filepath"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -17,7 +15,7 @@ import (
 	"github.com/gomflux/gomflux"
 	"github.com/gomflux/gomflux/mlx"
 	"github.com/gomflux/gomflux/picture"
-	"github.com/gomflux/gomflux/weights"
+	"github.com/gomflux/gomflux/tensors"
 )
 
 // decodeOptions are the flags of gomflux decode.
@@ -33,16 +31,18 @@ func newDecodeCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "decode LATENTS[:TENSOR] --model MODEL",
 		Short: "Make a picture from latents with a model's autoencoder",
-		Long: `Decode takes latents from a safetensors file, decodes them with the autoencoder
-(VAE) of a model, and writes the picture to a file, whose name it prints on
-standard output. Nothing else of the model is read, or has to be there: a folder
-with only vae in it, or a vae's own folder, is enough.
+		Long: `Decode takes latents from a safetensors file, or one of NumPy's (.npy, .npz),
+decodes them with the autoencoder (VAE) of a model, and writes the picture to a
+file, whose name it prints on standard output. Nothing else of the model is
+read, or has to be there: a folder with only vae in it, or a vae's own folder,
+is enough.
 
 The file's only tensor is taken or else the one that is named latents; another
 one is named after a colon. Its shape is [C, h, w] or [1, C, h, w], its dtype
-F32, F16 or BF16. The latents are as diffusers' pipelines return them with
-output_type="latent"; those that vae.decode takes, without the model's
-scaling_factor and shift_factor, need --unscaled.
+F32, F16 or BF16; @float32 at the end casts another one. The latents are as
+diffusers' pipelines return them with output_type="latent"; those that
+vae.decode takes, without the model's scaling_factor and shift_factor, need
+--unscaled.
 
 A file that is there already is kept: the new one is named latents_1.png and so
 on, unless --overwrite is given.
@@ -53,7 +53,7 @@ peak_memory_bytes.
 ` + exitStatus,
 		Example: `  gomflux decode latents.safetensors --model z-image-turbo -o picture.png
   gomflux decode dump.safetensors:step_8 --model ./Z-Image/vae --unscaled`,
-		Args: oneFile("a safetensors file with latents"),
+		Args: oneFile("a file with latents"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return o.run(cmd.Context(), args[0], cmd.OutOrStdout(), cmd.ErrOrStderr())
 		},
@@ -90,14 +90,13 @@ func (w warnings) warn(format string, args ...any) {
 }
 
 func (o *decodeOptions) run(ctx context.Context, arg string, stdout, stderr io.Writer) error {
-	file, tensor, err := openLatents(arg)
+	ref, tensor, err := openLatents(arg)
 	if err != nil {
 		return coded(exitUsage, err)
 	}
-	defer file.Close()
 	output := o.output
 	if output == "" {
-		output = strings.TrimSuffix(filepath.Base(file.Name), ".safetensors") + ".png"
+		output = trimTensorSuffix(filepath.Base(ref.File)) + ".png"
 	}
 	if err := checkOutput(output); err != nil {
 		return coded(exitUsage, err)
@@ -114,10 +113,10 @@ func (o *decodeOptions) run(ctx context.Context, arg string, stdout, stderr io.W
 	h, w := tensor.Shape[len(tensor.Shape)-2], tensor.Shape[len(tensor.Shape)-1]
 	if w == 0 || h > picture.MaxPixels/scale/scale/w {
 		return usageErrorf("%s: tensor %s of shape %v would be a picture of %dx%d pixels (the limit is %d million in all)",
-			file.Name, printable(tensor.Name), tensor.Shape, w*scale, h*scale, picture.MaxPixels/1_000_000)
+			ref.File, printable(tensor.Name), tensor.Shape, w*scale, h*scale, picture.MaxPixels/1_000_000)
 	}
 	warnMemory(warnings{above{show, stderr}}, vae, h*scale, w*scale)
-	latents, err := readLatents(ctx, file, tensor)
+	latents, err := readLatents(ref)
 	if err != nil {
 		return err
 	}
@@ -128,7 +127,7 @@ func (o *decodeOptions) run(ctx context.Context, arg string, stdout, stderr io.W
 	}
 	img, err := decode(ctx, latents)
 	if errors.Is(err, gomflux.ErrRequest) {
-		return usageErrorf("%s: tensor %s: %w", file.Name, printable(tensor.Name), err)
+		return usageErrorf("%s: tensor %s: %w", ref.File, printable(tensor.Name), err)
 	}
 	if err != nil {
 		return err
@@ -163,7 +162,7 @@ func (o *decodeOptions) run(ctx context.Context, arg string, stdout, stderr io.W
 			Seconds    jsonTimes   `json:"seconds"`
 			PeakMemory int         `json:"peak_memory_bytes"`
 		}{
-			name, size.X, size.Y, jsonLatents{file.Name, tensor.Name, string(tensor.Dtype), tensor.Shape}, o.unscaled, vae.Device(), vae.Dtype(),
+			name, size.X, size.Y, jsonLatents{ref.File, tensor.Name, string(tensor.Dtype), tensor.Shape}, o.unscaled, vae.Device(), vae.Dtype(),
 			jsonTimes{milliseconds(loaded.Sub(start)), milliseconds(decoded.Sub(loaded)), milliseconds(saved.Sub(decoded))}, peak,
 		})
 	}
@@ -222,115 +221,34 @@ func peakMemory(ctx context.Context) (n int, err error) {
 
 // openLatents opens the file of FILE[:TENSOR] and chooses the tensor, whose
 // shape and dtype can be those of latents.
-func openLatents(arg string) (*weights.File, weights.Tensor, error) {
-	name, key := splitLatents(arg)
-	dir, base := filepath.Split(name)
-	if !strings.HasPrefix(dir, string(filepath.Separator)) {
-		dir = filepath.Join(".", dir)
+func openLatents(arg string) (ref tensors.Reference, info tensors.Info, err error) {
+	if ref, err = tensors.ParseReference(arg); err != nil {
+		return ref, info, err
 	}
-	if base == "" || base == "." || base == ".." {
-		return nil, weights.Tensor{}, fmt.Errorf("%s: expected a file, found a folder", name)
-	}
-	file, err := weights.Open(weights.Folder{FS: os.DirFS(dir), Name: dir}, base)
+	file, info, err := ref.Open("latents")
 	if err != nil {
-		return nil, weights.Tensor{}, err
+		return ref, info, printableError{err}
 	}
-	tensor, err := chooseTensor(file, key)
-	if err != nil {
-		file.Close()
-		return nil, weights.Tensor{}, fmt.Errorf("%s: %w", file.Name, err)
+	file.Close()
+	ref.Key = info.Name
+	name := printable(info.Name)
+	if n := len(info.Shape); n != 3 && (n != 4 || info.Shape[0] != 1) {
+		return ref, info, fmt.Errorf("%s: tensor %s has the shape %v, expected [C, h, w] or [1, C, h, w] as latents of one picture have", ref.File, name, info.Shape)
 	}
-	return file, tensor, nil
-}
-
-// splitLatents splits FILE:TENSOR. Both may have colons.
-func splitLatents(arg string) (name, key string) {
-	if _, err := os.Stat(arg); err == nil {
-		return arg, ""
+	if d := cmp.Or(ref.Cast, info.Dtype); !slices.Contains([]tensors.Dtype{tensors.F32, tensors.F16, tensors.BF16}, d) {
+		return ref, info, fmt.Errorf("%s: tensor %s has the dtype %s, expected F32, F16 or BF16", ref.File, name, d)
 	}
-	const suffix = ".safetensors"
-	if i := strings.Index(arg, suffix+":"); i >= 0 {
-		return arg[:i+len(suffix)], arg[i+len(suffix)+1:]
-	}
-	if i := strings.LastIndex(arg, ":"); i > 0 {
-		if _, err := os.Stat(arg[:i]); err == nil {
-			return arg[:i], arg[i+1:]
-		}
-	}
-	return arg, ""
-}
-
-func chooseTensor(file *weights.File, key string) (weights.Tensor, error) {
-	names := file.Header.Names
-	list := func() string {
-		const most = 10
-		var all []string
-		for _, name := range names[:min(len(names), most)] {
-			t := file.Header.Tensors[name]
-			all = append(all, fmt.Sprintf("%s %s %v", printable(name), t.Dtype, t.Shape))
-		}
-		text := strings.Join(all, ", ")
-		if len(names) > most {
-			text += fmt.Sprintf(" and %d more", len(names)-most)
-		}
-		return text
-	}
-	if len(names) == 0 {
-		return weights.Tensor{}, errors.New("has no tensors")
-	}
-	const standard = "latents"
-	switch _, ok := file.Header.Tensors[standard]; {
-	case key != "":
-	case len(names) == 1:
-		key = names[0]
-	case ok:
-		key = standard
-	default:
-		return weights.Tensor{}, fmt.Errorf("has %d tensors and none is named %s: put :TENSOR behind the file's name, with one of %s", len(names), standard, list())
-	}
-	t, ok := file.Header.Tensors[key]
-	if !ok {
-		return t, fmt.Errorf("has no tensor %s, only %s", printable(key), list())
-	}
-	if n := len(t.Shape); n != 3 && (n != 4 || t.Shape[0] != 1) {
-		return t, fmt.Errorf("tensor %s has the shape %v, expected [C, h, w] or [1, C, h, w] as latents of one picture have", printable(key), t.Shape)
-	}
-	if !slices.Contains([]weights.Dtype{"F32", "F16", "BF16"}, t.Dtype) {
-		return t, fmt.Errorf("tensor %s has the dtype %s, expected F32, F16 or BF16", printable(key), t.Dtype)
-	}
-	return t, nil
+	return ref, info, nil
 }
 
 // readLatents reads a tensor and makes sure that all of it are numbers.
-func readLatents(ctx context.Context, file *weights.File, tensor weights.Tensor) (l gomflux.Latents, err error) {
-	l.Shape = tensor.Shape
-	err = mlx.Do(ctx, func() error {
-		path, err := file.Path()
-		if err != nil {
-			return err
-		}
-		arrays, err := mlx.LoadSafetensors(path, []string{tensor.Name})
-		if err != nil {
-			return err
-		}
-		l.Data = arrays[tensor.Name].AsType(mlx.Float32).Floats()
-		info, err := os.Stat(path) // MLX does not notice if a read fails
-		if err == nil && info.Size() < file.Header.DataOffset+tensor.End {
-			err = errors.New("the file was cut short while it was read")
-		}
-		return err
-	})
+func readLatents(ref tensors.Reference) (gomflux.Latents, error) {
+	t, err := ref.Read()
 	if err != nil {
-		return l, fmt.Errorf("%s: tensor %s: %w", file.Name, printable(tensor.Name), err)
+		return gomflux.Latents{}, err
 	}
-	bad := 0
-	for _, v := range l.Data {
-		if math.IsNaN(float64(v)) || math.IsInf(float64(v), 0) {
-			bad++
-		}
+	if s := t.Stats(); !s.Finite() {
+		return gomflux.Latents{}, usageErrorf("%s: tensor %s: %d of %d values are NaN or infinite (what made them went wrong; half precision may have overflowed)", ref.File, printable(ref.Key), s.NaN+s.Inf, t.Len())
 	}
-	if bad > 0 {
-		return l, usageErrorf("%s: tensor %s: %d of %d values are NaN or infinite (what made them went wrong; half precision may have overflowed)", file.Name, printable(tensor.Name), bad, len(l.Data))
-	}
-	return l, nil
+	return gomflux.Latents{Shape: t.Shape, Data: t.Float32s()}, nil
 }

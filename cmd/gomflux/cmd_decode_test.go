@@ -192,7 +192,7 @@ func TestDecodeDtypes(t *testing.T) {
 		"NaN":          {[]tensor{{"x", "F32", shape, nan}}, "", "tensor x: 1 of 60 values are NaN or infinite"},
 		"infinite":     {[]tensor{{"x", "BF16", shape, inf}}, "", "tensor x: 2 of 60 values are NaN or infinite"},
 		"no such key":  {[]tensor{latents}, ":y", "a.safetensors: has no tensor y, only x F32 [4 3 5]"},
-		"several":      {[]tensor{latents, named("y")}, "", "has 2 tensors and none is named latents: put :TENSOR behind the file's name, with one of x F32 [4 3 5], y F32 [4 3 5]"},
+		"several":      {[]tensor{latents, named("y")}, "", "has 2 tensors and none is named latents: put :NAME behind the file's name, with one of x F32 [4 3 5], y F32 [4 3 5]"},
 		"none":         {nil, "", "has no tensors"},
 		"channels":     {[]tensor{{"x", "F32", []int{5, 3, 4}, f32}}, "", "tensor x: latents of shape [5 3 4]: expected [4, height/4, width/4]"},
 		"two pictures": {[]tensor{{"x", "F32", []int{2, 4, 3, 5}, append(f32[:len(f32):len(f32)], f32...)}}, "", "shape [2 4 3 5], expected [C, h, w] or [1, C, h, w]"},

@@ -24,18 +24,18 @@ func newTensorsCommand() *cobra.Command {
 		Use:   "tensors",
 		Short: "Show and remove tensors that were saved of runs",
 		Long: `Tensors shows what gomflux generate --debug-save and the reference side
-(scripts/reference) saved. Both write into one tree of folders, logs in the current
-folder unless --log-dir or GOMFLUX_LOG_DIR says otherwise:
+(scripts/reference) saved. Both write into one tree of folders, logs in the
+current folder unless --log-dir or GOMFLUX_LOG_DIR says otherwise:
 
   logs/runs/latest/gomflux      the latest run, with settings.json, tensors,
   logs/runs/latest/reference    checkpoints, traces and images
   logs/runs/archive/TIME-SIDE   earlier ones
 
-A name is looked up in the latest runs of both sides; of two of one name the newer is
-meant. The files are safetensors; NumPy's .npy and .npz are read too.
+A name is looked up in the latest runs of both sides; of two of one name the
+newer is meant. The files are safetensors; NumPy's .npy and .npz are read too.
 
-A tree of 1 GB is warned of, and at 10 GB nothing more is saved; GOMFLUX_LOG_WARN and
-GOMFLUX_LOG_LIMIT set other limits, in bytes.
+A tree of 1 GB is warned of, and at 10 GB nothing more is saved;
+GOMFLUX_LOG_WARN and GOMFLUX_LOG_LIMIT set other limits, in bytes.
 ` + exitStatus,
 		Example: `  gomflux generate -p "a lighthouse" --debug-save 'latents' --debug-save 'transformer.layers.0.*'
   gomflux tensors list
@@ -106,11 +106,11 @@ func newTensorsListCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "list [GLOB...]",
 		Short: "List saved tensors",
-		Long: `List prints the tensors of the latest runs: name, side, dtype, shape and size. With
-globs it is those whose names one of them matches; * stands for anything.
+		Long: `List prints the tensors of the latest runs: name, side, dtype, shape and size.
+With globs it is those whose names one of them matches; * stands for anything.
 
-With --json it prints one object: root, bytes (of the whole tree), tensors (name, side,
-file, dtype, shape, bytes, saved).
+With --json it prints one object: root, bytes (of the whole tree), tensors
+(name, side, file, dtype, shape, bytes, saved).
 ` + exitStatus,
 		Example: `  gomflux tensors list
   gomflux tensors list 'transformer.layers.0.*' --json`,
@@ -181,13 +181,14 @@ func newTensorsInfoCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "info NAME...",
 		Short: "Say what is known of saved tensors",
-		Long: `Info prints what is known of tensors, by their names: where they are, when they were
-saved and where in the program, shape, dtype, least and largest value, mean, standard
-deviation, how many values are NaN and infinite, and the first ones.
+		Long: `Info prints what is known of tensors, by their names: where they are, when they
+were saved and where in the program, shape, dtype, least and largest value,
+mean, standard deviation, how many values are NaN and infinite, and the first
+ones.
 
-With --json it prints an object on a line for each: name, side, file, dtype, shape,
-bytes, saved, record (name, hit_count, timestamp, location, point, shape, dtype, stats,
-preview; not for what another program saved without it).
+With --json it prints an object on a line for each: name, side, file, dtype,
+shape, bytes, saved, record (name, hit_count, timestamp, location, point, shape,
+dtype, stats, preview; not for what another program saved without it).
 ` + exitStatus,
 		Example: `  gomflux tensors info latents@0
   gomflux tensors info prompt.embeds --json | jq .record.stats`,
@@ -296,13 +297,14 @@ func newTensorsShowCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "show NAME|FILE[:KEY][@DTYPE]",
 		Short: "Show the values of a tensor or a file of tensors",
-		Long: `Show prints a tensor's shape, dtype, statistics and first values (--values says how
-many). It is a saved one, by its name, or one in a safetensors, .npy or .npz file. Of a
-file with several tensors and no key it prints statistics of each. @DTYPE casts it
-first, as --debug-load would.
+		Long: `Show prints a tensor's shape, dtype, statistics and first values (--values says
+how many). It is a saved one, by its name, or one in a safetensors, .npy or .npz
+file. Of a file with several tensors and no key it prints statistics of each.
+@DTYPE casts it first, as --debug-load would.
 
-With --json it prints one object for each tensor: name, file, dtype, shape, bytes, stats
-(min, max, mean, std, nan, inf) and values, of which NaN and the infinite are strings.
+With --json it prints one object for each tensor: name, file, dtype, shape,
+bytes, stats (min, max, mean, std, nan, inf) and values, of which NaN and the
+infinite are strings.
 ` + exitStatus,
 		Example: `  gomflux tensors show latents@0 --values 20
   gomflux tensors show reference.npz:latents@bf16
@@ -410,8 +412,14 @@ func showTensors(ctx context.Context, w io.Writer, tree *debug.Tree, arg string,
 	return nil
 }
 
-func hasSuffix(name string) bool {
-	return slices.ContainsFunc([]string{".safetensors", ".npy", ".npz"}, func(s string) bool { return strings.HasSuffix(name, s) })
+func hasSuffix(name string) bool { return trimTensorSuffix(name) != name }
+
+// trimTensorSuffix takes from a file's name what says that tensors are in it.
+func trimTensorSuffix(name string) string {
+	for _, suffix := range []string{".safetensors", ".npy", ".npz"} {
+		name = strings.TrimSuffix(name, suffix)
+	}
+	return name
 }
 
 func newTensorsClearCommand() *cobra.Command {
@@ -421,12 +429,13 @@ func newTensorsClearCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "clear [NAME...]",
 		Short: "Remove saved tensors or earlier runs",
-		Long: `Clear removes tensors of the latest run: those with the given names or, without names,
-all of them. It is gomflux's run unless --side says otherwise. With --archive it removes
-all earlier runs instead, of both sides unless --side is given.
+		Long: `Clear removes tensors of the latest run: those with the given names or, without
+names, all of them. It is gomflux's run unless --side says otherwise. With
+--archive it removes all earlier runs instead, of both sides unless --side is
+given.
 
-Without names it asks first; --yes answers that, and is needed where nobody can be
-asked.
+Without names it asks first; --yes answers that, and is needed where nobody can
+be asked.
 
 With --json it prints one object: removed (how many files, or runs) and bytes.
 ` + exitStatus,

@@ -77,7 +77,7 @@ var (
 	pictureFiles  = []string{"png", "jpg", "jpeg", "webp"}
 	writtenFiles  = []string{"png", "jpg", "jpeg"}
 	settingsFiles = []string{"png", "jpg", "jpeg", "webp", "json"}
-	latentsFiles  = []string{"safetensors"}
+	latentsFiles  = []string{"safetensors", "npy", "npz"}
 )
 
 // flagCompletions complete the values of flags by the flag's name, whichever
@@ -94,6 +94,8 @@ var flagCompletions = map[string]cobra.CompletionFunc{
 	"config-from-metadata":      completeFiles(settingsFiles...),
 	"output":                    completeFiles(writtenFiles...),
 	"stepwise-image-output-dir": completeFolders,
+	"log-dir":                   completeFolders,
+	"side":                      completeWords("gomflux", "reference", "both"),
 	"prompt-file":               nil, // any file
 }
 

@@ -39,6 +39,8 @@ np.save("structured.npy", np.zeros(2, dtype=[("a", "<f4")]))
 # for the scripts of the command
 np.save("nan.npy", np.full((1, 4, 6, 10), np.nan, "<f4"))
 np.save("ids.npy", np.array([[99999, 1]], "<i4"))
+latents = np.linspace(-2, 2, 4 * 2 * 3).reshape(1, 4, 2, 3)
+np.savez("latents.npz", latents=latents.astype("<f4"), double=latents.astype("<f4").astype("<f8"))
 tensors = {name: torch.from_numpy(v.copy()) for name, v in values.items()}
 tensors["bf16"] = torch.tensor([1, -1 / 3, 3e38, float("nan")]).bfloat16()
 save_file(tensors, "all.safetensors", {"made by": "make.py"})
