@@ -6,6 +6,7 @@ package hooks
 import (
 	"fmt"
 	"iter"
+	"math"
 	"slices"
 
 	"github.com/gomflux/gomflux/mlx"
@@ -60,6 +61,26 @@ func (t Tap) All() iter.Seq[Tap] {
 		}
 		yield(t)
 	}
+}
+
+// Entropy is the tap of the entropy of attention's weights, in nats, [B, H, L],
+// of a tap of those weights, which it evaluates. No module passes it by itself.
+func (t Tap) Entropy() Tap {
+	s := t.Output.Shape()
+	n := s[len(s)-1]
+	weights := t.Output.Floats()
+	rows := make([]float32, len(weights)/max(1, n))
+	for i := range rows {
+		sum := 0.0
+		for _, w := range weights[i*n : (i+1)*n] {
+			if w > 0 {
+				sum -= float64(w) * math.Log(float64(w))
+			}
+		}
+		rows[i] = float32(sum)
+	}
+	t.Point.Key, t.Output = Entropy, mlx.FromFloat32(rows, s[:len(s)-1]...)
+	return t
 }
 
 // A Func looks at a tap, on the MLX thread. A returned array takes the

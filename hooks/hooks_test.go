@@ -3,6 +3,7 @@ package hooks_test
 import (
 	"context"
 	"errors"
+	"math"
 	"slices"
 	"strings"
 	"testing"
@@ -119,6 +120,22 @@ func TestCalls(t *testing.T) {
 		}
 		if !slices.Equal(seen, want) {
 			t.Errorf("found %q, expected %q", seen, want)
+		}
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestEntropy(t *testing.T) {
+	err := try(func() {
+		weights := mlx.FromFloat32([]float32{1, 0, 0, 0, 0.25, 0.25, 0.25, 0.25}, 1, 1, 2, 4)
+		tap := hooks.Tap{Name: "attn", Step: 2, Point: hooks.Point{Kind: hooks.Inner, Key: hooks.Weights}, Output: weights}.Entropy()
+		if got := tap.Output.Floats(); got[0] != 0 || math.Abs(float64(got[1])-math.Log(4)) > 1e-6 {
+			t.Errorf("found %v", got)
+		}
+		if name := tap.FullName(); name != "attn@2:entropy" || !slices.Equal(tap.Output.Shape(), []int{1, 1, 2}) {
+			t.Errorf("%s has shape %v", name, tap.Output.Shape())
 		}
 	})
 	if err != nil {

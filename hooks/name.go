@@ -27,7 +27,7 @@ type Point struct {
 
 // The inner values of attention: what enters it, in the layout that the
 // reference's attention function takes, and the same before the rotary
-// embedding. Weights are after the softmax, [B, H, L, L].
+// embedding. Weights are after the softmax, [B, H, L, L]; see [Tap.Entropy].
 const (
 	Q          = "q"
 	K          = "k"

@@ -21,8 +21,9 @@ type Difference struct {
 	Guarded float64 // largest relative error, where a reference value is at least a thousandth of the largest
 	Cosine  float64 // of the angle between both, 1 for equal directions
 	L2      float64 // norm of the error over the reference's norm
-	// Channel is the largest L2 of a channel. A channel counts as at least a
-	// tenth as large as the median one; those of less than 16 values are left out.
+	// Channel is the largest L2 of a channel. A channel counts as at least as
+	// large as the median one, so that what is left of large values that cancel
+	// is no error; those of less than 16 values are left out.
 	Channel   float64
 	ChannelAt int
 	At        int  // where the largest error is, in row-major order
@@ -125,7 +126,7 @@ func (d *Difference) channels(got, want []float32, shape []int, axis int) {
 		norms[c] += float64(w) * float64(w)
 	}
 	sorted := slices.Sorted(slices.Values(norms))
-	floor := sorted[n/2] / 100 // a tenth, squared
+	floor := sorted[n/2]
 	for c, e := range errors {
 		if l2 := ratio(math.Sqrt(e), math.Sqrt(max(norms[c], floor))); l2 > d.Channel {
 			d.Channel, d.ChannelAt = l2, c

@@ -51,7 +51,7 @@ func DiffRuns(ctx context.Context, a, b string, table *Table) (*Report, error) {
 				t.Guess = guessShape(got, want)
 				continue
 			}
-			tolerance := table.For("cpu", cmp.Or(ours.Compute, "float32"), stageKey(t.Stage), Free)
+			tolerance := table.For("cpu", cmp.Or(ours.Compute, "float32"), stageKey(t.Stage), Free, t.Name)
 			d := &Reading{Difference: Compare(g, w), Tolerance: tolerance}
 			if axis := channelAxis(name, t.Shape); axis >= 0 && len(w) > 0 {
 				d.channels(g, w, t.Shape, axis)

@@ -264,6 +264,9 @@ func TestFaults(t *testing.T) {
 			if v.OK || v.Stage != f.stage || v.Module != f.module {
 				t.Errorf("found %s in stage %s, expected %s in stage %s", v.Module, v.Stage, f.module, f.stage)
 			}
+			if asked := dump == "zimage-small"; asked != (len(v.Ask) > 0) && dump != "zimage-inner" && f.stage != "step 1" {
+				t.Errorf("asks for %q", v.Ask)
+			}
 			if f.hint != "" && !slices.ContainsFunc(v.Hints, func(h Hint) bool { return h.Key == f.hint }) {
 				t.Errorf("no hint %q", f.hint)
 			}

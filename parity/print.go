@@ -87,6 +87,9 @@ func (v *Verdict) print(b *strings.Builder) {
 		}
 		fmt.Fprintf(b, "  inside: %s, L2 %s, %s\n", c.Module, errorText(c.L2), word)
 	}
+	if len(v.Ask) > 0 {
+		fmt.Fprintf(b, "  modules inside are not in the run: a dump with the taps '%s' says more\n", strings.Join(v.Ask, "' '"))
+	}
 	const most = 8
 	for i, m := range v.Others {
 		if i == most {

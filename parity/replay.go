@@ -289,55 +289,46 @@ func (r *replay) once(p pass) error {
 }
 
 // look compares what a tap has, and returns what should take its place.
-func (r *replay) look(tap hooks.Tap, positive int) (*mlx.Array, error) {
+func (r *replay) look(tap hooks.Tap, positive int) (replacement *mlx.Array, err error) {
 	own := r.pass.last || r.pass.reading == Free && !slices.Contains(r.Readings, Isolated)
-	var replacement *mlx.Array
 	for t := range tap.All() {
 		if t.Point.Kind != hooks.Output && !own {
 			continue
 		}
-		names := []string{r.name(t, positive)}
-		if t.Point.Key == hooks.Weights {
-			names = append(names, strings.TrimSuffix(names[0], hooks.Weights)+hooks.Entropy)
-		}
-		for i, name := range names {
-			r.visited[name] = true
-			want := r.ref.Array(name)
-			if want == nil && r.ref.Array(name+":samples") == nil {
-				if t.Point.Kind == hooks.Output {
-					for around := parentOf(tap.Name); around != ""; around = parentOf(around) {
-						r.whole[fmt.Sprint(around, "@", tap.Step)] = true
-					}
-					r.whole[stageOf(tap.FullName())] = true
-				}
-				continue
-			}
-			x := t.Output
-			if i == 1 {
-				x = entropy(x)
-			}
-			if replaced := r.compare(name, t, x, want); t.Point.Kind != hooks.Input && !t.Point.OnRequest() {
-				replacement = replaced
+		if name := r.name(t, positive); r.isThere(name, t) {
+			if x := r.compare(name, t); t.Point == tap.Point { // inputs are what they are
+				replacement = x
 			}
 		}
+		if t.Point.Key != hooks.Weights {
+			continue
+		}
+		entropy := t
+		entropy.Point.Key = hooks.Entropy
+		if name := r.name(entropy, positive); r.isThere(name, entropy) {
+			r.compare(name, t.Entropy())
+		}
+	}
+	if tap.Point.OnRequest() {
+		return nil, nil // nothing is computed from it
 	}
 	return replacement, nil
 }
 
-// entropy is that of the weights' rows, in nats.
-func entropy(weights *mlx.Array) *mlx.Array {
-	s := weights.Shape()
-	n := s[len(s)-1]
-	values := weights.Floats()
-	out := make([]float32, len(values)/n)
-	for i := range out {
-		for _, w := range values[i*n : (i+1)*n] {
-			if w > 0 {
-				out[i] -= float32(float64(w) * math.Log(float64(w)))
-			}
-		}
+// isThere says whether the reference has a tensor. Around a module that is not
+// there, others are looked at with all that is in them.
+func (r *replay) isThere(name string, tap hooks.Tap) bool {
+	r.visited[name] = true
+	if r.ref.Array(name) != nil || r.ref.Array(name+":samples") != nil {
+		return true
 	}
-	return mlx.FromFloat32(out, s[:len(s)-1]...)
+	if tap.Point.Kind == hooks.Output {
+		for around := parentOf(tap.Name); around != ""; around = parentOf(around) {
+			r.whole[fmt.Sprint(around, "@", tap.Step)] = true
+		}
+		r.whole[stageOf(tap.FullName())] = true
+	}
+	return false
 }
 
 // name is the reference's name for a tap, after as many finished calls for the
@@ -412,11 +403,9 @@ func (r *replay) padded(name string, tokens int) bool {
 }
 
 // compare measures a tensor, and returns what takes its place in this pass.
-func (r *replay) compare(name string, tap hooks.Tap, got, want *mlx.Array) *mlx.Array {
+func (r *replay) compare(name string, tap hooks.Tap) *mlx.Array {
+	got, want := tap.Output, r.ref.Array(name)
 	ours := tap.FullName()
-	if t := tap.Point; t.Key == hooks.Weights && strings.HasSuffix(name, hooks.Entropy) {
-		ours = strings.TrimSuffix(ours, hooks.Weights) + hooks.Entropy
-	}
 	t := r.entries[ours]
 	if t == nil {
 		t = &Tensor{Name: ours, Kind: tap.Point.Kind.String(), Stage: stageOf(ours), Module: moduleOf(ours), Dtype: got.Dtype().String(), Shape: got.Shape()}
@@ -476,7 +465,7 @@ func (r *replay) read(t *Tensor, got, want []float32, shape []int) *Reading {
 	if value := !inside.MatchString(t.moduleName()); r.pass.last && !r.whole[t.at()] && !(value && r.whole[t.Stage]) {
 		reading = Own
 	}
-	tolerance := r.Tolerances.For(r.pipeline.Device().String(), r.pipeline.Dtype().String(), stageKey(t.Stage), reading)
+	tolerance := r.Tolerances.For(r.pipeline.Device().String(), r.pipeline.Dtype().String(), stageKey(t.Stage), reading, t.Name)
 	d.count(got, want, tolerance.ATol, tolerance.RTol)
 	if t.Name == "image" && tolerance.OffByOne > 0 {
 		d.OK = offByOne(got, want, tolerance.OffByOne)
@@ -573,5 +562,12 @@ func (r *replay) report() *Report {
 		rep.ours, rep.reference, rep.Width, rep.Height = r.ours, img.Uint8s(), r.ref.Width, r.ref.Height
 	}
 	rep.judge()
+	if n, err := hooks.ParseName(rep.Verdict.Module); err == nil && !rep.Verdict.OK && r.whole[fmt.Sprint(n.Module, "@", n.Step)] {
+		step := ""
+		if n.Step >= 0 {
+			step = fmt.Sprint("@", n.Step)
+		}
+		rep.Verdict.Ask = []string{n.Module + step + "*", n.Module + ".*" + step + "*"}
+	}
 	return rep
 }

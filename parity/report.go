@@ -93,6 +93,9 @@ type Verdict struct {
 	Text     string  `json:"text"`
 	Hints    []Hint  `json:"hints,omitempty"`
 	Children []Child `json:"children,omitempty"` // of the module
+	// Ask are globs of names that the reference's run should have for a closer
+	// look: those of modules inside that are not in it.
+	Ask []string `json:"ask,omitempty"`
 	// Others diverge by themselves too.
 	Others []string `json:"others,omitempty"`
 }

@@ -225,11 +225,11 @@ func TestTolerances(t *testing.T) {
 		{"cpu", "float16", "vae", 1e-2, 1e-2, 3e-2},
 		{"cpu", "float32", "tokenizer", 0, 0, 0},
 	} {
-		if got := table.For(c.device, c.dtype, c.stage, Own); got.Max != c.max || got.L2 != c.l2 || got.Channel != c.channel {
+		if got := table.For(c.device, c.dtype, c.stage, Own, "x"); got.Max != c.max || got.L2 != c.l2 || got.Channel != c.channel {
 			t.Errorf("%+v: %+v", c, got)
 		}
 	}
-	if Float32.Max != table.For("cpu", "float32", "vae", Free).Max || Float32.L2 != table.For("cpu", "float32", "vae", Free).L2 {
+	if own := table.For("cpu", "float32", "vae", Own, "x"); Float32.Max != own.Max || Float32.L2 != own.L2 {
 		t.Error("Float32 is not the table's")
 	}
 	file := filepath.Join(t.TempDir(), "t.json")
@@ -243,14 +243,15 @@ func TestTolerances(t *testing.T) {
 		`{"rules": [{"reading": "isolated", "stage": "x"}]}`: "unknown stage",
 		`{"rules": [{"device": "tpu", "reading": "free"}]}`:  "unknown device",
 		`{"rules": [{"reading": "both", "device": "cpu"}]}`:  "unknown reading",
-		`not JSON`: "invalid character",
+		`{"rules": [{"tensor": "[", "max": 1}]}`:             "syntax error",
+		`not JSON`:                                           "invalid character",
 	} {
 		if err := os.WriteFile(file, []byte(text), 0o666); err != nil {
 			t.Fatal(err)
 		}
 		got, err := ReadTable(file)
 		switch {
-		case want == "" && (err != nil || got.For("cpu", "float32", "step", Free).Max != 0.5 || got.For("cpu", "float32", "vae", Free).Max != 2e-5):
+		case want == "" && (err != nil || got.For("cpu", "float32", "step", Free, "x").Max != 0.5 || got.For("cpu", "float32", "vae", Own, "x").Max != 2e-5):
 			t.Errorf("%s: %v", text, err)
 		case want != "" && (err == nil || !strings.Contains(err.Error(), want)):
 			t.Errorf("%s: %v, expected %q", text, err, want)
@@ -276,7 +277,7 @@ func TestChannels(t *testing.T) {
 		t.Errorf("%v: expected that the whole hides it", d)
 	}
 	d.channels(got, want, []int{64, 3}, 1)
-	if d.ChannelAt != 2 || math.Abs(d.Channel-0.01) > 1e-4 || d.Within(DefaultTable().For("cpu", "float32", "step", Isolated)) {
+	if d.ChannelAt != 2 || math.Abs(d.Channel-0.01) > 1e-4 || d.Within(DefaultTable().For("cpu", "float32", "step", Isolated, "x")) {
 		t.Errorf("channel %d is off by %v", d.ChannelAt, d.Channel)
 	}
 }

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"math"
 	"os"
+	"path"
 	"slices"
 )
 
@@ -33,10 +34,12 @@ type Table struct {
 
 // A Rule is for what it names, and says only what it has.
 type Rule struct {
+	Comment  string   `json:"comment,omitempty"`
 	Device   string   `json:"device,omitempty"`
 	Dtype    string   `json:"dtype,omitempty"`
 	Stage    string   `json:"stage,omitempty"`
 	Reading  string   `json:"reading,omitempty"`
+	Tensor   string   `json:"tensor,omitempty"` // a pattern of names (path.Match)
 	Max      *float64 `json:"max,omitempty"`
 	L2       *float64 `json:"l2,omitempty"`
 	Channel  *float64 `json:"channel,omitempty"`
@@ -91,6 +94,9 @@ func parseTable(data []byte) (*Table, error) {
 				return nil, fmt.Errorf("rule %d: unknown %s %q, expected one of %q", i+1, what, word, known[what][1:])
 			}
 		}
+		if _, err := path.Match(r.Tensor, ""); err != nil {
+			return nil, fmt.Errorf("rule %d: tensor %q: %w", i+1, r.Tensor, err)
+		}
 		for _, v := range []*float64{r.Max, r.L2, r.Channel, r.ATol, r.RTol, r.OffByOne} {
 			if v != nil && !(*v >= 0 && *v <= math.MaxFloat64) {
 				return nil, fmt.Errorf("rule %d: %g must be a number from 0", i+1, *v)
@@ -100,8 +106,8 @@ func parseTable(data []byte) (*Table, error) {
 	return t, nil
 }
 
-// For is the tolerance of a reading.
-func (t *Table) For(device, dtype, stage, reading string) Tolerance {
+// For is the tolerance of a tensor in a reading.
+func (t *Table) For(device, dtype, stage, reading, tensor string) Tolerance {
 	var out Tolerance
 	set := func(field *float64, value *float64) {
 		if value != nil {
@@ -110,7 +116,8 @@ func (t *Table) For(device, dtype, stage, reading string) Tolerance {
 	}
 	matches := func(rule, word string) bool { return rule == "" || rule == word }
 	for _, r := range t.Rules {
-		if matches(r.Device, device) && matches(r.Dtype, dtype) && matches(r.Stage, stage) && matches(r.Reading, reading) {
+		named, _ := path.Match(r.Tensor, tensor)
+		if (r.Tensor == "" || named) && matches(r.Device, device) && matches(r.Dtype, dtype) && matches(r.Stage, stage) && matches(r.Reading, reading) {
 			set(&out.Max, r.Max)
 			set(&out.L2, r.L2)
 			set(&out.Channel, r.Channel)

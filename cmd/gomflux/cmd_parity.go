@@ -138,8 +138,9 @@ one around it, or the one around that), or --model. The initial noise is the
 reference's, or drawn as PyTorch does where the run does not have it.
 
 How much a tensor may differ depends on device, dtype and stage. On the CPU in float32
-it is 2e-5 of the largest reference value, and 1e-5 relative L2, of all values and of
-each channel; in bfloat16 and float16 1e-2. --tolerances changes that.
+it is, for a module by itself, 2e-5 of the largest reference value and 1e-5 relative
+L2, of all values and of each channel; in float16 1e-2, in bfloat16 2e-2 and 1e-2. From
+the start of a run it is more. --tolerances changes that.
 ` + parityStatus,
 		Example: `  gomflux parity run models/testdata/zimage-ordinary/dump
   gomflux parity run logs/runs/latest/reference --model ./Z-Image --html parity.html`,
