@@ -454,7 +454,7 @@ func (s *Session) Close() error {
 			replaced[l.Name.String()] = l.source()
 		}
 	}
-	err := s.run.Describe(map[string]any{"replaced": replaced, "saved": s.options.Save})
+	err := s.run.Describe(map[string]any{"replaced": replaced, "taps": s.options.Save})
 	s.run.dropCurrent()
 	return errors.Join(err, s.run.Close())
 }

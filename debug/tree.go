@@ -90,6 +90,9 @@ func (t *Tree) lock(dir string) string { return filepath.Join(t.latest(), "."+di
 // Latest is the folder of a side's latest run.
 func (t *Tree) Latest(side string) string { return filepath.Join(t.latest(), side) }
 
+// Busy says whether a run of a side is going on.
+func (t *Tree) Busy(side string) bool { return locked(t.lock(side)) }
+
 // Size is what the tree holds, in bytes.
 func (t *Tree) Size() (int64, error) { return folderSize(t.Root) }
 

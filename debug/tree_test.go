@@ -85,6 +85,9 @@ func TestArchive(t *testing.T) {
 
 	second := start(t, tree) // and one that begins while it lasts
 	concurrent := start(t, tree)
+	if !tree.Busy(debug.Gomflux) || tree.Busy(debug.Reference) {
+		t.Error("a run is going on, of gomflux alone")
+	}
 	if len(*warnings) != 1 || !strings.Contains((*warnings)[0], "another run is going on") {
 		t.Errorf("warnings %q", *warnings)
 	}
@@ -109,6 +112,9 @@ func TestArchive(t *testing.T) {
 	}
 	second.Close()
 	concurrent.Close()
+	if tree.Busy(debug.Gomflux) {
+		t.Error("no run is going on")
+	}
 	if archived, err = tree.Archived(); err != nil || len(archived) != 2 {
 		t.Errorf("archived %+v, %v, expected two", archived, err)
 	}

@@ -480,6 +480,11 @@ func clearTensors(cmd *cobra.Command, tree *debug.Tree, sides, names []string, a
 		runs = slices.DeleteFunc(all, func(a debug.Archive) bool { return !slices.Contains(sides, a.Side) })
 		what = fmt.Sprintf("%d earlier runs in %s", len(runs), tree.Root)
 	}
+	for _, side := range sides {
+		if !archive && tree.Busy(side) {
+			return fmt.Errorf("a run of %s is going on in %s: its tensors stay until it has ended", side, tree.Root)
+		}
+	}
 	if len(names) == 0 && !yes {
 		ok, err := confirm(cmd.Context(), cmd.InOrStdin(), cmd.ErrOrStderr(), what)
 		if err != nil || !ok {

@@ -65,6 +65,14 @@ Where things are
   LD_LIBRARY_PATH   where Linux looks for libraries first: OpenBLAS, and CUDA's
                     with MLX's CUDA build (DYLD_LIBRARY_PATH on Macs)
 
+Tensors of runs (gomflux tensors)
+
+  GOMFLUX_LOG_DIR   the folder that --debug-save saves to and in which names are
+                    looked up, unless --log-dir is given; otherwise logs
+  GOMFLUX_LOG_WARN, GOMFLUX_LOG_LIMIT
+                    how many bytes it may hold before a run is warned of it (1
+                    GB), and before nothing more is saved (10 GB)
+
 Speed on the CPU
 
   OPENBLAS_NUM_THREADS, OMP_NUM_THREADS
@@ -119,6 +127,8 @@ do not know.
              settings: what made it, as gomflux help metadata has it
              seconds: encode, steps, decode and save
              peak_memory_bytes: of MLX's arrays
+  tensors    tensors were saved, or the run ended where it was asked to
+             folder: of the run; saved: how many; ended_after: a tensor's name
   warning    message
   error      message, exit_code; it is the last line
 
