@@ -69,12 +69,12 @@ func scale(kind string) optional[float64] {
 	}}
 }
 
-// strength takes numbers above 0 up to 1.
+// strength takes numbers above 0 and below 1, which would leave no step.
 func strength(kind string) optional[float64] {
 	return optional[float64]{kind: kind, parse: func(s string) (float64, error) {
 		v, err := strconv.ParseFloat(s, 64)
-		if err != nil || !(v > 0 && v <= 1) {
-			return 0, errors.New("must be a number above 0 and at most 1")
+		if err != nil || !(v > 0 && v < 1) {
+			return 0, errors.New("must be a number above 0 and below 1")
 		}
 		return v, nil
 	}}

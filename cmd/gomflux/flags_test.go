@@ -63,7 +63,7 @@ func TestNumbers(t *testing.T) {
 			t.Errorf("scale %q: %v", s, err)
 		}
 	}
-	for s, ok := range map[string]bool{"1": true, "0.001": true, "0": false, "-0.1": false, "1.001": false, "NaN": false, "": false} {
+	for s, ok := range map[string]bool{"0.999": true, "0.001": true, "0": false, "-0.1": false, "1": false, "1.001": false, "NaN": false, "": false} {
 		o := strength("")
 		if err := o.Set(s); (err == nil) != ok {
 			t.Errorf("strength %q: %v", s, err)
