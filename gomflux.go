@@ -352,7 +352,7 @@ func (m *Model) Generate(ctx context.Context, o Options) (*Result, error) {
 }
 
 // Settings are those that Generate will give the picture of some options, as far
-// as they are known before. Those without a Seed have none.
+// as they are known before. Without Options.Seed theirs is 0.
 func (m *Model) Settings(o Options) Settings {
 	r := request(m.pipeline, o)
 	if o.Seed == nil {

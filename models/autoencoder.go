@@ -18,7 +18,7 @@ import (
 // Latents are a picture as a diffusion model works on it: float32, in the
 // shape of diffusers' pipeline without the batch axis.
 type Latents struct {
-	Shape []int // [C, h, w]
+	Shape []int // [C, h, w]; decoding and previews take [1, C, h, w] too
 	Data  []float32
 }
 

@@ -102,6 +102,9 @@ func converse(ctx context.Context, fd int, questions string, timeout time.Durati
 // readable waits until there is something to read. (Not with poll, which macOS
 // does not have for terminals.)
 func readable(fd int, wait time.Duration) bool {
+	if fd >= unix.FD_SETSIZE {
+		return false // it has no place in a set
+	}
 	var set unix.FdSet
 	set.Set(fd)
 	tv := unix.NsecToTimeval(wait.Nanoseconds())
