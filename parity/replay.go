@@ -54,6 +54,11 @@ func Replay(ctx context.Context, run string, o Options) (*Report, error) {
 	if len(o.Readings) == 0 {
 		o.Readings = []string{Free, Isolated}
 	}
+	for _, reading := range o.Readings {
+		if reading != Free && reading != Isolated {
+			return nil, fmt.Errorf("unknown reading %q, expected %s or %s", reading, Free, Isolated)
+		}
+	}
 	if o.Tolerances == nil {
 		o.Tolerances = DefaultTable()
 	}
@@ -424,6 +429,9 @@ func (r *replay) compare(name string, tap hooks.Tap) *mlx.Array {
 			all := got.Floats()
 			some := make([]float32, len(at))
 			for i, p := range at {
+				if p < 0 || int(p) >= len(all) {
+					mlx.Throw(fmt.Errorf("run %s: %s:positions has %d, expected 0 to %d", r.run, name, p, len(all)-1))
+				}
 				some[i] = all[p]
 			}
 			r.read(t, some, r.ref.Array(name+":samples").Floats(), nil)
@@ -546,7 +554,7 @@ func (r *replay) isUntapped(name string) bool {
 func (r *replay) report() *Report {
 	rep := &Report{
 		Run: r.run, Model: r.model, Device: r.pipeline.Device().String(), Dtype: r.pipeline.Dtype().String(), RefDtype: r.ref.Compute,
-		Readings: r.Readings, FirstStep: r.first, RefFirstStep: r.ref.FirstStep,
+		Readings: r.Readings, FirstStep: r.first, RefFirstStep: r.ref.FirstStep, replayed: true,
 	}
 	for _, t := range r.entries {
 		rep.Tensors = append(rep.Tensors, t)

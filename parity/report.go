@@ -32,6 +32,7 @@ type Report struct {
 	Width        int `json:"width,omitempty"`
 	Height       int `json:"height,omitempty"`
 
+	replayed        bool
 	ours, reference []uint8 // pictures
 }
 
@@ -308,10 +309,19 @@ func (r *Report) drift() Verdict {
 	switch {
 	case len(r.Tensors) == 0:
 		return Verdict{Text: "nothing was compared: no tensor has the name of one of the reference's"}
+	case r.replayed && slices.ContainsFunc(r.Missing, isValue):
+		name := r.Missing[slices.IndexFunc(r.Missing, isValue)]
+		return Verdict{Text: fmt.Sprintf("%s is in the reference and was not made", name), Stage: stageOf(name), Tensor: name}
 	case r.FirstStep != r.RefFirstStep:
 		return Verdict{Text: fmt.Sprintf("the first step that ran is %d, the reference's %d", r.FirstStep, r.RefFirstStep), Stage: "scheduler"}
 	}
 	return Verdict{OK: true, Text: fmt.Sprintf("all %d tensors hold", len(r.Tensors))}
+}
+
+// isValue says whether a name is a value of the pipeline.
+func isValue(name string) bool {
+	n, err := hooks.ParseName(name)
+	return err == nil && !inside.MatchString(n.Module)
 }
 
 // A culprit is a module that computes something wrong, and the tensor that

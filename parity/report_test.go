@@ -137,6 +137,25 @@ func TestReadings(t *testing.T) {
 	}
 }
 
+// A step that the reference has and this program does not make is no pass.
+func TestMissingStep(t *testing.T) {
+	dir := t.TempDir()
+	for part, from := range map[string]string{"dump": ordinary, "model": filepath.Join(ordinary, "..", "model")} {
+		if err := os.CopyFS(filepath.Join(dir, part), os.DirFS(from)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	run := filepath.Join(dir, "dump")
+	edited(t, filepath.Join(run, "settings.json"), "aliases", map[string]string{"latents@2": "latents@1"})
+	r, err := Replay(context.Background(), run, Options{Model: filepath.Join(dir, "model"), Readings: []string{Isolated}, quick: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if v := r.Verdict; v.OK || v.Tensor != "latents@2" || v.Stage != "step 2" {
+		t.Errorf("verdict %+v", v)
+	}
+}
+
 func TestReplayRefuses(t *testing.T) {
 	for name, c := range map[string]struct {
 		edit func(t *testing.T, run string)

@@ -12,6 +12,7 @@ import (
 	"os"
 
 	"github.com/spf13/cobra"
+	"golang.org/x/term"
 
 	"github.com/gomflux/gomflux/mlx"
 	"github.com/gomflux/gomflux/models"
@@ -193,7 +194,13 @@ func runParity(ctx context.Context, run string, m *modelFlags, o *reportFlags, p
 		}
 		p.Dtype = &dtype
 	}
+	if f, ok := stderr.(*os.File); ok && term.IsTerminal(int(f.Fd())) {
+		p.Progress = func(pass, passes int) { fmt.Fprintf(f, "\rpass %d of %d", pass, passes) }
+	}
 	r, err := parity.Replay(ctx, run, p)
+	if p.Progress != nil {
+		fmt.Fprint(stderr, "\r\x1b[K")
+	}
 	switch {
 	case errors.Is(err, models.ErrUnsupported) || errors.Is(err, models.ErrNotFound):
 		return coded(exitModel, err)
