@@ -56,7 +56,7 @@ func TestRegisterCompletions(t *testing.T) {
 			t.Errorf("--%s has a completion", name)
 		}
 	}
-	if ext, directive := decode.ValidArgsFunction(decode, nil, ""); !slices.Equal(ext, []string{"safetensors"}) || directive != cobra.ShellCompDirectiveFilterFileExt {
+	if ext, directive := decode.ValidArgsFunction(decode, nil, ""); !slices.Equal(ext, []string{"safetensors", "npy", "npz"}) || directive != cobra.ShellCompDirectiveFilterFileExt {
 		t.Errorf("decode: %v, %d", ext, directive)
 	}
 	if _, directive := generate.ValidArgsFunction(generate, nil, ""); directive != cobra.ShellCompDirectiveNoFileComp {
