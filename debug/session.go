@@ -120,12 +120,10 @@ type Session struct {
 	loads   []*load
 	exit    *hooks.Name
 
-	seen   []string // full names, once each
-	known  map[string]bool
-	last   string
-	hits   []bool // of Save
-	casts  map[string]string
-	reason error // of the end
+	seen  []string // full names, once each
+	known map[string]bool
+	last  string
+	hits  []bool // of Save
 }
 
 // A load is a replacement whose tensor was found.
@@ -141,7 +139,7 @@ func NewSession(t *Tree, o Options) (*Session, error) {
 	if err := o.Check(); err != nil {
 		return nil, err
 	}
-	s := &Session{options: o, known: map[string]bool{}, hits: make([]bool, len(o.Save)), casts: map[string]string{}}
+	s := &Session{options: o, known: map[string]bool{}, hits: make([]bool, len(o.Save))}
 	if o.ExitAfter != "" {
 		n, err := parseExit(o.ExitAfter)
 		if err != nil {
@@ -198,7 +196,7 @@ func (s *Session) Array(name string, step int) (*mlx.Array, error) {
 	if l == nil {
 		return nil, fmt.Errorf("%w %s", ErrNotFound, n)
 	}
-	return s.array(l, n)
+	return l.array()
 }
 
 func (s *Session) find(name hooks.Name) *load {
@@ -212,7 +210,7 @@ func (s *Session) find(name hooks.Name) *load {
 	return nil
 }
 
-func (s *Session) array(l *load, name hooks.Name) (*mlx.Array, error) {
+func (l *load) array() (*mlx.Array, error) {
 	l.used = true
 	t, err := l.read()
 	if err != nil {
@@ -227,7 +225,7 @@ func (s *Session) Hook(tap hooks.Tap) (*mlx.Array, error) {
 	full := name.String()
 	var replacement *mlx.Array
 	if l := s.find(name); l != nil {
-		x, err := s.array(l, name)
+		x, err := l.array()
 		if err == nil {
 			err = fits(l, x, tap.Output)
 		}
