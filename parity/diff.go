@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"os"
 	"slices"
-	"strings"
 
 	"github.com/gomflux/gomflux/hooks"
 	"github.com/gomflux/gomflux/mlx"
@@ -29,20 +28,29 @@ func DiffRuns(ctx context.Context, a, b string, table *Table) (*Report, error) {
 			return err
 		}
 		rep.RefDtype = ref.Compute
-		for _, name := range ref.Names() {
-			want := ref.Array(name)
+		names := passNames{ref, ref.batched() && !ours.batched()}
+		calls := ours.calls()
+		compared := map[string]bool{}
+		for _, name := range ours.Names() {
 			n, err := hooks.ParseName(name)
-			got := ours.Array(name)
-			switch {
-			case err != nil && !strings.HasSuffix(name, ":samples"):
-				continue
-			case got == nil:
-				rep.Missing = append(rep.Missing, name)
+			if err != nil {
 				continue
 			}
+			positive := max(1, calls[fmt.Sprint(n.Module, "@", n.Step)]/2)
+			negative := n.Call >= positive && names.inBatch(n.Module)
+			there := names.name(n, negative, positive)
+			got, want := ours.Array(name), ref.Array(there)
+			if want == nil {
+				continue
+			}
+			compared[there] = true
+			want = names.onePass(want, n, negative, got.Shape())
 			t := &Tensor{
 				Name: name, Module: moduleOf(name), Kind: n.Point.Kind.String(), Stage: stageOf(name), Shape: got.Shape(), RefShape: want.Shape(),
-				Dtype: ours.dtypes[ours.stored(name)], RefDtype: ref.dtypes[ref.stored(name)],
+				Dtype: ours.dtypes[ours.stored(name)], RefDtype: ref.dtypes[ref.stored(there)],
+			}
+			if there != name {
+				t.Reference = there
 			}
 			rep.Tensors = append(rep.Tensors, t)
 			g, w := got.Floats(), want.Floats()
@@ -62,6 +70,11 @@ func DiffRuns(ctx context.Context, a, b string, table *Table) (*Report, error) {
 			}
 			t.Free, t.Histogram = d, histogram(g, w)
 		}
+		for _, name := range ref.Names() {
+			if !compared[name] && !untapped.MatchString(name) {
+				rep.Missing = append(rep.Missing, name)
+			}
+		}
 		rep.pictures(ours, ref)
 		return nil
 	})
@@ -80,6 +93,18 @@ func DiffRuns(ctx context.Context, a, b string, table *Table) (*Report, error) {
 		rep.Verdict.Text += fmt.Sprintf(" (of %d tensors in both)", len(rep.Tensors))
 	}
 	return rep, nil
+}
+
+// calls counts the calls of modules within a step.
+func (r *Run) calls() map[string]int {
+	calls := map[string]int{}
+	for _, name := range r.Names() {
+		if n, err := hooks.ParseName(name); err == nil {
+			at := fmt.Sprint(n.Module, "@", n.Step)
+			calls[at] = max(calls[at], n.Call+1)
+		}
+	}
+	return calls
 }
 
 // pictures takes both sides' pictures, if they are of one size.

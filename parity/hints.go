@@ -139,8 +139,7 @@ func (s *search) array(n hooks.Name) *mlx.Array {
 		if a.Ndim() > 2 && a.Dim(1) > s.want.shape[1] && len(s.want.shape) > 2 {
 			part[1] = s.want.shape[1]
 		}
-		tap := s.tap
-		a = s.r.onePass(a, tap, part)
+		a = s.r.onePass(a, n, s.tap.Negative, part)
 	}
 	return a
 }

@@ -34,6 +34,7 @@ type Settings struct {
 	ImageStrength     float64           `json:"image_strength"` // how much of that is kept
 	FirstStep         int               `json:"first_step"`     // that ran
 	Compute           string            `json:"compute"`        // the dtype that it ran in
+	Passes            string            `json:"passes"`         // "calls": prompt and negative prompt are no batch
 	Files             []string          `json:"files"`
 	Shapes            map[string][]int  `json:"shapes"`
 	Aliases           map[string]string `json:"aliases"`

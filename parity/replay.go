@@ -85,14 +85,14 @@ func Replay(ctx context.Context, run string, o Options) (*Report, error) {
 // A replay is one in progress.
 type replay struct {
 	Options
+	passNames
 	run      string
 	ref      *Run
 	fsys     fs.FS
 	model    string
 	pipeline *models.Pipeline
 	request  models.Request
-	batched  bool // prompt and negative prompt are rows of one batch in the reference
-	textLast int  // the text encoder's last layer
+	textLast int // the text encoder's last layer
 
 	pass    pass
 	entries map[string]*Tensor
@@ -151,7 +151,7 @@ func (r *replay) load() error {
 	if err := r.pipeline.Check(r.request); err != nil {
 		return fmt.Errorf("run %s: %w: %w", r.run, ErrRun, err)
 	}
-	r.batched = s.Guidance > 0 && r.ref.has("transformer") && !slices.ContainsFunc(r.ref.Names(), regexp.MustCompile(`^transformer@\d+#1`).MatchString)
+	r.passNames = passNames{r.ref, r.ref.batched()}
 	return nil
 }
 
@@ -300,7 +300,7 @@ func (r *replay) look(tap hooks.Tap, positive int) (replacement *mlx.Array, err 
 		if t.Point.Kind != hooks.Output && !own {
 			continue
 		}
-		if name := r.name(t, positive); r.isThere(name, t) {
+		if name := r.name(nameOf(t), t.Negative, positive); r.isThere(name, t) {
 			if x := r.compare(name, t); t.Point == tap.Point { // inputs are what they are
 				replacement = x
 			}
@@ -310,7 +310,7 @@ func (r *replay) look(tap hooks.Tap, positive int) (replacement *mlx.Array, err 
 		}
 		entropy := t
 		entropy.Point.Key = hooks.Entropy
-		if name := r.name(entropy, positive); r.isThere(name, entropy) {
+		if name := r.name(nameOf(entropy), t.Negative, positive); r.isThere(name, entropy) {
 			r.compare(name, t.Entropy())
 		}
 	}
@@ -334,77 +334,6 @@ func (r *replay) isThere(name string, tap hooks.Tap) bool {
 		r.whole[stageOf(tap.FullName())] = true
 	}
 	return false
-}
-
-// name is the reference's name for a tap, after as many finished calls for the
-// prompt. Where the reference takes prompt and negative prompt as one batch,
-// its calls are half as many, and the model's own inputs and outputs are lists.
-func (r *replay) name(tap hooks.Tap, positive int) string {
-	n := hooks.Name{Module: tap.Name, Step: tap.Step, Call: tap.Call, Point: tap.Point}
-	if !tap.Negative || !r.inBatch(tap.Name) {
-		return n.String()
-	}
-	n.Call -= positive
-	if tap.Name == "transformer" {
-		if n.Point == (hooks.Point{}) {
-			n.Point.Key = "0.0"
-		}
-		if list, ok := strings.CutSuffix(n.Point.Key, ".0"); ok {
-			n.Point.Key = list + ".1"
-		}
-	}
-	return n.String()
-}
-
-func (r *replay) inBatch(module string) bool {
-	return r.batched && (module == "transformer" || strings.HasPrefix(module, "transformer."))
-}
-
-// onePass cuts what the reference computes for prompt and negative prompt at
-// once to the part that the tap is of: its row of the batch, or its part of
-// joined tokens, without the pads that make both equally long.
-func (r *replay) onePass(want *mlx.Array, tap hooks.Tap, got []int) *mlx.Array {
-	shape := want.Shape()
-	if slices.Equal(got, shape) || len(got) != len(shape) || len(got) == 0 {
-		return want
-	}
-	if strings.HasSuffix(tap.Name, ".input_ids") || tap.Name == "text_encoder.embed_tokens" && tap.Point.Kind == hooks.Input {
-		if len(got) == 2 && got[1] < shape[1] && r.padded(tap.Name, got[1]) {
-			return want.Slice(1, 0, got[1]) // the reference pads
-		}
-		return want
-	}
-	if !r.inBatch(tap.Name) || shape[0] < got[0] {
-		return want
-	}
-	start := 0
-	if tap.Negative {
-		start = shape[0] - got[0]
-	}
-	want = want.Slice(0, start, start+got[0])
-	tokens := []int{1} // the axes of them
-	if tap.Point.OnRequest() {
-		tokens = []int{2, 3}
-	}
-	for _, axis := range tokens {
-		if len(got) > 2 && axis < len(got) && want.Dim(axis) > got[axis] {
-			want = want.Slice(axis, 0, got[axis])
-		}
-	}
-	return want
-}
-
-// padded says whether a prompt has so many tokens, and pads after them.
-func (r *replay) padded(name string, tokens int) bool {
-	mask := r.ref.Array(strings.TrimSuffix(name, "input_ids") + "attention_mask")
-	if mask == nil || !strings.HasSuffix(name, "input_ids") {
-		return true
-	}
-	valid := 0
-	for _, v := range mask.Int32s() {
-		valid += int(v)
-	}
-	return valid == tokens
 }
 
 // compare measures a tensor, and returns what takes its place in this pass.
@@ -438,7 +367,7 @@ func (r *replay) compare(name string, tap hooks.Tap) *mlx.Array {
 		}
 		return nil
 	}
-	want = r.onePass(want, tap, got.Shape())
+	want = r.onePass(want, nameOf(tap), tap.Negative, got.Shape())
 	t.RefShape = want.Shape()
 	if !t.shapes() {
 		t.Guess = guessShape(got, want)
