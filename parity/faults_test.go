@@ -13,6 +13,7 @@ import (
 
 	"github.com/gomflux/gomflux/hooks"
 	"github.com/gomflux/gomflux/mlx"
+	"github.com/gomflux/gomflux/nn"
 )
 
 // A fault is a classic bug of ports, planted, and what the verdict must say of
@@ -111,6 +112,36 @@ func rotatedAt1(r *replay, tap hooks.Tap) *mlx.Array {
 	return halfSplit(x, parts[0].Squeeze(-1), parts[1].Squeeze(-1))
 }
 
+// gets puts something else in the place of what modules get. It is only looked
+// at: what a module was called with cannot be changed any more.
+func gets(f func() *mlx.Array, names ...string) func(*replay, hooks.Tap) *mlx.Array {
+	return func(_ *replay, tap hooks.Tap) *mlx.Array {
+		if slices.Contains(names, tap.FullName()) {
+			tap.Inputs[0].Array = f()
+		}
+		return nil
+	}
+}
+
+// embeds is a timestep's embedding, as the first step after 0 gets it.
+func embeds(t float32) func(*replay, hooks.Tap) *mlx.Array {
+	return gets(func() *mlx.Array { return nn.TimestepEmbedding(t, 256) }, "transformer.t_embedder.mlp.0@1", "transformer.t_embedder.mlp@1")
+}
+
+// attends is what another attention hands to the first text layer's o_proj.
+func attends(f func(q, k, v *mlx.Array) *mlx.Array) func(*replay, hooks.Tap) *mlx.Array {
+	entered := map[string]*mlx.Array{}
+	return func(_ *replay, tap hooks.Tap) *mlx.Array {
+		switch {
+		case tap.Name == textLayer+".self_attn" && tap.Point.Kind == hooks.Inner:
+			entered[tap.Point.Key] = tap.Output
+		case tap.Name == textLayer+".self_attn.o_proj":
+			tap.Inputs[0].Array = nn.MergeHeads(f(entered["q"], entered["k"], entered["v"]))
+		}
+		return nil
+	}
+}
+
 // layerNormed is a LayerNorm where the output is an RMSNorm's.
 func layerNormed(_ *replay, tap hooks.Tap) *mlx.Array {
 	x := tap.Inputs[0].Array
@@ -177,6 +208,20 @@ var faults = []fault{
 	{name: "residual missing", bug: on("transformer.layers.0@0", func(_ *replay, tap hooks.Tap) *mlx.Array { return tap.Output.Sub(tap.Inputs[0].Array) }),
 		stage: "step 0", module: layer, hint: "missing term"},
 	{name: "sigma for the timestep", edit: config("transformer", "t_scale", 1.), stage: "step 1", module: "transformer.t_embedder@1", hint: "sigma for timestep"},
+	{name: "index for the timestep", bug: embeds(1), stage: "step 1", module: "transformer.t_embedder@1", hint: "index for timestep"},
+	{name: "time reversed", bug: embeds(750), stage: "step 1", module: "transformer.t_embedder@1", hint: "time reversed"},
+	{name: "timestep of the step before", bug: embeds(0), stage: "step 1", module: "transformer.t_embedder@1", hint: "timestep of another step"},
+	{name: "sine before cosine", bug: gets(func() *mlx.Array {
+		x := nn.TimestepEmbedding(250, 256)
+		return mlx.Concat(1, x.Slice(1, 128, 256), x.Slice(1, 0, 128))
+	}, "transformer.t_embedder.mlp.0@1", "transformer.t_embedder.mlp@1"), stage: "step 1", module: "transformer.t_embedder@1", hint: "sinusoid order"},
+	{name: "causal mask missing", bug: attends(nn.Attention), stage: "text", module: textLayer + ".self_attn", hint: "attention mask"},
+	{name: "attention scaled twice", bug: attends(func(q, k, v *mlx.Array) *mlx.Array {
+		return nn.CausalAttention(q.Times(1/math.Sqrt(float64(q.Dim(3)))), k, v)
+	}), stage: "text", module: textLayer + ".self_attn", hint: "attention scale"},
+	{name: "softmax in float16", bug: attends(func(q, k, v *mlx.Array) *mlx.Array {
+		return nn.CausalAttention(q.AsType(mlx.Float16), k.AsType(mlx.Float16), v.AsType(mlx.Float16)).AsType(mlx.Float32)
+	}), stage: "text", module: textLayer + ".self_attn", hint: "lost upcast"},
 	{name: "sigmas off by one", bug: either(
 		onto("sigmas", func(x *mlx.Array) *mlx.Array { return mlx.Concat(0, x.Slice(0, 1, x.Dim(0)), x.Slice(0, 0, 1)) })),
 		stage: "scheduler", module: "sigmas", hint: "off by one step"},
