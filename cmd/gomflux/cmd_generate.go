@@ -182,7 +182,8 @@ func (o *generateOptions) checkFlags(cmd *cobra.Command) error {
 // without a model.
 type generation struct {
 	options  gomflux.Options
-	seeds    []uint64
+	seeds    []uint64 // those that are known: given ones, or the first
+	pictures int
 	recorded *picture.Found // what --config-from-metadata read
 }
 
@@ -211,8 +212,9 @@ func (o *generateOptions) run(ctx context.Context, stdin io.Reader, p *printer) 
 		return err
 	}
 	defer model.Close()
-	for i, seed := range g.seeds {
-		p.start(seed, i, len(g.seeds))
+	for i := range g.pictures {
+		seed := g.seed(i)
+		p.start(seed, i, g.pictures)
 		g.options.Seed = &seed
 		err := o.inside.picture(o, model, &g.options, i, p)
 		if err == nil {
@@ -248,8 +250,9 @@ func (o *generateOptions) prepare(ctx context.Context, stdin io.Reader, p *print
 	if err := checkText(o.negative.orZero()); err != nil {
 		return nil, fmt.Errorf("negative prompt: %w", err)
 	}
-	g.seeds = o.chooseSeeds()
-	name, err := expandName(o.output, picture.Settings{Seed: g.seeds[0], Prompt: prompt, Model: o.model}, 0, len(g.seeds) > 1)
+	g.seeds = o.seeds
+	g.pictures = max(1, len(o.seeds), o.autoSeeds.orZero())
+	name, err := expandName(o.output, picture.Settings{Seed: g.seed(0), Prompt: prompt, Model: o.model}, 0, g.pictures > 1)
 	if err != nil {
 		return nil, err
 	}
@@ -349,7 +352,7 @@ func (o *generateOptions) generate(ctx context.Context, model *gomflux.Model, g 
 	p.saving()
 	result.Settings.Image = o.sourceImage
 	start := time.Now()
-	file, err := o.save(ctx, result, index, len(g.seeds) > 1, p)
+	file, err := o.save(ctx, result, index, g.pictures > 1, p)
 	if err != nil {
 		return err
 	}
@@ -391,16 +394,17 @@ func (o *generateOptions) save(ctx context.Context, result *gomflux.Result, inde
 	return s.save(ctx, name, result.Image)
 }
 
-// chooseSeeds lists the seed of each picture.
-func (o *generateOptions) chooseSeeds() []uint64 {
-	if len(o.seeds) > 0 {
-		return o.seeds
+// seed is that of a picture. Random ones are drawn when they are needed, since
+// there may be any number of them.
+func (g *generation) seed(i int) uint64 {
+	if i < len(g.seeds) {
+		return g.seeds[i]
 	}
-	seeds := make([]uint64, max(1, o.autoSeeds.orZero()))
-	for i := range seeds {
-		seeds[i] = uint64(rand.Uint32()) // 32 bits: what people are used to typing again
+	seed := uint64(rand.Uint32()) // 32 bits: what people are used to typing again
+	if i == 0 {
+		g.seeds = []uint64{seed} // is asked for again
 	}
-	return seeds
+	return seed
 }
 
 // readImage reads the picture to start from.
