@@ -20,8 +20,9 @@ import (
 // version cannot run.
 var ErrUnsupported = models.ErrUnsupported
 
-// ErrRequest is what errors about Options are (errors.Is): a size, a number or
-// a prompt that the model cannot take.
+// ErrRequest is what errors about Options and OpenOptions are (errors.Is): a
+// size, a number or a prompt that the model cannot take, a device or dtype that
+// there is not.
 var ErrRequest = models.ErrRequest
 
 // ErrNotFound is wrapped by errors about models that are not on this machine.
@@ -82,7 +83,7 @@ func (o *OpenOptions) load() (models.LoadOptions, error) {
 	if o.Dtype != "" {
 		d, err := mlx.ParseDtype(o.Dtype)
 		if err != nil || d != mlx.Float32 && d != mlx.Float16 && d != mlx.BFloat16 {
-			return l, fmt.Errorf("dtype %q: expected float32, bfloat16 or float16", o.Dtype)
+			return l, models.BadRequest(fmt.Errorf("dtype %q: expected float32, bfloat16 or float16", o.Dtype))
 		}
 		l.Dtype = &d
 	}
@@ -235,7 +236,7 @@ func parseDevice(name string) (*mlx.Device, error) {
 	case "gpu":
 		d = mlx.GPU
 	default:
-		return nil, fmt.Errorf("device %q: expected gpu or cpu", name)
+		return nil, models.BadRequest(fmt.Errorf("device %q: expected gpu or cpu", name))
 	}
 	return &d, nil
 }

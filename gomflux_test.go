@@ -167,6 +167,9 @@ func TestBadOpenOptions(t *testing.T) {
 		if err == nil || !strings.Contains(err.Error(), test.want) {
 			t.Errorf("error %v, expected %q", err, test.want)
 		}
+		if got, want := errors.Is(err, gomflux.ErrRequest), test.o.Device+test.o.Dtype != ""; got != want {
+			t.Errorf("%v: ErrRequest is %v, expected %v", err, got, want)
+		}
 	}
 }
 

@@ -93,6 +93,10 @@ type requestError struct{ error }
 func (e requestError) Unwrap() error      { return e.error }
 func (requestError) Is(target error) bool { return target == ErrRequest }
 
+// BadRequest makes an error one about a request: its text stays, and it is
+// [ErrRequest].
+func BadRequest(err error) error { return requestError{err} }
+
 func requestErrorf(format string, args ...any) error {
 	return requestError{fmt.Errorf(format, args...)}
 }

@@ -242,7 +242,9 @@ func (o *generateOptions) prepare(ctx context.Context, stdin io.Reader, p *print
 		if g.recorded, err = picture.ReadSettingsFile(o.config); err != nil {
 			return nil, err
 		}
-		o.take(g.recorded, &prompt)
+		if err := o.take(g.recorded, &prompt); err != nil {
+			return nil, err
+		}
 	}
 	if prompt == "" {
 		return nil, fmt.Errorf("%s: has no prompt (give it with --prompt)", o.config)

@@ -39,6 +39,8 @@ func (o *optional[T]) String() string {
 
 func (o *optional[T]) Type() string { return o.kind }
 
+func (o *optional[T]) given() bool { return o.value != nil }
+
 // orZero is the value, or the zero that stands for the model's default.
 func (o *optional[T]) orZero() (v T) {
 	if o.value != nil {

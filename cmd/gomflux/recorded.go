@@ -3,6 +3,9 @@ package main
 import (
 	"context"
 	"fmt"
+	"strings"
+
+	"github.com/spf13/pflag"
 
 	"github.com/gomflux/gomflux"
 	"github.com/gomflux/gomflux/mlx"
@@ -11,8 +14,9 @@ import (
 	"github.com/gomflux/gomflux/scheduler"
 )
 
-// take uses recorded settings where no flag says otherwise.
-func (o *generateOptions) take(f *picture.Found, prompt *string) {
+// take uses recorded settings where no flag says otherwise. Flags refuse of them
+// what they refuse when they are given.
+func (o *generateOptions) take(f *picture.Found, prompt *string) error {
 	s := f.Settings
 	if f.Has("model") && o.model == "" {
 		o.model = s.Model
@@ -20,35 +24,45 @@ func (o *generateOptions) take(f *picture.Found, prompt *string) {
 	if f.Has("prompt") && !o.promptGiven {
 		*prompt = s.Prompt
 	}
-	takeValue(f, "negative_prompt", &o.negative, s.NegativePrompt)
 	if f.Has("seed") && len(o.seeds) == 0 && o.autoSeeds.value == nil {
 		o.seeds = seedList{s.Seed}
-	}
-	takeValue(f, "steps", &o.steps, s.Steps)
-	takeValue(f, "guidance", &o.guidance, s.Guidance)
-	takeValue(f, "max_sequence_length", &o.maxSequenceLength, s.MaxSequenceLength)
-	if name, err := scheduler.Name(s.Scheduler); err == nil {
-		takeValue(f, "scheduler", &o.scheduler, name)
-	}
-	takeValue(f, "rng", &o.rng, s.RNG)
-	takeValue(f, "dtype", &o.dtype, s.Dtype)
-	// of height and width alone, the other may be meant to follow the picture
-	if o.height.value == nil && o.width.value == nil {
-		takeValue(f, "height", &o.height, s.Height)
-		takeValue(f, "width", &o.width, s.Width)
 	}
 	if f.Has("image") && s.Image != nil && o.image == "" {
 		o.image, o.recordedFrom = models.ExpandHome(s.Image.Path), s.Image
 	}
-	if o.image != "" {
-		takeValue(f, "image_strength", &o.imageStrength, s.ImageStrength)
+	_, err := scheduler.Name(s.Scheduler)
+	knownScheduler := err == nil // compare warns of another one
+	// of height and width alone, the other may be meant to follow the picture
+	noSize := o.height.value == nil && o.width.value == nil
+	for _, v := range []struct {
+		field string
+		flag  interface {
+			pflag.Value
+			given() bool
+		}
+		value any
+		use   bool
+	}{
+		{"negative_prompt", &o.negative, s.NegativePrompt, true},
+		{"steps", &o.steps, s.Steps, true},
+		{"guidance", &o.guidance, s.Guidance, true},
+		{"max_sequence_length", &o.maxSequenceLength, s.MaxSequenceLength, true},
+		{"scheduler", &o.scheduler, s.Scheduler, knownScheduler},
+		{"rng", &o.rng, s.RNG, true},
+		{"dtype", &o.dtype, s.Dtype, true},
+		{"height", &o.height, s.Height, noSize},
+		{"width", &o.width, s.Width, noSize},
+		{"image_strength", &o.imageStrength, s.ImageStrength, o.image != ""},
+	} {
+		text := fmt.Sprint(v.value)
+		if !v.use || !f.Has(v.field) || text == "" || v.flag.given() {
+			continue
+		}
+		if err := v.flag.Set(text); err != nil {
+			return fmt.Errorf("%s: %s %s: %w (give another one with --%s)", o.config, v.field, printable(text), err, strings.ReplaceAll(v.field, "_", "-"))
+		}
 	}
-}
-
-func takeValue[T any](f *picture.Found, field string, into *optional[T], value T) {
-	if into.value == nil && f.Has(field) {
-		into.value = &value
-	}
+	return nil
 }
 
 // compare warns of what will make another picture than the recorded one.
