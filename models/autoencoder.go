@@ -4,13 +4,13 @@ import (
 	"errors"
 	"fmt"
 	"image"
-	"image/draw"
 	"io/fs"
 	"math"
 	"path"
 
 	"github.com/gomflux/gomflux/hooks"
 	"github.com/gomflux/gomflux/mlx"
+	"github.com/gomflux/gomflux/picture"
 	"github.com/gomflux/gomflux/vae"
 	"github.com/gomflux/gomflux/weights"
 )
@@ -161,7 +161,7 @@ func (a *Autoencoder) Encode(img image.Image) (Latents, error) {
 		return Latents{}, err
 	}
 	defer a.apart()()
-	return latentsOf(a.encodePicture(opaque(img))), nil
+	return latentsOf(a.encodePicture(picture.Opaque(img))), nil
 }
 
 // encodePicture is Encode with an array [C, h, w] in float32 as its result.
@@ -238,18 +238,6 @@ func rgba(pixels []uint8, h, w int) *image.RGBA {
 		img.Pix[4*i+3] = 255
 	}
 	return img
-}
-
-// opaque is the picture over white.
-func opaque(img image.Image) *image.RGBA {
-	if p, ok := img.(*image.RGBA); ok && p.Opaque() {
-		return p
-	}
-	b := img.Bounds()
-	out := image.NewRGBA(image.Rect(0, 0, b.Dx(), b.Dy()))
-	draw.Draw(out, out.Rect, image.White, image.Point{}, draw.Src)
-	draw.Draw(out, out.Rect, img, b.Min, draw.Over)
-	return out
 }
 
 // rgb returns interleaved red, green and blue.

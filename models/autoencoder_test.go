@@ -1,9 +1,11 @@
 package models
 
 import (
+	"bytes"
 	"errors"
 	"image"
 	"image/color"
+	"image/png"
 	"math"
 	"os"
 	"path/filepath"
@@ -288,6 +290,37 @@ func TestFitProjection(t *testing.T) {
 			t.Fatal(err)
 		}
 		same("transparent", got)
+	})
+}
+
+// TestEncodeTranslucent: a picture that is decoded elsewhere gives the latents
+// that it gives when package picture reads it.
+func TestEncodeTranslucent(t *testing.T) {
+	img := image.NewNRGBA(image.Rect(0, 0, 256, 8))
+	for i := range img.Pix {
+		img.Pix[i] = uint8(i / 4) // alpha as well
+	}
+	var file bytes.Buffer
+	if err := png.Encode(&file, img); err != nil {
+		t.Fatal(err)
+	}
+	read, err := picture.Decode(&file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	mlxtest.Do(t, func() {
+		a := loadAutoencoder(t, ordinary)
+		want, err := a.Encode(read.Image)
+		if err != nil {
+			t.Fatal(err)
+		}
+		got, err := a.Encode(img)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !slices.Equal(got.Data, want.Data) {
+			t.Error("other latents")
+		}
 	})
 }
 

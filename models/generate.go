@@ -484,7 +484,7 @@ func (p *Pipeline) startLatents(r Request, schedule *scheduler.Schedule, plan pl
 			}
 			clean = p.points.Value("latents.image", x).AsType(mlx.Float32).Squeeze(0)
 		} else {
-			clean = p.encodePicture(picture.Resize(opaque(r.Image), r.Width, r.Height))
+			clean = p.encodePicture(picture.Resize(picture.Opaque(r.Image), r.Width, r.Height))
 		}
 		x := schedule.ScaleNoise(plan.first, clean, noise)
 		return p.points.Value("latents.start", x.ExpandDims(0)).Squeeze(0)

@@ -14,6 +14,7 @@ import (
 
 	"github.com/gomflux/gomflux/mlx"
 	"github.com/gomflux/gomflux/nn"
+	"github.com/gomflux/gomflux/picture"
 	"github.com/gomflux/gomflux/textenc"
 	"github.com/gomflux/gomflux/weights"
 )
@@ -178,7 +179,7 @@ func (p *Pipeline) runOnce() error {
 	}
 	_, err := p.Generate(Request{
 		Prompt: "a red circle", Height: side, Width: side, Steps: 2, MaxSequenceLength: p.Defaults.MaxSequenceLength,
-		Image: opaque(grey), ImageStrength: 0.5,
+		Image: picture.Opaque(grey), ImageStrength: 0.5,
 	})
 	return err
 }

@@ -9,6 +9,7 @@ import (
 	"math/rand/v2"
 	"path"
 
+	"github.com/gomflux/gomflux/picture"
 	"github.com/gomflux/gomflux/weights"
 )
 
@@ -97,7 +98,7 @@ func (a *Autoencoder) FitProjection(pictures ...*image.RGBA) (*Projection, error
 	row := make([]float64, n+3)
 	samples := 0
 	for _, img := range pictures {
-		img = opaque(img)
+		img = picture.Opaque(img)
 		latents, err := a.Encode(img)
 		if err != nil {
 			return nil, err

@@ -5,8 +5,19 @@ import (
 	"image/color"
 )
 
-// opaque converts what a format's decoder made to RGB of 8 bits, over white.
+// Opaque makes of any picture what Decode makes of one in a file: RGB of 8 bits,
+// transparent pixels laid over white. An opaque *image.RGBA is returned as it
+// is, anything else becomes a picture that starts at 0, 0. A picture as package
+// image/png or image/jpeg decodes it gets the bytes that Decode gives, but for
+// EXIF's orientation; *image.YCbCr is taken for JPEG's, which that of
+// golang.org/x/image/webp is not.
+func Opaque(img image.Image) *image.RGBA { return opaque(img, JPEG) }
+
+// opaque is Opaque for what a format's decoder made.
 func opaque(src image.Image, format Format) *image.RGBA {
+	if m, ok := src.(*image.RGBA); ok && m.Opaque() {
+		return m
+	}
 	r := src.Bounds()
 	dst := image.NewRGBA(image.Rect(0, 0, r.Dx(), r.Dy()))
 	at := pixels(src, format)
@@ -35,8 +46,8 @@ func pixels(src image.Image, format Format) func(x, y int) (r, g, b uint8) {
 			ci := full.COffset(x, y)
 			return convert(full.Y[full.YOffset(x, y)], full.Cb[ci], full.Cr[ci])
 		}
-	case *image.NYCbCrA:
-		under := pixels(&m.YCbCr, format)
+	case *image.NYCbCrA: // only WebP has them
+		under := pixels(&m.YCbCr, WebP)
 		return func(x, y int) (r, g, b uint8) {
 			r, g, b = under(x, y)
 			return overWhite(r, g, b, m.A[m.AOffset(x, y)])
@@ -62,10 +73,12 @@ func pixels(src image.Image, format Format) func(x, y int) (r, g, b uint8) {
 			return overWhite16(c.R, c.A), overWhite16(c.G, c.A), overWhite16(c.B, c.A)
 		}
 	}
-	// Gray, Gray16, RGBA and RGBA64 (both opaque, from decoders), CMYK
+	// Gray, Gray16, RGBA and RGBA64 (both opaque, from decoders), CMYK, and what
+	// others make
 	return func(x, y int) (uint8, uint8, uint8) {
-		r, g, b, _ := src.At(x, y).RGBA()
-		return overWhite16(uint16(r), 0xffff), overWhite16(uint16(g), 0xffff), overWhite16(uint16(b), 0xffff)
+		r, g, b, a := src.At(x, y).RGBA()
+		over := func(c uint32) uint8 { return overWhite16(uint16(min(c+0xffff-a, 0xffff)), 0xffff) }
+		return over(r), over(g), over(b)
 	}
 }
 
