@@ -1,6 +1,7 @@
 package gomflux_test
 
 import (
+	"bytes"
 	"context"
 	"fmt"
 	"image"
@@ -46,6 +47,41 @@ func Example() {
 	}
 	fmt.Println(result.Image.Bounds().Size(), found.Settings.Seed, found.Settings.Prompt)
 	// Output: (256,256) 7 a red circle left of a blue square
+}
+
+// The settings in a file make its picture again, bit for bit.
+func ExampleOptionsFrom() {
+	ctx := context.Background()
+	model, err := gomflux.Open(ctx, "models/testdata/zimage-ordinary/model", nil)
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer model.Close()
+	first, err := model.Generate(ctx, gomflux.Options{Prompt: "a red circle", Height: 24, Width: 40, Steps: 3})
+	if err != nil {
+		log.Fatal(err)
+	}
+	var file bytes.Buffer
+	if err := picture.Encode(&file, picture.PNG, first.Image, &first.Settings); err != nil {
+		log.Fatal(err)
+	}
+
+	found, err := picture.ReadSettings(&file)
+	if err != nil {
+		log.Fatal(err)
+	}
+	s := &found.Settings
+	same, err := gomflux.Open(ctx, s.Model, &gomflux.OpenOptions{Device: s.Device, Dtype: s.Dtype})
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer same.Close()
+	again, err := same.Generate(ctx, gomflux.OptionsFrom(s))
+	if err != nil {
+		log.Fatal(err)
+	}
+	fmt.Println(bytes.Equal(first.Image.Pix, again.Image.Pix))
+	// Output: true
 }
 
 // A callback sees every step: its latents, what the model takes the picture to

@@ -38,8 +38,8 @@ type Step = models.Step
 // shape of diffusers' pipeline without the batch axis.
 type Latents = models.Latents
 
-// Settings is everything that makes a picture again. Package picture writes it
-// into files and reads it.
+// Settings is everything that makes a picture again, by [OptionsFrom]. Package
+// picture writes it into files and reads it.
 type Settings = picture.Settings
 
 // Phases of a run, in order.
@@ -55,7 +55,8 @@ type Defaults = models.Defaults
 
 // OpenOptions say how a model is loaded. The zero value, or nil, is sensible.
 type OpenOptions struct {
-	// Device is "gpu", "cpu" or, for a GPU where there is one, "".
+	// Device is "gpu", "cpu" or, for a GPU where there is one, "". A GPU may be
+	// called what Settings call it, "metal" or "cuda", if it is that.
 	Device string
 	// Dtype is "float32", "bfloat16" or "float16"; "" is float32 on the CPU and
 	// bfloat16 on a GPU.
@@ -233,8 +234,10 @@ func parseDevice(name string) (*mlx.Device, error) {
 		return nil, nil
 	case "cpu":
 		d = mlx.CPU
-	case "gpu":
+	case "gpu", mlx.GPU.String():
 		d = mlx.GPU
+	case "metal", "cuda":
+		return nil, models.BadRequest(fmt.Errorf("device %s: a GPU is %v here (the device gpu is either)", name, mlx.GPU))
 	default:
 		return nil, models.BadRequest(fmt.Errorf("device %q: expected gpu or cpu", name))
 	}
@@ -311,6 +314,20 @@ type Options struct {
 	Hook hooks.Func
 	// Given, if set, are values of the run that are not to be computed.
 	Given models.Given
+}
+
+// OptionsFrom are the options that make a picture of these settings again, with
+// a model that is opened by its name, s.Model, and
+// OpenOptions{Device: s.Device, Dtype: s.Dtype}. Options.Image is left to the
+// caller where s.Image says that there was one. The zero values of settings that
+// were read stand for what the file had not, except Seed and Guidance: see
+// [picture.Found.Has].
+func OptionsFrom(s *Settings) Options {
+	seed, guidance := s.Seed, s.Guidance
+	return Options{
+		Prompt: s.Prompt, NegativePrompt: s.NegativePrompt, Height: s.Height, Width: s.Width, Steps: s.Steps, Guidance: &guidance, Seed: &seed,
+		MaxSequenceLength: s.MaxSequenceLength, Scheduler: s.Scheduler, RNG: s.RNG, ImageStrength: s.ImageStrength,
+	}
 }
 
 // A Result is a picture and what made it.

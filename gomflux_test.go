@@ -125,6 +125,37 @@ func TestBadOptions(t *testing.T) {
 	}
 }
 
+// TestOptionsFrom: all settings of a picture are options again.
+func TestOptionsFrom(t *testing.T) {
+	m := open(t, nil)
+	start := image.NewNRGBA(image.Rect(0, 0, 40, 24))
+	for i := range start.Pix {
+		start.Pix[i] = uint8(31 * i)
+	}
+	o := options(1 << 63)
+	o.NegativePrompt, o.Guidance, o.MaxSequenceLength, o.Scheduler, o.RNG = "a blue square", ptr(2.5), 64, "heun", "torch"
+	o.Image, o.ImageStrength, o.Steps = start, 0.25, 5
+	first, err := m.Generate(context.Background(), o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := first.Settings
+	same := open(t, &gomflux.OpenOptions{Device: s.Device, Dtype: s.Dtype})
+	o = gomflux.OptionsFrom(&s)
+	o.Image = start
+	again, err := same.Generate(context.Background(), o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !bytes.Equal(first.Image.Pix, again.Image.Pix) {
+		t.Error("another picture")
+	}
+	s.Seed, *o.Guidance = 0, 7
+	if got := gomflux.OptionsFrom(&first.Settings); *got.Seed != 1<<63 || *got.Guidance != 2.5 {
+		t.Errorf("seed %d, guidance %g", *got.Seed, *got.Guidance)
+	}
+}
+
 // TestOpenFor: options that a model cannot do are an error before its weights
 // are read.
 func TestOpenFor(t *testing.T) {
@@ -151,12 +182,14 @@ func TestOpenFor(t *testing.T) {
 }
 
 func TestBadOpenOptions(t *testing.T) {
+	otherGPU := map[string]string{"metal": "cuda", "cuda": "metal"}[mlx.GPU.String()]
 	tests := []struct {
 		folder string
 		o      gomflux.OpenOptions
 		want   string
 	}{
 		{tiny, gomflux.OpenOptions{Device: "tpu"}, `device "tpu": expected gpu or cpu`},
+		{tiny, gomflux.OpenOptions{Device: otherGPU}, "device " + otherGPU + ": a GPU is " + mlx.GPU.String() + " here"},
 		{tiny, gomflux.OpenOptions{Dtype: "int8"}, `dtype "int8": expected float32`},
 		{tiny, gomflux.OpenOptions{Dtype: "fp8"}, `dtype "fp8": expected float32`},
 		{"models/testdata/nothing", gomflux.OpenOptions{}, "models/testdata/nothing"},

@@ -18,6 +18,7 @@ import (
 // what they refuse when they are given.
 func (o *generateOptions) take(f *picture.Found, prompt *string) error {
 	s := f.Settings
+	r := gomflux.OptionsFrom(&s)
 	if f.Has("model") && o.model == "" {
 		o.model = s.Model
 	}
@@ -43,16 +44,16 @@ func (o *generateOptions) take(f *picture.Found, prompt *string) error {
 		value any
 		use   bool
 	}{
-		{"negative_prompt", &o.negative, s.NegativePrompt, true},
-		{"steps", &o.steps, s.Steps, true},
-		{"guidance", &o.guidance, s.Guidance, true},
-		{"max_sequence_length", &o.maxSequenceLength, s.MaxSequenceLength, true},
-		{"scheduler", &o.scheduler, s.Scheduler, knownScheduler},
-		{"rng", &o.rng, s.RNG, true},
+		{"negative_prompt", &o.negative, r.NegativePrompt, true},
+		{"steps", &o.steps, r.Steps, true},
+		{"guidance", &o.guidance, *r.Guidance, true},
+		{"max_sequence_length", &o.maxSequenceLength, r.MaxSequenceLength, true},
+		{"scheduler", &o.scheduler, r.Scheduler, knownScheduler},
+		{"rng", &o.rng, r.RNG, true},
 		{"dtype", &o.dtype, s.Dtype, true},
-		{"height", &o.height, s.Height, noSize},
-		{"width", &o.width, s.Width, noSize},
-		{"image_strength", &o.imageStrength, s.ImageStrength, o.image != ""},
+		{"height", &o.height, r.Height, noSize},
+		{"width", &o.width, r.Width, noSize},
+		{"image_strength", &o.imageStrength, r.ImageStrength, o.image != ""},
 	} {
 		text := fmt.Sprint(v.value)
 		if !v.use || !f.Has(v.field) || text == "" || v.flag.given() {
