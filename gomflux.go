@@ -99,6 +99,8 @@ func (o *OpenOptions) load() (models.LoadOptions, error) {
 // and follow one another; those that are called from a callback of Generate
 // run at once.
 type Model struct {
+	// VAE is the model's autoencoder, whose methods are the model's too. It is
+	// there until the model is closed.
 	VAE
 	pipeline *models.Pipeline
 	source   models.Source
@@ -336,7 +338,7 @@ type Result struct {
 	// Settings make the picture again on the same machine, except that they do
 	// not have Options.Latents, nor where Options.Image came from: set
 	// Settings.Image for that.
-	Settings
+	Settings Settings
 
 	PromptTokens int
 	StepsRun     int // fewer than Steps with Options.Image

@@ -65,7 +65,7 @@ func TestSeeds(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	o.Seed = &a.Seed
+	o.Seed = &a.Settings.Seed
 	b, err := m.Generate(context.Background(), o)
 	if err != nil {
 		t.Fatal(err)
@@ -519,10 +519,10 @@ func TestImage(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if r.Image.Bounds().Dx() != 48 || r.Image.Bounds().Dy() != 24 || r.Width != 48 || r.Height != 24 {
+		if r.Image.Bounds().Dx() != 48 || r.Image.Bounds().Dy() != 24 || r.Settings.Width != 48 || r.Settings.Height != 24 {
 			t.Fatalf("a picture of %v", r.Image.Bounds())
 		}
-		if want := 10 - int(10*strength); r.StepsRun != want || r.Steps != 10 {
+		if want := 10 - int(10*strength); r.StepsRun != want || r.Settings.Steps != 10 {
 			t.Errorf("strength %g: %d steps ran, expected %d", strength, r.StepsRun, want)
 		}
 		if r.Settings.ImageStrength != strength {

@@ -184,7 +184,7 @@ func (p *printer) picture(file string, r *gomflux.Result, save time.Duration) er
 		case n > 1:
 			steps = fmt.Sprintf("%d steps of %s", n, seconds(r.StepTime/time.Duration(n)))
 		}
-		fmt.Fprintf(p.stderr, "%dx%d, %s, %s in all\n", r.Width, r.Height, steps, seconds(r.EncodeTime+r.StepTime+r.DecodeTime+save))
+		fmt.Fprintf(p.stderr, "%dx%d, %s, %s in all\n", r.Settings.Width, r.Settings.Height, steps, seconds(r.EncodeTime+r.StepTime+r.DecodeTime+save))
 	}
 	if p.verbose {
 		fmt.Fprintf(p.stderr, "encode %s (%d tokens), steps %s, decode %s, save %s, peak memory %s\n",

@@ -115,11 +115,12 @@ func bench(ctx context.Context, name string, open *gomflux.OpenOptions, o gomflu
 			return nil, err
 		}
 		if i == 0 {
-			r.Height, r.Width, r.Steps, r.Guidance, r.Tokens = res.Height, res.Width, res.Steps, res.Guidance, res.PromptTokens
+			s := res.Settings
+			r.Height, r.Width, r.Steps, r.Guidance, r.Tokens = s.Height, s.Width, s.Steps, s.Guidance, res.PromptTokens
 			continue
 		}
 		encode = append(encode, res.EncodeTime.Seconds())
-		step = append(step, res.StepTime.Seconds()/float64(res.Steps))
+		step = append(step, res.StepTime.Seconds()/float64(res.Settings.Steps))
 		decode = append(decode, res.DecodeTime.Seconds())
 		r.PeakMemory = max(r.PeakMemory, res.PeakMemory)
 	}
