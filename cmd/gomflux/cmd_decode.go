@@ -86,7 +86,7 @@ func oneFile(what string) cobra.PositionalArgs {
 type warnings struct{ io.Writer }
 
 func (w warnings) warn(format string, args ...any) {
-	fmt.Fprintf(w, "gomflux: warning: "+format+"\n", args...)
+	fmt.Fprintf(w, "gomflux: warning: %s\n", escaped(fmt.Sprintf(format, args...)))
 }
 
 func (o *decodeOptions) run(ctx context.Context, arg string, stdout, stderr io.Writer) error {
@@ -227,7 +227,7 @@ func openLatents(arg string) (ref tensors.Reference, info tensors.Info, err erro
 	}
 	file, info, err := ref.Open("latents")
 	if err != nil {
-		return ref, info, printableError{err}
+		return ref, info, err
 	}
 	file.Close()
 	ref.Key = info.Name

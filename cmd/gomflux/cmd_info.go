@@ -14,6 +14,7 @@ import (
 	"strconv"
 	"strings"
 	"unicode"
+	"unicode/utf8"
 
 	"github.com/spf13/cobra"
 	_ "golang.org/x/image/webp"
@@ -72,7 +73,7 @@ func info(stdout, stderr io.Writer, names []string, asJSON bool) error {
 		p, err := readInfo(name)
 		if err != nil {
 			if last != nil {
-				fmt.Fprintf(stderr, "gomflux: %v\n", last)
+				complain(stderr, last)
 			}
 			last, code = err, max(code, exitCode(err))
 			continue
@@ -107,15 +108,15 @@ type pictureInfo struct {
 func readInfo(name string) (*pictureInfo, error) {
 	found, err := picture.ReadSettingsFile(name)
 	if errors.Is(err, picture.ErrNoSettings) {
-		return nil, printableError{err}
+		return nil, err
 	}
 	if err != nil {
-		return nil, coded(exitUsage, printableError{err})
+		return nil, coded(exitUsage, err)
 	}
 	p := &pictureInfo{name: name, format: "JSON", Found: found}
 	f, err := os.Open(name)
 	if err != nil {
-		return nil, coded(exitUsage, printableError{err})
+		return nil, coded(exitUsage, err)
 	}
 	defer f.Close()
 	// a picture whose head is damaged is one all the same, of no known size
@@ -251,12 +252,24 @@ func isPrintable(s string) bool {
 	return !strings.ContainsFunc(s, func(r rune) bool { return !unicode.IsPrint(r) || r == unicode.ReplacementChar })
 }
 
-// A printableError shows an error whose text may come from a file's name.
-type printableError struct{ error }
-
-func (e printableError) Unwrap() error { return e.error }
-
-func (e printableError) Error() string { return printable(e.error.Error()) }
+// escaped is a message as it can be shown in a terminal: with escapes in the
+// place of characters that it would act on, which names of files and of tensors
+// can have. Lines stay.
+func escaped(s string) string {
+	var b strings.Builder
+	for i, r := range s {
+		switch _, size := utf8.DecodeRuneInString(s[i:]); {
+		case r == utf8.RuneError && size == 1:
+			fmt.Fprintf(&b, `\x%02x`, s[i])
+		case r == '\n', unicode.IsPrint(r):
+			b.WriteRune(r)
+		default:
+			quoted := strconv.QuoteRune(r)
+			b.WriteString(quoted[1 : len(quoted)-1])
+		}
+	}
+	return b.String()
+}
 
 // shellQuote is an argument as a shell takes it.
 func shellQuote(s string) string {

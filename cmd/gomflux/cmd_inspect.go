@@ -177,7 +177,7 @@ func (o *inspectOptions) run(ctx context.Context, name string, stdout, stderr io
 		return o.compare(ctx, model, show, stdout)
 	}
 	if err := model.Read(ctx, show.report); err != nil {
-		return printableError{err}
+		return err
 	}
 	show.close()
 	r := newInspection(model)
@@ -204,7 +204,7 @@ type openWeights struct {
 func (o *inspectOptions) open(name string) (*openWeights, error) {
 	model, err := openModelWeights(name)
 	if err != nil {
-		return nil, coded(exitModel, printableError{err})
+		return nil, coded(exitModel, err)
 	}
 	if o.component == "" {
 		return model, nil
@@ -465,12 +465,12 @@ func (o *inspectOptions) compare(ctx context.Context, model *openWeights, show *
 	defer other.Close()
 	for _, part := range slices.Concat(model.Components, other.Components) {
 		if part.Err != nil {
-			return coded(exitModel, printableError{part.Err})
+			return coded(exitModel, part.Err)
 		}
 	}
 	c, err := models.Compare(ctx, model.Weights, other.Weights, show.report)
 	if err != nil {
-		return printableError{err}
+		return err
 	}
 	show.close()
 	r := newComparison(c, model.name, other.name, o.tolerance.orZero())
@@ -644,7 +644,7 @@ type (
 func (o *inspectOptions) runLoaded(ctx context.Context, name string, show *display, stdout, stderr io.Writer) error {
 	source, err := models.Find(name)
 	if err != nil {
-		return coded(exitModel, printableError{err})
+		return coded(exitModel, err)
 	}
 	if _, err := o.checkLibrary(ctx, warnings{stderr}); err != nil {
 		return err

@@ -345,14 +345,14 @@ func showTensors(ctx context.Context, w io.Writer, tree *debug.Tree, arg string,
 	}
 	f, err := tensors.Open(ref.File)
 	if err != nil {
-		return coded(exitUsage, printableError{err})
+		return coded(exitUsage, err)
 	}
 	defer f.Close()
 	show := f.Tensors()
 	if ref.Key != "" {
 		f, i, err := ref.Open()
 		if err != nil {
-			return coded(exitUsage, printableError{err})
+			return coded(exitUsage, err)
 		}
 		f.Close()
 		show = []tensors.Info{i}
@@ -369,12 +369,12 @@ func showTensors(ctx context.Context, w io.Writer, tree *debug.Tree, arg string,
 			ref.Key = info.Name
 			t, err := ref.Read()
 			if err != nil {
-				return coded(exitUsage, printableError{err})
+				return coded(exitUsage, err)
 			}
 			info, stats, first = t.Info(), t.Stats(), t.First(values)
 		default:
 			if stats, first, err = f.Stats(info.Name, values); err != nil {
-				return printableError{err}
+				return err
 			}
 		}
 		if asJSON {

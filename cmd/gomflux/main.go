@@ -103,12 +103,17 @@ func run(args []string, stdin io.Reader, stdout, stderr io.Writer) (code int) {
 		err = usageErrorf("%w (gomflux --help lists what there is)", err)
 		fallthrough
 	default:
-		fmt.Fprintf(stderr, "gomflux: %v\n", err)
+		complain(stderr, err)
 	}
 	if !started && cmd.Name() == "generate" && slices.Contains(args, "--json") {
 		(&printer{stdout: stdout, json: true}).failed(err)
 	}
 	return exitCode(err)
+}
+
+// complain writes an error to standard error.
+func complain(stderr io.Writer, err error) {
+	fmt.Fprintf(stderr, "gomflux: %s\n", escaped(err.Error()))
 }
 
 // internalError is one line about a bug that can be reported, not a page of

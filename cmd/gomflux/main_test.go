@@ -54,6 +54,19 @@ func TestInternalError(t *testing.T) {
 	}
 }
 
+func TestEscaped(t *testing.T) {
+	for s, want := range map[string]string{
+		"plain é 你\n\nlines":   "plain é 你\n\nlines",
+		"a\x1b[31m\r\t\x00":    `a\x1b[31m\r\t\x00`,
+		"\x9b\u009b\u202e\xff": `\x9b\u009b\u202e\xff`,
+		"\ufffd\\x":            "\ufffd\\x",
+	} {
+		if got := escaped(s); got != want {
+			t.Errorf("%q is shown as %q, expected %q", s, got, want)
+		}
+	}
+}
+
 func TestUnits(t *testing.T) {
 	for d, want := range map[time.Duration]string{
 		310 * time.Millisecond: "0.31 s", 12400 * time.Millisecond: "12.4 s", 200*time.Second + 400*time.Millisecond: "3 min 20 s",
