@@ -37,7 +37,7 @@ func TestInterrupt(t *testing.T) {
 	for i := range times {
 		t.Run(fmt.Sprint(i), func(t *testing.T) {
 			t.Parallel()
-			signal := []syscall.Signal{syscall.SIGINT, syscall.SIGTERM}[i%2]
+			signal := []syscall.Signal{syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP}[i%3]
 			after := time.Duration(rand.Int64N(int64(took)))
 			cmd, dir := generate(t, args...)
 			var stderr strings.Builder
@@ -168,6 +168,33 @@ func TestInterruptJSON(t *testing.T) {
 	}
 	if n := checkWhole(t, dir); n > 0 {
 		t.Errorf("%d files are there", n)
+	}
+}
+
+// TestNoHangUp: a run that nohup started goes on without its terminal.
+func TestNoHangUp(t *testing.T) {
+	cmd, dir := generate(t, "-H", "24", "-W", "40", "-s", "4", "--json")
+	args := cmd.Args
+	cmd.Path, cmd.Args = "/bin/sh", append([]string{"sh", "-c", `trap "" HUP; exec "$@"`, "sh"}, args...)
+	stdout, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	for lines := bufio.NewScanner(stdout); lines.Scan(); {
+		if strings.Contains(lines.Text(), `"start"`) {
+			if err := cmd.Process.Signal(syscall.SIGHUP); err != nil {
+				t.Error(err)
+			}
+		}
+	}
+	if err := cmd.Wait(); err != nil {
+		t.Error(err)
+	}
+	if n := checkWhole(t, dir); n != 1 {
+		t.Errorf("%d files are there, expected the picture", n)
 	}
 }
 

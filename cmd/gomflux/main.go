@@ -27,7 +27,7 @@ const (
 	exitUsage       = 2   // flags, sizes, prompt, output: what the user gave
 	exitModel       = 3   // the model is missing, damaged or not supported
 	exitLibrary     = 4   // the MLX libraries are missing or cannot be used
-	exitInterrupted = 130 // SIGINT or SIGTERM
+	exitInterrupted = 130 // SIGINT, SIGTERM or SIGHUP
 )
 
 const reportURL = "https://github.com/gomflux/gomflux/issues"
@@ -129,6 +129,9 @@ func handleSignals(cancel context.CancelCauseFunc, stderr io.Writer) (stop func(
 	signal.Ignore(syscall.SIGXFSZ) // the write fails instead, with an error
 	signals := make(chan os.Signal, 2)
 	signal.Notify(signals, os.Interrupt, syscall.SIGTERM)
+	if !signal.Ignored(syscall.SIGHUP) { // as nohup makes it
+		signal.Notify(signals, syscall.SIGHUP)
+	}
 	go func() {
 		if _, ok := <-signals; !ok {
 			return

@@ -108,7 +108,8 @@ so 2 and 3 come early. After 1, pictures that were finished before the failure
 are there, and no half-written file is.
 
 The first Ctrl-C or SIGTERM ends a run at the next block or step, the second one
-at once. Neither leaves a temporary file behind.`
+at once. Neither leaves a temporary file behind. That the terminal is closed
+(SIGHUP) counts as one, unless the run was started with nohup.`
 
 const jsonTopic = `With --json gomflux generate prints JSON on standard output, an object a line,
 for programs that run it, and no progress on standard error. message_type says
