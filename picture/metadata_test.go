@@ -370,3 +370,20 @@ func TestReadSettingsOfOtherFiles(t *testing.T) {
 		t.Errorf("got error %v", err)
 	}
 }
+
+func TestFoundFormat(t *testing.T) {
+	for name, want := range map[string]Found{
+		"gomflux.png":         {Format: PNG, Width: 7, Height: 5},
+		"gomflux.jpg":         {Format: JPEG, Width: 7, Height: 5},
+		"mflux.webp":          {Format: WebP, Width: 3, Height: 2},
+		"mflux.metadata.json": {},
+	} {
+		f, err := ReadSettingsFile(filepath.Join("testdata", name))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if f.Format != want.Format || f.Width != want.Width || f.Height != want.Height {
+			t.Errorf("%s: %v of %dx%d, expected %v of %dx%d", name, f.Format, f.Width, f.Height, want.Format, want.Width, want.Height)
+		}
+	}
+}

@@ -36,6 +36,11 @@ const (
 type Found struct {
 	Settings Settings
 	Source   Source
+	// Format is the file's, 0 for a JSON file.
+	Format Format
+	// Width and Height are the stored picture's in pixels, 0 for a JSON file and a
+	// picture that does not say them.
+	Width, Height int
 	// Fields are the JSON names of those fields of Settings that the file had,
 	// in their order. The others are zero.
 	Fields []string
@@ -73,7 +78,16 @@ func ReadSettings(r io.Reader) (*Found, error) {
 	if err != nil {
 		return nil, damaged(format, err)
 	}
-	return t.parse()
+	f, err := t.parse()
+	if err != nil {
+		return nil, err
+	}
+	f.Format = format
+	// a picture whose head is damaged is one all the same
+	if config, err := decoders[format].config(bytes.NewReader(data)); err == nil {
+		f.Width, f.Height = config.Width, config.Height
+	}
+	return f, nil
 }
 
 // ReadSettingsFile is ReadSettings for a file; its errors name it.

@@ -4,12 +4,8 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"image"
-	_ "image/jpeg"
-	_ "image/png"
 	"io"
 	"maps"
-	"os"
 	"slices"
 	"strconv"
 	"strings"
@@ -17,7 +13,6 @@ import (
 	"unicode/utf8"
 
 	"github.com/spf13/cobra"
-	_ "golang.org/x/image/webp"
 
 	"github.com/gomflux/gomflux/picture"
 )
@@ -99,9 +94,7 @@ func info(stdout, stderr io.Writer, names []string, asJSON bool) error {
 
 // pictureInfo is what is known of a picture.
 type pictureInfo struct {
-	name          string
-	format        string
-	width, height int // 0 for a JSON file
+	name string
 	*picture.Found
 }
 
@@ -113,18 +106,15 @@ func readInfo(name string) (*pictureInfo, error) {
 	if err != nil {
 		return nil, coded(exitUsage, err)
 	}
-	p := &pictureInfo{name: name, format: "JSON", Found: found}
-	f, err := os.Open(name)
-	if err != nil {
-		return nil, coded(exitUsage, err)
+	return &pictureInfo{name, found}, nil
+}
+
+// format is the name of the file's format.
+func (p *pictureInfo) format() string {
+	if p.Format == 0 {
+		return "JSON"
 	}
-	defer f.Close()
-	// a picture whose head is damaged is one all the same, of no known size
-	if config, format, err := image.DecodeConfig(f); !errors.Is(err, image.ErrFormat) {
-		p.format = map[string]string{"png": "PNG", "jpeg": "JPEG", "webp": "WebP"}[format]
-		p.width, p.height = config.Width, config.Height
-	}
-	return p, nil
+	return p.Format.String()
 }
 
 // infoOrder is how the settings follow one another behind the prompts.
@@ -160,9 +150,9 @@ func (p *pictureInfo) print(w io.Writer) error {
 		}
 	}
 	settings("prompt", "negative_prompt")
-	about := p.format
-	if p.width > 0 {
-		about += fmt.Sprintf(" of %dx%d", p.width, p.height)
+	about := p.format()
+	if p.Width > 0 {
+		about += fmt.Sprintf(" of %dx%d", p.Width, p.Height)
 	}
 	line("file", fmt.Sprintf("%s (%s, settings of kind %s)", p.name, about, p.Source))
 	settings(infoOrder...)
@@ -204,7 +194,7 @@ func (p *pictureInfo) printJSON(w io.Writer) error {
 		Settings   map[string]json.RawMessage `json:"settings"`
 		Metadata   json.RawMessage            `json:"metadata,omitempty"`
 		Parameters string                     `json:"parameters,omitempty"`
-	}{p.name, p.format, p.width, p.height, p.Source, p.fields(), p.JSON, p.Parameters})
+	}{p.name, p.format(), p.Width, p.Height, p.Source, p.fields(), p.JSON, p.Parameters})
 }
 
 // writeJSON writes a value on one line, with escapes for all that a terminal
