@@ -56,8 +56,8 @@ func TestInternalError(t *testing.T) {
 
 func TestEscaped(t *testing.T) {
 	for s, want := range map[string]string{
-		"plain é 你\n\nlines":   "plain é 你\n\nlines",
-		"a\x1b[31m\r\t\x00":    `a\x1b[31m\r\t\x00`,
+		"plain é 你\n\n\tlines": "plain é 你\n\n\tlines",
+		"a\x1b[31m\r\x00":      `a\x1b[31m\r\x00`,
 		"\x9b\u009b\u202e\xff": `\x9b\u009b\u202e\xff`,
 		"\ufffd\\x":            "\ufffd\\x",
 	} {
