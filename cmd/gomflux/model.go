@@ -31,8 +31,23 @@ func newModelFlags() modelFlags {
 }
 
 func (m *modelFlags) addModel(f *pflag.FlagSet) {
-	f.StringVarP(&m.model, "model", "m", "", "a built-in or published model (`name`: "+strings.Join(models.Names(), ", ")+"), a folder, or owner/name in the Hugging Face cache (default: "+defaultModel+")")
+	f.VarP((*modelName)(&m.model), "model", "m", "a built-in or published model (`name`: "+strings.Join(models.Names(), ", ")+"), a folder, or owner/name in the Hugging Face cache (default: "+defaultModel+")")
 }
+
+// A modelName is the value of --model, which has a default only where it is left
+// out. It implements pflag.Value.
+type modelName string
+
+func (n *modelName) Set(s string) error {
+	if s == "" {
+		return errors.New("the name is empty (leave it out for the default)")
+	}
+	*n = modelName(s)
+	return nil
+}
+
+func (n *modelName) String() string { return string(*n) }
+func (n *modelName) Type() string   { return "name" }
 
 func (m *modelFlags) addPlace(f *pflag.FlagSet) {
 	f.Var(&m.dtype, "dtype", "what to compute in: float32, bfloat16 or float16 (default: float32 on the CPU, bfloat16 on a GPU)")
