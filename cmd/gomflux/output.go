@@ -97,17 +97,23 @@ func (s saver) write(ctx context.Context, name string, img image.Image) (string,
 		return "", err
 	}
 	if s.overwrite {
-		err = os.Rename(f.Name(), name)
-	} else {
-		name, err = f.linkToFree(name, beside != nil)
+		return name, moveBoth(f, beside, name)
 	}
-	if err == nil && beside != nil {
-		err = os.Rename(beside.Name(), sidecarName(name))
+	return linkToFree(f, beside, name)
+}
+
+// moveBoth gives a file and its sidecar, which may be nil, their names, whatever
+// has them. The sidecar comes first, so that no picture is there without its own.
+func moveBoth(f, beside *temporary, name string) error {
+	if beside != nil {
+		if err := os.Rename(beside.Name(), sidecarName(name)); err != nil {
+			return fmt.Errorf("output %s: %w", sidecarName(name), bare(err))
+		}
 	}
-	if err != nil {
-		return "", fmt.Errorf("output %s: %w", name, bare(err))
+	if err := os.Rename(f.Name(), name); err != nil {
+		return fmt.Errorf("output %s: %w", name, bare(err))
 	}
-	return name, nil
+	return nil
 }
 
 // sidecarName is the name of a picture's sidecar, as mflux gives it:
@@ -185,24 +191,57 @@ func removeTemporaries() {
 	}
 }
 
-// linkToFree gives the file the first name that is free, together with that of
-// its sidecar if it has one. A link, unlike a rename, fails where another
-// process was faster.
-func (t *temporary) linkToFree(name string, sidecar bool) (string, error) {
+// linkToFree gives a file the first name that is free, together with that of its
+// sidecar if it has one. A link, unlike a rename, fails where another process was
+// faster.
+func linkToFree(f, beside *temporary, name string) (string, error) {
 	for i := 0; ; i++ {
 		candidate := numbered(name, i)
-		if exists(candidate) || sidecar && exists(sidecarName(candidate)) {
+		if exists(candidate) {
 			continue
 		}
-		err := os.Link(t.Name(), candidate)
-		if errors.Is(err, fs.ErrExist) {
-			continue
+		if beside != nil {
+			err := beside.link(sidecarName(candidate))
+			if errors.Is(err, fs.ErrExist) {
+				continue
+			}
+			if err != nil {
+				return "", fmt.Errorf("output %s: %w", sidecarName(candidate), bare(err))
+			}
 		}
-		if err != nil { // a file system without links
-			err = os.Rename(t.Name(), candidate)
+		err := f.link(candidate)
+		if err == nil {
+			return candidate, nil
 		}
-		return candidate, err
+		if beside != nil {
+			if err := beside.unlink(sidecarName(candidate)); err != nil {
+				return "", fmt.Errorf("output %s: %w", sidecarName(candidate), bare(err))
+			}
+		}
+		if !errors.Is(err, fs.ErrExist) {
+			return "", fmt.Errorf("output %s: %w", candidate, bare(err))
+		}
 	}
+}
+
+// link gives the file a name that is free; what has it already is kept.
+func (t *temporary) link(name string) error {
+	err := os.Link(t.Name(), name)
+	if err == nil || errors.Is(err, fs.ErrExist) {
+		return err
+	}
+	if exists(name) { // a file system without links
+		return fs.ErrExist
+	}
+	return os.Rename(t.Name(), name)
+}
+
+// unlink undoes link.
+func (t *temporary) unlink(name string) error {
+	if exists(t.Name()) {
+		return os.Remove(name)
+	}
+	return os.Rename(name, t.Name())
 }
 
 func exists(name string) bool {

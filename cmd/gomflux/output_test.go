@@ -38,6 +38,34 @@ func TestSaveRescue(t *testing.T) {
 	}
 }
 
+// TestSaveSidecar: a sidecar that cannot be written is an error that names it,
+// and the picture is then in one place.
+func TestSaveSidecar(t *testing.T) {
+	settings := &picture.Settings{Generator: "test", Prompt: "x", Steps: 1, Height: 2, Width: 3}
+	for _, overwrite := range []bool{false, true} {
+		dir, rescue := t.TempDir(), t.TempDir()
+		t.Setenv("TMPDIR", rescue)
+		name := filepath.Join(dir, "x.png")
+		if err := os.Mkdir(filepath.Join(dir, "x.metadata.json"), 0o777); err != nil {
+			t.Fatal(err)
+		}
+		s := saver{overwrite: overwrite, settings: settings, sidecar: settings}
+		saved, err := s.save(t.Context(), name, image.NewRGBA(image.Rect(0, 0, 3, 2)))
+		if !overwrite { // that name is taken
+			if err != nil || saved != filepath.Join(dir, "x_1.png") {
+				t.Errorf("saved as %s: %v", saved, err)
+			}
+			continue
+		}
+		if err == nil || !strings.Contains(err.Error(), "output "+sidecarName(name)+": ") || !strings.Contains(err.Error(), "the picture is in "+rescue) {
+			t.Errorf("error %v", err)
+		}
+		if exists(name) {
+			t.Error("the picture is there as well")
+		}
+	}
+}
+
 // TestSaveInterrupted leaves nothing.
 func TestSaveInterrupted(t *testing.T) {
 	dir := t.TempDir()
@@ -53,15 +81,19 @@ func TestSaveInterrupted(t *testing.T) {
 	}
 }
 
-// TestSaveAtOnce has several processes write under one name: all are kept.
+// TestSaveAtOnce has several processes write under one name, half of them with a
+// sidecar: all are kept, and each sidecar is its picture's.
 func TestSaveAtOnce(t *testing.T) {
-	const n = 20
+	const n = 40
 	dir := t.TempDir()
-	settings := &picture.Settings{Generator: "test", Prompt: "x", Steps: 1, Height: 1, Width: 1}
 	done := make(chan error)
-	for range n {
+	for i := range n {
 		go func() {
-			_, err := saver{settings: settings}.save(t.Context(), filepath.Join(dir, "x.png"), image.NewRGBA(image.Rect(0, 0, 1, 1)))
+			s := saver{settings: &picture.Settings{Generator: "test", Prompt: "x", Seed: uint64(i), Steps: 1, Height: 1, Width: 1}}
+			if i%2 == 0 {
+				s.sidecar = s.settings
+			}
+			_, err := s.save(t.Context(), filepath.Join(dir, "x.png"), image.NewRGBA(image.Rect(0, 0, 1, 1)))
 			done <- err
 		}()
 	}
@@ -70,8 +102,27 @@ func TestSaveAtOnce(t *testing.T) {
 			t.Error(err)
 		}
 	}
-	if entries, err := os.ReadDir(dir); err != nil || len(entries) != n {
-		t.Errorf("%d files, expected %d: %v", len(entries), n, err)
+	entries, err := os.ReadDir(dir)
+	if err != nil || len(entries) != n+n/2 {
+		t.Errorf("%d files, expected %d: %v", len(entries), n+n/2, err)
+	}
+	for _, e := range entries {
+		name := filepath.Join(dir, e.Name())
+		if filepath.Ext(name) != ".png" {
+			continue
+		}
+		found, err := picture.ReadSettingsFile(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		seed := found.Settings.Seed
+		if exists(sidecarName(name)) != (seed%2 == 0) {
+			t.Errorf("%s of run %d: sidecar %v", e.Name(), seed, exists(sidecarName(name)))
+		} else if seed%2 == 0 {
+			if beside, err := picture.ReadSettingsFile(sidecarName(name)); err != nil || beside.Settings.Seed != seed {
+				t.Errorf("%s of run %d has another one's sidecar: %v", e.Name(), seed, err)
+			}
+		}
 	}
 }
 
