@@ -107,28 +107,35 @@ func (l *seedList) String() string {
 
 func (l *seedList) Type() string { return "numbers" }
 
+func isSeed(s string) bool {
+	_, err := strconv.ParseUint(s, 10, 64)
+	return err == nil
+}
+
 // joinValues lets --seed 1 2 3 be given as to mflux, for --seed 1,2,3, and
 // --preview kitty for --preview=kitty, which pflag takes for a flag and an
 // argument since the value can be left out.
 func joinValues(args []string) []string {
 	var out []string
-	number := func(i int) bool {
-		if i >= len(args) {
-			return false
-		}
-		_, err := strconv.ParseUint(args[i], 10, 64)
-		return err == nil
-	}
+	number := func(i int) bool { return i < len(args) && isSeed(args[i]) }
 	for i := 0; i < len(args); i++ {
 		if args[i] == "--" {
 			return append(out, args[i:]...)
 		}
 		out = append(out, args[i])
-		if (args[i] == "--seed" || args[i] == "-S") && number(i+1) {
-			first := i + 1
-			for i = first; number(i + 1); i++ {
+		flag, value, joined := strings.Cut(args[i], "=")
+		if flag == "--seed" || flag == "-S" {
+			switch {
+			case joined && isSeed(value):
+			case !joined && number(i+1):
+				i++
+				out = append(out, args[i])
+			default:
+				continue
 			}
-			out = append(out, strings.Join(args[first:i+1], ","))
+			for ; number(i + 1); i++ {
+				out[len(out)-1] += "," + args[i+1]
+			}
 		}
 		if (args[i] == "--preview" || args[i] == "--show") && i+1 < len(args) && slices.Contains(protocolNames(), args[i+1]) {
 			out[len(out)-1] += "=" + args[i+1]
