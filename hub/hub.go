@@ -24,22 +24,39 @@ func IsRepo(name string) bool { return repoName.MatchString(name) }
 var ErrNotCached = errors.New("not in the Hugging Face cache")
 
 // Cache is the cache's folder, by the environment variables that Hugging Face's
-// tools heed: HF_HUB_CACHE, HF_HOME, XDG_CACHE_HOME.
+// tools heed: HF_HUB_CACHE, HF_HOME, XDG_CACHE_HOME. As to them ~ and $NAME mean
+// something in these, for there may have been no shell to replace them.
 func Cache() (string, error) {
-	if dir := os.Getenv("HF_HUB_CACHE"); dir != "" {
-		return dir, nil
-	}
-	if dir := os.Getenv("HF_HOME"); dir != "" {
-		return filepath.Join(dir, "hub"), nil
-	}
-	if dir := os.Getenv("XDG_CACHE_HOME"); dir != "" {
-		return filepath.Join(dir, "huggingface", "hub"), nil
+	for _, v := range []struct{ name, below string }{
+		{"HF_HUB_CACHE", ""}, {"HF_HOME", "hub"}, {"XDG_CACHE_HOME", filepath.Join("huggingface", "hub")},
+	} {
+		if dir := os.Getenv(v.name); dir != "" {
+			return filepath.Join(expand(dir), v.below), nil
+		}
 	}
 	home, err := os.UserHomeDir()
 	if err != nil {
 		return "", fmt.Errorf("cannot find the Hugging Face cache (set HF_HUB_CACHE): %w", err)
 	}
 	return filepath.Join(home, ".cache", "huggingface", "hub"), nil
+}
+
+var variable = regexp.MustCompile(`\$(\w+|\{[^}]*\})`)
+
+// expand is Python's os.path.expandvars(os.path.expanduser(path)), but for other
+// users' homes: a variable that is not set stays as it is written.
+func expand(path string) string {
+	if rest, ok := strings.CutPrefix(path+"/", "~/"); ok {
+		if home, err := os.UserHomeDir(); err == nil {
+			path = filepath.Join(home, rest)
+		}
+	}
+	return variable.ReplaceAllStringFunc(path, func(s string) string {
+		if value, ok := os.LookupEnv(strings.Trim(s, "${}")); ok {
+			return value
+		}
+		return s
+	})
 }
 
 // folderPrefix begins the names of the cache's folders of models, which go on
@@ -125,7 +142,9 @@ func Find(repo string) (string, error) {
 			return "", fmt.Errorf("%s: %q is not a snapshot's name", filepath.Join(dir, "refs", "main"), name)
 		}
 		snapshot := filepath.Join(snapshots, name)
-		if _, err := os.Stat(snapshot); err != nil {
+		if _, err := os.Stat(snapshot); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return "", fmt.Errorf("%s: %w", repo, err)
+		} else if err != nil {
 			return "", fmt.Errorf("%s: %w: its main branch is at %s, and that snapshot is not there (is the download complete?)", repo, ErrNotCached, name)
 		}
 		return snapshot, nil

@@ -57,6 +57,8 @@ func TestFind(t *testing.T) {
 		"models--a--gone/refs/main":                        "c9",
 		"models--a--escape/refs/main":                      "../../../elsewhere",
 		"models--a--empty/blobs/x":                         "",
+		"models--a--file/refs/main":                        "c1",
+		"models--a--file/snapshots":                        "",
 	})
 	tests := []struct {
 		repo, want, err string
@@ -66,6 +68,7 @@ func TestFind(t *testing.T) {
 		{repo: "a/single", want: "models--a--single/snapshots/c7"},
 		{repo: "a/several", err: "2 snapshots"},
 		{repo: "a/gone", err: "c9", missing: true},
+		{repo: "a/file", err: "snapshots/c1: not a directory"},
 		{repo: "a/escape", err: "is not a snapshot's name"},
 		{repo: "a/empty", err: "hf download a/empty", missing: true},
 		{repo: "a/nothing", err: "hf download a/nothing", missing: true},
@@ -163,7 +166,11 @@ func TestCache(t *testing.T) {
 		{"HOME", "/home/me", "/home/me/.cache/huggingface/hub"},
 		{"XDG_CACHE_HOME", "/xdg", "/xdg/huggingface/hub"},
 		{"HF_HOME", "/hf", "/hf/hub"},
+		{"HF_HOME", "~/hf", "/home/me/hf/hub"},
+		{"HF_HOME", "~", "/home/me/hub"},
 		{"HF_HUB_CACHE", "/hub", "/hub"},
+		{"HF_HUB_CACHE", "~/hub", "/home/me/hub"},
+		{"HF_HUB_CACHE", "$HOME/${XDG_CACHE_HOME}/$NOT_SET/${NOT_SET}/~", "/home/me/xdg/$NOT_SET/${NOT_SET}/~"},
 	}
 	for _, step := range steps {
 		t.Setenv(step.name, step.value)
