@@ -144,6 +144,10 @@ func listModels() ([]listedModel, error) {
 	}
 	for _, name := range slices.Sorted(maps.Keys(repos)) {
 		r := repos[name]
+		if r.Err != nil && !errors.Is(r.Err, hub.ErrNotCached) {
+			list = append(list, listedModel{Name: name, Repo: name, Here: true, Supported: true, Problems: []string{r.Err.Error()}, Unfinished: r.Unfinished})
+			continue
+		}
 		if _, err := os.Lstat(filepath.Join(r.Snapshot, "model_index.json")); r.Snapshot == "" || errors.Is(err, fs.ErrNotExist) {
 			continue // something else than a pipeline, as far as can be seen
 		}
