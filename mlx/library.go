@@ -17,6 +17,9 @@ import (
 // and libmlxc; when it is set no other place is searched.
 const EnvLibrary = "GOMFLUX_MLX"
 
+// ABI is the series of mlx-c's versions that can be opened.
+const ABI = mlxc.ABI
+
 // A Library says which files were opened.
 type Library struct {
 	MLXC string // path of libmlxc

@@ -263,7 +263,7 @@ func (d *diagnosis) print(w io.Writer) error {
 	if m := d.MLX; m == nil {
 		line("mlx", "cannot be used")
 	} else {
-		line("mlx-c", "ABI 0.7, %s", m.MLXC)
+		line("mlx-c", "ABI %s, %s", mlx.ABI, m.MLXC)
 		line("mlx", "%s, %s", m.Version, cmp.Or(m.MLX, "found by the system's loader"))
 		switch {
 		case m.BLAS != "":

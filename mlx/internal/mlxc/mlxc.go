@@ -42,7 +42,10 @@ func OpenGlobal(path string) error {
 	return err
 }
 
-// ErrABI says that a libmlxc is not of the 0.7 series. Other versions have the
+// ABI is the series of mlx-c's versions that the functions are of.
+const ABI = "0.7"
+
+// ErrABI says that a libmlxc is not of that series. Other versions have the
 // same function names with other arguments, which no loader notices.
 var ErrABI = errors.New("wrong mlx-c version")
 
@@ -65,7 +68,7 @@ func checkABI(lib uintptr) error {
 	case has("mlx_hanning"):
 		found = "0.6"
 	}
-	return fmt.Errorf("%w: mlx-c 0.7 is needed, this is %s", ErrABI, found)
+	return fmt.Errorf("%w: mlx-c %s is needed, this is %s", ErrABI, ABI, found)
 }
 
 // Callback makes a C function pointer of fn. It is never freed, so make each
