@@ -338,6 +338,14 @@ func TestProjectionPicture(t *testing.T) {
 			t.Errorf("%v %v, expected %v", img.Rect, img.Pix, want)
 		}
 	}
+	nan := float32(math.NaN())
+	img, err := p.Picture(Latents{Shape: []int{2, 1, 2}, Data: []float32{nan, 1, 0, nan}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if want := []uint8{0, 0, 0, 255, 0, 0, 0, 255}; !slices.Equal(img.Pix, want) {
+		t.Errorf("NaN: %v, expected %v", img.Pix, want)
+	}
 	for _, l := range []Latents{
 		{},
 		{Shape: []int{2, 3}, Data: make([]float32, 6)},

@@ -148,6 +148,9 @@ func (p *Projection) Picture(l Latents) (*image.RGBA, error) {
 			}
 		}
 		for k, v := range sum {
+			if math.IsNaN(v) {
+				v = -1 // what it would be converted to differs by machine
+			}
 			img.Pix[4*i+k] = uint8(math.Round(127.5 * (1 + min(1, max(-1, v)))))
 		}
 		img.Pix[4*i+3] = 255
