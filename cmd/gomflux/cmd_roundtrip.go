@@ -195,8 +195,8 @@ func crop(r image.Rectangle, scale int) (image.Rectangle, error) {
 	if w == 0 || h == 0 {
 		return r, fmt.Errorf("a picture of %dx%d is too small, the autoencoder needs %dx%[3]d at least", r.Dx(), r.Dy(), scale)
 	}
-	min := r.Min.Add(image.Pt((r.Dx()-w)/2, (r.Dy()-h)/2))
-	return image.Rectangle{min, min.Add(image.Pt(w, h))}, nil
+	corner := r.Min.Add(image.Pt((r.Dx()-w)/2, (r.Dy()-h)/2))
+	return image.Rectangle{corner, corner.Add(image.Pt(w, h))}, nil
 }
 
 // A difference is that of two pictures' red, green and blue.

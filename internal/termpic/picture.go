@@ -27,8 +27,8 @@ const (
 // it is about twice as high as it is wide.
 var guessedCell = image.Pt(10, 20)
 
-// A fit is how large a picture is shown.
-type fit struct {
+// An extent is how large a picture is shown.
+type extent struct {
 	pixels     image.Point
 	cols, rows int
 }
@@ -36,7 +36,7 @@ type fit struct {
 // fit is fitInto for what the terminal's protocol can draw. Sixels come in bands
 // of 6 pixels, and some terminals count the last one in full: it must not reach
 // into one more line.
-func (t *Terminal) fit(picture, cell image.Point, cols, rows, most int) fit {
+func (t *Terminal) fit(picture, cell image.Point, cols, rows, most int) extent {
 	f := fitInto(picture, cell, cols, rows, most)
 	height := f.pixels.Y
 	if down := height - height%6; t.protocol == Sixel && down > 0 && height != down && down+6 > f.rows*cell.Y {
@@ -47,12 +47,12 @@ func (t *Terminal) fit(picture, cell image.Point, cols, rows, most int) fit {
 
 // fitInto scales a picture to at most cols x rows cells and its longer side to
 // at most most pixels, with its aspect kept.
-func fitInto(picture, cell image.Point, cols, rows, most int) fit {
+func fitInto(picture, cell image.Point, cols, rows, most int) extent {
 	width, height := float64(picture.X), float64(picture.Y)
 	scale := min(float64(cols*cell.X)/width, float64(rows*cell.Y)/height, float64(most)/max(width, height))
 	w := max(1, int(width*scale+0.5))
 	h := max(1, int(height*scale+0.5))
-	return fit{image.Pt(w, h), (w + cell.X - 1) / cell.X, (h + cell.Y - 1) / cell.Y}
+	return extent{image.Pt(w, h), (w + cell.X - 1) / cell.X, (h + cell.Y - 1) / cell.Y}
 }
 
 // Show writes a picture where the cursor is, which must be at the start of a
@@ -150,7 +150,7 @@ func above(rows int, shown string) string {
 
 // encode returns what shows a picture right and down of the cursor. Id is of
 // kitty's image, 0 for one that is never replaced.
-func (t *Terminal) encode(picture image.Image, f fit, id uint32) (string, error) {
+func (t *Terminal) encode(picture image.Image, f extent, id uint32) (string, error) {
 	scaled := image.NewRGBA(image.Rectangle{Max: f.pixels})
 	if picture.Bounds().Size() == f.pixels {
 		draw.Copy(scaled, image.Point{}, picture, picture.Bounds(), draw.Src, nil)
@@ -161,8 +161,7 @@ func (t *Terminal) encode(picture image.Image, f fit, id uint32) (string, error)
 	var err error
 	switch t.protocol {
 	case Kitty:
-		known := t.cell() != image.Point{}
-		err = encodeKitty(&b, scaled, f, known, id)
+		err = encodeKitty(&b, scaled, f, t.cell() != image.Point{}, id)
 	case ITerm2:
 		err = encodeITerm2(&b, scaled, f)
 	case Sixel:
@@ -177,7 +176,7 @@ const kittyChunk = 4096
 // encodeKitty leaves the size to the pixels where those of a cell are known,
 // since cells have not exactly the aspect of the picture. No answers (q), and
 // the cursor stays (C).
-func encodeKitty(w io.Writer, picture image.Image, f fit, knownCell bool, id uint32) error {
+func encodeKitty(w io.Writer, picture image.Image, f extent, knownCell bool, id uint32) error {
 	file, err := encodePNG(picture)
 	if err != nil {
 		return err
@@ -215,7 +214,7 @@ func randomID() func() uint32 {
 	return func() uint32 { id++; return id }
 }
 
-func encodeITerm2(w io.Writer, picture image.Image, f fit) error {
+func encodeITerm2(w io.Writer, picture image.Image, f extent) error {
 	file, err := encodePNG(picture)
 	if err != nil {
 		return err

@@ -43,15 +43,15 @@ func TestFitInto(t *testing.T) {
 		name             string
 		picture          image.Point
 		cols, rows, most int
-		want             fit
+		want             extent
 	}{
-		{"as it is", image.Pt(100, 100), 80, 24, 100, fit{image.Pt(100, 100), 10, 5}},
-		{"part of a cell", image.Pt(101, 101), 80, 24, 101, fit{image.Pt(101, 101), 11, 6}},
-		{"too high", image.Pt(1000, 1000), 80, 20, 1000, fit{image.Pt(400, 400), 40, 20}},
-		{"too wide", image.Pt(2000, 1000), 40, 24, 2000, fit{image.Pt(400, 200), 40, 10}},
-		{"enlarged", image.Pt(32, 64), 80, 16, 1000, fit{image.Pt(160, 320), 16, 16}},
-		{"too many pixels", image.Pt(4000, 4000), 400, 200, 1000, fit{image.Pt(1000, 1000), 100, 50}},
-		{"very flat", image.Pt(10000, 1), 80, 24, 1000, fit{image.Pt(800, 1), 80, 1}},
+		{"as it is", image.Pt(100, 100), 80, 24, 100, extent{image.Pt(100, 100), 10, 5}},
+		{"part of a cell", image.Pt(101, 101), 80, 24, 101, extent{image.Pt(101, 101), 11, 6}},
+		{"too high", image.Pt(1000, 1000), 80, 20, 1000, extent{image.Pt(400, 400), 40, 20}},
+		{"too wide", image.Pt(2000, 1000), 40, 24, 2000, extent{image.Pt(400, 200), 40, 10}},
+		{"enlarged", image.Pt(32, 64), 80, 16, 1000, extent{image.Pt(160, 320), 16, 16}},
+		{"too many pixels", image.Pt(4000, 4000), 400, 200, 1000, extent{image.Pt(1000, 1000), 100, 50}},
+		{"very flat", image.Pt(10000, 1), 80, 24, 1000, extent{image.Pt(800, 1), 80, 1}},
 	}
 	for _, test := range tests {
 		if got := fitInto(test.picture, cell, test.cols, test.rows, test.most); got != test.want {
@@ -63,12 +63,12 @@ func TestFitInto(t *testing.T) {
 func TestFitSixel(t *testing.T) {
 	tests := []struct {
 		picture, cell image.Point
-		want          fit
+		want          extent
 	}{
-		{image.Pt(100, 100), image.Pt(10, 20), fit{image.Pt(96, 96), 10, 5}}, // 102 would need a sixth line
-		{image.Pt(100, 100), image.Pt(10, 19), fit{image.Pt(100, 100), 10, 6}},
-		{image.Pt(120, 120), image.Pt(10, 20), fit{image.Pt(120, 120), 12, 6}},
-		{image.Pt(500, 5), image.Pt(10, 20), fit{image.Pt(500, 5), 50, 1}},
+		{image.Pt(100, 100), image.Pt(10, 20), extent{image.Pt(96, 96), 10, 5}}, // 102 would need a sixth line
+		{image.Pt(100, 100), image.Pt(10, 19), extent{image.Pt(100, 100), 10, 6}},
+		{image.Pt(120, 120), image.Pt(10, 20), extent{image.Pt(120, 120), 12, 6}},
+		{image.Pt(500, 5), image.Pt(10, 20), extent{image.Pt(500, 5), 50, 1}},
 	}
 	for _, test := range tests {
 		if got := fake(Sixel, 80, 24).fit(test.picture, test.cell, 80, 24, test.picture.X); got != test.want {
@@ -81,7 +81,7 @@ func TestFitSixel(t *testing.T) {
 // change with Go, so the PNG files are decoded instead.
 func TestEncode(t *testing.T) {
 	picture := quarters(4, 6)
-	same := fit{picture.Rect.Max, 1, 1}
+	same := extent{picture.Rect.Max, 1, 1}
 	tests := []struct {
 		protocol Protocol
 		id       uint32
@@ -170,7 +170,7 @@ func TestEncodeChunks(t *testing.T) {
 		state = state*1664525 + 1013904223
 		picture.Pix[i] = byte(state>>24) | byte(i%4/3*255)
 	}
-	got, err := fake(Kitty, 80, 24).encode(picture, fit{picture.Rect.Max, 20, 5}, 3)
+	got, err := fake(Kitty, 80, 24).encode(picture, extent{picture.Rect.Max, 20, 5}, 3)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -203,7 +203,7 @@ func TestEncodeSixelColors(t *testing.T) {
 	for _, test := range []struct{ registers, most, tolerance int }{{0, 256, 40}, {1024, 256, 40}, {16, 16, 110}} {
 		terminal := fake(Sixel, 80, 24)
 		terminal.answers.colors = test.registers
-		got, err := terminal.encode(picture, fit{picture.Rect.Max, 26, 4}, 0)
+		got, err := terminal.encode(picture, extent{picture.Rect.Max, 26, 4}, 0)
 		if err != nil {
 			t.Fatal(err)
 		}

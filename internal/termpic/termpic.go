@@ -146,11 +146,11 @@ func (s termSize) cell() image.Point {
 	if s.cols <= 0 || s.rows <= 0 {
 		return image.Point{}
 	}
-	return known(image.Pt(s.width/s.cols, s.height/s.rows))
+	return plausible(image.Pt(s.width/s.cols, s.height/s.rows))
 }
 
-// known is p if it can be the size of a character.
-func known(p image.Point) image.Point {
+// plausible is p if it can be the size of a character.
+func plausible(p image.Point) image.Point {
 	if p.X < 2 || p.Y < 6 || p.X > 500 || p.Y > 500 {
 		return image.Point{}
 	}
@@ -163,7 +163,7 @@ func (t *Terminal) cell() image.Point {
 	if c := size.cell(); c != (image.Point{}) {
 		return c
 	}
-	if c := known(t.answers.cell); c != (image.Point{}) {
+	if c := plausible(t.answers.cell); c != (image.Point{}) {
 		return c
 	}
 	size.width, size.height = t.answers.area.X, t.answers.area.Y
