@@ -165,7 +165,10 @@ Metal on Macs, with CUDA or on the CPU on Linux.
 		DisableSuggestions: true,
 	}
 	root.SetVersionTemplate("{{.Version}}\n")
-	root.SetUsageTemplate(strings.ReplaceAll(root.UsageTemplate(), ".FlagUsages", ".FlagUsagesWrapped 80"))
+	root.SetUsageTemplate(strings.NewReplacer(
+		".FlagUsages", ".FlagUsagesWrapped 80",
+		"{{rpad .CommandPath .CommandPathPadding}}", `{{rpad (printf "%s help %s" .Parent.Name .Name) 24}}`,
+	).Replace(root.UsageTemplate()))
 	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
 		var unknown *pflag.NotExistError
 		if errors.As(err, &unknown) {
