@@ -23,7 +23,8 @@ type Settings struct {
 	Model             string            `json:"model"` // its folder, seen from that of all goldens
 	Prompt            string            `json:"prompt"`
 	NegativePrompt    *string           `json:"negative_prompt"`
-	Seed              uint64            `json:"seed"` // of the initial noise, drawn by PyTorch
+	Seed              uint64            `json:"seed"` // of the initial noise
+	RNG               string            `json:"rng"`  // who draws that; "" is torch
 	Steps             int               `json:"steps"`
 	Guidance          float64           `json:"guidance"`
 	Height            int               `json:"height"`
@@ -101,6 +102,32 @@ func (r *Run) read(fsys fs.FS, name string) error {
 		mlx.Eval(a) // while the file is open
 		r.arrays[tensor] = a
 		r.dtypes[tensor] = a.Dtype().String()
+	}
+	return nil
+}
+
+// add adds what another record of the same run has.
+func (r *Run) add(other *Run) error {
+	for _, name := range other.Names() {
+		x, have := other.Array(name), r.Array(name)
+		if have == nil {
+			r.arrays[name], r.dtypes[name] = x, other.dtypes[other.stored(name)]
+			if shape, ok := other.Shapes[name]; ok {
+				if r.Shapes == nil {
+					r.Shapes = map[string][]int{}
+				}
+				r.Shapes[name] = shape
+			}
+			continue
+		}
+		const another = "%s: this is another run than the first one (%v): was the reference changed, or its model?"
+		if !slices.Equal(x.Shape(), have.Shape()) {
+			return fmt.Errorf(another, name, x.Shape())
+		}
+		const most = 0.05 // devices may round differently, but no more than that
+		if d := Compare(x.Floats(), have.Floats()); !(d.L2 <= most) {
+			return fmt.Errorf(another, name, d)
+		}
 	}
 	return nil
 }

@@ -90,6 +90,9 @@ func (v *Verdict) print(b *strings.Builder) {
 	if len(v.Ask) > 0 {
 		fmt.Fprintf(b, "  modules inside are not in the run: a dump with the taps '%s' says more\n", strings.Join(v.Ask, "' '"))
 	}
+	if v.unseen {
+		b.WriteString("  the run does not have everything: gomflux parity bisect asks the reference for what says more\n")
+	}
 	const most = 8
 	for i, m := range v.Others {
 		if i == most {

@@ -40,6 +40,7 @@ type Options struct {
 	fault func(*replay, hooks.Tap) *mlx.Array // of tests: takes the place of an output that was looked at
 	bug   func(*replay, hooks.Tap) *mlx.Array // the same before it is looked at
 	quick bool                                // only the last pass
+	more  []string                            // folders with more of the run's tensors
 }
 
 // Replay runs the settings of the dump in a folder again and compares every
@@ -67,6 +68,15 @@ func Replay(ctx context.Context, run string, o Options) (*Report, error) {
 		ref, err := OpenRun(os.DirFS(run))
 		if err != nil {
 			return err
+		}
+		for _, folder := range o.more {
+			other, err := OpenRun(os.DirFS(folder))
+			if err == nil {
+				err = ref.add(other)
+			}
+			if err != nil {
+				return fmt.Errorf("%s, for more of %s: %w", folder, run, err)
+			}
 		}
 		r := &replay{Options: o, ref: ref, run: run, entries: map[string]*Tensor{}}
 		if err := r.load(); err != nil {
@@ -102,6 +112,7 @@ type replay struct {
 	first   int // step that ran
 	ours    []uint8
 	seeking int // hints that may still be looked for
+	sights  []sight
 }
 
 // A pass is one run of the model.
@@ -139,7 +150,7 @@ func (r *replay) load() error {
 	case noise != nil && noise.Ndim() > 1:
 		r.request.Latents = models.Latents{Shape: noise.Shape()[1:], Data: noise.Floats()}
 	default:
-		r.request.RNG = "torch" // as diffusers draws it for the seed
+		r.request.RNG = cmp.Or(s.RNG, "torch") // as diffusers draws it for the seed
 	}
 	if s.Picture != "" {
 		p, err := r.picture(s.Picture)
@@ -295,7 +306,7 @@ func (r *replay) once(p pass) error {
 
 // look compares what a tap has, and returns what should take its place.
 func (r *replay) look(tap hooks.Tap, positive int) (replacement *mlx.Array, err error) {
-	own := r.pass.last || r.pass.reading == Free && !slices.Contains(r.Readings, Isolated)
+	own := r.ownPass()
 	for t := range tap.All() {
 		if t.Point.Kind != hooks.Output && !own {
 			continue
@@ -320,11 +331,21 @@ func (r *replay) look(tap hooks.Tap, positive int) (replacement *mlx.Array, err 
 	return replacement, nil
 }
 
+// ownPass says whether this pass looks at everything.
+func (r *replay) ownPass() bool {
+	return r.pass.last || r.pass.reading == Free && !slices.Contains(r.Readings, Isolated)
+}
+
 // isThere says whether the reference has a tensor. Around a module that is not
 // there, others are looked at with all that is in them.
 func (r *replay) isThere(name string, tap hooks.Tap) bool {
 	r.visited[name] = true
-	if r.ref.Array(name) != nil || r.ref.Array(name+":samples") != nil {
+	there := r.ref.Array(name) != nil || r.ref.Array(name+":samples") != nil
+	if r.ownPass() {
+		wanted := !tap.Point.OnRequest() && !r.isUntapped(name)
+		r.sights = append(r.sights, sight{tap.FullName(), name, tap.Point.Kind, depth(tap.Name), there, wanted})
+	}
+	if there {
 		return true
 	}
 	if tap.Point.Kind == hooks.Output {
@@ -498,7 +519,9 @@ func (r *replay) report() *Report {
 	if img := r.ref.Array("image"); img != nil && img.Size() == len(r.ours) {
 		rep.ours, rep.reference, rep.Width, rep.Height = r.ours, img.Uint8s(), r.ref.Width, r.ref.Height
 	}
+	rep.sights = r.sights
 	rep.judge()
+	rep.Verdict.unseen = len(rep.ask(nil)) > 0
 	if n, err := hooks.ParseName(rep.Verdict.Module); err == nil && !rep.Verdict.OK && r.whole[fmt.Sprint(n.Module, "@", n.Step)] {
 		step := ""
 		if n.Step >= 0 {

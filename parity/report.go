@@ -31,8 +31,11 @@ type Report struct {
 	RefFirstStep int `json:"reference_first_step"`
 	Width        int `json:"width,omitempty"`
 	Height       int `json:"height,omitempty"`
+	// Rounds are what [Bisect] did.
+	Rounds []Round `json:"rounds,omitempty"`
 
 	replayed        bool
+	sights          []sight // in the order in which they passed
 	ours, reference []uint8 // pictures
 }
 
@@ -99,6 +102,8 @@ type Verdict struct {
 	Ask []string `json:"ask,omitempty"`
 	// Others diverge by themselves too.
 	Others []string `json:"others,omitempty"`
+
+	unseen bool // the reference could be asked for more
 }
 
 // A Child is a module inside the one that diverges, and its own error.

@@ -33,7 +33,7 @@ dumped (scripts/reference), and names the first module that computes something e
 		Args: noArgs(" (see gomflux parity --help)"),
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
-	cmd.AddCommand(newParityRunCommand(), newParityDiffCommand(), newParityImageCommand())
+	cmd.AddCommand(newParityRunCommand(), newParityBisectCommand(), newParityDiffCommand(), newParityImageCommand())
 	return cmd
 }
 
@@ -159,7 +159,7 @@ the start of a run it is more. --tolerances changes that.
 			if err := checkRun(args[0]); err != nil {
 				return err
 			}
-			return runParity(cmd.Context(), args[0], &o.modelFlags, &o.reportFlags, p, cmd.OutOrStdout(), cmd.ErrOrStderr())
+			return runParity(cmd.Context(), args[0], &o.modelFlags, &o.reportFlags, p, parity.Replay, cmd.OutOrStdout(), cmd.ErrOrStderr())
 		},
 	}
 	f := cmd.Flags()
@@ -172,7 +172,9 @@ the start of a run it is more. --tolerances changes that.
 	return cmd
 }
 
-func runParity(ctx context.Context, run string, m *modelFlags, o *reportFlags, p parity.Options, stdout, stderr io.Writer) error {
+// runParity replays a run, and prints what comes of it.
+func runParity(ctx context.Context, run string, m *modelFlags, o *reportFlags, p parity.Options,
+	replay func(context.Context, string, parity.Options) (*parity.Report, error), stdout, stderr io.Writer) error {
 	var err error
 	if p.Tolerances, err = o.table(); err != nil {
 		return err
@@ -197,7 +199,7 @@ func runParity(ctx context.Context, run string, m *modelFlags, o *reportFlags, p
 	if f, ok := stderr.(*os.File); ok && term.IsTerminal(int(f.Fd())) {
 		p.Progress = func(pass, passes int) { fmt.Fprintf(f, "\rpass %d of %d", pass, passes) }
 	}
-	r, err := parity.Replay(ctx, run, p)
+	r, err := replay(ctx, run, p)
 	if p.Progress != nil {
 		fmt.Fprint(stderr, "\r\x1b[K")
 	}

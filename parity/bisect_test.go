@@ -1,0 +1,201 @@
+package parity
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"path"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/gomflux/gomflux/hooks"
+	"github.com/gomflux/gomflux/mlx"
+	"github.com/gomflux/gomflux/tensors"
+)
+
+// record writes what a whole dump has under the names that match a glob, as the
+// reference would if it were asked for these. It returns how many there are.
+func record(from, to string, globs []string) (int, error) {
+	var settings map[string]any
+	data, err := os.ReadFile(filepath.Join(from, "settings.json"))
+	if err != nil {
+		return 0, err
+	}
+	if err := json.Unmarshal(data, &settings); err != nil {
+		return 0, err
+	}
+	var kept []*tensors.Tensor
+	keep := func(f *tensors.File, name, stored string) error {
+		if !slices.ContainsFunc(globs, func(glob string) bool { ok, _ := path.Match(glob, name); return ok }) {
+			return nil
+		}
+		x, err := f.Read(stored)
+		if err == nil {
+			x.Name = name
+			kept = append(kept, x)
+		}
+		return err
+	}
+	aliases, _ := settings["aliases"].(map[string]any)
+	for _, name := range settings["files"].([]any) {
+		f, err := tensors.Open(filepath.Join(from, name.(string)))
+		if err != nil {
+			return 0, err
+		}
+		defer f.Close()
+		for _, info := range f.Tensors() {
+			if err := keep(f, info.Name, info.Name); err != nil {
+				return 0, err
+			}
+			for alias, stored := range aliases {
+				if stored == info.Name {
+					if err := keep(f, alias, info.Name); err != nil {
+						return 0, err
+					}
+				}
+			}
+		}
+	}
+	if err := os.MkdirAll(to, 0o777); err != nil {
+		return 0, err
+	}
+	if err := tensors.WriteFile(filepath.Join(to, "tensors.safetensors"), kept, nil); err != nil {
+		return 0, err
+	}
+	settings["files"], settings["aliases"] = []string{"tensors.safetensors"}, nil
+	if data, err = json.Marshal(settings); err != nil {
+		return 0, err
+	}
+	return len(kept), os.WriteFile(filepath.Join(to, "settings.json"), data, 0o666)
+}
+
+// pipelineValues are the globs of the pipeline's values, which every dump has.
+var pipelineValues = []string{"prompt.*", "negative.*", "latents*", "noise_pred@*", "sigmas", "timesteps", "vae.decode.in", "vae.decode.out", "image"}
+
+// TestBisect plants faults where a run has little, and answers for the
+// reference out of one that has all.
+func TestBisect(t *testing.T) {
+	for _, c := range []struct {
+		fault string
+		taps  []string
+	}{
+		{"gate and up of the weights swapped", pipelineValues},
+		{"GELU in the text encoder's MLP", pipelineValues},
+		{"RMSNorm in bfloat16", []string{"latents.init", "image"}},
+		{"attention scale missing", append([]string{"transformer.*layers.?@*"}, pipelineValues...)},
+		{"bias dropped", []string{"image"}},
+		{"velocity with the wrong sign", []string{"latents@*"}},
+		{"RoPE theta where q and k are in the dump", pipelineValues},
+	} {
+		t.Run(c.fault, func(t *testing.T) {
+			f := faults[slices.IndexFunc(faults, func(f fault) bool { return f.name == c.fault })]
+			whole := ordinary
+			if f.dump != "" {
+				whole = filepath.Join("../models/testdata", f.dump, "dump")
+			}
+			dir := t.TempDir()
+			model, run := filepath.Join(dir, "model"), filepath.Join(dir, "dump")
+			if err := os.CopyFS(model, os.DirFS(filepath.Join(ordinary, "..", "model"))); err != nil {
+				t.Fatal(err)
+			}
+			if f.edit != nil {
+				f.edit(t, model, run)
+			}
+			if _, err := record(whole, run, c.taps); err != nil {
+				t.Fatal(err)
+			}
+			asked := map[string]bool{}
+			again := func(_ context.Context, of, out string, names []string) error {
+				if of != run {
+					t.Errorf("asked for more of %s, expected %s", of, run)
+				}
+				for _, name := range names {
+					if asked[name] {
+						t.Errorf("asked for %s twice", name)
+					}
+					asked[name] = true
+				}
+				n, err := record(whole, out, names)
+				t.Logf("asked for %d, such as %s, got %d", len(names), names[0], n)
+				return err
+			}
+			rounds := 0
+			r, err := Bisect(t.Context(), run, Options{Model: model, bug: f.bug, fault: f.fault}, Bisection{
+				Again: again, Folder: filepath.Join(dir, "more"), Round: func(r Round) {
+					rounds++
+					t.Logf("%d tensors: %s", r.Tensors, r.Verdict.Text)
+				},
+			})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if v := r.Verdict; v.OK || v.Stage != f.stage || v.Module != f.module {
+				t.Errorf("found %s in stage %s, expected %s in stage %s", v.Module, v.Stage, f.module, f.stage)
+			}
+			if rounds < 2 || rounds != len(r.Rounds) || rounds == mostRounds {
+				t.Errorf("%d rounds, %d reported", rounds, len(r.Rounds))
+			}
+			if r.Verdict.unseen && len(r.ask(asked)) > 0 {
+				t.Errorf("ended with questions: %q", r.ask(asked))
+			}
+		})
+	}
+}
+
+func TestBisectEnds(t *testing.T) {
+	dir := t.TempDir()
+	if _, err := record(ordinary, dir, pipelineValues); err != nil {
+		t.Fatal(err)
+	}
+	model := filepath.Join(ordinary, "..", "model")
+	never := func(context.Context, string, string, []string) error {
+		t.Error("asked for more")
+		return nil
+	}
+	r, err := Bisect(t.Context(), dir, Options{Model: model}, Bisection{Again: never})
+	if err != nil || !r.Verdict.OK || len(r.Rounds) != 1 {
+		t.Errorf("of a run that holds: %+v, %v", r, err)
+	}
+	bug := onto("transformer.layers.0.attention.to_v@0", func(x *mlx.Array) *mlx.Array { return x.Square() })
+	broken := errors.New("no such pipeline")
+	_, err = Bisect(t.Context(), dir, Options{Model: model, bug: bug}, Bisection{Again: func(context.Context, string, string, []string) error { return broken }})
+	if !errors.Is(err, broken) {
+		t.Errorf("%v, expected the reference's error", err)
+	}
+	// a reference that gives nothing new is not asked for ever
+	asked := 0
+	r, err = Bisect(t.Context(), dir, Options{Model: model, bug: bug}, Bisection{Again: func(_ context.Context, _, out string, _ []string) error {
+		asked++
+		_, err := record(ordinary, out, []string{"image"})
+		return err
+	}})
+	if err != nil || r.Verdict.OK || asked == 0 || asked >= mostRounds || !strings.Contains(r.Verdict.Text, "noise_pred@0") {
+		t.Errorf("asked %d times: %v", asked, err)
+	}
+	_, err = Bisect(t.Context(), dir, Options{Model: model, bug: bug}, Bisection{Again: func(_ context.Context, _, out string, _ []string) error {
+		_, err := record("../models/testdata/zimage-small/dump", out, []string{"latents.init"})
+		return err
+	}})
+	if err == nil || !strings.Contains(err.Error(), "another run") {
+		t.Errorf("%v, expected that it is another run", err)
+	}
+}
+
+func TestSpread(t *testing.T) {
+	sights := []sight{{name: "x", wanted: true, kind: hooks.Input}}
+	for i := range 1000 {
+		sights = append(sights, sight{name: fmt.Sprint(i), wanted: true, depth: 3})
+	}
+	names := choose(sights, nil)
+	if len(names) != mostAsked || names[mostAsked-1] != "999" || names[0] != "14" {
+		t.Errorf("chose %q", names)
+	}
+	names = choose(append(sights, sight{name: "outer", wanted: true, depth: 1}), map[string]bool{"x": true})
+	if !slices.Equal(names, []string{"outer"}) {
+		t.Errorf("chose %q", names)
+	}
+}
