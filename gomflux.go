@@ -181,7 +181,7 @@ func (v *VAE) Dtype() string { return v.autoencoder.Dtype().String() }
 func (v *VAE) ScaleFactor() int { return v.autoencoder.ScaleFactor() }
 
 // DecodeMemory estimates what Decode takes, and Encode about as much, for
-// a picture, in bytes. It is 0 where that is not known, on GPUs.
+// a picture, in bytes.
 func (v *VAE) DecodeMemory(height, width int) int64 { return v.autoencoder.DecodeMemory(height, width) }
 
 // Encode takes a picture to latents: the mean of what the encoder predicts.

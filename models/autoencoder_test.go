@@ -324,6 +324,18 @@ func TestEncodeTranslucent(t *testing.T) {
 	})
 }
 
+func TestDecodeMemory(t *testing.T) {
+	mlxtest.Do(t, func() {
+		a := loadAutoencoder(t, ordinary) // 4 channels at full size
+		for device, want := range map[mlx.Device]int64{mlx.CPU: 220 * 4 * 24 * 40, mlx.GPU: 45 * 4 * 24 * 40} {
+			a.device = device
+			if got := a.DecodeMemory(24, 40); got != want {
+				t.Errorf("%v: %d bytes, expected %d", device, got, want)
+			}
+		}
+	})
+}
+
 func TestProjectionPicture(t *testing.T) {
 	p := &Projection{Factors: [][3]float64{{1, 0, 0}, {0, -1, 2}}, Bias: [3]float64{0, 1, 0}}
 	l := Latents{Shape: []int{2, 1, 3}, Data: []float32{-1, 0, 1, 0, 1, 2}}

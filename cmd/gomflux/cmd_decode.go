@@ -115,7 +115,7 @@ func (o *decodeOptions) run(ctx context.Context, arg string, stdout, stderr io.W
 		return usageErrorf("%s: tensor %s of shape %v would be a picture of %dx%d pixels (the limit is %d million in all)",
 			ref.File, printable(tensor.Name), tensor.Shape, w*scale, h*scale, picture.MaxPixels/1_000_000)
 	}
-	warnMemory(warnings{above{show, stderr}}, vae, h*scale, w*scale)
+	warnMemory(ctx, warnings{above{show, stderr}}, vae, h*scale, w*scale)
 	latents, err := readLatents(ref)
 	if err != nil {
 		return err
@@ -202,12 +202,34 @@ func (m *modelFlags) openVAE(ctx context.Context, stderr io.Writer, quiet bool) 
 	return vae, show, nil
 }
 
-// warnMemory says in advance what would end with the system ending the program.
-func warnMemory(w warner, vae *gomflux.VAE, height, width int) {
-	need, there := vae.DecodeMemory(height, width), availableMemory()
-	if there > 0 && uint64(need) > there {
-		w.warn("a picture of %dx%d takes about %s of memory, and %s are free: the system may end the program", width, height, bytes(need), bytes(int64(there)))
+// warnMemory says in advance that decoding may end with the system ending the
+// program.
+func warnMemory(ctx context.Context, w warner, vae *gomflux.VAE, height, width int) {
+	need := vae.DecodeMemory(height, width)
+	var there uint64
+	var text string
+	if vae.Device() != mlx.CPU.String() {
+		there, text = freeOnGPU(ctx), "%s of the GPU's are free: it may fail"
+	} else if there, text = availableMemory(), "%s are free: the system may end the program"; there == 0 {
+		there, text = systemMemory(), "the machine has %s: the system may end the program"
 	}
+	if there > 0 && uint64(need) > there {
+		w.warn("to decode a picture of %dx%d takes about %s of memory, and "+text, width, height, bytes(need), bytes(int64(there)))
+	}
+}
+
+// freeOnGPU is the GPU's memory without what this program has of it, in bytes; 0
+// if that is not known.
+func freeOnGPU(ctx context.Context) (n uint64) {
+	mlx.Do(ctx, func() error {
+		for _, d := range mlx.Devices() {
+			if d.Device == mlx.GPU {
+				n = d.Memory - min(d.Memory, uint64(mlx.ActiveMemory()))
+			}
+		}
+		return nil
+	})
+	return n
 }
 
 // peakMemory is the most that MLX's arrays took, in bytes.

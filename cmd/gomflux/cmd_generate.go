@@ -314,6 +314,8 @@ func (o *generateOptions) open(ctx context.Context, g *generation, p *printer) (
 	if guidance == 0 && g.options.NegativePrompt != "" {
 		p.warn("the negative prompt does nothing without guidance (--guidance)")
 	}
+	size := model.Settings(g.options)
+	warnMemory(ctx, p, &model.VAE, size.Height, size.Width)
 	if o.verbose && !o.json {
 		fmt.Fprintf(p.stderr, "%s on %s in %s, loaded in %s\n", model.Class(), model.Device(), model.Dtype(), seconds(time.Since(began)))
 		fmt.Fprintf(p.stderr, "libraries %s\n", libraryPaths(lib))

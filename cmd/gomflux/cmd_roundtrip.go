@@ -89,7 +89,7 @@ func (o *roundtripOptions) run(ctx context.Context, name string, write bool, std
 	if err != nil {
 		return usageErrorf("%s: %w", name, err)
 	}
-	warnMemory(warnings{above{show, stderr}}, vae, inner.Dy(), inner.Dx())
+	warnMemory(ctx, warnings{above{show, stderr}}, vae, inner.Dy(), inner.Dx())
 	img := p.Image.SubImage(inner).(*image.RGBA)
 	show.report(gomflux.Progress{Phase: gomflux.PhaseEncode})
 	latents, err := vae.Encode(ctx, img)
