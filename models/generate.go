@@ -516,7 +516,7 @@ func (p *Pipeline) velocity(r Request, schedule *scheduler.Schedule, i int, late
 // compiler fuses on a GPU. On the CPU MLX would call a C++ compiler for it and
 // gain nothing, and nothing may be fused while a hook looks inside.
 func (p *Pipeline) compiler() compiler {
-	if p.device == mlx.CPU || p.points.Active() {
+	if p.device == mlx.CPU && !p.compileOnCPU || p.points.Active() {
 		return func(f func([]*mlx.Array) []*mlx.Array) func([]*mlx.Array) []*mlx.Array { return f }
 	}
 	return mlx.Compile

@@ -34,6 +34,8 @@ type Pipeline struct {
 	tokenizer *textenc.Tokenizer
 	encodings []encoding
 	without   map[string]bool // the components that were not loaded
+
+	compileOnCPU bool // of tests
 }
 
 // Defaults are the settings a model is meant to be run with.

@@ -1,0 +1,169 @@
+package models
+
+import (
+	"encoding/json"
+	"fmt"
+	"image"
+	"math"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"testing"
+
+	"github.com/gomflux/gomflux/internal/mlxtest"
+	"github.com/gomflux/gomflux/mlx"
+	"github.com/gomflux/gomflux/picture"
+	"github.com/gomflux/gomflux/tensors"
+	"github.com/gomflux/gomflux/weights"
+)
+
+// A golden is a reference's dump in testdata: what was asked for, and what came
+// of it.
+type golden struct {
+	Model             string
+	Prompt            string
+	NegativePrompt    string `json:"negative_prompt"`
+	Steps             int
+	Guidance          float64
+	Height, Width     int
+	MaxSequenceLength int `json:"max_sequence_length"`
+	Scheduler         string
+	Picture           string
+	ImageStrength     float64 `json:"image_strength"`
+	Files             []string
+	Aliases           map[string]string
+
+	dir string
+}
+
+// tensor reads a tensor of the dump.
+func (g *golden) tensor(t *testing.T, name string) *tensors.Tensor {
+	t.Helper()
+	if stored := g.Aliases[name]; stored != "" {
+		name = stored
+	}
+	for _, file := range g.Files {
+		f, err := tensors.Open(filepath.Join(g.dir, file))
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer f.Close()
+		if _, ok := f.Info(name); ok {
+			x, err := f.Read(name)
+			if err != nil {
+				t.Fatal(err)
+			}
+			return x
+		}
+	}
+	return nil
+}
+
+// TestCompiledGoldens makes the pictures of the dumps with the model compiled,
+// which on the CPU is only done here: no hook can look into it, so what counts
+// are latents and pixels.
+func TestCompiledGoldens(t *testing.T) {
+	all, err := filepath.Glob("testdata/*/dump/settings.json")
+	if err != nil || len(all) < 6 {
+		t.Fatalf("%d goldens, %v", len(all), err)
+	}
+	tmp := t.TempDir()
+	t.Setenv("TMPDIR", tmp) // where MLX leaves what it compiles for the CPU
+	compiled := false
+	for _, file := range all {
+		dir := filepath.Dir(file)
+		t.Run(filepath.Base(filepath.Dir(dir)), func(t *testing.T) {
+			data, err := os.ReadFile(file)
+			if err != nil {
+				t.Fatal(err)
+			}
+			g := &golden{dir: dir}
+			if err := json.Unmarshal(data, g); err != nil {
+				t.Fatal(err)
+			}
+			fsys, err := weights.OpenFolder(filepath.Join("testdata", g.Model))
+			if err != nil {
+				t.Fatal(err)
+			}
+			noise := g.tensor(t, "latents.init")
+			r := Request{
+				Prompt: g.Prompt, NegativePrompt: g.NegativePrompt, Steps: g.Steps, Guidance: g.Guidance, Height: g.Height, Width: g.Width,
+				MaxSequenceLength: g.MaxSequenceLength, Scheduler: g.Scheduler, ImageStrength: g.ImageStrength,
+				Latents: Latents{Shape: noise.Shape[1:], Data: float32s(noise)},
+			}
+			if g.Picture != "" {
+				p, err := picture.ReadFile(filepath.Join(dir, "..", g.Picture))
+				if err != nil {
+					t.Fatal(err)
+				}
+				r.Image = p.Image
+			}
+			var want *tensors.Tensor // the last
+			for i := range 2 * g.Steps {
+				if x := g.tensor(t, fmt.Sprint("latents@", i)); x != nil {
+					want = x
+				}
+			}
+			var latents [2][]float32
+			var images [2]*image.RGBA
+			mlxtest.Do(t, func() {
+				p, err := Load(fsys, LoadOptions{})
+				if err != nil {
+					t.Fatal(err)
+				}
+				defer p.Close()
+				if _, err := exec.LookPath("g++"); err != nil && p.device == mlx.CPU {
+					t.Skip("MLX compiles for the CPU with g++, which is not here")
+				}
+				for i := range latents {
+					p.compileOnCPU = i == 1
+					r.OnStep = func(s Step) error { latents[i] = s.Latents.Data; return nil }
+					res, err := p.Generate(r)
+					if err != nil {
+						t.Fatal(err)
+					}
+					images[i] = res.Image
+					made, err := filepath.Glob(filepath.Join(tmp, "mlx*", "*", "*", "*.so"))
+					if compiled = compiled || i == 1; err != nil || p.device == mlx.CPU && compiled != (len(made) > 0) {
+						t.Fatalf("compiled is %v, and MLX left %d libraries (%v)", compiled, len(made), err)
+					}
+				}
+			})
+			plain := farthest(latents[1], latents[0])
+			reference := farthest(latents[1], float32s(want))
+			t.Logf("latents: %.1e of the largest from plain ones, %.1e from the reference's", plain, reference)
+			if !(plain < 5e-5) || !(reference < 1e-4) {
+				t.Errorf("latents are off by %.1e and %.1e of the largest", plain, reference)
+			}
+			pixels := g.tensor(t, "image").Data
+			for i, v := range images[1].Pix {
+				at := i/4*3 + i%4
+				if i%4 < 3 && (apart(v, images[0].Pix[i]) > 1 || apart(v, pixels[at]) > 1) {
+					t.Fatalf("value %d of the picture is %d, plain %d, the reference's %d", at, v, images[0].Pix[i], pixels[at])
+				}
+			}
+		})
+	}
+}
+
+func float32s(x *tensors.Tensor) []float32 {
+	out := make([]float32, 0, x.Len())
+	for _, v := range x.First(x.Len()) {
+		out = append(out, float32(v))
+	}
+	return out
+}
+
+// farthest is the largest difference, of the largest value.
+func farthest(got, want []float32) float64 {
+	if len(got) != len(want) {
+		return math.Inf(1)
+	}
+	most, largest := 0.0, 0.0
+	for i, w := range want {
+		most, largest = max(most, math.Abs(float64(got[i]-w))), max(largest, math.Abs(float64(w)))
+	}
+	return most / largest
+}
+
+func apart(a, b uint8) int { return max(int(a)-int(b), int(b)-int(a)) }
