@@ -34,12 +34,12 @@ func newInspectCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "inspect MODEL",
 		Short: "Look at a model's weights for what is wrong with them",
-		Long: `Inspect reads every tensor of a model and says what is in it: number of elements,
-dtypes, size, smallest and largest value, and the range of the tensors' standard
-deviations, for each component; with --all also for each tensor, with its mean. MODEL
-is a model as --model takes it, any other folder with safetensors files or with folders
-of them, or one safetensors file. The elements are read a few megabytes at a time, and
-MLX is not needed.
+		Long: `Inspect reads every tensor of a model and says what is in it: number of
+elements, dtypes, size, smallest and largest value, and the range of the
+tensors' standard deviations, for each component; with --all also for each
+tensor, with its mean. MODEL is a model as --model takes it, any other folder
+with safetensors files or with folders of them, or one safetensors file. The
+elements are read a few megabytes at a time, and MLX is not needed.
 
 What is or may be wrong is named on a line for each tensor. Errors are
 
@@ -50,11 +50,11 @@ What is or may be wrong is named on a line for each tensor. Errors are
   wrong dtype     not F32, F16 or BF16
   not finite      NaN or infinite elements
   all zero        every element is 0, in anything but a bias or a single number
-  constant        every element is the same, in anything that has two axes or more
+  constant        every element is the same, in anything of two axes or more
 
-Names, shapes and dtypes are held against the config of a pipeline class that this
-version knows, or of an AutoencoderKL; for others a note says that they are not. What
-is in a tensor that nothing here needs is never an error. Warnings are
+Names, shapes and dtypes are held against the config of a pipeline class that
+this version knows, or of an AutoencoderKL; for others a note says that they are
+not. What is in a tensor that nothing here needs is never an error. Warnings are
 
   all zero        of a bias
   constant        of one axis, as norms have before any training
@@ -63,46 +63,50 @@ is in a tensor that nothing here needs is never an error. Warnings are
                   the same tensor in all layers: of those whose names differ by
                   numbers alone (layers.*.attention.to_q.weight), if there are 4
 
-With --against the tensors are not judged but compared with those of the same names in
-OTHER: the relative error is the length of the difference over the length of OTHER's
-tensor, and elements of all dtypes are compared as the numbers they stand for. They have
-to be equal, or within --tolerance. Tensors that are in one of the two only, or that have
-other shapes, differ. What differs is summed up for the same tensor in all layers, and
-for all tensors of a layer; --all prints each tensor.
+With --against the tensors are not judged but compared with those of the same
+names in OTHER: the relative error is the length of the difference over the
+length of OTHER's tensor, and elements of all dtypes are compared as the numbers
+they stand for. They have to be equal, or within --tolerance. Tensors that are
+in one of the two only, or that have other shapes, differ. What differs is
+summed up for the same tensor in all layers, and for all tensors of a layer;
+--all prints each tensor.
 
-With --loaded the model is loaded with MLX as it is to make a picture, twice, and the
-parameters are printed as they are in memory: name, field in the program, what was done
-to it (oihw: channels were put last), dtype, shape, first values. That both loads gave
-the same is checked by the SHA-256 of dtype, shape and values, as float32. Then the
-smallest picture is made in one step, and parameters that it did not touch are named:
-they have no part in what this version computes, or only in a way that was not taken. It takes the memory that a
-picture takes, and with --component, which leaves the picture out, that of one
+With --loaded the model is loaded with MLX as it is to make a picture, twice,
+and the parameters are printed as they are in memory: name, field in the
+program, what was done to it (oihw: channels were put last), dtype, shape, first
+values. That both loads gave the same is checked by the SHA-256 of dtype, shape
+and values, as float32. Then the smallest picture is made in one step, and
+parameters that it did not touch are named: they have no part in what this
+version computes, or only in a way that was not taken. It takes the memory that
+a picture takes, and with --component, which leaves the picture out, that of one
 component.
 
 With --json it prints one object, with every tensor:
 
   model, path, class       as it was found
-  components               name, unchecked (why names and shapes were not checked),
-                           parameters, bytes, dtypes (how many tensors have each) and
-                           tensors: name, file, dtype, shape, parameters, bytes, unused
-                           (nothing here needs it), min, max, mean, std, nan, inf
+  components               name, unchecked (why names and shapes were not
+                           checked), parameters, bytes, dtypes (how many tensors
+                           have each) and tensors: name, file, dtype, shape,
+                           parameters, bytes, unused (nothing here needs it),
+                           min, max, mean, std, nan, inf
   flags                    component, kind, severity, tensor, text
   errors, warnings         how many flags are which
 
-and with --against, instead of these: against, tolerance, components (name, only,
-only_in_model, only_in_other, and roles, layers and tensors with relative_error,
-max_abs, cosine, differing, problem) and differing, the number of tensors; with
---loaded: device, identical, unused, not_run (why there was no picture), and components
-with parameters.
-Numbers that JSON does not have are the texts "NaN", "Infinity" and "-Infinity".
+and with --against, instead of these: against, tolerance, components (name,
+only, only_in_model, only_in_other, and roles, layers and tensors with
+relative_error, max_abs, cosine, differing, problem) and differing, the number
+of tensors; with --loaded: device, identical, unused, not_run (why there was no
+picture), and components with parameters. Numbers that JSON does not have are
+the texts "NaN", "Infinity" and "-Infinity".
 
 EXIT STATUS
   0    nothing is wrong; warnings do not count
-  1    there are errors, or with --against a difference, or it failed while running
+  1    there are errors, or with --against a difference, or it failed while
+       running
   2    something given was wrong: a flag, a component's name
   3    the model is not there, or has no weights that can be looked at; with
-       --against and --loaded also one that is damaged, and with --loaded one that
-       is not supported
+       --against and --loaded also one that is damaged, and with --loaded one
+       that is not supported
   4    the MLX libraries are missing or cannot be used (--loaded)
   130  it was interrupted`,
 		Example: `  gomflux inspect z-image-turbo

@@ -3,9 +3,10 @@ package main
 import (
 	"reflect"
 	"regexp"
-	"slices"
 	"strings"
 	"testing"
+
+	"github.com/spf13/cobra"
 
 	"github.com/gomflux/gomflux/mlx"
 	"github.com/gomflux/gomflux/picture"
@@ -49,10 +50,13 @@ func TestTopicsAreComplete(t *testing.T) {
 // TestHelpFits is for terminals of 80 columns, but for examples.
 func TestHelpFits(t *testing.T) {
 	root := newRootCommand()
-	for _, cmd := range append(root.Commands(), root) {
-		if slices.Contains([]string{"inspect", "parity"}, cmd.Name()) {
+	commands := []*cobra.Command{root}
+	for i := 0; i < len(commands); i++ {
+		cmd := commands[i]
+		if cmd.Name() == "parity" {
 			continue // to be wrapped yet
 		}
+		commands = append(commands, cmd.Commands()...)
 		for line := range strings.Lines(cmd.Long + "\n" + cmd.LocalFlags().FlagUsagesWrapped(80)) {
 			if n := len([]rune(strings.TrimSuffix(line, "\n"))); n > 80 {
 				t.Errorf("the help of %s has a line of %d characters: %s", cmd.Name(), n, line)
