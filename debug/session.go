@@ -3,7 +3,9 @@ package debug
 import (
 	"errors"
 	"fmt"
+	"os"
 	"path"
+	"path/filepath"
 	"slices"
 	"strings"
 
@@ -39,29 +41,52 @@ func (o *Options) Any() bool {
 }
 
 // A Replacement is a tensor that takes the place of one of the run's. A name
-// without a step is that of every step. A reference without a file is one to a
-// tensor of the tree, by its name.
+// without a step is that of every step. It is in a file or, where From names
+// none, in the tree, by its name there.
 type Replacement struct {
-	Name hooks.Name
-	From tensors.Reference
+	Name  hooks.Name
+	From  tensors.Reference
+	Saved string
 }
 
-// ParseReplacement reads NAME=FILE[:KEY][@CAST], or NAME alone for the tensor
-// that is saved under that name.
+// ParseReplacement reads NAME=FILE[:KEY][@CAST], NAME=SAVED[@CAST] with the name
+// of a tensor that either side has saved, or NAME[@CAST] for the one that is
+// saved under the same name. What is no file is such a name, unless it has a
+// folder in it or ends as files of tensors do.
 func ParseReplacement(s string) (Replacement, error) {
 	name, from, given := strings.Cut(s, "=")
-	n, err := hooks.ParseName(name)
-	if err != nil {
+	r := Replacement{}
+	if at := strings.LastIndexByte(name, '@'); !given && at >= 0 {
+		if cast, err := tensors.ParseDtype(name[at+1:]); err == nil {
+			r.From.Cast, name = cast, name[:at]
+		}
+	}
+	var err error
+	if r.Name, err = hooks.ParseName(name); err != nil {
 		return Replacement{}, err
 	}
-	if n.Point.Kind == hooks.Input {
+	switch {
+	case r.Name.Point.Kind == hooks.Input:
 		return Replacement{}, fmt.Errorf("%s: an input cannot be replaced (replace the output that it comes from)", name)
+	case r.Name.Point.OnRequest():
+		return Replacement{}, fmt.Errorf("%s: nothing is computed from it, so it cannot be replaced (q, k and v can)", name)
+	case !given:
+		r.Saved = name
+		return r, nil
 	}
-	r := Replacement{Name: n}
-	if given {
-		r.From, err = tensors.ParseReference(from)
+	if r.From, err = tensors.ParseReference(from); err == nil && r.From.Key == "" && isName(r.From.File) {
+		r.From.File, r.Saved = "", r.From.File
 	}
 	return r, err
+}
+
+// isName says whether something can only be a saved tensor's name.
+func isName(s string) bool {
+	if strings.ContainsAny(s, `/\`) || filepath.Ext(s) != "" && slices.Contains([]string{".safetensors", ".npy", ".npz", ".pt", ".pth", ".bin"}, filepath.Ext(s)) {
+		return false
+	}
+	_, err := os.Stat(s)
+	return err != nil
 }
 
 // matches says whether a tensor of a run is meant by a name, in which no step
@@ -72,8 +97,12 @@ func matches(want, name hooks.Name) bool {
 
 func parseExit(name string) (hooks.Name, error) {
 	n, err := hooks.ParseName(name)
-	if err == nil && n.Point.Kind == hooks.Input {
+	switch {
+	case err != nil:
+	case n.Point.Kind == hooks.Input:
 		err = fmt.Errorf("%s: an input is no place to end at (name the output that it comes from)", name)
+	case n.Point.Key == hooks.Entropy:
+		err = fmt.Errorf("%s: the entropy is no place to end at (name the weights)", name)
 	}
 	return n, err
 }
@@ -151,13 +180,19 @@ func NewSession(t *Tree, o Options) (*Session, error) {
 		l := &load{Replacement: r}
 		l.read = func() (*tensors.Tensor, error) { return r.From.Read(r.Name.String()) }
 		if r.From.File == "" {
-			e, err := t.Find(r.Name.String())
+			e, err := t.Find(r.Saved)
+			if err != nil && r.Saved != r.Name.String() {
+				err = fmt.Errorf("%w, and no file has that name", err)
+			}
 			if err != nil {
 				return nil, err
 			}
 			x, err := e.Read() // now: a new run moves the latest one away
+			if err == nil && r.From.Cast != "" {
+				x, err = x.Cast(r.From.Cast)
+			}
 			if err != nil {
-				return nil, err
+				return nil, fmt.Errorf("%s: %w", r.Saved, err)
 			}
 			l.From.File, l.From.Key = e.Path, e.Key
 			l.read = func() (*tensors.Tensor, error) { return x, nil }
@@ -237,6 +272,15 @@ func (s *Session) Hook(tap hooks.Tap) (*mlx.Array, error) {
 	for t := range tap.All() {
 		if err := s.visit(t); err != nil {
 			return nil, err
+		}
+	}
+	if tap.Point.Key == hooks.Weights && s.run != nil {
+		entropy := tap // not computed yet
+		entropy.Point.Key = hooks.Entropy
+		if s.wanted(entropy, entropy.FullName()) {
+			if err := s.visit(tap.Entropy()); err != nil {
+				return nil, err
+			}
 		}
 	}
 	if !tap.Point.OnRequest() {
@@ -319,10 +363,8 @@ func (s *Session) visit(t hooks.Tap) error {
 // wanted says whether Save has a tensor in it.
 func (s *Session) wanted(t hooks.Tap, full string) bool {
 	anyStep := hooks.Name{Module: t.Name, Step: -1, Point: t.Point}.String()
+	asked := func(glob string) bool { return !t.Point.OnRequest() || strings.Contains(glob, t.Point.Key) }
 	hit := func(glob string) bool {
-		if t.Point.OnRequest() && !strings.Contains(glob, t.Point.Key) {
-			return false
-		}
 		match := func(name string) bool {
 			ok, err := path.Match(glob, strings.ReplaceAll(name, "/", "\\"))
 			return err == nil && ok
@@ -331,7 +373,7 @@ func (s *Session) wanted(t hooks.Tap, full string) bool {
 	}
 	found := false
 	for i, glob := range s.options.Save {
-		if glob[0] != '!' && hit(glob) {
+		if glob[0] != '!' && asked(glob) && hit(glob) {
 			found, s.hits[i] = true, true
 		}
 	}

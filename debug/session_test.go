@@ -207,6 +207,84 @@ func TestNames(t *testing.T) {
 	}
 }
 
+// TestSavedNames puts tensors of other names, and other dtypes, in the place of
+// a run's, from the reference's side and from this one.
+func TestSavedNames(t *testing.T) {
+	tree, _ := open(t)
+	_, want, err := run(t, tree, model, debug.Options{Save: []string{"latents"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	saved, err := tree.Load("latents@1")
+	if err != nil {
+		t.Fatal(err)
+	}
+	saved.Name = "theirs:z"
+	ref := filepath.Join(tree.Latest(debug.Reference), "tensors")
+	if err := os.MkdirAll(ref, 0o777); err != nil {
+		t.Fatal(err)
+	}
+	if err := tensors.WriteFile(filepath.Join(ref, "x.safetensors"), []*tensors.Tensor{saved}, nil); err != nil {
+		t.Fatal(err)
+	}
+	for _, from := range []string{"latents@1=theirs:z", "latents@1=theirs:z@float32", "latents@1@float32"} {
+		_, got, err := run(t, tree, model, debug.Options{Save: []string{"latents"}, Load: []debug.Replacement{replacement(t, from)}})
+		if err != nil || !slices.Equal(got.Image.Pix, want.Image.Pix) {
+			t.Errorf("%s: another picture, %v", from, err)
+		}
+	}
+	settings, err := os.ReadFile(filepath.Join(tree.Latest(debug.Gomflux), "settings.json"))
+	if err != nil || !strings.Contains(string(settings), "latents@1.safetensors:latents@1@float32") {
+		t.Errorf("the cast is not recorded: %s, %v", settings, err)
+	}
+	if _, _, err := run(t, tree, model, debug.Options{Load: []debug.Replacement{replacement(t, "latents@1=theirs:z@f16")}}); err == nil || !strings.Contains(err.Error(), "given as float16, expected float32") {
+		t.Errorf("found %v", err)
+	}
+	_, err = debug.NewSession(tree, debug.Options{Load: []debug.Replacement{replacement(t, "latents@1=theirs:y")}})
+	if !errors.Is(err, debug.ErrNotFound) || !strings.Contains(err.Error(), "near: theirs:z), and no file has that name") {
+		t.Errorf("found %v", err)
+	}
+}
+
+// TestEntropy saves what is only computed on request.
+func TestEntropy(t *testing.T) {
+	tree, _ := open(t)
+	s, _, err := run(t, tree, model, debug.Options{Save: []string{"transformer.layers.0*:weights", "transformer.layers.0.attention@0:entropy", "!*#1*"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if s.Run().Saved() != 3 || len(s.Unsaved()) > 0 {
+		t.Errorf("%d saved, not %q", s.Run().Saved(), s.Unsaved())
+	}
+	entropy, err := tree.Load("transformer.layers.0.attention@0:entropy")
+	if err != nil {
+		t.Fatal(err)
+	}
+	weights, err := tree.Load("transformer.layers.0.attention@0:weights")
+	if err != nil {
+		t.Fatal(err)
+	}
+	n := weights.Shape[3]
+	if !slices.Equal(entropy.Shape, weights.Shape[:3]) {
+		t.Fatalf("shape %v of %v", entropy.Shape, weights.Shape)
+	}
+	w, rows := weights.First(weights.Len()), entropy.First(entropy.Len())
+	for i, found := range rows {
+		want := 0.0
+		for _, p := range w[i*n : (i+1)*n] {
+			if p > 0 {
+				want -= p * math.Log(p)
+			}
+		}
+		if math.Abs(found-want) > 1e-5 || want == 0 {
+			t.Fatalf("row %d: %v, expected %v", i, found, want)
+		}
+	}
+	if s, _, err = run(t, tree, model, debug.Options{Save: []string{"transformer.layers.0*"}}); err != nil || slices.ContainsFunc(s.Seen(), func(name string) bool { return strings.HasSuffix(name, "entropy") }) {
+		t.Errorf("the entropy was computed without being asked for: %v", err)
+	}
+}
+
 func TestFinite(t *testing.T) {
 	points := func(s *debug.Session) *hooks.Points { return &hooks.Points{Func: s.Hook, Step: -1} }
 	nan := func() *mlx.Array {
@@ -264,7 +342,7 @@ func TestBounds(t *testing.T) {
 }
 
 func TestCheck(t *testing.T) {
-	for _, s := range []string{"", "=x.npy", "a=", "a:in.0=x.npy", "a@x=y.npy"} {
+	for _, s := range []string{"", "=x.npy", "a=", "a:in.0=x.npy", "a@x=y.npy", "a:weights=x.npy", "a:entropy", "a@b"} {
 		if r, err := debug.ParseReplacement(s); err == nil {
 			t.Errorf("%q is %+v", s, r)
 		}
@@ -273,6 +351,7 @@ func TestCheck(t *testing.T) {
 		"is no pattern of names":     {Save: []string{"a["}},
 		`"!" is no pattern`:          {Save: []string{"!"}},
 		"an input is no place":       {ExitAfter: "a:in.0"},
+		"the entropy is no place":    {ExitAfter: "a:entropy"},
 		`tensor name "a@"`:           {ExitAfter: "a@"},
 		"nowhere.npy: no such file":  {Load: []debug.Replacement{replacement(t, "a=nowhere.npy")}},
 		"latents@1 is given twice":   {Load: []debug.Replacement{replacement(t, "latents@1"), replacement(t, "latents@1")}},

@@ -14,6 +14,7 @@ import (
 	"github.com/gomflux/gomflux/debug"
 	"github.com/gomflux/gomflux/picture"
 	"github.com/gomflux/gomflux/scheduler"
+	"github.com/gomflux/gomflux/tensors"
 )
 
 // debugFlags are the flags of gomflux generate that look inside of a run.
@@ -28,7 +29,7 @@ type debugFlags struct {
 
 func (d *debugFlags) add(f *pflag.FlagSet) {
 	f.StringArrayVar(&d.options.Save, "debug-save", nil, "save tensors of the run whose names a `glob` matches, such as 'transformer.layers.0.*'; with ! before it, all but those (can be repeated)")
-	f.StringArrayVar(&d.load, "debug-load", nil, "put a tensor in the place of the run's: `NAME=FILE[:KEY][@dtype]`, or NAME for a saved one (can be repeated)")
+	f.StringArrayVar(&d.load, "debug-load", nil, "put a tensor in the place of the run's: `NAME=FILE[:KEY][@dtype]`, or NAME=SAVED or NAME for one that either side has saved (can be repeated)")
 	f.StringVar(&d.options.ExitAfter, "debug-exit-after", "", "end the run after the tensor of this `name`, without a picture")
 	f.BoolVar(&d.options.CheckFinite, "check-finite", false, "end the run at the first NaN or infinite value and name the module")
 	f.BoolVar(&d.options.BoundsCheck, "bounds-check", false, "compute every tensor at once, so that an error such as an index out of bounds names its place")
@@ -171,7 +172,11 @@ func (d *debugFlags) tell(endedAfter string, p *printer) {
 		m.Folder, m.Saved = run.Dir, run.Saved()
 	}
 	for _, glob := range d.session.Unsaved() {
-		p.warn("--debug-save %s: no tensor has such a name", glob)
+		near := ""
+		if names := tensors.Near(strings.TrimPrefix(glob, "!"), d.session.Seen(), 3); len(names) > 0 {
+			near = " (near: " + strings.Join(names, ", ") + ")"
+		}
+		p.warn("--debug-save %s: no tensor has such a name%s", glob, near)
 	}
 	if p.json {
 		p.line(m)
