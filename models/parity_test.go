@@ -30,12 +30,16 @@ func TestParity(t *testing.T) {
 			}
 			free, own := 0, 0
 			worst, worstName := 0.0, ""
+			worstFree, worstFreeName := 0.0, "" // of what a step makes
 			for _, tensor := range report.Tensors {
 				if !tensor.OK() {
 					t.Errorf("%s: shape %v of %v, free %v, isolated %v, own %v", tensor.Name, tensor.Shape, tensor.RefShape, tensor.Free, tensor.Isolated, tensor.Own)
 				}
 				if tensor.Free != nil {
 					free++
+					if name, _, _ := strings.Cut(tensor.Name, "@"); (name == "latents" || name == "noise_pred") && tensor.Free.Relative() > worstFree {
+						worstFree, worstFreeName = tensor.Free.Relative(), tensor.Name
+					}
 				}
 				if tensor.Own != nil {
 					own++
@@ -47,7 +51,10 @@ func TestParity(t *testing.T) {
 			if in := report.Find("image.in"); in != nil && in.Free.Max != 0 {
 				t.Errorf("image.in: %v, expected no difference", in.Free)
 			}
-			t.Logf("%d tensors, worst own error %.1e (%s)", len(report.Tensors), worst, worstName)
+			t.Logf("%d tensors, worst own error %.1e (%s), worst free error %.1e (%s)", len(report.Tensors), worst, worstName, worstFree, worstFreeName)
+			if worstFreeName == "" {
+				t.Error("no latents or predictions were read freely")
+			}
 			if free < 8 || own < free {
 				t.Errorf("%d tensors read freely, %d by themselves", free, own)
 			}
