@@ -12,11 +12,12 @@ import (
 	"image/jpeg"
 	"image/png"
 	"io"
-	"io/fs"
 	"os"
 	"strings"
 
 	"golang.org/x/image/webp"
+
+	"github.com/gomflux/gomflux/internal/oserr"
 )
 
 // MaxPixels is how many pixels a picture may have to be read.
@@ -87,22 +88,14 @@ func ReadFile(name string) (*Picture, error) { return readFile(name, Decode) }
 func readFile[T any](name string, read func(io.Reader) (T, error)) (none T, err error) {
 	f, err := os.Open(name)
 	if err != nil {
-		return none, fmt.Errorf("%s: %w", name, bare(err))
+		return none, fmt.Errorf("%s: %w", name, oserr.Bare(err))
 	}
 	defer f.Close()
 	v, err := read(f)
 	if err != nil {
-		return none, fmt.Errorf("%s: %w", name, bare(err))
+		return none, fmt.Errorf("%s: %w", name, oserr.Bare(err))
 	}
 	return v, nil
-}
-
-// bare takes operation and path from an error of the file system.
-func bare(err error) error {
-	if pathErr, ok := errors.AsType[*fs.PathError](err); ok {
-		return pathErr.Err
-	}
-	return err
 }
 
 var decoders = map[Format]struct {

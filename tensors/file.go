@@ -6,13 +6,13 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"io/fs"
 	"math"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
 
+	"github.com/gomflux/gomflux/internal/oserr"
 	"github.com/gomflux/gomflux/weights"
 )
 
@@ -43,7 +43,7 @@ type entry struct {
 func Open(path string) (*File, error) {
 	info, err := os.Stat(path)
 	if err != nil {
-		return nil, fmt.Errorf("%s: %w", path, bare(err))
+		return nil, fmt.Errorf("%s: %w", path, oserr.Bare(err))
 	}
 	if !info.Mode().IsRegular() {
 		what := "something else"
@@ -54,7 +54,7 @@ func Open(path string) (*File, error) {
 	}
 	f, err := os.Open(path)
 	if err != nil {
-		return nil, fmt.Errorf("%s: %w", path, bare(err))
+		return nil, fmt.Errorf("%s: %w", path, oserr.Bare(err))
 	}
 	file := &File{Path: path, f: f}
 	if err := file.parse(f, info.Size()); err != nil {
@@ -69,7 +69,7 @@ func (f *File) parse(r io.ReaderAt, size int64) error {
 	magic := make([]byte, len(npyMagic))
 	n, err := r.ReadAt(magic, 0)
 	if err != nil && err != io.EOF {
-		return bare(err)
+		return oserr.Bare(err)
 	}
 	switch {
 	case bytes.Equal(magic[:n], npyMagic):
@@ -247,7 +247,7 @@ func (f *File) Read(name string) (*Tensor, error) {
 	}
 	data, err := e.read()
 	if err != nil {
-		return nil, fmt.Errorf("%s: tensor %s: %w", f.Path, printable(name), bare(err))
+		return nil, fmt.Errorf("%s: tensor %s: %w", f.Path, printable(name), oserr.Bare(err))
 	}
 	return New(name, e.Dtype, e.Shape, data)
 }
@@ -304,7 +304,7 @@ func (f *File) Stats(name string, first int) (Stats, []float64, error) {
 			return s, head, nil
 		}
 	}
-	return Stats{}, nil, fmt.Errorf("%s: tensor %s: %w", f.Path, printable(name), bare(err))
+	return Stats{}, nil, fmt.Errorf("%s: tensor %s: %w", f.Path, printable(name), oserr.Bare(err))
 }
 
 // swap turns the bytes of every element around.
@@ -339,14 +339,4 @@ func rowMajor(data []byte, shape []int, size int) []byte {
 		}
 	}
 	return out
-}
-
-// bare takes operation and path from an error of the file system, for messages
-// that name the file themselves.
-func bare(err error) error {
-	var pathErr *fs.PathError
-	if errors.As(err, &pathErr) {
-		return pathErr.Err
-	}
-	return err
 }

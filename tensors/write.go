@@ -14,6 +14,8 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+
+	"github.com/gomflux/gomflux/internal/oserr"
 )
 
 // WriteFile writes tensors to a file whose name's end says its kind:
@@ -29,7 +31,7 @@ func WriteFile(path string, tensors []*Tensor, metadata map[string]string) error
 		err = replaceFile(path, func(w io.Writer) error { return write(w, tensors, metadata) })
 	}
 	if err != nil {
-		return fmt.Errorf("%s: %w", path, bare(err))
+		return fmt.Errorf("%s: %w", path, oserr.Bare(err))
 	}
 	return nil
 }

@@ -8,6 +8,8 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+
+	"github.com/gomflux/gomflux/internal/oserr"
 )
 
 // Checkpoint is all tensors of one component folder, in one file or in shards
@@ -33,7 +35,7 @@ func OpenCheckpoint(fsys fs.FS, dir string) (*Checkpoint, error) {
 	full := FullName(fsys, dir)
 	entries, err := fs.ReadDir(fsys, dir)
 	if err != nil {
-		return nil, fmt.Errorf("model folder %s: %w", full, bare(err))
+		return nil, fmt.Errorf("model folder %s: %w", full, oserr.Bare(err))
 	}
 	names := make([]string, len(entries))
 	for i, e := range entries {

@@ -13,6 +13,8 @@ import (
 	"io"
 	"io/fs"
 	"os"
+
+	"github.com/gomflux/gomflux/internal/oserr"
 )
 
 // File is an open safetensors file whose header has been validated.
@@ -77,7 +79,7 @@ func spool(src io.Reader) (*os.File, int64, error) {
 // when the file has been replaced, moved or removed since.
 func (f *File) Path() (string, error) {
 	if _, err := f.f.Seek(0, io.SeekStart); err != nil {
-		return "", fmt.Errorf("%s: %w", f.Name, bare(err))
+		return "", fmt.Errorf("%s: %w", f.Name, oserr.Bare(err))
 	}
 	fd := f.f.Fd()
 	for _, dir := range []string{"/dev/fd", "/proc/self/fd"} {
@@ -93,7 +95,7 @@ func (f *File) Path() (string, error) {
 // evaluated stay good: MLX reads them through a descriptor of its own.
 func (f *File) Close() error {
 	if err := f.f.Close(); err != nil && !errors.Is(err, os.ErrClosed) {
-		return fmt.Errorf("%s: %w", f.Name, bare(err))
+		return fmt.Errorf("%s: %w", f.Name, oserr.Bare(err))
 	}
 	return nil
 }

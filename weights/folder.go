@@ -7,6 +7,8 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+
+	"github.com/gomflux/gomflux/internal/oserr"
 )
 
 // Folder is a source of files that knows its own name, so that errors about a
@@ -27,7 +29,7 @@ func OpenFolder(path string) (Folder, error) {
 	}
 	info, err := os.Stat(path)
 	if err != nil {
-		return Folder{}, fmt.Errorf("model folder %s: %w", path, bare(err))
+		return Folder{}, fmt.Errorf("model folder %s: %w", path, oserr.Bare(err))
 	}
 	if !info.IsDir() {
 		return Folder{}, fmt.Errorf("model folder %s: expected a folder, found %s", path, kind(info.Mode()))
@@ -71,16 +73,6 @@ func FullName(fsys fs.FS, name string) string {
 	return name
 }
 
-// bare takes the operation and the path from an error of the file system: the
-// messages here name the file themselves, and in full.
-func bare(err error) error {
-	var pathErr *fs.PathError
-	if errors.As(err, &pathErr) {
-		return pathErr.Err
-	}
-	return err
-}
-
 // kind names what a file is.
 func kind(mode fs.FileMode) string {
 	switch {
@@ -106,16 +98,16 @@ func openRegular(fsys fs.FS, name string) (fs.File, int64, error) {
 	info, err := fs.Stat(fsys, name)
 	if err != nil {
 		if target, linkErr := fs.ReadLink(fsys, name); linkErr == nil && errors.Is(err, fs.ErrNotExist) {
-			return nil, 0, fmt.Errorf("is a link to %s, which is not there (an unfinished download?): %w", target, bare(err))
+			return nil, 0, fmt.Errorf("is a link to %s, which is not there (an unfinished download?): %w", target, oserr.Bare(err))
 		}
-		return nil, 0, bare(err)
+		return nil, 0, oserr.Bare(err)
 	}
 	if !info.Mode().IsRegular() {
 		return nil, 0, fmt.Errorf("expected a file, found %s", kind(info.Mode()))
 	}
 	f, err := fsys.Open(name)
 	if err != nil {
-		return nil, 0, bare(err)
+		return nil, 0, oserr.Bare(err)
 	}
 	info, err = f.Stat()
 	if err == nil && !info.Mode().IsRegular() {
@@ -123,7 +115,7 @@ func openRegular(fsys fs.FS, name string) (fs.File, int64, error) {
 	}
 	if err != nil {
 		f.Close()
-		return nil, 0, bare(err)
+		return nil, 0, oserr.Bare(err)
 	}
 	return f, info.Size(), nil
 }
@@ -149,7 +141,7 @@ func readSmall(fsys fs.FS, name string, limit int64) ([]byte, error) {
 		// The file may have grown since.
 		data, err := io.ReadAll(io.LimitReader(f, limit+1))
 		if err != nil {
-			return nil, bare(err)
+			return nil, oserr.Bare(err)
 		}
 		size = int64(len(data))
 		if size <= limit {

@@ -20,6 +20,7 @@ import (
 
 	"github.com/gomflux/gomflux"
 	"github.com/gomflux/gomflux/debug"
+	"github.com/gomflux/gomflux/internal/oserr"
 	"github.com/gomflux/gomflux/internal/termpic"
 	"github.com/gomflux/gomflux/models"
 	"github.com/gomflux/gomflux/noise"
@@ -370,7 +371,7 @@ func (o *generateOptions) generate(ctx context.Context, model *gomflux.Model, g 
 		return err
 	}
 	if err := p.show.Show(result.Image); err != nil {
-		p.warn("the picture cannot be shown: %v", bare(err)) // which is no reason to end the run
+		p.warn("the picture cannot be shown: %v", oserr.Bare(err)) // which is no reason to end the run
 	}
 	return o.inside.done(result, p)
 }
@@ -442,7 +443,7 @@ func (o *generateOptions) readPrompt(ctx context.Context, stdin io.Reader) (stri
 		from = "prompt file " + o.promptFile
 		f, openErr := os.Open(o.promptFile)
 		if openErr != nil {
-			return "", fmt.Errorf("%s: %w", from, bare(openErr))
+			return "", fmt.Errorf("%s: %w", from, oserr.Bare(openErr))
 		}
 		defer f.Close()
 		prompt, err = readText(ctx, f)
@@ -477,7 +478,7 @@ func readText(ctx context.Context, r io.Reader) (string, error) {
 		return "", context.Cause(ctx)
 	case err := <-done:
 		if err != nil {
-			return "", bare(err)
+			return "", oserr.Bare(err)
 		}
 	}
 	if len(data) > maxPrompt {

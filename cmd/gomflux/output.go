@@ -14,6 +14,7 @@ import (
 	"strings"
 	"sync"
 
+	"github.com/gomflux/gomflux/internal/oserr"
 	"github.com/gomflux/gomflux/picture"
 )
 
@@ -39,7 +40,7 @@ func checkOutput(name string) error {
 		return fmt.Errorf("output %s: %s is not a folder", name, dir)
 	}
 	if err != nil && !errors.Is(err, fs.ErrNotExist) { // such as a name that is too long
-		return fmt.Errorf("output %s: %w", name, bare(err))
+		return fmt.Errorf("output %s: %w", name, oserr.Bare(err))
 	}
 	f, err := newTemporary(name)
 	if err != nil {
@@ -107,11 +108,11 @@ func (s saver) write(ctx context.Context, name string, img image.Image) (string,
 func moveBoth(f, beside *temporary, name string) error {
 	if beside != nil {
 		if err := os.Rename(beside.Name(), sidecarName(name)); err != nil {
-			return fmt.Errorf("output %s: %w", sidecarName(name), bare(err))
+			return fmt.Errorf("output %s: %w", sidecarName(name), oserr.Bare(err))
 		}
 	}
 	if err := os.Rename(f.Name(), name); err != nil {
-		return fmt.Errorf("output %s: %w", name, bare(err))
+		return fmt.Errorf("output %s: %w", name, oserr.Bare(err))
 	}
 	return nil
 }
@@ -144,7 +145,7 @@ func newTemporary(name string) (*temporary, error) {
 			temporaries.names[path] = true
 			return &temporary{f}, nil
 		case !errors.Is(err, fs.ErrExist):
-			return nil, fmt.Errorf("cannot write to the folder %s: %w", dir, bare(err))
+			return nil, fmt.Errorf("cannot write to the folder %s: %w", dir, oserr.Bare(err))
 		}
 	}
 }
@@ -168,7 +169,7 @@ func writeTemporary(name string, encode func(io.Writer) error) (*temporary, erro
 	}
 	if err != nil {
 		f.discard()
-		return nil, bare(err)
+		return nil, oserr.Bare(err)
 	}
 	return f, nil
 }
@@ -206,7 +207,7 @@ func linkToFree(f, beside *temporary, name string) (string, error) {
 				continue
 			}
 			if err != nil {
-				return "", fmt.Errorf("output %s: %w", sidecarName(candidate), bare(err))
+				return "", fmt.Errorf("output %s: %w", sidecarName(candidate), oserr.Bare(err))
 			}
 		}
 		err := f.link(candidate)
@@ -215,11 +216,11 @@ func linkToFree(f, beside *temporary, name string) (string, error) {
 		}
 		if beside != nil {
 			if err := beside.unlink(sidecarName(candidate)); err != nil {
-				return "", fmt.Errorf("output %s: %w", sidecarName(candidate), bare(err))
+				return "", fmt.Errorf("output %s: %w", sidecarName(candidate), oserr.Bare(err))
 			}
 		}
 		if !errors.Is(err, fs.ErrExist) {
-			return "", fmt.Errorf("output %s: %w", candidate, bare(err))
+			return "", fmt.Errorf("output %s: %w", candidate, oserr.Bare(err))
 		}
 	}
 }
@@ -256,18 +257,4 @@ func numbered(name string, i int) string {
 	}
 	ext := filepath.Ext(name)
 	return fmt.Sprintf("%s_%d%s", strings.TrimSuffix(name, ext), i, ext)
-}
-
-// bare takes operation and path from an error of the file system, for messages
-// that name the file themselves.
-func bare(err error) error {
-	var pathErr *fs.PathError
-	var linkErr *os.LinkError
-	switch {
-	case errors.As(err, &pathErr):
-		return pathErr.Err
-	case errors.As(err, &linkErr):
-		return linkErr.Err
-	}
-	return err
 }

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/gomflux/gomflux"
+	"github.com/gomflux/gomflux/internal/oserr"
 	"github.com/gomflux/gomflux/internal/termpic"
 	"github.com/gomflux/gomflux/picture"
 )
@@ -200,7 +201,7 @@ func (p *printer) unprinted(file string) error {
 	if p.unwritten == nil {
 		return nil
 	}
-	return fmt.Errorf("%s is saved, but standard output cannot be written: %w", file, bare(p.unwritten))
+	return fmt.Errorf("%s is saved, but standard output cannot be written: %w", file, oserr.Bare(p.unwritten))
 }
 
 // failed says with --json how a run ended; the line on standard error comes

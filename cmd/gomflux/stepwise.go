@@ -15,6 +15,7 @@ import (
 	"golang.org/x/image/font/basicfont"
 	"golang.org/x/image/math/fixed"
 
+	"github.com/gomflux/gomflux/internal/oserr"
 	"github.com/gomflux/gomflux/picture"
 )
 
@@ -25,11 +26,11 @@ func makeFolder(dir string) (made bool, err error) {
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
 		if err := os.Mkdir(dir, 0o777); err != nil {
-			return false, fmt.Errorf("folder %s: %w", dir, bare(err))
+			return false, fmt.Errorf("folder %s: %w", dir, oserr.Bare(err))
 		}
 		made = true
 	case err != nil:
-		return false, fmt.Errorf("folder %s: %w", dir, bare(err))
+		return false, fmt.Errorf("folder %s: %w", dir, oserr.Bare(err))
 	case !info.IsDir():
 		return false, fmt.Errorf("folder %s: is a file", dir)
 	}
