@@ -191,7 +191,7 @@ func TestReadMarks(t *testing.T) {
 func fakeRunner(t *testing.T) *runner {
 	dir := t.TempDir()
 	for name, text := range map[string]string{
-		"bin/gomflux": "#!/bin/sh\ntest \"$1\" != unknown || exit 2\ntest \"$2\" != nothing || exit 2\necho '  -p, --prompt text   what'\necho '      --steps N'\n",
+		"bin/gomflux": "#!/bin/sh\ntest \"$1\" != unknown || exit 2\ntest \"$2\" != nothing || exit 2\necho '  -p, --prompt text   what'\necho '      --steps N'\nseq 3000\n",
 		"Makefile":    "demo:\n\ttouch made\n",
 	} {
 		path := filepath.Join(dir, name)

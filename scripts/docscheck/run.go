@@ -261,7 +261,7 @@ func (r *runner) bash(dir, script string) (string, error) {
 	if ctx.Err() != nil {
 		err = fmt.Errorf("took longer than %v", blockTime)
 	}
-	const most = 4000
+	const most = 1 << 16 // more than any help
 	return string(out[max(0, len(out)-most):]), err
 }
 
