@@ -119,7 +119,8 @@ func (r *Report) ask(asked map[string]bool) []string {
 	return choose(r.sights[from:until+1], asked)
 }
 
-// choose takes levels of depth as long as they are not too much at once.
+// choose takes levels of depth as long as they are not too much at once, and
+// of the next one what finds room.
 func choose(sights []sight, asked map[string]bool) []string {
 	levels := map[int][]string{}
 	seen := map[string]bool{}
@@ -142,14 +143,14 @@ func choose(sights []sight, asked map[string]bool) []string {
 	slices.SortFunc(depths, cmp.Compare)
 	var names []string
 	for _, d := range depths {
-		if level := levels[d]; len(names)+len(level) <= mostAsked {
-			names = append(names, level...)
-			continue
+		level, room := levels[d], mostAsked-len(names)
+		if len(level) > room {
+			if room > mostAsked/2 {
+				names = append(names, spread(level, room)...)
+			}
+			break
 		}
-		if len(names) == 0 {
-			names = spread(levels[d], mostAsked)
-		}
-		break
+		names = append(names, level...)
 	}
 	return names
 }

@@ -66,14 +66,16 @@ one is not there.
 				}
 				return again(ctx, command, run, out, model, names, stderr)
 			}}
-			if !o.json {
+			bisect := func(ctx context.Context, run string, p parity.Options) (*parity.Report, error) {
 				rounds := 0
 				b.Round = func(r parity.Round) {
-					rounds++
-					printRound(stdout, rounds, r)
+					if p.Progress != nil {
+						fmt.Fprint(stderr, "\r\x1b[K")
+					}
+					if rounds++; !o.json {
+						printRound(stdout, rounds, r)
+					}
 				}
-			}
-			bisect := func(ctx context.Context, run string, p parity.Options) (*parity.Report, error) {
 				return parity.Bisect(ctx, run, p, b)
 			}
 			return runParity(cmd.Context(), run, &o.modelFlags, &o.reportFlags, parity.Options{Model: o.model}, bisect, stdout, stderr)

@@ -3,6 +3,8 @@
 import json
 import random
 import secrets
+import shlex
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -14,6 +16,7 @@ from pathlib import Path
 import numpy as np
 import torch
 from PIL import Image
+from safetensors.torch import load_file, save_file
 
 from . import dump, goldens, schedules, tiny
 from .families import FAMILIES
@@ -57,6 +60,9 @@ def check(gomflux: Path, seed: int | None, keep: Path | None, models: int, pictu
                 for kind in ("text", "picture") if FAMILIES[family].image_pipeline else ("text",):
                     rows.append(replay(gomflux, made[-1], family, kind, r))
                     report(rows[-1])
+            if made:
+                rows.append(narrow(gomflux, made[0], random.Random(f"{seed}/{family}/fault")))
+                report(rows[-1])
             for n in range(pictures):
                 r = random.Random(f"{seed}/{family}/seed {n}")
                 rows.append(same_seed(gomflux, made[n % len(made)], family, n, r))
@@ -137,6 +143,35 @@ def replay(gomflux: Path, model: Path, family: str, kind: str, r: random.Random)
     except ValueError:
         result, ok = f"exit status {ran.returncode}: {ran.stderr.strip()}", False
     return Row(f"{model.parent.name} {kind}", described(request), result, ok, time.monotonic() - start)
+
+
+def narrow(gomflux: Path, model: Path, r: random.Random) -> Row:
+    """Turns the rows of one of gomflux's weights around, and has parity bisect find it from a dump of little."""
+    start = time.monotonic()
+    pipe, _ = dump.load(model)
+    request = draw_request(pipe, r)
+    folder = model.parent / "bisect"
+    dump.pipeline(model, folder / "dump", max_sequence_length=300, taps=["image"], **request)
+    wrong = folder / "model"
+    shutil.copytree(model, wrong, dirs_exist_ok=True)
+    shards = {file: load_file(file) for file in sorted((wrong / "transformer").glob("*.safetensors"))}
+    weights = [(file, key) for file, shard in shards.items() for key in sorted(shard) if key.endswith(".weight")]
+    file, key = r.choice([(file, key) for file, key in weights if shards[file][key].ndim == 2])
+    shards[file][key] = shards[file][key].flip(0).contiguous()
+    save_file(shards[file], file, {"format": "pt"})
+    reference = f"{shlex.quote(sys.executable)} -m {__package__}"
+    flags = ("--model", wrong, "--dtype", "float32", "--reference", reference, "--json")
+    ran = run(gomflux, "parity", "bisect", folder / "dump", *flags)
+    expected = f"transformer.{key.removesuffix('.weight')}@0"
+    try:
+        found = json.loads(ran.stdout)
+        module = found["verdict"].get("module")
+        result, ok = f"found {module} in {len(found['rounds'])} rounds", module == expected
+        if not ok:
+            result += f", expected {expected}: {found['verdict']['text']}"
+    except ValueError:
+        result, ok = f"exit status {ran.returncode}: {ran.stderr.strip()}", False
+    return Row(f"{model.parent.name} bisect", described(request), result, ok, time.monotonic() - start)
 
 
 def run(*command) -> subprocess.CompletedProcess:
