@@ -163,7 +163,7 @@ func (p *Pipeline) checkNumbers(r Request) error {
 			return requestErrorf("the picture to start from is empty: its bounds are %v", r.Image.Bounds())
 		}
 		if !(r.ImageStrength > 0 && r.ImageStrength <= 1) {
-			return requestErrorf("image strength %g: must be above 0, which would keep nothing of the picture, and at most 1", r.ImageStrength)
+			return requestErrorf("image strength %g: must be above 0, which would keep nothing of the picture, and below 1", r.ImageStrength)
 		}
 		if r.start() >= r.Steps {
 			return requestErrorf("image strength %g of %d steps leaves no step that changes anything (a lower strength, or more steps)", r.ImageStrength, r.Steps)

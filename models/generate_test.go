@@ -302,7 +302,7 @@ func TestCheckImage(t *testing.T) {
 			{nil, -1, 4, ""}, // not asked for
 			{whole, 0, 4, "image strength 0: must be above 0"},
 			{whole, -0.5, 4, "image strength -0.5"},
-			{whole, 1.01, 4, "image strength 1.01"},
+			{whole, 1.01, 4, "image strength 1.01: must be above 0, which would keep nothing of the picture, and below 1"},
 			{whole, math.NaN(), 4, "image strength NaN"},
 			{whole, 1, 4, "leaves no step"},
 			{whole, 0.1, 1, "of 1 steps leaves no step"},
