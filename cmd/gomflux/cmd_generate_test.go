@@ -28,10 +28,11 @@ func TestAutoSeeds(t *testing.T) {
 	if g.pictures != 50_000_000 {
 		t.Errorf("%d pictures", g.pictures)
 	}
-	if g.seed(0) != g.seed(0) {
-		t.Error("the first picture has two seeds")
+	first := g.seed(0)
+	if again := g.seed(0); again != first {
+		t.Errorf("the first picture has the seeds %d and %d", first, again)
 	}
-	if a, b, c := g.seed(0), g.seed(1), g.seed(2); a == b && b == c {
-		t.Errorf("the first three seeds are all %d", a)
+	if second, third := g.seed(1), g.seed(2); first == second && second == third {
+		t.Errorf("the first three seeds are all %d", first)
 	}
 }
