@@ -228,7 +228,7 @@ func main() {
 	if err := png.Encode(f, result.Image); err != nil {
 		log.Fatal(err)
 	}
-	fmt.Println("seed", result.Seed, "on", model.Device())
+	fmt.Println("seed", result.Settings.Seed, "on", model.Device())
 }
 END
 (
