@@ -312,7 +312,7 @@ refused 2 "is a file" "${gen[@]}" --stepwise-image-output-dir text.png
 refused 2 "no such file" "${gen[@]}" --image nowhere.png
 refused 2 "is not a PNG, JPEG or WebP" "${gen[@]}" --image text.png
 refused 2 "nothing without --image" "${gen[@]}" --image-strength 0.5
-refused 2 "above 0 and at most 1" "${gen[@]}" --image first.png --image-strength 2
+refused 2 "above 0 and below 1" "${gen[@]}" --image first.png --image-strength 2
 refused 2 "no such file" generate -C nowhere.png
 refused 2 "is not a PNG, JPEG or WebP" generate -C text.png
 refused 2 "not a way to show pictures" "${gen[@]}" --preview=vt52
