@@ -37,6 +37,14 @@ func (l Latents) size() int {
 	return n
 }
 
+// onePicture is the shape without a batch axis of one.
+func (l Latents) onePicture() []int {
+	if len(l.Shape) == 4 && l.Shape[0] == 1 {
+		return l.Shape[1:]
+	}
+	return l.Shape
+}
+
 // An Autoencoder is the vae of a model folder: pictures to latents and back.
 // Its methods run on the MLX thread.
 type Autoencoder struct {
@@ -191,10 +199,7 @@ func (a *Autoencoder) DecodeUnscaled(l Latents) (*image.RGBA, error) {
 
 // decodeLatents checks latents before it decodes them.
 func (a *Autoencoder) decodeLatents(l Latents, unscale func(*mlx.Array) *mlx.Array) (*image.RGBA, error) {
-	shape := l.Shape
-	if len(shape) == 4 && shape[0] == 1 {
-		shape = shape[1:]
-	}
+	shape := l.onePicture()
 	c := a.vae.Config.LatentChannels
 	if len(shape) != 3 || shape[0] != c || shape[1] < 1 || shape[2] < 1 {
 		return nil, requestErrorf("latents of shape %v: expected [%d, height/%d, width/%[3]d]", l.Shape, c, a.ScaleFactor())

@@ -130,10 +130,7 @@ func (a *Autoencoder) FitProjection(pictures ...*image.RGBA) (*Projection, error
 
 // Picture returns a picture with one pixel for each position of the latents.
 func (p *Projection) Picture(l Latents) (*image.RGBA, error) {
-	shape := l.Shape
-	if len(shape) == 4 && shape[0] == 1 {
-		shape = shape[1:]
-	}
+	shape := l.onePicture()
 	if len(shape) != 3 || shape[0] != len(p.Factors) || shape[1] < 1 || shape[2] < 1 || len(l.Data) != l.size() {
 		return nil, requestErrorf("%d latents of shape %v: expected [%d, h, w]", len(l.Data), l.Shape, len(p.Factors))
 	}

@@ -110,7 +110,7 @@ var decoders = map[Format]struct {
 // damaged makes an error of a decoder's.
 func damaged(format Format, err error) error {
 	if errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, io.EOF) {
-		return fmt.Errorf("the %v file is cut off: %w", format, noEOF(err))
+		return fmt.Errorf("the %v file is cut off: %w", format, oserr.NoEOF(err))
 	}
 	return fmt.Errorf("the %v file cannot be read: %w", format, err)
 }

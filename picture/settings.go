@@ -11,6 +11,8 @@ import (
 	"strings"
 	"time"
 	"unicode/utf8"
+
+	"github.com/gomflux/gomflux/internal/oserr"
 )
 
 // SettingsVersion is the version of the JSON form of Settings that this package
@@ -346,7 +348,7 @@ func parseObject(text []byte) (map[string]json.RawMessage, error) {
 	}
 	d := json.NewDecoder(bytes.NewReader(text))
 	if t, err := d.Token(); err != nil {
-		return nil, fmt.Errorf("bad JSON: %w", noEOF(err))
+		return nil, fmt.Errorf("bad JSON: %w", oserr.NoEOF(err))
 	} else if t != json.Delim('{') {
 		return nil, errors.New("expected a JSON object")
 	}
@@ -354,12 +356,12 @@ func parseObject(text []byte) (map[string]json.RawMessage, error) {
 	for d.More() {
 		t, err := d.Token()
 		if err != nil {
-			return nil, fmt.Errorf("bad JSON: %w", noEOF(err))
+			return nil, fmt.Errorf("bad JSON: %w", oserr.NoEOF(err))
 		}
 		key := t.(string) // Token has made sure of that
 		var value json.RawMessage
 		if err := d.Decode(&value); err != nil {
-			return nil, fmt.Errorf("bad JSON: %s: %w", quote(key), noEOF(err))
+			return nil, fmt.Errorf("bad JSON: %s: %w", quote(key), oserr.NoEOF(err))
 		}
 		if _, ok := members[key]; ok {
 			return nil, fmt.Errorf("bad JSON: duplicate key %s", quote(key))
@@ -367,20 +369,12 @@ func parseObject(text []byte) (map[string]json.RawMessage, error) {
 		members[key] = value
 	}
 	if _, err := d.Token(); err != nil {
-		return nil, fmt.Errorf("bad JSON: %w", noEOF(err))
+		return nil, fmt.Errorf("bad JSON: %w", oserr.NoEOF(err))
 	}
 	if _, err := d.Token(); err != io.EOF {
 		return nil, errors.New("bad JSON: text after the object")
 	}
 	return members, nil
-}
-
-// noEOF makes an end of the text inside of a value an error of its own.
-func noEOF(err error) error {
-	if err == io.EOF {
-		return io.ErrUnexpectedEOF
-	}
-	return err
 }
 
 // quote quotes a text of a file for a message, abridged.

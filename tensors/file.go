@@ -172,7 +172,7 @@ func memberHeader(m *zip.File) (entry, error) {
 		}
 		if _, err := io.CopyN(io.Discard, r, skip); err != nil {
 			r.Close()
-			return nil, noEOF(err)
+			return nil, oserr.NoEOF(err)
 		}
 		return r, nil
 	}
@@ -270,7 +270,7 @@ func (e entry) read() ([]byte, error) {
 		}
 	}
 	if err != nil {
-		return nil, noEOF(err)
+		return nil, oserr.NoEOF(err)
 	}
 	if e.bigEndian {
 		swap(data, e.Dtype.Size())

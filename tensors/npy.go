@@ -8,6 +8,8 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+
+	"github.com/gomflux/gomflux/internal/oserr"
 )
 
 var npyMagic = []byte("\x93NUMPY")
@@ -39,7 +41,7 @@ func (d Dtype) descr() (string, error) {
 func readNPYHeader(r io.Reader) (entry, error) {
 	var prefix [8]byte
 	if _, err := io.ReadFull(r, prefix[:]); err != nil {
-		return entry{}, fmt.Errorf("read the header: %w", noEOF(err))
+		return entry{}, fmt.Errorf("read the header: %w", oserr.NoEOF(err))
 	}
 	if string(prefix[:6]) != string(npyMagic) {
 		return entry{}, errors.New("not a .npy file")
@@ -54,7 +56,7 @@ func readNPYHeader(r io.Reader) (entry, error) {
 	}
 	var length [4]byte
 	if _, err := io.ReadFull(r, length[:size]); err != nil {
-		return entry{}, fmt.Errorf("read the header: %w", noEOF(err))
+		return entry{}, fmt.Errorf("read the header: %w", oserr.NoEOF(err))
 	}
 	n := binary.LittleEndian.Uint32(length[:])
 	if n > maxNPYHeader {
@@ -62,7 +64,7 @@ func readNPYHeader(r io.Reader) (entry, error) {
 	}
 	text := make([]byte, n)
 	if _, err := io.ReadFull(r, text); err != nil {
-		return entry{}, fmt.Errorf("read the header: %w", noEOF(err))
+		return entry{}, fmt.Errorf("read the header: %w", oserr.NoEOF(err))
 	}
 	e, err := parseNPYHeader(string(text))
 	if err != nil {

@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"io"
 	"math"
+
+	"github.com/gomflux/gomflux/internal/oserr"
 )
 
 // A Float is a number whose JSON may also be "NaN", "Infinity" or "-Infinity".
@@ -158,7 +160,7 @@ func summarize(r io.Reader, i Info, first int) (Stats, []float64, error) {
 	for left := i.Len(); left > 0; {
 		n := min(chunk, left)
 		if _, err := io.ReadFull(r, data[:n*size]); err != nil {
-			return Stats{}, nil, noEOF(err)
+			return Stats{}, nil, oserr.NoEOF(err)
 		}
 		decode(i.Dtype, values[:n], data)
 		s.add(values[:n])
@@ -168,12 +170,4 @@ func summarize(r io.Reader, i Info, first int) (Stats, []float64, error) {
 		left -= n
 	}
 	return s.result(), head, nil
-}
-
-// noEOF turns the end of a file into an error that says it came too early.
-func noEOF(err error) error {
-	if err == io.EOF {
-		return io.ErrUnexpectedEOF
-	}
-	return err
 }

@@ -9,6 +9,8 @@ import (
 	"math"
 	"slices"
 	"strings"
+
+	"github.com/gomflux/gomflux/internal/oserr"
 )
 
 const (
@@ -75,7 +77,7 @@ func ParseHeader(r io.ReaderAt, size int64) (*Header, error) {
 	}
 	var prefix [8]byte
 	if _, err := r.ReadAt(prefix[:], 0); err != nil {
-		return nil, fmt.Errorf("read the header length: %w", noEOF(err))
+		return nil, fmt.Errorf("read the header length: %w", oserr.NoEOF(err))
 	}
 	if hint := foreign(prefix[:]); hint != "" {
 		return nil, fmt.Errorf("not a safetensors file: %s", hint)
@@ -89,7 +91,7 @@ func ParseHeader(r io.ReaderAt, size int64) (*Header, error) {
 	}
 	text := make([]byte, length)
 	if _, err := r.ReadAt(text, 8); err != nil && length > 0 {
-		return nil, fmt.Errorf("read the header: %w", noEOF(err))
+		return nil, fmt.Errorf("read the header: %w", oserr.NoEOF(err))
 	}
 	h := &Header{DataOffset: 8 + int64(length)}
 	if err := h.parse(text); err != nil {
@@ -99,14 +101,6 @@ func ParseHeader(r io.ReaderAt, size int64) (*Header, error) {
 		return nil, err
 	}
 	return h, nil
-}
-
-// noEOF turns the end of the file into an error that says it came too early.
-func noEOF(err error) error {
-	if err == io.EOF {
-		return io.ErrUnexpectedEOF
-	}
-	return err
 }
 
 // foreign recognises by their first bytes what is often found under a

@@ -3,6 +3,7 @@ package oserr
 
 import (
 	"errors"
+	"io"
 	"io/fs"
 	"os"
 )
@@ -15,6 +16,14 @@ func Bare(err error) error {
 	}
 	if e, ok := errors.AsType[*os.LinkError](err); ok {
 		return e.Err
+	}
+	return err
+}
+
+// NoEOF turns the end of what is read into an error that says it came too early.
+func NoEOF(err error) error {
+	if err == io.EOF {
+		return io.ErrUnexpectedEOF
 	}
 	return err
 }

@@ -3,6 +3,7 @@ package oserr
 import (
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"path/filepath"
 	"testing"
@@ -27,5 +28,14 @@ func TestBare(t *testing.T) {
 	}
 	if err := Bare(nil); err != nil {
 		t.Error(err)
+	}
+}
+
+func TestNoEOF(t *testing.T) {
+	other := errors.New("other")
+	for err, want := range map[error]error{io.EOF: io.ErrUnexpectedEOF, io.ErrUnexpectedEOF: io.ErrUnexpectedEOF, other: other, nil: nil} {
+		if got := NoEOF(err); got != want {
+			t.Errorf("%v became %v, expected %v", err, got, want)
+		}
 	}
 }
