@@ -190,7 +190,7 @@ func (m *modelFlags) openVAE(ctx context.Context, stderr io.Writer, quiet bool) 
 	}
 	show := &display{}
 	if !quiet {
-		show = newDisplay(ctx, stderr)
+		show = newDisplay(ctx, stderr, nil)
 	}
 	open := m.openOptions()
 	open.Progress = show.report

@@ -166,7 +166,7 @@ func (o *inspectOptions) check(cmd *cobra.Command) error {
 func (o *inspectOptions) run(ctx context.Context, name string, stdout, stderr io.Writer) error {
 	show := &display{}
 	if !o.json {
-		show = newDisplay(ctx, stderr)
+		show = newDisplay(ctx, stderr, nil)
 	}
 	defer show.close()
 	if o.loaded {

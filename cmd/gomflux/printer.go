@@ -106,12 +106,8 @@ func (p *printer) openTerminals(ctx context.Context, preview, show termpic.Proto
 // begin starts to show progress, until end.
 func (p *printer) begin(ctx context.Context) {
 	p.display, p.clock, p.last = &display{}, stepClock{}, gomflux.Progress{}
-	switch {
-	case p.json || p.quiet && p.preview == nil:
-	case p.preview != nil:
+	if !p.json && (!p.quiet || p.preview != nil) {
 		p.display = newDisplay(ctx, p.stderr, p.preview)
-	default:
-		p.display = newDisplay(ctx, p.stderr)
 	}
 }
 

@@ -37,15 +37,15 @@ type display struct {
 const redraw = 150 * time.Millisecond
 
 // newDisplay shows nothing unless w is a terminal, and pictures if it is given
-// one that can. Someone there who interrupts the run is told that it takes a
-// moment.
-func newDisplay(ctx context.Context, w io.Writer, pictures ...*termpic.Terminal) *display {
+// one that can; nil is none. Someone there who interrupts the run is told that
+// it takes a moment.
+func newDisplay(ctx context.Context, w io.Writer, pictures *termpic.Terminal) *display {
 	if f, ok := w.(*os.File); !ok || !term.IsTerminal(int(f.Fd())) {
 		return &display{}
 	}
 	d := &display{bars: mpb.New(mpb.WithOutput(w), mpb.WithWidth(24), mpb.WithRefreshRate(redraw))}
-	for _, t := range pictures {
-		d.preview = t.NewPreview()
+	if pictures != nil {
+		d.preview = pictures.NewPreview()
 	}
 	bars := d.bars
 	d.stop = context.AfterFunc(ctx, func() {
