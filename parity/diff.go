@@ -60,15 +60,7 @@ func DiffRuns(ctx context.Context, a, b string, table *Table) (*Report, error) {
 				continue
 			}
 			tolerance := table.For("cpu", cmp.Or(ours.Compute, "float32"), stageKey(t.Stage), Free, t.Name)
-			d := &Reading{Difference: Compare(g, w), Tolerance: tolerance}
-			if axis := channelAxis(name, t.Shape); axis >= 0 && len(w) > 0 {
-				d.channels(g, w, t.Shape, axis)
-			}
-			d.count(g, w, tolerance.ATol, tolerance.RTol)
-			if d.OK = d.Within(tolerance); name == "image" && tolerance.OffByOne > 0 {
-				d.OK = offByOne(g, w, tolerance.OffByOne)
-			}
-			t.Free, t.Histogram = d, histogram(g, w)
+			t.Free, t.Histogram = newReading(name, g, w, t.Shape, tolerance), histogram(g, w)
 		}
 		for _, name := range ref.Names() {
 			if !compared[name] && !untapped.MatchString(name) {

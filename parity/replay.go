@@ -415,22 +415,12 @@ func (r *replay) compare(name string, tap hooks.Tap) *mlx.Array {
 
 // read makes the reading of this pass. Values that are samples have no shape.
 func (r *replay) read(t *Tensor, got, want []float32, shape []int) *Reading {
-	d := &Reading{Difference: Compare(got, want)}
-	if axis := channelAxis(t.Name, shape); axis >= 0 && len(want) > 0 {
-		d.channels(got, want, shape, axis)
-	}
 	reading := r.pass.reading
 	if value := !inside.MatchString(t.moduleName()); r.pass.last && !r.whole[t.at()] && !(value && r.whole[t.Stage]) {
 		reading = Own
 	}
 	tolerance := r.Tolerances.For(r.pipeline.Device().String(), r.pipeline.Dtype().String(), stageKey(t.Stage), reading, t.Name)
-	d.count(got, want, tolerance.ATol, tolerance.RTol)
-	if t.Name == "image" && tolerance.OffByOne > 0 {
-		d.OK = offByOne(got, want, tolerance.OffByOne)
-	} else {
-		d.OK = d.Within(tolerance)
-	}
-	d.Tolerance = tolerance
+	d := newReading(t.Name, got, want, shape, tolerance)
 	t.Got, t.Ref = first(got), first(want)
 	t.Histogram = histogram(got, want)
 	if r.pass.reading == Free {
@@ -442,6 +432,22 @@ func (r *replay) read(t *Tensor, got, want []float32, shape []int) *Reading {
 		if r.pass.last || shape == nil {
 			t.Own = d
 		}
+	}
+	return d
+}
+
+// newReading compares a tensor's values, of a shape that is nil for samples, and
+// judges them.
+func newReading(name string, got, want []float32, shape []int, tolerance Tolerance) *Reading {
+	d := &Reading{Difference: Compare(got, want), Tolerance: tolerance}
+	if axis := channelAxis(name, shape); axis >= 0 && len(want) > 0 {
+		d.channels(got, want, shape, axis)
+	}
+	d.count(got, want, tolerance.ATol, tolerance.RTol)
+	if name == "image" && tolerance.OffByOne > 0 {
+		d.OK = offByOne(got, want, tolerance.OffByOne)
+	} else {
+		d.OK = d.Within(tolerance)
 	}
 	return d
 }
