@@ -1,6 +1,7 @@
 package mlx
 
 import (
+	"math"
 	"slices"
 
 	"github.com/gomflux/gomflux/mlx/internal/mlxc"
@@ -51,6 +52,7 @@ func (a *Array) Sin() *Array     { return a.unary(mlxc.Sin) }
 func (a *Array) Cos() *Array     { return a.unary(mlxc.Cos) }
 func (a *Array) Tanh() *Array    { return a.unary(mlxc.Tanh) }
 func (a *Array) Sigmoid() *Array { return a.unary(mlxc.Sigmoid) }
+func (a *Array) Erf() *Array     { return a.unary(mlxc.Erf) }
 func (a *Array) Square() *Array  { return a.unary(mlxc.Square) }
 func (a *Array) Sqrt() *Array    { return a.unary(mlxc.Sqrt) }
 func (a *Array) Rsqrt() *Array   { return a.unary(mlxc.Rsqrt) }
@@ -60,6 +62,23 @@ func (a *Array) IsFinite() *Array { return a.unary(mlxc.Isfinite) }
 
 // SiLU is x·sigmoid(x).
 func (a *Array) SiLU() *Array { return a.Mul(a.Sigmoid()) }
+
+// GELU is x·Φ(x), with the normal distribution's Φ, in float32 inside.
+func (a *Array) GELU() *Array {
+	x := a.AsType(Float32)
+	return x.Times(0.5).Mul(x.Times(math.Sqrt2 / 2).Erf().Plus(1)).AsType(a.Dtype())
+}
+
+// GELUTanh is [Array.GELU] with the approximation by tanh (gelu_new), in
+// float32 inside.
+func (a *Array) GELUTanh() *Array {
+	x := a.AsType(Float32)
+	u := x.Square().Mul(x).Times(0.044715).Add(x).Times(math.Sqrt(2 / math.Pi))
+	return x.Times(0.5).Mul(u.Tanh().Plus(1)).AsType(a.Dtype())
+}
+
+// QuickGELU is x·sigmoid(1.702·x).
+func (a *Array) QuickGELU() *Array { return a.Mul(a.Times(1.702).Sigmoid()) }
 
 // Round rounds half to even.
 func (a *Array) Round() *Array {

@@ -296,6 +296,12 @@ func TestOps(t *testing.T) {
 		{"Sqrt", func() *mlx.Array { return positive.mlx().Sqrt() }, each(positive, math.Sqrt), 1e-7},
 		{"Rsqrt", func() *mlx.Array { return positive.mlx().Rsqrt() }, each(positive, func(v float64) float64 { return 1 / math.Sqrt(v) }), 3e-7},
 		{"SiLU", func() *mlx.Array { return wide.mlx().SiLU() }, each(wide, func(v float64) float64 { return v * sigmoid(v) }), 1e-6},
+		{"Erf", func() *mlx.Array { return a.mlx().Erf() }, each(a, math.Erf), 1e-6},
+		{"GELU", func() *mlx.Array { return wide.mlx().GELU() }, each(wide, func(v float64) float64 { return v * (1 + math.Erf(v/math.Sqrt2)) / 2 }), 1e-6},
+		{"GELUTanh", func() *mlx.Array { return wide.mlx().GELUTanh() }, each(wide, func(v float64) float64 {
+			return v * (1 + math.Tanh(math.Sqrt(2/math.Pi)*(v+0.044715*v*v*v))) / 2
+		}), 1e-6},
+		{"QuickGELU", func() *mlx.Array { return wide.mlx().QuickGELU() }, each(wide, func(v float64) float64 { return v * sigmoid(1.702*v) }), 1e-6},
 		{"IsFinite", func() *mlx.Array { return special.mlx().IsFinite() }, nd{[]int{6}, []float64{1, 1, 0, 0, 0, 1}}, 0},
 		{"Round", func() *mlx.Array { return halves.mlx().Round() }, each(halves, math.RoundToEven), 0},
 		{"Clip", func() *mlx.Array { return a.mlx().Clip(-0.5, 0.75) }, each(a, func(v float64) float64 { return min(max(v, -0.5), 0.75) }), 0},
@@ -456,6 +462,9 @@ func TestDtypes(t *testing.T) {
 		"Clip":        func(x *mlx.Array) *mlx.Array { return x.Clip(0, 1) },
 		"Pad":         func(x *mlx.Array) *mlx.Array { return x.Pad([]int{0, 1}, []int{1, 0}, 2) },
 		"SiLU":        func(x *mlx.Array) *mlx.Array { return x.SiLU() },
+		"GELU":        func(x *mlx.Array) *mlx.Array { return x.GELU() },
+		"GELUTanh":    func(x *mlx.Array) *mlx.Array { return x.GELUTanh() },
+		"QuickGELU":   func(x *mlx.Array) *mlx.Array { return x.QuickGELU() },
 		"Exp":         func(x *mlx.Array) *mlx.Array { return x.Exp() },
 		"Mean":        func(x *mlx.Array) *mlx.Array { return x.Mean(0) },
 		"Sum":         func(x *mlx.Array) *mlx.Array { return x.Sum(1) },

@@ -43,6 +43,7 @@ var (
 	DeviceNewType                 func(type_ int32, index int32) uintptr
 	Divide                        func(res *uintptr, a uintptr, b uintptr, s uintptr) int32
 	Equal                         func(res *uintptr, a uintptr, b uintptr, s uintptr) int32
+	Erf                           func(res *uintptr, a uintptr, s uintptr) int32
 	Eval                          func(outputs uintptr) int32
 	Exp                           func(res *uintptr, a uintptr, s uintptr) int32
 	ExpandDims                    func(res *uintptr, a uintptr, axis int32, s uintptr) int32
@@ -148,6 +149,7 @@ var functions = []function{
 	{"mlx_device_new_type", &DeviceNewType},
 	{"mlx_divide", &Divide},
 	{"mlx_equal", &Equal},
+	{"mlx_erf", &Erf},
 	{"mlx_eval", &Eval},
 	{"mlx_exp", &Exp},
 	{"mlx_expand_dims", &ExpandDims},
