@@ -1,9 +1,15 @@
-"""Byte-level BPE tokenizers of the Qwen kind, trained on a few sentences."""
+"""Tokenizers of the kinds of Qwen, CLIP and T5, trained on a few sentences."""
 
+import collections
+import itertools
 import json
+import math
+import struct
+import unicodedata
+from pathlib import Path
 
-from tokenizers import AddedToken, Tokenizer, models, pre_tokenizers, trainers
-from transformers import Qwen2Tokenizer
+from tokenizers import AddedToken, Tokenizer, models, normalizers, pre_tokenizers, trainers
+from transformers import CLIPTokenizer, Qwen2Tokenizer, T5Tokenizer
 
 SPECIAL = [
     "<|endoftext|>", "<|im_start|>", "<|im_end|>", "<|object_ref_start|>", "<|object_ref_end|>",
@@ -65,3 +71,172 @@ def train(merges: int) -> Qwen2Tokenizer:
     tokenizer.add_tokens([AddedToken(t, special=True, normalized=False) for t in SPECIAL])
     tokenizer.add_tokens([AddedToken(t, special=False, normalized=False) for t in PLAIN])
     return tokenizer
+
+
+def train_clip(merges: int) -> CLIPTokenizer:
+    """Returns a tokenizer of CLIP's kind: 256 byte tokens, the same ending a word, at most `merges` merged ones, and
+    the two special tokens last, 77 tokens at most."""
+    blank = CLIPTokenizer().backend_tokenizer  # for its normalizer and its splitting pattern
+    words = collections.Counter(
+        word
+        for line in CORPUS
+        for word, _ in blank.pre_tokenizer.pre_tokenize_str(blank.normalizer.normalize_str(line))
+    )
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    vocab, ranks = alphabet + [c + "</w>" for c in alphabet], []
+    # BpeTrainer breaks ties at random where words have a suffix.
+    split = {word: [*word[:-1], word[-1] + "</w>"] for word in words}
+    while len(ranks) < merges:
+        pairs = collections.Counter()
+        for word, parts in split.items():
+            for pair in zip(parts, parts[1:]):
+                pairs[pair] += words[word]
+        if not pairs:
+            break
+        a, b = min(pairs, key=lambda pair: (-pairs[pair], pair))
+        ranks.append((a, b))
+        vocab.append(a + b)
+        for parts in split.values():
+            for i in range(len(parts) - 1, 0, -1):
+                if parts[i - 1 : i + 1] == [a, b]:
+                    parts[i - 1 : i + 1] = [a + b]
+    vocab += ["<|startoftext|>", "<|endoftext|>"]
+    return CLIPTokenizer(vocab={t: i for i, t in enumerate(vocab)}, merges=ranks, model_max_length=77)
+
+
+def train_t5(pieces: int, extra_ids: int = 100, model_max_length: int = 512) -> T5Tokenizer:
+    """Returns a tokenizer of T5's kind: <pad>, </s>, <unk>, the characters of the corpus, at most `pieces` longer
+    pieces, and the sentinels."""
+    charsmap = precompiled_charsmap(nfkc_rules())
+    normalize = normalizers.Precompiled(charsmap).normalize_str
+    counts = collections.Counter()
+    for line in CORPUS:
+        for word in normalize(line).split():
+            word = "▁" + word
+            counts.update(word[i:j] for i in range(len(word)) for j in range(i + 1, min(i + 12, len(word)) + 1))
+    longer = sorted((p for p in counts if len(p) > 1 and counts[p] > 1), key=lambda p: (-counts[p] * len(p), p))
+    chosen = sorted(p for p in counts if len(p) == 1) + longer[:pieces]
+    total = sum(counts[p] for p in chosen)
+    vocab = [("<pad>", 0.0), ("</s>", 0.0), ("<unk>", 0.0)]
+    vocab += [(p, round(math.log(counts[p] / total), 6)) for p in chosen]
+    vocab += [(f"<extra_id_{i}>", 0.0) for i in reversed(range(extra_ids))]
+    return T5Tokenizer(
+        vocab=vocab, extra_ids=extra_ids, _spm_precompiled_charsmap=charsmap, model_max_length=model_max_length
+    )
+
+
+def nfkc_rules() -> dict[str, str]:
+    """Rules of the kind that SentencePiece's nmt_nfkc has, for a few hundred of its characters."""
+    rules = {chr(c): "" for c in (*range(1, 9), 0x0B, *range(0x0E, 0x20), 0x7F)}
+    rules |= {chr(c): " " for c in (9, 10, 12, 13, 0x1680, *range(0x200B, 0x2010), 0x2028, 0x2029, 0x2581, 0xFEFF)}
+    ranges = ((0xA0, 0x180), (0x2000, 0x200B), (0x2070, 0x218F), (0x2460, 0x2474), (0xFB00, 0xFB07), (0xFF01, 0xFF7F))
+    for c in map(chr, itertools.chain.from_iterable(range(*r) for r in ranges)):
+        composed, decomposed = unicodedata.normalize("NFKC", c), unicodedata.normalize("NFD", c)
+        if composed != c:
+            rules[c] = composed
+        elif decomposed != c:
+            rules[decomposed] = composed
+    return rules
+
+
+def precompiled_charsmap(rules: dict[str, str]) -> bytes:
+    """Returns the form in which SentencePiece stores normalization rules: the size in bytes of a double-array trie
+    (Darts-clone's), the trie, whose values are offsets, and the strings there, each ended by a zero byte."""
+    strings, offsets = bytearray(), {}
+    for to in sorted(set(rules.values())):
+        offsets[to] = len(strings)
+        strings += to.encode() + b"\0"
+    tree = {}
+    for key, to in rules.items():
+        node = tree
+        for byte in key.encode():
+            node = node.setdefault(byte, {})
+        node[0] = offsets[to]
+
+    units, used, nodes = {0: 0}, {0}, [(0, tree)]
+    for place, node in nodes:
+        # The children of a unit are at its place XOR its offset XOR their byte; the value is the child of byte 0.
+        base = next(b for b in itertools.count(1) if used.isdisjoint(b ^ byte for byte in node))
+        units[place] |= (place ^ base) << 10 | (0 in node) << 8
+        for byte, child in sorted(node.items()):
+            used.add(base ^ byte)
+            units[base ^ byte] = 1 << 31 | child if byte == 0 else byte
+            if byte:
+                nodes.append((base ^ byte, child))
+    # A lookup stays inside if the length is a multiple of 256.
+    size = -(-(max(units) + 1) // 256) * 256
+    trie = struct.pack(f"<{size}I", *(units.get(i, 0) for i in range(size)))
+    return struct.pack("<I", len(trie)) + trie + bytes(strings)
+
+
+def to_transformers4(folder: Path, fast: bool = True):
+    """Rewrites what transformers 5 has saved of a tokenizer into the files of transformers 4, in which the hub has them.
+
+    BPE tokenizers get vocab.json and merges.txt, and with `fast` keep a tokenizer.json as transformers 4 writes it;
+    without, the folder is what FLUX.1's tokenizer and Qwen-Image's are published as. Unigram ones keep tokenizer.json.
+    """
+    backend, config = _read(folder / "tokenizer.json"), _read(folder / "tokenizer_config.json")
+    model, added = backend["model"], backend["added_tokens"]
+    kind = config["tokenizer_class"]
+    names = {t: config.get(t) for t in ("bos_token", "eos_token", "unk_token", "pad_token")}
+    named = [t for t in names.values() if t]
+    if model["type"] == "BPE":
+        model["merges"] = [" ".join(m) for m in model["merges"]]
+        _write(folder / "vocab.json", model["vocab"], indent=None)
+        (folder / "merges.txt").write_text("#version: 0.2\n" + "\n".join(model["merges"]) + "\n", encoding="utf-8")
+    if kind == "CLIPTokenizer":
+        split = backend["pre_tokenizer"]["pretokenizers"][0]["pattern"]
+        split["Regex"] = split["Regex"].removeprefix(r"<\|startoftext\|>|<\|endoftext\|>|")
+        for token in added:  # as published: cut out after lower-casing, which changes nothing
+            token["normalized"] = token["content"] == names["bos_token"]
+    if kind == "T5Tokenizer":
+        backend["normalizer"] = {
+            "type": "Sequence",
+            "normalizers": [
+                backend["normalizer"],
+                {"type": "Strip", "strip_left": False, "strip_right": True},
+                {"type": "Replace", "pattern": {"Regex": " {2,}"}, "content": "▁"},
+            ],
+        }
+        backend["pre_tokenizer"] = backend["pre_tokenizer"]["pretokenizers"][1]
+        for token in added:
+            token["lstrip"] = token["rstrip"] = token["content"].startswith("<extra_id_")
+    if fast or model["type"] != "BPE":
+        _write(folder / "tokenizer.json", backend)
+    else:
+        (folder / "tokenizer.json").unlink()
+
+    extra = [t["content"] for t in added if t["special"] and t["content"] not in named]
+    if kind == "Qwen2Tokenizer":
+        _write(folder / "added_tokens.json", {t["content"]: t["id"] for t in added})
+    entries = {t["content"]: {k: v for k, v in t.items() if k not in ("id", "special")} for t in added}
+    special = {name: entries.get(token, token) for name, token in names.items() if token}
+    if extra:
+        special["additional_special_tokens"] = extra
+    _write(folder / "special_tokens_map.json", dict(sorted(special.items())))
+    config = {
+        "added_tokens_decoder": {str(t["id"]): {k: v for k, v in t.items() if k != "id"} for t in added},
+        "additional_special_tokens": extra,
+        "clean_up_tokenization_spaces": kind != "Qwen2Tokenizer",
+        "model_max_length": config["model_max_length"],
+        "tokenizer_class": kind,
+        **names,
+    } | {
+        "CLIPTokenizer": {"add_prefix_space": False, "do_lower_case": True, "errors": "replace"},
+        "Qwen2Tokenizer": {
+            "add_bos_token": False,
+            "add_prefix_space": False,
+            "errors": "replace",
+            "split_special_tokens": False,
+        },
+        "T5Tokenizer": {"extra_ids": len(extra), "legacy": True, "sp_model_kwargs": {}},
+    }[kind]
+    _write(folder / "tokenizer_config.json", dict(sorted(config.items())))
+
+
+def _read(path: Path):
+    return json.loads(path.read_text(encoding="utf-8"))
+
+
+def _write(path: Path, value, indent: int | None = 2):
+    path.write_text(json.dumps(value, indent=indent, ensure_ascii=False) + "\n", encoding="utf-8")
