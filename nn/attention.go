@@ -35,6 +35,17 @@ func CausalAttention(q, k, v *mlx.Array) *mlx.Array {
 	return mlx.CausalAttention(q, k, v, scale(q))
 }
 
+// PaddedCausalAttention is [CausalAttention] where only the first valid tokens
+// are seen: those after them, which are padding, see all of them.
+func PaddedCausalAttention(q, k, v *mlx.Array, valid int) *mlx.Array {
+	n := q.Dim(2)
+	if valid == n {
+		return CausalAttention(q, k, v)
+	}
+	k, v = k.Slice(2, 0, valid), v.Slice(2, 0, valid)
+	return mlx.Concat(2, CausalAttention(q.Slice(2, 0, valid), k, v), Attention(q.Slice(2, valid, n), k, v))
+}
+
 func scale(q *mlx.Array) float32 { return float32(1 / math.Sqrt(float64(q.Dim(-1)))) }
 
 // An Entry says how a module's q, k and v enter attention, and how its
@@ -43,6 +54,9 @@ type Entry struct {
 	Rotate      func(*mlx.Array) *mlx.Array // of q and k; nil if nothing is rotated
 	LengthFirst bool                        // the reference's attention takes [B, L, H, D] (diffusers' dispatch_attention_fn)
 	Causal      bool
+	Keys        int        // how many keys are seen, 0 for all
+	Scale       float64    // of q·kᵀ, 0 for 1/√D
+	Bias        *mlx.Array // what is added to the scores, nil for nothing
 }
 
 // Enter rotates q and k [B, H, L, D], and passes them and v by the hook: before
@@ -69,20 +83,30 @@ func (m *Module) Enter(e Entry, q, k, v *mlx.Array) (*mlx.Array, *mlx.Array, *ml
 		q, k = e.Rotate(tap(hooks.QUnrotated, q)), e.Rotate(tap(hooks.KUnrotated, k))
 	}
 	q, k, v = tap(hooks.Q, q), tap(hooks.K, k), tap(hooks.V, v)
-	m.points.Inner(m.path, hooks.Weights, attentionWeights(q, k, e.Causal)) // replacing them would change nothing
+	m.points.Inner(m.path, hooks.Weights, e.weights(q, k)) // replacing them would change nothing
 	return q, k, v
 }
 
-// attentionWeights is softmax(q·kᵀ/√D) [B, H, L, L] in float32, of q [B, H, L, D] and
-// k [B, H/n, L, D].
-func attentionWeights(q, k *mlx.Array, causal bool) *mlx.Array {
+// weights is softmax(q·kᵀ·scale + bias) [B, H, L, L] in float32, of q
+// [B, H, L, D] and k [B, H/n, L, D].
+func (e Entry) weights(q, k *mlx.Array) *mlx.Array {
 	b, h, lq, d, kv, lk := q.Dim(0), q.Dim(1), q.Dim(2), q.Dim(3), k.Dim(1), k.Dim(2)
-	q = q.AsType(mlx.Float32).Times(float64(scale(q))).Reshape(b, kv, h/kv, lq, d)
-	k = k.AsType(mlx.Float32).Reshape(b, kv, 1, lk, d)
-	scores := q.Matmul(k.Transpose(0, 1, 2, 4, 3))
-	if causal {
-		from, to := mlx.Arange(0, float64(lq), 1, mlx.Float32).Reshape(lq, 1), mlx.Arange(0, float64(lk), 1, mlx.Float32).Reshape(1, lk)
-		scores = mlx.Where(from.GreaterEqual(to), scores, mlx.Scalar(math.Inf(-1), mlx.Float32))
+	if e.Scale == 0 {
+		e.Scale = float64(scale(q))
 	}
-	return scores.Softmax().Reshape(b, h, lq, lk)
+	q = q.AsType(mlx.Float32).Times(e.Scale).Reshape(b, kv, h/kv, lq, d)
+	k = k.AsType(mlx.Float32).Reshape(b, kv, 1, lk, d)
+	scores := q.Matmul(k.Transpose(0, 1, 2, 4, 3)).Reshape(b, h, lq, lk)
+	if e.Bias != nil {
+		scores = scores.Add(e.Bias.AsType(mlx.Float32))
+	}
+	index := func(n int) *mlx.Array { return mlx.Arange(0, float64(n), 1, mlx.Float32) }
+	hidden := mlx.Scalar(math.Inf(-1), mlx.Float32)
+	if e.Causal {
+		scores = mlx.Where(index(lq).Reshape(lq, 1).GreaterEqual(index(lk)), scores, hidden)
+	}
+	if e.Keys > 0 {
+		scores = mlx.Where(index(lk).Less(mlx.Scalar(float64(e.Keys), mlx.Float32)), scores, hidden)
+	}
+	return scores.Softmax()
 }

@@ -69,3 +69,61 @@ func TestEnter(t *testing.T) {
 		})
 	}
 }
+
+// Padding is seen by nobody: what an additive mask does with more work.
+func TestPaddedCausalAttention(t *testing.T) {
+	const n, width = 7, 4
+	mlxtest.Do(t, func() {
+		q, k, v := mlxtest.Randn(1, 1, 4, n, width), mlxtest.Randn(2, 1, 2, n, width), mlxtest.Randn(3, 1, 2, n, width)
+		for valid := 1; valid <= n; valid++ {
+			var mask []float32
+			for from := range n {
+				for to := range n {
+					if to > from || to >= valid {
+						mask = append(mask, -1e9)
+					} else {
+						mask = append(mask, 0)
+					}
+				}
+			}
+			want := mlx.Attention(q, k, v, 0.5, mlx.FromFloat32(mask, 1, 1, n, n))
+			got := nn.PaddedCausalAttention(q, k, v, valid)
+			mlxtest.Same(t, "shape", got.Shape(), want.Shape())
+			near(t, fmt.Sprint(valid, " valid"), got.Floats(), wide(want.Floats()), 1e-6)
+		}
+	})
+}
+
+// The weights that hooks see are those of attention, whatever goes into them.
+func TestWeights(t *testing.T) {
+	const n, width = 5, 4
+	for name, c := range map[string]struct {
+		entry  nn.Entry
+		attend func(bias, q, k, v *mlx.Array) *mlx.Array
+	}{
+		"plain":  {nn.Entry{}, func(_, q, k, v *mlx.Array) *mlx.Array { return nn.Attention(q, k, v) }},
+		"causal": {nn.Entry{Causal: true}, func(_, q, k, v *mlx.Array) *mlx.Array { return nn.CausalAttention(q, k, v) }},
+		"padded": {nn.Entry{Causal: true, Keys: 3}, func(_, q, k, v *mlx.Array) *mlx.Array { return nn.PaddedCausalAttention(q, k, v, 3) }},
+		"bias":   {nn.Entry{Scale: 1}, func(bias, q, k, v *mlx.Array) *mlx.Array { return mlx.Attention(q, k, v, 1, bias) }},
+	} {
+		t.Run(name, func(t *testing.T) {
+			mlxtest.Do(t, func() {
+				q, k, v, bias := mlxtest.Randn(1, 1, 4, n, width), mlxtest.Randn(2, 1, 2, n, width), mlxtest.Randn(3, 1, 2, n, width), mlxtest.Randn(4, 1, 4, n, n)
+				var weights []float32
+				m := &nn.SiLU{}
+				nn.Bind(m, "attn", &hooks.Points{Func: func(tap hooks.Tap) (*mlx.Array, error) {
+					if tap.Point.Key == hooks.Weights {
+						weights = tap.Output.Floats()
+					}
+					return nil, nil
+				}})
+				if c.entry.Scale != 0 {
+					c.entry.Bias = bias
+				}
+				m.Enter(c.entry, q, k, v)
+				got := mlx.FromFloat32(weights, 1, 2, 2, n, n).Matmul(v.Reshape(1, 2, 1, n, width)).Reshape(1, 4, n, width)
+				near(t, "attention", got.Floats(), wide(c.attend(bias, q, k, v).Floats()), 1e-6)
+			})
+		})
+	}
+}

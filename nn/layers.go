@@ -68,6 +68,15 @@ func (s *SiLU) Forward(x *mlx.Array) *mlx.Array {
 	return s.Tap(x.SiLU(), x)
 }
 
+// An Activation is a function of single elements that the reference has as a
+// module.
+type Activation struct {
+	Module
+	Func func(*mlx.Array) *mlx.Array
+}
+
+func (a *Activation) Forward(x *mlx.Array) *mlx.Array { return a.Tap(a.Func(x), x) }
+
 // Sequential is torch.nn.Sequential: its layers are named by their number.
 type Sequential struct {
 	Module

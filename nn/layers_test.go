@@ -90,8 +90,8 @@ func TestGroupNormOfConstant(t *testing.T) {
 }
 
 func TestRMSNormAndLayerNorm(t *testing.T) {
-	x, weight := mlxtest.Random(1, 3*10), mlxtest.Random(2, 10)
-	rms, layer := make([]float64, 30), make([]float64, 30)
+	x, weight, bias := mlxtest.Random(1, 3*10), mlxtest.Random(2, 10), mlxtest.Random(3, 10)
+	rms, layer, affine := make([]float64, 30), make([]float64, 30), make([]float64, 30)
 	for r := range 3 {
 		var squares, sum, variance float64
 		for _, v := range x[r*10 : r*10+10] {
@@ -105,6 +105,7 @@ func TestRMSNormAndLayerNorm(t *testing.T) {
 			v := float64(x[r*10+i])
 			rms[r*10+i] = v / math.Sqrt(squares+0.25) * float64(weight[i])
 			layer[r*10+i] = (v - sum) / math.Sqrt(variance+0.25)
+			affine[r*10+i] = layer[r*10+i]*float64(weight[i]) + float64(bias[i])
 		}
 	}
 	mlxtest.Do(t, func() {
@@ -117,6 +118,14 @@ func TestRMSNormAndLayerNorm(t *testing.T) {
 			t.Errorf("found %v for float32 with a bfloat16 weight", y)
 		}
 		near(t, "LayerNorm", nn.NewLayerNorm(0.25).Forward(a).Floats(), layer, 1e-6)
+		l := nn.NewAffineLayerNorm(10, 0.25)
+		param(&l.Weight, weight, 10)
+		param(&l.Bias, bias, 10)
+		near(t, "LayerNorm with weight and bias", l.Forward(a).Floats(), affine, 1e-6)
+		l.Weight.Array, l.Bias.Array = l.Weight.AsType(mlx.BFloat16), l.Bias.AsType(mlx.BFloat16)
+		if y := l.Forward(a); y.Dtype() != mlx.Float32 {
+			t.Errorf("found %v for float32 with a bfloat16 weight and bias", y)
+		}
 	})
 }
 

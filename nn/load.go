@@ -168,11 +168,9 @@ func match(params []Parameter, ck *weights.Checkpoint, o LoadOptions) ([]weights
 	found := make([]weights.Tensor, len(params))
 	used := map[string]bool{}
 	for i, p := range params {
-		t, ok := ck.Tensors[p.Name]
-		for _, prefix := range o.Prefixes {
-			if !ok {
-				t, ok = ck.Tensors[prefix+p.Name]
-			}
+		t, ok := find(ck, p.Name, o.Prefixes)
+		if !ok && p.other != "" {
+			t, ok = find(ck, p.other, o.Prefixes)
 		}
 		if !ok {
 			mismatch.Missing = append(mismatch.Missing, Misfit{p.Name, fmt.Sprintf(", expected %v", p.shape)})
@@ -197,6 +195,17 @@ func match(params []Parameter, ck *weights.Checkpoint, o LoadOptions) ([]weights
 		return found, nil
 	}
 	return found, mismatch
+}
+
+// find is the tensor of a name, or of the name behind one of the prefixes.
+func find(ck *weights.Checkpoint, name string, prefixes []string) (weights.Tensor, bool) {
+	t, ok := ck.Tensors[name]
+	for _, prefix := range prefixes {
+		if !ok {
+			t, ok = ck.Tensors[prefix+name]
+		}
+	}
+	return t, ok
 }
 
 func (o LoadOptions) ignores(name string) bool {

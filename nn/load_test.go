@@ -319,6 +319,34 @@ func TestLoadPrefixesAndIgnore(t *testing.T) {
 		_, err := load(nn.LoadOptions{Prefixes: []string{"model."}}, named(f32("x", 2, 1), "model.a.weight"), b)
 		mlxtest.Contains(t, err.Error(), "wrong shape: model.a.weight, expected [1 2], found [2 1]")
 	})
+	t.Run("another name", func(t *testing.T) {
+		type tied struct {
+			nn.Module
+			A *nn.Embedding `w:"in.a"`
+		}
+		for name, c := range map[string]struct {
+			file []tensor
+			want string
+		}{
+			"its own":            {[]tensor{named(a, "in.a.weight")}, "in.a.weight"},
+			"the other":          {[]tensor{named(a, "shared.weight")}, "shared.weight"},
+			"the other prefixed": {[]tensor{named(a, "model.shared.weight")}, "model.shared.weight"},
+			"both":               {[]tensor{named(f32("x", 3, 3), "shared.weight"), named(a, "model.in.a.weight")}, "model.in.a.weight"},
+		} {
+			m := &tied{A: nn.NewEmbedding(1, 2)}
+			m.A.Weight = m.A.Weight.Or("shared.weight")
+			found, err := nn.Match(m, open(t, save(t, c.file...)), nn.LoadOptions{Prefixes: []string{"model."}, Ignore: []string{"shared.weight"}})
+			if err != nil || found[0].Name != c.want {
+				t.Errorf("%s: found %v, %v, expected %s", name, found, err, c.want)
+			}
+		}
+		m := &tied{A: nn.NewEmbedding(1, 2)}
+		m.A.Weight = m.A.Weight.Or("shared.weight")
+		_, err := nn.Match(m, open(t, save(t, named(f32("x", 3, 3), "shared.weight"))), nn.LoadOptions{})
+		if err == nil || len(err.Misshapen) != 1 || err.Misshapen[0].Name != "shared.weight" {
+			t.Errorf("found %v, expected a wrong shape of shared.weight", err)
+		}
+	})
 	t.Run("ignore", func(t *testing.T) {
 		options := nn.LoadOptions{Prefixes: []string{"model."}, Ignore: []string{"lm_head.*", "layers.*.inv_freq"}}
 		rest := []tensor{f32("lm_head.weight", 2), f32("model.layers.3.inv_freq", 2), f32("layers.3.inv_freq", 1)}

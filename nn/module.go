@@ -112,11 +112,19 @@ const (
 type Param struct {
 	*mlx.Array
 	shape []int
+	other string
 }
 
 // NewParam declares a tensor with the shape that it has in the checkpoint.
 // A Param without a shape (the zero Param) is one that the model does not have.
 func NewParam(shape ...int) Param { return Param{shape: shape} }
+
+// Or says under what other name, from the model's root, a checkpoint may have
+// the tensor instead.
+func (p Param) Or(name string) Param {
+	p.other = name
+	return p
+}
 
 // As is the parameter in another dtype. Parameters stay in memory as small as
 // they are stored, and are cast right before their use.

@@ -19,18 +19,28 @@ func (n *RMSNorm) Forward(x *mlx.Array) *mlx.Array {
 	return n.Tap(x.RMSNorm(n.Weight.As(x.Dtype()), float32(n.Eps)), x)
 }
 
-// LayerNorm is torch.nn.LayerNorm without weight and bias
-// (elementwise_affine=False), as all diffusion transformers have it.
+// LayerNorm is torch.nn.LayerNorm over the last axis.
 type LayerNorm struct {
 	Module
-	Eps float64
+	Weight Param `w:"weight"`
+	Bias   Param `w:"bias"`
+	Eps    float64
 }
 
-// NewLayerNorm declares a norm over the last axis.
+// NewLayerNorm declares a norm without weight and bias
+// (elementwise_affine=False), as the diffusion transformers have it.
 func NewLayerNorm(eps float64) *LayerNorm { return &LayerNorm{Eps: eps} }
 
+// NewAffineLayerNorm declares a norm of dim features with weight and bias.
+func NewAffineLayerNorm(dim int, eps float64) *LayerNorm {
+	return &LayerNorm{Weight: NewParam(dim), Bias: NewParam(dim), Eps: eps}
+}
+
 func (n *LayerNorm) Forward(x *mlx.Array) *mlx.Array {
-	return n.Tap(x.LayerNorm(nil, nil, float32(n.Eps)), x)
+	if n.Weight.Array == nil {
+		return n.Tap(x.LayerNorm(nil, nil, float32(n.Eps)), x)
+	}
+	return n.Tap(x.LayerNorm(n.Weight.As(x.Dtype()), n.Bias.As(x.Dtype()), float32(n.Eps)), x)
 }
 
 // GroupNorm is torch.nn.GroupNorm on [N, H, W, C].
