@@ -103,6 +103,7 @@ func TestMisuse(t *testing.T) {
 		{"slice high", func() { x().Slice(1, 0, 5) }, "slice [0:5] of axis 1 of an array with shape [3 4]"},
 		{"slice low", func() { x().Slice(-1, -1, 2) }, "slice [-1:2] of axis 1"},
 		{"slice backwards", func() { x().Slice(0, 2, 1) }, "slice [2:1] of axis 0"},
+		{"slice update high", func() { x().SliceUpdate(0, 1, x()) }, "slice [1:4] of axis 0 of an array with shape [3 4]"},
 		{"take high", func() { x().TakeRows([]int32{0, 3}) }, "row 3 (number 1 asked for) of an array with shape [3 4]"},
 		{"take low", func() { x().TakeRows([]int32{-1}) }, "row -1 (number 0"},
 		{"take of a scalar", func() { mlx.Scalar(1, mlx.Float32).TakeRows([]int32{0}) }, "axis 0"},

@@ -226,6 +226,28 @@ func TestChainFrees(t *testing.T) {
 	})
 }
 
+// An array that nothing else refers to is not copied to change a part of it.
+func TestSliceUpdateInPlace(t *testing.T) {
+	mlxtest.Do(t, func() {
+		x, part := block(16), mlx.Full(2, mlx.Float32, 1, mib/4)
+		mlx.Eval(part)
+		start := settled()
+		mlx.ResetPeakMemory()
+		for row := range 16 {
+			y := x.SliceUpdate(0, row, part)
+			x.Free()
+			mlx.Eval(y)
+			x = y
+		}
+		if n := mlx.PeakMemory() - start; n > mib {
+			t.Errorf("%d bytes more at the peak, expected none of the array's %d", n, 16*mib)
+		}
+		if got := x.Sum(0).Min(1).Item(); got != 32 {
+			t.Errorf("found %v, expected every element to be 2", got)
+		}
+	})
+}
+
 // Each layer of an EvalChain finds its input in memory, on a GPU too.
 func TestEvalChain(t *testing.T) {
 	mlxtest.Do(t, func() {

@@ -221,22 +221,41 @@ func (a *Array) Contiguous() *Array {
 // Slice takes [start, stop) of one axis. Bounds are checked: MLX would clip
 // them without a word.
 func (a *Array) Slice(axis, start, stop int) *Array {
-	axis = a.axis(axis)
-	shape := a.Shape()
-	if start < 0 || stop < start || stop > shape[axis] {
-		raise("slice [%d:%d] of axis %d of an array with shape %v", start, stop, axis, shape)
-	}
-	lo, hi, step := make([]int, len(shape)), slices.Clone(shape), make([]int, len(shape))
-	lo[axis], hi[axis] = start, stop
-	for i := range step {
-		step[i] = 1
-	}
+	lo, hi, step := a.bounds(axis, start, stop)
 	var r uintptr
 	l, n := cInts(lo)
 	h, _ := cInts(hi)
 	s, _ := cInts(step)
 	check(mlxc.Slice(&r, a.h(), l, n, h, n, s, n, stream))
 	return wrap(r)
+}
+
+// SliceUpdate puts x in the place of [start, start+size) of one axis, where size
+// is that of x. If nothing else refers to the array, which is then to be freed
+// before the result is evaluated, it is changed in place.
+func (a *Array) SliceUpdate(axis, start int, x *Array) *Array {
+	lo, hi, step := a.bounds(axis, start, start+x.Dim(axis))
+	var r uintptr
+	l, n := cInts(lo)
+	h, _ := cInts(hi)
+	s, _ := cInts(step)
+	check(mlxc.SliceUpdate(&r, a.h(), x.h(), l, n, h, n, s, n, stream))
+	return wrap(r)
+}
+
+// bounds are the corners and steps of a slice of one axis.
+func (a *Array) bounds(axis, start, stop int) (lo, hi, step []int) {
+	axis = a.axis(axis)
+	shape := a.Shape()
+	if start < 0 || stop < start || stop > shape[axis] {
+		raise("slice [%d:%d] of axis %d of an array with shape %v", start, stop, axis, shape)
+	}
+	lo, hi, step = make([]int, len(shape)), slices.Clone(shape), make([]int, len(shape))
+	lo[axis], hi[axis] = start, stop
+	for i := range step {
+		step[i] = 1
+	}
+	return lo, hi, step
 }
 
 // Split cuts an axis into n equal parts.

@@ -387,6 +387,12 @@ func TestOps(t *testing.T) {
 		{"BroadcastTo", func() *mlx.Array { return col.mlx().BroadcastTo(3, 5, 7) }, build([]int{3, 5, 7}, func(at []int) float64 { return col.at(at...) }), 0},
 		{"Contiguous", func() *mlx.Array { return a.mlx().T().Contiguous() }, permuted(a, 0, 2, 1), 0},
 		{"Slice", func() *mlx.Array { return a.mlx().Slice(-2, 1, 4) }, build([]int{3, 3, 7}, func(at []int) float64 { return a.at(at[0], at[1]+1, at[2]) }), 0},
+		{"SliceUpdate", func() *mlx.Array { return a.mlx().SliceUpdate(-2, 1, b.mlx().Slice(1, 2, 4)) }, build([]int{3, 5, 7}, func(at []int) float64 {
+			if i := at[1]; i == 1 || i == 2 {
+				return b.at(at[0], i+1, at[2])
+			}
+			return a.at(at...)
+		}), 0},
 		{"Split", func() *mlx.Array { return a.mlx().Split(7, -1)[5] }, build([]int{3, 5, 1}, func(at []int) float64 { return a.at(at[0], at[1], 5) }), 0},
 		{"Concat", func() *mlx.Array { return mlx.Concat(1, a.mlx(), b.mlx().Slice(1, 0, 2), a.mlx()) }, build([]int{3, 12, 7}, func(at []int) float64 {
 			switch i := at[1]; {

@@ -86,6 +86,7 @@ var (
 	Sigmoid                       func(res *uintptr, a uintptr, s uintptr) int32
 	Sin                           func(res *uintptr, a uintptr, s uintptr) int32
 	Slice                         func(res *uintptr, a uintptr, start *int32, start_num uintptr, stop *int32, stop_num uintptr, strides *int32, strides_num uintptr, s uintptr) int32
+	SliceUpdate                   func(res *uintptr, src uintptr, update uintptr, start *int32, start_num uintptr, stop *int32, stop_num uintptr, strides *int32, strides_num uintptr, s uintptr) int32
 	SoftmaxAxis                   func(res *uintptr, a uintptr, axis int32, precise bool, s uintptr) int32
 	Split                         func(res *uintptr, a uintptr, num_splits int32, axis int32, s uintptr) int32
 	Sqrt                          func(res *uintptr, a uintptr, s uintptr) int32
@@ -192,6 +193,7 @@ var functions = []function{
 	{"mlx_sigmoid", &Sigmoid},
 	{"mlx_sin", &Sin},
 	{"mlx_slice", &Slice},
+	{"mlx_slice_update", &SliceUpdate},
 	{"mlx_softmax_axis", &SoftmaxAxis},
 	{"mlx_split", &Split},
 	{"mlx_sqrt", &Sqrt},

@@ -1,0 +1,20 @@
+package mlx_test
+
+import (
+	"testing"
+
+	"github.com/gomflux/gomflux/internal/mlxtest"
+	"github.com/gomflux/gomflux/mlx"
+)
+
+// Something is free of every device, and not more than it has.
+func TestFreeMemory(t *testing.T) {
+	mlxtest.Do(t, func() {
+		for _, d := range mlx.Devices() {
+			free := mlx.FreeMemory(d.Device)
+			if free <= 0 || d.Memory > 0 && uint64(free) > d.Memory {
+				t.Errorf("%v: %d bytes are free of %d", d.Device, free, d.Memory)
+			}
+		}
+	})
+}
