@@ -7,6 +7,10 @@ type Layer interface {
 	Forward(x *mlx.Array) *mlx.Array
 }
 
+// Watched says whether a hook sees the module's output, so that it must be
+// computed by itself.
+func (m *Module) Watched() bool { return m.points.Active() }
+
 // A Linear is x·Wᵀ (+ b) in whatever form W is stored.
 type Linear interface {
 	Layer

@@ -1,6 +1,7 @@
 package nn_test
 
 import (
+	"fmt"
 	"math"
 	"math/cmplx"
 	"testing"
@@ -76,6 +77,25 @@ func TestGroupNorm(t *testing.T) {
 			})
 		})
 	}
+}
+
+// Statistics do not depend on how many rows are looked at, and fit any rows.
+func TestGroupNormInRows(t *testing.T) {
+	mlxtest.Do(t, func() {
+		n := nn.NewGroupNorm(3, 12, 1e-6)
+		param(&n.Weight, mlxtest.Random(2, 12), 12)
+		param(&n.Bias, mlxtest.Random(3, 12), 12)
+		for _, dtype := range []mlx.Dtype{mlx.Float32, mlx.BFloat16} {
+			x := mlxtest.Randn(1, 2, 7, 5, 12).AsType(dtype)
+			want := n.Forward(x)
+			for _, rows := range []int{1, 3, 7, 100} {
+				s := n.Statistics(x, rows)
+				mlxtest.Same(t, "shape", s.Mean.Shape(), []int{2, 1, 1, 12})
+				got := mlx.Concat(1, n.Apply(x.Slice(1, 0, 4), s), n.Apply(x.Slice(1, 4, 7), s))
+				near(t, fmt.Sprintf("%v, %d rows at a time", dtype, rows), got.Floats(), wide(want.Floats()), 1e-7)
+			}
+		}
+	})
 }
 
 // A constant group has no variance: epsilon keeps it finite.

@@ -69,15 +69,52 @@ func (n *GroupNorm) ForwardTokens(x *mlx.Array, h, w int) *mlx.Array {
 	return n.TapImage(y.Reshape(x.Shape()...), x)
 }
 
-// normalise computes mean and then variance about it, each one axis after the
-// other: a group of a large picture holds millions of elements, over which a
-// single float32 reduction on the CPU is off by 1e-4 and more.
 func (n *GroupNorm) normalise(x *mlx.Array) *mlx.Array {
+	return n.Apply(x, n.Statistics(x, x.Dim(1)))
+}
+
+// Statistics are what a [GroupNorm] normalises with: for each channel the mean
+// of its group and the reciprocal of the standard deviation, [N, 1, 1, C] in
+// float32.
+type Statistics struct{ Mean, Rstd *mlx.Array }
+
+// Statistics computes mean and then variance about it, each one axis after the
+// other: a group of a large picture holds millions of elements, over which a
+// single float32 reduction on the CPU is off by 1e-4 and more. It looks at so
+// many rows of x [N, H, W, C] at a time, and evaluates each time unless they are
+// all; the result does not depend on it.
+func (n *GroupNorm) Statistics(x *mlx.Array, rows int) Statistics {
+	c := x.Dim(3)
+	channels := func(groups *mlx.Array) *mlx.Array {
+		return groups.BroadcastTo(x.Dim(0), 1, 1, n.Groups, c/n.Groups).Reshape(x.Dim(0), 1, 1, c)
+	}
+	same := func(x *mlx.Array) *mlx.Array { return x }
+	mean := channels(n.mean(x, rows, same))
+	variance := n.mean(x, rows, func(x *mlx.Array) *mlx.Array { return x.Sub(mean).Square() })
+	return Statistics{mean, channels(variance.Plus(n.Eps).Rsqrt())}
+}
+
+// mean is that of f(x) over every group, [N, 1, 1, groups, 1].
+func (n *GroupNorm) mean(x *mlx.Array, rows int, f func(*mlx.Array) *mlx.Array) *mlx.Array {
 	s := x.Shape()
-	g := x.AsType(mlx.Float32).Reshape(s[0], s[1], s[2], n.Groups, s[3]/n.Groups)
-	mean := func(x *mlx.Array) *mlx.Array { return x.Mean(4).Mean(2).Mean(1) }
-	g = g.Sub(mean(g))
-	g = g.Mul(mean(g.Square()).Plus(n.Eps).Rsqrt())
-	y := g.Reshape(s...).Mul(n.Weight.As(mlx.Float32)).Add(n.Bias.As(mlx.Float32))
-	return y.AsType(x.Dtype())
+	means := func(x *mlx.Array) *mlx.Array { // of each row
+		y := f(x.AsType(mlx.Float32))
+		return y.Reshape(s[0], x.Dim(1), s[2], n.Groups, s[3]/n.Groups).Mean(4).Mean(2)
+	}
+	if rows >= s[1] {
+		return means(x).Mean(1)
+	}
+	var parts []*mlx.Array
+	for i := 0; i < s[1]; i += rows {
+		part := mlx.Scope(func() *mlx.Array { return means(x.Slice(1, i, min(i+rows, s[1]))) })
+		mlx.Eval(part)
+		parts = append(parts, part)
+	}
+	return mlx.Concat(1, parts...).Mean(1)
+}
+
+// Apply normalises any rows of the x that the statistics are of, unseen by hooks.
+func (n *GroupNorm) Apply(x *mlx.Array, s Statistics) *mlx.Array {
+	y := x.AsType(mlx.Float32).Sub(s.Mean).Mul(s.Rstd)
+	return y.Mul(n.Weight.As(mlx.Float32)).Add(n.Bias.As(mlx.Float32)).AsType(x.Dtype())
 }
