@@ -34,7 +34,7 @@ func (z *zimage) configure(l *loader) ([]component, error) {
 		return nil, fmt.Errorf("the text encoder's hidden_size is %d and the transformer's cap_feat_dim %d: they belong to different models", text.HiddenSize, c.CapFeatDim)
 	}
 	// hidden_states[-2]: the last layer and the norm behind it are not needed
-	z.textEncoder = textenc.NewQwen3(text, text.NumHiddenLayers-1, z.dtype)
+	z.textEncoder = textenc.NewQwen3(text, []int{text.NumHiddenLayers - 1}, z.dtype)
 	z.transformer = transformer.NewZImage(c)
 	return []component{
 		{

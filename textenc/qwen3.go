@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 
 	"github.com/gomflux/gomflux/mlx"
 	"github.com/gomflux/gomflux/nn"
@@ -31,6 +32,7 @@ type Qwen3Config struct {
 		RopeType  string   `json:"rope_type"`
 	} `json:"rope_parameters"`
 	RopeScaling json.RawMessage `json:"rope_scaling"`
+	LayerTypes  []string        `json:"layer_types"`
 }
 
 // DefaultQwen3Config is what transformers assumes where a config says nothing.
@@ -60,6 +62,8 @@ func (c *Qwen3Config) Validate() error {
 		return errors.New("attention_bias true")
 	case c.UseSlidingWindow:
 		return errors.New("use_sliding_window true")
+	case slices.ContainsFunc(c.LayerTypes, func(t string) bool { return t != "full_attention" }):
+		return fmt.Errorf("layer_types %q, expected full_attention only", c.LayerTypes)
 	case c.RopeScaling != nil && string(c.RopeScaling) != "null" && !plainRope(c.RopeScaling):
 		return fmt.Errorf("rope_scaling %s", c.RopeScaling)
 	case c.RopeParameters != nil && c.RopeParameters.RopeType != "" && c.RopeParameters.RopeType != "default":
@@ -87,50 +91,85 @@ func (c *Qwen3Config) ropeTheta() float64 {
 	return 10000
 }
 
-// Qwen3 is transformers' Qwen3Model, used as a text encoder: the hidden states
-// of its first layers, without the final norm.
+// Qwen3 is transformers' Qwen3Model, used as a text encoder: hidden states from
+// between its layers.
 type Qwen3 struct {
 	nn.Module
 	EmbedTokens *nn.Embedding `w:"embed_tokens"`
 	Layers      []*qwen3Layer `w:"layers"`
+	Norm        *nn.RMSNorm   `w:"norm"` // nil if it is not needed
 
-	Config Qwen3Config
-	Dtype  mlx.Dtype // what it computes in
+	Config       Qwen3Config
+	HiddenStates []int
+	Dtype        mlx.Dtype // what it computes in
 }
 
-// NewQwen3 declares the first layers of the model that a validated config
-// describes. The others are neither loaded nor run.
-func NewQwen3(c Qwen3Config, layers int, dtype mlx.Dtype) *Qwen3 {
-	m := &Qwen3{EmbedTokens: nn.NewEmbedding(c.VocabSize, c.HiddenSize), Config: c, Dtype: dtype}
+// NewQwen3 declares what a validated config describes as far as it is needed
+// for some of transformers' hidden_states: 0 are the embeddings, i what layer
+// i-1 returns, and the last, num_hidden_layers, is behind the final norm. At
+// least one must be asked for. Layers behind the last of them are neither loaded
+// nor run.
+func NewQwen3(c Qwen3Config, hiddenStates []int, dtype mlx.Dtype) *Qwen3 {
+	m := &Qwen3{EmbedTokens: nn.NewEmbedding(c.VocabSize, c.HiddenSize), Config: c, HiddenStates: hiddenStates, Dtype: dtype}
+	layers := slices.Max(hiddenStates)
 	for range layers {
 		m.Layers = append(m.Layers, newQwen3Layer(c))
+	}
+	if layers == c.NumHiddenLayers {
+		m.Norm = nn.NewRMSNorm(c.HiddenSize, c.RMSNormEps)
 	}
 	return m
 }
 
-// Unused are the patterns of the checkpoint's tensors that a Qwen3 of so many
-// layers leaves alone.
+// Unused are the patterns of the checkpoint's tensors that the hidden states do
+// not need.
 func (m *Qwen3) Unused() []string {
-	unused := []string{"norm.weight", "lm_head.weight"}
+	unused := []string{"lm_head.weight"}
+	if m.Norm == nil {
+		unused = append(unused, "norm.weight")
+	}
 	for i := len(m.Layers); i < m.Config.NumHiddenLayers; i++ {
 		unused = append(unused, fmt.Sprintf("layers.%d.*", i))
 	}
 	return unused
 }
 
-// Forward returns the hidden states [1, len(ids), hidden_size] after the last
-// of its layers: transformers' hidden_states[len(layers)]. There is no padding,
-// so every token counts; the rows of real tokens are the same with it.
-func (m *Qwen3) Forward(ids []int32) *mlx.Array {
+// Forward returns the hidden states of ids side by side,
+// [1, len(ids), hidden_size·len(HiddenStates)].
+func (m *Qwen3) Forward(ids []int32) *mlx.Array { return m.ForwardPadded(ids, len(ids)) }
+
+// ForwardPadded is Forward where only the first valid ids, at least one, are
+// seen, and those after them are padding. The rows of valid tokens do not depend
+// on it; its own rows see all valid tokens.
+func (m *Qwen3) ForwardPadded(ids []int32, valid int) *mlx.Array {
+	if valid < 1 || valid > len(ids) {
+		mlx.Throw(fmt.Errorf("%d valid ones of %d token ids for Qwen3, expected at least one", valid, len(ids)))
+	}
 	positions := make([][]int, len(ids))
 	for i := range positions {
 		positions[i] = []int{i}
 	}
 	rope := nn.NewRope(positions, []int{m.Config.HeadDim}, m.Config.ropeTheta())
 	x := m.EmbedTokens.Forward(ids, m.Dtype)
-	return mlx.Chain(x, m.Layers, func(l *qwen3Layer, x *mlx.Array) *mlx.Array {
-		return l.Forward(x, rope)
-	})
+	states := map[int]*mlx.Array{}
+	done := 0
+	for _, i := range slices.Sorted(slices.Values(m.HiddenStates)) {
+		x = mlx.Chain(x, m.Layers[done:i], func(l *qwen3Layer, x *mlx.Array) *mlx.Array {
+			return l.Forward(x, rope, valid)
+		})
+		states[i], done = x, i
+	}
+	if m.Norm != nil {
+		states[done] = m.Norm.Forward(x)
+	}
+	out := make([]*mlx.Array, len(m.HiddenStates))
+	for i, state := range m.HiddenStates {
+		out[i] = states[state]
+	}
+	if len(out) == 1 {
+		return out[0]
+	}
+	return mlx.Concat(-1, out...)
 }
 
 // qwen3Layer is Qwen3DecoderLayer.
@@ -160,8 +199,8 @@ func newQwen3Layer(c Qwen3Config) *qwen3Layer {
 	}
 }
 
-func (l *qwen3Layer) Forward(x *mlx.Array, rope nn.Rope) *mlx.Array {
-	y := x.Add(l.SelfAttn.Forward(l.InputLayerNorm.Forward(x), rope))
+func (l *qwen3Layer) Forward(x *mlx.Array, rope nn.Rope, valid int) *mlx.Array {
+	y := x.Add(l.SelfAttn.Forward(l.InputLayerNorm.Forward(x), rope, valid))
 	y = y.Add(l.MLP.Forward(l.PostAttentionLayerNorm.Forward(y)))
 	return l.Tap(y, x)
 }
@@ -180,11 +219,12 @@ type qwen3Attention struct {
 	heads, kvHeads int
 }
 
-func (a *qwen3Attention) Forward(x *mlx.Array, rope nn.Rope) *mlx.Array {
+func (a *qwen3Attention) Forward(x *mlx.Array, rope nn.Rope, valid int) *mlx.Array {
 	q := a.QNorm.Forward(nn.SplitHeads(a.QProj.Forward(x), a.heads)).Transpose(0, 2, 1, 3)
 	k := a.KNorm.Forward(nn.SplitHeads(a.KProj.Forward(x), a.kvHeads)).Transpose(0, 2, 1, 3)
 	v := nn.Heads(a.VProj.Forward(x), a.kvHeads)
-	y := nn.CausalAttention(a.Enter(nn.Entry{Rotate: rope.HalfSplit, Causal: true}, q, k, v))
+	q, k, v = a.Enter(nn.Entry{Rotate: rope.HalfSplit, Causal: true, Keys: valid}, q, k, v)
+	y := nn.PaddedCausalAttention(q, k, v, valid)
 	return a.TapKeys("hidden_states", a.OProj.Forward(nn.MergeHeads(y)), x)
 }
 

@@ -1,0 +1,202 @@
+package textenc
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+
+	"github.com/gomflux/gomflux/mlx"
+	"github.com/gomflux/gomflux/nn"
+)
+
+// CLIPTextConfig is text_encoder/config.json of transformers' CLIPTextModel.
+type CLIPTextConfig struct {
+	VocabSize             int     `json:"vocab_size"`
+	HiddenSize            int     `json:"hidden_size"`
+	IntermediateSize      int     `json:"intermediate_size"`
+	NumHiddenLayers       int     `json:"num_hidden_layers"`
+	NumAttentionHeads     int     `json:"num_attention_heads"`
+	MaxPositionEmbeddings int     `json:"max_position_embeddings"`
+	HiddenAct             string  `json:"hidden_act"`
+	LayerNormEps          float64 `json:"layer_norm_eps"`
+	EOSTokenID            int     `json:"eos_token_id"`
+}
+
+// DefaultCLIPTextConfig is what transformers assumes where a config says
+// nothing.
+func DefaultCLIPTextConfig() CLIPTextConfig {
+	return CLIPTextConfig{
+		VocabSize: 49408, HiddenSize: 512, IntermediateSize: 2048, NumHiddenLayers: 12, NumAttentionHeads: 8,
+		MaxPositionEmbeddings: 77, HiddenAct: "quick_gelu", LayerNormEps: 1e-5, EOSTokenID: 49407,
+	}
+}
+
+// Validate says what of the config cannot be run.
+func (c *CLIPTextConfig) Validate() error {
+	switch {
+	case min(c.VocabSize, c.HiddenSize, c.IntermediateSize, c.NumHiddenLayers, c.NumAttentionHeads, c.MaxPositionEmbeddings) < 1:
+		return errors.New("vocab_size, hidden_size, intermediate_size, num_hidden_layers, num_attention_heads and max_position_embeddings must be positive")
+	case c.NumHiddenLayers > nn.MaxLayers || max(c.VocabSize, c.HiddenSize, c.IntermediateSize, c.MaxPositionEmbeddings) > nn.MaxDim:
+		return fmt.Errorf("more than %d layers, or a size above %d", nn.MaxLayers, nn.MaxDim)
+	case c.HiddenSize%c.NumAttentionHeads != 0:
+		return fmt.Errorf("hidden_size %d must be a multiple of num_attention_heads %d", c.HiddenSize, c.NumAttentionHeads)
+	case !(c.LayerNormEps >= 0):
+		return fmt.Errorf("layer_norm_eps %g must not be negative", c.LayerNormEps)
+	case clipActivations[c.HiddenAct] == nil:
+		return fmt.Errorf("hidden_act %q, expected quick_gelu, gelu or gelu_new", c.HiddenAct)
+	}
+	return nil
+}
+
+var clipActivations = map[string]func(*mlx.Array) *mlx.Array{
+	"quick_gelu": (*mlx.Array).QuickGELU,
+	"gelu":       (*mlx.Array).GELU,
+	"gelu_new":   (*mlx.Array).GELUTanh,
+}
+
+// CLIPText is transformers' CLIPTextModel, of which the pooled output is used.
+type CLIPText struct {
+	nn.Module
+	Embeddings     *clipEmbeddings `w:"embeddings"`
+	Encoder        *clipEncoder    `w:"encoder"`
+	FinalLayerNorm *nn.LayerNorm   `w:"final_layer_norm"`
+
+	Config CLIPTextConfig
+	Dtype  mlx.Dtype // what it computes in
+}
+
+// NewCLIPText declares the model that a validated config describes.
+func NewCLIPText(c CLIPTextConfig, dtype mlx.Dtype) *CLIPText {
+	m := &CLIPText{
+		Embeddings: &clipEmbeddings{
+			TokenEmbedding:    nn.NewEmbedding(c.VocabSize, c.HiddenSize),
+			PositionEmbedding: nn.NewEmbedding(c.MaxPositionEmbeddings, c.HiddenSize),
+		},
+		Encoder:        &clipEncoder{},
+		FinalLayerNorm: nn.NewAffineLayerNorm(c.HiddenSize, c.LayerNormEps),
+		Config:         c, Dtype: dtype,
+	}
+	for range c.NumHiddenLayers {
+		m.Encoder.Layers = append(m.Encoder.Layers, newCLIPLayer(c))
+	}
+	return m
+}
+
+// Unused are the patterns of tensors that a checkpoint may have and that are
+// not needed: a table of 0, 1, 2, … that old versions of transformers saved,
+// and the projection that other models put behind the pooled output.
+func (m *CLIPText) Unused() []string {
+	return []string{"embeddings.position_ids", "text_projection.weight"}
+}
+
+// Forward returns the pooled output [1, hidden_size] of ids, at most
+// max_position_embeddings of them: the row of their end token, behind the final
+// norm. No token sees a later one, so those behind the end token, the padding,
+// are not computed.
+func (m *CLIPText) Forward(ids []int32) *mlx.Array {
+	if n := len(ids); n == 0 || n > m.Config.MaxPositionEmbeddings {
+		mlx.Throw(fmt.Errorf("%d token ids for CLIP, expected 1 to %d", n, m.Config.MaxPositionEmbeddings))
+	}
+	ids = ids[:m.end(ids)+1]
+	x := m.FinalLayerNorm.Forward(m.Encoder.Forward(m.Embeddings.Forward(ids, m.Dtype)))
+	x = m.Tap(x, mlx.FromInt32(ids, 1, len(ids)))
+	return x.Slice(1, len(ids)-1, len(ids)).Squeeze(1)
+}
+
+// end is the index of the end token: the first one of the config or, if there
+// is none, 0. Older configs have the number 2 there, whatever the token is: it
+// means the first of the highest ids.
+func (m *CLIPText) end(ids []int32) int {
+	token := int32(m.Config.EOSTokenID)
+	if token == 2 {
+		token = slices.Max(ids)
+	}
+	return max(0, slices.Index(ids, token))
+}
+
+// clipEmbeddings is CLIPTextEmbeddings.
+type clipEmbeddings struct {
+	nn.Module
+	TokenEmbedding    *nn.Embedding `w:"token_embedding"`
+	PositionEmbedding *nn.Embedding `w:"position_embedding"`
+}
+
+func (e *clipEmbeddings) Forward(ids []int32, dtype mlx.Dtype) *mlx.Array {
+	positions := make([]int32, len(ids))
+	for i := range positions {
+		positions[i] = int32(i)
+	}
+	y := e.TokenEmbedding.Forward(ids, dtype).Add(e.PositionEmbedding.Forward(positions, dtype))
+	return e.TapKeys("input_ids", y, mlx.FromInt32(ids, 1, len(ids)))
+}
+
+// clipEncoder is CLIPEncoder.
+type clipEncoder struct {
+	nn.Module
+	Layers []*clipLayer `w:"layers"`
+}
+
+func (e *clipEncoder) Forward(x *mlx.Array) *mlx.Array {
+	y := mlx.Chain(x, e.Layers, func(l *clipLayer, x *mlx.Array) *mlx.Array { return l.Forward(x) })
+	return e.TapKeys("inputs_embeds", y, x)
+}
+
+// clipLayer is CLIPEncoderLayer.
+type clipLayer struct {
+	nn.Module
+	SelfAttn   *clipAttention `w:"self_attn"`
+	LayerNorm1 *nn.LayerNorm  `w:"layer_norm1"`
+	MLP        *clipMLP       `w:"mlp"`
+	LayerNorm2 *nn.LayerNorm  `w:"layer_norm2"`
+}
+
+func newCLIPLayer(c CLIPTextConfig) *clipLayer {
+	d := c.HiddenSize
+	return &clipLayer{
+		SelfAttn: &clipAttention{
+			KProj: nn.NewLinear(d, d, true), VProj: nn.NewLinear(d, d, true), QProj: nn.NewLinear(d, d, true),
+			OutProj: nn.NewLinear(d, d, true), heads: c.NumAttentionHeads,
+		},
+		LayerNorm1: nn.NewAffineLayerNorm(d, c.LayerNormEps),
+		MLP: &clipMLP{
+			ActivationFn: &nn.Activation{Func: clipActivations[c.HiddenAct]},
+			FC1:          nn.NewLinear(d, c.IntermediateSize, true), FC2: nn.NewLinear(c.IntermediateSize, d, true),
+		},
+		LayerNorm2: nn.NewAffineLayerNorm(d, c.LayerNormEps),
+	}
+}
+
+func (l *clipLayer) Forward(x *mlx.Array) *mlx.Array {
+	y := x.Add(l.SelfAttn.Forward(l.LayerNorm1.Forward(x)))
+	y = y.Add(l.MLP.Forward(l.LayerNorm2.Forward(y)))
+	return l.Tap(y, x)
+}
+
+// clipAttention is CLIPAttention.
+type clipAttention struct {
+	nn.Module
+	KProj   nn.Linear `w:"k_proj"`
+	VProj   nn.Linear `w:"v_proj"`
+	QProj   nn.Linear `w:"q_proj"`
+	OutProj nn.Linear `w:"out_proj"`
+
+	heads int
+}
+
+func (a *clipAttention) Forward(x *mlx.Array) *mlx.Array {
+	q, k, v := nn.Heads(a.QProj.Forward(x), a.heads), nn.Heads(a.KProj.Forward(x), a.heads), nn.Heads(a.VProj.Forward(x), a.heads)
+	y := nn.CausalAttention(a.Enter(nn.Entry{Causal: true}, q, k, v))
+	return a.TapKeys("hidden_states", a.OutProj.Forward(nn.MergeHeads(y)), x)
+}
+
+// clipMLP is CLIPMLP.
+type clipMLP struct {
+	nn.Module
+	ActivationFn *nn.Activation `w:"activation_fn"`
+	FC1          nn.Linear      `w:"fc1"`
+	FC2          nn.Linear      `w:"fc2"`
+}
+
+func (m *clipMLP) Forward(x *mlx.Array) *mlx.Array {
+	return m.Tap(m.FC2.Forward(m.ActivationFn.Forward(m.FC1.Forward(x))), x)
+}

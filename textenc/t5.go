@@ -1,0 +1,269 @@
+package textenc
+
+import (
+	"errors"
+	"fmt"
+	"math"
+
+	"github.com/gomflux/gomflux/mlx"
+	"github.com/gomflux/gomflux/nn"
+)
+
+// T5Config is text_encoder_2/config.json of transformers' T5EncoderModel.
+type T5Config struct {
+	VocabSize                    int     `json:"vocab_size"`
+	DModel                       int     `json:"d_model"`
+	DKV                          int     `json:"d_kv"`
+	DFF                          int     `json:"d_ff"`
+	NumLayers                    int     `json:"num_layers"`
+	NumHeads                     int     `json:"num_heads"`
+	RelativeAttentionNumBuckets  int     `json:"relative_attention_num_buckets"`
+	RelativeAttentionMaxDistance int     `json:"relative_attention_max_distance"`
+	LayerNormEpsilon             float64 `json:"layer_norm_epsilon"`
+	FeedForwardProj              string  `json:"feed_forward_proj"`
+	DenseActFn                   string  `json:"dense_act_fn"` // as feed_forward_proj has it where there is none
+	IsGatedAct                   *bool   `json:"is_gated_act"` // likewise
+	IsDecoder                    bool    `json:"is_decoder"`
+}
+
+// DefaultT5Config is what transformers assumes where a config says nothing.
+func DefaultT5Config() T5Config {
+	return T5Config{
+		VocabSize: 32128, DModel: 512, DKV: 64, DFF: 2048, NumLayers: 6, NumHeads: 8,
+		RelativeAttentionNumBuckets: 32, RelativeAttentionMaxDistance: 128, LayerNormEpsilon: 1e-6, FeedForwardProj: "relu",
+	}
+}
+
+// Validate says what of the config cannot be run.
+func (c *T5Config) Validate() error {
+	gated, act := c.gated(), "relu"
+	if gated {
+		act = "gelu_new"
+	}
+	switch {
+	case min(c.VocabSize, c.DModel, c.DKV, c.DFF, c.NumLayers, c.NumHeads) < 1:
+		return errors.New("vocab_size, d_model, d_kv, d_ff, num_layers and num_heads must be positive")
+	case c.NumLayers > nn.MaxLayers || max(c.VocabSize, c.DModel, c.DKV, c.DFF, c.NumHeads, c.RelativeAttentionNumBuckets, c.RelativeAttentionMaxDistance) > nn.MaxDim:
+		return fmt.Errorf("more than %d layers, or a size above %d", nn.MaxLayers, nn.MaxDim)
+	case c.RelativeAttentionNumBuckets < 4:
+		return fmt.Errorf("relative_attention_num_buckets %d, expected 4 or more", c.RelativeAttentionNumBuckets)
+	case c.RelativeAttentionMaxDistance <= c.RelativeAttentionNumBuckets/4:
+		return fmt.Errorf("relative_attention_max_distance %d must be above a quarter of relative_attention_num_buckets %d", c.RelativeAttentionMaxDistance, c.RelativeAttentionNumBuckets)
+	case !(c.LayerNormEpsilon >= 0):
+		return fmt.Errorf("layer_norm_epsilon %g must not be negative", c.LayerNormEpsilon)
+	case !gated && c.FeedForwardProj != "relu":
+		return fmt.Errorf("feed_forward_proj %q, expected gated-gelu or relu", c.FeedForwardProj)
+	case c.DenseActFn != "" && c.DenseActFn != act:
+		return fmt.Errorf("dense_act_fn %q, expected %s with feed_forward_proj %s", c.DenseActFn, act, c.FeedForwardProj)
+	case c.IsGatedAct != nil && *c.IsGatedAct != gated:
+		return fmt.Errorf("is_gated_act %v, expected %v with feed_forward_proj %s", *c.IsGatedAct, gated, c.FeedForwardProj)
+	case c.IsDecoder:
+		return errors.New("is_decoder true")
+	}
+	return nil
+}
+
+func (c *T5Config) gated() bool { return c.FeedForwardProj == "gated-gelu" }
+
+// T5Encoder is transformers' T5EncoderModel.
+type T5Encoder struct {
+	nn.Module
+	Encoder *t5Stack `w:"encoder"`
+
+	Config T5Config
+	Dtype  mlx.Dtype // what it computes in
+}
+
+// NewT5Encoder declares the model that a validated config describes. For
+// float16 it computes in float32: the activations of the large models overflow
+// float16, where transformers keeps the last matrix of every feed-forward in
+// float32 and clamps the sums. In bfloat16 it does neither, and we do neither.
+func NewT5Encoder(c T5Config, dtype mlx.Dtype) *T5Encoder {
+	if dtype == mlx.Float16 {
+		dtype = mlx.Float32
+	}
+	stack := &t5Stack{EmbedTokens: nn.NewEmbedding(c.VocabSize, c.DModel), FinalLayerNorm: nn.NewRMSNorm(c.DModel, c.LayerNormEpsilon)}
+	stack.EmbedTokens.Weight = stack.EmbedTokens.Weight.Or("shared.weight") // what it is saved as
+	for range c.NumLayers {
+		stack.Block = append(stack.Block, newT5Block(c))
+	}
+	stack.Block[0].SelfAttention.SelfAttention.RelativeAttentionBias = &t5Bias{
+		Weight:  nn.NewParam(c.RelativeAttentionNumBuckets, c.NumHeads),
+		buckets: c.RelativeAttentionNumBuckets, distance: c.RelativeAttentionMaxDistance,
+	}
+	return &T5Encoder{Encoder: stack, Config: c, Dtype: dtype}
+}
+
+// Unused are the patterns of tensors that a checkpoint may have and that are
+// not needed: the embeddings under their second name, and the decoder.
+func (m *T5Encoder) Unused() []string {
+	return []string{"shared.weight", "decoder.*", "lm_head.weight"}
+}
+
+// Forward returns the last hidden states [1, len(ids), d_model], normed. Every
+// token is seen by all others: ids must be padded as the reference pads them.
+func (m *T5Encoder) Forward(ids []int32) *mlx.Array {
+	if len(ids) == 0 {
+		mlx.Throw(errors.New("no token ids for T5"))
+	}
+	return m.Tap(m.Encoder.Forward(ids, m.Dtype), mlx.FromInt32(ids, 1, len(ids)))
+}
+
+// t5Stack is T5Stack as an encoder.
+type t5Stack struct {
+	nn.Module
+	EmbedTokens    *nn.Embedding `w:"embed_tokens"`
+	Block          []*t5Block    `w:"block"`
+	FinalLayerNorm *nn.RMSNorm   `w:"final_layer_norm"`
+}
+
+func (s *t5Stack) Forward(ids []int32, dtype mlx.Dtype) *mlx.Array {
+	x := s.EmbedTokens.Forward(ids, dtype)
+	bias := s.Block[0].SelfAttention.SelfAttention.RelativeAttentionBias.Forward(len(ids), dtype)
+	x = mlx.Chain(x, s.Block, func(b *t5Block, x *mlx.Array) *mlx.Array { return b.Forward(x, bias) })
+	return s.TapKeys("input_ids", s.FinalLayerNorm.Forward(x), mlx.FromInt32(ids, 1, len(ids)))
+}
+
+// t5Block is T5Block as an encoder's.
+type t5Block struct {
+	nn.Module
+	SelfAttention *t5LayerSelfAttention `w:"layer.0"`
+	FF            *t5LayerFF            `w:"layer.1"`
+}
+
+func newT5Block(c T5Config) *t5Block {
+	inner := c.NumHeads * c.DKV
+	ff := &t5LayerFF{LayerNorm: nn.NewRMSNorm(c.DModel, c.LayerNormEpsilon)}
+	wo := nn.NewLinear(c.DFF, c.DModel, false)
+	if c.gated() {
+		ff.DenseReluDense = &t5DenseGatedActDense{
+			WI0: nn.NewLinear(c.DModel, c.DFF, false), WI1: nn.NewLinear(c.DModel, c.DFF, false), WO: wo,
+			Act: &nn.Activation{Func: (*mlx.Array).GELUTanh},
+		}
+	} else {
+		relu := func(x *mlx.Array) *mlx.Array { return x.Maximum(mlx.Scalar(0, x.Dtype())) }
+		ff.DenseReluDense = &t5DenseActDense{WI: nn.NewLinear(c.DModel, c.DFF, false), WO: wo, Act: &nn.Activation{Func: relu}}
+	}
+	return &t5Block{
+		SelfAttention: &t5LayerSelfAttention{
+			SelfAttention: &t5Attention{
+				Q: nn.NewLinear(c.DModel, inner, false), K: nn.NewLinear(c.DModel, inner, false), V: nn.NewLinear(c.DModel, inner, false),
+				O: nn.NewLinear(inner, c.DModel, false), heads: c.NumHeads,
+			},
+			LayerNorm: nn.NewRMSNorm(c.DModel, c.LayerNormEpsilon),
+		},
+		FF: ff,
+	}
+}
+
+func (b *t5Block) Forward(x, bias *mlx.Array) *mlx.Array {
+	return b.Tap(b.FF.Forward(b.SelfAttention.Forward(x, bias)), x)
+}
+
+// t5LayerSelfAttention is T5LayerSelfAttention.
+type t5LayerSelfAttention struct {
+	nn.Module
+	SelfAttention *t5Attention `w:"SelfAttention"`
+	LayerNorm     *nn.RMSNorm  `w:"layer_norm"`
+}
+
+func (l *t5LayerSelfAttention) Forward(x, bias *mlx.Array) *mlx.Array {
+	return l.Tap(x.Add(l.SelfAttention.Forward(l.LayerNorm.Forward(x), bias)), x)
+}
+
+// t5Attention is T5Attention: scores are not scaled, and biased by distance.
+type t5Attention struct {
+	nn.Module
+	Q                     nn.Linear `w:"q"`
+	K                     nn.Linear `w:"k"`
+	V                     nn.Linear `w:"v"`
+	O                     nn.Linear `w:"o"`
+	RelativeAttentionBias *t5Bias   `w:"relative_attention_bias"` // in the first block only, for all
+
+	heads int
+}
+
+func (a *t5Attention) Forward(x, bias *mlx.Array) *mlx.Array {
+	q, k, v := nn.Heads(a.Q.Forward(x), a.heads), nn.Heads(a.K.Forward(x), a.heads), nn.Heads(a.V.Forward(x), a.heads)
+	q, k, v = a.Enter(nn.Entry{Scale: 1, Bias: bias}, q, k, v)
+	return a.Tap(a.O.Forward(nn.MergeHeads(mlx.Attention(q, k, v, 1, bias))), x)
+}
+
+// t5Bias is the embedding of T5Attention's relative positions: weight
+// [buckets, heads].
+type t5Bias struct {
+	nn.Module
+	Weight nn.Param `w:"weight"`
+
+	buckets, distance int
+}
+
+// Forward returns the bias [1, heads, n, n] of n tokens in dtype.
+func (b *t5Bias) Forward(n int, dtype mlx.Dtype) *mlx.Array {
+	table := make([]int32, 2*n-1)
+	for i := range table {
+		table[i] = relativeBucket(i-n+1, b.buckets, b.distance)
+	}
+	ids := make([]int32, 0, n*n)
+	for query := range n {
+		ids = append(ids, table[n-1-query:2*n-1-query]...)
+	}
+	y := b.Tap(b.Weight.TakeRows(ids).AsType(dtype).Reshape(n, n, -1), mlx.FromInt32(ids, n, n))
+	return y.Transpose(2, 0, 1).ExpandDims(0)
+}
+
+// relativeBucket is the bucket of a key so many places behind its query: half
+// of the buckets are for keys before it; of each half the first part has one
+// place each, and the others cover up to distance, evenly in its logarithm.
+// That is computed in float32, as the borders are where the reference rounds.
+func relativeBucket(relative, buckets, distance int) int32 {
+	buckets /= 2
+	first := 0
+	if relative > 0 {
+		first = buckets
+	}
+	n := max(relative, -relative)
+	exact := buckets / 2
+	if n < exact {
+		return int32(first + n)
+	}
+	log := float32(math.Log(float64(float32(n) / float32(exact))))
+	log /= float32(math.Log(float64(distance) / float64(exact)))
+	return int32(first + min(exact+int(log*float32(buckets-exact)), buckets-1))
+}
+
+// t5LayerFF is T5LayerFF.
+type t5LayerFF struct {
+	nn.Module
+	DenseReluDense nn.Layer    `w:"DenseReluDense"`
+	LayerNorm      *nn.RMSNorm `w:"layer_norm"`
+}
+
+func (l *t5LayerFF) Forward(x *mlx.Array) *mlx.Array {
+	return l.Tap(x.Add(l.DenseReluDense.Forward(l.LayerNorm.Forward(x))), x)
+}
+
+// t5DenseGatedActDense is T5DenseGatedActDense: wo(act(wi_0 x)·wi_1 x).
+type t5DenseGatedActDense struct {
+	nn.Module
+	WI0 nn.Linear      `w:"wi_0"`
+	WI1 nn.Linear      `w:"wi_1"`
+	WO  nn.Linear      `w:"wo"`
+	Act *nn.Activation `w:"act"`
+}
+
+func (d *t5DenseGatedActDense) Forward(x *mlx.Array) *mlx.Array {
+	return d.Tap(d.WO.Forward(d.Act.Forward(d.WI0.Forward(x)).Mul(d.WI1.Forward(x))), x)
+}
+
+// t5DenseActDense is T5DenseActDense, of the first T5: wo(act(wi x)).
+type t5DenseActDense struct {
+	nn.Module
+	WI  nn.Linear      `w:"wi"`
+	WO  nn.Linear      `w:"wo"`
+	Act *nn.Activation `w:"act"`
+}
+
+func (d *t5DenseActDense) Forward(x *mlx.Array) *mlx.Array {
+	return d.Tap(d.WO.Forward(d.Act.Forward(d.WI.Forward(x))), x)
+}
