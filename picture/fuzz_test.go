@@ -151,6 +151,11 @@ func FuzzRoundTrip(f *testing.F) {
 			Version: 1, Prompt: prompt, NegativePrompt: negative, Model: model, Generator: generator,
 			Seed: seed, Guidance: guidance, Steps: 8, Height: 5, Width: 7,
 		}
+		for _, path := range []string{model, generator} {
+			if path != "" {
+				s.References = append(s.References, SourceImage{Path: path})
+			}
+		}
 		if s.Check() != nil {
 			return
 		}

@@ -34,11 +34,32 @@ func TestMfluxFiles(t *testing.T) {
 	}
 }
 
+func TestMfluxEdit(t *testing.T) {
+	want := Settings{
+		Generator: "mflux 0.24.0", Model: "black-forest-labs/FLUX.2-klein-4B", Prompt: "the cat of image 1 on the mat of image 2",
+		Seed: 42, Steps: 4, Guidance: 1, Height: 2, Width: 3, Dtype: "bfloat16", Seconds: 12.35,
+		References: []SourceImage{{Path: "cat.png"}, {Path: "in/mat.jpg"}},
+	}
+	for _, name := range []string{"mflux-edit.png", "mflux-edit.metadata.json"} {
+		f, err := ReadSettingsFile(filepath.Join("testdata", name))
+		if err != nil {
+			t.Error(err)
+			continue
+		}
+		if f.Source != SourceMflux || !reflect.DeepEqual(f.Settings, want) || f.Has("image") {
+			t.Errorf("%s: got %s settings %+v, want %+v", name, f.Source, f.Settings, want)
+		}
+	}
+}
+
 func TestMfluxJSON(t *testing.T) {
 	for text, want := range map[string]Settings{
 		`{"mflux_version":"0.9.0","model":"z-image","model_path":"/models/z","guidance":3.5}`: {Generator: "mflux 0.9.0", Model: "/models/z", Guidance: 3.5},
-		`{"mflux_version":null,"image_paths":["a.png"],"scheduler":"linear"}`:                 {Generator: "mflux ", Image: &SourceImage{Path: "a.png"}, Scheduler: "linear"},
-		`{"mflux_version":"1","image_paths":["a.png","b.png"],"revision":7}`:                  {Generator: "mflux 1"},
+		`{"mflux_version":null,"image_paths":["a.png"],"scheduler":"linear"}`:                 {Generator: "mflux ", References: []SourceImage{{Path: "a.png"}}, Scheduler: "linear"},
+		`{"mflux_version":"1","image_paths":[],"image_path":"a.png","revision":7}`:            {Generator: "mflux 1", Image: &SourceImage{Path: "a.png"}},
+		`{"mflux_version":"1","image_path":"a.png","image_paths":["a.png","b.png"],"image_strength":0.4}`: {
+			Generator: "mflux 1", References: []SourceImage{{Path: "a.png"}, {Path: "b.png"}},
+		},
 	} {
 		f, err := ReadSettings(strings.NewReader(text))
 		if err != nil {
@@ -54,6 +75,7 @@ func TestMfluxJSON(t *testing.T) {
 		`{"mflux_version":1}`:                      "settings of mflux: mflux_version: expected a string, found 1",
 		`{"mflux_version":"1","seed":-1}`:          "seed: expected",
 		`{"mflux_version":"1","image_paths":"a"}`:  "image_paths: expected strings",
+		`{"mflux_version":"1","image_paths":[""]}`: "references[0].path: is missing",
 		`{"mflux_version":"1","image_path":[]}`:    "image_path: expected a string",
 		`{"mflux_version":"1","precision":{}}`:     "precision: expected a string",
 		`{"mflux_version":"1","model_path":false}`: "model_path: expected a string",
@@ -163,7 +185,7 @@ func TestPNGTexts(t *testing.T) {
 	flipped := appendChunk(nil, "tEXt", latin)
 	flipped[20] ^= 1
 	for want, chunk := range map[string][]byte{
-		`zTXt chunk "parameters": is longer than 4194304 bytes`: appendChunk(nil, "zTXt", "parameters\x00\x00"+bomb),
+		`zTXt chunk "parameters": is longer than 8388608 bytes`: appendChunk(nil, "zTXt", "parameters\x00\x00"+bomb),
 		`iTXt chunk "gomflux": is longer`:                       appendChunk(nil, "iTXt", "gomflux\x00\x01\x00\x00\x00"+bomb),
 		`zTXt chunk "parameters": unknown compression`:          appendChunk(nil, "zTXt", "parameters\x00\x01"),
 		`zTXt chunk "parameters": zlib:`:                        appendChunk(nil, "zTXt", "parameters\x00\x00abcdefgh"),

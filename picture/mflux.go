@@ -41,7 +41,7 @@ func parseMflux(members map[string]json.RawMessage) (Settings, []string, error) 
 		return s, nil
 	}
 	set := func(name string, value any) {
-		own[name], _ = json.Marshal(value) // strings: cannot fail
+		own[name], _ = json.Marshal(value) // made of strings: cannot fail
 	}
 
 	version, err := text("mflux_version")
@@ -64,16 +64,21 @@ func parseMflux(members map[string]json.RawMessage) (Settings, []string, error) 
 	if err != nil {
 		return Settings{}, nil, err
 	}
-	if raw, ok := members["image_paths"]; path == "" && ok && !isNull(raw) {
-		var paths []string
+	var paths []string
+	if raw, ok := members["image_paths"]; ok && !isNull(raw) {
 		if err := json.Unmarshal(raw, &paths); err != nil {
 			return Settings{}, nil, fmt.Errorf("image_paths: expected strings, found %s", show(raw))
 		}
-		if len(paths) == 1 { // Settings cannot say more than one
-			path = paths[0]
-		}
 	}
-	if path != "" {
+	switch {
+	case len(paths) > 0: // an edit, whose image_path is the first of them
+		var references []SourceImage
+		for _, path := range paths {
+			references = append(references, SourceImage{Path: path})
+		}
+		set("references", references)
+		delete(own, "image_strength") // does nothing there
+	case path != "":
 		set("image", SourceImage{Path: path})
 	}
 	return readFields(own)

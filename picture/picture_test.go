@@ -11,6 +11,7 @@ import (
 	"os"
 	"path/filepath"
 	"reflect"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -27,7 +28,9 @@ func full() *Settings {
 		NegativePrompt: "blurry\tor\\worse", Seed: math.MaxUint64, Steps: 8, Guidance: 3.25, Height: 5, Width: 7,
 		MaxSequenceLength: 512, Scheduler: "flow_match_euler_discrete", RNG: "torch", Dtype: "bfloat16", Device: "metal", MLX: "0.32.2",
 		Image:         &SourceImage{Path: `C:\pictures\in, 1.png`, SHA256: strings.Repeat("0123456789abcdef", 4)},
-		ImageStrength: 0.4, Created: time.Date(2026, 11, 21, 16, 30, 5, 0, time.UTC), Seconds: 12.5,
+		ImageStrength: 0.4,
+		References:    []SourceImage{{Path: "dress, “red”.png", SHA256: strings.Repeat("fedcba9876543210", 4)}, {Path: "~/b.jpg"}},
+		Created:       time.Date(2026, 11, 21, 16, 30, 5, 0, time.UTC), Seconds: 12.5,
 	}
 }
 
@@ -53,7 +56,8 @@ func encode(t testing.TB, format Format, s *Settings) []byte {
 func TestRoundTrip(t *testing.T) {
 	long := full()
 	long.Prompt = strings.Repeat("\x01", maxPrompt)
-	long.NegativePrompt = strings.Repeat("é", maxPrompt/2)
+	long.NegativePrompt = strings.Repeat("\x01", maxPrompt)
+	long.References = slices.Repeat([]SourceImage{{Path: strings.Repeat("\x01", maxString), SHA256: full().Image.SHA256}}, maxReferences)
 	bare := &Settings{Model: "shapes", Prompt: "", Steps: 1, Height: 1, Width: 1}
 	for name, s := range map[string]*Settings{"full": full(), "long": long, "bare": bare} {
 		want := *s
@@ -219,8 +223,15 @@ func TestCheck(t *testing.T) {
 		"image.sha256: ":         func(s *Settings) { s.Image.SHA256 = "abc" },
 		"image.path: ":           func(s *Settings) { s.Image.Path = "\xff" },
 		"image_strength: ":       func(s *Settings) { s.ImageStrength = 1.5 },
-		"created: ":              func(s *Settings) { s.Created = time.Date(12026, 1, 1, 0, 0, 0, 0, time.UTC) },
-		"written by a newer":     func(s *Settings) { s.Version = 2 },
+		"references: expected at most 64, found 65": func(s *Settings) {
+			s.References = slices.Repeat(s.References[:1], maxReferences+1)
+		},
+		"references[1].path: is missing": func(s *Settings) { s.References[1].Path = "" },
+		"references[0].path: is not":     func(s *Settings) { s.References[0].Path = "\xff" },
+		"references[0].path: expected":   func(s *Settings) { s.References[0].Path = strings.Repeat("a", maxString+1) },
+		"references[1].sha256: expected": func(s *Settings) { s.References[1].SHA256 = "ABC" },
+		"created: ":                      func(s *Settings) { s.Created = time.Date(12026, 1, 1, 0, 0, 0, 0, time.UTC) },
+		"written by a newer":             func(s *Settings) { s.Version = 2 },
 	} {
 		s := full()
 		change(s)
@@ -301,22 +312,28 @@ func TestJSONIsStrict(t *testing.T) {
 		`{"version":null}`:         "version: expected a whole number, found null",
 		`{"Version":1}`:            "version: is missing",
 		`{"version":1,"seed":-1}`:  "seed: expected a whole number from 0 to 2^64-1, found -1",
-		`{"version":1,"seed":18446744073709551616}`: "seed: expected",
-		`{"version":1,"seed":1.5}`:                  "seed: expected",
-		`{"version":1,"seed":"1"}`:                  "seed: expected",
-		`{"version":1,"steps":0}`:                   "steps: expected a whole number from 1",
-		`{"version":1,"steps":1e9}`:                 "steps: expected a whole number",
-		`{"version":1,"guidance":1e999}`:            "guidance: expected a number",
-		`{"version":1,"guidance":NaN}`:              "bad JSON",
-		`{"version":1,"prompt":7}`:                  "prompt: expected a string, found 7",
-		`{"version":1,"image":"a.png"}`:             "image: expected an object",
-		`{"version":1,"image":{"path":1}}`:          "image: expected an object",
-		`{"version":1,"created":"yesterday"}`:       "created: expected a time",
-		`{"version":1,"version":1}`:                 "duplicate key",
-		`[]`:                                        "expected a JSON object",
-		`{"version":1,"seed":1`:                     "bad JSON",
-		`{"version":1} 2`:                           "bad JSON",
-		"{\"version\":1,\"prompt\":\"\xff\"}":       "is not UTF-8",
+		`{"version":1,"seed":18446744073709551616}`:              "seed: expected",
+		`{"version":1,"seed":1.5}`:                               "seed: expected",
+		`{"version":1,"seed":"1"}`:                               "seed: expected",
+		`{"version":1,"steps":0}`:                                "steps: expected a whole number from 1",
+		`{"version":1,"steps":1e9}`:                              "steps: expected a whole number",
+		`{"version":1,"guidance":1e999}`:                         "guidance: expected a number",
+		`{"version":1,"guidance":NaN}`:                           "bad JSON",
+		`{"version":1,"prompt":7}`:                               "prompt: expected a string, found 7",
+		`{"version":1,"image":"a.png"}`:                          "image: expected an object",
+		`{"version":1,"image":{"path":1}}`:                       "image: expected an object",
+		`{"version":1,"references":{"path":"a"}}`:                "references: expected an array of objects with path and sha256, found {",
+		`{"version":1,"references":["a.png"]}`:                   "references: expected an array",
+		`{"version":1,"references":null}`:                        "references: expected an array",
+		`{"version":1,"references":[null]}`:                      "references[0].path: is missing",
+		`{"version":1,"references":[{"path":"a","sha256":"0"}]}`: "references[0].sha256: expected 64",
+		`{"version":1,"references":[` + strings.Repeat(`{"path":"a"},`, maxReferences) + `{"path":"a"}]}`: "references: expected at most 64, found 65",
+		`{"version":1,"created":"yesterday"}`: "created: expected a time",
+		`{"version":1,"version":1}`:           "duplicate key",
+		`[]`:                                  "expected a JSON object",
+		`{"version":1,"seed":1`:               "bad JSON",
+		`{"version":1} 2`:                     "bad JSON",
+		"{\"version\":1,\"prompt\":\"\xff\"}": "is not UTF-8",
 		`{"version":1,"prompt":"` + strings.Repeat("a", maxPrompt+1) + `"}`: "prompt: expected at most",
 	} {
 		_, err := ReadSettings(strings.NewReader(`{"gomflux":` + object + `}`))

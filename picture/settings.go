@@ -65,6 +65,8 @@ type Settings struct {
 	Image *SourceImage `json:"image,omitempty"`
 	// ImageStrength is what --image-strength takes, from 0 to 1.
 	ImageStrength float64 `json:"image_strength,omitempty"`
+	// References are the pictures that an edit was shown, in their order.
+	References []SourceImage `json:"references,omitempty"`
 
 	// Created is when the picture was made; it is written in UTC, to the second
 	// (RFC 3339).
@@ -83,20 +85,22 @@ type SourceImage struct {
 }
 
 // Bounds of what is read and written. A text of maxText bytes holds two prompts
-// of maxPrompt whatever JSON has to escape in them.
+// of maxPrompt and the paths of maxReferences whatever JSON has to escape in them.
 const (
-	maxText   = 4 << 20 // bytes of one metadata text, and of a sidecar file
+	maxText   = 8 << 20 // bytes of one metadata text, and of a sidecar file
 	maxPrompt = 1 << 18 // bytes
 	maxString = 1 << 12 // bytes, of all other strings
 	maxSide   = 1 << 16 // pixels
 	maxCount  = 1 << 20 // steps, tokens
+
+	maxReferences = 64
 )
 
 // settingsFields are the JSON names of all fields, in the order of Settings.
 var settingsFields = []string{
 	"version", "generator", "model", "revision", "class", "prompt", "negative_prompt", "seed", "steps", "guidance",
 	"height", "width", "max_sequence_length", "scheduler", "rng", "dtype", "device", "mlx", "image", "image_strength",
-	"created", "seconds",
+	"references", "created", "seconds",
 }
 
 // field returns a pointer to the field with a JSON name.
@@ -142,6 +146,8 @@ func (s *Settings) field(name string) any {
 		return &s.Image
 	case "image_strength":
 		return &s.ImageStrength
+	case "references":
+		return &s.References
 	case "created":
 		return &s.Created
 	case "seconds":
@@ -152,7 +158,8 @@ func (s *Settings) field(name string) any {
 
 // Check says what Encode and EncodeSettings would refuse to write: strings that
 // are not UTF-8 or too long (a prompt of more than 256 KiB, any other string of
-// more than 4 KiB), numbers that are not finite or out of their range.
+// more than 4 KiB), numbers that are not finite or out of their range, more than
+// 64 references or one without a path.
 func (s *Settings) Check() error {
 	t := *s
 	if t.Version == 0 {
@@ -205,15 +212,32 @@ func (s *Settings) checkField(name string) error {
 			return fmt.Errorf("%s: expected a year from 1 to 9999, found %d", name, y)
 		}
 	case **SourceImage:
-		if *v == nil {
-			return nil
+		if *v != nil {
+			return (*v).check(name)
 		}
-		if err := checkString(name+".path", (*v).Path, maxString); err != nil {
-			return err
+	case *[]SourceImage:
+		if len(*v) > maxReferences {
+			return fmt.Errorf("%s: expected at most %d, found %d", name, maxReferences, len(*v))
 		}
-		if h := (*v).SHA256; h != "" && !isSHA256(h) {
-			return fmt.Errorf("%s.sha256: expected 64 hexadecimal digits, found %s", name, quote(h))
+		for i, r := range *v {
+			name := fmt.Sprintf("%s[%d]", name, i)
+			if r.Path == "" {
+				return fmt.Errorf("%s.path: is missing", name)
+			}
+			if err := r.check(name); err != nil {
+				return err
+			}
 		}
+	}
+	return nil
+}
+
+func (i *SourceImage) check(name string) error {
+	if err := checkString(name+".path", i.Path, maxString); err != nil {
+		return err
+	}
+	if h := i.SHA256; h != "" && !isSHA256(h) {
+		return fmt.Errorf("%s.sha256: expected 64 hexadecimal digits, found %s", name, quote(h))
 	}
 	return nil
 }
@@ -329,6 +353,8 @@ func (s *Settings) readField(name string, raw json.RawMessage) error {
 			want = "a time (RFC 3339)"
 		case **SourceImage:
 			want = "an object with path and sha256"
+		case *[]SourceImage:
+			want = "an array of objects with path and sha256"
 		}
 		return fmt.Errorf("%s: expected %s, found %s", name, want, show(raw))
 	}

@@ -98,5 +98,5 @@ for o in range(1, 9):
         save(rgb, "orientation-6.jpg", exif=exif, quality=90, subsampling=0)
         save(rgb, "orientation-6.webp", exif=exif, lossless=True)
 for path in sorted(here.iterdir()):
-    if path.suffix in (".png", ".jpg", ".webp") and path.stem not in ("noise", "smooth", "gomflux", "mflux"):
+    if path.suffix in (".png", ".jpg", ".webp") and path.stem not in ("noise", "smooth", "gomflux", "mflux", "mflux-edit"):
         reference(path.name)
