@@ -60,17 +60,20 @@ def parse(argv=None) -> dict:
     c.add_argument("--full", action="store_true", help="the published model's dimensions (for measuring; gigabytes)")
     c.add_argument("--device", default="cpu", help="where the weights are drawn: cuda gives other ones, faster")
     group = c.add_argument_group("dimensions")
-    for family in families.FAMILIES.values():
-        for name, default in family.dims.items():
-            many = isinstance(default, tuple)
-            kind = type(default[0] if many else default)
-            group.add_argument(
-                f"--{name.replace('_', '-')}",
-                type=kind,
-                nargs="+" if many else None,
-                default=argparse.SUPPRESS,
-                help=f"default {default}",
-            )
+    dims = {}
+    for family, f in families.FAMILIES.items():
+        for name, default in f.dims.items():
+            dims.setdefault(name, {}).setdefault(default, []).append(family)
+    for name, defaults in sorted(dims.items()):
+        first = next(iter(defaults))
+        many = isinstance(first, tuple)
+        group.add_argument(
+            f"--{name.replace('_', '-')}",
+            type=type(first[0] if many else first),
+            nargs="+" if many else None,
+            default=argparse.SUPPRESS,
+            help="default " + "; ".join(f"{default} ({', '.join(whose)})" for default, whose in defaults.items()),
+        )
 
     c = command("dump", dump_diffusers, "record a generation")
     dump_arguments(c, (schedules.HEUN, schedules.LINEAR))
@@ -148,6 +151,7 @@ def dump_arguments(c, schedulers):
     c.add_argument("--max-sequence-length", type=int, default=512)
     c.add_argument("--picture", type=Path, help="begin with this picture and --image-strength")
     c.add_argument("--image-strength", type=float, default=0.4, help="how much of the picture is kept, as in mflux")
+    c.add_argument("--references", type=Path, nargs="+", default=[], metavar="PICTURE", help="edit these pictures")
     c.add_argument("--scheduler", choices=schedulers, help="instead of the model's own")
     c.add_argument("--framework", choices=("diffusers", "mflux"), default="diffusers", help="who is to be recorded")
     tap_arguments(c)

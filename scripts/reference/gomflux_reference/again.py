@@ -15,9 +15,13 @@ def repeat(folder: Path, out: Path, taps, memory: int, model: str | None = None)
     if settings.get("command") != "dump":
         raise SystemExit(f"{folder / 'settings.json'}: {settings.get('command')} is not a generation that was dumped")
     same = {key: settings[key] for key in SAME}
-    same |= {"picture": None, "image_strength": settings.get("image_strength"), "scheduler": settings.get("scheduler")}
-    if settings.get("picture"):
-        same["picture"] = find(folder, settings["picture"]) or missing(folder, f"picture {settings['picture']}")
+    same |= {"image_strength": settings.get("image_strength"), "scheduler": settings.get("scheduler")}
+
+    def picture(name):
+        return find(folder, name) or missing(folder, f"picture {name}")
+
+    same["picture"] = picture(settings["picture"]) if settings.get("picture") else None
+    same["references"] = [picture(name) for name in settings.get("references", [])]
     if not model:
         found = find(folder, settings["model"])
         model = str(found) if found else settings["model"]  # on the hub

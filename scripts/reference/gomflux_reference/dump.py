@@ -14,6 +14,7 @@ from safetensors import safe_open
 
 from . import inner, runs, schedules
 from .families import FAMILIES, Family, family_of
+from .files import read_json
 from .record import MEMORY, Recorder
 
 
@@ -71,20 +72,28 @@ def wrap(owner, method: str, before=None, after=None):
 
 def pipeline(
     model: str, out: Path | None, prompt, negative_prompt, steps, guidance, seed, height, width, max_sequence_length, taps,
-    picture: Path | None = None, image_strength: float | None = None, scheduler: str | None = None,
+    picture: Path | None = None, image_strength: float | None = None, references: list[Path] | None = None,
+    scheduler: str | None = None,
     compute: str = "float32", device: str = "cpu", threads: int = 1, memory: int = MEMORY, log_dir: Path | None = None,
 ):  # fmt: skip
     """Records one generation, from initial latents that are drawn here, or from a picture and such latents.
 
-    Into the folder out, or else as the latest run of the reference in log_dir.
+    references are pictures to be edited. It goes into the folder out, or else is the latest run of the reference in
+    log_dir.
     """
     if picture and scheduler:
         raise SystemExit("picture to picture is recorded with the model's own scheduler")
+    if picture and references:
+        raise SystemExit("a picture to begin with and pictures to edit do not go together")
     prepare(threads, device)
     pipe, name = load(model, compute, device)
     family = FAMILIES[name]
     if picture and not family.image_pipeline:
         raise SystemExit(f"{name} has no picture to picture")
+    if references and not family.references:
+        raise SystemExit(f"{name} does not edit pictures")
+    if negative_prompt is not None and not family.negative_prompt:
+        raise SystemExit(f"{name} has no negative prompt of one's own")
     if scheduler:
         pipe.scheduler = schedules.scheduler_of(scheduler, pipe.scheduler.config)
     run = None if out else runs.Run(log_dir)
@@ -95,30 +104,37 @@ def pipeline(
         quiet(pipe)
         first = first_step(steps, image_strength)
         record.step = first
-    tokens = observe_pipeline(pipe, family, record, first)
+    tokens = observe_pipeline(pipe, family, record, first, height, width)
 
     generator = torch.Generator().manual_seed(seed)  # of the CPU, whose noise is the same everywhere
     if picture:
-        image = begin_with(pipe, record, picture, height, width)
+        observe_start(pipe, record)
+        # The pipeline itself may only round a picture's sides down, by the same resize.
+        image = pipe.image_processor.resize(Image.open(picture).convert("RGB"), height, width)
         # diffusers' strength is what is changed, not what is kept
         start = {"image": image, "strength": 1 - image_strength, "generator": generator}
         more = {"picture": bring(picture, run, out), "image_strength": image_strength, "first_step": first}
     else:
         latents = torch.randn(family.latents(pipe, height, width), generator=generator)
         record.put("latents.init", latents)
-        start, more = {"latents": latents}, {"scheduler": scheduler} if scheduler else {}
+        start, more = {"latents": family.pack(pipe, latents)}, {"scheduler": scheduler} if scheduler else {}
+    if references:
+        observe_references(pipe, record)
+        start["image"] = [Image.open(file).convert("RGB") for file in references]
+        more["references"] = [bring(file, run, out) for file in references]
+    if not family.one_batch:
+        more["passes"] = "calls"
     with (
         own_sigmas(pipe) if scheduler == schedules.HEUN else nullcontext(),
         inner.observe(record, modules_of(pipe), family.unrotated),
     ):
         image = pipe(
             prompt=prompt,
-            negative_prompt=negative_prompt,
             num_inference_steps=steps,
             height=height,
             width=width,
             max_sequence_length=max_sequence_length,
-            **family.arguments(guidance),
+            **family.arguments(pipe, guidance, negative_prompt),
             **start,
         ).images[0]
     if pipe.scheduler.begin_index != first:
@@ -144,20 +160,20 @@ def pipeline(
         print(run.folder)
 
 
-def observe_pipeline(pipe, family: Family, record: Recorder, first: int) -> dict:
+def observe_pipeline(pipe, family: Family, record: Recorder, first: int, height: int, width: int) -> dict:
     """Records the values of a pipeline, and its modules. Returns the prompts' lengths, once they are known."""
     tokens = {}
 
-    def before_text_encoder(component, suffix):
+    def before_text_encoder(component, encoder):
         def hook(module, args, kwargs):
-            which = ("negative" if f"prompt{suffix}" in tokens else "prompt") + suffix
-            kind, ids = which.removesuffix(suffix), args[0] if args else kwargs["input_ids"]
-            record.put(f"{kind}.input_ids{suffix}", ids)
-            tokens[which] = {"padded": ids.shape[1], "valid": ids.shape[1]}
-            if (mask := kwargs.get("attention_mask")) is not None:
-                tokens[which]["valid"] = int(mask.sum())
-                record.put(f"{kind}.attention_mask{suffix}", mask)
-            record.crop[component] = tuple(tokens[which].values())
+            kind = "negative" if f"prompt{encoder.suffix}" in tokens else "prompt"
+            ids, mask = args[0] if args else kwargs["input_ids"], kwargs.get("attention_mask")
+            record.put(f"{kind}.input_ids{encoder.suffix}", ids)
+            if mask is not None:
+                record.put(f"{kind}.attention_mask{encoder.suffix}", mask)
+            padded, valid = ids.shape[1], encoder.valid(module.config, ids, mask)
+            tokens[kind + encoder.suffix] = {"padded": padded, "valid": valid}
+            record.crop[component] = padded, encoder.kept(module.config, ids, mask) if encoder.kept else valid
 
         return hook
 
@@ -165,25 +181,24 @@ def observe_pipeline(pipe, family: Family, record: Recorder, first: int) -> dict
         if record.step == first:
             # one batch of both prompts, or a call for each
             call = record.calls.get("transformer", -1) + 1
-            for which, embeds in zip(("prompt", "negative")[call:], family.embeds(pipe, args, kwargs)):
-                record.put(f"{which}.embeds", embeds)
+            for which, values in zip(("prompt", "negative")[call:], family.prompts(args, kwargs)):
+                for name, value in values.items():
+                    record.put(f"{which}.{name}", value)
             record.put("sigmas", pipe.scheduler.sigmas)
             record.put("timesteps", pipe.scheduler.timesteps)
 
+    def before_step(prediction, *_, **__):
+        record.put(f"noise_pred@{record.step}", family.unpack(pipe, prediction, height, width))
+
     def after_step(result):
-        record.put(f"latents@{record.step}", result[0])
+        record.put(f"latents@{record.step}", family.unpack(pipe, result[0], height, width))
         record.next_step()
 
     parts = modules_of(pipe)
-    for component, suffix in family.text_encoders.items():
-        parts[component].register_forward_pre_hook(before_text_encoder(component, suffix), with_kwargs=True)
+    for component, encoder in family.text_encoders.items():
+        parts[component].register_forward_pre_hook(before_text_encoder(component, encoder), with_kwargs=True)
     pipe.transformer.register_forward_pre_hook(before_transformer, with_kwargs=True)
-    wrap(
-        pipe.scheduler,
-        "step",
-        before=lambda v, *_, **__: record.put(f"noise_pred@{record.step}", v),
-        after=after_step,
-    )
+    wrap(pipe.scheduler, "step", before_step, after_step)
     observe_decode(pipe.vae, record)
     for name, part in parts.items():
         record.watch(name, part, name in family.stepped)
@@ -214,37 +229,48 @@ def first_step(steps: int, image_strength: float) -> int:
     return max(1, int(steps * image_strength))
 
 
-def begin_with(pipe, record, picture: Path, height: int, width: int) -> Image.Image:
-    """Observes how an image pipeline begins. Returns the picture for it, in the size of the output.
+def observe_start(pipe, record):
+    """Observes how picture to picture begins.
 
-    The pipeline itself only rounds a picture's sides down, by the same resize; it does not bring it to height and
-    width. And it draws from the encoder's distribution, of which we take the mean.
+    diffusers draws from the encoder's distribution, of which we take the mean.
     """
-    resized = pipe.image_processor.resize(Image.open(picture).convert("RGB"), height, width)
-    record.put("image.in", torch.from_numpy(np.array(resized)))
-    preprocess, encode = pipe.image_processor.preprocess, pipe.vae.encode
 
-    def preprocess_contiguous(image):
-        pixels = preprocess(image).contiguous()  # see encode
-        record.put("vae.encode.in", pixels)
-        return pixels
-
-    def encode_to_mean(pixels):
-        result = encode(pixels)
+    def take_mean(result):
         mean = result.latent_dist.mode()
-        record.put("vae.encode.out", mean)
         result.latent_dist.sample = lambda generator: mean
-        return result
 
     def before_scale_noise(clean, timestep, noise):
         record.put("latents.image", clean)
         record.put("latents.init", noise)
 
-    pipe.image_processor.preprocess, pipe.vae.encode = preprocess_contiguous, encode_to_mean
-    # the text pipeline asks for a tuple, and so the names are those of one
-    pipe.transformer.register_forward_hook(lambda module, args, output: output.to_tuple(), prepend=True)
+    def as_tuple(module, args, output):  # the text pipeline asks for one, and so the names are those of one
+        return output if isinstance(output, tuple) else output.to_tuple()
+
+    observe_encode(pipe, record)
+    wrap(pipe.vae, "encode", after=take_mean)
+    pipe.transformer.register_forward_hook(as_tuple, prepend=True)
     wrap(pipe.scheduler, "scale_noise", before_scale_noise, lambda latents: record.put("latents.start", latents))
-    return resized
+
+
+def observe_references(pipe, record):
+    """Observes how pictures that are edited become latents."""
+    observe_encode(pipe, record)
+    wrap(pipe, "_encode_vae_image", after=lambda latents: record.put_next("latents.reference", latents))
+
+
+def observe_encode(pipe, record):
+    """Records pictures, as they are resized or cropped, and what they are encoded to."""
+    preprocess = pipe.image_processor.preprocess
+
+    def preprocess_contiguous(*args, **kwargs):
+        pixels = preprocess(*args, **kwargs).contiguous()  # see encode
+        levels = (127.5 * (pixels + 1)).round().to(torch.uint8)
+        record.put_next("image.in", levels[0].permute(1, 2, 0))
+        record.put_next("vae.encode.in", pixels)
+        return pixels
+
+    pipe.image_processor.preprocess = preprocess_contiguous
+    wrap(pipe.vae, "encode", after=lambda result: record.put_next("vae.encode.out", result.latent_dist.mode()))
 
 
 def observe_decode(vae, record):
@@ -257,7 +283,8 @@ def observe_decode(vae, record):
 
 
 def load_vae(folder: Path, compute: str):
-    vae = diffusers.AutoencoderKL.from_pretrained(folder / "vae", dtype=torch.float32)
+    cls = getattr(diffusers, read_json(folder / "vae" / "config.json")["_class_name"])
+    vae = cls.from_pretrained(folder / "vae", dtype=torch.float32)
     vae.to(getattr(torch, compute))
     settle(vae)
     scale = 2 ** (len(vae.config.block_out_channels) - 1)

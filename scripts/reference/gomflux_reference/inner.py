@@ -111,7 +111,10 @@ class Watch:
             causal = kwargs.get("is_causal")
             causal = getattr(module, "is_causal", True) if causal is None else causal
             causal = causal and attention_mask is None and query.shape[2] > 1
-            with self._attention(2, query, key, value, attention_mask, causal, kwargs.get("scaling")):
+            added = kwargs.get("position_bias")  # T5's
+            mask = attention_mask if added is None or attention_mask is None else masked(added, attention_mask)
+            mask = added if mask is None else mask
+            with self._attention(2, query, key, value, mask, causal, kwargs.get("scaling")):
                 return function(module, query, key, value, attention_mask, *args, **kwargs)
 
         return attend
@@ -188,9 +191,13 @@ def rows(query, key, mask, causal, scale, head: int):
     if causal:
         scores = scores.masked_fill(~torch.ones_like(scores, dtype=torch.bool).tril(), -torch.inf)
     if mask is not None:
-        m = mask[:, min(head, mask.shape[1] - 1)] if mask.dim() == 4 else mask
-        scores = scores.masked_fill(~m, -torch.inf) if m.dtype == torch.bool else scores + m
+        scores = masked(scores, mask[:, min(head, mask.shape[1] - 1)] if mask.dim() == 4 else mask)
     return scores.softmax(-1)
+
+
+def masked(scores, mask):
+    """A mask is what to look at, or what to add."""
+    return scores.masked_fill(~mask, -torch.inf) if mask.dtype == torch.bool else scores + mask
 
 
 def weights(query, key, mask, causal, scale, limit: int):

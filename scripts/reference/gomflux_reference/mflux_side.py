@@ -47,13 +47,13 @@ VAE = {
 
 def pipeline(
     model: str, out: Path | None, prompt, negative_prompt, steps, guidance, seed, height, width, max_sequence_length, taps,
-    picture, image_strength, scheduler, compute, device, threads, memory, log_dir, rng="mlx",
+    picture, image_strength, references, scheduler, compute, device, threads, memory, log_dir, rng="mlx",
 ):  # fmt: skip
     """Records one generation of Z-Image by mflux, from a folder. rng is who draws the initial noise, mlx or torch."""
     if version("mflux") != VERSION:
         raise SystemExit(f"mflux {version('mflux')} is installed, expected {VERSION}")
-    if picture:
-        raise SystemExit("mflux's picture to picture cannot be recorded")
+    if picture or references:
+        raise SystemExit("mflux can only be recorded from text to picture")
     if height % 16 or width % 16:
         raise SystemExit(f"{width}x{height}: mflux rounds to multiples of 16")
     folder = Path(model)

@@ -6,6 +6,7 @@ from pathlib import Path
 import torch
 
 from .dump import load, prepare
+from .families import FAMILIES
 from .record import leaves
 
 
@@ -16,7 +17,7 @@ def show(folder: Path, out: Path | None = None):
     passed by) has no tensors.
     """
     prepare()
-    pipe, _ = load(folder)
+    pipe, family = load(folder)
     seen, classes = {}, {}
     for component, part in pipe.components.items():
         if not isinstance(part, torch.nn.Module):
@@ -26,7 +27,8 @@ def show(folder: Path, out: Path | None = None):
             classes[name] = type(m).__name__
             m.register_forward_hook(note(seen, name), with_kwargs=True)
     size = 5 * pipe.vae_scale_factor * 2
-    pipe("a red circle", height=size, width=size, num_inference_steps=1, guidance_scale=0.0, max_sequence_length=40)
+    arguments = FAMILIES[family].arguments(pipe, 0.0, None)
+    pipe("a red circle", height=size, width=size, num_inference_steps=1, max_sequence_length=40, **arguments)
     with torch.no_grad():
         pipe.vae.encode(torch.zeros(1, 3, size, size))
     groups = {}

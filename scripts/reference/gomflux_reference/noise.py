@@ -4,7 +4,7 @@ from pathlib import Path
 
 import torch
 
-from .tiny import write_json
+from .files import write_json
 
 SEEDS = (0, 1, 42, 2**31, 2**32 - 1, 2**32 + 5, 123456789012345)
 # below 16, multiples of 16, and what is left over; the last needs several states of the Mersenne Twister

@@ -104,6 +104,10 @@ class Recorder:
         self.step += 1
         self.calls.clear()
 
+    def _counted(self, name: str) -> str:
+        self.calls[name] = self.calls.get(name, -1) + 1
+        return self._name(name, False)
+
     def _name(self, name: str, stepped: bool) -> str:
         call = self.calls[name]
         return name + (f"@{self.step}" if stepped else "") + (f"#{call}" if call else "")
@@ -156,6 +160,10 @@ class Recorder:
             self._store(f"{name}:samples", t.flatten()[at])
         else:
             self._store(name, t)
+
+    def put_next(self, name: str, tensor: torch.Tensor):
+        """Keeps a value that a run may have several of."""
+        self.put(self._counted(name), tensor)
 
     def _store(self, name, t):
         key = (t.dtype, t.shape, hashlib.sha256(t.view(-1).view(torch.uint8).numpy()).digest())

@@ -9,7 +9,7 @@ import diffusers
 import numpy as np
 import torch
 
-from .tiny import write_json
+from .files import write_json
 
 EULER, HEUN, LINEAR = "flow_match_euler_discrete", "flow_match_heun_discrete", "linear"
 

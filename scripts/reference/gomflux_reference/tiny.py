@@ -1,16 +1,18 @@
 """Small random pipelines of the real classes, in the two layouts that model folders have."""
 
 import hashlib
-import json
 import math
 import re
 import shutil
 from pathlib import Path
 
 import torch
+import transformers
 from safetensors.torch import load_file, save_file
 
+from . import tokenizer
 from .families import FAMILIES, Family
+from .files import read_json, write_json
 
 SMALL = 0.03
 DTYPES = {"bf16": torch.bfloat16, "f32": torch.float32}
@@ -31,8 +33,9 @@ def make(
 ):
     """Writes a pipeline (or only some of its components) to folder. The same arguments give the same bytes."""
     family = FAMILIES[family_name]
+    dims = family.dims | (family.full if full else {}) | dims
     with torch.device(device):
-        components = family.build(family.dims | (family.full if full else {}) | dims)
+        components = family.build(dims)
     for name, module in components.items():
         if isinstance(module, torch.nn.Module):
             fill(name, module, family, seed, kind)
@@ -44,10 +47,12 @@ def make(
             components[name].save_pretrained(folder / name)
     else:
         family.pipeline(**components).save_pretrained(folder)
+        if more := family.index(dims):
+            write_json(folder / "model_index.json", read_json(folder / "model_index.json") | more)
     if layout == "hub":
-        to_hub(folder, components)
+        to_hub(folder, components, family)
     if shards > 1:
-        for name in ("transformer", "text_encoder"):
+        for name in ("transformer", *family.text_encoders):
             for file in (folder / name).glob("*.safetensors"):
                 split(file, shards)
     for file in folder.rglob("*.safetensors"):
@@ -76,6 +81,11 @@ def fill(component: str, module: torch.nn.Module, family: Family, seed: int, kin
             if kind == "small-activations" and any(re.search(pattern, name) for pattern in family.small):
                 value *= SMALL
             p.copy_(value)
+        for path, b in sorted(module.named_buffers()):
+            if path.endswith("running_mean"):
+                b.copy_(0.3 * torch.randn(b.shape, generator=random, device=device))
+            elif path.endswith("running_var"):
+                b.copy_(0.5 + 2 * torch.rand(b.shape, generator=random, device=device))
 
 
 def split(file: Path, count: int):
@@ -96,80 +106,36 @@ def split(file: Path, count: int):
     write_json(Path(f"{file}.index.json"), index)
 
 
-def to_hub(folder: Path, components: dict):
+def to_hub(folder: Path, components: dict, family: Family):
     """Turns what transformers 5 has saved into the names and keys of transformers 4, which the hub's models have."""
     if (index := folder / "model_index.json").exists():
         write_json(index, read_json(index) | {"_diffusers_version": "0.36.0"})
-    if (folder / "text_encoder").exists():
-        causal_lm_files(folder / "text_encoder")
-    if (folder / "tokenizer").exists():
-        tokenizer_files(folder / "tokenizer", components["tokenizer"])
+    for name, component in components.items():
+        if not (folder / name).exists():
+            continue
+        if isinstance(component, transformers.PreTrainedModel):
+            model_files(folder / name, component)
+        elif isinstance(component, transformers.PreTrainedTokenizerBase):
+            tokenizer.to_transformers4(folder / name, fast=name not in family.bare_tokenizers)
 
 
-def causal_lm_files(folder: Path):
-    """A Qwen3ForCausalLM with tied embeddings, although model_index.json goes on to say Qwen3Model."""
-    file = folder / "model.safetensors"
-    save_file({f"model.{k}": v for k, v in load_file(file).items()}, file, metadata={"format": "pt"})
+# What is published, by what model_index.json says: its architecture, and what its tensors' names begin with.
+PUBLISHED = {"Qwen3Model": ("Qwen3ForCausalLM", "model."), "CLIPTextModel": ("CLIPTextModel", "text_model.")}
+
+
+def model_files(folder: Path, module: transformers.PreTrainedModel):
     config = read_json(folder / "config.json")
-    rope = config.pop("rope_parameters")
+    architecture, prefix = PUBLISHED.get(type(module).__name__, (type(module).__name__, ""))
+    if prefix:
+        file = folder / "model.safetensors"
+        save_file({prefix + k: v for k, v in load_file(file).items()}, file, metadata={"format": "pt"})
+    if rope := config.pop("rope_parameters", None):
+        config |= {"rope_theta": rope["rope_theta"], "rope_scaling": None}
+        for key in ("layer_types", "pad_token_id"):
+            config.pop(key, None)
     config |= {
-        "architectures": ["Qwen3ForCausalLM"],
-        "rope_theta": rope["rope_theta"],
-        "rope_scaling": None,
+        "architectures": [architecture],
         "torch_dtype": config.pop("dtype"),
         "transformers_version": "4.51.0",
     }
-    for key in ("layer_types", "pad_token_id"):
-        config.pop(key, None)
     write_json(folder / "config.json", dict(sorted(config.items())))
-
-
-def tokenizer_files(folder: Path, tokenizer):
-    backend = read_json(folder / "tokenizer.json")
-    vocab, merges = backend["model"]["vocab"], [" ".join(m) for m in backend["model"]["merges"]]
-    added = backend["added_tokens"]
-    backend["model"]["merges"] = merges
-    write_json(folder / "tokenizer.json", backend)
-    write_json(folder / "vocab.json", vocab, indent=None)
-    (folder / "merges.txt").write_text("#version: 0.2\n" + "\n".join(merges) + "\n", encoding="utf-8")
-    write_json(folder / "added_tokens.json", {t["content"]: t["id"] for t in added})
-
-    def entry(content):
-        return {"content": content, "lstrip": False, "normalized": False, "rstrip": False, "single_word": False}
-
-    special = [t["content"] for t in added if t["special"]]
-    extra = [t for t in special if t != tokenizer.pad_token]
-    write_json(
-        folder / "special_tokens_map.json",
-        {
-            "additional_special_tokens": extra,
-            "eos_token": entry(tokenizer.eos_token),
-            "pad_token": entry(tokenizer.pad_token),
-        },
-    )
-    write_json(
-        folder / "tokenizer_config.json",
-        {
-            "add_bos_token": False,
-            "add_prefix_space": False,
-            "added_tokens_decoder": {str(t["id"]): entry(t["content"]) | {"special": t["special"]} for t in added},
-            "additional_special_tokens": extra,
-            "bos_token": None,
-            "clean_up_tokenization_spaces": False,
-            "eos_token": tokenizer.eos_token,
-            "errors": "replace",
-            "model_max_length": tokenizer.model_max_length,
-            "pad_token": tokenizer.pad_token,
-            "split_special_tokens": False,
-            "tokenizer_class": "Qwen2Tokenizer",
-            "unk_token": None,
-        },
-    )
-
-
-def read_json(path: Path):
-    return json.loads(path.read_text(encoding="utf-8"))
-
-
-def write_json(path: Path, value, indent: int | None = 2):
-    path.write_text(json.dumps(value, indent=indent, ensure_ascii=False) + "\n", encoding="utf-8")

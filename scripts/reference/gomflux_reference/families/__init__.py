@@ -1,10 +1,24 @@
-"""What differs between model families. A new one is a module here that makes a FAMILY, and a name in FAMILIES."""
+"""What differs between model families. A new one is made by a module here, and listed in FAMILIES."""
 
 import importlib
 from dataclasses import dataclass, field
 from typing import Callable
 
-import diffusers
+
+def valid_rows(config, ids, mask) -> int:
+    """The tokens that are no pads: what there is without a mask."""
+    return ids.shape[1] if mask is None else int(mask.sum())
+
+
+def all_rows(config, ids, mask) -> int:
+    return ids.shape[1]
+
+
+@dataclass(frozen=True)
+class TextEncoder:
+    suffix: str = ""  # of its prompts' names
+    valid: Callable = valid_rows  # its config, ids and mask [1, L] -> the tokens that are no pads
+    kept: Callable | None = None  # the same -> how many rows of its tensors are recorded, if not those
 
 
 @dataclass(frozen=True)
@@ -13,45 +27,39 @@ class Family:
     image_pipeline: type | None  # picture to picture
     dims: dict  # command-line flags of `tiny` and their defaults
     full: dict  # the same, where the published model has more
-    build: Callable[[dict], dict]  # dims -> components by name, with any weights
+    build: Callable[[dict], dict]  # dims -> arguments of the pipeline's class, components with any weights
     draw: Callable  # random.Random -> dims, all of them other than in dims, of a model that is quick to run
-    latents: Callable  # pipe, height, width -> shape of the `latents` argument
-    embeds: Callable  # pipe, positional and keyword arguments of the transformer -> its encoded prompts, in order
-    arguments: Callable = lambda guidance: {"guidance_scale": guidance}  # of the pipeline's call
+    latents: Callable  # pipe, height, width -> shape of the latents as pictures, [1, C, h, w]
+    prompts: Callable  # positional and keyword arguments of the transformer -> for each prompt in them, values by name
+    arguments: Callable  # pipe, guidance, negative prompt -> arguments of its call
+    guidance: Callable  # random.Random -> guidance of a run that is quick
+    matches: Callable = lambda pipe: True  # whether a pipeline of that class is of this family
+    pack: Callable = lambda pipe, x: x  # latents as pictures -> the pipeline's argument
+    unpack: Callable = lambda pipe, x, height, width: x  # what its scheduler steps with -> latents as pictures
+    index: Callable = lambda d: {}  # dims -> what model_index.json has besides
+    one_batch: bool = False  # guidance takes both prompts as rows of one batch, not in two calls
+    negative_prompt: bool = False  # there is one to be chosen
+    references: bool = False  # pictures can be edited
+    schedulers: tuple = ()  # that it works with besides its own
     stepped: tuple = ("transformer",)  # components that run once per step
-    text_encoders: dict = field(default_factory=lambda: {"text_encoder": ""})  # and what ends their prompts' names
+    text_encoders: dict = field(default_factory=lambda: {"text_encoder": TextEncoder()})
+    bare_tokenizers: tuple = ()  # published as vocab.json and merges.txt, without tokenizer.json
     unrotated: dict = field(default_factory=dict)  # see inner.observe
     gains: dict = field(default_factory=dict)  # pattern -> gain of the weights it matches (else 1)
     small: tuple = ()  # what the small-activations kind scales down
 
 
-def autoencoder_kl(d: dict) -> diffusers.AutoencoderKL:
-    levels = len(d["vae_channels"])
-    return diffusers.AutoencoderKL(
-        block_out_channels=d["vae_channels"],
-        down_block_types=("DownEncoderBlock2D",) * levels,
-        up_block_types=("UpDecoderBlock2D",) * levels,
-        layers_per_block=d["vae_layers_per_block"],
-        latent_channels=d["latent_channels"],
-        norm_num_groups=d["vae_norm_groups"],
-        sample_size=64,
-        scaling_factor=d["scaling_factor"],
-        shift_factor=d["shift_factor"],
-        use_quant_conv=False,
-        use_post_quant_conv=False,
-    )
-
-
 FAMILIES = {
-    name: importlib.import_module(f"{__name__}.{name.replace('-', '_').replace('.', '_')}").FAMILY
-    for name in ("z-image",)
+    name: family
+    for module in ("z_image", "flux_1", "flux_2")
+    for name, family in importlib.import_module(f"{__name__}.{module}").FAMILIES.items()
 }
 
 
 def family_of(pipe) -> str:
     """The name of a pipeline's family."""
     for name, family in FAMILIES.items():
-        if type(pipe) in (family.pipeline, family.image_pipeline):
+        if type(pipe) in (family.pipeline, family.image_pipeline) and family.matches(pipe):
             return name
-    known = ", ".join(f.pipeline.__name__ for f in FAMILIES.values())
+    known = ", ".join(dict.fromkeys(f.pipeline.__name__ for f in FAMILIES.values()))
     raise SystemExit(f"{type(pipe).__name__} is not supported; these pipelines are: {known}")

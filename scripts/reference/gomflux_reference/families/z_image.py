@@ -5,8 +5,8 @@ import random
 import diffusers
 import transformers
 
-from .. import tokenizer
-from . import Family, autoencoder_kl
+from .. import schedules, tokenizer
+from . import Family, parts
 
 
 def build(d: dict) -> dict:
@@ -15,25 +15,8 @@ def build(d: dict) -> dict:
     tok = tokenizer.train(d["merges"])
     return {
         "scheduler": diffusers.FlowMatchEulerDiscreteScheduler(shift=d["shift"]),
-        "vae": autoencoder_kl(d),
-        "text_encoder": transformers.Qwen3Model(
-            transformers.Qwen3Config(
-                # More rows than tokens, as the published models have.
-                vocab_size=-(-(len(tok) + 1) // 32) * 32,
-                hidden_size=d["text_hidden"],
-                intermediate_size=d["text_intermediate"],
-                num_hidden_layers=d["text_layers"],
-                num_attention_heads=d["text_heads"],
-                num_key_value_heads=d["text_kv_heads"],
-                head_dim=d["text_head_dim"],
-                rms_norm_eps=d["text_norm_eps"],
-                rope_parameters={"rope_type": "default", "rope_theta": d["text_rope_theta"]},
-                max_position_embeddings=4096,
-                tie_word_embeddings=True,
-                bos_token_id=tok.pad_token_id,
-                eos_token_id=tok.eos_token_id,
-            )
-        ),
+        "vae": parts.autoencoder_kl(d),
+        "text_encoder": transformers.Qwen3Model(parts.qwen3_config(d, tok)),
         "tokenizer": tok,
         "transformer": diffusers.ZImageTransformer2DModel(
             in_channels=d["latent_channels"],
@@ -53,10 +36,6 @@ def build(d: dict) -> dict:
 
 def draw(r: random.Random) -> dict:
     heads, axes = r.randint(1, 4), tuple(2 * r.randint(1, 4) for _ in range(3))
-    groups, levels = r.randint(1, 4), r.randint(2, 4)
-    channels = sorted(groups * r.randint(1, 4) for _ in range(levels))
-    kv_heads = r.randint(1, 3)
-    text_layers = r.randint(2, 4)
     return dict(
         heads=heads,
         axes_dims=axes,
@@ -66,21 +45,9 @@ def draw(r: random.Random) -> dict:
         refiner_layers=r.randint(1, 2),
         rope_theta=r.uniform(50, 1000),
         norm_eps=r.choice((1e-6, 1e-5, 3e-5)),
-        text_hidden=4 * r.randint(4, 14),
-        text_intermediate=8 * r.randint(4, 12),
-        text_layers=text_layers,
-        text_heads=kv_heads * r.randint(1, 3),
-        text_kv_heads=kv_heads,
-        text_head_dim=2 * r.randint(3, 10),
-        text_rope_theta=10 ** r.uniform(4, 6.5),
-        text_norm_eps=r.choice((1e-6, 2e-6, 1e-5)),
-        merges=r.randint(150, 400),
-        vae_channels=tuple(channels),
-        vae_layers_per_block=r.randint(1, 2),
-        vae_norm_groups=groups,
-        latent_channels=2 * r.randint(2, 5),
-        scaling_factor=r.uniform(0.2, 1.2),
-        shift_factor=r.uniform(-0.3, 0.3),
+        **parts.draw_qwen3(r, r.randint(2, 4)),
+        **parts.draw_vae(r, r.randint(2, 4)),
+        **parts.draw_scaling(r),
         shift=r.choice((1.0, 3.0, 6.0)),
     )
 
@@ -112,17 +79,21 @@ FAMILY = Family(
         r"\.adaLN_modulation\.": 0.7,
         r"_pad_token$": 0.5,
     },
-    # Whatever writes to the stream that a norm reads: left at 1, that norm's epsilon could not be seen.
     small=(
         r"^transformer\.(all_x_embedder|cap_embedder\.1|\w+_pad_token)",
         r"^transformer\..*\.((attention|ffn)_norm2|to_[qk])\.weight$",
-        r"^text_encoder\..*\.?(embed_tokens|[qk]_proj|o_proj|down_proj)\.weight$",
-        r"^vae\..*\.(conv_in|conv1|conv2|to_out\.0|to_[qk])\.",
-        r"^vae\..*\.(upsamplers|downsamplers)\.0\.conv\.bias$",
-        r"^vae\..*\.conv_shortcut\.bias$",
+        parts.SMALL_QWEN3,
+        *parts.SMALL_VAE,
     ),
     draw=draw,
     latents=latents,
-    embeds=lambda pipe, args, kwargs: args[2],
+    prompts=lambda args, kwargs: [{"embeds": embeds} for embeds in args[2]],
+    arguments=lambda pipe, guidance, negative: {"guidance_scale": guidance, "negative_prompt": negative},
+    guidance=lambda r: r.choice((0.0, round(r.uniform(0.5, 5), 2))),
+    one_batch=True,
+    negative_prompt=True,
+    schedulers=(schedules.HEUN, schedules.LINEAR),
     unrotated={"transformer": ("norm_q", "norm_k")},
 )  # fmt: skip
+
+FAMILIES = {"z-image": FAMILY}
