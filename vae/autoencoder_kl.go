@@ -1,10 +1,7 @@
-// Package vae holds the autoencoders, one file per diffusers class.
 package vae
 
 import (
 	"errors"
-	"fmt"
-	"slices"
 
 	"github.com/gomflux/gomflux/mlx"
 	"github.com/gomflux/gomflux/nn"
@@ -12,52 +9,27 @@ import (
 
 // KLConfig is vae/config.json of diffusers' AutoencoderKL.
 type KLConfig struct {
-	InChannels           int      `json:"in_channels"`
-	OutChannels          int      `json:"out_channels"`
-	DownBlockTypes       []string `json:"down_block_types"`
-	UpBlockTypes         []string `json:"up_block_types"`
-	BlockOutChannels     []int    `json:"block_out_channels"`
-	LayersPerBlock       int      `json:"layers_per_block"`
-	ActFn                string   `json:"act_fn"`
-	LatentChannels       int      `json:"latent_channels"`
-	NormNumGroups        int      `json:"norm_num_groups"`
-	ScalingFactor        float64  `json:"scaling_factor"`
-	ShiftFactor          *float64 `json:"shift_factor"`
-	UseQuantConv         bool     `json:"use_quant_conv"`
-	UsePostQuantConv     bool     `json:"use_post_quant_conv"`
-	MidBlockAddAttention bool     `json:"mid_block_add_attention"`
+	CoderConfig
+	ScalingFactor float64  `json:"scaling_factor"`
+	ShiftFactor   *float64 `json:"shift_factor"`
 }
 
 // DefaultKLConfig is what diffusers assumes where a config says nothing.
 func DefaultKLConfig() KLConfig {
 	return KLConfig{
-		InChannels: 3, OutChannels: 3, BlockOutChannels: []int{64}, LayersPerBlock: 1, ActFn: "silu", LatentChannels: 4,
-		NormNumGroups: 32, ScalingFactor: 0.18215, UseQuantConv: true, UsePostQuantConv: true, MidBlockAddAttention: true,
-		DownBlockTypes: []string{"DownEncoderBlock2D"}, UpBlockTypes: []string{"UpDecoderBlock2D"},
+		CoderConfig: CoderConfig{
+			InChannels: 3, OutChannels: 3, BlockOutChannels: []int{64}, LayersPerBlock: 1, ActFn: "silu", LatentChannels: 4,
+			NormNumGroups: 32, UseQuantConv: true, UsePostQuantConv: true, MidBlockAddAttention: true,
+			DownBlockTypes: []string{"DownEncoderBlock2D"}, UpBlockTypes: []string{"UpDecoderBlock2D"},
+		},
+		ScalingFactor: 0.18215,
 	}
 }
 
 // Validate says what of the config cannot be run.
 func (c *KLConfig) Validate() error {
-	if c.InChannels != 3 || c.OutChannels != 3 {
-		return fmt.Errorf("in_channels %d and out_channels %d, expected 3", c.InChannels, c.OutChannels)
-	}
-	if c.LayersPerBlock < 1 || c.LatentChannels < 1 || c.NormNumGroups < 1 || len(c.BlockOutChannels) == 0 {
-		return errors.New("layers_per_block, latent_channels, norm_num_groups and block_out_channels must be positive")
-	}
-	if c.LayersPerBlock > nn.MaxLayers || c.LatentChannels > nn.MaxDim || len(c.BlockOutChannels) > 10 || slices.Max(c.BlockOutChannels) > nn.MaxDim {
-		return fmt.Errorf("layers_per_block %d, latent_channels %d, block_out_channels %v: too large", c.LayersPerBlock, c.LatentChannels, c.BlockOutChannels)
-	}
-	for _, channels := range c.BlockOutChannels {
-		if channels < 1 || channels%c.NormNumGroups != 0 {
-			return fmt.Errorf("block_out_channels %v must be multiples of norm_num_groups %d", c.BlockOutChannels, c.NormNumGroups)
-		}
-	}
-	if c.ActFn != "silu" && c.ActFn != "swish" {
-		return fmt.Errorf("act_fn %q, expected silu", c.ActFn)
-	}
-	if !all(c.DownBlockTypes, "DownEncoderBlock2D", len(c.BlockOutChannels)) || !all(c.UpBlockTypes, "UpDecoderBlock2D", len(c.BlockOutChannels)) {
-		return fmt.Errorf("down_block_types %v and up_block_types %v: expected one DownEncoderBlock2D and UpDecoderBlock2D per block_out_channels", c.DownBlockTypes, c.UpBlockTypes)
+	if err := c.validate(c.BlockOutChannels); err != nil {
+		return err
 	}
 	if c.ScalingFactor == 0 {
 		return errors.New("scaling_factor 0")
@@ -65,62 +37,40 @@ func (c *KLConfig) Validate() error {
 	return nil
 }
 
-func all(names []string, want string, n int) bool {
-	for _, name := range names {
-		if name != want {
-			return false
-		}
-	}
-	return len(names) == n
-}
-
 // ScaleFactor is the size of a picture over the size of its latents.
-func (c *KLConfig) ScaleFactor() int { return 1 << (len(c.BlockOutChannels) - 1) }
+func (c *KLConfig) ScaleFactor() int { return c.coderScale() }
 
 // KL is diffusers' AutoencoderKL.
 type KL struct {
 	nn.Module
+	coder
 	Encoder       *encoder   `w:"encoder"`
 	Decoder       *decoder   `w:"decoder"`
 	QuantConv     *nn.Conv2d `w:"quant_conv"`
 	PostQuantConv *nn.Conv2d `w:"post_quant_conv"`
-
-	Config KLConfig
+	Config        KLConfig
 }
 
 // NewKL declares the model that a validated config describes.
 func NewKL(c KLConfig) *KL {
-	m := &KL{Encoder: newEncoder(c), Decoder: newDecoder(c), Config: c}
-	if c.UseQuantConv {
-		m.QuantConv = nn.NewConv2d(2*c.LatentChannels, 2*c.LatentChannels, 1, 1, 0)
-	}
-	if c.UsePostQuantConv {
-		m.PostQuantConv = nn.NewConv2d(c.LatentChannels, c.LatentChannels, 1, 1, 0)
-	}
-	return m
+	m := newCoder(c.CoderConfig, c.BlockOutChannels)
+	return &KL{coder: m, Encoder: m.encoder, Decoder: m.decoder, QuantConv: m.quant, PostQuantConv: m.postQuant, Config: c}
 }
 
-// Encode takes pictures [N, 3, H, W] from -1 to 1 to the mean of their latents
-// [N, latent_channels, H/scale, W/scale], unscaled.
-func (m *KL) Encode(x *mlx.Array) *mlx.Array {
-	y := m.Encoder.Forward(nn.ChannelsLast(x))
-	if m.QuantConv != nil {
-		y = m.QuantConv.Forward(y)
-	}
-	return nn.ChannelsFirst(y.Slice(-1, 0, m.Config.LatentChannels))
-}
+// ScaleFactor is the size of a picture over the size of its latents.
+func (m *KL) ScaleFactor() int { return m.Config.ScaleFactor() }
 
-// Decode takes unscaled latents [N, latent_channels, h, w] to pictures
-// [N, 3, h·scale, w·scale], from about -1 to 1, not clamped.
-func (m *KL) Decode(z *mlx.Array) *mlx.Array {
-	x := nn.ChannelsLast(z)
-	if m.PostQuantConv != nil {
-		x = m.PostQuantConv.Forward(x)
-	}
-	return nn.ChannelsFirst(m.Decoder.Forward(x))
-}
+// LatentChannels is the number of channels of the latents.
+func (m *KL) LatentChannels() int { return m.Config.LatentChannels }
 
-// Scale takes unscaled latents to those that the diffusion model works on.
+// Unscaled is [latent_channels, h, w].
+func (m *KL) Unscaled(h, w int) []int { return []int{m.Config.LatentChannels, h, w} }
+
+// Unused is nothing.
+func (m *KL) Unused() []string { return nil }
+
+// Scale takes unscaled latents of any shape to those that the diffusion model
+// works on: (z - shift_factor)·scaling_factor.
 func (m *KL) Scale(z *mlx.Array) *mlx.Array {
 	return z.Plus(-m.shift()).Times(m.Config.ScalingFactor)
 }
@@ -135,239 +85,4 @@ func (m *KL) shift() float64 {
 		return 0
 	}
 	return *m.Config.ShiftFactor
-}
-
-const normEps = 1e-6 // of every GroupNorm
-
-// encoder is diffusers.models.autoencoders.vae.Encoder.
-type encoder struct {
-	nn.Module
-	ConvIn      *nn.Conv2d    `w:"conv_in"`
-	DownBlocks  []*downBlock  `w:"down_blocks"`
-	MidBlock    *midBlock     `w:"mid_block"`
-	ConvNormOut *nn.GroupNorm `w:"conv_norm_out"`
-	ConvAct     *nn.SiLU      `w:"conv_act"`
-	ConvOut     *nn.Conv2d    `w:"conv_out"`
-}
-
-func newEncoder(c KLConfig) *encoder {
-	widths := c.BlockOutChannels
-	last := widths[len(widths)-1]
-	e := &encoder{
-		ConvIn:      nn.NewConv2d(c.InChannels, widths[0], 3, 1, 1),
-		MidBlock:    newMidBlock(last, c),
-		ConvNormOut: nn.NewGroupNorm(c.NormNumGroups, last, normEps),
-		ConvAct:     &nn.SiLU{ChannelsLast: true},
-		ConvOut:     nn.NewConv2d(last, 2*c.LatentChannels, 3, 1, 1),
-	}
-	in := widths[0]
-	for i, out := range widths {
-		b := &downBlock{Resnets: newResnets(c.LayersPerBlock, in, out, c)}
-		if i < len(widths)-1 {
-			b.Downsamplers = []*downsample{{Conv: nn.NewConv2d(out, out, 3, 2, 0)}}
-		}
-		e.DownBlocks = append(e.DownBlocks, b)
-		in = out
-	}
-	return e
-}
-
-func (e *encoder) Forward(x *mlx.Array) *mlx.Array {
-	y := mlx.Chain(e.ConvIn.Forward(x), e.DownBlocks, (*downBlock).Forward)
-	y = e.MidBlock.Forward(y)
-	y = mlx.EvalChain(y, []nn.Layer{e.ConvNormOut, e.ConvAct, e.ConvOut}, nn.Layer.Forward)
-	return e.TapImage(y, x)
-}
-
-// decoder is diffusers.models.autoencoders.vae.Decoder.
-type decoder struct {
-	nn.Module
-	ConvIn      *nn.Conv2d    `w:"conv_in"`
-	MidBlock    *midBlock     `w:"mid_block"`
-	UpBlocks    []*upBlock    `w:"up_blocks"`
-	ConvNormOut *nn.GroupNorm `w:"conv_norm_out"`
-	ConvAct     *nn.SiLU      `w:"conv_act"`
-	ConvOut     *nn.Conv2d    `w:"conv_out"`
-}
-
-func newDecoder(c KLConfig) *decoder {
-	widths := c.BlockOutChannels
-	first, last := widths[0], widths[len(widths)-1]
-	d := &decoder{
-		ConvIn:      nn.NewConv2d(c.LatentChannels, last, 3, 1, 1),
-		MidBlock:    newMidBlock(last, c),
-		ConvNormOut: nn.NewGroupNorm(c.NormNumGroups, first, normEps),
-		ConvAct:     &nn.SiLU{ChannelsLast: true},
-		ConvOut:     nn.NewConv2d(first, c.OutChannels, 3, 1, 1),
-	}
-	in := last
-	for i := len(widths) - 1; i >= 0; i-- {
-		out := widths[i]
-		b := &upBlock{Resnets: newResnets(c.LayersPerBlock+1, in, out, c)}
-		if i > 0 {
-			b.Upsamplers = []*upsample{{Conv: nn.NewConv2d(out, out, 3, 1, 1)}}
-		}
-		d.UpBlocks = append(d.UpBlocks, b)
-		in = out
-	}
-	return d
-}
-
-func (d *decoder) Forward(x *mlx.Array) *mlx.Array {
-	y := d.MidBlock.Forward(d.ConvIn.Forward(x))
-	y = mlx.Chain(y, d.UpBlocks, (*upBlock).Forward)
-	y = mlx.EvalChain(y, []nn.Layer{d.ConvNormOut, d.ConvAct, d.ConvOut}, nn.Layer.Forward)
-	return d.TapImage(y, x)
-}
-
-// downBlock is DownEncoderBlock2D.
-type downBlock struct {
-	nn.Module
-	Resnets      []*resnet     `w:"resnets"`
-	Downsamplers []*downsample `w:"downsamplers"`
-}
-
-func (b *downBlock) Forward(x *mlx.Array) *mlx.Array {
-	y := mlx.Chain(x, b.Resnets, (*resnet).Forward)
-	y = mlx.EvalChain(y, b.Downsamplers, (*downsample).Forward)
-	return b.TapImage(y, x)
-}
-
-// upBlock is UpDecoderBlock2D.
-type upBlock struct {
-	nn.Module
-	Resnets    []*resnet   `w:"resnets"`
-	Upsamplers []*upsample `w:"upsamplers"`
-}
-
-func (b *upBlock) Forward(x *mlx.Array) *mlx.Array {
-	y := mlx.Chain(x, b.Resnets, (*resnet).Forward)
-	y = mlx.EvalChain(y, b.Upsamplers, (*upsample).Forward)
-	return b.TapImage(y, x)
-}
-
-// downsample is Downsample2D with padding=0: it pads below and on the right.
-type downsample struct {
-	nn.Module
-	Conv *nn.Conv2d `w:"conv"`
-}
-
-func (d *downsample) Forward(x *mlx.Array) *mlx.Array {
-	padded := x.Pad([]int{0, 0, 0, 0}, []int{0, 1, 1, 0}, 0)
-	return d.TapImage(d.Conv.Forward(padded), x)
-}
-
-// upsample is Upsample2D: nearest neighbours, then a convolution.
-type upsample struct {
-	nn.Module
-	Conv *nn.Conv2d `w:"conv"`
-}
-
-func (u *upsample) Forward(x *mlx.Array) *mlx.Array {
-	n, h, w, c := x.Dim(0), x.Dim(1), x.Dim(2), x.Dim(3)
-	double := x.Reshape(n, h, 1, w, 1, c).BroadcastTo(n, h, 2, w, 2, c).Reshape(n, 2*h, 2*w, c)
-	return u.TapImage(u.Conv.Forward(double), x)
-}
-
-// midBlock is UNetMidBlock2D: a resnet, then attention and another resnet.
-type midBlock struct {
-	nn.Module
-	Attentions []*attention `w:"attentions"`
-	Resnets    []*resnet    `w:"resnets"`
-}
-
-func newMidBlock(channels int, c KLConfig) *midBlock {
-	b := &midBlock{Resnets: newResnets(2, channels, channels, c)}
-	if c.MidBlockAddAttention {
-		b.Attentions = []*attention{{
-			GroupNorm: nn.NewGroupNorm(c.NormNumGroups, channels, normEps),
-			ToQ:       nn.NewLinear(channels, channels, true),
-			ToK:       nn.NewLinear(channels, channels, true),
-			ToV:       nn.NewLinear(channels, channels, true),
-			ToOut:     []nn.Linear{nn.NewLinear(channels, channels, true)},
-		}}
-	}
-	return b
-}
-
-func (b *midBlock) Forward(x *mlx.Array) *mlx.Array {
-	y := b.Resnets[0].Forward(x)
-	for _, a := range b.Attentions {
-		y = a.Forward(y)
-	}
-	return b.TapImage(b.Resnets[1].Forward(y), x)
-}
-
-// resnet is ResnetBlock2D without a time embedding.
-type resnet struct {
-	nn.Module
-	Norm1        *nn.GroupNorm `w:"norm1"`
-	Conv1        *nn.Conv2d    `w:"conv1"`
-	Norm2        *nn.GroupNorm `w:"norm2"`
-	Conv2        *nn.Conv2d    `w:"conv2"`
-	Nonlinearity *nn.SiLU      `w:"nonlinearity"`
-	ConvShortcut *nn.Conv2d    `w:"conv_shortcut"`
-}
-
-func newResnets(n, in, out int, c KLConfig) []*resnet {
-	resnets := make([]*resnet, n)
-	for i := range resnets {
-		r := &resnet{
-			Norm1: nn.NewGroupNorm(c.NormNumGroups, in, normEps), Conv1: nn.NewConv2d(in, out, 3, 1, 1),
-			Norm2: nn.NewGroupNorm(c.NormNumGroups, out, normEps), Conv2: nn.NewConv2d(out, out, 3, 1, 1),
-			Nonlinearity: &nn.SiLU{ChannelsLast: true},
-		}
-		if in != out {
-			r.ConvShortcut = nn.NewConv2d(in, out, 1, 1, 0)
-		}
-		resnets[i] = r
-		in = out
-	}
-	return resnets
-}
-
-func (r *resnet) Forward(x *mlx.Array) *mlx.Array {
-	y := mlx.EvalChain(x, []nn.Layer{r.Norm1, r.Nonlinearity, r.Conv1, r.Norm2, r.Nonlinearity, r.Conv2}, nn.Layer.Forward)
-	if r.ConvShortcut != nil {
-		return r.TapImage(r.ConvShortcut.Forward(x).Add(y), x)
-	}
-	return r.TapImage(x.Add(y), x)
-}
-
-// attention is Attention with one head of all channels, over all pixels.
-type attention struct {
-	nn.Module
-	GroupNorm *nn.GroupNorm `w:"group_norm"`
-	ToQ       nn.Linear     `w:"to_q"`
-	ToK       nn.Linear     `w:"to_k"`
-	ToV       nn.Linear     `w:"to_v"`
-	ToOut     []nn.Linear   `w:"to_out"`
-}
-
-func (a *attention) Forward(x *mlx.Array) *mlx.Array {
-	n, h, w, c := x.Dim(0), x.Dim(1), x.Dim(2), x.Dim(3)
-	y := a.GroupNorm.ForwardTokens(x.Reshape(n, h*w, c), h, w)
-	q, k, v := nn.Heads(a.ToQ.Forward(y), 1), nn.Heads(a.ToK.Forward(y), 1), nn.Heads(a.ToV.Forward(y), 1)
-	q, k, v = a.Enter(nn.Entry{}, q, k, v)
-	y = a.ToOut[0].Forward(nn.MergeHeads(attend(q, k, v, maxScores)))
-	return a.TapImage(x.Add(y.Reshape(n, h, w, c)), x)
-}
-
-// maxScores is how many scores attention computes at a time, 256 MB in float32.
-// All at once they are more at 768x768, and at 2048x2048 so many that MLX, which
-// counts them in 32 bits, crashes on CUDA.
-const maxScores = 1 << 26
-
-// attend is nn.Attention with as many queries at a time as limit allows.
-func attend(q, k, v *mlx.Array, limit int) *mlx.Array {
-	n, step := q.Dim(2), max(1, limit/k.Dim(2))
-	if n <= step {
-		return nn.Attention(q, k, v)
-	}
-	var parts []*mlx.Array
-	for i := 0; i < n; i += step {
-		some := []*mlx.Array{q.Slice(2, i, min(i+step, n))}
-		parts = append(parts, mlx.EvalChain(k, some, func(q, k *mlx.Array) *mlx.Array { return nn.Attention(q, k, v) }))
-	}
-	return mlx.Concat(2, parts...)
 }

@@ -1,0 +1,383 @@
+package vae
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+
+	"github.com/gomflux/gomflux/mlx"
+	"github.com/gomflux/gomflux/nn"
+)
+
+// CoderConfig is what the configs of all classes say of encoder and decoder.
+type CoderConfig struct {
+	InChannels           int      `json:"in_channels"`
+	OutChannels          int      `json:"out_channels"`
+	DownBlockTypes       []string `json:"down_block_types"`
+	UpBlockTypes         []string `json:"up_block_types"`
+	BlockOutChannels     []int    `json:"block_out_channels"`
+	LayersPerBlock       int      `json:"layers_per_block"`
+	ActFn                string   `json:"act_fn"`
+	LatentChannels       int      `json:"latent_channels"`
+	NormNumGroups        int      `json:"norm_num_groups"`
+	UseQuantConv         bool     `json:"use_quant_conv"`
+	UsePostQuantConv     bool     `json:"use_post_quant_conv"`
+	MidBlockAddAttention bool     `json:"mid_block_add_attention"`
+}
+
+// validate says what cannot be run, where the decoder has its own widths.
+func (c *CoderConfig) validate(decoder []int) error {
+	if c.InChannels != 3 || c.OutChannels != 3 {
+		return fmt.Errorf("in_channels %d and out_channels %d, expected 3", c.InChannels, c.OutChannels)
+	}
+	if c.LayersPerBlock < 1 || c.LatentChannels < 1 || c.NormNumGroups < 1 || len(c.BlockOutChannels) == 0 {
+		return errors.New("layers_per_block, latent_channels, norm_num_groups and block_out_channels must be positive")
+	}
+	if len(decoder) != len(c.BlockOutChannels) {
+		return fmt.Errorf("decoder_block_out_channels %v, expected as many as block_out_channels %v", decoder, c.BlockOutChannels)
+	}
+	for name, widths := range map[string][]int{"block_out_channels": c.BlockOutChannels, "decoder_block_out_channels": decoder} {
+		if c.LayersPerBlock > nn.MaxLayers || c.LatentChannels > nn.MaxDim || len(widths) > 10 || slices.Max(widths) > nn.MaxDim {
+			return fmt.Errorf("layers_per_block %d, latent_channels %d, %s %v: too large", c.LayersPerBlock, c.LatentChannels, name, widths)
+		}
+		for _, channels := range widths {
+			if channels < 1 || channels%c.NormNumGroups != 0 {
+				return fmt.Errorf("%s %v must be multiples of norm_num_groups %d", name, widths, c.NormNumGroups)
+			}
+		}
+	}
+	if c.ActFn != "silu" && c.ActFn != "swish" {
+		return fmt.Errorf("act_fn %q, expected silu", c.ActFn)
+	}
+	if !all(c.DownBlockTypes, "DownEncoderBlock2D", len(c.BlockOutChannels)) || !all(c.UpBlockTypes, "UpDecoderBlock2D", len(c.BlockOutChannels)) {
+		return fmt.Errorf("down_block_types %v and up_block_types %v: expected one DownEncoderBlock2D and UpDecoderBlock2D per block_out_channels", c.DownBlockTypes, c.UpBlockTypes)
+	}
+	return nil
+}
+
+func all(names []string, want string, n int) bool {
+	for _, name := range names {
+		if name != want {
+			return false
+		}
+	}
+	return len(names) == n
+}
+
+// coderScale is the size of a picture over the size of what the encoder makes of it.
+func (c *CoderConfig) coderScale() int { return 1 << (len(c.BlockOutChannels) - 1) }
+
+// coder is what the classes share: encoder and decoder, and the convolutions
+// that some have between them and the latents. The modules are the fields of a
+// class as well.
+type coder struct {
+	encoder               *encoder
+	decoder               *decoder
+	quant, postQuant      *nn.Conv2d // nil where there is none
+	latentChannels, scale int
+	strips                *strips
+}
+
+func newCoder(c CoderConfig, decoderWidths []int) coder {
+	m := coder{latentChannels: c.LatentChannels, scale: c.coderScale(), strips: &strips{}}
+	m.encoder, m.decoder = newEncoder(c, m.strips), newDecoder(c, decoderWidths, m.strips)
+	if c.UseQuantConv {
+		m.quant = nn.NewConv2d(2*c.LatentChannels, 2*c.LatentChannels, 1, 1, 0)
+	}
+	if c.UsePostQuantConv {
+		m.postQuant = nn.NewConv2d(c.LatentChannels, c.LatentChannels, 1, 1, 0)
+	}
+	return m
+}
+
+// Encode takes pictures [N, 3, H, W] from -1 to 1 to the mean of their latents
+// [N, latent_channels, h, w], unscaled.
+func (m *coder) Encode(x *mlx.Array) *mlx.Array {
+	y := m.encoder.Forward(nn.ChannelsLast(x))
+	if m.quant != nil {
+		y = m.quant.Forward(y)
+	}
+	return nn.ChannelsFirst(y.Slice(-1, 0, m.latentChannels))
+}
+
+// Decode takes unscaled latents [N, latent_channels, h, w] to pictures
+// [N, 3, H, W], from about -1 to 1, not clamped.
+func (m *coder) Decode(z *mlx.Array) *mlx.Array {
+	x := nn.ChannelsLast(z)
+	if m.postQuant != nil {
+		x = m.postQuant.Forward(x)
+	}
+	return nn.ChannelsFirst(m.decoder.Forward(x))
+}
+
+const normEps = 1e-6 // of every GroupNorm
+
+// encoder is diffusers.models.autoencoders.vae.Encoder.
+type encoder struct {
+	nn.Module
+	ConvIn      *nn.Conv2d    `w:"conv_in"`
+	DownBlocks  []*downBlock  `w:"down_blocks"`
+	MidBlock    *midBlock     `w:"mid_block"`
+	ConvNormOut *nn.GroupNorm `w:"conv_norm_out"`
+	ConvAct     *nn.SiLU      `w:"conv_act"`
+	ConvOut     *nn.Conv2d    `w:"conv_out"`
+
+	strips *strips
+}
+
+func newEncoder(c CoderConfig, s *strips) *encoder {
+	widths := c.BlockOutChannels
+	last := widths[len(widths)-1]
+	e := &encoder{
+		ConvIn:      nn.NewConv2d(c.InChannels, widths[0], 3, 1, 1),
+		MidBlock:    newMidBlock(last, c),
+		ConvNormOut: nn.NewGroupNorm(c.NormNumGroups, last, normEps),
+		ConvAct:     &nn.SiLU{ChannelsLast: true},
+		ConvOut:     nn.NewConv2d(last, 2*c.LatentChannels, 3, 1, 1),
+		strips:      s,
+	}
+	in := widths[0]
+	for i, out := range widths {
+		b := &downBlock{Resnets: newResnets(c.LayersPerBlock, in, out, c)}
+		if i < len(widths)-1 {
+			b.Downsamplers = []*downsample{{Conv: nn.NewConv2d(out, out, 3, 2, 0)}}
+		}
+		e.DownBlocks = append(e.DownBlocks, b)
+		in = out
+	}
+	return e
+}
+
+func (e *encoder) Forward(x *mlx.Array) *mlx.Array {
+	if e.strips.budget > 0 && !e.Watched() {
+		return e.strips.run(x, e.layers())
+	}
+	y := mlx.Chain(e.ConvIn.Forward(x), e.DownBlocks, (*downBlock).Forward)
+	y = e.MidBlock.Forward(y)
+	y = mlx.EvalChain(y, []nn.Layer{e.ConvNormOut, e.ConvAct, e.ConvOut}, nn.Layer.Forward)
+	return e.TapImage(y, x)
+}
+
+// layers are the encoder's, one after the other.
+func (e *encoder) layers() []layer {
+	layers := []layer{plain(e.ConvIn)}
+	for _, b := range e.DownBlocks {
+		layers = appendLayers(layers, b.Resnets)
+		layers = appendLayers(layers, b.Downsamplers)
+	}
+	layers = append(layers, e.MidBlock.layers()...)
+	return append(layers, stage{norm: e.ConvNormOut, conv: e.ConvOut, before: 1, after: 1})
+}
+
+// decoder is diffusers.models.autoencoders.vae.Decoder.
+type decoder struct {
+	nn.Module
+	ConvIn      *nn.Conv2d    `w:"conv_in"`
+	MidBlock    *midBlock     `w:"mid_block"`
+	UpBlocks    []*upBlock    `w:"up_blocks"`
+	ConvNormOut *nn.GroupNorm `w:"conv_norm_out"`
+	ConvAct     *nn.SiLU      `w:"conv_act"`
+	ConvOut     *nn.Conv2d    `w:"conv_out"`
+
+	strips *strips
+}
+
+func newDecoder(c CoderConfig, widths []int, s *strips) *decoder {
+	first, last := widths[0], widths[len(widths)-1]
+	d := &decoder{
+		ConvIn:      nn.NewConv2d(c.LatentChannels, last, 3, 1, 1),
+		MidBlock:    newMidBlock(last, c),
+		ConvNormOut: nn.NewGroupNorm(c.NormNumGroups, first, normEps),
+		ConvAct:     &nn.SiLU{ChannelsLast: true},
+		ConvOut:     nn.NewConv2d(first, c.OutChannels, 3, 1, 1),
+		strips:      s,
+	}
+	in := last
+	for i := len(widths) - 1; i >= 0; i-- {
+		out := widths[i]
+		b := &upBlock{Resnets: newResnets(c.LayersPerBlock+1, in, out, c)}
+		if i > 0 {
+			b.Upsamplers = []*upsample{{Conv: nn.NewConv2d(out, out, 3, 1, 1)}}
+		}
+		d.UpBlocks = append(d.UpBlocks, b)
+		in = out
+	}
+	return d
+}
+
+func (d *decoder) Forward(x *mlx.Array) *mlx.Array {
+	if d.strips.budget > 0 && !d.Watched() {
+		return d.strips.run(x, d.layers())
+	}
+	y := d.MidBlock.Forward(d.ConvIn.Forward(x))
+	y = mlx.Chain(y, d.UpBlocks, (*upBlock).Forward)
+	y = mlx.EvalChain(y, []nn.Layer{d.ConvNormOut, d.ConvAct, d.ConvOut}, nn.Layer.Forward)
+	return d.TapImage(y, x)
+}
+
+// layers are the decoder's, one after the other.
+func (d *decoder) layers() []layer {
+	layers := append([]layer{plain(d.ConvIn)}, d.MidBlock.layers()...)
+	for _, b := range d.UpBlocks {
+		layers = appendLayers(layers, b.Resnets)
+		layers = appendLayers(layers, b.Upsamplers)
+	}
+	return append(layers, stage{norm: d.ConvNormOut, conv: d.ConvOut, before: 1, after: 1})
+}
+
+// downBlock is DownEncoderBlock2D.
+type downBlock struct {
+	nn.Module
+	Resnets      []*resnet     `w:"resnets"`
+	Downsamplers []*downsample `w:"downsamplers"`
+}
+
+func (b *downBlock) Forward(x *mlx.Array) *mlx.Array {
+	y := mlx.Chain(x, b.Resnets, (*resnet).Forward)
+	y = mlx.EvalChain(y, b.Downsamplers, (*downsample).Forward)
+	return b.TapImage(y, x)
+}
+
+// upBlock is UpDecoderBlock2D.
+type upBlock struct {
+	nn.Module
+	Resnets    []*resnet   `w:"resnets"`
+	Upsamplers []*upsample `w:"upsamplers"`
+}
+
+func (b *upBlock) Forward(x *mlx.Array) *mlx.Array {
+	y := mlx.Chain(x, b.Resnets, (*resnet).Forward)
+	y = mlx.EvalChain(y, b.Upsamplers, (*upsample).Forward)
+	return b.TapImage(y, x)
+}
+
+// downsample is Downsample2D with padding=0: it pads below and on the right.
+type downsample struct {
+	nn.Module
+	Conv *nn.Conv2d `w:"conv"`
+}
+
+func (d *downsample) Forward(x *mlx.Array) *mlx.Array {
+	padded := x.Pad([]int{0, 0, 0, 0}, []int{0, 1, 1, 0}, 0)
+	return d.TapImage(d.Conv.Forward(padded), x)
+}
+
+// upsample is Upsample2D: nearest neighbours, then a convolution.
+type upsample struct {
+	nn.Module
+	Conv *nn.Conv2d `w:"conv"`
+}
+
+func (u *upsample) Forward(x *mlx.Array) *mlx.Array {
+	return u.TapImage(u.Conv.Forward(double(x)), x)
+}
+
+// midBlock is UNetMidBlock2D: a resnet, then attention and another resnet.
+type midBlock struct {
+	nn.Module
+	Attentions []*attention `w:"attentions"`
+	Resnets    []*resnet    `w:"resnets"`
+}
+
+func newMidBlock(channels int, c CoderConfig) *midBlock {
+	b := &midBlock{Resnets: newResnets(2, channels, channels, c)}
+	if c.MidBlockAddAttention {
+		b.Attentions = []*attention{{
+			GroupNorm: nn.NewGroupNorm(c.NormNumGroups, channels, normEps),
+			ToQ:       nn.NewLinear(channels, channels, true),
+			ToK:       nn.NewLinear(channels, channels, true),
+			ToV:       nn.NewLinear(channels, channels, true),
+			ToOut:     []nn.Linear{nn.NewLinear(channels, channels, true)},
+		}}
+	}
+	return b
+}
+
+func (b *midBlock) Forward(x *mlx.Array) *mlx.Array {
+	y := b.Resnets[0].Forward(x)
+	for _, a := range b.Attentions {
+		y = a.Forward(y)
+	}
+	return b.TapImage(b.Resnets[1].Forward(y), x)
+}
+
+func (b *midBlock) layers() []layer {
+	layers := appendLayers([]layer{b.Resnets[0]}, b.Attentions)
+	return append(layers, b.Resnets[1])
+}
+
+// resnet is ResnetBlock2D without a time embedding.
+type resnet struct {
+	nn.Module
+	Norm1        *nn.GroupNorm `w:"norm1"`
+	Conv1        *nn.Conv2d    `w:"conv1"`
+	Norm2        *nn.GroupNorm `w:"norm2"`
+	Conv2        *nn.Conv2d    `w:"conv2"`
+	Nonlinearity *nn.SiLU      `w:"nonlinearity"`
+	ConvShortcut *nn.Conv2d    `w:"conv_shortcut"`
+}
+
+func newResnets(n, in, out int, c CoderConfig) []*resnet {
+	resnets := make([]*resnet, n)
+	for i := range resnets {
+		r := &resnet{
+			Norm1: nn.NewGroupNorm(c.NormNumGroups, in, normEps), Conv1: nn.NewConv2d(in, out, 3, 1, 1),
+			Norm2: nn.NewGroupNorm(c.NormNumGroups, out, normEps), Conv2: nn.NewConv2d(out, out, 3, 1, 1),
+			Nonlinearity: &nn.SiLU{ChannelsLast: true},
+		}
+		if in != out {
+			r.ConvShortcut = nn.NewConv2d(in, out, 1, 1, 0)
+		}
+		resnets[i] = r
+		in = out
+	}
+	return resnets
+}
+
+func (r *resnet) Forward(x *mlx.Array) *mlx.Array {
+	y := mlx.EvalChain(x, []nn.Layer{r.Norm1, r.Nonlinearity, r.Conv1, r.Norm2, r.Nonlinearity, r.Conv2}, nn.Layer.Forward)
+	if r.ConvShortcut != nil {
+		return r.TapImage(r.ConvShortcut.Forward(x).Add(y), x)
+	}
+	return r.TapImage(x.Add(y), x)
+}
+
+// attention is Attention with one head of all channels, over all pixels.
+type attention struct {
+	nn.Module
+	GroupNorm *nn.GroupNorm `w:"group_norm"`
+	ToQ       nn.Linear     `w:"to_q"`
+	ToK       nn.Linear     `w:"to_k"`
+	ToV       nn.Linear     `w:"to_v"`
+	ToOut     []nn.Linear   `w:"to_out"`
+}
+
+func (a *attention) Forward(x *mlx.Array) *mlx.Array { return a.forward(x, maxScores) }
+
+func (a *attention) forward(x *mlx.Array, scores int) *mlx.Array {
+	n, h, w, c := x.Dim(0), x.Dim(1), x.Dim(2), x.Dim(3)
+	y := a.GroupNorm.ForwardTokens(x.Reshape(n, h*w, c), h, w)
+	q, k, v := nn.Heads(a.ToQ.Forward(y), 1), nn.Heads(a.ToK.Forward(y), 1), nn.Heads(a.ToV.Forward(y), 1)
+	q, k, v = a.Enter(nn.Entry{}, q, k, v)
+	y = a.ToOut[0].Forward(nn.MergeHeads(attend(q, k, v, scores)))
+	return a.TapImage(x.Add(y.Reshape(n, h, w, c)), x)
+}
+
+// maxScores is how many scores attention computes at a time, 256 MB in float32.
+// All at once they are more at 768x768, and at 2048x2048 so many that MLX, which
+// counts them in 32 bits, crashes on CUDA.
+const maxScores = 1 << 26
+
+// attend is nn.Attention with as many queries at a time as limit allows.
+func attend(q, k, v *mlx.Array, limit int) *mlx.Array {
+	n, step := q.Dim(2), max(1, limit/k.Dim(2))
+	if n <= step {
+		return nn.Attention(q, k, v)
+	}
+	var parts []*mlx.Array
+	for i := 0; i < n; i += step {
+		some := []*mlx.Array{q.Slice(2, i, min(i+step, n))}
+		parts = append(parts, mlx.EvalChain(k, some, func(q, k *mlx.Array) *mlx.Array { return nn.Attention(q, k, v) }))
+	}
+	return mlx.Concat(2, parts...)
+}

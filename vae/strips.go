@@ -1,0 +1,285 @@
+package vae
+
+import (
+	"github.com/gomflux/gomflux/mlx"
+	"github.com/gomflux/gomflux/nn"
+)
+
+// strips is how the layers of an autoencoder share a budget of memory.
+//
+// Tiles of a whole picture would show seams, since each would be normalised by
+// its own statistics. So every layer is computed for the whole picture before
+// the next one: first the statistics of its norm, then strips of rows, each from
+// the rows that the convolution sees.
+type strips struct {
+	budget int64 // bytes beside the layers' inputs and outputs, 0 for no limit
+}
+
+func (s *strips) run(x *mlx.Array, layers []layer) *mlx.Array {
+	return mlx.EvalChain(x, layers, func(l layer, x *mlx.Array) *mlx.Array { return l.strip(x, s.budget) })
+}
+
+// A layer computes [N, H, W, C] in strips.
+type layer interface {
+	strip(x *mlx.Array, budget int64) *mlx.Array
+	// memory is what it takes for one picture beside the weights, and the size of
+	// its output.
+	memory(in size, m meter) (bytes int64, out size)
+}
+
+func appendLayers[L layer](layers []layer, more []L) []layer {
+	for _, l := range more {
+		layers = append(layers, l)
+	}
+	return layers
+}
+
+// size is that of one picture or what is computed of it.
+type size struct{ h, w, c int }
+
+func (s size) bytes(item int64) int64 { return int64(s.h) * s.rowBytes(item) }
+
+func (s size) rowBytes(item int64) int64 { return int64(s.w) * int64(s.c) * item }
+
+// A stage is a convolution and what is computed right before it.
+type stage struct {
+	norm          *nn.GroupNorm // and SiLU, unless it is nil
+	double        bool          // every pixel becomes 2x2
+	conv          *nn.Conv2d
+	before, after int // rows and columns of zeros
+}
+
+// plain is a convolution that keeps the size.
+func plain(conv *nn.Conv2d) stage { return stage{conv: conv, before: 1, after: 1} }
+
+func (s stage) strip(x *mlx.Array, budget int64) *mlx.Array {
+	return s.stripThen(x, budget, func(y *mlx.Array, lo, hi int) *mlx.Array { return y })
+}
+
+// stripThen passes the rows [lo, hi) of the convolution's output by then.
+func (s stage) stripThen(x *mlx.Array, budget int64, then func(y *mlx.Array, lo, hi int) *mlx.Array) *mlx.Array {
+	in := size{x.Dim(1), x.Dim(2), x.Dim(3)}
+	out := s.size(in)
+	m := meter{mlx.CurrentDevice(), x.Dtype(), budget / int64(max(1, x.Dim(0)))}
+	weight, bias := s.conv.Weight.As(x.Dtype()), s.conv.Bias.As(x.Dtype())
+	kernel, stride := weight.Dim(1), s.conv.Stride
+	inputRows := (out.h-1)*stride + kernel - s.before - s.after // of the convolution's input, without zeros
+	var stats nn.Statistics
+	if s.norm != nil {
+		stats = s.norm.Statistics(x, m.statisticsRows(in))
+		mlx.Eval(stats.Mean, stats.Rstd)
+	}
+	mlx.Eval(weight, bias)
+	rows := func(lo, hi int) *mlx.Array {
+		from, to := lo*stride-s.before, (hi-1)*stride+kernel-s.before
+		top, bottom := max(0, -from), max(0, to-inputRows)
+		y := s.input(x, stats, from+top, to-bottom).Pad([]int{0, top, s.before, 0}, []int{0, bottom, s.after, 0}, 0)
+		return then(y.Conv2d(weight, stride, 0).Add(bias), lo, hi)
+	}
+	step := m.rows(s, in)
+	if step >= out.h {
+		return rows(0, out.h)
+	}
+	y := mlx.Zeros(x.Dtype(), x.Dim(0), out.h, out.w, out.c)
+	mlx.Eval(y)
+	for lo := 0; lo < out.h; lo += step {
+		next := mlx.Scope(func() *mlx.Array { return y.SliceUpdate(1, lo, rows(lo, min(lo+step, out.h))) })
+		y.Free() // so that it is changed in place
+		mlx.Eval(next)
+		mlx.StopPoint()
+		y = next
+	}
+	return y
+}
+
+// input is rows [lo, hi) of what the convolution is of.
+func (s stage) input(x *mlx.Array, stats nn.Statistics, lo, hi int) *mlx.Array {
+	if !s.double {
+		y := slice(x, lo, hi)
+		if s.norm != nil {
+			y = s.norm.Apply(y, stats).SiLU()
+		}
+		return y
+	}
+	first := lo / 2
+	return slice(double(slice(x, first, (hi+1)/2)), lo-2*first, hi-2*first)
+}
+
+// slice is rows [lo, hi) of [N, H, W, C].
+func slice(x *mlx.Array, lo, hi int) *mlx.Array {
+	if lo == 0 && hi == x.Dim(1) {
+		return x
+	}
+	return x.Slice(1, lo, hi)
+}
+
+// double makes 2x2 of every pixel of [N, H, W, C].
+func double(x *mlx.Array) *mlx.Array {
+	n, h, w, c := x.Dim(0), x.Dim(1), x.Dim(2), x.Dim(3)
+	return x.Reshape(n, h, 1, w, 1, c).BroadcastTo(n, h, 2, w, 2, c).Reshape(n, 2*h, 2*w, c)
+}
+
+// size is that of the output.
+func (s stage) size(in size) size {
+	weight := nn.Parameters(s.conv)[0].Stored() // there before it is loaded: [out, in, k, k]
+	return size{s.outputs(in.h, weight[2]), s.outputs(in.w, weight[3]), weight[0]}
+}
+
+func (s stage) outputs(n, kernel int) int {
+	if s.double {
+		n *= 2
+	}
+	return (n+s.before+s.after-kernel)/s.conv.Stride + 1
+}
+
+func (s stage) memory(in size, m meter) (int64, size) {
+	out := s.size(in)
+	return in.bytes(m.item()) + out.bytes(m.item()) + m.temporaries(s, in, m.rows(s, in)), out
+}
+
+func (r *resnet) stages() (first, second stage) {
+	return stage{norm: r.Norm1, conv: r.Conv1, before: 1, after: 1}, stage{norm: r.Norm2, conv: r.Conv2, before: 1, after: 1}
+}
+
+func (r *resnet) strip(x *mlx.Array, budget int64) *mlx.Array {
+	first, second := r.stages()
+	h := first.strip(x, budget)
+	return second.stripThen(h, budget, func(y *mlx.Array, lo, hi int) *mlx.Array {
+		shortcut := slice(x, lo, hi)
+		if r.ConvShortcut != nil {
+			shortcut = r.ConvShortcut.Forward(shortcut)
+		}
+		return shortcut.Add(y)
+	})
+}
+
+func (r *resnet) memory(in size, m meter) (int64, size) {
+	first, second := r.stages()
+	a, between := first.memory(in, m)
+	b, out := second.memory(between, m)
+	return max(a, in.bytes(m.item())+b), out
+}
+
+func (d *downsample) stage() stage { return stage{conv: d.Conv, after: 1} }
+
+func (d *downsample) strip(x *mlx.Array, budget int64) *mlx.Array { return d.stage().strip(x, budget) }
+
+func (d *downsample) memory(in size, m meter) (int64, size) { return d.stage().memory(in, m) }
+
+func (u *upsample) stage() stage { return stage{double: true, conv: u.Conv, before: 1, after: 1} }
+
+func (u *upsample) strip(x *mlx.Array, budget int64) *mlx.Array { return u.stage().strip(x, budget) }
+
+func (u *upsample) memory(in size, m meter) (int64, size) { return u.stage().memory(in, m) }
+
+func (a *attention) strip(x *mlx.Array, budget int64) *mlx.Array {
+	return a.forward(x, scores(budget))
+}
+
+// scores is how many scores attention may compute at a time under a budget: it
+// has them three times, in float32.
+func scores(budget int64) int { return int(min(maxScores, max(1, budget/12))) }
+
+func (a *attention) memory(in size, m meter) (int64, size) {
+	tokens := int64(in.h) * int64(in.w)
+	each := max(tokens, min(tokens*tokens, int64(scores(m.budget))))
+	return 6*in.bytes(4) + 12*each, in
+}
+
+// A meter estimates memory.
+type meter struct {
+	device mlx.Device
+	dtype  mlx.Dtype
+	budget int64
+}
+
+// item is the size of an element in bytes.
+func (m meter) item() int64 {
+	if m.dtype == mlx.Float32 {
+		return 4
+	}
+	return 2
+}
+
+// perRow is what each row of a stage's output takes beside the output, and what
+// it all takes besides: the rows that are the edges of strips.
+func (m meter) perRow(s stage, in size) (each, edges int64) {
+	out := s.size(in)
+	row := size{1, in.w, in.c}
+	if s.double {
+		row.w *= 2
+	}
+	input := 2 * row.bytes(m.item()) // padded
+	if s.norm != nil {
+		input += 2 * row.bytes(4) // normalised
+	}
+	unfolded := 9 * int64(out.w) * int64(in.c) * 4
+	return int64(s.conv.Stride)*input + unfolded + 2*out.rowBytes(4), 2 * input
+}
+
+// rows is how many rows of a stage's output are computed at a time: strips of
+// equal size, of which the first have a row more.
+func (m meter) rows(s stage, in size) int {
+	n := s.size(in).h
+	each, edges := m.perRow(s, in)
+	most := int(min(int64(n), max(1, (m.budget-edges)/each)))
+	strips := (n + most - 1) / most
+	return (n + strips - 1) / strips
+}
+
+// statisticsRows is how many rows a norm looks at at a time.
+func (m meter) statisticsRows(in size) int {
+	return int(min(int64(in.h), max(1, m.budget/(3*in.rowBytes(4)))))
+}
+
+// temporaries is what a stage takes at a time beside its input and output.
+func (m meter) temporaries(s stage, in size, rows int) int64 {
+	each, edges := m.perRow(s, in)
+	return int64(rows)*each + edges
+}
+
+// peak is the most that one of the layers takes.
+func (m meter) peak(layers []layer, in size) int64 {
+	most := int64(0)
+	for _, l := range layers {
+		var n int64
+		n, in = l.memory(in, m)
+		most = max(most, n)
+	}
+	return most
+}
+
+// What the whole takes at once, in bytes for each pixel and channel at full size,
+// as measured: MLX unfolds the inputs of convolutions on the CPU.
+const (
+	wholeOnCPU = 220
+	wholeOnGPU = 45
+)
+
+func (m *coder) memory(layers []layer, in size, whole int, pixels int64, d mlx.Device, dtype mlx.Dtype) int64 {
+	if m.strips.budget > 0 {
+		return meter{d, dtype, m.strips.budget}.peak(layers, in)
+	}
+	each := int64(wholeOnCPU)
+	if d != mlx.CPU {
+		each = wholeOnGPU
+	}
+	return each * int64(whole) * pixels
+}
+
+// SetBudget limits what Encode and Decode take beside the inputs and outputs of
+// their layers, in bytes; 0 is no limit.
+func (m *coder) SetBudget(bytes int64) { m.strips.budget = max(0, bytes) }
+
+// DecodeMemory estimates what Decode takes for one picture, in bytes.
+func (m *coder) DecodeMemory(height, width int, d mlx.Device, dtype mlx.Dtype) int64 {
+	in := size{height / m.scale, width / m.scale, m.latentChannels}
+	widths := m.decoder.ConvNormOut
+	return m.memory(m.decoder.layers(), in, nn.Parameters(widths)[0].Stored()[0], int64(height)*int64(width), d, dtype)
+}
+
+// EncodeMemory estimates what Encode takes for one picture, in bytes.
+func (m *coder) EncodeMemory(height, width int, d mlx.Device, dtype mlx.Dtype) int64 {
+	in := size{height, width, 3}
+	return m.memory(m.encoder.layers(), in, nn.Parameters(m.encoder.ConvIn)[0].Stored()[0], int64(height)*int64(width), d, dtype)
+}

@@ -1,0 +1,78 @@
+// Package vae holds the autoencoders, one file per diffusers class.
+package vae
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/gomflux/gomflux/mlx"
+)
+
+// An Autoencoder takes pictures to latents and back. What it calls its own
+// latents, an array that Encode returns and Decode takes, is in general not what
+// a diffusion model works on; Scale and Unscale take one to the other.
+type Autoencoder interface {
+	// Encode takes pictures [N, 3, H, W] from -1 to 1, with sides that are
+	// multiples of ScaleFactor, to the mean of the autoencoder's own latents.
+	Encode(x *mlx.Array) *mlx.Array
+	// Decode takes the autoencoder's own latents to pictures [N, 3, H, W], from
+	// about -1 to 1, not clamped.
+	Decode(z *mlx.Array) *mlx.Array
+
+	// Scale takes the autoencoder's own latents, [N, C, h, w] or [C, h, w], to
+	// those that the diffusion model works on.
+	Scale(z *mlx.Array) *mlx.Array
+	// Unscale is the inverse of Scale.
+	Unscale(z *mlx.Array) *mlx.Array
+
+	// ScaleFactor is the size of a picture over that of the diffusion model's
+	// latents.
+	ScaleFactor() int
+	// LatentChannels is the number of channels of the diffusion model's latents.
+	LatentChannels() int
+	// Unscaled is the shape without a batch axis of what Unscale makes of
+	// latents of h rows and w columns.
+	Unscaled(h, w int) []int
+
+	// SetBudget limits the memory, in bytes, that Encode and Decode take beside
+	// the inputs and outputs of their layers. They then compute convolutions in
+	// strips of as many rows as fit, at least one, with the same result up to
+	// rounding. 0, as at first, is no limit. While a hook looks there is none.
+	SetBudget(bytes int64)
+	// DecodeMemory estimates what Decode takes for one picture under the budget,
+	// in bytes, without the weights.
+	DecodeMemory(height, width int, d mlx.Device, dtype mlx.Dtype) int64
+	// EncodeMemory is that of Encode.
+	EncodeMemory(height, width int, d mlx.Device, dtype mlx.Dtype) int64
+
+	// Unused are patterns (path.Match) of the tensors in a checkpoint that the
+	// autoencoder does not have.
+	Unused() []string
+}
+
+// A Config is the config of one class.
+type Config interface{ Validate() error }
+
+// ErrClass says that there is no autoencoder of a class.
+var ErrClass = errors.New("this version runs AutoencoderKL and AutoencoderKLFlux2")
+
+// New declares the autoencoder of a diffusers class; "" is AutoencoderKL. read is
+// called with the class's config as diffusers assumes it, and is to read the
+// model's over it and to validate it.
+func New(class string, read func(Config) error) (Autoencoder, error) {
+	switch class {
+	case "", "AutoencoderKL":
+		c := DefaultKLConfig()
+		if err := read(&c); err != nil {
+			return nil, err
+		}
+		return NewKL(c), nil
+	case "AutoencoderKLFlux2":
+		c := DefaultKLFlux2Config()
+		if err := read(&c); err != nil {
+			return nil, err
+		}
+		return NewKLFlux2(c), nil
+	}
+	return nil, fmt.Errorf("class %q; %w", class, ErrClass)
+}
