@@ -49,8 +49,8 @@ type Source struct {
 var ErrNotFound = errors.New("not on this machine")
 
 // Find looks for a model by name: a built-in one, a folder, or a published one
-// in the Hugging Face cache, by its short name or its repository's. A folder
-// that is there wins over a published model of its name.
+// in the Hugging Face cache, by its short name, an alias or its repository's. A
+// folder that is there wins over a published model of its name.
 func Find(name string) (*Source, error) {
 	if b, ok := builtins[name]; ok {
 		return &Source{Name: name, Defaults: &b.Defaults, FS: weights.Folder{FS: b.FS, Name: name}}, nil
@@ -58,24 +58,26 @@ func Find(name string) (*Source, error) {
 	if name == "" {
 		return nil, fmt.Errorf("%w: the model's name is empty", ErrNotFound)
 	}
-	preset, known := FindPreset(name)
 	folder := ExpandHome(name)
 	s := &Source{Name: name, Folder: folder}
-	if known {
-		s.Defaults = &preset.Defaults
-	}
+	preset, known := presetOf(folder)
 	_, err := os.Stat(folder)
 	if err != nil {
 		repo := name
-		if known && (strings.EqualFold(name, preset.Name) || strings.EqualFold(name, preset.Repo)) {
+		published, named := findNamed(name)
+		if named {
+			preset, known = published, true
 			repo = preset.Repo // the cache minds the case
 		}
 		switch {
 		case hub.IsRepo(repo):
 			folder, hubErr := hub.Find(repo)
 			if errors.Is(hubErr, hub.ErrNotCached) {
-				if !strings.EqualFold(name, preset.Name) { // it may have been meant as one
+				if hub.IsRepo(name) { // it may have been meant as one
 					hubErr = fmt.Errorf("no folder %s, and %w", name, hubErr)
+				}
+				if named && preset.Gated {
+					hubErr = fmt.Errorf("%w; it is gated: %s", hubErr, preset.Access())
 				}
 				hubErr = notFound{hubErr}
 			}
@@ -88,6 +90,9 @@ func Find(name string) (*Source, error) {
 		default:
 			return nil, err
 		}
+	}
+	if known {
+		s.Defaults = preset.Defaults
 	}
 	if s.FS, err = weights.OpenFolder(s.Folder); err != nil {
 		return nil, err
@@ -130,8 +135,8 @@ type notFound struct{ error }
 func (e notFound) Unwrap() error      { return e.error }
 func (notFound) Is(target error) bool { return target == ErrNotFound }
 
-// Names are the names that models are known by: built-in ones, then published
-// ones.
+// Names are the names that models are known by, without aliases: built-in ones,
+// then published ones.
 func Names() []string {
 	names := slices.Sorted(maps.Keys(builtins))
 	for _, p := range Presets {

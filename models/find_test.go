@@ -12,7 +12,11 @@ import (
 	"github.com/gomflux/gomflux/internal/mlxtest"
 )
 
-const turbo = "Tongyi-MAI/Z-Image-Turbo"
+const (
+	turbo   = "Tongyi-MAI/Z-Image-Turbo"
+	schnell = "black-forest-labs/FLUX.1-schnell"
+	klein   = "black-forest-labs/FLUX.2-klein-4B"
+)
 
 func TestFind(t *testing.T) {
 	files := fstest.MapFS{"model_index.json": {Data: []byte(`{"_class_name": "embedded"}`)}}
@@ -37,6 +41,9 @@ func TestFind(t *testing.T) {
 		here + "/built-in",
 		here + "/here/both",
 		here + "/elsewhere/z-image-turbo",
+		here + "/schnell",
+		cache + "/models--black-forest-labs--FLUX.1-schnell/snapshots/c8",
+		cache + "/models--black-forest-labs--FLUX.2-klein-4B/snapshots/c9",
 	} {
 		if err := os.MkdirAll(dir, 0o777); err != nil {
 			t.Fatal(err)
@@ -76,6 +83,10 @@ func TestFind(t *testing.T) {
 		{"Z-Image-Turbo", Source{Name: turbo, Folder: snapshot(turbo, "c2"), Revision: "c2"}, 8, "c2"},
 		{turbo, Source{Name: turbo, Folder: snapshot(turbo, "c2"), Revision: "c2"}, 8, "c2"},
 		{"tongyi-mai/z-image-turbo", Source{Name: turbo, Folder: snapshot(turbo, "c2"), Revision: "c2"}, 8, "c2"},
+		{"schnell", Source{Name: "schnell", Folder: "schnell"}, 0, "schnell"}, // before the alias
+		{"flux-schnell", Source{Name: schnell, Folder: snapshot(schnell, "c8"), Revision: "c8"}, 4, "c8"},
+		{"flux1-schnell", Source{Name: schnell, Folder: snapshot(schnell, "c8"), Revision: "c8"}, 4, "c8"},
+		{"FLUX2-klein", Source{Name: klein, Folder: snapshot(klein, "c9"), Revision: "c9"}, 4, "c9"},
 		{"someone/mine", Source{Name: "someone/mine", Folder: snapshot("someone/mine", "c3"), Revision: "c3"}, 0, "c3"},
 		{"someone/Z-Image", Source{Name: "someone/Z-Image", Folder: snapshot("someone/Z-Image", "c4"), Revision: "c4"}, 50, "c4"},
 		{"built-in", Source{Name: "built-in"}, 9, "embedded"}, // before the folder of that name
@@ -110,6 +121,11 @@ func TestFind(t *testing.T) {
 		{"someone/nothing", []string{"no folder someone/nothing", "hf download someone/nothing", cache}, false},
 		{"z-image", []string{"Tongyi-MAI/Z-Image: not in the Hugging Face cache", "hf download Tongyi-MAI/Z-Image)"}, false},
 		{"tongyi-mai/z-image", []string{"no folder tongyi-mai/z-image", "hf download Tongyi-MAI/Z-Image)"}, false},
+		{"dev", []string{
+			"black-forest-labs/FLUX.1-dev: not in the Hugging Face cache", "hf download black-forest-labs/FLUX.1-dev)",
+			"it is gated: accept its conditions at https://huggingface.co/black-forest-labs/FLUX.1-dev, and log in with a token",
+		}, false},
+		{"black-forest-labs/FLUX.2-klein-9B", []string{"no folder black-forest-labs/FLUX.2-klein-9B, and ", "it is gated: "}, false},
 		{"someone/several", []string{"2 snapshots"}, true},
 		{"file", []string{"file: expected a folder, found a file"}, true},
 	}
@@ -124,11 +140,17 @@ func TestFind(t *testing.T) {
 			t.Errorf("%q: error %v, not found: %v", test.name, err, !test.here)
 		}
 	}
-	if _, err := Find("z-image"); strings.Contains(err.Error(), "no folder") {
-		t.Errorf("a short name is called a folder: %v", err)
+	for _, name := range []string{"z-image", "zimage", "flux2-base-4b", "someone/FLUX.1-dev"} {
+		_, err := Find(name)
+		if strings.Contains(err.Error(), "no folder") == !strings.Contains(name, "/") {
+			t.Errorf("a short name is called a folder, or a repository is not: %v", err)
+		}
+		if strings.Contains(err.Error(), "gated") {
+			t.Errorf("a model is called gated that is not: %v", err)
+		}
 	}
 
-	if names := Names(); !slices.Equal(names, []string{"built-in", "z-image-turbo", "z-image"}) {
+	if names := Names(); len(names) != 1+len(Presets) || !slices.Equal(names[:4], []string{"built-in", "z-image-turbo", "z-image", "flux1-schnell"}) {
 		t.Errorf("names %q", names)
 	}
 	all := Builtins()

@@ -1,31 +1,135 @@
 package models
 
 import (
+	"bytes"
+	_ "embed"
+	"encoding/json"
+	"errors"
+	"fmt"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"github.com/gomflux/gomflux/hub"
 )
 
-// A Preset is a published model: its short name, where it is, and the settings
-// its makers recommend where those are not its pipeline class's.
+// A Preset is a published model: its names, where it is, what it may be used
+// for, and the settings it is meant to be run with.
 type Preset struct {
-	Name     string
-	Repo     string
-	Defaults Defaults
+	Name    string
+	Aliases []string
+	Repo    string
+	// Licence is an SPDX identifier, or the licence's own name where it has none.
+	Licence    string
+	LicenceURL string
+	// Gated models are fetched with a token of somebody who has accepted their
+	// conditions at URL.
+	Gated bool
+	// Defaults are nil where they are those of the pipeline class.
+	Defaults *Defaults
 }
 
-// Presets holds the published models that are known by name.
-var Presets = []Preset{
-	{"z-image-turbo", "Tongyi-MAI/Z-Image-Turbo", Defaults{Steps: 8, Guidance: 0, Height: 1024, Width: 1024, MaxSequenceLength: 512}},
-	{"z-image", "Tongyi-MAI/Z-Image", Defaults{Steps: 50, Guidance: 5, Height: 1024, Width: 1024, MaxSequenceLength: 512}},
+// URL is the model's page.
+func (p *Preset) URL() string { return "https://huggingface.co/" + p.Repo }
+
+// Access is what there is to do before a gated model can be fetched.
+func (p *Preset) Access() string {
+	return "accept its conditions at " + p.URL() + ", and log in with a token (hf auth login)"
 }
 
-// FindPreset returns the preset of a short name, of a repository, of a snapshot
-// of that in a Hugging Face cache, or of a folder that is named after one. A
-// folder of another name can hold anything.
+// Presets holds the published models that are known by name: presets.json.
+var Presets = func() []Preset {
+	presets, err := readPresets(presetsJSON)
+	if err != nil {
+		panic("models: presets.json: " + err.Error())
+	}
+	return presets
+}()
+
+//go:embed presets.json
+var presetsJSON []byte
+
+// readPresets reads a table of presets. Of the settings one has all or none.
+func readPresets(table []byte) ([]Preset, error) {
+	var entries []struct {
+		Name              string   `json:"name"`
+		Aliases           []string `json:"aliases"`
+		Repo              string   `json:"repo"`
+		Licence           string   `json:"licence"`
+		LicenceURL        string   `json:"licence_url"`
+		Gated             bool     `json:"gated"`
+		Steps             *int     `json:"steps"`
+		Guidance          *float64 `json:"guidance"`
+		Height            *int     `json:"height"`
+		Width             *int     `json:"width"`
+		MaxSequenceLength *int     `json:"max_sequence_length"`
+	}
+	d := json.NewDecoder(bytes.NewReader(table))
+	d.DisallowUnknownFields()
+	if err := d.Decode(&entries); err != nil {
+		return nil, err
+	}
+	var presets []Preset
+	taken := map[string]string{}
+	for _, e := range entries {
+		p := Preset{Name: e.Name, Aliases: e.Aliases, Repo: e.Repo, Licence: e.Licence, LicenceURL: e.LicenceURL, Gated: e.Gated}
+		numbers := []*int{e.Steps, e.Height, e.Width, e.MaxSequenceLength}
+		switch missing := slices.Index(numbers, nil); {
+		case missing < 0 && e.Guidance != nil:
+			if slices.ContainsFunc(numbers, func(n *int) bool { return *n < 1 }) || !(*e.Guidance >= 0) {
+				return nil, fmt.Errorf("%s: a setting is out of its range", e.Name)
+			}
+			p.Defaults = &Defaults{*e.Steps, *e.Guidance, *e.Height, *e.Width, *e.MaxSequenceLength}
+		case e.Guidance != nil || slices.ContainsFunc(numbers, func(n *int) bool { return n != nil }):
+			return nil, fmt.Errorf("%s: has some settings, and not all", e.Name)
+		}
+		if !hub.IsRepo(p.Repo) || p.Licence == "" || !strings.HasPrefix(p.LicenceURL, "https://") {
+			return nil, fmt.Errorf("%s: the repository, the licence or its URL is missing or wrong", e.Name)
+		}
+		for _, name := range append([]string{p.Name, p.Repo}, p.Aliases...) {
+			key := strings.ToLower(name)
+			if name == "" || name != p.Repo && name != key {
+				return nil, fmt.Errorf("%s: %q is no name (they are in lower case)", e.Name, name)
+			}
+			if other, ok := taken[key]; ok {
+				return nil, fmt.Errorf("%s: %s is a name of %s already", e.Name, name, other)
+			}
+			taken[key] = e.Name
+		}
+		presets = append(presets, p)
+	}
+	if len(presets) == 0 {
+		return nil, errors.New("it is empty")
+	}
+	return presets, nil
+}
+
+// FindPreset returns the preset of a short name, an alias, a repository, or a
+// folder as presetOf does. Find takes a folder that is there for no alias.
 func FindPreset(model string) (Preset, bool) {
-	folder := filepath.Clean(model)
+	if p, ok := findNamed(model); ok {
+		return p, true
+	}
+	return presetOf(model)
+}
+
+// findNamed returns the preset that has a name, in any case: its own, an alias
+// or its repository.
+func findNamed(name string) (Preset, bool) {
+	is := func(own string) bool { return strings.EqualFold(name, own) }
+	for _, p := range Presets {
+		if is(p.Name) || is(p.Repo) || slices.ContainsFunc(p.Aliases, is) {
+			return p, true
+		}
+	}
+	return Preset{}, false
+}
+
+// presetOf returns the preset of a folder: a snapshot of its repository in a
+// Hugging Face cache, or one that has its name or that of its repository. A
+// folder of another name can hold anything.
+func presetOf(folder string) (Preset, bool) {
+	folder = filepath.Clean(folder)
 	if abs, err := filepath.Abs(folder); err == nil {
 		folder = abs // the name of . and .. too
 	}
@@ -35,7 +139,7 @@ func FindPreset(model string) (Preset, bool) {
 	}
 	for _, p := range Presets {
 		_, repo, _ := strings.Cut(p.Repo, "/")
-		if strings.EqualFold(model, p.Name) || strings.EqualFold(model, p.Repo) || strings.EqualFold(base, repo) {
+		if strings.EqualFold(base, repo) || strings.EqualFold(base, p.Name) {
 			return p, true
 		}
 	}

@@ -1,8 +1,10 @@
 package models_test
 
 import (
+	"fmt"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"github.com/gomflux/gomflux/models"
@@ -10,15 +12,24 @@ import (
 
 func TestFindPreset(t *testing.T) {
 	tests := map[string]string{
-		"z-image-turbo":              "z-image-turbo",
-		"Tongyi-MAI/Z-Image-Turbo":   "z-image-turbo",
-		"./Z-Image-Turbo":            "z-image-turbo",
-		"/data/models/z-image-turbo": "z-image-turbo",
-		"Z-Image/":                   "z-image",
-		"Tongyi-MAI/Z-Image":         "z-image",
-		"Z-Image-Turbo-mine":         "",
-		"shapes":                     "",
-		".":                          "",
+		"z-image-turbo":                        "z-image-turbo",
+		"Tongyi-MAI/Z-Image-Turbo":             "z-image-turbo",
+		"./Z-Image-Turbo":                      "z-image-turbo",
+		"/data/models/z-image-turbo":           "z-image-turbo",
+		"Z-Image/":                             "z-image",
+		"Tongyi-MAI/Z-Image":                   "z-image",
+		"Z-Image-Turbo-mine":                   "",
+		"shapes":                               "",
+		"dev":                                  "flux1-dev",
+		"Schnell":                              "flux1-schnell",
+		"flux2-klein-4B":                       "flux2-klein-4b",
+		"klein-base-9b":                        "flux2-klein-base-9b",
+		"black-forest-labs/flux.2-klein-9b-kv": "flux2-klein-9b-kv",
+		"/data/FLUX.1-schnell":                 "flux1-schnell",
+		"models/flux1-dev":                     "flux1-dev",
+		"./dev":                                "",
+		"models/schnell":                       "",
+		".":                                    "",
 		"/c/models--Tongyi-MAI--Z-Image-Turbo/snapshots/c0ffee/": "z-image-turbo",
 		"/c/models--someone--Z-Image/snapshots/c0ffee":           "z-image",
 		"/c/models--someone--mine/snapshots/Z-Image":             "",
@@ -36,5 +47,39 @@ func TestFindPreset(t *testing.T) {
 	t.Chdir(dir)
 	if p, ok := models.FindPreset(".."); !ok || p.Name != "z-image-turbo" {
 		t.Errorf("..: preset %q, %v, expected z-image-turbo", p.Name, ok)
+	}
+}
+
+// TestPresets holds the table against what mflux and diffusers call the models
+// and run them with.
+func TestPresets(t *testing.T) {
+	tests := []struct {
+		names string
+		want  models.Preset
+	}{
+		{"zimage-turbo", models.Preset{Repo: "Tongyi-MAI/Z-Image-Turbo", Licence: "Apache-2.0", Defaults: &models.Defaults{Steps: 8, Guidance: 0, MaxSequenceLength: 512}}},
+		{"zimage", models.Preset{Repo: "Tongyi-MAI/Z-Image", Licence: "Apache-2.0", Defaults: &models.Defaults{Steps: 50, Guidance: 5, MaxSequenceLength: 512}}},
+		{"schnell flux-schnell", models.Preset{Repo: "black-forest-labs/FLUX.1-schnell", Licence: "Apache-2.0", Gated: true, Defaults: &models.Defaults{Steps: 4, Guidance: 0, MaxSequenceLength: 256}}},
+		{"dev flux-dev", models.Preset{Repo: "black-forest-labs/FLUX.1-dev", Licence: "FLUX.1 [dev] Non-Commercial License", Gated: true, Defaults: &models.Defaults{Steps: 28, Guidance: 3.5, MaxSequenceLength: 512}}},
+		{"krea-dev dev-krea", models.Preset{Repo: "black-forest-labs/FLUX.1-Krea-dev", Licence: "FLUX.1 [dev] Non-Commercial License", Gated: true, Defaults: &models.Defaults{Steps: 28, Guidance: 3.5, MaxSequenceLength: 512}}},
+		{"flux2-klein klein-4B flux2-klein-4B", models.Preset{Repo: "black-forest-labs/FLUX.2-klein-4B", Licence: "Apache-2.0", Defaults: &models.Defaults{Steps: 4, Guidance: 1, MaxSequenceLength: 512}}},
+		{"klein-9b flux2-klein-9B", models.Preset{Repo: "black-forest-labs/FLUX.2-klein-9B", Licence: "FLUX Non-Commercial License", Gated: true, Defaults: &models.Defaults{Steps: 4, Guidance: 1, MaxSequenceLength: 512}}},
+		{"klein-9b-kv flux2-klein-9b-KV", models.Preset{Repo: "black-forest-labs/FLUX.2-klein-9b-kv", Licence: "FLUX Non-Commercial License", Gated: true, Defaults: &models.Defaults{Steps: 4, Guidance: 1, MaxSequenceLength: 512}}},
+		{"flux2-base-4b klein-base-4b", models.Preset{Repo: "black-forest-labs/FLUX.2-klein-base-4B", Licence: "Apache-2.0", Defaults: &models.Defaults{Steps: 50, Guidance: 4, MaxSequenceLength: 512}}},
+		{"flux2-base-9b klein-base-9b", models.Preset{Repo: "black-forest-labs/FLUX.2-klein-base-9B", Licence: "FLUX Non-Commercial License", Gated: true, Defaults: &models.Defaults{Steps: 50, Guidance: 4, MaxSequenceLength: 512}}},
+	}
+	if len(tests) != len(models.Presets) {
+		t.Errorf("%d presets, expected %d", len(models.Presets), len(tests))
+	}
+	for _, test := range tests {
+		for name := range strings.FieldsSeq(test.names) {
+			p, _ := models.FindPreset(name)
+			test.want.Defaults.Height, test.want.Defaults.Width = 1024, 1024
+			got := fmt.Sprintf("%s, %s, gated %v, %+v", p.Repo, p.Licence, p.Gated, p.Defaults)
+			want := fmt.Sprintf("%s, %s, gated %v, %+v", test.want.Repo, test.want.Licence, test.want.Gated, test.want.Defaults)
+			if got != want {
+				t.Errorf("%s: %s, expected %s", name, got, want)
+			}
+		}
 	}
 }
