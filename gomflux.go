@@ -180,9 +180,16 @@ func (v *VAE) Dtype() string { return v.autoencoder.Dtype().String() }
 // ScaleFactor is the size of a picture over the size of its latents.
 func (v *VAE) ScaleFactor() int { return v.autoencoder.ScaleFactor() }
 
-// DecodeMemory estimates what Decode takes, and Encode about as much, for
-// a picture, in bytes.
-func (v *VAE) DecodeMemory(height, width int) int64 { return v.autoencoder.DecodeMemory(height, width) }
+// DecodeMemory estimates what Decode takes for a picture, in bytes, with as much
+// memory as is free now: large pictures are decoded in strips where it is short.
+// Encode takes less.
+func (v *VAE) DecodeMemory(height, width int) (n int64) {
+	mlx.Do(context.Background(), func() error { // which does not fail
+		n = v.autoencoder.DecodeMemory(height, width)
+		return nil
+	})
+	return n
+}
 
 // Encode takes a picture to latents: the mean of what the encoder predicts.
 // Its sides must be multiples of ScaleFactor.
@@ -303,6 +310,10 @@ type Options struct {
 	// steps that it takes the place of, as in mflux. diffusers' strength is
 	// the rest, 1 - ImageStrength. 0 stands for 0.4.
 	ImageStrength float64
+	// References, if set, are pictures for a model that edits. The prompt can
+	// speak of them as image 1, image 2 and so on, or as $1, $2. Without Height
+	// and Width the result is as large as the first.
+	References []image.Image
 	// Latents, if set, are the initial noise, instead of what Seed gives.
 	Latents Latents
 
@@ -320,8 +331,9 @@ type Options struct {
 
 // OptionsFrom are the options that make a picture of these settings again, with
 // a model that is opened by its name, s.Model, and
-// OpenOptions{Device: s.Device, Dtype: s.Dtype}. Options.Image is left to the
-// caller where s.Image says that there was one. The zero values of settings that
+// OpenOptions{Device: s.Device, Dtype: s.Dtype}. Options.Image and
+// Options.References are left to the caller where s.Image and s.References say
+// that there were some. The zero values of settings that
 // were read stand for what the file had not, except Seed and Guidance: see
 // [picture.Found.Has].
 func OptionsFrom(s *Settings) Options {
@@ -336,8 +348,8 @@ func OptionsFrom(s *Settings) Options {
 type Result struct {
 	Image *image.RGBA
 	// Settings make the picture again on the same machine, except that they do
-	// not have Options.Latents, nor where Options.Image came from: set
-	// Settings.Image for that.
+	// not have Options.Latents, nor where Options.Image and Options.References
+	// came from: set Settings.Image and Settings.References for that.
 	Settings Settings
 
 	PromptTokens int
@@ -426,10 +438,13 @@ func request(p *models.Pipeline, o Options) models.Request {
 		Steps: cmp.Or(o.Steps, d.Steps), Guidance: d.Guidance,
 		MaxSequenceLength: cmp.Or(o.MaxSequenceLength, d.MaxSequenceLength),
 		Scheduler:         o.Scheduler, RNG: o.RNG, Image: o.Image, ImageStrength: cmp.Or(o.ImageStrength, 0.4),
-		Latents: o.Latents, Hook: o.Hook, Given: o.Given, Progress: onCaller(o.Progress),
+		References: o.References, Latents: o.Latents, Hook: o.Hook, Given: o.Given, Progress: onCaller(o.Progress),
 	}
-	if o.Image != nil {
+	switch {
+	case o.Image != nil:
 		r.Height, r.Width = p.SizeFor(o.Image.Bounds().Size(), r.Height, r.Width)
+	case len(o.References) > 0:
+		r.Height, r.Width = p.SizeFor(p.ReferenceSize(o.References[0].Bounds().Size()), r.Height, r.Width)
 	}
 	r.Height, r.Width = cmp.Or(r.Height, d.Height), cmp.Or(r.Width, d.Width)
 	if o.Guidance != nil {

@@ -48,7 +48,7 @@ func (l Latents) onePicture() []int {
 // An Autoencoder is the vae of a model folder: pictures to latents and back.
 // Its methods run on the MLX thread.
 type Autoencoder struct {
-	vae    *vae.KL
+	vae    vae.Autoencoder
 	device mlx.Device
 	dtype  mlx.Dtype
 	points hooks.Points
@@ -115,18 +115,18 @@ func (a *Autoencoder) configure(l *loader, dir string) (component, error) {
 	if class.Name == "" && len(class.Architectures) > 0 {
 		class.Name = class.Architectures[0]
 	}
-	if class.Name != "" && class.Name != "AutoencoderKL" {
-		return component{}, fmt.Errorf("%w: %s: class %q; this version runs AutoencoderKL", ErrUnsupported, weights.FullName(l.fsys, file), class.Name)
+	var err error
+	a.vae, err = vae.New(class.Name, func(c vae.Config) error { return l.config(file, c) })
+	if errors.Is(err, vae.ErrClass) {
+		err = fmt.Errorf("%w: %s: %w", ErrUnsupported, weights.FullName(l.fsys, file), err)
 	}
-	c := vae.DefaultKLConfig()
-	if err := l.config(file, &c); err != nil {
+	if err != nil {
 		return component{}, err
 	}
-	a.vae = vae.NewKL(c)
 	if err := a.loadProjection(l.fsys, dir); err != nil {
 		return component{}, err
 	}
-	return component{name: "vae", dir: dir, model: a.vae}, nil
+	return component{name: "vae", dir: dir, model: a.vae, ignore: a.vae.Unused()}, nil
 }
 
 // Device is where it runs.
@@ -136,18 +136,27 @@ func (a *Autoencoder) Device() mlx.Device { return a.device }
 func (a *Autoencoder) Dtype() mlx.Dtype { return a.dtype }
 
 // ScaleFactor is the size of a picture over the size of its latents.
-func (a *Autoencoder) ScaleFactor() int { return a.vae.Config.ScaleFactor() }
+func (a *Autoencoder) ScaleFactor() int { return a.vae.ScaleFactor() }
 
-// DecodeMemory estimates what Decode takes, and Encode about as much, for
-// a picture, in bytes. Measured were, for each pixel and channel of the blocks of
-// full size, 220 bytes on the CPU, where MLX unfolds the inputs of convolutions,
-// and 45 on a GPU (CUDA).
+// DecodeMemory estimates what Decode takes for a picture, in bytes, with as much
+// memory as is free now. (Encode takes less.)
 func (a *Autoencoder) DecodeMemory(height, width int) int64 {
-	each := int64(220)
-	if a.device != mlx.CPU {
-		each = 45
+	a.bound(height, width, a.vae.DecodeMemory)
+	return a.vae.DecodeMemory(height, width, a.device, a.dtype)
+}
+
+// bound makes the autoencoder do with half of the memory that is free for a
+// picture, or with as little as it can.
+func (a *Autoencoder) bound(height, width int, memory func(height, width int, d mlx.Device, dtype mlx.Dtype) int64) {
+	a.vae.SetBudget(0)
+	free := mlx.FreeMemory(a.device)
+	if free == 0 {
+		return // it is not known
 	}
-	return each * int64(a.vae.Config.BlockOutChannels[0]) * int64(height) * int64(width)
+	const least = 16 << 20
+	for budget := free / 2; budget > least && memory(height, width, a.device, a.dtype) > free/2; budget /= 2 {
+		a.vae.SetBudget(budget)
+	}
 }
 
 // apart suspends the hook of the run that a callback belongs to, until the
@@ -170,18 +179,20 @@ func (a *Autoencoder) Encode(img image.Image) (Latents, error) {
 		return Latents{}, err
 	}
 	defer a.apart()()
-	return latentsOf(a.encodePicture(picture.Opaque(img))), nil
+	return latentsOf(a.encodePicture(picture.Opaque(img), "latents.image")), nil
 }
 
-// encodePicture is Encode with an array [C, h, w] in float32 as its result.
-func (a *Autoencoder) encodePicture(img *image.RGBA) *mlx.Array {
+// encodePicture is Encode with an array [C, h, w] in float32 as its result, which
+// passes the hook under a name.
+func (a *Autoencoder) encodePicture(img *image.RGBA, name string) *mlx.Array {
 	return mlx.Scope(func() *mlx.Array {
 		size := img.Bounds().Size()
+		a.bound(size.Y, size.X, a.vae.EncodeMemory)
 		x := a.points.Value("image.in", mlx.FromUint8(rgb(img), size.Y, size.X, 3))
 		x = x.AsType(mlx.Float32).Over(255).Times(2).Plus(-1)
 		x = a.points.Value("vae.encode.in", x.Transpose(2, 0, 1).ExpandDims(0).AsType(a.dtype))
 		z := a.points.Value("vae.encode.out", a.vae.Encode(x))
-		z = a.points.Value("latents.image", a.vae.Scale(z))
+		z = a.points.Value(name, a.vae.Scale(z))
 		return z.AsType(mlx.Float32).Squeeze(0)
 	})
 }
@@ -200,7 +211,7 @@ func (a *Autoencoder) DecodeUnscaled(l Latents) (*image.RGBA, error) {
 // decodeLatents checks latents before it decodes them.
 func (a *Autoencoder) decodeLatents(l Latents, unscale func(*mlx.Array) *mlx.Array) (*image.RGBA, error) {
 	shape := l.onePicture()
-	c := a.vae.Config.LatentChannels
+	c := a.vae.LatentChannels()
 	if len(shape) != 3 || shape[0] != c || shape[1] < 1 || shape[2] < 1 {
 		return nil, requestErrorf("latents of shape %v: expected [%d, height/%d, width/%[3]d]", l.Shape, c, a.ScaleFactor())
 	}
@@ -226,6 +237,8 @@ func (a *Autoencoder) decode(in func() *mlx.Array) *image.RGBA {
 	var h, w int
 	mlx.Scope(func() *mlx.Array {
 		z := a.points.Value("vae.decode.in", in())
+		own := a.vae.Unscaled(1, 1)
+		a.bound(z.Dim(2)*a.ScaleFactor()/own[1], z.Dim(3)*a.ScaleFactor()/own[2], a.vae.DecodeMemory)
 		x := a.points.Value("vae.decode.out", a.vae.Decode(z))
 		x = x.AsType(mlx.Float32).Over(2).Plus(0.5).Clip(0, 1).Times(255).Round()
 		x = a.points.Value("image", x.Squeeze(0).Transpose(1, 2, 0).AsType(mlx.Uint8))

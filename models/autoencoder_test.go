@@ -177,7 +177,7 @@ func TestLoadAutoencoderErrors(t *testing.T) {
 		"factors":     {files: map[string]string{factors: `{"latent_rgb_factors": [[1,2,3],[4,5,6],[7,8,9],[1,0,0]]}`}},
 		"damaged":     {files: map[string]string{factors: `{"latent_rgb_factors": [[1,2,3],`}, err: []string{factors, "line 1"}},
 		"text":        {files: map[string]string{factors: `{"latent_rgb_factors": [["a",2,3],[4,5,6],[7,8,9],[1,0,0]]}`}, err: []string{factors, "latent_rgb_factors", "found string"}},
-		"too few":     {files: map[string]string{factors: `{"latent_rgb_factors": [[1,2,3]]}`}, err: []string{factors, "1 latent_rgb_factors", "latent_channels, 4"}},
+		"too few":     {files: map[string]string{factors: `{"latent_rgb_factors": [[1,2,3]]}`}, err: []string{factors, "1 latent_rgb_factors", "vae's latents, 4"}},
 		"none":        {files: map[string]string{factors: `{}`}, err: []string{factors, "0 latent_rgb_factors"}},
 		"narrow":      {files: map[string]string{factors: `{"latent_rgb_factors": [[1,2,3],[4,5],[7,8,9],[1,0,0]]}`}, err: []string{factors, "channel 1: 2 numbers, expected 3"}},
 		"wide":        {files: map[string]string{factors: `{"latent_rgb_factors": [[1,2,3],[4,5,6],[7,8,9,10],[1,0,0]]}`}, err: []string{factors, "channel 2: 4 numbers, expected 3"}},

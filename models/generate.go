@@ -35,6 +35,8 @@ type Request struct {
 	// kept the more the higher ImageStrength is, from 0 (nothing) to 1.
 	Image         image.Image
 	ImageStrength float64
+	// References, if set, are pictures that the model is shown, which not all can.
+	References []image.Image
 
 	Hook hooks.Func
 	// Given, if set, are values that are not to be computed.
@@ -111,20 +113,22 @@ func (p *Pipeline) Check(r Request) error {
 	if err != nil {
 		return err
 	}
-	plan := r.plan(schedule)
+	plan := p.plan(&r, schedule)
 	if err := p.checkLoaded(plan); err != nil {
 		return err
 	}
-	for _, what := range r.prompts() {
-		if !plan.tokenize || r.has(what+".embeds", -1) || r.has(what+".input_ids", -1) {
-			continue
-		}
-		ids, err := p.tokenize(what, &r)
-		if err != nil {
-			return err
-		}
-		if err := p.family.fits(r.Height/p.ScaleFactor(), r.Width/p.ScaleFactor(), len(ids)); err != nil {
-			return requestError{err}
+	for _, what := range p.prompts(&r) {
+		for _, t := range p.family.texts() {
+			if !plan.texts[t.tokenizer] || r.has(what+"."+t.embeds, -1) || r.has(what+"."+t.ids, -1) {
+				continue
+			}
+			ids, err := p.tokenize(&t, what, &r)
+			if err != nil {
+				return err
+			}
+			if err := p.family.fits(r.Height/p.ScaleFactor(), r.Width/p.ScaleFactor(), len(ids)); err != nil {
+				return requestError{err}
+			}
 		}
 	}
 	return nil
@@ -147,6 +151,9 @@ func (p *Pipeline) checkNumbers(r Request) error {
 	if math.IsNaN(r.Guidance) || math.IsInf(r.Guidance, 0) || r.Guidance < 0 {
 		return requestErrorf("guidance %g: must be a number from 0, which is none (this model is meant for %g)", r.Guidance, p.Defaults.Guidance)
 	}
+	if _, err := p.family.guidance(r.Guidance); err != nil {
+		return requestError{err}
+	}
 	if r.Scheduler != "" {
 		if _, err := scheduler.Name(r.Scheduler); err != nil {
 			return requestError{err}
@@ -158,6 +165,9 @@ func (p *Pipeline) checkNumbers(r Request) error {
 	if r.MaxSequenceLength < 1 {
 		return requestErrorf("max sequence length %d: must be at least 1", r.MaxSequenceLength)
 	}
+	if err := p.checkReferences(r.References); err != nil {
+		return err
+	}
 	if r.Image != nil {
 		if r.Image.Bounds().Empty() {
 			return requestErrorf("the picture to start from is empty: its bounds are %v", r.Image.Bounds())
@@ -168,32 +178,6 @@ func (p *Pipeline) checkNumbers(r Request) error {
 		if r.start() >= r.Steps {
 			return requestErrorf("image strength %g of %d steps leaves no step that changes anything (a lower strength, or more steps)", r.ImageStrength, r.Steps)
 		}
-	}
-	return nil
-}
-
-// text is what a request has under the name of one of its prompts, and what
-// messages call that.
-func (r *Request) text(what string) (text, name string) {
-	if what == "negative" {
-		return r.NegativePrompt, "negative prompt"
-	}
-	return r.Prompt, what
-}
-
-// tokenize takes a prompt to as many tokens as the request allows at most.
-func (p *Pipeline) tokenize(what string, r *Request) ([]int32, error) {
-	text, name := r.text(what)
-	ids, err := p.tokenizer.Encode(p.family.prompt(text))
-	if err != nil {
-		return nil, requestErrorf("%s: %w", name, err)
-	}
-	return ids, checkTokens(name, len(ids), r)
-}
-
-func checkTokens(name string, n int, r *Request) error {
-	if n > r.MaxSequenceLength {
-		return requestErrorf("%s has %d tokens, with the model's own around it, and the limit is %d (shorten it, or raise --max-sequence-length)", name, n, r.MaxSequenceLength)
 	}
 	return nil
 }
@@ -217,6 +201,14 @@ func (p *Pipeline) SizeFor(size image.Point, height, width int) (int, int) {
 		height, width = fit(h*shrink), fit(w*shrink)
 	}
 	return height, width
+}
+
+// ReferenceSize is the size in which the model is shown a picture of some size.
+func (p *Pipeline) ReferenceSize(size image.Point) image.Point {
+	if f, ok := p.family.(editor); ok && f.checkReference(size) == nil {
+		return f.referenceSize(size, p.Multiple())
+	}
+	return size
 }
 
 // start is the first step that runs.
@@ -264,36 +256,42 @@ func (p *Pipeline) Generate(r Request) (*Result, error) {
 	if err != nil {
 		return nil, err
 	}
-	plan := r.plan(schedule)
+	plan := p.plan(&r, schedule)
 	res.Scheduler = schedule.Name
 	res.Steps = r.Steps - schedule.StepOf(plan.first+schedule.Order()-1)
 	report(Progress{Phase: PhaseEncode, Steps: res.Steps})
-	var caption, negative *mlx.Array
-	if plan.predict {
-		if caption, err = p.encode("prompt", &r); err != nil {
-			return nil, err
+	var predict, predictNegative predictor
+	var kept []*mlx.Array
+	free := func() {
+		for _, a := range kept {
+			a.Free()
 		}
-		res.PromptTokens = caption.Dim(0)
-		if r.Guidance > 0 {
-			p.points.Negative = true
-			if negative, err = p.encode("negative", &r); err != nil {
-				return nil, err
-			}
-			p.points.Negative = false
+		kept = nil
+	}
+	defer free()
+	if plan.predict {
+		predict, predictNegative, err = p.prepare(&r, res, func(arrays ...*mlx.Array) {
+			mlx.Keep(arrays...)
+			kept = append(kept, arrays...)
+		})
+		if err != nil {
+			return nil, err
 		}
 	}
 	res.Encode = lap()
 
-	latents, err := p.denoise(r, schedule, plan, caption, negative, report, res.Steps)
+	latents, err := p.denoise(r, schedule, plan, predict, predictNegative, report, res.Steps)
 	if err != nil {
 		return nil, err
 	}
 	res.Step = lap() - away
+	free()
 
 	report(Progress{Phase: PhaseDecode, Steps: res.Steps})
 	if r.has("vae.decode.in", -1) {
 		scale := p.ScaleFactor()
-		z, err := r.given("vae.decode.in", -1, p.dtype, 1, p.vae.Config.LatentChannels, r.Height/scale, r.Width/scale)
+		shape := append([]int{1}, p.vae.Unscaled(r.Height/scale, r.Width/scale)...)
+		z, err := r.given("vae.decode.in", -1, p.dtype, shape...)
 		if err != nil {
 			return nil, err
 		}
@@ -307,78 +305,65 @@ func (p *Pipeline) Generate(r Request) (*Result, error) {
 	return res, nil
 }
 
-// An encoding is a text and what the encoder made of it.
-type encoding struct {
-	text   string
-	embeds *mlx.Array
+// prepare encodes what the transformer receives besides latents: prompts and
+// pictures. The second predictor is that for the negative prompt, nil without
+// one.
+func (p *Pipeline) prepare(r *Request, res *Result, keep func(...*mlx.Array)) (predict, negative predictor, err error) {
+	h, w := r.Height/p.ScaleFactor(), r.Width/p.ScaleFactor()
+	c := conditions{guidance: r.Guidance, keep: keep}
+	texts := map[string][]*mlx.Array{}
+	for _, what := range p.prompts(r) {
+		p.points.Negative = what == "negative"
+		if texts[what], err = p.encode(what, r); err != nil {
+			return nil, nil, err
+		}
+	}
+	p.points.Negative = false
+	for _, img := range r.References {
+		img := p.family.(editor).reference(picture.Opaque(img), p.Multiple())
+		latents := mlx.Scope(func() *mlx.Array { return p.encodePicture(img, "latents.reference").AsType(p.dtype) })
+		mlx.Eval(latents)
+		mlx.StopPoint()
+		c.references = append(c.references, latents)
+	}
+	for _, what := range p.prompts(r) {
+		c.text = texts[what]
+		made, err := p.family.predictor(c, h, w, p.compiler())
+		if err != nil {
+			return nil, nil, err
+		}
+		if what == "negative" {
+			negative = made
+			continue
+		}
+		predict = made
+		rows := c.text[len(c.text)-1]
+		res.PromptTokens = rows.Dim(rows.Ndim() - 2)
+	}
+	return predict, negative, nil
 }
 
-// encode takes a prompt to what the transformer receives, under the names
-// what.input_ids and what.embeds. Those that were used last are kept, for runs
-// with other seeds.
-func (p *Pipeline) encode(what string, r *Request) (*mlx.Array, error) {
-	if r.has(what+".embeds", -1) {
-		x, err := r.given(what+".embeds", -1, p.dtype, -1, -1)
-		if err != nil {
-			return nil, err
+// checkReferences says what of some pictures the model cannot be shown.
+func (p *Pipeline) checkReferences(references []image.Image) error {
+	if len(references) == 0 {
+		return nil
+	}
+	editor, ok := p.family.(editor)
+	if !ok {
+		return requestErrorf("%s makes pictures from a prompt and edits none (FLUX.2-klein edits)", p.Class)
+	}
+	for i, img := range references {
+		if err := editor.checkReference(img.Bounds().Size()); err != nil {
+			return requestErrorf("picture %d: %w", i+1, err)
 		}
-		return p.points.Value(what+".embeds", x), nil
 	}
-	text, name := r.text(what)
-	looked := p.points.Active() || r.Given != nil
-	kept := func(e encoding) bool { return e.text == text && e.embeds.Dim(0) <= r.MaxSequenceLength }
-	if i := slices.IndexFunc(p.encodings, kept); i >= 0 && !looked {
-		e := p.encodings[i]
-		p.encodings = append(slices.Delete(p.encodings, i, i+1), e)
-		return e.embeds, nil
-	}
-	var ids []int32
-	var err error
-	if r.has(what+".input_ids", -1) {
-		var x *mlx.Array
-		if x, err = r.given(what+".input_ids", -1, mlx.Int32, 1, -1); err == nil {
-			ids = x.Int32s()
-			err = checkTokens(name, len(ids), r)
-		}
-	} else {
-		ids, err = p.tokenize(what, r)
-	}
-	if err != nil {
-		return nil, err
-	}
-	if p.points.Active() {
-		ids = p.points.Value(what+".input_ids", mlx.FromInt32(ids, 1, len(ids))).Int32s()
-	}
-	embeds := mlx.Scope(func() *mlx.Array {
-		return p.points.Value(what+".embeds", p.family.encode(ids))
-	})
-	mlx.Eval(embeds)
-	mlx.StopPoint()
-	if !looked {
-		const most = 2 // prompt and negative prompt
-		mlx.Keep(embeds)
-		p.encodings = append(p.encodings[max(0, len(p.encodings)-most+1):], encoding{text, embeds})
-	}
-	return embeds, nil
+	return nil
 }
 
 // denoise goes from noise to the latents of a picture. It returns nil where
 // they do not count.
-func (p *Pipeline) denoise(r Request, schedule *scheduler.Schedule, plan plan, caption, negative *mlx.Array, report func(Progress), steps int) (*mlx.Array, error) {
-	scale := p.vae.Config.ScaleFactor()
-	h, w := r.Height/scale, r.Width/scale
-	var predict, predictNegative predictor
-	var err error
-	if plan.predict {
-		if predict, err = p.family.predictor(caption, h, w, p.compiler()); err != nil {
-			return nil, err
-		}
-	}
-	if negative != nil {
-		if predictNegative, err = p.family.predictor(negative, h, w, p.compiler()); err != nil {
-			return nil, err
-		}
-	}
+func (p *Pipeline) denoise(r Request, schedule *scheduler.Schedule, plan plan, predict, predictNegative predictor, report func(Progress), steps int) (*mlx.Array, error) {
+	h, w := r.Height/p.ScaleFactor(), r.Width/p.ScaleFactor()
 	if p.points.Active() && plan.needs("scheduler") {
 		p.points.Value("sigmas", mlx.FromFloat32(schedule.Sigmas))
 		p.points.Value("timesteps", mlx.FromFloat32(schedule.Timesteps))
@@ -427,7 +412,7 @@ func (p *Pipeline) denoise(r Request, schedule *scheduler.Schedule, plan plan, c
 // autoencoder's.
 func (p *Pipeline) latentShape(h, w int) []int {
 	if p.without["transformer"] {
-		return []int{p.vae.Config.LatentChannels, h, w}
+		return []int{p.vae.LatentChannels(), h, w}
 	}
 	return p.family.latentShape(h, w)
 }
@@ -463,7 +448,7 @@ func (p *Pipeline) startLatents(r Request, schedule *scheduler.Schedule, plan pl
 			latents = latents.Squeeze(0)
 		}
 	} else {
-		latents, err = initialLatents(r, shape)
+		latents, err = p.initialLatents(r, shape)
 	}
 	if err != nil {
 		return nil, err
@@ -484,7 +469,7 @@ func (p *Pipeline) startLatents(r Request, schedule *scheduler.Schedule, plan pl
 			}
 			clean = p.points.Value("latents.image", x).AsType(mlx.Float32).Squeeze(0)
 		} else {
-			clean = p.encodePicture(picture.Resize(picture.Opaque(r.Image), r.Width, r.Height))
+			clean = p.encodePicture(picture.Resize(picture.Opaque(r.Image), r.Width, r.Height), "latents.image")
 		}
 		x := schedule.ScaleNoise(plan.first, clean, noise)
 		return p.points.Value("latents.start", x.ExpandDims(0)).Squeeze(0)
@@ -522,12 +507,17 @@ func (p *Pipeline) compiler() compiler {
 	return mlx.Compile
 }
 
-func initialLatents(r Request, shape []int) (*mlx.Array, error) {
+// initialLatents are the noise of a shape [C, h, w].
+func (p *Pipeline) initialLatents(r Request, shape []int) (*mlx.Array, error) {
 	l := r.Latents
 	switch {
 	case l.Data == nil && r.RNG == "torch":
 		return mlx.FromFloat32(noise.Torch(r.Seed, Latents{Shape: shape}.size()), shape...), nil
 	case l.Data == nil:
+		if f, ok := p.family.(packer); ok && !p.without["transformer"] {
+			h, w := shape[1], shape[2]
+			return f.unpack(mlx.Normal(mlx.Key(r.Seed), mlx.Float32, f.packed(h, w)...), h, w), nil
+		}
 		return mlx.Normal(mlx.Key(r.Seed), mlx.Float32, shape...), nil
 	}
 	if !slices.Equal(l.Shape, shape) || len(l.Data) != l.size() {

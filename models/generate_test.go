@@ -84,9 +84,14 @@ type counting struct {
 	runs int
 }
 
-func (c *counting) encode(ids []int32) *mlx.Array {
-	c.runs++
-	return c.family.encode(ids)
+func (c *counting) texts() []text {
+	texts := c.family.texts()
+	encode := texts[0].encode
+	texts[0].encode = func(ids []int32) *mlx.Array {
+		c.runs++
+		return encode(ids)
+	}
+	return texts
 }
 
 // TestEncodingsKept: a text is encoded once as long as it is in use, and never
@@ -239,7 +244,7 @@ func TestSchedulers(t *testing.T) {
 // step of a useful length is short.
 type smooth struct{ family }
 
-func (smooth) predictor(*mlx.Array, int, int, compiler) (predictor, error) {
+func (smooth) predictor(conditions, int, int, compiler) (predictor, error) {
 	return func(x *mlx.Array, timestep float32) *mlx.Array {
 		return x.Sin().Sub(x.Times(float64(timestep / 1000))).Plus(0.25)
 	}, nil

@@ -52,21 +52,27 @@ type plan struct {
 	// first the one after it. Where the latents do not count, first is the
 	// number of evaluations.
 	latents, first int
-	step           bool // some evaluation is left,
-	start          bool // whose latents are to be made
-	predict        bool // some evaluation needs the transformer
-	encode         bool // a prompt needs the text encoder,
-	tokenize       bool // and the tokenizer
+	step           bool            // some evaluation is left,
+	start          bool            // whose latents are to be made
+	predict        bool            // some evaluation needs the transformer
+	texts          map[string]bool // folders of the tokenizers and text encoders that a prompt needs
 }
 
-// prompts are the prefixes of the names of a request's prompts.
-func (r *Request) prompts() []string {
-	if r.Guidance > 0 {
-		return []string{"prompt", "negative"}
+func (p *Pipeline) plan(r *Request, s *scheduler.Schedule) plan {
+	plan := r.plan(s)
+	plan.texts = map[string]bool{}
+	for _, what := range p.prompts(r) {
+		for _, t := range p.family.texts() {
+			if plan.predict && !r.has(what+"."+t.embeds, -1) {
+				plan.texts[t.encoder] = true
+				plan.texts[t.tokenizer] = plan.texts[t.tokenizer] || t.masked != nil || !r.has(what+"."+t.ids, -1)
+			}
+		}
 	}
-	return []string{"prompt"}
+	return plan
 }
 
+// plan is that of the latents.
 func (r *Request) plan(s *scheduler.Schedule) plan {
 	n := len(s.Timesteps)
 	p := plan{latents: -1, first: s.Start(r.start()), start: true}
@@ -84,12 +90,6 @@ func (r *Request) plan(s *scheduler.Schedule) plan {
 	for i := p.first; i < n; i++ {
 		p.predict = p.predict || !r.has("noise_pred", i)
 	}
-	for _, what := range r.prompts() {
-		if p.predict && !r.has(what+".embeds", -1) {
-			p.encode = true
-			p.tokenize = p.tokenize || !r.has(what+".input_ids", -1)
-		}
-	}
 	return p
 }
 
@@ -100,19 +100,16 @@ func (p plan) needs(dir string) bool {
 		return true
 	case dir == "scheduler":
 		return p.step
-	case strings.HasPrefix(dir, "tokenizer"):
-		return p.tokenize
 	case strings.HasPrefix(dir, "transformer"):
 		return p.predict
 	}
-	return p.encode
+	return p.texts[dir]
 }
 
 // schedule is that of a request.
 func (p *Pipeline) schedule(r *Request) (*scheduler.Schedule, error) {
-	m, scale := p.family.multiple(), p.vae.Config.ScaleFactor()
-	h, w := r.Height/scale, r.Width/scale
-	s, err := p.scheduler.Schedule(r.Scheduler, p.family.sigmas(r.Steps), p.scheduler.Mu(h/m*(w/m)))
+	h, w := r.Height/p.Multiple(), r.Width/p.Multiple()
+	s, err := p.scheduler.Schedule(r.Scheduler, p.family.sigmas(r.Steps), p.family.mu(&p.scheduler, h*w, r.Steps))
 	if err != nil {
 		return nil, requestError{err}
 	}

@@ -89,7 +89,11 @@ func (x index) inspect(fsys fs.FS, problem func(error)) {
 		for _, c := range components {
 			dirs[c.dir] = c
 		}
-		problem(checkTokenizer(fsys))
+		for _, name := range slices.Sorted(maps.Keys(x.components)) {
+			if configOf(x.components[name]) == "" {
+				problem(checkTokenizer(fsys, name))
+			}
+		}
 	}
 	for _, dir := range slices.Sorted(maps.Keys(dirs)) {
 		problem(dirs[dir].inspect(fsys, dir))
@@ -123,9 +127,13 @@ func (c component) inspect(fsys fs.FS, dir string) error {
 	return fmt.Errorf("the tensors in %s are not those of the %s that its config describes: %s", m.Dir, m.Name, strings.Join(parts, ", "))
 }
 
-// checkTokenizer finds out whether tokenizer.json is whole.
-func checkTokenizer(fsys fs.FS) error {
-	const name = "tokenizer/tokenizer.json"
+// checkTokenizer finds out whether the file with a tokenizer's vocabulary is
+// whole.
+func checkTokenizer(fsys fs.FS, dir string) error {
+	name := path.Join(dir, "tokenizer.json")
+	if _, err := fs.Stat(fsys, name); errors.Is(err, fs.ErrNotExist) {
+		name = path.Join(dir, "vocab.json")
+	}
 	data, err := weights.ReadFile(fsys, name, 256<<20)
 	if err == nil && !json.Valid(data) {
 		err = fmt.Errorf("%s: is not whole JSON (is the download complete?)", weights.FullName(fsys, name))
@@ -216,13 +224,17 @@ func configOf(class string) string {
 func (x index) missing(fsys fs.FS) (names []string) {
 	_, supported := classes[x.class]
 	for _, name := range slices.Sorted(maps.Keys(x.components)) {
+		has := func(file string) bool {
+			_, err := fs.Stat(fsys, path.Join(name, file))
+			return !errors.Is(err, fs.ErrNotExist)
+		}
 		file := configOf(x.components[name])
-		if file == "" && supported {
+		if file == "" && supported && !(has("vocab.json") && has("merges.txt")) {
 			file = "tokenizer.json"
 		}
-		if _, err := fs.Stat(fsys, name); errors.Is(err, fs.ErrNotExist) {
+		if !has("") {
 			names = append(names, name+"/")
-		} else if _, err := fs.Stat(fsys, path.Join(name, file)); errors.Is(err, fs.ErrNotExist) {
+		} else if !has(file) {
 			names = append(names, path.Join(name, file))
 		}
 	}

@@ -77,7 +77,8 @@ func TestInspect(t *testing.T) {
 		"index is no JSON":   {damage: write("model_index.json", "{"), incomplete: []string{"m/model_index.json: line 1"}, noClass: true},
 		"escaping index":     {damage: write("model_index.json", `{"_class_name": "ZImagePipeline", "../m": ["diffusers", "AutoencoderKL"]}`), incomplete: []string{`"../m" is not the name of a component`}, noClass: true},
 		"no component":       {damage: remove("vae"), incomplete: []string{"folder m: is not complete (is the download complete?), missing: vae/"}},
-		"no configs":         {damage: remove("transformer/config.json", "scheduler/scheduler_config.json", "tokenizer/tokenizer.json"), incomplete: []string{"missing: scheduler/scheduler_config.json, tokenizer/tokenizer.json, transformer/config.json"}},
+		"no configs":         {damage: remove("transformer/config.json", "scheduler/scheduler_config.json", "tokenizer/tokenizer.json"), incomplete: []string{"missing: scheduler/scheduler_config.json, transformer/config.json"}},
+		"no tokenizer":       {damage: remove("tokenizer/tokenizer.json", "tokenizer/vocab.json"), incomplete: []string{"missing: tokenizer/tokenizer.json"}},
 		"dangling config":    {damage: dangle("vae/config.json"), incomplete: []string{"missing: vae/config.json"}},
 		"no shard":           {damage: remove(shard), incomplete: []string{"1 of 2 shards are missing (is the download complete?): diffusion_pytorch_model-00002"}},
 		"dangling shard":     {damage: dangle(shard), incomplete: []string{"1 of 2 shards are missing (is the download complete?): diffusion_pytorch_model-00002"}},
@@ -98,13 +99,13 @@ func TestInspect(t *testing.T) {
 		}, incomplete: []string{"missing: vae/", "1 of 2 shards", "m/text_encoder/model-00001-of-00002.safetensors: "}},
 		"two models":      {damage: replace("vae/config.json", `"latent_channels": 4`, `"latent_channels": 8`), incomplete: []string{"they belong to different models"}},
 		"other config":    {damage: replace("transformer/config.json", `"n_refiner_layers": 1`, `"n_refiner_layers": 2`), incomplete: []string{"the tensors in m/transformer are not those of the transformer that its config describes: 28 missing (such as noise_refiner.1."}},
-		"class":           {damage: replace("model_index.json", "ZImagePipeline", "FluxPipeline"), unsupported: `m/model_index.json: pipeline class "FluxPipeline"`},
+		"class":           {damage: replace("model_index.json", "ZImagePipeline", "StableDiffusion3Pipeline"), unsupported: `m/model_index.json: pipeline class "StableDiffusion3Pipeline"`},
 		"no class":        {damage: replace("model_index.json", "_class_name", "_classname"), unsupported: `pipeline class ""`, noClass: true},
-		"class and shard": {damage: func(t *testing.T) { replace("model_index.json", "ZImagePipeline", "FluxPipeline")(t); remove(shard)(t) }, unsupported: `"FluxPipeline"`, incomplete: []string{"1 of 2 shards"}},
+		"class and shard": {damage: func(t *testing.T) { replace("model_index.json", "ZImagePipeline", "StableDiffusion3Pipeline")(t); remove(shard)(t) }, unsupported: `"StableDiffusion3Pipeline"`, incomplete: []string{"1 of 2 shards"}},
 		"class and tokenizer": {damage: func(t *testing.T) {
-			replace("model_index.json", "ZImagePipeline", "FluxPipeline")(t)
+			replace("model_index.json", "ZImagePipeline", "StableDiffusion3Pipeline")(t)
 			remove("tokenizer/tokenizer.json")(t)
-		}, unsupported: `"FluxPipeline"`},
+		}, unsupported: `"StableDiffusion3Pipeline"`},
 		"config": {damage: replace("vae/config.json", `"act_fn": "silu"`, `"act_fn": "mish"`), unsupported: `m/vae/config.json: act_fn "mish"`},
 	}
 	for name, test := range tests {

@@ -15,7 +15,6 @@ import (
 	"github.com/gomflux/gomflux/mlx"
 	"github.com/gomflux/gomflux/nn"
 	"github.com/gomflux/gomflux/picture"
-	"github.com/gomflux/gomflux/textenc"
 	"github.com/gomflux/gomflux/weights"
 )
 
@@ -76,7 +75,6 @@ func InspectLoaded(fsys fs.FS, only string, o LoadOptions) (*Loaded, error) {
 	if err := p.place(o); err != nil {
 		return nil, err
 	}
-	p.Defaults = p.family.defaults()
 	l := &loader{fsys: fsys, points: &p.points, dtype: p.dtype, report: o.Progress}
 	components, err := p.declare(l)
 	if err != nil {
@@ -93,7 +91,7 @@ func InspectLoaded(fsys fs.FS, only string, o LoadOptions) (*Loaded, error) {
 			return nil, requestErrorf("no component %q with weights (there are %s)", only, strings.Join(names, ", "))
 		}
 		out.NotRun = errors.New("only one component was asked for")
-	} else if p.tokenizer, err = textenc.LoadTokenizer(fsys, "tokenizer"); err != nil {
+	} else if err := p.loadTokenizers(l, func(string) bool { return true }); err != nil {
 		out.NotRun = err
 	}
 	for _, c := range components {

@@ -6,6 +6,7 @@ package models
 import (
 	"errors"
 	"fmt"
+	"image"
 	"io/fs"
 	"maps"
 	"path"
@@ -29,11 +30,11 @@ type Pipeline struct {
 	Class    string // of model_index.json
 	Defaults Defaults
 
-	family    family
-	scheduler scheduler.FlowMatchEulerConfig
-	tokenizer *textenc.Tokenizer
-	encodings []encoding
-	without   map[string]bool // the components that were not loaded
+	family     family
+	scheduler  scheduler.FlowMatchEulerConfig
+	tokenizers map[string]*textenc.Tokenizer // by their folders
+	encodings  []encoding
+	without    map[string]bool // the components that were not loaded
 
 	compileOnCPU bool // of tests
 }
@@ -47,31 +48,61 @@ type Defaults struct {
 }
 
 // family is what one pipeline class has of its own. Its methods run on the MLX
-// thread, except defaults.
+// thread.
 type family interface {
-	defaults() Defaults
 	// configure reads the configs of its components and declares them: all but
-	// scheduler, tokenizer and vae, which every pipeline has.
+	// scheduler, tokenizers and vae. The other methods count on it.
 	configure(l *loader) ([]component, error)
-	// prompt is the text that the tokenizer gets for a user's prompt.
-	prompt(text string) string
-	// encode turns token ids into what the transformer receives.
-	encode(ids []int32) *mlx.Array
+	defaults() Defaults
+	// texts are what a prompt goes through.
+	texts() []text
 	// latentShape is that of one picture's latents in diffusers, [C, h, w] for
 	// a latent size of h×w.
 	latentShape(h, w int) []int
 	// multiple is what the latents' sides must be a multiple of.
 	multiple() int
-	// fits says what is too large about a latent size of h×w and a caption of
+	// fits says what is too large about a latent size of h×w and a prompt of
 	// some tokens.
 	fits(h, w, tokens int) error
-	// sigmas is the schedule before the scheduler's shift.
+	// guidance says whether a scale asks for a prediction for the negative prompt
+	// too, or what is wrong with it.
+	guidance(scale float64) (negative bool, err error)
+	// sigmas is the schedule before the scheduler's shift, and mu the shift of a
+	// picture of so many tokens.
 	sigmas(steps int) []float32
-	// predictor prepares to predict for one caption and a latent size of h×w.
-	// What it runs at every step goes through compile.
-	predictor(caption *mlx.Array, h, w int, compile compiler) (predictor, error)
+	mu(c *scheduler.FlowMatchEulerConfig, tokens, steps int) float64
+	// predictor prepares to predict for a latent size of h×w. What it runs at
+	// every step goes through compile.
+	predictor(c conditions, h, w int, compile compiler) (predictor, error)
 	// guide joins the predictions for prompt and negative prompt.
 	guide(positive, negative *mlx.Array, scale float64) *mlx.Array
+}
+
+// A packer is a family whose noise mflux draws in the transformer's form, so
+// that the same seed gives the same picture.
+type packer interface {
+	// packed is that form of latents of h×w, and unpack takes it to theirs.
+	packed(h, w int) []int
+	unpack(x *mlx.Array, h, w int) *mlx.Array
+}
+
+// An editor is a family that can be shown pictures.
+type editor interface {
+	// checkReference says what is wrong with a picture of some size.
+	checkReference(size image.Point) error
+	// reference is a picture as the autoencoder gets it, of the size that
+	// referenceSize says, with sides of a multiple.
+	reference(img *image.RGBA, multiple int) *image.RGBA
+	referenceSize(size image.Point, multiple int) image.Point
+}
+
+// conditions are what a picture is predicted from.
+type conditions struct {
+	text       []*mlx.Array // what each of the family's texts makes of the prompt
+	references []*mlx.Array // latents [C, h, w] of pictures
+	guidance   float64
+	// keep keeps arrays of one step for later ones.
+	keep func(...*mlx.Array)
 }
 
 // A predictor predicts the velocity, float32 in the latents' shape, at a
@@ -83,7 +114,10 @@ type compiler func(func([]*mlx.Array) []*mlx.Array) func([]*mlx.Array) []*mlx.Ar
 
 // classes holds every pipeline class by its name in model_index.json.
 var classes = map[string]func() family{
-	"ZImagePipeline": func() family { return &zimage{} },
+	"Flux2KleinKVPipeline": func() family { return &flux2{cached: true} },
+	"Flux2KleinPipeline":   func() family { return &flux2{} },
+	"FluxPipeline":         func() family { return &flux{} },
+	"ZImagePipeline":       func() family { return &zimage{} },
 }
 
 // LoadOptions say how to load a model.
@@ -121,12 +155,8 @@ func Load(fsys fs.FS, o LoadOptions) (*Pipeline, error) {
 	if err := p.place(o); err != nil {
 		return nil, err
 	}
-	p.Defaults = p.family.defaults()
-	if o.Defaults != nil {
-		p.Defaults = *o.Defaults
-	}
 	l := &loader{fsys: fsys, points: &p.points, dtype: p.dtype, report: o.Progress, absent: absentDirs(missing)}
-	if err := p.load(l, o.For, func(needs func(string) bool) error {
+	if err := p.load(l, o, func(needs func(string) bool) error {
 		return index.incomplete(fsys, slices.DeleteFunc(missing, func(name string) bool { return !needs(path.Dir(name)) }))
 	}); err != nil {
 		p.Close()
@@ -137,15 +167,18 @@ func Load(fsys fs.FS, o LoadOptions) (*Pipeline, error) {
 
 // load reads all small files and all headers before the first tensor, so that
 // what is wrong with a folder is said before gigabytes are read.
-func (p *Pipeline) load(l *loader, request func(*Pipeline) Request, complete func(needs func(string) bool) error) error {
+func (p *Pipeline) load(l *loader, o LoadOptions, complete func(needs func(string) bool) error) error {
 	components, err := p.declare(l)
 	if err != nil {
 		return err
 	}
+	if o.Defaults != nil {
+		p.Defaults = *o.Defaults
+	}
 	needs := func(string) bool { return true }
 	var r Request
-	if request != nil {
-		r = request(p)
+	if o.For != nil {
+		r = o.For(p)
 		if err := p.checkNumbers(r); err != nil {
 			return err
 		}
@@ -153,15 +186,12 @@ func (p *Pipeline) load(l *loader, request func(*Pipeline) Request, complete fun
 		if err != nil {
 			return err
 		}
-		needs = r.plan(schedule).needs
+		needs = p.plan(&r, schedule).needs
 	}
 	if err := complete(needs); err != nil {
 		return err
 	}
-	const tokenizer = "tokenizer"
-	if !needs(tokenizer) {
-		p.without[tokenizer] = true
-	} else if p.tokenizer, err = textenc.LoadTokenizer(l.fsys, tokenizer); err != nil {
+	if err := p.loadTokenizers(l, needs); err != nil {
 		return err
 	}
 	checkpoints := make([]*weights.Checkpoint, len(components))
@@ -175,7 +205,7 @@ func (p *Pipeline) load(l *loader, request func(*Pipeline) Request, complete fun
 		}
 		defer checkpoints[i].Close()
 	}
-	if request != nil {
+	if o.For != nil {
 		if err := p.Check(r); err != nil {
 			return err
 		}
@@ -191,7 +221,8 @@ func (p *Pipeline) load(l *loader, request func(*Pipeline) Request, complete fun
 	return nil
 }
 
-// declare reads the configs and declares the components that have weights.
+// declare reads the configs, declares the components that have weights, and sets
+// the defaults.
 func (p *Pipeline) declare(l *loader) ([]component, error) {
 	p.scheduler = scheduler.DefaultFlowMatchEulerConfig()
 	if err := l.config("scheduler/scheduler_config.json", &p.scheduler); err != nil {
@@ -201,14 +232,23 @@ func (p *Pipeline) declare(l *loader) ([]component, error) {
 	if err != nil {
 		return nil, err
 	}
+	p.Defaults = p.family.defaults()
 	autoencoder, err := p.Autoencoder.configure(l, "vae")
 	if err != nil {
 		return nil, err
 	}
-	if in, out := p.family.latentShape(1, 1)[0], p.vae.Config.LatentChannels; in != out && !l.absent["transformer"] {
-		return nil, fmt.Errorf("the vae's latent_channels is %d and the transformer's in_channels %d: they belong to different models", out, in)
+	if !l.absent["transformer"] {
+		err = belong("the number of channels of the vae's latents", p.vae.LatentChannels(), "of the transformer's", p.family.latentShape(1, 1)[0])
 	}
-	return append(components, autoencoder), nil
+	return append(components, autoencoder), err
+}
+
+// belong compares two sizes of components that must be the same.
+func belong(what string, size int, other string, otherSize int) error {
+	if size != otherSize {
+		return fmt.Errorf("%s is %d and %s %d: they belong to different models", what, size, other, otherSize)
+	}
+	return nil
 }
 
 // Classes lists the pipeline classes that can be run.
@@ -219,13 +259,13 @@ func Classes() []string {
 // Close frees what is not the garbage collector's. Arrays are freed when
 // nothing refers to the pipeline any more.
 func (p *Pipeline) Close() {
-	if p.tokenizer != nil {
-		p.tokenizer.Close()
+	for _, t := range p.tokenizers {
+		t.Close()
 	}
 }
 
 // Multiple is what heights and widths must be a multiple of, in pixels.
-func (p *Pipeline) Multiple() int { return p.vae.Config.ScaleFactor() * p.family.multiple() }
+func (p *Pipeline) Multiple() int { return p.ScaleFactor() * p.family.multiple() }
 
 // A component is a part of a pipeline with weights.
 type component struct {

@@ -10,6 +10,7 @@ import (
 	"path"
 
 	"github.com/gomflux/gomflux/picture"
+	"github.com/gomflux/gomflux/vae"
 	"github.com/gomflux/gomflux/weights"
 )
 
@@ -36,9 +37,10 @@ var flux1Projection = Projection{
 // loadProjection looks for one that belongs to the autoencoder.
 func (a *Autoencoder) loadProjection(fsys fs.FS, dir string) error {
 	file := path.Join(dir, "latent_rgb_factors.json")
-	c := a.vae.Config
+	channels := a.vae.LatentChannels()
 	if _, err := fs.Stat(fsys, file); err != nil {
-		if c.LatentChannels == 16 && c.ScalingFactor == 0.3611 && c.ShiftFactor != nil && *c.ShiftFactor == 0.1159 {
+		kl, _ := a.vae.(*vae.KL)
+		if kl != nil && channels == 16 && kl.Config.ScalingFactor == 0.3611 && kl.Config.ShiftFactor != nil && *kl.Config.ShiftFactor == 0.1159 {
 			a.projection = &flux1Projection
 		}
 		return nil
@@ -54,10 +56,10 @@ func (a *Autoencoder) loadProjection(fsys fs.FS, dir string) error {
 	wrong := func(format string, args ...any) error {
 		return fmt.Errorf("%s: %s", weights.FullName(fsys, file), fmt.Sprintf(format, args...))
 	}
-	if len(read.Factors) != c.LatentChannels {
-		return wrong("%d latent_rgb_factors, expected the vae's latent_channels, %d", len(read.Factors), c.LatentChannels)
+	if len(read.Factors) != channels {
+		return wrong("%d latent_rgb_factors, expected the channels of the vae's latents, %d", len(read.Factors), channels)
 	}
-	p := &Projection{Factors: make([][3]float64, c.LatentChannels)}
+	p := &Projection{Factors: make([][3]float64, channels)}
 	for i, f := range read.Factors {
 		if len(f) != 3 {
 			return wrong("latent_rgb_factors of channel %d: %d numbers, expected 3", i, len(f))
@@ -90,7 +92,7 @@ func (a *Autoencoder) Projection() (*Projection, error) {
 // FitProjection returns the projection of the autoencoder that comes closest to
 // some pictures, by least squares.
 func (a *Autoencoder) FitProjection(pictures ...*image.RGBA) (*Projection, error) {
-	scale, n := a.ScaleFactor(), a.vae.Config.LatentChannels+1
+	scale, n := a.ScaleFactor(), a.vae.LatentChannels()+1
 	normal := make([][]float64, n) // the normal equations, with three right sides
 	for i := range normal {
 		normal[i] = make([]float64, n+3)

@@ -276,7 +276,7 @@ func TestOpenWeights(t *testing.T) {
 		flags   []string // prefixes
 	}{
 		"whole":             {change: remove(), names: "text_encoder transformer vae", checked: "text_encoder transformer vae"},
-		"unknown class":     {change: replaceIndex("FluxPipeline"), names: "text_encoder transformer vae", checked: "vae"},
+		"unknown class":     {change: replaceIndex("StableDiffusion3Pipeline"), names: "text_encoder transformer vae", checked: "vae"},
 		"no index":          {change: remove("model_index.json"), names: "text_encoder transformer vae", checked: "vae"},
 		"a vae":             {change: remove(), sub: "vae", names: ".", checked: "."},
 		"a transformer":     {change: remove(), sub: "transformer", names: "."},

@@ -1,8 +1,6 @@
 package models
 
 import (
-	"fmt"
-
 	"github.com/gomflux/gomflux/mlx"
 	"github.com/gomflux/gomflux/scheduler"
 	"github.com/gomflux/gomflux/textenc"
@@ -16,10 +14,6 @@ type zimage struct {
 	dtype       mlx.Dtype
 }
 
-func (z *zimage) defaults() Defaults {
-	return Defaults{Steps: 50, Guidance: 5, Height: 1024, Width: 1024, MaxSequenceLength: 512}
-}
-
 func (z *zimage) configure(l *loader) ([]component, error) {
 	z.dtype = l.dtype
 	text := textenc.DefaultQwen3Config()
@@ -30,8 +24,10 @@ func (z *zimage) configure(l *loader) ([]component, error) {
 	if err := l.config("transformer/config.json", &c); err != nil {
 		return nil, err
 	}
-	if text.HiddenSize != c.CapFeatDim && !l.absent["text_encoder"] && !l.absent["transformer"] {
-		return nil, fmt.Errorf("the text encoder's hidden_size is %d and the transformer's cap_feat_dim %d: they belong to different models", text.HiddenSize, c.CapFeatDim)
+	if !l.absent["text_encoder"] && !l.absent["transformer"] {
+		if err := belong("the text encoder's hidden_size", text.HiddenSize, "the transformer's cap_feat_dim", c.CapFeatDim); err != nil {
+			return nil, err
+		}
 	}
 	// hidden_states[-2]: the last layer and the norm behind it are not needed
 	z.textEncoder = textenc.NewQwen3(text, []int{text.NumHiddenLayers - 1}, z.dtype)
@@ -46,14 +42,20 @@ func (z *zimage) configure(l *loader) ([]component, error) {
 	}, nil
 }
 
-// prompt is Qwen3's chat template with enable_thinking=True and a generation
-// prompt.
-func (z *zimage) prompt(text string) string {
-	return "<|im_start|>user\n" + text + "<|im_end|>\n<|im_start|>assistant\n"
+func (z *zimage) defaults() Defaults {
+	return Defaults{Steps: 50, Guidance: 5, Height: 1024, Width: 1024, MaxSequenceLength: 512}
 }
 
-func (z *zimage) encode(ids []int32) *mlx.Array {
-	return z.textEncoder.Forward(ids).Squeeze(0)
+func (z *zimage) texts() []text {
+	return []text{{
+		tokenizer: "tokenizer", encoder: "text_encoder", ids: "input_ids", embeds: "embeds", shape: []int{-1, -1},
+		tokens: func(t *textenc.Tokenizer, prompt string, _ int) ([]int32, int, error) {
+			// Qwen3's chat template with enable_thinking=True and a generation prompt
+			ids, err := t.Encode("<|im_start|>user\n" + prompt + "<|im_end|>\n<|im_start|>assistant\n")
+			return ids, len(ids), err
+		},
+		encode: func(ids []int32) *mlx.Array { return z.textEncoder.Forward(ids).Squeeze(0) },
+	}}
 }
 
 func (z *zimage) latentShape(h, w int) []int {
@@ -64,7 +66,11 @@ func (z *zimage) multiple() int { return z.transformer.Config.AllPatchSize[0] }
 
 func (z *zimage) fits(h, w, tokens int) error { return z.transformer.Fits(h, w, tokens) }
 
+func (z *zimage) guidance(scale float64) (bool, error) { return scale > 0, nil }
+
 func (z *zimage) sigmas(steps int) []float32 { return scheduler.LinearSigmas(steps) }
+
+func (z *zimage) mu(c *scheduler.FlowMatchEulerConfig, tokens, _ int) float64 { return c.Mu(tokens) }
 
 // guide is positive + scale·(positive - negative): Z-Image counts its guidance
 // from the positive prediction.
@@ -74,7 +80,8 @@ func (z *zimage) guide(positive, negative *mlx.Array, scale float64) *mlx.Array 
 
 // predictor turns the model's time, which runs from 0 at pure noise, and the
 // sign of its output around.
-func (z *zimage) predictor(caption *mlx.Array, h, w int, compile compiler) (predictor, error) {
+func (z *zimage) predictor(c conditions, h, w int, compile compiler) (predictor, error) {
+	caption := c.text[0]
 	s, err := z.transformer.Sequence(h, w, caption.Dim(0))
 	if err != nil {
 		return nil, requestError{err}

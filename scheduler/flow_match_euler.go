@@ -120,3 +120,34 @@ func LinearSigmas(n int) []float32 {
 	}
 	return sigmas
 }
+
+// LinearSigmas64 is numpy.linspace(1, 1/n, n), which is computed in float64, as
+// float32.
+func LinearSigmas64(n int) []float32 {
+	sigmas := make([]float32, n)
+	end := 1 / float64(n)
+	step := 0.0
+	if n > 1 {
+		step = (end - 1) / float64(n-1)
+	}
+	for i := range sigmas {
+		sigmas[i] = float32(float64(i)*step + 1)
+	}
+	if n > 1 {
+		sigmas[n-1] = float32(end)
+	}
+	return sigmas
+}
+
+// EmpiricalMu is the shift of a picture of so many tokens in so many steps that
+// FLUX.2 takes (compute_empirical_mu of its pipelines): fitted lines for 10 and
+// for 200 steps, and what lies between them. Above 4300 tokens it is that of 200.
+func EmpiricalMu(tokens, steps int) float64 {
+	at10 := 8.73809524e-05*float64(tokens) + 1.89833333
+	at200 := 0.00016927*float64(tokens) + 0.45666666
+	if tokens > 4300 {
+		return at200
+	}
+	slope := (at200 - at10) / 190
+	return slope*float64(steps) + at200 - 200*slope
+}

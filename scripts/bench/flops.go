@@ -29,3 +29,31 @@ func zimageFLOPs(c transformer.ZImageConfig, image, caption int) float64 {
 	macs += adaLN*d + (x+t)*d*features
 	return 2 * macs
 }
+
+// fluxFLOPs is that of FLUX.1's transformer.
+func fluxFLOPs(c transformer.FluxConfig, image, text int) float64 {
+	d := float64(c.NumAttentionHeads * c.AttentionHeadDim)
+	// q, k, v and the output, and a feed-forward of four times the width, in both
+	// kinds of blocks
+	const perToken, modulations = 12, 12
+	macs := jointMACs(d, float64(image), float64(text), c.NumLayers+c.NumSingleLayers, perToken)
+	macs += float64(c.NumLayers)*modulations*d*d + float64(c.NumSingleLayers)*3*d*d
+	macs += float64(image)*2*float64(c.InChannels)*d + float64(text)*float64(c.JointAttentionDim)*d
+	return 2 * macs
+}
+
+// flux2FLOPs is that of FLUX.2's, whose blocks share their modulation.
+func flux2FLOPs(c transformer.Flux2Config, image, text int) float64 {
+	d := float64(c.NumAttentionHeads * c.AttentionHeadDim)
+	perToken := 4 + 3*c.MLPRatio // gate, up and down
+	macs := jointMACs(d, float64(image), float64(text), c.NumLayers+c.NumSingleLayers, perToken) + 15*d*d
+	macs += float64(image)*2*float64(c.InChannels)*d + float64(text)*float64(c.JointAttentionDim)*d
+	return 2 * macs
+}
+
+// jointMACs are the multiplications of blocks of a width d with joint attention
+// over image and text, whose linear layers have so many times d² weights.
+func jointMACs(d, image, text float64, blocks int, linear float64) float64 {
+	tokens := image + text
+	return float64(blocks) * (tokens*linear*d*d + 2*tokens*tokens*d)
+}

@@ -142,18 +142,31 @@ func bench(ctx context.Context, name string, open *gomflux.OpenOptions, o gomflu
 
 // stepFLOPs is the work of one denoising step, with both passes of a guided one.
 func stepFLOPs(fsys fs.FS, r *report, multiple int) (float64, error) {
-	if r.Class != "ZImagePipeline" {
-		return 0, fmt.Errorf("no FLOP count for a %s", r.Class)
+	const config = "transformer/config.json"
+	tokens := r.Height / multiple * (r.Width / multiple)
+	switch r.Class {
+	case "ZImagePipeline":
+		c := transformer.DefaultZImageConfig()
+		err := weights.ReadJSON(fsys, config, &c)
+		flops := zimageFLOPs(c, tokens, r.Tokens)
+		if r.Guidance > 0 {
+			flops *= 2
+		}
+		return flops, err
+	case "FluxPipeline":
+		c := transformer.DefaultFluxConfig()
+		err := weights.ReadJSON(fsys, config, &c)
+		return fluxFLOPs(c, tokens, r.Tokens), err
+	case "Flux2KleinPipeline", "Flux2KleinKVPipeline":
+		c := transformer.DefaultFlux2Config()
+		err := weights.ReadJSON(fsys, config, &c)
+		flops := flux2FLOPs(c, tokens, r.Tokens)
+		if r.Guidance > 1 {
+			flops *= 2
+		}
+		return flops, err
 	}
-	c := transformer.DefaultZImageConfig()
-	if err := weights.ReadJSON(fsys, "transformer/config.json", &c); err != nil {
-		return 0, err
-	}
-	flops := zimageFLOPs(c, r.Height/multiple*(r.Width/multiple), r.Tokens)
-	if r.Guidance > 0 {
-		flops *= 2
-	}
-	return flops, nil
+	return 0, fmt.Errorf("no FLOP count for a %s", r.Class)
 }
 
 // matmulCeiling measures the product of two large square matrices on the

@@ -1,0 +1,226 @@
+package models
+
+import (
+	"fmt"
+	"image"
+	"math"
+	"slices"
+
+	"github.com/gomflux/gomflux/mlx"
+	"github.com/gomflux/gomflux/picture"
+	"github.com/gomflux/gomflux/scheduler"
+	"github.com/gomflux/gomflux/textenc"
+	"github.com/gomflux/gomflux/transformer"
+	"github.com/gomflux/gomflux/weights"
+)
+
+// flux2 is diffusers' Flux2KleinPipeline: FLUX.2-klein, distilled and base. With
+// cached set it is Flux2KleinKVPipeline, which computes the keys and values of
+// reference pictures once.
+type flux2 struct {
+	cached      bool
+	distilled   bool
+	textEncoder *textenc.Qwen3
+	transformer *transformer.Flux2
+	dtype       mlx.Dtype
+}
+
+// flux2OutLayers are the hidden states that the published models are told by
+// (text_encoder_out_layers).
+var flux2OutLayers = []int{9, 18, 27}
+
+func (f *flux2) configure(l *loader) ([]component, error) {
+	f.dtype = l.dtype
+	text, c := textenc.DefaultQwen3Config(), transformer.DefaultFlux2Config()
+	if err := l.config("text_encoder/config.json", &text); err != nil {
+		return nil, err
+	}
+	if err := l.config("transformer/config.json", &c); err != nil {
+		return nil, err
+	}
+	// diffusers takes the layers as an argument of a call; what is here besides
+	// the published models can name its own
+	var index struct {
+		IsDistilled bool  `json:"is_distilled"`
+		OutLayers   []int `json:"text_encoder_out_layers"`
+	}
+	if err := weights.ReadJSON(l.fsys, indexFile, &index); err != nil {
+		return nil, err
+	}
+	f.distilled = index.IsDistilled || f.cached
+	layers := flux2OutLayers
+	if len(index.OutLayers) > 0 {
+		layers = index.OutLayers
+	}
+	if !l.absent["text_encoder"] {
+		if slices.Min(layers) < 1 || slices.Max(layers) > text.NumHiddenLayers || len(layers) > text.NumHiddenLayers {
+			return nil, fmt.Errorf("%w: %s: text_encoder_out_layers %v: expected numbers from 1 to the text encoder's num_hidden_layers, %d",
+				ErrUnsupported, weights.FullName(l.fsys, indexFile), layers, text.NumHiddenLayers)
+		}
+		if !l.absent["transformer"] {
+			if err := belong(fmt.Sprintf("the size of %d hidden states of the text encoder", len(layers)), len(layers)*text.HiddenSize,
+				"the transformer's joint_attention_dim", c.JointAttentionDim); err != nil {
+				return nil, err
+			}
+		}
+	}
+	f.textEncoder = textenc.NewQwen3(text, layers, f.dtype)
+	f.transformer = transformer.NewFlux2(c)
+	return []component{
+		{
+			name: "text_encoder.model", dir: "text_encoder", model: f.textEncoder, // a Qwen3ForCausalLM's
+			prefixes: []string{"model."},
+			ignore:   f.textEncoder.Unused(),
+		},
+		{name: "transformer", dir: "transformer", model: f.transformer},
+	}, nil
+}
+
+func (f *flux2) defaults() Defaults {
+	if f.distilled {
+		return Defaults{Steps: 4, Guidance: 1, Height: 1024, Width: 1024, MaxSequenceLength: 512}
+	}
+	return Defaults{Steps: 50, Guidance: 4, Height: 1024, Width: 1024, MaxSequenceLength: 512}
+}
+
+// texts is Qwen3's, which sees the prompt with padding to the full length. Pads
+// are tokens to the transformer like others.
+func (f *flux2) texts() []text {
+	return []text{{
+		tokenizer: "tokenizer", encoder: "text_encoder", ids: "input_ids", embeds: "embeds", shape: []int{-1, -1},
+		tokens: func(t *textenc.Tokenizer, prompt string, limit int) ([]int32, int, error) {
+			// the chat template with enable_thinking=False and a generation prompt
+			return paddedTokens(t, "<|im_start|>user\n"+prompt+"<|im_end|>\n<|im_start|>assistant\n<think>\n\n</think>\n\n", limit)
+		},
+		masked: func(ids []int32, valid int) *mlx.Array { return f.textEncoder.ForwardPadded(ids, valid).Squeeze(0) },
+	}}
+}
+
+// latentShape is that of the autoencoder's patches.
+func (f *flux2) latentShape(h, w int) []int {
+	return []int{f.transformer.Config.InChannels, h, w}
+}
+
+func (f *flux2) multiple() int { return 1 }
+
+func (f *flux2) fits(h, w, tokens int) error { return nil }
+
+// guidance counts from 1, which is none.
+func (f *flux2) guidance(scale float64) (bool, error) {
+	if scale > 1 && f.distilled {
+		return false, fmt.Errorf("guidance %g: this model is distilled and takes none (leave it out, or give 1; the base models take it)", scale)
+	}
+	return scale > 1, nil
+}
+
+func (f *flux2) sigmas(steps int) []float32 { return scheduler.LinearSigmas64(steps) }
+
+func (f *flux2) mu(_ *scheduler.FlowMatchEulerConfig, tokens, steps int) float64 {
+	return scheduler.EmpiricalMu(tokens, steps)
+}
+
+func (f *flux2) guide(positive, negative *mlx.Array, scale float64) *mlx.Array {
+	return guideFromNegative(positive, negative, scale)
+}
+
+// Bounds of a reference picture (Flux2ImageProcessor).
+const (
+	flux2MinSide   = 64
+	flux2MaxAspect = 8
+	flux2MaxArea   = 1024 * 1024
+)
+
+func (f *flux2) checkReference(size image.Point) error {
+	switch w, h := size.X, size.Y; {
+	case w < flux2MinSide || h < flux2MinSide:
+		return fmt.Errorf("has %dx%d pixels, and the model needs %d on each side", w, h, flux2MinSide)
+	case max(w, h) > flux2MaxAspect*min(w, h):
+		return fmt.Errorf("has %dx%d pixels, and one side may be at most %d times as long as the other (crop it)", w, h, flux2MaxAspect)
+	}
+	return nil
+}
+
+func (f *flux2) referenceSize(size image.Point, multiple int) image.Point {
+	size = flux2Shrunk(size)
+	return image.Pt(size.X/multiple*multiple, size.Y/multiple*multiple)
+}
+
+// flux2Shrunk is the size of a picture that is made smaller if it is too large.
+func flux2Shrunk(size image.Point) image.Point {
+	area := size.X * size.Y
+	if area <= flux2MaxArea {
+		return size
+	}
+	scale := math.Sqrt(flux2MaxArea / float64(area))
+	return image.Pt(int(float64(size.X)*scale), int(float64(size.Y)*scale))
+}
+
+// reference is a picture made smaller if it is too large, and cut evenly at its
+// edges to what the model can take.
+func (f *flux2) reference(img *image.RGBA, multiple int) *image.RGBA {
+	shrunk := flux2Shrunk(img.Bounds().Size())
+	img = picture.Resize(img, shrunk.X, shrunk.Y)
+	size := f.referenceSize(shrunk, multiple)
+	at := img.Bounds().Min.Add(image.Pt((shrunk.X-size.X)/2, (shrunk.Y-size.Y)/2))
+	return img.SubImage(image.Rectangle{at, at.Add(size)}).(*image.RGBA)
+}
+
+func (f *flux2) predictor(c conditions, h, w int, compile compiler) (predictor, error) {
+	embeds := c.text[0].ExpandDims(0)
+	var sizes [][2]int
+	var tokens []*mlx.Array
+	for _, x := range c.references {
+		channels, height, width := x.Dim(0), x.Dim(1), x.Dim(2)
+		sizes = append(sizes, [2]int{height, width})
+		tokens = append(tokens, x.Reshape(channels, height*width).T().ExpandDims(0))
+	}
+	s, err := f.transformer.Sequence(h, w, embeds.Dim(1), sizes...)
+	if err != nil {
+		return nil, requestError{err}
+	}
+	if f.cached && len(tokens) > 0 {
+		return f.cachedPredictor(mlx.Concat(1, tokens...), embeds, s, compile, c.keep), nil
+	}
+	in := []*mlx.Array{embeds}
+	if len(tokens) > 0 {
+		in = append(in, mlx.Concat(1, tokens...))
+	}
+	forward := compile(func(in []*mlx.Array) []*mlx.Array {
+		var references *mlx.Array
+		if len(in) > 3 {
+			references = in[3]
+		}
+		return []*mlx.Array{f.transformer.Forward(in[0], in[1], in[2], references, s)}
+	})
+	return func(latents *mlx.Array, timestep float32) *mlx.Array {
+		return forward(append(f.step(latents, timestep), in...))[0].AsType(mlx.Float32).Squeeze(0)
+	}, nil
+}
+
+// step are what the transformer gets at a step.
+func (f *flux2) step(latents *mlx.Array, timestep float32) []*mlx.Array {
+	return []*mlx.Array{latents.ExpandDims(0).AsType(f.dtype), f.transformer.Timestep(timestep / 1000)}
+}
+
+// cachedPredictor sees the references at its first step only, and keeps what
+// others see of them.
+func (f *flux2) cachedPredictor(references, embeds *mlx.Array, s *transformer.Flux2Sequence, compile compiler, keep func(...*mlx.Array)) predictor {
+	extract := compile(func(in []*mlx.Array) []*mlx.Array {
+		velocity, cache := f.transformer.Extract(in[0], in[1], in[2], in[3], s)
+		return append([]*mlx.Array{velocity}, cache...)
+	})
+	forward := compile(func(in []*mlx.Array) []*mlx.Array {
+		return []*mlx.Array{f.transformer.Cached(in[0], in[1], in[2], in[3:], s)}
+	})
+	var cache []*mlx.Array
+	return func(latents *mlx.Array, timestep float32) *mlx.Array {
+		in := append(f.step(latents, timestep), embeds)
+		if cache != nil {
+			return forward(append(in, cache...))[0].AsType(mlx.Float32).Squeeze(0)
+		}
+		out := extract(append(in, references))
+		cache = out[1:]
+		keep(cache...)
+		return out[0].AsType(mlx.Float32).Squeeze(0)
+	}
+}

@@ -1,0 +1,193 @@
+package models
+
+import (
+	"fmt"
+	"regexp"
+	"slices"
+	"strconv"
+
+	"github.com/gomflux/gomflux/mlx"
+	"github.com/gomflux/gomflux/textenc"
+)
+
+// A text is a way that a prompt takes to the transformer: through a tokenizer
+// and an encoder, which are named by their folders.
+type text struct {
+	tokenizer, encoder string
+	// What they make is a tap under the prompt's name: prompt.input_ids and
+	// prompt.embeds.
+	ids, embeds string
+	shape       []int // of the embeds in diffusers; -1 is any size
+	// limit is how many ids there may be, 0 for as many as a request says.
+	limit int
+	// tokens are the ids of a prompt, with all that the model wants around them,
+	// and how many there would be without a limit.
+	tokens func(t *textenc.Tokenizer, prompt string, limit int) (ids []int32, n int, err error)
+	encode func(ids []int32) *mlx.Array
+	// masked is encode instead where padding is masked and must be told, and so
+	// the tokenizer is needed even with ids that are given.
+	masked func(ids []int32, valid int) *mlx.Array
+}
+
+// paddedTokens are those of a tokenizer with its own special tokens, padded to
+// the limit.
+func paddedTokens(t *textenc.Tokenizer, prompt string, limit int) ([]int32, int, error) {
+	padded, err := t.EncodePadded(prompt, limit)
+	if err != nil || !padded.Truncated {
+		return padded.IDs, padded.Tokens, err
+	}
+	all, err := t.EncodeSpecial(prompt)
+	return padded.IDs, len(all), err
+}
+
+// limitOf is how many ids there may be.
+func (t *text) limitOf(r *Request) int {
+	if t.limit > 0 {
+		return t.limit
+	}
+	return r.MaxSequenceLength
+}
+
+func (t *text) check(name string, n int, r *Request) error {
+	if most := t.limitOf(r); n > most {
+		return requestErrorf("%s has %d tokens, with the model's own around it, and the limit is %d (shorten it, or raise --max-sequence-length)", name, n, most)
+	}
+	return nil
+}
+
+// prompts are the prefixes of the names of a request's prompts.
+func (p *Pipeline) prompts(r *Request) []string {
+	if negative, _ := p.family.guidance(r.Guidance); negative {
+		return []string{"prompt", "negative"}
+	}
+	return []string{"prompt"}
+}
+
+// prompt is what a request has under the name of one of its prompts, and what
+// messages call that.
+func (r *Request) prompt(what string) (prompt, name string) {
+	if what == "negative" {
+		return r.NegativePrompt, "negative prompt"
+	}
+	return nameReferences(r.Prompt, len(r.References)), what
+}
+
+// reference is $ and a number, which is no amount of money with cents.
+var reference = regexp.MustCompile(`\$([0-9]+)([.,][0-9])?`)
+
+// nameReferences says image 1 for $1 in a prompt, as edit models know them, as
+// far as there are so many pictures.
+func nameReferences(prompt string, n int) string {
+	return reference.ReplaceAllStringFunc(prompt, func(s string) string {
+		if i, err := strconv.Atoi(s[1:]); err == nil && i >= 1 && i <= n {
+			return fmt.Sprint("image ", i)
+		}
+		return s
+	})
+}
+
+// tokenize takes a prompt to as many tokens as the request allows at most.
+func (p *Pipeline) tokenize(t *text, what string, r *Request) ([]int32, error) {
+	prompt, name := r.prompt(what)
+	ids, n, err := t.tokens(p.tokenizers[t.tokenizer], prompt, t.limitOf(r))
+	if err != nil {
+		return nil, requestErrorf("%s: %w", name, err)
+	}
+	return ids, t.check(name, n, r)
+}
+
+// An encoding is a prompt and what each text makes of it.
+type encoding struct {
+	prompt string
+	limit  int
+	embeds []*mlx.Array
+}
+
+// encode takes a prompt to what the transformer receives. Those that were used
+// last are kept, for runs with other seeds.
+func (p *Pipeline) encode(what string, r *Request) ([]*mlx.Array, error) {
+	prompt, _ := r.prompt(what)
+	looked := p.points.Active() || r.Given != nil
+	kept := func(e encoding) bool { return e.prompt == prompt && e.limit == r.MaxSequenceLength }
+	if i := slices.IndexFunc(p.encodings, kept); i >= 0 && !looked {
+		e := p.encodings[i]
+		p.encodings = append(slices.Delete(p.encodings, i, i+1), e)
+		return e.embeds, nil
+	}
+	var all []*mlx.Array
+	for _, t := range p.family.texts() {
+		embeds, err := p.encodeText(&t, what, r)
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, embeds)
+	}
+	if !looked {
+		const most = 2 // prompt and negative prompt
+		mlx.Keep(all...)
+		p.encodings = append(p.encodings[max(0, len(p.encodings)-most+1):], encoding{prompt, r.MaxSequenceLength, all})
+	}
+	return all, nil
+}
+
+// encodeText is encode for one of the texts.
+func (p *Pipeline) encodeText(t *text, what string, r *Request) (*mlx.Array, error) {
+	embedsName, idsName := what+"."+t.embeds, what+"."+t.ids
+	if r.has(embedsName, -1) {
+		x, err := r.given(embedsName, -1, p.dtype, t.shape...)
+		if err != nil {
+			return nil, err
+		}
+		return p.points.Value(embedsName, x), nil
+	}
+	var ids []int32
+	var err error
+	if r.has(idsName, -1) {
+		var x *mlx.Array
+		if x, err = r.given(idsName, -1, mlx.Int32, 1, -1); err == nil {
+			ids = x.Int32s()
+			_, name := r.prompt(what)
+			err = t.check(name, len(ids), r)
+		}
+	} else {
+		ids, err = p.tokenize(t, what, r)
+	}
+	if err != nil {
+		return nil, err
+	}
+	if p.points.Active() {
+		ids = p.points.Value(idsName, mlx.FromInt32(ids, 1, len(ids))).Int32s()
+	}
+	embeds := mlx.Scope(func() *mlx.Array {
+		if t.masked == nil {
+			return p.points.Value(embedsName, t.encode(ids))
+		}
+		valid := len(ids)
+		if pad, ok := p.tokenizers[t.tokenizer].PadID(); ok {
+			for valid > 0 && ids[valid-1] == pad {
+				valid--
+			}
+		}
+		return p.points.Value(embedsName, t.masked(ids, valid))
+	})
+	mlx.Eval(embeds)
+	mlx.StopPoint()
+	return embeds, nil
+}
+
+// loadTokenizers reads those that are needed.
+func (p *Pipeline) loadTokenizers(l *loader, needs func(dir string) bool) error {
+	p.tokenizers = map[string]*textenc.Tokenizer{}
+	for _, t := range p.family.texts() {
+		if !needs(t.tokenizer) {
+			p.without[t.tokenizer] = true
+			continue
+		}
+		tokenizer, err := textenc.LoadTokenizer(l.fsys, t.tokenizer)
+		if err != nil {
+			return err
+		}
+		p.tokenizers[t.tokenizer] = tokenizer
+	}
+	return nil
+}
