@@ -88,10 +88,12 @@ func (n *GroupNorm) Statistics(x *mlx.Array, rows int) Statistics {
 	channels := func(groups *mlx.Array) *mlx.Array {
 		return groups.BroadcastTo(x.Dim(0), 1, 1, n.Groups, c/n.Groups).Reshape(x.Dim(0), 1, 1, c)
 	}
-	same := func(x *mlx.Array) *mlx.Array { return x }
-	mean := channels(n.mean(x, rows, same))
-	variance := n.mean(x, rows, func(x *mlx.Array) *mlx.Array { return x.Sub(mean).Square() })
-	return Statistics{mean, channels(variance.Plus(n.Eps).Rsqrt())}
+	out := mlx.Scopes(func() []*mlx.Array {
+		mean := channels(n.mean(x, rows, func(x *mlx.Array) *mlx.Array { return x }))
+		variance := n.mean(x, rows, func(x *mlx.Array) *mlx.Array { return x.Sub(mean).Square() })
+		return []*mlx.Array{mean, channels(variance.Plus(n.Eps).Rsqrt())}
+	})
+	return Statistics{out[0], out[1]}
 }
 
 // mean is that of f(x) over every group, [N, 1, 1, groups, 1].
