@@ -1,10 +1,13 @@
 """Tokenizers of the kinds of Qwen, CLIP and T5, trained on a few sentences."""
 
 import collections
+import hashlib
 import itertools
 import json
 import math
+import shutil
 import struct
+import sys
 import unicodedata
 from pathlib import Path
 
@@ -187,7 +190,7 @@ def to_transformers4(folder: Path, fast: bool = True):
     if kind == "CLIPTokenizer":
         split = backend["pre_tokenizer"]["pretokenizers"][0]["pattern"]
         split["Regex"] = split["Regex"].removeprefix(r"<\|startoftext\|>|<\|endoftext\|>|")
-        for token in added:  # as published: cut out after lower-casing, which changes nothing
+        for token in added:  # as published: one of the two is cut out after lower-casing
             token["normalized"] = token["content"] == names["bos_token"]
     if kind == "T5Tokenizer":
         backend["normalizer"] = {
@@ -240,3 +243,76 @@ def _read(path: Path):
 
 def _write(path: Path, value, indent: int | None = 2):
     path.write_text(json.dumps(value, indent=indent, ensure_ascii=False) + "\n", encoding="utf-8")
+
+
+def ids_of(folder: Path, texts: list[str]) -> dict:
+    """What transformers makes of texts with the tokenizer in a folder: ids with special tokens, their hash and number
+    when padded or cut to a few lengths, and the same for a text of 100 kB."""
+    kind = _read(folder / "tokenizer_config.json")["tokenizer_class"]
+    tokenizer = {t.__name__: t for t in (CLIPTokenizer, Qwen2Tokenizer, T5Tokenizer)}[kind].from_pretrained(folder)
+    long = tokenizer(long_text(texts)).input_ids
+    padded = {}
+    for n in (2, 9, 77):
+        batch = [tokenizer(t, padding="max_length", truncation=True, max_length=n) for t in texts]
+        padded[n] = {
+            "tokens": [sum(b.attention_mask) for b in batch],
+            "sha256": _hash(itertools.chain.from_iterable(b.input_ids for b in batch)),
+        }
+    return {
+        "size": len(tokenizer),
+        "pad": tokenizer.pad_token_id,
+        "model_max_length": tokenizer.model_max_length,
+        "ids": [tokenizer(t).input_ids for t in texts],
+        "plain": _hash(itertools.chain.from_iterable(tokenizer(t, add_special_tokens=False).input_ids for t in texts)),
+        "padded": padded,
+        "long": {"tokens": len(long), "sha256": _hash(long)},
+    }
+
+
+def long_text(texts: list[str]) -> str:
+    """Joins texts in the order of a linear congruential generator until there are 100,000 bytes."""
+    parts, size, state = [], 0, 1
+    while size < 100_000:
+        state = (state * 6364136223846793005 + 1442695040888963407) % 2**64
+        parts.append(texts[(state >> 33) % len(texts)])
+        size += len(parts[-1].encode())
+    return "".join(parts)
+
+
+def _hash(ids) -> str:
+    return hashlib.sha256(b"".join(struct.pack("<i", i) for i in ids)).hexdigest()
+
+
+def main(folder: Path):
+    """Trains the tokenizers of textenc/testdata/tokenizers, and writes the ids of its texts.json."""
+    texts = _read(folder / "texts.json")
+    ids = []
+    for name, trained, layouts in (
+        ("clip", train_clip(100), ("5", "4", "vocab")),
+        ("qwen2", train(100), ("5", "4", "vocab")),
+        ("t5", train_t5(150), ("5", "4")),
+    ):
+        for layout in layouts:
+            out = folder / f"{name}-{layout}"
+            shutil.rmtree(out, ignore_errors=True)
+            trained.save_pretrained(out)
+            (out / "chat_template.jinja").unlink(missing_ok=True)
+            if layout != "5":
+                to_transformers4(out, fast=layout == "4")
+            if layout == "4":
+                for unread in ("vocab.json", "merges.txt"):
+                    (out / unread).unlink(missing_ok=True)
+            for file in out.glob("*.json"):
+                _write(file, _read(file), indent=None)
+            found = ids_of(out, texts)
+            same = next((i for i in ids if i | {"folders": 0} == found | {"folders": 0}), None)
+            if same:
+                same["folders"].append(out.name)
+            else:
+                ids.append({"folders": [out.name]} | found)
+    lines = ",\n".join(json.dumps(i, separators=(",", ":")) for i in ids)
+    (folder / "ids.json").write_text(f"[\n{lines}\n]\n")
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))
