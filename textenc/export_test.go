@@ -1,0 +1,3 @@
+package textenc
+
+var RelativeBucket = relativeBucket

@@ -1,0 +1,243 @@
+"""Makes the text encoders beside it: small random models, and what transformers computes with them in float32.
+
+With the packages of scripts/reference/requirements.txt:
+
+    python textenc/testdata/make.py          # git diff then shows what has changed
+
+A folder of each holds the model (config.json, model.safetensors in bfloat16) and golden.safetensors:
+
+    ids        the token ids, and for Qwen3 valid, the number of those that are no padding, and states, the hidden
+               states that are asked for
+    output     CLIP's pooled output, T5's last hidden state, Qwen3's hidden states side by side
+    NAME       with modules=True: the output of module NAME, as named_modules() calls it
+    NAME:weights   and the weights of attention's
+
+buckets.safetensors holds T5's buckets of the distances -600 to 600, as BUCKETS-DISTANCE.
+
+Small activations are those that show a wrong epsilon: what enters the norms is 0.03 times as large.
+"""
+
+import json
+import math
+import re
+import shutil
+from pathlib import Path
+
+import torch
+from safetensors.torch import load_file, save_file
+from transformers import CLIPTextConfig, CLIPTextModel, Qwen3Config, Qwen3Model, T5Config, T5EncoderModel
+from transformers.models.t5.modeling_t5 import T5Attention
+from transformers.utils import logging
+
+HERE = Path(__file__).parent
+SMALL = r"embed|shared|o_proj|down_proj|out_proj|fc2|\.o\.|\.wo\.|q_proj|k_proj"
+
+
+def main():
+    torch.set_num_threads(1)
+    torch.set_grad_enabled(False)
+    logging.disable_progress_bar()
+    clip = dict(vocab_size=40, pad_token_id=1, bos_token_id=0)
+    clip_model(
+        "clip-published",
+        CLIPTextConfig(
+            hidden_size=12, intermediate_size=20, num_hidden_layers=2, num_attention_heads=3,
+            max_position_embeddings=12, eos_token_id=2, **clip,
+        ),
+        ids=[38, 7, 31, 0, 24, 12, 3, 39, 39, 39, 39, 39], published=True, modules=True,
+    )  # fmt: skip
+    clip_model(
+        "clip-small",
+        CLIPTextConfig(
+            hidden_size=16, intermediate_size=24, num_hidden_layers=2, num_attention_heads=2,
+            max_position_embeddings=24, eos_token_id=30, hidden_act="gelu", layer_norm_eps=2e-5, **clip,
+        ),
+        ids=[38, 7, 39, 29, 34, 30, 3, 39, 30, 30, 1, 1], small=True,
+    )  # fmt: skip
+    clip_model(
+        "clip-whole",  # no padding
+        CLIPTextConfig(
+            hidden_size=8, intermediate_size=12, num_hidden_layers=1, num_attention_heads=4,
+            max_position_embeddings=7, eos_token_id=30, hidden_act="gelu_new", **clip,
+        ),
+        ids=[38, 7, 8, 9, 34, 12, 30],
+    )  # fmt: skip
+    t5 = dict(vocab_size=50, is_encoder_decoder=False, num_decoder_layers=1)
+    t5_model(
+        "t5-gated",
+        T5Config(d_model=12, d_kv=6, d_ff=20, num_layers=2, num_heads=3, feed_forward_proj="gated-gelu", **t5),
+        length=10, modules=True,
+    )  # fmt: skip
+    t5_model(
+        "t5-small",
+        T5Config(
+            d_model=16, d_kv=5, d_ff=24, num_layers=2, num_heads=4, feed_forward_proj="gated-gelu",
+            relative_attention_num_buckets=12, relative_attention_max_distance=20, layer_norm_epsilon=2e-6, **t5,
+        ),
+        length=40, small=True, embeddings=("shared", "encoder.embed_tokens"),
+    )  # fmt: skip
+    t5_model(
+        "t5-relu",
+        T5Config(d_model=8, d_kv=6, d_ff=12, num_layers=2, num_heads=2, feed_forward_proj="relu", **t5),
+        length=150, embeddings=("encoder.embed_tokens",),
+    )  # fmt: skip
+    qwen3 = dict(vocab_size=40, pad_token_id=None)
+    qwen3_model(
+        "qwen3-published",
+        Qwen3Config(
+            hidden_size=12, intermediate_size=20, num_hidden_layers=4, num_attention_heads=4, num_key_value_heads=2,
+            head_dim=4, rope_parameters={"rope_type": "default", "rope_theta": 1e6}, tie_word_embeddings=True, **qwen3,
+        ),
+        valid=6, length=10, states=[1, 2, 3], published=True, modules=True,
+    )  # fmt: skip
+    qwen3_model(
+        "qwen3-small",
+        Qwen3Config(
+            hidden_size=16, intermediate_size=20, num_hidden_layers=2, num_attention_heads=3, num_key_value_heads=1,
+            head_dim=6, rms_norm_eps=2e-6, rope_parameters={"rope_type": "default", "rope_theta": 500.0}, **qwen3,
+        ),
+        valid=11, length=30, states=[2, 0, 1], small=True,
+    )  # fmt: skip
+    qwen3_model(
+        "qwen3-whole",  # no padding, and as Z-Image asks for it
+        Qwen3Config(
+            hidden_size=12, intermediate_size=16, num_hidden_layers=3, num_attention_heads=2, num_key_value_heads=2,
+            head_dim=8, rms_norm_eps=1e-5, rope_parameters={"rope_type": "default", "rope_theta": 1e6}, **qwen3,
+        ),
+        valid=12, length=12, states=[2],
+    )  # fmt: skip
+    buckets()
+
+
+def clip_model(name, config, ids, published=False, small=False, modules=False):
+    model, file = begin(name, CLIPTextModel, config, small)
+    if published:  # as all files but those of transformers 5
+        weights = {f"text_model.{k}": v for k, v in load_file(file).items()}
+        weights["text_model.embeddings.position_ids"] = torch.arange(config.max_position_embeddings)[None]
+        save(file, weights)
+    ids = torch.tensor([ids])
+    record = outputs(model, modules, lambda m: m(ids))
+    finish(name, ids, model(ids).pooler_output, record)
+
+
+def t5_model(name, config, length, small=False, modules=False, embeddings=("shared",)):
+    model, file = begin(name, T5EncoderModel, config, small)
+    weights = load_file(file)
+    table = weights.pop("shared.weight")
+    save(file, weights | {f"{e}.weight": table.clone() for e in embeddings})
+    ids = torch.randint(config.vocab_size, (1, length), generator=torch.Generator().manual_seed(1))
+    ids[:, length * 2 // 3 :] = 0  # pads, which count
+    record = outputs(model, modules, lambda m: m(ids))
+    finish(name, ids, model(ids).last_hidden_state, record)
+
+
+def qwen3_model(name, config, valid, length, states, published=False, small=False, modules=False):
+    model, file = begin(name, Qwen3Model, config, small)
+    if published:  # as a Qwen3ForCausalLM of transformers 4
+        save(file, {f"model.{k}": v for k, v in load_file(file).items()})
+        path = HERE / name / "config.json"
+        c = json.loads(path.read_text())
+        c |= {"rope_theta": c.pop("rope_parameters")["rope_theta"], "rope_scaling": None}
+        del c["layer_types"]
+        path.write_text(json.dumps(c, indent=2) + "\n")
+    ids = torch.randint(config.vocab_size, (1, length), generator=torch.Generator().manual_seed(2))
+    ids[:, valid:] = 39
+    mask = (torch.arange(length) < valid).long()[None]
+
+    def run(m):
+        return m(ids, attention_mask=mask, output_hidden_states=True, use_cache=False).hidden_states
+
+    record = outputs(model, modules, run)
+    used = {f"text_encoder.layers.{i}" for i in range(max(states))} | {"text_encoder.embed_tokens"}
+    record = {k: v for k, v in record.items() if any(k == u or k.startswith((u + ".", u + ":")) for u in used)}
+    hidden = run(model)
+    output = torch.cat([hidden[i] for i in states], dim=-1)
+    more = {"valid": torch.tensor([valid], dtype=torch.int32), "states": torch.tensor(states, dtype=torch.int32)}
+    finish(name, ids, output, record | more)
+
+
+def begin(name, kind, config, small):
+    """A model of random weights, saved, and as it is read back."""
+    folder = HERE / name
+    shutil.rmtree(folder, ignore_errors=True)
+    model = kind(config)
+    random = torch.Generator().manual_seed(sum(name.encode()))
+    for path, p in sorted(model.named_parameters()):
+        n = torch.randn(p.shape, generator=random)
+        if path.endswith("bias") and p.dim() == 1:
+            n *= 0.1
+        elif p.dim() == 1:
+            n = 1 + 0.2 * n
+        elif "embed" not in path and "shared" not in path and "relative" not in path:
+            n /= math.sqrt(p.shape[1])
+        if kind is T5EncoderModel and path.endswith("SelfAttention.q.weight"):
+            n *= config.d_kv**-0.5  # as T5 itself draws them: its scores are not scaled
+        if small and p.dim() > 1 and re.search(SMALL, path):
+            n *= 0.03
+        p.copy_(n)
+    model.to(torch.bfloat16).save_pretrained(folder)
+    (folder / "model.safetensors").chmod(0o644)
+    return kind.from_pretrained(folder, dtype=torch.float32).eval(), folder / "model.safetensors"
+
+
+def outputs(model, wanted, run):
+    """The outputs of a model's modules, and the weights of its attention."""
+    record = {}
+    if not wanted:
+        return record
+
+    def keep(path):
+        def hook(module, args, output):
+            if not isinstance(output, torch.Tensor):
+                output = next(iter(output.values())) if isinstance(output, dict) else output[0]
+            record[path] = output.clone()
+
+        return hook
+
+    def keep_weights(path):
+        def hook(module, args, output):
+            record[f"{path}:weights"] = output[2 if isinstance(module, T5Attention) else 1].clone()
+
+        return hook
+
+    def watch(make, of):
+        return [
+            m.register_forward_hook(make(".".join(filter(None, ["text_encoder", path]))))
+            for path, m in model.named_modules()
+            if of(m)
+        ]
+
+    hooks = watch(keep, lambda m: not isinstance(m, torch.nn.Dropout))
+    run(model)
+    for hook in hooks:
+        hook.remove()
+    usual = model.config._attn_implementation
+    model.set_attn_implementation("eager")  # the one that returns weights
+    hooks = watch(keep_weights, lambda m: re.fullmatch("(CLIP|T5|Qwen3)Attention", type(m).__name__))
+    run(model)
+    for hook in hooks:
+        hook.remove()
+    model.set_attn_implementation(usual)
+    return record
+
+
+def finish(name, ids, output, record):
+    save(HERE / name / "golden.safetensors", {"ids": ids[0].int(), "output": output} | record)
+
+
+def save(file, tensors):
+    save_file({k: v.contiguous().clone() for k, v in tensors.items()}, file, metadata={"format": "pt"})
+    file.chmod(0o644)
+
+
+def buckets():
+    distances = torch.arange(-600, 601)
+    tables = {}
+    for count, distance in ((32, 128), (12, 20), (8, 600), (33, 50), (4, 2), (64, 1000)):
+        table = T5Attention._relative_position_bucket(distances, True, count, distance)
+        tables[f"{count}-{distance}"] = table.to(torch.uint8)
+    save(HERE / "buckets.safetensors", tables)
+
+
+if __name__ == "__main__":
+    main()
