@@ -25,6 +25,9 @@ var ErrUnsupported = models.ErrUnsupported
 // there is not.
 var ErrRequest = models.ErrRequest
 
+// A ReferenceError is an ErrRequest about one of Options.References.
+type ReferenceError = models.ReferenceError
+
 // ErrNotFound is wrapped by errors about models that are not on this machine.
 var ErrNotFound = models.ErrNotFound
 
@@ -423,6 +426,12 @@ func Version() string {
 		}
 	}
 	return "(unknown version)"
+}
+
+// UsesNegativePrompt says whether Options.NegativePrompt counts: whether the
+// model has classifier-free guidance, and Options.Guidance turns it on.
+func (m *Model) UsesNegativePrompt(o Options) bool {
+	return m.pipeline.UsesNegativePrompt(request(m.pipeline, o))
 }
 
 // Check says what of the options the model cannot do, as Generate would,

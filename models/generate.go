@@ -354,11 +354,20 @@ func (p *Pipeline) checkReferences(references []image.Image) error {
 	}
 	for i, img := range references {
 		if err := editor.checkReference(img.Bounds().Size()); err != nil {
-			return requestErrorf("picture %d: %w", i+1, err)
+			return requestError{&ReferenceError{i, err}}
 		}
 	}
 	return nil
 }
+
+// A ReferenceError is what is wrong with one of a request's References.
+type ReferenceError struct {
+	Index int // from 0
+	Err   error
+}
+
+func (e *ReferenceError) Error() string { return fmt.Sprintf("picture %d: %v", e.Index+1, e.Err) }
+func (e *ReferenceError) Unwrap() error { return e.Err }
 
 // denoise goes from noise to the latents of a picture. It returns nil where
 // they do not count.

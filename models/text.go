@@ -63,6 +63,9 @@ func (p *Pipeline) prompts(r *Request) []string {
 	return []string{"prompt"}
 }
 
+// UsesNegativePrompt says whether a request's negative prompt counts.
+func (p *Pipeline) UsesNegativePrompt(r Request) bool { return len(p.prompts(&r)) > 1 }
+
 // prompt is what a request has under the name of one of its prompts, and what
 // messages call that.
 func (r *Request) prompt(what string) (prompt, name string) {
