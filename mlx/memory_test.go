@@ -368,3 +368,24 @@ func TestCacheLimit(t *testing.T) {
 		}
 	})
 }
+
+// Arrays that a layer passes on unchanged stay, those that it replaces go.
+func TestChainAll(t *testing.T) {
+	mlxtest.Do(t, func() {
+		first, start := []*mlx.Array{block(1), block(1)}, settled()
+		out := mlx.ChainAll(first, make([]int, 20), func(_ int, x []*mlx.Array) []*mlx.Array {
+			return append([]*mlx.Array{x[0].Plus(1), x[1].Times(1)}, append(x[2:], x[0].Times(2))...)
+		})
+		for i, want := range []float32{21, 1, 2, 4, 6} {
+			if got := out[i].Slice(1, 0, 1).Item(); got != want {
+				t.Errorf("array %d: found %v, expected %v", i, got, want)
+			}
+		}
+		if n := settled() - start; len(out) != 22 || n != 22*mib {
+			t.Errorf("%d bytes live in %d arrays after the chain, expected %d in 22", n, len(out), 22*mib)
+		}
+		if first[0].Slice(1, 0, 1).Item() != 1 || first[1].Slice(1, 0, 1).Item() != 1 {
+			t.Error("the chain's inputs are gone")
+		}
+	})
+}

@@ -84,6 +84,12 @@ func unwind(outer *scope) {
 // own, and after it is a [StopPoint], so that only one layer's arrays are alive
 // at a time and a job stops between two layers.
 func Chain[T any](x *Array, layers []T, f func(layer T, x *Array) *Array) *Array {
+	return chain([]*Array{x}, layers, one(f), StopPoint)[0]
+}
+
+// ChainAll is [Chain] for layers that pass several arrays on. A layer may return
+// more or fewer than it got.
+func ChainAll[T any](x []*Array, layers []T, f func(layer T, x []*Array) []*Array) []*Array {
 	return chain(x, layers, f, StopPoint)
 }
 
@@ -91,27 +97,36 @@ func Chain[T any](x *Array, layers []T, f func(layer T, x *Array) *Array) *Array
 // for layers whose arrays are large and few: what a GPU has queued of the next
 // ones takes memory before it is computed.
 func EvalChain[T any](x *Array, layers []T, f func(layer T, x *Array) *Array) *Array {
-	return chain(x, layers, f, func(y ...*Array) {
+	return chain([]*Array{x}, layers, one(f), func(y ...*Array) {
 		if thread.tracing == 0 {
 			Eval(y...)
 		}
 		StopPoint(y...)
-	})
+	})[0]
 }
 
-func chain[T any](x *Array, layers []T, f func(layer T, x *Array) *Array, after func(y ...*Array)) *Array {
-	own := false // whether x was made by a layer
+func one[T any](f func(layer T, x *Array) *Array) func(T, []*Array) []*Array {
+	return func(layer T, x []*Array) []*Array { return []*Array{f(layer, x[0])} }
+}
+
+func chain[T any](x []*Array, layers []T, f func(layer T, x []*Array) []*Array, after func(y ...*Array)) []*Array {
+	var own []*Array // those of x that a layer made
 	for _, layer := range layers {
 		made := len(scopes.arrays)
-		y := Scope(func() *Array { return f(layer, x) })
-		after(y)
-		if x == y {
-			continue
+		y := Scopes(func() []*Array { return f(layer, x) })
+		after(y...)
+		var kept []*Array
+		for _, a := range y {
+			if slices.Contains(own, a) || slices.Contains(scopes.arrays[made:], a) {
+				kept = append(kept, a)
+			}
 		}
-		if own {
-			x.Free()
+		for _, a := range own {
+			if !slices.Contains(y, a) {
+				a.Free()
+			}
 		}
-		x, own = y, slices.Contains(scopes.arrays[made:], y)
+		x, own = y, kept
 	}
 	return x
 }
