@@ -57,17 +57,24 @@ type Entry struct {
 	Keys        int        // how many keys are seen, 0 for all
 	Scale       float64    // of q·kᵀ, 0 for 1/√D
 	Bias        *mlx.Array // what is added to the scores, nil for nothing
+
+	// Arrange takes the rotated q, k and v to those that the reference's attention
+	// gets; nil if it gets them as they are.
+	Arrange func(q, k, v *mlx.Array) (*mlx.Array, *mlx.Array, *mlx.Array)
 }
 
-// Enter rotates q and k [B, H, L, D], and passes them and v by the hook: before
-// the rotation as q.unrotated and k.unrotated, after it as q, k and v, and what
-// attention will weigh v with as weights.
+// Enter rotates and arranges q, k and v [B, H, L, D], and passes them by the hook:
+// before the rotation as q.unrotated and k.unrotated, at the end as q, k and v,
+// and what attention will weigh v with as weights.
 func (m *Module) Enter(e Entry, q, k, v *mlx.Array) (*mlx.Array, *mlx.Array, *mlx.Array) {
 	if !m.points.Active() {
-		if e.Rotate == nil {
-			return q, k, v
+		if e.Rotate != nil {
+			q, k = e.Rotate(q), e.Rotate(k)
 		}
-		return e.Rotate(q), e.Rotate(k), v
+		if e.Arrange != nil {
+			return e.Arrange(q, k, v)
+		}
+		return q, k, v
 	}
 	tap := func(key string, x *mlx.Array) *mlx.Array {
 		if !e.LengthFirst {
@@ -81,6 +88,9 @@ func (m *Module) Enter(e Entry, q, k, v *mlx.Array) (*mlx.Array, *mlx.Array, *ml
 	}
 	if e.Rotate != nil {
 		q, k = e.Rotate(tap(hooks.QUnrotated, q)), e.Rotate(tap(hooks.KUnrotated, k))
+	}
+	if e.Arrange != nil {
+		q, k, v = e.Arrange(q, k, v)
 	}
 	q, k, v = tap(hooks.Q, q), tap(hooks.K, k), tap(hooks.V, v)
 	m.points.Inner(m.path, hooks.Weights, e.weights(q, k)) // replacing them would change nothing

@@ -127,3 +127,45 @@ func TestWeights(t *testing.T) {
 		})
 	}
 }
+
+// What is arranged comes behind the rotation, with a hook and without, and the
+// hook sees it as attention gets it.
+func TestEnterArranged(t *testing.T) {
+	mlxtest.Do(t, func() {
+		points := &hooks.Points{}
+		m := &nn.SiLU{}
+		nn.Bind(m, "attn", points)
+		more := mlxtest.Randn(4, 1, 2, 1, 2)
+		enter := func() (q, k, v *mlx.Array) {
+			return m.Enter(nn.Entry{
+				Rotate: func(x *mlx.Array) *mlx.Array { return x.Times(2) },
+				Arrange: func(q, k, v *mlx.Array) (*mlx.Array, *mlx.Array, *mlx.Array) {
+					return q.Slice(2, 1, 3), mlx.Concat(2, k, more), mlx.Concat(2, more, v)
+				},
+			}, mlxtest.Randn(1, 1, 2, 3, 2), mlxtest.Randn(2, 1, 2, 3, 2), mlxtest.Randn(3, 1, 2, 3, 2))
+		}
+		if m.Observed() {
+			t.Error("observed without a hook")
+		}
+		q, k, v := enter()
+		mlxtest.Same(t, "q", q.Floats(), mlxtest.Randn(1, 1, 2, 3, 2).Slice(2, 1, 3).Times(2).Floats())
+		mlxtest.Same(t, "k", k.Floats(), mlx.Concat(2, mlxtest.Randn(2, 1, 2, 3, 2).Times(2), more).Floats())
+		mlxtest.Same(t, "v", v.Floats(), mlx.Concat(2, more, mlxtest.Randn(3, 1, 2, 3, 2)).Floats())
+		var seen []string
+		points.Func = func(tap hooks.Tap) (*mlx.Array, error) {
+			seen = append(seen, fmt.Sprint(tap.FullName(), " ", tap.Output.Shape()))
+			return nil, nil
+		}
+		if !m.Observed() {
+			t.Error("not observed with a hook")
+		}
+		q2, k2, v2 := enter()
+		mlxtest.Same(t, "q", q2.Floats(), q.Floats())
+		mlxtest.Same(t, "k", k2.Floats(), k.Floats())
+		mlxtest.Same(t, "v", v2.Floats(), v.Floats())
+		mlxtest.Same(t, "taps", seen, []string{
+			"attn@0:q.unrotated [1 2 3 2]", "attn@0:k.unrotated [1 2 3 2]",
+			"attn@0:q [1 2 2 2]", "attn@0:k [1 2 4 2]", "attn@0:v [1 2 4 2]", "attn@0:weights [1 2 2 4]",
+		})
+	})
+}

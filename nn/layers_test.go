@@ -319,6 +319,20 @@ func TestRope(t *testing.T) {
 	})
 }
 
+// The angles of a FluxRope are not rounded, which shows where they are large.
+func TestFluxRope(t *testing.T) {
+	mlxtest.Do(t, func() {
+		rope := nn.NewFluxRope([][]int{{4001}}, []int{6}, 2000)
+		var cos, sin []float64
+		for i := range 3 {
+			angle := 4001 * math.Pow(2000, -float64(i)/3)
+			cos, sin = append(cos, math.Cos(angle)), append(sin, math.Sin(angle))
+		}
+		near(t, "cos", rope.Cos.Floats(), cos, 1e-7)
+		near(t, "sin", rope.Sin.Floats(), sin, 1e-7)
+	})
+}
+
 // Values of diffusers' get_timestep_embedding, which computes in float32: at
 // t = 1000 the last bits of the frequencies show.
 func TestTimestepEmbedding(t *testing.T) {
@@ -339,10 +353,10 @@ func TestTimestepEmbedding(t *testing.T) {
 		}
 		e := nn.TimestepEmbedding(1000, 256).Floats()
 		var found []float32
-		for _, i := range []int{0, 1, 2, 63, 127, 128, 129, 130, 191, 255} {
+		for _, i := range []int{0, 1, 2, 12, 63, 106, 127, 128, 129, 130, 140, 191, 234, 255} {
 			found = append(found, e[i])
 		}
-		near(t, "of 256", found, []float64{0.562379062, 0.789626658, 0.439927876, -0.246917248, 0.994231641,
-			0.826879561, 0.613587618, -0.898033082, -0.969036579, 0.107254058}, 2e-7)
+		near(t, "of 256", found, []float64{0.562379062, 0.789626658, 0.439927876, 0.749766529, -0.246917248, 0.883755982, 0.994231641,
+			0.826879561, 0.613587618, -0.898033082, 0.661702454, -0.969036579, 0.467948079, 0.107254058}, 2e-7)
 	})
 }

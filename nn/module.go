@@ -32,6 +32,9 @@ func (m *Module) Path() string { return m.path }
 
 func (m *Module) bind(path string, points *hooks.Points) { m.path, m.points = path, points }
 
+// Observed says whether a hook is looking, for what is only made to be seen.
+func (m *Module) Observed() bool { return m.points.Active() }
+
 // Tap passes a module's output by the hook, and returns it or what the hook
 // put in its place. Every Forward ends in it. The inputs are those that the
 // reference's module gets as its first positional ones.

@@ -15,8 +15,19 @@ type Rope struct {
 // NewRope computes the table for positions with several axes each. Axis a
 // turns dims[a] features, the i-th pair of them by position·theta^(-2i/dims[a]);
 // the axes follow each other along the features. Angles are computed in
-// float64 and rounded to float32 before cos and sin, as diffusers does.
+// float64 and rounded to float32 before cos and sin, as diffusers does for
+// Z-Image.
 func NewRope(positions [][]int, dims []int, theta float64) Rope {
+	return newRope(positions, dims, theta, func(angle float64) float64 { return float64(float32(angle)) })
+}
+
+// NewFluxRope is [NewRope] with angles that are not rounded, as diffusers does
+// for FLUX.1 and FLUX.2.
+func NewFluxRope(positions [][]int, dims []int, theta float64) Rope {
+	return newRope(positions, dims, theta, func(angle float64) float64 { return angle })
+}
+
+func newRope(positions [][]int, dims []int, theta float64, round func(angle float64) float64) Rope {
 	half := 0
 	frequencies := make([][]float64, len(dims))
 	for axis, d := range dims {
@@ -30,9 +41,9 @@ func NewRope(positions [][]int, dims []int, theta float64) Rope {
 	for _, p := range positions {
 		for axis := range dims {
 			for _, f := range frequencies[axis] {
-				angle := float32(float64(p[axis]) * f)
-				cos = append(cos, float32(math.Cos(float64(angle))))
-				sin = append(sin, float32(math.Sin(float64(angle))))
+				s, c := math.Sincos(round(float64(p[axis]) * f))
+				cos = append(cos, float32(c))
+				sin = append(sin, float32(s))
 			}
 		}
 	}

