@@ -1,0 +1,66 @@
+package transformer_test
+
+import (
+	"encoding/json"
+	"testing"
+
+	"github.com/gomflux/gomflux/hooks"
+	"github.com/gomflux/gomflux/internal/mlxtest"
+	"github.com/gomflux/gomflux/mlx"
+	"github.com/gomflux/gomflux/nn"
+	"github.com/gomflux/gomflux/transformer"
+)
+
+// flux is a golden's model.
+func (g golden) flux(t testing.TB, dtype mlx.Dtype) (*transformer.Flux, *hooks.Points) {
+	t.Helper()
+	c := transformer.DefaultFluxConfig()
+	if err := json.Unmarshal(g.Config, &c); err != nil {
+		t.Fatal(err)
+	}
+	if err := c.Validate(); err != nil {
+		t.Fatal(err)
+	}
+	m, points := transformer.NewFlux(c), &hooks.Points{}
+	nn.Bind(m, "transformer", points)
+	g.fill(t, m, dtype)
+	return m, points
+}
+
+// forwardFlux runs a case in dtype.
+func (c goldenCase) forwardFlux(t testing.TB, m *transformer.Flux, dtype mlx.Dtype) *mlx.Array {
+	t.Helper()
+	s, err := m.Sequence(c.Height, c.Width, c.Text)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var guidance *mlx.Array
+	if m.Config.GuidanceEmbeds {
+		guidance = m.Guidance(c.Guidance)
+	}
+	latents := input("latents", c.Batch, m.Config.InChannels/4, c.Height, c.Width).AsType(dtype)
+	return m.Forward(latents, m.Timestep(c.time()), guidance,
+		input("text", c.Texts, c.Text, m.Config.JointAttentionDim), input("pooled", c.Texts, m.Config.PooledProjectionDim), s)
+}
+
+func TestFlux(t *testing.T) {
+	for _, g := range readGoldens(t, "flux.json") {
+		for _, c := range g.Cases {
+			t.Run(g.Kind+" "+c.String(), func(t *testing.T) {
+				mlxtest.Do(t, func() {
+					m, points := g.flux(t, mlx.Float32)
+					out := c.forwardFlux(t, m, mlx.Float32)
+					mlxtest.Same(t, "shape", out.Shape(), []int{c.Batch, m.Config.InChannels / 4, c.Height, c.Width})
+					check(t, "output", out.Floats(), c.Outputs[0], g.tolerance())
+					if c.Taps == nil {
+						return
+					}
+					finish := c.observe(t, points, g.tolerance())
+					observed := c.forwardFlux(t, m, mlx.Float32)
+					finish()
+					check(t, "output while observed", observed.Floats(), c.Outputs[0], g.tolerance())
+				})
+			})
+		}
+	}
+}

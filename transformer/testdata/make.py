@@ -1,0 +1,265 @@
+"""Writes flux.json and flux2.json beside it: what diffusers computes in float32 with small random transformers.
+
+    PYTHONPATH=scripts/reference .setup/reference/bin/python transformer/testdata/make.py
+
+(scripts/reference/run.sh installs what it needs.) Weights and inputs are not written: numbers() makes them of a name and
+a shape, here and in the tests. Of outputs all values are kept, of what the modules inside receive and return the shape,
+the largest magnitude and a few samples.
+"""
+
+import base64
+import json
+import math
+import tempfile
+from pathlib import Path
+
+import numpy as np
+import torch
+from diffusers import Flux2Transformer2DModel, FluxTransformer2DModel
+from diffusers.models.transformers.transformer_flux2 import Flux2KVAttnProcessor, Flux2KVParallelSelfAttnProcessor
+
+from gomflux_reference.inner import observe
+from gomflux_reference.record import Recorder
+
+SAMPLES = 4
+SMALL = ("x_embedder", "context_embedder", ".to_q.", ".to_k.", ".add_q_proj.", ".add_k_proj.")
+
+
+def numbers(name: str, shape) -> np.ndarray:
+    """Evenly distributed from -1 to 1: splitmix64, from FNV-1a of the name on."""
+    seed = 0xCBF29CE484222325
+    for byte in name.encode():
+        seed = (seed ^ byte) * 0x100000001B3 % 2**64
+    n = math.prod(shape)
+    with np.errstate(over="ignore"):
+        z = np.uint64(seed) + np.arange(1, n + 1, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15)
+        z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+        z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+        z = z ^ (z >> np.uint64(31))
+    return ((z >> np.uint64(40)).astype(np.float32) / np.float32(2**23) - np.float32(1)).reshape(shape)
+
+
+def parameter(name: str, shape, kind: str) -> np.ndarray:
+    u = numbers(name, shape)
+    if name.endswith(".bias"):
+        scale = 0.17
+    elif len(shape) == 1:
+        return np.float32(1) + u * np.float32(0.35)
+    else:
+        scale = math.sqrt(3 / shape[1])
+    if kind == "small" and any(part in f".{name}" for part in SMALL):
+        scale *= 0.03
+    return u * np.float32(scale)
+
+
+def inputs(name: str, *shape) -> torch.Tensor:
+    return torch.from_numpy(numbers(name, shape) * np.float32(1.7))
+
+
+class Sampler(Recorder):
+    def __init__(self, folder: str):
+        super().__init__(Path(folder), ["*", "*:[!w]*", "*:weights"])
+        self.samples = {}
+
+    def put(self, name: str, tensor: torch.Tensor):
+        x = tensor.detach().float().flatten()
+        at = [(i * 2654435761 + 12345) % x.numel() for i in range(SAMPLES)]
+        values = [float(f"{v:.8g}") for v in (float(x[i]) for i in at)]
+        self.samples[name] = {"shape": list(tensor.shape), "largest": float(f"{x.abs().max():.4g}"), "samples": values}
+
+
+def encode(x: torch.Tensor) -> str:
+    return base64.b64encode(x.detach().contiguous().numpy().astype("<f4").tobytes()).decode()
+
+
+def build(cls, config: dict, kind: str):
+    model = cls(**config).eval()
+    with torch.no_grad():
+        for name, p in model.named_parameters():
+            p.copy_(torch.from_numpy(parameter(name, tuple(p.shape), kind)))
+    return model
+
+
+def recorded(model, call, tap: bool):
+    """Calls the model, and samples its tensors if tap."""
+    if not tap:
+        return call(), {}
+    with tempfile.TemporaryDirectory() as folder:
+        record = Sampler(folder)
+        record.watch("transformer", model, stepped=True)
+        with observe(record, {"transformer": model}, {}):
+            out = call()
+        for m in model.modules():
+            for hooks in (m._forward_hooks, m._forward_pre_hooks):
+                hooks.clear()
+        return out, record.samples
+
+
+def pack(x):
+    b, c, h, w = x.shape
+    return x.view(b, c, h // 2, 2, w // 2, 2).permute(0, 2, 4, 1, 3, 5).reshape(b, h * w // 4, 4 * c)
+
+
+def unpack(x, h, w):
+    b, _, n = x.shape
+    return x.view(b, h // 2, w // 2, n // 4, 2, 2).permute(0, 3, 1, 4, 2, 5).reshape(b, n // 4, h, w)
+
+
+def flux(model, case: dict):
+    config = model.config
+    b, h, w, t = case["batch"], case["height"], case["width"], case["text"]
+    latents = inputs("latents", b, config.in_channels // 4, h, w)
+    text = inputs("text", case["texts"], t, config.joint_attention_dim)
+    pooled = inputs("pooled", case["texts"], config.pooled_projection_dim)
+    ids = torch.zeros(h // 2, w // 2, 3)
+    ids[..., 1] += torch.arange(h // 2)[:, None]
+    ids[..., 2] += torch.arange(w // 2)[None]
+    guidance = torch.full([b], case["guidance"]) if config.guidance_embeds else None
+    out, taps = recorded(
+        model,
+        lambda: model(
+            hidden_states=pack(latents),
+            timestep=torch.full([b], case["timestep"]) / 1000,
+            guidance=guidance,
+            pooled_projections=pooled.expand(b, -1),
+            encoder_hidden_states=text.expand(b, -1, -1),
+            txt_ids=torch.zeros(t, 3),
+            img_ids=ids.reshape(-1, 3),
+            return_dict=False,
+        )[0],
+        case.get("tap", False),
+    )
+    return [unpack(out, h, w)], taps
+
+
+def grid(first: int, h: int, w: int):
+    return torch.cartesian_prod(torch.tensor([first]), torch.arange(h), torch.arange(w), torch.arange(1))
+
+
+def flux2(model, case: dict):
+    config = model.config
+    b, h, w, t = case["batch"], case["height"], case["width"], case["text"]
+    latents = inputs("latents", b, config.in_channels, h, w)
+    tokens = latents.flatten(2).mT
+    text = inputs("text", case["texts"], t, config.joint_attention_dim)
+    sizes = case["references"]
+    references = inputs("references", 1, sum(y * x for y, x in sizes), config.in_channels) if sizes else tokens[:, :0]
+    references = references.expand(b, -1, -1)
+    target_ids = grid(0, h, w)
+    reference_ids = torch.cat([target_ids[:0]] + [grid(10 + 10 * i, y, x) for i, (y, x) in enumerate(sizes)])
+    text_ids = torch.cartesian_prod(torch.arange(1), torch.arange(1), torch.arange(1), torch.arange(t))
+
+    def call(hidden, ids, **kv):
+        return model(
+            hidden_states=hidden,
+            timestep=torch.full([b], case["timestep"]) / 1000,
+            guidance=None,
+            encoder_hidden_states=text.expand(b, -1, -1),
+            txt_ids=text_ids[None],
+            img_ids=ids[None],
+            return_dict=False,
+            **kv,
+        )
+
+    def image(x):
+        return x[:, : h * w].mT.reshape(b, -1, h, w)
+
+    tap = case.get("tap", False)
+    if not case["kv"]:
+        hidden, ids = torch.cat([tokens, references], 1), torch.cat([target_ids, reference_ids])
+        out, taps = recorded(model, lambda: call(hidden, ids)[0], tap)
+        return [image(out)], taps
+
+    for block in model.transformer_blocks:
+        block.attn.set_processor(Flux2KVAttnProcessor())
+    for block in model.single_transformer_blocks:
+        block.attn.set_processor(Flux2KVParallelSelfAttnProcessor())
+    hidden, ids = torch.cat([references, tokens], 1), torch.cat([reference_ids, target_ids])
+    kv = {"kv_cache_mode": "extract", "num_ref_tokens": references.shape[1]}
+    (first, cache), taps = recorded(model, lambda: call(hidden, ids, **kv), tap)
+    later, more = recorded(model, lambda: call(tokens, target_ids, kv_cache=cache, kv_cache_mode="cached")[0], tap)
+    taps |= {name.replace("@0", "@1"): value for name, value in more.items()}
+    return [image(first), image(later)], taps
+
+
+def write(file: str, cls, run, models: list):
+    out = []
+    for config, kind, cases in models:
+        model = build(cls, config, kind)
+        for case in cases:
+            with torch.no_grad():
+                outputs, taps = run(model, case)
+            case |= {"outputs": [encode(x) for x in outputs]} | ({"taps": taps} if taps else {})
+        parameters = {name: list(p.shape) for name, p in model.named_parameters()}
+        out.append({"config": config, "kind": kind, "parameters": parameters, "cases": cases})
+    (Path(__file__).parent / file).write_text(compact(out) + "\n")
+
+
+def compact(value, depth=0) -> str:
+    """JSON with one line for each parameter, output and tap."""
+    if depth < 5 and isinstance(value, dict):
+        return "{\n" + ",\n".join(f"{json.dumps(k)}: {compact(v, depth + 1)}" for k, v in value.items()) + "\n}"
+    if isinstance(value, list) and value and isinstance(value[0], dict):
+        return "[\n" + ",\n".join(compact(v, depth + 1) for v in value) + "\n]"
+    return json.dumps(value, separators=(",", ":"))
+
+
+def main():
+    torch.set_num_threads(2)
+    one = {"batch": 1, "texts": 1}
+    flux_a = {
+        "in_channels": 16, "num_layers": 2, "num_single_layers": 2, "attention_head_dim": 16,
+        "num_attention_heads": 2, "joint_attention_dim": 20, "pooled_projection_dim": 12, "guidance_embeds": False,
+        "axes_dims_rope": [4, 6, 6],
+    }  # fmt: skip
+    flux_b = {
+        "in_channels": 24, "num_layers": 1, "num_single_layers": 3, "attention_head_dim": 12,
+        "num_attention_heads": 3, "joint_attention_dim": 14, "pooled_projection_dim": 10, "guidance_embeds": True,
+        "axes_dims_rope": [2, 4, 6],
+    }  # fmt: skip
+    size = {"height": 6, "width": 10, "text": 7, "timestep": 937.5}
+    write("flux.json", FluxTransformer2DModel, flux, [
+        (flux_a, "ordinary", [
+            one | size | {"tap": True},
+            one | size | {"height": 14, "width": 4, "text": 1, "timestep": 1000.0},
+            size | {"batch": 2, "texts": 2},
+            size | {"batch": 2, "texts": 1},
+        ]),
+        (flux_b, "small", [
+            one | size | {"guidance": 3.5, "timestep": 12.3, "tap": True},
+            size | {"batch": 3, "texts": 1, "guidance": 5.0, "height": 8, "width": 6, "text": 5},
+        ]),
+    ])  # fmt: skip
+
+    flux2_a = {
+        "in_channels": 12, "num_layers": 2, "num_single_layers": 2, "attention_head_dim": 16,
+        "num_attention_heads": 2, "joint_attention_dim": 20, "mlp_ratio": 3.0, "axes_dims_rope": [4, 4, 4, 4],
+        "guidance_embeds": False,
+    }  # fmt: skip
+    flux2_b = {
+        "in_channels": 8, "num_layers": 1, "num_single_layers": 3, "attention_head_dim": 14,
+        "num_attention_heads": 3, "joint_attention_dim": 18, "mlp_ratio": 2.5, "axes_dims_rope": [2, 6, 2, 4],
+        "guidance_embeds": False, "rope_theta": 500, "eps": 2e-6, "timestep_guidance_channels": 32,
+    }  # fmt: skip
+    size = {"height": 3, "width": 5, "text": 7, "timestep": 937.5, "kv": False, "references": []}
+    two = {"references": [[2, 3], [4, 1]]}
+    write("flux2.json", Flux2Transformer2DModel, flux2, [
+        (flux2_a, "ordinary", [
+            one | size,
+            one | size | {"references": [[3, 2]]},
+            one | size | two | {"tap": True},
+            size | two | {"batch": 2, "texts": 1},
+            one | size | two | {"kv": True, "tap": True},
+            size | {"kv": True, "batch": 2, "texts": 2, "references": [[4, 2]]},
+        ]),
+        (flux2_b, "small", [
+            one | size | {"text": 3, "timestep": 12.3, "tap": True},
+            size | {"batch": 2, "texts": 2, "height": 4, "width": 3, "text": 9},
+            one | size | two,
+            one | size | two | {"kv": True},
+        ]),
+    ])  # fmt: skip
+
+
+if __name__ == "__main__":
+    main()
