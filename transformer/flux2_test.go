@@ -11,8 +11,8 @@ import (
 	"github.com/gomflux/gomflux/transformer"
 )
 
-// flux2 is a golden's model.
-func (g golden) flux2(t testing.TB, dtype mlx.Dtype) (*transformer.Flux2, *hooks.Points) {
+// flux2Config is that of a golden's model.
+func (g golden) flux2Config(t testing.TB) transformer.Flux2Config {
 	t.Helper()
 	c := transformer.DefaultFlux2Config()
 	if err := json.Unmarshal(g.Config, &c); err != nil {
@@ -21,7 +21,13 @@ func (g golden) flux2(t testing.TB, dtype mlx.Dtype) (*transformer.Flux2, *hooks
 	if err := c.Validate(); err != nil {
 		t.Fatal(err)
 	}
-	m, points := transformer.NewFlux2(c), &hooks.Points{}
+	return c
+}
+
+// flux2 is a golden's model, with its parameters in dtype.
+func (g golden) flux2(t testing.TB, dtype mlx.Dtype) (*transformer.Flux2, *hooks.Points) {
+	t.Helper()
+	m, points := transformer.NewFlux2(g.flux2Config(t)), &hooks.Points{}
 	nn.Bind(m, "transformer", points)
 	g.fill(t, m, dtype)
 	return m, points

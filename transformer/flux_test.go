@@ -11,8 +11,8 @@ import (
 	"github.com/gomflux/gomflux/transformer"
 )
 
-// flux is a golden's model.
-func (g golden) flux(t testing.TB, dtype mlx.Dtype) (*transformer.Flux, *hooks.Points) {
+// fluxConfig is that of a golden's model.
+func (g golden) fluxConfig(t testing.TB) transformer.FluxConfig {
 	t.Helper()
 	c := transformer.DefaultFluxConfig()
 	if err := json.Unmarshal(g.Config, &c); err != nil {
@@ -21,7 +21,13 @@ func (g golden) flux(t testing.TB, dtype mlx.Dtype) (*transformer.Flux, *hooks.P
 	if err := c.Validate(); err != nil {
 		t.Fatal(err)
 	}
-	m, points := transformer.NewFlux(c), &hooks.Points{}
+	return c
+}
+
+// flux is a golden's model, with its parameters in dtype.
+func (g golden) flux(t testing.TB, dtype mlx.Dtype) (*transformer.Flux, *hooks.Points) {
+	t.Helper()
+	m, points := transformer.NewFlux(g.fluxConfig(t)), &hooks.Points{}
 	nn.Bind(m, "transformer", points)
 	g.fill(t, m, dtype)
 	return m, points

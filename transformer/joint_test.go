@@ -1,0 +1,218 @@
+package transformer_test
+
+import (
+	"math"
+	"strings"
+	"testing"
+
+	"github.com/gomflux/gomflux/internal/mlxtest"
+	"github.com/gomflux/gomflux/mlx"
+	"github.com/gomflux/gomflux/nn"
+	"github.com/gomflux/gomflux/transformer"
+)
+
+// A batch is as good as its pictures one by one.
+func TestFluxBatch(t *testing.T) {
+	g := readGoldens(t, "flux.json")[1]
+	mlxtest.Do(t, func() {
+		m, _ := g.flux(t, mlx.Float32)
+		s, err := m.Sequence(6, 4, 5)
+		if err != nil {
+			t.Fatal(err)
+		}
+		latents, text, pooled := input("a", 2, 6, 6, 4), input("b", 2, 5, 14), input("c", 2, 10)
+		both := m.Forward(latents, m.Timestep(0.5), m.Guidance(3), text, pooled, s)
+		for i := range 2 {
+			one := func(x *mlx.Array) *mlx.Array { return x.Slice(0, i, i+1) }
+			single := m.Forward(one(latents), m.Timestep(0.5), m.Guidance(3), one(text), one(pooled), s)
+			check(t, "picture", one(both).Floats(), single.Floats(), 2e-6)
+		}
+	})
+}
+
+func TestFlux2Batch(t *testing.T) {
+	g := readGoldens(t, "flux2.json")[1]
+	mlxtest.Do(t, func() {
+		m, _ := g.flux2(t, mlx.Float32)
+		s, err := m.Sequence(3, 4, 5, [2]int{2, 2})
+		if err != nil {
+			t.Fatal(err)
+		}
+		latents, text, references := input("a", 2, 8, 3, 4), input("b", 2, 5, 18), input("c", 2, 4, 8)
+		run := func(of func(*mlx.Array) *mlx.Array) []*mlx.Array {
+			x, c, r := of(latents), of(text), of(references)
+			first, cache := m.Extract(x, m.Timestep(0.9), c, r, s)
+			return []*mlx.Array{m.Forward(x, m.Timestep(0.5), c, r, s), first, m.Cached(x, m.Timestep(0.5), c, cache, s)}
+		}
+		both := run(func(x *mlx.Array) *mlx.Array { return x })
+		for i := range 2 {
+			one := func(x *mlx.Array) *mlx.Array { return x.Slice(0, i, i+1) }
+			for j, single := range run(one) {
+				check(t, []string{"plain", "extract", "cached"}[j], one(both[j]).Floats(), single.Floats(), 2e-6)
+			}
+		}
+	})
+}
+
+// The transformers can be compiled, the kv variant's cache among the results and
+// inputs. (Nothing is evaluated: MLX would call a C++ compiler for half a minute.
+// Compiled pictures are compared in models.)
+func TestTrace(t *testing.T) {
+	mlxtest.Do(t, func() {
+		g := readGoldens(t, "flux.json")[1]
+		m, _ := g.flux(t, mlx.Float32)
+		s, err := m.Sequence(6, 10, 7)
+		if err != nil {
+			t.Fatal(err)
+		}
+		forward := mlx.Compile(func(in []*mlx.Array) []*mlx.Array {
+			return []*mlx.Array{m.Forward(in[0], in[1], in[2], in[3], in[4], s)}
+		})
+		latents := input("latents", 2, 6, 6, 10)
+		out := forward([]*mlx.Array{latents, m.Timestep(1), m.Guidance(3), input("text", 1, 7, 14), input("pooled", 1, 10)})
+		mlxtest.Same(t, "flux", out[0].Shape(), latents.Shape())
+	})
+	mlxtest.Do(t, func() {
+		g := readGoldens(t, "flux2.json")[1]
+		m, _ := g.flux2(t, mlx.Float32)
+		s, err := m.Sequence(3, 5, 7, [2]int{2, 3})
+		if err != nil {
+			t.Fatal(err)
+		}
+		extract := mlx.Compile(func(in []*mlx.Array) []*mlx.Array {
+			out, cache := m.Extract(in[0], in[1], in[2], in[3], s)
+			return append([]*mlx.Array{out}, cache...)
+		})
+		cached := mlx.Compile(func(in []*mlx.Array) []*mlx.Array {
+			return []*mlx.Array{m.Cached(in[0], in[1], in[2], in[3:], s)}
+		})
+		latents := input("latents", 2, 8, 3, 5)
+		in := []*mlx.Array{latents, m.Timestep(1), input("text", 1, 7, 18)}
+		first := extract(append(in, input("references", 1, 6, 8)))
+		mlxtest.Same(t, "extract", first[0].Shape(), latents.Shape())
+		mlxtest.Same(t, "keys of the last layer", first[len(first)-2].Shape(), []int{2, 3, 6, 14})
+		mlxtest.Same(t, "cached", cached(append(in, first[1:]...))[0].Shape(), latents.Shape())
+	})
+}
+
+// In float16 the text's stream is clipped where it would be infinite.
+func TestFluxFloat16(t *testing.T) {
+	g := readGoldens(t, "flux.json")[0]
+	c := g.Cases[0]
+	mlxtest.Do(t, func() {
+		m, _ := g.flux(t, mlx.Float16)
+		for _, p := range nn.Parameters(m) {
+			if strings.HasPrefix(p.Name, "transformer_blocks.0.ff_context.net.2") {
+				p.Array = p.Array.Times(60000)
+			}
+		}
+		for i, v := range c.forwardFlux(t, m, mlx.Float16).AsType(mlx.Float32).Floats() {
+			if math.IsNaN(float64(v)) || math.IsInf(float64(v), 0) {
+				t.Fatalf("element %d is %v", i, v)
+			}
+		}
+	})
+}
+
+// Half precision is near float32.
+func TestHalf(t *testing.T) {
+	for _, c := range []struct {
+		dtype mlx.Dtype
+		most  float64
+	}{{mlx.BFloat16, 0.05}, {mlx.Float16, 0.01}} {
+		mlxtest.Do(t, func() {
+			g := readGoldens(t, "flux.json")[0]
+			m, _ := g.flux(t, c.dtype)
+			out := g.Cases[0].forwardFlux(t, m, c.dtype)
+			if out.Dtype() != c.dtype {
+				t.Errorf("found %v", out)
+			}
+			check(t, "flux in "+c.dtype.String(), out.AsType(mlx.Float32).Floats(), g.Cases[0].Outputs[0], c.most)
+			for _, g := range readGoldens(t, "flux2.json")[:1] {
+				m, points := g.flux2(t, c.dtype)
+				for _, k := range g.Cases[2:5] {
+					for i, out := range k.forwardFlux2(t, m, points, c.dtype) {
+						if out.Dtype() != c.dtype {
+							t.Errorf("found %v", out)
+						}
+						check(t, "flux2 in "+c.dtype.String(), out.AsType(mlx.Float32).Floats(), k.Outputs[i], c.most)
+					}
+				}
+			}
+		})
+	}
+}
+
+func TestFluxConfigErrors(t *testing.T) {
+	for want, change := range map[string]func(*transformer.FluxConfig){
+		"":                             func(*transformer.FluxConfig) {},
+		"patch_size 2":                 func(c *transformer.FluxConfig) { c.PatchSize = 2 },
+		"in_channels 6":                func(c *transformer.FluxConfig) { c.InChannels = 6 },
+		"out_channels 64":              func(c *transformer.FluxConfig) { n := 64; c.InChannels, c.OutChannels = 384, &n },
+		"pooled_projection_dim":        func(c *transformer.FluxConfig) { c.PooledProjectionDim = 0 },
+		"joint_attention_dim 1048577":  func(c *transformer.FluxConfig) { c.JointAttentionDim = nn.MaxDim + 1 },
+		"num_layers -1":                func(c *transformer.FluxConfig) { c.NumLayers = -1 },
+		"num_single_layers 1001":       func(c *transformer.FluxConfig) { c.NumSingleLayers = 1001 },
+		"num_attention_heads 0":        func(c *transformer.FluxConfig) { c.NumAttentionHeads = 0 },
+		"axes_dims_rope [16 55 57]":    func(c *transformer.FluxConfig) { c.AxesDimsRope = []int{16, 55, 57} },
+		"axes_dims_rope [16 56]":       func(c *transformer.FluxConfig) { c.AxesDimsRope = []int{16, 56} },
+		"sum to attention_head_dim 64": func(c *transformer.FluxConfig) { c.AttentionHeadDim = 64 },
+	} {
+		c := transformer.DefaultFluxConfig()
+		change(&c)
+		checkError(t, want, c.Validate())
+	}
+}
+
+func TestFlux2ConfigErrors(t *testing.T) {
+	for want, change := range map[string]func(*transformer.Flux2Config){
+		"":                             func(c *transformer.Flux2Config) {},
+		"guidance_embeds true":         func(c *transformer.Flux2Config) { c.GuidanceEmbeds = true },
+		"patch_size 2":                 func(c *transformer.Flux2Config) { c.PatchSize = 2 },
+		"in_channels 0":                func(c *transformer.Flux2Config) { c.InChannels = 0 },
+		"out_channels 64":              func(c *transformer.Flux2Config) { n := 64; c.OutChannels = &n },
+		"joint_attention_dim 0":        func(c *transformer.Flux2Config) { c.JointAttentionDim = 0 },
+		"timestep_guidance_channels 7": func(c *transformer.Flux2Config) { c.TimestepGuidanceChannels = 7 },
+		"mlp_ratio 0":                  func(c *transformer.Flux2Config) { c.MLPRatio = 0 },
+		"rope_theta -1":                func(c *transformer.Flux2Config) { c.RopeTheta = -1 },
+		"4 axes must sum":              func(c *transformer.Flux2Config) { c.AxesDimsRope = []int{32, 48, 48} },
+	} {
+		c := transformer.DefaultFlux2Config()
+		c.GuidanceEmbeds = false
+		change(&c)
+		checkError(t, want, c.Validate())
+	}
+}
+
+func checkError(t *testing.T, want string, err error) {
+	t.Helper()
+	switch {
+	case want == "" && err != nil:
+		t.Errorf("found %v", err)
+	case want != "" && (err == nil || !strings.Contains(err.Error(), want)):
+		t.Errorf("found %v, expected %q", err, want)
+	}
+}
+
+func TestSequenceErrors(t *testing.T) {
+	mlxtest.Do(t, func() {
+		flux := transformer.NewFlux(readGoldens(t, "flux.json")[0].fluxConfig(t))
+		for _, size := range [][2]int{{7, 4}, {4, 7}, {0, 4}, {4, -2}} {
+			_, err := flux.Sequence(size[0], size[1], 3)
+			checkError(t, "expected even sides", err)
+		}
+		flux2 := transformer.NewFlux2(readGoldens(t, "flux2.json")[0].flux2Config(t))
+		_, err := flux2.Sequence(0, 4, 3)
+		checkError(t, "latents of 0×4", err)
+		_, err = flux2.Sequence(4, 4, 3, [2]int{1, 2}, [2]int{3, 0})
+		checkError(t, "latents of 3×0", err)
+	})
+	checkError(t, "2 keys and values of references, expected 8", mlxtest.Try(func() {
+		m, _ := readGoldens(t, "flux2.json")[0].flux2(t, mlx.Float32)
+		s, err := m.Sequence(1, 1, 1)
+		if err != nil {
+			t.Fatal(err)
+		}
+		m.Cached(input("latents", 1, 12, 1, 1), m.Timestep(1), input("text", 1, 1, 20), make([]*mlx.Array, 2), s)
+	}))
+}
