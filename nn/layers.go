@@ -59,7 +59,8 @@ func (e *Embedding) Forward(ids []int32, dtype mlx.Dtype) *mlx.Array {
 	return e.Tap(x, mlx.FromInt32(ids, 1, len(ids)))
 }
 
-// SiLU is torch.nn.SiLU.
+// SiLU is torch.nn.SiLU. It computes in float32 inside, as torch does, except for
+// images, where that would take much memory.
 type SiLU struct {
 	Module
 	ChannelsLast bool // its arrays are [N, H, W, C]
@@ -69,7 +70,7 @@ func (s *SiLU) Forward(x *mlx.Array) *mlx.Array {
 	if s.ChannelsLast {
 		return s.TapImage(x.SiLU(), x)
 	}
-	return s.Tap(x.SiLU(), x)
+	return s.Tap(x.AsType(mlx.Float32).SiLU().AsType(x.Dtype()), x)
 }
 
 // An Activation is a function of single elements that the reference has as a

@@ -246,7 +246,7 @@ type fluxSingleBlock struct {
 	nn.Module
 	Norm    *adaLayerNorm   `w:"norm"`
 	ProjMLP nn.Linear       `w:"proj_mlp"`
-	ActMLP  *gelu           `w:"act_mlp"`
+	ActMLP  *nn.Activation  `w:"act_mlp"` // GELU with approximate "tanh"
 	ProjOut nn.Linear       `w:"proj_out"`
 	Attn    *jointAttention `w:"attn"`
 }
@@ -254,7 +254,7 @@ type fluxSingleBlock struct {
 func newFluxSingleBlock(c FluxConfig) *fluxSingleBlock {
 	dim := c.NumAttentionHeads * c.AttentionHeadDim
 	return &fluxSingleBlock{
-		Norm: newAdaLayerNorm(dim, 3), ProjMLP: nn.NewLinear(dim, 4*dim, true), ActMLP: &gelu{},
+		Norm: newAdaLayerNorm(dim, 3), ProjMLP: nn.NewLinear(dim, 4*dim, true), ActMLP: &nn.Activation{Func: (*mlx.Array).GELUTanh},
 		ProjOut: nn.NewLinear(5*dim, dim, true),
 		Attn:    newSelfAttention(c.NumAttentionHeads, c.AttentionHeadDim, true, 1e-6),
 	}

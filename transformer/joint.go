@@ -107,11 +107,6 @@ func (g *geluLinear) Forward(x *mlx.Array) *mlx.Array {
 	return g.Tap(g.Proj.Forward(x).GELUTanh(), x)
 }
 
-// gelu is torch.nn.GELU with approximate "tanh".
-type gelu struct{ nn.Module }
-
-func (g *gelu) Forward(x *mlx.Array) *mlx.Array { return g.Tap(x.GELUTanh(), x) }
-
 // posEmbed is FluxPosEmbed or Flux2PosEmbed, whose tables are computed on the
 // host.
 type posEmbed struct{ nn.Module }
