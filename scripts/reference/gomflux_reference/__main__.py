@@ -117,8 +117,10 @@ def parse(argv=None) -> dict:
     c.add_argument("gomflux", type=Path, help="the program")
     c.add_argument("--seed", type=int, help="of models and settings; default: a new one, which is printed")
     c.add_argument("--keep", type=Path, metavar="FOLDER", help="leave models, dumps and pictures there")
-    c.add_argument("--models", type=int, default=4, metavar="N", help="of each family")
-    c.add_argument("--pictures", type=int, default=20, metavar="N", help="of each family, from prompt and seed alone")
+    names = list(families.FAMILIES)
+    c.add_argument("--families", nargs="+", choices=names, default=names, metavar="NAME", help=", ".join(names))
+    c.add_argument("--models", type=int, default=2, metavar="N", help="of each family")
+    c.add_argument("--pictures", type=int, default=6, metavar="N", help="of each family, from prompt and seed alone")
 
     for name, run, help in (
         ("goldens", goldens.make, "remake models/testdata"),

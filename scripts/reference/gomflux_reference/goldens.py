@@ -14,6 +14,8 @@ ROOT = Path(__file__).resolve().parents[3] / "models" / "testdata"
 # Curly quotes, a decomposed and a composed accent, CJK, an emoji; with the chat template two blocks of 32 tokens.
 PROMPT = "“L’été” à la cafe\u0301 – a red circle 🙂, 夕阳下的灯塔 (oil painting)"
 NEGATIVE = "blurry, dark"
+SHORT = "“L’été” à la cafe\u0301, 夕阳 🙂"
+EDIT = "paint it’s lights red"
 
 COMMANDS = f"""
 tiny zimage-ordinary/model --seed 11 --layout hub --shards 2
@@ -75,6 +77,87 @@ dump zimage-ordinary/model zimage-inner/dump --prompt {shlex.quote(PROMPT)} --ne
     'text_encoder.layers.1.self_attn:entropy' 'vae.decoder.mid_block.attentions.0:[qkv]*'
     'vae.decoder.mid_block.attentions.0:weights' 'vae.decoder.mid_block.attentions.0:entropy'
 
+tiny flux1-schnell-ordinary/model --family flux1-schnell --seed 21 --layout v5
+    --heads 2 --axes-dims 2 6 4 --layers 1 --single-layers 2
+    --clip-hidden 18 --clip-intermediate 28 --clip-layers 2 --clip-heads 3 --clip-merges 100
+    --t5-hidden 20 --t5-intermediate 36 --t5-layers 2 --t5-heads 3 --t5-head-dim 6 --t5-buckets 16 --t5-max-distance 40
+    --t5-pieces 150 --vae-channels 4 4 8 --vae-layers-per-block 1 --vae-norm-groups 2
+
+dump flux1-schnell-ordinary/model flux1-schnell-ordinary/dump --prompt {shlex.quote(SHORT)}
+    --steps 2 --seed 21 --height 24 --width 40 --max-sequence-length 30
+    --taps 'transformer@*' 'transformer.*_blocks.?@0' 'transformer.transformer_blocks.0.*@0'
+    'transformer.single_transformer_blocks.1.*@0' 'transformer.transformer_blocks.0.attn@1:[qk]*'
+    'transformer.*embed*@0' 'transformer.norm_out*@0'
+    'text_encoder*.embeddings*' 'text_encoder.*.layers.0.*' 'text_encoder.*.layers.?' 'text_encoder.final_layer_norm'
+    'text_encoder_2.*.embed_tokens' 'text_encoder_2.*.block.0.layer.*' 'text_encoder_2.*.block.?' 'text_encoder_2'
+    'text_encoder_2.*.block.1.layer.0.SelfAttention:[qkv]*' 'text_encoder.*.layers.1.self_attn:[qkv]*'
+    '!*dropout*' '!*.act*' '!*:in.*' '!*relative_attention_bias' '!transformer.pos_embed*' '!*.to_out.1@*' '!*.proj_mlp@*' '!*.wi_?'
+
+tiny flux1-dev-small/model --family flux1-dev --seed 22 --kind small-activations --layout hub --shards 2
+    --heads 3 --axes-dims 4 2 2 --layers 1 --single-layers 2
+    --clip-hidden 20 --clip-intermediate 24 --clip-layers 3 --clip-heads 2 --clip-norm-eps 3e-5 --clip-merges 60
+    --t5-hidden 28 --t5-intermediate 24 --t5-layers 3 --t5-heads 2 --t5-head-dim 8 --t5-norm-eps 2e-6 --t5-pieces 100
+    --vae-channels 3 6 6 6 --vae-layers-per-block 1 --vae-norm-groups 3 --latent-channels 6
+    --scaling-factor 0.5 --shift-factor -0.2 --base-shift 0.4 --max-shift 1.3
+
+dump flux1-dev-small/model flux1-dev-small/dump --prompt {shlex.quote(SHORT)}
+    --steps 3 --guidance 3.5 --seed 22 --height 80 --width 48 --max-sequence-length 40
+    --taps 'transformer@*' 'transformer.*_blocks.?@0' 'transformer.transformer_blocks.0.*norm*@0'
+    'transformer.single_transformer_blocks.1.*norm*@0' 'transformer.*embed*@0' 'transformer.norm_out*@0'
+    'text_encoder.*.layers.?' 'text_encoder.*.layers.1.*norm?' 'text_encoder_2.*.block.?'
+    'text_encoder_2.*.block.1.*norm' 'vae.decoder.conv_in' 'vae.decoder.mid_block' 'vae.decoder.up_blocks.0'
+    '!*dropout*' '!*.act*' '!*:in.*' '!transformer.pos_embed*'
+
+dump flux1-dev-small/model flux1-dev-image/dump --prompt {shlex.quote(SHORT)} --picture flux1-dev-image/picture.png
+    --image-strength 0.4 --steps 5 --guidance 2.5 --seed 23 --height 32 --width 48 --max-sequence-length 40
+    --taps transformer@2 transformer@4 vae.encoder
+
+tiny flux2-klein/model --family flux2-klein --seed 24 --layout hub --shards 2
+    --heads 2 --axes-dims 2 4 2 4 --layers 1 --single-layers 2 --mlp-ratio 2.5 --rope-theta 1500
+    --text-hidden 20 --text-intermediate 36 --text-layers 5 --text-heads 3 --text-kv-heads 1 --text-head-dim 8
+    --merges 200 --out-layers 1 2 4 --vae-channels 4 4 4 8 --vae-decoder-channels 4 4 8 8 --vae-layers-per-block 1
+    --vae-norm-groups 2
+
+dump flux2-klein/model flux2-klein/dump --prompt {shlex.quote(SHORT)}
+    --steps 2 --guidance 1 --seed 24 --height 48 --width 80 --max-sequence-length 44
+    --taps 'transformer@*' 'transformer.*_blocks.?@0' 'transformer.transformer_blocks.0.*@0'
+    'transformer.single_transformer_blocks.1.*@0' 'transformer.single_transformer_blocks.0.attn@1:[qk]'
+    'transformer.*embed*@0' 'transformer.*_modulation*@0' 'transformer.norm_out*@0'
+    'text_encoder.*.layers.[0123]' 'text_encoder.*.layers.0.*norm' 'vae.post_quant_conv' 'vae.decoder.conv_in'
+    'vae.decoder.mid_block' '!*dropout*' '!*.act_fn*' '!*:in.*' '!transformer.pos_embed*' '!*.to_out.1@*'
+
+dump flux2-klein/model flux2-klein-edit2/dump --prompt {shlex.quote(EDIT)}
+    --references flux2-klein-edit2/first.png flux2-klein-edit2/second.png
+    --steps 2 --guidance 1 --seed 25 --height 48 --width 32 --max-sequence-length 29
+    --taps 'transformer@*' 'transformer.*_blocks.?@1' 'vae.encoder.mid_block' 'vae.encoder.mid_block#1' 'vae.quant_conv*'
+    '!transformer.*:in.*' '!vae*:in.*'
+
+tiny flux2-klein-base/model --family flux2-klein-base --seed 26 --kind small-activations --layout v5
+    --heads 3 --axes-dims 2 2 4 2 --layers 1 --single-layers 1 --mlp-ratio 2 --norm-eps 2e-6
+    --text-hidden 24 --text-intermediate 28 --text-layers 4 --text-heads 4 --text-kv-heads 2 --text-head-dim 6
+    --text-rope-theta 20000 --text-norm-eps 2e-6 --merges 150 --out-layers 1 2 3
+    --vae-channels 3 6 6 --vae-decoder-channels 6 6 9 --vae-layers-per-block 1 --vae-norm-groups 3 --latent-channels 6
+    --batch-norm-eps 1e-3
+
+dump flux2-klein-base/model flux2-klein-base/dump --prompt {shlex.quote(SHORT)}
+    --steps 3 --guidance 3.5 --seed 26 --height 24 --width 56 --max-sequence-length 44
+    --taps 'transformer@*' 'transformer.*_blocks.?@1*' 'transformer.transformer_blocks.0.*norm*@0'
+    'transformer.single_transformer_blocks.0.*norm*@0' 'transformer.*embed*@0' 'transformer.*_modulation*@0'
+    'transformer.norm_out*@0' 'text_encoder.*.layers.[012]' 'text_encoder.*.layers.1.*norm' 'text_encoder.*.layers.2#1'
+    'vae.decoder.*_block' '!*dropout*' '!*:in.*' '!transformer.pos_embed*'
+
+tiny flux2-klein-kv/model --family flux2-klein-kv --seed 27 --layout hub
+    --heads 2 --axes-dims 4 2 4 2 --layers 1 --single-layers 1
+    --text-hidden 16 --text-intermediate 24 --text-layers 4 --text-heads 2 --text-kv-heads 2 --text-head-dim 10
+    --merges 150 --out-layers 1 2 3 --vae-channels 4 4 4 8 --vae-decoder-channels 4 4 4 8 --vae-layers-per-block 1
+    --vae-norm-groups 2
+
+dump flux2-klein-kv/model flux2-klein-kv/dump --prompt {shlex.quote(EDIT)} --references flux2-klein-kv/first.png
+    --steps 3 --guidance 1 --seed 27 --height 48 --width 32 --max-sequence-length 29
+    --taps 'transformer@*' 'transformer.*_blocks.?@[01]' 'transformer.*_blocks.0.attn@[01]:[qkv]*'
+    'transformer.*_modulation*@0*' 'transformer.time*@0*' 'transformer.*_blocks.0.*norm*@0'
+    'transformer.*_blocks.0.attn@0' 'transformer.*_blocks.0.ff*@0' '!*.act_fn*' '!*:in.*'
+
 tiny vae-512/model --seed 13 --layout v5 --only vae --vae-channels 4 4 8 8 --vae-norm-groups 2
 
 decode vae-512/model vae-512/decode --seed 3 --height 512 --width 512 --compute float64 --sample 20000
@@ -88,6 +171,10 @@ PICTURES = {
     "zimage-ordinary/encode/picture.png": (28, 20),
     "zimage-image/picture.png": (40, 24),
     "zimage-image-resized/picture.png": (101, 67),
+    "flux1-dev-image/picture.png": (90, 71),
+    "flux2-klein-edit2/first.png": (70, 67),
+    "flux2-klein-edit2/second.png": (83, 64),
+    "flux2-klein-kv/first.png": (75, 66),
     "vae-512/encode/picture.png": (512, 512),
 }
 

@@ -19,7 +19,7 @@ from PIL import Image
 from safetensors.torch import load_file, save_file
 
 from . import dump, goldens, schedules, tiny
-from .families import FAMILIES
+from .families import FAMILIES, Family
 
 SCENES = (
     "a red circle left of a blue square",
@@ -31,6 +31,7 @@ SCENES = (
     "",
 )
 TAPS = ["*", "*:[qkv]*"]
+LARGE = 512  # pixels, once per family
 
 
 @dataclass
@@ -42,14 +43,14 @@ class Row:
     seconds: float = 0
 
 
-def check(gomflux: Path, seed: int | None, keep: Path | None, models: int, pictures: int):
+def check(gomflux: Path, seed: int | None, keep: Path | None, families: list[str], models: int, pictures: int):
     """Makes random models of every family, and lets gomflux repeat what diffusers does with them."""
     gomflux = gomflux.resolve()
     seed = secrets.randbits(32) if seed is None else seed
     print(f"PARITY_SEED={seed} repeats these models and runs\n")
     rows = []
     with nullcontext(keep) if keep else tempfile.TemporaryDirectory() as folder:
-        for family in FAMILIES:
+        for family in families:
             made = []
             for i in range(models):
                 name = f"{family}-{i + 1}"
@@ -57,11 +58,11 @@ def check(gomflux: Path, seed: int | None, keep: Path | None, models: int, pictu
                 r = random.Random(f"{seed}/{name}")
                 settings = make_model(made[-1], family, r, i)
                 print(f"{name}: {settings}", flush=True)
-                for kind in ("text", "picture") if FAMILIES[family].image_pipeline else ("text",):
+                for kind in kinds(FAMILIES[family], i):
                     rows.append(replay(gomflux, made[-1], family, kind, r))
                     report(rows[-1])
             if made:
-                rows.append(narrow(gomflux, made[0], random.Random(f"{seed}/{family}/fault")))
+                rows.append(narrow(gomflux, made[0], family, random.Random(f"{seed}/{family}/fault")))
                 report(rows[-1])
             for n in range(pictures):
                 r = random.Random(f"{seed}/{family}/seed {n}")
@@ -80,12 +81,24 @@ def check(gomflux: Path, seed: int | None, keep: Path | None, models: int, pictu
 
 def report(row: Row):
     mark = "ok  " if row.ok else "FAIL"
-    print(f"  {mark} {row.what:22} {row.settings:72} {row.seconds:4.1f} s  {row.result}", flush=True)
+    print(f"  {mark} {row.what:28} {row.settings:72} {row.seconds:4.1f} s  {row.result}", flush=True)
+
+
+def kinds(family: Family, i: int) -> list[str]:
+    """What the i-th model of a family is run for."""
+    found = ["text"]
+    if family.image_pipeline:
+        found.append("picture")
+    if family.references:
+        found += ["edit of 1", "edit of 2"]
+    return found + (["large"] if i == 0 else [])
 
 
 def make_model(folder: Path, family: str, r: random.Random, i: int) -> str:
     """The kinds and layouts take turns. Returns them, and the dimensions, as the flags of `tiny`."""
     dims = FAMILIES[family].draw(r)
+    while i == 0 and len(dims["vae_channels"]) < 4:  # attention over a large picture's latents
+        dims = FAMILIES[family].draw(r)
     kind = ("ordinary", "small-activations")[i % 2]
     layout = ("hub", "v5")[(i + i // 2) % 2]
     shards, seed = r.randint(1, 3), r.getrandbits(31)
@@ -94,19 +107,25 @@ def make_model(folder: Path, family: str, r: random.Random, i: int) -> str:
     return f"seed={seed} kind={kind} layout={layout} shards={shards} {given}"
 
 
-def draw_request(pipe, r: random.Random) -> dict:
+def draw_request(pipe, family: Family, r: random.Random) -> dict:
     """A prompt, a size and so on, in the terms of dump.pipeline."""
     unit = 2 * pipe.vae_scale_factor
-    scenes = r.sample(SCENES[:-1], r.randint(1, 3))
+    scenes = r.sample(SCENES[:-1], r.randint(1, 5))
     return dict(
         prompt=", ".join(scenes),
-        negative_prompt=r.choice((None, *SCENES)),
+        negative_prompt=r.choice((None, *SCENES)) if family.negative_prompt else None,
         steps=r.randint(2, 4),
-        guidance=r.choice((0.0, round(r.uniform(0.5, 5), 2))),
+        guidance=family.guidance(r),
         seed=r.getrandbits(r.choice((8, 31, 32, 48))),
         height=unit * r.randint(1, 7),
         width=unit * r.randint(1, 7),
+        max_sequence_length=r.randint(140, 300),
     )
+
+
+def draw_picture(file: Path, r: random.Random, least: int, most: int) -> Path:
+    goldens.draw(r.randint(least, most), r.randint(least, most)).save(file)
+    return file
 
 
 def described(request: dict) -> str:
@@ -121,37 +140,44 @@ def replay(gomflux: Path, model: Path, family: str, kind: str, r: random.Random)
     """Dumps a generation and has the harness replay it, freely and module by module."""
     start = time.monotonic()
     pipe, _ = dump.load(model)
-    request = draw_request(pipe, r)
+    request = draw_request(pipe, FAMILIES[family], r)
+    name, taps = kind.replace(" ", "-"), TAPS
     if kind == "picture":
         first = r.randint(1, request["steps"] - 1)
         # between two steps, where no rounding decides which is the first
         request["image_strength"] = round((first + 0.5) / request["steps"], 3)
-        request["picture"] = model.parent / "picture.png"
-        goldens.draw(r.randint(20, 120), r.randint(20, 120)).save(request["picture"])
+        request["picture"] = draw_picture(model.parent / "picture.png", r, 20, 120)
+    elif kind.startswith("edit"):
+        # FLUX.2's need sides of 64, and crop what is no multiple of their latents'
+        files = [model.parent / f"{name}-{i + 1}.png" for i in range(int(kind[-1]))]
+        request["references"] = [draw_picture(file, r, 64, 100) for file in files]
+    elif kind == "large":
+        request |= {"width": LARGE, "height": LARGE, "steps": 2}
+        taps = ["transformer@*"]
     elif r.random() < 0.4:
-        request["scheduler"] = r.choice((schedules.HEUN, schedules.LINEAR))
+        request["scheduler"] = r.choice(FAMILIES[family].schedulers)
         # Heun's divides by its last sigma, a thousandth unless shifted: diffusers' own float32 is off by 2e-5 there
         if request["scheduler"] == schedules.HEUN and pipe.scheduler.config.shift < 3:
             del request["scheduler"]
-    out = model.parent / kind
-    dump.pipeline(model, out, max_sequence_length=r.randint(90, 300), taps=TAPS, **request)
-    page = model.parent / f"{kind}.html"
+    out = model.parent / name
+    dump.pipeline(model, out, taps=taps, **request)
+    page = model.parent / f"{name}.html"
     ran = run(gomflux, "parity", "run", out, "--model", model, "--dtype", "float32", "--json", "--html", page)
     try:
         result, ok = verdict(json.loads(ran.stdout)), ran.returncode == 0
-        (model.parent / f"{kind}.json").write_text(ran.stdout, encoding="utf-8")
+        (model.parent / f"{name}.json").write_text(ran.stdout, encoding="utf-8")
     except ValueError:
         result, ok = f"exit status {ran.returncode}: {ran.stderr.strip()}", False
     return Row(f"{model.parent.name} {kind}", described(request), result, ok, time.monotonic() - start)
 
 
-def narrow(gomflux: Path, model: Path, r: random.Random) -> Row:
+def narrow(gomflux: Path, model: Path, family: str, r: random.Random) -> Row:
     """Turns the rows of one of gomflux's weights around, and has parity bisect find it from a dump of little."""
     start = time.monotonic()
     pipe, _ = dump.load(model)
-    request = draw_request(pipe, r)
+    request = draw_request(pipe, FAMILIES[family], r)
     folder = model.parent / "bisect"
-    dump.pipeline(model, folder / "dump", max_sequence_length=300, taps=["image"], **request)
+    dump.pipeline(model, folder / "dump", taps=["image"], **request)
     wrong = folder / "model"
     shutil.copytree(model, wrong, dirs_exist_ok=True)
     shards = {file: load_file(file) for file in sorted((wrong / "transformer").glob("*.safetensors"))}
@@ -191,16 +217,14 @@ def same_seed(gomflux: Path, model: Path, family: str, n: int, r: random.Random)
     start = time.monotonic()
     dump.prepare()
     pipe, _ = dump.load(model)
-    request = draw_request(pipe, r)
+    request = draw_request(pipe, FAMILIES[family], r)
     what = f"{model.parent.name} --rng torch"
     theirs = pipe(
         prompt=request["prompt"],
-        negative_prompt=request["negative_prompt"],
         num_inference_steps=request["steps"],
-        height=request["height"],
-        width=request["width"],
         generator=torch.Generator().manual_seed(request["seed"]),
-        **FAMILIES[family].arguments(request["guidance"]),
+        **{k: request[k] for k in ("height", "width", "max_sequence_length")},
+        **FAMILIES[family].arguments(pipe, request["guidance"], request["negative_prompt"]),
     ).images[0]
     folder = model.parent / "pictures"
     folder.mkdir(exist_ok=True)
@@ -208,6 +232,7 @@ def same_seed(gomflux: Path, model: Path, family: str, n: int, r: random.Random)
     ours = folder / f"{n}-gomflux.png"
     flags = {"model": model, "prompt": request["prompt"], "output": ours, "rng": "torch", "dtype": "float32"}
     flags |= {k: request[k] for k in ("steps", "guidance", "seed", "height", "width")}
+    flags["max-sequence-length"] = request["max_sequence_length"]
     if request["negative_prompt"] is not None:
         flags["negative-prompt"] = request["negative_prompt"]
     ran = run(gomflux, "generate", "--overwrite", "--quiet", *(f"--{k}={v}" for k, v in flags.items()))

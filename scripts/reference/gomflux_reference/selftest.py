@@ -8,16 +8,20 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from PIL import Image
 from safetensors import safe_open
 
 from . import again, debug, dump, goldens, runs, tiny
+from .families import FAMILIES
 
 
 def check(root: Path):
     """Checks that the goldens are what this package makes, and everything that they do not show."""
     with tempfile.TemporaryDirectory() as scratch:
         scratch = Path(scratch)
-        for test in (same_goldens, both_layouts, inner_values, memory_bound, own_runs, once_more, own_tensors):
+        for test in (
+            same_goldens, both_layouts, inner_values, memory_bound, own_runs, once_more, pictures, encoders, own_tensors,
+        ):  # fmt: skip
             test(scratch / test.__name__, root)
     print("ok")
 
@@ -35,18 +39,24 @@ def same_goldens(scratch: Path, root: Path):
 
 
 def both_layouts(scratch: Path, root: Path):
-    """The same pipeline from both layouts of its folder."""
-    pipes = []
-    for layout, shards in (("hub", 3), ("v5", 1)):
-        tiny.make(scratch / layout, "z-image", 5, "ordinary", layout, shards, "bf16", {})
-        pipes.append(dump.load(scratch / layout)[0])
-    for part in ("transformer", "text_encoder", "vae"):
-        a, b = (getattr(p, part).state_dict() for p in pipes)
-        assert a.keys() == b.keys(), part
-        assert all(a[k].dtype == torch.float32 and torch.equal(a[k], b[k]) for k in a), part
-    for text in (goldens.PROMPT, goldens.NEGATIVE, "<|im_start|>user\n<think> x</think>\r\n\n  y"):
-        a, b = (p.tokenizer(text).input_ids for p in pipes)
-        assert a == b, text
+    """The same pipelines from both layouts of their folders."""
+    for family in FAMILIES:
+        pipes = []
+        for layout, shards in (("hub", 3), ("v5", 1)):
+            folder = scratch / family / layout
+            tiny.make(folder, family, 5, "ordinary", layout, shards, "bf16", {})
+            pipe, name = dump.load(folder)
+            assert name == family, f"{name} instead of {family}"
+            pipes.append(pipe)
+        for part in dump.modules_of(pipes[0]):
+            a, b = (getattr(p, part).state_dict() for p in pipes)
+            assert a.keys() == b.keys(), part
+            assert all(torch.equal(a[k], b[k]) for k in a), part
+            assert all(t.dtype == torch.float32 for t in a.values() if t.is_floating_point()), part
+        for text in (goldens.PROMPT, goldens.NEGATIVE, "<|im_start|>user\n<think> x</think>\r\n\n  y", ""):
+            for part in FAMILIES[family].text_encoders:
+                a, b = (getattr(p, part.replace("text_encoder", "tokenizer"))(text).input_ids for p in pipes)
+                assert a == b, (family, part, text)
 
 
 class Dump:
@@ -69,25 +79,52 @@ def record(root: Path, out: Path | None, taps, **more):
     dump.pipeline(root / "zimage-ordinary" / "model", out, prompt="a red circle", taps=taps, **request, **more)
 
 
-def inner_values(scratch: Path, root: Path):
-    """What attention gets, and its weights, give what it hands on."""
-    globs = ["*attention*", "*attn*", "*:[qkv]*", "*:weights", "*:entropy"]
-    record(root, scratch, globs)
-    d = Dump(scratch)
-    for module, call, norm, out, axis in (
+# attention's module, the call, which of its modules has the unrotated q, and which gets what comes out, axis of tokens
+ATTENTIONS = {
+    "zimage-inner": (
         ("transformer.noise_refiner.0.attention", "@0", "norm_q", "to_out.0", 1),
         ("transformer.context_refiner.0.attention", "@1", "norm_q", "to_out.0", 1),
         ("transformer.layers.1.attention", "@1", "norm_q", "to_out.0", 1),
         ("text_encoder.layers.0.self_attn", "", "q_norm", "o_proj", 2),
         ("text_encoder.layers.1.self_attn", "#1", "q_norm", "o_proj", 2),
         ("vae.decoder.mid_block.attentions.0", "", None, "to_out.0", 2),
-    ):
+    ),
+    "flux1-schnell-ordinary": (
+        ("transformer.single_transformer_blocks.1.attn", "@1", "norm_q", "", 1),
+        ("text_encoder.encoder.layers.1.self_attn", "", None, "out_proj", 2),
+        ("text_encoder_2.encoder.block.0.layer.0.SelfAttention", "", None, "o", 2),
+        ("text_encoder_2.encoder.block.1.layer.0.SelfAttention", "", None, "o", 2),
+    ),
+    "flux2-klein-base": (
+        ("text_encoder.model.layers.0.self_attn", "", "q_norm", "o_proj", 2),
+        ("text_encoder.model.layers.1.self_attn", "#1", "q_norm", "o_proj", 2),
+    ),
+}
+
+
+def inner_values(scratch: Path, root: Path):
+    """What attention gets, and its weights, give what it hands on."""
+    globs = ["*attention*", "*Attention*", "*attn*", "*:[qkv]*", "*:weights", "*:entropy"]
+    for golden, modules in ATTENTIONS.items():
+        again.repeat(root / golden / "dump", scratch / golden, globs, 1 << 30)
+        check_attentions(Dump(scratch / golden), modules)
+    d = Dump(scratch / "flux1-schnell-ordinary")
+    # [text, image] before the rotation
+    parts = [d[f"transformer.transformer_blocks.0.attn.{norm}@1"] for norm in ("norm_added_q", "norm_q")]
+    assert torch.equal(d["transformer.transformer_blocks.0.attn@1:q.unrotated"], torch.cat(parts, 1))
+    record(root, scratch, ["*"])
+    assert not any(":q" in name or ":weights" in name for name in Dump(scratch).tensors), "an inner value for *"
+
+
+def check_attentions(d: Dump, modules):
+    for module, call, norm, out, axis in modules:
         q, k, v, weights, entropy = (d[f"{module}{call}:{p}"] for p in ("q", "k", "v", "weights", "entropy"))
         if axis == 1:
             q, k, v = q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2)
         v = v.repeat_interleave(q.shape[1] // v.shape[1], 1)
         found = (weights @ v).transpose(1, 2).flatten(2)
-        torch.testing.assert_close(found, d[f"{module}.{out}{call}:in.0"], rtol=1e-5, atol=1e-5)
+        handed = d[f"{module}.{out}{call}:in.0"] if out else d[module + call]
+        torch.testing.assert_close(found, handed, rtol=1e-5, atol=1e-5)
         torch.testing.assert_close(entropy, torch.special.entr(weights).sum(-1))
         if norm:
             before = d[f"{module}.{norm}{call}"]
@@ -96,8 +133,6 @@ def inner_values(scratch: Path, root: Path):
             assert not torch.equal(d[f"{module}{call}:q"], d[f"{module}{call}:q.unrotated"]), module
         else:
             assert f"{module}{call}:q.unrotated" not in d, module
-    record(root, scratch, ["*"])
-    assert not any(":q" in name or ":weights" in name for name in Dump(scratch).tensors), "an inner value for *"
 
 
 def memory_bound(scratch: Path, root: Path):
@@ -136,11 +171,42 @@ def own_runs(scratch: Path, root: Path):
 
 def once_more(scratch: Path, root: Path):
     """A run that is repeated with other taps is the same run."""
-    for golden in ("zimage-image-resized", "zimage-heun"):
-        again.repeat(root / golden / "dump", scratch / golden, ["*layers.0.attention@*:q"], 1 << 30)
+    for golden, module in (
+        ("zimage-image-resized", "transformer.layers.0.attention"),
+        ("zimage-heun", "transformer.layers.0.attention"),
+        ("flux1-dev-image", "transformer.single_transformer_blocks.0.attn"),
+        ("flux2-klein-edit2", "transformer.single_transformer_blocks.0.attn"),
+    ):
+        again.repeat(root / golden / "dump", scratch / golden, [f"{module}@*:v"], 1 << 30)
         before, after = Dump(root / golden / "dump"), Dump(scratch / golden)
         assert torch.equal(before["image"], after["image"]), golden
-        assert "transformer.layers.0.attention@1:q" in after and "transformer.layers.0.attention@1:q" not in before
+        last = f"{module}@{before.settings['steps'] - 1}:v"
+        assert last in after and last not in before, golden
+
+
+def pictures(scratch: Path, root: Path):
+    """References are cropped around their middle, and all of what they become is recorded."""
+    d = Dump(root / "flux2-klein-edit2" / "dump")
+    for i, (file, left, top, width, height) in enumerate((("first.png", 3, 1, 64, 64), ("second.png", 1, 0, 80, 64))):
+        call = f"#{i}" if i else ""
+        picture = torch.from_numpy(np.array(Image.open(root / "flux2-klein-edit2" / file)))
+        assert torch.equal(d[f"image.in{call}"], picture[top : top + height, left : left + width]), file
+        assert list(d[f"vae.encode.in{call}"].shape) == [1, 3, height, width], file
+        assert list(d[f"latents.reference{call}"].shape) == [1, 16, height // 16, width // 16], file
+    # tokens of the picture that is made, and then of those two
+    tokens = [d[name].flatten(2).mT for name in ("latents.init", "latents.reference", "latents.reference#1")]
+    assert torch.equal(d["transformer@0:in.hidden_states"], torch.cat(tokens, 1))
+
+
+def encoders(scratch: Path, root: Path):
+    """CLIP's row that is used does not depend on those that are left out, and a Qwen3's layers are those that are named."""
+    d = Dump(root / "flux1-schnell-ordinary" / "dump")
+    valid = d.settings["tokens"]["prompt"]["valid"]
+    assert d["text_encoder.final_layer_norm"].shape[1] == valid < 77
+    assert torch.equal(d["text_encoder.final_layer_norm"][0, -1], d["prompt.pooled_embeds"])
+    d = Dump(root / "flux2-klein" / "dump")
+    layers = [d[f"text_encoder.model.layers.{n - 1}"][0] for n in (1, 2, 4)]
+    assert torch.equal(d["prompt.embeds"], torch.cat(layers, -1))
 
 
 @contextmanager

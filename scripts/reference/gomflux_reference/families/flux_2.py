@@ -135,7 +135,7 @@ DISTILLED = Family(
 BASE = dataclasses.replace(
     DISTILLED,
     build=functools.partial(build, is_distilled=False),
-    guidance=lambda r: r.choice((1.0, round(r.uniform(1.5, 5), 2))),
+    guidance=lambda r: 1.0 if r.random() < 0.2 else round(r.uniform(1.5, 5), 2),
     matches=lambda pipe: not DISTILLED.matches(pipe),
 )
 
