@@ -59,19 +59,23 @@ func (r Rope) Concat(s Rope) Rope {
 // image transformers do.
 func (r Rope) Interleaved(x *mlx.Array) *mlx.Array {
 	s := x.Shape()
-	pairs := x.AsType(mlx.Float32).Reshape(s[0], s[1], s[2], s[3]/2, 2).Split(2, -1)
+	pairs := x.Reshape(s[0], s[1], s[2], s[3]/2, 2).Split(2, -1)
 	a, b := r.rotate(pairs[0].Squeeze(-1), pairs[1].Squeeze(-1))
-	return mlx.Concat(-1, a.ExpandDims(-1), b.ExpandDims(-1)).Reshape(s...).AsType(x.Dtype())
+	return mlx.Concat(-1, a.ExpandDims(-1), b.ExpandDims(-1)).Reshape(s...)
 }
 
 // HalfSplit turns the pairs (i, i+D/2) of x [B, H, L, D], in float32, as the
 // language models do.
 func (r Rope) HalfSplit(x *mlx.Array) *mlx.Array {
-	halves := x.AsType(mlx.Float32).Split(2, -1)
+	halves := x.Split(2, -1)
 	a, b := r.rotate(halves[0], halves[1])
-	return mlx.Concat(-1, a, b).AsType(x.Dtype())
+	return mlx.Concat(-1, a, b)
 }
 
+// rotate casts right before and behind the arithmetic, with which MLX fuses it
+// then when it compiles.
 func (r Rope) rotate(a, b *mlx.Array) (*mlx.Array, *mlx.Array) {
-	return a.Mul(r.Cos).Sub(b.Mul(r.Sin)), a.Mul(r.Sin).Add(b.Mul(r.Cos))
+	dtype := a.Dtype()
+	a, b = a.AsType(mlx.Float32), b.AsType(mlx.Float32)
+	return a.Mul(r.Cos).Sub(b.Mul(r.Sin)).AsType(dtype), a.Mul(r.Sin).Add(b.Mul(r.Cos)).AsType(dtype)
 }
