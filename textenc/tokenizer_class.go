@@ -193,13 +193,6 @@ func (s *tokenizerSpec) validate() error {
 			return fmt.Errorf("token %q has id %d, at most %d", token, id, maxTokenID)
 		}
 	}
-	for i, m := range s.merges {
-		for _, token := range []string{m[0], m[1], m[0] + m[1]} {
-			if _, ok := s.vocab[token]; !ok {
-				return fmt.Errorf("merge %d (%q, %q): the vocabulary does not have %q", i+1, m[0], m[1], token)
-			}
-		}
-	}
 	if s.class.unigram {
 		if len(s.pieces) <= unigramUnknown {
 			return fmt.Errorf("the vocabulary has %d pieces, expected more than %d", len(s.pieces), unigramUnknown)
@@ -213,6 +206,18 @@ func (s *tokenizerSpec) validate() error {
 	}
 	if len(s.vocab) == 0 {
 		return errors.New("the vocabulary is empty")
+	}
+	return nil
+}
+
+// validateMerges says which merge has or makes no token.
+func (s *tokenizerSpec) validateMerges() error {
+	for i, m := range s.merges {
+		for _, token := range []string{m[0], m[1], m[0] + m[1]} {
+			if _, ok := s.vocab[token]; !ok {
+				return fmt.Errorf("merge %d (%q, %q): the vocabulary does not have %q", i+1, m[0], m[1], token)
+			}
+		}
 	}
 	return nil
 }

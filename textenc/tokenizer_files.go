@@ -62,6 +62,12 @@ func readTokenizer(fsys fs.FS, dir string) (*tokenizerSpec, error) {
 	if err := s.validate(); err != nil {
 		return nil, fmt.Errorf("%s: %w", weights.FullName(fsys, s.file), err)
 	}
+	if err := s.validateMerges(); err != nil {
+		if whole == nil {
+			return nil, named("merges.txt", err)
+		}
+		return nil, named("tokenizer.json", err)
+	}
 
 	// tokenizer_config.json's added tokens count before those of all others.
 	var added map[uint32]fileToken
@@ -158,7 +164,7 @@ func (c *tokenizerConfig) UnmarshalJSON(data []byte) error {
 		}
 		var t fileToken
 		if err := json.Unmarshal(value, &t); err != nil {
-			return fmt.Errorf("%s: %w", key, err)
+			return fmt.Errorf("%s: expected a token, found %.80s", key, value)
 		}
 		c.names[key] = t
 	}
@@ -169,7 +175,7 @@ func (c *tokenizerConfig) UnmarshalJSON(data []byte) error {
 		case value[0] == '[':
 			c.extra = []fileToken{}
 			if err := json.Unmarshal(value, &c.extra); err != nil {
-				return fmt.Errorf("%s: %w", key, err)
+				return fmt.Errorf("%s: expected a list of tokens, found %.80s", key, value)
 			}
 			if len(c.extra) == 0 && len(all["additional_special_tokens"]) > 0 && key == "extra_special_tokens" {
 				c.extra = nil
@@ -177,7 +183,7 @@ func (c *tokenizerConfig) UnmarshalJSON(data []byte) error {
 		default:
 			var byName map[string]fileToken
 			if err := json.Unmarshal(value, &byName); err != nil {
-				return fmt.Errorf("%s: %w", key, err)
+				return fmt.Errorf("%s: expected a list of tokens, found %.80s", key, value)
 			}
 			maps.Copy(c.names, byName)
 		}
