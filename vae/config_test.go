@@ -13,3 +13,10 @@ func FuzzConfig(f *testing.F) {
 		func(c *vae.KLConfig) any { return vae.NewKL(*c) },
 		"../models/testdata/zimage-ordinary/model/vae/config.json", "../models/testdata/vae-512/model/vae/config.json")
 }
+
+func FuzzFlux2Config(f *testing.F) {
+	configtest.Fuzz(f,
+		func() *vae.KLFlux2Config { c := vae.DefaultKLFlux2Config(); return &c },
+		func(c *vae.KLFlux2Config) any { return vae.NewKLFlux2(*c) },
+		"testdata/flux2-quant/config.json", "testdata/flux2-plain/config.json")
+}

@@ -1,6 +1,8 @@
 package vae
 
 import (
+	"math"
+
 	"github.com/gomflux/gomflux/mlx"
 	"github.com/gomflux/gomflux/nn"
 )
@@ -47,6 +49,7 @@ type stage struct {
 	double        bool          // every pixel becomes 2x2
 	conv          *nn.Conv2d
 	before, after int // rows and columns of zeros
+	residual      int // channels, at the output's size, of what adding to the output takes
 }
 
 // plain is a convolution that keeps the size.
@@ -63,7 +66,10 @@ func (s stage) stripThen(x *mlx.Array, budget int64, then func(y *mlx.Array, lo,
 	m := meter{mlx.CurrentDevice(), x.Dtype(), budget / int64(max(1, x.Dim(0)))}
 	weight, bias := s.conv.Weight.As(x.Dtype()), s.conv.Bias.As(x.Dtype())
 	kernel, stride := weight.Dim(1), s.conv.Stride
-	inputRows := (out.h-1)*stride + kernel - s.before - s.after // of the convolution's input, without zeros
+	inputRows := in.h // of the convolution, without zeros
+	if s.double {
+		inputRows *= 2
+	}
 	var stats nn.Statistics
 	if s.norm != nil {
 		stats = s.norm.Statistics(x, m.statisticsRows(in))
@@ -73,8 +79,10 @@ func (s stage) stripThen(x *mlx.Array, budget int64, then func(y *mlx.Array, lo,
 	rows := func(lo, hi int) *mlx.Array {
 		from, to := lo*stride-s.before, (hi-1)*stride+kernel-s.before
 		top, bottom := max(0, -from), max(0, to-inputRows)
-		y := s.input(x, stats, from+top, to-bottom).Pad([]int{0, top, s.before, 0}, []int{0, bottom, s.after, 0}, 0)
-		return then(y.Conv2d(weight, stride, 0).Add(bias), lo, hi)
+		y := mlx.Scope(func() *mlx.Array { return s.input(x, stats, from+top, to-bottom) })
+		mlx.Eval(y) // before what follows takes memory
+		y = y.Pad([]int{0, top, s.before, 0}, []int{0, bottom, s.after, 0}, 0).Conv2d(weight, stride, 0)
+		return then(y.Add(bias), lo, hi)
 	}
 	step := m.rows(s, in)
 	if step >= out.h {
@@ -138,12 +146,18 @@ func (s stage) memory(in size, m meter) (int64, size) {
 }
 
 func (r *resnet) stages() (first, second stage) {
-	return stage{norm: r.Norm1, conv: r.Conv1, before: 1, after: 1}, stage{norm: r.Norm2, conv: r.Conv2, before: 1, after: 1}
+	first = stage{norm: r.Norm1, conv: r.Conv1, before: 1, after: 1}
+	second = stage{norm: r.Norm2, conv: r.Conv2, before: 1, after: 1}
+	if r.ConvShortcut != nil {
+		weight := nn.Parameters(r.ConvShortcut)[0].Stored()
+		second.residual = weight[0] + 3*weight[1]
+	}
+	return first, second
 }
 
 func (r *resnet) strip(x *mlx.Array, budget int64) *mlx.Array {
 	first, second := r.stages()
-	h := first.strip(x, budget)
+	h := mlx.Scope(func() *mlx.Array { return first.strip(x, budget) })
 	return second.stripThen(h, budget, func(y *mlx.Array, lo, hi int) *mlx.Array {
 		shortcut := slice(x, lo, hi)
 		if r.ConvShortcut != nil {
@@ -209,12 +223,17 @@ func (m meter) perRow(s stage, in size) (each, edges int64) {
 	if s.double {
 		row.w *= 2
 	}
-	input := 2 * row.bytes(m.item()) // padded
+	input, normalised := 3*row.bytes(m.item()), int64(0) // as it is, padded, and padded again by MLX
 	if s.norm != nil {
-		input += 2 * row.bytes(4) // normalised
+		normalised = 7 * row.bytes(4)
 	}
-	unfolded := 9 * int64(out.w) * int64(in.c) * 4
-	return int64(s.conv.Stride)*input + unfolded + 2*out.rowBytes(4), 2 * input
+	unfolded := int64(out.w) * int64(in.c) * 4
+	if m.device == mlx.CPU {
+		unfolded *= 9
+	}
+	stride := int64(s.conv.Stride)
+	convolved := stride*input + unfolded + 2*out.rowBytes(m.item()) + size{1, out.w, s.residual}.rowBytes(m.item())
+	return max(convolved, stride*normalised), 2 * max(input, normalised)
 }
 
 // rows is how many rows of a stage's output are computed at a time: strips of
@@ -235,7 +254,8 @@ func (m meter) statisticsRows(in size) int {
 // temporaries is what a stage takes at a time beside its input and output.
 func (m meter) temporaries(s stage, in size, rows int) int64 {
 	each, edges := m.perRow(s, in)
-	return int64(rows)*each + edges
+	weights := size{9, in.c, s.size(in).c}.bytes(m.item()) // cast
+	return int64(rows)*each + edges + weights
 }
 
 // peak is the most that one of the layers takes.
@@ -249,37 +269,23 @@ func (m meter) peak(layers []layer, in size) int64 {
 	return most
 }
 
-// What the whole takes at once, in bytes for each pixel and channel at full size,
-// as measured: MLX unfolds the inputs of convolutions on the CPU.
-const (
-	wholeOnCPU = 220
-	wholeOnGPU = 45
-)
-
-func (m *coder) memory(layers []layer, in size, whole int, pixels int64, d mlx.Device, dtype mlx.Dtype) int64 {
-	if m.strips.budget > 0 {
-		return meter{d, dtype, m.strips.budget}.peak(layers, in)
-	}
-	each := int64(wholeOnCPU)
-	if d != mlx.CPU {
-		each = wholeOnGPU
-	}
-	return each * int64(whole) * pixels
-}
-
 // SetBudget limits what Encode and Decode take beside the inputs and outputs of
 // their layers, in bytes; 0 is no limit.
 func (m *coder) SetBudget(bytes int64) { m.strips.budget = max(0, bytes) }
 
 // DecodeMemory estimates what Decode takes for one picture, in bytes.
 func (m *coder) DecodeMemory(height, width int, d mlx.Device, dtype mlx.Dtype) int64 {
-	in := size{height / m.scale, width / m.scale, m.latentChannels}
-	widths := m.decoder.ConvNormOut
-	return m.memory(m.decoder.layers(), in, nn.Parameters(widths)[0].Stored()[0], int64(height)*int64(width), d, dtype)
+	return m.strips.meter(d, dtype).peak(m.decoder.layers(), size{height / m.scale, width / m.scale, m.latentChannels})
 }
 
 // EncodeMemory estimates what Encode takes for one picture, in bytes.
 func (m *coder) EncodeMemory(height, width int, d mlx.Device, dtype mlx.Dtype) int64 {
-	in := size{height, width, 3}
-	return m.memory(m.encoder.layers(), in, nn.Parameters(m.encoder.ConvIn)[0].Stored()[0], int64(height)*int64(width), d, dtype)
+	return m.strips.meter(d, dtype).peak(m.encoder.layers(), size{height, width, 3})
+}
+
+func (s *strips) meter(d mlx.Device, dtype mlx.Dtype) meter {
+	if s.budget == 0 {
+		return meter{d, dtype, math.MaxInt64}
+	}
+	return meter{d, dtype, s.budget}
 }

@@ -49,40 +49,168 @@ func odd(attention bool) map[string]Autoencoder {
 	return out
 }
 
-// difference is the largest difference relative to the largest value.
-func difference(got, want []float32) float64 {
-	worst, largest := 0.0, 0.0
+// difference is the largest difference relative to the largest value, and the
+// norm of all relative to that of the values.
+func difference(got, want []float32) (most, l2 float64) {
+	var worst, largest, sum, squares float64
 	for i, w := range want {
-		worst, largest = max(worst, math.Abs(float64(got[i]-w))), max(largest, math.Abs(float64(w)))
+		d := math.Abs(float64(got[i] - w))
+		worst, largest = max(worst, d), max(largest, math.Abs(float64(w)))
+		sum, squares = sum+d*d, squares+float64(w)*float64(w)
 	}
-	return worst / largest
+	return worst / largest, math.Sqrt(sum / squares)
 }
 
-// Strips are the whole, however many rows they have.
+// Strips are the whole, however many rows they have: one with the least budget.
 func TestStripsAreTheWhole(t *testing.T) {
-	for _, attention := range []bool{true, false} {
+	for _, test := range []struct {
+		attention bool
+		pictures  int
+		size      [2]int
+		budgets   []int64
+	}{
+		{true, 2, [2]int{48, 80}, []int64{1, 50e3, 200e3, 1 << 40}},
+		{false, 1, [2]int{112, 208}, []int64{1, 100e3, 300e3, 1 << 40}},
+		{true, 1, [2]int{208, 112}, []int64{300e3, 1e6}},
+	} {
 		mlxtest.Do(t, func() {
-			for class, m := range odd(attention) {
-				for _, size := range [][2]int{{48, 80}, {112, 208}} {
-					picture := mlxtest.Randn(1, 2, 3, size[0], size[1])
-					m.SetBudget(0)
-					latents := m.Encode(picture).Floats()
-					own := m.Unscaled(size[0]/m.ScaleFactor(), size[1]/m.ScaleFactor())
-					z := mlxtest.Randn(2, append([]int{2}, own...)...)
-					decoded := m.Decode(z).Floats()
-					for _, budget := range []int64{1, 100e3, 300e3, 1e6, 1 << 40} {
-						m.SetBudget(budget)
-						e, d := difference(m.Encode(picture).Floats(), latents), difference(m.Decode(z).Floats(), decoded)
-						name := fmt.Sprintf("%s, attention=%v, %v, %d bytes", class, attention, size, budget)
-						t.Logf("%s: off by %.2g and %.2g", name, e, d)
-						if !(max(e, d) < 2e-6) {
-							t.Errorf("%s: latents are off by %.2g, pictures by %.2g", name, e, d)
+			for class, m := range odd(test.attention) {
+				h, w := test.size[0], test.size[1]
+				picture := mlxtest.Randn(1, test.pictures, 3, h, w)
+				z := mlxtest.Randn(2, append([]int{test.pictures}, m.Unscaled(h/m.ScaleFactor(), w/m.ScaleFactor())...)...)
+				latents, decoded := m.Encode(picture).Floats(), m.Decode(z).Floats()
+				largest := float32(0) // pictures of real models are from -1 to 1
+				for _, v := range decoded {
+					largest = max(largest, v, -v)
+				}
+				for _, budget := range test.budgets {
+					m.SetBudget(budget)
+					e, _ := difference(m.Encode(picture).Floats(), latents)
+					got := m.Decode(z).Floats()
+					d, _ := difference(got, decoded)
+					moved := 0
+					for i := range got {
+						switch a, b := eightBits(got[i]/largest), eightBits(decoded[i]/largest); {
+						case max(a-b, b-a) > 1:
+							t.Fatalf("%s: value %d of the picture is %d, expected %d", class, i, a, b)
+						case a != b:
+							moved++
 						}
+					}
+					what := fmt.Sprintf("%s, attention %v, %dx%d, %d bytes: latents are off by %.2g, pictures by %.2g, %d values of 8 bits",
+						class, test.attention, h, w, budget, e, d, moved)
+					t.Log(what)
+					if !(max(e, d) < 2e-6) || moved*10000 > len(got) {
+						t.Error(what)
 					}
 				}
 			}
 		})
 	}
+}
+
+// eightBits is a value of a picture as files have it.
+func eightBits(v float32) int { return int(math.RoundToEven((float64(v)/2 + 0.5) * 255)) }
+
+// A side that is not a multiple of the scale loses the same rows and columns.
+func TestStripsOfOddSize(t *testing.T) {
+	mlxtest.Do(t, func() {
+		m := odd(true)["AutoencoderKL"]
+		picture := mlxtest.Randn(1, 1, 3, 47, 33)
+		want := m.Encode(picture)
+		m.SetBudget(30e3)
+		got := m.Encode(picture)
+		mlxtest.Same(t, "shape", got.Shape(), want.Shape())
+		if d, _ := difference(got.Floats(), want.Floats()); !(d < 2e-6) {
+			t.Errorf("off by %.2g", d)
+		}
+	})
+}
+
+// Where one strip ends and the next begins, a picture is as near to the whole as
+// elsewhere.
+func TestNoSeams(t *testing.T) {
+	mlxtest.Do(t, func() {
+		const h, w, budget = 112, 208, 1.2e6
+		m := odd(true)["AutoencoderKLFlux2"].(*KLFlux2)
+		z := mlxtest.Randn(2, append([]int{1}, m.Unscaled(h/16, w/16)...)...)
+		want := m.Decode(z).Floats()
+		m.SetBudget(budget)
+		got := m.Decode(z).Floats()
+
+		border := map[int]bool{}
+		in := size{h, w, 6} // of the last block
+		last := m.Decoder.UpBlocks[3].Resnets[0]
+		first, second := last.stages()
+		for _, s := range []stage{first, second, {norm: m.Decoder.ConvNormOut, conv: m.Decoder.ConvOut, before: 1, after: 1}} {
+			step := m.strips.meter(mlx.CurrentDevice(), mlx.Float32).rows(s, in)
+			for row := step; row < h; row += step {
+				border[row-1], border[row] = true, true
+			}
+		}
+		var sum, n [2]float64
+		for i := range got {
+			at := 0
+			if border[i/w%h] {
+				at = 1
+			}
+			sum[at] += math.Abs(float64(got[i] - want[i]))
+			n[at]++
+		}
+		inside, edges := sum[0]/n[0], sum[1]/n[1]
+		t.Logf("off by %.3g on %d rows at borders, by %.3g elsewhere", edges, len(border), inside)
+		if len(border) < 10 || len(border) > h/2 || inside == 0 || edges > 1.2*inside {
+			t.Errorf("off by %.3g on %d rows at borders, by %.3g elsewhere", edges, len(border), inside)
+		}
+	})
+}
+
+// Decode and Encode take what is estimated, and keep the budget.
+func TestMemory(t *testing.T) {
+	const h, w = 192, 96
+	mlxtest.Do(t, func() {
+		if mlx.CurrentDevice() != mlx.CPU {
+			t.Skip("a GPU frees arrays later")
+		}
+		c := DefaultKLFlux2Config()
+		c.BlockOutChannels, c.DecoderBlockOutChannels = []int{32, 64, 64, 64}, []int{16, 32, 64, 96}
+		c.NormNumGroups, c.LatentChannels, c.LayersPerBlock = 8, 4, 1
+		m := NewKLFlux2(c)
+		fill(m, mlx.BFloat16)
+		for what, f := range map[string]struct {
+			run      func(*mlx.Array) *mlx.Array
+			in       []int
+			estimate func(h, w int, d mlx.Device, dtype mlx.Dtype) int64
+		}{
+			"decode": {m.Decode, append([]int{1}, m.Unscaled(h/16, w/16)...), m.DecodeMemory},
+			"encode": {m.Encode, []int{1, 3, h, w}, m.EncodeMemory},
+		} {
+			x := mlxtest.Randn(1, f.in...)
+			mlx.Eval(x)
+			peak := func(budget int64) int64 {
+				m.SetBudget(budget)
+				mlx.ResetPeakMemory()
+				before := mlx.ActiveMemory()
+				mlx.Scope(func() *mlx.Array { mlx.Eval(f.run(x)); return nil })
+				n := int64(mlx.PeakMemory() - before)
+				estimate := f.estimate(h, w, mlx.CPU, mlx.Float32)
+				t.Logf("%s, budget %d: %d bytes, estimated %d", what, budget, n, estimate)
+				if float64(n) > 1.05*float64(estimate) || float64(n) < 0.7*float64(estimate) {
+					t.Errorf("%s, budget %d: %d bytes, estimated %d", what, budget, n, estimate)
+				}
+				return n
+			}
+			whole, least := peak(0), peak(1)
+			if 3*least > whole {
+				t.Errorf("%s: %d bytes row by row, %d for the whole", what, least, whole)
+			}
+			for _, budget := range []int64{1e6, 3e6} {
+				if n := peak(budget); n > least+budget {
+					t.Errorf("%s: %d bytes with a budget of %d, %d row by row", what, n, budget, least)
+				}
+			}
+		}
+	})
 }
 
 // A hook sees every module under a budget too.

@@ -1,0 +1,191 @@
+package vae
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/gomflux/gomflux/internal/mlxtest"
+	"github.com/gomflux/gomflux/mlx"
+	"github.com/gomflux/gomflux/nn"
+	"github.com/gomflux/gomflux/weights"
+)
+
+// load loads the autoencoder in a folder.
+func load(fsys weights.Folder, dir string) (Autoencoder, error) {
+	var class struct {
+		Name string `json:"_class_name"`
+	}
+	config := dir + "/config.json"
+	if err := weights.ReadJSON(fsys, config, &class); err != nil {
+		return nil, err
+	}
+	m, err := New(class.Name, func(c Config) error {
+		if err := weights.ReadJSON(fsys, config, c); err != nil {
+			return err
+		}
+		return c.Validate()
+	})
+	if err != nil {
+		return nil, err
+	}
+	ck, err := weights.OpenCheckpoint(fsys, dir)
+	if err != nil {
+		return nil, err
+	}
+	defer ck.Close()
+	return m, nn.Load(m, ck, nn.LoadOptions{Name: "vae", Dtype: mlx.Float32, Ignore: m.Unused()})
+}
+
+// pattern is what testdata/make.py makes: values from -1 to 1.
+func pattern(shape ...int) *mlx.Array {
+	values := make([]float32, mlxtest.Size(shape))
+	for i := range values {
+		values[i] = float32(float64((i*i*31+i*7)%251)/125 - 1)
+	}
+	return mlx.FromFloat32(values, shape...)
+}
+
+// TestKLFlux2AgainstDiffusers compares with what testdata/make.py made.
+func TestKLFlux2AgainstDiffusers(t *testing.T) {
+	const sample = 23
+	for _, test := range []struct {
+		name          string
+		height, width int
+		budget        int64
+	}{
+		{"flux2-quant", 48, 80, 0},
+		{"flux2-quant", 48, 80, 50e3},
+		{"flux2-plain", 112, 208, 0},
+		{"flux2-plain", 112, 208, 200e3},
+	} {
+		t.Run(fmt.Sprintf("%s/%d", test.name, test.budget), func(t *testing.T) {
+			err := mlx.Do(context.Background(), func() error {
+				fsys, err := weights.OpenFolder("testdata")
+				if err != nil {
+					return err
+				}
+				m, err := load(fsys, test.name)
+				if err != nil {
+					return err
+				}
+				m.SetBudget(test.budget)
+				want, err := mlx.LoadSafetensors(filepath.Join("testdata", test.name, "expected.safetensors"), []string{"encoded", "scaled", "unscaled", "decoded"})
+				if err != nil {
+					return err
+				}
+				same := func(name string, got []float32) {
+					t.Helper()
+					w := want[name].Floats()
+					if len(got) != len(w) {
+						t.Fatalf("%s: %d values, expected %d", name, len(got), len(w))
+					}
+					most, l2 := difference(got, w)
+					t.Logf("%s: off by %.2g, %.2g altogether", name, most, l2)
+					if !(most < 4e-6 && l2 < 2e-6) { // diffusers' own float32 is off by 1.3e-6 and 1.1e-6
+						t.Errorf("%s: off by %.2g, %.2g altogether", name, most, l2)
+					}
+				}
+				encoded := m.Encode(pattern(1, 3, test.height, test.width))
+				mlxtest.Same(t, "shape of the latents", encoded.Shape(), want["encoded"].Shape())
+				same("encoded", encoded.Floats())
+
+				h, w := test.height/m.ScaleFactor(), test.width/m.ScaleFactor()
+				shape := []int{1, m.LatentChannels(), h, w}
+				scaled := m.Scale(want["encoded"])
+				mlxtest.Same(t, "shape of what is scaled", scaled.Shape(), shape)
+				same("scaled", scaled.Floats())
+				one := m.Scale(want["encoded"].Squeeze(0))
+				mlxtest.Same(t, "shape without a batch axis", one.Shape(), shape[1:])
+				mlxtest.Same(t, "scaled without a batch axis", one.Floats(), scaled.Floats())
+
+				given := pattern(shape...)
+				unscaled := m.Unscale(given)
+				mlxtest.Same(t, "shape of what is unscaled", unscaled.Shape(), append([]int{1}, m.Unscaled(h, w)...))
+				same("unscaled", unscaled.Floats())
+				one = m.Unscale(given.Squeeze(0))
+				mlxtest.Same(t, "shape without a batch axis", one.Shape(), m.Unscaled(h, w))
+				mlxtest.Same(t, "unscaled without a batch axis", one.Floats(), unscaled.Floats())
+
+				picture := m.Decode(want["unscaled"])
+				mlxtest.Same(t, "shape of the picture", picture.Shape(), []int{1, 3, test.height, test.width})
+				var samples []float32
+				for i, v := range picture.Floats() {
+					if i%sample == 0 {
+						samples = append(samples, v)
+					}
+				}
+				same("decoded", samples)
+				return nil
+			})
+			if err != nil {
+				t.Fatal(err)
+			}
+		})
+	}
+}
+
+func TestNew(t *testing.T) {
+	keep := func(Config) error { return nil }
+	for class, want := range map[string]struct {
+		scale, channels int
+		unscaled        []int
+	}{
+		"":                   {1, 4, []int{4, 3, 5}},
+		"AutoencoderKL":      {1, 4, []int{4, 3, 5}},
+		"AutoencoderKLFlux2": {16, 128, []int{32, 6, 10}},
+	} {
+		m, err := New(class, keep)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if m.ScaleFactor() != want.scale || m.LatentChannels() != want.channels || !slices.Equal(m.Unscaled(3, 5), want.unscaled) {
+			t.Errorf("%q: scale %d, %d channels, unscaled %v, expected %v", class, m.ScaleFactor(), m.LatentChannels(), m.Unscaled(3, 5), want)
+		}
+	}
+	_, err := New("AutoencoderTiny", keep)
+	if !errors.Is(err, ErrClass) || !strings.Contains(err.Error(), `"AutoencoderTiny"`) {
+		t.Errorf("found %v, expected ErrClass with the class", err)
+	}
+	broken := errors.New("broken")
+	for _, class := range []string{"AutoencoderKL", "AutoencoderKLFlux2"} {
+		if _, err := New(class, func(Config) error { return broken }); err != broken {
+			t.Errorf("%s: found %v, expected what reading returned", class, err)
+		}
+	}
+}
+
+func TestKLFlux2Validate(t *testing.T) {
+	for _, c := range []struct {
+		change func(*KLFlux2Config)
+		want   string // "" if it can be run
+	}{
+		{func(c *KLFlux2Config) {}, ""},
+		{func(c *KLFlux2Config) { c.DecoderBlockOutChannels = []int{} }, ""},
+		{func(c *KLFlux2Config) { c.DecoderBlockOutChannels = []int{96, 192, 384, 384} }, ""},
+		{func(c *KLFlux2Config) { c.BatchNormEps = 0 }, ""},
+		{func(c *KLFlux2Config) { c.BatchNormEps = -1 }, "batch_norm_eps -1, expected 0 or more"},
+		{func(c *KLFlux2Config) { c.PatchSize = []int{1, 1} }, "patch_size [1 1], expected [2 2]"},
+		{func(c *KLFlux2Config) { c.PatchSize = nil }, "patch_size [], expected [2 2]"},
+		{func(c *KLFlux2Config) { c.DecoderBlockOutChannels = []int{64, 128, 128} }, "decoder_block_out_channels [64 128 128], expected as many as block_out_channels [128 256 512 512]"},
+		{func(c *KLFlux2Config) { c.DecoderBlockOutChannels = []int{64, 128, 100, 64} }, "decoder_block_out_channels [64 128 100 64] must be multiples of norm_num_groups 32"},
+		{func(c *KLFlux2Config) { c.DecoderBlockOutChannels = []int{64, 128, 1 << 21, 64} }, "too large"},
+		{func(c *KLFlux2Config) { c.BlockOutChannels = nil }, "must be positive"},
+		{func(c *KLFlux2Config) { c.InChannels = 4 }, "in_channels 4"},
+		{func(c *KLFlux2Config) { c.ActFn = "relu" }, `act_fn "relu", expected silu`},
+		{func(c *KLFlux2Config) { c.DownBlockTypes[1] = "AttnDownEncoderBlock2D" }, "AttnDownEncoderBlock2D"},
+	} {
+		config := DefaultKLFlux2Config()
+		c.change(&config)
+		switch err := config.Validate(); {
+		case err == nil && c.want != "":
+			t.Errorf("%+v: no error, expected %q", config, c.want)
+		case err != nil && (c.want == "" || !strings.Contains(err.Error(), c.want)):
+			t.Errorf("%+v: found %q, expected %q", config, err, c.want)
+		}
+	}
+}
