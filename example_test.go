@@ -3,6 +3,7 @@ package gomflux_test
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"image"
 	"log"
@@ -134,6 +135,90 @@ func ExampleModel_Generate_image() {
 	}
 	fmt.Println(result.Image.Bounds().Size(), result.StepsRun)
 	// Output: (40,24) 6
+}
+
+// FLUX.1 schnell: nothing but a prompt has to be given. The model was made to
+// do without guidance, and says so.
+func ExampleModel_Generate_flux1() {
+	ctx := context.Background()
+	model, err := gomflux.Open(ctx, "models/testdata/flux1-schnell-ordinary/model", nil) // or flux1-schnell, flux1-dev
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer model.Close()
+
+	o := gomflux.Options{Prompt: "a lighthouse at dusk", Height: 32, Width: 48}
+	result, err := model.Generate(ctx, o)
+	if err != nil {
+		log.Fatal(err)
+	}
+	fmt.Println(model.Class(), result.Image.Bounds().Size(), result.StepsRun, "steps")
+
+	guidance := 3.5
+	o.Guidance = &guidance
+	_, err = model.Generate(ctx, o)
+	fmt.Println(errors.Is(err, gomflux.ErrRequest), err)
+	// Output:
+	// FluxPipeline (48,32) 4 steps
+	// true guidance 3.5: this model was made to do without (leave it out, or give 0)
+}
+
+// Several pictures with one model: what it makes of a prompt is kept from one
+// to the next.
+func ExampleModel_Generate_seeds() {
+	ctx := context.Background()
+	model, err := gomflux.Open(ctx, "models/testdata/flux1-schnell-ordinary/model", nil)
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer model.Close()
+
+	pictures := map[string]bool{}
+	for _, seed := range []uint64{1, 2, 3} {
+		result, err := model.Generate(ctx, gomflux.Options{Prompt: "a lighthouse at dusk", Height: 32, Width: 48, Seed: &seed})
+		if err != nil {
+			log.Fatal(err)
+		}
+		pictures[string(result.Image.Pix)] = true
+	}
+	fmt.Println(len(pictures), "different pictures")
+	// Output: 3 different pictures
+}
+
+// FLUX.2-klein edits: it is shown pictures, which the prompt can speak of. The
+// result is as large as the first of them.
+func ExampleModel_Generate_references() {
+	ctx := context.Background()
+	model, err := gomflux.Open(ctx, "models/testdata/flux2-klein/model", nil) // or flux2-klein-4b
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer model.Close()
+
+	var references []image.Image
+	for _, name := range []string{"first.png", "second.png"} {
+		read, err := picture.ReadFile(filepath.Join("models/testdata/flux2-klein-edit2", name))
+		if err != nil {
+			log.Fatal(err)
+		}
+		references = append(references, read.Image)
+	}
+	result, err := model.Generate(ctx, gomflux.Options{Prompt: "put the hat of $2 on the cat of $1", References: references, Steps: 2})
+	if err != nil {
+		log.Fatal(err)
+	}
+	fmt.Println(references[0].Bounds().Size(), references[1].Bounds().Size(), result.Image.Bounds().Size())
+
+	// what is wrong with a picture says which one it is
+	references[1] = image.NewRGBA(image.Rect(0, 0, 800, 80))
+	_, err = model.Generate(ctx, gomflux.Options{Prompt: "put the hat of $2 on the cat of $1", References: references})
+	var wrong *gomflux.ReferenceError
+	if errors.As(err, &wrong) {
+		fmt.Println(wrong.Index, wrong.Err)
+	}
+	// Output:
+	// (70,67) (83,64) (64,64)
+	// 1 has 800x80 pixels, and one side may be at most 8 times as long as the other (crop it)
 }
 
 // The autoencoder alone: nothing else of the model is loaded.

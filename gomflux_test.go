@@ -549,6 +549,115 @@ func TestImage(t *testing.T) {
 	}
 }
 
+// TestReferences: the pictures that an edit is shown count, each and in order,
+// and the prompt can speak of them by number.
+func TestReferences(t *testing.T) {
+	m, err := gomflux.Open(context.Background(), "models/testdata/flux2-klein/model", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer m.Close()
+	painted := func(w, h, step int) image.Image {
+		img := image.NewNRGBA(image.Rect(0, 0, w, h))
+		for i := range img.Pix {
+			img.Pix[i] = uint8(step*i) | 0x80 // nowhere transparent
+		}
+		return img
+	}
+	a, b := painted(90, 70, 31), painted(64, 80, 7)
+	edit := func(prompt string, o gomflux.Options) *image.RGBA {
+		t.Helper()
+		o.Prompt, o.Steps, o.Seed, o.MaxSequenceLength = prompt, 2, ptr(uint64(7)), 48
+		r, err := m.Generate(context.Background(), o)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return r.Image
+	}
+	show := func(images ...image.Image) gomflux.Options {
+		return gomflux.Options{References: images, Height: 64, Width: 80}
+	}
+	pictures := map[string]string{}
+	for name, o := range map[string]gomflux.Options{
+		"none": show(), "a": show(a), "b": show(b), "a and b": show(a, b), "b and a": show(b, a), "a twice": show(a, a),
+	} {
+		pix := string(edit("a red hat", o).Pix)
+		if other, ok := pictures[pix]; ok {
+			t.Errorf("%s: the same picture as %s", name, other)
+		}
+		pictures[pix] = name
+	}
+	numbered, named := edit("$1 on $2", show(a, b)), edit("image 1 on image 2", show(a, b))
+	if !bytes.Equal(numbered.Pix, named.Pix) {
+		t.Error("$1 and $2 are not image 1 and image 2")
+	}
+	if bytes.Equal(numbered.Pix, edit("image 1 on image 1", show(a, b)).Pix) {
+		t.Error("the prompt makes no difference")
+	}
+
+	multiple := m.Multiple()
+	for _, test := range []struct {
+		o    gomflux.Options
+		want image.Point
+	}{
+		{gomflux.Options{References: []image.Image{a, b}}, image.Pt(90/multiple*multiple, 70/multiple*multiple)},
+		{gomflux.Options{References: []image.Image{b, a}}, image.Pt(64, 80)},
+		{gomflux.Options{References: []image.Image{b}, Height: 32}, image.Pt(25/multiple*multiple, 32)},
+		{gomflux.Options{References: []image.Image{b}, Height: 32, Width: 96}, image.Pt(96, 32)},
+	} {
+		if got := edit("a red hat", test.o).Bounds().Size(); got != test.want {
+			t.Errorf("a picture of %v, expected %v", got, test.want)
+		}
+	}
+
+	var wrong *gomflux.ReferenceError
+	_, err = m.Generate(context.Background(), gomflux.Options{Prompt: "x", References: []image.Image{a, painted(80, 63, 1)}})
+	if !errors.Is(err, gomflux.ErrRequest) || !errors.As(err, &wrong) || wrong.Index != 1 {
+		t.Errorf("error %v about %+v, expected one about reference 1", err, wrong)
+	}
+	_, err = open(t, nil).Generate(context.Background(), gomflux.Options{Prompt: "x", References: []image.Image{a}})
+	if !errors.Is(err, gomflux.ErrRequest) || !strings.Contains(err.Error(), "edits none") {
+		t.Errorf("error %v of a model that does not edit", err)
+	}
+}
+
+// TestPrompts: what a model keeps of one picture changes none that follow.
+func TestPrompts(t *testing.T) {
+	for _, folder := range []string{"flux1-dev-small", "flux2-klein-base"} {
+		t.Run(folder, func(t *testing.T) {
+			open := func() *gomflux.Model {
+				m, err := gomflux.Open(context.Background(), filepath.Join("models/testdata", folder, "model"), nil)
+				if err != nil {
+					t.Fatal(err)
+				}
+				t.Cleanup(func() { m.Close() })
+				return m
+			}
+			picture := func(m *gomflux.Model, prompt string, seed uint64) string {
+				o := gomflux.Options{Prompt: prompt, Height: 32, Width: 48, Steps: 2, Seed: &seed, MaxSequenceLength: 48}
+				r, err := m.Generate(context.Background(), o)
+				if err != nil {
+					t.Fatal(err)
+				}
+				return string(r.Image.Pix)
+			}
+			one, different := open(), map[string]bool{}
+			for _, prompt := range []string{"a red hat", "a blue hat", "a green hat", "a red hat"} {
+				for _, seed := range []uint64{1, 2} {
+					got := picture(one, prompt, seed)
+					different[got] = true
+					if seed == 1 && got != picture(open(), prompt, seed) {
+						t.Errorf("%s: another picture than that of a model which was just opened", prompt)
+					}
+				}
+			}
+			if len(different) != 6 {
+				t.Errorf("%d different pictures, expected 6", len(different))
+			}
+		})
+	}
+}
+
 func TestHook(t *testing.T) {
 	m := open(t, nil)
 	stop := errors.New("seen enough")
