@@ -97,7 +97,9 @@ func (f *flux) packed(h, w int) []int {
 	return []int{1, h / 2 * (w / 2), f.transformer.Config.InChannels}
 }
 
-func (f *flux) unpack(x *mlx.Array, h, w int) *mlx.Array { return transformer.Unpack(x, h/2, w/2).Squeeze(0) }
+func (f *flux) unpack(x *mlx.Array, h, w int) *mlx.Array {
+	return transformer.Unpack(x, h/2, w/2).Squeeze(0)
+}
 
 func (f *flux) fits(h, w, tokens int) error { return nil }
 
