@@ -220,15 +220,21 @@ func (d *diagnosis) print(w io.Writer) error {
 	} else {
 		line("tokenizer", "missing")
 	}
+	away := 0
 	for _, m := range d.Models {
 		switch {
 		case m.Builtin:
 			line("model", "%s, built in (%s): %s", m.Name, bytes(m.Bytes), m.About)
-		case !m.Here:
+		case !m.Here && m.Name == defaultModel:
 			line("model", "%s, not here (to get it: %s)", m.Name, m.Get)
+		case !m.Here:
+			away++
 		default:
 			line("model", "%s, %s (%s): %s", m.Name, m.state(), bytes(m.Bytes), m.where())
 		}
+	}
+	if away > 0 {
+		line("model", "%d more that are not here (gomflux models lists them)", away)
 	}
 	if d.Cache.Path != "" {
 		text := models.TildePath(d.Cache.Path)

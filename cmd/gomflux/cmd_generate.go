@@ -11,6 +11,7 @@ import (
 	"os"
 	"os/signal"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"time"
@@ -28,42 +29,49 @@ import (
 	"github.com/gomflux/gomflux/scheduler"
 )
 
-// generateOptions are the flags of gomflux generate.
+// generateOptions are the flags of gomflux generate and gomflux edit.
 type generateOptions struct {
 	modelFlags
-	prompt, promptFile string
-	negative           optional[string]
-	seeds              seedList
-	autoSeeds          optional[int]
-	steps              optional[int]
-	height, width      optional[int]
-	guidance           optional[float64]
-	maxSequenceLength  optional[int]
-	scheduler, rng     optional[string]
-	image              string
-	imageStrength      optional[float64]
+	edits                bool // the model is shown the images
+	prompts, promptFiles []string
+	negative             optional[string]
+	seeds                seedList
+	autoSeeds            optional[int]
+	steps                optional[int]
+	height, width        optional[int]
+	guidance             optional[float64]
+	maxSequenceLength    optional[int]
+	scheduler, rng       optional[string]
+	images               fileNames // one to start from, or those to edit
+	imageStrength        optional[float64]
 
-	output                    string
-	overwrite                 bool
-	sidecar, noMetadata       bool
-	config                    string
-	stepwise                  string
-	preview, show             optional[termpic.Protocol]
-	json, verbose, quiet      bool
-	inside                    debugFlags
-	promptGiven               bool
-	sourceImage, recordedFrom *picture.SourceImage
+	output               string
+	overwrite            bool
+	sidecar, noMetadata  bool
+	config               string
+	stepwise             string
+	preview, show        optional[termpic.Protocol]
+	json, verbose, quiet bool
+	inside               debugFlags
+	promptGiven          bool
+	sources              []picture.SourceImage // the images
+	recordedFrom         []picture.SourceImage // as config has them, nil where they are given
+	made                 map[string]bool       // names of pictures
 }
 
-func newGenerateCommand() *cobra.Command {
-	o := &generateOptions{
+func newGenerateOptions() *generateOptions {
+	return &generateOptions{
 		modelFlags: newModelFlags(),
 		negative:   parsed("text", func(s string) (string, error) { return s, nil }),
 		autoSeeds:  count("count"), steps: count("number"), height: count("pixels"), width: count("pixels"), guidance: scale("scale"),
 		maxSequenceLength: count("tokens"), scheduler: parsed("name", scheduler.Name), rng: oneOf("name", noise.Names...), imageStrength: strength("strength"),
 		preview: parsed("protocol", termpic.ParseProtocol), show: parsed("protocol", termpic.ParseProtocol),
+		made: map[string]bool{},
 	}
-	cmd := &cobra.Command{
+}
+
+func newGenerateCommand() *cobra.Command {
+	return newGenerateOptions().command(&cobra.Command{
 		Use:   "generate [--model MODEL] --prompt TEXT",
 		Short: "Make pictures from a prompt",
 		Long: `Generate makes pictures from a prompt, one for each seed, and writes them to
@@ -71,11 +79,14 @@ files, whose names it prints on standard output. Everything else it has to say
 goes to standard error.
 
 The model is a built-in one (shapes), a folder in the layout of Hugging Face
-diffusers with a Z-Image model, or a published model that is in the Hugging
-Face cache, by its repository (owner/name) or a short name (gomflux models
-lists what there is). Without --model it is ` + defaultModel + `. What is not given
-(steps, size, guidance) is as the model's makers recommend. The same seed,
-settings and machine make the same picture.
+diffusers, or a published model that is in the Hugging Face cache, by its
+repository (owner/name) or a short name (gomflux models lists what there is).
+Without --model it is ` + defaultModel + `. What is not given (steps, size, guidance)
+is as the model's makers recommend. The same seed, settings and machine make the
+same picture.
+
+With several prompts each of them makes a picture of every seed: all pictures of
+the first, then those of the next.
 
 With --image the picture starts from another one, of which --image-strength is
 kept: 0.1 changes nearly everything, 0.9 next to nothing. Without --height and
@@ -85,7 +96,8 @@ A file that is there already is kept: the new one is named image_1.png,
 image_2.png and so on, unless --overwrite is given. The name's end chooses the
 format, .png or .jpg. The name may have {seed}, {index}, {prompt}, {model},
 {steps}, {guidance}, {scheduler}, {height}, {width}, {date} and {time} in it.
-Several pictures get their seeds at its end unless it has {seed} or {index}.
+Several pictures get their seeds at its end unless it has {seed} or {index}, and
+those of several prompts their number too unless it has {prompt}.
 
 A picture carries the settings that made it, unless --no-metadata is given:
 gomflux info shows them, and --config-from-metadata uses them again, with what
@@ -106,39 +118,49 @@ second one ends it at once.
 		Example: `  gomflux generate --model shapes --prompt "a red circle left of a blue square"
   gomflux generate -m ./Z-Image-Turbo -p "a lighthouse at dusk" --steps 8 --guidance 0 -S 42 -o lighthouse.png
   gomflux generate -p "a lighthouse at dusk" --seed 1 2 3 -o "{prompt}-{seed}.png"
+  gomflux generate -p "a lighthouse at dusk" -p "the same at dawn" -S 42 -o "{prompt}.png"
   gomflux generate -C lighthouse.png --seed 43
   gomflux generate -p "the same in winter" --image lighthouse.png --image-strength 0.5
   echo "a green star" | gomflux generate -m shapes -p -`,
-		Args: noArgs(" (a prompt of several words needs quotes, and --prompt before it)"),
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			o.promptGiven = cmd.Flags().Changed("prompt") || cmd.Flags().Changed("prompt-file")
-			p := &printer{stdout: cmd.OutOrStdout(), stderr: cmd.ErrOrStderr(), json: o.json, quiet: o.quiet, verbose: o.verbose}
-			err := o.checkFlags(cmd)
-			if err == nil {
-				err = o.run(cmd.Context(), cmd.InOrStdin(), p)
-			}
-			p.failed(err)
-			return err
-		},
+	})
+}
+
+// command gives a command what generate and edit share.
+func (o *generateOptions) command(cmd *cobra.Command) *cobra.Command {
+	cmd.Args = noArgs(" (a prompt of several words needs quotes, and --prompt before it)")
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		o.promptGiven = cmd.Flags().Changed("prompt") || cmd.Flags().Changed("prompt-file")
+		p := &printer{stdout: cmd.OutOrStdout(), stderr: cmd.ErrOrStderr(), json: o.json, quiet: o.quiet, verbose: o.verbose}
+		err := o.checkFlags(cmd)
+		if err == nil {
+			err = o.run(cmd.Context(), cmd.InOrStdin(), p)
+		}
+		p.failed(err)
+		return err
 	}
 	f := cmd.Flags()
 	f.SortFlags = false
-	f.SetNormalizeFunc(normalizeFlag)
+	f.SetNormalizeFunc(normalizeFlag(o.edits))
 	o.addModel(f)
-	f.StringVarP(&o.prompt, "prompt", "p", "", "what the picture shows (`text`); - reads standard input")
-	f.StringVar(&o.promptFile, "prompt-file", "", "a `file` with the prompt")
+	if o.edits {
+		f.VarP(&o.images, "image", "i", "a picture to edit (PNG, JPEG or WebP), or several: -i A B or one by one")
+	}
+	f.StringArrayVarP(&o.prompts, "prompt", "p", nil, "what the picture shows (`text`); - reads standard input (can be repeated, for several pictures)")
+	f.StringArrayVar(&o.promptFiles, "prompt-file", nil, "a `file` with the prompt, all of it (likewise)")
 	f.VarP(&o.negative, "negative-prompt", "n", "what it does not show, where the model uses guidance")
 	f.VarP(&o.seeds, "seed", "S", "where the noise starts from, for one picture or several (1 2 3 or 1,2,3); without it a random one, which is printed")
 	f.Var(&o.autoSeeds, "auto-seeds", "make this many pictures from random seeds")
 	f.VarP(&o.steps, "steps", "s", "denoising steps")
 	f.VarP(&o.height, "height", "H", "height of the picture")
 	f.VarP(&o.width, "width", "W", "width of the picture")
-	f.VarP(&o.guidance, "guidance", "g", "strength of classifier-free guidance; 0 is none and twice as fast")
+	f.VarP(&o.guidance, "guidance", "g", "how closely the prompt is followed, as the model counts it; one with classifier-free guidance is twice as fast without it (0, with FLUX.2 1)")
 	f.Var(&o.maxSequenceLength, "max-sequence-length", "how long the prompt may be")
 	f.Var(&o.scheduler, "scheduler", "how noise becomes a picture: "+strings.Join(scheduler.Names(), ", ")+" (default: the model's)")
 	f.Var(&o.rng, "rng", "what draws the noise: mlx, as in mflux, or torch, for the noise of diffusers with a CPU generator (default: mlx)")
-	f.StringVarP(&o.image, "image", "i", "", "a picture to start from (`file`, PNG, JPEG or WebP)")
-	f.Var(&o.imageStrength, "image-strength", "how much of it is kept, above 0 and below 1 (default: 0.4); diffusers counts the other way round")
+	if !o.edits {
+		f.VarP(&o.images, "image", "i", "a picture to start from (PNG, JPEG or WebP)")
+		f.Var(&o.imageStrength, "image-strength", "how much of it is kept, above 0 and below 1 (default: 0.4); diffusers counts the other way round")
+	}
 	o.addPlace(f)
 	f.StringVarP(&o.output, "output", "o", "image.png", "the `file` to write")
 	f.BoolVar(&o.overwrite, "overwrite", false, "replace files that are there")
@@ -171,8 +193,12 @@ func (o *generateOptions) checkFlags(cmd *cobra.Command) error {
 		return usageErrorf("give either --seed or --auto-seeds")
 	case o.verbose && o.quiet:
 		return usageErrorf("give either --verbose or --quiet")
-	case given("image") && o.image == "":
+	case slices.Contains(o.images.names, ""):
 		return usageErrorf("--image: the file's name is empty")
+	case o.edits && len(o.images.names) == 0 && o.config == "":
+		return usageErrorf("give the pictures to edit with --image")
+	case slices.Contains(o.promptFiles, ""):
+		return usageErrorf("--prompt-file: the file's name is empty")
 	case given("stepwise-image-output-dir") && o.stepwise == "":
 		return usageErrorf("--stepwise-image-output-dir: the folder's name is empty")
 	}
@@ -183,10 +209,16 @@ func (o *generateOptions) checkFlags(cmd *cobra.Command) error {
 // without a model.
 type generation struct {
 	options  gomflux.Options
-	seeds    []uint64 // those that are known: given ones, or the first
+	prompts  []string
+	seeds    []uint64 // those that are known: given ones, or those drawn so far
+	each     int      // pictures of a prompt
 	pictures int
 	recorded *picture.Found // what --config-from-metadata read
 }
+
+// prompt is that of a picture. All pictures of one follow one another, since
+// the model keeps what its text encoder makes of it.
+func (g *generation) prompt(i int) string { return g.prompts[i/g.each] }
 
 func (o *generateOptions) run(ctx context.Context, stdin io.Reader, p *printer) error {
 	signal.Ignore(syscall.SIGPIPE) // pictures are made when nobody reads their names, too
@@ -215,8 +247,12 @@ func (o *generateOptions) run(ctx context.Context, stdin io.Reader, p *printer) 
 	defer model.Close()
 	for i := range g.pictures {
 		seed := g.seed(i)
-		p.start(seed, i, g.pictures)
-		g.options.Seed = &seed
+		g.options.Prompt, g.options.Seed = g.prompt(i), &seed
+		about := ""
+		if len(g.prompts) > 1 {
+			about = g.options.Prompt
+		}
+		p.start(seed, i, g.pictures, about)
 		err := o.inside.picture(o, model, &g.options, i, p)
 		if err == nil {
 			err = o.generate(ctx, model, g, i, p)
@@ -234,28 +270,29 @@ func (o *generateOptions) run(ctx context.Context, stdin io.Reader, p *printer) 
 
 // prepare reads what there is to read, and refuses what cannot be.
 func (o *generateOptions) prepare(ctx context.Context, stdin io.Reader, p *printer) (*generation, error) {
-	prompt, err := o.readPrompt(ctx, stdin)
+	prompts, err := o.readPrompts(ctx, stdin)
 	if err != nil {
 		return nil, err
 	}
-	g := &generation{}
+	g := &generation{prompts: prompts}
 	if o.config != "" {
 		if g.recorded, err = picture.ReadSettingsFile(o.config); err != nil {
 			return nil, err
 		}
-		if err := o.take(g.recorded, &prompt); err != nil {
+		if err := o.take(g.recorded, g); err != nil {
 			return nil, err
 		}
 	}
-	if prompt == "" {
+	if len(g.prompts) == 0 {
 		return nil, fmt.Errorf("%s: has no prompt (give it with --prompt)", o.config)
 	}
 	if err := checkText(o.negative.orZero()); err != nil {
 		return nil, fmt.Errorf("negative prompt: %w", err)
 	}
-	g.seeds = o.seeds
-	g.pictures = max(1, len(o.seeds), o.autoSeeds.orZero())
-	name, err := expandName(o.output, picture.Settings{Seed: g.seed(0), Prompt: prompt, Model: o.model}, 0, g.pictures > 1)
+	g.seeds = slices.Clone(o.seeds)
+	g.each = max(1, len(o.seeds), o.autoSeeds.orZero())
+	g.pictures = g.each * len(g.prompts)
+	name, err := g.name(o.output, picture.Settings{Seed: g.seed(0), Prompt: g.prompt(0), Model: o.model}, 0)
 	if err != nil {
 		return nil, err
 	}
@@ -263,15 +300,18 @@ func (o *generateOptions) prepare(ctx context.Context, stdin io.Reader, p *print
 		return nil, err
 	}
 	g.options = gomflux.Options{
-		Prompt: prompt, NegativePrompt: o.negative.orZero(), Height: o.height.orZero(), Width: o.width.orZero(), Steps: o.steps.orZero(),
+		Prompt: g.prompt(0), NegativePrompt: o.negative.orZero(), Height: o.height.orZero(), Width: o.width.orZero(), Steps: o.steps.orZero(),
 		Guidance: o.guidance.value, MaxSequenceLength: o.maxSequenceLength.orZero(), Scheduler: o.scheduler.orZero(), RNG: o.rng.orZero(),
 		ImageStrength: o.imageStrength.orZero(), Progress: p.progress,
 	}
-	switch {
-	case o.image != "":
-		g.options.Image, err = o.readImage(p)
-	case o.imageStrength.value != nil:
-		err = errors.New("--image-strength does nothing without --image")
+	if len(o.images.names) == 0 && o.imageStrength.value != nil {
+		return nil, errors.New("--image-strength does nothing without --image")
+	}
+	images, err := o.readImages(p)
+	if o.edits {
+		g.options.References = images
+	} else if len(images) > 0 {
+		g.options.Image = images[0]
 	}
 	return g, err
 }
@@ -305,15 +345,22 @@ func (o *generateOptions) open(ctx context.Context, g *generation, p *printer) (
 	open.For, open.Progress = &g.options, p.progress
 	model, err := gomflux.Open(ctx, source.Name, open)
 	p.end()
+	if e, ok := errors.AsType[*gomflux.ReferenceError](err); ok {
+		return nil, usageErrorf("%s: %w", o.images.names[e.Index], e.Err)
+	}
 	if err != nil {
 		return nil, coded(exitModel, modelError(err))
 	}
-	guidance := model.Defaults().Guidance
-	if o.guidance.value != nil {
-		guidance = *o.guidance.value
+	for _, prompt := range g.prompts[1:] { // Open has checked the first
+		options := g.options
+		options.Prompt = prompt
+		if err := model.Check(options); err != nil {
+			model.Close()
+			return nil, modelError(err)
+		}
 	}
-	if guidance == 0 && g.options.NegativePrompt != "" {
-		p.warn("the negative prompt does nothing without guidance (--guidance)")
+	if g.options.NegativePrompt != "" && !model.UsesNegativePrompt(g.options) {
+		o.warnNegative(model, g.options, p)
 	}
 	size := model.Settings(g.options)
 	warnMemory(ctx, p, &model.VAE, size.Height, size.Width)
@@ -322,6 +369,17 @@ func (o *generateOptions) open(ctx context.Context, g *generation, p *printer) (
 		fmt.Fprintf(p.stderr, "libraries %s\n", libraryPaths(lib))
 	}
 	return model, nil
+}
+
+// warnNegative says why the negative prompt does nothing.
+func (o *generateOptions) warnNegative(model *gomflux.Model, options gomflux.Options, p *printer) {
+	strong := 5.0
+	options.Guidance = &strong
+	if model.UsesNegativePrompt(options) {
+		p.warn("the negative prompt does nothing without guidance (--guidance)")
+		return
+	}
+	p.warn("the negative prompt does nothing: this model has no classifier-free guidance")
 }
 
 // generate makes one picture and saves it.
@@ -347,7 +405,7 @@ func (o *generateOptions) generate(ctx context.Context, model *gomflux.Model, g 
 				return err
 			}
 			steps = append(steps, newSheetStep(img, fmt.Sprintf("%d/%d", s.Step, s.Steps)))
-			return o.saveStep(ctx, fmt.Sprintf("seed_%d_step%dof%d.png", *options.Seed, s.Step, s.Steps), img)
+			return o.saveStep(ctx, fmt.Sprintf("%s_step%dof%d.png", g.stepName(index), s.Step, s.Steps), img)
 		}
 	}
 	result, err := model.Generate(ctx, options)
@@ -355,15 +413,19 @@ func (o *generateOptions) generate(ctx context.Context, model *gomflux.Model, g 
 		return o.inside.failed(err, p)
 	}
 	p.saving()
-	result.Settings.Image = o.sourceImage
+	if o.edits {
+		result.Settings.References = o.sources
+	} else if len(o.sources) > 0 {
+		result.Settings.Image = &o.sources[0]
+	}
 	start := time.Now()
-	file, err := o.save(ctx, result, index, g.pictures > 1, p)
+	file, err := o.save(ctx, result, g, index, p)
 	if err != nil {
 		return err
 	}
 	var sheetErr error // which must not hide that the picture is there
 	if len(steps) > 0 {
-		sheetErr = o.saveStep(ctx, fmt.Sprintf("seed_%d_composite.png", *options.Seed), contactSheet(steps))
+		sheetErr = o.saveStep(ctx, g.stepName(index)+"_composite.png", contactSheet(steps))
 	}
 	took := time.Since(start)
 	p.end()
@@ -377,12 +439,12 @@ func (o *generateOptions) generate(ctx context.Context, model *gomflux.Model, g 
 }
 
 // save writes a picture with its settings, and returns its name.
-func (o *generateOptions) save(ctx context.Context, result *gomflux.Result, index int, several bool, p *printer) (string, error) {
-	name, err := expandName(o.output, result.Settings, index, several)
+func (o *generateOptions) save(ctx context.Context, result *gomflux.Result, g *generation, index int, p *printer) (string, error) {
+	name, err := g.name(o.output, result.Settings, index)
 	if err != nil {
 		return "", coded(exitUsage, err)
 	}
-	s := saver{overwrite: o.overwrite}
+	s := saver{overwrite: o.overwrite && !o.made[name]} // prompts may begin alike
 	if err := result.Settings.Check(); err == nil {
 		if !o.noMetadata {
 			// no times, so that what makes the same picture makes the same file
@@ -396,33 +458,50 @@ func (o *generateOptions) save(ctx context.Context, result *gomflux.Result, inde
 	} else if o.sidecar || !o.noMetadata {
 		p.warn("the picture is saved without its settings: %v", err)
 	}
+	o.made[name] = true
 	return s.save(ctx, name, result.Image)
 }
 
-// seed is that of a picture. Random ones are drawn when they are needed, since
-// there may be any number of them.
-func (g *generation) seed(i int) uint64 {
-	if i < len(g.seeds) {
-		return g.seeds[i]
-	}
-	seed := uint64(rand.Uint32()) // 32 bits: what people are used to typing again
-	if i == 0 {
-		g.seeds = []uint64{seed} // is asked for again
-	}
-	return seed
+// name is that of a picture's file.
+func (g *generation) name(template string, s picture.Settings, index int) (string, error) {
+	return expandName(template, s, index, g.pictures, len(g.prompts))
 }
 
-// readImage reads the picture to start from.
-func (o *generateOptions) readImage(p *printer) (image.Image, error) {
-	read, err := picture.ReadFile(o.image)
-	if err != nil {
-		return nil, err
+// stepName is how the names of the pictures of a picture's steps begin.
+func (g *generation) stepName(index int) string {
+	name := fmt.Sprintf("seed_%d", g.seed(index))
+	if len(g.prompts) > 1 {
+		name = fmt.Sprintf("%d_%s", index+1, name)
 	}
-	o.sourceImage = &picture.SourceImage{Path: models.TildePath(o.image), SHA256: read.SHA256}
-	if was := o.recordedFrom; was != nil && was.SHA256 != "" && was.SHA256 != read.SHA256 {
-		p.warn("%s is not the picture that %s was made from: it has changed since", o.image, o.config)
+	return name
+}
+
+// seed is that of a picture; all prompts have the same. Random ones are drawn
+// when they are needed, since there may be any number of them.
+func (g *generation) seed(i int) uint64 {
+	for i %= g.each; i >= len(g.seeds); {
+		g.seeds = append(g.seeds, uint64(rand.Uint32())) // 32 bits: what people are used to typing again
 	}
-	return read.Image, nil
+	return g.seeds[i]
+}
+
+// readImages reads the picture to start from, or those to edit.
+func (o *generateOptions) readImages(p *printer) (images []image.Image, err error) {
+	read := map[string]*picture.Picture{} // one may be given twice
+	for i, name := range o.images.names {
+		if read[name] == nil {
+			if read[name], err = picture.ReadFile(name); err != nil {
+				return nil, err
+			}
+		}
+		hash := read[name].SHA256
+		images = append(images, read[name].Image)
+		o.sources = append(o.sources, picture.SourceImage{Path: models.TildePath(name), SHA256: hash})
+		if o.recordedFrom != nil && o.recordedFrom[i].SHA256 != "" && o.recordedFrom[i].SHA256 != hash {
+			p.warn("%s is not the picture that %s was made from: it has changed since", name, o.config)
+		}
+	}
+	return images, nil
 }
 
 // saveStep writes a picture into the folder for them.
@@ -434,33 +513,48 @@ func (o *generateOptions) saveStep(ctx context.Context, name string, img image.I
 // maxPrompt bounds what is read as a prompt, in bytes. No model takes as much.
 const maxPrompt = 1 << 20
 
-// readPrompt gets the prompt from where it is; "" where none is given.
-func (o *generateOptions) readPrompt(ctx context.Context, stdin io.Reader) (string, error) {
-	prompt, from := o.prompt, "prompt"
-	var err error
-	switch {
-	case o.promptFile != "":
-		from = "prompt file " + o.promptFile
-		f, openErr := os.Open(o.promptFile)
-		if openErr != nil {
-			return "", fmt.Errorf("%s: %w", from, oserr.Bare(openErr))
+// readPrompts gets the prompts from where they are.
+func (o *generateOptions) readPrompts(ctx context.Context, stdin io.Reader) (prompts []string, err error) {
+	add := func(prompt, from string, err error) error {
+		if err == nil && strings.TrimSpace(prompt) == "" {
+			err = errors.New("is empty")
 		}
-		defer f.Close()
-		prompt, err = readText(ctx, f)
-	case prompt == "-":
-		from = "prompt on standard input"
-		prompt, err = readText(ctx, stdin)
+		if err == nil {
+			err = checkText(prompt)
+		}
+		if err != nil {
+			return fmt.Errorf("%s: %w", from, err)
+		}
+		prompts = append(prompts, prompt)
+		return nil
 	}
+	for _, name := range o.promptFiles {
+		prompt, err := readTextFile(ctx, name)
+		if err := add(prompt, "prompt file "+name, err); err != nil {
+			return nil, err
+		}
+	}
+	for _, prompt := range o.prompts {
+		from := "prompt"
+		var err error
+		if prompt == "-" {
+			from = "prompt on standard input"
+			prompt, err = readText(ctx, stdin)
+		}
+		if err := add(prompt, from, err); err != nil {
+			return nil, err
+		}
+	}
+	return prompts, nil
+}
+
+func readTextFile(ctx context.Context, name string) (string, error) {
+	f, err := os.Open(name)
 	if err != nil {
-		return "", fmt.Errorf("%s: %w", from, err)
+		return "", oserr.Bare(err)
 	}
-	if o.promptGiven && strings.TrimSpace(prompt) == "" {
-		return "", fmt.Errorf("%s: is empty", from)
-	}
-	if err := checkText(prompt); err != nil {
-		return "", fmt.Errorf("%s: %w", from, err)
-	}
-	return prompt, nil
+	defer f.Close()
+	return readText(ctx, f)
 }
 
 // readText reads all of r without the line end that editors and echo add. A

@@ -11,7 +11,8 @@ import (
 
 // TestAutoSeeds: any number of pictures can be asked for.
 func TestAutoSeeds(t *testing.T) {
-	o := &generateOptions{modelFlags: newModelFlags(), autoSeeds: count("count"), prompt: "x", promptGiven: true, output: filepath.Join(t.TempDir(), "x.png")}
+	o := newGenerateOptions()
+	o.prompts, o.promptGiven, o.output = []string{"x"}, true, filepath.Join(t.TempDir(), "x.png")
 	if err := o.autoSeeds.Set("50000000"); err != nil {
 		t.Fatal(err)
 	}
@@ -34,5 +35,32 @@ func TestAutoSeeds(t *testing.T) {
 	}
 	if second, third := g.seed(1), g.seed(2); first == second && second == third {
 		t.Errorf("the first three seeds are all %d", first)
+	}
+}
+
+// TestPromptsAndSeeds: each prompt has every seed, one prompt after the other.
+func TestPromptsAndSeeds(t *testing.T) {
+	for _, seeds := range [][]uint64{{3, 4}, nil} {
+		o := newGenerateOptions()
+		o.prompts, o.promptGiven, o.seeds, o.output = []string{"a", "b", "c"}, true, seeds, filepath.Join(t.TempDir(), "x.png")
+		if seeds == nil {
+			if err := o.autoSeeds.Set("2"); err != nil {
+				t.Fatal(err)
+			}
+		}
+		g, err := o.prepare(context.Background(), strings.NewReader(""), &printer{stdout: io.Discard, stderr: io.Discard})
+		if err != nil {
+			t.Fatal(err)
+		}
+		var made string
+		for i := range g.pictures {
+			made += g.prompt(i)
+			if g.seed(i) != g.seed(i%2) || seeds != nil && g.seed(i) != seeds[i%2] {
+				t.Errorf("picture %d has the seed %d, the one of the first prompt %d", i, g.seed(i), g.seed(i%2))
+			}
+		}
+		if made != "aabbcc" {
+			t.Errorf("prompts %s, expected aabbcc", made)
+		}
 	}
 }

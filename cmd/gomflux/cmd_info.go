@@ -27,7 +27,8 @@ again. It reads PNG, JPEG and WebP pictures with the metadata of gomflux, of
 mflux, or of the many programs that write AUTOMATIC1111's parameters text, and
 the JSON files that gomflux and mflux write beside pictures.
 
-Each line is a name and a value; a value with control characters is quoted.
+Each line is a name and a value; a value with control characters is quoted. The
+pictures of an edit are on lines of their own: reference 1, reference 2.
 With --json there is one object on a line for each picture:
 
   file            its name
@@ -37,7 +38,7 @@ With --json there is one object on a line for each picture:
   settings        what was found of version, generator, model, revision, class,
                   prompt, negative_prompt, seed, steps, guidance, height, width,
                   max_sequence_length, scheduler, rng, dtype, device, mlx,
-                  image, image_strength, created, seconds
+                  image, image_strength, references, created, seconds
   metadata        the JSON in the file as it is, if there is any
   parameters      the parameters text, if there is one
 
@@ -120,7 +121,7 @@ func (p *pictureInfo) format() string {
 // infoOrder is how the settings follow one another behind the prompts.
 var infoOrder = []string{
 	"model", "revision", "class", "seed", "steps", "guidance", "scheduler", "rng", "width", "height", "max_sequence_length",
-	"image", "image_strength", "dtype", "device", "mlx", "generator", "created", "seconds", "version",
+	"image", "image_strength", "references", "dtype", "device", "mlx", "generator", "created", "seconds", "version",
 }
 
 func (p *pictureInfo) print(w io.Writer) error {
@@ -140,13 +141,16 @@ func (p *pictureInfo) print(w io.Writer) error {
 			if json.Unmarshal(raw, &text) != nil {
 				text = string(raw) // a number
 			}
-			if name == "image" {
-				text = p.Settings.Image.Path
-				if hash := p.Settings.Image.SHA256; hash != "" {
-					text += " (SHA-256 " + hash + ")"
+			switch name {
+			case "image":
+				line(name, sourceText(*p.Settings.Image))
+			case "references":
+				for i, r := range p.Settings.References {
+					line(fmt.Sprint("reference ", i+1), sourceText(r))
 				}
+			default:
+				line(name, text)
 			}
-			line(name, text)
 		}
 	}
 	settings("prompt", "negative_prompt")
@@ -158,12 +162,22 @@ func (p *pictureInfo) print(w io.Writer) error {
 	settings(infoOrder...)
 	settings(slices.Sorted(maps.Keys(values))...) // those that have no place in the order
 	again := "gomflux generate -C " + shellQuote(p.name)
+	if len(p.Settings.References) > 0 {
+		again = "gomflux edit -C " + shellQuote(p.name)
+	}
 	if !p.Has("model") || p.Source == picture.SourceParameters {
 		again += " -m MODEL" // a file's name there, which is not one of ours
 	}
 	fmt.Fprintf(&b, "%-20s %s\n", "again", again)
 	_, err := io.WriteString(w, b.String())
 	return err
+}
+
+func sourceText(s picture.SourceImage) string {
+	if s.SHA256 == "" {
+		return s.Path
+	}
+	return s.Path + " (SHA-256 " + s.SHA256 + ")"
 }
 
 // fields are those of the settings that the file had, as JSON.

@@ -35,6 +35,9 @@ Each has a name for --model, its size on disk, a state, and where it is:
 
 The files are judged by their configs and headers, without loading them.
 
+Below a published model are its other names for --model and its licence and, if
+it is gated and not here, what there is to do before it can be fetched.
+
 With --json it is one array of objects:
 
   name               as --model takes it
@@ -50,6 +53,11 @@ With --json it is one array of objects:
   problems           what is wrong, an array of texts
   unfinished         files whose download has not ended
   get                the command that fetches what is missing
+  aliases            other names for --model, an array of texts
+  licence            of a published model, by its SPDX identifier if it has one
+  licence_url        where that can be read
+  gated              whether it is fetched with a token, by those who have
+                     accepted its conditions on its page
 ` + exitStatus,
 		Example: `  gomflux models
   gomflux models --json | jq -r '.[] | select(.complete and .supported) | .name'`,
@@ -86,6 +94,12 @@ type listedModel struct {
 	Problems   []string `json:"problems,omitempty"`
 	Unfinished []string `json:"unfinished,omitempty"`
 	Get        string   `json:"get,omitempty"`
+	Aliases    []string `json:"aliases,omitempty"`
+	Licence    string   `json:"licence,omitempty"`
+	LicenceURL string   `json:"licence_url,omitempty"`
+	Gated      bool     `json:"gated"`
+
+	access string // what there is to do before it can be fetched
 }
 
 func (m *listedModel) state() string {
@@ -137,6 +151,10 @@ func listModels() ([]listedModel, error) {
 		if s != nil && s.Revision == "" {
 			m.Repo, m.Get = "", "" // a folder of that name
 		} else {
+			m.Aliases, m.Licence, m.LicenceURL, m.Gated = p.Aliases, p.Licence, p.LicenceURL, p.Gated
+			if m.Gated {
+				m.access = p.Access()
+			}
 			m.Unfinished = repos[p.Repo].Unfinished
 			delete(repos, p.Repo)
 		}
@@ -201,6 +219,19 @@ func printModels(w io.Writer, list []listedModel) error {
 			if m.Get != "" {
 				fmt.Fprintf(&b, "\tto get what is missing: %s\n", m.Get)
 			}
+		}
+		if m.access != "" && !m.Complete {
+			fmt.Fprintf(&b, "\tgated: %s\n", m.access)
+		}
+		var about []string
+		if len(m.Aliases) > 0 {
+			about = append(about, "also "+strings.Join(m.Aliases, ", "))
+		}
+		if m.Licence != "" {
+			about = append(about, "licence "+m.Licence)
+		}
+		if len(about) > 0 {
+			fmt.Fprintf(&b, "\t%s\n", strings.Join(about, "; "))
 		}
 	}
 	_, err := io.WriteString(w, b.String())

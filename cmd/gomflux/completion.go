@@ -207,6 +207,11 @@ func completeModel(_ *cobra.Command, _ []string, prefix string) ([]string, cobra
 	}
 	for _, p := range models.Presets {
 		offer(p.Name, p.Repo)
+		for _, alias := range p.Aliases {
+			if prefix != "" { // or there would be too many
+				offer(alias, p.Name)
+			}
+		}
 	}
 	for _, repo := range cachedRepos() {
 		offer(repo, "in the Hugging Face cache")

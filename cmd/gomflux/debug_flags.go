@@ -17,7 +17,8 @@ import (
 	"github.com/gomflux/gomflux/tensors"
 )
 
-// debugFlags are the flags of gomflux generate that look inside of a run.
+// debugFlags are the flags of gomflux generate and gomflux edit that look inside
+// of a run.
 type debugFlags struct {
 	options debug.Options
 	load    []string
@@ -118,19 +119,39 @@ func (d *debugFlags) picture(o *generateOptions, model *gomflux.Model, options *
 	if dir, err := filepath.Abs(o.model); err == nil && isFolder(dir) {
 		settings["model"] = dir
 	}
-	if o.image != "" {
-		to := filepath.Join("images", filepath.Base(o.image))
-		data, err := os.ReadFile(o.image)
-		if err == nil {
-			err = os.WriteFile(filepath.Join(run.Dir, to), data, 0o666)
-		}
-		if err != nil {
-			return err
-		}
-		settings["picture"], settings["image_strength"] = filepath.ToSlash(to), s.ImageStrength
+	copies, err := copyImages(o.images.names, run.Dir)
+	if err != nil {
+		return err
+	}
+	if o.edits {
+		settings["references"] = copies
+	} else if len(copies) > 0 {
+		settings["picture"], settings["image_strength"] = copies[0], s.ImageStrength
 		settings["first_step"] = scheduler.FirstStep(s.Steps, s.ImageStrength)
 	}
 	return run.Describe(settings)
+}
+
+// copyImages copies pictures into a run's folder, and returns the names they
+// have there. image.png is the run's own.
+func copyImages(names []string, dir string) (copies []string, err error) {
+	taken := map[string]bool{"image.png": true}
+	for i, name := range names {
+		base := filepath.Base(name)
+		if taken[base] {
+			base = fmt.Sprintf("%d-%s", i+1, base)
+		}
+		taken[base] = true
+		data, err := os.ReadFile(name)
+		if err == nil {
+			err = os.WriteFile(filepath.Join(dir, "images", base), data, 0o666)
+		}
+		if err != nil {
+			return nil, err
+		}
+		copies = append(copies, "images/"+base)
+	}
+	return copies, nil
 }
 
 func isFolder(name string) bool {

@@ -112,11 +112,36 @@ func isSeed(s string) bool {
 	return err == nil
 }
 
-// joinValues lets --seed 1 2 3 be given as to mflux, for --seed 1,2,3, and
-// --preview kitty for --preview=kitty, which pflag takes for a flag and an
-// argument since the value can be left out.
+// fileNames are the values of a flag that takes a file, the last one given, or
+// several files. It implements pflag.Value.
+type fileNames struct {
+	names   []string
+	several bool
+}
+
+func (f *fileNames) Set(s string) error {
+	if !f.several {
+		f.names = nil
+	}
+	f.names = append(f.names, s)
+	return nil
+}
+
+func (f *fileNames) String() string { return strings.Join(f.names, " ") }
+
+func (f *fileNames) Type() string {
+	if f.several {
+		return "files"
+	}
+	return "file"
+}
+
+// joinValues lets --seed 1 2 3 be given as to mflux, for --seed 1,2,3, --image A
+// B to edit, for --image A --image B, and --preview kitty for --preview=kitty,
+// which pflag takes for a flag and an argument since the value can be left out.
 func joinValues(args []string) []string {
 	var out []string
+	edits := len(args) > 0 && args[0] == "edit"
 	number := func(i int) bool { return i < len(args) && isSeed(args[i]) }
 	for i := 0; i < len(args); i++ {
 		if args[i] == "--" {
@@ -137,6 +162,16 @@ func joinValues(args []string) []string {
 				out[len(out)-1] += "," + args[i+1]
 			}
 		}
+		if edits && slices.Contains([]string{"--image", "-i", "--" + mfluxEdit}, flag) {
+			if !joined && i+1 < len(args) {
+				i++
+				out = append(out, args[i])
+			}
+			for ; i+1 < len(args) && !strings.HasPrefix(args[i+1], "-"); i++ {
+				out = append(out, "--image="+args[i+1])
+			}
+			continue
+		}
 		if (args[i] == "--preview" || args[i] == "--show") && i+1 < len(args) && slices.Contains(protocolNames(), args[i+1]) {
 			out[len(out)-1] += "=" + args[i+1]
 			i++
@@ -155,12 +190,23 @@ var mfluxNames = map[string]string{
 	"config-from-conf": "config-from-metadata",
 	"make-conf":        "metadata",
 	"no-exif":          "no-metadata",
-	"image-path":       "image",
 }
 
+// What mflux calls --image: a picture to start from, and pictures to edit.
+const mfluxStart, mfluxEdit = "image-path", "image-paths"
+
 // normalizeFlag lets a flag be given by mflux's name for it.
-func normalizeFlag(_ *pflag.FlagSet, name string) pflag.NormalizedName {
-	return pflag.NormalizedName(cmp.Or(mfluxNames[name], name))
+func normalizeFlag(edits bool) func(*pflag.FlagSet, string) pflag.NormalizedName {
+	image := mfluxStart
+	if edits {
+		image = mfluxEdit
+	}
+	return func(_ *pflag.FlagSet, name string) pflag.NormalizedName {
+		if name == image {
+			name = "image"
+		}
+		return pflag.NormalizedName(cmp.Or(mfluxNames[name], name))
+	}
 }
 
 func sortedKeys[V any](m map[string]V) []string { return slices.Sorted(maps.Keys(m)) }

@@ -29,6 +29,15 @@ func TestJoinValues(t *testing.T) {
 		"--preview=kitty none":           "--preview=kitty none",
 		"--show x -S 1 2":                "--show x -S 1,2",
 		"-- --show kitty":                "-- --show kitty",
+		"edit -i a b -p x":               "edit -i a --image=b -p x",
+		"edit --image=a b c":             "edit --image=a --image=b --image=c",
+		"edit --image-paths a b -S 1 2":  "edit --image-paths a --image=b -S 1,2",
+		"edit --image a -i b --seed=1 2": "edit --image a -i b --seed=1,2",
+		"edit -i a -- b":                 "edit -i a -- b",
+		"edit -p x -i":                   "edit -p x -i",
+		"edit -i --show":                 "edit -i --show",
+		"edit -p a b -i c":               "edit -p a b -i c",
+		"generate -i a b":                "generate -i a b",
 		"":                               "",
 	} {
 		if got := strings.Join(joinValues(strings.Fields(args)), " "); got != want {

@@ -105,7 +105,7 @@ func run(args []string, stdin io.Reader, stdout, stderr io.Writer) (code int) {
 	default:
 		complain(stderr, err)
 	}
-	if !started && cmd.Name() == "generate" && slices.Contains(args, "--json") {
+	if !started && slices.Contains([]string{"generate", "edit"}, cmd.Name()) && slices.Contains(args, "--json") {
 		(&printer{stdout: stdout, json: true}).failed(err)
 	}
 	return exitCode(err)
@@ -176,7 +176,7 @@ Metal on Macs, with CUDA or on the CPU on Linux.
 		}
 		return coded(exitUsage, err)
 	})
-	root.AddCommand(newGenerateCommand(), newInfoCommand(), newModelsCommand(), newDecodeCommand(), newRoundtripCommand(), newInspectCommand(), newParityCommand(), newTensorsCommand(), newDoctorCommand(), newVersionCommand(), newCompletionCommand())
+	root.AddCommand(newGenerateCommand(), newEditCommand(), newInfoCommand(), newModelsCommand(), newDecodeCommand(), newRoundtripCommand(), newInspectCommand(), newParityCommand(), newTensorsCommand(), newDoctorCommand(), newVersionCommand(), newCompletionCommand())
 	root.AddCommand(newTopics()...)
 	checkTopics(root)
 	registerCompletions(root) // of all that was added before

@@ -15,7 +15,10 @@ import (
 const (
 	libraries = "../../.setup/lib"
 	tinyModel = "../../models/testdata/zimage-ordinary/model" // pictures of multiples of 8 pixels
-	pictures  = "../../picture/testdata"
+	// edits pictures of at least 64 pixels, makes multiples of 16
+	tinyEditor = "../../models/testdata/flux2-klein/model"
+	tinyBase   = "../../models/testdata/flux2-klein-base/model" // with guidance
+	pictures   = "../../picture/testdata"
 )
 
 func TestMain(m *testing.M) {

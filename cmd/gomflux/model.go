@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"runtime"
-	"strings"
 
 	"github.com/spf13/pflag"
 
@@ -14,24 +13,30 @@ import (
 	_ "github.com/gomflux/gomflux/shapes"
 )
 
-// defaultModel is what --model stands at where it is on the machine.
-const defaultModel = "z-image-turbo"
+// What --model stands at where it is on the machine: the first of the models
+// that make pictures, and of those that edit some.
+const (
+	defaultModel     = "z-image-turbo"
+	defaultEditModel = "flux2-klein-4b"
+)
 
 // modelFlags are the flags of every command that runs a model.
 type modelFlags struct {
 	model         string
+	fallback      string // where none is given
 	dtype, device optional[string]
 }
 
 func newModelFlags() modelFlags {
 	return modelFlags{
-		dtype:  oneOf("dtype", "float32", "bfloat16", "float16", "fp32", "bf16", "fp16"),
-		device: oneOf("device", "cpu", "gpu"),
+		fallback: defaultModel,
+		dtype:    oneOf("dtype", "float32", "bfloat16", "float16", "fp32", "bf16", "fp16"),
+		device:   oneOf("device", "cpu", "gpu"),
 	}
 }
 
 func (m *modelFlags) addModel(f *pflag.FlagSet) {
-	f.VarP((*modelName)(&m.model), "model", "m", "a built-in or published model (`name`: "+strings.Join(models.Names(), ", ")+"), a folder, or owner/name in the Hugging Face cache (default: "+defaultModel+")")
+	f.VarP((*modelName)(&m.model), "model", "m", "a built-in or published model (`name`; gomflux models lists them), a folder, or owner/name in the Hugging Face cache (default: "+m.fallback+")")
 }
 
 // A modelName is the value of --model, which has a default only where it is left
@@ -57,11 +62,15 @@ func (m *modelFlags) addPlace(f *pflag.FlagSet) {
 // find looks for the model, as gomflux.Open will.
 func (m *modelFlags) find() (*models.Source, error) {
 	if m.model == "" {
-		s, err := models.Find(defaultModel)
+		s, err := models.Find(m.fallback)
 		if errors.Is(err, models.ErrNotFound) {
-			preset, _ := models.FindPreset(defaultModel)
-			return nil, usageErrorf("no model given, and the default, %s, is not on this machine (--model shapes is built in; to get the default: hf download %s; --model FOLDER takes any Z-Image model)",
-				defaultModel, preset.Repo)
+			preset, _ := models.FindPreset(m.fallback)
+			builtin := ""
+			if m.fallback == defaultModel {
+				builtin = "--model shapes is built in; "
+			}
+			return nil, usageErrorf("no model given, and the default, %s, is not on this machine (%sto get the default: hf download %s; --model FOLDER takes a model in a folder)",
+				m.fallback, builtin, preset.Repo)
 		}
 		return s, coded(exitModel, err)
 	}

@@ -29,6 +29,7 @@ type printer struct {
 	clock   stepClock
 	last    gomflux.Progress // of JSON, and when that was
 	told    time.Time
+	index   *int // of the picture that is made
 }
 
 // The lines of --json. Fields are only ever added.
@@ -43,6 +44,7 @@ type (
 		Steps          int     `json:"steps,omitempty"`
 		SecondsPerStep float64 `json:"seconds_per_step,omitempty"`
 		SecondsLeft    float64 `json:"seconds_left,omitempty"` // of the steps
+		Index          *int    `json:"index,omitempty"`        // of the picture, once one is begun
 	}
 	jsonStart struct {
 		MessageType string `json:"message_type"` // start
@@ -123,7 +125,7 @@ func (p *printer) progress(pr gomflux.Progress) {
 		return
 	}
 	m := jsonProgress{
-		MessageType: "progress", Phase: string(pr.Phase), Component: pr.Component, Bytes: pr.Bytes, TotalBytes: pr.TotalBytes, Step: pr.Step, Steps: pr.Steps,
+		MessageType: "progress", Phase: string(pr.Phase), Component: pr.Component, Bytes: pr.Bytes, TotalBytes: pr.TotalBytes, Step: pr.Step, Steps: pr.Steps, Index: p.index,
 	}
 	if pr.Phase == gomflux.PhaseLoad && pr.Component == p.last.Component && pr.Bytes < pr.TotalBytes && time.Since(p.told) < time.Second/2 {
 		return
@@ -152,17 +154,26 @@ func (p *printer) warn(format string, args ...any) {
 	warnings{above{p.display, p.stderr}}.warn("%s", message)
 }
 
-// start says which picture is made next.
-func (p *printer) start(seed uint64, index, pictures int) {
+// start says which picture is made next, and of what prompt where there are
+// several.
+func (p *printer) start(seed uint64, index, pictures int, prompt string) {
+	p.index = &index
 	if p.json {
 		p.line(jsonStart{"start", seed, index, pictures})
 		return
 	}
+	line := fmt.Sprintf("seed %d", seed)
 	if pictures > 1 {
-		fmt.Fprintf(p.stderr, "seed %d (%d of %d)\n", seed, index+1, pictures)
-		return
+		line += fmt.Sprintf(" (%d of %d)", index+1, pictures)
 	}
-	fmt.Fprintf(p.stderr, "seed %d\n", seed)
+	if prompt != "" {
+		const most = 60 // characters
+		if text := []rune(prompt); len(text) > most {
+			prompt = string(text[:most]) + "..."
+		}
+		line += ": " + printable(prompt)
+	}
+	fmt.Fprintln(p.stderr, line)
 }
 
 // picture says that one is there.

@@ -16,20 +16,20 @@ import (
 
 // take uses recorded settings where no flag says otherwise. Flags refuse of them
 // what they refuse when they are given.
-func (o *generateOptions) take(f *picture.Found, prompt *string) error {
+func (o *generateOptions) take(f *picture.Found, g *generation) error {
 	s := f.Settings
 	r := gomflux.OptionsFrom(&s)
+	if err := o.takeImages(&s); err != nil {
+		return err
+	}
 	if f.Has("model") && o.model == "" {
 		o.model = s.Model
 	}
-	if f.Has("prompt") && !o.promptGiven {
-		*prompt = s.Prompt
+	if s.Prompt != "" && !o.promptGiven {
+		g.prompts = []string{s.Prompt}
 	}
 	if f.Has("seed") && len(o.seeds) == 0 && o.autoSeeds.value == nil {
 		o.seeds = seedList{s.Seed}
-	}
-	if f.Has("image") && s.Image != nil && o.image == "" {
-		o.image, o.recordedFrom = models.ExpandHome(s.Image.Path), s.Image
 	}
 	_, err := scheduler.Name(s.Scheduler)
 	knownScheduler := err == nil // compare warns of another one
@@ -53,7 +53,7 @@ func (o *generateOptions) take(f *picture.Found, prompt *string) error {
 		{"dtype", &o.dtype, s.Dtype, true},
 		{"height", &o.height, r.Height, noSize},
 		{"width", &o.width, r.Width, noSize},
-		{"image_strength", &o.imageStrength, r.ImageStrength, o.image != ""},
+		{"image_strength", &o.imageStrength, r.ImageStrength, !o.edits && len(o.images.names) > 0},
 	} {
 		text := fmt.Sprint(v.value)
 		if !v.use || !f.Has(v.field) || text == "" || v.flag.given() {
@@ -62,6 +62,28 @@ func (o *generateOptions) take(f *picture.Found, prompt *string) error {
 		if err := v.flag.Set(text); err != nil {
 			return fmt.Errorf("%s: %s %s: %w (give another one with --%s)", o.config, v.field, printable(text), err, strings.ReplaceAll(v.field, "_", "-"))
 		}
+	}
+	return nil
+}
+
+// takeImages uses the recorded pictures where none are given. What an edit made
+// can only be made again by an edit, and the reverse.
+func (o *generateOptions) takeImages(s *picture.Settings) error {
+	recorded := s.References
+	switch {
+	case o.edits && len(o.images.names) == 0 && len(recorded) == 0:
+		return fmt.Errorf("%s was not made by an edit (give the pictures to edit with --image, or make it again with gomflux generate)", o.config)
+	case !o.edits && len(recorded) > 0:
+		return fmt.Errorf("%s was made by an edit (gomflux edit --config-from-metadata makes it again)", o.config)
+	case !o.edits && s.Image != nil && s.Image.Path != "":
+		recorded = []picture.SourceImage{*s.Image}
+	}
+	if len(o.images.names) > 0 {
+		return nil
+	}
+	o.recordedFrom = recorded
+	for _, source := range recorded {
+		o.images.names = append(o.images.names, models.ExpandHome(source.Path))
 	}
 	return nil
 }

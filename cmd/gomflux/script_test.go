@@ -8,6 +8,7 @@ import (
 	"hash/crc32"
 	"image"
 	"image/color"
+	"image/draw"
 	_ "image/jpeg"
 	"image/png"
 	"io/fs"
@@ -23,6 +24,7 @@ import (
 	"testing"
 
 	"github.com/rogpeppe/go-internal/testscript"
+	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
 	"github.com/gomflux/gomflux/picture"
@@ -35,6 +37,8 @@ func TestScripts(t *testing.T) {
 		Setup: func(env *testscript.Env) error {
 			env.Setenv("GOMFLUX_MLX", absolute(libraries))
 			env.Setenv("MODEL", absolute(tinyModel))
+			env.Setenv("EDITOR_MODEL", absolute(tinyEditor))
+			env.Setenv("BASE_MODEL", absolute(tinyBase))
 			env.Setenv("PICTURES", absolute(pictures))
 			return nil
 		},
@@ -55,6 +59,7 @@ func TestScripts(t *testing.T) {
 			"json":    cmdJSON,
 			"chunks":  cmdChunks,
 			"paint":   cmdPaint,
+			"odd":     cmdOdd,
 			"disk":    cmdDisk,
 			"model":   cmdModel,
 			"cut":     cmdCut,
@@ -67,8 +72,15 @@ func TestScripts(t *testing.T) {
 	})
 }
 
-// TestFlagsInScripts: no flag of generate is left out of the scripts.
+// TestFlagsInScripts: no flag of generate and of edit is left out of the scripts.
 func TestFlagsInScripts(t *testing.T) {
+	mfluxImage := map[string]string{"generate": mfluxStart, "edit": mfluxEdit}
+	for _, cmd := range []*cobra.Command{newGenerateCommand(), newEditCommand()} {
+		testFlagsInScripts(t, cmd, append(sortedKeys(mfluxNames), mfluxImage[cmd.Name()]))
+	}
+}
+
+func testFlagsInScripts(t *testing.T, cmd *cobra.Command, hidden []string) {
 	names, err := filepath.Glob("testdata/script/*.txt")
 	if err != nil {
 		t.Fatal(err)
@@ -80,7 +92,7 @@ func TestFlagsInScripts(t *testing.T) {
 			t.Fatal(err)
 		}
 		for line := range strings.Lines(string(script)) {
-			if _, args, ok := strings.Cut(line, "gomflux generate "); ok {
+			if _, args, ok := strings.Cut(line, "gomflux "+cmd.Name()+" "); ok {
 				for _, word := range strings.Fields(args) {
 					flag, _, _ := strings.Cut(word, "=")
 					used[flag] = true
@@ -88,17 +100,17 @@ func TestFlagsInScripts(t *testing.T) {
 			}
 		}
 	}
-	newGenerateCommand().Flags().VisitAll(func(f *pflag.Flag) {
+	cmd.Flags().VisitAll(func(f *pflag.Flag) {
 		if !used["--"+f.Name] {
-			t.Errorf("--%s is in no script", f.Name)
+			t.Errorf("--%s of %s is in no script", f.Name, cmd.Name())
 		}
 		if f.Shorthand != "" && !used["-"+f.Shorthand] {
-			t.Errorf("-%s is in no script", f.Shorthand)
+			t.Errorf("-%s of %s is in no script", f.Shorthand, cmd.Name())
 		}
 	})
-	for name := range mfluxNames {
+	for _, name := range hidden {
 		if !used["--"+name] {
-			t.Errorf("--%s is in no script", name)
+			t.Errorf("--%s of %s is in no script", name, cmd.Name())
 		}
 	}
 }
@@ -219,15 +231,59 @@ func cmdPaint(ts *testscript.TestScript, _ bool, args []string) {
 	if width > 1000 {
 		file = slices.Concat(file, chunk("IDAT", nil), chunk("IEND", nil))
 	} else {
-		img := image.NewRGBA(image.Rect(0, 0, width, height))
-		for i := range width * height {
-			img.SetRGBA(i%width, i/width, color.RGBA{uint8(255 * (i % width) / width), uint8(255 * (i / width) / height), 128, 255})
-		}
 		var b strings.Builder
-		ts.Check(png.Encode(&b, img))
+		ts.Check(png.Encode(&b, gradient(width, height)))
 		file = append(file, b.String()[len(signature)+len(chunk("IHDR", make([]byte, 13))):]...)
 	}
 	ts.Check(os.WriteFile(ts.MkAbs(args[0]), file, 0o666))
+}
+
+func gradient(width, height int) *image.RGBA {
+	img := image.NewRGBA(image.Rect(0, 0, width, height))
+	for i := range width * height {
+		img.SetRGBA(i%width, i/width, color.RGBA{uint8(255 * (i % width) / width), uint8(255 * (i / width) / height), 128, 255})
+	}
+	return img
+}
+
+// cmdOdd makes the picture of paint, as it is to be seen, in an unusual PNG
+// file: of 16 bits, with an alpha channel that shows one white corner, or turned
+// by its EXIF: odd KIND FILE WIDTH HEIGHT. A plain one has that corner too.
+func cmdOdd(ts *testscript.TestScript, _ bool, args []string) {
+	width, height := number(ts, args[2]), number(ts, args[3])
+	seen := gradient(width, height)
+	seen.SetRGBA(0, 0, color.RGBA{255, 255, 255, 255})
+	var img image.Image = seen
+	exif := ""
+	switch args[0] {
+	case "16":
+		deep := image.NewNRGBA64(seen.Rect)
+		draw.Draw(deep, deep.Rect, seen, image.Point{}, draw.Src)
+		img = deep
+	case "alpha":
+		clear := image.NewNRGBA(seen.Rect)
+		draw.Draw(clear, clear.Rect, seen, image.Point{}, draw.Src)
+		clear.SetNRGBA(0, 0, color.NRGBA{9, 8, 7, 0})
+		img = clear
+	case "turned": // orientation 6: the first row is the right side
+		turned := image.NewRGBA(image.Rect(0, 0, height, width))
+		for i := range width * height {
+			x, y := i%width, i/width
+			turned.SetRGBA(y, width-1-x, seen.RGBAAt(x, y))
+		}
+		img = turned
+		exif = "MM\x00*\x00\x00\x00\x08\x00\x01\x01\x12\x00\x03\x00\x00\x00\x01\x00\x06\x00\x00\x00\x00\x00\x00"
+	case "plain":
+	default:
+		ts.Fatalf("unknown kind %s", args[0])
+	}
+	var b strings.Builder
+	ts.Check(png.Encode(&b, img))
+	file := []byte(b.String())
+	if exif != "" {
+		file = slices.Insert(file, 8+25, chunk("eXIf", []byte(exif))...)
+	}
+	ts.Check(os.WriteFile(ts.MkAbs(args[1]), file, 0o666))
 }
 
 // chunk is a chunk of a PNG file.
@@ -267,9 +323,13 @@ var gpuThere = sync.OnceValue(func() bool {
 	return regexp.MustCompile(`(?m)^device +(metal|cuda)`).Match(out)
 })
 
-// cmdModel copies the tiny model: model FOLDER
+// cmdModel copies the tiny model, or another one: model FOLDER [MODEL]
 func cmdModel(ts *testscript.TestScript, _ bool, args []string) {
-	ts.Check(os.CopyFS(ts.MkAbs(args[0]), os.DirFS(ts.Getenv("MODEL"))))
+	from := ts.Getenv("MODEL")
+	if len(args) > 1 {
+		from = args[1]
+	}
+	ts.Check(os.CopyFS(ts.MkAbs(args[0]), os.DirFS(from)))
 }
 
 // cmdCut takes bytes off a file's end: cut FILE BYTES

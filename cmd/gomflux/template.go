@@ -27,14 +27,23 @@ var templateFields = map[string]func(s picture.Settings, index int) string{
 }
 
 // expandName fills in an output name's fields. Several pictures under one name
-// get their seeds at its end, as in mflux.
-func expandName(name string, s picture.Settings, index int, several bool) (string, error) {
+// get their seeds at its end, as in mflux, and those of several prompts their
+// numbers too.
+func expandName(name string, s picture.Settings, index, pictures, prompts int) (string, error) {
 	if strings.Contains(filepath.Dir(name), "{") {
 		return "", fmt.Errorf("output %s: fields can be in the file's name, not in its folder's", name)
 	}
-	if several && !strings.Contains(name, "{seed}") && !strings.Contains(name, "{index}") {
+	has := func(field string) bool { return strings.Contains(name, field) }
+	if pictures > 1 && !has("{index}") {
+		end := ""
+		if prompts > 1 && !has("{prompt}") {
+			end = "_{index}"
+		}
+		if pictures > prompts && !has("{seed}") {
+			end += "_seed_{seed}"
+		}
 		ext := filepath.Ext(name)
-		name = strings.TrimSuffix(name, ext) + "_seed_{seed}" + ext
+		name = strings.TrimSuffix(name, ext) + end + ext
 	}
 	var b strings.Builder
 	for rest := name; ; {

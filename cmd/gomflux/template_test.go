@@ -45,7 +45,7 @@ func TestExpandName(t *testing.T) {
 		"no extension {index}":           "no extension 3",
 		"{scheduler}{scheduler}{seed}.x": "flow-match-euler-discreteflow-match-euler-discrete18446744073709551615.x",
 	} {
-		got, err := expandName(name, s, 2, false)
+		got, err := expandName(name, s, 2, 1, 1)
 		if (err != nil) != (want == "") || got != want {
 			t.Errorf("%s is %q, %v, expected %q", name, got, err, want)
 		}
@@ -58,9 +58,25 @@ func TestExpandName(t *testing.T) {
 		"{seed}.png":      "18446744073709551615.png",
 		"x{steps}{s}.png": "",
 	} {
-		got, err := expandName(name, s, 2, true)
+		got, err := expandName(name, s, 2, 3, 1)
 		if (err != nil) != (want == "") || got != want {
 			t.Errorf("several %s are %q, %v, expected %q", name, got, err, want)
+		}
+	}
+	prompts := map[string][2]string{ // with one seed, and with two
+		"x.png":                 {"x_3.png", "x_3_seed_18446744073709551615.png"},
+		"{prompt}.png":          {"a-red-circle-left-of-a-blue-square.png", "a-red-circle-left-of-a-blue-square_seed_18446744073709551615.png"},
+		"{seed}.png":            {"18446744073709551615_3.png", "18446744073709551615_3.png"},
+		"{prompt}-{seed}.png":   {"a-red-circle-left-of-a-blue-square-18446744073709551615.png", "a-red-circle-left-of-a-blue-square-18446744073709551615.png"},
+		"{index} {steps}.png":   {"3 8.png", "3 8.png"},
+		"{prompt}/{prompt}.png": {"", ""},
+	}
+	for name, want := range prompts {
+		for i, want := range want {
+			got, err := expandName(name, s, 2, 3*(i+1), 3)
+			if (err != nil) != (want == "") || got != want {
+				t.Errorf("%s of 3 prompts, %d seeds: %q, %v, expected %q", name, i+1, got, err, want)
+			}
 		}
 	}
 }

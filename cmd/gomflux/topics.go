@@ -111,10 +111,10 @@ The first Ctrl-C or SIGTERM ends a run at the next block or step, the second one
 at once. Neither leaves a temporary file behind. That the terminal is closed
 (SIGHUP) counts as one, unless the run was started with nohup.`
 
-const jsonTopic = `With --json gomflux generate prints JSON on standard output, an object a line,
-for programs that run it, and no progress on standard error. message_type says
-what a line is. Later versions add fields and types, so pass over those that you
-do not know.
+const jsonTopic = `With --json gomflux generate and gomflux edit print JSON on standard output, an
+object a line, for programs that run them, and no progress on standard error.
+message_type says what a line is. Later versions add fields and types, so pass
+over those that you do not know.
 
   start      a picture begins
              seed, index (from 0), pictures (how many there will be)
@@ -123,6 +123,7 @@ do not know.
              component, bytes, total_bytes: what is loaded
              step, steps: those done, of all; 0 is left out
              seconds_per_step, seconds_left: of the steps
+             index: of the picture, in all phases but load
   picture    a picture is there
              file: its name
              settings: what made it, as gomflux help metadata has it
@@ -159,6 +160,8 @@ To make a picture again:
   gomflux generate --config-from-metadata picture.png
 
 takes what is in the file (-C for short); flags that are given too win over it.
+What gomflux edit made is made again by gomflux edit; the pictures it was shown
+are read again, with a warning for one that has changed.
 The same version of gomflux, model, dtype, machine and MLX make the same
 picture, bit by bit; another machine makes one that looks the same. It reads
 gomflux's own JSON, mflux's (in a picture or in a sidecar file) and, as far as
@@ -178,6 +181,8 @@ The fields of the JSON, in version 1. Later versions only add some.
   dtype, device, mlx               what was computed in, where, MLX's version
   image, image_strength            the picture that it began with (path, sha256)
                                    and how much of it was kept
+  references                       the pictures that an edit was shown, each a
+                                   path and a sha256
   created, seconds                 when it was made (UTC), and how long it took
 
 Privacy: prompts are in there, and so is the name of the model. A path in your
@@ -196,7 +201,7 @@ func modelTopic() string {
 	}
 	b.WriteString(`  a folder in the layout of Hugging Face diffusers: model_index.json, and a
   folder for each component that it names. ~/ is your home folder
-  a published model's short name
+  a published model's short name, or another name (gomflux models lists them)
 `)
 	for _, p := range models.Presets {
 		b.WriteString("      " + p.Name + ": " + p.Repo + "\n")
@@ -208,19 +213,28 @@ says where that is), which is only read: gomflux fetches nothing. To get one:
 
   hf download ` + models.Presets[0].Repo + `
 
+Some are gated: somebody with an account accepts the conditions on the model's
+page first, and hf auth login gets a token of that account.
+
 Of a repository the snapshot of its main branch is used; one that is not
 complete is an error before anything is loaded. Another snapshot can be given as
 a folder.
 
-Without --model it is ` + defaultModel + `.
+Without --model it is ` + defaultModel + `, and to gomflux edit ` + defaultEditModel + `.
 
 A model that is known by name, is a snapshot of its repository, or lies in a
 folder of that name runs with the settings that its makers recommend. Any other
-one runs with those of its pipeline class: ` + strings.Join(models.Classes(), ", ") + `.`)
+one runs with those of its pipeline class:
+
+  ` + strings.Join(models.Classes(), "\n  "))
 	return b.String()
 }
 
-const picturesTopic = `With --image a run starts from a picture instead of from noise alone:
+const picturesTopic = `There are two ways to make a picture from others. gomflux generate --image
+starts from one, with any model. gomflux edit shows one or more to a model that
+was trained to edit.
+
+With --image a run starts from a picture instead of from noise alone:
 
   gomflux generate --image sketch.png --image-strength 0.4 \
     --prompt "a lighthouse"
@@ -241,7 +255,19 @@ what the model can do, and at most of four times the area that the model is made
 for.
 
 gomflux roundtrip PICTURE shows what the model's autoencoder alone makes of a
-picture: what no strength can keep.`
+picture: what no strength can keep.
+
+An edit starts from noise, and the model sees the pictures at every step:
+
+  gomflux edit --image cat.png --image mat.png \
+    --prompt 'the cat of $1 on the mat of $2'
+
+FLUX.2-klein is the family that edits. $1, or image 1, is the first picture, in
+single quotes since shells have a $1 of their own. A picture has sides of at
+least 64 pixels, one at most 8 times as long as the other. One of more than a
+megapixel is made smaller, and its sides are cut at both ends to multiples of
+16. Without --height and --width the new picture is as large as the first is
+then. Each picture costs time and memory; two or three are usual.`
 
 func schedulersTopic() string {
 	about := map[string]string{

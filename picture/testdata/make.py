@@ -78,6 +78,7 @@ cmyk = (here / "cmyk.jpg").read_bytes()
 # the transform byte of Adobe's marker: 0 is CMYK, 2 is YCCK
 adobe = cmyk.index(b"Adobe\0") + 11
 assert cmyk[adobe] == 0
+save(smooth(80, 64).convert("CMYK"), "large-cmyk.jpg", quality=95)  # large enough to be edited
 (here / "ycck.jpg").write_bytes(cmyk[:adobe] + b"\2" + cmyk[adobe + 1 :])
 save(rgb, "lossless.webp", lossless=True)
 save(rgba, "lossless-rgba.webp", lossless=True, exact=True)

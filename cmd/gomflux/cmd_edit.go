@@ -1,0 +1,35 @@
+package main
+
+import "github.com/spf13/cobra"
+
+func newEditCommand() *cobra.Command {
+	o := newGenerateOptions()
+	o.edits, o.images.several, o.fallback = true, true, defaultEditModel
+	return o.command(&cobra.Command{
+		Use:   "edit [--model MODEL] --image FILE... --prompt TEXT",
+		Short: "Change a picture, or put several together",
+		Long: `Edit makes pictures from a prompt and one or more pictures, which the model is
+shown: it changes what the prompt says and keeps the rest, or puts things from
+several pictures together. The prompt can speak of the pictures as image 1 and
+image 2, or as $1 and $2, in single quotes, since shells have a $1 of their own.
+
+The model is one that edits: FLUX.2-klein. Without --model it is ` + defaultEditModel + `.
+
+The pictures are PNG, JPEG or WebP files of any size from 64 pixels a side, no
+more than 8 times as long as wide. They are turned as EXIF says, laid over white
+where they are transparent, made smaller if they have more than a megapixel, and
+cut at the edges to multiples of 16 pixels. Without --height and --width the new
+picture is as large as the first one is then.
+
+To start from a picture and change it everywhere, with any model, there is
+gomflux generate --image; gomflux help pictures tells them apart. All other
+flags are as for gomflux generate, whose help says more about prompts, seeds,
+names of files, and looking into a run. A picture that edit has made is made
+again with gomflux edit --config-from-metadata.
+` + exitStatus,
+		Example: `  gomflux edit --image cat.png --prompt "the cat wears a red hat"
+  gomflux edit -i woman.jpg dress.png -p 'the woman of $1 in the dress of $2' -o dressed.png
+  gomflux edit -m flux2-klein-base-4b -i room.png -p "the same room at night" --steps 50 --guidance 4 -S 1 2 3
+  gomflux edit -C dressed.png --seed 43`,
+	})
+}
