@@ -18,7 +18,10 @@ type strips struct {
 }
 
 func (s *strips) run(x *mlx.Array, layers []layer) *mlx.Array {
-	return mlx.EvalChain(x, layers, func(l layer, x *mlx.Array) *mlx.Array { return l.strip(x, s.budget) })
+	return mlx.EvalChain(x, layers, func(l layer, x *mlx.Array) *mlx.Array {
+		mlx.ClearCache() // of arrays in the sizes of the layer before
+		return l.strip(x, s.budget)
+	})
 }
 
 // A layer computes [N, H, W, C] in strips.
@@ -236,8 +239,8 @@ func (m meter) perRow(s stage, in size) (each, edges int64) {
 	return max(convolved, stride*normalised), 2 * max(input, normalised)
 }
 
-// rows is how many rows of a stage's output are computed at a time: strips of
-// equal size, of which the first have a row more.
+// rows is how many rows of a stage's output are computed at a time: as many as the
+// budget allows, and less if that makes no more strips.
 func (m meter) rows(s stage, in size) int {
 	n := s.size(in).h
 	each, edges := m.perRow(s, in)
@@ -275,12 +278,13 @@ func (m *coder) SetBudget(bytes int64) { m.strips.budget = max(0, bytes) }
 
 // DecodeMemory estimates what Decode takes for one picture, in bytes.
 func (m *coder) DecodeMemory(height, width int, d mlx.Device, dtype mlx.Dtype) int64 {
-	return m.strips.meter(d, dtype).peak(m.decoder.layers(), size{height / m.scale, width / m.scale, m.latentChannels})
+	h, w := (height+m.scale-1)/m.scale, (width+m.scale-1)/m.scale
+	return m.strips.meter(d, dtype).peak(m.decoder.layers(), size{max(1, h), max(1, w), m.latentChannels})
 }
 
 // EncodeMemory estimates what Encode takes for one picture, in bytes.
 func (m *coder) EncodeMemory(height, width int, d mlx.Device, dtype mlx.Dtype) int64 {
-	return m.strips.meter(d, dtype).peak(m.encoder.layers(), size{height, width, 3})
+	return m.strips.meter(d, dtype).peak(m.encoder.layers(), size{max(1, height), max(1, width), 3})
 }
 
 func (s *strips) meter(d mlx.Device, dtype mlx.Dtype) meter {
