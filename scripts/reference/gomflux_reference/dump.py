@@ -92,6 +92,8 @@ def pipeline(
         raise SystemExit(f"{name} has no picture to picture")
     if references and not family.references:
         raise SystemExit(f"{name} does not edit pictures")
+    if len({file.name for file in references or ()}) < len({file.resolve() for file in references or ()}):
+        raise SystemExit("pictures to edit need names of their own, even in different folders")
     if negative_prompt is not None and not family.negative_prompt:
         raise SystemExit(f"{name} has no negative prompt of one's own")
     if scheduler:
@@ -208,7 +210,7 @@ def observe_pipeline(pipe, family: Family, record: Recorder, first: int, height:
 def bring(picture: Path, run, out: Path | None) -> str:
     """What settings.json calls the picture: a file in the run's folder, or, as it is, beside a dump's."""
     if run:
-        return runs.copy_into(picture, run.folder / "images").relative_to(run.folder).as_posix()
+        return runs.copy_into(picture, run.folder / "images" / "given").relative_to(run.folder).as_posix()
     if picture.resolve().parent != out.resolve().parent:
         runs.copy_into(picture, out)
     return picture.name

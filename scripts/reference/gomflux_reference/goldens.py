@@ -85,13 +85,14 @@ tiny flux1-schnell-ordinary/model --family flux1-schnell --seed 21 --layout v5
 
 dump flux1-schnell-ordinary/model flux1-schnell-ordinary/dump --prompt {shlex.quote(SHORT)}
     --steps 2 --seed 21 --height 24 --width 40 --max-sequence-length 30
-    --taps 'transformer@*' 'transformer.*_blocks.?@0' 'transformer.transformer_blocks.0.*@0'
-    'transformer.single_transformer_blocks.1.*@0' 'transformer.transformer_blocks.0.attn@1:[qk]*'
+    --taps 'transformer@*' 'transformer.*_blocks.?@0*' 'transformer.transformer_blocks.0.*@0*'
+    'transformer.single_transformer_blocks.1.*@0*' 'transformer.transformer_blocks.0.attn@1:[qk]*'
     'transformer.*embed*@0' 'transformer.norm_out*@0'
     'text_encoder*.embeddings*' 'text_encoder.*.layers.0.*' 'text_encoder.*.layers.?' 'text_encoder.final_layer_norm'
     'text_encoder_2.*.embed_tokens' 'text_encoder_2.*.block.0.layer.*' 'text_encoder_2.*.block.?' 'text_encoder_2'
     'text_encoder_2.*.block.1.layer.0.SelfAttention:[qkv]*' 'text_encoder.*.layers.1.self_attn:[qkv]*'
-    '!*dropout*' '!*.act*' '!*:in.*' '!*relative_attention_bias' '!transformer.pos_embed*' '!*.to_out.1@*' '!*.proj_mlp@*' '!*.wi_?'
+    '!*dropout*' '!*.act*' '!*:in.*' '!*relative_attention_bias' '!transformer.pos_embed*' '!*.to_out.1@*'
+    '!*.proj_mlp@*' '!*.wi_?'
 
 tiny flux1-dev-small/model --family flux1-dev --seed 22 --kind small-activations --layout hub --shards 2
     --heads 3 --axes-dims 4 2 2 --layers 1 --single-layers 2
@@ -102,11 +103,13 @@ tiny flux1-dev-small/model --family flux1-dev --seed 22 --kind small-activations
 
 dump flux1-dev-small/model flux1-dev-small/dump --prompt {shlex.quote(SHORT)}
     --steps 3 --guidance 3.5 --seed 22 --height 80 --width 48 --max-sequence-length 40
-    --taps 'transformer@*' 'transformer.*_blocks.?@0' 'transformer.transformer_blocks.0.*norm*@0'
-    'transformer.single_transformer_blocks.1.*norm*@0' 'transformer.*embed*@0' 'transformer.norm_out*@0'
+    --taps 'transformer@*' 'transformer.*_blocks.?@0*' 'transformer.transformer_blocks.0.*norm*@0*'
+    'transformer.single_transformer_blocks.1.*norm*@0*' 'transformer.*embed*@0' 'transformer.norm_out*@0'
     'text_encoder.*.layers.?' 'text_encoder.*.layers.1.*norm?' 'text_encoder_2.*.block.?'
     'text_encoder_2.*.block.1.*norm' 'vae.decoder.conv_in' 'vae.decoder.mid_block' 'vae.decoder.up_blocks.0'
     '!*dropout*' '!*.act*' '!*:in.*' '!transformer.pos_embed*'
+
+modules flux1-dev-small/model --out flux1-dev-small/modules.txt
 
 dump flux1-dev-small/model flux1-dev-image/dump --prompt {shlex.quote(SHORT)} --picture flux1-dev-image/picture.png
     --image-strength 0.4 --steps 5 --guidance 2.5 --seed 23 --height 32 --width 48 --max-sequence-length 40
@@ -120,8 +123,8 @@ tiny flux2-klein/model --family flux2-klein --seed 24 --layout hub --shards 2
 
 dump flux2-klein/model flux2-klein/dump --prompt {shlex.quote(SHORT)}
     --steps 2 --guidance 1 --seed 24 --height 48 --width 80 --max-sequence-length 44
-    --taps 'transformer@*' 'transformer.*_blocks.?@0' 'transformer.transformer_blocks.0.*@0'
-    'transformer.single_transformer_blocks.1.*@0' 'transformer.single_transformer_blocks.0.attn@1:[qk]'
+    --taps 'transformer@*' 'transformer.*_blocks.?@0*' 'transformer.transformer_blocks.0.*@0*'
+    'transformer.single_transformer_blocks.1.*@0*' 'transformer.single_transformer_blocks.0.attn@1:[qk]'
     'transformer.*embed*@0' 'transformer.*_modulation*@0' 'transformer.norm_out*@0'
     'text_encoder.*.layers.[0123]' 'text_encoder.*.layers.0.*norm' 'vae.post_quant_conv' 'vae.decoder.conv_in'
     'vae.decoder.mid_block' '!*dropout*' '!*.act_fn*' '!*:in.*' '!transformer.pos_embed*' '!*.to_out.1@*'
@@ -129,8 +132,8 @@ dump flux2-klein/model flux2-klein/dump --prompt {shlex.quote(SHORT)}
 dump flux2-klein/model flux2-klein-edit2/dump --prompt {shlex.quote(EDIT)}
     --references flux2-klein-edit2/first.png flux2-klein-edit2/second.png
     --steps 2 --guidance 1 --seed 25 --height 48 --width 32 --max-sequence-length 29
-    --taps 'transformer@*' 'transformer.*_blocks.?@1' 'vae.encoder.mid_block' 'vae.encoder.mid_block#1' 'vae.quant_conv*'
-    '!transformer.*:in.*' '!vae*:in.*'
+    --taps 'transformer@*' 'transformer.*_blocks.?@1*' 'vae.encoder.mid_block' 'vae.encoder.mid_block#1'
+    'vae.quant_conv*' '!transformer.*:in.*' '!vae*:in.*'
 
 tiny flux2-klein-base/model --family flux2-klein-base --seed 26 --kind small-activations --layout v5
     --heads 3 --axes-dims 2 2 4 2 --layers 1 --single-layers 1 --mlp-ratio 2 --norm-eps 2e-6
@@ -141,10 +144,12 @@ tiny flux2-klein-base/model --family flux2-klein-base --seed 26 --kind small-act
 
 dump flux2-klein-base/model flux2-klein-base/dump --prompt {shlex.quote(SHORT)}
     --steps 3 --guidance 3.5 --seed 26 --height 24 --width 56 --max-sequence-length 44
-    --taps 'transformer@*' 'transformer.*_blocks.?@1*' 'transformer.transformer_blocks.0.*norm*@0'
-    'transformer.single_transformer_blocks.0.*norm*@0' 'transformer.*embed*@0' 'transformer.*_modulation*@0'
+    --taps 'transformer@*' 'transformer.*_blocks.?@1*' 'transformer.transformer_blocks.0.*norm*@0*'
+    'transformer.single_transformer_blocks.0.*norm*@0*' 'transformer.*embed*@0' 'transformer.*_modulation*@0'
     'transformer.norm_out*@0' 'text_encoder.*.layers.[012]' 'text_encoder.*.layers.1.*norm' 'text_encoder.*.layers.2#1'
     'vae.decoder.*_block' '!*dropout*' '!*:in.*' '!transformer.pos_embed*'
+
+modules flux2-klein-base/model --out flux2-klein-base/modules.txt
 
 tiny flux2-klein-kv/model --family flux2-klein-kv --seed 27 --layout hub
     --heads 2 --axes-dims 4 2 4 2 --layers 1 --single-layers 1
@@ -154,9 +159,9 @@ tiny flux2-klein-kv/model --family flux2-klein-kv --seed 27 --layout hub
 
 dump flux2-klein-kv/model flux2-klein-kv/dump --prompt {shlex.quote(EDIT)} --references flux2-klein-kv/first.png
     --steps 3 --guidance 1 --seed 27 --height 48 --width 32 --max-sequence-length 29
-    --taps 'transformer@*' 'transformer.*_blocks.?@[01]' 'transformer.*_blocks.0.attn@[01]:[qkv]*'
-    'transformer.*_modulation*@0*' 'transformer.time*@0*' 'transformer.*_blocks.0.*norm*@0'
-    'transformer.*_blocks.0.attn@0' 'transformer.*_blocks.0.ff*@0' '!*.act_fn*' '!*:in.*'
+    --taps 'transformer@*' 'transformer.*_blocks.?@[01]*' 'transformer.*_blocks.0.attn@[01]:[qkv]*'
+    'transformer.*_modulation*@0*' 'transformer.time*@0*' 'transformer.*_blocks.0.*norm*@0*'
+    'transformer.*_blocks.0.attn@0*' 'transformer.*_blocks.0.ff*@0' '!*.act_fn*' '!*:in.*'
 
 tiny vae-512/model --seed 13 --layout v5 --only vae --vae-channels 4 4 8 8 --vae-norm-groups 2
 

@@ -28,7 +28,8 @@ def show(folder: Path, out: Path | None = None):
             m.register_forward_hook(note(seen, name), with_kwargs=True)
     size = 5 * pipe.vae_scale_factor * 2
     arguments = FAMILIES[family].arguments(pipe, 0.0, None)
-    pipe("a red circle", height=size, width=size, num_inference_steps=1, max_sequence_length=40, **arguments)
+    arguments |= {"num_inference_steps": 1, "max_sequence_length": 40}
+    pipe(prompt="a red circle", height=size, width=size, **arguments)
     with torch.no_grad():
         pipe.vae.encode(torch.zeros(1, 3, size, size))
     groups = {}

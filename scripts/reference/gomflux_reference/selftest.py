@@ -20,7 +20,8 @@ def check(root: Path):
     with tempfile.TemporaryDirectory() as scratch:
         scratch = Path(scratch)
         for test in (
-            same_goldens, both_layouts, inner_values, memory_bound, own_runs, once_more, pictures, encoders, own_tensors,
+            same_goldens, both_layouts, inner_values, memory_bound, own_runs, once_more, pictures, encoders,
+            own_tensors,
         ):  # fmt: skip
             test(scratch / test.__name__, root)
     print("ok")
@@ -199,7 +200,7 @@ def pictures(scratch: Path, root: Path):
 
 
 def encoders(scratch: Path, root: Path):
-    """CLIP's row that is used does not depend on those that are left out, and a Qwen3's layers are those that are named."""
+    """Of CLIP the last recorded row is the one that is used, and a Qwen3's layers are those that are named."""
     d = Dump(root / "flux1-schnell-ordinary" / "dump")
     valid = d.settings["tokens"]["prompt"]["valid"]
     assert d["text_encoder.final_layer_norm"].shape[1] == valid < 77

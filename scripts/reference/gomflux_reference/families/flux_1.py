@@ -107,6 +107,10 @@ def to_first_end(config, ids, mask) -> int:
     return int((ids[0] == end).int().argmax()) + 1
 
 
+def before_pads(config, ids, mask) -> int:
+    return int((ids != config.pad_token_id).sum())
+
+
 def prompts(args, kwargs) -> list:
     return [{"embeds": kwargs["encoder_hidden_states"][0], "pooled_embeds": kwargs["pooled_projections"][0]}]
 
@@ -140,7 +144,7 @@ DEV = Family(
     schedulers=(schedules.HEUN, schedules.LINEAR),
     text_encoders={
         "text_encoder": TextEncoder(valid=to_first_end),
-        "text_encoder_2": TextEncoder("_2", valid=lambda config, ids, mask: int((ids != config.pad_token_id).sum()), kept=all_rows),
+        "text_encoder_2": TextEncoder("_2", valid=before_pads, kept=all_rows),
     },
     bare_tokenizers=("tokenizer",),
     gains={

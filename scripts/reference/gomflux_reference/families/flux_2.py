@@ -1,4 +1,4 @@
-"""FLUX.2-klein: a transformer of two streams, then one, some layers of a Qwen3, an autoencoder with batch-norm statistics.
+"""FLUX.2-klein: a transformer of two streams, then one, layers of a Qwen3, an autoencoder with batch-norm statistics.
 
 The distilled model knows no guidance, the base one does, and the KV one looks at the pictures that it edits once.
 """
