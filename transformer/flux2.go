@@ -148,16 +148,16 @@ func (m *Flux2) Sequence(height, width, text int, references ...[2]int) (*Flux2S
 	return s, nil
 }
 
-// Timestep is the sinusoidal embedding [1, 256] that Forward takes, for a time t
-// from 0 to 1 (pure noise).
+// Timestep is the sinusoidal embedding [1, timestep_guidance_channels] that
+// Forward takes, for a time t from 0 to 1 (pure noise).
 func (m *Flux2) Timestep(t float32) *mlx.Array {
 	return nn.TimestepEmbedding(t*1000, m.Config.TimestepGuidanceChannels)
 }
 
-// Forward predicts from latents [B, C, h, w], a timestep [1, 256], the text
-// encoder's states [B, T, joint_attention_dim] and the tokens of references
-// [B, R, C] (nil without) the velocity [B, C, h, w]. Text and references may be
-// those of one for the whole batch. It computes in the latents' dtype.
+// Forward predicts from latents [B, C, h, w], a timestep, the text encoder's
+// states [B, T, joint_attention_dim] and the tokens of references [B, R, C] (nil
+// without) the velocity [B, C, h, w]. Text and references may be those of one for
+// the whole batch. It computes in the latents' dtype.
 func (m *Flux2) Forward(latents, timestep, text, references *mlx.Array, s *Flux2Sequence) *mlx.Array {
 	tokens := flux2Tokens(latents)
 	if references != nil {
