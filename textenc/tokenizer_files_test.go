@@ -107,7 +107,7 @@ func TestTokenizerFilesRefused(t *testing.T) {
 		{"vocabulary not UTF-8", "clip-vocab", vocab, nil, "{\"\xff\":1}", vocab, "not UTF-8"},
 		{"negative id", "clip-vocab", vocab, nil, `{"a":-1}`, vocab, "-1"},
 		{"large id", "clip-vocab", vocab, nil, `{"a":4294967295}`, vocab, "id 4294967295"},
-		{"empty vocabulary", "qwen2-vocab", vocab, nil, `{}`, vocab, "does not have"},
+		{"empty vocabulary", "qwen2-vocab", vocab, nil, `{}`, vocab, "is empty"},
 		{"a word as merge", "clip-vocab", merges, nil, "#version: 0.2\na b\nabc\n", merges, `line 3: expected two tokens`},
 		{"three tokens", "clip-vocab", merges, nil, "a b c", merges, `line 1: expected two tokens`},
 		{"merge of unknown tokens", "clip-vocab", merges, nil, "a b\nz q", merges, `merge 2 ("z", "q"): the vocabulary does not have "zq"`},
