@@ -138,7 +138,7 @@ func copyImages(names []string, dir string) (copies []string, err error) {
 	taken := map[string]bool{"image.png": true}
 	for i, name := range names {
 		base := filepath.Base(name)
-		if taken[base] {
+		for taken[base] {
 			base = fmt.Sprintf("%d-%s", i+1, base)
 		}
 		taken[base] = true

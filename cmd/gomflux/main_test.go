@@ -15,10 +15,12 @@ import (
 const (
 	libraries = "../../.setup/lib"
 	tinyModel = "../../models/testdata/zimage-ordinary/model" // pictures of multiples of 8 pixels
-	// edits pictures of at least 64 pixels, makes multiples of 16
-	tinyEditor = "../../models/testdata/flux2-klein/model"
-	tinyBase   = "../../models/testdata/flux2-klein-base/model" // with guidance
-	pictures   = "../../picture/testdata"
+	// these make multiples of 16, and the editors take pictures from 64 pixels
+	tinyFlux    = "../../models/testdata/flux1-dev-small/model"
+	tinySchnell = "../../models/testdata/flux1-schnell-ordinary/model"
+	tinyEditor  = "../../models/testdata/flux2-klein/model"
+	tinyBase    = "../../models/testdata/flux2-klein-base/model" // with guidance
+	pictures    = "../../picture/testdata"
 )
 
 func TestMain(m *testing.M) {

@@ -37,6 +37,8 @@ func TestScripts(t *testing.T) {
 		Setup: func(env *testscript.Env) error {
 			env.Setenv("GOMFLUX_MLX", absolute(libraries))
 			env.Setenv("MODEL", absolute(tinyModel))
+			env.Setenv("FLUX_MODEL", absolute(tinyFlux))
+			env.Setenv("SCHNELL_MODEL", absolute(tinySchnell))
 			env.Setenv("EDITOR_MODEL", absolute(tinyEditor))
 			env.Setenv("BASE_MODEL", absolute(tinyBase))
 			env.Setenv("PICTURES", absolute(pictures))
