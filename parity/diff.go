@@ -63,7 +63,11 @@ func DiffRuns(ctx context.Context, a, b string, table *Table) (*Report, error) {
 			t.Free, t.Histogram = newReading(name, g, w, t.Shape, tolerance), histogram(g, w)
 		}
 		for _, name := range ref.Names() {
-			if !compared[name] && !untapped.MatchString(name) {
+			switch reason := untappedAnywhere(name); {
+			case compared[name]:
+			case reason != "":
+				rep.leaveOut(name, reason)
+			default:
 				rep.Missing = append(rep.Missing, name)
 			}
 		}

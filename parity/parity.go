@@ -33,6 +33,7 @@ type Settings struct {
 	Scheduler         string            `json:"scheduler"`      // "" is the model's own
 	Picture           string            `json:"picture"`        // what it was made from, beside the dump's folder; "" is nothing
 	ImageStrength     float64           `json:"image_strength"` // how much of that is kept
+	References        []string          `json:"references"`     // pictures that the model was shown, found as Picture is
 	FirstStep         int               `json:"first_step"`     // that ran
 	Compute           string            `json:"compute"`        // the dtype that it ran in
 	Passes            string            `json:"passes"`         // "calls": prompt and negative prompt are no batch

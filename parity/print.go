@@ -59,6 +59,11 @@ func (r *Report) Print(w io.Writer, all bool) error {
 	if n := len(r.Missing); n > 0 {
 		fmt.Fprintf(&b, "not compared: %d of the reference's tensors, such as %s\n", n, r.Missing[0])
 	}
+	if all {
+		for _, u := range r.Untapped {
+			fmt.Fprintf(&b, "without a counterpart: %d, such as %s (%s)\n", len(u.Names), u.Names[0], u.Reason)
+		}
+	}
 	r.Verdict.print(&b)
 	_, err := io.WriteString(w, b.String())
 	return err

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"image"
 	"io/fs"
 	"math"
 	"os"
@@ -102,7 +103,7 @@ type replay struct {
 	model    string
 	pipeline *models.Pipeline
 	request  models.Request
-	textLast int // the text encoder's last layer
+	idle     idle
 
 	pass    pass
 	entries map[string]*Tensor
@@ -131,13 +132,9 @@ func (r *replay) load() error {
 	if err != nil {
 		return err
 	}
-	var text struct {
-		Layers int `json:"num_hidden_layers"`
-	}
-	if err := weights.ReadJSON(r.fsys, "text_encoder/config.json", &text); err != nil {
+	if r.idle, err = idleModules(r.fsys); err != nil {
 		return err
 	}
-	r.textLast = text.Layers - 1
 	s := r.ref.Settings
 	r.request = models.Request{
 		Prompt: s.Prompt, Height: s.Height, Width: s.Width, Steps: s.Steps, Guidance: s.Guidance, Seed: s.Seed,
@@ -153,16 +150,21 @@ func (r *replay) load() error {
 		r.request.RNG = cmp.Or(s.RNG, "torch") // as diffusers draws it for the seed
 	}
 	if s.Picture != "" {
-		p, err := r.picture(s.Picture)
+		if r.request.Image, err = r.picture(s.Picture); err != nil {
+			return err
+		}
+	}
+	for _, name := range s.References {
+		img, err := r.picture(name)
 		if err != nil {
 			return err
 		}
-		r.request.Image = p.Image
+		r.request.References = append(r.request.References, img)
 	}
 	if err := r.pipeline.Check(r.request); err != nil {
 		return fmt.Errorf("run %s: %w: %w", r.run, ErrRun, err)
 	}
-	r.passNames = passNames{r.ref, r.ref.batched()}
+	r.passNames = passNames{r.ref, r.ref.batched() && r.pipeline.UsesNegativePrompt(r.request)}
 	return nil
 }
 
@@ -197,16 +199,20 @@ func isFolder(name string) bool {
 	return err == nil && info.IsDir()
 }
 
-// picture reads what the run started from: a file in the run's folder, or
-// beside it.
-func (r *replay) picture(name string) (*picture.Picture, error) {
+// picture reads what the run started from, or was shown: a file in the run's
+// folder, or beside it.
+func (r *replay) picture(name string) (image.Image, error) {
 	file := filepath.Join(r.run, name)
 	if filepath.IsAbs(name) {
 		file = name
 	} else if _, err := os.Stat(file); errors.Is(err, fs.ErrNotExist) {
 		file = filepath.Join(r.run, "..", name)
 	}
-	return picture.ReadFile(file)
+	p, err := picture.ReadFile(file)
+	if err != nil {
+		return nil, err
+	}
+	return p.Image, nil
 }
 
 // passes makes them all.
@@ -248,7 +254,7 @@ func (r *replay) depths() []int {
 }
 
 // inside are the names of tensors within a component.
-var inside = regexp.MustCompile(`^(transformer|text_encoder)(\.|$)|^vae\.((en|de)coder|quant_conv|post_quant_conv)`)
+var inside = regexp.MustCompile(`^(transformer|text_encoder(_\d+)?)(\.|$)|^vae\.((en|de)coder|quant_conv|post_quant_conv)`)
 
 // depth is how far a module is below its component. Values of the pipeline are
 // above all modules.
@@ -342,7 +348,7 @@ func (r *replay) isThere(name string, tap hooks.Tap) bool {
 	r.visited[name] = true
 	there := r.ref.Array(name) != nil || r.ref.Array(name+":samples") != nil
 	if r.ownPass() {
-		wanted := !tap.Point.OnRequest() && !r.isUntapped(name)
+		wanted := !tap.Point.OnRequest() && r.untapped(name) == ""
 		r.sights = append(r.sights, sight{tap.FullName(), name, tap.Point.Kind, depth(tap.Name), there, wanted})
 	}
 	if there {
@@ -475,11 +481,14 @@ func first(values []float32) []float64 {
 	return out
 }
 
+// pixels are the names of 8-bit pictures.
+var pixels = regexp.MustCompile(`^image(\.in)?(#\d+)?$`)
+
 // channelAxis is the axis of features: behind the batch in pictures, the last
 // one of tokens. -1 is none.
 func channelAxis(name string, shape []int) int {
 	switch {
-	case len(shape) < 2 || name == "image" || name == "image.in" || strings.HasSuffix(name, "input_ids"):
+	case len(shape) < 2 || pixels.MatchString(name) || strings.Contains(name, ".input_ids"):
 		return -1
 	case len(shape) == 4 && !strings.HasPrefix(name, "t"), len(shape) == 3 && strings.Contains(name, "group_norm"):
 		return 1
@@ -487,25 +496,6 @@ func channelAxis(name string, shape []int) int {
 		return 0
 	}
 	return len(shape) - 1
-}
-
-// untapped are the names of the references' tensors that no tap here has.
-var untapped = regexp.MustCompile(strings.Join([]string{
-	`\.dropout|\.to_out\.1`,                                          // does nothing
-	`\.rotary_emb|:in\.position_(embeddings|ids)`,                    // the rotary table is no tensor of ours
-	`[.:]in\.attention_mask$|\.attention_mask$`,                      // prompts are not padded
-	`^text_encoder(#\d+)?(:|$)`,                                      // its layers' outputs once more
-	`^text_encoder\.norm`,                                            // not needed
-	`^transformer(\.t_embedder)?@\d+:in\.[01]$`,                      // the time, which is embedded on the host
-	`^transformer\..*:in\.(1|2|attn_mask|freqs_cis|attention_mask)$`, // mask and rotary table
-	`:(positions|samples)$`,
-}, "|"))
-
-// isUntapped says whether a tensor needs no tap. Of the text encoder's layers
-// the last one is not needed.
-func (r *replay) isUntapped(name string) bool {
-	rest, last := strings.CutPrefix(name, fmt.Sprintf("text_encoder.layers.%d", r.textLast))
-	return untapped.MatchString(name) || last && (rest == "" || strings.ContainsRune(".#:", rune(rest[0])))
 }
 
 func (r *replay) report() *Report {
@@ -519,7 +509,12 @@ func (r *replay) report() *Report {
 	slices.SortFunc(rep.Tensors, func(a, b *Tensor) int { return cmp.Compare(a.Order, b.Order) })
 	full := slices.Contains(r.Readings, Isolated) || len(r.Readings) == 1
 	for _, name := range r.ref.Names() {
-		if full && !r.visited[name] && !r.isUntapped(name) {
+		if !full || r.visited[name] {
+			continue
+		}
+		if reason := r.untapped(name); reason != "" {
+			rep.leaveOut(name, reason)
+		} else {
 			rep.Missing = append(rep.Missing, name)
 		}
 	}

@@ -23,9 +23,10 @@ type Report struct {
 	Stages   []*Stage `json:"stages"` // backwards from pixels
 	// Tensors are in the order in which they were made.
 	Tensors []*Tensor `json:"tensors"`
-	// Missing are the reference's tensors that were not compared, beside those
-	// that are known to have no counterpart.
-	Missing []string `json:"missing,omitempty"`
+	// Missing are the reference's tensors that were not compared and should have
+	// been, Untapped those that have no counterpart.
+	Missing  []string   `json:"missing,omitempty"`
+	Untapped []Untapped `json:"untapped,omitempty"`
 	// The first step that ran, on both sides.
 	FirstStep    int `json:"first_step"`
 	RefFirstStep int `json:"reference_first_step"`
@@ -128,13 +129,13 @@ func stageOf(name string) string {
 		return "step " + strconv.Itoa(n.Step)
 	case n.Module == "image":
 		return "picture"
-	case n.Module == "image.in" || n.Module == "latents.image" || prefix("vae.encode") || prefix("vae.quant_conv"):
+	case n.Module == "image.in" || n.Module == "latents.image" || n.Module == "latents.reference" || prefix("vae.encode") || prefix("vae.quant_conv"):
 		return "encode"
 	case prefix("vae"):
 		return "vae"
-	case strings.HasSuffix(n.Module, ".input_ids") || strings.HasSuffix(n.Module, "attention_mask"):
+	case strings.Contains(n.Module, ".input_ids") || strings.HasSuffix(n.Module, "attention_mask"):
 		return "tokenizer"
-	case prefix("text_encoder") || strings.HasSuffix(n.Module, ".embeds"):
+	case prefix("text_encoder") || strings.HasSuffix(n.Module, "embeds"):
 		return "text"
 	case n.Module == "sigmas" || n.Module == "timesteps":
 		return "scheduler"
