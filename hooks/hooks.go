@@ -86,8 +86,8 @@ func (t Tap) Entropy() Tap {
 // A Func looks at a tap, on the MLX thread. A returned array takes the
 // output's place; it must have its shape and dtype. An error ends the run.
 //
-// A module's inner values come first and its output, with its inputs, last:
-// modules inside a module come before it.
+// A module's inner values come first, then its further outputs, and its first
+// output, with its inputs, last: modules inside a module come before it.
 type Func func(Tap) (replacement *mlx.Array, err error)
 
 // Points is where one loaded pipeline asks for its hook. The zero value has
@@ -129,6 +129,12 @@ func (p *Points) Pass(name string, out *mlx.Array, in []Arg) *mlx.Array {
 // whose call has not ended.
 func (p *Points) Inner(name, key string, x *mlx.Array) *mlx.Array {
 	return p.pass(Tap{Name: name, Step: p.Step, Call: p.call(name), Negative: p.Negative, Point: Point{Inner, key}, Output: x})
+}
+
+// Further calls the hook, which must be active, with an output of a module behind
+// its first, whose call [Points.Pass] then ends. The key is its position.
+func (p *Points) Further(name, key string, x *mlx.Array) *mlx.Array {
+	return p.pass(Tap{Name: name, Step: p.Step, Call: p.call(name), Negative: p.Negative, Point: Point{Output, key}, Output: x})
 }
 
 // call is the number of the module's current call.

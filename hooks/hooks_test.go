@@ -108,15 +108,16 @@ func TestCalls(t *testing.T) {
 			p.Step = step
 			for _, p.Negative = range []bool{false, true} {
 				p.Inner("a", "q", x)
+				p.Further("a", "1", x)
 				p.Pass("a", x, []hooks.Arg{{Key: "0", Array: x}, {Key: "c", Array: x}})
 			}
 		}
 		want := []string{
 			"prompt output",
-			"a@0:q inner value", "a@0:in.0 input", "a@0:in.c input", "a@0 output",
-			"a@0#1:q inner value", "a@0#1:in.0 input", "a@0#1:in.c input", "a@0#1 output",
-			"a@1:q inner value", "a@1:in.0 input", "a@1:in.c input", "a@1 output",
-			"a@1#1:q inner value", "a@1#1:in.0 input", "a@1#1:in.c input", "a@1#1 output",
+			"a@0:q inner value", "a@0:out.1 output", "a@0:in.0 input", "a@0:in.c input", "a@0 output",
+			"a@0#1:q inner value", "a@0#1:out.1 output", "a@0#1:in.0 input", "a@0#1:in.c input", "a@0#1 output",
+			"a@1:q inner value", "a@1:out.1 output", "a@1:in.0 input", "a@1:in.c input", "a@1 output",
+			"a@1#1:q inner value", "a@1#1:out.1 output", "a@1#1:in.0 input", "a@1#1:in.c input", "a@1#1 output",
 		}
 		if !slices.Equal(seen, want) {
 			t.Errorf("found %q, expected %q", seen, want)

@@ -54,6 +54,15 @@ func (m *Module) TapKeys(keys string, out *mlx.Array, in ...*mlx.Array) *mlx.Arr
 	return m.points.Pass(m.path, out, args(keys, in))
 }
 
+// TapFurther passes an output behind a module's first by the hook, under its
+// position. It comes before Tap.
+func (m *Module) TapFurther(position string, out *mlx.Array) *mlx.Array {
+	if !m.points.Active() {
+		return out
+	}
+	return m.points.Further(m.path, position, out)
+}
+
 // TapImage is Tap for arrays with channels last ([N, H, W, C] or [N, L, C]),
 // which hooks see with channels first, as in diffusers.
 func (m *Module) TapImage(out *mlx.Array, in ...*mlx.Array) *mlx.Array {

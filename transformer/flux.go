@@ -3,6 +3,7 @@ package transformer
 import (
 	"errors"
 	"fmt"
+	"strconv"
 
 	"github.com/gomflux/gomflux/mlx"
 	"github.com/gomflux/gomflux/nn"
@@ -199,6 +200,11 @@ func newAdaLayerNorm(dim, parts int) *adaLayerNorm {
 func (n *adaLayerNorm) Forward(x, temb *mlx.Array) (y *mlx.Array, parts []*mlx.Array) {
 	m := n.Linear.Forward(n.SiLU.Forward(temb)).ExpandDims(1).Split(n.parts, -1)
 	y = modulate(n.Norm.Forward(x), m[0], m[1])
+	if n.Observed() {
+		for i, part := range m[2:] {
+			m[2+i] = n.TapFurther(strconv.Itoa(i+1), part.Squeeze(1)).ExpandDims(1)
+		}
+	}
 	return n.TapKeys("0 emb", y, x, temb), m[2:]
 }
 
@@ -236,6 +242,7 @@ func (b *fluxBlock) Forward(c, x, temb *mlx.Array, j joint) (nextC, nextX *mlx.A
 		return x.Add(gate.Mul(ff.Forward(modulate(norm.Forward(x), shift, scale))))
 	}
 	nextX = mlp(x, dx, partsX, b.Norm2, b.FF)
+	nextX = b.TapFurther("1", nextX)
 	nextC = limitHalf(mlp(c, dc, partsC, b.Norm2Context, b.FFContext))
 	nextC = b.TapKeys("hidden_states encoder_hidden_states temb image_rotary_emb.0 image_rotary_emb.1", nextC, x, c, temb, j.cos, j.sin)
 	return nextC, nextX
@@ -271,7 +278,8 @@ func (b *fluxSingleBlock) Forward(x, temb *mlx.Array, j joint, text int) *mlx.Ar
 	}
 	// the reference's takes and returns text and image apart
 	n := x.Dim(1)
+	image := b.TapFurther("1", y.Slice(1, text, n))
 	out := b.TapKeys("encoder_hidden_states hidden_states temb image_rotary_emb.0 image_rotary_emb.1",
 		y.Slice(1, 0, text), x.Slice(1, 0, text), x.Slice(1, text, n), temb, j.cos, j.sin)
-	return mlx.Concat(1, out, y.Slice(1, text, n))
+	return mlx.Concat(1, out, image)
 }

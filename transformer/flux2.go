@@ -413,6 +413,7 @@ func (b *flux2Block) Forward(c, x *mlx.Array, ofImage, ofText modulation, j join
 		return x.Add(gate.Mul(ff.Forward(modulate(norm.Forward(x), shift, scale))))
 	}
 	nextX = mlp(x, dx, partsX, b.Norm2, b.FF)
+	nextX = b.TapFurther("1", nextX)
 	nextC = limitHalf(mlp(c, dc, partsC, b.Norm2Context, b.FFContext))
 	if b.Observed() {
 		nextC = b.TapKeys("hidden_states encoder_hidden_states temb_mod_img temb_mod_txt image_rotary_emb.0 image_rotary_emb.1",

@@ -115,8 +115,9 @@ type posEmbed struct{ nn.Module }
 func (p *posEmbed) Forward(rope nn.Rope, positions *mlx.Array) nn.Rope {
 	if p.Observed() {
 		l, half := rope.Cos.Dim(0), rope.Cos.Dim(1)
-		cos := p.Tap(twice(rope.Cos), positions)
-		rope.Cos = cos.Reshape(l, half, 2).Slice(2, 0, 1).Squeeze(2)
+		once := func(x *mlx.Array) *mlx.Array { return x.Reshape(l, half, 2).Slice(2, 0, 1).Squeeze(2) }
+		rope.Sin = once(p.TapFurther("1", twice(rope.Sin)))
+		rope.Cos = once(p.Tap(twice(rope.Cos), positions))
 	}
 	return rope
 }
@@ -199,7 +200,7 @@ func (a *jointAttention) Forward(x, c *mlx.Array, j joint) (dx, dc *mlx.Array) {
 		mlx.Concat(1, a.NormAddedK.Forward(heads(a.AddK, c)), a.NormK.Forward(heads(a.ToK, x))),
 		mlx.Concat(1, heads(a.AddV, c), heads(a.ToV, x)))
 	t, l := c.Dim(1), y.Dim(1)
-	dc = a.ToAddOut.Forward(y.Slice(1, 0, t))
+	dc = a.TapFurther("1", a.ToAddOut.Forward(y.Slice(1, 0, t)))
 	dx = y.Slice(1, t, l)
 	for _, layer := range a.ToOut {
 		dx = layer.Forward(dx)
