@@ -27,7 +27,9 @@ func newEncoder(data []byte) (encoder, error) {
 }
 
 func (e rustEncoder) Encode(text string) []int32 {
-	ids, _ := e.t.Encode(text, false)
+	// Not Encode, which asks for the tokens' names too: one with a NUL in it ends
+	// the process.
+	ids := e.t.EncodeWithOptions(text, false).IDs
 	out := make([]int32, len(ids))
 	for i, id := range ids {
 		out[i] = int32(id)

@@ -28,7 +28,7 @@ func readTokenizer(fsys fs.FS, dir string) (*tokenizerSpec, error) {
 		return fmt.Errorf("%s: %w", weights.FullName(fsys, file(name)), err)
 	}
 	config := tokenizerConfig{names: map[string]fileToken{}}
-	if err := ifThere(weights.ReadJSON(fsys, file("tokenizer_config.json"), &config)); err != nil {
+	if err := readIfThere(fsys, file("tokenizer_config.json"), &config); err != nil {
 		return nil, err
 	}
 	class, err := classNamed(config.Class)
@@ -51,7 +51,7 @@ func readTokenizer(fsys fs.FS, dir string) (*tokenizerSpec, error) {
 		if err != nil {
 			return nil, named("tokenizer.json", err)
 		}
-	case errors.Is(err, fs.ErrNotExist):
+	case absent(fsys, s.file, err):
 		s.file = file("vocab.json")
 		if err := s.fromVocabulary(fsys, dir); err != nil {
 			return nil, err
@@ -82,7 +82,7 @@ func readTokenizer(fsys fs.FS, dir string) (*tokenizerSpec, error) {
 			added[uint32(id)] = token
 		}
 	} else {
-		if err := ifThere(weights.ReadJSON(fsys, file("special_tokens_map.json"), &config)); err != nil {
+		if err := readIfThere(fsys, file("special_tokens_map.json"), &config); err != nil {
 			return nil, err
 		}
 		source = "added_tokens.json"
@@ -115,12 +115,23 @@ func readTokenizer(fsys fs.FS, dir string) (*tokenizerSpec, error) {
 	return s, nil
 }
 
-// ifThere passes an error on unless a file that need not be there is not.
-func ifThere(err error) error {
-	if errors.Is(err, fs.ErrNotExist) {
+// readIfThere is weights.ReadJSON for a file that need not be there.
+func readIfThere(fsys fs.FS, name string, v any) error {
+	err := weights.ReadJSON(fsys, name, v)
+	if absent(fsys, name, err) {
 		return nil
 	}
 	return err
+}
+
+// absent says whether err is that there is no such file. A link to none is what
+// an unfinished download leaves, and no reason to do without.
+func absent(fsys fs.FS, name string, err error) bool {
+	if !errors.Is(err, fs.ErrNotExist) {
+		return false
+	}
+	_, linkErr := fs.ReadLink(fsys, name)
+	return linkErr != nil
 }
 
 // decodeLarge is for JSON that is too large for weights.ReadJSON.
@@ -233,7 +244,7 @@ func (t *fileToken) UnmarshalJSON(data []byte) error {
 // readAddedTokens reads added_tokens.json, if it is there.
 func readAddedTokens(fsys fs.FS, name string, config *tokenizerConfig) (map[uint32]fileToken, error) {
 	var ids map[string]uint32
-	if err := ifThere(weights.ReadJSON(fsys, name, &ids)); err != nil {
+	if err := readIfThere(fsys, name, &ids); err != nil {
 		return nil, err
 	}
 	special := map[string]bool{}
@@ -510,7 +521,7 @@ func splitMerge(line string) (merge, bool) {
 func (s *tokenizerSpec) fromVocabulary(fsys fs.FS, dir string) error {
 	full := func(name string) string { return weights.FullName(fsys, path.Join(dir, name)) }
 	data, err := weights.ReadFile(fsys, s.file, maxTokenizerSize)
-	if errors.Is(err, fs.ErrNotExist) {
+	if absent(fsys, s.file, err) {
 		if _, spm := fs.Stat(fsys, path.Join(dir, "spiece.model")); spm == nil {
 			return fmt.Errorf("%s: SentencePiece's format is not read; let transformers write tokenizer.json beside it: T5Tokenizer.from_pretrained(folder).save_pretrained(folder)", full("spiece.model"))
 		}

@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"os"
 	"path"
+	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
@@ -174,6 +175,31 @@ func TestTokenizerOfSentencePieceAlone(t *testing.T) {
 	}
 }
 
+// TestTokenizerUnfinished: a link to a file that is not there is not the same as
+// no file.
+func TestTokenizerUnfinished(t *testing.T) {
+	for _, name := range []string{"tokenizer_config.json", "tokenizer.json", "special_tokens_map.json", "vocab.json"} {
+		dir := t.TempDir()
+		for file, f := range tokenizerFiles(t, "clip-vocab") {
+			if err := os.WriteFile(filepath.Join(dir, path.Base(file)), f.Data, 0o666); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if name == "special_tokens_map.json" {
+			if err := os.WriteFile(filepath.Join(dir, "tokenizer_config.json"), []byte(`{"tokenizer_class":"CLIPTokenizer"}`), 0o666); err != nil {
+				t.Fatal(err)
+			}
+		}
+		os.Remove(filepath.Join(dir, name))
+		if err := os.Symlink("blob", filepath.Join(dir, name)); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := textenc.LoadTokenizer(os.DirFS(dir), "."); err == nil || !strings.HasPrefix(err.Error(), name+": is a link to blob") {
+			t.Errorf("%s: error %v", name, err)
+		}
+	}
+}
+
 // TestTokenizerClassUnnamed: what splits text, or the vocabulary, tells the
 // class where no file names it.
 func TestTokenizerClassUnnamed(t *testing.T) {
@@ -317,6 +343,8 @@ func FuzzTokenizerFiles(f *testing.F) {
 	small := []byte(`{"tokenizer_class":"CLIPTokenizer"}`)
 	f.Add(small, []byte(nil), []byte(`{"a":0,"b</w>":1,"ab</w>":2,"<|endoftext|>":3}`), []byte("#version: 0.2\na b</w>\n"), []byte(`{"pad_token":"a"}`), []byte(`{"x":4}`), "ab AB x\ny")
 	f.Add([]byte(`{"extra_ids":1,"added_tokens_decoder":{"0":{"content":"a","lstrip":true,"normalized":true}}}`), []byte(`{"normalizer":null,"model":{"type":"Unigram","unk_id":2,"vocab":[["a",-1],["▁",-2],["b",0]]}}`), []byte(nil), []byte(nil), []byte(nil), []byte(nil), "a b  a")
+	// Names of one id, in some of which a NUL is.
+	f.Add([]byte(`{"tokenizer_class":"Qwen2Tokenizer"}`), []byte(nil), []byte(`{"a":0,"\u0000":0,"\u0000a":0,"\u0000b":0,"<|endoftext|>":1}`), []byte("\n"), []byte(nil), []byte(nil), "aa a")
 	f.Fuzz(func(t *testing.T, config, whole, vocab, merges, special, added []byte, text string) {
 		files := fstest.MapFS{}
 		for i, data := range [][]byte{config, whole, vocab, merges, special, added} {
