@@ -15,7 +15,8 @@
 // A model is a folder in the layout of Hugging Face diffusers, a published one
 // that is in the Hugging Face cache, or a built-in one, such as that of package
 // [github.com/gomflux/gomflux/shapes]. [Options] whose values are zero stand
-// for what the model's makers recommend. Most programs need this package and
+// for what the model's makers recommend. A model that edits is shown
+// [Options].References. Most programs need this package and
 // [github.com/gomflux/gomflux/picture], which reads and writes picture files
 // together with the settings that made them.
 //
