@@ -218,14 +218,14 @@ func (c *tokenizerConfig) check() error {
 // fileToken is an added token as files have it, or its content alone.
 type fileToken struct {
 	addedToken
-	plain bool // its content alone
+	unsaid bool // whether it is normalized
 }
 
-// UnmarshalJSON sets what is not said as transformers does.
+// UnmarshalJSON takes an object or a string.
 func (t *fileToken) UnmarshalJSON(data []byte) error {
 	*t = fileToken{addedToken: addedToken{ID: noID}}
 	if data[0] != '{' {
-		t.plain = true
+		t.unsaid = true
 		return json.Unmarshal(data, &t.Content)
 	}
 	if err := json.Unmarshal(data, &t.addedToken); err != nil {
@@ -235,9 +235,7 @@ func (t *fileToken) UnmarshalJSON(data []byte) error {
 	if err := json.Unmarshal(data, &said); err != nil {
 		return err
 	}
-	if said.Normalized == nil {
-		t.Normalized = !t.Special
-	}
+	t.unsaid = said.Normalized == nil
 	return nil
 }
 
@@ -273,17 +271,20 @@ func (s *tokenizerSpec) add(added map[uint32]fileToken, config *tokenizerConfig)
 	names := config.names
 	for key, content := range s.class.defaults {
 		if _, ok := names[key]; !ok {
-			names[key] = fileToken{addedToken: addedToken{ID: noID, Content: content, Special: true}, plain: true}
+			names[key] = fileToken{addedToken: addedToken{ID: noID, Content: content}, unsaid: true}
 		}
 	}
 	known := map[string]bool{"": true}
 	for _, id := range slices.Sorted(maps.Keys(added)) {
-		t := added[id].addedToken
+		t := added[id]
 		t.ID = id
 		for _, key := range specialNames {
 			t.Special = t.Special || names[key].Content == t.Content
 		}
-		s.added = append(s.added, t)
+		if t.unsaid {
+			t.Normalized = !t.Special
+		}
+		s.added = append(s.added, t.addedToken)
 		known[t.Content] = true
 	}
 	extra := config.extra
@@ -293,7 +294,7 @@ func (s *tokenizerSpec) add(added map[uint32]fileToken, config *tokenizerConfig)
 			n = *config.ExtraIDs
 		}
 		for i := range n {
-			extra = append(extra, fileToken{addedToken: addedToken{Content: fmt.Sprintf("<extra_id_%d>", i)}, plain: true})
+			extra = append(extra, fileToken{addedToken: addedToken{Content: fmt.Sprintf("<extra_id_%d>", i)}, unsaid: true})
 		}
 	}
 	var special []fileToken
@@ -305,7 +306,7 @@ func (s *tokenizerSpec) add(added map[uint32]fileToken, config *tokenizerConfig)
 			continue
 		}
 		known[t.Content] = true
-		t.Normalized = t.Normalized && !t.plain
+		t.Normalized = t.Normalized && !t.unsaid
 		t.Special, t.ID = true, noID
 		s.added = append(s.added, t.addedToken)
 	}

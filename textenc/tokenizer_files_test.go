@@ -168,6 +168,43 @@ func TestTokenizerFilesRefused(t *testing.T) {
 	}
 }
 
+// TestTokenizerVariants holds ids against those of transformers where the files
+// say more or less than they do in the other goldens.
+func TestTokenizerVariants(t *testing.T) {
+	var texts []string
+	readTokenizerGolden(t, "texts.json", &texts)
+	var variants []struct {
+		Folder  string
+		Changes map[string]map[string]any
+		Size    int
+		Long    struct {
+			Tokens int
+			SHA256 string
+		}
+	}
+	readTokenizerGolden(t, "variants.json", &variants)
+	for i, v := range variants {
+		files := tokenizerFiles(t, v.Folder)
+		for name, changes := range v.Changes {
+			if len(changes) == 0 {
+				delete(files, "tok/"+name)
+				continue
+			}
+			edit(t, files, name, changes)
+		}
+		tok, err := textenc.LoadTokenizer(files, "tok")
+		if err != nil {
+			t.Errorf("variant %d: %v", i, err)
+			continue
+		}
+		defer tok.Close()
+		ids, err := tok.EncodeSpecial(longText(texts))
+		if err != nil || tok.VocabSize() != v.Size || len(ids) != v.Long.Tokens || hashIDs(ids) != v.Long.SHA256 {
+			t.Errorf("variant %d of %s, %v: %d other tokens of %d, %v, expected %d of %d", i, v.Folder, v.Changes, len(ids), tok.VocabSize(), err, v.Long.Tokens, v.Size)
+		}
+	}
+}
+
 func TestTokenizerOfSentencePieceAlone(t *testing.T) {
 	files := fstest.MapFS{"tok/spiece.model": {}}
 	if _, err := textenc.LoadTokenizer(files, "tok"); err == nil || !strings.Contains(err.Error(), "tok/spiece.model: ") || !strings.Contains(err.Error(), "save_pretrained") {

@@ -8,6 +8,7 @@ import math
 import shutil
 import struct
 import sys
+import tempfile
 import unicodedata
 from pathlib import Path
 
@@ -173,7 +174,7 @@ def precompiled_charsmap(rules: dict[str, str]) -> bytes:
 
 
 def to_transformers4(folder: Path, fast: bool = True):
-    """Rewrites what transformers 5 has saved of a tokenizer into the files of transformers 4, in which the hub has them.
+    """Rewrites what transformers 5 has saved of a tokenizer into the files of transformers 4, which the hub has.
 
     BPE tokenizers get vocab.json and merges.txt, and with `fast` keep a tokenizer.json as transformers 4 writes it;
     without, the folder is what FLUX.1's tokenizer and Qwen-Image's are published as. Unigram ones keep tokenizer.json.
@@ -283,6 +284,68 @@ def _hash(ids) -> str:
     return hashlib.sha256(b"".join(struct.pack("<i", i) for i in ids)).hexdigest()
 
 
+NAMES = dict.fromkeys(("bos_token", "eos_token", "unk_token", "pad_token", "additional_special_tokens"))
+# Of the tokenizers that main trains: the one, and what changes in its files by key (None removes; a file without keys
+# is removed as a whole).
+VARIANTS = [
+    ("qwen2-vocab", {"tokenizer_config.json": {"added_tokens_decoder": None}}),
+    ("qwen2-vocab", {"tokenizer_config.json": {"added_tokens_decoder": None} | NAMES}),
+    (
+        "qwen2-vocab",
+        {
+            "tokenizer_config.json": {"added_tokens_decoder": None} | NAMES,
+            "special_tokens_map.json": {},
+            "added_tokens.json": {},
+        },
+    ),
+    (
+        "qwen2-vocab",
+        {"tokenizer_config.json": {"add_bos_token": True, "add_eos_token": True, "bos_token": "<|im_start|>"}},
+    ),
+    ("qwen2-5", {"tokenizer_config.json": {"add_bos_token": True, "bos_token": "<|im_start|>"}}),
+    ("qwen2-vocab", {"tokenizer_config.json": {"extra_special_tokens": ["<new>", "cat"]}}),
+    ("qwen2-5", {"tokenizer_config.json": {"sep_token": "photo", "cls_token": "<|cls|>"}}),
+    ("clip-vocab", {"tokenizer_config.json": {"added_tokens_decoder": None} | NAMES, "special_tokens_map.json": {}}),
+    (
+        "clip-vocab",
+        {
+            "tokenizer_config.json": {
+                "added_tokens_decoder": {"613": {"content": "<|endoftext|>"}, "32": {"content": "A"}},
+            }
+        },
+    ),
+    (
+        "t5-5",
+        {
+            "tokenizer_config.json": {"extra_special_tokens": None, "extra_ids": None},
+            "tokenizer.json": {"added_tokens": []},
+        },
+    ),
+    (
+        "t5-5",
+        {"tokenizer_config.json": {"extra_special_tokens": [], "extra_ids": 9}, "tokenizer.json": {"added_tokens": []}},
+    ),
+    ("t5-5", {"tokenizer.json": {"normalizer": None}}),
+]
+
+
+def ids_of_variants(folder: Path, texts: list[str]) -> list[dict]:
+    """What ids_of says of the VARIANTS, without the ids of each text."""
+    found = []
+    for base, changes in VARIANTS:
+        with tempfile.TemporaryDirectory() as temporary:
+            out = Path(shutil.copytree(folder / base, Path(temporary) / base))
+            for name, keys in changes.items():
+                if not keys:
+                    (out / name).unlink()
+                    continue
+                changed = _read(out / name) | keys
+                _write(out / name, {k: v for k, v in changed.items() if v is not None or k not in keys})
+            ids = ids_of(out, texts)
+            found.append({"folder": base, "changes": changes, "size": ids["size"], "long": ids["long"]})
+    return found
+
+
 def main(folder: Path):
     """Trains the tokenizers of textenc/testdata/tokenizers, and writes the ids of its texts.json."""
     texts = _read(folder / "texts.json")
@@ -310,8 +373,9 @@ def main(folder: Path):
                 same["folders"].append(out.name)
             else:
                 ids.append({"folders": [out.name]} | found)
-    lines = ",\n".join(json.dumps(i, separators=(",", ":")) for i in ids)
-    (folder / "ids.json").write_text(f"[\n{lines}\n]\n")
+    for name, content in (("ids.json", ids), ("variants.json", ids_of_variants(folder, texts))):
+        lines = ",\n".join(json.dumps(c, separators=(",", ":")) for c in content)
+        (folder / name).write_text(f"[\n{lines}\n]\n")
 
 
 if __name__ == "__main__":
