@@ -253,7 +253,7 @@ func TestDamagedModels(t *testing.T) {
 		{"layer count", replace("transformer/config.json", `"n_layers": 2`, `"n_layers": 3`), []string{"missing: layers.2.attention.to_q.weight, expected [32 32]", "layers.2.ffn_norm2.weight"}},
 		{"shape", replace("text_encoder/config.json", `"intermediate_size": `, `"intermediate_size": 1`), []string{"wrong shape: model.layers.0.mlp.gate_proj.weight, expected", "found"}},
 		{"other text encoder", replace("transformer/config.json", `"cap_feat_dim": `, `"cap_feat_dim": 1`), []string{"hidden_size", "cap_feat_dim"}},
-		{"other vae", replace("vae/config.json", `"latent_channels": `, `"latent_channels": 1`), []string{"latent_channels", "in_channels"}},
+		{"other vae", replace("vae/config.json", `"latent_channels": `, `"latent_channels": 1`), []string{"the vae's latents is 14 and of the transformer's 4"}},
 		{"unexpected", replace("transformer/config.json", `"n_layers": 2`, `"n_layers": 1`), []string{"unexpected: layers.1.attention.to_q.weight"}},
 		{"activation", replace("text_encoder/config.json", `"silu"`, `"gelu"`), []string{"text_encoder/config.json", `hidden_act "gelu"`}},
 		{"config", replace("vae/config.json", "{", "{,"), []string{"vae/config.json", "line 1"}},
