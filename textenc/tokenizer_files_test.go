@@ -276,7 +276,8 @@ func TestTokenizerPostProcessor(t *testing.T) {
 	var post any
 	if err := json.Unmarshal([]byte(`{"type":"Sequence","processors":[{"type":"ByteLevel"},{"type":"TemplateProcessing",
 		"single":[{"SpecialToken":{"id":"a"}},{"Sequence":{"id":"A"}},{"SpecialToken":{"id":"b"}}],
-		"special_tokens":{"a":{"ids":[358]},"b":{"ids":[357,356]}}}]}`), &post); err != nil {
+		"special_tokens":{"a":{"ids":[358]},"b":{"ids":[357,356]}}},{"type":"TemplateProcessing",
+		"single":[{"SpecialToken":{"id":"c"}},{"Sequence":{"id":"A"}}],"special_tokens":{"c":{"ids":[359]}}}]}`), &post); err != nil {
 		t.Fatal(err)
 	}
 	edit(t, files, "tokenizer.json", map[string]any{"post_processor": post})
@@ -286,12 +287,12 @@ func TestTokenizerPostProcessor(t *testing.T) {
 	}
 	defer tok.Close()
 	plain := encode(t, tok, "two cats")
-	want := slices.Concat([]int32{358}, plain, []int32{357, 356})
+	want := slices.Concat([]int32{359, 358}, plain, []int32{357, 356})
 	if got, err := tok.EncodeSpecial("two cats"); err != nil || !slices.Equal(got, want) {
 		t.Errorf("%v, %v, expected %v", got, err, want)
 	}
-	want = slices.Concat([]int32{358}, plain[:2], []int32{357, 356})
-	if got, err := tok.EncodePadded("two cats", 5); err != nil || !slices.Equal(got.IDs, want) || got.Tokens != 5 || !got.Truncated {
+	want = slices.Concat([]int32{359, 358}, plain[:2], []int32{357, 356})
+	if got, err := tok.EncodePadded("two cats", 6); err != nil || !slices.Equal(got.IDs, want) || got.Tokens != 6 || !got.Truncated {
 		t.Errorf("%+v, %v, expected %v", got, err, want)
 	}
 }

@@ -15,6 +15,8 @@ import (
 	"github.com/gomflux/gomflux/textenc"
 )
 
+// tokenizerGoldens has what python -m gomflux_reference.tokenizer (in
+// scripts/reference) makes of its texts.json, which is written by hand.
 const tokenizerGoldens = "testdata/tokenizers"
 
 // hashIDs is the SHA-256 of ids as little-endian 32-bit integers.

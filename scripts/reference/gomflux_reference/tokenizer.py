@@ -304,6 +304,10 @@ VARIANTS = [
     ),
     ("qwen2-5", {"tokenizer_config.json": {"add_bos_token": True, "bos_token": "<|im_start|>"}}),
     ("qwen2-vocab", {"tokenizer_config.json": {"extra_special_tokens": ["<new>", "cat"]}}),
+    (
+        "qwen2-vocab",
+        {"tokenizer_config.json": {"extra_special_tokens": [], "additional_special_tokens": ["<new>", "cat"]}},
+    ),
     ("qwen2-5", {"tokenizer_config.json": {"sep_token": "photo", "cls_token": "<|cls|>"}}),
     ("clip-vocab", {"tokenizer_config.json": {"added_tokens_decoder": None} | NAMES, "special_tokens_map.json": {}}),
     (
