@@ -115,6 +115,15 @@ dump flux1-dev-small/model flux1-dev-image/dump --prompt {shlex.quote(SHORT)} --
     --image-strength 0.4 --steps 5 --guidance 2.5 --seed 23 --height 32 --width 48 --max-sequence-length 40
     --taps transformer@2 transformer@4 vae.encoder
 
+dump flux1-schnell-ordinary/model flux1-inner/dump --prompt 'a red circle'
+    --steps 3 --seed 31 --height 24 --width 40 --max-sequence-length 20
+    --taps 'transformer@*' 'transformer.*transformer_blocks.0*@1*' 'transformer.time_text_embed*@1*'
+    'transformer.norm_out*@1*' 'transformer.*_embedder@1*' 'transformer.proj_out@1' 'transformer.pos_embed@1*'
+    'transformer.*_blocks.0.attn@1:[qkv]' 'text_encoder.*embedding*' 'text_encoder.*.layers.[01]*'
+    'text_encoder.final_layer_norm*' 'text_encoder.*.self_attn:[qkv]' 'text_encoder_2.*.block.[01]*'
+    'text_encoder_2.*.SelfAttention:[qkv]' 'text_encoder_2.encoder.embed_tokens' vae.decoder.conv_in
+    '!*dropout*' '!*single*.norm@1:in.*'
+
 tiny flux2-klein/model --family flux2-klein --seed 24 --layout hub --shards 2
     --heads 2 --axes-dims 2 4 2 4 --layers 1 --single-layers 2 --mlp-ratio 2.5 --rope-theta 1500
     --text-hidden 20 --text-intermediate 36 --text-layers 5 --text-heads 3 --text-kv-heads 1 --text-head-dim 8
@@ -134,6 +143,14 @@ dump flux2-klein/model flux2-klein-edit2/dump --prompt {shlex.quote(EDIT)}
     --steps 2 --guidance 1 --seed 25 --height 48 --width 32 --max-sequence-length 29
     --taps 'transformer@*' 'transformer.*_blocks.?@1*' 'vae.encoder.mid_block' 'vae.encoder.mid_block#1'
     'vae.quant_conv*' '!transformer.*:in.*' '!vae*:in.*'
+
+dump flux2-klein/model flux2-inner/dump --prompt 'a red circle'
+    --steps 3 --guidance 1 --seed 32 --height 48 --width 80 --max-sequence-length 30
+    --taps 'transformer@*' 'transformer.*transformer_blocks.0*@1*' 'transformer.time*@1*' 'transformer.norm_out*@1*'
+    'transformer.*_embedder@1*' 'transformer.*_modulation*@1*' 'transformer.proj_out@1' 'transformer.pos_embed@1*'
+    'transformer.*_blocks.0.attn@1:[qkv]' 'text_encoder.model.layers.[0123]' 'text_encoder.model.layers.0*'
+    'text_encoder.*.layers.0.self_attn:[qkv]' text_encoder.model.embed_tokens vae.decoder.conv_in vae.post_quant_conv
+    '!text_encoder*:in.attention_mask' '!text_encoder*:in.position_ids'
 
 tiny flux2-klein-base/model --family flux2-klein-base --seed 26 --kind small-activations --layout v5
     --heads 3 --axes-dims 2 2 4 2 --layers 1 --single-layers 1 --mlp-ratio 2 --norm-eps 2e-6

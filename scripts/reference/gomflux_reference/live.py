@@ -154,7 +154,7 @@ def replay(gomflux: Path, model: Path, family: str, kind: str, r: random.Random)
     elif kind == "large":
         request |= {"width": LARGE, "height": LARGE, "steps": 2}
         taps = ["transformer@*"]
-    elif r.random() < 0.4:
+    elif FAMILIES[family].schedulers and r.random() < 0.4:
         request["scheduler"] = r.choice(FAMILIES[family].schedulers)
         # Heun's divides by its last sigma, a thousandth unless shifted: diffusers' own float32 is off by 2e-5 there
         if request["scheduler"] == schedules.HEUN and pipe.scheduler.config.shift < 3:

@@ -40,7 +40,7 @@ class Family:
     one_batch: bool = False  # guidance takes both prompts as rows of one batch, not in two calls
     negative_prompt: bool = False  # there is one to be chosen
     references: bool = False  # pictures can be edited
-    schedulers: tuple = ()  # that it works with besides its own
+    schedulers: tuple = ()  # that it works with besides its own; Heun's does not shift by size
     stepped: tuple = ("transformer",)  # components that run once per step
     text_encoders: dict = field(default_factory=lambda: {"text_encoder": TextEncoder()})
     bare_tokenizers: tuple = ()  # published as vocab.json and merges.txt, without tokenizer.json

@@ -141,7 +141,7 @@ DEV = Family(
     matches=lambda pipe: pipe.transformer.config.guidance_embeds,
     pack=lambda pipe, x: pipe._pack_latents(x, *x.shape),
     unpack=lambda pipe, x, height, width: pipe._unpack_latents(x, height, width, pipe.vae_scale_factor),
-    schedulers=(schedules.HEUN, schedules.LINEAR),
+    schedulers=(schedules.LINEAR,),
     text_encoders={
         "text_encoder": TextEncoder(valid=to_first_end),
         "text_encoder_2": TextEncoder("_2", valid=before_pads, kept=all_rows),
@@ -149,8 +149,7 @@ DEV = Family(
     bare_tokenizers=("tokenizer",),
     gains={
         r"^text_encoder\..*\.[qk]_proj\.weight$": 1.5,
-        r"^text_encoder_2\..*\.k\.weight$": 1.5,
-        r"^text_encoder_2\..*\.q\.weight$": 0.5,  # T5 does not scale its scores
+        r"^text_encoder_2\..*\.q\.weight$": 0.3,  # T5 does not scale its scores
         r"^transformer\..*\.(norm\d?|norm1_context|norm_out)\.linear\.weight$": 0.7,
     },
     small=(
@@ -169,6 +168,7 @@ SCHNELL = dataclasses.replace(
     build=functools.partial(build, guided=False),
     guidance=lambda r: 0.0,
     matches=lambda pipe: not DEV.matches(pipe),
+    schedulers=(schedules.HEUN, schedules.LINEAR),
 )
 
 FAMILIES = {"flux1-schnell": SCHNELL, "flux1-dev": DEV}

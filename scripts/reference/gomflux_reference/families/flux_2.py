@@ -12,7 +12,7 @@ from pathlib import Path
 import diffusers
 import transformers
 
-from .. import schedules, tokenizer
+from .. import tokenizer
 from . import Family, TextEncoder, all_rows, parts
 
 # The published models' hidden states are an argument's default. Smaller ones name theirs in model_index.json.
@@ -118,7 +118,6 @@ DISTILLED = Family(
     unpack=unpack,
     index=lambda d: {OUT_LAYERS: list(d["out_layers"])},
     references=True,
-    schedulers=(schedules.HEUN,),
     text_encoders={"text_encoder": TextEncoder(kept=all_rows)},
     gains={
         r"^text_encoder\..*\.[qk]_proj\.weight$": 1.5,
