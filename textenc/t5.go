@@ -157,7 +157,7 @@ func newT5Block(c T5Config) *t5Block {
 }
 
 func (b *t5Block) Forward(x, bias *mlx.Array) *mlx.Array {
-	return b.Tap(b.FF.Forward(b.SelfAttention.Forward(x, bias)), x)
+	return b.TapKeys("0 2", b.FF.Forward(b.SelfAttention.Forward(x, bias)), x, bias)
 }
 
 // t5LayerSelfAttention is T5LayerSelfAttention.
@@ -168,7 +168,7 @@ type t5LayerSelfAttention struct {
 }
 
 func (l *t5LayerSelfAttention) Forward(x, bias *mlx.Array) *mlx.Array {
-	return l.Tap(x.Add(l.SelfAttention.Forward(l.LayerNorm.Forward(x), bias)), x)
+	return l.TapKeys("0 position_bias", x.Add(l.SelfAttention.Forward(l.LayerNorm.Forward(x), bias)), x, bias)
 }
 
 // t5Attention is T5Attention: scores are not scaled, and biased by distance.
@@ -186,7 +186,7 @@ type t5Attention struct {
 func (a *t5Attention) Forward(x, bias *mlx.Array) *mlx.Array {
 	q, k, v := nn.Heads(a.Q.Forward(x), a.heads), nn.Heads(a.K.Forward(x), a.heads), nn.Heads(a.V.Forward(x), a.heads)
 	q, k, v = a.Enter(nn.Entry{Scale: 1, Bias: bias}, q, k, v)
-	return a.Tap(a.O.Forward(nn.MergeHeads(mlx.Attention(q, k, v, 1, bias))), x)
+	return a.TapKeys("0 position_bias", a.O.Forward(nn.MergeHeads(mlx.Attention(q, k, v, 1, bias))), x, bias)
 }
 
 // t5Bias is the embedding of T5Attention's relative positions: weight
