@@ -30,6 +30,7 @@ type golden struct {
 	Scheduler         string
 	Picture           string
 	ImageStrength     float64 `json:"image_strength"`
+	References        []string
 	Files             []string
 	Aliases           map[string]string
 
@@ -97,6 +98,13 @@ func TestCompiledGoldens(t *testing.T) {
 					t.Fatal(err)
 				}
 				r.Image = p.Image
+			}
+			for _, name := range g.References {
+				p, err := picture.ReadFile(filepath.Join(dir, "..", name))
+				if err != nil {
+					t.Fatal(err)
+				}
+				r.References = append(r.References, p.Image)
 			}
 			var want *tensors.Tensor // the last
 			for i := range 2 * g.Steps {

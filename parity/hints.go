@@ -98,7 +98,8 @@ func (r *replay) hints(name string, tap hooks.Tap, got, want *mlx.Array) []Hint 
 	}
 	// the special ones go before those that hold for anything
 	for _, look := range []func(){
-		s.time, s.sigmas, s.attention, s.linearUnits, s.activation, s.norms, s.modulation, s.constant, s.siblings, s.order, s.half,
+		s.time, s.sigmas, s.positions, s.hiddenLayers, s.pooledRow, s.attention, s.linearUnits, s.activation, s.norms, s.modulation,
+		s.constant, s.packing, s.siblings, s.order, s.half,
 	} {
 		if look(); len(s.hints) > 0 {
 			return s.hints
@@ -202,7 +203,8 @@ func narrow(v []float64) []float32 {
 
 // time reads the time back from a sinusoidal embedding.
 func (s *search) time() {
-	if s.name.Point.Kind != hooks.Input || !strings.Contains(s.name.Module, "embedder") || s.want.last() != 256 || len(s.want.v) != 256 {
+	sinusoids := s.name.Point.Kind == hooks.Input && strings.Contains(s.name.Module, "embedder") || strings.HasSuffix(s.name.Module, ".time_proj")
+	if !sinusoids || s.want.last() != 256 || len(s.want.v) != 256 {
 		return
 	}
 	decode := func(t tensor) float64 { // the slowest frequency turns less than once
@@ -215,6 +217,10 @@ func (s *search) time() {
 	switch {
 	case s.fits(swapped):
 		s.say("sinusoid order", "sine and cosine are swapped in the timestep embedding")
+	case s.isGuidance() && about(got*1000, want):
+		s.say("guidance scale", "the embedded guidance is %.4g, the reference's %.4g: it is not multiplied by 1000 as timesteps are", got, want)
+	case s.isGuidance():
+		s.say("guidance", "the embedded guidance is %.4g, the reference's %.4g", got, want)
 	case about(got*1000, want):
 		s.say("sigma for timestep", "the embedded time is %.4g, the reference's %.4g: a sigma (0 to 1) where the timestep's value (0 to 1000) belongs", got, want)
 	case about(got, want*1000):
@@ -234,6 +240,12 @@ func (s *search) time() {
 		}
 		s.say("timestep", "the embedded time is %.4g, the reference's %.4g", got, want)
 	}
+}
+
+// isGuidance says whether sinusoids are those of the guidance, which a model that
+// takes it embeds after the time.
+func (s *search) isGuidance() bool {
+	return strings.Contains(s.name.Module, "guidance_embedder") || strings.Contains(s.name.Module, "time_text_embed") && s.name.Call == 1
 }
 
 // sigmas compares schedules.
@@ -398,16 +410,24 @@ func (s *search) order() {
 			s.say("reversed", "ours is the reference with axis %d reversed", axis)
 			return
 		}
-		for _, by := range []int{1, d - 1} {
+		for by := 1; by < d; by++ {
+			at := func(i int) int { o, k, in := i/(d*inner), i/inner%d, i%inner; return (o*d+(k+by)%d)*inner + in }
+			if !s.starts(view.v, at, inner) {
+				continue
+			}
 			rolled := tensor{"", view.shape, make([]float64, len(view.v))}
 			for i := range view.v {
-				o, k, in := i/(d*inner), i/inner%d, i%inner
-				rolled.v[i] = view.v[(o*d+(k+by)%d)*inner+in]
+				rolled.v[i] = view.v[at(i)]
 			}
-			if d > 2 && s.fits(rolled) {
+			switch {
+			case d < 3 || !s.fits(rolled):
+				continue
+			case by == 1 || by == d-1:
 				s.say("rolled", "ours is the reference, one place on along axis %d", axis)
-				return
+			default:
+				s.say("parts in another order", "ours is the reference with the first %d of %d along axis %d at the end: two parts are joined in another order (text and image, or image and references)", by, d, axis)
 			}
+			return
 		}
 		for k := 2; k <= 8; k++ {
 			if d%k != 0 || d == k {
@@ -439,6 +459,17 @@ func (s *search) order() {
 		}
 	}
 	s.say("permuted", "ours has the reference's values in another order")
+}
+
+// starts says whether the first values are those of another order, as far as
+// that can be told.
+func (s *search) starts(v []float64, at func(int) int, n int) bool {
+	off, size := 0.0, 0.0
+	for i := range min(n, 64) {
+		d := v[at(i)] - s.got.v[i]
+		off, size = off+d*d, size+s.got.v[i]*s.got.v[i]
+	}
+	return off <= 0.01*size
 }
 
 // constant looks for one factor, or one offset, for all values.

@@ -40,7 +40,11 @@ func (s *search) activation() {
 	}
 	x, ok := s.input(s.name.Module, "0")
 	if !ok || !slices.Equal(x.shape, s.want.shape) {
-		return
+		// diffusers' GELU has its projection inside
+		if x, ok = s.tensor(s.name.Module+".proj", hooks.Point{}); !ok || !slices.Equal(x.shape, s.want.shape) {
+			s.gatedHalves()
+			return
+		}
 	}
 	for _, ref := range activations {
 		if ref.name == "nothing" || !s.isReference(x.apply(ref.f)) {
@@ -50,6 +54,38 @@ func (s *search) activation() {
 			s.say("activation", "ours computes %s where the reference has %s", ours, ref.name)
 		}
 		return
+	}
+}
+
+// gatedHalves looks at a product of the halves of its input, of which one goes
+// through an activation.
+func (s *search) gatedHalves() {
+	x, ok := s.input(s.name.Module, "0")
+	d := s.want.last()
+	if !ok || x.last() != 2*d || len(x.v) != 2*len(s.want.v) {
+		return
+	}
+	half := func(at int) tensor {
+		out := tensor{"", s.want.shape, make([]float64, 0, len(s.want.v))}
+		for i := at * d; i < len(x.v); i += 2 * d {
+			out.v = append(out.v, x.v[i:i+d]...)
+		}
+		return out
+	}
+	halves := []tensor{half(0), half(1)}
+	for gate, a := range halves {
+		b := halves[1-gate]
+		for _, ref := range activations {
+			if !s.isReference(a.apply(ref.f).with(b, times)) {
+				continue
+			}
+			if ours := s.closest(func(f func(float64) float64) tensor { return a.apply(f).with(b, times) }); ours != "" {
+				s.say("activation", "the gate goes through %s, in the reference through %s", ours, ref.name)
+			} else if s.closest(func(f func(float64) float64) tensor { return b.apply(f).with(a, times) }) != "" {
+				s.say("gate and up swapped", "the gate is half %d of the input and should be half %d: gate and up are swapped", 1-gate, gate)
+			}
+			return
+		}
 	}
 }
 
@@ -306,14 +342,15 @@ func (s *search) modulationIn(scope string) {
 	var names []string
 	for _, t := range s.around(scope, func(t tensor) bool {
 		n, ok := inScope(t)
-		return ok && n.Point.Kind == hooks.Output && t.last()%d == 0 && len(t.v) == t.last() && len(t.v) <= 9*d
+		vector := n.Point.Kind == hooks.Output || strings.HasPrefix(n.Point.Key, "temb_mod")
+		return ok && vector && t.last()%d == 0 && len(t.v) == t.last() && len(t.v) <= 9*d
 	}) {
 		for i := range len(t.v) / d {
 			chunks = append(chunks, tensor{t.name, []int{d}, t.v[i*d : (i+1)*d]})
 			names = append(names, fmt.Sprintf("chunk %d of %s", i, t.name))
 		}
 	}
-	if len(chunks) == 0 || len(chunks) > 12 || len(s.want.v) > 1<<18 {
+	if len(chunks) == 0 || len(chunks) > 16 || len(s.want.v) > 1<<18 {
 		return
 	}
 	bases := s.around(scope, func(t tensor) bool { _, ok := inScope(t); return ok && slices.Equal(t.shape, s.want.shape) })
@@ -351,9 +388,27 @@ func (s *search) modulationIn(scope string) {
 				}
 			}
 			for j := range chunks {
-				if j != i && s.isReference(along(scaled, chunks[j], plus)) && s.fits(along(along(x, chunks[j], scale), chunks[i], plus)) {
+				if j == i || !s.isReference(along(scaled, chunks[j], plus)) {
+					continue
+				}
+				switch {
+				case s.fits(along(along(x, chunks[j], scale), chunks[i], plus)):
 					s.say("scale and shift swapped", "%s is scaled with %s and shifted with %s, in the reference the other way round", x.name, names[j], names[i])
 					return
+				case s.fits(along(along(x, chunks[i], times), chunks[j], plus)):
+					s.say("modulation without 1", "%s is scaled by %s and should be by 1 plus that", x.name, names[i])
+					return
+				case s.fits(x):
+					s.say("modulation missing", "%s goes on without the scale of %s and the shift of %s", x.name, names[i], names[j])
+					return
+				}
+				for k := range chunks {
+					for l := range chunks {
+						if k != l && s.fits(along(along(x, chunks[k], scale), chunks[l], plus)) {
+							s.say("modulation swapped", "%s is scaled with %s and shifted with %s, in the reference with %s and %s", x.name, names[k], names[l], names[i], names[j])
+							return
+						}
+					}
 				}
 			}
 		}
@@ -432,14 +487,17 @@ func (s *search) attention() {
 	n := s.name
 	inner := n.Point.Kind == hooks.Inner
 	module := n.Module
-	if !inner {
-		if n.Point.Kind != hooks.Input || len(s.want.shape) != 3 {
-			return
-		}
+	switch {
+	case inner:
+	case len(s.want.shape) != 3:
+		return
+	case n.Point.Kind == hooks.Input:
 		module = strings.TrimSuffix(parentOf(module), ".to_out")
-		if !strings.Contains(module, "attn") && !strings.Contains(module, "attention") {
+		if word := strings.ToLower(module); !strings.Contains(word, "attn") && !strings.Contains(word, "attention") {
 			return
 		}
+	case !strings.HasSuffix(module, ".attn"): // FLUX's without a projection of their output
+		return
 	}
 	get := func(point hooks.Point, paths ...string) *mlx.Array {
 		for _, path := range paths {
@@ -456,6 +514,12 @@ func (s *search) attention() {
 			s.rotation(hostTensor("", x))
 			return
 		}
+	}
+	if s.joint(module) {
+		return
+	}
+	if s.textAttention(module); len(s.hints) > 0 {
+		return
 	}
 	lengthFirst := !strings.HasPrefix(module, "text_encoder") && !strings.HasPrefix(module, "vae")
 	headsFirst := func(x *mlx.Array) *mlx.Array { return x.Transpose(0, 2, 1, 3) }
