@@ -267,7 +267,7 @@ func transposeKernel(shape []int, v []float32) {
 // TestFaults plants each fault and reads the verdict.
 func TestFaults(t *testing.T) {
 	const testdata = "../models/testdata"
-	for _, dump := range []string{"zimage-ordinary", "zimage-small"} { // what is found below is not there without it
+	for _, dump := range []string{"zimage-ordinary", "zimage-small", "flux1-inner", "flux2-inner"} { // what is found below is not there without it
 		r, err := Replay(context.Background(), filepath.Join(testdata, dump, "dump"), Options{Readings: []string{Isolated}, quick: true})
 		if err != nil {
 			t.Fatal(err)
@@ -276,7 +276,7 @@ func TestFaults(t *testing.T) {
 			t.Fatalf("%s without a fault: %+v", dump, r.Verdict)
 		}
 	}
-	for _, f := range faults {
+	for _, f := range slices.Concat(faults, fluxFaults) {
 		t.Run(f.name, func(t *testing.T) {
 			dump := f.dump
 			if dump == "" {
@@ -285,12 +285,22 @@ func TestFaults(t *testing.T) {
 			model, run := "", filepath.Join(testdata, dump, "dump")
 			if f.edit != nil {
 				dir := t.TempDir()
-				from := filepath.Join(testdata, dump, "model")
-				if dump == "zimage-inner" {
-					from = filepath.Join(testdata, "zimage-ordinary", "model")
-				}
+				from := filepath.Join(testdata, modelOf(t, run))
 				for part, from := range map[string]string{"model": from, "dump": run} {
 					if err := os.CopyFS(filepath.Join(dir, part), os.DirFS(from)); err != nil {
+						t.Fatal(err)
+					}
+				}
+				pictures, err := filepath.Glob(filepath.Join(run, "..", "*.png"))
+				if err != nil {
+					t.Fatal(err)
+				}
+				for _, name := range pictures {
+					data, err := os.ReadFile(name)
+					if err != nil {
+						t.Fatal(err)
+					}
+					if err := os.WriteFile(filepath.Join(dir, filepath.Base(name)), data, 0o666); err != nil {
 						t.Fatal(err)
 					}
 				}
@@ -309,7 +319,7 @@ func TestFaults(t *testing.T) {
 			if v.OK || v.Stage != f.stage || v.Module != f.module {
 				t.Errorf("found %s in stage %s, expected %s in stage %s", v.Module, v.Stage, f.module, f.stage)
 			}
-			if asked := dump == "zimage-small"; asked != (len(v.Ask) > 0) && dump != "zimage-inner" && f.stage != "step 1" {
+			if asked := dump == "zimage-small"; asked != (len(v.Ask) > 0) && (asked || dump == "zimage-ordinary") && f.stage != "step 1" {
 				t.Errorf("asks for %q", v.Ask)
 			}
 			if f.hint != "" && !slices.ContainsFunc(v.Hints, func(h Hint) bool { return h.Key == f.hint }) {
@@ -317,6 +327,20 @@ func TestFaults(t *testing.T) {
 			}
 		})
 	}
+}
+
+// modelOf is the model of a golden, in the folder of all.
+func modelOf(t *testing.T, run string) string {
+	t.Helper()
+	data, err := os.ReadFile(filepath.Join(run, "settings.json"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var s Settings
+	if err := json.Unmarshal(data, &s); err != nil {
+		t.Fatal(err)
+	}
+	return s.Model
 }
 
 // edited reads a JSON file, and writes it with a key changed.

@@ -98,7 +98,7 @@ func (r *replay) hints(name string, tap hooks.Tap, got, want *mlx.Array) []Hint 
 	}
 	// the special ones go before those that hold for anything
 	for _, look := range []func(){
-		s.time, s.sigmas, s.positions, s.hiddenLayers, s.pooledRow, s.attention, s.linearUnits, s.activation, s.norms, s.modulation,
+		s.time, s.sigmas, s.positions, s.hiddenLayers, s.pooledRow, s.attention, s.linearUnits, s.activation, s.modulation, s.norms,
 		s.constant, s.packing, s.siblings, s.order, s.half,
 	} {
 		if look(); len(s.hints) > 0 {

@@ -104,7 +104,7 @@ tiny flux1-dev-small/model --family flux1-dev --seed 22 --kind small-activations
 dump flux1-dev-small/model flux1-dev-small/dump --prompt {shlex.quote(SHORT)}
     --steps 3 --guidance 3.5 --seed 22 --height 80 --width 48 --max-sequence-length 40
     --taps 'transformer@*' 'transformer.*_blocks.?@0*' 'transformer.transformer_blocks.0.*norm*@0*'
-    'transformer.single_transformer_blocks.1.*norm*@0*' 'transformer.*embed*@0' 'transformer.norm_out*@0'
+    'transformer.single_transformer_blocks.1.*norm*@0*' 'transformer.*embed*@0*' 'transformer.norm_out*@0'
     'text_encoder.*.layers.?' 'text_encoder.*.layers.1.*norm?' 'text_encoder_2.*.block.?'
     'text_encoder_2.*.block.1.*norm' 'vae.decoder.conv_in' 'vae.decoder.mid_block' 'vae.decoder.up_blocks.0'
     '!*dropout*' '!*.act*' '!*:in.*' '!transformer.pos_embed*'
