@@ -3,6 +3,7 @@ package picture
 import (
 	"image"
 	"math"
+	"slices"
 )
 
 // Resize scales an opaque picture with a Lanczos filter of three lobes. It is
@@ -11,29 +12,46 @@ import (
 // point, 8 bits between the two passes. width and height are in pixels, at
 // least 1.
 func Resize(img *image.RGBA, width, height int) *image.RGBA {
+	return resize(img, width, height, func(in, out int) axis { return lanczos.axis(in, out).fixed(pillowPrecision) })
+}
+
+// ResizeBicubic scales an opaque picture with a bicubic filter that is as much
+// wider as the picture becomes smaller (a = -0.5, antialias). It is torchvision's
+// resize of 8-bit tensors on the CPU, which transformers' image processors use, to
+// the bit: as [Resize], with coefficients of 16 bits. width and height are in
+// pixels, at least 1.
+func ResizeBicubic(img *image.RGBA, width, height int) *image.RGBA {
+	return resize(img, width, height, func(in, out int) axis {
+		weights := bicubic.axis(in, out)
+		return weights.fixed(torchPrecision(weights.largest()))
+	})
+}
+
+func resize(img *image.RGBA, width, height int, along func(in, out int) axis) *image.RGBA {
 	if width < 1 || height < 1 {
-		panic("picture: Resize to less than one pixel")
+		panic("picture: resize to less than one pixel")
 	}
 	r := img.Rect
 	if r.Empty() {
-		panic("picture: Resize of an empty picture")
+		panic("picture: resize of an empty picture")
 	}
 	src := plane{img.Pix[img.PixOffset(r.Min.X, r.Min.Y):], r.Dx(), r.Dy(), img.Stride}
 	if width != src.width {
 		dst := newPlane(width, src.height)
-		columns := lanczos(src.width, width)
+		columns := along(src.width, width)
 		for y := range src.height {
-			for x, t := range columns {
-				t.apply(dst.pix[y*dst.stride+4*x:], src.pix[y*src.stride:], 4)
+			for x := range width {
+				columns.apply(x, dst.pix[y*dst.stride+4*x:], src.pix[y*src.stride:], 4)
 			}
 		}
 		src = dst
 	}
 	if height != src.height {
 		dst := newPlane(width, height)
-		for y, t := range lanczos(src.height, height) {
+		rows := along(src.height, height)
+		for y := range height {
 			for x := range width {
-				t.apply(dst.pix[y*dst.stride+4*x:], src.pix[4*x:], src.stride)
+				rows.apply(y, dst.pix[y*dst.stride+4*x:], src.pix[4*x:], src.stride)
 			}
 		}
 		src = dst
@@ -55,39 +73,73 @@ func newPlane(width, height int) plane {
 	return plane{make([]uint8, 4*width*height), width, height, 4 * width}
 }
 
-// taps are the weights of the source pixels that make one, from the one with
-// index first on, in units of 2^-precision.
-type taps struct {
-	first   int
-	weights []int32
+// axis is what the pixels along an axis are made of, in fixed point: weights in
+// units of 2^-precision.
+type axis struct {
+	taps      []taps[int32]
+	precision int
 }
 
-const precision = 32 - 8 - 2
+// taps are the weights of the source pixels that make one, from the one with
+// index first on.
+type taps[T int32 | float64] struct {
+	first   int
+	weights []T
+}
 
-// apply sums the pixels that are step bytes apart.
-func (t taps) apply(dst, src []uint8, step int) {
-	const half = 1 << (precision - 1)
-	var r, g, b int32 = half, half, half
-	i := t.first * step
+// apply makes pixel i of source pixels that are step bytes apart.
+func (a axis) apply(i int, dst, src []uint8, step int) {
+	t := a.taps[i]
+	half := int32(1) << (a.precision - 1)
+	r, g, b := half, half, half
+	at := t.first * step
 	for _, w := range t.weights {
-		p := src[i : i+3 : i+3]
+		p := src[at : at+3 : at+3]
 		r += w * int32(p[0])
 		g += w * int32(p[1])
 		b += w * int32(p[2])
-		i += step
+		at += step
 	}
-	dst[0], dst[1], dst[2], dst[3] = clip(r), clip(g), clip(b), 0xff
+	dst[0], dst[1], dst[2], dst[3] = a.clip(r), a.clip(g), a.clip(b), 0xff
 }
 
-func clip(v int32) uint8 { return uint8(min(max(v>>precision, 0), 0xff)) }
+func (a axis) clip(v int32) uint8 { return uint8(min(max(v>>a.precision, 0), 0xff)) }
 
-// lanczos returns the taps of each of out pixels along an axis of in pixels.
-func lanczos(in, out int) []taps {
-	const lobes = 3
+// A filter weighs source pixels by their distance from the centre of the one that
+// is made, in pixels of the larger of both sizes.
+type filter struct {
+	support float64 // the distance from which on the weight is 0
+	weight  func(x float64) float64
+}
+
+var (
+	lanczos = filter{3, func(x float64) float64 { return sinc(x) * sinc(x/3) }}
+	bicubic = filter{2, func(x float64) float64 {
+		const a = -0.5
+		if x = math.Abs(x); x < 1 {
+			return ((a+2)*x-(a+3))*x*x + 1
+		}
+		return (((x-5)*x+8)*x - 4) * a
+	}}
+)
+
+func sinc(x float64) float64 {
+	if x == 0 {
+		return 1
+	}
+	x *= math.Pi
+	return math.Sin(x) / x
+}
+
+// weighing are the taps of each pixel along an axis; their weights sum to 1.
+type weighing []taps[float64]
+
+// axis weighs for each of out pixels those of in pixels.
+func (f filter) axis(in, out int) weighing {
 	scale := float64(in) / float64(out)
 	stretch := max(scale, 1) // of the filter, where pixels are to be averaged
-	support := lobes * stretch
-	all := make([]taps, out)
+	support := f.support * stretch
+	all := make(weighing, out)
 	for i := range all {
 		center := (float64(i) + 0.5) * scale
 		first := max(int(center-support+0.5), 0)
@@ -96,23 +148,45 @@ func lanczos(in, out int) []taps {
 		sum := 0.0
 		for j := range weights {
 			x := (float64(j+first) - center + 0.5) * (1 / stretch)
-			if x >= -lobes && x < lobes {
-				weights[j] = sinc(x) * sinc(x/lobes)
+			if x >= -f.support && x < f.support {
+				weights[j] = f.weight(x)
 			}
 			sum += weights[j]
 		}
-		all[i] = taps{first, make([]int32, len(weights))}
-		for j, w := range weights {
-			all[i].weights[j] = int32(math.Round(w * (1 / sum) * (1 << precision)))
+		for j := range weights {
+			weights[j] *= 1 / sum
 		}
+		all[i] = taps[float64]{first, weights}
 	}
 	return all
 }
 
-func sinc(x float64) float64 {
-	if x == 0 {
-		return 1
+func (w weighing) fixed(precision int) axis {
+	a := axis{make([]taps[int32], len(w)), precision}
+	for i, t := range w {
+		a.taps[i] = taps[int32]{t.first, make([]int32, len(t.weights))}
+		for j, weight := range t.weights {
+			a.taps[i].weights[j] = int32(math.Round(weight * float64(int(1)<<precision)))
+		}
 	}
-	x *= math.Pi
-	return math.Sin(x) / x
+	return a
+}
+
+func (w weighing) largest() float64 {
+	most := 0.0
+	for _, t := range w {
+		most = max(most, slices.Max(t.weights))
+	}
+	return most
+}
+
+const pillowPrecision = 32 - 8 - 2
+
+// torchPrecision is as high as the largest weight permits in 16 bits.
+func torchPrecision(largest float64) int {
+	precision := 0
+	for precision < pillowPrecision && int(0.5+largest*float64(int(2)<<precision)) < 1<<15 {
+		precision++
+	}
+	return precision
 }

@@ -41,20 +41,28 @@ func worst(t *testing.T, got, want *image.RGBA) int {
 	return most
 }
 
-func TestResizeIsPillows(t *testing.T) {
-	for _, label := range []string{"noise", "smooth"} {
-		src := readPNG(t, filepath.Join("testdata", label+".png"))
-		names, err := filepath.Glob(filepath.Join("testdata", "want", label+"-*[0-9]x*[0-9].png"))
-		if err != nil || len(names) != 6 {
-			t.Fatalf("found %d references of %s: %v", len(names), label, err)
-		}
-		for _, name := range names {
-			var w, h int
-			if _, err := fmt.Sscanf(filepath.Base(name), label+"-%dx%d.png", &w, &h); err != nil {
-				t.Fatal(err)
+// filters are what resizes, with what the references of each are called.
+var filters = map[string]func(img *image.RGBA, width, height int) *image.RGBA{
+	"":         Resize,        // Pillow's
+	"bicubic-": ResizeBicubic, // torchvision's
+}
+
+func TestResizeIsTheReferences(t *testing.T) {
+	for prefix, resize := range filters {
+		for _, label := range []string{"noise", "smooth"} {
+			src := readPNG(t, filepath.Join("testdata", label+".png"))
+			names, err := filepath.Glob(filepath.Join("testdata", "want", prefix+label+"-*[0-9]x*[0-9].png"))
+			if err != nil || len(names) != 6 {
+				t.Fatalf("found %d references of %s%s: %v", len(names), prefix, label, err)
 			}
-			if d := worst(t, Resize(src, w, h), readPNG(t, name)); d != 0 {
-				t.Errorf("%s: off by up to %d levels", name, d)
+			for _, name := range names {
+				var w, h int
+				if _, err := fmt.Sscanf(filepath.Base(name), prefix+label+"-%dx%d.png", &w, &h); err != nil {
+					t.Fatal(err)
+				}
+				if d := worst(t, resize(src, w, h), readPNG(t, name)); d != 0 {
+					t.Errorf("%s: off by up to %d levels", name, d)
+				}
 			}
 		}
 	}
@@ -70,13 +78,15 @@ func TestResizePart(t *testing.T) {
 			alone.SetRGBA(x, y, part.RGBAAt(5+x, 3+y))
 		}
 	}
-	for _, size := range []image.Point{{20, 50}, {35, 27}, {35, 9}} {
-		if d := worst(t, Resize(part, size.X, size.Y), Resize(alone, size.X, size.Y)); d != 0 {
-			t.Errorf("%v: off by up to %d levels", size, d)
+	for prefix, resize := range filters {
+		for _, size := range []image.Point{{20, 50}, {35, 27}, {35, 9}} {
+			if d := worst(t, resize(part, size.X, size.Y), resize(alone, size.X, size.Y)); d != 0 {
+				t.Errorf("%s%v: off by up to %d levels", prefix, size, d)
+			}
 		}
-	}
-	if d := worst(t, Resize(alone, 35, 27), alone); d != 0 {
-		t.Errorf("the same size: off by up to %d levels", d)
+		if d := worst(t, resize(alone, 35, 27), alone); d != 0 {
+			t.Errorf("%sthe same size: off by up to %d levels", prefix, d)
+		}
 	}
 }
 
@@ -89,15 +99,17 @@ func TestResizeColour(t *testing.T) {
 			for i := range src.Pix {
 				src.Pix[i] = []uint8{0, 255, 77, 255}[i%4]
 			}
-			for _, width := range sizes {
-				for _, height := range sizes {
-					got := Resize(src, width, height)
-					if got.Rect.Dx() != width || got.Rect.Dy() != height {
-						t.Fatalf("size %v, want %dx%d", got.Rect.Size(), width, height)
-					}
-					for i, v := range got.Pix {
-						if v != src.Pix[i%4] {
-							t.Fatalf("%dx%d to %dx%d: value %d is %d", w, h, width, height, i, v)
+			for prefix, resize := range filters {
+				for _, width := range sizes {
+					for _, height := range sizes {
+						got := resize(src, width, height)
+						if got.Rect.Dx() != width || got.Rect.Dy() != height {
+							t.Fatalf("size %v, want %dx%d", got.Rect.Size(), width, height)
+						}
+						for i, v := range got.Pix {
+							if v != src.Pix[i%4] {
+								t.Fatalf("%s%dx%d to %dx%d: value %d is %d", prefix, w, h, width, height, i, v)
+							}
 						}
 					}
 				}

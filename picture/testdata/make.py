@@ -1,12 +1,14 @@
-"""Makes the pictures beside this file that Pillow is the reference for.
+"""Makes the pictures beside this file that Pillow is the reference for, and torchvision for the bicubic filter.
 
-    python make.py      with Pillow 12.3.0 and numpy
+    python make.py      with Pillow 12.3.0, numpy, torch 2.15.0 and torchvision 0.29.2
 """
 
 from pathlib import Path
 
 import numpy as np
+import torch
 from PIL import Image, ImageOps
+from torchvision.transforms.v2 import functional as transforms
 
 here = Path(__file__).parent
 rng = np.random.default_rng(4)
@@ -42,6 +44,10 @@ for label, image in {"noise": noise, "smooth": smooth(61, 40)}.items():
     w, h = image.size
     for size in [(2 * w + 1, 3 * h - 2), (w // 2, h // 3), (w, 5), (7, h), (1, 1), (w + 1, h - 1)]:
         save(image.resize(size, Image.LANCZOS), f"want/{label}-{size[0]}x{size[1]}.png", optimize=True)
+        tensor = torch.from_numpy(np.array(image)).permute(2, 0, 1)
+        tensor = transforms.resize(tensor, size[::-1], transforms.InterpolationMode.BICUBIC, antialias=True)
+        bicubic = Image.fromarray(tensor.permute(1, 2, 0).numpy())
+        save(bicubic, f"want/bicubic-{label}-{size[0]}x{size[1]}.png", optimize=True)
 
 # kinds of pictures
 rgb = smooth(13, 9)
