@@ -658,6 +658,74 @@ func TestPrompts(t *testing.T) {
 	}
 }
 
+// TestBatch: a batch has the pictures that its seeds have alone, up to rounding.
+func TestBatch(t *testing.T) {
+	for _, folder := range []string{"zimage-small", "flux1-dev-small", "flux2-klein-base", "flux2-klein-kv"} {
+		t.Run(folder, func(t *testing.T) {
+			m, err := gomflux.Open(context.Background(), filepath.Join("models/testdata", folder, "model"), nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer m.Close()
+			seeds := []uint64{5, 6, 5}
+			steps := map[int]int{}
+			o := gomflux.Options{Prompt: "a red hat", Height: 32, Width: 48, Steps: 2, MaxSequenceLength: 48}
+			if folder == "flux2-klein-kv" {
+				o.References = []image.Image{image.NewGray(image.Rect(0, 0, 64, 80))}
+			}
+			o.OnStep = func(s gomflux.Step) error { steps[s.Index]++; return nil }
+			batch, err := m.GenerateBatch(context.Background(), o, seeds)
+			if err != nil {
+				t.Fatal(err)
+			}
+			for i := range seeds {
+				if steps[i] != o.Steps {
+					t.Errorf("%d steps of picture %d", steps[i], i)
+				}
+			}
+			o.OnStep = nil
+			for i, seed := range seeds {
+				s := batch[i].Settings
+				if s.Seed != seed || s.Batch != len(seeds) {
+					t.Errorf("picture %d has the seed %d of a batch of %d", i, s.Seed, s.Batch)
+				}
+				o.Seed = &seed
+				one, err := m.Generate(context.Background(), o)
+				if err != nil {
+					t.Fatal(err)
+				}
+				if one.Settings.Batch != 0 {
+					t.Errorf("one picture is a batch of %d", one.Settings.Batch)
+				}
+				off := 0
+				for k, v := range one.Image.Pix {
+					if v != batch[i].Image.Pix[k] {
+						off++
+					}
+				}
+				if off > len(one.Image.Pix)/100 {
+					t.Errorf("picture %d: %d of %d values are others than alone", i, off, len(one.Image.Pix))
+				}
+			}
+			if !bytes.Equal(batch[0].Image.Pix, batch[2].Image.Pix) || bytes.Equal(batch[0].Image.Pix, batch[1].Image.Pix) {
+				t.Error("pictures of a batch do not follow their seeds")
+			}
+			if n := m.BatchSize(o); n != 1 && m.Device() == "cpu" || n < 1 {
+				t.Errorf("a batch of %d is said to be the fastest", n)
+			}
+			for name, seeds := range map[string][]uint64{"none": {}, "nil": nil} {
+				if _, err := m.GenerateBatch(context.Background(), o, seeds); !errors.Is(err, gomflux.ErrRequest) {
+					t.Errorf("seeds %s: error %v", name, err)
+				}
+			}
+			o.Latents = gomflux.Latents{Shape: []int{1}, Data: []float32{0}}
+			if _, err := m.GenerateBatch(context.Background(), o, []uint64{1, 2}); !errors.Is(err, gomflux.ErrRequest) {
+				t.Errorf("latents for a batch: error %v", err)
+			}
+		})
+	}
+}
+
 func TestHook(t *testing.T) {
 	m := open(t, nil)
 	stop := errors.New("seen enough")

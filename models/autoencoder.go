@@ -149,6 +149,10 @@ func (a *Autoencoder) DecodeMemory(height, width int) int64 {
 // picture, or with as little as it can.
 func (a *Autoencoder) bound(height, width int, memory func(height, width int, d mlx.Device, dtype mlx.Dtype) int64) {
 	a.vae.SetBudget(0)
+	if a.device != mlx.CPU && a.dtype == mlx.Float32 {
+		// MLX asks CUDA for more than there is to convolve 1024x1024 at once
+		a.vae.SetBudget(1 << 30)
+	}
 	free := mlx.FreeMemory(a.device)
 	if free == 0 {
 		return // it is not known

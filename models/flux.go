@@ -139,10 +139,10 @@ func (f *flux) predictor(c conditions, h, w int, compile compiler) (predictor, e
 		return []*mlx.Array{f.transformer.Forward(in[0], in[1], guidance, in[2], in[3], s)}
 	})
 	return func(latents *mlx.Array, timestep float32) *mlx.Array {
-		in := []*mlx.Array{latents.ExpandDims(0).AsType(f.dtype), f.transformer.Timestep(timestep / 1000), embeds, pooled}
+		in := []*mlx.Array{latents.AsType(f.dtype), f.transformer.Timestep(timestep / 1000), embeds, pooled}
 		if f.guided() {
 			in = append(in, f.transformer.Guidance(float32(c.guidance)))
 		}
-		return forward(in)[0].AsType(mlx.Float32).Squeeze(0)
+		return forward(in)[0].AsType(mlx.Float32)
 	}, nil
 }

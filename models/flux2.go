@@ -193,13 +193,13 @@ func (f *flux2) predictor(c conditions, h, w int, compile compiler) (predictor, 
 		return []*mlx.Array{f.transformer.Forward(in[0], in[1], in[2], references, s)}
 	})
 	return func(latents *mlx.Array, timestep float32) *mlx.Array {
-		return forward(append(f.step(latents, timestep), in...))[0].AsType(mlx.Float32).Squeeze(0)
+		return forward(append(f.step(latents, timestep), in...))[0].AsType(mlx.Float32)
 	}, nil
 }
 
 // step are what the transformer gets at a step.
 func (f *flux2) step(latents *mlx.Array, timestep float32) []*mlx.Array {
-	return []*mlx.Array{latents.ExpandDims(0).AsType(f.dtype), f.transformer.Timestep(timestep / 1000)}
+	return []*mlx.Array{latents.AsType(f.dtype), f.transformer.Timestep(timestep / 1000)}
 }
 
 // cachedPredictor sees the references at its first step only, and keeps what
@@ -216,11 +216,11 @@ func (f *flux2) cachedPredictor(references, embeds *mlx.Array, s *transformer.Fl
 	return func(latents *mlx.Array, timestep float32) *mlx.Array {
 		in := append(f.step(latents, timestep), embeds)
 		if cache != nil {
-			return forward(append(in, cache...))[0].AsType(mlx.Float32).Squeeze(0)
+			return forward(append(in, cache...))[0].AsType(mlx.Float32)
 		}
 		out := extract(append(in, references))
 		cache = out[1:]
 		keep(cache...)
-		return out[0].AsType(mlx.Float32).Squeeze(0)
+		return out[0].AsType(mlx.Float32)
 	}
 }

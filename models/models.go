@@ -34,6 +34,7 @@ type Pipeline struct {
 	scheduler  scheduler.FlowMatchEulerConfig
 	tokenizers map[string]*textenc.Tokenizer // by their folders
 	encodings  []encoding
+	seen       []seen
 	without    map[string]bool // the components that were not loaded
 
 	compileOnCPU bool // of tests
@@ -105,8 +106,8 @@ type conditions struct {
 	keep func(...*mlx.Array)
 }
 
-// A predictor predicts the velocity, float32 in the latents' shape, at a
-// timestep of the schedule.
+// A predictor predicts from latents [B, C, h, w] the velocity, float32 in their
+// shape, at a timestep of the schedule.
 type predictor func(latents *mlx.Array, timestep float32) *mlx.Array
 
 // A compiler is mlx.Compile, or nothing at all.

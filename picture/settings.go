@@ -53,6 +53,9 @@ type Settings struct {
 	Scheduler string `json:"scheduler,omitempty"`
 	// RNG is what drew the noise: torch, or mlx, which "" stands for.
 	RNG string `json:"rng,omitempty"`
+	// Batch is how many pictures were made at once, which can round otherwise;
+	// 0 is one.
+	Batch int `json:"batch,omitempty"`
 
 	// Dtype is what was computed in: float32, bfloat16 or float16.
 	Dtype string `json:"dtype,omitempty"`
@@ -99,7 +102,7 @@ const (
 // settingsFields are the JSON names of all fields, in the order of Settings.
 var settingsFields = []string{
 	"version", "generator", "model", "revision", "class", "prompt", "negative_prompt", "seed", "steps", "guidance",
-	"height", "width", "max_sequence_length", "scheduler", "rng", "dtype", "device", "mlx", "image", "image_strength",
+	"height", "width", "max_sequence_length", "scheduler", "rng", "batch", "dtype", "device", "mlx", "image", "image_strength",
 	"references", "created", "seconds",
 }
 
@@ -136,6 +139,8 @@ func (s *Settings) field(name string) any {
 		return &s.Scheduler
 	case "rng":
 		return &s.RNG
+	case "batch":
+		return &s.Batch
 	case "dtype":
 		return &s.Dtype
 	case "device":
@@ -166,7 +171,7 @@ func (s *Settings) Check() error {
 		t.Version = SettingsVersion
 	}
 	for _, name := range settingsFields {
-		if name == "max_sequence_length" && t.MaxSequenceLength == 0 {
+		if n, ok := t.field(name).(*int); ok && *n == 0 && (name == "max_sequence_length" || name == "batch") {
 			continue // is not written
 		}
 		if err := t.checkField(name); err != nil {

@@ -182,14 +182,16 @@ func (m *ZImage) Timestep(t float32) *mlx.Array {
 	return nn.TimestepEmbedding(t*float32(m.Config.TScale), timestepFeatures)
 }
 
-// Forward predicts from latents [C, H, W], a timestep [1, 256] and a caption
-// [T, cap_feat_dim] the model's output [C, H, W], which is the negated
-// velocity. It computes in the latents' dtype.
+// Forward predicts from latents [B, C, H, W], a timestep [1, 256] and a caption
+// [T, cap_feat_dim] for all of them the model's output [B, C, H, W], which is the
+// negated velocity. It computes in the latents' dtype.
 func (m *ZImage) Forward(latents, timestep, caption *mlx.Array, s *ZImageSequence) *mlx.Array {
 	dtype := latents.Dtype()
 	temb := m.TEmbedder.Forward(timestep.AsType(dtype))
 
-	x := padTokens(m.patchify(latents, s), m.XEmbedder[m.patch], m.XPadToken)
+	x := eachRow(latents, func(one *mlx.Array) *mlx.Array {
+		return padTokens(m.patchify(one, s), m.XEmbedder[m.patch], m.XPadToken)
+	})
 	x = mlx.Chain(x, m.NoiseRefiner, func(b *zimageBlock, x *mlx.Array) *mlx.Array {
 		return b.Forward(x, temb, s.imageRope)
 	})
@@ -198,14 +200,31 @@ func (m *ZImage) Forward(latents, timestep, caption *mlx.Array, s *ZImageSequenc
 		return b.Forward(c, nil, s.captionRope)
 	})
 
-	x = mlx.Concat(1, x, c)
+	x = mlx.Concat(1, x, toBatch(c, x.Dim(0)))
 	x = mlx.Chain(x, m.Layers, func(b *zimageBlock, x *mlx.Array) *mlx.Array {
 		return b.Forward(x, temb, s.jointRope)
 	})
 	x = m.FinalLayer[m.patch].Forward(x, temb)
-	// diffusers keeps an axis for frames, of which a picture has one
-	out := m.unpatchify(x, s).ExpandDims(1)
-	return m.TapKeys("0.0 2.0", out, latents.ExpandDims(1), caption).Squeeze(1)
+	out := eachRow(x, func(one *mlx.Array) *mlx.Array { return m.unpatchify(one, s).ExpandDims(0) })
+	if !m.Observed() || out.Dim(0) != 1 {
+		return out
+	}
+	// diffusers has lists of pictures, each with an axis for frames
+	frame := func(x *mlx.Array) *mlx.Array { return x.Squeeze(0).ExpandDims(1) }
+	return m.TapKeys("0.0 2.0", frame(out), frame(latents), caption).Squeeze(1).ExpandDims(0)
+}
+
+// eachRow takes every row of a batch x [B, ...] without its axis to [1, ...], and
+// puts these together.
+func eachRow(x *mlx.Array, f func(one *mlx.Array) *mlx.Array) *mlx.Array {
+	rows := make([]*mlx.Array, x.Dim(0))
+	for i := range rows {
+		rows[i] = f(x.Slice(0, i, i+1).Squeeze(0))
+	}
+	if len(rows) == 1 {
+		return rows[0]
+	}
+	return mlx.Concat(0, rows...)
 }
 
 // patchify takes [C, H, W] to tokens [h·w, p·p·C], the channel fastest.
@@ -214,10 +233,10 @@ func (m *ZImage) patchify(x *mlx.Array, s *ZImageSequence) *mlx.Array {
 	return x.Reshape(c, s.h, p, s.w, p).Transpose(1, 3, 2, 4, 0).Reshape(s.image, p*p*c)
 }
 
-// unpatchify takes the image's tokens of [1, L, p·p·C] to [C, H, W].
+// unpatchify takes the image's tokens of [L, p·p·C] to [C, H, W].
 func (m *ZImage) unpatchify(x *mlx.Array, s *ZImageSequence) *mlx.Array {
 	p, c := m.Config.AllPatchSize[0], m.Config.InChannels
-	x = x.Slice(1, 0, s.image).Reshape(s.h, s.w, p, p, c)
+	x = x.Slice(0, 0, s.image).Reshape(s.h, s.w, p, p, c)
 	return x.Transpose(4, 0, 2, 1, 3).Reshape(c, s.h*p, s.w*p)
 }
 

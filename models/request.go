@@ -1,0 +1,204 @@
+package models
+
+import (
+	"errors"
+	"fmt"
+	"image"
+	"math"
+	"slices"
+	"strings"
+
+	"github.com/gomflux/gomflux/hooks"
+	"github.com/gomflux/gomflux/noise"
+	"github.com/gomflux/gomflux/scheduler"
+)
+
+// A Request is what one picture is made from.
+type Request struct {
+	Prompt         string
+	NegativePrompt string
+	Height, Width  int
+	Steps          int
+	Guidance       float64
+	Seed           uint64
+	// MaxSequenceLength is how many tokens the prompt may have, with the text
+	// that the model's template puts around it.
+	MaxSequenceLength int
+	Scheduler         string // "" is the model's own
+	RNG               string // draws the noise: mlx, which "" stands for, or torch
+	// Latents, if set, are the initial noise.
+	Latents Latents
+	// Image, if set, is the picture to start from: resized to Height×Width and
+	// kept the more the higher ImageStrength is, from 0 (nothing) to 1.
+	Image         image.Image
+	ImageStrength float64
+	// References, if set, are pictures that the model is shown, which not all can.
+	References []image.Image
+
+	Hook hooks.Func
+	// Given, if set, are values that are not to be computed.
+	Given    Given
+	Progress func(Progress)
+	// OnStep is called after every step. Its error ends the run.
+	OnStep func(Step) error
+}
+
+// ErrRequest is what errors about a request are (errors.Is): a size, a number
+// or a prompt that another request would not have.
+var ErrRequest = errors.New("bad request")
+
+// A requestError is an error about a request, in its own words.
+type requestError struct{ error }
+
+func (e requestError) Unwrap() error      { return e.error }
+func (requestError) Is(target error) bool { return target == ErrRequest }
+
+// BadRequest makes an error one about a request: its text stays, and it is
+// [ErrRequest].
+func BadRequest(err error) error { return requestError{err} }
+
+func requestErrorf(format string, args ...any) error {
+	return requestError{fmt.Errorf(format, args...)}
+}
+
+// Check says what of a request cannot be done, with a hint. The numbers must
+// have been filled in. Its errors are [ErrRequest].
+func (p *Pipeline) Check(r Request) error {
+	if err := p.checkNumbers(r); err != nil {
+		return err
+	}
+	schedule, err := p.schedule(&r)
+	if err != nil {
+		return err
+	}
+	plan := p.plan(&r, schedule)
+	if err := p.checkLoaded(plan); err != nil {
+		return err
+	}
+	for _, what := range p.prompts(&r) {
+		for _, t := range p.family.texts() {
+			if !plan.texts[t.tokenizer] || r.has(what+"."+t.embeds, -1) || r.has(what+"."+t.ids, -1) {
+				continue
+			}
+			ids, err := p.tokenize(&t, what, &r)
+			if err != nil {
+				return err
+			}
+			if err := p.family.fits(r.Height/p.ScaleFactor(), r.Width/p.ScaleFactor(), len(ids)); err != nil {
+				return requestError{err}
+			}
+		}
+	}
+	return nil
+}
+
+// checkNumbers is Check without the prompts, which need a tokenizer.
+func (p *Pipeline) checkNumbers(r Request) error {
+	m := p.Multiple()
+	for _, side := range []struct {
+		name  string
+		value int
+	}{{"height", r.Height}, {"width", r.Width}} {
+		if side.value < m || side.value%m != 0 {
+			return requestErrorf("%s %d: must be a positive multiple of %d (try %d)", side.name, side.value, m, max(m, (side.value+m/2)/m*m))
+		}
+	}
+	if r.Steps < 1 {
+		return requestErrorf("steps %d: must be at least 1 (this model is meant for %d)", r.Steps, p.Defaults.Steps)
+	}
+	if math.IsNaN(r.Guidance) || math.IsInf(r.Guidance, 0) || r.Guidance < 0 {
+		return requestErrorf("guidance %g: must be a number from 0, which is none (this model is meant for %g)", r.Guidance, p.Defaults.Guidance)
+	}
+	if _, err := p.family.guidance(r.Guidance); err != nil {
+		return requestError{err}
+	}
+	if r.Scheduler != "" {
+		if _, err := scheduler.Name(r.Scheduler); err != nil {
+			return requestError{err}
+		}
+	}
+	if r.RNG != "" && !slices.Contains(noise.Names, r.RNG) {
+		return requestErrorf("unknown random number generator %q, expected one of %s", r.RNG, strings.Join(noise.Names, ", "))
+	}
+	if r.MaxSequenceLength < 1 {
+		return requestErrorf("max sequence length %d: must be at least 1", r.MaxSequenceLength)
+	}
+	if err := p.checkReferences(r.References); err != nil {
+		return err
+	}
+	if r.Image != nil {
+		if r.Image.Bounds().Empty() {
+			return requestErrorf("the picture to start from is empty: its bounds are %v", r.Image.Bounds())
+		}
+		if !(r.ImageStrength > 0 && r.ImageStrength <= 1) {
+			return requestErrorf("image strength %g: must be above 0, which would keep nothing of the picture, and below 1", r.ImageStrength)
+		}
+		if r.start() >= r.Steps {
+			return requestErrorf("image strength %g of %d steps leaves no step that changes anything (a lower strength, or more steps)", r.ImageStrength, r.Steps)
+		}
+	}
+	return nil
+}
+
+// SizeFor completes the size of what is made from a picture of some size: the
+// picture's own, cut to a multiple, and no larger than four times the area
+// that the model is meant for.
+func (p *Pipeline) SizeFor(size image.Point, height, width int) (int, int) {
+	m := p.Multiple()
+	fit := func(v float64) int { return max(1, int(v+1e-9)/m) * m }
+	w, h := float64(size.X), float64(size.Y)
+	switch {
+	case height > 0 && width > 0:
+	case height > 0:
+		width = fit(float64(height) * w / h)
+	case width > 0:
+		height = fit(float64(width) * h / w)
+	default:
+		most := 4 * float64(p.Defaults.Height) * float64(p.Defaults.Width)
+		shrink := min(1, math.Sqrt(most/(w*h)))
+		height, width = fit(h*shrink), fit(w*shrink)
+	}
+	return height, width
+}
+
+// ReferenceSize is the size in which the model is shown a picture of some size.
+func (p *Pipeline) ReferenceSize(size image.Point) image.Point {
+	if f, ok := p.family.(editor); ok && f.checkReference(size) == nil {
+		return f.referenceSize(size, p.Multiple())
+	}
+	return size
+}
+
+// start is the first step that runs.
+func (r *Request) start() int {
+	if r.Image == nil {
+		return 0
+	}
+	return scheduler.FirstStep(r.Steps, r.ImageStrength)
+}
+
+// checkReferences says what of some pictures the model cannot be shown.
+func (p *Pipeline) checkReferences(references []image.Image) error {
+	if len(references) == 0 {
+		return nil
+	}
+	editor, ok := p.family.(editor)
+	if !ok {
+		return requestErrorf("%s makes pictures from a prompt and edits none (FLUX.2-klein edits)", p.Class)
+	}
+	for i, img := range references {
+		if err := editor.checkReference(img.Bounds().Size()); err != nil {
+			return requestError{&ReferenceError{i, err}}
+		}
+	}
+	return nil
+}
+
+// A ReferenceError is what is wrong with one of a request's References.
+type ReferenceError struct {
+	Index int // from 0
+	Err   error
+}
+
+func (e *ReferenceError) Error() string { return fmt.Sprintf("picture %d: %v", e.Index+1, e.Err) }
+func (e *ReferenceError) Unwrap() error { return e.Err }
