@@ -18,22 +18,39 @@ type Rope struct {
 // float64 and rounded to float32 before cos and sin, as diffusers does for
 // Z-Image.
 func NewRope(positions [][]int, dims []int, theta float64) Rope {
-	return newRope(positions, dims, theta, func(angle float64) float64 { return float64(float32(angle)) })
+	return newRope(positions, dims, theta, frequency64, round32)
 }
 
 // NewFluxRope is [NewRope] with angles that are not rounded, as diffusers does
 // for FLUX.1 and FLUX.2.
 func NewFluxRope(positions [][]int, dims []int, theta float64) Rope {
-	return newRope(positions, dims, theta, func(angle float64) float64 { return angle })
+	return newRope(positions, dims, theta, frequency64, func(angle float64) float64 { return angle })
 }
 
-func newRope(positions [][]int, dims []int, theta float64, round func(angle float64) float64) Rope {
+// NewQwenImageRope is [NewRope] with frequencies that are rounded to float32 as
+// well, as diffusers does for Qwen-Image.
+func NewQwenImageRope(positions [][]int, dims []int, theta float64) Rope {
+	return newRope(positions, dims, theta, frequency32, round32)
+}
+
+// frequency64 is theta^(-2i/d).
+func frequency64(theta float64, i, d int) float64 { return math.Pow(theta, -2*float64(i)/float64(d)) }
+
+// frequency32 is 1/theta^(2i/d), rounded where float32 arithmetic rounds.
+func frequency32(theta float64, i, d int) float64 {
+	exponent := float32(2*i) / float32(d)
+	return float64(1 / float32(math.Pow(theta, float64(exponent))))
+}
+
+func round32(x float64) float64 { return float64(float32(x)) }
+
+func newRope(positions [][]int, dims []int, theta float64, frequency func(theta float64, i, d int) float64, round func(angle float64) float64) Rope {
 	half := 0
 	frequencies := make([][]float64, len(dims))
 	for axis, d := range dims {
 		half += d / 2
 		for i := range d / 2 {
-			frequencies[axis] = append(frequencies[axis], math.Pow(theta, -2*float64(i)/float64(d)))
+			frequencies[axis] = append(frequencies[axis], frequency(theta, i, d))
 		}
 	}
 	cos := make([]float32, 0, len(positions)*half)

@@ -9,7 +9,11 @@ import (
 // TimestepEmbedding is [cos(t·f) | sin(t·f)] with f_i = 10000^(-2i/dim), float32
 // [1, dim], computed on the host (diffusers get_timestep_embedding with
 // flip_sin_to_cos=True and downscale_freq_shift=0).
-func TimestepEmbedding(t float32, dim int) *mlx.Array {
+func TimestepEmbedding(t float32, dim int) *mlx.Array { return ScaledTimestepEmbedding(t, 1, dim) }
+
+// ScaledTimestepEmbedding is [TimestepEmbedding] of scale·t, with angles that are
+// scale·(t·f), which rounds elsewhere (the scale of get_timestep_embedding).
+func ScaledTimestepEmbedding(t, scale float32, dim int) *mlx.Array {
 	half := dim / 2
 	emb := make([]float32, dim)
 	for i := range half {
@@ -20,7 +24,7 @@ func TimestepEmbedding(t float32, dim int) *mlx.Array {
 		if half == 128 && (i == 12 || i == 106) {
 			f = math.Nextafter32(f, 1) // torch's exp, which all models have seen, rounds these two up
 		}
-		angle := t * f
+		angle := scale * (t * f)
 		emb[i] = float32(math.Cos(float64(angle)))
 		emb[half+i] = float32(math.Sin(float64(angle)))
 	}

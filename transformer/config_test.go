@@ -25,3 +25,9 @@ func FuzzFlux2Config(f *testing.F) {
 		func() *transformer.Flux2Config { c := transformer.DefaultFlux2Config(); return &c },
 		func(c *transformer.Flux2Config) any { return transformer.NewFlux2(*c) })
 }
+
+func FuzzQwenImageConfig(f *testing.F) {
+	configtest.Fuzz(f,
+		func() *transformer.QwenImageConfig { c := transformer.DefaultQwenImageConfig(); return &c },
+		func(c *transformer.QwenImageConfig) any { return transformer.NewQwenImage(*c) })
+}

@@ -130,12 +130,12 @@ func (m *Flux) Guidance(scale float32) *mlx.Array {
 // batch. It computes in the latents' dtype.
 func (m *Flux) Forward(latents, timestep, guidance, text, pooled *mlx.Array, s *FluxSequence) *mlx.Array {
 	dtype := latents.Dtype()
-	tokens, text, pooled := pack(latents), text.AsType(dtype), pooled.AsType(dtype)
+	tokens, text, pooled := Pack(latents), text.AsType(dtype), pooled.AsType(dtype)
 
 	x := m.XEmbedder.Forward(tokens)
 	temb := m.TimeTextEmbed.Forward(timestep, guidance, pooled)
 	c := toBatch(m.ContextEmbedder.Forward(text), x.Dim(0))
-	j := newJoint(&m.Module, m.PosEmbed.Forward(s.rope, s.positions))
+	j := newFluxJoint(&m.Module, m.PosEmbed.Forward(s.rope, s.positions))
 
 	streams := mlx.ChainAll([]*mlx.Array{c, x}, m.TransformerBlocks, func(b *fluxBlock, streams []*mlx.Array) []*mlx.Array {
 		c, x := b.Forward(streams[0], streams[1], temb, j)
@@ -236,15 +236,10 @@ func (b *fluxBlock) Forward(c, x, temb *mlx.Array, j joint) (nextC, nextX *mlx.A
 	ofC, partsC := b.Norm1Context.Forward(c, temb)
 	dx, dc := b.Attn.Forward(ofX, ofC, j)
 
-	mlp := func(x, dx *mlx.Array, parts []*mlx.Array, norm *nn.LayerNorm, ff *feedForward) *mlx.Array {
-		gateMSA, shift, scale, gate := parts[0], parts[1], parts[2], parts[3]
-		x = x.Add(gateMSA.Mul(dx))
-		return x.Add(gate.Mul(ff.Forward(modulate(norm.Forward(x), shift, scale))))
-	}
-	nextX = mlp(x, dx, partsX, b.Norm2, b.FF)
+	nextX = endBlock(x, dx, partsX, b.Norm2, b.FF)
 	nextX = b.TapFurther("1", nextX)
-	nextC = limitHalf(mlp(c, dc, partsC, b.Norm2Context, b.FFContext))
-	nextC = b.TapKeys("hidden_states encoder_hidden_states temb image_rotary_emb.0 image_rotary_emb.1", nextC, x, c, temb, j.cos, j.sin)
+	nextC = limitHalf(endBlock(c, dc, partsC, b.Norm2Context, b.FFContext))
+	nextC = b.TapKeys("hidden_states encoder_hidden_states temb image_rotary_emb.0 image_rotary_emb.1", nextC, x, c, temb, j.emb[0], j.emb[1])
 	return nextC, nextX
 }
 
@@ -280,6 +275,6 @@ func (b *fluxSingleBlock) Forward(x, temb *mlx.Array, j joint, text int) *mlx.Ar
 	n := x.Dim(1)
 	image := b.TapFurther("1", y.Slice(1, text, n))
 	out := b.TapKeys("encoder_hidden_states hidden_states temb image_rotary_emb.0 image_rotary_emb.1",
-		y.Slice(1, 0, text), x.Slice(1, 0, text), x.Slice(1, text, n), temb, j.cos, j.sin)
+		y.Slice(1, 0, text), x.Slice(1, 0, text), x.Slice(1, text, n), temb, j.emb[0], j.emb[1])
 	return mlx.Concat(1, out, image)
 }

@@ -225,7 +225,7 @@ func (m *Flux2) forward(tokens, timestep, text *mlx.Array, s *Flux2Sequence, at 
 	x := m.XEmbedder.Forward(tokens)
 	c := toBatch(m.ContextEmbedder.Forward(text), x.Dim(0))
 	ofImageRope := m.PosEmbed.Forward(at.rope, at.at)
-	j := newJoint(&m.Module, m.PosEmbed.Forward(s.text.rope, s.text.at).Concat(ofImageRope))
+	j := newFluxJoint(&m.Module, m.PosEmbed.Forward(s.text.rope, s.text.at).Concat(ofImageRope))
 
 	// the states of both chains end with what a pass that extracts has kept
 	layer := 0
@@ -268,15 +268,6 @@ func (m *Flux2) forward(tokens, timestep, text *mlx.Array, s *Flux2Sequence, at 
 	}
 	out := m.ProjOut.Forward(m.NormOut.Forward(state[0].Slice(1, first, state[0].Dim(1)), temb))
 	return m.TapKeys("hidden_states encoder_hidden_states txt_ids img_ids", out, tokens, text, s.text.at.ExpandDims(0), at.at.ExpandDims(0))
-}
-
-// between is true for rows from start to stop of n: [1, n, 1].
-func between(n, start, stop int) *mlx.Array {
-	inside := make([]float32, n)
-	for i := start; i < stop; i++ {
-		inside[i] = 1
-	}
-	return mlx.FromFloat32(inside, 1, n, 1).Equal(mlx.Scalar(1, mlx.Float32))
 }
 
 // flux2Attention is the attention of one layer in the kv variant.
@@ -343,33 +334,6 @@ func (m *flux2Modulation) Forward(temb *mlx.Array) *mlx.Array {
 	return m.Tap(m.Linear.Forward(m.Act.Forward(temb)), temb)
 }
 
-// A modulation is that of one stream in all blocks: shift, scale and gate, once or
-// twice.
-type modulation struct {
-	raw        *mlx.Array // [B, parts·dim]
-	references *mlx.Array // the same for tokens of references, nil if they have no other
-	where      *mlx.Array // which those are, [1, L, 1]
-}
-
-// split gives the parts, [B, 1, dim] or, where references have others, [B, L, dim].
-func (m modulation) split(parts int) []*mlx.Array {
-	all := m.raw.ExpandDims(1).Split(parts, -1)
-	if m.where != nil {
-		for i, other := range m.references.ExpandDims(1).Split(parts, -1) {
-			all[i] = mlx.Where(m.where, other, all[i])
-		}
-	}
-	return all
-}
-
-// seen is the modulation as hooks see it.
-func (m modulation) seen() *mlx.Array {
-	if m.where == nil {
-		return m.raw
-	}
-	return mlx.Where(m.where, m.references.ExpandDims(1), m.raw.ExpandDims(1))
-}
-
 // flux2Block is Flux2TransformerBlock.
 type flux2Block struct {
 	nn.Module
@@ -407,17 +371,12 @@ func (b *flux2Block) Forward(c, x *mlx.Array, ofImage, ofText modulation, j join
 		modulate(b.Norm1.Forward(x), partsX[0], partsX[1]),
 		modulate(b.Norm1Context.Forward(c), partsC[0], partsC[1]), j)
 
-	mlp := func(x, dx *mlx.Array, parts []*mlx.Array, norm *nn.LayerNorm, ff *flux2FeedForward) *mlx.Array {
-		gateMSA, shift, scale, gate := parts[2], parts[3], parts[4], parts[5]
-		x = x.Add(gateMSA.Mul(dx))
-		return x.Add(gate.Mul(ff.Forward(modulate(norm.Forward(x), shift, scale))))
-	}
-	nextX = mlp(x, dx, partsX, b.Norm2, b.FF)
+	nextX = endBlock(x, dx, partsX[2:], b.Norm2, b.FF)
 	nextX = b.TapFurther("1", nextX)
-	nextC = limitHalf(mlp(c, dc, partsC, b.Norm2Context, b.FFContext))
+	nextC = limitHalf(endBlock(c, dc, partsC[2:], b.Norm2Context, b.FFContext))
 	if b.Observed() {
 		nextC = b.TapKeys("hidden_states encoder_hidden_states temb_mod_img temb_mod_txt image_rotary_emb.0 image_rotary_emb.1",
-			nextC, x, c, ofImage.seen(), ofText.seen(), j.cos, j.sin)
+			nextC, x, c, ofImage.seen(), ofText.seen(), j.emb[0], j.emb[1])
 	}
 	return nextC, nextX
 }
@@ -482,7 +441,7 @@ func (b *flux2SingleBlock) Forward(x *mlx.Array, mod modulation, j joint) *mlx.A
 	y := b.Attn.Forward(modulate(b.Norm.Forward(x), parts[0], parts[1]), j)
 	y = limitHalf(x.Add(parts[2].Mul(y)))
 	if b.Observed() {
-		y = b.TapKeys("hidden_states temb_mod image_rotary_emb.0 image_rotary_emb.1", y, x, mod.seen(), j.cos, j.sin)
+		y = b.TapKeys("hidden_states temb_mod image_rotary_emb.0 image_rotary_emb.1", y, x, mod.seen(), j.emb[0], j.emb[1])
 	}
 	return y
 }
@@ -494,5 +453,5 @@ func (a *flux2ParallelAttention) Forward(x *mlx.Array, j joint) *mlx.Array {
 		a.NormQ.Forward(nn.SplitHeads(qkv[0], a.heads)), a.NormK.Forward(nn.SplitHeads(qkv[1], a.heads)), nn.SplitHeads(qkv[2], a.heads))
 	mlp := a.Act.Forward(all.Slice(2, 3*a.dim, all.Dim(2)))
 	y = a.ToOut.Forward(mlx.Concat(2, y, mlp))
-	return a.TapKeys("hidden_states image_rotary_emb.0 image_rotary_emb.1", y, x, j.cos, j.sin)
+	return a.TapKeys("hidden_states image_rotary_emb.0 image_rotary_emb.1", y, x, j.emb[0], j.emb[1])
 }

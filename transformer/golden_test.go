@@ -37,7 +37,8 @@ type goldenCase struct {
 	Timestep   float32              `json:"timestep"`
 	Guidance   float32              `json:"guidance"`
 	References [][2]int             `json:"references"`
-	KV         bool                 `json:"kv"` // two outputs, of the step that extracts and a later one
+	TextScale  float64              `json:"text_scale"` // of the text encoder's states, for Qwen-Image
+	KV         bool                 `json:"kv"`         // two outputs, of the step that extracts and a later one
 	Outputs    []values             `json:"outputs"`
 	Taps       map[string]goldenTap `json:"taps"`
 }
@@ -125,7 +126,7 @@ func parameter(name string, shape []int, kind string) *mlx.Array {
 		scale = math.Sqrt(3 / float64(shape[1]))
 	}
 	if offset == 0 && kind == "small" {
-		for _, part := range []string{"x_embedder", "context_embedder", ".to_q.", ".to_k.", ".add_q_proj.", ".add_k_proj."} {
+		for _, part := range []string{"x_embedder", "context_embedder", ".img_in.", ".txt_in.", ".to_q.", ".to_k.", ".add_q_proj.", ".add_k_proj."} {
 			if strings.Contains("."+name, part) {
 				scale *= 0.03
 				break

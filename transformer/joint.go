@@ -52,8 +52,54 @@ func (t *textProjection) Forward(x *mlx.Array) *mlx.Array {
 	return t.Tap(t.Linear2.Forward(t.Act1.Forward(t.Linear1.Forward(x))), x)
 }
 
-// modulate is x·(1+scale) + shift.
-func modulate(x, shift, scale *mlx.Array) *mlx.Array { return x.Mul(scale.Plus(1)).Add(shift) }
+// modulate is x·(1+scale) + shift, in the dtype of shift and scale.
+func modulate(x, shift, scale *mlx.Array) *mlx.Array {
+	return x.Mul(scale.Plus(1)).Add(shift).AsType(shift.Dtype())
+}
+
+// A modulation is that of one stream: shift, scale and gate, once or twice.
+type modulation struct {
+	raw        *mlx.Array // [B, parts·dim]
+	references *mlx.Array // the same for tokens of references, nil if they have no other
+	where      *mlx.Array // which those are, [1, L, 1]
+}
+
+// split gives the parts, [B, 1, dim] or, where references have others, [B, L, dim].
+func (m modulation) split(parts int) []*mlx.Array {
+	all := m.raw.ExpandDims(1).Split(parts, -1)
+	if m.where != nil {
+		for i, other := range m.references.ExpandDims(1).Split(parts, -1) {
+			all[i] = mlx.Where(m.where, other, all[i])
+		}
+	}
+	return all
+}
+
+// seen is the modulation as hooks see it.
+func (m modulation) seen() *mlx.Array {
+	if m.where == nil {
+		return m.raw
+	}
+	return mlx.Where(m.where, m.references.ExpandDims(1), m.raw.ExpandDims(1))
+}
+
+// between is true for rows from start to stop of n: [1, n, 1].
+func between(n, start, stop int) *mlx.Array {
+	inside := make([]float32, n)
+	for i := start; i < stop; i++ {
+		inside[i] = 1
+	}
+	return mlx.FromFloat32(inside, 1, n, 1).Equal(mlx.Scalar(1, mlx.Float32))
+}
+
+// endBlock is the second half of a block over two streams, on one of them: it adds
+// to x what attention made, and then what the feed-forward makes. The parts of the
+// modulation are the gate of one, and shift, scale and gate of the other.
+func endBlock(x, attention *mlx.Array, parts []*mlx.Array, norm *nn.LayerNorm, ff nn.Layer) *mlx.Array {
+	gateMSA, shift, scale, gate := parts[0], parts[1], parts[2], parts[3]
+	x = x.Add(gateMSA.Mul(attention))
+	return x.Add(gate.Mul(ff.Forward(modulate(norm.Forward(x), shift, scale))))
+}
 
 // adaLayerNormContinuous is AdaLayerNormContinuous with a layer norm.
 type adaLayerNormContinuous struct {
@@ -83,6 +129,8 @@ func (d *dropout) Forward(x *mlx.Array) *mlx.Array { return d.Tap(x, x) }
 type feedForward struct {
 	nn.Module
 	Net []nn.Layer `w:"net"`
+
+	wide bool // see widen
 }
 
 func newFeedForward(dim, hidden int) *feedForward {
@@ -91,7 +139,10 @@ func newFeedForward(dim, hidden int) *feedForward {
 
 func (f *feedForward) Forward(x *mlx.Array) *mlx.Array {
 	y := x
-	for _, layer := range f.Net {
+	for i, layer := range f.Net {
+		if f.wide && i == len(f.Net)-1 {
+			y = widen(y)
+		}
 		y = layer.Forward(y)
 	}
 	return f.Tap(y, x)
@@ -132,20 +183,25 @@ func twice(x *mlx.Array) *mlx.Array {
 // A joint is what the blocks of one pass share: the positions of the joint
 // sequence, and how attention goes over it.
 type joint struct {
-	rope     nn.Rope
-	cos, sin *mlx.Array // the table as hooks see it, nil without one
+	rope nn.Rope
+	emb  [2]*mlx.Array // image_rotary_emb as hooks see it, nil without one
 	// attend takes normed q, k and v [B, H, L, D] of a module to [B, H, L, D].
 	attend func(m *nn.Module, q, k, v *mlx.Array) *mlx.Array
 }
 
-// newJoint is the joint of a sequence in which all see all. The module is any of
-// the model.
-func newJoint(m *nn.Module, rope nn.Rope) joint {
-	j := joint{rope: rope, attend: func(m *nn.Module, q, k, v *mlx.Array) *mlx.Array {
+// newJoint is the joint of a sequence in which all see all.
+func newJoint(rope nn.Rope) joint {
+	return joint{rope: rope, attend: func(m *nn.Module, q, k, v *mlx.Array) *mlx.Array {
 		return nn.Attention(m.Enter(rotation(rope), q, k, v))
 	}}
+}
+
+// newFluxJoint is newJoint for FLUX.1 and FLUX.2, whose blocks are given cos and
+// sin. The module is any of the model.
+func newFluxJoint(m *nn.Module, rope nn.Rope) joint {
+	j := newJoint(rope)
 	if m.Observed() {
-		j.cos, j.sin = twice(rope.Cos), twice(rope.Sin)
+		j.emb = [2]*mlx.Array{twice(rope.Cos), twice(rope.Sin)}
 	}
 	return j
 }
@@ -153,8 +209,9 @@ func newJoint(m *nn.Module, rope nn.Rope) joint {
 // rotation is how q and k enter attention.
 func rotation(rope nn.Rope) nn.Entry { return nn.Entry{Rotate: rope.Interleaved, LengthFirst: true} }
 
-// jointAttention is FluxAttention and Flux2Attention. That of a single stream has
-// no projections of the text and none of its output.
+// jointAttention is FluxAttention, Flux2Attention, and Attention with
+// QwenDoubleStreamAttnProcessor2_0. That of a single stream has no projections of
+// the text and none of its output.
 type jointAttention struct {
 	nn.Module
 	ToQ        nn.Linear   `w:"to_q"`
@@ -171,6 +228,7 @@ type jointAttention struct {
 	ToAddOut   nn.Linear   `w:"to_add_out"`
 
 	heads int
+	wide  bool // see widen
 }
 
 func newSelfAttention(heads, headDim int, bias bool, eps float64) *jointAttention {
@@ -199,13 +257,16 @@ func (a *jointAttention) Forward(x, c *mlx.Array, j joint) (dx, dc *mlx.Array) {
 		mlx.Concat(1, a.NormAddedQ.Forward(heads(a.AddQ, c)), a.NormQ.Forward(heads(a.ToQ, x))),
 		mlx.Concat(1, a.NormAddedK.Forward(heads(a.AddK, c)), a.NormK.Forward(heads(a.ToK, x))),
 		mlx.Concat(1, heads(a.AddV, c), heads(a.ToV, x)))
+	if a.wide {
+		y = widen(y)
+	}
 	t, l := c.Dim(1), y.Dim(1)
 	dc = a.TapFurther("1", a.ToAddOut.Forward(y.Slice(1, 0, t)))
 	dx = y.Slice(1, t, l)
 	for _, layer := range a.ToOut {
 		dx = layer.Forward(dx)
 	}
-	dx = a.TapKeys("hidden_states encoder_hidden_states image_rotary_emb.0 image_rotary_emb.1", dx, x, c, j.cos, j.sin)
+	dx = a.TapKeys("hidden_states encoder_hidden_states image_rotary_emb.0 image_rotary_emb.1", dx, x, c, j.emb[0], j.emb[1])
 	return dx, dc
 }
 
@@ -213,7 +274,7 @@ func (a *jointAttention) Forward(x, c *mlx.Array, j joint) (dx, dc *mlx.Array) {
 func (a *jointAttention) ForwardSelf(x *mlx.Array, j joint) *mlx.Array {
 	heads := func(l nn.Linear) *mlx.Array { return nn.SplitHeads(l.Forward(x), a.heads) }
 	y := attend(&a.Module, j, a.NormQ.Forward(heads(a.ToQ)), a.NormK.Forward(heads(a.ToK)), heads(a.ToV))
-	return a.TapKeys("hidden_states image_rotary_emb.0 image_rotary_emb.1", y, x, j.cos, j.sin)
+	return a.TapKeys("hidden_states image_rotary_emb.0 image_rotary_emb.1", y, x, j.emb[0], j.emb[1])
 }
 
 // attend takes q, k and v [B, L, H, D] of a module to [B, L, H·D].
@@ -221,14 +282,14 @@ func attend(m *nn.Module, j joint, q, k, v *mlx.Array) *mlx.Array {
 	return nn.MergeHeads(j.attend(m, q.Transpose(0, 2, 1, 3), k.Transpose(0, 2, 1, 3), v.Transpose(0, 2, 1, 3)))
 }
 
-// pack takes latents [B, C, H, W] to tokens [B, H/2·W/2, 4C], one for each 2×2
+// Pack takes latents [B, C, H, W] to tokens [B, H/2·W/2, 4C], one for each 2×2
 // patch, with the feature index c·4 + dy·2 + dx.
-func pack(x *mlx.Array) *mlx.Array {
+func Pack(x *mlx.Array) *mlx.Array {
 	b, c, h, w := x.Dim(0), x.Dim(1), x.Dim(2)/2, x.Dim(3)/2
 	return x.Reshape(b, c, h, 2, w, 2).Transpose(0, 2, 4, 1, 3, 5).Reshape(b, h*w, 4*c)
 }
 
-// Unpack is the inverse of pack for h×w patches.
+// Unpack is the inverse of [Pack] for h×w patches.
 func Unpack(x *mlx.Array, h, w int) *mlx.Array {
 	b, c := x.Dim(0), x.Dim(2)/4
 	return x.Reshape(b, h, w, c, 2, 2).Transpose(0, 3, 1, 4, 2, 5).Reshape(b, c, 2*h, 2*w)
@@ -248,6 +309,17 @@ func limitHalf(x *mlx.Array) *mlx.Array {
 		return x
 	}
 	return x.Clip(-65504, 65504)
+}
+
+// widen takes float16 to float32, for what may be larger than 65504: the streams of
+// Qwen-Image, and what its blocks add to them.
+func widen(x *mlx.Array) *mlx.Array { return x.AsType(wide(x.Dtype())) }
+
+func wide(dtype mlx.Dtype) mlx.Dtype {
+	if dtype == mlx.Float16 {
+		return mlx.Float32
+	}
+	return dtype
 }
 
 // validateJoint says what of a joint transformer's config cannot be run.

@@ -1,4 +1,4 @@
-"""Writes flux.json and flux2.json beside it: what diffusers computes in float32 with small random transformers.
+"""Writes flux.json, flux2.json and qwenimage.json beside it: what diffusers computes in float32 with small random transformers.
 
     PYTHONPATH=scripts/reference .setup/reference/bin/python transformer/testdata/make.py
 
@@ -15,14 +15,14 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from diffusers import Flux2Transformer2DModel, FluxTransformer2DModel
+from diffusers import Flux2Transformer2DModel, FluxTransformer2DModel, QwenImageTransformer2DModel
 from diffusers.models.transformers.transformer_flux2 import Flux2KVAttnProcessor, Flux2KVParallelSelfAttnProcessor
 
 from gomflux_reference.inner import observe
 from gomflux_reference.record import Recorder
 
 SAMPLES = 4
-SMALL = ("x_embedder", "context_embedder", ".to_q.", ".to_k.", ".add_q_proj.", ".add_k_proj.")
+SMALL = ("x_embedder", "context_embedder", ".img_in.", ".txt_in.", ".to_q.", ".to_k.", ".add_q_proj.", ".add_k_proj.")
 
 
 def numbers(name: str, shape) -> np.ndarray:
@@ -62,6 +62,8 @@ class Sampler(Recorder):
         self.samples = {}
 
     def put(self, name: str, tensor: torch.Tensor):
+        if tensor.is_complex():
+            tensor = torch.view_as_real(tensor)
         x = tensor.detach().float().flatten()
         at = [(i * 2654435761 + 12345) % x.numel() for i in range(SAMPLES)]
         values = [float(f"{v:.8g}") for v in (float(x[i]) for i in at)]
@@ -182,6 +184,32 @@ def flux2(model, case: dict):
     return [image(first), image(later)], taps
 
 
+def qwenimage(model, case: dict):
+    config = model.config
+    b, h, w, t = case["batch"], case["height"], case["width"], case["text"]
+    tokens = pack(inputs("latents", b, config.in_channels // 4, h, w))
+    text = inputs("text", case["texts"], t, config.joint_attention_dim) * case["text_scale"]
+    sizes = [[h, w], *case["references"]]
+    references = [
+        pack(inputs(f"reference {i}", 1, config.in_channels // 4, *size)).expand(b, -1, -1)
+        for i, size in enumerate(case["references"])
+    ]
+    out, taps = recorded(
+        model,
+        lambda: model(
+            hidden_states=torch.cat([tokens, *references], 1),
+            timestep=torch.full([b], case["timestep"]) / 1000,
+            guidance=None,
+            encoder_hidden_states_mask=None,
+            encoder_hidden_states=text.expand(b, -1, -1),
+            img_shapes=[[(1, y // 2, x // 2) for y, x in sizes]] * b,
+            return_dict=False,
+        )[0],
+        case.get("tap", False),
+    )
+    return [unpack(out[:, : tokens.shape[1]], h, w)], taps
+
+
 def write(file: str, cls, run, models: list):
     out = []
     for config, kind, cases in models:
@@ -257,6 +285,30 @@ def main():
             size | {"batch": 2, "texts": 2, "height": 4, "width": 3, "text": 9},
             one | size | two,
             one | size | two | {"kv": True},
+        ]),
+    ])  # fmt: skip
+
+    qwenimage_a = {
+        "in_channels": 16, "out_channels": 4, "num_layers": 2, "attention_head_dim": 16, "num_attention_heads": 2,
+        "joint_attention_dim": 20, "axes_dims_rope": [4, 6, 6],
+    }  # fmt: skip
+    qwenimage_b = {
+        "in_channels": 24, "out_channels": 6, "num_layers": 3, "attention_head_dim": 12, "num_attention_heads": 3,
+        "joint_attention_dim": 14, "axes_dims_rope": [2, 4, 6], "zero_cond_t": True,
+    }  # fmt: skip
+    size = {"height": 6, "width": 10, "text": 7, "timestep": 937.5, "references": [], "text_scale": 1.0}
+    two = {"references": [[4, 6], [14, 2]]}
+    write("qwenimage.json", QwenImageTransformer2DModel, qwenimage, [
+        (qwenimage_a, "ordinary", [
+            one | size,
+            one | size | two | {"tap": True},
+            one | size | {"references": [[10, 6]], "timestep": 1000.0, "text": 1},
+            size | two | {"batch": 2, "texts": 2},
+        ]),
+        (qwenimage_b, "small", [
+            one | size | {"timestep": 12.3, "text_scale": 0.01},
+            one | size | {"references": [[6, 2], [2, 18], [6, 6]], "text_scale": 0.01, "text": 5, "tap": True},
+            size | {"batch": 2, "texts": 1, "references": [[6, 6]], "text_scale": 0.01, "timestep": 500.0},
         ]),
     ])  # fmt: skip
 

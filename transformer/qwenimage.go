@@ -1,0 +1,274 @@
+package transformer
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/gomflux/gomflux/mlx"
+	"github.com/gomflux/gomflux/nn"
+)
+
+// QwenImageConfig is transformer/config.json of diffusers'
+// QwenImageTransformer2DModel.
+type QwenImageConfig struct {
+	PatchSize          int   `json:"patch_size"`
+	InChannels         int   `json:"in_channels"`
+	OutChannels        *int  `json:"out_channels"`
+	NumLayers          int   `json:"num_layers"`
+	AttentionHeadDim   int   `json:"attention_head_dim"`
+	NumAttentionHeads  int   `json:"num_attention_heads"`
+	JointAttentionDim  int   `json:"joint_attention_dim"`
+	GuidanceEmbeds     bool  `json:"guidance_embeds"`
+	AxesDimsRope       []int `json:"axes_dims_rope"`
+	ZeroCondT          bool  `json:"zero_cond_t"`
+	UseAdditionalTCond bool  `json:"use_additional_t_cond"`
+	UseLayer3DRope     bool  `json:"use_layer3d_rope"`
+}
+
+// DefaultQwenImageConfig is what diffusers assumes where a config says nothing.
+func DefaultQwenImageConfig() QwenImageConfig {
+	out := 16
+	return QwenImageConfig{
+		PatchSize: 2, InChannels: 64, OutChannels: &out, NumLayers: 60, AttentionHeadDim: 128, NumAttentionHeads: 24,
+		JointAttentionDim: 3584, AxesDimsRope: []int{16, 56, 56},
+	}
+}
+
+// Validate says what of the config cannot be run.
+func (c *QwenImageConfig) Validate() error {
+	out := c.InChannels
+	if c.OutChannels != nil && *c.OutChannels != 0 {
+		out = *c.OutChannels
+	}
+	switch {
+	case c.UseLayer3DRope || c.UseAdditionalTCond:
+		return errors.New("use_layer3d_rope or use_additional_t_cond true: Qwen-Image-Layered, which is not supported")
+	case c.GuidanceEmbeds:
+		return errors.New("guidance_embeds true: a guidance-distilled variant, which is not supported")
+	case c.PatchSize != 2:
+		return fmt.Errorf("patch_size %d: expected 2 (the pipeline packs 2×2 patches)", c.PatchSize)
+	case c.InChannels < 4 || c.InChannels%4 != 0 || c.InChannels > nn.MaxDim:
+		return fmt.Errorf("in_channels %d: expected 4 for each channel of the latents", c.InChannels)
+	case out != c.InChannels/4:
+		return fmt.Errorf("out_channels %d: expected %d, a quarter of in_channels", out, c.InChannels/4)
+	case c.JointAttentionDim < 1 || c.JointAttentionDim > nn.MaxDim:
+		return fmt.Errorf("joint_attention_dim %d: expected 1 to %d", c.JointAttentionDim, nn.MaxDim)
+	}
+	return validateJoint(c.NumAttentionHeads, c.AttentionHeadDim, c.NumLayers, 0, c.AxesDimsRope, 3)
+}
+
+// QwenImage is diffusers' QwenImageTransformer2DModel.
+type QwenImage struct {
+	nn.Module
+	PosEmbed          qwenImagePosEmbed   `w:"pos_embed"`
+	TimeTextEmbed     *qwenImageTimeEmbed `w:"time_text_embed"`
+	TxtNorm           *nn.RMSNorm         `w:"txt_norm"`
+	ImgIn             nn.Linear           `w:"img_in"`
+	TxtIn             nn.Linear           `w:"txt_in"`
+	TransformerBlocks []*qwenImageBlock   `w:"transformer_blocks"`
+
+	NormOut *adaLayerNormContinuous `w:"norm_out"`
+	ProjOut nn.Linear               `w:"proj_out"`
+
+	Config QwenImageConfig
+}
+
+// NewQwenImage declares the model that a validated config describes.
+func NewQwenImage(c QwenImageConfig) *QwenImage {
+	dim := c.NumAttentionHeads * c.AttentionHeadDim
+	m := &QwenImage{
+		TimeTextEmbed: &qwenImageTimeEmbed{TimestepEmbedder: newTimestepEmbedding(timestepFeatures, dim, true)},
+		TxtNorm:       nn.NewRMSNorm(c.JointAttentionDim, 1e-6),
+		ImgIn:         nn.NewLinear(c.InChannels, dim, true),
+		TxtIn:         nn.NewLinear(c.JointAttentionDim, dim, true),
+		NormOut:       newAdaLayerNormContinuous(dim, 1e-6, true),
+		ProjOut:       nn.NewLinear(dim, c.InChannels, true),
+		Config:        c,
+	}
+	for range c.NumLayers {
+		m.TransformerBlocks = append(m.TransformerBlocks, newQwenImageBlock(c))
+	}
+	return m
+}
+
+// QwenImageSequence is the layout of one picture size with one number of text
+// tokens and some reference pictures: what stays the same over all steps.
+type QwenImageSequence struct {
+	h, w                     int // size in patches
+	text, target, references int // tokens
+	rope                     nn.Rope
+}
+
+// Sequence lays out latents of height×width with a text of the given number of
+// tokens and references of the given heights and widths, all of them even. Of a
+// picture of h×w patches, the one in row y and column x is at
+// (n, y-⌈h/2⌉, x-⌈w/2⌉), where n is 0 for the target and counts the references
+// from 1. Text token k is at m+k on all axes, where m is the largest ⌊h/2⌋ or
+// ⌊w/2⌋ of all pictures.
+func (m *QwenImage) Sequence(height, width, text int, references ...[2]int) (*QwenImageSequence, error) {
+	s := &QwenImageSequence{h: height / 2, w: width / 2, text: text, target: height / 2 * (width / 2)}
+	var image [][]int
+	first := 0
+	for n, size := range append([][2]int{{height, width}}, references...) {
+		if size[0] < 2 || size[1] < 2 || size[0]%2 != 0 || size[1]%2 != 0 {
+			return nil, fmt.Errorf("latents of %d×%d: expected even sides", size[0], size[1])
+		}
+		h, w := size[0]/2, size[1]/2
+		grid := appendGrid(nil, h, w, n, 3)
+		for _, p := range grid {
+			p[1] -= h - h/2
+			p[2] -= w - w/2
+		}
+		image = append(image, grid...)
+		first = max(first, h/2, w/2)
+	}
+	s.references = len(image) - s.target
+	positions := make([][]int, 0, text+len(image))
+	for k := range text {
+		positions = append(positions, []int{first + k, first + k, first + k})
+	}
+	s.rope = nn.NewQwenImageRope(append(positions, image...), m.Config.AxesDimsRope, qwenImageTheta)
+	return s, nil
+}
+
+const qwenImageTheta = 10000 // of the rotary embedding
+
+// Timestep is the sinusoidal embedding [1, 256] that Forward takes, for a time t
+// from 0 to 1 (pure noise).
+func (m *QwenImage) Timestep(t float32) *mlx.Array {
+	return nn.ScaledTimestepEmbedding(t, 1000, timestepFeatures)
+}
+
+// Forward predicts from latents [B, C, H, W], a timestep, the text encoder's states
+// [B, T, joint_attention_dim] and the tokens of references [B, R, 4C], as [Pack]
+// makes them and in the order of the sequence (nil without), the velocity
+// [B, C, H, W]. Text and references may be those of one for the whole batch. It
+// computes in the latents' dtype. In float16, the residual streams, which reach
+// tens of millions in the published model, and the projections that add to them
+// are float32; the text is not rounded before its norm.
+func (m *QwenImage) Forward(latents, timestep, text, references *mlx.Array, s *QwenImageSequence) *mlx.Array {
+	dtype := latents.Dtype()
+	tokens, text := Pack(latents), text.AsType(wide(dtype))
+	if references != nil {
+		tokens = mlx.Concat(1, tokens, toBatch(references.AsType(dtype), tokens.Dim(0)))
+	}
+
+	x := m.ImgIn.Forward(tokens)
+	c := toBatch(m.TxtIn.Forward(m.TxtNorm.Forward(text).AsType(dtype)), x.Dim(0))
+	if m.Config.ZeroCondT {
+		timestep = mlx.Concat(0, timestep, m.Timestep(0))
+	}
+	t := qwenImageTime{temb: m.TimeTextEmbed.Forward(timestep, x)}
+	if m.Config.ZeroCondT {
+		t.references = between(s.target+s.references, s.target, s.target+s.references)
+	}
+	rope, emb := m.PosEmbed.Forward(s.rope, s.text)
+	j := newJoint(rope)
+	j.emb = emb
+
+	streams := mlx.ChainAll([]*mlx.Array{widen(c), widen(x)}, m.TransformerBlocks, func(b *qwenImageBlock, streams []*mlx.Array) []*mlx.Array {
+		c, x := b.Forward(streams[0], streams[1], t, j)
+		return []*mlx.Array{c, x}
+	})
+	out := m.ProjOut.Forward(m.NormOut.Forward(streams[1], t.now()))
+	out = m.TapKeys("hidden_states encoder_hidden_states", out, tokens, text)
+	return Unpack(out.Slice(1, 0, s.target), s.h, s.w)
+}
+
+// qwenImageTimeEmbed is QwenTimestepProjEmbeddings.
+type qwenImageTimeEmbed struct {
+	nn.Module
+	TimeProj         timeProj           `w:"time_proj"`
+	TimestepEmbedder *timestepEmbedding `w:"timestep_embedder"`
+}
+
+// Forward takes sinusoids [n, 256] to [n, dim], in the dtype of the image x.
+func (t *qwenImageTimeEmbed) Forward(sinusoids, x *mlx.Array) *mlx.Array {
+	temb := t.TimestepEmbedder.Forward(t.TimeProj.Forward(sinusoids, x.Dtype()))
+	return t.TapKeys("1", temb, x) // the reference's first input is the time itself
+}
+
+// A qwenImageTime is what modulates all blocks.
+type qwenImageTime struct {
+	temb       *mlx.Array // [1, dim], or under zero_cond_t [2, dim], the second of time 0
+	references *mlx.Array // which tokens of the image time 0 is for, [1, L, 1], nil without it
+}
+
+// now is temb of the step's time, [1, dim].
+func (t qwenImageTime) now() *mlx.Array { return t.temb.Slice(0, 0, 1) }
+
+// of is the modulation by raw [n, 6·dim] that was made of temb.
+func (t qwenImageTime) of(raw *mlx.Array) modulation {
+	if t.references == nil {
+		return modulation{raw: raw}
+	}
+	return modulation{raw: raw.Slice(0, 0, 1), references: raw.Slice(0, 1, 2), where: t.references}
+}
+
+// qwenImagePosEmbed is QwenEmbedRope, whose tables are computed on the host.
+type qwenImagePosEmbed struct{ nn.Module }
+
+// Forward passes the table of a sequence that begins with the text by the hook,
+// which sees those of the image and of the text as complex numbers
+// [L, D/2, (real, imaginary)]. It returns what it sees, too.
+func (p *qwenImagePosEmbed) Forward(rope nn.Rope, text int) (nn.Rope, [2]*mlx.Array) {
+	if !p.Observed() {
+		return rope, [2]*mlx.Array{}
+	}
+	both := mlx.Concat(2, rope.Cos.ExpandDims(2), rope.Sin.ExpandDims(2))
+	n := both.Dim(0)
+	ofText := p.TapFurther("1", both.Slice(0, 0, text))
+	ofImage := p.Tap(both.Slice(0, text, n))
+	parts := mlx.Concat(0, ofText, ofImage).Split(2, 2)
+	return nn.Rope{Cos: parts[0].Squeeze(2), Sin: parts[1].Squeeze(2)}, [2]*mlx.Array{ofImage, ofText}
+}
+
+// qwenImageBlock is QwenImageTransformerBlock.
+type qwenImageBlock struct {
+	nn.Module
+	ImgMod   *nn.Sequential  `w:"img_mod"`
+	ImgNorm1 *nn.LayerNorm   `w:"img_norm1"`
+	Attn     *jointAttention `w:"attn"`
+	ImgNorm2 *nn.LayerNorm   `w:"img_norm2"`
+	ImgMLP   *feedForward    `w:"img_mlp"`
+	TxtMod   *nn.Sequential  `w:"txt_mod"`
+	TxtNorm1 *nn.LayerNorm   `w:"txt_norm1"`
+	TxtNorm2 *nn.LayerNorm   `w:"txt_norm2"`
+	TxtMLP   *feedForward    `w:"txt_mlp"`
+}
+
+func newQwenImageBlock(c QwenImageConfig) *qwenImageBlock {
+	dim := c.NumAttentionHeads * c.AttentionHeadDim
+	mod := func() *nn.Sequential { return nn.NewSequential(&nn.SiLU{}, nn.NewLinear(dim, 6*dim, true)) }
+	norm := func() *nn.LayerNorm { return nn.NewLayerNorm(1e-6) }
+	b := &qwenImageBlock{
+		ImgMod: mod(), ImgNorm1: norm(), ImgNorm2: norm(), ImgMLP: newFeedForward(dim, 4*dim),
+		TxtMod: mod(), TxtNorm1: norm(), TxtNorm2: norm(), TxtMLP: newFeedForward(dim, 4*dim),
+		Attn: newJointAttention(c.NumAttentionHeads, c.AttentionHeadDim, true, 1e-6),
+	}
+	b.Attn.wide, b.ImgMLP.wide, b.TxtMLP.wide = true, true, true
+	return b
+}
+
+// Forward takes the text c [B, T, dim] and the image x [B, L, dim].
+func (b *qwenImageBlock) Forward(c, x *mlx.Array, t qwenImageTime, j joint) (nextC, nextX *mlx.Array) {
+	partsX := t.of(b.ImgMod.Forward(t.temb)).split(6) // shift, scale, gate, twice
+	partsC := modulation{raw: b.TxtMod.Forward(t.now())}.split(6)
+	dx, dc := b.Attn.Forward(
+		modulate(b.ImgNorm1.Forward(x), partsX[0], partsX[1]),
+		modulate(b.TxtNorm1.Forward(c), partsC[0], partsC[1]), j)
+
+	nextX = b.TapFurther("1", endBlock(x, dx, partsX[2:], b.ImgNorm2, b.ImgMLP))
+	nextC = endBlock(c, dc, partsC[2:], b.TxtNorm2, b.TxtMLP)
+	if b.Observed() {
+		keys := "hidden_states encoder_hidden_states temb image_rotary_emb.0 image_rotary_emb.1"
+		in := []*mlx.Array{x, c, t.temb, j.emb[0], j.emb[1]}
+		if t.references != nil {
+			keys += " modulate_index"
+			index := t.references.Squeeze(2).AsType(mlx.Int32)
+			in = append(in, index.BroadcastTo(x.Dim(0), x.Dim(1)))
+		}
+		nextC = b.TapKeys(keys, nextC, in...)
+	}
+	return nextC, nextX
+}

@@ -1,0 +1,213 @@
+package transformer_test
+
+import (
+	"encoding/json"
+	"fmt"
+	"math"
+	"strings"
+	"testing"
+
+	"github.com/gomflux/gomflux/hooks"
+	"github.com/gomflux/gomflux/internal/mlxtest"
+	"github.com/gomflux/gomflux/mlx"
+	"github.com/gomflux/gomflux/nn"
+	"github.com/gomflux/gomflux/transformer"
+)
+
+// qwenImageConfig is that of a golden's model.
+func (g golden) qwenImageConfig(t testing.TB) transformer.QwenImageConfig {
+	t.Helper()
+	c := transformer.DefaultQwenImageConfig()
+	if err := json.Unmarshal(g.Config, &c); err != nil {
+		t.Fatal(err)
+	}
+	if err := c.Validate(); err != nil {
+		t.Fatal(err)
+	}
+	return c
+}
+
+// qwenImage is a golden's model, with its parameters in dtype.
+func (g golden) qwenImage(t testing.TB, dtype mlx.Dtype) (*transformer.QwenImage, *hooks.Points) {
+	t.Helper()
+	m, points := transformer.NewQwenImage(g.qwenImageConfig(t)), &hooks.Points{}
+	nn.Bind(m, "transformer", points)
+	g.fill(t, m, dtype)
+	return m, points
+}
+
+// forwardQwenImage runs a case in dtype.
+func (c goldenCase) forwardQwenImage(t testing.TB, m *transformer.QwenImage, dtype mlx.Dtype) *mlx.Array {
+	t.Helper()
+	s, err := m.Sequence(c.Height, c.Width, c.Text, c.References...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	channels := m.Config.InChannels / 4
+	var tokens []*mlx.Array
+	for i, size := range c.References {
+		tokens = append(tokens, transformer.Pack(input(fmt.Sprintf("reference %d", i), 1, channels, size[0], size[1])))
+	}
+	var references *mlx.Array
+	if tokens != nil {
+		references = mlx.Concat(1, tokens...)
+	}
+	return m.Forward(input("latents", c.Batch, channels, c.Height, c.Width).AsType(dtype), m.Timestep(c.time()),
+		input("text", c.Texts, c.Text, m.Config.JointAttentionDim).Times(c.TextScale), references, s)
+}
+
+func TestQwenImage(t *testing.T) {
+	for _, g := range readGoldens(t, "qwenimage.json") {
+		for _, c := range g.Cases {
+			t.Run(g.Kind+" "+c.String(), func(t *testing.T) {
+				mlxtest.Do(t, func() {
+					m, points := g.qwenImage(t, mlx.Float32)
+					out := c.forwardQwenImage(t, m, mlx.Float32)
+					mlxtest.Same(t, "shape", out.Shape(), []int{c.Batch, m.Config.InChannels / 4, c.Height, c.Width})
+					check(t, "output", out.Floats(), c.Outputs[0], g.tolerance())
+					if c.Taps == nil {
+						return
+					}
+					finish := c.observe(t, points, g.tolerance())
+					observed := c.forwardQwenImage(t, m, mlx.Float32)
+					finish()
+					check(t, "output while observed", observed.Floats(), c.Outputs[0], g.tolerance())
+				})
+			})
+		}
+	}
+}
+
+// A batch is as good as its pictures one by one.
+func TestQwenImageBatch(t *testing.T) {
+	for _, g := range readGoldens(t, "qwenimage.json") {
+		mlxtest.Do(t, func() {
+			m, _ := g.qwenImage(t, mlx.Float32)
+			s, err := m.Sequence(6, 4, 5, [2]int{2, 6}, [2]int{4, 2})
+			if err != nil {
+				t.Fatal(err)
+			}
+			channels := m.Config.InChannels
+			latents, text, references := input("a", 2, channels/4, 6, 4), input("b", 2, 5, m.Config.JointAttentionDim), input("c", 2, 5, channels)
+			both := m.Forward(latents, m.Timestep(0.5), text, references, s)
+			for i := range 2 {
+				one := func(x *mlx.Array) *mlx.Array { return x.Slice(0, i, i+1) }
+				single := m.Forward(one(latents), m.Timestep(0.5), one(text), one(references), s)
+				check(t, "picture", one(both).Floats(), single.Floats(), 2e-6)
+			}
+		})
+	}
+}
+
+// The model can be compiled (see TestTrace).
+func TestQwenImageTrace(t *testing.T) {
+	for _, g := range readGoldens(t, "qwenimage.json") {
+		mlxtest.Do(t, func() {
+			m, _ := g.qwenImage(t, mlx.Float32)
+			s, err := m.Sequence(6, 10, 7, [2]int{4, 2})
+			if err != nil {
+				t.Fatal(err)
+			}
+			forward := mlx.Compile(func(in []*mlx.Array) []*mlx.Array {
+				return []*mlx.Array{m.Forward(in[0], in[1], in[2], in[3], s)}
+			})
+			latents := input("latents", 2, m.Config.InChannels/4, 6, 10)
+			out := forward([]*mlx.Array{latents, m.Timestep(1), input("text", 1, 7, m.Config.JointAttentionDim), input("references", 1, 2, m.Config.InChannels)})
+			mlxtest.Same(t, "shape", out[0].Shape(), latents.Shape())
+		})
+	}
+}
+
+// Half precision is near float32.
+func TestQwenImageHalf(t *testing.T) {
+	for _, h := range []struct {
+		dtype mlx.Dtype
+		most  float64
+	}{{mlx.BFloat16, 0.05}, {mlx.Float16, 0.01}} {
+		for _, g := range readGoldens(t, "qwenimage.json") {
+			mlxtest.Do(t, func() {
+				m, _ := g.qwenImage(t, h.dtype)
+				for _, c := range g.Cases {
+					out := c.forwardQwenImage(t, m, h.dtype)
+					if out.Dtype() != h.dtype {
+						t.Errorf("found %v", out)
+					}
+					check(t, g.Kind+" in "+h.dtype.String(), out.AsType(mlx.Float32).Floats(), c.Outputs[0], h.most)
+				}
+			})
+		}
+	}
+}
+
+// The streams of the published model reach tens of millions, 700 times what
+// float16 holds: with such values, and with a text of as large ones, float16 is as
+// near float32 as it is without.
+func TestQwenImageLargeValues(t *testing.T) {
+	for _, g := range readGoldens(t, "qwenimage.json") {
+		mlxtest.Do(t, func() {
+			c := g.Cases[1]
+			c.TextScale = 1e7
+			run := func(dtype mlx.Dtype) []float32 {
+				m, points := g.qwenImage(t, mlx.Float16)
+				for _, p := range nn.Parameters(m) {
+					switch {
+					case strings.Contains(p.Name, "_mlp.net.2."), strings.Contains(p.Name, ".to_out.0."), strings.Contains(p.Name, ".to_add_out."):
+						p.Array = p.Array.Times(40000)
+					case strings.Contains(p.Name, "_mod.1."):
+						p.Array = p.Array.Times(100)
+					}
+				}
+				points.Func = func(tap hooks.Tap) (*mlx.Array, error) {
+					largest := 0.0
+					for i, v := range tap.Output.AsType(mlx.Float32).Floats() {
+						if math.IsNaN(float64(v)) || math.IsInf(float64(v), 0) {
+							return nil, fmt.Errorf("element %d in %v is %v", i, dtype, v)
+						}
+						largest = max(largest, math.Abs(float64(v)))
+					}
+					stream := strings.HasPrefix(tap.Name, "transformer.transformer_blocks.") && strings.Count(tap.Name, ".") == 2
+					if stream && tap.Point.Kind != hooks.Inner && !(largest > 5e7) {
+						t.Errorf("%s: the largest value is %v", tap.FullName(), largest)
+					}
+					return nil, nil
+				}
+				return c.forwardQwenImage(t, m, dtype).AsType(mlx.Float32).Floats()
+			}
+			want := run(mlx.Float32)
+			check(t, g.Kind, run(mlx.Float16), want, 0.01)
+		})
+	}
+}
+
+func TestQwenImageConfigErrors(t *testing.T) {
+	for want, change := range map[string]func(*transformer.QwenImageConfig){
+		"":                             func(*transformer.QwenImageConfig) {},
+		"use_layer3d_rope":             func(c *transformer.QwenImageConfig) { c.UseLayer3DRope = true },
+		"use_additional_t_cond":        func(c *transformer.QwenImageConfig) { c.UseAdditionalTCond = true },
+		"guidance_embeds true":         func(c *transformer.QwenImageConfig) { c.GuidanceEmbeds = true },
+		"patch_size 1":                 func(c *transformer.QwenImageConfig) { c.PatchSize = 1 },
+		"in_channels 6":                func(c *transformer.QwenImageConfig) { c.InChannels = 6 },
+		"out_channels 64: expected 16": func(c *transformer.QwenImageConfig) { c.OutChannels = nil },
+		"out_channels 16: expected 32": func(c *transformer.QwenImageConfig) { c.InChannels = 128 },
+		"joint_attention_dim 0":        func(c *transformer.QwenImageConfig) { c.JointAttentionDim = 0 },
+		"num_layers 1001":              func(c *transformer.QwenImageConfig) { c.NumLayers = 1001 },
+		"num_attention_heads -1":       func(c *transformer.QwenImageConfig) { c.NumAttentionHeads = -1 },
+		"axes_dims_rope [16 112]":      func(c *transformer.QwenImageConfig) { c.AxesDimsRope = []int{16, 112} },
+	} {
+		c := transformer.DefaultQwenImageConfig()
+		change(&c)
+		checkError(t, want, c.Validate())
+	}
+}
+
+func TestQwenImageSequenceErrors(t *testing.T) {
+	mlxtest.Do(t, func() {
+		m := transformer.NewQwenImage(readGoldens(t, "qwenimage.json")[0].qwenImageConfig(t))
+		for _, size := range [][2]int{{7, 4}, {4, 7}, {0, 4}, {4, -2}} {
+			_, err := m.Sequence(size[0], size[1], 3)
+			checkError(t, "expected even sides", err)
+			_, err = m.Sequence(4, 4, 3, [2]int{2, 2}, size)
+			checkError(t, fmt.Sprintf("latents of %d×%d", size[0], size[1]), err)
+		}
+	})
+}
