@@ -133,6 +133,14 @@ func (a *Array) Conv2d(weight *Array, stride, padding int) *Array {
 	return wrap(r)
 }
 
+// Conv3d convolves x [N, D, H, W, Cin] with weight [Cout, kD, kH, kW, Cin] in steps
+// of 1, without padding and bias.
+func (a *Array) Conv3d(weight *Array) *Array {
+	var r uintptr
+	check(mlxc.Conv3d(&r, a.h(), weight.h(), 1, 1, 1, 0, 0, 0, 1, 1, 1, 1, stream))
+	return wrap(r)
+}
+
 // Reductions. MLX's CPU backend loses accuracy in reductions over many
 // elements; reduce one axis after the other.
 

@@ -114,6 +114,13 @@ func NewConv2d(in, out, kernel, stride, padding int) *Conv2d {
 	return &Conv2d{Weight: NewParam(out, in, kernel, kernel), Bias: NewParam(out), Stride: stride, Padding: padding}
 }
 
+// NewCausalConv3d declares a causal 3-D convolution as it acts on a single frame:
+// weight [out, in, k, k, k] in the checkpoint. The frames before are zeros then, so
+// only the last slice of the weight in time counts, and no other is kept.
+func NewCausalConv3d(in, out, kernel, padding int) *Conv2d {
+	return &Conv2d{Weight: NewParam(out, in, kernel, kernel, kernel).Last(), Bias: NewParam(out), Stride: 1, Padding: padding}
+}
+
 func (c *Conv2d) Forward(x *mlx.Array) *mlx.Array {
 	y := x.Conv2d(c.Weight.As(x.Dtype()), c.Stride, c.Padding)
 	return c.TapImage(y.Add(c.Bias.As(x.Dtype())), x)

@@ -47,7 +47,8 @@ type Parameter struct {
 func (p Parameter) Stored() []int { return p.shape }
 
 // Transform says what is done to the tensor before it is in memory, "" for
-// nothing: oihw for a convolution's weight, which gets its channels last.
+// nothing: oihw for a convolution's weight, which gets its channels last; last,oihw
+// for a causal 3-D one's, of which the last slice in time is kept.
 func (p Parameter) Transform() string { return strings.Join(p.options, ",") }
 
 // Load fills the parameters of a model (a pointer to a struct) from a
@@ -144,6 +145,9 @@ func evalTensor(a *mlx.Array, t weights.Tensor) {
 func (p Parameter) transform(a *mlx.Array, dtype mlx.Dtype) *mlx.Array {
 	for _, option := range p.options {
 		switch option {
+		case "last": // see Param.Last
+			n := a.Dim(2)
+			a = a.Slice(2, n-1, n).Squeeze(2)
 		case "oihw": // torch's convolution weights; MLX has channels last
 			a = a.Transpose(0, 2, 3, 1)
 		default:
@@ -263,6 +267,9 @@ func Bind(model any, name string, points *hooks.Points) {
 // the order of its fields.
 func Parameters(model any) (params []Parameter) {
 	walk(reflect.ValueOf(model), at{}, nil, func(a at, p *Param, options []string) {
+		if p.last {
+			options = append([]string{"last"}, options...)
+		}
 		if p.shape != nil {
 			params = append(params, Parameter{p, a.path, a.field, options})
 		}

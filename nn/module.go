@@ -125,6 +125,7 @@ type Param struct {
 	*mlx.Array
 	shape []int
 	other string
+	last  bool
 }
 
 // NewParam declares a tensor with the shape that it has in the checkpoint.
@@ -135,6 +136,12 @@ func NewParam(shape ...int) Param { return Param{shape: shape} }
 // the tensor instead.
 func (p Param) Or(name string) Param {
 	p.other = name
+	return p
+}
+
+// Last says that of the third axis only the last slice is kept, without the axis.
+func (p Param) Last() Param {
+	p.last = true
 	return p
 }
 

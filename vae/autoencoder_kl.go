@@ -53,8 +53,8 @@ type KL struct {
 
 // NewKL declares the model that a validated config describes.
 func NewKL(c KLConfig) *KL {
-	m := newCoder(c.CoderConfig, c.BlockOutChannels)
-	return &KL{coder: m, Encoder: m.encoder, Decoder: m.decoder, QuantConv: m.quant, PostQuantConv: m.postQuant, Config: c}
+	m, encoder, decoder := newCoder(c.CoderConfig, c.BlockOutChannels)
+	return &KL{coder: m, Encoder: encoder, Decoder: decoder, QuantConv: m.quant, PostQuantConv: m.postQuant, Config: c}
 }
 
 // ScaleFactor is the size of a picture over the size of its latents.

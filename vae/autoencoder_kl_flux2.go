@@ -74,9 +74,10 @@ type batchNorm struct {
 
 // NewKLFlux2 declares the model that a validated config describes.
 func NewKLFlux2(c KLFlux2Config) *KLFlux2 {
-	m, n := newCoder(c.CoderConfig, c.decoderWidths()), patch*patch*c.LatentChannels
+	m, encoder, decoder := newCoder(c.CoderConfig, c.decoderWidths())
+	n := patch * patch * c.LatentChannels
 	return &KLFlux2{
-		coder: m, Encoder: m.encoder, Decoder: m.decoder, QuantConv: m.quant, PostQuantConv: m.postQuant,
+		coder: m, Encoder: encoder, Decoder: decoder, QuantConv: m.quant, PostQuantConv: m.postQuant,
 		BN: &batchNorm{nn.NewParam(n), nn.NewParam(n)}, Config: c,
 	}
 }

@@ -50,8 +50,8 @@ func pattern(shape ...int) *mlx.Array {
 	return mlx.FromFloat32(values, shape...)
 }
 
-// TestKLFlux2AgainstDiffusers compares with what testdata/make.py made.
-func TestKLFlux2AgainstDiffusers(t *testing.T) {
+// TestClassesAgainstDiffusers compares with what testdata/make.py made.
+func TestClassesAgainstDiffusers(t *testing.T) {
 	const sample = 23
 	for _, test := range []struct {
 		name          string
@@ -62,6 +62,10 @@ func TestKLFlux2AgainstDiffusers(t *testing.T) {
 		{"flux2-quant", 48, 80, 50e3},
 		{"flux2-plain", 112, 208, 0},
 		{"flux2-plain", 112, 208, 200e3},
+		{"qwenimage-thin", 48, 80, 0},
+		{"qwenimage-thin", 48, 80, 20e3},
+		{"qwenimage-odd", 112, 208, 0},
+		{"qwenimage-odd", 112, 208, 200e3},
 	} {
 		t.Run(fmt.Sprintf("%s/%d", test.name, test.budget), func(t *testing.T) {
 			err := mlx.Do(context.Background(), func() error {
@@ -135,9 +139,10 @@ func TestNew(t *testing.T) {
 		scale, channels int
 		unscaled        []int
 	}{
-		"":                   {1, 4, []int{4, 3, 5}},
-		"AutoencoderKL":      {1, 4, []int{4, 3, 5}},
-		"AutoencoderKLFlux2": {16, 128, []int{32, 6, 10}},
+		"":                       {1, 4, []int{4, 3, 5}},
+		"AutoencoderKL":          {1, 4, []int{4, 3, 5}},
+		"AutoencoderKLFlux2":     {16, 128, []int{32, 6, 10}},
+		"AutoencoderKLQwenImage": {8, 16, []int{16, 3, 5}},
 	} {
 		m, err := New(class, keep)
 		if err != nil {
@@ -152,7 +157,7 @@ func TestNew(t *testing.T) {
 		t.Errorf("found %v, expected ErrClass with the class", err)
 	}
 	broken := errors.New("broken")
-	for _, class := range []string{"AutoencoderKL", "AutoencoderKLFlux2"} {
+	for _, class := range []string{"AutoencoderKL", "AutoencoderKLFlux2", "AutoencoderKLQwenImage"} {
 		if _, err := New(class, func(Config) error { return broken }); err != broken {
 			t.Errorf("%s: found %v, expected what reading returned", class, err)
 		}

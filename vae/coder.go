@@ -71,23 +71,29 @@ func (c *CoderConfig) coderScale() int { return 1 << (len(c.BlockOutChannels) - 
 // that some have between them and the latents. The modules are the fields of a
 // class as well.
 type coder struct {
-	encoder               *encoder
-	decoder               *decoder
+	encoder, decoder      network
 	quant, postQuant      *nn.Conv2d // nil where there is none
 	latentChannels, scale int
 	strips                *strips
 }
 
-func newCoder(c CoderConfig, decoderWidths []int) coder {
+// A network is an encoder or a decoder, on [N, H, W, C].
+type network interface {
+	nn.Layer
+	layers() []layer // its own, one after the other
+}
+
+func newCoder(c CoderConfig, decoderWidths []int) (coder, *encoder, *decoder) {
 	m := coder{latentChannels: c.LatentChannels, scale: c.coderScale(), strips: &strips{}}
-	m.encoder, m.decoder = newEncoder(c, m.strips), newDecoder(c, decoderWidths, m.strips)
+	e, d := newEncoder(c, m.strips), newDecoder(c, decoderWidths, m.strips)
+	m.encoder, m.decoder = e, d
 	if c.UseQuantConv {
 		m.quant = nn.NewConv2d(2*c.LatentChannels, 2*c.LatentChannels, 1, 1, 0)
 	}
 	if c.UsePostQuantConv {
 		m.postQuant = nn.NewConv2d(c.LatentChannels, c.LatentChannels, 1, 1, 0)
 	}
-	return m
+	return m, e, d
 }
 
 // Encode takes pictures [N, 3, H, W] from -1 to 1 to the mean of their latents
@@ -158,7 +164,6 @@ func (e *encoder) Forward(x *mlx.Array) *mlx.Array {
 	return e.TapImage(y, x)
 }
 
-// layers are the encoder's, one after the other.
 func (e *encoder) layers() []layer {
 	layers := []layer{plain(e.ConvIn)}
 	for _, b := range e.DownBlocks {
@@ -215,7 +220,6 @@ func (d *decoder) Forward(x *mlx.Array) *mlx.Array {
 	return d.TapImage(y, x)
 }
 
-// layers are the decoder's, one after the other.
 func (d *decoder) layers() []layer {
 	layers := append([]layer{plain(d.ConvIn)}, d.MidBlock.layers()...)
 	for _, b := range d.UpBlocks {
@@ -275,14 +279,14 @@ func (u *upsample) Forward(x *mlx.Array) *mlx.Array {
 // midBlock is UNetMidBlock2D: a resnet, then attention and another resnet.
 type midBlock struct {
 	nn.Module
-	Attentions []*attention `w:"attentions"`
-	Resnets    []*resnet    `w:"resnets"`
+	Attentions []block   `w:"attentions"`
+	Resnets    []*resnet `w:"resnets"`
 }
 
 func newMidBlock(channels int, c CoderConfig) *midBlock {
 	b := &midBlock{Resnets: newResnets(2, channels, channels, c)}
 	if c.MidBlockAddAttention {
-		b.Attentions = []*attention{{
+		b.Attentions = []block{&attention{
 			GroupNorm: nn.NewGroupNorm(c.NormNumGroups, channels, normEps),
 			ToQ:       nn.NewLinear(channels, channels, true),
 			ToK:       nn.NewLinear(channels, channels, true),
@@ -306,15 +310,15 @@ func (b *midBlock) layers() []layer {
 	return append(layers, b.Resnets[1])
 }
 
-// resnet is ResnetBlock2D without a time embedding.
+// resnet is ResnetBlock2D without a time embedding, or QwenImageResidualBlock.
 type resnet struct {
 	nn.Module
-	Norm1        *nn.GroupNorm `w:"norm1"`
-	Conv1        *nn.Conv2d    `w:"conv1"`
-	Norm2        *nn.GroupNorm `w:"norm2"`
-	Conv2        *nn.Conv2d    `w:"conv2"`
-	Nonlinearity *nn.SiLU      `w:"nonlinearity"`
-	ConvShortcut *nn.Conv2d    `w:"conv_shortcut"`
+	Norm1        norm       `w:"norm1"`
+	Conv1        *nn.Conv2d `w:"conv1"`
+	Norm2        norm       `w:"norm2"`
+	Conv2        *nn.Conv2d `w:"conv2"`
+	Nonlinearity *nn.SiLU   `w:"nonlinearity"`
+	ConvShortcut nn.Layer   `w:"conv_shortcut"`
 }
 
 func newResnets(n, in, out int, c CoderConfig) []*resnet {
@@ -340,6 +344,12 @@ func (r *resnet) Forward(x *mlx.Array) *mlx.Array {
 		return r.TapImage(r.ConvShortcut.Forward(x).Add(y), x)
 	}
 	return r.TapImage(x.Add(y), x)
+}
+
+// A block is a module that can be computed in strips.
+type block interface {
+	nn.Layer
+	layer
 }
 
 // attention is Attention with one head of all channels, over all pixels.

@@ -20,3 +20,10 @@ func FuzzFlux2Config(f *testing.F) {
 		func(c *vae.KLFlux2Config) any { return vae.NewKLFlux2(*c) },
 		"testdata/flux2-quant/config.json", "testdata/flux2-plain/config.json")
 }
+
+func FuzzQwenImageConfig(f *testing.F) {
+	configtest.Fuzz(f,
+		func() *vae.KLQwenImageConfig { c := vae.DefaultKLQwenImageConfig(); return &c },
+		func(c *vae.KLQwenImageConfig) any { return vae.NewKLQwenImage(*c) },
+		"testdata/qwenimage-thin/config.json", "testdata/qwenimage-odd/config.json")
+}

@@ -48,11 +48,18 @@ func (s size) rowBytes(item int64) int64 { return int64(s.w) * int64(s.c) * item
 
 // A stage is a convolution and what is computed right before it.
 type stage struct {
-	norm          *nn.GroupNorm // and SiLU, unless it is nil
-	double        bool          // every pixel becomes 2x2
+	norm          norm // and SiLU, unless it is nil
+	double        bool // every pixel becomes 2x2
 	conv          *nn.Conv2d
 	before, after int // rows and columns of zeros
 	residual      int // channels, at the output's size, of what adding to the output takes
+}
+
+// A norm of [N, H, W, C] looks at all of it before it normalises any rows.
+type norm interface {
+	nn.Layer
+	Statistics(x *mlx.Array, rows int) nn.Statistics
+	Apply(x *mlx.Array, s nn.Statistics) *mlx.Array
 }
 
 // plain is a convolution that keeps the size.
@@ -76,7 +83,9 @@ func (s stage) stripThen(x *mlx.Array, budget int64, then func(y *mlx.Array, lo,
 	var stats nn.Statistics
 	if s.norm != nil {
 		stats = s.norm.Statistics(x, m.statisticsRows(in))
-		mlx.Eval(stats.Mean, stats.Rstd)
+		if stats.Mean != nil {
+			mlx.Eval(stats.Mean, stats.Rstd)
+		}
 	}
 	mlx.Eval(weight, bias)
 	rows := func(lo, hi int) *mlx.Array {
@@ -132,8 +141,9 @@ func double(x *mlx.Array) *mlx.Array {
 
 // size is that of the output.
 func (s stage) size(in size) size {
-	weight := nn.Parameters(s.conv)[0].Stored() // there before it is loaded: [out, in, k, k]
-	return size{s.outputs(in.h, weight[2]), s.outputs(in.w, weight[3]), weight[0]}
+	weight := nn.Parameters(s.conv)[0].Stored() // there before it is loaded: [out, in, k, k] or [out, in, k, k, k]
+	kernel := weight[len(weight)-1]
+	return size{s.outputs(in.h, kernel), s.outputs(in.w, kernel), weight[0]}
 }
 
 func (s stage) outputs(n, kernel int) int {
@@ -151,8 +161,8 @@ func (s stage) memory(in size, m meter) (int64, size) {
 func (r *resnet) stages() (first, second stage) {
 	first = stage{norm: r.Norm1, conv: r.Conv1, before: 1, after: 1}
 	second = stage{norm: r.Norm2, conv: r.Conv2, before: 1, after: 1}
-	if r.ConvShortcut != nil {
-		weight := nn.Parameters(r.ConvShortcut)[0].Stored()
+	if conv, ok := r.ConvShortcut.(*nn.Conv2d); ok {
+		weight := nn.Parameters(conv)[0].Stored()
 		second.residual = weight[0] + 3*weight[1]
 	}
 	return first, second
@@ -197,7 +207,9 @@ func (a *attention) strip(x *mlx.Array, budget int64) *mlx.Array {
 // has them three times, in float32.
 func scores(budget int64) int { return int(min(maxScores, max(1, budget/12))) }
 
-func (a *attention) memory(in size, m meter) (int64, size) {
+func (a *attention) memory(in size, m meter) (int64, size) { return attentionMemory(in, m) }
+
+func attentionMemory(in size, m meter) (int64, size) {
 	tokens := int64(in.h) * int64(in.w)
 	each := max(tokens, min(tokens*tokens, int64(scores(m.budget))))
 	return 6*in.bytes(4) + 12*each, in
@@ -227,7 +239,10 @@ func (m meter) perRow(s stage, in size) (each, edges int64) {
 		row.w *= 2
 	}
 	input, normalised := 3*row.bytes(m.item()), int64(0) // as it is, padded, and padded again by MLX
-	if s.norm != nil {
+	switch s.norm.(type) {
+	case *nn.GroupNorm:
+		normalised = 7 * row.bytes(4)
+	case *channelNorm:
 		normalised = 7 * row.bytes(4)
 	}
 	unfolded := int64(out.w) * int64(in.c) * 4

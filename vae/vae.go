@@ -16,7 +16,7 @@ type Autoencoder interface {
 	// multiples of ScaleFactor, to the mean of the autoencoder's own latents.
 	Encode(x *mlx.Array) *mlx.Array
 	// Decode takes the autoencoder's own latents to pictures [N, 3, H, W], from
-	// about -1 to 1, not clamped.
+	// about -1 to 1, clamped only where diffusers' class does.
 	Decode(z *mlx.Array) *mlx.Array
 
 	// Scale takes the autoencoder's own latents, [N, C, h, w] or [C, h, w], to
@@ -54,7 +54,7 @@ type Autoencoder interface {
 type Config interface{ Validate() error }
 
 // ErrClass says that there is no autoencoder of a class.
-var ErrClass = errors.New("this version runs AutoencoderKL and AutoencoderKLFlux2")
+var ErrClass = errors.New("this version runs AutoencoderKL, AutoencoderKLFlux2 and AutoencoderKLQwenImage")
 
 // New declares the autoencoder of a diffusers class; "" is AutoencoderKL. read is
 // called with the class's config as diffusers assumes it, and is to read the
@@ -73,6 +73,12 @@ func New(class string, read func(Config) error) (Autoencoder, error) {
 			return nil, err
 		}
 		return NewKLFlux2(c), nil
+	case "AutoencoderKLQwenImage":
+		c := DefaultKLQwenImageConfig()
+		if err := read(&c); err != nil {
+			return nil, err
+		}
+		return NewKLQwenImage(c), nil
 	}
 	return nil, fmt.Errorf("class %q; %w", class, ErrClass)
 }

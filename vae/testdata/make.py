@@ -1,5 +1,6 @@
-"""Makes the goldens of AutoencoderKLFlux2 in this folder: two small random models,
-and what diffusers 0.42.1 computes with them in float64.
+"""Makes the goldens of AutoencoderKLFlux2 and AutoencoderKLQwenImage in this folder:
+two small random models of each, and what diffusers 0.42.1 computes with them in
+float64.
 
     python make.py    # with torch, diffusers and safetensors
 """
@@ -26,6 +27,16 @@ MODELS = {
         "use_quant_conv": False, "use_post_quant_conv": False, "batch_norm_eps": 1e-2,
     }),
 }
+QWENIMAGE = {
+    "qwenimage-thin": (48, 80, {
+        "base_dim": 4, "dim_mult": [1, 1, 2, 1], "num_res_blocks": 1, "z_dim": 5, "temperal_downsample": [False, True, True],
+        "latents_mean": [-0.7571, 0.1075, 1.5508, 0.4134, -0.0715], "latents_std": [2.8184, 1.4541, 0.3275, 1.2196, 3.2687],
+    }),
+    "qwenimage-odd": (112, 208, {
+        "base_dim": 5, "dim_mult": [1, 2, 1, 1], "num_res_blocks": 2, "z_dim": 3, "temperal_downsample": [True, False, False],
+        "latents_mean": [0.9653, -0.2921, -0.9113], "latents_std": [0.7083, 2.6052, 1.1253],
+    }),
+}
 SAMPLE = 23  # of a decoded picture, one value of so many is kept
 
 
@@ -35,7 +46,12 @@ def pattern(*shape):
     return ((i * i * 31 + i * 7) % 251).double().div(125).sub(1).float().double().reshape(shape)
 
 
-def main():
+def save(name, tensors):
+    tensors = {k: v.float().contiguous() for k, v in tensors.items()}
+    save_file(tensors, pathlib.Path(__file__).parent / name / "expected.safetensors")
+
+
+def flux2():
     for seed, (name, (height, width, config)) in enumerate(MODELS.items()):
         torch.manual_seed(seed)
         levels = len(config["block_out_channels"])
@@ -57,7 +73,44 @@ def main():
             decoded = model.decode(unscaled).sample
             tensors = {"encoded": encoded, "scaled": (latents - mean) / std, "unscaled": unscaled}
             tensors["decoded"] = decoded.flatten()[::SAMPLE]
-        save_file({k: v.float().contiguous() for k, v in tensors.items()}, pathlib.Path(__file__).parent / name / "expected.safetensors")
+        save(name, tensors)
+
+
+def qwenimage():
+    for seed, (name, (height, width, config)) in enumerate(QWENIMAGE.items()):
+        torch.manual_seed(100 + seed)
+        model = diffusers.AutoencoderKLQwenImage(**config).eval()
+        with torch.no_grad():
+            for key, p in model.named_parameters():
+                if key.endswith(".weight"):  # as large as one frame needs it
+                    p.normal_(0, 0.8 / math.sqrt(p[0, :, 0].numel() if p.ndim == 5 else p[0].numel()))
+                else:  # large biases keep pixels away from zero, where the norm is ill-conditioned
+                    p.add_((0.7 if key.endswith("bias") else 0.2) * torch.randn_like(p))
+            model.decoder.conv_out.weight.mul_(1.5)  # some pixels are clamped
+            model.to(torch.bfloat16).save_pretrained(pathlib.Path(__file__).parent / name)
+            model.double()  # the same values
+            # as the pipelines do; the frames' axis is dropped here
+            mean = torch.tensor(config["latents_mean"]).view(1, -1, 1, 1, 1).double()
+            std = torch.tensor(config["latents_std"]).view(1, -1, 1, 1, 1).double()
+            encoded = model.encode(pattern(1, 3, 1, height, width)).latent_dist.mode()
+            unscaled = pattern(*encoded.shape) / (1 / std) + mean
+            decoded = model.decode(unscaled).sample
+            tensors = {"encoded": encoded, "scaled": (encoded - mean) / std, "unscaled": unscaled}
+            tensors = {k: v[:, :, 0] for k, v in tensors.items()} | {"decoded": decoded.flatten()[::SAMPLE]}
+            clamped = (decoded.abs() == 1).double().mean()
+            single = diffusers.AutoencoderKLQwenImage.from_pretrained(pathlib.Path(__file__).parent / name, torch_dtype=torch.float32)
+            for what, got, want in (
+                ("encode", single.encode(pattern(1, 3, 1, height, width).float()).latent_dist.mode(), encoded),
+                ("decode", single.decode(unscaled.float()).sample, decoded),
+            ):
+                off, largest = (got.double() - want).abs().max(), want.abs().max()
+                print(f"{name} {what}: largest value {largest:.3g}, {clamped:.0%} clamped, float32 is off by {off / largest:.2g}")
+        save(name, tensors)
+
+
+def main():
+    flux2()
+    qwenimage()
 
 
 if __name__ == "__main__":

@@ -32,6 +32,7 @@ var (
 	ConcatenateAxis               func(res *uintptr, arrays uintptr, axis int32, s uintptr) int32
 	Contiguous                    func(res *uintptr, a uintptr, allow_col_major bool, s uintptr) int32
 	Conv2d                        func(res *uintptr, input uintptr, weight uintptr, stride_0 int32, stride_1 int32, padding_0 int32, padding_1 int32, dilation_0 int32, dilation_1 int32, groups int32, s uintptr) int32
+	Conv3d                        func(res *uintptr, input uintptr, weight uintptr, stride_0 int32, stride_1 int32, stride_2 int32, padding_0 int32, padding_1 int32, padding_2 int32, dilation_0 int32, dilation_1 int32, dilation_2 int32, groups int32, s uintptr) int32
 	Cos                           func(res *uintptr, a uintptr, s uintptr) int32
 	DeviceInfoFree                func(info uintptr) int32
 	DeviceInfoGet                 func(info *uintptr, dev uintptr) int32
@@ -139,6 +140,7 @@ var functions = []function{
 	{"mlx_concatenate_axis", &ConcatenateAxis},
 	{"mlx_contiguous", &Contiguous},
 	{"mlx_conv2d", &Conv2d},
+	{"mlx_conv3d", &Conv3d},
 	{"mlx_cos", &Cos},
 	{"mlx_device_info_free", &DeviceInfoFree},
 	{"mlx_device_info_get", &DeviceInfoGet},

@@ -1,0 +1,406 @@
+package vae
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+
+	"github.com/gomflux/gomflux/mlx"
+	"github.com/gomflux/gomflux/nn"
+)
+
+// KLQwenImageConfig is vae/config.json of diffusers' AutoencoderKLQwenImage.
+type KLQwenImageConfig struct {
+	BaseDim            int       `json:"base_dim"`
+	ZDim               int       `json:"z_dim"`
+	DimMult            []int     `json:"dim_mult"`
+	NumResBlocks       int       `json:"num_res_blocks"`
+	AttnScales         []float64 `json:"attn_scales"`
+	TemperalDownsample []bool    `json:"temperal_downsample"`
+	InputChannels      int       `json:"input_channels"`
+	LatentsMean        []float64 `json:"latents_mean"`
+	LatentsStd         []float64 `json:"latents_std"`
+}
+
+// DefaultKLQwenImageConfig is what diffusers assumes where a config says nothing.
+func DefaultKLQwenImageConfig() KLQwenImageConfig {
+	return KLQwenImageConfig{
+		BaseDim: 96, ZDim: 16, DimMult: []int{1, 2, 4, 4}, NumResBlocks: 2, TemperalDownsample: []bool{false, true, true}, InputChannels: 3,
+		LatentsMean: []float64{
+			-0.7571, -0.7089, -0.9113, 0.1075, -0.1745, 0.9653, -0.1517, 1.5508,
+			0.4134, -0.0715, 0.5517, -0.3632, -0.1922, -0.9497, 0.2503, -0.2921,
+		},
+		LatentsStd: []float64{
+			2.8184, 1.4541, 2.3275, 2.6558, 1.2196, 1.7708, 2.6052, 2.0743,
+			3.2687, 2.1526, 2.8652, 1.5579, 1.6382, 1.1253, 2.8251, 1.9160,
+		},
+	}
+}
+
+// Validate says what of the config cannot be run.
+func (c *KLQwenImageConfig) Validate() error {
+	if c.InputChannels != 3 {
+		return fmt.Errorf("input_channels %d, expected 3", c.InputChannels)
+	}
+	if c.BaseDim < 1 || c.ZDim < 1 || c.NumResBlocks < 1 || len(c.DimMult) == 0 {
+		return errors.New("base_dim, z_dim, num_res_blocks and dim_mult must be positive")
+	}
+	if c.BaseDim > nn.MaxDim || c.ZDim > nn.MaxDim || c.NumResBlocks > nn.MaxLayers || len(c.DimMult) > 10 {
+		return fmt.Errorf("base_dim %d, z_dim %d, num_res_blocks %d, dim_mult %v: too large", c.BaseDim, c.ZDim, c.NumResBlocks, c.DimMult)
+	}
+	for _, u := range c.DimMult {
+		if u < 1 || u > nn.MaxDim/c.BaseDim || u*c.BaseDim < 2 {
+			return fmt.Errorf("dim_mult %v of base_dim %d: expected products from 2 to %d", c.DimMult, c.BaseDim, nn.MaxDim)
+		}
+	}
+	if len(c.AttnScales) > 0 { // diffusers 0.42 cannot run it either: its encoder hands attention a cache
+		return fmt.Errorf("attn_scales %v, expected none", c.AttnScales)
+	}
+	if len(c.TemperalDownsample) != len(c.DimMult)-1 {
+		return fmt.Errorf("temperal_downsample %v, expected one less than dim_mult %v", c.TemperalDownsample, c.DimMult)
+	}
+	if len(c.LatentsMean) != c.ZDim || len(c.LatentsStd) != c.ZDim {
+		return fmt.Errorf("%d numbers in latents_mean and %d in latents_std, expected z_dim %d", len(c.LatentsMean), len(c.LatentsStd), c.ZDim)
+	}
+	if slices.Contains(c.LatentsStd, 0) {
+		return fmt.Errorf("latents_std %v has a zero", c.LatentsStd)
+	}
+	return nil
+}
+
+// widths are the channels of the levels of encoder and decoder.
+func (c *KLQwenImageConfig) widths() []int {
+	widths := make([]int, len(c.DimMult))
+	for i, u := range c.DimMult {
+		widths[i] = c.BaseDim * u
+	}
+	return widths
+}
+
+// KLQwenImage is diffusers' AutoencoderKLQwenImage on pictures. It is made for
+// videos, of which a picture is a single frame: its causal 3-D convolutions see
+// zeros in the place of the frames before, so they are computed as 2-D ones of the
+// last slice of their weights (see [nn.NewCausalConv3d]), and those in time alone
+// not at all. Its arrays do not have diffusers' axis of frames.
+type KLQwenImage struct {
+	nn.Module
+	coder
+	Encoder       *qwenEncoder `w:"encoder"`
+	Decoder       *qwenDecoder `w:"decoder"`
+	QuantConv     *nn.Conv2d   `w:"quant_conv"`
+	PostQuantConv *nn.Conv2d   `w:"post_quant_conv"`
+	Config        KLQwenImageConfig
+}
+
+// NewKLQwenImage declares the model that a validated config describes.
+func NewKLQwenImage(c KLQwenImageConfig) *KLQwenImage {
+	s := &strips{}
+	m := &KLQwenImage{
+		Encoder: newQwenEncoder(c, s), Decoder: newQwenDecoder(c, s),
+		QuantConv: nn.NewCausalConv3d(2*c.ZDim, 2*c.ZDim, 1, 0), PostQuantConv: nn.NewCausalConv3d(c.ZDim, c.ZDim, 1, 0),
+		Config: c,
+	}
+	m.coder = coder{
+		encoder: m.Encoder, decoder: m.Decoder, quant: m.QuantConv, postQuant: m.PostQuantConv,
+		latentChannels: c.ZDim, scale: m.ScaleFactor(), strips: s,
+	}
+	return m
+}
+
+// Decode takes unscaled latents [N, z_dim, h, w] to pictures [N, 3, H, W], clamped
+// to [-1, 1].
+func (m *KLQwenImage) Decode(z *mlx.Array) *mlx.Array { return m.coder.Decode(z).Clip(-1, 1) }
+
+// ScaleFactor is the size of a picture over the size of its latents.
+func (m *KLQwenImage) ScaleFactor() int { return 1 << len(m.Config.TemperalDownsample) }
+
+// LatentChannels is the number of channels of the latents.
+func (m *KLQwenImage) LatentChannels() int { return m.Config.ZDim }
+
+// Unscaled is [z_dim, h, w].
+func (m *KLQwenImage) Unscaled(h, w int) []int { return []int{m.Config.ZDim, h, w} }
+
+// Unused are the convolutions over time.
+func (m *KLQwenImage) Unused() []string {
+	return []string{"encoder.down_blocks.*.time_conv.*", "decoder.up_blocks.*.upsamplers.0.time_conv.*"}
+}
+
+// Scale takes unscaled latents [..., z_dim, h, w] to those that the diffusion model
+// works on: (z - latents_mean)/latents_std.
+func (m *KLQwenImage) Scale(z *mlx.Array) *mlx.Array {
+	return z.Sub(perChannel(m.Config.LatentsMean, z.Dtype())).Div(perChannel(m.Config.LatentsStd, z.Dtype()))
+}
+
+// Unscale is the inverse of Scale. As in diffusers' pipelines, latents are divided
+// by the reciprocal of latents_std.
+func (m *KLQwenImage) Unscale(z *mlx.Array) *mlx.Array {
+	std := perChannel(m.Config.LatentsStd, z.Dtype())
+	return z.Div(mlx.Scalar(1, z.Dtype()).Div(std)).Add(perChannel(m.Config.LatentsMean, z.Dtype()))
+}
+
+// perChannel makes [C, 1, 1] of a number for each channel.
+func perChannel(numbers []float64, dtype mlx.Dtype) *mlx.Array {
+	values := make([]float32, len(numbers))
+	for i, v := range numbers {
+		values[i] = float32(v)
+	}
+	return mlx.FromFloat32(values, len(values), 1, 1).AsType(dtype)
+}
+
+// qwenEncoder is QwenImageEncoder3d.
+type qwenEncoder struct {
+	nn.Module
+	ConvIn       *nn.Conv2d   `w:"conv_in"`
+	DownBlocks   []block      `w:"down_blocks"`
+	MidBlock     *midBlock    `w:"mid_block"`
+	NormOut      *channelNorm `w:"norm_out"`
+	Nonlinearity *nn.SiLU     `w:"nonlinearity"`
+	ConvOut      *nn.Conv2d   `w:"conv_out"`
+
+	strips *strips
+}
+
+func newQwenEncoder(c KLQwenImageConfig, s *strips) *qwenEncoder {
+	widths := c.widths()
+	last := widths[len(widths)-1]
+	e := &qwenEncoder{
+		ConvIn:       nn.NewCausalConv3d(c.InputChannels, c.BaseDim, 3, 1),
+		MidBlock:     newQwenMidBlock(last),
+		NormOut:      newChannelNorm(last, 1, 1, 1),
+		Nonlinearity: &nn.SiLU{ChannelsLast: true},
+		ConvOut:      nn.NewCausalConv3d(last, 2*c.ZDim, 3, 1),
+		strips:       s,
+	}
+	in := c.BaseDim
+	for i, out := range widths {
+		for _, r := range newQwenResnets(c.NumResBlocks, in, out) {
+			e.DownBlocks = append(e.DownBlocks, r)
+		}
+		if i < len(widths)-1 {
+			e.DownBlocks = append(e.DownBlocks, &qwenResample{Resample: &resampling{
+				Size: &resizing{}, Conv: nn.NewConv2d(out, out, 3, 2, 0),
+			}})
+		}
+		in = out
+	}
+	return e
+}
+
+func (e *qwenEncoder) Forward(x *mlx.Array) *mlx.Array {
+	if e.strips.budget > 0 && !e.Watched() {
+		return e.strips.run(x, e.layers())
+	}
+	y := mlx.EvalChain(e.ConvIn.Forward(x), e.DownBlocks, block.Forward)
+	y = e.MidBlock.Forward(y)
+	y = mlx.EvalChain(y, []nn.Layer{e.NormOut, e.Nonlinearity, e.ConvOut}, nn.Layer.Forward)
+	return e.TapImage(y, x)
+}
+
+func (e *qwenEncoder) layers() []layer {
+	layers := appendLayers([]layer{plain(e.ConvIn)}, e.DownBlocks)
+	layers = append(layers, e.MidBlock.layers()...)
+	return append(layers, stage{norm: e.NormOut, conv: e.ConvOut, before: 1, after: 1})
+}
+
+// qwenDecoder is QwenImageDecoder3d.
+type qwenDecoder struct {
+	nn.Module
+	ConvIn       *nn.Conv2d     `w:"conv_in"`
+	MidBlock     *midBlock      `w:"mid_block"`
+	UpBlocks     []*qwenUpBlock `w:"up_blocks"`
+	NormOut      *channelNorm   `w:"norm_out"`
+	Nonlinearity *nn.SiLU       `w:"nonlinearity"`
+	ConvOut      *nn.Conv2d     `w:"conv_out"`
+
+	strips *strips
+}
+
+func newQwenDecoder(c KLQwenImageConfig, s *strips) *qwenDecoder {
+	widths := c.widths()
+	first, last := widths[0], widths[len(widths)-1]
+	d := &qwenDecoder{
+		ConvIn:       nn.NewCausalConv3d(c.ZDim, last, 3, 1),
+		MidBlock:     newQwenMidBlock(last),
+		NormOut:      newChannelNorm(first, 1, 1, 1),
+		Nonlinearity: &nn.SiLU{ChannelsLast: true},
+		ConvOut:      nn.NewCausalConv3d(first, c.InputChannels, 3, 1),
+		strips:       s,
+	}
+	in := last
+	for i := len(widths) - 1; i >= 0; i-- {
+		out := widths[i]
+		b := &qwenUpBlock{Resnets: newQwenResnets(c.NumResBlocks+1, in, out)}
+		if i > 0 {
+			b.Upsamplers = []*qwenResample{{Resample: &resampling{
+				Size: &resizing{up: true}, Conv: nn.NewConv2d(out, out/2, 3, 1, 1),
+			}}}
+		}
+		d.UpBlocks = append(d.UpBlocks, b)
+		in = out / 2
+	}
+	return d
+}
+
+func (d *qwenDecoder) Forward(x *mlx.Array) *mlx.Array {
+	if d.strips.budget > 0 && !d.Watched() {
+		return d.strips.run(x, d.layers())
+	}
+	y := d.MidBlock.Forward(d.ConvIn.Forward(x))
+	y = mlx.Chain(y, d.UpBlocks, (*qwenUpBlock).Forward)
+	y = mlx.EvalChain(y, []nn.Layer{d.NormOut, d.Nonlinearity, d.ConvOut}, nn.Layer.Forward)
+	return d.TapImage(y, x)
+}
+
+func (d *qwenDecoder) layers() []layer {
+	layers := append([]layer{plain(d.ConvIn)}, d.MidBlock.layers()...)
+	for _, b := range d.UpBlocks {
+		layers = appendLayers(layers, b.Resnets)
+		layers = appendLayers(layers, b.Upsamplers)
+	}
+	return append(layers, stage{norm: d.NormOut, conv: d.ConvOut, before: 1, after: 1})
+}
+
+// qwenUpBlock is QwenImageUpBlock.
+type qwenUpBlock struct {
+	nn.Module
+	Resnets    []*resnet       `w:"resnets"`
+	Upsamplers []*qwenResample `w:"upsamplers"`
+}
+
+func (b *qwenUpBlock) Forward(x *mlx.Array) *mlx.Array {
+	y := mlx.Chain(x, b.Resnets, (*resnet).Forward)
+	y = mlx.EvalChain(y, b.Upsamplers, (*qwenResample).Forward)
+	return b.TapImage(y, x)
+}
+
+func newQwenMidBlock(channels int) *midBlock {
+	return &midBlock{
+		Resnets: newQwenResnets(2, channels, channels),
+		Attentions: []block{&qwenAttention{
+			Norm:  newChannelNorm(channels, 1, 1),
+			ToQKV: nn.NewConv2d(channels, 3*channels, 1, 1, 0),
+			Proj:  nn.NewConv2d(channels, channels, 1, 1, 0),
+		}},
+	}
+}
+
+func newQwenResnets(n, in, out int) []*resnet {
+	resnets := make([]*resnet, n)
+	for i := range resnets {
+		r := &resnet{
+			Norm1: newChannelNorm(in, 1, 1, 1), Conv1: nn.NewCausalConv3d(in, out, 3, 1),
+			Norm2: newChannelNorm(out, 1, 1, 1), Conv2: nn.NewCausalConv3d(out, out, 3, 1),
+			Nonlinearity: &nn.SiLU{ChannelsLast: true}, ConvShortcut: &identity{},
+		}
+		if in != out {
+			r.ConvShortcut = nn.NewCausalConv3d(in, out, 1, 0)
+		}
+		resnets[i] = r
+		in = out
+	}
+	return resnets
+}
+
+// identity is torch.nn.Identity.
+type identity struct{ nn.Module }
+
+func (i *identity) Forward(x *mlx.Array) *mlx.Array { return i.TapImage(x, x) }
+
+// channelNorm is QwenImageRMS_norm: every pixel of [N, H, W, C] over the norm of
+// its channels, times √C·gamma.
+type channelNorm struct {
+	nn.Module
+	Gamma nn.Param `w:"gamma"`
+}
+
+// newChannelNorm declares a norm whose gamma has axes of size 1 behind that of
+// the channels.
+func newChannelNorm(channels int, ones ...int) *channelNorm {
+	return &channelNorm{Gamma: nn.NewParam(append([]int{channels}, ones...)...)}
+}
+
+func (n *channelNorm) Forward(x *mlx.Array) *mlx.Array {
+	return n.TapImage(n.Apply(x, nn.Statistics{}), x)
+}
+
+// Statistics are none: every pixel has its own.
+func (n *channelNorm) Statistics(*mlx.Array, int) nn.Statistics { return nn.Statistics{} }
+
+// Apply normalises any rows. Where diffusers takes the norm as at least 1e-12, it
+// adds that to the squares: only pixels about as short as that see a difference.
+func (n *channelNorm) Apply(x *mlx.Array, _ nn.Statistics) *mlx.Array {
+	return x.RMSNorm(n.Gamma.As(x.Dtype()).Reshape(-1), float32(1e-24/float64(x.Dim(3))))
+}
+
+// qwenResample is QwenImageResample on a single frame.
+type qwenResample struct {
+	nn.Module
+	Resample *resampling `w:"resample"`
+}
+
+// resampling makes a picture twice as large, or pads it and halves it.
+type resampling struct {
+	nn.Module
+	Size *resizing  `w:"0"`
+	Conv *nn.Conv2d `w:"1"`
+}
+
+// resizing is QwenImageUpsample (nearest neighbours) if up, or the ZeroPad2d of one
+// row below and one column on the right.
+type resizing struct {
+	nn.Module
+	up bool
+}
+
+func (r *qwenResample) Forward(x *mlx.Array) *mlx.Array {
+	return r.TapImage(r.Resample.Forward(x), x)
+}
+
+func (r *resampling) Forward(x *mlx.Array) *mlx.Array {
+	return r.TapImage(r.Conv.Forward(r.Size.Forward(x)), x)
+}
+
+func (r *resizing) Forward(x *mlx.Array) *mlx.Array {
+	if r.up {
+		return r.TapImage(double(x), x)
+	}
+	return r.TapImage(x.Pad([]int{0, 0, 0, 0}, []int{0, 1, 1, 0}, 0), x)
+}
+
+func (r *qwenResample) stage() stage {
+	if r.Resample.Size.up {
+		return stage{double: true, conv: r.Resample.Conv, before: 1, after: 1}
+	}
+	return stage{conv: r.Resample.Conv, after: 1}
+}
+
+func (r *qwenResample) strip(x *mlx.Array, budget int64) *mlx.Array {
+	return r.stage().strip(x, budget)
+}
+
+func (r *qwenResample) memory(in size, m meter) (int64, size) { return r.stage().memory(in, m) }
+
+// qwenAttention is QwenImageAttentionBlock: one head of all channels, over all
+// pixels.
+type qwenAttention struct {
+	nn.Module
+	Norm  *channelNorm `w:"norm"`
+	ToQKV *nn.Conv2d   `w:"to_qkv"`
+	Proj  *nn.Conv2d   `w:"proj"`
+}
+
+func (a *qwenAttention) Forward(x *mlx.Array) *mlx.Array { return a.forward(x, maxScores) }
+
+func (a *qwenAttention) forward(x *mlx.Array, scores int) *mlx.Array {
+	n, h, w, c := x.Dim(0), x.Dim(1), x.Dim(2), x.Dim(3)
+	qkv := a.ToQKV.Forward(a.Norm.Forward(x)).Reshape(n, 1, h*w, 3*c).Split(3, -1)
+	q, k, v := a.Enter(nn.Entry{}, qkv[0], qkv[1], qkv[2])
+	y := a.Proj.Forward(attend(q, k, v, scores).Reshape(n, h, w, c))
+	return a.TapImage(x.Add(y), x)
+}
+
+func (a *qwenAttention) strip(x *mlx.Array, budget int64) *mlx.Array {
+	return a.forward(x, scores(budget))
+}
+
+func (a *qwenAttention) memory(in size, m meter) (int64, size) { return attentionMemory(in, m) }
