@@ -333,6 +333,39 @@ func TestFluxRope(t *testing.T) {
 	})
 }
 
+// Values of diffusers' QwenEmbedRope, which computes in float32: at position 3001
+// the last bits of the frequencies show. A negative position turns backwards.
+func TestQwenImageRope(t *testing.T) {
+	mlxtest.Do(t, func() {
+		rope := nn.NewQwenImageRope([][]int{{3001, 3001, -3001}}, []int{16, 56, 56}, 10000)
+		pick := func(x *mlx.Array) (out []float32) {
+			values := x.Floats()
+			for _, i := range []int{0, 3, 7, 8, 9, 13, 20, 35, 36, 50, 63} {
+				out = append(out, values[i])
+			}
+			return out
+		}
+		near(t, "cos", pick(rope.Cos), []float64{-0.71160537, 0.794764936, 0.582496524, -0.71160537, -0.0682848394, 0.219634503,
+			0.178270936, 0.914313138, -0.71160537, 0.164124116, 0.914313138}, 2e-7)
+		near(t, "sin", pick(rope.Sin), []float64{-0.702579439, 0.606917381, 0.81283319, -0.702579439, -0.997665882, 0.975582242,
+			0.983981431, 0.405007958, 0.702579439, 0.986439705, -0.405007958}, 2e-7)
+	})
+}
+
+// Values of diffusers' get_timestep_embedding with scale=1000. In those at 1 and
+// at 129 it shows which product is rounded.
+func TestScaledTimestepEmbedding(t *testing.T) {
+	mlxtest.Do(t, func() {
+		e := nn.ScaledTimestepEmbedding(0.7373, 1000, 256).Floats()
+		var found []float32
+		for _, i := range []int{0, 1, 2, 3, 12, 40, 127, 128, 129, 130, 140, 191, 234} {
+			found = append(found, e[i])
+		}
+		near(t, "of 256", found, []float64{-0.561759055, 0.32146579, -0.743735433, -0.926276147, -0.994920671, -0.813463569,
+			0.996862888, 0.827300906, 0.94692117, -0.668474078, 0.100662328, 0.99761349, 0.351376683}, 2e-7)
+	})
+}
+
 // Values of diffusers' get_timestep_embedding, which computes in float32: at
 // t = 1000 the last bits of the frequencies show.
 func TestTimestepEmbedding(t *testing.T) {
