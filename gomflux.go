@@ -315,7 +315,7 @@ type Options struct {
 	ImageStrength float64
 	// References, if set, are pictures for a model that edits. The prompt can
 	// speak of them as image 1, image 2 and so on, or as $1, $2. Without Height
-	// and Width the result is as large as the first.
+	// and Width the model chooses a size for them: that of the first for FLUX.2.
 	References []image.Image
 	// Latents, if set, are the initial noise, instead of what Seed gives.
 	Latents Latents
@@ -489,7 +489,7 @@ func request(p *models.Pipeline, o Options) models.Request {
 	case o.Image != nil:
 		r.Height, r.Width = p.SizeFor(o.Image.Bounds().Size(), r.Height, r.Width)
 	case len(o.References) > 0:
-		r.Height, r.Width = p.SizeFor(p.ReferenceSize(o.References[0].Bounds().Size()), r.Height, r.Width)
+		r.Height, r.Width = p.SizeFor(p.EditSize(o.References), r.Height, r.Width)
 	}
 	r.Height, r.Width = cmp.Or(r.Height, d.Height), cmp.Or(r.Width, d.Width)
 	if o.Guidance != nil {

@@ -85,7 +85,7 @@ func (f *flux2) defaults() Defaults {
 
 // texts is Qwen3's, which sees the prompt with padding to the full length. Pads
 // are tokens to the transformer like others.
-func (f *flux2) texts() []text {
+func (f *flux2) texts([]*image.RGBA) []text {
 	return []text{{
 		tokenizer: "tokenizer", encoder: "text_encoder", ids: "input_ids", embeds: "embeds", shape: []int{-1, -1},
 		tokens: func(t *textenc.Tokenizer, prompt string, limit int) ([]int32, int, error) {
@@ -143,6 +143,11 @@ func (f *flux2) checkReference(size image.Point) error {
 func (f *flux2) referenceSize(size image.Point, multiple int) image.Point {
 	size = flux2Shrunk(size)
 	return image.Pt(size.X/multiple*multiple, size.Y/multiple*multiple)
+}
+
+// editSize is that of the first picture.
+func (f *flux2) editSize(sizes []image.Point, multiple int) image.Point {
+	return f.referenceSize(sizes[0], multiple)
 }
 
 // flux2Shrunk is the size of a picture that is made smaller if it is too large.

@@ -9,7 +9,6 @@ import (
 
 	"github.com/gomflux/gomflux/hooks"
 	"github.com/gomflux/gomflux/mlx"
-	"github.com/gomflux/gomflux/picture"
 )
 
 // A Phase is a part of a run.
@@ -67,9 +66,11 @@ func (p *Pipeline) Generate(r Request) (*Result, error) {
 // is gained.
 func (p *Pipeline) BatchSize(r Request) int {
 	tokens := r.Height / p.Multiple() * (r.Width / p.Multiple())
-	for _, img := range r.References {
-		size := p.ReferenceSize(img.Bounds().Size())
-		tokens += size.Y / p.Multiple() * (size.X / p.Multiple())
+	if f, ok := p.family.(editor); ok {
+		for _, img := range r.References {
+			size := f.referenceSize(img.Bounds().Size(), p.Multiple())
+			tokens += size.Y / p.Multiple() * (size.X / p.Multiple())
+		}
 	}
 	switch {
 	case p.device == mlx.CPU || r.Given != nil || r.Latents.Data != nil || r.Hook != nil:
@@ -207,15 +208,19 @@ func (p *Pipeline) prepare(r *Request, res *Result, keep func(...*mlx.Array)) (p
 	h, w := r.Height/p.ScaleFactor(), r.Width/p.ScaleFactor()
 	c := conditions{guidance: r.Guidance, keep: keep}
 	texts := map[string][]*mlx.Array{}
+	var pictures []shown
+	for _, img := range r.opaque() {
+		pictures = append(pictures, newShown(img))
+	}
 	for _, what := range p.prompts(r) {
 		p.points.Negative = what == "negative"
-		if texts[what], err = p.encode(what, r); err != nil {
+		if texts[what], err = p.encode(what, r, pictures); err != nil {
 			return nil, nil, err
 		}
 	}
 	p.points.Negative = false
-	for _, img := range r.References {
-		c.references = append(c.references, p.encodeReference(picture.Opaque(img)))
+	for _, img := range pictures {
+		c.references = append(c.references, p.encodeReference(img))
 	}
 	for _, what := range p.prompts(r) {
 		c.text = texts[what]
@@ -234,31 +239,56 @@ func (p *Pipeline) prepare(r *Request, res *Result, keep func(...*mlx.Array)) (p
 	return predict, negative, nil
 }
 
+// A pictureHash tells pictures apart.
+type pictureHash [sha256.Size]byte
+
+// A shown is a picture that the model is shown.
+type shown struct {
+	*image.RGBA
+	hash pictureHash // of its size and pixels
+}
+
+func newShown(img *image.RGBA) shown {
+	hash := sha256.New()
+	fmt.Fprint(hash, img.Bounds().Size())
+	for y := img.Rect.Min.Y; y < img.Rect.Max.Y; y++ {
+		at := img.PixOffset(img.Rect.Min.X, y)
+		hash.Write(img.Pix[at : at+4*img.Rect.Dx()])
+	}
+	return shown{img, pictureHash(hash.Sum(nil))}
+}
+
+func images(pictures []shown) []*image.RGBA {
+	var all []*image.RGBA
+	for _, s := range pictures {
+		all = append(all, s.RGBA)
+	}
+	return all
+}
+
 // A seen is a picture that was encoded.
 type seen struct {
-	sum     [sha256.Size]byte // of its size and pixels
+	hash    pictureHash
 	latents *mlx.Array
 }
 
 // encodeReference takes a picture to its latents [C, h, w] in the pipeline's
 // dtype. Those that were used last are kept, for runs with other seeds.
-func (p *Pipeline) encodeReference(img *image.RGBA) *mlx.Array {
-	img = p.family.(editor).reference(img, p.Multiple())
-	size := img.Bounds().Size()
-	sum := sha256.Sum256(append(rgb(img), fmt.Sprint(size)...))
+func (p *Pipeline) encodeReference(img shown) *mlx.Array {
 	looked := p.points.Active()
-	if i := slices.IndexFunc(p.seen, func(s seen) bool { return s.sum == sum }); i >= 0 && !looked {
+	if i := slices.IndexFunc(p.seen, func(s seen) bool { return s.hash == img.hash }); i >= 0 && !looked {
 		s := p.seen[i]
 		p.seen = append(slices.Delete(p.seen, i, i+1), s)
 		return s.latents
 	}
-	latents := mlx.Scope(func() *mlx.Array { return p.encodePicture(img, "latents.reference").AsType(p.dtype) })
+	fit := p.family.(editor).reference(img.RGBA, p.Multiple())
+	latents := mlx.Scope(func() *mlx.Array { return p.encodePicture(fit, "latents.reference").AsType(p.dtype) })
 	mlx.Eval(latents)
 	mlx.StopPoint()
 	if !looked {
 		const most = 16
 		mlx.Keep(latents)
-		p.seen = append(p.seen[max(0, len(p.seen)-most+1):], seen{sum, latents})
+		p.seen = append(p.seen[max(0, len(p.seen)-most+1):], seen{img.hash, latents})
 	}
 	return latents
 }

@@ -84,8 +84,8 @@ type counting struct {
 	runs int
 }
 
-func (c *counting) texts() []text {
-	texts := c.family.texts()
+func (c *counting) texts(references []*image.RGBA) []text {
+	texts := c.family.texts(references)
 	encode := texts[0].encode
 	texts[0].encode = func(ids []int32) *mlx.Array {
 		c.runs++

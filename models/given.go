@@ -62,7 +62,7 @@ func (p *Pipeline) plan(r *Request, s *scheduler.Schedule) plan {
 	plan := r.plan(s)
 	plan.texts = map[string]bool{}
 	for _, what := range p.prompts(r) {
-		for _, t := range p.family.texts() {
+		for _, t := range p.family.texts(nil) {
 			if plan.predict && !r.has(what+"."+t.embeds, -1) {
 				plan.texts[t.encoder] = true
 				plan.texts[t.tokenizer] = plan.texts[t.tokenizer] || t.masked != nil || !r.has(what+"."+t.ids, -1)

@@ -55,8 +55,8 @@ type family interface {
 	// scheduler, tokenizers and vae. The other methods count on it.
 	configure(l *loader) ([]component, error)
 	defaults() Defaults
-	// texts are what a prompt goes through.
-	texts() []text
+	// texts are what a prompt goes through, with the pictures that it speaks about.
+	texts(references []*image.RGBA) []text
 	// latentShape is that of one picture's latents in diffusers, [C, h, w] for
 	// a latent size of h×w.
 	latentShape(h, w int) []int
@@ -95,6 +95,8 @@ type editor interface {
 	// referenceSize says, with sides of a multiple.
 	reference(img *image.RGBA, multiple int) *image.RGBA
 	referenceSize(size image.Point, multiple int) image.Point
+	// editSize is the size of what is made of pictures of some sizes.
+	editSize(sizes []image.Point, multiple int) image.Point
 }
 
 // conditions are what a picture is predicted from.

@@ -10,6 +10,7 @@ import (
 
 	"github.com/gomflux/gomflux/hooks"
 	"github.com/gomflux/gomflux/noise"
+	"github.com/gomflux/gomflux/picture"
 	"github.com/gomflux/gomflux/scheduler"
 )
 
@@ -76,7 +77,7 @@ func (p *Pipeline) Check(r Request) error {
 		return err
 	}
 	for _, what := range p.prompts(&r) {
-		for _, t := range p.family.texts() {
+		for _, t := range p.family.texts(r.opaque()) {
 			if !plan.texts[t.tokenizer] || r.has(what+"."+t.embeds, -1) || r.has(what+"."+t.ids, -1) {
 				continue
 			}
@@ -161,12 +162,25 @@ func (p *Pipeline) SizeFor(size image.Point, height, width int) (int, int) {
 	return height, width
 }
 
-// ReferenceSize is the size in which the model is shown a picture of some size.
-func (p *Pipeline) ReferenceSize(size image.Point) image.Point {
-	if f, ok := p.family.(editor); ok && f.checkReference(size) == nil {
-		return f.referenceSize(size, p.Multiple())
+// EditSize is the size of what is made of pictures, where a request has none.
+func (p *Pipeline) EditSize(references []image.Image) image.Point {
+	var sizes []image.Point
+	for _, img := range references {
+		sizes = append(sizes, img.Bounds().Size())
 	}
-	return size
+	if p.checkReferences(references) != nil {
+		return sizes[0] // which makes no difference
+	}
+	return p.family.(editor).editSize(sizes, p.Multiple())
+}
+
+// opaque are the reference pictures without transparency.
+func (r *Request) opaque() []*image.RGBA {
+	var all []*image.RGBA
+	for _, img := range r.References {
+		all = append(all, picture.Opaque(img))
+	}
+	return all
 }
 
 // start is the first step that runs.

@@ -27,6 +27,8 @@ type text struct {
 	// masked is encode instead where padding is masked and must be told, and so
 	// the tokenizer is needed even with ids that are given.
 	masked func(ids []int32, valid int) *mlx.Array
+	// looks says that the encoder is shown the reference pictures too.
+	looks bool
 }
 
 // paddedTokens are those of a tokenizer with its own special tokens, padded to
@@ -99,26 +101,37 @@ func (p *Pipeline) tokenize(t *text, what string, r *Request) ([]int32, error) {
 	return ids, t.check(name, n, r)
 }
 
-// An encoding is a prompt and what each text makes of it.
+// An encoding is a prompt and what each text makes of it, and of the pictures
+// that one looks at.
 type encoding struct {
-	prompt string
-	limit  int
-	embeds []*mlx.Array
+	prompt   string
+	limit    int
+	pictures []pictureHash
+	embeds   []*mlx.Array
 }
 
 // encode takes a prompt to what the transformer receives. Those that were used
 // last are kept, for runs with other seeds.
-func (p *Pipeline) encode(what string, r *Request) ([]*mlx.Array, error) {
+func (p *Pipeline) encode(what string, r *Request, pictures []shown) ([]*mlx.Array, error) {
 	prompt, _ := r.prompt(what)
+	texts := p.family.texts(images(pictures))
+	var hashes []pictureHash
+	if slices.ContainsFunc(texts, func(t text) bool { return t.looks }) {
+		for _, s := range pictures {
+			hashes = append(hashes, s.hash)
+		}
+	}
 	looked := p.points.Active() || r.Given != nil
-	kept := func(e encoding) bool { return e.prompt == prompt && e.limit == r.MaxSequenceLength }
+	kept := func(e encoding) bool {
+		return e.prompt == prompt && e.limit == r.MaxSequenceLength && slices.Equal(e.pictures, hashes)
+	}
 	if i := slices.IndexFunc(p.encodings, kept); i >= 0 && !looked {
 		e := p.encodings[i]
 		p.encodings = append(slices.Delete(p.encodings, i, i+1), e)
 		return e.embeds, nil
 	}
 	var all []*mlx.Array
-	for _, t := range p.family.texts() {
+	for _, t := range texts {
 		embeds, err := p.encodeText(&t, what, r)
 		if err != nil {
 			return nil, err
@@ -128,7 +141,7 @@ func (p *Pipeline) encode(what string, r *Request) ([]*mlx.Array, error) {
 	if !looked {
 		const most = 2 // prompt and negative prompt
 		mlx.Keep(all...)
-		p.encodings = append(p.encodings[max(0, len(p.encodings)-most+1):], encoding{prompt, r.MaxSequenceLength, all})
+		p.encodings = append(p.encodings[max(0, len(p.encodings)-most+1):], encoding{prompt, r.MaxSequenceLength, hashes, all})
 	}
 	return all, nil
 }
@@ -181,7 +194,7 @@ func (p *Pipeline) encodeText(t *text, what string, r *Request) (*mlx.Array, err
 // loadTokenizers reads those that are needed.
 func (p *Pipeline) loadTokenizers(l *loader, needs func(dir string) bool) error {
 	p.tokenizers = map[string]*textenc.Tokenizer{}
-	for _, t := range p.family.texts() {
+	for _, t := range p.family.texts(nil) {
 		if !needs(t.tokenizer) {
 			p.without[t.tokenizer] = true
 			continue

@@ -1,6 +1,8 @@
 package models
 
 import (
+	"image"
+
 	"github.com/gomflux/gomflux/mlx"
 	"github.com/gomflux/gomflux/scheduler"
 	"github.com/gomflux/gomflux/textenc"
@@ -46,7 +48,7 @@ func (z *zimage) defaults() Defaults {
 	return Defaults{Steps: 50, Guidance: 5, Height: 1024, Width: 1024, MaxSequenceLength: 512}
 }
 
-func (z *zimage) texts() []text {
+func (z *zimage) texts([]*image.RGBA) []text {
 	return []text{{
 		tokenizer: "tokenizer", encoder: "text_encoder", ids: "input_ids", embeds: "embeds", shape: []int{-1, -1},
 		tokens: func(t *textenc.Tokenizer, prompt string, _ int) ([]int32, int, error) {
