@@ -243,7 +243,7 @@ func (m meter) perRow(s stage, in size) (each, edges int64) {
 	case *nn.GroupNorm:
 		normalised = 7 * row.bytes(4)
 	case *channelNorm:
-		normalised = 7 * row.bytes(4)
+		normalised = 4 * row.bytes(4)
 	}
 	unfolded := int64(out.w) * int64(in.c) * 4
 	if m.device == mlx.CPU {
