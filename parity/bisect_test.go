@@ -90,16 +90,27 @@ func TestBisect(t *testing.T) {
 		{"bias dropped", []string{"image"}},
 		{"velocity with the wrong sign", []string{"latents@*"}},
 		{"RoPE theta where q and k are in the dump", pipelineValues},
+		{"flux1: T5's table of biases empty", []string{"image"}},
+		{"flux1: T5's GELU exact", []string{"image"}},
+		{"flux1: CLIP's eps", pipelineValues},
+		{"flux1: attention scale missing", pipelineValues},
+		{"flux1: q/k norm of the text missing", []string{"latents.init", "image"}},
+		{"flux1: stream of the image in half precision", pipelineValues},
+		{"flux2: gate and up swapped", []string{"latents.init", "image"}},
+		{"flux2: attention of a single block not scaled", pipelineValues},
+		{"flux2: bn's mean missing", []string{"image"}},
+		{"flux2: latents move the wrong way", []string{"image"}},
 	} {
 		t.Run(c.fault, func(t *testing.T) {
-			f := faults[slices.IndexFunc(faults, func(f fault) bool { return f.name == c.fault })]
+			all := slices.Concat(faults, fluxFaults)
+			f := all[slices.IndexFunc(all, func(f fault) bool { return f.name == c.fault })]
 			whole := ordinary
 			if f.dump != "" {
 				whole = filepath.Join("../models/testdata", f.dump, "dump")
 			}
 			dir := t.TempDir()
 			model, run := filepath.Join(dir, "model"), filepath.Join(dir, "dump")
-			if err := os.CopyFS(model, os.DirFS(filepath.Join(ordinary, "..", "model"))); err != nil {
+			if err := os.CopyFS(model, os.DirFS(filepath.Join("../models/testdata", modelOf(t, whole)))); err != nil {
 				t.Fatal(err)
 			}
 			if f.edit != nil {

@@ -135,7 +135,7 @@ var fluxFaults = []fault{
 	{name: "flux1: attention scale missing", dump: "flux1-inner", fault: onto(double+".attn@1:q", func(x *mlx.Array) *mlx.Array { return x.Times(rootOf(x)) }),
 		stage: "step 1", module: double + ".attn@1", hint: "attention scale"},
 	{name: "flux1: attention in half precision", dump: "flux1-inner", fault: either(onto(single+".attn@1:q", throughHalf), onto(single+".attn@1:k", throughHalf),
-		onto(single+".attn@1:v", throughHalf)), stage: "step 1", module: single + ".attn@1"},
+		onto(single+".attn@1:v", throughHalf)), stage: "step 1", module: single + ".attn@1", hint: "lost upcast"},
 	{name: "flux1: scale before shift", dump: "flux1-inner", bug: makes(double+".norm1@1", func(ref lookup) *mlx.Array {
 		m := parts(ref, double+".norm1.linear@1", 6)
 		return modulated(ref(double+".norm1.norm@1"), m[0], m[1])
@@ -156,6 +156,7 @@ var fluxFaults = []fault{
 	{name: "flux1: residual of the image's MLP missing", dump: "flux1-inner", bug: makes(double+"@1:out.1", func(ref lookup) *mlx.Array {
 		return ref(double + ".norm1@1:out.4").ExpandDims(1).Mul(ref(double + ".ff@1"))
 	}), stage: "step 1", module: double + "@1", hint: "missing term"},
+	{name: "flux1: stream of the image in half precision", dump: "flux1-inner", bug: onto(double+"@1:out.1", throughHalf), stage: "step 1", module: double + "@1", hint: "lost upcast"},
 	{name: "flux1: shift before scale in the MLP", dump: "flux1-inner", bug: given(double+".ff@1", func(ref lookup) *mlx.Array {
 		return modulated(ref(double+".norm2@1"), ref(double+".norm1@1:out.2").ExpandDims(1), ref(double+".norm1@1:out.3").ExpandDims(1))
 	}), stage: "step 1", module: double + "@1", hint: "scale and shift swapped"},
@@ -187,9 +188,9 @@ var fluxFaults = []fault{
 		stage: "step 0", module: "transformer.time_text_embed.time_proj@0#1", hint: "guidance scale"},
 	{name: "flux1: another guidance", dump: "flux1-dev-small", edit: settings("guidance", 1.), stage: "step 0", module: "transformer.time_text_embed.time_proj@0#1", hint: "guidance"},
 	{name: "flux1: mu of another size", dump: "flux1-dev-small", edit: config("scheduler", "base_shift", 0.9), stage: "scheduler", module: "sigmas", hint: "schedule shift"},
-	{name: "flux1: norm eps of the transformer", dump: "flux1-dev-small", bug: on("transformer.transformer_blocks.0.norm2@0", func(_ *replay, tap hooks.Tap) *mlx.Array {
-		return tap.Inputs[0].LayerNorm(nil, nil, 1e-4)
-	}), stage: "step 0", module: "transformer.transformer_blocks.0.norm2@0"},
+	{name: "flux1: norm eps of the transformer", dump: "flux1-inner", bug: on(double+".norm2@1", func(_ *replay, tap hooks.Tap) *mlx.Array {
+		return tap.Inputs[0].LayerNorm(nil, nil, 1e-2)
+	}), stage: "step 1", module: double + ".norm2@1", hint: "norm eps"},
 	{name: "flux1: shift_factor left out", dump: "flux1-dev-small", edit: config("vae", "shift_factor", nil), stage: "vae", module: "vae.decode.in", hint: "offset"},
 	// its text encoders
 	{name: "flux1: T5's bias missing", dump: "flux1-inner", bug: given(t5+".o", entered(t5, func(q, k, v *mlx.Array, _ lookup) *mlx.Array {
@@ -203,7 +204,7 @@ var fluxFaults = []fault{
 			return mlx.Attention(q, k, v, 1, ref(t5+":out.1").Transpose(0, 1, 3, 2))
 		})), stage: "text", module: strings.Replace(t5, "block.0", "block.1", 1), hint: "position bias"},
 	{name: "flux1: T5's table of biases empty", dump: "flux1-inner", edit: weight("text_encoder_2", "encoder.block.0.layer.0.SelfAttention.relative_attention_bias.weight", func(_ []int, v []float32) { clear(v) }),
-		stage: "text", module: t5 + ".relative_attention_bias"},
+		stage: "text", module: t5 + ".relative_attention_bias", hint: "zero"},
 	{name: "flux1: T5's GELU exact", dump: "flux1-inner", bug: on("text_encoder_2.encoder.block.0.layer.1.DenseReluDense.act", gelus((*mlx.Array).GELU)),
 		stage: "text", module: "text_encoder_2.encoder.block.0.layer.1.DenseReluDense.act", hint: "activation"},
 	{name: "flux1: T5's gate and up swapped", dump: "flux1-inner", bug: given("text_encoder_2.encoder.block.0.layer.1.DenseReluDense.wo", func(ref lookup) *mlx.Array {
@@ -218,12 +219,12 @@ var fluxFaults = []fault{
 		return mlx.CausalAttention(q, k, v, 1)
 	})), stage: "text", module: clip + ".self_attn", hint: "attention scale"},
 	{name: "flux1: CLIP's GELU not the quick one", dump: "flux1-inner", bug: on(clip+".mlp.activation_fn", gelus((*mlx.Array).GELU)), stage: "text", module: clip + ".mlp.activation_fn", hint: "activation"},
-	{name: "flux1: CLIP's eps", dump: "flux1-inner", edit: config("text_encoder", "layer_norm_eps", 1e-2), stage: "text", module: clip + ".layer_norm1"},
+	{name: "flux1: CLIP's eps", dump: "flux1-inner", edit: config("text_encoder", "layer_norm_eps", 1e-2), stage: "text", module: clip + ".layer_norm1", hint: "norm eps"},
 	{name: "flux1: CLIP's pooled output of another token", dump: "flux1-inner", bug: makes("prompt.pooled_embeds", func(ref lookup) *mlx.Array {
 		return ref("text_encoder.final_layer_norm").Slice(1, 2, 3)
 	}), stage: "text", module: "prompt.pooled_embeds", hint: "pooled row"},
 	{name: "flux1: CLIP's positions missing", dump: "flux1-inner", bug: makes("text_encoder.embeddings", func(ref lookup) *mlx.Array { return ref("text_encoder.embeddings.token_embedding") }),
-		stage: "text", module: "text_encoder.embeddings"},
+		stage: "text", module: "text_encoder.embeddings", hint: "another tensor"},
 	{name: "flux1: another prompt", dump: "flux1-inner", edit: settings("prompt", "a red square"), stage: "tokenizer", module: "prompt.input_ids"},
 	{name: "flux1: T5 padded to another length", dump: "flux1-inner", edit: settings("max_sequence_length", 24), stage: "tokenizer", module: "prompt.input_ids_2"},
 	// FLUX.2's
@@ -264,7 +265,7 @@ var fluxFaults = []fault{
 		return y.Slice(1, texts(ref), y.Dim(1))
 	}), stage: "step 1", module: double + ".attn@1", hint: "rope layout"},
 	{name: "flux2: attention of a single block not scaled", dump: "flux2-inner", fault: onto(single+".attn@1:q", func(x *mlx.Array) *mlx.Array { return x.Times(rootOf(x)) }),
-		stage: "step 1", module: single + ".attn@1"},
+		stage: "step 1", module: single + ".attn@1", hint: "attention scale"},
 	{name: "flux2: q and k swapped in the joint projection", dump: "flux2-inner", bug: makes(single+".attn@1:q", func(ref lookup) *mlx.Array { return ref(single + ".attn@1:k") }),
 		stage: "step 1", module: single + ".attn@1", hint: "another tensor"},
 	{name: "flux2: rows and columns of positions swapped", dump: "flux2-inner", bug: keyed("transformer.pos_embed@1", "0", func(x *mlx.Array) *mlx.Array {
@@ -309,11 +310,11 @@ var fluxFaults = []fault{
 	{name: "flux2: guidance from the prompt's prediction", dump: "flux2-klein-base", bug: makes("noise_pred@0", func(ref lookup) *mlx.Array {
 		pos, neg := ref("transformer@0"), ref("transformer@0#1")
 		return pos.Add(pos.Sub(neg).Times(3.5)).Transpose(0, 2, 1)
-	}), stage: "step 0", module: "noise_pred@0"},
+	}), stage: "step 0", module: "noise_pred@0", hint: "guidance"},
 	// pictures whose keys and values are kept
 	{name: "flux2: pictures are modulated as at the step's time", dump: "flux2-klein-kv", bug: makes("transformer.time_guidance_embed.time_proj@0#1", func(ref lookup) *mlx.Array {
 		return ref("transformer.time_guidance_embed.time_proj@0")
-	}), stage: "step 0", module: "transformer.time_guidance_embed.time_proj@0#1"},
+	}), stage: "step 0", module: "transformer.time_guidance_embed.time_proj@0#1", hint: "time of references"},
 	{name: "flux2: what is kept is not used", dump: "flux2-klein-kv", bug: makes(double+".attn@1:k", func(ref lookup) *mlx.Array {
 		k := ref(double + ".attn@1:k")
 		return k.Mul(mlx.Arange(0, float64(k.Dim(1)), 1, mlx.Float32).Reshape(1, k.Dim(1), 1, 1).Less(mlx.Scalar(29, mlx.Float32)).AsType(mlx.Float32))

@@ -98,7 +98,7 @@ func (r *replay) hints(name string, tap hooks.Tap, got, want *mlx.Array) []Hint 
 	}
 	// the special ones go before those that hold for anything
 	for _, look := range []func(){
-		s.time, s.sigmas, s.positions, s.hiddenLayers, s.pooledRow, s.attention, s.linearUnits, s.activation, s.modulation, s.norms,
+		s.time, s.sigmas, s.positions, s.hiddenLayers, s.pooledRow, s.guidance, s.attention, s.linearUnits, s.activation, s.modulation, s.norms,
 		s.constant, s.packing, s.siblings, s.order, s.half,
 	} {
 		if look(); len(s.hints) > 0 {
@@ -215,6 +215,8 @@ func (s *search) time() {
 	about := func(a, b float64) bool { return math.Abs(a-b) <= 1e-3*max(1, math.Abs(b)) }
 	swapped := tensor{"", s.got.shape, slices.Concat(s.want.v[128:], s.want.v[:128])}
 	switch {
+	case want == 0 && s.name.Call > 0 && strings.Contains(s.name.Module, "time_guidance_embed"):
+		s.say("time of references", "the embedded time is %.4g, the reference's 0, which is that of pictures whose keys and values are kept", got)
 	case s.fits(swapped):
 		s.say("sinusoid order", "sine and cosine are swapped in the timestep embedding")
 	case s.isGuidance() && about(got*1000, want):
@@ -482,6 +484,8 @@ func (s *search) constant() {
 	c := dot / square
 	if scaled := s.want.apply(func(x float64) float64 { return c * x }); s.fits(scaled) {
 		switch d := float64(s.want.last()); {
+		case c == 0:
+			s.say("zero", "ours is 0 everywhere")
 		case math.Abs(c+1) < 1e-3:
 			s.say("sign", "ours is the reference with the other sign")
 		case math.Abs(c*c*d-1) < 1e-2:

@@ -119,6 +119,46 @@ func (s *search) pooledRow() {
 	}
 }
 
+// guidance compares how the predictions for prompt and negative prompt are
+// joined, where these are calls.
+func (s *search) guidance() {
+	if s.name.Module != "noise_pred" || s.name.Step < 0 || len(s.want.shape) != 4 {
+		return
+	}
+	var both [2]tensor
+	for call := range both {
+		a := s.r.ref.Array(hooks.Name{Module: "transformer", Step: s.name.Step, Call: call}.String())
+		if a == nil || a.Ndim() != 3 || a.Dim(2) != s.want.shape[1] || a.Size() != len(s.want.v) {
+			return // FLUX.2's tokens are the latents' own
+		}
+		both[call] = hostTensor("", a.Transpose(0, 2, 1))
+	}
+	dot := func(a, b tensor) float64 {
+		sum := 0.0
+		for i, x := range a.v {
+			sum += x * b.v[i]
+		}
+		return sum
+	}
+	p, n := both[0], both[1]
+	pp, pn, nn := dot(p, p), dot(p, n), dot(n, n)
+	det := pp*nn - pn*pn
+	if !(det > 1e-9*pp*nn) {
+		return
+	}
+	// parts of both in a tensor, by least squares
+	parts := func(x tensor) (a, b float64, made tensor) {
+		xp, xn := dot(x, p), dot(x, n)
+		a, b = (xp*nn-xn*pn)/det, (xn*pp-xp*pn)/det
+		return a, b, p.with(n, func(x, y float64) float64 { return a*x + b*y })
+	}
+	a, b, ours := parts(s.got)
+	c, d, ref := parts(s.want)
+	if s.fits(ours) && s.isReference(ref) {
+		s.say("guidance", "ours is %.4g times the prediction for the prompt and %.4g times that for the negative prompt, the reference %.4g and %.4g times", a, b, c, d)
+	}
+}
+
 // packing looks at latents, whose 2×2 patches are channels of the transformer, in
 // other orders of channel, row and column, and at their scaling, which may differ
 // for each of these.
@@ -290,10 +330,14 @@ func (s *search) joint(module string) bool {
 		return hostTensor("", y)
 	}
 	scale := 1 / math.Sqrt(float64(q.Dim(3)))
-	attend := func(rotate func(*mlx.Array) *mlx.Array, q, k, v *mlx.Array, scale float64, cast mlx.Dtype) *mlx.Array {
-		f := func(x *mlx.Array) *mlx.Array { return x.AsType(cast) }
+	// through is what q, k and v have been cast to, and in the dtype of the rest
+	attendIn := func(rotate func(*mlx.Array) *mlx.Array, q, k, v *mlx.Array, scale float64, through, in mlx.Dtype) *mlx.Array {
+		f := func(x *mlx.Array) *mlx.Array { return x.AsType(through).AsType(in) }
 		y := mlx.Attention(f(rotate(headsFirst(q))), f(rotate(headsFirst(k))), f(headsFirst(v)), float32(scale), nil)
 		return nn.MergeHeads(y).AsType(mlx.Float32)
+	}
+	attend := func(rotate func(*mlx.Array) *mlx.Array, q, k, v *mlx.Array, scale float64, in mlx.Dtype) *mlx.Array {
+		return attendIn(rotate, q, k, v, scale, in, in)
 	}
 	if !s.isReference(part(attend(right.f, q, k, v, scale, mlx.Float32))) {
 		return true
@@ -307,6 +351,8 @@ func (s *search) joint(module string) bool {
 		{"attention scale", "the scale 1/√D is there twice", func() *mlx.Array { return attend(right.f, q, k, v, scale*scale, mlx.Float32) }},
 		{"lost upcast", "it is computed in bfloat16", func() *mlx.Array { return attend(right.f, q, k, v, scale, mlx.BFloat16) }},
 		{"lost upcast", "it is computed in float16", func() *mlx.Array { return attend(right.f, q, k, v, scale, mlx.Float16) }},
+		{"lost upcast", "q, k and v have been in bfloat16", func() *mlx.Array { return attendIn(right.f, q, k, v, scale, mlx.BFloat16, mlx.Float32) }},
+		{"lost upcast", "q, k and v have been in float16", func() *mlx.Array { return attendIn(right.f, q, k, v, scale, mlx.Float16, mlx.Float32) }},
 		{"attention mask", "there is a causal mask, and should be none", func() *mlx.Array {
 			return nn.MergeHeads(nn.CausalAttention(right.f(headsFirst(q)), right.f(headsFirst(k)), headsFirst(v)))
 		}},

@@ -165,11 +165,74 @@ func (s *search) norms() {
 	if s.eps(x, 1, false, "RMSNorm") || s.eps(x, 1, true, "LayerNorm") {
 		return
 	}
+	if s.affineEps(x) {
+		return
+	}
 	for groups := 2; groups <= 32 && len(x.shape) > 2; groups++ {
 		if x.shape[1]%groups == 0 && s.eps(x, groups, true, fmt.Sprintf("GroupNorm of %d groups", groups)) {
 			return
 		}
 	}
+}
+
+// affineEps explains an error of a norm with weight and bias by two epsilons. The
+// weight and bias are those with which the reference's output comes closest.
+func (s *search) affineEps(x tensor) bool {
+	if len(x.v)/x.last() < 3 {
+		return false
+	}
+	epsilons := []float64{1e-2, 1e-3, 1e-4, 1e-5, 1e-6, 1e-8}
+	n := x.last()
+	for _, centred := range []bool{true, false} {
+		normal := func(eps float64) tensor {
+			out := tensor{x.name, x.shape, make([]float64, 0, len(x.v))}
+			for _, row := range x.rows(1) {
+				mean, square := moments(row, centred)
+				for _, v := range row {
+					out.v = append(out.v, (v-mean)/math.Sqrt(square+eps))
+				}
+			}
+			return out
+		}
+		ref, least := 0.0, math.Inf(1)
+		for _, eps := range epsilons {
+			if d := distance(affine(normal(eps), s.want), s.want); d < 0.99*least {
+				ref, least = eps, d
+			}
+		}
+		base := normal(ref)
+		right := affine(base, s.want)
+		if !s.isReference(right) {
+			continue
+		}
+		slope, offset := make([]float64, n), make([]float64, n)
+		for c := range n { // a line goes through two of its points
+			low, high := c, c
+			for i := c; i < len(base.v); i += n {
+				if base.v[i] < base.v[low] {
+					low = i
+				}
+				if base.v[i] > base.v[high] {
+					high = i
+				}
+			}
+			if high != low {
+				slope[c] = (right.v[high] - right.v[low]) / (base.v[high] - base.v[low])
+			}
+			offset[c] = right.v[low] - slope[c]*base.v[low]
+		}
+		for _, eps := range epsilons {
+			made := normal(eps)
+			for i := range made.v {
+				made.v[i] = slope[i%n]*made.v[i] + offset[i%n]
+			}
+			if eps != ref && s.fits(made) {
+				s.say("norm eps", "the eps of the norm seems to be %.0e, the reference's %.0e", eps, ref)
+				return true
+			}
+		}
+	}
+	return false
 }
 
 // rows takes a tensor apart into what is normalised together: rows of the last
@@ -428,7 +491,7 @@ func (s *search) modulationIn(scope string) {
 						s.say("gate missing", "%s is added without its gate, %s%s", x.name, f.name, names[i])
 						return
 					}
-					for _, g := range gates {
+					for _, g := range []variant{f, gates[0], gates[1]} {
 						for k := range chunks {
 							if (k != i || g.name != f.name) && s.fits(base.with(along(x, chunks[k].apply(g.f), times), plus)) {
 								s.say("gate", "%s is gated with %s%s, in the reference with %s%s", x.name, g.name, names[k], f.name, names[i])

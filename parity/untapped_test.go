@@ -1,0 +1,61 @@
+package parity
+
+import (
+	"os"
+	"testing"
+
+	"github.com/gomflux/gomflux/hooks"
+)
+
+// TestUntapped names what has a counterpart and what does not, as close to each
+// other as they come.
+func TestUntapped(t *testing.T) {
+	for _, c := range []struct {
+		model, name string
+		untapped    bool
+	}{
+		{"zimage-ordinary", "text_encoder", true},
+		{"zimage-ordinary", "text_encoder#1:in.input_ids", true},
+		{"zimage-ordinary", "text_encoder.embed_tokens", false},
+		{"zimage-ordinary", "text_encoder.norm", true},
+		{"zimage-ordinary", "transformer.layers.0@0:in.1", true},
+		{"zimage-ordinary", "transformer.layers.0@0:in.0", false},
+		{"zimage-ordinary", "transformer.layers.0.attention.to_out.1@0", true},
+		{"zimage-ordinary", "transformer.layers.0.attention.to_out.0@0", false},
+		{"flux1-schnell-ordinary", "text_encoder", false},
+		{"flux1-schnell-ordinary", "text_encoder:out.pooler_output", true},
+		{"flux1-schnell-ordinary", "text_encoder.embeddings", false}, // of which the file has an unused tensor too
+		{"flux1-schnell-ordinary", "text_encoder.final_layer_norm", false},
+		{"flux1-schnell-ordinary", "text_encoder_2", false},
+		{"flux1-schnell-ordinary", "text_encoder_2.encoder.block.1.layer.0:out.1", true},
+		{"flux1-schnell-ordinary", "text_encoder_2.encoder.block.1.layer.0", false},
+		{"flux1-schnell-ordinary", "text_encoder_2.encoder.block.1.layer.0:in.position_bias", false},
+		{"flux1-schnell-ordinary", "transformer.transformer_blocks.0@0:out.1", false},
+		{"flux1-schnell-ordinary", "transformer.norm_out@0:in.1", false},
+		{"flux1-schnell-ordinary", "transformer.time_text_embed.time_proj@0", false},
+		{"flux1-schnell-ordinary", "transformer.time_text_embed.time_proj@0:in.0", true},
+		{"flux1-schnell-ordinary", "transformer@0:in.timestep", true},
+		{"flux1-schnell-ordinary", "transformer@0:in.img_ids", false},
+		{"flux2-klein", "text_encoder", true},
+		{"flux2-klein", "text_encoder.model#1", true},
+		{"flux2-klein", "text_encoder.model:out.hidden_states.2", true},
+		{"flux2-klein", "text_encoder.lm_head", true},
+		{"flux2-klein", "text_encoder.model.layers.3.mlp.act_fn", false},
+		{"flux2-klein", "text_encoder.model.layers.4.mlp.act_fn", true}, // hidden states 1, 2 and 4 are used
+		{"flux2-klein", "text_encoder.model.layers.4.self_attn#1:q", true},
+		{"flux2-klein", "prompt.attention_mask", true},
+		{"flux2-klein", "vae.encoder.conv_in", false},
+	} {
+		modules, err := idleModules(os.DirFS("../models/testdata/" + c.model + "/model"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := hooks.ParseName(c.name); err != nil {
+			t.Fatal(err)
+		}
+		r := &replay{idle: modules}
+		if reason := r.untapped(c.name); (reason != "") != c.untapped {
+			t.Errorf("%s, %s: reason %q, expected one: %v", c.model, c.name, reason, c.untapped)
+		}
+	}
+}
