@@ -192,6 +192,27 @@ func convolve(x, w nd, stride, padding int) nd {
 	})
 }
 
+// convolve3d is the 3-D convolution of x [N, D, H, W, Cin] with w [Cout, kD, kH, kW, Cin].
+func convolve3d(x, w nd) nd {
+	shape := []int{x.shape[0], 0, 0, 0, w.shape[0]}
+	for i := 1; i < 4; i++ {
+		shape[i] = x.shape[i] - w.shape[i] + 1
+	}
+	return build(shape, func(at []int) float64 {
+		s := 0.0
+		for kz := range w.shape[1] {
+			for ky := range w.shape[2] {
+				for kx := range w.shape[3] {
+					for c := range w.shape[4] {
+						s += x.at(at[0], at[1]+kz, at[2]+ky, at[3]+kx, c) * w.at(at[4], kz, ky, kx, c)
+					}
+				}
+			}
+		}
+		return s
+	})
+}
+
 func TestOps(t *testing.T) {
 	r := func(seed uint64, shape ...int) nd { return host(mlxtest.Random(seed, size(shape)), shape...) }
 	a, b, row, col := r(1, 3, 5, 7), r(2, 3, 5, 7), r(3, 7), r(4, 5, 1)
@@ -233,6 +254,7 @@ func TestOps(t *testing.T) {
 	kSame, vSame := r(13, 2, 6, 9, 8), r(14, 2, 6, 9, 8)
 	mask := r(15, 2, 1, 9, 13)
 	image, kernel := r(16, 2, 9, 11, 3), r(17, 4, 3, 3, 3)
+	video, kernel3d := r(40, 2, 4, 5, 6, 3), r(41, 4, 3, 2, 3, 3)
 	weight, bias := r(18, 7), r(19, 7)
 
 	layerNorm := func(eps float64, weight, bias func(i int) float64) nd {
@@ -323,6 +345,7 @@ func TestOps(t *testing.T) {
 		{"Conv2d, no padding", func() *mlx.Array { return image.mlx().Conv2d(kernel.mlx(), 1, 0) }, convolve(image, kernel, 1, 0), 1e-6},
 		{"Conv2d, stride 2", func() *mlx.Array { return image.mlx().Conv2d(kernel.mlx(), 2, 1) }, convolve(image, kernel, 2, 1), 1e-6},
 		{"Conv2d, stride 3, padding 2", func() *mlx.Array { return image.mlx().Conv2d(kernel.mlx(), 3, 2) }, convolve(image, kernel, 3, 2), 1e-6},
+		{"Conv3d", func() *mlx.Array { return video.mlx().Conv3d(kernel3d.mlx()) }, convolve3d(video, kernel3d), 1e-6},
 		{"Conv2d, 1x1", func() *mlx.Array { return image.mlx().Conv2d(kernel.mlx().Slice(1, 1, 2).Slice(2, 2, 3), 1, 0) },
 			convolve(image, build([]int{4, 1, 1, 3}, func(at []int) float64 { return kernel.at(at[0], 1, 2, at[3]) }), 1, 0), 1e-6},
 

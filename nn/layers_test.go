@@ -245,6 +245,35 @@ func TestConv2d(t *testing.T) {
 	}
 }
 
+// A causal 3-D convolution of a single frame sees two frames of zeros before it.
+func TestCausalConv3d(t *testing.T) {
+	const h, w, in, out = 6, 5, 2, 3
+	for _, c := range []struct{ kernel, padding int }{{3, 1}, {1, 0}} {
+		k := c.kernel
+		x, weight, bias := mlxtest.Random(1, h*w*in), mlxtest.Random(2, out*in*k*k*k), mlxtest.Random(3, out)
+		ck := open(t, save(t, tensor{"weight", "F32", []int{out, in, k, k, k}, weight}, tensor{"bias", "F32", []int{out}, bias}))
+		mlxtest.Do(t, func() {
+			conv := nn.NewCausalConv3d(in, out, k, c.padding)
+			if p := nn.Parameters(conv)[0]; p.Name != "weight" || p.Transform() != "last,oihw" {
+				t.Errorf("found %s %s, expected weight last,oihw", p.Name, p.Transform())
+			}
+			if err := nn.Load(conv, ck, nn.LoadOptions{Name: "conv", Dtype: mlx.Float32}); err != nil {
+				t.Fatal(err)
+			}
+			mlxtest.Same(t, "shape of the weight", conv.Weight.Shape(), []int{out, k, k, in})
+			if n := conv.Weight.Nbytes(); n != 4*out*k*k*in {
+				t.Errorf("the weight has %d bytes", n)
+			}
+			y := conv.Forward(mlx.FromFloat32(x, 1, h, w, in))
+			frames := mlx.FromFloat32(x, 1, 1, h, w, in).Pad([]int{0, k - 1, c.padding, c.padding, 0}, []int{0, 0, c.padding, c.padding, 0}, 0)
+			whole := mlx.FromFloat32(weight, out, in, k, k, k).Transpose(0, 2, 3, 4, 1)
+			want := frames.Conv3d(whole).Squeeze(1).Add(mlx.FromFloat32(bias, out))
+			mlxtest.Same(t, "shape", y.Shape(), want.Shape())
+			near(t, "NewCausalConv3d", y.Floats(), wide(want.Floats()), 1e-6)
+		})
+	}
+}
+
 func TestSequentialAndSiLU(t *testing.T) {
 	mlxtest.Do(t, func() {
 		d := nn.NewLinear(2, 2, false)

@@ -326,8 +326,9 @@ func (n *channelNorm) Forward(x *mlx.Array) *mlx.Array {
 // Statistics are none: every pixel has its own.
 func (n *channelNorm) Statistics(*mlx.Array, int) nn.Statistics { return nn.Statistics{} }
 
-// Apply normalises any rows. Where diffusers takes the norm as at least 1e-12, it
-// adds that to the squares: only pixels about as short as that see a difference.
+// Apply normalises any rows. Where diffusers takes the norm as at least 1e-12, the
+// square of that is added to the sum of squares, as MLX's norm does it in one pass:
+// it differs for pixels whose norm is below 1e-9 alone.
 func (n *channelNorm) Apply(x *mlx.Array, _ nn.Statistics) *mlx.Array {
 	return x.RMSNorm(n.Gamma.As(x.Dtype()).Reshape(-1), float32(1e-24/float64(x.Dim(3))))
 }

@@ -1,6 +1,7 @@
 package vae
 
 import (
+	"math"
 	"slices"
 	"strings"
 	"testing"
@@ -107,6 +108,45 @@ func TestQwenImageIs3D(t *testing.T) {
 			t.Errorf("with a frame before, latents are off by %.2g, pictures by %.2g", e, d)
 		}
 	})
+}
+
+// A pixel is divided by the norm of its channels, whatever its size.
+func TestChannelNorm(t *testing.T) {
+	const channels = 5
+	for _, test := range []struct {
+		dtype     mlx.Dtype
+		scale     float64 // of the pixels
+		tolerance float64
+	}{
+		{mlx.Float32, 1, 3e-7},
+		{mlx.Float32, 0, 0},
+		{mlx.Float32, 1e-8, 3e-7},
+		{mlx.Float32, 1e18, 3e-7},
+		{mlx.Float16, 2e4, 2e-3}, // whose squares are beyond float16
+		{mlx.BFloat16, 5e7, 1.6e-2},
+	} {
+		mlxtest.Do(t, func() {
+			n := newChannelNorm(channels, 1, 1, 1)
+			n.Gamma.Array = mlxtest.Randn(1, channels, 1, 1, 1)
+			gamma := n.Gamma.Floats()
+			x := mlxtest.Randn(2, 2, 3, 4, channels).Clip(-3, 3).Times(test.scale).AsType(test.dtype)
+			y := n.Forward(x)
+			if y.Dtype() != test.dtype {
+				t.Errorf("%v became %v", test.dtype, y.Dtype())
+			}
+			values, got := x.AsType(mlx.Float32).Floats(), y.AsType(mlx.Float32).Floats()
+			for i, v := range values {
+				squares := 0.0
+				for _, u := range values[i/channels*channels:][:channels] {
+					squares += float64(u) * float64(u)
+				}
+				want := float64(v) / max(math.Sqrt(squares), 1e-12) * math.Sqrt(channels) * float64(gamma[i%channels])
+				if d := math.Abs(float64(got[i]) - want); !(d <= test.tolerance*max(math.Abs(want), 1)) {
+					t.Fatalf("%v times %v: value %d is %v, expected %v", test.dtype, test.scale, i, got[i], want)
+				}
+			}
+		})
+	}
 }
 
 // How long the decoder of Qwen-Image takes for a picture of 128x128 in both forms,

@@ -1,0 +1,32 @@
+package nn
+
+import (
+	"math"
+
+	"github.com/gomflux/gomflux/mlx"
+)
+
+// NewMRope is the table of multimodal rotary embeddings (M-RoPE, of Qwen2-VL):
+// the frequencies of all features, of which each section of pairs is turned by
+// one axis of the positions, the first section by the first one, and so on in
+// turn. There are as many pairs as the sections have together. Frequencies and
+// angles are rounded to float32, as transformers does.
+func NewMRope(positions [][]int, sections []int, theta float64) Rope {
+	var axes []int // of each pair
+	for i, n := range sections {
+		for range n {
+			axes = append(axes, i)
+		}
+	}
+	half := len(axes)
+	cos := make([]float32, 0, len(positions)*half)
+	sin := make([]float32, 0, len(positions)*half)
+	for _, p := range positions {
+		for i, axis := range axes {
+			s, c := math.Sincos(round32(float64(p[axis%len(p)]) * frequency32(theta, i, 2*half)))
+			cos = append(cos, float32(c))
+			sin = append(sin, float32(s))
+		}
+	}
+	return Rope{mlx.FromFloat32(cos, len(positions), half), mlx.FromFloat32(sin, len(positions), half)}
+}
