@@ -2,6 +2,7 @@ package transformer_test
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"math"
 	"strings"
@@ -78,6 +79,37 @@ func TestQwenImage(t *testing.T) {
 	}
 }
 
+// Far from the middle of a picture it shows that the tables are computed in
+// float32: sines of QwenEmbedRope for the first patch of 6002 in a row, which is at
+// (0, -1, -3001), and for the text, at 3001.
+func TestQwenImageFarPositions(t *testing.T) {
+	tables := map[string][]float32{}
+	stop := errors.New("stop")
+	err := mlxtest.Try(func() {
+		m, points := readGoldens(t, "qwenimage.json")[0].qwenImage(t, mlx.Float32)
+		s, err := m.Sequence(2, 12004, 1)
+		if err != nil {
+			t.Fatal(err)
+		}
+		points.Func = func(tap hooks.Tap) (*mlx.Array, error) {
+			if tap.Name != "transformer.pos_embed" {
+				return nil, nil
+			}
+			tables[tap.Point.Key] = tap.Output.Slice(0, 0, 1).Slice(2, 1, 2).Floats()
+			if tap.Point.Key == "" {
+				return nil, stop
+			}
+			return nil, nil
+		}
+		m.Forward(input("latents", 1, 4, 2, 12004), m.Timestep(1), input("text", 1, 1, 20), nil, s)
+	})
+	if !errors.Is(err, stop) {
+		t.Fatal(err)
+	}
+	check(t, "image", tables[""], []float32{0, 0, -0.841470957, -0.0463992208, -0.0021544327, 0.702579439, -0.874299407, -0.181264535}, 2e-7)
+	check(t, "text", tables["1"], []float32{-0.702579439, -0.986439705, -0.702579439, 0.874299407, 0.181264535, -0.702579439, 0.874299407, 0.181264535}, 2e-7)
+}
+
 // A batch is as good as its pictures one by one.
 func TestQwenImageBatch(t *testing.T) {
 	for _, g := range readGoldens(t, "qwenimage.json") {
@@ -143,6 +175,9 @@ func TestQwenImageHalf(t *testing.T) {
 // float16 holds: with such values, and with a text of as large ones, float16 is as
 // near float32 as it is without.
 func TestQwenImageLargeValues(t *testing.T) {
+	stream := func(tap hooks.Tap) bool { // of a block, text or image
+		return strings.HasPrefix(tap.Name, "transformer.transformer_blocks.") && strings.Count(tap.Name, ".") == 2
+	}
 	for _, g := range readGoldens(t, "qwenimage.json") {
 		mlxtest.Do(t, func() {
 			c := g.Cases[1]
@@ -158,6 +193,11 @@ func TestQwenImageLargeValues(t *testing.T) {
 					}
 				}
 				points.Func = func(tap hooks.Tap) (*mlx.Array, error) {
+					for _, in := range tap.Inputs {
+						if stream(tap) && strings.HasSuffix(in.Key, "hidden_states") && in.Dtype() != mlx.Float32 {
+							t.Errorf("%s gets %v", tap.FullName(), in)
+						}
+					}
 					largest := 0.0
 					for i, v := range tap.Output.AsType(mlx.Float32).Floats() {
 						if math.IsNaN(float64(v)) || math.IsInf(float64(v), 0) {
@@ -165,8 +205,7 @@ func TestQwenImageLargeValues(t *testing.T) {
 						}
 						largest = max(largest, math.Abs(float64(v)))
 					}
-					stream := strings.HasPrefix(tap.Name, "transformer.transformer_blocks.") && strings.Count(tap.Name, ".") == 2
-					if stream && tap.Point.Kind != hooks.Inner && !(largest > 5e7) {
+					if stream(tap) && !(largest > 5e7) {
 						t.Errorf("%s: the largest value is %v", tap.FullName(), largest)
 					}
 					return nil, nil
