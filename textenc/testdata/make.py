@@ -1,6 +1,6 @@
 """Makes the text encoders beside it: small random models, and what transformers computes with them in float32.
 
-With the packages of scripts/reference/requirements.txt:
+With the packages of scripts/reference/requirements.txt, and torchvision 0.29.2:
 
     python textenc/testdata/make.py          # git diff then shows what has changed
 
@@ -12,6 +12,16 @@ A folder of each holds the model (config.json, model.safetensors in bfloat16) an
     NAME       with modules=True: the output of module NAME, as named_modules() calls it
     NAME:weights   and the weights of attention's
 
+That of Qwen2.5-VL has several runs: RUN.ids, tokenized with one image token for each picture, RUN.pictures, which of
+the pictures below it is shown, and
+
+    RUN.output     the last hidden states of the valid tokens, where more of them follow as padding
+    RUN.features   what the vision tower makes of the pictures
+    RUN.pixels     each STRIDE-th value of the pixels that the image processor makes, and
+    RUN.grids      the sizes of the pictures in patches
+
+All modules are those of the last run. processor.safetensors has pixels and grids of the published processor.
+
 buckets.safetensors holds T5's buckets of the distances -600 to 600, as BUCKETS-DISTANCE.
 
 Small activations are those that show a wrong epsilon: what enters the norms is 0.03 times as large.
@@ -22,10 +32,22 @@ import math
 import re
 import shutil
 from pathlib import Path
+from unittest import mock
 
 import torch
 from safetensors.torch import load_file, save_file
-from transformers import CLIPTextConfig, CLIPTextModel, Qwen3Config, Qwen3Model, T5Config, T5EncoderModel
+from transformers import (
+    CLIPTextConfig,
+    CLIPTextModel,
+    Qwen2_5_VLConfig,
+    Qwen2_5_VLForConditionalGeneration,
+    Qwen2VLImageProcessor,
+    Qwen3Config,
+    Qwen3Model,
+    T5Config,
+    T5EncoderModel,
+)
+from transformers.models.qwen2_5_vl import modeling_qwen2_5_vl
 from transformers.models.t5.modeling_t5 import T5Attention
 from transformers.utils import logging
 
@@ -106,6 +128,43 @@ def main():
         ),
         valid=12, length=12, states=[2],
     )  # fmt: skip
+    qwen25vl_model(
+        "qwen25vl-published",
+        dict(
+            hidden_size=24, intermediate_size=12, num_hidden_layers=2, num_attention_heads=3, num_key_value_heads=1,
+            rms_norm_eps=1e-6, rope_parameters={"rope_type": "default", "rope_theta": 1e6, "mrope_section": [1, 1, 2]},
+        ),
+        dict(
+            depth=2, hidden_size=8, intermediate_size=12, num_heads=2, patch_size=6, window_size=40,
+            fullatt_block_indexes=[1],
+        ),
+        cells=9, published=True, modules=True,
+    )  # fmt: skip
+    qwen25vl_model(
+        "qwen25vl-small",
+        dict(
+            hidden_size=32, intermediate_size=12, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2,
+            rms_norm_eps=2e-6, rope_parameters={"rope_type": "default", "rope_theta": 500.0, "mrope_section": [2, 1, 1]},
+        ),
+        dict(
+            depth=4, hidden_size=16, intermediate_size=12, num_heads=1, patch_size=4, window_size=16,
+            fullatt_block_indexes=[0, 3],
+        ),
+        cells=25, small=True,
+    )  # fmt: skip
+    qwen25vl_model(
+        "qwen25vl-whole",  # windows as large as pictures, and pairs of patches that differ
+        dict(
+            hidden_size=20, intermediate_size=12, num_hidden_layers=1, num_attention_heads=2, num_key_value_heads=2,
+            rms_norm_eps=1e-5, rope_parameters={"rope_type": "default", "rope_theta": 1e4, "mrope_section": [1, 1, 2, 1]},
+        ),
+        dict(
+            depth=2, hidden_size=8, intermediate_size=16, num_heads=2, patch_size=5, spatial_merge_size=3,
+            temporal_patch_size=3, window_size=150, fullatt_block_indexes=[1],
+        ),
+        cells=12,
+    )  # fmt: skip
+    qwen2vl_processor()
     buckets()
 
 
@@ -156,6 +215,103 @@ def qwen3_model(name, config, valid, length, states, published=False, small=Fals
     finish(name, ids, output, record | more)
 
 
+IMAGE, START, END = 37, 35, 36
+STRIDE = 101
+
+
+def pictures():
+    """Pictures of odd sizes, smooth with sharp edges, which the tests make too: uint8 [height, width, 3]."""
+    made = []
+    for i, (height, width) in enumerate([(75, 131), (208, 144), (41, 30)]):
+        y, x = torch.meshgrid(torch.arange(height), torch.arange(width), indexing="ij")
+        p = torch.stack([x * 255 // width, y * 255 // height, (x * y + 50 * i) % 256], -1)
+        p[height // 4 : height // 2, width // 4 : width // 2] = torch.tensor([255, 0, 30 * i])
+        made.append(p.to(torch.uint8))
+    return made
+
+
+def qwen25vl_model(name, text, vision, cells, published=False, small=False, modules=False):
+    factor = vision["patch_size"] * vision.get("spatial_merge_size", 2)
+    config = Qwen2_5_VLConfig(
+        text_config=dict(vocab_size=40, pad_token_id=None) | text,
+        vision_config=dict(out_hidden_size=text["hidden_size"]) | vision,
+        image_token_id=IMAGE, video_token_id=38, vision_start_token_id=START, vision_end_token_id=END,
+    )  # fmt: skip
+    model, file = begin(name, Qwen2_5_VLForConditionalGeneration, config, small)
+    (HERE / name / "generation_config.json").unlink()
+    processor = Qwen2VLImageProcessor(
+        patch_size=vision["patch_size"], merge_size=config.vision_config.spatial_merge_size,
+        temporal_patch_size=config.vision_config.temporal_patch_size, min_pixels=6 * factor**2,
+        max_pixels=cells * factor**2,
+    )  # fmt: skip
+    if published:  # as transformers 4
+        path = HERE / name / "config.json"
+        c = json.loads(path.read_text())
+        c |= {k: v for k, v in c.pop("text_config").items() if k != "model_type"}
+        rope = c.pop("rope_parameters")
+        c |= {"rope_theta": rope["rope_theta"], "rope_scaling": {"type": "mrope", "mrope_section": rope["mrope_section"]}}
+        del c["layer_types"], c["vision_config"]["rope_parameters"]
+        c["vision_config"]["in_chans"] = c["vision_config"].pop("in_channels")
+        path.write_text(json.dumps(c, indent=2) + "\n")
+        p = json.loads(processor.to_json_string())
+        size = p.pop("size")
+        p |= {"min_pixels": size["shortest_edge"], "max_pixels": size["longest_edge"]}
+        (HERE / name / "preprocessor_config.json").write_text(json.dumps(p, indent=2) + "\n")
+    else:
+        nested = {"image_processor": json.loads(processor.to_json_string())}
+        (HERE / name / "processor_config.json").write_text(json.dumps(nested, indent=2) + "\n")
+        if small:  # as they are called in memory
+            weights = load_file(file)
+            weights = {re.sub("^model[.]", "model.language_model.", k): v for k, v in weights.items()}
+            save(file, {re.sub("^visual[.]", "model.visual.", k): v for k, v in weights.items()})
+
+    shown = pictures()
+    record = {}
+    random = torch.Generator().manual_seed(3)
+    for run, numbers in {"text": [], "one": [0], "two": [1, 2], "three": [2, 0, 1], "last": [2, 0]}.items():
+        ids, full = [5, 9], []
+        for _ in numbers:
+            ids += [START, IMAGE, END, 7]
+        ids += torch.randint(30, (7,), generator=random).tolist()
+        inputs = {}
+        if numbers:
+            made = processor([shown[i].permute(2, 0, 1) for i in numbers], return_tensors="pt")
+            inputs = {"pixel_values": made["pixel_values"], "image_grid_thw": made["image_grid_thw"]}
+            record[f"{run}.pixels"] = made["pixel_values"].flatten()[::STRIDE]
+            record[f"{run}.grids"] = made["image_grid_thw"].int()
+            record[f"{run}.pictures"] = torch.tensor(numbers, dtype=torch.int32)
+            record[f"{run}.features"] = torch.cat(model.get_image_features(**inputs).pooler_output)
+        counts = [int(g.prod()) // config.vision_config.spatial_merge_size**2 for g in inputs.get("image_grid_thw", [])]
+        for i in ids:
+            full += [i] * (counts.pop(0) if i == IMAGE else 1)
+        record[f"{run}.ids"] = torch.tensor(ids, dtype=torch.int32)
+        record[f"{run}.output"] = qwen25vl_states(model, full, 5, inputs)
+    if modules:
+        of_modules = outputs(model, True, lambda m: qwen25vl_states(m, full, 0, inputs))
+        record |= {k: v for k, v in of_modules.items() if k.startswith("text_encoder.model")}  # no logits
+    save(HERE / name / "golden.safetensors", record)
+
+
+def qwen25vl_states(model, ids, pads, inputs):
+    """The hidden states of valid tokens, at positions in three dimensions: transformers 5 needs to be told which are pictures."""
+    padded = torch.tensor([ids + [39] * pads])
+    mask = (torch.arange(len(ids) + pads) < len(ids)).long()[None]
+    if inputs:
+        inputs = inputs | {"mm_token_type_ids": (padded == IMAGE).int()}
+    out = model(padded, attention_mask=mask, output_hidden_states=True, use_cache=False, **inputs)
+    return out.hidden_states[-1][:, : len(ids)]
+
+
+def qwen2vl_processor():
+    record = {}
+    for limits, kwargs in {"published": dict(min_pixels=3136, max_pixels=12845056), "few": dict(max_pixels=9000)}.items():
+        for i, p in enumerate(pictures()):
+            made = Qwen2VLImageProcessor(**kwargs)([p.permute(2, 0, 1)], return_tensors="pt")
+            record[f"{limits}.{i}.pixels"] = made["pixel_values"].flatten()[::STRIDE]
+            record[f"{limits}.{i}.grids"] = made["image_grid_thw"].int()
+    save(HERE / "processor.safetensors", record)
+
+
 def begin(name, kind, config, small):
     """A model of random weights, saved, and as it is read back."""
     folder = HERE / name
@@ -168,6 +324,8 @@ def begin(name, kind, config, small):
             n *= 0.1
         elif p.dim() == 1:
             n = 1 + 0.2 * n
+        elif p.dim() == 5:
+            n /= math.sqrt(p[0].numel())
         elif "embed" not in path and "shared" not in path and "relative" not in path:
             n /= math.sqrt(p.shape[1])
         if kind is T5EncoderModel and path.endswith("SelfAttention.q.weight"):
@@ -211,6 +369,8 @@ def outputs(model, wanted, run):
     run(model)
     for hook in hooks:
         hook.remove()
+    if isinstance(model, Qwen2_5_VLForConditionalGeneration):
+        return record | qwen25vl_inner(model, run)
     usual = model.config._attn_implementation
     model.set_attn_implementation("eager")  # the one that returns weights
     hooks = watch(keep_weights, lambda m: re.fullmatch("(CLIP|T5|Qwen3)Attention", type(m).__name__))
@@ -218,6 +378,24 @@ def outputs(model, wanted, run):
     for hook in hooks:
         hook.remove()
     model.set_attn_implementation(usual)
+    return record
+
+
+def qwen25vl_inner(model, run):
+    """What the first call of each attention gets, and its weights."""
+    paths = {m: f"text_encoder.{path}" for path, m in model.named_modules()}
+    record = {}
+    attend = modeling_qwen2_5_vl.eager_attention_forward
+
+    def watched(module, q, k, v, *args, **kwargs):
+        out = attend(module, q, k, v, *args, **kwargs)
+        for name, x in {"q": q, "k": k, "v": v, "weights": out[1]}.items():
+            record.setdefault(f"{paths[module]}:{name}", x.clone())
+        return out
+
+    model.set_attn_implementation("eager")
+    with mock.patch.object(modeling_qwen2_5_vl, "eager_attention_forward", watched):
+        run(model)
     return record
 
 

@@ -1,0 +1,467 @@
+package textenc
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/gomflux/gomflux/mlx"
+	"github.com/gomflux/gomflux/nn"
+)
+
+// Qwen25VLConfig is text_encoder/config.json of transformers'
+// Qwen2_5_VLForConditionalGeneration: with the settings of the language model in
+// text_config or, as in older files, beside vision_config.
+type Qwen25VLConfig struct {
+	Text         Qwen25VLTextConfig
+	Vision       Qwen25VLVisionConfig
+	ImageTokenID int
+}
+
+// Qwen25VLTextConfig is the language model's part, as version 4 of transformers
+// (rope_theta, rope_scaling) and version 5 (rope_parameters) write it.
+type Qwen25VLTextConfig struct {
+	VocabSize         int           `json:"vocab_size"`
+	HiddenSize        int           `json:"hidden_size"`
+	IntermediateSize  int           `json:"intermediate_size"`
+	NumHiddenLayers   int           `json:"num_hidden_layers"`
+	NumAttentionHeads int           `json:"num_attention_heads"`
+	NumKeyValueHeads  *int          `json:"num_key_value_heads"` // nil for as many as there are heads
+	HiddenAct         string        `json:"hidden_act"`
+	RMSNormEps        float64       `json:"rms_norm_eps"`
+	UseSlidingWindow  bool          `json:"use_sliding_window"`
+	LayerTypes        []string      `json:"layer_types"`
+	RopeTheta         *float64      `json:"rope_theta"`
+	RopeScaling       *qwen25VLRope `json:"rope_scaling"`
+	RopeParameters    *qwen25VLRope `json:"rope_parameters"`
+}
+
+type qwen25VLRope struct {
+	RopeTheta    *float64 `json:"rope_theta"`
+	RopeType     string   `json:"rope_type"`
+	Type         string   `json:"type"` // in older files
+	MRopeSection []int    `json:"mrope_section"`
+}
+
+// DefaultQwen25VLConfig is what transformers assumes where a config says nothing.
+func DefaultQwen25VLConfig() Qwen25VLConfig {
+	kvHeads := 8
+	return Qwen25VLConfig{
+		Text: Qwen25VLTextConfig{
+			VocabSize: 152064, HiddenSize: 8192, IntermediateSize: 29568, NumHiddenLayers: 80,
+			NumAttentionHeads: 64, NumKeyValueHeads: &kvHeads, HiddenAct: "silu", RMSNormEps: 1e-5,
+		},
+		Vision: Qwen25VLVisionConfig{
+			Depth: 32, HiddenSize: 3584, IntermediateSize: 3420, NumHeads: 16, HiddenAct: "silu",
+			InChannels: 3, PatchSize: 14, SpatialMergeSize: 2, TemporalPatchSize: 2, WindowSize: 112,
+			OutHiddenSize: 3584, FullAttBlockIndexes: []int{7, 15, 23, 31},
+		},
+		ImageTokenID: 151655,
+	}
+}
+
+// UnmarshalJSON reads either layout over what c holds.
+func (c *Qwen25VLConfig) UnmarshalJSON(data []byte) error {
+	var layout struct {
+		Text *struct{} `json:"text_config"`
+	}
+	if err := json.Unmarshal(data, &layout); err != nil {
+		return err
+	}
+	if layout.Text == nil {
+		if err := json.Unmarshal(data, &c.Text); err != nil {
+			return err
+		}
+	}
+	return json.Unmarshal(data, &struct {
+		Text         *Qwen25VLTextConfig   `json:"text_config"`
+		Vision       *Qwen25VLVisionConfig `json:"vision_config"`
+		ImageTokenID *int                  `json:"image_token_id"`
+	}{&c.Text, &c.Vision, &c.ImageTokenID})
+}
+
+// Validate says what of the config cannot be run.
+func (c *Qwen25VLConfig) Validate() error {
+	if err := c.Text.validate(); err != nil {
+		return err
+	}
+	if err := c.Vision.validate(); err != nil {
+		return fmt.Errorf("vision_config: %w", err)
+	}
+	if c.Vision.OutHiddenSize != c.Text.HiddenSize {
+		return fmt.Errorf("vision_config: out_hidden_size %d must be hidden_size %d", c.Vision.OutHiddenSize, c.Text.HiddenSize)
+	}
+	return nil
+}
+
+func (c *Qwen25VLTextConfig) validate() error {
+	rope := c.rope()
+	pairs := 0
+	for _, n := range rope.MRopeSection {
+		if n < 1 || n > nn.MaxDim {
+			return fmt.Errorf("mrope_section %v: must be positive", rope.MRopeSection)
+		}
+		pairs += n
+	}
+	switch {
+	case min(c.VocabSize, c.HiddenSize, c.IntermediateSize, c.NumHiddenLayers, c.NumAttentionHeads, c.kvHeads()) < 1:
+		return errors.New("vocab_size, hidden_size, intermediate_size, num_hidden_layers, num_attention_heads and num_key_value_heads must be positive")
+	case c.NumHiddenLayers > nn.MaxLayers || max(c.VocabSize, c.HiddenSize, c.IntermediateSize, c.NumAttentionHeads) > nn.MaxDim:
+		return fmt.Errorf("more than %d layers, or a size above %d", nn.MaxLayers, nn.MaxDim)
+	case c.NumAttentionHeads%c.kvHeads() != 0:
+		return fmt.Errorf("num_attention_heads %d must be a multiple of num_key_value_heads %d", c.NumAttentionHeads, c.kvHeads())
+	case c.HiddenSize%c.NumAttentionHeads != 0 || c.headDim()%2 != 0:
+		return fmt.Errorf("hidden_size %d must be num_attention_heads %d times an even number", c.HiddenSize, c.NumAttentionHeads)
+	case c.HiddenAct != "silu":
+		return fmt.Errorf("hidden_act %q, expected silu", c.HiddenAct)
+	case !(c.RMSNormEps >= 0):
+		return fmt.Errorf("rms_norm_eps %g must not be negative", c.RMSNormEps)
+	case c.UseSlidingWindow:
+		return errors.New("use_sliding_window true")
+	case slices.ContainsFunc(c.LayerTypes, func(t string) bool { return t != "full_attention" }):
+		return fmt.Errorf("layer_types %q, expected full_attention only", c.LayerTypes)
+	case rope.RopeType != "default":
+		return fmt.Errorf("rope_type %q, expected default or mrope", rope.RopeType)
+	case !(*rope.RopeTheta > 0):
+		return fmt.Errorf("rope_theta %g must be positive", *rope.RopeTheta)
+	case pairs != c.headDim()/2:
+		return fmt.Errorf("mrope_section %v must sum to %d, half the size of a head", rope.MRopeSection, c.headDim()/2)
+	}
+	return nil
+}
+
+// rope is what the config says of positions, with nothing left out.
+func (c *Qwen25VLTextConfig) rope() qwen25VLRope {
+	var r qwen25VLRope
+	switch {
+	case c.RopeScaling != nil:
+		r = *c.RopeScaling
+	case c.RopeParameters != nil:
+		r = *c.RopeParameters
+	}
+	if r.RopeType == "" {
+		r.RopeType = r.Type
+	}
+	if r.RopeType == "" || r.RopeType == "mrope" {
+		r.RopeType = "default"
+	}
+	if r.RopeTheta == nil {
+		r.RopeTheta = c.RopeTheta
+	}
+	if r.RopeTheta == nil {
+		theta := 1e6
+		r.RopeTheta = &theta
+	}
+	if r.MRopeSection == nil {
+		r.MRopeSection = []int{16, 24, 24}
+	}
+	return r
+}
+
+func (c *Qwen25VLTextConfig) headDim() int { return c.HiddenSize / c.NumAttentionHeads }
+
+func (c *Qwen25VLTextConfig) kvHeads() int {
+	if c.NumKeyValueHeads == nil {
+		return c.NumAttentionHeads
+	}
+	return *c.NumKeyValueHeads
+}
+
+// ExpandImages repeats each image token of a tokenized prompt, of which there is
+// one for each picture, as often as its picture has features.
+func (c *Qwen25VLConfig) ExpandImages(ids []int32, images []VisionInput) ([]int32, error) {
+	var out []int32
+	found := 0
+	for _, id := range ids {
+		if int(id) != c.ImageTokenID {
+			out = append(out, id)
+			continue
+		}
+		if found++; found <= len(images) {
+			out = append(out, slices.Repeat([]int32{id}, c.Vision.tokens(images[found-1]))...)
+		}
+	}
+	if found != len(images) {
+		return nil, fmt.Errorf("%d image tokens in the prompt for %d pictures, expected one for each (the prompt must not say <|image_pad|> itself)", found, len(images))
+	}
+	return out, nil
+}
+
+// positions are those of every token in time, height and width. Text goes along
+// all three at once; a picture stands still in time, and takes as much room as
+// its longer side. It also makes sure that every picture has its tokens.
+func (c *Qwen25VLConfig) positions(ids []int32, images []VisionInput) ([][]int, error) {
+	positions := make([][]int, 0, len(ids))
+	next := 0
+	for at := 0; at < len(ids); {
+		if int(ids[at]) != c.ImageTokenID || images == nil {
+			positions = append(positions, []int{next, next, next})
+			next++
+			at++
+			continue
+		}
+		if len(images) == 0 {
+			return nil, errors.New("more image tokens than the pictures have features")
+		}
+		image := images[0]
+		images = images[1:]
+		n := c.Vision.tokens(image)
+		tokens := ids[at:min(at+n, len(ids))]
+		if len(tokens) < n || slices.ContainsFunc(tokens, func(id int32) bool { return int(id) != c.ImageTokenID }) {
+			return nil, fmt.Errorf("fewer image tokens than the %d features of a picture", n)
+		}
+		width := image.Width / c.Vision.SpatialMergeSize
+		for i := range n {
+			positions = append(positions, []int{next, next + i/width, next + i%width})
+		}
+		next += max(width, n/width)
+		at += n
+	}
+	if len(images) > 0 {
+		return nil, fmt.Errorf("%d pictures without image tokens", len(images))
+	}
+	return positions, nil
+}
+
+// Qwen25VL is transformers' Qwen2_5_VLModel, used as a text encoder: what a
+// Qwen2_5_VLForConditionalGeneration is without its lm_head.
+type Qwen25VL struct {
+	nn.Module
+	Visual        *qwen25VLVision `w:"visual"` // nil if pictures are not seen
+	LanguageModel *qwen25VLText   `w:"language_model"`
+
+	Config Qwen25VLConfig
+	Dtype  mlx.Dtype // what it computes in
+}
+
+// NewQwen25VL declares what a validated config describes, with the vision tower
+// only if vision is set. In float16 the residual streams, which reach tens of
+// millions, and what is added to them are float32.
+//
+// Checkpoints have the language model's tensors as model.layers or as
+// model.language_model.layers, and the vision tower's as visual or model.visual:
+// load it with the prefix "model.".
+func NewQwen25VL(c Qwen25VLConfig, vision bool, dtype mlx.Dtype) *Qwen25VL {
+	m := &Qwen25VL{LanguageModel: newQwen25VLText(c.Text), Config: c, Dtype: dtype}
+	if vision {
+		m.Visual = newQwen25VLVision(c.Vision)
+	}
+	for _, p := range nn.Parameters(m) {
+		if short, ok := strings.CutPrefix(p.Name, "language_model."); ok {
+			*p.Param = p.Or(short)
+		}
+	}
+	return m
+}
+
+// Unused are the patterns of tensors that a checkpoint may have and that are not
+// needed.
+func (m *Qwen25VL) Unused() []string {
+	unused := []string{"lm_head.weight"}
+	if m.Visual == nil {
+		unused = append(unused, "visual.*")
+	}
+	return unused
+}
+
+// Forward returns the last hidden states of ids, normed, [1, len(ids),
+// hidden_size], in float32 for float16. Where pictures are given, they take the
+// places of the image tokens, of which each has as many as
+// [Qwen25VLConfig.ExpandImages] makes; without any, all ids are text. Padding is
+// to be left out: no token depends on those after it.
+func (m *Qwen25VL) Forward(ids []int32, images []VisionInput) *mlx.Array {
+	if len(ids) == 0 {
+		mlx.Throw(errors.New("no token ids for Qwen2.5-VL"))
+	}
+	if len(images) == 0 {
+		images = nil
+	} else if m.Visual == nil {
+		mlx.Throw(errors.New("pictures for a Qwen2.5-VL without its vision tower"))
+	}
+	positions, err := m.Config.positions(ids, images)
+	if err != nil {
+		mlx.Throw(fmt.Errorf("Qwen2.5-VL: %w", err))
+	}
+	x := m.LanguageModel.EmbedTokens.Forward(ids, m.Dtype)
+	if images != nil {
+		x = replaceRows(x, ids, int32(m.Config.ImageTokenID), m.Visual.Forward(images, m.Dtype))
+	}
+	y := m.LanguageModel.Forward(x, positions, images != nil, m.Dtype)
+	switch {
+	case !m.Observed():
+		return y
+	case images == nil:
+		return m.TapKeys("input_ids", y, mlx.FromInt32(ids, 1, len(ids)))
+	}
+	return m.TapKeys("input_ids pixel_values image_grid_thw", y, mlx.FromInt32(ids, 1, len(ids)), pixelsOf(images), gridsOf(images))
+}
+
+// replaceRows puts rows in the places of all tokens with an id.
+func replaceRows(x *mlx.Array, ids []int32, id int32, rows *mlx.Array) *mlx.Array {
+	n, from := x.Dim(1), make([]int32, len(ids))
+	next := int32(n)
+	for i := range from {
+		from[i] = int32(i)
+		if ids[i] == id {
+			from[i] = next
+			next++
+		}
+	}
+	return mlx.Concat(0, x.Squeeze(0), rows).TakeRows(from).ExpandDims(0)
+}
+
+// widen keeps what may leave the range of float16 in float32.
+func widen(x *mlx.Array) *mlx.Array {
+	if x.Dtype() == mlx.Float16 {
+		return x.AsType(mlx.Float32)
+	}
+	return x
+}
+
+// qwen25VLText is Qwen2_5_VLTextModel.
+type qwen25VLText struct {
+	nn.Module
+	EmbedTokens *nn.Embedding    `w:"embed_tokens"`
+	Layers      []*qwen25VLLayer `w:"layers"`
+	Norm        *nn.RMSNorm      `w:"norm"`
+	RotaryEmb   *rotaryEmbedding `w:"rotary_emb"`
+
+	rope qwen25VLRope
+}
+
+func newQwen25VLText(c Qwen25VLTextConfig) *qwen25VLText {
+	m := &qwen25VLText{
+		EmbedTokens: nn.NewEmbedding(c.VocabSize, c.HiddenSize), Norm: nn.NewRMSNorm(c.HiddenSize, c.RMSNormEps),
+		RotaryEmb: &rotaryEmbedding{}, rope: c.rope(),
+	}
+	for range c.NumHiddenLayers {
+		m.Layers = append(m.Layers, newQwen25VLLayer(c))
+	}
+	return m
+}
+
+// Forward takes embeddings [1, T, hidden_size]. Where they have pictures, the
+// reference gets the positions too.
+func (m *qwen25VLText) Forward(embeds *mlx.Array, positions [][]int, pictures bool, dtype mlx.Dtype) *mlx.Array {
+	var seen *mlx.Array
+	if m.Observed() {
+		seen = transposed(positions).ExpandDims(1)
+	}
+	rope := m.RotaryEmb.Forward(nn.NewMRope(positions, m.rope.MRopeSection, *m.rope.RopeTheta), 1, embeds, seen)
+	x := mlx.Chain(widen(embeds), m.Layers, func(l *qwen25VLLayer, x *mlx.Array) *mlx.Array {
+		return l.Forward(x, rope, dtype)
+	})
+	x = m.Norm.Forward(x)
+	if pictures {
+		return m.TapKeys("inputs_embeds position_ids", x, embeds, seen)
+	}
+	return m.TapKeys("inputs_embeds", x, embeds)
+}
+
+// transposed are positions by axis, int32 [axes, n].
+func transposed(positions [][]int) *mlx.Array {
+	axes := len(positions[0])
+	all := make([]int32, 0, axes*len(positions))
+	for axis := range axes {
+		for _, p := range positions {
+			all = append(all, int32(p[axis]))
+		}
+	}
+	return mlx.FromInt32(all, axes, len(positions))
+}
+
+// rotaryEmbedding is Qwen2_5_VLRotaryEmbedding or Qwen2_5_VLVisionRotaryEmbedding,
+// whose tables are computed on the host.
+type rotaryEmbedding struct{ nn.Module }
+
+// Forward passes a table by the hook, which sees it with both halves of the
+// features and batch axes before, and the inputs that the reference has.
+func (r *rotaryEmbedding) Forward(rope nn.Rope, batch int, in ...*mlx.Array) nn.Rope {
+	if !r.Observed() {
+		return rope
+	}
+	half := rope.Cos.Dim(1)
+	shown := func(x *mlx.Array) *mlx.Array {
+		x = mlx.Concat(1, x, x).AsType(in[0].Dtype())
+		if batch > 0 {
+			x = x.ExpandDims(0)
+		}
+		return x
+	}
+	back := func(x *mlx.Array) *mlx.Array {
+		return x.Reshape(-1, 2*half).Slice(1, 0, half).AsType(mlx.Float32)
+	}
+	sin := r.TapFurther("1", shown(rope.Sin))
+	return nn.Rope{Cos: back(r.Tap(shown(rope.Cos), in...)), Sin: back(sin)}
+}
+
+// qwen25VLLayer is Qwen2_5_VLDecoderLayer.
+type qwen25VLLayer struct {
+	nn.Module
+	SelfAttn               *qwen25VLAttention `w:"self_attn"`
+	MLP                    *qwen25VLMLP       `w:"mlp"`
+	InputLayerNorm         *nn.RMSNorm        `w:"input_layernorm"`
+	PostAttentionLayerNorm *nn.RMSNorm        `w:"post_attention_layernorm"`
+}
+
+func newQwen25VLLayer(c Qwen25VLTextConfig) *qwen25VLLayer {
+	kv := c.kvHeads() * c.headDim()
+	return &qwen25VLLayer{
+		SelfAttn: &qwen25VLAttention{
+			QProj: nn.NewLinear(c.HiddenSize, c.HiddenSize, true), KProj: nn.NewLinear(c.HiddenSize, kv, true),
+			VProj: nn.NewLinear(c.HiddenSize, kv, true), OProj: nn.NewLinear(c.HiddenSize, c.HiddenSize, false),
+			heads: c.NumAttentionHeads, kvHeads: c.kvHeads(),
+		},
+		MLP:                    newQwen25VLMLP(c.HiddenSize, c.IntermediateSize, false),
+		InputLayerNorm:         nn.NewRMSNorm(c.HiddenSize, c.RMSNormEps),
+		PostAttentionLayerNorm: nn.NewRMSNorm(c.HiddenSize, c.RMSNormEps),
+	}
+}
+
+func (l *qwen25VLLayer) Forward(x *mlx.Array, rope nn.Rope, dtype mlx.Dtype) *mlx.Array {
+	y := x.Add(l.SelfAttn.Forward(l.InputLayerNorm.Forward(x).AsType(dtype), rope))
+	y = y.Add(l.MLP.Forward(l.PostAttentionLayerNorm.Forward(y).AsType(dtype)))
+	return l.Tap(y, x)
+}
+
+// qwen25VLAttention is Qwen2_5_VLAttention: grouped queries, with bias.
+type qwen25VLAttention struct {
+	nn.Module
+	QProj nn.Linear `w:"q_proj"`
+	KProj nn.Linear `w:"k_proj"`
+	VProj nn.Linear `w:"v_proj"`
+	OProj nn.Linear `w:"o_proj"`
+
+	heads, kvHeads int
+}
+
+func (a *qwen25VLAttention) Forward(x *mlx.Array, rope nn.Rope) *mlx.Array {
+	q := nn.Heads(a.QProj.Forward(x), a.heads)
+	k := nn.Heads(a.KProj.Forward(x), a.kvHeads)
+	v := nn.Heads(a.VProj.Forward(x), a.kvHeads)
+	y := nn.CausalAttention(a.Enter(nn.Entry{Rotate: rope.HalfSplit, Causal: true}, q, k, v))
+	return a.TapKeys("hidden_states", a.OProj.Forward(widen(nn.MergeHeads(y))), x)
+}
+
+// qwen25VLMLP is Qwen2MLP and Qwen2_5_VLMLP: down(silu(gate x)·up x).
+type qwen25VLMLP struct {
+	nn.Module
+	GateProj nn.Linear `w:"gate_proj"`
+	UpProj   nn.Linear `w:"up_proj"`
+	DownProj nn.Linear `w:"down_proj"`
+	ActFn    *nn.SiLU  `w:"act_fn"`
+}
+
+func newQwen25VLMLP(dim, hidden int, bias bool) *qwen25VLMLP {
+	return &qwen25VLMLP{
+		GateProj: nn.NewLinear(dim, hidden, bias), UpProj: nn.NewLinear(dim, hidden, bias),
+		DownProj: nn.NewLinear(hidden, dim, bias), ActFn: &nn.SiLU{},
+	}
+}
+
+func (m *qwen25VLMLP) Forward(x *mlx.Array) *mlx.Array {
+	y := widen(m.ActFn.Forward(m.GateProj.Forward(x))).Mul(widen(m.UpProj.Forward(x)))
+	return m.Tap(m.DownProj.Forward(y), x)
+}
