@@ -1,4 +1,5 @@
-"""Writes flux.json, flux2.json and qwenimage.json beside it: what diffusers computes in float32 with small random transformers.
+"""Writes flux.json, flux2.json and qwenimage.json beside it: what diffusers computes in float32 with small random
+transformers.
 
     PYTHONPATH=scripts/reference .setup/reference/bin/python transformer/testdata/make.py
 
