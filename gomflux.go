@@ -478,7 +478,7 @@ func (m *Model) Check(o Options) error { return m.pipeline.Check(request(m.pipel
 func request(p *models.Pipeline, o Options) models.Request {
 	d := p.Defaults
 	r := models.Request{
-		Prompt: o.Prompt, NegativePrompt: o.NegativePrompt,
+		Prompt: o.Prompt, NegativePrompt: cmp.Or(o.NegativePrompt, d.NegativePrompt),
 		Height: o.Height, Width: o.Width,
 		Steps: cmp.Or(o.Steps, d.Steps), Guidance: d.Guidance,
 		MaxSequenceLength: cmp.Or(o.MaxSequenceLength, d.MaxSequenceLength),

@@ -130,6 +130,8 @@ const (
 	flux2MaxArea   = 1024 * 1024
 )
 
+func (f *flux2) checkReferences(int) error { return nil }
+
 func (f *flux2) checkReference(size image.Point) error {
 	switch w, h := size.X, size.Y; {
 	case w < flux2MinSide || h < flux2MinSide:

@@ -232,6 +232,9 @@ func (x index) missing(fsys fs.FS) (names []string) {
 		if file == "" && supported && !(has("vocab.json") && has("merges.txt")) {
 			file = "tokenizer.json"
 		}
+		if file == "preprocessor_config.json" && has("processor_config.json") {
+			file = "processor_config.json" // as transformers 5 writes it
+		}
 		if !has("") {
 			names = append(names, name+"/")
 		} else if !has(file) {

@@ -175,10 +175,14 @@ func (p *Pipeline) runOnce() error {
 	for i := range grey.Pix {
 		grey.Pix[i] = 128
 	}
-	_, err := p.Generate(Request{
+	r := Request{
 		Prompt: "a red circle", Height: side, Width: side, Steps: 2, MaxSequenceLength: p.Defaults.MaxSequenceLength,
 		Image: picture.Opaque(grey), ImageStrength: 0.5,
-	})
+	}
+	if f, ok := p.family.(editor); ok && f.checkReferences(0) != nil {
+		r.References = []image.Image{grey}
+	}
+	_, err := p.Generate(r)
 	return err
 }
 

@@ -44,6 +44,7 @@ type Pipeline struct {
 type Defaults struct {
 	Steps             int
 	Guidance          float64
+	NegativePrompt    string
 	Height, Width     int
 	MaxSequenceLength int
 }
@@ -89,7 +90,9 @@ type packer interface {
 
 // An editor is a family that can be shown pictures.
 type editor interface {
-	// checkReference says what is wrong with a picture of some size.
+	// checkReferences says what is wrong with a number of pictures, and
+	// checkReference with one of some size.
+	checkReferences(n int) error
 	checkReference(size image.Point) error
 	// reference is a picture as the autoencoder gets it, of the size that
 	// referenceSize says, with sides of a multiple.
@@ -117,10 +120,13 @@ type compiler func(func([]*mlx.Array) []*mlx.Array) func([]*mlx.Array) []*mlx.Ar
 
 // classes holds every pipeline class by its name in model_index.json.
 var classes = map[string]func() family{
-	"Flux2KleinKVPipeline": func() family { return &flux2{cached: true} },
-	"Flux2KleinPipeline":   func() family { return &flux2{} },
-	"FluxPipeline":         func() family { return &flux{} },
-	"ZImagePipeline":       func() family { return &zimage{} },
+	"Flux2KleinKVPipeline":      func() family { return &flux2{cached: true} },
+	"Flux2KleinPipeline":        func() family { return &flux2{} },
+	"FluxPipeline":              func() family { return &flux{} },
+	"QwenImagePipeline":         func() family { return &qwenImage{} },
+	"QwenImageEditPipeline":     func() family { return &qwenEdit{} },
+	"QwenImageEditPlusPipeline": func() family { return &qwenEdit{plus: true} },
+	"ZImagePipeline":            func() family { return &zimage{} },
 }
 
 // LoadOptions say how to load a model.

@@ -60,6 +60,7 @@ func readPresets(table []byte) ([]Preset, error) {
 		Gated             bool     `json:"gated"`
 		Steps             *int     `json:"steps"`
 		Guidance          *float64 `json:"guidance"`
+		NegativePrompt    string   `json:"negative_prompt"`
 		Height            *int     `json:"height"`
 		Width             *int     `json:"width"`
 		MaxSequenceLength *int     `json:"max_sequence_length"`
@@ -79,8 +80,8 @@ func readPresets(table []byte) ([]Preset, error) {
 			if slices.ContainsFunc(numbers, func(n *int) bool { return *n < 1 }) || !(*e.Guidance >= 0) {
 				return nil, fmt.Errorf("%s: a setting is out of its range", e.Name)
 			}
-			p.Defaults = &Defaults{*e.Steps, *e.Guidance, *e.Height, *e.Width, *e.MaxSequenceLength}
-		case e.Guidance != nil || slices.ContainsFunc(numbers, func(n *int) bool { return n != nil }):
+			p.Defaults = &Defaults{*e.Steps, *e.Guidance, e.NegativePrompt, *e.Height, *e.Width, *e.MaxSequenceLength}
+		case e.Guidance != nil || e.NegativePrompt != "" || slices.ContainsFunc(numbers, func(n *int) bool { return n != nil }):
 			return nil, fmt.Errorf("%s: has some settings, and not all", e.Name)
 		}
 		if !hub.IsRepo(p.Repo) || p.Licence == "" || !strings.HasPrefix(p.LicenceURL, "https://") {

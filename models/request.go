@@ -193,10 +193,15 @@ func (r *Request) start() int {
 
 // checkReferences says what of some pictures the model cannot be shown.
 func (p *Pipeline) checkReferences(references []image.Image) error {
+	editor, ok := p.family.(editor)
+	if ok {
+		if err := editor.checkReferences(len(references)); err != nil {
+			return requestError{err}
+		}
+	}
 	if len(references) == 0 {
 		return nil
 	}
-	editor, ok := p.family.(editor)
 	if !ok {
 		return requestErrorf("%s makes pictures from a prompt and edits none (FLUX.2-klein edits)", p.Class)
 	}

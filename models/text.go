@@ -18,8 +18,10 @@ type text struct {
 	// prompt.embeds.
 	ids, embeds string
 	shape       []int // of the embeds in diffusers; -1 is any size
-	// limit is how many ids there may be, 0 for as many as a request says.
-	limit int
+	// limit is how many ids there may be, 0 for as many as a request says, beside
+	// those that the model's template has and that do not count.
+	limit     int
+	uncounted int
 	// tokens are the ids of a prompt, with all that the model wants around them,
 	// and how many there would be without a limit.
 	tokens func(t *textenc.Tokenizer, prompt string, limit int) (ids []int32, n int, err error)
@@ -163,7 +165,7 @@ func (p *Pipeline) encodeText(t *text, what string, r *Request) (*mlx.Array, err
 		if x, err = r.given(idsName, -1, mlx.Int32, 1, -1); err == nil {
 			ids = x.Int32s()
 			_, name := r.prompt(what)
-			err = t.check(name, len(ids), r)
+			err = t.check(name, len(ids)-t.uncounted, r)
 		}
 	} else {
 		ids, err = p.tokenize(t, what, r)
