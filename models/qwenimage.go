@@ -265,7 +265,27 @@ func (q *qwenEdit) vision(references []*image.RGBA) []textenc.VisionInput {
 		}
 		all = append(all, in)
 	}
+	if q.points.Active() && !q.points.Negative { // whose pictures are the same
+		q.pass(all)
+	}
 	return all
+}
+
+// pass passes what the vision tower gets by the hook.
+func (q *qwenEdit) pass(all []textenc.VisionInput) {
+	var pixels []float32
+	var grids []int32
+	for _, in := range all {
+		pixels = append(pixels, in.Pixels...)
+		grids = append(grids, 1, int32(in.Height), int32(in.Width))
+	}
+	row := len(all[0].Pixels) / (all[0].Height * all[0].Width)
+	pixels = q.points.Value("vision.pixel_values", mlx.FromFloat32(pixels, len(pixels)/row, row)).Floats()
+	q.points.Value("vision.grid_thw", mlx.FromInt32(grids, len(all), 3))
+	for i := range all {
+		n := len(all[i].Pixels)
+		all[i].Pixels, pixels = pixels[:n], pixels[n:]
+	}
 }
 
 func (q *qwenEdit) texts(references []*image.RGBA) []text {
