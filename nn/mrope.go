@@ -19,11 +19,15 @@ func NewMRope(positions [][]int, sections []int, theta float64) Rope {
 		}
 	}
 	half := len(axes)
+	frequencies := make([]float64, half)
+	for i := range frequencies {
+		frequencies[i] = frequency32(theta, i, 2*half)
+	}
 	cos := make([]float32, 0, len(positions)*half)
 	sin := make([]float32, 0, len(positions)*half)
 	for _, p := range positions {
 		for i, axis := range axes {
-			s, c := math.Sincos(round32(float64(p[axis%len(p)]) * frequency32(theta, i, 2*half)))
+			s, c := math.Sincos(round32(float64(p[axis%len(p)]) * frequencies[i]))
 			cos = append(cos, float32(c))
 			sin = append(sin, float32(s))
 		}

@@ -349,7 +349,8 @@ func (m *qwen25VLText) Forward(embeds *mlx.Array, positions [][]int, pictures bo
 	if m.Observed() {
 		seen = transposed(positions).ExpandDims(1)
 	}
-	rope := m.RotaryEmb.Forward(nn.NewMRope(positions, m.rope.MRopeSection, *m.rope.RopeTheta), 1, embeds, seen)
+	rope := nn.NewMRope(positions, m.rope.MRopeSection, *m.rope.RopeTheta)
+	rope = m.RotaryEmb.Forward(rope, dtype, true, embeds, seen)
 	x := mlx.Chain(widen(embeds), m.Layers, func(l *qwen25VLLayer, x *mlx.Array) *mlx.Array {
 		return l.Forward(x, rope, dtype)
 	})
@@ -376,25 +377,26 @@ func transposed(positions [][]int) *mlx.Array {
 // whose tables are computed on the host.
 type rotaryEmbedding struct{ nn.Module }
 
-// Forward passes a table by the hook, which sees it with both halves of the
-// features and batch axes before, and the inputs that the reference has.
-func (r *rotaryEmbedding) Forward(rope nn.Rope, batch int, in ...*mlx.Array) nn.Rope {
+// Forward passes a table by the hook, which sees it in a dtype, with both halves of
+// the features, behind a batch axis if there is one.
+func (r *rotaryEmbedding) Forward(rope nn.Rope, dtype mlx.Dtype, batch bool, in ...*mlx.Array) nn.Rope {
 	if !r.Observed() {
 		return rope
 	}
 	half := rope.Cos.Dim(1)
-	shown := func(x *mlx.Array) *mlx.Array {
-		x = mlx.Concat(1, x, x).AsType(in[0].Dtype())
-		if batch > 0 {
-			x = x.ExpandDims(0)
+	pass := func(x *mlx.Array, tap func(*mlx.Array) *mlx.Array) *mlx.Array {
+		shown := mlx.Concat(1, x, x).AsType(dtype)
+		if batch {
+			shown = shown.ExpandDims(0)
+		}
+		if y := tap(shown); y != shown {
+			return y.Reshape(-1, 2*half).Slice(1, 0, half).AsType(mlx.Float32)
 		}
 		return x
 	}
-	back := func(x *mlx.Array) *mlx.Array {
-		return x.Reshape(-1, 2*half).Slice(1, 0, half).AsType(mlx.Float32)
-	}
-	sin := r.TapFurther("1", shown(rope.Sin))
-	return nn.Rope{Cos: back(r.Tap(shown(rope.Cos), in...)), Sin: back(sin)}
+	sin := pass(rope.Sin, func(x *mlx.Array) *mlx.Array { return r.TapFurther("1", x) })
+	cos := pass(rope.Cos, func(x *mlx.Array) *mlx.Array { return r.Tap(x, in...) })
+	return nn.Rope{Cos: cos, Sin: sin}
 }
 
 // qwen25VLLayer is Qwen2_5_VLDecoderLayer.

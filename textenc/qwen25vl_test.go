@@ -217,6 +217,10 @@ func TestQwen25VLModules(t *testing.T) {
 		got := openQwen25VL(t, folder, true, how{dtype: mlx.Float32, points: points}).Forward(ids, images)
 		bare := openQwen25VL(t, folder, true, how{dtype: mlx.Float32}).Forward(ids, images)
 		mlxtest.Same(t, "output while observed", got.Floats(), bare.Floats())
+		look := &hooks.Points{Step: -1, Func: func(hooks.Tap) (*mlx.Array, error) { return nil, nil }}
+		got = openQwen25VL(t, folder, true, how{dtype: mlx.BFloat16, points: look}).Forward(ids, images)
+		bare = openQwen25VL(t, folder, true, how{dtype: mlx.BFloat16}).Forward(ids, images)
+		mlxtest.Same(t, "output in bfloat16 while observed", got.AsType(mlx.Float32).Floats(), bare.AsType(mlx.Float32).Floats())
 		mlxtest.Same(t, folder, slices.Sorted(maps.Keys(seen)), g.modules())
 		t.Logf("%d tensors, the worst is off by %.2g", len(seen), worst)
 	})
@@ -270,7 +274,7 @@ func TestQwen25VLFloat16(t *testing.T) {
 			d := off(t, "float16", got, want)
 			text, vision := largest["text_encoder.model.language_model.layers.0"], largest["text_encoder.model.visual.blocks.0"]
 			t.Logf("float16 is off by %.2g where values reach %.2g and %.2g", d, text, vision)
-			if got.Dtype() != mlx.Float32 || !(d <= 1e-2) {
+			if got.Dtype() != mlx.Float32 || !(d <= 2e-2) {
 				t.Errorf("%v is off by %.2g", got, d)
 			}
 			if gain > 1 && !(min(text, vision) >= 5e7) {
@@ -336,11 +340,11 @@ func TestQwen25VLBadInputs(t *testing.T) {
 		"no ids":             {m, nil, nil, "no token ids"},
 		"no vision tower":    {text, ids, one, "without its vision tower"},
 		"no tokens":          {m, []int32{1, 2}, one, "1 pictures without image tokens"},
-		"too few tokens":     {m, ids[:6], one, "fewer image tokens than the 18 features"},
-		"interrupted":        {m, slices.Concat(ids[:6], []int32{1}, ids[6:]), one, "fewer image tokens than the 18 features"},
+		"too few tokens":     {m, ids[:6], one, "fewer image tokens than the 10 features"},
+		"interrupted":        {m, slices.Concat(ids[:6], []int32{1}, ids[6:]), one, "fewer image tokens than the 10 features"},
 		"too many tokens":    {m, append(slices.Clone(ids), 37), one, "more image tokens than the pictures have features"},
 		"other pixels":       {m, ids, narrow, "1 values for a patch of a picture, expected 96"},
-		"pixels left over":   {m, ids, []textenc.VisionInput{{Pixels: make([]float32, 7), Height: one[0].Height, Width: one[0].Width}}, "7 values for 72 patches"},
+		"pixels left over":   {m, ids, []textenc.VisionInput{{Pixels: make([]float32, 7), Height: one[0].Height, Width: one[0].Width}}, "7 values for 40 patches"},
 		"no merged patches":  {m, []int32{1, 2}, []textenc.VisionInput{odd}, "1 pictures without image tokens"},
 		"outside vocabulary": {m, []int32{1, 40}, nil, "row 40"},
 	} {

@@ -169,7 +169,7 @@ func (m *qwen25VLVision) Forward(images []VisionInput, dtype mlx.Dtype) *mlx.Arr
 	positions := patchPositions(images, c.SpatialMergeSize)
 	rope := nn.NewRope(positions, []int{c.headDim() / 2, c.headDim() / 2}, c.ropeTheta())
 	if m.Observed() {
-		rope = m.RotaryPosEmb.Forward(rope, 0, x, transposed(positions).T())
+		rope = m.RotaryPosEmb.Forward(rope, mlx.Float32, false, x, transposed(positions).T())
 	}
 	rope = nn.Rope{Cos: rope.Cos.TakeRows(w.patches), Sin: rope.Sin.TakeRows(w.patches)}
 	inside, whole := newSpans(w.lengths, rope), newSpans(w.images, rope)

@@ -135,7 +135,7 @@ def main():
             rms_norm_eps=1e-6, rope_parameters={"rope_type": "default", "rope_theta": 1e6, "mrope_section": [1, 1, 2]},
         ),
         dict(
-            depth=2, hidden_size=8, intermediate_size=12, num_heads=2, patch_size=6, window_size=40,
+            depth=2, hidden_size=8, intermediate_size=12, num_heads=2, patch_size=6, window_size=30,
             fullatt_block_indexes=[1],
         ),
         cells=9, published=True, modules=True,
@@ -150,7 +150,7 @@ def main():
             depth=4, hidden_size=16, intermediate_size=12, num_heads=1, patch_size=4, window_size=16,
             fullatt_block_indexes=[0, 3],
         ),
-        cells=25, small=True,
+        cells=15, small=True,
     )  # fmt: skip
     qwen25vl_model(
         "qwen25vl-whole",  # windows as large as pictures, and pairs of patches that differ
