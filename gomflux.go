@@ -70,6 +70,10 @@ type OpenOptions struct {
 	// cannot do of them is an error before its weights are read. What they need
 	// none of, because of their Given, is not read, and need not be there.
 	For *Options
+	// LowRAM keeps only one of the model's text encoders and its transformer in
+	// memory at a time, and loads them when they are needed. Where they do not fit
+	// beside each other that is done anyway.
+	LowRAM bool
 	// Progress is called on the caller's goroutine while the model is loaded.
 	Progress func(Progress)
 }
@@ -79,7 +83,7 @@ func (o *OpenOptions) load() (models.LoadOptions, error) {
 	if o == nil {
 		o = &OpenOptions{}
 	}
-	l := models.LoadOptions{Defaults: o.Defaults, Progress: onCaller(o.Progress)}
+	l := models.LoadOptions{Defaults: o.Defaults, LowRAM: o.LowRAM, Progress: onCaller(o.Progress)}
 	var err error
 	if l.Device, err = parseDevice(o.Device); err != nil {
 		return l, err

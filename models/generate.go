@@ -222,6 +222,9 @@ func (p *Pipeline) prepare(r *Request, res *Result, keep func(...*mlx.Array)) (p
 	for _, img := range pictures {
 		c.references = append(c.references, p.encodeReference(img))
 	}
+	if err := p.ensure("transformer", r.Progress); err != nil {
+		return nil, nil, err
+	}
 	for _, what := range p.prompts(r) {
 		c.text = texts[what]
 		made, err := p.family.predictor(c, h, w, p.compiler())

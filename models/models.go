@@ -36,6 +36,9 @@ type Pipeline struct {
 	encodings  []encoding
 	seen       []seen
 	without    map[string]bool // the components that were not loaded
+	loader     *loader
+	parts      map[string]*part // by their folders, without those
+	lowRAM     bool             // only one of them is in memory at a time, beside the autoencoder
 
 	compileOnCPU bool // of tests
 }
@@ -141,6 +144,9 @@ type LoadOptions struct {
 	// Given are values that this run is given. What it does not need then is not
 	// loaded, and need not be there.
 	Given Given
+	// LowRAM loads text encoders and the transformer when they are needed, and
+	// frees one before the next, even if there is memory for all.
+	LowRAM bool
 }
 
 // Load reads a model folder in diffusers' layout. It must run on the MLX
@@ -165,6 +171,7 @@ func Load(fsys fs.FS, o LoadOptions) (*Pipeline, error) {
 		return nil, err
 	}
 	l := &loader{fsys: fsys, points: &p.points, dtype: p.dtype, report: o.Progress, absent: absentDirs(missing)}
+	p.loader, p.parts = l, map[string]*part{}
 	if err := p.load(l, o, func(needs func(string) bool) error {
 		return index.incomplete(fsys, slices.DeleteFunc(missing, func(name string) bool { return !needs(path.Dir(name)) }))
 	}); err != nil {
@@ -203,32 +210,38 @@ func (p *Pipeline) load(l *loader, o LoadOptions, complete func(needs func(strin
 	if err := p.loadTokenizers(l, needs); err != nil {
 		return err
 	}
-	checkpoints := make([]*weights.Checkpoint, len(components))
-	for i, c := range components {
+	for _, c := range components {
 		if !needs(c.dir) {
 			p.without[c.dir] = true
 			continue
 		}
-		if checkpoints[i], err = weights.OpenCheckpoint(l.fsys, c.dir); err != nil {
+		ck, err := weights.OpenCheckpoint(l.fsys, c.dir)
+		if err != nil {
 			return err
 		}
-		defer checkpoints[i].Close()
+		p.parts[c.dir], err = measure(c, ck)
+		if err = errors.Join(err, ck.Close()); err != nil {
+			return err
+		}
 	}
 	if o.For != nil {
 		if err := p.Check(r); err != nil {
 			return err
 		}
 	}
-	for i, c := range components {
-		if checkpoints[i] == nil {
+	p.lowRAM = o.LowRAM || p.short()
+	for _, c := range components {
+		if p.lowRAM && c.dir != autoencoderDir {
 			continue
 		}
-		if err := l.weights(c, checkpoints[i]); err != nil {
+		if err := p.ensure(c.dir, o.Progress); err != nil {
 			return err
 		}
 	}
 	return nil
 }
+
+const autoencoderDir = "vae"
 
 // declare reads the configs, declares the components that have weights, and sets
 // the defaults.
@@ -242,7 +255,7 @@ func (p *Pipeline) declare(l *loader) ([]component, error) {
 		return nil, err
 	}
 	p.Defaults = p.family.defaults()
-	autoencoder, err := p.Autoencoder.configure(l, "vae")
+	autoencoder, err := p.Autoencoder.configure(l, autoencoderDir)
 	if err != nil {
 		return nil, err
 	}

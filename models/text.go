@@ -176,6 +176,9 @@ func (p *Pipeline) encodeText(t *text, what string, r *Request) (*mlx.Array, err
 	if p.points.Active() {
 		ids = p.points.Value(idsName, mlx.FromInt32(ids, 1, len(ids))).Int32s()
 	}
+	if err := p.ensure(t.encoder, r.Progress); err != nil {
+		return nil, err
+	}
 	embeds := mlx.Scope(func() *mlx.Array {
 		if t.masked == nil {
 			return p.points.Value(embedsName, t.encode(ids))

@@ -1,0 +1,63 @@
+package models
+
+import (
+	"github.com/gomflux/gomflux/mlx"
+	"github.com/gomflux/gomflux/nn"
+	"github.com/gomflux/gomflux/weights"
+)
+
+// A part is a component whose weights can be freed and loaded again.
+type part struct {
+	component
+	bytes  int64
+	loaded bool
+}
+
+// measure declares a part by the headers of its checkpoint, and refuses tensors
+// that are not the component's.
+func measure(c component, ck *weights.Checkpoint) (*part, error) {
+	found, mismatch := nn.Match(c.model, ck, nn.LoadOptions{Name: c.name, Prefixes: c.prefixes, Ignore: c.ignore})
+	if mismatch != nil {
+		return nil, mismatch
+	}
+	p := &part{component: c}
+	for _, t := range found {
+		p.bytes += t.End - t.Begin
+	}
+	return p, nil
+}
+
+// short says whether the machine has no room for all parts beside each other,
+// and some to work with.
+func (p *Pipeline) short() bool {
+	var total int64
+	for _, part := range p.parts {
+		total += part.bytes
+	}
+	free := mlx.FreeMemory(p.device)
+	return free > 0 && total+total/4 > free
+}
+
+// ensure loads a part. Where memory is short it frees the others first, except
+// the autoencoder, which is small.
+func (p *Pipeline) ensure(dir string, report func(Progress)) error {
+	part := p.parts[dir]
+	if part == nil || part.loaded {
+		return nil
+	}
+	for name, other := range p.parts {
+		if p.lowRAM && name != autoencoderDir && other.loaded {
+			unload(other.component)
+			other.loaded = false
+		}
+	}
+	ck, err := weights.OpenCheckpoint(p.loader.fsys, dir)
+	if err != nil {
+		return err
+	}
+	defer ck.Close()
+	p.loader.report = report
+	err = p.loader.weights(part.component, ck)
+	part.loaded = err == nil
+	return err
+}
