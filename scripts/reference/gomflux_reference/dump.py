@@ -15,7 +15,7 @@ from safetensors import safe_open
 from . import inner, runs, schedules
 from .families import FAMILIES, Family, family_of
 from .files import read_json
-from .record import MEMORY, Recorder
+from .record import MEMORY, Recorder, still
 
 
 def prepare(threads: int = 1, device: str = "cpu"):
@@ -37,6 +37,7 @@ def load(model, compute: str = "float32", device: str = "cpu"):
     """A pipeline, from a folder or by its hub id, and the name of its family."""
     pipe = diffusers.DiffusionPipeline.from_pretrained(model, dtype=getattr(torch, compute))
     family = family_of(pipe)
+    FAMILIES[family].prepare(pipe)
     quiet(pipe)
     for part in modules_of(pipe).values():
         settle(part)
@@ -90,8 +91,7 @@ def pipeline(
     family = FAMILIES[name]
     if picture and not family.image_pipeline:
         raise SystemExit(f"{name} has no picture to picture")
-    if references and not family.references:
-        raise SystemExit(f"{name} does not edit pictures")
+    check_references(name, family, len(references or ()))
     if len({file.name for file in references or ()}) < len({file.resolve() for file in references or ()}):
         raise SystemExit("pictures to edit need names of their own, even in different folders")
     if negative_prompt is not None and not family.negative_prompt:
@@ -100,6 +100,7 @@ def pipeline(
         pipe.scheduler = schedules.scheduler_of(scheduler, pipe.scheduler.config)
     run = None if out else runs.Run(log_dir)
     record = Recorder(out, taps, memory=memory, run=run)
+    record.taps.unwanted += family.untapped
     first = 0
     if picture:
         pipe = family.image_pipeline(**pipe.components)
@@ -122,11 +123,12 @@ def pipeline(
         start, more = {"latents": family.pack(pipe, latents)}, {"scheduler": scheduler} if scheduler else {}
     if references:
         observe_references(pipe, record)
-        start["image"] = [Image.open(file).convert("RGB") for file in references]
+        start["image"] = editable(family, references)
         more["references"] = [bring(file, run, out) for file in references]
     if not family.one_batch:
         more["passes"] = "calls"
     with (
+        family.running(pipe),
         own_sigmas(pipe) if scheduler == schedules.HEUN else nullcontext(),
         inner.observe(record, modules_of(pipe), family.unrotated),
     ):
@@ -162,6 +164,21 @@ def pipeline(
         print(run.folder)
 
 
+def check_references(name: str, family: Family, n: int):
+    if n and max(family.references) == 0:
+        raise SystemExit(f"{name} does not edit pictures")
+    if not n and 0 not in family.references:
+        raise SystemExit(f"{name} needs pictures to edit")
+    if n > 1 and max(family.references) == 1:
+        raise SystemExit(f"{name} edits one picture, not {n}")
+
+
+def editable(family: Family, files: list[Path]):
+    """Pictures as the family's pipeline takes them."""
+    pictures = [Image.open(file).convert("RGB") for file in files]
+    return pictures if max(family.references) > 1 else pictures[0]
+
+
 def observe_pipeline(pipe, family: Family, record: Recorder, first: int, height: int, width: int) -> dict:
     """Records the values of a pipeline, and its modules. Returns the prompts' lengths, once they are known."""
     tokens = {}
@@ -173,6 +190,9 @@ def observe_pipeline(pipe, family: Family, record: Recorder, first: int, height:
             record.put(f"{kind}.input_ids{encoder.suffix}", ids)
             if mask is not None:
                 record.put(f"{kind}.attention_mask{encoder.suffix}", mask)
+            if kind == "prompt" and kwargs.get("pixel_values") is not None:
+                record.put("vision.pixel_values", kwargs["pixel_values"])
+                record.put("vision.grid_thw", kwargs["image_grid_thw"])
             padded, valid = ids.shape[1], encoder.valid(module.config, ids, mask)
             tokens[kind + encoder.suffix] = {"padded": padded, "valid": valid}
             record.crop[component] = padded, encoder.kept(module.config, ids, mask) if encoder.kept else valid
@@ -255,9 +275,17 @@ def observe_start(pipe, record):
 
 
 def observe_references(pipe, record):
-    """Observes how pictures that are edited become latents."""
+    """Observes how pictures that are edited become latents, and what the text encoder is shown of them."""
+
+    def before_prompt(prompt, image, *_, **__):
+        if "image.condition" not in record.calls:  # a negative prompt has the same ones
+            for shown in image if isinstance(image, list) else [image]:
+                record.put_next("image.condition", torch.from_numpy(np.array(shown)))
+
     observe_encode(pipe, record)
-    wrap(pipe, "_encode_vae_image", after=lambda latents: record.put_next("latents.reference", latents))
+    wrap(pipe, "_encode_vae_image", after=lambda latents: record.put_next("latents.reference", still(latents)))
+    if hasattr(pipe, "processor"):
+        wrap(pipe, "_get_qwen_prompt_embeds", before_prompt)
 
 
 def observe_encode(pipe, record):
@@ -272,15 +300,15 @@ def observe_encode(pipe, record):
         return pixels
 
     pipe.image_processor.preprocess = preprocess_contiguous
-    wrap(pipe.vae, "encode", after=lambda result: record.put_next("vae.encode.out", result.latent_dist.mode()))
+    wrap(pipe.vae, "encode", after=lambda result: record.put_next("vae.encode.out", still(result.latent_dist.mode())))
 
 
 def observe_decode(vae, record):
     wrap(
         vae,
         "decode",
-        before=lambda z, *_, **__: record.put("vae.decode.in", z),
-        after=lambda result: record.put("vae.decode.out", result[0]),
+        before=lambda z, *_, **__: record.put("vae.decode.in", still(z)),
+        after=lambda result: record.put("vae.decode.out", still(result[0])),
     )
 
 
@@ -289,8 +317,14 @@ def load_vae(folder: Path, compute: str):
     vae = cls.from_pretrained(folder / "vae", dtype=torch.float32)
     vae.to(getattr(torch, compute))
     settle(vae)
-    scale = 2 ** (len(vae.config.block_out_channels) - 1)
+    scale = 2 ** (len(vae.config.get("block_out_channels") or vae.config.dim_mult) - 1)
     return vae, diffusers.image_processor.VaeImageProcessor(vae_scale_factor=scale)
+
+
+def framed(vae, x: torch.Tensor) -> torch.Tensor:
+    """A picture, or latents of one, as the autoencoder takes it: those of videos have an axis of frames."""
+    x = x.to(vae.dtype)
+    return x.unsqueeze(2) if "temperal_downsample" in vae.config else x
 
 
 def encode(folder: Path, out: Path, picture: Path, compute: str, taps, sample: int, memory: int = MEMORY):
@@ -303,7 +337,7 @@ def encode(folder: Path, out: Path, picture: Path, compute: str, taps, sample: i
     # float32.
     pixels = processor.preprocess(Image.open(picture).convert("RGB")).contiguous()
     record.put("vae.encode.in", pixels)
-    record.put("vae.encode.out", vae.encode(pixels.to(vae.dtype)).latent_dist.mode())
+    record.put("vae.encode.out", still(vae.encode(framed(vae, pixels)).latent_dist.mode()))
     record.finish(describe("encode", picture=picture.name, compute=compute, taps=taps, sample=sample))
 
 
@@ -323,9 +357,10 @@ def decode(
             z = f.get_tensor(key).float()
     else:
         scale = processor.config.vae_scale_factor
-        shape = (1, vae.config.latent_channels, height // scale, width // scale)
+        channels = vae.config.get("latent_channels") or vae.config.z_dim
+        shape = (1, channels, height // scale, width // scale)
         z = torch.randn(shape, generator=torch.Generator().manual_seed(seed))
-    x = vae.decode(z.to(vae.dtype), return_dict=False)[0]
+    x = still(vae.decode(framed(vae, z), return_dict=False)[0])
     record.put("image", torch.from_numpy(np.array(processor.postprocess(x.float())[0])))
     settings = dict(latent=latent, seed=seed, height=height, width=width, compute=compute, taps=taps, sample=sample)
     record.finish(describe("decode", **settings))

@@ -2,6 +2,7 @@
 
 import json
 import random
+import re
 import secrets
 import shlex
 import shutil
@@ -86,11 +87,9 @@ def report(row: Row):
 
 def kinds(family: Family, i: int) -> list[str]:
     """What the i-th model of a family is run for."""
-    found = ["text"]
+    found = [f"edit of {n}" if n else "text" for n in family.references]
     if family.image_pipeline:
         found.append("picture")
-    if family.references:
-        found += ["edit of 1", "edit of 2"]
     return found + (["large"] if i == 0 else [])
 
 
@@ -128,6 +127,11 @@ def draw_picture(file: Path, r: random.Random, least: int, most: int) -> Path:
     return file
 
 
+def draw_references(folder: Path, family: Family, n: int, r: random.Random) -> list[Path]:
+    """Pictures to edit; what their files are called after is the folder."""
+    return [draw_picture(Path(f"{folder}-{i + 1}.png"), r, *family.reference_sides) for i in range(n)]
+
+
 def described(request: dict) -> str:
     text = f"{request['width']}x{request['height']}, {request['steps']} steps, guidance {request['guidance']:g}"
     for key in ("seed", "image_strength", "scheduler"):
@@ -142,19 +146,17 @@ def replay(gomflux: Path, model: Path, family: str, kind: str, r: random.Random)
     pipe, _ = dump.load(model)
     request = draw_request(pipe, FAMILIES[family], r)
     name, taps = kind.replace(" ", "-"), TAPS
+    references = int(kind[-1]) if kind.startswith("edit") else min(FAMILIES[family].references)
+    request["references"] = draw_references(model.parent / name, FAMILIES[family], references, r)
     if kind == "picture":
         first = r.randint(1, request["steps"] - 1)
         # between two steps, where no rounding decides which is the first
         request["image_strength"] = round((first + 0.5) / request["steps"], 3)
         request["picture"] = draw_picture(model.parent / "picture.png", r, 20, 120)
-    elif kind.startswith("edit"):
-        # FLUX.2's need sides of 64, and crop what is no multiple of their latents'
-        files = [model.parent / f"{name}-{i + 1}.png" for i in range(int(kind[-1]))]
-        request["references"] = [draw_picture(file, r, 64, 100) for file in files]
     elif kind == "large":
         request |= {"width": LARGE, "height": LARGE, "steps": 2}
         taps = ["transformer@*"]
-    elif FAMILIES[family].schedulers and r.random() < 0.4:
+    elif kind == "text" and FAMILIES[family].schedulers and r.random() < 0.4:
         request["scheduler"] = r.choice(FAMILIES[family].schedulers)
         # Heun's divides by its last sigma, a thousandth unless shifted: diffusers' own float32 is off by 2e-5 there
         if request["scheduler"] == schedules.HEUN and pipe.scheduler.config.shift < 3:
@@ -177,12 +179,15 @@ def narrow(gomflux: Path, model: Path, family: str, r: random.Random) -> Row:
     pipe, _ = dump.load(model)
     request = draw_request(pipe, FAMILIES[family], r)
     folder = model.parent / "bisect"
+    folder.mkdir(exist_ok=True)
+    request["references"] = draw_references(folder / "edited", FAMILIES[family], min(FAMILIES[family].references), r)
     dump.pipeline(model, folder / "dump", taps=["image"], **request)
     wrong = folder / "model"
     shutil.copytree(model, wrong, dirs_exist_ok=True)
     shards = {file: load_file(file) for file in sorted((wrong / "transformer").glob("*.safetensors"))}
     weights = [(file, key) for file, shard in shards.items() for key in sorted(shard) if key.endswith(".weight")]
-    file, key = r.choice([(file, key) for file, key in weights if shards[file][key].ndim == 2])
+    idle = FAMILIES[family].without_effect(pipe.transformer.config)
+    file, key = r.choice([(f, k) for f, k in weights if shards[f][k].ndim == 2 and not re.search(idle, k)])
     shards[file][key] = shards[file][key].flip(0).contiguous()
     save_file(shards[file], file, {"format": "pt"})
     reference = f"{shlex.quote(sys.executable)} -m {__package__}"
@@ -219,15 +224,18 @@ def same_seed(gomflux: Path, model: Path, family: str, n: int, r: random.Random)
     pipe, _ = dump.load(model)
     request = draw_request(pipe, FAMILIES[family], r)
     what = f"{model.parent.name} --rng torch"
-    theirs = pipe(
-        prompt=request["prompt"],
-        num_inference_steps=request["steps"],
-        generator=torch.Generator().manual_seed(request["seed"]),
-        **{k: request[k] for k in ("height", "width", "max_sequence_length")},
-        **FAMILIES[family].arguments(pipe, request["guidance"], request["negative_prompt"]),
-    ).images[0]
     folder = model.parent / "pictures"
     folder.mkdir(exist_ok=True)
+    references = draw_references(folder / f"{n}-edited", FAMILIES[family], min(FAMILIES[family].references), r)
+    with FAMILIES[family].running(pipe):
+        theirs = pipe(
+            prompt=request["prompt"],
+            num_inference_steps=request["steps"],
+            generator=torch.Generator().manual_seed(request["seed"]),
+            **{k: request[k] for k in ("height", "width", "max_sequence_length")},
+            **FAMILIES[family].arguments(pipe, request["guidance"], request["negative_prompt"]),
+            **({"image": dump.editable(FAMILIES[family], references)} if references else {}),
+        ).images[0]
     theirs.save(folder / f"{n}-diffusers.png")
     ours = folder / f"{n}-gomflux.png"
     flags = {"model": model, "prompt": request["prompt"], "output": ours, "rng": "torch", "dtype": "float32"}
@@ -235,7 +243,8 @@ def same_seed(gomflux: Path, model: Path, family: str, n: int, r: random.Random)
     flags["max-sequence-length"] = request["max_sequence_length"]
     if request["negative_prompt"] is not None:
         flags["negative-prompt"] = request["negative_prompt"]
-    ran = run(gomflux, "generate", "--overwrite", "--quiet", *(f"--{k}={v}" for k, v in flags.items()))
+    given = [f"--{k}={v}" for k, v in flags.items()] + [f"--image={file}" for file in references]
+    ran = run(gomflux, "edit" if references else "generate", "--overwrite", "--quiet", *given)
     if ran.returncode:
         return Row(what, described(request), f"exit status {ran.returncode}: {ran.stderr.strip()}", False)
     off = np.abs(np.asarray(theirs, int) - np.asarray(Image.open(ours).convert("RGB"), int))

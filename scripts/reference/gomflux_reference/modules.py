@@ -4,8 +4,9 @@ import re
 from pathlib import Path
 
 import torch
+from PIL import Image
 
-from .dump import load, prepare
+from .dump import framed, load, prepare
 from .families import FAMILIES
 from .record import leaves
 
@@ -17,7 +18,8 @@ def show(folder: Path, out: Path | None = None):
     passed by) has no tensors.
     """
     prepare()
-    pipe, family = load(folder)
+    pipe, name = load(folder)
+    family = FAMILIES[name]
     seen, classes = {}, {}
     for component, part in pipe.components.items():
         if not isinstance(part, torch.nn.Module):
@@ -27,11 +29,14 @@ def show(folder: Path, out: Path | None = None):
             classes[name] = type(m).__name__
             m.register_forward_hook(note(seen, name), with_kwargs=True)
     size = 5 * pipe.vae_scale_factor * 2
-    arguments = FAMILIES[family].arguments(pipe, 0.0, None)
-    arguments |= {"num_inference_steps": 1, "max_sequence_length": 40}
-    pipe(prompt="a red circle", height=size, width=size, **arguments)
+    arguments = family.arguments(pipe, 0.0, None)
+    arguments |= {"num_inference_steps": 2, "max_sequence_length": 40}
+    if 0 not in family.references:
+        arguments["image"] = Image.new("RGB", (size, size))
+    with family.running(pipe):
+        pipe(prompt="a red circle", height=size, width=size, **arguments)
     with torch.no_grad():
-        pipe.vae.encode(torch.zeros(1, 3, size, size))
+        pipe.vae.encode(framed(pipe.vae, torch.zeros(1, 3, size, size)))
     groups = {}
     for name, cls in classes.items():
         line = seen.get(name, "never called")

@@ -39,6 +39,11 @@ def leaves(value, key=""):
         yield from leaves(v, f"{key}.{k}" if key else str(k))
 
 
+def still(tensor: torch.Tensor) -> torch.Tensor:
+    """A video of one frame, [B, C, 1, H, W], as a picture."""
+    return tensor[:, :, 0] if tensor.dim() == 5 and tensor.shape[2] == 1 else tensor
+
+
 class Taps:
     """Globs of names; one that starts with `!` takes names out.
 
@@ -136,7 +141,10 @@ class Recorder:
             self.put(name, self._cropped(component, tensor))
 
     def _cropped(self, component, tensor):
-        """Without the rows of pad tokens, where the component has them: no valid row depends on them."""
+        """Without the rows of pad tokens, where the component has them: no valid row depends on them. Of autoencoders
+        without the axis of frames."""
+        if component == "vae":
+            return still(tensor)
         padded, valid = self.crop.get(component, (None, None))
         if tensor.dim() == 4 and tensor.shape[1:] == (1, padded, padded):
             return tensor[:, :, :valid, :valid]

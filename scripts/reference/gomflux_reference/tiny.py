@@ -71,13 +71,13 @@ def fill(component: str, module: torch.nn.Module, family: Family, seed: int, kin
             if path.endswith("_pad_token"):
                 value = n
             elif path.endswith("bias"):
-                value = 0.1 * n
-            elif p.dim() == 1:
+                value = 0.1 * n * gain(family.biases, name)
+            elif p.dim() == 1 or path.endswith("gamma"):
                 value = 1 + 0.2 * n
             else:
                 value = n / math.sqrt(p[0].numel())
             if p.dim() > 1:
-                value *= next((g for pattern, g in family.gains.items() if re.search(pattern, name)), 1)
+                value *= gain(family.gains, name)
             if kind == "small-activations" and any(re.search(pattern, name) for pattern in family.small):
                 value *= SMALL
             p.copy_(value)
@@ -86,6 +86,10 @@ def fill(component: str, module: torch.nn.Module, family: Family, seed: int, kin
                 b.copy_(0.3 * torch.randn(b.shape, generator=random, device=device))
             elif path.endswith("running_var"):
                 b.copy_(0.5 + 2 * torch.rand(b.shape, generator=random, device=device))
+
+
+def gain(gains: dict, name: str) -> float:
+    return next((g for pattern, g in gains.items() if re.search(pattern, name)), 1)
 
 
 def split(file: Path, count: int):
@@ -117,6 +121,9 @@ def to_hub(folder: Path, components: dict, family: Family):
             model_files(folder / name, component)
         elif isinstance(component, transformers.PreTrainedTokenizerBase):
             tokenizer.to_transformers4(folder / name, fast=name not in family.bare_tokenizers)
+        elif isinstance(component, transformers.ProcessorMixin):
+            tokenizer.to_transformers4(folder / name)
+            processor_files(folder / name)
 
 
 # What is published, by what model_index.json says: its architecture, and what its tensors' names begin with.
@@ -129,13 +136,39 @@ def model_files(folder: Path, module: transformers.PreTrainedModel):
     if prefix:
         file = folder / "model.safetensors"
         save_file({prefix + k: v for k, v in load_file(file).items()}, file, metadata={"format": "pt"})
-    if rope := config.pop("rope_parameters", None):
-        config |= {"rope_theta": rope["rope_theta"], "rope_scaling": None}
-        for key in ("layer_types", "pad_token_id"):
-            config.pop(key, None)
+    rotary(config)
+    if text := config.get("text_config"):  # is there twice
+        rotary(text)
+        config = {k: v for k, v in text.items() if k != "model_type"} | config
+        vision = config["vision_config"]
+        vision |= {"in_chans": vision.pop("in_channels"), "model_type": config["model_type"]}
+        vision.pop("rope_parameters", None)
+        for part in (text, vision):
+            part["torch_dtype"] = config["dtype"]
     config |= {
         "architectures": [architecture],
         "torch_dtype": config.pop("dtype"),
         "transformers_version": "4.51.0",
     }
     write_json(folder / "config.json", dict(sorted(config.items())))
+
+
+def rotary(config: dict):
+    """Puts what transformers 5 says of the rotary embedding as transformers 4 did."""
+    if not (rope := config.pop("rope_parameters", None)):
+        return
+    section = rope.get("mrope_section")
+    scaling = {"mrope_section": section, "rope_type": "default", "type": "default"} if section else None
+    config |= {"rope_theta": rope["rope_theta"], "rope_scaling": scaling}
+    for key in ("layer_types", "pad_token_id"):
+        config.pop(key, None)
+
+
+def processor_files(folder: Path):
+    """Splits what transformers 5 has saved of a processor into the files of transformers 4."""
+    config = read_json(folder / "processor_config.json")
+    for key, name in (("image_processor", "preprocessor_config"), ("video_processor", "video_preprocessor_config")):
+        part = config[key] | {"processor_class": config["processor_class"]}
+        part |= {"min_pixels": part["size"]["shortest_edge"], "max_pixels": part["size"]["longest_edge"]}
+        write_json(folder / f"{name}.json", dict(sorted(part.items())))
+    (folder / "processor_config.json").unlink()

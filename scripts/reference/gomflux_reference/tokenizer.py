@@ -47,14 +47,14 @@ CORPUS = [
 ]
 
 
-def train(merges: int) -> Qwen2Tokenizer:
+def train(merges: int, corpus=CORPUS, special=SPECIAL) -> Qwen2Tokenizer:
     """Returns a tokenizer with 256 byte tokens, at most `merges` merged ones, and Qwen's kind of added tokens."""
     blank = Qwen2Tokenizer()  # for its normalizer and its splitting pattern
     bpe = Tokenizer(models.BPE())
     bpe.normalizer = blank.backend_tokenizer.normalizer
     bpe.pre_tokenizer = blank.backend_tokenizer.pre_tokenizer
     bpe.train_from_iterator(
-        CORPUS,
+        corpus,
         trainers.BpeTrainer(
             vocab_size=256 + merges,
             min_frequency=1,
@@ -72,7 +72,7 @@ def train(merges: int) -> Qwen2Tokenizer:
         chat_template=CHAT_TEMPLATE,
         model_max_length=131072,
     )
-    tokenizer.add_tokens([AddedToken(t, special=True, normalized=False) for t in SPECIAL])
+    tokenizer.add_tokens([AddedToken(t, special=True, normalized=False) for t in special])
     tokenizer.add_tokens([AddedToken(t, special=False, normalized=False) for t in PLAIN])
     return tokenizer
 

@@ -1,6 +1,7 @@
 """What differs between model families. A new one is made by a module here, and listed in FAMILIES."""
 
 import importlib
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import Callable
 
@@ -34,24 +35,30 @@ class Family:
     arguments: Callable  # pipe, guidance, negative prompt -> arguments of its call
     guidance: Callable  # random.Random -> guidance of a run that is quick
     matches: Callable = lambda pipe: True  # whether a pipeline of that class is of this family
+    prepare: Callable = lambda pipe: None  # puts right what is wrong in diffusers
+    running: Callable = lambda pipe: nullcontext()  # what has to be in place while it is called
     pack: Callable = lambda pipe, x: x  # latents as pictures -> the pipeline's argument
     unpack: Callable = lambda pipe, x, height, width: x  # what its scheduler steps with -> latents as pictures
     index: Callable = lambda d: {}  # dims -> what model_index.json has besides
     one_batch: bool = False  # guidance takes both prompts as rows of one batch, not in two calls
     negative_prompt: bool = False  # there is one to be chosen
-    references: bool = False  # pictures can be edited
+    references: tuple = (0,)  # how many pictures are edited at once (parity tries all of them)
+    reference_sides: tuple = (64, 100)  # the smallest and largest sides of such pictures, for parity
+    without_effect: Callable = lambda config: "(?!)"  # transformer's config -> pattern of weights that change nothing
     schedulers: tuple = ()  # that it works with besides its own; Heun's does not shift by size
     stepped: tuple = ("transformer",)  # components that run once per step
     text_encoders: dict = field(default_factory=lambda: {"text_encoder": TextEncoder()})
     bare_tokenizers: tuple = ()  # published as vocab.json and merges.txt, without tokenizer.json
     unrotated: dict = field(default_factory=dict)  # see inner.observe
+    untapped: tuple = ()  # globs of what is never recorded
     gains: dict = field(default_factory=dict)  # pattern -> gain of the weights it matches (else 1)
+    biases: dict = field(default_factory=dict)  # pattern -> gain of the biases it matches (else 1)
     small: tuple = ()  # what the small-activations kind scales down
 
 
 FAMILIES = {
     name: family
-    for module in ("z_image", "flux_1", "flux_2")
+    for module in ("z_image", "flux_1", "flux_2", "qwen")
     for name, family in importlib.import_module(f"{__name__}.{module}").FAMILIES.items()
 }
 

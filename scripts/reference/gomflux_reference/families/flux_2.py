@@ -117,7 +117,7 @@ DISTILLED = Family(
     matches=lambda pipe: pipe.config.is_distilled,
     unpack=unpack,
     index=lambda d: {OUT_LAYERS: list(d["out_layers"])},
-    references=True,
+    references=(0, 1, 2),  # of sides of 64 at least; what is no multiple of the latents' patches is cropped
     text_encoders={"text_encoder": TextEncoder(kept=all_rows)},
     gains={
         r"^text_encoder\..*\.[qk]_proj\.weight$": 1.5,
