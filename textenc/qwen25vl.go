@@ -280,6 +280,11 @@ func (m *Qwen25VL) Forward(ids []int32, images []VisionInput) *mlx.Array {
 	} else if m.Visual == nil {
 		mlx.Throw(errors.New("pictures for a Qwen2.5-VL without its vision tower"))
 	}
+	for _, in := range images {
+		if err := m.Config.Vision.check(in); err != nil {
+			mlx.Throw(fmt.Errorf("Qwen2.5-VL: %w", err))
+		}
+	}
 	positions, err := m.Config.positions(ids, images)
 	if err != nil {
 		mlx.Throw(fmt.Errorf("Qwen2.5-VL: %w", err))

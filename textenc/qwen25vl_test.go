@@ -328,9 +328,9 @@ func TestQwen25VLBadInputs(t *testing.T) {
 		m, text = openQwen25VL(t, folder, true, how{dtype: mlx.Float32}), openQwen25VL(t, folder, false, how{dtype: mlx.Float32})
 		ids, one = readGolden(t, folder+"/golden.safetensors").inputs(t, folder, "one")
 	})
-	narrow := slices.Clone(one)
-	narrow[0].Pixels = narrow[0].Pixels[:one[0].Height*one[0].Width]
-	odd := textenc.VisionInput{Pixels: make([]float32, 3*2*2*4*4), Height: 1, Width: 2}
+	short := one[0]
+	short.Pixels = short.Pixels[1:]
+	odd := textenc.VisionInput{Pixels: make([]float32, 4*96), Height: 4, Width: 1}
 	for name, c := range map[string]struct {
 		m      *textenc.Qwen25VL
 		ids    []int32
@@ -343,9 +343,9 @@ func TestQwen25VLBadInputs(t *testing.T) {
 		"too few tokens":     {m, ids[:6], one, "fewer image tokens than the 10 features"},
 		"interrupted":        {m, slices.Concat(ids[:6], []int32{1}, ids[6:]), one, "fewer image tokens than the 10 features"},
 		"too many tokens":    {m, append(slices.Clone(ids), 37), one, "more image tokens than the pictures have features"},
-		"other pixels":       {m, ids, narrow, "1 values for a patch of a picture, expected 96"},
-		"pixels left over":   {m, ids, []textenc.VisionInput{{Pixels: make([]float32, 7), Height: one[0].Height, Width: one[0].Width}}, "7 values for 40 patches"},
-		"no merged patches":  {m, []int32{1, 2}, []textenc.VisionInput{odd}, "1 pictures without image tokens"},
+		"too few pixels":     {m, ids, []textenc.VisionInput{short}, "3839 values for a picture of 10x4 patches, expected 96 for each"},
+		"no merged patches":  {m, []int32{37}, []textenc.VisionInput{odd}, "a picture of 1x4 patches, expected multiples of 2"},
+		"no patches":         {m, []int32{37}, []textenc.VisionInput{{}}, "a picture of 0x0 patches"},
 		"outside vocabulary": {m, []int32{1, 40}, nil, "row 40"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -376,7 +376,7 @@ func TestQwen2VLImageProcessorAgainstTransformers(t *testing.T) {
 				compareInputs(t, m.folder+", "+run, images, g[run+".pixels"], g[run+".grids"])
 			}
 		}
-		g := readGolden(t, "processor.safetensors")
+		g := readGolden(t, "qwen2vl-processor.safetensors")
 		published, few := textenc.DefaultQwen2VLImageProcessor(), textenc.DefaultQwen2VLImageProcessor()
 		least, most, less := 3136, 12845056, 9000
 		published.MinPixels, published.MaxPixels, few.MaxPixels = &least, &most, &less

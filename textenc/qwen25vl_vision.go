@@ -81,9 +81,16 @@ func (c *Qwen25VLVisionConfig) windowCells() int {
 	return c.WindowSize / c.SpatialMergeSize / c.PatchSize
 }
 
-// row is the number of values of a patch.
-func (c *Qwen25VLVisionConfig) row() int {
-	return channels * c.TemporalPatchSize * c.PatchSize * c.PatchSize
+// check says what is wrong with a picture for the tower.
+func (c *Qwen25VLVisionConfig) check(in VisionInput) error {
+	row := channels * c.TemporalPatchSize * c.PatchSize * c.PatchSize
+	switch merge := c.SpatialMergeSize; {
+	case in.Height < 1 || in.Width < 1 || in.Height%merge != 0 || in.Width%merge != 0:
+		return fmt.Errorf("a picture of %dx%d patches, expected multiples of %d", in.Width, in.Height, merge)
+	case len(in.Pixels) != in.Height*in.Width*row:
+		return fmt.Errorf("%d values for a picture of %dx%d patches, expected %d for each", len(in.Pixels), in.Width, in.Height, row)
+	}
+	return nil
 }
 
 // tokens is the number of a picture's features.
@@ -108,9 +115,6 @@ func pixelsOf(images []VisionInput) *mlx.Array {
 	for _, in := range images {
 		pixels = append(pixels, in.Pixels...)
 		n += in.Height * in.Width
-	}
-	if n == 0 || len(pixels)%n != 0 {
-		mlx.Throw(fmt.Errorf("%d values for %d patches of pictures", len(pixels), n))
 	}
 	return mlx.FromFloat32(pixels, n, len(pixels)/n)
 }
@@ -151,18 +155,10 @@ func newQwen25VLVision(c Qwen25VLVisionConfig) *qwen25VLVision {
 // visionEps is that of all norms of the vision tower, which no config has.
 const visionEps = 1e-6
 
-// Forward takes pictures to features [n, out_hidden_size] in dtype, those of one
+// Forward takes checked pictures to features [n, out_hidden_size] in dtype, those of one
 // picture after the other.
 func (m *qwen25VLVision) Forward(images []VisionInput, dtype mlx.Dtype) *mlx.Array {
 	c, pixels := m.config, pixelsOf(images)
-	if pixels.Dim(1) != c.row() {
-		mlx.Throw(fmt.Errorf("%d values for a patch of a picture, expected %d", pixels.Dim(1), c.row()))
-	}
-	for _, in := range images {
-		if in.Height%c.SpatialMergeSize != 0 || in.Width%c.SpatialMergeSize != 0 {
-			mlx.Throw(fmt.Errorf("a picture of %dx%d patches, expected multiples of %d", in.Width, in.Height, c.SpatialMergeSize))
-		}
-	}
 	w := newWindows(images, c.SpatialMergeSize, c.windowCells())
 	x := m.PatchEmbed.Forward(pixels, dtype).TakeRows(w.patches)
 

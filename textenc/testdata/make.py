@@ -20,7 +20,7 @@ the pictures below it is shown, and
     RUN.pixels     each STRIDE-th value of the pixels that the image processor makes, and
     RUN.grids      the sizes of the pictures in patches
 
-All modules are those of the last run. processor.safetensors has pixels and grids of the published processor.
+All modules are those of the last run. qwen2vl-processor.safetensors has pixels and grids of the published processor.
 
 buckets.safetensors holds T5's buckets of the distances -600 to 600, as BUCKETS-DISTANCE.
 
@@ -132,7 +132,8 @@ def main():
         "qwen25vl-published",
         dict(
             hidden_size=24, intermediate_size=12, num_hidden_layers=2, num_attention_heads=3, num_key_value_heads=1,
-            rms_norm_eps=1e-6, rope_parameters={"rope_type": "default", "rope_theta": 1e6, "mrope_section": [1, 1, 2]},
+            rms_norm_eps=1e-6,
+            rope_parameters={"rope_type": "default", "rope_theta": 1e6, "mrope_section": [1, 1, 2]},
         ),
         dict(
             depth=2, hidden_size=8, intermediate_size=12, num_heads=2, patch_size=6, window_size=30,
@@ -144,7 +145,8 @@ def main():
         "qwen25vl-small",
         dict(
             hidden_size=32, intermediate_size=12, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2,
-            rms_norm_eps=2e-6, rope_parameters={"rope_type": "default", "rope_theta": 500.0, "mrope_section": [2, 1, 1]},
+            rms_norm_eps=2e-6,
+            rope_parameters={"rope_type": "default", "rope_theta": 500.0, "mrope_section": [2, 1, 1]},
         ),
         dict(
             depth=4, hidden_size=16, intermediate_size=12, num_heads=1, patch_size=4, window_size=16,
@@ -153,10 +155,11 @@ def main():
         cells=15, small=True,
     )  # fmt: skip
     qwen25vl_model(
-        "qwen25vl-whole",  # windows as large as pictures, and pairs of patches that differ
+        "qwen25vl-whole",  # windows as large as pictures, other patches, and a fourth section
         dict(
             hidden_size=20, intermediate_size=12, num_hidden_layers=1, num_attention_heads=2, num_key_value_heads=2,
-            rms_norm_eps=1e-5, rope_parameters={"rope_type": "default", "rope_theta": 1e4, "mrope_section": [1, 1, 2, 1]},
+            rms_norm_eps=1e-5,
+            rope_parameters={"rope_type": "default", "rope_theta": 1e4, "mrope_section": [1, 1, 2, 1]},
         ),
         dict(
             depth=2, hidden_size=8, intermediate_size=16, num_heads=2, patch_size=5, spatial_merge_size=3,
@@ -249,7 +252,8 @@ def qwen25vl_model(name, text, vision, cells, published=False, small=False, modu
         c = json.loads(path.read_text())
         c |= {k: v for k, v in c.pop("text_config").items() if k != "model_type"}
         rope = c.pop("rope_parameters")
-        c |= {"rope_theta": rope["rope_theta"], "rope_scaling": {"type": "mrope", "mrope_section": rope["mrope_section"]}}
+        c["rope_theta"] = rope["rope_theta"]
+        c["rope_scaling"] = {"type": "mrope", "mrope_section": rope["mrope_section"]}
         del c["layer_types"], c["vision_config"]["rope_parameters"]
         c["vision_config"]["in_chans"] = c["vision_config"].pop("in_channels")
         path.write_text(json.dumps(c, indent=2) + "\n")
@@ -293,7 +297,7 @@ def qwen25vl_model(name, text, vision, cells, published=False, small=False, modu
 
 
 def qwen25vl_states(model, ids, pads, inputs):
-    """The hidden states of valid tokens, at positions in three dimensions: transformers 5 needs to be told which are pictures."""
+    """The hidden states of valid tokens. For positions in three dimensions transformers 5 must be told of pictures."""
     padded = torch.tensor([ids + [39] * pads])
     mask = (torch.arange(len(ids) + pads) < len(ids)).long()[None]
     if inputs:
@@ -304,12 +308,13 @@ def qwen25vl_states(model, ids, pads, inputs):
 
 def qwen2vl_processor():
     record = {}
-    for limits, kwargs in {"published": dict(min_pixels=3136, max_pixels=12845056), "few": dict(max_pixels=9000)}.items():
+    settings = {"published": dict(min_pixels=3136, max_pixels=12845056), "few": dict(max_pixels=9000)}
+    for limits, kwargs in settings.items():
         for i, p in enumerate(pictures()):
             made = Qwen2VLImageProcessor(**kwargs)([p.permute(2, 0, 1)], return_tensors="pt")
             record[f"{limits}.{i}.pixels"] = made["pixel_values"].flatten()[::STRIDE]
             record[f"{limits}.{i}.grids"] = made["image_grid_thw"].int()
-    save(HERE / "processor.safetensors", record)
+    save(HERE / "qwen2vl-processor.safetensors", record)
 
 
 def begin(name, kind, config, small):
