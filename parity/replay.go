@@ -140,8 +140,11 @@ func (r *replay) load() error {
 		Prompt: s.Prompt, Height: s.Height, Width: s.Width, Steps: s.Steps, Guidance: s.Guidance, Seed: s.Seed,
 		MaxSequenceLength: s.MaxSequenceLength, Scheduler: s.Scheduler, ImageStrength: s.ImageStrength,
 	}
-	if s.NegativePrompt != nil {
+	switch {
+	case s.NegativePrompt != nil:
 		r.request.NegativePrompt = *s.NegativePrompt
+	case strings.HasPrefix(r.pipeline.Class, "QwenImage"):
+		r.request.Guidance = min(r.request.Guidance, 1) // diffusers guides by a negative prompt only
 	}
 	switch noise := r.ref.Array("latents.init"); {
 	case noise != nil && noise.Ndim() > 1:
@@ -482,7 +485,7 @@ func first(values []float32) []float64 {
 }
 
 // pixels are the names of 8-bit pictures.
-var pixels = regexp.MustCompile(`^image(\.in)?(#\d+)?$`)
+var pixels = regexp.MustCompile(`^image(\.in|\.condition)?(#\d+)?$`)
 
 // channelAxis is the axis of features: behind the batch in pictures, the last
 // one of tokens. -1 is none.
@@ -490,7 +493,7 @@ func channelAxis(name string, shape []int) int {
 	switch {
 	case len(shape) < 2 || pixels.MatchString(name) || strings.Contains(name, ".input_ids"):
 		return -1
-	case len(shape) == 4 && !strings.HasPrefix(name, "t"), len(shape) == 3 && strings.Contains(name, "group_norm"):
+	case len(shape) == 4 && !strings.HasPrefix(name, "t"), len(shape) == 3 && strings.Contains(name, "group_norm"), len(shape) == 5:
 		return 1
 	case len(shape) == 4 && (strings.HasPrefix(name, "transformer@")):
 		return 0

@@ -135,7 +135,7 @@ func stageOf(name string) string {
 		return "vae"
 	case strings.Contains(n.Module, ".input_ids") || strings.HasSuffix(n.Module, "attention_mask"):
 		return "tokenizer"
-	case prefix("text_encoder") || strings.HasSuffix(n.Module, "embeds"):
+	case prefix("text_encoder") || strings.HasSuffix(n.Module, "embeds") || prefix("vision.") || n.Module == "image.condition":
 		return "text"
 	case n.Module == "sigmas" || n.Module == "timesteps":
 		return "scheduler"

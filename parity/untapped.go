@@ -22,7 +22,9 @@ var untapped = []struct {
 }{
 	{regexp.MustCompile(`\.dropout|\.to_out\.1([@#:]|$)`), "dropout, which does nothing"},
 	{regexp.MustCompile(`\.rotary_emb|:in\.position_(embeddings|ids)|^transformer\..*:in\.freqs_cis$`), "positions and their rotary tables, which are no tensors of a module here"},
-	{regexp.MustCompile(`[.:]in\.(attention_mask|attn_mask)$|\.attention_mask$`), "masks, which are computed where they are used"},
+	{regexp.MustCompile(`[.:]in\.(attention_mask|attn_mask|mm_token_type_ids|cu_seqlens)$|\.attention_mask$`),
+		"masks, places of pictures and bounds of windows, which are computed where they are used"},
+	{regexp.MustCompile(`^text_encoder.*:out\.hidden_states\.\d+$`), "hidden states, which are compared as what layers return"},
 	{regexp.MustCompile(`^transformer\.(layers|(noise|context)_refiner)\.\d+@\d+(#\d+)?:in\.[12]$`), "mask and rotary table of Z-Image's blocks"},
 	{regexp.MustCompile(`^transformer(\.t_embedder)?@\d+(#\d+)?:in\.[01]$|^transformer@\d+(#\d+)?:in\.(timestep|guidance)$|` +
 		`\.time_(text|guidance)_embed@\d+(#\d+)?:in\.[01]$|\.time_proj@\d+(#\d+)?:in\.0$`), "times and scales before they are sinusoids, which the host computes"},
@@ -46,24 +48,31 @@ func (r *replay) untapped(name string) string {
 	if reason := untappedAnywhere(name); reason != "" {
 		return reason
 	}
-	if n, err := hooks.ParseName(name); err == nil && r.idle.has(n) {
+	switch n, err := hooks.ParseName(name); {
+	case err != nil:
+	case r.idle.has(n):
 		return "of modules behind what is used of a text encoder, which do not run here"
+	case r.idle.headed && n.Module == "text_encoder":
+		return "what is around a language model and its head, and passes on what they get and return"
 	}
 	return ""
 }
 
 // idle are modules of the model whose weights nothing here needs, and which so
 // are not run: those behind the last hidden state that is used.
-type idle map[string]bool
+type idle struct {
+	modules map[string]bool
+	headed  bool // the text encoder's model is inside one that has a head too
+}
 
 // idleModules finds them by what of the checkpoints is not loaded.
 func idleModules(fsys fs.FS) (idle, error) {
 	w, err := models.OpenWeights(fsys)
 	if err != nil {
-		return nil, err
+		return idle{}, err
 	}
 	defer w.Close()
-	unused := idle{}
+	unused := map[string]bool{}
 	used := map[string]bool{}
 	for _, c := range w.Components {
 		for _, t := range c.Tensors {
@@ -79,7 +88,7 @@ func idleModules(fsys fs.FS) (idle, error) {
 	for module := range used {
 		delete(unused, module)
 	}
-	return unused, nil
+	return idle{unused, strings.HasPrefix(w.Class, "QwenImage")}, nil
 }
 
 // unprefixed takes out what a causal language model puts before the names of
@@ -98,11 +107,11 @@ func unprefixed(module string) string {
 // returns what they make.
 func (i idle) has(n hooks.Name) bool {
 	module := unprefixed(n.Module)
-	if module == "text_encoder" && i["text_encoder.norm"] {
+	if module == "text_encoder" && i.modules["text_encoder.norm"] {
 		return true
 	}
 	for ; module != ""; module = parentOf(module) {
-		if i[module] {
+		if i.modules[module] {
 			return true
 		}
 	}
