@@ -180,6 +180,71 @@ dump flux2-klein-kv/model flux2-klein-kv/dump --prompt {shlex.quote(EDIT)} --ref
     'transformer.*_modulation*@0*' 'transformer.time*@0*' 'transformer.*_blocks.0.*norm*@0*'
     'transformer.*_blocks.0.attn@0*' 'transformer.*_blocks.0.ff*@0' '!*.act_fn*' '!*:in.*'
 
+tiny qwen-image-ordinary/model --family qwen-image --seed 41 --layout hub --shards 2
+    --heads 2 --axes-dims 2 4 4 --layers 2 --text-intermediate 28 --text-layers 2 --text-heads 3 --text-kv-heads 1
+    --text-mrope-section 1 2 1 --merges 330 --vision-heads 1 --vision-head-dim 8 --vision-intermediate 12
+    --vision-layers 2 --vision-patch 6 --vision-window 24 --vae-channels 6 6 6 6
+
+dump qwen-image-ordinary/model qwen-image-ordinary/dump --prompt {shlex.quote(SHORT)}
+    --negative-prompt {shlex.quote(NEGATIVE)} --steps 2 --guidance 3.5 --seed 41 --height 32 --width 48
+    --taps 'transformer@*' 'transformer.*_blocks.?@0*' 'transformer.transformer_blocks.0.*@0*'
+    'transformer.transformer_blocks.1.attn@1:[qk]*' 'transformer.t*@0' 'transformer.img_in@0' 'transformer.norm_out*@0'
+    'text_encoder.*.language_model*' 'vae.post_quant_conv' 'vae.decoder.conv_in' 'vae.decoder.mid_block'
+    'vae.decoder.up_blocks.[01]' '!*dropout*' '!*.act_fn*' '!*:in.*' '!*rotary_emb*' '!*.to_out.1@*' '!*.net.*'
+    '!*hidden_states*' '!*.down_proj*' '!*.layers.1.*.*' '!*.mlp.*' '!text_encoder*.layers.?.*#1'
+
+tiny qwen-image-small/model --family qwen-image --seed 42 --kind small-activations --layout v5
+    --heads 3 --axes-dims 2 2 2 --layers 2 --text-intermediate 24 --text-layers 3 --text-heads 2 --text-kv-heads 2
+    --text-mrope-section 2 1 2 --text-rope-theta 20000 --text-norm-eps 2e-6 --merges 340
+    --vision-heads 2 --vision-head-dim 4 --vision-intermediate 12 --vision-layers 2 --vision-patch 6 --vision-window 12
+    --vae-channels 6 12 6 --latents-mean 0.9653 -0.2921 -0.9113 0.5517 0.2503 --latents-std 0.7083 2.6052 1.1253 2.8 0.9
+    --base-shift 1.0986 --max-shift 1.0986 --shift-terminal 0
+
+dump qwen-image-small/model qwen-image-small/dump --prompt {shlex.quote(SHORT)}
+    --steps 3 --guidance 4 --seed 42 --height 40 --width 24 --max-sequence-length 40
+    --taps 'transformer@*' 'transformer.*_blocks.?@0*' 'transformer.transformer_blocks.0.*norm*@0*'
+    'transformer.time*@*' 'transformer.norm_out*@0' 'text_encoder.*.layers.?' 'text_encoder.*.layers.1.*norm*'
+    'vae.decoder.conv_in' 'vae.decoder.mid_block' 'vae.decoder.up_blocks.?' 'vae.decoder.up_blocks.0.*.norm?'
+    '!*:in.*'
+
+tiny qwen-edit/model --family qwen-image-edit --seed 43 --kind small-activations --layout hub
+    --heads 2 --axes-dims 4 4 2 --layers 1 --text-intermediate 28 --text-layers 2 --text-heads 2 --text-kv-heads 1
+    --text-mrope-section 1 1 2 --merges 330 --vision-heads 2 --vision-head-dim 4 --vision-intermediate 20
+    --vision-layers 3 --vision-full-layers 1 --vision-window 56 --vae-image-size 2500 --vae-channels 6 6 6 6
+
+dump qwen-edit/model qwen-edit/dump --prompt {shlex.quote(EDIT)} --negative-prompt {shlex.quote(NEGATIVE)}
+    --references qwen-edit/first.png --steps 2 --guidance 2.5 --seed 43 --height 32 --width 48
+    --taps 'transformer@*' 'transformer.*_blocks.?@*' 'transformer.*_blocks.0.*norm*@1' 'transformer.norm_out*@1'
+    'text_encoder.model' 'text_encoder.model#1' 'text_encoder.*.layers.?' 'text_encoder.*.layers.1.*norm*'
+    'text_encoder.model.visual' 'text_encoder.*.blocks.?' 'text_encoder.*.blocks.1.*norm?' 'text_encoder.*.merger*'
+    'text_encoder.*.rotary_emb:in.1' 'text_encoder.*.patch_embed' 'vae.encoder.mid_block'
+    'vae.encoder.down_blocks.[1-9]' 'vae.quant_conv' '!transformer*:in.*' '!vae*:in.*' '!*norm*:in.*' '!*.layers.?:in.*'
+    '!*.blocks.?:in.*' '!*merger*:in.*' '!*patch_embed:in.*' '!*model:in.*' '!*model#1:in.*' '!*visual:in.*' '!*hidden_states*'
+
+tiny qwen-edit-plus/model --family qwen-image-edit-plus --seed 44 --layout v5
+    --heads 2 --axes-dims 2 2 4 --layers 2 --zero-cond-t 1 --text-intermediate 24 --text-layers 2 --text-heads 2
+    --text-kv-heads 1 --text-mrope-section 1 2 2 --text-rope-theta 50000 --merges 330
+    --vision-heads 2 --vision-head-dim 4 --vision-intermediate 12 --vision-layers 2 --vision-full-layers 1
+    --vision-patch 4 --vision-window 16 --min-pixels 1200 --max-pixels 1500 --vae-image-size 2100
+    --condition-image-size 2600 --vae-channels 6 6 6 6
+
+dump qwen-edit-plus/model qwen-edit-plus/dump --prompt {shlex.quote(EDIT)}
+    --references qwen-edit-plus/first.png qwen-edit-plus/second.png --steps 2 --guidance 1 --seed 44
+    --height 16 --width 48
+    --taps 'transformer@*' 'transformer.*_blocks.?@1*' 'transformer.transformer_blocks.0.*@1*'
+    'transformer.*_blocks.0.attn@1:[qk]*' 'transformer.t*@1' 'transformer.img_in@1' 'transformer.norm_out*@1'
+    'transformer.pos_embed@0*' 'text_encoder.model' 'text_encoder.*.layers.?' 'text_encoder.*.layers.0.*norm'
+    'text_encoder.*.layers.1.self_attn' 'text_encoder.*.layers.0.self_attn:[qk]' 'text_encoder.*.visual' 'text_encoder.*.blocks.?'
+    'text_encoder.*.blocks.0.*' 'text_encoder.*.blocks.?.attn:[qkv]' 'text_encoder.*.merger*' 'text_encoder.*.rotary_emb:in.1'
+    'vae.quant_conv*' '!transformer*:in.*' '!vae*:in.*' '!*.layers.*:in.*' '!*visual*:in.*' '!*model:in.*' '!*hidden_states*'
+    '!*.act_fn*' '!*dropout*' '!*.to_out.1@*' '!*.net.*' '!*_proj*'
+
+dump qwen-edit-plus/model qwen-edit-plus3/dump --prompt {shlex.quote(EDIT)} --negative-prompt ''
+    --references qwen-edit-plus/second.png qwen-edit-plus3/third.png qwen-edit-plus/first.png --steps 3 --guidance 4
+    --seed 45 --height 16 --width 48 --taps transformer@0 'text_encoder.*.visual' '!*visual:*'
+
+modules qwen-edit-plus/model --out qwen-edit-plus/modules.txt
+
 tiny vae-512/model --seed 13 --layout v5 --only vae --vae-channels 4 4 8 8 --vae-norm-groups 2
 
 decode vae-512/model vae-512/decode --seed 3 --height 512 --width 512 --compute float64 --sample 20000
@@ -197,6 +262,10 @@ PICTURES = {
     "flux2-klein-edit2/first.png": (70, 67),
     "flux2-klein-edit2/second.png": (83, 64),
     "flux2-klein-kv/first.png": (75, 66),
+    "qwen-edit/first.png": (61, 40),
+    "qwen-edit-plus/first.png": (75, 50),
+    "qwen-edit-plus/second.png": (33, 97),
+    "qwen-edit-plus3/third.png": (50, 52),
     "vae-512/encode/picture.png": (512, 512),
 }
 

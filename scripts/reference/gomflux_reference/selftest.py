@@ -13,6 +13,7 @@ from safetensors import safe_open
 
 from . import again, debug, dump, goldens, runs, tiny
 from .families import FAMILIES
+from .files import read_json
 
 
 def check(root: Path):
@@ -21,7 +22,7 @@ def check(root: Path):
         scratch = Path(scratch)
         for test in (
             same_goldens, both_layouts, inner_values, memory_bound, own_runs, once_more, pictures, encoders,
-            own_tensors,
+            autoencoders, own_tensors,
         ):  # fmt: skip
             test(scratch / test.__name__, root)
     print("ok")
@@ -55,6 +56,9 @@ def both_layouts(scratch: Path, root: Path):
             assert all(torch.equal(a[k], b[k]) for k in a), part
             assert all(t.dtype == torch.float32 for t in a.values() if t.is_floating_point()), part
         for text in (goldens.PROMPT, goldens.NEGATIVE, "<|im_start|>user\n<think> x</think>\r\n\n  y", ""):
+            if hasattr(pipes[0], "processor"):
+                a, b = (p.processor(text=f"<|image_pad|>{text}", images=goldens.draw(70, 45)) for p in pipes)
+                assert a.input_ids == b.input_ids and torch.equal(a.pixel_values, b.pixel_values), (family, text)
             for part in FAMILIES[family].text_encoders:
                 a, b = (getattr(p, part.replace("text_encoder", "tokenizer"))(text).input_ids for p in pipes)
                 assert a == b, (family, part, text)
@@ -96,6 +100,10 @@ ATTENTIONS = {
         ("text_encoder_2.encoder.block.0.layer.0.SelfAttention", "", None, "o", 2),
         ("text_encoder_2.encoder.block.1.layer.0.SelfAttention", "", None, "o", 2),
     ),
+    "qwen-edit-plus": (
+        ("text_encoder.model.language_model.layers.0.self_attn", "", "q_proj", "o_proj", 2),
+        ("text_encoder.model.language_model.layers.1.self_attn", "", "q_proj", "o_proj", 2),
+    ),
     "flux2-klein-base": (
         ("text_encoder.model.layers.0.self_attn", "", "q_norm", "o_proj", 2),
         ("text_encoder.model.layers.1.self_attn", "#1", "q_norm", "o_proj", 2),
@@ -109,10 +117,11 @@ def inner_values(scratch: Path, root: Path):
     for golden, modules in ATTENTIONS.items():
         again.repeat(root / golden / "dump", scratch / golden, globs, 1 << 30)
         check_attentions(Dump(scratch / golden), modules)
-    d = Dump(scratch / "flux1-schnell-ordinary")
-    # [text, image] before the rotation
-    parts = [d[f"transformer.transformer_blocks.0.attn.{norm}@1"] for norm in ("norm_added_q", "norm_q")]
-    assert torch.equal(d["transformer.transformer_blocks.0.attn@1:q.unrotated"], torch.cat(parts, 1))
+    for golden in ("flux1-schnell-ordinary", "qwen-edit-plus"):
+        d = Dump(scratch / golden)
+        # [text, image] before the rotation
+        parts = [d[f"transformer.transformer_blocks.0.attn.{norm}@1"] for norm in ("norm_added_q", "norm_q")]
+        assert torch.equal(d["transformer.transformer_blocks.0.attn@1:q.unrotated"], torch.cat(parts, 1))
     record(root, scratch, ["*"])
     assert not any(":q" in name or ":weights" in name for name in Dump(scratch).tensors), "an inner value for *"
 
@@ -129,6 +138,7 @@ def check_attentions(d: Dump, modules):
         torch.testing.assert_close(entropy, torch.special.entr(weights).sum(-1))
         if norm:
             before = d[f"{module}.{norm}{call}"]
+            before = before.unflatten(-1, (-1, q.shape[-1])) if before.dim() == 3 else before
             before = before if axis == 1 else before.transpose(1, 2)
             assert torch.equal(d[f"{module}{call}:q.unrotated"], before), module
             assert not torch.equal(d[f"{module}{call}:q"], d[f"{module}{call}:q.unrotated"]), module
@@ -151,6 +161,20 @@ def memory_bound(scratch: Path, root: Path):
         assert "--max-memory" in str(e) and not (scratch / "refused" / "settings.json").exists()
     else:
         raise AssertionError("weights that do not fit into the memory were recorded")
+
+
+def autoencoders(scratch: Path, root: Path):
+    """One picture through an autoencoder of videos alone is the same as in a pipeline."""
+    model, edit = root / "qwen-edit" / "model", root / "qwen-edit"
+    pictures = Dump(edit / "dump")
+    Image.fromarray(pictures["image.in"].numpy()).save(scratch.with_suffix(".png"))
+    dump.encode(model, scratch / "encode", scratch.with_suffix(".png"), "float32", ["vae.quant_conv"], 0)
+    assert torch.equal(Dump(scratch / "encode")["vae.encode.out"], pictures["vae.encode.out"])
+    latent = f"{edit / 'dump' / 'tensors.safetensors'}:vae.decode.in"
+    dump.decode(model, scratch / "decode", latent, 0, 0, 0, "float32", ["vae.decoder"], 0)
+    decoded = Dump(scratch / "decode")
+    assert torch.equal(decoded["vae.decode.out"], pictures["vae.decode.out"])
+    assert torch.equal(decoded["vae.decoder"].clamp(-1, 1), decoded["vae.decode.out"])
 
 
 def own_runs(scratch: Path, root: Path):
@@ -177,6 +201,8 @@ def once_more(scratch: Path, root: Path):
         ("zimage-heun", "transformer.layers.0.attention"),
         ("flux1-dev-image", "transformer.single_transformer_blocks.0.attn"),
         ("flux2-klein-edit2", "transformer.single_transformer_blocks.0.attn"),
+        ("qwen-edit", "transformer.transformer_blocks.0.attn"),
+        ("qwen-edit-plus3", "transformer.transformer_blocks.1.attn"),
     ):
         again.repeat(root / golden / "dump", scratch / golden, [f"{module}@*:v"], 1 << 30)
         before, after = Dump(root / golden / "dump"), Dump(scratch / golden)
@@ -197,6 +223,33 @@ def pictures(scratch: Path, root: Path):
     # tokens of the picture that is made, and then of those two
     tokens = [d[name].flatten(2).mT for name in ("latents.init", "latents.reference", "latents.reference#1")]
     assert torch.equal(d["transformer@0:in.hidden_states"], torch.cat(tokens, 1))
+    qwen_pictures(root)
+
+
+def qwen_pictures(root: Path):
+    """Copies of pictures have the areas of the model's own, and the text encoder has their tokens in two axes."""
+    d = Dump(root / "qwen-edit-plus" / "dump")
+    for i, (vae, condition, grid) in enumerate((((32, 64), (32, 64), (6, 12)), ((64, 32), (96, 32), (16, 4)))):
+        call = f"#{i}" if i else ""
+        assert d[f"image.in{call}"].shape == (*vae, 3) and d[f"image.condition{call}"].shape == (*condition, 3), i
+        assert d[f"vae.encode.in{call}"].shape == (1, 3, *vae), i
+        assert d[f"latents.reference{call}"].shape == (1, 4, vae[0] // 8, vae[1] // 8), i
+        assert d["vision.grid_thw"][i].tolist() == [1, *grid], i
+    assert d["image.in"].float().mean() > 1 and torch.equal(d["image.in"], d["image.condition"])
+    positions, at = [], 0
+    ids = d["prompt.input_ids"][0].tolist()
+    image = read_json(root / "qwen-edit-plus" / "model" / "text_encoder" / "config.json")["image_token_id"]
+    grids = iter(d["vision.grid_thw"].tolist())
+    while len(positions) < len(ids):
+        if ids[len(positions)] != image:
+            positions.append((at, at, at))
+            at += 1
+        else:
+            _, h, w = next(grids)
+            positions += [(at, at + y, at + x) for y in range(h // 2) for x in range(w // 2)]
+            at += max(h, w) // 2
+    found = d["text_encoder.model.language_model.rotary_emb:in.1"][:, 0].T
+    assert found.tolist() == [list(p) for p in positions]
 
 
 def encoders(scratch: Path, root: Path):
@@ -208,6 +261,10 @@ def encoders(scratch: Path, root: Path):
     d = Dump(root / "flux2-klein" / "dump")
     layers = [d[f"text_encoder.model.layers.{n - 1}"][0] for n in (1, 2, 4)]
     assert torch.equal(d["prompt.embeds"], torch.cat(layers, -1))
+    for golden, dropped in (("qwen-image-ordinary", 34), ("qwen-edit", 64), ("qwen-edit-plus", 64)):
+        d = Dump(root / golden / "dump")
+        last = "text_encoder.model" if "text_encoder.model" in d else "text_encoder.model.language_model"
+        assert torch.equal(d["prompt.embeds"], d[last][0, dropped:]), golden
 
 
 @contextmanager
