@@ -243,6 +243,8 @@ def same_seed(gomflux: Path, model: Path, family: str, n: int, r: random.Random)
     flags["max-sequence-length"] = request["max_sequence_length"]
     if request["negative_prompt"] is not None:
         flags["negative-prompt"] = request["negative_prompt"]
+    elif family.startswith("qwen"):
+        flags["guidance"] = 1  # diffusers guides by a negative prompt only, and ours has one by default
     given = [f"--{k}={v}" for k, v in flags.items()] + [f"--image={file}" for file in references]
     ran = run(gomflux, "edit" if references else "generate", "--overwrite", "--quiet", *given)
     if ran.returncode:
