@@ -238,16 +238,21 @@ func (m meter) perRow(s stage, in size) (each, edges int64) {
 	if s.double {
 		row.w *= 2
 	}
-	input, normalised := 3*row.bytes(m.item()), int64(0) // as it is, padded, and padded again by MLX
+	input, group, channel := int64(3), int64(7), int64(4) // as it is, padded, and padded again by MLX
+	unfolded := int64(out.w) * int64(in.c) * 4
+	switch {
+	case m.device == mlx.CPU:
+		unfolded *= 9
+	case m.item() < 4: // measured with CUDA
+		input, group, channel, unfolded = 2, 4, 2, 0
+	}
+	input *= row.bytes(m.item())
+	normalised := int64(0)
 	switch s.norm.(type) {
 	case *nn.GroupNorm:
-		normalised = 7 * row.bytes(4)
+		normalised = group * row.bytes(4)
 	case *channelNorm:
-		normalised = 4 * row.bytes(4)
-	}
-	unfolded := int64(out.w) * int64(in.c) * 4
-	if m.device == mlx.CPU {
-		unfolded *= 9
+		normalised = channel * row.bytes(4)
 	}
 	stride := int64(s.conv.Stride)
 	convolved := stride*input + unfolded + 2*out.rowBytes(m.item()) + size{1, out.w, s.residual}.rowBytes(m.item())
