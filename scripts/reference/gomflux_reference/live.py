@@ -224,6 +224,8 @@ def same_seed(gomflux: Path, model: Path, family: str, n: int, r: random.Random)
     pipe, _ = dump.load(model)
     request = draw_request(pipe, FAMILIES[family], r)
     what = f"{model.parent.name} --rng torch"
+    if family.startswith("qwen") and request["negative_prompt"] == "":
+        request["negative_prompt"] = " "  # an empty one means gomflux's default, which is this
     folder = model.parent / "pictures"
     folder.mkdir(exist_ok=True)
     references = draw_references(folder / f"{n}-edited", FAMILIES[family], min(FAMILIES[family].references), r)
