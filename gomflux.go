@@ -3,10 +3,12 @@ package gomflux
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"image"
 	"io/fs"
 	"math/rand/v2"
+	"regexp"
 	"runtime/debug"
 	"time"
 
@@ -30,6 +32,9 @@ type ReferenceError = models.ReferenceError
 
 // ErrNotFound is wrapped by errors about models that are not on this machine.
 var ErrNotFound = models.ErrNotFound
+
+// ErrMemory is wrapped by errors of a batch for which there is not enough memory.
+var ErrMemory = errors.New("not enough memory")
 
 // Progress tells what a run has reached.
 type Progress = models.Progress
@@ -68,8 +73,9 @@ type OpenOptions struct {
 	Defaults *Defaults
 	// For, if set, are options that the model is to be used with: what it
 	// cannot do of them is an error before its weights are read. What they need
-	// none of, because of their Given, is not read, and need not be there.
-	For *Options
+	// none of, because of their Given, which must be the same, is not read, and
+	// need not be there.
+	For []Options
 	// LowRAM keeps only one of the model's text encoders and its transformer in
 	// memory at a time, and loads them when they are needed. Where they do not fit
 	// beside each other that is done anyway.
@@ -95,9 +101,14 @@ func (o *OpenOptions) load() (models.LoadOptions, error) {
 		}
 		l.Dtype = &d
 	}
-	if o.For != nil {
-		l.Given = o.For.Given
-		l.For = func(p *models.Pipeline) models.Request { return request(p, *o.For) }
+	if len(o.For) > 0 {
+		l.Given = o.For[0].Given
+		l.For = func(p *models.Pipeline) (runs []models.Request) {
+			for _, options := range o.For {
+				runs = append(runs, request(p, options))
+			}
+			return runs
+		}
 	}
 	return l, nil
 }
@@ -296,8 +307,12 @@ type Options struct {
 	// Height and Width are in pixels, multiples of Model.Multiple.
 	Height, Width int
 	Steps         int
-	// Guidance is the strength of classifier-free guidance; nil is the model's
-	// default and 0 turns it off.
+	// Guidance is how closely the prompt is followed, as the model's family
+	// counts it; nil is the model's default. It is the scale of classifier-free
+	// guidance for Z-Image, where 0 is none, and for FLUX.2-klein's base models,
+	// where 1 is none, as 0 is. FLUX.1-dev has an input of this name instead, so
+	// that every number counts. FLUX.1-schnell takes none but 0, and distilled
+	// models of FLUX.2-klein take none above 1.
 	Guidance *float64
 	// Seed chooses the initial noise; nil is a random one.
 	Seed *uint64
@@ -359,8 +374,14 @@ type Result struct {
 	// came from: set Settings.Image and Settings.References for that.
 	Settings Settings
 
-	PromptTokens int
-	StepsRun     int // fewer than Steps with Options.Image
+	// PromptTokens is how many tokens the prompt has, with those of the model's
+	// template, and TextTokens how many the transformer sees of it, which some
+	// models pad to Settings.MaxSequenceLength. CutTokens is how many of a long
+	// prompt's end CLIP, where a model has it, is not shown; no other text encoder
+	// cuts. Without a tokenizer, because of Options.Given, PromptTokens is
+	// TextTokens.
+	PromptTokens, TextTokens, CutTokens int
+	StepsRun                            int // fewer than Steps with Options.Image
 
 	EncodeTime, StepTime, DecodeTime time.Duration // StepTime is the sum over all steps, without OnStep
 	PeakMemory                       int           // bytes, of MLX's arrays
@@ -378,7 +399,7 @@ func (m *Model) Generate(ctx context.Context, o Options) (*Result, error) {
 
 // GenerateBatch makes a picture for each of some seeds at once, which on a GPU
 // can be faster than one by one: see [Model.BatchSize]. The pixels can differ
-// from those that Generate makes, by rounding. Options.Seed does not count.
+// from those that Generate makes, by rounding, and it takes more memory. Options.Seed does not count.
 // Options.Latents and Options.Given are of one picture and refused. OnStep is
 // called for every picture.
 func (m *Model) GenerateBatch(ctx context.Context, o Options, seeds []uint64) ([]*Result, error) {
@@ -400,13 +421,17 @@ func (m *Model) generate(ctx context.Context, r models.Request, seeds []uint64) 
 	start := time.Now()
 	var made []*models.Result
 	var version string
+	var tokens, cut int
 	err := mlx.Do(ctx, func() (err error) {
 		version = mlx.Version()
-		made, err = m.pipeline.GenerateBatch(r, seeds)
+		if made, err = m.pipeline.GenerateBatch(r, seeds); err != nil {
+			return err
+		}
+		tokens, cut, err = m.pipeline.Tokens(r)
 		return err
 	})
 	if err != nil {
-		return nil, err
+		return nil, batchError(err, len(seeds))
 	}
 	took := time.Since(start) / time.Duration(len(seeds))
 	results := make([]*Result, len(made))
@@ -419,12 +444,24 @@ func (m *Model) generate(ctx context.Context, r models.Request, seeds []uint64) 
 		}
 		settings.Created, settings.Seconds = start.UTC().Truncate(time.Second), took.Round(time.Millisecond).Seconds()
 		results[i] = &Result{
-			Image: out.Image, Settings: settings, PromptTokens: out.PromptTokens, StepsRun: out.Steps,
+			Image: out.Image, Settings: settings, PromptTokens: cmp.Or(tokens, out.PromptTokens), TextTokens: out.PromptTokens, CutTokens: cut, StepsRun: out.Steps,
 			EncodeTime: out.Encode, StepTime: out.Step, DecodeTime: out.Decode, PeakMemory: out.PeakMemory,
 		}
 	}
 	return results, nil
 }
+
+// batchError says of an error for lack of memory how many pictures it was for.
+func batchError(err error, n int) error {
+	var failed *mlx.Error
+	if n > 1 && errors.As(err, &failed) && outOfMemory.MatchString(failed.Error()) {
+		return fmt.Errorf("%w for %d pictures at once: %w", ErrMemory, n, err)
+	}
+	return err
+}
+
+// outOfMemory matches what MLX says of the CPU, Metal and CUDA.
+var outOfMemory = regexp.MustCompile(`(?i)out of memory|unable to allocate|attempting to allocate|insufficient memory|bad_alloc`)
 
 // Settings are those that Generate will give the picture of some options, as far
 // as they are known before. Without Options.Seed theirs is 0.

@@ -161,7 +161,7 @@ func TestOptionsFrom(t *testing.T) {
 func TestOpenFor(t *testing.T) {
 	o := options(1)
 	loading := false
-	open := &gomflux.OpenOptions{For: &o, Progress: func(gomflux.Progress) { loading = true }}
+	open := &gomflux.OpenOptions{For: []gomflux.Options{o}, Progress: func(gomflux.Progress) { loading = true }}
 	m, err := gomflux.Open(context.Background(), tiny, open)
 	if err != nil {
 		t.Fatal(err)
@@ -172,12 +172,17 @@ func TestOpenFor(t *testing.T) {
 		t.Error("no progress of loading")
 	}
 	loading = false
-	o.Width = 41
-	if _, err := gomflux.Open(context.Background(), tiny, open); !errors.Is(err, gomflux.ErrRequest) {
-		t.Errorf("error %v, expected %v", err, gomflux.ErrRequest)
-	}
-	if loading {
-		t.Error("weights were loaded")
+	wide, long := o, o
+	wide.Width = 41
+	long.Prompt = strings.Repeat("word ", 1000)
+	for name, runs := range map[string][]gomflux.Options{"one": {wide}, "the last": {o, wide}, "a prompt": {o, long}} {
+		open.For = runs
+		if _, err := gomflux.Open(context.Background(), tiny, open); !errors.Is(err, gomflux.ErrRequest) {
+			t.Errorf("%s: error %v, expected %v", name, err, gomflux.ErrRequest)
+		}
+		if loading {
+			t.Errorf("%s: weights were loaded", name)
+		}
 	}
 }
 

@@ -70,13 +70,12 @@ func (f *flux) defaults() Defaults {
 func (f *flux) texts([]*image.RGBA) []text {
 	limit := f.textEncoder.Config.MaxPositionEmbeddings
 	return []text{{
-		tokenizer: "tokenizer", encoder: "text_encoder", ids: "input_ids", embeds: "pooled_embeds", shape: []int{-1}, limit: limit,
+		tokenizer: "tokenizer", encoder: "text_encoder", ids: "input_ids", embeds: "pooled_embeds", shape: []int{-1}, limit: limit, cuts: true,
 		tokens: func(t *textenc.Tokenizer, prompt string, limit int) ([]int32, int, error) {
 			if most := t.MaxLength(); most > 0 {
 				limit = min(limit, most)
 			}
-			padded, err := t.EncodePadded(prompt, limit) // a longer prompt is cut
-			return padded.IDs, padded.Tokens, err
+			return paddedTokens(t, prompt, limit)
 		},
 		encode: func(ids []int32) *mlx.Array { return f.textEncoder.Forward(ids).Squeeze(0) },
 	}, {

@@ -117,7 +117,7 @@ func TestGiven(t *testing.T) {
 				}
 				steps := 0
 				r.OnStep = func(Step) error { steps++; return nil }
-				p, err = Load(os.DirFS(dir), LoadOptions{For: func(*Pipeline) Request { return r }, Given: given})
+				p, err = Load(os.DirFS(dir), LoadOptions{For: func(*Pipeline) []Request { return []Request{r} }, Given: given})
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -154,7 +154,7 @@ func TestGiven(t *testing.T) {
 					if err := os.Rename(filepath.Join(dir, component), aside); err != nil {
 						t.Fatal(err)
 					}
-					_, err := Load(os.DirFS(dir), LoadOptions{For: func(*Pipeline) Request { return r }, Given: given})
+					_, err := Load(os.DirFS(dir), LoadOptions{For: func(*Pipeline) []Request { return []Request{r} }, Given: given})
 					if err == nil || !strings.Contains(err.Error(), component+"/") {
 						t.Errorf("without %s: %v", component, err)
 					}

@@ -97,7 +97,7 @@ func TestInspect(t *testing.T) {
 			remove("vae", shard)(t)
 			cut("text_encoder/model-00001-of-00002.safetensors", 20000)(t)
 		}, incomplete: []string{"missing: vae/", "1 of 2 shards", "m/text_encoder/model-00001-of-00002.safetensors: "}},
-		"two models":   {damage: replace("vae/config.json", `"latent_channels": 4`, `"latent_channels": 8`), incomplete: []string{"they belong to different models"}},
+		"two models":   {damage: replace("vae/config.json", `"latent_channels": 4`, `"latent_channels": 8`), incomplete: []string{"the vae's latent_channels is 8 and the transformer's in_channels 4: they belong to different models"}},
 		"other config": {damage: replace("transformer/config.json", `"n_refiner_layers": 1`, `"n_refiner_layers": 2`), incomplete: []string{"the tensors in m/transformer are not those of the transformer that its config describes: 28 missing (such as noise_refiner.1."}},
 		"class":        {damage: replace("model_index.json", "ZImagePipeline", "StableDiffusion3Pipeline"), unsupported: `m/model_index.json: pipeline class "StableDiffusion3Pipeline"`},
 		"no class":     {damage: replace("model_index.json", "_class_name", "_classname"), unsupported: `pipeline class ""`, noClass: true},

@@ -17,6 +17,7 @@ import (
 	"github.com/gomflux/gomflux/nn"
 	"github.com/gomflux/gomflux/scheduler"
 	"github.com/gomflux/gomflux/textenc"
+	"github.com/gomflux/gomflux/vae"
 	"github.com/gomflux/gomflux/weights"
 )
 
@@ -138,11 +139,11 @@ type LoadOptions struct {
 	Dtype    *mlx.Dtype  // nil: the device's own
 	Defaults *Defaults   // nil: those of the pipeline class
 	Progress func(Progress)
-	// For, if set, is the run that the pipeline is for, once its configs are read:
-	// what it cannot do of that is an error before its weights are read.
-	For func(*Pipeline) Request
-	// Given are values that this run is given. What it does not need then is not
-	// loaded, and need not be there.
+	// For, if set, are the runs that the pipeline is for, once its configs are read:
+	// what it cannot do of them is an error before its weights are read.
+	For func(*Pipeline) []Request
+	// Given are values that these runs are given. What they do not need then is
+	// not loaded, and need not be there.
 	Given Given
 	// LowRAM loads text encoders and the transformer when they are needed, and
 	// frees one before the next, even if there is memory for all.
@@ -192,17 +193,23 @@ func (p *Pipeline) load(l *loader, o LoadOptions, complete func(needs func(strin
 		p.Defaults = *o.Defaults
 	}
 	needs := func(string) bool { return true }
-	var r Request
+	var runs []Request
 	if o.For != nil {
-		r = o.For(p)
-		if err := p.checkNumbers(r); err != nil {
-			return err
+		runs = o.For(p)
+		var plans []plan
+		for _, r := range runs {
+			if err := p.checkNumbers(r); err != nil {
+				return err
+			}
+			schedule, err := p.schedule(&r)
+			if err != nil {
+				return err
+			}
+			plans = append(plans, p.plan(&r, schedule))
 		}
-		schedule, err := p.schedule(&r)
-		if err != nil {
-			return err
+		needs = func(dir string) bool {
+			return slices.ContainsFunc(plans, func(plan plan) bool { return plan.needs(dir) })
 		}
-		needs = p.plan(&r, schedule).needs
 	}
 	if err := complete(needs); err != nil {
 		return err
@@ -224,7 +231,7 @@ func (p *Pipeline) load(l *loader, o LoadOptions, complete func(needs func(strin
 			return err
 		}
 	}
-	if o.For != nil {
+	for _, r := range runs {
 		if err := p.Check(r); err != nil {
 			return err
 		}
@@ -260,9 +267,30 @@ func (p *Pipeline) declare(l *loader) ([]component, error) {
 		return nil, err
 	}
 	if !l.absent["transformer"] {
-		err = belong("the number of channels of the vae's latents", p.vae.LatentChannels(), "of the transformer's", p.family.latentShape(1, 1)[0])
+		err = p.sameLatents()
 	}
 	return append(components, autoencoder), err
+}
+
+// sameLatents says whether the autoencoder and the transformer mean the same by
+// latents. Either may see patches of them.
+func (p *Pipeline) sameLatents() error {
+	latent, own := p.family.latentShape(1, 1)[0], p.vae.Unscaled(1, 1)[0]
+	patch, in := p.vae.LatentChannels()/own, latent
+	if f, ok := p.family.(packer); ok {
+		shape := f.packed(2, 2)
+		in = shape[len(shape)-1]
+		patch *= in / latent
+	}
+	key := "latent_channels"
+	if _, ok := p.vae.(*vae.KLQwenImage); ok {
+		key = "z_dim"
+	}
+	what := "the vae's " + key
+	if patch > 1 {
+		what = fmt.Sprintf("%d times %s, %d,", patch, what, own)
+	}
+	return belong(what, patch*own, "the transformer's in_channels", in)
 }
 
 // belong compares two sizes of components that must be the same.

@@ -100,9 +100,15 @@ func (p *Pipeline) checkNumbers(r Request) error {
 		name  string
 		value int
 	}{{"height", r.Height}, {"width", r.Width}} {
+		if side.value > picture.MaxSide {
+			return requestErrorf("%s %d: must be at most %d", side.name, side.value, picture.MaxSide)
+		}
 		if side.value < m || side.value%m != 0 {
 			return requestErrorf("%s %d: must be a positive multiple of %d (try %d)", side.name, side.value, m, max(m, (side.value+m/2)/m*m))
 		}
+	}
+	if n := r.Height * r.Width; n > picture.MaxPixels {
+		return requestErrorf("a picture of %dx%d has %d megapixels, at most %d can be made", r.Width, r.Height, n/1_000_000, picture.MaxPixels/1_000_000)
 	}
 	if r.Steps < 1 {
 		return requestErrorf("steps %d: must be at least 1 (this model is meant for %d)", r.Steps, p.Defaults.Steps)

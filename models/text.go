@@ -22,6 +22,7 @@ type text struct {
 	// those that the model's template has and that do not count.
 	limit     int
 	uncounted int
+	cuts      bool // a prompt of more is cut, and not an error
 	// tokens are the ids of a prompt, with all that the model wants around them,
 	// and how many there would be without a limit.
 	tokens func(t *textenc.Tokenizer, prompt string, limit int) (ids []int32, n int, err error)
@@ -53,7 +54,7 @@ func (t *text) limitOf(r *Request) int {
 }
 
 func (t *text) check(name string, n int, r *Request) error {
-	if most := t.limitOf(r); n > most {
+	if most := t.limitOf(r); n > most && !t.cuts {
 		return requestErrorf("%s has %d tokens, with the model's own around it, and the limit is %d (shorten it, or raise --max-sequence-length)", name, n, most)
 	}
 	return nil
@@ -101,6 +102,34 @@ func (p *Pipeline) tokenize(t *text, what string, r *Request) ([]int32, error) {
 		return nil, requestErrorf("%s: %w", name, err)
 	}
 	return ids, t.check(name, n, r)
+}
+
+// Tokens is how many tokens a request's prompt has, with those of the model's
+// template, and how many of its end a text encoder that cuts, CLIP, is not shown.
+// They are 0 where none are needed, because their encoding is given. The request
+// must have been checked.
+func (p *Pipeline) Tokens(r Request) (prompt, cut int, err error) {
+	schedule, err := p.schedule(&r)
+	if err != nil {
+		return 0, 0, err
+	}
+	const what = "prompt"
+	text, _ := r.prompt(what)
+	plan := p.plan(&r, schedule)
+	for _, t := range p.family.texts(r.opaque()) {
+		if !plan.texts[t.tokenizer] || r.has(what+"."+t.embeds, -1) || r.has(what+"."+t.ids, -1) {
+			continue
+		}
+		ids, n, err := t.tokens(p.tokenizers[t.tokenizer], text, t.limitOf(&r))
+		if err != nil {
+			return 0, 0, err
+		}
+		if t.cuts {
+			cut = max(cut, n-len(ids))
+		}
+		prompt = n // the last text is what the transformer sees
+	}
+	return prompt, cut, nil
 }
 
 // An encoding is a prompt and what each text makes of it, and of the pictures

@@ -215,7 +215,7 @@ func TestCheck(t *testing.T) {
 		"guidance: ":             func(s *Settings) { s.Guidance = math.NaN() },
 		"seconds: ":              func(s *Settings) { s.Seconds = math.Inf(1) },
 		"steps: ":                func(s *Settings) { s.Steps = 0 },
-		"width: ":                func(s *Settings) { s.Width = maxSide + 1 },
+		"width: ":                func(s *Settings) { s.Width = MaxSide + 1 },
 		"height: ":               func(s *Settings) { s.Height = -1 },
 		"max_sequence_length: ":  func(s *Settings) { s.MaxSequenceLength = -1 },
 		"prompt: is not UTF-8":   func(s *Settings) { s.Prompt = "\xff" },

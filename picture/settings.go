@@ -87,13 +87,15 @@ type SourceImage struct {
 	SHA256 string `json:"sha256,omitempty"`
 }
 
+// MaxSide is the largest height and width that Settings can have, in pixels.
+const MaxSide = 1 << 16
+
 // Bounds of what is read and written. A text of maxText bytes holds two prompts
 // of maxPrompt and the paths of maxReferences whatever JSON has to escape in them.
 const (
 	maxText   = 8 << 20 // bytes of one metadata text, and of a sidecar file
 	maxPrompt = 1 << 18 // bytes
 	maxString = 1 << 12 // bytes, of all other strings
-	maxSide   = 1 << 16 // pixels
 	maxCount  = 1 << 20 // steps, tokens
 
 	maxReferences = 64
@@ -197,7 +199,7 @@ func (s *Settings) checkField(name string) error {
 				return fmt.Errorf("written by a newer gomflux (settings version %d, this one reads up to %d)", *v, SettingsVersion)
 			}
 		case "height", "width":
-			most = maxSide
+			most = MaxSide
 		}
 		if *v < least || *v > most {
 			return fmt.Errorf("%s: expected a whole number from %d to %d, found %d", name, least, most, *v)

@@ -202,34 +202,30 @@ func (m *modelFlags) openVAE(ctx context.Context, stderr io.Writer, quiet bool) 
 	return vae, show, nil
 }
 
-// warnMemory says in advance that decoding may end with the system ending the
-// program.
+// warnMemory says in advance that decoding may fail, or end with the system
+// ending the program.
 func warnMemory(ctx context.Context, w warner, vae *gomflux.VAE, height, width int) {
-	need := vae.DecodeMemory(height, width)
-	var there uint64
-	var text string
+	device, consequence := mlx.CPU, "the system may end the program"
 	if vae.Device() != mlx.CPU.String() {
-		there, text = freeOnGPU(ctx), "%s of the GPU's are free: it may fail"
-	} else if there, text = availableMemory(), "%s are free: the system may end the program"; there == 0 {
-		there, text = systemMemory(), "the machine has %s: the system may end the program"
+		device, consequence = mlx.GPU, "it may fail"
 	}
-	if there > 0 && uint64(need) > there {
-		w.warn("to decode a picture of %dx%d takes about %s of memory, and "+text, width, height, bytes(need), bytes(int64(there)))
+	var free int64
+	mlx.Do(ctx, func() error {
+		free = mlx.FreeMemory(device)
+		return nil
+	})
+	if text := memoryWarning(vae.DecodeMemory(height, width), free, height, width); text != "" {
+		w.warn("%s: %s", text, consequence)
 	}
 }
 
-// freeOnGPU is the GPU's memory without what this program has of it, in bytes; 0
-// if that is not known.
-func freeOnGPU(ctx context.Context) (n uint64) {
-	mlx.Do(ctx, func() error {
-		for _, d := range mlx.Devices() {
-			if d.Device == mlx.GPU {
-				n = d.Memory - min(d.Memory, uint64(mlx.ActiveMemory()))
-			}
-		}
-		return nil
-	})
-	return n
+// memoryWarning compares what decoding needs, in strips where memory is short,
+// with what is free, in bytes, 0 where that is not known.
+func memoryWarning(need, free int64, height, width int) string {
+	if free == 0 || need <= free {
+		return ""
+	}
+	return fmt.Sprintf("to decode a picture of %dx%d takes about %s of memory, even in strips, and %s are free", width, height, bytes(need), bytes(free))
 }
 
 // peakMemory is the most that MLX's arrays took, in bytes.

@@ -102,6 +102,8 @@ type mlxInfo struct {
 	MLX     string       `json:"mlx,omitempty"` // not known where the system's loader found it
 	BLAS    string       `json:"blas,omitempty"`
 	Devices []deviceInfo `json:"devices"`
+
+	free uint64 // main memory, 0 where that is not known
 }
 
 type deviceInfo struct {
@@ -121,7 +123,7 @@ func diagnose(ctx context.Context, terminal io.Writer) (*diagnosis, error) {
 		advise("this program cannot read prompts: build it with CGO_ENABLED=1 after make setup (make build does both)")
 	}
 	d.diagnoseModels(advise)
-	d.Memory = memoryInfo{systemMemory(), availableMemory()}
+	d.Memory.Total = systemMemory()
 	if f, ok := terminal.(*os.File); ok && term.IsTerminal(int(f.Fd())) {
 		d.tty = true
 	}
@@ -133,7 +135,9 @@ func diagnose(ctx context.Context, terminal io.Writer) (*diagnosis, error) {
 	}
 	lib, err := mlx.Open()
 	if err == nil {
-		d.MLX, err = describeMLX(ctx, lib)
+		if d.MLX, err = describeMLX(ctx, lib); err == nil {
+			d.Memory.Available = d.MLX.free
+		}
 	}
 	if err != nil {
 		d.Problem = err.Error()
@@ -193,7 +197,7 @@ func freeDisk(dir string) uint64 {
 func describeMLX(ctx context.Context, lib mlx.Library) (*mlxInfo, error) {
 	m := &mlxInfo{MLXC: lib.MLXC, MLX: lib.MLX, BLAS: lib.BLAS}
 	err := mlx.Do(ctx, func() error {
-		m.Version = mlx.Version()
+		m.Version, m.free = mlx.Version(), uint64(mlx.FreeMemory(mlx.CPU))
 		for _, d := range mlx.Devices() {
 			memory := uint64(d.Memory)
 			if d.Device == mlx.CPU {

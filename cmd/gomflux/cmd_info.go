@@ -120,7 +120,7 @@ func (p *pictureInfo) format() string {
 
 // infoOrder is how the settings follow one another behind the prompts.
 var infoOrder = []string{
-	"model", "revision", "class", "seed", "steps", "guidance", "scheduler", "rng", "width", "height", "max_sequence_length",
+	"model", "revision", "class", "seed", "steps", "guidance", "scheduler", "rng", "batch", "width", "height", "max_sequence_length",
 	"image", "image_strength", "references", "dtype", "device", "mlx", "generator", "created", "seconds", "version",
 }
 

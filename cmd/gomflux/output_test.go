@@ -155,7 +155,7 @@ func TestPrinterUnwritten(t *testing.T) {
 	var stderr strings.Builder
 	p := &printer{stdout: &fullWriter{100}, stderr: &stderr, json: true}
 	for range 10 {
-		p.start(7, 0, 1, "")
+		p.start([]uint64{7}, 0, 1, "")
 	}
 	if err := p.unprinted("x.png"); !errors.Is(err, errFull) || !strings.HasPrefix(err.Error(), "x.png is saved, but ") {
 		t.Error(err)

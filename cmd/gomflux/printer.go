@@ -29,7 +29,9 @@ type printer struct {
 	clock   stepClock
 	last    gomflux.Progress // of JSON, and when that was
 	told    time.Time
-	index   *int // of the picture that is made
+	index   *int // of the picture that is made, or of the first of some
+	atOnce  int  // how many are
+	decoded int  // how many of them are decoded, or being so
 }
 
 // The lines of --json. Fields are only ever added.
@@ -45,6 +47,7 @@ type (
 		SecondsPerStep float64 `json:"seconds_per_step,omitempty"`
 		SecondsLeft    float64 `json:"seconds_left,omitempty"` // of the steps
 		Index          *int    `json:"index,omitempty"`        // of the picture, once one is begun
+		Count          int     `json:"count,omitempty"`        // of the pictures from it on that are made at once
 	}
 	jsonStart struct {
 		MessageType string `json:"message_type"` // start
@@ -58,6 +61,10 @@ type (
 		Settings    *picture.Settings `json:"settings"`
 		Seconds     jsonSeconds       `json:"seconds"`
 		PeakMemory  int               `json:"peak_memory_bytes"`
+
+		PromptTokens int `json:"prompt_tokens"`
+		TextTokens   int `json:"text_tokens"`
+		CutTokens    int `json:"cut_tokens,omitempty"`
 	}
 	jsonSeconds struct {
 		Encode float64 `json:"encode"`
@@ -110,6 +117,7 @@ func (p *printer) begin(ctx context.Context) {
 	p.display, p.clock, p.last = &display{}, stepClock{}, gomflux.Progress{}
 	if !p.json && (!p.quiet || p.preview != nil) {
 		p.display = newDisplay(ctx, p.stderr, p.preview)
+		p.display.atOnce = p.atOnce
 	}
 }
 
@@ -127,6 +135,15 @@ func (p *printer) progress(pr gomflux.Progress) {
 	m := jsonProgress{
 		MessageType: "progress", Phase: string(pr.Phase), Component: pr.Component, Bytes: pr.Bytes, TotalBytes: pr.TotalBytes, Step: pr.Step, Steps: pr.Steps, Index: p.index,
 	}
+	switch {
+	case p.atOnce < 2 || pr.Phase == phaseSave:
+	case pr.Phase == gomflux.PhaseDecode: // one after the other
+		index := *p.index + p.decoded
+		m.Index = &index
+		p.decoded++
+	default:
+		m.Count = p.atOnce
+	}
 	if pr.Phase == gomflux.PhaseLoad && pr.Component == p.last.Component && pr.Bytes < pr.TotalBytes && time.Since(p.told) < time.Second/2 {
 		return
 	}
@@ -139,8 +156,14 @@ func (p *printer) progress(pr gomflux.Progress) {
 	p.line(m)
 }
 
-// saving is the phase after those of a run.
-func (p *printer) saving() { p.progress(gomflux.Progress{Phase: "save"}) }
+// phaseSave is the phase after those of a run.
+const phaseSave = "save"
+
+// saving says that a picture is saved.
+func (p *printer) saving(index int) {
+	p.index = &index
+	p.progress(gomflux.Progress{Phase: phaseSave})
+}
 
 // showPreview shows how the picture will look.
 func (p *printer) showPreview(img image.Image) { p.display.picture(img) }
@@ -154,10 +177,16 @@ func (p *printer) warn(format string, args ...any) {
 	warnings{above{p.display, p.stderr}}.warn("%s", message)
 }
 
-// start says which picture is made next, and of what prompt where there are
-// several.
-func (p *printer) start(seed uint64, index, pictures int, prompt string) {
-	p.index = &index
+// start says which pictures are made next, from what seeds, and of what prompt
+// where there are several.
+func (p *printer) start(seeds []uint64, index, pictures int, prompt string) {
+	p.index, p.atOnce, p.decoded = &index, len(seeds), 0
+	for i, seed := range seeds {
+		p.startOne(seed, index+i, pictures, prompt)
+	}
+}
+
+func (p *printer) startOne(seed uint64, index, pictures int, prompt string) {
 	if p.json {
 		p.line(jsonStart{"start", seed, index, pictures})
 		return
@@ -181,7 +210,7 @@ func (p *printer) picture(file string, r *gomflux.Result, save time.Duration) er
 	if p.json {
 		p.line(jsonPicture{"picture", file, &r.Settings, jsonSeconds{
 			milliseconds(r.EncodeTime), milliseconds(r.StepTime), milliseconds(r.DecodeTime), milliseconds(save),
-		}, r.PeakMemory})
+		}, r.PeakMemory, r.PromptTokens, r.TextTokens, r.CutTokens})
 		return p.unprinted(file)
 	}
 	if !p.quiet {
@@ -192,15 +221,31 @@ func (p *printer) picture(file string, r *gomflux.Result, save time.Duration) er
 		case n > 1:
 			steps = fmt.Sprintf("%d steps of %s", n, seconds(r.StepTime/time.Duration(n)))
 		}
-		fmt.Fprintf(p.stderr, "%dx%d, %s, %s in all\n", r.Settings.Width, r.Settings.Height, steps, seconds(r.EncodeTime+r.StepTime+r.DecodeTime+save))
+		about := ""
+		if r.Settings.Batch > 1 {
+			about = fmt.Sprintf(", one of %d at once", r.Settings.Batch)
+		}
+		fmt.Fprintf(p.stderr, "%dx%d, %s, %s in all%s\n", r.Settings.Width, r.Settings.Height, steps, seconds(r.EncodeTime+r.StepTime+r.DecodeTime+save), about)
 	}
 	if p.verbose {
-		fmt.Fprintf(p.stderr, "encode %s (%d tokens), steps %s, decode %s, save %s, peak memory %s\n",
-			seconds(r.EncodeTime), r.PromptTokens, seconds(r.StepTime), seconds(r.DecodeTime), seconds(save), bytes(int64(r.PeakMemory)))
+		fmt.Fprintf(p.stderr, "encode %s (%s), steps %s, decode %s, save %s, peak memory %s\n",
+			seconds(r.EncodeTime), tokensText(r), seconds(r.StepTime), seconds(r.DecodeTime), seconds(save), bytes(int64(r.PeakMemory)))
 	}
 	_, err := fmt.Fprintln(p.stdout, file)
 	p.wrote(err)
 	return p.unprinted(file)
+}
+
+// tokensText says how long the prompt is.
+func tokensText(r *gomflux.Result) string {
+	text := fmt.Sprintf("%d tokens", r.PromptTokens)
+	if r.TextTokens > r.PromptTokens {
+		text += fmt.Sprintf(" of %d", r.TextTokens)
+	}
+	if r.CutTokens > 0 {
+		text += fmt.Sprintf(", CLIP does not see the last %d", r.CutTokens)
+	}
+	return text
 }
 
 // unprinted is the error of a picture that is there but could not be told of.

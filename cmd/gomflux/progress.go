@@ -25,6 +25,8 @@ type display struct {
 	bar  *mpb.Bar
 	last gomflux.Progress
 
+	atOnce int // pictures, 0 for one
+
 	mu    sync.Mutex // the line is drawn on a goroutine of its own
 	steps stepClock
 
@@ -153,7 +155,11 @@ func (d *display) start(p gomflux.Progress) {
 	case gomflux.PhaseStep:
 		total += int64(p.Steps)
 		left = func(s decor.Statistics) string {
-			return fmt.Sprintf("step %d/%d", min(s.Current+1, int64(p.Steps)), p.Steps)
+			text := fmt.Sprintf("step %d/%d", min(s.Current+1, int64(p.Steps)), p.Steps)
+			if d.atOnce > 1 {
+				text += fmt.Sprintf(" of %d pictures", d.atOnce)
+			}
+			return text
 		}
 		right = func(decor.Statistics) string {
 			d.mu.Lock()

@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/spf13/pflag"
@@ -97,6 +98,10 @@ func (o *generateOptions) compare(ctx context.Context, f *picture.Found, source 
 	if f.Source != picture.SourceGomflux {
 		p.warn("%s is not from gomflux (%s): its settings are used, but seeds give other pictures here", o.config, f.Source)
 		return
+	}
+	together := min(o.batchSize.orZero(), len(o.seeds))
+	if s.Batch > 1 && s.Batch != together && slices.Contains(o.seeds, s.Seed) {
+		p.warn("%s was made in a batch of %d: alone, or in another batch, its pixels may differ by rounding", o.config, s.Batch)
 	}
 	if s.Revision != "" && source.Revision != "" && s.Revision != source.Revision {
 		p.warn("%s was made with revision %s of %s, and this machine has %s", o.config, s.Revision, source.Name, source.Revision)

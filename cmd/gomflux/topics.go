@@ -117,18 +117,26 @@ message_type says what a line is. Later versions add fields and types, so pass
 over those that you do not know.
 
   start      a picture begins
-             seed, index (from 0), pictures (how many there will be)
+             seed, index (from 0), pictures (how many there will be). Of
+             pictures that are made at once all lines of this type come first
   progress   a phase begins or goes on
              phase: load, encode, step, decode or save
              component, bytes, total_bytes: what is loaded
              step, steps: those done, of all; 0 is left out
              seconds_per_step, seconds_left: of the steps
              index: of the picture, in all phases but load
+             count: where several are made at once, how many; index is that of
+             the first. They are decoded and saved one by one
   picture    a picture is there
              file: its name
              settings: what made it, as gomflux help metadata has it
              seconds: encode, steps, decode and save
-             peak_memory_bytes: of MLX's arrays
+             peak_memory_bytes: of MLX's arrays. Of pictures that are made at
+             once all have the whole batch's, the time of the steps is shared,
+             and that of encoding is the first one's
+             prompt_tokens: of the prompt, with those of the model's template
+             text_tokens: of those and padding, which the transformer sees
+             cut_tokens: of its end, which CLIP does not see; 0 is left out
   tensors    tensors were saved, or the run ended where it was asked to
              folder: of the run; saved: how many; ended_after: a tensor's name
   warning    message
@@ -163,7 +171,9 @@ takes what is in the file (-C for short); flags that are given too win over it.
 What gomflux edit made is made again by gomflux edit; the pictures it was shown
 are read again, with a warning for one that has changed.
 The same version of gomflux, model, dtype, machine and MLX make the same
-picture, bit by bit; another machine makes one that looks the same. It reads
+picture, bit by bit; another machine makes one that looks the same, and so does
+a batch of another size: what was made in a batch (batch, --batch-size) is made
+again alone unless --batch-size is given, with a note. It reads
 gomflux's own JSON, mflux's (in a picture or in a sidecar file) and, as far as
 it goes, the parameters text, in PNG, JPEG and WebP files.
 
@@ -178,6 +188,8 @@ The fields of the JSON, in version 1. Later versions only add some.
   height, width                    in pixels
   max_sequence_length, scheduler,  as the flags of these names take them; no rng
   rng                              is mlx
+  batch                            how many pictures were made at once, if more
+                                   than one
   dtype, device, mlx               what was computed in, where, MLX's version
   image, image_strength            the picture that it began with (path, sha256)
                                    and how much of it was kept
@@ -271,9 +283,9 @@ then. Each picture costs time and memory; two or three are usual.`
 
 func schedulersTopic() string {
 	about := map[string]string{
-		"flow_match_euler_discrete": "Euler's method over sigmas that the model's config shifts; what\n      Z-Image is made for. Short: euler",
-		"flow_match_heun_discrete":  "Heun's method of the second order. N steps evaluate the model 2N-1\n      times. Short: heun",
-		"linear":                    "Euler's method over sigmas that are shifted by the picture's size,\n      whatever the config says: mflux's scheduler of that name",
+		"flow_match_euler_discrete": "Euler's method over sigmas that the model's config shifts, by a\n      constant or by the picture's size; what all families here are made\n      for. Short: euler",
+		"flow_match_heun_discrete":  "Heun's method of the second order. N steps evaluate the model 2N-1\n      times. Only for models whose config shifts sigmas by a constant\n      (Z-Image, FLUX.1-schnell): those that shift them by the picture's\n      size (use_dynamic_shifting: FLUX.1-dev, FLUX.2-klein, Qwen-Image)\n      refuse it. Short: heun",
+		"linear":                    "Euler's method over sigmas that are shifted by the picture's size,\n      whatever the config says: mflux's scheduler of that name. For models\n      that shift by size anyway it is the same as euler",
 	}
 	var b strings.Builder
 	b.WriteString("--scheduler takes one of these names, which are those of diffusers' classes in\nsnake case, or the class's own name. Without it the model's config decides.\n")

@@ -54,7 +54,7 @@ func TestFLOPs(t *testing.T) {
 	if err := weights.ReadJSON(fsys, "transformer/config.json", &c); err != nil {
 		t.Fatal(err)
 	}
-	got := zimageFLOPs(c, height/m.Multiple()*(width/m.Multiple()), res.PromptTokens)
+	got := zimageFLOPs(c, height/m.Multiple()*(width/m.Multiple()), res.TextTokens)
 	if got != want || layers == 0 {
 		t.Errorf("counted %.0f FLOPs, the %d layers that ran and attention did %.0f", got, layers, want)
 	}

@@ -116,7 +116,7 @@ func bench(ctx context.Context, name string, open *gomflux.OpenOptions, o gomflu
 		}
 		if i == 0 {
 			s := res.Settings
-			r.Height, r.Width, r.Steps, r.Guidance, r.Tokens = s.Height, s.Width, s.Steps, s.Guidance, res.PromptTokens
+			r.Height, r.Width, r.Steps, r.Guidance, r.Tokens = s.Height, s.Width, s.Steps, s.Guidance, res.TextTokens
 			continue
 		}
 		encode = append(encode, res.EncodeTime.Seconds())
