@@ -30,8 +30,8 @@ SPECIAL = [
 
 
 def prompt_templates() -> list[tuple[str, int]]:
-    """What the pipelines put before a prompt, up to the first picture, and the number of tokens that they drop of it."""
-    pipes = [cls(*[None] * n) for cls, n in ((diffusers.QwenImagePipeline, 5), (diffusers.QwenImageEditPlusPipeline, 6))]
+    """What the pipelines put before pictures and prompt, and how many tokens they drop of it."""
+    pipes = diffusers.QwenImagePipeline(*[None] * 5), diffusers.QwenImageEditPlusPipeline(*[None] * 6)
     return [(p.prompt_template_encode.split("{}")[0], p.prompt_template_encode_start_idx) for p in pipes]
 
 
@@ -47,7 +47,9 @@ def trained(merges: int):
 
 def text_encoder(d: dict, tok) -> transformers.Qwen2_5_VLForConditionalGeneration:
     hidden = 2 * sum(d["text_mrope_section"]) * d["text_heads"]
-    ids = {name: tok.convert_tokens_to_ids(f"<|{name}|>") for name in ("image_pad", "video_pad", "vision_start", "vision_end")}
+    image, video, start, end = tok.convert_tokens_to_ids(
+        ["<|image_pad|>", "<|video_pad|>", "<|vision_start|>", "<|vision_end|>"]
+    )
     return transformers.Qwen2_5_VLForConditionalGeneration(
         transformers.Qwen2_5_VLConfig(
             text_config=dict(
@@ -79,10 +81,10 @@ def text_encoder(d: dict, tok) -> transformers.Qwen2_5_VLForConditionalGeneratio
                 fullatt_block_indexes=list(d["vision_full_layers"]),
                 tokens_per_second=2,
             ),
-            image_token_id=ids["image_pad"],
-            video_token_id=ids["video_pad"],
-            vision_start_token_id=ids["vision_start"],
-            vision_end_token_id=ids["vision_end"],
+            image_token_id=image,
+            video_token_id=video,
+            vision_start_token_id=start,
+            vision_end_token_id=end,
             tie_word_embeddings=False,
         )
     )
@@ -182,8 +184,11 @@ def index(d: dict, *names) -> dict:
 
 
 def prepare(pipe):
-    """Gives the text encoder the places of pictures, which the pipelines forget: without them transformers 5 counts
-    positions along the prompt only, and not, as transformers 4 did and the models know it, over a picture's two axes."""
+    """Tells the text encoder which tokens are a picture's, which the pipelines forget.
+
+    Without that transformers 5 counts positions along the prompt only, and not, as transformers 4 did and the models
+    know it, over a picture's two axes.
+    """
 
     def add_types(module, args, kwargs):
         if kwargs.get("pixel_values") is None:
@@ -226,8 +231,9 @@ TEXT = Family(
     full=dict(
         heads=24, axes_dims=(16, 56, 56), layers=60,
         text_intermediate=18944, text_layers=28, text_heads=28, text_kv_heads=4, text_mrope_section=(16, 24, 24),
-        vision_heads=16, vision_head_dim=80, vision_intermediate=3420, vision_layers=32, vision_full_layers=(7, 15, 23, 31),
-        vision_window=112, vae_image_size=1024 * 1024, condition_image_size=384 * 384,
+        vision_heads=16, vision_head_dim=80, vision_intermediate=3420, vision_layers=32,
+        vision_full_layers=(7, 15, 23, 31), vision_window=112,
+        vae_image_size=1024 * 1024, condition_image_size=384 * 384,
         vae_channels=(96, 192, 384, 384), vae_layers_per_block=2,
         latents_mean=(-0.7571, -0.7089, -0.9113, 0.1075, -0.1745, 0.9653, -0.1517, 1.5508, 0.4134, -0.0715, 0.5517,
                       -0.3632, -0.1922, -0.9497, 0.2503, -0.2921),
@@ -253,7 +259,8 @@ TEXT = Family(
         r"^transformer\..*\.(img_mod\.1|txt_mod\.1|norm_out\.linear)\.weight$": 0.7,
         r"^vae\..*(conv_in|conv_out|conv[12])\.weight$": math.sqrt(3),  # two of three frames are zeros
     },
-    biases={r"^vae\.(?!decoder\.conv_out)": 7.0},  # norms over channels are ill-conditioned where all of them are nearly zero
+    # Norms over channels are ill-conditioned where all of them are nearly zero.
+    biases={r"^vae\.(?!decoder\.conv_out)": 7.0},
     small=(
         r"^transformer\.(img_in|txt_in)\.",
         r"^transformer\..*\.(to_[qk]|add_[qk]_proj|to_out\.0|to_add_out|net\.2)\.",
