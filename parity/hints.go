@@ -98,7 +98,7 @@ func (r *replay) hints(name string, tap hooks.Tap, got, want *mlx.Array) []Hint 
 	}
 	// the special ones go before those that hold for anything
 	for _, look := range []func(){
-		s.time, s.sigmas, s.positions, s.hiddenLayers, s.pooledRow, s.guidance, s.attention, s.linearUnits, s.activation, s.modulation, s.norms,
+		s.time, s.sigmas, s.positions, s.qwen, s.hiddenLayers, s.pooledRow, s.guidance, s.attention, s.linearUnits, s.activation, s.modulation, s.norms,
 		s.constant, s.packing, s.siblings, s.order, s.half,
 	} {
 		if look(); len(s.hints) > 0 {
@@ -204,7 +204,19 @@ func narrow(v []float64) []float32 {
 // time reads the time back from a sinusoidal embedding.
 func (s *search) time() {
 	sinusoids := s.name.Point.Kind == hooks.Input && strings.Contains(s.name.Module, "embedder") || strings.HasSuffix(s.name.Module, ".time_proj")
-	if !sinusoids || s.want.last() != 256 || len(s.want.v) != 256 {
+	if !sinusoids || s.want.last() != 256 || len(s.want.v) != 256 && len(s.want.v) != 512 {
+		return
+	}
+	if len(s.want.v) == 512 { // the step's time, and that of references
+		now, then := *s, *s
+		now.got, now.want, then.got, then.want = s.got.row(0), s.want.row(0), s.got.row(1), s.want.row(1)
+		now.off, then.off = distance(now.got, now.want), distance(then.got, then.want)
+		if now.off > then.off {
+			now.time()
+			s.hints = now.hints
+		} else {
+			s.say("time of references", "the time of references is embedded as another than 0")
+		}
 		return
 	}
 	decode := func(t tensor) float64 { // the slowest frequency turns less than once
@@ -247,7 +259,8 @@ func (s *search) time() {
 // isGuidance says whether sinusoids are those of the guidance, which a model that
 // takes it embeds after the time.
 func (s *search) isGuidance() bool {
-	return strings.Contains(s.name.Module, "guidance_embedder") || strings.Contains(s.name.Module, "time_text_embed") && s.name.Call == 1
+	second := s.name.Call == 1 && !strings.HasPrefix(s.r.pipeline.Class, "QwenImage") // where it is the negative prompt's
+	return strings.Contains(s.name.Module, "guidance_embedder") || strings.Contains(s.name.Module, "time_text_embed") && second
 }
 
 // sigmas compares schedules.

@@ -236,13 +236,22 @@ func (s *search) joint(module string) bool {
 	in := func(key string) *mlx.Array { return get("", hooks.Point{Kind: hooks.Input, Key: key}) }
 	inner := func(key string) *mlx.Array { return get("", hooks.Point{Kind: hooks.Inner, Key: key}) }
 	cos, sin := in("image_rotary_emb.0"), in("image_rotary_emb.1")
-	if cos == nil || sin == nil || cos.Ndim() != 2 {
+	var rope nn.Rope
+	half := func(x *mlx.Array, part int) *mlx.Array {
+		return x.Reshape(x.Dim(0), -1, 2).Slice(2, part, part+1).Squeeze(2)
+	}
+	switch {
+	case cos == nil || sin == nil:
+		return false
+	case cos.Ndim() == 3 && sin.Ndim() == 3: // Qwen-Image's of image and of text, complex
+		both := mlx.Concat(0, sin, cos)
+		rope = nn.Rope{Cos: half(both, 0), Sin: half(both, 1)}
+	case cos.Ndim() == 2: // the columns are there twice
+		rope = nn.Rope{Cos: half(cos, 0), Sin: half(sin, 0)}
+	default:
 		return false
 	}
-	half := func(x *mlx.Array) *mlx.Array { // the columns are there twice
-		return x.Reshape(x.Dim(0), x.Dim(1)/2, 2).Slice(2, 0, 1).Squeeze(2)
-	}
-	rope := nn.Rope{Cos: half(cos), Sin: half(sin)}
+	l := rope.Cos.Dim(0)
 	text := 0 // tokens of the text, where they are apart
 	heads := func(x *mlx.Array, like *mlx.Array) *mlx.Array {
 		if x == nil || x.Ndim() == 4 || like == nil {
@@ -274,10 +283,9 @@ func (s *search) joint(module string) bool {
 	if v == nil {
 		v = joined("add_v_proj", "to_v", q)
 	}
-	if q == nil || k == nil || q.Ndim() != 4 || q.Dim(1) != cos.Dim(0) || k.Dim(1) != cos.Dim(0) || q.Dim(3) != cos.Dim(1) || q.Dim(1) > 2048 {
+	if q == nil || k == nil || q.Ndim() != 4 || q.Dim(1) != l || k.Dim(1) != l || q.Dim(3) != 2*rope.Cos.Dim(1) || l > 2048 {
 		return true
 	}
-	l := q.Dim(1)
 	headsFirst := func(x *mlx.Array) *mlx.Array { return x.Transpose(0, 2, 1, 3) }
 	swap := func(x *mlx.Array, at int) *mlx.Array { return mlx.Concat(1, x.Slice(1, at, l), x.Slice(1, 0, at)) }
 	back := nn.Rope{Cos: rope.Cos, Sin: rope.Sin.Neg()}

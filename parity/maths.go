@@ -401,26 +401,39 @@ func (s *search) modulationIn(scope string) {
 		n, _ := hooks.ParseName(t.name)
 		return n, n.Module == scope || parentOf(n.Module) == scope
 	}
-	var chunks []tensor // [D]
+	var chunks []tensor // [D], or [L·D] where tokens have unlike ones
 	var names []string
+	// which tokens are of references, where these are modulated by another row
+	index, indexed := s.input(scope, "modulate_index")
+	indexed = indexed && len(index.v)*d == len(s.want.v)
 	for _, t := range s.around(scope, func(t tensor) bool {
 		n, ok := inScope(t)
 		vector := n.Point.Kind == hooks.Output || strings.HasPrefix(n.Point.Key, "temb_mod")
-		return ok && vector && t.last()%d == 0 && len(t.v) == t.last() && len(t.v) <= 9*d
+		rows := len(t.v) / t.last()
+		return ok && vector && t.last()%d == 0 && (rows == 1 || rows == 2 && indexed) && t.last() <= 9*d
 	}) {
-		for i := range len(t.v) / d {
-			chunks = append(chunks, tensor{t.name, []int{d}, t.v[i*d : (i+1)*d]})
-			names = append(names, fmt.Sprintf("chunk %d of %s", i, t.name))
+		for i := range t.last() / d {
+			name := fmt.Sprintf("chunk %d of %s", i, t.name)
+			if len(t.v) == t.last() {
+				chunks, names = append(chunks, tensor{t.name, []int{d}, t.v[i*d : (i+1)*d]}), append(names, name)
+				continue
+			}
+			c := t.columns(i*d, (i+1)*d)
+			of := tensor{t.name, s.want.shape, make([]float64, 0, len(s.want.v))}
+			for _, row := range index.v {
+				of.v = append(of.v, c.row(int(row)).v...)
+			}
+			chunks, names = append(chunks, of, c.row(0)), append(names, name, name+" at the step's time, for references too")
 		}
 	}
-	if len(chunks) == 0 || len(chunks) > 16 || len(s.want.v) > 1<<18 {
+	if len(chunks) == 0 || len(chunks) > 18 || len(s.want.v) > 1<<18 {
 		return
 	}
 	bases := s.around(scope, func(t tensor) bool { _, ok := inScope(t); return ok && slices.Equal(t.shape, s.want.shape) })
 	along := func(x tensor, c tensor, f func(x, c float64) float64) tensor {
 		out := tensor{x.name, x.shape, make([]float64, len(x.v))}
 		for i, v := range x.v {
-			out.v[i] = f(v, c.v[i%d])
+			out.v[i] = f(v, c.v[i%len(c.v)])
 		}
 		return out
 	}

@@ -400,7 +400,7 @@ func (r *replay) compare(name string, tap hooks.Tap) *mlx.Array {
 	want = r.onePass(want, nameOf(tap), tap.Negative, got.Shape())
 	t.RefShape = want.Shape()
 	if !t.shapes() {
-		t.Guess = guessShape(got, want)
+		t.Guess, t.Hints = guessShape(got, want), r.shapeHints(name, got, want)
 		t.Got, t.Ref = first(got.Floats()), first(want.Floats())
 		return nil
 	}
