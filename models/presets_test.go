@@ -27,6 +27,10 @@ func TestFindPreset(t *testing.T) {
 		"black-forest-labs/flux.2-klein-9b-kv": "flux2-klein-9b-kv",
 		"/data/FLUX.1-schnell":                 "flux1-schnell",
 		"models/flux1-dev":                     "flux1-dev",
+		"qwen-image":                           "qwen-image",
+		"Qwen-Image/":                          "qwen-image",
+		"models/qwen-image-edit-2509":          "qwen-image-edit-2509",
+		"Qwen/Qwen-Image-Layered":              "",
 		"./dev":                                "",
 		"models/schnell":                       "",
 		".":                                    "",
@@ -67,6 +71,11 @@ func TestPresets(t *testing.T) {
 		{"klein-9b-kv flux2-klein-9b-KV", models.Preset{Repo: "black-forest-labs/FLUX.2-klein-9b-kv", Licence: "FLUX Non-Commercial License", Gated: true, Defaults: &models.Defaults{Steps: 4, Guidance: 1, MaxSequenceLength: 512}}},
 		{"flux2-base-4b klein-base-4b", models.Preset{Repo: "black-forest-labs/FLUX.2-klein-base-4B", Licence: "Apache-2.0", Defaults: &models.Defaults{Steps: 50, Guidance: 4, MaxSequenceLength: 512}}},
 		{"flux2-base-9b klein-base-9b", models.Preset{Repo: "black-forest-labs/FLUX.2-klein-base-9B", Licence: "FLUX Non-Commercial License", Gated: true, Defaults: &models.Defaults{Steps: 50, Guidance: 4, MaxSequenceLength: 512}}},
+		{"qwen", models.Preset{Repo: "Qwen/Qwen-Image", Licence: "Apache-2.0", Defaults: &models.Defaults{Steps: 50, Guidance: 4, NegativePrompt: " ", MaxSequenceLength: 512}}},
+		{"qwen-image-2512 qwen-2512", models.Preset{Repo: "Qwen/Qwen-Image-2512", Licence: "Apache-2.0", Defaults: &models.Defaults{Steps: 50, Guidance: 4, NegativePrompt: " ", MaxSequenceLength: 512}}},
+		{"qwen-edit qwen/qwen-image-edit", models.Preset{Repo: "Qwen/Qwen-Image-Edit", Licence: "Apache-2.0", Defaults: &models.Defaults{Steps: 50, Guidance: 4, NegativePrompt: " ", MaxSequenceLength: 512}}},
+		{"qwen-edit-2509 qwen-edit-plus", models.Preset{Repo: "Qwen/Qwen-Image-Edit-2509", Licence: "Apache-2.0", Defaults: &models.Defaults{Steps: 40, Guidance: 4, NegativePrompt: " ", MaxSequenceLength: 512}}},
+		{"qwen-edit-2511 qwen-image-edit-2511", models.Preset{Repo: "Qwen/Qwen-Image-Edit-2511", Licence: "Apache-2.0", Defaults: &models.Defaults{Steps: 40, Guidance: 4, NegativePrompt: " ", MaxSequenceLength: 512}}},
 	}
 	if len(tests) != len(models.Presets) {
 		t.Errorf("%d presets, expected %d", len(models.Presets), len(tests))
