@@ -209,7 +209,7 @@ func (p *Pipeline) checkReferences(references []image.Image) error {
 		return nil
 	}
 	if !ok {
-		return requestErrorf("%s makes pictures from a prompt and edits none (FLUX.2-klein edits)", p.Class)
+		return requestErrorf("%s makes pictures from a prompt and edits none (FLUX.2-klein and Qwen-Image-Edit edit)", p.Class)
 	}
 	for i, img := range references {
 		if err := editor.checkReference(img.Bounds().Size()); err != nil {

@@ -73,9 +73,10 @@ summed up for the same tensor in all layers, and for all tensors of a layer;
 
 With --loaded the model is loaded with MLX as it is to make a picture, twice,
 and the parameters are printed as they are in memory: name, field in the
-program, what was done to it (oihw: channels were put last), dtype, shape, first
-values. That both loads gave the same is checked by the SHA-256 of dtype, shape
-and values, as float32. Then the smallest picture is made in one step, and
+program, what was done to it (oihw: channels were put last; last: of a
+convolution in time only its last slice was kept), dtype, shape, first values.
+That both loads gave the same is checked by the SHA-256 of dtype, shape and
+values, as float32. Then the smallest picture is made in one step, and
 parameters that it did not touch are named: they have no part in what this
 version computes, or only in a way that was not taken. It takes the memory that
 a picture takes, and with --component, which leaves the picture out, that of one

@@ -20,7 +20,11 @@ const (
 	tinySchnell = "../../models/testdata/flux1-schnell-ordinary/model"
 	tinyEditor  = "../../models/testdata/flux2-klein/model"
 	tinyBase    = "../../models/testdata/flux2-klein-base/model" // with guidance
-	pictures    = "../../picture/testdata"
+	tinyQwen    = "../../models/testdata/qwen-image-ordinary/model"
+	// these take pictures of any size
+	tinyQwenEdit = "../../models/testdata/qwen-edit/model"
+	tinyQwenPlus = "../../models/testdata/qwen-edit-plus/model"
+	pictures     = "../../picture/testdata"
 )
 
 func TestMain(m *testing.M) {

@@ -41,6 +41,9 @@ func TestScripts(t *testing.T) {
 			env.Setenv("SCHNELL_MODEL", absolute(tinySchnell))
 			env.Setenv("EDITOR_MODEL", absolute(tinyEditor))
 			env.Setenv("BASE_MODEL", absolute(tinyBase))
+			env.Setenv("QWEN_MODEL", absolute(tinyQwen))
+			env.Setenv("QWEN_EDIT_MODEL", absolute(tinyQwenEdit))
+			env.Setenv("QWEN_PLUS_MODEL", absolute(tinyQwenPlus))
 			env.Setenv("PICTURES", absolute(pictures))
 			return nil
 		},

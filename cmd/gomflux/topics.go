@@ -274,12 +274,19 @@ An edit starts from noise, and the model sees the pictures at every step:
   gomflux edit --image cat.png --image mat.png \
     --prompt 'the cat of $1 on the mat of $2'
 
-FLUX.2-klein is the family that edits. $1, or image 1, is the first picture, in
-single quotes since shells have a $1 of their own. A picture has sides of at
-least 64 pixels, one at most 8 times as long as the other. One of more than a
-megapixel is made smaller, and its sides are cut at both ends to multiples of
-16. Without --height and --width the new picture is as large as the first is
-then. Each picture costs time and memory; two or three are usual.`
+FLUX.2-klein and Qwen-Image-Edit are the families that edit. $1, or image 1, is
+the first picture, in single quotes since shells have a $1 of their own. Each
+picture costs time and memory; two or three are usual.
+
+For FLUX.2-klein a picture has sides of at least 64 pixels, one at most 8 times
+as long as the other. One of more than a megapixel is made smaller, and its
+sides are cut at both ends to multiples of 16. Without --height and --width the
+new picture is as large as the first is then.
+
+Qwen-Image-Edit takes one picture, its later versions (2509, 2511) several, of
+any size. Each is brought to about a megapixel with sides that are multiples of
+32; without --height and --width the new picture is as large as the last is
+then.`
 
 func schedulersTopic() string {
 	about := map[string]string{
