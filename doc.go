@@ -41,8 +41,9 @@
 // The settings that any version stores in a picture or beside it can be read
 // and used by all later ones. The same settings make the same picture, bit for
 // bit, with the same version of gomflux and MLX on the same machine; another
-// version, device or dtype may change it slightly. Exit codes and the fields of
-// JSON that the command prints keep their meaning; fields are only added.
+// version, device or dtype may change it slightly, and so may a batch of another
+// size. Exit codes and the fields of JSON that the command prints keep their
+// meaning; fields are only added.
 //
 // From version 1 on, programs that use this package, picture or shapes compile
 // with every later version 1. Until then CHANGELOG.md says what has changed.

@@ -309,8 +309,8 @@ type Options struct {
 	Steps         int
 	// Guidance is how closely the prompt is followed, as the model's family
 	// counts it; nil is the model's default. It is the scale of classifier-free
-	// guidance for Z-Image, where 0 is none, and for FLUX.2-klein's base models,
-	// where 1 is none, as 0 is. FLUX.1-dev has an input of this name instead, so
+	// guidance for Z-Image, where 0 is none, and for Qwen-Image and FLUX.2-klein's
+	// base models, where 1 is none, as 0 is. FLUX.1-dev has an input of this name instead, so
 	// that every number counts. FLUX.1-schnell takes none but 0, and distilled
 	// models of FLUX.2-klein take none above 1.
 	Guidance *float64

@@ -165,7 +165,7 @@ func (o *generateOptions) command(cmd *cobra.Command) *cobra.Command {
 	f.VarP(&o.steps, "steps", "s", "denoising steps")
 	f.VarP(&o.height, "height", "H", "height of the picture")
 	f.VarP(&o.width, "width", "W", "width of the picture")
-	f.VarP(&o.guidance, "guidance", "g", "how closely the prompt is followed, as the model counts it: Z-Image from 0, which is none, FLUX.2-klein-base from 1, which is none; both are twice as fast without it. FLUX.1-dev takes any, as an input; FLUX.1-schnell and FLUX.2-klein, none")
+	f.VarP(&o.guidance, "guidance", "g", "how closely the prompt is followed, as the model counts it: for Z-Image 0 is none, for Qwen-Image and FLUX.2-klein-base 1, and without it they are twice as fast; FLUX.1-dev takes any, as an input; FLUX.1-schnell and FLUX.2-klein take none")
 	f.Var(&o.maxSequenceLength, "max-sequence-length", "how long the prompt may be")
 	f.Var(&o.scheduler, "scheduler", "how noise becomes a picture: "+strings.Join(scheduler.Names(), ", ")+" (default: the model's)")
 	f.Var(&o.rng, "rng", "what draws the noise: mlx, as in mflux, or torch, for the noise of diffusers with a CPU generator (default: mlx)")
