@@ -10,6 +10,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -39,6 +40,10 @@ func TestInterrupt(t *testing.T) {
 			t.Parallel()
 			signal := []syscall.Signal{syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP}[i%3]
 			after := time.Duration(rand.Int64N(int64(took)))
+			args := args
+			if i%2 > 0 { // several at once
+				args = append(slices.Clone(args), "--batch-size", "3")
+			}
 			cmd, dir := generate(t, args...)
 			var stderr strings.Builder
 			cmd.Stderr = &stderr
