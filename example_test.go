@@ -221,6 +221,69 @@ func ExampleModel_Generate_references() {
 	// 1 has 800x80 pixels, and one side may be at most 8 times as long as the other (crop it)
 }
 
+// Qwen-Image: with guidance above 1 the model runs a second time in each step,
+// for what the picture does not show.
+func ExampleModel_Generate_qwenImage() {
+	ctx := context.Background()
+	model, err := gomflux.Open(ctx, "models/testdata/qwen-image-ordinary/model", nil) // or qwen-image
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer model.Close()
+
+	o := gomflux.Options{Prompt: "a sign that says “open”", NegativePrompt: "blurry, dark", Height: 32, Width: 48, Steps: 4}
+	result, err := model.Generate(ctx, o)
+	if err != nil {
+		log.Fatal(err)
+	}
+	fmt.Println(result.Image.Bounds().Size(), "guidance", result.Settings.Guidance, model.UsesNegativePrompt(o))
+
+	// a model that was distilled to few steps needs none, and half the time
+	guidance := 1.0
+	o.Guidance = &guidance
+	if _, err := model.Generate(ctx, o); err != nil {
+		log.Fatal(err)
+	}
+	fmt.Println(model.UsesNegativePrompt(o))
+	// Output:
+	// (48,32) guidance 4 true
+	// false
+}
+
+// Qwen-Image-Edit-2509 and later ones are shown several pictures, and the result
+// has the proportions of the last.
+func ExampleModel_Generate_qwenImageEdit() {
+	ctx := context.Background()
+	model, err := gomflux.Open(ctx, "models/testdata/qwen-edit-plus/model", nil) // or qwen-image-edit-2511
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer model.Close()
+
+	var references []image.Image
+	for _, name := range []string{"first.png", "second.png"} {
+		read, err := picture.ReadFile(filepath.Join("models/testdata/qwen-edit-plus", name))
+		if err != nil {
+			log.Fatal(err)
+		}
+		references = append(references, read.Image)
+	}
+	o := gomflux.Options{Prompt: "the cat of image 1 on the mat of image 2", References: references, Steps: 2}
+	result, err := model.Generate(ctx, o)
+	if err != nil {
+		log.Fatal(err)
+	}
+	// the model works on about a megapixel, and this small one on less
+	fmt.Println(model.Class(), references[1].Bounds().Size(), result.Image.Bounds().Size())
+
+	o.References = nil
+	_, err = model.Generate(ctx, o)
+	fmt.Println(errors.Is(err, gomflux.ErrRequest))
+	// Output:
+	// QwenImageEditPlusPipeline (33,97) (32,64)
+	// true
+}
+
 // The autoencoder alone: nothing else of the model is loaded.
 func ExampleOpenVAE() {
 	ctx := context.Background()

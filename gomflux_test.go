@@ -626,9 +626,116 @@ func TestReferences(t *testing.T) {
 	}
 }
 
+// TestQwenReferences: Qwen-Image-Edit's pictures count for the text encoder and
+// for the transformer, each and in order, and the last one gives the size.
+func TestQwenReferences(t *testing.T) {
+	ctx := context.Background()
+	open := func(folder string) *gomflux.Model {
+		m, err := gomflux.Open(ctx, filepath.Join("models/testdata", folder, "model"), nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { m.Close() })
+		return m
+	}
+	read := func(name string) image.Image {
+		p, err := picture.ReadFile(filepath.Join("models/testdata", name))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return p.Image
+	}
+	a, b, c := read("qwen-edit-plus/first.png"), read("qwen-edit-plus/second.png"), read("qwen-edit-plus3/third.png")
+	edit := func(m *gomflux.Model, o gomflux.Options, images ...image.Image) *image.RGBA {
+		t.Helper()
+		o.References, o.Steps, o.Seed = images, 2, ptr(uint64(7))
+		if o.Prompt == "" {
+			o.Prompt = "a red hat"
+		}
+		r, err := m.Generate(ctx, o)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return r.Image
+	}
+	small := gomflux.Options{Height: 32, Width: 48}
+	several, one := open("qwen-edit-plus"), open("qwen-edit")
+
+	// with one model, which keeps encodings of prompts and pictures, and a new one
+	pictures := map[string]string{}
+	for _, test := range []struct {
+		name   string
+		images []image.Image
+	}{
+		{"a", []image.Image{a}}, {"b", []image.Image{b}}, {"a and b", []image.Image{a, b}}, {"b and a", []image.Image{b, a}},
+		{"a twice", []image.Image{a, a}}, {"all", []image.Image{a, b, c}}, {"all, turned", []image.Image{c, b, a}},
+	} {
+		pix := string(edit(several, small, test.images...).Pix)
+		if other, ok := pictures[pix]; ok {
+			t.Errorf("%s: the same picture as %s", test.name, other)
+		}
+		pictures[pix] = test.name
+		if pix != string(edit(open("qwen-edit-plus"), small, test.images...).Pix) {
+			t.Errorf("%s: another picture than that of a model which was just opened", test.name)
+		}
+	}
+
+	for _, test := range []struct {
+		m      *gomflux.Model
+		height int
+		images []image.Image
+		want   image.Point
+	}{
+		{several, 0, []image.Image{a, b}, image.Pt(32, 64)}, // b has 33x97 pixels
+		{several, 0, []image.Image{b, a}, image.Pt(64, 32)}, // a has 75x50
+		{several, 0, []image.Image{image.NewRGBA(image.Rect(0, 0, 1, 1))}, image.Pt(32, 32)},
+		{several, 48, []image.Image{b, a}, image.Pt(96, 48)},
+		{one, 0, []image.Image{b}, image.Pt(32, 64)},
+	} {
+		o := gomflux.Options{Height: test.height}
+		if got := edit(test.m, o, test.images...).Bounds().Size(); got != test.want {
+			t.Errorf("a picture of %v, expected %v", got, test.want)
+		}
+	}
+
+	guided, unguided := small, small
+	guided.NegativePrompt, unguided.NegativePrompt, unguided.Guidance = "blue", "blue", ptr(1.0)
+	if bytes.Equal(edit(one, small, a).Pix, edit(one, guided, a).Pix) {
+		t.Error("the negative prompt makes no difference")
+	}
+	if !one.UsesNegativePrompt(guided) || one.UsesNegativePrompt(unguided) {
+		t.Error("the negative prompt counts with guidance 1, or not with more")
+	}
+
+	long := image.NewRGBA(image.Rect(0, 0, 1000, 2))
+	for name, test := range map[string]struct {
+		m     *gomflux.Model
+		o     gomflux.Options
+		want  string
+		index int // of the picture that is wrong, -1 for none
+	}{
+		"no picture":          {several, gomflux.Options{Prompt: "x"}, "edits pictures, and none is given", -1},
+		"two pictures":        {one, gomflux.Options{Prompt: "x", References: []image.Image{a, b}}, "2 pictures: this model edits one", -1},
+		"a long one":          {several, gomflux.Options{Prompt: "x", References: []image.Image{a, long}}, "has 1000x2 pixels", 1},
+		"a picture's token":   {several, gomflux.Options{Prompt: "a <|image_pad|>", References: []image.Image{a}}, "the prompt must not say <|image_pad|> itself", -1},
+		"one in the negative": {several, gomflux.Options{Prompt: "x", NegativePrompt: "<|image_pad|>", References: []image.Image{a}}, "negative prompt: 2 image tokens", -1},
+		"a long prompt":       {one, gomflux.Options{Prompt: strings.Repeat("a red hat ", 200), References: []image.Image{a}}, "and the limit is 512", -1},
+	} {
+		_, err := test.m.Generate(ctx, test.o)
+		var wrong *gomflux.ReferenceError
+		index := -1
+		if errors.As(err, &wrong) {
+			index = wrong.Index
+		}
+		if !errors.Is(err, gomflux.ErrRequest) || !strings.Contains(err.Error(), test.want) || index != test.index {
+			t.Errorf("%s: error %v about picture %d, expected %q about %d", name, err, index, test.want, test.index)
+		}
+	}
+}
+
 // TestPrompts: what a model keeps of one picture changes none that follow.
 func TestPrompts(t *testing.T) {
-	for _, folder := range []string{"flux1-dev-small", "flux2-klein-base"} {
+	for _, folder := range []string{"flux1-dev-small", "flux2-klein-base", "qwen-image-ordinary"} {
 		t.Run(folder, func(t *testing.T) {
 			open := func() *gomflux.Model {
 				m, err := gomflux.Open(context.Background(), filepath.Join("models/testdata", folder, "model"), nil)
@@ -665,7 +772,7 @@ func TestPrompts(t *testing.T) {
 
 // TestBatch: a batch has the pictures that its seeds have alone, up to rounding.
 func TestBatch(t *testing.T) {
-	for _, folder := range []string{"zimage-small", "flux1-dev-small", "flux2-klein-base", "flux2-klein-kv"} {
+	for _, folder := range []string{"zimage-small", "flux1-dev-small", "flux2-klein-base", "flux2-klein-kv", "qwen-image-ordinary", "qwen-edit-plus"} {
 		t.Run(folder, func(t *testing.T) {
 			m, err := gomflux.Open(context.Background(), filepath.Join("models/testdata", folder, "model"), nil)
 			if err != nil {
@@ -675,7 +782,7 @@ func TestBatch(t *testing.T) {
 			seeds := []uint64{5, 6, 5}
 			steps := map[int]int{}
 			o := gomflux.Options{Prompt: "a red hat", Height: 32, Width: 48, Steps: 2, MaxSequenceLength: 48}
-			if folder == "flux2-klein-kv" {
+			if folder == "flux2-klein-kv" || folder == "qwen-edit-plus" {
 				o.References = []image.Image{image.NewGray(image.Rect(0, 0, 64, 80))}
 			}
 			o.OnStep = func(s gomflux.Step) error { steps[s.Index]++; return nil }
