@@ -19,6 +19,7 @@ var goldens = []string{
 	"zimage-heun", "zimage-linear", "zimage-inner",
 	"flux1-schnell-ordinary", "flux1-dev-small", "flux1-dev-image", "flux1-inner",
 	"flux2-klein", "flux2-klein-base", "flux2-klein-edit2", "flux2-klein-kv", "flux2-inner",
+	"qwen-image-ordinary", "qwen-image-small", "qwen-edit", "qwen-edit-plus", "qwen-edit-plus3", "qwen-inner",
 }
 
 // TestParity replays the dumps, freely from prompt, initial latents and picture
@@ -50,7 +51,7 @@ func TestParity(t *testing.T) {
 					}
 				}
 			}
-			for _, name := range []string{"image.in", "image.in#1"} {
+			for _, name := range []string{"image.in", "image.in#1", "image.condition", "image.condition#1"} {
 				if in := report.Find(name); in != nil && in.Free.Max != 0 {
 					t.Errorf("%s: %v, expected no difference", name, in.Free)
 				}
