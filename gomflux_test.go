@@ -690,7 +690,7 @@ func TestQwenReferences(t *testing.T) {
 		{several, 0, []image.Image{b, a}, image.Pt(64, 32)}, // a has 75x50
 		{several, 0, []image.Image{image.NewRGBA(image.Rect(0, 0, 1, 1))}, image.Pt(32, 32)},
 		{several, 48, []image.Image{b, a}, image.Pt(96, 48)},
-		{one, 0, []image.Image{b}, image.Pt(32, 64)},
+		{one, 0, []image.Image{b}, image.Pt(32, 96)}, // it has more pixels to fill
 	} {
 		o := gomflux.Options{Height: test.height}
 		if got := edit(test.m, o, test.images...).Bounds().Size(); got != test.want {
