@@ -113,7 +113,9 @@ func TestBadOptions(t *testing.T) {
 		{func(o *gomflux.Options) { o.Prompt = "\xff" }, "prompt: text is not valid UTF-8"},
 		{func(o *gomflux.Options) { o.Prompt = "a\x00b" }, "prompt: text has a NUL character"},
 		{func(o *gomflux.Options) { o.Latents = gomflux.Latents{Shape: []int{7}, Data: make([]float32, 7)} }, "7 initial latents of shape [7] given, expected shape [4 6 10]"},
-		{func(o *gomflux.Options) { o.Height, o.Width = 8, 80000 }, "too large for this model: 10000 positions on axis 2"},
+		{func(o *gomflux.Options) { o.Height, o.Width = 8, 64000 }, "too large for this model: 8000 positions on axis 2"},
+		{func(o *gomflux.Options) { o.Height, o.Width = 8, 80000 }, "width 80000: must be at most 65536"},
+		{func(o *gomflux.Options) { o.Height, o.Width = 16000, 16000 }, "a picture of 16000x16000 has 256 megapixels, at most 100 can be made"},
 	}
 	for _, test := range tests {
 		o := options(1)
@@ -258,7 +260,7 @@ func TestDamagedModels(t *testing.T) {
 		{"layer count", replace("transformer/config.json", `"n_layers": 2`, `"n_layers": 3`), []string{"missing: layers.2.attention.to_q.weight, expected [32 32]", "layers.2.ffn_norm2.weight"}},
 		{"shape", replace("text_encoder/config.json", `"intermediate_size": `, `"intermediate_size": 1`), []string{"wrong shape: model.layers.0.mlp.gate_proj.weight, expected", "found"}},
 		{"other text encoder", replace("transformer/config.json", `"cap_feat_dim": `, `"cap_feat_dim": 1`), []string{"hidden_size", "cap_feat_dim"}},
-		{"other vae", replace("vae/config.json", `"latent_channels": `, `"latent_channels": 1`), []string{"the vae's latents is 14 and of the transformer's 4"}},
+		{"other vae", replace("vae/config.json", `"latent_channels": `, `"latent_channels": 1`), []string{"the vae's latent_channels is 14 and the transformer's in_channels 4"}},
 		{"unexpected", replace("transformer/config.json", `"n_layers": 2`, `"n_layers": 1`), []string{"unexpected: layers.1.attention.to_q.weight"}},
 		{"activation", replace("text_encoder/config.json", `"silu"`, `"gelu"`), []string{"text_encoder/config.json", `hidden_act "gelu"`}},
 		{"config", replace("vae/config.json", "{", "{,"), []string{"vae/config.json", "line 1"}},
