@@ -267,7 +267,7 @@ func transposeKernel(shape []int, v []float32) {
 // TestFaults plants each fault and reads the verdict.
 func TestFaults(t *testing.T) {
 	const testdata = "../models/testdata"
-	for _, dump := range []string{"zimage-ordinary", "zimage-small", "flux1-inner", "flux2-inner"} { // what is found below is not there without it
+	for _, dump := range []string{"zimage-ordinary", "zimage-small", "flux1-inner", "flux2-inner", "qwen-inner"} { // what is found below is not there without it
 		r, err := Replay(context.Background(), filepath.Join(testdata, dump, "dump"), Options{Readings: []string{Isolated}, quick: true})
 		if err != nil {
 			t.Fatal(err)
@@ -276,7 +276,7 @@ func TestFaults(t *testing.T) {
 			t.Fatalf("%s without a fault: %+v", dump, r.Verdict)
 		}
 	}
-	for _, f := range slices.Concat(faults, fluxFaults) {
+	for _, f := range slices.Concat(faults, fluxFaults, qwenFaults) {
 		t.Run(f.name, func(t *testing.T) {
 			dump := f.dump
 			if dump == "" {
@@ -364,6 +364,25 @@ func edited(t *testing.T, name, key string, value any) {
 	if err := os.WriteFile(name, data, 0o666); err != nil {
 		t.Fatal(err)
 	}
+}
+
+// editedIn is edited for a key inside another one.
+func editedIn(t *testing.T, name, outer, key string, value any) {
+	t.Helper()
+	data, err := os.ReadFile(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var m map[string]any
+	if err := json.Unmarshal(data, &m); err != nil {
+		t.Fatal(err)
+	}
+	inner, ok := m[outer].(map[string]any)
+	if _, there := inner[key]; !ok || !there {
+		t.Fatalf("%s has no %s in %s", name, key, outer)
+	}
+	inner[key] = value
+	edited(t, name, outer, inner)
 }
 
 func config(component, key string, value any) func(*testing.T, string, string) {

@@ -294,7 +294,22 @@ func (s *search) sigmas() {
 		}
 	}
 	if len(shifts) > 0 && slices.Max(shifts)-slices.Min(shifts) <= 1e-3*slices.Max(shifts) {
-		s.say("schedule shift", "the schedule is shifted %.4g times as much as the reference's (shift, or the mu of dynamic shifting)", shifts[0])
+		or := ""
+		if len(shifts) == 1 {
+			or = ", or it is stretched to another end (shift_terminal)"
+		}
+		s.say("schedule shift", "the schedule is shifted %.4g times as much as the reference's (shift, or the mu of dynamic shifting)%s", shifts[0], or)
+		return
+	}
+	// 1 - (1-s)·k of one schedule is that of another with another last sigma
+	var stretches []float64
+	for i, w := range s.want.v {
+		if w, g := w/scale, s.got.v[i]/scale; w > 1e-6 && w < 1-1e-6 {
+			stretches = append(stretches, (1-g)/(1-w))
+		}
+	}
+	if len(stretches) > 1 && slices.Max(stretches)-slices.Min(stretches) <= 1e-3*slices.Max(stretches) {
+		s.say("schedule end", "the schedule ends at another sigma than the reference's (shift_terminal): distances from 1 are %.4g times as large", stretches[0])
 	}
 }
 
@@ -304,13 +319,17 @@ func (s *search) siblings() {
 	scopes := []string{s.name.Module, parentOf(s.name.Module), parentOf(parentOf(s.name.Module))}
 	if s.name.Module == "prompt.embeds" || s.name.Module == "negative.embeds" {
 		scopes = []string{"text_encoder"}
-		same = func(t tensor) bool { return len(t.v) == len(s.want.v) && t.last() == s.want.last() }
+		same = func(t tensor) bool { return len(t.v) >= len(s.want.v) && t.last() == s.want.last() }
 	}
 	for _, scope := range scopes {
 		if scope == "" {
 			continue
 		}
 		found := s.around(scope, same)
+		for i, t := range found { // hidden states may begin with more tokens
+			found[i].v = t.v[len(t.v)-len(s.want.v):]
+		}
+		slices.SortStableFunc(found, func(a, b tensor) int { return own(b, s.name.Module) - own(a, s.name.Module) })
 		for _, t := range found {
 			if !s.fits(t) {
 				continue
@@ -341,6 +360,14 @@ func (s *search) siblings() {
 			}
 		}
 	}
+}
+
+// own is 1 for a module's own tensor.
+func own(t tensor, module string) int {
+	if n, err := hooks.ParseName(t.name); err == nil && n.Module == module {
+		return 1
+	}
+	return 0
 }
 
 // permute is a copy with its axes in another order.

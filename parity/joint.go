@@ -164,7 +164,7 @@ func (s *search) guidance() {
 // for each of these.
 func (s *search) packing() {
 	n := len(s.want.shape)
-	tokens := n == 3 && s.want.last()%4 == 0 && (s.name.Module == "transformer" || strings.HasSuffix(s.name.Module, "x_embedder") || strings.HasSuffix(s.name.Module, ".proj_out"))
+	tokens := n == 3 && s.want.last()%4 == 0 && (s.name.Module == "transformer" || strings.HasSuffix(s.name.Module, "x_embedder") || strings.HasSuffix(s.name.Module, ".img_in") || strings.HasSuffix(s.name.Module, ".proj_out"))
 	patches := n == 4 && s.name.Module == "latents.reference" && s.want.shape[1]%4 == 0
 	whole := n == 4 && s.want.shape[2]%2 == 0 && s.want.shape[3]%2 == 0 && slices.Contains([]string{"vae.decode.in", "latents", "noise_pred"}, s.name.Module)
 	var want, got tensor // [..., channel, row, column of the patch, ...]

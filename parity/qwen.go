@@ -40,6 +40,22 @@ func (s *search) qwen() {
 func (r *replay) shapeHints(name string, got, want *mlx.Array) []Hint {
 	g, w := got.Shape(), want.Shape()
 	switch {
+	case strings.HasSuffix(name, ".input_ids") && strings.HasPrefix(r.pipeline.Class, "QwenImageEdit"):
+		c := textenc.DefaultQwen25VLConfig()
+		if weights.ReadJSON(r.fsys, "text_encoder/config.json", &c) != nil {
+			return nil
+		}
+		of := func(x *mlx.Array) (n int) {
+			for _, id := range x.AsType(mlx.Int32).Int32s() {
+				if int(id) == c.ImageTokenID {
+					n++
+				}
+			}
+			return n
+		}
+		if ours, ref := of(got), of(want); ours != ref {
+			return []Hint{{"picture tokens", fmt.Sprintf("%d tokens are of pictures, in the reference %d: the text encoder is shown other copies, or another number of them", ours, ref)}}
+		}
 	case strings.HasSuffix(name, ".embeds") && len(g) == 2 && len(w) == 2 && g[1] == w[1]:
 		x, y, n := hostTensor("", got), hostTensor("", want), min(g[0], w[0])
 		x.v, y.v = x.v[(g[0]-n)*g[1]:], y.v[(w[0]-n)*w[1]:]

@@ -416,7 +416,7 @@ func (r *replay) compare(name string, tap hooks.Tap) *mlx.Array {
 		r.seeking--
 		t.Hints = r.hints(name, tap, got, want)
 	}
-	if forced {
+	if forced && !strings.HasSuffix(tap.Name, ".input_ids") { // which must belong to the pictures that are shown
 		return want.AsType(got.Dtype())
 	}
 	return nil
