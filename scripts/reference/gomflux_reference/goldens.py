@@ -247,13 +247,13 @@ dump qwen-edit-plus/model qwen-inner/dump --prompt {shlex.quote(EDIT)} --negativ
     --references qwen-edit-plus/first.png --steps 2 --guidance 2.5 --seed 46 --height 16 --width 32
     --taps 'transformer@*' transformer@1:in.hidden_states 'transformer.pos_embed@1*'
     'transformer.transformer_blocks.0@1*' 'transformer.transformer_blocks.0.*@1*' 'transformer.t*@1*'
-    'transformer.img_in@1*' 'transformer.norm_out*@1*' transformer.proj_out@1:in.0
-    text_encoder.model.language_model text_encoder.model.language_model.layers.0
-    'text_encoder.*.layers.0.self_attn:[qkv]*' 'text_encoder.*.visual.blocks.0.attn:[qkv]*'
-    'transformer.transformer_blocks.0.attn@1:[qkv]*' 'text_encoder.*.layers.0.*'
-    'text_encoder.*.rotary_emb*' '!*rotary_emb:in.0' '!*:k.unrotated' '!*.layers.0.mlp.act_fn*' '!*language_model:in.*' 'text_encoder.*.visual*' 'vae.decoder.conv_in*' 'vae.decoder.mid_block*'
-    vae.quant_conv '!transformer.*@1#1*' '!text_encoder*#1*' '!text_encoder.*.layers.1.*' '!*dropout*' '!*.to_out.1@*'
-    '!*.conv_shortcut*' '!vae.*#1*' '!*hidden_states.[0-9]*' '!text_encoder.model:in.*'
+    'transformer.img_in@1*' 'transformer.norm_out*@1*' transformer.proj_out@1:in.0 text_encoder.model.language_model
+    text_encoder.model.language_model.layers.0 'text_encoder.*.layers.0.self_attn:[qkv]*'
+    'text_encoder.*.visual.blocks.0.attn:[qkv]*' 'transformer.transformer_blocks.0.attn@1:[qkv]*'
+    'text_encoder.*.layers.0.*' 'text_encoder.*.rotary_emb*' '!*rotary_emb:in.0' '!*:k.unrotated'
+    '!*.layers.0.mlp.act_fn*' '!*language_model:in.*' 'text_encoder.*.visual*' 'vae.decoder.conv_in*'
+    'vae.decoder.mid_block*' vae.quant_conv '!transformer.*@1#1*' '!text_encoder*#1*' '!text_encoder.*.layers.1.*'
+    '!*dropout*' '!*.to_out.1@*' '!*.conv_shortcut*' '!vae.*#1*' '!*hidden_states.[0-9]*' '!text_encoder.model:in.*'
     '!text_encoder.*.visual.blocks.1.*' '!*position_embeddings*' '!vae*mid_block*resnets.1*'
     '!vae*mid_block*resnets.0.*' '!*patch_embed.proj*' '!*txt_mlp.net*' '!*.layers.*.[qkvo]_proj'
     '!*.norm_added_[qk]*:in.0' '!*.add_[qk]_proj*' '!*.visual:in.*' '!*.visual.rotary_pos_emb*'
