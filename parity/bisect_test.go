@@ -63,6 +63,19 @@ func record(from, to string, globs []string) (int, error) {
 	if err := os.MkdirAll(to, 0o777); err != nil {
 		return 0, err
 	}
+	pictures, err := filepath.Glob(filepath.Join(from, "*.png"))
+	if err != nil {
+		return 0, err
+	}
+	for _, name := range pictures {
+		data, err := os.ReadFile(name)
+		if err == nil {
+			err = os.WriteFile(filepath.Join(to, filepath.Base(name)), data, 0o666)
+		}
+		if err != nil {
+			return 0, err
+		}
+	}
 	if err := tensors.WriteFile(filepath.Join(to, "tensors.safetensors"), kept, nil); err != nil {
 		return 0, err
 	}
@@ -100,9 +113,14 @@ func TestBisect(t *testing.T) {
 		{"flux2: attention of a single block not scaled", pipelineValues},
 		{"flux2: bn's mean missing", []string{"image"}},
 		{"flux2: latents move the wrong way", []string{"image"}},
+		{"qwen: norm of the vision tower takes the mean off", []string{"image"}},
+		{"qwen: eps of the text encoder", []string{"image"}},
+		{"qwen: stream of the image in half precision", pipelineValues},
+		{"qwen: first slice of a causal kernel", []string{"latents.init", "image"}},
+		{"qwen: norm of the autoencoder not times the root of its channels", []string{"image"}},
 	} {
 		t.Run(c.fault, func(t *testing.T) {
-			all := slices.Concat(faults, fluxFaults)
+			all := slices.Concat(faults, fluxFaults, qwenFaults)
 			f := all[slices.IndexFunc(all, func(f fault) bool { return f.name == c.fault })]
 			whole := ordinary
 			if f.dump != "" {

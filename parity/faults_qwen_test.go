@@ -414,6 +414,10 @@ var qwenFaults = []fault{
 	{name: "qwen: norm of the autoencoder not times the root of its channels", dump: "qwen-inner", bug: onto("vae.decoder.mid_block.attentions.0.norm", func(x *mlx.Array) *mlx.Array { return x.Over(math.Sqrt(6)) }),
 		stage: "vae", module: "vae.decoder.mid_block.attentions.0.norm", hint: "ratio"},
 	{name: "qwen: attention of the autoencoder missing", dump: "qwen-inner", bug: unchanged("vae.decoder.mid_block.attentions.0"), stage: "vae", module: "vae.decoder.mid_block.attentions.0", hint: "does nothing"},
+	{name: "qwen: convolution of the autoencoder without its bias", dump: "qwen-inner", edit: weight("vae", "decoder.conv_in.bias", func(_ []int, v []float32) { clear(v) }),
+		stage: "vae", module: "vae.decoder.conv_in", hint: "bias"},
+	{name: "qwen: projections of text and image swapped", dump: "qwen-inner", edit: swap("transformer", "transformer_blocks.0.attn.to_v.weight", "transformer_blocks.0.attn.add_v_proj.weight"),
+		stage: "step 0", module: "transformer@0"},
 	{name: "qwen: pictures in another order", dump: "qwen-edit-plus", edit: settings("references", []string{"second.png", "first.png"}), stage: "tokenizer", module: "prompt.input_ids"},
 	{name: "qwen: another size of pictures", dump: "qwen-edit-plus", edit: modelIndex("vae_image_size", 5000), stage: "encode", module: "image.in"},
 }

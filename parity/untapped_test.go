@@ -45,6 +45,20 @@ func TestUntapped(t *testing.T) {
 		{"flux2-klein", "text_encoder.model.layers.4.self_attn#1:q", true},
 		{"flux2-klein", "prompt.attention_mask", true},
 		{"flux2-klein", "vae.encoder.conv_in", false},
+		{"qwen-edit", "text_encoder", true},
+		{"qwen-edit", "text_encoder#1:in.pixel_values", true},
+		{"qwen-edit", "text_encoder.model", false},
+		{"qwen-edit", "text_encoder.model:in.pixel_values", false},
+		{"qwen-edit", "text_encoder.model:in.mm_token_type_ids", true},
+		{"qwen-edit", "text_encoder.model.visual:out.hidden_states.0", true},
+		{"qwen-edit", "text_encoder.model.visual:out.pooler_output", false},
+		{"qwen-edit", "text_encoder.model.visual.blocks.0.attn:in.cu_seqlens", true},
+		{"qwen-edit", "text_encoder.model.visual.blocks.0.attn:in.0", false},
+		{"qwen-edit", "text_encoder.model.language_model.layers.1", false},
+		{"qwen-edit", "text_encoder.model.language_model:out.hidden_states.1", true},
+		{"qwen-edit", "transformer.transformer_blocks.0@0:in.modulate_index", false},
+		{"qwen-edit", "transformer.time_text_embed.time_proj@0", false},
+		{"qwen-edit", "vae.encoder.down_blocks.0.dropout", true},
 	} {
 		modules, err := idleModules(os.DirFS("../models/testdata/" + c.model + "/model"))
 		if err != nil {
