@@ -139,25 +139,24 @@ func (s *search) tokenAngles() {
 		}
 		return true
 	}
-	axis := func(a int) func(int) float64 { return func(token int) float64 { return positions.v[a*t+token] } }
-	sections, counted, another := false, true, true
+	// turned says by which axes of the positions a column is turned.
+	turned := func(x tensor, column int, frequency float64) (by []bool) {
+		for a := range axes {
+			by = append(by, on(x, column, frequency, func(token int) float64 { return positions.v[a*t+token] }))
+		}
+		return by
+	}
+	counted, another, sections := true, half > 1, true
 	for j := range half {
 		frequency := math.Atan2(sin.v[d+j], cos.v[d+j]) // token 1 is at 1 on all axes
-		common, ours, same := false, false, false
-		for a := range axes {
-			of, ref := on(s.got, j, frequency, axis(a)), on(s.want, j, frequency, axis(a))
-			common, ours = common || of && ref, ours || of
-			same = same || ref && on(s.got, j, back(s.got.v[d+j]), axis(a))
+		ref := turned(s.want, j, frequency)
+		same := false
+		for a, by := range turned(s.got, j, back(s.got.v[d+j])) {
+			same = same || by && ref[a]
 		}
 		counted = counted && on(s.got, j, frequency, func(token int) float64 { return float64(token) })
-		sections = (sections || !common) && (ours || sections)
-		if !ours {
-			sections = false
-		}
 		another = another && same
-		if !ours && !counted && !another {
-			return
-		}
+		sections = sections && slices.Contains(turned(s.got, j, frequency), true)
 	}
 	theta := func(x tensor) float64 { return math.Pow(back(x.v[d+1]), -float64(half)) }
 	switch {
@@ -183,7 +182,7 @@ type visionLayout struct {
 func (s *search) visionLayout() (*visionLayout, textenc.Qwen25VLVisionConfig) {
 	c := textenc.DefaultQwen25VLConfig()
 	grids := s.r.ref.Array("vision.grid_thw")
-	if grids == nil || weights.ReadJSON(s.r.fsys, "text_encoder/config.json", &c) != nil {
+	if grids == nil || grids.Size()%3 != 0 || weights.ReadJSON(s.r.fsys, "text_encoder/config.json", &c) != nil {
 		return nil, c.Vision
 	}
 	merge := c.Vision.SpatialMergeSize
@@ -361,7 +360,7 @@ func (s *search) processor() {
 	}
 	p, err := textenc.LoadQwen2VLImageProcessor(s.r.fsys, "processor")
 	grids := s.r.ref.Array("vision.grid_thw")
-	if err != nil || grids == nil {
+	if err != nil || grids == nil || grids.Size()%3 != 0 {
 		return
 	}
 	var pictures []*image.RGBA
@@ -562,12 +561,12 @@ func (s *search) jointPositions() {
 			way{"the text begins behind the picture that is made, in the reference behind the largest one", func() tensor { return from(target) }})
 		return
 	}
-	grid := func(place func(picture, size [2]int, y, x int) []int) tensor {
+	grid := func(place func(picture int, size [2]int, y, x int) []int) tensor {
 		var positions [][]int
 		for i, size := range sizes {
 			for y := range size[0] {
 				for x := range size[1] {
-					positions = append(positions, place([2]int{i}, size, y, x))
+					positions = append(positions, place(i, size, y, x))
 				}
 			}
 		}
@@ -575,24 +574,24 @@ func (s *search) jointPositions() {
 	}
 	up := func(i, n int) int { return i - (n - n/2) }
 	down := func(i, n int) int { return i - n/2 }
-	try(grid(func(p, n [2]int, y, x int) []int { return []int{p[0], up(y, n[0]), up(x, n[1])} }),
+	try(grid(func(p int, n [2]int, y, x int) []int { return []int{p, up(y, n[0]), up(x, n[1])} }),
 		way{"an odd side is centred a patch too far: rows and columns begin at -⌊n/2⌋, in the reference at -⌈n/2⌉", func() tensor {
-			return grid(func(p, n [2]int, y, x int) []int { return []int{p[0], down(y, n[0]), down(x, n[1])} })
+			return grid(func(p int, n [2]int, y, x int) []int { return []int{p, down(y, n[0]), down(x, n[1])} })
 		}},
 		way{"rows and columns begin at 0, in the reference 0 is the middle (scale_rope)", func() tensor {
-			return grid(func(p, n [2]int, y, x int) []int { return []int{p[0], y, x} })
+			return grid(func(p int, n [2]int, y, x int) []int { return []int{p, y, x} })
 		}},
 		way{"all pictures have index 0, in the reference they are counted", func() tensor {
-			return grid(func(p, n [2]int, y, x int) []int { return []int{0, up(y, n[0]), up(x, n[1])} })
+			return grid(func(_ int, n [2]int, y, x int) []int { return []int{0, up(y, n[0]), up(x, n[1])} })
 		}},
 		way{"pictures are counted from 1, in the reference from 0, which is the one that is made", func() tensor {
-			return grid(func(p, n [2]int, y, x int) []int { return []int{p[0] + 1, up(y, n[0]), up(x, n[1])} })
+			return grid(func(p int, n [2]int, y, x int) []int { return []int{p + 1, up(y, n[0]), up(x, n[1])} })
 		}},
 		way{"all references have index 1, in the reference they are counted", func() tensor {
-			return grid(func(p, n [2]int, y, x int) []int { return []int{min(p[0], 1), up(y, n[0]), up(x, n[1])} })
+			return grid(func(p int, n [2]int, y, x int) []int { return []int{min(p, 1), up(y, n[0]), up(x, n[1])} })
 		}},
 		way{"rows and columns are swapped", func() tensor {
-			return grid(func(p, n [2]int, y, x int) []int { return []int{p[0], up(x, n[1]), up(y, n[0])} })
+			return grid(func(p int, n [2]int, y, x int) []int { return []int{p, up(x, n[1]), up(y, n[0])} })
 		}})
 }
 
