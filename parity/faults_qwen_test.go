@@ -299,7 +299,13 @@ var qwenFaults = []fault{
 	}), stage: "text", module: tower + ".norm1", hint: "norm kind"},
 	{name: "qwen: residual of the vision tower missing", dump: "qwen-inner", bug: given(tower+".norm2", func(ref lookup) *mlx.Array { return ref(tower + ".attn") }),
 		stage: "text", module: tower, hint: "another tensor"},
+	{name: "qwen: windows of another size", dump: "qwen-inner", edit: func(t *testing.T, model, _ string) {
+		editedIn(t, model+"/text_encoder/config.json", "vision_config", "window_size", 24)
+	}, stage: "text", module: visual, hint: "window order"},
 	// image processor
+	{name: "qwen: image_std of a config", dump: "qwen-inner", edit: func(t *testing.T, model, _ string) {
+		editedIn(t, model+"/processor/processor_config.json", "image_processor", "image_std", []float64{0.5, 0.5, 0.5})
+	}, stage: "text", module: "vision.pixel_values", hint: "normalisation"},
 	{name: "qwen: bicubic without antialias", dump: "qwen-inner", bug: makes("vision.pixel_values", processed(func(img *image.RGBA, w, h int) *image.RGBA {
 		return bicubicPlain(img, w, h, -0.75)
 	}, unchangedProcessor)), stage: "text", module: "vision.pixel_values", hint: "antialias"},

@@ -258,7 +258,16 @@ func (s *search) windowOrder() {
 		s.say("window order", "the rows of ours are in the order of windows, the reference's as they are in the picture: that order is not undone")
 	case s.fits(s.want.take(back)):
 		s.say("window order", "the rows of ours are as they are in the picture, the reference's in the order of windows")
+	case distance(s.got.sorted(), s.want.sorted()) <= 0.1*s.off:
+		s.say("window order", "ours has the reference's rows in another order: windows have another size (window_size), or another order")
 	}
+}
+
+// sorted are the rows of a matrix in order.
+func (t tensor) sorted() tensor {
+	rows := t.rows(1)
+	slices.SortFunc(rows, slices.Compare[[]float64])
+	return tensor{t.name, t.shape, slices.Concat(rows...)}
 }
 
 // windowAttention explains attention in the vision tower.
@@ -390,8 +399,19 @@ func (s *search) processor() {
 		}
 		return out
 	}
+	n, row := s.want.shape[0], s.want.last()
 	right := made(picture.ResizeBicubic, p)
 	if !s.isReference(right) {
+		if row%3 != 0 {
+			return
+		}
+		// each colour in a column
+		colours := func(t tensor) tensor {
+			return t.reshape(n, 3, row/3).permute([]int{0, 2, 1}).reshape(n*row/3, 3)
+		}
+		if got := colours(s.got); distance(affine(colours(s.want), got), got) <= 0.1*s.off {
+			s.say("normalisation", "ours is the reference but for a factor and an offset of each colour: image_mean and image_std are others, or rescale_factor")
+		}
 		return
 	}
 	normalised := func(mean, std []float64) *textenc.Qwen2VLImageProcessor {
@@ -406,7 +426,6 @@ func (s *search) processor() {
 	}
 	patch := p.PatchSize * p.PatchSize
 	frames := p.TemporalPatchSize
-	n, row := s.want.shape[0], s.want.last()
 	for _, w := range []struct {
 		key, text string
 		value     func() tensor
