@@ -171,6 +171,7 @@ func TestTokenizerFilesRefused(t *testing.T) {
 // TestTokenizerVariants holds ids against those of transformers where the files
 // say more or less than they do in the other goldens.
 func TestTokenizerVariants(t *testing.T) {
+	needTokenizer(t)
 	var texts []string
 	readTokenizerGolden(t, "texts.json", &texts)
 	var variants []struct {
@@ -240,6 +241,7 @@ func TestTokenizerUnfinished(t *testing.T) {
 // TestTokenizerClassUnnamed: what splits text, or the vocabulary, tells the
 // class where no file names it.
 func TestTokenizerClassUnnamed(t *testing.T) {
+	needTokenizer(t)
 	for _, folder := range []string{"clip-5", "clip-4", "qwen2-5", "t5-4"} {
 		files := tokenizerFiles(t, folder)
 		want, err := textenc.LoadTokenizer(files, "tok")
@@ -272,6 +274,7 @@ func TestTokenizerClassUnnamed(t *testing.T) {
 // TestTokenizerPostProcessor: a Qwen tokenizer.json may have special tokens
 // around a text.
 func TestTokenizerPostProcessor(t *testing.T) {
+	needTokenizer(t)
 	files := tokenizerFiles(t, "qwen2-5")
 	var post any
 	if err := json.Unmarshal([]byte(`{"type":"Sequence","processors":[{"type":"ByteLevel"},{"type":"TemplateProcessing",
@@ -298,6 +301,7 @@ func TestTokenizerPostProcessor(t *testing.T) {
 }
 
 func TestEncodePaddedRefuses(t *testing.T) {
+	needTokenizer(t)
 	for name, c := range map[string]struct {
 		folder, file string
 		changes      map[string]any
@@ -337,6 +341,7 @@ func TestEncodePaddedRefuses(t *testing.T) {
 }
 
 func TestEncodePaddedConcurrent(t *testing.T) {
+	needTokenizer(t)
 	tok, err := textenc.LoadTokenizer(tokenizerFiles(t, "clip-vocab"), "tok")
 	if err != nil {
 		t.Fatal(err)

@@ -55,6 +55,7 @@ func readTokenizerGolden(t *testing.T, name string, v any) {
 // TestTokenizerIDs holds ids against those of transformers, for each class and
 // layout of files.
 func TestTokenizerIDs(t *testing.T) {
+	needTokenizer(t)
 	var texts []string
 	readTokenizerGolden(t, "texts.json", &texts)
 	var goldens []struct {
