@@ -6,6 +6,7 @@ require (
 	github.com/creack/pty v1.1.24
 	github.com/daulet/tokenizers v1.22.1
 	github.com/ebitengine/purego v0.11.3
+	github.com/hashicorp/go-retryablehttp v0.7.8
 	github.com/mattn/go-sixel v0.0.14
 	github.com/rogpeppe/go-internal v1.16.0
 	github.com/soniakeys/quant v1.0.0
@@ -20,6 +21,7 @@ require (
 require (
 	github.com/VividCortex/ewma v1.2.0 // indirect
 	github.com/acarl005/stripansi v0.0.0-20180116102854-5a71ef0e047d // indirect
+	github.com/hashicorp/go-cleanhttp v0.5.2 // indirect
 	github.com/inconshreveable/mousetrap v1.1.0 // indirect
 	github.com/mattn/go-runewidth v0.0.16 // indirect
 	github.com/rivo/uniseg v0.4.7 // indirect

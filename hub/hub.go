@@ -1,8 +1,9 @@
-// Package hub finds models in the cache that Hugging Face's tools keep. It
-// reads only.
+// Package hub finds models in the cache that Hugging Face's tools keep, and
+// fetches models into it.
 package hub
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -11,6 +12,7 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"syscall"
 )
 
 // repoName is what a repository's name looks like: an owner and a name.
@@ -27,18 +29,28 @@ var ErrNotCached = errors.New("not in the Hugging Face cache")
 // tools heed: HF_HUB_CACHE, HF_HOME, XDG_CACHE_HOME. As to them ~ and $NAME mean
 // something in these, for there may have been no shell to replace them.
 func Cache() (string, error) {
-	for _, v := range []struct{ name, below string }{
-		{"HF_HUB_CACHE", ""}, {"HF_HOME", "hub"}, {"XDG_CACHE_HOME", filepath.Join("huggingface", "hub")},
-	} {
+	if dir := os.Getenv("HF_HUB_CACHE"); dir != "" {
+		return filepath.Clean(expand(dir)), nil
+	}
+	home, err := hfHome()
+	if err != nil {
+		return "", fmt.Errorf("cannot find the Hugging Face cache (set HF_HUB_CACHE): %w", err)
+	}
+	return filepath.Join(home, "hub"), nil
+}
+
+// hfHome is the folder of Hugging Face's tools, with the cache and the token.
+func hfHome() (string, error) {
+	for _, v := range []struct{ name, below string }{{"HF_HOME", ""}, {"XDG_CACHE_HOME", "huggingface"}} {
 		if dir := os.Getenv(v.name); dir != "" {
 			return filepath.Join(expand(dir), v.below), nil
 		}
 	}
 	home, err := os.UserHomeDir()
 	if err != nil {
-		return "", fmt.Errorf("cannot find the Hugging Face cache (set HF_HUB_CACHE): %w", err)
+		return "", err
 	}
-	return filepath.Join(home, ".cache", "huggingface", "hub"), nil
+	return filepath.Join(home, ".cache", "huggingface"), nil
 }
 
 var variable = regexp.MustCompile(`\$(\w+|\{[^}]*\})`)
@@ -63,6 +75,10 @@ func expand(path string) string {
 // with owner--name.
 const folderPrefix = "models--"
 
+func folderName(repo string) string {
+	return folderPrefix + strings.ReplaceAll(repo, "/", "--")
+}
+
 // RepoOf returns the repository, owner/name, that a folder is a snapshot of, by
 // where it lies in a cache: models--owner--name/snapshots/COMMIT.
 func RepoOf(folder string) (repo string, ok bool) {
@@ -83,6 +99,8 @@ type Repo struct {
 	// Unfinished are the files whose download was begun and has not ended, by
 	// path. What they will be is not recorded.
 	Unfinished []string
+	// Blobs says whether there are files in the cache, of whatever snapshot.
+	Blobs bool
 }
 
 // List returns the repositories of models in the cache, by name. A cache that
@@ -108,13 +126,14 @@ func List() ([]Repo, error) {
 			continue
 		}
 		r := Repo{Name: name}
-		r.Snapshot, r.Err = Find(name)
+		r.Snapshot, r.Err = Find(name, "")
 		blobs := filepath.Join(cache, e.Name(), "blobs")
 		files, _ := os.ReadDir(blobs) // a cache without links has none
 		for _, f := range files {
 			if strings.HasSuffix(f.Name(), ".incomplete") {
 				r.Unfinished = append(r.Unfinished, filepath.Join(blobs, f.Name()))
 			}
+			r.Blobs = true
 		}
 		repos = append(repos, r)
 	}
@@ -122,44 +141,61 @@ func List() ([]Repo, error) {
 	return repos, nil
 }
 
-// Find returns the folder of a repository's snapshot in the cache: that of its
-// main branch or, where no branch is recorded, the only one there is.
-func Find(repo string) (string, error) {
+// Find returns the folder of a repository's snapshot in the cache: that of a
+// branch, a tag or a commit. With none ("") it is that of the main branch or,
+// where no branch is recorded, the only one there is.
+func Find(repo, revision string) (string, error) {
 	if !IsRepo(repo) {
 		return "", fmt.Errorf("%q is not the name of a repository (owner/name)", repo)
+	}
+	if revision != "" && !IsRevision(revision) {
+		return "", fmt.Errorf("%s: %q is not the name of a revision", repo, revision)
 	}
 	cache, err := Cache()
 	if err != nil {
 		return "", err
 	}
-	dir := filepath.Join(cache, folderPrefix+strings.ReplaceAll(repo, "/", "--"))
+	dir := filepath.Join(cache, folderName(repo))
 	snapshots := filepath.Join(dir, "snapshots")
-	commit, err := os.ReadFile(filepath.Join(dir, "refs", "main"))
+	ref := filepath.Join(dir, "refs", filepath.FromSlash(cmp.Or(revision, "main")))
+	commit, err := os.ReadFile(ref)
 	switch {
 	case err == nil:
 		name := strings.TrimSpace(string(commit))
-		if name == "" || name != filepath.Base(name) {
-			return "", fmt.Errorf("%s: %q is not a snapshot's name", filepath.Join(dir, "refs", "main"), name)
+		if name == "" || name != filepath.Base(name) || name == "." || name == ".." {
+			return "", fmt.Errorf("%s: %q is not a snapshot's name", ref, name)
 		}
 		snapshot := filepath.Join(snapshots, name)
 		if _, err := os.Stat(snapshot); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return "", fmt.Errorf("%s: %w", repo, err)
 		} else if err != nil {
-			return "", fmt.Errorf("%s: %w: its main branch is at %s, and that snapshot is not there (is the download complete?)", repo, ErrNotCached, name)
+			what := "its main branch"
+			if revision != "" {
+				what = revision
+			}
+			return "", fmt.Errorf("%s: %w: %s is at %s, and that snapshot is not there (is the download complete?)", repo, ErrNotCached, what, name)
 		}
 		return snapshot, nil
-	case !errors.Is(err, fs.ErrNotExist):
+	case !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, syscall.ENOTDIR) && !errors.Is(err, syscall.EISDIR):
 		return "", err
+	}
+	if revision != "" {
+		// a commit's name has no slash, so that nothing but a snapshot is found
+		snapshot := filepath.Join(snapshots, revision)
+		if info, err := os.Stat(snapshot); err == nil && info.IsDir() && !strings.Contains(revision, "/") {
+			return snapshot, nil
+		}
+		return "", fmt.Errorf("%s: %w %s at the revision %s (to get it: gomflux pull %s@%s)", repo, ErrNotCached, cache, revision, repo, revision)
 	}
 	entries, err := os.ReadDir(snapshots)
 	if errors.Is(err, fs.ErrNotExist) || err == nil && len(entries) == 0 {
-		return "", fmt.Errorf("%s: %w %s (to get it: hf download %s)", repo, ErrNotCached, cache, repo)
+		return "", fmt.Errorf("%s: %w %s (to get it: gomflux pull %s)", repo, ErrNotCached, cache, repo)
 	}
 	if err != nil {
 		return "", err
 	}
 	if len(entries) > 1 {
-		return "", fmt.Errorf("%s: %d snapshots in %s and no main branch: give one of them as a folder", repo, len(entries), snapshots)
+		return "", fmt.Errorf("%s: %d snapshots in %s and no main branch: give one of them as %s@COMMIT", repo, len(entries), snapshots, repo)
 	}
 	return filepath.Join(snapshots, entries[0].Name()), nil
 }

@@ -70,14 +70,14 @@ func TestFind(t *testing.T) {
 		{repo: "a/gone", err: "c9", missing: true},
 		{repo: "a/file", err: "snapshots/c1: not a directory"},
 		{repo: "a/escape", err: "is not a snapshot's name"},
-		{repo: "a/empty", err: "hf download a/empty", missing: true},
-		{repo: "a/nothing", err: "hf download a/nothing", missing: true},
+		{repo: "a/empty", err: "gomflux pull a/empty", missing: true},
+		{repo: "a/nothing", err: "gomflux pull a/nothing", missing: true},
 		{repo: "a", err: "owner/name"},
 		{repo: "../a", err: "owner/name"},
 		{repo: "a/b/c", err: "owner/name"},
 	}
 	for _, test := range tests {
-		got, err := hub.Find(test.repo)
+		got, err := hub.Find(test.repo, "")
 		switch {
 		case test.err == "" && (err != nil || got != filepath.Join(dir, test.want)):
 			t.Errorf("%s: %s, %v, expected %s", test.repo, got, err, test.want)

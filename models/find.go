@@ -49,8 +49,9 @@ type Source struct {
 var ErrNotFound = errors.New("not on this machine")
 
 // Find looks for a model by name: a built-in one, a folder, or a published one
-// in the Hugging Face cache, by its short name, an alias or its repository's. A
-// folder that is there wins over a published model of its name.
+// in the Hugging Face cache, by its short name, an alias or its repository's,
+// with @ and a branch, a tag or a commit where it is not to be the main branch.
+// A folder that is there wins over a published model of its name.
 func Find(name string) (*Source, error) {
 	if b, ok := builtins[name]; ok {
 		return &Source{Name: name, Defaults: &b.Defaults, FS: weights.Folder{FS: b.FS, Name: name}}, nil
@@ -63,20 +64,20 @@ func Find(name string) (*Source, error) {
 	preset, known := presetOf(folder)
 	_, err := os.Stat(folder)
 	if err != nil {
-		repo := name
-		published, named := findNamed(name)
-		if named {
-			preset, known = published, true
-			repo = preset.Repo // the cache minds the case
+		repo, revision, published := Published(name)
+		if published != nil {
+			preset, known = *published, true
+		} else if repo != "" {
+			preset, known = presetOf(repo)
 		}
 		switch {
-		case hub.IsRepo(repo):
-			folder, hubErr := hub.Find(repo)
+		case repo != "":
+			folder, hubErr := hub.Find(repo, revision)
 			if errors.Is(hubErr, hub.ErrNotCached) {
-				if hub.IsRepo(name) { // it may have been meant as one
+				if strings.Contains(name, "/") { // it may have been meant as one
 					hubErr = fmt.Errorf("no folder %s, and %w", name, hubErr)
 				}
-				if named && preset.Gated {
+				if published != nil && preset.Gated {
 					hubErr = fmt.Errorf("%w; it is gated: %s", hubErr, preset.Access())
 				}
 				hubErr = notFound{hubErr}
@@ -86,7 +87,7 @@ func Find(name string) (*Source, error) {
 			}
 			s.Name, s.Folder, s.Revision = repo, folder, filepath.Base(folder)
 		case errors.Is(err, fs.ErrNotExist):
-			return nil, notFound{fmt.Errorf("no model %s: it is no folder, no owner/name of the Hugging Face hub, and none of %s", name, strings.Join(Names(), ", "))}
+			return nil, notFound{fmt.Errorf("no model %s: it is no folder, no owner/name[@revision] of the Hugging Face hub, and none of %s", name, strings.Join(Names(), ", "))}
 		default:
 			return nil, err
 		}
@@ -98,6 +99,23 @@ func Find(name string) (*Source, error) {
 		return nil, err
 	}
 	return s, nil
+}
+
+// Published takes the name of a published model apart: its repository, "" for
+// a name that is none's, and the revision after @, "" for the main branch. The
+// preset is nil for a model that is not known by name.
+func Published(name string) (repo, revision string, preset *Preset) {
+	plain, revision, pinned := strings.Cut(name, "@")
+	if pinned && !hub.IsRevision(revision) {
+		return "", "", nil
+	}
+	if p, ok := findNamed(plain); ok {
+		return p.Repo, revision, &p // the cache minds the case
+	}
+	if hub.IsRepo(plain) {
+		return plain, revision, nil
+	}
+	return "", "", nil
 }
 
 // ExpandHome replaces a leading ~ or ~/ by the user's home folder.

@@ -30,11 +30,11 @@ type Preset struct {
 }
 
 // URL is the model's page.
-func (p *Preset) URL() string { return "https://huggingface.co/" + p.Repo }
+func (p *Preset) URL() string { return hub.DefaultEndpoint + "/" + p.Repo }
 
 // Access is what there is to do before a gated model can be fetched.
 func (p *Preset) Access() string {
-	return "accept its conditions at " + p.URL() + ", and log in with a token (hf auth login)"
+	return "accept its conditions at " + p.URL() + ", and set HF_TOKEN to a token of yours (from " + hub.DefaultEndpoint + "/settings/tokens) or log in (hf auth login)"
 }
 
 // Presets holds the published models that are known by name: presets.json.

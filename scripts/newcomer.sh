@@ -282,7 +282,7 @@ cp -R "$root/shapes/model/." broken
 rm broken/transformer/*.safetensors
 refused 2 "no model given" generate -p x
 refused 3 "no model nowhere" generate -m nowhere -p x
-refused 3 "hf download" generate -m z-image -p x
+refused 3 "gomflux pull" generate -m z-image -p x
 refused 3 "transformer" generate -m broken -p x
 refused 3 "text.png" generate -m text.png -p x
 refused 2 "give the prompt" generate -m shapes

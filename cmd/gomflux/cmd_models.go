@@ -139,13 +139,13 @@ func listModels() ([]listedModel, error) {
 		repos[r.Name] = r
 	}
 	for _, p := range models.Presets {
-		m := listedModel{Name: p.Name, Repo: p.Repo, Get: "hf download " + p.Repo, Supported: true}
+		m := listedModel{Name: p.Name, Repo: p.Repo, Get: "gomflux pull " + p.Name, Supported: true}
 		s, err := models.Find(p.Name)
 		switch {
 		case err == nil:
 			m.inspect(s.Folder, s.FS)
 			m.Revision = s.Revision
-		case !errors.Is(err, models.ErrNotFound) || len(repos[p.Repo].Unfinished) > 0:
+		case !errors.Is(err, models.ErrNotFound) || repos[p.Repo].Blobs:
 			m.Here, m.Problems = true, []string{err.Error()}
 		}
 		if s != nil && s.Revision == "" {
@@ -169,7 +169,7 @@ func listModels() ([]listedModel, error) {
 		if _, err := os.Lstat(filepath.Join(r.Snapshot, "model_index.json")); r.Snapshot == "" || errors.Is(err, fs.ErrNotExist) {
 			continue // something else than a pipeline, as far as can be seen
 		}
-		m := listedModel{Name: name, Repo: name, Revision: filepath.Base(r.Snapshot), Unfinished: r.Unfinished, Get: "hf download " + name}
+		m := listedModel{Name: name, Repo: name, Revision: filepath.Base(r.Snapshot), Unfinished: r.Unfinished, Get: "gomflux pull " + name}
 		folder, err := weights.OpenFolder(r.Snapshot)
 		if err != nil {
 			m.Here, m.Problems = true, []string{err.Error()}

@@ -101,6 +101,9 @@ var flagCompletions = map[string]cobra.CompletionFunc{
 
 // argCompletions complete what follows a command.
 var argCompletions = map[string]cobra.CompletionFunc{
+	"pull":      completePublished,
+	"show":      completeModel,
+	"rm":        completeCached,
 	"info":      completeFiles(settingsFiles...),
 	"roundtrip": completeFiles(pictureFiles...),
 	"decode":    completeFiles(latentsFiles...),
@@ -221,6 +224,32 @@ func completeModel(_ *cobra.Command, _ []string, prefix string) ([]string, cobra
 	}
 	if len(found) == 0 {
 		return nil, cobra.ShellCompDirectiveFilterDirs
+	}
+	return found, cobra.ShellCompDirectiveNoFileComp
+}
+
+// completePublished offers the models that are known by name.
+func completePublished(_ *cobra.Command, args []string, prefix string) ([]string, cobra.ShellCompDirective) {
+	var found []string
+	for _, p := range models.Presets {
+		if len(args) == 0 && strings.HasPrefix(p.Name, prefix) {
+			found = append(found, p.Name+"\t"+p.Repo)
+		}
+	}
+	return found, cobra.ShellCompDirectiveNoFileComp
+}
+
+// completeCached offers the repositories in the Hugging Face cache.
+func completeCached(_ *cobra.Command, args []string, prefix string) ([]string, cobra.ShellCompDirective) {
+	repos, err := hub.List()
+	if err != nil || len(args) > 0 {
+		return nil, cobra.ShellCompDirectiveNoFileComp
+	}
+	var found []string
+	for _, r := range repos {
+		if strings.HasPrefix(r.Name, prefix) {
+			found = append(found, r.Name)
+		}
 	}
 	return found, cobra.ShellCompDirectiveNoFileComp
 }

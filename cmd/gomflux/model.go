@@ -36,7 +36,7 @@ func newModelFlags() modelFlags {
 }
 
 func (m *modelFlags) addModel(f *pflag.FlagSet) {
-	f.VarP((*modelName)(&m.model), "model", "m", "a built-in or published model (`name`; gomflux models lists them), a folder, or owner/name in the Hugging Face cache (default: "+m.fallback+")")
+	f.VarP((*modelName)(&m.model), "model", "m", "a built-in or published model (`name`; gomflux models lists them), a folder, or owner/name[@revision] in the Hugging Face cache (default: "+m.fallback+")")
 }
 
 // A modelName is the value of --model, which has a default only where it is left
@@ -64,13 +64,12 @@ func (m *modelFlags) find() (*models.Source, error) {
 	if m.model == "" {
 		s, err := models.Find(m.fallback)
 		if errors.Is(err, models.ErrNotFound) {
-			preset, _ := models.FindPreset(m.fallback)
 			builtin := ""
 			if m.fallback == defaultModel {
 				builtin = "--model shapes is built in; "
 			}
-			return nil, usageErrorf("no model given, and the default, %s, is not on this machine (%sto get the default: hf download %s; --model FOLDER takes a model in a folder)",
-				m.fallback, builtin, preset.Repo)
+			return nil, usageErrorf("no model given, and the default, %s, is not on this machine (%sto get the default: gomflux pull %s; --model FOLDER takes a model in a folder)",
+				m.fallback, builtin, m.fallback)
 		}
 		return s, coded(exitModel, err)
 	}

@@ -45,6 +45,7 @@ func TestScripts(t *testing.T) {
 			env.Setenv("QWEN_EDIT_MODEL", absolute(tinyQwenEdit))
 			env.Setenv("QWEN_PLUS_MODEL", absolute(tinyQwenPlus))
 			env.Setenv("PICTURES", absolute(pictures))
+			env.Setenv("HF_ENDPOINT", "http://127.0.0.1:1") // nobody
 			return nil
 		},
 		Condition: func(name string) (bool, error) {
@@ -73,6 +74,7 @@ func TestScripts(t *testing.T) {
 			"plant":   cmdPlant,
 			"pixels":  cmdPixels,
 			"only":    cmdOnly,
+			"hub":     cmdHub,
 		},
 	})
 }

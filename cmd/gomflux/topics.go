@@ -58,7 +58,8 @@ Where things are
   HF_HUB_CACHE      the Hugging Face cache in which published models are found;
                     otherwise it is $HF_HOME/hub, then
                     $XDG_CACHE_HOME/huggingface/hub, then
-                    ~/.cache/huggingface/hub. It is read and never written
+                    ~/.cache/huggingface/hub. Only gomflux pull and gomflux rm
+                    write to it
   TMPDIR            where the built-in model's files are put while it is read,
                     and a picture that cannot be written where it should be;
                     otherwise it is /tmp
@@ -72,6 +73,16 @@ Tensors of runs (gomflux tensors)
   GOMFLUX_LOG_WARN, GOMFLUX_LOG_LIMIT
                     how many bytes it may hold before a run is warned of it (1
                     GB), and before nothing more is saved (10 GB)
+
+Fetching models (gomflux pull)
+
+  HF_TOKEN          the token for gated and private models; otherwise that in
+                    the file $HF_TOKEN_PATH, then $HF_HOME/token, where
+                    hf auth login leaves it. It is sent to the hub only
+  HF_ENDPOINT       the URL of another hub than https://huggingface.co
+  HF_HUB_OFFLINE=1  nothing is fetched
+  HTTPS_PROXY, HTTP_PROXY, NO_PROXY
+                    the proxy for what is fetched
 
 Speed on the CPU
 
@@ -221,16 +232,18 @@ func modelTopic() string {
 	b.WriteString(`  the repository of a model on the Hugging Face hub, owner/name
 
 The last two are looked for in the Hugging Face cache (gomflux help environment
-says where that is), which is only read: gomflux fetches nothing. To get one:
+says where that is), and nowhere else: only gomflux pull fetches anything.
 
-  hf download ` + models.Presets[0].Repo + `
+  gomflux pull ` + models.Presets[0].Name + `
 
 Some are gated: somebody with an account accepts the conditions on the model's
-page first, and hf auth login gets a token of that account.
+page first, and sets HF_TOKEN to a token of that account (hf auth login keeps
+one too).
 
-Of a repository the snapshot of its main branch is used; one that is not
-complete is an error before anything is loaded. Another snapshot can be given as
-a folder.
+Of a repository the snapshot of its main branch is used. With @ and a branch, a
+tag or a commit after the name it is another one, if that has been fetched:
+z-image-turbo@main. One that is not complete is an error before anything is
+loaded. The commit is recorded in the picture.
 
 Without --model it is ` + defaultModel + `, and to gomflux edit ` + defaultEditModel + `.
 

@@ -1,0 +1,131 @@
+package main
+
+import (
+	"fmt"
+	"io"
+	"io/fs"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/gomflux/gomflux/hub"
+	"github.com/gomflux/gomflux/models"
+	"github.com/gomflux/gomflux/weights"
+)
+
+func newShowCommand() *cobra.Command {
+	var asJSON bool
+	cmd := &cobra.Command{
+		Use:   "show MODEL",
+		Short: "Show a model's files, class, revision and licence",
+		Long: `Show says what there is of one model on this machine: MODEL is what --model
+takes, with @REVISION for one of several in the Hugging Face cache. Files are
+judged by their configs and headers, as by gomflux models; gomflux pull --verify
+compares them with their hashes.
+
+With --json it is one object: the fields of gomflux models --json and
+
+  files              an array of path and bytes
+` + exitStatus,
+		Example: `  gomflux show shapes
+  gomflux show z-image-turbo --json | jq .revision`,
+		Args: oneName,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			m, err := showModel(args[0])
+			if err != nil {
+				return err
+			}
+			if asJSON {
+				return writeJSON(cmd.OutOrStdout(), m)
+			}
+			return m.print(cmd.OutOrStdout())
+		},
+	}
+	cmd.Flags().BoolVar(&asJSON, "json", false, "print a JSON object")
+	return cmd
+}
+
+// A shownModel is one with its files.
+type shownModel struct {
+	listedModel
+	Files []shownFile `json:"files"`
+}
+
+type shownFile struct {
+	Path  string `json:"path"`
+	Bytes int64  `json:"bytes"` // -1 for a link to what is not there
+}
+
+func showModel(name string) (*shownModel, error) {
+	s, err := models.Find(name)
+	if err != nil {
+		return nil, coded(exitModel, err)
+	}
+	m := &shownModel{listedModel: listedModel{Name: name}}
+	if b, ok := models.Builtins()[name]; ok {
+		m.Builtin, m.About = true, b.About
+	}
+	m.inspect(s.Folder, s.FS)
+	if s.Revision != "" {
+		m.Repo, m.Revision = s.Name, s.Revision
+		if _, _, preset := models.Published(name); preset != nil {
+			m.Aliases, m.Licence, m.LicenceURL, m.Gated = preset.Aliases, preset.Licence, preset.LicenceURL, preset.Gated
+		}
+		if !m.Complete {
+			m.Get = "gomflux pull " + name
+		}
+	}
+	if m.Licence == "" {
+		if card, err := weights.ReadFile(s.FS, "README.md", 1<<20); err == nil {
+			m.Licence = hub.CardLicence(card)
+		}
+	}
+	err = fs.WalkDir(s.FS, ".", func(path string, d fs.DirEntry, err error) error {
+		if err != nil || d.IsDir() {
+			return err
+		}
+		file := shownFile{path, -1}
+		if info, err := fs.Stat(s.FS, path); err == nil {
+			file.Bytes = info.Size()
+		}
+		m.Files = append(m.Files, file)
+		return nil
+	})
+	return m, err
+}
+
+func (m *shownModel) print(w io.Writer) error {
+	var b strings.Builder
+	line := func(what, text string) {
+		if text != "" {
+			fmt.Fprintf(&b, "%-9s %s\n", what, printable(text))
+		}
+	}
+	line("model", m.Name)
+	line("about", m.About)
+	line("repo", m.Repo)
+	line("revision", m.Revision)
+	line("class", m.Class)
+	line("licence", strings.TrimSpace(m.Licence+" "+m.LicenceURL))
+	line("folder", models.TildePath(m.Path))
+	line("size", bytes(m.Bytes))
+	line("state", m.state())
+	for _, p := range m.Problems {
+		line("problem", p)
+	}
+	if m.Get != "" {
+		line("to get", m.Get)
+	}
+	for _, f := range m.Files {
+		amount := "gone"
+		switch {
+		case f.Bytes >= 1000:
+			amount = bytes(f.Bytes)
+		case f.Bytes >= 0:
+			amount = fmt.Sprint(f.Bytes, " B")
+		}
+		fmt.Fprintf(&b, "%9s  %s\n", amount, printable(f.Path))
+	}
+	_, err := io.WriteString(w, b.String())
+	return err
+}

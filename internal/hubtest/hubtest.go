@@ -1,0 +1,267 @@
+// Package hubtest is a stand-in of the Hugging Face hub, for tests. It serves
+// large files as the hub does: by leading to another host.
+package hubtest
+
+import (
+	"bytes"
+	"crypto/sha1"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"fmt"
+	"io/fs"
+	"maps"
+	"net/http"
+	"net/http/httptest"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+)
+
+// A Hub has one repository.
+type Hub struct {
+	URL   string
+	Repo  string
+	Files map[string][]byte
+	// Token is what files are refused without; "" for none.
+	Token string
+	// Revisions are the names that the commit has, main if there is none.
+	Revisions []string
+	// Fault, if not nil, is asked before a file is served, the n-th time from 0:
+	// it says whether it has given an answer. It is told the host: hub or store.
+	Fault func(host, path string, n int, w http.ResponseWriter, r *http.Request) bool
+
+	store  string
+	hashes map[string]string // of Files, as they were at the start
+
+	mu     sync.Mutex
+	asked  map[string]int
+	leaked []string
+	sent   int64
+}
+
+// New starts a stand-in that ends with the test.
+func New(t testing.TB, repo string, files map[string][]byte) *Hub {
+	h, stop := Start(repo, files)
+	t.Cleanup(stop)
+	return h
+}
+
+// Start starts a stand-in.
+func Start(repo string, files map[string][]byte) (h *Hub, stop func()) {
+	h = &Hub{Repo: repo, Files: files, Revisions: []string{"main"}, asked: map[string]int{}}
+	h.hashes = map[string]string{}
+	for name, data := range files {
+		h.hashes[name] = Hash(name, data)
+	}
+	main := httptest.NewServer(http.HandlerFunc(h.serveHub))
+	store := httptest.NewServer(http.HandlerFunc(h.serveStore))
+	h.URL, h.store = main.URL, store.URL
+	return h, func() {
+		main.CloseClientConnections()
+		store.CloseClientConnections()
+		main.Close()
+		store.Close()
+	}
+}
+
+// ReadFiles are all files of a folder.
+func ReadFiles(fsys fs.FS) (map[string][]byte, error) {
+	files := map[string][]byte{}
+	return files, fs.WalkDir(fsys, ".", func(name string, d fs.DirEntry, err error) error {
+		if err != nil || d.IsDir() {
+			return err
+		}
+		files[name], err = fs.ReadFile(fsys, name)
+		return err
+	})
+}
+
+// Commit is the only one that there is.
+func (h *Hub) Commit() string {
+	sum := sha1.New()
+	for _, name := range slices.Sorted(maps.Keys(h.Files)) {
+		fmt.Fprintf(sum, "%s %s\n", name, h.hashes[name])
+	}
+	return hex.EncodeToString(sum.Sum(nil))
+}
+
+// LFS says whether a file is in large file storage.
+func LFS(name string) bool { return strings.HasSuffix(name, ".safetensors") }
+
+// Hash is what a file is called in the cache.
+func Hash(name string, data []byte) string {
+	if LFS(name) {
+		sum := sha256.Sum256(data)
+		return hex.EncodeToString(sum[:])
+	}
+	sum := sha1.Sum(append(fmt.Appendf(nil, "blob %d\x00", len(data)), data...))
+	return hex.EncodeToString(sum[:])
+}
+
+// Asked is how often a file was asked for, by either host.
+func (h *Hub) Asked(host, path string) int {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.asked[host+" "+path]
+}
+
+// Sent is how many bytes of large files were sent.
+func (h *Hub) Sent() int64 {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.sent
+}
+
+// Leaked are the credentials that came to the second host.
+func (h *Hub) Leaked() []string {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.leaked
+}
+
+func (h *Hub) serveHub(w http.ResponseWriter, r *http.Request) {
+	api, isAPI := strings.CutPrefix(r.URL.Path, "/api/models/"+h.Repo+"/")
+	resolve, isFile := strings.CutPrefix(r.URL.Path, "/"+h.Repo+"/resolve/")
+	switch {
+	case isAPI && h.faulty("hub", "api", w, r):
+	case isAPI:
+		what, revision, _ := strings.Cut(api, "/")
+		if !h.known(revision) {
+			refuse(w, http.StatusNotFound, "RevisionNotFound", "Invalid rev id: "+revision)
+			return
+		}
+		w.Header().Set("Content-Type", "application/json")
+		if what == "tree" {
+			json.NewEncoder(w).Encode(h.tree())
+			return
+		}
+		json.NewEncoder(w).Encode(map[string]any{"id": h.Repo, "sha": h.Commit(), "gated": h.gate(), "siblings": h.siblings(), "cardData": map[string]any{"license": "mit"}})
+	case isFile:
+		revision, path, _ := strings.Cut(resolve, "/")
+		data, ok := h.Files[path]
+		switch {
+		case !h.known(revision):
+			refuse(w, http.StatusNotFound, "RevisionNotFound", "Invalid rev id: "+revision)
+			return
+		case !ok:
+			refuse(w, http.StatusNotFound, "EntryNotFound", "Entry not found")
+			return
+		case h.Token != "" && r.Header.Get("Authorization") == "":
+			refuse(w, http.StatusUnauthorized, "GatedRepo", "Access to model "+h.Repo+" is restricted.")
+			return
+		case h.Token != "" && r.Header.Get("Authorization") != "Bearer "+h.Token:
+			refuse(w, http.StatusForbidden, "GatedRepo", "Access to model "+h.Repo+" is restricted.")
+			return
+		}
+		w.Header().Set("X-Repo-Commit", h.Commit())
+		if h.faulty("hub", path, w, r) {
+			return
+		}
+		if LFS(path) {
+			w.Header().Set("X-Linked-Etag", `"`+h.hashes[path]+`"`)
+			w.Header().Set("X-Linked-Size", strconv.Itoa(len(data)))
+			http.Redirect(w, r, h.store+"/"+path+"?signature=secret", http.StatusFound)
+			return
+		}
+		h.serve(w, r, path)
+	default:
+		refuse(w, http.StatusUnauthorized, "RepoNotFound", "Invalid username or password.")
+	}
+}
+
+func (h *Hub) gate() any {
+	if h.Token != "" {
+		return "auto"
+	}
+	return false
+}
+
+func (h *Hub) known(revision string) bool {
+	return revision == h.Commit() || slices.Contains(h.Revisions, revision)
+}
+
+func (h *Hub) serveStore(w http.ResponseWriter, r *http.Request) {
+	path := strings.TrimPrefix(r.URL.Path, "/")
+	if a := r.Header.Get("Authorization"); a != "" {
+		h.mu.Lock()
+		h.leaked = append(h.leaked, a)
+		h.mu.Unlock()
+	}
+	if h.faulty("store", path, w, r) {
+		return
+	}
+	h.serve(counter{w, h}, r, path)
+}
+
+// faulty counts what is asked for, and asks for a fault.
+func (h *Hub) faulty(host, path string, w http.ResponseWriter, r *http.Request) bool {
+	h.mu.Lock()
+	n := h.asked[host+" "+path]
+	h.asked[host+" "+path]++
+	h.mu.Unlock()
+	return h.Fault != nil && h.Fault(host, path, n, w, r)
+}
+
+// A counter counts bytes that are sent.
+type counter struct {
+	http.ResponseWriter
+	hub *Hub
+}
+
+func (c counter) Write(b []byte) (int, error) {
+	n, err := c.ResponseWriter.Write(b)
+	c.hub.mu.Lock()
+	c.hub.sent += int64(n)
+	c.hub.mu.Unlock()
+	return n, err
+}
+
+// serve serves a file well.
+func (h *Hub) serve(w http.ResponseWriter, r *http.Request, path string) {
+	w.Header().Set("Etag", `"`+h.hashes[path]+`"`)
+	w.Header().Set("Content-Type", "application/octet-stream")
+	http.ServeContent(w, r, "", time.Time{}, bytes.NewReader(h.Files[path]))
+}
+
+func refuse(w http.ResponseWriter, status int, code, message string) {
+	w.Header().Set("X-Error-Code", code)
+	w.Header().Set("X-Error-Message", message)
+	http.Error(w, message, status)
+}
+
+func (h *Hub) siblings() (list []map[string]any) {
+	for _, name := range slices.Sorted(maps.Keys(h.Files)) {
+		data := h.Files[name]
+		entry := map[string]any{"rfilename": name, "size": len(data), "blobId": h.blob(name)}
+		if LFS(name) {
+			entry["lfs"] = map[string]any{"sha256": h.hashes[name], "size": len(data), "pointerSize": 134}
+		}
+		list = append(list, entry)
+	}
+	return list
+}
+
+func (h *Hub) tree() (list []map[string]any) {
+	for _, name := range slices.Sorted(maps.Keys(h.Files)) {
+		data := h.Files[name]
+		entry := map[string]any{"type": "file", "path": name, "size": len(data), "oid": h.blob(name)}
+		if LFS(name) {
+			entry["lfs"] = map[string]any{"oid": h.hashes[name], "size": len(data), "pointerSize": 134}
+		}
+		list = append(list, entry)
+	}
+	return list
+}
+
+// blob is the hash of the git object: of a large file that of what points to it,
+// which nobody asks for.
+func (h *Hub) blob(name string) string {
+	if LFS(name) {
+		return Hash("", []byte(h.hashes[name]))
+	}
+	return h.hashes[name]
+}
