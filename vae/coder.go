@@ -36,7 +36,8 @@ func (c *CoderConfig) validate(decoder []int) error {
 	if len(decoder) != len(c.BlockOutChannels) {
 		return fmt.Errorf("decoder_block_out_channels %v, expected as many as block_out_channels %v", decoder, c.BlockOutChannels)
 	}
-	for name, widths := range map[string][]int{"block_out_channels": c.BlockOutChannels, "decoder_block_out_channels": decoder} {
+	for i, widths := range [][]int{c.BlockOutChannels, decoder} {
+		name := []string{"block_out_channels", "decoder_block_out_channels"}[i]
 		if c.LayersPerBlock > nn.MaxLayers || c.LatentChannels > nn.MaxDim || len(widths) > 10 || slices.Max(widths) > nn.MaxDim {
 			return fmt.Errorf("layers_per_block %d, latent_channels %d, %s %v: too large", c.LayersPerBlock, c.LatentChannels, name, widths)
 		}
@@ -155,7 +156,7 @@ func newEncoder(c CoderConfig, s *strips) *encoder {
 }
 
 func (e *encoder) Forward(x *mlx.Array) *mlx.Array {
-	if e.strips.budget > 0 && !e.Watched() {
+	if e.strips.budget > 0 && !e.Observed() {
 		return e.strips.run(x, e.layers())
 	}
 	y := mlx.Chain(e.ConvIn.Forward(x), e.DownBlocks, (*downBlock).Forward)
@@ -211,7 +212,7 @@ func newDecoder(c CoderConfig, widths []int, s *strips) *decoder {
 }
 
 func (d *decoder) Forward(x *mlx.Array) *mlx.Array {
-	if d.strips.budget > 0 && !d.Watched() {
+	if d.strips.budget > 0 && !d.Observed() {
 		return d.strips.run(x, d.layers())
 	}
 	y := d.MidBlock.Forward(d.ConvIn.Forward(x))
