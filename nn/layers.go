@@ -7,10 +7,6 @@ type Layer interface {
 	Forward(x *mlx.Array) *mlx.Array
 }
 
-// Watched says whether a hook sees the module's output, so that it must be
-// computed by itself.
-func (m *Module) Watched() bool { return m.points.Active() }
-
 // A Linear is x·Wᵀ (+ b) in whatever form W is stored.
 type Linear interface {
 	Layer
@@ -124,4 +120,17 @@ func NewCausalConv3d(in, out, kernel, padding int) *Conv2d {
 func (c *Conv2d) Forward(x *mlx.Array) *mlx.Array {
 	y := x.Conv2d(c.Weight.As(x.Dtype()), c.Stride, c.Padding)
 	return c.TapImage(y.Add(c.Bias.As(x.Dtype())), x)
+}
+
+// Widen takes float16 to float32, and leaves other dtypes. It is for residual
+// streams that grow beyond 65504, which bfloat16 has no trouble with, and for what
+// is added to them.
+func Widen(x *mlx.Array) *mlx.Array { return x.AsType(Wide(x.Dtype())) }
+
+// Wide is the dtype that [Widen] takes arrays of dtype to.
+func Wide(dtype mlx.Dtype) mlx.Dtype {
+	if dtype == mlx.Float16 {
+		return mlx.Float32
+	}
+	return dtype
 }

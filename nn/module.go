@@ -32,7 +32,8 @@ func (m *Module) Path() string { return m.path }
 
 func (m *Module) bind(path string, points *hooks.Points) { m.path, m.points = path, points }
 
-// Observed says whether a hook is looking, for what is only made to be seen.
+// Observed says whether a hook is looking, for what is only made to be seen, and
+// for modules whose outputs must then be computed by themselves.
 func (m *Module) Observed() bool { return m.points.Active() }
 
 // Tap passes a module's output by the hook, and returns it or what the hook

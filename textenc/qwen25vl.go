@@ -1,6 +1,7 @@
 package textenc
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -134,29 +135,22 @@ func (c *Qwen25VLTextConfig) validate() error {
 
 // rope is what the config says of positions, with nothing left out.
 func (c *Qwen25VLTextConfig) rope() qwen25VLRope {
-	var r qwen25VLRope
-	switch {
-	case c.RopeScaling != nil:
-		r = *c.RopeScaling
-	case c.RopeParameters != nil:
-		r = *c.RopeParameters
-	}
-	if r.RopeType == "" {
-		r.RopeType = r.Type
-	}
-	if r.RopeType == "" || r.RopeType == "mrope" {
+	r := newQwen25VLRope(c.RopeScaling, c.RopeParameters, c.RopeTheta, 1e6)
+	if r.RopeType == "mrope" {
 		r.RopeType = "default"
-	}
-	if r.RopeTheta == nil {
-		r.RopeTheta = c.RopeTheta
-	}
-	if r.RopeTheta == nil {
-		theta := 1e6
-		r.RopeTheta = &theta
 	}
 	if r.MRopeSection == nil {
 		r.MRopeSection = []int{16, 24, 24}
 	}
+	return r
+}
+
+// newQwen25VLRope is what rope_scaling, or without it rope_parameters, says, with
+// the rope_theta beside them where that has none.
+func newQwen25VLRope(scaling, parameters *qwen25VLRope, theta *float64, otherwise float64) qwen25VLRope {
+	r := *cmp.Or(scaling, parameters, &qwen25VLRope{})
+	r.RopeType = cmp.Or(r.RopeType, r.Type, "default")
+	r.RopeTheta = cmp.Or(r.RopeTheta, theta, &otherwise)
 	return r
 }
 
@@ -317,14 +311,6 @@ func replaceRows(x *mlx.Array, ids []int32, id int32, rows *mlx.Array) *mlx.Arra
 	return mlx.Concat(0, x.Squeeze(0), rows).TakeRows(from).ExpandDims(0)
 }
 
-// widen keeps what may leave the range of float16 in float32.
-func widen(x *mlx.Array) *mlx.Array {
-	if x.Dtype() == mlx.Float16 {
-		return x.AsType(mlx.Float32)
-	}
-	return x
-}
-
 // qwen25VLText is Qwen2_5_VLTextModel.
 type qwen25VLText struct {
 	nn.Module
@@ -356,7 +342,7 @@ func (m *qwen25VLText) Forward(embeds *mlx.Array, positions [][]int, pictures bo
 	}
 	rope := nn.NewMRope(positions, m.rope.MRopeSection, *m.rope.RopeTheta)
 	rope = m.RotaryEmb.Forward(rope, dtype, true, embeds, seen)
-	x := mlx.Chain(widen(embeds), m.Layers, func(l *qwen25VLLayer, x *mlx.Array) *mlx.Array {
+	x := mlx.Chain(nn.Widen(embeds), m.Layers, func(l *qwen25VLLayer, x *mlx.Array) *mlx.Array {
 		return l.Forward(x, rope, dtype)
 	})
 	x = m.Norm.Forward(x)
@@ -449,7 +435,7 @@ func (a *qwen25VLAttention) Forward(x *mlx.Array, rope nn.Rope) *mlx.Array {
 	k := nn.Heads(a.KProj.Forward(x), a.kvHeads)
 	v := nn.Heads(a.VProj.Forward(x), a.kvHeads)
 	y := nn.CausalAttention(a.Enter(nn.Entry{Rotate: rope.HalfSplit, Causal: true}, q, k, v))
-	return a.TapKeys("hidden_states", a.OProj.Forward(widen(nn.MergeHeads(y))), x)
+	return a.TapKeys("hidden_states", a.OProj.Forward(nn.Widen(nn.MergeHeads(y))), x)
 }
 
 // qwen25VLMLP is Qwen2MLP and Qwen2_5_VLMLP: down(silu(gate x)·up x).
@@ -469,6 +455,6 @@ func newQwen25VLMLP(dim, hidden int, bias bool) *qwen25VLMLP {
 }
 
 func (m *qwen25VLMLP) Forward(x *mlx.Array) *mlx.Array {
-	y := widen(m.ActFn.Forward(m.GateProj.Forward(x))).Mul(widen(m.UpProj.Forward(x)))
+	y := nn.Widen(m.ActFn.Forward(m.GateProj.Forward(x))).Mul(nn.Widen(m.UpProj.Forward(x)))
 	return m.Tap(m.DownProj.Forward(y), x)
 }

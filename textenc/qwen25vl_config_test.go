@@ -72,6 +72,7 @@ func TestQwen25VLConfigs(t *testing.T) {
 		{`{` + smaller + `, "rope_scaling": {"type": "mrope", "rope_type": "default", "mrope_section": [64]}}`, ""},
 		{`{` + smaller + `, "rope_parameters": {"rope_type": "default", "rope_theta": 1e4}}`, ""},
 		{`{` + smaller + `, "vision_config": {"in_chans": 3, "rope_parameters": {"rope_type": "axial", "rope_theta": 100}}}`, ""},
+		{`{` + smaller + `, "vision_config": {"rope_theta": 100, "rope_parameters": {"rope_type": "default"}}}`, ""},
 		{`{}`, "vision_config: out_hidden_size 3584 must be hidden_size 8192"},
 		{`{"text_config": {}, ` + smaller + `}`, "must be hidden_size 8192"}, // what is beside text_config is not read
 		{`{` + smaller + `, "vocab_size": 0}`, "must be positive"},
@@ -93,7 +94,9 @@ func TestQwen25VLConfigs(t *testing.T) {
 		{`{` + smaller + `, "vision_config": {"in_channels": 1}}`, "in_channels or in_chans is not 3"},
 		{`{` + smaller + `, "vision_config": {"window_size": 27}}`, "window_size 27 must be at least 28"},
 		{`{` + smaller + `, "vision_config": {"patch_size": 0}}`, "patch size 0"},
-		{`{` + smaller + `, "vision_config": {"rope_parameters": {"rope_type": "default"}}}`, `rope_type "default", expected axial`},
+		{`{` + smaller + `, "vision_config": {"rope_parameters": {"rope_type": "linear"}}}`, `rope_type "linear", expected axial`},
+		{`{` + smaller + `, "vision_config": {"rope_scaling": {"type": "yarn"}}}`, `rope_type "yarn", expected axial`},
+		{`{` + smaller + `, "vision_config": {"rope_theta": 0}}`, "rope_theta 0 must be positive"},
 		{`{` + smaller + `, "vision_config": {"rope_parameters": {"rope_theta": -1}}}`, "rope_theta -1 must be positive"},
 	} {
 		t.Run(c.text, func(t *testing.T) {

@@ -11,29 +11,29 @@ import (
 
 // Qwen25VLVisionConfig is vision_config of transformers' Qwen2_5_VLConfig.
 type Qwen25VLVisionConfig struct {
-	Depth               int    `json:"depth"`
-	HiddenSize          int    `json:"hidden_size"`
-	IntermediateSize    int    `json:"intermediate_size"`
-	NumHeads            int    `json:"num_heads"`
-	HiddenAct           string `json:"hidden_act"`
-	InChannels          int    `json:"in_channels"`
-	InChans             *int   `json:"in_chans"` // the same in older files
-	PatchSize           int    `json:"patch_size"`
-	SpatialMergeSize    int    `json:"spatial_merge_size"`
-	TemporalPatchSize   int    `json:"temporal_patch_size"`
-	WindowSize          int    `json:"window_size"`
-	OutHiddenSize       int    `json:"out_hidden_size"`
-	FullAttBlockIndexes []int  `json:"fullatt_block_indexes"`
-	RopeParameters      *struct {
-		RopeTheta *float64 `json:"rope_theta"`
-		RopeType  string   `json:"rope_type"`
-	} `json:"rope_parameters"`
+	Depth               int           `json:"depth"`
+	HiddenSize          int           `json:"hidden_size"`
+	IntermediateSize    int           `json:"intermediate_size"`
+	NumHeads            int           `json:"num_heads"`
+	HiddenAct           string        `json:"hidden_act"`
+	InChannels          int           `json:"in_channels"`
+	InChans             *int          `json:"in_chans"` // the same in older files
+	PatchSize           int           `json:"patch_size"`
+	SpatialMergeSize    int           `json:"spatial_merge_size"`
+	TemporalPatchSize   int           `json:"temporal_patch_size"`
+	WindowSize          int           `json:"window_size"`
+	OutHiddenSize       int           `json:"out_hidden_size"`
+	FullAttBlockIndexes []int         `json:"fullatt_block_indexes"`
+	RopeTheta           *float64      `json:"rope_theta"`
+	RopeScaling         *qwen25VLRope `json:"rope_scaling"`
+	RopeParameters      *qwen25VLRope `json:"rope_parameters"`
 }
 
 func (c *Qwen25VLVisionConfig) validate() error {
 	if err := validatePatches(c.PatchSize, c.SpatialMergeSize, c.TemporalPatchSize); err != nil {
 		return err
 	}
+	rope := c.rope()
 	switch {
 	case min(c.Depth, c.HiddenSize, c.IntermediateSize, c.NumHeads, c.OutHiddenSize) < 1:
 		return errors.New("depth, hidden_size, intermediate_size, num_heads and out_hidden_size must be positive")
@@ -47,10 +47,10 @@ func (c *Qwen25VLVisionConfig) validate() error {
 		return fmt.Errorf("in_channels or in_chans is not %d", channels)
 	case c.windowCells() < 1:
 		return fmt.Errorf("window_size %d must be at least %d, the size of merged patches", c.WindowSize, c.SpatialMergeSize*c.PatchSize)
-	case c.RopeParameters != nil && c.RopeParameters.RopeType != "" && c.RopeParameters.RopeType != "axial":
-		return fmt.Errorf("rope_type %q, expected axial", c.RopeParameters.RopeType)
-	case !(c.ropeTheta() > 0):
-		return fmt.Errorf("rope_theta %g must be positive", c.ropeTheta())
+	case rope.RopeType != "default" && rope.RopeType != "axial": // which is what transformers takes the other for
+		return fmt.Errorf("rope_type %q, expected axial", rope.RopeType)
+	case !(*rope.RopeTheta > 0):
+		return fmt.Errorf("rope_theta %g must be positive", *rope.RopeTheta)
 	}
 	return nil
 }
@@ -69,11 +69,9 @@ func validatePatches(patch, merge, temporal int) error {
 
 func (c *Qwen25VLVisionConfig) headDim() int { return c.HiddenSize / c.NumHeads }
 
-func (c *Qwen25VLVisionConfig) ropeTheta() float64 {
-	if c.RopeParameters != nil && c.RopeParameters.RopeTheta != nil {
-		return *c.RopeParameters.RopeTheta
-	}
-	return 10000
+// rope is what the config says of positions, with nothing left out.
+func (c *Qwen25VLVisionConfig) rope() qwen25VLRope {
+	return newQwen25VLRope(c.RopeScaling, c.RopeParameters, c.RopeTheta, 10000)
 }
 
 // windowCells is the side of a window in merged patches.
@@ -163,14 +161,14 @@ func (m *qwen25VLVision) Forward(images []VisionInput, dtype mlx.Dtype) *mlx.Arr
 	x := m.PatchEmbed.Forward(pixels, dtype).TakeRows(w.patches)
 
 	positions := patchPositions(images, c.SpatialMergeSize)
-	rope := nn.NewRope(positions, []int{c.headDim() / 2, c.headDim() / 2}, c.ropeTheta())
+	rope := nn.NewRope(positions, []int{c.headDim() / 2, c.headDim() / 2}, *c.rope().RopeTheta)
 	if m.Observed() {
 		rope = m.RotaryPosEmb.Forward(rope, mlx.Float32, false, x, transposed(positions).T())
 	}
 	rope = nn.Rope{Cos: rope.Cos.TakeRows(w.patches), Sin: rope.Sin.TakeRows(w.patches)}
 	inside, whole := newSpans(w.lengths, rope), newSpans(w.images, rope)
 
-	x = mlx.Chain(widen(x), m.Blocks, func(b *visionBlock, x *mlx.Array) *mlx.Array {
+	x = mlx.Chain(nn.Widen(x), m.Blocks, func(b *visionBlock, x *mlx.Array) *mlx.Array {
 		if b.full {
 			return b.Forward(x, whole, dtype)
 		}
@@ -378,7 +376,7 @@ func (a *visionAttention) Forward(x *mlx.Array, s *spans) *mlx.Array {
 	if s.back != nil {
 		y = y.TakeRows(s.back)
 	}
-	return a.Tap(a.Proj.Forward(widen(y)), x)
+	return a.Tap(a.Proj.Forward(nn.Widen(y)), x)
 }
 
 // enterFirst passes the first of several spans by the hook: the reference calls

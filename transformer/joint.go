@@ -130,7 +130,7 @@ type feedForward struct {
 	nn.Module
 	Net []nn.Layer `w:"net"`
 
-	wide bool // see widen
+	wide bool // see nn.Widen
 }
 
 func newFeedForward(dim, hidden int) *feedForward {
@@ -141,7 +141,7 @@ func (f *feedForward) Forward(x *mlx.Array) *mlx.Array {
 	y := x
 	for i, layer := range f.Net {
 		if f.wide && i == len(f.Net)-1 {
-			y = widen(y)
+			y = nn.Widen(y)
 		}
 		y = layer.Forward(y)
 	}
@@ -228,7 +228,7 @@ type jointAttention struct {
 	ToAddOut   nn.Linear   `w:"to_add_out"`
 
 	heads int
-	wide  bool // see widen
+	wide  bool // see nn.Widen
 }
 
 func newSelfAttention(heads, headDim int, bias bool, eps float64) *jointAttention {
@@ -258,7 +258,7 @@ func (a *jointAttention) Forward(x, c *mlx.Array, j joint) (dx, dc *mlx.Array) {
 		mlx.Concat(1, a.NormAddedK.Forward(heads(a.AddK, c)), a.NormK.Forward(heads(a.ToK, x))),
 		mlx.Concat(1, heads(a.AddV, c), heads(a.ToV, x)))
 	if a.wide {
-		y = widen(y)
+		y = nn.Widen(y)
 	}
 	t, l := c.Dim(1), y.Dim(1)
 	dc = a.TapFurther("1", a.ToAddOut.Forward(y.Slice(1, 0, t)))
@@ -311,15 +311,13 @@ func limitHalf(x *mlx.Array) *mlx.Array {
 	return x.Clip(-65504, 65504)
 }
 
-// widen takes float16 to float32, for what may be larger than 65504: the streams of
-// Qwen-Image, and what its blocks add to them.
-func widen(x *mlx.Array) *mlx.Array { return x.AsType(wide(x.Dtype())) }
-
-func wide(dtype mlx.Dtype) mlx.Dtype {
-	if dtype == mlx.Float16 {
-		return mlx.Float32
+// outChannels is a config's out_channels, which without one, or as 0, are as many
+// as go in.
+func outChannels(out *int, in int) int {
+	if out == nil || *out == 0 {
+		return in
 	}
-	return dtype
+	return *out
 }
 
 // validateJoint says what of a joint transformer's config cannot be run.

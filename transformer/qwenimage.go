@@ -36,10 +36,7 @@ func DefaultQwenImageConfig() QwenImageConfig {
 
 // Validate says what of the config cannot be run.
 func (c *QwenImageConfig) Validate() error {
-	out := c.InChannels
-	if c.OutChannels != nil && *c.OutChannels != 0 {
-		out = *c.OutChannels
-	}
+	out := outChannels(c.OutChannels, c.InChannels)
 	switch {
 	case c.UseLayer3DRope || c.UseAdditionalTCond:
 		return errors.New("use_layer3d_rope or use_additional_t_cond true: Qwen-Image-Layered, which is not supported")
@@ -148,7 +145,7 @@ func (m *QwenImage) Timestep(t float32) *mlx.Array {
 // are float32; the text is not rounded before its norm.
 func (m *QwenImage) Forward(latents, timestep, text, references *mlx.Array, s *QwenImageSequence) *mlx.Array {
 	dtype := latents.Dtype()
-	tokens, text := Pack(latents), text.AsType(wide(dtype))
+	tokens, text := Pack(latents), text.AsType(nn.Wide(dtype))
 	if references != nil {
 		tokens = mlx.Concat(1, tokens, toBatch(references.AsType(dtype), tokens.Dim(0)))
 	}
@@ -166,7 +163,7 @@ func (m *QwenImage) Forward(latents, timestep, text, references *mlx.Array, s *Q
 	j := newJoint(rope)
 	j.emb = emb
 
-	streams := mlx.ChainAll([]*mlx.Array{widen(c), widen(x)}, m.TransformerBlocks, func(b *qwenImageBlock, streams []*mlx.Array) []*mlx.Array {
+	streams := mlx.ChainAll([]*mlx.Array{nn.Widen(c), nn.Widen(x)}, m.TransformerBlocks, func(b *qwenImageBlock, streams []*mlx.Array) []*mlx.Array {
 		c, x := b.Forward(streams[0], streams[1], t, j)
 		return []*mlx.Array{c, x}
 	})

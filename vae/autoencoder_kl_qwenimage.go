@@ -187,7 +187,7 @@ func newQwenEncoder(c KLQwenImageConfig, s *strips) *qwenEncoder {
 }
 
 func (e *qwenEncoder) Forward(x *mlx.Array) *mlx.Array {
-	if e.strips.budget > 0 && !e.Watched() {
+	if e.strips.budget > 0 && !e.Observed() {
 		return e.strips.run(x, e.layers())
 	}
 	y := mlx.EvalChain(e.ConvIn.Forward(x), e.DownBlocks, block.Forward)
@@ -242,7 +242,7 @@ func newQwenDecoder(c KLQwenImageConfig, s *strips) *qwenDecoder {
 }
 
 func (d *qwenDecoder) Forward(x *mlx.Array) *mlx.Array {
-	if d.strips.budget > 0 && !d.Watched() {
+	if d.strips.budget > 0 && !d.Observed() {
 		return d.strips.run(x, d.layers())
 	}
 	y := d.MidBlock.Forward(d.ConvIn.Forward(x))
