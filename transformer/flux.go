@@ -39,7 +39,7 @@ func (c *FluxConfig) Validate() error {
 		return fmt.Errorf("patch_size %d: expected 1 (the pipeline packs 2×2 patches)", c.PatchSize)
 	case c.InChannels < 4 || c.InChannels%4 != 0 || c.InChannels > nn.MaxDim:
 		return fmt.Errorf("in_channels %d: expected 4 for each channel of the latents", c.InChannels)
-	case c.OutChannels != nil && *c.OutChannels != c.InChannels:
+	case outChannels(c.OutChannels, c.InChannels) != c.InChannels:
 		return fmt.Errorf("out_channels %d and in_channels %d: a variant for inpainting or control, which takes more than latents", *c.OutChannels, c.InChannels)
 	case c.JointAttentionDim < 1 || c.PooledProjectionDim < 1:
 		return errors.New("joint_attention_dim and pooled_projection_dim must be positive")

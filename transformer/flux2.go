@@ -42,7 +42,7 @@ func (c *Flux2Config) Validate() error {
 		return fmt.Errorf("patch_size %d: expected 1 (the autoencoder's latents are patches)", c.PatchSize)
 	case c.InChannels < 1 || c.InChannels > nn.MaxDim:
 		return fmt.Errorf("in_channels %d: expected 1 to %d", c.InChannels, nn.MaxDim)
-	case c.OutChannels != nil && *c.OutChannels != c.InChannels:
+	case outChannels(c.OutChannels, c.InChannels) != c.InChannels:
 		return fmt.Errorf("out_channels %d: expected in_channels, %d", *c.OutChannels, c.InChannels)
 	case c.JointAttentionDim < 1 || c.JointAttentionDim > nn.MaxDim:
 		return fmt.Errorf("joint_attention_dim %d: expected 1 to %d", c.JointAttentionDim, nn.MaxDim)
@@ -50,6 +50,8 @@ func (c *Flux2Config) Validate() error {
 		return fmt.Errorf("timestep_guidance_channels %d: must be positive and even", c.TimestepGuidanceChannels)
 	case !(c.MLPRatio > 0 && c.MLPRatio <= 64) || !(c.RopeTheta > 0) || !(c.Eps >= 0):
 		return fmt.Errorf("mlp_ratio %v, rope_theta %v, eps %v: must be positive", c.MLPRatio, c.RopeTheta, c.Eps)
+	case c.NumAttentionHeads > 0 && c.AttentionHeadDim > 0 && c.hidden() < 1:
+		return fmt.Errorf("mlp_ratio %v: no feed-forward is left", c.MLPRatio)
 	case c.GuidanceEmbeds:
 		return errors.New("guidance_embeds true: FLUX.2-dev, of which only the klein models are supported")
 	}

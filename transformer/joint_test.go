@@ -145,7 +145,7 @@ func TestHalf(t *testing.T) {
 
 func TestFluxConfigErrors(t *testing.T) {
 	for want, change := range map[string]func(*transformer.FluxConfig){
-		"":                             func(*transformer.FluxConfig) {},
+		"":                             func(c *transformer.FluxConfig) { c.OutChannels = new(int) },
 		"patch_size 2":                 func(c *transformer.FluxConfig) { c.PatchSize = 2 },
 		"in_channels 6":                func(c *transformer.FluxConfig) { c.InChannels = 6 },
 		"out_channels 64":              func(c *transformer.FluxConfig) { n := 64; c.InChannels, c.OutChannels = 384, &n },
@@ -166,14 +166,15 @@ func TestFluxConfigErrors(t *testing.T) {
 
 func TestFlux2ConfigErrors(t *testing.T) {
 	for want, change := range map[string]func(*transformer.Flux2Config){
-		"":                             func(c *transformer.Flux2Config) {},
+		"":                             func(c *transformer.Flux2Config) { c.OutChannels = new(int) },
 		"guidance_embeds true":         func(c *transformer.Flux2Config) { c.GuidanceEmbeds = true },
 		"patch_size 2":                 func(c *transformer.Flux2Config) { c.PatchSize = 2 },
 		"in_channels 0":                func(c *transformer.Flux2Config) { c.InChannels = 0 },
 		"out_channels 64":              func(c *transformer.Flux2Config) { n := 64; c.OutChannels = &n },
 		"joint_attention_dim 0":        func(c *transformer.Flux2Config) { c.JointAttentionDim = 0 },
 		"timestep_guidance_channels 7": func(c *transformer.Flux2Config) { c.TimestepGuidanceChannels = 7 },
-		"mlp_ratio 0":                  func(c *transformer.Flux2Config) { c.MLPRatio = 0 },
+		"mlp_ratio 0.0001":             func(c *transformer.Flux2Config) { c.MLPRatio = 1e-4 },
+		"mlp_ratio 0,":                 func(c *transformer.Flux2Config) { c.MLPRatio = 0 },
 		"rope_theta -1":                func(c *transformer.Flux2Config) { c.RopeTheta = -1 },
 		"4 axes must sum":              func(c *transformer.Flux2Config) { c.AxesDimsRope = []int{32, 48, 48} },
 	} {
