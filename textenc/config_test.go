@@ -62,6 +62,7 @@ func TestConfigs(t *testing.T) {
 		{t5, `{"relative_attention_max_distance": 8}`, "relative_attention_max_distance 8 must be above a quarter of relative_attention_num_buckets 32"},
 		{t5, `{"layer_norm_epsilon": -1}`, "layer_norm_epsilon -1 must not be negative"},
 		{qwen3, `{"layer_types": ["full_attention"]}`, ""},
+		{qwen3, `{"rms_norm_eps": -1}`, "rms_norm_eps -1 must not be negative"},
 		{qwen3, `{"layer_types": ["full_attention", "sliding_attention"]}`, `layer_types ["full_attention" "sliding_attention"], expected full_attention only`},
 	} {
 		t.Run(c.text, func(t *testing.T) {

@@ -56,6 +56,8 @@ func (c *Qwen3Config) Validate() error {
 		return fmt.Errorf("num_attention_heads %d must be a multiple of num_key_value_heads %d", c.NumAttentionHeads, c.NumKeyValueHeads)
 	case c.HeadDim < 2 || c.HeadDim%2 != 0:
 		return fmt.Errorf("head_dim %d must be positive and even", c.HeadDim)
+	case !(c.RMSNormEps >= 0):
+		return fmt.Errorf("rms_norm_eps %g must not be negative", c.RMSNormEps)
 	case c.HiddenAct != "silu":
 		return fmt.Errorf("hidden_act %q, expected silu", c.HiddenAct)
 	case c.AttentionBias:
