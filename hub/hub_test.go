@@ -89,6 +89,40 @@ func TestFind(t *testing.T) {
 	}
 }
 
+func TestFindRevision(t *testing.T) {
+	dir := cache(t, map[string]string{
+		"models--a--b/refs/main":                  "c1",
+		"models--a--b/refs/v1":                    "c2\n",
+		"models--a--b/refs/refs/pr/1":             "c3",
+		"models--a--b/refs/gone":                  "c9",
+		"models--a--b/refs/out":                   "..",
+		"models--a--b/snapshots/c1/x/model.json":  "{}",
+		"models--a--b/snapshots/c2/x/model.json":  "{}",
+		"models--a--b/snapshots/c3/x/model.json":  "{}",
+		"models--a--b/snapshots/v1/model.json":    "{}",
+		"models--a--only/snapshots/c1/model.json": "{}",
+	})
+	for revision, want := range map[string]string{
+		"": "c1", "main": "c1", "v1": "c2", "refs/pr/1": "c3", "c3": "c3", // a branch wins over a commit of its name
+		"refs": "!not in the Hugging Face cache", "c1/x": "!not in the", "nope": "!at the revision nope (to get it: gomflux pull a/b@nope)",
+		"gone": "!gone is at c9, and that snapshot is not there", "out": "!not a snapshot's name", "../x": "!not the name of a revision", "..": "!not the name of a revision",
+	} {
+		got, err := hub.Find("a/b", revision)
+		if text, wrong := strings.CutPrefix(want, "!"); wrong {
+			if err == nil || !strings.Contains(err.Error(), text) {
+				t.Errorf("%q: %s, error %v, expected %q", revision, got, err, text)
+			}
+			continue
+		}
+		if err != nil || got != filepath.Join(dir, "models--a--b/snapshots", want) {
+			t.Errorf("%q: %s, %v, expected %s", revision, got, err, want)
+		}
+	}
+	if got, err := hub.Find("a/only", "main"); !errors.Is(err, hub.ErrNotCached) {
+		t.Errorf("a revision that is not recorded: %s, %v", got, err)
+	}
+}
+
 func TestList(t *testing.T) {
 	dir := cache(t, map[string]string{
 		"models--b--whole/refs/main":                     "c1",

@@ -42,6 +42,7 @@ func TestFind(t *testing.T) {
 		here + "/here/both",
 		here + "/elsewhere/z-image-turbo",
 		here + "/schnell",
+		here + "/at@main",
 		cache + "/models--black-forest-labs--FLUX.1-schnell/snapshots/c8",
 		cache + "/models--black-forest-labs--FLUX.2-klein-4B/snapshots/c9",
 	} {
@@ -89,7 +90,12 @@ func TestFind(t *testing.T) {
 		{"FLUX2-klein", Source{Name: klein, Folder: snapshot(klein, "c9"), Revision: "c9"}, 4, "c9"},
 		{"someone/mine", Source{Name: "someone/mine", Folder: snapshot("someone/mine", "c3"), Revision: "c3"}, 0, "c3"},
 		{"someone/Z-Image", Source{Name: "someone/Z-Image", Folder: snapshot("someone/Z-Image", "c4"), Revision: "c4"}, 50, "c4"},
-		{"built-in", Source{Name: "built-in"}, 9, "embedded"}, // before the folder of that name
+		{turbo + "@c1", Source{Name: turbo, Folder: snapshot(turbo, "c1"), Revision: "c1"}, 8, "c1"},
+		{"z-image-turbo@main", Source{Name: turbo, Folder: snapshot(turbo, "c2"), Revision: "c2"}, 8, "c2"},
+		{"ZIMAGE-turbo@c1", Source{Name: turbo, Folder: snapshot(turbo, "c1"), Revision: "c1"}, 8, "c1"},
+		{"someone/Z-Image@c4", Source{Name: "someone/Z-Image", Folder: snapshot("someone/Z-Image", "c4"), Revision: "c4"}, 50, "c4"},
+		{"at@main", Source{Name: "at@main", Folder: "at@main"}, 0, "at@main"}, // a folder of that name
+		{"built-in", Source{Name: "built-in"}, 9, "embedded"},                 // before the folder of that name
 		{"./built-in", Source{Name: "./built-in", Folder: "./built-in"}, 0, "built-in"},
 	}
 	for _, test := range found {
@@ -126,7 +132,10 @@ func TestFind(t *testing.T) {
 			"it is gated: accept its conditions at https://huggingface.co/black-forest-labs/FLUX.1-dev, and set HF_TOKEN to a token of yours",
 		}, false},
 		{"black-forest-labs/FLUX.2-klein-9B", []string{"no folder black-forest-labs/FLUX.2-klein-9B, and ", "it is gated: "}, false},
-		{"someone/several", []string{"2 snapshots"}, true},
+		{turbo + "@nope", []string{"no folder " + turbo + "@nope, and ", "at the revision nope (to get it: gomflux pull " + turbo + "@nope)"}, false},
+		{"z-image-turbo@../c1", []string{"no model z-image-turbo@../c1: "}, false},
+		{"built-in@main", []string{"no model built-in@main: "}, false},
+		{"someone/several", []string{"2 snapshots in ", "give one of them as someone/several@COMMIT"}, true},
 		{"file", []string{"file: expected a folder, found a file"}, true},
 	}
 	for _, test := range missing {
