@@ -7,7 +7,7 @@ import "github.com/gomflux/gomflux/transformer"
 // layers and attention. Norms, activations and rotations are left out, as is
 // usual.
 func zimageFLOPs(c transformer.ZImageConfig, image, caption int) float64 {
-	const timeFeatures, timeHidden, multiple = 256, 1024, 32
+	const timeHidden, multiple = 1024, 32
 	pad := func(n int) float64 { return float64((n + multiple - 1) / multiple * multiple) }
 	x, t := pad(image), pad(caption)
 	d := float64(c.Dim)
@@ -30,30 +30,54 @@ func zimageFLOPs(c transformer.ZImageConfig, image, caption int) float64 {
 	return 2 * macs
 }
 
-// fluxFLOPs is that of FLUX.1's transformer.
+// fluxFLOPs is that of FLUX.1's transformer, with image tokens of 2x2 latents.
 func fluxFLOPs(c transformer.FluxConfig, image, text int) float64 {
 	d := float64(c.NumAttentionHeads * c.AttentionHeadDim)
-	// q, k, v and the output, and a feed-forward of four times the width, in both
-	// kinds of blocks
-	const perToken, modulations = 12, 12
-	macs := jointMACs(d, float64(image), float64(text), c.NumLayers+c.NumSingleLayers, perToken)
-	macs += float64(c.NumLayers)*modulations*d*d + float64(c.NumSingleLayers)*3*d*d
-	macs += float64(image)*2*float64(c.InChannels)*d + float64(text)*float64(c.JointAttentionDim)*d
-	return 2 * macs
+	embed := timeFeatures*d + d*d
+	macs := embed + float64(c.PooledProjectionDim)*d + d*d
+	if c.GuidanceEmbeds {
+		macs += embed
+	}
+	macs += float64(c.NumLayers)*12*d*d + float64(c.NumSingleLayers)*3*d*d // modulation
+	macs += jointMACs(d, 4*d, image, text, c.NumLayers+c.NumSingleLayers, 2)
+	return 2 * (macs + endMACs(d, c.InChannels, c.JointAttentionDim, image, text))
 }
 
-// flux2FLOPs is that of FLUX.2's, whose blocks share their modulation.
+// flux2FLOPs is that of FLUX.2's, whose blocks share their modulation, with tokens
+// of references that come out with those of the picture.
 func flux2FLOPs(c transformer.Flux2Config, image, text int) float64 {
 	d := float64(c.NumAttentionHeads * c.AttentionHeadDim)
-	perToken := 4 + 3*c.MLPRatio // gate, up and down
-	macs := jointMACs(d, float64(image), float64(text), c.NumLayers+c.NumSingleLayers, perToken) + 15*d*d
-	macs += float64(image)*2*float64(c.InChannels)*d + float64(text)*float64(c.JointAttentionDim)*d
-	return 2 * macs
+	macs := float64(c.TimestepGuidanceChannels)*d + d*d + 15*d*d
+	hidden := float64(int(d * c.MLPRatio))
+	macs += jointMACs(d, hidden, image, text, c.NumLayers+c.NumSingleLayers, 3)
+	return 2 * (macs + endMACs(d, c.InChannels, c.JointAttentionDim, image, text))
 }
 
+// qwenImageFLOPs is that of Qwen-Image's, likewise.
+func qwenImageFLOPs(c transformer.QwenImageConfig, image, text int) float64 {
+	d := float64(c.NumAttentionHeads * c.AttentionHeadDim)
+	times := 1.0
+	if c.ZeroCondT { // references have a time of their own
+		times = 2
+	}
+	macs := times * (timeFeatures*d + d*d)
+	macs += float64(c.NumLayers) * (times + 1) * 6 * d * d // modulation of image and text
+	macs += jointMACs(d, 4*d, image, text, c.NumLayers, 2)
+	return 2 * (macs + endMACs(d, c.InChannels, c.JointAttentionDim, image, text))
+}
+
+// timeFeatures are the sinusoids of a time.
+const timeFeatures = 256
+
 // jointMACs are the multiplications of blocks of a width d with joint attention
-// over image and text, whose linear layers have so many times d² weights.
-func jointMACs(d, image, text float64, blocks int, linear float64) float64 {
-	tokens := image + text
-	return float64(blocks) * (tokens*linear*d*d + 2*tokens*tokens*d)
+// over image and text, and feed-forwards of so many matrices, d wide outside and
+// hidden inside.
+func jointMACs(d, hidden float64, image, text, blocks, matrices int) float64 {
+	tokens := float64(image + text)
+	return float64(blocks) * (tokens*(4*d*d+float64(matrices)*d*hidden) + 2*tokens*tokens*d)
+}
+
+// endMACs are those of what leads into the blocks and out of them.
+func endMACs(d float64, channels, textDim, image, text int) float64 {
+	return float64(image)*2*float64(channels)*d + float64(text)*float64(textDim)*d + 2*d*d
 }

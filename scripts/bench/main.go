@@ -1,7 +1,7 @@
 // Command bench times the phases of a generation, and says how close a
 // denoising step comes to what the machine can do in a matrix product:
 //
-//	go run ./scripts/bench [--model shapes|FOLDER] [--json]
+//	go run ./scripts/bench [--model shapes|FOLDER] [--image FILE]... [--json]
 //
 // One run to warm up comes first. Times are medians over the runs.
 package main
@@ -9,9 +9,12 @@ package main
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"flag"
 	"fmt"
+	"image"
 	"io/fs"
+	"math"
 	"os"
 	"os/signal"
 	"runtime"
@@ -20,8 +23,10 @@ import (
 	"time"
 
 	"github.com/gomflux/gomflux"
+	"github.com/gomflux/gomflux/hooks"
 	"github.com/gomflux/gomflux/mlx"
 	"github.com/gomflux/gomflux/models"
+	"github.com/gomflux/gomflux/picture"
 	_ "github.com/gomflux/gomflux/shapes"
 	"github.com/gomflux/gomflux/transformer"
 	"github.com/gomflux/gomflux/weights"
@@ -41,6 +46,8 @@ type report struct {
 	Steps    int     `json:"steps"`
 	Guidance float64 `json:"guidance"`
 	Tokens   int     `json:"prompt_tokens"`
+	Images   int     `json:"images"`       // that an edit was shown
+	Image    int     `json:"image_tokens"` // of the transformer, with those of the images
 	Runs     int     `json:"runs"`
 
 	Load   float64 `json:"load_s"`
@@ -62,6 +69,14 @@ func main() {
 	guidance := flag.Float64("guidance", -1, "guidance (default: the model's)")
 	device := flag.String("device", "", "cpu or gpu")
 	dtype := flag.String("dtype", "", "float32, bfloat16 or float16")
+	var images []image.Image
+	flag.Func("image", "a picture to edit (again for more)", func(name string) error {
+		p, err := picture.ReadFile(name)
+		if err == nil {
+			images = append(images, p.Image)
+		}
+		return err
+	})
 	runs := flag.Int("runs", 3, "how many runs to time")
 	asJSON := flag.Bool("json", false, "print JSON")
 	flag.Parse()
@@ -69,7 +84,7 @@ func main() {
 		flag.Usage()
 		os.Exit(2)
 	}
-	o := gomflux.Options{Prompt: *prompt, Height: *size, Width: *size, Steps: *steps, Seed: new(uint64)}
+	o := gomflux.Options{Prompt: *prompt, Height: *size, Width: *size, Steps: *steps, Seed: new(uint64), References: images}
 	if *guidance >= 0 {
 		o.Guidance = guidance
 	}
@@ -117,6 +132,11 @@ func bench(ctx context.Context, name string, open *gomflux.OpenOptions, o gomflu
 		if i == 0 {
 			s := res.Settings
 			r.Height, r.Width, r.Steps, r.Guidance, r.Tokens = s.Height, s.Width, s.Steps, s.Guidance, res.TextTokens
+			if r.Images, r.Image = len(o.References), r.Height/m.Multiple()*(r.Width/m.Multiple()); r.Images > 0 {
+				if r.Image, err = imageTokens(ctx, m, o); err != nil {
+					return nil, err
+				}
+			}
 			continue
 		}
 		encode = append(encode, res.EncodeTime.Seconds())
@@ -130,7 +150,7 @@ func bench(ctx context.Context, name string, open *gomflux.OpenOptions, o gomflu
 	if err != nil {
 		return nil, err
 	}
-	flops, err := stepFLOPs(source.FS, r, m.Multiple())
+	flops, err := stepFLOPs(source.FS, r)
 	if err != nil {
 		return nil, err
 	}
@@ -140,33 +160,58 @@ func bench(ctx context.Context, name string, open *gomflux.OpenOptions, o gomflu
 	return r, err
 }
 
+// imageTokens is how many tokens a transformer gets of a picture and the images
+// that an edit is shown, seen in a run that ends there.
+func imageTokens(ctx context.Context, m *gomflux.Model, o gomflux.Options) (int, error) {
+	seen, n := errors.New("seen"), 0
+	o.Hook = func(tap hooks.Tap) (*mlx.Array, error) {
+		for _, in := range tap.Inputs {
+			if tap.Name == "transformer" && in.Key == "hidden_states" {
+				n = in.Dim(1)
+				return nil, seen
+			}
+		}
+		return nil, nil
+	}
+	if _, err := m.Generate(ctx, o); !errors.Is(err, seen) {
+		return 0, fmt.Errorf("no tokens were seen: %w", err)
+	}
+	return n, nil
+}
+
 // stepFLOPs is the work of one denoising step, with both passes of a guided one.
-func stepFLOPs(fsys fs.FS, r *report, multiple int) (float64, error) {
+func stepFLOPs(fsys fs.FS, r *report) (flops float64, err error) {
 	const config = "transformer/config.json"
-	tokens := r.Height / multiple * (r.Width / multiple)
+	unguided := 1.0
 	switch r.Class {
 	case "ZImagePipeline":
+		unguided = 0
 		c := transformer.DefaultZImageConfig()
-		err := weights.ReadJSON(fsys, config, &c)
-		flops := zimageFLOPs(c, tokens, r.Tokens)
-		if r.Guidance > 0 {
-			flops *= 2
-		}
-		return flops, err
+		err = weights.ReadJSON(fsys, config, &c)
+		flops = zimageFLOPs(c, r.Image, r.Tokens)
 	case "FluxPipeline":
+		unguided = math.Inf(1) // its guidance is an input
 		c := transformer.DefaultFluxConfig()
-		err := weights.ReadJSON(fsys, config, &c)
-		return fluxFLOPs(c, tokens, r.Tokens), err
+		err = weights.ReadJSON(fsys, config, &c)
+		flops = fluxFLOPs(c, r.Image, r.Tokens)
 	case "Flux2KleinPipeline", "Flux2KleinKVPipeline":
-		c := transformer.DefaultFlux2Config()
-		err := weights.ReadJSON(fsys, config, &c)
-		flops := flux2FLOPs(c, tokens, r.Tokens)
-		if r.Guidance > 1 {
-			flops *= 2
+		if r.Images > 0 && r.Class == "Flux2KleinKVPipeline" {
+			return 0, fmt.Errorf("no FLOP count for a %s that is shown images: its first step does more than the others", r.Class)
 		}
-		return flops, err
+		c := transformer.DefaultFlux2Config()
+		err = weights.ReadJSON(fsys, config, &c)
+		flops = flux2FLOPs(c, r.Image, r.Tokens)
+	case "QwenImagePipeline", "QwenImageEditPipeline", "QwenImageEditPlusPipeline":
+		c := transformer.DefaultQwenImageConfig()
+		err = weights.ReadJSON(fsys, config, &c)
+		flops = qwenImageFLOPs(c, r.Image, r.Tokens)
+	default:
+		return 0, fmt.Errorf("no FLOP count for a %s", r.Class)
 	}
-	return 0, fmt.Errorf("no FLOP count for a %s", r.Class)
+	if r.Guidance > unguided {
+		flops *= 2
+	}
+	return flops, err
 }
 
 // matmulCeiling measures the product of two large square matrices on the
