@@ -51,7 +51,7 @@ func TestFLOPs(t *testing.T) {
 
 			o := gomflux.Options{Prompt: "a red circle", NegativePrompt: "a red circle", Height: 48, Width: 64, Steps: 1, Guidance: &c.guidance}
 			for range c.images {
-				o.References = append(o.References, image.NewRGBA(image.Rect(0, 0, 70, 50)))
+				o.References = append(o.References, image.NewRGBA(image.Rect(0, 0, 70, 80)))
 			}
 			r := &report{Class: m.Class(), Height: o.Height, Width: o.Width, Guidance: c.guidance, Images: c.images}
 			r.Image = r.Height / m.Multiple() * (r.Width / m.Multiple())
