@@ -15,6 +15,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/hashicorp/go-retryablehttp"
@@ -29,7 +30,7 @@ const DefaultEndpoint = "https://huggingface.co"
 // the hub does not have, or does not give to who asks.
 var ErrNoAccess = errors.New("the hub does not give it")
 
-// A Client asks a hub.
+// A Client asks a hub. NewClient makes one; it can be used by several goroutines.
 type Client struct {
 	// Endpoint is the hub's URL, without a slash at its end.
 	Endpoint string
@@ -38,6 +39,7 @@ type Client struct {
 	// UserAgent is what the client calls itself.
 	UserAgent string
 
+	once sync.Once
 	http *retryablehttp.Client
 	// stall is how long a connection may bring nothing.
 	stall time.Duration
@@ -124,9 +126,11 @@ func (e *changedError) Error() string {
 // client returns the HTTP client. Requests are tried again where nobody
 // answers, the server fails, or it asks to wait.
 func (c *Client) client() *retryablehttp.Client {
-	if c.http != nil {
-		return c.http
-	}
+	c.once.Do(func() { c.http = c.newHTTP() })
+	return c.http
+}
+
+func (c *Client) newHTTP() *retryablehttp.Client {
 	transport := http.DefaultTransport.(*http.Transport).Clone()
 	transport.DisableCompression = true // ranges are of the bytes as they are
 	transport.ResponseHeaderTimeout = c.stall
@@ -151,7 +155,6 @@ func (c *Client) client() *retryablehttp.Client {
 		}
 		return retryablehttp.DefaultRetryPolicy(ctx, resp, err)
 	}
-	c.http = r
 	return r
 }
 

@@ -81,7 +81,7 @@ func TestKilledPull(t *testing.T) {
 	}
 	var cache string
 	command := func() *exec.Cmd {
-		cmd := exec.Command("gomflux", "pull", "me/mine", "--quiet")
+		cmd := exec.Command("gomflux", "pull", "me/mine")
 		cmd.Env = append(os.Environ(), "HF_ENDPOINT="+h.URL, "HF_HUB_CACHE="+cache, "HF_HOME="+cache, "HF_TOKEN=")
 		return cmd
 	}
@@ -97,7 +97,7 @@ func TestKilledPull(t *testing.T) {
 		t.Fatal("nothing is there")
 	}
 	cache = t.TempDir()
-	finished := 0
+	finished, told := 0, 0
 	for killed := 0; killed < *kills && !t.Failed(); {
 		signal := []syscall.Signal{syscall.SIGKILL, syscall.SIGKILL, syscall.SIGINT}[killed%3]
 		cmd := command()
@@ -120,6 +120,9 @@ func TestKilledPull(t *testing.T) {
 			killed++
 		case status.ExitStatus() == exitInterrupted && strings.HasSuffix(stderr.String(), "gomflux: interrupted\n"):
 			killed++
+			if strings.HasSuffix(stderr.String(), "what has been fetched is kept: gomflux pull me/mine goes on from there\ngomflux: interrupted\n") {
+				told++
+			}
 		default:
 			t.Errorf("after %v and signal %v: %v, whole: %v, and said %q", after, signal, cmd.ProcessState, is, stderr.String())
 		}
@@ -130,7 +133,7 @@ func TestKilledPull(t *testing.T) {
 	if !whole() {
 		t.Error("the last left nothing")
 	}
-	t.Logf("%d pulls killed at random points of %v, %d ended before", *kills, took/2, finished)
+	t.Logf("%d pulls killed at random points of %v, %d ended before; %d of those that were interrupted said what is kept", *kills, took/2, finished, told)
 }
 
 // checkPulled compares everything in a cache that has a name of its own with
