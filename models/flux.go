@@ -5,13 +5,14 @@ import (
 	"image"
 
 	"github.com/gomflux/gomflux/mlx"
-	"github.com/gomflux/gomflux/scheduler"
 	"github.com/gomflux/gomflux/textenc"
 	"github.com/gomflux/gomflux/transformer"
 )
 
 // flux is diffusers' FluxPipeline: FLUX.1 schnell and dev.
 type flux struct {
+	usual
+	patches
 	textEncoder  *textenc.CLIPText
 	textEncoder2 *textenc.T5Encoder
 	transformer  *transformer.Flux
@@ -30,16 +31,13 @@ func (f *flux) configure(l *loader) ([]component, error) {
 	if err := l.config("transformer/config.json", &c); err != nil {
 		return nil, err
 	}
-	if !l.absent["text_encoder"] && !l.absent["transformer"] {
-		if err := belong("the text encoder's hidden_size", clip.HiddenSize, "the transformer's pooled_projection_dim", c.PooledProjectionDim); err != nil {
-			return nil, err
-		}
+	if err := l.belongs("text_encoder", "the text encoder's hidden_size", clip.HiddenSize, "pooled_projection_dim", c.PooledProjectionDim); err != nil {
+		return nil, err
 	}
-	if !l.absent["text_encoder_2"] && !l.absent["transformer"] {
-		if err := belong("the second text encoder's d_model", t5.DModel, "the transformer's joint_attention_dim", c.JointAttentionDim); err != nil {
-			return nil, err
-		}
+	if err := l.belongs("text_encoder_2", "the second text encoder's d_model", t5.DModel, "joint_attention_dim", c.JointAttentionDim); err != nil {
+		return nil, err
 	}
+	f.patches = patches{c.InChannels}
 	f.textEncoder = textenc.NewCLIPText(clip, f.dtype)
 	f.textEncoder2 = textenc.NewT5Encoder(t5, f.dtype)
 	f.transformer = transformer.NewFlux(c)
@@ -85,44 +83,11 @@ func (f *flux) texts([]*image.RGBA) []text {
 	}}
 }
 
-// latentShape is that of the autoencoder's latents, which the transformer packs
-// by 2×2.
-func (f *flux) latentShape(h, w int) []int {
-	return []int{f.transformer.Config.InChannels / 4, h, w}
-}
-
-func (f *flux) multiple() int { return 2 }
-
-func (f *flux) packed(h, w int) []int {
-	return []int{1, h / 2 * (w / 2), f.transformer.Config.InChannels}
-}
-
-func (f *flux) unpack(x *mlx.Array, h, w int) *mlx.Array {
-	return transformer.Unpack(x, h/2, w/2).Squeeze(0)
-}
-
-func (f *flux) fits(h, w, tokens int) error { return nil }
-
 func (f *flux) guidance(scale float64) (bool, error) {
 	if scale > 0 && !f.guided() {
 		return false, fmt.Errorf("guidance %g: this model was made to do without (leave it out, or give 0)", scale)
 	}
 	return false, nil
-}
-
-func (f *flux) sigmas(steps int) []float32 { return scheduler.LinearSigmas64(steps) }
-
-func (f *flux) mu(c *scheduler.FlowMatchEulerConfig, tokens, _ int) float64 { return c.Mu(tokens) }
-
-// guide is not used: guidance is an input of the transformer.
-func (f *flux) guide(positive, negative *mlx.Array, scale float64) *mlx.Array {
-	return guideFromNegative(positive, negative, scale)
-}
-
-// guideFromNegative is negative + scale·(positive - negative), classifier-free
-// guidance as most pipelines count it.
-func guideFromNegative(positive, negative *mlx.Array, scale float64) *mlx.Array {
-	return negative.Add(positive.Sub(negative).Times(scale))
 }
 
 func (f *flux) predictor(c conditions, h, w int, compile compiler) (predictor, error) {
@@ -132,17 +97,11 @@ func (f *flux) predictor(c conditions, h, w int, compile compiler) (predictor, e
 		return nil, requestError{err}
 	}
 	forward := compile(func(in []*mlx.Array) []*mlx.Array {
-		var guidance *mlx.Array
-		if len(in) > 4 {
-			guidance = in[4]
-		}
-		return []*mlx.Array{f.transformer.Forward(in[0], in[1], guidance, in[2], in[3], s)}
+		return []*mlx.Array{f.transformer.Forward(in[0], in[1], optional(in, 4), in[2], in[3], s)}
 	})
-	return func(latents *mlx.Array, timestep float32) *mlx.Array {
-		in := []*mlx.Array{latents.AsType(f.dtype), f.transformer.Timestep(timestep / 1000), embeds, pooled}
-		if f.guided() {
-			in = append(in, f.transformer.Guidance(float32(c.guidance)))
-		}
-		return forward(in)[0].AsType(mlx.Float32)
-	}, nil
+	same := []*mlx.Array{embeds, pooled}
+	if f.guided() {
+		same = append(same, f.transformer.Guidance(float32(c.guidance)))
+	}
+	return predictWith(forward, f.dtype, fraction(f.transformer.Timestep), same...), nil
 }

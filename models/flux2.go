@@ -18,6 +18,7 @@ import (
 // cached set it is Flux2KleinKVPipeline, which computes the keys and values of
 // reference pictures once.
 type flux2 struct {
+	usual
 	cached      bool
 	distilled   bool
 	textEncoder *textenc.Qwen3
@@ -49,7 +50,7 @@ func (f *flux2) configure(l *loader) ([]component, error) {
 	}
 	f.distilled = index.IsDistilled || f.cached
 	layers := flux2OutLayers
-	if len(index.OutLayers) > 0 {
+	if len(index.OutLayers) > 0 && !l.absent["text_encoder"] {
 		layers = index.OutLayers
 	}
 	if !l.absent["text_encoder"] {
@@ -57,12 +58,10 @@ func (f *flux2) configure(l *loader) ([]component, error) {
 			return nil, fmt.Errorf("%w: %s: text_encoder_out_layers %v: expected numbers from 1 to the text encoder's num_hidden_layers, %d",
 				ErrUnsupported, weights.FullName(l.fsys, indexFile), layers, text.NumHiddenLayers)
 		}
-		if !l.absent["transformer"] {
-			if err := belong(fmt.Sprintf("the size of %d hidden states of the text encoder", len(layers)), len(layers)*text.HiddenSize,
-				"the transformer's joint_attention_dim", c.JointAttentionDim); err != nil {
-				return nil, err
-			}
-		}
+	}
+	if err := l.belongs("text_encoder", fmt.Sprintf("the size of %d hidden states of the text encoder", len(layers)), len(layers)*text.HiddenSize,
+		"joint_attention_dim", c.JointAttentionDim); err != nil {
+		return nil, err
 	}
 	f.textEncoder = textenc.NewQwen3(text, layers, f.dtype)
 	f.transformer = transformer.NewFlux2(c)
@@ -90,7 +89,7 @@ func (f *flux2) texts([]*image.RGBA) []text {
 		tokenizer: "tokenizer", encoder: "text_encoder", ids: "input_ids", embeds: "embeds", shape: []int{-1, -1},
 		tokens: func(t *textenc.Tokenizer, prompt string, limit int) ([]int32, int, error) {
 			// the chat template with enable_thinking=False and a generation prompt
-			return paddedTokens(t, "<|im_start|>user\n"+prompt+"<|im_end|>\n<|im_start|>assistant\n<think>\n\n</think>\n\n", limit)
+			return paddedTokens(t, chatTurn(prompt)+"<think>\n\n</think>\n\n", limit)
 		},
 		masked: func(ids []int32, valid int) *mlx.Array { return f.textEncoder.ForwardPadded(ids, valid).Squeeze(0) },
 	}}
@@ -103,8 +102,6 @@ func (f *flux2) latentShape(h, w int) []int {
 
 func (f *flux2) multiple() int { return 1 }
 
-func (f *flux2) fits(h, w, tokens int) error { return nil }
-
 // guidance counts from 1, which is none.
 func (f *flux2) guidance(scale float64) (bool, error) {
 	if scale > 1 && f.distilled {
@@ -113,14 +110,8 @@ func (f *flux2) guidance(scale float64) (bool, error) {
 	return scale > 1, nil
 }
 
-func (f *flux2) sigmas(steps int) []float32 { return scheduler.LinearSigmas64(steps) }
-
 func (f *flux2) mu(_ *scheduler.FlowMatchEulerConfig, tokens, steps int) float64 {
 	return scheduler.EmpiricalMu(tokens, steps)
-}
-
-func (f *flux2) guide(positive, negative *mlx.Array, scale float64) *mlx.Array {
-	return guideFromNegative(positive, negative, scale)
 }
 
 // Bounds of a reference picture (Flux2ImageProcessor).
@@ -174,44 +165,26 @@ func (f *flux2) reference(img *image.RGBA, multiple int) *image.RGBA {
 
 func (f *flux2) predictor(c conditions, h, w int, compile compiler) (predictor, error) {
 	embeds := c.text[0].ExpandDims(0)
-	var sizes [][2]int
-	var tokens []*mlx.Array
-	for _, x := range c.references {
-		channels, height, width := x.Dim(0), x.Dim(1), x.Dim(2)
-		sizes = append(sizes, [2]int{height, width})
-		tokens = append(tokens, x.Reshape(channels, height*width).T().ExpandDims(0))
-	}
+	sizes, references := c.referenceTokens(func(x *mlx.Array) *mlx.Array {
+		return x.Reshape(1, x.Dim(1), -1).Transpose(0, 2, 1)
+	})
 	s, err := f.transformer.Sequence(h, w, embeds.Dim(1), sizes...)
 	if err != nil {
 		return nil, requestError{err}
 	}
-	if f.cached && len(tokens) > 0 {
-		return f.cachedPredictor(mlx.Concat(1, tokens...), embeds, s, compile, c.keep), nil
-	}
-	in := []*mlx.Array{embeds}
-	if len(tokens) > 0 {
-		in = append(in, mlx.Concat(1, tokens...))
+	time := fraction(f.transformer.Timestep)
+	if f.cached && references != nil {
+		return predictWith(f.cachedForward(references[0], s, compile, c.keep), f.dtype, time, embeds), nil
 	}
 	forward := compile(func(in []*mlx.Array) []*mlx.Array {
-		var references *mlx.Array
-		if len(in) > 3 {
-			references = in[3]
-		}
-		return []*mlx.Array{f.transformer.Forward(in[0], in[1], in[2], references, s)}
+		return []*mlx.Array{f.transformer.Forward(in[0], in[1], in[2], optional(in, 3), s)}
 	})
-	return func(latents *mlx.Array, timestep float32) *mlx.Array {
-		return forward(append(f.step(latents, timestep), in...))[0].AsType(mlx.Float32)
-	}, nil
+	return predictWith(forward, f.dtype, time, append([]*mlx.Array{embeds}, references...)...), nil
 }
 
-// step are what the transformer gets at a step.
-func (f *flux2) step(latents *mlx.Array, timestep float32) []*mlx.Array {
-	return []*mlx.Array{latents.AsType(f.dtype), f.transformer.Timestep(timestep / 1000)}
-}
-
-// cachedPredictor sees the references at its first step only, and keeps what
+// cachedForward sees the references at its first step only, and keeps what
 // others see of them.
-func (f *flux2) cachedPredictor(references, embeds *mlx.Array, s *transformer.Flux2Sequence, compile compiler, keep func(...*mlx.Array)) predictor {
+func (f *flux2) cachedForward(references *mlx.Array, s *transformer.Flux2Sequence, compile compiler, keep func(...*mlx.Array)) func([]*mlx.Array) []*mlx.Array {
 	extract := compile(func(in []*mlx.Array) []*mlx.Array {
 		velocity, cache := f.transformer.Extract(in[0], in[1], in[2], in[3], s)
 		return append([]*mlx.Array{velocity}, cache...)
@@ -220,14 +193,13 @@ func (f *flux2) cachedPredictor(references, embeds *mlx.Array, s *transformer.Fl
 		return []*mlx.Array{f.transformer.Cached(in[0], in[1], in[2], in[3:], s)}
 	})
 	var cache []*mlx.Array
-	return func(latents *mlx.Array, timestep float32) *mlx.Array {
-		in := append(f.step(latents, timestep), embeds)
+	return func(in []*mlx.Array) []*mlx.Array {
 		if cache != nil {
-			return forward(append(in, cache...))[0].AsType(mlx.Float32)
+			return forward(append(in, cache...))
 		}
 		out := extract(append(in, references))
 		cache = out[1:]
 		keep(cache...)
-		return out[0].AsType(mlx.Float32)
+		return out
 	}
 }

@@ -9,7 +9,6 @@ import (
 	"github.com/gomflux/gomflux/hooks"
 	"github.com/gomflux/gomflux/mlx"
 	"github.com/gomflux/gomflux/picture"
-	"github.com/gomflux/gomflux/scheduler"
 	"github.com/gomflux/gomflux/textenc"
 	"github.com/gomflux/gomflux/transformer"
 	"github.com/gomflux/gomflux/weights"
@@ -17,6 +16,8 @@ import (
 
 // qwenImage is diffusers' QwenImagePipeline.
 type qwenImage struct {
+	usual
+	patches
 	textEncoder *textenc.Qwen25VL
 	transformer *transformer.QwenImage
 	dtype       mlx.Dtype
@@ -35,7 +36,7 @@ const (
 )
 
 func qwenTemplate(system, user string) string {
-	return "<|im_start|>system\n" + system + "<|im_end|>\n<|im_start|>user\n" + user + "<|im_end|>\n<|im_start|>assistant\n"
+	return "<|im_start|>system\n" + system + "<|im_end|>\n" + chatTurn(user)
 }
 
 func (q *qwenImage) configure(l *loader) ([]component, error) { return q.configureWith(l, false) }
@@ -49,11 +50,10 @@ func (q *qwenImage) configureWith(l *loader, vision bool) ([]component, error) {
 	if err := l.config("transformer/config.json", &c); err != nil {
 		return nil, err
 	}
-	if !l.absent["text_encoder"] && !l.absent["transformer"] {
-		if err := belong("the text encoder's hidden_size", text.Text.HiddenSize, "the transformer's joint_attention_dim", c.JointAttentionDim); err != nil {
-			return nil, err
-		}
+	if err := l.belongs("text_encoder", "the text encoder's hidden_size", text.Text.HiddenSize, "joint_attention_dim", c.JointAttentionDim); err != nil {
+		return nil, err
 	}
+	q.patches = patches{c.InChannels}
 	q.textEncoder = textenc.NewQwen25VL(text, vision, q.dtype)
 	q.transformer = transformer.NewQwenImage(c)
 	return []component{
@@ -79,35 +79,19 @@ func (q *qwenImage) texts([]*image.RGBA) []text {
 			ids, err := t.Encode(qwenTemplate(qwenImageSystem, prompt))
 			return ids, len(ids) - qwenImageDrop, err
 		},
-		encode: func(ids []int32) *mlx.Array {
-			x := q.textEncoder.Forward(ids, nil)
-			return x.Slice(1, min(qwenImageDrop, len(ids)-1), len(ids)).Squeeze(0)
-		},
+		encode: func(ids []int32) *mlx.Array { return q.states(ids, nil, qwenImageDrop) },
 	}}
 }
 
-func (q *qwenImage) latentShape(h, w int) []int {
-	return []int{q.transformer.Config.InChannels / 4, h, w}
+// states are the text encoder's hidden states [n, joint_attention_dim] without
+// the first ones, which are the template's.
+func (q *qwenImage) states(ids []int32, pictures []textenc.VisionInput, drop int) *mlx.Array {
+	x := q.textEncoder.Forward(ids, pictures)
+	return x.Slice(1, min(drop, len(ids)-1), len(ids)).Squeeze(0)
 }
-
-func (q *qwenImage) multiple() int { return 2 }
-
-func (q *qwenImage) packed(h, w int) []int {
-	return []int{1, h / 2 * (w / 2), q.transformer.Config.InChannels}
-}
-
-func (q *qwenImage) unpack(x *mlx.Array, h, w int) *mlx.Array {
-	return transformer.Unpack(x, h/2, w/2).Squeeze(0)
-}
-
-func (q *qwenImage) fits(h, w, tokens int) error { return nil }
 
 // guidance counts from 1, which is none (true_cfg_scale).
 func (q *qwenImage) guidance(scale float64) (bool, error) { return scale > 1, nil }
-
-func (q *qwenImage) sigmas(steps int) []float32 { return scheduler.LinearSigmas64(steps) }
-
-func (q *qwenImage) mu(c *scheduler.FlowMatchEulerConfig, tokens, _ int) float64 { return c.Mu(tokens) }
 
 // guide brings each token of the guided prediction back to the length that it
 // has for the prompt.
@@ -115,36 +99,21 @@ func (q *qwenImage) guide(positive, negative *mlx.Array, scale float64) *mlx.Arr
 	h, w := positive.Dim(2)/2, positive.Dim(3)/2
 	length := func(x *mlx.Array) *mlx.Array { return x.Mul(x).Sum(-1).Sqrt() }
 	pos := transformer.Pack(positive)
-	guided := transformer.Pack(guideFromNegative(positive, negative, scale))
+	guided := transformer.Pack(q.usual.guide(positive, negative, scale))
 	return transformer.Unpack(guided.Mul(length(pos).Div(length(guided))), h, w)
 }
 
 func (q *qwenImage) predictor(c conditions, h, w int, compile compiler) (predictor, error) {
-	in := []*mlx.Array{c.text[0].ExpandDims(0)}
-	var sizes [][2]int
-	var tokens []*mlx.Array
-	for _, x := range c.references {
-		sizes = append(sizes, [2]int{x.Dim(1), x.Dim(2)})
-		tokens = append(tokens, transformer.Pack(x.ExpandDims(0)))
-	}
-	if len(tokens) > 0 {
-		in = append(in, mlx.Concat(1, tokens...))
-	}
-	s, err := q.transformer.Sequence(h, w, in[0].Dim(1), sizes...)
+	embeds := c.text[0].ExpandDims(0)
+	sizes, references := c.referenceTokens(transformer.Pack)
+	s, err := q.transformer.Sequence(h, w, embeds.Dim(1), sizes...)
 	if err != nil {
 		return nil, requestError{err}
 	}
 	forward := compile(func(in []*mlx.Array) []*mlx.Array {
-		var references *mlx.Array
-		if len(in) > 3 {
-			references = in[3]
-		}
-		return []*mlx.Array{q.transformer.Forward(in[0], in[1], in[2], references, s)}
+		return []*mlx.Array{q.transformer.Forward(in[0], in[1], in[2], optional(in, 3), s)}
 	})
-	return func(latents *mlx.Array, timestep float32) *mlx.Array {
-		step := []*mlx.Array{latents.AsType(q.dtype), q.transformer.Timestep(timestep / 1000)}
-		return forward(append(step, in...))[0].AsType(mlx.Float32)
-	}, nil
+	return predictWith(forward, q.dtype, fraction(q.transformer.Timestep), append([]*mlx.Array{embeds}, references...)...), nil
 }
 
 // qwenEdit is diffusers' QwenImageEditPipeline, which is shown one picture. With
@@ -326,9 +295,6 @@ func (q *qwenEdit) texts(references []*image.RGBA) []text {
 			ids, err = q.textEncoder.Config.ExpandImages(ids, vision)
 			return ids, n, err
 		},
-		encode: func(ids []int32) *mlx.Array {
-			x := q.textEncoder.Forward(ids, q.vision(references))
-			return x.Slice(1, min(qwenEditDrop, len(ids)-1), len(ids)).Squeeze(0)
-		},
+		encode: func(ids []int32) *mlx.Array { return q.states(ids, q.vision(references), qwenEditDrop) },
 	}}
 }

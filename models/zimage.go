@@ -11,6 +11,7 @@ import (
 
 // zimage is diffusers' ZImagePipeline.
 type zimage struct {
+	usual
 	textEncoder *textenc.Qwen3
 	transformer *transformer.ZImage
 	dtype       mlx.Dtype
@@ -26,10 +27,8 @@ func (z *zimage) configure(l *loader) ([]component, error) {
 	if err := l.config("transformer/config.json", &c); err != nil {
 		return nil, err
 	}
-	if !l.absent["text_encoder"] && !l.absent["transformer"] {
-		if err := belong("the text encoder's hidden_size", text.HiddenSize, "the transformer's cap_feat_dim", c.CapFeatDim); err != nil {
-			return nil, err
-		}
+	if err := l.belongs("text_encoder", "the text encoder's hidden_size", text.HiddenSize, "cap_feat_dim", c.CapFeatDim); err != nil {
+		return nil, err
 	}
 	// hidden_states[-2]: the last layer and the norm behind it are not needed
 	z.textEncoder = textenc.NewQwen3(text, []int{text.NumHiddenLayers - 1}, z.dtype)
@@ -53,7 +52,7 @@ func (z *zimage) texts([]*image.RGBA) []text {
 		tokenizer: "tokenizer", encoder: "text_encoder", ids: "input_ids", embeds: "embeds", shape: []int{-1, -1},
 		tokens: func(t *textenc.Tokenizer, prompt string, _ int) ([]int32, int, error) {
 			// Qwen3's chat template with enable_thinking=True and a generation prompt
-			ids, err := t.Encode("<|im_start|>user\n" + prompt + "<|im_end|>\n<|im_start|>assistant\n")
+			ids, err := t.Encode(chatTurn(prompt))
 			return ids, len(ids), err
 		},
 		encode: func(ids []int32) *mlx.Array { return z.textEncoder.Forward(ids).Squeeze(0) },
@@ -72,8 +71,6 @@ func (z *zimage) guidance(scale float64) (bool, error) { return scale > 0, nil }
 
 func (z *zimage) sigmas(steps int) []float32 { return scheduler.LinearSigmas(steps) }
 
-func (z *zimage) mu(c *scheduler.FlowMatchEulerConfig, tokens, _ int) float64 { return c.Mu(tokens) }
-
 // guide is positive + scale·(positive - negative): Z-Image counts its guidance
 // from the positive prediction.
 func (z *zimage) guide(positive, negative *mlx.Array, scale float64) *mlx.Array {
@@ -89,11 +86,8 @@ func (z *zimage) predictor(c conditions, h, w int, compile compiler) (predictor,
 		return nil, requestError{err}
 	}
 	forward := compile(func(in []*mlx.Array) []*mlx.Array {
-		return []*mlx.Array{z.transformer.Forward(in[0], in[1], in[2], s)}
+		return []*mlx.Array{z.transformer.Forward(in[0], in[1], in[2], s).Neg()}
 	})
-	return func(latents *mlx.Array, timestep float32) *mlx.Array {
-		t := z.transformer.Timestep((1000 - timestep) / 1000)
-		out := forward([]*mlx.Array{latents.AsType(z.dtype), t, caption})
-		return out[0].AsType(mlx.Float32).Neg()
-	}, nil
+	time := func(timestep float32) *mlx.Array { return z.transformer.Timestep((1000 - timestep) / 1000) }
+	return predictWith(forward, z.dtype, time, caption), nil
 }
