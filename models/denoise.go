@@ -27,6 +27,11 @@ func (p *Pipeline) denoise(r Request, seeds []uint64, schedule *scheduler.Schedu
 	}
 	before := r.Steps - steps
 	for i := plan.first; i < len(schedule.Timesteps); i++ {
+		if plan.predict { // a run of its own in a callback may have taken its place
+			if err := p.ensure("transformer", r.Progress); err != nil {
+				return nil, err
+			}
+		}
 		made := mlx.Scopes(func() []*mlx.Array {
 			p.points.Step = i
 			velocity := p.velocity(r, schedule, i, latents, predict, predictNegative)

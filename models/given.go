@@ -55,7 +55,7 @@ type plan struct {
 	step           bool            // some evaluation is left,
 	start          bool            // whose latents are to be made
 	predict        bool            // some evaluation needs the transformer
-	texts          map[string]bool // folders of the tokenizers and text encoders that a prompt needs
+	texts          map[string]bool // folders of the tokenizers, text encoders and image processors that a prompt needs
 }
 
 func (p *Pipeline) plan(r *Request, s *scheduler.Schedule) plan {
@@ -66,6 +66,7 @@ func (p *Pipeline) plan(r *Request, s *scheduler.Schedule) plan {
 			if plan.predict && !r.has(what+"."+t.embeds, -1) {
 				plan.texts[t.encoder] = true
 				plan.texts[t.tokenizer] = plan.texts[t.tokenizer] || t.masked != nil || !r.has(what+"."+t.ids, -1)
+				plan.texts["processor"] = plan.texts["processor"] || t.looks
 			}
 		}
 	}

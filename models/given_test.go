@@ -201,3 +201,77 @@ func TestGivenErrors(t *testing.T) {
 		}
 	}
 }
+
+// TestGivenProcessor: a run whose prompt is encoded needs the image processor,
+// whatever else it is given, and one whose encodings are given does not.
+func TestGivenProcessor(t *testing.T) {
+	dir := t.TempDir()
+	if err := os.CopyFS(dir, os.DirFS("testdata/qwen-edit/model")); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.RemoveAll(filepath.Join(dir, "processor")); err != nil {
+		t.Fatal(err)
+	}
+	mlxtest.Do(t, func() {
+		r := Request{Prompt: "a red hat", Height: 32, Width: 32, Steps: 1, Guidance: 1, MaxSequenceLength: 64, References: []image.Image{image.NewGray(image.Rect(0, 0, 40, 40))}}
+		open := func(given kept) (*Pipeline, error) {
+			r.Given = given
+			p, err := Load(os.DirFS(dir), LoadOptions{For: func(*Pipeline) []Request { return []Request{r} }, Given: given})
+			if err == nil {
+				t.Cleanup(p.Close)
+			}
+			return p, err
+		}
+		for _, name := range []string{"latents.init", "prompt.input_ids"} {
+			if _, err := open(kept{name: func() *mlx.Array { panic(name) }}); err == nil || !strings.Contains(err.Error(), "missing: processor/") {
+				t.Errorf("%s is given: error %v", name, err)
+			}
+		}
+		p, err := open(kept{"prompt.embeds": func() *mlx.Array { return mlx.Zeros(mlx.Float32, 3, 16) }})
+		if err != nil {
+			t.Fatal(err)
+		}
+		r.Given = nil
+		if _, err := p.Generate(r); !errors.Is(err, ErrRequest) || !strings.Contains(err.Error(), "the model was loaded without its processor") {
+			t.Errorf("a run of its own: error %v", err)
+		}
+	})
+}
+
+// TestHostileLayers: numbers of hidden states that no text encoder has are an
+// error, and declare nothing where there is no text encoder either.
+func TestHostileLayers(t *testing.T) {
+	for _, layers := range []string{"[-1]", "[0, 1, 2]", "[1, 2, 100000]", "[1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1]"} {
+		dir := t.TempDir()
+		if err := os.CopyFS(dir, os.DirFS("testdata/flux2-klein/model")); err != nil {
+			t.Fatal(err)
+		}
+		name := filepath.Join(dir, indexFile)
+		data, err := os.ReadFile(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		before, after, ok := strings.Cut(string(data), `"text_encoder_out_layers": [`)
+		if _, after, ok = strings.Cut(after, "]"); !ok {
+			t.Fatalf("%s", data)
+		}
+		if err := os.WriteFile(name, []byte(before+`"text_encoder_out_layers": `+layers+after), 0o666); err != nil {
+			t.Fatal(err)
+		}
+		mlxtest.Do(t, func() {
+			if _, err := Load(os.DirFS(dir), LoadOptions{}); !errors.Is(err, ErrUnsupported) || !strings.Contains(err.Error(), "text_encoder_out_layers") {
+				t.Errorf("%s: error %v", layers, err)
+			}
+			if err := os.RemoveAll(filepath.Join(dir, "text_encoder")); err != nil {
+				t.Fatal(err)
+			}
+			given := kept{"prompt.embeds": func() *mlx.Array { panic("not yet") }}
+			r := Request{Height: 32, Width: 32, Steps: 1, MaxSequenceLength: 8, Given: given}
+			p, err := Load(os.DirFS(dir), LoadOptions{For: func(*Pipeline) []Request { return []Request{r} }, Given: given})
+			if err != nil {
+				t.Fatalf("%s, without a text encoder: %v", layers, err)
+			}
+			p.Close()
+		})
+	}
+}

@@ -161,8 +161,10 @@ func (l *loader) loadOnce(c component, f func(nn.Parameter, weights.Tensor)) err
 // unload frees a component's parameters.
 func unload(c component) {
 	for _, p := range nn.Parameters(c.model) {
-		p.Array.Free()
-		p.Array = nil
+		if p.Array != nil {
+			p.Array.Free()
+			p.Array = nil
+		}
 	}
 	mlx.ClearCache()
 }

@@ -1,6 +1,8 @@
 package models
 
 import (
+	"fmt"
+
 	"github.com/gomflux/gomflux/mlx"
 	"github.com/gomflux/gomflux/nn"
 	"github.com/gomflux/gomflux/weights"
@@ -42,8 +44,11 @@ func (p *Pipeline) short() bool {
 // the autoencoder, which is small.
 func (p *Pipeline) ensure(dir string, report func(Progress)) error {
 	part := p.parts[dir]
-	if part == nil || part.loaded {
+	switch {
+	case part == nil || part.loaded:
 		return nil
+	case p.loading:
+		return fmt.Errorf("the model's %s is needed while another part is loaded (a callback that tells of loading cannot run the model)", dir)
 	}
 	for name, other := range p.parts {
 		if p.lowRAM && name != autoencoderDir && other.loaded {
@@ -56,6 +61,13 @@ func (p *Pipeline) ensure(dir string, report func(Progress)) error {
 		return err
 	}
 	defer ck.Close()
+	p.loading = true
+	defer func() { // after a panic too, which is how a job is interrupted
+		p.loading = false
+		if !part.loaded {
+			unload(part.component) // what was read of it
+		}
+	}()
 	p.loader.report = report
 	err = p.loader.weights(part.component, ck)
 	part.loaded = err == nil

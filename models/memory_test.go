@@ -2,10 +2,14 @@ package models
 
 import (
 	"bytes"
+	"context"
+	"errors"
 	"os"
+	"strings"
 	"testing"
 
 	"github.com/gomflux/gomflux/internal/mlxtest"
+	"github.com/gomflux/gomflux/mlx"
 	"github.com/gomflux/gomflux/nn"
 )
 
@@ -25,12 +29,7 @@ func TestLowRAM(t *testing.T) {
 				}
 				inMemory := func(p *Pipeline) (names []string) {
 					for name, part := range p.parts {
-						n := 0
-						for _, parameter := range nn.Parameters(part.model) {
-							if parameter.Array != nil {
-								n++
-							}
-						}
+						n := part.parameters()
 						if n > 0 {
 							names = append(names, name)
 						}
@@ -76,4 +75,128 @@ func TestLowRAM(t *testing.T) {
 			})
 		})
 	}
+}
+
+// parameters counts those of a part that are in memory.
+func (p *part) parameters() (n int) {
+	for _, parameter := range nn.Parameters(p.model) {
+		if parameter.Array != nil {
+			n++
+		}
+	}
+	return n
+}
+
+// TestLowRAMInterrupted: of a part whose loading is interrupted nothing stays in
+// memory, and the next run loads it again.
+func TestLowRAMInterrupted(t *testing.T) {
+	var p *Pipeline
+	r := Request{Prompt: "a red hat", Height: 32, Width: 48, Steps: 2, MaxSequenceLength: 48, Seed: 1}
+	mlxtest.Do(t, func() {
+		var err error
+		if p, err = Load(os.DirFS("testdata/flux2-klein/model"), LoadOptions{LowRAM: true}); err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(p.Close)
+	})
+	for _, component := range []string{"text_encoder.model", "transformer"} {
+		ctx, cancel := context.WithCancel(t.Context())
+		r.Progress = func(pr Progress) {
+			if pr.Component == component && pr.Bytes < pr.TotalBytes && pr.Bytes > pr.TotalBytes/2 {
+				cancel()
+			}
+		}
+		err := mlx.Do(ctx, func() error {
+			_, err := p.Generate(r)
+			return err
+		})
+		if !errors.Is(err, context.Canceled) {
+			t.Errorf("%s: error %v", component, err)
+		}
+		for _, dir := range []string{"text_encoder", "transformer"} {
+			if n := p.parts[dir].parameters(); n > 0 {
+				t.Errorf("%s interrupted: %d parameters of %s are in memory", component, n, dir)
+			}
+		}
+	}
+	r.Progress = nil
+	mlxtest.Do(t, func() {
+		got, err := p.Generate(r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		whole, err := Load(os.DirFS("testdata/flux2-klein/model"), LoadOptions{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(whole.Close)
+		want, err := whole.Generate(r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !bytes.Equal(got.Image.Pix, want.Image.Pix) {
+			t.Error("another picture")
+		}
+	})
+}
+
+// TestLowRAMNested: a run in a callback of another may need another part, or fail
+// when it has loaded that.
+func TestLowRAMNested(t *testing.T) {
+	mlxtest.Do(t, func() {
+		p, err := Load(os.DirFS("testdata/flux2-klein/model"), LoadOptions{LowRAM: true})
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(p.Close)
+		r := Request{Prompt: "a red hat", Height: 32, Width: 48, Steps: 3, MaxSequenceLength: 48, Seed: 1}
+		want, err := p.Generate(r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		stop := errors.New("stop")
+		nested := r
+		r.OnStep = func(s Step) error {
+			nested.Prompt = "a hat of the colour " + string(rune('a'+s.Step))
+			nested.OnStep = func(Step) error { return stop }
+			if s.Step == 1 { // fails with the text encoder in memory
+				nested.Given = kept{"latents.init": func() *mlx.Array { return mlx.Zeros(mlx.Float32, 1) }, "prompt.embeds": func() *mlx.Array {
+					if err := p.ensure("text_encoder", nil); err != nil {
+						t.Error(err)
+					}
+					return mlx.Zeros(mlx.Float32, 1)
+				}}
+			} else {
+				nested.Given = nil
+			}
+			if _, err := p.Generate(nested); err == nil || s.Step > 1 && !errors.Is(err, stop) {
+				t.Errorf("error %v", err)
+			}
+			if s.Step == 1 && p.parts["transformer"].loaded {
+				t.Error("the transformer is still in memory")
+			}
+			return nil
+		}
+		got, err := p.Generate(r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !bytes.Equal(got.Image.Pix, want.Image.Pix) {
+			t.Error("another picture")
+		}
+
+		r.OnStep, r.Prompt = nil, "a blue hat"
+		var inside error
+		r.Progress = func(pr Progress) {
+			if pr.Phase == PhaseLoad && inside == nil {
+				_, inside = p.Generate(Request{Prompt: "a green hat", Height: 32, Width: 48, Steps: 1, MaxSequenceLength: 48})
+			}
+		}
+		if _, err := p.Generate(r); err != nil {
+			t.Fatal(err)
+		}
+		if inside == nil || !strings.Contains(inside.Error(), "while another part is loaded") {
+			t.Errorf("a run while a part is loaded: error %v", inside)
+		}
+	})
 }

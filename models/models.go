@@ -40,6 +40,7 @@ type Pipeline struct {
 	loader     *loader
 	parts      map[string]*part // by their folders, without those
 	lowRAM     bool             // only one of them is in memory at a time, beside the autoencoder
+	loading    bool             // one of them is being loaded
 
 	compileOnCPU bool // of tests
 }
@@ -173,12 +174,18 @@ func Load(fsys fs.FS, o LoadOptions) (*Pipeline, error) {
 	}
 	l := &loader{fsys: fsys, points: &p.points, dtype: p.dtype, report: o.Progress, absent: absentDirs(missing)}
 	p.loader, p.parts = l, map[string]*part{}
+	whole := false
+	defer func() { // after a panic too, which is how a job is interrupted
+		if !whole {
+			p.Close()
+		}
+	}()
 	if err := p.load(l, o, func(needs func(string) bool) error {
 		return index.incomplete(fsys, slices.DeleteFunc(missing, func(name string) bool { return !needs(path.Dir(name)) }))
 	}); err != nil {
-		p.Close()
 		return nil, err
 	}
+	whole = true
 	return p, nil
 }
 
@@ -213,6 +220,9 @@ func (p *Pipeline) load(l *loader, o LoadOptions, complete func(needs func(strin
 	}
 	if err := complete(needs); err != nil {
 		return err
+	}
+	for dir := range l.absent {
+		p.without[dir] = true
 	}
 	if err := p.loadTokenizers(l, needs); err != nil {
 		return err
