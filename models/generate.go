@@ -66,7 +66,7 @@ func (p *Pipeline) Generate(r Request) (*Result, error) {
 // is gained.
 func (p *Pipeline) BatchSize(r Request) int {
 	tokens := r.Height / p.Multiple() * (r.Width / p.Multiple())
-	if f, ok := p.family.(editor); ok {
+	if f, ok := p.family.(editor); ok && p.checkReferences(r.References) == nil {
 		for _, img := range r.References {
 			size := f.referenceSize(img.Bounds().Size(), p.Multiple())
 			tokens += size.Y / p.Multiple() * (size.X / p.Multiple())

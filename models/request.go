@@ -113,6 +113,9 @@ func (p *Pipeline) checkNumbers(r Request) error {
 	if r.Steps < 1 {
 		return requestErrorf("steps %d: must be at least 1 (this model is meant for %d)", r.Steps, p.Defaults.Steps)
 	}
+	if r.Steps > picture.MaxCount {
+		return requestErrorf("steps %d: must be at most %d", r.Steps, picture.MaxCount)
+	}
 	if math.IsNaN(r.Guidance) || math.IsInf(r.Guidance, 0) || r.Guidance < 0 {
 		return requestErrorf("guidance %g: must be a number from 0, which is none (this model is meant for %g)", r.Guidance, p.Defaults.Guidance)
 	}
@@ -127,8 +130,8 @@ func (p *Pipeline) checkNumbers(r Request) error {
 	if r.RNG != "" && !slices.Contains(noise.Names, r.RNG) {
 		return requestErrorf("unknown random number generator %q, expected one of %s", r.RNG, strings.Join(noise.Names, ", "))
 	}
-	if r.MaxSequenceLength < 1 {
-		return requestErrorf("max sequence length %d: must be at least 1", r.MaxSequenceLength)
+	if r.MaxSequenceLength < 1 || r.MaxSequenceLength > picture.MaxCount {
+		return requestErrorf("max sequence length %d: must be at least 1, and at most %d", r.MaxSequenceLength, picture.MaxCount)
 	}
 	if err := p.checkReferences(r.References); err != nil {
 		return err
@@ -153,7 +156,7 @@ func (p *Pipeline) checkNumbers(r Request) error {
 func (p *Pipeline) SizeFor(size image.Point, height, width int) (int, int) {
 	m := p.Multiple()
 	fit := func(v float64) int { return max(1, int(v+1e-9)/m) * m }
-	w, h := float64(size.X), float64(size.Y)
+	w, h := float64(max(1, size.X)), float64(max(1, size.Y)) // Check refuses an empty one
 	switch {
 	case height > 0 && width > 0:
 	case height > 0:
@@ -168,14 +171,15 @@ func (p *Pipeline) SizeFor(size image.Point, height, width int) (int, int) {
 	return height, width
 }
 
-// EditSize is the size of what is made of pictures, where a request has none.
+// EditSize is the size of what is made of pictures, where a request has none:
+// that of the defaults for pictures that Check refuses.
 func (p *Pipeline) EditSize(references []image.Image) image.Point {
+	if len(references) == 0 || p.checkReferences(references) != nil {
+		return image.Pt(p.Defaults.Width, p.Defaults.Height)
+	}
 	var sizes []image.Point
 	for _, img := range references {
 		sizes = append(sizes, img.Bounds().Size())
-	}
-	if p.checkReferences(references) != nil {
-		return sizes[0] // which makes no difference
 	}
 	return p.family.(editor).editSize(sizes, p.Multiple())
 }
@@ -212,11 +216,21 @@ func (p *Pipeline) checkReferences(references []image.Image) error {
 		return requestErrorf("%s makes pictures from a prompt and edits none (FLUX.2-klein and Qwen-Image-Edit edit)", p.Class)
 	}
 	for i, img := range references {
-		if err := editor.checkReference(img.Bounds().Size()); err != nil {
+		if err := checkReference(editor, img); err != nil {
 			return requestError{&ReferenceError{i, err}}
 		}
 	}
 	return nil
+}
+
+func checkReference(e editor, img image.Image) error {
+	if img == nil {
+		return errors.New("is nil")
+	}
+	if img.Bounds().Empty() {
+		return fmt.Errorf("is empty: its bounds are %v", img.Bounds())
+	}
+	return e.checkReference(img.Bounds().Size())
 }
 
 // A ReferenceError is what is wrong with one of a request's References.

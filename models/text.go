@@ -53,11 +53,16 @@ func (t *text) limitOf(r *Request) int {
 	return r.MaxSequenceLength
 }
 
+// check says whether there are too many ids.
 func (t *text) check(name string, n int, r *Request) error {
-	if most := t.limitOf(r); n > most && !t.cuts {
-		return requestErrorf("%s has %d tokens, with the model's own around it, and the limit is %d (shorten it, or raise --max-sequence-length)", name, n, most)
+	most := t.limitOf(r)
+	switch {
+	case n <= most:
+		return nil
+	case t.limit > 0:
+		return requestErrorf("%s has %d tokens, with the model's own around it, and the limit of %s is %d (shorten it)", name, n, t.encoder, most)
 	}
-	return nil
+	return requestErrorf("%s has %d tokens, with the model's own around it, and the limit is %d (shorten it, or raise --max-sequence-length)", name, n, most)
 }
 
 // prompts are the prefixes of the names of a request's prompts.
@@ -101,6 +106,9 @@ func (p *Pipeline) tokenize(t *text, what string, r *Request) ([]int32, error) {
 	if err != nil {
 		return nil, requestErrorf("%s: %w", name, err)
 	}
+	if t.cuts {
+		return ids, nil
+	}
 	return ids, t.check(name, n, r)
 }
 
@@ -118,6 +126,7 @@ func (p *Pipeline) Tokens(r Request) (prompt, cut int, err error) {
 	plan := p.plan(&r, schedule)
 	for _, t := range p.family.texts(r.opaque()) {
 		if !plan.texts[t.tokenizer] || r.has(what+"."+t.embeds, -1) || r.has(what+"."+t.ids, -1) {
+			prompt = 0
 			continue
 		}
 		ids, n, err := t.tokens(p.tokenizers[t.tokenizer], text, t.limitOf(&r))

@@ -90,13 +90,15 @@ type SourceImage struct {
 // MaxSide is the largest height and width that Settings can have, in pixels.
 const MaxSide = 1 << 16
 
+// MaxCount is the largest number of steps and of tokens that Settings can have.
+const MaxCount = 1 << 20
+
 // Bounds of what is read and written. A text of maxText bytes holds two prompts
 // of maxPrompt and the paths of maxReferences whatever JSON has to escape in them.
 const (
 	maxText   = 8 << 20 // bytes of one metadata text, and of a sidecar file
 	maxPrompt = 1 << 18 // bytes
 	maxString = 1 << 12 // bytes, of all other strings
-	maxCount  = 1 << 20 // steps, tokens
 
 	maxReferences = 64
 )
@@ -192,7 +194,7 @@ func (s *Settings) checkField(name string) error {
 		}
 		return checkString(name, *v, most)
 	case *int:
-		least, most := 1, maxCount
+		least, most := 1, MaxCount
 		switch name {
 		case "version":
 			if *v > SettingsVersion {

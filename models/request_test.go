@@ -1,0 +1,114 @@
+package models
+
+import (
+	"errors"
+	"image"
+	"math"
+	"os"
+	"strings"
+	"testing"
+
+	"github.com/gomflux/gomflux/internal/mlxtest"
+	"github.com/gomflux/gomflux/mlx"
+	"github.com/gomflux/gomflux/picture"
+)
+
+// TestBadReferences: pictures that cannot be shown are an error that says which
+// one it is and what is wrong with it, and sizes that follow from them are not.
+func TestBadReferences(t *testing.T) {
+	good := image.NewRGBA(image.Rect(0, 0, 80, 70))
+	gray := func(w, h int) image.Image { return image.NewGray(image.Rect(7, 9, 7+w, 9+h)) }
+	tests := []struct {
+		folder string
+		bad    image.Image
+		want   string
+	}{
+		{"flux2-klein", nil, "is nil"},
+		{"flux2-klein", gray(0, 80), "is empty"},
+		{"flux2-klein", gray(63, 80), "has 63x80 pixels, and the model needs 64 on each side"},
+		{"flux2-klein", gray(1<<17, 64), "may be at most 8 times as long"},
+		{"qwen-edit-plus", nil, "is nil"},
+		{"qwen-edit-plus", gray(80, 0), "is empty"},
+		{"qwen-edit-plus", gray(0, 0), "is empty"},
+		{"qwen-edit-plus", gray(1<<17, 1), "the long side is 131072 times the short one"},
+	}
+	for _, test := range tests {
+		mlxtest.Do(t, func() {
+			p, err := Load(os.DirFS("testdata/"+test.folder+"/model"), LoadOptions{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer p.Close()
+			r := Request{Prompt: "x", Steps: 1, Guidance: 1, MaxSequenceLength: 64, References: []image.Image{good, test.bad}}
+			r.Height, r.Width = p.SizeFor(p.EditSize(r.References), 0, 0)
+			if n := p.BatchSize(r); n < 1 {
+				t.Errorf("%s: batches of %d", test.want, n)
+			}
+			err = p.Check(r)
+			which, ok := errors.AsType[*ReferenceError](err)
+			if !errors.Is(err, ErrRequest) || !ok || which.Index != 1 || !strings.Contains(err.Error(), test.want) {
+				t.Errorf("%s: error %v, expected %q", test.folder, err, test.want)
+			}
+		})
+	}
+}
+
+// TestEmptySize: a size for an empty picture is one, so that Check comes to the
+// picture.
+func TestEmptySize(t *testing.T) {
+	mlxtest.Do(t, func() {
+		p := load(t, nil)
+		for _, size := range []image.Point{{}, {0, 100}, {100, 0}} {
+			for _, given := range []image.Point{{}, {0, 64}, {64, 0}} {
+				if h, w := p.SizeFor(size, given.Y, given.X); h < 8 || w < 8 || h > 6400 || w > 6400 {
+					t.Errorf("%v, %v given: %dx%d", size, given, w, h)
+				}
+			}
+		}
+	})
+}
+
+// TestCounts: numbers that no memory holds are refused before anything is made
+// for them.
+func TestCounts(t *testing.T) {
+	mlxtest.Do(t, func() {
+		p := load(t, nil)
+		for _, n := range []int{picture.MaxCount + 1, math.MaxInt32, math.MaxInt} {
+			r := Request{Prompt: "x", Height: 8, Width: 8, Steps: n, MaxSequenceLength: 512}
+			if err := p.Check(r); !errors.Is(err, ErrRequest) || !strings.Contains(err.Error(), ": must be at most 1048576") {
+				t.Errorf("%d steps: error %v", n, err)
+			}
+			r.Steps, r.MaxSequenceLength = 1, n
+			if err := p.Check(r); !errors.Is(err, ErrRequest) || !strings.Contains(err.Error(), "at most 1048576") {
+				t.Errorf("%d tokens: error %v", n, err)
+			}
+		}
+	})
+}
+
+// TestGivenIDs: CLIP cuts a prompt, and not ids that are given.
+func TestGivenIDs(t *testing.T) {
+	mlxtest.Do(t, func() {
+		p, err := Load(os.DirFS("testdata/flux1-dev-small/model"), LoadOptions{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer p.Close()
+		r := Request{Prompt: strings.Repeat("a red hat ", 30), Height: 32, Width: 32, Steps: 1, MaxSequenceLength: 512}
+		prompt, cut, err := p.Tokens(r)
+		if err != nil || cut == 0 {
+			t.Errorf("%d tokens, %d cut: %v", prompt, cut, err)
+		}
+		given := func(name string, n int) Given {
+			return kept{name: func() *mlx.Array { return mlx.Zeros(mlx.Int32, 1, n) }}
+		}
+		r.Given = given("prompt.input_ids", p.family.texts(nil)[0].limit+1)
+		if _, err := p.Generate(r); !errors.Is(err, ErrRequest) || !strings.Contains(err.Error(), "and the limit of text_encoder is ") {
+			t.Errorf("too many ids for CLIP: error %v", err)
+		}
+		r.Given = given("prompt.input_ids_2", 5)
+		if n, cutAgain, err := p.Tokens(r); n != 0 || cutAgain != cut || err != nil {
+			t.Errorf("ids for T5 are given: %d tokens, %d cut: %v", n, cutAgain, err)
+		}
+	})
+}
