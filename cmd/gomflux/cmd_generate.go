@@ -33,6 +33,7 @@ import (
 type generateOptions struct {
 	modelFlags
 	edits                bool // the model is shown the images
+	lowRAM               bool
 	prompts, promptFiles []string
 	negative             optional[string]
 	seeds                seedList
@@ -174,6 +175,7 @@ func (o *generateOptions) command(cmd *cobra.Command) *cobra.Command {
 		f.Var(&o.imageStrength, "image-strength", "how much of it is kept, above 0 and below 1 (default: 0.4); diffusers counts the other way round")
 	}
 	o.addPlace(f)
+	f.BoolVar(&o.lowRAM, "low-ram", false, "keep only one of the text encoders and the transformer in memory at a time; every new prompt takes longer (done anyway where they do not fit)")
 	f.StringVarP(&o.output, "output", "o", "image.png", "the `file` to write")
 	f.BoolVar(&o.overwrite, "overwrite", false, "replace files that are there")
 	f.BoolVar(&o.sidecar, "metadata", false, "write the settings beside the picture too (image.metadata.json)")
@@ -375,7 +377,7 @@ func (o *generateOptions) open(ctx context.Context, g *generation, p *printer) (
 	p.begin(ctx)
 	defer p.end()
 	open := o.openOptions()
-	open.Progress = p.progress
+	open.Progress, open.LowRAM = p.progress, o.lowRAM
 	for _, prompt := range g.prompts {
 		options := g.options
 		options.Prompt = prompt
