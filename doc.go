@@ -27,7 +27,8 @@
 //
 // All functions may be called from several goroutines. MLX works on one thread,
 // so runs follow one another. Callbacks run on the goroutine that called
-// Generate and may use the model themselves.
+// Generate and may use the model themselves, except that one which tells of
+// loading cannot make another picture.
 //
 // # Errors
 //

@@ -77,8 +77,9 @@ type OpenOptions struct {
 	// need not be there.
 	For []Options
 	// LowRAM keeps only one of the model's text encoders and its transformer in
-	// memory at a time, and loads them when they are needed. Where they do not fit
-	// beside each other that is done anyway.
+	// memory at a time, and loads them when they are needed: a run's Progress tells
+	// of it, and must not run the model meanwhile. Where they do not fit beside each
+	// other that is done anyway.
 	LowRAM bool
 	// Progress is called on the caller's goroutine while the model is loaded.
 	Progress func(Progress)
@@ -310,9 +311,9 @@ type Options struct {
 	// Guidance is how closely the prompt is followed, as the model's family
 	// counts it; nil is the model's default. It is the scale of classifier-free
 	// guidance for Z-Image, where 0 is none, and for Qwen-Image and FLUX.2-klein's
-	// base models, where 1 is none, as 0 is. FLUX.1-dev has an input of this name instead, so
-	// that every number counts. FLUX.1-schnell takes none but 0, and distilled
-	// models of FLUX.2-klein take none above 1.
+	// base models, where 1 is none, as 0 is. FLUX.1-dev has an input of this name
+	// instead, so that every number counts. FLUX.1-schnell takes none but 0, and
+	// distilled models of FLUX.2-klein take none above 1.
 	Guidance *float64
 	// Seed chooses the initial noise; nil is a random one.
 	Seed *uint64
@@ -334,7 +335,8 @@ type Options struct {
 	ImageStrength float64
 	// References, if set, are pictures for a model that edits. The prompt can
 	// speak of them as image 1, image 2 and so on, or as $1, $2. Without Height
-	// and Width the model chooses a size for them: that of the first for FLUX.2.
+	// and Width the model chooses a size: FLUX.2-klein by the first of them,
+	// Qwen-Image-Edit by the last.
 	References []image.Image
 	// Latents, if set, are the initial noise, instead of what Seed gives.
 	Latents Latents
@@ -399,9 +401,10 @@ func (m *Model) Generate(ctx context.Context, o Options) (*Result, error) {
 
 // GenerateBatch makes a picture for each of some seeds at once, which on a GPU
 // can be faster than one by one: see [Model.BatchSize]. The pixels can differ
-// from those that Generate makes, by rounding, and it takes more memory. Options.Seed does not count.
+// from those that Generate makes, by rounding, and it takes more memory; where
+// there is not enough the error is [ErrMemory]. Options.Seed does not count.
 // Options.Latents and Options.Given are of one picture and refused. OnStep is
-// called for every picture.
+// called for every picture, which Step.Index tells apart.
 func (m *Model) GenerateBatch(ctx context.Context, o Options, seeds []uint64) ([]*Result, error) {
 	if seeds == nil {
 		seeds = []uint64{}
