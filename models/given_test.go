@@ -271,6 +271,9 @@ func TestHostileLayers(t *testing.T) {
 			if err != nil {
 				t.Fatalf("%s, without a text encoder: %v", layers, err)
 			}
+			if n := len(p.family.(*flux2).textEncoder.Layers); n > 27 {
+				t.Errorf("%s, without a text encoder: %d layers are declared", layers, n)
+			}
 			p.Close()
 		})
 	}
