@@ -38,7 +38,7 @@ func run(t *testing.T, tree *debug.Tree, dir string, o debug.Options) (*debug.Se
 	r.Hook, r.Given = s.Hook, s
 	var res *models.Result
 	err = mlx.Do(context.Background(), func() error {
-		p, err := models.Load(os.DirFS(dir), models.LoadOptions{For: func(*models.Pipeline) models.Request { return r }, Given: s})
+		p, err := models.Load(os.DirFS(dir), models.LoadOptions{For: func(*models.Pipeline) []models.Request { return []models.Request{r} }, Given: s})
 		if err != nil {
 			return err
 		}
