@@ -334,9 +334,10 @@ type Options struct {
 	// the rest, 1 - ImageStrength. 0 stands for 0.4.
 	ImageStrength float64
 	// References, if set, are pictures for a model that edits. The prompt can
-	// speak of them as image 1, image 2 and so on, or as $1, $2. Without Height
-	// and Width the model chooses a size: FLUX.2-klein by the first of them,
-	// Qwen-Image-Edit by the last.
+	// speak of them as $1, $2 and so on, which becomes what the model knows them
+	// by: image 1 for FLUX.2-klein, Picture 1 for Qwen-Image-Edit. Without Height
+	// and Width the model chooses a size: the former by the first of them, the
+	// latter by the last.
 	References []image.Image
 	// Latents, if set, are the initial noise, instead of what Seed gives.
 	Latents Latents

@@ -138,6 +138,8 @@ func (f *flux2) referenceSize(size image.Point, multiple int) image.Point {
 	return image.Pt(size.X/multiple*multiple, size.Y/multiple*multiple)
 }
 
+func (f *flux2) referenceName() string { return "image" }
+
 // editSize is that of the first picture.
 func (f *flux2) editSize(sizes []image.Point, multiple int) image.Point {
 	return f.referenceSize(sizes[0], multiple)

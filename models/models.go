@@ -105,6 +105,8 @@ type editor interface {
 	referenceSize(size image.Point, multiple int) image.Point
 	// editSize is the size of what is made of pictures of some sizes.
 	editSize(sizes []image.Point, multiple int) image.Point
+	// referenceName is what the model knows pictures by, before their numbers.
+	referenceName() string
 }
 
 // conditions are what a picture is predicted from.

@@ -181,6 +181,12 @@ func (q *qwenEdit) checkReference(size image.Point) error {
 	if min(vae.X, vae.Y, condition.X, condition.Y) < 32 {
 		return fmt.Errorf("has %dx%d pixels: the long side is %d times the short one, too much for this model (crop it)", size.X, size.Y, long/short)
 	}
+	if q.processor == nil {
+		return nil
+	}
+	if _, err := q.processor.Resized(condition); err != nil {
+		return fmt.Errorf("has %dx%d pixels: its copy for the text encoder %w", size.X, size.Y, err)
+	}
 	return nil
 }
 
@@ -203,6 +209,9 @@ func (q *qwenEdit) reference(img *image.RGBA, multiple int) *image.RGBA {
 	size := q.referenceSize(img.Rect.Size(), multiple)
 	return picture.Resize(img, size.X, size.Y)
 }
+
+// referenceName is that of the template.
+func (q *qwenEdit) referenceName() string { return "Picture" }
 
 // editSize is that of the last picture.
 func (q *qwenEdit) editSize(sizes []image.Point, multiple int) image.Point {

@@ -78,22 +78,25 @@ func (p *Pipeline) UsesNegativePrompt(r Request) bool { return len(p.prompts(&r)
 
 // prompt is what a request has under the name of one of its prompts, and what
 // messages call that.
-func (r *Request) prompt(what string) (prompt, name string) {
+func (p *Pipeline) prompt(what string, r *Request) (prompt, name string) {
 	if what == "negative" {
 		return r.NegativePrompt, "negative prompt"
 	}
-	return nameReferences(r.Prompt, len(r.References)), what
+	if f, ok := p.family.(editor); ok {
+		return nameReferences(r.Prompt, f.referenceName(), len(r.References)), what
+	}
+	return r.Prompt, what
 }
 
 // reference is $ and a number, which is no amount of money with cents.
 var reference = regexp.MustCompile(`\$([0-9]+)([.,][0-9])?`)
 
-// nameReferences says image 1 for $1 in a prompt, as edit models know them, as
-// far as there are so many pictures.
-func nameReferences(prompt string, n int) string {
+// nameReferences says image 1, or what else a model calls pictures, for $1 in a
+// prompt, as far as there are so many.
+func nameReferences(prompt, name string, n int) string {
 	return reference.ReplaceAllStringFunc(prompt, func(s string) string {
 		if i, err := strconv.Atoi(s[1:]); err == nil && i >= 1 && i <= n {
-			return fmt.Sprint("image ", i)
+			return fmt.Sprint(name, " ", i)
 		}
 		return s
 	})
@@ -101,7 +104,7 @@ func nameReferences(prompt string, n int) string {
 
 // tokenize takes a prompt to as many tokens as the request allows at most.
 func (p *Pipeline) tokenize(t *text, what string, r *Request) ([]int32, error) {
-	prompt, name := r.prompt(what)
+	prompt, name := p.prompt(what, r)
 	ids, n, err := t.tokens(p.tokenizers[t.tokenizer], prompt, t.limitOf(r))
 	if err != nil {
 		return nil, requestErrorf("%s: %w", name, err)
@@ -122,7 +125,7 @@ func (p *Pipeline) Tokens(r Request) (prompt, cut int, err error) {
 		return 0, 0, err
 	}
 	const what = "prompt"
-	text, _ := r.prompt(what)
+	text, _ := p.prompt(what, &r)
 	plan := p.plan(&r, schedule)
 	for _, t := range p.family.texts(r.opaque()) {
 		if !plan.texts[t.tokenizer] || r.has(what+"."+t.embeds, -1) || r.has(what+"."+t.ids, -1) {
@@ -153,7 +156,7 @@ type encoding struct {
 // encode takes a prompt to what the transformer receives. Those that were used
 // last are kept, for runs with other seeds.
 func (p *Pipeline) encode(what string, r *Request, pictures []shown) ([]*mlx.Array, error) {
-	prompt, _ := r.prompt(what)
+	prompt, _ := p.prompt(what, r)
 	texts := p.family.texts(images(pictures))
 	var hashes []pictureHash
 	if slices.ContainsFunc(texts, func(t text) bool { return t.looks }) {
@@ -202,7 +205,7 @@ func (p *Pipeline) encodeText(t *text, what string, r *Request) (*mlx.Array, err
 		var x *mlx.Array
 		if x, err = r.given(idsName, -1, mlx.Int32, 1, -1); err == nil {
 			ids = x.Int32s()
-			_, name := r.prompt(what)
+			_, name := p.prompt(what, r)
 			err = t.check(name, len(ids)-t.uncounted, r)
 		}
 	} else {

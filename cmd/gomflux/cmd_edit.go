@@ -10,8 +10,9 @@ func newEditCommand() *cobra.Command {
 		Short: "Change a picture, or put several together",
 		Long: `Edit makes pictures from a prompt and one or more pictures, which the model is
 shown: it changes what the prompt says and keeps the rest, or puts things from
-several pictures together. The prompt can speak of the pictures as image 1 and
-image 2, or as $1 and $2, in single quotes, since shells have a $1 of their own.
+several pictures together. The prompt can speak of the pictures as $1 and $2, in
+single quotes, since shells have a $1 of their own; that becomes what the model
+knows them by, image 1 for FLUX.2-klein and Picture 1 for Qwen-Image-Edit.
 
 The model is one that edits: FLUX.2-klein, which takes any number of pictures,
 Qwen-Image-Edit, which takes one, or its later versions (2509, 2511), which take

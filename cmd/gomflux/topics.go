@@ -287,9 +287,10 @@ An edit starts from noise, and the model sees the pictures at every step:
   gomflux edit --image cat.png --image mat.png \
     --prompt 'the cat of $1 on the mat of $2'
 
-FLUX.2-klein and Qwen-Image-Edit are the families that edit. $1, or image 1, is
-the first picture, in single quotes since shells have a $1 of their own. Each
-picture costs time and memory; two or three are usual.
+FLUX.2-klein and Qwen-Image-Edit are the families that edit. $1 is the first
+picture, in single quotes since shells have a $1 of their own; it becomes what
+the model knows it by, image 1 or Picture 1. Each picture costs time and memory;
+two or three are usual.
 
 For FLUX.2-klein a picture has sides of at least 64 pixels, one at most 8 times
 as long as the other. One of more than a megapixel is made smaller, and its
