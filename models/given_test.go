@@ -251,8 +251,9 @@ func TestHostileLayers(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		before, after, ok := strings.Cut(string(data), `"text_encoder_out_layers": [`)
-		if _, after, ok = strings.Cut(after, "]"); !ok {
+		before, after, _ := strings.Cut(string(data), `"text_encoder_out_layers": [`)
+		_, after, ok := strings.Cut(after, "]")
+		if !ok {
 			t.Fatalf("%s", data)
 		}
 		if err := os.WriteFile(name, []byte(before+`"text_encoder_out_layers": `+layers+after), 0o666); err != nil {
