@@ -295,7 +295,7 @@ refused 2 "unknown flag" "${gen[@]}" --stepz 3
 refused 2 "whole number from 1" "${gen[@]}" --steps 0
 refused 2 "whole number from 1" "${gen[@]}" --height 0
 refused 2 "must be a positive multiple of" "${gen[@]}" --width 100
-refused 2 "too large" "${gen[@]}" --width 64000 --height 64000
+refused 2 "megapixels" "${gen[@]}" --width 64000 --height 64000
 refused 2 "must be a number from 0" "${gen[@]}" --guidance NaN
 refused 2 "must be whole numbers from 0" "${gen[@]}" --seed -1
 refused 2 "either --seed or --auto-seeds" "${gen[@]}" --seed 1 --auto-seeds 2
