@@ -65,7 +65,7 @@ func (f *flux) defaults() Defaults {
 // texts are CLIP's, of which the pooled output is used, and T5's. Both see
 // padding: CLIP behind the end of the prompt, where it has no effect, T5 as
 // tokens like others.
-func (f *flux) texts([]*image.RGBA) []text {
+func (f *flux) texts([]image.Image) []text {
 	limit := f.textEncoder.Config.MaxPositionEmbeddings
 	return []text{{
 		tokenizer: "tokenizer", encoder: "text_encoder", ids: "input_ids", embeds: "pooled_embeds", shape: []int{-1}, limit: limit, cuts: true,

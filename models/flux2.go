@@ -84,7 +84,7 @@ func (f *flux2) defaults() Defaults {
 
 // texts is Qwen3's, which sees the prompt with padding to the full length. Pads
 // are tokens to the transformer like others.
-func (f *flux2) texts([]*image.RGBA) []text {
+func (f *flux2) texts([]image.Image) []text {
 	return []text{{
 		tokenizer: "tokenizer", encoder: "text_encoder", ids: "input_ids", embeds: "embeds", shape: []int{-1, -1},
 		tokens: func(t *textenc.Tokenizer, prompt string, limit int) ([]int32, int, error) {

@@ -4,11 +4,11 @@ import (
 	"crypto/sha256"
 	"fmt"
 	"image"
-	"slices"
 	"time"
 
 	"github.com/gomflux/gomflux/hooks"
 	"github.com/gomflux/gomflux/mlx"
+	"github.com/gomflux/gomflux/picture"
 )
 
 // A Phase is a part of a run.
@@ -209,8 +209,8 @@ func (p *Pipeline) prepare(r *Request, res *Result, keep func(...*mlx.Array)) (p
 	c := conditions{guidance: r.Guidance, keep: keep}
 	texts := map[string][]*mlx.Array{}
 	var pictures []shown
-	for _, img := range r.opaque() {
-		pictures = append(pictures, newShown(img))
+	for _, img := range r.References {
+		pictures = append(pictures, newShown(picture.Opaque(img)))
 	}
 	for _, what := range p.prompts(r) {
 		p.points.Negative = what == "negative"
@@ -261,8 +261,8 @@ func newShown(img *image.RGBA) shown {
 	return shown{img, pictureHash(hash.Sum(nil))}
 }
 
-func images(pictures []shown) []*image.RGBA {
-	var all []*image.RGBA
+func images(pictures []shown) []image.Image {
+	var all []image.Image
 	for _, s := range pictures {
 		all = append(all, s.RGBA)
 	}
@@ -279,10 +279,10 @@ type seen struct {
 // dtype. Those that were used last are kept, for runs with other seeds.
 func (p *Pipeline) encodeReference(img shown) *mlx.Array {
 	looked := p.points.Active()
-	if i := slices.IndexFunc(p.seen, func(s seen) bool { return s.hash == img.hash }); i >= 0 && !looked {
-		s := p.seen[i]
-		p.seen = append(slices.Delete(p.seen, i, i+1), s)
-		return s.latents
+	if !looked {
+		if s, ok := p.seen.find(func(s seen) bool { return s.hash == img.hash }); ok {
+			return s.latents
+		}
 	}
 	fit := p.family.(editor).reference(img.RGBA, p.Multiple())
 	latents := mlx.Scope(func() *mlx.Array { return p.encodePicture(fit, "latents.reference").AsType(p.dtype) })
@@ -291,7 +291,7 @@ func (p *Pipeline) encodeReference(img shown) *mlx.Array {
 	if !looked {
 		const most = 16
 		mlx.Keep(latents)
-		p.seen = append(p.seen[max(0, len(p.seen)-most+1):], seen{img.hash, latents})
+		p.seen.add(seen{img.hash, latents}, most)
 	}
 	return latents
 }

@@ -84,7 +84,7 @@ type counting struct {
 	runs int
 }
 
-func (c *counting) texts(references []*image.RGBA) []text {
+func (c *counting) texts(references []image.Image) []text {
 	texts := c.family.texts(references)
 	encode := texts[0].encode
 	texts[0].encode = func(ids []int32) *mlx.Array {

@@ -94,6 +94,11 @@ func (r *Request) plan(s *scheduler.Schedule) plan {
 	return p
 }
 
+// tokenizes says whether a prompt goes through a text's tokenizer.
+func (p plan) tokenizes(t *text, what string, r *Request) bool {
+	return p.texts[t.tokenizer] && !r.has(what+"."+t.embeds, -1) && !r.has(what+"."+t.ids, -1)
+}
+
 // needs says whether a component, by its folder, is used.
 func (p plan) needs(dir string) bool {
 	switch {

@@ -34,8 +34,8 @@ type Pipeline struct {
 	family     family
 	scheduler  scheduler.FlowMatchEulerConfig
 	tokenizers map[string]*textenc.Tokenizer // by their folders
-	encodings  []encoding
-	seen       []seen
+	encodings  recent[encoding]
+	seen       recent[seen]
 	without    map[string]bool // the components that were not loaded
 	loader     *loader
 	parts      map[string]*part // by their folders, without those
@@ -62,7 +62,7 @@ type family interface {
 	configure(l *loader) ([]component, error)
 	defaults() Defaults
 	// texts are what a prompt goes through, with the pictures that it speaks about.
-	texts(references []*image.RGBA) []text
+	texts(references []image.Image) []text
 	// latentShape is that of one picture's latents in diffusers, [C, h, w] for
 	// a latent size of h×w.
 	latentShape(h, w int) []int

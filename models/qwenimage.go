@@ -72,7 +72,7 @@ func (q *qwenImage) defaults() Defaults {
 	return Defaults{Steps: 50, Guidance: 4, NegativePrompt: " ", Height: 1024, Width: 1024, MaxSequenceLength: 512}
 }
 
-func (q *qwenImage) texts([]*image.RGBA) []text {
+func (q *qwenImage) texts([]image.Image) []text {
 	return []text{{
 		tokenizer: "tokenizer", encoder: "text_encoder", ids: "input_ids", embeds: "embeds", shape: []int{-1, -1}, uncounted: qwenImageDrop,
 		tokens: func(t *textenc.Tokenizer, prompt string, _ int) ([]int32, int, error) {
@@ -224,11 +224,11 @@ func (q *qwenEdit) visionSize(size image.Point) (image.Point, error) {
 }
 
 // vision are pictures as the text encoder sees them.
-func (q *qwenEdit) vision(references []*image.RGBA) []textenc.VisionInput {
+func (q *qwenEdit) vision(references []image.Image) []textenc.VisionInput {
 	var all []textenc.VisionInput
 	for _, img := range references {
-		size := q.conditionSize(img.Rect.Size())
-		condition := picture.Resize(img, size.X, size.Y)
+		size := q.conditionSize(img.Bounds().Size())
+		condition := picture.Resize(picture.Opaque(img), size.X, size.Y)
 		if q.points.Active() {
 			x := q.points.Value("image.condition", mlx.FromUint8(rgb(condition), size.Y, size.X, 3))
 			condition = rgba(x.Uint8s(), size.Y, size.X)
@@ -266,12 +266,12 @@ func (q *qwenEdit) pass(all []textenc.VisionInput) {
 	}
 }
 
-func (q *qwenEdit) texts(references []*image.RGBA) []text {
+func (q *qwenEdit) texts(references []image.Image) []text {
 	// the pictures' sizes are all that their tokens need
 	sizes := func() ([]textenc.VisionInput, error) {
 		var all []textenc.VisionInput
 		for _, img := range references {
-			size, err := q.visionSize(img.Rect.Size())
+			size, err := q.visionSize(img.Bounds().Size())
 			if err != nil {
 				return nil, err
 			}

@@ -77,8 +77,8 @@ func (p *Pipeline) Check(r Request) error {
 		return err
 	}
 	for _, what := range p.prompts(&r) {
-		for _, t := range p.family.texts(r.opaque()) {
-			if !plan.texts[t.tokenizer] || r.has(what+"."+t.embeds, -1) || r.has(what+"."+t.ids, -1) {
+		for _, t := range p.family.texts(r.References) {
+			if !plan.tokenizes(&t, what, &r) {
 				continue
 			}
 			ids, err := p.tokenize(&t, what, &r)
@@ -182,15 +182,6 @@ func (p *Pipeline) EditSize(references []image.Image) image.Point {
 		sizes = append(sizes, img.Bounds().Size())
 	}
 	return p.family.(editor).editSize(sizes, p.Multiple())
-}
-
-// opaque are the reference pictures without transparency.
-func (r *Request) opaque() []*image.RGBA {
-	var all []*image.RGBA
-	for _, img := range r.References {
-		all = append(all, picture.Opaque(img))
-	}
-	return all
 }
 
 // start is the first step that runs.

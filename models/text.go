@@ -127,8 +127,8 @@ func (p *Pipeline) Tokens(r Request) (prompt, cut int, err error) {
 	const what = "prompt"
 	text, _ := p.prompt(what, &r)
 	plan := p.plan(&r, schedule)
-	for _, t := range p.family.texts(r.opaque()) {
-		if !plan.texts[t.tokenizer] || r.has(what+"."+t.embeds, -1) || r.has(what+"."+t.ids, -1) {
+	for _, t := range p.family.texts(r.References) {
+		if !plan.tokenizes(&t, what, &r) {
 			prompt = 0
 			continue
 		}
@@ -168,10 +168,10 @@ func (p *Pipeline) encode(what string, r *Request, pictures []shown) ([]*mlx.Arr
 	kept := func(e encoding) bool {
 		return e.prompt == prompt && e.limit == r.MaxSequenceLength && slices.Equal(e.pictures, hashes)
 	}
-	if i := slices.IndexFunc(p.encodings, kept); i >= 0 && !looked {
-		e := p.encodings[i]
-		p.encodings = append(slices.Delete(p.encodings, i, i+1), e)
-		return e.embeds, nil
+	if !looked {
+		if e, ok := p.encodings.find(kept); ok {
+			return e.embeds, nil
+		}
 	}
 	var all []*mlx.Array
 	for _, t := range texts {
@@ -184,7 +184,7 @@ func (p *Pipeline) encode(what string, r *Request, pictures []shown) ([]*mlx.Arr
 	if !looked {
 		const most = 2 // prompt and negative prompt
 		mlx.Keep(all...)
-		p.encodings = append(p.encodings[max(0, len(p.encodings)-most+1):], encoding{prompt, r.MaxSequenceLength, hashes, all})
+		p.encodings.add(encoding{prompt, r.MaxSequenceLength, hashes, all}, most)
 	}
 	return all, nil
 }

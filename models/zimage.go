@@ -47,7 +47,7 @@ func (z *zimage) defaults() Defaults {
 	return Defaults{Steps: 50, Guidance: 5, Height: 1024, Width: 1024, MaxSequenceLength: 512}
 }
 
-func (z *zimage) texts([]*image.RGBA) []text {
+func (z *zimage) texts([]image.Image) []text {
 	return []text{{
 		tokenizer: "tokenizer", encoder: "text_encoder", ids: "input_ids", embeds: "embeds", shape: []int{-1, -1},
 		tokens: func(t *textenc.Tokenizer, prompt string, _ int) ([]int32, int, error) {
