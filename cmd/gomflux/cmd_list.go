@@ -1,7 +1,7 @@
 package main
 
 import (
-	"io"
+	"cmp"
 	"slices"
 
 	"github.com/spf13/cobra"
@@ -20,16 +20,9 @@ With --json it is one array of objects, as gomflux models has them.
 		Example: "  gomflux list",
 		Args:    noArgs(" (gomflux show takes a name)"),
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			list, listErr := listModels()
+			list, err := listModels()
 			list = slices.DeleteFunc(list, func(m listedModel) bool { return !m.Here })
-			write := printModels
-			if asJSON {
-				write = func(w io.Writer, list []listedModel) error { return writeJSON(w, list) }
-			}
-			if err := write(cmd.OutOrStdout(), list); err != nil {
-				return err
-			}
-			return listErr
+			return cmp.Or(writeModels(cmd.OutOrStdout(), list, asJSON), err)
 		},
 	}
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print a JSON array")

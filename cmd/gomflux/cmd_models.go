@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
@@ -63,15 +64,8 @@ With --json it is one array of objects:
   gomflux models --json | jq -r '.[] | select(.complete and .supported) | .name'`,
 		Args: noArgs(""),
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			list, listErr := listModels()
-			write := printModels
-			if asJSON {
-				write = func(w io.Writer, list []listedModel) error { return writeJSON(w, list) }
-			}
-			if err := write(cmd.OutOrStdout(), list); err != nil {
-				return err
-			}
-			return listErr
+			list, err := listModels()
+			return cmp.Or(writeModels(cmd.OutOrStdout(), list, asJSON), err)
 		},
 	}
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print a JSON array")
@@ -194,6 +188,14 @@ func (m *listedModel) inspect(path string, fsys fs.FS) {
 	if m.Complete {
 		m.Get = ""
 	}
+}
+
+// writeModels prints a list, or writes it as JSON.
+func writeModels(w io.Writer, list []listedModel, asJSON bool) error {
+	if asJSON {
+		return writeJSON(w, list)
+	}
+	return printModels(w, list)
 }
 
 func printModels(w io.Writer, list []listedModel) error {
