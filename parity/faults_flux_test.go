@@ -54,6 +54,17 @@ func modulated(x, scale, shift *mlx.Array) *mlx.Array { return x.Mul(scale.Plus(
 // joint is what enters the attention of a double block before rotation, each
 // [1, heads, text+image, dim], and the rotary table.
 func joint(ref lookup) (q, k, v *mlx.Array, rope nn.Rope) {
+	q, k, v = streams(ref)
+	table := func(key string) *mlx.Array {
+		x := ref(double + ".attn@1:in.image_rotary_emb." + key)
+		return x.Reshape(x.Dim(0), x.Dim(1)/2, 2).Slice(2, 0, 1).Squeeze(2)
+	}
+	return q, k, v, nn.Rope{Cos: table("0"), Sin: table("1")}
+}
+
+// streams are q, k and v of both streams of a double block behind each other,
+// before rotation, each [1, heads, text+image, dim].
+func streams(ref lookup) (q, k, v *mlx.Array) {
 	cat := func(a, b string) *mlx.Array {
 		x, y := ref(double+".attn."+a+"@1"), ref(double+".attn."+b+"@1")
 		if x.Ndim() == 3 {
@@ -62,12 +73,7 @@ func joint(ref lookup) (q, k, v *mlx.Array, rope nn.Rope) {
 		return mlx.Concat(1, x, y).Transpose(0, 2, 1, 3)
 	}
 	q = cat("norm_added_q", "norm_q")
-	k, v = cat("norm_added_k", "norm_k"), cat("add_v_proj", "to_v")
-	table := func(key string) *mlx.Array {
-		x := ref(double + ".attn@1:in.image_rotary_emb." + key)
-		return x.Reshape(x.Dim(0), x.Dim(1)/2, 2).Slice(2, 0, 1).Squeeze(2)
-	}
-	return q, k, v, nn.Rope{Cos: table("0"), Sin: table("1")}
+	return q, cat("norm_added_k", "norm_k"), cat("add_v_proj", "to_v")
 }
 
 // swapped puts the first n tokens of an axis at the end.

@@ -26,15 +26,7 @@ const (
 // qwenJoint is what enters the attention of a block of Qwen-Image before
 // rotation, each [1, heads, text+image, dim], and the rotary table.
 func qwenJoint(ref lookup) (q, k, v *mlx.Array, rope nn.Rope) {
-	cat := func(a, b string) *mlx.Array {
-		x, y := ref(double+".attn."+a+"@1"), ref(double+".attn."+b+"@1")
-		if x.Ndim() == 3 {
-			x, y = nn.SplitHeads(x, q.Dim(1)), nn.SplitHeads(y, q.Dim(1))
-		}
-		return mlx.Concat(1, x, y).Transpose(0, 2, 1, 3)
-	}
-	q = cat("norm_added_q", "norm_q")
-	k, v = cat("norm_added_k", "norm_k"), cat("add_v_proj", "to_v")
+	q, k, v = streams(ref)
 	both := mlx.Concat(0, ref("transformer.pos_embed@1:out.1"), ref("transformer.pos_embed@1")).Split(2, 2)
 	return q, k, v, nn.Rope{Cos: both[0].Squeeze(2), Sin: both[1].Squeeze(2)}
 }

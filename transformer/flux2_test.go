@@ -1,36 +1,24 @@
 package transformer_test
 
 import (
-	"encoding/json"
 	"testing"
 
 	"github.com/gomflux/gomflux/hooks"
 	"github.com/gomflux/gomflux/internal/mlxtest"
 	"github.com/gomflux/gomflux/mlx"
-	"github.com/gomflux/gomflux/nn"
 	"github.com/gomflux/gomflux/transformer"
 )
 
 // flux2Config is that of a golden's model.
 func (g golden) flux2Config(t testing.TB) transformer.Flux2Config {
 	t.Helper()
-	c := transformer.DefaultFlux2Config()
-	if err := json.Unmarshal(g.Config, &c); err != nil {
-		t.Fatal(err)
-	}
-	if err := c.Validate(); err != nil {
-		t.Fatal(err)
-	}
-	return c
+	return configOf(t, g, transformer.DefaultFlux2Config())
 }
 
 // flux2 is a golden's model, with its parameters in dtype.
 func (g golden) flux2(t testing.TB, dtype mlx.Dtype) (*transformer.Flux2, *hooks.Points) {
 	t.Helper()
-	m, points := transformer.NewFlux2(g.flux2Config(t)), &hooks.Points{}
-	nn.Bind(m, "transformer", points)
-	g.fill(t, m, dtype)
-	return m, points
+	return bound(t, g, transformer.NewFlux2(g.flux2Config(t)), dtype)
 }
 
 // forwardFlux2 runs a case in dtype: one step or, for kv, two.

@@ -1,36 +1,24 @@
 package transformer_test
 
 import (
-	"encoding/json"
 	"testing"
 
 	"github.com/gomflux/gomflux/hooks"
 	"github.com/gomflux/gomflux/internal/mlxtest"
 	"github.com/gomflux/gomflux/mlx"
-	"github.com/gomflux/gomflux/nn"
 	"github.com/gomflux/gomflux/transformer"
 )
 
 // fluxConfig is that of a golden's model.
 func (g golden) fluxConfig(t testing.TB) transformer.FluxConfig {
 	t.Helper()
-	c := transformer.DefaultFluxConfig()
-	if err := json.Unmarshal(g.Config, &c); err != nil {
-		t.Fatal(err)
-	}
-	if err := c.Validate(); err != nil {
-		t.Fatal(err)
-	}
-	return c
+	return configOf(t, g, transformer.DefaultFluxConfig())
 }
 
 // flux is a golden's model, with its parameters in dtype.
 func (g golden) flux(t testing.TB, dtype mlx.Dtype) (*transformer.Flux, *hooks.Points) {
 	t.Helper()
-	m, points := transformer.NewFlux(g.fluxConfig(t)), &hooks.Points{}
-	nn.Bind(m, "transformer", points)
-	g.fill(t, m, dtype)
-	return m, points
+	return bound(t, g, transformer.NewFlux(g.fluxConfig(t)), dtype)
 }
 
 // forwardFlux runs a case in dtype.

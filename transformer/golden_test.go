@@ -80,6 +80,30 @@ func readGoldens(t testing.TB, file string) (out []golden) {
 	return out
 }
 
+// configOf is that of a golden's model, over the defaults of its class.
+func configOf[C any, P interface {
+	*C
+	Validate() error
+}](t testing.TB, g golden, c C) C {
+	t.Helper()
+	if err := json.Unmarshal(g.Config, &c); err != nil {
+		t.Fatal(err)
+	}
+	if err := P(&c).Validate(); err != nil {
+		t.Fatal(err)
+	}
+	return c
+}
+
+// bound is a golden's model, with its parameters in dtype.
+func bound[M any](t testing.TB, g golden, m M, dtype mlx.Dtype) (M, *hooks.Points) {
+	t.Helper()
+	points := &hooks.Points{}
+	nn.Bind(m, "transformer", points)
+	g.fill(t, m, dtype)
+	return m, points
+}
+
 // numbers is the function of this name in make.py.
 func numbers(name string, n int) []float32 {
 	seed := uint64(0xcbf29ce484222325)

@@ -1,7 +1,6 @@
 package transformer_test
 
 import (
-	"encoding/json"
 	"errors"
 	"fmt"
 	"math"
@@ -18,23 +17,13 @@ import (
 // qwenImageConfig is that of a golden's model.
 func (g golden) qwenImageConfig(t testing.TB) transformer.QwenImageConfig {
 	t.Helper()
-	c := transformer.DefaultQwenImageConfig()
-	if err := json.Unmarshal(g.Config, &c); err != nil {
-		t.Fatal(err)
-	}
-	if err := c.Validate(); err != nil {
-		t.Fatal(err)
-	}
-	return c
+	return configOf(t, g, transformer.DefaultQwenImageConfig())
 }
 
 // qwenImage is a golden's model, with its parameters in dtype.
 func (g golden) qwenImage(t testing.TB, dtype mlx.Dtype) (*transformer.QwenImage, *hooks.Points) {
 	t.Helper()
-	m, points := transformer.NewQwenImage(g.qwenImageConfig(t)), &hooks.Points{}
-	nn.Bind(m, "transformer", points)
-	g.fill(t, m, dtype)
-	return m, points
+	return bound(t, g, transformer.NewQwenImage(g.qwenImageConfig(t)), dtype)
 }
 
 // forwardQwenImage runs a case in dtype.
