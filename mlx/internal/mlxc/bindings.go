@@ -34,6 +34,7 @@ var (
 	Conv2d                        func(res *uintptr, input uintptr, weight uintptr, stride_0 int32, stride_1 int32, padding_0 int32, padding_1 int32, dilation_0 int32, dilation_1 int32, groups int32, s uintptr) int32
 	Conv3d                        func(res *uintptr, input uintptr, weight uintptr, stride_0 int32, stride_1 int32, stride_2 int32, padding_0 int32, padding_1 int32, padding_2 int32, dilation_0 int32, dilation_1 int32, dilation_2 int32, groups int32, s uintptr) int32
 	Cos                           func(res *uintptr, a uintptr, s uintptr) int32
+	Dequantize                    func(res *uintptr, w uintptr, scales uintptr, biases uintptr, group_size uint64, bits uint64, mode string, global_scale uintptr, dtype uint64, s uintptr) int32
 	DeviceInfoFree                func(info uintptr) int32
 	DeviceInfoGet                 func(info *uintptr, dev uintptr) int32
 	DeviceInfoGetSize             func(value *uintptr, info uintptr, key string) int32
@@ -51,6 +52,7 @@ var (
 	FastLayerNorm                 func(res *uintptr, x uintptr, weight uintptr, bias uintptr, eps float32, s uintptr) int32
 	FastRmsNorm                   func(res *uintptr, x uintptr, weight uintptr, eps float32, s uintptr) int32
 	FastScaledDotProductAttention func(res *uintptr, queries uintptr, keys uintptr, values uintptr, scale float32, mask_mode string, mask_arr uintptr, sinks uintptr, force_fused bool, s uintptr) int32
+	FromFp8                       func(res *uintptr, x uintptr, dtype int32, s uintptr) int32
 	Full                          func(res *uintptr, shape *int32, shape_num uintptr, vals uintptr, dtype int32, s uintptr) int32
 	GetActiveMemory               func(res *uintptr) int32
 	GetCacheMemory                func(res *uintptr) int32
@@ -75,6 +77,8 @@ var (
 	Multiply                      func(res *uintptr, a uintptr, b uintptr, s uintptr) int32
 	Negative                      func(res *uintptr, a uintptr, s uintptr) int32
 	Pad                           func(res *uintptr, a uintptr, axes *int32, axes_num uintptr, low_pad_size *int32, low_pad_size_num uintptr, high_pad_size *int32, high_pad_size_num uintptr, pad_value uintptr, mode string, s uintptr) int32
+	Quantize                      func(res *uintptr, w uintptr, group_size uint64, bits uint64, mode string, global_scale uintptr, s uintptr) int32
+	QuantizedMatmul               func(res *uintptr, x uintptr, w uintptr, scales uintptr, biases uintptr, transpose bool, group_size uint64, bits uint64, mode string, s uintptr) int32
 	RandomKey                     func(res *uintptr, seed uint64) int32
 	RandomNormal                  func(res *uintptr, shape *int32, shape_num uintptr, dtype int32, loc float32, scale float32, key uintptr, s uintptr) int32
 	ResetPeakMemory               func() int32
@@ -142,6 +146,7 @@ var functions = []function{
 	{"mlx_conv2d", &Conv2d},
 	{"mlx_conv3d", &Conv3d},
 	{"mlx_cos", &Cos},
+	{"mlx_dequantize", &Dequantize},
 	{"mlx_device_info_free", &DeviceInfoFree},
 	{"mlx_device_info_get", &DeviceInfoGet},
 	{"mlx_device_info_get_size", &DeviceInfoGetSize},
@@ -159,6 +164,7 @@ var functions = []function{
 	{"mlx_fast_layer_norm", &FastLayerNorm},
 	{"mlx_fast_rms_norm", &FastRmsNorm},
 	{"mlx_fast_scaled_dot_product_attention", &FastScaledDotProductAttention},
+	{"mlx_from_fp8", &FromFp8},
 	{"mlx_full", &Full},
 	{"mlx_get_active_memory", &GetActiveMemory},
 	{"mlx_get_cache_memory", &GetCacheMemory},
@@ -183,6 +189,8 @@ var functions = []function{
 	{"mlx_multiply", &Multiply},
 	{"mlx_negative", &Negative},
 	{"mlx_pad", &Pad},
+	{"mlx_quantize", &Quantize},
+	{"mlx_quantized_matmul", &QuantizedMatmul},
 	{"mlx_random_key", &RandomKey},
 	{"mlx_random_normal", &RandomNormal},
 	{"mlx_reset_peak_memory", &ResetPeakMemory},
