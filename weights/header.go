@@ -49,6 +49,80 @@ type Tensor struct {
 	Begin, End int64
 	// File is the Name of the File that holds the tensor; ParseHeader leaves it empty.
 	File string
+	// Forms lead from the stored tensor to one of Shape; none for a tensor as it is
+	// stored. Then Name, Begin and End are still those of the stored one, and Stored is
+	// its shape. ParseHeader leaves both empty.
+	Forms  []Form
+	Stored []int
+}
+
+// A Form is a step from a tensor as another program stores it to the form that
+// diffusers has it in.
+type Form struct {
+	Op FormOp
+	// From and To bound the rows that FormRows takes.
+	From, To int
+}
+
+// A FormOp is what a [Form] does.
+type FormOp string
+
+const (
+	// FormRows takes some rows, of several matrices that are stored as one.
+	FormRows FormOp = "rows"
+	// FormSwap exchanges the first and the second half of the rows.
+	FormSwap FormOp = "swap"
+	// FormChannelsFirst moves the last axis behind the first.
+	FormChannelsFirst FormOp = "channels first"
+	// FormSqueeze drops the axes behind the second, which are 1.
+	FormSqueeze FormOp = "squeeze"
+)
+
+// In returns the tensor with a form more.
+func (t Tensor) In(f Form) (Tensor, error) {
+	s := t.Shape
+	bad := func(want string) (Tensor, error) {
+		return t, fmt.Errorf("%s: tensor %s: expected %s, found shape %v", t.File, quote(t.Name), want, s)
+	}
+	var shape []int
+	switch f.Op {
+	case FormRows:
+		if len(s) == 0 || f.From < 0 || f.To <= f.From || f.To > s[0] {
+			return bad(fmt.Sprintf("%d rows or more", f.To))
+		}
+		shape = append([]int{f.To - f.From}, s[1:]...)
+	case FormSwap:
+		if len(s) == 0 || s[0]%2 != 0 {
+			return bad("an even number of rows")
+		}
+		shape = s
+	case FormChannelsFirst:
+		if len(s) < 3 {
+			return bad("three axes or more")
+		}
+		shape = slices.Concat(s[:1], s[len(s)-1:], s[1:len(s)-1])
+	case FormSqueeze:
+		if len(s) < 3 || slices.Max(s[2:]) != 1 {
+			return bad("a convolution with a kernel of 1")
+		}
+		shape = s[:2]
+	default:
+		panic("weights: unknown form " + string(f.Op))
+	}
+	if t.Stored == nil {
+		t.Stored = t.Shape
+	}
+	t.Shape, t.Forms = shape, append(slices.Clip(t.Forms), f)
+	return t, nil
+}
+
+// Bytes is the size of the tensor in Shape.
+func (t Tensor) Bytes() int64 {
+	n := int64(t.Dtype.Bits())
+	for _, d := range t.Shape {
+		n *= int64(d)
+	}
+	return n / 8
 }
 
 // Header is the validated header of a safetensors file.

@@ -1,0 +1,217 @@
+// Package layout knows what other programs call the tensors that diffusers and
+// transformers have: the files of the models' makers and of ComfyUI, and the
+// folders that mflux saves. It reads names and shapes only.
+package layout
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/gomflux/gomflux/weights"
+)
+
+// A Table is what a layout calls the modules of one class of diffusers or
+// transformers. It is read both ways. What has no rule is called the same.
+type Table struct {
+	// Name is the layout's: original or mflux.
+	Name string
+	// Class is that of the module whose tensors these are, as model_index.json
+	// names it.
+	Class string
+	// Prefixes are what a file that holds other modules too may put before all
+	// names. It can do without.
+	Prefixes []string
+	// Signature are names of tensors that all files of the layout have, and no
+	// others of this class.
+	Signature []string
+	// Metadata, if set, is a key that the metadata of its files have.
+	Metadata string
+	// ChannelsLast says that convolutions have their channels in the last axis.
+	ChannelsLast bool
+	Rules        []Rule
+}
+
+// A Rule is what a layout calls one module, or one tensor. In the names {} stands
+// for a number.
+type Rule struct {
+	Other string
+	// Names are diffusers'. The rows of several follow one another in the one of
+	// the layout.
+	Names []string
+	// Forms lead from the layout's tensors to diffusers'.
+	Forms []weights.FormOp
+}
+
+// Tables are those of a class.
+func Tables(class string) []*Table { return tables[class] }
+
+// tables holds all by their class.
+var tables = map[string][]*Table{}
+
+// register adds tables, at the program's start.
+func register(list ...*Table) {
+	for _, t := range list {
+		tables[t.Class] = append(tables[t.Class], t)
+	}
+}
+
+// View returns the tensors of a checkpoint under diffusers' names, and the table
+// by which they were found. It is the checkpoint itself, and no table, if it has
+// the names already. Shapes are those that the class has under diffusers' names;
+// they tell how rows that are stored as one are divided. Tensors of a name that
+// the layout does not know stay under that name.
+func View(ck *weights.Checkpoint, class string, shapes map[string][]int) (*weights.Checkpoint, *Table, error) {
+	for _, t := range tables[class] {
+		if prefix, ok := t.Matches(ck); ok {
+			view, err := t.view(ck, prefix, shapes)
+			return view, t, err
+		}
+	}
+	return ck, nil, nil
+}
+
+// Matches says whether a checkpoint has the layout, and with what before all
+// names.
+func (t *Table) Matches(ck *weights.Checkpoint) (prefix string, ok bool) {
+	if t.Metadata != "" && !slices.ContainsFunc(ck.Files, func(f *weights.File) bool { return f.Header.Metadata[t.Metadata] != "" }) {
+		return "", false
+	}
+	for _, prefix := range append([]string{""}, t.Prefixes...) {
+		if !slices.ContainsFunc(t.Signature, func(name string) bool { _, ok := ck.Tensors[prefix+name]; return !ok }) {
+			return prefix, true
+		}
+	}
+	return "", false
+}
+
+func (t *Table) view(ck *weights.Checkpoint, prefix string, shapes map[string][]int) (*weights.Checkpoint, error) {
+	view := &weights.Checkpoint{Dir: ck.Dir, Files: ck.Files, Tensors: make(map[string]weights.Tensor, len(ck.Tensors))}
+	for _, stored := range slices.Sorted(maps.Keys(ck.Tensors)) {
+		other, ok := strings.CutPrefix(stored, prefix)
+		if !ok {
+			continue // another module's
+		}
+		tensor := ck.Tensors[stored]
+		names, rule := t.Names(other)
+		forms := rule.Forms
+		if t.ChannelsLast && len(tensor.Shape) > 3 && len(forms) == 0 {
+			forms = []weights.FormOp{weights.FormChannelsFirst}
+		}
+		at := 0
+		for _, name := range names {
+			part, err := tensor, error(nil)
+			if len(names) > 1 {
+				shape := shapes[rowsOf(name)]
+				if len(shape) == 0 {
+					return nil, fmt.Errorf("%s: tensor %s: holds %s, whose size is not known", tensor.File, stored, name)
+				}
+				part, err = part.In(weights.Form{Op: weights.FormRows, From: at, To: at + shape[0]})
+				at += shape[0]
+			}
+			for _, op := range forms {
+				if err == nil {
+					part, err = part.In(weights.Form{Op: op})
+				}
+			}
+			if err != nil {
+				return nil, fmt.Errorf("%w, as the %s layout of %s has it", err, t.Name, t.Class)
+			}
+			if before, dup := view.Tensors[name]; dup {
+				return nil, fmt.Errorf("%s: tensors %s and %s are both %s", tensor.File, before.Name, stored, name)
+			}
+			view.Tensors[name] = part
+		}
+		if len(names) > 1 && at != tensor.Shape[0] {
+			return nil, fmt.Errorf("%s: tensor %s: expected %d rows, for %s, found shape %v", tensor.File, stored, at, strings.Join(names, ", "), tensor.Shape)
+		}
+	}
+	return view, nil
+}
+
+// rowsOf is the name of the tensor that has as many rows as one of a name: those
+// that a quantized weight comes with have as many as it.
+func rowsOf(name string) string {
+	for _, suffix := range []string{".scales", ".biases"} {
+		if module, ok := strings.CutSuffix(name, suffix); ok {
+			return module + ".weight"
+		}
+	}
+	return name
+}
+
+// Names are diffusers' names for one of the layout's, without a prefix, and the
+// rule that says so, which is the zero one for a name that stays. The name may be
+// a tensor's or a module's.
+func (t *Table) Names(other string) ([]string, Rule) {
+	module, suffix := other, ""
+	for {
+		for _, rule := range t.Rules {
+			if numbers, ok := match(rule.Other, module); ok {
+				names := make([]string, len(rule.Names))
+				for i, name := range rule.Names {
+					names[i] = fill(name, numbers) + suffix
+				}
+				return names, rule
+			}
+		}
+		i := strings.LastIndexByte(module, '.')
+		if i < 0 {
+			return []string{other}, Rule{}
+		}
+		module, suffix = module[:i], module[i:]+suffix
+	}
+}
+
+// Other is the layout's name for one of diffusers', a tensor's or a module's,
+// with the rule that says so and the number of the name among the rule's.
+func (t *Table) Other(name string) (other string, rule Rule, part int) {
+	module, suffix := name, ""
+	for {
+		for _, rule := range t.Rules {
+			for part, pattern := range rule.Names {
+				if numbers, ok := match(pattern, module); ok {
+					return fill(rule.Other, numbers) + suffix, rule, part
+				}
+			}
+		}
+		i := strings.LastIndexByte(module, '.')
+		if i < 0 {
+			return name, Rule{}, 0
+		}
+		module, suffix = module[:i], module[i:]+suffix
+	}
+}
+
+// match compares a name with a pattern, in which {} stands for a number, and
+// returns the numbers.
+func match(pattern, name string) (numbers []string, ok bool) {
+	for {
+		before, after, open := strings.Cut(pattern, "{}")
+		rest, ok := strings.CutPrefix(name, before)
+		if !ok {
+			return nil, false
+		}
+		if !open {
+			return numbers, rest == ""
+		}
+		n := 0
+		for n < len(rest) && rest[n] >= '0' && rest[n] <= '9' {
+			n++
+		}
+		if n == 0 {
+			return nil, false
+		}
+		numbers = append(numbers, rest[:n])
+		pattern, name = after, rest[n:]
+	}
+}
+
+// fill puts numbers in the places of {}.
+func fill(pattern string, numbers []string) string {
+	for _, n := range numbers {
+		pattern = strings.Replace(pattern, "{}", n, 1)
+	}
+	return pattern
+}
