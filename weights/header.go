@@ -76,6 +76,8 @@ const (
 	FormChannelsFirst FormOp = "channels first"
 	// FormSqueeze drops the axes behind the second, which are 1.
 	FormSqueeze FormOp = "squeeze"
+	// FormExpand adds an axis of 1 behind the last.
+	FormExpand FormOp = "expand"
 )
 
 // In returns the tensor with a form more.
@@ -106,6 +108,8 @@ func (t Tensor) In(f Form) (Tensor, error) {
 			return bad("a convolution with a kernel of 1")
 		}
 		shape = s[:2]
+	case FormExpand:
+		shape = append(slices.Clip(s), 1)
 	default:
 		panic("weights: unknown form " + string(f.Op))
 	}
