@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"math/rand/v2"
 	"net/http"
 	"os"
@@ -627,10 +628,19 @@ func TestSpace(t *testing.T) {
 	}
 }
 
+// remove removes what Removable finds.
+func remove(repo, revision string) (*Removal, error) {
+	r, err := Removable(repo, revision)
+	if err == nil {
+		err = r.Remove()
+	}
+	return r, err
+}
+
 func TestRemove(t *testing.T) {
 	cache := newCache(t)
 	h := hubtest.New(t, repo, pipeline())
-	if _, err := Remove(repo); !errors.Is(err, ErrNotCached) {
+	if _, err := remove(repo, ""); !errors.Is(err, ErrNotCached) {
 		t.Errorf("removed what is not there: %v", err)
 	}
 	if _, err := pull(t.Context(), fast(t, h), ""); err != nil {
@@ -644,18 +654,21 @@ func TestRemove(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := Remove(repo); !errors.Is(err, errLocked) {
+	if _, err := remove(repo, ""); !errors.Is(err, errLocked) {
 		t.Errorf("removed what is locked: %v", err)
 	}
 	release()
+	if r, err := remove(repo, "v9"); !errors.Is(err, ErrNotCached) {
+		t.Errorf("removed a revision that is not there: %+v, %v", r, err)
+	}
 	var want int64
 	for _, name := range whole {
 		want += int64(len(h.Files[name]))
 	}
 	want += int64(len(h.Commit())) // refs/main
-	freed, err := Remove(repo)
-	if err != nil || freed != want {
-		t.Errorf("freed %d, %v, expected %d", freed, err, want)
+	r, err := remove(repo, "main") // the only one
+	if err != nil || r.Bytes != want || r.Commit != "" {
+		t.Errorf("removed %+v, %v, expected %d bytes", r, err, want)
 	}
 	left, err := filepath.Glob(filepath.Join(cache, "[^.]*"))
 	if err != nil || !slices.Equal(left, []string{filepath.Join(cache, "models--me--mine--too")}) {
@@ -664,8 +677,73 @@ func TestRemove(t *testing.T) {
 	if err := os.Symlink(cache, filepath.Join(cache, "models--me--linked")); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := Remove("me/linked"); err == nil {
+	if _, err := remove("me/linked", ""); err == nil {
 		t.Error("a link was followed")
+	}
+}
+
+func TestRemoveRevision(t *testing.T) {
+	cache := newCache(t)
+	files := pipeline()
+	first := hubtest.New(t, repo, files)
+	first.Revisions = []string{"v1", "refs/pr/1"}
+	later := maps.Clone(files)
+	later[weight] = []byte("other weights")
+	delete(later, "vae/empty.txt")
+	second := hubtest.New(t, repo, later)
+	for _, p := range []struct {
+		hub      *hubtest.Hub
+		revision string
+	}{{first, "v1"}, {first, "refs/pr/1"}, {second, ""}} {
+		if _, err := pull(t.Context(), fast(t, p.hub), p.revision); err != nil {
+			t.Fatal(err)
+		}
+	}
+	dir := filepath.Join(cache, "models--me--mine")
+	folder := filepath.Join(dir, "snapshots", first.Commit())
+	elsewhere := filepath.Join(t.TempDir(), "elsewhere")
+	own := "a file of its own, and no link"
+	for path, text := range map[string]string{elsewhere: "not the cache's", filepath.Join(folder, "own.txt"): own, filepath.Join(dir, "snapshots", ".DS_Store"): ""} {
+		if err := os.WriteFile(path, []byte(text), 0o666); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := os.Symlink(elsewhere, filepath.Join(folder, "link.txt")); err != nil {
+		t.Fatal(err)
+	}
+	r, err := Removable(repo, "v1")
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := int64(len(files[weight]) + len(own)) // and vae/empty.txt
+	if r.Commit != first.Commit() || r.Folder != folder || r.Bytes != want || !slices.Equal(r.Refs, []string{"refs/pr/1", "v1"}) || len(r.blobs) != 2 {
+		t.Errorf("found %+v, expected %d bytes", r, want)
+	}
+	if err := r.Remove(); err != nil {
+		t.Fatal(err)
+	}
+	for _, gone := range []string{folder, filepath.Join(dir, "refs", "v1"), filepath.Join(dir, "refs", "refs", "pr", "1"), filepath.Join(dir, "blobs", hubtest.Hash(weight, files[weight]))} {
+		if _, err := os.Lstat(gone); !errors.Is(err, fs.ErrNotExist) {
+			t.Errorf("%s is still there: %v", gone, err)
+		}
+	}
+	if _, err := os.Stat(elsewhere); err != nil {
+		t.Error(err)
+	}
+	// the other one is whole
+	client := fast(t, second)
+	info, err := client.Info(t.Context(), repo, "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if p, err := client.Plan(t.Context(), info, true); err != nil || !p.Complete() {
+		t.Errorf("of the other snapshot %d bytes are missing, %v", p.Missing(), err)
+	}
+	if r, err = remove(repo, second.Commit()); err != nil || r.Commit != "" {
+		t.Errorf("the last one: %+v, %v", r, err)
+	}
+	if _, err := os.Stat(dir); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("the folder is still there: %v", err)
 	}
 }
 

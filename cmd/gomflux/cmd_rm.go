@@ -2,6 +2,8 @@ package main
 
 import (
 	"fmt"
+	"slices"
+	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -12,41 +14,49 @@ import (
 func newRmCommand() *cobra.Command {
 	var yes bool
 	cmd := &cobra.Command{
-		Use:   "rm NAME",
+		Use:   "rm NAME[@REVISION]",
 		Short: "Remove a model from the Hugging Face cache",
 		Long: `Rm removes a published model from the Hugging Face cache, all of its revisions
 and what is left of unfinished downloads, and says how much that was. NAME is a
 short name, one of its aliases, or owner/name. Other programs that share the
 cache will miss the model too.
 
+With @REVISION, a branch, a tag or a commit that is in the cache, it removes
+that revision only: what other revisions need stays. The branches and tags that
+are at the same commit go with it. Where there is no other one, all goes.
+
 It asks before it removes anything. Where there is no terminal to ask on, --yes
 is the answer. Folders outside of the cache are never removed.
 ` + exitStatus,
-		Example: "  gomflux rm z-image-turbo",
-		Args:    oneName,
+		Example: `  gomflux rm z-image-turbo
+  gomflux rm me/mine@v1`,
+		Args: oneName,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			repo, revision, _, err := publishedName(args[0])
 			if err != nil {
 				return err
 			}
-			if revision != "" {
-				return usageErrorf("all revisions of a model are removed together: give it as %s", repo)
-			}
-			folder, size, err := hub.Stored(repo)
+			r, err := hub.Removable(repo, revision)
 			if err != nil {
 				return coded(exitModel, err)
 			}
+			what := repo
+			if r.Commit != "" {
+				what += "@" + revision
+				if others := slices.DeleteFunc(slices.Clone(r.Refs), func(ref string) bool { return ref == revision }); len(others) > 0 {
+					what += fmt.Sprintf(" (which is %s too)", strings.Join(others, ", "))
+				}
+			}
 			if !yes {
-				ok, err := confirm(cmd.Context(), cmd.InOrStdin(), cmd.ErrOrStderr(), fmt.Sprintf("%s, %s in %s", repo, bytes(size), printable(models.TildePath(folder))))
+				ok, err := confirm(cmd.Context(), cmd.InOrStdin(), cmd.ErrOrStderr(), fmt.Sprintf("%s, %s in %s", printable(what), bytes(r.Bytes), printable(models.TildePath(r.Folder))))
 				if err != nil || !ok {
 					return err
 				}
 			}
-			freed, err := hub.Remove(repo)
-			if err != nil {
+			if err := r.Remove(); err != nil {
 				return err
 			}
-			_, err = fmt.Fprintf(cmd.OutOrStdout(), "removed %s, which frees %s\n", repo, bytes(freed))
+			_, err = fmt.Fprintf(cmd.OutOrStdout(), "removed %s, which frees %s\n", printable(what), bytes(r.Bytes))
 			return err
 		},
 	}
