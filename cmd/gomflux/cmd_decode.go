@@ -194,7 +194,7 @@ func (m *modelFlags) openVAE(ctx context.Context, stderr io.Writer, quiet bool) 
 	}
 	open := m.openOptions()
 	open.Progress = show.report
-	vae, err := gomflux.OpenVAE(ctx, source.Name, open)
+	vae, err := gomflux.OpenVAE(ctx, pinned(source), open)
 	if err != nil {
 		show.close()
 		return nil, nil, coded(exitModel, modelError(err))

@@ -57,6 +57,7 @@ type generateOptions struct {
 	promptGiven          bool
 	sources              []picture.SourceImage // the images
 	recordedFrom         []picture.SourceImage // as config has them, nil where they are given
+	modelRecorded        bool                  // by config, and not given
 	made                 map[string]bool       // names of pictures
 }
 
@@ -353,7 +354,7 @@ func (o *generateOptions) prepare(ctx context.Context, stdin io.Reader, p *print
 
 // open finds and loads the model.
 func (o *generateOptions) open(ctx context.Context, g *generation, p *printer) (*gomflux.Model, error) {
-	source, err := o.find()
+	source, err := o.findModel(g.recorded)
 	if err != nil {
 		if g.recorded != nil && g.recorded.Has("model") && g.recorded.Settings.Model == o.model {
 			err = coded(exitModel, fmt.Errorf("%s was made with another model than this machine has (give one with --model): %w", o.config, err))
@@ -383,7 +384,7 @@ func (o *generateOptions) open(ctx context.Context, g *generation, p *printer) (
 		options.Prompt = prompt
 		open.For = append(open.For, options)
 	}
-	model, err := gomflux.Open(ctx, source.Name, open)
+	model, err := gomflux.Open(ctx, pinned(source), open)
 	p.end()
 	if e, ok := errors.AsType[*gomflux.ReferenceError](err); ok {
 		return nil, usageErrorf("%s: %w", o.images.names[e.Index], e.Err)

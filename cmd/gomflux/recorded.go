@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -24,7 +25,7 @@ func (o *generateOptions) take(f *picture.Found, g *generation) error {
 		return err
 	}
 	if f.Has("model") && o.model == "" {
-		o.model = s.Model
+		o.model, o.modelRecorded = s.Model, true
 	}
 	if s.Prompt != "" && !o.promptGiven {
 		g.prompts = []string{s.Prompt}
@@ -89,6 +90,33 @@ func (o *generateOptions) takeImages(s *picture.Settings) error {
 	return nil
 }
 
+// findModel looks for the model: that of recorded settings at the commit that
+// they have, if it is on this machine.
+func (o *generateOptions) findModel(f *picture.Found) (*models.Source, error) {
+	if !o.modelRecorded || f.Source != picture.SourceGomflux || f.Settings.Revision == "" {
+		return o.find()
+	}
+	pinned := f.Settings.Model + "@" + f.Settings.Revision
+	if repo, _, _ := models.Published(pinned); repo == "" {
+		return o.find()
+	}
+	s, err := models.Find(pinned)
+	if errors.Is(err, models.ErrNotFound) {
+		if other, otherErr := o.find(); otherErr == nil {
+			return other, nil // of which compare warns
+		}
+	}
+	return s, coded(exitModel, err)
+}
+
+// pinned is the name that a model is found by again, at the same revision.
+func pinned(s *models.Source) string {
+	if s.Revision == "" {
+		return s.Name
+	}
+	return s.Name + "@" + s.Revision
+}
+
 // compare warns of what will make another picture than the recorded one.
 func (o *generateOptions) compare(ctx context.Context, f *picture.Found, source *models.Source, p *printer) {
 	s := f.Settings
@@ -104,7 +132,12 @@ func (o *generateOptions) compare(ctx context.Context, f *picture.Found, source 
 		p.warn("%s was made in a batch of %d: alone, or in another batch, its pixels may differ by rounding", o.config, s.Batch)
 	}
 	if s.Revision != "" && source.Revision != "" && s.Revision != source.Revision {
-		p.warn("%s was made with revision %s of %s, and this machine has %s", o.config, s.Revision, source.Name, source.Revision)
+		that := source.Name + "@" + s.Revision
+		hint := "to get the former: gomflux pull " + that
+		if _, err := models.Find(that); err == nil {
+			hint = "--model " + that + " is the former"
+		}
+		p.warn("%s was made with revision %s of %s, and %s is used (%s)", o.config, printable(s.Revision), source.Name, source.Revision, printable(hint))
 	}
 	var device, version string
 	if err := mlx.Do(ctx, func() error {
