@@ -100,9 +100,10 @@ func (t *Table) view(ck *weights.Checkpoint, prefix string, shapes map[string][]
 			forms = []weights.FormOp{weights.FormChannelsFirst}
 		}
 		at := 0
+		divided := len(names) > 1 && tensor.Bytes() > int64(tensor.Dtype.Bits()/8) // one number is for all
 		for _, name := range names {
 			part, err := tensor, error(nil)
-			if len(names) > 1 {
+			if divided {
 				shape := shapes[rowsOf(name)]
 				if len(shape) == 0 {
 					return nil, fmt.Errorf("%s: tensor %s: holds %s, whose size is not known", tensor.File, stored, name)
@@ -123,7 +124,7 @@ func (t *Table) view(ck *weights.Checkpoint, prefix string, shapes map[string][]
 			}
 			view.Tensors[name] = part
 		}
-		if len(names) > 1 && at != tensor.Shape[0] {
+		if divided && at != tensor.Shape[0] {
 			return nil, fmt.Errorf("%s: tensor %s: expected %d rows, for %s, found shape %v", tensor.File, stored, at, strings.Join(names, ", "), tensor.Shape)
 		}
 	}
