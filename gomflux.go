@@ -33,6 +33,10 @@ type ReferenceError = models.ReferenceError
 // ErrNotFound is wrapped by errors about models that are not on this machine.
 var ErrNotFound = models.ErrNotFound
 
+// A NotFiniteError says that the model computed NaN or infinite values, of which
+// no picture is made, and which of its weights are to blame for it.
+type NotFiniteError = models.NotFiniteError
+
 // ErrMemory is wrapped by errors of a batch for which there is not enough memory.
 var ErrMemory = errors.New("not enough memory")
 

@@ -54,6 +54,8 @@ type Autoencoder struct {
 	points hooks.Points
 
 	projection *Projection
+	declared   component
+	loader     *loader // of its files
 }
 
 // LoadAutoencoder reads the vae of a model folder and nothing else of it, or a
@@ -126,7 +128,8 @@ func (a *Autoencoder) configure(l *loader, dir string) (component, error) {
 	if err := a.loadProjection(l.fsys, dir); err != nil {
 		return component{}, err
 	}
-	return component{name: "vae", dir: dir, model: a.vae, ignore: a.vae.Unused()}, nil
+	a.loader, a.declared = l, component{name: "vae", dir: dir, class: class.Name, model: a.vae, ignore: a.vae.Unused()}
+	return a.declared, nil
 }
 
 // Device is where it runs.
@@ -183,7 +186,11 @@ func (a *Autoencoder) Encode(img image.Image) (Latents, error) {
 		return Latents{}, err
 	}
 	defer a.apart()()
-	return latentsOf(a.encodePicture(picture.Opaque(img), "latents.image")), nil
+	latents := a.encodePicture(picture.Opaque(img), "latents.image")
+	if !finite(latents) {
+		return Latents{}, a.notFinite("latents")
+	}
+	return latentsOf(latents), nil
 }
 
 // encodePicture is Encode with an array [C, h, w] in float32 as its result, which
@@ -226,17 +233,18 @@ func (a *Autoencoder) decodeLatents(l Latents, unscale func(*mlx.Array) *mlx.Arr
 		return nil, err
 	}
 	defer a.apart()()
-	return a.decodeWith(unscale, mlx.FromFloat32(l.Data, shape...)), nil
+	return a.decodeWith(unscale, mlx.FromFloat32(l.Data, shape...))
 }
 
 // decodeWith takes latents [C, h, w], of which unscale makes what the decoder
 // takes, to a picture.
-func (a *Autoencoder) decodeWith(unscale func(*mlx.Array) *mlx.Array, latents *mlx.Array) *image.RGBA {
+func (a *Autoencoder) decodeWith(unscale func(*mlx.Array) *mlx.Array, latents *mlx.Array) (*image.RGBA, error) {
 	return a.decode(func() *mlx.Array { return unscale(latents.AsType(a.dtype)).ExpandDims(0) })
 }
 
-// decode takes what the decoder takes, [1, C, h, w], to a picture.
-func (a *Autoencoder) decode(in func() *mlx.Array) *image.RGBA {
+// decode takes what the decoder takes, [1, C, h, w], to a picture. Values that
+// are not finite make none, because they would become black or white.
+func (a *Autoencoder) decode(in func() *mlx.Array) (*image.RGBA, error) {
 	var pixels []uint8
 	var h, w int
 	mlx.Scope(func() *mlx.Array {
@@ -244,13 +252,19 @@ func (a *Autoencoder) decode(in func() *mlx.Array) *image.RGBA {
 		own := a.vae.Unscaled(1, 1)
 		a.bound(z.Dim(2)*a.ScaleFactor()/own[1], z.Dim(3)*a.ScaleFactor()/own[2], a.vae.DecodeMemory)
 		x := a.points.Value("vae.decode.out", a.vae.Decode(z))
+		if !finite(x) {
+			return nil
+		}
 		x = x.AsType(mlx.Float32).Over(2).Plus(0.5).Clip(0, 1).Times(255).Round()
 		x = a.points.Value("image", x.Squeeze(0).Transpose(1, 2, 0).AsType(mlx.Uint8))
 		h, w = x.Dim(0), x.Dim(1)
 		pixels = x.Uint8s()
 		return nil
 	})
-	return rgba(pixels, h, w)
+	if pixels == nil {
+		return nil, a.notFinite("pixels")
+	}
+	return rgba(pixels, h, w), nil
 }
 
 // rgba makes a picture of interleaved red, green and blue.

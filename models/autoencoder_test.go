@@ -82,7 +82,10 @@ func TestRoundtrip(t *testing.T) {
 			}
 			return nil, nil
 		}
-		img := a.decodeWith(a.vae.Unscale, mlx.FromFloat32(l.Data, l.Shape...))
+		img, err := a.decodeWith(a.vae.Unscale, mlx.FromFloat32(l.Data, l.Shape...))
+		if err != nil {
+			t.Fatal(err)
+		}
 		within("decoded", decoded, ref["vae.decoder"].Floats())
 		want := ref["image"]
 		if img.Rect != image.Rect(0, 0, want.Dim(1), want.Dim(0)) {

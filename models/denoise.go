@@ -64,6 +64,9 @@ func (p *Pipeline) denoise(r Request, seeds []uint64, schedule *scheduler.Schedu
 		made[1].Free()
 	}
 	p.points.Step = -1
+	if !finite(latents) {
+		return nil, p.notFinite("latents", r.Progress)
+	}
 	return latents, nil
 }
 

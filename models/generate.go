@@ -191,14 +191,14 @@ func (p *Pipeline) checkBatch(r *Request, seeds []uint64) error {
 // their place.
 func (p *Pipeline) decodeResult(r *Request, latents *mlx.Array, index int) (*image.RGBA, error) {
 	if !r.has("vae.decode.in", -1) {
-		return p.decodeWith(p.vae.Unscale, latents.Slice(0, index, index+1).Squeeze(0)), nil
+		return p.decodeWith(p.vae.Unscale, latents.Slice(0, index, index+1).Squeeze(0))
 	}
 	scale := p.ScaleFactor()
 	z, err := r.given("vae.decode.in", -1, p.dtype, append([]int{1}, p.vae.Unscaled(r.Height/scale, r.Width/scale)...)...)
 	if err != nil {
 		return nil, err
 	}
-	return p.decode(func() *mlx.Array { return z }), nil
+	return p.decode(func() *mlx.Array { return z })
 }
 
 // prepare encodes what the transformer receives besides latents: prompts and

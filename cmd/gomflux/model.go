@@ -127,5 +127,8 @@ func modelError(err error) error {
 	if errors.Is(err, gomflux.ErrRequest) {
 		return coded(exitUsage, err)
 	}
+	if e, ok := errors.AsType[*gomflux.NotFiniteError](err); ok && e.Damaged() {
+		return coded(exitModel, err)
+	}
 	return err
 }

@@ -1,0 +1,138 @@
+package models
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+
+	"github.com/gomflux/gomflux/mlx"
+	"github.com/gomflux/gomflux/nn"
+	"github.com/gomflux/gomflux/weights"
+)
+
+// A NotFiniteError says that a model computed NaN or infinite values where a
+// picture needs numbers, and as far as it could be found out why.
+type NotFiniteError struct {
+	What  string    // latents or pixels
+	Dtype mlx.Dtype // that they were computed in
+	// Weights are the first parameters of each component that are not finite
+	// themselves, and Total is how many there are in all.
+	Weights []NotFiniteWeight
+	Total   int
+}
+
+// A NotFiniteWeight is a parameter with NaN or infinite elements in memory.
+type NotFiniteWeight struct {
+	File   string // with its tensor Name, which may have a prefix to the parameter's
+	Name   string
+	Dtype  mlx.Dtype // in memory
+	Stored string    // what is not finite of the tensor in the file, "" if all is
+}
+
+// Damaged says whether it is the fault of the model's files.
+func (e *NotFiniteError) Damaged() bool {
+	return slices.ContainsFunc(e.Weights, func(w NotFiniteWeight) bool { return w.Stored != "" })
+}
+
+func (e *NotFiniteError) Error() string {
+	if len(e.Weights) > 0 {
+		w, more := e.Weights[0], ""
+		if i := slices.IndexFunc(e.Weights, func(w NotFiniteWeight) bool { return w.Stored != "" }); i > 0 {
+			w = e.Weights[i]
+		}
+		if n := e.Total - 1; n > 0 {
+			more = fmt.Sprintf(", and so have %d more", n)
+		}
+		if w.Stored != "" {
+			return fmt.Sprintf("%s: tensor %s: has %s%s: the %s are not finite either, and there is no picture (gomflux inspect names all such tensors)", w.File, w.Name, w.Stored, more, e.What)
+		}
+		return fmt.Sprintf("%s: tensor %s: is finite in the file but not as %v in memory%s: the %s are not finite either, and there is no picture%s", w.File, w.Name, w.Dtype, more, e.What, halfHint(w.Dtype))
+	}
+	return fmt.Sprintf("the model computed %s that are NaN or infinite, though all its weights are finite, and there is no picture%s", e.What, halfHint(e.Dtype))
+}
+
+func halfHint(d mlx.Dtype) string {
+	if d == mlx.Float16 {
+		return " (float16 ends at 65504: bfloat16 and float32 do not)"
+	}
+	return " (gomflux generate --check-finite names the first module that does it)"
+}
+
+// finite says whether no element is NaN or infinite.
+func finite(x *mlx.Array) (ok bool) {
+	mlx.Scope(func() *mlx.Array {
+		ok = x.IsFinite().All()
+		return nil
+	})
+	return ok
+}
+
+// notFinite is the error about latents that are not finite, whatever part of
+// the model it was. Parts that were freed for want of memory are loaded once
+// more, one after the other.
+func (p *Pipeline) notFinite(what string, report func(Progress)) error {
+	e := &NotFiniteError{What: what, Dtype: p.dtype}
+	for _, dir := range slices.Sorted(maps.Keys(p.parts)) {
+		if err := p.ensure(dir, report); err != nil {
+			return err
+		}
+		if err := e.look(p.loader, p.parts[dir].component); err != nil {
+			return err
+		}
+	}
+	return e
+}
+
+// notFinite is the error about what the autoencoder made of finite values.
+func (a *Autoencoder) notFinite(what string) error {
+	e := &NotFiniteError{What: what, Dtype: a.dtype}
+	if err := e.look(a.loader, a.declared); err != nil {
+		return err
+	}
+	return e
+}
+
+// look finds the parameters of a component that are not finite in memory, and
+// whether they are in the files.
+func (e *NotFiniteError) look(l *loader, c component) error {
+	const most = 4 // whose files are read
+	var bad []int
+	params := nn.Parameters(c.model)
+	for i, p := range params {
+		if p.Array != nil && !finite(p.Array) {
+			bad = append(bad, i)
+		}
+		mlx.StopPoint()
+	}
+	e.Total += len(bad)
+	if len(bad) == 0 {
+		return nil
+	}
+	ck, err := weights.OpenCheckpoint(l.fsys, c.dir)
+	if err != nil {
+		return err
+	}
+	defer ck.Close()
+	found, mismatch := nn.Match(c.model, ck, nn.LoadOptions{Name: c.name, Prefixes: c.prefixes, Ignore: c.ignore})
+	if mismatch != nil {
+		return mismatch // the files were changed since
+	}
+	r, err := openReader(ck)
+	if err != nil {
+		return err
+	}
+	defer r.close()
+	for _, i := range bad[:min(len(bad), most)] {
+		t := &TensorWeights{Tensor: found[i]}
+		w := NotFiniteWeight{File: t.File, Name: t.Name, Dtype: params[i].Dtype()}
+		if err := t.read(context.Background(), r, func(int64) {}); err != nil {
+			return err
+		}
+		if s := t.Stats; s != nil && s.NaN+s.Inf > 0 {
+			w.Stored = fmt.Sprintf("%d NaN and %d infinite of %d elements", s.NaN, s.Inf, t.Len())
+		}
+		e.Weights = append(e.Weights, w)
+	}
+	return nil
+}
