@@ -66,10 +66,22 @@ func View(ck *weights.Checkpoint, class string, shapes map[string][]int) (*weigh
 	for _, t := range tables[class] {
 		if prefix, ok := t.Matches(ck); ok {
 			view, err := t.view(ck, prefix, shapes)
+			if err == nil && maps.EqualFunc(view.Tensors, ck.Tensors, func(a, b weights.Tensor) bool { return a.Name == b.Name && len(a.Forms) == 0 }) {
+				return ck, nil, nil
+			}
 			return view, t, err
 		}
 	}
 	return ck, nil, nil
+}
+
+// marks are names that ComfyUI and others put beside 8-bit weights, and that
+// reading them does not need: what they are called at the end, in any module or
+// in none.
+var marks = []string{"scaled_fp8", "input_scale", "scale_input", "comfy_quant"}
+
+func isMark(name string) bool {
+	return slices.Contains(marks, name[strings.LastIndexByte(name, '.')+1:])
 }
 
 // Matches says whether a checkpoint has the layout, and with what before all
@@ -90,8 +102,8 @@ func (t *Table) view(ck *weights.Checkpoint, prefix string, shapes map[string][]
 	view := &weights.Checkpoint{Dir: ck.Dir, Files: ck.Files, Tensors: make(map[string]weights.Tensor, len(ck.Tensors))}
 	for _, stored := range slices.Sorted(maps.Keys(ck.Tensors)) {
 		other, ok := strings.CutPrefix(stored, prefix)
-		if !ok {
-			continue // another module's
+		if !ok || isMark(stored) {
+			continue // another module's, or none's
 		}
 		tensor := ck.Tensors[stored]
 		names, rule := t.Names(other)
@@ -99,8 +111,10 @@ func (t *Table) view(ck *weights.Checkpoint, prefix string, shapes map[string][]
 		if t.ChannelsLast && len(tensor.Shape) > 3 && len(forms) == 0 {
 			forms = []weights.FormOp{weights.FormChannelsFirst}
 		}
-		at := 0
-		divided := len(names) > 1 && tensor.Bytes() > int64(tensor.Dtype.Bits()/8) // one number is for all
+		at, divided := 0, len(names) > 1
+		if tensor.Bytes() <= int64(tensor.Dtype.Bits()/8) { // one number is for all of the module
+			divided, forms = false, nil
+		}
 		for _, name := range names {
 			part, err := tensor, error(nil)
 			if divided {
@@ -146,13 +160,12 @@ func rowsOf(name string) string {
 // rule that says so, which is the zero one for a name that stays. The name may be
 // a tensor's or a module's.
 func (t *Table) Names(other string) ([]string, Rule) {
-	module, suffix := other, ""
-	for {
+	for module := other; ; {
 		for _, rule := range t.Rules {
 			if numbers, ok := match(rule.Other, module); ok {
 				names := make([]string, len(rule.Names))
 				for i, name := range rule.Names {
-					names[i] = fill(name, numbers) + suffix
+					names[i] = fill(name, numbers) + other[len(module):]
 				}
 				return names, rule
 			}
@@ -161,19 +174,18 @@ func (t *Table) Names(other string) ([]string, Rule) {
 		if i < 0 {
 			return []string{other}, Rule{}
 		}
-		module, suffix = module[:i], module[i:]+suffix
+		module = module[:i]
 	}
 }
 
 // Other is the layout's name for one of diffusers', a tensor's or a module's,
 // with the rule that says so and the number of the name among the rule's.
 func (t *Table) Other(name string) (other string, rule Rule, part int) {
-	module, suffix := name, ""
-	for {
+	for module := name; ; {
 		for _, rule := range t.Rules {
 			for part, pattern := range rule.Names {
 				if numbers, ok := match(pattern, module); ok {
-					return fill(rule.Other, numbers) + suffix, rule, part
+					return fill(rule.Other, numbers) + name[len(module):], rule, part
 				}
 			}
 		}
@@ -181,7 +193,7 @@ func (t *Table) Other(name string) (other string, rule Rule, part int) {
 		if i < 0 {
 			return name, Rule{}, 0
 		}
-		module, suffix = module[:i], module[i:]+suffix
+		module = module[:i]
 	}
 }
 
