@@ -1,6 +1,8 @@
 package hub
 
 import (
+	"cmp"
+	"errors"
 	"fmt"
 	"maps"
 	"path"
@@ -12,11 +14,30 @@ import (
 // indexName is the file that makes a repository a pipeline of diffusers.
 const indexName = "model_index.json"
 
+// ErrSeveral is wrapped by the errors about repositories that have several
+// models, of which one has to be named.
+var ErrSeveral = errors.New("has several models")
+
+// adapters are the names that the files of LoRAs have by the libraries that
+// write them, diffusers and PEFT, and the config of the latter's.
+var adapters = []string{"pytorch_lora_weights.safetensors", "adapter_model.safetensors"}
+
+const adapterConfig = "adapter_config.json"
+
 // needed chooses the files that a pipeline is loaded from: model_index.json,
 // card and licence, and of each component the configs, the tokenizer and one
 // set of safetensors files. Of a repository without model_index.json (nil) these
-// are all configs and one set of safetensors files in each folder.
+// are a LoRA of one of the usual names, or all configs and one set of
+// safetensors files in each folder. Where that is several models, and nothing
+// tells which is meant, it is an ErrSeveral.
 func needed(files []File, index []byte) ([]File, error) {
+	if index == nil {
+		for _, name := range adapters {
+			if slices.ContainsFunc(files, func(f File) bool { return f.Path == name }) {
+				return named(files, []string{name})
+			}
+		}
+	}
 	byFolder := map[string][]File{}
 	for _, f := range files {
 		dir := path.Dir(f.Path)
@@ -50,8 +71,69 @@ func needed(files []File, index []byte) ([]File, error) {
 	if !slices.ContainsFunc(chosen, func(f File) bool { return strings.HasSuffix(f.Path, suffix) }) {
 		return nil, fmt.Errorf("has no %s files: others are not read", suffix)
 	}
+	if index == nil {
+		if several := alone(chosen, files); len(several) > 1 {
+			return nil, fmt.Errorf("%w: give one of %s", ErrSeveral, someOf(several))
+		}
+	}
 	slices.SortFunc(chosen, func(a, b File) int { return strings.Compare(a.Path, b.Path) })
 	return chosen, nil
+}
+
+// named chooses files by their names, and with them card and licence and, of the
+// folders that they are in, the configs of models and adapters.
+func named(files []File, names []string) (chosen []File, err error) {
+	folders := map[string]bool{}
+	for _, name := range names {
+		if foreign.MatchString(name) {
+			return nil, fmt.Errorf("%s is no %s file: others are not read", name, suffix)
+		}
+		if !slices.ContainsFunc(files, func(f File) bool { return f.Path == name }) {
+			var there []string
+			for _, f := range files {
+				if strings.HasSuffix(f.Path, suffix) {
+					there = append(there, f.Path)
+				}
+			}
+			return nil, fmt.Errorf("%w: there is no file %s (there is %s)", ErrNoAccess, name, cmp.Or(someOf(there), "no "+suffix+" file"))
+		}
+		folders[path.Dir(name)] = true
+	}
+	for _, f := range files {
+		beside := folders[path.Dir(f.Path)] && slices.Contains([]string{"config.json", adapterConfig}, path.Base(f.Path))
+		if slices.Contains(names, f.Path) || beside || about(f.Path) {
+			chosen = append(chosen, f)
+		}
+	}
+	slices.SortFunc(chosen, func(a, b File) int { return strings.Compare(a.Path, b.Path) })
+	return chosen, nil
+}
+
+// alone are the chosen safetensors files that nothing beside them says to be a
+// part of something: no config, no index, no other shard.
+func alone(chosen, files []File) (names []string) {
+	known := map[string]bool{}
+	for _, f := range files {
+		if name := path.Base(f.Path); name == "config.json" || indexOfShards.MatchString(name) {
+			known[path.Dir(f.Path)] = true
+		}
+	}
+	for _, f := range chosen {
+		if strings.HasSuffix(f.Path, suffix) && !known[path.Dir(f.Path)] && !shard.MatchString(f.Path) {
+			names = append(names, f.Path)
+		}
+	}
+	return names
+}
+
+// someOf is a list of names for a message.
+func someOf(names []string) string {
+	slices.Sort(names)
+	const most = 8
+	if len(names) > most {
+		return strings.Join(names[:most], ", ") + fmt.Sprintf(" and %d more", len(names)-most)
+	}
+	return strings.Join(names, ", ")
 }
 
 // about says whether a file at the top tells what the model is and what it may
@@ -113,6 +195,13 @@ func neededOf(dir string, files []File) (chosen []File, err error) {
 	}
 	if len(sets) == 0 && len(others) > 0 && dir != "." {
 		return nil, fmt.Errorf("has no %s files in %s, only %s, which are not read", suffix, dir, strings.Join(others[:min(len(others), 3)], ", "))
+	}
+	for name, s := range sets {
+		// mflux numbers its shards, and has an index of the library's name
+		if len(s.single)+len(s.shards) == 0 && len(sets) > 1 {
+			chosen = append(chosen, s.index...)
+			delete(sets, name)
+		}
 	}
 	names := slices.Sorted(maps.Keys(sets))
 	own := slices.DeleteFunc(slices.Clone(names), func(name string) bool {

@@ -141,16 +141,66 @@ func List() ([]Repo, error) {
 	return repos, nil
 }
 
+// Address is how a repository, a revision of it and a file in that are named
+// together: owner/name@revision:file, where the last two can be left out ("").
+func Address(repo, revision, file string) string {
+	if revision != "" {
+		repo += "@" + revision
+	}
+	if file != "" {
+		repo += ":" + file
+	}
+	return repo
+}
+
+// ParseAddress takes apart what Address has put together. ok is false for what
+// is none.
+func ParseAddress(address string) (repo, revision, file string, ok bool) {
+	at, file, hasFile := strings.Cut(address, ":")
+	repo, revision, pinned := strings.Cut(at, "@")
+	ok = IsRepo(repo) && (!pinned || IsRevision(revision)) && (!hasFile || checkPath(file) == nil)
+	if !ok {
+		return "", "", "", false
+	}
+	return repo, revision, file, true
+}
+
+// FindFile returns the path of a file in the snapshot that Find returns.
+func FindFile(repo, revision, file string) (string, error) {
+	if err := checkPath(file); err != nil {
+		return "", fmt.Errorf("%s: %q is not the name of a file in a repository", repo, file)
+	}
+	snapshot, err := find(repo, revision, file)
+	if err != nil {
+		return "", err
+	}
+	path := filepath.Join(snapshot, filepath.FromSlash(file))
+	info, err := os.Stat(path)
+	switch {
+	case errors.Is(err, fs.ErrNotExist), errors.Is(err, syscall.ENOTDIR):
+		return "", fmt.Errorf("%s: %w: %s does not have %s (to get it: gomflux pull %s)", repo, ErrNotCached, snapshot, file, Address(repo, revision, file))
+	case err != nil:
+		return "", fmt.Errorf("%s: %w", repo, err)
+	case !info.Mode().IsRegular():
+		return "", fmt.Errorf("%s: %s is no file", repo, path)
+	}
+	return path, nil
+}
+
 // Find returns the folder of a repository's snapshot in the cache: that of a
 // branch, a tag or a commit. With none ("") it is that of the main branch or,
 // where no branch is recorded, the only one there is.
-func Find(repo, revision string) (string, error) {
+func Find(repo, revision string) (string, error) { return find(repo, revision, "") }
+
+// find is Find for somebody who wants a file, or all ("").
+func find(repo, revision, file string) (string, error) {
 	if !IsRepo(repo) {
 		return "", fmt.Errorf("%q is not the name of a repository (owner/name)", repo)
 	}
 	if revision != "" && !IsRevision(revision) {
 		return "", fmt.Errorf("%s: %q is not the name of a revision", repo, revision)
 	}
+	get := "to get it: gomflux pull " + Address(repo, revision, file)
 	cache, err := Cache()
 	if err != nil {
 		return "", err
@@ -185,11 +235,11 @@ func Find(repo, revision string) (string, error) {
 		if info, err := os.Stat(snapshot); err == nil && info.IsDir() && !strings.Contains(revision, "/") {
 			return snapshot, nil
 		}
-		return "", fmt.Errorf("%s: %w %s at the revision %s (to get it: gomflux pull %s@%s)", repo, ErrNotCached, cache, revision, repo, revision)
+		return "", fmt.Errorf("%s: %w %s at the revision %s (%s)", repo, ErrNotCached, cache, revision, get)
 	}
 	entries, err := os.ReadDir(snapshots)
 	if errors.Is(err, fs.ErrNotExist) || err == nil && len(entries) == 0 {
-		return "", fmt.Errorf("%s: %w %s (to get it: gomflux pull %s)", repo, ErrNotCached, cache, repo)
+		return "", fmt.Errorf("%s: %w %s (%s)", repo, ErrNotCached, cache, get)
 	}
 	if err != nil {
 		return "", err

@@ -123,6 +123,77 @@ func TestFindRevision(t *testing.T) {
 	}
 }
 
+func TestAddress(t *testing.T) {
+	for address, want := range map[string][3]string{
+		"a/b":                      {"a/b", "", ""},
+		"a/b@v1":                   {"a/b", "v1", ""},
+		"a/b:x.safetensors":        {"a/b", "", "x.safetensors"},
+		"a/b@refs/pr/1:d/x y@z:.s": {"a/b", "refs/pr/1", "d/x y@z:.s"},
+		"a":                        {}, "a:x": {}, "a/b:": {}, "a/b@": {}, "a/b@:x": {}, "a/b:../x": {}, "a/b:/x": {}, "a/b@../x": {}, "a/b/c": {}, "": {}, "a/b:x\n": {},
+	} {
+		repo, revision, file, ok := hub.ParseAddress(address)
+		if got := [3]string{repo, revision, file}; got != want || ok != (want[0] != "") {
+			t.Errorf("%q: %q, %v, expected %q", address, got, ok, want)
+		}
+		if ok && hub.Address(repo, revision, file) != address {
+			t.Errorf("%q: put together as %q", address, hub.Address(repo, revision, file))
+		}
+	}
+}
+
+func FuzzAddress(f *testing.F) {
+	f.Add("a/b@v1:x.safetensors")
+	f.Fuzz(func(t *testing.T, address string) {
+		repo, revision, file, ok := hub.ParseAddress(address)
+		if ok && hub.Address(repo, revision, file) != address {
+			t.Errorf("%q, %q, %q of %q", repo, revision, file, address)
+		}
+		if ok && (!filepath.IsLocal(filepath.FromSlash(file)) && file != "" || !hub.IsRepo(repo)) {
+			t.Errorf("accepted %q, %q", repo, file)
+		}
+	})
+}
+
+func TestFindFile(t *testing.T) {
+	dir := cache(t, map[string]string{
+		"models--a--b/refs/main":                        "c1",
+		"models--a--b/snapshots/c1/x.safetensors":       "",
+		"models--a--b/snapshots/c1/sub/y.safetensors":   "",
+		"models--a--b/snapshots/c2/sub/z.safetensors":   "",
+		"models--a--only/snapshots/c1/z.safetensors":    "",
+		"models--a--begun/refs/main":                    "c1",
+		"models--a--begun/snapshots/c1/README.md":       "",
+		"models--a--begun/blobs/abc.gomflux.incomplete": "",
+	})
+	if err := os.Symlink("../../blobs/abc", filepath.Join(dir, "models--a--begun/snapshots/c1/x.safetensors")); err != nil {
+		t.Fatal(err)
+	}
+	for address, want := range map[string]string{
+		"a/b:x.safetensors":        "models--a--b/snapshots/c1/x.safetensors",
+		"a/b:sub/y.safetensors":    "models--a--b/snapshots/c1/sub/y.safetensors",
+		"a/b@c2:sub/z.safetensors": "models--a--b/snapshots/c2/sub/z.safetensors",
+		"a/only:z.safetensors":     "models--a--only/snapshots/c1/z.safetensors",
+		"a/b:sub/z.safetensors":    "!(to get it: gomflux pull a/b:sub/z.safetensors)",
+		"a/b@v1:x.safetensors":     "!(to get it: gomflux pull a/b@v1:x.safetensors)",
+		"a/c:x.safetensors":        "!(to get it: gomflux pull a/c:x.safetensors)",
+		"a/b:x.safetensors/y":      "!does not have x.safetensors/y",
+		"a/begun:x.safetensors":    "!does not have x.safetensors",
+		"a/b:sub":                  "?is no file",
+		"a/b:../c1/x.safetensors":  "?is not the name of a file",
+	} {
+		repo, file, _ := strings.Cut(address, ":")
+		repo, revision, _ := strings.Cut(repo, "@")
+		got, err := hub.FindFile(repo, revision, file)
+		if kind := want[:1]; kind == "!" || kind == "?" {
+			if err == nil || !strings.Contains(err.Error(), want[1:]) || errors.Is(err, hub.ErrNotCached) != (kind == "!") {
+				t.Errorf("%s: %q, error %v, expected %q", address, got, err, want)
+			}
+		} else if err != nil || got != filepath.Join(dir, want) {
+			t.Errorf("%s: %q, %v, expected %q", address, got, err, want)
+		}
+	}
+}
+
 func TestList(t *testing.T) {
 	dir := cache(t, map[string]string{
 		"models--b--whole/refs/main":                     "c1",

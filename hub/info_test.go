@@ -92,6 +92,35 @@ func FuzzInfo(f *testing.F) {
 	})
 }
 
+func TestNamed(t *testing.T) {
+	var files []File
+	for _, name := range strings.Fields("README.md LICENSE.md model_index.json a.safetensors adapter_config.json loras/b.safetensors loras/c.safetensors loras/config.json loras/b.ckpt vae/config.json") {
+		files = append(files, File{Path: name, Hash: aCommit})
+	}
+	for names, want := range map[string]string{
+		"a.safetensors":                     "LICENSE.md README.md a.safetensors adapter_config.json",
+		"loras/b.safetensors":               "LICENSE.md README.md loras/b.safetensors loras/config.json",
+		"loras/c.safetensors a.safetensors": "LICENSE.md README.md a.safetensors adapter_config.json loras/c.safetensors loras/config.json",
+		"vae/config.json":                   "LICENSE.md README.md vae/config.json",
+		"b.safetensors":                     "!there is no file b.safetensors (there is a.safetensors, loras/b.safetensors, loras/c.safetensors)",
+		"a.safetensors loras":               "!there is no file loras (",
+		"loras/b.ckpt":                      "!loras/b.ckpt is no .safetensors file: others are not read",
+	} {
+		chosen, err := named(files, strings.Fields(names))
+		var got []string
+		for _, f := range chosen {
+			got = append(got, f.Path)
+		}
+		if text, wrong := strings.CutPrefix(want, "!"); wrong {
+			if err == nil || !strings.Contains(err.Error(), text) {
+				t.Errorf("%s: %q, error %v, expected %q", names, got, err, text)
+			}
+		} else if err != nil || strings.Join(got, " ") != want {
+			t.Errorf("%s: chose %q, %v, expected %q", names, got, err, want)
+		}
+	}
+}
+
 func TestNeeded(t *testing.T) {
 	const index = `{"_class_name": "X", "transformer": ["d", "T"], "vae": ["d", "V"], "tokenizer": ["t", "Q"], "safety_checker": [null, null]}`
 	tests := []struct {
@@ -126,6 +155,16 @@ func TestNeeded(t *testing.T) {
 		{name: "a component elsewhere", index: `{"../x": ["a", "b"]}`, files: `-a.safetensors`, err: "is not the name of a component"},
 		{name: "no JSON", index: `[]`, files: `-a.safetensors`, err: "model_index.json: "},
 		{name: "no index", files: `README.md lora.safetensors -lora.png -lora.ckpt other.safetensors sub/model.safetensors -sub/model.fp16.safetensors config.json`},
+		{name: "a LoRA of diffusers", files: `README.md LICENSE pytorch_lora_weights.safetensors -other.safetensors -sub/x.safetensors -optimizer.bin -tokenizer.json`},
+		{name: "a LoRA of PEFT", files: `README.md adapter_model.safetensors adapter_config.json -other.safetensors -tokenizer.json -sub/adapter_config.json`},
+		{name: "one file", files: `README.md anything.safetensors -anything.png`},
+		{name: "several models", files: `-a.safetensors -b.safetensors -README.md`, err: "has several models: give one of a.safetensors, b.safetensors"},
+		{name: "several in folders", files: `-split/a/1.safetensors -split/a/2.safetensors -split/b/3.safetensors`, err: "give one of split/a/1.safetensors, split/a/2.safetensors, split/b/3.safetensors"},
+		{name: "shards alone", files: `model-00001-of-00002.safetensors model-00002-of-00002.safetensors`},
+		{name: "a folder that mflux saved", files: `
+			README.md mflux_model.json transformer/0.safetensors transformer/1.safetensors transformer/model.safetensors.index.json
+			text_encoder/0.safetensors text_encoder/model.safetensors.index.json vae/0.safetensors vae/model.safetensors.index.json
+			tokenizer/tokenizer.json tokenizer/chat_template.jinja`},
 	}
 	for _, test := range tests {
 		var files []File

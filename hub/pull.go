@@ -23,7 +23,8 @@ import (
 type Plan struct {
 	Info  *Info
 	Files []File // by path
-	// Index is model_index.json, nil in a repository without one.
+	// Index is model_index.json, nil in a repository without one, and where files
+	// were asked for by their names.
 	Index []byte
 	// Bytes is the size of all files, Here what of it is in the cache already.
 	Bytes, Here int64
@@ -32,20 +33,26 @@ type Plan struct {
 	dir   string // the repository's folder in it
 }
 
-// Plan chooses what a repository's model is loaded from. With verify, files
-// that are here count only if they have the right hash: it reads them all.
-func (c *Client) Plan(ctx context.Context, info *Info, verify bool) (*Plan, error) {
+// Plan chooses what a repository's model is loaded from or, if there are names of
+// files, these and what belongs to them. With verify, files that are here count
+// only if they have the right hash: it reads them all.
+func (c *Client) Plan(ctx context.Context, info *Info, verify bool, names ...string) (*Plan, error) {
 	cache, err := Cache()
 	if err != nil {
 		return nil, err
 	}
 	p := &Plan{Info: info, cache: cache, dir: filepath.Join(cache, folderName(info.Repo))}
-	if i := slices.IndexFunc(info.Files, func(f File) bool { return f.Path == indexName }); i >= 0 {
+	if i := slices.IndexFunc(info.Files, func(f File) bool { return f.Path == indexName }); i >= 0 && len(names) == 0 {
 		if p.Index, err = c.index(ctx, p, info.Files[i]); err != nil {
 			return nil, fmt.Errorf("%s: %w", info.Repo, err)
 		}
 	}
-	if p.Files, err = needed(info.Files, p.Index); err != nil {
+	if len(names) > 0 {
+		p.Files, err = named(info.Files, names)
+	} else {
+		p.Files, err = needed(info.Files, p.Index)
+	}
+	if err != nil {
 		return nil, fmt.Errorf("%s: %w", info.Repo, err)
 	}
 	seen := map[string]bool{}

@@ -225,6 +225,48 @@ func TestPull(t *testing.T) {
 
 // TestFaults: a hub that misbehaves for a while is put up with; one that goes on
 // is an error, and never a model.
+// TestPullNamed: one file of a pipeline is no pipeline.
+func TestPullNamed(t *testing.T) {
+	newCache(t)
+	h := hubtest.New(t, repo, pipeline())
+	client := fast(t, h)
+	info, err := client.Info(t.Context(), repo, "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := client.Plan(t.Context(), info, false, "nothing.safetensors"); !errors.Is(err, ErrNoAccess) {
+		t.Errorf("a file that is not there: %v", err)
+	}
+	p, err := client.Plan(t.Context(), info, false, "single.safetensors")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if p.Index != nil || len(p.Files) != 2 {
+		t.Errorf("planned %+v", p)
+	}
+	folder, err := client.Pull(t.Context(), p, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	path, err := FindFile(repo, "", "single.safetensors")
+	if err != nil || path != filepath.Join(folder, "single.safetensors") {
+		t.Errorf("found %q, %v", path, err)
+	}
+	data, err := os.ReadFile(path)
+	if err != nil || !bytes.Equal(data, h.Files["single.safetensors"]) {
+		t.Errorf("%d bytes, %v", len(data), err)
+	}
+	if _, err := os.Lstat(filepath.Join(folder, indexName)); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("it looks like a pipeline: %v", err)
+	}
+	if folder, err = pull(t.Context(), client, ""); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := os.Stat(filepath.Join(folder, indexName)); err != nil {
+		t.Error(err)
+	}
+}
+
 func TestFaults(t *testing.T) {
 	body := pipeline()[weight]
 	cut := func(n int) func(w http.ResponseWriter, r *http.Request, header string) {
