@@ -8,7 +8,6 @@ import (
 
 	"github.com/gomflux/gomflux/mlx"
 	"github.com/gomflux/gomflux/nn"
-	"github.com/gomflux/gomflux/weights"
 )
 
 // A NotFiniteError says that a model computed NaN or infinite values where a
@@ -100,7 +99,7 @@ func (e *NotFiniteError) look(l *loader, c component) error {
 	var bad []int
 	params := nn.Parameters(c.model)
 	for i, p := range params {
-		if p.Array != nil && !finite(p.Array) {
+		if slices.ContainsFunc(p.Arrays(), func(a *mlx.Array) bool { return a.Dtype().IsFloat() && !finite(a) }) {
 			bad = append(bad, i)
 		}
 		mlx.StopPoint()
@@ -109,12 +108,12 @@ func (e *NotFiniteError) look(l *loader, c component) error {
 	if len(bad) == 0 {
 		return nil
 	}
-	ck, err := weights.OpenCheckpoint(l.fsys, c.dir)
+	ck, err := c.open(l.fsys)
 	if err != nil {
 		return err
 	}
 	defer ck.Close()
-	found, mismatch := nn.Match(c.model, ck, nn.LoadOptions{Name: c.name, Prefixes: c.prefixes, Ignore: c.ignore})
+	found, mismatch := c.match(ck)
 	if mismatch != nil {
 		return mismatch // the files were changed since
 	}
@@ -124,7 +123,7 @@ func (e *NotFiniteError) look(l *loader, c component) error {
 	}
 	defer r.close()
 	for _, i := range bad[:min(len(bad), most)] {
-		t := &TensorWeights{Tensor: found[i]}
+		t := &TensorWeights{Tensor: found[i].Tensor}
 		w := NotFiniteWeight{File: t.File, Name: t.Name, Dtype: params[i].Dtype()}
 		if err := t.read(context.Background(), r, func(int64) {}); err != nil {
 			return err

@@ -43,12 +43,12 @@ func (f *flux) configure(l *loader) ([]component, error) {
 	f.transformer = transformer.NewFlux(c)
 	return []component{
 		{
-			name: "text_encoder", dir: "text_encoder", model: f.textEncoder,
+			name: "text_encoder", dir: "text_encoder", class: "CLIPTextModel", model: f.textEncoder,
 			prefixes: []string{"text_model."}, // of all files but transformers 5's
 			ignore:   f.textEncoder.Unused(),
 		},
-		{name: "text_encoder_2", dir: "text_encoder_2", model: f.textEncoder2, ignore: f.textEncoder2.Unused()},
-		{name: "transformer", dir: "transformer", model: f.transformer},
+		{name: "text_encoder_2", dir: "text_encoder_2", class: "T5EncoderModel", model: f.textEncoder2, ignore: f.textEncoder2.Unused()},
+		{name: "transformer", dir: "transformer", class: "FluxTransformer2DModel", model: f.transformer},
 	}, nil
 }
 

@@ -67,11 +67,11 @@ func (f *flux2) configure(l *loader) ([]component, error) {
 	f.transformer = transformer.NewFlux2(c)
 	return []component{
 		{
-			name: "text_encoder.model", dir: "text_encoder", model: f.textEncoder, // a Qwen3ForCausalLM's
+			name: "text_encoder.model", dir: "text_encoder", class: "Qwen3ForCausalLM", model: f.textEncoder,
 			prefixes: []string{"model."},
 			ignore:   f.textEncoder.Unused(),
 		},
-		{name: "transformer", dir: "transformer", model: f.transformer},
+		{name: "transformer", dir: "transformer", class: "Flux2Transformer2DModel", model: f.transformer},
 	}, nil
 }
 

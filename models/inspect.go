@@ -103,7 +103,8 @@ func (x index) inspect(fsys fs.FS, problem func(error)) {
 // inspect looks at the component's files in dir and, if it is declared, at
 // their tensors.
 func (c component) inspect(fsys fs.FS, dir string) error {
-	ck, err := weights.OpenCheckpoint(fsys, dir)
+	c.dir = dir
+	ck, err := c.open(fsys)
 	if err != nil {
 		return err
 	}
@@ -111,7 +112,7 @@ func (c component) inspect(fsys fs.FS, dir string) error {
 	if c.model == nil {
 		return nil
 	}
-	_, m := nn.Match(c.model, ck, nn.LoadOptions{Name: c.name, Prefixes: c.prefixes, Ignore: c.ignore})
+	_, m := c.match(ck)
 	if m == nil {
 		return nil
 	}

@@ -2,13 +2,11 @@ package models
 
 import (
 	"crypto/sha256"
-	"encoding/binary"
 	"encoding/hex"
 	"errors"
 	"fmt"
 	"image"
 	"io/fs"
-	"math"
 	"slices"
 	"strings"
 
@@ -100,7 +98,7 @@ func InspectLoaded(fsys fs.FS, only string, o LoadOptions) (*Loaded, error) {
 		if err := l.loadOnce(c, func(parameter nn.Parameter, t weights.Tensor) {
 			loaded.Parameters = append(loaded.Parameters, &LoadedParameter{
 				Name: parameter.Name, Tensor: t, Field: parameter.Field, Transform: parameter.Transform(),
-				Dtype: parameter.Dtype(), Shape: parameter.Array.Shape(), First: first(parameter.Array), SHA256: hash(parameter.Array),
+				Dtype: parameter.Dtype(), Shape: parameter.Array.Shape(), First: first(parameter.Array), SHA256: hash(parameter.Arrays()),
 			})
 		}); err != nil {
 			return nil, err
@@ -112,7 +110,7 @@ func InspectLoaded(fsys fs.FS, only string, o LoadOptions) (*Loaded, error) {
 		n := 0
 		if err := l.loadOnce(c, func(parameter nn.Parameter, _ weights.Tensor) {
 			loaded := out.Components[i].Parameters[n]
-			loaded.Again = hash(parameter.Array)
+			loaded.Again = hash(parameter.Arrays())
 			byArray[parameter.Array] = loaded
 			n++
 		}); err != nil {
@@ -139,7 +137,7 @@ func InspectLoaded(fsys fs.FS, only string, o LoadOptions) (*Loaded, error) {
 // loadOnce loads a component and calls f with each of its parameters and the
 // tensor that it comes from.
 func (l *loader) loadOnce(c component, f func(nn.Parameter, weights.Tensor)) error {
-	ck, err := weights.OpenCheckpoint(l.fsys, c.dir)
+	ck, err := c.open(l.fsys)
 	if err != nil {
 		return err
 	}
@@ -147,12 +145,12 @@ func (l *loader) loadOnce(c component, f func(nn.Parameter, weights.Tensor)) err
 	if err := l.weights(c, ck); err != nil {
 		return err
 	}
-	found, mismatch := nn.Match(c.model, ck, nn.LoadOptions{Name: c.name, Prefixes: c.prefixes, Ignore: c.ignore})
+	found, mismatch := c.match(ck)
 	if mismatch != nil {
 		return mismatch
 	}
 	for i, parameter := range nn.Parameters(c.model) {
-		f(parameter, found[i])
+		f(parameter, found[i].Tensor)
 		mlx.StopPoint()
 	}
 	return nil
@@ -161,10 +159,7 @@ func (l *loader) loadOnce(c component, f func(nn.Parameter, weights.Tensor)) err
 // unload frees a component's parameters.
 func unload(c component) {
 	for _, p := range nn.Parameters(c.model) {
-		if p.Array != nil {
-			p.Array.Free()
-			p.Array = nil
-		}
+		p.Free()
 	}
 	mlx.ClearCache()
 }
@@ -197,21 +192,18 @@ func first(a *mlx.Array) (values []float32) {
 	return values
 }
 
-// hash is the SHA-256 of dtype, shape and elements, which float32 holds
-// exactly. They are copied to the host a part at a time.
-func hash(a *mlx.Array) string {
+// hash is the SHA-256 of the arrays' dtypes, shapes and elements, which are
+// copied to the host a part at a time.
+func hash(arrays []*mlx.Array) string {
 	sum := sha256.New()
-	fmt.Fprint(sum, a)
-	var data []byte
-	for at := 0; at < a.Size(); at += partLen {
-		mlx.Scope(func() *mlx.Array {
-			data = data[:0]
-			for _, v := range a.Reshape(-1).Slice(0, at, min(at+partLen, a.Size())).Floats() {
-				data = binary.LittleEndian.AppendUint32(data, math.Float32bits(v))
-			}
-			return nil
-		})
-		sum.Write(data)
+	for _, a := range arrays {
+		fmt.Fprint(sum, a)
+		for at := 0; at < a.Size(); at += partLen {
+			mlx.Scope(func() *mlx.Array {
+				sum.Write(a.Reshape(-1).Slice(0, at, min(at+partLen, a.Size())).Bytes())
+				return nil
+			})
+		}
 	}
 	return hex.EncodeToString(sum.Sum(nil))
 }

@@ -4,7 +4,6 @@ import (
 	"fmt"
 
 	"github.com/gomflux/gomflux/mlx"
-	"github.com/gomflux/gomflux/nn"
 	"github.com/gomflux/gomflux/weights"
 )
 
@@ -18,13 +17,13 @@ type part struct {
 // measure declares a part by the headers of its checkpoint, and refuses tensors
 // that are not the component's.
 func measure(c component, ck *weights.Checkpoint) (*part, error) {
-	found, mismatch := nn.Match(c.model, ck, nn.LoadOptions{Name: c.name, Prefixes: c.prefixes, Ignore: c.ignore})
+	found, mismatch := c.match(ck)
 	if mismatch != nil {
 		return nil, mismatch
 	}
 	p := &part{component: c}
-	for _, t := range found {
-		p.bytes += t.End - t.Begin
+	for _, f := range found {
+		p.bytes += f.Bytes()
 	}
 	return p, nil
 }
@@ -56,7 +55,7 @@ func (p *Pipeline) ensure(dir string, report func(Progress)) error {
 			other.loaded = false
 		}
 	}
-	ck, err := weights.OpenCheckpoint(p.loader.fsys, dir)
+	ck, err := part.open(p.loader.fsys)
 	if err != nil {
 		return err
 	}

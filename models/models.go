@@ -13,6 +13,7 @@ import (
 	"slices"
 
 	"github.com/gomflux/gomflux/hooks"
+	"github.com/gomflux/gomflux/layout"
 	"github.com/gomflux/gomflux/mlx"
 	"github.com/gomflux/gomflux/nn"
 	"github.com/gomflux/gomflux/scheduler"
@@ -148,6 +149,10 @@ type LoadOptions struct {
 	// Given are values that these runs are given. What they do not need then is
 	// not loaded, and need not be there.
 	Given Given
+	// Quantize, if set, is how the weights are packed while they are loaded: all
+	// layers but those that quantization.json says otherwise of. What a model's files
+	// have quantized already stays as it is.
+	Quantize *mlx.Quantization
 	// LowRAM loads text encoders and the transformer when they are needed, and
 	// frees one before the next, even if there is memory for all.
 	LowRAM bool
@@ -174,7 +179,12 @@ func Load(fsys fs.FS, o LoadOptions) (*Pipeline, error) {
 	if err := p.place(o); err != nil {
 		return nil, err
 	}
-	l := &loader{fsys: fsys, points: &p.points, dtype: p.dtype, report: o.Progress, absent: absentDirs(missing)}
+	if o.Quantize != nil {
+		if err := checkQuantization(*o.Quantize); err != nil {
+			return nil, err
+		}
+	}
+	l := &loader{fsys: fsys, points: &p.points, dtype: p.dtype, report: o.Progress, absent: absentDirs(missing), quantize: o.Quantize}
 	p.loader, p.parts = l, map[string]*part{}
 	whole := false
 	defer func() { // after a panic too, which is how a job is interrupted
@@ -234,7 +244,7 @@ func (p *Pipeline) load(l *loader, o LoadOptions, complete func(needs func(strin
 			p.without[c.dir] = true
 			continue
 		}
-		ck, err := weights.OpenCheckpoint(l.fsys, c.dir)
+		ck, err := c.open(l.fsys)
 		if err != nil {
 			return err
 		}
@@ -333,9 +343,33 @@ func (p *Pipeline) Multiple() int { return p.ScaleFactor() * p.family.multiple()
 type component struct {
 	name     string // the root of its modules' names
 	dir      string // its folder
+	class    string // of diffusers or transformers
 	model    any    // a pointer to a struct, for nn.Load
 	prefixes []string
 	ignore   []string
+}
+
+// open opens the component's checkpoint, whatever its tensors are called.
+func (c component) open(fsys fs.FS) (*weights.Checkpoint, error) {
+	ck, err := weights.OpenCheckpoint(fsys, c.dir)
+	if err != nil || c.model == nil {
+		return ck, err
+	}
+	shapes := map[string][]int{}
+	for _, p := range nn.Parameters(c.model) {
+		shapes[p.Name] = p.Stored()
+	}
+	view, _, err := layout.View(ck, c.class, shapes)
+	if err != nil {
+		ck.Close()
+		return nil, err
+	}
+	return view, nil
+}
+
+// match finds the component's tensors in its checkpoint.
+func (c component) match(ck *weights.Checkpoint) ([]nn.Found, *nn.MismatchError) {
+	return nn.Match(c.model, ck, nn.LoadOptions{Name: c.name, Prefixes: c.prefixes, Ignore: c.ignore})
 }
 
 // A loader reads the components of one folder.
@@ -345,6 +379,8 @@ type loader struct {
 	dtype  mlx.Dtype
 	report func(Progress)
 	absent map[string]bool // folders of components that are not there, and may not be needed
+
+	quantize *mlx.Quantization
 }
 
 // config reads a component's config over its defaults, which stay where the
@@ -364,7 +400,7 @@ func (l *loader) config(name string, c interface{ Validate() error }) error {
 
 // weights fills a component from its checkpoint.
 func (l *loader) weights(c component, ck *weights.Checkpoint) error {
-	o := nn.LoadOptions{Name: c.name, Points: l.points, Dtype: l.dtype, Prefixes: c.prefixes, Ignore: c.ignore}
+	o := nn.LoadOptions{Name: c.name, Points: l.points, Dtype: l.dtype, Prefixes: c.prefixes, Ignore: c.ignore, Quantize: c.quantization(l.quantize)}
 	if l.report != nil {
 		o.Progress = func(done, total int64) {
 			l.report(Progress{Phase: PhaseLoad, Component: c.name, Bytes: done, TotalBytes: total})

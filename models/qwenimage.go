@@ -58,11 +58,11 @@ func (q *qwenImage) configureWith(l *loader, vision bool) ([]component, error) {
 	q.transformer = transformer.NewQwenImage(c)
 	return []component{
 		{
-			name: "text_encoder.model", dir: "text_encoder", model: q.textEncoder, // of a Qwen2_5_VLForConditionalGeneration
+			name: "text_encoder.model", dir: "text_encoder", class: "Qwen2_5_VLForConditionalGeneration", model: q.textEncoder,
 			prefixes: []string{"model."},
 			ignore:   q.textEncoder.Unused(),
 		},
-		{name: "transformer", dir: "transformer", model: q.transformer},
+		{name: "transformer", dir: "transformer", class: "QwenImageTransformer2DModel", model: q.transformer},
 	}, nil
 }
 

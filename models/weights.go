@@ -113,8 +113,10 @@ func OpenWeights(fsys fs.FS) (*Weights, error) {
 	slices.Sort(dirs)
 	for _, dir := range dirs {
 		c := &ComponentWeights{Name: dir}
-		if c.ck, c.Err = weights.OpenCheckpoint(fsys, dir); c.Err == nil {
-			c.list(expected[dir])
+		e := expected[dir]
+		e.dir = dir
+		if c.ck, c.Err = e.open(fsys); c.Err == nil {
+			c.list(e)
 		}
 		w.Components = append(w.Components, c)
 	}
@@ -236,10 +238,12 @@ func (c *ComponentWeights) list(e expectation) {
 	used := map[string]bool{}
 	if c.Unchecked, c.damaged = e.unknown, e.damaged; e.unknown == nil {
 		c.prefixes = e.prefixes
-		var found []weights.Tensor
-		found, c.mismatch = nn.Match(e.model, c.ck, nn.LoadOptions{Name: e.name, Prefixes: e.prefixes, Ignore: e.ignore})
-		for _, t := range found {
-			used[t.Name] = true
+		var found []nn.Found
+		found, c.mismatch = e.match(c.ck)
+		for _, f := range found {
+			for _, t := range f.Tensors() {
+				used[t.Name] = true
+			}
 		}
 		if c.mismatch != nil {
 			for _, m := range c.mismatch.Unexpected {

@@ -35,11 +35,11 @@ func (z *zimage) configure(l *loader) ([]component, error) {
 	z.transformer = transformer.NewZImage(c)
 	return []component{
 		{
-			name: "text_encoder", dir: "text_encoder", model: z.textEncoder,
+			name: "text_encoder", dir: "text_encoder", class: "Qwen3Model", model: z.textEncoder,
 			prefixes: []string{"model."}, // as a Qwen3ForCausalLM saves it
 			ignore:   z.textEncoder.Unused(),
 		},
-		{name: "transformer", dir: "transformer", model: z.transformer},
+		{name: "transformer", dir: "transformer", class: "ZImageTransformer2DModel", model: z.transformer},
 	}, nil
 }
 

@@ -17,11 +17,20 @@ type Dense struct {
 	Module
 	Weight Param `w:"weight"`
 	Bias   Param `w:"bias"`
+	// Adapters change what the weight makes, one after the other.
+	Adapters []Adapter
+}
+
+// An Adapter is a change of a linear layer that is computed beside it, as that
+// of a LoRA that is not added to the weight.
+type Adapter interface {
+	// Apply returns what becomes of y = x·Wᵀ, before the bias is added.
+	Apply(x, y *mlx.Array) *mlx.Array
 }
 
 // NewLinear declares a Dense.
 func NewLinear(in, out int, bias bool) *Dense {
-	d := &Dense{Weight: NewParam(out, in)}
+	d := &Dense{Weight: NewParam(out, in).of(LinearWeight)}
 	if bias {
 		d.Bias = NewParam(out)
 	}
@@ -30,11 +39,43 @@ func NewLinear(in, out int, bias bool) *Dense {
 
 // Forward takes [..., in] to [..., out].
 func (d *Dense) Forward(x *mlx.Array) *mlx.Array {
-	w := d.Weight.As(x.Dtype()).T()
-	if d.Bias.Array == nil {
-		return d.Tap(x.Matmul(w), x)
+	biased := d.Bias.Array != nil
+	if biased && len(d.Adapters) == 0 && !packedProduct(&d.Weight, x) {
+		return d.Tap(mlx.Addmm(d.Bias.As(x.Dtype()), x, d.Weight.As(x.Dtype()).T()), x)
 	}
-	return d.Tap(mlx.Addmm(d.Bias.As(x.Dtype()), x, w), x)
+	y := d.Weight.matmulT(x)
+	for _, a := range d.Adapters {
+		y = a.Apply(x, y)
+	}
+	if biased {
+		y = y.Add(d.Bias.As(x.Dtype()))
+	}
+	return d.Tap(y, x)
+}
+
+// matmulT is x·Wᵀ.
+func (p *Param) matmulT(x *mlx.Array) *mlx.Array {
+	if packedProduct(p, x) {
+		p.used()
+		return p.packed.MatmulT(x)
+	}
+	return x.Matmul(p.As(x.Dtype()).T())
+}
+
+// maxPackedRows is how many rows of x CUDA multiplies faster with a packed
+// matrix than with one that is unpacked first.
+const maxPackedRows = 32
+
+// packedProduct says whether a product with a quantized matrix is faster than
+// unpacking it first. On Linux CPUs it never is.
+func packedProduct(p *Param, x *mlx.Array) bool {
+	switch {
+	case p.packed == nil || mlx.CurrentDevice() == mlx.CPU:
+		return false
+	case mlx.GPU.String() == "metal":
+		return true
+	}
+	return x.Size()/x.Dim(-1) <= maxPackedRows
 }
 
 // Embedding is torch.nn.Embedding: weight [n, dim].
@@ -44,11 +85,13 @@ type Embedding struct {
 }
 
 // NewEmbedding declares an Embedding.
-func NewEmbedding(n, dim int) *Embedding { return &Embedding{Weight: NewParam(n, dim)} }
+func NewEmbedding(n, dim int) *Embedding {
+	return &Embedding{Weight: NewParam(n, dim).of(EmbeddingWeight)}
+}
 
 // Forward looks up ids and returns [1, len(ids), dim] in dtype.
 func (e *Embedding) Forward(ids []int32, dtype mlx.Dtype) *mlx.Array {
-	x := e.Weight.TakeRows(ids).AsType(dtype).ExpandDims(0)
+	x := e.Weight.TakeRows(ids, dtype).ExpandDims(0)
 	if !e.points.Active() {
 		return x
 	}

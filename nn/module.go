@@ -124,10 +124,21 @@ const (
 // A Param is one tensor of a checkpoint. The array is nil until it is loaded.
 type Param struct {
 	*mlx.Array
-	shape []int
-	other string
-	last  bool
+	shape  []int
+	other  string
+	last   bool
+	kind   Kind
+	packed *mlx.Quantized // of which the array is a part; nil for one that is not quantized
 }
+
+// A Kind is what a parameter is to its module.
+type Kind int
+
+const (
+	OtherParam      Kind = iota
+	LinearWeight         // [out, in], of a linear layer
+	EmbeddingWeight      // [n, dim], of which rows are taken
+)
 
 // NewParam declares a tensor with the shape that it has in the checkpoint.
 // A Param without a shape (the zero Param) is one that the model does not have.
@@ -146,21 +157,75 @@ func (p Param) Last() Param {
 	return p
 }
 
-// As is the parameter in another dtype. Parameters stay in memory as small as
-// they are stored, and are cast right before their use.
-func (p *Param) As(dtype mlx.Dtype) *mlx.Array {
+// of says what the parameter is to its module.
+func (p Param) of(kind Kind) Param {
+	p.kind = kind
+	return p
+}
+
+// Quantization is how the parameter is stored in memory, nil for plain numbers.
+func (p *Param) Quantization() *mlx.Quantization {
+	if p.packed == nil {
+		return nil
+	}
+	return &p.packed.Quantization
+}
+
+// Arrays are those that the parameter is in; none before it is loaded.
+func (p *Param) Arrays() []*mlx.Array {
+	switch {
+	case p.Array == nil:
+		return nil
+	case p.packed != nil:
+		return p.packed.Arrays()
+	}
+	return []*mlx.Array{p.Array}
+}
+
+// Free frees the parameter, which can be loaded again.
+func (p *Param) Free() {
+	for _, a := range p.Arrays() {
+		a.Free()
+	}
+	p.Array, p.packed = nil, nil
+}
+
+// used tells the watcher.
+func (p *Param) used() {
 	if watcher != nil {
 		watcher(p.Array)
+	}
+}
+
+// As is the parameter in another dtype. Parameters stay in memory as small as
+// they are stored, and are cast right before their use; those that are quantized
+// are unpacked.
+func (p *Param) As(dtype mlx.Dtype) *mlx.Array {
+	p.used()
+	if p.packed != nil {
+		return precise(p.packed, dtype).Dequantize(dtype)
 	}
 	return p.AsType(dtype)
 }
 
-// TakeRows selects rows of the parameter by number.
-func (p *Param) TakeRows(rows []int32) *mlx.Array {
-	if watcher != nil {
-		watcher(p.Array)
+// TakeRows selects rows of the parameter by number, in a dtype.
+func (p *Param) TakeRows(rows []int32, dtype mlx.Dtype) *mlx.Array {
+	p.used()
+	if p.packed != nil {
+		return precise(p.packed.TakeRows(rows), dtype).Dequantize(dtype)
 	}
-	return p.Array.TakeRows(rows)
+	return p.Array.TakeRows(rows).AsType(dtype)
+}
+
+// precise is a matrix that is unpacked in a dtype, which its scales are not
+// smaller than then.
+func precise(q *mlx.Quantized, dtype mlx.Dtype) *mlx.Quantized {
+	if q.Biases == nil || dtype != mlx.Float32 {
+		return q
+	}
+	out := *q
+	out.Scales, out.Biases = q.Scales.AsType(dtype), q.Biases.AsType(dtype)
+	return &out
 }
 
 // watcher is told of the parameters that are used. It belongs to the MLX

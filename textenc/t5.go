@@ -208,7 +208,7 @@ func (b *t5Bias) Forward(n int, dtype mlx.Dtype) *mlx.Array {
 	for query := range n {
 		ids = append(ids, table[n-1-query:2*n-1-query]...)
 	}
-	y := b.Tap(b.Weight.TakeRows(ids).AsType(dtype).Reshape(n, n, -1), mlx.FromInt32(ids, n, n))
+	y := b.Tap(b.Weight.TakeRows(ids, dtype).Reshape(n, n, -1), mlx.FromInt32(ids, n, n))
 	return y.Transpose(2, 0, 1).ExpandDims(0)
 }
 

@@ -1,0 +1,164 @@
+package models
+
+import (
+	_ "embed"
+	"encoding/json"
+	"fmt"
+	"path"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/gomflux/gomflux/mlx"
+	"github.com/gomflux/gomflux/nn"
+)
+
+// Quantizations are the names that [ParseQuantization] takes.
+var Quantizations = []string{"3", "4", "5", "6", "8", "mxfp4", "mxfp8", "nvfp4"}
+
+// ParseQuantization reads what a model is to be quantized to: a number of bits, or
+// a floating-point format. The group is how many weights of a row share a scale,
+// 0 for the usual number: 64 for bits, and no other than its own for a format.
+func ParseQuantization(name string, group int) (*mlx.Quantization, error) {
+	formats := map[string]mlx.Quantization{
+		"mxfp4": {Mode: "mxfp4", Bits: 4, Group: 32},
+		"mxfp8": {Mode: "mxfp8", Bits: 8, Group: 32},
+		"nvfp4": {Mode: "nvfp4", Bits: 4, Group: 16},
+	}
+	if q, ok := formats[name]; ok {
+		if group != 0 && group != q.Group {
+			return nil, requestErrorf("group size %d: %s has groups of %d", group, name, q.Group)
+		}
+		return &q, nil
+	}
+	if !slices.Contains(Quantizations, name) {
+		return nil, requestErrorf("quantization %q: expected %s", name, strings.Join(Quantizations, ", "))
+	}
+	bits, err := strconv.Atoi(name)
+	if err != nil {
+		return nil, err
+	}
+	if group == 0 {
+		group = defaultGroup
+	}
+	if !slices.Contains([]int{32, 64, 128}, group) {
+		return nil, requestErrorf("group size %d: expected 32, 64 or 128", group)
+	}
+	return &mlx.Quantization{Mode: "affine", Bits: bits, Group: group}, nil
+}
+
+const defaultGroup = 64
+
+// QuantizationName is the name that [ParseQuantization] takes.
+func QuantizationName(q mlx.Quantization) string {
+	if q.Mode == "affine" {
+		return strconv.Itoa(q.Bits)
+	}
+	return q.Mode
+}
+
+// A quantizationRule says how many bits layers keep at least, of 16 for those
+// that are not quantized. Layers is a pattern, in which * stands for anything.
+type quantizationRule struct {
+	Layers string `json:"layers"`
+	Least  int    `json:"least"`
+}
+
+//go:embed quantization.json
+var quantizationJSON []byte
+
+// quantizationRules are those of each class of diffusers and transformers. The
+// first one that fits a layer counts.
+var quantizationRules = func() (rules map[string][]quantizationRule) {
+	if err := json.Unmarshal(quantizationJSON, &rules); err != nil {
+		panic("models: quantization.json: " + err.Error())
+	}
+	for class, list := range rules {
+		for _, rule := range list {
+			if _, err := path.Match(rule.Layers, ""); err != nil || rule.Least != 8 && rule.Least != 16 {
+				panic("models: quantization.json: " + class + ": " + rule.Layers)
+			}
+		}
+	}
+	return rules
+}()
+
+// layerQuantization is how a layer of a class is quantized, by the name of its
+// module and the number of its columns, where a model is quantized to q; nil for
+// a layer that is not.
+func layerQuantization(q mlx.Quantization, class, layer string, columns int) *mlx.Quantization {
+	for _, rule := range quantizationRules[class] {
+		// a layer's name has no slashes, so that * goes over dots
+		if ok, _ := path.Match(rule.Layers, layer); !ok {
+			continue
+		}
+		switch {
+		case rule.Least > 8:
+			return nil
+		case rule.Least > q.Bits:
+			if q.Mode != "affine" {
+				q.Group = defaultGroup
+			}
+			q.Mode, q.Bits = "affine", rule.Least
+		}
+		break
+	}
+	for columns%q.Group != 0 {
+		if q.Mode != "affine" || q.Group <= 32 {
+			return nil
+		}
+		q.Group /= 2
+	}
+	return &q
+}
+
+// quantization is how the component's parameters are quantized where the model
+// is to q, as nn.LoadOptions wants it.
+func (c component) quantization(q *mlx.Quantization) func(nn.Parameter) *mlx.Quantization {
+	if q == nil {
+		return nil
+	}
+	return func(p nn.Parameter) *mlx.Quantization {
+		if p.Kind() == nn.OtherParam {
+			return nil
+		}
+		return layerQuantization(*q, c.class, strings.TrimSuffix(p.Name, ".weight"), p.Stored()[1])
+	}
+}
+
+// checkQuantization makes sure that the device does a quantization as it should:
+// some versions of MLX fail at some modes on some devices, and not all of them
+// say so.
+func checkQuantization(q mlx.Quantization) (err error) {
+	const rows, columns = 32, 256
+	most := map[int]float64{2: 0.5, 3: 0.25, 4: 0.16, 5: 0.07, 6: 0.04, 8: 0.05}[q.Bits] // of normal weights
+	defer func() {
+		if p := recover(); p != nil {
+			e, ok := p.(*mlx.Error)
+			if !ok {
+				panic(p)
+			}
+			err = fmt.Errorf("%w: quantization %s on this device (%v): %w", ErrUnsupported, QuantizationName(q), mlx.CurrentDevice(), e)
+		}
+	}()
+	relative := func(a, b *mlx.Array) float64 {
+		norm := func(x *mlx.Array) *mlx.Array { return x.Square().Reshape(1, -1).Sum(1).Sqrt() }
+		return float64(norm(a.Sub(b)).Div(norm(b)).Floats()[0])
+	}
+	mlx.Scope(func() *mlx.Array {
+		w := mlx.Normal(mlx.Key(1), mlx.Float32, rows, columns)
+		x := mlx.Normal(mlx.Key(2), mlx.Float32, 4, columns)
+		packed := w.Quantize(q)
+		plain := packed.Dequantize(mlx.Float32)
+		what, found := "unpacked weights", relative(plain, w)
+		if found <= most && found > 0 {
+			what, found = "products", relative(packed.MatmulT(x), x.Matmul(plain.T()))
+			most = 1e-2
+		}
+		if !(found <= most) {
+			err = fmt.Errorf("%w: quantization %s on this device (%v): MLX %s makes %s that are off by %.2g", ErrUnsupported, QuantizationName(q), mlx.CurrentDevice(), mlx.Version(), what, found)
+		}
+		return nil
+	})
+	return err
+}
