@@ -45,7 +45,19 @@ type Rule struct {
 }
 
 // Tables are those of a class.
-func Tables(class string) []*Table { return tables[class] }
+func Tables(class string) []*Table { return tables[Class(class)] }
+
+// Class is the class that tables are listed under, for one that has the same
+// modules.
+func Class(class string) string {
+	switch class {
+	case "": // of a vae's config.json
+		return "AutoencoderKL"
+	case "Qwen3ForCausalLM":
+		return "Qwen3Model"
+	}
+	return class
+}
 
 // tables holds all by their class.
 var tables = map[string][]*Table{}
@@ -63,7 +75,7 @@ func register(list ...*Table) {
 // they tell how rows that are stored as one are divided. Tensors of a name that
 // the layout does not know stay under that name.
 func View(ck *weights.Checkpoint, class string, shapes map[string][]int) (*weights.Checkpoint, *Table, error) {
-	for _, t := range tables[class] {
+	for _, t := range Tables(class) {
 		if prefix, ok := t.Matches(ck); ok {
 			view, err := t.view(ck, prefix, shapes)
 			if err == nil && maps.EqualFunc(view.Tensors, ck.Tensors, func(a, b weights.Tensor) bool { return a.Name == b.Name && len(a.Forms) == 0 }) {
