@@ -125,8 +125,7 @@ func choose(names []string) (string, error) {
 	case shards:
 		return "", fmt.Errorf("found shards but not their index (%s or %s), is the download complete?", stems[0]+suffix+".index.json", stems[1]+suffix+".index.json")
 	case len(others) > 0:
-		return "", fmt.Errorf("found no safetensors file, only %s: pickle and GGUF files are not read; "+
-			"load the model with diffusers or transformers and save it with save_pretrained(folder, safe_serialization=True)", list(others, 10))
+		return "", fmt.Errorf("found no safetensors file, only %s: pickle and GGUF files are not read; %s", list(others, 10), convert)
 	case len(names) == 0:
 		return "", errors.New("found no safetensors file, the folder is empty (is the download complete?)")
 	}

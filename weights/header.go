@@ -181,16 +181,25 @@ func ParseHeader(r io.ReaderAt, size int64) (*Header, error) {
 	return h, nil
 }
 
-// foreign recognises by their first bytes what is often found under a
+// convert is the hint about files that hold weights and are not read.
+const convert = "load the model with diffusers or transformers and save it with save_pretrained(folder, safe_serialization=True)"
+
+// foreign recognises by their first 8 bytes what is often found under a
 // safetensors name.
 func foreign(prefix []byte) string {
 	switch {
 	case bytes.HasPrefix(prefix, []byte("version ")):
 		return "it is a Git LFS pointer, run git lfs pull to get the weights"
 	case bytes.HasPrefix(prefix, []byte("PK\x03\x04")):
-		return "it is a zip archive, as torch.save writes"
+		return "it is a zip archive, as torch.save writes (" + convert + ")"
+	case prefix[0] == 0x80 && prefix[1] >= 2 && prefix[1] <= 5 && binary.LittleEndian.Uint64(prefix) > maxHeader:
+		return "it is a pickle, as torch.save wrote, which can run programs and is not read (" + convert + ")"
 	case bytes.HasPrefix(prefix, []byte("GGUF")):
-		return "it is a GGUF file"
+		return "it is a GGUF file (" + convert + ")"
+	case bytes.HasPrefix(prefix, []byte("\x93NUMPY")):
+		return "it is a NumPy file"
+	case bytes.HasPrefix(prefix, []byte("\x89HDF")):
+		return "it is an HDF5 file, as Keras writes"
 	case bytes.HasPrefix(prefix, []byte("<!")), bytes.HasPrefix(prefix, []byte("<html")):
 		return "it is a web page, the download went wrong"
 	}
