@@ -31,13 +31,7 @@ race: setup ## run the tests of the packages with goroutines under the race dete
 
 FUZZTIME = 10s
 fuzz: setup ## run every fuzz target for FUZZTIME (10s)
-	@set -e; for package in $$(go list ./...); do \
-		tests=$$(go test -list '^Fuzz' $$package); \
-		for target in $$(echo "$$tests" | grep '^Fuzz'); do \
-			echo "$$package $$target"; \
-			go test -run '^$$' -fuzz "^$$target\$$" -fuzztime $(FUZZTIME) $$package; \
-		done; \
-	done
+	scripts/fuzz.sh $(FUZZTIME)
 
 lint: setup ## check gofmt, vet, staticcheck, the workflows and shell scripts
 	@unformatted=$$(gofmt -l *.go */); test -z "$$unformatted" || { echo "gofmt -w these:"; echo "$$unformatted"; exit 1; }

@@ -1,0 +1,24 @@
+#!/usr/bin/env bash
+# Runs every fuzz target for a time: fuzz.sh TIME [PACKAGE...], by default all
+# packages of this module. What fails is kept in the package's testdata/fuzz, as
+# go test does, which then runs it too.
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+time=${1:?usage: fuzz.sh TIME [PACKAGE...]}
+shift
+build=$(mktemp -d)
+trap 'rm -rf "$build"' EXIT
+corpus=$(go env GOCACHE)/fuzz
+# a package is linked once for all of its targets
+while read -r package dir; do
+	targets=$(grep -hoE '^func Fuzz[A-Za-z0-9_]*\(f \*testing\.F\)' "$dir"/*_test.go 2>/dev/null | sed 's/^func //; s/(.*//') || continue
+	go test -c -fuzz . -o "$build/test" "$package"
+	for target in $targets; do
+		echo "$package $target"
+		(cd "$dir" && "$build/test" -test.run '^$' -test.fuzz "^$target\$" -test.fuzztime "$time" -test.fuzzcachedir "$corpus/$package") >"$build/log" || {
+			cat "$build/log"
+			exit 1
+		}
+		sed -n 's/^fuzz: elapsed: /  /p' "$build/log" | tail -n 1
+	done
+done < <(go list -f '{{.ImportPath}} {{.Dir}}' "${@:-./...}")
