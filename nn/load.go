@@ -227,7 +227,7 @@ func (f *files) read(t weights.Tensor) *mlx.Array {
 			a = mlx.Concat(0, halves[1], halves[0])
 		case weights.FormChannelsFirst:
 			a = ChannelsFirst(a)
-		case weights.FormSqueeze:
+		case weights.FormSqueeze, weights.FormExpand:
 			a = a.Reshape(t.Shape...)
 		}
 	}
