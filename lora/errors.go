@@ -1,0 +1,111 @@
+package lora
+
+import (
+	"fmt"
+	"regexp"
+	"slices"
+	"strings"
+)
+
+// An UnmatchedError says that tensors of a LoRA fit nothing in a model.
+type UnmatchedError struct {
+	File    string
+	Keys    []string // the names of the tensors
+	Tensors int      // how many the file has
+	// Classes are the components that were looked through.
+	Classes []string
+	// For is what the LoRA seems to be for, "" if that cannot be told.
+	For string
+}
+
+func newUnmatchedError(f *file, keys []string, components []*component) *UnmatchedError {
+	slices.Sort(keys)
+	e := &UnmatchedError{File: f.Name, Keys: keys, Tensors: len(f.Header.Names)}
+	for _, c := range components {
+		e.Classes = append(e.Classes, c.Class)
+	}
+	if len(keys) == e.Tensors {
+		e.For = guess(keys)
+	}
+	return e
+}
+
+const maxGroups = 10
+
+func (e *UnmatchedError) Error() string {
+	var b strings.Builder
+	count := fmt.Sprintf("%d of its %d tensors fit", len(e.Keys), e.Tensors)
+	if len(e.Keys) == e.Tensors {
+		count = fmt.Sprintf("none of its %d tensors fits", e.Tensors)
+	} else if len(e.Keys) == 1 {
+		count = fmt.Sprintf("1 of its %d tensors fits", e.Tensors)
+	}
+	what := " anything"
+	if len(e.Keys) < e.Tensors {
+		what = " nothing"
+	}
+	fmt.Fprintf(&b, "LoRA %s: %s%s in this model (%s)", e.File, count, what, strings.Join(e.Classes, ", "))
+	if e.For != "" {
+		fmt.Fprintf(&b, "; it seems to be for %s", e.For)
+	}
+	b.WriteByte(':')
+	groups, counts := grouped(e.Keys)
+	for i, g := range groups {
+		if i == maxGroups {
+			fmt.Fprintf(&b, "\n\tand %d more", len(groups)-i)
+			break
+		}
+		fmt.Fprintf(&b, "\n\t%s", g)
+		if counts[g] > 1 {
+			fmt.Fprintf(&b, " (%d of this form)", counts[g])
+		}
+	}
+	return b.String()
+}
+
+var number = regexp.MustCompile(`(^|[._])\d+`)
+
+// grouped puts names that differ in numbers only together, under the first one's
+// with {} for the numbers.
+func grouped(names []string) (groups []string, counts map[string]int) {
+	alone := map[string]string{}
+	counts = map[string]int{}
+	for _, name := range names {
+		g := number.ReplaceAllString(name, "$1{}")
+		if counts[g]++; counts[g] == 1 {
+			groups = append(groups, g)
+			alone[g] = name
+		}
+	}
+	for i, g := range groups {
+		if counts[g] == 1 { // as it is
+			groups[i] = alone[g]
+			counts[alone[g]] = 1
+		}
+	}
+	return groups, counts
+}
+
+// families are what names of tensors tell of the model that a LoRA is for.
+var families = []struct {
+	name    string
+	pattern *regexp.Regexp
+}{
+	{"FLUX.2", regexp.MustCompile(`to_qkv_mlp_proj|stream_modulation`)},
+	{"FLUX.1 or FLUX.2", regexp.MustCompile(`double_blocks|single_blocks|single_transformer_blocks`)},
+	{"Qwen-Image", regexp.MustCompile(`transformer_blocks[._]\d+[._](img|txt)_m(lp|od)|transformer_blocks[._]\d+[._]attn[._]add_[qkv]_proj`)},
+	{"Stable Diffusion 3", regexp.MustCompile(`joint_blocks`)},
+	{"Stable Diffusion or SDXL", regexp.MustCompile(`(down|up|input|output|middle|mid)_block`)},
+	{"Wan", regexp.MustCompile(`(^|[._])blocks[._]\d+[._](cross|self)_attn`)},
+	{"Z-Image", regexp.MustCompile(`(noise|context)_refiner|layers[._]\d+[._](attention[._]|feed_forward|adaLN)`)},
+}
+
+// guess is the family that a LoRA with such names is for, "" if none is known.
+func guess(names []string) string {
+	for _, family := range families {
+		if slices.ContainsFunc(names, family.pattern.MatchString) {
+			return family.name
+		}
+	}
+	return ""
+}

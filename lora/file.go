@@ -1,0 +1,253 @@
+package lora
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"math"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+
+	"github.com/gomflux/gomflux/internal/oserr"
+	"github.com/gomflux/gomflux/mlx"
+	"github.com/gomflux/gomflux/weights"
+)
+
+// A file is an open LoRA.
+type file struct {
+	*weights.File
+	strength float64            // Spec.Scale
+	configs  map[string]*config // by the component they are for, "" for any
+	data     *os.File           // what the header was read of
+}
+
+// safetensors are the names under which PEFT and diffusers save.
+var usual = []string{"adapter_model.safetensors", "pytorch_lora_weights.safetensors"}
+
+var pickles = regexp.MustCompile(`(?i)\.(bin|pt|pth|ckpt|pkl)$`)
+
+// open opens a LoRA's file, or the one in a folder.
+func open(spec Spec) (*file, error) {
+	if spec.Path == "" {
+		return nil, errors.New("no LoRA given: its path is empty")
+	}
+	if math.IsNaN(spec.Scale) || math.IsInf(spec.Scale, 0) {
+		return nil, fmt.Errorf("%s: scale is %v, expected a number", spec.Path, spec.Scale)
+	}
+	if pickles.MatchString(spec.Path) {
+		return nil, fmt.Errorf("%s: a pickle file, which can hold programs and is not read: convert it with "+
+			"safetensors.torch.save_file(torch.load(path, weights_only=True), new_path)", spec.Path)
+	}
+	dir, name := filepath.Split(filepath.Clean(spec.Path))
+	info, err := os.Stat(spec.Path)
+	if err != nil {
+		return nil, fmt.Errorf("LoRA %s: %w", spec.Path, oserr.Bare(err))
+	}
+	if info.IsDir() {
+		if dir = spec.Path; name != "" {
+			if name, err = choose(dir); err != nil {
+				return nil, err
+			}
+		}
+	}
+	folder := weights.Folder{FS: os.DirFS(filepath.Join(dir, ".")), Name: dir}
+	w, err := weights.Open(folder, name)
+	if err != nil {
+		return nil, fmt.Errorf("LoRA %w", err)
+	}
+	f := &file{File: w, strength: spec.Scale}
+	if err := f.prepare(folder, name); err != nil {
+		f.Close()
+		return nil, fmt.Errorf("LoRA %s: %w", f.Name, err)
+	}
+	return f, nil
+}
+
+// choose is the LoRA in a folder.
+func choose(dir string) (string, error) {
+	names, err := safetensors(os.DirFS(dir))
+	if err != nil {
+		return "", fmt.Errorf("LoRA %s: %w", dir, oserr.Bare(err))
+	}
+	for _, name := range usual {
+		if slices.Contains(names, name) {
+			return name, nil
+		}
+	}
+	switch len(names) {
+	case 0:
+		return "", fmt.Errorf("LoRA %s: the folder has no safetensors file", dir)
+	case 1:
+		return names[0], nil
+	}
+	return "", fmt.Errorf("LoRA %s: the folder has %d safetensors files, name one of them: %s", dir, len(names), short(names, 10))
+}
+
+// safetensors lists the files of that kind in a folder.
+func safetensors(fsys fs.FS) (names []string, err error) {
+	entries, err := fs.ReadDir(fsys, ".")
+	for _, e := range entries {
+		if strings.HasSuffix(e.Name(), ".safetensors") && !strings.HasPrefix(e.Name(), ".") {
+			names = append(names, e.Name())
+		}
+	}
+	return names, err
+}
+
+// prepare opens the file for reading, and reads how its adapters are scaled.
+func (f *file) prepare(folder weights.Folder, name string) error {
+	path, err := f.Path()
+	if err != nil {
+		return err
+	}
+	if f.data, err = os.Open(path); err != nil {
+		return oserr.Bare(err)
+	}
+	if text := f.Header.Metadata[metadataKey]; text != "" {
+		if f.configs, err = parseMetadata(text); err != nil {
+			return fmt.Errorf("metadata %s: %w", metadataKey, err)
+		}
+		return nil
+	}
+	// another file's config must not be taken for this one's
+	if beside, err := safetensors(folder); err != nil || name != usual[0] && len(beside) > 1 {
+		return oserr.Bare(err)
+	}
+	if _, err := fs.Stat(folder, configName); errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	c, err := readConfig(folder, configName)
+	f.configs = map[string]*config{"": c}
+	return err
+}
+
+// config is what is known about the scale of a component's adapters, nil for
+// nothing.
+func (f *file) config(component string) *config {
+	if c := f.configs[component]; c != nil {
+		return c
+	}
+	return f.configs[""]
+}
+
+// Close closes the file.
+func (f *file) Close() error {
+	err := f.File.Close()
+	if f.data != nil {
+		err = errors.Join(err, f.data.Close())
+	}
+	return err
+}
+
+// dtypes are those of tensors that are computed with.
+var dtypes = map[weights.Dtype]mlx.Dtype{"F32": mlx.Float32, "F16": mlx.Float16, "BF16": mlx.BFloat16}
+
+// A tensor is one of a file. Its axes of 1 behind the second, which 1x1
+// convolutions have, are dropped.
+type tensor struct {
+	weights.Tensor
+	file *file
+}
+
+func (f *file) tensor(name string) *tensor {
+	t := tensor{f.Header.Tensors[name], f}
+	for len(t.Shape) > 2 && t.Shape[len(t.Shape)-1] == 1 {
+		t.Shape = t.Shape[:len(t.Shape)-1]
+	}
+	return &t
+}
+
+// errorf is an error about the tensor.
+func (t *tensor) errorf(format string, args ...any) error {
+	return fmt.Errorf("LoRA %s: tensor %s: %w", t.file.Name, t.Name, fmt.Errorf(format, args...))
+}
+
+// bytes reads the tensor.
+func (t *tensor) bytes() ([]byte, error) {
+	data := make([]byte, t.End-t.Begin)
+	if _, err := t.file.data.ReadAt(data, t.file.Header.DataOffset+t.Begin); err != nil && len(data) > 0 {
+		if errors.Is(err, io.EOF) {
+			return nil, t.errorf("the file was cut short while it was used")
+		}
+		return nil, t.errorf("%w", oserr.Bare(err))
+	}
+	return data, nil
+}
+
+// array reads the tensor in the dtype that it is stored in. It throws what is
+// wrong.
+func (t *tensor) array() *mlx.Array {
+	data, err := t.bytes()
+	if err != nil {
+		mlx.Throw(err)
+	}
+	a := mlx.FromBytes(data, dtypes[t.Dtype], t.Shape...)
+	if !a.IsFinite().All() {
+		mlx.Throw(t.errorf("has values that are NaN or infinite"))
+	}
+	return a
+}
+
+// wide is the tensor in float32.
+func (t *tensor) wide() *mlx.Array { return t.array().AsType(mlx.Float32) }
+
+// number reads a tensor of one element.
+func (t *tensor) number() (float64, error) {
+	n := 1
+	for _, d := range t.Shape {
+		n *= d
+	}
+	if n != 1 {
+		return 0, t.errorf("expected one number, found shape %v", t.Shape)
+	}
+	data, err := t.bytes()
+	if err != nil {
+		return 0, err
+	}
+	switch t.Dtype {
+	case "F64":
+		return math.Float64frombits(binary.LittleEndian.Uint64(data)), nil
+	case "F32":
+		return float64(math.Float32frombits(binary.LittleEndian.Uint32(data))), nil
+	case "BF16":
+		return float64(math.Float32frombits(uint32(binary.LittleEndian.Uint16(data)) << 16)), nil
+	case "F16":
+		return half(binary.LittleEndian.Uint16(data)), nil
+	case "I64":
+		return float64(int64(binary.LittleEndian.Uint64(data))), nil
+	case "I32":
+		return float64(int32(binary.LittleEndian.Uint32(data))), nil
+	}
+	return 0, t.errorf("expected a number as F64, F32, F16, BF16, I64 or I32, found %s", t.Dtype)
+}
+
+// half is the number of a float16.
+func half(bits uint16) float64 {
+	sign, exponent, fraction := 1.0, int(bits>>10&31), float64(bits&1023)
+	if bits>>15 == 1 {
+		sign = -1
+	}
+	switch exponent {
+	case 0:
+		return sign * math.Ldexp(fraction, -24)
+	case 31:
+		if fraction != 0 {
+			return math.NaN()
+		}
+		return math.Inf(int(sign))
+	}
+	return sign * math.Ldexp(1024+fraction, exponent-25)
+}
+
+// short joins names for a message, at most that many of them.
+func short(names []string, most int) string {
+	if len(names) > most {
+		return strings.Join(names[:most], ", ") + fmt.Sprintf(" and %d more", len(names)-most)
+	}
+	return strings.Join(names, ", ")
+}

@@ -1,0 +1,103 @@
+package lora
+
+import (
+	"slices"
+	"strings"
+)
+
+// A part is what one tensor of a file is to the module that it changes.
+type part string
+
+const (
+	partDown      part = "lora_A" // or lora_down: [rank, in]
+	partUp        part = "lora_B" // or lora_up: [out, rank]
+	partUpBias    part = "lora_B.bias"
+	partAlpha     part = "alpha"
+	partMagnitude part = "lora_magnitude_vector" // of PEFT's DoRA: [out]
+	partDoRAScale part = "dora_scale"            // of LyCORIS' DoRA: [out, 1] or [1, in]
+	partDiff      part = "diff"                  // what is added to the weight
+	partDiffBias  part = "diff_b"                // what is added to the bias
+	partKronW1    part = "lokr_w1"
+	partKronW1A   part = "lokr_w1_a"
+	partKronW1B   part = "lokr_w1_b"
+	partKronW2    part = "lokr_w2"
+	partKronW2A   part = "lokr_w2_a"
+	partKronW2B   part = "lokr_w2_b"
+	partHadaW1A   part = "hada_w1_a"
+	partHadaW1B   part = "hada_w1_b"
+	partHadaW2A   part = "hada_w2_a"
+	partHadaW2B   part = "hada_w2_b"
+)
+
+// endings are the words behind a module's name that say what a tensor is.
+var endings = map[string]part{
+	"lora_A": partDown, "lora_down": partDown,
+	"lora_B": partUp, "lora_up": partUp,
+	"alpha":                 partAlpha,
+	"lora_magnitude_vector": partMagnitude,
+	"dora_scale":            partDoRAScale,
+	"diff":                  partDiff, "w_norm": partDiff,
+	"diff_b": partDiffBias, "b_norm": partDiffBias,
+	"lokr_w1": partKronW1, "lokr_w1_a": partKronW1A, "lokr_w1_b": partKronW1B,
+	"lokr_w2": partKronW2, "lokr_w2_a": partKronW2A, "lokr_w2_b": partKronW2B,
+	"hada_w1_a": partHadaW1A, "hada_w1_b": partHadaW1B,
+	"hada_w2_a": partHadaW2A, "hada_w2_b": partHadaW2B,
+}
+
+// parseKey divides the name of a tensor into that of a module, with whatever the
+// program that wrote the file puts before it, and what the tensor is to it:
+//
+//	transformer.x_embedder.lora_A.weight
+//	base_model.model.x_embedder.lora_A.default.weight
+//	lora_unet_img_in.lora_down.weight
+//	x_embedder.lora.down.weight
+//	text_model.encoder.layers.0.self_attn.to_q_lora.down.weight
+//	diffusion_model.img_in.lokr_w1
+func parseKey(name string) (module string, p part, ok bool) {
+	words := strings.Split(name, ".")
+	for i := len(words) - 1; i > 0; i-- {
+		p, known := endings[words[i]]
+		rest := words[i+1:]
+		switch {
+		case known:
+			p, known = p.before(rest)
+		case slices.Equal(rest, []string{"weight"}) && (words[i] == "down" || words[i] == "up"):
+			p, known = map[string]part{"down": partDown, "up": partUp}[words[i]], true
+			last := words[i-1]
+			switch {
+			case last == "lora" || last == "lora_linear_layer":
+				i--
+			case strings.HasSuffix(last, "_lora"):
+				words[i-1] = strings.TrimSuffix(last, "_lora")
+			case !strings.Contains(last, "_lora"): // XLabs has qkv_lora1 and proj_lora2
+				return "", "", false
+			}
+		}
+		if known {
+			module = strings.Join(words[:i], ".")
+			return module, p, module != ""
+		}
+	}
+	return "", "", false
+}
+
+// before says what a tensor is whose name goes on with some words behind the one
+// of p: an adapter's name, and whether it is a weight or a bias.
+func (p part) before(words []string) (part, bool) {
+	switch p {
+	case partAlpha, partDoRAScale, partDiff, partDiffBias:
+		return p, len(words) == 0
+	}
+	bias := false
+	if n := len(words); n > 0 && (words[n-1] == "weight" || words[n-1] == "bias") {
+		bias = words[n-1] == "bias"
+		words = words[:n-1]
+	}
+	switch {
+	case len(words) > 1:
+		return p, false
+	case bias && p == partUp:
+		return partUpBias, true
+	}
+	return p, !bias
+}

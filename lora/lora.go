@@ -1,0 +1,264 @@
+// Package lora reads LoRAs, finds the parameters that their tensors change, and
+// changes them: in the weights while these are loaded, or beside the layers while
+// the model runs.
+//
+// It reads safetensors files under the names of diffusers and PEFT, kohya-ss'
+// sd-scripts, LyCORIS, ComfyUI, and of the models' makers, with LoRA, DoRA, LoKr,
+// LoHa and plain differences in them. The order of LoRAs counts for DoRA only.
+package lora
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"maps"
+	"path"
+	"slices"
+	"strings"
+
+	"github.com/gomflux/gomflux/mlx"
+	"github.com/gomflux/gomflux/nn"
+)
+
+// A Spec is a LoRA to load.
+type Spec struct {
+	// Path is that of a safetensors file, or of a folder with one.
+	Path string
+	// Scale is what its changes are multiplied with; 0 leaves the model as it is.
+	Scale float64
+}
+
+// A Component is a part of a pipeline that LoRAs may change.
+type Component struct {
+	Name  string // its folder: transformer, text_encoder, text_encoder_2
+	Class string // of diffusers or transformers
+	Model any    // a pointer to its module tree, loaded or only declared
+}
+
+// A Set is LoRAs that were found to fit a model. Their files stay open until
+// Close.
+type Set struct {
+	files   []*file
+	reports []Report
+	// updates are by component and by parameter, in the order of the LoRAs.
+	updates map[string]map[string][]*update
+	// baked are the parameters that were changed when they were loaded.
+	baked map[string]map[string]bool
+}
+
+// A Report is what was found in one LoRA.
+type Report struct {
+	Path  string
+	Scale float64
+	// Modules is how many modules it changes of the components.
+	Modules map[string]int
+}
+
+// Load opens LoRAs and finds what their tensors change. It reads their headers
+// and scales, no more. Tensors that fit nothing are an [*UnmatchedError]; other
+// errors name file and tensor, what was expected and what was found.
+func Load(specs []Spec, components []Component) (*Set, error) {
+	s := &Set{updates: map[string]map[string][]*update{}, baked: map[string]map[string]bool{}}
+	var known []*component
+	for _, c := range components {
+		known = append(known, newComponent(c))
+	}
+	var errs []error
+	for _, spec := range specs {
+		f, err := open(spec)
+		if err == nil {
+			s.files = append(s.files, f)
+			err = s.add(spec, f, known)
+		}
+		errs = append(errs, err)
+	}
+	if err := errors.Join(errs...); err != nil {
+		return nil, errors.Join(err, s.Close())
+	}
+	return s, nil
+}
+
+// Close closes the files. Nothing can be baked or attached then.
+func (s *Set) Close() error {
+	var errs []error
+	for _, f := range s.files {
+		errs = append(errs, f.Close())
+	}
+	return errors.Join(errs...)
+}
+
+// Reports says what was found, LoRA by LoRA.
+func (s *Set) Reports() []Report { return s.reports }
+
+// add finds what the tensors of a file change.
+func (s *Set) add(spec Spec, f *file, components []*component) error {
+	type found struct {
+		component *component
+		name      string // with dots, without a prefix
+	}
+	modules, where := map[string]map[part]*tensor{}, map[string]found{}
+	var unmatched []string
+	for _, name := range f.Header.Names {
+		raw, p, ok := parseKey(name)
+		if !ok {
+			unmatched = append(unmatched, name)
+			continue
+		}
+		if modules[raw] == nil {
+			modules[raw] = map[part]*tensor{}
+			for _, c := range components {
+				if name := c.find(raw); name != "" {
+					where[raw] = found{c, name}
+					break
+				}
+			}
+		}
+		if where[raw].component == nil {
+			unmatched = append(unmatched, name)
+			continue
+		}
+		if before := modules[raw][p]; before != nil {
+			return fmt.Errorf("LoRA %s: tensors %s and %s are both %s of %s", f.Name, before.Name, name, p, raw)
+		}
+		modules[raw][p] = f.tensor(name)
+	}
+	if len(f.Header.Names) == 0 {
+		return fmt.Errorf("LoRA %s: the file has no tensors", f.Name)
+	}
+	if len(unmatched) > 0 {
+		return newUnmatchedError(f, unmatched, components)
+	}
+
+	report := Report{Path: spec.Path, Scale: spec.Scale, Modules: map[string]int{}}
+	var errs []error
+	for _, raw := range slices.Sorted(maps.Keys(modules)) {
+		in := where[raw]
+		updates, err := f.module(raw, in.name, in.component, modules[raw])
+		for _, u := range updates {
+			err = errors.Join(err, s.enter(in.component.Name, u))
+		}
+		errs = append(errs, err)
+		report.Modules[in.component.Name]++
+	}
+	s.reports = append(s.reports, report)
+	return first(errs, 5)
+}
+
+// enter puts an update to those of its parameter, of which a file has only one.
+func (s *Set) enter(component string, u *update) error {
+	if s.updates[component] == nil {
+		s.updates[component] = map[string][]*update{}
+	}
+	list := s.updates[component][u.Name]
+	for _, before := range list {
+		if before.file == u.file {
+			return fmt.Errorf("LoRA %s: %s and %s both change %s of the %s", u.file.Name, before.module, u.module, u.Name, component)
+		}
+	}
+	s.updates[component][u.Name] = append(list, u)
+	return nil
+}
+
+// first joins errors, at most that many of them.
+func first(errs []error, most int) error {
+	errs = slices.DeleteFunc(errs, func(err error) bool { return err == nil })
+	if n := len(errs); n > most {
+		errs = append(errs[:most:most], fmt.Errorf("and %d more", n-most))
+	}
+	return errors.Join(errs...)
+}
+
+// Bake returns what changes the parameters of a component while they are loaded,
+// nil if no LoRA changes any. It gets a parameter as it is in memory, but in
+// float32, and returns it changed, or as it is; what is wrong with a file it
+// throws ([mlx.Throw]). It must be called on the MLX thread.
+func (s *Set) Bake(component string) func(p nn.Parameter, w *mlx.Array) *mlx.Array {
+	return s.bake(component, func(*update) bool { return true })
+}
+
+// BakeFixed is [Set.Bake] for what [Set.Attach] cannot do: the parameters that are
+// none of a linear layer, and DoRA along the inputs.
+func (s *Set) BakeFixed(component string) func(p nn.Parameter, w *mlx.Array) *mlx.Array {
+	return s.bake(component, (*update).fixed)
+}
+
+func (s *Set) bake(component string, takes func(*update) bool) func(p nn.Parameter, w *mlx.Array) *mlx.Array {
+	s.baked[component] = map[string]bool{}
+	all := s.updates[component]
+	chosen := map[string]bool{}
+	for name, list := range all {
+		if slices.ContainsFunc(list, takes) {
+			chosen[name] = true
+		}
+	}
+	if len(chosen) == 0 {
+		return nil
+	}
+	baked := s.baked[component]
+	return func(p nn.Parameter, w *mlx.Array) *mlx.Array {
+		if !chosen[p.Name] {
+			return w
+		}
+		before := w
+		for _, u := range all[p.Name] {
+			w = u.bake(w, before)
+		}
+		if !w.IsFinite().All() {
+			mlx.Throw(fmt.Errorf("LoRA %s: makes values of %s in the %s NaN or infinite", names(all[p.Name]), p.Name, component))
+		}
+		baked[p.Name] = true
+		return w
+	}
+}
+
+// Attach puts adapters beside the linear layers of a loaded component, for all
+// changes that were not baked when it was loaded: none after [Set.Bake], except
+// those of weights that the checkpoint has quantized. Adapters of an earlier
+// Attach are dropped. It throws what cannot be done. It must run on the MLX
+// thread.
+func (s *Set) Attach(component string, model any) {
+	s.Detach(model)
+	layers := nn.Linears(model)
+	parameters := slices.Collect(maps.Keys(s.updates[component]))
+	slices.SortFunc(parameters, func(a, b string) int { // biases last, because DoRA multiplies what is before it
+		return cmp.Or(cmp.Compare(path.Ext(b), path.Ext(a)), cmp.Compare(a, b))
+	})
+	for _, name := range parameters {
+		if s.baked[component][name] {
+			continue
+		}
+		list := s.updates[component][name]
+		layer := layers[strings.TrimSuffix(name, path.Ext(name))]
+		for _, u := range list {
+			if layer == nil || u.fixed() {
+				mlx.Throw(fmt.Errorf("LoRA %s: %s cannot run beside %s of the %s: let it be added to the weights when they are loaded, from a model that is not quantized",
+					u.file.Name, u.module, name, component))
+			}
+			layer.Adapters = append(layer.Adapters, u.attach(s, layer))
+		}
+	}
+}
+
+// Detach drops the adapters that Attach put to a model, and frees them.
+func (s *Set) Detach(model any) {
+	for _, layer := range nn.Linears(model) {
+		layer.Adapters = slices.DeleteFunc(layer.Adapters, func(a nn.Adapter) bool {
+			mine, ok := a.(*adapter)
+			if ok = ok && mine.set == s; ok {
+				for _, array := range mine.arrays {
+					array.Free()
+				}
+			}
+			return ok
+		})
+	}
+}
+
+// names are those of the files that updates are from.
+func names(list []*update) string {
+	var out []string
+	for _, u := range list {
+		out = append(out, u.file.Name)
+	}
+	return strings.Join(out, ", ")
+}
