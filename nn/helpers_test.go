@@ -40,11 +40,13 @@ func wide(v []float32) []float64 {
 	return out
 }
 
-// A tensor goes into a safetensors file: values are stored as dtype.
+// A tensor goes into a safetensors file: values are stored as dtype, unless their
+// bytes are there.
 type tensor struct {
 	name, dtype string
 	shape       []int
 	values      []float32
+	raw         []byte
 }
 
 // f32 is a tensor of random numbers that bfloat16 holds exactly.
@@ -53,12 +55,15 @@ func f32(name string, shape ...int) tensor {
 	for i, v := range values {
 		values[i] = float32(int(v*16)) / 16
 	}
-	return tensor{name, "F32", shape, values}
+	return tensor{name: name, dtype: "F32", shape: shape, values: values}
 }
 
 func (t tensor) as(dtype string) tensor { t.dtype = dtype; return t }
 
 func (t tensor) bytes(test testing.TB) []byte {
+	if t.raw != nil {
+		return t.raw
+	}
 	var b bytes.Buffer
 	for _, v := range t.values {
 		bits := math.Float32bits(v)

@@ -232,7 +232,7 @@ func TestConv2d(t *testing.T) {
 			}
 		}
 		// from a checkpoint, so that the layout is torch's [out, in, k, k]
-		ck := open(t, save(t, tensor{"weight", "F32", []int{out, in, k, k}, weight}, tensor{"bias", "F32", []int{out}, bias}))
+		ck := open(t, save(t, tensor{name: "weight", dtype: "F32", shape: []int{out, in, k, k}, values: weight}, tensor{name: "bias", dtype: "F32", shape: []int{out}, values: bias}))
 		mlxtest.Do(t, func() {
 			conv := nn.NewConv2d(in, out, k, c.stride, c.padding)
 			if err := nn.Load(conv, ck, nn.LoadOptions{Name: "conv", Dtype: mlx.Float32}); err != nil {
@@ -251,7 +251,7 @@ func TestCausalConv3d(t *testing.T) {
 	for _, c := range []struct{ kernel, padding int }{{3, 1}, {1, 0}} {
 		k := c.kernel
 		x, weight, bias := mlxtest.Random(1, h*w*in), mlxtest.Random(2, out*in*k*k*k), mlxtest.Random(3, out)
-		ck := open(t, save(t, tensor{"weight", "F32", []int{out, in, k, k, k}, weight}, tensor{"bias", "F32", []int{out}, bias}))
+		ck := open(t, save(t, tensor{name: "weight", dtype: "F32", shape: []int{out, in, k, k, k}, values: weight}, tensor{name: "bias", dtype: "F32", shape: []int{out}, values: bias}))
 		mlxtest.Do(t, func() {
 			conv := nn.NewCausalConv3d(in, out, k, c.padding)
 			if p := nn.Parameters(conv)[0]; p.Name != "weight" || p.Transform() != "last,oihw" {

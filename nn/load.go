@@ -348,13 +348,13 @@ func (m *matcher) match(p Parameter) (f Found) {
 		return f
 	}
 	f.Tensor = *t
-	module := strings.TrimSuffix(name, ".weight")
+	module := strings.TrimSuffix(name, "weight")
 	switch {
 	case t.Dtype == "U32" && p.kind != OtherParam:
 		m.matchPacked(p, &f, module)
 		return f
 	case t.Dtype == fp8:
-		for _, scale := range []string{".scale_weight", ".weight_scale"} { // as ComfyUI and as others call it
+		for _, scale := range []string{"scale_weight", "weight_scale"} { // as ComfyUI and as others call it
 			if f.Scales == nil {
 				f.Scales = m.find(module + scale)
 			}
@@ -383,12 +383,12 @@ func (m *matcher) misshapen(t weights.Tensor, expected string) {
 // the shapes of what it comes with.
 func (m *matcher) matchPacked(p Parameter, f *Found, module string) {
 	rows, columns := p.shape[0], p.shape[1]
-	f.Scales, f.Biases = m.find(module+".scales"), m.find(module+".biases")
+	f.Scales, f.Biases = m.find(module+"scales"), m.find(module+"biases")
 	missing := func(what string) {
 		m.Missing = append(m.Missing, Misfit{module + what, fmt.Sprintf(", without which %s (%s in %s) cannot be unpacked", f.Name, f.Dtype, f.File)})
 	}
 	if f.Scales == nil {
-		missing(".scales")
+		missing("scales")
 		return
 	}
 	if len(f.Shape) != 2 || f.Shape[0] != rows || f.Shape[1]*32%columns != 0 {
@@ -417,7 +417,7 @@ func (m *matcher) matchPacked(p Parameter, f *Found, module string) {
 	case !slices.Contains([]weights.Dtype{"F32", "F16", "BF16"}, f.Scales.Dtype):
 		m.Mistyped = append(m.Mistyped, Misfit{f.Scales.Name, fmt.Sprintf(", expected F32, F16, BF16 or U8, found %s in %s", f.Scales.Dtype, f.Scales.File)})
 	case f.Biases == nil:
-		missing(".biases")
+		missing("biases")
 	case !slices.Equal(f.Biases.Shape, f.Scales.Shape):
 		m.misshapen(*f.Biases, fmt.Sprintf("%v, as of %s", f.Scales.Shape, f.Scales.Name))
 	case f.Biases.Dtype != f.Scales.Dtype:

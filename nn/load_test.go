@@ -394,7 +394,7 @@ func TestLoadDtypes(t *testing.T) {
 
 // A float32 that becomes bfloat16 is rounded, not cut.
 func TestLoadRounds(t *testing.T) {
-	ck := open(t, save(t, tensor{"weight", "F32", []int{1, 2}, []float32{1 + 3.0/256, -1 - 1.1/256}}))
+	ck := open(t, save(t, tensor{name: "weight", dtype: "F32", shape: []int{1, 2}, values: []float32{1 + 3.0/256, -1 - 1.1/256}}))
 	mlxtest.Do(t, func() {
 		d := nn.NewLinear(2, 1, false)
 		if err := nn.Load(d, ck, nn.LoadOptions{Name: "d", Dtype: mlx.BFloat16}); err != nil {
@@ -507,7 +507,7 @@ func TestLoadOfChangedFile(t *testing.T) {
 func TestLoadOfFileCutShortMeanwhile(t *testing.T) {
 	for name, n := range map[string]int{"small": 100, "beyond 32 MiB": 9 << 20} {
 		t.Run(name, func(t *testing.T) {
-			dir := save(t, tensor{"a", "F32", []int{2}, []float32{1, 2}}, tensor{"b", "F32", []int{n}, make([]float32, n)})
+			dir := save(t, tensor{name: "a", dtype: "F32", shape: []int{2}, values: []float32{1, 2}}, tensor{name: "b", dtype: "F32", shape: []int{n}, values: make([]float32, n)})
 			path := filepath.Join(dir, "model.safetensors")
 			m := &struct {
 				nn.Module
@@ -556,7 +556,7 @@ func TestLoadCancelled(t *testing.T) {
 // A loaded model is all that loading leaves in memory.
 func TestLoadMemory(t *testing.T) {
 	const n = 1 << 20
-	dir := save(t, tensor{"a", "F32", []int{n}, make([]float32, n)}, tensor{"b", "F32", []int{n}, make([]float32, n)})
+	dir := save(t, tensor{name: "a", dtype: "F32", shape: []int{n}, values: make([]float32, n)}, tensor{name: "b", dtype: "F32", shape: []int{n}, values: make([]float32, n)})
 	m := &struct {
 		nn.Module
 		A nn.Param `w:"a"`
