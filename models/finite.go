@@ -123,13 +123,17 @@ func (e *NotFiniteError) look(l *loader, c component) error {
 	}
 	defer r.close()
 	for _, i := range bad[:min(len(bad), most)] {
-		t := &TensorWeights{Tensor: found[i].Tensor}
-		w := NotFiniteWeight{File: t.File, Name: t.Name, Dtype: params[i].Dtype()}
-		if err := t.read(context.Background(), r, func(int64) {}); err != nil {
-			return err
-		}
-		if s := t.Stats; s != nil && s.NaN+s.Inf > 0 {
-			w.Stored = fmt.Sprintf("%d NaN and %d infinite of %d elements", s.NaN, s.Inf, t.Len())
+		w := NotFiniteWeight{File: found[i].File, Name: found[i].Name, Dtype: params[i].Dtype()}
+		for _, stored := range found[i].Tensors() { // with the scales of a quantized one
+			t := &TensorWeights{Tensor: stored}
+			if err := t.read(context.Background(), r, func(int64) {}); err != nil {
+				return err
+			}
+			if s := t.Stats; s != nil && s.NaN+s.Inf > 0 {
+				w.File, w.Name = t.File, t.Name
+				w.Stored = fmt.Sprintf("%d NaN and %d infinite of %d elements", s.NaN, s.Inf, t.Len())
+				break
+			}
 		}
 		e.Weights = append(e.Weights, w)
 	}

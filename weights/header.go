@@ -18,6 +18,9 @@ const (
 	maxHeader = 100_000_000
 	// maxDims bounds the axes of a tensor, as PyTorch and NumPy do.
 	maxDims = 64
+	// maxName bounds a tensor's name, in bytes: the longest that there are have
+	// some hundred, and a table is as wide as the longest.
+	maxName = 4096
 )
 
 // Dtype is the element type of a tensor as a safetensors header spells it:
@@ -229,8 +232,11 @@ func (h *Header) parse(text []byte) error {
 		if _, dup := h.Tensors[key]; dup {
 			return duplicate(key, offset)
 		}
-		if strings.IndexByte(key, 0) >= 0 {
+		switch {
+		case strings.IndexByte(key, 0) >= 0:
 			return failf(offset, "tensor name %s holds a NUL", quote(key))
+		case len(key) > maxName:
+			return failf(offset, "tensor name %s is too long: %d bytes, at most %d", quote(key), len(key), maxName)
 		}
 		t, err := parseTensor(s, key)
 		if err != nil {

@@ -128,7 +128,7 @@ var malformed = []struct {
 	// names
 	{"duplicate tensor", blob(`{`+u8("a", 0, 1)+`,`+u8("a", 0, 1)+`}`, 1), `duplicate key "a"`},
 	{"duplicate tensor, escaped", blob(`{`+u8("a", 0, 1)+`,`+u8(`\u0061`, 0, 1)+`}`, 1), `duplicate key "a"`},
-	{"long name", blob(`{"`+strings.Repeat("a", 100_000)+`":1}`, 0), `aaa"...: at byte 100004: expected an object`},
+	{"long name", blob(`{"`+strings.Repeat("a", 100_000)+`":1}`, 0), `aaa"... is too long: 100000 bytes, at most 4096`},
 	{"NUL in a name", blob(`{`+u8(`a\u0000b`, 0, 1)+`}`, 1), "NUL"},
 
 	// metadata
