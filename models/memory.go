@@ -51,7 +51,7 @@ func (p *Pipeline) ensure(dir string, report func(Progress)) error {
 	}
 	for name, other := range p.parts {
 		if p.lowRAM && name != autoencoderDir && other.loaded {
-			unload(other.component)
+			p.loader.unload(other.component)
 			other.loaded = false
 		}
 	}
@@ -64,7 +64,7 @@ func (p *Pipeline) ensure(dir string, report func(Progress)) error {
 	defer func() { // after a panic too, which is how a job is interrupted
 		p.loading = false
 		if !part.loaded {
-			unload(part.component) // what was read of it
+			p.loader.unload(part.component) // what was read of it
 		}
 	}()
 	p.loader.report = report

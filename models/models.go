@@ -14,6 +14,7 @@ import (
 
 	"github.com/gomflux/gomflux/hooks"
 	"github.com/gomflux/gomflux/layout"
+	"github.com/gomflux/gomflux/lora"
 	"github.com/gomflux/gomflux/mlx"
 	"github.com/gomflux/gomflux/nn"
 	"github.com/gomflux/gomflux/scheduler"
@@ -153,6 +154,11 @@ type LoadOptions struct {
 	// layers but those that quantization.json says otherwise of. What a model's files
 	// have quantized already stays as it is.
 	Quantize *mlx.Quantization
+	// LoRAs change the weights of text encoders and transformer, before these are
+	// quantized. With RuntimeLoRA they are computed beside them instead, as they are
+	// in any case where the files have the weights quantized.
+	LoRAs       []lora.Spec
+	RuntimeLoRA bool
 	// LowRAM loads text encoders and the transformer when they are needed, and
 	// frees one before the next, even if there is memory for all.
 	LowRAM bool
@@ -184,7 +190,7 @@ func Load(fsys fs.FS, o LoadOptions) (*Pipeline, error) {
 			return nil, err
 		}
 	}
-	l := &loader{fsys: fsys, points: &p.points, dtype: p.dtype, report: o.Progress, absent: absentDirs(missing), quantize: o.Quantize}
+	l := &loader{fsys: fsys, points: &p.points, dtype: p.dtype, report: o.Progress, absent: absentDirs(missing), quantize: o.Quantize, runtimeLoRA: o.RuntimeLoRA}
 	p.loader, p.parts = l, map[string]*part{}
 	whole := false
 	defer func() { // after a panic too, which is how a job is interrupted
@@ -210,6 +216,9 @@ func (p *Pipeline) load(l *loader, o LoadOptions, complete func(needs func(strin
 	}
 	if o.Defaults != nil {
 		p.Defaults = *o.Defaults
+	}
+	if err := l.openLoRAs(o.LoRAs, components); err != nil {
+		return err
 	}
 	needs := func(string) bool { return true }
 	var runs []Request
@@ -328,9 +337,20 @@ func Classes() []string {
 	return slices.Sorted(maps.Keys(classes))
 }
 
+// LoRAs says what was found in each of LoadOptions.LoRAs.
+func (p *Pipeline) LoRAs() []lora.Report {
+	if p.loader == nil || p.loader.loras == nil {
+		return nil
+	}
+	return p.loader.loras.Reports()
+}
+
 // Close frees what is not the garbage collector's. Arrays are freed when
 // nothing refers to the pipeline any more.
 func (p *Pipeline) Close() {
+	if p.loader != nil && p.loader.loras != nil {
+		p.loader.loras.Close()
+	}
 	for _, t := range p.tokenizers {
 		t.Close()
 	}
@@ -380,7 +400,9 @@ type loader struct {
 	report func(Progress)
 	absent map[string]bool // folders of components that are not there, and may not be needed
 
-	quantize *mlx.Quantization
+	quantize    *mlx.Quantization
+	loras       *lora.Set // nil for none
+	runtimeLoRA bool
 }
 
 // config reads a component's config over its defaults, which stay where the
@@ -406,5 +428,40 @@ func (l *loader) weights(c component, ck *weights.Checkpoint) error {
 			l.report(Progress{Phase: PhaseLoad, Component: c.name, Bytes: done, TotalBytes: total})
 		}
 	}
-	return nn.Load(c.model, ck, o)
+	if l.loras != nil {
+		o.Adapt = l.loras.Bake(c.dir)
+		if l.runtimeLoRA {
+			o.Adapt = l.loras.BakeFixed(c.dir)
+		}
+	}
+	if err := nn.Load(c.model, ck, o); err != nil {
+		return err
+	}
+	if l.loras != nil {
+		l.loras.Attach(c.dir, c.model)
+	}
+	return nil
+}
+
+// openLoRAs finds what LoRAs change of the components.
+func (l *loader) openLoRAs(specs []lora.Spec, components []component) (err error) {
+	if len(specs) == 0 {
+		return nil
+	}
+	var parts []lora.Component
+	for _, c := range components {
+		if c.dir != autoencoderDir {
+			parts = append(parts, lora.Component{Name: c.dir, Class: c.class, Model: c.model})
+		}
+	}
+	l.loras, err = lora.Load(specs, parts)
+	return err
+}
+
+// unload frees a component, which can be loaded again.
+func (l *loader) unload(c component) {
+	if l.loras != nil {
+		l.loras.Detach(c.model)
+	}
+	unload(c)
 }
