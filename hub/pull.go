@@ -8,6 +8,7 @@ import (
 	"io"
 	"io/fs"
 	"os"
+	"path"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -26,6 +27,8 @@ type Plan struct {
 	// Index is model_index.json, nil in a repository without one, and where files
 	// were asked for by their names.
 	Index []byte
+	// Adapter says that it is a LoRA, by the name of its file.
+	Adapter bool
 	// Bytes is the size of all files, Here what of it is in the cache already.
 	Bytes, Here int64
 
@@ -57,6 +60,7 @@ func (c *Client) Plan(ctx context.Context, info *Info, verify bool, names ...str
 	}
 	seen := map[string]bool{}
 	for _, f := range p.Files {
+		p.Adapter = p.Adapter || p.Index == nil && slices.Contains(adapters, path.Base(f.Path))
 		if seen[f.Hash] {
 			continue // the same bytes under another name
 		}

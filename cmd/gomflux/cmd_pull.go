@@ -8,6 +8,8 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"path"
+	"path/filepath"
 	"slices"
 	"strings"
 	"sync/atomic"
@@ -20,11 +22,13 @@ import (
 
 	"github.com/gomflux/gomflux"
 	"github.com/gomflux/gomflux/hub"
+	"github.com/gomflux/gomflux/mlx"
 	"github.com/gomflux/gomflux/models"
 )
 
 type pullOptions struct {
 	revision               string
+	files                  []string
 	offline, dryRun, check bool
 	asJSON, quiet          bool
 }
@@ -32,7 +36,7 @@ type pullOptions struct {
 func newPullCommand() *cobra.Command {
 	var o pullOptions
 	cmd := &cobra.Command{
-		Use:   "pull NAME[@REVISION]",
+		Use:   "pull NAME[@REVISION][:FILE]",
 		Short: "Fetch a model from the Hugging Face hub",
 		Long: `Pull fetches a published model into the Hugging Face cache, which it shares with
 other programs: what one has fetched, all use. NAME is a short name, one of its
@@ -42,15 +46,21 @@ branch, a tag or a commit, and main if it is not given.
 Only what a model is loaded from is fetched: model_index.json and, of each
 component that it names, configs, tokenizer and safetensors files, in one
 variant; and the model's card and licence. There must be space on the disk for
-all of it before anything is fetched.
+all of it before anything is fetched. What it will take in memory is compared
+with what this machine has, and a warning says what would make it fit.
+
+With :FILE it is one file of the repository, for --lora NAME:FILE or as a model
+of a single file for --model NAME:FILE; --file can be repeated for several. The
+config beside it, the card and the licence come with it. A repository of a LoRA
+needs no name of a file: there the LoRA is chosen.
 
 Large files come in parts, over several connections. A connection that is cut is
 tried again, and a pull that was interrupted, killed or cut off goes on where it
 ended when it is started again. Every file is compared with the hash that the
 hub has for it, and a model is there when all of its files are.
 
-The folder is printed on standard output, progress on standard error. With
---json there are lines of JSON instead, by message_type:
+The folder, or the file, is printed on standard output, progress on standard
+error. With --json there are lines of JSON instead, by message_type:
 
   start      what will be fetched
              repo, revision, commit, licence, files (path, bytes)
@@ -68,7 +78,8 @@ conditions on their page: HF_TOKEN, or the token that hf auth login has stored.
 It is sent to the hub only. gomflux help environment has other variables.
 ` + exitStatus,
 		Example: `  gomflux pull z-image-turbo
-  gomflux pull black-forest-labs/FLUX.2-klein-4B@main --dry-run`,
+  gomflux pull black-forest-labs/FLUX.2-klein-4B@main --dry-run
+  gomflux pull me/my-loras:ink.safetensors`,
 		Args: oneName,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			p := &pullPrinter{stdout: cmd.OutOrStdout(), stderr: cmd.ErrOrStderr(), json: o.asJSON, quiet: o.quiet}
@@ -81,6 +92,7 @@ It is sent to the hub only. gomflux help environment has other variables.
 	}
 	f := cmd.Flags()
 	f.StringVar(&o.revision, "revision", "", "the `branch`, tag or commit, as after @")
+	f.StringArrayVar(&o.files, "file", nil, "fetch this file (`name`) of the repository only, as after a colon (can be repeated)")
 	f.BoolVar(&o.offline, "offline", false, "ask nobody: only say whether it is here (HF_HUB_OFFLINE=1 does it too)")
 	f.BoolVar(&o.dryRun, "dry-run", false, "say what would be fetched, and fetch nothing")
 	f.BoolVar(&o.check, "verify", false, "compare the files that are here with their hashes too, and fetch damaged ones again")
@@ -114,9 +126,19 @@ func publishedName(name string) (repo, revision string, preset *models.Preset, e
 
 // run fetches a model.
 func (o *pullOptions) run(ctx context.Context, name string, p *pullPrinter) error {
+	name, file, colon := strings.Cut(name, ":")
 	repo, revision, preset, err := publishedName(name)
 	if err != nil {
 		return err
+	}
+	files := o.files
+	if colon {
+		files = append([]string{file}, files...)
+	}
+	for _, file := range files {
+		if _, _, _, ok := hub.ParseAddress(hub.Address(repo, "", file)); !ok || file == "" {
+			return usageErrorf("%q is not the name of a file in a repository", file)
+		}
 	}
 	if o.revision != "" {
 		if revision != "" {
@@ -128,7 +150,7 @@ func (o *pullOptions) run(ctx context.Context, name string, p *pullPrinter) erro
 		revision = o.revision
 	}
 	if o.offline || hub.Offline() {
-		return o.here(repo, revision, p)
+		return o.here(repo, revision, files, p)
 	}
 	client, err := hub.NewClient()
 	if err != nil {
@@ -139,7 +161,10 @@ func (o *pullOptions) run(ctx context.Context, name string, p *pullPrinter) erro
 	if err != nil {
 		return hubError(err)
 	}
-	plan, err := client.Plan(ctx, info, o.check)
+	plan, err := client.Plan(ctx, info, o.check, files...)
+	if errors.Is(err, hub.ErrSeveral) {
+		return usageErrorf("%w (such as gomflux pull %s:FILE)", err, hub.Address(repo, revision, ""))
+	}
 	if err != nil {
 		return hubError(err)
 	}
@@ -147,7 +172,9 @@ func (o *pullOptions) run(ctx context.Context, name string, p *pullPrinter) erro
 		info.Licence = cmp.Or(preset.Licence, info.Licence)
 	}
 	p.start(plan)
-	o.warn(plan, p)
+	if len(files) == 0 {
+		o.warn(ctx, plan, p)
+	}
 	if o.dryRun {
 		return p.unwritten()
 	}
@@ -156,9 +183,12 @@ func (o *pullOptions) run(ctx context.Context, name string, p *pullPrinter) erro
 	p.end()
 	switch {
 	case errors.Is(err, errInterrupted):
-		again := "gomflux pull " + repo
-		if revision != "" {
-			again += "@" + revision
+		again := "gomflux pull " + hub.Address(repo, revision, "")
+		if len(files) == 1 {
+			again += ":" + files[0]
+		}
+		if len(files) > 1 {
+			again = "the same command"
 		}
 		p.say("what has been fetched is kept: %s goes on from there", again)
 		return err
@@ -166,6 +196,9 @@ func (o *pullOptions) run(ctx context.Context, name string, p *pullPrinter) erro
 		return hubError(err)
 	case err != nil:
 		return hubError(fmt.Errorf("%w (what has been fetched is kept: the same command goes on from there)", err))
+	}
+	if len(files) == 1 {
+		folder = filepath.Join(folder, filepath.FromSlash(files[0]))
 	}
 	return p.done(plan, folder, time.Since(began))
 }
@@ -179,42 +212,144 @@ func hubError(err error) error {
 }
 
 // here is what a pull does when it may ask nobody.
-func (o *pullOptions) here(repo, revision string, p *pullPrinter) error {
-	at := repo
-	if revision != "" {
-		at += "@" + revision
-	}
-	s, err := models.Find(at)
-	if err == nil {
-		if info := models.Inspect(s.FS); info.Incomplete != nil {
-			err = info.Incomplete
-		}
-	}
+func (o *pullOptions) here(repo, revision string, files []string, p *pullPrinter) error {
+	folder, err := whole(repo, revision, files)
 	if err != nil {
 		return coded(exitModel, fmt.Errorf("%w (offline, so nothing is fetched)", err))
 	}
-	return p.found(repo, revision, s)
+	size := int64(0)
+	for _, file := range files {
+		if info, err := os.Stat(filepath.Join(folder, filepath.FromSlash(file))); err == nil {
+			size += info.Size()
+		}
+	}
+	if len(files) == 0 {
+		size = models.Inspect(os.DirFS(folder)).Size
+	}
+	path := folder
+	if len(files) == 1 {
+		path = filepath.Join(folder, filepath.FromSlash(files[0]))
+	}
+	if p.json {
+		p.line(jsonPulled{MessageType: "model", Repo: repo, Revision: cmp.Or(revision, "main"), Commit: filepath.Base(folder), Path: path, Bytes: size})
+		return p.failed
+	}
+	_, err = fmt.Fprintln(p.stdout, path)
+	return err
+}
+
+// whole is the snapshot of a model that is here, a LoRA, or some files.
+func whole(repo, revision string, files []string) (folder string, err error) {
+	for _, file := range files {
+		if _, err := hub.FindFile(repo, revision, file); err != nil {
+			return "", err
+		}
+	}
+	if len(files) > 0 {
+		return hub.Find(repo, revision)
+	}
+	s, err := models.Find(hub.Address(repo, revision, ""))
+	if err != nil {
+		return "", err
+	}
+	incomplete := models.Inspect(s.FS).Incomplete
+	if _, err := models.FindLoRA(s.Folder); incomplete != nil && !isPipeline(s.Folder) && err == nil {
+		incomplete = nil
+	}
+	return s.Folder, incomplete
 }
 
 // warn of what will be fetched to no use on this machine.
-func (o *pullOptions) warn(plan *hub.Plan, p *pullPrinter) {
+func (o *pullOptions) warn(ctx context.Context, plan *hub.Plan, p *pullPrinter) {
 	var index struct {
 		Class string `json:"_class_name"`
 	}
-	if plan.Index == nil {
+	if plan.Index == nil && !plan.Adapter {
 		p.warn("%s has no model_index.json: it is no pipeline in the layout of Hugging Face diffusers", plan.Info.Repo)
-	} else if json.Unmarshal(plan.Index, &index) == nil && !slices.Contains(models.Classes(), index.Class) {
+	} else if plan.Index != nil && json.Unmarshal(plan.Index, &index) == nil && !slices.Contains(models.Classes(), index.Class) {
 		p.warn("%s is a %s, which this version does not run", plan.Info.Repo, printable(index.Class))
 	}
-	var weights int64
+	sizes := map[string]int64{}
 	for _, f := range plan.Files {
 		if strings.HasSuffix(f.Path, ".safetensors") {
-			weights += f.Size
+			sizes[path.Dir(f.Path)] += f.Size
 		}
 	}
-	if memory := int64(systemMemory()); memory > 0 && weights > memory {
-		p.warn("its weights are %s, and this machine has %s of memory", bytes(weights), bytes(memory))
+	if text := fitWarning(sizes, memoryForModels(ctx)); text != "" {
+		p.warn("%s", text)
 	}
+}
+
+// memoryForModels is that of the device that models run on, in bytes; 0 if it is
+// not known.
+func memoryForModels(ctx context.Context) (n int64) {
+	n = int64(systemMemory())
+	if _, err := mlx.Open(); err != nil {
+		return n
+	}
+	mlx.Do(ctx, func() error { // if it fails, it is that of the system
+		for _, d := range mlx.Devices() {
+			if d.Device == mlx.GPU && d.Memory > 0 {
+				n = int64(d.Memory)
+			}
+		}
+		return nil
+	})
+	return n
+}
+
+// fitWarning compares the weights of a pipeline's components, by their folders
+// and in bytes, with a device's memory, and says by which flags they would fit.
+// The sizes of files are all that is known before the first byte is fetched: a
+// quantized weight is taken to have 16 bits in them.
+func fitWarning(sizes map[string]int64, memory int64) string {
+	ways := []struct {
+		flags string
+		part  float64 // of the weights
+		one   bool    // at a time
+	}{
+		{"", 1, false}, {"--low-ram", 1, true}, {"-q 8", 8.5 / 16, false}, {"-q 8 --low-ram", 8.5 / 16, true}, {"-q 4", 4.5 / 16, false}, {"-q 4 --low-ram", 4.5 / 16, true},
+	}
+	var all int64
+	for _, n := range sizes {
+		all += n
+	}
+	var fitting []string
+	for _, way := range ways {
+		var sum, largest, always float64
+		for dir, n := range sizes {
+			switch {
+			case dir == "vae":
+				always += float64(n)
+			default:
+				sum += float64(n) * way.part
+				largest = max(largest, float64(n)*way.part)
+			}
+		}
+		need := always + sum
+		if way.one {
+			need = always + largest
+		}
+		need *= 1.25 // what is computed with them
+		if int64(need) > memory {
+			continue
+		}
+		if way.flags == "" {
+			return ""
+		}
+		fitting = append(fitting, fmt.Sprintf("%s (about %s)", way.flags, bytes(int64(need))))
+		if !way.one || len(fitting) == 2 {
+			break
+		}
+	}
+	if memory == 0 || all == 0 {
+		return ""
+	}
+	text := fmt.Sprintf("its weights are %s, and this machine has %s of memory for them and what is computed with them: ", bytes(all), bytes(memory))
+	if len(fitting) == 0 {
+		return text + "they do not fit, even with -q 4 --low-ram"
+	}
+	return text + "they fit with " + strings.Join(fitting, " or ")
 }
 
 // The lines of --json. Fields are only ever added.
@@ -366,16 +501,6 @@ func (p *pullPrinter) done(plan *hub.Plan, folder string, took time.Duration) er
 		p.say("fetched %s in %s, %s/s", bytes(fetched), seconds(took), bytes(int64(float64(fetched)/max(took.Seconds(), 1e-3))))
 	}
 	_, err := fmt.Fprintln(p.stdout, folder)
-	return err
-}
-
-// found says that the model was here.
-func (p *pullPrinter) found(repo, revision string, s *models.Source) error {
-	if p.json {
-		p.line(jsonPulled{MessageType: "model", Repo: repo, Revision: cmp.Or(revision, "main"), Commit: s.Revision, Path: s.Folder, Bytes: models.Inspect(s.FS).Size})
-		return p.failed
-	}
-	_, err := fmt.Fprintln(p.stdout, s.Folder)
 	return err
 }
 
