@@ -88,7 +88,7 @@ func NewT5Encoder(c T5Config, dtype mlx.Dtype) *T5Encoder {
 		stack.Block = append(stack.Block, newT5Block(c))
 	}
 	stack.Block[0].SelfAttention.SelfAttention.RelativeAttentionBias = &t5Bias{
-		Weight:  nn.NewParam(c.RelativeAttentionNumBuckets, c.NumHeads),
+		Weight:  nn.NewEmbedding(c.RelativeAttentionNumBuckets, c.NumHeads).Weight,
 		buckets: c.RelativeAttentionNumBuckets, distance: c.RelativeAttentionMaxDistance,
 	}
 	return &T5Encoder{Encoder: stack, Config: c, Dtype: dtype}
