@@ -64,6 +64,11 @@ type quantizationRule struct {
 	Least  int    `json:"least"`
 }
 
+func (r quantizationRule) fits(layer string) bool {
+	ok, _ := path.Match(r.Layers, layer) // whose name has no slashes, so that * goes over dots
+	return ok
+}
+
 //go:embed quantization.json
 var quantizationJSON []byte
 
@@ -88,8 +93,7 @@ var quantizationRules = func() (rules map[string][]quantizationRule) {
 // a layer that is not.
 func layerQuantization(q mlx.Quantization, class, layer string, columns int) *mlx.Quantization {
 	for _, rule := range quantizationRules[class] {
-		// a layer's name has no slashes, so that * goes over dots
-		if ok, _ := path.Match(rule.Layers, layer); !ok {
+		if !rule.fits(layer) {
 			continue
 		}
 		switch {
@@ -126,6 +130,16 @@ func (c component) quantization(q *mlx.Quantization) func(nn.Parameter) *mlx.Qua
 	}
 }
 
+// relative is ‖a-b‖/‖b‖.
+func relative(a, b *mlx.Array) (r float64) {
+	mlx.Scope(func() *mlx.Array {
+		norm := func(x *mlx.Array) *mlx.Array { return x.Square().Reshape(1, -1).Sum(1).Sqrt() }
+		r = float64(norm(a.Sub(b)).Div(norm(b)).Floats()[0])
+		return nil
+	})
+	return r
+}
+
 // checkQuantization makes sure that the device does a quantization as it should:
 // some versions of MLX fail at some modes on some devices, and not all of them
 // say so.
@@ -141,10 +155,6 @@ func checkQuantization(q mlx.Quantization) (err error) {
 			err = fmt.Errorf("%w: quantization %s on this device (%v): %w", ErrUnsupported, QuantizationName(q), mlx.CurrentDevice(), e)
 		}
 	}()
-	relative := func(a, b *mlx.Array) float64 {
-		norm := func(x *mlx.Array) *mlx.Array { return x.Square().Reshape(1, -1).Sum(1).Sqrt() }
-		return float64(norm(a.Sub(b)).Div(norm(b)).Floats()[0])
-	}
 	mlx.Scope(func() *mlx.Array {
 		w := mlx.Normal(mlx.Key(1), mlx.Float32, rows, columns)
 		x := mlx.Normal(mlx.Key(2), mlx.Float32, 4, columns)
