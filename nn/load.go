@@ -107,13 +107,7 @@ func (p Parameter) load(f Found, files *files, o LoadOptions) {
 				made = append(made, a.Contiguous())
 			}
 		} else {
-			a := p.transform(files.read(f.Tensor))
-			if f.Dtype == fp8 {
-				a = a.FromFP8(mlx.BFloat16) // which holds all of its numbers
-				if f.Scales != nil {
-					a = a.AsType(mlx.Float32).Mul(files.read(*f.Scales).AsType(mlx.Float32)).AsType(mlx.BFloat16)
-				}
-			}
+			a := p.transform(files.plain(f))
 			dtype := smaller(a.Dtype(), o.Dtype)
 			if o.Adapt != nil {
 				a = o.Adapt(p, a.AsType(mlx.Float32))
@@ -230,6 +224,20 @@ func (f *files) read(t weights.Tensor) *mlx.Array {
 		case weights.FormSqueeze, weights.FormExpand:
 			a = a.Reshape(t.Shape...)
 		}
+	}
+	return a
+}
+
+// plain is a tensor that is not packed: 8-bit floats are multiplied with their
+// factor.
+func (f *files) plain(found Found) *mlx.Array {
+	a := f.read(found.Tensor)
+	if found.Dtype != fp8 {
+		return a
+	}
+	a = a.FromFP8(mlx.BFloat16) // which holds all of its numbers
+	if found.Scales != nil {
+		a = a.AsType(mlx.Float32).Mul(f.read(*found.Scales).AsType(mlx.Float32)).AsType(mlx.BFloat16)
 	}
 	return a
 }

@@ -1,0 +1,63 @@
+package nn
+
+import (
+	"fmt"
+
+	"github.com/gomflux/gomflux/mlx"
+	"github.com/gomflux/gomflux/weights"
+)
+
+// A Reader reads a checkpoint's tensors one after the other, for what is no model:
+// they stay in the form of diffusers. It belongs to the MLX thread.
+type Reader struct{ files *files }
+
+// NewReader opens the files of what is to be read, each as often as it is listed.
+func NewReader(ck *weights.Checkpoint, found []Found) (*Reader, error) {
+	files, err := openFiles(ck, found)
+	if err != nil {
+		return nil, err
+	}
+	return &Reader{files}, nil
+}
+
+// Packed reads a quantized matrix as it is stored.
+func (r *Reader) Packed(f Found) *mlx.Quantized {
+	defer naming(f.Tensor)
+	arrays := mlx.Scopes(func() (arrays []*mlx.Array) {
+		for _, t := range f.Tensors() {
+			arrays = append(arrays, r.files.read(t).Contiguous())
+		}
+		mlx.Eval(arrays...)
+		return arrays
+	})
+	r.done(f)
+	q := &mlx.Quantized{Quantization: *f.Quantized, Packed: arrays[0], Scales: arrays[1]}
+	if len(arrays) > 2 {
+		q.Biases = arrays[2]
+	}
+	return q
+}
+
+// Plain reads a tensor: in the dtype that it is stored in, or, if it is quantized,
+// in float32, as 8-bit floats are in bfloat16.
+func (r *Reader) Plain(f Found) *mlx.Array {
+	if f.Quantized != nil {
+		return mlx.Scope(func() *mlx.Array { return precise(r.Packed(f), mlx.Float32).Dequantize(mlx.Float32) })
+	}
+	defer naming(f.Tensor)
+	a := mlx.Scope(func() *mlx.Array {
+		a := r.files.plain(f).Contiguous()
+		mlx.Eval(a)
+		return a
+	})
+	r.done(f)
+	return a
+}
+
+// done throws what is wrong with the files of what was read, and frees what is
+// not needed again.
+func (r *Reader) done(f Found) {
+	if err := r.files.done(f); err != nil {
+		mlx.Throw(fmt.Errorf("%s: tensor %s: %w", f.File, f.Name, err))
+	}
+}
