@@ -154,6 +154,7 @@ func FuzzRoundTrip(f *testing.F) {
 		for _, path := range []string{model, generator} {
 			if path != "" {
 				s.References = append(s.References, SourceImage{Path: path})
+				s.LoRAs = append(s.LoRAs, LoRA{Path: path, Scale: 0.5, SHA256: full().Image.SHA256})
 			}
 		}
 		if s.Check() != nil {

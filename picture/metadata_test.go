@@ -17,7 +17,7 @@ func TestMfluxFiles(t *testing.T) {
 	want := Settings{
 		Generator: "mflux 0.24.0", Model: "Tongyi-MAI/Z-Image-Turbo", Prompt: "a cat, on a “mat”\nNegative prompt: none",
 		NegativePrompt: "blurry, ugly", Seed: 42, Steps: 9, Height: 2, Width: 3, Dtype: "bfloat16",
-		Image: &SourceImage{Path: "in.png"}, ImageStrength: 0.4, Seconds: 12.35,
+		Image: &SourceImage{Path: "in.png"}, ImageStrength: 0.4, Seconds: 12.35, Quantize: "8",
 	}
 	for _, name := range []string{"mflux.png", "mflux.jpg", "mflux.webp", "mflux.metadata.json"} {
 		f, err := ReadSettingsFile(filepath.Join("testdata", name))
@@ -60,6 +60,10 @@ func TestMfluxJSON(t *testing.T) {
 		`{"mflux_version":"1","image_path":"a.png","image_paths":["a.png","b.png"],"image_strength":0.4}`: {
 			Generator: "mflux 1", References: []SourceImage{{Path: "a.png"}, {Path: "b.png"}},
 		},
+		`{"mflux_version":"1","quantize":8,"lora_paths":["a.safetensors","b/c"],"lora_scales":[0.5]}`: {
+			Generator: "mflux 1", Quantize: "8", LoRAs: []LoRA{{Path: "a.safetensors", Scale: 0.5}, {Path: "b/c", Scale: 1}},
+		},
+		`{"mflux_version":"1","quantize":null,"lora_paths":null,"lora_scales":[]}`: {Generator: "mflux 1"},
 	} {
 		f, err := ReadSettings(strings.NewReader(text))
 		if err != nil {
@@ -76,6 +80,10 @@ func TestMfluxJSON(t *testing.T) {
 		`{"mflux_version":"1","seed":-1}`:          "seed: expected",
 		`{"mflux_version":"1","image_paths":"a"}`:  "image_paths: expected strings",
 		`{"mflux_version":"1","image_paths":[""]}`: "references[0].path: is missing",
+		`{"mflux_version":"1","quantize":"8"}`:     "quantize: expected a whole number",
+		`{"mflux_version":"1","lora_paths":"a"}`:   "lora_paths: expected strings",
+		`{"mflux_version":"1","lora_scales":"a"}`:  "lora_scales: expected numbers",
+		`{"mflux_version":"1","lora_paths":[""]}`:  "loras[0].path: is missing",
 		`{"mflux_version":"1","image_path":[]}`:    "image_path: expected a string",
 		`{"mflux_version":"1","precision":{}}`:     "precision: expected a string",
 		`{"mflux_version":"1","model_path":false}`: "model_path: expected a string",
@@ -83,6 +91,24 @@ func TestMfluxJSON(t *testing.T) {
 		if _, err := ReadSettings(strings.NewReader(text)); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: got error %v", text, err)
 		}
+	}
+}
+
+func TestLoRAsInParameters(t *testing.T) {
+	s := full()
+	s.Prompt, s.NegativePrompt = "a cat", ""
+	text := s.parameters()
+	if first, _, _ := strings.Cut(text, "\n"); first != "a cat <lora:ink_ wash:0.7> <lora:b:-1>" {
+		t.Errorf("the prompt is %q", first)
+	}
+	if want := `, Version: gomflux v0.4.0, Hashes: {"lora:ink_ wash":"89abcdef01"}`; !strings.HasSuffix(text, want) {
+		t.Errorf("%q does not end with %q", text, want)
+	}
+	if p, _, ok := parseParameters(text); !ok || p.Prompt != "a cat" || p.Generator != s.Generator {
+		t.Errorf("%q became %+v", text, p)
+	}
+	if p, _, ok := parseParameters("a cat <lora:b:1>\nSteps: 1, Version: v1.10.1"); !ok || p.Prompt != "a cat <lora:b:1>" {
+		t.Errorf("another program's became %+v", p)
 	}
 }
 

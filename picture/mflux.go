@@ -3,6 +3,7 @@ package picture
 import (
 	"encoding/json"
 	"fmt"
+	"strconv"
 	"strings"
 )
 
@@ -60,6 +61,9 @@ func parseMflux(members map[string]json.RawMessage) (Settings, []string, error) 
 	} else if precision != "" {
 		set("dtype", strings.TrimPrefix(precision, "mlx.core."))
 	}
+	if err := mfluxWeights(members, set); err != nil {
+		return Settings{}, nil, err
+	}
 	path, err := text("image_path")
 	if err != nil {
 		return Settings{}, nil, err
@@ -82,4 +86,36 @@ func parseMflux(members map[string]json.RawMessage) (Settings, []string, error) 
 		set("image", SourceImage{Path: path})
 	}
 	return readFields(own)
+}
+
+// mfluxWeights reads how mflux has changed the weights. LoRAs without a scale have
+// that of 1 there.
+func mfluxWeights(members map[string]json.RawMessage, set func(name string, value any)) error {
+	var bits *int
+	if raw, ok := members["quantize"]; ok && json.Unmarshal(raw, &bits) != nil {
+		return fmt.Errorf("quantize: expected a whole number, found %s", show(raw))
+	}
+	if bits != nil {
+		set("quantize", strconv.Itoa(*bits))
+	}
+	var paths []string
+	if raw, ok := members["lora_paths"]; ok && json.Unmarshal(raw, &paths) != nil {
+		return fmt.Errorf("lora_paths: expected strings, found %s", show(raw))
+	}
+	var scales []float64
+	if raw, ok := members["lora_scales"]; ok && json.Unmarshal(raw, &scales) != nil {
+		return fmt.Errorf("lora_scales: expected numbers, found %s", show(raw))
+	}
+	var loras []LoRA
+	for i, path := range paths {
+		l := LoRA{Path: path, Scale: 1}
+		if i < len(scales) {
+			l.Scale = scales[i]
+		}
+		loras = append(loras, l)
+	}
+	if len(loras) > 0 {
+		set("loras", loras)
+	}
+	return nil
 }

@@ -3,6 +3,7 @@ package picture
 import (
 	"encoding/json"
 	"fmt"
+	"regexp"
 	"strconv"
 	"strings"
 )
@@ -14,6 +15,9 @@ import (
 func (s *Settings) parameters() string {
 	var b strings.Builder
 	b.WriteString(printable(s.Prompt))
+	for _, l := range s.LoRAs { // where those who type them there have them
+		fmt.Fprintf(&b, " <lora:%s:%s>", l.tag(), strconv.FormatFloat(l.Scale, 'g', -1, 64))
+	}
 	if s.NegativePrompt != "" {
 		b.WriteString("\nNegative prompt: " + printable(s.NegativePrompt))
 	}
@@ -28,8 +32,43 @@ func (s *Settings) parameters() string {
 	if s.Generator != "" {
 		b.WriteString(", Version: " + quoteValue(s.Generator))
 	}
+	b.WriteString(s.hashes())
 	return b.String()
 }
+
+// tag is what a LoRA is called in a prompt: its file's name.
+func (l *LoRA) tag() string {
+	name := l.Path[strings.LastIndexAny(l.Path, `/\:`)+1:]
+	name = strings.TrimSuffix(name, ".safetensors")
+	return strings.Map(func(r rune) rune {
+		if strings.ContainsRune("<>:,\n\"", r) {
+			return '_'
+		}
+		return r
+	}, printable(name))
+}
+
+// hashes is what Civitai finds LoRAs by: the beginnings of their files' hashes.
+// It is last in its line, because not all readers know what quotes mean in it.
+func (s *Settings) hashes() string {
+	found := map[string]string{}
+	for _, l := range s.LoRAs {
+		if l.SHA256 != "" {
+			found["lora:"+l.tag()] = l.SHA256[:10]
+		}
+	}
+	if len(found) == 0 {
+		return ""
+	}
+	text, err := marshalJSON(found, "")
+	if err != nil {
+		return "" // cannot be: they are strings
+	}
+	return ", Hashes: " + string(text)
+}
+
+// tags are the LoRAs at the end of a prompt.
+var tags = regexp.MustCompile(`(?: <lora:[^<>:]*:[-+.0-9e]+>)+$`)
 
 // printable replaces control characters, which text chunks must not have.
 func printable(text string) string {
@@ -143,6 +182,7 @@ func parseParameters(text string) (s Settings, found []string, ok bool) {
 	}
 	if strings.HasPrefix(pairs["Version"], "gomflux ") { // others' names mean other things
 		values["scheduler"] = pairs["Sampler"]
+		values["prompt"] = tags.ReplaceAllString(prompt, "")
 	}
 	for _, name := range settingsFields {
 		value := values[name]

@@ -31,7 +31,13 @@ func full() *Settings {
 		Image:         &SourceImage{Path: `C:\pictures\in, 1.png`, SHA256: strings.Repeat("0123456789abcdef", 4)},
 		ImageStrength: 0.4,
 		References:    []SourceImage{{Path: "dress, “red”.png", SHA256: strings.Repeat("fedcba9876543210", 4)}, {Path: "~/b.jpg"}},
-		Created:       time.Date(2026, 11, 21, 16, 30, 5, 0, time.UTC), Seconds: 12.5,
+		Quantize:      "4", GroupSize: 32,
+		LoRAs: []LoRA{
+			{Path: "me/loras:in/ink, wash.safetensors", Revision: strings.Repeat("0f", 20), Scale: 0.7, SHA256: strings.Repeat("89abcdef01234567", 4)},
+			{Path: "~/b.safetensors", Scale: -1},
+		},
+		RuntimeLoRA: true,
+		Created:     time.Date(2026, 11, 21, 16, 30, 5, 0, time.UTC), Seconds: 12.5,
 	}
 }
 
@@ -59,6 +65,7 @@ func TestRoundTrip(t *testing.T) {
 	long.Prompt = strings.Repeat("\x01", maxPrompt)
 	long.NegativePrompt = strings.Repeat("\x01", maxPrompt)
 	long.References = slices.Repeat([]SourceImage{{Path: strings.Repeat("\x01", maxString), SHA256: full().Image.SHA256}}, maxReferences)
+	long.LoRAs = slices.Repeat([]LoRA{{Path: strings.Repeat("\x01", maxString), Revision: strings.Repeat("\x01", maxString), SHA256: full().Image.SHA256}}, maxLoRAs)
 	bare := &Settings{Model: "shapes", Prompt: "", Steps: 1, Height: 1, Width: 1}
 	for name, s := range map[string]*Settings{"full": full(), "long": long, "bare": bare} {
 		want := *s
@@ -171,7 +178,7 @@ func TestGoldenBytes(t *testing.T) {
 // A text within Latin-1 is in the chunk that every program reads.
 func TestPNGTextChunk(t *testing.T) {
 	s := full()
-	s.Prompt, s.NegativePrompt = "café\x00\x1b", ""
+	s.Prompt, s.NegativePrompt, s.LoRAs = "café\x00\x1b", "", nil
 	for _, c := range []struct{ prompt, kind, want string }{
 		{"café\x00\x1b\r\n1", "tEXt", "parameters\x00caf\xe9  \n1\nSteps: 8, "},
 		{"雨", "iTXt", "parameters\x00\x00\x00\x00\x00雨\nSteps: 8, "},
@@ -231,8 +238,16 @@ func TestCheck(t *testing.T) {
 		"references[0].path: is not":     func(s *Settings) { s.References[0].Path = "\xff" },
 		"references[0].path: expected":   func(s *Settings) { s.References[0].Path = strings.Repeat("a", maxString+1) },
 		"references[1].sha256: expected": func(s *Settings) { s.References[1].SHA256 = "ABC" },
-		"created: ":                      func(s *Settings) { s.Created = time.Date(12026, 1, 1, 0, 0, 0, 0, time.UTC) },
-		"written by a newer":             func(s *Settings) { s.Version = 2 },
+		"loras: expected at most 32, found 33": func(s *Settings) {
+			s.LoRAs = slices.Repeat(s.LoRAs[:1], maxLoRAs+1)
+		},
+		"loras[1].path: is missing": func(s *Settings) { s.LoRAs[1].Path = "" },
+		"loras[0].scale: ":          func(s *Settings) { s.LoRAs[0].Scale = math.NaN() },
+		"loras[0].sha256: ":         func(s *Settings) { s.LoRAs[0].SHA256 = "ABC" },
+		"loras[0].revision: ":       func(s *Settings) { s.LoRAs[0].Revision = "\xff" },
+		"group_size: ":              func(s *Settings) { s.GroupSize = -1 },
+		"created: ":                 func(s *Settings) { s.Created = time.Date(12026, 1, 1, 0, 0, 0, 0, time.UTC) },
+		"written by a newer":        func(s *Settings) { s.Version = 2 },
 	} {
 		s := full()
 		change(s)
@@ -329,12 +344,16 @@ func TestJSONIsStrict(t *testing.T) {
 		`{"version":1,"references":[null]}`:                      "references[0].path: is missing",
 		`{"version":1,"references":[{"path":"a","sha256":"0"}]}`: "references[0].sha256: expected 64",
 		`{"version":1,"references":[` + strings.Repeat(`{"path":"a"},`, maxReferences) + `{"path":"a"}]}`: "references: expected at most 64, found 65",
-		`{"version":1,"created":"yesterday"}`: "created: expected a time",
-		`{"version":1,"version":1}`:           "duplicate key",
-		`[]`:                                  "expected a JSON object",
-		`{"version":1,"seed":1`:               "bad JSON",
-		`{"version":1} 2`:                     "bad JSON",
-		"{\"version\":1,\"prompt\":\"\xff\"}": "is not UTF-8",
+		`{"version":1,"loras":["a"]}`:                      "loras: expected an array of objects with path, revision, scale and sha256",
+		`{"version":1,"loras":[{"scale":1}]}`:              "loras[0].path: is missing",
+		`{"version":1,"loras":[{"path":"a","scale":"1"}]}`: "loras: expected an array",
+		`{"version":1,"runtime_lora":1}`:                   "runtime_lora: expected true or false, found 1",
+		`{"version":1,"created":"yesterday"}`:              "created: expected a time",
+		`{"version":1,"version":1}`:                        "duplicate key",
+		`[]`:                                               "expected a JSON object",
+		`{"version":1,"seed":1`:                            "bad JSON",
+		`{"version":1} 2`:                                  "bad JSON",
+		"{\"version\":1,\"prompt\":\"\xff\"}":              "is not UTF-8",
 		`{"version":1,"prompt":"` + strings.Repeat("a", maxPrompt+1) + `"}`: "prompt: expected at most",
 	} {
 		_, err := ReadSettings(strings.NewReader(`{"gomflux":` + object + `}`))

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"math"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -71,6 +72,17 @@ type Settings struct {
 	// References are the pictures that an edit was shown, in their order.
 	References []SourceImage `json:"references,omitempty"`
 
+	// Quantize is how the weights were packed when they were loaded: 3, 4, 5, 6 or
+	// 8 bits, mxfp4, mxfp8 or nvfp4; "" for weights that stayed as they are.
+	Quantize string `json:"quantize,omitempty"`
+	// GroupSize is how many weights shared a scale; 0 is the usual number.
+	GroupSize int `json:"group_size,omitempty"`
+	// LoRAs changed the weights, in this order.
+	LoRAs []LoRA `json:"loras,omitempty"`
+	// RuntimeLoRA says that LoRAs were computed beside the weights, and not added to
+	// them.
+	RuntimeLoRA bool `json:"runtime_lora,omitempty"`
+
 	// Created is when the picture was made; it is written in UTC, to the second
 	// (RFC 3339).
 	Created time.Time `json:"created,omitzero"`
@@ -87,6 +99,19 @@ type SourceImage struct {
 	SHA256 string `json:"sha256,omitempty"`
 }
 
+// A LoRA is a file that changed the weights of a model.
+type LoRA struct {
+	// Path is the file as --lora takes it: a file, or owner/name:file.
+	Path string `json:"path"`
+	// Revision is the commit of the LoRA's repository, if it is from one.
+	Revision string `json:"revision,omitempty"`
+	// Scale is what its changes were multiplied with.
+	Scale float64 `json:"scale"`
+	// SHA256 is the hash of the file's bytes in lower-case hexadecimal digits,
+	// "" if it is not known.
+	SHA256 string `json:"sha256,omitempty"`
+}
+
 // MaxSide is the largest height and width that Settings can have, in pixels.
 const MaxSide = 1 << 16
 
@@ -94,20 +119,22 @@ const MaxSide = 1 << 16
 const MaxCount = 1 << 20
 
 // Bounds of what is read and written. A text of maxText bytes holds two prompts
-// of maxPrompt and the paths of maxReferences whatever JSON has to escape in them.
+// of maxPrompt and the paths of maxReferences and maxLoRAs whatever JSON has to
+// escape in them.
 const (
 	maxText   = 8 << 20 // bytes of one metadata text, and of a sidecar file
 	maxPrompt = 1 << 18 // bytes
 	maxString = 1 << 12 // bytes, of all other strings
 
 	maxReferences = 64
+	maxLoRAs      = 32
 )
 
 // settingsFields are the JSON names of all fields, in the order of Settings.
 var settingsFields = []string{
 	"version", "generator", "model", "revision", "class", "prompt", "negative_prompt", "seed", "steps", "guidance",
 	"height", "width", "max_sequence_length", "scheduler", "rng", "batch", "dtype", "device", "mlx", "image", "image_strength",
-	"references", "created", "seconds",
+	"references", "quantize", "group_size", "loras", "runtime_lora", "created", "seconds",
 }
 
 // field returns a pointer to the field with a JSON name.
@@ -157,6 +184,14 @@ func (s *Settings) field(name string) any {
 		return &s.ImageStrength
 	case "references":
 		return &s.References
+	case "quantize":
+		return &s.Quantize
+	case "group_size":
+		return &s.GroupSize
+	case "loras":
+		return &s.LoRAs
+	case "runtime_lora":
+		return &s.RuntimeLoRA
 	case "created":
 		return &s.Created
 	case "seconds":
@@ -168,14 +203,14 @@ func (s *Settings) field(name string) any {
 // Check says what Encode and EncodeSettings would refuse to write: strings that
 // are not UTF-8 or too long (a prompt of more than 256 KiB, any other string of
 // more than 4 KiB), numbers that are not finite or out of their range, more than
-// 64 references or one without a path.
+// 64 references or 32 LoRAs, or one without a path.
 func (s *Settings) Check() error {
 	t := *s
 	if t.Version == 0 {
 		t.Version = SettingsVersion
 	}
 	for _, name := range settingsFields {
-		if n, ok := t.field(name).(*int); ok && *n == 0 && (name == "max_sequence_length" || name == "batch") {
+		if n, ok := t.field(name).(*int); ok && *n == 0 && slices.Contains([]string{"max_sequence_length", "batch", "group_size"}, name) {
 			continue // is not written
 		}
 		if err := t.checkField(name); err != nil {
@@ -237,8 +272,30 @@ func (s *Settings) checkField(name string) error {
 				return err
 			}
 		}
+	case *[]LoRA:
+		if len(*v) > maxLoRAs {
+			return fmt.Errorf("%s: expected at most %d, found %d", name, maxLoRAs, len(*v))
+		}
+		for i, l := range *v {
+			if err := l.check(fmt.Sprintf("%s[%d]", name, i)); err != nil {
+				return err
+			}
+		}
 	}
 	return nil
+}
+
+func (l *LoRA) check(name string) error {
+	switch {
+	case l.Path == "":
+		return fmt.Errorf("%s.path: is missing", name)
+	case math.IsNaN(l.Scale) || math.IsInf(l.Scale, 0):
+		return fmt.Errorf("%s.scale: expected a finite number, found %v", name, l.Scale)
+	}
+	if err := checkString(name+".revision", l.Revision, maxString); err != nil {
+		return err
+	}
+	return (&SourceImage{l.Path, l.SHA256}).check(name)
 }
 
 func (i *SourceImage) check(name string) error {
@@ -364,6 +421,10 @@ func (s *Settings) readField(name string, raw json.RawMessage) error {
 			want = "an object with path and sha256"
 		case *[]SourceImage:
 			want = "an array of objects with path and sha256"
+		case *[]LoRA:
+			want = "an array of objects with path, revision, scale and sha256"
+		case *bool:
+			want = "true or false"
 		}
 		return fmt.Errorf("%s: expected %s, found %s", name, want, show(raw))
 	}
