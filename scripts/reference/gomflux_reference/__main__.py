@@ -113,6 +113,9 @@ def parse(argv=None) -> dict:
     c = command("schedules", schedules.make, "write the schedulers' goldens (scheduler/testdata/schedules.json)")
     c.add_argument("out", type=Path)
 
+    c = command("loras", make_loras, "write LoRAs, and what diffusers and PEFT make of models with them (lora/testdata)")
+    c.add_argument("out", type=Path)
+
     c = command("parity", live.check, "compare gomflux with diffusers on new random models of every family")
     c.add_argument("gomflux", type=Path, help="the program")
     c.add_argument("--seed", type=int, help="of models and settings; default: a new one, which is printed")
@@ -173,6 +176,12 @@ def dump_diffusers(framework, **args):
     from . import dump
 
     dump.pipeline(**args)
+
+
+def make_loras(out):
+    from . import lora  # needs peft, which nothing else does
+
+    lora.make(out)
 
 
 def size(text: str) -> int:
