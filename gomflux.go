@@ -10,6 +10,7 @@ import (
 	"math/rand/v2"
 	"regexp"
 	"runtime/debug"
+	"slices"
 	"time"
 
 	"github.com/gomflux/gomflux/hooks"
@@ -85,6 +86,18 @@ type OpenOptions struct {
 	// of it, and must not run the model meanwhile. Where they do not fit beside each
 	// other that is done anyway.
 	LowRAM bool
+	// Quantize packs the weights while they are loaded: "3", "4", "5", "6" or "8"
+	// bits, "mxfp4", "mxfp8" or "nvfp4"; "" leaves them as they are. Some layers keep
+	// more bits, and the autoencoder all. GroupSize is how many weights share a scale:
+	// 32, 64 or 128, of which 0 stands for 64; mxfp4, mxfp8 and nvfp4 have their own.
+	// What the model's files have quantized already stays as it is.
+	Quantize  string
+	GroupSize int
+	// LoRAs change the weights, before these are quantized. With RuntimeLoRA they are
+	// computed beside the weights instead, which is slower. The changes that a
+	// quantized file's weights get are always computed beside them.
+	LoRAs       []LoRA
+	RuntimeLoRA bool
 	// Progress is called on the caller's goroutine while the model is loaded.
 	Progress func(Progress)
 }
@@ -115,7 +128,12 @@ func (o *OpenOptions) load() (models.LoadOptions, error) {
 			return runs
 		}
 	}
-	return l, nil
+	if o.Quantize != "" {
+		l.Quantize, err = models.ParseQuantization(o.Quantize, o.GroupSize)
+	} else if o.GroupSize != 0 {
+		err = models.BadRequest(errors.New("a group size says nothing without a quantization"))
+	}
+	return l, err
 }
 
 // A Model is a loaded model. Its methods may be called from several goroutines
@@ -127,6 +145,7 @@ type Model struct {
 	VAE
 	pipeline *models.Pipeline
 	source   models.Source
+	changes  Settings // how the weights were changed, and nothing else
 }
 
 // Open loads a model: a folder in the layout of Hugging Face diffusers, a
@@ -155,6 +174,9 @@ func open(ctx context.Context, source models.Source, o *OpenOptions) (*Model, er
 		load.Defaults = source.Defaults
 	}
 	m := &Model{source: source}
+	if load.LoRAs, load.RuntimeLoRA, err = m.change(o, load.Quantize); err != nil {
+		return nil, err
+	}
 	err = mlx.Do(ctx, func() (err error) {
 		m.pipeline, err = models.Load(source.FS, load)
 		return err
@@ -163,6 +185,10 @@ func open(ctx context.Context, source models.Source, o *OpenOptions) (*Model, er
 		return nil, err
 	}
 	m.VAE.autoencoder = m.pipeline.Autoencoder
+	if err := hashLoRAs(ctx, load.LoRAs, m.changes.LoRAs); err != nil {
+		m.Close()
+		return nil, err
+	}
 	return m, nil
 }
 
@@ -359,8 +385,8 @@ type Options struct {
 }
 
 // OptionsFrom are the options that make a picture of these settings again, with
-// a model that is opened by its name, s.Model, and
-// OpenOptions{Device: s.Device, Dtype: s.Dtype}. Options.Image and
+// a model that is opened by its name, s.Model, with @ and s.Revision if there is
+// one, and [OpenOptionsFrom]. Options.Image and
 // Options.References are left to the caller where s.Image and s.References say
 // that there were some. The zero values of settings that
 // were read stand for what the file had not, except Seed and Guidance: see
@@ -487,6 +513,7 @@ func (m *Model) settings(r models.Request) Settings {
 		Prompt: r.Prompt, NegativePrompt: r.NegativePrompt, Seed: r.Seed, Steps: r.Steps, Guidance: r.Guidance,
 		Height: r.Height, Width: r.Width, MaxSequenceLength: r.MaxSequenceLength, Scheduler: r.Scheduler,
 		Dtype: m.Dtype(), Device: m.Device(),
+		Quantize: m.changes.Quantize, GroupSize: m.changes.GroupSize, LoRAs: slices.Clone(m.changes.LoRAs), RuntimeLoRA: m.changes.RuntimeLoRA,
 	}
 	if r.RNG != "mlx" {
 		s.RNG = r.RNG

@@ -1,0 +1,61 @@
+// Package loratest makes LoRAs for small models, for tests.
+package loratest
+
+import (
+	"encoding/binary"
+	"fmt"
+	"maps"
+	"math"
+	"math/rand/v2"
+	"os"
+	"slices"
+	"strings"
+
+	"github.com/gomflux/gomflux/tensors"
+	"github.com/gomflux/gomflux/weights"
+)
+
+// Write writes a LoRA for a model in diffusers' layout: random matrices of rank 2
+// for the transformer's queries, of a seed, under the names that diffusers gives
+// them. Names of further modules can be given, which get matrices of 8x8.
+func Write(path, model string, seed uint64, modules ...string) error {
+	ck, err := weights.OpenCheckpoint(os.DirFS(model), "transformer")
+	if err != nil {
+		return err
+	}
+	defer ck.Close()
+	const rank = 2
+	random := rand.New(rand.NewPCG(seed, 0))
+	var list []*tensors.Tensor
+	add := func(module string, rows, columns int) error {
+		for _, part := range []struct {
+			name          string
+			rows, columns int
+		}{{"lora_A", rank, columns}, {"lora_B", rows, rank}} {
+			var data []byte
+			for range part.rows * part.columns {
+				data = binary.LittleEndian.AppendUint32(data, math.Float32bits(float32(random.NormFloat64()/2)))
+			}
+			t, err := tensors.New(fmt.Sprintf("transformer.%s.%s.weight", module, part.name), tensors.F32, []int{part.rows, part.columns}, data)
+			if err != nil {
+				return err
+			}
+			list = append(list, t)
+		}
+		return nil
+	}
+	for _, name := range slices.Sorted(maps.Keys(ck.Tensors)) {
+		module, ok := strings.CutSuffix(name, ".to_q.weight")
+		if shape := ck.Tensors[name].Shape; ok && len(shape) == 2 {
+			if err := add(module+".to_q", shape[0], shape[1]); err != nil {
+				return err
+			}
+		}
+	}
+	for _, module := range modules {
+		if err := add(module, 8, 8); err != nil {
+			return err
+		}
+	}
+	return tensors.WriteFile(path, list, map[string]string{"format": "pt"})
+}

@@ -1,0 +1,125 @@
+package gomflux
+
+import (
+	"cmp"
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"fmt"
+	"hash"
+	"io"
+	"math"
+	"os"
+
+	"github.com/gomflux/gomflux/hub"
+	"github.com/gomflux/gomflux/internal/oserr"
+	"github.com/gomflux/gomflux/lora"
+	"github.com/gomflux/gomflux/mlx"
+	"github.com/gomflux/gomflux/models"
+	"github.com/gomflux/gomflux/picture"
+)
+
+// A LoRA is a file that changes the weights of a model.
+type LoRA struct {
+	// Path is a safetensors file, a folder with one, or owner/name[@revision][:file]
+	// of a repository that is in the Hugging Face cache. What cannot be found is
+	// [ErrNotFound].
+	Path string
+	// Scale is what its changes are multiplied with. 0 stands for 1.
+	Scale float64
+}
+
+// UnmatchedLoRAError says that tensors of a LoRA fit nothing in the model.
+type UnmatchedLoRAError = lora.UnmatchedError
+
+// LoRAReport is what was found in a LoRA.
+type LoRAReport = lora.Report
+
+// LoRAs says what was found in each of OpenOptions.LoRAs.
+func (m *Model) LoRAs() []LoRAReport { return m.pipeline.LoRAs() }
+
+// OpenOptionsFrom are the options that a model is opened with to make a picture of
+// these settings again.
+func OpenOptionsFrom(s *Settings) *OpenOptions {
+	o := &OpenOptions{Device: s.Device, Dtype: s.Dtype, Quantize: s.Quantize, GroupSize: s.GroupSize, RuntimeLoRA: s.RuntimeLoRA}
+	for _, l := range s.LoRAs {
+		o.LoRAs = append(o.LoRAs, LoRA{Path: recordedLoRA(l), Scale: l.Scale})
+	}
+	return o
+}
+
+// recordedLoRA is the name of a LoRA of settings, at the commit that they have if
+// that is on this machine.
+func recordedLoRA(l picture.LoRA) string {
+	if repo, _, file, ok := hub.ParseAddress(l.Path); ok && hub.IsRevision(l.Revision) {
+		pinned := hub.Address(repo, l.Revision, file)
+		if _, err := models.FindLoRA(pinned); err == nil {
+			return pinned
+		}
+	}
+	return l.Path
+}
+
+// change finds LoRAs, and notes how the options change the weights.
+func (m *Model) change(o *OpenOptions, q *mlx.Quantization) (specs []lora.Spec, runtime bool, err error) {
+	if q != nil {
+		m.changes.Quantize = models.QuantizationName(*q)
+		if usual, err := models.ParseQuantization(m.changes.Quantize, 0); err == nil && q.Group != usual.Group {
+			m.changes.GroupSize = q.Group
+		}
+	}
+	if o == nil {
+		return nil, false, nil
+	}
+	for _, l := range o.LoRAs {
+		scale := cmp.Or(l.Scale, 1)
+		if math.IsNaN(scale) || math.IsInf(scale, 0) {
+			return nil, false, models.BadRequest(fmt.Errorf("LoRA %s: its scale is %v", l.Path, scale))
+		}
+		found, err := models.FindLoRA(l.Path)
+		if err != nil {
+			return nil, false, err
+		}
+		specs = append(specs, lora.Spec{Path: found.Path, Scale: scale})
+		m.changes.LoRAs = append(m.changes.LoRAs, picture.LoRA{Path: models.TildePath(found.Name), Revision: found.Revision, Scale: scale})
+	}
+	m.changes.RuntimeLoRA = o.RuntimeLoRA && len(specs) > 0
+	return specs, o.RuntimeLoRA, nil
+}
+
+// hashLoRAs puts the hashes of files to what is recorded of them.
+func hashLoRAs(ctx context.Context, specs []lora.Spec, recorded []picture.LoRA) (err error) {
+	for i, spec := range specs {
+		if recorded[i].SHA256, err = hashFile(ctx, spec.Path); err != nil {
+			return fmt.Errorf("LoRA %s: %w", spec.Path, err)
+		}
+	}
+	return nil
+}
+
+// hashFile is the SHA-256 of a file, in hexadecimal digits.
+func hashFile(ctx context.Context, name string) (string, error) {
+	f, err := os.Open(name)
+	if err != nil {
+		return "", oserr.Bare(err)
+	}
+	defer f.Close()
+	sum := sha256.New()
+	if _, err := io.Copy(untilDone{ctx, sum}, f); err != nil {
+		return "", oserr.Bare(err)
+	}
+	return hex.EncodeToString(sum.Sum(nil)), nil
+}
+
+// untilDone is a hash that ends with a context.
+type untilDone struct {
+	ctx context.Context
+	hash.Hash
+}
+
+func (w untilDone) Write(p []byte) (int, error) {
+	if err := w.ctx.Err(); err != nil {
+		return 0, context.Cause(w.ctx)
+	}
+	return w.Hash.Write(p)
+}
