@@ -84,12 +84,9 @@ func init() {
 		add("Qwen3Model", textPrefixes("qwen3_4b", "qwen3_8b"), nil,
 			own+"embed_tokens.weight", own+"layers.0.self_attn.q_norm.weight", own+"layers.0.mlp.gate_proj.weight")
 	}
-	vision := textPrefixes("qwen25_7b")
-	add("Qwen2_5_VLForConditionalGeneration", vision, qwen25VLRules(),
-		"model.embed_tokens.weight", "model.layers.0.self_attn.q_proj.bias", "model.layers.0.mlp.gate_proj.weight")
-	for _, own := range []string{"model.", ""} {
-		add("Qwen2_5_VLForConditionalGeneration", vision, nil,
-			own+"language_model.embed_tokens.weight", own+"language_model.layers.0.self_attn.q_proj.bias")
+	for _, own := range []string{"model.", "model.language_model.", "language_model."} { // of transformers 4 and 5
+		add("Qwen2_5_VLForConditionalGeneration", textPrefixes("qwen25_7b"), nil,
+			own+"embed_tokens.weight", own+"layers.0.self_attn.q_proj.bias", own+"layers.0.mlp.gate_proj.weight")
 	}
 }
 
@@ -218,22 +215,6 @@ func zimageRules() []Rule {
 		)...)
 	}
 	return append(rules, unused("norm_final")...)
-}
-
-// qwen25VLRules are those of Qwen2.5-VL as transformers wrote it up to 4.51, with
-// the language model's modules beside the vision tower.
-func qwen25VLRules() (rules []Rule) {
-	modules := []string{"embed_tokens", "norm"}
-	for _, m := range []string{
-		"self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj", "self_attn.o_proj",
-		"mlp.gate_proj", "mlp.up_proj", "mlp.down_proj", "input_layernorm", "post_attention_layernorm",
-	} {
-		modules = append(modules, "layers.{}."+m)
-	}
-	for _, m := range modules {
-		rules = append(rules, rename("model."+m, "language_model."+m)...)
-	}
-	return rules
 }
 
 // klRules are those of an autoencoder of latent diffusion (ldm's

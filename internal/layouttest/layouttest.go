@@ -1,0 +1,92 @@
+// Package layouttest writes files as other programs would, for tests.
+package layouttest
+
+import (
+	"bytes"
+	"path/filepath"
+	"slices"
+	"testing"
+
+	"github.com/gomflux/gomflux/layout"
+	"github.com/gomflux/gomflux/tensors"
+	"github.com/gomflux/gomflux/weights"
+)
+
+// Read reads the tensors of a component's folder, by their names.
+func Read(t testing.TB, folder string) map[string]*tensors.Tensor {
+	t.Helper()
+	files, err := filepath.Glob(filepath.Join(folder, "*.safetensors"))
+	if err != nil || len(files) == 0 {
+		t.Fatalf("no safetensors in %s (%v)", folder, err)
+	}
+	read := map[string]*tensors.Tensor{}
+	for _, name := range files {
+		f, err := tensors.Open(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, info := range f.Tensors() {
+			if read[info.Name], err = f.Read(info.Name); err != nil {
+				t.Fatal(err)
+			}
+		}
+		f.Close()
+	}
+	return read
+}
+
+// Stored are tensors of diffusers' names as a layout has them.
+func Stored(t testing.TB, table *layout.Table, from map[string]*tensors.Tensor) map[string]*tensors.Tensor {
+	t.Helper()
+	parts := map[string]map[int]*tensors.Tensor{}
+	for name, tensor := range from {
+		other, rule, part := table.Other(name)
+		stored := &tensors.Tensor{Name: other, Dtype: tensor.Dtype, Shape: tensor.Shape, Data: tensor.Data}
+		for _, form := range slices.Backward(rule.Forms) {
+			switch form {
+			case weights.FormSwap:
+				half := len(stored.Data) / 2
+				stored.Data = slices.Concat(stored.Data[half:], stored.Data[:half])
+			case weights.FormSqueeze:
+				stored.Shape = append(slices.Clone(stored.Shape), 1, 1)
+			default:
+				t.Fatalf("%s: no test has the form %s yet", name, form)
+			}
+		}
+		if parts[other] == nil {
+			parts[other] = map[int]*tensors.Tensor{}
+		}
+		if parts[other][part] != nil {
+			t.Fatalf("%s: two tensors are part %d of %s", name, part, other)
+		}
+		parts[other][part] = stored
+	}
+	made := map[string]*tensors.Tensor{}
+	for other, list := range parts {
+		whole := list[0]
+		for i := 1; i < len(list); i++ {
+			if list[i] == nil || whole == nil {
+				t.Fatalf("%s: of %d parts not all are there", other, len(list))
+			}
+			shape := slices.Clone(whole.Shape)
+			shape[0] += list[i].Shape[0]
+			whole = &tensors.Tensor{Name: other, Dtype: whole.Dtype, Shape: shape, Data: slices.Concat(whole.Data, list[i].Data)}
+		}
+		made[other] = whole
+	}
+	return made
+}
+
+// Write writes a file, with a prefix before the names.
+func Write(t testing.TB, path string, byPrefix map[string]map[string]*tensors.Tensor) {
+	t.Helper()
+	var all []*tensors.Tensor
+	for prefix, list := range byPrefix {
+		for name, tensor := range list {
+			all = append(all, &tensors.Tensor{Name: prefix + name, Dtype: tensor.Dtype, Shape: tensor.Shape, Data: bytes.Clone(tensor.Data)})
+		}
+	}
+	if err := tensors.WriteFile(path, all, nil); err != nil {
+		t.Fatal(err)
+	}
+}
