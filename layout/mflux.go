@@ -2,6 +2,7 @@ package layout
 
 import (
 	"fmt"
+	"path"
 	"slices"
 
 	"github.com/gomflux/gomflux/weights"
@@ -105,7 +106,7 @@ var mflux = []*Table{
 	{
 		Class:     "Qwen2_5_VLForConditionalGeneration",
 		Signature: []string{"encoder.embed_tokens.weight", "encoder.layers.0.self_attn.q_proj.weight"},
-		// what transformers 4 saves, and 5
+		// what transformers 4 saves, and 5, with its prefix and without
 		Rules: slices.Concat(rename(
 			"encoder.visual.merger.mlp_0", "visual.merger.mlp.0",
 			"encoder.visual.merger.mlp_0", "model.visual.merger.mlp.0",
@@ -115,6 +116,7 @@ var mflux = []*Table{
 			"encoder.visual", "model.visual",
 			"encoder", "model",
 			"encoder", "model.language_model",
+			"encoder", "language_model",
 		), unused("encoder.rotary_emb.inv_freq", "encoder.layers.{}.self_attn.rotary_emb.inv_freq", "encoder.visual.rotary_pos_emb.inv_freq")),
 		ChannelsLast: true,
 	},
@@ -241,4 +243,22 @@ func (t *Table) Again(names []string) map[string][]string {
 		}
 	}
 	return again
+}
+
+// mfluxLacks are names of tensors that mflux does not have, since it needs none of
+// them, by class.
+var mfluxLacks = map[string][]string{
+	"CLIPTextModel":                      {"text_projection.weight", "*position_ids"},
+	"T5EncoderModel":                     {"decoder.*", "lm_head.weight"},
+	"Qwen3Model":                         {"lm_head.weight"},
+	"Qwen2_5_VLForConditionalGeneration": {"lm_head.weight"},
+	"AutoencoderKLFlux2":                 {"bn.num_batches_tracked"},
+}
+
+// Lacks says of a tensor of diffusers that mflux does not have it.
+func (t *Table) Lacks(name string) bool {
+	return t.Name == "mflux" && slices.ContainsFunc(mfluxLacks[t.Class], func(pattern string) bool {
+		ok, err := path.Match(pattern, name)
+		return ok && err == nil
+	})
 }
