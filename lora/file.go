@@ -1,7 +1,6 @@
 package lora
 
 import (
-	"encoding/binary"
 	"errors"
 	"fmt"
 	"io"
@@ -15,6 +14,7 @@ import (
 
 	"github.com/gomflux/gomflux/internal/oserr"
 	"github.com/gomflux/gomflux/mlx"
+	"github.com/gomflux/gomflux/tensors"
 	"github.com/gomflux/gomflux/weights"
 )
 
@@ -209,39 +209,11 @@ func (t *tensor) number() (float64, error) {
 	if err != nil {
 		return 0, err
 	}
-	switch t.Dtype {
-	case "F64":
-		return math.Float64frombits(binary.LittleEndian.Uint64(data)), nil
-	case "F32":
-		return float64(math.Float32frombits(binary.LittleEndian.Uint32(data))), nil
-	case "BF16":
-		return float64(math.Float32frombits(uint32(binary.LittleEndian.Uint16(data)) << 16)), nil
-	case "F16":
-		return half(binary.LittleEndian.Uint16(data)), nil
-	case "I64":
-		return float64(int64(binary.LittleEndian.Uint64(data))), nil
-	case "I32":
-		return float64(int32(binary.LittleEndian.Uint32(data))), nil
+	one := tensors.Tensor{Dtype: tensors.Dtype(t.Dtype), Shape: t.Shape, Data: data}
+	if one.Dtype.Size() == 0 {
+		return 0, t.errorf("expected a number, found %s", t.Dtype)
 	}
-	return 0, t.errorf("expected a number as F64, F32, F16, BF16, I64 or I32, found %s", t.Dtype)
-}
-
-// half is the number of a float16.
-func half(bits uint16) float64 {
-	sign, exponent, fraction := 1.0, int(bits>>10&31), float64(bits&1023)
-	if bits>>15 == 1 {
-		sign = -1
-	}
-	switch exponent {
-	case 0:
-		return sign * math.Ldexp(fraction, -24)
-	case 31:
-		if fraction != 0 {
-			return math.NaN()
-		}
-		return math.Inf(int(sign))
-	}
-	return sign * math.Ldexp(1024+fraction, exponent-25)
+	return one.Float64s()[0], nil
 }
 
 // short joins names for a message, at most that many of them.

@@ -63,6 +63,8 @@ func Load(specs []Spec, components []Component) (*Set, error) {
 	for _, c := range components {
 		known = append(known, newComponent(c))
 	}
+	// a name without a prefix is the transformer's, if it has it
+	slices.SortStableFunc(known, func(a, b *component) int { return a.rank() - b.rank() })
 	var errs []error
 	for _, spec := range specs {
 		f, err := open(spec)

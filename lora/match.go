@@ -185,6 +185,14 @@ func (c *component) find(raw string) string {
 	return ""
 }
 
+// rank is the component's place among those that are looked through.
+func (c *component) rank() int {
+	if c.transformer() {
+		return 0
+	}
+	return 1
+}
+
 func (c *component) transformer() bool { return !strings.HasPrefix(c.Name, "text_encoder") }
 
 var (
