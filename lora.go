@@ -43,6 +43,9 @@ func (m *Model) LoRAs() []LoRAReport { return m.pipeline.LoRAs() }
 func OpenOptionsFrom(s *Settings) *OpenOptions {
 	o := &OpenOptions{Device: s.Device, Dtype: s.Dtype, Quantize: s.Quantize, GroupSize: s.GroupSize, RuntimeLoRA: s.RuntimeLoRA}
 	for _, l := range s.LoRAs {
+		if l.Scale == 0 {
+			continue // does nothing
+		}
 		o.LoRAs = append(o.LoRAs, LoRA{Path: recordedLoRA(l), Scale: l.Scale})
 	}
 	return o

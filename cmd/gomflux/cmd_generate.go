@@ -32,6 +32,7 @@ import (
 // generateOptions are the flags of gomflux generate and gomflux edit.
 type generateOptions struct {
 	modelFlags
+	weightFlags
 	edits                bool // the model is shown the images
 	lowRAM               bool
 	prompts, promptFiles []string
@@ -58,14 +59,15 @@ type generateOptions struct {
 	sources              []picture.SourceImage // the images
 	recordedFrom         []picture.SourceImage // as config has them, nil where they are given
 	modelRecorded        bool                  // by config, and not given
+	lorasRecorded        bool                  // likewise
 	made                 map[string]bool       // names of pictures
 }
 
 func newGenerateOptions() *generateOptions {
 	return &generateOptions{
-		modelFlags: newModelFlags(),
-		negative:   parsed("text", func(s string) (string, error) { return s, nil }),
-		autoSeeds:  count("count"), batchSize: count("count"), steps: count("number"), height: count("pixels"), width: count("pixels"), guidance: scale("scale"),
+		modelFlags: newModelFlags(), weightFlags: newWeightFlags(),
+		negative:  parsed("text", func(s string) (string, error) { return s, nil }),
+		autoSeeds: count("count"), batchSize: count("count"), steps: count("number"), height: count("pixels"), width: count("pixels"), guidance: scale("scale"),
 		maxSequenceLength: count("tokens"), scheduler: parsed("name", scheduler.Name), rng: oneOf("name", noise.Names...), imageStrength: strength("strength"),
 		preview: parsed("protocol", termpic.ParseProtocol), show: parsed("protocol", termpic.ParseProtocol),
 		made: map[string]bool{},
@@ -104,6 +106,11 @@ With --image the picture starts from another one, of which --image-strength is
 kept: 0.1 changes nearly everything, 0.9 next to nothing. Without --height and
 --width it is as large as that picture.
 
+With --quantize the weights take less memory: 4 bits about a third of what 16
+take. With --lora they are changed by what a LoRA has learned; several can be
+given, and of each how much. A LoRA that does not fit the model is an error.
+gomflux help weights has more.
+
 A file that is there already is kept: the new one is named image_1.png,
 image_2.png and so on, unless --overwrite is given. The name's end chooses the
 format, .png or .jpg. The name may have {seed}, {index}, {prompt}, {model},
@@ -133,6 +140,7 @@ second one ends it at once.
   gomflux generate -p "a lighthouse at dusk" --seed 1 2 3 -o "{prompt}-{seed}.png"
   gomflux generate -p "a lighthouse at dusk" -p "the same at dawn" -S 42 -o "{prompt}.png"
   gomflux generate -C lighthouse.png --seed 43
+  gomflux generate -m flux1-dev -q 4 --lora ink.safetensors 0.8 -p "a lighthouse"
   gomflux generate -p "the same in winter" --image lighthouse.png --image-strength 0.5
   echo "a green star" | gomflux generate -m shapes -p -`,
 	})
@@ -175,6 +183,7 @@ func (o *generateOptions) command(cmd *cobra.Command) *cobra.Command {
 		f.VarP(&o.images, "image", "i", "a picture to start from (PNG, JPEG or WebP)")
 		f.Var(&o.imageStrength, "image-strength", "how much of it is kept, above 0 and below 1 (default: 0.4); diffusers counts the other way round")
 	}
+	o.weightFlags.add(f)
 	o.addPlace(f)
 	f.BoolVar(&o.lowRAM, "low-ram", false, "keep only one of the text encoders and the transformer in memory at a time; every new prompt takes longer (done anyway where they do not fit)")
 	f.StringVarP(&o.output, "output", "o", "image.png", "the `file` to write")
@@ -216,6 +225,9 @@ func (o *generateOptions) checkFlags(cmd *cobra.Command) error {
 		return usageErrorf("--prompt-file: the file's name is empty")
 	case given("stepwise-image-output-dir") && o.stepwise == "":
 		return usageErrorf("--stepwise-image-output-dir: the folder's name is empty")
+	}
+	if err := o.weightFlags.check(cmd); err != nil {
+		return err
 	}
 	if err := o.inside.check(given); err != nil {
 		return err
@@ -379,6 +391,7 @@ func (o *generateOptions) open(ctx context.Context, g *generation, p *printer) (
 	defer p.end()
 	open := o.openOptions()
 	open.Progress, open.LowRAM = p.progress, o.lowRAM
+	o.weightFlags.open(open)
 	for _, prompt := range g.prompts {
 		options := g.options
 		options.Prompt = prompt
@@ -389,8 +402,14 @@ func (o *generateOptions) open(ctx context.Context, g *generation, p *printer) (
 	if e, ok := errors.AsType[*gomflux.ReferenceError](err); ok {
 		return nil, usageErrorf("%s: %w", o.images.names[e.Index], e.Err)
 	}
+	if errors.Is(err, gomflux.ErrNotFound) && o.lorasRecorded {
+		err = fmt.Errorf("%s was made with a LoRA that this machine does not have (give others with --lora, or --lora none): %w", o.config, err)
+	}
 	if err != nil {
 		return nil, coded(exitModel, modelError(err))
+	}
+	if g.recorded != nil {
+		o.compareLoRAs(g.recorded, model.Settings(g.options).LoRAs, p)
 	}
 	if g.options.NegativePrompt != "" && !model.UsesNegativePrompt(g.options) {
 		o.warnNegative(model, g.options, p)
@@ -400,8 +419,20 @@ func (o *generateOptions) open(ctx context.Context, g *generation, p *printer) (
 	if o.verbose && !o.json {
 		fmt.Fprintf(p.stderr, "%s on %s in %s, loaded in %s\n", model.Class(), model.Device(), model.Dtype(), seconds(time.Since(began)))
 		fmt.Fprintf(p.stderr, "libraries %s\n", libraryPaths(lib))
+		for _, l := range model.LoRAs() {
+			fmt.Fprintln(p.stderr, printable(loraText(l)))
+		}
 	}
 	return model, nil
+}
+
+// loraText says what a LoRA changes.
+func loraText(l gomflux.LoRAReport) string {
+	var parts []string
+	for _, component := range sortedKeys(l.Modules) {
+		parts = append(parts, fmt.Sprintf("%s of the %s", plural(l.Modules[component], "module"), component))
+	}
+	return fmt.Sprintf("LoRA %s, scale %v: %s", models.TildePath(l.Path), l.Scale, strings.Join(parts, ", "))
 }
 
 // warnNegative says why the negative prompt does nothing.

@@ -28,7 +28,8 @@ mflux, or of the many programs that write AUTOMATIC1111's parameters text, and
 the JSON files that gomflux and mflux write beside pictures.
 
 Each line is a name and a value; a value with control characters is quoted. The
-pictures of an edit are on lines of their own: reference 1, reference 2.
+pictures of an edit are on lines of their own: reference 1, reference 2. So are
+LoRAs: lora 1, lora 2.
 With --json there is one object on a line for each picture:
 
   file            its name
@@ -38,7 +39,8 @@ With --json there is one object on a line for each picture:
   settings        what was found of version, generator, model, revision, class,
                   prompt, negative_prompt, seed, steps, guidance, height, width,
                   max_sequence_length, scheduler, rng, dtype, device, mlx,
-                  image, image_strength, references, created, seconds
+                  image, image_strength, references, quantize, group_size,
+                  loras, runtime_lora, created, seconds
   metadata        the JSON in the file as it is, if there is any
   parameters      the parameters text, if there is one
 
@@ -121,7 +123,7 @@ func (p *pictureInfo) format() string {
 // infoOrder is how the settings follow one another behind the prompts.
 var infoOrder = []string{
 	"model", "revision", "class", "seed", "steps", "guidance", "scheduler", "rng", "batch", "width", "height", "max_sequence_length",
-	"image", "image_strength", "references", "dtype", "device", "mlx", "generator", "created", "seconds", "version",
+	"image", "image_strength", "references", "quantize", "group_size", "loras", "runtime_lora", "dtype", "device", "mlx", "generator", "created", "seconds", "version",
 }
 
 func (p *pictureInfo) print(w io.Writer) error {
@@ -147,6 +149,10 @@ func (p *pictureInfo) print(w io.Writer) error {
 			case "references":
 				for i, r := range p.Settings.References {
 					line(fmt.Sprint("reference ", i+1), sourceText(r))
+				}
+			case "loras":
+				for i, l := range p.Settings.LoRAs {
+					line(fmt.Sprint("lora ", i+1), loraLine(l))
 				}
 			default:
 				line(name, text)
@@ -178,6 +184,17 @@ func sourceText(s picture.SourceImage) string {
 		return s.Path
 	}
 	return s.Path + " (SHA-256 " + s.SHA256 + ")"
+}
+
+func loraLine(l picture.LoRA) string {
+	text := fmt.Sprintf("%s, scale %v", l.Path, l.Scale)
+	if l.Revision != "" {
+		text += ", revision " + l.Revision
+	}
+	if l.SHA256 != "" {
+		text += " (SHA-256 " + l.SHA256 + ")"
+	}
+	return text
 }
 
 // fields are those of the settings that the file had, as JSON.

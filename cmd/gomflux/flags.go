@@ -137,7 +137,7 @@ func (f *fileNames) Type() string {
 }
 
 // joinValues lets --seed 1 2 3 be given as to mflux, for --seed 1,2,3, --image A
-// B to edit, for --image A --image B, and --preview kitty for --preview=kitty,
+// B to edit, for --image A --image B, --lora A 0.7, for --lora A=0.7, and --preview kitty for --preview=kitty,
 // which pflag takes for a flag and an argument since the value can be left out.
 func joinValues(args []string) []string {
 	var out []string
@@ -146,6 +146,11 @@ func joinValues(args []string) []string {
 	for i := 0; i < len(args); i++ {
 		if args[i] == "--" {
 			return append(out, args[i:]...)
+		}
+		if words, n := joinLoRAs(args[i:]); n > 0 {
+			out = append(out, words...)
+			i += n - 1
+			continue
 		}
 		out = append(out, args[i])
 		flag, value, joined := strings.Cut(args[i], "=")

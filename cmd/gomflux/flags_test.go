@@ -4,6 +4,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/gomflux/gomflux"
 )
 
 func TestJoinValues(t *testing.T) {
@@ -38,10 +40,47 @@ func TestJoinValues(t *testing.T) {
 		"edit -i --show":                 "edit -i --show",
 		"edit -p a b -i c":               "edit -p a b -i c",
 		"generate -i a b":                "generate -i a b",
+		"--lora a 0.7 --lora b":          "--lora a=0.7 --lora b",
+		"--lora a -0.5 -p x":             "--lora a=-0.5 -p x",
+		"--lora=a 1e-1 2":                "--lora=a=1e-1 2",
+		"--lora 7 8":                     "--lora 7=8",
+		"--lora a NaN":                   "--lora a NaN",
+		"--lora a -q 4":                  "--lora a -q 4",
+		"--lora -q 4":                    "--lora -q=4", // a file of that name
+		"--lora":                         "--lora",
+		"--lora= 1":                      "--lora= 1",
+		"--lora-paths a b -q 4":          "--lora=a --lora=b -q 4",
+		"--lora-paths -p x":              "--lora=none -p x",
+		"--lora-paths=a b":               "--lora=a --lora=b",
+		"--lora-scales 0.5 -1 -p x":      "--lora-scales=0.5,-1 -p x",
+		"--lora-scales=0.5 1":            "--lora-scales=0.5,1",
+		"--lora-scales":                  "--lora-scales=",
+		"-- --lora a 1":                  "-- --lora a 1",
 		"":                               "",
 	} {
 		if got := strings.Join(joinValues(strings.Fields(args)), " "); got != want {
 			t.Errorf("%q became %q, expected %q", args, got, want)
+		}
+	}
+}
+
+func TestLoRAList(t *testing.T) {
+	var l loraList
+	for _, s := range []string{"a.safetensors", "~/b=c.safetensors=-0.5", "x=y", "me/loras@v1:d/e.safetensors=1e1"} {
+		if err := l.Set(s); err != nil {
+			t.Error(err)
+		}
+	}
+	want := []gomflux.LoRA{{Path: "a.safetensors", Scale: 1}, {Path: "~/b=c.safetensors", Scale: -0.5}, {Path: "x=y", Scale: 1}, {Path: "me/loras@v1:d/e.safetensors", Scale: 10}}
+	if !slices.Equal(l.list, want) || !l.given() {
+		t.Errorf("%v, expected %v", l.list, want)
+	}
+	if err := l.Set("none"); err != nil || len(l.list) > 0 || !l.given() {
+		t.Errorf("none is %v, %v", l, err)
+	}
+	for _, s := range []string{"", "=1"} {
+		if err := l.Set(s); err == nil {
+			t.Errorf("%q was taken", s)
 		}
 	}
 }

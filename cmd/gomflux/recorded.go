@@ -10,6 +10,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/gomflux/gomflux"
+	"github.com/gomflux/gomflux/hub"
 	"github.com/gomflux/gomflux/mlx"
 	"github.com/gomflux/gomflux/models"
 	"github.com/gomflux/gomflux/picture"
@@ -33,9 +34,11 @@ func (o *generateOptions) take(f *picture.Found, g *generation) error {
 	if f.Has("seed") && len(o.seeds) == 0 && o.autoSeeds.value == nil {
 		o.seeds = seedList{s.Seed}
 	}
+	o.takeLoRAs(f)
 	_, err := scheduler.Name(s.Scheduler)
 	knownScheduler := err == nil // compare warns of another one
 	// of height and width alone, the other may be meant to follow the picture
+	noQuantize := !o.quantize.given() // of which the group is one
 	noSize := o.height.value == nil && o.width.value == nil
 	for _, v := range []struct {
 		field string
@@ -55,6 +58,8 @@ func (o *generateOptions) take(f *picture.Found, g *generation) error {
 		{"dtype", &o.dtype, s.Dtype, true},
 		{"height", &o.height, r.Height, noSize},
 		{"width", &o.width, r.Width, noSize},
+		{"quantize", &o.quantize, s.Quantize, noQuantize},
+		{"group_size", &o.groupSize, s.GroupSize, noQuantize},
 		{"image_strength", &o.imageStrength, r.ImageStrength, !o.edits && len(o.images.names) > 0},
 	} {
 		text := fmt.Sprint(v.value)
@@ -90,6 +95,34 @@ func (o *generateOptions) takeImages(s *picture.Settings) error {
 	return nil
 }
 
+// takeLoRAs uses the recorded LoRAs where none are given, nor that there be none.
+func (o *generateOptions) takeLoRAs(f *picture.Found) {
+	if o.loras.given() || !f.Has("loras") {
+		return
+	}
+	open := gomflux.OpenOptionsFrom(&f.Settings)
+	o.loras.list = open.LoRAs
+	o.noBake = o.noBake || open.RuntimeLoRA
+	o.lorasRecorded = len(o.loras.list) > 0
+}
+
+// compareLoRAs warns of files that have changed since they were recorded.
+func (o *generateOptions) compareLoRAs(f *picture.Found, found []picture.LoRA, p *printer) {
+	if !o.lorasRecorded {
+		return
+	}
+	i := 0
+	for _, l := range f.Settings.LoRAs {
+		if l.Scale == 0 {
+			continue // does nothing
+		}
+		if l.SHA256 != "" && l.SHA256 != found[i].SHA256 {
+			p.warn("%s is not the LoRA that %s was made with: it has changed since", printable(found[i].Path), o.config)
+		}
+		i++
+	}
+}
+
 // findModel looks for the model: that of recorded settings at the commit that
 // they have, if it is on this machine.
 func (o *generateOptions) findModel(f *picture.Found) (*models.Source, error) {
@@ -111,10 +144,11 @@ func (o *generateOptions) findModel(f *picture.Found) (*models.Source, error) {
 
 // pinned is the name that a model is found by again, at the same revision.
 func pinned(s *models.Source) string {
-	if s.Revision == "" {
+	repo, _, file, ok := hub.ParseAddress(s.Name)
+	if s.Revision == "" || !ok {
 		return s.Name
 	}
-	return s.Name + "@" + s.Revision
+	return hub.Address(repo, s.Revision, file)
 }
 
 // compare warns of what will make another picture than the recorded one.

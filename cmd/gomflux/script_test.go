@@ -27,6 +27,7 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
+	"github.com/gomflux/gomflux/internal/loratest"
 	"github.com/gomflux/gomflux/picture"
 )
 
@@ -75,6 +76,7 @@ func TestScripts(t *testing.T) {
 			"pixels":  cmdPixels,
 			"only":    cmdOnly,
 			"hub":     cmdHub,
+			"lora":    cmdLoRA,
 		},
 	})
 }
@@ -83,7 +85,7 @@ func TestScripts(t *testing.T) {
 func TestFlagsInScripts(t *testing.T) {
 	mfluxImage := map[string]string{"generate": mfluxStart, "edit": mfluxEdit}
 	for _, cmd := range []*cobra.Command{newGenerateCommand(), newEditCommand()} {
-		testFlagsInScripts(t, cmd, append(sortedKeys(mfluxNames), mfluxImage[cmd.Name()]))
+		testFlagsInScripts(t, cmd, append(sortedKeys(mfluxNames), mfluxImage[cmd.Name()], mfluxLoRAs))
 	}
 }
 
@@ -382,6 +384,12 @@ func cmdPixels(ts *testscript.TestScript, neg bool, args []string) {
 	if equal == neg {
 		ts.Fatalf("%s and %s: equal pixels %v", args[0], args[1], equal)
 	}
+}
+
+// cmdLoRA makes a LoRA for a model of diffusers' layout, of a seed: lora FILE
+// FOLDER SEED [MODULE...].
+func cmdLoRA(ts *testscript.TestScript, _ bool, args []string) {
+	ts.Check(loratest.Write(ts.MkAbs(args[0]), ts.MkAbs(args[1]), uint64(number(ts, args[2])), args[3:]...))
 }
 
 // cmdOnly checks what is in a folder, hidden files too: only FOLDER NAME...

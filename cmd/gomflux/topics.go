@@ -22,6 +22,7 @@ func newTopics() []*cobra.Command {
 		{Use: "model", Short: "What --model takes and where models are found", Long: modelTopic()},
 		{Use: "pictures", Short: "Making a picture from a picture", Long: picturesTopic},
 		{Use: "schedulers", Short: "What --scheduler takes", Long: schedulersTopic()},
+		{Use: "weights", Short: "Quantizing a model, and LoRAs", Long: weightsTopic},
 	}
 	for _, t := range topics {
 		t.DisableFlagsInUseLine = true
@@ -45,6 +46,51 @@ func checkTopics(root *cobra.Command) {
 		return nil
 	}
 }
+
+const weightsTopic = `--quantize (-q) packs a model's weights while they are loaded, so that they take
+less memory:
+
+  8        8 bits and a scale and an offset for every 64 weights: 8.5 bits each.
+           Pictures can hardly be told from those of 16 bits
+  6, 5     6.5 and 5.5 bits each
+  4        4.5 bits each: details change, and it is what most people use where
+           memory is short
+  3        3.5 bits each: pictures suffer
+  mxfp4, mxfp8, nvfp4
+           formats that some GPUs compute with, 4 or 8 bits with a scale for
+           every 32 weights, or 16
+
+--group-size says for how many weights there is a scale, 32, 64 or 128: fewer
+are more exact and larger. Layers that a picture suffers most from, such as the
+first and the last ones, keep 8 bits whatever is asked for, norms and the
+autoencoder all of theirs. What a model's files have quantized already stays as
+it is. A mode that MLX does not do properly on the device is an error.
+
+gomflux inspect QUANTIZED --against ORIGINAL says how far each weight is off.
+
+--lora changes the weights by what a LoRA has learned:
+
+  gomflux generate -m flux1-dev --lora ink.safetensors 0.8 --lora me/wash \
+    -p "a lighthouse"
+
+A LoRA is a safetensors file, a folder with one, or on the Hugging Face hub
+owner/name or, where there are several in a repository, owner/name:file. gomflux
+pull fetches it by that name. Of a name without a folder the folders that
+LORA_LIBRARY_PATH lists are searched too. Pickle files (.bin, .ckpt, .pt) are
+refused: to read one is to run it.
+
+The number behind it is its scale, 1 if there is none. Less is weaker, a
+negative one does the opposite. It is read under the names of diffusers and
+PEFT, of kohya-ss' scripts, of LyCORIS (LoKr, LoHa), of ComfyUI and of the
+models' makers; DoRA too. Tensors that fit nothing in the model are an error
+that lists them: such a LoRA is for another model.
+
+The weights are changed before they are quantized. With --no-bake-lora the
+change is computed beside them instead, which is slower and, with --quantize,
+more exact; so it is anyway where the files have the weights quantized already.
+
+Both are recorded in the picture, LoRAs with their scales and hashes, and used
+again by --config-from-metadata. -q none and --lora none turn them off.`
 
 const environmentTopic = `Environment variables that change what gomflux does. gomflux doctor shows those
 that are set.
@@ -73,6 +119,11 @@ Tensors of runs (gomflux tensors)
   GOMFLUX_LOG_WARN, GOMFLUX_LOG_LIMIT
                     how many bytes it may hold before a run is warned of it (1
                     GB), and before nothing more is saved (10 GB)
+
+LoRAs
+
+  LORA_LIBRARY_PATH folders in which --lora finds files by their names, with
+                    colons between them
 
 Fetching models (gomflux pull)
 
@@ -206,6 +257,9 @@ The fields of the JSON, in version 1. Later versions only add some.
                                    and how much of it was kept
   references                       the pictures that an edit was shown, each a
                                    path and a sha256
+  quantize, group_size             as the flags of these names take them
+  loras, runtime_lora              the LoRAs (path, revision, scale, sha256),
+                                   and whether --no-bake-lora was given
   created, seconds                 when it was made (UTC), and how long it took
 
 Privacy: prompts are in there, and so is the name of the model. A path in your
