@@ -215,10 +215,7 @@ func inferKL(s *sizes, told, published map[string]any) {
 }
 
 func inferKLFlux2(s *sizes, told, published map[string]any) {
-	decoder := inferCoder(s, told, published)
-	if !slices.Equal(decoder, told["block_out_channels"].([]int)) {
-		told["decoder_block_out_channels"] = decoder
-	}
+	told["decoder_block_out_channels"] = inferCoder(s, told, published)
 	published["batch_norm_eps"], published["patch_size"] = 1e-4, []int{2, 2}
 }
 

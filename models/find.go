@@ -37,10 +37,11 @@ func Builtins() map[string]Builtin { return maps.Clone(builtins) }
 
 // A Source is where a model was found.
 type Source struct {
-	Name     string    // as Find takes it: a built-in or published model's name, or a folder
-	Folder   string    // on disk; "" for a built-in model
+	Name     string    // as Find takes it: a built-in or published model's name, a folder or a file
+	Folder   string    // on disk, or the file; "" for a built-in model
 	Revision string    // the commit, of a model in the Hugging Face cache
 	Defaults *Defaults // nil: those of its pipeline class
+	Base     string    // the model that what a single file lacks is taken from; "" for a whole model
 	FS       fs.FS
 }
 
@@ -51,8 +52,12 @@ var ErrNotFound = errors.New("not on this machine")
 // Find looks for a model by name: a built-in one, a folder, or a published one
 // in the Hugging Face cache, by its short name, an alias or its repository's,
 // with @ and a branch, a tag or a commit where it is not to be the main branch.
-// A folder that is there wins over a published model of its name.
-func Find(name string) (*Source, error) {
+// A folder that is there wins over a published model of its name. A file, and a
+// folder without a model_index.json, is completed as by FindWith.
+func Find(name string) (*Source, error) { return FindWith(name, "") }
+
+// find is Find for what is there.
+func find(name string) (*Source, error) {
 	if b, ok := builtins[name]; ok {
 		return &Source{Name: name, Defaults: &b.Defaults, FS: weights.Folder{FS: b.FS, Name: name}}, nil
 	}
@@ -95,7 +100,7 @@ func Find(name string) (*Source, error) {
 	if known {
 		s.Defaults = preset.Defaults
 	}
-	if s.FS, err = weights.OpenFolder(s.Folder); err != nil {
+	if s.FS, err = openSource(s.Folder); err != nil {
 		return nil, err
 	}
 	return s, nil

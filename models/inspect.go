@@ -171,6 +171,9 @@ const indexFile = "model_index.json"
 
 func readIndex(fsys fs.FS) (index, error) {
 	if _, err := fs.Lstat(fsys, indexFile); errors.Is(err, fs.ErrNotExist) {
+		if u, ok := fsys.(unfinished); ok {
+			return index{}, u.err
+		}
 		return index{}, fmt.Errorf("model folder %s: has no model_index.json (gomflux reads the layout of Hugging Face diffusers)", weights.FullName(fsys, ""))
 	}
 	var members map[string]json.RawMessage
