@@ -190,7 +190,7 @@ func readIndex(fsys fs.FS) (index, error) {
 		if strings.HasPrefix(name, "_") || json.Unmarshal(raw, &pair) != nil || len(pair) != 2 || pair[0] == nil || pair[1] == nil {
 			continue
 		}
-		if !fs.ValidPath(name) || strings.Contains(name, "/") {
+		if !fs.ValidPath(name) || name == "." || strings.Contains(name, "/") {
 			return index{}, fmt.Errorf("%s: %q is not the name of a component", weights.FullName(fsys, indexFile), name)
 		}
 		x.components[name] = *pair[1]

@@ -473,8 +473,12 @@ func (e *MismatchError) Error() string {
 		what  string
 		lines []Misfit
 	}{{"missing", e.Missing}, {"unexpected", e.Unexpected}, {"wrong shape", e.Misshapen}, {"wrong dtype", e.Mistyped}} {
-		for _, line := range group.lines {
+		const most = 200 // lines, of files that can have any number of tensors
+		for _, line := range group.lines[:min(len(group.lines), most)] {
 			fmt.Fprintf(&b, "\n\t%s: %s", group.what, line)
+		}
+		if more := len(group.lines) - most; more > 0 {
+			fmt.Fprintf(&b, "\n\t%s: %d more", group.what, more)
 		}
 	}
 	return b.String()
