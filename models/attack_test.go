@@ -362,6 +362,7 @@ func TestShrinks(t *testing.T) {
 					p.Close()
 				}
 				// MLX notices some reads that fail, and nn those that MLX does not
+				// MLX notices some reads that fail, and nn those that MLX does not
 				if err == nil || !strings.Contains(err.Error(), file+": tensor ") || !strings.Contains(err.Error(), "cut short") && !strings.Contains(err.Error(), "Unable to read") {
 					t.Errorf("error %v", err)
 				}
