@@ -98,6 +98,15 @@ type OpenOptions struct {
 	// quantized file's weights get are always computed beside them.
 	LoRAs       []LoRA
 	RuntimeLoRA bool
+	// BaseModel is the model that what a single file does not have is taken from, "" for
+	// the published one that the file is made from, if that can be told and is on this
+	// machine.
+	BaseModel string
+	// Batch is how many pictures are to be made at once, 0 for one, and Warn is told
+	// before weights are read if the runs of For, or one with the model's own settings,
+	// take more memory than is free, and what would fit.
+	Batch int
+	Warn  func(string)
 	// Progress is called on the caller's goroutine while the model is loaded.
 	Progress func(Progress)
 }
@@ -107,7 +116,10 @@ func (o *OpenOptions) load() (models.LoadOptions, error) {
 	if o == nil {
 		o = &OpenOptions{}
 	}
-	l := models.LoadOptions{Defaults: o.Defaults, LowRAM: o.LowRAM, Progress: onCaller(o.Progress)}
+	l := models.LoadOptions{Defaults: o.Defaults, LowRAM: o.LowRAM, Batch: o.Batch, Progress: onCaller(o.Progress)}
+	if warn := o.Warn; warn != nil {
+		l.Warn = func(message string) { mlx.Call(func() { warn(message) }) }
+	}
 	var err error
 	if l.Device, err = parseDevice(o.Device); err != nil {
 		return l, err
@@ -136,6 +148,13 @@ func (o *OpenOptions) load() (models.LoadOptions, error) {
 	return l, err
 }
 
+func (o *OpenOptions) baseModel() string {
+	if o == nil {
+		return ""
+	}
+	return o.BaseModel
+}
+
 // A Model is a loaded model. Its methods may be called from several goroutines
 // and follow one another; those that are called from a callback of Generate
 // run at once.
@@ -148,12 +167,12 @@ type Model struct {
 	changes  Settings // how the weights were changed, and nothing else
 }
 
-// Open loads a model: a folder in the layout of Hugging Face diffusers, a
-// published model that is in the Hugging Face cache, by its repository
-// (owner/name) or a short name (z-image-turbo), or a built-in one that the
-// program imports. What it cannot find is [ErrNotFound].
+// Open loads a model: a folder in the layout of Hugging Face diffusers or of
+// mflux, a published model that is in the Hugging Face cache, by its repository
+// (owner/name) or a short name (z-image-turbo), a single file, or a built-in one
+// that the program imports. What it cannot find is [ErrNotFound].
 func Open(ctx context.Context, model string, o *OpenOptions) (*Model, error) {
-	source, err := models.Find(model)
+	source, err := models.FindWith(model, o.baseModel())
 	if err != nil {
 		return nil, err
 	}
@@ -201,7 +220,7 @@ type VAE struct {
 // OpenVAE loads the autoencoder of a model, which may have nothing else, or a
 // folder that is an autoencoder's own. The model is named as for [Open].
 func OpenVAE(ctx context.Context, model string, o *OpenOptions) (*VAE, error) {
-	source, err := models.Find(model)
+	source, err := models.FindWith(model, o.baseModel())
 	if err != nil {
 		return nil, err
 	}
@@ -509,7 +528,7 @@ func (m *Model) Settings(o Options) Settings {
 
 func (m *Model) settings(r models.Request) Settings {
 	s := Settings{
-		Version: picture.SettingsVersion, Generator: "gomflux " + Version(), Model: models.TildePath(m.source.Name), Revision: m.source.Revision, Class: m.Class(),
+		Version: picture.SettingsVersion, Generator: "gomflux " + Version(), Model: models.TildePath(m.source.Name), Revision: m.source.Revision, BaseModel: models.TildePath(m.source.Base), Class: m.Class(),
 		Prompt: r.Prompt, NegativePrompt: r.NegativePrompt, Seed: r.Seed, Steps: r.Steps, Guidance: r.Guidance,
 		Height: r.Height, Width: r.Width, MaxSequenceLength: r.MaxSequenceLength, Scheduler: r.Scheduler,
 		Dtype: m.Dtype(), Device: m.Device(),

@@ -41,7 +41,7 @@ func (m *Model) LoRAs() []LoRAReport { return m.pipeline.LoRAs() }
 // OpenOptionsFrom are the options that a model is opened with to make a picture of
 // these settings again.
 func OpenOptionsFrom(s *Settings) *OpenOptions {
-	o := &OpenOptions{Device: s.Device, Dtype: s.Dtype, Quantize: s.Quantize, GroupSize: s.GroupSize, RuntimeLoRA: s.RuntimeLoRA}
+	o := &OpenOptions{Device: s.Device, Dtype: s.Dtype, Quantize: s.Quantize, GroupSize: s.GroupSize, RuntimeLoRA: s.RuntimeLoRA, BaseModel: s.BaseModel}
 	for _, l := range s.LoRAs {
 		if l.Scale == 0 {
 			continue // does nothing

@@ -51,7 +51,8 @@ var ErrNotFound = errors.New("not on this machine")
 
 // Find looks for a model by name: a built-in one, a folder, or a published one
 // in the Hugging Face cache, by its short name, an alias or its repository's,
-// with @ and a branch, a tag or a commit where it is not to be the main branch.
+// with @ and a branch, a tag or a commit where it is not to be the main branch,
+// and with a colon and the name of a single file.
 // A folder that is there wins over a published model of its name. A file, and a
 // folder without a model_index.json, is completed as by FindWith.
 func Find(name string) (*Source, error) { return FindWith(name, "") }
@@ -69,7 +70,8 @@ func find(name string) (*Source, error) {
 	preset, known := presetOf(folder)
 	_, err := os.Stat(folder)
 	if err != nil {
-		repo, revision, published := Published(name)
+		plain, file, _ := strings.Cut(name, ":")
+		repo, revision, published := Published(plain)
 		if published != nil {
 			preset, known = *published, true
 		} else if repo != "" {
@@ -77,7 +79,7 @@ func find(name string) (*Source, error) {
 		}
 		switch {
 		case repo != "":
-			folder, hubErr := hub.Find(repo, revision)
+			found, snapshot, hubErr := findCached(repo, revision, file)
 			if errors.Is(hubErr, hub.ErrNotCached) {
 				if strings.Contains(name, "/") { // it may have been meant as one
 					hubErr = fmt.Errorf("no folder %s, and %w", name, hubErr)
@@ -90,7 +92,7 @@ func find(name string) (*Source, error) {
 			if hubErr != nil {
 				return nil, hubErr
 			}
-			s.Name, s.Folder, s.Revision = repo, folder, filepath.Base(folder)
+			s.Name, s.Folder, s.Revision = hub.Address(repo, "", file), found, filepath.Base(snapshot)
 		case errors.Is(err, fs.ErrNotExist):
 			return nil, notFound{fmt.Errorf("no model %s: it is no folder, no owner/name[@revision] of the Hugging Face hub, and none of %s", name, strings.Join(Names(), ", "))}
 		default:
@@ -104,6 +106,17 @@ func find(name string) (*Source, error) {
 		return nil, err
 	}
 	return s, nil
+}
+
+// findCached is where a repository is in the Hugging Face cache, or a file of it,
+// with the snapshot's folder.
+func findCached(repo, revision, file string) (found, snapshot string, err error) {
+	if file == "" {
+		found, err = hub.Find(repo, revision)
+		return found, found, err
+	}
+	found, err = hub.FindFile(repo, revision, file)
+	return found, strings.TrimSuffix(found, string(filepath.Separator)+filepath.FromSlash(file)), err
 }
 
 // Published takes the name of a published model apart: its repository, "" for

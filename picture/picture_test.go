@@ -23,7 +23,7 @@ var update = flag.Bool("update", false, "write testdata/gomflux.*")
 func full() *Settings {
 	return &Settings{
 		Version: 1, Generator: "gomflux v0.4.0", Model: "Tongyi-MAI/Z-Image-Turbo",
-		Revision: "5f4b9cbb80cc95ba44fe6667dfd75710f7db2947", Class: "ZImagePipeline",
+		Revision: "5f4b9cbb80cc95ba44fe6667dfd75710f7db2947", BaseModel: "z-image", Class: "ZImagePipeline",
 		Prompt:         "a café — 雨の中, 8 p.m.: \"open\" <&> 🎈\nNegative prompt: not really\nSteps: 3, Seed: 1, Size: 2x2",
 		NegativePrompt: "blurry\tor\\worse", Seed: math.MaxUint64, Steps: 8, Guidance: 3.25, Height: 5, Width: 7,
 		MaxSequenceLength: 512, Scheduler: "flow_match_euler_discrete", RNG: "torch", Dtype: "bfloat16", Device: "metal", MLX: "0.32.2",

@@ -33,6 +33,8 @@ type Settings struct {
 	Model string `json:"model"`
 	// Revision is the commit of the model's repository, if it is known.
 	Revision string `json:"revision,omitempty"`
+	// BaseModel is the model that what a single file does not have was taken from.
+	BaseModel string `json:"base_model,omitempty"`
 	// Class is the pipeline class that model_index.json names.
 	Class string `json:"class,omitempty"`
 
@@ -132,7 +134,7 @@ const (
 
 // settingsFields are the JSON names of all fields, in the order of Settings.
 var settingsFields = []string{
-	"version", "generator", "model", "revision", "class", "prompt", "negative_prompt", "seed", "steps", "guidance",
+	"version", "generator", "model", "revision", "base_model", "class", "prompt", "negative_prompt", "seed", "steps", "guidance",
 	"height", "width", "max_sequence_length", "scheduler", "rng", "batch", "dtype", "device", "mlx", "image", "image_strength",
 	"references", "quantize", "group_size", "loras", "runtime_lora", "created", "seconds",
 }
@@ -148,6 +150,8 @@ func (s *Settings) field(name string) any {
 		return &s.Model
 	case "revision":
 		return &s.Revision
+	case "base_model":
+		return &s.BaseModel
 	case "class":
 		return &s.Class
 	case "prompt":

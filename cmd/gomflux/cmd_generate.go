@@ -392,6 +392,8 @@ func (o *generateOptions) open(ctx context.Context, g *generation, p *printer) (
 	open := o.openOptions()
 	open.Progress, open.LowRAM = p.progress, o.lowRAM
 	o.weightFlags.open(open)
+	open.Batch = o.batchSize.orZero()
+	open.Warn = func(message string) { p.warn("%s", message) }
 	for _, prompt := range g.prompts {
 		options := g.options
 		options.Prompt = prompt

@@ -36,11 +36,11 @@ With --json there is one object on a line for each picture:
   format          PNG, JPEG, WebP, or JSON
   width, height   in pixels, of a picture
   source          gomflux, mflux or parameters
-  settings        what was found of version, generator, model, revision, class,
-                  prompt, negative_prompt, seed, steps, guidance, height, width,
-                  max_sequence_length, scheduler, rng, dtype, device, mlx,
-                  image, image_strength, references, quantize, group_size,
-                  loras, runtime_lora, created, seconds
+  settings        what was found of version, generator, model, revision,
+                  base_model, class, prompt, negative_prompt, seed, steps,
+                  guidance, height, width, max_sequence_length, scheduler, rng,
+                  batch, dtype, device, mlx, image, image_strength, references,
+                  quantize, group_size, loras, runtime_lora, created, seconds
   metadata        the JSON in the file as it is, if there is any
   parameters      the parameters text, if there is one
 
@@ -122,7 +122,7 @@ func (p *pictureInfo) format() string {
 
 // infoOrder is how the settings follow one another behind the prompts.
 var infoOrder = []string{
-	"model", "revision", "class", "seed", "steps", "guidance", "scheduler", "rng", "batch", "width", "height", "max_sequence_length",
+	"model", "revision", "base_model", "class", "seed", "steps", "guidance", "scheduler", "rng", "batch", "width", "height", "max_sequence_length",
 	"image", "image_strength", "references", "quantize", "group_size", "loras", "runtime_lora", "dtype", "device", "mlx", "generator", "created", "seconds", "version",
 }
 

@@ -84,6 +84,7 @@ var (
 // command has it.
 var flagCompletions = map[string]cobra.CompletionFunc{
 	"model":                     completeModel,
+	"base-model":                completeModel,
 	"scheduler":                 completeWords(scheduler.Names()...),
 	"rng":                       completeWords(noise.Names...),
 	"quantize":                  completeWords(models.Quantizations...),

@@ -22,7 +22,7 @@ const (
 
 // modelFlags are the flags of every command that runs a model.
 type modelFlags struct {
-	model         string
+	model, base   string
 	fallback      string // where none is given
 	dtype, device optional[string]
 }
@@ -36,7 +36,8 @@ func newModelFlags() modelFlags {
 }
 
 func (m *modelFlags) addModel(f *pflag.FlagSet) {
-	f.VarP((*modelName)(&m.model), "model", "m", "a built-in or published model (`name`; gomflux models lists them), a folder, or owner/name[@revision] in the Hugging Face cache (default: "+m.fallback+")")
+	f.VarP((*modelName)(&m.model), "model", "m", "a built-in or published model (`name`; gomflux models lists them), a folder, a safetensors file, or owner/name[@revision][:file] in the Hugging Face cache (default: "+m.fallback+")")
+	f.StringVar(&m.base, "base-model", "", "the model (`name`) that what a single file does not have is taken from (default: the one that it is made from, if that can be told)")
 }
 
 // A modelName is the value of --model, which has a default only where it is left
@@ -61,6 +62,9 @@ func (m *modelFlags) addPlace(f *pflag.FlagSet) {
 
 // find looks for the model, as gomflux.Open will.
 func (m *modelFlags) find() (*models.Source, error) {
+	if m.model == "" && m.base != "" {
+		return nil, usageErrorf("--base-model is for a model that is a single file (--model FILE)")
+	}
 	if m.model == "" {
 		s, err := models.Find(m.fallback)
 		if errors.Is(err, models.ErrNotFound) {
@@ -73,13 +77,16 @@ func (m *modelFlags) find() (*models.Source, error) {
 		}
 		return s, coded(exitModel, err)
 	}
-	s, err := models.Find(m.model)
+	s, err := models.FindWith(m.model, m.base)
+	if errors.Is(err, models.ErrRequest) {
+		return nil, coded(exitUsage, err)
+	}
 	return s, coded(exitModel, err)
 }
 
 // openOptions are the flags as gomflux.Open takes them.
 func (m *modelFlags) openOptions() *gomflux.OpenOptions {
-	return &gomflux.OpenOptions{Device: m.device.orZero(), Dtype: m.dtype.orZero()}
+	return &gomflux.OpenOptions{Device: m.device.orZero(), Dtype: m.dtype.orZero(), BaseModel: m.base}
 }
 
 // A warner passes on what may not be as the user expects.

@@ -27,6 +27,9 @@ func (o *generateOptions) take(f *picture.Found, g *generation) error {
 	}
 	if f.Has("model") && o.model == "" {
 		o.model, o.modelRecorded = s.Model, true
+		if o.base == "" {
+			o.base = s.BaseModel
+		}
 	}
 	if s.Prompt != "" && !o.promptGiven {
 		g.prompts = []string{s.Prompt}
@@ -129,11 +132,11 @@ func (o *generateOptions) findModel(f *picture.Found) (*models.Source, error) {
 	if !o.modelRecorded || f.Source != picture.SourceGomflux || f.Settings.Revision == "" {
 		return o.find()
 	}
-	pinned := f.Settings.Model + "@" + f.Settings.Revision
-	if repo, _, _ := models.Published(pinned); repo == "" {
+	repo, _, file, ok := hub.ParseAddress(f.Settings.Model)
+	if !ok || !hub.IsRevision(f.Settings.Revision) {
 		return o.find()
 	}
-	s, err := models.Find(pinned)
+	s, err := models.FindWith(hub.Address(repo, f.Settings.Revision, file), o.base)
 	if errors.Is(err, models.ErrNotFound) {
 		if other, otherErr := o.find(); otherErr == nil {
 			return other, nil // of which compare warns
@@ -166,7 +169,10 @@ func (o *generateOptions) compare(ctx context.Context, f *picture.Found, source 
 		p.warn("%s was made in a batch of %d: alone, or in another batch, its pixels may differ by rounding", o.config, s.Batch)
 	}
 	if s.Revision != "" && source.Revision != "" && s.Revision != source.Revision {
-		that := source.Name + "@" + s.Revision
+		that := hub.Address(source.Name, s.Revision, "")
+		if repo, _, file, ok := hub.ParseAddress(source.Name); ok {
+			that = hub.Address(repo, s.Revision, file)
+		}
 		hint := "to get the former: gomflux pull " + that
 		if _, err := models.Find(that); err == nil {
 			hint = "--model " + that + " is the former"

@@ -245,6 +245,7 @@ The fields of the JSON, in version 1. Later versions only add some.
   generator                        the program and its version
   model, revision, class           what --model takes, the commit of its
                                    repository, its pipeline class
+  base_model                       what a single file was completed from
   prompt, negative_prompt          as they were given
   seed, steps, guidance            as the flags of these names take them
   height, width                    in pixels
