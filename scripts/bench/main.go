@@ -38,6 +38,8 @@ type report struct {
 	Class    string  `json:"class"`
 	Device   string  `json:"device"`
 	Dtype    string  `json:"dtype"`
+	Quantize string  `json:"quantize,omitempty"`
+	LowRAM   bool    `json:"low_ram,omitempty"`
 	MLX      string  `json:"mlx"`
 	BLAS     string  `json:"blas"`
 	CPUs     int     `json:"cpus"`
@@ -55,10 +57,12 @@ type report struct {
 	Step   float64 `json:"step_s"`
 	Decode float64 `json:"decode_s"`
 
-	PeakMemory   int     `json:"peak_memory_bytes"`
-	StepTFLOP    float64 `json:"step_tflop"`         // work of one step
-	StepTFLOPS   float64 `json:"step_tflop_per_s"`   // how fast it is done
-	MatmulTFLOPS float64 `json:"matmul_tflop_per_s"` // what a large square product reaches
+	Weights      int     `json:"weights_bytes"`          // in memory after loading
+	LoadPeak     int     `json:"load_peak_memory_bytes"` // while they were loaded
+	PeakMemory   int     `json:"peak_memory_bytes"`      // of a run
+	StepTFLOP    float64 `json:"step_tflop"`             // work of one step
+	StepTFLOPS   float64 `json:"step_tflop_per_s"`       // how fast it is done
+	MatmulTFLOPS float64 `json:"matmul_tflop_per_s"`     // what a large square product reaches
 }
 
 func main() {
@@ -69,6 +73,8 @@ func main() {
 	guidance := flag.Float64("guidance", -1, "guidance (default: the model's)")
 	device := flag.String("device", "", "cpu or gpu")
 	dtype := flag.String("dtype", "", "float32, bfloat16 or float16")
+	quantize := flag.String("quantize", "", "3, 4, 5, 6, 8, mxfp4, mxfp8 or nvfp4")
+	lowRAM := flag.Bool("low-ram", false, "load parts one at a time")
 	var images []image.Image
 	flag.Func("image", "a picture to edit (again for more)", func(name string) error {
 		p, err := picture.ReadFile(name)
@@ -90,7 +96,8 @@ func main() {
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
 	defer stop()
-	r, err := bench(ctx, *model, &gomflux.OpenOptions{Device: *device, Dtype: *dtype}, o, *runs)
+	open := &gomflux.OpenOptions{Device: *device, Dtype: *dtype, Quantize: *quantize, LowRAM: *lowRAM}
+	r, err := bench(ctx, *model, open, o, *runs)
 	if err == nil && *asJSON {
 		enc := json.NewEncoder(os.Stdout)
 		enc.SetIndent("", "  ")
@@ -115,8 +122,14 @@ func bench(ctx context.Context, name string, open *gomflux.OpenOptions, o gomflu
 		return nil, err
 	}
 	defer m.Close()
-	r := &report{Model: name, Class: m.Class(), Device: m.Device(), Dtype: m.Dtype(), BLAS: lib.BLAS, CPUs: runtime.NumCPU(), Runs: runs,
-		Load: time.Since(start).Seconds()}
+	r := &report{Model: name, Class: m.Class(), Device: m.Device(), Dtype: m.Dtype(), Quantize: open.Quantize, LowRAM: open.LowRAM,
+		BLAS: lib.BLAS, CPUs: runtime.NumCPU(), Runs: runs, Load: time.Since(start).Seconds()}
+	if err := mlx.Do(ctx, func() error {
+		r.Weights, r.LoadPeak = mlx.ActiveMemory(), mlx.PeakMemory()
+		return nil
+	}); err != nil {
+		return nil, err
+	}
 
 	var encode, step, decode []float64
 	prompt := o.Prompt
@@ -260,10 +273,17 @@ func (r *report) print() {
 	if r.BLAS != "" {
 		blas = ", " + r.BLAS
 	}
-	fmt.Printf("%s (%s), MLX %s%s, %s in %s, %d CPUs\n", r.Model, r.Class, r.MLX, blas, r.Device, r.Dtype, r.CPUs)
+	weights := ""
+	if r.Quantize != "" {
+		weights = ", weights at " + r.Quantize
+	}
+	if r.LowRAM {
+		weights += ", low RAM"
+	}
+	fmt.Printf("%s (%s), MLX %s%s, %s in %s%s, %d CPUs\n", r.Model, r.Class, r.MLX, blas, r.Device, r.Dtype, weights, r.CPUs)
 	fmt.Printf("%dx%d, %d steps, guidance %g, %d tokens, median of %d runs\n\n", r.Width, r.Height, r.Steps, r.Guidance, r.Tokens, r.Runs)
 	w := tabwriter.NewWriter(os.Stdout, 0, 0, 2, ' ', 0)
-	fmt.Fprintf(w, "load\t%.3f s\n", r.Load)
+	fmt.Fprintf(w, "load\t%.3f s\t%.3f GB\t%.3f GB at most meanwhile\n", r.Load, float64(r.Weights)/1e9, float64(r.LoadPeak)/1e9)
 	fmt.Fprintf(w, "encode\t%.3f s\n", r.Encode)
 	fmt.Fprintf(w, "one step\t%.3f s\t%.4g TFLOP\t%.4g TFLOP/s\t%.0f %% of a matmul's %.4g TFLOP/s\n",
 		r.Step, r.StepTFLOP, r.StepTFLOPS, 100*r.StepTFLOPS/r.MatmulTFLOPS, r.MatmulTFLOPS)
