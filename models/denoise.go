@@ -54,6 +54,9 @@ func (p *Pipeline) denoise(r Request, seeds []uint64, schedule *scheduler.Schedu
 		if r.OnStep == nil {
 			continue
 		}
+		if !finite(latents) { // which no later step changes
+			return nil, p.notFinite("latents", r.Progress)
+		}
 		for index := range seeds {
 			one := func(x *mlx.Array) Latents { return latentsOf(x.Slice(0, index, index+1).Squeeze(0)) }
 			s := Step{Index: index, Step: step, Steps: steps, Sigma: float64(schedule.Sigmas[i+1]), Latents: one(latents), Denoised: one(made[1])}
