@@ -219,7 +219,7 @@ func inferKLFlux2(s *sizes, told, published map[string]any) {
 	published["batch_norm_eps"], published["patch_size"] = 1e-4, []int{2, 2}
 }
 
-func inferKLQwenImage(s *sizes, told, _ map[string]any) {
+func inferKLQwenImage(s *sizes, told, published map[string]any) {
 	base := s.dim("encoder.conv_in.weight", 0)
 	told["base_dim"], told["z_dim"] = base, s.dim("decoder.conv_in.weight", 1)
 	told["input_channels"] = s.dim("encoder.conv_in.weight", 1)
@@ -239,7 +239,9 @@ func inferKLQwenImage(s *sizes, told, _ map[string]any) {
 			}
 		}
 	}
-	told["dim_mult"], told["num_res_blocks"], told["temperal_downsample"] = mults, blocks, temporal
+	told["dim_mult"], told["num_res_blocks"] = mults, blocks
+	// mflux leaves a convolution in time out, which pictures do not need
+	published["temperal_downsample"] = temporal
 }
 
 func inferCLIP(s *sizes, told, published map[string]any) {

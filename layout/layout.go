@@ -157,6 +157,10 @@ func (t *Table) view(ck *weights.Checkpoint, prefix string, shapes map[string][]
 	return view, nil
 }
 
+// maxName bounds the names that rules are compared with, which takes a while for a
+// hostile one.
+const maxName = 1000
+
 // rowsOf is the name of the tensor that has as many rows as one of a name: those
 // that a quantized weight comes with have as many as it.
 func rowsOf(name string) string {
@@ -172,6 +176,9 @@ func rowsOf(name string) string {
 // rule that says so, which is the zero one for a name that stays. The name may be
 // a tensor's or a module's.
 func (t *Table) Names(other string) ([]string, Rule) {
+	if len(other) > maxName {
+		return []string{other}, Rule{}
+	}
 	for module := other; ; {
 		for _, rule := range t.Rules {
 			if numbers, ok := match(rule.Other, module); ok {

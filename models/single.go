@@ -110,8 +110,8 @@ func openSource(name string) (fs.FS, error) {
 		dir, _ := filepath.Split(name)
 		return weights.Folder{FS: os.DirFS(filepath.Join(dir, ".")), Name: dir}, nil
 	case ext == ".gguf":
-		return nil, fmt.Errorf("%w: %s: is a GGUF file, whose quantizations MLX reads only in part (not Q5_K and Q3_K, which most of these models have): "+
-			"take the safetensors of the same model, and --quantize", ErrUnsupported, name)
+		return nil, fmt.Errorf("%w: %s: is a GGUF file: MLX cannot read all of its quantizations (not Q3_K, Q5_0, Q5_1, Q5_K and the IQ ones), and most others only "+
+			"as float16 and all at once; take the safetensors of the same model, and --quantize", ErrUnsupported, name)
 	case slices.Contains(pickled, ext):
 		return nil, fmt.Errorf("%w: %s: is a pickle file, which can run any code: take the safetensors of the same model", ErrUnsupported, name)
 	}

@@ -92,9 +92,9 @@ func TestSingleFile(t *testing.T) {
 			want := pictureOf(t, os.DirFS(base))
 			transformer := original(t, base+"/transformer")
 			files := map[string]map[string]map[string]*tensors.Tensor{
-				"bare.safetensors": {"": transformer},
-				"comfy.safetensors":        {"model.diffusion_model.": transformer},
-				"all.safetensors":  {"model.diffusion_model.": transformer, "vae.": original(t, base+"/vae")},
+				"bare.safetensors":  {"": transformer},
+				"comfy.safetensors": {"model.diffusion_model.": transformer},
+				"all.safetensors":   {"model.diffusion_model.": transformer, "vae.": original(t, base+"/vae")},
 			}
 			for folder, name := range encoders {
 				files["all.safetensors"]["text_encoders."+name+".transformer."] = layouttest.Read(t, filepath.Join(base, folder))

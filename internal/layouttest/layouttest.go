@@ -42,6 +42,9 @@ func Stored(t testing.TB, table *layout.Table, from map[string]*tensors.Tensor) 
 	for name, tensor := range from {
 		other, rule, part := table.Other(name)
 		stored := &tensors.Tensor{Name: other, Dtype: tensor.Dtype, Shape: tensor.Shape, Data: tensor.Data}
+		if table.ChannelsLast && len(stored.Shape) > 3 && len(rule.Forms) == 0 {
+			channelsLast(stored)
+		}
 		for _, form := range slices.Backward(rule.Forms) {
 			switch form {
 			case weights.FormSwap:
@@ -49,6 +52,8 @@ func Stored(t testing.TB, table *layout.Table, from map[string]*tensors.Tensor) 
 				stored.Data = slices.Concat(stored.Data[half:], stored.Data[:half])
 			case weights.FormSqueeze:
 				stored.Shape = append(slices.Clone(stored.Shape), 1, 1)
+			case weights.FormExpand:
+				stored.Shape = stored.Shape[:len(stored.Shape)-1]
 			default:
 				t.Fatalf("%s: no test has the form %s yet", name, form)
 			}
@@ -75,6 +80,23 @@ func Stored(t testing.TB, table *layout.Table, from map[string]*tensors.Tensor) 
 		made[other] = whole
 	}
 	return made
+}
+
+// channelsLast moves the second axis behind the last.
+func channelsLast(t *tensors.Tensor) {
+	out, in := t.Shape[0], t.Shape[1]
+	size := t.Dtype.Size()
+	pixels := len(t.Data) / size / out / in
+	data := make([]byte, 0, len(t.Data))
+	for o := range out {
+		for p := range pixels {
+			for i := range in {
+				at := ((o*in+i)*pixels + p) * size
+				data = append(data, t.Data[at:at+size]...)
+			}
+		}
+	}
+	t.Shape, t.Data = slices.Concat(t.Shape[:1], t.Shape[2:], t.Shape[1:2]), data
 }
 
 // Write writes a file, with a prefix before the names.
