@@ -130,7 +130,7 @@ func (o *decodeOptions) run(ctx context.Context, arg string, stdout, stderr io.W
 		return usageErrorf("%s: tensor %s: %w", ref.File, printable(tensor.Name), err)
 	}
 	if err != nil {
-		return err
+		return modelError(err)
 	}
 	decoded := time.Now()
 	name, err := saver{overwrite: o.overwrite}.save(ctx, output, img)

@@ -94,13 +94,13 @@ func (o *roundtripOptions) run(ctx context.Context, name string, write bool, std
 	show.report(gomflux.Progress{Phase: gomflux.PhaseEncode})
 	latents, err := vae.Encode(ctx, img)
 	if err != nil {
-		return err
+		return modelError(err)
 	}
 	encoded := time.Now()
 	show.report(gomflux.Progress{Phase: gomflux.PhaseDecode})
 	back, err := vae.Decode(ctx, latents)
 	if err != nil {
-		return err
+		return modelError(err)
 	}
 	decoded := time.Now()
 	d := compare(img, back)
