@@ -92,7 +92,7 @@ func back(t *testing.T, class, prefix string, made, source map[string]*tensors.T
 	if prefix != "" {
 		files[""] = map[string]*tensors.Tensor{"another.model.weight": more}
 	}
-	layouttest.Write(t, path, files)
+	layouttest.Write(t, path, nil, files)
 	ck := open(t, path)
 	shapes := map[string][]int{}
 	for name, tensor := range source {

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io/fs"
 	"maps"
+	"os"
 	"path"
 	"slices"
 	"strings"
@@ -143,8 +144,9 @@ func checkTokenizer(fsys fs.FS, dir string) error {
 }
 
 // sizeOf is that of all files together, in bytes. Links count as what they lead
-// to.
+// to, and a file that is in several places once.
 func sizeOf(fsys fs.FS) (n int64, err error) {
+	var counted []fs.FileInfo
 	err = fs.WalkDir(fsys, ".", func(name string, d fs.DirEntry, err error) error {
 		if err != nil || d.IsDir() {
 			return err
@@ -153,8 +155,9 @@ func sizeOf(fsys fs.FS) (n int64, err error) {
 		if errors.Is(err, fs.ErrNotExist) {
 			return nil // a link to a file that is not there, which may not be needed
 		}
-		if err == nil && info.Mode().IsRegular() {
+		if err == nil && info.Mode().IsRegular() && !slices.ContainsFunc(counted, func(other fs.FileInfo) bool { return os.SameFile(other, info) }) {
 			n += info.Size()
+			counted = append(counted, info)
 		}
 		return err
 	})

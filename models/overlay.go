@@ -32,6 +32,7 @@ type overlayFile struct {
 	fsys fs.FS // nil for a text
 	path string
 	text []byte
+	of   string // what the text was made of, for messages
 }
 
 // add puts a file of a folder in a place.
@@ -49,8 +50,11 @@ func (o *overlay) FullName(name string) string {
 			return weights.FullName(o.under, name)
 		}
 	}
-	if name == "" || name == "." {
+	switch f := o.files[name]; {
+	case name == "" || name == ".":
 		return o.name
+	case f.of != "":
+		return fmt.Sprintf("%s (%s, of %s)", o.name, name, f.of)
 	}
 	return fmt.Sprintf("%s (%s)", o.name, name)
 }

@@ -318,31 +318,16 @@ func (s *Source) complete(parts map[string]*loose, base string) error {
 		return err
 	}
 	var x index
+	of := "" // where configs say what shapes do not
 	if like != nil {
-		s.Base, s.Defaults, o.under = like.Name, like.Defaults, like.FS
-		if x, err = readIndex(like.FS); err != nil {
-			return fmt.Errorf("base model %s: %w", like.Name, err)
-		}
+		s.Base, s.Defaults, o.under, of = like.Name, like.Defaults, like.FS, "the config of "+like.Name
+		x, err = readIndex(like.FS)
 	} else {
-		s.Base, s.Defaults = preset.Name, preset.Defaults
-		facts := published.Models[preset.Name]
-		x = index{class: facts.Pipeline, components: map[string]string{}}
-		members := map[string]any{"_class_name": facts.Pipeline}
-		for name, pair := range published.Pipelines[facts.Pipeline] {
-			members[name], x.components[name] = pair, pair[1]
-		}
-		maps.Copy(members, facts.Index)
-		scheduler := map[string]any{"_class_name": x.components["scheduler"]}
-		maps.Copy(scheduler, published.Schedulers[facts.Scheduler])
-		for name, text := range map[string]any{indexFile: members, "scheduler/scheduler_config.json": scheduler, "processor/preprocessor_config.json": published.Processor} {
-			dir := path.Dir(name)
-			if dir != "." && (parts[dir] != nil || x.components[dir] == "") {
-				continue
-			}
-			if err := o.write(name, text); err != nil {
-				return err
-			}
-		}
+		s.Base, s.Defaults, of = preset.Name, preset.Defaults, "what is published of "+preset.Name
+		x, err = o.writePublished(preset.Name, parts)
+	}
+	if err != nil {
+		return fmt.Errorf("%s: its base model: %w", s.Folder, err)
 	}
 	for dir, part := range parts {
 		if part.class == "" && x.components[dir] == "" {
@@ -362,7 +347,7 @@ func (s *Source) complete(parts map[string]*loose, base string) error {
 		}
 		config, err := part.merge(like, preset, dir)
 		if err == nil {
-			err = o.write(path.Join(dir, modelConfig), config)
+			err = o.write(path.Join(dir, modelConfig), "the shapes of its tensors and "+of, config)
 		}
 		if err != nil {
 			return err
@@ -372,13 +357,38 @@ func (s *Source) complete(parts map[string]*loose, base string) error {
 	return nil
 }
 
-// write makes a JSON file.
-func (o *overlay) write(name string, v any) error {
+// writePublished makes what the components of a preset's model lack.
+func (o *overlay) writePublished(preset string, parts map[string]*loose) (index, error) {
+	facts := published.Models[preset]
+	x := index{class: facts.Pipeline, components: map[string]string{}}
+	members := map[string]any{"_class_name": facts.Pipeline}
+	maps.Copy(members, facts.Index)
+	for name, pair := range published.Pipelines[facts.Pipeline] {
+		members[name], x.components[name] = pair, pair[1]
+	}
+	scheduler := map[string]any{"_class_name": x.components["scheduler"]}
+	maps.Copy(scheduler, published.Schedulers[facts.Scheduler])
+	files := map[string]any{indexFile: members}
+	for name, text := range map[string]any{"scheduler/scheduler_config.json": scheduler, "processor/preprocessor_config.json": published.Processor} {
+		if dir := path.Dir(name); parts[dir] == nil && x.components[dir] != "" {
+			files[name] = text
+		}
+	}
+	for name, text := range files {
+		if err := o.write(name, "what is published of "+preset, text); err != nil {
+			return x, err
+		}
+	}
+	return x, nil
+}
+
+// write makes a JSON file of something, for messages.
+func (o *overlay) write(name, of string, v any) error {
 	text, err := json.MarshalIndent(v, "", "  ")
 	if err != nil {
 		return err
 	}
-	o.files[name] = overlayFile{text: text}
+	o.files[name] = overlayFile{text: text, of: of}
 	return nil
 }
 

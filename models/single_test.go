@@ -101,7 +101,7 @@ func TestSingleFile(t *testing.T) {
 			}
 			for name, parts := range files {
 				path := filepath.Join(dir, name)
-				layouttest.Write(t, path, parts)
+				layouttest.Write(t, path, nil, parts)
 				s, err := FindWith(path, base)
 				if err != nil {
 					t.Fatal(err)
@@ -109,8 +109,12 @@ func TestSingleFile(t *testing.T) {
 				if s.Name != path || s.Folder != path || s.Base != base {
 					t.Errorf("%s: found %+v", name, s)
 				}
-				if info := Inspect(s.FS); info.Incomplete != nil || info.Unsupported != nil || info.Class == "" {
+				info := Inspect(s.FS)
+				if info.Incomplete != nil || info.Unsupported != nil || info.Class == "" {
 					t.Errorf("%s: %+v", name, info)
+				}
+				if file, err := os.Stat(path); err != nil || name == "all.safetensors" && info.Size > 2*file.Size()+1<<20 {
+					t.Errorf("%s: %d bytes, of a file of %d (%v)", name, info.Size, file.Size(), err)
 				}
 				if got := pictureOf(t, s.FS); !bytes.Equal(got, want) {
 					t.Errorf("%s: makes another picture than %s", name, base)
@@ -158,6 +162,62 @@ func TestTransformerFolder(t *testing.T) {
 	}
 }
 
+// TestMFluxFolder opens folders as mflux saves them, with neither model_index.json
+// nor configs nor a scheduler.
+func TestMFluxFolder(t *testing.T) {
+	t.Setenv("HF_HUB_CACHE", t.TempDir())
+	metadata := map[string]string{"mflux_version": "0.24.0", "quantization_level": "None"}
+	for model, test := range map[string]struct{ name, class string }{
+		"flux1-dev-small": {"dev", "FluxPipeline"},
+		"flux2-klein":     {"flux2-klein-4b", "Flux2KleinPipeline"},
+		"zimage-ordinary": {"z-image-turbo", "ZImagePipeline"},
+	} {
+		t.Run(model, func(t *testing.T) {
+			base, dir := testModel(model), t.TempDir()
+			index, err := readIndex(os.DirFS(base))
+			if err != nil {
+				t.Fatal(err)
+			}
+			for name, class := range index.components {
+				if configOf(class) == "" {
+					if err := os.CopyFS(filepath.Join(dir, name), os.DirFS(filepath.Join(base, name))); err != nil {
+						t.Fatal(err)
+					}
+				} else if configOf(class) == modelConfig {
+					os.Mkdir(filepath.Join(dir, name), 0o777)
+					saved := layouttest.Stored(t, layout.MFlux(layout.Class(class), index.class), layouttest.Read(t, filepath.Join(base, name)))
+					layouttest.Write(t, filepath.Join(dir, name, "0.safetensors"), metadata, map[string]map[string]*tensors.Tensor{"": saved})
+				}
+			}
+			s, err := FindWith(dir, base)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if got, want := pictureOf(t, s.FS), pictureOf(t, os.DirFS(base)); !bytes.Equal(got, want) {
+				t.Error("makes another picture")
+			}
+
+			// what mflux says of it is enough for a published model: what is wrong with this one is its size
+			saved := `{"model_name": "` + test.name + `", "base_model": null, "upstream": null}`
+			if err := os.WriteFile(filepath.Join(dir, "mflux_model.json"), []byte(saved), 0o666); err != nil {
+				t.Fatal(err)
+			}
+			if s, err = Find(dir); err != nil {
+				t.Fatal(err)
+			}
+			preset, _ := FindPreset(test.name)
+			if s.Base != preset.Name || s.Defaults != preset.Defaults {
+				t.Errorf("found %+v, expected %s", s, preset.Name)
+			}
+			info := Inspect(s.FS)
+			if info.Class != test.class || info.Incomplete != nil || !errors.Is(info.Unsupported, ErrUnsupported) {
+				t.Fatalf("%+v", info)
+			}
+			mlxtest.Contains(t, info.Unsupported.Error(), dir, "/config.json, of the shapes of its tensors and what is published of "+preset.Name)
+		})
+	}
+}
+
 // TestBase finds the model that a file is completed by.
 func TestBase(t *testing.T) {
 	cache := t.TempDir()
@@ -173,7 +233,7 @@ func TestBase(t *testing.T) {
 	write := func(name, model string) string {
 		t.Helper()
 		path := filepath.Join(dir, name)
-		layouttest.Write(t, path, map[string]map[string]*tensors.Tensor{"": original(t, testModel(model)+"/transformer")})
+		layouttest.Write(t, path, nil, map[string]map[string]*tensors.Tensor{"": original(t, testModel(model)+"/transformer")})
 		return path
 	}
 	file := write("tuned.safetensors", "flux1-dev-small")
@@ -240,7 +300,7 @@ func TestNoModel(t *testing.T) {
 			list[key] = tensor
 		}
 		path := filepath.Join(dir, name)
-		layouttest.Write(t, path, map[string]map[string]*tensors.Tensor{"": list})
+		layouttest.Write(t, path, nil, map[string]map[string]*tensors.Tensor{"": list})
 		return path
 	}
 	raw := func(name, text string) string {
@@ -252,7 +312,7 @@ func TestNoModel(t *testing.T) {
 		return path
 	}
 	vae := filepath.Join(dir, "ae.safetensors")
-	layouttest.Write(t, vae, map[string]map[string]*tensors.Tensor{"": original(t, testModel("zimage-ordinary")+"/vae")})
+	layouttest.Write(t, vae, nil, map[string]map[string]*tensors.Tensor{"": original(t, testModel("zimage-ordinary")+"/vae")})
 	for path, texts := range map[string][]string{
 		file("lora.safetensors", "transformer.x_embedder.lora_A.weight"):                       {"LoRA", "--lora", "lora_A"},
 		file("kohya.safetensors", "lora_unet_double_blocks_0_img_attn_proj.alpha"):             {"LoRA", "--lora"},

@@ -99,8 +99,8 @@ func channelsLast(t *tensors.Tensor) {
 	t.Shape, t.Data = slices.Concat(t.Shape[:1], t.Shape[2:], t.Shape[1:2]), data
 }
 
-// Write writes a file, with a prefix before the names.
-func Write(t testing.TB, path string, byPrefix map[string]map[string]*tensors.Tensor) {
+// Write writes a file of tensors, by what is before their names.
+func Write(t testing.TB, path string, metadata map[string]string, byPrefix map[string]map[string]*tensors.Tensor) {
 	t.Helper()
 	var all []*tensors.Tensor
 	for prefix, list := range byPrefix {
@@ -108,7 +108,7 @@ func Write(t testing.TB, path string, byPrefix map[string]map[string]*tensors.Te
 			all = append(all, &tensors.Tensor{Name: prefix + name, Dtype: tensor.Dtype, Shape: tensor.Shape, Data: bytes.Clone(tensor.Data)})
 		}
 	}
-	if err := tensors.WriteFile(path, all, nil); err != nil {
+	if err := tensors.WriteFile(path, all, metadata); err != nil {
 		t.Fatal(err)
 	}
 }
