@@ -46,7 +46,7 @@ const (
 const mfluxVersion = "0.24.0"
 
 // maxShard is how large a file of weights gets, unless one tensor is larger.
-const maxShard = 2 << 30
+var maxShard int64 = 2 << 30
 
 // SaveOptions say how a model is saved.
 type SaveOptions struct {
