@@ -33,7 +33,7 @@ def dump_mflux(argv):
 
 
 def parse(argv=None) -> dict:
-    from . import again, debug, dump, families, goldens, live, modules, noise, schedules, selftest, tiny
+    from . import again, debug, dump, families, goldens, live, modules, noise, original, schedules, selftest, tiny
 
     parser = argparse.ArgumentParser(prog="gomflux-reference", description=__doc__)
     commands = parser.add_subparsers(dest="command", required=True)
@@ -112,6 +112,10 @@ def parse(argv=None) -> dict:
 
     c = command("schedules", schedules.make, "write the schedulers' goldens (scheduler/testdata/schedules.json)")
     c.add_argument("out", type=Path)
+
+    c = command("original", original.goldens, "list small models as their makers would have them (layout/testdata/original)")
+    c.add_argument("models", type=Path, help="models/testdata")
+    c.add_argument("folder", type=Path)
 
     c = command("loras", make_loras, "write LoRAs, and what diffusers and PEFT make of models with them (lora/testdata)")
     c.add_argument("out", type=Path)
