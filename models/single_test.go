@@ -6,6 +6,7 @@ import (
 	"errors"
 	"io/fs"
 	"maps"
+	"math"
 	"os"
 	"path/filepath"
 	"slices"
@@ -131,6 +132,70 @@ func TestSingleFile(t *testing.T) {
 				w.Close()
 			}
 		})
+	}
+}
+
+// TestEightBits opens a file of 8-bit floats with and without scales: it makes the
+// picture of one with the numbers that they stand for.
+func TestEightBits(t *testing.T) {
+	base, dir := testModel("flux1-dev-small"), t.TempDir()
+	values := eightBits["F8_E4M3"]
+	nearest := func(v float32) (at byte) {
+		for i, candidate := range values {
+			if d := math.Abs(float64(candidate - v)); d < math.Abs(float64(values[at]-v)) { // false for NaN
+				at = byte(i)
+			}
+		}
+		return at
+	}
+	for _, scaled := range []bool{false, true} {
+		packed := map[string]*tensors.Tensor{"scaled_fp8": {Dtype: tensors.BF16, Shape: []int{0}}}
+		plain := map[string]*tensors.Tensor{}
+		for name, tensor := range original(t, base+"/transformer") {
+			module, ok := strings.CutSuffix(name, ".weight")
+			if !ok || len(tensor.Shape) != 2 {
+				packed[name], plain[name] = tensor, tensor
+				continue
+			}
+			const scale = 0.0375 // no power of 2
+			by := float32(1)
+			if scaled {
+				by = scale
+				one, err := tensors.FromFloat32("", []int{}, []float32{scale})
+				if err != nil {
+					t.Fatal(err)
+				}
+				packed[module+".scale_weight"] = one
+			}
+			data, numbers := []byte{}, []float32{}
+			for _, v := range tensor.Float32s() {
+				b := nearest(v / by)
+				data, numbers = append(data, b), append(numbers, values[b]*by)
+			}
+			whole, err := tensors.FromFloat32("", tensor.Shape, numbers)
+			if err == nil {
+				whole, err = whole.Cast(tensors.BF16)
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			packed[name], plain[name] = &tensors.Tensor{Dtype: tensors.U8, Shape: tensor.Shape, Data: data}, whole
+		}
+		a, b := filepath.Join(dir, "packed.safetensors"), filepath.Join(dir, "plain.safetensors")
+		layouttest.Write(t, a, nil, map[string]map[string]*tensors.Tensor{"model.diffusion_model.": packed})
+		layouttest.Write(t, b, nil, map[string]map[string]*tensors.Tensor{"": plain})
+		layouttest.Retype(t, a, "U8", "F8_E4M3")
+		var pictures [][]byte
+		for _, path := range []string{a, b} {
+			s, err := FindWith(path, base)
+			if err != nil {
+				t.Fatal(err)
+			}
+			pictures = append(pictures, pictureOf(t, s.FS))
+		}
+		if !bytes.Equal(pictures[0], pictures[1]) {
+			t.Errorf("scaled %v: two pictures", scaled)
+		}
 	}
 }
 

@@ -3,6 +3,8 @@ package layouttest
 
 import (
 	"bytes"
+	"encoding/binary"
+	"os"
 	"path/filepath"
 	"slices"
 	"testing"
@@ -109,6 +111,25 @@ func Write(t testing.TB, path string, metadata map[string]string, byPrefix map[s
 		}
 	}
 	if err := tensors.WriteFile(path, all, metadata); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// Retype gives the tensors of one dtype in a file another of the same size.
+func Retype(t testing.TB, path, from, to string) {
+	t.Helper()
+	data, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	n := binary.LittleEndian.Uint64(data)
+	header, rest := data[8:8+n], data[8+n:]
+	header = bytes.ReplaceAll(header, []byte(`"`+from+`"`), []byte(`"`+to+`"`))
+	for len(header)%8 != 0 {
+		header = append(header, ' ')
+	}
+	data = slices.Concat(binary.LittleEndian.AppendUint64(nil, uint64(len(header))), header, rest)
+	if err := os.WriteFile(path, data, 0o666); err != nil {
 		t.Fatal(err)
 	}
 }
