@@ -67,10 +67,13 @@ $(VENV)/ready: scripts/setup/score.txt
 parity: build ## compare with diffusers on new random models (PARITY_SEED=N repeats a run, PARITY_KEEP=DIR keeps its files)
 	scripts/reference/run.sh parity bin/gomflux $(if $(PARITY_SEED),--seed $(PARITY_SEED)) $(if $(PARITY_KEEP),--keep "$(PARITY_KEEP)") $(ARGS)
 
+mflux: build ## save small models with gomflux and with mflux, and read each other's folders
+	scripts/reference/run.sh mflux bin/gomflux $(ARGS)
+
 newcomer: setup ## the first hour of a user, from the build to twenty pictures and what goes wrong
 	scripts/newcomer.sh
 
 clean: ## remove what was built; .setup stays
 	rm -rf bin dist out
 
-.PHONY: help setup build demo test race fuzz lint docs-check dist generate bench score parity newcomer clean
+.PHONY: help setup build demo test race fuzz lint docs-check dist generate bench score parity mflux newcomer clean

@@ -16,7 +16,7 @@ if ! cmp -s "$here/requirements.txt" "$venv/requirements.txt" || ! "$venv/bin/py
 	"$venv/bin/python" -m pip install --quiet --disable-pip-version-check --requirement "$here/requirements.txt"
 	cp "$here/requirements.txt" "$venv/requirements.txt"
 fi
-case " $* " in *" --framework mflux "* | *" --framework=mflux "*)
+case " $* " in " mflux "* | " mflux-golden "* | *" --framework mflux "* | *" --framework=mflux "*)
 	if ! cmp -s "$here/requirements-mflux.txt" "$venv/requirements-mflux.txt"; then
 		"$venv/bin/python" -m pip install --quiet --disable-pip-version-check --no-deps --requirement "$here/requirements-mflux.txt"
 		cp "$here/requirements-mflux.txt" "$venv/requirements-mflux.txt"

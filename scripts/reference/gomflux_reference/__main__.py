@@ -129,6 +129,16 @@ def parse(argv=None) -> dict:
     c.add_argument("--models", type=int, default=2, metavar="N", help="of each family")
     c.add_argument("--pictures", type=int, default=6, metavar="N", help="of each family, from prompt and seed alone")
 
+    c = command("mflux", check_mflux, "compare the folders that gomflux and mflux save, on small models")
+    c.add_argument("gomflux", type=Path, help="the program")
+    c.add_argument("--seed", type=int, default=1, help="of the models")
+    c.add_argument("--bits", type=int, nargs="+", default=[3, 4, 5, 6, 8], choices=(3, 4, 5, 6, 8), metavar="N")
+    c.add_argument("--keep", type=Path, metavar="FOLDER", help="leave models and what is saved of them there")
+    c.add_argument("--families", nargs="+", choices=names, metavar="NAME", help="those that mflux has; default: all of them")
+
+    c = command("mflux-golden", make_mflux_golden, "write parts of models that mflux saved (models/testdata/mflux)")
+    c.add_argument("folder", type=Path)
+
     for name, run, help in (
         ("goldens", goldens.make, "remake models/testdata"),
         ("selftest", selftest.check, "remake the goldens elsewhere and compare them, and try everything else"),
@@ -186,6 +196,18 @@ def make_loras(out):
     from . import lora  # needs peft, which nothing else does
 
     lora.make(out)
+
+
+def check_mflux(**args):
+    from . import mflux_saved
+
+    mflux_saved.check(**args)
+
+
+def make_mflux_golden(folder):
+    from . import mflux_saved
+
+    mflux_saved.golden(folder)
 
 
 def size(text: str) -> int:

@@ -1,0 +1,392 @@
+"""The folders that mflux saves: made by mflux 0.24.0 of small random models, and held against those of gomflux.
+
+It needs the packages of requirements-mflux.txt. mflux's loader, its quantization and its saver are used as they are.
+Its modules are built at the size of the published models, of which nothing is computed before they get the weights of
+a small one, and with as many blocks as that has.
+"""
+
+import contextlib
+import dataclasses
+import hashlib
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from unittest import mock
+
+import mlx.core as mx
+import mlx.nn as nn
+import mlx.utils
+
+from . import tiny
+from .files import write_json
+
+GROUP = 64
+SHARDS = 2  # mflux expects an index of Qwen-Image's text encoder
+
+# What mflux can do: inputs of linear layers in whole groups, autoencoders of four levels with two blocks each, of which the
+# second and the third are wider than the one before.
+VAE = dict(vae_channels=(32, 64, 128, 128), vae_layers_per_block=2, vae_norm_groups=32, latent_channels=16)
+QWEN3 = dict(text_hidden=64, text_intermediate=128, text_layers=5, text_heads=2, text_kv_heads=1, text_head_dim=32)
+
+
+@dataclasses.dataclass
+class Saved:
+    """A family as mflux has it: the dimensions of a small one, its weight definition, and its modules by name."""
+
+    dims: dict
+    definition: Callable
+    modules: Callable
+
+
+def flux_1():
+    from mflux.models.common.config import ModelConfig
+    from mflux.models.flux.model.flux_text_encoder.clip_encoder.clip_encoder import CLIPEncoder
+    from mflux.models.flux.model.flux_text_encoder.t5_encoder.t5_encoder import T5Encoder
+    from mflux.models.flux.model.flux_transformer.transformer import Transformer
+    from mflux.models.flux.model.flux_vae.vae import VAE
+
+    return dict(vae=VAE(), transformer=Transformer(ModelConfig.dev()), t5_encoder=T5Encoder(), clip_encoder=CLIPEncoder())
+
+
+def flux_1_definition():
+    from mflux.models.flux.weights.flux_weight_definition import FluxWeightDefinition
+
+    return FluxWeightDefinition
+
+
+def flux_2():
+    from mflux.models.flux2.model.flux2_text_encoder.qwen3_text_encoder import Qwen3TextEncoder
+    from mflux.models.flux2.model.flux2_transformer.transformer import Flux2Transformer
+    from mflux.models.flux2.model.flux2_vae.vae import Flux2VAE
+
+    return dict(vae=Flux2VAE(), transformer=Flux2Transformer(), text_encoder=Qwen3TextEncoder())
+
+
+def flux_2_definition():
+    from mflux.models.flux2.weights.flux2_weight_definition import Flux2KleinWeightDefinition
+
+    return Flux2KleinWeightDefinition
+
+
+def z_image():
+    from mflux.models.z_image.model.z_image_text_encoder.text_encoder import TextEncoder
+    from mflux.models.z_image.model.z_image_transformer.transformer import ZImageTransformer
+    from mflux.models.z_image.model.z_image_vae.vae import VAE
+
+    return dict(vae=VAE(), transformer=ZImageTransformer(), text_encoder=TextEncoder())
+
+
+def z_image_definition():
+    from mflux.models.z_image.weights.z_image_weight_definition import ZImageWeightDefinition
+
+    return ZImageWeightDefinition
+
+
+def qwen():
+    from mflux.models.qwen.model.qwen_text_encoder.qwen_text_encoder import QwenTextEncoder
+    from mflux.models.qwen.model.qwen_transformer.qwen_transformer import QwenTransformer
+    from mflux.models.qwen.model.qwen_vae.qwen_vae import QwenVAE
+
+    return dict(vae=QwenVAE(), transformer=QwenTransformer(), text_encoder=QwenTextEncoder())
+
+
+def qwen_edit():
+    from mflux.models.qwen.model.qwen_text_encoder.qwen_vision_transformer import VisionTransformer
+
+    modules = qwen()
+    modules["text_encoder"].encoder.visual = VisionTransformer()
+    return modules
+
+
+def qwen_definition():
+    from mflux.models.qwen.weights.qwen_weight_definition import QwenWeightDefinition
+
+    return QwenWeightDefinition
+
+
+QWEN = dict(
+    heads=2, axes_dims=(16, 24, 24), layers=2,
+    text_intermediate=128, text_layers=3, text_heads=2, text_kv_heads=1, text_mrope_section=(4, 6, 6),
+    vision_heads=2, vision_head_dim=32, vision_intermediate=60,  # in no whole groups, as is published
+    vae_channels=(16, 32, 64, 64), vae_layers_per_block=2,
+    latents_mean=tuple(i / 10 for i in range(16)), latents_std=tuple(1 + i / 10 for i in range(16)),
+)  # fmt: skip
+
+FAMILIES = {
+    "flux1-dev": Saved(
+        VAE
+        | dict(
+            heads=2, axes_dims=(16, 24, 24), layers=2, single_layers=2,
+            clip_hidden=64, clip_intermediate=128, clip_heads=2,
+            # the table of relative positions has a column for every head, and mflux quantizes it too
+            t5_hidden=64, t5_intermediate=128, t5_heads=64, t5_head_dim=2,
+        ),
+        flux_1_definition,
+        flux_1,
+    ),
+    "flux2-klein": Saved(
+        VAE
+        | QWEN3
+        | dict(heads=2, axes_dims=(8, 8, 8, 8), layers=2, single_layers=2, vae_decoder_channels=VAE["vae_channels"]),
+        flux_2_definition,
+        flux_2,
+    ),
+    "z-image": Saved(VAE | QWEN3 | dict(dim=192, heads=3, axes_dims=(16, 24, 24)), z_image_definition, z_image),
+    "qwen-image": Saved(QWEN, qwen_definition, qwen),
+    "qwen-image-edit": Saved(QWEN, qwen_definition, qwen_edit),
+}  # fmt: skip
+
+
+class Model:
+    """A model of mflux: its modules by the names of their components."""
+
+    def __init__(self, family: str, folder: Path, bits: int | None = None, like: "Model | None" = None):
+        """Reads a folder, diffusers' or a saved one. A saved one is read into modules of the sizes of another model."""
+        from mflux.models.common.weights.loading.weight_applier import WeightApplier
+
+        self.definition = FAMILIES[family].definition()
+        weights = read(self.definition, folder)
+        self.stored = {name: dict(mlx.utils.tree_flatten(tree)) for name, tree in weights.components.items()}
+        self.level = weights.meta_data.quantization_level
+        self.modules = FAMILIES[family].modules()
+        for name, module in self.modules.items():
+            cut(module, weights.components[name])
+            if like:
+                sizes = {k: mx.zeros(shape) for k, shape in like.sizes[name].items()}
+                module.update(mlx.utils.tree_unflatten(list(sizes.items())), strict=False)
+        if not like:
+            WeightApplier._set_weights(weights, self.modules, {c.name: c for c in self.definition.get_components()})
+            self.sizes = {name: shapes(module) for name, module in self.modules.items()}
+        with quiet():
+            self.bits = WeightApplier.apply_and_quantize(weights, self.modules, bits, self.definition)
+
+    def save(self, folder: Path):
+        from mflux.models.common.weights.saving.model_saver import ModelSaver
+
+        attributes = {c.name: c.model_attr or c.name for c in self.definition.get_components()}
+        model = SimpleNamespace(**{attributes[name]: module for name, module in self.modules.items()})
+        with quiet():
+            ModelSaver.save_model(model, self.bits, str(folder), self.definition)
+
+    def parameters(self, name: str) -> dict:
+        """Those that come from files."""
+        flat = dict(mlx.utils.tree_flatten(self.modules[name].parameters()))
+        return {k: v for k, v in flat.items() if not k.endswith("inv_freq")}
+
+    def plain(self, name: str) -> dict:
+        """The parameters in plain numbers, float32."""
+        found = self.parameters(name)
+        out = {}
+        for path, module in self.modules[name].named_modules():
+            if hasattr(module, "scales"):
+                weight = mx.dequantize(
+                    module.weight, module.scales.astype(mx.float32), module.biases.astype(mx.float32),
+                    group_size=module.group_size, bits=module.bits,
+                )  # fmt: skip
+                out[f"{path}.weight"] = weight
+                for key in ("weight", "scales", "biases"):
+                    del found[f"{path}.{key}"]
+        return out | {k: v.astype(mx.float32) for k, v in found.items()}
+
+    def mapped(self, folder: Path) -> dict:
+        """What mflux's mapping makes of a folder of diffusers', in the dtypes that it has: per component its parameters."""
+        for file in folder.glob("text_encoder/model.safetensors"):  # it expects an index of Qwen-Image's
+            index = {"metadata": {}, "weight_map": dict.fromkeys(mx.load(str(file)), file.name)}
+            Path(f"{file}.index.json").write_text(json.dumps(index), encoding="utf-8")
+        components = [dataclasses.replace(c, precision=None) for c in self.definition.get_components()]
+        with mock.patch.object(self.definition, "get_components", staticmethod(lambda: components)):
+            return {name: dict(mlx.utils.tree_flatten(tree)) for name, tree in read(self.definition, folder).components.items()}
+
+
+def read(definition, folder: Path):
+    """The weights of a folder under mflux's names."""
+    from mflux.models.common.weights.loading.weight_loader import WeightLoader
+
+    with quiet():
+        weights = WeightLoader.load(definition, str(folder))
+    if t5 := weights.components.get("t5_encoder"):  # the table of positions is mapped to 24 blocks, whatever there is
+        t5["t5_blocks"] = [block for block in t5["t5_blocks"] if "ff" in block]
+    return weights
+
+
+def shapes(module: nn.Module) -> dict:
+    return {k: v.shape for k, v in mlx.utils.tree_flatten(module.parameters())}
+
+
+def cut(module, tree):
+    """Drops the blocks that the weights do not have."""
+    for key, child in module.items() if isinstance(module, nn.Module) else enumerate(module):
+        weights = None
+        if isinstance(tree, dict):
+            weights = tree.get(key)
+        elif isinstance(tree, list) and key < len(tree):
+            weights = tree[key]
+        if isinstance(child, list) and isinstance(weights, list) and len(weights) < len(child):
+            child = module[key] = child[: len(weights)]
+        if isinstance(child, (nn.Module, list)):
+            cut(child, weights)
+
+
+@contextlib.contextmanager
+def quiet():
+    with open(os.devnull, "w") as none, contextlib.redirect_stdout(none), contextlib.redirect_stderr(none):
+        yield
+
+
+class Check:
+    """Counts what holds."""
+
+    def __init__(self):
+        self.failed, self.done = [], 0
+
+    def equal(self, what: str, got: dict, want: dict, wanted=None):
+        """Two dicts of arrays: the same names, shapes, dtypes and bits."""
+        wrong = [f"no {k}" for k in want.keys() - got.keys()] + [f"{k} is too much" for k in got.keys() - want.keys()]
+        for k in want.keys() & got.keys():
+            a, b = got[k], want[k]
+            if a.shape != b.shape or a.dtype != b.dtype:
+                wrong.append(f"{k}: {a.dtype} {a.shape}, expected {b.dtype} {b.shape}")
+            elif not mx.array_equal(a, b).item():
+                wrong.append(f"{k}: off by {mx.abs(a.astype(mx.float32) - b.astype(mx.float32)).max().item():.3g}")
+        self.say(what, f"{len(want)} tensors are the same", wrong)
+
+    def say(self, what: str, result: str, wrong: list):
+        self.done += 1
+        print(f"  {'FAIL' if wrong else 'ok  '} {what:60} {result if not wrong else f'{len(wrong)}: {sorted(wrong)[:3]}'}", flush=True)
+        if wrong:
+            self.failed.append(what)
+
+    def end(self):
+        print(f"\n{self.done - len(self.failed)} of {self.done} hold")
+        if self.failed:
+            print("failed:", *self.failed, sep="\n  ")
+            sys.exit(1)
+
+
+def check(gomflux: Path, families: list[str] | None, bits: list[int], seed: int, keep: Path | None):
+    """gomflux reads what mflux saves, and mflux what gomflux saves."""
+    mx.set_default_device(mx.cpu)
+    families = families or list(FAMILIES)
+    if unknown := [family for family in families if family not in FAMILIES]:
+        raise SystemExit(f"not known of mflux: {', '.join(unknown)} (expected {', '.join(FAMILIES)})")
+    gomflux, result = gomflux.resolve(), Check()
+    with contextlib.nullcontext(keep) if keep else tempfile.TemporaryDirectory() as folder:
+        for family in families:
+            pair(gomflux, family, Path(folder, family), bits, seed, result)
+    result.end()
+
+
+def pair(gomflux: Path, family: str, folder: Path, bits: list[int], seed: int, result: Check):
+    source = folder / "source"
+    if not source.exists():
+        tiny.make(source, family, seed, "ordinary", "hub", SHARDS, "bf16", FAMILIES[family].dims)
+    print(f"{family}:", flush=True)
+    original = Model(family, source)
+    for level in (None, *bits):
+        name = f"q{level}" if level else "bf16"
+        theirs = Model(family, source, level)
+        theirs.save(folder / f"mflux-{name}")
+        # gomflux reads it: written as diffusers has it, and mapped by mflux, it is what mflux has
+        configs(source, folder / f"mflux-{name}")
+        save(gomflux, folder / f"mflux-{name}", folder / f"read-{name}", "--layout", "diffusers", "--dtype", "float32")
+        mapped = theirs.mapped(folder / f"read-{name}")
+        for component in theirs.modules:
+            result.equal(f"gomflux reads mflux's {name} {component}", mapped[component], theirs.plain(component))
+        # gomflux writes it: mflux reads it whole, and has what it would have made itself
+        args = ["--quantize", str(level)] if level else []
+        save(gomflux, source, folder / f"gomflux-{name}", "--layout", "mflux", *args)
+        ours = Model(family, folder / f"gomflux-{name}", like=original)
+        result.say(f"mflux reads gomflux's {name}", f"level {ours.level}", [] if ours.level == level else [f"level {ours.level}"])
+        for component in ours.modules:
+            mine, wants = ours.parameters(component), theirs.parameters(component)
+            stored = {k: v for k, v in ours.stored[component].items() if k in mine}
+            result.equal(f"mflux has of gomflux's {name} {component} what is stored", mine, stored)
+            same = {m for m in modules(wants) if precision(mine, m) == precision(wants, m)}
+            result.equal(
+                f"and what mflux makes itself, where it is as precise", part(mine, same), part(wants, same)
+            )
+            others = sorted(modules(wants) - same)
+            if others:
+                kinds = sorted({f"{m.rsplit('.', 1)[-1]} {precision(mine, m)} (mflux {precision(wants, m)})" for m in others})
+                print(f"       {component}: {len(others)} of another precision: {', '.join(kinds)}")
+
+
+def modules(flat: dict) -> set:
+    return {k.rsplit(".", 1)[0] for k in flat}
+
+
+def part(flat: dict, names: set) -> dict:
+    return {k: v for k, v in flat.items() if k.rsplit(".", 1)[0] in names}
+
+
+def precision(flat: dict, module: str) -> str:
+    """How a module's weight is stored."""
+    weight, scales = flat.get(f"{module}.weight"), flat.get(f"{module}.scales")
+    if weight is None:
+        return "none"
+    if scales is None:
+        return str(weight.dtype).removeprefix("mlx.core.")
+    return f"{weight.shape[-1] * 32 // (scales.shape[-1] * GROUP)} bits"
+
+
+def save(gomflux: Path, model: Path, path: Path, *args: str):
+    if path.exists():
+        shutil.rmtree(path)
+    command = [str(gomflux), "save", "--model", str(model), "--path", str(path), *args]
+    done = subprocess.run(command, capture_output=True, text=True)
+    if done.returncode:
+        sys.exit(f"{' '.join(command)}\n{done.stderr}")
+
+
+def configs(source: Path, folder: Path):
+    """Puts diffusers' configs beside mflux's files: gomflux takes the sizes of a model from them."""
+    for file in source.rglob("*"):
+        target = folder / file.relative_to(source)
+        if file.is_file() and ".safetensors" not in file.name and not target.exists():
+            target.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(file, target)
+
+
+def golden(folder: Path):
+    """Makes models/testdata/mflux: parts of two models that mflux saved, and what their weights are."""
+    mx.set_default_device(mx.cpu)
+    if folder.exists():
+        shutil.rmtree(folder)
+    small = dict(heads=1, layers=1)
+    for family, bits, component, dims in (
+        ("qwen-image", 4, "transformer", small),  # of which some layers have 8 bits
+        ("flux1-dev", 3, "t5_encoder", small | dict(single_layers=1, t5_layers=2, t5_head_dim=1, t5_intermediate=64, t5_pieces=100)),
+    ):  # fmt: skip
+        with tempfile.TemporaryDirectory() as temporary:
+            source, saved = Path(temporary, "source"), Path(temporary, "saved")
+            tiny.make(source, family, 1, "ordinary", "hub", SHARDS, "bf16", FAMILIES[family].dims | dims)
+            model = Model(family, source, bits)
+            model.save(saved)
+            definition = next(c for c in model.definition.get_components() if c.name == component)
+            target = folder / definition.hf_subdir
+            shutil.copytree(saved / definition.hf_subdir, target)
+            shutil.copy(source / definition.hf_subdir / "config.json", target)
+            plain = model.plain(component)
+            write_json(target / "expected.json", {k: digest(plain[v]) for k, v in names(definition, source).items() if v in plain})
+
+
+def names(definition, source: Path) -> dict:
+    """mflux's names of diffusers' tensors, of those that are one."""
+    from mflux.models.common.weights.mapping.weight_mapper import WeightMapper
+
+    stored = {}
+    for file in (source / definition.hf_subdir).glob("*.safetensors"):
+        stored |= mx.load(str(file))
+    counts = WeightMapper._block_and_layer_counts(stored, definition.num_blocks, definition.num_layers)
+    flat = WeightMapper._build_flat_mapping(definition.mapping_getter(), *counts)
+    return {name: flat[name][0][0] for name in sorted(stored) if name in flat}
+
+
+def digest(a: mx.array) -> str:
+    return hashlib.sha256(bytes(memoryview(a.astype(mx.float32)))).hexdigest()
