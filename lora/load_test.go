@@ -270,6 +270,10 @@ func TestSeveral(t *testing.T) {
 	one := save(t, append(pair("transformer.x_embedder", 16, 3, 16), pair("transformer.proj_out", 16, 2, 16)...)...)
 	two := save(t, append(pair("lora_unet_img_in", 16, 4, 16), tensor("lora_unet_txt_in.diff_b", 16))...)
 	both := baked(t, lora.Spec{Path: one, Scale: 0.5}, lora.Spec{Path: two, Scale: -2})
+	set, components, err := load(t, "flux", lora.Spec{Path: one, Scale: 0.5}, lora.Spec{Path: two, Scale: -2})
+	if err != nil {
+		t.Fatal(err)
+	}
 	a, b := baked(t, lora.Spec{Path: one, Scale: 0.5}), baked(t, lora.Spec{Path: two, Scale: -2})
 	mlxtest.Same(t, "changed", slices.Sorted(maps.Keys(both)), []string{"context_embedder.bias", "proj_out.weight", "x_embedder.weight"})
 	w := numbers("x_embedder.weight", 256)
@@ -279,15 +283,71 @@ func TestSeveral(t *testing.T) {
 			t.Fatalf("element %d is %v, expected %v", i, v, want)
 		}
 	}
+	mlxtest.Do(t, func() {
+		if set.Change("transformer") != 0 {
+			t.Error("found a change of what was not baked")
+		}
+		bake := set.Bake("transformer")
+		before, change := 0.0, 0.0
+		for _, p := range nn.Parameters(declared(components, "transformer")) {
+			w := weight(p)
+			bake(p, w)
+			for i, v := range both[p.Name] {
+				old := float64(w.Floats()[i])
+				before, change = before+old*old, change+(float64(v)-old)*(float64(v)-old)
+			}
+		}
+		if got, want := set.Change("transformer"), math.Sqrt(change/before); math.Abs(got-want) > 1e-6*want || want == 0 {
+			t.Errorf("found a change of %v, expected %v", got, want)
+		}
+	})
 	if changed := baked(t, lora.Spec{Path: one}); len(changed) > 0 {
 		t.Errorf("a scale of 0 changes %v", slices.Sorted(maps.Keys(changed)))
 	}
-	set, _, err := load(t, "flux", lora.Spec{Path: one, Scale: 0.5}, lora.Spec{Path: two, Scale: -2})
+	if got, want := fmt.Sprint(set.Reports()), fmt.Sprintf("[{%s 0.5 map[transformer:2] []} {%s -2 map[transformer:2] []}]", one, two); got != want {
+		t.Errorf("found %s, expected %s", got, want)
+	}
+}
+
+// declared is the model of a component.
+func declared(components []lora.Component, name string) any {
+	return components[slices.IndexFunc(components, func(c lora.Component) bool { return c.Name == name })].Model
+}
+
+// A LoRA that nobody has trained is an error, not one that does nothing.
+func TestZero(t *testing.T) {
+	zero := filled("x_embedder.lora_B.weight", make([]float32, 48), 16, 3)
+	down := tensor("x_embedder.lora_A.weight", 3, 16)
+	path := save(t, zero, down)
+	if _, _, err := load(t, "flux", lora.Spec{Path: path, Scale: 1}); err == nil || !strings.Contains(err.Error(), path+": changes nothing") {
+		t.Errorf("found %v", err)
+	}
+	for name, more := range map[string]*tensors.Tensor{
+		"a bias": tensor("x_embedder.diff_b", 16),
+		"DoRA":   tensor("x_embedder.lora_magnitude_vector", 16),
+	} {
+		if _, _, err := load(t, "flux", lora.Spec{Path: save(t, zero, down, more), Scale: 1}); err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
+// Layers of a text encoder that are not declared, because nothing uses them, are
+// no mistake of a LoRA.
+func TestUnused(t *testing.T) {
+	path := save(t, slices.Concat(pair("text_encoder.layers.1.mlp.up_proj", 20, 2, 12), pair("text_encoder.model.layers.7.mlp.up_proj", 20, 2, 12))...)
+	set, _, err := load(t, "zimage", lora.Spec{Path: path, Scale: 1})
 	if err != nil {
 		t.Fatal(err)
 	}
-	if got, want := fmt.Sprint(set.Reports()), fmt.Sprintf("[{%s 0.5 map[transformer:2]} {%s -2 map[transformer:2]}]", one, two); got != want {
-		t.Errorf("found %s, expected %s", got, want)
+	report := set.Reports()[0]
+	mlxtest.Same(t, "unused", report.Unused, []string{"text_encoder.model.layers.7.mlp.up_proj.lora_A.weight", "text_encoder.model.layers.7.mlp.up_proj.lora_B.weight"})
+	if report.Modules["text_encoder"] != 1 {
+		t.Errorf("found %v", report.Modules)
+	}
+	path = save(t, slices.Concat(pair("text_encoder.layers.1.mlp.up_proj", 20, 2, 12), pair("text_encoder.layers.7.mlp.other", 20, 2, 12))...)
+	if _, _, err := load(t, "zimage", lora.Spec{Path: path, Scale: 1}); err == nil || !strings.Contains(err.Error(), "2 of its 4 tensors fit nothing") {
+		t.Errorf("found %v", err)
 	}
 }
 
@@ -324,7 +384,7 @@ func TestBakeErrors(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
-			model := components[slices.IndexFunc(components, func(c lora.Component) bool { return c.Name == "transformer" })].Model
+			model := declared(components, "transformer")
 			check := func(err error) {
 				t.Helper()
 				if err == nil || !strings.Contains(err.Error(), path) || !strings.Contains(err.Error(), test.want) {

@@ -12,6 +12,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"math"
 	"path"
 	"slices"
 	"strings"
@@ -42,8 +43,15 @@ type Set struct {
 	reports []Report
 	// updates are by component and by parameter, in the order of the LoRAs.
 	updates map[string]map[string][]*update
-	// baked are the parameters that were changed when they were loaded.
-	baked map[string]map[string]bool
+	// baked are the parameters that were changed when they were loaded, by component.
+	baked map[string]*baked
+}
+
+// baked is what was changed of a component.
+type baked struct {
+	parameters map[string]bool
+	// squares of what they were, and of the changes, summed
+	before, change float64
 }
 
 // A Report is what was found in one LoRA.
@@ -52,13 +60,17 @@ type Report struct {
 	Scale float64
 	// Modules is how many modules it changes of the components.
 	Modules map[string]int
+	// Unused are its tensors for layers of a text encoder that come behind all that
+	// the pipeline uses of it.
+	Unused []string
 }
 
-// Load opens LoRAs and finds what their tensors change. It reads their headers
-// and scales, no more. Tensors that fit nothing are an [*UnmatchedError]; other
-// errors name file and tensor, what was expected and what was found.
+// Load opens LoRAs and finds what their tensors change. It reads their headers,
+// their scales, and as much as shows that they change something. Tensors that fit
+// nothing are an [*UnmatchedError]; other errors name file and tensor, what was
+// expected and what was found.
 func Load(specs []Spec, components []Component) (*Set, error) {
-	s := &Set{updates: map[string]map[string][]*update{}, baked: map[string]map[string]bool{}}
+	s := &Set{updates: map[string]map[string][]*update{}, baked: map[string]*baked{}}
 	var known []*component
 	for _, c := range components {
 		known = append(known, newComponent(c))
@@ -99,7 +111,7 @@ func (s *Set) add(spec Spec, f *file, components []*component) error {
 		name      string // with dots, without a prefix
 	}
 	modules, where := map[string]map[part]*tensor{}, map[string]found{}
-	var unmatched []string
+	var unmatched, unused []string
 	for _, name := range f.Header.Names {
 		raw, p, ok := parseKey(name)
 		if !ok {
@@ -116,7 +128,11 @@ func (s *Set) add(spec Spec, f *file, components []*component) error {
 			}
 		}
 		if where[raw].component == nil {
-			unmatched = append(unmatched, name)
+			if slices.ContainsFunc(components, func(c *component) bool { return c.unused(raw) }) {
+				unused = append(unused, name)
+			} else {
+				unmatched = append(unmatched, name)
+			}
 			continue
 		}
 		if before := modules[raw][p]; before != nil {
@@ -131,19 +147,29 @@ func (s *Set) add(spec Spec, f *file, components []*component) error {
 		return newUnmatchedError(f, unmatched, components)
 	}
 
-	report := Report{Path: spec.Path, Scale: spec.Scale, Modules: map[string]int{}}
+	report := Report{Path: spec.Path, Scale: spec.Scale, Modules: map[string]int{}, Unused: unused}
 	var errs []error
-	for _, raw := range slices.Sorted(maps.Keys(modules)) {
+	var all []*update
+	for _, raw := range slices.Sorted(maps.Keys(where)) {
 		in := where[raw]
 		updates, err := f.module(raw, in.name, in.component, modules[raw])
 		for _, u := range updates {
 			err = errors.Join(err, s.enter(in.component.Name, u))
 		}
+		all = append(all, updates...)
 		errs = append(errs, err)
 		report.Modules[in.component.Name]++
 	}
 	s.reports = append(s.reports, report)
-	return first(errs, 5)
+	if err := first(errs, 5); err != nil {
+		return err
+	}
+	for _, u := range all {
+		if zero, err := u.zero(); err != nil || !zero {
+			return err
+		}
+	}
+	return fmt.Errorf("LoRA %s: changes nothing: all its values are 0, as before a training", f.Name)
 }
 
 // enter puts an update to those of its parameter, of which a file has only one.
@@ -185,7 +211,8 @@ func (s *Set) BakeFixed(component string) func(p nn.Parameter, w *mlx.Array) *ml
 }
 
 func (s *Set) bake(component string, takes func(*update) bool) func(p nn.Parameter, w *mlx.Array) *mlx.Array {
-	s.baked[component] = map[string]bool{}
+	done := &baked{parameters: map[string]bool{}}
+	s.baked[component] = done
 	all := s.updates[component]
 	chosen := map[string]bool{}
 	for name, list := range all {
@@ -196,7 +223,6 @@ func (s *Set) bake(component string, takes func(*update) bool) func(p nn.Paramet
 	if len(chosen) == 0 {
 		return nil
 	}
-	baked := s.baked[component]
 	return func(p nn.Parameter, w *mlx.Array) *mlx.Array {
 		if !chosen[p.Name] {
 			return w
@@ -205,12 +231,27 @@ func (s *Set) bake(component string, takes func(*update) bool) func(p nn.Paramet
 		for _, u := range all[p.Name] {
 			w = u.bake(w, before)
 		}
-		if !w.IsFinite().All() {
+		square, change := sum(before.Square()), sum(w.Sub(before).Square())
+		if finite := func(v float64) bool { return v-v == 0 }; finite(square) && !finite(change) {
 			mlx.Throw(fmt.Errorf("LoRA %s: makes values of %s in the %s NaN or infinite", names(all[p.Name]), p.Name, component))
 		}
-		baked[p.Name] = true
+		done.parameters[p.Name] = true
+		done.before, done.change = done.before+square, done.change+change
 		return w
 	}
+}
+
+// sum is that of an array's elements.
+func sum(x *mlx.Array) float64 { return float64(x.Reshape(-1).Sum(0).Item()) }
+
+// Change is by how much those parameters of a component that were baked have
+// changed: the norm of all changes by that of what they were. It is 0 if none
+// were.
+func (s *Set) Change(component string) float64 {
+	if done := s.baked[component]; done != nil && done.before > 0 {
+		return math.Sqrt(done.change / done.before)
+	}
+	return 0
 }
 
 // Attach puts adapters beside the linear layers of a loaded component, for all
@@ -226,7 +267,7 @@ func (s *Set) Attach(component string, model any) {
 		return cmp.Or(cmp.Compare(path.Ext(b), path.Ext(a)), cmp.Compare(a, b))
 	})
 	for _, name := range parameters {
-		if s.baked[component][name] {
+		if done := s.baked[component]; done != nil && done.parameters[name] {
 			continue
 		}
 		list := s.updates[component][name]

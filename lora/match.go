@@ -164,6 +164,16 @@ func (c *component) own(module string) string {
 	return ""
 }
 
+// layerNumber is that of a text encoder's layer, whose modules are all alike.
+var layerNumber = regexp.MustCompile(`(^|[._])layers([._])\d+([._])`)
+
+// unused says whether a module would be one of a layer that a text encoder has,
+// but that is not declared, because nothing that comes behind it is used.
+func (c *component) unused(raw string) bool {
+	first := layerNumber.ReplaceAllString(raw, "${1}layers${2}0${3}")
+	return c.Class == "Qwen3Model" && c.find(first) != ""
+}
+
 // find finds a module by the name that a file has for it; "" for none.
 func (c *component) find(raw string) string {
 	for _, prefix := range c.prefixes(raw) {
@@ -197,7 +207,7 @@ func (c *component) transformer() bool { return !strings.HasPrefix(c.Name, "text
 
 var (
 	comfyText = regexp.MustCompile(`^text_encoders\.[A-Za-z0-9_]+\.(transformer\.)?`)
-	ofModel   = []string{"base_model.model.", "module.", ""}
+	ofModel   = []string{"", "base_model.model.", "module."}
 	// what may be before the names of a transformer's modules
 	ofTransformer = []string{
 		"transformer.", "model.diffusion_model.", "diffusion_model.", "unet.", "model.",
@@ -210,7 +220,7 @@ var (
 	}
 )
 
-// prefixes are those that a name begins with, the longest first and "" at last.
+// prefixes are those that a name begins with.
 func (c *component) prefixes(raw string) (out []string) {
 	for _, outer := range ofModel {
 		rest, ok := strings.CutPrefix(raw, outer)
@@ -231,6 +241,5 @@ func (c *component) prefixes(raw string) (out []string) {
 			}
 		}
 	}
-	slices.SortStableFunc(out, func(a, b string) int { return len(b) - len(a) })
 	return out
 }

@@ -9,8 +9,8 @@ import (
 	"github.com/gomflux/gomflux/nn"
 )
 
-// A kind is one way to write a change of a weight, by the tensors that it needs.
-// Of those in one entry any is enough, together with the others of its number.
+// kinds are the ways to write a change of a weight, with the tensors that only
+// they have.
 var kinds = []struct {
 	name  string
 	parts []part
@@ -210,10 +210,6 @@ func (m *module) factor(whole, a, b part) (f factor, rank int, err error) {
 		return f, 0, err
 	}
 	return factor{a: left, b: right}, right.Shape[0], nil
-}
-
-func (f factor) tensors() []*tensor {
-	return slices.DeleteFunc([]*tensor{f.whole, f.a, f.b}, func(t *tensor) bool { return t == nil })
 }
 
 func (m *module) kron() (delta, float64, error) {

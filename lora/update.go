@@ -2,6 +2,7 @@ package lora
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/gomflux/gomflux/mlx"
@@ -27,6 +28,8 @@ type update struct {
 
 // A delta is a change of a weight [out, in], before it is scaled.
 type delta interface {
+	// tensors are those that it is made of. If one is zero, so is the change.
+	tensors() []*tensor
 	// dense is the whole of it in float32, of which pick takes rows.
 	dense(pick func(*mlx.Array) *mlx.Array) *mlx.Array
 	// beside prepares to compute it of inputs: it returns the arrays that are needed,
@@ -44,6 +47,23 @@ func (u *update) pick(x *mlx.Array) *mlx.Array {
 		x = mlx.Concat(0, x.Slice(0, half, 2*half), x.Slice(0, 0, half))
 	}
 	return x
+}
+
+// zero says whether the update is one that changes nothing.
+func (u *update) zero() (bool, error) {
+	if u.norms != nil {
+		return false, nil
+	}
+	for _, t := range u.delta.tensors() {
+		data, err := t.bytes()
+		if err != nil {
+			return false, err
+		}
+		if !slices.ContainsFunc(data, func(b byte) bool { return b != 0 }) {
+			return true, nil
+		}
+	}
+	return false, nil
 }
 
 // fixed says whether the update cannot run beside its layer.
@@ -156,6 +176,8 @@ func (a *adapter) Apply(x, y *mlx.Array) *mlx.Array {
 // low is up·down: [out, rank] and [rank, in].
 type low struct{ down, up *tensor }
 
+func (l low) tensors() []*tensor { return []*tensor{l.up, l.down} }
+
 func (l low) dense(pick func(*mlx.Array) *mlx.Array) *mlx.Array {
 	return pick(l.up.wide()).Matmul(l.down.wide())
 }
@@ -169,6 +191,8 @@ func (l low) beside(pick func(*mlx.Array) *mlx.Array) ([]*mlx.Array, func(*mlx.A
 // full is a change as it is.
 type full struct{ diff *tensor }
 
+func (f full) tensors() []*tensor { return []*tensor{f.diff} }
+
 func (f full) dense(pick func(*mlx.Array) *mlx.Array) *mlx.Array { return pick(f.diff.wide()) }
 
 func (f full) beside(pick func(*mlx.Array) *mlx.Array) ([]*mlx.Array, func(*mlx.Array, []*mlx.Array) *mlx.Array) {
@@ -180,6 +204,10 @@ func product(x *mlx.Array, w []*mlx.Array) *mlx.Array { return x.Matmul(w[0].T()
 
 // factor is a matrix, or the product of two.
 type factor struct{ whole, a, b *tensor }
+
+func (f factor) tensors() []*tensor {
+	return slices.DeleteFunc([]*tensor{f.whole, f.a, f.b}, func(t *tensor) bool { return t == nil })
+}
 
 func (f factor) shape() []int {
 	if f.whole != nil {
@@ -197,6 +225,8 @@ func (f factor) wide() *mlx.Array {
 
 // kron is LoKr: the Kronecker product of w1 [a, b] and w2 [c, d], [a·c, b·d].
 type kron struct{ w1, w2 factor }
+
+func (k kron) tensors() []*tensor { return append(k.w1.tensors(), k.w2.tensors()...) }
 
 func (k kron) dense(pick func(*mlx.Array) *mlx.Array) *mlx.Array {
 	w1, w2 := k.w1.wide(), k.w2.wide()
@@ -219,6 +249,8 @@ func (k kron) beside(pick func(*mlx.Array) *mlx.Array) ([]*mlx.Array, func(*mlx.
 
 // hadamard is LoHa: the elements of one matrix by those of another, both products.
 type hadamard struct{ w1, w2 factor }
+
+func (h hadamard) tensors() []*tensor { return append(h.w1.tensors(), h.w2.tensors()...) }
 
 func (h hadamard) dense(pick func(*mlx.Array) *mlx.Array) *mlx.Array {
 	return pick(h.w1.wide()).Mul(pick(h.w2.wide()))

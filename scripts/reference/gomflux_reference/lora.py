@@ -20,7 +20,7 @@ from diffusers.loaders import lora_conversion_utils, lora_pipeline
 from peft.tuners.tuners_utils import BaseTunerLayer
 from safetensors.torch import load_file, save_file
 
-from .files import write_json
+from .files import read_json, write_json
 
 SAMPLES = 24
 
@@ -213,8 +213,8 @@ def with_formulas(changes: dict[str, Callable]) -> Callable:
     return apply
 
 
-def added(name: str) -> Callable:
-    return lambda w, tensors, scale: w + scale * tensors[name]
+def added(name: str, rows=slice(None)) -> Callable:
+    return lambda w, tensors, scale: w + scale * tensors[name][rows]
 
 
 def multiplied(name: str, rows=slice(None)) -> Callable:
@@ -223,7 +223,7 @@ def multiplied(name: str, rows=slice(None)) -> Callable:
     def change(w, tensors, scale):
         down, up = tensors[f"{name}.lora_down.weight"], tensors[f"{name}.lora_up.weight"]
         scale *= tensors[f"{name}.alpha"].item() / down.shape[0]
-        return w + scale * (up @ down)[rows]
+        return w + scale * (up.flatten(1) @ down.flatten(1))[rows]
 
     return change
 
@@ -260,12 +260,19 @@ def draw(model: torch.nn.Module):
                 p.copy_(values(name, *p.shape, offset=5.0 if "magnitude" in name else 0.0))
 
 
+def ordered(config: dict) -> dict:
+    """With the modules, which PEFT has as a set, in an order that is always the same."""
+    return config | {"target_modules": sorted(config["target_modules"])}
+
+
 def peft_folder(model: str, config: peft.PeftConfig) -> Callable:
     def write(folder: Path):
         wrapped = peft.get_peft_model(build(*MODELS[model]["transformer"]), config)
         draw(wrapped)
         wrapped.save_pretrained(folder)
         (folder / "README.md").unlink(missing_ok=True)
+        file = folder / "adapter_config.json"
+        write_json(file, ordered(read_json(file)))
 
     return write
 
@@ -280,7 +287,7 @@ def diffusers_folder(model: str, **configs: peft.LoraConfig) -> Callable:
             module.add_adapter(config, adapter_name="it")
             draw(module)
             arguments[f"{name}_lora_layers"] = peft.get_peft_model_state_dict(module, adapter_name="it")
-            arguments[f"{name}_lora_adapter_metadata"] = config.to_dict()
+            arguments[f"{name}_lora_adapter_metadata"] = ordered(config.to_dict())
         PIPELINES[model].save_lora_weights(folder, **arguments)
 
     return write
@@ -339,7 +346,9 @@ def cases() -> list[Case]:
             f"text_encoder.{CLIP}.self_attn.k_proj.weight": multiplied(f"{clip}_self_attn_k_proj"),
             "text_encoder.encoder.layers.0.self_attn.q_proj.weight": multiplied("lora_te_text_model_encoder_layers_0_self_attn_q_proj"),
         }),
-        tensors=kohya("lora_unet_vector_in_in_layer", 16, 16, alpha=2)
+        tensors={  # as of a convolution with a kernel of 1
+            k: v[..., None, None] if v.dim() else v for k, v in kohya("lora_unet_vector_in_in_layer", 16, 16, alpha=2).items()
+        }
         | kohya(ends, 32, 16, alpha=2)
         | kohya("lora_unet_final_layer_linear", 16, 16, alpha=1)
         | kohya(f"{clip}_self_attn_k_proj", 16, 16, alpha=1)
@@ -391,6 +400,10 @@ def cases() -> list[Case]:
             f"transformer.{SINGLE}.attn.to_k.weight": kronecker(linear1, slice(16, 32)),
             f"transformer.{SINGLE}.attn.to_v.weight": kronecker(linear1, slice(32, 48)),
             f"transformer.{SINGLE}.proj_mlp.weight": kronecker(linear1, slice(48, 112)),
+            f"transformer.{SINGLE}.attn.to_q.bias": added(f"{linear1}.diff_b", slice(0, 16)),
+            f"transformer.{SINGLE}.attn.to_k.bias": added(f"{linear1}.diff_b", slice(16, 32)),
+            f"transformer.{SINGLE}.attn.to_v.bias": added(f"{linear1}.diff_b", slice(32, 48)),
+            f"transformer.{SINGLE}.proj_mlp.bias": added(f"{linear1}.diff_b", slice(48, 112)),
             f"transformer.{DOUBLE}.attn.to_q.weight": kronecker(qkv, slice(0, 16)),
             f"transformer.{DOUBLE}.attn.to_k.weight": kronecker(qkv, slice(16, 32)),
             f"transformer.{DOUBLE}.attn.to_v.weight": kronecker(qkv, slice(32, 48)),
@@ -400,7 +413,7 @@ def cases() -> list[Case]:
         tensors={
             f"{linear1}.lokr_w1": values("w1", 4, 2), f"{linear1}.lokr_w2_a": values("w2 a", 28, 3),
             f"{linear1}.lokr_w2_b": values("w2 b", 3, 8), f"{linear1}.alpha": torch.tensor(2.0),
-            f"{linear1}.dora_scale": values("norms out", 112, 1, offset=3.0),
+            f"{linear1}.dora_scale": values("norms out", 112, 1, offset=3.0), f"{linear1}.diff_b": values("bias", 112),
             f"{qkv}.lokr_w1": values("whole 1", 8, 4), f"{qkv}.lokr_w2": values("whole 2", 6, 4),
             f"{qkv}.alpha": torch.tensor(1e9),
             f"lycoris_{DOUBLE.replace('.', '_')}_ff_net_2.lokr_w1": values("in 1", 4, 8),
@@ -412,17 +425,17 @@ def cases() -> list[Case]:
     case(
         "differences", "flux",
         with_formulas({
-            "transformer.transformer_blocks.0.attn.to_q.bias": lambda w, t, s: w + s * t[f"{block}.img_attn.qkv.diff_b"][:16],
-            "transformer.transformer_blocks.0.attn.to_k.bias": lambda w, t, s: w + s * t[f"{block}.img_attn.qkv.diff_b"][16:32],
-            "transformer.transformer_blocks.0.attn.to_v.bias": lambda w, t, s: w + s * t[f"{block}.img_attn.qkv.diff_b"][32:],
+            "transformer.transformer_blocks.0.attn.to_q.bias": added(f"{block}.img_attn.qkv.diff_b", slice(0, 16)),
+            "transformer.transformer_blocks.0.attn.to_k.bias": added(f"{block}.img_attn.qkv.diff_b", slice(16, 32)),
+            "transformer.transformer_blocks.0.attn.to_v.bias": added(f"{block}.img_attn.qkv.diff_b", slice(32, 48)),
             "transformer.transformer_blocks.0.attn.norm_q.weight": added(f"{norm}.scale.diff"),
             "transformer.transformer_blocks.0.attn.norm_k.weight": added(f"{norm.replace('query', 'key')}.diff"),
             "transformer.x_embedder.weight": added("diffusion_model.img_in.diff"),
-            "transformer.norm_out.linear.bias": lambda w, t, s: w
-            + s * torch.cat(t["diffusion_model.final_layer.adaLN_modulation.1.diff_b"].chunk(2)[::-1]),
-            f"text_encoder_2.encoder.block.1.layer.0.SelfAttention.k.weight": multiplied(
+            "transformer.norm_out.linear.bias": added(
+                "diffusion_model.final_layer.adaLN_modulation.1.diff_b", [*range(16, 32), *range(16)]),
+            "text_encoder_2.encoder.block.1.layer.0.SelfAttention.k.weight": multiplied(
                 "lora_te3_encoder_block_1_layer_0_SelfAttention_k"),
-            f"text_encoder_2.encoder.block.0.layer.1.DenseReluDense.wo.weight": multiplied(
+            "text_encoder_2.encoder.block.0.layer.1.DenseReluDense.wo.weight": multiplied(
                 "text_encoders.t5xxl.transformer.encoder.block.0.layer.1.DenseReluDense.wo"),
         }),
         scale=0.5,
