@@ -183,7 +183,7 @@ func (o *generateOptions) command(cmd *cobra.Command) *cobra.Command {
 		f.VarP(&o.images, "image", "i", "a picture to start from (PNG, JPEG or WebP)")
 		f.Var(&o.imageStrength, "image-strength", "how much of it is kept, above 0 and below 1 (default: 0.4); diffusers counts the other way round")
 	}
-	o.weightFlags.add(f)
+	o.weightFlags.add(f, true)
 	o.addPlace(f)
 	f.BoolVar(&o.lowRAM, "low-ram", false, "keep only one of the text encoders and the transformer in memory at a time; every new prompt takes longer (done anyway where they do not fit)")
 	f.StringVarP(&o.output, "output", "o", "image.png", "the `file` to write")

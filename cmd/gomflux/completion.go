@@ -89,6 +89,8 @@ var flagCompletions = map[string]cobra.CompletionFunc{
 	"rng":                       completeWords(noise.Names...),
 	"quantize":                  completeWords(models.Quantizations...),
 	"group-size":                completeWords("32", "64", "128"),
+	"layout":                    completeWords(models.LayoutDiffusers, models.LayoutMFlux),
+	"path":                      completeFolders,
 	"lora":                      completeFiles("safetensors"),
 	"dtype":                     completeWords("float32", "bfloat16", "float16"),
 	"device":                    completeWords("cpu", "gpu"),

@@ -176,7 +176,7 @@ Metal on Macs, with CUDA or on the CPU on Linux.
 		}
 		return coded(exitUsage, err)
 	})
-	root.AddCommand(newGenerateCommand(), newEditCommand(), newInfoCommand(), newModelsCommand(), newListCommand(), newShowCommand(), newPullCommand(), newRmCommand(), newDecodeCommand(), newRoundtripCommand(), newInspectCommand(), newParityCommand(), newTensorsCommand(), newDoctorCommand(), newVersionCommand(), newCompletionCommand())
+	root.AddCommand(newGenerateCommand(), newEditCommand(), newInfoCommand(), newModelsCommand(), newListCommand(), newShowCommand(), newPullCommand(), newRmCommand(), newSaveCommand(), newDecodeCommand(), newRoundtripCommand(), newInspectCommand(), newParityCommand(), newTensorsCommand(), newDoctorCommand(), newVersionCommand(), newCompletionCommand())
 	root.AddCommand(newTopics()...)
 	checkTopics(root)
 	registerCompletions(root) // of all that was added before

@@ -129,10 +129,10 @@ func (d *display) report(p gomflux.Progress) {
 	if d.bar == nil {
 		return // the terminal is gone
 	}
-	switch p.Phase {
-	case gomflux.PhaseLoad:
+	switch {
+	case p.TotalBytes > 0:
 		d.bar.SetCurrent(p.Bytes)
-	case gomflux.PhaseStep:
+	case p.Phase == gomflux.PhaseStep:
 		d.bar.SetCurrent(int64(p.Step))
 	}
 }
@@ -147,12 +147,12 @@ func (d *display) start(p gomflux.Progress) {
 	total := int64(1)
 	filler := mpb.BarStyle().Build()
 	var left, right decor.DecorFunc
-	switch p.Phase {
-	case gomflux.PhaseLoad:
+	switch {
+	case p.TotalBytes > 0: // what is loaded, or saved of a model
 		total += p.TotalBytes
-		left = func(decor.Statistics) string { return "load " + p.Component }
+		left = func(decor.Statistics) string { return string(p.Phase) + " " + p.Component }
 		right = func(s decor.Statistics) string { return fmt.Sprintf("%s of %s", bytes(s.Current), bytes(p.TotalBytes)) }
-	case gomflux.PhaseStep:
+	case p.Phase == gomflux.PhaseStep:
 		total += int64(p.Steps)
 		left = func(s decor.Statistics) string {
 			text := fmt.Sprintf("step %d/%d", min(s.Current+1, int64(p.Steps)), p.Steps)

@@ -45,16 +45,17 @@ func groupSize() optional[int] {
 	}}
 }
 
-func (w *weightFlags) add(f *pflag.FlagSet) {
+// add adds the flags, with those that count for a model that runs.
+func (w *weightFlags) add(f *pflag.FlagSet, runs bool) {
 	f.VarP(&w.quantize, "quantize", "q", "pack the weights while they are loaded: 3, 4, 5, 6 or 8 bits, mxfp4, mxfp8 or nvfp4 (gomflux help weights)")
 	f.Var(&w.groupSize, "group-size", "how many weights share a scale: 32, 64 or 128 (default: 64)")
 	f.Var(&w.loras, "lora", "change the weights by a LoRA, and by how much: --lora FILE 0.7; a safetensors file, owner/name or owner/name:file in the Hugging Face cache; without a number it is 1 (can be repeated)")
-	f.BoolVar(&w.noBake, "no-bake-lora", false, "compute LoRAs beside the weights and not into them, which is slower")
+	if runs {
+		f.BoolVar(&w.noBake, "no-bake-lora", false, "compute LoRAs beside the weights and not into them, which is slower")
+	}
 	f.Var((*scaleList)(&w.scales), mfluxScales, "")
-	for _, hidden := range []string{mfluxScales} {
-		if err := f.MarkHidden(hidden); err != nil {
-			panic(err) // a flag that is not there
-		}
+	if err := f.MarkHidden(mfluxScales); err != nil {
+		panic(err) // a flag that is not there
 	}
 }
 
