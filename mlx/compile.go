@@ -16,6 +16,14 @@ var compiled struct {
 // never change, and must not read elements: it runs once, to be traced, and
 // again for every new set of input shapes and dtypes.
 func Compile(f func(in []*Array) []*Array) func(in []*Array) []*Array {
+	compiled, _ := CompileUntil(f)
+	return compiled
+}
+
+// CompileUntil is [Compile] for as long as until free is called, at most for the
+// rest of the job. Before, arrays that f uses besides its inputs stay in memory
+// even if they are freed.
+func CompileUntil(f func(in []*Array) []*Array) (run func(in []*Array) []*Array, free func()) {
 	if compiled.callback == 0 {
 		compiled.callback = mlxc.Callback(trace)
 	}
@@ -25,19 +33,30 @@ func Compile(f func(in []*Array) []*Array) func(in []*Array) []*Array {
 	defer mlxc.ClosureFree(plain)
 	closure := mlxc.ClosureNew()
 	check(mlxc.Compile(&closure, plain, false))
+	at := len(compiled.closures)
 	compiled.closures = append(compiled.closures, closure)
-	job := thread.job
-	return func(in []*Array) []*Array {
-		if thread.job != job {
-			raise("compiled function used after the job that made it")
+	job, freed := thread.job, false
+	run = func(in []*Array) []*Array {
+		if thread.job != job || freed {
+			raise("compiled function used after the job that made it, or after it was freed")
 		}
 		return apply(closure, in)
+	}
+	return run, func() {
+		if thread.job != job || freed {
+			return
+		}
+		freed = true
+		mlxc.ClosureFree(closure)
+		compiled.closures[at], compiled.functions[id-1] = 0, nil
 	}
 }
 
 func freeCompiled() {
 	for _, c := range compiled.closures {
-		mlxc.ClosureFree(c)
+		if c != 0 {
+			mlxc.ClosureFree(c)
+		}
 	}
 	compiled.closures, compiled.functions = nil, nil
 }

@@ -144,26 +144,31 @@ func (a *Autoencoder) ScaleFactor() int { return a.vae.ScaleFactor() }
 // DecodeMemory estimates what Decode takes for a picture, in bytes, with as much
 // memory as is free now. (Encode takes less.)
 func (a *Autoencoder) DecodeMemory(height, width int) int64 {
-	a.bound(height, width, a.vae.DecodeMemory)
-	return a.vae.DecodeMemory(height, width, a.device, a.dtype)
+	return a.budget(height, width, mlx.FreeMemory(a.device), a.vae.DecodeMemory)
 }
 
 // bound makes the autoencoder do with half of the memory that is free for a
 // picture, or with as little as it can.
 func (a *Autoencoder) bound(height, width int, memory func(height, width int, d mlx.Device, dtype mlx.Dtype) int64) {
+	a.budget(height, width, mlx.FreeMemory(a.device), memory)
+}
+
+// budget makes the autoencoder do with half of so much memory for a picture, or
+// with as little as it can, and says what it takes then. 0 is memory that is not
+// known.
+func (a *Autoencoder) budget(height, width int, free int64, memory func(height, width int, d mlx.Device, dtype mlx.Dtype) int64) int64 {
 	a.vae.SetBudget(0)
 	if a.device != mlx.CPU && a.dtype == mlx.Float32 {
 		// MLX asks CUDA for more than there is to convolve 1024x1024 at once
 		a.vae.SetBudget(1 << 30)
 	}
-	free := mlx.FreeMemory(a.device)
-	if free == 0 {
-		return // it is not known
-	}
 	const least = 16 << 20
-	for budget := free / 2; budget > least && memory(height, width, a.device, a.dtype) > free/2; budget /= 2 {
+	need := memory(height, width, a.device, a.dtype)
+	for budget := free / 2; budget > least && need > free/2; budget /= 2 {
 		a.vae.SetBudget(budget)
+		need = memory(height, width, a.device, a.dtype)
 	}
+	return need
 }
 
 // apart suspends the hook of the run that a callback belongs to, until the

@@ -154,12 +154,18 @@ func (p *Pipeline) velocity(r Request, schedule *scheduler.Schedule, i int, late
 		return p.points.Value("noise_pred", x)
 	}
 	t := schedule.Timesteps[i]
-	velocity := predict(latents, t)
-	if predictNegative != nil {
-		p.points.Negative = true
-		velocity = p.family.guide(velocity, predictNegative(latents, t), r.Guidance)
-		p.points.Negative = false
+	if predictNegative == nil {
+		return p.points.Value("noise_pred", predict(latents, t))
 	}
+	one := func(predict predictor) *mlx.Array {
+		y := mlx.Scope(func() *mlx.Array { return predict(latents, t) })
+		mlx.StopPoint(y) // the CPU is done with what the other one does not need
+		return y
+	}
+	positive := one(predict)
+	p.points.Negative = true
+	velocity := p.family.guide(positive, one(predictNegative), r.Guidance)
+	p.points.Negative = false
 	return p.points.Value("noise_pred", velocity)
 }
 
@@ -169,7 +175,11 @@ func (p *Pipeline) compiler() compiler {
 	if p.device == mlx.CPU && !p.compileOnCPU || p.points.Active() {
 		return func(f func([]*mlx.Array) []*mlx.Array) func([]*mlx.Array) []*mlx.Array { return f }
 	}
-	return mlx.Compile
+	return func(f func([]*mlx.Array) []*mlx.Array) func([]*mlx.Array) []*mlx.Array {
+		compiled, free := mlx.CompileUntil(f)
+		p.compiled = append(p.compiled, free)
+		return compiled
+	}
 }
 
 // initialLatents are the noise of each seed, [B, C, h, w] of a shape [C, h, w].

@@ -90,6 +90,22 @@ func (f *flux) guidance(scale float64) (bool, error) {
 	return false, nil
 }
 
+func (f *flux) denoiser() stack {
+	c := f.transformer.Config
+	w := float64(c.NumAttentionHeads * c.AttentionHeadDim)
+	return stack{blocks: c.NumLayers + c.NumSingleLayers, heads: c.NumAttentionHeads, made: 28 * w, read: 38 * w, alive: 36 * w, scores: 1, cast: 0.65}
+}
+
+func (f *flux) encoder(dir string) stack {
+	if dir == "text_encoder" {
+		c := f.textEncoder.Config
+		return textStack(c.NumHiddenLayers, c.NumAttentionHeads, c.HiddenSize, c.IntermediateSize, 1)
+	}
+	c := f.textEncoder2.Config
+	const scores = 3 // with the bias of relative positions
+	return textStack(c.NumLayers, c.NumHeads, c.DModel, c.DFF, scores)
+}
+
 func (f *flux) predictor(c conditions, h, w int, compile compiler) (predictor, error) {
 	pooled, embeds := c.text[0].ExpandDims(0), c.text[1].ExpandDims(0)
 	s, err := f.transformer.Sequence(h, w, embeds.Dim(1))

@@ -110,6 +110,21 @@ func (f *flux2) guidance(scale float64) (bool, error) {
 	return scale > 1, nil
 }
 
+func (f *flux2) denoiser() stack {
+	c := f.transformer.Config
+	w := float64(c.NumAttentionHeads * c.AttentionHeadDim)
+	return stack{blocks: c.NumLayers + c.NumSingleLayers, heads: c.NumAttentionHeads, made: 24.5 * w, read: 27 * w, alive: 35.5 * w, scores: 0.85, cast: 1.3}
+}
+
+// cacheSize is how many elements the kv variant keeps of so many tokens of
+// references.
+func (f *flux2) cacheSize(tokens int) int64 {
+	c := f.transformer.Config
+	return int64(2*(c.NumLayers+c.NumSingleLayers)) * int64(tokens) * int64(c.NumAttentionHeads*c.AttentionHeadDim)
+}
+
+func (f *flux2) encoder(string) stack { return qwen3Stack(f.textEncoder) }
+
 func (f *flux2) mu(_ *scheduler.FlowMatchEulerConfig, tokens, steps int) float64 {
 	return scheduler.EmpiricalMu(tokens, steps)
 }

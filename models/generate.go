@@ -138,6 +138,15 @@ func (p *Pipeline) GenerateBatch(r Request, seeds []uint64) ([]*Result, error) {
 		kept = nil
 	}
 	defer free()
+	outerCompiled := p.compiled
+	p.compiled = nil
+	release := func() { // what is compiled holds the weights
+		for _, f := range p.compiled {
+			f()
+		}
+		p.compiled = nil
+	}
+	defer func() { p.compiled = outerCompiled }()
 	if plan.predict {
 		predict, predictNegative, err = p.prepare(&r, &res, func(arrays ...*mlx.Array) {
 			mlx.Keep(arrays...)
@@ -155,6 +164,10 @@ func (p *Pipeline) GenerateBatch(r Request, seeds []uint64) ([]*Result, error) {
 	}
 	res.Step = (lap() - away) / time.Duration(len(seeds))
 	free()
+	if p.alone {
+		release()
+		p.free()
+	}
 
 	results := make([]*Result, len(seeds))
 	for i := range results {

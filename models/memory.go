@@ -3,14 +3,14 @@ package models
 import (
 	"fmt"
 
-	"github.com/gomflux/gomflux/mlx"
+	"github.com/gomflux/gomflux/nn"
 	"github.com/gomflux/gomflux/weights"
 )
 
 // A part is a component whose weights can be freed and loaded again.
 type part struct {
 	component
-	bytes  int64
+	found  []nn.Found // for each of its parameters
 	loaded bool
 }
 
@@ -21,26 +21,20 @@ func measure(c component, ck *weights.Checkpoint) (*part, error) {
 	if mismatch != nil {
 		return nil, mismatch
 	}
-	p := &part{component: c}
-	for _, f := range found {
-		p.bytes += f.Bytes()
-	}
-	return p, nil
+	return &part{component: c, found: found}, nil
 }
 
-// short says whether the machine has no room for all parts beside each other,
-// and some to work with.
-func (p *Pipeline) short() bool {
-	var total int64
-	for _, part := range p.parts {
-		total += part.bytes
+// free frees the parts that are loaded, except the autoencoder, which is small.
+func (p *Pipeline) free() {
+	for name, part := range p.parts {
+		if name != autoencoderDir && part.loaded {
+			p.loader.unload(part.component)
+			part.loaded = false
+		}
 	}
-	free := mlx.FreeMemory(p.device)
-	return free > 0 && total+total/4 > free
 }
 
-// ensure loads a part. Where memory is short it frees the others first, except
-// the autoencoder, which is small.
+// ensure loads a part. Where memory is short it frees the others first.
 func (p *Pipeline) ensure(dir string, report func(Progress)) error {
 	part := p.parts[dir]
 	switch {
@@ -49,11 +43,8 @@ func (p *Pipeline) ensure(dir string, report func(Progress)) error {
 	case p.loading:
 		return fmt.Errorf("the model's %s is needed while another part is loaded (a callback that tells of loading cannot run the model)", dir)
 	}
-	for name, other := range p.parts {
-		if p.lowRAM && name != autoencoderDir && other.loaded {
-			p.loader.unload(other.component)
-			other.loaded = false
-		}
+	if p.lowRAM && dir != autoencoderDir {
+		p.free()
 	}
 	ck, err := part.open(p.loader.fsys)
 	if err != nil {

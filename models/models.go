@@ -41,8 +41,10 @@ type Pipeline struct {
 	without    map[string]bool // the components that were not loaded
 	loader     *loader
 	parts      map[string]*part // by their folders, without those
-	lowRAM     bool             // only one of them is in memory at a time, beside the autoencoder
+	lowRAM     bool             // only one of them is in memory at a time, beside the autoencoder,
+	alone      bool             // and none while that decodes
 	loading    bool             // one of them is being loaded
+	compiled   []func()         // which free what is compiled of a run
 
 	compileOnCPU bool // of tests
 }
@@ -83,6 +85,10 @@ type family interface {
 	// predictor prepares to predict for a latent size of h×w. What it runs at
 	// every step goes through compile.
 	predictor(c conditions, h, w int, compile compiler) (predictor, error)
+	// denoiser and encoder are the blocks of the transformer and of the text encoder
+	// in a folder, for estimates of memory.
+	denoiser() stack
+	encoder(dir string) stack
 	// guide joins the predictions for prompt and negative prompt.
 	guide(positive, negative *mlx.Array, scale float64) *mlx.Array
 }
@@ -160,8 +166,17 @@ type LoadOptions struct {
 	LoRAs       []lora.Spec
 	RuntimeLoRA bool
 	// LowRAM loads text encoders and the transformer when they are needed, and
-	// frees one before the next, even if there is memory for all.
+	// frees one before the next, and before the autoencoder decodes, even if there
+	// is memory for all.
 	LowRAM bool
+	// Batch is how many pictures of a run are made at once, 0 for one. It counts
+	// for the estimate of memory only.
+	Batch int
+	// Warn, if set, is told before weights are read that the runs may need more
+	// memory than is free, and what would fit.
+	Warn func(string)
+
+	headersOnly bool // no weights are read
 }
 
 // Load reads a model folder in diffusers' layout. It must run on the MLX
@@ -267,7 +282,11 @@ func (p *Pipeline) load(l *loader, o LoadOptions, complete func(needs func(strin
 			return err
 		}
 	}
-	p.lowRAM = o.LowRAM || p.short()
+	p.lowRAM, p.alone = o.LowRAM, o.LowRAM
+	if o.headersOnly {
+		return nil
+	}
+	p.checkFit(runs, o)
 	for _, c := range components {
 		if p.lowRAM && c.dir != autoencoderDir {
 			continue

@@ -103,6 +103,17 @@ func (q *qwenImage) guide(positive, negative *mlx.Array, scale float64) *mlx.Arr
 	return transformer.Unpack(guided.Mul(length(pos).Div(length(guided))), h, w)
 }
 
+func (q *qwenImage) denoiser() stack {
+	c := q.transformer.Config
+	w := float64(c.NumAttentionHeads * c.AttentionHeadDim)
+	return stack{blocks: c.NumLayers, heads: c.NumAttentionHeads, made: 17 * w, read: 23 * w, alive: 20 * w, scores: 1, cast: 0.12, castAlone: 0.5}
+}
+
+func (q *qwenImage) encoder(string) stack {
+	c := q.textEncoder.Config.Text
+	return textStack(c.NumHiddenLayers, c.NumAttentionHeads, c.HiddenSize, c.IntermediateSize, 1)
+}
+
 func (q *qwenImage) predictor(c conditions, h, w int, compile compiler) (predictor, error) {
 	embeds := c.text[0].ExpandDims(0)
 	sizes, references := c.referenceTokens(transformer.Pack)
@@ -264,6 +275,19 @@ func (q *qwenEdit) pass(all []textenc.VisionInput) {
 		n := len(all[i].Pixels)
 		all[i].Pixels, pixels = pixels[:n], pixels[n:]
 	}
+}
+
+// tower counts attention as if the pictures were one, the size of all of them.
+func (q *qwenEdit) tower(references []image.Image) stack {
+	c := q.textEncoder.Config.Vision
+	s := textStack(c.Depth, c.NumHeads, c.HiddenSize, c.IntermediateSize, 1)
+	s.rows = 1
+	for _, img := range references {
+		if size, err := q.visionSize(img.Bounds().Size()); err == nil {
+			s.tokens += size.Y / q.processor.PatchSize * (size.X / q.processor.PatchSize)
+		}
+	}
+	return s
 }
 
 func (q *qwenEdit) texts(references []image.Image) []text {

@@ -71,6 +71,14 @@ func (z *zimage) guidance(scale float64) (bool, error) { return scale > 0, nil }
 
 func (z *zimage) sigmas(steps int) []float32 { return scheduler.LinearSigmas(steps) }
 
+func (z *zimage) denoiser() stack {
+	c := z.transformer.Config
+	w := float64(c.Dim)
+	return stack{blocks: c.NLayers + 2*c.NRefinerLayers, heads: c.NHeads, made: 16 * w, read: 13 * w, alive: 30 * w, scores: 1, cast: 0.75, castAlone: 0.95}
+}
+
+func (z *zimage) encoder(string) stack { return qwen3Stack(z.textEncoder) }
+
 // guide is positive + scale·(positive - negative): Z-Image counts its guidance
 // from the positive prediction.
 func (z *zimage) guide(positive, negative *mlx.Array, scale float64) *mlx.Array {

@@ -203,7 +203,7 @@ func (a *attention) strip(x *mlx.Array, budget int64) *mlx.Array {
 	return a.forward(x, scores(budget))
 }
 
-// scores is how many scores attention may compute at a time under a budget: it
+// scores is how many scores attention may compute at a time under a budget: a GPU
 // has them three times, in float32.
 func scores(budget int64) int { return int(min(maxScores, max(1, budget/12))) }
 
@@ -212,6 +212,9 @@ func (a *attention) memory(in size, m meter) (int64, size) { return attentionMem
 func attentionMemory(in size, m meter) (int64, size) {
 	tokens := int64(in.h) * int64(in.w)
 	each := max(tokens, min(tokens*tokens, int64(scores(m.budget))))
+	if m.device == mlx.CPU { // which changes them in place
+		return 6*in.bytes(4) + 4*each, in
+	}
 	return 6*in.bytes(4) + 12*each, in
 }
 
@@ -221,6 +224,8 @@ type meter struct {
 	dtype  mlx.Dtype
 	budget int64
 }
+
+const noBudget = math.MaxInt64
 
 // item is the size of an element in bytes.
 func (m meter) item() int64 {
@@ -243,6 +248,9 @@ func (m meter) perRow(s stage, in size) (each, edges int64) {
 	switch {
 	case m.device == mlx.CPU:
 		unfolded *= 9
+		if m.budget == noBudget {
+			input = 2 // only MLX pads it
+		}
 	case m.item() < 4: // measured with CUDA
 		input, group, channel, unfolded = 2, 4, 2, 0
 	}
@@ -309,7 +317,7 @@ func (m *coder) EncodeMemory(height, width int, d mlx.Device, dtype mlx.Dtype) i
 
 func (s *strips) meter(d mlx.Device, dtype mlx.Dtype) meter {
 	if s.budget == 0 {
-		return meter{d, dtype, math.MaxInt64}
+		return meter{d, dtype, noBudget}
 	}
 	return meter{d, dtype, s.budget}
 }
