@@ -135,6 +135,7 @@ func Save(src *Source, dir string, o SaveOptions) (*SaveReport, error) {
 	if err := s.write(); err != nil {
 		return nil, err
 	}
+	os.Remove(dir) // if it is there, and empty
 	err = os.Chmod(s.dir, 0o755)
 	if err == nil {
 		err = os.Rename(s.dir, dir)
