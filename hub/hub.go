@@ -6,6 +6,7 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -187,6 +188,24 @@ func FindFile(repo, revision, file string) (string, error) {
 	return path, nil
 }
 
+// readRef reads a reference, a file with the name of a commit, as far as such a
+// name can go.
+func readRef(path string) ([]byte, error) {
+	info, err := os.Stat(path)
+	if err == nil && !info.IsDir() && !info.Mode().IsRegular() {
+		err = fmt.Errorf("%s: is no file", path)
+	}
+	if err != nil {
+		return nil, err
+	}
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	return io.ReadAll(io.LimitReader(f, 4096))
+}
+
 // Find returns the folder of a repository's snapshot in the cache: that of a
 // branch, a tag or a commit. With none ("") it is that of the main branch or,
 // where no branch is recorded, the only one there is.
@@ -208,12 +227,12 @@ func find(repo, revision, file string) (string, error) {
 	dir := filepath.Join(cache, folderName(repo))
 	snapshots := filepath.Join(dir, "snapshots")
 	ref := filepath.Join(dir, "refs", filepath.FromSlash(cmp.Or(revision, "main")))
-	commit, err := os.ReadFile(ref)
+	commit, err := readRef(ref)
 	switch {
 	case err == nil:
 		name := strings.TrimSpace(string(commit))
-		if name == "" || name != filepath.Base(name) || name == "." || name == ".." {
-			return "", fmt.Errorf("%s: %q is not a snapshot's name", ref, name)
+		if !filepath.IsLocal(name) || name != filepath.Base(name) || name == "." || strings.ContainsAny(name, "\\\x00") {
+			return "", fmt.Errorf("%s: %.80q is not a snapshot's name", ref, name)
 		}
 		snapshot := filepath.Join(snapshots, name)
 		if _, err := os.Stat(snapshot); err != nil && !errors.Is(err, fs.ErrNotExist) {

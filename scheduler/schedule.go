@@ -2,6 +2,7 @@ package scheduler
 
 import (
 	"fmt"
+	"math"
 	"strings"
 
 	"github.com/gomflux/gomflux/mlx"
@@ -65,7 +66,8 @@ func find(name string) (kind, error) {
 // the config's own class if name is empty. The sigmas are the pipeline's, one
 // for each step and not yet shifted ([LinearSigmas]), of which Heun's method
 // takes only the number; mu is the shift of the picture's size
-// ([FlowMatchEulerConfig.Mu]).
+// ([FlowMatchEulerConfig.Mu]). Sigmas that are not finite or do not fall are an
+// error.
 func (c *FlowMatchEulerConfig) Schedule(name string, sigmas []float32, mu float64) (*Schedule, error) {
 	if name == "" {
 		name = c.ClassName
@@ -82,6 +84,11 @@ func (c *FlowMatchEulerConfig) Schedule(name string, sigmas []float32, mu float6
 		return nil, fmt.Errorf("scheduler %s: %w", k.name, err)
 	}
 	s.Name = k.name
+	for i, sigma := range s.Sigmas {
+		if !(sigma >= 0 && sigma <= math.MaxFloat32) || i > 0 && sigma > s.Sigmas[i-1] {
+			return nil, fmt.Errorf("scheduler %s: the config's shifts lead to sigmas that are no numbers, or do not fall: %g", k.name, s.Sigmas)
+		}
+	}
 	return s, nil
 }
 

@@ -15,7 +15,7 @@ while read -r package dir; do
 	go test -c -fuzz . -o "$build/test" "$package"
 	for target in $targets; do
 		echo "$package $target"
-		(cd "$dir" && "$build/test" -test.run '^$' -test.fuzz "^$target\$" -test.fuzztime "$time" -test.fuzzcachedir "$corpus/$package") >"$build/log" || {
+		(cd "$dir" && "$build/test" -test.run '^$' -test.fuzz "^$target\$" -test.fuzztime "$time" -test.fuzzcachedir "$corpus/$package") >"$build/log" 2>&1 || {
 			cat "$build/log"
 			exit 1
 		}
