@@ -12,6 +12,7 @@ import (
 	"os"
 	"path"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"unicode"
@@ -80,10 +81,12 @@ func FindWith(name, base string) (*Source, error) {
 	}
 	made, err := s.assemble(base)
 	switch info, statErr := os.Stat(s.Folder); {
+	case err == nil && !made && base != "" && !whole(s.FS):
+		return nil, requestErrorf("--base-model %s: %s has no transformer that could be completed, and no %s", base, name, indexFile)
 	case err == nil && !made && base != "":
 		return nil, requestErrorf("--base-model %s: %s is whole, and takes nothing from another model", base, name)
 	case err != nil && base == "" && statErr == nil && info.IsDir():
-		s.FS = unfinished{s.FS, err} // parts of it can be looked at and used all the same
+		s.FS = unfinished{s.FS.(weights.Folder), err} // parts of it can be looked at and used all the same
 	case err != nil:
 		return nil, err
 	}
@@ -92,12 +95,9 @@ func FindWith(name, base string) (*Source, error) {
 
 // unfinished is a folder that is no whole model, and cannot be made one.
 type unfinished struct {
-	fs.FS
+	weights.Folder
 	err error
 }
-
-// FullName is that of a file of the folder.
-func (u unfinished) FullName(name string) string { return weights.FullName(u.FS, name) }
 
 // openSource opens what is at a path: a folder or a safetensors file.
 func openSource(name string) (fs.FS, error) {
@@ -149,8 +149,13 @@ func whole(fsys fs.FS) bool {
 	return !errors.Is(err, fs.ErrNotExist)
 }
 
+var shard = regexp.MustCompile(`-\d+-of-\d+\.safetensors$`)
+
 // looseFile finds the components in a file.
 func looseFile(fsys fs.FS, name string) (map[string]*loose, error) {
+	if shard.MatchString(name) {
+		return nil, fmt.Errorf("%s: is one of several files of a component: give the folder that they are in", weights.FullName(fsys, name))
+	}
 	f, err := weights.Open(fsys, name)
 	if err != nil {
 		return nil, err
@@ -435,7 +440,7 @@ func (s *Source) baseOf(parts map[string]*loose, base string) (*Source, *Preset,
 		}
 		return like, nil, nil
 	}
-	candidates := basesOf(transformer, s.Folder)
+	candidates := basesOf(transformer, s.word())
 	if len(candidates) == 0 {
 		return nil, nil, fmt.Errorf("%s; it is made from no model that is known by name: --base-model NAME says what to take the rest from", what)
 	}
@@ -511,11 +516,22 @@ func alike(a, b string) bool {
 	return bytes.Equal(x, y)
 }
 
+// word is what the source is called, without where it is.
+func (s *Source) word() string {
+	if s.Revision != "" { // a snapshot's folder is called by its commit
+		return path.Base(s.Name)
+	}
+	if abs, err := filepath.Abs(s.Folder); err == nil {
+		return filepath.Base(abs)
+	}
+	return filepath.Base(s.Folder)
+}
+
 // basesOf lists the presets that a transformer can be of: by its class and sizes,
 // and by what its file or folder is called, if that says anything.
 func basesOf(transformer *loose, name string) (names []string) {
 	best := 0
-	words := wordsOf(strings.TrimSuffix(filepath.Base(name), filepath.Ext(name)))
+	words := wordsOf(name)
 	for _, preset := range Presets {
 		facts := published.Models[preset.Name]
 		if published.Pipelines[facts.Pipeline][transformerDir][1] != transformer.class || !transformer.fits(facts) {

@@ -335,6 +335,12 @@ func TestBase(t *testing.T) {
 	find(file, "black-forest-labs/FLUX.1-dev") // the other one is alike
 	find(write("flux1-krea-dev_fp8.safetensors", "flux1-dev-small"), "black-forest-labs/FLUX.1-Krea-dev")
 
+	saved := filepath.Join(dir, "FLUX.1-Krea-dev-mflux-4bit")
+	if err := os.CopyFS(saved, os.DirFS(testModel("flux1-dev-small")+"/transformer")); err != nil {
+		t.Fatal(err)
+	}
+	find(saved, "black-forest-labs/FLUX.1-Krea-dev")
+
 	// what its tensors do not tell
 	tuned := write("mine.safetensors", "zimage-ordinary")
 	turbo := write("z_image_turbo_bf16.safetensors", "zimage-ordinary")
@@ -349,6 +355,20 @@ func TestBase(t *testing.T) {
 	fail(turbo, turbo, nil, "no whole model")
 	fail(turbo, "nobody/nothing", ErrNotFound, "nobody/nothing")
 	fail(testModel("zimage-ordinary"), "flux1-dev", ErrRequest, "is whole")
+	fail(testModel("zimage-ordinary")+"/vae", "flux1-dev", ErrRequest, "no transformer")
+	// what cannot be completed can be looked at
+	lone := filepath.Join(dir, "lone")
+	if err := os.CopyFS(lone, os.DirFS(testModel("flux2-klein")+"/transformer")); err != nil {
+		t.Fatal(err)
+	}
+	if s, err := Find(lone); err != nil {
+		t.Error(err)
+	} else if w, err := OpenWeights(s.FS); err != nil || len(w.Components) != 1 {
+		t.Errorf("%+v, %v", w, err)
+	} else {
+		w.Close()
+		mlxtest.Contains(t, Inspect(s.FS).Incomplete.Error(), lone, "Flux2Transformer2DModel", "--base-model")
+	}
 	// of no published size
 	fail(write("flux-2.safetensors", "flux2-klein"), "", nil, "no model that is known by name", "--base-model")
 }
@@ -385,11 +405,12 @@ func TestNoModel(t *testing.T) {
 		file("chroma.safetensors", "distilled_guidance_layer.in_proj.weight", "img_in.weight"): {"Chroma"},
 		file("other.safetensors", "a.weight", "b.weight", "c.weight", "d.weight", "e.weight"):  {"a.weight, b.weight", "5 in all", "FLUX.1", "Z-Image", "ComfyUI"},
 		file("long.safetensors", strings.Repeat("x", 1000)):                                    {strings.Repeat("x", 90) + "", "…"},
-		vae:                                   {"vae (AutoencoderKL)", "no transformer"},
-		raw("model.gguf", "GGUF"):             {"GGUF", "safetensors", "--quantize"},
-		raw("model.ckpt", "PK\x03\x04"):       {"pickle", "safetensors"},
-		raw("empty.safetensors", ""):          {"empty.safetensors", "not a safetensors file"},
-		raw("pickle.safetensors", "\x80\x02"): {"pickle.safetensors"},
+		vae:                       {"vae (AutoencoderKL)", "no transformer"},
+		raw("model.gguf", "GGUF"): {"GGUF", "safetensors", "--quantize"},
+		raw("model-00001-of-00003.safetensors", ""): {"several", "folder"},
+		raw("model.ckpt", "PK\x03\x04"):             {"pickle", "safetensors"},
+		raw("empty.safetensors", ""):                {"empty.safetensors", "not a safetensors file"},
+		raw("pickle.safetensors", "\x80\x02"):       {"pickle.safetensors"},
 	} {
 		_, err := Find(path)
 		if err == nil {
