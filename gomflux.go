@@ -437,6 +437,7 @@ type Result struct {
 
 	EncodeTime, StepTime, DecodeTime time.Duration // StepTime is the sum over all steps, without OnStep
 	PeakMemory                       int           // bytes, of MLX's arrays
+	EstimatedMemory                  int64         // what PeakMemory was to be
 }
 
 // Generate makes one picture. A done context ends it at the next block on the
@@ -498,7 +499,7 @@ func (m *Model) generate(ctx context.Context, r models.Request, seeds []uint64) 
 		settings.Created, settings.Seconds = start.UTC().Truncate(time.Second), took.Round(time.Millisecond).Seconds()
 		results[i] = &Result{
 			Image: out.Image, Settings: settings, PromptTokens: cmp.Or(tokens, out.PromptTokens), TextTokens: out.PromptTokens, CutTokens: cut, StepsRun: out.Steps,
-			EncodeTime: out.Encode, StepTime: out.Step, DecodeTime: out.Decode, PeakMemory: out.PeakMemory,
+			EncodeTime: out.Encode, StepTime: out.Step, DecodeTime: out.Decode, PeakMemory: out.PeakMemory, EstimatedMemory: out.EstimatedMemory,
 		}
 	}
 	return results, nil

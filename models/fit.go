@@ -77,6 +77,9 @@ type way struct {
 // room is the memory that there is for all of the model: what is free and what
 // its loaded parts have; 0 where that is not known.
 func (p *Pipeline) room() int64 {
+	if p.memory > 0 {
+		return p.memory
+	}
 	free := mlx.FreeMemory(p.device)
 	if free == 0 {
 		return 0
@@ -185,6 +188,14 @@ type footprint struct {
 
 // footprint is that of a part if its plain weights are quantized to q.
 func (p *Pipeline) footprint(part *part, q *mlx.Quantization) (f footprint) {
+	key := mlx.Quantization{}
+	if q != nil {
+		key = *q
+	}
+	if known, ok := part.sizes[key]; ok {
+		return known
+	}
+	defer func() { part.sizes[key] = f }()
 	quantize := part.quantization(q)
 	for i, parameter := range nn.Parameters(part.model) {
 		found := part.found[i]

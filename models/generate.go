@@ -49,6 +49,7 @@ type Result struct {
 	Scheduler            string        // its name
 	Encode, Step, Decode time.Duration // Step is the sum over all steps, without OnStep
 	PeakMemory           int           // bytes, of MLX's arrays
+	EstimatedMemory      int64         // what PeakMemory was to be, 0 if that was not estimated
 }
 
 // Generate makes one picture. It must run on the MLX thread.
@@ -126,6 +127,9 @@ func (p *Pipeline) GenerateBatch(r Request, seeds []uint64) ([]*Result, error) {
 		return nil, err
 	}
 	plan := p.plan(&r, schedule)
+	if p.loader != nil {
+		res.EstimatedMemory = p.Estimate(r, len(seeds)).Peak()
+	}
 	res.Scheduler = schedule.Name
 	res.Steps = r.Steps - schedule.StepOf(plan.first+schedule.Order()-1)
 	report(Progress{Phase: PhaseEncode, Steps: res.Steps})

@@ -3,6 +3,7 @@ package models
 import (
 	"fmt"
 
+	"github.com/gomflux/gomflux/mlx"
 	"github.com/gomflux/gomflux/nn"
 	"github.com/gomflux/gomflux/weights"
 )
@@ -11,6 +12,7 @@ import (
 type part struct {
 	component
 	found  []nn.Found // for each of its parameters
+	sizes  map[mlx.Quantization]footprint
 	loaded bool
 }
 
@@ -21,7 +23,7 @@ func measure(c component, ck *weights.Checkpoint) (*part, error) {
 	if mismatch != nil {
 		return nil, mismatch
 	}
-	return &part{component: c, found: found}, nil
+	return &part{component: c, found: found, sizes: map[mlx.Quantization]footprint{}}, nil
 }
 
 // free frees the parts that are loaded, except the autoencoder, which is small.

@@ -46,7 +46,8 @@ type Pipeline struct {
 	loading    bool             // one of them is being loaded
 	compiled   []func()         // which free what is compiled of a run
 
-	compileOnCPU bool // of tests
+	compileOnCPU bool  // of tests
+	memory       int64 // of tests, instead of what there is for the model
 }
 
 // Defaults are the settings a model is meant to be run with.
@@ -176,7 +177,8 @@ type LoadOptions struct {
 	// memory than is free, and what would fit.
 	Warn func(string)
 
-	headersOnly bool // no weights are read
+	headersOnly bool  // no weights are read
+	memory      int64 // see Pipeline
 }
 
 // Load reads a model folder in diffusers' layout. It must run on the MLX
@@ -282,7 +284,7 @@ func (p *Pipeline) load(l *loader, o LoadOptions, complete func(needs func(strin
 			return err
 		}
 	}
-	p.lowRAM, p.alone = o.LowRAM, o.LowRAM
+	p.lowRAM, p.alone, p.memory = o.LowRAM, o.LowRAM, o.memory
 	if o.headersOnly {
 		return nil
 	}

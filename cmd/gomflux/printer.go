@@ -61,6 +61,7 @@ type (
 		Settings    *picture.Settings `json:"settings"`
 		Seconds     jsonSeconds       `json:"seconds"`
 		PeakMemory  int               `json:"peak_memory_bytes"`
+		Estimated   int64             `json:"estimated_memory_bytes"`
 
 		PromptTokens int `json:"prompt_tokens"`
 		TextTokens   int `json:"text_tokens"`
@@ -210,7 +211,7 @@ func (p *printer) picture(file string, r *gomflux.Result, save time.Duration) er
 	if p.json {
 		p.line(jsonPicture{"picture", file, &r.Settings, jsonSeconds{
 			milliseconds(r.EncodeTime), milliseconds(r.StepTime), milliseconds(r.DecodeTime), milliseconds(save),
-		}, r.PeakMemory, r.PromptTokens, r.TextTokens, r.CutTokens})
+		}, r.PeakMemory, r.EstimatedMemory, r.PromptTokens, r.TextTokens, r.CutTokens})
 		return p.unprinted(file)
 	}
 	if !p.quiet {

@@ -60,6 +60,7 @@ type report struct {
 	Weights      int     `json:"weights_bytes"`          // in memory after loading
 	LoadPeak     int     `json:"load_peak_memory_bytes"` // while they were loaded
 	PeakMemory   int     `json:"peak_memory_bytes"`      // of a run
+	Estimated    int64   `json:"estimated_memory_bytes"` // what that was to be
 	StepTFLOP    float64 `json:"step_tflop"`             // work of one step
 	StepTFLOPS   float64 `json:"step_tflop_per_s"`       // how fast it is done
 	MatmulTFLOPS float64 `json:"matmul_tflop_per_s"`     // what a large square product reaches
@@ -155,7 +156,7 @@ func bench(ctx context.Context, name string, open *gomflux.OpenOptions, o gomflu
 		encode = append(encode, res.EncodeTime.Seconds())
 		step = append(step, res.StepTime.Seconds()/float64(res.Settings.Steps))
 		decode = append(decode, res.DecodeTime.Seconds())
-		r.PeakMemory = max(r.PeakMemory, res.PeakMemory)
+		r.PeakMemory, r.Estimated = max(r.PeakMemory, res.PeakMemory), res.EstimatedMemory
 	}
 	r.Encode, r.Step, r.Decode = median(encode), median(step), median(decode)
 
@@ -289,7 +290,7 @@ func (r *report) print() {
 		r.Step, r.StepTFLOP, r.StepTFLOPS, 100*r.StepTFLOPS/r.MatmulTFLOPS, r.MatmulTFLOPS)
 	fmt.Fprintf(w, "all steps\t%.3f s\n", r.Step*float64(r.Steps))
 	fmt.Fprintf(w, "decode\t%.3f s\n", r.Decode)
-	fmt.Fprintf(w, "peak memory\t%.3f GB\n", float64(r.PeakMemory)/1e9)
+	fmt.Fprintf(w, "peak memory\t%.3f GB\testimated %.3f GB\n", float64(r.PeakMemory)/1e9, float64(r.Estimated)/1e9)
 	w.Flush()
 }
 
