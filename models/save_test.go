@@ -675,3 +675,54 @@ func TestReadMFlux(t *testing.T) {
 		})
 	}
 }
+
+// TestSaveSingleFile makes whole folders of a file in the layout of the models'
+// makers: as diffusers has it, with the names and shapes that it knows, and
+// quantized.
+func TestSaveSingleFile(t *testing.T) {
+	for _, folder := range []string{"flux1-schnell-ordinary", "flux2-klein", "zimage-ordinary", "qwen-image-ordinary"} {
+		t.Run(folder, func(t *testing.T) {
+			base := tinyModel(folder)
+			file := filepath.Join(t.TempDir(), "transformer.safetensors")
+			var list []*tensors.Tensor
+			for name, x := range original(t, filepath.Join(base, "transformer")) {
+				list = append(list, &tensors.Tensor{Name: "model.diffusion_model." + name, Dtype: x.Dtype, Shape: x.Shape, Data: x.Data})
+			}
+			if err := tensors.WriteFile(file, list, nil); err != nil {
+				t.Fatal(err)
+			}
+			src, err := FindWith(file, base)
+			if err != nil {
+				t.Fatal(err)
+			}
+			want := stored(t, base, "transformer")
+			mlxtest.Do(t, func() {
+				dir := t.TempDir()
+				if _, err := Save(src, dir, SaveOptions{}); err != nil {
+					mlx.Throw(err)
+				}
+				got := stored(t, dir, "transformer")
+				if !slices.Equal(slices.Sorted(maps.Keys(got)), slices.Sorted(maps.Keys(want))) {
+					t.Errorf("found %q, expected %q", slices.Sorted(maps.Keys(got)), slices.Sorted(maps.Keys(want)))
+				}
+				for name, x := range want {
+					if y := got[name]; y != nil && (!slices.Equal(x.Shape, y.Shape) || !bytes.Equal(x.Data, y.Data)) {
+						t.Errorf("%s is not what it was", name)
+					}
+				}
+				q := &mlx.Quantization{Mode: "affine", Bits: 8, Group: 32}
+				packed, fromFolder := t.TempDir(), ""
+				if _, err := Save(src, packed, SaveOptions{Quantize: q}); err != nil {
+					mlx.Throw(err)
+				}
+				fromFolder, _ = save(t, base, SaveOptions{Quantize: q})
+				a, b := stored(t, packed, "transformer"), stored(t, fromFolder, "transformer")
+				for name, x := range b {
+					if y := a[name]; len(a) != len(b) || y == nil || !bytes.Equal(x.Data, y.Data) {
+						t.Errorf("%s is not what is quantized of the folder", name)
+					}
+				}
+			})
+		})
+	}
+}
