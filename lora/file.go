@@ -26,7 +26,7 @@ type file struct {
 	data     *os.File           // what the header was read of
 }
 
-// safetensors are the names under which PEFT and diffusers save.
+// usual are the names under which PEFT and diffusers save.
 var usual = []string{"adapter_model.safetensors", "pytorch_lora_weights.safetensors"}
 
 var pickles = regexp.MustCompile(`(?i)\.(bin|pt|pth|ckpt|pkl)$`)
@@ -49,10 +49,9 @@ func open(spec Spec) (*file, error) {
 		return nil, fmt.Errorf("LoRA %s: %w", spec.Path, oserr.Bare(err))
 	}
 	if info.IsDir() {
-		if dir = spec.Path; name != "" {
-			if name, err = choose(dir); err != nil {
-				return nil, err
-			}
+		dir = spec.Path
+		if name, err = choose(dir); err != nil {
+			return nil, err
 		}
 	}
 	folder := weights.Folder{FS: os.DirFS(filepath.Join(dir, ".")), Name: dir}
@@ -139,7 +138,9 @@ func (f *file) config(component string) *config {
 func (f *file) Close() error {
 	err := f.File.Close()
 	if f.data != nil {
-		err = errors.Join(err, f.data.Close())
+		if closing := f.data.Close(); closing != nil && !errors.Is(closing, os.ErrClosed) {
+			err = errors.Join(err, fmt.Errorf("%s: %w", f.Name, oserr.Bare(closing)))
+		}
 	}
 	return err
 }

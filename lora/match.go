@@ -171,19 +171,21 @@ var layerNumber = regexp.MustCompile(`(^|[._])layers([._])\d+([._])`)
 // but that is not declared, because nothing that comes behind it is used.
 func (c *component) unused(raw string) bool {
 	first := layerNumber.ReplaceAllString(raw, "${1}layers${2}0${3}")
-	return c.Class == "Qwen3Model" && c.find(first) != ""
+	return strings.HasPrefix(c.Class, "Qwen3") && c.find(first) != ""
 }
 
 // find finds a module by the name that a file has for it; "" for none.
 func (c *component) find(raw string) string {
 	for _, prefix := range c.prefixes(raw) {
-		rest := raw[len(prefix):]
-		names := []string{rest}
-		if !c.transformer() { // what checkpoints put before the names of a text encoder
+		names := []string{raw[len(prefix):]}
+		if !c.transformer() { // what checkpoints put before the names of a text encoder, or do not
 			for _, before := range []string{"text_model.", "text_model_", "model.", "model_"} {
-				if cut, ok := strings.CutPrefix(rest, before); ok {
+				if cut, ok := strings.CutPrefix(names[0], before); ok {
 					names = append(names, cut)
 				}
+			}
+			for _, name := range names {
+				names = append(names, "language_model."+name)
 			}
 		}
 		for _, name := range names {

@@ -33,9 +33,12 @@ type delta interface {
 	// dense is the whole of it in float32, of which pick takes rows.
 	dense(pick func(*mlx.Array) *mlx.Array) *mlx.Array
 	// beside prepares to compute it of inputs: it returns the arrays that are needed,
-	// and what takes x [..., in] and them to [..., out].
-	beside(pick func(*mlx.Array) *mlx.Array) ([]*mlx.Array, func(x *mlx.Array, arrays []*mlx.Array) *mlx.Array)
+	// and what computes with them.
+	beside(pick func(*mlx.Array) *mlx.Array) ([]*mlx.Array, product)
 }
+
+// A product takes x [..., in] to [..., out] by some arrays, and scales that.
+type product func(x *mlx.Array, arrays []*mlx.Array, scale float64) *mlx.Array
 
 // pick takes the update's rows of an array.
 func (u *update) pick(x *mlx.Array) *mlx.Array {
@@ -102,16 +105,15 @@ func (u *update) factors(w *mlx.Array) *mlx.Array {
 func (u *update) attach(s *Set, layer *nn.Dense) *adapter {
 	a := &adapter{set: s, scale: u.scale, strength: u.strength}
 	if u.file.strength == 0 {
-		a.apply = nil
 		return a
 	}
 	made := mlx.Scopes(func() []*mlx.Array {
 		var arrays []*mlx.Array
 		if strings.HasSuffix(u.Name, ".bias") {
 			arrays = []*mlx.Array{u.delta.dense(u.pick)}
-			a.apply = func(_ *mlx.Array, arrays []*mlx.Array) *mlx.Array { return arrays[0] }
+			a.product = func(_ *mlx.Array, w []*mlx.Array, scale float64) *mlx.Array { return w[0].Times(scale) }
 		} else {
-			arrays, a.apply = u.delta.beside(u.pick)
+			arrays, a.product = u.delta.beside(u.pick)
 		}
 		for i := range arrays {
 			arrays[i] = arrays[i].Contiguous()
@@ -143,13 +145,13 @@ type adapter struct {
 	scale    float64
 	strength float64
 	arrays   []*mlx.Array
-	apply    func(x *mlx.Array, arrays []*mlx.Array) *mlx.Array // nil for a scale of 0
-	dora     bool                                               // the last array is its factors
+	product  product // nil for a scale of 0
+	dora     bool    // the last array is its factors
 }
 
 // Apply implements nn.Adapter.
 func (a *adapter) Apply(x, y *mlx.Array) *mlx.Array {
-	if a.apply == nil {
+	if a.product == nil {
 		return y
 	}
 	arrays := a.arrays
@@ -161,7 +163,7 @@ func (a *adapter) Apply(x, y *mlx.Array) *mlx.Array {
 	for i, w := range arrays {
 		cast[i] = w.AsType(x.Dtype())
 	}
-	d := a.apply(x, cast).Times(a.scale)
+	d := a.product(x, cast, a.scale)
 	if factors == nil {
 		return y.Add(d)
 	}
@@ -182,9 +184,9 @@ func (l low) dense(pick func(*mlx.Array) *mlx.Array) *mlx.Array {
 	return pick(l.up.wide()).Matmul(l.down.wide())
 }
 
-func (l low) beside(pick func(*mlx.Array) *mlx.Array) ([]*mlx.Array, func(*mlx.Array, []*mlx.Array) *mlx.Array) {
-	return []*mlx.Array{l.down.array(), pick(l.up.array())}, func(x *mlx.Array, w []*mlx.Array) *mlx.Array {
-		return x.Matmul(w[0].T()).Matmul(w[1].T())
+func (l low) beside(pick func(*mlx.Array) *mlx.Array) ([]*mlx.Array, product) {
+	return []*mlx.Array{l.down.array(), pick(l.up.array())}, func(x *mlx.Array, w []*mlx.Array, scale float64) *mlx.Array {
+		return x.Matmul(w[0].T()).Times(scale).Matmul(w[1].T())
 	}
 }
 
@@ -195,12 +197,14 @@ func (f full) tensors() []*tensor { return []*tensor{f.diff} }
 
 func (f full) dense(pick func(*mlx.Array) *mlx.Array) *mlx.Array { return pick(f.diff.wide()) }
 
-func (f full) beside(pick func(*mlx.Array) *mlx.Array) ([]*mlx.Array, func(*mlx.Array, []*mlx.Array) *mlx.Array) {
-	return []*mlx.Array{pick(f.diff.array())}, product
+func (f full) beside(pick func(*mlx.Array) *mlx.Array) ([]*mlx.Array, product) {
+	return []*mlx.Array{pick(f.diff.array())}, matmulT
 }
 
-// product is x·Wᵀ.
-func product(x *mlx.Array, w []*mlx.Array) *mlx.Array { return x.Matmul(w[0].T()) }
+// matmulT is x·Wᵀ.
+func matmulT(x *mlx.Array, w []*mlx.Array, scale float64) *mlx.Array {
+	return x.Matmul(w[0].T()).Times(scale)
+}
 
 // factor is a matrix, or the product of two.
 type factor struct{ whole, a, b *tensor }
@@ -235,12 +239,12 @@ func (k kron) dense(pick func(*mlx.Array) *mlx.Array) *mlx.Array {
 }
 
 // beside uses that kron(w1, w2)·x is w1·X·w2ᵀ for x as X [b, d].
-func (k kron) beside(pick func(*mlx.Array) *mlx.Array) ([]*mlx.Array, func(*mlx.Array, []*mlx.Array) *mlx.Array) {
+func (k kron) beside(pick func(*mlx.Array) *mlx.Array) ([]*mlx.Array, product) {
 	w1, w2 := k.w1.wide(), k.w2.wide()
 	a, b, c, d := w1.Dim(0), w1.Dim(1), w2.Dim(0), w2.Dim(1)
-	return []*mlx.Array{w1, w2}, func(x *mlx.Array, w []*mlx.Array) *mlx.Array {
+	return []*mlx.Array{w1, w2}, func(x *mlx.Array, w []*mlx.Array, scale float64) *mlx.Array {
 		shape := x.Shape()
-		y := w[0].Matmul(x.Reshape(-1, b, d)).Matmul(w[1].T()).Reshape(-1, a*c)
+		y := w[0].Times(scale).Matmul(x.Reshape(-1, b, d)).Matmul(w[1].T()).Reshape(-1, a*c)
 		y = pick(y.T()).T()
 		shape[len(shape)-1] = y.Dim(1)
 		return y.Reshape(shape...)
@@ -256,6 +260,6 @@ func (h hadamard) dense(pick func(*mlx.Array) *mlx.Array) *mlx.Array {
 	return pick(h.w1.wide()).Mul(pick(h.w2.wide()))
 }
 
-func (h hadamard) beside(pick func(*mlx.Array) *mlx.Array) ([]*mlx.Array, func(*mlx.Array, []*mlx.Array) *mlx.Array) {
-	return []*mlx.Array{h.dense(pick)}, product
+func (h hadamard) beside(pick func(*mlx.Array) *mlx.Array) ([]*mlx.Array, product) {
+	return []*mlx.Array{h.dense(pick)}, matmulT
 }
