@@ -138,6 +138,9 @@ func Shapes(ck *weights.Checkpoint, p Part) map[string][]int {
 		if module, ok := strings.CutSuffix(stored, ".weight"); ok && tensor.Dtype == "U32" && len(shape) == 2 {
 			shape = unpacked(ck, tensor, module)
 		}
+		if len(names) == 0 { // what diffusers does not have may tell something too
+			names = []string{other}
+		}
 		for _, name := range names {
 			if name = bare(p.Class, name); len(names) > 1 || err != nil {
 				shapes[name] = nil

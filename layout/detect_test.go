@@ -181,3 +181,31 @@ func TestMarks(t *testing.T) {
 		t.Errorf("found %v, expected %v", got, want)
 	}
 }
+
+// TestIndexTimestepZero has ComfyUI's mark of Qwen-Image-Edit-2511.
+func TestIndexTimestepZero(t *testing.T) {
+	const class = "QwenImageTransformer2DModel"
+	text := ""
+	for name, shape := range map[string]string{
+		"img_in.weight": "12 16", "txt_in.weight": "12 8", "txt_norm.weight": "8", "proj_out.weight": "16 12",
+		"transformer_blocks.0.img_mod.1.weight": "72 12", "transformer_blocks.0.attn.add_q_proj.weight": "12 12",
+		"transformer_blocks.0.attn.norm_q.weight": "6",
+	} {
+		text += "model.diffusion_model." + name + " BF16 " + shape + "\n"
+	}
+	for mark, want := range map[string]any{"": nil, "model.diffusion_model." + layout.IndexTimestepZero + " F32 0\n": true} {
+		ck := parseTensors(text + mark)
+		parts, err := layout.Detect(ck)
+		if err != nil || len(parts) != 1 || parts[0].Class != class {
+			t.Fatalf("%+v, %v", parts, err)
+		}
+		c, err := layout.Infer(class, layout.Shapes(ck, parts[0]))
+		if err != nil || c.Told["zero_cond_t"] != want || c.Told["num_attention_heads"] != 2 || c.Told["out_channels"] != 4 {
+			t.Errorf("mark %q: %v, %v", mark, c.Told, err)
+		}
+		view, _, err := layout.View(ck, class, nil)
+		if err != nil || len(view.Tensors) != 7 {
+			t.Errorf("mark %q: %d tensors, %v", mark, len(view.Tensors), err)
+		}
+	}
+}

@@ -427,7 +427,7 @@ func (s *Source) baseOf(parts map[string]*loose, base string) (*Source, *Preset,
 	transformer := parts[transformerDir]
 	what := fmt.Sprintf("%s: has %s", s.Folder, describe(parts))
 	if base != "" {
-		preset, known := FindPreset(base)
+		preset, known := findNamed(base)
 		if known && wholeWithout(parts, preset.Name) {
 			return nil, &preset, nil
 		}
