@@ -1,15 +1,20 @@
 package models
 
 import (
+	"encoding/json"
+	"errors"
 	"fmt"
 	"image"
 	"math"
 	"os"
+	"path/filepath"
 	"runtime"
+	"slices"
 	"testing"
 
 	"github.com/gomflux/gomflux/internal/mlxtest"
 	"github.com/gomflux/gomflux/mlx"
+	"github.com/gomflux/gomflux/tensors"
 )
 
 // settled frees what nothing refers to any more and returns what is in memory.
@@ -96,4 +101,209 @@ func TestEstimate(t *testing.T) {
 			})
 		})
 	}
+}
+
+// TestCheckFit loads a model with less and less memory: its parts are loaded one
+// at a time then, and at last what would fit is said, and does fit.
+func TestCheckFit(t *testing.T) {
+	dir := os.DirFS(wideModel(t, "flux2-klein-base"))
+	mlxtest.Do(t, func() {
+		run := Request{Prompt: "a red hat", Width: 128, Height: 128, Steps: 2, Guidance: 1, MaxSequenceLength: 128}
+		load := func(memory int64, o LoadOptions) (p *Pipeline, warnings []string) {
+			o.memory, o.Warn = memory, func(s string) { warnings = append(warnings, s) }
+			o.For = func(*Pipeline) []Request {
+				smaller := run
+				smaller.Width, smaller.Height = 32, 32
+				return []Request{smaller, run}
+			}
+			p, err := Load(dir, o)
+			if err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(p.Close)
+			return p, warnings
+		}
+		const plenty = 1 << 40
+		p, warnings := load(plenty, LoadOptions{})
+		if p.lowRAM || p.alone || len(warnings) > 0 {
+			t.Errorf("with much memory: %v, %v, warnings %q", p.lowRAM, p.alone, warnings)
+		}
+		all := p.Estimate(run, 1)
+		p, warnings = load(all.Peak()-1, LoadOptions{})
+		if !p.lowRAM || len(warnings) > 0 {
+			t.Errorf("with too little for all parts: %v, warnings %q", p.lowRAM, warnings)
+		}
+		low := p.Estimate(run, 1)
+		if !(low.Peak() < all.Peak()) {
+			t.Errorf("%d bytes with one part at a time, %d with all", low.Peak(), all.Peak())
+		}
+
+		p, warnings = load(low.Step-1, LoadOptions{})
+		if !p.lowRAM || !p.alone || len(warnings) != 1 {
+			t.Fatalf("with too little for one part: %v, %v, warnings %q", p.lowRAM, p.alone, warnings)
+		}
+		mlxtest.Contains(t, warnings[0], "a picture of 128x128 in float32 needs about 1", " MB of memory, even with one part of the model in memory at a time, and 1", " MB are free", "; what fits is -q 8 (1", ", or -q 4 (1", ", or --width 96 --height 96 (")
+		q, err := ParseQuantization("8", 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, warnings := load(low.Step-1, LoadOptions{Quantize: q, LowRAM: true}); len(warnings) > 0 {
+			t.Errorf("quantized: %q", warnings)
+		}
+		_, warnings = load(low.Step-1, LoadOptions{Batch: 4})
+		if len(warnings) != 1 {
+			t.Fatalf("for a batch: %q", warnings)
+		}
+		mlxtest.Contains(t, warnings[0], "4 pictures of 128x128 at once in float32 needs about ")
+		run.Width, run.Height = 96, 96
+		if _, warnings := load(low.Step-1, LoadOptions{}); len(warnings) > 0 {
+			t.Errorf("for a smaller picture: %q", warnings)
+		}
+	})
+}
+
+// TestEstimateModel estimates without reading weights, and with what is asked for.
+func TestEstimateModel(t *testing.T) {
+	dir := os.DirFS(wideModel(t, "qwen-image-small"))
+	mlxtest.Do(t, func() {
+		before := settled()
+		estimate := func(o LoadOptions) Estimate {
+			e, free, err := EstimateModel(dir, o)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if free == 0 {
+				t.Error("nothing is free")
+			}
+			return e
+		}
+		own := estimate(LoadOptions{})
+		if after := settled(); after > before+1<<16 {
+			t.Errorf("%d bytes are in memory, %d before", after, before)
+		}
+		small := estimate(LoadOptions{For: func(p *Pipeline) []Request {
+			r := p.ownRequest()
+			r.Width, r.Height = 64, 64
+			return []Request{r}
+		}})
+		q, err := ParseQuantization("4", 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		packed, low, batch := estimate(LoadOptions{Quantize: q}), estimate(LoadOptions{LowRAM: true}), estimate(LoadOptions{Batch: 2})
+		if !(own.Step > 10*small.Step) || !(batch.Step > own.Step*3/2) || !(low.Step < own.Step) {
+			t.Errorf("a step takes %d bytes, %d for a smaller picture, %d for two, %d with one part at a time", own.Step, small.Step, batch.Step, low.Step)
+		}
+		if !(packed.AllWeights() < own.AllWeights()*2/3) || own.AllWeights() != low.AllWeights() {
+			t.Errorf("weights of %v, quantized %v", own.Weights, packed.Weights)
+		}
+	})
+}
+
+// TestLoadPeak loads text encoder and transformer from shards: at no time is more in
+// memory than what is left at the end and the size of a shard.
+func TestLoadPeak(t *testing.T) {
+	quantized := func(name string) *mlx.Quantization {
+		q, err := ParseQuantization(name, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return q
+	}
+	float32s, bfloat16s := mlx.Float32, mlx.BFloat16
+	for _, test := range []struct {
+		name   string
+		stored tensors.Dtype
+		o      LoadOptions
+	}{
+		{"bfloat16", tensors.BF16, LoadOptions{Dtype: &bfloat16s}},
+		{"bfloat16 in float32", tensors.BF16, LoadOptions{Dtype: &float32s}},
+		{"float32", tensors.F32, LoadOptions{Dtype: &float32s}},
+		{"float32 in bfloat16", tensors.F32, LoadOptions{Dtype: &bfloat16s}},
+		{"bfloat16 at 4 bits", tensors.BF16, LoadOptions{Quantize: quantized("4")}},
+		{"float32 at 8 bits", tensors.F32, LoadOptions{Quantize: quantized("8")}},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			dir := wideModel(t, "zimage-small")
+			shard := int64(0)
+			for _, component := range []string{"text_encoder", "transformer"} {
+				shard = max(shard, split(t, filepath.Join(dir, component), "model", test.stored, 4))
+			}
+			mlxtest.Do(t, func() {
+				before := settled()
+				mlx.ResetPeakMemory()
+				p, err := Load(os.DirFS(dir), test.o)
+				if err != nil {
+					t.Fatal(err)
+				}
+				t.Cleanup(p.Close)
+				peak := int64(mlx.PeakMemory() - before)
+				loaded := int64(settled() - before)
+				t.Logf("%d bytes, %d at most while they were loaded, shards of %d", loaded, peak, shard)
+				if peak > loaded+shard {
+					t.Errorf("%d bytes at the peak, expected at most %d and a shard of %d", peak, loaded, shard)
+				}
+				var estimated int64
+				for _, part := range p.parts {
+					estimated += p.footprint(part, test.o.Quantize).bytes
+				}
+				// the tables that tokenizers and configs become are not arrays
+				if math.Abs(float64(loaded-estimated)) > 0.01*float64(estimated) {
+					t.Errorf("%d bytes are in memory, %d by the headers", loaded, estimated)
+				}
+			})
+		})
+	}
+}
+
+// split replaces the one file of a component by shards of another dtype and their
+// index, and returns the size of the largest shard.
+func split(t *testing.T, dir, name string, dtype tensors.Dtype, shards int) (largest int64) {
+	t.Helper()
+	whole := filepath.Join(dir, name+".safetensors")
+	f, err := tensors.Open(whole)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var all []*tensors.Tensor
+	for _, info := range f.Tensors() {
+		tensor, err := f.Read(info.Name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if dtype == tensors.F32 {
+			data := make([]byte, 0, 2*len(tensor.Data))
+			for i := 0; i < len(tensor.Data); i += 2 {
+				data = append(data, 0, 0, tensor.Data[i], tensor.Data[i+1])
+			}
+			tensor.Dtype, tensor.Data = dtype, data
+		}
+		all = append(all, tensor)
+	}
+	if err := errors.Join(f.Close(), os.Remove(whole)); err != nil {
+		t.Fatal(err)
+	}
+	index := map[string]map[string]string{"weight_map": {}}
+	i := 0
+	for part := range slices.Chunk(all, (len(all)+shards-1)/shards) {
+		i++
+		file := fmt.Sprintf("%s-%05d-of-%05d.safetensors", name, i, shards)
+		if err := tensors.WriteFile(filepath.Join(dir, file), part, nil); err != nil {
+			t.Fatal(err)
+		}
+		size := int64(0)
+		for _, tensor := range part {
+			index["weight_map"][tensor.Name] = file
+			size += int64(len(tensor.Data))
+		}
+		largest = max(largest, size)
+	}
+	text, err := json.Marshal(index)
+	if err == nil {
+		err = os.WriteFile(whole+".index.json", text, 0o644)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	return largest
 }
