@@ -13,6 +13,7 @@ import (
 
 	"github.com/gomflux/gomflux/internal/mlxtest"
 	"github.com/gomflux/gomflux/lora"
+	"github.com/gomflux/gomflux/mlx"
 	"github.com/gomflux/gomflux/nn"
 	"github.com/gomflux/gomflux/tensors"
 )
@@ -425,4 +426,56 @@ func TestAttachErrors(t *testing.T) {
 			t.Errorf("%s: found %v", name, err)
 		}
 	}
+}
+
+// Whatever a file has, loading and baking it ends, with an error or without.
+func FuzzLoad(f *testing.F) {
+	g := readGoldens(f)
+	var files []string
+	for _, c := range g.Cases {
+		if strings.HasSuffix(c.File, ".safetensors") {
+			files = append(files, filepath.Join(testdata, c.File))
+		} else if inside, err := filepath.Glob(filepath.Join(testdata, c.File, "*.safetensors")); err == nil {
+			files = append(files, inside...)
+		}
+	}
+	for _, file := range files {
+		data, err := os.ReadFile(file)
+		if err != nil {
+			f.Fatal(err)
+		}
+		f.Add(data)
+	}
+	components := g.components(f, "flux")
+	f.Fuzz(func(t *testing.T, data []byte) {
+		path := filepath.Join(t.TempDir(), "my.safetensors")
+		if err := os.WriteFile(path, data, 0o644); err != nil {
+			t.Fatal(err)
+		}
+		set, err := lora.Load([]lora.Spec{{Path: path, Scale: 1}}, components)
+		if err != nil {
+			if !strings.Contains(err.Error(), path) {
+				t.Errorf("%v does not name the file", err)
+			}
+			return
+		}
+		defer set.Close()
+		err = mlxtest.Try(func() {
+			for _, c := range components {
+				bake := set.Bake(c.Name)
+				for _, p := range nn.Parameters(c.Model) {
+					if bake == nil {
+						break
+					}
+					w := weight(p)
+					if changed := bake(p, w); !slices.Equal(changed.Shape(), w.Shape()) {
+						t.Errorf("%s: found shape %v, expected %v", p.Name, changed.Shape(), w.Shape())
+					}
+				}
+			}
+		})
+		if e, ok := errors.AsType[*mlx.Error](err); ok {
+			t.Errorf("%v is MLX's", e)
+		}
+	})
 }
