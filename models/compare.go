@@ -1,6 +1,7 @@
 package models
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"iter"
@@ -32,6 +33,10 @@ type ComponentComparison struct {
 type TensorDifference struct {
 	Name string
 	A, B *TensorWeights
+	// Shape is that of the elements, DtypeA and DtypeB how they are stored: a dtype,
+	// or how they are quantized, of a matrix that is unpacked to be compared.
+	Shape          []int
+	DtypeA, DtypeB string
 	// Mismatch says why the elements are not compared: their shapes differ, or a
 	// dtype cannot be read as numbers. "" if they are.
 	Mismatch string
@@ -48,6 +53,15 @@ type TensorDifference struct {
 // with a Relative error of at most that.
 func (d *TensorDifference) Within(tolerance float64) bool {
 	return d.Mismatch == "" && (d.Differing == 0 || tolerance > 0 && float64(d.Relative) <= tolerance)
+}
+
+// elements is how many there are.
+func (d *TensorDifference) elements() int {
+	n := 1
+	for _, axis := range d.Shape {
+		n *= axis
+	}
+	return n
 }
 
 // Compare compares the tensors of two models by their names. Their elements are
@@ -95,36 +109,54 @@ func Compare(ctx context.Context, a, b *Weights, progress func(Progress)) (*Comp
 
 func (c *ComponentComparison) compare(ctx context.Context, a, b *ComponentWeights, progress func(Progress)) error {
 	prefixes := slices.Concat(a.prefixes, b.prefixes)
-	inB := map[string]*TensorWeights{}
-	for _, t := range b.Tensors {
-		inB[bare(t.Name, prefixes)] = t
+	inB := map[string]*matrix{}
+	listB := b.matrices()
+	for _, m := range listB {
+		inB[bare(m.Name, prefixes)] = m
 	}
 	var shared []*TensorWeights
+	pairs := map[*TensorWeights][2]*matrix{}
 	differences := map[*TensorWeights]*TensorDifference{}
-	for _, t := range a.Tensors {
-		name := bare(t.Name, prefixes)
+	for _, m := range a.matrices() {
+		name := bare(m.Name, prefixes)
 		other := inB[name]
 		if other == nil {
-			c.OnlyA = append(c.OnlyA, t.Name)
+			c.OnlyA = append(c.OnlyA, m.Name)
 			continue
 		}
 		delete(inB, name)
-		d := &TensorDifference{Name: t.Name, A: t, B: other}
+		d := &TensorDifference{Name: m.Name, A: m.TensorWeights, B: other.TensorWeights}
 		d.MaxAbs, d.Relative, d.Cosine = tensors.Float(math.NaN()), tensors.Float(math.NaN()), tensors.Float(math.NaN())
 		c.Tensors = append(c.Tensors, d)
+		columns := cmp.Or(a.columns[name], b.columns[name])
+		for _, plain := range []*matrix{m, other} {
+			if plain.scales == nil && len(plain.shape) == 2 {
+				columns = plain.shape[1]
+			}
+		}
+		for _, side := range []*matrix{m, other} {
+			if side.scales != nil && d.Mismatch == "" {
+				if err := side.unpacked(columns); err != nil {
+					d.Mismatch = err.Error()
+				}
+			}
+		}
+		d.Shape, d.DtypeA, d.DtypeB = m.shape, m.dtype(), other.dtype()
 		switch {
-		case !slices.Equal(t.Shape, other.Shape):
-			d.Mismatch = fmt.Sprintf("shape %v against %v", t.Shape, other.Shape)
-		case !readable(t.Dtype) || !readable(other.Dtype):
-			d.Mismatch = fmt.Sprintf("dtype %s against %s, of which one cannot be read as numbers", t.Dtype, other.Dtype)
+		case d.Mismatch != "":
+		case !slices.Equal(m.shape, other.shape):
+			d.Mismatch = fmt.Sprintf("shape %v against %v", m.shape, other.shape)
+		case m.scales == nil && !readable(m.Dtype) || other.scales == nil && !readable(other.Dtype):
+			d.Mismatch = fmt.Sprintf("dtype %s against %s, of which one cannot be read as numbers", m.Dtype, other.Dtype)
 		default:
-			shared = append(shared, t)
-			differences[t] = d
+			shared = append(shared, m.TensorWeights)
+			pairs[m.TensorWeights] = [2]*matrix{m, other}
+			differences[m.TensorWeights] = d
 		}
 	}
-	for _, t := range b.Tensors {
-		if inB[bare(t.Name, prefixes)] != nil {
-			c.OnlyB = append(c.OnlyB, t.Name)
+	for _, m := range listB {
+		if inB[bare(m.Name, prefixes)] != nil {
+			c.OnlyB = append(c.OnlyB, m.Name)
 		}
 	}
 	readA, err := openReader(a.ck)
@@ -138,7 +170,7 @@ func (c *ComponentComparison) compare(ctx context.Context, a, b *ComponentWeight
 	}
 	defer readB.close()
 	return each(ctx, c.Name, shared, progress, func(t *TensorWeights, done func(int64)) error {
-		return differences[t].compare(ctx, readA, readB, done)
+		return differences[t].compare(ctx, readA, readB, pairs[t], done)
 	})
 }
 
@@ -153,20 +185,27 @@ func bare(name string, prefixes []string) string {
 }
 
 // compare reads both tensors side by side.
-func (d *TensorDifference) compare(ctx context.Context, readA, readB *reader, done func(int64)) error {
+func (d *TensorDifference) compare(ctx context.Context, readA, readB *reader, pair [2]*matrix, done func(int64)) error {
+	step := partLen
+	if pair[0].rowwise() || pair[1].rowwise() {
+		row := 1
+		for _, n := range d.Shape[1:] {
+			row *= n
+		}
+		step = max(1, partLen/max(1, row)) * row
+	}
 	var diff, a2, b2, dot, largest float64
-	next, stop := iter.Pull2(readB.parts(ctx, d.B.Tensor))
+	next, stop := iter.Pull2(readB.values(ctx, pair[1], step))
 	defer stop()
-	for part, err := range readA.parts(ctx, d.A.Tensor) {
+	for a, err := range readA.values(ctx, pair[0], step) {
 		if err != nil {
 			return err
 		}
-		other, err, _ := next() // parts have as many elements whatever their dtype
+		b, err, _ := next()
 		if err != nil {
 			return err
 		}
-		b := other.Float64s()
-		for i, x := range part.Float64s() {
+		for i, x := range a {
 			y := b[i]
 			if x != y && !(math.IsNaN(x) && math.IsNaN(y)) {
 				d.Differing++
@@ -183,7 +222,7 @@ func (d *TensorDifference) compare(ctx context.Context, readA, readB *reader, do
 				largest = e
 			}
 		}
-		done(int64(part.Len() * d.A.Dtype.Bits() / 8))
+		done(d.A.Bytes() * int64(len(a)) / int64(d.elements()))
 	}
 	d.MaxAbs, d.Relative, d.Cosine = tensors.Float(largest), tensors.Float(math.Sqrt(diff/b2)), tensors.Float(dot/math.Sqrt(a2*b2))
 	if diff == 0 { // also where both are zero

@@ -48,6 +48,7 @@ type ComponentWeights struct {
 	Tensors []*TensorWeights
 
 	ck       *weights.Checkpoint
+	columns  map[string]int // of the matrices that are expected, by their names without a prefix
 	mismatch *nn.MismatchError
 	damaged  bool     // Unchecked is the fault of the files
 	prefixes []string // that names may have
@@ -72,9 +73,6 @@ func (t *TensorWeights) Len() int {
 	}
 	return n
 }
-
-// Bytes is the size of the elements.
-func (t *TensorWeights) Bytes() int64 { return t.End - t.Begin }
 
 // OpenWeights opens a model folder: the components that its model_index.json
 // names, or else all folders in it that have safetensors files, or else its own
@@ -240,19 +238,25 @@ func (c *ComponentWeights) list(e expectation) {
 		c.prefixes = e.prefixes
 		var found []nn.Found
 		found, c.mismatch = e.match(c.ck)
-		for _, f := range found {
-			for _, t := range f.Tensors() {
-				used[t.Name] = true
+		c.columns = map[string]int{}
+		for i, p := range nn.Parameters(e.model) {
+			for _, t := range found[i].Tensors() {
+				used[identity(t)] = true
+			}
+			if p.Kind() != nn.OtherParam {
+				c.columns[p.Name] = p.Stored()[1]
 			}
 		}
 		if c.mismatch != nil {
 			for _, m := range c.mismatch.Unexpected {
-				used[m.Name] = true // a flag says more
+				used[identity(c.ck.Tensors[m.Name])] = true // a flag says more
 			}
 		}
 	}
 	for _, name := range slices.SortedFunc(maps.Keys(c.ck.Tensors), compareNames) {
-		c.Tensors = append(c.Tensors, &TensorWeights{Tensor: c.ck.Tensors[name], Unused: e.unknown == nil && !used[name]})
+		t := &TensorWeights{Tensor: c.ck.Tensors[name], Unused: e.unknown == nil && !used[identity(c.ck.Tensors[name])]}
+		t.Name = name // diffusers' where it has another one in its file
+		c.Tensors = append(c.Tensors, t)
 	}
 }
 
@@ -301,7 +305,7 @@ func (t *TensorWeights) read(ctx context.Context, r *reader, done func(int64)) e
 		return nil
 	}
 	sum := newSum()
-	for part, err := range r.parts(ctx, t.Tensor) {
+	for part, err := range r.parts(ctx, t.Tensor, partLen) {
 		if err != nil {
 			return err
 		}
@@ -395,17 +399,18 @@ func (r *reader) close() {
 // partLen is how many elements of a tensor are read at a time.
 const partLen = 1 << 18
 
-// parts yields a tensor, whose dtype must be readable, a part at a time. A part
-// is good until the next one. Eight-bit floats come as float32.
-func (r *reader) parts(ctx context.Context, t weights.Tensor) iter.Seq2[*tensors.Tensor, error] {
+// parts yields a tensor, whose dtype must be of whole bytes, so many elements at a
+// time, its rows in the order of its form. A part is good until the next one.
+// Eight-bit floats come as float32.
+func (r *reader) parts(ctx context.Context, t weights.Tensor, step int) iter.Seq2[*tensors.Tensor, error] {
 	return func(yield func(*tensors.Tensor, error) bool) {
-		size := int64(t.Dtype.Bits() / 8)
-		buffer := make([]byte, min(partLen*size, t.End-t.Begin))
-		for at := t.Begin; at < t.End; at += int64(len(buffer)) {
-			buffer = buffer[:min(int64(len(buffer)), t.End-at)]
+		size, left := int64(t.Dtype.Bits()/8), t.Bytes()
+		buffer, rest := make([]byte, min(int64(step)*size, left)), spans(t)
+		for ; left > 0; left -= int64(len(buffer)) {
+			buffer = buffer[:min(int64(len(buffer)), left)]
 			err := context.Cause(ctx)
 			if err == nil {
-				if _, err = r.files[t.File].ReadAt(buffer, r.data[t.File]+at); err == io.EOF {
+				if rest, err = readSpans(r.files[t.File], r.data[t.File], rest, buffer); err == io.EOF {
 					err = errors.New("the file was cut short while it was read")
 				}
 			}

@@ -507,7 +507,7 @@ func newComparison(c *models.Comparison, model, other string, tolerance float64)
 			part.Roles.add(models.RoleOf(d.Name), d, within)
 			part.Layers.add(models.LayerOf(d.Name), d, within)
 			part.Tensors = append(part.Tensors, comparedTensor{
-				d.Name, string(d.A.Dtype), string(d.B.Dtype), d.A.Shape, d.Relative, d.MaxAbs, d.Cosine, d.Differing, d.Mismatch, within,
+				d.Name, d.DtypeA, d.DtypeB, d.Shape, d.Relative, d.MaxAbs, d.Cosine, d.Differing, d.Mismatch, within,
 			})
 		}
 		r.Components = append(r.Components, part)
