@@ -155,6 +155,39 @@ func TestCompileEndsWithItsJob(t *testing.T) {
 	mlxtest.Contains(t, e.Error(), "compiled function used after the job", "compile_test.go:")
 }
 
+// What a compiled function captured can be freed before the job ends.
+func TestCompileUntil(t *testing.T) {
+	compiles(t)
+	mlxtest.Do(t, func() {
+		x := block(1)
+		before := settled()
+		c := block(8)
+		f, free := mlx.CompileUntil(func(in []*mlx.Array) []*mlx.Array { return []*mlx.Array{in[0].Add(c).Square()} })
+		other := mlx.Compile(func(in []*mlx.Array) []*mlx.Array { return []*mlx.Array{in[0].Plus(2).Square()} })
+		run := func() {
+			mlx.Scope(func() *mlx.Array { f([]*mlx.Array{x})[0].Floats(); return nil })
+		}
+		run()
+		c.Free()
+		run() // which has it still
+		if n := settled() - before; n < 8*mib {
+			t.Errorf("%d bytes are left of what is captured", n)
+		}
+		free()
+		free()
+		if n := settled() - before; n > mib {
+			t.Errorf("%d bytes are left", n)
+		}
+		mlxtest.Same(t, "another function", other([]*mlx.Array{x})[0].Floats()[:2], []float32{9, 9})
+		defer func() {
+			if recover() == nil {
+				t.Error("it ran after it was freed")
+			}
+		}()
+		f([]*mlx.Array{x})
+	})
+}
+
 func TestCompileInCompile(t *testing.T) {
 	compiles(t)
 	mlxtest.Do(t, func() {

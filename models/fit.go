@@ -14,6 +14,9 @@ import (
 
 // An Estimate is the memory that a run takes, in bytes.
 type Estimate struct {
+	Device        mlx.Device
+	Dtype         mlx.Dtype
+	Width, Height int // of the picture
 	// Weights are those of each component, by its folder, as they are in memory.
 	Weights map[string]int64
 	// LowRAM says that only one of text encoders and transformer is in memory at a
@@ -93,7 +96,7 @@ func (p *Pipeline) room() int64 {
 }
 
 func (p *Pipeline) estimate(r *Request, way way) Estimate {
-	e := Estimate{Weights: map[string]int64{}, LowRAM: way.lowRAM}
+	e := Estimate{Device: p.device, Dtype: p.dtype, Width: r.Width, Height: r.Height, Weights: map[string]int64{}, LowRAM: way.lowRAM}
 	footprints := map[string]footprint{}
 	for dir, part := range p.parts {
 		footprints[dir] = p.footprint(part, way.quantize)
@@ -365,6 +368,19 @@ func (p *Pipeline) checkFit(runs []Request, o LoadOptions) {
 	if e := p.Estimate(largest, batch); e.Peak() > room && o.Warn != nil {
 		o.Warn(p.shortage(e, room, &largest, batch))
 	}
+}
+
+// fitting is so many pictures at once, or the largest half, quarter and so on of
+// them that fits into memory, or one.
+func (p *Pipeline) fitting(r Request, batch int) int {
+	if p.loader == nil || p.checkNumbers(r) != nil {
+		return batch
+	}
+	room := p.room()
+	for batch > 1 && room > 0 && p.Estimate(r, batch).Peak() > room {
+		batch /= 2
+	}
+	return batch
 }
 
 // shortage says that there is too little memory for a run, and what can be done.

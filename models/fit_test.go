@@ -307,3 +307,27 @@ func split(t *testing.T, dir, name string, dtype tensors.Dtype, shards int) (lar
 	}
 	return largest
 }
+
+// TestFitting makes fewer pictures at once where memory is short.
+func TestFitting(t *testing.T) {
+	dir := os.DirFS(wideModel(t, "flux2-klein-base")) // whose text counts for each picture
+	mlxtest.Do(t, func() {
+		p, err := Load(dir, LoadOptions{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(p.Close)
+		r := Request{Prompt: "a red hat", Width: 64, Height: 64, Steps: 2, MaxSequenceLength: 256}
+		for _, test := range []struct{ fit, want int }{{8, 8}, {7, 4}, {2, 2}, {1, 1}} {
+			p.memory = 0
+			p.memory = p.Estimate(r, test.fit).Peak()
+			if n := p.fitting(r, 8); n != test.want {
+				t.Errorf("%d pictures where %d fit, expected %d", n, test.fit, test.want)
+			}
+		}
+		p.memory = 1
+		if n := p.fitting(r, 8); n != 1 {
+			t.Errorf("%d pictures where none fits, expected 1", n)
+		}
+	})
+}

@@ -64,7 +64,7 @@ func (p *Pipeline) Generate(r Request) (*Result, error) {
 // BatchSize is how many pictures are made fastest at once. A GPU is busy with
 // one picture unless that is small; on an H200, four of 512x512 took 0.88 of the
 // time that they took one by one, and eight of 256x256 0.74. On the CPU nothing
-// is gained.
+// is gained. There are fewer where that many do not fit into memory.
 func (p *Pipeline) BatchSize(r Request) int {
 	tokens := r.Height / p.Multiple() * (r.Width / p.Multiple())
 	if f, ok := p.family.(editor); ok && p.checkReferences(r.References) == nil {
@@ -73,15 +73,15 @@ func (p *Pipeline) BatchSize(r Request) int {
 			tokens += size.Y / p.Multiple() * (size.X / p.Multiple())
 		}
 	}
+	n := 1
 	switch {
 	case p.device == mlx.CPU || r.Given != nil || r.Latents.Data != nil || r.Hook != nil:
-		return 1
 	case tokens <= 256:
-		return 8
+		n = 8
 	case tokens <= 1024:
-		return 4
+		n = 4
 	}
-	return 1
+	return p.fitting(r, n)
 }
 
 // GenerateBatch makes a picture for each of some seeds, which take the place of

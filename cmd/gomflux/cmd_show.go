@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"fmt"
 	"io"
 	"io/fs"
@@ -9,6 +10,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/gomflux/gomflux/hub"
+	"github.com/gomflux/gomflux/mlx"
 	"github.com/gomflux/gomflux/models"
 	"github.com/gomflux/gomflux/weights"
 )
@@ -23,9 +25,16 @@ takes, with @REVISION for one of several in the Hugging Face cache. Files are
 judged by their configs and headers, as by gomflux models; gomflux pull --verify
 compares them with their hashes.
 
+Memory is what a picture of the model's own size takes, as it is and with one
+part of the model in memory at a time, on the device and in the dtype that
+gomflux generate would choose.
+
 With --json it is one object: the fields of gomflux models --json and
 
   files              an array of path and bytes
+  memory             device, dtype, width, height, weights_bytes and
+                     weights (by component), peak_bytes, low_ram_peak_bytes and
+                     free_bytes; not of a model that cannot be run
 ` + exitStatus,
 		Example: `  gomflux show shapes
   gomflux show z-image-turbo --json | jq .revision`,
@@ -35,6 +44,7 @@ With --json it is one object: the fields of gomflux models --json and
 			if err != nil {
 				return err
 			}
+			m.Memory = estimateMemory(cmd.Context(), args[0])
 			if asJSON {
 				return writeJSON(cmd.OutOrStdout(), m)
 			}
@@ -48,7 +58,46 @@ With --json it is one object: the fields of gomflux models --json and
 // A shownModel is one with its files.
 type shownModel struct {
 	listedModel
-	Files []shownFile `json:"files"`
+	Files  []shownFile  `json:"files"`
+	Memory *shownMemory `json:"memory,omitempty"`
+}
+
+// A shownMemory is what a picture takes of memory, in bytes.
+type shownMemory struct {
+	Device     string           `json:"device"`
+	Dtype      string           `json:"dtype"`
+	Width      int              `json:"width"`
+	Height     int              `json:"height"`
+	AllWeights int64            `json:"weights_bytes"`
+	Weights    map[string]int64 `json:"weights"`
+	Peak       int64            `json:"peak_bytes"`
+	LowRAMPeak int64            `json:"low_ram_peak_bytes"`
+	Free       int64            `json:"free_bytes,omitempty"`
+}
+
+// estimateMemory is nil for a model that cannot be run here.
+func estimateMemory(ctx context.Context, name string) *shownMemory {
+	if _, err := mlx.Open(); err != nil {
+		return nil
+	}
+	source, err := models.Find(name)
+	if err != nil {
+		return nil
+	}
+	var m *shownMemory
+	err = mlx.Do(ctx, func() error {
+		e, free, err := models.EstimateModel(source.FS, models.LoadOptions{Defaults: source.Defaults})
+		if err != nil {
+			return err
+		}
+		low, _, err := models.EstimateModel(source.FS, models.LoadOptions{Defaults: source.Defaults, LowRAM: true})
+		m = &shownMemory{e.Device.String(), e.Dtype.String(), e.Width, e.Height, e.AllWeights(), e.Weights, e.Peak(), low.Peak(), free}
+		return err
+	})
+	if err != nil {
+		return nil
+	}
+	return m
 }
 
 type shownFile struct {
@@ -109,7 +158,13 @@ func (m *shownModel) print(w io.Writer) error {
 	line("licence", strings.TrimSpace(m.Licence+" "+m.LicenceURL))
 	line("folder", models.TildePath(m.Path))
 	line("size", bytes(m.Bytes))
+	if m.Quantized != "" {
+		line("quantized", quantizationText(m.Quantized))
+	}
 	line("state", m.state())
+	if e := m.Memory; e != nil {
+		line("memory", fmt.Sprintf("%s for %dx%d on %s in %s, %s of them weights; with --low-ram %s", bytes(e.Peak), e.Width, e.Height, e.Device, e.Dtype, bytes(e.AllWeights), bytes(e.LowRAMPeak)))
+	}
 	for _, p := range m.Problems {
 		line("problem", p)
 	}
