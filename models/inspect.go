@@ -21,6 +21,9 @@ type Info struct {
 	Class string
 	// Size is that of all files together, in bytes.
 	Size int64
+	// Quantization is how most of the quantized layers are, as ParseQuantization takes
+	// it; "" if none is.
+	Quantization string
 	// Incomplete says which files are missing or damaged, on one line; nil for
 	// none.
 	Incomplete error
@@ -50,7 +53,7 @@ func Inspect(fsys fs.FS) Info {
 	problem(err)
 	if err == nil {
 		info.Class = index.class
-		index.inspect(fsys, problem)
+		info.Quantization = index.inspect(fsys, problem)
 	}
 	if len(found) > 0 {
 		info.Incomplete = found
@@ -71,8 +74,9 @@ func (p problems) Error() string {
 
 func (p problems) Unwrap() []error { return p }
 
-// inspect looks at the components.
-func (x index) inspect(fsys fs.FS, problem func(error)) {
+// inspect looks at the components, and returns how most of the quantized layers
+// are.
+func (x index) inspect(fsys fs.FS, problem func(error)) (quantization string) {
 	newFamily, err := x.family(fsys)
 	problem(err)
 	missing := x.missing(fsys)
@@ -96,14 +100,21 @@ func (x index) inspect(fsys fs.FS, problem func(error)) {
 			}
 		}
 	}
+	layers := map[string]int{}
 	for _, dir := range slices.Sorted(maps.Keys(dirs)) {
-		problem(dirs[dir].inspect(fsys, dir))
+		problem(dirs[dir].inspect(fsys, dir, layers))
 	}
+	for _, name := range Quantizations {
+		if layers[name] > layers[quantization] {
+			quantization = name
+		}
+	}
+	return quantization
 }
 
 // inspect looks at the component's files in dir and, if it is declared, at
-// their tensors.
-func (c component) inspect(fsys fs.FS, dir string) error {
+// their tensors. It counts the quantized ones, by their quantization.
+func (c component) inspect(fsys fs.FS, dir string, quantized map[string]int) error {
 	c.dir = dir
 	ck, err := c.open(fsys)
 	if err != nil {
@@ -113,7 +124,12 @@ func (c component) inspect(fsys fs.FS, dir string) error {
 	if c.model == nil {
 		return nil
 	}
-	_, m := c.match(ck)
+	found, m := c.match(ck)
+	for _, f := range found {
+		if f.Quantized != nil {
+			quantized[QuantizationName(*f.Quantized)]++
+		}
+	}
 	if m == nil {
 		return nil
 	}

@@ -66,7 +66,9 @@ not. What is in a tensor that nothing here needs is never an error. Warnings are
 With --against the tensors are not judged but compared with those of the same
 names in OTHER: the relative error is the length of the difference over the
 length of OTHER's tensor, and elements of all dtypes are compared as the numbers
-they stand for. They have to be equal, or within --tolerance. Tensors that are
+they stand for, those of quantized matrices as what they are unpacked to. Other
+programs' names and orders of axes are brought to those of diffusers before.
+They have to be equal, or within --tolerance. Tensors that are
 in one of the two only, or that have other shapes, differ. What differs is
 summed up for the same tensor in all layers, and for all tensors of a layer;
 --all prints each tensor.
@@ -112,6 +114,7 @@ EXIT STATUS
   130  it was interrupted`,
 		Example: `  gomflux inspect z-image-turbo
   gomflux inspect ./converted --against z-image-turbo --tolerance 0.004
+  gomflux inspect ./z-image-4bit --against z-image-turbo --tolerance 0.1
   gomflux inspect ./model --json | jq -r '.flags[] | select(.severity == "error") | .tensor'
   gomflux inspect shapes --loaded --component transformer`,
 		Args:              oneFile("a model: a name, a folder or a safetensors file"),

@@ -48,6 +48,7 @@ With --json it is one array of objects:
   about              what a built-in model is for
   class              the pipeline class
   bytes              size on disk
+  quantized          how most of its quantized layers are: 4, 8, mxfp4 and so on
   here               whether there is anything of it on this machine
   complete           whether all files are there and whole
   supported          whether this version can run it
@@ -82,6 +83,7 @@ type listedModel struct {
 	About      string   `json:"about,omitempty"`
 	Class      string   `json:"class,omitempty"`
 	Bytes      int64    `json:"bytes"`
+	Quantized  string   `json:"quantized,omitempty"`
 	Here       bool     `json:"here"`
 	Complete   bool     `json:"complete"`
 	Supported  bool     `json:"supported"`
@@ -178,7 +180,7 @@ func listModels() ([]listedModel, error) {
 // inspect judges the model in a folder.
 func (m *listedModel) inspect(path string, fsys fs.FS) {
 	info := models.Inspect(fsys)
-	m.Path, m.Class, m.Bytes, m.Here = path, info.Class, info.Size, true
+	m.Path, m.Class, m.Bytes, m.Quantized, m.Here = path, info.Class, info.Size, info.Quantization, true
 	m.Complete, m.Supported = info.Incomplete == nil, info.Unsupported == nil
 	for _, err := range []error{info.Unsupported, info.Incomplete} {
 		if err != nil {
@@ -188,6 +190,14 @@ func (m *listedModel) inspect(path string, fsys fs.FS) {
 	if m.Complete {
 		m.Get = ""
 	}
+}
+
+// quantizationText is a level in words.
+func quantizationText(name string) string {
+	if len(name) == 1 {
+		return name + " bits"
+	}
+	return name
 }
 
 // writeModels prints a list, or writes it as JSON.
@@ -210,6 +220,9 @@ func printModels(w io.Writer, list []listedModel) error {
 			amount = bytes(m.Bytes)
 		}
 		line := fmt.Sprintf("%-*s  %9s  %-13s  %s", width, m.Name, amount, m.state(), m.where())
+		if m.Quantized != "" {
+			line += ", quantized: " + quantizationText(m.Quantized)
+		}
 		fmt.Fprintln(&b, strings.TrimRight(line, " "))
 		for _, p := range m.Problems {
 			fmt.Fprintf(&b, "\t%s\n", printable(p))
