@@ -135,10 +135,11 @@ func parseMetadata(text string) (map[string]*config, error) {
 // check says what of the config cannot be followed.
 func (c *config) check() error {
 	init, _ := c.Init.(string)
+	residual := func(method string) bool { return strings.HasPrefix(init, method) }
 	switch {
 	case c.Type != "" && !slices.Contains([]string{"LORA", "LOKR", "LOHA"}, c.Type):
 		return fmt.Errorf("peft_type %q: expected LORA, LOKR or LOHA", c.Type)
-	case slices.ContainsFunc([]string{"pissa", "olora", "corda", "loftq", "lora_ga"}, func(s string) bool { return strings.HasPrefix(init, s) }):
+	case slices.ContainsFunc([]string{"pissa", "olora", "corda", "loftq", "lora_ga"}, residual):
 		return fmt.Errorf("init_lora_weights %q: the adapter belongs to weights that were changed when its training began; "+
 			"save it with PEFT's save_pretrained(folder, path_initial_model_for_weight_conversion=...)", init)
 	case c.R < 1:

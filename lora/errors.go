@@ -55,7 +55,7 @@ func (e *UnmatchedError) Error() string {
 			fmt.Fprintf(&b, "\n\tand %d more", len(groups)-i)
 			break
 		}
-		fmt.Fprintf(&b, "\n\t%s", g)
+		fmt.Fprintf(&b, "\n\t%s", quote(g))
 		if counts[g] > 1 {
 			fmt.Fprintf(&b, " (%d of this form)", counts[g])
 		}

@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/gomflux/gomflux/internal/oserr"
@@ -165,7 +166,7 @@ func (f *file) tensor(name string) *tensor {
 
 // errorf is an error about the tensor.
 func (t *tensor) errorf(format string, args ...any) error {
-	return fmt.Errorf("LoRA %s: tensor %s: %w", t.file.Name, t.Name, fmt.Errorf(format, args...))
+	return fmt.Errorf("LoRA %s: tensor %s: %w", t.file.Name, quote(t.Name), fmt.Errorf(format, args...))
 }
 
 // bytes reads the tensor.
@@ -215,6 +216,19 @@ func (t *tensor) number() (float64, error) {
 		return 0, t.errorf("expected a number, found %s", t.Dtype)
 	}
 	return one.Float64s()[0], nil
+}
+
+// quote is a name from a file as messages show it: whole, if it is short and
+// printable.
+func quote(name string) string {
+	const most = 200
+	if len(name) > most {
+		return strconv.Quote(name[:most]) + "..."
+	}
+	if q := strconv.Quote(name); q != `"`+name+`"` {
+		return q
+	}
+	return name
 }
 
 // short joins names for a message, at most that many of them.

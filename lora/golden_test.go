@@ -18,8 +18,8 @@ import (
 	"github.com/gomflux/gomflux/transformer"
 )
 
-// What scripts/reference writes: LoRAs, and what diffusers and PEFT make of small
-// models with them.
+// What scripts/reference/run.sh loras lora/testdata writes: LoRAs, and what
+// diffusers and PEFT make of small models with them.
 type goldens struct {
 	Models map[string]map[string]struct {
 		Class  string          `json:"class"`

@@ -44,6 +44,9 @@ var endings = map[string]part{
 	"hada_w2_a": partHadaW2A, "hada_w2_b": partHadaW2B,
 }
 
+// maxName bounds names of tensors. Real ones have up to a hundred bytes.
+const maxName = 1000
+
 // parseKey divides the name of a tensor into that of a module, with whatever the
 // program that wrote the file puts before it, and what the tensor is to it:
 //
@@ -54,6 +57,9 @@ var endings = map[string]part{
 //	text_model.encoder.layers.0.self_attn.to_q_lora.down.weight
 //	diffusion_model.img_in.lokr_w1
 func parseKey(name string) (module string, p part, ok bool) {
+	if len(name) > maxName {
+		return "", "", false
+	}
 	words := strings.Split(name, ".")
 	for i := len(words) - 1; i > 0; i-- {
 		p, known := endings[words[i]]

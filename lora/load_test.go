@@ -150,6 +150,8 @@ func TestUnmatched(t *testing.T) {
 				"\tlora_unet_input_blocks_4_1_proj_in.lora_A.weight\n\tlora_unet_input_blocks_4_1_proj_in.lora_B.weight", 2},
 		"Z-Image": {pair("diffusion_model.layers.3.attention.to_q", 16, 3, 16), "it seems to be for Z-Image", 2},
 		"Qwen":    {pair("transformer_blocks.3.img_mlp.net.2", 16, 3, 16), "it seems to be for Qwen-Image", 2},
+		"escapes": {[]*tensors.Tensor{tensor("\x1b[2Ja\nb.lora_A.weight", 1)}, `"\x1b[2Ja\nb.lora_A.weight"`, 1},
+		"long":    {[]*tensors.Tensor{tensor(strings.Repeat("x.", 1000)+"lora_A", 1)}, `"` + strings.Repeat("x.", 100) + `"...`, 1},
 		"other":   {pair("a.b", 16, 3, 16), "none of its 2 tensors fits anything in this model (" + components + "):\n\ta.b.lora_A.weight", 2},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -346,6 +348,10 @@ func TestUnused(t *testing.T) {
 	if report.Modules["text_encoder"] != 1 {
 		t.Errorf("found %v", report.Modules)
 	}
+	path = save(t, pair("text_encoder.layers.7.mlp.up_proj", 20, 2, 12)...)
+	if _, _, err := load(t, "zimage", lora.Spec{Path: path, Scale: 1}); err == nil || !strings.Contains(err.Error(), "none of its 2 tensors fits anything") {
+		t.Errorf("found %v", err)
+	}
 	path = save(t, slices.Concat(pair("text_encoder.layers.1.mlp.up_proj", 20, 2, 12), pair("text_encoder.layers.7.mlp.other", 20, 2, 12))...)
 	if _, _, err := load(t, "zimage", lora.Spec{Path: path, Scale: 1}); err == nil || !strings.Contains(err.Error(), "2 of its 4 tensors fit nothing") {
 		t.Errorf("found %v", err)
@@ -422,7 +428,7 @@ func TestAttachErrors(t *testing.T) {
 		for _, c := range components {
 			err = errors.Join(err, mlxtest.Try(func() { set.Attach(c.Name, c.Model) }))
 		}
-		if err == nil || !strings.Contains(err.Error(), name+" cannot run beside "+name+".weight of the transformer") {
+		if err == nil || !strings.Contains(err.Error(), name+" cannot run beside "+name+".weight of the transformer, only be added") {
 			t.Errorf("%s: found %v", name, err)
 		}
 	}

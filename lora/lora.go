@@ -136,12 +136,15 @@ func (s *Set) add(spec Spec, f *file, components []*component) error {
 			continue
 		}
 		if before := modules[raw][p]; before != nil {
-			return fmt.Errorf("LoRA %s: tensors %s and %s are both %s of %s", f.Name, before.Name, name, p, raw)
+			return fmt.Errorf("LoRA %s: tensors %s and %s are both %s of %s", f.Name, quote(before.Name), quote(name), p, quote(raw))
 		}
 		modules[raw][p] = f.tensor(name)
 	}
 	if len(f.Header.Names) == 0 {
 		return fmt.Errorf("LoRA %s: the file has no tensors", f.Name)
+	}
+	if len(where) == 0 {
+		unmatched = append(unmatched, unused...)
 	}
 	if len(unmatched) > 0 {
 		return newUnmatchedError(f, unmatched, components)
@@ -180,7 +183,7 @@ func (s *Set) enter(component string, u *update) error {
 	list := s.updates[component][u.Name]
 	for _, before := range list {
 		if before.file == u.file {
-			return fmt.Errorf("LoRA %s: %s and %s both change %s of the %s", u.file.Name, before.module, u.module, u.Name, component)
+			return fmt.Errorf("LoRA %s: %s and %s both change %s of the %s", u.file.Name, quote(before.module), quote(u.module), u.Name, component)
 		}
 	}
 	s.updates[component][u.Name] = append(list, u)
@@ -274,8 +277,8 @@ func (s *Set) Attach(component string, model any) {
 		layer := layers[strings.TrimSuffix(name, path.Ext(name))]
 		for _, u := range list {
 			if layer == nil || u.fixed() {
-				mlx.Throw(fmt.Errorf("LoRA %s: %s cannot run beside %s of the %s: let it be added to the weights when they are loaded, from a model that is not quantized",
-					u.file.Name, u.module, name, component))
+				mlx.Throw(fmt.Errorf("LoRA %s: %s cannot run beside %s of the %s, only be added to it while it is loaded, if it is not quantized yet",
+					u.file.Name, quote(u.module), name, component))
 			}
 			layer.Adapters = append(layer.Adapters, u.attach(s, layer))
 		}

@@ -34,14 +34,15 @@ func newComponent(c Component) *component {
 	for _, p := range params {
 		out.params[p.Name] = p
 	}
-	out.tables = append(slices.Clone(layout.Tables(c.Class)), also[c.Class])
+	out.tables = slices.Clone(layout.Tables(c.Class))
+	if more := also[c.Class]; more != nil {
+		out.tables = append(out.tables, more)
+	}
 	for _, p := range params {
 		out.flatten(p.Name)
 		for _, t := range out.tables {
-			if t != nil {
-				other, _, _ := t.Other(p.Name)
-				out.flatten(other)
-			}
+			other, _, _ := t.Other(p.Name)
+			out.flatten(other)
 		}
 	}
 	return out
@@ -57,8 +58,8 @@ func (c *component) flatten(name string) {
 }
 
 // also are names that only LoRAs have: of projections that diffusers joins on
-// demand (fuse_qkv_projections), of XLabs' attention processors, of diffusers'
-// older attention processors, and of a program that cuts tran off.
+// demand (fuse_qkv_projections), of XLabs' attention processors, of what diffusers
+// wrote of CLIP's attention, and of a program that cuts off the first four letters.
 var also = map[string]*layout.Table{
 	"FluxTransformer2DModel": {Rules: slices.Concat(joined("transformer_blocks.{}", "single_transformer_blocks.{}"), []layout.Rule{
 		{Other: "double_blocks.{}.processor.qkv_lora1", Names: in("transformer_blocks.{}.attn", "to_q", "to_k", "to_v")},
@@ -110,9 +111,6 @@ func (c *component) pieces(module, suffix string) []piece {
 		}
 	}
 	for _, t := range c.tables {
-		if t == nil {
-			continue
-		}
 		for _, name := range candidates {
 			if names, rule := t.Names(name); len(rule.Names) > 0 {
 				if found := c.divide(names, rule); found != nil {

@@ -62,7 +62,7 @@ func (f *file) module(raw, name string, c *component, parts map[part]*tensor) ([
 }
 
 func (m *module) errorf(format string, args ...any) error {
-	return fmt.Errorf("LoRA %s: %s: %w", m.file.Name, m.raw, fmt.Errorf(format, args...))
+	return fmt.Errorf("LoRA %s: %s: %w", m.file.Name, quote(m.raw), fmt.Errorf(format, args...))
 }
 
 // have lists what the file has for the module.
@@ -164,7 +164,7 @@ func (m *module) pair(a, b part) (left, right *tensor, err error) {
 	case rank == 0:
 		return nil, nil, right.errorf("has rank 0")
 	case left.Shape[1] != rank:
-		return nil, nil, left.errorf("expected rank %d, that of %s, found shape %v", rank, right.Name, left.Shape)
+		return nil, nil, left.errorf("expected rank %d, that of %s, found shape %v", rank, quote(right.Name), left.Shape)
 	}
 	return left, right, nil
 }
@@ -176,9 +176,10 @@ func (m *module) fits(rows, cols int, tensors ...*tensor) error {
 	}
 	var found []string
 	for _, t := range tensors {
-		found = append(found, fmt.Sprintf("%s %v", t.Name, t.Shape))
+		found = append(found, fmt.Sprintf("%s %v", quote(t.Name), t.Shape))
 	}
-	return m.errorf("expected a change of %v, for %s, found %v: %s", []int{m.rows, m.cols}, parameters(m.pieces), []int{rows, cols}, strings.Join(found, ", "))
+	return m.errorf("expected a change of %v, for %s, found %v: %s",
+		[]int{m.rows, m.cols}, parameters(m.pieces), []int{rows, cols}, strings.Join(found, ", "))
 }
 
 func (m *module) low() (delta, float64, error) {
@@ -312,7 +313,8 @@ func (m *module) dora(d delta, scale float64) ([]*update, error) {
 	case magnitude != nil && lycoris != nil:
 		return nil, m.errorf("expected one of %s and %s, found both", partMagnitude, partDoRAScale)
 	case magnitude != nil:
-		if n := slices.Max(append([]int{1}, magnitude.Shape...)); n != m.rows || len(magnitude.Shape) == 2 && magnitude.Shape[0] != 1 && magnitude.Shape[1] != 1 {
+		s := magnitude.Shape // [1, out] in older files
+		if !slices.Equal(s, []int{m.rows}) && !slices.Equal(s, []int{1, m.rows}) && !slices.Equal(s, []int{m.rows, 1}) {
 			return nil, magnitude.errorf("expected shape [%d], found %v", m.rows, magnitude.Shape)
 		}
 		base.norms = magnitude
@@ -356,7 +358,7 @@ func (m *module) biases(scale float64) (out []*update, err error) {
 		}
 		pieces := m.component.pieces(m.name, ".bias")
 		if pieces == nil {
-			return nil, t.errorf("%s has no bias", m.name)
+			return nil, t.errorf("%s has no bias", quote(m.name))
 		}
 		if err := m.shaped(t, pieces); err != nil {
 			return nil, err

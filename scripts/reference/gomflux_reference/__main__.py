@@ -193,8 +193,10 @@ def dump_diffusers(framework, **args):
 
 
 def make_loras(out):
-    from . import lora  # needs peft, which nothing else does
-
+    try:
+        from . import lora
+    except ModuleNotFoundError as e:
+        raise SystemExit(f"{e}: {sys.executable} -m pip install peft==0.21.2") from None
     lora.make(out)
 
 

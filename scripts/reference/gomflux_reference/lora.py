@@ -1,6 +1,8 @@
 """LoRA files in every format, and the weights that diffusers and PEFT make of small models with them.
 
-Needs peft (pip install peft==0.21.2 psutil PyYAML) beside the packages of requirements.txt.
+    scripts/reference/run.sh loras lora/testdata    # git diff then shows what has changed
+
+It needs peft beside the packages of requirements.txt: .setup/reference/bin/python -m pip install peft==0.21.2
 """
 
 import inspect
@@ -18,6 +20,7 @@ import torch
 import transformers
 from diffusers.loaders import lora_conversion_utils, lora_pipeline
 from peft.tuners.tuners_utils import BaseTunerLayer
+from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
 from .files import read_json, write_json
@@ -98,7 +101,9 @@ MODELS = {
     "qwenimage": {
         "transformer": (
             diffusers.QwenImageTransformer2DModel,
-            dict(in_channels=16, out_channels=4, num_layers=2, joint_attention_dim=12, axes_dims_rope=(2, 2, 4), **HEADS),
+            dict(
+                in_channels=16, out_channels=4, num_layers=2, joint_attention_dim=12, axes_dims_rope=(2, 2, 4), **HEADS,
+            ),
         ),
     },
 }  # fmt: skip
@@ -163,13 +168,14 @@ def with_diffusers(model: str, rename: Callable[[str], str] = str) -> Callable:
 
     def apply(modules: dict, file: Path, scale: float):
         cls = PIPELINES[model]
-        wanted = [k for k, p in inspect.signature(cls.__init__).parameters.items() if k != "self" and p.default is p.empty]
-        pipe = cls(**dict.fromkeys(wanted) | modules)
+        parameters = list(inspect.signature(cls.__init__).parameters.values())[1:]
+        pipe = cls(**{p.name: None for p in parameters if p.default is p.empty} | modules)
         if file.is_dir():
             pipe.load_lora_weights(file, adapter_name="it")
         else:
             state = {rename(k): v for k, v in load_file(file).items()}
-            with mock.patch.object(lora_pipeline, "_convert_kohya_flux_lora_to_diffusers", narrow(modules["transformer"])):
+            conversion = narrow(modules["transformer"])
+            with mock.patch.object(lora_pipeline, "_convert_kohya_flux_lora_to_diffusers", conversion):
                 pipe.load_lora_weights(state, adapter_name="it")
         parts = [p for p in pipe._lora_loadable_modules if getattr(getattr(pipe, p), "peft_config", None)]
         pipe.fuse_lora(components=parts, lora_scale=scale, adapter_names=["it"])
@@ -289,6 +295,11 @@ def diffusers_folder(model: str, **configs: peft.LoraConfig) -> Callable:
             arguments[f"{name}_lora_layers"] = peft.get_peft_model_state_dict(module, adapter_name="it")
             arguments[f"{name}_lora_adapter_metadata"] = ordered(config.to_dict())
         PIPELINES[model].save_lora_weights(folder, **arguments)
+        for file in folder.glob("*.safetensors"):
+            with safe_open(file, "pt") as f:
+                metadata = f.metadata()
+            del metadata["format"]  # several come in any order
+            save_file(load_file(file), file, metadata)
 
     return write
 
@@ -344,10 +355,12 @@ def cases() -> list[Case]:
             "transformer.norm_out.linear.weight": multiplied(ends, [*range(16, 32), *range(16)]),
             "transformer.proj_out.weight": multiplied("lora_unet_final_layer_linear"),
             f"text_encoder.{CLIP}.self_attn.k_proj.weight": multiplied(f"{clip}_self_attn_k_proj"),
-            "text_encoder.encoder.layers.0.self_attn.q_proj.weight": multiplied("lora_te_text_model_encoder_layers_0_self_attn_q_proj"),
+            "text_encoder.encoder.layers.0.self_attn.q_proj.weight": multiplied(
+                "lora_te_text_model_encoder_layers_0_self_attn_q_proj"),
         }),
         tensors={  # as of a convolution with a kernel of 1
-            k: v[..., None, None] if v.dim() else v for k, v in kohya("lora_unet_vector_in_in_layer", 16, 16, alpha=2).items()
+            k: v[..., None, None] if v.dim() else v
+            for k, v in kohya("lora_unet_vector_in_in_layer", 16, 16, alpha=2).items()
         }
         | kohya(ends, 32, 16, alpha=2)
         | kohya("lora_unet_final_layer_linear", 16, 16, alpha=1)
@@ -379,7 +392,10 @@ def cases() -> list[Case]:
     )  # fmt: skip
     for name, scale, config in (
         ("rslora", 1.0, peft.LoraConfig(r=4, lora_alpha=3, use_rslora=True, target_modules=linears)),
-        ("bias", 0.5, peft.LoraConfig(r=2, lora_alpha=3, lora_bias=True, target_modules=["attn.to_k", "context_embedder"])),
+        (
+            "bias", 0.5,
+            peft.LoraConfig(r=2, lora_alpha=3, lora_bias=True, target_modules=["attn.to_k", "context_embedder"]),
+        ),
         ("dora", 0.7, peft.LoraConfig(r=3, lora_alpha=2, use_dora=True, target_modules=linears)),
         ("lokr", 1.5, peft.LoKrConfig(r=2, alpha=3, target_modules=linears, decompose_factor=4, init_weights=False)),
         (
@@ -441,7 +457,8 @@ def cases() -> list[Case]:
         scale=0.5,
         tensors={
             f"{block}.img_attn.qkv.diff_b": values("qkv b", 48), f"{norm}.scale.diff": values("norm q", 8),
-            f"{norm.replace('query', 'key')}.diff": values("norm k", 8), "diffusion_model.img_in.diff": values("img", 16, 16),
+            f"{norm.replace('query', 'key')}.diff": values("norm k", 8),
+            "diffusion_model.img_in.diff": values("img", 16, 16),
             "diffusion_model.final_layer.adaLN_modulation.1.diff_b": values("ada b", 32),
         }
         | kohya("lora_te3_encoder_block_1_layer_0_SelfAttention_k", 18, 12, alpha=2)
@@ -452,7 +469,10 @@ def cases() -> list[Case]:
     case(
         "diffusers", "flux2", with_diffusers("flux2"), scale=0.5,
         write=diffusers_folder(
-            "flux2", transformer=peft.LoraConfig(r=3, lora_alpha=2, target_modules=["to_qkv_mlp_proj", "linear_in", f"{SINGLE}.attn.to_out"])
+            "flux2",
+            transformer=peft.LoraConfig(
+                r=3, lora_alpha=2, target_modules=["to_qkv_mlp_proj", "linear_in", f"{SINGLE}.attn.to_out"]
+            ),
         ),
     )  # fmt: skip
     case(
@@ -482,7 +502,10 @@ def cases() -> list[Case]:
     case(
         "diffusers", "zimage", with_diffusers("zimage"),
         write=diffusers_folder(
-            "zimage", transformer=peft.LoraConfig(r=3, lora_alpha=2, target_modules=["to_out.0", "w2", "layers.1.adaLN_modulation.0"])
+            "zimage",
+            transformer=peft.LoraConfig(
+                r=3, lora_alpha=2, target_modules=["to_out.0", "w2", "layers.1.adaLN_modulation.0"]
+            ),
         ),
     )  # fmt: skip
     case(
@@ -515,7 +538,8 @@ def cases() -> list[Case]:
             "transformer.layers.0.adaLN_modulation.0.bias": added("diffusion_model.layers.0.adaLN_modulation.0.diff_b"),
             "transformer.x_pad_token": added("diffusion_model.x_pad_token.diff"),
             "text_encoder.layers.1.self_attn.o_proj.weight": multiplied("lora_te_layers_1_self_attn_o_proj"),
-            "text_encoder.layers.0.mlp.up_proj.weight": multiplied("text_encoders.qwen3_4b.transformer.model.layers.0.mlp.up_proj"),
+            "text_encoder.layers.0.mlp.up_proj.weight": multiplied(
+                "text_encoders.qwen3_4b.transformer.model.layers.0.mlp.up_proj"),
         }),
         tensors={
             "diffusion_model.layers.0.attention.q_norm.diff": values("q norm", 12),
@@ -532,13 +556,19 @@ def cases() -> list[Case]:
     case(
         "diffusers", "qwenimage", with_diffusers("qwenimage"), scale=0.5,
         write=diffusers_folder(
-            "qwenimage", transformer=peft.LoraConfig(r=3, lora_alpha=2, target_modules=["to_q", "img_mod.1", "txt_mlp.net.2"])
+            "qwenimage",
+            transformer=peft.LoraConfig(r=3, lora_alpha=2, target_modules=["to_q", "img_mod.1", "txt_mlp.net.2"]),
         ),
     )  # fmt: skip
     case(
         "default", "qwenimage", with_diffusers("qwenimage"),
-        tensors=low("transformer_blocks.1.attn.to_add_out", 16, 16, down="lora_A.default.weight", up="lora_B.default.weight")
-        | low("transformer_blocks.0.img_mlp.net.0.proj", 64, 16, down="lora_A.default.weight", up="lora_B.default.weight"),
+        tensors={
+            k.replace(".weight", ".default.weight"): v
+            for k, v in (
+                low("transformer_blocks.1.attn.to_add_out", 16, 16)
+                | low("transformer_blocks.0.img_mlp.net.0.proj", 64, 16)
+            ).items()
+        },
     )  # fmt: skip
     case(
         "comfyui", "qwenimage", with_diffusers("qwenimage"),
@@ -580,9 +610,8 @@ def make(out: Path):
             name: {k: sampled(p) for k, p in m.named_parameters() if not torch.equal(p, before[name][k])}
             for name, m in modules.items()
         }
-        written.append(
-            {"model": case.model, "file": path.name, "scale": case.scale, "changed": {k: v for k, v in changed.items() if v}}
-        )
+        changed = {k: v for k, v in changed.items() if v}
+        written.append({"model": case.model, "file": path.name, "scale": case.scale, "changed": changed})
     models = {
         name: {part: {"class": cls.__name__, "config": config} for part, (cls, config) in parts.items()}
         for name, parts in MODELS.items()
