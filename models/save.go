@@ -127,11 +127,15 @@ func Save(src *Source, dir string, o SaveOptions) (*SaveReport, error) {
 	if err := os.MkdirAll(filepath.Dir(dir), 0o755); err != nil {
 		return nil, err
 	}
-	s.dir, err = os.MkdirTemp(filepath.Dir(dir), "."+filepath.Base(dir)+".gomflux-*.incomplete")
+	removeAbandoned(filepath.Dir(dir))
+	s.dir, err = os.MkdirTemp(filepath.Dir(dir), "."+filepath.Base(dir)+incomplete)
 	if err != nil {
 		return nil, err
 	}
 	defer os.RemoveAll(s.dir) // after a panic too, which is how a job is interrupted
+	if lock, err := lockFolder(s.dir); err == nil {
+		defer lock.Close()
+	}
 	if err := s.write(); err != nil {
 		return nil, err
 	}
@@ -144,6 +148,39 @@ func Save(src *Source, dir string, o SaveOptions) (*SaveReport, error) {
 		return nil, fmt.Errorf("%s: %w", dir, oserr.Bare(err))
 	}
 	return s.report, nil
+}
+
+// incomplete is what folders that are being written end in.
+const incomplete = ".gomflux-*.incomplete"
+
+// lockFolder takes a folder that nobody else has taken, until the file is closed
+// or the process ends.
+func lockFolder(dir string) (*os.File, error) {
+	f, err := os.Open(dir)
+	if err == nil {
+		if err = syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB); err != nil {
+			f.Close()
+		}
+	}
+	return f, err
+}
+
+// removeAbandoned removes what others who were killed have left beside what they
+// wanted to save.
+func removeAbandoned(dir string) {
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		return
+	}
+	for _, entry := range entries {
+		if ok, _ := filepath.Match(".*"+incomplete, entry.Name()); !ok || !entry.IsDir() {
+			continue
+		}
+		if lock, err := lockFolder(filepath.Join(dir, entry.Name())); err == nil {
+			os.RemoveAll(lock.Name())
+			lock.Close()
+		}
+	}
 }
 
 // checkTarget makes sure that a folder can be made.
@@ -645,6 +682,7 @@ func (s *saver) writeShard(part *savedPart, reader *nn.Reader, name string, entr
 		if err != nil {
 			return fmt.Errorf("%s: %w", name, oserr.Bare(err))
 		}
+		mlx.ClearCache() // which would keep the memory of all tensors' sizes
 		mlx.StopPoint()
 	}
 	if err := file.close(); err != nil {
@@ -736,7 +774,7 @@ func (s *saver) writeEntry(part *savedPart, reader *nn.Reader, file *shardFile, 
 }
 
 // rowsBytes is how much of a tensor is packed and written at a time.
-const rowsBytes = 64 << 20
+var rowsBytes = 8 << 20
 
 // inRows calls f with a tensor, some of its rows at a time.
 func inRows(a *mlx.Array, f func(rows *mlx.Array) error) error {
@@ -744,7 +782,7 @@ func inRows(a *mlx.Array, f func(rows *mlx.Array) error) error {
 		return f(a)
 	}
 	n := a.Dim(0)
-	step := max(1, int(int64(n)*rowsBytes/int64(a.Nbytes())))
+	step := max(1, int(int64(n)*int64(rowsBytes)/int64(a.Nbytes())))
 	for at := 0; at < n; at += step {
 		var err error
 		mlx.Scope(func() *mlx.Array {

@@ -287,10 +287,11 @@ func TestSaveAgain(t *testing.T) {
 	})
 }
 
-// TestSaveShards writes several files, and mflux's names and metadata.
+// TestSaveShards writes several files, tensors in parts, and mflux's names and
+// metadata.
 func TestSaveShards(t *testing.T) {
-	defer func(n int64) { maxShard = n }(maxShard)
-	maxShard = 20_000
+	defer func(shard int64, rows int) { maxShard, rowsBytes = shard, rows }(maxShard, rowsBytes)
+	maxShard, rowsBytes = 20_000, 3000
 	dir := wideModel(t, "zimage-small")
 	mlxtest.Do(t, func() {
 		for layout, names := range map[string][2]string{
@@ -326,6 +327,13 @@ func TestSaveShards(t *testing.T) {
 				}
 				if !maps.Equal(f.Header.Metadata, want) {
 					t.Errorf("%s: metadata %v", name, f.Header.Metadata)
+				}
+			}
+			if layout == LayoutMFlux {
+				q := &mlx.Quantization{Mode: "affine", Bits: 5, Group: 32}
+				packed, _ := save(t, dir, SaveOptions{Quantize: q})
+				if got, want := latentsWith(t, packed, LoadOptions{}), latentsWith(t, dir, LoadOptions{Quantize: q}); !slices.Equal(got, want) {
+					t.Error("what was quantized in parts makes something else")
 				}
 			}
 			var index struct {
@@ -553,6 +561,42 @@ func TestSaveStopped(t *testing.T) {
 			t.Errorf("stopped at %g of it: %v", share, err)
 		}
 		leftovers(t, parent)
+	}
+}
+
+// TestSaveAfterKill removes what one who was killed has left, and not what one has
+// who is still at it.
+func TestSaveAfterKill(t *testing.T) {
+	parent := t.TempDir()
+	for _, name := range []string{".a.gomflux-1.incomplete", ".b.gomflux-2.incomplete", ".c.gomflux-3", "d.gomflux-4.incomplete"} {
+		if err := os.MkdirAll(filepath.Join(parent, name, "vae"), 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	lock, err := lockFolder(filepath.Join(parent, ".b.gomflux-2.incomplete"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer lock.Close()
+	src, err := Find(tinyModel("zimage-ordinary"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	mlxtest.Do(t, func() {
+		if _, err := Save(src, filepath.Join(parent, "saved"), SaveOptions{}); err != nil {
+			mlx.Throw(err)
+		}
+	})
+	entries, err := os.ReadDir(parent)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var names []string
+	for _, entry := range entries {
+		names = append(names, entry.Name())
+	}
+	if want := []string{".b.gomflux-2.incomplete", ".c.gomflux-3", "d.gomflux-4.incomplete", "saved"}; !slices.Equal(names, want) {
+		t.Errorf("found %q, expected %q", names, want)
 	}
 }
 
