@@ -265,6 +265,7 @@ func (p *Pipeline) load(l *loader, o LoadOptions, complete func(needs func(strin
 	if err := p.loadTokenizers(l, needs); err != nil {
 		return err
 	}
+	var damaged problems // all at once: each may be a download of hours
 	for _, c := range components {
 		if !needs(c.dir) {
 			p.without[c.dir] = true
@@ -272,12 +273,16 @@ func (p *Pipeline) load(l *loader, o LoadOptions, complete func(needs func(strin
 		}
 		ck, err := c.open(l.fsys)
 		if err != nil {
-			return err
+			damaged = append(damaged, err)
+			continue
 		}
 		p.parts[c.dir], err = measure(c, ck)
 		if err = errors.Join(err, ck.Close()); err != nil {
 			return err
 		}
+	}
+	if len(damaged) > 0 {
+		return damaged
 	}
 	for _, r := range runs {
 		if err := p.Check(r); err != nil {
