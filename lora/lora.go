@@ -232,9 +232,10 @@ func (s *Set) bake(component string, takes func(*update) bool) func(p nn.Paramet
 		}
 		before := w
 		for _, u := range all[p.Name] {
-			w = u.bake(w, before)
+			w = mlx.Scope(func() *mlx.Array { return u.bake(w, before) })
 		}
-		square, change := sum(before.Square()), sum(w.Sub(before).Square())
+		square := squares(func() *mlx.Array { return before })
+		change := squares(func() *mlx.Array { return w.Sub(before) })
 		if finite := func(v float64) bool { return v-v == 0 }; finite(square) && !finite(change) {
 			mlx.Throw(fmt.Errorf("LoRA %s: makes values of %s in the %s NaN or infinite", names(all[p.Name]), p.Name, component))
 		}
@@ -244,8 +245,16 @@ func (s *Set) bake(component string, takes func(*update) bool) func(p nn.Paramet
 	}
 }
 
-// sum is that of an array's elements.
-func sum(x *mlx.Array) float64 { return float64(x.Reshape(-1).Sum(0).Item()) }
+// squares is the sum of the squares of an array's elements. The array is freed if
+// it is made for this.
+func squares(x func() *mlx.Array) (sum float64) {
+	mlx.Scope(func() *mlx.Array {
+		lines := x().Square().Sum(-1) // one sum over all would be far off in float32
+		sum = float64(lines.Reshape(-1).Sum(0).Item())
+		return nil
+	})
+	return sum
+}
 
 // Change is by how much those parameters of a component that were baked have
 // changed: the norm of all changes by that of what they were. It is 0 if none

@@ -30,8 +30,8 @@ type update struct {
 type delta interface {
 	// tensors are those that it is made of. If one is zero, so is the change.
 	tensors() []*tensor
-	// dense is the whole of it in float32, of which pick takes rows.
-	dense(pick func(*mlx.Array) *mlx.Array) *mlx.Array
+	// dense is the whole of it in float32, scaled, of which pick takes rows.
+	dense(pick func(*mlx.Array) *mlx.Array, scale float64) *mlx.Array
 	// beside prepares to compute it of inputs: it returns the arrays that are needed,
 	// and what computes with them.
 	beside(pick func(*mlx.Array) *mlx.Array) ([]*mlx.Array, product)
@@ -80,7 +80,7 @@ func (u *update) bake(w, before *mlx.Array) *mlx.Array {
 	if u.file.strength == 0 {
 		return w
 	}
-	d := u.delta.dense(u.pick).Times(u.scale).Reshape(w.Shape()...)
+	d := u.delta.dense(u.pick, u.scale).Reshape(w.Shape()...)
 	if u.norms == nil {
 		return w.Add(d)
 	}
@@ -110,7 +110,7 @@ func (u *update) attach(s *Set, layer *nn.Dense) *adapter {
 	made := mlx.Scopes(func() []*mlx.Array {
 		var arrays []*mlx.Array
 		if strings.HasSuffix(u.Name, ".bias") {
-			arrays = []*mlx.Array{u.delta.dense(u.pick)}
+			arrays = []*mlx.Array{u.delta.dense(u.pick, 1)}
 			a.product = func(_ *mlx.Array, w []*mlx.Array, scale float64) *mlx.Array { return w[0].Times(scale) }
 		} else {
 			arrays, a.product = u.delta.beside(u.pick)
@@ -119,7 +119,7 @@ func (u *update) attach(s *Set, layer *nn.Dense) *adapter {
 			arrays[i] = arrays[i].Contiguous()
 		}
 		if u.norms != nil {
-			w := layer.Weight.As(mlx.Float32).Add(u.delta.dense(u.pick).Times(u.scale))
+			w := layer.Weight.As(mlx.Float32).Add(u.delta.dense(u.pick, u.scale))
 			arrays = append(arrays, u.factors(w).Reshape(-1))
 			a.dora = true
 		}
@@ -180,8 +180,8 @@ type low struct{ down, up *tensor }
 
 func (l low) tensors() []*tensor { return []*tensor{l.up, l.down} }
 
-func (l low) dense(pick func(*mlx.Array) *mlx.Array) *mlx.Array {
-	return pick(l.up.wide()).Matmul(l.down.wide())
+func (l low) dense(pick func(*mlx.Array) *mlx.Array, scale float64) *mlx.Array {
+	return pick(l.up.wide()).Matmul(l.down.wide().Times(scale))
 }
 
 func (l low) beside(pick func(*mlx.Array) *mlx.Array) ([]*mlx.Array, product) {
@@ -195,7 +195,9 @@ type full struct{ diff *tensor }
 
 func (f full) tensors() []*tensor { return []*tensor{f.diff} }
 
-func (f full) dense(pick func(*mlx.Array) *mlx.Array) *mlx.Array { return pick(f.diff.wide()) }
+func (f full) dense(pick func(*mlx.Array) *mlx.Array, scale float64) *mlx.Array {
+	return pick(f.diff.wide()).Times(scale)
+}
 
 func (f full) beside(pick func(*mlx.Array) *mlx.Array) ([]*mlx.Array, product) {
 	return []*mlx.Array{pick(f.diff.array())}, matmulT
@@ -232,8 +234,8 @@ type kron struct{ w1, w2 factor }
 
 func (k kron) tensors() []*tensor { return append(k.w1.tensors(), k.w2.tensors()...) }
 
-func (k kron) dense(pick func(*mlx.Array) *mlx.Array) *mlx.Array {
-	w1, w2 := k.w1.wide(), k.w2.wide()
+func (k kron) dense(pick func(*mlx.Array) *mlx.Array, scale float64) *mlx.Array {
+	w1, w2 := k.w1.wide().Times(scale), k.w2.wide()
 	a, b, c, d := w1.Dim(0), w1.Dim(1), w2.Dim(0), w2.Dim(1)
 	return pick(w1.Reshape(a, 1, b, 1).Mul(w2.Reshape(1, c, 1, d)).Reshape(a*c, b*d))
 }
@@ -256,10 +258,10 @@ type hadamard struct{ w1, w2 factor }
 
 func (h hadamard) tensors() []*tensor { return append(h.w1.tensors(), h.w2.tensors()...) }
 
-func (h hadamard) dense(pick func(*mlx.Array) *mlx.Array) *mlx.Array {
-	return pick(h.w1.wide()).Mul(pick(h.w2.wide()))
+func (h hadamard) dense(pick func(*mlx.Array) *mlx.Array, scale float64) *mlx.Array {
+	return pick(h.w1.wide()).Mul(pick(h.w2.wide())).Times(scale)
 }
 
 func (h hadamard) beside(pick func(*mlx.Array) *mlx.Array) ([]*mlx.Array, product) {
-	return []*mlx.Array{h.dense(pick)}, matmulT
+	return []*mlx.Array{h.dense(pick, 1)}, matmulT
 }
