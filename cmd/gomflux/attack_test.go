@@ -38,6 +38,10 @@ func TestAttacks(t *testing.T) {
 		}
 		return append(append(found, more...), most...)
 	}
+	const single = "attack.safetensors"
+	if err := os.WriteFile(filepath.Join(dir, single), nil, 0o666); err != nil {
+		t.Fatal(err)
+	}
 	before := strings.Join(entries(), " ")
 	run := func(t *testing.T, code int, want string, args ...string) {
 		t.Helper()
@@ -73,12 +77,17 @@ func TestAttacks(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if err := os.WriteFile(filepath.Join(dir, vae), data, 0o666); err != nil {
-				t.Fatal(err)
+			for _, name := range []string{vae, single} {
+				if err := os.WriteFile(filepath.Join(dir, name), data, 0o666); err != nil {
+					t.Fatal(err)
+				}
 			}
 			run(t, 3, "gomflux: "+vae+": ", "generate", "-m", "m", "-p", "x", "-o", "x.png")
 			run(t, 1, "error: vae: unreadable: "+vae+": ", "inspect", "m")
 			run(t, 0, vae+": ", "show", "m")
+			run(t, 3, single+": ", "generate", "-m", single, "-p", "x", "-o", "x.png")
+			run(t, 3, single+": ", "generate", "-m", absolute(tinyModel), "-p", "x", "-o", "x.png", "--lora", single)
+			run(t, 3, single+": ", "inspect", single)
 			if after := strings.Join(entries(), " "); after != before {
 				t.Errorf("files were %s and are %s", before, after)
 			}
