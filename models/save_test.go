@@ -665,11 +665,13 @@ func columns(x *tensors.Tensor, n int) {
 	x.Shape, x.Data = []int{x.Shape[0], n}, data
 }
 
-// TestReadMFlux reads parts of models that mflux saved (testdata/mflux): a
-// transformer with layers of 4 and of 8 bits, and a T5 with 3, whose embeddings
-// and table of positions are quantized too.
+// TestReadMFlux reads parts of models that mflux saved: a transformer with layers
+// of 4 and of 8 bits, and a T5 with 3, whose embeddings and table of positions are
+// quantized too. They were made by
+//
+//	scripts/reference/run.sh mflux-golden layout/testdata/mflux
 func TestReadMFlux(t *testing.T) {
-	fsys, err := weights.OpenFolder("testdata/mflux")
+	fsys, err := weights.OpenFolder("../layout/testdata/mflux")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -694,7 +696,7 @@ func TestReadMFlux(t *testing.T) {
 		}
 		defer ck.Close()
 		var expected map[string]string // SHA-256 of the values in float32
-		if err := json.Unmarshal(read(t, "testdata/mflux/"+c.dir+"/expected.json"), &expected); err != nil {
+		if err := json.Unmarshal(read(t, "../layout/testdata/mflux/"+c.dir+"/expected.json"), &expected); err != nil {
 			t.Fatal(err)
 		}
 		mlxtest.Do(t, func() {

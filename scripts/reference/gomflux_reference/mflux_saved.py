@@ -10,6 +10,7 @@ import dataclasses
 import hashlib
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -19,9 +20,11 @@ from pathlib import Path
 from types import SimpleNamespace
 from unittest import mock
 
+import diffusers
 import mlx.core as mx
 import mlx.nn as nn
 import mlx.utils
+import torch
 
 from . import tiny
 from .files import write_json
@@ -29,8 +32,8 @@ from .files import write_json
 GROUP = 64
 SHARDS = 2  # mflux expects an index of Qwen-Image's text encoder
 
-# What mflux can do: inputs of linear layers in whole groups, autoencoders of four levels with two blocks each, of which the
-# second and the third are wider than the one before.
+# What mflux can do: inputs of linear layers in whole groups, and autoencoders of four levels with two blocks each, of
+# which the second and the third are wider than the one before.
 VAE = dict(vae_channels=(32, 64, 128, 128), vae_layers_per_block=2, vae_norm_groups=32, latent_channels=16)
 QWEN3 = dict(text_hidden=64, text_intermediate=128, text_layers=5, text_heads=2, text_kv_heads=1, text_head_dim=32)
 
@@ -51,7 +54,8 @@ def flux_1():
     from mflux.models.flux.model.flux_transformer.transformer import Transformer
     from mflux.models.flux.model.flux_vae.vae import VAE
 
-    return dict(vae=VAE(), transformer=Transformer(ModelConfig.dev()), t5_encoder=T5Encoder(), clip_encoder=CLIPEncoder())
+    text_encoders = dict(t5_encoder=T5Encoder(), clip_encoder=CLIPEncoder())
+    return dict(vae=VAE(), transformer=Transformer(ModelConfig.dev()), **text_encoders)
 
 
 def flux_1_definition():
@@ -113,7 +117,7 @@ def qwen_definition():
 QWEN = dict(
     heads=2, axes_dims=(16, 24, 24), layers=2,
     text_intermediate=128, text_layers=3, text_heads=2, text_kv_heads=1, text_mrope_section=(4, 6, 6),
-    vision_heads=2, vision_head_dim=32, vision_intermediate=60,  # in no whole groups, as is published
+    vision_heads=2, vision_head_dim=32, vision_intermediate=60,  # not in whole groups, as published
     vae_channels=(16, 32, 64, 64), vae_layers_per_block=2,
     latents_mean=tuple(i / 10 for i in range(16)), latents_std=tuple(1 + i / 10 for i in range(16)),
 )  # fmt: skip
@@ -195,13 +199,14 @@ class Model:
         return out | {k: v.astype(mx.float32) for k, v in found.items()}
 
     def mapped(self, folder: Path) -> dict:
-        """What mflux's mapping makes of a folder of diffusers', in the dtypes that it has: per component its parameters."""
+        """What mflux's mapping makes of a folder of diffusers', in its dtypes: per component its parameters."""
         for file in folder.glob("text_encoder/model.safetensors"):  # it expects an index of Qwen-Image's
             index = {"metadata": {}, "weight_map": dict.fromkeys(mx.load(str(file)), file.name)}
             Path(f"{file}.index.json").write_text(json.dumps(index), encoding="utf-8")
         components = [dataclasses.replace(c, precision=None) for c in self.definition.get_components()]
         with mock.patch.object(self.definition, "get_components", staticmethod(lambda: components)):
-            return {name: dict(mlx.utils.tree_flatten(tree)) for name, tree in read(self.definition, folder).components.items()}
+            trees = read(self.definition, folder).components
+        return {name: dict(mlx.utils.tree_flatten(tree)) for name, tree in trees.items()}
 
 
 def read(definition, folder: Path):
@@ -245,7 +250,7 @@ class Check:
     def __init__(self):
         self.failed, self.done = [], 0
 
-    def equal(self, what: str, got: dict, want: dict, wanted=None):
+    def equal(self, what: str, got: dict, want: dict):
         """Two dicts of arrays: the same names, shapes, dtypes and bits."""
         wrong = [f"no {k}" for k in want.keys() - got.keys()] + [f"{k} is too much" for k in got.keys() - want.keys()]
         for k in want.keys() & got.keys():
@@ -258,9 +263,10 @@ class Check:
 
     def say(self, what: str, result: str, wrong: list):
         self.done += 1
-        print(f"  {'FAIL' if wrong else 'ok  '} {what:60} {result if not wrong else f'{len(wrong)}: {sorted(wrong)[:3]}'}", flush=True)
         if wrong:
             self.failed.append(what)
+            result = f"{len(wrong)}: {sorted(wrong)[:3]}"
+        print(f"  {'FAIL' if wrong else 'ok  '} {what:60} {result}", flush=True)
 
     def end(self):
         print(f"\n{self.done - len(self.failed)} of {self.done} hold")
@@ -292,29 +298,55 @@ def pair(gomflux: Path, family: str, folder: Path, bits: list[int], seed: int, r
         name = f"q{level}" if level else "bf16"
         theirs = Model(family, source, level)
         theirs.save(folder / f"mflux-{name}")
-        # gomflux reads it: written as diffusers has it, and mapped by mflux, it is what mflux has
-        configs(source, folder / f"mflux-{name}")
-        save(gomflux, folder / f"mflux-{name}", folder / f"read-{name}", "--layout", "diffusers", "--dtype", "float32")
-        mapped = theirs.mapped(folder / f"read-{name}")
-        for component in theirs.modules:
-            result.equal(f"gomflux reads mflux's {name} {component}", mapped[component], theirs.plain(component))
-        # gomflux writes it: mflux reads it whole, and has what it would have made itself
+        reading(gomflux, theirs, source, folder, name, result)
         args = ["--quantize", str(level)] if level else []
         save(gomflux, source, folder / f"gomflux-{name}", "--layout", "mflux", *args)
         ours = Model(family, folder / f"gomflux-{name}", like=original)
-        result.say(f"mflux reads gomflux's {name}", f"level {ours.level}", [] if ours.level == level else [f"level {ours.level}"])
+        wrong = [] if ours.level == level else [f"expected level {level}"]
+        result.say(f"mflux reads gomflux's {name}", f"level {ours.level}", wrong)
         for component in ours.modules:
-            mine, wants = ours.parameters(component), theirs.parameters(component)
-            stored = {k: v for k, v in ours.stored[component].items() if k in mine}
-            result.equal(f"mflux has of gomflux's {name} {component} what is stored", mine, stored)
-            same = {m for m in modules(wants) if precision(mine, m) == precision(wants, m)}
-            result.equal(
-                f"and what mflux makes itself, where it is as precise", part(mine, same), part(wants, same)
-            )
-            others = sorted(modules(wants) - same)
-            if others:
-                kinds = sorted({f"{m.rsplit('.', 1)[-1]} {precision(mine, m)} (mflux {precision(wants, m)})" for m in others})
-                print(f"       {component}: {len(others)} of another precision: {', '.join(kinds)}")
+            writing(ours, theirs, component, name, result)
+    for name, lost in (("mflux-bf16", LOST_BY_MFLUX), ("gomflux-bf16", LOST)):
+        save(gomflux, folder / name, folder / "diffusers", "--layout", "diffusers")
+        diffusers_reads(folder / "diffusers", source, name, lost, result)
+
+
+def reading(gomflux: Path, theirs: Model, source: Path, folder: Path, name: str, result: Check):
+    """gomflux reads what mflux saved: written as diffusers has it, and mapped by mflux, it is what mflux has."""
+    saved, read = folder / f"mflux-{name}", folder / f"read-{name}"
+    configs(source, saved)
+    save(gomflux, saved, read, "--layout", "diffusers", "--dtype", "float32")
+    mapped = theirs.mapped(read)
+    for component in theirs.modules:
+        result.equal(f"gomflux reads mflux's {name} {component}", mapped[component], theirs.plain(component))
+
+
+def writing(ours: Model, theirs: Model, component: str, name: str, result: Check):
+    """mflux has read all of what gomflux saved, and has what it would have made itself."""
+    mine, wants = ours.parameters(component), theirs.parameters(component)
+    stored = {k: v for k, v in ours.stored[component].items() if k in mine}
+    result.equal(f"mflux has of gomflux's {name} {component} what is stored", mine, stored)
+    same = {m for m in modules(wants) if precision(mine, m) == precision(wants, m)}
+    result.equal("and what mflux makes itself, where it is as precise", part(mine, same), part(wants, same))
+    if others := modules(wants) - same:
+        kinds = {f"{m.rsplit('.', 1)[-1]} {precision(mine, m)} (mflux {precision(wants, m)})" for m in others}
+        print(f"       {component}: {len(others)} of another precision: {', '.join(sorted(kinds))}")
+
+
+# What no picture needs, and mflux's layout has no place for; and what mflux itself does not keep.
+LOST = r"(^lm_head\.weight|\.num_batches_tracked)$"
+LOST_BY_MFLUX = LOST + r"|^encoder\.down_blocks\.5\.time_conv\.|^model\.visual\."
+
+
+def diffusers_reads(folder: Path, source: Path, name: str, lost: str, result: Check):
+    pipes = [diffusers.DiffusionPipeline.from_pretrained(p, dtype=torch.float32) for p in (folder, source)]
+    for component, module in pipes[1].components.items():
+        if not isinstance(module, torch.nn.Module):
+            continue
+        got, want = pipes[0].components[component].state_dict(), module.state_dict()
+        kept = [k for k in want if not re.search(lost, k)]
+        wrong = [k for k in kept if k not in got or got[k].is_meta or not torch.equal(got[k], want[k])]
+        result.say(f"diffusers reads {name} {component}", f"{len(kept)} tensors are the same", wrong)
 
 
 def modules(flat: dict) -> set:
@@ -354,15 +386,16 @@ def configs(source: Path, folder: Path):
 
 
 def golden(folder: Path):
-    """Makes models/testdata/mflux: parts of two models that mflux saved, and what their weights are."""
+    """Makes layout/testdata/mflux: parts of two models that mflux saved, and what their weights are."""
     mx.set_default_device(mx.cpu)
     if folder.exists():
         shutil.rmtree(folder)
     small = dict(heads=1, layers=1)
+    t5 = dict(single_layers=1, t5_layers=2, t5_head_dim=1, t5_intermediate=64, t5_pieces=100)
     for family, bits, component, dims in (
         ("qwen-image", 4, "transformer", small),  # of which some layers have 8 bits
-        ("flux1-dev", 3, "t5_encoder", small | dict(single_layers=1, t5_layers=2, t5_head_dim=1, t5_intermediate=64, t5_pieces=100)),
-    ):  # fmt: skip
+        ("flux1-dev", 3, "t5_encoder", small | t5),
+    ):
         with tempfile.TemporaryDirectory() as temporary:
             source, saved = Path(temporary, "source"), Path(temporary, "saved")
             tiny.make(source, family, 1, "ordinary", "hub", SHARDS, "bf16", FAMILIES[family].dims | dims)
@@ -373,7 +406,8 @@ def golden(folder: Path):
             shutil.copytree(saved / definition.hf_subdir, target)
             shutil.copy(source / definition.hf_subdir / "config.json", target)
             plain = model.plain(component)
-            write_json(target / "expected.json", {k: digest(plain[v]) for k, v in names(definition, source).items() if v in plain})
+            known = names(definition, source).items()
+            write_json(target / "expected.json", {k: digest(plain[v]) for k, v in known if v in plain})
 
 
 def names(definition, source: Path) -> dict:
