@@ -54,11 +54,34 @@ func Inspect(fsys fs.FS) Info {
 	if err == nil {
 		info.Class = index.class
 		info.Quantization = index.inspect(fsys, problem)
+	} else {
+		inspectParts(fsys, problem)
 	}
 	if len(found) > 0 {
 		info.Incomplete = found
 	}
 	return info
+}
+
+// inspectParts looks at what there is of weights in a folder that is no whole
+// model: all files of one component, or of several in folders.
+func inspectParts(fsys fs.FS, problem func(error)) {
+	dirs, err := foldersWithWeights(fsys)
+	if err != nil {
+		return // said before
+	}
+	for _, dir := range dirs {
+		files, _ := fs.Glob(fsys, path.Join(dir, "*.safetensors"))
+		indexes, _ := fs.Glob(fsys, path.Join(dir, "*.safetensors.index.json"))
+		if len(files) != 1 && len(indexes) != 1 {
+			continue // of which none is meant by itself
+		}
+		ck, err := weights.OpenCheckpoint(fsys, dir)
+		if err == nil {
+			err = ck.Close()
+		}
+		problem(err)
+	}
 }
 
 // problems are errors on one line.
