@@ -99,8 +99,8 @@ func find(name string) (*Source, error) {
 			return nil, err
 		}
 	}
-	if known {
-		s.Defaults = preset.Defaults
+	if s.Defaults = preset.Defaults; !known {
+		s.Defaults = savedDefaults(s.Folder)
 	}
 	if s.FS, err = openSource(s.Folder); err != nil {
 		return nil, err

@@ -55,7 +55,7 @@ type SaveOptions struct {
 	Layout string
 	// Quantize is how weights are packed; nil for not at all. The policy is that of
 	// [LoadOptions.Quantize]. Those that are quantized already stay as they are, but
-	// in diffusers' layout.
+	// in diffusers' layout. Of all modes mflux reads affine alone.
 	Quantize *mlx.Quantization
 	// Dtype is that of all other floating-point tensors, bfloat16 if it is nil;
 	// KeepDtypes leaves each in its own.
@@ -245,6 +245,7 @@ type savedEntry struct {
 	key   string // its name in diffusers
 	found nn.Found
 	param *nn.Parameter               // nil if the model does not declare it
+	like  *nn.Parameter               // of one that it does not, a layer of other numbers that it does
 	pack  *mlx.Quantization           // how it is written; nil for plain numbers
 	adapt func(*mlx.Array) *mlx.Array // nil: as it is
 	form  func(*mlx.Array) *mlx.Array // of a part of its rows; nil: as it is
@@ -343,12 +344,11 @@ func (s *saver) find(part *savedPart) error {
 				continue // it comes with the weight
 			}
 		} else if like := alike[numbers.ReplaceAllString(part.plain(key), "#")]; like != nil && like.Kind() != nn.OtherParam {
-			// a layer that is not needed, of a model that has others like it
 			f, err := part.foundLike(key, like)
 			if err != nil {
 				return err
 			}
-			e.found = f
+			e.found, e.like = f, like
 		} else if t.Dtype == "U32" && part.ck.Tensors[strings.TrimSuffix(key, ".weight")+".scales"].Name != "" {
 			return fmt.Errorf("%s: tensor %s: is quantized, and the shape of its weight is not known", t.File, t.Name)
 		}
@@ -445,7 +445,7 @@ func (s *saver) place(part *savedPart) error {
 			e.pack = &mlx.Quantization{Mode: "affine", Bits: 8, Group: max(stored.Group, 32)}
 		case e.param != nil && quantization != nil:
 			e.pack = quantization(*e.param)
-		case quantization != nil && isMatrixOf(part, e):
+		case e.like != nil && quantization != nil:
 			e.pack = layerQuantization(*s.o.Quantize, part.class, strings.TrimSuffix(part.plain(e.key), ".weight"), e.found.Shape[1])
 		}
 		if err := e.layOut(name, s.o, table, rule); err != nil {
@@ -478,18 +478,6 @@ func (s *saver) place(part *savedPart) error {
 		}
 	}
 	return nil
-}
-
-// isMatrixOf says whether a tensor that is not declared is the weight of a layer
-// like others of the component.
-func isMatrixOf(part *savedPart, e *savedEntry) bool {
-	if len(e.found.Shape) != 2 {
-		return false
-	}
-	name := numbers.ReplaceAllString(part.plain(e.key), "#")
-	return slices.ContainsFunc(nn.Parameters(part.model), func(p nn.Parameter) bool {
-		return p.Kind() != nn.OtherParam && numbers.ReplaceAllString(p.Name, "#") == name
-	})
 }
 
 // layOut gives a tensor its places, under a name, in the form of a table's rule;
@@ -821,8 +809,19 @@ func (s *saver) copyOthers() error {
 		}
 		return writeNew(filepath.Join(s.dir, filepath.FromSlash(name)), data)
 	}
-	if err := copyFile(indexFile); err != nil {
-		return err
+	if origin := s.src.origin(); origin == "" {
+		if err := copyFile(indexFile); err != nil {
+			return err
+		}
+	} else {
+		var members map[string]any
+		if err := weights.ReadJSON(s.src.FS, indexFile, &members); err != nil {
+			return err
+		}
+		members[originKey] = origin
+		if err := writeNewJSON(filepath.Join(s.dir, indexFile), members); err != nil {
+			return err
+		}
 	}
 	for _, dir := range slices.Sorted(maps.Keys(s.index.components)) {
 		entries, err := fs.ReadDir(s.src.FS, dir)
@@ -876,9 +875,13 @@ func (s *saver) describe() error {
 		Name: s.src.Name, Size: math.Round(float64(s.total)/1e7) / 100, Encoders: []string{}, LoRAs: []added{},
 	}
 	if s.src.Revision != "" {
-		about.Upstream = &upstream{s.src.Name, &s.src.Revision}
+		repo, _, _ := strings.Cut(s.src.Name, ":")
+		about.Upstream = &upstream{repo, &s.src.Revision}
 	} else if s.src.Folder != "" { // others need not know where it was
 		about.Name = filepath.Base(s.src.Folder)
+	}
+	if p, ok := findNamed(s.src.origin()); ok {
+		about.Base = &p.Name
 	}
 	if name := s.report.Quantization; name != "" {
 		about.Quantize = name

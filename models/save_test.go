@@ -564,6 +564,54 @@ func TestSaveStopped(t *testing.T) {
 	}
 }
 
+// TestSaveDefaults saves what is meant to be run with settings of its own: they
+// are those of what was saved, and of what is saved of that.
+func TestSaveDefaults(t *testing.T) {
+	parent := t.TempDir()
+	turbo := filepath.Join(parent, "Z-Image-Turbo") // a folder of a preset's name
+	if err := os.CopyFS(turbo, os.DirFS(tinyModel("zimage-ordinary"))); err != nil {
+		t.Fatal(err)
+	}
+	preset, _ := FindPreset("z-image-turbo")
+	plain, err := Find(tinyModel("zimage-ordinary"))
+	if err != nil || plain.Defaults != nil {
+		t.Fatalf("%+v, %v", plain, err)
+	}
+	for _, layout := range []string{LayoutDiffusers, LayoutMFlux} {
+		from := turbo
+		for _, name := range []string{"once", "twice"} {
+			src, err := Find(from)
+			if err != nil {
+				t.Fatal(err)
+			}
+			from = filepath.Join(parent, layout+"-"+name)
+			mlxtest.Do(t, func() {
+				if _, err := Save(src, from, SaveOptions{Layout: layout}); err != nil {
+					mlx.Throw(err)
+				}
+			})
+			saved, err := Find(from)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if saved.Defaults == nil || *saved.Defaults != *preset.Defaults {
+				t.Errorf("%s %s: found %+v, expected %+v", layout, name, saved.Defaults, preset.Defaults)
+			}
+		}
+	}
+	// a folder as mflux itself saves it says so elsewhere
+	theirs := filepath.Join(parent, "theirs")
+	if err := os.CopyFS(theirs, os.DirFS(tinyModel("zimage-ordinary"))); err == nil {
+		err = os.WriteFile(filepath.Join(theirs, "mflux_model.json"), []byte(`{"model_name": "z-image-turbo", "base_model": null, "upstream": null}`), 0o644)
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	if saved, err := Find(theirs); err != nil || saved.Defaults == nil || *saved.Defaults != *preset.Defaults {
+		t.Errorf("%+v, %v", saved, err)
+	}
+}
+
 // TestSaveAfterKill removes what one who was killed has left, and not what one has
 // who is still at it.
 func TestSaveAfterKill(t *testing.T) {
