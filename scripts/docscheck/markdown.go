@@ -141,13 +141,14 @@ func parse(name, text string) (*document, error) {
 // readProse finds the code spans and links of a document's text.
 func (d *document) readProse(text string) {
 	lineOf := func(offset int) int { return strings.Count(text[:offset], "\n") + 1 }
-	blankOut := func(s string) string { // keeps the lines
-		return strings.Map(func(r rune) rune {
-			if r == '\n' {
-				return r
+	blankOut := func(s string) string { // keeps the lines, and where in bytes the rest is
+		out := []byte(s)
+		for i, c := range out {
+			if c != '\n' {
+				out[i] = ' '
 			}
-			return ' '
-		}, s)
+		}
+		return string(out)
 	}
 	text = comment.ReplaceAllStringFunc(text, blankOut)
 	for _, c := range codeSpans(text) {
