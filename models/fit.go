@@ -95,7 +95,9 @@ func (p *Pipeline) room() int64 {
 	return free
 }
 
-func (p *Pipeline) estimate(r *Request, way way) Estimate {
+func (p *Pipeline) estimate(r *Request, way way) Estimate { return p.estimateWith(r, way, p.meter()) }
+
+func (p *Pipeline) estimateWith(r *Request, way way, m meter) Estimate {
 	e := Estimate{Device: p.device, Dtype: p.dtype, Width: r.Width, Height: r.Height, Weights: map[string]int64{}, LowRAM: way.lowRAM}
 	footprints := map[string]footprint{}
 	for dir, part := range p.parts {
@@ -120,7 +122,6 @@ func (p *Pipeline) estimate(r *Request, way way) Estimate {
 		}
 		return with(dir) + p.budget(height, width, free, memory)
 	}
-	m := p.meter()
 
 	encoder := autoencoderDir // what is in memory when pictures are encoded
 	text := map[string]int{}  // tokens that the transformer sees, by the prompt
@@ -272,15 +273,19 @@ type meter struct {
 }
 
 func (p *Pipeline) meter() meter {
-	m := meter{device: p.device, item: 2}
-	if p.dtype == mlx.Float32 {
-		m.item = 4
-	}
 	architecture := ""
 	for _, d := range mlx.Devices() {
 		if d.Device == p.device {
 			architecture = d.Architecture
 		}
+	}
+	return newMeter(p.device, p.dtype, architecture)
+}
+
+func newMeter(device mlx.Device, dtype mlx.Dtype, architecture string) meter {
+	m := meter{device: device, item: 2}
+	if dtype == mlx.Float32 {
+		m.item = 4
 	}
 	m.commandKernels, m.commandElements = commandLimits(architecture)
 	return m
@@ -308,10 +313,13 @@ func commandLimits(architecture string) (kernels, elements float64) {
 }
 
 // maxCommands is how many command buffers MLX has on their way before it waits for
-// one to be done, and blockKernels about how many kernels a block is.
+// one to be done, and blockKernels about how many kernels a block is. Kernels that
+// write less than smallKernel elements are done before many others are given to an
+// H200.
 const (
 	maxCommands  = 11
 	blockKernels = 45
+	smallKernel  = 2.5e6
 )
 
 // passes is what a step takes that is made of some passes.
@@ -342,7 +350,9 @@ func (m meter) passes(passes ...stack) int64 {
 		return most
 	}
 	elements := m.commandElements + read/kernels // a buffer ends when there are more
-	return int64(made*min(1, maxCommands*elements/read, maxCommands*m.commandKernels/kernels)) * m.item
+	part := min(1, maxCommands*elements/read, maxCommands*m.commandKernels/kernels)
+	part = max(part, blockKernels/kernels) // a block in any case
+	return int64(made*part*min(1, made/kernels/smallKernel)) * m.item
 }
 
 // checkFit warns of a run that takes more memory than there is, and says what
@@ -356,9 +366,12 @@ func (p *Pipeline) checkFit(runs []Request, o LoadOptions) {
 		runs = []Request{p.ownRequest()}
 	}
 	batch := max(1, o.Batch)
-	largest := slices.MaxFunc(runs, func(a, b Request) int {
-		return int(p.Estimate(a, batch).Peak()>>20 - p.Estimate(b, batch).Peak()>>20)
-	})
+	largest, most := runs[0], int64(0)
+	for _, r := range runs {
+		if n := p.Estimate(r, batch).Peak(); n > most {
+			largest, most = r, n
+		}
+	}
 	// loading parts again and again takes time, and is done as far as it must be
 	for _, short := range []*bool{&p.lowRAM, &p.alone} {
 		if p.Estimate(largest, batch).Peak() > room {

@@ -5,16 +5,21 @@ import (
 	"errors"
 	"fmt"
 	"image"
+	"maps"
 	"math"
 	"os"
 	"path/filepath"
 	"runtime"
 	"slices"
+	"strings"
 	"testing"
+	"testing/fstest"
 
 	"github.com/gomflux/gomflux/internal/mlxtest"
 	"github.com/gomflux/gomflux/mlx"
+	"github.com/gomflux/gomflux/nn"
 	"github.com/gomflux/gomflux/tensors"
+	"github.com/gomflux/gomflux/weights"
 )
 
 // settled frees what nothing refers to any more and returns what is in memory.
@@ -330,4 +335,124 @@ func TestFitting(t *testing.T) {
 			t.Errorf("%d pictures where none fits, expected 1", n)
 		}
 	})
+}
+
+// publishedConfigs are those of published models, where they are not the defaults.
+var publishedConfigs = map[string]map[string]string{
+	"Z-Image": {
+		"text_encoder": `{"vocab_size": 151936, "hidden_size": 2560, "intermediate_size": 9728, "num_hidden_layers": 36, "num_attention_heads": 32, "num_key_value_heads": 8, "head_dim": 128}`,
+		"vae":          `{"_class_name": "AutoencoderKL", "block_out_channels": [128, 256, 512, 512], "down_block_types": ["DownEncoderBlock2D", "DownEncoderBlock2D", "DownEncoderBlock2D", "DownEncoderBlock2D"], "up_block_types": ["UpDecoderBlock2D", "UpDecoderBlock2D", "UpDecoderBlock2D", "UpDecoderBlock2D"], "layers_per_block": 2, "latent_channels": 16, "use_quant_conv": false, "use_post_quant_conv": false}`,
+	},
+	"FLUX.1-dev": {
+		"text_encoder":   `{"hidden_size": 768, "intermediate_size": 3072, "num_attention_heads": 12}`,
+		"text_encoder_2": `{"d_model": 4096, "d_ff": 10240, "num_layers": 24, "num_heads": 64, "feed_forward_proj": "gated-gelu"}`,
+		"transformer":    `{"guidance_embeds": true}`,
+	},
+	"klein-4B": {
+		"transformer": `{"num_layers": 5, "num_single_layers": 20, "num_attention_heads": 24, "joint_attention_dim": 7680, "guidance_embeds": false}`,
+		"vae":         `{"_class_name": "AutoencoderKLFlux2"}`,
+	},
+	"klein-9B": {
+		"text_encoder": `{"vocab_size": 151936, "hidden_size": 4096, "intermediate_size": 12288, "num_hidden_layers": 36, "num_attention_heads": 32, "num_key_value_heads": 8, "head_dim": 128}`,
+		"transformer":  `{"num_layers": 8, "num_single_layers": 24, "num_attention_heads": 32, "joint_attention_dim": 12288, "guidance_embeds": false}`,
+		"vae":          `{"_class_name": "AutoencoderKLFlux2"}`,
+	},
+	"Qwen-Image": {
+		"text_encoder": `{"hidden_size": 3584, "intermediate_size": 18944, "num_hidden_layers": 28, "num_attention_heads": 28, "num_key_value_heads": 4, "vision_config": {"hidden_size": 1280, "out_hidden_size": 3584}}`,
+		"vae":          `{"_class_name": "AutoencoderKLQwenImage"}`,
+		"processor":    `{"do_resize": true, "do_rescale": true, "do_normalize": true, "resample": 3, "rescale_factor": 0.00392156862745098, "image_mean": [0.5, 0.5, 0.5], "image_std": [0.5, 0.5, 0.5], "patch_size": 14, "temporal_patch_size": 2, "merge_size": 2, "min_pixels": 3136, "max_pixels": 12845056}`,
+	},
+}
+
+// headersOf declares one of them on an H200, with nothing in memory.
+func headersOf(t *testing.T, name, class string, dtype mlx.Dtype) (*Pipeline, meter) {
+	t.Helper()
+	fsys := fstest.MapFS{
+		"model_index.json":                {Data: []byte(`{"is_distilled": true}`)},
+		"scheduler/scheduler_config.json": {Data: []byte(`{}`)},
+	}
+	configs := map[string]string{"transformer": "{}"}
+	for _, from := range []map[string]string{publishedConfigs["Z-Image"], publishedConfigs[name]} {
+		maps.Copy(configs, from)
+	}
+	for component, text := range configs {
+		file := component + "/config.json"
+		if component == "processor" {
+			file = component + "/preprocessor_config.json"
+		}
+		fsys[file] = &fstest.MapFile{Data: []byte(text)}
+	}
+	p := &Pipeline{Autoencoder: &Autoencoder{device: mlx.GPU, dtype: dtype}, Class: class, family: classes[class](), parts: map[string]*part{}}
+	p.loader = &loader{fsys: fsys, points: &p.points, dtype: dtype}
+	p.memory = 150e9
+	components, err := p.declare(p.loader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range components {
+		part := &part{component: c, sizes: map[mlx.Quantization]footprint{}}
+		for range nn.Parameters(c.model) {
+			part.found = append(part.found, nn.Found{Tensor: weights.Tensor{Dtype: "BF16"}})
+		}
+		p.parts[c.dir] = part
+	}
+	return p, newMeter(mlx.GPU, dtype, "sm_90")
+}
+
+// TestEstimateH200 holds estimates against the peaks in docs/performance.md.
+func TestEstimateH200(t *testing.T) {
+	const (
+		klein           = "Flux2KleinPipeline"
+		zimage, flux    = "ZImagePipeline", "FluxPipeline"
+		qwen, qwenEdits = "QwenImagePipeline", "QwenImageEditPlusPipeline"
+	)
+	square := image.Pt(1024, 1024)
+	for _, test := range []struct {
+		model, class string
+		side, tokens int
+		batch        int
+		guidance     float64
+		references   []image.Point
+		gigabytes    float64
+	}{
+		{"klein-4B", klein, 256, 512, 1, 1, nil, 15.5},
+		{"klein-4B", klein + " float32", 1024, 512, 1, 1, nil, 46.8},
+		{"klein-4B", klein, 512, 512, 1, 1, nil, 19.6},
+		{"klein-4B", klein, 1024, 512, 1, 1, nil, 30.0},
+		{"klein-4B", klein, 2048, 512, 1, 1, nil, 34.3},
+		{"klein-4B", klein, 1024, 512, 1, 1, []image.Point{square}, 31.3},
+		{"klein-4B", klein, 1024, 512, 1, 1, []image.Point{square, {768, 1024}}, 33.2},
+		{"klein-4B", klein, 256, 512, 8, 1, nil, 31.0},
+		{"klein-4B", klein, 512, 512, 4, 1, nil, 31.0},
+		{"klein-9B", klein, 1024, 512, 1, 1, nil, 44.8},
+		{"FLUX.1-dev", flux, 1024, 512, 1, 3.5, nil, 46.2},
+		{"FLUX.1-dev", flux, 2048, 512, 1, 3.5, nil, 53.3},
+		{"Z-Image", zimage, 1024, 23, 1, 0, nil, 32.8},
+		{"Z-Image", zimage, 2048, 23, 1, 0, nil, 43.9},
+		{"Qwen-Image", qwen, 1024, 20, 1, 4, nil, 63.1},
+		{"Qwen-Image", qwen, 1024, 20, 1, 1, nil, 63.0},
+		{"Qwen-Image", qwen, 1328, 20, 1, 4, nil, 65.2},
+		{"Qwen-Image", qwen, 2048, 20, 1, 4, nil, 68.8},
+		{"Qwen-Image", qwenEdits, 1024, 220, 1, 4, []image.Point{square}, 67.8},
+		{"Qwen-Image", qwenEdits, 1024, 420, 1, 4, []image.Point{square, square}, 69.0},
+	} {
+		class, wide := strings.CutSuffix(test.class, " float32")
+		dtype := mlx.BFloat16
+		if wide {
+			dtype = mlx.Float32
+		}
+		p, m := headersOf(t, test.model, class, dtype)
+		r := Request{Height: test.side, Width: test.side, Steps: 4, Guidance: test.guidance, MaxSequenceLength: test.tokens}
+		for _, size := range test.references {
+			r.References = append(r.References, image.NewAlpha(image.Rectangle{Max: size}))
+		}
+		e := p.estimateWith(&r, way{batch: test.batch}, m)
+		gb := func(n int64) float64 { return float64(n) / 1e9 }
+		off := gb(e.Peak())/test.gigabytes - 1
+		t.Logf("%-10s %4d x%d, %d pictures: %.1f GB, estimated %.1f (%+.0f %%): weights %.1f, encode %.1f, step %.1f, decode %.1f",
+			test.model, test.side, test.batch, len(r.References), test.gigabytes, gb(e.Peak()), 100*off, gb(e.AllWeights()), gb(e.Encode), gb(e.Step), gb(e.Decode))
+		if !(math.Abs(off) < 0.1) {
+			t.Errorf("%s, %d: %.1f GB, estimated %.1f", test.model, test.side, test.gigabytes, gb(e.Peak()))
+		}
+	}
 }
