@@ -82,9 +82,9 @@ type OpenOptions struct {
 	// need not be there.
 	For []Options
 	// LowRAM keeps only one of the model's text encoders and its transformer in
-	// memory at a time, and loads them when they are needed: a run's Progress tells
-	// of it, and must not run the model meanwhile. Where they do not fit beside each
-	// other that is done anyway.
+	// memory at a time, and none while a picture is decoded, and loads them when they
+	// are needed: a run's Progress tells of it, and must not run the model meanwhile.
+	// As far as they do not fit beside each other that is done anyway.
 	LowRAM bool
 	// Quantize packs the weights while they are loaded: "3", "4", "5", "6" or "8"
 	// bits, "mxfp4", "mxfp8" or "nvfp4"; "" leaves them as they are. Some layers keep

@@ -185,7 +185,7 @@ func (o *generateOptions) command(cmd *cobra.Command) *cobra.Command {
 	}
 	o.weightFlags.add(f, true)
 	o.addPlace(f)
-	f.BoolVar(&o.lowRAM, "low-ram", false, "keep only one of the text encoders and the transformer in memory at a time; every new prompt takes longer (done anyway where they do not fit)")
+	f.BoolVar(&o.lowRAM, "low-ram", false, "keep only one of the text encoders and the transformer in memory at a time, and none while decoding; every picture takes longer (done anyway as far as they do not fit)")
 	f.StringVarP(&o.output, "output", "o", "image.png", "the `file` to write")
 	f.BoolVar(&o.overwrite, "overwrite", false, "replace files that are there")
 	f.BoolVar(&o.sidecar, "metadata", false, "write the settings beside the picture too (image.metadata.json)")
