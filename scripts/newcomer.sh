@@ -94,7 +94,7 @@ gomflux version
 gomflux doctor
 gomflux models
 gomflux help >/dev/null
-for topic in environment exit-codes json metadata model pictures schedulers; do
+for topic in environment exit-codes json metadata model pictures schedulers weights; do
   [ "$(gomflux help "$topic" | wc -l)" -gt 5 ] || fail "help $topic is short"
 done
 for shell in bash zsh fish; do
@@ -271,6 +271,35 @@ assert rows(sys.argv[1]) == rows(sys.argv[2]), "the program's picture is another
 print("the same pixels as the command's")
 END
 
+begin "quantized, with a LoRA, and saved"
+generate 1 -p "a red circle" "${small[@]}" -S 4 -q 8 -o packed.png
+gomflux save --model shapes -q 8 --path shapes-8bit
+gomflux show shapes-8bit | grep "^quantized 8 bits$"
+printf '$ gomflux generate --model shapes-8bit\n'
+gomflux generate --model shapes-8bit -p "a red circle" "${small[@]}" -S 4 -o unpacked.png
+gomflux inspect shapes-8bit --against shapes --tolerance 0.02 | tail -1
+python3 - "$root"/shapes/model/transformer/*.safetensors <<'END'
+import json, random, struct, sys
+
+# a LoRA of rank 1 for the queries of the first layer
+with open(sys.argv[1], "rb") as f:
+    header = json.loads(f.read(struct.unpack("<Q", f.read(8))[0]))
+rows, columns = header["layers.0.attention.to_q.weight"]["shape"]
+tensors, data = {}, b""
+for name, shape in (("lora_A", [1, columns]), ("lora_B", [rows, 1])):
+    values = struct.pack("<%df" % (shape[0] * shape[1]), *(random.gauss(0, 0.3) for _ in range(shape[0] * shape[1])))
+    tensors["transformer.layers.0.attention.to_q.%s.weight" % name] = {"dtype": "F32", "shape": shape, "data_offsets": [len(data), len(data) + len(values)]}
+    data += values
+text = json.dumps(tensors).encode()
+with open("lora.safetensors", "wb") as f:
+    f.write(struct.pack("<Q", len(text)) + text + data)
+END
+generate 1 -p "a red circle" "${small[@]}" -S 4 --lora lora.safetensors 0.8 -o lora.png
+gomflux info lora.png | grep "^lora 1 "
+printf '$ gomflux generate -C lora.png\n'
+gomflux generate -C lora.png -o lora2.png
+same lora.png lora2.png
+
 begin "what is wrong, in one line each"
 gen=(generate -m shapes -p x)
 printf 'not a picture\n' >text.png
@@ -303,6 +332,11 @@ refused 2 "euler_a" "${gen[@]}" --scheduler euler_a
 refused 2 "must be" "${gen[@]}" --rng dice
 refused 2 "must be float32" "${gen[@]}" --dtype int8
 refused 2 "must be cpu or gpu" "${gen[@]}" --device tpu
+refused 2 "must be 3, 4, 5, 6, 8" "${gen[@]}" -q 7
+refused 3 "no LoRA nowhere" "${gen[@]}" --lora nowhere
+refused 2 "leaves the model as it is" "${gen[@]}" --lora lora.safetensors 0
+refused 2 "not empty" save -m shapes --path shapes-8bit
+refused 2 "takes nothing from another model" "${gen[@]}" --base-model z-image
 refused 2 "is a folder" "${gen[@]}" -o folder
 refused 2 "is not there" "${gen[@]}" -o nowhere/x.png
 refused 2 "is not a folder" "${gen[@]}" -o text.png/x.png

@@ -264,7 +264,10 @@ func (o *pullOptions) warn(ctx context.Context, plan *hub.Plan, p *pullPrinter) 
 	var index struct {
 		Class string `json:"_class_name"`
 	}
-	if plan.Index == nil && !plan.Adapter {
+	parts := slices.ContainsFunc(plan.Files, func(f hub.File) bool { return strings.HasPrefix(f.Path, "transformer/") })
+	if plan.Index == nil && parts { // as mflux saves it
+		p.warn("%s has no model_index.json: what it does not have is taken from the model that it is made from, which has to be here too", plan.Info.Repo)
+	} else if plan.Index == nil && !plan.Adapter {
 		p.warn("%s has no model_index.json: it is no pipeline in the layout of Hugging Face diffusers", plan.Info.Repo)
 	} else if plan.Index != nil && json.Unmarshal(plan.Index, &index) == nil && !slices.Contains(models.Classes(), index.Class) {
 		p.warn("%s is a %s, which this version does not run", plan.Info.Repo, printable(index.Class))

@@ -196,6 +196,7 @@ over those that you do not know.
              peak_memory_bytes: of MLX's arrays. Of pictures that are made at
              once all have the whole batch's, the time of the steps is shared,
              and that of encoding is the first one's
+             estimated_memory_bytes: what it was expected to be
              prompt_tokens: of the prompt, with those of the model's template
              text_tokens: of those and padding, which the transformer sees
              cut_tokens: of its end, which CLIP does not see; 0 is left out
@@ -278,16 +279,20 @@ func modelTopic() string {
 		b.WriteString("      " + name + ": " + builtins[name].About + "\n")
 	}
 	b.WriteString(`  a folder in the layout of Hugging Face diffusers: model_index.json, and a
-  folder for each component that it names. ~/ is your home folder
+  folder for each component that it names, or as mflux saves models. ~/ is your
+  home folder
+  a single safetensors file, of ComfyUI or of the models' makers. What it does
+  not have comes from the model that it is made from, or from --base-model
   a published model's short name, or another name (gomflux models lists them)
 `)
 	for _, p := range models.Presets {
 		b.WriteString("      " + p.Name + ": " + p.Repo + "\n")
 	}
 	b.WriteString(`  the repository of a model on the Hugging Face hub, owner/name
+  a file of a repository: owner/name:file
 
-The last two are looked for in the Hugging Face cache (gomflux help environment
-says where that is), and nowhere else: only gomflux pull fetches anything.
+The last three are looked for in the Hugging Face cache, and nowhere else: only
+gomflux pull fetches anything. gomflux help environment says where that is.
 
   gomflux pull ` + models.Presets[0].Name + `
 
