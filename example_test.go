@@ -72,7 +72,7 @@ func ExampleOptionsFrom() {
 		log.Fatal(err)
 	}
 	s := &found.Settings
-	same, err := gomflux.Open(ctx, s.Model, &gomflux.OpenOptions{Device: s.Device, Dtype: s.Dtype})
+	same, err := gomflux.Open(ctx, s.Model, gomflux.OpenOptionsFrom(s))
 	if err != nil {
 		log.Fatal(err)
 	}
@@ -83,6 +83,29 @@ func ExampleOptionsFrom() {
 	}
 	fmt.Println(bytes.Equal(first.Image.Pix, again.Image.Pix))
 	// Output: true
+}
+
+// A model is written in eight bits, and opened as it is in the files.
+func ExampleSave() {
+	ctx := context.Background()
+	folder := filepath.Join(os.TempDir(), "shapes-8bit")
+	defer os.RemoveAll(folder)
+	report, err := gomflux.Save(ctx, "shapes", folder, &gomflux.SaveOptions{Quantize: "8", Overwrite: true})
+	if err != nil {
+		log.Fatal(err)
+	}
+	for _, layer := range report.Layers {
+		if layer.Error > 0.02 {
+			fmt.Println(layer.Component, layer.Name, layer.Error)
+		}
+	}
+	model, err := gomflux.Open(ctx, folder, nil)
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer model.Close()
+	fmt.Println(report.Layout, report.Quantization, model.Class())
+	// Output: mflux 8 ZImagePipeline
 }
 
 // A callback sees every step: its latents, what the model takes the picture to
