@@ -15,6 +15,7 @@ import (
 	"strings"
 
 	"github.com/gomflux/gomflux/hooks"
+	"github.com/gomflux/gomflux/lora"
 	"github.com/gomflux/gomflux/mlx"
 	"github.com/gomflux/gomflux/models"
 	"github.com/gomflux/gomflux/picture"
@@ -35,6 +36,10 @@ type Options struct {
 	Device     *mlx.Device // nil: a GPU if there is one
 	Dtype      *mlx.Dtype  // nil: the device's own
 	Tolerances *Table      // nil: the built-in one
+	// Quantize, LoRAs and RuntimeLoRA are those of models.LoadOptions.
+	Quantize    *mlx.Quantization
+	LoRAs       []lora.Spec
+	RuntimeLoRA bool
 	// Progress is told of every pass through the model before it begins.
 	Progress func(pass, passes int)
 
@@ -128,7 +133,7 @@ func (r *replay) load() error {
 	if r.model, r.fsys, err = r.find(); err != nil {
 		return err
 	}
-	r.pipeline, err = models.Load(r.fsys, models.LoadOptions{Device: r.Device, Dtype: r.Dtype})
+	r.pipeline, err = models.Load(r.fsys, models.LoadOptions{Device: r.Device, Dtype: r.Dtype, Quantize: r.Quantize, LoRAs: r.LoRAs, RuntimeLoRA: r.RuntimeLoRA})
 	if err != nil {
 		return err
 	}

@@ -20,9 +20,10 @@ import (
 func newParityBisectCommand() *cobra.Command {
 	o := &struct {
 		modelFlags
+		weightFlags
 		reportFlags
 		reference, keep string
-	}{modelFlags: newModelFlags()}
+	}{modelFlags: newModelFlags(), weightFlags: newWeightFlags()}
 	cmd := &cobra.Command{
 		Use:   "bisect RUN",
 		Short: "Find the first module that differs where a run does not have every tensor",
@@ -47,7 +48,10 @@ one is not there.
   gomflux parity bisect ./dump --reference "ssh gpu gomflux-reference" --keep ./more`,
 		Args: oneFile("the folder of a run"),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			run := args[0]
+			run, p := args[0], parity.Options{Model: o.model}
+			if err := o.weightFlags.parity(cmd, &p); err != nil {
+				return err
+			}
 			if err := checkRun(run); err != nil {
 				return err
 			}
@@ -78,7 +82,7 @@ one is not there.
 				}
 				return parity.Bisect(ctx, run, p, b)
 			}
-			return runParity(cmd.Context(), run, &o.modelFlags, &o.reportFlags, parity.Options{Model: o.model}, bisect, stdout, stderr)
+			return runParity(cmd.Context(), run, &o.modelFlags, &o.reportFlags, p, bisect, stdout, stderr)
 		},
 	}
 	f := cmd.Flags()
@@ -87,6 +91,7 @@ one is not there.
 	f.StringVar(&o.reference, "reference", "", "the reference's `command` (default: gomflux-reference, or scripts/reference/run.sh)")
 	f.StringVar(&o.keep, "keep", "", "leave what the reference records in this `folder`")
 	o.reportFlags.add(cmd)
+	o.weightFlags.add(f, true)
 	o.addPlace(f)
 	return cmd
 }

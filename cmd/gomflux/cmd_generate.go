@@ -380,6 +380,11 @@ func (o *generateOptions) open(ctx context.Context, g *generation, p *printer) (
 	if g.recorded != nil {
 		o.compare(ctx, g.recorded, source, p)
 	}
+	if q := o.quantize.orZero(); q != "" && q != none {
+		if has := models.Inspect(source.FS).Quantization; has != "" && has != q {
+			p.warn("the weights are quantized already (%s), so that --quantize %s does nothing to them", quantizationText(has), q)
+		}
+	}
 	p.openTerminals(ctx, o.preview.orZero(), o.show.orZero())
 
 	if err := o.inside.begin(p); err != nil {

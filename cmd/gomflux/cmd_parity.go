@@ -115,9 +115,10 @@ func checkRun(name string) error {
 func newParityRunCommand() *cobra.Command {
 	o := &struct {
 		modelFlags
+		weightFlags
 		reportFlags
 		free, isolated bool
-	}{modelFlags: newModelFlags()}
+	}{modelFlags: newModelFlags(), weightFlags: newWeightFlags()}
 	cmd := &cobra.Command{
 		Use:   "run RUN",
 		Short: "Run a reference's settings again and find the first tensor that differs",
@@ -142,6 +143,9 @@ How much a tensor may differ depends on device, dtype and stage. On the CPU in f
 it is, for a module by itself, 2e-5 of the largest reference value and 1e-5 relative
 L2, of all values and of each channel; in float16 1e-2, in bfloat16 2e-2 and 1e-2. From
 the start of a run it is more. --tolerances changes that.
+
+With --quantize it is how far each module is off because its weights are, and with
+--lora the reference has to have the same LoRA.
 ` + parityStatus,
 		Example: `  gomflux parity run models/testdata/zimage-ordinary/dump
   gomflux parity run logs/runs/latest/reference --model ./Z-Image --html parity.html`,
@@ -156,6 +160,9 @@ the start of a run it is more. --tolerances changes that.
 			case o.isolated:
 				p.Readings = []string{parity.Isolated}
 			}
+			if err := o.weightFlags.parity(cmd, &p); err != nil {
+				return err
+			}
 			if err := checkRun(args[0]); err != nil {
 				return err
 			}
@@ -168,6 +175,7 @@ the start of a run it is more. --tolerances changes that.
 	f.BoolVar(&o.free, "free", false, "make only the reading from the start")
 	f.BoolVar(&o.isolated, "isolated", false, "make only the readings of modules by themselves")
 	o.reportFlags.add(cmd)
+	o.weightFlags.add(f, true)
 	o.addPlace(f)
 	return cmd
 }

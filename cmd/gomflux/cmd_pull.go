@@ -278,7 +278,7 @@ func (o *pullOptions) warn(ctx context.Context, plan *hub.Plan, p *pullPrinter) 
 			sizes[path.Dir(f.Path)] += f.Size
 		}
 	}
-	if text := fitWarning(sizes, memoryForModels(ctx)); text != "" {
+	if text := fitWarning(sizes, parts && plan.Index == nil, memoryForModels(ctx)); text != "" {
 		p.warn("%s", text)
 	}
 }
@@ -304,8 +304,9 @@ func memoryForModels(ctx context.Context) (n int64) {
 // fitWarning compares the weights of a pipeline's components, by their folders
 // and in bytes, with a device's memory, and says by which flags they would fit.
 // The sizes of files are all that is known before the first byte is fetched: a
-// quantized weight is taken to have 16 bits in them.
-func fitWarning(sizes map[string]int64, memory int64) string {
+// weight that can be quantized is taken to have 16 bits in them, unless they are
+// mflux's, which are quantized as a rule.
+func fitWarning(sizes map[string]int64, quantized bool, memory int64) string {
 	ways := []struct {
 		flags string
 		part  float64 // of the weights
@@ -319,6 +320,9 @@ func fitWarning(sizes map[string]int64, memory int64) string {
 	}
 	var fitting []string
 	for _, way := range ways {
+		if quantized && way.part < 1 {
+			break
+		}
 		var sum, largest, always float64
 		for dir, n := range sizes {
 			switch {
@@ -350,7 +354,11 @@ func fitWarning(sizes map[string]int64, memory int64) string {
 	}
 	text := fmt.Sprintf("its weights are %s, and this machine has %s of memory for them and what is computed with them: ", bytes(all), bytes(memory))
 	if len(fitting) == 0 {
-		return text + "they do not fit, even with -q 4 --low-ram"
+		least := ways[len(ways)-1].flags
+		if quantized {
+			least = "--low-ram"
+		}
+		return text + "they do not fit, even with " + least
 	}
 	return text + "they fit with " + strings.Join(fitting, " or ")
 }

@@ -179,21 +179,25 @@ func TestFitWarning(t *testing.T) {
 		sizes  map[string]int64
 		memory int64
 		want   string // its end; "" for no warning
+
+		quantized bool
 	}{
-		{flux, 64e9, ""},
-		{flux, 42.2e9, ""},
-		{flux, 40e9, "its weights are 33.71 GB, and this machine has 40.00 GB of memory for them and what is computed with them: they fit with --low-ram (about 29.96 GB) or -q 8 (about 22.49 GB)"},
-		{flux, 24e9, "they fit with -q 8 (about 22.49 GB)"},
-		{flux, 16.5e9, "they fit with -q 8 --low-ram (about 16.01 GB) or -q 4 (about 12.00 GB)"},
-		{flux, 15e9, "they fit with -q 4 (about 12.00 GB)"},
-		{flux, 9e9, "they fit with -q 4 --low-ram (about 8.58 GB)"},
-		{flux, 8e9, "they do not fit, even with -q 4 --low-ram"},
-		{qwen, 16.1e9, "they fit with -q 4 --low-ram (about 14.70 GB)"},
-		{qwen, 0, ""},
-		{nil, 8e9, ""},
-		{map[string]int64{".": 10e9}, 12e9, "they fit with -q 8 (about 6.64 GB)"},
+		{flux, 24e9, "they do not fit, even with --low-ram", true},
+		{flux, 40e9, "they fit with --low-ram (about 29.96 GB)", true},
+		{flux, 64e9, "", false},
+		{flux, 42.2e9, "", false},
+		{flux, 40e9, "its weights are 33.71 GB, and this machine has 40.00 GB of memory for them and what is computed with them: they fit with --low-ram (about 29.96 GB) or -q 8 (about 22.49 GB)", false},
+		{flux, 24e9, "they fit with -q 8 (about 22.49 GB)", false},
+		{flux, 16.5e9, "they fit with -q 8 --low-ram (about 16.01 GB) or -q 4 (about 12.00 GB)", false},
+		{flux, 15e9, "they fit with -q 4 (about 12.00 GB)", false},
+		{flux, 9e9, "they fit with -q 4 --low-ram (about 8.58 GB)", false},
+		{flux, 8e9, "they do not fit, even with -q 4 --low-ram", false},
+		{qwen, 16.1e9, "they fit with -q 4 --low-ram (about 14.70 GB)", false},
+		{qwen, 0, "", false},
+		{nil, 8e9, "", false},
+		{map[string]int64{".": 10e9}, 12e9, "they fit with -q 8 (about 6.64 GB)", false},
 	} {
-		got := fitWarning(test.sizes, test.memory)
+		got := fitWarning(test.sizes, test.quantized, test.memory)
 		if !strings.HasSuffix(got, test.want) || (got == "") != (test.want == "") {
 			t.Errorf("%v in %d: %q, expected %q", test.sizes, test.memory, got, test.want)
 		}

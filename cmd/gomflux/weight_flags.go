@@ -12,7 +12,9 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/gomflux/gomflux"
+	"github.com/gomflux/gomflux/lora"
 	"github.com/gomflux/gomflux/models"
+	"github.com/gomflux/gomflux/parity"
 )
 
 // none is what turns off what a picture was made with.
@@ -87,6 +89,27 @@ func (w *weightFlags) open(o *gomflux.OpenOptions) {
 	o.LoRAs, o.RuntimeLoRA = w.loras.list, w.noBake && len(w.loras.list) > 0
 }
 
+// parity puts what was given to the options of a comparison.
+func (w *weightFlags) parity(cmd *cobra.Command, p *parity.Options) (err error) {
+	if err := w.check(cmd); err != nil {
+		return err
+	}
+	if q := w.quantize.orZero(); q != "" && q != none {
+		if p.Quantize, err = models.ParseQuantization(q, w.groupSize.orZero()); err != nil {
+			return coded(exitUsage, err)
+		}
+	}
+	for _, l := range w.loras.list {
+		found, err := models.FindLoRA(l.Path)
+		if err != nil {
+			return coded(exitModel, err)
+		}
+		p.LoRAs = append(p.LoRAs, lora.Spec{Path: found.Path, Scale: l.Scale})
+	}
+	p.RuntimeLoRA = w.noBake
+	return nil
+}
+
 // A loraList is the value of --lora. It implements pflag.Value: a name, or
 // name=scale, which joinValues makes of two words.
 type loraList struct {
@@ -99,22 +122,22 @@ func (l *loraList) Set(s string) error {
 		*l = loraList{none: true}
 		return nil
 	}
-	lora := gomflux.LoRA{Path: s, Scale: 1}
+	one := gomflux.LoRA{Path: s, Scale: 1}
 	if i := strings.LastIndexByte(s, '='); i >= 0 && isScale(s[i+1:]) {
-		lora.Path = s[:i]
-		lora.Scale, _ = strconv.ParseFloat(s[i+1:], 64) // which isScale has tried
+		one.Path = s[:i]
+		one.Scale, _ = strconv.ParseFloat(s[i+1:], 64) // which isScale has tried
 	}
-	if lora.Path == "" {
+	if one.Path == "" {
 		return errors.New("the name is empty")
 	}
-	l.list, l.none = append(l.list, lora), false
+	l.list, l.none = append(l.list, one), false
 	return nil
 }
 
 func (l *loraList) String() string {
 	var words []string
-	for _, lora := range l.list {
-		words = append(words, fmt.Sprintf("%s=%v", lora.Path, lora.Scale))
+	for _, one := range l.list {
+		words = append(words, fmt.Sprintf("%s=%v", one.Path, one.Scale))
 	}
 	return strings.Join(words, " ")
 }
