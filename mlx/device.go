@@ -165,3 +165,12 @@ func SetCacheLimit(bytes int) {
 	var before uintptr
 	check(mlxc.SetCacheLimit(&before, uintptr(bytes)))
 }
+
+// SetMemoryLimit is ActiveMemory from which on MLX gives a GPU no more work before
+// some of what it has is done, in bytes. It is no bound: one kernel's arrays may go
+// beyond it. It returns the limit that there was.
+func SetMemoryLimit(bytes int) int {
+	var before uintptr
+	check(mlxc.SetMemoryLimit(&before, uintptr(bytes)))
+	return int(before)
+}

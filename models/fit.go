@@ -41,7 +41,7 @@ func (e Estimate) AllWeights() (n int64) {
 // Estimate says what memory a run takes that makes so many pictures at once. The
 // request must have been checked. It must run on the MLX thread.
 func (p *Pipeline) Estimate(r Request, batch int) Estimate {
-	return p.estimate(&r, way{batch: batch, quantize: p.loader.quantize, lowRAM: p.lowRAM, alone: p.alone})
+	return p.estimate(&r, p.way(batch))
 }
 
 // EstimateModel is Estimate for the first of o.For's runs, or for a run with the
@@ -74,7 +74,16 @@ type way struct {
 	batch    int
 	quantize *mlx.Quantization
 	// see Pipeline
-	lowRAM, alone bool
+	near, lowRAM, alone bool
+}
+
+// way is the one in which the pipeline runs requests.
+func (p *Pipeline) way(batch int) way {
+	w := way{batch: batch, near: p.near, lowRAM: p.lowRAM, alone: p.alone}
+	if p.loader != nil {
+		w.quantize = p.loader.quantize
+	}
+	return w
 }
 
 // room is the memory that there is for all of the model: what is free and what
@@ -95,7 +104,13 @@ func (p *Pipeline) room() int64 {
 	return free
 }
 
-func (p *Pipeline) estimate(r *Request, way way) Estimate { return p.estimateWith(r, way, p.meter()) }
+func (p *Pipeline) estimate(r *Request, way way) Estimate {
+	m := p.meter()
+	if p.device.String() == "cuda" {
+		m.ahead = way.ahead(r)
+	}
+	return p.estimateWith(r, way, m)
+}
 
 func (p *Pipeline) estimateWith(r *Request, way way, m meter) Estimate {
 	e := Estimate{Device: p.device, Dtype: p.dtype, Width: r.Width, Height: r.Height, Weights: map[string]int64{}, LowRAM: way.lowRAM}
@@ -120,7 +135,11 @@ func (p *Pipeline) estimateWith(r *Request, way way, m meter) Estimate {
 		if room > 0 {
 			free = max(1, room-with(dir))
 		}
-		return with(dir) + p.budget(height, width, free, memory)
+		n := p.budget(height, width, free, memory)
+		if m.ahead > 0 { // about a third is memory that is taken in advance
+			n = min(n, max(m.ahead+beyond, n*2/3))
+		}
+		return with(dir) + n
 	}
 
 	encoder := autoencoderDir // what is in memory when pictures are encoded
@@ -268,6 +287,8 @@ type looker interface {
 type meter struct {
 	device mlx.Device
 	item   int64 // bytes
+	// ahead is what MLX takes in advance at most, 0 for no limit.
+	ahead int64
 	// commands are how many elements and kernels MLX puts into one command buffer
 	commandElements, commandKernels float64
 }
@@ -317,6 +338,7 @@ func commandLimits(architecture string) (kernels, elements float64) {
 // write less than smallKernel elements are done before many others are given to an
 // H200.
 const (
+	beyond       = 3e8 // of a kernel that goes beyond the limit
 	maxCommands  = 11
 	blockKernels = 45
 	smallKernel  = 2.5e6
@@ -352,7 +374,11 @@ func (m meter) passes(passes ...stack) int64 {
 	elements := m.commandElements + read/kernels // a buffer ends when there are more
 	part := min(1, maxCommands*elements/read, maxCommands*m.commandKernels/kernels)
 	part = max(part, blockKernels/kernels) // a block in any case
-	return int64(made*part*min(1, made/kernels/smallKernel)) * m.item
+	all := int64(made*part*min(1, made/kernels/smallKernel)) * m.item
+	if m.ahead > 0 {
+		return min(all, m.ahead+beyond)
+	}
+	return all
 }
 
 // checkFit warns of a run that takes more memory than there is, and says what
@@ -373,7 +399,7 @@ func (p *Pipeline) checkFit(runs []Request, o LoadOptions) {
 		}
 	}
 	// loading parts again and again takes time, and is done as far as it must be
-	for _, short := range []*bool{&p.lowRAM, &p.alone} {
+	for _, short := range []*bool{&p.near, &p.lowRAM, &p.alone} {
 		if p.Estimate(largest, batch).Peak() > room {
 			*short = true
 		}
@@ -422,7 +448,7 @@ func (p *Pipeline) remedies(room int64, r *Request, batch int) (fitting []string
 			fitting = append(fitting, fmt.Sprintf("%s (%s)", flags, gigabytes(need)))
 		}
 	}
-	as := way{batch: batch, quantize: p.loader.quantize, lowRAM: true, alone: true}
+	as := way{batch: batch, quantize: p.loader.quantize, near: true, lowRAM: true, alone: true}
 	if batch > 1 {
 		one := as
 		one.batch = 1

@@ -113,6 +113,7 @@ func (p *Pipeline) GenerateBatch(r Request, seeds []uint64) ([]*Result, error) {
 			return f(s)
 		}
 	}
+	defer p.pace(p.way(len(seeds)).ahead(&r))()
 	mlx.ResetPeakMemory()
 	var res Result // what all pictures have in common
 	clock := time.Now()
@@ -171,6 +172,7 @@ func (p *Pipeline) GenerateBatch(r Request, seeds []uint64) ([]*Result, error) {
 	if p.alone {
 		release()
 		p.free()
+		p.keepPace()
 	}
 
 	results := make([]*Result, len(seeds))

@@ -63,5 +63,42 @@ func (p *Pipeline) ensure(dir string, report func(Progress)) error {
 	p.loader.report = report
 	err = p.loader.weights(part.component, ck)
 	part.loaded = err == nil
+	p.keepPace()
 	return err
+}
+
+// ahead is how much memory MLX may take beyond what is in memory between two
+// runs. CUDA is given work as fast as MLX can, and every kernel's memory is taken
+// when it is given, so without a limit that is tens of gigabytes. On an H200
+// FLUX.1-dev at 1024x1024 takes 46.2 GB of memory and 0.192 s a step without a
+// limit, 41.6 and 0.188 with 8 GB, 37.9 and 0.195 with 4, 36.8 and 0.197 with 2;
+// at 4 bits 26.4 and 0.199, 17.7 and 0.207, 14.0 and 0.206, 12.9 and 0.220.
+func (w way) ahead(r *Request) int64 {
+	most := int64(8e9)
+	if w.near {
+		most = 2e9
+	}
+	const usual = 2 << 20 // pixels, of two pictures of 1024x1024
+	return most * max(usual, int64(r.Height)*int64(r.Width)*int64(max(1, w.batch))) / usual
+}
+
+// pace limits the memory that MLX takes in advance for a run, until restore.
+func (p *Pipeline) pace(ahead int64) (restore func()) {
+	if p.device.String() != "cuda" {
+		return func() {}
+	}
+	outer, outerAhead := p.limit, p.ahead
+	p.limit, p.ahead = mlx.SetMemoryLimit(0), int(ahead)
+	p.keepPace()
+	return func() {
+		mlx.SetMemoryLimit(p.limit)
+		p.limit, p.ahead = outer, outerAhead
+	}
+}
+
+// keepPace counts from what is in memory now.
+func (p *Pipeline) keepPace() {
+	if p.limit > 0 {
+		mlx.SetMemoryLimit(min(p.limit, mlx.ActiveMemory()+p.ahead))
+	}
 }

@@ -43,6 +43,9 @@ type Pipeline struct {
 	parts      map[string]*part // by their folders, without those
 	lowRAM     bool             // only one of them is in memory at a time, beside the autoencoder,
 	alone      bool             // and none while that decodes
+	near       bool             // a GPU is given less work in advance
+	limit      int              // MLX's own limit of memory, during a run on CUDA,
+	ahead      int              // and what it may take then beyond what there is
 	loading    bool             // one of them is being loaded
 	compiled   []func()         // which free what is compiled of a run
 
@@ -289,7 +292,7 @@ func (p *Pipeline) load(l *loader, o LoadOptions, complete func(needs func(strin
 			return err
 		}
 	}
-	p.lowRAM, p.alone, p.memory = o.LowRAM, o.LowRAM, o.memory
+	p.near, p.lowRAM, p.alone, p.memory = o.LowRAM, o.LowRAM, o.LowRAM, o.memory
 	if o.headersOnly {
 		return nil
 	}

@@ -88,6 +88,7 @@ var (
 	SetCacheLimit                 func(res *uintptr, limit uintptr) int32
 	SetDefaultDevice              func(dev uintptr) int32
 	SetErrorHandler               func(handler uintptr, data uintptr, callback2 uintptr)
+	SetMemoryLimit                func(res *uintptr, limit uintptr) int32
 	Sigmoid                       func(res *uintptr, a uintptr, s uintptr) int32
 	Sin                           func(res *uintptr, a uintptr, s uintptr) int32
 	Slice                         func(res *uintptr, a uintptr, start *int32, start_num uintptr, stop *int32, stop_num uintptr, strides *int32, strides_num uintptr, s uintptr) int32
@@ -200,6 +201,7 @@ var functions = []function{
 	{"mlx_set_cache_limit", &SetCacheLimit},
 	{"mlx_set_default_device", &SetDefaultDevice},
 	{"mlx_set_error_handler", &SetErrorHandler},
+	{"mlx_set_memory_limit", &SetMemoryLimit},
 	{"mlx_sigmoid", &Sigmoid},
 	{"mlx_sin", &Sin},
 	{"mlx_slice", &Slice},
