@@ -16,11 +16,15 @@ if ! cmp -s "$here/requirements.txt" "$venv/requirements.txt" || ! "$venv/bin/py
 	"$venv/bin/python" -m pip install --quiet --disable-pip-version-check --requirement "$here/requirements.txt"
 	cp "$here/requirements.txt" "$venv/requirements.txt"
 fi
-case " $* " in " mflux "* | " mflux-golden "* | *" --framework mflux "* | *" --framework=mflux "*)
-	if ! cmp -s "$here/requirements-mflux.txt" "$venv/requirements-mflux.txt"; then
-		"$venv/bin/python" -m pip install --quiet --disable-pip-version-check --no-deps --requirement "$here/requirements-mflux.txt"
-		cp "$here/requirements-mflux.txt" "$venv/requirements-mflux.txt"
+# further installs what only some commands need.
+further() {
+	if ! cmp -s "$here/$1" "$venv/$1"; then
+		"$venv/bin/python" -m pip install --quiet --disable-pip-version-check --no-deps --requirement "$here/$1"
+		cp "$here/$1" "$venv/$1"
 	fi
-	;;
+}
+case " $* " in
+" mflux "* | " mflux-golden "* | *" --framework mflux "* | *" --framework=mflux "*) further requirements-mflux.txt ;;
+" loras "*) further requirements-lora.txt ;;
 esac
 PYTHONPATH=$here PYTHONDONTWRITEBYTECODE=1 exec "$venv/bin/python" -m gomflux_reference "$@"

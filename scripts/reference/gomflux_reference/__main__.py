@@ -196,7 +196,7 @@ def make_loras(out):
     try:
         from . import lora
     except ModuleNotFoundError as e:
-        raise SystemExit(f"{e}: {sys.executable} -m pip install peft==0.21.2") from None
+        raise SystemExit(f"{e} (scripts/reference/requirements-lora.txt has what loras needs further)") from None
     lora.make(out)
 
 

@@ -2,7 +2,7 @@
 
     scripts/reference/run.sh loras lora/testdata    # git diff then shows what has changed
 
-It needs peft beside the packages of requirements.txt: .setup/reference/bin/python -m pip install peft==0.21.2
+It needs the packages of requirements-lora.txt too, which run.sh installs.
 """
 
 import inspect
