@@ -16,6 +16,8 @@ type UnmatchedError struct {
 	Classes []string
 	// For is what the LoRA seems to be for, "" if that cannot be told.
 	For string
+	// Foreign says that no tensor is called as those of LoRAs are.
+	Foreign bool
 }
 
 func newUnmatchedError(f *file, keys []string, components []*component) *UnmatchedError {
@@ -24,7 +26,8 @@ func newUnmatchedError(f *file, keys []string, components []*component) *Unmatch
 	for _, c := range components {
 		e.Classes = append(e.Classes, c.Class)
 	}
-	if len(keys) == e.Tensors {
+	e.Foreign = len(keys) == e.Tensors && !slices.ContainsFunc(keys, func(key string) bool { _, _, ok := parseKey(key); return ok })
+	if len(keys) == e.Tensors && !e.Foreign {
 		e.For = guess(keys)
 	}
 	return e
@@ -34,17 +37,18 @@ const maxGroups = 10
 
 func (e *UnmatchedError) Error() string {
 	var b strings.Builder
-	count := fmt.Sprintf("%d of its %d tensors fit", len(e.Keys), e.Tensors)
-	if len(e.Keys) == e.Tensors {
-		count = fmt.Sprintf("none of its %d tensors fits", e.Tensors)
-	} else if len(e.Keys) == 1 {
-		count = fmt.Sprintf("1 of its %d tensors fits", e.Tensors)
+	fmt.Fprintf(&b, "LoRA %s: ", e.File)
+	in := fmt.Sprintf("in this model (%s)", strings.Join(e.Classes, ", "))
+	switch n := len(e.Keys); {
+	case e.Foreign:
+		fmt.Fprintf(&b, "none of its %d tensors is called as those of LoRAs are (X.lora_A.weight, X.lokr_w1 and so on), so it is another kind of file; a model is given with --model", e.Tensors)
+	case n == e.Tensors:
+		fmt.Fprintf(&b, "none of its %d tensors fits anything %s", n, in)
+	case n == 1:
+		fmt.Fprintf(&b, "1 of its %d tensors fits nothing %s", e.Tensors, in)
+	default:
+		fmt.Fprintf(&b, "%d of its %d tensors fit nothing %s", n, e.Tensors, in)
 	}
-	what := " anything"
-	if len(e.Keys) < e.Tensors {
-		what = " nothing"
-	}
-	fmt.Fprintf(&b, "LoRA %s: %s%s in this model (%s)", e.File, count, what, strings.Join(e.Classes, ", "))
 	if e.For != "" {
 		fmt.Fprintf(&b, "; it seems to be for %s", e.For)
 	}

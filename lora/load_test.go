@@ -73,11 +73,12 @@ func TestLoadErrors(t *testing.T) {
 		tensors []*tensors.Tensor
 		want    []string
 	}{
-		"no pair":      {pair(to, 16, 3, 16)[:1], []string{to + ": expected lora_B, found only lora_A"}},
-		"no tensors":   {nil, []string{"the file has no tensors"}},
-		"ranks":        {[]*tensors.Tensor{tensor(to+".lora_A.weight", 3, 16), tensor(to+".lora_B.weight", 16, 4)}, []string{to + ".lora_B.weight: expected rank 3", "[16 4]"}},
-		"rank 0":       {[]*tensors.Tensor{filled(to+".lora_A.weight", nil, 0, 16), filled(to+".lora_B.weight", nil, 16, 0)}, []string{"lora_A.weight: has rank 0"}},
-		"shape":        {pair(to, 16, 3, 20), []string{to + ": expected a change of [16 16], for transformer_blocks.0.attn.to_q.weight, found [16 20]", "lora_A.weight [3 20]"}},
+		"no pair":    {pair(to, 16, 3, 16)[:1], []string{to + ": expected lora_B, found only lora_A"}},
+		"no tensors": {nil, []string{"the file has no tensors"}},
+		"ranks":      {[]*tensors.Tensor{tensor(to+".lora_A.weight", 3, 16), tensor(to+".lora_B.weight", 16, 4)}, []string{to + ".lora_B.weight: expected rank 3", "[16 4]"}},
+		"rank 0":     {[]*tensors.Tensor{filled(to+".lora_A.weight", nil, 0, 16), filled(to+".lora_B.weight", nil, 16, 0)}, []string{"lora_A.weight: has rank 0"}},
+		"shape": {pair(to, 16, 3, 20), []string{to + ": expected a change of [16 16], for transformer_blocks.0.attn.to_q.weight, found [16 20]", "lora_A.weight [3 20]",
+			"it seems to be for a model of another size"}},
 		"fused shape":  {pair("diffusion_model.double_blocks.0.img_attn.qkv", 16, 3, 16), []string{"expected a change of [48 16]", "to_q.weight, transformer_blocks.0.attn.to_k.weight", "found [16 16]"}},
 		"axes":         {[]*tensors.Tensor{tensor(to+".lora_A.weight", 3, 16, 2), tensor(to+".lora_B.weight", 16, 3)}, []string{"lora_A.weight: expected two axes, found shape [3 16 2]"}},
 		"dtype":        {[]*tensors.Tensor{integers, tensor(to+".lora_B.weight", 16, 3)}, []string{"lora_A.weight: expected F32, F16 or BF16, found I32"}},
@@ -123,6 +124,17 @@ func TestLoadErrors(t *testing.T) {
 	}
 }
 
+// A change that has another size than its weight, among others that fit, says
+// nothing about the size of the model.
+func TestLoadOneSize(t *testing.T) {
+	const block = "transformer.transformer_blocks.0.attn."
+	path := save(t, append(pair(block+"to_q", 16, 3, 16), pair(block+"to_k", 16, 3, 20)...)...)
+	_, _, err := load(t, "flux", lora.Spec{Path: path, Scale: 1})
+	if err == nil || !strings.Contains(err.Error(), "to_k: expected a change of [16 16]") || strings.Contains(err.Error(), "another size") {
+		t.Errorf("found %v", err)
+	}
+}
+
 // A tensor that fits nothing is an error, also among others that fit.
 func TestUnmatched(t *testing.T) {
 	components := "FluxTransformer2DModel, CLIPTextModel, T5EncoderModel"
@@ -152,6 +164,7 @@ func TestUnmatched(t *testing.T) {
 		"Qwen":    {pair("transformer_blocks.3.img_mlp.net.2", 16, 3, 16), "it seems to be for Qwen-Image", 2},
 		"escapes": {[]*tensors.Tensor{tensor("\x1b[2Ja\nb.lora_A.weight", 1)}, `"\x1b[2Ja\nb.lora_A.weight"`, 1},
 		"long":    {[]*tensors.Tensor{tensor(strings.Repeat("x.", 1000)+"lora_A", 1)}, `"` + strings.Repeat("x.", 100) + `"...`, 1},
+		"no LoRA": {[]*tensors.Tensor{tensor("decoder.mid_block.resnets.0.conv1.weight", 4, 4)}, "none of its 1 tensors is called as those of LoRAs are", 1},
 		"other":   {pair("a.b", 16, 3, 16), "none of its 2 tensors fits anything in this model (" + components + "):\n\ta.b.lora_A.weight", 2},
 	} {
 		t.Run(name, func(t *testing.T) {

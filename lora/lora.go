@@ -165,6 +165,9 @@ func (s *Set) add(spec Spec, f *file, components []*component) error {
 	}
 	s.reports = append(s.reports, report)
 	if err := first(errs, 5); err != nil {
+		if !slices.ContainsFunc(errs, func(err error) bool { _, ok := errors.AsType[*sizeError](err); return !ok }) {
+			err = fmt.Errorf("%w\n\tno change has the size of its weight: it seems to be for a model of another size", err)
+		}
 		return err
 	}
 	for _, u := range all {
@@ -197,6 +200,11 @@ func first(errs []error, most int) error {
 		errs = append(errs[:most:most], fmt.Errorf("and %d more", n-most))
 	}
 	return errors.Join(errs...)
+}
+
+// Changes says whether a parameter of a component is changed.
+func (s *Set) Changes(component, parameter string) bool {
+	return len(s.updates[component][parameter]) > 0
 }
 
 // Bake returns what changes the parameters of a component while they are loaded,
@@ -236,7 +244,7 @@ func (s *Set) bake(component string, takes func(*update) bool) func(p nn.Paramet
 		}
 		square := squares(func() *mlx.Array { return before })
 		change := squares(func() *mlx.Array { return w.Sub(before) })
-		if finite := func(v float64) bool { return v-v == 0 }; finite(square) && !finite(change) {
+		if isFinite(square) && !isFinite(change) {
 			mlx.Throw(fmt.Errorf("LoRA %s: makes values of %s in the %s NaN or infinite", names(all[p.Name]), p.Name, component))
 		}
 		done.parameters[p.Name] = true
@@ -244,6 +252,8 @@ func (s *Set) bake(component string, takes func(*update) bool) func(p nn.Paramet
 		return w
 	}
 }
+
+func isFinite(v float64) bool { return !math.IsNaN(v) && !math.IsInf(v, 0) }
 
 // squares is the sum of the squares of an array's elements. The array is freed if
 // it is made for this.

@@ -169,7 +169,11 @@ func (m *module) pair(a, b part) (left, right *tensor, err error) {
 	return left, right, nil
 }
 
-// fits compares the shape of a change with that of the weight.
+// A sizeError says that a change has another shape than the weight.
+type sizeError struct{ error }
+
+// fits compares the shape of a change with that of the weight. An error is a
+// [*sizeError].
 func (m *module) fits(rows, cols int, tensors ...*tensor) error {
 	if rows == m.rows && cols == m.cols {
 		return nil
@@ -178,8 +182,8 @@ func (m *module) fits(rows, cols int, tensors ...*tensor) error {
 	for _, t := range tensors {
 		found = append(found, fmt.Sprintf("%s %v", quote(t.Name), t.Shape))
 	}
-	return m.errorf("expected a change of %v, for %s, found %v: %s",
-		[]int{m.rows, m.cols}, parameters(m.pieces), []int{rows, cols}, strings.Join(found, ", "))
+	return &sizeError{m.errorf("expected a change of %v, for %s, found %v: %s",
+		[]int{m.rows, m.cols}, parameters(m.pieces), []int{rows, cols}, strings.Join(found, ", "))}
 }
 
 func (m *module) low() (delta, float64, error) {
