@@ -74,20 +74,28 @@ func (m *Model) change(o *OpenOptions, q *mlx.Quantization) (specs []lora.Spec, 
 	if o == nil {
 		return nil, false, nil
 	}
-	for _, l := range o.LoRAs {
-		scale := cmp.Or(l.Scale, 1)
-		if math.IsNaN(scale) || math.IsInf(scale, 0) {
-			return nil, false, models.BadRequest(fmt.Errorf("LoRA %s: its scale is %v", l.Path, scale))
-		}
-		found, err := models.FindLoRA(l.Path)
-		if err != nil {
-			return nil, false, err
-		}
-		specs = append(specs, lora.Spec{Path: found.Path, Scale: scale})
-		m.changes.LoRAs = append(m.changes.LoRAs, picture.LoRA{Path: models.TildePath(found.Name), Revision: found.Revision, Scale: scale})
+	if specs, m.changes.LoRAs, err = findLoRAs(o.LoRAs); err != nil {
+		return nil, false, err
 	}
 	m.changes.RuntimeLoRA = o.RuntimeLoRA && len(specs) > 0
 	return specs, o.RuntimeLoRA, nil
+}
+
+// findLoRAs finds the files of LoRAs, and says what is recorded of them.
+func findLoRAs(list []LoRA) (specs []lora.Spec, recorded []picture.LoRA, err error) {
+	for _, l := range list {
+		scale := cmp.Or(l.Scale, 1)
+		if math.IsNaN(scale) || math.IsInf(scale, 0) {
+			return nil, nil, models.BadRequest(fmt.Errorf("LoRA %s: its scale is %v", l.Path, scale))
+		}
+		found, err := models.FindLoRA(l.Path)
+		if err != nil {
+			return nil, nil, err
+		}
+		specs = append(specs, lora.Spec{Path: found.Path, Scale: scale})
+		recorded = append(recorded, picture.LoRA{Path: models.TildePath(found.Name), Revision: found.Revision, Scale: scale})
+	}
+	return specs, recorded, nil
 }
 
 // hashLoRAs puts the hashes of files to what is recorded of them.

@@ -52,7 +52,7 @@ func Save(ctx context.Context, model, folder string, o *SaveOptions) (*SaveRepor
 	if o == nil {
 		o = &SaveOptions{}
 	}
-	open := &OpenOptions{Device: o.Device, Quantize: o.Quantize, GroupSize: o.GroupSize, LoRAs: o.LoRAs, Progress: o.Progress}
+	open := &OpenOptions{Device: o.Device, Quantize: o.Quantize, GroupSize: o.GroupSize, Progress: o.Progress}
 	if o.Dtype != "keep" {
 		open.Dtype = o.Dtype
 	}
@@ -64,7 +64,7 @@ func Save(ctx context.Context, model, folder string, o *SaveOptions) (*SaveRepor
 	if err != nil {
 		return nil, err
 	}
-	specs, _, err := (&Model{}).change(open, nil)
+	specs, _, err := findLoRAs(o.LoRAs)
 	if err != nil {
 		return nil, err
 	}
@@ -108,8 +108,11 @@ func (o *SaveOptions) replaces(folder string) (bool, error) {
 	if errors.Is(err, fs.ErrNotExist) || err == nil && len(entries) == 0 {
 		return false, nil
 	}
-	if err != nil || !o.Overwrite {
+	if err != nil {
 		return false, nil // which models.Save refuses
+	}
+	if !o.Overwrite {
+		return false, models.BadRequest(fmt.Errorf("%s: is there, and not empty (give another folder, or --overwrite to replace the model in it)", folder))
 	}
 	for _, name := range []string{"model_index.json", "mflux_model.json"} {
 		if _, err := os.Stat(filepath.Join(folder, name)); err == nil {

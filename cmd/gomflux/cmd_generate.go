@@ -380,11 +380,7 @@ func (o *generateOptions) open(ctx context.Context, g *generation, p *printer) (
 	if g.recorded != nil {
 		o.compare(ctx, g.recorded, source, p)
 	}
-	if q := o.quantize.orZero(); q != "" && q != none {
-		if has := models.Inspect(source.FS).Quantization; has != "" && has != q {
-			p.warn("the weights are quantized already (%s), so that --quantize %s does nothing to them", quantizationText(has), q)
-		}
-	}
+	o.warnQuantized(source, p)
 	p.openTerminals(ctx, o.preview.orZero(), o.show.orZero())
 
 	if err := o.inside.begin(p); err != nil {
@@ -421,8 +417,6 @@ func (o *generateOptions) open(ctx context.Context, g *generation, p *printer) (
 	if g.options.NegativePrompt != "" && !model.UsesNegativePrompt(g.options) {
 		o.warnNegative(model, g.options, p)
 	}
-	size := model.Settings(g.options)
-	warnMemory(ctx, p, &model.VAE, size.Height, size.Width)
 	if o.verbose && !o.json {
 		fmt.Fprintf(p.stderr, "%s on %s in %s, loaded in %s\n", model.Class(), model.Device(), model.Dtype(), seconds(time.Since(began)))
 		fmt.Fprintf(p.stderr, "libraries %s\n", libraryPaths(lib))

@@ -39,7 +39,9 @@ elements, dtypes, size, smallest and largest value, and the range of the
 tensors' standard deviations, for each component; with --all also for each
 tensor, with its mean. MODEL is a model as --model takes it, any other folder
 with safetensors files or with folders of them, or one safetensors file. The
-elements are read a few megabytes at a time, and MLX is not needed.
+elements are read a few megabytes at a time, and MLX is not needed. Quantized
+matrices are counted as the words that they are packed in, which have no values;
+--against unpacks them.
 
 What is or may be wrong is named on a line for each tensor. Errors are
 
@@ -114,7 +116,7 @@ EXIT STATUS
   130  it was interrupted`,
 		Example: `  gomflux inspect z-image-turbo
   gomflux inspect ./converted --against z-image-turbo --tolerance 0.004
-  gomflux inspect ./z-image-4bit --against z-image-turbo --tolerance 0.1
+  gomflux inspect ./z-image-4bit --against z-image-turbo --tolerance 0.2
   gomflux inspect ./model --json | jq -r '.flags[] | select(.severity == "error") | .tensor'
   gomflux inspect shapes --loaded --component transformer`,
 		Args:              oneFile("a model: a name, a folder or a safetensors file"),
@@ -305,7 +307,11 @@ func newInspection(w *openWeights) *inspection {
 			part.Parameters += t.Len()
 			part.Bytes += t.Bytes()
 			part.Dtypes[string(t.Dtype)]++
-			part.Tensors = append(part.Tensors, inspectedTensor{t.Name, w.relative(t.File), string(t.Dtype), t.Shape, t.Len(), t.Bytes(), t.Unused, t.Stats})
+			one := inspectedTensor{t.Name, w.relative(t.File), string(t.Dtype), t.Shape, t.Len(), t.Bytes(), t.Unused, t.Stats}
+			if t.Dtype == "U32" || t.Dtype == "U8" {
+				one.Stats = nil // of packed numbers their words say nothing
+			}
+			part.Tensors = append(part.Tensors, one)
 		}
 		r.Components = append(r.Components, part)
 		for _, f := range c.Flags() {

@@ -28,14 +28,19 @@ type saveOptions struct {
 func newSaveCommand() *cobra.Command {
 	o := &saveOptions{
 		modelFlags: newModelFlags(), weightFlags: newWeightFlags(),
-		layout: oneOf("layout", models.LayoutDiffusers, models.LayoutMFlux), savedDtype: oneOf("dtype", "float32", "bfloat16", "float16", "fp32", "bf16", "fp16", "keep"),
+		layout:     oneOf("layout", models.LayoutDiffusers, models.LayoutMFlux),
+		savedDtype: oneOf("dtype", "float32", "bfloat16", "float16", "fp32", "bf16", "fp16", "keep"),
 	}
+	o.fallback = ""
 	cmd := &cobra.Command{
 		Use:   "save --model MODEL --path FOLDER",
 		Short: "Write a model to a folder, quantized or with LoRAs in it",
 		Long: `Save writes a model to a folder that --model takes afterwards: quantized, so
 that it takes less space and is loaded faster than with --quantize, with LoRAs
 added to its weights, or a single file as a whole model.
+
+What is quantized already stays as it is, except where a LoRA changes it or with
+--layout diffusers, which unpacks it.
 
 A quantized model is written as mflux-save writes it, with the configs of
 diffusers beside it: gomflux and mflux read it, diffusers does not. One that is
@@ -56,7 +61,7 @@ The folder is printed on standard output, all else on standard error. With
 --json it is one object instead:
 
   folder, layout       as they were written
-  quantization         the level; none if nothing is quantized
+  quantization         the level; left out if nothing is quantized
   bytes, files         of all tensors, and the number of files with weights
   layers               component, name, mode, bits, group, bytes and error of
                        each quantized layer; kept says that it was before
@@ -103,9 +108,13 @@ func (o *saveOptions) run(ctx context.Context, stdout, stderr io.Writer) error {
 	if err != nil {
 		return err
 	}
+	if err := models.Inspect(source.FS).Incomplete; err != nil {
+		return coded(exitModel, err)
+	}
 	if _, err := o.checkLibrary(ctx, warnings{stderr}); err != nil {
 		return err
 	}
+	o.warnQuantized(source, warnings{stderr})
 	show := &display{}
 	if !o.json && !o.quiet {
 		show = newDisplay(ctx, stderr, nil)
@@ -121,10 +130,10 @@ func (o *saveOptions) run(ctx context.Context, stdout, stderr io.Writer) error {
 	start := time.Now()
 	report, err := gomflux.Save(ctx, pinned(source), o.folder, &save)
 	show.close()
-	switch {
-	case errors.Is(err, gomflux.ErrUnsupported), errors.Is(err, gomflux.ErrNotFound):
+	if _, ok := errors.AsType[*gomflux.UnmatchedLoRAError](err); ok || errors.Is(err, gomflux.ErrUnsupported) || errors.Is(err, gomflux.ErrNotFound) {
 		return coded(exitModel, err)
-	case err != nil:
+	}
+	if err != nil {
 		return modelError(err)
 	}
 	took := time.Since(start)

@@ -17,13 +17,15 @@ import (
 
 func newShowCommand() *cobra.Command {
 	var asJSON bool
+	var base string
 	cmd := &cobra.Command{
 		Use:   "show MODEL",
 		Short: "Show a model's files, class, revision and licence",
 		Long: `Show says what there is of one model on this machine: MODEL is what --model
-takes, with @REVISION for one of several in the Hugging Face cache. Files are
-judged by their configs and headers, as by gomflux models; gomflux pull --verify
-compares them with their hashes.
+takes, with @REVISION for one of several in the Hugging Face cache. A single
+file is shown with what it takes from its base model. Files are judged by their
+configs and headers, as by gomflux models; gomflux pull --verify compares them
+with their hashes.
 
 Memory is what a picture of the model's own size takes, as it is and with one
 part of the model in memory at a time, on the device and in the dtype that
@@ -31,6 +33,7 @@ gomflux generate would choose.
 
 With --json it is one object: the fields of gomflux models --json and
 
+  base_model         what a single file is completed from
   files              an array of path and bytes
   memory             device, dtype, width, height, weights_bytes and
                      weights (by component), peak_bytes, low_ram_peak_bytes and
@@ -40,11 +43,15 @@ With --json it is one object: the fields of gomflux models --json and
   gomflux show z-image-turbo --json | jq .revision`,
 		Args: oneName,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			m, err := showModel(args[0])
+			source, err := findWith(args[0], base)
 			if err != nil {
 				return err
 			}
-			m.Memory = estimateMemory(cmd.Context(), args[0])
+			m, err := showModel(args[0], source)
+			if err != nil {
+				return err
+			}
+			m.Memory = estimateMemory(cmd.Context(), source)
 			if asJSON {
 				return writeJSON(cmd.OutOrStdout(), m)
 			}
@@ -52,14 +59,16 @@ With --json it is one object: the fields of gomflux models --json and
 		},
 	}
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print a JSON object")
+	addBaseModel(cmd.Flags(), &base)
 	return cmd
 }
 
 // A shownModel is one with its files.
 type shownModel struct {
 	listedModel
-	Files  []shownFile  `json:"files"`
-	Memory *shownMemory `json:"memory,omitempty"`
+	BaseModel string       `json:"base_model,omitempty"`
+	Files     []shownFile  `json:"files"`
+	Memory    *shownMemory `json:"memory,omitempty"`
 }
 
 // A shownMemory is what a picture takes of memory, in bytes.
@@ -76,16 +85,12 @@ type shownMemory struct {
 }
 
 // estimateMemory is nil for a model that cannot be run here.
-func estimateMemory(ctx context.Context, name string) *shownMemory {
+func estimateMemory(ctx context.Context, source *models.Source) *shownMemory {
 	if _, err := mlx.Open(); err != nil {
 		return nil
 	}
-	source, err := models.Find(name)
-	if err != nil {
-		return nil
-	}
 	var m *shownMemory
-	err = mlx.Do(ctx, func() error {
+	err := mlx.Do(ctx, func() error {
 		e, free, err := models.EstimateModel(source.FS, models.LoadOptions{Defaults: source.Defaults})
 		if err != nil {
 			return err
@@ -105,12 +110,8 @@ type shownFile struct {
 	Bytes int64  `json:"bytes"` // -1 for a link to what is not there
 }
 
-func showModel(name string) (*shownModel, error) {
-	s, err := models.Find(name)
-	if err != nil {
-		return nil, coded(exitModel, err)
-	}
-	m := &shownModel{listedModel: listedModel{Name: name}}
+func showModel(name string, s *models.Source) (*shownModel, error) {
+	m := &shownModel{listedModel: listedModel{Name: name}, BaseModel: s.Base}
 	if b, ok := models.Builtins()[name]; ok {
 		m.Builtin, m.About = true, b.About
 	}
@@ -129,7 +130,7 @@ func showModel(name string) (*shownModel, error) {
 			m.Licence = hub.CardLicence(card)
 		}
 	}
-	err = fs.WalkDir(s.FS, ".", func(path string, d fs.DirEntry, err error) error {
+	err := fs.WalkDir(s.FS, ".", func(path string, d fs.DirEntry, err error) error {
 		if err != nil || d.IsDir() {
 			return err
 		}
@@ -152,6 +153,7 @@ func (m *shownModel) print(w io.Writer) error {
 	}
 	line("model", m.Name)
 	line("about", m.About)
+	line("base", m.BaseModel)
 	line("repo", m.Repo)
 	line("revision", m.Revision)
 	line("class", m.Class)

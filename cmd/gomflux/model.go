@@ -23,7 +23,7 @@ const (
 // modelFlags are the flags of every command that runs a model.
 type modelFlags struct {
 	model, base   string
-	fallback      string // where none is given
+	fallback      string // where none is given; "" if one must be
 	dtype, device optional[string]
 }
 
@@ -36,8 +36,16 @@ func newModelFlags() modelFlags {
 }
 
 func (m *modelFlags) addModel(f *pflag.FlagSet) {
-	f.VarP((*modelName)(&m.model), "model", "m", "a built-in or published model (`name`; gomflux models lists them), a folder, a safetensors file, or owner/name[@revision][:file] in the Hugging Face cache (default: "+m.fallback+")")
-	f.StringVar(&m.base, "base-model", "", "the model (`name`) that what a single file does not have is taken from (default: the one that it is made from, if that can be told)")
+	usage := "a built-in or published model (`name`; gomflux models lists them), a folder, a safetensors file, or owner/name[@revision][:file] in the Hugging Face cache"
+	if m.fallback != "" {
+		usage += " (default: " + m.fallback + ")"
+	}
+	f.VarP((*modelName)(&m.model), "model", "m", usage)
+	addBaseModel(f, &m.base)
+}
+
+func addBaseModel(f *pflag.FlagSet, base *string) {
+	f.StringVar(base, "base-model", "", "the model (`name`) that what a single file does not have is taken from (default: the one that it is made from, if that can be told)")
 }
 
 // A modelName is the value of --model, which has a default only where it is left
@@ -77,7 +85,12 @@ func (m *modelFlags) find() (*models.Source, error) {
 		}
 		return s, coded(exitModel, err)
 	}
-	s, err := models.FindWith(m.model, m.base)
+	return findWith(m.model, m.base)
+}
+
+// findWith looks for a model, and for what a single file takes from another one.
+func findWith(name, base string) (*models.Source, error) {
+	s, err := models.FindWith(name, base)
 	if errors.Is(err, models.ErrRequest) {
 		return nil, coded(exitUsage, err)
 	}

@@ -64,9 +64,18 @@ func (w *weightFlags) add(f *pflag.FlagSet, runs bool) {
 // check refuses flags that do not go together, and gives LoRAs the scales that
 // came by mflux's flag for them.
 func (w *weightFlags) check(cmd *cobra.Command) error {
-	if cmd.Flags().Changed(mfluxScales) {
+	given := cmd.Flags().Changed
+	if !given("config-from-metadata") { // which may have the other
+		switch {
+		case given("group-size") && !given("quantize"):
+			return usageErrorf("--group-size does nothing without --quantize")
+		case w.noBake && len(w.loras.list) == 0:
+			return usageErrorf("--no-bake-lora does nothing without --lora")
+		}
+	}
+	if given(mfluxScales) {
 		if len(w.scales) != len(w.loras.list) {
-			return usageErrorf("--%s: there are %d numbers for %d LoRAs (--lora FILE NUMBER gives them together)", mfluxScales, len(w.scales), len(w.loras.list))
+			return usageErrorf("--%s: there are %s for %s (--lora FILE NUMBER gives them together)", mfluxScales, plural(len(w.scales), "number"), plural(len(w.loras.list), "LoRA"))
 		}
 		for i := range w.loras.list {
 			w.loras.list[i].Scale = w.scales[i]
@@ -87,6 +96,17 @@ func (w *weightFlags) open(o *gomflux.OpenOptions) {
 		o.Quantize, o.GroupSize = q, w.groupSize.orZero()
 	}
 	o.LoRAs, o.RuntimeLoRA = w.loras.list, w.noBake && len(w.loras.list) > 0
+}
+
+// warnQuantized warns of a quantization that does nothing.
+func (w *weightFlags) warnQuantized(source *models.Source, to warner) {
+	q := w.quantize.orZero()
+	if q == "" || q == none {
+		return
+	}
+	if has := models.Inspect(source.FS).Quantization; has != "" && has != q {
+		to.warn("the weights are quantized already (%s), so that --quantize %s does nothing to them", quantizationText(has), q)
+	}
 }
 
 // parity puts what was given to the options of a comparison.
