@@ -209,3 +209,14 @@ func TestIndexTimestepZero(t *testing.T) {
 		}
 	}
 }
+
+// TestInferNumbers has modules of numbers that no list of modules reaches.
+func TestInferNumbers(t *testing.T) {
+	for _, number := range []string{"9223372036854775807", "1000000000"} {
+		ck := parseTensors("encoder.down_blocks." + number + ".resnets.0.conv1.weight F32 8 8 3 3\n")
+		_, err := layout.Infer("AutoencoderKL", layout.Shapes(ck, layout.Part{Class: "AutoencoderKL", Table: &layout.Table{}}))
+		if err == nil || !strings.Contains(err.Error(), "encoder.down_blocks has a module of number "+number) {
+			t.Errorf("number %s: error %v", number, err)
+		}
+	}
+}

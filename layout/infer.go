@@ -90,20 +90,21 @@ func (s *sizes) over(what string, size, by int) int {
 }
 
 // count is how many modules a list has, by the largest number of one.
-func (s *sizes) count(list string) (n int) {
+func (s *sizes) count(list string) int {
+	last := -1
 	for name := range s.shapes {
 		if rest, ok := strings.CutPrefix(name, list+"."); ok {
 			number, _, _ := strings.Cut(rest, ".")
-			if i, err := strconv.Atoi(number); err == nil && i >= n {
-				n = i + 1
+			if i, err := strconv.Atoi(number); err == nil {
+				last = max(last, i)
 			}
 		}
 	}
-	if n > len(s.shapes) {
-		s.fail("%s has a module of number %d, and there are %d tensors in all", list, n-1, len(s.shapes))
+	if last >= len(s.shapes) {
+		s.fail("%s has a module of number %d, and there are %d tensors in all", list, last, len(s.shapes))
 		return 0
 	}
-	return n
+	return last + 1
 }
 
 // heads are those of a width by the size of one, which is that of the norm of its
