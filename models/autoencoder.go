@@ -77,7 +77,7 @@ func LoadAutoencoder(fsys fs.FS, o LoadOptions) (*Autoencoder, error) {
 	if err != nil {
 		return nil, err
 	}
-	ck, err := weights.OpenCheckpoint(fsys, c.dir)
+	ck, err := c.open(fsys)
 	if err != nil {
 		return nil, err
 	}

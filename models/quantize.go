@@ -9,6 +9,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/gomflux/gomflux/layout"
 	"github.com/gomflux/gomflux/mlx"
 	"github.com/gomflux/gomflux/nn"
 )
@@ -92,7 +93,7 @@ var quantizationRules = func() (rules map[string][]quantizationRule) {
 // module and the number of its columns, where a model is quantized to q; nil for
 // a layer that is not.
 func layerQuantization(q mlx.Quantization, class, layer string, columns int) *mlx.Quantization {
-	for _, rule := range quantizationRules[class] {
+	for _, rule := range quantizationRules[layout.Class(class)] {
 		if !rule.fits(layer) {
 			continue
 		}

@@ -57,6 +57,7 @@ func TestLayerQuantization(t *testing.T) {
 		{"mxfp4", "Qwen2_5_VLForConditionalGeneration", "layers.0.mlp.up_proj", 3584, affine(8, 64)},
 		{"4", "Qwen3Model", "layers.0.mlp.up_proj", 2560, affine(4, 64)},
 		{"8", "AutoencoderKL", "decoder.mid_block.attentions.0.to_q", 512, "<nil>"},
+		{"8", "", "decoder.mid_block.attentions.0.to_q", 512, "<nil>"}, // an AutoencoderKL whose config does not say so
 		{"nvfp4", "Qwen3Model", "layers.0.mlp.up_proj", 2560, "{nvfp4 4 16}"},
 		{"4", "Qwen3Model", "x", 96, affine(4, 32)},
 		{"4", "Qwen3Model", "x", 100, "<nil>"},

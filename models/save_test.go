@@ -19,6 +19,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/gomflux/gomflux/internal/layouttest"
 	"github.com/gomflux/gomflux/internal/mlxtest"
 	"github.com/gomflux/gomflux/lora"
 	"github.com/gomflux/gomflux/mlx"
@@ -58,9 +59,6 @@ func latentsWith(t *testing.T, dir string, o LoadOptions) []float32 {
 	return last.Data
 }
 
-// tinyModel is the folder of one.
-func tinyModel(name string) string { return filepath.Join("testdata", name, "model") }
-
 // save saves the model in a folder to a new one.
 func save(t *testing.T, dir string, o SaveOptions) (string, *SaveReport) {
 	t.Helper()
@@ -79,24 +77,7 @@ func save(t *testing.T, dir string, o SaveOptions) (string, *SaveReport) {
 // stored are the tensors of a component's files by name.
 func stored(t *testing.T, dir, component string) map[string]*tensors.Tensor {
 	t.Helper()
-	files, err := filepath.Glob(filepath.Join(dir, component, "*.safetensors"))
-	if err != nil || len(files) == 0 {
-		t.Fatalf("%s/%s: no files (%v)", dir, component, err)
-	}
-	all := map[string]*tensors.Tensor{}
-	for _, name := range files {
-		f, err := tensors.Open(name)
-		if err != nil {
-			t.Fatal(err)
-		}
-		for _, info := range f.Tensors() {
-			if all[info.Name], err = f.Read(info.Name); err != nil {
-				t.Fatal(err)
-			}
-		}
-		f.Close()
-	}
-	return all
+	return layouttest.Read(t, filepath.Join(dir, component))
 }
 
 // TestSave saves models of every family, and opens what was saved: it makes what
@@ -162,7 +143,7 @@ func TestSaveAll(t *testing.T) {
 		"qwen-image-ordinary":    {"text_encoder/lm_head.weight"},
 		"qwen-edit-plus":         {"text_encoder/lm_head.weight"},
 	} {
-		dir := tinyModel(folder)
+		dir := testModel(folder)
 		mlxtest.Do(t, func() {
 			there, report := save(t, dir, SaveOptions{Layout: LayoutMFlux})
 			if !slices.Equal(report.Left, left) {
@@ -567,11 +548,11 @@ func TestSaveStopped(t *testing.T) {
 func TestSaveDefaults(t *testing.T) {
 	parent := t.TempDir()
 	turbo := filepath.Join(parent, "Z-Image-Turbo") // a folder of a preset's name
-	if err := os.CopyFS(turbo, os.DirFS(tinyModel("zimage-ordinary"))); err != nil {
+	if err := os.CopyFS(turbo, os.DirFS(testModel("zimage-ordinary"))); err != nil {
 		t.Fatal(err)
 	}
 	preset, _ := FindPreset("z-image-turbo")
-	plain, err := Find(tinyModel("zimage-ordinary"))
+	plain, err := Find(testModel("zimage-ordinary"))
 	if err != nil || plain.Defaults != nil {
 		t.Fatalf("%+v, %v", plain, err)
 	}
@@ -599,7 +580,7 @@ func TestSaveDefaults(t *testing.T) {
 	}
 	// a folder as mflux itself saves it says so elsewhere
 	theirs := filepath.Join(parent, "theirs")
-	if err := os.CopyFS(theirs, os.DirFS(tinyModel("zimage-ordinary"))); err == nil {
+	if err := os.CopyFS(theirs, os.DirFS(testModel("zimage-ordinary"))); err == nil {
 		err = os.WriteFile(filepath.Join(theirs, "mflux_model.json"), []byte(`{"model_name": "z-image-turbo", "base_model": null, "upstream": null}`), 0o644)
 		if err != nil {
 			t.Fatal(err)
@@ -624,7 +605,7 @@ func TestSaveAfterKill(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer lock.Close()
-	src, err := Find(tinyModel("zimage-ordinary"))
+	src, err := Find(testModel("zimage-ordinary"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -774,7 +755,7 @@ func TestReadMFlux(t *testing.T) {
 func TestSaveSingleFile(t *testing.T) {
 	for _, folder := range []string{"flux1-schnell-ordinary", "flux2-klein", "zimage-ordinary", "qwen-image-ordinary"} {
 		t.Run(folder, func(t *testing.T) {
-			base := tinyModel(folder)
+			base := testModel(folder)
 			file := filepath.Join(t.TempDir(), "transformer.safetensors")
 			var list []*tensors.Tensor
 			for name, x := range original(t, filepath.Join(base, "transformer")) {

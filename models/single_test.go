@@ -261,6 +261,11 @@ func TestMFluxFolder(t *testing.T) {
 			if got, want := pictureOf(t, s.FS), pictureOf(t, os.DirFS(base)); !bytes.Equal(got, want) {
 				t.Error("makes another picture")
 			}
+			mlxtest.Do(t, func() {
+				if _, err := LoadAutoencoder(s.FS, LoadOptions{}); err != nil {
+					t.Error(err)
+				}
+			})
 
 			// what mflux says of it is enough for a published model: what is wrong with this one is its size
 			saved := `{"model_name": "` + test.name + `", "base_model": null, "upstream": null}`
