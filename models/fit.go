@@ -219,14 +219,9 @@ func (p *Pipeline) footprint(part *part, q *mlx.Quantization) (f footprint) {
 		return known
 	}
 	defer func() { part.sizes[key] = f }()
-	quantize := part.quantization(q)
+	packing := part.packing(q)
 	for i, parameter := range nn.Parameters(part.model) {
-		found := part.found[i]
-		var own *mlx.Quantization
-		if quantize != nil && found.Quantized == nil {
-			own = quantize(parameter)
-		}
-		bytes, unpacked := parameter.Memory(found, p.dtype, own)
+		bytes, unpacked := parameter.Memory(part.found[i], p.dtype, packing[i])
 		f.bytes += bytes
 		if parameter.Kind() != nn.LinearWeight {
 			continue
@@ -234,7 +229,7 @@ func (p *Pipeline) footprint(part *part, q *mlx.Quantization) (f footprint) {
 		shape := parameter.Stored()
 		n := int64(shape[0]) * int64(shape[1])
 		f.linear += n
-		if packed := own != nil || found.Quantized != nil; unpacked && !(packed && p.device.String() == "metal") {
+		if unpacked && !(packing[i] != nil && p.device.String() == "metal") {
 			f.unpacked += n
 		}
 	}

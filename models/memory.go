@@ -26,6 +26,19 @@ func measure(c component, ck *weights.Checkpoint) (*part, error) {
 	return &part{component: c, found: found, sizes: map[mlx.Quantization]footprint{}}, nil
 }
 
+// packing is how each of the part's parameters is quantized in memory if its plain
+// weights are to q; nil for one that is not.
+func (p *part) packing(q *mlx.Quantization) []*mlx.Quantization {
+	quantize := p.quantization(q)
+	list := make([]*mlx.Quantization, len(p.found))
+	for i, parameter := range nn.Parameters(p.model) {
+		if list[i] = p.found[i].Quantized; list[i] == nil && quantize != nil {
+			list[i] = quantize(parameter)
+		}
+	}
+	return list
+}
+
 // free frees the parts that are loaded, except the autoencoder, which is small.
 func (p *Pipeline) free() {
 	for name, part := range p.parts {

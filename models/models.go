@@ -296,6 +296,9 @@ func (p *Pipeline) load(l *loader, o LoadOptions, complete func(needs func(strin
 	if o.headersOnly {
 		return nil
 	}
+	if err := p.checkPacking(o.Quantize); err != nil {
+		return err
+	}
 	p.checkFit(runs, o)
 	for _, c := range components {
 		if p.lowRAM && c.dir != autoencoderDir {

@@ -4,6 +4,7 @@ import (
 	_ "embed"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"path"
 	"slices"
 	"strconv"
@@ -139,6 +140,25 @@ func relative(a, b *mlx.Array) (r float64) {
 		return nil
 	})
 	return r
+}
+
+// checkPacking makes sure that the device does all that weights are quantized to,
+// in the files or while they are loaded.
+func (p *Pipeline) checkPacking(q *mlx.Quantization) error {
+	seen := map[mlx.Quantization]bool{}
+	for _, dir := range slices.Sorted(maps.Keys(p.parts)) {
+		part := p.parts[dir]
+		for i, q := range part.packing(q) {
+			if q == nil || seen[*q] {
+				continue
+			}
+			seen[*q] = true
+			if err := checkQuantization(*q); err != nil {
+				return fmt.Errorf("%s: tensor %s: %w", part.found[i].File, part.found[i].Name, err)
+			}
+		}
+	}
+	return nil
 }
 
 // checkQuantization makes sure that the device does a quantization as it should:

@@ -1,8 +1,10 @@
 package models
 
 import (
+	"errors"
 	"fmt"
 	"image"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -148,7 +150,7 @@ func TestQuantize(t *testing.T) {
 			}
 			mlxtest.Do(t, func() {
 				plain, want := run(nil)
-				errors := map[int]float64{} // of affine ones by bits
+				offs := map[int]float64{} // of affine ones by bits
 				for _, name := range []string{"3", "4", "5", "6", "8", "mxfp4", "mxfp8", "nvfp4"} {
 					q, err := ParseQuantization(name, 0)
 					if err != nil {
@@ -180,16 +182,46 @@ func TestQuantize(t *testing.T) {
 						t.Errorf("%s: %d layers, latents off by %g", name, n, off)
 					}
 					if q.Mode == "affine" {
-						if before, ok := errors[q.Bits-2]; ok && !(off < before) {
+						if before, ok := offs[q.Bits-2]; ok && !(off < before) {
 							t.Errorf("%s: latents are off by %g, and by %g with two bits fewer", name, off, before)
 						}
-						errors[q.Bits] = off
+						offs[q.Bits] = off
 					}
 				}
-				if errors[8] > 0.05 {
-					t.Errorf("at 8 bits the latents are off by %g", errors[8])
+				if offs[8] > 0.05 {
+					t.Errorf("at 8 bits the latents are off by %g", offs[8])
 				}
 			})
 		})
 	}
+}
+
+// TestCheckPacking has weights in a form that MLX does not do.
+func TestCheckPacking(t *testing.T) {
+	dir := wideModel(t, "zimage-small")
+	mlxtest.Do(t, func() {
+		fsys, err := weights.OpenFolder(dir)
+		if err != nil {
+			t.Fatal(err)
+		}
+		p, err := Load(fsys, LoadOptions{headersOnly: true})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer p.Close()
+		if err := p.checkPacking(&mlx.Quantization{Mode: "mxfp4", Bits: 4, Group: 32}); err != nil {
+			t.Error(err)
+		}
+		part := p.parts["transformer"]
+		for i, parameter := range nn.Parameters(part.model) {
+			if parameter.Name == "layers.1.attention.to_q.weight" {
+				part.found[i].Quantized = &mlx.Quantization{Mode: "affine", Bits: 7, Group: 64}
+			}
+		}
+		err = p.checkPacking(nil)
+		if !errors.Is(err, ErrUnsupported) {
+			t.Fatalf("error %v", err)
+		}
+		mlxtest.Contains(t, err.Error(), filepath.Join(dir, "transformer/model.safetensors"), ": tensor layers.1.attention.to_q.weight: ", "quantization 7 on this device")
+	})
 }
