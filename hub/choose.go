@@ -18,6 +18,9 @@ const indexName = "model_index.json"
 // models, of which one has to be named.
 var ErrSeveral = errors.New("has several models")
 
+// ErrFormat is wrapped by the errors about files that are not read.
+var ErrFormat = errors.New("not supported")
+
 // adapters are the names that the files of LoRAs have by the libraries that
 // write them, diffusers and PEFT, and the config of the latter's.
 var adapters = []string{"pytorch_lora_weights.safetensors", "adapter_model.safetensors"}
@@ -69,7 +72,7 @@ func needed(files []File, index []byte) ([]File, error) {
 		}
 	}
 	if !slices.ContainsFunc(chosen, func(f File) bool { return strings.HasSuffix(f.Path, suffix) }) {
-		return nil, fmt.Errorf("has no %s files: others are not read", suffix)
+		return nil, fmt.Errorf("%w: has no %s files: others are not read", ErrFormat, suffix)
 	}
 	if index == nil {
 		if several := alone(chosen, files); len(several) > 1 {
@@ -86,7 +89,7 @@ func named(files []File, names []string) (chosen []File, err error) {
 	folders := map[string]bool{}
 	for _, name := range names {
 		if foreign.MatchString(name) {
-			return nil, fmt.Errorf("%s is no %s file: others are not read", name, suffix)
+			return nil, fmt.Errorf("%w: %s is no %s file: others are not read", ErrFormat, name, suffix)
 		}
 		if !slices.ContainsFunc(files, func(f File) bool { return f.Path == name }) {
 			var there []string
@@ -194,7 +197,7 @@ func neededOf(dir string, files []File) (chosen []File, err error) {
 		}
 	}
 	if len(sets) == 0 && len(others) > 0 && dir != "." {
-		return nil, fmt.Errorf("has no %s files in %s, only %s, which are not read", suffix, dir, strings.Join(others[:min(len(others), 3)], ", "))
+		return nil, fmt.Errorf("%w: has no %s files in %s, only %s, which are not read", ErrFormat, suffix, dir, strings.Join(others[:min(len(others), 3)], ", "))
 	}
 	for name, s := range sets {
 		// mflux numbers its shards, and has an index of the library's name

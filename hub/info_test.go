@@ -104,7 +104,7 @@ func TestNamed(t *testing.T) {
 		"vae/config.json":                   "LICENSE.md README.md vae/config.json",
 		"b.safetensors":                     "!there is no file b.safetensors (there is a.safetensors, loras/b.safetensors, loras/c.safetensors)",
 		"a.safetensors loras":               "!there is no file loras (",
-		"loras/b.ckpt":                      "!loras/b.ckpt is no .safetensors file: others are not read",
+		"loras/b.ckpt":                      "!not supported: loras/b.ckpt is no .safetensors file: others are not read",
 	} {
 		chosen, err := named(files, strings.Fields(names))
 		var got []string

@@ -205,7 +205,7 @@ func (o *pullOptions) run(ctx context.Context, name string, p *pullPrinter) erro
 
 // hubError gives an error of the hub its exit code.
 func hubError(err error) error {
-	if errors.Is(err, hub.ErrNoAccess) {
+	if errors.Is(err, hub.ErrNoAccess) || errors.Is(err, hub.ErrFormat) {
 		return coded(exitModel, err)
 	}
 	return err
@@ -264,19 +264,23 @@ func (o *pullOptions) warn(ctx context.Context, plan *hub.Plan, p *pullPrinter) 
 	var index struct {
 		Class string `json:"_class_name"`
 	}
-	parts := slices.ContainsFunc(plan.Files, func(f hub.File) bool { return strings.HasPrefix(f.Path, "transformer/") })
-	if plan.Index == nil && parts { // as mflux saves it
-		p.warn("%s has no model_index.json: what it does not have is taken from the model that it is made from, which has to be here too", plan.Info.Repo)
-	} else if plan.Index == nil && !plan.Adapter {
-		p.warn("%s has no model_index.json: it is no pipeline in the layout of Hugging Face diffusers", plan.Info.Repo)
-	} else if plan.Index != nil && json.Unmarshal(plan.Index, &index) == nil && !slices.Contains(models.Classes(), index.Class) {
-		p.warn("%s is a %s, which this version does not run", plan.Info.Repo, printable(index.Class))
-	}
-	sizes := map[string]int64{}
+	sizes, files := map[string]int64{}, 0
 	for _, f := range plan.Files {
 		if strings.HasSuffix(f.Path, ".safetensors") {
 			sizes[path.Dir(f.Path)] += f.Size
+			files++
 		}
+	}
+	_, parts := sizes["transformer"]
+	switch none := plan.Index == nil && !plan.Adapter; {
+	case none && parts: // as mflux saves it
+		p.warn("%s has no model_index.json: what it does not have is taken from the model that it is made from, which has to be here too", plan.Info.Repo)
+	case none && files == 1 && sizes["."] > 0:
+		p.warn("%s has no model_index.json but one file: if that is no LoRA, but a model, what it does not have is taken from the model that it is made from, which has to be here too", plan.Info.Repo)
+	case none:
+		p.warn("%s has no model_index.json: it is no pipeline in the layout of Hugging Face diffusers", plan.Info.Repo)
+	case plan.Index != nil && json.Unmarshal(plan.Index, &index) == nil && !slices.Contains(models.Classes(), index.Class):
+		p.warn("%s is a %s, which this version does not run", plan.Info.Repo, printable(index.Class))
 	}
 	if text := fitWarning(sizes, parts && plan.Index == nil, memoryForModels(ctx)); text != "" {
 		p.warn("%s", text)
@@ -446,7 +450,7 @@ func (p *pullPrinter) start(plan *hub.Plan) {
 		p.line(line)
 		return
 	}
-	text := fmt.Sprintf("%s@%s (%.12s): %d files, %s", info.Repo, info.Revision, info.Commit, len(plan.Files), bytes(plan.Bytes))
+	text := fmt.Sprintf("%s@%s (%.12s): %s, %s", info.Repo, info.Revision, info.Commit, plural(len(plan.Files), "file"), bytes(plan.Bytes))
 	if plan.Here > 0 {
 		text += fmt.Sprintf(", %s of it here", bytes(plan.Here))
 	}
