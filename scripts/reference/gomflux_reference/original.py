@@ -18,6 +18,7 @@ from .files import read_json, write_json
 
 def goldens(models: Path, folder: Path):
     """Writes a list for each of some tiny models, in a testdata folder, to folder."""
+    folder.mkdir(parents=True, exist_ok=True)
     for name in ("flux1-dev-small", "flux2-klein", "zimage-ordinary"):
         components = {}
         for component, make in COMPONENTS.items():
