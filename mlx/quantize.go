@@ -37,10 +37,15 @@ func (a *Array) Quantize(q Quantization) *Quantized {
 	return out
 }
 
-// Dequantize unpacks the matrix.
+// Dequantize unpacks the matrix. In float32 it computes in that, whatever the
+// dtype of the scales.
 func (q *Quantized) Dequantize(dtype Dtype) *Array {
+	scales, biases := q.Scales, q.Biases
+	if biases != nil && dtype == Float32 {
+		scales, biases = scales.AsType(dtype), biases.AsType(dtype)
+	}
 	var r uintptr
-	check(mlxc.Dequantize(&r, q.Packed.h(), q.Scales.h(), handleOrNil(q.Biases), someInt(q.Group), someInt(q.Bits), q.Mode, 0, someInt(int(dtype)), stream))
+	check(mlxc.Dequantize(&r, q.Packed.h(), scales.h(), handleOrNil(biases), someInt(q.Group), someInt(q.Bits), q.Mode, 0, someInt(int(dtype)), stream))
 	return wrap(r)
 }
 

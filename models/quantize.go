@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"maps"
+	"math"
 	"path"
 	"slices"
 	"strconv"
@@ -133,13 +134,17 @@ func (c component) quantization(q *mlx.Quantization) func(nn.Parameter) *mlx.Qua
 }
 
 // relative is ‖a-b‖/‖b‖.
-func relative(a, b *mlx.Array) (r float64) {
+func relative(a, b *mlx.Array) float64 { return math.Sqrt(squares(a.Sub(b)) / squares(b)) }
+
+// squares is the sum of all elements' squares.
+func squares(a *mlx.Array) (sum float64) {
 	mlx.Scope(func() *mlx.Array {
-		norm := func(x *mlx.Array) *mlx.Array { return x.Square().Reshape(1, -1).Sum(1).Sqrt() }
-		r = float64(norm(a.Sub(b)).Div(norm(b)).Floats()[0])
+		for _, row := range a.Square().Sum(-1).Floats() {
+			sum += float64(row)
+		}
 		return nil
 	})
-	return r
+	return sum
 }
 
 // checkPacking makes sure that the device does all that weights are quantized to,

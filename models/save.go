@@ -735,11 +735,7 @@ func (s *saver) writeEntry(part *savedPart, reader *nn.Reader, file *shardFile, 
 			return err
 		}
 		q := rows.Quantize(*e.pack)
-		unpacked := &mlx.Quantized{Quantization: q.Quantization, Packed: q.Packed, Scales: q.Scales, Biases: q.Biases}
-		if q.Biases != nil {
-			unpacked.Scales, unpacked.Biases = q.Scales.AsType(mlx.Float32), q.Biases.AsType(mlx.Float32)
-		}
-		off += squares(unpacked.Dequantize(mlx.Float32).Sub(plain))
+		off += squares(q.Dequantize(mlx.Float32).Sub(plain))
 		whole += squares(plain)
 		for i, part := range q.Arrays()[1:] {
 			rest[i] = append(rest[i], part.Bytes()...)
@@ -782,14 +778,6 @@ func inRows(a *mlx.Array, f func(rows *mlx.Array) error) error {
 		}
 	}
 	return nil
-}
-
-// squares is the sum of all elements' squares.
-func squares(a *mlx.Array) (sum float64) {
-	for _, row := range a.Square().Sum(-1).Floats() {
-		sum += float64(row)
-	}
-	return sum
 }
 
 // checkFinite refuses NaN and infinite weights: no picture could be made of them.

@@ -203,7 +203,7 @@ func (p *Param) used() {
 func (p *Param) As(dtype mlx.Dtype) *mlx.Array {
 	p.used()
 	if p.packed != nil {
-		return precise(p.packed, dtype).Dequantize(dtype)
+		return p.packed.Dequantize(dtype)
 	}
 	return p.AsType(dtype)
 }
@@ -212,20 +212,9 @@ func (p *Param) As(dtype mlx.Dtype) *mlx.Array {
 func (p *Param) TakeRows(rows []int32, dtype mlx.Dtype) *mlx.Array {
 	p.used()
 	if p.packed != nil {
-		return precise(p.packed.TakeRows(rows), dtype).Dequantize(dtype)
+		return p.packed.TakeRows(rows).Dequantize(dtype)
 	}
 	return p.Array.TakeRows(rows).AsType(dtype)
-}
-
-// precise is a matrix that is unpacked in a dtype, which its scales are not
-// smaller than then.
-func precise(q *mlx.Quantized, dtype mlx.Dtype) *mlx.Quantized {
-	if q.Biases == nil || dtype != mlx.Float32 {
-		return q
-	}
-	out := *q
-	out.Scales, out.Biases = q.Scales.AsType(dtype), q.Biases.AsType(dtype)
-	return &out
 }
 
 // watcher is told of the parameters that are used. It belongs to the MLX

@@ -42,7 +42,7 @@ func (r *Reader) Packed(f Found) *mlx.Quantized {
 // in float32, as 8-bit floats are in bfloat16.
 func (r *Reader) Plain(f Found) *mlx.Array {
 	if f.Quantized != nil {
-		return mlx.Scope(func() *mlx.Array { return precise(r.Packed(f), mlx.Float32).Dequantize(mlx.Float32) })
+		return mlx.Scope(func() *mlx.Array { return r.Packed(f).Dequantize(mlx.Float32) })
 	}
 	defer naming(f.Tensor)
 	a := mlx.Scope(func() *mlx.Array {
