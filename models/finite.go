@@ -1,6 +1,7 @@
 package models
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"maps"
@@ -48,14 +49,16 @@ func (e *NotFiniteError) Error() string {
 		}
 		return fmt.Sprintf("%s: tensor %s: is finite in the file but not as %v in memory%s: the %s are not finite either, and there is no picture%s", w.File, w.Name, w.Dtype, more, e.What, halfHint(w.Dtype))
 	}
-	return fmt.Sprintf("the model computed %s that are NaN or infinite, though all its weights are finite, and there is no picture%s", e.What, halfHint(e.Dtype))
+	hint := cmp.Or(halfHint(e.Dtype), " (gomflux generate --check-finite names the first module that does it)")
+	return fmt.Sprintf("the model computed %s that are NaN or infinite, though all its weights are finite, and there is no picture%s", e.What, hint)
 }
 
+// halfHint is about weights that a dtype has no numbers for.
 func halfHint(d mlx.Dtype) string {
 	if d == mlx.Float16 {
 		return " (float16 ends at 65504: bfloat16 and float32 do not)"
 	}
-	return " (gomflux generate --check-finite names the first module that does it)"
+	return ""
 }
 
 // finite says whether no element is NaN or infinite.
@@ -97,10 +100,13 @@ func (a *Autoencoder) notFinite(what string) error {
 func (e *NotFiniteError) look(l *loader, c component) error {
 	const most = 4 // whose files are read
 	var bad []int
-	params := nn.Parameters(c.model)
-	for i, p := range params {
-		if slices.ContainsFunc(p.Arrays(), func(a *mlx.Array) bool { return a.Dtype().IsFloat() && !finite(a) }) {
-			bad = append(bad, i)
+	dtypes := map[int]mlx.Dtype{} // of a quantized one it is that of its scales
+	for i, p := range nn.Parameters(c.model) {
+		for _, a := range p.Arrays() {
+			if a.Dtype().IsFloat() && !finite(a) {
+				bad, dtypes[i] = append(bad, i), a.Dtype()
+				break
+			}
 		}
 		mlx.StopPoint()
 	}
@@ -123,7 +129,7 @@ func (e *NotFiniteError) look(l *loader, c component) error {
 	}
 	defer r.close()
 	for _, i := range bad[:min(len(bad), most)] {
-		w := NotFiniteWeight{File: found[i].File, Name: found[i].Name, Dtype: params[i].Dtype()}
+		w := NotFiniteWeight{File: found[i].File, Name: found[i].Name, Dtype: dtypes[i]}
 		for _, stored := range found[i].Tensors() { // with the scales of a quantized one
 			t := &TensorWeights{Tensor: stored}
 			if err := t.read(context.Background(), r, func(int64) {}); err != nil {

@@ -175,7 +175,7 @@ func (p *Pipeline) estimateWith(r *Request, way way, m meter) Estimate {
 			passes = append(passes, p.family.denoiser().of(n, way.batch, footprints["transformer"]))
 		}
 		e.Step = with("transformer") + m.passes(passes...)
-		if f, ok := p.family.(*flux2); ok && f.cached && p.device == mlx.CPU {
+		if f, ok := p.family.(cacher); ok && p.device == mlx.CPU {
 			e.Step += f.cacheSize(references*way.batch) * m.item
 		}
 	}
@@ -276,6 +276,12 @@ func qwen3Stack(m *textenc.Qwen3) stack {
 type looker interface {
 	// tower is its vision tower's pass over pictures, without a footprint.
 	tower(references []image.Image) stack
+}
+
+// A cacher is a family that may keep what one step computed for the next ones.
+type cacher interface {
+	// cacheSize is how many elements it keeps of so many tokens of references.
+	cacheSize(tokens int) int64
 }
 
 // A meter estimates what passes take on a device.

@@ -116,9 +116,11 @@ func (f *flux2) denoiser() stack {
 	return stack{blocks: c.NumLayers + c.NumSingleLayers, heads: c.NumAttentionHeads, made: 24.5 * w, read: 27 * w, alive: 35.5 * w, scores: 0.85, cast: 1.3}
 }
 
-// cacheSize is how many elements the kv variant keeps of so many tokens of
-// references.
+// cacheSize is that of the kv variant; others keep nothing.
 func (f *flux2) cacheSize(tokens int) int64 {
+	if !f.cached {
+		return 0
+	}
 	c := f.transformer.Config
 	return int64(2*(c.NumLayers+c.NumSingleLayers)) * int64(tokens) * int64(c.NumAttentionHeads*c.AttentionHeadDim)
 }

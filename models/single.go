@@ -2,7 +2,6 @@ package models
 
 import (
 	"bytes"
-	"cmp"
 	_ "embed"
 	"encoding/json"
 	"errors"
@@ -323,29 +322,31 @@ func (s *Source) complete(parts map[string]*loose, base string) error {
 		return err
 	}
 	var x index
-	of := "" // where configs say what shapes do not
+	var name, of string // of is where configs say what shapes do not
+	var defaults *Defaults
 	if like != nil {
-		s.Base, s.Defaults, o.under, of = like.Name, like.Defaults, like.FS, "the config of "+like.Name
+		name, defaults, o.under, of = like.Name, like.Defaults, like.FS, "the config of "+like.Name
 		x, err = readIndex(like.FS)
 	} else {
-		s.Base, s.Defaults, of = preset.Name, preset.Defaults, "what is published of "+preset.Name
+		name, defaults, of = preset.Name, preset.Defaults, "what is published of "+preset.Name
 		x, err = o.writePublished(preset.Name, parts)
 	}
 	if err != nil {
 		return fmt.Errorf("%s: its base model: %w", s.Folder, err)
 	}
-	for dir, part := range parts {
-		if part.class == "" && x.components[dir] == "" {
+	for _, dir := range slices.Sorted(maps.Keys(parts)) {
+		part, own := parts[dir], x.components[dir]
+		switch {
+		case own == "" && part.class == "":
 			continue // a folder of something else
-		}
-		if part.class != "" {
-			if own := layout.Class(x.components[dir]); own != part.class {
-				return fmt.Errorf("%s: has a %s, and the base model, %s, a %s (--base-model names another)", part.from, part.class, s.Base, cmp.Or(own, "pipeline without one"))
-			}
+		case own == "":
+			return fmt.Errorf("%s: has a %s, and the base model, %s, has none (--base-model names another)", part.from, part.class, name)
+		case part.class != "" && part.class != layout.Class(own):
+			return fmt.Errorf("%s: has a %s, and the base model, %s, a %s (--base-model names another)", part.from, part.class, name, own)
 		}
 		o.hidden[dir] = true
-		for name, f := range part.files {
-			o.files[path.Join(dir, name)] = f
+		for file, f := range part.files {
+			o.files[path.Join(dir, file)] = f
 		}
 		if part.config == nil {
 			continue
@@ -358,7 +359,7 @@ func (s *Source) complete(parts map[string]*loose, base string) error {
 			return err
 		}
 	}
-	s.FS = o
+	s.Base, s.Defaults, s.FS = name, defaults, o
 	return nil
 }
 

@@ -378,6 +378,25 @@ func TestBase(t *testing.T) {
 	fail(write("flux-2.safetensors", "flux2-klein"), "", nil, "no model that is known by name", "--base-model")
 }
 
+// TestOtherBase completes a file by models that have other components.
+func TestOtherBase(t *testing.T) {
+	base := testModel("zimage-ordinary")
+	parts := map[string]map[string]*tensors.Tensor{
+		"model.diffusion_model.":           original(t, base+"/transformer"),
+		"text_encoders.t5xxl.transformer.": layouttest.Read(t, testModel("flux1-schnell-ordinary")+"/text_encoder_2"),
+	}
+	path := filepath.Join(t.TempDir(), "model.safetensors")
+	layouttest.Write(t, path, nil, parts)
+	for base, text := range map[string]string{
+		base:                                "has a T5EncoderModel, and the base model, " + base + ", has none",
+		testModel("flux1-schnell-ordinary"): "has a ZImageTransformer2DModel, and the base model, " + testModel("flux1-schnell-ordinary") + ", a FluxTransformer2DModel",
+	} {
+		if _, err := FindWith(path, base); err == nil || !strings.Contains(err.Error(), text) {
+			t.Errorf("base %s: error %v, expected %q", base, err, text)
+		}
+	}
+}
+
 // TestNoModel has files that are no models, and what is said of them.
 func TestNoModel(t *testing.T) {
 	t.Setenv("HF_HUB_CACHE", t.TempDir())
