@@ -111,8 +111,7 @@ func (x index) inspect(fsys fs.FS, problem func(error)) (quantization string) {
 		}
 	}
 	if newFamily != nil && len(missing) == 0 {
-		p := &Pipeline{Autoencoder: &Autoencoder{}, family: newFamily()}
-		components, err := p.declare(&loader{fsys: fsys, points: &p.points})
+		_, components, err := x.declare(fsys)
 		problem(err)
 		for _, c := range components {
 			dirs[c.dir] = c
@@ -247,6 +246,19 @@ func (x index) family(fsys fs.FS) (func() family, error) {
 		return nil, fmt.Errorf("%w: %s: pipeline class %q; this version runs %s", ErrUnsupported, weights.FullName(fsys, indexFile), x.class, strings.Join(Classes(), ", "))
 	}
 	return newFamily, nil
+}
+
+// declare is the pipeline of an index with the components that it has, of which
+// nothing but the configs is read.
+func (x index) declare(fsys fs.FS) (*Pipeline, []component, error) {
+	newFamily, err := x.family(fsys)
+	if err != nil {
+		return nil, nil, err
+	}
+	p := &Pipeline{Autoencoder: &Autoencoder{}, Class: x.class, family: newFamily()}
+	p.loader = &loader{fsys: fsys, points: &p.points}
+	components, err := p.declare(p.loader)
+	return p, components, err
 }
 
 // modelConfig is the config of a component that is a model.

@@ -91,12 +91,7 @@ func TestQuantizationRules(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		newFamily, err := x.family(fsys)
-		if err != nil {
-			t.Fatal(err)
-		}
-		p := &Pipeline{Autoencoder: &Autoencoder{}, family: newFamily()}
-		components, err := p.declare(&loader{fsys: fsys, points: &p.points})
+		_, components, err := x.declare(fsys)
 		if err != nil {
 			t.Fatal(err)
 		}

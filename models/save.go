@@ -20,7 +20,6 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/gomflux/gomflux/hooks"
 	"github.com/gomflux/gomflux/internal/oserr"
 	"github.com/gomflux/gomflux/layout"
 	"github.com/gomflux/gomflux/lora"
@@ -266,16 +265,13 @@ func (s *saver) plan() (err error) {
 	if s.index, err = readIndex(s.src.FS); err != nil {
 		return err
 	}
-	newFamily, err := s.index.family(s.src.FS)
-	if err != nil {
+	if _, err := s.index.family(s.src.FS); err != nil {
 		return err
 	}
 	if err := s.index.incomplete(s.src.FS, s.index.missing(s.src.FS)); err != nil {
 		return err
 	}
-	p := &Pipeline{Autoencoder: &Autoencoder{}, family: newFamily()}
-	l := &loader{fsys: s.src.FS, points: &hooks.Points{}, dtype: mlx.Float32}
-	components, err := p.declare(l)
+	p, components, err := s.index.declare(s.src.FS)
 	if err != nil {
 		return err
 	}
@@ -284,10 +280,10 @@ func (s *saver) plan() (err error) {
 			return fmt.Errorf("%w: %s: component %s, a %s, cannot be saved", ErrUnsupported, weights.FullName(s.src.FS, indexFile), name, class)
 		}
 	}
-	if err := l.openLoRAs(s.o.LoRAs, components); err != nil {
+	if err := p.loader.openLoRAs(s.o.LoRAs, components); err != nil {
 		return err
 	}
-	if s.loras = l.loras; s.loras != nil {
+	if s.loras = p.loader.loras; s.loras != nil {
 		s.report.LoRAs = s.loras.Reports()
 	}
 	packed := false

@@ -193,8 +193,7 @@ type expectation struct {
 // expect declares the components of an index.
 func (x index) expect(fsys fs.FS, dirs []string) map[string]expectation {
 	expected := map[string]expectation{}
-	newFamily, err := x.family(fsys)
-	if err != nil {
+	if _, err := x.family(fsys); err != nil {
 		for _, dir := range dirs {
 			expected[dir] = expectation{unknown: fmt.Errorf("what the components of pipeline class %q have is not known to this version", x.class)}
 			if strings.HasPrefix(x.components[dir], "AutoencoderKL") {
@@ -203,8 +202,7 @@ func (x index) expect(fsys fs.FS, dirs []string) map[string]expectation {
 		}
 		return expected
 	}
-	p := &Pipeline{Autoencoder: &Autoencoder{}, family: newFamily()}
-	components, err := p.declare(&loader{fsys: fsys, points: &p.points})
+	_, components, err := x.declare(fsys)
 	for _, dir := range dirs {
 		expected[dir] = expectation{unknown: err, damaged: !errors.Is(err, ErrUnsupported)}
 		if err == nil {

@@ -88,12 +88,7 @@ func wideModel(t testing.TB, folder string) string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	newFamily, err := x.family(fsys)
-	if err != nil {
-		t.Fatal(err)
-	}
-	p := &Pipeline{Autoencoder: &Autoencoder{}, family: newFamily()}
-	components, err := p.declare(&loader{fsys: fsys, points: &p.points})
+	_, components, err := x.declare(fsys)
 	if err != nil {
 		t.Fatal(err)
 	}
