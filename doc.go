@@ -15,10 +15,10 @@
 // A model is a folder in the layout of Hugging Face diffusers or of mflux, a
 // published one that is in the Hugging Face cache, a single file, or a built-in
 // one, such as that of package [github.com/gomflux/gomflux/shapes]. [OpenOptions]
-// quantize its weights and change them by LoRAs; [Save] writes what comes of it. [Options] whose values are zero stand
-// for what the model's makers recommend. A model that edits is shown
-// [Options].References. Most programs need this package and
-// [github.com/gomflux/gomflux/picture], which reads and writes picture files
+// quantize its weights and change them by LoRAs; [Save] writes what comes of it.
+// [Options] whose values are zero stand for what the model's makers recommend. A
+// model that edits is shown [Options].References. Most programs need this package
+// and [github.com/gomflux/gomflux/picture], which reads and writes picture files
 // together with the settings that made them.
 //
 // The MLX libraries are found as package [github.com/gomflux/gomflux/mlx]
@@ -34,9 +34,10 @@
 // # Errors
 //
 // Errors are one line, except those that list tensors, name the file, tensor or
-// option, and say what to do where something can be done. [ErrRequest], [ErrNotFound] and [ErrUnsupported]
-// tell their kinds apart. A context that is done ends a run with an error that
-// wraps its cause. A damaged file is an error, never a picture.
+// option, and say what to do where something can be done. [ErrRequest],
+// [ErrNotFound] and [ErrUnsupported] tell their kinds apart. A context that is
+// done ends a run with an error that wraps its cause. A damaged file is an error,
+// never a picture.
 //
 // # Compatibility
 //

@@ -12,7 +12,6 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"math"
 	"path"
 	"slices"
 	"strings"
@@ -44,14 +43,7 @@ type Set struct {
 	// updates are by component and by parameter, in the order of the LoRAs.
 	updates map[string]map[string][]*update
 	// baked are the parameters that were changed when they were loaded, by component.
-	baked map[string]*baked
-}
-
-// baked is what was changed of a component.
-type baked struct {
-	parameters map[string]bool
-	// squares of what they were, and of the changes, summed
-	before, change float64
+	baked map[string]map[string]bool
 }
 
 // A Report is what was found in one LoRA.
@@ -70,7 +62,7 @@ type Report struct {
 // nothing are an [*UnmatchedError]; other errors name file and tensor, what was
 // expected and what was found.
 func Load(specs []Spec, components []Component) (*Set, error) {
-	s := &Set{updates: map[string]map[string][]*update{}, baked: map[string]*baked{}}
+	s := &Set{updates: map[string]map[string][]*update{}, baked: map[string]map[string]bool{}}
 	var known []*component
 	for _, c := range components {
 		known = append(known, newComponent(c))
@@ -222,7 +214,7 @@ func (s *Set) BakeFixed(component string) func(p nn.Parameter, w *mlx.Array) *ml
 }
 
 func (s *Set) bake(component string, takes func(*update) bool) func(p nn.Parameter, w *mlx.Array) *mlx.Array {
-	done := &baked{parameters: map[string]bool{}}
+	done := map[string]bool{}
 	s.baked[component] = done
 	all := s.updates[component]
 	chosen := map[string]bool{}
@@ -242,38 +234,21 @@ func (s *Set) bake(component string, takes func(*update) bool) func(p nn.Paramet
 		for _, u := range all[p.Name] {
 			w = mlx.Scope(func() *mlx.Array { return u.bake(w, before) })
 		}
-		square := squares(func() *mlx.Array { return before })
-		change := squares(func() *mlx.Array { return w.Sub(before) })
-		if isFinite(square) && !isFinite(change) {
+		if !isFinite(w) && isFinite(before) {
 			mlx.Throw(fmt.Errorf("LoRA %s: makes values of %s in the %s NaN or infinite", names(all[p.Name]), p.Name, component))
 		}
-		done.parameters[p.Name] = true
-		done.before, done.change = done.before+square, done.change+change
+		done[p.Name] = true
 		return w
 	}
 }
 
-func isFinite(v float64) bool { return !math.IsNaN(v) && !math.IsInf(v, 0) }
-
-// squares is the sum of the squares of an array's elements. The array is freed if
-// it is made for this.
-func squares(x func() *mlx.Array) (sum float64) {
+// isFinite says whether all of an array's elements are numbers.
+func isFinite(x *mlx.Array) (all bool) {
 	mlx.Scope(func() *mlx.Array {
-		lines := x().Square().Sum(-1) // one sum over all would be far off in float32
-		sum = float64(lines.Reshape(-1).Sum(0).Item())
+		all = x.IsFinite().All()
 		return nil
 	})
-	return sum
-}
-
-// Change is by how much those parameters of a component that were baked have
-// changed: the norm of all changes by that of what they were. It is 0 if none
-// were.
-func (s *Set) Change(component string) float64 {
-	if done := s.baked[component]; done != nil && done.before > 0 {
-		return math.Sqrt(done.change / done.before)
-	}
-	return 0
+	return all
 }
 
 // Attach puts adapters beside the linear layers of a loaded component, for all
@@ -289,7 +264,7 @@ func (s *Set) Attach(component string, model any) {
 		return cmp.Or(cmp.Compare(path.Ext(b), path.Ext(a)), cmp.Compare(a, b))
 	})
 	for _, name := range parameters {
-		if done := s.baked[component]; done != nil && done.parameters[name] {
+		if s.baked[component][name] {
 			continue
 		}
 		list := s.updates[component][name]

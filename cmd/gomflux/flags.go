@@ -137,8 +137,9 @@ func (f *fileNames) Type() string {
 }
 
 // joinValues lets --seed 1 2 3 be given as to mflux, for --seed 1,2,3, --image A
-// B to edit, for --image A --image B, --lora A 0.7, for --lora A=0.7, and --preview kitty for --preview=kitty,
-// which pflag takes for a flag and an argument since the value can be left out.
+// B to edit, for --image A --image B, --lora A 0.7, for --lora A=0.7, and
+// --preview kitty for --preview=kitty, which pflag takes for a flag and an
+// argument since the value can be left out.
 func joinValues(args []string) []string {
 	var out []string
 	edits := len(args) > 0 && args[0] == "edit"

@@ -75,7 +75,7 @@ func (w *weightFlags) check(cmd *cobra.Command) error {
 	}
 	if given(mfluxScales) {
 		if len(w.scales) != len(w.loras.list) {
-			return usageErrorf("--%s: there are %s for %s (--lora FILE NUMBER gives them together)", mfluxScales, plural(len(w.scales), "number"), plural(len(w.loras.list), "LoRA"))
+			return usageErrorf("--%s gives %s for %s (--lora FILE NUMBER gives them together)", mfluxScales, plural(len(w.scales), "number"), plural(len(w.loras.list), "LoRA"))
 		}
 		for i := range w.loras.list {
 			w.loras.list[i].Scale = w.scales[i]
