@@ -3,7 +3,6 @@ package models
 import (
 	"bufio"
 	"cmp"
-	"encoding/binary"
 	"encoding/json"
 	"fmt"
 	"os"
@@ -12,6 +11,7 @@ import (
 
 	"github.com/gomflux/gomflux/internal/oserr"
 	"github.com/gomflux/gomflux/mlx"
+	"github.com/gomflux/gomflux/tensors"
 	"github.com/gomflux/gomflux/weights"
 )
 
@@ -34,6 +34,20 @@ func (s slot) bytes() int64 {
 var dtypeNames = map[mlx.Dtype]weights.Dtype{
 	mlx.Float32: "F32", mlx.Float16: "F16", mlx.BFloat16: "BF16", mlx.Uint32: "U32", mlx.Int32: "I32",
 	mlx.Uint16: "U16", mlx.Int16: "I16", mlx.Uint8: "U8", mlx.Int8: "I8", mlx.Bool: "BOOL", mlx.Uint64: "U64", mlx.Int64: "I64",
+}
+
+// readAs is the dtype that tensors of safetensors' names are in memory, and whether
+// they can be.
+func readAs(name weights.Dtype) (mlx.Dtype, bool) {
+	if name == "F8_E4M3" {
+		return mlx.BFloat16, true
+	}
+	for d, own := range dtypeNames {
+		if own == name {
+			return d, true
+		}
+	}
+	return 0, false
 }
 
 // shards divides entries, of one or more slots each, into files of a size at most,
@@ -69,38 +83,27 @@ type shardFile struct {
 
 // createShard begins a file with the header of all that it will have.
 func createShard(path string, slots []slot, metadata map[string]string) (*shardFile, error) {
-	type entry struct {
-		Dtype   weights.Dtype `json:"dtype"`
-		Shape   []int         `json:"shape"`
-		Offsets [2]int64      `json:"data_offsets"`
-	}
-	header := map[string]any{"__metadata__": metadata}
-	var at int64
+	seen := map[string]bool{}
+	var infos []tensors.Info
+	var size int64
 	for _, s := range slots {
-		if _, dup := header[s.name]; dup {
+		if seen[s.name] {
 			return nil, fmt.Errorf("tensor %s is to be written twice", s.name)
 		}
-		end := at + s.bytes()
-		header[s.name] = entry{dtypeNames[s.dtype], append([]int{}, s.shape...), [2]int64{at, end}}
-		at = end
+		seen[s.name] = true
+		infos = append(infos, tensors.Info{Name: s.name, Dtype: tensors.Dtype(dtypeNames[s.dtype]), Shape: s.shape})
+		size += s.bytes()
 	}
-	text, err := json.Marshal(header)
+	header, err := tensors.SafetensorsHeader(infos, metadata)
 	if err != nil {
 		return nil, err
-	}
-	for len(text)%8 != 0 {
-		text = append(text, ' ')
 	}
 	f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o644)
 	if err != nil {
 		return nil, err
 	}
-	s := &shardFile{f, bufio.NewWriterSize(f, 1<<20), at}
-	_, err = s.w.Write(binary.LittleEndian.AppendUint64(nil, uint64(len(text))))
-	if err == nil {
-		_, err = s.w.Write(text)
-	}
-	if err != nil {
+	s := &shardFile{f, bufio.NewWriterSize(f, 1<<20), size}
+	if _, err := s.w.Write(header); err != nil {
 		f.Close()
 		return nil, err
 	}

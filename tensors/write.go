@@ -93,12 +93,34 @@ func writeSafetensors(w io.Writer, tensors []*Tensor, metadata map[string]string
 	sorted := slices.SortedFunc(slices.Values(tensors), func(a, b *Tensor) int {
 		return cmp.Or(cmp.Compare(b.Dtype.Size(), a.Dtype.Size()), cmp.Compare(a.Name, b.Name))
 	})
+	infos := make([]Info, len(sorted))
+	for i, t := range sorted {
+		infos[i] = Info{t.Name, t.Dtype, t.Shape}
+	}
+	header, err := SafetensorsHeader(infos, metadata)
+	if err != nil {
+		return err
+	}
+	if _, err := w.Write(header); err != nil {
+		return err
+	}
+	for _, t := range sorted {
+		if _, err := w.Write(t.Data); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// SafetensorsHeader is what a safetensors file begins with whose tensors follow in
+// this order, with nothing between them. Metadata that are nil are left out.
+func SafetensorsHeader(list []Info, metadata map[string]string) ([]byte, error) {
 	type entry struct {
 		Dtype   Dtype    `json:"dtype"`
 		Shape   []int    `json:"shape"`
 		Offsets [2]int64 `json:"data_offsets"`
 	}
-	var text []byte
+	text := make([]byte, 8, 1<<10)
 	put := func(key string, value any) error {
 		k, err := json.Marshal(key)
 		if err != nil {
@@ -108,45 +130,35 @@ func writeSafetensors(w io.Writer, tensors []*Tensor, metadata map[string]string
 		if err != nil {
 			return err
 		}
-		text = append(text, map[bool]byte{true: '{', false: ','}[len(text) == 0])
+		text = append(text, map[bool]byte{true: '{', false: ','}[len(text) == 8])
 		text = append(append(append(text, k...), ':'), v...)
 		return nil
 	}
 	if metadata != nil {
 		if err := put("__metadata__", metadata); err != nil {
-			return err
+			return nil, err
 		}
 	}
 	var at int64
-	for _, t := range sorted {
+	for _, t := range list {
 		if t.Name == "__metadata__" || strings.IndexByte(t.Name, 0) >= 0 {
-			return fmt.Errorf("tensor %q: a safetensors file cannot have that name", t.Name)
+			return nil, fmt.Errorf("tensor %q: a safetensors file cannot have that name", t.Name)
 		}
-		end := at + int64(len(t.Data))
+		end := at + t.Bytes()
 		if err := put(t.Name, entry{t.Dtype, append([]int{}, t.Shape...), [2]int64{at, end}}); err != nil {
-			return err
+			return nil, err
 		}
 		at = end
 	}
-	if len(text) == 0 {
+	if len(text) == 8 {
 		text = append(text, '{')
 	}
 	text = append(text, '}')
 	for len(text)%8 != 0 {
 		text = append(text, ' ')
 	}
-	if _, err := w.Write(binary.LittleEndian.AppendUint64(nil, uint64(len(text)))); err != nil {
-		return err
-	}
-	if _, err := w.Write(text); err != nil {
-		return err
-	}
-	for _, t := range sorted {
-		if _, err := w.Write(t.Data); err != nil {
-			return err
-		}
-	}
-	return nil
+	binary.LittleEndian.PutUint64(text, uint64(len(text)-8))
+	return text, nil
 }
 
 func writeNPY(w io.Writer, tensors []*Tensor, metadata map[string]string) error {
