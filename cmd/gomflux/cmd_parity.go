@@ -15,7 +15,6 @@ import (
 	"golang.org/x/term"
 
 	"github.com/gomflux/gomflux/mlx"
-	"github.com/gomflux/gomflux/models"
 	"github.com/gomflux/gomflux/parity"
 	"github.com/gomflux/gomflux/picture"
 )
@@ -211,12 +210,10 @@ func runParity(ctx context.Context, run string, m *modelFlags, o *reportFlags, p
 	if p.Progress != nil {
 		fmt.Fprint(stderr, "\r\x1b[K")
 	}
-	switch {
-	case errors.Is(err, models.ErrUnsupported) || errors.Is(err, models.ErrNotFound):
-		return coded(exitModel, err)
-	case errors.Is(err, parity.ErrRun):
-		return coded(exitUsage, err)
-	case err != nil:
+	if err = modelError(err); errors.Is(err, parity.ErrRun) {
+		err = coded(exitUsage, err) // if it has no code yet
+	}
+	if err != nil {
 		return err
 	}
 	return o.print(stdout, r)

@@ -3,7 +3,6 @@ package main
 import (
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"slices"
@@ -130,9 +129,6 @@ func (o *saveOptions) run(ctx context.Context, stdout, stderr io.Writer) error {
 	start := time.Now()
 	report, err := gomflux.Save(ctx, pinned(source), o.folder, &save)
 	show.close()
-	if _, ok := errors.AsType[*gomflux.UnmatchedLoRAError](err); ok || errors.Is(err, gomflux.ErrUnsupported) || errors.Is(err, gomflux.ErrNotFound) {
-		return coded(exitModel, err)
-	}
 	if err != nil {
 		return modelError(err)
 	}

@@ -147,7 +147,9 @@ func modelError(err error) error {
 	if errors.Is(err, gomflux.ErrRequest) {
 		return coded(exitUsage, err)
 	}
-	if e, ok := errors.AsType[*gomflux.NotFiniteError](err); ok && e.Damaged() {
+	_, unmatched := errors.AsType[*gomflux.UnmatchedLoRAError](err)
+	e, ok := errors.AsType[*gomflux.NotFiniteError](err)
+	if unmatched || ok && e.Damaged() || errors.Is(err, gomflux.ErrNotFound) || errors.Is(err, gomflux.ErrUnsupported) {
 		return coded(exitModel, err)
 	}
 	return err
