@@ -1,5 +1,7 @@
 """LoRA files in every format, and the weights that diffusers and PEFT make of small models with them.
 
+For what neither reads, the weights follow from the formulas of the programs that do.
+
     scripts/reference/run.sh loras lora/testdata    # git diff then shows what has changed
 
 It needs the packages of requirements-lora.txt too, which run.sh installs.
@@ -593,6 +595,8 @@ def sampled(p: torch.Tensor) -> dict:
 def make(out: Path):
     """Writes the LoRAs, and cases.json with what they make of the models."""
     torch.set_num_threads(1)
+    if out.exists() and any(out.iterdir()) and not (out / "cases.json").exists():
+        raise SystemExit(f"{out}: expected a new folder, or one with the cases.json of an earlier run, which is replaced")
     shutil.rmtree(out, ignore_errors=True)
     out.mkdir(parents=True)
     written = []
