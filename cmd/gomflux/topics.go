@@ -22,7 +22,7 @@ func newTopics() []*cobra.Command {
 		{Use: "model", Short: "What --model takes and where models are found", Long: modelTopic()},
 		{Use: "pictures", Short: "Making a picture from a picture", Long: picturesTopic},
 		{Use: "schedulers", Short: "What --scheduler takes", Long: schedulersTopic()},
-		{Use: "weights", Short: "Quantizing a model, and LoRAs", Long: weightsTopic},
+		{Use: "weights", Short: "Quantizing a model, LoRAs, and saving it", Long: weightsTopic},
 	}
 	for _, t := range topics {
 		t.DisableFlagsInUseLine = true
@@ -65,6 +65,7 @@ first and the last ones, keep 8 bits whatever is asked for, norms and the
 autoencoder all of theirs. What a model's files have quantized already stays as
 it is. A mode that MLX does not do properly on the device is an error.
 
+gomflux save writes a quantized model to a folder, or one with LoRAs in it.
 gomflux inspect QUANTIZED --against ORIGINAL says how far each weight is off.
 
 --lora changes the weights by what a LoRA has learned:
