@@ -78,6 +78,7 @@ func Save(ctx context.Context, model, folder string, o *SaveOptions) (*SaveRepor
 		if err != nil {
 			return nil, err
 		}
+		os.Remove(target) // only its name is needed, and a kill leaves nothing then
 		defer os.RemoveAll(target)
 	}
 	var report *SaveReport
