@@ -482,6 +482,9 @@ func (o *inspectOptions) compare(ctx context.Context, model *openWeights, show *
 			return coded(exitModel, part.Err)
 		}
 	}
+	if err := checkCommon(model, other); err != nil {
+		return err
+	}
 	c, err := models.Compare(ctx, model.Weights, other.Weights, show.report)
 	if err != nil {
 		return err
@@ -497,6 +500,23 @@ func (o *inspectOptions) compare(ctx context.Context, model *openWeights, show *
 		err = fmt.Errorf("%s of %s and %s differ by more than the tolerance of %g", plural(r.Differing, "tensor"), printable(r.Model), printable(r.Against), r.Tolerance)
 	}
 	return err
+}
+
+// checkCommon refuses what has no component that the other one has too, such as a
+// single file and a whole model.
+func checkCommon(a, b *openWeights) error {
+	names := func(w *openWeights) (list []string) {
+		for _, c := range w.Components {
+			list = append(list, c.Name)
+		}
+		return list
+	}
+	of, against := names(a), names(b)
+	if len(of) == 1 && len(against) == 1 || slices.ContainsFunc(of, func(name string) bool { return slices.Contains(against, name) }) {
+		return nil
+	}
+	return usageErrorf("%s has %s, and %s has %s: there is nothing to compare (a file can be compared with the folder of one component, such as MODEL/transformer)",
+		printable(a.name), some(of, 3), printable(b.name), some(against, 3))
 }
 
 func newComparison(c *models.Comparison, model, other string, tolerance float64) *comparison {
