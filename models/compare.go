@@ -128,27 +128,7 @@ func (c *ComponentComparison) compare(ctx context.Context, a, b *ComponentWeight
 		d := &TensorDifference{Name: m.Name, A: m.TensorWeights, B: other.TensorWeights}
 		d.MaxAbs, d.Relative, d.Cosine = tensors.Float(math.NaN()), tensors.Float(math.NaN()), tensors.Float(math.NaN())
 		c.Tensors = append(c.Tensors, d)
-		columns := cmp.Or(a.columns[name], b.columns[name])
-		for _, plain := range []*matrix{m, other} {
-			if plain.scales == nil && len(plain.shape) == 2 {
-				columns = plain.shape[1]
-			}
-		}
-		for _, side := range []*matrix{m, other} {
-			if side.scales != nil && d.Mismatch == "" {
-				if err := side.unpacked(columns); err != nil {
-					d.Mismatch = err.Error()
-				}
-			}
-		}
-		d.Shape, d.DtypeA, d.DtypeB = m.shape, m.dtype(), other.dtype()
-		switch {
-		case d.Mismatch != "":
-		case !slices.Equal(m.shape, other.shape):
-			d.Mismatch = fmt.Sprintf("shape %v against %v", m.shape, other.shape)
-		case m.scales == nil && !readable(m.Dtype) || other.scales == nil && !readable(other.Dtype):
-			d.Mismatch = fmt.Sprintf("dtype %s against %s, of which one cannot be read as numbers", m.Dtype, other.Dtype)
-		default:
+		if d.pair(m, other, cmp.Or(a.columns[name], b.columns[name])); d.Mismatch == "" {
 			shared = append(shared, m.TensorWeights)
 			pairs[m.TensorWeights] = [2]*matrix{m, other}
 			differences[m.TensorWeights] = d
@@ -172,6 +152,31 @@ func (c *ComponentComparison) compare(ctx context.Context, a, b *ComponentWeight
 	return each(ctx, c.Name, shared, progress, func(t *TensorWeights, done func(int64)) error {
 		return differences[t].compare(ctx, readA, readB, pairs[t], done)
 	})
+}
+
+// pair says of what shape and dtypes the two are, or why they cannot be compared.
+// Columns are those that the matrix should have, 0 if that is not known.
+func (d *TensorDifference) pair(a, b *matrix, columns int) {
+	for _, plain := range []*matrix{a, b} {
+		if plain.scales == nil && len(plain.shape) == 2 {
+			columns = plain.shape[1]
+		}
+	}
+	for _, side := range []*matrix{a, b} {
+		if side.scales != nil && d.Mismatch == "" {
+			if err := side.unpacked(columns); err != nil {
+				d.Mismatch = err.Error()
+			}
+		}
+	}
+	d.Shape, d.DtypeA, d.DtypeB = a.shape, a.dtype(), b.dtype()
+	switch {
+	case d.Mismatch != "":
+	case !slices.Equal(a.shape, b.shape):
+		d.Mismatch = fmt.Sprintf("shape %v against %v", a.shape, b.shape)
+	case a.scales == nil && !readable(a.Dtype) || b.scales == nil && !readable(b.Dtype):
+		d.Mismatch = fmt.Sprintf("dtype %s against %s, of which one cannot be read as numbers", a.Dtype, b.Dtype)
+	}
 }
 
 // bare is a tensor's name without what a checkpoint may put before all names.

@@ -113,81 +113,114 @@ func (p *Pipeline) estimate(r *Request, way way) Estimate {
 }
 
 func (p *Pipeline) estimateWith(r *Request, way way, m meter) Estimate {
-	e := Estimate{Device: p.device, Dtype: p.dtype, Width: r.Width, Height: r.Height, Weights: map[string]int64{}, LowRAM: way.lowRAM}
-	footprints := map[string]footprint{}
+	e := estimator{Pipeline: p, r: r, way: way, meter: m, room: p.room(), footprints: map[string]footprint{}}
+	e.out = Estimate{Device: p.device, Dtype: p.dtype, Width: r.Width, Height: r.Height, Weights: map[string]int64{}, LowRAM: way.lowRAM}
 	for dir, part := range p.parts {
-		footprints[dir] = p.footprint(part, way.quantize)
-		e.Weights[dir] = footprints[dir].bytes
+		e.footprints[dir] = p.footprint(part, way.quantize)
+		e.out.Weights[dir] = e.footprints[dir].bytes
 	}
-	// with is what is in memory of weights when a component runs
-	with := func(dir string) int64 {
-		if !way.lowRAM {
-			return e.AllWeights()
-		}
-		if dir == autoencoderDir {
-			return e.Weights[dir]
-		}
-		return e.Weights[dir] + e.Weights[autoencoderDir]
-	}
-	room := p.room()
-	coding := func(height, width int, memory func(int, int, mlx.Device, mlx.Dtype) int64, dir string) int64 {
-		free := int64(0)
-		if room > 0 {
-			free = max(1, room-with(dir))
-		}
-		n := p.budget(height, width, free, memory)
-		if m.ahead > 0 { // about a third is memory that is taken in advance
-			n = min(n, max(m.ahead+beyond, n*2/3))
-		}
-		return with(dir) + n
-	}
-
-	encoder := autoencoderDir // what is in memory when pictures are encoded
-	text := map[string]int{}  // tokens that the transformer sees, by the prompt
-	for _, what := range p.prompts(r) {
-		for _, t := range p.family.texts(r.References) {
-			n := p.textTokens(&t, what, r)
-			text[what] = max(0, n-t.uncounted)
-			if p.parts[t.encoder] == nil {
-				continue
-			}
-			encoder = t.encoder
-			s := p.family.encoder(t.encoder).of(n, 1, footprints[t.encoder])
-			if e.Encode = max(e.Encode, with(encoder)+m.passes(s)); t.looks && len(r.References) > 0 {
-				s := p.family.(looker).tower(r.References)
-				s.footprint = footprints[t.encoder]
-				e.Encode = max(e.Encode, with(encoder)+m.passes(s))
-			}
-		}
-	}
-	tokens := r.Height / p.Multiple() * (r.Width / p.Multiple())
-	references := 0
-	for _, img := range r.References {
-		size := p.family.(editor).referenceSize(img.Bounds().Size(), p.Multiple())
-		references += size.Y / p.Multiple() * (size.X / p.Multiple())
-		e.Encode = max(e.Encode, coding(size.Y, size.X, p.vae.EncodeMemory, encoder))
-	}
-
-	if !p.without["transformer"] {
-		var passes []stack
-		for _, what := range p.prompts(r) {
-			n := tokens + references + text[what]
-			passes = append(passes, p.family.denoiser().of(n, way.batch, footprints["transformer"]))
-		}
-		e.Step = with("transformer") + m.passes(passes...)
-		if f, ok := p.family.(cacher); ok && p.device == mlx.CPU {
-			e.Step += f.cacheSize(references*way.batch) * m.item
-		}
-	}
-	if r.Image != nil {
-		e.Step = max(e.Step, coding(r.Height, r.Width, p.vae.EncodeMemory, "transformer"))
-	}
+	text, encoder := e.texts()
+	references := e.references(encoder)
+	e.step(text, references)
 	last := "transformer" // what is in memory beside the autoencoder
 	if way.alone {
 		last = autoencoderDir
 	}
-	e.Decode = coding(r.Height, r.Width, p.vae.DecodeMemory, last)
-	return e
+	e.out.Decode = e.coding(r.Height, r.Width, p.vae.DecodeMemory, last)
+	return e.out
+}
+
+// An estimator makes one estimate.
+type estimator struct {
+	*Pipeline
+	r          *Request
+	way        way
+	meter      meter
+	room       int64
+	footprints map[string]footprint // by the components' folders
+	out        Estimate
+}
+
+// with is what is in memory of weights when a component runs.
+func (e *estimator) with(dir string) int64 {
+	switch {
+	case !e.way.lowRAM:
+		return e.out.AllWeights()
+	case dir == autoencoderDir:
+		return e.out.Weights[dir]
+	}
+	return e.out.Weights[dir] + e.out.Weights[autoencoderDir]
+}
+
+// coding is what the autoencoder takes for a picture while a component is in
+// memory.
+func (e *estimator) coding(height, width int, memory func(int, int, mlx.Device, mlx.Dtype) int64, dir string) int64 {
+	free := int64(0)
+	if e.room > 0 {
+		free = max(1, e.room-e.with(dir))
+	}
+	n := e.budget(height, width, free, memory)
+	if ahead := e.meter.ahead; ahead > 0 { // about a third is memory that is taken in advance
+		n = min(n, max(ahead+beyond, n*2/3))
+	}
+	return e.with(dir) + n
+}
+
+// texts estimates the text encoders. It returns how many tokens the transformer
+// sees, by the prompt, and what is in memory when pictures are encoded then.
+func (e *estimator) texts() (tokens map[string]int, encoder string) {
+	tokens, encoder = map[string]int{}, autoencoderDir
+	for _, what := range e.prompts(e.r) {
+		for _, t := range e.family.texts(e.r.References) {
+			n := e.textTokens(&t, what, e.r)
+			tokens[what] = max(0, n-t.uncounted)
+			if e.parts[t.encoder] == nil {
+				continue
+			}
+			encoder = t.encoder
+			e.encodes(encoder, e.family.encoder(encoder).of(n, 1, e.footprints[encoder]))
+			if t.looks && len(e.r.References) > 0 {
+				s := e.family.(looker).tower(e.r.References)
+				s.footprint = e.footprints[encoder]
+				e.encodes(encoder, s)
+			}
+		}
+	}
+	return tokens, encoder
+}
+
+func (e *estimator) encodes(encoder string, s stack) {
+	e.out.Encode = max(e.out.Encode, e.with(encoder)+e.meter.passes(s))
+}
+
+// references estimates the encoding of pictures that an edit is shown, and returns
+// how many tokens the transformer sees of them.
+func (e *estimator) references(encoder string) (tokens int) {
+	for _, img := range e.r.References {
+		size := e.family.(editor).referenceSize(img.Bounds().Size(), e.Multiple())
+		tokens += size.Y / e.Multiple() * (size.X / e.Multiple())
+		e.out.Encode = max(e.out.Encode, e.coding(size.Y, size.X, e.vae.EncodeMemory, encoder))
+	}
+	return tokens
+}
+
+// step estimates a step.
+func (e *estimator) step(text map[string]int, references int) {
+	const dir = "transformer"
+	if !e.without[dir] {
+		tokens := e.r.Height / e.Multiple() * (e.r.Width / e.Multiple())
+		var passes []stack
+		for _, what := range e.prompts(e.r) {
+			passes = append(passes, e.family.denoiser().of(tokens+references+text[what], e.way.batch, e.footprints[dir]))
+		}
+		e.out.Step = e.with(dir) + e.meter.passes(passes...)
+		if f, ok := e.family.(cacher); ok && e.device == mlx.CPU {
+			e.out.Step += f.cacheSize(references*e.way.batch) * e.meter.item
+		}
+	}
+	if e.r.Image != nil {
+		e.out.Step = max(e.out.Step, e.coding(e.r.Height, e.r.Width, e.vae.EncodeMemory, dir))
+	}
 }
 
 // textTokens is how many a text encoder sees of a prompt: as many as there may be

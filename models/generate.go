@@ -97,9 +97,7 @@ func (p *Pipeline) GenerateBatch(r Request, seeds []uint64) ([]*Result, error) {
 	if err := mlx.Use(p.device); err != nil {
 		return nil, err
 	}
-	outer := p.points // of a run that this one is a callback of
-	p.points = hooks.Points{Func: r.Hook, Step: -1}
-	defer func() { p.points = outer }()
+	defer p.enter(&r, len(seeds))()
 	report := func(pr Progress) {
 		if r.Progress != nil {
 			r.Progress(pr)
@@ -113,7 +111,6 @@ func (p *Pipeline) GenerateBatch(r Request, seeds []uint64) ([]*Result, error) {
 			return f(s)
 		}
 	}
-	defer p.pace(p.way(len(seeds)).ahead(&r))()
 	mlx.ResetPeakMemory()
 	var res Result // what all pictures have in common
 	clock := time.Now()
@@ -143,15 +140,6 @@ func (p *Pipeline) GenerateBatch(r Request, seeds []uint64) ([]*Result, error) {
 		kept = nil
 	}
 	defer free()
-	outerCompiled := p.compiled
-	p.compiled = nil
-	release := func() { // what is compiled holds the weights
-		for _, f := range p.compiled {
-			f()
-		}
-		p.compiled = nil
-	}
-	defer func() { p.compiled = outerCompiled }()
 	if plan.predict {
 		predict, predictNegative, err = p.prepare(&r, &res, func(arrays ...*mlx.Array) {
 			mlx.Keep(arrays...)
@@ -170,7 +158,7 @@ func (p *Pipeline) GenerateBatch(r Request, seeds []uint64) ([]*Result, error) {
 	res.Step = (lap() - away) / time.Duration(len(seeds))
 	free()
 	if p.alone {
-		release()
+		p.release()
 		p.free()
 		p.keepPace()
 	}
@@ -191,6 +179,27 @@ func (p *Pipeline) GenerateBatch(r Request, seeds []uint64) ([]*Result, error) {
 	}
 	mlx.StopPoint()
 	return results, nil
+}
+
+// enter makes the pipeline's state that of a run, which may be in a callback of
+// another one, until leave.
+func (p *Pipeline) enter(r *Request, batch int) (leave func()) {
+	points, compiled := p.points, p.compiled
+	p.points, p.compiled = hooks.Points{Func: r.Hook, Step: -1}, nil
+	restore := p.pace(p.way(batch).ahead(r))
+	return func() {
+		p.release()
+		restore()
+		p.points, p.compiled = points, compiled
+	}
+}
+
+// release frees what is compiled, which holds the weights.
+func (p *Pipeline) release() {
+	for _, free := range p.compiled {
+		free()
+	}
+	p.compiled = nil
 }
 
 // checkBatch says what of a request cannot be for several seeds.

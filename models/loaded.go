@@ -7,8 +7,6 @@ import (
 	"fmt"
 	"image"
 	"io/fs"
-	"slices"
-	"strings"
 
 	"github.com/gomflux/gomflux/mlx"
 	"github.com/gomflux/gomflux/nn"
@@ -80,13 +78,8 @@ func InspectLoaded(fsys fs.FS, only string, o LoadOptions) (*Loaded, error) {
 	}
 	out := &Loaded{Class: index.class, Device: p.device}
 	if only != "" {
-		var names []string
-		components = slices.DeleteFunc(components, func(c component) bool {
-			names = append(names, c.dir)
-			return c.dir != only
-		})
-		if len(components) == 0 {
-			return nil, requestErrorf("no component %q with weights (there are %s)", only, strings.Join(names, ", "))
+		if components, err = onlyOne(components, only); err != nil {
+			return nil, err
 		}
 		out.NotRun = errors.New("only one component was asked for")
 	} else if err := p.loadTokenizers(l, func(string) bool { return true }); err != nil {
@@ -120,18 +113,30 @@ func InspectLoaded(fsys fs.FS, only string, o LoadOptions) (*Loaded, error) {
 			unload(c)
 		}
 	}
-	if out.NotRun == nil {
-		stop := nn.Watch(func(a *mlx.Array) {
-			if used := byArray[a]; used != nil {
-				used.Used = true
-			}
-		})
-		defer stop()
-		if err := p.runOnce(); err != nil {
-			return nil, fmt.Errorf("forward pass: %w", err)
+	if out.NotRun != nil {
+		return out, nil
+	}
+	defer nn.Watch(func(a *mlx.Array) {
+		if used := byArray[a]; used != nil {
+			used.Used = true
 		}
+	})()
+	if err := p.runOnce(); err != nil {
+		return nil, fmt.Errorf("forward pass: %w", err)
 	}
 	return out, nil
+}
+
+// onlyOne is the component of a folder.
+func onlyOne(components []component, dir string) ([]component, error) {
+	var names []string
+	for i, c := range components {
+		if c.dir == dir {
+			return components[i : i+1], nil
+		}
+		names = append(names, c.dir)
+	}
+	return nil, noComponent(dir, names)
 }
 
 // loadOnce loads a component and calls f with each of its parameters and the

@@ -240,24 +240,9 @@ func (p *Pipeline) load(l *loader, o LoadOptions, complete func(needs func(strin
 	if err := l.openLoRAs(o.LoRAs, components); err != nil {
 		return err
 	}
-	needs := func(string) bool { return true }
-	var runs []Request
-	if o.For != nil {
-		runs = o.For(p)
-		var plans []plan
-		for _, r := range runs {
-			if err := p.checkNumbers(r); err != nil {
-				return err
-			}
-			schedule, err := p.schedule(&r)
-			if err != nil {
-				return err
-			}
-			plans = append(plans, p.plan(&r, schedule))
-		}
-		needs = func(dir string) bool {
-			return slices.ContainsFunc(plans, func(plan plan) bool { return plan.needs(dir) })
-		}
+	runs, needs, err := p.purpose(o)
+	if err != nil {
+		return err
 	}
 	if err := complete(needs); err != nil {
 		return err
@@ -268,24 +253,8 @@ func (p *Pipeline) load(l *loader, o LoadOptions, complete func(needs func(strin
 	if err := p.loadTokenizers(l, needs); err != nil {
 		return err
 	}
-	var damaged problems // all at once: each may be a download of hours
-	for _, c := range components {
-		if !needs(c.dir) {
-			p.without[c.dir] = true
-			continue
-		}
-		ck, err := c.open(l.fsys)
-		if err != nil {
-			damaged = append(damaged, err)
-			continue
-		}
-		p.parts[c.dir], err = measure(c, ck)
-		if err = errors.Join(err, ck.Close()); err != nil {
-			return err
-		}
-	}
-	if len(damaged) > 0 {
-		return damaged
+	if err := p.measure(l, components, needs); err != nil {
+		return err
 	}
 	for _, r := range runs {
 		if err := p.Check(r); err != nil {
@@ -307,6 +276,53 @@ func (p *Pipeline) load(l *loader, o LoadOptions, complete func(needs func(strin
 		if err := p.ensure(c.dir, o.Progress); err != nil {
 			return err
 		}
+	}
+	return nil
+}
+
+// purpose are the runs that the pipeline is for, none for any, and which components
+// they need, by their folders.
+func (p *Pipeline) purpose(o LoadOptions) (runs []Request, needs func(dir string) bool, err error) {
+	if o.For == nil {
+		return nil, func(string) bool { return true }, nil
+	}
+	var plans []plan
+	runs = o.For(p)
+	for _, r := range runs {
+		if err := p.checkNumbers(r); err != nil {
+			return nil, nil, err
+		}
+		schedule, err := p.schedule(&r)
+		if err != nil {
+			return nil, nil, err
+		}
+		plans = append(plans, p.plan(&r, schedule))
+	}
+	return runs, func(dir string) bool {
+		return slices.ContainsFunc(plans, func(plan plan) bool { return plan.needs(dir) })
+	}, nil
+}
+
+// measure declares the parts that are needed by the headers of their checkpoints.
+func (p *Pipeline) measure(l *loader, components []component, needs func(dir string) bool) error {
+	var damaged problems // all at once: each may be a download of hours
+	for _, c := range components {
+		if !needs(c.dir) {
+			p.without[c.dir] = true
+			continue
+		}
+		ck, err := c.open(l.fsys)
+		if err != nil {
+			damaged = append(damaged, err)
+			continue
+		}
+		p.parts[c.dir], err = measure(c, ck)
+		if err = errors.Join(err, ck.Close()); err != nil {
+			return err
+		}
+	}
+	if len(damaged) > 0 {
+		return damaged
 	}
 	return nil
 }

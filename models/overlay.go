@@ -75,7 +75,8 @@ func (o *overlay) isDir(name string) bool {
 	return false
 }
 
-// Open implements fs.FS.
+// Open implements fs.FS. A file of another folder stays the one that it is, with its
+// own name: weights wants files of the operating system, whose descriptors MLX reads.
 func (o *overlay) Open(name string) (fs.File, error) {
 	f, own := o.files[name]
 	switch {

@@ -135,7 +135,7 @@ func (s *saver) find(part *savedPart) error {
 			if _, ok := part.ck.Tensors[owner]; ok {
 				continue // it comes with the weight
 			}
-		} else if like := alike[numbers.ReplaceAllString(part.plain(key), "#")]; like != nil && like.Kind() != nn.OtherParam {
+		} else if like := alike[numbers.ReplaceAllString(bare(key, part.prefixes), "#")]; like != nil && like.Kind() != nn.OtherParam {
 			f, err := part.foundLike(key, like)
 			if err != nil {
 				return err
@@ -162,16 +162,6 @@ func companion(key string) (weight string, ok bool) {
 		}
 	}
 	return "", false
-}
-
-// plain is a name without a prefix.
-func (c component) plain(key string) string {
-	for _, prefix := range c.prefixes {
-		if rest, ok := strings.CutPrefix(key, prefix); ok {
-			return rest
-		}
-	}
-	return key
 }
 
 // foundLike finds a weight that the model does not declare with what it comes
@@ -272,7 +262,7 @@ func (s *saver) packing(part *savedPart, e *savedEntry, changed bool) *mlx.Quant
 	case e.param != nil:
 		return part.quantization(s.o.Quantize)(*e.param)
 	case e.like != nil:
-		return layerQuantization(*s.o.Quantize, part.class, module(part.plain(e.key)), e.found.Shape[1])
+		return layerQuantization(*s.o.Quantize, part.class, module(bare(e.key, part.prefixes)), e.found.Shape[1])
 	}
 	return nil
 }

@@ -152,13 +152,17 @@ func (w *Weights) Select(name string) error {
 		for _, c := range w.Components {
 			names = append(names, c.Name)
 		}
-		return requestErrorf("no component %q with weights (there are %s)", name, strings.Join(names, ", "))
+		return noComponent(name, names)
 	}
 	keep := w.Components[i]
 	w.Components = slices.Delete(w.Components, i, i+1)
 	err := w.Close()
 	w.Components = []*ComponentWeights{keep}
 	return err
+}
+
+func noComponent(name string, names []string) error {
+	return requestErrorf("no component %q with weights (there are %s)", name, strings.Join(names, ", "))
 }
 
 // foldersWithWeights lists the folders in a model folder that have safetensors
