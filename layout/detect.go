@@ -45,7 +45,7 @@ func Detect(ck *weights.Checkpoint) ([]Part, error) {
 			continue
 		}
 		for _, t := range tables[class] {
-			if prefix, ok := t.Matches(ck); ok {
+			if prefix, ok := t.matches(ck); ok {
 				parts = append(parts, Part{class, t, prefix})
 				break
 			}

@@ -76,7 +76,7 @@ func register(list ...*Table) {
 // the layout does not know stay under that name.
 func View(ck *weights.Checkpoint, class string, shapes map[string][]int) (*weights.Checkpoint, *Table, error) {
 	for _, t := range Tables(class) {
-		if prefix, ok := t.Matches(ck); ok {
+		if prefix, ok := t.matches(ck); ok {
 			view, err := t.view(ck, prefix, shapes)
 			if err == nil && maps.EqualFunc(view.Tensors, ck.Tensors, func(a, b weights.Tensor) bool { return a.Name == b.Name && len(a.Forms) == 0 }) {
 				return ck, nil, nil
@@ -96,9 +96,9 @@ func isMark(name string) bool {
 	return slices.Contains(marks, name[strings.LastIndexByte(name, '.')+1:])
 }
 
-// Matches says whether a checkpoint has the layout, and with what before all
+// matches says whether a checkpoint has the layout, and with what before all
 // names.
-func (t *Table) Matches(ck *weights.Checkpoint) (prefix string, ok bool) {
+func (t *Table) matches(ck *weights.Checkpoint) (prefix string, ok bool) {
 	if t.Metadata != "" && !slices.ContainsFunc(ck.Files, func(f *weights.File) bool { return f.Header.Metadata[t.Metadata] != "" }) {
 		return "", false
 	}

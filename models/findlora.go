@@ -104,12 +104,15 @@ func checkLoRAName(name string) error {
 // diffusers or PEFT gives it, or the only one, at the top if there is one. It has
 // slashes in its name.
 func loraIn(folder string) (string, error) {
+	const deepest = 3 // a home folder must not be searched for hours
 	var top, below, pickles []string
 	err := fs.WalkDir(os.DirFS(folder), ".", func(name string, d fs.DirEntry, err error) error {
-		if err != nil || d.IsDir() {
-			return err
-		}
 		switch {
+		case err != nil:
+			return err
+		case d.IsDir() && name != "." && (strings.HasPrefix(d.Name(), ".") || strings.Count(name, "/") >= deepest):
+			return fs.SkipDir
+		case d.IsDir():
 		case strings.HasPrefix(d.Name(), "."):
 		case slices.Contains(pickled, path.Ext(name)):
 			pickles = append(pickles, name)

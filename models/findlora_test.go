@@ -37,6 +37,8 @@ func TestFindLoRA(t *testing.T) {
 		here + "/folder/other.safetensors":                                               "",
 		here + "/deep/sub/only.safetensors":                                              "",
 		here + "/deep/sub/._only.safetensors":                                            "",
+		here + "/deep/.cache/hidden.safetensors":                                         "",
+		here + "/deep/1/2/3/4/far.safetensors":                                           "",
 		here + "/old.ckpt":                                                               "",
 		library + "/styles/ink.safetensors":                                              "",
 	} {
