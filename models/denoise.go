@@ -27,11 +27,10 @@ func (p *Pipeline) denoise(r Request, seeds []uint64, schedule *scheduler.Schedu
 	}
 	before := r.Steps - steps
 	for i := plan.first; i < len(schedule.Timesteps); i++ {
-		if plan.predict { // what a callback ran may have taken its place, and memory
+		if plan.predict { // a run of its own in a callback may have taken its place
 			if err := p.ensure("transformer", r.Progress); err != nil {
 				return nil, err
 			}
-			p.keepPace()
 		}
 		made := mlx.Scopes(func() []*mlx.Array {
 			p.points.Step = i
