@@ -15,6 +15,10 @@ type Quantization struct {
 	Group int
 }
 
+// Blocks are the modes of floating-point blocks, each with the only bits and group
+// that it has.
+var Blocks = []Quantization{{"mxfp4", 4, 32}, {"mxfp8", 8, 32}, {"nvfp4", 4, 16}}
+
 // A Quantized matrix is [rows, columns] in form of Packed [rows,
 // columns·Bits/32], uint32, with Scales [rows, columns/Group] and, for affine
 // ones, Biases of their shape and dtype: an element is scale·q + bias. The scales

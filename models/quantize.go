@@ -23,12 +23,10 @@ var Quantizations = []string{"3", "4", "5", "6", "8", "mxfp4", "mxfp8", "nvfp4"}
 // a floating-point format. The group is how many weights of a row share a scale,
 // 0 for the usual number: 64 for bits, and no other than its own for a format.
 func ParseQuantization(name string, group int) (*mlx.Quantization, error) {
-	formats := map[string]mlx.Quantization{
-		"mxfp4": {Mode: "mxfp4", Bits: 4, Group: 32},
-		"mxfp8": {Mode: "mxfp8", Bits: 8, Group: 32},
-		"nvfp4": {Mode: "nvfp4", Bits: 4, Group: 16},
-	}
-	if q, ok := formats[name]; ok {
+	for _, q := range mlx.Blocks {
+		if name != q.Mode {
+			continue
+		}
 		if group != 0 && group != q.Group {
 			return nil, requestErrorf("group size %d: %s has groups of %d", group, name, q.Group)
 		}
@@ -129,7 +127,7 @@ func (c component) quantization(q *mlx.Quantization) func(nn.Parameter) *mlx.Qua
 		if p.Kind() == nn.OtherParam {
 			return nil
 		}
-		return layerQuantization(*q, c.class, strings.TrimSuffix(p.Name, ".weight"), p.Stored()[1])
+		return layerQuantization(*q, c.class, module(p.Name), p.Stored()[1])
 	}
 }
 
@@ -147,18 +145,21 @@ func squares(a *mlx.Array) (sum float64) {
 	return sum
 }
 
-// checkPacking makes sure that the device does all that weights are quantized to,
-// in the files or while they are loaded.
+// checkPacking makes sure that the device does all that weights are quantized to
+// beside q, in the files or because layers keep more bits.
 func (p *Pipeline) checkPacking(q *mlx.Quantization) error {
 	seen := map[mlx.Quantization]bool{}
+	if q != nil {
+		seen[*q] = true
+	}
 	for _, dir := range slices.Sorted(maps.Keys(p.parts)) {
 		part := p.parts[dir]
-		for i, q := range part.packing(q) {
-			if q == nil || seen[*q] {
+		for i, own := range part.packing(q) {
+			if own == nil || seen[*own] {
 				continue
 			}
-			seen[*q] = true
-			if err := checkQuantization(*q); err != nil {
+			seen[*own] = true
+			if err := checkQuantization(*own); err != nil {
 				return fmt.Errorf("%s: tensor %s: %w", part.found[i].File, part.found[i].Name, err)
 			}
 		}

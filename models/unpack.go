@@ -67,7 +67,12 @@ func (m *matrix) unpacked(columns int) error {
 	}
 	q := mlx.Quantization{Mode: "affine", Bits: p[1] * 32 / columns, Group: columns / s[1]}
 	if m.biases == nil {
-		q.Mode = map[mlx.Quantization]string{{Bits: 4, Group: 32}: "mxfp4", {Bits: 8, Group: 32}: "mxfp8", {Bits: 4, Group: 16}: "nvfp4"}[mlx.Quantization{Bits: q.Bits, Group: q.Group}]
+		q.Mode = ""
+		for _, known := range mlx.Blocks {
+			if known.Bits == q.Bits && known.Group == q.Group {
+				q = known
+			}
+		}
 	}
 	switch {
 	case m.biases != nil && !slices.Equal(m.biases.Shape, s):

@@ -408,7 +408,7 @@ func (m *matcher) matchPacked(p Parameter, f *Found, module string) {
 		q.Group = columns / s[1]
 	}
 	if f.Scales.Dtype == "U8" { // of floating-point blocks
-		for _, known := range []mlx.Quantization{{Mode: "mxfp4", Bits: 4, Group: 32}, {Mode: "mxfp8", Bits: 8, Group: 32}, {Mode: "nvfp4", Bits: 4, Group: 16}} {
+		for _, known := range mlx.Blocks {
 			if known.Bits == q.Bits && known.Group == q.Group {
 				f.Quantized = &known
 				return
