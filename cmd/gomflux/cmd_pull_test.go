@@ -29,9 +29,9 @@ func cmdHub(ts *testscript.TestScript, _ bool, args []string) {
 	ts.Check(err)
 	h, stop := hubtest.Start(args[0], files)
 	ts.Defer(stop)
-	h.Revisions = append(h.Revisions, "v1")
+	h.Set(func() { h.Revisions = append(h.Revisions, "v1") })
 	if len(args) > 2 {
-		h.Token = args[2]
+		h.Set(func() { h.Token = args[2] })
 	}
 	ts.Setenv("HF_ENDPOINT", h.URL)
 	ts.Setenv("COMMIT", h.Commit())
@@ -52,7 +52,7 @@ func TestKilledPull(t *testing.T) {
 	files["text_encoder/model.safetensors"] = large // beside the shards, so not needed
 	files["vae/diffusion_pytorch_model.safetensors"] = append(files["vae/diffusion_pytorch_model.safetensors"], large...)
 	h := hubtest.New(t, "me/mine", files)
-	h.Fault = func(host, path string, n int, w http.ResponseWriter, r *http.Request) bool {
+	fault := func(host, path string, n int, w http.ResponseWriter, r *http.Request) bool {
 		if host != "store" {
 			time.Sleep(5 * time.Millisecond)
 			return false
@@ -79,6 +79,7 @@ func TestKilledPull(t *testing.T) {
 		}
 		return true
 	}
+	h.Set(func() { h.Fault = fault })
 	var cache string
 	command := func() *exec.Cmd {
 		cmd := exec.Command("gomflux", "pull", "me/mine")

@@ -59,13 +59,20 @@ func Start(repo string, files map[string][]byte) (h *Hub, stop func()) {
 	}
 	main := httptest.NewServer(http.HandlerFunc(h.serveHub))
 	store := httptest.NewServer(http.HandlerFunc(h.serveStore))
-	h.URL, h.store = main.URL, store.URL
+	h.Set(func() { h.URL, h.store = main.URL, store.URL })
 	return h, func() {
 		main.CloseClientConnections()
 		store.CloseClientConnections()
 		main.Close()
 		store.Close()
 	}
+}
+
+// Set changes fields of a hub that other processes may ask already.
+func (h *Hub) Set(change func()) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	change()
 }
 
 // ReadFiles are all files of a folder.
@@ -124,6 +131,7 @@ func (h *Hub) Leaked() []string {
 }
 
 func (h *Hub) serveHub(w http.ResponseWriter, r *http.Request) {
+	h.Set(func() {}) // what has been set before is seen from here on
 	api, isAPI := strings.CutPrefix(r.URL.Path, "/api/models/"+h.Repo+"/")
 	resolve, isFile := strings.CutPrefix(r.URL.Path, "/"+h.Repo+"/resolve/")
 	switch {
@@ -185,6 +193,7 @@ func (h *Hub) known(revision string) bool {
 }
 
 func (h *Hub) serveStore(w http.ResponseWriter, r *http.Request) {
+	h.Set(func() {})
 	path := strings.TrimPrefix(r.URL.Path, "/")
 	if a := r.Header.Get("Authorization"); a != "" {
 		h.mu.Lock()
