@@ -9,7 +9,6 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
-	"slices"
 	"strconv"
 	"strings"
 
@@ -27,12 +26,12 @@ type file struct {
 	data     *os.File           // what the header was read of
 }
 
-// usual are the names under which PEFT and diffusers save.
-var usual = []string{"adapter_model.safetensors", "pytorch_lora_weights.safetensors"}
+// peftName is what PEFT saves an adapter as, beside its config.
+const peftName = "adapter_model.safetensors"
 
 var pickles = regexp.MustCompile(`(?i)\.(bin|pt|pth|ckpt|pkl)$`)
 
-// open opens a LoRA's file, or the one in a folder.
+// open opens a LoRA's file.
 func open(spec Spec) (*file, error) {
 	if spec.Path == "" {
 		return nil, errors.New("no LoRA given: its path is empty")
@@ -45,16 +44,6 @@ func open(spec Spec) (*file, error) {
 			"safetensors.torch.save_file(torch.load(path, weights_only=True), new_path)", spec.Path)
 	}
 	dir, name := filepath.Split(filepath.Clean(spec.Path))
-	info, err := os.Stat(spec.Path)
-	if err != nil {
-		return nil, fmt.Errorf("LoRA %s: %w", spec.Path, oserr.Bare(err))
-	}
-	if info.IsDir() {
-		dir = spec.Path
-		if name, err = choose(dir); err != nil {
-			return nil, err
-		}
-	}
 	folder := weights.Folder{FS: os.DirFS(filepath.Join(dir, ".")), Name: dir}
 	w, err := weights.Open(folder, name)
 	if err != nil {
@@ -66,26 +55,6 @@ func open(spec Spec) (*file, error) {
 		return nil, fmt.Errorf("LoRA %s: %w", f.Name, err)
 	}
 	return f, nil
-}
-
-// choose is the LoRA in a folder.
-func choose(dir string) (string, error) {
-	names, err := safetensors(os.DirFS(dir))
-	if err != nil {
-		return "", fmt.Errorf("LoRA %s: %w", dir, oserr.Bare(err))
-	}
-	for _, name := range usual {
-		if slices.Contains(names, name) {
-			return name, nil
-		}
-	}
-	switch len(names) {
-	case 0:
-		return "", fmt.Errorf("LoRA %s: the folder has no safetensors file", dir)
-	case 1:
-		return names[0], nil
-	}
-	return "", fmt.Errorf("LoRA %s: the folder has %d safetensors files, name one of them: %s", dir, len(names), short(names, 10))
 }
 
 // safetensors lists the files of that kind in a folder.
@@ -115,7 +84,7 @@ func (f *file) prepare(folder weights.Folder, name string) error {
 		return nil
 	}
 	// another file's config must not be taken for this one's
-	if beside, err := safetensors(folder); err != nil || name != usual[0] && len(beside) > 1 {
+	if beside, err := safetensors(folder); err != nil || name != peftName && len(beside) > 1 {
 		return oserr.Bare(err)
 	}
 	if _, err := fs.Stat(folder, configName); errors.Is(err, fs.ErrNotExist) {

@@ -158,13 +158,22 @@ func (s sampling) check(t *testing.T, what string, got []float32, tolerance floa
 
 const tolerance = 1e-6
 
+// loraFile is a LoRA of testdata, some of which are in a folder with their config.
+func loraFile(t *testing.T, name string) string {
+	path := filepath.Join(testdata, name)
+	if in, _ := filepath.Glob(filepath.Join(path, "*.safetensors")); len(in) == 1 {
+		return in[0]
+	}
+	return path
+}
+
 // Baked weights are those that the references make, and no others are changed.
 func TestBake(t *testing.T) {
 	g := readGoldens(t)
 	for _, c := range g.Cases {
 		t.Run(c.File, func(t *testing.T) {
 			components := g.components(t, c.Model)
-			set, err := lora.Load([]lora.Spec{{Path: filepath.Join(testdata, c.File), Scale: c.Scale}}, components)
+			set, err := lora.Load([]lora.Spec{{Path: loraFile(t, c.File), Scale: c.Scale}}, components)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -206,7 +215,7 @@ func TestAttach(t *testing.T) {
 	for _, c := range g.Cases {
 		t.Run(c.File, func(t *testing.T) {
 			components := g.components(t, c.Model)
-			set, err := lora.Load([]lora.Spec{{Path: filepath.Join(testdata, c.File), Scale: c.Scale}}, components)
+			set, err := lora.Load([]lora.Spec{{Path: loraFile(t, c.File), Scale: c.Scale}}, components)
 			if err != nil {
 				t.Fatal(err)
 			}

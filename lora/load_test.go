@@ -195,19 +195,15 @@ func TestOpenErrors(t *testing.T) {
 		}
 		return path
 	}
-	several := filepath.Join(dir, "several")
-	put("several/a.safetensors", "")
-	put("several/b.safetensors", "")
-	put("empty/readme", "")
-	config := filepath.Join(dir, "config")
+	config := filepath.Join(dir, "config", "adapter_model.safetensors")
 	put("config/adapter_config.json", `{"r": 3, "lora_alpha": "NaN"}`)
-	write(t, filepath.Join(config, "adapter_model.safetensors"), nil, pair("x_embedder", 16, 3, 16)...)
-	pissa := filepath.Join(dir, "pissa")
+	write(t, config, nil, pair("x_embedder", 16, 3, 16)...)
+	pissa := filepath.Join(dir, "pissa", "adapter_model.safetensors")
 	put("pissa/adapter_config.json", `{"r": 3, "lora_alpha": 3, "init_lora_weights": "pissa"}`)
-	write(t, filepath.Join(pissa, "adapter_model.safetensors"), nil, pair("x_embedder", 16, 3, 16)...)
-	dora := filepath.Join(dir, "dora")
+	write(t, pissa, nil, pair("x_embedder", 16, 3, 16)...)
+	dora := filepath.Join(dir, "dora", "adapter_model.safetensors")
 	put("dora/adapter_config.json", `{"r": 3, "lora_alpha": 3, "use_dora": true}`)
-	write(t, filepath.Join(dora, "adapter_model.safetensors"), nil, pair("x_embedder", 16, 3, 16)...)
+	write(t, dora, nil, pair("x_embedder", 16, 3, 16)...)
 	metadata := filepath.Join(dir, "metadata.safetensors")
 	write(t, metadata, map[string]string{"lora_adapter_metadata": "{"}, pair("x_embedder", 16, 3, 16)...)
 	for path, want := range map[string]string{
@@ -217,12 +213,11 @@ func TestOpenErrors(t *testing.T) {
 		put("my.ckpt", "x"):        "a pickle file",
 		put("zip.safetensors", "PK\x03\x04xxxxxxx"):                 "zip archive",
 		put("cut.safetensors", "\x40\x00\x00\x00\x00\x00\x00\x00{"): "cut short",
-		filepath.Join(dir, "empty"):                                 "the folder has no safetensors file",
-		several:                                                     "the folder has 2 safetensors files, name one of them: a.safetensors, b.safetensors",
-		config:                                                      "adapter_config.json",
-		pissa:                                                       "path_initial_model_for_weight_conversion",
-		dora:                                                        "expected lora_magnitude_vector, as " + filepath.Join(dora, "adapter_config.json") + " says use_dora",
-		metadata:                                                    "metadata lora_adapter_metadata: unexpected end",
+		dir:      "expected a file, found a folder",
+		config:   "adapter_config.json",
+		pissa:    "path_initial_model_for_weight_conversion",
+		dora:     "expected lora_magnitude_vector, as " + filepath.Join(filepath.Dir(dora), "adapter_config.json") + " says use_dora",
+		metadata: "metadata lora_adapter_metadata: unexpected end",
 	} {
 		_, _, err := load(t, "flux", lora.Spec{Path: path, Scale: 1})
 		if err == nil || !strings.Contains(err.Error(), want) || !strings.Contains(err.Error(), path) {

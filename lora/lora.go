@@ -22,7 +22,7 @@ import (
 
 // A Spec is a LoRA to load.
 type Spec struct {
-	// Path is that of a safetensors file, or of a folder with one.
+	// Path is that of a safetensors file.
 	Path string
 	// Scale is what its changes are multiplied with; 0 leaves the model as it is.
 	Scale float64

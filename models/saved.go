@@ -44,6 +44,9 @@ func (s *Source) origin() string {
 	if s.Folder == "" {
 		return s.Name
 	}
+	if _, ok := builtins[s.Base]; ok {
+		return s.Base
+	}
 	name, _, _ := strings.Cut(s.Name, ":")
 	for _, name := range []string{s.Base, name, s.Folder} {
 		if p, ok := FindPreset(name); ok && name != "" {
