@@ -29,6 +29,10 @@ type LoRA struct {
 	Scale float64
 }
 
+// LoRAError is what errors about a LoRA's file are, and about one that does not fit
+// the model.
+type LoRAError = lora.Error
+
 // UnmatchedLoRAError says that tensors of a LoRA fit nothing in the model.
 type UnmatchedLoRAError = lora.UnmatchedError
 

@@ -5,7 +5,18 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+
+	"github.com/gomflux/gomflux/mlx"
 )
+
+// An Error is about a LoRA: its file cannot be read, or it does not fit the model.
+type Error struct{ err error }
+
+func (e *Error) Error() string { return e.err.Error() }
+func (e *Error) Unwrap() error { return e.err }
+
+// throw ends the running job with an Error.
+func throw(format string, args ...any) { mlx.Throw(&Error{fmt.Errorf(format, args...)}) }
 
 // An UnmatchedError says that tensors of a LoRA fit nothing in a model.
 type UnmatchedError struct {

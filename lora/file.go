@@ -155,11 +155,11 @@ func (t *tensor) bytes() ([]byte, error) {
 func (t *tensor) array() *mlx.Array {
 	data, err := t.bytes()
 	if err != nil {
-		mlx.Throw(err)
+		throw("%w", err)
 	}
 	a := mlx.FromBytes(data, dtypes[t.Dtype], t.Shape...)
 	if !a.IsFinite().All() {
-		mlx.Throw(t.errorf("has values that are NaN or infinite"))
+		throw("%w", t.errorf("has values that are NaN or infinite"))
 	}
 	return a
 }

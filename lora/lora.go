@@ -58,9 +58,9 @@ type Report struct {
 }
 
 // Load opens LoRAs and finds what their tensors change. It reads their headers,
-// their scales, and as much as shows that they change something. Tensors that fit
-// nothing are an [*UnmatchedError]; other errors name file and tensor, what was
-// expected and what was found.
+// their scales, and as much as shows that they change something. Errors are an
+// [*Error]: tensors that fit nothing are an [*UnmatchedError] in it, others name file
+// and tensor, what was expected and what was found.
 func Load(specs []Spec, components []Component) (*Set, error) {
 	s := &Set{updates: map[string]map[string][]*update{}, baked: map[string]map[string]bool{}}
 	var known []*component
@@ -79,7 +79,7 @@ func Load(specs []Spec, components []Component) (*Set, error) {
 		errs = append(errs, err)
 	}
 	if err := errors.Join(errs...); err != nil {
-		return nil, errors.Join(err, s.Close())
+		return nil, &Error{errors.Join(err, s.Close())}
 	}
 	return s, nil
 }
@@ -235,7 +235,7 @@ func (s *Set) bake(component string, takes func(*update) bool) func(p nn.Paramet
 			w = mlx.Scope(func() *mlx.Array { return u.bake(w, before) })
 		}
 		if !isFinite(w) && isFinite(before) {
-			mlx.Throw(fmt.Errorf("LoRA %s: makes values of %s in the %s NaN or infinite", names(all[p.Name]), p.Name, component))
+			throw("LoRA %s: makes values of %s in the %s NaN or infinite", names(all[p.Name]), p.Name, component)
 		}
 		done[p.Name] = true
 		return w
@@ -271,8 +271,8 @@ func (s *Set) Attach(component string, model any) {
 		layer := layers[strings.TrimSuffix(name, path.Ext(name))]
 		for _, u := range list {
 			if layer == nil || u.fixed() {
-				mlx.Throw(fmt.Errorf("LoRA %s: %s cannot run beside %s of the %s, only be added to it while it is loaded, if it is not quantized yet",
-					u.file.Name, quote(u.module), name, component))
+				throw("LoRA %s: %s cannot run beside %s of the %s, only be added to it while it is loaded, if it is not quantized yet",
+					u.file.Name, quote(u.module), name, component)
 			}
 			layer.Adapters = append(layer.Adapters, u.attach(s, layer))
 		}

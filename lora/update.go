@@ -1,7 +1,6 @@
 package lora
 
 import (
-	"fmt"
 	"slices"
 	"strings"
 
@@ -126,7 +125,7 @@ func (u *update) attach(s *Set, layer *nn.Dense) *adapter {
 		mlx.Eval(arrays...)
 		for _, x := range arrays {
 			if !x.IsFinite().All() {
-				mlx.Throw(fmt.Errorf("LoRA %s: makes values of %s NaN or infinite", u.file.Name, u.Name))
+				throw("LoRA %s: makes values of %s NaN or infinite", u.file.Name, u.Name)
 			}
 		}
 		return arrays

@@ -147,9 +147,9 @@ func modelError(err error) error {
 	if errors.Is(err, gomflux.ErrRequest) {
 		return coded(exitUsage, err)
 	}
-	_, unmatched := errors.AsType[*gomflux.UnmatchedLoRAError](err)
+	_, unfit := errors.AsType[*gomflux.LoRAError](err)
 	e, ok := errors.AsType[*gomflux.NotFiniteError](err)
-	if unmatched || ok && e.Damaged() || errors.Is(err, gomflux.ErrNotFound) || errors.Is(err, gomflux.ErrUnsupported) {
+	if unfit || ok && e.Damaged() || errors.Is(err, gomflux.ErrNotFound) || errors.Is(err, gomflux.ErrUnsupported) {
 		return coded(exitModel, err)
 	}
 	return err
