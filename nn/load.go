@@ -99,27 +99,9 @@ func (p Parameter) load(f Found, files *files, o LoadOptions) {
 	q := f.Quantized
 	made := mlx.Scopes(func() (made []*mlx.Array) {
 		if q != nil {
-			for _, t := range f.Tensors() {
-				a := files.read(t)
-				if a.Dtype().IsFloat() {
-					a = a.AsType(smaller(a.Dtype(), o.Dtype))
-				}
-				made = append(made, a.Contiguous())
-			}
+			made = files.packed(f, o.Dtype)
 		} else {
-			a := p.transform(files.plain(f))
-			dtype := smaller(a.Dtype(), o.Dtype)
-			if o.Adapt != nil {
-				a = o.Adapt(p, a.AsType(mlx.Float32))
-			}
-			a = a.AsType(dtype)
-			if o.Quantize != nil {
-				q = o.Quantize(p)
-			}
-			made = []*mlx.Array{a.Contiguous()}
-			if q != nil {
-				made = a.Quantize(*q).Arrays()
-			}
+			made, q = p.make(files.plain(f), o)
 		}
 		mlx.Eval(made...)
 		return made
@@ -134,6 +116,23 @@ func (p Parameter) load(f Found, files *files, o LoadOptions) {
 	if err := files.done(f); err != nil {
 		mlx.Throw(fmt.Errorf("%s: tensor %s: %w", f.File, f.Name, err))
 	}
+}
+
+// make takes a tensor as it is stored to the arrays that the parameter is in, and
+// says how it was quantized.
+func (p Parameter) make(a *mlx.Array, o LoadOptions) ([]*mlx.Array, *mlx.Quantization) {
+	dtype := smaller(a.Dtype(), o.Dtype)
+	a = p.transform(a)
+	if o.Adapt != nil {
+		a = o.Adapt(p, a.AsType(mlx.Float32))
+	}
+	a = a.AsType(dtype)
+	if o.Quantize != nil {
+		if q := o.Quantize(p); q != nil {
+			return a.Quantize(*q).Arrays(), q
+		}
+	}
+	return []*mlx.Array{a.Contiguous()}, nil
 }
 
 // smaller is the dtype that a tensor is in memory in: halves are smaller than
@@ -226,6 +225,18 @@ func (f *files) read(t weights.Tensor) *mlx.Array {
 		}
 	}
 	return a
+}
+
+// packed are the arrays of a quantized tensor.
+func (f *files) packed(found Found, dtype mlx.Dtype) (arrays []*mlx.Array) {
+	for _, t := range found.Tensors() {
+		a := f.read(t)
+		if a.Dtype().IsFloat() {
+			a = a.AsType(smaller(a.Dtype(), dtype))
+		}
+		arrays = append(arrays, a.Contiguous())
+	}
+	return arrays
 }
 
 // plain is a tensor that is not packed: 8-bit floats are multiplied with their
