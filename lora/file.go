@@ -199,11 +199,3 @@ func quote(name string) string {
 	}
 	return name
 }
-
-// short joins names for a message, at most that many of them.
-func short(names []string, most int) string {
-	if len(names) > most {
-		return strings.Join(names[:most], ", ") + fmt.Sprintf(" and %d more", len(names)-most)
-	}
-	return strings.Join(names, ", ")
-}
