@@ -200,3 +200,50 @@ func TestLowRAMNested(t *testing.T) {
 		}
 	})
 }
+
+// TestPace: a run on CUDA limits the memory that MLX takes, counts again when a part
+// came or went, and gives back the limit that there was, as does a run in its callback.
+// The limit is one for all devices, so that this needs no GPU.
+func TestPace(t *testing.T) {
+	if mlx.GPU.String() != "cuda" {
+		t.Skip("there is no CUDA on this system")
+	}
+	mlxtest.Do(t, func() {
+		limit := func() int {
+			n := mlx.SetMemoryLimit(0)
+			mlx.SetMemoryLimit(n)
+			return n
+		}
+		const ahead = 1000
+		own := limit()
+		p := &Pipeline{Autoencoder: &Autoencoder{device: mlx.GPU}}
+		restore := p.pace(ahead)
+		if got, want := limit(), mlx.ActiveMemory()+ahead; got != want {
+			t.Errorf("the limit is %d, expected %d", got, want)
+		}
+		part := mlx.Zeros(mlx.Float32, 1<<20)
+		mlx.Eval(part)
+		p.keepPace()
+		if got, want := limit(), mlx.ActiveMemory()+ahead; got != want || got < 4<<20 {
+			t.Errorf("with a part more the limit is %d, expected %d", got, want)
+		}
+		outer := limit()
+		inner := p.pace(1 << 50)
+		if got := limit(); got != outer {
+			t.Errorf("a run in a run has a limit of %d, expected that of the outer one, %d", got, outer)
+		}
+		inner()
+		if got := limit(); got != outer {
+			t.Errorf("after it the limit is %d, expected %d", got, outer)
+		}
+		restore()
+		if got := limit(); got != own {
+			t.Errorf("after the run the limit is %d, expected %d", got, own)
+		}
+		p.device = mlx.CPU
+		defer p.pace(ahead)()
+		if got := limit(); got != own {
+			t.Errorf("on the CPU the limit is %d, expected %d", got, own)
+		}
+	})
+}
