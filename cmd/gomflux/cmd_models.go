@@ -25,8 +25,9 @@ func newModelsCommand() *cobra.Command {
 		Use:   "models",
 		Short: "List the models that there are",
 		Long: `Models lists the built-in models, the published ones that are known by a short
-name, and what else there is of diffusers' pipelines in the Hugging Face cache.
-Each has a name for --model, its size on disk, a state, and where it is:
+name, and what else there is in the Hugging Face cache: diffusers' pipelines, and
+models that mflux saved. Each has a name for --model, its size on disk, a state,
+and where it is:
 
   ready           its files are whole and have the tensors of its configs
   incomplete      files are missing, damaged or of another model, as the lines
@@ -162,19 +163,38 @@ func listModels() ([]listedModel, error) {
 			list = append(list, listedModel{Name: name, Repo: name, Here: true, Supported: true, Problems: []string{r.Err.Error()}, Unfinished: r.Unfinished})
 			continue
 		}
-		if _, err := os.Lstat(filepath.Join(r.Snapshot, "model_index.json")); r.Snapshot == "" || errors.Is(err, fs.ErrNotExist) {
+		fsys, err := pipelineIn(r)
+		if fsys == nil && err == nil {
 			continue // something else than a pipeline, as far as can be seen
 		}
 		m := listedModel{Name: name, Repo: name, Revision: filepath.Base(r.Snapshot), Unfinished: r.Unfinished, Get: "gomflux pull " + name}
-		folder, err := weights.OpenFolder(r.Snapshot)
 		if err != nil {
 			m.Here, m.Problems = true, []string{err.Error()}
 		} else {
-			m.inspect(r.Snapshot, folder)
+			m.inspect(r.Snapshot, fsys)
 		}
 		list = append(list, m)
 	}
 	return list, err
+}
+
+// pipelineIn is the pipeline in a repository's snapshot, in diffusers' layout or
+// completed to that; nil for none.
+func pipelineIn(r hub.Repo) (fs.FS, error) {
+	if r.Snapshot == "" {
+		return nil, nil
+	}
+	if _, err := os.Lstat(filepath.Join(r.Snapshot, "model_index.json")); !errors.Is(err, fs.ErrNotExist) {
+		return weights.OpenFolder(r.Snapshot)
+	}
+	s, err := models.Find(r.Name)
+	if err != nil {
+		return nil, nil
+	}
+	if _, err := fs.Stat(s.FS, "model_index.json"); err != nil {
+		return nil, nil
+	}
+	return s.FS, nil
 }
 
 // inspect judges the model in a folder.
