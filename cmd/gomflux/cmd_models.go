@@ -25,9 +25,9 @@ func newModelsCommand() *cobra.Command {
 		Use:   "models",
 		Short: "List the models that there are",
 		Long: `Models lists the built-in models, the published ones that are known by a short
-name, and what else there is in the Hugging Face cache: diffusers' pipelines, and
-models that mflux saved. Each has a name for --model, its size on disk, a state,
-and where it is:
+name, and what else there is in the Hugging Face cache: diffusers' pipelines,
+and models that mflux saved. Each has a name for --model, its size on disk, a
+state, and where it is:
 
   ready           its files are whole and have the tensors of its configs
   incomplete      files are missing, damaged or of another model, as the lines
