@@ -8,7 +8,6 @@ import (
 	"math"
 	"os"
 	"path/filepath"
-	"regexp"
 	"strconv"
 	"strings"
 
@@ -29,8 +28,6 @@ type file struct {
 // peftName is what PEFT saves an adapter as, beside its config.
 const peftName = "adapter_model.safetensors"
 
-var pickles = regexp.MustCompile(`(?i)\.(bin|pt|pth|ckpt|pkl)$`)
-
 // open opens a LoRA's file.
 func open(spec Spec) (*file, error) {
 	if spec.Path == "" {
@@ -39,7 +36,7 @@ func open(spec Spec) (*file, error) {
 	if math.IsNaN(spec.Scale) || math.IsInf(spec.Scale, 0) {
 		return nil, fmt.Errorf("%s: scale is %v, expected a number", spec.Path, spec.Scale)
 	}
-	if pickles.MatchString(spec.Path) {
+	if weights.IsPickle(spec.Path) {
 		return nil, fmt.Errorf("%s: a pickle file, which can hold programs and is not read: convert it with "+
 			"safetensors.torch.save_file(torch.load(path, weights_only=True), new_path)", spec.Path)
 	}

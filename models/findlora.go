@@ -12,6 +12,7 @@ import (
 
 	"github.com/gomflux/gomflux/hub"
 	"github.com/gomflux/gomflux/internal/oserr"
+	"github.com/gomflux/gomflux/weights"
 )
 
 // A LoRAFile is where a LoRA was found.
@@ -90,11 +91,8 @@ func cachedLoRA(repo, revision string, file *string) (string, error) {
 
 const safetensors = ".safetensors"
 
-// pickled are the extensions of files that can run code when they are read.
-var pickled = []string{".bin", ".ckpt", ".pkl", ".pt", ".pth"}
-
 func checkLoRAName(name string) error {
-	if slices.Contains(pickled, strings.ToLower(filepath.Ext(name))) {
+	if weights.IsPickle(name) {
 		return fmt.Errorf("%w: it is a pickle file, which can run any code (there may be one of safetensors beside it)", ErrUnsupported)
 	}
 	return nil
@@ -114,7 +112,7 @@ func loraIn(folder string) (string, error) {
 			return fs.SkipDir
 		case d.IsDir():
 		case strings.HasPrefix(d.Name(), "."):
-		case slices.Contains(pickled, path.Ext(name)):
+		case weights.IsPickle(name):
 			pickles = append(pickles, name)
 		case path.Ext(name) != safetensors:
 		case path.Dir(name) == ".":

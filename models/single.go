@@ -111,7 +111,7 @@ func openSource(name string) (fs.FS, error) {
 	case ext == ".gguf":
 		return nil, fmt.Errorf("%w: %s: is a GGUF file: MLX cannot read all of its quantizations (not Q3_K, Q5_0, Q5_1, Q5_K and the IQ ones), and most others only "+
 			"as float16 and all at once; take the safetensors of the same model, and --quantize", ErrUnsupported, name)
-	case slices.Contains(pickled, ext):
+	case weights.IsPickle(name):
 		return nil, fmt.Errorf("%w: %s: is a pickle file, which can run any code: take the safetensors of the same model", ErrUnsupported, name)
 	}
 	return weights.OpenFolder(name)

@@ -79,6 +79,7 @@ var (
 	shardName = regexp.MustCompile(`-\d+-of-\d+\.safetensors$`)
 	// Variants of an index are model.safetensors.index.fp16.json.
 	variantIndex = regexp.MustCompile(`\.safetensors\.index\..+\.json$`)
+	pickle    = regexp.MustCompile(`(?i)\.(bin|pt|pth|ckpt|pkl)$`)
 	// Formats that hold weights but are not read.
 	otherFormats = regexp.MustCompile(`(?i)\.(bin|pt|pth|ckpt|gguf|msgpack|h5|onnx)$`)
 )
@@ -131,6 +132,10 @@ func choose(names []string) (string, error) {
 	}
 	return "", fmt.Errorf("found no safetensors file (expected %s or %s), only %s (is the download complete?)", stems[0]+suffix, stems[1]+suffix, list(names, 10))
 }
+
+// IsPickle says whether a file's name is that of a pickle, which can run any code
+// when it is read.
+func IsPickle(name string) bool { return pickle.MatchString(name) }
 
 // list joins names for a message, at most that many of them.
 func list(names []string, most int) string {
