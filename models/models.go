@@ -205,11 +205,6 @@ func Load(fsys fs.FS, o LoadOptions) (*Pipeline, error) {
 	if err := p.place(o); err != nil {
 		return nil, err
 	}
-	if o.Quantize != nil {
-		if err := checkQuantization(*o.Quantize); err != nil {
-			return nil, err
-		}
-	}
 	l := &loader{fsys: fsys, points: &p.points, dtype: p.dtype, report: o.Progress, absent: absentDirs(missing), quantize: o.Quantize, runtimeLoRA: o.RuntimeLoRA}
 	p.loader, p.parts = l, map[string]*part{}
 	whole := false

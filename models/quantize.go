@@ -145,11 +145,14 @@ func squares(a *mlx.Array) (sum float64) {
 	return sum
 }
 
-// checkPacking makes sure that the device does all that weights are quantized to
-// beside q, in the files or because layers keep more bits.
+// checkPacking makes sure that the device does all that weights are quantized to:
+// q, and what the files have or layers keep at more bits.
 func (p *Pipeline) checkPacking(q *mlx.Quantization) error {
 	seen := map[mlx.Quantization]bool{}
 	if q != nil {
+		if err := checkQuantization(*q); err != nil {
+			return err
+		}
 		seen[*q] = true
 	}
 	for _, dir := range slices.Sorted(maps.Keys(p.parts)) {
