@@ -1,6 +1,10 @@
 package mlx
 
-import "github.com/gomflux/gomflux/mlx/internal/mlxc"
+import (
+	"slices"
+
+	"github.com/gomflux/gomflux/mlx/internal/mlxc"
+)
 
 // A Quantization says how the elements of matrices are stored with few bits each.
 type Quantization struct {
@@ -19,6 +23,15 @@ type Quantization struct {
 // that it has.
 var Blocks = []Quantization{{"mxfp4", 4, 32}, {"mxfp8", 8, 32}, {"nvfp4", 4, 16}}
 
+// Block is the one of Blocks with these bits and group, if there is one.
+func Block(bits, group int) (q Quantization, ok bool) {
+	i := slices.IndexFunc(Blocks, func(q Quantization) bool { return q.Bits == bits && q.Group == group })
+	if i < 0 {
+		return Quantization{}, false
+	}
+	return Blocks[i], true
+}
+
 // A Quantized matrix is [rows, columns] in form of Packed [rows,
 // columns·Bits/32], uint32, with Scales [rows, columns/Group] and, for affine
 // ones, Biases of their shape and dtype: an element is scale·q + bias. The scales
@@ -33,10 +46,14 @@ func (a *Array) Quantize(q Quantization) *Quantized {
 	var v uintptr
 	check(mlxc.Quantize(&v, a.h(), someInt(q.Group), someInt(q.Bits), q.Mode, 0, stream))
 	defer mlxc.VectorArrayFree(v)
-	parts := unpack(v)
-	out := &Quantized{Quantization: q, Packed: parts[0], Scales: parts[1]}
-	if len(parts) > 2 {
-		out.Biases = parts[2]
+	return q.Of(unpack(v))
+}
+
+// Of is the matrix that is in some arrays, as [Quantized.Arrays] gives them.
+func (q Quantization) Of(arrays []*Array) *Quantized {
+	out := &Quantized{Quantization: q, Packed: arrays[0], Scales: arrays[1]}
+	if len(arrays) > 2 {
+		out.Biases = arrays[2]
 	}
 	return out
 }

@@ -67,12 +67,8 @@ func (m *matrix) unpacked(columns int) error {
 	}
 	q := mlx.Quantization{Mode: "affine", Bits: p[1] * 32 / columns, Group: columns / s[1]}
 	if m.biases == nil {
-		q.Mode = ""
-		for _, known := range mlx.Blocks {
-			if known.Bits == q.Bits && known.Group == q.Group {
-				q = known
-			}
-		}
+		block, _ := mlx.Block(q.Bits, q.Group)
+		q.Mode = block.Mode
 	}
 	switch {
 	case m.biases != nil && !slices.Equal(m.biases.Shape, s):

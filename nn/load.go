@@ -99,7 +99,12 @@ func (p Parameter) load(f Found, files *files, o LoadOptions) {
 	q := f.Quantized
 	made := mlx.Scopes(func() (made []*mlx.Array) {
 		if q != nil {
-			made = files.packed(f, o.Dtype)
+			for _, a := range files.packed(f) {
+				if a.Dtype().IsFloat() {
+					a = a.AsType(smaller(a.Dtype(), o.Dtype))
+				}
+				made = append(made, a)
+			}
 		} else {
 			made, q = p.make(files.plain(f), o)
 		}
@@ -108,14 +113,9 @@ func (p Parameter) load(f Found, files *files, o LoadOptions) {
 	})
 	p.Array, p.packed = made[0], nil
 	if q != nil {
-		p.packed = &mlx.Quantized{Quantization: *q, Packed: made[0], Scales: made[1]}
-		if len(made) > 2 {
-			p.packed.Biases = made[2]
-		}
+		p.packed = q.Of(made)
 	}
-	if err := files.done(f); err != nil {
-		mlx.Throw(fmt.Errorf("%s: tensor %s: %w", f.File, f.Name, err))
-	}
+	files.done(f)
 }
 
 // make takes a tensor as it is stored to the arrays that the parameter is in, and
@@ -228,13 +228,9 @@ func (f *files) read(t weights.Tensor) *mlx.Array {
 }
 
 // packed are the arrays of a quantized tensor.
-func (f *files) packed(found Found, dtype mlx.Dtype) (arrays []*mlx.Array) {
+func (f *files) packed(found Found) (arrays []*mlx.Array) {
 	for _, t := range found.Tensors() {
-		a := f.read(t)
-		if a.Dtype().IsFloat() {
-			a = a.AsType(smaller(a.Dtype(), dtype))
-		}
-		arrays = append(arrays, a.Contiguous())
+		arrays = append(arrays, f.read(t).Contiguous())
 	}
 	return arrays
 }
@@ -253,18 +249,17 @@ func (f *files) plain(found Found) *mlx.Array {
 	return a
 }
 
-// done makes sure that what was evaluated had been in the files, and frees what
-// is not needed again.
-func (f *files) done(found Found) error {
+// done makes sure that what was evaluated had been in the files, throws what is
+// wrong with them, and frees what is not needed again.
+func (f *files) done(found Found) {
 	for _, t := range found.Tensors() {
 		if err := f.ends[t.File](t); err != nil {
-			return err
+			mlx.Throw(fmt.Errorf("%s: tensor %s: %w", found.File, found.Name, err))
 		}
 		if f.uses[t.Name]--; f.uses[t.Name] == 0 {
 			f.arrays[t.Name].Free()
 		}
 	}
-	return nil
 }
 
 // checkEnd makes sure that a file still reaches to end, after a tensor was read
@@ -419,11 +414,9 @@ func (m *matcher) matchPacked(p Parameter, f *Found, module string) {
 		q.Group = columns / s[1]
 	}
 	if f.Scales.Dtype == "U8" { // of floating-point blocks
-		for _, known := range mlx.Blocks {
-			if known.Bits == q.Bits && known.Group == q.Group {
-				f.Quantized = &known
-				return
-			}
+		if block, ok := mlx.Block(q.Bits, q.Group); ok {
+			f.Quantized = &block
+			return
 		}
 		m.misshapen(*f.Scales, fmt.Sprintf("one for every 16 or 32 of %v, as mxfp4, mxfp8 and nvfp4 have", p.shape))
 		return

@@ -1,8 +1,6 @@
 package nn
 
 import (
-	"fmt"
-
 	"github.com/gomflux/gomflux/mlx"
 	"github.com/gomflux/gomflux/weights"
 )
@@ -23,19 +21,13 @@ func NewReader(ck *weights.Checkpoint, found []Found) (*Reader, error) {
 // Packed reads a quantized matrix as it is stored.
 func (r *Reader) Packed(f Found) *mlx.Quantized {
 	defer naming(f.Tensor)
-	arrays := mlx.Scopes(func() (arrays []*mlx.Array) {
-		for _, t := range f.Tensors() {
-			arrays = append(arrays, r.files.read(t).Contiguous())
-		}
+	arrays := mlx.Scopes(func() []*mlx.Array {
+		arrays := r.files.packed(f)
 		mlx.Eval(arrays...)
 		return arrays
 	})
-	r.done(f)
-	q := &mlx.Quantized{Quantization: *f.Quantized, Packed: arrays[0], Scales: arrays[1]}
-	if len(arrays) > 2 {
-		q.Biases = arrays[2]
-	}
-	return q
+	r.files.done(f)
+	return f.Quantized.Of(arrays)
 }
 
 // Plain reads a tensor: in the dtype that it is stored in, or, if it is quantized,
@@ -50,14 +42,6 @@ func (r *Reader) Plain(f Found) *mlx.Array {
 		mlx.Eval(a)
 		return a
 	})
-	r.done(f)
+	r.files.done(f)
 	return a
-}
-
-// done throws what is wrong with the files of what was read, and frees what is
-// not needed again.
-func (r *Reader) done(f Found) {
-	if err := r.files.done(f); err != nil {
-		mlx.Throw(fmt.Errorf("%s: tensor %s: %w", f.File, f.Name, err))
-	}
 }
