@@ -158,13 +158,19 @@ func (s sampling) check(t *testing.T, what string, got []float32, tolerance floa
 
 const tolerance = 1e-6
 
-// loraFile is a LoRA of testdata, some of which are in a folder with their config.
-func loraFile(t *testing.T, name string) string {
+// loadGolden loads a LoRA of testdata, some of which are in a folder with their
+// config.
+func loadGolden(t *testing.T, name string, scale float64, components []lora.Component) *lora.Set {
 	path := filepath.Join(testdata, name)
 	if in, _ := filepath.Glob(filepath.Join(path, "*.safetensors")); len(in) == 1 {
-		return in[0]
+		path = in[0]
 	}
-	return path
+	set, err := lora.Load([]lora.Spec{{Path: path, Scale: scale}}, components)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { set.Close() })
+	return set
 }
 
 // Baked weights are those that the references make, and no others are changed.
@@ -173,11 +179,7 @@ func TestBake(t *testing.T) {
 	for _, c := range g.Cases {
 		t.Run(c.File, func(t *testing.T) {
 			components := g.components(t, c.Model)
-			set, err := lora.Load([]lora.Spec{{Path: loraFile(t, c.File), Scale: c.Scale}}, components)
-			if err != nil {
-				t.Fatal(err)
-			}
-			t.Cleanup(func() { set.Close() })
+			set := loadGolden(t, c.File, c.Scale, components)
 			mlxtest.Do(t, func() {
 				for _, component := range components {
 					bake := set.Bake(component.Name)
@@ -215,11 +217,7 @@ func TestAttach(t *testing.T) {
 	for _, c := range g.Cases {
 		t.Run(c.File, func(t *testing.T) {
 			components := g.components(t, c.Model)
-			set, err := lora.Load([]lora.Spec{{Path: loraFile(t, c.File), Scale: c.Scale}}, components)
-			if err != nil {
-				t.Fatal(err)
-			}
-			t.Cleanup(func() { set.Close() })
+			set := loadGolden(t, c.File, c.Scale, components)
 			mlxtest.Do(t, func() {
 				for _, component := range components {
 					baked := map[string]*mlx.Array{}

@@ -7,12 +7,12 @@ import (
 	"maps"
 	"os"
 	"path/filepath"
-	"runtime"
 	"strings"
 	"syscall"
 	"testing"
 	"time"
 
+	"github.com/gomflux/gomflux/internal/attacktest"
 	"github.com/gomflux/gomflux/internal/mlxtest"
 	"github.com/gomflux/gomflux/mlx"
 	"github.com/gomflux/gomflux/models"
@@ -225,7 +225,7 @@ func TestAttacks(t *testing.T) {
 
 			if !attack.late {
 				var info models.Info
-				bounded(t, func() { info = models.Inspect(folder) })
+				attacktest.Bounded(t, func() { info = models.Inspect(folder) })
 				err := info.Incomplete
 				if err == nil {
 					err = info.Unsupported
@@ -233,7 +233,7 @@ func TestAttacks(t *testing.T) {
 				refused("Inspect", err)
 			}
 			mlxtest.Do(t, func() {
-				bounded(t, func() {
+				attacktest.Bounded(t, func() {
 					tensors := false
 					p, err := models.Load(folder, models.LoadOptions{Progress: func(models.Progress) { tensors = true }})
 					if err == nil {
@@ -257,7 +257,7 @@ func TestAttacks(t *testing.T) {
 			defer w.Close()
 			ctx, stop := context.WithTimeout(t.Context(), time.Second) // which is not enough for 1 TB
 			defer stop()
-			bounded(t, func() {
+			attacktest.Bounded(t, func() {
 				if err := w.Read(ctx, nil); err != nil && ctx.Err() == nil {
 					t.Error(err)
 				}
@@ -282,24 +282,6 @@ func tree(t *testing.T) map[string]string {
 		t.Fatal(err)
 	}
 	return files
-}
-
-// bounded runs f and fails the test if it takes more memory or time than a
-// damaged model is worth.
-func bounded(t *testing.T, f func()) {
-	t.Helper()
-	var before, after runtime.MemStats
-	runtime.ReadMemStats(&before)
-	start := time.Now()
-	f()
-	took := time.Since(start)
-	runtime.ReadMemStats(&after)
-	if n := after.TotalAlloc - before.TotalAlloc; n > 64<<20 {
-		t.Errorf("allocated %d MiB", n>>20)
-	}
-	if took > 2*time.Second {
-		t.Errorf("took %v", took)
-	}
 }
 
 // TestFolderOfLinks: links are followed wherever they lead to, if it is to files

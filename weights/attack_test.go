@@ -8,6 +8,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/gomflux/gomflux/internal/attacktest"
 )
 
 // attacks says what of each file in testdata/attacks the error names.
@@ -88,30 +90,12 @@ func TestAttacks(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				bounded(t, func() {
+				attacktest.Bounded(t, func() {
 					_, err := OpenCheckpoint(folder, ".")
 					wantError(t, err, filepath.Join(dir, at+suffix)+": ", attacks[name])
 				})
 			}
 		})
-	}
-}
-
-// bounded runs f and fails the test if it takes more memory or time than a
-// damaged file is worth.
-func bounded(t *testing.T, f func()) {
-	t.Helper()
-	var before, after runtime.MemStats
-	runtime.ReadMemStats(&before)
-	start := time.Now()
-	f()
-	took := time.Since(start)
-	runtime.ReadMemStats(&after)
-	if n := after.TotalAlloc - before.TotalAlloc; n > 64<<20 {
-		t.Errorf("allocated %d MiB", n>>20)
-	}
-	if took > 2*time.Second {
-		t.Errorf("took %v", took)
 	}
 }
 
