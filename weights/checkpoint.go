@@ -79,7 +79,7 @@ var (
 	shardName = regexp.MustCompile(`-\d+-of-\d+\.safetensors$`)
 	// Variants of an index are model.safetensors.index.fp16.json.
 	variantIndex = regexp.MustCompile(`\.safetensors\.index\..+\.json$`)
-	pickle    = regexp.MustCompile(`(?i)\.(bin|pt|pth|ckpt|pkl)$`)
+	pickle       = regexp.MustCompile(`(?i)\.(bin|pt|pth|ckpt|pkl)$`)
 	// Formats that hold weights but are not read.
 	otherFormats = regexp.MustCompile(`(?i)\.(bin|pt|pth|ckpt|gguf|msgpack|h5|onnx)$`)
 )
