@@ -11,8 +11,8 @@ import (
 	"path/filepath"
 
 	"github.com/gomflux/gomflux"
+	_ "github.com/gomflux/gomflux/models/shapes" // the built-in model
 	"github.com/gomflux/gomflux/picture"
-	_ "github.com/gomflux/gomflux/shapes" // the built-in model
 )
 
 func Example() {

@@ -13,8 +13,8 @@ import (
 	"slices"
 	"time"
 
-	"github.com/gomflux/gomflux/hooks"
 	"github.com/gomflux/gomflux/mlx"
+	"github.com/gomflux/gomflux/mlx/hooks"
 	"github.com/gomflux/gomflux/models"
 	"github.com/gomflux/gomflux/picture"
 )

@@ -14,8 +14,8 @@ import (
 	"testing"
 
 	"github.com/gomflux/gomflux"
-	"github.com/gomflux/gomflux/hooks"
 	"github.com/gomflux/gomflux/mlx"
+	"github.com/gomflux/gomflux/mlx/hooks"
 	"github.com/gomflux/gomflux/picture"
 )
 

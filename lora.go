@@ -11,11 +11,11 @@ import (
 	"math"
 	"os"
 
-	"github.com/gomflux/gomflux/hub"
+	"github.com/gomflux/gomflux/internal/hub"
 	"github.com/gomflux/gomflux/internal/oserr"
-	"github.com/gomflux/gomflux/lora"
 	"github.com/gomflux/gomflux/mlx"
 	"github.com/gomflux/gomflux/models"
+	"github.com/gomflux/gomflux/models/lora"
 	"github.com/gomflux/gomflux/picture"
 )
 

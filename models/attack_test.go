@@ -13,10 +13,10 @@ import (
 	"time"
 
 	"github.com/gomflux/gomflux/internal/attacktest"
+	"github.com/gomflux/gomflux/internal/checkpoint"
 	"github.com/gomflux/gomflux/internal/mlxtest"
 	"github.com/gomflux/gomflux/mlx"
 	"github.com/gomflux/gomflux/models"
-	"github.com/gomflux/gomflux/weights"
 )
 
 // An attack is a change to the folder m of a model, which has a folder outside
@@ -37,11 +37,11 @@ const (
 	vaeConfig         = "vae/config.json"
 )
 
-// attacks are those of weights/testdata/attacks, and what a folder can do that
+// attacks are those of internal/checkpoint/testdata/attacks, and what a folder can do that
 // is no single safetensors file.
 func attacks(t *testing.T) map[string]attack {
 	all := map[string]attack{}
-	files, err := filepath.Glob("../weights/testdata/attacks/*.safetensors")
+	files, err := filepath.Glob("../internal/checkpoint/testdata/attacks/*.safetensors")
 	if err != nil || len(files) == 0 {
 		t.Fatalf("no attacks, %v", err)
 	}
@@ -211,7 +211,7 @@ func TestAttacks(t *testing.T) {
 			}
 			attack.change(t)
 			before := tree(t)
-			folder, err := weights.OpenFolder("m")
+			folder, err := checkpoint.OpenFolder("m")
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -309,7 +309,7 @@ func TestFolderOfLinks(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	folder, err := weights.OpenFolder(dir)
+	folder, err := checkpoint.OpenFolder(dir)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -331,7 +331,7 @@ func TestShrinks(t *testing.T) {
 		t.Run(at, func(t *testing.T) {
 			dir := copyModel(t)
 			file := filepath.Join(dir, map[string]string{"transformer": transformerShard, "vae": vaeFile}[at])
-			folder, err := weights.OpenFolder(dir)
+			folder, err := checkpoint.OpenFolder(dir)
 			if err != nil {
 				t.Fatal(err)
 			}

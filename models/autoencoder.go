@@ -8,11 +8,11 @@ import (
 	"math"
 	"path"
 
-	"github.com/gomflux/gomflux/hooks"
+	"github.com/gomflux/gomflux/internal/checkpoint"
 	"github.com/gomflux/gomflux/mlx"
+	"github.com/gomflux/gomflux/mlx/hooks"
 	"github.com/gomflux/gomflux/picture"
 	"github.com/gomflux/gomflux/vae"
-	"github.com/gomflux/gomflux/weights"
 )
 
 // Latents are a picture as a diffusion model works on it: float32, in the
@@ -70,7 +70,7 @@ func LoadAutoencoder(fsys fs.FS, o LoadOptions) (*Autoencoder, error) {
 	if _, err := fs.Stat(fsys, "vae"); errors.Is(err, fs.ErrNotExist) {
 		dir = "."
 		if _, err := fs.Stat(fsys, "config.json"); errors.Is(err, fs.ErrNotExist) {
-			return nil, fmt.Errorf("model folder %s: %w: vae/config.json, or config.json in a vae's own folder (is the download complete?)", weights.FullName(fsys, ""), fs.ErrNotExist)
+			return nil, fmt.Errorf("model folder %s: %w: vae/config.json, or config.json in a vae's own folder (is the download complete?)", checkpoint.FullName(fsys, ""), fs.ErrNotExist)
 		}
 	}
 	c, err := a.configure(l, dir)
@@ -111,7 +111,7 @@ func (a *Autoencoder) configure(l *loader, dir string) (component, error) {
 		Architectures []string `json:"architectures"` // as transformers writes it
 	}
 	file := path.Join(dir, "config.json")
-	if err := weights.ReadJSON(l.fsys, file, &class); err != nil {
+	if err := checkpoint.ReadJSON(l.fsys, file, &class); err != nil {
 		return component{}, err
 	}
 	if class.Name == "" && len(class.Architectures) > 0 {
@@ -120,7 +120,7 @@ func (a *Autoencoder) configure(l *loader, dir string) (component, error) {
 	var err error
 	a.vae, err = vae.New(class.Name, func(c vae.Config) error { return l.config(file, c) })
 	if errors.Is(err, vae.ErrClass) {
-		err = fmt.Errorf("%w: %s: %w", ErrUnsupported, weights.FullName(l.fsys, file), err)
+		err = fmt.Errorf("%w: %s: %w", ErrUnsupported, checkpoint.FullName(l.fsys, file), err)
 	}
 	if err != nil {
 		return component{}, err

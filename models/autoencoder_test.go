@@ -13,11 +13,11 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/gomflux/gomflux/hooks"
+	"github.com/gomflux/gomflux/internal/checkpoint"
 	"github.com/gomflux/gomflux/internal/mlxtest"
 	"github.com/gomflux/gomflux/mlx"
+	"github.com/gomflux/gomflux/mlx/hooks"
 	"github.com/gomflux/gomflux/picture"
-	"github.com/gomflux/gomflux/weights"
 )
 
 const ordinary = "testdata/zimage-ordinary/model"
@@ -142,7 +142,7 @@ func goldenTensors(t *testing.T, file string, names ...string) map[string]*mlx.A
 
 func loadAutoencoder(t *testing.T, folder string) *Autoencoder {
 	t.Helper()
-	fsys, err := weights.OpenFolder(folder)
+	fsys, err := checkpoint.OpenFolder(folder)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -208,7 +208,7 @@ func TestLoadAutoencoderErrors(t *testing.T) {
 					}
 				}
 			}
-			fsys, err := weights.OpenFolder(dir)
+			fsys, err := checkpoint.OpenFolder(dir)
 			if err != nil {
 				t.Fatal(err)
 			}

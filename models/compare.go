@@ -9,7 +9,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/gomflux/gomflux/tensors"
+	"github.com/gomflux/gomflux/internal/tensors"
 )
 
 // A Comparison is how the tensors of one model differ from those of another.

@@ -11,11 +11,11 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/gomflux/gomflux/internal/checkpoint"
 	"github.com/gomflux/gomflux/internal/mlxtest"
+	"github.com/gomflux/gomflux/internal/tensors"
 	"github.com/gomflux/gomflux/mlx"
 	"github.com/gomflux/gomflux/picture"
-	"github.com/gomflux/gomflux/tensors"
-	"github.com/gomflux/gomflux/weights"
 )
 
 // compilerScript is a g++ that compiles the one header of MLX's kernels when it is
@@ -112,7 +112,7 @@ func TestCompiledGoldens(t *testing.T) {
 			if err := json.Unmarshal(data, g); err != nil {
 				t.Fatal(err)
 			}
-			fsys, err := weights.OpenFolder(filepath.Join("testdata", g.Model))
+			fsys, err := checkpoint.OpenFolder(filepath.Join("testdata", g.Model))
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -4,7 +4,6 @@ import (
 	"slices"
 
 	"github.com/gomflux/gomflux/mlx"
-	"github.com/gomflux/gomflux/noise"
 	"github.com/gomflux/gomflux/picture"
 	"github.com/gomflux/gomflux/scheduler"
 )
@@ -202,7 +201,7 @@ func (p *Pipeline) initialLatents(r Request, seeds []uint64, shape []int) (*mlx.
 
 func (p *Pipeline) noise(seed uint64, rng string, shape []int) *mlx.Array {
 	if rng == "torch" {
-		return mlx.FromFloat32(noise.Torch(seed, Latents{Shape: shape}.size()), shape...)
+		return mlx.FromFloat32(scheduler.TorchNoise(seed, Latents{Shape: shape}.size()), shape...)
 	}
 	if f, ok := p.family.(packer); ok && !p.without["transformer"] {
 		h, w := shape[1], shape[2]

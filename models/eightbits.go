@@ -3,15 +3,15 @@ package models
 import (
 	"math"
 
-	"github.com/gomflux/gomflux/tensors"
-	"github.com/gomflux/gomflux/weights"
+	"github.com/gomflux/gomflux/internal/checkpoint"
+	"github.com/gomflux/gomflux/internal/tensors"
 )
 
 // readable says whether a dtype can be read as numbers.
-func readable(d weights.Dtype) bool { return tensors.Dtype(d).Size() > 0 || eightBits[d] != nil }
+func readable(d checkpoint.Dtype) bool { return tensors.Dtype(d).Size() > 0 || eightBits[d] != nil }
 
 // eightBits are the values of the eight-bit floats that weights are stored in.
-var eightBits = map[weights.Dtype]*[256]float32{"F8_E4M3": eightBitValues(4, false), "F8_E5M2": eightBitValues(5, true)}
+var eightBits = map[checkpoint.Dtype]*[256]float32{"F8_E4M3": eightBitValues(4, false), "F8_E5M2": eightBitValues(5, true)}
 
 // eightBitValues are those of a float with so many bits of exponent, as Micikevicius
 // et al. 2022 (FP8 Formats for Deep Learning) have them. The top exponent is NaN

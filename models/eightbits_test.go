@@ -4,13 +4,13 @@ import (
 	"math"
 	"testing"
 
-	"github.com/gomflux/gomflux/weights"
+	"github.com/gomflux/gomflux/internal/checkpoint"
 )
 
 // TestEightBitValues compares with the sums over PyTorch's finite values, each
 // times its bits.
 func TestEightBitValues(t *testing.T) {
-	for dtype, want := range map[weights.Dtype]struct {
+	for dtype, want := range map[checkpoint.Dtype]struct {
 		finite int
 		sum    float64
 	}{"F8_E4M3": {254, -692208}, "F8_E5M2": {248, -46137343.96875}} {

@@ -10,8 +10,8 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/gomflux/gomflux/hub"
-	"github.com/gomflux/gomflux/weights"
+	"github.com/gomflux/gomflux/internal/checkpoint"
+	"github.com/gomflux/gomflux/internal/hub"
 )
 
 // A Builtin is a model inside the program.
@@ -60,7 +60,7 @@ func Find(name string) (*Source, error) { return FindWith(name, "") }
 // find is Find for what is there.
 func find(name string) (*Source, error) {
 	if b, ok := builtins[name]; ok {
-		return &Source{Name: name, Defaults: &b.Defaults, FS: weights.Folder{FS: b.FS, Name: name}}, nil
+		return &Source{Name: name, Defaults: &b.Defaults, FS: checkpoint.Folder{FS: b.FS, Name: name}}, nil
 	}
 	if name == "" {
 		return nil, fmt.Errorf("%w: the model's name is empty", ErrNotFound)

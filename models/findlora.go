@@ -10,9 +10,9 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/gomflux/gomflux/hub"
+	"github.com/gomflux/gomflux/internal/checkpoint"
+	"github.com/gomflux/gomflux/internal/hub"
 	"github.com/gomflux/gomflux/internal/oserr"
-	"github.com/gomflux/gomflux/weights"
 )
 
 // A LoRAFile is where a LoRA was found.
@@ -92,7 +92,7 @@ func cachedLoRA(repo, revision string, file *string) (string, error) {
 const safetensors = ".safetensors"
 
 func checkLoRAName(name string) error {
-	if weights.IsPickle(name) {
+	if checkpoint.IsPickle(name) {
 		return fmt.Errorf("%w: it is a pickle file, which can run any code (there may be one of safetensors beside it)", ErrUnsupported)
 	}
 	return nil
@@ -112,7 +112,7 @@ func loraIn(folder string) (string, error) {
 			return fs.SkipDir
 		case d.IsDir():
 		case strings.HasPrefix(d.Name(), "."):
-		case weights.IsPickle(name):
+		case checkpoint.IsPickle(name):
 			pickles = append(pickles, name)
 		case path.Ext(name) != safetensors:
 		case path.Dir(name) == ".":

@@ -7,12 +7,12 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/gomflux/gomflux/hooks"
+	"github.com/gomflux/gomflux/internal/checkpoint"
 	"github.com/gomflux/gomflux/internal/mlxtest"
+	"github.com/gomflux/gomflux/internal/tensors"
 	"github.com/gomflux/gomflux/mlx"
+	"github.com/gomflux/gomflux/mlx/hooks"
 	"github.com/gomflux/gomflux/models"
-	"github.com/gomflux/gomflux/tensors"
-	"github.com/gomflux/gomflux/weights"
 )
 
 // TestNotFinite plants NaN, infinite and too large weights: no picture is made
@@ -66,7 +66,7 @@ func TestNotFinite(t *testing.T) {
 			if test.file != "" {
 				edit(t, filepath.Join(dir, test.file), test.change)
 			}
-			folder, err := weights.OpenFolder(dir)
+			folder, err := checkpoint.OpenFolder(dir)
 			if err != nil {
 				t.Fatal(err)
 			}

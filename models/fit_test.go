@@ -15,11 +15,11 @@ import (
 	"testing"
 	"testing/fstest"
 
+	"github.com/gomflux/gomflux/internal/checkpoint"
 	"github.com/gomflux/gomflux/internal/mlxtest"
+	"github.com/gomflux/gomflux/internal/tensors"
 	"github.com/gomflux/gomflux/mlx"
-	"github.com/gomflux/gomflux/nn"
-	"github.com/gomflux/gomflux/tensors"
-	"github.com/gomflux/gomflux/weights"
+	"github.com/gomflux/gomflux/mlx/nn"
 )
 
 // settled frees what nothing refers to any more and returns what is in memory.
@@ -398,7 +398,7 @@ func headersOf(t *testing.T, name, class string, dtype mlx.Dtype) (*Pipeline, me
 	for _, c := range components {
 		part := &part{component: c, sizes: map[mlx.Quantization]footprint{}}
 		for range nn.Parameters(c.model) {
-			part.found = append(part.found, nn.Found{Tensor: weights.Tensor{Dtype: "BF16"}})
+			part.found = append(part.found, nn.Found{Tensor: checkpoint.Tensor{Dtype: "BF16"}})
 		}
 		p.parts[c.dir] = part
 	}

@@ -6,6 +6,7 @@ import (
 
 	"github.com/gomflux/gomflux/mlx"
 	"github.com/gomflux/gomflux/textenc"
+	"github.com/gomflux/gomflux/textenc/tokenizer"
 	"github.com/gomflux/gomflux/transformer"
 )
 
@@ -69,7 +70,7 @@ func (f *flux) texts([]image.Image) []text {
 	limit := f.textEncoder.Config.MaxPositionEmbeddings
 	return []text{{
 		tokenizer: "tokenizer", encoder: "text_encoder", ids: "input_ids", embeds: "pooled_embeds", shape: []int{-1}, limit: limit, cuts: true,
-		tokens: func(t *textenc.Tokenizer, prompt string, limit int) ([]int32, int, error) {
+		tokens: func(t *tokenizer.Tokenizer, prompt string, limit int) ([]int32, int, error) {
 			if most := t.MaxLength(); most > 0 {
 				limit = min(limit, most)
 			}

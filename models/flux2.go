@@ -6,12 +6,13 @@ import (
 	"math"
 	"slices"
 
+	"github.com/gomflux/gomflux/internal/checkpoint"
 	"github.com/gomflux/gomflux/mlx"
 	"github.com/gomflux/gomflux/picture"
 	"github.com/gomflux/gomflux/scheduler"
 	"github.com/gomflux/gomflux/textenc"
+	"github.com/gomflux/gomflux/textenc/tokenizer"
 	"github.com/gomflux/gomflux/transformer"
-	"github.com/gomflux/gomflux/weights"
 )
 
 // flux2 is diffusers' Flux2KleinPipeline: FLUX.2-klein, distilled and base. With
@@ -45,7 +46,7 @@ func (f *flux2) configure(l *loader) ([]component, error) {
 		IsDistilled bool  `json:"is_distilled"`
 		OutLayers   []int `json:"text_encoder_out_layers"`
 	}
-	if err := weights.ReadJSON(l.fsys, indexFile, &index); err != nil {
+	if err := checkpoint.ReadJSON(l.fsys, indexFile, &index); err != nil {
 		return nil, err
 	}
 	f.distilled = index.IsDistilled || f.cached
@@ -56,7 +57,7 @@ func (f *flux2) configure(l *loader) ([]component, error) {
 	if !l.absent["text_encoder"] {
 		if slices.Min(layers) < 1 || slices.Max(layers) > text.NumHiddenLayers || len(layers) > text.NumHiddenLayers {
 			return nil, fmt.Errorf("%w: %s: text_encoder_out_layers %v: expected numbers from 1 to the text encoder's num_hidden_layers, %d",
-				ErrUnsupported, weights.FullName(l.fsys, indexFile), layers, text.NumHiddenLayers)
+				ErrUnsupported, checkpoint.FullName(l.fsys, indexFile), layers, text.NumHiddenLayers)
 		}
 	}
 	if err := l.belongs("text_encoder", fmt.Sprintf("the size of %d hidden states of the text encoder", len(layers)), len(layers)*text.HiddenSize,
@@ -87,7 +88,7 @@ func (f *flux2) defaults() Defaults {
 func (f *flux2) texts([]image.Image) []text {
 	return []text{{
 		tokenizer: "tokenizer", encoder: "text_encoder", ids: "input_ids", embeds: "embeds", shape: []int{-1, -1},
-		tokens: func(t *textenc.Tokenizer, prompt string, limit int) ([]int32, int, error) {
+		tokens: func(t *tokenizer.Tokenizer, prompt string, limit int) ([]int32, int, error) {
 			// the chat template with enable_thinking=False and a generation prompt
 			return paddedTokens(t, chatTurn(prompt)+"<think>\n\n</think>\n\n", limit)
 		},

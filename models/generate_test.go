@@ -10,17 +10,17 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/gomflux/gomflux/hooks"
+	"github.com/gomflux/gomflux/internal/checkpoint"
 	"github.com/gomflux/gomflux/internal/mlxtest"
 	"github.com/gomflux/gomflux/mlx"
+	"github.com/gomflux/gomflux/mlx/hooks"
 	"github.com/gomflux/gomflux/scheduler"
-	"github.com/gomflux/gomflux/weights"
 )
 
 // load loads the small model, on the MLX thread.
 func load(t *testing.T, defaults *Defaults) *Pipeline {
 	t.Helper()
-	fsys, err := weights.OpenFolder(ordinary)
+	fsys, err := checkpoint.OpenFolder(ordinary)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -11,9 +11,9 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/gomflux/gomflux/hooks"
 	"github.com/gomflux/gomflux/internal/mlxtest"
 	"github.com/gomflux/gomflux/mlx"
+	"github.com/gomflux/gomflux/mlx/hooks"
 )
 
 // kept are values of a run, on the host.

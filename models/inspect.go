@@ -11,8 +11,8 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/gomflux/gomflux/nn"
-	"github.com/gomflux/gomflux/weights"
+	"github.com/gomflux/gomflux/internal/checkpoint"
+	"github.com/gomflux/gomflux/mlx/nn"
 )
 
 // An Info is what can be told of a model without loading it.
@@ -76,7 +76,7 @@ func inspectParts(fsys fs.FS, problem func(error)) {
 		if len(files) != 1 && len(indexes) != 1 {
 			continue // of which none is meant by itself
 		}
-		ck, err := weights.OpenCheckpoint(fsys, dir)
+		ck, err := checkpoint.OpenCheckpoint(fsys, dir)
 		if err == nil {
 			err = ck.Close()
 		}
@@ -174,9 +174,9 @@ func checkTokenizer(fsys fs.FS, dir string) error {
 	if _, err := fs.Stat(fsys, name); errors.Is(err, fs.ErrNotExist) {
 		name = path.Join(dir, "vocab.json")
 	}
-	data, err := weights.ReadFile(fsys, name, 256<<20)
+	data, err := checkpoint.ReadFile(fsys, name, 256<<20)
 	if err == nil && !json.Valid(data) {
-		err = fmt.Errorf("%s: is not whole JSON (is the download complete?)", weights.FullName(fsys, name))
+		err = fmt.Errorf("%s: is not whole JSON (is the download complete?)", checkpoint.FullName(fsys, name))
 	}
 	return err
 }
@@ -215,10 +215,10 @@ func readIndex(fsys fs.FS) (index, error) {
 		if u, ok := fsys.(unfinished); ok {
 			return index{}, u.err
 		}
-		return index{}, fmt.Errorf("model folder %s: has no model_index.json (gomflux reads the layout of Hugging Face diffusers)", weights.FullName(fsys, ""))
+		return index{}, fmt.Errorf("model folder %s: has no model_index.json (gomflux reads the layout of Hugging Face diffusers)", checkpoint.FullName(fsys, ""))
 	}
 	var members map[string]json.RawMessage
-	if err := weights.ReadJSON(fsys, indexFile, &members); err != nil {
+	if err := checkpoint.ReadJSON(fsys, indexFile, &members); err != nil {
 		return index{}, err
 	}
 	x := index{components: map[string]string{}}
@@ -232,7 +232,7 @@ func readIndex(fsys fs.FS) (index, error) {
 			continue
 		}
 		if !fs.ValidPath(name) || name == "." || strings.Contains(name, "/") {
-			return index{}, fmt.Errorf("%s: %q is not the name of a component", weights.FullName(fsys, indexFile), name)
+			return index{}, fmt.Errorf("%s: %q is not the name of a component", checkpoint.FullName(fsys, indexFile), name)
 		}
 		x.components[name] = *pair[1]
 	}
@@ -243,7 +243,7 @@ func readIndex(fsys fs.FS) (index, error) {
 func (x index) family(fsys fs.FS) (func() family, error) {
 	newFamily, ok := classes[x.class]
 	if !ok {
-		return nil, fmt.Errorf("%w: %s: pipeline class %q; this version runs %s", ErrUnsupported, weights.FullName(fsys, indexFile), x.class, strings.Join(Classes(), ", "))
+		return nil, fmt.Errorf("%w: %s: pipeline class %q; this version runs %s", ErrUnsupported, checkpoint.FullName(fsys, indexFile), x.class, strings.Join(Classes(), ", "))
 	}
 	return newFamily, nil
 }
@@ -307,5 +307,5 @@ func (x index) incomplete(fsys fs.FS, missing []string) error {
 	if len(missing) == 0 {
 		return nil
 	}
-	return fmt.Errorf("model folder %s: is not complete (is the download complete?), missing: %s", weights.FullName(fsys, ""), strings.Join(missing, ", "))
+	return fmt.Errorf("model folder %s: is not complete (is the download complete?), missing: %s", checkpoint.FullName(fsys, ""), strings.Join(missing, ", "))
 }

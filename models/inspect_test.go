@@ -8,9 +8,9 @@ import (
 	"testing"
 	"testing/fstest"
 
+	"github.com/gomflux/gomflux/internal/checkpoint"
 	"github.com/gomflux/gomflux/internal/mlxtest"
 	"github.com/gomflux/gomflux/models"
-	"github.com/gomflux/gomflux/weights"
 )
 
 const ordinary = "testdata/zimage-ordinary/model"
@@ -124,7 +124,7 @@ func TestInspect(t *testing.T) {
 			t.Chdir("m")
 			test.damage(t)
 			t.Chdir("..")
-			folder, err := weights.OpenFolder("m")
+			folder, err := checkpoint.OpenFolder("m")
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -8,10 +8,10 @@ import (
 	"image"
 	"io/fs"
 
+	"github.com/gomflux/gomflux/internal/checkpoint"
 	"github.com/gomflux/gomflux/mlx"
-	"github.com/gomflux/gomflux/nn"
+	"github.com/gomflux/gomflux/mlx/nn"
 	"github.com/gomflux/gomflux/picture"
-	"github.com/gomflux/gomflux/weights"
 )
 
 // Loaded is what a model's parameters are in memory.
@@ -32,11 +32,11 @@ type LoadedComponent struct {
 
 // A LoadedParameter is one parameter in memory.
 type LoadedParameter struct {
-	Name      string         // in the module tree, which a file's may have a prefix to
-	Tensor    weights.Tensor // that it was loaded from
-	Field     string         // of Go's structs
-	Transform string         // from the file's form to that in memory, "" for none
-	Dtype     mlx.Dtype      // in memory, as Shape and First
+	Name      string            // in the module tree, which a file's may have a prefix to
+	Tensor    checkpoint.Tensor // that it was loaded from
+	Field     string            // of Go's structs
+	Transform string            // from the file's form to that in memory, "" for none
+	Dtype     mlx.Dtype         // in memory, as Shape and First
 	Shape     []int
 	First     []float32
 	// SHA256 is over dtype, shape and elements in memory; Again is that of the
@@ -88,7 +88,7 @@ func InspectLoaded(fsys fs.FS, only string, o LoadOptions) (*Loaded, error) {
 	for _, c := range components {
 		loaded := &LoadedComponent{Name: c.dir}
 		out.Components = append(out.Components, loaded)
-		if err := l.loadOnce(c, func(parameter nn.Parameter, t weights.Tensor) {
+		if err := l.loadOnce(c, func(parameter nn.Parameter, t checkpoint.Tensor) {
 			loaded.Parameters = append(loaded.Parameters, &LoadedParameter{
 				Name: parameter.Name, Tensor: t, Field: parameter.Field, Transform: parameter.Transform(),
 				Dtype: parameter.Dtype(), Shape: parameter.Array.Shape(), First: first(parameter.Array), SHA256: hash(parameter.Arrays()),
@@ -101,7 +101,7 @@ func InspectLoaded(fsys fs.FS, only string, o LoadOptions) (*Loaded, error) {
 	byArray := map[*mlx.Array]*LoadedParameter{}
 	for i, c := range components {
 		n := 0
-		if err := l.loadOnce(c, func(parameter nn.Parameter, _ weights.Tensor) {
+		if err := l.loadOnce(c, func(parameter nn.Parameter, _ checkpoint.Tensor) {
 			loaded := out.Components[i].Parameters[n]
 			loaded.Again = hash(parameter.Arrays())
 			byArray[parameter.Array] = loaded
@@ -141,7 +141,7 @@ func onlyOne(components []component, dir string) ([]component, error) {
 
 // loadOnce loads a component and calls f with each of its parameters and the
 // tensor that it comes from.
-func (l *loader) loadOnce(c component, f func(nn.Parameter, weights.Tensor)) error {
+func (l *loader) loadOnce(c component, f func(nn.Parameter, checkpoint.Tensor)) error {
 	ck, err := c.open(l.fsys)
 	if err != nil {
 		return err

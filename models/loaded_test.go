@@ -7,14 +7,14 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/gomflux/gomflux/internal/checkpoint"
 	"github.com/gomflux/gomflux/internal/mlxtest"
 	"github.com/gomflux/gomflux/mlx"
-	"github.com/gomflux/gomflux/nn"
-	"github.com/gomflux/gomflux/weights"
+	"github.com/gomflux/gomflux/mlx/nn"
 )
 
 func TestInspectLoaded(t *testing.T) {
-	folder, err := weights.OpenFolder("testdata/zimage-ordinary/model")
+	folder, err := checkpoint.OpenFolder("testdata/zimage-ordinary/model")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -65,7 +65,7 @@ func TestInspectLoaded(t *testing.T) {
 // TestInspectLoadedUnused makes a picture without one to start from, for which
 // the encoder is not needed.
 func TestInspectLoadedUnused(t *testing.T) {
-	folder, err := weights.OpenFolder("testdata/zimage-ordinary/model")
+	folder, err := checkpoint.OpenFolder("testdata/zimage-ordinary/model")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -122,7 +122,7 @@ func TestInspectLoadedRefuses(t *testing.T) {
 	}
 	mlxtest.Do(t, func() {
 		for dir, want := range map[string]string{dir: "found no safetensors file", t.TempDir(): "model_index.json"} {
-			folder, err := weights.OpenFolder(dir)
+			folder, err := checkpoint.OpenFolder(dir)
 			if err != nil {
 				t.Fatal(err)
 			}

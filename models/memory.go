@@ -3,9 +3,9 @@ package models
 import (
 	"fmt"
 
+	"github.com/gomflux/gomflux/internal/checkpoint"
 	"github.com/gomflux/gomflux/mlx"
-	"github.com/gomflux/gomflux/nn"
-	"github.com/gomflux/gomflux/weights"
+	"github.com/gomflux/gomflux/mlx/nn"
 )
 
 // A part is a component whose weights can be freed and loaded again.
@@ -18,7 +18,7 @@ type part struct {
 
 // measure declares a part by the headers of its checkpoint, and refuses tensors
 // that are not the component's.
-func measure(c component, ck *weights.Checkpoint) (*part, error) {
+func measure(c component, ck *checkpoint.Checkpoint) (*part, error) {
 	found, mismatch := c.match(ck)
 	if mismatch != nil {
 		return nil, mismatch

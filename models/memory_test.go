@@ -10,7 +10,7 @@ import (
 
 	"github.com/gomflux/gomflux/internal/mlxtest"
 	"github.com/gomflux/gomflux/mlx"
-	"github.com/gomflux/gomflux/nn"
+	"github.com/gomflux/gomflux/mlx/nn"
 )
 
 // TestLowRAM: with one part in memory at a time the pictures are the same, and

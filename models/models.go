@@ -12,15 +12,15 @@ import (
 	"path"
 	"slices"
 
-	"github.com/gomflux/gomflux/hooks"
-	"github.com/gomflux/gomflux/layout"
-	"github.com/gomflux/gomflux/lora"
+	"github.com/gomflux/gomflux/internal/checkpoint"
+	"github.com/gomflux/gomflux/internal/checkpoint/layout"
 	"github.com/gomflux/gomflux/mlx"
-	"github.com/gomflux/gomflux/nn"
+	"github.com/gomflux/gomflux/mlx/hooks"
+	"github.com/gomflux/gomflux/mlx/nn"
+	"github.com/gomflux/gomflux/models/lora"
 	"github.com/gomflux/gomflux/scheduler"
-	"github.com/gomflux/gomflux/textenc"
+	"github.com/gomflux/gomflux/textenc/tokenizer"
 	"github.com/gomflux/gomflux/vae"
-	"github.com/gomflux/gomflux/weights"
 )
 
 // ErrUnsupported is wrapped by errors about models that are no fault of the
@@ -35,7 +35,7 @@ type Pipeline struct {
 
 	family     family
 	scheduler  scheduler.FlowMatchEulerConfig
-	tokenizers map[string]*textenc.Tokenizer // by their folders
+	tokenizers map[string]*tokenizer.Tokenizer // by their folders
 	encodings  recent[encoding]
 	seen       recent[seen]
 	without    map[string]bool // the components that were not loaded
@@ -413,8 +413,8 @@ type component struct {
 }
 
 // open opens the component's checkpoint, whatever its tensors are called.
-func (c component) open(fsys fs.FS) (*weights.Checkpoint, error) {
-	ck, err := weights.OpenCheckpoint(fsys, c.dir)
+func (c component) open(fsys fs.FS) (*checkpoint.Checkpoint, error) {
+	ck, err := checkpoint.OpenCheckpoint(fsys, c.dir)
 	if err != nil || c.model == nil {
 		return ck, err
 	}
@@ -431,7 +431,7 @@ func (c component) open(fsys fs.FS) (*weights.Checkpoint, error) {
 }
 
 // match finds the component's tensors in its checkpoint.
-func (c component) match(ck *weights.Checkpoint) ([]nn.Found, *nn.MismatchError) {
+func (c component) match(ck *checkpoint.Checkpoint) ([]nn.Found, *nn.MismatchError) {
 	return nn.Match(c.model, ck, nn.LoadOptions{Name: c.name, Prefixes: c.prefixes, Ignore: c.ignore})
 }
 
@@ -454,17 +454,17 @@ func (l *loader) config(name string, c interface{ Validate() error }) error {
 	if l.absent[path.Dir(name)] {
 		return nil
 	}
-	if err := weights.ReadJSON(l.fsys, name, c); err != nil {
+	if err := checkpoint.ReadJSON(l.fsys, name, c); err != nil {
 		return err
 	}
 	if err := c.Validate(); err != nil {
-		return fmt.Errorf("%w: %s: %w", ErrUnsupported, weights.FullName(l.fsys, name), err)
+		return fmt.Errorf("%w: %s: %w", ErrUnsupported, checkpoint.FullName(l.fsys, name), err)
 	}
 	return nil
 }
 
 // weights fills a component from its checkpoint.
-func (l *loader) weights(c component, ck *weights.Checkpoint) error {
+func (l *loader) weights(c component, ck *checkpoint.Checkpoint) error {
 	o := nn.LoadOptions{Name: c.name, Points: l.points, Dtype: l.dtype, Prefixes: c.prefixes, Ignore: c.ignore, Quantize: c.quantization(l.quantize)}
 	if l.report != nil {
 		o.Progress = func(done, total int64) {

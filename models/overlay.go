@@ -12,7 +12,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/gomflux/gomflux/weights"
+	"github.com/gomflux/gomflux/internal/checkpoint"
 )
 
 // An overlay is a model folder in diffusers' layout that is put together of files
@@ -40,14 +40,14 @@ func (o *overlay) add(name string, fsys fs.FS, path string) {
 	o.files[name] = overlayFile{fsys: fsys, path: path}
 }
 
-// FullName is the name of a file where it really is; see weights.FullName.
+// FullName is the name of a file where it really is; see checkpoint.FullName.
 func (o *overlay) FullName(name string) string {
 	if f, ok := o.files[name]; ok && f.fsys != nil {
-		return weights.FullName(f.fsys, f.path)
+		return checkpoint.FullName(f.fsys, f.path)
 	}
 	if o.fromUnder(name) && name != "" && name != "." {
 		if _, err := fs.Stat(o.under, name); err == nil {
-			return weights.FullName(o.under, name)
+			return checkpoint.FullName(o.under, name)
 		}
 	}
 	switch f := o.files[name]; {

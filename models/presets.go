@@ -10,7 +10,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/gomflux/gomflux/hub"
+	"github.com/gomflux/gomflux/internal/hub"
 )
 
 // A Preset is a published model: its names, where it is, what it may be used

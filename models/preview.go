@@ -9,9 +9,9 @@ import (
 	"math/rand/v2"
 	"path"
 
+	"github.com/gomflux/gomflux/internal/checkpoint"
 	"github.com/gomflux/gomflux/picture"
 	"github.com/gomflux/gomflux/vae"
-	"github.com/gomflux/gomflux/weights"
 )
 
 // A Projection shows latents as colours without the decoder: each position's
@@ -50,11 +50,11 @@ func (a *Autoencoder) loadProjection(fsys fs.FS, dir string) error {
 		Factors [][]float64 `json:"latent_rgb_factors"`
 		Bias    []float64   `json:"latent_rgb_factors_bias"`
 	}
-	if err := weights.ReadJSON(fsys, file, &read); err != nil {
+	if err := checkpoint.ReadJSON(fsys, file, &read); err != nil {
 		return err
 	}
 	wrong := func(format string, args ...any) error {
-		return fmt.Errorf("%s: %s", weights.FullName(fsys, file), fmt.Sprintf(format, args...))
+		return fmt.Errorf("%s: %s", checkpoint.FullName(fsys, file), fmt.Sprintf(format, args...))
 	}
 	if len(read.Factors) != channels {
 		return wrong("%d latent_rgb_factors, expected the channels of the vae's latents, %d", len(read.Factors), channels)

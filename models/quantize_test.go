@@ -9,11 +9,11 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/gomflux/gomflux/internal/checkpoint"
 	"github.com/gomflux/gomflux/internal/mlxtest"
 	"github.com/gomflux/gomflux/mlx"
-	"github.com/gomflux/gomflux/nn"
+	"github.com/gomflux/gomflux/mlx/nn"
 	"github.com/gomflux/gomflux/picture"
-	"github.com/gomflux/gomflux/weights"
 )
 
 func TestParseQuantization(t *testing.T) {
@@ -83,7 +83,7 @@ func TestLayerQuantization(t *testing.T) {
 func TestQuantizationRules(t *testing.T) {
 	used := map[string]bool{}
 	for _, wide := range wideModels {
-		fsys, err := weights.OpenFolder("testdata/" + wide.folder + "/model")
+		fsys, err := checkpoint.OpenFolder("testdata/" + wide.folder + "/model")
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -122,7 +122,7 @@ func TestQuantize(t *testing.T) {
 	for _, wide := range wideModels {
 		t.Run(wide.folder, func(t *testing.T) {
 			dir := wideModel(t, wide.folder)
-			fsys, err := weights.OpenFolder(dir)
+			fsys, err := checkpoint.OpenFolder(dir)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -201,7 +201,7 @@ func TestQuantize(t *testing.T) {
 func TestCheckPacking(t *testing.T) {
 	dir := wideModel(t, "zimage-small")
 	mlxtest.Do(t, func() {
-		fsys, err := weights.OpenFolder(dir)
+		fsys, err := checkpoint.OpenFolder(dir)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -6,12 +6,13 @@ import (
 	"math"
 	"strings"
 
-	"github.com/gomflux/gomflux/hooks"
+	"github.com/gomflux/gomflux/internal/checkpoint"
 	"github.com/gomflux/gomflux/mlx"
+	"github.com/gomflux/gomflux/mlx/hooks"
 	"github.com/gomflux/gomflux/picture"
 	"github.com/gomflux/gomflux/textenc"
+	"github.com/gomflux/gomflux/textenc/tokenizer"
 	"github.com/gomflux/gomflux/transformer"
-	"github.com/gomflux/gomflux/weights"
 )
 
 // qwenImage is diffusers' QwenImagePipeline.
@@ -75,7 +76,7 @@ func (q *qwenImage) defaults() Defaults {
 func (q *qwenImage) texts([]image.Image) []text {
 	return []text{{
 		tokenizer: "tokenizer", encoder: "text_encoder", ids: "input_ids", embeds: "embeds", shape: []int{-1, -1}, uncounted: qwenImageDrop,
-		tokens: func(t *textenc.Tokenizer, prompt string, _ int) ([]int32, int, error) {
+		tokens: func(t *tokenizer.Tokenizer, prompt string, _ int) ([]int32, int, error) {
 			ids, err := t.Encode(qwenTemplate(qwenImageSystem, prompt))
 			return ids, len(ids) - qwenImageDrop, err
 		},
@@ -151,12 +152,12 @@ func (q *qwenEdit) configure(l *loader) ([]component, error) {
 		VAEImageSize       int `json:"vae_image_size"`
 		ConditionImageSize int `json:"condition_image_size"`
 	}{1024 * 1024, 384 * 384}
-	if err := weights.ReadJSON(l.fsys, indexFile, &index); err != nil {
+	if err := checkpoint.ReadJSON(l.fsys, indexFile, &index); err != nil {
 		return nil, err
 	}
 	if index.VAEImageSize < 1 || index.ConditionImageSize < 1 || max(index.VAEImageSize, index.ConditionImageSize) > picture.MaxPixels {
 		return nil, fmt.Errorf("%w: %s: vae_image_size %d and condition_image_size %d: expected numbers of pixels",
-			ErrUnsupported, weights.FullName(l.fsys, indexFile), index.VAEImageSize, index.ConditionImageSize)
+			ErrUnsupported, checkpoint.FullName(l.fsys, indexFile), index.VAEImageSize, index.ConditionImageSize)
 	}
 	q.vaeArea, q.conditionArea = index.VAEImageSize, index.ConditionImageSize
 	if l.absent["processor"] || l.absent["text_encoder"] {
@@ -315,7 +316,7 @@ func (q *qwenEdit) texts(references []image.Image) []text {
 	return []text{{
 		tokenizer: "tokenizer", encoder: "text_encoder", ids: "input_ids", embeds: "embeds", shape: []int{-1, -1}, looks: true,
 		uncounted: qwenEditDrop,
-		tokens: func(t *textenc.Tokenizer, prompt string, _ int) ([]int32, int, error) {
+		tokens: func(t *tokenizer.Tokenizer, prompt string, _ int) ([]int32, int, error) {
 			ids, err := t.Encode(qwenTemplate(qwenEditSystem, user+prompt))
 			if err != nil {
 				return nil, 0, err

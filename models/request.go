@@ -8,8 +8,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/gomflux/gomflux/hooks"
-	"github.com/gomflux/gomflux/noise"
+	"github.com/gomflux/gomflux/mlx/hooks"
 	"github.com/gomflux/gomflux/picture"
 	"github.com/gomflux/gomflux/scheduler"
 )
@@ -127,8 +126,8 @@ func (p *Pipeline) checkNumbers(r Request) error {
 			return requestError{err}
 		}
 	}
-	if r.RNG != "" && !slices.Contains(noise.Names, r.RNG) {
-		return requestErrorf("unknown random number generator %q, expected one of %s", r.RNG, strings.Join(noise.Names, ", "))
+	if r.RNG != "" && !slices.Contains(scheduler.RNGs, r.RNG) {
+		return requestErrorf("unknown random number generator %q, expected one of %s", r.RNG, strings.Join(scheduler.RNGs, ", "))
 	}
 	if r.MaxSequenceLength < 1 || r.MaxSequenceLength > picture.MaxCount {
 		return requestErrorf("max sequence length %d: must be at least 1, and at most %d", r.MaxSequenceLength, picture.MaxCount)

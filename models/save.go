@@ -10,8 +10,8 @@ import (
 	"syscall"
 
 	"github.com/gomflux/gomflux/internal/oserr"
-	"github.com/gomflux/gomflux/lora"
 	"github.com/gomflux/gomflux/mlx"
+	"github.com/gomflux/gomflux/models/lora"
 )
 
 // PhaseSave is that of [Save]: Bytes of TotalBytes are written.

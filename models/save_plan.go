@@ -7,11 +7,11 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/gomflux/gomflux/layout"
-	"github.com/gomflux/gomflux/lora"
+	"github.com/gomflux/gomflux/internal/checkpoint"
+	"github.com/gomflux/gomflux/internal/checkpoint/layout"
 	"github.com/gomflux/gomflux/mlx"
-	"github.com/gomflux/gomflux/nn"
-	"github.com/gomflux/gomflux/weights"
+	"github.com/gomflux/gomflux/mlx/nn"
+	"github.com/gomflux/gomflux/models/lora"
 )
 
 // A saver saves one model.
@@ -30,7 +30,7 @@ type saver struct {
 // A savedPart is a component with what is written of it.
 type savedPart struct {
 	component
-	ck      *weights.Checkpoint
+	ck      *checkpoint.Checkpoint
 	entries []*savedEntry
 }
 
@@ -73,7 +73,7 @@ func (s *saver) plan() (err error) {
 	}
 	for name, class := range s.index.components {
 		if configOf(class) == modelConfig && !slices.ContainsFunc(components, func(c component) bool { return c.dir == name }) {
-			return fmt.Errorf("%w: %s: component %s, a %s, cannot be saved", ErrUnsupported, weights.FullName(s.src.FS, indexFile), name, class)
+			return fmt.Errorf("%w: %s: component %s, a %s, cannot be saved", ErrUnsupported, checkpoint.FullName(s.src.FS, indexFile), name, class)
 		}
 	}
 	if err := p.loader.openLoRAs(s.o.LoRAs, components); err != nil {
@@ -152,7 +152,7 @@ func (s *saver) find(part *savedPart) error {
 var numbers = regexp.MustCompile(`\d+`)
 
 // identity tells tensors apart, and parts of one that several are stored as.
-func identity(t weights.Tensor) string { return fmt.Sprint(t.File, "\n", t.Name, "\n", t.Forms) }
+func identity(t checkpoint.Tensor) string { return fmt.Sprint(t.File, "\n", t.Name, "\n", t.Forms) }
 
 // companion is the weight that a tensor comes with, by its name.
 func companion(key string) (weight string, ok bool) {
@@ -168,7 +168,7 @@ func companion(key string) (weight string, ok bool) {
 // with. It has the shape of another one.
 func (part *savedPart) foundLike(key string, like *nn.Parameter) (nn.Found, error) {
 	module, _ := strings.CutSuffix(key, ".weight")
-	alone := &weights.Checkpoint{Dir: part.ck.Dir, Tensors: map[string]weights.Tensor{}}
+	alone := &checkpoint.Checkpoint{Dir: part.ck.Dir, Tensors: map[string]checkpoint.Tensor{}}
 	for _, suffix := range []string{".weight", ".scales", ".biases", ".scale_weight", ".weight_scale"} {
 		if t, ok := part.ck.Tensors[module+suffix]; ok {
 			alone.Tensors["layer"+suffix] = t
@@ -307,7 +307,7 @@ func (e *savedEntry) layOut(name string, o SaveOptions, table *layout.Table, rul
 	}
 	expanded := 0
 	for _, op := range rule.Forms {
-		if op != weights.FormExpand {
+		if op != checkpoint.FormExpand {
 			return fmt.Errorf("%s: tensor %s: cannot be brought to the form of %s", e.found.File, e.found.Name, table.Name)
 		}
 		expanded++

@@ -19,22 +19,22 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/gomflux/gomflux/internal/checkpoint"
 	"github.com/gomflux/gomflux/internal/layouttest"
 	"github.com/gomflux/gomflux/internal/mlxtest"
-	"github.com/gomflux/gomflux/lora"
+	"github.com/gomflux/gomflux/internal/tensors"
 	"github.com/gomflux/gomflux/mlx"
-	"github.com/gomflux/gomflux/nn"
+	"github.com/gomflux/gomflux/mlx/nn"
+	"github.com/gomflux/gomflux/models/lora"
 	"github.com/gomflux/gomflux/picture"
-	"github.com/gomflux/gomflux/tensors"
 	"github.com/gomflux/gomflux/textenc"
 	"github.com/gomflux/gomflux/transformer"
-	"github.com/gomflux/gomflux/weights"
 )
 
 // latentsWith are what a model makes of noise.
 func latentsWith(t *testing.T, dir string, o LoadOptions) []float32 {
 	t.Helper()
-	fsys, err := weights.OpenFolder(dir)
+	fsys, err := checkpoint.OpenFolder(dir)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -157,7 +157,7 @@ func TestSaveAll(t *testing.T) {
 				t.Errorf("%s: left out %q, expected %q", folder, report.Left, left)
 			}
 			back, _ := save(t, there, SaveOptions{Layout: LayoutDiffusers})
-			fsys, err := weights.OpenFolder(dir)
+			fsys, err := checkpoint.OpenFolder(dir)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -298,7 +298,7 @@ func TestSaveShards(t *testing.T) {
 				if layout == LayoutMFlux {
 					name = fmt.Sprintf(names[0], i)
 				}
-				f, err := weights.Open(os.DirFS(filepath.Join(saved, "transformer")), name)
+				f, err := checkpoint.Open(os.DirFS(filepath.Join(saved, "transformer")), name)
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -672,7 +672,7 @@ func TestOpenDamagedQuantization(t *testing.T) {
 			if err := tensors.WriteFile(file, slices.Collect(maps.Values(all)), map[string]string{"mflux_version": "0.24.0"}); err != nil {
 				t.Fatal(err)
 			}
-			fsys, err := weights.OpenFolder(saved)
+			fsys, err := checkpoint.OpenFolder(saved)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -704,16 +704,16 @@ func columns(x *tensors.Tensor, n int) {
 // of 4 and of 8 bits, and a T5 with 3, whose embeddings and table of positions are
 // quantized too. They were made by
 //
-//	scripts/reference/run.sh mflux-golden layout/testdata/mflux
+//	scripts/reference/run.sh mflux-golden internal/checkpoint/layout/testdata/mflux
 func TestReadMFlux(t *testing.T) {
-	fsys, err := weights.OpenFolder("../layout/testdata/mflux")
+	fsys, err := checkpoint.OpenFolder("../internal/checkpoint/layout/testdata/mflux")
 	if err != nil {
 		t.Fatal(err)
 	}
 	config := transformer.DefaultQwenImageConfig()
 	t5 := textenc.DefaultT5Config()
 	for name, c := range map[string]any{"transformer": &config, "text_encoder_2": &t5} {
-		if err := weights.ReadJSON(fsys, name+"/config.json", c); err != nil {
+		if err := checkpoint.ReadJSON(fsys, name+"/config.json", c); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -731,7 +731,7 @@ func TestReadMFlux(t *testing.T) {
 		}
 		defer ck.Close()
 		var expected map[string]string // SHA-256 of the values in float32
-		if err := json.Unmarshal(read(t, "../layout/testdata/mflux/"+c.dir+"/expected.json"), &expected); err != nil {
+		if err := json.Unmarshal(read(t, "../internal/checkpoint/layout/testdata/mflux/"+c.dir+"/expected.json"), &expected); err != nil {
 			t.Fatal(err)
 		}
 		mlxtest.Do(t, func() {

@@ -18,11 +18,11 @@ import (
 	"strings"
 	"time"
 
+	"github.com/gomflux/gomflux/internal/checkpoint"
+	"github.com/gomflux/gomflux/internal/checkpoint/layout"
 	"github.com/gomflux/gomflux/internal/oserr"
-	"github.com/gomflux/gomflux/layout"
 	"github.com/gomflux/gomflux/mlx"
-	"github.com/gomflux/gomflux/nn"
-	"github.com/gomflux/gomflux/weights"
+	"github.com/gomflux/gomflux/mlx/nn"
 )
 
 // write writes the folder.
@@ -242,7 +242,7 @@ func checkFinite(e *savedEntry, a *mlx.Array) error {
 // copyOthers copies the files of the model that are no weights.
 func (s *saver) copyOthers() error {
 	copyFile := func(name string) error {
-		data, err := weights.ReadFile(s.src.FS, name, 256<<20)
+		data, err := checkpoint.ReadFile(s.src.FS, name, 256<<20)
 		if err != nil {
 			return err
 		}
@@ -254,7 +254,7 @@ func (s *saver) copyOthers() error {
 		}
 	} else {
 		var members map[string]any
-		if err := weights.ReadJSON(s.src.FS, indexFile, &members); err != nil {
+		if err := checkpoint.ReadJSON(s.src.FS, indexFile, &members); err != nil {
 			return err
 		}
 		members[originKey] = origin
@@ -265,7 +265,7 @@ func (s *saver) copyOthers() error {
 	for _, dir := range slices.Sorted(maps.Keys(s.index.components)) {
 		entries, err := fs.ReadDir(s.src.FS, dir)
 		if err != nil {
-			return fmt.Errorf("%s: %w", weights.FullName(s.src.FS, dir), oserr.Bare(err))
+			return fmt.Errorf("%s: %w", checkpoint.FullName(s.src.FS, dir), oserr.Bare(err))
 		}
 		for _, entry := range entries {
 			name := path.Join(dir, entry.Name())
@@ -340,7 +340,7 @@ func (s *saver) describe() error {
 		var config struct {
 			Type string `json:"model_type"`
 		}
-		if err := weights.ReadJSON(s.src.FS, path.Join(dir, modelConfig), &config); err != nil {
+		if err := checkpoint.ReadJSON(s.src.FS, path.Join(dir, modelConfig), &config); err != nil {
 			return err
 		}
 		about.Encoders = append(about.Encoders, cmp.Or(config.Type, dir))

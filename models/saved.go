@@ -3,7 +3,7 @@ package models
 import (
 	"strings"
 
-	"github.com/gomflux/gomflux/weights"
+	"github.com/gomflux/gomflux/internal/checkpoint"
 )
 
 // originKey is a key of model_index.json, which diffusers' pipelines have in
@@ -14,12 +14,12 @@ const originKey = "_name_or_path"
 // savedOf is the name of the model that a folder was saved of, by gomflux or by
 // mflux; "" for none that is known.
 func savedOf(folder string) string {
-	fsys, err := weights.OpenFolder(folder)
+	fsys, err := checkpoint.OpenFolder(folder)
 	if err != nil {
 		return ""
 	}
 	var index map[string]any
-	if weights.ReadJSON(fsys, indexFile, &index) == nil {
+	if checkpoint.ReadJSON(fsys, indexFile, &index) == nil {
 		if name, _ := index[originKey].(string); name != "" {
 			return name
 		}

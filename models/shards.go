@@ -9,10 +9,10 @@ import (
 	"path/filepath"
 	"slices"
 
+	"github.com/gomflux/gomflux/internal/checkpoint"
 	"github.com/gomflux/gomflux/internal/oserr"
+	"github.com/gomflux/gomflux/internal/tensors"
 	"github.com/gomflux/gomflux/mlx"
-	"github.com/gomflux/gomflux/tensors"
-	"github.com/gomflux/gomflux/weights"
 )
 
 // A slot is the place of a tensor in a file that is to be written.
@@ -31,14 +31,14 @@ func (s slot) bytes() int64 {
 }
 
 // dtypeNames are safetensors' names of what tensors are written in.
-var dtypeNames = map[mlx.Dtype]weights.Dtype{
+var dtypeNames = map[mlx.Dtype]checkpoint.Dtype{
 	mlx.Float32: "F32", mlx.Float16: "F16", mlx.BFloat16: "BF16", mlx.Uint32: "U32", mlx.Int32: "I32",
 	mlx.Uint16: "U16", mlx.Int16: "I16", mlx.Uint8: "U8", mlx.Int8: "I8", mlx.Bool: "BOOL", mlx.Uint64: "U64", mlx.Int64: "I64",
 }
 
 // readAs is the dtype that tensors of safetensors' names are in memory, and whether
 // they can be.
-func readAs(name weights.Dtype) (mlx.Dtype, bool) {
+func readAs(name checkpoint.Dtype) (mlx.Dtype, bool) {
 	if name == "F8_E4M3" {
 		return mlx.BFloat16, true
 	}

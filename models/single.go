@@ -16,9 +16,9 @@ import (
 	"strings"
 	"unicode"
 
-	"github.com/gomflux/gomflux/hub"
-	"github.com/gomflux/gomflux/layout"
-	"github.com/gomflux/gomflux/weights"
+	"github.com/gomflux/gomflux/internal/checkpoint"
+	"github.com/gomflux/gomflux/internal/checkpoint/layout"
+	"github.com/gomflux/gomflux/internal/hub"
 )
 
 // What is not a whole model in diffusers' layout is made one: a file with one or
@@ -85,7 +85,7 @@ func FindWith(name, base string) (*Source, error) {
 	case err == nil && !made && base != "":
 		return nil, requestErrorf("--base-model %s: %s is whole, and takes nothing from another model", base, name)
 	case err != nil && base == "" && statErr == nil && info.IsDir():
-		s.FS = unfinished{s.FS.(weights.Folder), err} // parts of it can be looked at and used all the same
+		s.FS = unfinished{s.FS.(checkpoint.Folder), err} // parts of it can be looked at and used all the same
 	case err != nil:
 		return nil, err
 	}
@@ -94,7 +94,7 @@ func FindWith(name, base string) (*Source, error) {
 
 // unfinished is a folder that is no whole model, and cannot be made one.
 type unfinished struct {
-	weights.Folder
+	checkpoint.Folder
 	err error
 }
 
@@ -102,19 +102,19 @@ type unfinished struct {
 func openSource(name string) (fs.FS, error) {
 	info, err := os.Stat(name)
 	if err != nil || !info.Mode().IsRegular() {
-		return weights.OpenFolder(name)
+		return checkpoint.OpenFolder(name)
 	}
 	switch ext := strings.ToLower(filepath.Ext(name)); {
 	case ext == safetensors || ext == ".sft":
 		dir, _ := filepath.Split(name)
-		return weights.Folder{FS: os.DirFS(filepath.Join(dir, ".")), Name: dir}, nil
+		return checkpoint.Folder{FS: os.DirFS(filepath.Join(dir, ".")), Name: dir}, nil
 	case ext == ".gguf":
 		return nil, fmt.Errorf("%w: %s: is a GGUF file: MLX cannot read all of its quantizations (not Q3_K, Q5_0, Q5_1, Q5_K and the IQ ones), and most others only "+
 			"as float16 and all at once; take the safetensors of the same model, and --quantize", ErrUnsupported, name)
-	case weights.IsPickle(name):
+	case checkpoint.IsPickle(name):
 		return nil, fmt.Errorf("%w: %s: is a pickle file, which can run any code: take the safetensors of the same model", ErrUnsupported, name)
 	}
-	return weights.OpenFolder(name)
+	return checkpoint.OpenFolder(name)
 }
 
 // assemble makes a whole model of a source that is not. It leaves others as they
@@ -153,14 +153,14 @@ var shard = regexp.MustCompile(`-\d+-of-\d+\.safetensors$`)
 // looseFile finds the components in a file.
 func looseFile(fsys fs.FS, name string) (map[string]*loose, error) {
 	if shard.MatchString(name) {
-		return nil, fmt.Errorf("%s: is one of several files of a component: give the folder that they are in", weights.FullName(fsys, name))
+		return nil, fmt.Errorf("%s: is one of several files of a component: give the folder that they are in", checkpoint.FullName(fsys, name))
 	}
-	f, err := weights.Open(fsys, name)
+	f, err := checkpoint.Open(fsys, name)
 	if err != nil {
 		return nil, err
 	}
 	defer f.Close()
-	ck := &weights.Checkpoint{Dir: f.Name, Files: []*weights.File{f}, Tensors: f.Header.Tensors}
+	ck := &checkpoint.Checkpoint{Dir: f.Name, Files: []*checkpoint.File{f}, Tensors: f.Header.Tensors}
 	found, err := layout.Detect(ck)
 	if err != nil {
 		return nil, err
@@ -233,7 +233,7 @@ func looseComponent(fsys fs.FS, dir string) (*loose, error) {
 		return nil, err
 	}
 	if _, ok := part.files[modelConfig]; ok {
-		err = weights.ReadJSON(fsys, path.Join(dir, modelConfig), &part.told)
+		err = checkpoint.ReadJSON(fsys, path.Join(dir, modelConfig), &part.told)
 		if part.class, _ = part.told["_class_name"].(string); part.class == "" {
 			list, _ := part.told["architectures"].([]any)
 			if len(list) > 0 {
@@ -245,7 +245,7 @@ func looseComponent(fsys fs.FS, dir string) (*loose, error) {
 		}
 		return part, err
 	}
-	ck, err := weights.OpenCheckpoint(fsys, dir)
+	ck, err := checkpoint.OpenCheckpoint(fsys, dir)
 	if err != nil {
 		return nil, err
 	}
@@ -269,9 +269,9 @@ func looseComponent(fsys fs.FS, dir string) (*loose, error) {
 func looseFiles(fsys fs.FS, dir string) (*loose, error) {
 	entries, err := fs.ReadDir(fsys, dir)
 	if err != nil {
-		return nil, fmt.Errorf("model folder %s: %w", weights.FullName(fsys, dir), err)
+		return nil, fmt.Errorf("model folder %s: %w", checkpoint.FullName(fsys, dir), err)
 	}
-	part := &loose{from: weights.FullName(fsys, dir), files: map[string]overlayFile{}}
+	part := &loose{from: checkpoint.FullName(fsys, dir), files: map[string]overlayFile{}}
 	for _, e := range entries {
 		name := path.Join(dir, e.Name())
 		if info, err := fs.Stat(fsys, name); err != nil || !info.IsDir() { // a link to nothing is missed when it is read
@@ -282,7 +282,7 @@ func looseFiles(fsys fs.FS, dir string) (*loose, error) {
 }
 
 // infer makes a component of a part of a checkpoint.
-func infer(ck *weights.Checkpoint, p layout.Part) (*loose, error) {
+func infer(ck *checkpoint.Checkpoint, p layout.Part) (*loose, error) {
 	config, err := layout.Infer(p.Class, layout.Shapes(ck, p))
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", ck.Dir, err)
@@ -403,7 +403,7 @@ func (o *overlay) write(name, of string, v any) error {
 func (l *loose) merge(like *Source, preset *Preset, dir string) (map[string]any, error) {
 	config := map[string]any{}
 	if like != nil {
-		if err := weights.ReadJSON(like.FS, path.Join(dir, modelConfig), &config); err != nil {
+		if err := checkpoint.ReadJSON(like.FS, path.Join(dir, modelConfig), &config); err != nil {
 			return nil, fmt.Errorf("base model %s: %w", like.Name, err)
 		}
 	} else {
@@ -480,7 +480,7 @@ func savedFrom(fsys fs.FS) string {
 			Repo string `json:"repo_id"`
 		} `json:"upstream"`
 	}
-	if weights.ReadJSON(fsys, "mflux_model.json", &saved) != nil {
+	if checkpoint.ReadJSON(fsys, "mflux_model.json", &saved) != nil {
 		return ""
 	}
 	names := []string{saved.Model, saved.Base}

@@ -7,7 +7,7 @@ import (
 	"strconv"
 
 	"github.com/gomflux/gomflux/mlx"
-	"github.com/gomflux/gomflux/textenc"
+	"github.com/gomflux/gomflux/textenc/tokenizer"
 )
 
 // A text is a way that a prompt takes to the transformer: through a tokenizer
@@ -25,7 +25,7 @@ type text struct {
 	cuts      bool // a prompt of more is cut, and not an error
 	// tokens are the ids of a prompt, with all that the model wants around them,
 	// and how many there would be without a limit.
-	tokens func(t *textenc.Tokenizer, prompt string, limit int) (ids []int32, n int, err error)
+	tokens func(t *tokenizer.Tokenizer, prompt string, limit int) (ids []int32, n int, err error)
 	encode func(ids []int32) *mlx.Array
 	// masked is encode instead where padding is masked and must be told, and so
 	// the tokenizer is needed even with ids that are given.
@@ -36,7 +36,7 @@ type text struct {
 
 // paddedTokens are those of a tokenizer with its own special tokens, padded to
 // the limit.
-func paddedTokens(t *textenc.Tokenizer, prompt string, limit int) ([]int32, int, error) {
+func paddedTokens(t *tokenizer.Tokenizer, prompt string, limit int) ([]int32, int, error) {
 	padded, err := t.EncodePadded(prompt, limit)
 	if err != nil || !padded.Truncated {
 		return padded.IDs, padded.Tokens, err
@@ -239,13 +239,13 @@ func (p *Pipeline) encodeText(t *text, what string, r *Request) (*mlx.Array, err
 
 // loadTokenizers reads those that are needed.
 func (p *Pipeline) loadTokenizers(l *loader, needs func(dir string) bool) error {
-	p.tokenizers = map[string]*textenc.Tokenizer{}
+	p.tokenizers = map[string]*tokenizer.Tokenizer{}
 	for _, t := range p.family.texts(nil) {
 		if !needs(t.tokenizer) {
 			p.without[t.tokenizer] = true
 			continue
 		}
-		tokenizer, err := textenc.LoadTokenizer(l.fsys, t.tokenizer)
+		tokenizer, err := tokenizer.Load(l.fsys, t.tokenizer)
 		if err != nil {
 			return err
 		}

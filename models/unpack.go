@@ -9,9 +9,9 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/gomflux/gomflux/internal/checkpoint"
+	"github.com/gomflux/gomflux/internal/tensors"
 	"github.com/gomflux/gomflux/mlx"
-	"github.com/gomflux/gomflux/tensors"
-	"github.com/gomflux/gomflux/weights"
 )
 
 // A matrix is a tensor as it is compared: as it is stored, or unpacked from what a
@@ -19,7 +19,7 @@ import (
 type matrix struct {
 	*TensorWeights
 	shape          []int // unpacked
-	scales, biases *weights.Tensor
+	scales, biases *checkpoint.Tensor
 	packing        mlx.Quantization
 }
 
@@ -82,7 +82,7 @@ func (m *matrix) unpacked(columns int) error {
 
 // rowwise says whether the elements are only known in whole rows.
 func (m *matrix) rowwise() bool {
-	return m.scales != nil || slices.ContainsFunc(m.Forms, func(f weights.Form) bool { return f.Op == weights.FormChannelsFirst })
+	return m.scales != nil || slices.ContainsFunc(m.Forms, func(f checkpoint.Form) bool { return f.Op == checkpoint.FormChannelsFirst })
 }
 
 // values yields the elements, so many at a time, which are whole rows if it is
@@ -105,11 +105,11 @@ func (r *reader) values(ctx context.Context, m *matrix, step int) iter.Seq2[[]fl
 }
 
 // channelsFirst brings rows into the form that the tensor's axes have.
-func channelsFirst(t weights.Tensor, rows []float64) []float64 {
+func channelsFirst(t checkpoint.Tensor, rows []float64) []float64 {
 	shape := t.Stored
 	for _, f := range t.Forms {
 		switch f.Op {
-		case weights.FormChannelsFirst:
+		case checkpoint.FormChannelsFirst:
 			channels, rest := shape[len(shape)-1], 1
 			for _, d := range shape[1 : len(shape)-1] {
 				rest *= d
@@ -124,9 +124,9 @@ func channelsFirst(t weights.Tensor, rows []float64) []float64 {
 			}
 			rows = out
 			shape = slices.Concat(shape[:1], shape[len(shape)-1:], shape[1:len(shape)-1])
-		case weights.FormSqueeze:
+		case checkpoint.FormSqueeze:
 			shape = shape[:2]
-		case weights.FormExpand:
+		case checkpoint.FormExpand:
 			shape = append(slices.Clip(shape), 1)
 		}
 	}
@@ -136,7 +136,7 @@ func channelsFirst(t weights.Tensor, rows []float64) []float64 {
 // unpacked yields the elements of a quantized matrix, so many rows at a time.
 func (r *reader) unpacked(ctx context.Context, m *matrix, rows int) iter.Seq2[[]float64, error] {
 	return func(yield func([]float64, error) bool) {
-		next := func(t *weights.Tensor) (func() (*tensors.Tensor, error, bool), func()) {
+		next := func(t *checkpoint.Tensor) (func() (*tensors.Tensor, error, bool), func()) {
 			return iter.Pull2(r.parts(ctx, *t, rows*t.Shape[1]))
 		}
 		scales, stopScales := next(m.scales)
@@ -215,7 +215,7 @@ var fourBits = [16]float64{0, 0.5, 1, 1.5, 2, 3, 4, 6, 0, -0.5, -1, -1.5, -2, -3
 type span struct{ begin, end int64 }
 
 // spans are where the rows of a tensor in its form are, in their order.
-func spans(t weights.Tensor) []span {
+func spans(t checkpoint.Tensor) []span {
 	shape := t.Shape
 	if t.Stored != nil {
 		shape = t.Stored
@@ -227,9 +227,9 @@ func spans(t weights.Tensor) []span {
 	row := (t.End - t.Begin) / int64(shape[0])
 	for _, f := range t.Forms {
 		switch f.Op {
-		case weights.FormRows:
+		case checkpoint.FormRows:
 			list = cut(list, int64(f.From)*row, int64(f.To)*row)
-		case weights.FormSwap:
+		case checkpoint.FormSwap:
 			var all int64
 			for _, s := range list {
 				all += s.end - s.begin

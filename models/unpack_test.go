@@ -9,10 +9,10 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/gomflux/gomflux/internal/checkpoint"
 	"github.com/gomflux/gomflux/internal/mlxtest"
+	"github.com/gomflux/gomflux/internal/tensors"
 	"github.com/gomflux/gomflux/mlx"
-	"github.com/gomflux/gomflux/tensors"
-	"github.com/gomflux/gomflux/weights"
 )
 
 // TestUnpack holds what is unpacked in Go against what MLX unpacks.
@@ -114,8 +114,8 @@ func compareFolders(t *testing.T, a, b string) *Comparison {
 }
 
 func TestSpans(t *testing.T) {
-	tensor := weights.Tensor{Name: "x", Dtype: "F32", Shape: []int{6, 2}, Begin: 100, End: 148}
-	in := func(forms ...weights.Form) weights.Tensor {
+	tensor := checkpoint.Tensor{Name: "x", Dtype: "F32", Shape: []int{6, 2}, Begin: 100, End: 148}
+	in := func(forms ...checkpoint.Form) checkpoint.Tensor {
 		x := tensor
 		for _, f := range forms {
 			var err error
@@ -125,10 +125,12 @@ func TestSpans(t *testing.T) {
 		}
 		return x
 	}
-	rows := func(from, to int) weights.Form { return weights.Form{Op: weights.FormRows, From: from, To: to} }
-	swap := weights.Form{Op: weights.FormSwap}
+	rows := func(from, to int) checkpoint.Form {
+		return checkpoint.Form{Op: checkpoint.FormRows, From: from, To: to}
+	}
+	swap := checkpoint.Form{Op: checkpoint.FormSwap}
 	for _, test := range []struct {
-		tensor weights.Tensor
+		tensor checkpoint.Tensor
 		want   []span
 	}{
 		{tensor, []span{{100, 148}}},
@@ -137,7 +139,7 @@ func TestSpans(t *testing.T) {
 		{in(swap, rows(2, 5)), []span{{140, 148}, {100, 116}}},
 		{in(rows(2, 6), swap), []span{{132, 148}, {116, 132}}},
 		{in(swap, swap), []span{{100, 124}, {124, 148}}},
-		{weights.Tensor{Dtype: "F32", Begin: 4, End: 8}, []span{{4, 8}}},
+		{checkpoint.Tensor{Dtype: "F32", Begin: 4, End: 8}, []span{{4, 8}}},
 	} {
 		if got := spans(test.tensor); !slices.Equal(got, test.want) {
 			t.Errorf("%v: %v, expected %v", test.tensor.Forms, got, test.want)
@@ -146,8 +148,8 @@ func TestSpans(t *testing.T) {
 }
 
 func TestChannelsFirst(t *testing.T) {
-	x := weights.Tensor{Name: "x", Dtype: "F32", Shape: []int{2, 3, 1, 2}, Begin: 0, End: 48}
-	x, err := x.In(weights.Form{Op: weights.FormChannelsFirst})
+	x := checkpoint.Tensor{Name: "x", Dtype: "F32", Shape: []int{2, 3, 1, 2}, Begin: 0, End: 48}
+	x, err := x.In(checkpoint.Form{Op: checkpoint.FormChannelsFirst})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -19,9 +19,9 @@ import (
 	"strings"
 	"sync"
 
-	"github.com/gomflux/gomflux/nn"
-	"github.com/gomflux/gomflux/tensors"
-	"github.com/gomflux/gomflux/weights"
+	"github.com/gomflux/gomflux/internal/checkpoint"
+	"github.com/gomflux/gomflux/internal/tensors"
+	"github.com/gomflux/gomflux/mlx/nn"
 )
 
 // Weights are the tensors of a model's components, as they are in its files:
@@ -47,7 +47,7 @@ type ComponentWeights struct {
 	// Tensors are in the order of their names.
 	Tensors []*TensorWeights
 
-	ck       *weights.Checkpoint
+	ck       *checkpoint.Checkpoint
 	columns  map[string]int // of the matrices that are expected, by their names without a prefix
 	mismatch *nn.MismatchError
 	damaged  bool     // Unchecked is the fault of the files
@@ -56,7 +56,7 @@ type ComponentWeights struct {
 
 // TensorWeights is one tensor.
 type TensorWeights struct {
-	weights.Tensor
+	checkpoint.Tensor
 	// Unused marks a tensor that is expected and that nothing here needs, such
 	// as a language model's head.
 	Unused bool
@@ -87,7 +87,7 @@ func OpenWeights(fsys fs.FS) (*Weights, error) {
 			return nil, err
 		}
 		if len(dirs) == 0 {
-			return nil, fmt.Errorf("model folder %s: has no safetensors files, and neither have the folders in it", weights.FullName(fsys, ""))
+			return nil, fmt.Errorf("model folder %s: has no safetensors files, and neither have the folders in it", checkpoint.FullName(fsys, ""))
 		}
 		for _, dir := range dirs {
 			expected[dir] = expectAlone(fsys, dir, errors.New("without a model_index.json it is not known what the component is"))
@@ -104,7 +104,7 @@ func OpenWeights(fsys fs.FS) (*Weights, error) {
 			}
 		}
 		if len(dirs) == 0 {
-			return nil, fmt.Errorf("%s: names no components with weights", weights.FullName(fsys, indexFile))
+			return nil, fmt.Errorf("%s: names no components with weights", checkpoint.FullName(fsys, indexFile))
 		}
 		expected = index.expect(fsys, dirs)
 	}
@@ -124,11 +124,11 @@ func OpenWeights(fsys fs.FS) (*Weights, error) {
 // OpenWeightsFile opens a single safetensors file.
 func OpenWeightsFile(path string) (*Weights, error) {
 	dir, name := filepath.Split(path)
-	f, err := weights.Open(weights.Folder{FS: os.DirFS(cmp.Or(dir, ".")), Name: dir}, name)
+	f, err := checkpoint.Open(checkpoint.Folder{FS: os.DirFS(cmp.Or(dir, ".")), Name: dir}, name)
 	if err != nil {
 		return nil, err
 	}
-	c := &ComponentWeights{Name: name, ck: &weights.Checkpoint{Dir: path, Files: []*weights.File{f}, Tensors: f.Header.Tensors}}
+	c := &ComponentWeights{Name: name, ck: &checkpoint.Checkpoint{Dir: path, Files: []*checkpoint.File{f}, Tensors: f.Header.Tensors}}
 	c.list(expectation{unknown: errors.New("of a single file it is not known what it should have")})
 	return &Weights{Components: []*ComponentWeights{c}}, nil
 }
@@ -170,7 +170,7 @@ func noComponent(name string, names []string) error {
 func foldersWithWeights(fsys fs.FS) (dirs []string, err error) {
 	entries, err := fs.ReadDir(fsys, ".")
 	if err != nil {
-		return nil, fmt.Errorf("model folder %s: %w", weights.FullName(fsys, ""), err)
+		return nil, fmt.Errorf("model folder %s: %w", checkpoint.FullName(fsys, ""), err)
 	}
 	has := func(dir string) bool {
 		found, _ := fs.Glob(fsys, filepath.ToSlash(filepath.Join(dir, "*.safetensors*")))
@@ -227,7 +227,7 @@ func expectAlone(fsys fs.FS, dir string, unknown error) expectation {
 	var class struct {
 		Name string `json:"_class_name"`
 	}
-	if unknown != nil && (weights.ReadJSON(fsys, filepath.ToSlash(filepath.Join(dir, modelConfig)), &class) != nil || class.Name != "AutoencoderKL") {
+	if unknown != nil && (checkpoint.ReadJSON(fsys, filepath.ToSlash(filepath.Join(dir, modelConfig)), &class) != nil || class.Name != "AutoencoderKL") {
 		return expectation{unknown: unknown}
 	}
 	return expectation{component: c, unknown: err, damaged: err != nil && !errors.Is(err, ErrUnsupported)}
@@ -376,7 +376,7 @@ type reader struct {
 
 // openReader opens a checkpoint's files by the descriptors whose headers were
 // checked.
-func openReader(ck *weights.Checkpoint) (*reader, error) {
+func openReader(ck *checkpoint.Checkpoint) (*reader, error) {
 	r := &reader{map[string]*os.File{}, map[string]int64{}}
 	for _, file := range ck.Files {
 		path, err := file.Path()
@@ -404,7 +404,7 @@ const partLen = 1 << 18
 // parts yields a tensor, whose dtype must be of whole bytes, so many elements at a
 // time, its rows in the order of its form. A part is good until the next one.
 // Eight-bit floats come as float32.
-func (r *reader) parts(ctx context.Context, t weights.Tensor, step int) iter.Seq2[*tensors.Tensor, error] {
+func (r *reader) parts(ctx context.Context, t checkpoint.Tensor, step int) iter.Seq2[*tensors.Tensor, error] {
 	return func(yield func(*tensors.Tensor, error) bool) {
 		size, left := int64(t.Dtype.Bits()/8), t.Bytes()
 		buffer, rest := make([]byte, min(int64(step)*size, left)), spans(t)

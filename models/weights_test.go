@@ -12,10 +12,10 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/gomflux/gomflux/internal/checkpoint"
 	"github.com/gomflux/gomflux/internal/mlxtest"
+	"github.com/gomflux/gomflux/internal/tensors"
 	"github.com/gomflux/gomflux/models"
-	"github.com/gomflux/gomflux/tensors"
-	"github.com/gomflux/gomflux/weights"
 )
 
 // vaeFile is the one file of the tiny model's autoencoder.
@@ -71,7 +71,7 @@ func fill(x *tensors.Tensor, f func(i int, v float32) float32) {
 }
 
 func openWeights(t *testing.T, dir string) *models.Weights {
-	folder, err := weights.OpenFolder(dir)
+	folder, err := checkpoint.OpenFolder(dir)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -318,7 +318,7 @@ func TestOpenWeights(t *testing.T) {
 	} {
 		dir := copyModel(t)
 		change(t, dir)
-		folder, err := weights.OpenFolder(dir)
+		folder, err := checkpoint.OpenFolder(dir)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -9,9 +9,9 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/gomflux/gomflux/nn"
-	"github.com/gomflux/gomflux/tensors"
-	"github.com/gomflux/gomflux/weights"
+	"github.com/gomflux/gomflux/internal/checkpoint"
+	"github.com/gomflux/gomflux/internal/tensors"
+	"github.com/gomflux/gomflux/mlx/nn"
 )
 
 // wideModels are small models whose matrices are wide enough to be quantized:
@@ -80,7 +80,7 @@ func wideModel(t testing.TB, folder string) string {
 			}
 		}
 	}
-	fsys, err := weights.OpenFolder(dir)
+	fsys, err := checkpoint.OpenFolder(dir)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -6,6 +6,7 @@ import (
 	"github.com/gomflux/gomflux/mlx"
 	"github.com/gomflux/gomflux/scheduler"
 	"github.com/gomflux/gomflux/textenc"
+	"github.com/gomflux/gomflux/textenc/tokenizer"
 	"github.com/gomflux/gomflux/transformer"
 )
 
@@ -50,7 +51,7 @@ func (z *zimage) defaults() Defaults {
 func (z *zimage) texts([]image.Image) []text {
 	return []text{{
 		tokenizer: "tokenizer", encoder: "text_encoder", ids: "input_ids", embeds: "embeds", shape: []int{-1, -1},
-		tokens: func(t *textenc.Tokenizer, prompt string, _ int) ([]int32, int, error) {
+		tokens: func(t *tokenizer.Tokenizer, prompt string, _ int) ([]int32, int, error) {
 			// Qwen3's chat template with enable_thinking=True and a generation prompt
 			ids, err := t.Encode(chatTurn(prompt))
 			return ids, len(ids), err

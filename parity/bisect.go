@@ -8,7 +8,7 @@ import (
 	"path/filepath"
 	"slices"
 
-	"github.com/gomflux/gomflux/hooks"
+	"github.com/gomflux/gomflux/mlx/hooks"
 )
 
 // A Bisection says how [Bisect] asks for tensors that a run does not have.

@@ -12,9 +12,9 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/gomflux/gomflux/hooks"
+	"github.com/gomflux/gomflux/internal/tensors"
 	"github.com/gomflux/gomflux/mlx"
-	"github.com/gomflux/gomflux/tensors"
+	"github.com/gomflux/gomflux/mlx/hooks"
 )
 
 // record writes what a whole dump has under the names that match a glob, as the

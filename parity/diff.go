@@ -7,8 +7,8 @@ import (
 	"os"
 	"slices"
 
-	"github.com/gomflux/gomflux/hooks"
 	"github.com/gomflux/gomflux/mlx"
+	"github.com/gomflux/gomflux/mlx/hooks"
 )
 
 // DiffRuns compares the tensors that two runs both have, under their names; the

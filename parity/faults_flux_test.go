@@ -4,9 +4,9 @@ import (
 	"math"
 	"strings"
 
-	"github.com/gomflux/gomflux/hooks"
 	"github.com/gomflux/gomflux/mlx"
-	"github.com/gomflux/gomflux/nn"
+	"github.com/gomflux/gomflux/mlx/hooks"
+	"github.com/gomflux/gomflux/mlx/nn"
 )
 
 const (

@@ -6,14 +6,14 @@ import (
 	"slices"
 	"testing"
 
-	"github.com/gomflux/gomflux/hooks"
+	"github.com/gomflux/gomflux/internal/checkpoint"
 	"github.com/gomflux/gomflux/internal/mlxtest"
 	"github.com/gomflux/gomflux/mlx"
-	"github.com/gomflux/gomflux/nn"
+	"github.com/gomflux/gomflux/mlx/hooks"
+	"github.com/gomflux/gomflux/mlx/nn"
 	"github.com/gomflux/gomflux/picture"
 	"github.com/gomflux/gomflux/textenc"
 	"github.com/gomflux/gomflux/transformer"
-	"github.com/gomflux/gomflux/weights"
 )
 
 const (
@@ -127,8 +127,8 @@ func towered(spans []int, scale float64, turn func(l *visionLayout, rope nn.Rope
 	}
 }
 
-func mustOpen(folder string) weights.Folder {
-	f, err := weights.OpenFolder(folder)
+func mustOpen(folder string) checkpoint.Folder {
+	f, err := checkpoint.OpenFolder(folder)
 	if err != nil {
 		panic(err)
 	}

@@ -6,8 +6,8 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/gomflux/gomflux/hooks"
 	"github.com/gomflux/gomflux/mlx"
+	"github.com/gomflux/gomflux/mlx/hooks"
 )
 
 // A tensor is one on the host.

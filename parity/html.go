@@ -14,7 +14,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/gomflux/gomflux/hooks"
+	"github.com/gomflux/gomflux/mlx/hooks"
 )
 
 //go:embed report.html

@@ -6,9 +6,9 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/gomflux/gomflux/hooks"
 	"github.com/gomflux/gomflux/mlx"
-	"github.com/gomflux/gomflux/nn"
+	"github.com/gomflux/gomflux/mlx/hooks"
+	"github.com/gomflux/gomflux/mlx/nn"
 )
 
 // This file has the hints about what FLUX has of its own: attention over joined

@@ -14,8 +14,8 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/gomflux/gomflux/internal/checkpoint"
 	"github.com/gomflux/gomflux/mlx"
-	"github.com/gomflux/gomflux/weights"
 )
 
 // Settings is settings.json of a dump: what was run, and where its tensors are.
@@ -56,7 +56,7 @@ type Run struct {
 // safetensors files in the folder and its folder tensors count.
 func OpenRun(fsys fs.FS) (*Run, error) {
 	r := &Run{arrays: map[string]*mlx.Array{}, dtypes: map[string]string{}}
-	if err := weights.ReadJSON(fsys, "settings.json", &r.Settings); err != nil {
+	if err := checkpoint.ReadJSON(fsys, "settings.json", &r.Settings); err != nil {
 		return nil, err
 	}
 	files := r.Files
@@ -76,14 +76,14 @@ func OpenRun(fsys fs.FS) (*Run, error) {
 	}
 	for name, at := range r.Aliases {
 		if r.arrays[at] == nil {
-			return nil, fmt.Errorf("%s: %s is said to be stored as %s, which is in none of the files", weights.FullName(fsys, "settings.json"), name, at)
+			return nil, fmt.Errorf("%s: %s is said to be stored as %s, which is in none of the files", checkpoint.FullName(fsys, "settings.json"), name, at)
 		}
 	}
 	return r, nil
 }
 
 func (r *Run) read(fsys fs.FS, name string) error {
-	f, err := weights.Open(fsys, path.Clean(name))
+	f, err := checkpoint.Open(fsys, path.Clean(name))
 	if err != nil {
 		return err
 	}
@@ -98,7 +98,7 @@ func (r *Run) read(fsys fs.FS, name string) error {
 	}
 	for tensor, a := range arrays {
 		if r.arrays[tensor] != nil {
-			return fmt.Errorf("%s: tensor %s is in another file too", weights.FullName(fsys, name), tensor)
+			return fmt.Errorf("%s: tensor %s is in another file too", checkpoint.FullName(fsys, name), tensor)
 		}
 		mlx.Eval(a) // while the file is open
 		r.arrays[tensor] = a

@@ -5,8 +5,8 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/gomflux/gomflux/hooks"
 	"github.com/gomflux/gomflux/mlx"
+	"github.com/gomflux/gomflux/mlx/hooks"
 )
 
 // passNames knows what a reference calls the tensors of this program's passes

@@ -9,13 +9,13 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/gomflux/gomflux/hooks"
+	"github.com/gomflux/gomflux/internal/checkpoint"
 	"github.com/gomflux/gomflux/mlx"
-	"github.com/gomflux/gomflux/nn"
+	"github.com/gomflux/gomflux/mlx/hooks"
+	"github.com/gomflux/gomflux/mlx/nn"
 	"github.com/gomflux/gomflux/picture"
 	"github.com/gomflux/gomflux/textenc"
 	"github.com/gomflux/gomflux/transformer"
-	"github.com/gomflux/gomflux/weights"
 )
 
 // This file has the hints about what Qwen-Image has of its own: positions of
@@ -42,7 +42,7 @@ func (r *replay) shapeHints(name string, got, want *mlx.Array) []Hint {
 	switch {
 	case strings.HasSuffix(name, ".input_ids") && strings.HasPrefix(r.pipeline.Class, "QwenImageEdit"):
 		c := textenc.DefaultQwen25VLConfig()
-		if weights.ReadJSON(r.fsys, "text_encoder/config.json", &c) != nil {
+		if checkpoint.ReadJSON(r.fsys, "text_encoder/config.json", &c) != nil {
 			return nil
 		}
 		of := func(x *mlx.Array) (n int) {
@@ -182,7 +182,7 @@ type visionLayout struct {
 func (s *search) visionLayout() (*visionLayout, textenc.Qwen25VLVisionConfig) {
 	c := textenc.DefaultQwen25VLConfig()
 	grids := s.r.ref.Array("vision.grid_thw")
-	if grids == nil || grids.Size()%3 != 0 || weights.ReadJSON(s.r.fsys, "text_encoder/config.json", &c) != nil {
+	if grids == nil || grids.Size()%3 != 0 || checkpoint.ReadJSON(s.r.fsys, "text_encoder/config.json", &c) != nil {
 		return nil, c.Vision
 	}
 	merge := c.Vision.SpatialMergeSize
@@ -521,7 +521,7 @@ func (s *search) jointPositions() {
 		return
 	}
 	c := transformer.DefaultQwenImageConfig()
-	if weights.ReadJSON(s.r.fsys, "transformer/config.json", &c) != nil {
+	if checkpoint.ReadJSON(s.r.fsys, "transformer/config.json", &c) != nil {
 		return
 	}
 	var sizes [][2]int // in patches
@@ -679,7 +679,7 @@ func (s *search) latentStatistics() {
 		Mean []float64 `json:"latents_mean"`
 		Std  []float64 `json:"latents_std"`
 	}
-	if from == nil || !slices.Equal(from.Shape(), s.want.shape) || len(s.want.shape) != 4 || weights.ReadJSON(s.r.fsys, "vae/config.json", &c) != nil {
+	if from == nil || !slices.Equal(from.Shape(), s.want.shape) || len(s.want.shape) != 4 || checkpoint.ReadJSON(s.r.fsys, "vae/config.json", &c) != nil {
 		return
 	}
 	x, channels := hostTensor("", from), s.want.shape[1]
@@ -757,7 +757,7 @@ func (s *search) causalKernel() {
 
 // parameter reads one of the model, in float32; nil if there is none.
 func (r *replay) parameter(dir, name string) *mlx.Array {
-	c, err := weights.OpenCheckpoint(r.fsys, path.Clean(dir))
+	c, err := checkpoint.OpenCheckpoint(r.fsys, path.Clean(dir))
 	if err != nil {
 		return nil
 	}
@@ -766,7 +766,7 @@ func (r *replay) parameter(dir, name string) *mlx.Array {
 	if !ok {
 		return nil
 	}
-	i := slices.IndexFunc(c.Files, func(f *weights.File) bool { return f.Name == t.File })
+	i := slices.IndexFunc(c.Files, func(f *checkpoint.File) bool { return f.Name == t.File })
 	if i < 0 {
 		i = 0 // the only one
 	}

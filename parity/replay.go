@@ -14,12 +14,12 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/gomflux/gomflux/hooks"
-	"github.com/gomflux/gomflux/lora"
+	"github.com/gomflux/gomflux/internal/checkpoint"
 	"github.com/gomflux/gomflux/mlx"
+	"github.com/gomflux/gomflux/mlx/hooks"
 	"github.com/gomflux/gomflux/models"
+	"github.com/gomflux/gomflux/models/lora"
 	"github.com/gomflux/gomflux/picture"
-	"github.com/gomflux/gomflux/weights"
 )
 
 // The readings of a tensor.
@@ -198,7 +198,7 @@ func (r *replay) find() (string, fs.FS, error) {
 		}
 		return name, source.FS, nil
 	}
-	folder, err := weights.OpenFolder(name)
+	folder, err := checkpoint.OpenFolder(name)
 	return name, folder, err
 }
 

@@ -4,7 +4,7 @@ import (
 	"os"
 	"testing"
 
-	"github.com/gomflux/gomflux/hooks"
+	"github.com/gomflux/gomflux/mlx/hooks"
 )
 
 // TestUntapped names what has a counterpart and what does not, as close to each

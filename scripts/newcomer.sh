@@ -176,7 +176,7 @@ done
 begin "the autoencoder alone: roundtrip, decode"
 gomflux roundtrip first.png --model shapes -o roundtrip.png
 [ -s roundtrip.png ] || fail "roundtrip.png is not there"
-python3 - latents.safetensors "$root/shapes/model/vae/config.json" <<'END'
+python3 - latents.safetensors "$root/models/shapes/model/vae/config.json" <<'END'
 import json, struct, sys
 channels = json.load(open(sys.argv[2]))["latent_channels"]
 shape = [channels, 16, 16]
@@ -278,7 +278,7 @@ gomflux show shapes-8bit | grep "^quantized 8 bits$"
 printf '$ gomflux generate --model shapes-8bit\n'
 gomflux generate --model shapes-8bit -p "a red circle" "${small[@]}" -S 4 -o unpacked.png
 gomflux inspect shapes-8bit --against shapes --tolerance 0.02 | tail -1
-python3 - "$root"/shapes/model/transformer/*.safetensors <<'END'
+python3 - "$root"/models/shapes/model/transformer/*.safetensors <<'END'
 import json, random, struct, sys
 
 # a LoRA of rank 1 for the queries of the first layer
@@ -307,7 +307,7 @@ yes word | head -n 10000 >long.txt || true
 touch empty.txt
 mkdir folder broken
 export HF_HUB_CACHE=$PWD/folder # no other models, whatever this machine has
-cp -R "$root/shapes/model/." broken
+cp -R "$root/models/shapes/model/." broken
 rm broken/transformer/*.safetensors
 refused 2 "no model given" generate -p x
 refused 3 "no model nowhere" generate -m nowhere -p x
@@ -366,7 +366,7 @@ if [ -w /dev/full ]; then
   if [ $code != 1 ] || [ ! -s told.png ]; then fail "a full standard output: exit code $code"; fi
 fi
 code=0
-(ulimit -f 1 && gomflux generate -m "$root/shapes/model" -p x -H 256 -W 256 -s 1 -S 4 -o limit.png 2>said) || code=$?
+(ulimit -f 1 && gomflux generate -m "$root/models/shapes/model" -p x -H 256 -W 256 -s 1 -S 4 -o limit.png 2>said) || code=$?
 tail -1 said
 if [ $code != 1 ] || [ -e limit.png ]; then fail "a full disk: exit code $code"; fi
 left=$(find . -name '.gomflux-*')

@@ -6,7 +6,7 @@ import (
 	"slices"
 
 	"github.com/gomflux/gomflux/mlx"
-	"github.com/gomflux/gomflux/nn"
+	"github.com/gomflux/gomflux/mlx/nn"
 )
 
 // CLIPTextConfig is text_encoder/config.json of transformers' CLIPTextModel.

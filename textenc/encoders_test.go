@@ -11,13 +11,13 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/gomflux/gomflux/hooks"
+	"github.com/gomflux/gomflux/internal/checkpoint"
 	"github.com/gomflux/gomflux/internal/mlxtest"
+	"github.com/gomflux/gomflux/internal/tensors"
 	"github.com/gomflux/gomflux/mlx"
-	"github.com/gomflux/gomflux/nn"
-	"github.com/gomflux/gomflux/tensors"
+	"github.com/gomflux/gomflux/mlx/hooks"
+	"github.com/gomflux/gomflux/mlx/nn"
 	"github.com/gomflux/gomflux/textenc"
-	"github.com/gomflux/gomflux/weights"
 )
 
 // The goldens are transformers' (testdata/make.py).
@@ -84,11 +84,11 @@ func config[C interface{ Validate() error }](t *testing.T, folder string, c C) C
 
 func loadEncoder(t *testing.T, folder string, model any, h how, prefixes, unused []string) {
 	t.Helper()
-	fsys, err := weights.OpenFolder(filepath.Join("testdata", folder))
+	fsys, err := checkpoint.OpenFolder(filepath.Join("testdata", folder))
 	if err != nil {
 		t.Fatal(err)
 	}
-	ck, err := weights.OpenCheckpoint(fsys, ".")
+	ck, err := checkpoint.OpenCheckpoint(fsys, ".")
 	if err != nil {
 		t.Fatal(err)
 	}

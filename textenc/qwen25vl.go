@@ -9,7 +9,7 @@ import (
 	"strings"
 
 	"github.com/gomflux/gomflux/mlx"
-	"github.com/gomflux/gomflux/nn"
+	"github.com/gomflux/gomflux/mlx/nn"
 )
 
 // Qwen25VLConfig is text_encoder/config.json of transformers'

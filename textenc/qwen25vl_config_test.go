@@ -11,7 +11,7 @@ import (
 	"testing/fstest"
 
 	"github.com/gomflux/gomflux/internal/configtest"
-	"github.com/gomflux/gomflux/nn"
+	"github.com/gomflux/gomflux/mlx/nn"
 	"github.com/gomflux/gomflux/textenc"
 )
 

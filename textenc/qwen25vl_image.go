@@ -9,7 +9,7 @@ import (
 	"math"
 	"path"
 
-	"github.com/gomflux/gomflux/weights"
+	"github.com/gomflux/gomflux/internal/checkpoint"
 )
 
 // Qwen2VLImageProcessor is what transformers' class of this name does to a
@@ -57,21 +57,21 @@ func LoadQwen2VLImageProcessor(fsys fs.FS, dir string) (*Qwen2VLImageProcessor, 
 		ImageProcessor *json.RawMessage `json:"image_processor"`
 	}
 	name := path.Join(dir, "processor_config.json")
-	switch err := weights.ReadJSON(fsys, name, &nested); {
+	switch err := checkpoint.ReadJSON(fsys, name, &nested); {
 	case err != nil && !errors.Is(err, fs.ErrNotExist):
 		return nil, err
 	case nested.ImageProcessor != nil:
 		if err := json.Unmarshal(*nested.ImageProcessor, &p); err != nil {
-			return nil, fmt.Errorf("%s: image_processor: %w", weights.FullName(fsys, name), err)
+			return nil, fmt.Errorf("%s: image_processor: %w", checkpoint.FullName(fsys, name), err)
 		}
 	default:
 		name = path.Join(dir, "preprocessor_config.json")
-		if err := weights.ReadJSON(fsys, name, &p); err != nil {
+		if err := checkpoint.ReadJSON(fsys, name, &p); err != nil {
 			return nil, err
 		}
 	}
 	if err := p.Validate(); err != nil {
-		return nil, fmt.Errorf("%s: %w", weights.FullName(fsys, name), err)
+		return nil, fmt.Errorf("%s: %w", checkpoint.FullName(fsys, name), err)
 	}
 	return &p, nil
 }

@@ -11,13 +11,13 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/gomflux/gomflux/hooks"
+	"github.com/gomflux/gomflux/internal/checkpoint"
 	"github.com/gomflux/gomflux/internal/mlxtest"
 	"github.com/gomflux/gomflux/mlx"
-	"github.com/gomflux/gomflux/nn"
+	"github.com/gomflux/gomflux/mlx/hooks"
+	"github.com/gomflux/gomflux/mlx/nn"
 	"github.com/gomflux/gomflux/picture"
 	"github.com/gomflux/gomflux/textenc"
-	"github.com/gomflux/gomflux/weights"
 )
 
 // pictures are those of testdata/make.py.
@@ -55,7 +55,7 @@ func process(t *testing.T, p *textenc.Qwen2VLImageProcessor, img *image.RGBA) te
 
 func openProcessor(t *testing.T, folder string) *textenc.Qwen2VLImageProcessor {
 	t.Helper()
-	fsys, err := weights.OpenFolder("testdata")
+	fsys, err := checkpoint.OpenFolder("testdata")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -79,11 +79,11 @@ func openQwen25VL(t *testing.T, folder string, vision bool, h how) *textenc.Qwen
 		c.Text.RMSNormEps = h.eps
 	}
 	m := textenc.NewQwen25VL(c, vision, h.dtype)
-	fsys, err := weights.OpenFolder(filepath.Join("testdata", folder))
+	fsys, err := checkpoint.OpenFolder(filepath.Join("testdata", folder))
 	if err != nil {
 		t.Fatal(err)
 	}
-	ck, err := weights.OpenCheckpoint(fsys, ".")
+	ck, err := checkpoint.OpenCheckpoint(fsys, ".")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -6,7 +6,7 @@ import (
 	"slices"
 
 	"github.com/gomflux/gomflux/mlx"
-	"github.com/gomflux/gomflux/nn"
+	"github.com/gomflux/gomflux/mlx/nn"
 )
 
 // Qwen25VLVisionConfig is vision_config of transformers' Qwen2_5_VLConfig.

@@ -9,7 +9,7 @@ import (
 	"slices"
 
 	"github.com/gomflux/gomflux/mlx"
-	"github.com/gomflux/gomflux/nn"
+	"github.com/gomflux/gomflux/mlx/nn"
 )
 
 // Qwen3Config is text_encoder/config.json of transformers' Qwen3Model, as

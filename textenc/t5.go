@@ -6,7 +6,7 @@ import (
 	"math"
 
 	"github.com/gomflux/gomflux/mlx"
-	"github.com/gomflux/gomflux/nn"
+	"github.com/gomflux/gomflux/mlx/nn"
 )
 
 // T5Config is text_encoder_2/config.json of transformers' T5EncoderModel.

@@ -6,7 +6,7 @@ import (
 	"strconv"
 
 	"github.com/gomflux/gomflux/mlx"
-	"github.com/gomflux/gomflux/nn"
+	"github.com/gomflux/gomflux/mlx/nn"
 )
 
 // FluxConfig is transformer/config.json of diffusers' FluxTransformer2DModel.

@@ -5,7 +5,7 @@ import (
 	"fmt"
 
 	"github.com/gomflux/gomflux/mlx"
-	"github.com/gomflux/gomflux/nn"
+	"github.com/gomflux/gomflux/mlx/nn"
 )
 
 // Flux2Config is transformer/config.json of diffusers' Flux2Transformer2DModel.

@@ -4,7 +4,7 @@ import (
 	"fmt"
 
 	"github.com/gomflux/gomflux/mlx"
-	"github.com/gomflux/gomflux/nn"
+	"github.com/gomflux/gomflux/mlx/nn"
 )
 
 // Parts of the transformers with joint attention over a text and an image

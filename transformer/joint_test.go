@@ -7,7 +7,7 @@ import (
 
 	"github.com/gomflux/gomflux/internal/mlxtest"
 	"github.com/gomflux/gomflux/mlx"
-	"github.com/gomflux/gomflux/nn"
+	"github.com/gomflux/gomflux/mlx/nn"
 	"github.com/gomflux/gomflux/transformer"
 )
 

@@ -5,7 +5,7 @@ import (
 	"fmt"
 
 	"github.com/gomflux/gomflux/mlx"
-	"github.com/gomflux/gomflux/nn"
+	"github.com/gomflux/gomflux/mlx/nn"
 )
 
 // QwenImageConfig is transformer/config.json of diffusers'

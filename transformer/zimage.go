@@ -7,7 +7,7 @@ import (
 	"fmt"
 
 	"github.com/gomflux/gomflux/mlx"
-	"github.com/gomflux/gomflux/nn"
+	"github.com/gomflux/gomflux/mlx/nn"
 )
 
 // ZImageConfig is transformer/config.json of diffusers' ZImageTransformer2DModel.

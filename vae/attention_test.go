@@ -5,7 +5,7 @@ import (
 	"testing"
 
 	"github.com/gomflux/gomflux/internal/mlxtest"
-	"github.com/gomflux/gomflux/nn"
+	"github.com/gomflux/gomflux/mlx/nn"
 )
 
 // Attention in parts is attention, wherever it is cut.

@@ -4,7 +4,7 @@ import (
 	"errors"
 
 	"github.com/gomflux/gomflux/mlx"
-	"github.com/gomflux/gomflux/nn"
+	"github.com/gomflux/gomflux/mlx/nn"
 )
 
 // KLConfig is vae/config.json of diffusers' AutoencoderKL.

@@ -5,7 +5,7 @@ import (
 	"slices"
 
 	"github.com/gomflux/gomflux/mlx"
-	"github.com/gomflux/gomflux/nn"
+	"github.com/gomflux/gomflux/mlx/nn"
 )
 
 // KLFlux2Config is vae/config.json of diffusers' AutoencoderKLFlux2.

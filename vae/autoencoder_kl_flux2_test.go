@@ -9,23 +9,23 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/gomflux/gomflux/internal/checkpoint"
 	"github.com/gomflux/gomflux/internal/mlxtest"
 	"github.com/gomflux/gomflux/mlx"
-	"github.com/gomflux/gomflux/nn"
-	"github.com/gomflux/gomflux/weights"
+	"github.com/gomflux/gomflux/mlx/nn"
 )
 
 // load loads the autoencoder in a folder.
-func load(fsys weights.Folder, dir string) (Autoencoder, error) {
+func load(fsys checkpoint.Folder, dir string) (Autoencoder, error) {
 	var class struct {
 		Name string `json:"_class_name"`
 	}
 	config := dir + "/config.json"
-	if err := weights.ReadJSON(fsys, config, &class); err != nil {
+	if err := checkpoint.ReadJSON(fsys, config, &class); err != nil {
 		return nil, err
 	}
 	m, err := New(class.Name, func(c Config) error {
-		if err := weights.ReadJSON(fsys, config, c); err != nil {
+		if err := checkpoint.ReadJSON(fsys, config, c); err != nil {
 			return err
 		}
 		return c.Validate()
@@ -33,7 +33,7 @@ func load(fsys weights.Folder, dir string) (Autoencoder, error) {
 	if err != nil {
 		return nil, err
 	}
-	ck, err := weights.OpenCheckpoint(fsys, dir)
+	ck, err := checkpoint.OpenCheckpoint(fsys, dir)
 	if err != nil {
 		return nil, err
 	}
@@ -69,7 +69,7 @@ func TestClassesAgainstDiffusers(t *testing.T) {
 	} {
 		t.Run(fmt.Sprintf("%s/%d", test.name, test.budget), func(t *testing.T) {
 			err := mlx.Do(context.Background(), func() error {
-				fsys, err := weights.OpenFolder("testdata")
+				fsys, err := checkpoint.OpenFolder("testdata")
 				if err != nil {
 					return err
 				}

@@ -6,7 +6,7 @@ import (
 	"slices"
 
 	"github.com/gomflux/gomflux/mlx"
-	"github.com/gomflux/gomflux/nn"
+	"github.com/gomflux/gomflux/mlx/nn"
 )
 
 // KLQwenImageConfig is vae/config.json of diffusers' AutoencoderKLQwenImage.

@@ -10,25 +10,25 @@ import (
 	"slices"
 	"testing"
 
-	"github.com/gomflux/gomflux/hooks"
+	"github.com/gomflux/gomflux/internal/checkpoint"
 	"github.com/gomflux/gomflux/mlx"
-	"github.com/gomflux/gomflux/nn"
+	"github.com/gomflux/gomflux/mlx/hooks"
+	"github.com/gomflux/gomflux/mlx/nn"
 	"github.com/gomflux/gomflux/parity"
 	"github.com/gomflux/gomflux/vae"
-	"github.com/gomflux/gomflux/weights"
 )
 
 const goldens = "../models/testdata"
 
-func loadKL(fsys weights.Folder, points *hooks.Points) (*vae.KL, error) {
+func loadKL(fsys checkpoint.Folder, points *hooks.Points) (*vae.KL, error) {
 	c := vae.DefaultKLConfig()
-	if err := weights.ReadJSON(fsys, "vae/config.json", &c); err != nil {
+	if err := checkpoint.ReadJSON(fsys, "vae/config.json", &c); err != nil {
 		return nil, err
 	}
 	if err := c.Validate(); err != nil {
 		return nil, err
 	}
-	ck, err := weights.OpenCheckpoint(fsys, "vae")
+	ck, err := checkpoint.OpenCheckpoint(fsys, "vae")
 	if err != nil {
 		return nil, err
 	}
@@ -108,7 +108,7 @@ func TestAgainstDiffusers(t *testing.T) {
 	for _, test := range tests {
 		t.Run(fmt.Sprintf("%s/%s/force=%v", test.model, test.dump, test.force), func(t *testing.T) {
 			err := mlx.Do(context.Background(), func() error {
-				fsys, err := weights.OpenFolder(filepath.Join(goldens, test.model, "model"))
+				fsys, err := checkpoint.OpenFolder(filepath.Join(goldens, test.model, "model"))
 				if err != nil {
 					return err
 				}

@@ -6,7 +6,7 @@ import (
 	"slices"
 
 	"github.com/gomflux/gomflux/mlx"
-	"github.com/gomflux/gomflux/nn"
+	"github.com/gomflux/gomflux/mlx/nn"
 )
 
 // CoderConfig is what the configs of all classes say of encoder and decoder.

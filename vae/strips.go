@@ -4,7 +4,7 @@ import (
 	"math"
 
 	"github.com/gomflux/gomflux/mlx"
-	"github.com/gomflux/gomflux/nn"
+	"github.com/gomflux/gomflux/mlx/nn"
 )
 
 // strips is how the layers of an autoencoder share a budget of memory.

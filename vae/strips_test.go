@@ -5,10 +5,10 @@ import (
 	"math"
 	"testing"
 
-	"github.com/gomflux/gomflux/hooks"
 	"github.com/gomflux/gomflux/internal/mlxtest"
 	"github.com/gomflux/gomflux/mlx"
-	"github.com/gomflux/gomflux/nn"
+	"github.com/gomflux/gomflux/mlx/hooks"
+	"github.com/gomflux/gomflux/mlx/nn"
 )
 
 // inMemory is the shape that a parameter has when it is loaded.

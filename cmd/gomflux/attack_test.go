@@ -16,7 +16,7 @@ import (
 // attack: it is named, with exit code 3, no picture is made, and neither memory
 // nor time goes where the file wants it.
 func TestAttacks(t *testing.T) {
-	files, err := filepath.Glob("../../weights/testdata/attacks/*.safetensors")
+	files, err := filepath.Glob("../../internal/checkpoint/testdata/attacks/*.safetensors")
 	if err != nil || len(files) == 0 {
 		t.Fatalf("no attacks, %v", err)
 	}

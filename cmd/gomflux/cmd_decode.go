@@ -13,9 +13,9 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/gomflux/gomflux"
+	"github.com/gomflux/gomflux/internal/tensors"
 	"github.com/gomflux/gomflux/mlx"
 	"github.com/gomflux/gomflux/picture"
-	"github.com/gomflux/gomflux/tensors"
 )
 
 // decodeOptions are the flags of gomflux decode.

@@ -13,8 +13,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/gomflux/gomflux/internal/checkpoint"
 	"github.com/gomflux/gomflux/picture"
-	"github.com/gomflux/gomflux/weights"
 )
 
 func TestMemoryWarning(t *testing.T) {
@@ -50,9 +50,9 @@ func runProgram(t *testing.T, dir string, args ...string) (stdout, stderr string
 }
 
 // golden reads the bytes of a tensor of the goldens.
-func golden(t *testing.T, file, name string) ([]byte, weights.Tensor) {
+func golden(t *testing.T, file, name string) ([]byte, checkpoint.Tensor) {
 	t.Helper()
-	f, err := weights.Open(os.DirFS(goldens), file)
+	f, err := checkpoint.Open(os.DirFS(goldens), file)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -16,7 +16,7 @@ import (
 	"github.com/spf13/cobra"
 	"golang.org/x/term"
 
-	"github.com/gomflux/gomflux/hub"
+	"github.com/gomflux/gomflux/internal/hub"
 	"github.com/gomflux/gomflux/internal/termpic"
 	"github.com/gomflux/gomflux/mlx"
 	"github.com/gomflux/gomflux/models"

@@ -20,11 +20,10 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/gomflux/gomflux"
-	"github.com/gomflux/gomflux/debug"
 	"github.com/gomflux/gomflux/internal/oserr"
 	"github.com/gomflux/gomflux/internal/termpic"
 	"github.com/gomflux/gomflux/models"
-	"github.com/gomflux/gomflux/noise"
+	"github.com/gomflux/gomflux/parity/debug"
 	"github.com/gomflux/gomflux/picture"
 	"github.com/gomflux/gomflux/scheduler"
 )
@@ -68,7 +67,7 @@ func newGenerateOptions() *generateOptions {
 		modelFlags: newModelFlags(), weightFlags: newWeightFlags(),
 		negative:  parsed("text", func(s string) (string, error) { return s, nil }),
 		autoSeeds: count("count"), batchSize: count("count"), steps: count("number"), height: count("pixels"), width: count("pixels"), guidance: scale("scale"),
-		maxSequenceLength: count("tokens"), scheduler: parsed("name", scheduler.Name), rng: oneOf("name", noise.Names...), imageStrength: strength("strength"),
+		maxSequenceLength: count("tokens"), scheduler: parsed("name", scheduler.Name), rng: oneOf("name", scheduler.RNGs...), imageStrength: strength("strength"),
 		preview: parsed("protocol", termpic.ParseProtocol), show: parsed("protocol", termpic.ParseProtocol),
 		made: map[string]bool{},
 	}

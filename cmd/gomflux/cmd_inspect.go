@@ -16,9 +16,9 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/gomflux/gomflux/internal/tensors"
 	"github.com/gomflux/gomflux/mlx"
 	"github.com/gomflux/gomflux/models"
-	"github.com/gomflux/gomflux/tensors"
 )
 
 // inspectOptions are the flags of gomflux inspect.

@@ -8,7 +8,7 @@ import (
 
 	"github.com/rogpeppe/go-internal/testscript"
 
-	"github.com/gomflux/gomflux/tensors"
+	"github.com/gomflux/gomflux/internal/tensors"
 )
 
 // cmdPlant changes a tensor in a safetensors file: plant FILE TENSOR HOW, where

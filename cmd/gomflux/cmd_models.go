@@ -14,9 +14,9 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/gomflux/gomflux/hub"
+	"github.com/gomflux/gomflux/internal/checkpoint"
+	"github.com/gomflux/gomflux/internal/hub"
 	"github.com/gomflux/gomflux/models"
-	"github.com/gomflux/gomflux/weights"
 )
 
 func newModelsCommand() *cobra.Command {
@@ -127,7 +127,7 @@ func listModels() ([]listedModel, error) {
 	builtins := models.Builtins()
 	for _, name := range slices.Sorted(maps.Keys(builtins)) {
 		m := listedModel{Name: name, Builtin: true, About: builtins[name].About}
-		m.inspect("", weights.Folder{FS: builtins[name].FS, Name: name})
+		m.inspect("", checkpoint.Folder{FS: builtins[name].FS, Name: name})
 		list = append(list, m)
 	}
 	cached, err := hub.List()
@@ -185,7 +185,7 @@ func pipelineIn(r hub.Repo) (fs.FS, error) {
 		return nil, nil
 	}
 	if _, err := os.Lstat(filepath.Join(r.Snapshot, "model_index.json")); !errors.Is(err, fs.ErrNotExist) {
-		return weights.OpenFolder(r.Snapshot)
+		return checkpoint.OpenFolder(r.Snapshot)
 	}
 	s, err := models.Find(r.Name)
 	if err != nil {

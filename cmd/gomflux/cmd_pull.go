@@ -21,7 +21,7 @@ import (
 	"golang.org/x/term"
 
 	"github.com/gomflux/gomflux"
-	"github.com/gomflux/gomflux/hub"
+	"github.com/gomflux/gomflux/internal/hub"
 	"github.com/gomflux/gomflux/mlx"
 	"github.com/gomflux/gomflux/models"
 )

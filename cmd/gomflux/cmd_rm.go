@@ -7,7 +7,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/gomflux/gomflux/hub"
+	"github.com/gomflux/gomflux/internal/hub"
 	"github.com/gomflux/gomflux/models"
 )
 

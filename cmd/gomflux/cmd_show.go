@@ -9,10 +9,10 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/gomflux/gomflux/hub"
+	"github.com/gomflux/gomflux/internal/checkpoint"
+	"github.com/gomflux/gomflux/internal/hub"
 	"github.com/gomflux/gomflux/mlx"
 	"github.com/gomflux/gomflux/models"
-	"github.com/gomflux/gomflux/weights"
 )
 
 func newShowCommand() *cobra.Command {
@@ -126,7 +126,7 @@ func showModel(name string, s *models.Source) (*shownModel, error) {
 		}
 	}
 	if m.Licence == "" {
-		if card, err := weights.ReadFile(s.FS, "README.md", 1<<20); err == nil {
+		if card, err := checkpoint.ReadFile(s.FS, "README.md", 1<<20); err == nil {
 			m.Licence = hub.CardLicence(card)
 		}
 	}

@@ -15,8 +15,8 @@ import (
 	"github.com/spf13/cobra"
 	"golang.org/x/term"
 
-	"github.com/gomflux/gomflux/debug"
-	"github.com/gomflux/gomflux/tensors"
+	"github.com/gomflux/gomflux/internal/tensors"
+	"github.com/gomflux/gomflux/parity/debug"
 )
 
 func newTensorsCommand() *cobra.Command {

@@ -9,7 +9,7 @@ import (
 
 	"github.com/creack/pty"
 
-	"github.com/gomflux/gomflux/tensors"
+	"github.com/gomflux/gomflux/internal/tensors"
 )
 
 // TestTensorsClearAsks answers on a terminal.

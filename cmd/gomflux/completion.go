@@ -11,10 +11,9 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
-	"github.com/gomflux/gomflux/hub"
+	"github.com/gomflux/gomflux/internal/hub"
 	"github.com/gomflux/gomflux/internal/termpic"
 	"github.com/gomflux/gomflux/models"
-	"github.com/gomflux/gomflux/noise"
 	"github.com/gomflux/gomflux/scheduler"
 )
 
@@ -86,7 +85,7 @@ var flagCompletions = map[string]cobra.CompletionFunc{
 	"model":                     completeModel,
 	"base-model":                completeModel,
 	"scheduler":                 completeWords(scheduler.Names()...),
-	"rng":                       completeWords(noise.Names...),
+	"rng":                       completeWords(scheduler.RNGs...),
 	"quantize":                  completeWords(models.Quantizations...),
 	"group-size":                completeWords("32", "64", "128"),
 	"layout":                    completeWords(models.LayoutDiffusers, models.LayoutMFlux),

@@ -11,10 +11,10 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/gomflux/gomflux"
-	"github.com/gomflux/gomflux/debug"
+	"github.com/gomflux/gomflux/internal/tensors"
+	"github.com/gomflux/gomflux/parity/debug"
 	"github.com/gomflux/gomflux/picture"
 	"github.com/gomflux/gomflux/scheduler"
-	"github.com/gomflux/gomflux/tensors"
 )
 
 // debugFlags are the flags of gomflux generate and gomflux edit that look inside

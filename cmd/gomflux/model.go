@@ -10,7 +10,7 @@ import (
 	"github.com/gomflux/gomflux"
 	"github.com/gomflux/gomflux/mlx"
 	"github.com/gomflux/gomflux/models"
-	_ "github.com/gomflux/gomflux/shapes"
+	_ "github.com/gomflux/gomflux/models/shapes"
 )
 
 // What --model stands at where it is on the machine: the first of the models

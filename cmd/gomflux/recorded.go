@@ -10,7 +10,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/gomflux/gomflux"
-	"github.com/gomflux/gomflux/hub"
+	"github.com/gomflux/gomflux/internal/hub"
 	"github.com/gomflux/gomflux/mlx"
 	"github.com/gomflux/gomflux/models"
 	"github.com/gomflux/gomflux/picture"

@@ -12,8 +12,8 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/gomflux/gomflux"
-	"github.com/gomflux/gomflux/lora"
 	"github.com/gomflux/gomflux/models"
+	"github.com/gomflux/gomflux/models/lora"
 	"github.com/gomflux/gomflux/parity"
 )
 

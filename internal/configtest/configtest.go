@@ -6,7 +6,7 @@ import (
 	"os"
 	"testing"
 
-	"github.com/gomflux/gomflux/nn"
+	"github.com/gomflux/gomflux/mlx/nn"
 )
 
 // A Config is a component's config, read over its defaults.

@@ -9,9 +9,9 @@ import (
 	"slices"
 	"testing"
 
-	"github.com/gomflux/gomflux/layout"
-	"github.com/gomflux/gomflux/tensors"
-	"github.com/gomflux/gomflux/weights"
+	"github.com/gomflux/gomflux/internal/checkpoint"
+	"github.com/gomflux/gomflux/internal/checkpoint/layout"
+	"github.com/gomflux/gomflux/internal/tensors"
 )
 
 // Read reads the tensors of a component's folder, by their names.
@@ -49,12 +49,12 @@ func Stored(t testing.TB, table *layout.Table, from map[string]*tensors.Tensor) 
 		}
 		for _, form := range slices.Backward(rule.Forms) {
 			switch form {
-			case weights.FormSwap:
+			case checkpoint.FormSwap:
 				half := len(stored.Data) / 2
 				stored.Data = slices.Concat(stored.Data[half:], stored.Data[:half])
-			case weights.FormSqueeze:
+			case checkpoint.FormSqueeze:
 				stored.Shape = append(slices.Clone(stored.Shape), 1, 1)
-			case weights.FormExpand:
+			case checkpoint.FormExpand:
 				stored.Shape = stored.Shape[:len(stored.Shape)-1]
 			default:
 				t.Fatalf("%s: no test has the form %s yet", name, form)

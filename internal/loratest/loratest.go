@@ -11,15 +11,15 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/gomflux/gomflux/tensors"
-	"github.com/gomflux/gomflux/weights"
+	"github.com/gomflux/gomflux/internal/checkpoint"
+	"github.com/gomflux/gomflux/internal/tensors"
 )
 
 // Write writes a LoRA for a model in diffusers' layout: random matrices of rank 2
 // for the transformer's queries, of a seed, under the names that diffusers gives
 // them. Names of further modules can be given, which get matrices of 8x8.
 func Write(path, model string, seed uint64, modules ...string) error {
-	ck, err := weights.OpenCheckpoint(os.DirFS(model), "transformer")
+	ck, err := checkpoint.OpenCheckpoint(os.DirFS(model), "transformer")
 	if err != nil {
 		return err
 	}

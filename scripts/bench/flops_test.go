@@ -7,9 +7,9 @@ import (
 	"testing"
 
 	"github.com/gomflux/gomflux"
-	"github.com/gomflux/gomflux/hooks"
+	"github.com/gomflux/gomflux/internal/checkpoint"
 	"github.com/gomflux/gomflux/mlx"
-	"github.com/gomflux/gomflux/weights"
+	"github.com/gomflux/gomflux/mlx/hooks"
 )
 
 // TestFLOPs counts the linear layers of a step as they are called, and attention
@@ -34,11 +34,11 @@ func TestFLOPs(t *testing.T) {
 	} {
 		t.Run(c.folder, func(t *testing.T) {
 			folder := "../../models/testdata/" + c.folder + "/model"
-			fsys, err := weights.OpenFolder(folder)
+			fsys, err := checkpoint.OpenFolder(folder)
 			if err != nil {
 				t.Fatal(err)
 			}
-			checkpoint, err := weights.OpenCheckpoint(fsys, "transformer")
+			checkpoint, err := checkpoint.OpenCheckpoint(fsys, "transformer")
 			if err != nil {
 				t.Fatal(err)
 			}

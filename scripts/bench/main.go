@@ -23,13 +23,13 @@ import (
 	"time"
 
 	"github.com/gomflux/gomflux"
-	"github.com/gomflux/gomflux/hooks"
+	"github.com/gomflux/gomflux/internal/checkpoint"
 	"github.com/gomflux/gomflux/mlx"
+	"github.com/gomflux/gomflux/mlx/hooks"
 	"github.com/gomflux/gomflux/models"
+	_ "github.com/gomflux/gomflux/models/shapes"
 	"github.com/gomflux/gomflux/picture"
-	_ "github.com/gomflux/gomflux/shapes"
 	"github.com/gomflux/gomflux/transformer"
-	"github.com/gomflux/gomflux/weights"
 )
 
 // A report is what one bench measured. Times are in seconds.
@@ -201,23 +201,23 @@ func stepFLOPs(fsys fs.FS, r *report) (flops float64, err error) {
 	case "ZImagePipeline":
 		unguided = 0
 		c := transformer.DefaultZImageConfig()
-		err = weights.ReadJSON(fsys, config, &c)
+		err = checkpoint.ReadJSON(fsys, config, &c)
 		flops = zimageFLOPs(c, r.Image, r.Tokens)
 	case "FluxPipeline":
 		unguided = math.Inf(1) // its guidance is an input
 		c := transformer.DefaultFluxConfig()
-		err = weights.ReadJSON(fsys, config, &c)
+		err = checkpoint.ReadJSON(fsys, config, &c)
 		flops = fluxFLOPs(c, r.Image, r.Tokens)
 	case "Flux2KleinPipeline", "Flux2KleinKVPipeline":
 		if r.Images > 0 && r.Class == "Flux2KleinKVPipeline" {
 			return 0, fmt.Errorf("no FLOP count for a %s that is shown images: its first step does more than the others", r.Class)
 		}
 		c := transformer.DefaultFlux2Config()
-		err = weights.ReadJSON(fsys, config, &c)
+		err = checkpoint.ReadJSON(fsys, config, &c)
 		flops = flux2FLOPs(c, r.Image, r.Tokens)
 	case "QwenImagePipeline", "QwenImageEditPipeline", "QwenImageEditPlusPipeline":
 		c := transformer.DefaultQwenImageConfig()
-		err = weights.ReadJSON(fsys, config, &c)
+		err = checkpoint.ReadJSON(fsys, config, &c)
 		flops = qwenImageFLOPs(c, r.Image, r.Tokens)
 	default:
 		return 0, fmt.Errorf("no FLOP count for a %s", r.Class)

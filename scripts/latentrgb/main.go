@@ -15,8 +15,8 @@ import (
 
 	"github.com/gomflux/gomflux/mlx"
 	"github.com/gomflux/gomflux/models"
+	_ "github.com/gomflux/gomflux/models/shapes"
 	"github.com/gomflux/gomflux/picture"
-	_ "github.com/gomflux/gomflux/shapes"
 )
 
 func main() {

@@ -22,7 +22,7 @@ import (
 	"time"
 
 	"github.com/gomflux/gomflux"
-	"github.com/gomflux/gomflux/shapes"
+	"github.com/gomflux/gomflux/models/shapes"
 )
 
 func main() {

@@ -4,8 +4,8 @@
     python train.py vae  --work W --seconds 280
     python train.py flow --work W --seconds 500
     python train.py flow --work W --seconds 500 --decay 0.6    (goes on from W)
-    python train.py export --work W --out ../../shapes/model
-    python train.py import --work W --out ../../shapes/model    (to train an exported model on)
+    python train.py export --work W --out ../../models/shapes/model
+    python train.py import --work W --out ../../models/shapes/model    (to train an exported model on)
 
 Everything a later part needs lies in the folder W, in files of at most 16 MB.
 Each part fits itself into --seconds: learning rates follow the clock.

@@ -113,11 +113,11 @@ def parse(argv=None) -> dict:
     c = command("schedules", schedules.make, "write the schedulers' goldens (scheduler/testdata/schedules.json)")
     c.add_argument("out", type=Path)
 
-    c = command("original", original.goldens, "list small models as their makers would have them (layout/testdata/original)")
+    c = command("original", original.goldens, "list small models as their makers would have them (internal/checkpoint/layout/testdata/original)")
     c.add_argument("models", type=Path, help="models/testdata")
     c.add_argument("folder", type=Path)
 
-    c = command("loras", make_loras, "write LoRAs, and what diffusers and PEFT make of models with them (lora/testdata)")
+    c = command("loras", make_loras, "write LoRAs, and what diffusers and PEFT make of models with them (models/lora/testdata)")
     c.add_argument("out", type=Path)
 
     c = command("parity", live.check, "compare gomflux with diffusers on new random models of every family")
@@ -136,7 +136,7 @@ def parse(argv=None) -> dict:
     c.add_argument("--keep", type=Path, metavar="FOLDER", help="leave models and what is saved of them there")
     c.add_argument("--families", nargs="+", choices=names, metavar="NAME", help="those that mflux has; default: all of them")
 
-    c = command("mflux-golden", make_mflux_golden, "write parts of models that mflux saved (layout/testdata/mflux)")
+    c = command("mflux-golden", make_mflux_golden, "write parts of models that mflux saved (internal/checkpoint/layout/testdata/mflux)")
     c.add_argument("folder", type=Path)
 
     for name, run, help in (

@@ -2,7 +2,7 @@
 
 For what neither reads, the weights follow from the formulas of the programs that do.
 
-    scripts/reference/run.sh loras lora/testdata    # git diff then shows what has changed
+    scripts/reference/run.sh loras models/lora/testdata    # git diff then shows what has changed
 
 It needs the packages of requirements-lora.txt too, which run.sh installs.
 """

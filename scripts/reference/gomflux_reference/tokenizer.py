@@ -351,7 +351,7 @@ def ids_of_variants(folder: Path, texts: list[str]) -> list[dict]:
 
 
 def main(folder: Path):
-    """Trains the tokenizers of textenc/testdata/tokenizers, and writes the ids of its texts.json."""
+    """Trains the tokenizers of textenc/tokenizer/testdata, and writes the ids of its texts.json."""
     texts = _read(folder / "texts.json")
     ids = []
     for name, trained, layouts in (

@@ -1,0 +1,53 @@
+package checkpoint
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+)
+
+// maxConfig bounds a JSON config, in bytes.
+const maxConfig = 16 << 20
+
+// ReadJSON reads a config file into v, as json.Unmarshal does, but refuses what
+// that lets pass: duplicate keys, broken UTF-8, a lone null, and files over
+// 16 MB. Keys that v does not know are ignored; telling whether a key was there
+// at all is v's part (a pointer, or a value that no config has). Errors name
+// the file, the line and, where known, the key.
+func ReadJSON(fsys fs.FS, name string, v any) error {
+	data, err := readSmall(fsys, name, maxConfig)
+	if err == nil {
+		err = decode(data, v)
+	}
+	if err != nil {
+		return fmt.Errorf("%s: %w", FullName(fsys, name), err)
+	}
+	return nil
+}
+
+func decode(data []byte, v any) error {
+	s, err := newScanner(data)
+	if err != nil {
+		return atLine(data, err)
+	}
+	if s.peek(); s.has("null") {
+		return errors.New("expected a config, found null")
+	}
+	if err := s.skip(); err != nil {
+		return atLine(data, err)
+	}
+	if err := s.end(); err != nil {
+		return atLine(data, err)
+	}
+	err = json.Unmarshal(data, v)
+	var typeErr *json.UnmarshalTypeError
+	if errors.As(err, &typeErr) {
+		key := ""
+		if typeErr.Field != "" {
+			key = fmt.Sprintf("key %s: ", quote(typeErr.Field))
+		}
+		return fmt.Errorf("line %d: %sexpected %s, found %s", lineOf(data, int(typeErr.Offset)), key, typeErr.Type, typeErr.Value)
+	}
+	return err
+}

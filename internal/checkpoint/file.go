@@ -1,0 +1,101 @@
+// Package weights reads the files of a model folder: validated safetensors
+// files, shard indexes, JSON configs.
+//
+// Every file comes from an fs.FS: a folder on disk (OpenFolder) or one that is
+// embedded in the program. The bytes of the tensors never pass through this
+// package. It opens a safetensors file, validates the header, and names the
+// open descriptor, so that what MLX then loads is what was validated.
+package checkpoint
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+
+	"github.com/gomflux/gomflux/internal/oserr"
+)
+
+// File is an open safetensors file whose header has been validated.
+type File struct {
+	// Name is the file's name for messages, with its folder's where that is known.
+	Name   string
+	Header *Header
+	f      *os.File
+}
+
+// Open opens a safetensors file and validates its header; see ParseHeader. A
+// file that is not one of the operating system's, such as an embedded one, is
+// first copied to a temporary file that has no name and is gone once closed.
+func Open(fsys fs.FS, name string) (*File, error) {
+	full := FullName(fsys, name)
+	src, size, err := openRegular(fsys, name)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", full, err)
+	}
+	f, ok := src.(*os.File)
+	if !ok {
+		f, size, err = spool(src)
+		src.Close()
+		if err != nil {
+			return nil, fmt.Errorf("%s: %w", full, err)
+		}
+	}
+	h, err := ParseHeader(f, size)
+	if err != nil {
+		f.Close()
+		return nil, fmt.Errorf("%s: %w", full, err)
+	}
+	for name, t := range h.Tensors {
+		t.File = full
+		h.Tensors[name] = t
+	}
+	return &File{full, h, f}, nil
+}
+
+// spool copies src to a temporary file without a name.
+func spool(src io.Reader) (*os.File, int64, error) {
+	const hint = "set TMPDIR to a folder that can be written and has room"
+	f, err := os.CreateTemp("", "gomflux-*.safetensors")
+	if err != nil {
+		return nil, 0, fmt.Errorf("cannot make a temporary file (%s): %w", hint, err)
+	}
+	err = os.Remove(f.Name())
+	var size int64
+	if err == nil {
+		size, err = io.Copy(f, src)
+	}
+	if err != nil {
+		f.Close()
+		return nil, 0, fmt.Errorf("cannot copy to a temporary file in %s (%s): %w", os.TempDir(), hint, err)
+	}
+	return f, size, nil
+}
+
+// Path returns a name under /dev/fd for the open file, and rewinds it: opening
+// the name on Linux gives a descriptor of its own, on macOS one that shares the
+// offset, so each use needs its own call. The name is good until Close, also
+// when the file has been replaced, moved or removed since.
+func (f *File) Path() (string, error) {
+	if _, err := f.f.Seek(0, io.SeekStart); err != nil {
+		return "", fmt.Errorf("%s: %w", f.Name, oserr.Bare(err))
+	}
+	fd := f.f.Fd()
+	for _, dir := range []string{"/dev/fd", "/proc/self/fd"} {
+		path := fmt.Sprintf("%s/%d", dir, fd)
+		if _, err := os.Stat(path); err == nil {
+			return path, nil
+		}
+	}
+	return "", fmt.Errorf("%s: open, but neither /dev/fd nor /proc/self/fd shows it (is /proc mounted?)", f.Name)
+}
+
+// Close closes the file. Arrays that MLX has loaded from Path but not yet
+// evaluated stay good: MLX reads them through a descriptor of its own.
+func (f *File) Close() error {
+	if err := f.f.Close(); err != nil && !errors.Is(err, os.ErrClosed) {
+		return fmt.Errorf("%s: %w", f.Name, oserr.Bare(err))
+	}
+	return nil
+}

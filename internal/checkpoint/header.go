@@ -1,0 +1,438 @@
+package checkpoint
+
+import (
+	"bytes"
+	"cmp"
+	"encoding/binary"
+	"fmt"
+	"io"
+	"math"
+	"slices"
+	"strings"
+
+	"github.com/gomflux/gomflux/internal/oserr"
+)
+
+const (
+	// maxHeader is the format's bound on a header, in bytes.
+	maxHeader = 100_000_000
+	// maxDims bounds the axes of a tensor, as PyTorch and NumPy do.
+	maxDims = 64
+	// maxName bounds a tensor's name, in bytes: the longest that there are have
+	// some hundred, and a table is as wide as the longest.
+	maxName = 4096
+)
+
+// Dtype is the element type of a tensor as a safetensors header spells it:
+// F32, BF16, F8_E4M3 and so on.
+type Dtype string
+
+// dtypeBits holds every element type of safetensors 0.8.
+var dtypeBits = map[Dtype]int{
+	"BOOL": 8, "U8": 8, "I8": 8,
+	"U16": 16, "I16": 16, "F16": 16, "BF16": 16,
+	"U32": 32, "I32": 32, "F32": 32,
+	"U64": 64, "I64": 64, "F64": 64, "C64": 64,
+	"F8_E4M3": 8, "F8_E5M2": 8, "F8_E8M0": 8, "F8_E4M3FNUZ": 8, "F8_E5M2FNUZ": 8,
+	"F6_E2M3": 6, "F6_E3M2": 6, "F4": 4,
+}
+
+// Bits returns the size of one element in bits, 0 for a type that the format
+// does not have.
+func (d Dtype) Bits() int { return dtypeBits[d] }
+
+// Tensor describes one tensor of a safetensors file.
+type Tensor struct {
+	Name  string
+	Dtype Dtype
+	// Shape has no axes for a scalar. Each axis fits in 32 bits signed, which
+	// is what MLX keeps, and the element count in 63.
+	Shape []int
+	// Begin and End bound the tensor's bytes, counted from Header.DataOffset.
+	Begin, End int64
+	// File is the Name of the File that holds the tensor; ParseHeader leaves it empty.
+	File string
+	// Forms lead from the stored tensor to one of Shape; none for a tensor as it is
+	// stored. Then Name, Begin and End are still those of the stored one, and Stored is
+	// its shape. ParseHeader leaves both empty.
+	Forms  []Form
+	Stored []int
+}
+
+// A Form is a step from a tensor as another program stores it to the form that
+// diffusers has it in.
+type Form struct {
+	Op FormOp
+	// From and To bound the rows that FormRows takes.
+	From, To int
+}
+
+// A FormOp is what a [Form] does.
+type FormOp string
+
+const (
+	// FormRows takes some rows, of several matrices that are stored as one.
+	FormRows FormOp = "rows"
+	// FormSwap exchanges the first and the second half of the rows.
+	FormSwap FormOp = "swap"
+	// FormChannelsFirst moves the last axis behind the first.
+	FormChannelsFirst FormOp = "channels first"
+	// FormSqueeze drops the axes behind the second, which are 1.
+	FormSqueeze FormOp = "squeeze"
+	// FormExpand adds an axis of 1 behind the last.
+	FormExpand FormOp = "expand"
+)
+
+// In returns the tensor with a form more.
+func (t Tensor) In(f Form) (Tensor, error) {
+	s := t.Shape
+	bad := func(want string) (Tensor, error) {
+		return t, fmt.Errorf("%s: tensor %s: expected %s, found shape %v", t.File, quote(t.Name), want, s)
+	}
+	var shape []int
+	switch f.Op {
+	case FormRows:
+		if len(s) == 0 || f.From < 0 || f.To <= f.From || f.To > s[0] {
+			return bad(fmt.Sprintf("%d rows or more", f.To))
+		}
+		shape = append([]int{f.To - f.From}, s[1:]...)
+	case FormSwap:
+		if len(s) == 0 || s[0]%2 != 0 {
+			return bad("an even number of rows")
+		}
+		shape = s
+	case FormChannelsFirst:
+		if len(s) < 3 {
+			return bad("three axes or more")
+		}
+		shape = slices.Concat(s[:1], s[len(s)-1:], s[1:len(s)-1])
+	case FormSqueeze:
+		if len(s) < 3 || slices.Max(s[2:]) != 1 {
+			return bad("a convolution with a kernel of 1")
+		}
+		shape = s[:2]
+	case FormExpand:
+		shape = append(slices.Clip(s), 1)
+	default:
+		panic("weights: unknown form " + string(f.Op))
+	}
+	if t.Stored == nil {
+		t.Stored = t.Shape
+	}
+	t.Shape, t.Forms = shape, append(slices.Clip(t.Forms), f)
+	return t, nil
+}
+
+// Bytes is the size of the tensor in Shape.
+func (t Tensor) Bytes() int64 {
+	n := int64(t.Dtype.Bits())
+	for _, d := range t.Shape {
+		n *= int64(d)
+	}
+	return n / 8
+}
+
+// Header is the validated header of a safetensors file.
+type Header struct {
+	Tensors map[string]Tensor
+	// Names lists the tensors in the order of their data.
+	Names []string
+	// Metadata is the free text under __metadata__, nil if the file has none.
+	Metadata map[string]string
+	// DataOffset is where the data section begins, in bytes from the start of the file.
+	DataOffset int64
+}
+
+// ParseHeader reads and validates the header of a safetensors file of size
+// bytes. What it accepts cannot be read in two ways: no key is given twice,
+// each tensor's bytes are what its shape and element type need, and the tensors
+// lie in the data section one after the other, from its first byte to the last
+// of the file, without gaps or overlaps.
+//
+// It is stricter than the safetensors crate where MLX would misread a file that
+// the crate accepts: an axis ends at 2^31-1 (MLX wraps it), names have no NUL
+// (C strings end there), tensor entries have no keys of unknown meaning.
+func ParseHeader(r io.ReaderAt, size int64) (*Header, error) {
+	if size < 8 {
+		return nil, fmt.Errorf("not a safetensors file: expected at least 8 bytes, found %d", size)
+	}
+	var prefix [8]byte
+	if _, err := r.ReadAt(prefix[:], 0); err != nil {
+		return nil, fmt.Errorf("read the header length: %w", oserr.NoEOF(err))
+	}
+	if hint := foreign(prefix[:]); hint != "" {
+		return nil, fmt.Errorf("not a safetensors file: %s", hint)
+	}
+	length := binary.LittleEndian.Uint64(prefix[:])
+	if length > maxHeader {
+		return nil, fmt.Errorf("header length is %d bytes, the format allows at most %d: damaged, or not a safetensors file", length, maxHeader)
+	}
+	if int64(length) > size-8 {
+		return nil, fmt.Errorf("header length is %d bytes, but only %d follow it: the file is damaged or cut short", length, size-8)
+	}
+	text := make([]byte, length)
+	if _, err := r.ReadAt(text, 8); err != nil && length > 0 {
+		return nil, fmt.Errorf("read the header: %w", oserr.NoEOF(err))
+	}
+	h := &Header{DataOffset: 8 + int64(length)}
+	if err := h.parse(text); err != nil {
+		return nil, fmt.Errorf("header: %w", err)
+	}
+	if err := h.tile(size - h.DataOffset); err != nil {
+		return nil, err
+	}
+	return h, nil
+}
+
+// convert is the hint about files that hold weights and are not read.
+const convert = "load the model with diffusers or transformers and save it with save_pretrained(folder, safe_serialization=True)"
+
+// foreign recognises by their first 8 bytes what is often found under a
+// safetensors name.
+func foreign(prefix []byte) string {
+	switch {
+	case bytes.HasPrefix(prefix, []byte("version ")):
+		return "it is a Git LFS pointer, run git lfs pull to get the weights"
+	case bytes.HasPrefix(prefix, []byte("PK\x03\x04")):
+		return "it is a zip archive, as torch.save writes (" + convert + ")"
+	case prefix[0] == 0x80 && prefix[1] >= 2 && prefix[1] <= 5 && binary.LittleEndian.Uint64(prefix) > maxHeader:
+		return "it is a pickle, as torch.save wrote, which can run programs and is not read (" + convert + ")"
+	case bytes.HasPrefix(prefix, []byte("GGUF")):
+		return "it is a GGUF file (" + convert + ")"
+	case bytes.HasPrefix(prefix, []byte("\x93NUMPY")):
+		return "it is a NumPy file"
+	case bytes.HasPrefix(prefix, []byte("\x89HDF")):
+		return "it is an HDF5 file, as Keras writes"
+	case bytes.HasPrefix(prefix, []byte("<!")), bytes.HasPrefix(prefix, []byte("<html")):
+		return "it is a web page, the download went wrong"
+	}
+	return ""
+}
+
+// parse reads the JSON of the header; where the tensors lie is checked by tile.
+func (h *Header) parse(text []byte) error {
+	// Leading white space is refused by the format, trailing is its padding.
+	if len(text) == 0 || text[0] != '{' {
+		return failf(0, "expected '{' as the first byte")
+	}
+	s, err := newScanner(text)
+	if err != nil {
+		return err
+	}
+	h.Tensors = make(map[string]Tensor)
+	metadata := false
+	err = s.object(func(key string, offset int) error {
+		if key == "__metadata__" {
+			if metadata {
+				return duplicate(key, offset)
+			}
+			metadata = true
+			return h.parseMetadata(s)
+		}
+		if _, dup := h.Tensors[key]; dup {
+			return duplicate(key, offset)
+		}
+		switch {
+		case strings.IndexByte(key, 0) >= 0:
+			return failf(offset, "tensor name %s holds a NUL", quote(key))
+		case len(key) > maxName:
+			return failf(offset, "tensor name %s is too long: %d bytes, at most %d", quote(key), len(key), maxName)
+		}
+		t, err := parseTensor(s, key)
+		if err != nil {
+			return fmt.Errorf("tensor %s: %w", quote(key), err)
+		}
+		h.Tensors[key] = t
+		h.Names = append(h.Names, key)
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	return s.end()
+}
+
+func (h *Header) parseMetadata(s *scanner) error {
+	// MLX writes null where it has no metadata.
+	if s.peek(); s.has("null") {
+		s.pos += len("null")
+		return nil
+	}
+	h.Metadata = make(map[string]string)
+	err := s.object(func(key string, offset int) error {
+		if _, dup := h.Metadata[key]; dup {
+			return duplicate(key, offset)
+		}
+		value, err := s.str()
+		if err != nil {
+			return fmt.Errorf("key %s: %w", quote(key), err)
+		}
+		h.Metadata[key] = value
+		return nil
+	})
+	if err != nil {
+		return fmt.Errorf("__metadata__: %w", err)
+	}
+	return nil
+}
+
+// parseTensor reads one entry and checks it in itself.
+func parseTensor(s *scanner, name string) (Tensor, error) {
+	t := Tensor{Name: name, Shape: []int{}}
+	s.peek()
+	start := s.pos
+	var hasDtype, hasShape, hasOffsets bool
+	err := s.object(func(key string, offset int) error {
+		var seen *bool
+		var read func() error
+		switch key {
+		case "dtype":
+			seen, read = &hasDtype, func() error {
+				name, err := s.str()
+				t.Dtype = Dtype(name)
+				return err
+			}
+		case "shape":
+			seen, read = &hasShape, func() (err error) {
+				t.Shape, err = parseShape(s)
+				return err
+			}
+		case "data_offsets":
+			seen, read = &hasOffsets, func() (err error) {
+				t.Begin, t.End, err = parseOffsets(s)
+				return err
+			}
+		default:
+			return failf(offset, "unknown key %s", quote(key))
+		}
+		if *seen {
+			return duplicate(key, offset)
+		}
+		*seen = true
+		if err := read(); err != nil {
+			return fmt.Errorf("%s: %w", key, err)
+		}
+		return nil
+	})
+	if err != nil {
+		return t, err
+	}
+	switch {
+	case !hasDtype:
+		return t, failf(start, "no key dtype")
+	case !hasShape:
+		return t, failf(start, "no key shape")
+	case !hasOffsets:
+		return t, failf(start, "no key data_offsets")
+	}
+	want, err := t.size()
+	if err != nil {
+		return t, &jsonError{start, err}
+	}
+	if t.Begin > t.End {
+		return t, failf(start, "data_offsets %d, %d run backwards", t.Begin, t.End)
+	}
+	if got := t.End - t.Begin; got != want {
+		return t, failf(start, "expected %d bytes for %s of shape %v, found data_offsets %d, %d (%d bytes)", want, t.Dtype, t.Shape, t.Begin, t.End, got)
+	}
+	return t, nil
+}
+
+// size returns the bytes that the tensor's shape and element type need.
+func (t *Tensor) size() (int64, error) {
+	bits := int64(t.Dtype.Bits())
+	if bits == 0 {
+		return 0, fmt.Errorf("unknown dtype %s", quote(string(t.Dtype)))
+	}
+	// The product is checked over the axes that are not zero: MLX computes
+	// strides from those even where the tensor is empty.
+	n, empty := bits, false
+	for _, axis := range t.Shape {
+		switch {
+		case axis == 0:
+			empty = true
+		case n > math.MaxInt64/int64(axis):
+			return 0, fmt.Errorf("%s of shape %v overflows 63 bits", t.Dtype, t.Shape)
+		default:
+			n *= int64(axis)
+		}
+	}
+	if empty {
+		return 0, nil
+	}
+	if n%8 != 0 {
+		return 0, fmt.Errorf("%s of shape %v takes %d bits, not whole bytes", t.Dtype, t.Shape, n)
+	}
+	return n / 8, nil
+}
+
+func parseShape(s *scanner) ([]int, error) {
+	shape := []int{}
+	err := s.array(func() error {
+		s.peek()
+		at := s.pos
+		n, err := s.whole()
+		if err != nil {
+			return err
+		}
+		if n > math.MaxInt32 {
+			return failf(at, "axis %d is too large: %d, at most %d", len(shape), n, math.MaxInt32)
+		}
+		if len(shape) == maxDims {
+			return failf(at, "more than %d axes", maxDims)
+		}
+		shape = append(shape, int(n))
+		return nil
+	})
+	return shape, err
+}
+
+func parseOffsets(s *scanner) (begin, end int64, err error) {
+	var pair [2]int64
+	n := 0
+	s.peek()
+	start := s.pos
+	err = s.array(func() error {
+		v, err := s.whole()
+		if err != nil {
+			return err
+		}
+		if n < len(pair) {
+			pair[n] = v
+		}
+		n++
+		return nil
+	})
+	if err == nil && n != len(pair) {
+		err = failf(start, "expected 2 numbers, found %d", n)
+	}
+	return pair[0], pair[1], err
+}
+
+// tile sorts Names by where the tensors lie and checks that these cover the
+// data section of size bytes exactly. The header itself may list them in any
+// order: MLX writes them by name.
+func (h *Header) tile(size int64) error {
+	slices.SortFunc(h.Names, func(x, y string) int {
+		a, b := h.Tensors[x], h.Tensors[y]
+		return cmp.Or(cmp.Compare(a.Begin, b.Begin), cmp.Compare(a.End, b.End), cmp.Compare(x, y))
+	})
+	var end int64
+	last := ""
+	for _, name := range h.Names {
+		t := h.Tensors[name]
+		switch {
+		case t.Begin > end:
+			return fmt.Errorf("tensor %s: expected to begin at byte %d of the data, found %d: bytes between belong to no tensor", quote(name), end, t.Begin)
+		case t.Begin < end:
+			return fmt.Errorf("tensor %s: begins at byte %d of the data, inside tensor %s that ends at %d", quote(name), t.Begin, quote(last), end)
+		case t.End > size:
+			return fmt.Errorf("tensor %s: ends at byte %d of the data, but the file has only %d: it is damaged or cut short", quote(name), t.End, size)
+		}
+		end, last = t.End, name
+	}
+	if end != size {
+		return fmt.Errorf("the tensors end at byte %d of the data, but the file has %d: the last %d belong to no tensor", end, size, size-end)
+	}
+	return nil
+}

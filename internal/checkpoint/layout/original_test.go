@@ -1,0 +1,215 @@
+package layout_test
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"fmt"
+	"io"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/gomflux/gomflux/internal/checkpoint"
+	"github.com/gomflux/gomflux/internal/checkpoint/layout"
+	"github.com/gomflux/gomflux/internal/layouttest"
+	"github.com/gomflux/gomflux/internal/tensors"
+)
+
+const models = "../../../models/testdata"
+
+// originalTables are the tables of a class with rules.
+func originalTables(class string) (tables []*layout.Table) {
+	for _, t := range layout.Tables(class) {
+		if t.Name == "original" && len(t.Rules) > 0 {
+			tables = append(tables, t)
+		}
+	}
+	return tables
+}
+
+// TestOriginal holds the tables against lists of what diffusers' own converters
+// take (scripts/reference, original): names, shapes and hashes. Of what the tables
+// make of a tiny model's tensors they give back the same bytes.
+func TestOriginal(t *testing.T) {
+	lists, err := filepath.Glob("testdata/original/*.json")
+	if err != nil || len(lists) != 4 {
+		t.Fatalf("found %d lists, expected 4 (%v)", len(lists), err)
+	}
+	for _, list := range lists {
+		model := strings.TrimSuffix(filepath.Base(list), ".json")
+		if model == "wan-vae" {
+			continue
+		}
+		var golden map[string]struct {
+			Class   string            `json:"class"`
+			Tensors map[string]string `json:"tensors"`
+		}
+		readJSON(t, list, &golden)
+		for component, want := range golden {
+			t.Run(model+"/"+component, func(t *testing.T) {
+				source := layouttest.Read(t, filepath.Join(models, model, "model", component))
+				var table *layout.Table
+				for _, table = range originalTables(want.Class) {
+					if !slices.ContainsFunc(table.Signature, func(name string) bool { return want.Tensors[name] == "" }) {
+						break
+					}
+				}
+				made := layouttest.Stored(t, table, source)
+				got := map[string]string{}
+				for name, tensor := range made {
+					sum := sha256.Sum256(tensor.Data)
+					shape := strings.Trim(strings.ReplaceAll(fmt.Sprint(tensor.Shape), " ", "x"), "[]")
+					got[name] = shape + " " + hex.EncodeToString(sum[:])[:16]
+				}
+				for _, name := range slices.Sorted(maps.Keys(want.Tensors)) {
+					if got[name] != want.Tensors[name] {
+						t.Errorf("%s: %q, expected %q", name, got[name], want.Tensors[name])
+					}
+				}
+				if len(got) != len(want.Tensors) {
+					t.Errorf("%d tensors, expected %d", len(got), len(want.Tensors))
+				}
+				for _, prefix := range append([]string{""}, table.Prefixes...) {
+					back(t, want.Class, prefix, made, source)
+				}
+			})
+		}
+	}
+}
+
+// back writes a file, views it, and compares the bytes with the source's.
+func back(t *testing.T, class, prefix string, made, source map[string]*tensors.Tensor) {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "model.safetensors")
+	more := made[slices.Sorted(maps.Keys(made))[0]]
+	files := map[string]map[string]*tensors.Tensor{prefix: maps.Clone(made)}
+	files[prefix]["scaled_fp8"] = more
+	if prefix != "" {
+		files[""] = map[string]*tensors.Tensor{"another.model.weight": more}
+	}
+	layouttest.Write(t, path, nil, files)
+	ck := open(t, path)
+	shapes := map[string][]int{}
+	for name, tensor := range source {
+		shapes[name] = tensor.Shape
+	}
+	view, table, err := layout.View(ck, class, shapes)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if table == nil || len(view.Tensors) != len(source) {
+		t.Fatalf("prefix %q: table %v, %d tensors, expected %d", prefix, table, len(view.Tensors), len(source))
+	}
+	for name, want := range source {
+		got, ok := view.Tensors[name]
+		if !ok {
+			t.Errorf("prefix %q: no %s", prefix, name)
+			continue
+		}
+		if data := read(t, ck, got); !slices.Equal(got.Shape, want.Shape) || !bytes.Equal(data, want.Data) {
+			t.Errorf("prefix %q: %s (%s, %v) of shape %v is not what it was, of shape %v", prefix, name, got.Name, got.Forms, got.Shape, want.Shape)
+		}
+	}
+	parts, err := layout.Detect(ck)
+	if err != nil || len(parts) != 1 || parts[0].Class != class || parts[0].Prefix != prefix {
+		t.Errorf("prefix %q: detected %+v, %v, expected a %s", prefix, parts, err, class)
+	}
+}
+
+func open(t testing.TB, path string) *checkpoint.Checkpoint {
+	t.Helper()
+	f, err := checkpoint.Open(os.DirFS(filepath.Dir(path)), filepath.Base(path))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { f.Close() })
+	return &checkpoint.Checkpoint{Dir: path, Files: []*checkpoint.File{f}, Tensors: f.Header.Tensors}
+}
+
+// read reads a tensor in its form.
+func read(t *testing.T, ck *checkpoint.Checkpoint, tensor checkpoint.Tensor) []byte {
+	t.Helper()
+	path, err := ck.Files[0].Path()
+	if err != nil {
+		t.Fatal(err)
+	}
+	f, err := os.Open(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	data, err := io.ReadAll(io.NewSectionReader(f, ck.Files[0].Header.DataOffset+tensor.Begin, tensor.End-tensor.Begin))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, form := range tensor.Forms {
+		switch form.Op {
+		case checkpoint.FormRows:
+			row := len(data) / tensor.Stored[0]
+			data = data[form.From*row : form.To*row]
+		case checkpoint.FormSwap:
+			data = slices.Concat(data[len(data)/2:], data[:len(data)/2])
+		case checkpoint.FormSqueeze:
+		default:
+			t.Fatalf("%s: unexpected form %s", tensor.Name, form.Op)
+		}
+	}
+	return data
+}
+
+// TestWan compares the names of Wan's autoencoder with diffusers'.
+func TestWan(t *testing.T) {
+	var names map[string]string // there, and diffusers'
+	readJSON(t, "testdata/original/wan-vae.json", &names)
+	ck := named(slices.Sorted(maps.Keys(names)))
+	view, table, err := layout.View(ck, "AutoencoderKLQwenImage", nil)
+	if err != nil || table == nil {
+		t.Fatalf("%v, %v", table, err)
+	}
+	if len(names) < 100 || len(view.Tensors) != len(names) {
+		t.Errorf("%d of %d tensors", len(view.Tensors), len(names))
+	}
+	for other, name := range names {
+		if got := view.Tensors[name].Name; got != other {
+			t.Errorf("%s: %q, expected %s", name, got, other)
+		}
+	}
+	// other numbers of levels and of blocks: what the rules make is taken back by the same ones
+	for _, table := range originalTables("AutoencoderKLQwenImage") {
+		ck := named(table.Signature)
+		view, found, err := layout.View(ck, table.Class, nil)
+		if err != nil || found != table {
+			t.Errorf("signature %q: table of %q, %v", table.Signature, found.Signature, err)
+		}
+		for name, tensor := range view.Tensors {
+			if other, _, _ := table.Other(name); other != tensor.Name {
+				t.Errorf("%s: %s, expected %s", name, other, tensor.Name)
+			}
+		}
+	}
+}
+
+// named is a checkpoint of tensors of one element.
+func named(names []string) *checkpoint.Checkpoint {
+	ck := &checkpoint.Checkpoint{Dir: "a test", Tensors: map[string]checkpoint.Tensor{}}
+	for _, name := range names {
+		ck.Tensors[name] = checkpoint.Tensor{Name: name, Dtype: "F32", Shape: []int{1}, End: 4}
+	}
+	return ck
+}
+
+func readJSON(t testing.TB, path string, v any) {
+	t.Helper()
+	data, err := os.ReadFile(path)
+	if err == nil {
+		err = json.Unmarshal(data, v)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+}

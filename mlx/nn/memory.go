@@ -1,0 +1,53 @@
+package nn
+
+import (
+	"github.com/gomflux/gomflux/internal/checkpoint"
+	"github.com/gomflux/gomflux/mlx"
+)
+
+// Memory is what a parameter takes once it is loaded in a dtype: its bytes, and
+// whether they are other ones than those that it is computed with, for which it is
+// cast or unpacked right before every use. The quantization is what
+// LoadOptions.Quantize says of it.
+func (p Parameter) Memory(f Found, dtype mlx.Dtype, q *mlx.Quantization) (bytes int64, unpacked bool) {
+	n := int64(1)
+	for i, d := range p.shape {
+		if !p.last || i != 2 {
+			n *= int64(d)
+		}
+	}
+	stored := storedDtype(f.Dtype)
+	if f.Quantized != nil {
+		q = f.Quantized
+		if f.Scales != nil {
+			stored = storedDtype(f.Scales.Dtype)
+		}
+	}
+	loaded := smaller(stored, dtype)
+	if q == nil {
+		return n * itemSize(loaded), loaded != dtype
+	}
+	groups := n / int64(q.Group)
+	if q.Mode == "affine" {
+		return n*int64(q.Bits)/8 + 2*groups*itemSize(loaded), true
+	}
+	return n*int64(q.Bits)/8 + groups, true
+}
+
+// storedDtype is what a tensor of plain numbers is read as.
+func storedDtype(name checkpoint.Dtype) mlx.Dtype {
+	switch name {
+	case "F32":
+		return mlx.Float32
+	case "F16":
+		return mlx.Float16
+	}
+	return mlx.BFloat16 // of 8-bit floats too
+}
+
+func itemSize(d mlx.Dtype) int64 {
+	if d == mlx.Float32 {
+		return 4
+	}
+	return 2
+}

@@ -1,0 +1,198 @@
+package lora
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"math"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+
+	"github.com/gomflux/gomflux/internal/checkpoint"
+	"github.com/gomflux/gomflux/internal/oserr"
+	"github.com/gomflux/gomflux/internal/tensors"
+	"github.com/gomflux/gomflux/mlx"
+)
+
+// A file is an open LoRA.
+type file struct {
+	*checkpoint.File
+	strength float64            // Spec.Scale
+	configs  map[string]*config // by the component they are for, "" for any
+	data     *os.File           // what the header was read of
+}
+
+// peftName is what PEFT saves an adapter as, beside its config.
+const peftName = "adapter_model.safetensors"
+
+// open opens a LoRA's file.
+func open(spec Spec) (*file, error) {
+	if spec.Path == "" {
+		return nil, errors.New("no LoRA given: its path is empty")
+	}
+	if math.IsNaN(spec.Scale) || math.IsInf(spec.Scale, 0) {
+		return nil, fmt.Errorf("%s: scale is %v, expected a number", spec.Path, spec.Scale)
+	}
+	if checkpoint.IsPickle(spec.Path) {
+		return nil, fmt.Errorf("%s: a pickle file, which can hold programs and is not read: convert it with "+
+			"safetensors.torch.save_file(torch.load(path, weights_only=True), new_path)", spec.Path)
+	}
+	dir, name := filepath.Split(filepath.Clean(spec.Path))
+	folder := checkpoint.Folder{FS: os.DirFS(filepath.Join(dir, ".")), Name: dir}
+	w, err := checkpoint.Open(folder, name)
+	if err != nil {
+		return nil, fmt.Errorf("LoRA %w", err)
+	}
+	f := &file{File: w, strength: spec.Scale}
+	if err := f.prepare(folder, name); err != nil {
+		f.Close()
+		return nil, fmt.Errorf("LoRA %s: %w", f.Name, err)
+	}
+	return f, nil
+}
+
+// safetensors lists the files of that kind in a folder.
+func safetensors(fsys fs.FS) (names []string, err error) {
+	entries, err := fs.ReadDir(fsys, ".")
+	for _, e := range entries {
+		if strings.HasSuffix(e.Name(), ".safetensors") && !strings.HasPrefix(e.Name(), ".") {
+			names = append(names, e.Name())
+		}
+	}
+	return names, err
+}
+
+// prepare opens the file for reading, and reads how its adapters are scaled.
+func (f *file) prepare(folder checkpoint.Folder, name string) error {
+	path, err := f.Path()
+	if err != nil {
+		return err
+	}
+	if f.data, err = os.Open(path); err != nil {
+		return oserr.Bare(err)
+	}
+	if text := f.Header.Metadata[metadataKey]; text != "" {
+		if f.configs, err = parseMetadata(text); err != nil {
+			return fmt.Errorf("metadata %s: %w", metadataKey, err)
+		}
+		return nil
+	}
+	// another file's config must not be taken for this one's
+	if beside, err := safetensors(folder); err != nil || name != peftName && len(beside) > 1 {
+		return oserr.Bare(err)
+	}
+	if _, err := fs.Stat(folder, configName); errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	c, err := readConfig(folder, configName)
+	f.configs = map[string]*config{"": c}
+	return err
+}
+
+// config is what is known about the scale of a component's adapters, nil for
+// nothing.
+func (f *file) config(component string) *config {
+	if c := f.configs[component]; c != nil {
+		return c
+	}
+	return f.configs[""]
+}
+
+// Close closes the file.
+func (f *file) Close() error {
+	err := f.File.Close()
+	if f.data != nil {
+		if closing := f.data.Close(); closing != nil && !errors.Is(closing, os.ErrClosed) {
+			err = errors.Join(err, fmt.Errorf("%s: %w", f.Name, oserr.Bare(closing)))
+		}
+	}
+	return err
+}
+
+// dtypes are those of tensors that are computed with.
+var dtypes = map[checkpoint.Dtype]mlx.Dtype{"F32": mlx.Float32, "F16": mlx.Float16, "BF16": mlx.BFloat16}
+
+// A tensor is one of a file. Its axes of 1 behind the second, which 1x1
+// convolutions have, are dropped.
+type tensor struct {
+	checkpoint.Tensor
+	file *file
+}
+
+func (f *file) tensor(name string) *tensor {
+	t := tensor{f.Header.Tensors[name], f}
+	for len(t.Shape) > 2 && t.Shape[len(t.Shape)-1] == 1 {
+		t.Shape = t.Shape[:len(t.Shape)-1]
+	}
+	return &t
+}
+
+// errorf is an error about the tensor.
+func (t *tensor) errorf(format string, args ...any) error {
+	return fmt.Errorf("LoRA %s: tensor %s: %w", t.file.Name, quote(t.Name), fmt.Errorf(format, args...))
+}
+
+// bytes reads the tensor.
+func (t *tensor) bytes() ([]byte, error) {
+	data := make([]byte, t.End-t.Begin)
+	if _, err := t.file.data.ReadAt(data, t.file.Header.DataOffset+t.Begin); err != nil && len(data) > 0 {
+		if errors.Is(err, io.EOF) {
+			return nil, t.errorf("the file was cut short while it was used")
+		}
+		return nil, t.errorf("%w", oserr.Bare(err))
+	}
+	return data, nil
+}
+
+// array reads the tensor in the dtype that it is stored in. It throws what is
+// wrong.
+func (t *tensor) array() *mlx.Array {
+	data, err := t.bytes()
+	if err != nil {
+		throw("%w", err)
+	}
+	a := mlx.FromBytes(data, dtypes[t.Dtype], t.Shape...)
+	if !a.IsFinite().All() {
+		throw("%w", t.errorf("has values that are NaN or infinite"))
+	}
+	return a
+}
+
+// wide is the tensor in float32.
+func (t *tensor) wide() *mlx.Array { return t.array().AsType(mlx.Float32) }
+
+// number reads a tensor of one element.
+func (t *tensor) number() (float64, error) {
+	n := 1
+	for _, d := range t.Shape {
+		n *= d
+	}
+	if n != 1 {
+		return 0, t.errorf("expected one number, found shape %v", t.Shape)
+	}
+	data, err := t.bytes()
+	if err != nil {
+		return 0, err
+	}
+	one := tensors.Tensor{Dtype: tensors.Dtype(t.Dtype), Shape: t.Shape, Data: data}
+	if one.Dtype.Size() == 0 {
+		return 0, t.errorf("expected a number, found %s", t.Dtype)
+	}
+	return one.Float64s()[0], nil
+}
+
+// quote is a name from a file as messages show it: whole, if it is short and
+// printable.
+func quote(name string) string {
+	const most = 200
+	if len(name) > most {
+		return strconv.Quote(name[:most]) + "..."
+	}
+	if q := strconv.Quote(name); q != `"`+name+`"` {
+		return q
+	}
+	return name
+}

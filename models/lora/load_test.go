@@ -1,0 +1,477 @@
+package lora_test
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"math"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/gomflux/gomflux/internal/mlxtest"
+	"github.com/gomflux/gomflux/internal/tensors"
+	"github.com/gomflux/gomflux/mlx"
+	"github.com/gomflux/gomflux/mlx/nn"
+	"github.com/gomflux/gomflux/models/lora"
+)
+
+// tensor is one of random numbers.
+func tensor(name string, shape ...int) *tensors.Tensor {
+	return filled(name, numbers(name, mlxtest.Size(shape)), shape...)
+}
+
+func filled(name string, values []float32, shape ...int) *tensors.Tensor {
+	t, err := tensors.FromFloat32(name, shape, values)
+	if err != nil {
+		panic(err)
+	}
+	return t
+}
+
+func scalar(name string, v float64) *tensors.Tensor { return filled(name, []float32{float32(v)}) }
+
+// pair is a LoRA of one module.
+func pair(module string, out, rank, in int) []*tensors.Tensor {
+	return []*tensors.Tensor{tensor(module+".lora_A.weight", rank, in), tensor(module+".lora_B.weight", out, rank)}
+}
+
+// save writes a LoRA and returns its path.
+func save(t testing.TB, list ...*tensors.Tensor) string {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "my.safetensors")
+	write(t, path, nil, list...)
+	return path
+}
+
+func write(t testing.TB, path string, metadata map[string]string, list ...*tensors.Tensor) {
+	t.Helper()
+	if err := tensors.WriteFile(path, list, metadata); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// load is lora.Load for one LoRA of a golden's model.
+func load(t testing.TB, model string, specs ...lora.Spec) (*lora.Set, []lora.Component, error) {
+	t.Helper()
+	components := readGoldens(t).components(t, model)
+	set, err := lora.Load(specs, components)
+	if err == nil {
+		t.Cleanup(func() { set.Close() })
+	}
+	return set, components, err
+}
+
+// Everything that is wrong with a file is said by name, and nothing is loaded.
+func TestLoadErrors(t *testing.T) {
+	const to = "transformer.transformer_blocks.0.attn.to_q"
+	integers := tensor(to+".lora_A.weight", 3, 16)
+	integers.Dtype = tensors.I32
+	for name, test := range map[string]struct {
+		tensors []*tensors.Tensor
+		want    []string
+	}{
+		"no pair":    {pair(to, 16, 3, 16)[:1], []string{to + ": expected lora_B, found only lora_A"}},
+		"no tensors": {nil, []string{"the file has no tensors"}},
+		"ranks":      {[]*tensors.Tensor{tensor(to+".lora_A.weight", 3, 16), tensor(to+".lora_B.weight", 16, 4)}, []string{to + ".lora_B.weight: expected rank 3", "[16 4]"}},
+		"rank 0":     {[]*tensors.Tensor{filled(to+".lora_A.weight", nil, 0, 16), filled(to+".lora_B.weight", nil, 16, 0)}, []string{"lora_A.weight: has rank 0"}},
+		"shape": {pair(to, 16, 3, 20), []string{to + ": expected a change of [16 16], for transformer_blocks.0.attn.to_q.weight, found [16 20]", "lora_A.weight [3 20]",
+			"it seems to be for a model of another size"}},
+		"fused shape":  {pair("diffusion_model.double_blocks.0.img_attn.qkv", 16, 3, 16), []string{"expected a change of [48 16]", "to_q.weight, transformer_blocks.0.attn.to_k.weight", "found [16 16]"}},
+		"axes":         {[]*tensors.Tensor{tensor(to+".lora_A.weight", 3, 16, 2), tensor(to+".lora_B.weight", 16, 3)}, []string{"lora_A.weight: expected two axes, found shape [3 16 2]"}},
+		"dtype":        {[]*tensors.Tensor{integers, tensor(to+".lora_B.weight", 16, 3)}, []string{"lora_A.weight: expected F32, F16 or BF16, found I32"}},
+		"alpha 0":      {append(pair(to, 16, 3, 16), scalar(to+".alpha", 0)), []string{to + ".alpha: alpha is 0, expected a positive number"}},
+		"alpha -1":     {append(pair(to, 16, 3, 16), scalar(to+".alpha", -1)), []string{"alpha is -1"}},
+		"alpha NaN":    {append(pair(to, 16, 3, 16), scalar(to+".alpha", math.NaN())), []string{"alpha is NaN"}},
+		"alpha inf":    {append(pair(to, 16, 3, 16), scalar(to+".alpha", math.Inf(1))), []string{"alpha is +Inf"}},
+		"alpha absurd": {append(pair(to, 16, 3, 16), scalar(to+".alpha", 1e30)), []string{"scales the update by 3.3", "at most 100000"}},
+		"alphas":       {append(pair(to, 16, 3, 16), tensor(to+".alpha", 2)), []string{to + ".alpha: expected one number, found shape [2]"}},
+		"alpha alone":  {[]*tensors.Tensor{scalar(to+".alpha", 1)}, []string{to + ": has no change of a weight, only alpha"}},
+		"no linear":    {pair("transformer.transformer_blocks.0.attn.norm_q", 8, 1, 1), []string{"norm_q.weight is no linear layer's"}},
+		"two kinds":    {append(pair(to, 16, 3, 16), tensor(to+".diff", 16, 16)), []string{"has the tensors of LoRA and difference"}},
+		"difference":   {[]*tensors.Tensor{tensor(to+".diff", 16, 3)}, []string{to + ".diff: expected shape [16 16], of transformer_blocks.0.attn.to_q.weight, found [16 3]"}},
+		"bias":         {[]*tensors.Tensor{tensor(to+".diff_b", 17)}, []string{to + ".diff_b: expected shape [16]"}},
+		"no bias":      {[]*tensors.Tensor{tensor("transformer.transformer_blocks.0.attn.norm_q.diff_b", 8)}, []string{"norm_q has no bias"}},
+		"LoKr": {[]*tensors.Tensor{tensor(to+".lokr_w1", 4, 4), tensor(to+".lokr_w2", 4, 5)},
+			[]string{"expected a change of [16 16]", "found [16 20]", "lokr_w1 [4 4]"}},
+		"half a LoKr": {[]*tensors.Tensor{tensor(to+".lokr_w1", 4, 4), tensor(to+".lokr_w2_a", 4, 2)}, []string{"expected lokr_w2_b, found only lokr_w1, lokr_w2_a"}},
+		"LoHa":        {[]*tensors.Tensor{tensor(to+".hada_w1_a", 16, 2), tensor(to+".hada_w1_b", 2, 16)}, []string{"expected hada_w2_a"}},
+		"DoRA alone":  {[]*tensors.Tensor{tensor(to+".lora_magnitude_vector", 16)}, []string{"expected a change of the weight, found only lora_magnitude_vector"}},
+		"DoRA":        {append(pair(to, 16, 3, 16), tensor(to+".lora_magnitude_vector", 15)), []string{"lora_magnitude_vector: expected shape [16], found [15]"}},
+		"DoRA scale":  {append(pair(to, 16, 3, 16), tensor(to+".dora_scale", 16, 16)), []string{"dora_scale: expected shape [16 1] or [1 16], found [16 16]"}},
+		"DoRA along the inputs of several": {
+			append(pair("double_blocks.0.img_attn.qkv", 48, 3, 16), tensor("double_blocks.0.img_attn.qkv.dora_scale", 1, 16)),
+			[]string{"DoRA along the inputs of transformer_blocks.0.attn.to_q.weight, ", "several here"}},
+		"twice": {append(pair(to, 16, 3, 16), pair("transformer_blocks.0.attn.to_q", 16, 3, 16)...),
+			[]string{"both change transformer_blocks.0.attn.to_q.weight of the transformer"}},
+		"fused and not": {append(pair(to, 16, 3, 16), pair("double_blocks.0.img_attn.qkv", 48, 3, 16)...),
+			[]string{"double_blocks.0.img_attn.qkv and transformer.transformer_blocks.0.attn.to_q both change"}},
+		"one name twice": {append(pair(to, 16, 3, 16), tensor(to+".lora_A.default.weight", 3, 16)), []string{"are both lora_A of " + to}},
+		"many": {slices.Concat(pair("x_embedder", 1, 1, 1), pair("proj_out", 1, 1, 1), pair("context_embedder", 1, 1, 1),
+			pair("norm_out.linear", 1, 1, 1), pair("transformer_blocks.0.attn.to_q", 1, 1, 1), pair("transformer_blocks.0.attn.to_v", 1, 1, 1)),
+			[]string{"context_embedder: expected", "and 1 more"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			path := save(t, test.tensors...)
+			_, _, err := load(t, "flux", lora.Spec{Path: path, Scale: 1})
+			if err == nil {
+				t.Fatal("no error")
+			}
+			mlxtest.Contains(t, err.Error(), append(test.want, "LoRA "+path)...)
+		})
+	}
+}
+
+// A change that has another size than its weight, among others that fit, says
+// nothing about the size of the model.
+func TestLoadOneSize(t *testing.T) {
+	const block = "transformer.transformer_blocks.0.attn."
+	path := save(t, append(pair(block+"to_q", 16, 3, 16), pair(block+"to_k", 16, 3, 20)...)...)
+	_, _, err := load(t, "flux", lora.Spec{Path: path, Scale: 1})
+	if err == nil || !strings.Contains(err.Error(), "to_k: expected a change of [16 16]") || strings.Contains(err.Error(), "another size") {
+		t.Errorf("found %v", err)
+	}
+}
+
+// A tensor that fits nothing is an error, also among others that fit.
+func TestUnmatched(t *testing.T) {
+	components := "FluxTransformer2DModel, CLIPTextModel, T5EncoderModel"
+	several := pair("transformer.x_embedder", 16, 3, 16)
+	for i := range 30 {
+		several = append(several, pair(fmt.Sprintf("transformer.transformer_blocks.%d.attn.to_qq", i), 16, 1, 16)...)
+	}
+	for name, test := range map[string]struct {
+		tensors   []*tensors.Tensor
+		want      string
+		unmatched int
+	}{
+		"one": {append(pair("transformer.x_embedder", 16, 3, 16), tensor("transformer.x_embedder.weight", 2)),
+			"1 of its 3 tensors fits nothing in this model (" + components + "):\n\ttransformer.x_embedder.weight", 1},
+		"a layer": {append(pair("transformer.x_embedder", 16, 3, 16), pair("transformer.transformer_blocks.7.attn.to_q", 16, 1, 16)...),
+			"2 of its 4 tensors fit nothing in this model (" + components + "):\n" +
+				"\ttransformer.transformer_blocks.7.attn.to_q.lora_A.weight\n\ttransformer.transformer_blocks.7.attn.to_q.lora_B.weight", 2},
+		"many": {several, "60 of its 62 tensors fit nothing in this model (" + components + "):\n" +
+			"\ttransformer.transformer_blocks.{}.attn.to_qq.lora_A.weight (30 of this form)\n" +
+			"\ttransformer.transformer_blocks.{}.attn.to_qq.lora_B.weight (30 of this form)", 60},
+		"kohya": {append(pair("lora_unet_img_in", 16, 3, 16), scalar("lora_unet_img_out.alpha", 1)),
+			"1 of its 3 tensors fits nothing in this model (" + components + "):\n\tlora_unet_img_out.alpha", 1},
+		"SDXL": {pair("lora_unet_input_blocks_4_1_proj_in", 16, 3, 16),
+			"none of its 2 tensors fits anything in this model (" + components + "); it seems to be for Stable Diffusion or SDXL:\n" +
+				"\tlora_unet_input_blocks_4_1_proj_in.lora_A.weight\n\tlora_unet_input_blocks_4_1_proj_in.lora_B.weight", 2},
+		"Z-Image": {pair("diffusion_model.layers.3.attention.to_q", 16, 3, 16), "it seems to be for Z-Image", 2},
+		"Qwen":    {pair("transformer_blocks.3.img_mlp.net.2", 16, 3, 16), "it seems to be for Qwen-Image", 2},
+		"escapes": {[]*tensors.Tensor{tensor("\x1b[2Ja\nb.lora_A.weight", 1)}, `"\x1b[2Ja\nb.lora_A.weight"`, 1},
+		"long":    {[]*tensors.Tensor{tensor(strings.Repeat("x.", 1000)+"lora_A", 1)}, `"` + strings.Repeat("x.", 100) + `"...`, 1},
+		"no LoRA": {[]*tensors.Tensor{tensor("decoder.mid_block.resnets.0.conv1.weight", 4, 4)}, "none of its 1 tensors is called as those of LoRAs are", 1},
+		"other":   {pair("a.b", 16, 3, 16), "none of its 2 tensors fits anything in this model (" + components + "):\n\ta.b.lora_A.weight", 2},
+	} {
+		t.Run(name, func(t *testing.T) {
+			path := save(t, test.tensors...)
+			_, _, err := load(t, "flux", lora.Spec{Path: path, Scale: 1})
+			unmatched, ok := errors.AsType[*lora.UnmatchedError](err)
+			if !ok {
+				t.Fatalf("found %v, expected an UnmatchedError", err)
+			}
+			mlxtest.Contains(t, err.Error(), "LoRA "+path+": ", test.want)
+			if len(unmatched.Keys) != test.unmatched || unmatched.Tensors != len(test.tensors) {
+				t.Errorf("found %d of %d, expected %d of %d", len(unmatched.Keys), unmatched.Tensors, test.unmatched, len(test.tensors))
+			}
+		})
+	}
+}
+
+// What is no LoRA file is refused.
+func TestOpenErrors(t *testing.T) {
+	dir := t.TempDir()
+	put := func(name, text string) string {
+		path := filepath.Join(dir, name)
+		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(path, []byte(text), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		return path
+	}
+	config := filepath.Join(dir, "config", "adapter_model.safetensors")
+	put("config/adapter_config.json", `{"r": 3, "lora_alpha": "NaN"}`)
+	write(t, config, nil, pair("x_embedder", 16, 3, 16)...)
+	pissa := filepath.Join(dir, "pissa", "adapter_model.safetensors")
+	put("pissa/adapter_config.json", `{"r": 3, "lora_alpha": 3, "init_lora_weights": "pissa"}`)
+	write(t, pissa, nil, pair("x_embedder", 16, 3, 16)...)
+	dora := filepath.Join(dir, "dora", "adapter_model.safetensors")
+	put("dora/adapter_config.json", `{"r": 3, "lora_alpha": 3, "use_dora": true}`)
+	write(t, dora, nil, pair("x_embedder", 16, 3, 16)...)
+	metadata := filepath.Join(dir, "metadata.safetensors")
+	write(t, metadata, map[string]string{"lora_adapter_metadata": "{"}, pair("x_embedder", 16, 3, 16)...)
+	for path, want := range map[string]string{
+		"":                         "its path is empty",
+		filepath.Join(dir, "gone"): "no such file",
+		put("my.pt", "PK\x03\x04"): "safetensors.torch.save_file",
+		put("my.ckpt", "x"):        "a pickle file",
+		put("zip.safetensors", "PK\x03\x04xxxxxxx"):                 "zip archive",
+		put("cut.safetensors", "\x40\x00\x00\x00\x00\x00\x00\x00{"): "cut short",
+		dir:      "expected a file, found a folder",
+		config:   "adapter_config.json",
+		pissa:    "path_initial_model_for_weight_conversion",
+		dora:     "expected lora_magnitude_vector, as " + filepath.Join(filepath.Dir(dora), "adapter_config.json") + " says use_dora",
+		metadata: "metadata lora_adapter_metadata: unexpected end",
+	} {
+		_, _, err := load(t, "flux", lora.Spec{Path: path, Scale: 1})
+		if err == nil || !strings.Contains(err.Error(), want) || !strings.Contains(err.Error(), path) {
+			t.Errorf("%s: found %v, expected it to contain %q", path, err, want)
+		}
+	}
+	for _, scale := range []float64{math.NaN(), math.Inf(1)} {
+		if _, _, err := load(t, "flux", lora.Spec{Path: save(t, pair("x_embedder", 16, 3, 16)...), Scale: scale}); err == nil || !strings.Contains(err.Error(), "expected a number") {
+			t.Errorf("scale %v: found %v", scale, err)
+		}
+	}
+}
+
+// The config of one file is not taken for that of another beside it.
+func TestConfigOfAnother(t *testing.T) {
+	dir := t.TempDir()
+	if err := os.WriteFile(filepath.Join(dir, "adapter_config.json"), []byte(`{"r": 3, "lora_alpha": 6}`), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	values := map[string][]float32{}
+	for _, name := range []string{"adapter_model.safetensors", "other.safetensors"} {
+		write(t, filepath.Join(dir, name), nil, pair("x_embedder", 16, 3, 16)...)
+	}
+	for _, name := range []string{"adapter_model.safetensors", "other.safetensors"} {
+		values[name] = baked(t, lora.Spec{Path: filepath.Join(dir, name), Scale: 1})["x_embedder.weight"]
+	}
+	w := numbers("x_embedder.weight", 256)
+	for i := range w {
+		with, without := values["adapter_model.safetensors"][i]-w[i], values["other.safetensors"][i]-w[i]
+		if math.Abs(float64(with-2*without)) > 1e-5 {
+			t.Fatalf("found changes of %v with the config and %v without, expected twice as much", with, without)
+		}
+	}
+}
+
+// baked are the weights that LoRAs make of FLUX's transformer.
+func baked(t testing.TB, specs ...lora.Spec) map[string][]float32 {
+	t.Helper()
+	set, components, err := load(t, "flux", specs...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	out := map[string][]float32{}
+	mlxtest.Do(t, func() {
+		for _, c := range components {
+			bake := set.Bake(c.Name)
+			for _, p := range nn.Parameters(c.Model) {
+				if w := weight(p); bake != nil {
+					if changed := bake(p, w); changed != w {
+						out[p.Name] = changed.Floats()
+					}
+				}
+			}
+		}
+	})
+	return out
+}
+
+// Several LoRAs add up, whatever they change, and a scale of 0 changes nothing.
+func TestSeveral(t *testing.T) {
+	one := save(t, append(pair("transformer.x_embedder", 16, 3, 16), pair("transformer.proj_out", 16, 2, 16)...)...)
+	two := save(t, append(pair("lora_unet_img_in", 16, 4, 16), tensor("lora_unet_txt_in.diff_b", 16))...)
+	both := baked(t, lora.Spec{Path: one, Scale: 0.5}, lora.Spec{Path: two, Scale: -2})
+	set, _, err := load(t, "flux", lora.Spec{Path: one, Scale: 0.5}, lora.Spec{Path: two, Scale: -2})
+	if err != nil {
+		t.Fatal(err)
+	}
+	a, b := baked(t, lora.Spec{Path: one, Scale: 0.5}), baked(t, lora.Spec{Path: two, Scale: -2})
+	mlxtest.Same(t, "changed", slices.Sorted(maps.Keys(both)), []string{"context_embedder.bias", "proj_out.weight", "x_embedder.weight"})
+	w := numbers("x_embedder.weight", 256)
+	for i, v := range both["x_embedder.weight"] {
+		want := a["x_embedder.weight"][i] + b["x_embedder.weight"][i] - w[i]
+		if math.Abs(float64(v-want)) > 1e-5 {
+			t.Fatalf("element %d is %v, expected %v", i, v, want)
+		}
+	}
+	if changed := baked(t, lora.Spec{Path: one}); len(changed) > 0 {
+		t.Errorf("a scale of 0 changes %v", slices.Sorted(maps.Keys(changed)))
+	}
+	if got, want := fmt.Sprint(set.Reports()), fmt.Sprintf("[{%s 0.5 map[transformer:2] []} {%s -2 map[transformer:2] []}]", one, two); got != want {
+		t.Errorf("found %s, expected %s", got, want)
+	}
+}
+
+// declared is the model of a component.
+func declared(components []lora.Component, name string) any {
+	return components[slices.IndexFunc(components, func(c lora.Component) bool { return c.Name == name })].Model
+}
+
+// A LoRA that nobody has trained is an error, not one that does nothing.
+func TestZero(t *testing.T) {
+	zero := filled("x_embedder.lora_B.weight", make([]float32, 48), 16, 3)
+	down := tensor("x_embedder.lora_A.weight", 3, 16)
+	path := save(t, zero, down)
+	if _, _, err := load(t, "flux", lora.Spec{Path: path, Scale: 1}); err == nil || !strings.Contains(err.Error(), path+": changes nothing") {
+		t.Errorf("found %v", err)
+	}
+	for name, more := range map[string]*tensors.Tensor{
+		"a bias": tensor("x_embedder.diff_b", 16),
+		"DoRA":   tensor("x_embedder.lora_magnitude_vector", 16),
+	} {
+		if _, _, err := load(t, "flux", lora.Spec{Path: save(t, zero, down, more), Scale: 1}); err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
+// Layers of a text encoder that are not declared, because nothing uses them, are
+// no mistake of a LoRA.
+func TestUnused(t *testing.T) {
+	path := save(t, slices.Concat(pair("text_encoder.layers.1.mlp.up_proj", 20, 2, 12), pair("text_encoder.model.layers.7.mlp.up_proj", 20, 2, 12))...)
+	set, _, err := load(t, "zimage", lora.Spec{Path: path, Scale: 1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	report := set.Reports()[0]
+	mlxtest.Same(t, "unused", report.Unused, []string{"text_encoder.model.layers.7.mlp.up_proj.lora_A.weight", "text_encoder.model.layers.7.mlp.up_proj.lora_B.weight"})
+	if report.Modules["text_encoder"] != 1 {
+		t.Errorf("found %v", report.Modules)
+	}
+	path = save(t, pair("text_encoder.layers.7.mlp.up_proj", 20, 2, 12)...)
+	if _, _, err := load(t, "zimage", lora.Spec{Path: path, Scale: 1}); err == nil || !strings.Contains(err.Error(), "none of its 2 tensors fits anything") {
+		t.Errorf("found %v", err)
+	}
+	path = save(t, slices.Concat(pair("text_encoder.layers.1.mlp.up_proj", 20, 2, 12), pair("text_encoder.layers.7.mlp.other", 20, 2, 12))...)
+	if _, _, err := load(t, "zimage", lora.Spec{Path: path, Scale: 1}); err == nil || !strings.Contains(err.Error(), "2 of its 4 tensors fit nothing") {
+		t.Errorf("found %v", err)
+	}
+}
+
+// What is wrong with the values, or with a file that changed, ends the load.
+func TestBakeErrors(t *testing.T) {
+	bad := pair("x_embedder", 16, 3, 16)
+	bad[1] = filled("x_embedder.lora_B.weight", slices.Concat(numbers("b", 47), []float32{float32(math.NaN())}), 16, 3)
+	var large []*tensors.Tensor
+	for _, one := range pair("x_embedder", 16, 3, 16) {
+		v := one.Float32s()
+		for i := range v {
+			v[i] *= 3e38
+		}
+		large = append(large, filled(one.Name, v, one.Shape...))
+	}
+	for name, test := range map[string]struct {
+		tensors []*tensors.Tensor
+		cut     bool
+		want    string
+		attach  bool // whether it shows when adapters are made
+	}{
+		"NaN":      {bad, false, "tensor x_embedder.lora_B.weight: has values that are NaN or infinite", true},
+		"overflow": {large, false, "makes values of x_embedder.weight in the transformer NaN or infinite", false},
+		"cut":      {pair("x_embedder", 16, 3, 16), true, "the file was cut short while it was used", true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			path := save(t, test.tensors...)
+			set, components, err := load(t, "flux", lora.Spec{Path: path, Scale: 1})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if test.cut {
+				if err := os.Truncate(path, 300); err != nil {
+					t.Fatal(err)
+				}
+			}
+			model := declared(components, "transformer")
+			check := func(err error) {
+				t.Helper()
+				if err == nil || !strings.Contains(err.Error(), path) || !strings.Contains(err.Error(), test.want) {
+					t.Errorf("found %v, expected it to contain %q", err, test.want)
+				}
+			}
+			check(mlxtest.Try(func() {
+				bake := set.Bake("transformer")
+				for _, p := range nn.Parameters(model) {
+					p.Array = weight(p)
+					bake(p, p.Array)
+				}
+			}))
+			if test.attach {
+				check(mlxtest.Try(func() {
+					set.BakeFixed("transformer")
+					set.Attach("transformer", model)
+				}))
+			}
+		})
+	}
+}
+
+// What cannot run beside a layer, and was not baked, is an error.
+func TestAttachErrors(t *testing.T) {
+	for name, list := range map[string][]*tensors.Tensor{
+		"transformer_blocks.0.attn.norm_q": {tensor("transformer_blocks.0.attn.norm_q.diff", 8)},
+		"x_embedder":                       append(pair("x_embedder", 16, 3, 16), tensor("x_embedder.dora_scale", 1, 16)),
+	} {
+		set, components, err := load(t, "flux", lora.Spec{Path: save(t, list...), Scale: 1})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, c := range components {
+			err = errors.Join(err, mlxtest.Try(func() { set.Attach(c.Name, c.Model) }))
+		}
+		if err == nil || !strings.Contains(err.Error(), name+" cannot run beside "+name+".weight of the transformer, only be added") {
+			t.Errorf("%s: found %v", name, err)
+		}
+	}
+}
+
+// Whatever a file has, loading and baking it ends, with an error or without.
+func FuzzLoad(f *testing.F) {
+	g := readGoldens(f)
+	var files []string
+	for _, c := range g.Cases {
+		if strings.HasSuffix(c.File, ".safetensors") {
+			files = append(files, filepath.Join(testdata, c.File))
+		} else if inside, err := filepath.Glob(filepath.Join(testdata, c.File, "*.safetensors")); err == nil {
+			files = append(files, inside...)
+		}
+	}
+	for _, file := range files {
+		data, err := os.ReadFile(file)
+		if err != nil {
+			f.Fatal(err)
+		}
+		f.Add(data)
+	}
+	components := g.components(f, "flux")
+	f.Fuzz(func(t *testing.T, data []byte) {
+		path := filepath.Join(t.TempDir(), "my.safetensors")
+		if err := os.WriteFile(path, data, 0o644); err != nil {
+			t.Fatal(err)
+		}
+		set, err := lora.Load([]lora.Spec{{Path: path, Scale: 1}}, components)
+		if err != nil {
+			if !strings.Contains(err.Error(), path) {
+				t.Errorf("%v does not name the file", err)
+			}
+			return
+		}
+		defer set.Close()
+		err = mlxtest.Try(func() {
+			for _, c := range components {
+				bake := set.Bake(c.Name)
+				for _, p := range nn.Parameters(c.Model) {
+					if bake == nil {
+						break
+					}
+					w := weight(p)
+					if changed := bake(p, w); !slices.Equal(changed.Shape(), w.Shape()) {
+						t.Errorf("%s: found shape %v, expected %v", p.Name, changed.Shape(), w.Shape())
+					}
+				}
+			}
+		})
+		if e, ok := errors.AsType[*mlx.Error](err); ok {
+			t.Errorf("%v is MLX's", e)
+		}
+	})
+}

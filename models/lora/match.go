@@ -1,0 +1,245 @@
+package lora
+
+import (
+	"regexp"
+	"slices"
+	"strings"
+
+	"github.com/gomflux/gomflux/internal/checkpoint"
+	"github.com/gomflux/gomflux/internal/checkpoint/layout"
+	"github.com/gomflux/gomflux/mlx/nn"
+)
+
+// A piece is what one parameter takes of an update: rows from to to, of which the
+// halves may have to be exchanged.
+type piece struct {
+	nn.Parameter
+	from, to int
+	swap     bool
+}
+
+// A component is one with the names that files may have for its parameters.
+type component struct {
+	Component
+	params map[string]nn.Parameter
+	tables []*layout.Table
+	// flat has the names of modules in every layout, by what they are with
+	// underscores instead of dots.
+	flat map[string][]string
+}
+
+func newComponent(c Component) *component {
+	out := &component{Component: c, params: map[string]nn.Parameter{}, flat: map[string][]string{}}
+	params := nn.Parameters(c.Model)
+	for _, p := range params {
+		out.params[p.Name] = p
+	}
+	out.tables = slices.Clone(layout.Tables(c.Class))
+	if more := also[c.Class]; more != nil {
+		out.tables = append(out.tables, more)
+	}
+	for _, p := range params {
+		out.flatten(p.Name)
+		for _, t := range out.tables {
+			other, _, _ := t.Other(p.Name)
+			out.flatten(other)
+		}
+	}
+	return out
+}
+
+// flatten enters the module of a tensor into flat.
+func (c *component) flatten(name string) {
+	module := strings.TrimSuffix(strings.TrimSuffix(name, ".weight"), ".bias")
+	key := strings.ReplaceAll(module, ".", "_")
+	if !slices.Contains(c.flat[key], module) {
+		c.flat[key] = append(c.flat[key], module)
+	}
+}
+
+// also are names that only LoRAs have: of projections that diffusers joins on
+// demand (fuse_qkv_projections), of XLabs' attention processors, of what diffusers
+// wrote of CLIP's attention, and of a program that cuts off the first four letters.
+var also = map[string]*layout.Table{
+	"FluxTransformer2DModel": {Rules: slices.Concat(joined("transformer_blocks.{}", "single_transformer_blocks.{}"), []layout.Rule{
+		{Other: "double_blocks.{}.processor.qkv_lora1", Names: in("transformer_blocks.{}.attn", "to_q", "to_k", "to_v")},
+		{Other: "double_blocks.{}.processor.qkv_lora2", Names: in("transformer_blocks.{}.attn", "add_q_proj", "add_k_proj", "add_v_proj")},
+		{Other: "double_blocks.{}.processor.proj_lora1", Names: in("transformer_blocks.{}.attn", "to_out.0")},
+		{Other: "double_blocks.{}.processor.proj_lora2", Names: in("transformer_blocks.{}.attn", "to_add_out")},
+		{Other: "single_blocks.{}.processor.qkv", Names: in("single_transformer_blocks.{}.attn", "to_q", "to_k", "to_v")},
+		{Other: "single_blocks.{}.processor.proj", Names: in("single_transformer_blocks.{}", "proj_out")},
+	})},
+	"Flux2Transformer2DModel": {Rules: append(joined("transformer_blocks.{}"),
+		layout.Rule{Other: "sformer_blocks.{}", Names: []string{"transformer_blocks.{}"}})},
+	"QwenImageTransformer2DModel": {Rules: joined("transformer_blocks.{}")},
+	"CLIPTextModel": {Rules: []layout.Rule{
+		{Other: "encoder.layers.{}.self_attn.to_q", Names: in("encoder.layers.{}.self_attn", "q_proj")},
+		{Other: "encoder.layers.{}.self_attn.to_k", Names: in("encoder.layers.{}.self_attn", "k_proj")},
+		{Other: "encoder.layers.{}.self_attn.to_v", Names: in("encoder.layers.{}.self_attn", "v_proj")},
+		{Other: "encoder.layers.{}.self_attn.to_out", Names: in("encoder.layers.{}.self_attn", "out_proj")},
+	}},
+}
+
+// joined are the rules of blocks whose projections diffusers can join.
+func joined(blocks ...string) (rules []layout.Rule) {
+	for _, block := range blocks {
+		rules = append(rules,
+			layout.Rule{Other: block + ".attn.to_qkv", Names: in(block+".attn", "to_q", "to_k", "to_v")},
+			layout.Rule{Other: block + ".attn.to_added_qkv", Names: in(block+".attn", "add_q_proj", "add_k_proj", "add_v_proj")})
+	}
+	return rules
+}
+
+// in puts a module's name before others.
+func in(module string, names ...string) (out []string) {
+	for _, name := range names {
+		out = append(out, module+"."+name)
+	}
+	return out
+}
+
+// pieces are the parameters that are the weight or the bias of a module, under
+// whatever name, nil for none.
+func (c *component) pieces(module, suffix string) []piece {
+	candidates := []string{module + suffix}
+	if suffix == ".weight" { // a parameter that is no module's weight
+		candidates = append(candidates, module)
+	}
+	for _, name := range candidates {
+		if p, ok := c.params[name]; ok {
+			return []piece{{Parameter: p, to: rows(p)}}
+		}
+	}
+	for _, t := range c.tables {
+		for _, name := range candidates {
+			if names, rule := t.Names(name); len(rule.Names) > 0 {
+				if found := c.divide(names, rule); found != nil {
+					return found
+				}
+			}
+		}
+	}
+	return nil
+}
+
+// divide gives parameters their rows of what another layout has as one.
+func (c *component) divide(names []string, rule layout.Rule) (out []piece) {
+	at := 0
+	for _, name := range names {
+		p, ok := c.params[name]
+		if !ok {
+			return nil
+		}
+		one := piece{Parameter: p, from: at, to: at + rows(p)}
+		for _, op := range rule.Forms {
+			switch op {
+			case checkpoint.FormSwap:
+				one.swap = true
+			case checkpoint.FormSqueeze: // axes of 1 are dropped anyway
+			default:
+				return nil
+			}
+		}
+		at = one.to
+		out = append(out, one)
+	}
+	return out
+}
+
+func rows(p nn.Parameter) int { return p.Stored()[0] }
+
+// own finds a module by its name without a prefix, and returns that with dots in
+// one of the layouts; "" for none.
+func (c *component) own(module string) string {
+	if c.pieces(module, ".weight") != nil {
+		return module
+	}
+	for _, name := range c.flat[strings.ReplaceAll(module, ".", "_")] {
+		if c.pieces(name, ".weight") != nil {
+			return name
+		}
+	}
+	return ""
+}
+
+// layerNumber is that of a text encoder's layer, whose modules are all alike.
+var layerNumber = regexp.MustCompile(`(^|[._])layers([._])\d+([._])`)
+
+// unused says whether a module would be one of a layer that a text encoder has,
+// but that is not declared, because nothing that comes behind it is used.
+func (c *component) unused(raw string) bool {
+	first := layerNumber.ReplaceAllString(raw, "${1}layers${2}0${3}")
+	return strings.HasPrefix(c.Class, "Qwen3") && c.find(first) != ""
+}
+
+// find finds a module by the name that a file has for it; "" for none.
+func (c *component) find(raw string) string {
+	for _, prefix := range c.prefixes(raw) {
+		names := []string{raw[len(prefix):]}
+		if !c.transformer() { // what checkpoints put before the names of a text encoder, or do not
+			for _, before := range []string{"text_model.", "text_model_", "model.", "model_"} {
+				if cut, ok := strings.CutPrefix(names[0], before); ok {
+					names = append(names, cut)
+				}
+			}
+			for _, name := range names {
+				names = append(names, "language_model."+name)
+			}
+		}
+		for _, name := range names {
+			if module := c.own(name); module != "" {
+				return module
+			}
+		}
+	}
+	return ""
+}
+
+// rank is the component's place among those that are looked through.
+func (c *component) rank() int {
+	if c.transformer() {
+		return 0
+	}
+	return 1
+}
+
+func (c *component) transformer() bool { return !strings.HasPrefix(c.Name, "text_encoder") }
+
+var (
+	comfyText = regexp.MustCompile(`^text_encoders\.[A-Za-z0-9_]+\.(transformer\.)?`)
+	ofModel   = []string{"", "base_model.model.", "module."}
+	// what may be before the names of a transformer's modules
+	ofTransformer = []string{
+		"transformer.", "model.diffusion_model.", "diffusion_model.", "unet.", "model.",
+		"lora_unet_", "lora_transformer_", "lycoris_",
+	}
+	// and of a text encoder's, besides its folder. kohya counts from 1, and has T5 as 3.
+	ofText = map[string][]string{
+		"text_encoder":   {"lora_te_", "lora_te1_", "lycoris_"},
+		"text_encoder_2": {"lora_te2_", "lora_te3_"},
+	}
+)
+
+// prefixes are those that a name begins with.
+func (c *component) prefixes(raw string) (out []string) {
+	for _, outer := range ofModel {
+		rest, ok := strings.CutPrefix(raw, outer)
+		if !ok {
+			continue
+		}
+		known := ofTransformer
+		if !c.transformer() {
+			known = append([]string{c.Name + "."}, ofText[c.Name]...)
+			if found := comfyText.FindString(rest); found != "" {
+				known = append(known, found, strings.TrimSuffix(found, "transformer."))
+			}
+		}
+		out = append(out, outer)
+		for _, prefix := range known {
+			if strings.HasPrefix(rest, prefix) {
+				out = append(out, outer+prefix)
+			}
+		}
+	}
+	return out
+}

@@ -1,0 +1,384 @@
+package lora
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/gomflux/gomflux/mlx/nn"
+)
+
+// kinds are the ways to write a change of a weight, with the tensors that only
+// they have.
+var kinds = []struct {
+	name  string
+	parts []part
+}{
+	{"LoRA", []part{partDown, partUp}},
+	{"LoKr", []part{partKronW1, partKronW1A, partKronW1B, partKronW2, partKronW2A, partKronW2B}},
+	{"LoHa", []part{partHadaW1A, partHadaW1B, partHadaW2A, partHadaW2B}},
+	{"difference", []part{partDiff}},
+}
+
+// A module is what a file has for one module of a model.
+type module struct {
+	file       *file
+	raw, name  string // as the file has it, and with dots and without a prefix
+	component  *component
+	parts      map[part]*tensor
+	pieces     []piece // of the weight
+	rows, cols int     // of the weight as the file has it
+}
+
+// module makes the updates of a module.
+func (f *file) module(raw, name string, c *component, parts map[part]*tensor) ([]*update, error) {
+	m := &module{file: f, raw: raw, name: name, component: c, parts: parts, pieces: c.pieces(name, ".weight")}
+	m.rows, m.cols = m.pieces[len(m.pieces)-1].to, 1
+	for _, d := range m.pieces[0].Stored()[1:] {
+		m.cols *= d
+	}
+	for _, p := range slices.Sorted(maps.Keys(parts)) {
+		if t := parts[p]; p != partAlpha && dtypes[t.Dtype] == 0 {
+			return nil, t.errorf("expected F32, F16 or BF16, found %s", t.Dtype)
+		}
+	}
+	weight, scale, err := m.weight()
+	if err != nil {
+		return nil, err
+	}
+	updates, err := m.dora(weight, scale)
+	if err != nil {
+		return nil, err
+	}
+	biases, err := m.biases(scale)
+	if err != nil {
+		return nil, err
+	}
+	if updates = append(updates, biases...); len(updates) == 0 {
+		return nil, m.errorf("has no change of a weight, only %s", m.have())
+	}
+	return updates, nil
+}
+
+func (m *module) errorf(format string, args ...any) error {
+	return fmt.Errorf("LoRA %s: %s: %w", m.file.Name, quote(m.raw), fmt.Errorf(format, args...))
+}
+
+// have lists what the file has for the module.
+func (m *module) have() string {
+	var names []string
+	for _, p := range slices.Sorted(maps.Keys(m.parts)) {
+		names = append(names, string(p))
+	}
+	return strings.Join(names, ", ")
+}
+
+// weight is the change of the weight, nil for none, and what it is scaled with.
+func (m *module) weight() (delta, float64, error) {
+	var found []string
+	for _, kind := range kinds {
+		if slices.ContainsFunc(kind.parts, func(p part) bool { return m.parts[p] != nil }) {
+			found = append(found, kind.name)
+		}
+	}
+	if len(found) == 0 {
+		return nil, 1, nil
+	}
+	if len(found) > 1 {
+		return nil, 0, m.errorf("has the tensors of %s, expected those of one", strings.Join(found, " and "))
+	}
+	for _, p := range m.pieces {
+		if p.Transform() != "" || len(p.Stored()) > 2 {
+			return nil, 0, m.errorf("%s is a convolution's weight %v, which only models of other kinds have LoRAs for", p.Name, p.Stored())
+		}
+		if found[0] != "difference" && p.Kind() != nn.LinearWeight {
+			return nil, 0, m.errorf("%s is no linear layer's, expected that of one for a %s", p.Name, found[0])
+		}
+	}
+	switch found[0] {
+	case "LoRA":
+		return m.low()
+	case "LoKr":
+		return m.kron()
+	case "LoHa":
+		return m.hadamard()
+	}
+	diff := m.parts[partDiff]
+	if err := m.shaped(diff, m.pieces); err != nil {
+		return nil, 0, err
+	}
+	return full{diff}, m.file.strength, nil
+}
+
+// shaped compares the shape of a plain difference with that of its parameters.
+func (m *module) shaped(t *tensor, pieces []piece) error {
+	want := slices.Clone(pieces[0].Stored())
+	want[0] = pieces[len(pieces)-1].to
+	size := func(shape []int) int {
+		n := 1
+		for _, d := range shape {
+			n *= d
+		}
+		return n
+	}
+	if !slices.Equal(t.Shape, want) && !(len(want) == 1 && size(t.Shape) == want[0]) {
+		return t.errorf("expected shape %v, of %s, found %v", want, parameters(pieces), t.Shape)
+	}
+	return nil
+}
+
+// parameters lists the names of what an update changes.
+func parameters(pieces []piece) string {
+	var names []string
+	for _, p := range pieces {
+		names = append(names, p.Name)
+	}
+	return strings.Join(names, ", ")
+}
+
+// need returns tensors that must all be there.
+func (m *module) need(parts ...part) ([]*tensor, error) {
+	var out []*tensor
+	for _, p := range parts {
+		t := m.parts[p]
+		if t == nil {
+			return nil, m.errorf("expected %s, found only %s", p, m.have())
+		}
+		if len(t.Shape) != 2 {
+			return nil, t.errorf("expected two axes, found shape %v", t.Shape)
+		}
+		out = append(out, t)
+	}
+	return out, nil
+}
+
+// pair returns two matrices that are multiplied: [n, rank] and [rank, m].
+func (m *module) pair(a, b part) (left, right *tensor, err error) {
+	both, err := m.need(a, b)
+	if err != nil {
+		return nil, nil, err
+	}
+	left, right = both[0], both[1]
+	switch rank := right.Shape[0]; {
+	case rank == 0:
+		return nil, nil, right.errorf("has rank 0")
+	case left.Shape[1] != rank:
+		return nil, nil, left.errorf("expected rank %d, that of %s, found shape %v", rank, quote(right.Name), left.Shape)
+	}
+	return left, right, nil
+}
+
+// A sizeError says that a change has another shape than the weight.
+type sizeError struct{ error }
+
+// fits compares the shape of a change with that of the weight. An error is a
+// [*sizeError].
+func (m *module) fits(rows, cols int, tensors ...*tensor) error {
+	if rows == m.rows && cols == m.cols {
+		return nil
+	}
+	var found []string
+	for _, t := range tensors {
+		found = append(found, fmt.Sprintf("%s %v", quote(t.Name), t.Shape))
+	}
+	return &sizeError{m.errorf("expected a change of %v, for %s, found %v: %s",
+		[]int{m.rows, m.cols}, parameters(m.pieces), []int{rows, cols}, strings.Join(found, ", "))}
+}
+
+func (m *module) low() (delta, float64, error) {
+	up, down, err := m.pair(partUp, partDown)
+	if err != nil {
+		return nil, 0, err
+	}
+	if err := m.fits(up.Shape[0], down.Shape[1], up, down); err != nil {
+		return nil, 0, err
+	}
+	scale, err := m.scale(down.Shape[0], true)
+	return low{down, up}, scale, err
+}
+
+// factor is one of LoKr's, and its rank, 0 if it is whole.
+func (m *module) factor(whole, a, b part) (f factor, rank int, err error) {
+	if m.parts[whole] != nil {
+		if m.parts[a] != nil || m.parts[b] != nil {
+			return f, 0, m.errorf("expected either %s or %s and %s, found %s", whole, a, b, m.have())
+		}
+		one, err := m.need(whole)
+		if err != nil {
+			return f, 0, err
+		}
+		return factor{whole: one[0]}, 0, nil
+	}
+	left, right, err := m.pair(a, b)
+	if err != nil {
+		return f, 0, err
+	}
+	return factor{a: left, b: right}, right.Shape[0], nil
+}
+
+func (m *module) kron() (delta, float64, error) {
+	w1, rank1, err := m.factor(partKronW1, partKronW1A, partKronW1B)
+	if err != nil {
+		return nil, 0, err
+	}
+	w2, rank2, err := m.factor(partKronW2, partKronW2A, partKronW2B)
+	if err != nil {
+		return nil, 0, err
+	}
+	s1, s2 := w1.shape(), w2.shape()
+	for i, d := range append(slices.Clone(s1), s2...) {
+		if d == 0 {
+			return nil, 0, append(w1.tensors(), w2.tensors()...)[0].errorf("factors of shapes %v and %v: axis %d is empty", s1, s2, i)
+		}
+	}
+	if err := m.fits(s1[0]*s2[0], s1[1]*s2[1], append(w1.tensors(), w2.tensors()...)...); err != nil {
+		return nil, 0, err
+	}
+	rank := rank2
+	if rank == 0 {
+		rank = rank1
+	}
+	scale, err := m.scale(rank, rank > 0)
+	return kron{w1, w2}, scale, err
+}
+
+func (m *module) hadamard() (delta, float64, error) {
+	a1, b1, err := m.pair(partHadaW1A, partHadaW1B)
+	if err != nil {
+		return nil, 0, err
+	}
+	a2, b2, err := m.pair(partHadaW2A, partHadaW2B)
+	if err != nil {
+		return nil, 0, err
+	}
+	for _, p := range [][2]*tensor{{a1, b1}, {a2, b2}} {
+		if err := m.fits(p[0].Shape[0], p[1].Shape[1], p[0], p[1]); err != nil {
+			return nil, 0, err
+		}
+	}
+	scale, err := m.scale(b1.Shape[0], true)
+	return hadamard{factor{a: a1, b: b1}, factor{a: a2, b: b2}}, scale, err
+}
+
+// scale is what a change is multiplied with. The rank is 0 for a LoKr of whole
+// factors, whose alpha LyCORIS writes but does not use.
+func (m *module) scale(rank int, useAlpha bool) (float64, error) {
+	if t := m.parts[partAlpha]; t != nil {
+		if !useAlpha {
+			return m.file.strength, nil
+		}
+		alpha, err := t.number()
+		if err != nil {
+			return 0, err
+		}
+		if err := checkAlpha(alpha); err != nil {
+			return 0, t.errorf("%w", err)
+		}
+		scale := alpha / float64(rank)
+		if err := checkScale(alpha, scale); err != nil {
+			return 0, t.errorf("%w", err)
+		}
+		return m.file.strength * scale, nil
+	}
+	if c := m.file.config(m.component.Name); c != nil {
+		scale := c.scale(m.names(), rank)
+		if err := checkScale(scale*float64(max(rank, 1)), scale); err != nil {
+			return 0, m.errorf("%s: %w", c.source, err)
+		}
+		return m.file.strength * scale, nil
+	}
+	return m.file.strength, nil
+}
+
+// names are those by which a PEFT config may know the module.
+func (m *module) names() []string {
+	names := []string{m.name}
+	for _, p := range m.pieces {
+		names = append(names, strings.TrimSuffix(p.Name, ".weight"))
+	}
+	return names
+}
+
+// dora makes the updates of the weight's parameters.
+func (m *module) dora(d delta, scale float64) ([]*update, error) {
+	magnitude, lycoris := m.parts[partMagnitude], m.parts[partDoRAScale]
+	if d == nil {
+		if magnitude != nil || lycoris != nil {
+			return nil, m.errorf("expected a change of the weight, found only %s", m.have())
+		}
+		return nil, nil
+	}
+	if c := m.file.config(m.component.Name); c != nil && c.UseDoRA && magnitude == nil && lycoris == nil {
+		return nil, m.errorf("expected %s, as %s says use_dora, found only %s", partMagnitude, c.source, m.have())
+	}
+	base := update{file: m.file, module: m.raw, delta: d, scale: scale, strength: 1}
+	switch {
+	case magnitude != nil && lycoris != nil:
+		return nil, m.errorf("expected one of %s and %s, found both", partMagnitude, partDoRAScale)
+	case magnitude != nil:
+		s := magnitude.Shape // [1, out] in older files
+		if !slices.Equal(s, []int{m.rows}) && !slices.Equal(s, []int{1, m.rows}) && !slices.Equal(s, []int{m.rows, 1}) {
+			return nil, magnitude.errorf("expected shape [%d], found %v", m.rows, magnitude.Shape)
+		}
+		base.norms = magnitude
+	case lycoris != nil:
+		s := lycoris.Shape
+		switch {
+		case slices.Equal(s, []int{m.rows, 1}) || slices.Equal(s, []int{m.rows}):
+		case slices.Equal(s, []int{1, m.cols}):
+			base.inputs = true
+			if len(m.pieces) > 1 || m.pieces[0].swap {
+				return nil, lycoris.errorf("DoRA along the inputs of %s, which are one layer in the file and several here", parameters(m.pieces))
+			}
+		default:
+			return nil, lycoris.errorf("expected shape [%d 1] or [1 %d], found %v", m.rows, m.cols, s)
+		}
+		base.norms = lycoris
+		if base.strength = m.file.strength; base.strength != 0 {
+			base.scale /= base.strength
+		}
+	}
+	return spread(base, m.pieces), nil
+}
+
+// spread makes an update of every piece.
+func spread(base update, pieces []piece) (out []*update) {
+	for _, p := range pieces {
+		one := base
+		one.piece = p
+		out = append(out, &one)
+	}
+	return out
+}
+
+// biases makes the updates of the module's bias. That of a LoRA's second half is
+// scaled as the weight is.
+func (m *module) biases(scale float64) (out []*update, err error) {
+	for _, p := range []part{partUpBias, partDiffBias} {
+		t := m.parts[p]
+		if t == nil {
+			continue
+		}
+		pieces := m.component.pieces(m.name, ".bias")
+		if pieces == nil {
+			return nil, t.errorf("%s has no bias", quote(m.name))
+		}
+		if err := m.shaped(t, pieces); err != nil {
+			return nil, err
+		}
+		base := update{file: m.file, module: m.raw, delta: full{t}, scale: m.file.strength, strength: 1}
+		if p == partUpBias {
+			if m.parts[partUp] == nil {
+				return nil, m.errorf("expected %s, found only %s", partUp, m.have())
+			}
+			base.scale = scale
+		}
+		for _, u := range spread(base, pieces) {
+			weight := m.component.params[strings.TrimSuffix(u.Name, ".bias")+".weight"]
+			u.ofLinear = weight.Param != nil && weight.Kind() == nn.LinearWeight
+			out = append(out, u)
+		}
+	}
+	return out, nil
+}

@@ -1,0 +1,176 @@
+package debug
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+
+	"github.com/gomflux/gomflux/internal/tensors"
+	"github.com/gomflux/gomflux/mlx"
+)
+
+// current is the process's run, which the first that is saved begins, and the
+// tree it is in.
+var current struct {
+	sync.Mutex
+	run  *Run
+	tree *Tree
+}
+
+func (r *Run) makeCurrent() {
+	current.Lock()
+	defer current.Unlock()
+	current.run, current.tree = r, r.Tree
+}
+
+func (r *Run) dropCurrent() {
+	current.Lock()
+	defer current.Unlock()
+	if current.run == r {
+		current.run, current.tree = nil, nil
+	}
+}
+
+// theTree is that of the process's run, or else the default one.
+func theTree() (*Tree, error) {
+	current.Lock()
+	defer current.Unlock()
+	if current.tree != nil {
+		return current.tree, nil
+	}
+	return Open("")
+}
+
+func theRun() (*Run, error) {
+	t, err := theTree()
+	if err != nil {
+		return nil, err
+	}
+	current.Lock()
+	defer current.Unlock()
+	if current.run == nil {
+		current.tree = t
+		current.run, err = t.Start(Gomflux)
+	}
+	return current.run, err
+}
+
+// An Option changes what [Save] does.
+type Option int
+
+// Exit ends the MLX job after the tensor is saved: its Do returns an error that
+// is [ErrExit].
+const Exit Option = iota + 1
+
+// ErrExit is what errors of runs are that ended because they were asked to,
+// after a tensor was saved or passed.
+var ErrExit = errors.New("ended as asked for")
+
+// Save saves an array under a name in the latest run of gomflux's side, which
+// the first call begins. Like the operations of package mlx it is for the MLX
+// thread and ends the job if it fails.
+func Save(name string, x *mlx.Array, options ...Option) {
+	if err := save(name, x); err != nil {
+		mlx.Throw(err)
+	}
+	for _, o := range options {
+		if o == Exit {
+			mlx.Throw(fmt.Errorf("%w after %s was saved", ErrExit, name))
+		}
+	}
+}
+
+func save(name string, x *mlx.Array) error {
+	r, err := theRun()
+	if err != nil {
+		return err
+	}
+	t, err := FromArray(name, x)
+	if err != nil {
+		return err
+	}
+	_, err = r.Save(t, userCode())
+	return err
+}
+
+// Load reads the tensor that was saved under a name by either side; see
+// [Tree.Find]. Like Save it is for the MLX thread and ends the job if it fails.
+func Load(name string) *mlx.Array {
+	var t *tensors.Tensor
+	tree, err := theTree()
+	if err == nil {
+		t, err = tree.Load(name)
+	}
+	var a *mlx.Array
+	if err == nil {
+		a, err = ToArray(t)
+	}
+	if err != nil {
+		mlx.Throw(err)
+	}
+	return a
+}
+
+// Checkpoint writes what variables hold to a JSON file; see [Run.Checkpoint].
+// Arrays of MLX are tensors. Like Save it is for the MLX thread and ends the
+// job if it fails.
+func Checkpoint(name string, variables, metadata map[string]any) {
+	r, err := theRun()
+	values := map[string]any{}
+	for key, v := range variables {
+		if a, ok := v.(*mlx.Array); ok && err == nil {
+			v, err = FromArray(key, a)
+		}
+		values[key] = v
+	}
+	if err == nil {
+		_, err = r.Checkpoint(name, values, metadata, userCode())
+	}
+	if err != nil {
+		mlx.Throw(err)
+	}
+}
+
+// List lists the tensors of both sides' latest runs.
+func List() ([]Entry, error) {
+	t, err := theTree()
+	if err != nil {
+		return nil, err
+	}
+	return t.List()
+}
+
+// Info says what is known of a tensor; see [Tree.Find].
+func Info(name string) (Entry, error) {
+	t, err := theTree()
+	if err != nil {
+		return Entry{}, err
+	}
+	return t.Find(name)
+}
+
+// Clear removes tensors of gomflux's latest run: those of some names, or all.
+func Clear(names ...string) error {
+	t, err := theTree()
+	if err != nil {
+		return err
+	}
+	_, _, err = t.Clear([]string{Gomflux}, names)
+	return err
+}
+
+const module = "github.com/gomflux/gomflux/"
+
+// userCode is the caller that is not of this package.
+func userCode() Location {
+	return caller(func(function string) bool { return strings.HasPrefix(function, module+"parity/debug.") })
+}
+
+// modelCode is the place in a model that made a tap.
+func modelCode() Location {
+	return caller(func(function string) bool {
+		rest, ok := strings.CutPrefix(function, module)
+		return ok && (strings.HasPrefix(rest, "parity/debug.") || strings.HasPrefix(rest, "mlx/hooks.") || strings.HasPrefix(rest, "mlx/nn.(*Module)."))
+	})
+}

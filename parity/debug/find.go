@@ -1,0 +1,218 @@
+package debug
+
+import (
+	"cmp"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/gomflux/gomflux/internal/tensors"
+)
+
+// An Entry is a tensor that is saved in a tree.
+type Entry struct {
+	tensors.Info
+	Side     string
+	Path     string // its file
+	Key      string // its name there
+	Modified time.Time
+	Record   *Record // what is known of it, nil for what others wrote
+}
+
+// List lists the tensors of the latest runs of both sides, by name; those of
+// one name the newest first.
+func (t *Tree) List() ([]Entry, error) {
+	var all []Entry
+	for _, side := range Sides {
+		entries, err := listRun(t.Latest(side), side)
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, entries...)
+	}
+	slices.SortStableFunc(all, func(a, b Entry) int {
+		return cmp.Or(cmp.Compare(a.Name, b.Name), b.Modified.Compare(a.Modified))
+	})
+	return all, nil
+}
+
+// listRun lists the tensors in a run's folder and its folder tensors.
+func listRun(dir, side string) ([]Entry, error) {
+	var all []Entry
+	at := map[string]int{} // by name, for aliases
+	for _, sub := range []string{dir, filepath.Join(dir, "tensors")} {
+		files, err := os.ReadDir(sub)
+		if errors.Is(err, fs.ErrNotExist) {
+			continue
+		}
+		if err != nil {
+			return nil, err
+		}
+		for _, f := range files {
+			if ext := filepath.Ext(f.Name()); strings.HasPrefix(f.Name(), ".") || ext != ".safetensors" && ext != ".npy" && ext != ".npz" {
+				continue
+			}
+			entries, err := listFile(filepath.Join(sub, f.Name()), side)
+			if errors.Is(err, fs.ErrNotExist) {
+				continue // cleared meanwhile
+			}
+			if err != nil {
+				return nil, err
+			}
+			for _, e := range entries {
+				at[e.Name] = len(all)
+				all = append(all, e)
+			}
+		}
+	}
+	// the reference stores equal tensors once
+	var settings struct {
+		Aliases map[string]string `json:"aliases"`
+	}
+	if text, err := os.ReadFile(filepath.Join(dir, settingsFile)); err == nil {
+		if err := json.Unmarshal(text, &settings); err != nil {
+			return nil, fmt.Errorf("%s: %w", filepath.Join(dir, settingsFile), err)
+		}
+	}
+	for name, stored := range settings.Aliases {
+		if i, ok := at[stored]; ok {
+			e := all[i]
+			e.Name = name
+			all = append(all, e)
+		}
+	}
+	return all, nil
+}
+
+func listFile(path, side string) ([]Entry, error) {
+	info, err := os.Stat(path)
+	if err != nil {
+		return nil, err
+	}
+	f, err := tensors.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	var all []Entry
+	for _, i := range f.Tensors() {
+		e := Entry{Info: i, Side: side, Path: path, Key: i.Name, Modified: info.ModTime()}
+		if rec := (Record{}); json.Unmarshal([]byte(f.Metadata[RecordKey]), &rec) == nil && rec.Name == i.Name {
+			e.Record = &rec
+		}
+		all = append(all, e)
+	}
+	return all, nil
+}
+
+// ErrNotFound is wrapped by errors about tensors that are not in a tree.
+var ErrNotFound = errors.New("no such tensor")
+
+// Find looks for a tensor in the latest runs of both sides; of several it is the
+// newest. What is not there is [ErrNotFound], with near names.
+func (t *Tree) Find(name string) (Entry, error) {
+	all, err := t.List()
+	if err != nil {
+		return Entry{}, err
+	}
+	var names []string
+	for _, e := range all {
+		if e.Name == name {
+			return e, nil
+		}
+		names = append(names, e.Name)
+	}
+	return Entry{}, fmt.Errorf("%w %s in %s (%s)", ErrNotFound, name, t.latest(), tensors.Hint(name, slices.Compact(names)))
+}
+
+// Read reads the tensor.
+func (e Entry) Read() (*tensors.Tensor, error) {
+	f, err := tensors.Open(e.Path)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	t, err := f.Read(e.Key)
+	if err == nil {
+		t.Name = e.Name
+	}
+	return t, err
+}
+
+// Load reads the tensor that [Tree.Find] finds.
+func (t *Tree) Load(name string) (*tensors.Tensor, error) {
+	e, err := t.Find(name)
+	if err != nil {
+		return nil, err
+	}
+	return e.Read()
+}
+
+// Clear removes the files of tensors from the latest runs of sides: those of
+// some names, or all of them. A file with several tensors goes only with all of
+// its side. It returns how many files and bytes that were.
+func (t *Tree) Clear(sides, names []string) (files int, bytes int64, err error) {
+	all, err := t.List()
+	if err != nil {
+		return 0, 0, err
+	}
+	all = slices.DeleteFunc(all, func(e Entry) bool { return !slices.Contains(sides, e.Side) })
+	inFile := map[string]int{}
+	var known []string
+	for _, e := range all {
+		inFile[e.Path]++
+		known = append(known, e.Name)
+	}
+	remove := map[string]bool{}
+	for _, name := range names {
+		found := false
+		for _, e := range all {
+			if e.Name != name {
+				continue
+			}
+			if inFile[e.Path] > 1 {
+				return 0, 0, fmt.Errorf("%s is in %s, with %d other names: nothing was removed (without names all of the side is)", name, e.Path, inFile[e.Path]-1)
+			}
+			found = true
+			remove[e.Path] = true
+		}
+		if !found {
+			return 0, 0, fmt.Errorf("%w %s in %s (%s)", ErrNotFound, name, t.latest(), tensors.Hint(name, slices.Compact(known)))
+		}
+	}
+	if len(names) == 0 {
+		for _, e := range all {
+			remove[e.Path] = true
+		}
+	}
+	for path := range remove {
+		info, err := os.Stat(path)
+		if err == nil {
+			err = os.Remove(path)
+		}
+		if err != nil {
+			return files, bytes, err
+		}
+		files, bytes = files+1, bytes+info.Size()
+	}
+	return files, bytes, nil
+}
+
+// Prune removes archived runs.
+func (t *Tree) Prune(runs []Archive) error {
+	for _, a := range runs {
+		if filepath.Dir(a.Path) != t.archive() {
+			return fmt.Errorf("%s is not in %s", a.Path, t.archive())
+		}
+		if err := os.RemoveAll(a.Path); err != nil {
+			return err
+		}
+	}
+	return nil
+}

@@ -1,0 +1,354 @@
+package debug
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"runtime/debug"
+	"strings"
+	"time"
+
+	"github.com/gomflux/gomflux/internal/tensors"
+	"github.com/gomflux/gomflux/mlx/hooks"
+)
+
+const settingsFile = "settings.json"
+
+// A Run is one that is going on. It is for one goroutine at a time.
+type Run struct {
+	Tree  *Tree
+	Side  string
+	Dir   string // its folder
+	Began time.Time
+
+	settings map[string]any
+	hits     map[string]int
+	size     int64 // of the tree
+	warned   bool
+	saved    int
+	trace    *os.File
+	traces   *bufio.Writer
+	unlock   func()
+}
+
+// Saved is how many tensors the run has saved.
+func (r *Run) Saved() int { return r.saved }
+
+// Describe adds to what settings.json says of the run. Its names are those of
+// the reference's dumps: model, prompt, seed and so on.
+func (r *Run) Describe(settings map[string]any) error {
+	if r.settings == nil {
+		r.settings = map[string]any{
+			"side": r.Side, "began": stamp(r.Began), "command_line": commandLine(os.Args), "versions": versions(),
+			"machine": runtime.GOOS + " " + runtime.GOARCH, "git": gitState(),
+		}
+	}
+	maps.Copy(r.settings, settings)
+	return r.write(settingsFile, r.settings)
+}
+
+// write makes a JSON file of the run, whole or not at all.
+func (r *Run) write(name string, v any) error {
+	f, err := os.CreateTemp(r.Dir, ".gomflux-*.tmp")
+	if err != nil {
+		return err
+	}
+	defer os.Remove(f.Name())
+	defer f.Close()
+	e := json.NewEncoder(f)
+	e.SetEscapeHTML(false)
+	e.SetIndent("", " ")
+	err = e.Encode(v)
+	if err == nil {
+		err = f.Chmod(0o644)
+	}
+	if err == nil {
+		err = f.Close()
+	}
+	if err == nil {
+		err = os.Rename(f.Name(), filepath.Join(r.Dir, name))
+	}
+	return err
+}
+
+// Close ends the run.
+func (r *Run) Close() error {
+	err := r.Describe(map[string]any{"ended": stamp(time.Now()), "tensors": r.saved})
+	if r.trace != nil {
+		err = errors.Join(err, r.traces.Flush(), r.trace.Close())
+		r.trace = nil
+	}
+	r.unlock()
+	return err
+}
+
+// A Location is a place in a program.
+type Location struct {
+	File     string `json:"file"`
+	Line     int    `json:"line"`
+	Function string `json:"function"`
+}
+
+// A Record is what a saved tensor's file says about it.
+type Record struct {
+	Name      string          `json:"name"`
+	HitCount  int             `json:"hit_count"` // of the name within the run, from 1
+	Timestamp string          `json:"timestamp"`
+	Location  Location        `json:"location"`
+	Point     string          `json:"point"` // output, input or inner value
+	Shape     []int           `json:"shape"`
+	Dtype     string          `json:"dtype"` // as PyTorch names it
+	Stats     tensors.Stats   `json:"stats"`
+	Preview   []tensors.Float `json:"preview"` // the first values
+}
+
+// RecordKey is where the metadata of a saved tensor's file has its [Record].
+const RecordKey = "gomflux"
+
+// previewed is how many values of a tensor are shown.
+const previewed = 10
+
+func record(t *tensors.Tensor, hit int, at Location) Record {
+	rec := Record{
+		Name: t.Name, HitCount: hit, Timestamp: time.Now().Format("2006-01-02T15:04:05.000000"), Location: at, Point: hooks.Output.String(),
+		Shape: append([]int{}, t.Shape...), Dtype: t.Dtype.Long(), Stats: t.Stats(), Preview: []tensors.Float{},
+	}
+	for _, v := range t.First(previewed) {
+		rec.Preview = append(rec.Preview, tensors.Float(v))
+	}
+	if n, err := hooks.ParseName(t.Name); err == nil {
+		rec.Point = n.Point.Kind.String()
+	}
+	return rec
+}
+
+// Save writes a tensor under its name, as safetensors. A name that was saved in
+// the run before is a further call of it: name#1. It returns the file.
+func (r *Run) Save(t *tensors.Tensor, at Location) (string, error) {
+	path, err := r.save(*t, at)
+	if err != nil {
+		return "", fmt.Errorf("save tensor %s: %w", t.Name, err)
+	}
+	return path, nil
+}
+
+func (r *Run) save(t tensors.Tensor, at Location) (string, error) {
+	if t.Name == "" {
+		return "", errors.New("it has no name")
+	}
+	r.hits[t.Name]++
+	hit := r.hits[t.Name]
+	if hit > 1 {
+		if n, err := hooks.ParseName(t.Name); err == nil {
+			n.Call += hit - 1
+			t.Name = n.String()
+		} else {
+			t.Name = fmt.Sprintf("%s#%d", t.Name, hit-1)
+		}
+	}
+	file := fileName(t.Name) + ".safetensors"
+	if len(file) > 255 {
+		return "", fmt.Errorf("the name is too long for a file, %d bytes", len(file))
+	}
+	if err := r.Tree.room(r.size, int64(len(t.Data))); err != nil {
+		return "", err
+	}
+	text, err := json.Marshal(record(&t, hit, at))
+	if err != nil {
+		return "", err
+	}
+	path := filepath.Join(r.Dir, "tensors", file)
+	if err := tensors.WriteFile(path, []*tensors.Tensor{&t}, map[string]string{RecordKey: string(text)}); err != nil {
+		return "", err
+	}
+	r.saved++
+	r.size += int64(len(t.Data))
+	if r.size > r.Tree.Warn && !r.warned && r.size-int64(len(t.Data)) <= r.Tree.Warn {
+		r.warned = true
+		r.Tree.warn("%s holds %s of runs now, the limit is %s", r.Tree.Root, gigabytes(r.size), gigabytes(r.Tree.Limit))
+	}
+	return path, nil
+}
+
+// fileName is a tensor's name as that of a file: what is not usual in one is
+// written as %3A for its bytes.
+func fileName(name string) string {
+	var b strings.Builder
+	for i := range len(name) {
+		c := name[i]
+		usual := c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9' || strings.IndexByte("_-@#=", c) >= 0 || c == '.' && i > 0
+		if usual {
+			b.WriteByte(c)
+		} else {
+			fmt.Fprintf(&b, "%%%02X", c)
+		}
+	}
+	return b.String()
+}
+
+// Trace notes a tensor that passed, saved or not, in traces/taps.jsonl.
+func (r *Run) Trace(name, point string, shape []int, dtype string) error {
+	if r.trace == nil {
+		f, err := os.Create(filepath.Join(r.Dir, "traces", "taps.jsonl"))
+		if err != nil {
+			return err
+		}
+		r.trace, r.traces = f, bufio.NewWriter(f)
+	}
+	text, err := json.Marshal(struct {
+		Name  string `json:"name"`
+		Point string `json:"point"`
+		Shape []int  `json:"shape"`
+		Dtype string `json:"dtype"`
+	}{name, point, shape, dtype})
+	if err == nil {
+		_, err = r.traces.Write(append(text, '\n'))
+	}
+	return err
+}
+
+// A checkpoint is the file of one, with the keys of mflux's debugger.
+type checkpoint struct {
+	Name      string         `json:"checkpoint_name"`
+	HitCount  int            `json:"hit_count"`
+	Timestamp string         `json:"timestamp"`
+	Location  Location       `json:"location"`
+	Context   *codeContext   `json:"code_context,omitempty"`
+	Metadata  map[string]any `json:"metadata,omitempty"`
+	Variables map[string]any `json:"variables"`
+}
+
+type codeContext struct {
+	StartLine int               `json:"start_line"`
+	EndLine   int               `json:"end_line"`
+	Lines     map[string]string `json:"lines"`
+}
+
+// tensorVariable is a tensor in a checkpoint, and plainVariable anything else.
+type (
+	tensorVariable struct {
+		Type    string          `json:"type"`
+		Shape   []int           `json:"shape"`
+		Dtype   string          `json:"dtype"`
+		Preview []tensors.Float `json:"preview"`
+		Stats   tensors.Stats   `json:"stats"`
+	}
+	plainVariable struct {
+		Type  string `json:"type"`
+		Value any    `json:"value"`
+	}
+)
+
+// Checkpoint writes what variables hold at a place of the program to
+// checkpoints/checkpoint_NAME_hit001.json, the number being that of its calls.
+// Of tensors (*tensors.Tensor) it has shape, dtype, statistics and first values;
+// everything else is written as it is. It returns the file.
+func (r *Run) Checkpoint(name string, variables, metadata map[string]any, at Location) (string, error) {
+	key := "checkpoint " + name // apart from the tensors'
+	r.hits[key]++
+	c := checkpoint{
+		Name: name, HitCount: r.hits[key], Timestamp: time.Now().Format("2006-01-02T15:04:05.000000"), Location: at,
+		Context: readContext(at), Metadata: metadata, Variables: map[string]any{},
+	}
+	c.Location.File = filepath.Base(at.File)
+	for name, v := range variables {
+		t, ok := v.(*tensors.Tensor)
+		if !ok {
+			c.Variables[name] = plainVariable{fmt.Sprintf("%T", v), v}
+			continue
+		}
+		rec := record(t, 1, at)
+		c.Variables[name] = tensorVariable{"mlx.core.array", rec.Shape, "mlx.core." + rec.Dtype, rec.Preview, rec.Stats}
+	}
+	file := filepath.Join("checkpoints", fmt.Sprintf("checkpoint_%s_hit%03d.json", fileName(name), c.HitCount))
+	if err := r.write(file, c); err != nil {
+		return "", fmt.Errorf("checkpoint %s: %w", name, err)
+	}
+	return filepath.Join(r.Dir, file), nil
+}
+
+// readContext reads the lines around a place, where the source is at hand.
+func readContext(at Location) *codeContext {
+	text, err := os.ReadFile(at.File)
+	if err != nil {
+		return nil
+	}
+	const around = 5
+	lines := strings.Split(string(text), "\n")
+	c := &codeContext{max(1, at.Line-around), min(len(lines), at.Line+around), map[string]string{}}
+	for n := c.StartLine; n <= c.EndLine; n++ {
+		c.Lines[fmt.Sprint(n)] = lines[n-1]
+	}
+	return c
+}
+
+// commandLine quotes what a shell would split.
+func commandLine(args []string) string {
+	quoted := make([]string, len(args))
+	for i, arg := range args {
+		quoted[i] = arg
+		if arg == "" || strings.ContainsFunc(arg, func(r rune) bool {
+			return !strings.ContainsRune("%+,-./:=@_", r) && (r > 'z' || !strings.ContainsRune("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789", r))
+		}) {
+			quoted[i] = "'" + strings.ReplaceAll(arg, "'", `'"'"'`) + "'"
+		}
+	}
+	return strings.Join(quoted, " ")
+}
+
+// versions are those of the program's parts that are known without MLX.
+func versions() map[string]string {
+	found := map[string]string{"go": runtime.Version()}
+	if info, ok := debug.ReadBuildInfo(); ok {
+		found[filepath.Base(info.Main.Path)] = info.Main.Version
+		for _, s := range info.Settings {
+			if s.Key == "vcs.revision" {
+				found["revision"] = s.Value
+			}
+		}
+	}
+	return found
+}
+
+// gitState is the commit of the working folder's repository and whether files
+// differ from it, or nil outside of one.
+func gitState() any {
+	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+	defer cancel()
+	git := func(args ...string) (string, error) {
+		out, err := exec.CommandContext(ctx, "git", args...).Output()
+		return strings.TrimSpace(string(out)), err
+	}
+	commit, err := git("rev-parse", "HEAD")
+	if err != nil {
+		return nil
+	}
+	status, err := git("status", "--porcelain")
+	if err != nil {
+		return nil
+	}
+	return map[string]any{"commit": commit, "dirty": status != ""}
+}
+
+// caller is the first place up the stack whose function skip does not want.
+func caller(skip func(function string) bool) Location {
+	pcs := make([]uintptr, 64)
+	frames := runtime.CallersFrames(pcs[:runtime.Callers(2, pcs)])
+	for {
+		f, more := frames.Next()
+		if !skip(f.Function) {
+			_, function, _ := strings.Cut(filepath.Base(f.Function), ".")
+			return Location{f.File, f.Line, function}
+		}
+		if !more {
+			return Location{}
+		}
+	}
+}

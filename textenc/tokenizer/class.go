@@ -1,0 +1,263 @@
+package tokenizer
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"math"
+	"strings"
+)
+
+// Patterns that cut text into words before BPE.
+const (
+	qwen2Split = `(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+`
+	clipSplit4 = `'s|'t|'re|'ve|'m|'ll|'d|[\p{L}]+|[\p{N}]|[^\s\p{L}\p{N}]+` // of transformers 4
+	clipSplit  = `<\|startoftext\|>|<\|endoftext\|>|` + clipSplit4
+)
+
+// A tokenizerClass is one of transformers' classes of tokenizers.
+type tokenizerClass struct {
+	name     string
+	defaults map[string]string // names of its special tokens where no file has them
+	splits   []string          // patterns in tokenizer.json that mean this class
+	// Parts of a tokenizer.json, from transformers' tokenization_clip.py,
+	// tokenization_t5.py and tokenization_qwen2.py.
+	normalizer, preTokenizer any
+	suffix                   string // that ends a word in a BPE vocabulary
+	unigram                  bool
+}
+
+type object = map[string]any
+
+var tokenizerClasses = []*tokenizerClass{
+	{
+		name: "CLIPTokenizer",
+		defaults: map[string]string{
+			"bos_token": "<|startoftext|>", "eos_token": "<|endoftext|>", "unk_token": "<|endoftext|>", "pad_token": "<|endoftext|>",
+		},
+		splits: []string{clipSplit, clipSplit4},
+		normalizer: object{"type": "Sequence", "normalizers": []object{
+			{"type": "NFC"},
+			{"type": "Replace", "pattern": object{"Regex": `\s+`}, "content": " "},
+			{"type": "Lowercase"},
+		}},
+		preTokenizer: object{"type": "Sequence", "pretokenizers": []object{
+			{"type": "Split", "pattern": object{"Regex": clipSplit}, "behavior": "Removed", "invert": true},
+			{"type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true, "use_regex": true},
+		}},
+		suffix: "</w>",
+	},
+	{
+		name:       "Qwen2Tokenizer",
+		defaults:   map[string]string{"eos_token": "<|endoftext|>", "unk_token": "<|endoftext|>", "pad_token": "<|endoftext|>"},
+		splits:     []string{qwen2Split},
+		normalizer: object{"type": "NFC"},
+		preTokenizer: object{"type": "Sequence", "pretokenizers": []object{
+			{"type": "Split", "pattern": object{"Regex": qwen2Split}, "behavior": "Isolated", "invert": false},
+			{"type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true, "use_regex": false},
+		}},
+	},
+	{
+		name:     "T5Tokenizer",
+		defaults: map[string]string{"eos_token": "</s>", "unk_token": "<unk>", "pad_token": "<pad>"},
+		preTokenizer: object{"type": "Sequence", "pretokenizers": []object{
+			{"type": "WhitespaceSplit"},
+			{"type": "Metaspace", "replacement": "▁", "prepend_scheme": "always", "split": true},
+		}},
+		unigram: true,
+	},
+}
+
+// unigramUnknown is the piece that stands for unknown text in T5's vocabulary.
+const unigramUnknown = 2
+
+// classNamed returns the class of tokenizer_config.json's tokenizer_class, nil
+// if that does not say which.
+func classNamed(name string) (*tokenizerClass, error) {
+	switch name {
+	case "", "PreTrainedTokenizerFast", "TokenizersBackend":
+		return nil, nil
+	}
+	names := make([]string, len(tokenizerClasses))
+	for i, c := range tokenizerClasses {
+		if strings.TrimSuffix(name, "Fast") == c.name {
+			return c, nil
+		}
+		names[i] = c.name
+	}
+	return nil, fmt.Errorf("tokenizer_class %q, expected one of %s", name, strings.Join(names, ", "))
+}
+
+// A tokenizerSpec is what the files of a tokenizer come to. Nothing in it makes
+// the tokenizers library fail, which could end the process: that is Rust, and
+// its panics do not cross into Go.
+type tokenizerSpec struct {
+	file          string // the one with the vocabulary
+	class         *tokenizerClass
+	vocab         map[string]uint32 // of BPE
+	merges        []merge
+	pieces        []piece   // of Unigram
+	charsmap      *charsmap // nil is none
+	added         []addedToken
+	unk           string
+	before, after []int32 // special tokens around a text
+	pad           int32   // -1 is none
+	maxLength     int
+	left          string // what is done at the left end of a text, "" is nothing
+}
+
+// A merge is a pair of tokens that BPE makes one of.
+type merge [2]string
+
+// A piece is a string of a Unigram vocabulary and its log probability.
+type piece struct {
+	text  string
+	score float64
+}
+
+func (p piece) MarshalJSON() ([]byte, error) { return json.Marshal([]any{p.text, p.score}) }
+
+func (p *piece) UnmarshalJSON(data []byte) error {
+	pair := []any{&p.text, &p.score}
+	if err := json.Unmarshal(data, &pair); err != nil {
+		return err
+	}
+	if len(pair) != 2 || pair[1] == nil {
+		return fmt.Errorf("expected a piece and its score, found %.40s", data)
+	}
+	return nil
+}
+
+// addedToken is one that is cut out of the text before anything else.
+type addedToken struct {
+	ID         uint32 `json:"id"`
+	Content    string `json:"content"`
+	SingleWord bool   `json:"single_word"`
+	LStrip     bool   `json:"lstrip"`
+	RStrip     bool   `json:"rstrip"`
+	Normalized bool   `json:"normalized"`
+	Special    bool   `json:"special"`
+}
+
+// maxTokenID bounds ids. Embeddings have fewer rows.
+const maxTokenID = 1 << 30
+
+// noID is the ID of an added token that takes the next one.
+const noID = math.MaxUint32
+
+// place gives the added tokens the ids that the tokenizers library will give
+// them, which disregards what the files say: those of the vocabulary, and then
+// the next. It returns a function from tokens to ids.
+func (s *tokenizerSpec) place() (func(token string) (int32, error), error) {
+	ids := maps.Clone(s.vocab)
+	if s.class.unigram {
+		ids = make(map[string]uint32, len(s.pieces))
+		for i, p := range s.pieces {
+			ids[p.text] = uint32(i)
+		}
+	}
+	next := uint32(len(s.vocab) + len(s.pieces))
+	seen := map[string]bool{"": true}
+	kept := s.added[:0]
+	for _, t := range s.added {
+		if seen[t.Content] {
+			continue
+		}
+		seen[t.Content] = true
+		id, ok := ids[t.Content]
+		if !ok {
+			id, ids[t.Content] = next, next
+		}
+		next = max(next, id+1)
+		if t.ID != noID && t.ID != id {
+			return nil, fmt.Errorf("added token %q: expected id %d, found %d", t.Content, id, t.ID)
+		}
+		t.ID = id
+		kept = append(kept, t)
+	}
+	s.added = kept
+	return func(token string) (int32, error) {
+		id, ok := ids[token]
+		if !ok {
+			return 0, fmt.Errorf("the vocabulary does not have the special token %q", token)
+		}
+		return int32(id), nil
+	}, nil
+}
+
+// validate says what of the vocabulary the library could not run.
+func (s *tokenizerSpec) validate() error {
+	for token, id := range s.vocab {
+		if id > maxTokenID {
+			return fmt.Errorf("token %q has id %d, at most %d", token, id, maxTokenID)
+		}
+	}
+	if s.class.unigram {
+		if len(s.pieces) <= unigramUnknown {
+			return fmt.Errorf("the vocabulary has %d pieces, expected more than %d", len(s.pieces), unigramUnknown)
+		}
+		for i, p := range s.pieces {
+			if p.text == "" {
+				return fmt.Errorf("piece %d is empty", i)
+			}
+		}
+		return nil
+	}
+	if len(s.vocab) == 0 {
+		return errors.New("the vocabulary is empty")
+	}
+	return nil
+}
+
+// validateMerges says which merge has or makes no token.
+func (s *tokenizerSpec) validateMerges() error {
+	for i, m := range s.merges {
+		for _, token := range []string{m[0], m[1], m[0] + m[1]} {
+			if _, ok := s.vocab[token]; !ok {
+				return fmt.Errorf("merge %d (%q, %q): the vocabulary does not have %q", i+1, m[0], m[1], token)
+			}
+		}
+	}
+	return nil
+}
+
+// validateAdded says what of the added tokens the library could not run.
+func (s *tokenizerSpec) validateAdded() error {
+	if s.charsmap == nil {
+		return nil
+	}
+	for _, t := range s.added {
+		// One that is normalized to nothing would be found everywhere.
+		if t.Normalized && !s.charsmap.keeps(t.Content) {
+			return fmt.Errorf("added token %q is normalized and not plain ASCII", t.Content)
+		}
+	}
+	return nil
+}
+
+// json returns the tokenizer.json of the spec. Special tokens around a text and
+// padding are not in it, Tokenizer adds them.
+func (s *tokenizerSpec) json() ([]byte, error) {
+	normalizer := s.class.normalizer
+	var model object
+	if s.class.unigram {
+		if s.charsmap != nil {
+			normalizer = object{"type": "Precompiled", "precompiled_charsmap": s.charsmap.data}
+		}
+		model = object{"type": "Unigram", "vocab": s.pieces, "unk_id": unigramUnknown, "byte_fallback": false}
+	} else {
+		var unk any
+		if s.class.suffix != "" {
+			unk = s.unk
+		}
+		model = object{
+			"type": "BPE", "vocab": s.vocab, "merges": s.merges, "unk_token": unk, "end_of_word_suffix": s.class.suffix,
+			"continuing_subword_prefix": "", "dropout": nil, "fuse_unk": false, "byte_fallback": false,
+		}
+	}
+	return json.Marshal(object{
+		"version": "1.0", "truncation": nil, "padding": nil, "added_tokens": s.added, "normalizer": normalizer,
+		"pre_tokenizer": s.class.preTokenizer, "post_processor": nil, "decoder": nil, "model": model,
+	})
+}

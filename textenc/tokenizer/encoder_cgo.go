@@ -1,0 +1,42 @@
+//go:build cgo
+
+package tokenizer
+
+// The tokenizers library is Rust, linked statically from where make setup puts
+// it. The check is here because a linker's message would not say what to do.
+
+/*
+#cgo CFLAGS: -I${SRCDIR}
+#cgo LDFLAGS: -L${SRCDIR}/../../.setup/lib
+#if !__has_include("../../.setup/lib/libtokenizers.a")
+#error "libtokenizers.a is not there: run make setup, or build with CGO_ENABLED=0 for a program without a tokenizer"
+#endif
+*/
+import "C"
+
+import "github.com/daulet/tokenizers"
+
+type rustEncoder struct{ t *tokenizers.Tokenizer }
+
+func newEncoder(data []byte) (encoder, error) {
+	t, err := tokenizers.FromBytes(data)
+	if err != nil {
+		return nil, err
+	}
+	return rustEncoder{t}, nil
+}
+
+func (e rustEncoder) Encode(text string) []int32 {
+	// Not Encode, which asks for the tokens' names too: one with a NUL in it ends
+	// the process.
+	ids := e.t.EncodeWithOptions(text, false).IDs
+	out := make([]int32, len(ids))
+	for i, id := range ids {
+		out[i] = int32(id)
+	}
+	return out
+}
+
+func (e rustEncoder) VocabSize() int { return int(e.t.VocabSize()) }
+
+func (e rustEncoder) Close() { e.t.Close() }
