@@ -31,7 +31,7 @@ type UnmatchedError struct {
 	Foreign bool
 }
 
-func newUnmatchedError(f *file, keys []string, components []*component) *UnmatchedError {
+func newUnmatchedError(f *file, keys []string, components []*component, hints []Hint) *UnmatchedError {
 	slices.Sort(keys)
 	e := &UnmatchedError{File: f.Name, Keys: keys, Tensors: len(f.Header.Names)}
 	for _, c := range components {
@@ -39,7 +39,7 @@ func newUnmatchedError(f *file, keys []string, components []*component) *Unmatch
 	}
 	e.Foreign = len(keys) == e.Tensors && !slices.ContainsFunc(keys, func(key string) bool { _, _, ok := parseKey(key); return ok })
 	if len(keys) == e.Tensors && !e.Foreign {
-		e.For = guess(keys)
+		e.For = guess(keys, hints)
 	}
 	return e
 }
@@ -101,25 +101,24 @@ func grouped(names []string) (groups []string, counts map[string]int) {
 	return groups, counts
 }
 
-// families are what names of tensors tell of the model that a LoRA is for.
-var families = []struct {
-	name    string
-	pattern *regexp.Regexp
-}{
-	{"FLUX.2", regexp.MustCompile(`to_qkv_mlp_proj|stream_modulation`)},
-	{"FLUX.1 or FLUX.2", regexp.MustCompile(`double_blocks|single_blocks|single_transformer_blocks`)},
-	{"Qwen-Image", regexp.MustCompile(`transformer_blocks[._]\d+[._](img|txt)_m(lp|od)|transformer_blocks[._]\d+[._]attn[._]add_[qkv]_proj`)},
+// A Hint tells by the names of tensors what model a LoRA is for.
+type Hint struct {
+	For   string
+	Names *regexp.Regexp
+}
+
+// others are hints at models that this version does not run.
+var others = []Hint{
 	{"Stable Diffusion 3", regexp.MustCompile(`joint_blocks`)},
 	{"Stable Diffusion or SDXL", regexp.MustCompile(`(down|up|input|output|middle|mid)_block`)},
 	{"Wan", regexp.MustCompile(`(^|[._])blocks[._]\d+[._](cross|self)_attn`)},
-	{"Z-Image", regexp.MustCompile(`(noise|context)_refiner|layers[._]\d+[._](attention[._]|feed_forward|adaLN)`)},
 }
 
-// guess is the family that a LoRA with such names is for, "" if none is known.
-func guess(names []string) string {
-	for _, family := range families {
-		if slices.ContainsFunc(names, family.pattern.MatchString) {
-			return family.name
+// guess is the model that a LoRA with such names is for, "" if none is known.
+func guess(names []string, hints []Hint) string {
+	for _, hint := range slices.Concat(hints, others) {
+		if slices.ContainsFunc(names, hint.Names.MatchString) {
+			return hint.For
 		}
 	}
 	return ""

@@ -16,6 +16,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/gomflux/gomflux/internal/checkpoint/layout"
 	"github.com/gomflux/gomflux/mlx"
 	"github.com/gomflux/gomflux/mlx/nn"
 )
@@ -33,6 +34,13 @@ type Component struct {
 	Name  string // its folder: transformer, text_encoder, text_encoder_2
 	Class string // of diffusers or transformers
 	Model any    // a pointer to its module tree, loaded or only declared
+	// Tables are the names that other programs have for its tensors, and Rules names
+	// that only LoRAs have.
+	Tables []*layout.Table
+	Rules  []layout.Rule
+	// Beyond reports that LoRAs may change layers that Model does not declare, which
+	// come behind all that is used.
+	Beyond bool
 }
 
 // A Set is LoRAs that were found to fit a model. Their files stay open until
@@ -60,8 +68,9 @@ type Report struct {
 // Load opens LoRAs and finds what their tensors change. It reads their headers,
 // their scales, and as much as shows that they change something. Errors are an
 // [*Error]: tensors that fit nothing are an [*UnmatchedError] in it, others name file
-// and tensor, what was expected and what was found.
-func Load(specs []Spec, components []Component) (*Set, error) {
+// and tensor, what was expected and what was found. The hints tell what a LoRA that
+// fits nothing seems to be for.
+func Load(specs []Spec, components []Component, hints ...Hint) (*Set, error) {
 	s := &Set{updates: map[string]map[string][]*update{}, baked: map[string]map[string]bool{}}
 	var known []*component
 	for _, c := range components {
@@ -74,7 +83,7 @@ func Load(specs []Spec, components []Component) (*Set, error) {
 		f, err := open(spec)
 		if err == nil {
 			s.files = append(s.files, f)
-			err = s.add(spec, f, known)
+			err = s.add(spec, f, known, hints)
 		}
 		errs = append(errs, err)
 	}
@@ -97,7 +106,7 @@ func (s *Set) Close() error {
 func (s *Set) Reports() []Report { return s.reports }
 
 // add finds what the tensors of a file change.
-func (s *Set) add(spec Spec, f *file, components []*component) error {
+func (s *Set) add(spec Spec, f *file, components []*component, hints []Hint) error {
 	type found struct {
 		component *component
 		name      string // with dots, without a prefix
@@ -139,7 +148,7 @@ func (s *Set) add(spec Spec, f *file, components []*component) error {
 		unmatched = append(unmatched, unused...)
 	}
 	if len(unmatched) > 0 {
-		return newUnmatchedError(f, unmatched, components)
+		return newUnmatchedError(f, unmatched, components, hints)
 	}
 
 	report := Report{Path: spec.Path, Scale: spec.Scale, Modules: map[string]int{}, Unused: unused}

@@ -34,10 +34,7 @@ func newComponent(c Component) *component {
 	for _, p := range params {
 		out.params[p.Name] = p
 	}
-	out.tables = slices.Clone(layout.Tables(c.Class))
-	if more := also[c.Class]; more != nil {
-		out.tables = append(out.tables, more)
-	}
+	out.tables = append(slices.Clone(c.Tables), &layout.Table{Rules: c.Rules})
 	for _, p := range params {
 		out.flatten(p.Name)
 		for _, t := range out.tables {
@@ -55,47 +52,6 @@ func (c *component) flatten(name string) {
 	if !slices.Contains(c.flat[key], module) {
 		c.flat[key] = append(c.flat[key], module)
 	}
-}
-
-// also are names that only LoRAs have: of projections that diffusers joins on
-// demand (fuse_qkv_projections), of XLabs' attention processors, of what diffusers
-// wrote of CLIP's attention, and of a program that cuts off the first four letters.
-var also = map[string]*layout.Table{
-	"FluxTransformer2DModel": {Rules: slices.Concat(joined("transformer_blocks.{}", "single_transformer_blocks.{}"), []layout.Rule{
-		{Other: "double_blocks.{}.processor.qkv_lora1", Names: in("transformer_blocks.{}.attn", "to_q", "to_k", "to_v")},
-		{Other: "double_blocks.{}.processor.qkv_lora2", Names: in("transformer_blocks.{}.attn", "add_q_proj", "add_k_proj", "add_v_proj")},
-		{Other: "double_blocks.{}.processor.proj_lora1", Names: in("transformer_blocks.{}.attn", "to_out.0")},
-		{Other: "double_blocks.{}.processor.proj_lora2", Names: in("transformer_blocks.{}.attn", "to_add_out")},
-		{Other: "single_blocks.{}.processor.qkv", Names: in("single_transformer_blocks.{}.attn", "to_q", "to_k", "to_v")},
-		{Other: "single_blocks.{}.processor.proj", Names: in("single_transformer_blocks.{}", "proj_out")},
-	})},
-	"Flux2Transformer2DModel": {Rules: append(joined("transformer_blocks.{}"),
-		layout.Rule{Other: "sformer_blocks.{}", Names: []string{"transformer_blocks.{}"}})},
-	"QwenImageTransformer2DModel": {Rules: joined("transformer_blocks.{}")},
-	"CLIPTextModel": {Rules: []layout.Rule{
-		{Other: "encoder.layers.{}.self_attn.to_q", Names: in("encoder.layers.{}.self_attn", "q_proj")},
-		{Other: "encoder.layers.{}.self_attn.to_k", Names: in("encoder.layers.{}.self_attn", "k_proj")},
-		{Other: "encoder.layers.{}.self_attn.to_v", Names: in("encoder.layers.{}.self_attn", "v_proj")},
-		{Other: "encoder.layers.{}.self_attn.to_out", Names: in("encoder.layers.{}.self_attn", "out_proj")},
-	}},
-}
-
-// joined are the rules of blocks whose projections diffusers can join.
-func joined(blocks ...string) (rules []layout.Rule) {
-	for _, block := range blocks {
-		rules = append(rules,
-			layout.Rule{Other: block + ".attn.to_qkv", Names: in(block+".attn", "to_q", "to_k", "to_v")},
-			layout.Rule{Other: block + ".attn.to_added_qkv", Names: in(block+".attn", "add_q_proj", "add_k_proj", "add_v_proj")})
-	}
-	return rules
-}
-
-// in puts a module's name before others.
-func in(module string, names ...string) (out []string) {
-	for _, name := range names {
-		out = append(out, module+"."+name)
-	}
-	return out
 }
 
 // pieces are the parameters that are the weight or the bias of a module, under
@@ -169,7 +125,7 @@ var layerNumber = regexp.MustCompile(`(^|[._])layers([._])\d+([._])`)
 // but that is not declared, because nothing that comes behind it is used.
 func (c *component) unused(raw string) bool {
 	first := layerNumber.ReplaceAllString(raw, "${1}layers${2}0${3}")
-	return strings.HasPrefix(c.Class, "Qwen3") && c.find(first) != ""
+	return c.Beyond && c.find(first) != ""
 }
 
 // find finds a module by the name that a file has for it; "" for none.

@@ -37,6 +37,15 @@ func (e rustEncoder) Encode(text string) []int32 {
 	return out
 }
 
+func (e rustEncoder) Starts(text string) []int {
+	offsets := e.t.EncodeWithOptions(text, false, tokenizers.WithReturnOffsets()).Offsets
+	out := make([]int, len(offsets))
+	for i, o := range offsets {
+		out[i] = int(o[0])
+	}
+	return out
+}
+
 func (e rustEncoder) VocabSize() int { return int(e.t.VocabSize()) }
 
 func (e rustEncoder) Close() { e.t.Close() }

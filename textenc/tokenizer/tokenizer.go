@@ -28,6 +28,8 @@ const maxText = 1 << 20
 
 type encoder interface {
 	Encode(text string) []int32
+	// Starts are where the tokens of a text begin in it, in bytes.
+	Starts(text string) []int
 	VocabSize() int
 	Close()
 }
@@ -75,6 +77,26 @@ func (t *Tokenizer) Encode(text string) ([]int32, error) {
 	return t.encoder.Encode(text), nil
 }
 
+// Rest returns the end of a text from its token number n on, without special
+// tokens: what is lost of a text that is cut to n tokens.
+func (t *Tokenizer) Rest(text string, n int) (string, error) {
+	if _, err := t.Encode(text); err != nil {
+		return "", err
+	}
+	starts := t.encoder.Starts(text)
+	if n >= len(starts) {
+		return "", nil
+	}
+	at := min(max(0, starts[n]), len(text))
+	for at > 0 && at < len(text) && !utf8.RuneStart(text[at]) {
+		at--
+	}
+	return text[at:], nil
+}
+
+// Special is how many special tokens [Tokenizer.EncodeSpecial] puts around a text.
+func (t *Tokenizer) Special() int { return len(t.before) + len(t.after) }
+
 // EncodeSpecial returns the ids of text between the special tokens that the
 // model expects around it: <|startoftext|> and <|endoftext|> for CLIP, </s> at
 // the end for T5, none for Qwen.
@@ -83,7 +105,7 @@ func (t *Tokenizer) EncodeSpecial(text string) ([]int32, error) {
 	if err != nil {
 		return nil, err
 	}
-	return t.around(ids, len(ids)+t.special()), nil
+	return t.around(ids, len(ids)+t.Special()), nil
 }
 
 // Padded is a text as a fixed number of tokens.
@@ -98,8 +120,8 @@ type Padded struct {
 // not the special tokens. transformers calls this padding="max_length",
 // truncation=True and max_length=n.
 func (t *Tokenizer) EncodePadded(text string, n int) (Padded, error) {
-	if n < t.special() {
-		return Padded{}, fmt.Errorf("%d tokens do not hold the %d special ones around a text", n, t.special())
+	if n < t.Special() {
+		return Padded{}, fmt.Errorf("%d tokens do not hold the %d special ones around a text", n, t.Special())
 	}
 	if t.left != "" {
 		return Padded{}, fmt.Errorf("the tokenizer has %s, which is not supported", t.left)
@@ -108,21 +130,19 @@ func (t *Tokenizer) EncodePadded(text string, n int) (Padded, error) {
 	if err != nil {
 		return Padded{}, err
 	}
-	p := Padded{Tokens: len(ids) + t.special()}
+	p := Padded{Tokens: len(ids) + t.Special()}
 	if p.Tokens > n {
 		p.Tokens, p.Truncated = n, true
 	}
 	if p.Tokens < n && t.pad < 0 {
 		return Padded{}, errors.New("the tokenizer has no pad token")
 	}
-	p.IDs = t.around(ids[:p.Tokens-t.special()], n)
+	p.IDs = t.around(ids[:p.Tokens-t.Special()], n)
 	for len(p.IDs) < n {
 		p.IDs = append(p.IDs, t.pad)
 	}
 	return p, nil
 }
-
-func (t *Tokenizer) special() int { return len(t.before) + len(t.after) }
 
 // around returns ids with the special tokens, in a slice of room for size.
 func (t *Tokenizer) around(ids []int32, size int) []int32 {

@@ -1,11 +1,13 @@
-// Package layout knows what other programs call the tensors that diffusers and
-// transformers have: the files of the models' makers and of ComfyUI, and the
-// folders that mflux saves. It reads names and shapes only.
+// Package layout gives tensors that other programs have named the names that they
+// have in diffusers and transformers, and back, by tables of names: those of the
+// models' makers, ComfyUI and mflux. The tables are those of the component classes
+// (package models/component). It reads names and shapes only.
 package layout
 
 import (
 	"fmt"
 	"maps"
+	"path"
 	"slices"
 	"strings"
 
@@ -31,6 +33,19 @@ type Table struct {
 	// ChannelsLast says that convolutions have their channels in the last axis.
 	ChannelsLast bool
 	Rules        []Rule
+	// Repeats are tensors that the layout has more than once.
+	Repeats []Repeat
+	// Lacks are patterns (path.Match) of diffusers' names of tensors that the layout
+	// does not have.
+	Lacks []string
+}
+
+// A Repeat is a tensor that a layout has again in every block, in the names of
+// which {} stands for the block's number.
+type Repeat struct {
+	Tensor string // the layout's name, without a number
+	Again  string // in a block
+	Per    string // a tensor that every block has
 }
 
 // A Rule is what a layout calls one module, or one tensor. In the names {} stands
@@ -44,39 +59,14 @@ type Rule struct {
 	Forms []checkpoint.FormOp
 }
 
-// Tables are those of a class.
-func Tables(class string) []*Table { return tables[Class(class)] }
-
-// Class is the class that tables are listed under, for one that has the same
-// modules.
-func Class(class string) string {
-	switch class {
-	case "": // of a vae's config.json
-		return "AutoencoderKL"
-	case "Qwen3ForCausalLM":
-		return "Qwen3Model"
-	}
-	return class
-}
-
-// tables holds all by their class.
-var tables = map[string][]*Table{}
-
-// register adds tables, at the program's start.
-func register(list ...*Table) {
-	for _, t := range list {
-		tables[t.Class] = append(tables[t.Class], t)
-	}
-}
-
-// View returns the tensors of a checkpoint under diffusers' names, and the table
-// by which they were found. It is the checkpoint itself, and no table, if it has
+// View returns the tensors of a checkpoint under diffusers' names, by the first
+// of some tables that it has the layout of, and that table. It is the checkpoint itself, and no table, if it has
 // the names already. Shapes are those that the class has under diffusers' names;
 // they tell how rows that are stored as one are divided. Tensors of a name that
 // the layout does not know stay under that name.
-func View(ck *checkpoint.Checkpoint, class string, shapes map[string][]int) (*checkpoint.Checkpoint, *Table, error) {
-	for _, t := range Tables(class) {
-		if prefix, ok := t.matches(ck); ok {
+func View(ck *checkpoint.Checkpoint, tables []*Table, shapes map[string][]int) (*checkpoint.Checkpoint, *Table, error) {
+	for _, t := range tables {
+		if prefix, ok := t.Matches(ck); ok {
 			view, err := t.view(ck, prefix, shapes)
 			if err == nil && maps.EqualFunc(view.Tensors, ck.Tensors, func(a, b checkpoint.Tensor) bool { return a.Name == b.Name && len(a.Forms) == 0 }) {
 				return ck, nil, nil
@@ -96,9 +86,9 @@ func isMark(name string) bool {
 	return slices.Contains(marks, name[strings.LastIndexByte(name, '.')+1:])
 }
 
-// matches says whether a checkpoint has the layout, and with what before all
-// names.
-func (t *Table) matches(ck *checkpoint.Checkpoint) (prefix string, ok bool) {
+// Matches reports whether a checkpoint has the layout, and with what prefix before
+// all names.
+func (t *Table) Matches(ck *checkpoint.Checkpoint) (prefix string, ok bool) {
 	if t.Metadata != "" && !slices.ContainsFunc(ck.Files, func(f *checkpoint.File) bool { return f.Header.Metadata[t.Metadata] != "" }) {
 		return "", false
 	}
@@ -246,4 +236,27 @@ func fill(pattern string, numbers []string) string {
 		pattern = strings.Replace(pattern, "{}", n, 1)
 	}
 	return pattern
+}
+
+// Repeated lists what the layout has more than once, of all of its names: under
+// what other names it has a tensor of one name.
+func (t *Table) Repeated(names []string) map[string][]string {
+	again := map[string][]string{}
+	for _, r := range t.Repeats {
+		for _, name := range names {
+			numbers, ok := match(r.Per, name)
+			if ok && fill(r.Again, numbers) != r.Tensor {
+				again[r.Tensor] = append(again[r.Tensor], fill(r.Again, numbers))
+			}
+		}
+	}
+	return again
+}
+
+// Without reports whether the layout does not have a tensor of diffusers.
+func (t *Table) Without(name string) bool {
+	return slices.ContainsFunc(t.Lacks, func(pattern string) bool {
+		ok, err := path.Match(pattern, name)
+		return ok && err == nil
+	})
 }

@@ -1,0 +1,37 @@
+package component
+
+import (
+	"fmt"
+	"path"
+	"strings"
+
+	"github.com/gomflux/gomflux/internal/checkpoint"
+	"github.com/gomflux/gomflux/models/errs"
+	"github.com/gomflux/gomflux/vae"
+)
+
+// DeclareAutoencoder declares the autoencoder that the config in a folder
+// describes.
+func DeclareAutoencoder(f *Folder, dir string) (vae.Autoencoder, Component, error) {
+	var config struct {
+		Class         string   `json:"_class_name"`
+		Architectures []string `json:"architectures"` // as transformers writes it
+	}
+	file := path.Join(dir, ConfigFile)
+	if err := checkpoint.ReadJSON(f.FS, file, &config); err != nil {
+		return nil, Component{}, err
+	}
+	if config.Class == "" && len(config.Architectures) > 0 {
+		config.Class = config.Architectures[0]
+	}
+	class := Find(config.Class)
+	if class == nil || class.Role != Autoencoder {
+		return nil, Component{}, fmt.Errorf("%w: %s: class %q; this version runs %s",
+			errs.ErrUnsupported, checkpoint.FullName(f.FS, file), config.Class, strings.Join(Names(Autoencoder), ", "))
+	}
+	a, err := class.NewAutoencoder(func(c vae.Config) error { return f.ConfigAt(file, c) })
+	if err != nil {
+		return nil, Component{}, err
+	}
+	return a, Component{Class: class, Name: Autoencoders, Dir: dir, Model: a, Ignore: a.Unused()}, nil
+}

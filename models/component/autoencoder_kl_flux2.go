@@ -1,0 +1,36 @@
+package component
+
+import (
+	"github.com/gomflux/gomflux/internal/checkpoint/layout"
+	"github.com/gomflux/gomflux/vae"
+)
+
+// AutoencoderKLFlux2 is the autoencoder of FLUX.2.
+var AutoencoderKLFlux2 = &Class{
+	Name: "AutoencoderKLFlux2", Library: "diffusers", Role: Autoencoder, Folder: Autoencoders,
+	MFlux: []*layout.Table{{
+		Signature: []string{"decoder.mid_block.attentions.0.to_out.weight", "bn.running_mean"},
+		Rules: layout.Rename(
+			"encoder.mid_block.attentions.0.to_out", "encoder.mid_block.attentions.0.to_out.0",
+			"decoder.mid_block.attentions.0.to_out", "decoder.mid_block.attentions.0.to_out.0",
+		),
+		ChannelsLast: true,
+		Lacks:        []string{"bn.num_batches_tracked"},
+	}},
+	Original:     klTables(layout.Rename("encoder.quant_conv", "quant_conv", "decoder.post_quant_conv", "post_quant_conv"), "bn.running_mean"),
+	Infer:        inferKLFlux2,
+	Quantization: []QuantizationRule{{"*", 16}},
+	NewAutoencoder: func(read func(vae.Config) error) (vae.Autoencoder, error) {
+		c := vae.DefaultKLFlux2Config()
+		if err := read(&c); err != nil {
+			return nil, err
+		}
+		return vae.NewKLFlux2(c), nil
+	},
+	LatentKey: "latent_channels",
+}
+
+func inferKLFlux2(s *layout.Sizes, told, published map[string]any) {
+	told["decoder_block_out_channels"] = inferCoder(s, told, published)
+	published["batch_norm_eps"], published["patch_size"] = 1e-4, []int{2, 2}
+}

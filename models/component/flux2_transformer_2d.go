@@ -1,0 +1,96 @@
+package component
+
+import (
+	"regexp"
+	"slices"
+
+	"github.com/gomflux/gomflux/internal/checkpoint/layout"
+	"github.com/gomflux/gomflux/models/lora"
+	"github.com/gomflux/gomflux/transformer"
+)
+
+// Flux2Transformer2DModel is the transformer of FLUX.2.
+var Flux2Transformer2DModel = &Class{
+	Name: "Flux2Transformer2DModel", Library: "diffusers", Role: Transformer, Folder: Transformers,
+	MFlux: []*layout.Table{{
+		Signature: []string{"time_guidance_embed.linear_1.weight", "double_stream_modulation_img.linear.weight"},
+		Rules: layout.Rename(
+			"time_guidance_embed.linear_1", "time_guidance_embed.timestep_embedder.linear_1",
+			"time_guidance_embed.linear_2", "time_guidance_embed.timestep_embedder.linear_2",
+			"transformer_blocks.{}.attn.to_out", "transformer_blocks.{}.attn.to_out.0",
+		),
+	}},
+	Original: []*layout.Table{
+		{Prefixes: transformerPrefixes, Rules: flux2Rules(), Signature: []string{
+			"img_in.weight",
+			"single_stream_modulation.lin.weight",
+			"double_blocks.0.img_attn.qkv.weight",
+		}},
+		{Prefixes: transformerPrefixes, Signature: []string{
+			"x_embedder.weight",
+			"single_stream_modulation.linear.weight",
+			"transformer_blocks.0.attn.to_q.weight",
+		}},
+	},
+	// some programs cut the first four letters off
+	LoRA:     append(joined("transformer_blocks.{}"), layout.Rename("sformer_blocks.{}", "transformer_blocks.{}")...),
+	LoRAHint: &lora.Hint{For: "FLUX.2", Names: regexp.MustCompile(`to_qkv_mlp_proj|stream_modulation`)},
+	Infer:    inferFlux2,
+	Quantization: []QuantizationRule{
+		{"x_embedder", 8}, {"context_embedder", 8}, {"time_guidance_embed.*", 8}, {"*_modulation*.linear", 8}, {"norm_out.linear", 8}, {"proj_out", 8},
+	},
+	FLOPs: func(model any, image, text int) float64 {
+		return flux2FLOPs(model.(*transformer.Flux2).Config, image, text)
+	},
+	Blocks: func(model any) Stack {
+		c := model.(*transformer.Flux2).Config
+		w := float64(c.NumAttentionHeads * c.AttentionHeadDim)
+		return Stack{Blocks: c.NumLayers + c.NumSingleLayers, Heads: c.NumAttentionHeads, Made: 24.5 * w, Read: 27 * w, Alive: 35.5 * w, Scores: 0.85, Cast: 1.3}
+	},
+}
+
+// flux2Rules are those of FLUX.2 as its makers have it (flux2/model.py).
+func flux2Rules() []layout.Rule {
+	return slices.Concat(
+		fluxEnds("time_guidance_embed"),
+		layout.Rename(
+			"double_stream_modulation_img.lin", "double_stream_modulation_img.linear",
+			"double_stream_modulation_txt.lin", "double_stream_modulation_txt.linear",
+			"single_stream_modulation.lin", "single_stream_modulation.linear",
+		),
+		layout.Under("double_blocks.{}", "transformer_blocks.{}", fluxAttention(), layout.Rename(
+			"img_mlp.0", "ff.linear_in",
+			"img_mlp.2", "ff.linear_out",
+			"txt_mlp.0", "ff_context.linear_in",
+			"txt_mlp.2", "ff_context.linear_out",
+		)),
+		layout.Under("single_blocks.{}", "single_transformer_blocks.{}",
+			layout.Rename("linear1", "attn.to_qkv_mlp_proj", "linear2", "attn.to_out"),
+			qkNorm("norm", "attn.norm_q", "attn.norm_k"),
+		),
+	)
+}
+
+func inferFlux2(s *layout.Sizes, told, published map[string]any) {
+	width := s.Dim("x_embedder.weight", 0)
+	heads, size := s.Heads(width, "transformer_blocks.0.attn.norm_q.weight")
+	told["in_channels"], told["out_channels"] = s.Dim("x_embedder.weight", 1), nil
+	told["num_layers"], told["num_single_layers"] = s.Count("transformer_blocks"), s.Count("single_transformer_blocks")
+	told["num_attention_heads"], told["attention_head_dim"] = heads, size
+	told["joint_attention_dim"] = s.Dim("context_embedder.weight", 1)
+	told["timestep_guidance_channels"] = s.Dim("time_guidance_embed.timestep_embedder.linear_1.weight", 1)
+	told["guidance_embeds"] = s.Has("time_guidance_embed.guidance_embedder.linear_1.weight")
+	told["mlp_ratio"] = float64(s.Dim("transformer_blocks.0.ff.linear_out.weight", 1)) / float64(width)
+	published["patch_size"], published["rope_theta"], published["eps"] = 1, 2000, 1e-6
+	layout.Axes(published, "axes_dims_rope", size, 32, 32, 32, 32)
+}
+
+// flux2FLOPs is that of FLUX.2's, whose blocks share their modulation, with tokens
+// of references that come out with those of the picture.
+func flux2FLOPs(c transformer.Flux2Config, image, text int) float64 {
+	d := float64(c.NumAttentionHeads * c.AttentionHeadDim)
+	macs := float64(c.TimestepGuidanceChannels)*d + d*d + 15*d*d
+	hidden := float64(int(d * c.MLPRatio))
+	macs += jointMACs(d, hidden, image, text, c.NumLayers+c.NumSingleLayers, 3)
+	return 2 * (macs + endMACs(d, c.InChannels, c.JointAttentionDim, image, text))
+}

@@ -1,0 +1,111 @@
+package component
+
+import (
+	"regexp"
+	"slices"
+
+	"github.com/gomflux/gomflux/internal/checkpoint/layout"
+	"github.com/gomflux/gomflux/models/lora"
+	"github.com/gomflux/gomflux/transformer"
+)
+
+// FluxTransformer2DModel is the transformer of FLUX.1.
+var FluxTransformer2DModel = &Class{
+	Name: "FluxTransformer2DModel", Library: "diffusers", Role: Transformer, Folder: Transformers,
+	MFlux: []*layout.Table{{
+		Signature: []string{"transformer_blocks.0.ff.linear1.weight", "transformer_blocks.0.norm1_context.linear.weight"},
+		Rules: layout.Under("transformer_blocks.{}", "transformer_blocks.{}", layout.Rename(
+			"ff.linear1", "ff.net.0.proj",
+			"ff.linear2", "ff.net.2",
+			"ff_context.linear1", "ff_context.net.0.proj",
+			"ff_context.linear2", "ff_context.net.2",
+		)),
+	}},
+	Original: []*layout.Table{
+		{Prefixes: transformerPrefixes, Rules: fluxRules(), Signature: []string{
+			"img_in.weight",
+			"vector_in.in_layer.weight",
+			"double_blocks.0.img_mod.lin.weight",
+		}},
+		{Prefixes: transformerPrefixes, Signature: []string{
+			"x_embedder.weight",
+			"time_text_embed.text_embedder.linear_1.weight",
+			"transformer_blocks.0.norm1_context.linear.weight",
+		}},
+	},
+	LoRA: slices.Concat(joined("transformer_blocks.{}", "single_transformer_blocks.{}"), []layout.Rule{
+		{Other: "double_blocks.{}.processor.qkv_lora1", Names: in("transformer_blocks.{}.attn", "to_q", "to_k", "to_v")},
+		{Other: "double_blocks.{}.processor.qkv_lora2", Names: in("transformer_blocks.{}.attn", "add_q_proj", "add_k_proj", "add_v_proj")},
+		{Other: "double_blocks.{}.processor.proj_lora1", Names: in("transformer_blocks.{}.attn", "to_out.0")},
+		{Other: "double_blocks.{}.processor.proj_lora2", Names: in("transformer_blocks.{}.attn", "to_add_out")},
+		{Other: "single_blocks.{}.processor.qkv", Names: in("single_transformer_blocks.{}.attn", "to_q", "to_k", "to_v")},
+		{Other: "single_blocks.{}.processor.proj", Names: in("single_transformer_blocks.{}", "proj_out")},
+	}),
+	LoRAHint: &lora.Hint{For: "FLUX.1 or FLUX.2", Names: regexp.MustCompile(`double_blocks|single_blocks|single_transformer_blocks`)},
+	Infer:    inferFlux,
+	Quantization: []QuantizationRule{
+		{"x_embedder", 8}, {"context_embedder", 8}, {"time_text_embed.*", 8}, {"norm_out.linear", 8}, {"proj_out", 8},
+	},
+	FLOPs: func(model any, image, text int) float64 {
+		return fluxFLOPs(model.(*transformer.Flux).Config, image, text)
+	},
+	Blocks: func(model any) Stack {
+		c := model.(*transformer.Flux).Config
+		w := float64(c.NumAttentionHeads * c.AttentionHeadDim)
+		return Stack{Blocks: c.NumLayers + c.NumSingleLayers, Heads: c.NumAttentionHeads, Made: 28 * w, Read: 38 * w, Alive: 36 * w, Scores: 1, Cast: 0.65}
+	},
+}
+
+// fluxRules are those of FLUX.1 as its makers have it (flux/model.py).
+func fluxRules() []layout.Rule {
+	return slices.Concat(
+		fluxEnds("time_text_embed"),
+		layout.Rename(
+			"vector_in.in_layer", "time_text_embed.text_embedder.linear_1",
+			"vector_in.out_layer", "time_text_embed.text_embedder.linear_2",
+		),
+		layout.Under("double_blocks.{}", "transformer_blocks.{}", fluxAttention(), layout.Rename(
+			"img_mod.lin", "norm1.linear",
+			"txt_mod.lin", "norm1_context.linear",
+			"img_mlp.0", "ff.net.0.proj",
+			"img_mlp.2", "ff.net.2",
+			"txt_mlp.0", "ff_context.net.0.proj",
+			"txt_mlp.2", "ff_context.net.2",
+		)),
+		layout.Under("single_blocks.{}", "single_transformer_blocks.{}",
+			[]layout.Rule{layout.Fuse("linear1", "attn.to_q", "attn.to_k", "attn.to_v", "proj_mlp")},
+			layout.Rename("linear2", "proj_out", "modulation.lin", "norm.linear"),
+			qkNorm("norm", "attn.norm_q", "attn.norm_k"),
+		),
+	)
+}
+
+func inferFlux(s *layout.Sizes, told, published map[string]any) {
+	width := s.Dim("x_embedder.weight", 0)
+	heads, size := s.Heads(width, "transformer_blocks.0.attn.norm_q.weight")
+	in, out := s.Dim("x_embedder.weight", 1), s.Dim("proj_out.weight", 0)
+	told["in_channels"], told["out_channels"] = in, nil
+	if out != in {
+		told["out_channels"] = out
+	}
+	told["num_layers"], told["num_single_layers"] = s.Count("transformer_blocks"), s.Count("single_transformer_blocks")
+	told["num_attention_heads"], told["attention_head_dim"] = heads, size
+	told["joint_attention_dim"] = s.Dim("context_embedder.weight", 1)
+	told["pooled_projection_dim"] = s.Dim("time_text_embed.text_embedder.linear_1.weight", 1)
+	told["guidance_embeds"] = s.Has("time_text_embed.guidance_embedder.linear_1.weight")
+	published["patch_size"] = 1
+	layout.Axes(published, "axes_dims_rope", size, 16, 56, 56)
+}
+
+// fluxFLOPs is that of FLUX.1's transformer, with image tokens of 2x2 latents.
+func fluxFLOPs(c transformer.FluxConfig, image, text int) float64 {
+	d := float64(c.NumAttentionHeads * c.AttentionHeadDim)
+	embed := timeFeatures*d + d*d
+	macs := embed + float64(c.PooledProjectionDim)*d + d*d
+	if c.GuidanceEmbeds {
+		macs += embed
+	}
+	macs += float64(c.NumLayers)*12*d*d + float64(c.NumSingleLayers)*3*d*d // modulation
+	macs += jointMACs(d, 4*d, image, text, c.NumLayers+c.NumSingleLayers, 2)
+	return 2 * (macs + endMACs(d, c.InChannels, c.JointAttentionDim, image, text))
+}

@@ -1,0 +1,82 @@
+package component
+
+import (
+	"github.com/gomflux/gomflux/internal/checkpoint/layout"
+	"github.com/gomflux/gomflux/models/lora"
+	"github.com/gomflux/gomflux/transformer"
+	"regexp"
+)
+
+// QwenImageTransformer2DModel is the transformer of Qwen-Image.
+var QwenImageTransformer2DModel = &Class{
+	Name: "QwenImageTransformer2DModel", Library: "diffusers", Role: Transformer, Folder: Transformers,
+	MFlux: []*layout.Table{{
+		Signature: []string{"transformer_blocks.0.img_mod_linear.weight", "transformer_blocks.0.attn.add_q_proj.weight"},
+		Rules: layout.Under("transformer_blocks.{}", "transformer_blocks.{}", layout.Rename(
+			"attn.attn_to_out.0", "attn.to_out.0",
+			"img_mod_linear", "img_mod.1",
+			"txt_mod_linear", "txt_mod.1",
+			"img_ff.mlp_in", "img_mlp.net.0.proj",
+			"img_ff.mlp_out", "img_mlp.net.2",
+			"txt_ff.mlp_in", "txt_mlp.net.0.proj",
+			"txt_ff.mlp_out", "txt_mlp.net.2",
+		)),
+	}},
+	Original: []*layout.Table{
+		{Prefixes: transformerPrefixes, Rules: layout.Unused(indexTimestepZero), Signature: []string{
+			"img_in.weight",
+			"txt_norm.weight",
+			"transformer_blocks.0.img_mod.1.weight",
+			"transformer_blocks.0.attn.add_q_proj.weight",
+		}},
+	},
+	LoRA:     joined("transformer_blocks.{}"),
+	LoRAHint: &lora.Hint{For: "Qwen-Image", Names: regexp.MustCompile(`transformer_blocks[._]\d+[._](img|txt)_m(lp|od)|transformer_blocks[._]\d+[._]attn[._]add_[qkv]_proj`)},
+	Infer:    inferQwenImage,
+	Quantization: []QuantizationRule{
+		{"img_in", 8}, {"txt_in", 8}, {"time_text_embed.*", 8}, {"transformer_blocks.*.img_mod.1", 8}, {"norm_out.linear", 8}, {"proj_out", 8},
+	},
+	FLOPs: func(model any, image, text int) float64 {
+		return qwenImageFLOPs(model.(*transformer.QwenImage).Config, image, text)
+	},
+	Blocks: func(model any) Stack {
+		c := model.(*transformer.QwenImage).Config
+		w := float64(c.NumAttentionHeads * c.AttentionHeadDim)
+		return Stack{Blocks: c.NumLayers, Heads: c.NumAttentionHeads, Made: 17 * w, Read: 23 * w, Alive: 20 * w, Scores: 1, Cast: 0.12, CastAlone: 0.5}
+	},
+}
+
+// indexTimestepZero is a tensor without elements by which ComfyUI knows a
+// Qwen-Image-Edit that sees its pictures at time zero (zero_cond_t).
+const indexTimestepZero = "__index_timestep_zero__"
+
+func inferQwenImage(s *layout.Sizes, told, published map[string]any) {
+	width := s.Dim("img_in.weight", 0)
+	heads, size := s.Heads(width, "transformer_blocks.0.attn.norm_q.weight")
+	told["patch_size"] = 2
+	told["in_channels"], told["out_channels"] = s.Dim("img_in.weight", 1), s.Over("the size of a patch", s.Dim("proj_out.weight", 0), 4)
+	told["num_layers"] = s.Count("transformer_blocks")
+	told["num_attention_heads"], told["attention_head_dim"] = heads, size
+	told["joint_attention_dim"] = s.Dim("txt_in.weight", 1)
+	told["guidance_embeds"] = false
+	if s.Has(indexTimestepZero) {
+		told["zero_cond_t"] = true
+	}
+	if s.Has("time_text_embed.addition_t_embedding.weight") {
+		told["use_additional_t_cond"] = true
+	}
+	layout.Axes(published, "axes_dims_rope", size, 16, 56, 56)
+}
+
+// qwenImageFLOPs is that of Qwen-Image's, likewise.
+func qwenImageFLOPs(c transformer.QwenImageConfig, image, text int) float64 {
+	d := float64(c.NumAttentionHeads * c.AttentionHeadDim)
+	times := 1.0
+	if c.ZeroCondT { // references have a time of their own
+		times = 2
+	}
+	macs := times * (timeFeatures*d + d*d)
+	macs += float64(c.NumLayers) * (times + 1) * 6 * d * d // modulation of image and text
+	macs += jointMACs(d, 4*d, image, text, c.NumLayers, 2)
+	return 2 * (macs + endMACs(d, c.InChannels, c.JointAttentionDim, image, text))
+}

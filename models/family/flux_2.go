@@ -1,0 +1,279 @@
+package family
+
+import (
+	"fmt"
+	"image"
+	"math"
+	"slices"
+
+	"github.com/gomflux/gomflux/internal/checkpoint"
+	"github.com/gomflux/gomflux/mlx"
+	"github.com/gomflux/gomflux/models/component"
+	"github.com/gomflux/gomflux/models/errs"
+	"github.com/gomflux/gomflux/models/index"
+	"github.com/gomflux/gomflux/picture"
+	"github.com/gomflux/gomflux/textenc"
+	"github.com/gomflux/gomflux/transformer"
+)
+
+// Flux2 is the family of FLUX.2-klein.
+var Flux2 = &Family{
+	Name: "FLUX.2-klein",
+	Pipelines: []*Class{
+		{Name: "Flux2KleinPipeline", New: func() Pipeline { return &flux2{} }, Components: []Member{
+			{Folder: "scheduler", Class: component.FlowMatchEulerDiscreteScheduler},
+			{Folder: "text_encoder", Class: component.Qwen3Model, As: component.Qwen3ForCausalLM},
+			{Folder: "tokenizer", Class: component.Qwen2TokenizerFast},
+			{Folder: "transformer", Class: component.Flux2Transformer2DModel},
+			{Folder: "vae", Class: component.AutoencoderKLFlux2},
+		}},
+		{Name: "Flux2KleinKVPipeline", New: func() Pipeline { return &flux2{cached: true} }, Components: []Member{
+			{Folder: "scheduler", Class: component.FlowMatchEulerDiscreteScheduler},
+			{Folder: "text_encoder", Class: component.Qwen3Model, As: component.Qwen3ForCausalLM},
+			{Folder: "tokenizer", Class: component.Qwen2TokenizerFast},
+			{Folder: "transformer", Class: component.Flux2Transformer2DModel},
+			{Folder: "vae", Class: component.AutoencoderKLFlux2},
+		}},
+	},
+	Models: []Model{
+		{
+			Name: "flux2-klein-4b", Aliases: []string{"flux2-klein", "klein-4b", "flux.2-klein-4b"},
+			Repo:    "black-forest-labs/FLUX.2-klein-4B",
+			Licence: "Apache-2.0", LicenceURL: "https://www.apache.org/licenses/LICENSE-2.0",
+			Defaults: Defaults{Steps: 4, Guidance: 1, Height: 1024, Width: 1024, MaxSequenceLength: 512},
+			Class:    "Flux2KleinPipeline", Scheduler: shiftBySize, Index: map[string]any{"is_distilled": true}, Transformer: map[string]any{"joint_attention_dim": 7680},
+		},
+		{
+			Name: "flux2-klein-9b", Aliases: []string{"klein-9b", "flux.2-klein-9b"},
+			Repo:    "black-forest-labs/FLUX.2-klein-9B",
+			Licence: "FLUX Non-Commercial License", LicenceURL: "https://huggingface.co/black-forest-labs/FLUX.2-klein-9B/blob/main/LICENSE.md", Gated: true,
+			Defaults: Defaults{Steps: 4, Guidance: 1, Height: 1024, Width: 1024, MaxSequenceLength: 512},
+			Class:    "Flux2KleinPipeline", Scheduler: shiftBySize, Index: map[string]any{"is_distilled": true}, Transformer: map[string]any{"joint_attention_dim": 12288},
+		},
+		{
+			Name: "flux2-klein-9b-kv", Aliases: []string{"klein-9b-kv", "flux.2-klein-9b-kv"},
+			Repo:    "black-forest-labs/FLUX.2-klein-9b-kv",
+			Licence: "FLUX Non-Commercial License", LicenceURL: "https://huggingface.co/black-forest-labs/FLUX.2-klein-9b-kv/blob/main/LICENSE.md", Gated: true,
+			Defaults: Defaults{Steps: 4, Guidance: 1, Height: 1024, Width: 1024, MaxSequenceLength: 512},
+			Class:    "Flux2KleinKVPipeline", Scheduler: shiftBySize, Transformer: map[string]any{"joint_attention_dim": 12288},
+		},
+		{
+			Name: "flux2-klein-base-4b", Aliases: []string{"flux2-base-4b", "klein-base-4b", "flux.2-klein-base-4b"},
+			Repo:    "black-forest-labs/FLUX.2-klein-base-4B",
+			Licence: "Apache-2.0", LicenceURL: "https://www.apache.org/licenses/LICENSE-2.0",
+			Defaults: Defaults{Steps: 50, Guidance: 4, Height: 1024, Width: 1024, MaxSequenceLength: 512},
+			Class:    "Flux2KleinPipeline", Scheduler: shiftBySize, Index: map[string]any{"is_distilled": false}, Transformer: map[string]any{"joint_attention_dim": 7680},
+		},
+		{
+			Name: "flux2-klein-base-9b", Aliases: []string{"flux2-base-9b", "klein-base-9b", "flux.2-klein-base-9b"},
+			Repo:    "black-forest-labs/FLUX.2-klein-base-9B",
+			Licence: "FLUX Non-Commercial License", LicenceURL: "https://huggingface.co/black-forest-labs/FLUX.2-klein-base-9B/blob/main/LICENSE.md", Gated: true,
+			Defaults: Defaults{Steps: 50, Guidance: 4, Height: 1024, Width: 1024, MaxSequenceLength: 512},
+			Class:    "Flux2KleinPipeline", Scheduler: shiftBySize, Index: map[string]any{"is_distilled": false}, Transformer: map[string]any{"joint_attention_dim": 12288},
+		},
+	},
+	Help: Help{
+		Guidance: "for FLUX.2-klein-base 1 turns it off, and FLUX.2-klein has none",
+		Editors:  "FLUX.2-klein",
+		Editing: `For FLUX.2-klein a picture has sides of at least 64 pixels, one at most 8 times
+as long as the other. One of more than a megapixel is made smaller, and its
+sides are cut at both ends to multiples of 16. It takes any number of pictures,
+and the prompt speaks of them as image 1, image 2 and so on. Without --height and
+--width the new picture is as large as the first is then.`,
+	},
+}
+
+// flux2 is diffusers' Flux2KleinPipeline: FLUX.2-klein, distilled and base. With
+// cached set it is Flux2KleinKVPipeline, which computes the keys and values of
+// reference pictures once.
+type flux2 struct {
+	usual
+	cached      bool
+	distilled   bool
+	textEncoder *textenc.Qwen3
+	transformer *transformer.Flux2
+	dtype       mlx.Dtype
+}
+
+// flux2OutLayers are the hidden states that the published models are told by
+// (text_encoder_out_layers).
+var flux2OutLayers = []int{9, 18, 27}
+
+func (f *flux2) Configure(l *component.Folder) ([]component.Component, error) {
+	f.dtype = l.Dtype
+	text, c := textenc.DefaultQwen3Config(), transformer.DefaultFlux2Config()
+	if err := l.Config("text_encoder", &text); err != nil {
+		return nil, err
+	}
+	if err := l.Config("transformer", &c); err != nil {
+		return nil, err
+	}
+	// diffusers takes the layers as an argument of a call; what is here besides
+	// the published models can name its own
+	var own struct {
+		IsDistilled bool  `json:"is_distilled"`
+		OutLayers   []int `json:"text_encoder_out_layers"`
+	}
+	if err := checkpoint.ReadJSON(l.FS, index.File, &own); err != nil {
+		return nil, err
+	}
+	f.distilled = own.IsDistilled || f.cached
+	layers := flux2OutLayers
+	if len(own.OutLayers) > 0 && !l.Absent["text_encoder"] {
+		layers = own.OutLayers
+	}
+	if !l.Absent["text_encoder"] {
+		if slices.Min(layers) < 1 || slices.Max(layers) > text.NumHiddenLayers || len(layers) > text.NumHiddenLayers {
+			return nil, fmt.Errorf("%w: %s: text_encoder_out_layers %v: expected numbers from 1 to the text encoder's num_hidden_layers, %d",
+				errs.ErrUnsupported, checkpoint.FullName(l.FS, index.File), layers, text.NumHiddenLayers)
+		}
+	}
+	if err := l.FitsTransformer("text_encoder", fmt.Sprintf("the size of %d hidden states of the text encoder", len(layers)), len(layers)*text.HiddenSize,
+		"joint_attention_dim", c.JointAttentionDim); err != nil {
+		return nil, err
+	}
+	f.textEncoder = textenc.NewQwen3(text, layers, f.dtype)
+	f.transformer = transformer.NewFlux2(c)
+	return []component.Component{
+		{
+			Name: "text_encoder.model", Dir: "text_encoder", Class: component.Qwen3Model, Model: f.textEncoder,
+			Prefixes: []string{"model."},
+			Ignore:   f.textEncoder.Unused(),
+		},
+		{Name: "transformer", Dir: "transformer", Class: component.Flux2Transformer2DModel, Model: f.transformer},
+	}, nil
+}
+
+func (f *flux2) Defaults() Defaults {
+	if f.distilled {
+		return Defaults{Steps: 4, Guidance: 1, Height: 1024, Width: 1024, MaxSequenceLength: 512}
+	}
+	return Defaults{Steps: 50, Guidance: 4, Height: 1024, Width: 1024, MaxSequenceLength: 512}
+}
+
+// Texts is Qwen3's, which sees the prompt with padding to the full length. Pads
+// are tokens to the transformer like others.
+func (f *flux2) Texts([]image.Image) []Text {
+	return []Text{{
+		Tokenizer: "tokenizer", Encoder: "text_encoder", IDs: "input_ids", Embeds: "embeds", Shape: []int{-1, -1},
+		// the chat template with enable_thinking=False and a generation prompt
+		Tokens: chat("", "<think>\n\n</think>\n\n").padded,
+		Masked: func(ids []int32, valid int) *mlx.Array { return f.textEncoder.ForwardPadded(ids, valid).Squeeze(0) },
+	}}
+}
+
+// LatentShape is that of the autoencoder's patches.
+func (f *flux2) LatentShape(h, w int) []int {
+	return []int{f.transformer.Config.InChannels, h, w}
+}
+
+func (f *flux2) Multiple() int { return 1 }
+
+// Guidance counts from 1, which is none.
+func (f *flux2) Guidance(scale float64) (bool, error) {
+	if scale > 1 && f.distilled {
+		return false, fmt.Errorf("guidance %g: this model is distilled and takes none (leave it out, or give 1; the base models take it)", scale)
+	}
+	return scale > 1, nil
+}
+
+// CacheSize is that of the kv variant; others keep nothing.
+func (f *flux2) CacheSize(tokens int) int64 {
+	if !f.cached {
+		return 0
+	}
+	c := f.transformer.Config
+	return int64(2*(c.NumLayers+c.NumSingleLayers)) * int64(tokens) * int64(c.NumAttentionHeads*c.AttentionHeadDim)
+}
+
+// Bounds of a reference picture (Flux2ImageProcessor).
+const (
+	flux2MinSide   = 64
+	flux2MaxAspect = 8
+	flux2MaxArea   = 1024 * 1024
+)
+
+func (f *flux2) CheckReferences(int) error { return nil }
+
+func (f *flux2) CheckReference(size image.Point) error {
+	switch w, h := size.X, size.Y; {
+	case w < flux2MinSide || h < flux2MinSide:
+		return fmt.Errorf("has %dx%d pixels, and the model needs %d on each side", w, h, flux2MinSide)
+	case max(w, h) > flux2MaxAspect*min(w, h):
+		return fmt.Errorf("has %dx%d pixels, and one side may be at most %d times as long as the other (crop it)", w, h, flux2MaxAspect)
+	}
+	return nil
+}
+
+func (f *flux2) ReferenceSize(size image.Point, multiple int) image.Point {
+	size = flux2Shrunk(size)
+	return image.Pt(size.X/multiple*multiple, size.Y/multiple*multiple)
+}
+
+func (f *flux2) ReferenceName() string { return "image" }
+
+// EditSize is that of the first picture.
+func (f *flux2) EditSize(sizes []image.Point, multiple int) image.Point {
+	return f.ReferenceSize(sizes[0], multiple)
+}
+
+// flux2Shrunk is the size of a picture that is made smaller if it is too large.
+func flux2Shrunk(size image.Point) image.Point {
+	area := size.X * size.Y
+	if area <= flux2MaxArea {
+		return size
+	}
+	scale := math.Sqrt(flux2MaxArea / float64(area))
+	return image.Pt(int(float64(size.X)*scale), int(float64(size.Y)*scale))
+}
+
+// Reference is a picture made smaller if it is too large, and cut evenly at its
+// edges to what the model can take.
+func (f *flux2) Reference(img *image.RGBA, multiple int) *image.RGBA {
+	shrunk := flux2Shrunk(img.Bounds().Size())
+	img = picture.Resize(img, shrunk.X, shrunk.Y)
+	size := f.ReferenceSize(shrunk, multiple)
+	at := img.Bounds().Min.Add(image.Pt((shrunk.X-size.X)/2, (shrunk.Y-size.Y)/2))
+	return img.SubImage(image.Rectangle{at, at.Add(size)}).(*image.RGBA)
+}
+
+func (f *flux2) Predictor(c Conditions, h, w int, compile Compiler) (Predictor, error) {
+	embeds := c.Text[0].ExpandDims(0)
+	sizes, references := c.referenceTokens(func(x *mlx.Array) *mlx.Array {
+		return x.Reshape(1, x.Dim(1), -1).Transpose(0, 2, 1)
+	})
+	s, err := f.transformer.Sequence(h, w, embeds.Dim(1), sizes...)
+	if err != nil {
+		return nil, errs.Request(err)
+	}
+	time := fraction(f.transformer.Timestep)
+	if f.cached && references != nil {
+		return predictWith(f.cachedForward(references[0], s, compile, c.Keep), f.dtype, time, embeds), nil
+	}
+	forward := compile(func(in []*mlx.Array) []*mlx.Array {
+		return []*mlx.Array{f.transformer.Forward(in[0], in[1], in[2], optional(in, 3), s)}
+	})
+	return predictWith(forward, f.dtype, time, append([]*mlx.Array{embeds}, references...)...), nil
+}
+
+// cachedForward sees the references at its first step only, and keeps what
+// others see of them.
+func (f *flux2) cachedForward(references *mlx.Array, s *transformer.Flux2Sequence, compile Compiler, keep func(...*mlx.Array)) func([]*mlx.Array) []*mlx.Array {
+	extract := compile(func(in []*mlx.Array) []*mlx.Array {
+		velocity, cache := f.transformer.Extract(in[0], in[1], in[2], in[3], s)
+		return append([]*mlx.Array{velocity}, cache...)
+	})
+	forward := compile(func(in []*mlx.Array) []*mlx.Array {
+		return []*mlx.Array{f.transformer.Cached(in[0], in[1], in[2], in[3:], s)}
+	})
+	var cache []*mlx.Array
+	return func(in []*mlx.Array) []*mlx.Array {
+		if cache != nil {
+			return forward(append(in, cache...))
+		}
+		out := extract(append(in, references))
+		cache = out[1:]
+		keep(cache...)
+		return out
+	}
+}

@@ -1,0 +1,74 @@
+package family
+
+import (
+	"fmt"
+	"io/fs"
+	"slices"
+	"strings"
+
+	"github.com/gomflux/gomflux/internal/checkpoint"
+	"github.com/gomflux/gomflux/models/errs"
+	"github.com/gomflux/gomflux/models/index"
+)
+
+// All lists the families that can be run.
+var All = []*Family{ZImage, Flux1, Flux2, QwenImage}
+
+// Classes lists the names of the pipeline classes that can be run, sorted.
+func Classes() (names []string) {
+	for _, f := range All {
+		for _, c := range f.Pipelines {
+			names = append(names, c.Name)
+		}
+	}
+	slices.Sort(names)
+	return names
+}
+
+// Find returns the pipeline class of a name, nil for one that cannot be run.
+func Find(class string) *Class {
+	for _, f := range All {
+		for _, c := range f.Pipelines {
+			if c.Name == class {
+				return c
+			}
+		}
+	}
+	return nil
+}
+
+// Of returns the pipeline class of a model folder's index.
+func Of(fsys fs.FS, x index.Index) (*Class, error) {
+	if c := Find(x.Class); c != nil {
+		return c, nil
+	}
+	return nil, fmt.Errorf("%w: %s: pipeline class %q; this version runs %s", errs.ErrUnsupported, checkpoint.FullName(fsys, index.File), x.Class, strings.Join(Classes(), ", "))
+}
+
+// Names are the families' names.
+func Names() (names []string) {
+	for _, f := range All {
+		names = append(names, f.Name)
+	}
+	return names
+}
+
+// Editors names the models that edit, for messages.
+func Editors() string {
+	var names []string
+	for _, f := range All {
+		if f.Help.Editors != "" {
+			names = append(names, f.Help.Editors)
+		}
+	}
+	return And(names)
+}
+
+// And lists words in a sentence.
+func And(words []string) string {
+	n := len(words)
+	if n < 2 {
+		return strings.Join(words, "")
+	}
+	return strings.Join(words[:n-1], ", ") + " and " + words[n-1]
+}

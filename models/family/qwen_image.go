@@ -1,0 +1,425 @@
+package family
+
+import (
+	"fmt"
+	"image"
+	"math"
+	"strings"
+
+	"github.com/gomflux/gomflux/internal/checkpoint"
+	"github.com/gomflux/gomflux/internal/pixels"
+	"github.com/gomflux/gomflux/mlx"
+	"github.com/gomflux/gomflux/mlx/hooks"
+	"github.com/gomflux/gomflux/models/component"
+	"github.com/gomflux/gomflux/models/errs"
+	"github.com/gomflux/gomflux/models/index"
+	"github.com/gomflux/gomflux/picture"
+	"github.com/gomflux/gomflux/textenc"
+	"github.com/gomflux/gomflux/textenc/tokenizer"
+	"github.com/gomflux/gomflux/transformer"
+)
+
+// QwenImage is the family of Qwen-Image.
+var QwenImage = &Family{
+	Name: "Qwen-Image",
+	Pipelines: []*Class{
+		{Name: "QwenImagePipeline", New: func() Pipeline { return &qwenImage{} }, NeedsNegativePrompt: true, Components: []Member{
+			{Folder: "scheduler", Class: component.FlowMatchEulerDiscreteScheduler},
+			{Folder: "text_encoder", Class: component.Qwen25VLForConditionalGeneration},
+			{Folder: "tokenizer", Class: component.Qwen2Tokenizer},
+			{Folder: "transformer", Class: component.QwenImageTransformer2DModel},
+			{Folder: "vae", Class: component.AutoencoderKLQwenImage},
+		}},
+		{Name: "QwenImageEditPipeline", New: func() Pipeline { return &qwenEdit{} }, NeedsNegativePrompt: true, Components: []Member{
+			{Folder: "processor", Class: component.Qwen2VLProcessor},
+			{Folder: "scheduler", Class: component.FlowMatchEulerDiscreteScheduler},
+			{Folder: "text_encoder", Class: component.Qwen25VLForConditionalGeneration},
+			{Folder: "tokenizer", Class: component.Qwen2Tokenizer},
+			{Folder: "transformer", Class: component.QwenImageTransformer2DModel},
+			{Folder: "vae", Class: component.AutoencoderKLQwenImage},
+		}},
+		{Name: "QwenImageEditPlusPipeline", New: func() Pipeline { return &qwenEdit{plus: true} }, NeedsNegativePrompt: true, Components: []Member{
+			{Folder: "processor", Class: component.Qwen2VLProcessor},
+			{Folder: "scheduler", Class: component.FlowMatchEulerDiscreteScheduler},
+			{Folder: "text_encoder", Class: component.Qwen25VLForConditionalGeneration},
+			{Folder: "tokenizer", Class: component.Qwen2Tokenizer},
+			{Folder: "transformer", Class: component.QwenImageTransformer2DModel},
+			{Folder: "vae", Class: component.AutoencoderKLQwenImage},
+		}},
+	},
+	Models: []Model{
+		{
+			Name: "qwen-image", Aliases: []string{"qwen"},
+			Repo:    "Qwen/Qwen-Image",
+			Licence: "Apache-2.0", LicenceURL: "https://www.apache.org/licenses/LICENSE-2.0",
+			Defaults: Defaults{Steps: 50, Guidance: 4, NegativePrompt: " ", Height: 1024, Width: 1024, MaxSequenceLength: 512},
+			Class:    "QwenImagePipeline", Scheduler: qwenShift, Transformer: map[string]any{"zero_cond_t": false},
+		},
+		{
+			Name: "qwen-image-2512", Aliases: []string{"qwen-2512"},
+			Repo:    "Qwen/Qwen-Image-2512",
+			Licence: "Apache-2.0", LicenceURL: "https://www.apache.org/licenses/LICENSE-2.0",
+			Defaults: Defaults{Steps: 50, Guidance: 4, NegativePrompt: " ", Height: 1024, Width: 1024, MaxSequenceLength: 512},
+			Class:    "QwenImagePipeline", Scheduler: qwenShift, Transformer: map[string]any{"zero_cond_t": false},
+		},
+		{
+			Name: "qwen-image-edit", Aliases: []string{"qwen-edit"},
+			Repo:    "Qwen/Qwen-Image-Edit",
+			Licence: "Apache-2.0", LicenceURL: "https://www.apache.org/licenses/LICENSE-2.0",
+			Defaults: Defaults{Steps: 50, Guidance: 4, NegativePrompt: " ", Height: 1024, Width: 1024, MaxSequenceLength: 512},
+			Class:    "QwenImageEditPipeline", Scheduler: qwenShift, Processor: qwen2VLProcessor, Transformer: map[string]any{"zero_cond_t": false},
+		},
+		{
+			Name: "qwen-image-edit-2509", Aliases: []string{"qwen-edit-plus", "qwen-edit-2509"},
+			Repo:    "Qwen/Qwen-Image-Edit-2509",
+			Licence: "Apache-2.0", LicenceURL: "https://www.apache.org/licenses/LICENSE-2.0",
+			Defaults: Defaults{Steps: 40, Guidance: 4, NegativePrompt: " ", Height: 1024, Width: 1024, MaxSequenceLength: 512},
+			Class:    "QwenImageEditPlusPipeline", Scheduler: qwenShift, Processor: qwen2VLProcessor, Transformer: map[string]any{"zero_cond_t": false},
+		},
+		{
+			Name: "qwen-image-edit-2511", Aliases: []string{"qwen-edit-2511"},
+			Repo:    "Qwen/Qwen-Image-Edit-2511",
+			Licence: "Apache-2.0", LicenceURL: "https://www.apache.org/licenses/LICENSE-2.0",
+			Defaults: Defaults{Steps: 40, Guidance: 4, NegativePrompt: " ", Height: 1024, Width: 1024, MaxSequenceLength: 512},
+			Class:    "QwenImageEditPlusPipeline", Scheduler: qwenShift, Processor: qwen2VLProcessor, Transformer: map[string]any{"zero_cond_t": true},
+		},
+	},
+	Help: Help{
+		Guidance: "for Qwen-Image 1 turns it off",
+		Editors:  "Qwen-Image-Edit",
+		Editing: `Qwen-Image-Edit takes one picture, its later versions (2509, 2511) several, of
+any size. Each is brought to about a megapixel with sides that are multiples of
+32, and the prompt speaks of them as Picture 1, Picture 2 and so on. Without
+--height and --width the new picture is as large as the last is then.`,
+	},
+}
+
+// qwenShift is the scheduler's config of Qwen-Image: shifts by the picture's size,
+// stretched so that the last sigma is 0.02.
+var qwenShift = map[string]any{
+	"shift": 1.0, "use_dynamic_shifting": true, "shift_terminal": 0.02,
+	"base_shift": 0.5, "max_shift": 0.9, "base_image_seq_len": 256, "max_image_seq_len": 8192,
+}
+
+// qwen2VLProcessor is the image processor's config of Qwen-Image-Edit.
+var qwen2VLProcessor = map[string]any{
+	"image_processor_type": "Qwen2VLImageProcessor",
+	"min_pixels":           3136, "max_pixels": 12845056, "patch_size": 14, "temporal_patch_size": 2, "merge_size": 2,
+	"image_mean": []float64{0.48145466, 0.4578275, 0.40821073}, "image_std": []float64{0.26862954, 0.26130258, 0.27577711},
+}
+
+// qwenImage is diffusers' QwenImagePipeline.
+type qwenImage struct {
+	usual
+	patches
+	textEncoder *textenc.Qwen25VL
+	transformer *transformer.QwenImage
+	dtype       mlx.Dtype
+}
+
+// The chat template of Qwen2.5-VL around a prompt, with what the text encoder is
+// asked to do; and how many tokens of its beginning the transformer is not given
+// (prompt_template_encode_start_idx).
+const (
+	qwenImageSystem = "Describe the image by detailing the color, shape, size, texture, quantity, text, spatial relationships of the objects and background:"
+	qwenImageDrop   = 34
+
+	qwenEditSystem = "Describe the key features of the input image (color, shape, size, texture, objects, background), then explain how the user's text instruction should alter or modify the image. " +
+		"Generate a new image that meets the user's requirements while maintaining consistency with the original input where appropriate."
+	qwenEditDrop = 64
+)
+
+func qwenTemplate(system, images string) template {
+	t := chat(images, "")
+	t.before = "<|im_start|>system\n" + system + "<|im_end|>\n" + t.before
+	return t
+}
+
+// qwenMaxTokens is how many tokens the text encoder is given at most beside those
+// that are dropped (tokenizer_max_length).
+const qwenMaxTokens = 1024
+
+func (q *qwenImage) Configure(l *component.Folder) ([]component.Component, error) {
+	return q.configureWith(l, false)
+}
+
+func (q *qwenImage) configureWith(l *component.Folder, vision bool) ([]component.Component, error) {
+	q.dtype = l.Dtype
+	text, c := textenc.DefaultQwen25VLConfig(), transformer.DefaultQwenImageConfig()
+	if err := l.Config("text_encoder", &text); err != nil {
+		return nil, err
+	}
+	if err := l.Config("transformer", &c); err != nil {
+		return nil, err
+	}
+	if err := l.FitsTransformer("text_encoder", "the text encoder's hidden_size", text.Text.HiddenSize, "joint_attention_dim", c.JointAttentionDim); err != nil {
+		return nil, err
+	}
+	q.patches = patches{c.InChannels}
+	q.textEncoder = textenc.NewQwen25VL(text, vision, q.dtype)
+	q.transformer = transformer.NewQwenImage(c)
+	return []component.Component{
+		{
+			Name: "text_encoder.model", Dir: "text_encoder", Class: component.Qwen25VLForConditionalGeneration, Model: q.textEncoder,
+			Prefixes: []string{"model."},
+			Ignore:   q.textEncoder.Unused(),
+		},
+		{Name: "transformer", Dir: "transformer", Class: component.QwenImageTransformer2DModel, Model: q.transformer},
+	}, nil
+}
+
+// Defaults has the negative prompt of the model's page: without one diffusers
+// does not guide.
+func (q *qwenImage) Defaults() Defaults {
+	return Defaults{Steps: 50, Guidance: 4, NegativePrompt: " ", Height: 1024, Width: 1024, MaxSequenceLength: 512}
+}
+
+func (q *qwenImage) Texts([]image.Image) []Text {
+	return []Text{{
+		Tokenizer: "tokenizer", Encoder: "text_encoder", IDs: "input_ids", Embeds: "embeds", Shape: []int{-1, -1}, Uncounted: qwenImageDrop,
+		CutsRows: true,
+		Tokens: func(t *tokenizer.Tokenizer, prompt string, limit int) (Tokens, error) {
+			w := qwenTemplate(qwenImageSystem, "")
+			tokens, err := w.cut(t, prompt, qwenImageDrop+max(limit, qwenMaxTokens))
+			if err == nil && tokens.Total > qwenImageDrop+limit {
+				err = w.lost(t, prompt, qwenImageDrop+limit, &tokens)
+			}
+			return tokens, err
+		},
+		Encode: func(ids []int32) *mlx.Array { return q.states(ids, nil, qwenImageDrop) },
+	}}
+}
+
+// states are the text encoder's hidden states [n, joint_attention_dim] without
+// the first ones, which are the template's.
+func (q *qwenImage) states(ids []int32, pictures []textenc.VisionInput, drop int) *mlx.Array {
+	x := q.textEncoder.Forward(ids, pictures)
+	return x.Slice(1, min(drop, len(ids)-1), len(ids)).Squeeze(0)
+}
+
+// Guidance counts from 1, which is none (true_cfg_scale).
+func (q *qwenImage) Guidance(scale float64) (bool, error) { return scale > 1, nil }
+
+// Guide brings each token of the guided prediction back to the length that it
+// has for the prompt.
+func (q *qwenImage) Guide(positive, negative *mlx.Array, scale float64) *mlx.Array {
+	h, w := positive.Dim(2)/2, positive.Dim(3)/2
+	length := func(x *mlx.Array) *mlx.Array { return x.Mul(x).Sum(-1).Sqrt() }
+	pos := transformer.Pack(positive)
+	guided := transformer.Pack(q.usual.Guide(positive, negative, scale))
+	return transformer.Unpack(guided.Mul(length(pos).Div(length(guided))), h, w)
+}
+
+func (q *qwenImage) Predictor(c Conditions, h, w int, compile Compiler) (Predictor, error) {
+	embeds := c.Text[0].ExpandDims(0)
+	sizes, references := c.referenceTokens(transformer.Pack)
+	s, err := q.transformer.Sequence(h, w, embeds.Dim(1), sizes...)
+	if err != nil {
+		return nil, errs.Request(err)
+	}
+	forward := compile(func(in []*mlx.Array) []*mlx.Array {
+		return []*mlx.Array{q.transformer.Forward(in[0], in[1], in[2], optional(in, 3), s)}
+	})
+	return predictWith(forward, q.dtype, fraction(q.transformer.Timestep), append([]*mlx.Array{embeds}, references...)...), nil
+}
+
+// qwenEdit is diffusers' QwenImageEditPipeline, which is shown one picture. With
+// plus set it is QwenImageEditPlusPipeline, which is shown several: each as its
+// own picture to the text encoder, which gets a small copy, and as latents.
+type qwenEdit struct {
+	qwenImage
+	plus      bool
+	processor *textenc.Qwen2VLImageProcessor
+	points    *hooks.Points
+	// areas of the copies of a picture, in pixels
+	vaeArea, conditionArea int
+}
+
+func (q *qwenEdit) Configure(l *component.Folder) ([]component.Component, error) {
+	q.points = l.Points
+	components, err := q.configureWith(l, true)
+	if err != nil {
+		return nil, err
+	}
+	// diffusers has these areas in its code; what is here besides the published
+	// models can name its own
+	own := struct {
+		VAEImageSize       int `json:"vae_image_size"`
+		ConditionImageSize int `json:"condition_image_size"`
+	}{1024 * 1024, 384 * 384}
+	if err := checkpoint.ReadJSON(l.FS, index.File, &own); err != nil {
+		return nil, err
+	}
+	if own.VAEImageSize < 1 || own.ConditionImageSize < 1 || max(own.VAEImageSize, own.ConditionImageSize) > picture.MaxPixels {
+		return nil, fmt.Errorf("%w: %s: vae_image_size %d and condition_image_size %d: expected numbers of pixels",
+			errs.ErrUnsupported, checkpoint.FullName(l.FS, index.File), own.VAEImageSize, own.ConditionImageSize)
+	}
+	q.vaeArea, q.conditionArea = own.VAEImageSize, own.ConditionImageSize
+	if l.Absent["processor"] || l.Absent["text_encoder"] {
+		return components, nil
+	}
+	if q.processor, err = textenc.LoadQwen2VLImageProcessor(l.FS, "processor"); err != nil {
+		return nil, err
+	}
+	return components, q.processor.Fits(&q.textEncoder.Config.Vision)
+}
+
+// qwenSize is the size of a copy of so many pixels, in multiples of 32
+// (calculate_dimensions).
+func qwenSize(size image.Point, area int) image.Point {
+	ratio := float64(size.X) / float64(size.Y)
+	width := math.Sqrt(float64(area) * ratio)
+	height := width / ratio
+	round := func(v float64) int { return int(math.RoundToEven(v/32)) * 32 }
+	return image.Pt(round(width), round(height))
+}
+
+// conditionSize is that of the copy which the text encoder is shown.
+func (q *qwenEdit) conditionSize(size image.Point) image.Point {
+	if q.plus {
+		return qwenSize(size, q.conditionArea)
+	}
+	return qwenSize(size, q.vaeArea)
+}
+
+func (q *qwenEdit) CheckReference(size image.Point) error {
+	long, short := max(size.X, size.Y), min(size.X, size.Y)
+	vae, condition := qwenSize(size, q.vaeArea), q.conditionSize(size)
+	if min(vae.X, vae.Y, condition.X, condition.Y) < 32 {
+		return fmt.Errorf("has %dx%d pixels: the long side is %d times the short one, too much for this model (crop it)", size.X, size.Y, long/short)
+	}
+	if q.processor == nil {
+		return nil
+	}
+	if _, err := q.processor.Resized(condition); err != nil {
+		return fmt.Errorf("has %dx%d pixels: its copy for the text encoder %w", size.X, size.Y, err)
+	}
+	return nil
+}
+
+// CheckReferences says what is wrong with a number of pictures.
+func (q *qwenEdit) CheckReferences(n int) error {
+	switch {
+	case n == 0:
+		return fmt.Errorf("this model edits pictures, and none is given (gomflux edit --image; Qwen-Image makes pictures from a prompt alone)")
+	case n > 1 && !q.plus:
+		return fmt.Errorf("%d pictures: this model edits one (Qwen-Image-Edit-2509 and later ones several)", n)
+	}
+	return nil
+}
+
+func (q *qwenEdit) ReferenceSize(size image.Point, _ int) image.Point {
+	return qwenSize(size, q.vaeArea)
+}
+
+func (q *qwenEdit) Reference(img *image.RGBA, multiple int) *image.RGBA {
+	size := q.ReferenceSize(img.Rect.Size(), multiple)
+	return picture.Resize(img, size.X, size.Y)
+}
+
+// ReferenceName is that of the template.
+func (q *qwenEdit) ReferenceName() string { return "Picture" }
+
+// EditSize is that of the last picture.
+func (q *qwenEdit) EditSize(sizes []image.Point, multiple int) image.Point {
+	return q.ReferenceSize(sizes[len(sizes)-1], multiple)
+}
+
+// visionSize is the size in which the vision tower sees a picture.
+func (q *qwenEdit) visionSize(size image.Point) (image.Point, error) {
+	return q.processor.Resized(q.conditionSize(size))
+}
+
+// vision are pictures as the text encoder sees them.
+func (q *qwenEdit) vision(references []image.Image) []textenc.VisionInput {
+	var all []textenc.VisionInput
+	for _, img := range references {
+		size := q.conditionSize(img.Bounds().Size())
+		condition := picture.Resize(picture.Opaque(img), size.X, size.Y)
+		if q.points.Active() {
+			x := q.points.Value("image.condition", mlx.FromUint8(pixels.RGB(condition), size.Y, size.X, 3))
+			condition = pixels.FromRGB(x.Uint8s(), size.Y, size.X)
+		}
+		fit, err := q.processor.Resized(size)
+		if err != nil {
+			mlx.Throw(errs.Request(err))
+		}
+		in, err := q.processor.Process(picture.ResizeBicubic(condition, fit.X, fit.Y))
+		if err != nil {
+			mlx.Throw(err)
+		}
+		all = append(all, in)
+	}
+	if q.points.Active() && !q.points.Negative { // whose pictures are the same
+		q.pass(all)
+	}
+	return all
+}
+
+// pass passes what the vision tower gets by the hook.
+func (q *qwenEdit) pass(all []textenc.VisionInput) {
+	var values []float32
+	var grids []int32
+	for _, in := range all {
+		values = append(values, in.Pixels...)
+		grids = append(grids, 1, int32(in.Height), int32(in.Width))
+	}
+	row := len(all[0].Pixels) / (all[0].Height * all[0].Width)
+	values = q.points.Value("vision.pixel_values", mlx.FromFloat32(values, len(values)/row, row)).Floats()
+	q.points.Value("vision.grid_thw", mlx.FromInt32(grids, len(all), 3))
+	for i := range all {
+		n := len(all[i].Pixels)
+		all[i].Pixels, values = values[:n], values[n:]
+	}
+}
+
+// Vision counts attention as if the pictures were one, the size of all of them.
+func (q *qwenEdit) Vision(references []image.Image) (blocks component.Stack, tokens int) {
+	for _, img := range references {
+		if size, err := q.visionSize(img.Bounds().Size()); err == nil {
+			tokens += size.Y / q.processor.PatchSize * (size.X / q.processor.PatchSize)
+		}
+	}
+	return component.Qwen25VLVisionBlocks(q.textEncoder), tokens
+}
+
+func (q *qwenEdit) Texts(references []image.Image) []Text {
+	// the pictures' sizes are all that their tokens need
+	sizes := func() ([]textenc.VisionInput, error) {
+		var all []textenc.VisionInput
+		for _, img := range references {
+			size, err := q.visionSize(img.Bounds().Size())
+			if err != nil {
+				return nil, err
+			}
+			all = append(all, textenc.VisionInput{Height: size.Y / q.processor.PatchSize, Width: size.X / q.processor.PatchSize})
+		}
+		return all, nil
+	}
+	const placeholder = "<|vision_start|><|image_pad|><|vision_end|>"
+	user := placeholder
+	if q.plus {
+		var b strings.Builder
+		for i := range references {
+			fmt.Fprintf(&b, "Picture %d: %s", i+1, placeholder)
+		}
+		user = b.String()
+	}
+	return []Text{{
+		Tokenizer: "tokenizer", Encoder: "text_encoder", IDs: "input_ids", Embeds: "embeds", Shape: []int{-1, -1}, Looks: true,
+		Uncounted: qwenEditDrop,
+		Tokens: func(t *tokenizer.Tokenizer, prompt string, _ int) (Tokens, error) {
+			tokens, err := qwenTemplate(qwenEditSystem, user).whole(t, prompt)
+			if err != nil {
+				return Tokens{}, err
+			}
+			vision, err := sizes()
+			if err != nil {
+				return Tokens{}, err
+			}
+			tokens.IDs, err = q.textEncoder.Config.ExpandImages(tokens.IDs, vision)
+			return tokens, err
+		},
+		Encode: func(ids []int32) *mlx.Array { return q.states(ids, q.vision(references), qwenEditDrop) },
+	}}
+}

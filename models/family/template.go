@@ -1,0 +1,63 @@
+package family
+
+import (
+	"strings"
+
+	"github.com/gomflux/gomflux/textenc/tokenizer"
+)
+
+// A template is the text that a model wants around a prompt.
+type template struct{ before, after string }
+
+// chat is a user's turn in the chat template of Qwen, which begins with some text,
+// and the beginning of the answer.
+func chat(user, answer string) template {
+	return template{"<|im_start|>user\n" + user, "<|im_end|>\n<|im_start|>assistant\n" + answer}
+}
+
+func (w template) text(prompt string) string { return w.before + prompt + w.after }
+
+// whole is the prompt in its template, whatever its length.
+func (w template) whole(t *tokenizer.Tokenizer, prompt string) (Tokens, error) {
+	ids, err := t.Encode(w.text(prompt))
+	return Tokens{IDs: ids, Total: len(ids)}, err
+}
+
+// cut is the prompt in its template, of which the first limit tokens are kept: of a
+// long prompt the end of the template is lost too.
+func (w template) cut(t *tokenizer.Tokenizer, prompt string, limit int) (Tokens, error) {
+	tokens, err := w.whole(t, prompt)
+	if err != nil || len(tokens.IDs) <= limit {
+		return tokens, err
+	}
+	tokens.IDs = tokens.IDs[:limit]
+	return tokens, w.lost(t, prompt, limit, &tokens)
+}
+
+// padded is the prompt in its template with the tokenizer's own special tokens,
+// padded or cut to the limit. The special tokens at the end stay.
+func (w template) padded(t *tokenizer.Tokenizer, prompt string, limit int) (Tokens, error) {
+	padded, err := t.EncodePadded(w.text(prompt), limit)
+	tokens := Tokens{IDs: padded.IDs, Total: padded.Tokens}
+	if err != nil || !padded.Truncated {
+		return tokens, err
+	}
+	all, err := t.EncodeSpecial(w.text(prompt))
+	if err != nil {
+		return Tokens{}, err
+	}
+	tokens.Total = len(all)
+	return tokens, w.lost(t, prompt, limit-t.Special(), &tokens)
+}
+
+// lost notes what is lost of a prompt whose template is cut to n tokens.
+func (w template) lost(t *tokenizer.Tokenizer, prompt string, n int, tokens *Tokens) error {
+	rest, err := t.Rest(w.text(prompt), n)
+	if len(rest) > len(w.after) {
+		tokens.Lost = strings.TrimSuffix(rest, w.after)
+		if len(tokens.Lost) > len(prompt) {
+			tokens.Lost = prompt
+		}
+	}
+	return err
+}

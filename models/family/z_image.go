@@ -1,0 +1,119 @@
+package family
+
+import (
+	"image"
+
+	"github.com/gomflux/gomflux/mlx"
+	"github.com/gomflux/gomflux/models/component"
+	"github.com/gomflux/gomflux/models/errs"
+	"github.com/gomflux/gomflux/scheduler"
+	"github.com/gomflux/gomflux/textenc"
+	"github.com/gomflux/gomflux/transformer"
+)
+
+// ZImage is the family of Z-Image.
+var ZImage = &Family{
+	Name: "Z-Image",
+	Pipelines: []*Class{
+		{Name: "ZImagePipeline", New: func() Pipeline { return &zImage{} }, Components: []Member{
+			{Folder: "scheduler", Class: component.FlowMatchEulerDiscreteScheduler},
+			{Folder: "text_encoder", Class: component.Qwen3Model},
+			{Folder: "tokenizer", Class: component.Qwen2Tokenizer},
+			{Folder: "transformer", Class: component.ZImageTransformer2DModel},
+			{Folder: "vae", Class: component.AutoencoderKL, MFlux: component.AutoencoderKLOfZImage},
+		}},
+	},
+	Models: []Model{
+		{
+			Name: "z-image-turbo", Aliases: []string{"zimage-turbo"},
+			Repo:    "Tongyi-MAI/Z-Image-Turbo",
+			Licence: "Apache-2.0", LicenceURL: "https://www.apache.org/licenses/LICENSE-2.0",
+			Defaults: Defaults{Steps: 8, Guidance: 0, Height: 1024, Width: 1024, MaxSequenceLength: 512},
+			Class:    "ZImagePipeline", Scheduler: constantShift(3),
+		},
+		{
+			Name: "z-image", Aliases: []string{"zimage"},
+			Repo:    "Tongyi-MAI/Z-Image",
+			Licence: "Apache-2.0", LicenceURL: "https://www.apache.org/licenses/LICENSE-2.0",
+			Defaults: Defaults{Steps: 50, Guidance: 5, Height: 1024, Width: 1024, MaxSequenceLength: 512},
+			Class:    "ZImagePipeline", Scheduler: constantShift(6),
+		},
+	},
+	Help: Help{
+		Guidance: "for Z-Image 0 turns it off",
+	},
+}
+
+// zImage is diffusers' ZImagePipeline.
+type zImage struct {
+	usual
+	textEncoder *textenc.Qwen3
+	transformer *transformer.ZImage
+	dtype       mlx.Dtype
+}
+
+func (z *zImage) Configure(l *component.Folder) ([]component.Component, error) {
+	z.dtype = l.Dtype
+	text := textenc.DefaultQwen3Config()
+	if err := l.Config("text_encoder", &text); err != nil {
+		return nil, err
+	}
+	c := transformer.DefaultZImageConfig()
+	if err := l.Config("transformer", &c); err != nil {
+		return nil, err
+	}
+	if err := l.FitsTransformer("text_encoder", "the text encoder's hidden_size", text.HiddenSize, "cap_feat_dim", c.CapFeatDim); err != nil {
+		return nil, err
+	}
+	// hidden_states[-2]: the last layer and the norm behind it are not needed
+	z.textEncoder = textenc.NewQwen3(text, []int{text.NumHiddenLayers - 1}, z.dtype)
+	z.transformer = transformer.NewZImage(c)
+	return []component.Component{
+		{
+			Name: "text_encoder", Dir: "text_encoder", Class: component.Qwen3Model, Model: z.textEncoder,
+			Prefixes: []string{"model."}, // as a Qwen3ForCausalLM saves it
+			Ignore:   z.textEncoder.Unused(),
+		},
+		{Name: "transformer", Dir: "transformer", Class: component.ZImageTransformer2DModel, Model: z.transformer},
+	}, nil
+}
+
+func (z *zImage) Defaults() Defaults {
+	return Defaults{Steps: 50, Guidance: 5, Height: 1024, Width: 1024, MaxSequenceLength: 512}
+}
+
+func (z *zImage) Texts([]image.Image) []Text {
+	return []Text{{
+		Tokenizer: "tokenizer", Encoder: "text_encoder", IDs: "input_ids", Embeds: "embeds", Shape: []int{-1, -1},
+		// Qwen3's chat template with enable_thinking=True and a generation prompt
+		Tokens: chat("", "").cut,
+		Encode: func(ids []int32) *mlx.Array { return z.textEncoder.Forward(ids).Squeeze(0) },
+	}}
+}
+
+func (z *zImage) LatentShape(h, w int) []int {
+	return []int{z.transformer.Config.InChannels, h, w}
+}
+
+func (z *zImage) Multiple() int { return z.transformer.Config.AllPatchSize[0] }
+
+func (z *zImage) Fits(h, w, tokens int) error { return z.transformer.Fits(h, w, tokens) }
+
+func (z *zImage) Guidance(scale float64) (bool, error) { return scale > 0, nil }
+
+func (z *zImage) Sigmas(steps int) []float32 { return scheduler.LinearSigmas(steps) }
+
+// Predictor turns the model's time, which runs from 0 at pure noise, and the
+// sign of its output around.
+func (z *zImage) Predictor(c Conditions, h, w int, compile Compiler) (Predictor, error) {
+	caption := c.Text[0]
+	s, err := z.transformer.Sequence(h, w, caption.Dim(0))
+	if err != nil {
+		return nil, errs.Request(err)
+	}
+	forward := compile(func(in []*mlx.Array) []*mlx.Array {
+		return []*mlx.Array{z.transformer.Forward(in[0], in[1], in[2], s).Neg()}
+	})
+	time := func(timestep float32) *mlx.Array { return z.transformer.Timestep((1000 - timestep) / 1000) }
+	return predictWith(forward, z.dtype, time, caption), nil
+}
