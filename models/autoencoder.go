@@ -6,11 +6,13 @@ import (
 	"image"
 	"io/fs"
 	"math"
-	"path"
 
 	"github.com/gomflux/gomflux/internal/checkpoint"
+	"github.com/gomflux/gomflux/internal/pixels"
 	"github.com/gomflux/gomflux/mlx"
 	"github.com/gomflux/gomflux/mlx/hooks"
+	"github.com/gomflux/gomflux/models/component"
+	"github.com/gomflux/gomflux/models/errs"
 	"github.com/gomflux/gomflux/picture"
 	"github.com/gomflux/gomflux/vae"
 )
@@ -54,42 +56,42 @@ type Autoencoder struct {
 	points hooks.Points
 
 	projection *Projection
-	declared   component
-	loader     *loader // of its files
+	declared   component.Component
+	loader     *component.Loader // of its files
 }
 
 // LoadAutoencoder reads the vae of a model folder and nothing else of it, or a
 // folder that is a vae's own. It must run on the MLX thread.
 func LoadAutoencoder(fsys fs.FS, o LoadOptions) (*Autoencoder, error) {
 	a := &Autoencoder{}
-	if err := a.place(o); err != nil {
+	if err := a.choose(o); err != nil {
 		return nil, err
 	}
-	l := &loader{fsys: fsys, points: &a.points, dtype: a.dtype, report: o.Progress}
-	dir := "vae"
-	if _, err := fs.Stat(fsys, "vae"); errors.Is(err, fs.ErrNotExist) {
+	l := &component.Loader{Folder: component.Folder{FS: fsys, Points: &a.points, Dtype: a.dtype}, Report: reporter(o.Progress)}
+	dir := component.Autoencoders
+	if _, err := fs.Stat(fsys, dir); errors.Is(err, fs.ErrNotExist) {
 		dir = "."
-		if _, err := fs.Stat(fsys, "config.json"); errors.Is(err, fs.ErrNotExist) {
+		if _, err := fs.Stat(fsys, component.ConfigFile); errors.Is(err, fs.ErrNotExist) {
 			return nil, fmt.Errorf("model folder %s: %w: vae/config.json, or config.json in a vae's own folder (is the download complete?)", checkpoint.FullName(fsys, ""), fs.ErrNotExist)
 		}
 	}
-	c, err := a.configure(l, dir)
+	v, c, err := component.DeclareAutoencoder(&l.Folder, dir)
 	if err != nil {
 		return nil, err
 	}
-	ck, err := c.open(fsys)
+	if err := a.use(v, c, l); err != nil {
+		return nil, err
+	}
+	ck, err := c.Open(fsys)
 	if err != nil {
 		return nil, err
 	}
 	defer ck.Close()
-	if err := l.weights(c, ck); err != nil {
-		return nil, err
-	}
-	return a, nil
+	return a, l.Load(c, ck)
 }
 
-// place chooses device and dtype.
-func (a *Autoencoder) place(o LoadOptions) error {
+// choose chooses device and dtype.
+func (a *Autoencoder) choose(o LoadOptions) error {
 	a.device = mlx.CurrentDevice()
 	if o.Device != nil {
 		if err := mlx.Use(*o.Device); err != nil {
@@ -104,32 +106,10 @@ func (a *Autoencoder) place(o LoadOptions) error {
 	return nil
 }
 
-// configure declares the autoencoder that a folder's config describes.
-func (a *Autoencoder) configure(l *loader, dir string) (component, error) {
-	var class struct {
-		Name          string   `json:"_class_name"`
-		Architectures []string `json:"architectures"` // as transformers writes it
-	}
-	file := path.Join(dir, "config.json")
-	if err := checkpoint.ReadJSON(l.fsys, file, &class); err != nil {
-		return component{}, err
-	}
-	if class.Name == "" && len(class.Architectures) > 0 {
-		class.Name = class.Architectures[0]
-	}
-	var err error
-	a.vae, err = vae.New(class.Name, func(c vae.Config) error { return l.config(file, c) })
-	if errors.Is(err, vae.ErrClass) {
-		err = fmt.Errorf("%w: %s: %w", ErrUnsupported, checkpoint.FullName(l.fsys, file), err)
-	}
-	if err != nil {
-		return component{}, err
-	}
-	if err := a.loadProjection(l.fsys, dir); err != nil {
-		return component{}, err
-	}
-	a.loader, a.declared = l, component{name: "vae", dir: dir, class: class.Name, model: a.vae, ignore: a.vae.Unused()}
-	return a.declared, nil
+// use makes an autoencoder of what was declared.
+func (a *Autoencoder) use(v vae.Autoencoder, c component.Component, l *component.Loader) error {
+	a.vae, a.declared, a.loader = v, c, l
+	return a.loadProjection()
 }
 
 // Device is where it runs.
@@ -185,7 +165,7 @@ func (a *Autoencoder) apart() (resume func()) {
 func (a *Autoencoder) Encode(img image.Image) (Latents, error) {
 	size, scale := img.Bounds().Size(), a.ScaleFactor()
 	if size.X < 1 || size.Y < 1 || size.X%scale != 0 || size.Y%scale != 0 {
-		return Latents{}, requestErrorf("picture of %dx%d: its sides must be multiples of %d", size.X, size.Y, scale)
+		return Latents{}, errs.Requestf("picture of %dx%d: its sides must be multiples of %d", size.X, size.Y, scale)
 	}
 	if err := mlx.Use(a.device); err != nil {
 		return Latents{}, err
@@ -204,7 +184,7 @@ func (a *Autoencoder) encodePicture(img *image.RGBA, name string) *mlx.Array {
 	return mlx.Scope(func() *mlx.Array {
 		size := img.Bounds().Size()
 		a.bound(size.Y, size.X, a.vae.EncodeMemory)
-		x := a.points.Value("image.in", mlx.FromUint8(rgb(img), size.Y, size.X, 3))
+		x := a.points.Value("image.in", mlx.FromUint8(pixels.RGB(img), size.Y, size.X, 3))
 		x = x.AsType(mlx.Float32).Over(255).Times(2).Plus(-1)
 		x = a.points.Value("vae.encode.in", x.Transpose(2, 0, 1).ExpandDims(0).AsType(a.dtype))
 		z := a.points.Value("vae.encode.out", a.vae.Encode(x))
@@ -229,10 +209,10 @@ func (a *Autoencoder) decodeLatents(l Latents, unscale func(*mlx.Array) *mlx.Arr
 	shape := l.onePicture()
 	c := a.vae.LatentChannels()
 	if len(shape) != 3 || shape[0] != c || shape[1] < 1 || shape[2] < 1 {
-		return nil, requestErrorf("latents of shape %v: expected [%d, height/%d, width/%[3]d]", l.Shape, c, a.ScaleFactor())
+		return nil, errs.Requestf("latents of shape %v: expected [%d, height/%d, width/%[3]d]", l.Shape, c, a.ScaleFactor())
 	}
 	if len(l.Data) != l.size() {
-		return nil, requestErrorf("%d latents for shape %v, expected %d", len(l.Data), l.Shape, l.size())
+		return nil, errs.Requestf("%d latents for shape %v, expected %d", len(l.Data), l.Shape, l.size())
 	}
 	if err := mlx.Use(a.device); err != nil {
 		return nil, err
@@ -250,7 +230,7 @@ func (a *Autoencoder) decodeWith(unscale func(*mlx.Array) *mlx.Array, latents *m
 // decode takes what the decoder takes, [1, C, h, w], to a picture. Values that
 // are not finite make none, because they would become black or white.
 func (a *Autoencoder) decode(in func() *mlx.Array) (*image.RGBA, error) {
-	var pixels []uint8
+	var rgb []uint8
 	var h, w int
 	mlx.Scope(func() *mlx.Array {
 		z := a.points.Value("vae.decode.in", in())
@@ -263,34 +243,11 @@ func (a *Autoencoder) decode(in func() *mlx.Array) (*image.RGBA, error) {
 		x = x.AsType(mlx.Float32).Over(2).Plus(0.5).Clip(0, 1).Times(255).Round()
 		x = a.points.Value("image", x.Squeeze(0).Transpose(1, 2, 0).AsType(mlx.Uint8))
 		h, w = x.Dim(0), x.Dim(1)
-		pixels = x.Uint8s()
+		rgb = x.Uint8s()
 		return nil
 	})
-	if pixels == nil {
+	if rgb == nil {
 		return nil, a.notFinite("pixels")
 	}
-	return rgba(pixels, h, w), nil
-}
-
-// rgba makes a picture of interleaved red, green and blue.
-func rgba(pixels []uint8, h, w int) *image.RGBA {
-	img := image.NewRGBA(image.Rect(0, 0, w, h))
-	for i := range h * w {
-		copy(img.Pix[4*i:], pixels[3*i:3*i+3])
-		img.Pix[4*i+3] = 255
-	}
-	return img
-}
-
-// rgb returns interleaved red, green and blue.
-func rgb(img *image.RGBA) []uint8 {
-	w, h := img.Rect.Dx(), img.Rect.Dy()
-	pixels := make([]uint8, 3*w*h)
-	for y := range h {
-		row := img.Pix[img.PixOffset(img.Rect.Min.X, img.Rect.Min.Y+y):]
-		for x := range w {
-			copy(pixels[3*(y*w+x):], row[4*x:4*x+3])
-		}
-	}
-	return pixels
+	return pixels.FromRGB(rgb, h, w), nil
 }

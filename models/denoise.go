@@ -4,123 +4,165 @@ import (
 	"slices"
 
 	"github.com/gomflux/gomflux/mlx"
+	"github.com/gomflux/gomflux/models/component"
+	"github.com/gomflux/gomflux/models/errs"
+	"github.com/gomflux/gomflux/models/family"
 	"github.com/gomflux/gomflux/picture"
 	"github.com/gomflux/gomflux/scheduler"
 )
 
 // denoise goes from noise to latents [B, C, h, w] of pictures. It returns nil
 // where they do not count.
-func (p *Pipeline) denoise(r Request, seeds []uint64, schedule *scheduler.Schedule, plan plan, predict, predictNegative predictor, report func(Progress), steps int) (*mlx.Array, error) {
-	h, w := r.Height/p.ScaleFactor(), r.Width/p.ScaleFactor()
-	if p.points.Active() && plan.needs("scheduler") {
-		p.points.Value("sigmas", mlx.FromFloat32(schedule.Sigmas))
-		p.points.Value("timesteps", mlx.FromFloat32(schedule.Timesteps))
+func (r *Run) denoise(seeds []uint64, predict predictors) (*mlx.Array, error) {
+	if err := r.passSchedule(); err != nil {
+		return nil, err
 	}
-	latents, err := p.startLatents(r, seeds, schedule, plan, p.latentShape(h, w))
+	h, w := r.latentSize(r.Height, r.Width)
+	latents, err := r.startLatents(seeds, r.latentShape(h, w))
 	if err != nil || latents == nil {
 		return nil, err
 	}
 	latents = own(latents)
-	if steps > 0 {
-		report(Progress{Phase: PhaseStep, Steps: steps})
+	if r.steps() > 0 {
+		r.report(Progress{Phase: PhaseStep, Steps: r.steps()})
 	}
-	before := r.Steps - steps
-	for i := plan.first; i < len(schedule.Timesteps); i++ {
-		if plan.predict { // a run of its own in a callback may have taken its place
-			if err := p.ensure("transformer", r.Progress); err != nil {
+	for i := r.plan.first; i < len(r.schedule.Timesteps); i++ {
+		if r.plan.predict { // a run of its own in a callback may have taken its place
+			if err := r.ensure(component.Transformers); err != nil {
 				return nil, err
 			}
 		}
-		made := mlx.Scopes(func() []*mlx.Array {
-			p.points.Step = i
-			velocity := p.velocity(r, schedule, i, latents, predict, predictNegative)
-			next := schedule.Step(i, latents, velocity)
-			made := []*mlx.Array{own(p.points.Value("latents", next))}
-			if r.OnStep != nil && schedule.Ends(i) {
-				made = append(made, schedule.Denoised(i, latents, velocity))
-			}
-			return made
-		})
-		mlx.Eval(made...) // so that steps can be timed and stopped
-		mlx.StopPoint()
+		next, denoised := r.evaluate(i, latents, predict)
 		latents.Free()
-		latents = made[0]
-		if !schedule.Ends(i) {
+		latents = next
+		if !r.schedule.Ends(i) {
 			continue
 		}
-		step := schedule.StepOf(i) - before + 1
-		report(Progress{Phase: PhaseStep, Step: step, Steps: steps})
-		if r.OnStep == nil {
-			continue
+		if err := r.endStep(i, latents, denoised); err != nil {
+			return nil, err
 		}
-		if !finite(latents) { // which no later step changes
-			return nil, p.notFinite("latents", r.Progress)
-		}
-		for index := range seeds {
-			one := func(x *mlx.Array) Latents { return latentsOf(x.Slice(0, index, index+1).Squeeze(0)) }
-			s := Step{Index: index, Step: step, Steps: steps, Sigma: float64(schedule.Sigmas[i+1]), Latents: one(latents), Denoised: one(made[1])}
-			if err := r.OnStep(s); err != nil {
-				return nil, err
-			}
-		}
-		made[1].Free()
 	}
-	p.points.Step = -1
+	r.points.Step = -1
 	if !finite(latents) {
-		return nil, p.notFinite("latents", r.Progress)
+		return nil, r.notFinite("latents", r.Progress)
 	}
 	return latents, nil
+}
+
+// passSchedule shows the schedule to the hook, which may replace it, or takes what is
+// given in its place.
+func (r *Run) passSchedule() (err error) {
+	if !r.plan.needs("scheduler") {
+		return nil
+	}
+	pass := func(name string, values []float32) []float32 {
+		x := mlx.FromFloat32(values)
+		if r.has(name, -1) {
+			if x, err = r.given(name, -1, mlx.Float32, len(values)); err != nil {
+				return values
+			}
+		}
+		if x = r.points.Value(name, x); !r.has(name, -1) && !r.points.Active() {
+			return values
+		}
+		return x.Floats()
+	}
+	sigmas := pass("sigmas", r.schedule.Sigmas)
+	if err != nil {
+		return err
+	}
+	timesteps := pass("timesteps", r.schedule.Timesteps)
+	if err != nil {
+		return err
+	}
+	if err := r.schedule.Replace(sigmas, timesteps); err != nil {
+		return errs.Request(err)
+	}
+	return nil
+}
+
+// evaluate evaluates the model once for latents, and moves them along. Denoised is
+// what OnStep gets, nil where it is not called.
+func (r *Run) evaluate(i int, latents *mlx.Array, predict predictors) (next, denoised *mlx.Array) {
+	made := mlx.Scopes(func() []*mlx.Array {
+		r.points.Step = i
+		velocity := r.velocity(i, latents, predict)
+		made := []*mlx.Array{own(r.points.Value("latents", r.schedule.Step(i, latents, velocity)))}
+		if r.OnStep != nil && r.schedule.Ends(i) {
+			made = append(made, r.schedule.Denoised(i, latents, velocity))
+		}
+		return made
+	})
+	mlx.Eval(made...) // so that steps can be timed and stopped
+	mlx.StopPoint()
+	if len(made) > 1 {
+		denoised = made[1]
+	}
+	return made[0], denoised
+}
+
+// endStep reports the step that evaluation i has ended.
+func (r *Run) endStep(i int, latents, denoised *mlx.Array) error {
+	steps := r.steps()
+	step := r.schedule.StepOf(i) - (r.Steps - steps) + 1
+	r.report(Progress{Phase: PhaseStep, Step: step, Steps: steps})
+	if r.OnStep == nil {
+		return nil
+	}
+	if !finite(latents) { // which no later step changes
+		return r.notFinite("latents", r.Progress)
+	}
+	for index := range latents.Dim(0) {
+		one := func(x *mlx.Array) Latents { return latentsOf(x.Slice(0, index, index+1).Squeeze(0)) }
+		s := Step{Index: index, Step: step, Steps: steps, Sigma: float64(r.schedule.Sigmas[i+1]), Latents: one(latents), Denoised: one(denoised)}
+		if err := r.OnStep(s); err != nil {
+			return err
+		}
+	}
+	denoised.Free()
+	return nil
 }
 
 // own is an array of the same values that can be freed, where the hook may have
 // put one of its own.
 func own(x *mlx.Array) *mlx.Array { return x.Reshape(x.Shape()...) }
 
-// latentShape is the family's, or of a transformer that is not there the
-// autoencoder's.
-func (p *Pipeline) latentShape(h, w int) []int {
-	if p.without["transformer"] {
-		return []int{p.vae.LatentChannels(), h, w}
-	}
-	return p.family.latentShape(h, w)
-}
-
 // startLatents are those that the first evaluation of the plan gets: noise, that
 // mixed with a picture, or what is given, [B, C, h, w]. They are nil where they
 // do not count.
-func (p *Pipeline) startLatents(r Request, seeds []uint64, schedule *scheduler.Schedule, plan plan, shape []int) (*mlx.Array, error) {
+func (r *Run) startLatents(seeds []uint64, shape []int) (*mlx.Array, error) {
 	batch := append([]int{1}, shape...)
-	if plan.latents >= 0 {
-		x, err := r.given("latents", plan.latents, mlx.Float32, batch...)
+	if r.plan.latents >= 0 {
+		x, err := r.givenLatents("latents", r.plan.latents, mlx.Float32, batch)
 		if err != nil {
 			return nil, err
 		}
-		p.points.Step = plan.latents
-		x = p.points.Value("latents", x)
-		p.points.Step = -1
+		r.points.Step = r.plan.latents
+		x = r.points.Value("latents", x)
+		r.points.Step = -1
 		return x, nil
 	}
-	if !plan.start {
+	if !r.plan.start {
 		return nil, nil
 	}
 	if r.Image != nil && r.has("latents.start", -1) {
-		x, err := r.given("latents.start", -1, mlx.Float32, batch...)
+		x, err := r.givenLatents("latents.start", -1, mlx.Float32, batch)
 		if err != nil {
 			return nil, err
 		}
-		return p.points.Value("latents.start", x), nil
+		return r.points.Value("latents.start", x), nil
 	}
 	var latents *mlx.Array
 	var err error
 	if r.has("latents.init", -1) {
-		latents, err = r.given("latents.init", -1, mlx.Float32, batch...)
+		latents, err = r.givenLatents("latents.init", -1, mlx.Float32, batch)
 	} else {
-		latents, err = p.initialLatents(r, seeds, shape)
+		latents, err = r.initialLatents(seeds, shape)
 	}
 	if err != nil {
 		return nil, err
 	}
-	latents = p.points.Value("latents.init", latents)
+	latents = r.points.Value("latents.init", latents)
 	if r.Image == nil {
 		return latents, nil
 	}
@@ -128,15 +170,15 @@ func (p *Pipeline) startLatents(r Request, seeds []uint64, schedule *scheduler.S
 	latents = mlx.Scope(func() *mlx.Array {
 		var clean *mlx.Array
 		if r.has("latents.image", -1) {
-			x, err := r.given("latents.image", -1, p.dtype, batch...)
+			x, err := r.givenLatents("latents.image", -1, r.dtype, batch)
 			if err != nil {
 				mlx.Throw(err)
 			}
-			clean = p.points.Value("latents.image", x).AsType(mlx.Float32)
+			clean = r.points.Value("latents.image", x).AsType(mlx.Float32)
 		} else {
-			clean = p.encodePicture(picture.Resize(picture.Opaque(r.Image), r.Width, r.Height), "latents.image").ExpandDims(0)
+			clean = r.encodePicture(picture.Resize(picture.Opaque(r.Image), r.Width, r.Height), "latents.image").ExpandDims(0)
 		}
-		return p.points.Value("latents.start", schedule.ScaleNoise(plan.first, clean, noise))
+		return r.points.Value("latents.start", r.schedule.ScaleNoise(r.plan.first, clean, noise))
 	})
 	mlx.Eval(latents)
 	mlx.StopPoint()
@@ -144,54 +186,54 @@ func (p *Pipeline) startLatents(r Request, seeds []uint64, schedule *scheduler.S
 }
 
 // velocity is that of an evaluation: predicted for the prompts, or given.
-func (p *Pipeline) velocity(r Request, schedule *scheduler.Schedule, i int, latents *mlx.Array, predict, predictNegative predictor) *mlx.Array {
+func (r *Run) velocity(i int, latents *mlx.Array, predict predictors) *mlx.Array {
 	if r.has("noise_pred", i) {
-		x, err := r.given("noise_pred", i, mlx.Float32, latents.Shape()...)
+		x, err := r.givenLatents("noise_pred", i, mlx.Float32, latents.Shape())
 		if err != nil {
 			mlx.Throw(err)
 		}
-		return p.points.Value("noise_pred", x)
+		return r.points.Value("noise_pred", x)
 	}
-	t := schedule.Timesteps[i]
-	if predictNegative == nil {
-		return p.points.Value("noise_pred", predict(latents, t))
+	t := r.schedule.Timesteps[i]
+	if predict.negative == nil {
+		return r.points.Value("noise_pred", predict.prompt(latents, t))
 	}
-	one := func(predict predictor) *mlx.Array {
+	one := func(predict family.Predictor) *mlx.Array {
 		y := mlx.Scope(func() *mlx.Array { return predict(latents, t) })
 		mlx.StopPoint(y) // the CPU is done with what the other one does not need
 		return y
 	}
-	positive := one(predict)
-	p.points.Negative = true
-	velocity := p.family.guide(positive, one(predictNegative), r.Guidance)
-	p.points.Negative = false
-	return p.points.Value("noise_pred", velocity)
+	positive := one(predict.prompt)
+	r.points.Negative = true
+	velocity := r.family.Guide(positive, one(predict.negative), r.Guidance)
+	r.points.Negative = false
+	return r.points.Value("noise_pred", velocity)
 }
 
 // compiler fuses on a GPU. On the CPU MLX would call a C++ compiler for it and
 // gain nothing, and nothing may be fused while a hook looks inside.
-func (p *Pipeline) compiler() compiler {
-	if p.device == mlx.CPU && !p.compileOnCPU || p.points.Active() {
+func (r *Run) compiler() family.Compiler {
+	if r.device == mlx.CPU && !r.compileOnCPU || r.points.Active() {
 		return func(f func([]*mlx.Array) []*mlx.Array) func([]*mlx.Array) []*mlx.Array { return f }
 	}
 	return func(f func([]*mlx.Array) []*mlx.Array) func([]*mlx.Array) []*mlx.Array {
 		compiled, free := mlx.CompileUntil(f)
-		p.compiled = append(p.compiled, free)
+		r.compiled = append(r.compiled, free)
 		return compiled
 	}
 }
 
 // initialLatents are the noise of each seed, [B, C, h, w] of a shape [C, h, w].
-func (p *Pipeline) initialLatents(r Request, seeds []uint64, shape []int) (*mlx.Array, error) {
+func (r *Run) initialLatents(seeds []uint64, shape []int) (*mlx.Array, error) {
 	if l := r.Latents; l.Data != nil {
 		if !slices.Equal(l.Shape, shape) || len(l.Data) != l.size() {
-			return nil, requestErrorf("%d initial latents of shape %v given, expected shape %v", len(l.Data), l.Shape, shape)
+			return nil, errs.Requestf("%d initial latents of shape %v given, expected shape %v", len(l.Data), l.Shape, shape)
 		}
 		return mlx.FromFloat32(l.Data, shape...).ExpandDims(0), nil
 	}
 	all := make([]*mlx.Array, len(seeds))
 	for i, seed := range seeds {
-		all[i] = p.noise(seed, r.RNG, shape).ExpandDims(0)
+		all[i] = r.noise(seed, shape).ExpandDims(0)
 	}
 	if len(all) == 1 {
 		return all[0], nil
@@ -199,13 +241,13 @@ func (p *Pipeline) initialLatents(r Request, seeds []uint64, shape []int) (*mlx.
 	return mlx.Concat(0, all...), nil
 }
 
-func (p *Pipeline) noise(seed uint64, rng string, shape []int) *mlx.Array {
-	if rng == "torch" {
+func (r *Run) noise(seed uint64, shape []int) *mlx.Array {
+	if r.RNG == "torch" {
 		return mlx.FromFloat32(scheduler.TorchNoise(seed, Latents{Shape: shape}.size()), shape...)
 	}
-	if f, ok := p.family.(packer); ok && !p.without["transformer"] {
+	if f, ok := r.family.(family.Packer); ok && !r.without[component.Transformers] {
 		h, w := shape[1], shape[2]
-		return f.unpack(mlx.Normal(mlx.Key(seed), mlx.Float32, f.packed(h, w)...), h, w)
+		return f.Unpack(mlx.Normal(mlx.Key(seed), mlx.Float32, f.Packed(h, w)...), h, w)
 	}
 	return mlx.Normal(mlx.Key(seed), mlx.Float32, shape...)
 }

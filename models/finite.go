@@ -61,25 +61,16 @@ func halfHint(d mlx.Dtype) string {
 	return ""
 }
 
-// finite says whether no element is NaN or infinite.
-func finite(x *mlx.Array) (ok bool) {
-	mlx.Scope(func() *mlx.Array {
-		ok = x.IsFinite().All()
-		return nil
-	})
-	return ok
-}
-
 // notFinite is the error about latents that are not finite, whatever part of
 // the model it was. Parts that were freed for want of memory are loaded once
 // more, one after the other.
 func (p *Pipeline) notFinite(what string, report func(Progress)) error {
 	e := &NotFiniteError{What: what, Dtype: p.dtype}
-	for _, dir := range slices.Sorted(maps.Keys(p.parts)) {
+	for _, dir := range sorted(p.parts) {
 		if err := p.ensure(dir, report); err != nil {
 			return err
 		}
-		if err := e.look(p.loader, p.parts[dir].component); err != nil {
+		if err := e.look(p.loader, p.parts[dir].Component); err != nil {
 			return err
 		}
 	}
@@ -97,11 +88,11 @@ func (a *Autoencoder) notFinite(what string) error {
 
 // look finds the parameters of a component that are not finite in memory, and
 // whether they are in the files.
-func (e *NotFiniteError) look(l *loader, c component) error {
+func (e *NotFiniteError) look(l *component.Loader, c component.Component) error {
 	const most = 4 // whose files are read
 	var bad []int
 	dtypes := map[int]mlx.Dtype{} // of a quantized one it is that of its scales
-	for i, p := range nn.Parameters(c.model) {
+	for i, p := range nn.Parameters(c.Model) {
 		for _, a := range p.Arrays() {
 			if a.Dtype().IsFloat() && !finite(a) {
 				bad, dtypes[i] = append(bad, i), a.Dtype()
@@ -114,12 +105,12 @@ func (e *NotFiniteError) look(l *loader, c component) error {
 	if len(bad) == 0 {
 		return nil
 	}
-	ck, err := c.open(l.fsys)
+	ck, err := c.Open(l.FS)
 	if err != nil {
 		return err
 	}
 	defer ck.Close()
-	found, mismatch := c.match(ck)
+	found, mismatch := c.Match(ck)
 	if mismatch != nil {
 		return mismatch // the files were changed since
 	}

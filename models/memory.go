@@ -6,32 +6,33 @@ import (
 	"github.com/gomflux/gomflux/internal/checkpoint"
 	"github.com/gomflux/gomflux/mlx"
 	"github.com/gomflux/gomflux/mlx/nn"
+	"github.com/gomflux/gomflux/models/component"
 )
 
 // A part is a component whose weights can be freed and loaded again.
 type part struct {
-	component
+	component.Component
 	found  []nn.Found // for each of its parameters
 	sizes  map[mlx.Quantization]footprint
 	loaded bool
 }
 
-// measure declares a part by the headers of its checkpoint, and refuses tensors
+// newPart declares a part by the headers of its checkpoint, and refuses tensors
 // that are not the component's.
-func measure(c component, ck *checkpoint.Checkpoint) (*part, error) {
-	found, mismatch := c.match(ck)
+func newPart(c component.Component, ck *checkpoint.Checkpoint) (*part, error) {
+	found, mismatch := c.Match(ck)
 	if mismatch != nil {
 		return nil, mismatch
 	}
-	return &part{component: c, found: found, sizes: map[mlx.Quantization]footprint{}}, nil
+	return &part{Component: c, found: found, sizes: map[mlx.Quantization]footprint{}}, nil
 }
 
 // packing is how each of the part's parameters is quantized in memory if its plain
 // weights are to q; nil for one that is not.
 func (p *part) packing(q *mlx.Quantization) []*mlx.Quantization {
-	quantize := p.quantization(q)
+	quantize := p.LayerQuantizer(q)
 	list := make([]*mlx.Quantization, len(p.found))
-	for i, parameter := range nn.Parameters(p.model) {
+	for i, parameter := range nn.Parameters(p.Model) {
 		if list[i] = p.found[i].Quantized; list[i] == nil && quantize != nil {
 			list[i] = quantize(parameter)
 		}
@@ -39,14 +40,47 @@ func (p *part) packing(q *mlx.Quantization) []*mlx.Quantization {
 	return list
 }
 
+// checkPacking makes sure that the device does all that weights are quantized to:
+// what the pipeline is, and what the files have or layers keep at more bits.
+func (p *Pipeline) checkPacking() error {
+	q := p.loader.Quantize
+	seen := map[mlx.Quantization]bool{}
+	if q != nil {
+		if err := component.CheckQuantization(*q); err != nil {
+			return err
+		}
+		seen[*q] = true
+	}
+	for _, dir := range sorted(p.parts) {
+		part := p.parts[dir]
+		for i, own := range part.packing(q) {
+			if own == nil || seen[*own] {
+				continue
+			}
+			seen[*own] = true
+			if err := component.CheckQuantization(*own); err != nil {
+				return fmt.Errorf("%s: tensor %s: %w", part.found[i].File, part.found[i].Name, err)
+			}
+		}
+	}
+	return nil
+}
+
 // free frees the parts that are loaded, except the autoencoder, which is small.
 func (p *Pipeline) free() {
 	for name, part := range p.parts {
-		if name != autoencoderDir && part.loaded {
-			p.loader.unload(part.component)
+		if name != component.Autoencoders && part.loaded {
+			p.loader.Unload(part.Component)
 			part.loaded = false
 		}
 	}
+}
+
+// ensure loads a part for the run.
+func (r *Run) ensure(dir string) error {
+	err := r.Pipeline.ensure(dir, r.Progress)
+	r.keepPace()
+	return err
 }
 
 // ensure loads a part. Where memory is short it frees the others first.
@@ -58,10 +92,10 @@ func (p *Pipeline) ensure(dir string, report func(Progress)) error {
 	case p.loading:
 		return fmt.Errorf("the model's %s is needed while another part is loaded (a callback that tells of loading cannot run the model)", dir)
 	}
-	if p.lowRAM && dir != autoencoderDir {
+	if p.way.lowRAM && dir != component.Autoencoders {
 		p.free()
 	}
-	ck, err := part.open(p.loader.fsys)
+	ck, err := part.Open(p.loader.FS)
 	if err != nil {
 		return err
 	}
@@ -70,14 +104,23 @@ func (p *Pipeline) ensure(dir string, report func(Progress)) error {
 	defer func() { // after a panic too, which is how a job is interrupted
 		p.loading = false
 		if !part.loaded {
-			p.loader.unload(part.component) // what was read of it
+			p.loader.Unload(part.Component) // what was read of it
 		}
 	}()
-	p.loader.report = report
-	err = p.loader.weights(part.component, ck)
+	p.loader.Report = reporter(report)
+	err = p.loader.Load(part.Component, ck)
 	part.loaded = err == nil
-	p.keepPace()
 	return err
+}
+
+// reporter makes progress of what is read of a component.
+func reporter(report func(Progress)) func(component string, done, total int64) {
+	if report == nil {
+		return nil
+	}
+	return func(component string, done, total int64) {
+		report(Progress{Phase: PhaseLoad, Component: component, Bytes: done, TotalBytes: total})
+	}
 }
 
 // ahead is how much memory MLX may take beyond what is in memory between two
@@ -86,32 +129,40 @@ func (p *Pipeline) ensure(dir string, report func(Progress)) error {
 // FLUX.1-dev at 1024x1024 takes 46.2 GB of memory and 0.192 s a step without a
 // limit, 41.6 and 0.188 with 8 GB, 37.9 and 0.195 with 4, 36.8 and 0.197 with 2;
 // at 4 bits 26.4 and 0.199, 17.7 and 0.207, 14.0 and 0.206, 12.9 and 0.220.
-func (w way) ahead(r *Request) int64 {
+func (w way) ahead(r *Run) int64 {
 	most := int64(8e9)
 	if w.near {
 		most = 2e9
 	}
 	const usual = 2 << 20 // pixels, of two pictures of 1024x1024
-	return most * max(usual, int64(r.Height)*int64(r.Width)*int64(max(1, w.batch))) / usual
+	return most * max(usual, int64(r.Height)*int64(r.Width)*int64(max(1, r.batch))) / usual
 }
 
-// pace limits the memory that MLX takes in advance for a run, until restore.
-func (p *Pipeline) pace(ahead int64) (restore func()) {
-	if p.device.String() != "cuda" {
-		return func() {}
+// A pace limits the memory that MLX takes in advance for a run on CUDA.
+type pace struct {
+	limit int // MLX's own limit of memory, 0 where there is no pace
+	ahead int // what MLX may take beyond what there is
+}
+
+// newPace sets the limit, until restore.
+func (r *Run) newPace() pace {
+	if r.device.Backend() != mlx.BackendCUDA {
+		return pace{}
 	}
-	outer, outerAhead := p.limit, p.ahead
-	p.limit, p.ahead = mlx.SetMemoryLimit(0), int(ahead)
-	p.keepPace()
-	return func() {
-		mlx.SetMemoryLimit(p.limit)
-		p.limit, p.ahead = outer, outerAhead
-	}
+	r.pace = pace{mlx.SetMemoryLimit(0), int(r.way.ahead(r))}
+	r.keepPace()
+	return r.pace
 }
 
 // keepPace counts from what is in memory now.
-func (p *Pipeline) keepPace() {
+func (r *Run) keepPace() {
+	if r.pace.limit > 0 {
+		mlx.SetMemoryLimit(min(r.pace.limit, mlx.ActiveMemory()+r.pace.ahead))
+	}
+}
+
+func (p pace) restore() {
 	if p.limit > 0 {
-		mlx.SetMemoryLimit(min(p.limit, mlx.ActiveMemory()+p.ahead))
+		mlx.SetMemoryLimit(p.limit)
 	}
 }

@@ -10,38 +10,22 @@ import (
 	"path"
 
 	"github.com/gomflux/gomflux/internal/checkpoint"
+	"github.com/gomflux/gomflux/models/component"
+	"github.com/gomflux/gomflux/models/errs"
 	"github.com/gomflux/gomflux/picture"
-	"github.com/gomflux/gomflux/vae"
 )
 
-// A Projection shows latents as colours without the decoder: each position's
-// red, green and blue, from -1 to 1, are a linear function of its latents. In a
-// model's folder it is vae/latent_rgb_factors.json.
-type Projection struct {
-	Factors [][3]float64 `json:"latent_rgb_factors"` // of each channel
-	Bias    [3]float64   `json:"latent_rgb_factors_bias"`
-}
-
-// flux1Projection is the published one of FLUX.1's autoencoder, which Z-Image
-// has too; ComfyUI and stable-diffusion.cpp use it.
-var flux1Projection = Projection{
-	Factors: [][3]float64{
-		{-0.0346, 0.0244, 0.0681}, {0.0034, 0.0210, 0.0687}, {0.0275, -0.0668, -0.0433}, {-0.0174, 0.0160, 0.0617},
-		{0.0859, 0.0721, 0.0329}, {0.0004, 0.0383, 0.0115}, {0.0405, 0.0861, 0.0915}, {-0.0236, -0.0185, -0.0259},
-		{-0.0245, 0.0250, 0.1180}, {0.1008, 0.0755, -0.0421}, {-0.0515, 0.0201, 0.0011}, {0.0428, -0.0012, -0.0036},
-		{0.0817, 0.0765, 0.0749}, {-0.1264, -0.0522, -0.1103}, {-0.0280, -0.0881, -0.0499}, {-0.1262, -0.0982, -0.0778},
-	},
-	Bias: [3]float64{-0.0329, -0.0718, -0.0851},
-}
+// A Projection shows latents as colours without the decoder. In a model's folder it
+// is vae/latent_rgb_factors.json.
+type Projection component.Projection
 
 // loadProjection looks for one that belongs to the autoencoder.
-func (a *Autoencoder) loadProjection(fsys fs.FS, dir string) error {
-	file := path.Join(dir, "latent_rgb_factors.json")
+func (a *Autoencoder) loadProjection() error {
+	fsys, file := a.loader.FS, path.Join(a.declared.Dir, "latent_rgb_factors.json")
 	channels := a.vae.LatentChannels()
 	if _, err := fs.Stat(fsys, file); err != nil {
-		kl, _ := a.vae.(*vae.KL)
-		if kl != nil && channels == 16 && kl.Config.ScalingFactor == 0.3611 && kl.Config.ShiftFactor != nil && *kl.Config.ShiftFactor == 0.1159 {
-			a.projection = &flux1Projection
+		if published := a.declared.Class.Preview; published != nil {
+			a.projection = (*Projection)(published(a.vae))
 		}
 		return nil
 	}
@@ -134,7 +118,7 @@ func (a *Autoencoder) FitProjection(pictures ...*image.RGBA) (*Projection, error
 func (p *Projection) Picture(l Latents) (*image.RGBA, error) {
 	shape := l.onePicture()
 	if len(shape) != 3 || shape[0] != len(p.Factors) || shape[1] < 1 || shape[2] < 1 || len(l.Data) != l.size() {
-		return nil, requestErrorf("%d latents of shape %v: expected [%d, h, w]", len(l.Data), l.Shape, len(p.Factors))
+		return nil, errs.Requestf("%d latents of shape %v: expected [%d, h, w]", len(l.Data), l.Shape, len(p.Factors))
 	}
 	h, w := shape[1], shape[2]
 	img := image.NewRGBA(image.Rect(0, 0, w, h))

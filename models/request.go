@@ -9,6 +9,8 @@ import (
 	"strings"
 
 	"github.com/gomflux/gomflux/mlx/hooks"
+	"github.com/gomflux/gomflux/models/errs"
+	"github.com/gomflux/gomflux/models/family"
 	"github.com/gomflux/gomflux/picture"
 	"github.com/gomflux/gomflux/scheduler"
 )
@@ -24,6 +26,8 @@ type Request struct {
 	// MaxSequenceLength is how many tokens the prompt may have, with the text
 	// that the model's template puts around it.
 	MaxSequenceLength int
+	// RefuseLongPrompts makes a prompt of more tokens an error, which else is cut.
+	RefuseLongPrompts bool
 	Scheduler         string // "" is the model's own
 	RNG               string // draws the noise: mlx, which "" stands for, or torch
 	// Latents, if set, are the initial noise.
@@ -43,56 +47,7 @@ type Request struct {
 	OnStep func(Step) error
 }
 
-// ErrRequest is what errors about a request are (errors.Is): a size, a number
-// or a prompt that another request would not have.
-var ErrRequest = errors.New("bad request")
-
-// A requestError is an error about a request, in its own words.
-type requestError struct{ error }
-
-func (e requestError) Unwrap() error      { return e.error }
-func (requestError) Is(target error) bool { return target == ErrRequest }
-
-// BadRequest makes an error one about a request: its text stays, and it is
-// [ErrRequest].
-func BadRequest(err error) error { return requestError{err} }
-
-func requestErrorf(format string, args ...any) error {
-	return requestError{fmt.Errorf(format, args...)}
-}
-
-// Check says what of a request cannot be done, with a hint. The numbers must
-// have been filled in. Its errors are [ErrRequest].
-func (p *Pipeline) Check(r Request) error {
-	if err := p.checkNumbers(r); err != nil {
-		return err
-	}
-	schedule, err := p.schedule(&r)
-	if err != nil {
-		return err
-	}
-	plan := p.plan(&r, schedule)
-	if err := p.checkLoaded(plan); err != nil {
-		return err
-	}
-	for _, what := range p.prompts(&r) {
-		for _, t := range p.family.texts(r.References) {
-			if !plan.tokenizes(&t, what, &r) {
-				continue
-			}
-			ids, err := p.tokenize(&t, what, &r)
-			if err != nil {
-				return err
-			}
-			if err := p.family.fits(r.Height/p.ScaleFactor(), r.Width/p.ScaleFactor(), len(ids)); err != nil {
-				return requestError{err}
-			}
-		}
-	}
-	return nil
-}
-
-// checkNumbers is Check without the prompts, which need a tokenizer.
+// checkNumbers checks a request without its prompts, which need a tokenizer.
 func (p *Pipeline) checkNumbers(r Request) error {
 	m := p.Multiple()
 	for _, side := range []struct {
@@ -100,50 +55,50 @@ func (p *Pipeline) checkNumbers(r Request) error {
 		value int
 	}{{"height", r.Height}, {"width", r.Width}} {
 		if side.value > picture.MaxSide {
-			return requestErrorf("%s %d: must be at most %d", side.name, side.value, picture.MaxSide)
+			return errs.Requestf("%s %d: must be at most %d", side.name, side.value, picture.MaxSide)
 		}
 		if side.value < m || side.value%m != 0 {
-			return requestErrorf("%s %d: must be a positive multiple of %d (try %d)", side.name, side.value, m, max(m, (side.value+m/2)/m*m))
+			return errs.Requestf("%s %d: must be a positive multiple of %d (try %d)", side.name, side.value, m, max(m, (side.value+m/2)/m*m))
 		}
 	}
 	if n := r.Height * r.Width; n > picture.MaxPixels {
-		return requestErrorf("a picture of %dx%d has %d megapixels, at most %d can be made", r.Width, r.Height, n/1_000_000, picture.MaxPixels/1_000_000)
+		return errs.Requestf("a picture of %dx%d has %d megapixels, at most %d can be made", r.Width, r.Height, n/1_000_000, picture.MaxPixels/1_000_000)
 	}
 	if r.Steps < 1 {
-		return requestErrorf("steps %d: must be at least 1 (this model is meant for %d)", r.Steps, p.Defaults.Steps)
+		return errs.Requestf("steps %d: must be at least 1 (this model is meant for %d)", r.Steps, p.Defaults.Steps)
 	}
 	if r.Steps > picture.MaxCount {
-		return requestErrorf("steps %d: must be at most %d", r.Steps, picture.MaxCount)
+		return errs.Requestf("steps %d: must be at most %d", r.Steps, picture.MaxCount)
 	}
 	if math.IsNaN(r.Guidance) || math.IsInf(r.Guidance, 0) || r.Guidance < 0 {
-		return requestErrorf("guidance %g: must be a number from 0, which is none (this model is meant for %g)", r.Guidance, p.Defaults.Guidance)
+		return errs.Requestf("guidance %g: must be a number from 0, which is none (this model is meant for %g)", r.Guidance, p.Defaults.Guidance)
 	}
-	if _, err := p.family.guidance(r.Guidance); err != nil {
-		return requestError{err}
+	if _, err := p.family.Guidance(r.Guidance); err != nil {
+		return errs.Request(err)
 	}
 	if r.Scheduler != "" {
 		if _, err := scheduler.Name(r.Scheduler); err != nil {
-			return requestError{err}
+			return errs.Request(err)
 		}
 	}
 	if r.RNG != "" && !slices.Contains(scheduler.RNGs, r.RNG) {
-		return requestErrorf("unknown random number generator %q, expected one of %s", r.RNG, strings.Join(scheduler.RNGs, ", "))
+		return errs.Requestf("unknown random number generator %q, expected one of %s", r.RNG, strings.Join(scheduler.RNGs, ", "))
 	}
 	if r.MaxSequenceLength < 1 || r.MaxSequenceLength > picture.MaxCount {
-		return requestErrorf("max sequence length %d: must be at least 1, and at most %d", r.MaxSequenceLength, picture.MaxCount)
+		return errs.Requestf("max sequence length %d: must be at least 1, and at most %d", r.MaxSequenceLength, picture.MaxCount)
 	}
 	if err := p.checkReferences(r.References); err != nil {
 		return err
 	}
 	if r.Image != nil {
 		if r.Image.Bounds().Empty() {
-			return requestErrorf("the picture to start from is empty: its bounds are %v", r.Image.Bounds())
+			return errs.Requestf("the picture to start from is empty: its bounds are %v", r.Image.Bounds())
 		}
 		if !(r.ImageStrength > 0 && r.ImageStrength <= 1) {
-			return requestErrorf("image strength %g: must be above 0, which would keep nothing of the picture, and below 1", r.ImageStrength)
+			return errs.Requestf("image strength %g: must be above 0, which would keep nothing of the picture, and below 1", r.ImageStrength)
 		}
 		if r.start() >= r.Steps {
-			return requestErrorf("image strength %g of %d steps leaves no step that changes anything (a lower strength, or more steps)", r.ImageStrength, r.Steps)
+			return errs.Requestf("image strength %g of %d steps leaves no step that changes anything (a lower strength, or more steps)", r.ImageStrength, r.Steps)
 		}
 	}
 	return nil
@@ -180,7 +135,7 @@ func (p *Pipeline) EditSize(references []image.Image) image.Point {
 	for _, img := range references {
 		sizes = append(sizes, img.Bounds().Size())
 	}
-	return p.family.(editor).editSize(sizes, p.Multiple())
+	return p.family.(family.Editor).EditSize(sizes, p.Multiple())
 }
 
 // start is the first step that runs.
@@ -193,34 +148,34 @@ func (r *Request) start() int {
 
 // checkReferences says what of some pictures the model cannot be shown.
 func (p *Pipeline) checkReferences(references []image.Image) error {
-	editor, ok := p.family.(editor)
+	editor, ok := p.family.(family.Editor)
 	if ok {
-		if err := editor.checkReferences(len(references)); err != nil {
-			return requestError{err}
+		if err := editor.CheckReferences(len(references)); err != nil {
+			return errs.Request(err)
 		}
 	}
 	if len(references) == 0 {
 		return nil
 	}
 	if !ok {
-		return requestErrorf("%s makes pictures from a prompt and edits none (FLUX.2-klein and Qwen-Image-Edit edit)", p.Class)
+		return errs.Requestf("%s makes pictures from a prompt and edits none (%s edit)", p.Class, family.Editors())
 	}
 	for i, img := range references {
 		if err := checkReference(editor, img); err != nil {
-			return requestError{&ReferenceError{i, err}}
+			return errs.Request(&ReferenceError{i, err})
 		}
 	}
 	return nil
 }
 
-func checkReference(e editor, img image.Image) error {
+func checkReference(e family.Editor, img image.Image) error {
 	if img == nil {
 		return errors.New("is nil")
 	}
 	if img.Bounds().Empty() {
 		return fmt.Errorf("is empty: its bounds are %v", img.Bounds())
 	}
-	return e.checkReference(img.Bounds().Size())
+	return e.CheckReference(img.Bounds().Size())
 }
 
 // A ReferenceError is what is wrong with one of a request's References.

@@ -84,12 +84,20 @@ func (c *FlowMatchEulerConfig) Schedule(name string, sigmas []float32, mu float6
 		return nil, fmt.Errorf("scheduler %s: %w", k.name, err)
 	}
 	s.Name = k.name
-	for i, sigma := range s.Sigmas {
-		if !(sigma >= 0 && sigma <= math.MaxFloat32) || i > 0 && sigma > s.Sigmas[i-1] {
-			return nil, fmt.Errorf("scheduler %s: the config's shifts lead to sigmas that are no numbers, or do not fall: %g", k.name, s.Sigmas)
-		}
+	if !falls(s.Sigmas) {
+		return nil, fmt.Errorf("scheduler %s: the config's shifts lead to sigmas that are no numbers, or do not fall: %g", k.name, s.Sigmas)
 	}
 	return s, nil
+}
+
+// falls reports whether sigmas are numbers from 0 that do not rise.
+func falls(sigmas []float32) bool {
+	for i, sigma := range sigmas {
+		if !(sigma >= 0 && sigma <= math.MaxFloat32) || i > 0 && sigma > sigmas[i-1] {
+			return false
+		}
+	}
+	return true
 }
 
 // A Schedule is the path from noise to picture: where the model is evaluated
@@ -103,6 +111,24 @@ type Schedule struct {
 
 	order int        // evaluations in a step; 0 is 1
 	half  *mlx.Array // half the way of a step's first evaluation, while the second is awaited
+}
+
+// Replace takes other sigmas and timesteps, as many as there are. Sigmas that are no
+// numbers or rise are an error, as are timesteps that are no numbers.
+func (s *Schedule) Replace(sigmas, timesteps []float32) error {
+	switch {
+	case len(sigmas) != len(s.Sigmas) || len(timesteps) != len(s.Timesteps):
+		return fmt.Errorf("%d sigmas and %d timesteps, expected %d and %d", len(sigmas), len(timesteps), len(s.Sigmas), len(s.Timesteps))
+	case !falls(sigmas):
+		return fmt.Errorf("sigmas %g: expected numbers from 0 that do not rise", sigmas)
+	}
+	for _, t := range timesteps {
+		if math.IsNaN(float64(t)) || math.IsInf(float64(t), 0) {
+			return fmt.Errorf("timesteps %g: expected numbers", timesteps)
+		}
+	}
+	s.Sigmas, s.Timesteps = sigmas, timesteps
+	return nil
 }
 
 // Order is how many evaluations a step has: 2 for Heun's method, whose last

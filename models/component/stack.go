@@ -20,3 +20,14 @@ func languageModel(blocks, heads, width, hidden int) Stack {
 	w, h := float64(width), float64(hidden)
 	return Stack{Blocks: blocks, Heads: heads, Made: 16*w + 10*h, Read: 16*w + 10*h, Alive: 10*w + 4*h, Scores: 1, Cast: 0.9}
 }
+
+// Blocks describes the memory that the component's blocks take.
+func (c Component) Blocks() Stack {
+	if c.Class.Blocks == nil {
+		return DefaultStack(c.Model)
+	}
+	return c.Class.Blocks(c.Model)
+}
+
+// DefaultStack describes the blocks of any module by its parameters.
+func DefaultStack(model any) Stack { return Stack{} }

@@ -5,6 +5,7 @@ package errs
 import (
 	"errors"
 	"fmt"
+	"strings"
 )
 
 var (
@@ -36,3 +37,24 @@ func Requestf(format string, args ...any) error { return Request(fmt.Errorf(form
 // NotFound makes an error one about something that is not on this machine. Its
 // text stays as it is.
 func NotFound(err error) error { return kindError{err, ErrNotFound} }
+
+// A List is several errors on one line.
+type List []error
+
+func (l List) Error() string {
+	texts := make([]string, len(l))
+	for i, err := range l {
+		texts[i] = err.Error()
+	}
+	return strings.Join(texts, "; ")
+}
+
+func (l List) Unwrap() []error { return l }
+
+// Err is the list, or nil if it is empty.
+func (l List) Err() error {
+	if len(l) == 0 {
+		return nil
+	}
+	return l
+}

@@ -59,3 +59,13 @@ func (d *Declared) sameLatents(autoencoder *component.Class) error {
 	}
 	return component.SameSize(what, patch*own, "the transformer's in_channels", in)
 }
+
+// Transformer is the component that denoises.
+func (d *Declared) Transformer() component.Component {
+	for _, c := range d.Components {
+		if c.Dir == component.Transformers {
+			return c
+		}
+	}
+	panic("family: " + d.Class.Name + " has no transformer")
+}

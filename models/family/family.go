@@ -201,6 +201,8 @@ type Text struct {
 	// CutsRows reports that the limit is on the rows of the embeds, of which the
 	// encoder makes more.
 	CutsRows bool
+	// Whole reports that diffusers' pipeline cuts nothing off, whatever the limit.
+	Whole bool
 	// Tokens are the ids of a prompt, with all that the model wants around them, cut
 	// to a limit as diffusers' pipeline does it.
 	Tokens func(t *tokenizer.Tokenizer, prompt string, limit int) (Tokens, error)

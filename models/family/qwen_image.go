@@ -406,7 +406,7 @@ func (q *qwenEdit) Texts(references []image.Image) []Text {
 		user = b.String()
 	}
 	return []Text{{
-		Tokenizer: "tokenizer", Encoder: "text_encoder", IDs: "input_ids", Embeds: "embeds", Shape: []int{-1, -1}, Looks: true,
+		Tokenizer: "tokenizer", Encoder: "text_encoder", IDs: "input_ids", Embeds: "embeds", Shape: []int{-1, -1}, Looks: true, Whole: true,
 		Uncounted: qwenEditDrop,
 		Tokens: func(t *tokenizer.Tokenizer, prompt string, _ int) (Tokens, error) {
 			tokens, err := qwenTemplate(qwenEditSystem, user).whole(t, prompt)

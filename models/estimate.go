@@ -2,14 +2,15 @@ package models
 
 import (
 	"fmt"
-	"image"
 	"io/fs"
+	"maps"
 	"slices"
 	"strings"
 
 	"github.com/gomflux/gomflux/mlx"
 	"github.com/gomflux/gomflux/mlx/nn"
-	"github.com/gomflux/gomflux/textenc"
+	"github.com/gomflux/gomflux/models/component"
+	"github.com/gomflux/gomflux/models/family"
 )
 
 // An Estimate is the memory that a run takes, in bytes.
@@ -38,15 +39,12 @@ func (e Estimate) AllWeights() (n int64) {
 	return n
 }
 
-// Estimate says what memory a run takes that makes so many pictures at once. The
-// request must have been checked. It must run on the MLX thread.
-func (p *Pipeline) Estimate(r Request, batch int) Estimate {
-	return p.estimate(&r, p.way(batch))
-}
+// Estimate is the memory that the run takes. It must run on the MLX thread.
+func (r *Run) Estimate() Estimate { return r.estimate(r.way, r.loader.Quantize) }
 
-// EstimateModel is Estimate for the first of o.For's runs, or for a run with the
-// model's own settings, and says how much memory there is for it, 0 where that is
-// not known. It reads configs and headers only. It must run on the MLX thread.
+// EstimateModel is the estimate for the first of o.For's runs, or for a run with the
+// model's own settings, and how much memory there is for it, 0 where that is not
+// known. It reads configs and headers only. It must run on the MLX thread.
 func EstimateModel(fsys fs.FS, o LoadOptions) (e Estimate, free int64, err error) {
 	o.headersOnly = true
 	p, err := Load(fsys, o)
@@ -54,36 +52,36 @@ func EstimateModel(fsys fs.FS, o LoadOptions) (e Estimate, free int64, err error
 		return Estimate{}, 0, err
 	}
 	defer p.Close()
-	r := p.ownRequest()
+	r, err := p.ownRun()
+	if err != nil {
+		return Estimate{}, 0, err
+	}
 	if o.For != nil {
 		if runs := o.For(p); len(runs) > 0 {
-			r = runs[0]
+			if r, err = p.Prepare(runs[0], 1); err != nil {
+				return Estimate{}, 0, err
+			}
 		}
 	}
-	return p.Estimate(r, max(1, o.Batch)), p.room(), nil
+	r.batch = max(1, o.Batch)
+	return r.Estimate(), p.room(), nil
 }
 
-// ownRequest is a run with the model's own settings.
-func (p *Pipeline) ownRequest() Request {
+// ownRun is a run with the model's own settings and no prompt.
+func (p *Pipeline) ownRun() (*Run, error) {
 	d := p.Defaults
-	return Request{NegativePrompt: d.NegativePrompt, Height: d.Height, Width: d.Width, Steps: d.Steps, Guidance: d.Guidance, MaxSequenceLength: d.MaxSequenceLength}
-}
-
-// A way is one in which a request can be run.
-type way struct {
-	batch    int
-	quantize *mlx.Quantization
-	// see Pipeline
-	near, lowRAM, alone bool
-}
-
-// way is the one in which the pipeline runs requests.
-func (p *Pipeline) way(batch int) way {
-	w := way{batch: batch, near: p.near, lowRAM: p.lowRAM, alone: p.alone}
-	if p.loader != nil {
-		w.quantize = p.loader.quantize
+	r, err := p.sketch(Request{NegativePrompt: d.NegativePrompt, Height: d.Height, Width: d.Width, Steps: d.Steps, Guidance: d.Guidance, MaxSequenceLength: d.MaxSequenceLength})
+	if err == nil {
+		r.complete() // as far as it goes: a model that edits is shown no pictures
 	}
-	return w
+	return r, err
+}
+
+// A way is one of using memory.
+type way struct {
+	near   bool // a GPU is given less work in advance
+	lowRAM bool // only one text encoder or the transformer is in memory at a time
+	alone  bool // the autoencoder is alone in memory when it decodes
 }
 
 // room is the memory that there is for all of the model: what is free and what
@@ -98,42 +96,42 @@ func (p *Pipeline) room() int64 {
 	}
 	for _, part := range p.parts {
 		if part.loaded {
-			free += p.footprint(part, p.loader.quantize).bytes
+			free += p.footprint(part, p.loader.Quantize).bytes
 		}
 	}
 	return free
 }
 
-func (p *Pipeline) estimate(r *Request, way way) Estimate {
-	m := p.meter()
-	if p.device.String() == "cuda" {
+// estimate is Estimate for another way, and for weights that are quantized to q.
+func (r *Run) estimate(way way, q *mlx.Quantization) Estimate {
+	m := r.meter()
+	if r.device.Backend() == mlx.BackendCUDA {
 		m.ahead = way.ahead(r)
 	}
-	return p.estimateWith(r, way, m)
+	return r.estimateWith(way, q, m)
 }
 
-func (p *Pipeline) estimateWith(r *Request, way way, m meter) Estimate {
-	e := estimator{Pipeline: p, r: r, way: way, meter: m, room: p.room(), footprints: map[string]footprint{}}
-	e.out = Estimate{Device: p.device, Dtype: p.dtype, Width: r.Width, Height: r.Height, Weights: map[string]int64{}, LowRAM: way.lowRAM}
-	for dir, part := range p.parts {
-		e.footprints[dir] = p.footprint(part, way.quantize)
+func (r *Run) estimateWith(way way, q *mlx.Quantization, m meter) Estimate {
+	e := estimator{Run: r, way: way, meter: m, room: r.room(), footprints: map[string]footprint{}}
+	e.out = Estimate{Device: r.device, Dtype: r.dtype, Width: r.Width, Height: r.Height, Weights: map[string]int64{}, LowRAM: way.lowRAM}
+	for dir, part := range r.parts {
+		e.footprints[dir] = r.footprint(part, q)
 		e.out.Weights[dir] = e.footprints[dir].bytes
 	}
 	text, encoder := e.texts()
 	references := e.references(encoder)
 	e.step(text, references)
-	last := "transformer" // what is in memory beside the autoencoder
+	last := component.Transformers // what is in memory beside the autoencoder
 	if way.alone {
-		last = autoencoderDir
+		last = component.Autoencoders
 	}
-	e.out.Decode = e.coding(r.Height, r.Width, p.vae.DecodeMemory, last)
+	e.out.Decode = e.coding(r.Height, r.Width, r.vae.DecodeMemory, last)
 	return e.out
 }
 
 // An estimator makes one estimate.
 type estimator struct {
-	*Pipeline
-	r          *Request
+	*Run
 	way        way
 	meter      meter
 	room       int64
@@ -146,10 +144,10 @@ func (e *estimator) with(dir string) int64 {
 	switch {
 	case !e.way.lowRAM:
 		return e.out.AllWeights()
-	case dir == autoencoderDir:
+	case dir == component.Autoencoders:
 		return e.out.Weights[dir]
 	}
-	return e.out.Weights[dir] + e.out.Weights[autoencoderDir]
+	return e.out.Weights[dir] + e.out.Weights[component.Autoencoders]
 }
 
 // coding is what the autoencoder takes for a picture while a component is in
@@ -167,71 +165,75 @@ func (e *estimator) coding(height, width int, memory func(int, int, mlx.Device, 
 }
 
 // texts estimates the text encoders. It returns how many tokens the transformer
-// sees, by the prompt, and what is in memory when pictures are encoded then.
-func (e *estimator) texts() (tokens map[string]int, encoder string) {
-	tokens, encoder = map[string]int{}, autoencoderDir
-	for _, what := range e.prompts(e.r) {
-		for _, t := range e.family.texts(e.r.References) {
-			n := e.textTokens(&t, what, e.r)
-			tokens[what] = max(0, n-t.uncounted)
-			if e.parts[t.encoder] == nil {
+// sees, by prompt, and what is in memory when pictures are encoded then.
+func (e *estimator) texts() (tokens []int, encoder string) {
+	encoder = component.Autoencoders
+	for _, prompt := range e.prompts {
+		seen := 0
+		for i, t := range e.family.Texts(e.References) {
+			n := e.textTokens(&t, prompt, i)
+			seen = max(0, n-t.Uncounted)
+			if t.CutsRows {
+				seen = min(seen, e.limit(&t))
+			}
+			part := e.parts[t.Encoder]
+			if part == nil {
 				continue
 			}
-			encoder = t.encoder
-			e.encodes(encoder, e.family.encoder(encoder).of(n, 1, e.footprints[encoder]))
-			if t.looks && len(e.r.References) > 0 {
-				s := e.family.(looker).tower(e.r.References)
-				s.footprint = e.footprints[encoder]
-				e.encodes(encoder, s)
+			encoder = t.Encoder
+			e.encodes(encoder, pass{blocks: part.Blocks(), tokens: n, rows: 1, footprint: e.footprints[encoder]})
+			if t.Looks && len(e.References) > 0 {
+				blocks, tokens := e.family.(family.Looker).Vision(e.References)
+				e.encodes(encoder, pass{blocks: blocks, tokens: tokens, rows: 1, footprint: e.footprints[encoder]})
 			}
 		}
+		tokens = append(tokens, seen)
 	}
 	return tokens, encoder
 }
 
-func (e *estimator) encodes(encoder string, s stack) {
-	e.out.Encode = max(e.out.Encode, e.with(encoder)+e.meter.passes(s))
+func (e *estimator) encodes(encoder string, p pass) {
+	e.out.Encode = max(e.out.Encode, e.with(encoder)+e.meter.passes(p))
 }
 
 // references estimates the encoding of pictures that an edit is shown, and returns
 // how many tokens the transformer sees of them.
 func (e *estimator) references(encoder string) (tokens int) {
-	for _, img := range e.r.References {
-		size := e.family.(editor).referenceSize(img.Bounds().Size(), e.Multiple())
-		tokens += size.Y / e.Multiple() * (size.X / e.Multiple())
+	for _, img := range e.References {
+		size := e.family.(family.Editor).ReferenceSize(img.Bounds().Size(), e.Multiple())
+		tokens += e.Pipeline.tokens(size.Y, size.X)
 		e.out.Encode = max(e.out.Encode, e.coding(size.Y, size.X, e.vae.EncodeMemory, encoder))
 	}
 	return tokens
 }
 
-// step estimates a step.
-func (e *estimator) step(text map[string]int, references int) {
-	const dir = "transformer"
+// step estimates a step, by the tokens of each prompt and of references.
+func (e *estimator) step(text []int, references int) {
+	const dir = component.Transformers
 	if !e.without[dir] {
-		tokens := e.r.Height / e.Multiple() * (e.r.Width / e.Multiple())
-		var passes []stack
-		for _, what := range e.prompts(e.r) {
-			passes = append(passes, e.family.denoiser().of(tokens+references+text[what], e.way.batch, e.footprints[dir]))
+		blocks := e.declared.Transformer().Blocks()
+		var passes []pass
+		for _, n := range text {
+			tokens := e.Pipeline.tokens(e.Height, e.Width) + references + n
+			passes = append(passes, pass{blocks: blocks, tokens: tokens, rows: e.batch, footprint: e.footprints[dir]})
 		}
 		e.out.Step = e.with(dir) + e.meter.passes(passes...)
-		if f, ok := e.family.(cacher); ok && e.device == mlx.CPU {
-			e.out.Step += f.cacheSize(references*e.way.batch) * e.meter.item
+		if f, ok := e.family.(family.Cacher); ok && e.device == mlx.CPU {
+			e.out.Step += f.CacheSize(references*e.batch) * e.meter.item
 		}
 	}
-	if e.r.Image != nil {
-		e.out.Step = max(e.out.Step, e.coding(e.r.Height, e.r.Width, e.vae.EncodeMemory, dir))
+	if e.Image != nil {
+		e.out.Step = max(e.out.Step, e.coding(e.Height, e.Width, e.vae.EncodeMemory, dir))
 	}
 }
 
 // textTokens is how many a text encoder sees of a prompt: as many as there may be
-// where that cannot be said.
-func (p *Pipeline) textTokens(t *text, what string, r *Request) int {
-	if p.tokenizers[t.tokenizer] != nil {
-		if ids, err := p.tokenize(t, what, r); err == nil {
-			return len(ids)
-		}
+// where that is not known.
+func (r *Run) textTokens(t *family.Text, prompt *prompt, i int) int {
+	if i < len(prompt.tokens) && prompt.tokens[i].IDs != nil {
+		return len(prompt.tokens[i].IDs)
 	}
-	return t.limitOf(r) + t.uncounted
+	return r.limit(t) + t.Uncounted
 }
 
 // A footprint is what a component's weights take in memory.
@@ -253,7 +255,7 @@ func (p *Pipeline) footprint(part *part, q *mlx.Quantization) (f footprint) {
 	}
 	defer func() { part.sizes[key] = f }()
 	packing := part.packing(q)
-	for i, parameter := range nn.Parameters(part.model) {
+	for i, parameter := range nn.Parameters(part.Model) {
 		bytes, unpacked := parameter.Memory(part.found[i], p.dtype, packing[i])
 		f.bytes += bytes
 		if parameter.Kind() != nn.LinearWeight {
@@ -262,59 +264,18 @@ func (p *Pipeline) footprint(part *part, q *mlx.Quantization) (f footprint) {
 		shape := parameter.Stored()
 		n := int64(shape[0]) * int64(shape[1])
 		f.linear += n
-		if unpacked && !(packing[i] != nil && p.device.String() == "metal") {
+		if unpacked && !(packing[i] != nil && p.device.Backend() == mlx.BackendMetal) {
 			f.unpacked += n
 		}
 	}
 	return f
 }
 
-// A stack is the blocks of a transformer or of a text encoder, as far as the
-// memory goes that they take. What a block computes is counted in elements for
-// each token.
-type stack struct {
-	blocks, heads int
-	// made and read are what the kernels of a block write and read on a GPU.
-	made, read float64
-	// alive is what a block has at a time on the CPU, beside as many scores of
-	// attention as there are, scores times.
-	alive, scores float64
-	// cast is how much of a block's weights are cast or unpacked at that time, and
-	// castAlone how much at another, when there are no scores.
-	cast, castAlone float64
-
-	tokens, rows int // of a row, and of how many rows
+// A pass is one of a component's blocks over rows of so many tokens.
+type pass struct {
+	blocks       component.Stack
+	tokens, rows int
 	footprint
-}
-
-// of is a pass of the stack over rows of so many tokens.
-func (s stack) of(tokens, rows int, f footprint) stack {
-	s.tokens, s.rows, s.footprint = tokens, rows, f
-	return s
-}
-
-// textStack is that of a language model. Its factors were measured with all four
-// text encoders.
-func textStack(blocks, heads, width, hidden int, scores float64) stack {
-	w, h := float64(width), float64(hidden)
-	return stack{blocks: blocks, heads: heads, made: 16*w + 10*h, read: 16*w + 10*h, alive: 10*w + 4*h, scores: scores, cast: 0.9}
-}
-
-func qwen3Stack(m *textenc.Qwen3) stack {
-	c := m.Config
-	return textStack(len(m.Layers), c.NumAttentionHeads, c.HiddenSize, c.IntermediateSize, 1)
-}
-
-// A looker is a family whose text encoder is shown pictures.
-type looker interface {
-	// tower is its vision tower's pass over pictures, without a footprint.
-	tower(references []image.Image) stack
-}
-
-// A cacher is a family that may keep what one step computed for the next ones.
-type cacher interface {
-	// cacheSize is how many elements it keeps of so many tokens of references.
-	cacheSize(tokens int) int64
 }
 
 // A meter estimates what passes take on a device.
@@ -385,21 +346,21 @@ const (
 // passes together. MLX gives it work as fast as it can, takes the memory for that,
 // and frees what was read only when a whole command buffer is done: so as much as
 // maxCommands of them write is in memory.
-func (m meter) passes(passes ...stack) int64 {
+func (m meter) passes(passes ...pass) int64 {
 	var most int64
 	var made, read, kernels float64
 	for _, s := range passes {
 		n := float64(s.tokens) * float64(s.rows)
 		unpacked := float64(s.unpacked)
 		if m.device == mlx.CPU {
-			scores := s.scores * float64(s.rows) * float64(s.heads) * float64(s.tokens) * float64(s.tokens)
-			block := unpacked / float64(max(1, s.blocks))
-			most = max(most, int64(n*s.alive+max(scores+s.cast*block, s.castAlone*block))*m.item)
+			scores := s.blocks.Scores * float64(s.rows) * float64(s.blocks.Heads) * float64(s.tokens) * float64(s.tokens)
+			block := unpacked / float64(max(1, s.blocks.Blocks))
+			most = max(most, int64(n*s.blocks.Alive+max(scores+s.blocks.Cast*block, s.blocks.CastAlone*block))*m.item)
 			continue
 		}
-		blocks := float64(s.blocks)
-		made += blocks*n*s.made + unpacked
-		read += blocks*n*s.read + float64(s.linear) + unpacked
+		blocks := float64(s.blocks.Blocks)
+		made += blocks*n*s.blocks.Made + unpacked
+		read += blocks*n*s.blocks.Read + float64(s.linear) + unpacked
 		kernels += blocks * blockKernels
 	}
 	if m.device == mlx.CPU || kernels == 0 {
@@ -417,92 +378,102 @@ func (m meter) passes(passes ...stack) int64 {
 
 // checkFit warns of a run that takes more memory than there is, and says what
 // would make it fit.
-func (p *Pipeline) checkFit(runs []Request, o LoadOptions) {
+func (p *Pipeline) checkFit(runs []*Run, o LoadOptions) {
 	room := p.room()
 	if room == 0 {
 		return
 	}
 	if len(runs) == 0 {
-		runs = []Request{p.ownRequest()}
+		own, err := p.ownRun()
+		if err != nil {
+			return // there is no run to warn of
+		}
+		runs = []*Run{own}
 	}
-	batch := max(1, o.Batch)
-	largest, most := runs[0], int64(0)
+	var largest *Run
+	var most int64
 	for _, r := range runs {
-		if n := p.Estimate(r, batch).Peak(); n > most {
+		r.batch = max(1, o.Batch)
+		if n := r.Estimate().Peak(); largest == nil || n > most {
 			largest, most = r, n
 		}
 	}
 	// loading parts again and again takes time, and is done as far as it must be
-	for _, short := range []*bool{&p.near, &p.lowRAM, &p.alone} {
-		if p.Estimate(largest, batch).Peak() > room {
+	for _, short := range []*bool{&p.way.near, &p.way.lowRAM, &p.way.alone} {
+		if largest.Estimate().Peak() > room {
 			*short = true
 		}
 	}
-	if e := p.Estimate(largest, batch); e.Peak() > room && o.Warn != nil {
-		o.Warn(p.shortage(e, room, &largest, batch))
+	if e := largest.Estimate(); e.Peak() > room && o.Warn != nil {
+		o.Warn(largest.shortage(e, room))
 	}
 }
 
 // fitting is so many pictures at once, or the largest half, quarter and so on of
 // them that fits into memory, or one.
-func (p *Pipeline) fitting(r Request, batch int) int {
-	if p.loader == nil || p.checkNumbers(r) != nil {
+func (r *Run) fitting(batch int) int {
+	if r.loader == nil {
 		return batch
 	}
-	room := p.room()
-	for batch > 1 && room > 0 && p.Estimate(r, batch).Peak() > room {
-		batch /= 2
+	room := r.room()
+	for ; batch > 1 && room > 0; batch /= 2 {
+		if r.with(func(other *Run) { other.batch = batch }).Estimate().Peak() <= room {
+			break
+		}
 	}
 	return batch
 }
 
-// shortage says that there is too little memory for a run, and what can be done.
-func (p *Pipeline) shortage(e Estimate, room int64, r *Request, batch int) string {
+// with is the run with a change.
+func (r *Run) with(change func(*Run)) *Run {
+	other := *r
+	change(&other)
+	return &other
+}
+
+// shortage says that there is too little memory for the run, and what can be done.
+func (r *Run) shortage(e Estimate, room int64) string {
 	var b strings.Builder
 	what := fmt.Sprintf("a picture of %dx%d", r.Width, r.Height)
-	if batch > 1 {
-		what = fmt.Sprintf("%d pictures of %dx%d at once", batch, r.Width, r.Height)
+	if r.batch > 1 {
+		what = fmt.Sprintf("%d pictures of %dx%d at once", r.batch, r.Width, r.Height)
 	}
-	fmt.Fprintf(&b, "%s in %v needs about %s of memory", what, p.dtype, gigabytes(e.Peak()))
+	fmt.Fprintf(&b, "%s in %v needs about %s of memory", what, r.dtype, gigabytes(e.Peak()))
 	if e.LowRAM {
 		b.WriteString(", even with one part of the model in memory at a time,")
 	}
 	fmt.Fprintf(&b, " and %s are free: it may fail, or slow this machine down", gigabytes(room))
-	if remedies := p.remedies(room, r, batch); len(remedies) > 0 {
+	if remedies := r.remedies(room); len(remedies) > 0 {
 		b.WriteString("; what fits is " + strings.Join(remedies, ", or "))
 	}
 	return b.String()
 }
 
-// remedies are the flags, up to three of them, with which a run fits.
-func (p *Pipeline) remedies(room int64, r *Request, batch int) (fitting []string) {
+// remedies are the flags, up to three of them, with which the run fits.
+func (r *Run) remedies(room int64) (fitting []string) {
 	const most = 3
-	try := func(flags string, r Request, way way) {
-		if need := p.estimate(&r, way).Peak(); len(fitting) < most && need <= room {
+	quantize := r.loader.Quantize
+	try := func(flags string, q *mlx.Quantization, change func(*Run)) (fits bool) {
+		need := r.with(change).estimate(way{near: true, lowRAM: true, alone: true}, q).Peak()
+		if len(fitting) < most && need <= room {
 			fitting = append(fitting, fmt.Sprintf("%s (%s)", flags, gigabytes(need)))
 		}
+		return need <= room
 	}
-	as := way{batch: batch, quantize: p.loader.quantize, near: true, lowRAM: true, alone: true}
-	if batch > 1 {
-		one := as
-		one.batch = 1
-		try("--batch-size 1", *r, one)
+	if r.batch > 1 {
+		try("--batch-size 1", quantize, func(other *Run) { other.batch = 1 })
 	}
-	if as.quantize == nil && !p.quantized() {
+	if quantize == nil && !r.quantized() {
 		for _, name := range []string{"8", "4"} {
-			if q, err := ParseQuantization(name, 0); err == nil {
-				less := as
-				less.quantize = q
-				try("-q "+name, *r, less)
+			if q, err := component.ParseQuantization(name, 0); err == nil {
+				try("-q "+name, q, func(*Run) {})
 			}
 		}
 	}
 	for _, part := range []int{3, 2, 1} { // quarters of each side
-		side := func(n int) int { return max(1, n*part/4/p.Multiple()) * p.Multiple() }
-		smaller := *r
-		smaller.Width, smaller.Height = side(r.Width), side(r.Height)
-		before := len(fitting)
-		if try(fmt.Sprintf("--width %d --height %d", smaller.Width, smaller.Height), smaller, as); len(fitting) > before {
+		side := func(n int) int { return max(1, n*part/4/r.Multiple()) * r.Multiple() }
+		flags := fmt.Sprintf("--width %d --height %d", side(r.Width), side(r.Height))
+		if try(flags, quantize, func(other *Run) { other.Width, other.Height = side(r.Width), side(r.Height) }) {
 			break
 		}
 	}
@@ -526,3 +497,6 @@ func gigabytes(n int64) string {
 	}
 	return fmt.Sprintf("%.1f GB", float64(n)/1e9)
 }
+
+// sorted are the keys of a map.
+func sorted[V any](m map[string]V) []string { return slices.Sorted(maps.Keys(m)) }
