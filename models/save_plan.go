@@ -141,7 +141,7 @@ func (s *saver) find(part *savedPart) error {
 				return err
 			}
 			e.found, e.like = f, like
-		} else if t.Dtype == "U32" && part.ck.Tensors[strings.TrimSuffix(key, ".weight")+".scales"].Name != "" {
+		} else if t.Dtype == checkpoint.U32 && part.ck.Tensors[strings.TrimSuffix(key, ".weight")+".scales"].Name != "" {
 			return fmt.Errorf("%s: tensor %s: is quantized, and the shape of its weight is not known", t.File, t.Name)
 		}
 		part.entries = append(part.entries, e)

@@ -40,13 +40,13 @@ func (c *ComponentWeights) matrices() (list []*matrix) {
 		byName[t.Name] = t
 	}
 	for _, t := range c.Tensors {
-		if owner, ok := companion(t.Name); ok && byName[owner] != nil && byName[owner].Dtype == "U32" {
+		if owner, ok := companion(t.Name); ok && byName[owner] != nil && byName[owner].Dtype == checkpoint.U32 {
 			continue
 		}
 		m := &matrix{TensorWeights: t, shape: t.Shape}
 		list = append(list, m)
 		module, ok := strings.CutSuffix(t.Name, "weight")
-		if scales := byName[module+"scales"]; ok && t.Dtype == "U32" && scales != nil {
+		if scales := byName[module+"scales"]; ok && t.Dtype == checkpoint.U32 && scales != nil {
 			m.scales, m.shape = &scales.Tensor, nil
 			if biases := byName[module+"biases"]; biases != nil {
 				m.biases = &biases.Tensor
@@ -71,7 +71,7 @@ func (m *matrix) unpacked(columns int) error {
 	switch {
 	case m.biases != nil && !slices.Equal(m.biases.Shape, s):
 		return fmt.Errorf("scales %v and biases %v", s, m.biases.Shape)
-	case m.biases == nil && (q.Mode == "" || m.scales.Dtype != "U8"), m.biases != nil && (!m.scales.Dtype.IsReadable() || !m.biases.Dtype.IsReadable() || q.Bits > 8):
+	case m.biases == nil && (q.Mode == "" || m.scales.Dtype != checkpoint.U8), m.biases != nil && (!m.scales.Dtype.IsReadable() || !m.biases.Dtype.IsReadable() || q.Bits > 8):
 		return fmt.Errorf("%d bits in groups of %d, with scales of dtype %s, are no quantization that is known", q.Bits, q.Group, m.scales.Dtype)
 	}
 	m.packing, m.shape = q, []int{p[0], columns}

@@ -308,7 +308,7 @@ func newInspection(w *openWeights) *inspection {
 			part.Bytes += t.Bytes()
 			part.Dtypes[string(t.Dtype)]++
 			one := inspectedTensor{t.Name, w.relative(t.File), string(t.Dtype), t.Shape, t.Len(), t.Bytes(), t.Unused, t.Stats}
-			if t.Dtype == "U32" || t.Dtype == "U8" {
+			if t.Dtype == checkpoint.U32 || t.Dtype == checkpoint.U8 {
 				one.Stats = nil // of packed numbers their words say nothing
 			}
 			part.Tensors = append(part.Tensors, one)

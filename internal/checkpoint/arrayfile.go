@@ -11,9 +11,9 @@ import (
 	"github.com/gomflux/gomflux/internal/oserr"
 )
 
-// MaxBytes bounds a tensor that is read: a few kilobytes of a compressed file
+// maxBytes bounds a tensor that is read: a few kilobytes of a compressed file
 // can ask for any amount of memory.
-const MaxBytes = 64 << 30
+const maxBytes = 64 << 30
 
 // An ArrayFile is an open file of tensors. Its headers have been read and checked,
 // its elements have not been read.
@@ -78,6 +78,7 @@ func (f *ArrayFile) parse(r io.ReaderAt, size int64) error {
 	return f.parseSafetensors(r, size)
 }
 
+// parseSafetensors reads the header of a safetensors file.
 func (f *ArrayFile) parseSafetensors(r io.ReaderAt, size int64) error {
 	h, err := ParseHeader(r, size)
 	if err != nil {
@@ -105,6 +106,7 @@ func (f *ArrayFile) Tensors() []Tensor {
 	return out
 }
 
+// names lists the names of what is in the file.
 func (f *ArrayFile) names() []string {
 	out := make([]string, len(f.members))
 	for i, e := range f.members {
@@ -121,6 +123,7 @@ func (f *ArrayFile) Tensor(name string) (Tensor, bool) {
 	return Tensor{}, false
 }
 
+// find returns the index of a tensor, -1 if there is none of that name.
 func (f *ArrayFile) find(name string) int {
 	return slices.IndexFunc(f.members, func(e member) bool { return e.Name == name })
 }
@@ -133,8 +136,8 @@ func (f *ArrayFile) member(name string) (member, error) {
 	}
 	e := f.members[i]
 	err := e.checkNumeric()
-	if n := e.Bytes(); err == nil && (n > MaxBytes || n > math.MaxInt) {
-		err = fmt.Errorf("%s has %d bytes, at most %d can be read", e.Type(), n, int64(MaxBytes))
+	if n := e.Bytes(); err == nil && (n > maxBytes || n > math.MaxInt) {
+		err = fmt.Errorf("%s has %d bytes, at most %d can be read", e.Type(), n, int64(maxBytes))
 	}
 	if err != nil {
 		return e, fmt.Errorf("%s: tensor %s: %w", f.Path, printable(name), err)
@@ -155,6 +158,7 @@ func (f *ArrayFile) Read(name string) (*Array, error) {
 	return NewArray(name, e.Dtype, e.Shape, data)
 }
 
+// read reads the elements, row-major and little-endian.
 func (e member) read() ([]byte, error) {
 	r, err := e.open()
 	if err != nil {
@@ -184,7 +188,7 @@ func (e member) read() ([]byte, error) {
 	return data, nil
 }
 
-// Stats sum a tensor up, with its first values, without holding all of it in
+// Stats returns the statistics of a tensor and its first values, without holding all of it in
 // memory.
 func (f *ArrayFile) Stats(name string, first int) (Stats, []float64, error) {
 	e, err := f.member(name)

@@ -361,7 +361,7 @@ func (m *matcher) match(p Parameter) (f Found) {
 	f.Tensor = *t
 	module := strings.TrimSuffix(name, "weight")
 	switch {
-	case t.Dtype == "U32" && p.kind != OtherParam:
+	case t.Dtype == checkpoint.U32 && p.kind != OtherParam:
 		m.matchPacked(p, &f, module)
 		return f
 	case t.Dtype == checkpoint.F8E4M3:
@@ -370,7 +370,7 @@ func (m *matcher) match(p Parameter) (f Found) {
 				f.Scales = m.find(module + scale)
 			}
 		}
-		if s := f.Scales; s != nil && (s.Dtype != "F32" || s.Bytes() != 4) {
+		if s := f.Scales; s != nil && (s.Dtype != checkpoint.F32 || s.Bytes() != 4) {
 			m.misshapen(*s, "one number, F32")
 		}
 	case !t.Dtype.IsWeight():
@@ -410,7 +410,7 @@ func (m *matcher) matchPacked(p Parameter, f *Found, module string) {
 	if s := f.Scales.Shape; len(s) == 2 && s[0] == rows && s[1] > 0 && columns%s[1] == 0 {
 		q.Group = columns / s[1]
 	}
-	if f.Scales.Dtype == "U8" { // of floating-point blocks
+	if f.Scales.Dtype == checkpoint.U8 { // of floating-point blocks
 		if block, ok := mlx.Block(q.Bits, q.Group); ok {
 			f.Quantized = &block
 			return

@@ -355,8 +355,8 @@ func TestCheck(t *testing.T) {
 		`tensor name "a@"`:           {ExitAfter: "a@"},
 		"nowhere.npy: no such file":  {Load: []debug.Replacement{replacement(t, "a=nowhere.npy")}},
 		"latents@1 is given twice":   {Load: []debug.Replacement{replacement(t, "latents@1"), replacement(t, "latents@1")}},
-		"has no tensor nothing":      {Load: []debug.Replacement{replacement(t, "a=../../internal/tensors/testdata/all.safetensors:nothing")}},
-		"has 15 tensors and none is": {Load: []debug.Replacement{replacement(t, "a=../../internal/tensors/testdata/all.safetensors")}},
+		"has no tensor nothing":      {Load: []debug.Replacement{replacement(t, "a=../../internal/checkpoint/testdata/arrays/all.safetensors:nothing")}},
+		"has 15 tensors and none is": {Load: []debug.Replacement{replacement(t, "a=../../internal/checkpoint/testdata/arrays/all.safetensors")}},
 	} {
 		if err := o.Check(); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("found %v, expected %q", err, want)
