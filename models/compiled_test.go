@@ -13,7 +13,6 @@ import (
 
 	"github.com/gomflux/gomflux/internal/checkpoint"
 	"github.com/gomflux/gomflux/internal/mlxtest"
-	"github.com/gomflux/gomflux/internal/tensors"
 	"github.com/gomflux/gomflux/mlx"
 	"github.com/gomflux/gomflux/picture"
 )
@@ -67,18 +66,18 @@ type golden struct {
 }
 
 // tensor reads a tensor of the dump.
-func (g *golden) tensor(t *testing.T, name string) *tensors.Tensor {
+func (g *golden) tensor(t *testing.T, name string) *checkpoint.Array {
 	t.Helper()
 	if stored := g.Aliases[name]; stored != "" {
 		name = stored
 	}
 	for _, file := range g.Files {
-		f, err := tensors.Open(filepath.Join(g.dir, file))
+		f, err := checkpoint.OpenArrays(filepath.Join(g.dir, file))
 		if err != nil {
 			t.Fatal(err)
 		}
 		defer f.Close()
-		if _, ok := f.Info(name); ok {
+		if _, ok := f.Tensor(name); ok {
 			x, err := f.Read(name)
 			if err != nil {
 				t.Fatal(err)
@@ -145,7 +144,7 @@ func TestCompiledGoldens(t *testing.T) {
 				}
 				r.References = append(r.References, p.Image)
 			}
-			var want *tensors.Tensor // the last
+			var want *checkpoint.Array // the last
 			for i := range 2 * g.Steps {
 				if x := g.tensor(t, fmt.Sprint("latents@", i)); x != nil {
 					want = x
@@ -193,7 +192,7 @@ func TestCompiledGoldens(t *testing.T) {
 	}
 }
 
-func float32s(x *tensors.Tensor) []float32 {
+func float32s(x *checkpoint.Array) []float32 {
 	out := make([]float32, 0, x.Len())
 	for _, v := range x.First(x.Len()) {
 		out = append(out, float32(v))

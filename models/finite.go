@@ -7,6 +7,7 @@ import (
 	"maps"
 	"slices"
 
+	"github.com/gomflux/gomflux/internal/checkpoint"
 	"github.com/gomflux/gomflux/mlx"
 	"github.com/gomflux/gomflux/mlx/nn"
 )
@@ -114,11 +115,11 @@ func (e *NotFiniteError) look(l *component.Loader, c component.Component) error 
 	if mismatch != nil {
 		return mismatch // the files were changed since
 	}
-	r, err := openReader(ck)
+	r, err := checkpoint.OpenReader(ck)
 	if err != nil {
 		return err
 	}
-	defer r.close()
+	defer r.Close()
 	for _, i := range bad[:min(len(bad), most)] {
 		w := NotFiniteWeight{File: found[i].File, Name: found[i].Name, Dtype: dtypes[i]}
 		for _, stored := range found[i].Tensors() { // with the scales of a quantized one

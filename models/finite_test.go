@@ -9,7 +9,6 @@ import (
 
 	"github.com/gomflux/gomflux/internal/checkpoint"
 	"github.com/gomflux/gomflux/internal/mlxtest"
-	"github.com/gomflux/gomflux/internal/tensors"
 	"github.com/gomflux/gomflux/mlx"
 	"github.com/gomflux/gomflux/mlx/hooks"
 	"github.com/gomflux/gomflux/models"
@@ -23,8 +22,8 @@ func TestNotFinite(t *testing.T) {
 		first = "transformer/diffusion_pytorch_model-00001-of-00002.safetensors"
 	)
 	nan, inf := float32(math.NaN()), float32(math.Inf(1))
-	set := func(value float32, names ...string) func(map[string]*tensors.Tensor) {
-		return func(m map[string]*tensors.Tensor) {
+	set := func(value float32, names ...string) func(map[string]*checkpoint.Array) {
+		return func(m map[string]*checkpoint.Array) {
 			for _, name := range names {
 				if m[name] == nil {
 					t.Fatalf("no tensor %s", name)
@@ -40,7 +39,7 @@ func TestNotFinite(t *testing.T) {
 	}
 	tests := map[string]struct {
 		file    string // none for no change
-		change  func(map[string]*tensors.Tensor)
+		change  func(map[string]*checkpoint.Array)
 		half    bool // computed in float16
 		lowRAM  bool
 		hook    string // the tensor that becomes NaN

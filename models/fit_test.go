@@ -17,7 +17,6 @@ import (
 
 	"github.com/gomflux/gomflux/internal/checkpoint"
 	"github.com/gomflux/gomflux/internal/mlxtest"
-	"github.com/gomflux/gomflux/internal/tensors"
 	"github.com/gomflux/gomflux/mlx"
 	"github.com/gomflux/gomflux/mlx/nn"
 )
@@ -224,15 +223,15 @@ func TestLoadPeak(t *testing.T) {
 	float32s, bfloat16s := mlx.Float32, mlx.BFloat16
 	for _, test := range []struct {
 		name   string
-		stored tensors.Dtype
+		stored checkpoint.Dtype
 		o      LoadOptions
 	}{
-		{"bfloat16", tensors.BF16, LoadOptions{Dtype: &bfloat16s}},
-		{"bfloat16 in float32", tensors.BF16, LoadOptions{Dtype: &float32s}},
-		{"float32", tensors.F32, LoadOptions{Dtype: &float32s}},
-		{"float32 in bfloat16", tensors.F32, LoadOptions{Dtype: &bfloat16s}},
-		{"bfloat16 at 4 bits", tensors.BF16, LoadOptions{Quantize: quantized("4")}},
-		{"float32 at 8 bits", tensors.F32, LoadOptions{Quantize: quantized("8")}},
+		{"bfloat16", checkpoint.BF16, LoadOptions{Dtype: &bfloat16s}},
+		{"bfloat16 in float32", checkpoint.BF16, LoadOptions{Dtype: &float32s}},
+		{"float32", checkpoint.F32, LoadOptions{Dtype: &float32s}},
+		{"float32 in bfloat16", checkpoint.F32, LoadOptions{Dtype: &bfloat16s}},
+		{"bfloat16 at 4 bits", checkpoint.BF16, LoadOptions{Quantize: quantized("4")}},
+		{"float32 at 8 bits", checkpoint.F32, LoadOptions{Quantize: quantized("8")}},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			dir := wideModel(t, "zimage-small")
@@ -269,20 +268,20 @@ func TestLoadPeak(t *testing.T) {
 
 // split replaces the one file of a component by shards of another dtype and their
 // index, and returns the size of the largest shard.
-func split(t *testing.T, dir, name string, dtype tensors.Dtype, shards int) (largest int64) {
+func split(t *testing.T, dir, name string, dtype checkpoint.Dtype, shards int) (largest int64) {
 	t.Helper()
 	whole := filepath.Join(dir, name+".safetensors")
-	f, err := tensors.Open(whole)
+	f, err := checkpoint.OpenArrays(whole)
 	if err != nil {
 		t.Fatal(err)
 	}
-	var all []*tensors.Tensor
+	var all []*checkpoint.Array
 	for _, info := range f.Tensors() {
 		tensor, err := f.Read(info.Name)
 		if err != nil {
 			t.Fatal(err)
 		}
-		if dtype == tensors.F32 {
+		if dtype == checkpoint.F32 {
 			data := make([]byte, 0, 2*len(tensor.Data))
 			for i := 0; i < len(tensor.Data); i += 2 {
 				data = append(data, 0, 0, tensor.Data[i], tensor.Data[i+1])
@@ -299,7 +298,7 @@ func split(t *testing.T, dir, name string, dtype tensors.Dtype, shards int) (lar
 	for part := range slices.Chunk(all, (len(all)+shards-1)/shards) {
 		i++
 		file := fmt.Sprintf("%s-%05d-of-%05d.safetensors", name, i, shards)
-		if err := tensors.WriteFile(filepath.Join(dir, file), part, nil); err != nil {
+		if err := checkpoint.WriteFile(filepath.Join(dir, file), part, nil); err != nil {
 			t.Fatal(err)
 		}
 		size := int64(0)

@@ -14,10 +14,10 @@ import (
 	"testing"
 	"testing/fstest"
 
+	"github.com/gomflux/gomflux/internal/checkpoint"
 	"github.com/gomflux/gomflux/internal/checkpoint/layout"
 	"github.com/gomflux/gomflux/internal/layouttest"
 	"github.com/gomflux/gomflux/internal/mlxtest"
-	"github.com/gomflux/gomflux/internal/tensors"
 	"github.com/gomflux/gomflux/mlx"
 )
 
@@ -25,7 +25,7 @@ import (
 func testModel(name string) string { return filepath.Join("testdata", name, "model") }
 
 // original are a component's tensors as the model's makers have them.
-func original(t *testing.T, folder string) map[string]*tensors.Tensor {
+func original(t *testing.T, folder string) map[string]*checkpoint.Array {
 	t.Helper()
 	var config struct {
 		Class         string   `json:"_class_name"`
@@ -92,7 +92,7 @@ func TestSingleFile(t *testing.T) {
 			base, dir := testModel(model), t.TempDir()
 			want := pictureOf(t, os.DirFS(base))
 			transformer := original(t, base+"/transformer")
-			files := map[string]map[string]map[string]*tensors.Tensor{
+			files := map[string]map[string]map[string]*checkpoint.Array{
 				"bare.safetensors":  {"": transformer},
 				"comfy.safetensors": {"model.diffusion_model.": transformer},
 				"all.safetensors":   {"model.diffusion_model.": transformer, "vae.": original(t, base+"/vae")},
@@ -139,7 +139,7 @@ func TestSingleFile(t *testing.T) {
 // picture of one with the numbers that they stand for.
 func TestEightBits(t *testing.T) {
 	base, dir := testModel("flux1-dev-small"), t.TempDir()
-	values := eightBits["F8_E4M3"]
+	values := checkpoint.EightBits(checkpoint.F8E4M3)
 	nearest := func(v float32) (at byte) {
 		for i, candidate := range values {
 			if d := math.Abs(float64(candidate - v)); d < math.Abs(float64(values[at]-v)) { // false for NaN
@@ -149,8 +149,8 @@ func TestEightBits(t *testing.T) {
 		return at
 	}
 	for _, scaled := range []bool{false, true} {
-		packed := map[string]*tensors.Tensor{"scaled_fp8": {Dtype: tensors.BF16, Shape: []int{0}}}
-		plain := map[string]*tensors.Tensor{}
+		packed := map[string]*checkpoint.Array{"scaled_fp8": {Dtype: checkpoint.BF16, Shape: []int{0}}}
+		plain := map[string]*checkpoint.Array{}
 		for name, tensor := range original(t, base+"/transformer") {
 			module, ok := strings.CutSuffix(name, ".weight")
 			if !ok || len(tensor.Shape) != 2 {
@@ -161,7 +161,7 @@ func TestEightBits(t *testing.T) {
 			by := float32(1)
 			if scaled {
 				by = scale
-				one, err := tensors.FromFloat32("", []int{}, []float32{scale})
+				one, err := checkpoint.FromFloat32("", []int{}, []float32{scale})
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -172,18 +172,18 @@ func TestEightBits(t *testing.T) {
 				b := nearest(v / by)
 				data, numbers = append(data, b), append(numbers, values[b]*by)
 			}
-			whole, err := tensors.FromFloat32("", tensor.Shape, numbers)
+			whole, err := checkpoint.FromFloat32("", tensor.Shape, numbers)
 			if err == nil {
-				whole, err = whole.Cast(tensors.BF16)
+				whole, err = whole.Cast(checkpoint.BF16)
 			}
 			if err != nil {
 				t.Fatal(err)
 			}
-			packed[name], plain[name] = &tensors.Tensor{Dtype: tensors.U8, Shape: tensor.Shape, Data: data}, whole
+			packed[name], plain[name] = &checkpoint.Array{Dtype: checkpoint.U8, Shape: tensor.Shape, Data: data}, whole
 		}
 		a, b := filepath.Join(dir, "packed.safetensors"), filepath.Join(dir, "plain.safetensors")
-		layouttest.Write(t, a, nil, map[string]map[string]*tensors.Tensor{"model.diffusion_model.": packed})
-		layouttest.Write(t, b, nil, map[string]map[string]*tensors.Tensor{"": plain})
+		layouttest.Write(t, a, nil, map[string]map[string]*checkpoint.Array{"model.diffusion_model.": packed})
+		layouttest.Write(t, b, nil, map[string]map[string]*checkpoint.Array{"": plain})
 		layouttest.Retype(t, a, "U8", "F8_E4M3")
 		var pictures [][]byte
 		for _, path := range []string{a, b} {
@@ -251,7 +251,7 @@ func TestMFluxFolder(t *testing.T) {
 				} else if configOf(class) == modelConfig {
 					os.Mkdir(filepath.Join(dir, name), 0o777)
 					saved := layouttest.Stored(t, layout.MFlux(layout.Class(class), index.class), layouttest.Read(t, filepath.Join(base, name)))
-					layouttest.Write(t, filepath.Join(dir, name, "0.safetensors"), metadata, map[string]map[string]*tensors.Tensor{"": saved})
+					layouttest.Write(t, filepath.Join(dir, name, "0.safetensors"), metadata, map[string]map[string]*checkpoint.Array{"": saved})
 				}
 			}
 			s, err := FindWith(dir, base)
@@ -303,7 +303,7 @@ func TestBase(t *testing.T) {
 	write := func(name, model string) string {
 		t.Helper()
 		path := filepath.Join(dir, name)
-		layouttest.Write(t, path, nil, map[string]map[string]*tensors.Tensor{"": original(t, testModel(model)+"/transformer")})
+		layouttest.Write(t, path, nil, map[string]map[string]*checkpoint.Array{"": original(t, testModel(model)+"/transformer")})
 		return path
 	}
 	file := write("tuned.safetensors", "flux1-dev-small")
@@ -381,7 +381,7 @@ func TestBase(t *testing.T) {
 // TestOtherBase completes a file by models that have other components.
 func TestOtherBase(t *testing.T) {
 	base := testModel("zimage-ordinary")
-	parts := map[string]map[string]*tensors.Tensor{
+	parts := map[string]map[string]*checkpoint.Array{
 		"model.diffusion_model.":           original(t, base+"/transformer"),
 		"text_encoders.t5xxl.transformer.": layouttest.Read(t, testModel("flux1-schnell-ordinary")+"/text_encoder_2"),
 	}
@@ -404,12 +404,12 @@ func TestNoModel(t *testing.T) {
 	tensor := layouttest.Read(t, testModel("zimage-ordinary")+"/vae")["encoder.conv_in.bias"]
 	file := func(name string, keys ...string) string {
 		t.Helper()
-		list := map[string]*tensors.Tensor{}
+		list := map[string]*checkpoint.Array{}
 		for _, key := range keys {
 			list[key] = tensor
 		}
 		path := filepath.Join(dir, name)
-		layouttest.Write(t, path, nil, map[string]map[string]*tensors.Tensor{"": list})
+		layouttest.Write(t, path, nil, map[string]map[string]*checkpoint.Array{"": list})
 		return path
 	}
 	raw := func(name, text string) string {
@@ -421,7 +421,7 @@ func TestNoModel(t *testing.T) {
 		return path
 	}
 	vae := filepath.Join(dir, "ae.safetensors")
-	layouttest.Write(t, vae, nil, map[string]map[string]*tensors.Tensor{"": original(t, testModel("zimage-ordinary")+"/vae")})
+	layouttest.Write(t, vae, nil, map[string]map[string]*checkpoint.Array{"": original(t, testModel("zimage-ordinary")+"/vae")})
 	for path, texts := range map[string][]string{
 		file("lora.safetensors", "transformer.x_embedder.lora_A.weight"):                       {"LoRA", "--lora", "lora_A"},
 		file("kohya.safetensors", "lora_unet_double_blocks_0_img_attn_proj.alpha"):             {"LoRA", "--lora"},

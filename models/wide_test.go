@@ -10,7 +10,6 @@ import (
 	"testing"
 
 	"github.com/gomflux/gomflux/internal/checkpoint"
-	"github.com/gomflux/gomflux/internal/tensors"
 	"github.com/gomflux/gomflux/mlx/nn"
 )
 
@@ -97,11 +96,11 @@ func wideModel(t testing.TB, folder string) string {
 		if c.dir == autoencoderDir {
 			continue
 		}
-		var list []*tensors.Tensor
+		var list []*checkpoint.Array
 		for _, parameter := range nn.Parameters(c.model) {
 			list = append(list, randomTensor(r, parameter))
 		}
-		if err := tensors.WriteFile(filepath.Join(dir, c.dir, "model.safetensors"), list, nil); err != nil {
+		if err := checkpoint.WriteFile(filepath.Join(dir, c.dir, "model.safetensors"), list, nil); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -129,7 +128,7 @@ func merge(config, with map[string]any) {
 }
 
 // randomTensor is a parameter that keeps what goes through it at its size.
-func randomTensor(r *rand.Rand, p nn.Parameter) *tensors.Tensor {
+func randomTensor(r *rand.Rand, p nn.Parameter) *checkpoint.Array {
 	shape := p.Stored()
 	n, in := 1, 1
 	for i, d := range shape {
@@ -152,5 +151,5 @@ func randomTensor(r *rand.Rand, p nn.Parameter) *tensors.Tensor {
 		bits := math.Float32bits(float32(mean + scale*r.NormFloat64()))
 		data = append(data, byte(bits>>16), byte(bits>>24))
 	}
-	return &tensors.Tensor{Name: p.Name, Dtype: tensors.BF16, Shape: shape, Data: data}
+	return &checkpoint.Array{Name: p.Name, Dtype: checkpoint.BF16, Shape: shape, Data: data}
 }

@@ -12,7 +12,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/gomflux/gomflux/internal/tensors"
+	"github.com/gomflux/gomflux/internal/checkpoint"
 	"github.com/gomflux/gomflux/mlx"
 	"github.com/gomflux/gomflux/mlx/hooks"
 )
@@ -28,8 +28,8 @@ func record(from, to string, globs []string) (int, error) {
 	if err := json.Unmarshal(data, &settings); err != nil {
 		return 0, err
 	}
-	var kept []*tensors.Tensor
-	keep := func(f *tensors.File, name, stored string) error {
+	var kept []*checkpoint.Array
+	keep := func(f *checkpoint.ArrayFile, name, stored string) error {
 		if !slices.ContainsFunc(globs, func(glob string) bool { ok, _ := path.Match(glob, name); return ok }) {
 			return nil
 		}
@@ -42,7 +42,7 @@ func record(from, to string, globs []string) (int, error) {
 	}
 	aliases, _ := settings["aliases"].(map[string]any)
 	for _, name := range settings["files"].([]any) {
-		f, err := tensors.Open(filepath.Join(from, name.(string)))
+		f, err := checkpoint.OpenArrays(filepath.Join(from, name.(string)))
 		if err != nil {
 			return 0, err
 		}
@@ -76,7 +76,7 @@ func record(from, to string, globs []string) (int, error) {
 			return 0, err
 		}
 	}
-	if err := tensors.WriteFile(filepath.Join(to, "tensors.safetensors"), kept, nil); err != nil {
+	if err := checkpoint.WriteFile(filepath.Join(to, "tensors.safetensors"), kept, nil); err != nil {
 		return 0, err
 	}
 	settings["files"], settings["aliases"] = []string{"tensors.safetensors"}, nil

@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"math"
 	"slices"
+
+	"github.com/gomflux/gomflux/internal/checkpoint"
 )
 
 // absoluteFloor is what two implementations may differ by around zero.
@@ -35,40 +37,19 @@ type Difference struct {
 	Got, Ref  Range
 }
 
-// A Range is what values a tensor has.
+// A Range is what values a tensor has. Where nothing is finite, it is zero and not
+// NaN as in [checkpoint.Stats], and so is the JSON.
 type Range struct {
 	Min, Max, Mean, Std float64
 	NaN, Inf            int
 }
 
 func rangeOf(values []float32) Range {
-	r := Range{Min: math.Inf(1), Max: math.Inf(-1)}
-	var sum, squares float64
-	n := 0
-	for _, v := range values {
-		v := float64(v)
-		switch {
-		case math.IsNaN(v):
-			r.NaN++
-		case math.IsInf(v, 0):
-			r.Inf++
-		default:
-			r.Min, r.Max = min(r.Min, v), max(r.Max, v)
-			sum += v
-			n++
-		}
+	s := checkpoint.Summarize(values)
+	r := Range{NaN: s.NaN, Inf: s.Inf}
+	if s.NaN+s.Inf < len(values) {
+		r.Min, r.Max, r.Mean, r.Std = float64(s.Min), float64(s.Max), float64(s.Mean), float64(s.Std)
 	}
-	if n == 0 {
-		r.Min, r.Max = 0, 0
-		return r
-	}
-	r.Mean = sum / float64(n)
-	for _, v := range values {
-		if d := float64(v) - r.Mean; !math.IsNaN(d) && !math.IsInf(d, 0) {
-			squares += d * d
-		}
-	}
-	r.Std = math.Sqrt(squares / float64(n))
 	return r
 }
 

@@ -13,7 +13,6 @@ import (
 
 	"github.com/gomflux/gomflux/internal/checkpoint"
 	"github.com/gomflux/gomflux/internal/mlxtest"
-	"github.com/gomflux/gomflux/internal/tensors"
 	"github.com/gomflux/gomflux/mlx"
 	"github.com/gomflux/gomflux/mlx/hooks"
 	"github.com/gomflux/gomflux/mlx/nn"
@@ -28,7 +27,7 @@ type golden map[string]*mlx.Array
 func readGolden(t *testing.T, name string) golden {
 	t.Helper()
 	path := filepath.Join("testdata", name)
-	f, err := tensors.Open(path)
+	f, err := checkpoint.OpenArrays(path)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -13,7 +13,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/gomflux/gomflux"
-	"github.com/gomflux/gomflux/internal/tensors"
+	"github.com/gomflux/gomflux/internal/checkpoint"
 	"github.com/gomflux/gomflux/mlx"
 	"github.com/gomflux/gomflux/picture"
 )
@@ -239,8 +239,8 @@ func peakMemory(ctx context.Context) (n int, err error) {
 
 // openLatents opens the file of FILE[:TENSOR] and chooses the tensor, whose
 // shape and dtype can be those of latents.
-func openLatents(arg string) (ref tensors.Reference, info tensors.Info, err error) {
-	if ref, err = tensors.ParseReference(arg); err != nil {
+func openLatents(arg string) (ref checkpoint.Reference, info checkpoint.Tensor, err error) {
+	if ref, err = checkpoint.ParseReference(arg); err != nil {
 		return ref, info, err
 	}
 	file, info, err := ref.Open("latents")
@@ -253,14 +253,14 @@ func openLatents(arg string) (ref tensors.Reference, info tensors.Info, err erro
 	if n := len(info.Shape); n != 3 && (n != 4 || info.Shape[0] != 1) {
 		return ref, info, fmt.Errorf("%s: tensor %s has the shape %v, expected [C, h, w] or [1, C, h, w] as latents of one picture have", ref.File, name, info.Shape)
 	}
-	if d := cmp.Or(ref.Cast, info.Dtype); !slices.Contains([]tensors.Dtype{tensors.F32, tensors.F16, tensors.BF16}, d) {
+	if d := cmp.Or(ref.Cast, info.Dtype); !slices.Contains([]checkpoint.Dtype{checkpoint.F32, checkpoint.F16, checkpoint.BF16}, d) {
 		return ref, info, fmt.Errorf("%s: tensor %s has the dtype %s, expected F32, F16 or BF16", ref.File, name, d)
 	}
 	return ref, info, nil
 }
 
 // readLatents reads a tensor and makes sure that all of it are numbers.
-func readLatents(ref tensors.Reference) (gomflux.Latents, error) {
+func readLatents(ref checkpoint.Reference) (gomflux.Latents, error) {
 	t, err := ref.Read()
 	if err != nil {
 		return gomflux.Latents{}, err

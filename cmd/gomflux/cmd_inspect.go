@@ -16,7 +16,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/gomflux/gomflux/internal/tensors"
+	"github.com/gomflux/gomflux/internal/checkpoint"
 	"github.com/gomflux/gomflux/mlx"
 	"github.com/gomflux/gomflux/models"
 )
@@ -285,7 +285,7 @@ type (
 		Parameters int    `json:"parameters"`
 		Bytes      int64  `json:"bytes"`
 		Unused     bool   `json:"unused,omitempty"`
-		*tensors.Stats
+		*checkpoint.Stats
 	}
 	inspectedFlag struct {
 		Component string `json:"component"`
@@ -308,7 +308,7 @@ func newInspection(w *openWeights) *inspection {
 			part.Bytes += t.Bytes()
 			part.Dtypes[string(t.Dtype)]++
 			one := inspectedTensor{t.Name, w.relative(t.File), string(t.Dtype), t.Shape, t.Len(), t.Bytes(), t.Unused, t.Stats}
-			if t.Dtype == "U32" || t.Dtype == "U8" {
+			if t.Dtype == checkpoint.U32 || t.Dtype == checkpoint.U8 {
 				one.Stats = nil // of packed numbers their words say nothing
 			}
 			part.Tensors = append(part.Tensors, one)
@@ -354,7 +354,7 @@ func (r *inspection) print(w io.Writer, all bool) error {
 			for _, tensor := range c.Tensors {
 				row := []string{tensor.Name, tensor.Dtype, fmt.Sprint(tensor.Shape), "-", "-", "-", "-", "-", "-", tensor.File}
 				if s := tensor.Stats; s != nil {
-					for i, v := range []tensors.Float{s.Min, s.Max, s.Mean, s.Std} {
+					for i, v := range []checkpoint.Float{s.Min, s.Max, s.Mean, s.Std} {
 						row[3+i] = fmt.Sprintf("%.4g", float64(v))
 					}
 					row[7], row[8] = strconv.Itoa(s.NaN), strconv.Itoa(s.Inf)
@@ -447,26 +447,26 @@ type (
 	}
 	comparedGroups []*comparedGroup
 	comparedGroup  struct {
-		Name      string        `json:"name"`
-		Tensors   int           `json:"tensors"`
-		Differing int           `json:"differing"`
-		Relative  tensors.Float `json:"relative_error"` // the largest
-		MaxAbs    tensors.Float `json:"max_abs"`        // the largest
-		Cosine    tensors.Float `json:"cosine"`         // the smallest
+		Name      string           `json:"name"`
+		Tensors   int              `json:"tensors"`
+		Differing int              `json:"differing"`
+		Relative  checkpoint.Float `json:"relative_error"` // the largest
+		MaxAbs    checkpoint.Float `json:"max_abs"`        // the largest
+		Cosine    checkpoint.Float `json:"cosine"`         // the smallest
 		compared  int
 		problem   string
 	}
 	comparedTensor struct {
-		Name      string        `json:"name"`
-		Dtype     string        `json:"dtype"`
-		Other     string        `json:"other_dtype"`
-		Shape     []int         `json:"shape"`
-		Relative  tensors.Float `json:"relative_error"`
-		MaxAbs    tensors.Float `json:"max_abs"`
-		Cosine    tensors.Float `json:"cosine"`
-		Differing int           `json:"differing"` // elements
-		Problem   string        `json:"problem,omitempty"`
-		Within    bool          `json:"within_tolerance"`
+		Name      string           `json:"name"`
+		Dtype     string           `json:"dtype"`
+		Other     string           `json:"other_dtype"`
+		Shape     []int            `json:"shape"`
+		Relative  checkpoint.Float `json:"relative_error"`
+		MaxAbs    checkpoint.Float `json:"max_abs"`
+		Cosine    checkpoint.Float `json:"cosine"`
+		Differing int              `json:"differing"` // elements
+		Problem   string           `json:"problem,omitempty"`
+		Within    bool             `json:"within_tolerance"`
 	}
 )
 
@@ -584,7 +584,7 @@ func (g comparedGroups) print(b *strings.Builder, what string, all bool) (equal 
 	return equal
 }
 
-func number3(f tensors.Float) string { return fmt.Sprintf("%.3g", float64(f)) }
+func number3(f checkpoint.Float) string { return fmt.Sprintf("%.3g", float64(f)) }
 
 func (r *comparison) print(w io.Writer, all bool) error {
 	var b strings.Builder
@@ -660,18 +660,18 @@ type (
 		Parameters []loadedParameter `json:"parameters"`
 	}
 	loadedParameter struct {
-		Name      string          `json:"name"`
-		Tensor    string          `json:"tensor"`
-		File      string          `json:"file"`
-		Field     string          `json:"field"`
-		Transform string          `json:"transform,omitempty"`
-		Stored    string          `json:"stored_dtype"`
-		Dtype     string          `json:"dtype"`
-		Shape     []int           `json:"shape"`
-		First     []tensors.Float `json:"first"`
-		SHA256    string          `json:"sha256"`
-		Identical bool            `json:"identical"`
-		Unused    bool            `json:"unused,omitempty"` // by the smallest picture
+		Name      string             `json:"name"`
+		Tensor    string             `json:"tensor"`
+		File      string             `json:"file"`
+		Field     string             `json:"field"`
+		Transform string             `json:"transform,omitempty"`
+		Stored    string             `json:"stored_dtype"`
+		Dtype     string             `json:"dtype"`
+		Shape     []int              `json:"shape"`
+		First     []checkpoint.Float `json:"first"`
+		SHA256    string             `json:"sha256"`
+		Identical bool               `json:"identical"`
+		Unused    bool               `json:"unused,omitempty"` // by the smallest picture
 	}
 )
 
@@ -738,9 +738,9 @@ func newLoadedModel(l *models.Loaded, where *openWeights) *loadedModel {
 	for _, c := range l.Components {
 		part := &loadedPart{Name: c.Name, Parameters: []loadedParameter{}}
 		for _, p := range c.Parameters {
-			first := []tensors.Float{}
+			first := []checkpoint.Float{}
 			for _, v := range p.First {
-				first = append(first, tensors.Float(v))
+				first = append(first, checkpoint.Float(v))
 			}
 			identical, unused := p.SHA256 == p.Again, l.NotRun == nil && !p.Used
 			part.Parameters = append(part.Parameters, loadedParameter{
@@ -766,7 +766,7 @@ func (r *loadedModel) print(w io.Writer) error {
 				first = append(first, fmt.Sprintf("%.4g", float64(v)))
 			}
 			dtype := p.Dtype
-			if stored := tensors.Dtype(p.Stored).Long(); stored != dtype {
+			if stored := checkpoint.Dtype(p.Stored).Long(); stored != dtype {
 				dtype = stored + " as " + dtype
 			}
 			t = append(t, []string{p.Name, p.Field, cmp.Or(p.Transform, "-"), dtype, fmt.Sprint(p.Shape), strings.Join(first, " ")})

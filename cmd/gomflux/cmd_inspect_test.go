@@ -8,7 +8,7 @@ import (
 
 	"github.com/rogpeppe/go-internal/testscript"
 
-	"github.com/gomflux/gomflux/internal/tensors"
+	"github.com/gomflux/gomflux/internal/checkpoint"
 )
 
 // cmdPlant changes a tensor in a safetensors file: plant FILE TENSOR HOW, where
@@ -16,16 +16,16 @@ import (
 // name=NEW.
 func cmdPlant(ts *testscript.TestScript, _ bool, args []string) {
 	path, name, how := ts.MkAbs(args[0]), args[1], args[2]
-	f, err := tensors.Open(path)
+	f, err := checkpoint.OpenArrays(path)
 	ts.Check(err)
-	var list []*tensors.Tensor
+	var list []*checkpoint.Array
 	for _, i := range f.Tensors() {
 		x, err := f.Read(i.Name)
 		ts.Check(err)
 		list = append(list, x)
 	}
 	ts.Check(f.Close())
-	at := slices.IndexFunc(list, func(x *tensors.Tensor) bool { return x.Name == name })
+	at := slices.IndexFunc(list, func(x *checkpoint.Array) bool { return x.Name == name })
 	if at < 0 {
 		ts.Fatalf("%s has no tensor %s", args[0], name)
 	}
@@ -51,19 +51,19 @@ func cmdPlant(ts *testscript.TestScript, _ bool, args []string) {
 		slices.Reverse(x.Shape)
 	case "cast":
 		clear(values)
-		x.Dtype, err = tensors.ParseDtype(value)
+		x.Dtype, err = checkpoint.ParseDtype(value)
 		ts.Check(err)
 	case "name":
 		x.Name = strings.NewReplacer(`\n`, "\n", `\e`, "\x1b").Replace(value)
 	default:
 		ts.Fatalf("unknown change %s", how)
 	}
-	changed, err := tensors.FromFloat32(x.Name, x.Shape, values)
+	changed, err := checkpoint.FromFloat32(x.Name, x.Shape, values)
 	ts.Check(err)
 	changed, err = changed.Cast(x.Dtype)
 	ts.Check(err)
 	x.Data = changed.Data
-	ts.Check(tensors.WriteFile(path, list, nil))
+	ts.Check(checkpoint.WriteFile(path, list, nil))
 }
 
 func TestTable(t *testing.T) {

@@ -15,7 +15,7 @@ import (
 	"github.com/spf13/cobra"
 	"golang.org/x/term"
 
-	"github.com/gomflux/gomflux/internal/tensors"
+	"github.com/gomflux/gomflux/internal/checkpoint"
 	"github.com/gomflux/gomflux/parity/debug"
 )
 
@@ -248,7 +248,7 @@ func infoTensor(w io.Writer, e debug.Entry, asJSON bool) error {
 	line("name", "%s", printable(e.Name))
 	line("side", "%s", e.Side)
 	line("file", "%s", printable(e.Path))
-	line("tensor", "%v, %s", e.Info, bytes(e.Bytes()))
+	line("tensor", "%s, %s", e.Type(), bytes(e.Bytes()))
 	line("saved", "%s", e.Modified.Format("2006-01-02 15:04:05"))
 	if r := e.Record; r != nil {
 		line("point", "%s, hit %d", r.Point, r.HitCount)
@@ -261,7 +261,7 @@ func infoTensor(w io.Writer, e debug.Entry, asJSON bool) error {
 		}
 		statLines(line, r.Stats, first)
 	} else {
-		f, err := tensors.Open(e.Path)
+		f, err := checkpoint.OpenArrays(e.Path)
 		if err != nil {
 			return err
 		}
@@ -279,7 +279,7 @@ func infoTensor(w io.Writer, e debug.Entry, asJSON bool) error {
 // defaultValues is how many values are shown of a tensor.
 const defaultValues = 10
 
-func statLines(line func(name, format string, args ...any), s tensors.Stats, first []float64) {
+func statLines(line func(name, format string, args ...any), s checkpoint.Stats, first []float64) {
 	line("range", "%s", s.Range())
 	line("mean", "%.6g", float64(s.Mean))
 	line("std", "%.6g", float64(s.Std))
@@ -332,7 +332,7 @@ infinite are strings.
 }
 
 func showTensors(ctx context.Context, w io.Writer, tree *debug.Tree, arg string, values int, asJSON bool) error {
-	ref, err := tensors.ParseReference(arg)
+	ref, err := checkpoint.ParseReference(arg)
 	if err != nil {
 		return coded(exitUsage, err)
 	}
@@ -343,7 +343,7 @@ func showTensors(ctx context.Context, w io.Writer, tree *debug.Tree, arg string,
 		}
 		ref.File, ref.Key = e.Path, e.Key
 	}
-	f, err := tensors.Open(ref.File)
+	f, err := checkpoint.OpenArrays(ref.File)
 	if err != nil {
 		return coded(exitUsage, err)
 	}
@@ -355,14 +355,14 @@ func showTensors(ctx context.Context, w io.Writer, tree *debug.Tree, arg string,
 			return coded(exitUsage, err)
 		}
 		f.Close()
-		show = []tensors.Info{i}
+		show = []checkpoint.Tensor{i}
 	}
 	several := len(show) > 1
 	for i, info := range show {
 		if err := context.Cause(ctx); err != nil {
 			return err
 		}
-		var stats tensors.Stats
+		var stats checkpoint.Stats
 		var first []float64
 		switch {
 		case ref.Cast != "":
@@ -371,25 +371,25 @@ func showTensors(ctx context.Context, w io.Writer, tree *debug.Tree, arg string,
 			if err != nil {
 				return coded(exitUsage, err)
 			}
-			info, stats, first = t.Info(), t.Stats(), t.First(values)
+			info, stats, first = t.Tensor(), t.Stats(), t.First(values)
 		default:
 			if stats, first, err = f.Stats(info.Name, values); err != nil {
 				return err
 			}
 		}
 		if asJSON {
-			list := []tensors.Float{}
+			list := []checkpoint.Float{}
 			for _, v := range first {
-				list = append(list, tensors.Float(v))
+				list = append(list, checkpoint.Float(v))
 			}
 			err = writeJSON(w, struct {
-				Name   string          `json:"name"`
-				File   string          `json:"file"`
-				Dtype  string          `json:"dtype"`
-				Shape  []int           `json:"shape"`
-				Bytes  int64           `json:"bytes"`
-				Stats  tensors.Stats   `json:"stats"`
-				Values []tensors.Float `json:"values"`
+				Name   string             `json:"name"`
+				File   string             `json:"file"`
+				Dtype  string             `json:"dtype"`
+				Shape  []int              `json:"shape"`
+				Bytes  int64              `json:"bytes"`
+				Stats  checkpoint.Stats   `json:"stats"`
+				Values []checkpoint.Float `json:"values"`
 			}{info.Name, ref.File, string(info.Dtype), append([]int{}, info.Shape...), info.Bytes(), stats, list})
 		} else {
 			var b strings.Builder
@@ -401,7 +401,7 @@ func showTensors(ctx context.Context, w io.Writer, tree *debug.Tree, arg string,
 			}
 			line("name", "%s", printable(info.Name))
 			line("file", "%s", printable(ref.File))
-			line("tensor", "%v, %s", info, bytes(info.Bytes()))
+			line("tensor", "%s, %s", info.Type(), bytes(info.Bytes()))
 			statLines(line, stats, first)
 			_, err = io.WriteString(w, b.String())
 		}

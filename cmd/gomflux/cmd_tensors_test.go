@@ -9,7 +9,7 @@ import (
 
 	"github.com/creack/pty"
 
-	"github.com/gomflux/gomflux/internal/tensors"
+	"github.com/gomflux/gomflux/internal/checkpoint"
 )
 
 // TestTensorsClearAsks answers on a terminal.
@@ -20,12 +20,12 @@ func TestTensorsClearAsks(t *testing.T) {
 		if err := os.MkdirAll(folder, 0o777); err != nil {
 			t.Fatal(err)
 		}
-		x, err := tensors.FromFloat32("x", []int{1}, []float32{1})
+		x, err := checkpoint.FromFloat32("x", []int{1}, []float32{1})
 		if err != nil {
 			t.Fatal(err)
 		}
 		file := filepath.Join(folder, "x.safetensors")
-		if err := tensors.WriteFile(file, []*tensors.Tensor{x}, nil); err != nil {
+		if err := checkpoint.WriteFile(file, []*checkpoint.Array{x}, nil); err != nil {
 			t.Fatal(err)
 		}
 		master, tty, err := pty.Open()

@@ -11,7 +11,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/gomflux/gomflux"
-	"github.com/gomflux/gomflux/internal/tensors"
+	"github.com/gomflux/gomflux/internal/checkpoint"
 	"github.com/gomflux/gomflux/parity/debug"
 	"github.com/gomflux/gomflux/picture"
 	"github.com/gomflux/gomflux/scheduler"
@@ -194,7 +194,7 @@ func (d *debugFlags) tell(endedAfter string, p *printer) {
 	}
 	for _, glob := range d.session.Unsaved() {
 		near := ""
-		if names := tensors.Near(strings.TrimPrefix(glob, "!"), d.session.Seen(), 3); len(names) > 0 {
+		if names := checkpoint.Near(strings.TrimPrefix(glob, "!"), d.session.Seen(), 3); len(names) > 0 {
 			near = " (near: " + strings.Join(names, ", ") + ")"
 		}
 		p.warn("--debug-save %s: no tensor has such a name%s", glob, near)

@@ -133,7 +133,7 @@ func choose(names []string) (string, error) {
 	return "", fmt.Errorf("found no safetensors file (expected %s or %s), only %s (is the download complete?)", stems[0]+suffix, stems[1]+suffix, list(names, 10))
 }
 
-// IsPickle says whether a file's name is that of a pickle, which can run any code
+// IsPickle reports whether a file's name is that of a pickle, which can run any code
 // when it is read.
 func IsPickle(name string) bool { return pickle.MatchString(name) }
 

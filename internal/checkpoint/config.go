@@ -18,7 +18,7 @@ const maxConfig = 16 << 20
 func ReadJSON(fsys fs.FS, name string, v any) error {
 	data, err := readSmall(fsys, name, maxConfig)
 	if err == nil {
-		err = decode(data, v)
+		err = unmarshal(data, v)
 	}
 	if err != nil {
 		return fmt.Errorf("%s: %w", FullName(fsys, name), err)
@@ -26,7 +26,8 @@ func ReadJSON(fsys fs.FS, name string, v any) error {
 	return nil
 }
 
-func decode(data []byte, v any) error {
+// unmarshal is json.Unmarshal, but strict as ReadJSON says.
+func unmarshal(data []byte, v any) error {
 	s, err := newScanner(data)
 	if err != nil {
 		return atLine(data, err)

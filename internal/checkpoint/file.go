@@ -1,10 +1,3 @@
-// Package weights reads the files of a model folder: validated safetensors
-// files, shard indexes, JSON configs.
-//
-// Every file comes from an fs.FS: a folder on disk (OpenFolder) or one that is
-// embedded in the program. The bytes of the tensors never pass through this
-// package. It opens a safetensors file, validates the header, and names the
-// open descriptor, so that what MLX then loads is what was validated.
 package checkpoint
 
 import (

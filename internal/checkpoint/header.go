@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"cmp"
 	"encoding/binary"
+	"encoding/json"
 	"fmt"
 	"io"
 	"math"
@@ -16,121 +17,10 @@ import (
 const (
 	// maxHeader is the format's bound on a header, in bytes.
 	maxHeader = 100_000_000
-	// maxDims bounds the axes of a tensor, as PyTorch and NumPy do.
-	maxDims = 64
 	// maxName bounds a tensor's name, in bytes: the longest that there are have
 	// some hundred, and a table is as wide as the longest.
 	maxName = 4096
 )
-
-// Dtype is the element type of a tensor as a safetensors header spells it:
-// F32, BF16, F8_E4M3 and so on.
-type Dtype string
-
-// dtypeBits holds every element type of safetensors 0.8.
-var dtypeBits = map[Dtype]int{
-	"BOOL": 8, "U8": 8, "I8": 8,
-	"U16": 16, "I16": 16, "F16": 16, "BF16": 16,
-	"U32": 32, "I32": 32, "F32": 32,
-	"U64": 64, "I64": 64, "F64": 64, "C64": 64,
-	"F8_E4M3": 8, "F8_E5M2": 8, "F8_E8M0": 8, "F8_E4M3FNUZ": 8, "F8_E5M2FNUZ": 8,
-	"F6_E2M3": 6, "F6_E3M2": 6, "F4": 4,
-}
-
-// Bits returns the size of one element in bits, 0 for a type that the format
-// does not have.
-func (d Dtype) Bits() int { return dtypeBits[d] }
-
-// Tensor describes one tensor of a safetensors file.
-type Tensor struct {
-	Name  string
-	Dtype Dtype
-	// Shape has no axes for a scalar. Each axis fits in 32 bits signed, which
-	// is what MLX keeps, and the element count in 63.
-	Shape []int
-	// Begin and End bound the tensor's bytes, counted from Header.DataOffset.
-	Begin, End int64
-	// File is the Name of the File that holds the tensor; ParseHeader leaves it empty.
-	File string
-	// Forms lead from the stored tensor to one of Shape; none for a tensor as it is
-	// stored. Then Name, Begin and End are still those of the stored one, and Stored is
-	// its shape. ParseHeader leaves both empty.
-	Forms  []Form
-	Stored []int
-}
-
-// A Form is a step from a tensor as another program stores it to the form that
-// diffusers has it in.
-type Form struct {
-	Op FormOp
-	// From and To bound the rows that FormRows takes.
-	From, To int
-}
-
-// A FormOp is what a [Form] does.
-type FormOp string
-
-const (
-	// FormRows takes some rows, of several matrices that are stored as one.
-	FormRows FormOp = "rows"
-	// FormSwap exchanges the first and the second half of the rows.
-	FormSwap FormOp = "swap"
-	// FormChannelsFirst moves the last axis behind the first.
-	FormChannelsFirst FormOp = "channels first"
-	// FormSqueeze drops the axes behind the second, which are 1.
-	FormSqueeze FormOp = "squeeze"
-	// FormExpand adds an axis of 1 behind the last.
-	FormExpand FormOp = "expand"
-)
-
-// In returns the tensor with a form more.
-func (t Tensor) In(f Form) (Tensor, error) {
-	s := t.Shape
-	bad := func(want string) (Tensor, error) {
-		return t, fmt.Errorf("%s: tensor %s: expected %s, found shape %v", t.File, quote(t.Name), want, s)
-	}
-	var shape []int
-	switch f.Op {
-	case FormRows:
-		if len(s) == 0 || f.From < 0 || f.To <= f.From || f.To > s[0] {
-			return bad(fmt.Sprintf("%d rows or more", f.To))
-		}
-		shape = append([]int{f.To - f.From}, s[1:]...)
-	case FormSwap:
-		if len(s) == 0 || s[0]%2 != 0 {
-			return bad("an even number of rows")
-		}
-		shape = s
-	case FormChannelsFirst:
-		if len(s) < 3 {
-			return bad("three axes or more")
-		}
-		shape = slices.Concat(s[:1], s[len(s)-1:], s[1:len(s)-1])
-	case FormSqueeze:
-		if len(s) < 3 || slices.Max(s[2:]) != 1 {
-			return bad("a convolution with a kernel of 1")
-		}
-		shape = s[:2]
-	case FormExpand:
-		shape = append(slices.Clip(s), 1)
-	default:
-		panic("weights: unknown form " + string(f.Op))
-	}
-	if t.Stored == nil {
-		t.Stored = t.Shape
-	}
-	t.Shape, t.Forms = shape, append(slices.Clip(t.Forms), f)
-	return t, nil
-}
-
-// Bytes is the size of the tensor in Shape.
-func (t Tensor) Bytes() int64 {
-	n := int64(t.Dtype.Bits())
-	for _, d := range t.Shape {
-		n *= int64(d)
-	}
-	return n / 8
-}
 
 // Header is the validated header of a safetensors file.
 type Header struct {
@@ -378,8 +268,8 @@ func parseShape(s *scanner) ([]int, error) {
 		if n > math.MaxInt32 {
 			return failf(at, "axis %d is too large: %d, at most %d", len(shape), n, math.MaxInt32)
 		}
-		if len(shape) == maxDims {
-			return failf(at, "more than %d axes", maxDims)
+		if len(shape) == maxAxes {
+			return failf(at, "more than %d axes", maxAxes)
 		}
 		shape = append(shape, int(n))
 		return nil
@@ -435,4 +325,53 @@ func (h *Header) tile(size int64) error {
 		return fmt.Errorf("the tensors end at byte %d of the data, but the file has %d: the last %d belong to no tensor", end, size, size-end)
 	}
 	return nil
+}
+
+// encodeHeader makes what a safetensors file begins with whose tensors follow in
+// this order, with nothing between them. Metadata that are nil are left out.
+func encodeHeader(list []Tensor, metadata map[string]string) ([]byte, error) {
+	type entry struct {
+		Dtype   Dtype    `json:"dtype"`
+		Shape   []int    `json:"shape"`
+		Offsets [2]int64 `json:"data_offsets"`
+	}
+	text := make([]byte, 8, 1<<10)
+	put := func(key string, value any) error {
+		k, err := json.Marshal(key)
+		if err != nil {
+			return err
+		}
+		v, err := json.Marshal(value)
+		if err != nil {
+			return err
+		}
+		text = append(text, map[bool]byte{true: '{', false: ','}[len(text) == 8])
+		text = append(append(append(text, k...), ':'), v...)
+		return nil
+	}
+	if metadata != nil {
+		if err := put("__metadata__", metadata); err != nil {
+			return nil, err
+		}
+	}
+	var at int64
+	for _, t := range list {
+		if t.Name == "__metadata__" || strings.IndexByte(t.Name, 0) >= 0 {
+			return nil, fmt.Errorf("tensor %q: a safetensors file cannot have that name", t.Name)
+		}
+		end := at + t.Bytes()
+		if err := put(t.Name, entry{t.Dtype, append([]int{}, t.Shape...), [2]int64{at, end}}); err != nil {
+			return nil, err
+		}
+		at = end
+	}
+	if len(text) == 8 {
+		text = append(text, '{')
+	}
+	text = append(text, '}')
+	for len(text)%8 != 0 {
+		text = append(text, ' ')
+	}
+	binary.LittleEndian.PutUint64(text, uint64(len(text)-8))
+	return text, nil
 }

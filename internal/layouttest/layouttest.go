@@ -11,19 +11,18 @@ import (
 
 	"github.com/gomflux/gomflux/internal/checkpoint"
 	"github.com/gomflux/gomflux/internal/checkpoint/layout"
-	"github.com/gomflux/gomflux/internal/tensors"
 )
 
 // Read reads the tensors of a component's folder, by their names.
-func Read(t testing.TB, folder string) map[string]*tensors.Tensor {
+func Read(t testing.TB, folder string) map[string]*checkpoint.Array {
 	t.Helper()
 	files, err := filepath.Glob(filepath.Join(folder, "*.safetensors"))
 	if err != nil || len(files) == 0 {
 		t.Fatalf("no safetensors in %s (%v)", folder, err)
 	}
-	read := map[string]*tensors.Tensor{}
+	read := map[string]*checkpoint.Array{}
 	for _, name := range files {
-		f, err := tensors.Open(name)
+		f, err := checkpoint.OpenArrays(name)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -38,12 +37,12 @@ func Read(t testing.TB, folder string) map[string]*tensors.Tensor {
 }
 
 // Stored are tensors of diffusers' names as a layout has them.
-func Stored(t testing.TB, table *layout.Table, from map[string]*tensors.Tensor) map[string]*tensors.Tensor {
+func Stored(t testing.TB, table *layout.Table, from map[string]*checkpoint.Array) map[string]*checkpoint.Array {
 	t.Helper()
-	parts := map[string]map[int]*tensors.Tensor{}
+	parts := map[string]map[int]*checkpoint.Array{}
 	for name, tensor := range from {
 		other, rule, part := table.Other(name)
-		stored := &tensors.Tensor{Name: other, Dtype: tensor.Dtype, Shape: tensor.Shape, Data: tensor.Data}
+		stored := &checkpoint.Array{Name: other, Dtype: tensor.Dtype, Shape: tensor.Shape, Data: tensor.Data}
 		if table.ChannelsLast && len(stored.Shape) > 3 && len(rule.Forms) == 0 {
 			channelsLast(stored)
 		}
@@ -61,14 +60,14 @@ func Stored(t testing.TB, table *layout.Table, from map[string]*tensors.Tensor) 
 			}
 		}
 		if parts[other] == nil {
-			parts[other] = map[int]*tensors.Tensor{}
+			parts[other] = map[int]*checkpoint.Array{}
 		}
 		if parts[other][part] != nil {
 			t.Fatalf("%s: two tensors are part %d of %s", name, part, other)
 		}
 		parts[other][part] = stored
 	}
-	made := map[string]*tensors.Tensor{}
+	made := map[string]*checkpoint.Array{}
 	for other, list := range parts {
 		whole := list[0]
 		for i := 1; i < len(list); i++ {
@@ -77,7 +76,7 @@ func Stored(t testing.TB, table *layout.Table, from map[string]*tensors.Tensor) 
 			}
 			shape := slices.Clone(whole.Shape)
 			shape[0] += list[i].Shape[0]
-			whole = &tensors.Tensor{Name: other, Dtype: whole.Dtype, Shape: shape, Data: slices.Concat(whole.Data, list[i].Data)}
+			whole = &checkpoint.Array{Name: other, Dtype: whole.Dtype, Shape: shape, Data: slices.Concat(whole.Data, list[i].Data)}
 		}
 		made[other] = whole
 	}
@@ -85,7 +84,7 @@ func Stored(t testing.TB, table *layout.Table, from map[string]*tensors.Tensor) 
 }
 
 // channelsLast moves the second axis behind the last.
-func channelsLast(t *tensors.Tensor) {
+func channelsLast(t *checkpoint.Array) {
 	out, in := t.Shape[0], t.Shape[1]
 	size := t.Dtype.Size()
 	pixels := len(t.Data) / size / out / in
@@ -102,15 +101,15 @@ func channelsLast(t *tensors.Tensor) {
 }
 
 // Write writes a file of tensors, by what is before their names.
-func Write(t testing.TB, path string, metadata map[string]string, byPrefix map[string]map[string]*tensors.Tensor) {
+func Write(t testing.TB, path string, metadata map[string]string, byPrefix map[string]map[string]*checkpoint.Array) {
 	t.Helper()
-	var all []*tensors.Tensor
+	var all []*checkpoint.Array
 	for prefix, list := range byPrefix {
 		for name, tensor := range list {
-			all = append(all, &tensors.Tensor{Name: prefix + name, Dtype: tensor.Dtype, Shape: tensor.Shape, Data: bytes.Clone(tensor.Data)})
+			all = append(all, &checkpoint.Array{Name: prefix + name, Dtype: tensor.Dtype, Shape: tensor.Shape, Data: bytes.Clone(tensor.Data)})
 		}
 	}
-	if err := tensors.WriteFile(path, all, metadata); err != nil {
+	if err := checkpoint.WriteFile(path, all, metadata); err != nil {
 		t.Fatal(err)
 	}
 }

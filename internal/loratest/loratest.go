@@ -12,7 +12,6 @@ import (
 	"strings"
 
 	"github.com/gomflux/gomflux/internal/checkpoint"
-	"github.com/gomflux/gomflux/internal/tensors"
 )
 
 // Write writes a LoRA for a model in diffusers' layout: random matrices of rank 2
@@ -26,7 +25,7 @@ func Write(path, model string, seed uint64, modules ...string) error {
 	defer ck.Close()
 	const rank = 2
 	random := rand.New(rand.NewPCG(seed, 0))
-	var list []*tensors.Tensor
+	var list []*checkpoint.Array
 	add := func(module string, rows, columns int) error {
 		for _, part := range []struct {
 			name          string
@@ -36,7 +35,7 @@ func Write(path, model string, seed uint64, modules ...string) error {
 			for range part.rows * part.columns {
 				data = binary.LittleEndian.AppendUint32(data, math.Float32bits(float32(random.NormFloat64()/2)))
 			}
-			t, err := tensors.New(fmt.Sprintf("transformer.%s.%s.weight", module, part.name), tensors.F32, []int{part.rows, part.columns}, data)
+			t, err := checkpoint.NewArray(fmt.Sprintf("transformer.%s.%s.weight", module, part.name), checkpoint.F32, []int{part.rows, part.columns}, data)
 			if err != nil {
 				return err
 			}
@@ -57,5 +56,5 @@ func Write(path, model string, seed uint64, modules ...string) error {
 			return err
 		}
 	}
-	return tensors.WriteFile(path, list, map[string]string{"format": "pt"})
+	return checkpoint.WriteFile(path, list, map[string]string{"format": "pt"})
 }

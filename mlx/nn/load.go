@@ -239,7 +239,7 @@ func (f *files) packed(found Found) (arrays []*mlx.Array) {
 // factor.
 func (f *files) plain(found Found) *mlx.Array {
 	a := f.read(found.Tensor)
-	if found.Dtype != fp8 {
+	if found.Dtype != checkpoint.F8E4M3 {
 		return a
 	}
 	a = a.FromFP8(mlx.BFloat16) // which holds all of its numbers
@@ -347,9 +347,6 @@ func (m *matcher) find(name string) *checkpoint.Tensor {
 	return nil
 }
 
-// fp8 is the dtype of 8-bit floats that weights are stored in.
-const fp8 = "F8_E4M3"
-
 func (m *matcher) match(p Parameter) (f Found) {
 	name := p.Name
 	t := m.find(name)
@@ -364,19 +361,19 @@ func (m *matcher) match(p Parameter) (f Found) {
 	f.Tensor = *t
 	module := strings.TrimSuffix(name, "weight")
 	switch {
-	case t.Dtype == "U32" && p.kind != OtherParam:
+	case t.Dtype == checkpoint.U32 && p.kind != OtherParam:
 		m.matchPacked(p, &f, module)
 		return f
-	case t.Dtype == fp8:
+	case t.Dtype == checkpoint.F8E4M3:
 		for _, scale := range []string{"scale_weight", "weight_scale"} { // as ComfyUI and as others call it
 			if f.Scales == nil {
 				f.Scales = m.find(module + scale)
 			}
 		}
-		if s := f.Scales; s != nil && (s.Dtype != "F32" || s.Bytes() != 4) {
+		if s := f.Scales; s != nil && (s.Dtype != checkpoint.F32 || s.Bytes() != 4) {
 			m.misshapen(*s, "one number, F32")
 		}
-	case !slices.Contains([]checkpoint.Dtype{"F32", "F16", "BF16"}, t.Dtype):
+	case !t.Dtype.IsWeight():
 		m.Mistyped = append(m.Mistyped, Misfit{t.Name, fmt.Sprintf(", expected F32, F16 or BF16, found %s in %s", t.Dtype, t.File)})
 	}
 	if !slices.Equal(t.Shape, p.shape) {
@@ -413,7 +410,7 @@ func (m *matcher) matchPacked(p Parameter, f *Found, module string) {
 	if s := f.Scales.Shape; len(s) == 2 && s[0] == rows && s[1] > 0 && columns%s[1] == 0 {
 		q.Group = columns / s[1]
 	}
-	if f.Scales.Dtype == "U8" { // of floating-point blocks
+	if f.Scales.Dtype == checkpoint.U8 { // of floating-point blocks
 		if block, ok := mlx.Block(q.Bits, q.Group); ok {
 			f.Quantized = &block
 			return
@@ -426,7 +423,7 @@ func (m *matcher) matchPacked(p Parameter, f *Found, module string) {
 		m.misshapen(f.Tensor, fmt.Sprintf("%v packed with 2, 3, 4, 5, 6 or 8 bits", p.shape))
 	case !slices.Contains([]int{32, 64, 128}, q.Group):
 		m.misshapen(*f.Scales, fmt.Sprintf("one for every 32, 64 or 128 of %v", p.shape))
-	case !slices.Contains([]checkpoint.Dtype{"F32", "F16", "BF16"}, f.Scales.Dtype):
+	case !f.Scales.Dtype.IsWeight():
 		m.Mistyped = append(m.Mistyped, Misfit{f.Scales.Name, fmt.Sprintf(", expected F32, F16, BF16 or U8, found %s in %s", f.Scales.Dtype, f.Scales.File)})
 	case f.Biases == nil:
 		missing("biases")

@@ -36,11 +36,8 @@ func (p Parameter) Memory(f Found, dtype mlx.Dtype, q *mlx.Quantization) (bytes 
 
 // storedDtype is what a tensor of plain numbers is read as.
 func storedDtype(name checkpoint.Dtype) mlx.Dtype {
-	switch name {
-	case "F32":
-		return mlx.Float32
-	case "F16":
-		return mlx.Float16
+	if d, ok := DtypeOf(name); ok && name.IsWeight() {
+		return d
 	}
 	return mlx.BFloat16 // of 8-bit floats too
 }

@@ -9,7 +9,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/gomflux/gomflux/internal/tensors"
+	"github.com/gomflux/gomflux/internal/checkpoint"
 )
 
 // A Comparison is how the tensors of one model differ from those of another.
@@ -46,7 +46,7 @@ type TensorDifference struct {
 	// between the two. They are NaN where something is not finite in one of them
 	// only. Where b is zero and a is not, Relative is infinite; Cosine is NaN where
 	// one of them is zero.
-	Relative, MaxAbs, Cosine tensors.Float
+	Relative, MaxAbs, Cosine checkpoint.Float
 }
 
 // Within says whether the tensors agree: exactly for a tolerance of 0, else
@@ -126,7 +126,7 @@ func (c *ComponentComparison) compare(ctx context.Context, a, b *ComponentWeight
 		}
 		delete(inB, name)
 		d := &TensorDifference{Name: m.Name, A: m.TensorWeights, B: other.TensorWeights}
-		d.MaxAbs, d.Relative, d.Cosine = tensors.Float(math.NaN()), tensors.Float(math.NaN()), tensors.Float(math.NaN())
+		d.MaxAbs, d.Relative, d.Cosine = checkpoint.Float(math.NaN()), checkpoint.Float(math.NaN()), checkpoint.Float(math.NaN())
 		c.Tensors = append(c.Tensors, d)
 		if d.pair(m, other, cmp.Or(a.columns[name], b.columns[name])); d.Mismatch == "" {
 			shared = append(shared, m.TensorWeights)
@@ -139,16 +139,16 @@ func (c *ComponentComparison) compare(ctx context.Context, a, b *ComponentWeight
 			c.OnlyB = append(c.OnlyB, m.Name)
 		}
 	}
-	readA, err := openReader(a.ck)
+	readA, err := checkpoint.OpenReader(a.ck)
 	if err != nil {
 		return err
 	}
-	defer readA.close()
-	readB, err := openReader(b.ck)
+	defer readA.Close()
+	readB, err := checkpoint.OpenReader(b.ck)
 	if err != nil {
 		return err
 	}
-	defer readB.close()
+	defer readB.Close()
 	return each(ctx, c.Name, shared, progress, func(t *TensorWeights, done func(int64)) error {
 		return differences[t].compare(ctx, readA, readB, pairs[t], done)
 	})
@@ -174,7 +174,7 @@ func (d *TensorDifference) pair(a, b *matrix, columns int) {
 	case d.Mismatch != "":
 	case !slices.Equal(a.shape, b.shape):
 		d.Mismatch = fmt.Sprintf("shape %v against %v", a.shape, b.shape)
-	case a.scales == nil && !readable(a.Dtype) || b.scales == nil && !readable(b.Dtype):
+	case a.scales == nil && !a.Dtype.IsReadable() || b.scales == nil && !b.Dtype.IsReadable():
 		d.Mismatch = fmt.Sprintf("dtype %s against %s, of which one cannot be read as numbers", a.Dtype, b.Dtype)
 	}
 }
@@ -190,19 +190,19 @@ func bare(name string, prefixes []string) string {
 }
 
 // compare reads both tensors side by side.
-func (d *TensorDifference) compare(ctx context.Context, readA, readB *reader, pair [2]*matrix, done func(int64)) error {
-	step := partLen
+func (d *TensorDifference) compare(ctx context.Context, readA, readB *checkpoint.Reader, pair [2]*matrix, done func(int64)) error {
+	step := checkpoint.PartLen
 	if pair[0].rowwise() || pair[1].rowwise() {
 		row := 1
 		for _, n := range d.Shape[1:] {
 			row *= n
 		}
-		step = max(1, partLen/max(1, row)) * row
+		step = max(1, checkpoint.PartLen/max(1, row)) * row
 	}
 	var diff, a2, b2, dot, largest float64
-	next, stop := iter.Pull2(readB.values(ctx, pair[1], step))
+	next, stop := iter.Pull2(pair[1].values(ctx, readB, step))
 	defer stop()
-	for a, err := range readA.values(ctx, pair[0], step) {
+	for a, err := range pair[0].values(ctx, readA, step) {
 		if err != nil {
 			return err
 		}
@@ -229,12 +229,12 @@ func (d *TensorDifference) compare(ctx context.Context, readA, readB *reader, pa
 		}
 		done(d.A.Bytes() * int64(len(a)) / int64(d.elements()))
 	}
-	d.MaxAbs, d.Relative, d.Cosine = tensors.Float(largest), tensors.Float(math.Sqrt(diff/b2)), tensors.Float(dot/math.Sqrt(a2*b2))
+	d.MaxAbs, d.Relative, d.Cosine = checkpoint.Float(largest), checkpoint.Float(math.Sqrt(diff/b2)), checkpoint.Float(dot/math.Sqrt(a2*b2))
 	if diff == 0 { // also where both are zero
 		d.Relative, d.Cosine = 0, 1
 	}
 	if !(math.Abs(diff) <= math.MaxFloat64) {
-		nan := tensors.Float(math.NaN())
+		nan := checkpoint.Float(math.NaN())
 		d.MaxAbs, d.Relative, d.Cosine = nan, nan, nan
 	}
 	return nil

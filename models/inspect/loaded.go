@@ -203,9 +203,9 @@ func hash(arrays []*mlx.Array) string {
 	sum := sha256.New()
 	for _, a := range arrays {
 		fmt.Fprint(sum, a)
-		for at := 0; at < a.Size(); at += partLen {
+		for at := 0; at < a.Size(); at += checkpoint.PartLen {
 			mlx.Scope(func() *mlx.Array {
-				sum.Write(a.Reshape(-1).Slice(0, at, min(at+partLen, a.Size())).Bytes())
+				sum.Write(a.Reshape(-1).Slice(0, at, min(at+checkpoint.PartLen, a.Size())).Bytes())
 				return nil
 			})
 		}

@@ -92,13 +92,13 @@ func TestInspectLoadedUnused(t *testing.T) {
 
 // TestHash tells arrays apart, and finds what is changed beyond the first part.
 func TestHash(t *testing.T) {
-	values := mlxtest.Random(1, partLen+10)
+	values := mlxtest.Random(1, checkpoint.PartLen+10)
 	mlxtest.Do(t, func() {
 		x := mlx.FromFloat32(values)
 		same := mlx.FromFloat32(values)
 		shaped := mlx.FromFloat32(values, 2, len(values)/2)
 		half := x.AsType(mlx.BFloat16)
-		values[partLen+3]++
+		values[checkpoint.PartLen+3]++
 		changed := mlx.FromFloat32(values)
 		if hash([]*mlx.Array{x}) != hash([]*mlx.Array{same}) {
 			t.Error("equal arrays have different hashes")

@@ -11,7 +11,6 @@ import (
 
 	"github.com/gomflux/gomflux/internal/checkpoint"
 	"github.com/gomflux/gomflux/internal/mlxtest"
-	"github.com/gomflux/gomflux/internal/tensors"
 	"github.com/gomflux/gomflux/mlx"
 )
 
@@ -24,12 +23,12 @@ func TestUnpack(t *testing.T) {
 		{Mode: "mxfp4", Bits: 4, Group: 32}, {Mode: "mxfp8", Bits: 8, Group: 32}, {Mode: "nvfp4", Bits: 4, Group: 16},
 	} {
 		const rows, columns = 7, 384
-		var arrays [3]*tensors.Tensor
+		var arrays [3]*checkpoint.Array
 		var want []float32
 		mlxtest.Do(t, func() {
 			packed := mlx.Normal(mlx.Key(1), mlx.Float32, rows, columns).Quantize(q)
 			for i, a := range packed.Arrays() {
-				arrays[i] = &tensors.Tensor{Dtype: map[bool]tensors.Dtype{true: tensors.F32, false: "U8"}[q.Mode == "affine" && i > 0], Shape: []int{a.Size()}, Data: slices.Clone(a.Bytes())}
+				arrays[i] = &checkpoint.Array{Dtype: map[bool]checkpoint.Dtype{true: checkpoint.F32, false: "U8"}[q.Mode == "affine" && i > 0], Shape: []int{a.Size()}, Data: slices.Clone(a.Bytes())}
 			}
 			want = packed.Dequantize(mlx.Float32).Floats()
 		})
@@ -111,49 +110,4 @@ func compareFolders(t *testing.T, a, b string) *Comparison {
 		t.Fatal(err)
 	}
 	return c
-}
-
-func TestSpans(t *testing.T) {
-	tensor := checkpoint.Tensor{Name: "x", Dtype: "F32", Shape: []int{6, 2}, Begin: 100, End: 148}
-	in := func(forms ...checkpoint.Form) checkpoint.Tensor {
-		x := tensor
-		for _, f := range forms {
-			var err error
-			if x, err = x.In(f); err != nil {
-				t.Fatal(err)
-			}
-		}
-		return x
-	}
-	rows := func(from, to int) checkpoint.Form {
-		return checkpoint.Form{Op: checkpoint.FormRows, From: from, To: to}
-	}
-	swap := checkpoint.Form{Op: checkpoint.FormSwap}
-	for _, test := range []struct {
-		tensor checkpoint.Tensor
-		want   []span
-	}{
-		{tensor, []span{{100, 148}}},
-		{in(rows(1, 3)), []span{{108, 124}}},
-		{in(swap), []span{{124, 148}, {100, 124}}},
-		{in(swap, rows(2, 5)), []span{{140, 148}, {100, 116}}},
-		{in(rows(2, 6), swap), []span{{132, 148}, {116, 132}}},
-		{in(swap, swap), []span{{100, 124}, {124, 148}}},
-		{checkpoint.Tensor{Dtype: "F32", Begin: 4, End: 8}, []span{{4, 8}}},
-	} {
-		if got := spans(test.tensor); !slices.Equal(got, test.want) {
-			t.Errorf("%v: %v, expected %v", test.tensor.Forms, got, test.want)
-		}
-	}
-}
-
-func TestChannelsFirst(t *testing.T) {
-	x := checkpoint.Tensor{Name: "x", Dtype: "F32", Shape: []int{2, 3, 1, 2}, Begin: 0, End: 48}
-	x, err := x.In(checkpoint.Form{Op: checkpoint.FormChannelsFirst})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if got, want := channelsFirst(x, []float64{0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11}), []float64{0, 2, 4, 1, 3, 5, 6, 8, 10, 7, 9, 11}; !slices.Equal(got, want) {
-		t.Errorf("%v, expected %v", got, want)
-	}
 }

@@ -3,14 +3,10 @@ package models
 import (
 	"cmp"
 	"context"
-	"encoding/binary"
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
-	"iter"
 	"maps"
-	"math"
 	"os"
 	"path/filepath"
 	"runtime"
@@ -20,7 +16,6 @@ import (
 	"sync"
 
 	"github.com/gomflux/gomflux/internal/checkpoint"
-	"github.com/gomflux/gomflux/internal/tensors"
 	"github.com/gomflux/gomflux/mlx/nn"
 )
 
@@ -62,16 +57,7 @@ type TensorWeights struct {
 	Unused bool
 	// Stats is nil before [Weights.Read], and for a dtype that cannot be read as
 	// numbers.
-	Stats *tensors.Stats
-}
-
-// Len is the number of elements.
-func (t *TensorWeights) Len() int {
-	n := 1
-	for _, d := range t.Shape {
-		n *= d
-	}
-	return n
+	Stats *checkpoint.Stats
 }
 
 // OpenWeights opens a model folder: the components that its model_index.json
@@ -286,14 +272,14 @@ func (w *Weights) Read(ctx context.Context, progress func(Progress)) error {
 		if c.ck == nil {
 			continue
 		}
-		r, err := openReader(c.ck)
+		r, err := checkpoint.OpenReader(c.ck)
 		if err != nil {
 			return err
 		}
 		err = each(ctx, c.Name, c.Tensors, progress, func(t *TensorWeights, done func(int64)) error {
 			return t.read(ctx, r, done)
 		})
-		r.close()
+		r.Close()
 		if err != nil {
 			return err
 		}
@@ -301,20 +287,21 @@ func (w *Weights) Read(ctx context.Context, progress func(Progress)) error {
 	return nil
 }
 
-func (t *TensorWeights) read(ctx context.Context, r *reader, done func(int64)) error {
-	if !readable(t.Dtype) {
+func (t *TensorWeights) read(ctx context.Context, r *checkpoint.Reader, done func(int64)) error {
+	if !t.Dtype.IsReadable() {
 		done(t.Bytes())
 		return nil
 	}
-	sum := newSum()
-	for part, err := range r.parts(ctx, t.Tensor, partLen) {
+	var sum checkpoint.Summary
+	for part, err := range r.Parts(ctx, t.Tensor, checkpoint.PartLen) {
 		if err != nil {
 			return err
 		}
-		sum.add(part.Stats(), part.Len())
-		done(int64(part.Len() * t.Dtype.Bits() / 8))
+		sum.Join(part.Stats(), part.Len())
+		done(int64(part.Len() * t.Dtype.Size()))
 	}
-	t.Stats = sum.result()
+	stats := sum.Stats()
+	t.Stats = &stats
 	return nil
 }
 
@@ -366,104 +353,4 @@ func each(ctx context.Context, component string, list []*TensorWeights, progress
 	default:
 		return context.Cause(ctx)
 	}
-}
-
-// A reader reads the elements of a checkpoint's tensors.
-type reader struct {
-	files map[string]*os.File
-	data  map[string]int64 // where a file's tensors begin
-}
-
-// openReader opens a checkpoint's files by the descriptors whose headers were
-// checked.
-func openReader(ck *checkpoint.Checkpoint) (*reader, error) {
-	r := &reader{map[string]*os.File{}, map[string]int64{}}
-	for _, file := range ck.Files {
-		path, err := file.Path()
-		if err == nil {
-			r.files[file.Name], err = os.Open(path)
-		}
-		if err != nil {
-			r.close()
-			return nil, fmt.Errorf("%s: %w", file.Name, err)
-		}
-		r.data[file.Name] = file.Header.DataOffset
-	}
-	return r, nil
-}
-
-func (r *reader) close() {
-	for _, f := range r.files {
-		f.Close() // which is nil where it could not be opened, and that is fine
-	}
-}
-
-// partLen is how many elements of a tensor are read at a time.
-const partLen = 1 << 18
-
-// parts yields a tensor, whose dtype must be of whole bytes, so many elements at a
-// time, its rows in the order of its form. A part is good until the next one.
-// Eight-bit floats come as float32.
-func (r *reader) parts(ctx context.Context, t checkpoint.Tensor, step int) iter.Seq2[*tensors.Tensor, error] {
-	return func(yield func(*tensors.Tensor, error) bool) {
-		size, left := int64(t.Dtype.Bits()/8), t.Bytes()
-		buffer, rest := make([]byte, min(int64(step)*size, left)), spans(t)
-		for ; left > 0; left -= int64(len(buffer)) {
-			buffer = buffer[:min(int64(len(buffer)), left)]
-			err := context.Cause(ctx)
-			if err == nil {
-				if rest, err = readSpans(r.files[t.File], r.data[t.File], rest, buffer); err == io.EOF {
-					err = errors.New("the file was cut short while it was read")
-				}
-			}
-			if err != nil {
-				yield(nil, fmt.Errorf("%s: tensor %q: %w", t.File, t.Name, err))
-				return
-			}
-			part := &tensors.Tensor{Name: t.Name, Dtype: tensors.Dtype(t.Dtype), Shape: []int{int(int64(len(buffer)) / size)}, Data: buffer}
-			if values := eightBits[t.Dtype]; values != nil {
-				part.Dtype, part.Data = tensors.F32, make([]byte, 0, 4*len(buffer))
-				for _, b := range buffer {
-					part.Data = binary.LittleEndian.AppendUint32(part.Data, math.Float32bits(values[b]))
-				}
-			}
-			if !yield(part, nil) {
-				return
-			}
-		}
-	}
-}
-
-// A sum joins the statistics of a tensor's parts, as Chan, Golub and LeVeque do.
-type sum struct {
-	tensors.Stats
-	n, mean, m2 float64 // of the finite elements
-}
-
-func newSum() *sum {
-	return &sum{Stats: tensors.Stats{Min: tensors.Float(math.Inf(1)), Max: tensors.Float(math.Inf(-1))}}
-}
-
-// add joins the statistics of n elements.
-func (s *sum) add(part tensors.Stats, n int) {
-	s.NaN += part.NaN
-	s.Inf += part.Inf
-	finite := float64(n - part.NaN - part.Inf)
-	if finite == 0 {
-		return
-	}
-	s.Min, s.Max = min(s.Min, part.Min), max(s.Max, part.Max)
-	all, d, std := s.n+finite, float64(part.Mean)-s.mean, float64(part.Std)
-	s.m2 += std*std*finite + d*d*s.n*finite/all
-	s.mean += d * finite / all
-	s.n = all
-}
-
-func (s *sum) result() *tensors.Stats {
-	out := s.Stats
-	if out.Mean, out.Std = tensors.Float(s.mean), tensors.Float(math.Sqrt(s.m2/s.n)); s.n == 0 {
-		nan := tensors.Float(math.NaN())
-		out.Min, out.Max, out.Mean, out.Std = nan, nan, nan, nan
-	}
-	return &out
 }

@@ -14,7 +14,6 @@ import (
 
 	"github.com/gomflux/gomflux/internal/checkpoint"
 	"github.com/gomflux/gomflux/internal/mlxtest"
-	"github.com/gomflux/gomflux/internal/tensors"
 	"github.com/gomflux/gomflux/models"
 )
 
@@ -31,12 +30,12 @@ func copyModel(t *testing.T) string {
 }
 
 // edit rewrites a safetensors file.
-func edit(t *testing.T, path string, change func(map[string]*tensors.Tensor)) {
-	f, err := tensors.Open(path)
+func edit(t *testing.T, path string, change func(map[string]*checkpoint.Array)) {
+	f, err := checkpoint.OpenArrays(path)
 	if err != nil {
 		t.Fatal(err)
 	}
-	all := map[string]*tensors.Tensor{}
+	all := map[string]*checkpoint.Array{}
 	for _, i := range f.Tensors() {
 		if all[i.Name], err = f.Read(i.Name); err != nil {
 			t.Fatal(err)
@@ -44,23 +43,23 @@ func edit(t *testing.T, path string, change func(map[string]*tensors.Tensor)) {
 	}
 	f.Close()
 	change(all)
-	var list []*tensors.Tensor
+	var list []*checkpoint.Array
 	for name, x := range all {
 		x.Name = name
 		list = append(list, x)
 	}
-	if err := tensors.WriteFile(path, list, nil); err != nil {
+	if err := checkpoint.WriteFile(path, list, nil); err != nil {
 		t.Fatal(err)
 	}
 }
 
 // fill gives a tensor other elements, made from its own.
-func fill(x *tensors.Tensor, f func(i int, v float32) float32) {
+func fill(x *checkpoint.Array, f func(i int, v float32) float32) {
 	values := x.Float32s()
 	for i, v := range values {
 		values[i] = f(i, v)
 	}
-	changed, err := tensors.FromFloat32(x.Name, x.Shape, values)
+	changed, err := checkpoint.FromFloat32(x.Name, x.Shape, values)
 	if err == nil {
 		changed, err = changed.Cast(x.Dtype)
 	}
@@ -110,19 +109,19 @@ func TestWeightsFlags(t *testing.T) {
 	zero := func(int, float32) float32 { return 0 }
 	tests := map[string]struct {
 		file   string // the vae's if it is empty
-		change func(map[string]*tensors.Tensor)
+		change func(map[string]*checkpoint.Array)
 		want   []string // prefixes
 	}{
-		"whole":       {change: func(map[string]*tensors.Tensor) {}},
-		"zero weight": {change: func(m map[string]*tensors.Tensor) { fill(m[weight], zero) }, want: []string{"error: vae: all zero: " + weight + ": BF16 [8 8 3 3]"}},
-		"zero norm":   {change: func(m map[string]*tensors.Tensor) { fill(m[norm], zero) }, want: []string{"error: vae: all zero: " + norm}},
-		"minus zero": {change: func(m map[string]*tensors.Tensor) {
+		"whole":       {change: func(map[string]*checkpoint.Array) {}},
+		"zero weight": {change: func(m map[string]*checkpoint.Array) { fill(m[weight], zero) }, want: []string{"error: vae: all zero: " + weight + ": BF16 [8 8 3 3]"}},
+		"zero norm":   {change: func(m map[string]*checkpoint.Array) { fill(m[norm], zero) }, want: []string{"error: vae: all zero: " + norm}},
+		"minus zero": {change: func(m map[string]*checkpoint.Array) {
 			fill(m[norm], func(int, float32) float32 { return float32(math.Copysign(0, -1)) })
 		}, want: []string{"error: vae: all zero: " + norm}},
-		"zero bias":       {change: func(m map[string]*tensors.Tensor) { fill(m[bias], zero) }, want: []string{"warning: vae: all zero: " + bias}},
-		"constant weight": {change: func(m map[string]*tensors.Tensor) { fill(m[weight], func(int, float32) float32 { return 0.5 }) }, want: []string{"error: vae: constant: " + weight + ": BF16 [8 8 3 3], every element is 0.5"}},
-		"constant norm":   {change: func(m map[string]*tensors.Tensor) { fill(m[norm], func(int, float32) float32 { return 1 }) }, want: []string{"warning: vae: constant: " + norm}},
-		"NaN": {change: func(m map[string]*tensors.Tensor) {
+		"zero bias":       {change: func(m map[string]*checkpoint.Array) { fill(m[bias], zero) }, want: []string{"warning: vae: all zero: " + bias}},
+		"constant weight": {change: func(m map[string]*checkpoint.Array) { fill(m[weight], func(int, float32) float32 { return 0.5 }) }, want: []string{"error: vae: constant: " + weight + ": BF16 [8 8 3 3], every element is 0.5"}},
+		"constant norm":   {change: func(m map[string]*checkpoint.Array) { fill(m[norm], func(int, float32) float32 { return 1 }) }, want: []string{"warning: vae: constant: " + norm}},
+		"NaN": {change: func(m map[string]*checkpoint.Array) {
 			fill(m[weight], func(i int, v float32) float32 {
 				if i%100 == 7 {
 					return float32(math.NaN())
@@ -130,7 +129,7 @@ func TestWeightsFlags(t *testing.T) {
 				return v
 			})
 		}, want: []string{"error: vae: not finite: " + weight + ": 6 NaN and 0 infinite of 576 elements"}},
-		"infinite": {change: func(m map[string]*tensors.Tensor) {
+		"infinite": {change: func(m map[string]*checkpoint.Array) {
 			fill(m[bias], func(i int, v float32) float32 {
 				if i < 2 {
 					return float32(math.Inf(2*i - 1))
@@ -138,36 +137,36 @@ func TestWeightsFlags(t *testing.T) {
 				return v
 			})
 		}, want: []string{"error: vae: not finite: " + bias + ": 0 NaN and 2 infinite of 12 elements"}},
-		"all biases": {change: func(m map[string]*tensors.Tensor) {
+		"all biases": {change: func(m map[string]*checkpoint.Array) {
 			for name, x := range m {
 				if strings.HasSuffix(name, ".bias") {
 					fill(x, zero)
 				}
 			}
 		}, want: []string{"warning: vae: biases zero: : all 76 biases"}},
-		"large std": {change: func(m map[string]*tensors.Tensor) {
+		"large std": {change: func(m map[string]*checkpoint.Array) {
 			fill(m[weight], func(_ int, v float32) float32 { return 20 * v })
 		}, want: []string{"warning: vae: suspicious std: " + weight + ": "}},
-		"small std": {change: func(m map[string]*tensors.Tensor) {
+		"small std": {change: func(m map[string]*checkpoint.Array) {
 			fill(m[weight], func(_ int, v float32) float32 { return v / 20 })
 		}, want: []string{"warning: vae: suspicious std: " + weight + ": "}},
-		"ordinary std": {change: func(m map[string]*tensors.Tensor) {
+		"ordinary std": {change: func(m map[string]*checkpoint.Array) {
 			fill(m[weight], func(_ int, v float32) float32 { return 3 * v })
 		}},
-		"missing":    {change: func(m map[string]*tensors.Tensor) { delete(m, weight) }, want: []string{"error: vae: missing: " + weight + ": expected [8 8 3 3]"}},
-		"unexpected": {change: func(m map[string]*tensors.Tensor) { x := *m[bias]; m["scale"] = &x }, want: []string{"error: vae: unexpected: scale: [12] in "}},
-		"renamed": {change: func(m map[string]*tensors.Tensor) { m["decoder.conv_in.b"] = m[bias]; delete(m, bias) }, want: []string{
+		"missing":    {change: func(m map[string]*checkpoint.Array) { delete(m, weight) }, want: []string{"error: vae: missing: " + weight + ": expected [8 8 3 3]"}},
+		"unexpected": {change: func(m map[string]*checkpoint.Array) { x := *m[bias]; m["scale"] = &x }, want: []string{"error: vae: unexpected: scale: [12] in "}},
+		"renamed": {change: func(m map[string]*checkpoint.Array) { m["decoder.conv_in.b"] = m[bias]; delete(m, bias) }, want: []string{
 			"error: vae: missing: " + bias + ": expected [12]", "error: vae: unexpected: decoder.conv_in.b: [12] in "}},
-		"reshaped": {change: func(m map[string]*tensors.Tensor) { m[weight].Shape = []int{3, 3, 8, 8} }, want: []string{
+		"reshaped": {change: func(m map[string]*checkpoint.Array) { m[weight].Shape = []int{3, 3, 8, 8} }, want: []string{
 			"error: vae: wrong shape: " + weight + ": expected [8 8 3 3], found [3 3 8 8] in "}},
-		"retyped": {change: func(m map[string]*tensors.Tensor) {
+		"retyped": {change: func(m map[string]*checkpoint.Array) {
 			x := m[bias]
-			x.Dtype, x.Data = tensors.I32, append(slices.Clone(x.Data), make([]byte, len(x.Data))...)
+			x.Dtype, x.Data = checkpoint.I32, append(slices.Clone(x.Data), make([]byte, len(x.Data))...)
 		}, want: []string{"error: vae: wrong dtype: " + bias + ": expected F32, F16 or BF16, found I32 in "}},
-		"not needed": {file: "text_encoder/model-00002-of-00002.safetensors", change: func(m map[string]*tensors.Tensor) {
+		"not needed": {file: "text_encoder/model-00002-of-00002.safetensors", change: func(m map[string]*checkpoint.Array) {
 			fill(m["model.layers.2.mlp.up_proj.weight"], zero)
 		}, want: []string{"warning: text_encoder: all zero: model.layers.2.mlp.up_proj.weight: BF16 [40 24] (not needed)"}},
-		"several": {change: func(m map[string]*tensors.Tensor) { fill(m[bias], zero); fill(m[weight], zero); delete(m, norm) }, want: []string{
+		"several": {change: func(m map[string]*checkpoint.Array) { fill(m[bias], zero); fill(m[weight], zero); delete(m, norm) }, want: []string{
 			"error: vae: missing: " + norm, "error: vae: all zero: " + weight, "warning: vae: all zero: " + bias}},
 	}
 	for name, test := range tests {
@@ -194,8 +193,8 @@ func TestWeightsStats(t *testing.T) {
 		values[i] = 100 + values[i]*float32(i%7)
 	}
 	values[12], values[500_000], values[599_999] = float32(math.NaN()), float32(math.Inf(1)), -1234
-	for _, dtype := range []tensors.Dtype{tensors.F64, tensors.F32, tensors.F16, tensors.BF16} {
-		x, err := tensors.FromFloat32("x", []int{6, 100_000}, values)
+	for _, dtype := range []checkpoint.Dtype{checkpoint.F64, checkpoint.F32, checkpoint.F16, checkpoint.BF16} {
+		x, err := checkpoint.FromFloat32("x", []int{6, 100_000}, values)
 		if err == nil {
 			x, err = x.Cast(dtype)
 		}
@@ -214,8 +213,8 @@ func TestWeightsStats(t *testing.T) {
 			}
 		}
 		path := filepath.Join(t.TempDir(), "x.safetensors")
-		empty := &tensors.Tensor{Name: "empty", Dtype: dtype, Shape: []int{0, 3}}
-		if err := tensors.WriteFile(path, []*tensors.Tensor{x, empty}, nil); err != nil {
+		empty := &checkpoint.Array{Name: "empty", Dtype: dtype, Shape: []int{0, 3}}
+		if err := checkpoint.WriteFile(path, []*checkpoint.Array{x, empty}, nil); err != nil {
 			t.Fatal(err)
 		}
 		w, err := models.OpenWeightsFile(path)
@@ -227,7 +226,7 @@ func TestWeightsStats(t *testing.T) {
 		if err := w.Read(t.Context(), func(p models.Progress) { last = p }); err != nil {
 			t.Fatal(err)
 		}
-		if size := x.Info().Bytes(); last.Bytes != size || last.TotalBytes != size || last.Component != "x.safetensors" {
+		if size := x.Tensor().Bytes(); last.Bytes != size || last.TotalBytes != size || last.Component != "x.safetensors" {
 			t.Errorf("%s: progress ended with %+v", dtype, last)
 		}
 		c := w.Components[0]
@@ -235,7 +234,9 @@ func TestWeightsStats(t *testing.T) {
 			t.Errorf("%s: %v, %d tensors, empty: %+v", dtype, c.Unchecked, len(c.Tensors), c.Tensors[0].Stats)
 		}
 		s := c.Tensors[1].Stats
-		near := func(got tensors.Float, want float64) bool { return math.Abs(float64(got)-want) <= 1e-10*math.Abs(want) }
+		near := func(got checkpoint.Float, want float64) bool {
+			return math.Abs(float64(got)-want) <= 1e-10*math.Abs(want)
+		}
 		if s.NaN != 1 || s.Inf != 1 || !near(s.Mean, sum/n) || !near(s.Std, math.Sqrt(squares/n)) || s.Min > -1230 || s.Max < 110 {
 			t.Errorf("%s: found %+v, expected mean %v and std %v", dtype, s, sum/n, math.Sqrt(squares/n))
 		}
@@ -365,7 +366,7 @@ func TestWeightsErrors(t *testing.T) {
 // TestCompare changes one model and compares it with the other.
 func TestCompare(t *testing.T) {
 	const weight, bias = "decoder.up_blocks.1.resnets.1.conv2.weight", "decoder.conv_in.bias"
-	compare := func(t *testing.T, change func(map[string]*tensors.Tensor)) *models.ComponentComparison {
+	compare := func(t *testing.T, change func(map[string]*checkpoint.Array)) *models.ComponentComparison {
 		dir := copyModel(t)
 		edit(t, filepath.Join(dir, vaeFile), change)
 		c, err := models.Compare(t.Context(), openWeights(t, dir), openWeights(t, ordinary), nil)
@@ -394,15 +395,15 @@ func TestCompare(t *testing.T) {
 		return out
 	}
 	t.Run("equal", func(t *testing.T) {
-		c := compare(t, func(map[string]*tensors.Tensor) {})
+		c := compare(t, func(map[string]*checkpoint.Array) {})
 		if d := differing(c); d != nil || len(c.Tensors) != 152 {
 			t.Errorf("%+v of %d", d, len(c.Tensors))
 		}
 	})
 	t.Run("other dtype", func(t *testing.T) {
-		c := compare(t, func(m map[string]*tensors.Tensor) {
+		c := compare(t, func(m map[string]*checkpoint.Array) {
 			for name, x := range m {
-				m[name], _ = x.Cast(tensors.F32)
+				m[name], _ = x.Cast(checkpoint.F32)
 			}
 		})
 		if d := differing(c); d != nil || c.Tensors[0].A.Dtype != "F32" || c.Tensors[0].B.Dtype != "BF16" {
@@ -410,7 +411,7 @@ func TestCompare(t *testing.T) {
 		}
 	})
 	t.Run("scaled", func(t *testing.T) {
-		c := compare(t, func(m map[string]*tensors.Tensor) {
+		c := compare(t, func(m map[string]*checkpoint.Array) {
 			fill(m[weight], func(_ int, v float32) float32 { return -2 * v })
 		})
 		d := differing(c)
@@ -422,7 +423,7 @@ func TestCompare(t *testing.T) {
 		}
 	})
 	t.Run("one element", func(t *testing.T) {
-		c := compare(t, func(m map[string]*tensors.Tensor) {
+		c := compare(t, func(m map[string]*checkpoint.Array) {
 			fill(m[bias], func(i int, v float32) float32 {
 				if i == 5 {
 					return v + 1
@@ -435,7 +436,7 @@ func TestCompare(t *testing.T) {
 		}
 	})
 	t.Run("NaN", func(t *testing.T) {
-		c := compare(t, func(m map[string]*tensors.Tensor) {
+		c := compare(t, func(m map[string]*checkpoint.Array) {
 			fill(m[bias], func(i int, v float32) float32 { return float32(math.NaN()) })
 		})
 		if d := differing(c); len(d) != 1 || d[0].Differing != 12 || !math.IsNaN(float64(d[0].Relative)) || d[0].Within(1e9) {
@@ -443,7 +444,7 @@ func TestCompare(t *testing.T) {
 		}
 	})
 	t.Run("names and shapes", func(t *testing.T) {
-		c := compare(t, func(m map[string]*tensors.Tensor) {
+		c := compare(t, func(m map[string]*checkpoint.Array) {
 			m["other"] = m[bias]
 			delete(m, bias)
 			m[weight].Shape = []int{8, 8, 9}
@@ -484,10 +485,10 @@ func TestCompare(t *testing.T) {
 	})
 	t.Run("zeros", func(t *testing.T) {
 		write := func(value float32) *models.Weights {
-			x, err := tensors.FromFloat32("x", []int{3}, []float32{0, value, 0})
+			x, err := checkpoint.FromFloat32("x", []int{3}, []float32{0, value, 0})
 			path := filepath.Join(t.TempDir(), "x.safetensors")
 			if err == nil {
-				err = tensors.WriteFile(path, []*tensors.Tensor{x}, nil)
+				err = checkpoint.WriteFile(path, []*checkpoint.Array{x}, nil)
 			}
 			if err != nil {
 				t.Fatal(err)

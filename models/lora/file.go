@@ -13,8 +13,8 @@ import (
 
 	"github.com/gomflux/gomflux/internal/checkpoint"
 	"github.com/gomflux/gomflux/internal/oserr"
-	"github.com/gomflux/gomflux/internal/tensors"
 	"github.com/gomflux/gomflux/mlx"
+	"github.com/gomflux/gomflux/mlx/nn"
 )
 
 // A file is an open LoRA.
@@ -112,9 +112,6 @@ func (f *file) Close() error {
 	return err
 }
 
-// dtypes are those of tensors that are computed with.
-var dtypes = map[checkpoint.Dtype]mlx.Dtype{"F32": mlx.Float32, "F16": mlx.Float16, "BF16": mlx.BFloat16}
-
 // A tensor is one of a file. Its axes of 1 behind the second, which 1x1
 // convolutions have, are dropped.
 type tensor struct {
@@ -154,7 +151,8 @@ func (t *tensor) array() *mlx.Array {
 	if err != nil {
 		throw("%w", err)
 	}
-	a := mlx.FromBytes(data, dtypes[t.Dtype], t.Shape...)
+	dtype, _ := nn.DtypeOf(t.Dtype)
+	a := mlx.FromBytes(data, dtype, t.Shape...)
 	if !a.IsFinite().All() {
 		throw("%w", t.errorf("has values that are NaN or infinite"))
 	}
@@ -166,19 +164,15 @@ func (t *tensor) wide() *mlx.Array { return t.array().AsType(mlx.Float32) }
 
 // number reads a tensor of one element.
 func (t *tensor) number() (float64, error) {
-	n := 1
-	for _, d := range t.Shape {
-		n *= d
-	}
-	if n != 1 {
+	if t.Len() != 1 {
 		return 0, t.errorf("expected one number, found shape %v", t.Shape)
 	}
 	data, err := t.bytes()
 	if err != nil {
 		return 0, err
 	}
-	one := tensors.Tensor{Dtype: tensors.Dtype(t.Dtype), Shape: t.Shape, Data: data}
-	if one.Dtype.Size() == 0 {
+	one := checkpoint.Array{Dtype: t.Dtype, Shape: t.Shape, Data: data}
+	if !t.Dtype.IsNumeric() {
 		return 0, t.errorf("expected a number, found %s", t.Dtype)
 	}
 	return one.Float64s()[0], nil

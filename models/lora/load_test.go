@@ -11,44 +11,44 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/gomflux/gomflux/internal/checkpoint"
 	"github.com/gomflux/gomflux/internal/mlxtest"
-	"github.com/gomflux/gomflux/internal/tensors"
 	"github.com/gomflux/gomflux/mlx"
 	"github.com/gomflux/gomflux/mlx/nn"
 	"github.com/gomflux/gomflux/models/lora"
 )
 
 // tensor is one of random numbers.
-func tensor(name string, shape ...int) *tensors.Tensor {
+func tensor(name string, shape ...int) *checkpoint.Array {
 	return filled(name, numbers(name, mlxtest.Size(shape)), shape...)
 }
 
-func filled(name string, values []float32, shape ...int) *tensors.Tensor {
-	t, err := tensors.FromFloat32(name, shape, values)
+func filled(name string, values []float32, shape ...int) *checkpoint.Array {
+	t, err := checkpoint.FromFloat32(name, shape, values)
 	if err != nil {
 		panic(err)
 	}
 	return t
 }
 
-func scalar(name string, v float64) *tensors.Tensor { return filled(name, []float32{float32(v)}) }
+func scalar(name string, v float64) *checkpoint.Array { return filled(name, []float32{float32(v)}) }
 
 // pair is a LoRA of one module.
-func pair(module string, out, rank, in int) []*tensors.Tensor {
-	return []*tensors.Tensor{tensor(module+".lora_A.weight", rank, in), tensor(module+".lora_B.weight", out, rank)}
+func pair(module string, out, rank, in int) []*checkpoint.Array {
+	return []*checkpoint.Array{tensor(module+".lora_A.weight", rank, in), tensor(module+".lora_B.weight", out, rank)}
 }
 
 // save writes a LoRA and returns its path.
-func save(t testing.TB, list ...*tensors.Tensor) string {
+func save(t testing.TB, list ...*checkpoint.Array) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "my.safetensors")
 	write(t, path, nil, list...)
 	return path
 }
 
-func write(t testing.TB, path string, metadata map[string]string, list ...*tensors.Tensor) {
+func write(t testing.TB, path string, metadata map[string]string, list ...*checkpoint.Array) {
 	t.Helper()
-	if err := tensors.WriteFile(path, list, metadata); err != nil {
+	if err := checkpoint.WriteFile(path, list, metadata); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -68,37 +68,37 @@ func load(t testing.TB, model string, specs ...lora.Spec) (*lora.Set, []lora.Com
 func TestLoadErrors(t *testing.T) {
 	const to = "transformer.transformer_blocks.0.attn.to_q"
 	integers := tensor(to+".lora_A.weight", 3, 16)
-	integers.Dtype = tensors.I32
+	integers.Dtype = checkpoint.I32
 	for name, test := range map[string]struct {
-		tensors []*tensors.Tensor
+		tensors []*checkpoint.Array
 		want    []string
 	}{
 		"no pair":    {pair(to, 16, 3, 16)[:1], []string{to + ": expected lora_B, found only lora_A"}},
 		"no tensors": {nil, []string{"the file has no tensors"}},
-		"ranks":      {[]*tensors.Tensor{tensor(to+".lora_A.weight", 3, 16), tensor(to+".lora_B.weight", 16, 4)}, []string{to + ".lora_B.weight: expected rank 3", "[16 4]"}},
-		"rank 0":     {[]*tensors.Tensor{filled(to+".lora_A.weight", nil, 0, 16), filled(to+".lora_B.weight", nil, 16, 0)}, []string{"lora_A.weight: has rank 0"}},
+		"ranks":      {[]*checkpoint.Array{tensor(to+".lora_A.weight", 3, 16), tensor(to+".lora_B.weight", 16, 4)}, []string{to + ".lora_B.weight: expected rank 3", "[16 4]"}},
+		"rank 0":     {[]*checkpoint.Array{filled(to+".lora_A.weight", nil, 0, 16), filled(to+".lora_B.weight", nil, 16, 0)}, []string{"lora_A.weight: has rank 0"}},
 		"shape": {pair(to, 16, 3, 20), []string{to + ": expected a change of [16 16], for transformer_blocks.0.attn.to_q.weight, found [16 20]", "lora_A.weight [3 20]",
 			"it seems to be for a model of another size"}},
 		"fused shape":  {pair("diffusion_model.double_blocks.0.img_attn.qkv", 16, 3, 16), []string{"expected a change of [48 16]", "to_q.weight, transformer_blocks.0.attn.to_k.weight", "found [16 16]"}},
-		"axes":         {[]*tensors.Tensor{tensor(to+".lora_A.weight", 3, 16, 2), tensor(to+".lora_B.weight", 16, 3)}, []string{"lora_A.weight: expected two axes, found shape [3 16 2]"}},
-		"dtype":        {[]*tensors.Tensor{integers, tensor(to+".lora_B.weight", 16, 3)}, []string{"lora_A.weight: expected F32, F16 or BF16, found I32"}},
+		"axes":         {[]*checkpoint.Array{tensor(to+".lora_A.weight", 3, 16, 2), tensor(to+".lora_B.weight", 16, 3)}, []string{"lora_A.weight: expected two axes, found shape [3 16 2]"}},
+		"dtype":        {[]*checkpoint.Array{integers, tensor(to+".lora_B.weight", 16, 3)}, []string{"lora_A.weight: expected F32, F16 or BF16, found I32"}},
 		"alpha 0":      {append(pair(to, 16, 3, 16), scalar(to+".alpha", 0)), []string{to + ".alpha: alpha is 0, expected a positive number"}},
 		"alpha -1":     {append(pair(to, 16, 3, 16), scalar(to+".alpha", -1)), []string{"alpha is -1"}},
 		"alpha NaN":    {append(pair(to, 16, 3, 16), scalar(to+".alpha", math.NaN())), []string{"alpha is NaN"}},
 		"alpha inf":    {append(pair(to, 16, 3, 16), scalar(to+".alpha", math.Inf(1))), []string{"alpha is +Inf"}},
 		"alpha absurd": {append(pair(to, 16, 3, 16), scalar(to+".alpha", 1e30)), []string{"scales the update by 3.3", "at most 100000"}},
 		"alphas":       {append(pair(to, 16, 3, 16), tensor(to+".alpha", 2)), []string{to + ".alpha: expected one number, found shape [2]"}},
-		"alpha alone":  {[]*tensors.Tensor{scalar(to+".alpha", 1)}, []string{to + ": has no change of a weight, only alpha"}},
+		"alpha alone":  {[]*checkpoint.Array{scalar(to+".alpha", 1)}, []string{to + ": has no change of a weight, only alpha"}},
 		"no linear":    {pair("transformer.transformer_blocks.0.attn.norm_q", 8, 1, 1), []string{"norm_q.weight is no linear layer's"}},
 		"two kinds":    {append(pair(to, 16, 3, 16), tensor(to+".diff", 16, 16)), []string{"has the tensors of LoRA and difference"}},
-		"difference":   {[]*tensors.Tensor{tensor(to+".diff", 16, 3)}, []string{to + ".diff: expected shape [16 16], of transformer_blocks.0.attn.to_q.weight, found [16 3]"}},
-		"bias":         {[]*tensors.Tensor{tensor(to+".diff_b", 17)}, []string{to + ".diff_b: expected shape [16]"}},
-		"no bias":      {[]*tensors.Tensor{tensor("transformer.transformer_blocks.0.attn.norm_q.diff_b", 8)}, []string{"norm_q has no bias"}},
-		"LoKr": {[]*tensors.Tensor{tensor(to+".lokr_w1", 4, 4), tensor(to+".lokr_w2", 4, 5)},
+		"difference":   {[]*checkpoint.Array{tensor(to+".diff", 16, 3)}, []string{to + ".diff: expected shape [16 16], of transformer_blocks.0.attn.to_q.weight, found [16 3]"}},
+		"bias":         {[]*checkpoint.Array{tensor(to+".diff_b", 17)}, []string{to + ".diff_b: expected shape [16]"}},
+		"no bias":      {[]*checkpoint.Array{tensor("transformer.transformer_blocks.0.attn.norm_q.diff_b", 8)}, []string{"norm_q has no bias"}},
+		"LoKr": {[]*checkpoint.Array{tensor(to+".lokr_w1", 4, 4), tensor(to+".lokr_w2", 4, 5)},
 			[]string{"expected a change of [16 16]", "found [16 20]", "lokr_w1 [4 4]"}},
-		"half a LoKr": {[]*tensors.Tensor{tensor(to+".lokr_w1", 4, 4), tensor(to+".lokr_w2_a", 4, 2)}, []string{"expected lokr_w2_b, found only lokr_w1, lokr_w2_a"}},
-		"LoHa":        {[]*tensors.Tensor{tensor(to+".hada_w1_a", 16, 2), tensor(to+".hada_w1_b", 2, 16)}, []string{"expected hada_w2_a"}},
-		"DoRA alone":  {[]*tensors.Tensor{tensor(to+".lora_magnitude_vector", 16)}, []string{"expected a change of the weight, found only lora_magnitude_vector"}},
+		"half a LoKr": {[]*checkpoint.Array{tensor(to+".lokr_w1", 4, 4), tensor(to+".lokr_w2_a", 4, 2)}, []string{"expected lokr_w2_b, found only lokr_w1, lokr_w2_a"}},
+		"LoHa":        {[]*checkpoint.Array{tensor(to+".hada_w1_a", 16, 2), tensor(to+".hada_w1_b", 2, 16)}, []string{"expected hada_w2_a"}},
+		"DoRA alone":  {[]*checkpoint.Array{tensor(to+".lora_magnitude_vector", 16)}, []string{"expected a change of the weight, found only lora_magnitude_vector"}},
 		"DoRA":        {append(pair(to, 16, 3, 16), tensor(to+".lora_magnitude_vector", 15)), []string{"lora_magnitude_vector: expected shape [16], found [15]"}},
 		"DoRA scale":  {append(pair(to, 16, 3, 16), tensor(to+".dora_scale", 16, 16)), []string{"dora_scale: expected shape [16 1] or [1 16], found [16 16]"}},
 		"DoRA along the inputs of several": {
@@ -143,7 +143,7 @@ func TestUnmatched(t *testing.T) {
 		several = append(several, pair(fmt.Sprintf("transformer.transformer_blocks.%d.attn.to_qq", i), 16, 1, 16)...)
 	}
 	for name, test := range map[string]struct {
-		tensors   []*tensors.Tensor
+		tensors   []*checkpoint.Array
 		want      string
 		unmatched int
 	}{
@@ -162,9 +162,9 @@ func TestUnmatched(t *testing.T) {
 				"\tlora_unet_input_blocks_4_1_proj_in.lora_A.weight\n\tlora_unet_input_blocks_4_1_proj_in.lora_B.weight", 2},
 		"Z-Image": {pair("diffusion_model.layers.3.attention.to_q", 16, 3, 16), "it seems to be for Z-Image", 2},
 		"Qwen":    {pair("transformer_blocks.3.img_mlp.net.2", 16, 3, 16), "it seems to be for Qwen-Image", 2},
-		"escapes": {[]*tensors.Tensor{tensor("\x1b[2Ja\nb.lora_A.weight", 1)}, `"\x1b[2Ja\nb.lora_A.weight"`, 1},
-		"long":    {[]*tensors.Tensor{tensor(strings.Repeat("x.", 1000)+"lora_A", 1)}, `"` + strings.Repeat("x.", 100) + `"...`, 1},
-		"no LoRA": {[]*tensors.Tensor{tensor("decoder.mid_block.resnets.0.conv1.weight", 4, 4)}, "none of its 1 tensors is called as those of LoRAs are", 1},
+		"escapes": {[]*checkpoint.Array{tensor("\x1b[2Ja\nb.lora_A.weight", 1)}, `"\x1b[2Ja\nb.lora_A.weight"`, 1},
+		"long":    {[]*checkpoint.Array{tensor(strings.Repeat("x.", 1000)+"lora_A", 1)}, `"` + strings.Repeat("x.", 100) + `"...`, 1},
+		"no LoRA": {[]*checkpoint.Array{tensor("decoder.mid_block.resnets.0.conv1.weight", 4, 4)}, "none of its 1 tensors is called as those of LoRAs are", 1},
 		"other":   {pair("a.b", 16, 3, 16), "none of its 2 tensors fits anything in this model (" + components + "):\n\ta.b.lora_A.weight", 2},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -315,7 +315,7 @@ func TestZero(t *testing.T) {
 	if _, _, err := load(t, "flux", lora.Spec{Path: path, Scale: 1}); err == nil || !strings.Contains(err.Error(), path+": changes nothing") {
 		t.Errorf("found %v", err)
 	}
-	for name, more := range map[string]*tensors.Tensor{
+	for name, more := range map[string]*checkpoint.Array{
 		"a bias": tensor("x_embedder.diff_b", 16),
 		"DoRA":   tensor("x_embedder.lora_magnitude_vector", 16),
 	} {
@@ -352,7 +352,7 @@ func TestUnused(t *testing.T) {
 func TestBakeErrors(t *testing.T) {
 	bad := pair("x_embedder", 16, 3, 16)
 	bad[1] = filled("x_embedder.lora_B.weight", slices.Concat(numbers("b", 47), []float32{float32(math.NaN())}), 16, 3)
-	var large []*tensors.Tensor
+	var large []*checkpoint.Array
 	for _, one := range pair("x_embedder", 16, 3, 16) {
 		v := one.Float32s()
 		for i := range v {
@@ -361,7 +361,7 @@ func TestBakeErrors(t *testing.T) {
 		large = append(large, filled(one.Name, v, one.Shape...))
 	}
 	for name, test := range map[string]struct {
-		tensors []*tensors.Tensor
+		tensors []*checkpoint.Array
 		cut     bool
 		want    string
 		attach  bool // whether it shows when adapters are made
@@ -407,7 +407,7 @@ func TestBakeErrors(t *testing.T) {
 
 // What cannot run beside a layer, and was not baked, is an error.
 func TestAttachErrors(t *testing.T) {
-	for name, list := range map[string][]*tensors.Tensor{
+	for name, list := range map[string][]*checkpoint.Array{
 		"transformer_blocks.0.attn.norm_q": {tensor("transformer_blocks.0.attn.norm_q.diff", 8)},
 		"x_embedder":                       append(pair("x_embedder", 16, 3, 16), tensor("x_embedder.dora_scale", 1, 16)),
 	} {

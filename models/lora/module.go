@@ -39,7 +39,7 @@ func (f *file) module(raw, name string, c *component, parts map[part]*tensor) ([
 		m.cols *= d
 	}
 	for _, p := range slices.Sorted(maps.Keys(parts)) {
-		if t := parts[p]; p != partAlpha && dtypes[t.Dtype] == 0 {
+		if t := parts[p]; p != partAlpha && !t.Dtype.IsWeight() {
 			return nil, t.errorf("expected F32, F16 or BF16, found %s", t.Dtype)
 		}
 	}

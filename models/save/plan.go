@@ -44,7 +44,7 @@ type savedEntry struct {
 	adapt func(*mlx.Array) *mlx.Array // nil: as it is
 	form  func(*mlx.Array) *mlx.Array // of a part of its rows; nil: as it is
 	dtype mlx.Dtype                   // of plain numbers, and of the scales that are affine
-	slots []slot
+	slots []checkpoint.Tensor         // what is written of it
 }
 
 func (s *saver) close() {
@@ -141,7 +141,7 @@ func (s *saver) find(part *savedPart) error {
 				return err
 			}
 			e.found, e.like = f, like
-		} else if t.Dtype == "U32" && part.ck.Tensors[strings.TrimSuffix(key, ".weight")+".scales"].Name != "" {
+		} else if t.Dtype == checkpoint.U32 && part.ck.Tensors[strings.TrimSuffix(key, ".weight")+".scales"].Name != "" {
 			return fmt.Errorf("%s: tensor %s: is quantized, and the shape of its weight is not known", t.File, t.Name)
 		}
 		part.entries = append(part.entries, e)
@@ -240,7 +240,7 @@ func (s *saver) place(part *savedPart) error {
 		e := byName[name]
 		part.entries = append(part.entries, e)
 		for _, slot := range e.slots {
-			s.total += slot.bytes()
+			s.total += slot.Bytes()
 		}
 	}
 	return nil
@@ -275,7 +275,7 @@ func (e *savedEntry) under(name string) *savedEntry {
 	other := *e
 	other.slots = slices.Clone(e.slots)
 	for i, slot := range other.slots {
-		other.slots[i].name = module(name) + strings.TrimPrefix(slot.name, module(e.slots[0].name))
+		other.slots[i].Name = module(name) + strings.TrimPrefix(slot.Name, module(e.slots[0].Name))
 	}
 	return &other
 }
@@ -292,15 +292,15 @@ func (e *savedEntry) layOut(name string, o SaveOptions, table *layout.Table, rul
 		shape = []int{shape[0], shape[1] * 32 / q.Bits}
 	}
 	if e.pack != nil {
-		scales := slot{module(name) + ".scales", e.dtype, []int{shape[0], shape[1] / e.pack.Group}}
+		scales := slot(module(name)+".scales", e.dtype, shape[0], shape[1]/e.pack.Group)
 		if e.kept() {
-			scales.dtype, _ = readAs(e.found.Scales.Dtype)
+			scales.Dtype = e.found.Scales.Dtype
 		} else if e.pack.Mode != "affine" {
-			scales.dtype = mlx.Uint8
+			scales.Dtype = checkpoint.U8
 		}
-		e.slots = []slot{{name, mlx.Uint32, []int{shape[0], shape[1] * e.pack.Bits / 32}}, scales}
+		e.slots = []checkpoint.Tensor{slot(name, mlx.Uint32, shape[0], shape[1]*e.pack.Bits/32), scales}
 		if e.pack.Mode == "affine" {
-			scales.name = module(name) + ".biases"
+			scales.Name = module(name) + ".biases"
 			e.slots = append(e.slots, scales)
 		}
 		return nil
@@ -320,7 +320,7 @@ func (e *savedEntry) layOut(name string, o SaveOptions, table *layout.Table, rul
 		shape = slices.Concat(shape[:1], shape[2:], shape[1:2])
 		e.form = nn.ChannelsLast
 	}
-	e.slots = []slot{{name, e.dtype, shape}}
+	e.slots = []checkpoint.Tensor{slot(name, e.dtype, shape...)}
 	return nil
 }
 
@@ -358,7 +358,7 @@ func (s *saver) level() string {
 	for _, part := range s.parts {
 		for _, e := range part.entries {
 			if e.pack != nil {
-				bytes[QuantizationName(*e.pack)] += e.slots[0].bytes()
+				bytes[QuantizationName(*e.pack)] += e.slots[0].Bytes()
 			}
 		}
 	}

@@ -22,7 +22,6 @@ import (
 	"github.com/gomflux/gomflux/internal/checkpoint"
 	"github.com/gomflux/gomflux/internal/layouttest"
 	"github.com/gomflux/gomflux/internal/mlxtest"
-	"github.com/gomflux/gomflux/internal/tensors"
 	"github.com/gomflux/gomflux/mlx"
 	"github.com/gomflux/gomflux/mlx/nn"
 	"github.com/gomflux/gomflux/models/lora"
@@ -75,7 +74,7 @@ func save(t *testing.T, dir string, o SaveOptions) (string, *SaveReport) {
 }
 
 // stored are the tensors of a component's files by name.
-func stored(t *testing.T, dir, component string) map[string]*tensors.Tensor {
+func stored(t *testing.T, dir, component string) map[string]*checkpoint.Array {
 	t.Helper()
 	return layouttest.Read(t, filepath.Join(dir, component))
 }
@@ -176,7 +175,7 @@ func TestSaveAll(t *testing.T) {
 					}
 					return name
 				}
-				found := map[string]*tensors.Tensor{}
+				found := map[string]*checkpoint.Array{}
 				for key, x := range got {
 					found[plain(key)] = x
 				}
@@ -213,7 +212,7 @@ func TestSaveUnusedLayers(t *testing.T) {
 			all[other.Name] = &other
 		}
 	}
-	if err := tensors.WriteFile(filepath.Join(dir, "text_encoder", "model.safetensors"), slices.Collect(maps.Values(all)), nil); err != nil {
+	if err := checkpoint.WriteFile(filepath.Join(dir, "text_encoder", "model.safetensors"), slices.Collect(maps.Values(all)), nil); err != nil {
 		t.Fatal(err)
 	}
 	mlxtest.Do(t, func() {
@@ -337,26 +336,26 @@ func TestSaveShards(t *testing.T) {
 func TestSaveDtypes(t *testing.T) {
 	dir := wideModel(t, "zimage-small")
 	file := filepath.Join(dir, "text_encoder", "model.safetensors")
-	var list []*tensors.Tensor
+	var list []*checkpoint.Array
 	for _, x := range stored(t, dir, "text_encoder") {
-		wide := &tensors.Tensor{Name: x.Name, Dtype: tensors.F32, Shape: x.Shape}
+		wide := &checkpoint.Array{Name: x.Name, Dtype: checkpoint.F32, Shape: x.Shape}
 		for i := 0; i < len(x.Data); i += 2 {
 			wide.Data = append(wide.Data, 1, 0, x.Data[i], x.Data[i+1]) // which bfloat16 does not hold
 		}
 		list = append(list, wide)
 	}
-	if err := tensors.WriteFile(file, list, nil); err != nil {
+	if err := checkpoint.WriteFile(file, list, nil); err != nil {
 		t.Fatal(err)
 	}
 	mlxtest.Do(t, func() {
-		for want, o := range map[tensors.Dtype]SaveOptions{tensors.BF16: {}, tensors.F16: {Dtype: new(mlx.Float16)}, tensors.F32: {KeepDtypes: true}} {
+		for want, o := range map[checkpoint.Dtype]SaveOptions{checkpoint.BF16: {}, checkpoint.F16: {Dtype: new(mlx.Float16)}, checkpoint.F32: {KeepDtypes: true}} {
 			saved, _ := save(t, dir, o)
 			for _, x := range list {
 				if got := stored(t, saved, "text_encoder")[x.Name]; got.Dtype != want {
 					t.Errorf("%s is %s, expected %s", x.Name, got.Dtype, want)
 				}
 			}
-			if x := stored(t, saved, "vae")["decoder.conv_in.bias"]; o.KeepDtypes && x.Dtype != tensors.BF16 {
+			if x := stored(t, saved, "vae")["decoder.conv_in.bias"]; o.KeepDtypes && x.Dtype != checkpoint.BF16 {
 				t.Errorf("%s is %s", x.Name, x.Dtype)
 			}
 		}
@@ -377,15 +376,15 @@ func TestSaveLoRA(t *testing.T) {
 	dir := wideModel(t, "zimage-small")
 	const layer = "layers.0.attention.to_q"
 	file := filepath.Join(t.TempDir(), "lora.safetensors")
-	var list []*tensors.Tensor
+	var list []*checkpoint.Array
 	for name, shape := range map[string][]int{"lora_A": {4, 128}, "lora_B": {128, 4}} {
-		x := &tensors.Tensor{Name: "transformer." + layer + "." + name + ".weight", Dtype: tensors.F32, Shape: shape}
+		x := &checkpoint.Array{Name: "transformer." + layer + "." + name + ".weight", Dtype: checkpoint.F32, Shape: shape}
 		for _, v := range mlxtest.Random(uint64(len(name)+shape[0]), 4*128) {
 			x.Data = binary.LittleEndian.AppendUint32(x.Data, math.Float32bits(v/4))
 		}
 		list = append(list, x)
 	}
-	if err := tensors.WriteFile(file, list, nil); err != nil {
+	if err := checkpoint.WriteFile(file, list, nil); err != nil {
 		t.Fatal(err)
 	}
 	loras := []lora.Spec{{Path: file, Scale: 0.75}}
@@ -442,14 +441,14 @@ func TestSaveRefused(t *testing.T) {
 		}
 		return s
 	}
-	change := func(component string, change func(map[string]*tensors.Tensor)) string {
+	change := func(component string, change func(map[string]*checkpoint.Array)) string {
 		dir := t.TempDir()
 		if err := os.CopyFS(dir, os.DirFS(plain)); err != nil {
 			t.Fatal(err)
 		}
 		all := stored(t, dir, component)
 		change(all)
-		if err := tensors.WriteFile(filepath.Join(dir, component, "model.safetensors"), slices.Collect(maps.Values(all)), nil); err != nil {
+		if err := checkpoint.WriteFile(filepath.Join(dir, component, "model.safetensors"), slices.Collect(maps.Values(all)), nil); err != nil {
 			t.Fatal(err)
 		}
 		return dir
@@ -474,13 +473,13 @@ func TestSaveRefused(t *testing.T) {
 		{"unknown layout", src(plain), "", SaveOptions{Layout: "gguf"}, 0, []string{`layout "gguf"`, "diffusers or mflux"}},
 		{"quantized for diffusers", src(plain), "", SaveOptions{Layout: LayoutDiffusers, Quantize: q}, 0, []string{"diffusers' layout has no quantized weights"}},
 		{"no room", src(plain), "", SaveOptions{}, 1000, []string{"GB", "free"}},
-		{"NaN", src(change("transformer", func(all map[string]*tensors.Tensor) {
+		{"NaN", src(change("transformer", func(all map[string]*checkpoint.Array) {
 			copy(all["layers.1.attention.to_v.weight"].Data, []byte{0xff, 0xff})
 		})), "", SaveOptions{Quantize: q}, 0, []string{"model.safetensors", "tensor layers.1.attention.to_v.weight", "NaN"}},
-		{"too large for float16", src(change("transformer", func(all map[string]*tensors.Tensor) {
+		{"too large for float16", src(change("transformer", func(all map[string]*checkpoint.Array) {
 			copy(all["layers.1.attention_norm1.weight"].Data, []byte{0x80, 0x47}) // 65536
 		})), "", SaveOptions{Dtype: new(mlx.Float16)}, 0, []string{"tensor layers.1.attention_norm1.weight", "float16 ends at 65504"}},
-		{"missing", src(change("transformer", func(all map[string]*tensors.Tensor) { delete(all, "cap_pad_token") })), "", SaveOptions{}, 0, []string{"missing: cap_pad_token"}},
+		{"missing", src(change("transformer", func(all map[string]*checkpoint.Array) { delete(all, "cap_pad_token") })), "", SaveOptions{}, 0, []string{"missing: cap_pad_token"}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			freeBytes = room
@@ -652,24 +651,24 @@ func TestOpenDamagedQuantization(t *testing.T) {
 	const layer = "layers.1.attention.to_q"
 	for _, c := range []struct {
 		name   string
-		change func(map[string]*tensors.Tensor)
+		change func(map[string]*checkpoint.Array)
 		want   []string
 	}{
-		{"no scales", func(all map[string]*tensors.Tensor) { delete(all, layer+".scales") }, []string{"missing: " + layer + ".scales", "cannot be unpacked"}},
-		{"no biases", func(all map[string]*tensors.Tensor) { delete(all, layer+".biases") }, []string{"missing: " + layer + ".biases", "cannot be unpacked"}},
-		{"groups of 16", func(all map[string]*tensors.Tensor) { columns(all[layer+".scales"], 8) }, []string{"wrong shape: " + layer + ".scales", "32, 64 or 128"}},
-		{"biases of other groups", func(all map[string]*tensors.Tensor) { columns(all[layer+".biases"], 1) }, []string{"wrong shape: " + layer + ".biases", "as of " + layer + ".scales"}},
-		{"too few bits", func(all map[string]*tensors.Tensor) { columns(all[layer+".weight"], 11) }, []string{"wrong shape: " + layer + ".weight"}},
+		{"no scales", func(all map[string]*checkpoint.Array) { delete(all, layer+".scales") }, []string{"missing: " + layer + ".scales", "cannot be unpacked"}},
+		{"no biases", func(all map[string]*checkpoint.Array) { delete(all, layer+".biases") }, []string{"missing: " + layer + ".biases", "cannot be unpacked"}},
+		{"groups of 16", func(all map[string]*checkpoint.Array) { columns(all[layer+".scales"], 8) }, []string{"wrong shape: " + layer + ".scales", "32, 64 or 128"}},
+		{"biases of other groups", func(all map[string]*checkpoint.Array) { columns(all[layer+".biases"], 1) }, []string{"wrong shape: " + layer + ".biases", "as of " + layer + ".scales"}},
+		{"too few bits", func(all map[string]*checkpoint.Array) { columns(all[layer+".weight"], 11) }, []string{"wrong shape: " + layer + ".weight"}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			all := map[string]*tensors.Tensor{}
+			all := map[string]*checkpoint.Array{}
 			for name, x := range whole {
 				other := *x
 				other.Shape, other.Data = slices.Clone(x.Shape), slices.Clone(x.Data)
 				all[name] = &other
 			}
 			c.change(all)
-			if err := tensors.WriteFile(file, slices.Collect(maps.Values(all)), map[string]string{"mflux_version": "0.24.0"}); err != nil {
+			if err := checkpoint.WriteFile(file, slices.Collect(maps.Values(all)), map[string]string{"mflux_version": "0.24.0"}); err != nil {
 				t.Fatal(err)
 			}
 			fsys, err := checkpoint.OpenFolder(saved)
@@ -688,7 +687,7 @@ func TestOpenDamagedQuantization(t *testing.T) {
 }
 
 // columns gives a matrix a number of columns, over and over its own.
-func columns(x *tensors.Tensor, n int) {
+func columns(x *checkpoint.Array, n int) {
 	size := len(x.Data) / (x.Shape[0] * x.Shape[1])
 	var data []byte
 	for row := range x.Shape[0] {
@@ -765,11 +764,11 @@ func TestSaveSingleFile(t *testing.T) {
 		t.Run(folder, func(t *testing.T) {
 			base := testModel(folder)
 			file := filepath.Join(t.TempDir(), "transformer.safetensors")
-			var list []*tensors.Tensor
+			var list []*checkpoint.Array
 			for name, x := range original(t, filepath.Join(base, "transformer")) {
-				list = append(list, &tensors.Tensor{Name: "model.diffusion_model." + name, Dtype: x.Dtype, Shape: x.Shape, Data: x.Data})
+				list = append(list, &checkpoint.Array{Name: "model.diffusion_model." + name, Dtype: x.Dtype, Shape: x.Shape, Data: x.Data})
 			}
-			if err := tensors.WriteFile(file, list, nil); err != nil {
+			if err := checkpoint.WriteFile(file, list, nil); err != nil {
 				t.Fatal(err)
 			}
 			src, err := FindWith(file, base)

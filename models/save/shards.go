@@ -1,7 +1,6 @@
 package models
 
 import (
-	"bufio"
 	"cmp"
 	"encoding/json"
 	"fmt"
@@ -11,54 +10,37 @@ import (
 
 	"github.com/gomflux/gomflux/internal/checkpoint"
 	"github.com/gomflux/gomflux/internal/oserr"
-	"github.com/gomflux/gomflux/internal/tensors"
 	"github.com/gomflux/gomflux/mlx"
+	"github.com/gomflux/gomflux/mlx/nn"
 )
 
-// A slot is the place of a tensor in a file that is to be written.
-type slot struct {
-	name  string
-	dtype mlx.Dtype
-	shape []int
-}
-
-func (s slot) bytes() int64 {
-	n := int64(s.dtype.ItemSize())
-	for _, d := range s.shape {
-		n *= int64(d)
-	}
-	return n
-}
-
-// dtypeNames are safetensors' names of what tensors are written in.
-var dtypeNames = map[mlx.Dtype]checkpoint.Dtype{
-	mlx.Float32: "F32", mlx.Float16: "F16", mlx.BFloat16: "BF16", mlx.Uint32: "U32", mlx.Int32: "I32",
-	mlx.Uint16: "U16", mlx.Int16: "I16", mlx.Uint8: "U8", mlx.Int8: "I8", mlx.Bool: "BOOL", mlx.Uint64: "U64", mlx.Int64: "I64",
-}
-
-// readAs is the dtype that tensors of safetensors' names are in memory, and whether
-// they can be.
-func readAs(name checkpoint.Dtype) (mlx.Dtype, bool) {
-	if name == "F8_E4M3" {
+// readAs returns the dtype that tensors of a file's dtype have in memory, and
+// reports whether they can be read.
+func readAs(d checkpoint.Dtype) (mlx.Dtype, bool) {
+	switch d {
+	case checkpoint.F8E4M3:
 		return mlx.BFloat16, true
+	case checkpoint.F64: // no weights are
+		return 0, false
 	}
-	for d, own := range dtypeNames {
-		if own == name {
-			return d, true
-		}
-	}
-	return 0, false
+	return nn.DtypeOf(d)
+}
+
+// slot describes a tensor that is to be written.
+func slot(name string, dtype mlx.Dtype, shape ...int) checkpoint.Tensor {
+	stored, _ := nn.FileDtype(dtype)
+	return checkpoint.Tensor{Name: name, Dtype: stored, Shape: shape}
 }
 
 // shards divides entries, of one or more slots each, into files of a size at most,
 // unless one alone is larger. Those with the largest elements come first in each,
 // so that all lie at multiples of their elements' size.
-func shards[T any](entries []T, slots func(T) []slot, most int64) (files [][]T) {
+func shards[T any](entries []T, slots func(T) []checkpoint.Tensor, most int64) (files [][]T) {
 	var size int64
 	for _, e := range entries {
 		var n int64
 		for _, s := range slots(e) {
-			n += s.bytes()
+			n += s.Bytes()
 		}
 		if len(files) == 0 || size > 0 && size+n > most {
 			files, size = append(files, nil), 0
@@ -68,67 +50,10 @@ func shards[T any](entries []T, slots func(T) []slot, most int64) (files [][]T) 
 	}
 	for _, file := range files {
 		slices.SortStableFunc(file, func(a, b T) int {
-			return cmp.Compare(slots(b)[0].dtype.ItemSize(), slots(a)[0].dtype.ItemSize())
+			return cmp.Compare(slots(b)[0].Dtype.Size(), slots(a)[0].Dtype.Size())
 		})
 	}
 	return files
-}
-
-// A shardFile is a safetensors file that is written one tensor after the other.
-type shardFile struct {
-	f    *os.File
-	w    *bufio.Writer
-	left int64 // bytes that are still to be written
-}
-
-// createShard begins a file with the header of all that it will have.
-func createShard(path string, slots []slot, metadata map[string]string) (*shardFile, error) {
-	seen := map[string]bool{}
-	var infos []tensors.Info
-	var size int64
-	for _, s := range slots {
-		if seen[s.name] {
-			return nil, fmt.Errorf("tensor %s is to be written twice", s.name)
-		}
-		seen[s.name] = true
-		infos = append(infos, tensors.Info{Name: s.name, Dtype: tensors.Dtype(dtypeNames[s.dtype]), Shape: s.shape})
-		size += s.bytes()
-	}
-	header, err := tensors.SafetensorsHeader(infos, metadata)
-	if err != nil {
-		return nil, err
-	}
-	f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o644)
-	if err != nil {
-		return nil, err
-	}
-	s := &shardFile{f, bufio.NewWriterSize(f, 1<<20), size}
-	if _, err := s.w.Write(header); err != nil {
-		f.Close()
-		return nil, err
-	}
-	return s, nil
-}
-
-func (s *shardFile) write(data []byte) error {
-	s.left -= int64(len(data))
-	_, err := s.w.Write(data)
-	return err
-}
-
-// close ends the file, which is on the disk then.
-func (s *shardFile) close() error {
-	err := s.w.Flush()
-	if err == nil && s.left != 0 {
-		err = fmt.Errorf("%d bytes of the tensors are still to be written", s.left)
-	}
-	if err == nil {
-		err = s.f.Sync()
-	}
-	if e := s.f.Close(); err == nil {
-		err = e
-	}
-	return err
 }
 
 // writeNew writes a small file that is not there yet.

@@ -57,7 +57,7 @@ func (s *saver) writePart(part *savedPart) error {
 	if err != nil {
 		return err
 	}
-	files := shards(part.entries, func(e *savedEntry) []slot { return e.slots }, maxShard)
+	files := shards(part.entries, func(e *savedEntry) []checkpoint.Tensor { return e.slots }, maxShard)
 	stem := "model"
 	if class := layout.Class(part.class); strings.HasPrefix(class, "Autoencoder") || strings.HasSuffix(class, "Transformer2DModel") {
 		stem = "diffusion_pytorch_model" // as diffusers itself calls them
@@ -80,12 +80,12 @@ func (s *saver) writePart(part *savedPart) error {
 		case len(files) > 1:
 			name = fmt.Sprintf("%s-%05d-of-%05d.safetensors", stem, i+1, len(files))
 		}
-		var slots []slot
+		var slots []checkpoint.Tensor
 		for _, e := range entries {
 			slots = append(slots, e.slots...)
 			for _, slot := range e.slots {
-				where[slot.name] = name
-				size += slot.bytes()
+				where[slot.Name] = name
+				size += slot.Bytes()
 			}
 		}
 		if err := s.writeShard(part, reader, filepath.Join(dir, name), entries, slots, metadata); err != nil {
@@ -100,12 +100,12 @@ func (s *saver) writePart(part *savedPart) error {
 	return nil
 }
 
-func (s *saver) writeShard(part *savedPart, reader *nn.Reader, name string, entries []*savedEntry, slots []slot, metadata map[string]string) error {
-	file, err := createShard(name, slots, metadata)
+func (s *saver) writeShard(part *savedPart, reader *nn.Reader, name string, entries []*savedEntry, slots []checkpoint.Tensor, metadata map[string]string) error {
+	file, err := checkpoint.Create(name, slots, metadata)
 	if err != nil {
 		return fmt.Errorf("%s: %w", name, oserr.Bare(err))
 	}
-	defer file.f.Close() // again, unless it failed
+	defer file.Discard()
 	for _, e := range entries {
 		mlx.Scope(func() *mlx.Array {
 			err = s.writeEntry(part, reader, file, e)
@@ -117,20 +117,21 @@ func (s *saver) writeShard(part *savedPart, reader *nn.Reader, name string, entr
 		mlx.ClearCache() // which would keep the memory of all tensors' sizes
 		mlx.StopPoint()
 	}
-	if err := file.close(); err != nil {
+	if err := file.Close(); err != nil {
 		return fmt.Errorf("%s: %w", name, oserr.Bare(err))
 	}
 	return nil
 }
 
 // writeEntry reads a tensor and writes it as it is planned.
-func (s *saver) writeEntry(part *savedPart, reader *nn.Reader, file *shardFile, e *savedEntry) (err error) {
+func (s *saver) writeEntry(part *savedPart, reader *nn.Reader, file *checkpoint.Writer, e *savedEntry) (err error) {
 	put := func(data []byte) error {
 		s.done += int64(len(data))
 		if s.o.Progress != nil {
 			s.o.Progress(Progress{Phase: PhaseSave, Component: part.name, Bytes: s.done, TotalBytes: s.total})
 		}
-		return file.write(data)
+		_, err := file.Write(data)
+		return err
 	}
 	off := 0.0
 	if e.kept() {
@@ -154,7 +155,7 @@ func (s *saver) writeEntry(part *savedPart, reader *nn.Reader, file *shardFile, 
 	}
 	layer := SavedLayer{Component: part.dir, Name: module(e.key), Quantization: *e.pack, Error: off, Kept: e.kept()}
 	for _, slot := range e.slots {
-		layer.Bytes += slot.bytes()
+		layer.Bytes += slot.Bytes()
 	}
 	s.report.Layers = append(s.report.Layers, layer)
 	return nil

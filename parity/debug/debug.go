@@ -6,7 +6,7 @@ import (
 	"strings"
 	"sync"
 
-	"github.com/gomflux/gomflux/internal/tensors"
+	"github.com/gomflux/gomflux/internal/checkpoint"
 	"github.com/gomflux/gomflux/mlx"
 )
 
@@ -97,7 +97,7 @@ func save(name string, x *mlx.Array) error {
 // Load reads the tensor that was saved under a name by either side; see
 // [Tree.Find]. Like Save it is for the MLX thread and ends the job if it fails.
 func Load(name string) *mlx.Array {
-	var t *tensors.Tensor
+	var t *checkpoint.Array
 	tree, err := theTree()
 	if err == nil {
 		t, err = tree.Load(name)

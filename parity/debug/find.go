@@ -12,12 +12,12 @@ import (
 	"strings"
 	"time"
 
-	"github.com/gomflux/gomflux/internal/tensors"
+	"github.com/gomflux/gomflux/internal/checkpoint"
 )
 
 // An Entry is a tensor that is saved in a tree.
 type Entry struct {
-	tensors.Info
+	checkpoint.Tensor
 	Side     string
 	Path     string // its file
 	Key      string // its name there
@@ -95,14 +95,14 @@ func listFile(path, side string) ([]Entry, error) {
 	if err != nil {
 		return nil, err
 	}
-	f, err := tensors.Open(path)
+	f, err := checkpoint.OpenArrays(path)
 	if err != nil {
 		return nil, err
 	}
 	defer f.Close()
 	var all []Entry
 	for _, i := range f.Tensors() {
-		e := Entry{Info: i, Side: side, Path: path, Key: i.Name, Modified: info.ModTime()}
+		e := Entry{Tensor: i, Side: side, Path: path, Key: i.Name, Modified: info.ModTime()}
 		if rec := (Record{}); json.Unmarshal([]byte(f.Metadata[RecordKey]), &rec) == nil && rec.Name == i.Name {
 			e.Record = &rec
 		}
@@ -128,12 +128,12 @@ func (t *Tree) Find(name string) (Entry, error) {
 		}
 		names = append(names, e.Name)
 	}
-	return Entry{}, fmt.Errorf("%w %s in %s (%s)", ErrNotFound, name, t.latest(), tensors.Hint(name, slices.Compact(names)))
+	return Entry{}, fmt.Errorf("%w %s in %s (%s)", ErrNotFound, name, t.latest(), checkpoint.Hint(name, slices.Compact(names)))
 }
 
 // Read reads the tensor.
-func (e Entry) Read() (*tensors.Tensor, error) {
-	f, err := tensors.Open(e.Path)
+func (e Entry) Read() (*checkpoint.Array, error) {
+	f, err := checkpoint.OpenArrays(e.Path)
 	if err != nil {
 		return nil, err
 	}
@@ -146,7 +146,7 @@ func (e Entry) Read() (*tensors.Tensor, error) {
 }
 
 // Load reads the tensor that [Tree.Find] finds.
-func (t *Tree) Load(name string) (*tensors.Tensor, error) {
+func (t *Tree) Load(name string) (*checkpoint.Array, error) {
 	e, err := t.Find(name)
 	if err != nil {
 		return nil, err
@@ -183,7 +183,7 @@ func (t *Tree) Clear(sides, names []string) (files int, bytes int64, err error) 
 			remove[e.Path] = true
 		}
 		if !found {
-			return 0, 0, fmt.Errorf("%w %s in %s (%s)", ErrNotFound, name, t.latest(), tensors.Hint(name, slices.Compact(known)))
+			return 0, 0, fmt.Errorf("%w %s in %s (%s)", ErrNotFound, name, t.latest(), checkpoint.Hint(name, slices.Compact(known)))
 		}
 	}
 	if len(names) == 0 {

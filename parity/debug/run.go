@@ -15,7 +15,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/gomflux/gomflux/internal/tensors"
+	"github.com/gomflux/gomflux/internal/checkpoint"
 	"github.com/gomflux/gomflux/mlx/hooks"
 )
 
@@ -98,15 +98,15 @@ type Location struct {
 
 // A Record is what a saved tensor's file says about it.
 type Record struct {
-	Name      string          `json:"name"`
-	HitCount  int             `json:"hit_count"` // of the name within the run, from 1
-	Timestamp string          `json:"timestamp"`
-	Location  Location        `json:"location"`
-	Point     string          `json:"point"` // output, input or inner value
-	Shape     []int           `json:"shape"`
-	Dtype     string          `json:"dtype"` // as PyTorch names it
-	Stats     tensors.Stats   `json:"stats"`
-	Preview   []tensors.Float `json:"preview"` // the first values
+	Name      string             `json:"name"`
+	HitCount  int                `json:"hit_count"` // of the name within the run, from 1
+	Timestamp string             `json:"timestamp"`
+	Location  Location           `json:"location"`
+	Point     string             `json:"point"` // output, input or inner value
+	Shape     []int              `json:"shape"`
+	Dtype     string             `json:"dtype"` // as PyTorch names it
+	Stats     checkpoint.Stats   `json:"stats"`
+	Preview   []checkpoint.Float `json:"preview"` // the first values
 }
 
 // RecordKey is where the metadata of a saved tensor's file has its [Record].
@@ -115,13 +115,13 @@ const RecordKey = "gomflux"
 // previewed is how many values of a tensor are shown.
 const previewed = 10
 
-func record(t *tensors.Tensor, hit int, at Location) Record {
+func record(t *checkpoint.Array, hit int, at Location) Record {
 	rec := Record{
 		Name: t.Name, HitCount: hit, Timestamp: time.Now().Format("2006-01-02T15:04:05.000000"), Location: at, Point: hooks.Output.String(),
-		Shape: append([]int{}, t.Shape...), Dtype: t.Dtype.Long(), Stats: t.Stats(), Preview: []tensors.Float{},
+		Shape: append([]int{}, t.Shape...), Dtype: t.Dtype.Long(), Stats: t.Stats(), Preview: []checkpoint.Float{},
 	}
 	for _, v := range t.First(previewed) {
-		rec.Preview = append(rec.Preview, tensors.Float(v))
+		rec.Preview = append(rec.Preview, checkpoint.Float(v))
 	}
 	if n, err := hooks.ParseName(t.Name); err == nil {
 		rec.Point = n.Point.Kind.String()
@@ -131,7 +131,7 @@ func record(t *tensors.Tensor, hit int, at Location) Record {
 
 // Save writes a tensor under its name, as safetensors. A name that was saved in
 // the run before is a further call of it: name#1. It returns the file.
-func (r *Run) Save(t *tensors.Tensor, at Location) (string, error) {
+func (r *Run) Save(t *checkpoint.Array, at Location) (string, error) {
 	path, err := r.save(*t, at)
 	if err != nil {
 		return "", fmt.Errorf("save tensor %s: %w", t.Name, err)
@@ -139,7 +139,7 @@ func (r *Run) Save(t *tensors.Tensor, at Location) (string, error) {
 	return path, nil
 }
 
-func (r *Run) save(t tensors.Tensor, at Location) (string, error) {
+func (r *Run) save(t checkpoint.Array, at Location) (string, error) {
 	if t.Name == "" {
 		return "", errors.New("it has no name")
 	}
@@ -165,7 +165,7 @@ func (r *Run) save(t tensors.Tensor, at Location) (string, error) {
 		return "", err
 	}
 	path := filepath.Join(r.Dir, "tensors", file)
-	if err := tensors.WriteFile(path, []*tensors.Tensor{&t}, map[string]string{RecordKey: string(text)}); err != nil {
+	if err := checkpoint.WriteFile(path, []*checkpoint.Array{&t}, map[string]string{RecordKey: string(text)}); err != nil {
 		return "", err
 	}
 	r.saved++
@@ -214,8 +214,8 @@ func (r *Run) Trace(name, point string, shape []int, dtype string) error {
 	return err
 }
 
-// A checkpoint is the file of one, with the keys of mflux's debugger.
-type checkpoint struct {
+// A savedCheckpoint is the file of a checkpoint, with the keys of mflux's debugger.
+type savedCheckpoint struct {
 	Name      string         `json:"checkpoint_name"`
 	HitCount  int            `json:"hit_count"`
 	Timestamp string         `json:"timestamp"`
@@ -234,11 +234,11 @@ type codeContext struct {
 // tensorVariable is a tensor in a checkpoint, and plainVariable anything else.
 type (
 	tensorVariable struct {
-		Type    string          `json:"type"`
-		Shape   []int           `json:"shape"`
-		Dtype   string          `json:"dtype"`
-		Preview []tensors.Float `json:"preview"`
-		Stats   tensors.Stats   `json:"stats"`
+		Type    string             `json:"type"`
+		Shape   []int              `json:"shape"`
+		Dtype   string             `json:"dtype"`
+		Preview []checkpoint.Float `json:"preview"`
+		Stats   checkpoint.Stats   `json:"stats"`
 	}
 	plainVariable struct {
 		Type  string `json:"type"`
@@ -248,18 +248,18 @@ type (
 
 // Checkpoint writes what variables hold at a place of the program to
 // checkpoints/checkpoint_NAME_hit001.json, the number being that of its calls.
-// Of tensors (*tensors.Tensor) it has shape, dtype, statistics and first values;
+// Of tensors (*checkpoint.Array) it has shape, dtype, statistics and first values;
 // everything else is written as it is. It returns the file.
 func (r *Run) Checkpoint(name string, variables, metadata map[string]any, at Location) (string, error) {
 	key := "checkpoint " + name // apart from the tensors'
 	r.hits[key]++
-	c := checkpoint{
+	c := savedCheckpoint{
 		Name: name, HitCount: r.hits[key], Timestamp: time.Now().Format("2006-01-02T15:04:05.000000"), Location: at,
 		Context: readContext(at), Metadata: metadata, Variables: map[string]any{},
 	}
 	c.Location.File = filepath.Base(at.File)
 	for name, v := range variables {
-		t, ok := v.(*tensors.Tensor)
+		t, ok := v.(*checkpoint.Array)
 		if !ok {
 			c.Variables[name] = plainVariable{fmt.Sprintf("%T", v), v}
 			continue

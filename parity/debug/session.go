@@ -9,9 +9,10 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/gomflux/gomflux/internal/tensors"
+	"github.com/gomflux/gomflux/internal/checkpoint"
 	"github.com/gomflux/gomflux/mlx"
 	"github.com/gomflux/gomflux/mlx/hooks"
+	"github.com/gomflux/gomflux/mlx/nn"
 )
 
 // Options say what a [Session] does with a run's tensors.
@@ -45,7 +46,7 @@ func (o *Options) Any() bool {
 // none, in the tree, by its name there.
 type Replacement struct {
 	Name  hooks.Name
-	From  tensors.Reference
+	From  checkpoint.Reference
 	Saved string
 }
 
@@ -57,7 +58,7 @@ func ParseReplacement(s string) (Replacement, error) {
 	name, from, given := strings.Cut(s, "=")
 	r := Replacement{}
 	if at := strings.LastIndexByte(name, '@'); !given && at >= 0 {
-		if cast, err := tensors.ParseDtype(name[at+1:]); err == nil {
+		if cast, err := checkpoint.ParseDtype(name[at+1:]); err == nil {
 			r.From.Cast, name = cast, name[:at]
 		}
 	}
@@ -74,7 +75,7 @@ func ParseReplacement(s string) (Replacement, error) {
 		r.Saved = name
 		return r, nil
 	}
-	if r.From, err = tensors.ParseReference(from); err == nil && r.From.Key == "" && isName(r.From.File) {
+	if r.From, err = checkpoint.ParseReference(from); err == nil && r.From.Key == "" && isName(r.From.File) {
 		r.From.File, r.Saved = "", r.From.File
 	}
 	return r, err
@@ -134,7 +135,7 @@ func (o *Options) Check() error {
 			return err
 		}
 		f.Close()
-		if info.Dtype.Size() == 0 {
+		if !info.Dtype.IsNumeric() {
 			return fmt.Errorf("%s: dtype %s cannot be read as numbers", r.From, info.Dtype)
 		}
 	}
@@ -158,7 +159,7 @@ type Session struct {
 // A load is a replacement whose tensor was found.
 type load struct {
 	Replacement
-	read func() (*tensors.Tensor, error)
+	read func() (*checkpoint.Array, error)
 	used bool
 }
 
@@ -178,7 +179,7 @@ func NewSession(t *Tree, o Options) (*Session, error) {
 	}
 	for _, r := range o.Load {
 		l := &load{Replacement: r}
-		l.read = func() (*tensors.Tensor, error) { return r.From.Read(r.Name.String()) }
+		l.read = func() (*checkpoint.Array, error) { return r.From.Read(r.Name.String()) }
 		if r.From.File == "" {
 			e, err := t.Find(r.Saved)
 			if err != nil && r.Saved != r.Name.String() {
@@ -195,7 +196,7 @@ func NewSession(t *Tree, o Options) (*Session, error) {
 				return nil, fmt.Errorf("%s: %w", r.Saved, err)
 			}
 			l.From.File, l.From.Key = e.Path, e.Key
-			l.read = func() (*tensors.Tensor, error) { return x, nil }
+			l.read = func() (*checkpoint.Array, error) { return x, nil }
 		}
 		s.loads = append(s.loads, l)
 	}
@@ -345,7 +346,7 @@ func (s *Session) visit(t hooks.Tap) error {
 	if s.run == nil {
 		return nil
 	}
-	d := dtypes[t.Output.Dtype()]
+	d, _ := nn.FileDtype(t.Output.Dtype())
 	if err := s.run.Trace(full, t.Point.Kind.String(), t.Output.Shape(), d.Long()); err != nil {
 		return err
 	}
@@ -394,13 +395,13 @@ func (s *Session) finite(tap hooks.Tap) error {
 	if err != nil {
 		return err
 	}
-	e := &NotFiniteError{Name: out.Name, Output: out.Info(), Stats: out.Stats()}
+	e := &NotFiniteError{Name: out.Name, Output: out.Tensor(), Stats: out.Stats()}
 	for _, in := range tap.Inputs {
 		x, err := FromArray(in.Key, in.Array)
 		if err != nil {
 			return err
 		}
-		e.Inputs = append(e.Inputs, InputStats{x.Info(), x.Stats()})
+		e.Inputs = append(e.Inputs, InputStats{x.Tensor(), x.Stats()})
 	}
 	return e
 }
@@ -418,23 +419,23 @@ func allFinite(a *mlx.Array) bool {
 // or infinite.
 type NotFiniteError struct {
 	Name   string
-	Output tensors.Info
-	Stats  tensors.Stats
+	Output checkpoint.Tensor
+	Stats  checkpoint.Stats
 	Inputs []InputStats // of the module that made it
 }
 
 // InputStats sum up an input of a module. Its name is its position or keyword.
 type InputStats struct {
-	tensors.Info
-	tensors.Stats
+	checkpoint.Tensor
+	checkpoint.Stats
 }
 
 func (e *NotFiniteError) Error() string {
-	text := fmt.Sprintf("%d of %d values are not finite (%v, %s)", e.Stats.NaN+e.Stats.Inf, e.Output.Len(), e.Output, e.Stats.Range())
+	text := fmt.Sprintf("%d of %d values are not finite (%s, %s)", e.Stats.NaN+e.Stats.Inf, e.Output.Len(), e.Output.Type(), e.Stats.Range())
 	made := "its inputs are finite, so that module made them"
 	var inputs []string
 	for _, in := range e.Inputs {
-		inputs = append(inputs, fmt.Sprintf("in.%s %v from %s", in.Name, in.Info, in.Range()))
+		inputs = append(inputs, fmt.Sprintf("in.%s %s from %s", in.Name, in.Type(), in.Range()))
 		if in.NaN > 0 {
 			made = fmt.Sprintf("in.%s has them already, so they come from what lies before", in.Name)
 		}
@@ -460,14 +461,14 @@ func (s *Session) Unmatched() error {
 	var errs []error
 	for _, l := range s.loads {
 		if !l.used {
-			errs = append(errs, fmt.Errorf("the run had no tensor %s to be replaced by %s (%s)", l.Name, l.source(), tensors.Hint(l.Name.String(), s.seen)))
+			errs = append(errs, fmt.Errorf("the run had no tensor %s to be replaced by %s (%s)", l.Name, l.source(), checkpoint.Hint(l.Name.String(), s.seen)))
 		}
 	}
 	if s.exit != nil && !slices.ContainsFunc(s.seen, func(full string) bool {
 		n, err := hooks.ParseName(full)
 		return err == nil && matches(*s.exit, n)
 	}) {
-		errs = append(errs, fmt.Errorf("the run had no tensor %s to end after (%s)", s.exit, tensors.Hint(s.exit.String(), s.seen)))
+		errs = append(errs, fmt.Errorf("the run had no tensor %s to end after (%s)", s.exit, checkpoint.Hint(s.exit.String(), s.seen)))
 	}
 	return errors.Join(errs...)
 }

@@ -10,8 +10,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/gomflux/gomflux/internal/checkpoint"
 	"github.com/gomflux/gomflux/internal/mlxtest"
-	"github.com/gomflux/gomflux/internal/tensors"
 	"github.com/gomflux/gomflux/mlx"
 	"github.com/gomflux/gomflux/mlx/hooks"
 	"github.com/gomflux/gomflux/models"
@@ -146,12 +146,12 @@ func TestSession(t *testing.T) {
 	}
 
 	// a module's output, in every step
-	x, err := tensors.FromFloat32("zero", []int{1, 1}, []float32{0})
+	x, err := checkpoint.FromFloat32("zero", []int{1, 1}, []float32{0})
 	if err != nil {
 		t.Fatal(err)
 	}
 	zero := filepath.Join(t.TempDir(), "zero.npy")
-	if err := tensors.WriteFile(zero, []*tensors.Tensor{x}, nil); err != nil {
+	if err := checkpoint.WriteFile(zero, []*checkpoint.Array{x}, nil); err != nil {
 		t.Fatal(err)
 	}
 	for load, want := range map[string]string{
@@ -224,7 +224,7 @@ func TestSavedNames(t *testing.T) {
 	if err := os.MkdirAll(ref, 0o777); err != nil {
 		t.Fatal(err)
 	}
-	if err := tensors.WriteFile(filepath.Join(ref, "x.safetensors"), []*tensors.Tensor{saved}, nil); err != nil {
+	if err := checkpoint.WriteFile(filepath.Join(ref, "x.safetensors"), []*checkpoint.Array{saved}, nil); err != nil {
 		t.Fatal(err)
 	}
 	for _, from := range []string{"latents@1=theirs:z", "latents@1=theirs:z@float32", "latents@1@float32"} {
@@ -327,9 +327,9 @@ func TestFinite(t *testing.T) {
 // TestBounds gives a run a token that the text encoder does not have.
 func TestBounds(t *testing.T) {
 	tree, _ := open(t)
-	x := &tensors.Tensor{Name: "prompt.input_ids", Dtype: tensors.I32, Shape: []int{1, 2}, Data: []byte{1, 0, 0, 0, 0xff, 0xff, 0xff, 0x7f}}
+	x := &checkpoint.Array{Name: "prompt.input_ids", Dtype: checkpoint.I32, Shape: []int{1, 2}, Data: []byte{1, 0, 0, 0, 0xff, 0xff, 0xff, 0x7f}}
 	file := filepath.Join(t.TempDir(), "ids.safetensors")
-	if err := tensors.WriteFile(file, []*tensors.Tensor{x}, nil); err != nil {
+	if err := checkpoint.WriteFile(file, []*checkpoint.Array{x}, nil); err != nil {
 		t.Fatal(err)
 	}
 	s, _, err := run(t, tree, model, debug.Options{BoundsCheck: true, Load: []debug.Replacement{replacement(t, "prompt.input_ids="+file)}})
@@ -355,8 +355,8 @@ func TestCheck(t *testing.T) {
 		`tensor name "a@"`:           {ExitAfter: "a@"},
 		"nowhere.npy: no such file":  {Load: []debug.Replacement{replacement(t, "a=nowhere.npy")}},
 		"latents@1 is given twice":   {Load: []debug.Replacement{replacement(t, "latents@1"), replacement(t, "latents@1")}},
-		"has no tensor nothing":      {Load: []debug.Replacement{replacement(t, "a=../../internal/tensors/testdata/all.safetensors:nothing")}},
-		"has 15 tensors and none is": {Load: []debug.Replacement{replacement(t, "a=../../internal/tensors/testdata/all.safetensors")}},
+		"has no tensor nothing":      {Load: []debug.Replacement{replacement(t, "a=../../internal/checkpoint/testdata/arrays/all.safetensors:nothing")}},
+		"has 15 tensors and none is": {Load: []debug.Replacement{replacement(t, "a=../../internal/checkpoint/testdata/arrays/all.safetensors")}},
 	} {
 		if err := o.Check(); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("found %v, expected %q", err, want)
@@ -382,7 +382,7 @@ func TestProcess(t *testing.T) {
 		t.Errorf("found %v", err)
 	}
 	e, err := debug.Info("q")
-	if err != nil || e.Record.Location.Function != "TestProcess.func1" || filepath.Base(e.Record.Location.File) != "session_test.go" || e.Dtype != tensors.BF16 {
+	if err != nil || e.Record.Location.Function != "TestProcess.func1" || filepath.Base(e.Record.Location.File) != "session_test.go" || e.Dtype != checkpoint.BF16 {
 		t.Errorf("found %+v, %v", e.Record, err)
 	}
 	if err := mlxtest.Try(func() { debug.Load("qq") }); !errors.Is(err, debug.ErrNotFound) || !strings.Contains(err.Error(), "near: q") {

@@ -13,7 +13,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/gomflux/gomflux/internal/tensors"
+	"github.com/gomflux/gomflux/internal/checkpoint"
 	"github.com/gomflux/gomflux/parity/debug"
 )
 
@@ -38,16 +38,16 @@ func start(t *testing.T, tree *debug.Tree) *debug.Run {
 	return r
 }
 
-func tensor(t *testing.T, name string, values ...float32) *tensors.Tensor {
+func tensor(t *testing.T, name string, values ...float32) *checkpoint.Array {
 	t.Helper()
-	x, err := tensors.FromFloat32(name, []int{1, len(values)}, values)
+	x, err := checkpoint.FromFloat32(name, []int{1, len(values)}, values)
 	if err != nil {
 		t.Fatal(err)
 	}
 	return x
 }
 
-func save(t *testing.T, r *debug.Run, x *tensors.Tensor) string {
+func save(t *testing.T, r *debug.Run, x *checkpoint.Array) string {
 	t.Helper()
 	path, err := r.Save(x, debug.Location{File: "zimage.go", Line: 7, Function: "Forward"})
 	if err != nil {
@@ -196,10 +196,10 @@ func TestBothSides(t *testing.T) {
 	if err := os.MkdirAll(dir, 0o777); err != nil {
 		t.Fatal(err)
 	}
-	write := func(file string, at time.Time, x ...*tensors.Tensor) {
+	write := func(file string, at time.Time, x ...*checkpoint.Array) {
 		t.Helper()
 		path := filepath.Join(dir, file)
-		if err := tensors.WriteFile(path, x, nil); err != nil {
+		if err := checkpoint.WriteFile(path, x, nil); err != nil {
 			t.Fatal(err)
 		}
 		os.Chtimes(path, at, at)

@@ -17,7 +17,6 @@ import (
 	"github.com/gomflux/gomflux/internal/checkpoint"
 	"github.com/gomflux/gomflux/internal/checkpoint/layout"
 	"github.com/gomflux/gomflux/internal/layouttest"
-	"github.com/gomflux/gomflux/internal/tensors"
 )
 
 const models = "../../../models/testdata"
@@ -83,14 +82,14 @@ func TestOriginal(t *testing.T) {
 }
 
 // back writes a file, views it, and compares the bytes with the source's.
-func back(t *testing.T, class, prefix string, made, source map[string]*tensors.Tensor) {
+func back(t *testing.T, class, prefix string, made, source map[string]*checkpoint.Array) {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "model.safetensors")
 	more := made[slices.Sorted(maps.Keys(made))[0]]
-	files := map[string]map[string]*tensors.Tensor{prefix: maps.Clone(made)}
+	files := map[string]map[string]*checkpoint.Array{prefix: maps.Clone(made)}
 	files[prefix]["scaled_fp8"] = more
 	if prefix != "" {
-		files[""] = map[string]*tensors.Tensor{"another.model.weight": more}
+		files[""] = map[string]*checkpoint.Array{"another.model.weight": more}
 	}
 	layouttest.Write(t, path, nil, files)
 	ck := open(t, path)

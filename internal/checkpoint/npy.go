@@ -1,10 +1,12 @@
-package tensors
+package checkpoint
 
 import (
 	"encoding/binary"
 	"errors"
 	"fmt"
 	"io"
+	"maps"
+	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -36,15 +38,33 @@ func (d Dtype) descr() (string, error) {
 	return "", fmt.Errorf("NumPy has no dtype %s (write a .safetensors file, or cast it to float32)", d)
 }
 
-// readNPYHeader reads all that comes before the elements. The entry has no
+// parseNPY reads the header of a .npy file.
+func (f *ArrayFile) parseNPY(r io.ReaderAt, size int64) error {
+	s := io.NewSectionReader(r, 0, size)
+	e, err := readNPYHeader(s)
+	if err != nil {
+		return err
+	}
+	at, _ := s.Seek(0, io.SeekCurrent)
+	if got, want := size-at, e.Bytes(); got != want {
+		return fmt.Errorf("%d bytes follow the header, expected %d for %s: the file is damaged or cut short", got, want, e.Type())
+	}
+	e.Name = strings.TrimSuffix(filepath.Base(f.Path), ".npy")
+	e.sized = true
+	e.open = func() (io.ReadCloser, error) { return io.NopCloser(io.NewSectionReader(r, at, size-at)), nil }
+	f.members = []member{e}
+	return nil
+}
+
+// readNPYHeader reads all that comes before the elements. The member has no
 // name and cannot be opened yet.
-func readNPYHeader(r io.Reader) (entry, error) {
+func readNPYHeader(r io.Reader) (member, error) {
 	var prefix [8]byte
 	if _, err := io.ReadFull(r, prefix[:]); err != nil {
-		return entry{}, fmt.Errorf("read the header: %w", oserr.NoEOF(err))
+		return member{}, fmt.Errorf("read the header: %w", oserr.NoEOF(err))
 	}
 	if string(prefix[:6]) != string(npyMagic) {
-		return entry{}, errors.New("not a .npy file")
+		return member{}, errors.New("not a .npy file")
 	}
 	size := 4
 	switch major := prefix[6]; major {
@@ -52,31 +72,31 @@ func readNPYHeader(r io.Reader) (entry, error) {
 		size = 2
 	case 2, 3:
 	default:
-		return entry{}, fmt.Errorf("version %d of the .npy format, expected 1, 2 or 3", major)
+		return member{}, fmt.Errorf("version %d of the .npy format, expected 1, 2 or 3", major)
 	}
 	var length [4]byte
 	if _, err := io.ReadFull(r, length[:size]); err != nil {
-		return entry{}, fmt.Errorf("read the header: %w", oserr.NoEOF(err))
+		return member{}, fmt.Errorf("read the header: %w", oserr.NoEOF(err))
 	}
 	n := binary.LittleEndian.Uint32(length[:])
 	if n > maxNPYHeader {
-		return entry{}, fmt.Errorf("header of %d bytes, at most %d can be read", n, maxNPYHeader)
+		return member{}, fmt.Errorf("header of %d bytes, at most %d can be read", n, maxNPYHeader)
 	}
 	text := make([]byte, n)
 	if _, err := io.ReadFull(r, text); err != nil {
-		return entry{}, fmt.Errorf("read the header: %w", oserr.NoEOF(err))
+		return member{}, fmt.Errorf("read the header: %w", oserr.NoEOF(err))
 	}
 	e, err := parseNPYHeader(string(text))
 	if err != nil {
-		return entry{}, fmt.Errorf("header: %w", err)
+		return member{}, fmt.Errorf("header: %w", err)
 	}
-	return e, e.check()
+	return e, e.checkNumeric()
 }
 
 // parseNPYHeader reads the header's text, a Python dictionary with the keys
 // descr, fortran_order and shape.
-func parseNPYHeader(text string) (entry, error) {
-	var e entry
+func parseNPYHeader(text string) (member, error) {
+	var e member
 	p := &literal{text: text}
 	seen := map[string]bool{}
 	if !p.take('{') {
@@ -238,7 +258,7 @@ func (p *literal) tuple() ([]int, error) {
 }
 
 // npyHeader is what NumPy writes before the elements.
-func npyHeader(t *Tensor) ([]byte, error) {
+func npyHeader(t *Array) ([]byte, error) {
 	descr, err := t.Dtype.descr()
 	if err != nil {
 		return nil, err
@@ -258,4 +278,29 @@ func npyHeader(t *Tensor) ([]byte, error) {
 	header := append(slices.Clone(npyMagic), 1, 0)
 	header = binary.LittleEndian.AppendUint16(header, uint16(len(text)))
 	return append(header, text...), nil
+}
+
+// writeNPY writes a .npy file, which has one array.
+func writeNPY(w io.Writer, tensors []*Array, metadata map[string]string) error {
+	if len(tensors) != 1 {
+		return fmt.Errorf("a .npy file has one array, not %d (write a .npz file)", len(tensors))
+	}
+	if len(metadata) > 0 {
+		return noMetadata(metadata)
+	}
+	t := tensors[0]
+	header, err := npyHeader(t)
+	if err != nil {
+		return fmt.Errorf("tensor %s: %w", t.Name, err)
+	}
+	if _, err := w.Write(header); err != nil {
+		return err
+	}
+	_, err = w.Write(t.Data)
+	return err
+}
+
+// noMetadata is the error about metadata for a file of NumPy's.
+func noMetadata(metadata map[string]string) error {
+	return fmt.Errorf("NumPy's files have no place for metadata (%s): write a .safetensors file", strings.Join(slices.Sorted(maps.Keys(metadata)), ", "))
 }

@@ -1,16 +1,14 @@
-package models
+package checkpoint
 
 import (
 	"math"
 	"testing"
-
-	"github.com/gomflux/gomflux/internal/checkpoint"
 )
 
 // TestEightBitValues compares with the sums over PyTorch's finite values, each
 // times its bits.
 func TestEightBitValues(t *testing.T) {
-	for dtype, want := range map[checkpoint.Dtype]struct {
+	for dtype, want := range map[Dtype]struct {
 		finite int
 		sum    float64
 	}{"F8_E4M3": {254, -692208}, "F8_E5M2": {248, -46137343.96875}} {

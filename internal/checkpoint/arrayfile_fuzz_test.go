@@ -1,4 +1,4 @@
-package tensors
+package checkpoint
 
 import (
 	"archive/zip"
@@ -12,7 +12,7 @@ import (
 // readAll reads all of a file of the fuzzer's. What is accepted must be what
 // its headers say, and no larger than the file allows.
 func readAll(t *testing.T, data []byte, most int) {
-	f := &File{Path: "x"}
+	f := &ArrayFile{Path: "x"}
 	if f.parse(bytes.NewReader(data), int64(len(data))) != nil {
 		return
 	}
@@ -46,19 +46,19 @@ func addFiles(f *testing.F, pattern string) {
 }
 
 func FuzzNPY(f *testing.F) {
-	addFiles(f, "testdata/*.npy")
+	addFiles(f, "testdata/arrays/*.npy")
 	f.Fuzz(func(t *testing.T, data []byte) { readAll(t, data, len(data)) })
 }
 
 func FuzzNPZ(f *testing.F) {
-	addFiles(f, "testdata/*.npz")
+	addFiles(f, "testdata/arrays/*.npz")
 	// deflate makes at most 1032 bytes of one
 	f.Fuzz(func(t *testing.T, data []byte) { readAll(t, data, 1100*len(data)) })
 }
 
 // FuzzMember puts a .npy file of any content into a .npz file.
 func FuzzMember(f *testing.F) {
-	addFiles(f, "testdata/*.npy")
+	addFiles(f, "testdata/arrays/*.npy")
 	f.Fuzz(func(t *testing.T, data []byte) {
 		var b bytes.Buffer
 		z := zip.NewWriter(&b)

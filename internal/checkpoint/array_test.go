@@ -1,4 +1,4 @@
-package tensors_test
+package checkpoint_test
 
 import (
 	"archive/zip"
@@ -12,32 +12,32 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/gomflux/gomflux/internal/tensors"
+	"github.com/gomflux/gomflux/internal/checkpoint"
 )
 
-// golden is what testdata/make.py puts into its files, and safetensors alone
+// golden is what testdata/arrays/make.py puts into its files, and safetensors alone
 // holds bf16.
 var golden = []struct {
 	name   string
-	dtype  tensors.Dtype
+	dtype  checkpoint.Dtype
 	shape  []int
 	values []float64
 }{
-	{"f8", tensors.F64, []int{2, 3}, []float64{1.5, -2.25, math.Pi, math.Inf(1), math.Copysign(0, -1), 1e300}},
-	{"f4", tensors.F32, []int{2, 3, 4}, sevenths()},
-	{"f2", tensors.F16, []int{7}, []float64{1, -2.5, 65504, math.Ldexp(1, -24), 0.333251953125, math.Inf(1), math.NaN()}},
-	{"i8", tensors.I64, []int{2}, []float64{-1<<62 - 1, 1<<62 + 1}},
-	{"i4", tensors.I32, []int{2, 1}, []float64{-5, 7}},
-	{"i2", tensors.I16, []int{2}, []float64{-300, 300}},
-	{"i1", tensors.I8, []int{2}, []float64{-128, 127}},
-	{"u8", tensors.U64, []int{1}, []float64{1<<64 - 1}},
-	{"u4", tensors.U32, []int{1}, []float64{1<<32 - 1}},
-	{"u2", tensors.U16, []int{1}, []float64{65535}},
-	{"u1", tensors.U8, []int{2}, []float64{0, 255}},
-	{"b1", tensors.Bool, []int{3}, []float64{1, 0, 1}},
-	{"scalar", tensors.F32, []int{}, []float64{3.5}},
-	{"empty", tensors.F32, []int{2, 0, 3}, []float64{}},
-	{"bf16", tensors.BF16, []int{4}, []float64{1, -0.333984375, 3.00405527047391e+38, math.NaN()}},
+	{"f8", checkpoint.F64, []int{2, 3}, []float64{1.5, -2.25, math.Pi, math.Inf(1), math.Copysign(0, -1), 1e300}},
+	{"f4", checkpoint.F32, []int{2, 3, 4}, sevenths()},
+	{"f2", checkpoint.F16, []int{7}, []float64{1, -2.5, 65504, math.Ldexp(1, -24), 0.333251953125, math.Inf(1), math.NaN()}},
+	{"i8", checkpoint.I64, []int{2}, []float64{-1<<62 - 1, 1<<62 + 1}},
+	{"i4", checkpoint.I32, []int{2, 1}, []float64{-5, 7}},
+	{"i2", checkpoint.I16, []int{2}, []float64{-300, 300}},
+	{"i1", checkpoint.I8, []int{2}, []float64{-128, 127}},
+	{"u8", checkpoint.U64, []int{1}, []float64{1<<64 - 1}},
+	{"u4", checkpoint.U32, []int{1}, []float64{1<<32 - 1}},
+	{"u2", checkpoint.U16, []int{1}, []float64{65535}},
+	{"u1", checkpoint.U8, []int{2}, []float64{0, 255}},
+	{"b1", checkpoint.Bool, []int{3}, []float64{1, 0, 1}},
+	{"scalar", checkpoint.F32, []int{}, []float64{3.5}},
+	{"empty", checkpoint.F32, []int{2, 0, 3}, []float64{}},
+	{"bf16", checkpoint.BF16, []int{4}, []float64{1, -0.333984375, 3.00405527047391e+38, math.NaN()}},
 }
 
 func sevenths() (out []float64) {
@@ -54,9 +54,9 @@ func same(a, b []float64) bool {
 	})
 }
 
-func open(t *testing.T, name string) *tensors.File {
+func open(t *testing.T, name string) *checkpoint.ArrayFile {
 	t.Helper()
-	f, err := tensors.Open(name)
+	f, err := checkpoint.OpenArrays(name)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -67,7 +67,7 @@ func open(t *testing.T, name string) *tensors.File {
 func TestGoldens(t *testing.T) {
 	for _, name := range []string{"stored.npz", "deflated.npz", "all.safetensors"} {
 		t.Run(name, func(t *testing.T) {
-			f := open(t, filepath.Join("testdata", name))
+			f := open(t, filepath.Join("testdata/arrays", name))
 			want := golden
 			if f.Format == "npz" {
 				want = golden[:len(golden)-1]
@@ -95,8 +95,8 @@ func TestGoldens(t *testing.T) {
 	}
 }
 
-func sameStats(a, b tensors.Stats) bool {
-	bits := func(s tensors.Stats) []float64 {
+func sameStats(a, b checkpoint.Stats) bool {
+	bits := func(s checkpoint.Stats) []float64 {
 		return []float64{float64(s.Min), float64(s.Max), float64(s.Mean), float64(s.Std), float64(s.NaN), float64(s.Inf)}
 	}
 	return same(bits(a), bits(b))
@@ -104,7 +104,7 @@ func sameStats(a, b tensors.Stats) bool {
 
 func TestNPY(t *testing.T) {
 	for _, name := range []string{"c", "fortran", "big-endian", "version2", "version3"} {
-		f := open(t, filepath.Join("testdata", name+".npy"))
+		f := open(t, filepath.Join("testdata/arrays", name+".npy"))
 		if f.Tensors()[0].Name != name {
 			t.Errorf("named %s, expected %s", f.Tensors()[0].Name, name)
 		}
@@ -113,7 +113,7 @@ func TestNPY(t *testing.T) {
 			t.Error(err)
 			continue
 		}
-		if x.Dtype != tensors.F32 || !slices.Equal(x.Shape, []int{2, 3, 4}) || !same(x.Float64s(), sevenths()) {
+		if x.Dtype != checkpoint.F32 || !slices.Equal(x.Shape, []int{2, 3, 4}) || !same(x.Float64s(), sevenths()) {
 			t.Errorf("%s: found %v %v", name, x, x.Float64s())
 		}
 		if s, first, err := f.Stats(name, 2); err != nil || !sameStats(s, x.Stats()) || !same(first, sevenths()[:2]) {
@@ -124,16 +124,16 @@ func TestNPY(t *testing.T) {
 
 // TestWriteAsNumPy compares with the very bytes that NumPy writes.
 func TestWriteAsNumPy(t *testing.T) {
-	x, err := tensors.FromFloat32("x", []int{2, 3, 4}, float32s(sevenths()))
+	x, err := checkpoint.FromFloat32("x", []int{2, 3, 4}, float32s(sevenths()))
 	if err != nil {
 		t.Fatal(err)
 	}
 	path := filepath.Join(t.TempDir(), "x.npy")
-	if err := tensors.WriteFile(path, []*tensors.Tensor{x}, nil); err != nil {
+	if err := checkpoint.WriteFile(path, []*checkpoint.Array{x}, nil); err != nil {
 		t.Fatal(err)
 	}
 	got, _ := os.ReadFile(path)
-	want, _ := os.ReadFile("testdata/c.npy")
+	want, _ := os.ReadFile("testdata/arrays/c.npy")
 	if !bytes.Equal(got, want) {
 		t.Errorf("found %q, expected %q", got, want)
 	}
@@ -147,8 +147,8 @@ func float32s(values []float64) (out []float32) {
 }
 
 func TestRoundTrip(t *testing.T) {
-	f := open(t, "testdata/all.safetensors")
-	var all []*tensors.Tensor
+	f := open(t, "testdata/arrays/all.safetensors")
+	var all []*checkpoint.Array
 	for _, i := range f.Tensors() {
 		x, err := f.Read(i.Name)
 		if err != nil {
@@ -159,16 +159,16 @@ func TestRoundTrip(t *testing.T) {
 	dir := t.TempDir()
 	for _, c := range []struct {
 		name     string
-		tensors  []*tensors.Tensor
+		tensors  []*checkpoint.Array
 		metadata map[string]string
 	}{
 		{"x.safetensors", all, map[string]string{"a": "b", "quote": "\"\n\u2028"}},
 		{"none.safetensors", nil, nil},
-		{"x.npz", slices.DeleteFunc(slices.Clone(all), func(x *tensors.Tensor) bool { return x.Dtype == tensors.BF16 }), nil},
+		{"x.npz", slices.DeleteFunc(slices.Clone(all), func(x *checkpoint.Array) bool { return x.Dtype == checkpoint.BF16 }), nil},
 		{"none.npz", nil, nil},
 	} {
 		path := filepath.Join(dir, c.name)
-		if err := tensors.WriteFile(path, c.tensors, c.metadata); err != nil {
+		if err := checkpoint.WriteFile(path, c.tensors, c.metadata); err != nil {
 			t.Error(err)
 			continue
 		}
@@ -195,28 +195,28 @@ func TestRoundTrip(t *testing.T) {
 }
 
 func TestWriteErrors(t *testing.T) {
-	x := &tensors.Tensor{Name: "x", Dtype: tensors.BF16, Shape: []int{2}, Data: make([]byte, 4)}
-	other := &tensors.Tensor{Name: "y", Dtype: tensors.F32, Shape: []int{1}, Data: make([]byte, 4)}
+	x := &checkpoint.Array{Name: "x", Dtype: checkpoint.BF16, Shape: []int{2}, Data: make([]byte, 4)}
+	other := &checkpoint.Array{Name: "y", Dtype: checkpoint.F32, Shape: []int{1}, Data: make([]byte, 4)}
 	dir := t.TempDir()
 	for _, c := range []struct {
 		file     string
-		tensors  []*tensors.Tensor
+		tensors  []*checkpoint.Array
 		metadata map[string]string
 		err      string
 	}{
-		{"a.npy", []*tensors.Tensor{x}, nil, "tensor x: NumPy has no dtype BF16 (write a .safetensors file"},
-		{"a.npz", []*tensors.Tensor{x}, nil, "tensor x: NumPy has no dtype BF16"},
-		{"a.npy", []*tensors.Tensor{other, x}, nil, "one array, not 2"},
-		{"a.npy", []*tensors.Tensor{other}, map[string]string{"k": "v"}, "no place for metadata (k)"},
-		{"a.npz", []*tensors.Tensor{other}, map[string]string{"k": "v"}, "no place for metadata (k)"},
-		{"a.pt", []*tensors.Tensor{other}, nil, `ends in ".pt"`},
-		{"a.safetensors", []*tensors.Tensor{x, x}, nil, "tensor x is given twice"},
-		{"a.safetensors", []*tensors.Tensor{{Name: "x", Dtype: tensors.F32, Shape: []int{2}, Data: make([]byte, 7)}}, nil, "7 bytes for F32 [2], expected 8"},
-		{"a.safetensors", []*tensors.Tensor{{Name: "x", Dtype: "F8_E4M3", Shape: []int{2}, Data: make([]byte, 2)}}, nil, "cannot be read as numbers"},
-		{"a.safetensors", []*tensors.Tensor{{Name: "__metadata__", Dtype: tensors.U8}}, nil, "expected"},
+		{"a.npy", []*checkpoint.Array{x}, nil, "tensor x: NumPy has no dtype BF16 (write a .safetensors file"},
+		{"a.npz", []*checkpoint.Array{x}, nil, "tensor x: NumPy has no dtype BF16"},
+		{"a.npy", []*checkpoint.Array{other, x}, nil, "one array, not 2"},
+		{"a.npy", []*checkpoint.Array{other}, map[string]string{"k": "v"}, "no place for metadata (k)"},
+		{"a.npz", []*checkpoint.Array{other}, map[string]string{"k": "v"}, "no place for metadata (k)"},
+		{"a.pt", []*checkpoint.Array{other}, nil, `ends in ".pt"`},
+		{"a.safetensors", []*checkpoint.Array{x, x}, nil, "tensor x is given twice"},
+		{"a.safetensors", []*checkpoint.Array{{Name: "x", Dtype: checkpoint.F32, Shape: []int{2}, Data: make([]byte, 7)}}, nil, "7 bytes for F32 [2], expected 8"},
+		{"a.safetensors", []*checkpoint.Array{{Name: "x", Dtype: "F8_E4M3", Shape: []int{2}, Data: make([]byte, 2)}}, nil, "cannot be read as numbers"},
+		{"a.safetensors", []*checkpoint.Array{{Name: "__metadata__", Dtype: checkpoint.U8}}, nil, "expected"},
 		{"nowhere/a.safetensors", nil, nil, "no such file"},
 	} {
-		err := tensors.WriteFile(filepath.Join(dir, c.file), c.tensors, c.metadata)
+		err := checkpoint.WriteFile(filepath.Join(dir, c.file), c.tensors, c.metadata)
 		if err == nil || !strings.Contains(err.Error(), c.err) || !strings.HasPrefix(err.Error(), filepath.Join(dir, c.file)) {
 			t.Errorf("%s: found %v, expected %q", c.file, err, c.err)
 		}
@@ -227,7 +227,7 @@ func TestWriteErrors(t *testing.T) {
 }
 
 func TestOpenErrors(t *testing.T) {
-	good, err := os.ReadFile("testdata/c.npy")
+	good, err := os.ReadFile("testdata/arrays/c.npy")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -261,7 +261,7 @@ func TestOpenErrors(t *testing.T) {
 	} {
 		path := filepath.Join(dir, name)
 		os.WriteFile(path, c.data, 0o666)
-		_, err := tensors.Open(path)
+		_, err := checkpoint.OpenArrays(path)
 		if err == nil || !strings.Contains(err.Error(), c.err) || !strings.HasPrefix(err.Error(), path+": ") {
 			t.Errorf("%s: found %v, expected %q", name, err, c.err)
 		}
@@ -273,15 +273,15 @@ func TestOpenErrors(t *testing.T) {
 	torch := filepath.Join(dir, "x.pt")
 	os.WriteFile(torch, pickle.Bytes(), 0o666)
 	for name, want := range map[string]string{
-		torch:                     "it is a PyTorch checkpoint",
-		"testdata/objects.npy":    "holds Python objects",
-		"testdata/complex.npy":    `dtype "<c16" cannot be read`,
-		"testdata/structured.npy": "structured arrays cannot be read",
-		"testdata":                "expected a file, found a folder",
-		"testdata/nowhere.npy":    "no such file or directory",
-		"/dev/null":               "expected a file, found something else",
+		torch:                            "it is a PyTorch checkpoint",
+		"testdata/arrays/objects.npy":    "holds Python objects",
+		"testdata/arrays/complex.npy":    `dtype "<c16" cannot be read`,
+		"testdata/arrays/structured.npy": "structured arrays cannot be read",
+		"testdata/arrays":                "expected a file, found a folder",
+		"testdata/arrays/nowhere.npy":    "no such file or directory",
+		"/dev/null":                      "expected a file, found something else",
 	} {
-		if _, err := tensors.Open(name); err == nil || !strings.Contains(err.Error(), want) {
+		if _, err := checkpoint.OpenArrays(name); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: found %v, expected %q", name, err, want)
 		}
 	}
@@ -300,12 +300,12 @@ func TestStats(t *testing.T) {
 	for _, v := range values {
 		square += (float64(v) - mean) * (float64(v) - mean)
 	}
-	x, _ := tensors.FromFloat32("x", []int{len(values)}, values)
+	x, _ := checkpoint.FromFloat32("x", []int{len(values)}, values)
 	s := x.Stats()
 	if std := math.Sqrt(square / float64(len(values))); math.Abs(float64(s.Mean)-mean) > 1e-9 || math.Abs(float64(s.Std)-std) > 1e-9 {
 		t.Errorf("found %v, expected mean %v and std %v", s, mean, std)
 	}
-	if s.Min != tensors.Float(slices.Min(values)) || s.Max != tensors.Float(slices.Max(values)) || !s.Finite() {
+	if s.Min != checkpoint.Float(slices.Min(values)) || s.Max != checkpoint.Float(slices.Max(values)) || !s.Finite() {
 		t.Errorf("found %v", s)
 	}
 	inf := float32(math.Inf(-1))
@@ -317,7 +317,7 @@ func TestStats(t *testing.T) {
 		{[]float32{inf}, "nothing finite, 1 infinite"},
 		{nil, "nothing finite"},
 	} {
-		x, _ := tensors.FromFloat32("x", []int{len(c.values)}, c.values)
+		x, _ := checkpoint.FromFloat32("x", []int{len(c.values)}, c.values)
 		if got := x.Stats().Range(); got != c.want {
 			t.Errorf("found %q, expected %q", got, c.want)
 		}
@@ -325,55 +325,55 @@ func TestStats(t *testing.T) {
 }
 
 func TestCast(t *testing.T) {
-	x, _ := tensors.FromFloat32("x", []int{6}, []float32{1, -2.5, 1.0 / 3, 70000, 1e-7, float32(math.NaN())})
-	for d, want := range map[tensors.Dtype][]float64{
-		tensors.F16:  {1, -2.5, 0.333251953125, math.Inf(1), math.Ldexp(2, -24), math.NaN()},
-		tensors.BF16: {1, -2.5, 0.333984375, 70144, 1.0011717677116394e-07, math.NaN()},
-		tensors.F64:  {1, -2.5, float64(float32(1.0 / 3)), 70000, float64(float32(1e-7)), math.NaN()},
+	x, _ := checkpoint.FromFloat32("x", []int{6}, []float32{1, -2.5, 1.0 / 3, 70000, 1e-7, float32(math.NaN())})
+	for d, want := range map[checkpoint.Dtype][]float64{
+		checkpoint.F16:  {1, -2.5, 0.333251953125, math.Inf(1), math.Ldexp(2, -24), math.NaN()},
+		checkpoint.BF16: {1, -2.5, 0.333984375, 70144, 1.0011717677116394e-07, math.NaN()},
+		checkpoint.F64:  {1, -2.5, float64(float32(1.0 / 3)), 70000, float64(float32(1e-7)), math.NaN()},
 	} {
 		y, err := x.Cast(d)
 		if err != nil || y.Dtype != d || !same(y.Float64s(), want) {
 			t.Errorf("%s: found %v %v, expected %v", d, y.Float64s(), err, want)
 		}
 	}
-	whole, _ := tensors.FromFloat32("x", []int{2}, []float32{-3, 127})
-	for _, d := range []tensors.Dtype{tensors.I64, tensors.I32, tensors.I16, tensors.I8} {
+	whole, _ := checkpoint.FromFloat32("x", []int{2}, []float32{-3, 127})
+	for _, d := range []checkpoint.Dtype{checkpoint.I64, checkpoint.I32, checkpoint.I16, checkpoint.I8} {
 		if y, err := whole.Cast(d); err != nil || !same(y.Float64s(), []float64{-3, 127}) {
 			t.Errorf("%s: %v", d, err)
 		}
 	}
 	for _, c := range []struct {
 		value float32
-		to    tensors.Dtype
-	}{{-1, tensors.U64}, {-1, tensors.U8}, {256, tensors.U8}, {128, tensors.I8}, {0.5, tensors.I32}, {1e30, tensors.I64}, {float32(math.NaN()), tensors.I64}, {2, tensors.Bool}} {
-		x, _ := tensors.FromFloat32("x", []int{1}, []float32{c.value})
+		to    checkpoint.Dtype
+	}{{-1, checkpoint.U64}, {-1, checkpoint.U8}, {256, checkpoint.U8}, {128, checkpoint.I8}, {0.5, checkpoint.I32}, {1e30, checkpoint.I64}, {float32(math.NaN()), checkpoint.I64}, {2, checkpoint.Bool}} {
+		x, _ := checkpoint.FromFloat32("x", []int{1}, []float32{c.value})
 		if _, err := x.Cast(c.to); err == nil || !strings.Contains(err.Error(), "element 0 cannot be cast") {
 			t.Errorf("%v to %s: %v", c.value, c.to, err)
 		}
 	}
-	f := open(t, "testdata/all.safetensors")
+	f := open(t, "testdata/arrays/all.safetensors")
 	big, _ := f.Read("u8")
-	if _, err := big.Cast(tensors.I64); err == nil {
+	if _, err := big.Cast(checkpoint.I64); err == nil {
 		t.Error("2^64-1 was cast to int64")
 	}
 	long, _ := f.Read("i8") // which float64 would round
-	if y, err := long.Cast(tensors.I64); err != nil || y != long {
+	if y, err := long.Cast(checkpoint.I64); err != nil || y != long {
 		t.Error("a cast to its own dtype changed it")
 	}
-	if _, err := long.Cast(tensors.I32); err == nil {
+	if _, err := long.Cast(checkpoint.I32); err == nil {
 		t.Error("2^62+1 was cast to int32")
 	}
 }
 
 // TestHalves takes every half to float32 and back.
 func TestHalves(t *testing.T) {
-	for _, d := range []tensors.Dtype{tensors.F16, tensors.BF16} {
+	for _, d := range []checkpoint.Dtype{checkpoint.F16, checkpoint.BF16} {
 		data := make([]byte, 2<<16)
 		for i := range 1 << 16 {
 			binary.LittleEndian.PutUint16(data[2*i:], uint16(i))
 		}
-		x, _ := tensors.New("x", d, []int{1 << 16}, data)
-		y, _ := x.Cast(tensors.F32)
+		x, _ := checkpoint.NewArray("x", d, []int{1 << 16}, data)
+		y, _ := x.Cast(checkpoint.F32)
 		z, _ := y.Cast(d)
 		a, b := x.Float64s(), z.Float64s()
 		if !same(a, b) {
@@ -383,37 +383,37 @@ func TestHalves(t *testing.T) {
 }
 
 func TestParseDtype(t *testing.T) {
-	for name, want := range map[string]tensors.Dtype{"f32": tensors.F32, "FP16": tensors.F16, "float64": tensors.F64, "bf16": tensors.BF16, "bfloat16": tensors.BF16, "I32": tensors.I32, "uint8": tensors.U8, "bool": tensors.Bool} {
-		if got, err := tensors.ParseDtype(name); err != nil || got != want {
+	for name, want := range map[string]checkpoint.Dtype{"f32": checkpoint.F32, "FP16": checkpoint.F16, "float64": checkpoint.F64, "bf16": checkpoint.BF16, "bfloat16": checkpoint.BF16, "I32": checkpoint.I32, "uint8": checkpoint.U8, "bool": checkpoint.Bool} {
+		if got, err := checkpoint.ParseDtype(name); err != nil || got != want {
 			t.Errorf("%s: found %s, %v", name, got, err)
 		}
 	}
 	for _, name := range []string{"", "8", "float", "fp8", "fpF16", "int4"} {
-		if got, err := tensors.ParseDtype(name); err == nil {
+		if got, err := checkpoint.ParseDtype(name); err == nil {
 			t.Errorf("%q is %s", name, got)
 		}
 	}
 }
 
 func TestReference(t *testing.T) {
-	for s, want := range map[string]tensors.Reference{
+	for s, want := range map[string]checkpoint.Reference{
 		"a.npy":                           {File: "a.npy"},
 		"dir/a.safetensors:latents@8":     {File: "dir/a.safetensors", Key: "latents@8"},
-		"a.safetensors:latents@8@f32":     {File: "a.safetensors", Key: "latents@8", Cast: tensors.F32},
-		"a.npz:x:in.0@bfloat16":           {File: "a.npz", Key: "x:in.0", Cast: tensors.BF16},
-		"a.npy@fp16":                      {File: "a.npy", Cast: tensors.F16},
+		"a.safetensors:latents@8@f32":     {File: "a.safetensors", Key: "latents@8", Cast: checkpoint.F32},
+		"a.npz:x:in.0@bfloat16":           {File: "a.npz", Key: "x:in.0", Cast: checkpoint.BF16},
+		"a.npy@fp16":                      {File: "a.npy", Cast: checkpoint.F16},
 		"c:/x.npy":                        {File: "c:/x.npy"},
 		"a.safetensors.npz:b.safetensors": {File: "a.safetensors.npz", Key: "b.safetensors"},
-		"testdata/make.py:key":            {File: "testdata/make.py", Key: "key"},
+		"testdata/arrays/make.py:key":     {File: "testdata/arrays/make.py", Key: "key"},
 		"nowhere:key":                     {File: "nowhere:key"},
 	} {
-		got, err := tensors.ParseReference(s)
+		got, err := checkpoint.ParseReference(s)
 		if err != nil || got != want {
 			t.Errorf("%s: found %+v, %v, expected %+v", s, got, err, want)
 		}
 	}
 	for _, s := range []string{"", "a.npy:", "@f32", ":x", "a\x00.npy"} {
-		if got, err := tensors.ParseReference(s); err == nil && got.File != ":x" {
+		if got, err := checkpoint.ParseReference(s); err == nil && got.File != ":x" {
 			t.Errorf("%q: found %+v", s, got)
 		}
 	}
@@ -426,16 +426,16 @@ func TestReferenceRead(t *testing.T) {
 		want   string
 		err    string
 	}{
-		{"testdata/c.npy", nil, "F32 [2 3 4]", ""},
-		{"testdata/c.npy@f64", nil, "F64 [2 3 4]", ""},
-		{"testdata/all.safetensors:i4", nil, "I32 [2 1]", ""},
-		{"testdata/all.safetensors", []string{"latents", "b1"}, "BOOL [3]", ""},
-		{"testdata/stored.npz:f8@i32", nil, "", "testdata/stored.npz: tensor f8: element 0 cannot be cast from F64 to I32"},
-		{"testdata/stored.npz:f9", nil, "", `testdata/stored.npz: has no tensor f9 (near: f2, f4, f8`},
-		{"testdata/stored.npz", []string{"latents"}, "", "has 14 tensors and none is named latents: put :NAME behind the file's name, with one of f8 F64 [2 3], "},
-		{"testdata/nowhere.npz:x", nil, "", "testdata/nowhere.npz: no such file or directory"},
+		{"testdata/arrays/c.npy", nil, "F32 [2 3 4]", ""},
+		{"testdata/arrays/c.npy@f64", nil, "F64 [2 3 4]", ""},
+		{"testdata/arrays/all.safetensors:i4", nil, "I32 [2 1]", ""},
+		{"testdata/arrays/all.safetensors", []string{"latents", "b1"}, "BOOL [3]", ""},
+		{"testdata/arrays/stored.npz:f8@i32", nil, "", "testdata/arrays/stored.npz: tensor f8: element 0 cannot be cast from F64 to I32"},
+		{"testdata/arrays/stored.npz:f9", nil, "", `testdata/arrays/stored.npz: has no tensor f9 (near: f2, f4, f8`},
+		{"testdata/arrays/stored.npz", []string{"latents"}, "", "has 14 tensors and none is named latents: put :NAME behind the file's name, with one of f8 F64 [2 3], "},
+		{"testdata/arrays/nowhere.npz:x", nil, "", "testdata/arrays/nowhere.npz: no such file or directory"},
 	} {
-		r, err := tensors.ParseReference(c.ref)
+		r, err := checkpoint.ParseReference(c.ref)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -458,11 +458,11 @@ func TestNear(t *testing.T) {
 		"transformer.layers.3.attention.to_w@0": "transformer.layers.3.attention.to_k@0 transformer.layers.3.attention.to_q@0",
 		"zzz":                                   "",
 	} {
-		if got := strings.Join(tensors.Near(name, names, 5), " "); got != want {
+		if got := strings.Join(checkpoint.Near(name, names, 5), " "); got != want {
 			t.Errorf("%s: found %q, expected %q", name, got, want)
 		}
 	}
-	if got := tensors.Hint("zzz", names); got != "there are latents@0, latents@1, prompt.embeds, transformer.layers.3.attention.to_k@0, transformer.layers.3.attention.to_q@0" {
+	if got := checkpoint.Hint("zzz", names); got != "there are latents@0, latents@1, prompt.embeds, transformer.layers.3.attention.to_k@0, transformer.layers.3.attention.to_q@0" {
 		t.Error(got)
 	}
 }

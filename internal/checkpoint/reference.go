@@ -1,4 +1,4 @@
-package tensors
+package checkpoint
 
 import (
 	"errors"
@@ -87,34 +87,34 @@ func (r Reference) String() string {
 
 // Open opens the file and finds the tensor. Without a key it is the file's only
 // one, or that with one of the names; an error lists what there is.
-func (r Reference) Open(names ...string) (*File, Info, error) {
-	f, err := Open(r.File)
+func (r Reference) Open(names ...string) (*ArrayFile, Tensor, error) {
+	f, err := OpenArrays(r.File)
 	if err != nil {
-		return nil, Info{}, err
+		return nil, Tensor{}, err
 	}
 	i, err := f.choose(r.Key, names)
 	if err != nil {
 		f.Close()
-		return nil, Info{}, fmt.Errorf("%s: %w", r.File, err)
+		return nil, Tensor{}, fmt.Errorf("%s: %w", r.File, err)
 	}
 	return f, i, nil
 }
 
-func (f *File) choose(key string, names []string) (Info, error) {
+func (f *ArrayFile) choose(key string, names []string) (Tensor, error) {
 	all := f.Tensors()
 	switch {
 	case key != "":
-		if i, ok := f.Info(key); ok {
+		if i, ok := f.Tensor(key); ok {
 			return i, nil
 		}
-		return Info{}, f.lacks(key)
+		return Tensor{}, f.lacks(key)
 	case len(all) == 0:
-		return Info{}, errors.New("has no tensors")
+		return Tensor{}, errors.New("has no tensors")
 	case len(all) == 1:
 		return all[0], nil
 	}
 	for _, name := range names {
-		if i, ok := f.Info(name); ok {
+		if i, ok := f.Tensor(name); ok {
 			return i, nil
 		}
 	}
@@ -122,14 +122,14 @@ func (f *File) choose(key string, names []string) (Info, error) {
 	if len(names) > 0 {
 		none = fmt.Sprintf(" and none is named %s", strings.Join(names, " or "))
 	}
-	return Info{}, fmt.Errorf("has %d tensors%s: put :NAME behind the file's name, with one of %s", len(all), none, f.list())
+	return Tensor{}, fmt.Errorf("has %d tensors%s: put :NAME behind the file's name, with one of %s", len(all), none, f.list())
 }
 
 // lacks is the error about a tensor that is not there: with all that are or, if
 // these are many, the nearest.
-func (f *File) lacks(name string) error {
+func (f *ArrayFile) lacks(name string) error {
 	const few = 5
-	if n := len(f.entries); n > few {
+	if n := len(f.members); n > few {
 		return fmt.Errorf("has no tensor %s (%s)", printable(name), Hint(name, f.names()))
 	} else if n == 0 {
 		return fmt.Errorf("has no tensor %s, and no other", printable(name))
@@ -138,13 +138,13 @@ func (f *File) lacks(name string) error {
 }
 
 // list describes the first tensors for a message.
-func (f *File) list() string {
+func (f *ArrayFile) list() string {
 	const most = 10
 	var parts []string
-	for _, e := range f.entries[:min(most, len(f.entries))] {
-		parts = append(parts, fmt.Sprintf("%s %v", printable(e.Name), e.Info))
+	for _, e := range f.members[:min(most, len(f.members))] {
+		parts = append(parts, fmt.Sprintf("%s %s", printable(e.Name), e.Type()))
 	}
-	if n := len(f.entries) - most; n > 0 {
+	if n := len(f.members) - most; n > 0 {
 		parts = append(parts, fmt.Sprintf("%d more", n))
 	}
 	return strings.Join(parts, ", ")
@@ -160,7 +160,7 @@ func printable(name string) string {
 
 // Read reads the tensor and casts it where that is asked for. It is chosen as
 // by [Reference.Open].
-func (r Reference) Read(names ...string) (*Tensor, error) {
+func (r Reference) Read(names ...string) (*Array, error) {
 	f, i, err := r.Open(names...)
 	if err != nil {
 		return nil, err

@@ -1,0 +1,249 @@
+package checkpoint
+
+import (
+	"bytes"
+	"fmt"
+	"io"
+	"math"
+	"os"
+	"slices"
+
+	"github.com/gomflux/gomflux/internal/oserr"
+)
+
+// maxBytes bounds a tensor that is read: a few kilobytes of a compressed file
+// can ask for any amount of memory.
+const maxBytes = 64 << 30
+
+// An ArrayFile is an open file of tensors. Its headers have been read and checked,
+// its elements have not been read.
+type ArrayFile struct {
+	Path     string
+	Format   string            // safetensors, npy or npz
+	Metadata map[string]string // of a safetensors file
+
+	f       *os.File
+	members []member
+}
+
+// A member is one tensor of a file.
+type member struct {
+	Tensor
+	bigEndian, fortran bool
+	open               func() (io.ReadCloser, error)
+	sized              bool // whether the file is known to have all elements
+}
+
+// OpenArrays opens a file of tensors. What kind it is its first bytes say.
+func OpenArrays(path string) (*ArrayFile, error) {
+	info, err := os.Stat(path)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", path, oserr.Bare(err))
+	}
+	if !info.Mode().IsRegular() {
+		what := "something else"
+		if info.IsDir() {
+			what = "a folder"
+		}
+		return nil, fmt.Errorf("%s: expected a file, found %s", path, what)
+	}
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", path, oserr.Bare(err))
+	}
+	file := &ArrayFile{Path: path, f: f}
+	if err := file.parse(f, info.Size()); err != nil {
+		f.Close()
+		return nil, fmt.Errorf("%s: %w", path, err)
+	}
+	return file, nil
+}
+
+// parse reads the headers.
+func (f *ArrayFile) parse(r io.ReaderAt, size int64) error {
+	magic := make([]byte, len(npyMagic))
+	n, err := r.ReadAt(magic, 0)
+	if err != nil && err != io.EOF {
+		return oserr.Bare(err)
+	}
+	switch {
+	case bytes.Equal(magic[:n], npyMagic):
+		f.Format = "npy"
+		return f.parseNPY(r, size)
+	case bytes.HasPrefix(magic[:n], []byte("PK\x03\x04")), bytes.HasPrefix(magic[:n], []byte("PK\x05\x06")):
+		f.Format = "npz"
+		return f.parseNPZ(r, size)
+	}
+	f.Format = "safetensors"
+	return f.parseSafetensors(r, size)
+}
+
+// parseSafetensors reads the header of a safetensors file.
+func (f *ArrayFile) parseSafetensors(r io.ReaderAt, size int64) error {
+	h, err := ParseHeader(r, size)
+	if err != nil {
+		return err
+	}
+	f.Metadata = h.Metadata
+	for _, name := range h.Names {
+		t := h.Tensors[name]
+		f.members = append(f.members, member{Tensor: t, sized: true, open: func() (io.ReadCloser, error) {
+			return io.NopCloser(stored(r, h.DataOffset, t)), nil
+		}})
+	}
+	return nil
+}
+
+// Close closes the file.
+func (f *ArrayFile) Close() error { return f.f.Close() }
+
+// Tensors lists what is in the file, in its order.
+func (f *ArrayFile) Tensors() []Tensor {
+	out := make([]Tensor, len(f.members))
+	for i, e := range f.members {
+		out[i] = e.Tensor
+	}
+	return out
+}
+
+// names lists the names of what is in the file.
+func (f *ArrayFile) names() []string {
+	out := make([]string, len(f.members))
+	for i, e := range f.members {
+		out[i] = e.Name
+	}
+	return out
+}
+
+// Tensor finds a tensor by its name.
+func (f *ArrayFile) Tensor(name string) (Tensor, bool) {
+	if i := f.find(name); i >= 0 {
+		return f.members[i].Tensor, true
+	}
+	return Tensor{}, false
+}
+
+// find returns the index of a tensor, -1 if there is none of that name.
+func (f *ArrayFile) find(name string) int {
+	return slices.IndexFunc(f.members, func(e member) bool { return e.Name == name })
+}
+
+// member finds a tensor whose elements can be read.
+func (f *ArrayFile) member(name string) (member, error) {
+	i := f.find(name)
+	if i < 0 {
+		return member{}, fmt.Errorf("%s: %w", f.Path, f.lacks(name))
+	}
+	e := f.members[i]
+	err := e.checkNumeric()
+	if n := e.Bytes(); err == nil && (n > maxBytes || n > math.MaxInt) {
+		err = fmt.Errorf("%s has %d bytes, at most %d can be read", e.Type(), n, int64(maxBytes))
+	}
+	if err != nil {
+		return e, fmt.Errorf("%s: tensor %s: %w", f.Path, printable(name), err)
+	}
+	return e, nil
+}
+
+// Read reads a tensor.
+func (f *ArrayFile) Read(name string) (*Array, error) {
+	e, err := f.member(name)
+	if err != nil {
+		return nil, err
+	}
+	data, err := e.read()
+	if err != nil {
+		return nil, fmt.Errorf("%s: tensor %s: %w", f.Path, printable(name), oserr.Bare(err))
+	}
+	return NewArray(name, e.Dtype, e.Shape, data)
+}
+
+// read reads the elements, row-major and little-endian.
+func (e member) read() ([]byte, error) {
+	r, err := e.open()
+	if err != nil {
+		return nil, err
+	}
+	defer r.Close()
+	var data []byte
+	n := int(e.Bytes())
+	if e.sized {
+		data = make([]byte, n)
+		_, err = io.ReadFull(r, data)
+	} else { // no more memory than there is data
+		data, err = io.ReadAll(io.LimitReader(r, int64(n)+1))
+		if err == nil && len(data) != n {
+			err = fmt.Errorf("found %d bytes, expected %d", len(data), n)
+		}
+	}
+	if err != nil {
+		return nil, oserr.NoEOF(err)
+	}
+	if e.bigEndian {
+		swap(data, e.Dtype.Size())
+	}
+	if e.fortran {
+		data = rowMajor(data, e.Shape, e.Dtype.Size())
+	}
+	return data, nil
+}
+
+// Stats returns the statistics of a tensor and its first values, without holding all of it in
+// memory.
+func (f *ArrayFile) Stats(name string, first int) (Stats, []float64, error) {
+	e, err := f.member(name)
+	if err != nil {
+		return Stats{}, nil, err
+	}
+	if e.bigEndian || e.fortran {
+		t, err := f.Read(name)
+		if err != nil {
+			return Stats{}, nil, err
+		}
+		return t.Stats(), t.First(first), nil
+	}
+	r, err := e.open()
+	if err == nil {
+		defer r.Close()
+		var s Stats
+		var head []float64
+		if s, head, err = summarize(r, e.Tensor, first); err == nil {
+			return s, head, nil
+		}
+	}
+	return Stats{}, nil, fmt.Errorf("%s: tensor %s: %w", f.Path, printable(name), oserr.Bare(err))
+}
+
+// swap turns the bytes of every element around.
+func swap(data []byte, size int) {
+	for i := 0; i+size <= len(data); i += size {
+		slices.Reverse(data[i : i+size])
+	}
+}
+
+// rowMajor takes elements whose first axis is the fastest to the order in
+// which the last one is.
+func rowMajor(data []byte, shape []int, size int) []byte {
+	out := make([]byte, len(data))
+	strides := make([]int, len(shape))
+	step := 1
+	for i, d := range shape {
+		strides[i] = step
+		step *= d
+	}
+	at := make([]int, len(shape))
+	from := 0
+	for to := 0; to < len(out); to += size {
+		copy(out[to:to+size], data[from*size:])
+		for axis := len(shape) - 1; axis >= 0; axis-- {
+			at[axis]++
+			from += strides[axis]
+			if at[axis] < shape[axis] {
+				break
+			}
+			from -= strides[axis] * shape[axis]
+			at[axis] = 0
+		}
+	}
+	return out
+}

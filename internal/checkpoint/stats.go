@@ -1,0 +1,163 @@
+package checkpoint
+
+import (
+	"encoding/json"
+	"fmt"
+	"math"
+)
+
+// A Float is a number whose JSON may also be "NaN", "Infinity" or "-Infinity".
+type Float float64
+
+// MarshalJSON implements json.Marshaler.
+func (f Float) MarshalJSON() ([]byte, error) {
+	switch v := float64(f); {
+	case math.IsNaN(v):
+		return []byte(`"NaN"`), nil
+	case math.IsInf(v, 1):
+		return []byte(`"Infinity"`), nil
+	case math.IsInf(v, -1):
+		return []byte(`"-Infinity"`), nil
+	}
+	return json.Marshal(float64(f))
+}
+
+// UnmarshalJSON implements json.Unmarshaler.
+func (f *Float) UnmarshalJSON(data []byte) error {
+	var word string
+	if json.Unmarshal(data, &word) != nil {
+		return json.Unmarshal(data, (*float64)(f))
+	}
+	switch word {
+	case "NaN":
+		*f = Float(math.NaN())
+	case "Infinity":
+		*f = Float(math.Inf(1))
+	case "-Infinity":
+		*f = Float(math.Inf(-1))
+	default:
+		return fmt.Errorf("%q is no number", word)
+	}
+	return nil
+}
+
+// Stats sum a tensor up. Min, Max, Mean and Std are of its finite elements, and
+// NaN where there are none; Std is that of the population, as NumPy's is.
+type Stats struct {
+	Min  Float `json:"min"`
+	Max  Float `json:"max"`
+	Mean Float `json:"mean"`
+	Std  Float `json:"std"`
+	NaN  int   `json:"nan"`
+	Inf  int   `json:"inf"`
+}
+
+// Finite reports whether every element is.
+func (s Stats) Finite() bool { return s.NaN+s.Inf == 0 }
+
+// Range returns the text "min to max", with what is not finite.
+func (s Stats) Range() string {
+	text := fmt.Sprintf("%.6g to %.6g", float64(s.Min), float64(s.Max))
+	if math.IsNaN(float64(s.Min)) {
+		text = "nothing finite"
+	}
+	if s.NaN > 0 {
+		text += fmt.Sprintf(", %d NaN", s.NaN)
+	}
+	if s.Inf > 0 {
+		text += fmt.Sprintf(", %d infinite", s.Inf)
+	}
+	return text
+}
+
+// Summarize returns the statistics of values.
+func Summarize[T float32 | float64](values []T) Stats { return sumUp(values).stats() }
+
+// A Summary makes statistics of elements that come in parts. Its zero value is
+// ready to use.
+type Summary struct{ all moments }
+
+// Add adds elements.
+func (s *Summary) Add(values []float64) {
+	part := sumUp(values)
+	if s.all.n == 0 { // exactly, which join rounds
+		part.nan += s.all.nan
+		part.inf += s.all.inf
+		s.all = part
+		return
+	}
+	s.all.join(part)
+}
+
+// Join adds n elements that were summed up before. Statistics that are joined to
+// nothing may come out with another last bit: the mean is multiplied by their
+// number and divided by it. What is printed of models has always been that.
+func (s *Summary) Join(part Stats, n int) {
+	finite, std := float64(n-part.NaN-part.Inf), float64(part.Std)
+	s.all.join(moments{finite, float64(part.Min), float64(part.Max), float64(part.Mean), std * std * finite, part.NaN, part.Inf})
+}
+
+// Stats returns the statistics of all elements so far.
+func (s *Summary) Stats() Stats { return s.all.stats() }
+
+// moments are what statistics are computed from.
+type moments struct {
+	n        float64 // finite elements; without any the next four mean nothing
+	min, max float64
+	mean, m2 float64 // m2 is the sum of squared distances from the mean
+	nan, inf int
+}
+
+// sumUp computes the moments of elements in two passes.
+func sumUp[T float32 | float64](values []T) moments {
+	m := moments{min: math.Inf(1), max: math.Inf(-1)}
+	var sum float64
+	for _, v := range values {
+		v := float64(v)
+		switch {
+		case math.IsNaN(v):
+			m.nan++
+		case math.IsInf(v, 0):
+			m.inf++
+		default:
+			m.n++
+			sum += v
+			m.min, m.max = min(m.min, v), max(m.max, v)
+		}
+	}
+	if m.n == 0 {
+		return m
+	}
+	m.mean = sum / m.n
+	for _, v := range values {
+		if d := float64(v) - m.mean; !math.IsNaN(d) && !math.IsInf(d, 0) {
+			m.m2 += d * d
+		}
+	}
+	return m
+}
+
+// join adds the moments of other elements, as Chan, Golub and LeVeque do.
+func (m *moments) join(part moments) {
+	m.nan += part.nan
+	m.inf += part.inf
+	if part.n == 0 {
+		return
+	}
+	if m.n == 0 {
+		m.min, m.max = part.min, part.max
+	}
+	m.min, m.max = min(m.min, part.min), max(m.max, part.max)
+	d, all := part.mean-m.mean, m.n+part.n
+	m.m2 += part.m2 + d*d*m.n*part.n/all
+	m.mean += d * part.n / all
+	m.n = all
+}
+
+func (m moments) stats() Stats {
+	if m.n == 0 {
+		nan := Float(math.NaN())
+		return Stats{nan, nan, nan, nan, m.nan, m.inf}
+	}
+	return Stats{Float(m.min), Float(m.max), Float(m.mean), Float(math.Sqrt(m.m2 / m.n)), m.nan, m.inf}
+}

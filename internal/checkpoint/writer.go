@@ -1,0 +1,169 @@
+package checkpoint
+
+import (
+	"bufio"
+	"cmp"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"slices"
+
+	"github.com/gomflux/gomflux/internal/oserr"
+)
+
+// WriteFile writes tensors to a file whose name's end says its kind:
+// .safetensors, .npy (of one tensor) or .npz. Only safetensors files have
+// metadata. The file appears whole or not at all, and takes the place of one
+// that is there.
+func WriteFile(path string, tensors []*Array, metadata map[string]string) error {
+	write, err := encoder(path)
+	if err == nil {
+		err = checkAll(tensors)
+	}
+	if err == nil {
+		err = replaceFile(path, func(w io.Writer) error { return write(w, tensors, metadata) })
+	}
+	if err != nil {
+		return fmt.Errorf("%s: %w", path, oserr.Bare(err))
+	}
+	return nil
+}
+
+// encoder chooses how to write a file by its name.
+func encoder(path string) (func(io.Writer, []*Array, map[string]string) error, error) {
+	switch ext := filepath.Ext(path); ext {
+	case ".safetensors":
+		return writeSafetensors, nil
+	case ".npy":
+		return writeNPY, nil
+	case ".npz":
+		return writeNPZ, nil
+	default:
+		return nil, fmt.Errorf("the name ends in %q, expected .safetensors, .npy or .npz", ext)
+	}
+}
+
+// replaceFile makes a file under a temporary name and renames it.
+func replaceFile(path string, write func(io.Writer) error) error {
+	f, err := os.CreateTemp(filepath.Dir(path), ".gomflux-*.tmp")
+	if err != nil {
+		return err
+	}
+	defer os.Remove(f.Name())
+	defer f.Close()
+	w := bufio.NewWriterSize(f, 1<<16)
+	err = write(w)
+	if err == nil {
+		err = w.Flush()
+	}
+	if err == nil {
+		err = f.Chmod(0o644)
+	}
+	if err == nil {
+		err = f.Close()
+	}
+	if err == nil {
+		err = os.Rename(f.Name(), path)
+	}
+	return err
+}
+
+// checkAll makes sure that tensors can be written to one file.
+func checkAll(tensors []*Array) error {
+	seen := map[string]bool{}
+	for _, t := range tensors {
+		if err := t.check(); err != nil {
+			return fmt.Errorf("tensor %s: %w", t.Name, err)
+		}
+		if seen[t.Name] {
+			return fmt.Errorf("tensor %s is given twice", t.Name)
+		}
+		seen[t.Name] = true
+	}
+	return nil
+}
+
+// writeSafetensors writes a safetensors file.
+func writeSafetensors(w io.Writer, tensors []*Array, metadata map[string]string) error {
+	// the largest elements first, so that all lie at multiples of their size
+	sorted := slices.SortedFunc(slices.Values(tensors), func(a, b *Array) int {
+		return cmp.Or(cmp.Compare(b.Dtype.Size(), a.Dtype.Size()), cmp.Compare(a.Name, b.Name))
+	})
+	var list []Tensor
+	for _, t := range sorted {
+		list = append(list, t.Tensor())
+	}
+	header, err := encodeHeader(list, metadata)
+	if err != nil {
+		return err
+	}
+	if _, err := w.Write(header); err != nil {
+		return err
+	}
+	for _, t := range sorted {
+		if _, err := w.Write(t.Data); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// A Writer writes a new safetensors file, one tensor after the other.
+type Writer struct {
+	f    *os.File
+	w    *bufio.Writer
+	left int64 // bytes that are still to be written
+}
+
+// Create begins a file, which must not be there yet, with the header of all
+// tensors that it will have. Their elements are to be written in the same order.
+func Create(path string, tensors []Tensor, metadata map[string]string) (*Writer, error) {
+	seen := map[string]bool{}
+	var size int64
+	for _, t := range tensors {
+		if seen[t.Name] {
+			return nil, fmt.Errorf("tensor %s is to be written twice", t.Name)
+		}
+		seen[t.Name] = true
+		size += t.Bytes()
+	}
+	header, err := encodeHeader(tensors, metadata)
+	if err != nil {
+		return nil, err
+	}
+	f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o644)
+	if err != nil {
+		return nil, err
+	}
+	w := &Writer{f, bufio.NewWriterSize(f, 1<<20), size}
+	if _, err := w.w.Write(header); err != nil {
+		f.Close()
+		return nil, err
+	}
+	return w, nil
+}
+
+// Write implements io.Writer: it writes elements that come next.
+func (w *Writer) Write(data []byte) (int, error) {
+	w.left -= int64(len(data))
+	return w.w.Write(data)
+}
+
+// Close ends the file, which is on the disk then.
+func (w *Writer) Close() error {
+	err := w.w.Flush()
+	if err == nil && w.left != 0 {
+		err = fmt.Errorf("%d bytes of the tensors are still to be written", w.left)
+	}
+	if err == nil {
+		err = w.f.Sync()
+	}
+	if e := w.f.Close(); err == nil {
+		err = e
+	}
+	return err
+}
+
+// Discard closes a file that is not to be ended. It does nothing after Close.
+func (w *Writer) Discard() { w.f.Close() }
