@@ -12,18 +12,20 @@ import (
 )
 
 // DiffRuns compares the tensors that two runs both have, under their names; the
-// second one counts as the reference.
+// second one counts as the reference. The verdict names the first that differs,
+// in the order in which they were made where one of the runs has a trace.
 func DiffRuns(ctx context.Context, a, b string, table *Table) (*Report, error) {
 	if table == nil {
 		table = DefaultTable()
 	}
 	rep := &Report{Run: b, Model: a, Readings: []string{Free}}
+	ourFiles, refFiles := os.DirFS(a), os.DirFS(b)
 	err := mlx.Do(ctx, func() error {
-		ours, err := OpenRun(os.DirFS(a))
+		ours, err := OpenRun(ourFiles)
 		if err != nil {
 			return err
 		}
-		ref, err := OpenRun(os.DirFS(b))
+		ref, err := OpenRun(refFiles)
 		if err != nil {
 			return err
 		}
@@ -77,12 +79,8 @@ func DiffRuns(ctx context.Context, a, b string, table *Table) (*Report, error) {
 	if err != nil {
 		return nil, err
 	}
-	// files are not in the order in which the tensors were made
-	slices.SortStableFunc(rep.Tensors, func(x, y *Tensor) int {
-		return cmp.Or(cmp.Compare(stageOrder(y.Stage), stageOrder(x.Stage)), cmp.Compare(depth(y.moduleName()), depth(x.moduleName())))
-	})
-	for i, t := range rep.Tensors {
-		t.Order = i + 1
+	if err := rep.order(ourFiles, refFiles); err != nil {
+		return nil, err
 	}
 	rep.judge()
 	if !rep.Verdict.OK && len(rep.Tensors) > 0 {

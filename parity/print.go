@@ -104,7 +104,14 @@ func (v *Verdict) print(b *strings.Builder) {
 			fmt.Fprintf(b, "  and %d more\n", len(v.Others)-most)
 			break
 		}
-		fmt.Fprintf(b, "  also: %s differs by itself\n", m)
+		text := "differs"
+		if v.isolated {
+			text = "differs by itself"
+		}
+		fmt.Fprintf(b, "  also: %s %s\n", m, text)
+	}
+	if len(v.Others) > 0 && !v.isolated {
+		b.WriteString("  a module may differ because of one before it: a replay with the reference's inputs (gomflux parity run) tells which\n")
 	}
 }
 

@@ -62,6 +62,8 @@ type Tensor struct {
 	Ref       []float64  `json:"reference_first_values"`
 	Hints     []Hint     `json:"hints,omitempty"`
 	Histogram *Histogram `json:"histogram,omitempty"`
+
+	made int // its place in the run, from 1; 0 if that is not known
 }
 
 // A Reading is one comparison of a tensor.
@@ -101,10 +103,11 @@ type Verdict struct {
 	// Ask are globs of names that the reference's run should have for a closer
 	// look: those of modules inside that are not in it.
 	Ask []string `json:"ask,omitempty"`
-	// Others diverge by themselves too.
+	// Others differ too: by themselves, where modules got the reference's inputs.
 	Others []string `json:"others,omitempty"`
 
-	unseen bool // the reference could be asked for more
+	unseen   bool // the reference could be asked for more
+	isolated bool // modules got the reference's inputs
 }
 
 // A Child is a module inside the one that diverges, and its own error.
@@ -260,6 +263,9 @@ func stageOrder(stage string) int {
 }
 
 func (r *Report) verdict() Verdict {
+	if !slices.Contains(r.Readings, Isolated) {
+		return r.firstToDiffer()
+	}
 	var culprits []culprit
 	seen := map[string]bool{}
 	for _, t := range r.Tensors {
@@ -275,15 +281,12 @@ func (r *Report) verdict() Verdict {
 		return r.drift()
 	}
 	c := culprits[0]
-	v := Verdict{Stage: c.tensor.Stage, Module: c.module, Tensor: c.tensor.Name, Hints: c.tensor.Hints}
+	v := Verdict{Stage: c.tensor.Stage, Module: c.module, Tensor: c.tensor.Name, Hints: c.tensor.Hints, isolated: true}
 	var text strings.Builder
 	fmt.Fprintf(&text, "%s diverges first, in stage %s", c.module, v.Stage)
 	switch {
 	case !c.tensor.shapes():
-		fmt.Fprintf(&text, ": %s has shape %v, the reference's %v", c.tensor.Name, c.tensor.Shape, c.tensor.RefShape)
-		if c.tensor.Guess != "" {
-			fmt.Fprintf(&text, " (%s)", c.tensor.Guess)
-		}
+		fmt.Fprintf(&text, ": %s has %s", c.tensor.Name, c.tensor.shapesText())
 	case c.tensor.Module != c.module:
 		fmt.Fprintf(&text, ": what it hands on as %s is wrong (%v), while what it got is right", c.tensor.Name, c.tensor.best())
 	default:
@@ -295,6 +298,46 @@ func (r *Report) verdict() Verdict {
 		v.Others = append(v.Others, other.module)
 	}
 	return v
+}
+
+// shapesText says how the shapes differ.
+func (t *Tensor) shapesText() string {
+	text := fmt.Sprintf("shape %v, the reference's %v", t.Shape, t.RefShape)
+	if t.Guess != "" {
+		text += fmt.Sprintf(" (%s)", t.Guess)
+	}
+	return text
+}
+
+// firstToDiffer is the verdict where nothing is known but what each side made,
+// so that a module may differ only because of one before it.
+func (r *Report) firstToDiffer() Verdict {
+	var v Verdict
+	for _, t := range r.Tensors {
+		switch {
+		case t.OK():
+		case v.Tensor == "":
+			v = Verdict{Stage: t.Stage, Module: t.Module, Tensor: t.Name, Hints: t.Hints, Children: r.children(t.Module), Text: r.differs(t)}
+		case t.Module != v.Module && !slices.Contains(v.Others, t.Module):
+			v.Others = append(v.Others, t.Module)
+		}
+	}
+	if v.Tensor == "" {
+		return r.drift()
+	}
+	return v
+}
+
+// differs says of a tensor that it is the first to differ, and in which order.
+func (r *Report) differs(t *Tensor) string {
+	by := ""
+	if !r.replayed && t.made == 0 {
+		by = fmt.Sprintf(" by name (no %s says which was made first)", traceFile)
+	}
+	if !t.shapes() {
+		return fmt.Sprintf("%s is the first to differ%s, in stage %s: it has %s", t.Name, by, t.Stage, t.shapesText())
+	}
+	return fmt.Sprintf("%s is the first to differ%s, in stage %s (%v)", t.Name, by, t.Stage, t.best())
 }
 
 // drift is the verdict where every module holds by its own.

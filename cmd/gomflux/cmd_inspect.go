@@ -56,7 +56,8 @@ What is or may be wrong is named on a line for each tensor. Errors are
 
 Names, shapes and dtypes are held against the config of a pipeline class that
 this version knows, or of an AutoencoderKL; for others a note says that they are
-not. What is in a tensor that nothing here needs is never an error. Warnings are
+not. A tensor that nothing here needs is named by a note, and what is in it is
+neither an error nor a warning. Warnings are
 
   all zero        of a bias
   constant        of one axis, as norms have before any training

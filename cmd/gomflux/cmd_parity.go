@@ -132,7 +132,8 @@ tensors that both have. There are two readings of each:
 
 The table has one line for each stage, backwards from the picture, with the largest
 relative L2 error in it. The verdict names the first module that is wrong though what
-it gets is right, what is inside it, and what is known to look like that.
+it gets is right, what is inside it, and what is known to look like that. With --free,
+when no module gets what is right, it names the first tensor that differs.
 
 The model is the one that the settings name (a folder, seen from the run's folder, the
 one around it, or the one around that), or --model. The initial noise is the
@@ -226,7 +227,13 @@ func newParityDiffCommand() *cobra.Command {
 		Short: "Compare the tensors of two runs",
 		Long: `Diff compares the tensors that two folders of runs both have, name by name. The second
 one counts as the reference. Nothing is computed again, so errors add up from tensor to
-tensor.
+tensor: a module may differ only because of one before it, which gomflux parity run can
+tell and a diff cannot.
+
+The verdict names the first tensor that differs, in the order in which they were made.
+That is in traces/taps.jsonl of runs that gomflux generate --debug-save recorded, of the
+first folder or else of the second. Tensors that neither has there come last, by stage,
+depth and name.
 ` + parityStatus,
 		Example: `  gomflux parity diff logs/runs/latest/gomflux logs/runs/latest/reference`,
 		Args: func(_ *cobra.Command, args []string) error {

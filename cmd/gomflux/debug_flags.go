@@ -54,7 +54,7 @@ func (d *debugFlags) check(given func(string) bool) error {
 	if err := d.options.Check(); err != nil {
 		return coded(exitUsage, err)
 	}
-	if d.logDir != "" && !d.options.Records() {
+	if d.logDir != "" && !d.options.UsesTree() {
 		return usageErrorf("--log-dir does nothing without --debug-save or --debug-load")
 	}
 	return nil

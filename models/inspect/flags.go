@@ -43,17 +43,16 @@ const (
 )
 
 // Flags lists what is wrong with a component, errors first. Those about elements
-// need [Weights.Read] to have been called.
+// need [Weights.Read] to have been called, and are not of unused tensors.
 func (c *ComponentWeights) Flags() []Flag {
 	var flags []Flag
 	add := func(kind FlagKind, isError bool, tensor, format string, args ...any) {
 		flags = append(flags, Flag{kind, isError, tensor, fmt.Sprintf(format, args...)})
 	}
 	addOf := func(kind FlagKind, isError bool, t *TensorWeights, format string, args ...any) {
-		if t.Unused {
-			isError, format = false, format+" (not needed)"
+		if !t.Unused {
+			add(kind, isError, t.Name, format, args...)
 		}
-		add(kind, isError, t.Name, format, args...)
 	}
 	if c.Err != nil {
 		add(FlagUnreadable, true, "", "%v", c.Err)
@@ -74,7 +73,7 @@ func (c *ComponentWeights) Flags() []Flag {
 
 	biases, zeroBiases := 0, 0
 	for _, t := range c.Tensors {
-		if t.isBias() && t.Stats != nil && t.Len() > 0 {
+		if t.isBias() && !t.Unused && t.Stats != nil && t.Len() > 0 {
 			biases++
 			if t.allZero() {
 				zeroBiases++

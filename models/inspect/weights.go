@@ -11,7 +11,6 @@ import (
 	"path/filepath"
 	"runtime"
 	"slices"
-	"strconv"
 	"strings"
 	"sync"
 
@@ -241,28 +240,11 @@ func (c *ComponentWeights) list(e expectation) {
 			}
 		}
 	}
-	for _, name := range slices.SortedFunc(maps.Keys(c.ck.Tensors), compareNames) {
+	for _, name := range slices.SortedFunc(maps.Keys(c.ck.Tensors), checkpoint.CompareNames) {
 		t := &TensorWeights{Tensor: c.ck.Tensors[name], Unused: e.unknown == nil && !used[identity(c.ck.Tensors[name])]}
 		t.Name = name // diffusers' where it has another one in its file
 		c.Tensors = append(c.Tensors, t)
 	}
-}
-
-// compareNames orders names as people count: layers.2 comes before layers.10.
-func compareNames(a, b string) int {
-	as, bs := strings.Split(a, "."), strings.Split(b, ".")
-	for i := range min(len(as), len(bs)) {
-		x, errX := strconv.Atoi(as[i])
-		y, errY := strconv.Atoi(bs[i])
-		order := strings.Compare(as[i], bs[i])
-		if errX == nil && errY == nil {
-			order = cmp.Or(cmp.Compare(x, y), order)
-		}
-		if order != 0 {
-			return order
-		}
-	}
-	return cmp.Compare(len(as), len(bs))
 }
 
 // Read sums up every tensor. It holds a few megabytes of them at a time, whatever

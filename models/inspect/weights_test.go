@@ -165,7 +165,9 @@ func TestWeightsFlags(t *testing.T) {
 		}, want: []string{"error: vae: wrong dtype: " + bias + ": expected F32, F16 or BF16, found I32 in "}},
 		"not needed": {file: "text_encoder/model-00002-of-00002.safetensors", change: func(m map[string]*checkpoint.Array) {
 			fill(m["model.layers.2.mlp.up_proj.weight"], zero)
-		}, want: []string{"warning: text_encoder: all zero: model.layers.2.mlp.up_proj.weight: BF16 [40 24] (not needed)"}},
+			fill(m["model.layers.2.mlp.down_proj.weight"], func(int, float32) float32 { return 1 })
+			fill(m["model.layers.2.mlp.gate_proj.weight"], func(int, float32) float32 { return float32(math.NaN()) })
+		}},
 		"several": {change: func(m map[string]*checkpoint.Array) { fill(m[bias], zero); fill(m[weight], zero); delete(m, norm) }, want: []string{
 			"error: vae: missing: " + norm, "error: vae: all zero: " + weight, "warning: vae: all zero: " + bias}},
 	}

@@ -9,6 +9,7 @@ import (
 
 	"github.com/gomflux/gomflux/internal/checkpoint"
 	"github.com/gomflux/gomflux/internal/checkpoint/layout"
+	"github.com/gomflux/gomflux/internal/checkpoint"
 	"github.com/gomflux/gomflux/mlx"
 	"github.com/gomflux/gomflux/mlx/nn"
 	"github.com/gomflux/gomflux/models/lora"
@@ -126,7 +127,7 @@ func (s *saver) find(part *savedPart) error {
 	for i := range params {
 		alike[numbers.ReplaceAllString(params[i].Name, "#")] = &params[i]
 	}
-	for _, key := range slices.SortedFunc(maps.Keys(part.ck.Tensors), compareNames) {
+	for _, key := range slices.SortedFunc(maps.Keys(part.ck.Tensors), checkpoint.CompareNames) {
 		t := part.ck.Tensors[key]
 		e := &savedEntry{key: key, found: nn.Found{Tensor: t}}
 		if i, ok := declared[identity(t)]; ok {
@@ -234,7 +235,7 @@ func (s *saver) place(part *savedPart) error {
 			}
 		}
 	}
-	slices.SortFunc(names, compareNames)
+	slices.SortFunc(names, checkpoint.CompareNames)
 	part.entries = nil
 	for _, name := range names {
 		e := byName[name]

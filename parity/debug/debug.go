@@ -32,6 +32,29 @@ func (r *Run) dropCurrent() {
 	}
 }
 
+// makeCurrent makes a tree the one in which the first save begins a run, unless
+// there is a run already.
+func (t *Tree) makeCurrent() {
+	current.Lock()
+	defer current.Unlock()
+	if current.run == nil {
+		current.tree = t
+	}
+}
+
+// takeCurrent ends what makeCurrent began. It returns the run that a save has
+// begun in the tree meanwhile, or nil.
+func (t *Tree) takeCurrent() *Run {
+	current.Lock()
+	defer current.Unlock()
+	if current.tree != t {
+		return nil
+	}
+	r := current.run
+	current.run, current.tree = nil, nil
+	return r
+}
+
 // theTree is that of the process's run, or else the default one.
 func theTree() (*Tree, error) {
 	current.Lock()

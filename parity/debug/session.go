@@ -33,12 +33,15 @@ type Options struct {
 	BoundsCheck bool
 }
 
-// Records says whether the options need a run's folder.
-func (o *Options) Records() bool { return len(o.Save)+len(o.Load) > 0 }
+// Records reports whether the options write a run. Loading alone does not.
+func (o *Options) Records() bool { return len(o.Save) > 0 }
+
+// UsesTree reports whether the options need a tree, to read from or to write to.
+func (o *Options) UsesTree() bool { return len(o.Save)+len(o.Load) > 0 }
 
 // Any says whether there is anything to do.
 func (o *Options) Any() bool {
-	return o.Records() || o.ExitAfter != "" || o.CheckFinite || o.BoundsCheck
+	return o.UsesTree() || o.ExitAfter != "" || o.CheckFinite || o.BoundsCheck
 }
 
 // A Replacement is a tensor that takes the place of one of the run's. A name
@@ -146,6 +149,7 @@ func (o *Options) Check() error {
 // is [models.Given].
 type Session struct {
 	options Options
+	tree    *Tree
 	run     *Run // nil if nothing is recorded
 	loads   []*load
 	exit    *hooks.Name
@@ -163,13 +167,13 @@ type load struct {
 	used bool
 }
 
-// NewSession begins a session, with a new run in the tree if the options
-// record anything. Close ends both.
+// NewSession begins a session, with a new run in the tree if the options save
+// anything. Close ends both.
 func NewSession(t *Tree, o Options) (*Session, error) {
 	if err := o.Check(); err != nil {
 		return nil, err
 	}
-	s := &Session{options: o, known: map[string]bool{}, hits: make([]bool, len(o.Save))}
+	s := &Session{options: o, tree: t, known: map[string]bool{}, hits: make([]bool, len(o.Save))}
 	if o.ExitAfter != "" {
 		n, err := parseExit(o.ExitAfter)
 		if err != nil {
@@ -200,13 +204,17 @@ func NewSession(t *Tree, o Options) (*Session, error) {
 		}
 		s.loads = append(s.loads, l)
 	}
-	if o.Records() {
-		var err error
-		if s.run, err = t.Start(Gomflux); err != nil {
-			return nil, err
+	if !o.Records() {
+		if o.UsesTree() {
+			t.makeCurrent()
 		}
-		s.run.makeCurrent()
+		return s, nil
 	}
+	var err error
+	if s.run, err = t.Start(Gomflux); err != nil {
+		return nil, err
+	}
+	s.run.makeCurrent()
 	return s, nil
 }
 
@@ -484,9 +492,16 @@ func (s *Session) Unsaved() []string {
 	return out
 }
 
-// Close ends the session's run.
+// Close ends the session's run, or else the one that [Save] or [Checkpoint]
+// began in the session's tree.
 func (s *Session) Close() error {
-	if s.run == nil {
+	run := s.run
+	if run == nil {
+		run = s.tree.takeCurrent()
+	} else {
+		run.dropCurrent()
+	}
+	if run == nil {
 		return nil
 	}
 	replaced := map[string]string{}
@@ -495,7 +510,6 @@ func (s *Session) Close() error {
 			replaced[l.Name.String()] = l.source()
 		}
 	}
-	err := s.run.Describe(map[string]any{"replaced": replaced, "taps": s.options.Save})
-	s.run.dropCurrent()
-	return errors.Join(err, s.run.Close())
+	err := run.Describe(map[string]any{"replaced": replaced, "taps": s.options.Save})
+	return errors.Join(err, run.Close())
 }

@@ -131,15 +131,22 @@ func TestSession(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s, got, err := run(t, tree, alone, debug.Options{Load: []debug.Replacement{replacement(t, "latents@1="+latents)}})
+	load := []debug.Replacement{replacement(t, "latents@1="+latents)}
+	s, got, err := run(t, tree, alone, debug.Options{Load: load})
 	if err != nil {
 		t.Fatal(err)
+	}
+	if _, err := os.Stat(tree.Latest(debug.Gomflux)); err == nil || s.Run() != nil {
+		t.Error("a run was recorded though nothing was to be saved")
 	}
 	if !slices.Equal(got.Image.Pix, want.Image.Pix) {
 		t.Error("another picture")
 	}
 	if err := s.Unmatched(); err != nil {
 		t.Error(err)
+	}
+	if _, _, err := run(t, tree, alone, debug.Options{Load: load, Save: []string{"vae.decode.in"}}); err != nil {
+		t.Fatal(err)
 	}
 	if text, err := os.ReadFile(filepath.Join(tree.Latest(debug.Gomflux), "settings.json")); err != nil || !strings.Contains(string(text), latents) {
 		t.Errorf("what was replaced is not recorded: %s, %v", text, err)
@@ -243,6 +250,46 @@ func TestSavedNames(t *testing.T) {
 	_, err = debug.NewSession(tree, debug.Options{Load: []debug.Replacement{replacement(t, "latents@1=theirs:y")}})
 	if !errors.Is(err, debug.ErrNotFound) || !strings.Contains(err.Error(), "near: theirs:z), and no file has that name") {
 		t.Errorf("found %v", err)
+	}
+}
+
+// TestSavedByCode has what a model's code saves in the tree of a session that
+// saves nothing itself.
+func TestSavedByCode(t *testing.T) {
+	t.Setenv("GOMFLUX_LOG_DIR", filepath.Join(t.TempDir(), "elsewhere"))
+	tree, _ := open(t)
+	file := filepath.Join(t.TempDir(), "x.npy")
+	if err := tensors.WriteFile(file, []*tensors.Tensor{tensor(t, "x", 1, 2)}, nil); err != nil {
+		t.Fatal(err)
+	}
+	for range 2 {
+		s, err := debug.NewSession(tree, debug.Options{Load: []debug.Replacement{replacement(t, "x="+file)}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		mlxtest.Do(t, func() {
+			x, err := s.Array("x", -1)
+			if err != nil {
+				t.Fatal(err)
+			}
+			debug.Save("q", x)
+		})
+		if err := s.Close(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if tree.Busy(debug.Gomflux) {
+		t.Error("the run has not ended")
+	}
+	if archived, err := tree.Archived(); err != nil || len(archived) != 1 {
+		t.Errorf("archived %+v, %v, expected one of two runs", archived, err)
+	}
+	text, err := os.ReadFile(filepath.Join(tree.Latest(debug.Gomflux), "settings.json"))
+	if err != nil || !strings.Contains(string(text), file) {
+		t.Errorf("what was replaced is not recorded: %s, %v", text, err)
+	}
+	if e, err := tree.Find("q"); err != nil || e.Name != "q" {
+		t.Errorf("found %+v, %v", e, err)
 	}
 }
 

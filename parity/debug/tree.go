@@ -4,6 +4,7 @@
 //
 //	logs/runs/latest/SIDE/{settings.json,checkpoints,tensors,traces,images}
 //	logs/runs/archive/TIME-SIDE/...
+//	logs/runs/.gitignore
 //
 // SIDE is gomflux or reference. A new run moves the side's latest one to the
 // archive, under the time it began in UTC. While a run lasts it holds a lock,
@@ -239,11 +240,32 @@ func (t *Tree) Start(side string) (*Run, error) {
 			return nil, fmt.Errorf("folder of runs: %w", err)
 		}
 	}
+	if err := t.ignore(); err != nil {
+		return nil, fmt.Errorf("folder of runs: %w", err)
+	}
 	r := &Run{Tree: t, Side: side, Began: time.Now(), size: size, hits: map[string]int{}}
 	if err := r.begin(); err != nil {
 		return nil, fmt.Errorf("folder of runs: %w", err)
 	}
 	return r, nil
+}
+
+// ignore keeps the runs out of git, unless they have a .gitignore already. It is
+// in runs, since what else is in the root may be somebody's.
+func (t *Tree) ignore() error {
+	name := filepath.Join(t.Root, "runs", ".gitignore")
+	f, err := os.OpenFile(name, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o666)
+	if errors.Is(err, fs.ErrExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	_, err = f.WriteString("*\n")
+	if err = errors.Join(err, f.Close()); err != nil {
+		os.Remove(name) // it would stay empty
+	}
+	return err
 }
 
 func (r *Run) begin() error {

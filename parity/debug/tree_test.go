@@ -144,6 +144,45 @@ func TestArchive(t *testing.T) {
 	}
 }
 
+// TestIgnored keeps runs out of git, and what people wrote as it is.
+func TestIgnored(t *testing.T) {
+	tree, _ := open(t)
+	name := filepath.Join(tree.Root, "runs", ".gitignore")
+	for i, c := range []struct{ there, want string }{{"", "*\n"}, {"archive\n", "archive\n"}} {
+		if c.there != "" {
+			if err := os.WriteFile(name, []byte(c.there), 0o666); err != nil {
+				t.Fatal(err)
+			}
+		}
+		start(t, tree).Close()
+		if text, err := os.ReadFile(name); err != nil || string(text) != c.want {
+			t.Errorf("run %d: found %q, %v, expected %q", i, text, err, c.want)
+		}
+	}
+	if entries, err := os.ReadDir(tree.Root); err != nil || len(entries) != 1 {
+		t.Errorf("the root has %v, %v, expected runs alone", entries, err)
+	}
+}
+
+// TestIgnoredByGit asks git.
+func TestIgnoredByGit(t *testing.T) {
+	if _, err := exec.LookPath("git"); err != nil {
+		t.Skip("there is no git")
+	}
+	tree, _ := open(t)
+	r := start(t, tree)
+	save(t, r, tensor(t, "x", 1))
+	r.Close()
+	dir := filepath.Dir(tree.Root)
+	for _, args := range [][]string{{"init", "-q"}, {"status", "--porcelain"}} {
+		cmd := exec.Command("git", args...)
+		cmd.Dir = dir
+		if out, err := cmd.CombinedOutput(); err != nil || len(out) > 0 {
+			t.Errorf("git %s: %v, %s", args[0], err, out)
+		}
+	}
+}
+
 func TestSave(t *testing.T) {
 	tree, _ := open(t)
 	r := start(t, tree)

@@ -2,6 +2,7 @@
 
     logs/runs/latest/SIDE/{settings.json,checkpoints,tensors,traces,images}
     logs/runs/archive/TIME-SIDE/...
+    logs/runs/.gitignore
 
 SIDE is reference here (gomflux on the other side), TIME when that run began, in UTC. A new run moves the latest one
 to the archive. While a run lasts it holds a lock on latest/.SIDE.lock, and another that begins meanwhile goes straight
@@ -78,6 +79,7 @@ class Run:
         self.size, self._warned = size_of(root), False
         self.reserve(0)
         latest.mkdir(parents=True, exist_ok=True)
+        ignore(root / "runs")
         self.began = datetime.datetime.now(datetime.timezone.utc)
         self._lock = lock(latest / f".{side}.lock")
         if not self._lock:
@@ -128,6 +130,15 @@ class Run:
         self._lock.close()
         if self.folder.parent.name == "archive":
             (self.root / "runs" / "latest" / f".{self.folder.name}.lock").unlink(missing_ok=True)
+
+
+def ignore(folder: Path):
+    """Keeps a folder out of git, unless it has a .gitignore already."""
+    try:
+        with open(folder / ".gitignore", "x") as f:
+            f.write("*\n")
+    except FileExistsError:
+        pass
 
 
 def lock(file: Path):

@@ -188,7 +188,11 @@ def own_runs(scratch: Path, root: Path):
     [archived] = (scratch / "runs" / "archive").iterdir()
     assert archived.name == f"{first.settings['began']}-reference"
     assert torch.equal(Dump(archived)["image"], first["image"])
+    ignored = scratch / "runs" / ".gitignore"
+    assert ignored.read_text() == "*\n"
+    ignored.write_text("archive\n")
     going, other = runs.Run(scratch), runs.Run(scratch)
+    assert ignored.read_text() == "archive\n"
     assert going.folder == latest and other.folder.parent.name == "archive"
     other.end()
     going.end()
