@@ -3,6 +3,7 @@ package models
 import (
 	"bytes"
 	"errors"
+	"github.com/gomflux/gomflux/models/errs"
 	"image"
 	"image/color"
 	"image/png"
@@ -171,12 +172,12 @@ func TestLoadAutoencoderErrors(t *testing.T) {
 		of    error
 	}{
 		"whole":       {},
-		"class":       {files: map[string]string{"vae/config.json": other}, err: []string{"vae/config.json", `class "AutoencoderKLWan"`, "runs AutoencoderKL"}, of: ErrUnsupported},
+		"class":       {files: map[string]string{"vae/config.json": other}, err: []string{"vae/config.json", `class "AutoencoderKLWan"`, "runs AutoencoderKL"}, of: errs.ErrUnsupported},
 		"no config":   {files: map[string]string{"vae/config.json": ""}, err: []string{"vae/config.json"}, of: os.ErrNotExist},
 		"nothing":     {files: map[string]string{"vae/config.json": "", file: ""}, err: []string{"vae/config.json"}, of: os.ErrNotExist},
 		"no weights":  {files: map[string]string{file: ""}, err: []string{"vae"}},
 		"its own":     {files: map[string]string{"vae/config.json": "", file: "", "config.json": string(config), "diffusion_pytorch_model.safetensors": string(tensors)}},
-		"a text's":    {files: map[string]string{"vae/config.json": "", file: "", "config.json": `{"_class_name": "Qwen3Model"}`}, err: []string{"config.json", `"Qwen3Model"`}, of: ErrUnsupported},
+		"a text's":    {files: map[string]string{"vae/config.json": "", file: "", "config.json": `{"_class_name": "Qwen3Model"}`}, err: []string{"config.json", `"Qwen3Model"`}, of: errs.ErrUnsupported},
 		"factors":     {files: map[string]string{factors: `{"latent_rgb_factors": [[1,2,3],[4,5,6],[7,8,9],[1,0,0]]}`}},
 		"damaged":     {files: map[string]string{factors: `{"latent_rgb_factors": [[1,2,3],`}, err: []string{factors, "line 1"}},
 		"text":        {files: map[string]string{factors: `{"latent_rgb_factors": [["a",2,3],[4,5,6],[7,8,9],[1,0,0]]}`}, err: []string{factors, "latent_rgb_factors", "found string"}},
@@ -375,8 +376,8 @@ func TestProjectionPicture(t *testing.T) {
 		{Shape: []int{2, 0, 3}},
 		{Shape: []int{2, 1 << 32, 1 << 31}},
 	} {
-		if _, err := p.Picture(l); !errors.Is(err, ErrRequest) {
-			t.Errorf("%v: error %v, expected %v", l.Shape, err, ErrRequest)
+		if _, err := p.Picture(l); !errors.Is(err, errs.ErrRequest) {
+			t.Errorf("%v: error %v, expected %v", l.Shape, err, errs.ErrRequest)
 		}
 	}
 }

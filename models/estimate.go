@@ -67,10 +67,15 @@ func EstimateModel(fsys fs.FS, o LoadOptions) (e Estimate, free int64, err error
 	return r.Estimate(), p.room(), nil
 }
 
-// ownRun is a run with the model's own settings and no prompt.
-func (p *Pipeline) ownRun() (*Run, error) {
+// ownRequest has the model's own settings and no prompt.
+func (p *Pipeline) ownRequest() Request {
 	d := p.Defaults
-	r, err := p.sketch(Request{NegativePrompt: d.NegativePrompt, Height: d.Height, Width: d.Width, Steps: d.Steps, Guidance: d.Guidance, MaxSequenceLength: d.MaxSequenceLength})
+	return Request{NegativePrompt: d.NegativePrompt, Height: d.Height, Width: d.Width, Steps: d.Steps, Guidance: d.Guidance, MaxSequenceLength: d.MaxSequenceLength}
+}
+
+// ownRun is the run of ownRequest.
+func (p *Pipeline) ownRun() (*Run, error) {
+	r, err := p.sketch(p.ownRequest())
 	if err == nil {
 		r.complete() // as far as it goes: a model that edits is shown no pictures
 	}

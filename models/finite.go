@@ -4,12 +4,12 @@ import (
 	"cmp"
 	"context"
 	"fmt"
-	"maps"
 	"slices"
 
 	"github.com/gomflux/gomflux/internal/checkpoint"
 	"github.com/gomflux/gomflux/mlx"
 	"github.com/gomflux/gomflux/mlx/nn"
+	"github.com/gomflux/gomflux/models/component"
 )
 
 // A NotFiniteError says that a model computed NaN or infinite values where a
@@ -123,13 +123,13 @@ func (e *NotFiniteError) look(l *component.Loader, c component.Component) error 
 	for _, i := range bad[:min(len(bad), most)] {
 		w := NotFiniteWeight{File: found[i].File, Name: found[i].Name, Dtype: dtypes[i]}
 		for _, stored := range found[i].Tensors() { // with the scales of a quantized one
-			t := &TensorWeights{Tensor: stored}
-			if err := t.read(context.Background(), r, func(int64) {}); err != nil {
+			s, err := r.Stats(context.Background(), stored, func(int64) {})
+			if err != nil {
 				return err
 			}
-			if s := t.Stats; s != nil && s.NaN+s.Inf > 0 {
-				w.File, w.Name = t.File, t.Name
-				w.Stored = fmt.Sprintf("%d NaN and %d infinite of %d elements", s.NaN, s.Inf, t.Len())
+			if s != nil && s.NaN+s.Inf > 0 {
+				w.File, w.Name = stored.File, stored.Name
+				w.Stored = fmt.Sprintf("%d NaN and %d infinite of %d elements", s.NaN, s.Inf, stored.Len())
 				break
 			}
 		}

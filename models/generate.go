@@ -106,7 +106,7 @@ func (r *Run) Generate(seeds []uint64) ([]*Result, error) {
 	if r.way.alone {
 		r.release()
 		r.free()
-		r.keepPace()
+		r.pace.keep()
 	}
 
 	results := make([]*Result, len(seeds))
@@ -162,7 +162,7 @@ func (r *Run) report(p Progress) {
 func (r *Run) enter() (leave func()) {
 	points := r.points
 	r.points = hooks.Points{Func: r.Hook, Step: -1}
-	r.pace = r.newPace()
+	r.pace = setPace(r.device, r.way.ahead(r))
 	return func() {
 		r.release()
 		r.pace.restore()

@@ -4,6 +4,8 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"github.com/gomflux/gomflux/models/errs"
+	"github.com/gomflux/gomflux/models/family"
 	"image"
 	"math"
 	"slices"
@@ -18,7 +20,7 @@ import (
 )
 
 // load loads the small model, on the MLX thread.
-func load(t *testing.T, defaults *Defaults) *Pipeline {
+func load(t *testing.T, defaults *family.Defaults) *Pipeline {
 	t.Helper()
 	fsys, err := checkpoint.OpenFolder(ordinary)
 	if err != nil {
@@ -60,7 +62,7 @@ func TestSizeFor(t *testing.T) {
 		{image.Pt(100, 100), 512, 0, 512, 512}, // who gives a side may go beyond
 	}
 	mlxtest.Do(t, func() {
-		p := load(t, &Defaults{Steps: 2, Height: 64, Width: 64, MaxSequenceLength: 512})
+		p := load(t, &family.Defaults{Steps: 2, Height: 64, Width: 64, MaxSequenceLength: 512})
 		for _, test := range tests {
 			if h, w := p.SizeFor(test.size, test.height, test.width); h != test.wantH || w != test.wantW {
 				t.Errorf("%v, %dx%d given: height %d and width %d, expected %d and %d", test.size, test.height, test.width, h, w, test.wantH, test.wantW)
@@ -80,14 +82,14 @@ func TestSizeFor(t *testing.T) {
 
 // counting counts how often the text encoder runs.
 type counting struct {
-	family
+	family.Pipeline
 	runs int
 }
 
-func (c *counting) texts(references []image.Image) []text {
-	texts := c.family.texts(references)
-	encode := texts[0].encode
-	texts[0].encode = func(ids []int32) *mlx.Array {
+func (c *counting) Texts(references []image.Image) []family.Text {
+	texts := c.Pipeline.Texts(references)
+	encode := texts[0].Encode
+	texts[0].Encode = func(ids []int32) *mlx.Array {
 		c.runs++
 		return encode(ids)
 	}
@@ -101,7 +103,7 @@ func TestEncodingsKept(t *testing.T) {
 	watch := func(hooks.Tap) (*mlx.Array, error) { return nil, nil }
 	mlxtest.Do(t, func() {
 		p := load(t, nil)
-		count := &counting{family: p.family}
+		count := &counting{Pipeline: p.family}
 		p.family = count
 		pictures := map[string][]uint8{}
 		generate := func(prompt, negative string, seed uint64, runs int, change func(*Request)) {
@@ -152,8 +154,8 @@ func TestEncodingsKept(t *testing.T) {
 
 		// what is kept does not get around the limit
 		before := count.runs
-		_, err := p.Generate(Request{Prompt: a, Height: 16, Width: 16, Steps: 1, MaxSequenceLength: 3})
-		if !errors.Is(err, ErrRequest) || !strings.Contains(err.Error(), "and the limit is 3") {
+		_, err := p.Generate(Request{Prompt: a, Height: 16, Width: 16, Steps: 1, MaxSequenceLength: 3, RefuseLongPrompts: true})
+		if !errors.Is(err, errs.ErrRequest) || !strings.Contains(err.Error(), "and the limit is 3") {
 			t.Errorf("error %v", err)
 		}
 		if count.runs != before {
@@ -163,7 +165,7 @@ func TestEncodingsKept(t *testing.T) {
 
 		// as another pipeline makes them, which has nothing kept
 		p = load(t, nil)
-		count = &counting{family: p.family}
+		count = &counting{Pipeline: p.family}
 		p.family = count
 		generate(a, "", 2, 1, nil)
 		generate(c, n, 2, 2, nil)
@@ -242,9 +244,9 @@ func TestSchedulers(t *testing.T) {
 // smooth predicts a velocity that changes slowly with the timestep. A model of
 // random weights follows every wave of its timestep embedding, over which no
 // step of a useful length is short.
-type smooth struct{ family }
+type smooth struct{ family.Pipeline }
 
-func (smooth) predictor(conditions, int, int, compiler) (predictor, error) {
+func (smooth) Predictor(family.Conditions, int, int, family.Compiler) (family.Predictor, error) {
 	return func(x *mlx.Array, timestep float32) *mlx.Array {
 		return x.Sin().Sub(x.Times(float64(timestep / 1000))).Plus(0.25)
 	}, nil
@@ -315,7 +317,7 @@ func TestCheckImage(t *testing.T) {
 		}
 		for _, test := range tests {
 			_, err := p.Generate(Request{Prompt: "x", Height: 8, Width: 8, Steps: test.steps, MaxSequenceLength: 512, Image: test.image, ImageStrength: test.strength})
-			if test.err == "" && err != nil || test.err != "" && (!errors.Is(err, ErrRequest) || !strings.Contains(err.Error(), test.err)) {
+			if test.err == "" && err != nil || test.err != "" && (!errors.Is(err, errs.ErrRequest) || !strings.Contains(err.Error(), test.err)) {
 				t.Errorf("strength %g of %d steps: error %v, expected %q", test.strength, test.steps, err, test.err)
 			}
 		}

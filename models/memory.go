@@ -79,7 +79,7 @@ func (p *Pipeline) free() {
 // ensure loads a part for the run.
 func (r *Run) ensure(dir string) error {
 	err := r.Pipeline.ensure(dir, r.Progress)
-	r.keepPace()
+	r.pace.keep()
 	return err
 }
 
@@ -144,24 +144,24 @@ type pace struct {
 	ahead int // what MLX may take beyond what there is
 }
 
-// newPace sets the limit, until restore.
-func (r *Run) newPace() pace {
-	if r.device.Backend() != mlx.BackendCUDA {
-		return pace{}
+// setPace sets the limit for work on a device, until restore.
+func setPace(d mlx.Device, ahead int64) *pace {
+	if d.Backend() != mlx.BackendCUDA {
+		return &pace{}
 	}
-	r.pace = pace{mlx.SetMemoryLimit(0), int(r.way.ahead(r))}
-	r.keepPace()
-	return r.pace
+	p := &pace{mlx.SetMemoryLimit(0), int(ahead)}
+	p.keep()
+	return p
 }
 
-// keepPace counts from what is in memory now.
-func (r *Run) keepPace() {
-	if r.pace.limit > 0 {
-		mlx.SetMemoryLimit(min(r.pace.limit, mlx.ActiveMemory()+r.pace.ahead))
+// keep counts from what is in memory now.
+func (p *pace) keep() {
+	if p != nil && p.limit > 0 {
+		mlx.SetMemoryLimit(min(p.limit, mlx.ActiveMemory()+p.ahead))
 	}
 }
 
-func (p pace) restore() {
+func (p *pace) restore() {
 	if p.limit > 0 {
 		mlx.SetMemoryLimit(p.limit)
 	}

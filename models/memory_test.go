@@ -79,7 +79,7 @@ func TestLowRAM(t *testing.T) {
 
 // parameters counts those of a part that are in memory.
 func (p *part) parameters() (n int) {
-	for _, parameter := range nn.Parameters(p.model) {
+	for _, parameter := range nn.Parameters(p.Model) {
 		if parameter.Array != nil {
 			n++
 		}
@@ -205,7 +205,7 @@ func TestLowRAMNested(t *testing.T) {
 // came or went, and gives back the limit that there was, as does a run in its callback.
 // The limit is one for all devices, so that this needs no GPU.
 func TestPace(t *testing.T) {
-	if mlx.GPU.String() != "cuda" {
+	if mlx.GPU.Backend() != mlx.BackendCUDA {
 		t.Skip("there is no CUDA on this system")
 	}
 	mlxtest.Do(t, func() {
@@ -216,32 +216,30 @@ func TestPace(t *testing.T) {
 		}
 		const ahead = 1000
 		own := limit()
-		p := &Pipeline{Autoencoder: &Autoencoder{device: mlx.GPU}}
-		restore := p.pace(ahead)
+		p := setPace(mlx.GPU, ahead)
 		if got, want := limit(), mlx.ActiveMemory()+ahead; got != want {
 			t.Errorf("the limit is %d, expected %d", got, want)
 		}
 		part := mlx.Zeros(mlx.Float32, 1<<20)
 		mlx.Eval(part)
-		p.keepPace()
+		p.keep()
 		if got, want := limit(), mlx.ActiveMemory()+ahead; got != want || got < 4<<20 {
 			t.Errorf("with a part more the limit is %d, expected %d", got, want)
 		}
 		outer := limit()
-		inner := p.pace(1 << 50)
+		inner := setPace(mlx.GPU, 1<<50)
 		if got := limit(); got != outer {
 			t.Errorf("a run in a run has a limit of %d, expected that of the outer one, %d", got, outer)
 		}
-		inner()
+		inner.restore()
 		if got := limit(); got != outer {
 			t.Errorf("after it the limit is %d, expected %d", got, outer)
 		}
-		restore()
+		p.restore()
 		if got := limit(); got != own {
 			t.Errorf("after the run the limit is %d, expected %d", got, own)
 		}
-		p.device = mlx.CPU
-		defer p.pace(ahead)()
+		defer setPace(mlx.CPU, ahead).restore()
 		if got := limit(); got != own {
 			t.Errorf("on the CPU the limit is %d, expected %d", got, own)
 		}

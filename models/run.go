@@ -26,7 +26,7 @@ type Run struct {
 	// while it generates
 	compiled []func()     // which free what is compiled
 	kept     []*mlx.Array // of one step for later ones
-	pace     pace
+	pace     *pace
 }
 
 // A prompt is one of a run's.
@@ -315,6 +315,15 @@ func (r *Run) BatchSize() int {
 		n = 4
 	}
 	return r.fitting(n)
+}
+
+// BatchSize is that of a request's run, 1 for a request that cannot be run.
+func (p *Pipeline) BatchSize(request Request) int {
+	r, err := p.Prepare(request, 1)
+	if err != nil {
+		return 1
+	}
+	return r.BatchSize()
 }
 
 // referenceTokens is how many tokens the transformer sees of the pictures that an

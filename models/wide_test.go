@@ -2,6 +2,11 @@ package models
 
 import (
 	"encoding/json"
+	"github.com/gomflux/gomflux/mlx/hooks"
+	"github.com/gomflux/gomflux/models/component"
+	"github.com/gomflux/gomflux/models/family"
+	"github.com/gomflux/gomflux/models/index"
+	"io/fs"
 	"math"
 	"math/rand/v2"
 	"os"
@@ -57,8 +62,8 @@ func wideModel(t testing.TB, folder string) string {
 		if wide.folder != folder {
 			continue
 		}
-		for component, changes := range wide.configs {
-			file := filepath.Join(dir, component, "config.json")
+		for folder, changes := range wide.configs {
+			file := filepath.Join(dir, folder, "config.json")
 			var config, with map[string]any
 			for target, text := range map[*map[string]any][]byte{&config: read(t, file), &with: []byte(changes)} {
 				if err := json.Unmarshal(text, target); err != nil {
@@ -73,7 +78,7 @@ func wideModel(t testing.TB, folder string) string {
 			if err != nil {
 				t.Fatal(err)
 			}
-			old, _ := filepath.Glob(filepath.Join(dir, component, "*.safetensors*"))
+			old, _ := filepath.Glob(filepath.Join(dir, folder, "*.safetensors*"))
 			for _, name := range old {
 				os.Remove(name)
 			}
@@ -83,28 +88,34 @@ func wideModel(t testing.TB, folder string) string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	x, err := readIndex(fsys)
-	if err != nil {
-		t.Fatal(err)
-	}
-	_, components, err := x.declare(fsys)
-	if err != nil {
-		t.Fatal(err)
-	}
 	r := rand.New(rand.NewPCG(1, 2))
-	for _, c := range components {
-		if c.dir == autoencoderDir {
+	for _, c := range declared(t, fsys) {
+		if c.Class.Role == component.Autoencoder {
 			continue
 		}
 		var list []*checkpoint.Array
-		for _, parameter := range nn.Parameters(c.model) {
+		for _, parameter := range nn.Parameters(c.Model) {
 			list = append(list, randomTensor(r, parameter))
 		}
-		if err := checkpoint.WriteFile(filepath.Join(dir, c.dir, "model.safetensors"), list, nil); err != nil {
+		if err := checkpoint.WriteFile(filepath.Join(dir, c.Dir, "model.safetensors"), list, nil); err != nil {
 			t.Fatal(err)
 		}
 	}
 	return dir
+}
+
+// declared are the components of a model folder, by their configs.
+func declared(t testing.TB, fsys fs.FS) []component.Component {
+	t.Helper()
+	x, err := index.Read(fsys)
+	if err != nil {
+		t.Fatal(err)
+	}
+	d, err := family.Declare(&component.Folder{FS: fsys, Points: &hooks.Points{}}, x)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return d.Components
 }
 
 func read(t testing.TB, file string) []byte {

@@ -159,3 +159,23 @@ func summarize(r io.Reader, t Tensor, first int) (Stats, []float64, error) {
 	}
 	return s.Stats(), head, nil
 }
+
+// Stats reads a tensor and returns its statistics, nil for a dtype that cannot be
+// read as numbers. It holds a part of the tensor at a time, and reports the bytes of
+// each to done.
+func (r *Reader) Stats(ctx context.Context, t Tensor, done func(int64)) (*Stats, error) {
+	if !t.Dtype.IsReadable() {
+		done(t.Bytes())
+		return nil, nil
+	}
+	var sum Summary
+	for part, err := range r.Parts(ctx, t, PartLen) {
+		if err != nil {
+			return nil, err
+		}
+		sum.Join(part.Stats(), part.Len())
+		done(int64(part.Len() * t.Dtype.Size()))
+	}
+	stats := sum.Stats()
+	return &stats, nil
+}

@@ -63,7 +63,8 @@ type QuantizationRule struct {
 	Least  int
 }
 
-func (r QuantizationRule) fits(layer string) bool {
+// Fits reports whether the rule is about a layer, by the name of its module.
+func (r QuantizationRule) Fits(layer string) bool {
 	ok, _ := path.Match(r.Layers, layer) // whose name has no slashes, so that * goes over dots
 	return ok
 }
@@ -73,7 +74,7 @@ func (r QuantizationRule) fits(layer string) bool {
 // not.
 func (c *Class) LayerQuantization(q mlx.Quantization, layer string, columns int) *mlx.Quantization {
 	for _, rule := range c.Quantization {
-		if !rule.fits(layer) {
+		if !rule.Fits(layer) {
 			continue
 		}
 		switch {

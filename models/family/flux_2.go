@@ -12,6 +12,7 @@ import (
 	"github.com/gomflux/gomflux/models/errs"
 	"github.com/gomflux/gomflux/models/index"
 	"github.com/gomflux/gomflux/picture"
+	"github.com/gomflux/gomflux/scheduler"
 	"github.com/gomflux/gomflux/textenc"
 	"github.com/gomflux/gomflux/transformer"
 )
@@ -184,6 +185,10 @@ func (f *flux2) CacheSize(tokens int) int64 {
 	}
 	c := f.transformer.Config
 	return int64(2*(c.NumLayers+c.NumSingleLayers)) * int64(tokens) * int64(c.NumAttentionHeads*c.AttentionHeadDim)
+}
+
+func (f *flux2) Mu(_ *scheduler.FlowMatchEulerConfig, tokens, steps int) float64 {
+	return scheduler.EmpiricalMu(tokens, steps)
 }
 
 // Bounds of a reference picture (Flux2ImageProcessor).

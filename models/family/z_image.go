@@ -103,6 +103,12 @@ func (z *zImage) Guidance(scale float64) (bool, error) { return scale > 0, nil }
 
 func (z *zImage) Sigmas(steps int) []float32 { return scheduler.LinearSigmas(steps) }
 
+// Guide is positive + scale·(positive - negative): Z-Image counts its guidance
+// from the positive prediction.
+func (z *zImage) Guide(positive, negative *mlx.Array, scale float64) *mlx.Array {
+	return positive.Add(positive.Sub(negative).Times(scale))
+}
+
 // Predictor turns the model's time, which runs from 0 at pure noise, and the
 // sign of its output around.
 func (z *zImage) Predictor(c Conditions, h, w int, compile Compiler) (Predictor, error) {

@@ -4,6 +4,8 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"github.com/gomflux/gomflux/models/component"
+	"github.com/gomflux/gomflux/models/index"
 	"image"
 	"maps"
 	"math"
@@ -64,7 +66,7 @@ func TestEstimate(t *testing.T) {
 				before := settled()
 				o := LoadOptions{LowRAM: test.lowRAM}
 				if test.quantize != "" {
-					q, err := ParseQuantization(test.quantize, 0)
+					q, err := component.ParseQuantization(test.quantize, 0)
 					if err != nil {
 						t.Fatal(err)
 					}
@@ -89,11 +91,15 @@ func TestEstimate(t *testing.T) {
 					}
 				}
 				batch := max(1, test.batch)
-				e := p.Estimate(r, batch)
+				run, err := p.Prepare(r, batch)
+				if err != nil {
+					t.Fatal(err)
+				}
+				e := run.Estimate()
 				peak, off := 0, math.Inf(1)
 				for range 6 { // on a busy machine MLX takes less in advance, sometimes
 					p.encodings = nil
-					if _, err := p.GenerateBatch(r, make([]uint64, batch)); err != nil {
+					if _, err := run.Generate(make([]uint64, batch)); err != nil {
 						t.Fatal(err)
 					}
 					r.Progress(Progress{Phase: phase})
@@ -111,6 +117,21 @@ func TestEstimate(t *testing.T) {
 			})
 		})
 	}
+}
+
+// prepared is a run of a request.
+func prepared(t *testing.T, p *Pipeline, r Request, batch int) *Run {
+	t.Helper()
+	run, err := p.Prepare(r, batch)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return run
+}
+
+func estimated(t *testing.T, p *Pipeline, r Request) Estimate {
+	t.Helper()
+	return prepared(t, p, r, 1).Estimate()
 }
 
 // TestCheckFit loads a model with less and less memory: its parts are loaded one
@@ -135,25 +156,25 @@ func TestCheckFit(t *testing.T) {
 		}
 		const plenty = 1 << 40
 		p, warnings := load(plenty, LoadOptions{})
-		if p.lowRAM || p.alone || len(warnings) > 0 {
-			t.Errorf("with much memory: %v, %v, warnings %q", p.lowRAM, p.alone, warnings)
+		if p.way.lowRAM || p.way.alone || len(warnings) > 0 {
+			t.Errorf("with much memory: %v, %v, warnings %q", p.way.lowRAM, p.way.alone, warnings)
 		}
-		all := p.Estimate(run, 1)
+		all := estimated(t, p, run)
 		p, warnings = load(all.Peak()-1, LoadOptions{})
-		if !p.lowRAM || len(warnings) > 0 {
-			t.Errorf("with too little for all parts: %v, warnings %q", p.lowRAM, warnings)
+		if !p.way.lowRAM || len(warnings) > 0 {
+			t.Errorf("with too little for all parts: %v, warnings %q", p.way.lowRAM, warnings)
 		}
-		low := p.Estimate(run, 1)
+		low := estimated(t, p, run)
 		if !(low.Peak() < all.Peak()) {
 			t.Errorf("%d bytes with one part at a time, %d with all", low.Peak(), all.Peak())
 		}
 
 		p, warnings = load(low.Step-1, LoadOptions{})
-		if !p.lowRAM || !p.alone || len(warnings) != 1 {
-			t.Fatalf("with too little for one part: %v, %v, warnings %q", p.lowRAM, p.alone, warnings)
+		if !p.way.lowRAM || !p.way.alone || len(warnings) != 1 {
+			t.Fatalf("with too little for one part: %v, %v, warnings %q", p.way.lowRAM, p.way.alone, warnings)
 		}
 		mlxtest.Contains(t, warnings[0], "a picture of 128x128 in float32 needs about 1", " MB of memory, even with one part of the model in memory at a time, and 1", " MB are free", "; what fits is -q 8 (1", ", or -q 4 (1", ", or --width 96 --height 96 (")
-		q, err := ParseQuantization("8", 0)
+		q, err := component.ParseQuantization("8", 0)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -196,7 +217,7 @@ func TestEstimateModel(t *testing.T) {
 			r.Width, r.Height = 64, 64
 			return []Request{r}
 		}})
-		q, err := ParseQuantization("4", 0)
+		q, err := component.ParseQuantization("4", 0)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -214,7 +235,7 @@ func TestEstimateModel(t *testing.T) {
 // memory than what is left at the end and the size of a shard.
 func TestLoadPeak(t *testing.T) {
 	quantized := func(name string) *mlx.Quantization {
-		q, err := ParseQuantization(name, 0)
+		q, err := component.ParseQuantization(name, 0)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -330,13 +351,13 @@ func TestFitting(t *testing.T) {
 		r := Request{Prompt: "a red hat", Width: 64, Height: 64, Steps: 2, MaxSequenceLength: 256}
 		for _, test := range []struct{ fit, want int }{{8, 8}, {7, 4}, {2, 2}, {1, 1}} {
 			p.memory = 0
-			p.memory = p.Estimate(r, test.fit).Peak()
-			if n := p.fitting(r, 8); n != test.want {
+			p.memory = prepared(t, p, r, test.fit).Estimate().Peak()
+			if n := prepared(t, p, r, 1).fitting(8); n != test.want {
 				t.Errorf("%d pictures where %d fit, expected %d", n, test.fit, test.want)
 			}
 		}
 		p.memory = 1
-		if n := p.fitting(r, 8); n != 1 {
+		if n := prepared(t, p, r, 1).fitting(8); n != 1 {
 			t.Errorf("%d pictures where none fits, expected 1", n)
 		}
 	})
@@ -373,33 +394,32 @@ var publishedConfigs = map[string]map[string]string{
 func headersOf(t *testing.T, name, class string, dtype mlx.Dtype) (*Pipeline, meter) {
 	t.Helper()
 	fsys := fstest.MapFS{
-		"model_index.json":                {Data: []byte(`{"is_distilled": true}`)},
+		index.File:                        {Data: []byte(`{"is_distilled": true}`)},
 		"scheduler/scheduler_config.json": {Data: []byte(`{}`)},
 	}
 	configs := map[string]string{"transformer": "{}"}
 	for _, from := range []map[string]string{publishedConfigs["Z-Image"], publishedConfigs[name]} {
 		maps.Copy(configs, from)
 	}
-	for component, text := range configs {
-		file := component + "/config.json"
-		if component == "processor" {
-			file = component + "/preprocessor_config.json"
+	for dir, text := range configs {
+		file := dir + "/config.json"
+		if dir == "processor" {
+			file = dir + "/preprocessor_config.json"
 		}
 		fsys[file] = &fstest.MapFile{Data: []byte(text)}
 	}
-	p := &Pipeline{Autoencoder: &Autoencoder{device: mlx.GPU, dtype: dtype}, Class: class, family: classes[class](), parts: map[string]*part{}}
-	p.loader = &loader{fsys: fsys, points: &p.points, dtype: dtype}
+	p := &Pipeline{Autoencoder: &Autoencoder{device: mlx.GPU, dtype: dtype}, Class: class, parts: map[string]*part{}}
+	p.loader = &component.Loader{Folder: component.Folder{FS: fsys, Points: &p.points, Dtype: dtype}}
 	p.memory = 150e9
-	components, err := p.declare(p.loader)
-	if err != nil {
+	if err := p.declare(index.Index{Class: class}, nil); err != nil {
 		t.Fatal(err)
 	}
-	for _, c := range components {
-		part := &part{component: c, sizes: map[mlx.Quantization]footprint{}}
-		for range nn.Parameters(c.model) {
+	for _, c := range p.Components() {
+		part := &part{Component: c, sizes: map[mlx.Quantization]footprint{}}
+		for range nn.Parameters(c.Model) {
 			part.found = append(part.found, nn.Found{Tensor: checkpoint.Tensor{Dtype: "BF16"}})
 		}
-		p.parts[c.dir] = part
+		p.parts[c.Dir] = part
 	}
 	return p, newMeter(mlx.GPU, dtype, "sm_90")
 }
@@ -464,10 +484,10 @@ func TestEstimateH200(t *testing.T) {
 		}
 		p, m := headersOf(t, test.model, class, dtype)
 		m.ahead = int64(test.ahead * 1e9)
-		w := way{batch: max(1, test.batch), lowRAM: test.low, alone: test.low}
+		var q *mlx.Quantization
 		if test.quantize != "" {
 			var err error
-			if w.quantize, err = ParseQuantization(test.quantize, 0); err != nil {
+			if q, err = component.ParseQuantization(test.quantize, 0); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -475,11 +495,16 @@ func TestEstimateH200(t *testing.T) {
 		for _, size := range test.references {
 			r.References = append(r.References, image.NewAlpha(image.Rectangle{Max: size}))
 		}
-		e := p.estimateWith(&r, w, m)
+		run, err := p.sketch(r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		run.batch = max(1, test.batch)
+		e := run.estimateWith(way{lowRAM: test.low, alone: test.low}, q, m)
 		gb := func(n int64) float64 { return float64(n) / 1e9 }
 		off := gb(e.Peak())/test.gigabytes - 1
 		t.Logf("%-10s %-5s %4d x%d, %d pictures, ahead %g: %.1f GB, estimated %.1f (%+.1f %%): weights %.1f, encode %.1f, step %.1f, decode %.1f",
-			test.model, test.quantize, test.side, w.batch, len(r.References), test.ahead, test.gigabytes, gb(e.Peak()), 100*off, gb(e.AllWeights()), gb(e.Encode), gb(e.Step), gb(e.Decode))
+			test.model, test.quantize, test.side, run.batch, len(r.References), test.ahead, test.gigabytes, gb(e.Peak()), 100*off, gb(e.AllWeights()), gb(e.Encode), gb(e.Step), gb(e.Decode))
 		if !(math.Abs(off) < 0.1) {
 			t.Errorf("%s %s, %d, %g ahead: %.1f GB, estimated %.1f", test.model, test.quantize, test.side, test.ahead, test.gigabytes, gb(e.Peak()))
 		}
