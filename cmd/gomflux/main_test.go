@@ -1,9 +1,6 @@
 package main
 
 import (
-	"errors"
-	"io/fs"
-	"os"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -37,23 +34,6 @@ func absolute(path string) string {
 		panic(err)
 	}
 	return abs
-}
-
-// TestRemoveTemporaries is what the second signal relies on.
-func TestRemoveTemporaries(t *testing.T) {
-	dir := t.TempDir()
-	f, err := newTemporary(filepath.Join(dir, "x.png"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := os.Stat(f.Name()); err != nil {
-		t.Fatal(err)
-	}
-	removeTemporaries()
-	temporaries.Unlock()
-	if _, err := os.Stat(f.Name()); !errors.Is(err, fs.ErrNotExist) {
-		t.Errorf("%s is there: %v", f.Name(), err)
-	}
 }
 
 func TestInternalError(t *testing.T) {

@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"maps"
 	"os"
 	"os/exec"
@@ -15,6 +16,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/gomflux/gomflux/internal/atomicfile"
 	"github.com/gomflux/gomflux/internal/checkpoint"
 	"github.com/gomflux/gomflux/mlx/hooks"
 )
@@ -56,26 +58,12 @@ func (r *Run) Describe(settings map[string]any) error {
 
 // write makes a JSON file of the run, whole or not at all.
 func (r *Run) write(name string, v any) error {
-	f, err := os.CreateTemp(r.Dir, ".gomflux-*.tmp")
-	if err != nil {
-		return err
-	}
-	defer os.Remove(f.Name())
-	defer f.Close()
-	e := json.NewEncoder(f)
-	e.SetEscapeHTML(false)
-	e.SetIndent("", " ")
-	err = e.Encode(v)
-	if err == nil {
-		err = f.Chmod(0o644)
-	}
-	if err == nil {
-		err = f.Close()
-	}
-	if err == nil {
-		err = os.Rename(f.Name(), filepath.Join(r.Dir, name))
-	}
-	return err
+	return atomicfile.Replace(filepath.Join(r.Dir, name), func(w io.Writer) error {
+		e := json.NewEncoder(w)
+		e.SetEscapeHTML(false)
+		e.SetIndent("", " ")
+		return e.Encode(v)
+	})
 }
 
 // Close ends the run.
