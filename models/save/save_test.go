@@ -20,6 +20,7 @@ import (
 	"testing"
 
 	"github.com/gomflux/gomflux/internal/checkpoint"
+	"github.com/gomflux/gomflux/internal/filelock"
 	"github.com/gomflux/gomflux/internal/layouttest"
 	"github.com/gomflux/gomflux/internal/mlxtest"
 	"github.com/gomflux/gomflux/mlx"
@@ -607,11 +608,11 @@ func TestSaveAfterKill(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	lock, err := lockFolder(filepath.Join(parent, ".b.gomflux-2.incomplete"))
+	release, err := filelock.TryFolder(filepath.Join(parent, ".b.gomflux-2.incomplete"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer lock.Close()
+	defer release()
 	src, err := Find(testModel("zimage-ordinary"))
 	if err != nil {
 		t.Fatal(err)

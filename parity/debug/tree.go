@@ -27,6 +27,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/gomflux/gomflux/internal/filelock"
 )
 
 // The sides of a tree.
@@ -92,7 +94,7 @@ func (t *Tree) lock(dir string) string { return filepath.Join(t.latest(), "."+di
 func (t *Tree) Latest(side string) string { return filepath.Join(t.latest(), side) }
 
 // Busy says whether a run of a side is going on.
-func (t *Tree) Busy(side string) bool { return locked(t.lock(side)) }
+func (t *Tree) Busy(side string) bool { return filelock.Held(t.lock(side)) }
 
 // Size is what the tree holds, in bytes.
 func (t *Tree) Size() (int64, error) { return folderSize(t.Root) }
@@ -168,7 +170,7 @@ func (t *Tree) Archived() ([]Archive, error) {
 	for _, e := range entries {
 		a := Archive{Name: e.Name(), Path: filepath.Join(t.archive(), e.Name())}
 		_, side, ok := strings.Cut(a.Name, "Z-")
-		if !e.IsDir() || !ok || locked(t.lock(a.Name)) {
+		if !e.IsDir() || !ok || filelock.Held(t.lock(a.Name)) {
 			continue
 		}
 		a.Side, _, _ = strings.Cut(side, "-")
@@ -270,15 +272,15 @@ func (t *Tree) ignore() error {
 
 func (r *Run) begin() error {
 	t := r.Tree
-	unlock, err := lock(t.lock(r.Side))
+	unlock, err := filelock.Try(t.lock(r.Side))
 	switch {
-	case errors.Is(err, errLocked):
+	case errors.Is(err, filelock.ErrHeld):
 		name := filepath.Join(t.archive(), stamp(r.Began)+"-"+r.Side)
 		if r.Dir, err = fresh(name, func(name string) error { return os.Mkdir(name, 0o777) }); err != nil {
 			return err
 		}
 		own := t.lock(filepath.Base(r.Dir))
-		if unlock, err = lock(own); err != nil {
+		if unlock, err = filelock.Try(own); err != nil {
 			return err
 		}
 		r.unlock = func() { os.Remove(own); unlock() }
