@@ -3,19 +3,16 @@ package main
 import (
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"io"
-	"io/fs"
 	"os"
-	"path/filepath"
 	"runtime"
 	"strings"
-	"syscall"
 
 	"github.com/spf13/cobra"
 	"golang.org/x/term"
 
+	"github.com/gomflux/gomflux/internal/disk"
 	"github.com/gomflux/gomflux/internal/hub"
 	"github.com/gomflux/gomflux/internal/termpic"
 	"github.com/gomflux/gomflux/mlx"
@@ -173,24 +170,8 @@ func (d *diagnosis) diagnoseModels(advise func(format string, args ...any)) {
 	}
 	_, err = os.Stat(d.Cache.Path)
 	d.Cache.Exists = err == nil
-	d.Cache.Free = freeDisk(d.Cache.Path)
-}
-
-// freeDisk is what can be written to the disk that a folder is on, or will be
-// on once it is made, in bytes; 0 if that is not known.
-func freeDisk(dir string) uint64 {
-	for {
-		var info syscall.Statfs_t
-		err := syscall.Statfs(dir, &info)
-		if err == nil {
-			return info.Bavail * uint64(info.Bsize)
-		}
-		parent := filepath.Dir(dir)
-		if !errors.Is(err, fs.ErrNotExist) || parent == dir {
-			return 0
-		}
-		dir = parent
-	}
+	free, _ := disk.Free(d.Cache.Path)
+	d.Cache.Free = uint64(free)
 }
 
 // describeMLX is what there is to know about an MLX that has been opened.

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"io/fs"
 	"os"
 	"path"
 	"path/filepath"
@@ -17,6 +16,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/gomflux/gomflux/internal/disk"
 	"github.com/gomflux/gomflux/internal/oserr"
 )
 
@@ -328,11 +328,8 @@ func makeLink(target, blob, path string) error {
 
 // checkSpace compares what is to be fetched with what the disk has room for.
 func checkSpace(p *Plan) error {
-	dir := p.dir
+	dir := disk.Existing(p.dir)
 	free, err := freeSpace(dir)
-	for ; errors.Is(err, fs.ErrNotExist) && dir != filepath.Dir(dir); free, err = freeSpace(dir) {
-		dir = filepath.Dir(dir)
-	}
 	if err != nil {
 		return nil // not all file systems tell
 	}
@@ -342,14 +339,8 @@ func checkSpace(p *Plan) error {
 	return nil
 }
 
-// freeSpace is what a disk has room for, to those who are not root.
-var freeSpace = func(dir string) (int64, error) {
-	var s syscall.Statfs_t
-	if err := syscall.Statfs(dir, &s); err != nil {
-		return 0, &fs.PathError{Op: "statfs", Path: dir, Err: err}
-	}
-	return int64(s.Bavail) * int64(s.Bsize), nil
-}
+// freeSpace is disk.Free, but in tests.
+var freeSpace = disk.Free
 
 // size writes a number of bytes in decimal units.
 func size(n int64) string {

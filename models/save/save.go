@@ -7,8 +7,8 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
-	"syscall"
 
+	"github.com/gomflux/gomflux/internal/disk"
 	"github.com/gomflux/gomflux/internal/filelock"
 	"github.com/gomflux/gomflux/internal/oserr"
 	"github.com/gomflux/gomflux/mlx"
@@ -172,20 +172,10 @@ func checkTarget(dir string) error {
 	return nil
 }
 
-// freeBytes is what a disk has room for, to those who are not root; 0 if it does
-// not tell.
+// freeBytes is what a disk has room for; 0 if it does not tell.
 var freeBytes = func(dir string) int64 {
-	var s syscall.Statfs_t
-	for {
-		err := syscall.Statfs(dir, &s)
-		if err == nil {
-			return int64(s.Bavail) * int64(s.Bsize)
-		}
-		if parent := filepath.Dir(dir); !errors.Is(err, fs.ErrNotExist) || parent == dir {
-			return 0
-		}
-		dir = filepath.Dir(dir)
-	}
+	free, _ := disk.Free(dir)
+	return free
 }
 
 func checkRoom(dir string, need int64) error {
