@@ -295,10 +295,7 @@ func (p *Plan) link() error {
 	if err := os.MkdirAll(filepath.Dir(ref), 0o777); err != nil {
 		return err
 	}
-	if err := os.WriteFile(ref+".tmp", []byte(p.Info.Commit), 0o666); err != nil {
-		return err
-	}
-	return os.Rename(ref+".tmp", ref)
+	return replaceFile(ref, []byte(p.Info.Commit))
 }
 
 // symlink is os.Symlink, but in tests.
