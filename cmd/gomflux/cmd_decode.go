@@ -14,6 +14,7 @@ import (
 
 	"github.com/gomflux/gomflux"
 	"github.com/gomflux/gomflux/internal/checkpoint"
+	"github.com/gomflux/gomflux/internal/units"
 	"github.com/gomflux/gomflux/mlx"
 	"github.com/gomflux/gomflux/picture"
 )
@@ -166,7 +167,7 @@ func (o *decodeOptions) run(ctx context.Context, arg string, stdout, stderr io.W
 			jsonTimes{milliseconds(loaded.Sub(start)), milliseconds(decoded.Sub(loaded)), milliseconds(saved.Sub(decoded))}, peak,
 		})
 	}
-	fmt.Fprintf(stderr, "%dx%d from %v, load %s, decode %s, peak memory %s\n", size.X, size.Y, tensor.Shape, seconds(loaded.Sub(start)), seconds(decoded.Sub(loaded)), bytes(int64(peak)))
+	fmt.Fprintf(stderr, "%dx%d from %v, load %s, decode %s, peak memory %s\n", size.X, size.Y, tensor.Shape, seconds(loaded.Sub(start)), seconds(decoded.Sub(loaded)), units.Bytes(int64(peak)))
 	_, err = fmt.Fprintln(stdout, name)
 	return err
 }
@@ -225,7 +226,7 @@ func memoryWarning(need, free int64, height, width int) string {
 	if free == 0 || need <= free {
 		return ""
 	}
-	return fmt.Sprintf("to decode a picture of %dx%d takes about %s of memory, even in strips, and %s are free", width, height, bytes(need), bytes(free))
+	return fmt.Sprintf("to decode a picture of %dx%d takes about %s of memory, even in strips, and %s are free", width, height, units.Bytes(need), units.Bytes(free))
 }
 
 // peakMemory is the most that MLX's arrays took, in bytes.

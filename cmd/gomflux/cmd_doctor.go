@@ -15,6 +15,7 @@ import (
 	"github.com/gomflux/gomflux/internal/disk"
 	"github.com/gomflux/gomflux/internal/hub"
 	"github.com/gomflux/gomflux/internal/termpic"
+	"github.com/gomflux/gomflux/internal/units"
 	"github.com/gomflux/gomflux/mlx"
 	"github.com/gomflux/gomflux/models"
 )
@@ -209,13 +210,13 @@ func (d *diagnosis) print(w io.Writer) error {
 	for _, m := range d.Models {
 		switch {
 		case m.Builtin:
-			line("model", "%s, built in (%s): %s", m.Name, bytes(m.Bytes), m.About)
+			line("model", "%s, built in (%s): %s", m.Name, units.Bytes(m.Bytes), m.About)
 		case !m.Here && m.Name == defaultModel:
 			line("model", "%s, not here (to get it: %s)", m.Name, m.Get)
 		case !m.Here:
 			away++
 		default:
-			line("model", "%s, %s (%s): %s", m.Name, m.state(), bytes(m.Bytes), m.where())
+			line("model", "%s, %s (%s): %s", m.Name, m.state(), units.Bytes(m.Bytes), m.where())
 		}
 	}
 	if away > 0 {
@@ -227,14 +228,14 @@ func (d *diagnosis) print(w io.Writer) error {
 			text += ", not there yet"
 		}
 		if d.Cache.Free > 0 {
-			text += fmt.Sprintf(", %s free on its disk", bytes(int64(d.Cache.Free)))
+			text += fmt.Sprintf(", %s free on its disk", units.Bytes(int64(d.Cache.Free)))
 		}
 		line("cache", "%s", text)
 	}
 	if d.Memory.Total > 0 {
-		text := bytes(int64(d.Memory.Total))
+		text := units.Bytes(int64(d.Memory.Total))
 		if d.Memory.Available > 0 {
-			text += fmt.Sprintf(", %s available", bytes(int64(d.Memory.Available)))
+			text += fmt.Sprintf(", %s available", units.Bytes(int64(d.Memory.Available)))
 		}
 		line("memory", "%s", text)
 	}
@@ -273,7 +274,7 @@ func (d *diagnosis) print(w io.Writer) error {
 				}
 			}
 			if device.Memory > 0 {
-				parts = append(parts, bytes(int64(device.Memory)))
+				parts = append(parts, units.Bytes(int64(device.Memory)))
 			}
 			line("device", "%s, computes in %s", strings.Join(parts, ", "), device.Dtype)
 		}

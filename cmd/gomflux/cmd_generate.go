@@ -22,6 +22,7 @@ import (
 	"github.com/gomflux/gomflux"
 	"github.com/gomflux/gomflux/internal/oserr"
 	"github.com/gomflux/gomflux/internal/termpic"
+	"github.com/gomflux/gomflux/internal/units"
 	"github.com/gomflux/gomflux/models"
 	"github.com/gomflux/gomflux/parity/debug"
 	"github.com/gomflux/gomflux/picture"
@@ -664,7 +665,7 @@ func readText(ctx context.Context, r io.Reader) (string, error) {
 		}
 	}
 	if len(data) > maxPrompt {
-		return "", fmt.Errorf("is longer than %s", bytes(maxPrompt))
+		return "", fmt.Errorf("is longer than %s", units.Bytes(maxPrompt))
 	}
 	text := strings.TrimSuffix(string(data), "\n")
 	return strings.TrimSuffix(text, "\r"), nil

@@ -17,6 +17,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/gomflux/gomflux/internal/checkpoint"
+	"github.com/gomflux/gomflux/internal/units"
 	"github.com/gomflux/gomflux/mlx"
 	"github.com/gomflux/gomflux/models"
 )
@@ -346,7 +347,7 @@ func (r *inspection) print(w io.Writer, all bool) error {
 			deviations = fmt.Sprintf("%.3g to %.3g", slices.Min(std), slices.Max(std))
 		}
 		dtypes := strings.Join(slices.Sorted(maps.Keys(c.Dtypes)), ", ")
-		t = append(t, []string{c.Name, strconv.Itoa(len(c.Tensors)), strconv.Itoa(c.Parameters), cmp.Or(dtypes, "-"), bytes(c.Bytes), values, deviations})
+		t = append(t, []string{c.Name, strconv.Itoa(len(c.Tensors)), strconv.Itoa(c.Parameters), cmp.Or(dtypes, "-"), units.Bytes(c.Bytes), values, deviations})
 	}
 	t.print(&b)
 	if all {

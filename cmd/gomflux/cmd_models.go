@@ -16,6 +16,7 @@ import (
 
 	"github.com/gomflux/gomflux/internal/checkpoint"
 	"github.com/gomflux/gomflux/internal/hub"
+	"github.com/gomflux/gomflux/internal/units"
 	"github.com/gomflux/gomflux/models"
 )
 
@@ -237,7 +238,7 @@ func printModels(w io.Writer, list []listedModel) error {
 	for _, m := range list {
 		amount := "-"
 		if m.Here {
-			amount = bytes(m.Bytes)
+			amount = units.Bytes(m.Bytes)
 		}
 		line := fmt.Sprintf("%-*s  %9s  %-13s  %s", width, m.Name, amount, m.state(), m.where())
 		if m.Quantized != "" {

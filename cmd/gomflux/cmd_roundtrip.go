@@ -12,6 +12,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/gomflux/gomflux"
+	"github.com/gomflux/gomflux/internal/units"
 	"github.com/gomflux/gomflux/picture"
 )
 
@@ -173,7 +174,7 @@ func (o *roundtripOptions) run(ctx context.Context, name string, write bool, std
 	line("mean", "%.3f of 255", d.mean)
 	line("largest", "%d of 255", d.largest)
 	line("time", "load %s, encode %s, decode %s", seconds(loaded.Sub(start)), seconds(encoded.Sub(loaded)), seconds(decoded.Sub(encoded)))
-	line("memory", "%s at most, on %s in %s", bytes(int64(peak)), vae.Device(), vae.Dtype())
+	line("memory", "%s at most, on %s in %s", units.Bytes(int64(peak)), vae.Device(), vae.Dtype())
 	if write {
 		line("file", "%s", printable(saved))
 	}

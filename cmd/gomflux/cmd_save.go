@@ -12,6 +12,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/gomflux/gomflux"
+	"github.com/gomflux/gomflux/internal/units"
 	"github.com/gomflux/gomflux/models"
 )
 
@@ -186,7 +187,7 @@ func newSaved(r *gomflux.SaveReport, took time.Duration) *saved {
 
 // printSaved says what was saved, and which layers it changed most.
 func printSaved(w io.Writer, r *gomflux.SaveReport, took time.Duration) {
-	text := fmt.Sprintf("%s in %s, in the layout of %s, in %s", bytes(r.Bytes), plural(r.Files, "file"), r.Layout, seconds(took))
+	text := fmt.Sprintf("%s in %s, in the layout of %s, in %s", units.Bytes(r.Bytes), plural(r.Files, "file"), r.Layout, seconds(took))
 	for _, l := range r.LoRAs {
 		text += "\n" + loraText(l)
 	}

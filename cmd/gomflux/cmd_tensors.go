@@ -16,6 +16,7 @@ import (
 	"golang.org/x/term"
 
 	"github.com/gomflux/gomflux/internal/checkpoint"
+	"github.com/gomflux/gomflux/internal/units"
 	"github.com/gomflux/gomflux/parity/debug"
 )
 
@@ -167,12 +168,12 @@ func listTensors(stdout, stderr io.Writer, tree *debug.Tree, globs []string, asJ
 	}
 	w := tabwriter.NewWriter(stdout, 0, 0, 2, ' ', 0)
 	for _, e := range all {
-		fmt.Fprintf(w, "%s\t%s\t%s\t%v\t%s\n", printable(e.Name), e.Side, e.Dtype, e.Shape, bytes(e.Bytes()))
+		fmt.Fprintf(w, "%s\t%s\t%s\t%v\t%s\n", printable(e.Name), e.Side, e.Dtype, e.Shape, units.Bytes(e.Bytes()))
 	}
 	if err := w.Flush(); err != nil {
 		return err
 	}
-	fmt.Fprintf(stderr, "%d tensors; %s holds %s, with %d earlier runs\n", len(all), tree.Root, bytes(size), len(archived))
+	fmt.Fprintf(stderr, "%d tensors; %s holds %s, with %d earlier runs\n", len(all), tree.Root, units.Bytes(size), len(archived))
 	return nil
 }
 
@@ -248,7 +249,7 @@ func infoTensor(w io.Writer, e debug.Entry, asJSON bool) error {
 	line("name", "%s", printable(e.Name))
 	line("side", "%s", e.Side)
 	line("file", "%s", printable(e.Path))
-	line("tensor", "%s, %s", e.Type(), bytes(e.Bytes()))
+	line("tensor", "%s, %s", e.Type(), units.Bytes(e.Bytes()))
 	line("saved", "%s", e.Modified.Format("2006-01-02 15:04:05"))
 	if r := e.Record; r != nil {
 		line("point", "%s, hit %d", r.Point, r.HitCount)
@@ -401,7 +402,7 @@ func showTensors(ctx context.Context, w io.Writer, tree *debug.Tree, arg string,
 			}
 			line("name", "%s", printable(info.Name))
 			line("file", "%s", printable(ref.File))
-			line("tensor", "%s, %s", info.Type(), bytes(info.Bytes()))
+			line("tensor", "%s, %s", info.Type(), units.Bytes(info.Bytes()))
 			statLines(line, stats, first)
 			_, err = io.WriteString(w, b.String())
 		}
@@ -515,7 +516,7 @@ func clearTensors(cmd *cobra.Command, tree *debug.Tree, sides, names []string, a
 	if archive {
 		kind = "runs"
 	}
-	_, err = fmt.Fprintf(cmd.ErrOrStderr(), "%d %s removed, %s\n", removed, kind, bytes(size))
+	_, err = fmt.Fprintf(cmd.ErrOrStderr(), "%d %s removed, %s\n", removed, kind, units.Bytes(size))
 	return err
 }
 

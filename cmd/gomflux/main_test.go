@@ -64,11 +64,6 @@ func TestUnits(t *testing.T) {
 			t.Errorf("seconds(%v) = %q, expected %q", d, got, want)
 		}
 	}
-	for n, want := range map[int64]string{999: "1 kB", 15_500_000: "15.5 MB", 12_310_000_000: "12.31 GB"} {
-		if got := bytes(n); got != want {
-			t.Errorf("bytes(%d) = %q, expected %q", n, got, want)
-		}
-	}
 }
 
 func TestNumbered(t *testing.T) {

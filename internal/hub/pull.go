@@ -18,6 +18,7 @@ import (
 
 	"github.com/gomflux/gomflux/internal/disk"
 	"github.com/gomflux/gomflux/internal/oserr"
+	"github.com/gomflux/gomflux/internal/units"
 )
 
 // A Plan is what of a repository is needed, and how much of that is not here.
@@ -331,18 +332,10 @@ func checkSpace(p *Plan) error {
 		return nil // not all file systems tell
 	}
 	if missing := p.Missing(); missing > free {
-		return fmt.Errorf("%w: %s still to be fetched, and %s has %s free (HF_HUB_CACHE puts the cache elsewhere)", ErrSpace, size(missing), dir, size(free))
+		return fmt.Errorf("%w: %s still to be fetched, and %s has %s free (HF_HUB_CACHE puts the cache elsewhere)", ErrSpace, units.Megabytes(missing), dir, units.Megabytes(free))
 	}
 	return nil
 }
 
 // freeSpace is disk.Free, but in tests.
 var freeSpace = disk.Free
-
-// size writes a number of bytes in decimal units.
-func size(n int64) string {
-	if n < 1e9 {
-		return fmt.Sprintf("%.1f MB", float64(n)/1e6)
-	}
-	return fmt.Sprintf("%.2f GB", float64(n)/1e9)
-}

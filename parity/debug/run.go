@@ -18,6 +18,7 @@ import (
 
 	"github.com/gomflux/gomflux/internal/atomicfile"
 	"github.com/gomflux/gomflux/internal/checkpoint"
+	"github.com/gomflux/gomflux/internal/units"
 	"github.com/gomflux/gomflux/mlx/hooks"
 )
 
@@ -160,7 +161,7 @@ func (r *Run) save(t checkpoint.Array, at Location) (string, error) {
 	r.size += int64(len(t.Data))
 	if r.size > r.Tree.Warn && !r.warned && r.size-int64(len(t.Data)) <= r.Tree.Warn {
 		r.warned = true
-		r.Tree.warn("%s holds %s of runs now, the limit is %s", r.Tree.Root, gigabytes(r.size), gigabytes(r.Tree.Limit))
+		r.Tree.warn("%s holds %s of runs now, the limit is %s", r.Tree.Root, units.Gigabytes(r.size), units.Gigabytes(r.Tree.Limit))
 	}
 	return path, nil
 }

@@ -29,6 +29,7 @@ import (
 	"time"
 
 	"github.com/gomflux/gomflux/internal/filelock"
+	"github.com/gomflux/gomflux/internal/units"
 )
 
 // The sides of a tree.
@@ -134,18 +135,11 @@ func (t *Tree) room(size, more int64) error {
 	if oldest, err := t.Archived(); err == nil && len(oldest) > 0 {
 		var names []string
 		for _, a := range oldest[:min(3, len(oldest))] {
-			names = append(names, fmt.Sprintf("%s (%s)", a.Name, gigabytes(a.Size)))
+			names = append(names, fmt.Sprintf("%s (%s)", a.Name, units.Gigabytes(a.Size)))
 		}
 		hint = fmt.Sprintf("the oldest archived runs are %s; gomflux tensors clear --archive removes all %d of them", strings.Join(names, ", "), len(oldest))
 	}
-	return fmt.Errorf("%w: %s holds %s, the limit is %s (%s; GOMFLUX_LOG_LIMIT sets another limit, in bytes)", ErrFull, t.Root, gigabytes(size+more), gigabytes(t.Limit), hint)
-}
-
-func gigabytes(n int64) string {
-	if n < 1e8 {
-		return fmt.Sprintf("%.1f MB", float64(n)/1e6)
-	}
-	return fmt.Sprintf("%.2f GB", float64(n)/1e9)
+	return fmt.Errorf("%w: %s holds %s, the limit is %s (%s; GOMFLUX_LOG_LIMIT sets another limit, in bytes)", ErrFull, t.Root, units.Gigabytes(size+more), units.Gigabytes(t.Limit), hint)
 }
 
 // An Archive is an earlier run.
@@ -235,7 +229,7 @@ func (t *Tree) Start(side string) (*Run, error) {
 		return nil, err
 	}
 	if size > t.Warn {
-		t.warn("%s holds %s of runs (gomflux tensors clear --archive removes the earlier ones)", t.Root, gigabytes(size))
+		t.warn("%s holds %s of runs (gomflux tensors clear --archive removes the earlier ones)", t.Root, units.Gigabytes(size))
 	}
 	for _, dir := range []string{t.latest(), t.archive()} {
 		if err := os.MkdirAll(dir, 0o777); err != nil {
