@@ -14,6 +14,7 @@ import (
 
 	"github.com/gomflux/gomflux"
 	"github.com/gomflux/gomflux/internal/checkpoint"
+	"github.com/gomflux/gomflux/internal/quote"
 	"github.com/gomflux/gomflux/internal/units"
 	"github.com/gomflux/gomflux/mlx"
 	"github.com/gomflux/gomflux/picture"
@@ -114,7 +115,7 @@ func (o *decodeOptions) run(ctx context.Context, arg string, stdout, stderr io.W
 	h, w := tensor.Shape[len(tensor.Shape)-2], tensor.Shape[len(tensor.Shape)-1]
 	if w == 0 || h > picture.MaxPixels/scale/scale/w {
 		return usageErrorf("%s: tensor %s of shape %v would be a picture of %dx%d pixels (the limit is %d million in all)",
-			ref.File, printable(tensor.Name), tensor.Shape, w*scale, h*scale, picture.MaxPixels/1_000_000)
+			ref.File, quote.Printable(tensor.Name), tensor.Shape, w*scale, h*scale, picture.MaxPixels/1_000_000)
 	}
 	warnMemory(ctx, warnings{above{show, stderr}}, vae, h*scale, w*scale)
 	latents, err := readLatents(ref)
@@ -128,7 +129,7 @@ func (o *decodeOptions) run(ctx context.Context, arg string, stdout, stderr io.W
 	}
 	img, err := decode(ctx, latents)
 	if errors.Is(err, gomflux.ErrRequest) {
-		return usageErrorf("%s: tensor %s: %w", ref.File, printable(tensor.Name), err)
+		return usageErrorf("%s: tensor %s: %w", ref.File, quote.Printable(tensor.Name), err)
 	}
 	if err != nil {
 		return modelError(err)
@@ -250,7 +251,7 @@ func openLatents(arg string) (ref checkpoint.Reference, info checkpoint.Tensor, 
 	}
 	file.Close()
 	ref.Key = info.Name
-	name := printable(info.Name)
+	name := quote.Printable(info.Name)
 	if n := len(info.Shape); n != 3 && (n != 4 || info.Shape[0] != 1) {
 		return ref, info, fmt.Errorf("%s: tensor %s has the shape %v, expected [C, h, w] or [1, C, h, w] as latents of one picture have", ref.File, name, info.Shape)
 	}
@@ -267,7 +268,7 @@ func readLatents(ref checkpoint.Reference) (gomflux.Latents, error) {
 		return gomflux.Latents{}, err
 	}
 	if s := t.Stats(); !s.Finite() {
-		return gomflux.Latents{}, usageErrorf("%s: tensor %s: %d of %d values are NaN or infinite (what made them went wrong; half precision may have overflowed)", ref.File, printable(ref.Key), s.NaN+s.Inf, t.Len())
+		return gomflux.Latents{}, usageErrorf("%s: tensor %s: %d of %d values are NaN or infinite (what made them went wrong; half precision may have overflowed)", ref.File, quote.Printable(ref.Key), s.NaN+s.Inf, t.Len())
 	}
 	return gomflux.Latents{Shape: t.Shape, Data: t.Float32s()}, nil
 }

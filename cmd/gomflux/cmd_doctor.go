@@ -14,6 +14,7 @@ import (
 
 	"github.com/gomflux/gomflux/internal/disk"
 	"github.com/gomflux/gomflux/internal/hub"
+	"github.com/gomflux/gomflux/internal/quote"
 	"github.com/gomflux/gomflux/internal/termpic"
 	"github.com/gomflux/gomflux/internal/units"
 	"github.com/gomflux/gomflux/mlx"
@@ -198,7 +199,7 @@ func describeMLX(ctx context.Context, lib mlx.Library) (*mlxInfo, error) {
 func (d *diagnosis) print(w io.Writer) error {
 	var b strings.Builder
 	line := func(what, format string, args ...any) {
-		fmt.Fprintf(&b, "%-12s %s\n", what, printable(fmt.Sprintf(format, args...)))
+		fmt.Fprintf(&b, "%-12s %s\n", what, quote.Printable(fmt.Sprintf(format, args...)))
 	}
 	line("program", "%s", d.Program)
 	if d.Tokenizer {
@@ -284,7 +285,7 @@ func (d *diagnosis) print(w io.Writer) error {
 		fmt.Fprintln(&b, "nothing is missing")
 	}
 	for _, a := range d.Advice {
-		fmt.Fprintln(&b, printable(a))
+		fmt.Fprintln(&b, quote.Printable(a))
 	}
 	_, err := io.WriteString(w, b.String())
 	return err

@@ -21,6 +21,7 @@ import (
 
 	"github.com/gomflux/gomflux"
 	"github.com/gomflux/gomflux/internal/oserr"
+	"github.com/gomflux/gomflux/internal/quote"
 	"github.com/gomflux/gomflux/internal/termpic"
 	"github.com/gomflux/gomflux/internal/units"
 	"github.com/gomflux/gomflux/models"
@@ -421,7 +422,7 @@ func (o *generateOptions) open(ctx context.Context, g *generation, p *printer) (
 		fmt.Fprintf(p.stderr, "%s on %s in %s, loaded in %s\n", model.Class(), model.Device(), model.Dtype(), seconds(time.Since(began)))
 		fmt.Fprintf(p.stderr, "libraries %s\n", libraryPaths(lib))
 		for _, l := range model.LoRAs() {
-			fmt.Fprintln(p.stderr, printable(loraText(l)))
+			fmt.Fprintln(p.stderr, quote.Printable(loraText(l)))
 		}
 	}
 	return model, nil

@@ -14,6 +14,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/gomflux/gomflux/internal/quote"
 	"github.com/gomflux/gomflux/picture"
 )
 
@@ -129,7 +130,7 @@ var infoOrder = []string{
 func (p *pictureInfo) print(w io.Writer) error {
 	var b strings.Builder
 	line := func(name, value string) {
-		fmt.Fprintf(&b, "%-20s %s\n", name, printable(value))
+		fmt.Fprintf(&b, "%-20s %s\n", name, quote.Printable(value))
 	}
 	values := p.fields()
 	settings := func(names ...string) {
@@ -260,19 +261,6 @@ func marshalJSON(v any) (string, error) {
 	return strings.TrimSuffix(b.String(), "\n"), err
 }
 
-// printable is a text as it can be shown in a terminal: quoted as in Go where it
-// has characters that a terminal would act on.
-func printable(s string) string {
-	if isPrintable(s) {
-		return s
-	}
-	return strconv.Quote(s)
-}
-
-func isPrintable(s string) bool {
-	return !strings.ContainsFunc(s, func(r rune) bool { return !unicode.IsPrint(r) || r == unicode.ReplacementChar })
-}
-
 // escaped is a message as it can be shown in a terminal: with escapes in the
 // place of characters that it would act on, which names of files and of tensors
 // can have. Lines and tabs stay.
@@ -295,7 +283,7 @@ func escaped(s string) string {
 // shellQuote is an argument as a shell takes it.
 func shellQuote(s string) string {
 	switch {
-	case !isPrintable(s): // $'' is bash's and zsh's
+	case !quote.IsPrintable(s): // $'' is bash's and zsh's
 		quoted := strconv.QuoteToASCII(s)
 		return "$'" + strings.ReplaceAll(strings.ReplaceAll(quoted[1:len(quoted)-1], `\"`, `"`), "'", `\'`) + "'"
 	case s != "" && !strings.ContainsFunc(s, func(r rune) bool {

@@ -22,6 +22,7 @@ import (
 
 	"github.com/gomflux/gomflux"
 	"github.com/gomflux/gomflux/internal/hub"
+	"github.com/gomflux/gomflux/internal/quote"
 	"github.com/gomflux/gomflux/internal/units"
 	"github.com/gomflux/gomflux/mlx"
 	"github.com/gomflux/gomflux/models"
@@ -281,7 +282,7 @@ func (o *pullOptions) warn(ctx context.Context, plan *hub.Plan, p *pullPrinter) 
 	case none:
 		p.warn("%s has no model_index.json: it is no pipeline in the layout of Hugging Face diffusers", plan.Info.Repo)
 	case plan.Index != nil && json.Unmarshal(plan.Index, &index) == nil && !slices.Contains(models.Classes(), index.Class):
-		p.warn("%s is a %s, which this version does not run", plan.Info.Repo, printable(index.Class))
+		p.warn("%s is a %s, which this version does not run", plan.Info.Repo, quote.Printable(index.Class))
 	}
 	if text := fitWarning(sizes, parts && plan.Index == nil, memoryForModels(ctx)); text != "" {
 		p.warn("%s", text)
@@ -456,7 +457,7 @@ func (p *pullPrinter) start(plan *hub.Plan) {
 		text += fmt.Sprintf(", %s of it here", units.Bytes(plan.Here))
 	}
 	if info.Licence != "" {
-		text += "; licence " + printable(info.Licence)
+		text += "; licence " + quote.Printable(info.Licence)
 	}
 	p.say("%s", text)
 }

@@ -12,6 +12,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/gomflux/gomflux"
+	"github.com/gomflux/gomflux/internal/quote"
 	"github.com/gomflux/gomflux/internal/units"
 	"github.com/gomflux/gomflux/picture"
 )
@@ -161,7 +162,7 @@ func (o *roundtripOptions) run(ctx context.Context, name string, write bool, std
 	line := func(name, format string, args ...any) {
 		fmt.Fprintf(&b, "%-9s %s\n", name, fmt.Sprintf(format, args...))
 	}
-	line("picture", "%s (%v of %dx%d)", printable(name), p.Format, outer.Dx(), outer.Dy())
+	line("picture", "%s (%v of %dx%d)", quote.Printable(name), p.Format, outer.Dx(), outer.Dy())
 	if inner != outer {
 		line("cut", "to %dx%d, by %d left, %d right, %d top, %d bottom", inner.Dx(), inner.Dy(), cut.Left, cut.Right, cut.Top, cut.Bottom)
 	}
@@ -176,7 +177,7 @@ func (o *roundtripOptions) run(ctx context.Context, name string, write bool, std
 	line("time", "load %s, encode %s, decode %s", seconds(loaded.Sub(start)), seconds(encoded.Sub(loaded)), seconds(decoded.Sub(encoded)))
 	line("memory", "%s at most, on %s in %s", units.Bytes(int64(peak)), vae.Device(), vae.Dtype())
 	if write {
-		line("file", "%s", printable(saved))
+		line("file", "%s", quote.Printable(saved))
 	}
 	_, err = io.WriteString(stdout, b.String())
 	return err

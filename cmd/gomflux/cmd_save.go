@@ -12,6 +12,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/gomflux/gomflux"
+	"github.com/gomflux/gomflux/internal/quote"
 	"github.com/gomflux/gomflux/internal/units"
 	"github.com/gomflux/gomflux/models"
 )
@@ -216,7 +217,7 @@ func printSaved(w io.Writer, r *gomflux.SaveReport, took time.Duration) {
 	const most = 5
 	fmt.Fprintf(w, "relative error, %s of them:\n", worstOf(len(measured), most))
 	for _, l := range measured[:min(most, len(measured))] {
-		fmt.Fprintf(w, "  %.2e  %s\n", l.Error, printable(l.Component+" "+l.Name))
+		fmt.Fprintf(w, "  %.2e  %s\n", l.Error, quote.Printable(l.Component+" "+l.Name))
 	}
 }
 
@@ -227,11 +228,11 @@ func worstOf(n, most int) string {
 	return fmt.Sprintf("the %d largest", most)
 }
 
-// printableLines is printable for a text of several lines.
+// printableLines is quote.Printable for a text of several lines.
 func printableLines(text string) string {
 	lines := strings.Split(text, "\n")
 	for i := range lines {
-		lines[i] = printable(lines[i])
+		lines[i] = quote.Printable(lines[i])
 	}
 	return strings.Join(lines, "\n")
 }

@@ -11,6 +11,7 @@ import (
 
 	"github.com/gomflux/gomflux/internal/checkpoint"
 	"github.com/gomflux/gomflux/internal/hub"
+	"github.com/gomflux/gomflux/internal/quote"
 	"github.com/gomflux/gomflux/internal/units"
 	"github.com/gomflux/gomflux/mlx"
 	"github.com/gomflux/gomflux/models"
@@ -149,7 +150,7 @@ func (m *shownModel) print(w io.Writer) error {
 	var b strings.Builder
 	line := func(what, text string) {
 		if text != "" {
-			fmt.Fprintf(&b, "%-9s %s\n", what, printable(text))
+			fmt.Fprintf(&b, "%-9s %s\n", what, quote.Printable(text))
 		}
 	}
 	line("model", m.Name)
@@ -182,7 +183,7 @@ func (m *shownModel) print(w io.Writer) error {
 		case f.Bytes >= 0:
 			amount = fmt.Sprint(f.Bytes, " B")
 		}
-		fmt.Fprintf(&b, "%9s  %s\n", amount, printable(f.Path))
+		fmt.Fprintf(&b, "%9s  %s\n", amount, quote.Printable(f.Path))
 	}
 	_, err := io.WriteString(w, b.String())
 	return err

@@ -16,6 +16,7 @@ import (
 	"golang.org/x/term"
 
 	"github.com/gomflux/gomflux/internal/checkpoint"
+	"github.com/gomflux/gomflux/internal/quote"
 	"github.com/gomflux/gomflux/internal/units"
 	"github.com/gomflux/gomflux/parity/debug"
 )
@@ -168,7 +169,7 @@ func listTensors(stdout, stderr io.Writer, tree *debug.Tree, globs []string, asJ
 	}
 	w := tabwriter.NewWriter(stdout, 0, 0, 2, ' ', 0)
 	for _, e := range all {
-		fmt.Fprintf(w, "%s\t%s\t%s\t%v\t%s\n", printable(e.Name), e.Side, e.Dtype, e.Shape, units.Bytes(e.Bytes()))
+		fmt.Fprintf(w, "%s\t%s\t%s\t%v\t%s\n", quote.Printable(e.Name), e.Side, e.Dtype, e.Shape, units.Bytes(e.Bytes()))
 	}
 	if err := w.Flush(); err != nil {
 		return err
@@ -246,15 +247,15 @@ func infoTensor(w io.Writer, e debug.Entry, asJSON bool) error {
 	line := func(name, format string, args ...any) {
 		fmt.Fprintf(&b, "%-9s %s\n", name, fmt.Sprintf(format, args...))
 	}
-	line("name", "%s", printable(e.Name))
+	line("name", "%s", quote.Printable(e.Name))
 	line("side", "%s", e.Side)
-	line("file", "%s", printable(e.Path))
+	line("file", "%s", quote.Printable(e.Path))
 	line("tensor", "%s, %s", e.Type(), units.Bytes(e.Bytes()))
 	line("saved", "%s", e.Modified.Format("2006-01-02 15:04:05"))
 	if r := e.Record; r != nil {
 		line("point", "%s, hit %d", r.Point, r.HitCount)
 		if r.Location.File != "" {
-			line("made at", "%s:%d (%s)", printable(r.Location.File), r.Location.Line, printable(r.Location.Function))
+			line("made at", "%s:%d (%s)", quote.Printable(r.Location.File), r.Location.Line, quote.Printable(r.Location.Function))
 		}
 		var first []float64
 		for _, v := range r.Preview {
@@ -400,8 +401,8 @@ func showTensors(ctx context.Context, w io.Writer, tree *debug.Tree, arg string,
 			if several && i > 0 {
 				b.WriteByte('\n')
 			}
-			line("name", "%s", printable(info.Name))
-			line("file", "%s", printable(ref.File))
+			line("name", "%s", quote.Printable(info.Name))
+			line("file", "%s", quote.Printable(ref.File))
 			line("tensor", "%s, %s", info.Type(), units.Bytes(info.Bytes()))
 			statLines(line, stats, first)
 			_, err = io.WriteString(w, b.String())

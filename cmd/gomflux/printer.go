@@ -11,6 +11,7 @@ import (
 
 	"github.com/gomflux/gomflux"
 	"github.com/gomflux/gomflux/internal/oserr"
+	"github.com/gomflux/gomflux/internal/quote"
 	"github.com/gomflux/gomflux/internal/termpic"
 	"github.com/gomflux/gomflux/internal/units"
 	"github.com/gomflux/gomflux/picture"
@@ -202,7 +203,7 @@ func (p *printer) startOne(seed uint64, index, pictures int, prompt string) {
 		if text := []rune(prompt); len(text) > most {
 			prompt = string(text[:most]) + "..."
 		}
-		line += ": " + printable(prompt)
+		line += ": " + quote.Printable(prompt)
 	}
 	fmt.Fprintln(p.stderr, line)
 }

@@ -17,6 +17,7 @@ import (
 	"strings"
 
 	"github.com/gomflux/gomflux/internal/checkpoint/layout"
+	"github.com/gomflux/gomflux/internal/quote"
 	"github.com/gomflux/gomflux/mlx"
 	"github.com/gomflux/gomflux/mlx/nn"
 )
@@ -137,7 +138,7 @@ func (s *Set) add(spec Spec, f *file, components []*component, hints []Hint) err
 			continue
 		}
 		if before := modules[raw][p]; before != nil {
-			return fmt.Errorf("LoRA %s: tensors %s and %s are both %s of %s", f.Name, quote(before.Name), quote(name), p, quote(raw))
+			return fmt.Errorf("LoRA %s: tensors %s and %s are both %s of %s", f.Name, quote.Name(before.Name), quote.Name(name), p, quote.Name(raw))
 		}
 		modules[raw][p] = f.tensor(name)
 	}
@@ -187,7 +188,7 @@ func (s *Set) enter(component string, u *update) error {
 	list := s.updates[component][u.Name]
 	for _, before := range list {
 		if before.file == u.file {
-			return fmt.Errorf("LoRA %s: %s and %s both change %s of the %s", u.file.Name, quote(before.module), quote(u.module), u.Name, component)
+			return fmt.Errorf("LoRA %s: %s and %s both change %s of the %s", u.file.Name, quote.Name(before.module), quote.Name(u.module), u.Name, component)
 		}
 	}
 	s.updates[component][u.Name] = append(list, u)
@@ -281,7 +282,7 @@ func (s *Set) Attach(component string, model any) {
 		for _, u := range list {
 			if layer == nil || u.fixed() {
 				throw("LoRA %s: %s cannot run beside %s of the %s, only be added to it while it is loaded, if it is not quantized yet",
-					u.file.Name, quote(u.module), name, component)
+					u.file.Name, quote.Name(u.module), name, component)
 			}
 			layer.Adapters = append(layer.Adapters, u.attach(s, layer))
 		}
