@@ -1,4 +1,4 @@
-// Package disk says what the disks of files have room for.
+// Package disk says what is on disks, and what they have room for.
 package disk
 
 import (
@@ -19,6 +19,12 @@ func Existing(path string) string {
 		}
 		path = parent
 	}
+}
+
+// IsFolder reports whether path is a folder, or a link to one.
+func IsFolder(path string) bool {
+	info, err := os.Stat(path)
+	return err == nil && info.IsDir()
 }
 
 // Free returns how many bytes those who are not root can write to the disk that

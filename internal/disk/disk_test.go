@@ -41,3 +41,19 @@ func TestExisting(t *testing.T) {
 		}
 	}
 }
+
+func TestIsFolder(t *testing.T) {
+	dir := t.TempDir()
+	file, link := filepath.Join(dir, "file"), filepath.Join(dir, "link")
+	if err := os.WriteFile(file, nil, 0o666); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Symlink(dir, link); err != nil {
+		t.Fatal(err)
+	}
+	for path, want := range map[string]bool{dir: true, link: true, file: false, filepath.Join(dir, "gone"): false} {
+		if got := IsFolder(path); got != want {
+			t.Errorf("%s is a folder: %v, expected %v", path, got, want)
+		}
+	}
+}
