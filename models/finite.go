@@ -4,12 +4,12 @@ import (
 	"cmp"
 	"context"
 	"fmt"
-	"maps"
 	"slices"
 
 	"github.com/gomflux/gomflux/internal/checkpoint"
 	"github.com/gomflux/gomflux/mlx"
 	"github.com/gomflux/gomflux/mlx/nn"
+	"github.com/gomflux/gomflux/models/component"
 )
 
 // A NotFiniteError says that a model computed NaN or infinite values where a
@@ -95,7 +95,7 @@ func (e *NotFiniteError) look(l *component.Loader, c component.Component) error 
 	dtypes := map[int]mlx.Dtype{} // of a quantized one it is that of its scales
 	for i, p := range nn.Parameters(c.Model) {
 		for _, a := range p.Arrays() {
-			if a.Dtype().IsFloat() && !finite(a) {
+			if !a.AllFinite() {
 				bad, dtypes[i] = append(bad, i), a.Dtype()
 				break
 			}

@@ -153,7 +153,7 @@ func (t *tensor) array() *mlx.Array {
 	}
 	dtype, _ := nn.DtypeOf(t.Dtype)
 	a := mlx.FromBytes(data, dtype, t.Shape...)
-	if !a.IsFinite().All() {
+	if !a.AllFinite() {
 		throw("%w", t.errorf("has values that are NaN or infinite"))
 	}
 	return a

@@ -244,21 +244,12 @@ func (s *Set) bake(component string, takes func(*update) bool) func(p nn.Paramet
 		for _, u := range all[p.Name] {
 			w = mlx.Scope(func() *mlx.Array { return u.bake(w, before) })
 		}
-		if !isFinite(w) && isFinite(before) {
+		if !w.AllFinite() && before.AllFinite() {
 			throw("LoRA %s: makes values of %s in the %s NaN or infinite", names(all[p.Name]), p.Name, component)
 		}
 		done[p.Name] = true
 		return w
 	}
-}
-
-// isFinite says whether all of an array's elements are numbers.
-func isFinite(x *mlx.Array) (all bool) {
-	mlx.Scope(func() *mlx.Array {
-		all = x.IsFinite().All()
-		return nil
-	})
-	return all
 }
 
 // Attach puts adapters beside the linear layers of a loaded component, for all

@@ -234,7 +234,7 @@ func inRows(a *mlx.Array, f func(rows *mlx.Array) error) error {
 
 // checkFinite refuses NaN and infinite weights: no picture could be made of them.
 func checkFinite(e *savedEntry, a *mlx.Array) error {
-	if !a.Dtype().IsFloat() || a.IsFinite().All() {
+	if a.AllFinite() {
 		return nil
 	}
 	return fmt.Errorf("%s: tensor %s: has NaN or infinite values as %v%s", e.found.File, e.found.Name, a.Dtype(), halfHint(a.Dtype()))
