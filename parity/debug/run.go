@@ -18,6 +18,7 @@ import (
 
 	"github.com/gomflux/gomflux/internal/atomicfile"
 	"github.com/gomflux/gomflux/internal/checkpoint"
+	"github.com/gomflux/gomflux/internal/plainjson"
 	"github.com/gomflux/gomflux/internal/units"
 	"github.com/gomflux/gomflux/mlx/hooks"
 )
@@ -59,12 +60,7 @@ func (r *Run) Describe(settings map[string]any) error {
 
 // write makes a JSON file of the run, whole or not at all.
 func (r *Run) write(name string, v any) error {
-	return atomicfile.Replace(filepath.Join(r.Dir, name), func(w io.Writer) error {
-		e := json.NewEncoder(w)
-		e.SetEscapeHTML(false)
-		e.SetIndent("", " ")
-		return e.Encode(v)
-	})
+	return atomicfile.Replace(filepath.Join(r.Dir, name), func(w io.Writer) error { return plainjson.Write(w, v, " ") })
 }
 
 // Close ends the run.
