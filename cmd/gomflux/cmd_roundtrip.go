@@ -159,9 +159,7 @@ func (o *roundtripOptions) run(ctx context.Context, name string, write bool, std
 		})
 	}
 	var b strings.Builder
-	line := func(name, format string, args ...any) {
-		fmt.Fprintf(&b, "%-9s %s\n", name, fmt.Sprintf(format, args...))
-	}
+	line := liner(&b, 9)
 	line("picture", "%s (%v of %dx%d)", quote.Printable(name), p.Format, outer.Dx(), outer.Dy())
 	if inner != outer {
 		line("cut", "to %dx%d, by %d left, %d right, %d top, %d bottom", inner.Dx(), inner.Dy(), cut.Left, cut.Right, cut.Top, cut.Bottom)

@@ -244,9 +244,7 @@ func infoTensor(w io.Writer, e debug.Entry, asJSON bool) error {
 		return writeJSON(w, j)
 	}
 	var b strings.Builder
-	line := func(name, format string, args ...any) {
-		fmt.Fprintf(&b, "%-9s %s\n", name, fmt.Sprintf(format, args...))
-	}
+	line := liner(&b, 9)
 	line("name", "%s", quote.Printable(e.Name))
 	line("side", "%s", e.Side)
 	line("file", "%s", quote.Printable(e.Path))
@@ -280,6 +278,14 @@ func infoTensor(w io.Writer, e debug.Entry, asJSON bool) error {
 
 // defaultValues is how many values are shown of a tensor.
 const defaultValues = 10
+
+// liner returns a function that writes lines: a name, and a text that begins in
+// the same column in all of them.
+func liner(w io.Writer, width int) func(name, format string, args ...any) {
+	return func(name, format string, args ...any) {
+		fmt.Fprintf(w, "%-*s %s\n", width, name, fmt.Sprintf(format, args...))
+	}
+}
 
 func statLines(line func(name, format string, args ...any), s checkpoint.Stats, first []float64) {
 	line("range", "%s", s.Range())
@@ -395,9 +401,7 @@ func showTensors(ctx context.Context, w io.Writer, tree *debug.Tree, arg string,
 			}{info.Name, ref.File, string(info.Dtype), append([]int{}, info.Shape...), info.Bytes(), stats, list})
 		} else {
 			var b strings.Builder
-			line := func(name, format string, args ...any) {
-				fmt.Fprintf(&b, "%-9s %s\n", name, fmt.Sprintf(format, args...))
-			}
+			line := liner(&b, 9)
 			if several && i > 0 {
 				b.WriteByte('\n')
 			}
