@@ -16,14 +16,44 @@ const (
 	GPU        // Metal on a Mac, CUDA elsewhere
 )
 
-func (d Device) String() string {
-	if d == CPU {
-		return "cpu"
+// String is the name of the device's backend.
+func (d Device) String() string { return d.Backend().String() }
+
+// A Backend is what MLX computes with on a device.
+type Backend int
+
+const (
+	BackendCPU Backend = iota
+	BackendMetal
+	BackendCUDA
+)
+
+var backendNames = [...]string{BackendCPU: "cpu", BackendMetal: "metal", BackendCUDA: "cuda"}
+
+func (b Backend) String() string { return backendNames[b] }
+
+// Backend is that of the device on this system.
+func (d Device) Backend() Backend {
+	switch {
+	case d == CPU:
+		return BackendCPU
+	case runtime.GOOS == "darwin":
+		return BackendMetal
 	}
-	if runtime.GOOS == "darwin" {
-		return "metal"
+	return BackendCUDA
+}
+
+// ParseDevice reads a device's name: cpu, gpu, or that of the GPU's backend.
+func ParseDevice(name string) (Device, error) {
+	switch name {
+	case CPU.String():
+		return CPU, nil
+	case "gpu", GPU.String():
+		return GPU, nil
+	case BackendMetal.String(), BackendCUDA.String():
+		return 0, fmt.Errorf("device %s: a GPU is %v here (the device gpu is either)", name, GPU)
 	}
-	return "cuda"
+	return 0, fmt.Errorf("device %q: expected gpu or cpu", name)
 }
 
 var (

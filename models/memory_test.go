@@ -205,7 +205,7 @@ func TestLowRAMNested(t *testing.T) {
 // came or went, and gives back the limit that there was, as does a run in its callback.
 // The limit is one for all devices, so that this needs no GPU.
 func TestPace(t *testing.T) {
-	if mlx.GPU.String() != "cuda" {
+	if mlx.GPU.Backend() != mlx.BackendCUDA {
 		t.Skip("there is no CUDA on this system")
 	}
 	mlxtest.Do(t, func() {

@@ -207,9 +207,13 @@ func (m *modelFlags) openVAE(ctx context.Context, stderr io.Writer, quiet bool) 
 // warnMemory says in advance that decoding may fail, or end with the system
 // ending the program.
 func warnMemory(ctx context.Context, w warner, vae *gomflux.VAE, height, width int) {
-	device, consequence := mlx.CPU, "the system may end the program"
-	if vae.Device() != mlx.CPU.String() {
-		device, consequence = mlx.GPU, "it may fail"
+	device, err := mlx.ParseDevice(vae.Device())
+	if err != nil {
+		return
+	}
+	consequence := "the system may end the program"
+	if device == mlx.GPU {
+		consequence = "it may fail"
 	}
 	var free int64
 	mlx.Do(ctx, func() error {

@@ -715,20 +715,13 @@ func (o *inspectOptions) runLoaded(ctx context.Context, name string, show *displ
 
 // loadOptions are --dtype and --device.
 func (o *inspectOptions) loadOptions() (models.LoadOptions, error) {
-	var load models.LoadOptions
+	load := models.LoadOptions{Device: o.device.value}
 	if name := o.dtype.orZero(); name != "" {
 		d, err := mlx.ParseDtype(name)
 		if err != nil {
 			return load, err
 		}
 		load.Dtype = &d
-	}
-	if name := o.device.orZero(); name != "" {
-		device := mlx.CPU
-		if name == "gpu" {
-			device = mlx.GPU
-		}
-		load.Device = &device
 	}
 	return load, nil
 }

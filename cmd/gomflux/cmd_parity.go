@@ -188,13 +188,7 @@ func runParity(ctx context.Context, run string, m *modelFlags, o *reportFlags, p
 	if _, err := m.checkLibrary(ctx, warnings{stderr}); err != nil {
 		return err
 	}
-	if word := m.device.orZero(); word != "" {
-		device := mlx.CPU
-		if word == "gpu" {
-			device = mlx.GPU
-		}
-		p.Device = &device
-	}
+	p.Device = m.device.value
 	if word := m.dtype.orZero(); word != "" {
 		dtype, err := mlx.ParseDtype(word)
 		if err != nil {

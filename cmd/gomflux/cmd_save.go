@@ -122,7 +122,7 @@ func (o *saveOptions) run(ctx context.Context, stdout, stderr io.Writer) error {
 	}
 	defer show.close()
 	save := gomflux.SaveOptions{
-		Layout: o.layout.orZero(), LoRAs: o.loras.list, BaseModel: o.base, Device: o.device.orZero(), Dtype: o.savedDtype.orZero(),
+		Layout: o.layout.orZero(), LoRAs: o.loras.list, BaseModel: o.base, Device: o.device.String(), Dtype: o.savedDtype.orZero(),
 		Overwrite: o.overwrite, Progress: show.report,
 	}
 	if q := o.quantize.orZero(); q != none {

@@ -183,8 +183,8 @@ func (o *generateOptions) compare(ctx context.Context, f *picture.Found, source 
 	var device, version string
 	if err := mlx.Do(ctx, func() error {
 		d := mlx.CurrentDevice()
-		if o.device.orZero() == "cpu" {
-			d = mlx.CPU
+		if o.device.given() {
+			d = *o.device.value
 		}
 		device, version = d.String(), mlx.Version()
 		return nil
