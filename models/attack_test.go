@@ -12,8 +12,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/gomflux/gomflux/internal/attacktest"
 	"github.com/gomflux/gomflux/internal/checkpoint"
+	"github.com/gomflux/gomflux/internal/hostiletest"
 	"github.com/gomflux/gomflux/internal/mlxtest"
 	"github.com/gomflux/gomflux/mlx"
 	"github.com/gomflux/gomflux/models"
@@ -225,7 +225,7 @@ func TestAttacks(t *testing.T) {
 
 			if !attack.late {
 				var info models.Info
-				attacktest.Bounded(t, func() { info = models.Inspect(folder) })
+				hostiletest.Bounded(t, func() { info = models.Inspect(folder) })
 				err := info.Incomplete
 				if err == nil {
 					err = info.Unsupported
@@ -233,7 +233,7 @@ func TestAttacks(t *testing.T) {
 				refused("Inspect", err)
 			}
 			mlxtest.Do(t, func() {
-				attacktest.Bounded(t, func() {
+				hostiletest.Bounded(t, func() {
 					tensors := false
 					p, err := models.Load(folder, models.LoadOptions{Progress: func(models.Progress) { tensors = true }})
 					if err == nil {
@@ -257,7 +257,7 @@ func TestAttacks(t *testing.T) {
 			defer w.Close()
 			ctx, stop := context.WithTimeout(t.Context(), time.Second) // which is not enough for 1 TB
 			defer stop()
-			attacktest.Bounded(t, func() {
+			hostiletest.Bounded(t, func() {
 				if err := w.Read(ctx, nil); err != nil && ctx.Err() == nil {
 					t.Error(err)
 				}
