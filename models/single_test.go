@@ -16,8 +16,8 @@ import (
 
 	"github.com/gomflux/gomflux/internal/checkpoint"
 	"github.com/gomflux/gomflux/internal/checkpoint/layout"
-	"github.com/gomflux/gomflux/internal/layouttest"
 	"github.com/gomflux/gomflux/internal/mlxtest"
+	"github.com/gomflux/gomflux/internal/modeltest"
 	"github.com/gomflux/gomflux/mlx"
 )
 
@@ -43,12 +43,12 @@ func original(t *testing.T, folder string) map[string]*checkpoint.Array {
 	if class == "" {
 		class = config.Architectures[0]
 	}
-	from := layouttest.Read(t, folder)
+	from := modeltest.Read(t, folder)
 	for _, table := range layout.Tables(class) {
 		if table.Name != "original" || len(table.Rules) == 0 {
 			continue
 		}
-		made := layouttest.Stored(t, table, from)
+		made := modeltest.Stored(t, table, from)
 		if !slices.ContainsFunc(table.Signature, func(name string) bool { return made[name] == nil }) {
 			return made
 		}
@@ -98,11 +98,11 @@ func TestSingleFile(t *testing.T) {
 				"all.safetensors":   {"model.diffusion_model.": transformer, "vae.": original(t, base+"/vae")},
 			}
 			for folder, name := range encoders {
-				files["all.safetensors"]["text_encoders."+name+".transformer."] = layouttest.Read(t, filepath.Join(base, folder))
+				files["all.safetensors"]["text_encoders."+name+".transformer."] = modeltest.Read(t, filepath.Join(base, folder))
 			}
 			for name, parts := range files {
 				path := filepath.Join(dir, name)
-				layouttest.Write(t, path, nil, parts)
+				modeltest.Write(t, path, nil, parts)
 				s, err := FindWith(path, base)
 				if err != nil {
 					t.Fatal(err)
@@ -182,9 +182,9 @@ func TestEightBits(t *testing.T) {
 			packed[name], plain[name] = &checkpoint.Array{Dtype: checkpoint.U8, Shape: tensor.Shape, Data: data}, whole
 		}
 		a, b := filepath.Join(dir, "packed.safetensors"), filepath.Join(dir, "plain.safetensors")
-		layouttest.Write(t, a, nil, map[string]map[string]*checkpoint.Array{"model.diffusion_model.": packed})
-		layouttest.Write(t, b, nil, map[string]map[string]*checkpoint.Array{"": plain})
-		layouttest.Retype(t, a, "U8", "F8_E4M3")
+		modeltest.Write(t, a, nil, map[string]map[string]*checkpoint.Array{"model.diffusion_model.": packed})
+		modeltest.Write(t, b, nil, map[string]map[string]*checkpoint.Array{"": plain})
+		modeltest.Retype(t, a, "U8", "F8_E4M3")
 		var pictures [][]byte
 		for _, path := range []string{a, b} {
 			s, err := FindWith(path, base)
@@ -250,8 +250,8 @@ func TestMFluxFolder(t *testing.T) {
 					}
 				} else if configOf(class) == modelConfig {
 					os.Mkdir(filepath.Join(dir, name), 0o777)
-					saved := layouttest.Stored(t, layout.MFlux(layout.Class(class), index.class), layouttest.Read(t, filepath.Join(base, name)))
-					layouttest.Write(t, filepath.Join(dir, name, "0.safetensors"), metadata, map[string]map[string]*checkpoint.Array{"": saved})
+					saved := modeltest.Stored(t, layout.MFlux(layout.Class(class), index.class), modeltest.Read(t, filepath.Join(base, name)))
+					modeltest.Write(t, filepath.Join(dir, name, "0.safetensors"), metadata, map[string]map[string]*checkpoint.Array{"": saved})
 				}
 			}
 			s, err := FindWith(dir, base)
@@ -303,7 +303,7 @@ func TestBase(t *testing.T) {
 	write := func(name, model string) string {
 		t.Helper()
 		path := filepath.Join(dir, name)
-		layouttest.Write(t, path, nil, map[string]map[string]*checkpoint.Array{"": original(t, testModel(model)+"/transformer")})
+		modeltest.Write(t, path, nil, map[string]map[string]*checkpoint.Array{"": original(t, testModel(model)+"/transformer")})
 		return path
 	}
 	file := write("tuned.safetensors", "flux1-dev-small")
@@ -383,10 +383,10 @@ func TestOtherBase(t *testing.T) {
 	base := testModel("zimage-ordinary")
 	parts := map[string]map[string]*checkpoint.Array{
 		"model.diffusion_model.":           original(t, base+"/transformer"),
-		"text_encoders.t5xxl.transformer.": layouttest.Read(t, testModel("flux1-schnell-ordinary")+"/text_encoder_2"),
+		"text_encoders.t5xxl.transformer.": modeltest.Read(t, testModel("flux1-schnell-ordinary")+"/text_encoder_2"),
 	}
 	path := filepath.Join(t.TempDir(), "model.safetensors")
-	layouttest.Write(t, path, nil, parts)
+	modeltest.Write(t, path, nil, parts)
 	for base, text := range map[string]string{
 		base:                                "has a T5EncoderModel, and the base model, " + base + ", has none",
 		testModel("flux1-schnell-ordinary"): "has a ZImageTransformer2DModel, and the base model, " + testModel("flux1-schnell-ordinary") + ", a FluxTransformer2DModel",
@@ -401,7 +401,7 @@ func TestOtherBase(t *testing.T) {
 func TestNoModel(t *testing.T) {
 	t.Setenv("HF_HUB_CACHE", t.TempDir())
 	dir := t.TempDir()
-	tensor := layouttest.Read(t, testModel("zimage-ordinary")+"/vae")["encoder.conv_in.bias"]
+	tensor := modeltest.Read(t, testModel("zimage-ordinary")+"/vae")["encoder.conv_in.bias"]
 	file := func(name string, keys ...string) string {
 		t.Helper()
 		list := map[string]*checkpoint.Array{}
@@ -409,7 +409,7 @@ func TestNoModel(t *testing.T) {
 			list[key] = tensor
 		}
 		path := filepath.Join(dir, name)
-		layouttest.Write(t, path, nil, map[string]map[string]*checkpoint.Array{"": list})
+		modeltest.Write(t, path, nil, map[string]map[string]*checkpoint.Array{"": list})
 		return path
 	}
 	raw := func(name, text string) string {
@@ -421,7 +421,7 @@ func TestNoModel(t *testing.T) {
 		return path
 	}
 	vae := filepath.Join(dir, "ae.safetensors")
-	layouttest.Write(t, vae, nil, map[string]map[string]*checkpoint.Array{"": original(t, testModel("zimage-ordinary")+"/vae")})
+	modeltest.Write(t, vae, nil, map[string]map[string]*checkpoint.Array{"": original(t, testModel("zimage-ordinary")+"/vae")})
 	for path, texts := range map[string][]string{
 		file("lora.safetensors", "transformer.x_embedder.lora_A.weight"):                       {"LoRA", "--lora", "lora_A"},
 		file("kohya.safetensors", "lora_unet_double_blocks_0_img_attn_proj.alpha"):             {"LoRA", "--lora"},

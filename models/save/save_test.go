@@ -21,8 +21,8 @@ import (
 
 	"github.com/gomflux/gomflux/internal/checkpoint"
 	"github.com/gomflux/gomflux/internal/filelock"
-	"github.com/gomflux/gomflux/internal/layouttest"
 	"github.com/gomflux/gomflux/internal/mlxtest"
+	"github.com/gomflux/gomflux/internal/modeltest"
 	"github.com/gomflux/gomflux/mlx"
 	"github.com/gomflux/gomflux/mlx/nn"
 	"github.com/gomflux/gomflux/models/lora"
@@ -77,7 +77,7 @@ func save(t *testing.T, dir string, o SaveOptions) (string, *SaveReport) {
 // stored are the tensors of a component's files by name.
 func stored(t *testing.T, dir, component string) map[string]*checkpoint.Array {
 	t.Helper()
-	return layouttest.Read(t, filepath.Join(dir, component))
+	return modeltest.Read(t, filepath.Join(dir, component))
 }
 
 // TestSave saves models of every family, and opens what was saved: it makes what
