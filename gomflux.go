@@ -304,19 +304,14 @@ func (v *VAE) Preview(ctx context.Context, l Latents) (*image.RGBA, error) {
 	return p.Picture(l)
 }
 
+// parseDevice returns nil for "".
 func parseDevice(name string) (*mlx.Device, error) {
-	var d mlx.Device
-	switch name {
-	case "":
+	if name == "" {
 		return nil, nil
-	case "cpu":
-		d = mlx.CPU
-	case "gpu", mlx.GPU.String():
-		d = mlx.GPU
-	case "metal", "cuda":
-		return nil, models.BadRequest(fmt.Errorf("device %s: a GPU is %v here (the device gpu is either)", name, mlx.GPU))
-	default:
-		return nil, models.BadRequest(fmt.Errorf("device %q: expected gpu or cpu", name))
+	}
+	d, err := mlx.ParseDevice(name)
+	if err != nil {
+		return nil, models.BadRequest(err)
 	}
 	return &d, nil
 }

@@ -3,16 +3,11 @@ package gomflux
 import (
 	"cmp"
 	"context"
-	"crypto/sha256"
-	"encoding/hex"
 	"fmt"
-	"hash"
-	"io"
 	"math"
-	"os"
 
+	"github.com/gomflux/gomflux/internal/filehash"
 	"github.com/gomflux/gomflux/internal/hub"
-	"github.com/gomflux/gomflux/internal/oserr"
 	"github.com/gomflux/gomflux/mlx"
 	"github.com/gomflux/gomflux/models"
 	"github.com/gomflux/gomflux/models/lora"
@@ -105,36 +100,9 @@ func findLoRAs(list []LoRA) (specs []lora.Spec, recorded []picture.LoRA, err err
 // hashLoRAs puts the hashes of files to what is recorded of them.
 func hashLoRAs(ctx context.Context, specs []lora.Spec, recorded []picture.LoRA) (err error) {
 	for i, spec := range specs {
-		if recorded[i].SHA256, err = hashFile(ctx, spec.Path); err != nil {
+		if recorded[i].SHA256, err = filehash.SHA256(ctx, spec.Path); err != nil {
 			return fmt.Errorf("LoRA %s: %w", spec.Path, err)
 		}
 	}
 	return nil
-}
-
-// hashFile is the SHA-256 of a file, in hexadecimal digits.
-func hashFile(ctx context.Context, name string) (string, error) {
-	f, err := os.Open(name)
-	if err != nil {
-		return "", oserr.Bare(err)
-	}
-	defer f.Close()
-	sum := sha256.New()
-	if _, err := io.Copy(untilDone{ctx, sum}, f); err != nil {
-		return "", oserr.Bare(err)
-	}
-	return hex.EncodeToString(sum.Sum(nil)), nil
-}
-
-// untilDone is a hash that ends with a context.
-type untilDone struct {
-	ctx context.Context
-	hash.Hash
-}
-
-func (w untilDone) Write(p []byte) (int, error) {
-	if err := w.ctx.Err(); err != nil {
-		return 0, context.Cause(w.ctx)
-	}
-	return w.Hash.Write(p)
 }

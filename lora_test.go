@@ -13,7 +13,7 @@ import (
 	"testing"
 
 	"github.com/gomflux/gomflux"
-	"github.com/gomflux/gomflux/internal/loratest"
+	"github.com/gomflux/gomflux/internal/modeltest"
 	"github.com/gomflux/gomflux/picture"
 )
 
@@ -21,7 +21,7 @@ import (
 func ofTiny(t *testing.T, seed uint64, modules ...string) string {
 	t.Helper()
 	name := filepath.Join(t.TempDir(), "random.safetensors")
-	if err := loratest.Write(name, tiny, seed, modules...); err != nil {
+	if err := modeltest.WriteLoRA(name, tiny, seed, modules...); err != nil {
 		t.Fatal(err)
 	}
 	return name

@@ -327,7 +327,7 @@ func TestThousandSteps(t *testing.T) {
 				}
 				memory = append(memory, mlx.ActiveMemory())
 			}
-			if !latents.IsFinite().All() {
+			if !latents.AllFinite() {
 				t.Error("the loop diverged")
 			}
 		})

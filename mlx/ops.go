@@ -165,6 +165,19 @@ func (a *Array) All() bool {
 	return wrap(r).Uint8s()[0] != 0
 }
 
+// AllFinite reports whether no element is NaN or infinite, which those of whole
+// numbers never are.
+func (a *Array) AllFinite() (ok bool) {
+	if !a.Dtype().IsFloat() {
+		return true
+	}
+	Scope(func() *Array {
+		ok = a.IsFinite().All()
+		return nil
+	})
+	return ok
+}
+
 // Softmax normalises along the last axis, in float32 inside.
 func (a *Array) Softmax() *Array {
 	var r uintptr

@@ -601,3 +601,24 @@ func TestAccuracy(t *testing.T) {
 		near(t, "Softmax over 4608", x.mlx().Softmax().Floats(), rows(x, softmax).data, 7e-6)
 	})
 }
+
+func TestAllFinite(t *testing.T) {
+	nan, inf := float32(math.NaN()), float32(math.Inf(-1))
+	mlxtest.Do(t, func() {
+		for _, test := range []struct {
+			of   *mlx.Array
+			want bool
+		}{
+			{mlx.FromFloat32([]float32{0, -1, math.MaxFloat32}, 3), true},
+			{mlx.FromFloat32([]float32{0, nan, 1}, 3), false},
+			{mlx.FromFloat32([]float32{0, 1, inf}, 3), false},
+			{mlx.FromFloat32([]float32{65536}, 1).AsType(mlx.Float16), false},
+			{mlx.FromFloat32([]float32{65536}, 1).AsType(mlx.BFloat16), true},
+			{mlx.FromFloat32([]float32{7}, 1).AsType(mlx.Int32), true},
+		} {
+			if got := test.of.AllFinite(); got != test.want {
+				t.Errorf("%v: found %v, expected %v", test.of, got, test.want)
+			}
+		}
+	})
+}

@@ -172,7 +172,7 @@ func (a *Autoencoder) Encode(img image.Image) (Latents, error) {
 	}
 	defer a.apart()()
 	latents := a.encodePicture(picture.Opaque(img), "latents.image")
-	if !finite(latents) {
+	if !latents.AllFinite() {
 		return Latents{}, a.notFinite("latents")
 	}
 	return latentsOf(latents), nil
@@ -237,7 +237,7 @@ func (a *Autoencoder) decode(in func() *mlx.Array) (*image.RGBA, error) {
 		own := a.vae.Unscaled(1, 1)
 		a.bound(z.Dim(2)*a.ScaleFactor()/own[1], z.Dim(3)*a.ScaleFactor()/own[2], a.vae.DecodeMemory)
 		x := a.points.Value("vae.decode.out", a.vae.Decode(z))
-		if !finite(x) {
+		if !x.AllFinite() {
 			return nil
 		}
 		x = x.AsType(mlx.Float32).Over(2).Plus(0.5).Clip(0, 1).Times(255).Round()

@@ -43,7 +43,7 @@ func (r *Run) denoise(seeds []uint64, predict predictors) (*mlx.Array, error) {
 		}
 	}
 	r.points.Step = -1
-	if !finite(latents) {
+	if !latents.AllFinite() {
 		return nil, r.notFinite("latents", r.Progress)
 	}
 	return latents, nil
@@ -109,7 +109,7 @@ func (r *Run) endStep(i int, latents, denoised *mlx.Array) error {
 	if r.OnStep == nil {
 		return nil
 	}
-	if !finite(latents) { // which no later step changes
+	if !latents.AllFinite() { // which no later step changes
 		return r.notFinite("latents", r.Progress)
 	}
 	for index := range latents.Dim(0) {

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/gomflux/gomflux/internal/units"
 	"github.com/gomflux/gomflux/mlx"
 	"github.com/gomflux/gomflux/mlx/nn"
 	"github.com/gomflux/gomflux/models/component"
@@ -443,11 +444,11 @@ func (r *Run) shortage(e Estimate, room int64) string {
 	if r.batch > 1 {
 		what = fmt.Sprintf("%d pictures of %dx%d at once", r.batch, r.Width, r.Height)
 	}
-	fmt.Fprintf(&b, "%s in %v needs about %s of memory", what, r.dtype, gigabytes(e.Peak()))
+	fmt.Fprintf(&b, "%s in %v needs about %s of memory", what, r.dtype, units.About(e.Peak()))
 	if e.LowRAM {
 		b.WriteString(", even with one part of the model in memory at a time,")
 	}
-	fmt.Fprintf(&b, " and %s are free: it may fail, or slow this machine down", gigabytes(room))
+	fmt.Fprintf(&b, " and %s are free: it may fail, or slow this machine down", units.About(room))
 	if remedies := r.remedies(room); len(remedies) > 0 {
 		b.WriteString("; what fits is " + strings.Join(remedies, ", or "))
 	}
@@ -461,7 +462,7 @@ func (r *Run) remedies(room int64) (fitting []string) {
 	try := func(flags string, q *mlx.Quantization, change func(*Run)) (fits bool) {
 		need := r.with(change).estimate(way{near: true, lowRAM: true, alone: true}, q).Peak()
 		if len(fitting) < most && need <= room {
-			fitting = append(fitting, fmt.Sprintf("%s (%s)", flags, gigabytes(need)))
+			fitting = append(fitting, fmt.Sprintf("%s (%s)", flags, units.About(need)))
 		}
 		return need <= room
 	}
@@ -493,14 +494,6 @@ func (p *Pipeline) quantized() bool {
 		}
 	}
 	return false
-}
-
-// gigabytes is a number of bytes in words.
-func gigabytes(n int64) string {
-	if n < 1e9 {
-		return fmt.Sprintf("%.0f MB", float64(n)/1e6)
-	}
-	return fmt.Sprintf("%.1f GB", float64(n)/1e9)
 }
 
 // sorted are the keys of a map.

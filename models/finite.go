@@ -95,7 +95,7 @@ func (e *NotFiniteError) look(l *component.Loader, c component.Component) error 
 	dtypes := map[int]mlx.Dtype{} // of a quantized one it is that of its scales
 	for i, p := range nn.Parameters(c.Model) {
 		for _, a := range p.Arrays() {
-			if a.Dtype().IsFloat() && !finite(a) {
+			if !a.AllFinite() {
 				bad, dtypes[i] = append(bad, i), a.Dtype()
 				break
 			}

@@ -5,7 +5,6 @@
 package models
 
 import (
-	"github.com/gomflux/gomflux/mlx"
 	"github.com/gomflux/gomflux/models/component"
 	"github.com/gomflux/gomflux/models/family"
 	"github.com/gomflux/gomflux/models/lora"
@@ -77,13 +76,4 @@ func (p *Pipeline) latentShape(h, w int) []int {
 		return []int{p.vae.LatentChannels(), h, w}
 	}
 	return p.family.LatentShape(h, w)
-}
-
-// finite reports whether no element is NaN or infinite.
-func finite(x *mlx.Array) (ok bool) {
-	mlx.Scope(func() *mlx.Array {
-		ok = x.IsFinite().All()
-		return nil
-	})
-	return ok
 }

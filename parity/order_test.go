@@ -10,8 +10,8 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/gomflux/gomflux/internal/mlxtest"
 	"github.com/gomflux/gomflux/internal/checkpoint"
+	"github.com/gomflux/gomflux/internal/mlxtest"
 )
 
 // writeRun makes a run's folder, with tensors of one value, and a trace unless

@@ -15,6 +15,7 @@ import (
 	"strings"
 
 	"github.com/gomflux/gomflux/internal/checkpoint"
+	"github.com/gomflux/gomflux/internal/disk"
 	"github.com/gomflux/gomflux/mlx"
 	"github.com/gomflux/gomflux/mlx/hooks"
 	"github.com/gomflux/gomflux/models"
@@ -185,13 +186,13 @@ func (r *replay) find() (string, fs.FS, error) {
 			return "", nil, fmt.Errorf("run %s: its settings name no model (--model says which one)", r.run)
 		}
 		for _, up := range []string{".", "..", "../.."} {
-			if folder := filepath.Join(r.run, up, name); !filepath.IsAbs(name) && isFolder(folder) {
+			if folder := filepath.Join(r.run, up, name); !filepath.IsAbs(name) && disk.IsFolder(folder) {
 				name = folder
 				break
 			}
 		}
 	}
-	if !isFolder(name) {
+	if !disk.IsFolder(name) {
 		source, err := models.Find(name)
 		if err != nil {
 			return "", nil, err
@@ -200,11 +201,6 @@ func (r *replay) find() (string, fs.FS, error) {
 	}
 	folder, err := checkpoint.OpenFolder(name)
 	return name, folder, err
-}
-
-func isFolder(name string) bool {
-	info, err := os.Stat(name)
-	return err == nil && info.IsDir()
 }
 
 // picture reads what the run started from, or was shown: a file in the run's

@@ -5,6 +5,8 @@ import (
 	"encoding/binary"
 	"errors"
 	"io"
+
+	"github.com/gomflux/gomflux/internal/plainjson"
 )
 
 // Markers of JPEG.
@@ -70,7 +72,7 @@ func appendJPEGSettings(b []byte, s *Settings) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	text, err := marshalJSON(wrapped{object}, "")
+	text, err := plainjson.Marshal(wrapped{object}, "")
 	if err != nil {
 		return nil, err
 	}

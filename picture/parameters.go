@@ -6,6 +6,8 @@ import (
 	"regexp"
 	"strconv"
 	"strings"
+
+	"github.com/gomflux/gomflux/internal/plainjson"
 )
 
 // parameters is the text that AUTOMATIC1111's web UI began to store in pictures
@@ -60,7 +62,7 @@ func (s *Settings) hashes() string {
 	if len(found) == 0 {
 		return ""
 	}
-	text, err := marshalJSON(found, "")
+	text, err := plainjson.Marshal(found, "")
 	if err != nil {
 		return "" // cannot be: they are strings
 	}
@@ -87,7 +89,7 @@ func quoteValue(value string) string {
 	if !strings.ContainsAny(value, ",:\n\"") && value == strings.TrimSpace(value) {
 		return printable(value)
 	}
-	quoted, err := marshalJSON(value, "")
+	quoted, err := plainjson.Marshal(value, "")
 	if err != nil {
 		return "" // cannot be: it is a string
 	}

@@ -14,6 +14,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/gomflux/gomflux/internal/oserr"
+	"github.com/gomflux/gomflux/internal/plainjson"
 )
 
 // SettingsVersion is the version of the JSON form of Settings that this package
@@ -339,19 +340,7 @@ func (s *Settings) marshal(indent string) ([]byte, error) {
 	t := *s
 	t.Version = SettingsVersion
 	t.Created = t.Created.UTC().Truncate(time.Second)
-	return marshalJSON(t, indent)
-}
-
-// marshalJSON is json.Marshal without the escapes that HTML needs.
-func marshalJSON(v any, indent string) ([]byte, error) {
-	var b bytes.Buffer
-	e := json.NewEncoder(&b)
-	e.SetEscapeHTML(false)
-	e.SetIndent("", indent)
-	if err := e.Encode(v); err != nil {
-		return nil, err
-	}
-	return bytes.TrimSuffix(b.Bytes(), []byte("\n")), nil
+	return plainjson.Marshal(t, indent)
 }
 
 // wrapped is the form of sidecar files and of JPEG comments.
@@ -366,7 +355,7 @@ func EncodeSettings(w io.Writer, s *Settings) error {
 	if err != nil {
 		return err
 	}
-	text, err := marshalJSON(wrapped{object}, "  ")
+	text, err := plainjson.Marshal(wrapped{object}, "  ")
 	if err != nil {
 		return fmt.Errorf("settings: %w", err)
 	}

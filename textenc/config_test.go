@@ -5,41 +5,42 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/gomflux/gomflux/internal/configtest"
+	"github.com/gomflux/gomflux/internal/hostiletest"
+	"github.com/gomflux/gomflux/mlx/nn"
 	"github.com/gomflux/gomflux/textenc"
 )
 
 func FuzzConfig(f *testing.F) {
-	configtest.Fuzz(f,
+	hostiletest.FuzzConfig(f,
 		func() *textenc.Qwen3Config { c := textenc.DefaultQwen3Config(); return &c },
-		func(c *textenc.Qwen3Config) any {
-			return textenc.NewQwen3(*c, []int{c.NumHiddenLayers, c.NumHiddenLayers - 1}, 0)
+		func(c *textenc.Qwen3Config) {
+			nn.Bind(textenc.NewQwen3(*c, []int{c.NumHiddenLayers, c.NumHiddenLayers - 1}, 0), "model", nil)
 		},
 		"../models/testdata/zimage-ordinary/model/text_encoder/config.json", "../models/testdata/zimage-small/model/text_encoder/config.json",
 		"testdata/qwen3-published/config.json", "testdata/qwen3-small/config.json")
 }
 
 func FuzzCLIPTextConfig(f *testing.F) {
-	configtest.Fuzz(f,
+	hostiletest.FuzzConfig(f,
 		func() *textenc.CLIPTextConfig { c := textenc.DefaultCLIPTextConfig(); return &c },
-		func(c *textenc.CLIPTextConfig) any { return textenc.NewCLIPText(*c, 0) },
+		func(c *textenc.CLIPTextConfig) { nn.Bind(textenc.NewCLIPText(*c, 0), "model", nil) },
 		"testdata/clip-published/config.json", "testdata/clip-small/config.json", "testdata/clip-whole/config.json")
 }
 
 func FuzzT5Config(f *testing.F) {
-	configtest.Fuzz(f,
+	hostiletest.FuzzConfig(f,
 		func() *textenc.T5Config { c := textenc.DefaultT5Config(); return &c },
-		func(c *textenc.T5Config) any { return textenc.NewT5Encoder(*c, 0) },
+		func(c *textenc.T5Config) { nn.Bind(textenc.NewT5Encoder(*c, 0), "model", nil) },
 		"testdata/t5-gated/config.json", "testdata/t5-small/config.json", "testdata/t5-relu/config.json")
 }
 
 // What a config asks for and is not there is refused by name.
 func TestConfigs(t *testing.T) {
-	clip := func() configtest.Config { c := textenc.DefaultCLIPTextConfig(); return &c }
-	t5 := func() configtest.Config { c := textenc.DefaultT5Config(); return &c }
-	qwen3 := func() configtest.Config { c := textenc.DefaultQwen3Config(); return &c }
+	clip := func() hostiletest.Config { c := textenc.DefaultCLIPTextConfig(); return &c }
+	t5 := func() hostiletest.Config { c := textenc.DefaultT5Config(); return &c }
+	qwen3 := func() hostiletest.Config { c := textenc.DefaultQwen3Config(); return &c }
 	for _, c := range []struct {
-		of         func() configtest.Config
+		of         func() hostiletest.Config
 		text, want string
 	}{
 		{clip, `{}`, ""},

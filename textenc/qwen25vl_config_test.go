@@ -10,15 +10,15 @@ import (
 	"testing"
 	"testing/fstest"
 
-	"github.com/gomflux/gomflux/internal/configtest"
+	"github.com/gomflux/gomflux/internal/hostiletest"
 	"github.com/gomflux/gomflux/mlx/nn"
 	"github.com/gomflux/gomflux/textenc"
 )
 
 func FuzzQwen25VLConfig(f *testing.F) {
-	configtest.Fuzz(f,
+	hostiletest.FuzzConfig(f,
 		func() *textenc.Qwen25VLConfig { c := textenc.DefaultQwen25VLConfig(); return &c },
-		func(c *textenc.Qwen25VLConfig) any { return textenc.NewQwen25VL(*c, true, 0) },
+		func(c *textenc.Qwen25VLConfig) { nn.Bind(textenc.NewQwen25VL(*c, true, 0), "model", nil) },
 		"testdata/qwen25vl-published/config.json", "testdata/qwen25vl-small/config.json", "testdata/qwen25vl-whole/config.json")
 }
 

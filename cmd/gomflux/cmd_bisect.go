@@ -14,6 +14,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/gomflux/gomflux/internal/disk"
 	"github.com/gomflux/gomflux/parity"
 )
 
@@ -129,11 +130,11 @@ func named(run string) bool {
 	if err != nil || json.Unmarshal(data, &s) != nil || s.Model == "" {
 		return false
 	}
-	if isFolder(s.Model) {
+	if disk.IsFolder(s.Model) {
 		return true
 	}
 	for _, up := range []string{".", "..", "../.."} {
-		if isFolder(filepath.Join(run, up, s.Model)) {
+		if disk.IsFolder(filepath.Join(run, up, s.Model)) {
 			return true
 		}
 	}

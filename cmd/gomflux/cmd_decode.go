@@ -14,6 +14,8 @@ import (
 
 	"github.com/gomflux/gomflux"
 	"github.com/gomflux/gomflux/internal/checkpoint"
+	"github.com/gomflux/gomflux/internal/quote"
+	"github.com/gomflux/gomflux/internal/units"
 	"github.com/gomflux/gomflux/mlx"
 	"github.com/gomflux/gomflux/picture"
 )
@@ -113,7 +115,7 @@ func (o *decodeOptions) run(ctx context.Context, arg string, stdout, stderr io.W
 	h, w := tensor.Shape[len(tensor.Shape)-2], tensor.Shape[len(tensor.Shape)-1]
 	if w == 0 || h > picture.MaxPixels/scale/scale/w {
 		return usageErrorf("%s: tensor %s of shape %v would be a picture of %dx%d pixels (the limit is %d million in all)",
-			ref.File, printable(tensor.Name), tensor.Shape, w*scale, h*scale, picture.MaxPixels/1_000_000)
+			ref.File, quote.Printable(tensor.Name), tensor.Shape, w*scale, h*scale, picture.MaxPixels/1_000_000)
 	}
 	warnMemory(ctx, warnings{above{show, stderr}}, vae, h*scale, w*scale)
 	latents, err := readLatents(ref)
@@ -127,7 +129,7 @@ func (o *decodeOptions) run(ctx context.Context, arg string, stdout, stderr io.W
 	}
 	img, err := decode(ctx, latents)
 	if errors.Is(err, gomflux.ErrRequest) {
-		return usageErrorf("%s: tensor %s: %w", ref.File, printable(tensor.Name), err)
+		return usageErrorf("%s: tensor %s: %w", ref.File, quote.Printable(tensor.Name), err)
 	}
 	if err != nil {
 		return modelError(err)
@@ -166,7 +168,7 @@ func (o *decodeOptions) run(ctx context.Context, arg string, stdout, stderr io.W
 			jsonTimes{milliseconds(loaded.Sub(start)), milliseconds(decoded.Sub(loaded)), milliseconds(saved.Sub(decoded))}, peak,
 		})
 	}
-	fmt.Fprintf(stderr, "%dx%d from %v, load %s, decode %s, peak memory %s\n", size.X, size.Y, tensor.Shape, seconds(loaded.Sub(start)), seconds(decoded.Sub(loaded)), bytes(int64(peak)))
+	fmt.Fprintf(stderr, "%dx%d from %v, load %s, decode %s, peak memory %s\n", size.X, size.Y, tensor.Shape, seconds(loaded.Sub(start)), seconds(decoded.Sub(loaded)), units.Bytes(int64(peak)))
 	_, err = fmt.Fprintln(stdout, name)
 	return err
 }
@@ -205,9 +207,13 @@ func (m *modelFlags) openVAE(ctx context.Context, stderr io.Writer, quiet bool) 
 // warnMemory says in advance that decoding may fail, or end with the system
 // ending the program.
 func warnMemory(ctx context.Context, w warner, vae *gomflux.VAE, height, width int) {
-	device, consequence := mlx.CPU, "the system may end the program"
-	if vae.Device() != mlx.CPU.String() {
-		device, consequence = mlx.GPU, "it may fail"
+	device, err := mlx.ParseDevice(vae.Device())
+	if err != nil {
+		return
+	}
+	consequence := "the system may end the program"
+	if device == mlx.GPU {
+		consequence = "it may fail"
 	}
 	var free int64
 	mlx.Do(ctx, func() error {
@@ -225,7 +231,7 @@ func memoryWarning(need, free int64, height, width int) string {
 	if free == 0 || need <= free {
 		return ""
 	}
-	return fmt.Sprintf("to decode a picture of %dx%d takes about %s of memory, even in strips, and %s are free", width, height, bytes(need), bytes(free))
+	return fmt.Sprintf("to decode a picture of %dx%d takes about %s of memory, even in strips, and %s are free", width, height, units.Bytes(need), units.Bytes(free))
 }
 
 // peakMemory is the most that MLX's arrays took, in bytes.
@@ -249,7 +255,7 @@ func openLatents(arg string) (ref checkpoint.Reference, info checkpoint.Tensor, 
 	}
 	file.Close()
 	ref.Key = info.Name
-	name := printable(info.Name)
+	name := quote.Printable(info.Name)
 	if n := len(info.Shape); n != 3 && (n != 4 || info.Shape[0] != 1) {
 		return ref, info, fmt.Errorf("%s: tensor %s has the shape %v, expected [C, h, w] or [1, C, h, w] as latents of one picture have", ref.File, name, info.Shape)
 	}
@@ -266,7 +272,7 @@ func readLatents(ref checkpoint.Reference) (gomflux.Latents, error) {
 		return gomflux.Latents{}, err
 	}
 	if s := t.Stats(); !s.Finite() {
-		return gomflux.Latents{}, usageErrorf("%s: tensor %s: %d of %d values are NaN or infinite (what made them went wrong; half precision may have overflowed)", ref.File, printable(ref.Key), s.NaN+s.Inf, t.Len())
+		return gomflux.Latents{}, usageErrorf("%s: tensor %s: %d of %d values are NaN or infinite (what made them went wrong; half precision may have overflowed)", ref.File, quote.Printable(ref.Key), s.NaN+s.Inf, t.Len())
 	}
 	return gomflux.Latents{Shape: t.Shape, Data: t.Float32s()}, nil
 }

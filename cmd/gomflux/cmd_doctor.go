@@ -3,21 +3,20 @@ package main
 import (
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"io"
-	"io/fs"
 	"os"
-	"path/filepath"
 	"runtime"
 	"strings"
-	"syscall"
 
 	"github.com/spf13/cobra"
 	"golang.org/x/term"
 
+	"github.com/gomflux/gomflux/internal/disk"
 	"github.com/gomflux/gomflux/internal/hub"
+	"github.com/gomflux/gomflux/internal/quote"
 	"github.com/gomflux/gomflux/internal/termpic"
+	"github.com/gomflux/gomflux/internal/units"
 	"github.com/gomflux/gomflux/mlx"
 	"github.com/gomflux/gomflux/models"
 )
@@ -173,24 +172,8 @@ func (d *diagnosis) diagnoseModels(advise func(format string, args ...any)) {
 	}
 	_, err = os.Stat(d.Cache.Path)
 	d.Cache.Exists = err == nil
-	d.Cache.Free = freeDisk(d.Cache.Path)
-}
-
-// freeDisk is what can be written to the disk that a folder is on, or will be
-// on once it is made, in bytes; 0 if that is not known.
-func freeDisk(dir string) uint64 {
-	for {
-		var info syscall.Statfs_t
-		err := syscall.Statfs(dir, &info)
-		if err == nil {
-			return info.Bavail * uint64(info.Bsize)
-		}
-		parent := filepath.Dir(dir)
-		if !errors.Is(err, fs.ErrNotExist) || parent == dir {
-			return 0
-		}
-		dir = parent
-	}
+	free, _ := disk.Free(d.Cache.Path)
+	d.Cache.Free = uint64(free)
 }
 
 // describeMLX is what there is to know about an MLX that has been opened.
@@ -216,7 +199,7 @@ func describeMLX(ctx context.Context, lib mlx.Library) (*mlxInfo, error) {
 func (d *diagnosis) print(w io.Writer) error {
 	var b strings.Builder
 	line := func(what, format string, args ...any) {
-		fmt.Fprintf(&b, "%-12s %s\n", what, printable(fmt.Sprintf(format, args...)))
+		fmt.Fprintf(&b, "%-12s %s\n", what, quote.Printable(fmt.Sprintf(format, args...)))
 	}
 	line("program", "%s", d.Program)
 	if d.Tokenizer {
@@ -228,13 +211,13 @@ func (d *diagnosis) print(w io.Writer) error {
 	for _, m := range d.Models {
 		switch {
 		case m.Builtin:
-			line("model", "%s, built in (%s): %s", m.Name, bytes(m.Bytes), m.About)
+			line("model", "%s, built in (%s): %s", m.Name, units.Bytes(m.Bytes), m.About)
 		case !m.Here && m.Name == defaultModel:
 			line("model", "%s, not here (to get it: %s)", m.Name, m.Get)
 		case !m.Here:
 			away++
 		default:
-			line("model", "%s, %s (%s): %s", m.Name, m.state(), bytes(m.Bytes), m.where())
+			line("model", "%s, %s (%s): %s", m.Name, m.state(), units.Bytes(m.Bytes), m.where())
 		}
 	}
 	if away > 0 {
@@ -246,14 +229,14 @@ func (d *diagnosis) print(w io.Writer) error {
 			text += ", not there yet"
 		}
 		if d.Cache.Free > 0 {
-			text += fmt.Sprintf(", %s free on its disk", bytes(int64(d.Cache.Free)))
+			text += fmt.Sprintf(", %s free on its disk", units.Bytes(int64(d.Cache.Free)))
 		}
 		line("cache", "%s", text)
 	}
 	if d.Memory.Total > 0 {
-		text := bytes(int64(d.Memory.Total))
+		text := units.Bytes(int64(d.Memory.Total))
 		if d.Memory.Available > 0 {
-			text += fmt.Sprintf(", %s available", bytes(int64(d.Memory.Available)))
+			text += fmt.Sprintf(", %s available", units.Bytes(int64(d.Memory.Available)))
 		}
 		line("memory", "%s", text)
 	}
@@ -292,7 +275,7 @@ func (d *diagnosis) print(w io.Writer) error {
 				}
 			}
 			if device.Memory > 0 {
-				parts = append(parts, bytes(int64(device.Memory)))
+				parts = append(parts, units.Bytes(int64(device.Memory)))
 			}
 			line("device", "%s, computes in %s", strings.Join(parts, ", "), device.Dtype)
 		}
@@ -302,7 +285,7 @@ func (d *diagnosis) print(w io.Writer) error {
 		fmt.Fprintln(&b, "nothing is missing")
 	}
 	for _, a := range d.Advice {
-		fmt.Fprintln(&b, printable(a))
+		fmt.Fprintln(&b, quote.Printable(a))
 	}
 	_, err := io.WriteString(w, b.String())
 	return err

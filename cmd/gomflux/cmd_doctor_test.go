@@ -4,28 +4,12 @@ import (
 	"io"
 	"os"
 	"os/exec"
-	"path/filepath"
 	"regexp"
 	"strings"
 	"testing"
 
 	"github.com/creack/pty"
 )
-
-func TestFreeDisk(t *testing.T) {
-	dir := t.TempDir()
-	here, below := freeDisk(dir), freeDisk(filepath.Join(dir, "not/there"))
-	if here == 0 || below < here/2 || below > here*2 { // others write to it too
-		t.Errorf("%d bytes free, and %d below", here, below)
-	}
-	file := filepath.Join(dir, "file")
-	if err := os.WriteFile(file, nil, 0o666); err != nil {
-		t.Fatal(err)
-	}
-	if n := freeDisk(filepath.Join(file, "x")); n != 0 {
-		t.Errorf("%d bytes free below a file", n)
-	}
-}
 
 // TestDoctorTerminal is about a terminal that is known by its name.
 func TestDoctorTerminal(t *testing.T) {

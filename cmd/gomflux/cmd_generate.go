@@ -21,7 +21,9 @@ import (
 
 	"github.com/gomflux/gomflux"
 	"github.com/gomflux/gomflux/internal/oserr"
+	"github.com/gomflux/gomflux/internal/quote"
 	"github.com/gomflux/gomflux/internal/termpic"
+	"github.com/gomflux/gomflux/internal/units"
 	"github.com/gomflux/gomflux/models"
 	"github.com/gomflux/gomflux/parity/debug"
 	"github.com/gomflux/gomflux/picture"
@@ -420,7 +422,7 @@ func (o *generateOptions) open(ctx context.Context, g *generation, p *printer) (
 		fmt.Fprintf(p.stderr, "%s on %s in %s, loaded in %s\n", model.Class(), model.Device(), model.Dtype(), seconds(time.Since(began)))
 		fmt.Fprintf(p.stderr, "libraries %s\n", libraryPaths(lib))
 		for _, l := range model.LoRAs() {
-			fmt.Fprintln(p.stderr, printable(loraText(l)))
+			fmt.Fprintln(p.stderr, quote.Printable(loraText(l)))
 		}
 	}
 	return model, nil
@@ -664,7 +666,7 @@ func readText(ctx context.Context, r io.Reader) (string, error) {
 		}
 	}
 	if len(data) > maxPrompt {
-		return "", fmt.Errorf("is longer than %s", bytes(maxPrompt))
+		return "", fmt.Errorf("is longer than %s", units.Bytes(maxPrompt))
 	}
 	text := strings.TrimSuffix(string(data), "\n")
 	return strings.TrimSuffix(text, "\r"), nil

@@ -14,6 +14,8 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/gomflux/gomflux/internal/plainjson"
+	"github.com/gomflux/gomflux/internal/quote"
 	"github.com/gomflux/gomflux/picture"
 )
 
@@ -129,7 +131,7 @@ var infoOrder = []string{
 func (p *pictureInfo) print(w io.Writer) error {
 	var b strings.Builder
 	line := func(name, value string) {
-		fmt.Fprintf(&b, "%-20s %s\n", name, printable(value))
+		fmt.Fprintf(&b, "%-20s %s\n", name, quote.Printable(value))
 	}
 	values := p.fields()
 	settings := func(names ...string) {
@@ -199,10 +201,10 @@ func loraLine(l picture.LoRA) string {
 
 // fields are those of the settings that the file had, as JSON.
 func (p *pictureInfo) fields() map[string]json.RawMessage {
-	text, err := marshalJSON(p.Settings)
+	text, err := plainjson.Marshal(p.Settings, "")
 	var fields map[string]json.RawMessage
 	if err == nil {
-		err = json.Unmarshal([]byte(text), &fields)
+		err = json.Unmarshal(text, &fields)
 	}
 	if err != nil {
 		panic(err) // they were read from JSON
@@ -231,12 +233,12 @@ func (p *pictureInfo) printJSON(w io.Writer) error {
 // writeJSON writes a value on one line, with escapes for all that a terminal
 // would act on.
 func writeJSON(w io.Writer, v any) error {
-	text, err := marshalJSON(v)
+	text, err := plainjson.Marshal(v, "")
 	if err != nil {
 		return err
 	}
 	var out strings.Builder
-	for _, r := range text {
+	for _, r := range string(text) {
 		switch {
 		case unicode.IsPrint(r):
 			out.WriteRune(r)
@@ -249,28 +251,6 @@ func writeJSON(w io.Writer, v any) error {
 	}
 	_, err = fmt.Fprintln(w, out.String())
 	return err
-}
-
-// marshalJSON is json.Marshal without the escapes that HTML needs.
-func marshalJSON(v any) (string, error) {
-	var b strings.Builder
-	e := json.NewEncoder(&b)
-	e.SetEscapeHTML(false)
-	err := e.Encode(v)
-	return strings.TrimSuffix(b.String(), "\n"), err
-}
-
-// printable is a text as it can be shown in a terminal: quoted as in Go where it
-// has characters that a terminal would act on.
-func printable(s string) string {
-	if isPrintable(s) {
-		return s
-	}
-	return strconv.Quote(s)
-}
-
-func isPrintable(s string) bool {
-	return !strings.ContainsFunc(s, func(r rune) bool { return !unicode.IsPrint(r) || r == unicode.ReplacementChar })
 }
 
 // escaped is a message as it can be shown in a terminal: with escapes in the
@@ -295,7 +275,7 @@ func escaped(s string) string {
 // shellQuote is an argument as a shell takes it.
 func shellQuote(s string) string {
 	switch {
-	case !isPrintable(s): // $'' is bash's and zsh's
+	case !quote.IsPrintable(s): // $'' is bash's and zsh's
 		quoted := strconv.QuoteToASCII(s)
 		return "$'" + strings.ReplaceAll(strings.ReplaceAll(quoted[1:len(quoted)-1], `\"`, `"`), "'", `\'`) + "'"
 	case s != "" && !strings.ContainsFunc(s, func(r rune) bool {

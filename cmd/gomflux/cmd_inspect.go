@@ -17,6 +17,8 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/gomflux/gomflux/internal/checkpoint"
+	"github.com/gomflux/gomflux/internal/quote"
+	"github.com/gomflux/gomflux/internal/units"
 	"github.com/gomflux/gomflux/mlx"
 	"github.com/gomflux/gomflux/models"
 )
@@ -200,7 +202,7 @@ func (o *inspectOptions) run(ctx context.Context, name string, stdout, stderr io
 		return err
 	}
 	if r.Errors > 0 {
-		return fmt.Errorf("%s in the weights of %s", plural(r.Errors, "error"), printable(model.name))
+		return fmt.Errorf("%s in the weights of %s", plural(r.Errors, "error"), quote.Printable(model.name))
 	}
 	return nil
 }
@@ -346,7 +348,7 @@ func (r *inspection) print(w io.Writer, all bool) error {
 			deviations = fmt.Sprintf("%.3g to %.3g", slices.Min(std), slices.Max(std))
 		}
 		dtypes := strings.Join(slices.Sorted(maps.Keys(c.Dtypes)), ", ")
-		t = append(t, []string{c.Name, strconv.Itoa(len(c.Tensors)), strconv.Itoa(c.Parameters), cmp.Or(dtypes, "-"), bytes(c.Bytes), values, deviations})
+		t = append(t, []string{c.Name, strconv.Itoa(len(c.Tensors)), strconv.Itoa(c.Parameters), cmp.Or(dtypes, "-"), units.Bytes(c.Bytes), values, deviations})
 	}
 	t.print(&b)
 	if all {
@@ -369,24 +371,24 @@ func (r *inspection) print(w io.Writer, all bool) error {
 	fmt.Fprintln(&b)
 	for _, c := range r.Components {
 		if c.Unchecked != "" {
-			fmt.Fprintf(&b, "note: %s: names and shapes are not checked: %s\n", printable(c.Name), printable(c.Unchecked))
+			fmt.Fprintf(&b, "note: %s: names and shapes are not checked: %s\n", quote.Printable(c.Name), quote.Printable(c.Unchecked))
 		}
 		var unused []string
 		for _, tensor := range c.Tensors {
 			if tensor.Unused {
-				unused = append(unused, printable(tensor.Name))
+				unused = append(unused, quote.Printable(tensor.Name))
 			}
 		}
 		if len(unused) > 0 {
-			fmt.Fprintf(&b, "note: %s: %s not needed: %s\n", printable(c.Name), plural(len(unused), "tensor"), some(unused, 3))
+			fmt.Fprintf(&b, "note: %s: %s not needed: %s\n", quote.Printable(c.Name), plural(len(unused), "tensor"), some(unused, 3))
 		}
 	}
 	for _, f := range r.Flags {
-		words := []string{f.Severity, printable(f.Component), f.Kind}
+		words := []string{f.Severity, quote.Printable(f.Component), f.Kind}
 		if f.Tensor != "" {
-			words = append(words, printable(f.Tensor))
+			words = append(words, quote.Printable(f.Tensor))
 		}
-		fmt.Fprintln(&b, strings.Join(append(words, printable(f.Text)), ": "))
+		fmt.Fprintln(&b, strings.Join(append(words, quote.Printable(f.Text)), ": "))
 	}
 	fmt.Fprintf(&b, "%s, %s\n", plural(r.Errors, "error"), plural(r.Warnings, "warning"))
 	_, err := io.WriteString(w, b.String())
@@ -415,7 +417,7 @@ func (t table) print(b *strings.Builder) {
 	width := make([]int, len(t[0]))
 	for _, row := range t {
 		for i := range row {
-			row[i] = printable(row[i])
+			row[i] = quote.Printable(row[i])
 			width[i] = max(width[i], len([]rune(row[i])))
 		}
 	}
@@ -498,7 +500,7 @@ func (o *inspectOptions) compare(ctx context.Context, model *openWeights, show *
 		err = r.print(stdout, o.all)
 	}
 	if err == nil && r.Differing > 0 {
-		err = fmt.Errorf("%s of %s and %s differ by more than the tolerance of %g", plural(r.Differing, "tensor"), printable(r.Model), printable(r.Against), r.Tolerance)
+		err = fmt.Errorf("%s of %s and %s differ by more than the tolerance of %g", plural(r.Differing, "tensor"), quote.Printable(r.Model), quote.Printable(r.Against), r.Tolerance)
 	}
 	return err
 }
@@ -517,7 +519,7 @@ func checkCommon(a, b *openWeights) error {
 		return nil
 	}
 	return usageErrorf("%s has %s, and %s has %s: there is nothing to compare (a file can be compared with the folder of one component, such as MODEL/transformer)",
-		printable(a.name), some(of, 3), printable(b.name), some(against, 3))
+		quote.Printable(a.name), some(of, 3), quote.Printable(b.name), some(against, 3))
 }
 
 func newComparison(c *models.Comparison, model, other string, tolerance float64) *comparison {
@@ -594,10 +596,10 @@ func (r *comparison) print(w io.Writer, all bool) error {
 			fmt.Fprintln(&b)
 		}
 		if c.Only != "" {
-			fmt.Fprintf(&b, "%s: only in %s\n", printable(c.Name), printable(map[string]string{"model": r.Model, "other": r.Against}[c.Only]))
+			fmt.Fprintf(&b, "%s: only in %s\n", quote.Printable(c.Name), quote.Printable(map[string]string{"model": r.Model, "other": r.Against}[c.Only]))
 			continue
 		}
-		fmt.Fprintf(&b, "%s\n", printable(c.Name))
+		fmt.Fprintf(&b, "%s\n", quote.Printable(c.Name))
 		equal := c.Roles.print(&b, "tensor in all layers", all)
 		c.Layers.print(&b, "layer", all)
 		if all {
@@ -623,7 +625,7 @@ func (r *comparison) print(w io.Writer, all bool) error {
 		}{{r.Model, c.OnlyA}, {r.Against, c.OnlyB}} {
 			if all {
 				for _, name := range side.names {
-					fmt.Fprintf(&b, "only in %s: %s\n", printable(side.model), printable(name))
+					fmt.Fprintf(&b, "only in %s: %s\n", quote.Printable(side.model), quote.Printable(name))
 				}
 				continue
 			}
@@ -633,7 +635,7 @@ func (r *comparison) print(w io.Writer, all bool) error {
 			}
 			for _, name := range side.names { // in their order
 				if n := counts[models.RoleOf(name)]; n > 0 {
-					fmt.Fprintf(&b, "only in %s: %s: %s\n", printable(side.model), plural(n, "tensor"), printable(models.RoleOf(name)))
+					fmt.Fprintf(&b, "only in %s: %s: %s\n", quote.Printable(side.model), plural(n, "tensor"), quote.Printable(models.RoleOf(name)))
 				}
 				delete(counts, models.RoleOf(name))
 			}
@@ -706,27 +708,20 @@ func (o *inspectOptions) runLoaded(ctx context.Context, name string, show *displ
 		err = r.print(stdout)
 	}
 	if err == nil && !r.Identical {
-		err = fmt.Errorf("%s: two loads are not identical", printable(r.Model))
+		err = fmt.Errorf("%s: two loads are not identical", quote.Printable(r.Model))
 	}
 	return err
 }
 
 // loadOptions are --dtype and --device.
 func (o *inspectOptions) loadOptions() (models.LoadOptions, error) {
-	var load models.LoadOptions
+	load := models.LoadOptions{Device: o.device.value}
 	if name := o.dtype.orZero(); name != "" {
 		d, err := mlx.ParseDtype(name)
 		if err != nil {
 			return load, err
 		}
 		load.Dtype = &d
-	}
-	if name := o.device.orZero(); name != "" {
-		device := mlx.CPU
-		if name == "gpu" {
-			device = mlx.GPU
-		}
-		load.Device = &device
 	}
 	return load, nil
 }
@@ -790,7 +785,7 @@ func (r *loadedModel) print(w io.Writer) error {
 		fmt.Fprintf(&b, "two loads are identical: the SHA-256 of %s\n", plural(parameters, "parameter"))
 	}
 	if r.NotRun != "" {
-		fmt.Fprintf(&b, "no picture was made: %s\n", printable(r.NotRun))
+		fmt.Fprintf(&b, "no picture was made: %s\n", quote.Printable(r.NotRun))
 	} else {
 		fmt.Fprintf(&b, "%d of %s used by the smallest picture on %s\n", parameters-r.Unused, plural(parameters, "parameter"), r.Device)
 	}

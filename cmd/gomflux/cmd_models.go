@@ -16,6 +16,8 @@ import (
 
 	"github.com/gomflux/gomflux/internal/checkpoint"
 	"github.com/gomflux/gomflux/internal/hub"
+	"github.com/gomflux/gomflux/internal/quote"
+	"github.com/gomflux/gomflux/internal/units"
 	"github.com/gomflux/gomflux/models"
 )
 
@@ -118,7 +120,7 @@ func (m *listedModel) where() string {
 	case !m.Here:
 		return "to get it: " + m.Get
 	}
-	return printable(models.TildePath(m.Path))
+	return quote.Printable(models.TildePath(m.Path))
 }
 
 // listModels finds all models. With an error it is those that could be found.
@@ -237,7 +239,7 @@ func printModels(w io.Writer, list []listedModel) error {
 	for _, m := range list {
 		amount := "-"
 		if m.Here {
-			amount = bytes(m.Bytes)
+			amount = units.Bytes(m.Bytes)
 		}
 		line := fmt.Sprintf("%-*s  %9s  %-13s  %s", width, m.Name, amount, m.state(), m.where())
 		if m.Quantized != "" {
@@ -245,11 +247,11 @@ func printModels(w io.Writer, list []listedModel) error {
 		}
 		fmt.Fprintln(&b, strings.TrimRight(line, " "))
 		for _, p := range m.Problems {
-			fmt.Fprintf(&b, "\t%s\n", printable(p))
+			fmt.Fprintf(&b, "\t%s\n", quote.Printable(p))
 		}
 		if m.Here && !m.Complete {
 			for _, name := range m.Unfinished {
-				fmt.Fprintf(&b, "\tdownload not ended: %s\n", printable(models.TildePath(name)))
+				fmt.Fprintf(&b, "\tdownload not ended: %s\n", quote.Printable(models.TildePath(name)))
 			}
 			if m.Get != "" {
 				fmt.Fprintf(&b, "\tto get what is missing: %s\n", m.Get)

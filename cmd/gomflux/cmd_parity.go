@@ -3,7 +3,6 @@ package main
 import (
 	"bufio"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -14,6 +13,7 @@ import (
 	"github.com/spf13/cobra"
 	"golang.org/x/term"
 
+	"github.com/gomflux/gomflux/internal/plainjson"
 	"github.com/gomflux/gomflux/mlx"
 	"github.com/gomflux/gomflux/parity"
 	"github.com/gomflux/gomflux/picture"
@@ -78,9 +78,7 @@ func (o *reportFlags) print(stdout io.Writer, r *parity.Report) error {
 	}
 	var err error
 	if o.json {
-		e := json.NewEncoder(stdout)
-		e.SetEscapeHTML(false)
-		err = e.Encode(r)
+		err = plainjson.Write(stdout, r, "")
 	} else {
 		err = r.Print(stdout, o.all)
 	}
@@ -190,13 +188,7 @@ func runParity(ctx context.Context, run string, m *modelFlags, o *reportFlags, p
 	if _, err := m.checkLibrary(ctx, warnings{stderr}); err != nil {
 		return err
 	}
-	if word := m.device.orZero(); word != "" {
-		device := mlx.CPU
-		if word == "gpu" {
-			device = mlx.GPU
-		}
-		p.Device = &device
-	}
+	p.Device = m.device.value
 	if word := m.dtype.orZero(); word != "" {
 		dtype, err := mlx.ParseDtype(word)
 		if err != nil {

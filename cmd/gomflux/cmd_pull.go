@@ -22,6 +22,8 @@ import (
 
 	"github.com/gomflux/gomflux"
 	"github.com/gomflux/gomflux/internal/hub"
+	"github.com/gomflux/gomflux/internal/quote"
+	"github.com/gomflux/gomflux/internal/units"
 	"github.com/gomflux/gomflux/mlx"
 	"github.com/gomflux/gomflux/models"
 )
@@ -280,7 +282,7 @@ func (o *pullOptions) warn(ctx context.Context, plan *hub.Plan, p *pullPrinter) 
 	case none:
 		p.warn("%s has no model_index.json: it is no pipeline in the layout of Hugging Face diffusers", plan.Info.Repo)
 	case plan.Index != nil && json.Unmarshal(plan.Index, &index) == nil && !slices.Contains(models.Classes(), index.Class):
-		p.warn("%s is a %s, which this version does not run", plan.Info.Repo, printable(index.Class))
+		p.warn("%s is a %s, which this version does not run", plan.Info.Repo, quote.Printable(index.Class))
 	}
 	if text := fitWarning(sizes, parts && plan.Index == nil, memoryForModels(ctx)); text != "" {
 		p.warn("%s", text)
@@ -348,7 +350,7 @@ func fitWarning(sizes map[string]int64, quantized bool, memory int64) string {
 		if way.flags == "" {
 			return ""
 		}
-		fitting = append(fitting, fmt.Sprintf("%s (about %s)", way.flags, bytes(int64(need))))
+		fitting = append(fitting, fmt.Sprintf("%s (about %s)", way.flags, units.Bytes(int64(need))))
 		if !way.one || len(fitting) == 2 {
 			break
 		}
@@ -356,7 +358,7 @@ func fitWarning(sizes map[string]int64, quantized bool, memory int64) string {
 	if memory == 0 || all == 0 {
 		return ""
 	}
-	text := fmt.Sprintf("its weights are %s, and this machine has %s of memory for them and what is computed with them: ", bytes(all), bytes(memory))
+	text := fmt.Sprintf("its weights are %s, and this machine has %s of memory for them and what is computed with them: ", units.Bytes(all), units.Bytes(memory))
 	if len(fitting) == 0 {
 		least := ways[len(ways)-1].flags
 		if quantized {
@@ -450,12 +452,12 @@ func (p *pullPrinter) start(plan *hub.Plan) {
 		p.line(line)
 		return
 	}
-	text := fmt.Sprintf("%s@%s (%.12s): %s, %s", info.Repo, info.Revision, info.Commit, plural(len(plan.Files), "file"), bytes(plan.Bytes))
+	text := fmt.Sprintf("%s@%s (%.12s): %s, %s", info.Repo, info.Revision, info.Commit, plural(len(plan.Files), "file"), units.Bytes(plan.Bytes))
 	if plan.Here > 0 {
-		text += fmt.Sprintf(", %s of it here", bytes(plan.Here))
+		text += fmt.Sprintf(", %s of it here", units.Bytes(plan.Here))
 	}
 	if info.Licence != "" {
-		text += "; licence " + printable(info.Licence)
+		text += "; licence " + quote.Printable(info.Licence)
 	}
 	p.say("%s", text)
 }
@@ -513,7 +515,7 @@ func (p *pullPrinter) done(plan *hub.Plan, folder string, took time.Duration) er
 		return p.failed
 	}
 	if fetched > 0 {
-		p.say("fetched %s in %s, %s/s", bytes(fetched), seconds(took), bytes(int64(float64(fetched)/max(took.Seconds(), 1e-3))))
+		p.say("fetched %s in %s, %s/s", units.Bytes(fetched), seconds(took), units.Bytes(int64(float64(fetched)/max(took.Seconds(), 1e-3))))
 	}
 	_, err := fmt.Fprintln(p.stdout, folder)
 	return err
@@ -553,9 +555,9 @@ func (r *rate) perSecond() float64 {
 }
 
 func (r *rate) text(pr hub.Progress) string {
-	text := fmt.Sprintf("%s of %s", bytes(pr.Here), bytes(pr.Bytes))
+	text := fmt.Sprintf("%s of %s", units.Bytes(pr.Here), units.Bytes(pr.Bytes))
 	if per := r.perSecond(); per > 0 {
-		text += fmt.Sprintf(", %s/s", bytes(int64(per)))
+		text += fmt.Sprintf(", %s/s", units.Bytes(int64(per)))
 		if left := timeLeft(pr.Bytes-pr.Here, per); left > 0 {
 			text += fmt.Sprintf(", %s left", seconds(left))
 		}

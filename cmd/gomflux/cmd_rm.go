@@ -8,6 +8,8 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/gomflux/gomflux/internal/hub"
+	"github.com/gomflux/gomflux/internal/quote"
+	"github.com/gomflux/gomflux/internal/units"
 	"github.com/gomflux/gomflux/models"
 )
 
@@ -48,7 +50,7 @@ is the answer. Folders outside of the cache are never removed.
 				}
 			}
 			if !yes {
-				ok, err := confirm(cmd.Context(), cmd.InOrStdin(), cmd.ErrOrStderr(), fmt.Sprintf("%s, %s in %s", printable(what), bytes(r.Bytes), printable(models.TildePath(r.Folder))))
+				ok, err := confirm(cmd.Context(), cmd.InOrStdin(), cmd.ErrOrStderr(), fmt.Sprintf("%s, %s in %s", quote.Printable(what), units.Bytes(r.Bytes), quote.Printable(models.TildePath(r.Folder))))
 				if err != nil || !ok {
 					return err
 				}
@@ -56,7 +58,7 @@ is the answer. Folders outside of the cache are never removed.
 			if err := r.Remove(); err != nil {
 				return err
 			}
-			_, err = fmt.Fprintf(cmd.OutOrStdout(), "removed %s, which frees %s\n", printable(what), bytes(r.Bytes))
+			_, err = fmt.Fprintf(cmd.OutOrStdout(), "removed %s, which frees %s\n", quote.Printable(what), units.Bytes(r.Bytes))
 			return err
 		},
 	}

@@ -12,6 +12,8 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/gomflux/gomflux"
+	"github.com/gomflux/gomflux/internal/quote"
+	"github.com/gomflux/gomflux/internal/units"
 	"github.com/gomflux/gomflux/picture"
 )
 
@@ -157,10 +159,8 @@ func (o *roundtripOptions) run(ctx context.Context, name string, write bool, std
 		})
 	}
 	var b strings.Builder
-	line := func(name, format string, args ...any) {
-		fmt.Fprintf(&b, "%-9s %s\n", name, fmt.Sprintf(format, args...))
-	}
-	line("picture", "%s (%v of %dx%d)", printable(name), p.Format, outer.Dx(), outer.Dy())
+	line := liner(&b, 9)
+	line("picture", "%s (%v of %dx%d)", quote.Printable(name), p.Format, outer.Dx(), outer.Dy())
 	if inner != outer {
 		line("cut", "to %dx%d, by %d left, %d right, %d top, %d bottom", inner.Dx(), inner.Dy(), cut.Left, cut.Right, cut.Top, cut.Bottom)
 	}
@@ -173,9 +173,9 @@ func (o *roundtripOptions) run(ctx context.Context, name string, write bool, std
 	line("mean", "%.3f of 255", d.mean)
 	line("largest", "%d of 255", d.largest)
 	line("time", "load %s, encode %s, decode %s", seconds(loaded.Sub(start)), seconds(encoded.Sub(loaded)), seconds(decoded.Sub(encoded)))
-	line("memory", "%s at most, on %s in %s", bytes(int64(peak)), vae.Device(), vae.Dtype())
+	line("memory", "%s at most, on %s in %s", units.Bytes(int64(peak)), vae.Device(), vae.Dtype())
 	if write {
-		line("file", "%s", printable(saved))
+		line("file", "%s", quote.Printable(saved))
 	}
 	_, err = io.WriteString(stdout, b.String())
 	return err

@@ -12,6 +12,8 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/gomflux/gomflux"
+	"github.com/gomflux/gomflux/internal/quote"
+	"github.com/gomflux/gomflux/internal/units"
 	"github.com/gomflux/gomflux/models"
 )
 
@@ -120,7 +122,7 @@ func (o *saveOptions) run(ctx context.Context, stdout, stderr io.Writer) error {
 	}
 	defer show.close()
 	save := gomflux.SaveOptions{
-		Layout: o.layout.orZero(), LoRAs: o.loras.list, BaseModel: o.base, Device: o.device.orZero(), Dtype: o.savedDtype.orZero(),
+		Layout: o.layout.orZero(), LoRAs: o.loras.list, BaseModel: o.base, Device: o.device.String(), Dtype: o.savedDtype.orZero(),
 		Overwrite: o.overwrite, Progress: show.report,
 	}
 	if q := o.quantize.orZero(); q != none {
@@ -186,7 +188,7 @@ func newSaved(r *gomflux.SaveReport, took time.Duration) *saved {
 
 // printSaved says what was saved, and which layers it changed most.
 func printSaved(w io.Writer, r *gomflux.SaveReport, took time.Duration) {
-	text := fmt.Sprintf("%s in %s, in the layout of %s, in %s", bytes(r.Bytes), plural(r.Files, "file"), r.Layout, seconds(took))
+	text := fmt.Sprintf("%s in %s, in the layout of %s, in %s", units.Bytes(r.Bytes), plural(r.Files, "file"), r.Layout, seconds(took))
 	for _, l := range r.LoRAs {
 		text += "\n" + loraText(l)
 	}
@@ -215,7 +217,7 @@ func printSaved(w io.Writer, r *gomflux.SaveReport, took time.Duration) {
 	const most = 5
 	fmt.Fprintf(w, "relative error, %s of them:\n", worstOf(len(measured), most))
 	for _, l := range measured[:min(most, len(measured))] {
-		fmt.Fprintf(w, "  %.2e  %s\n", l.Error, printable(l.Component+" "+l.Name))
+		fmt.Fprintf(w, "  %.2e  %s\n", l.Error, quote.Printable(l.Component+" "+l.Name))
 	}
 }
 
@@ -226,11 +228,11 @@ func worstOf(n, most int) string {
 	return fmt.Sprintf("the %d largest", most)
 }
 
-// printableLines is printable for a text of several lines.
+// printableLines is quote.Printable for a text of several lines.
 func printableLines(text string) string {
 	lines := strings.Split(text, "\n")
 	for i := range lines {
-		lines[i] = printable(lines[i])
+		lines[i] = quote.Printable(lines[i])
 	}
 	return strings.Join(lines, "\n")
 }

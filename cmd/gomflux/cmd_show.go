@@ -11,6 +11,8 @@ import (
 
 	"github.com/gomflux/gomflux/internal/checkpoint"
 	"github.com/gomflux/gomflux/internal/hub"
+	"github.com/gomflux/gomflux/internal/quote"
+	"github.com/gomflux/gomflux/internal/units"
 	"github.com/gomflux/gomflux/mlx"
 	"github.com/gomflux/gomflux/models"
 )
@@ -148,7 +150,7 @@ func (m *shownModel) print(w io.Writer) error {
 	var b strings.Builder
 	line := func(what, text string) {
 		if text != "" {
-			fmt.Fprintf(&b, "%-9s %s\n", what, printable(text))
+			fmt.Fprintf(&b, "%-9s %s\n", what, quote.Printable(text))
 		}
 	}
 	line("model", m.Name)
@@ -159,13 +161,13 @@ func (m *shownModel) print(w io.Writer) error {
 	line("class", m.Class)
 	line("licence", strings.TrimSpace(m.Licence+" "+m.LicenceURL))
 	line("folder", models.TildePath(m.Path))
-	line("size", bytes(m.Bytes))
+	line("size", units.Bytes(m.Bytes))
 	if m.Quantized != "" {
 		line("quantized", quantizationText(m.Quantized))
 	}
 	line("state", m.state())
 	if e := m.Memory; e != nil {
-		line("memory", fmt.Sprintf("%s for %dx%d on %s in %s, %s of them weights; with --low-ram %s", bytes(e.Peak), e.Width, e.Height, e.Device, e.Dtype, bytes(e.AllWeights), bytes(e.LowRAMPeak)))
+		line("memory", fmt.Sprintf("%s for %dx%d on %s in %s, %s of them weights; with --low-ram %s", units.Bytes(e.Peak), e.Width, e.Height, e.Device, e.Dtype, units.Bytes(e.AllWeights), units.Bytes(e.LowRAMPeak)))
 	}
 	for _, p := range m.Problems {
 		line("problem", p)
@@ -177,11 +179,11 @@ func (m *shownModel) print(w io.Writer) error {
 		amount := "gone"
 		switch {
 		case f.Bytes >= 1000:
-			amount = bytes(f.Bytes)
+			amount = units.Bytes(f.Bytes)
 		case f.Bytes >= 0:
 			amount = fmt.Sprint(f.Bytes, " B")
 		}
-		fmt.Fprintf(&b, "%9s  %s\n", amount, printable(f.Path))
+		fmt.Fprintf(&b, "%9s  %s\n", amount, quote.Printable(f.Path))
 	}
 	_, err := io.WriteString(w, b.String())
 	return err

@@ -16,6 +16,8 @@ import (
 	"golang.org/x/term"
 
 	"github.com/gomflux/gomflux/internal/checkpoint"
+	"github.com/gomflux/gomflux/internal/quote"
+	"github.com/gomflux/gomflux/internal/units"
 	"github.com/gomflux/gomflux/parity/debug"
 )
 
@@ -167,12 +169,12 @@ func listTensors(stdout, stderr io.Writer, tree *debug.Tree, globs []string, asJ
 	}
 	w := tabwriter.NewWriter(stdout, 0, 0, 2, ' ', 0)
 	for _, e := range all {
-		fmt.Fprintf(w, "%s\t%s\t%s\t%v\t%s\n", printable(e.Name), e.Side, e.Dtype, e.Shape, bytes(e.Bytes()))
+		fmt.Fprintf(w, "%s\t%s\t%s\t%v\t%s\n", quote.Printable(e.Name), e.Side, e.Dtype, e.Shape, units.Bytes(e.Bytes()))
 	}
 	if err := w.Flush(); err != nil {
 		return err
 	}
-	fmt.Fprintf(stderr, "%d tensors; %s holds %s, with %d earlier runs\n", len(all), tree.Root, bytes(size), len(archived))
+	fmt.Fprintf(stderr, "%d tensors; %s holds %s, with %d earlier runs\n", len(all), tree.Root, units.Bytes(size), len(archived))
 	return nil
 }
 
@@ -242,18 +244,16 @@ func infoTensor(w io.Writer, e debug.Entry, asJSON bool) error {
 		return writeJSON(w, j)
 	}
 	var b strings.Builder
-	line := func(name, format string, args ...any) {
-		fmt.Fprintf(&b, "%-9s %s\n", name, fmt.Sprintf(format, args...))
-	}
-	line("name", "%s", printable(e.Name))
+	line := liner(&b, 9)
+	line("name", "%s", quote.Printable(e.Name))
 	line("side", "%s", e.Side)
-	line("file", "%s", printable(e.Path))
-	line("tensor", "%s, %s", e.Type(), bytes(e.Bytes()))
+	line("file", "%s", quote.Printable(e.Path))
+	line("tensor", "%s, %s", e.Type(), units.Bytes(e.Bytes()))
 	line("saved", "%s", e.Modified.Format("2006-01-02 15:04:05"))
 	if r := e.Record; r != nil {
 		line("point", "%s, hit %d", r.Point, r.HitCount)
 		if r.Location.File != "" {
-			line("made at", "%s:%d (%s)", printable(r.Location.File), r.Location.Line, printable(r.Location.Function))
+			line("made at", "%s:%d (%s)", quote.Printable(r.Location.File), r.Location.Line, quote.Printable(r.Location.Function))
 		}
 		var first []float64
 		for _, v := range r.Preview {
@@ -278,6 +278,14 @@ func infoTensor(w io.Writer, e debug.Entry, asJSON bool) error {
 
 // defaultValues is how many values are shown of a tensor.
 const defaultValues = 10
+
+// liner returns a function that writes lines: a name, and a text that begins in
+// the same column in all of them.
+func liner(w io.Writer, width int) func(name, format string, args ...any) {
+	return func(name, format string, args ...any) {
+		fmt.Fprintf(w, "%-*s %s\n", width, name, fmt.Sprintf(format, args...))
+	}
+}
 
 func statLines(line func(name, format string, args ...any), s checkpoint.Stats, first []float64) {
 	line("range", "%s", s.Range())
@@ -393,15 +401,13 @@ func showTensors(ctx context.Context, w io.Writer, tree *debug.Tree, arg string,
 			}{info.Name, ref.File, string(info.Dtype), append([]int{}, info.Shape...), info.Bytes(), stats, list})
 		} else {
 			var b strings.Builder
-			line := func(name, format string, args ...any) {
-				fmt.Fprintf(&b, "%-9s %s\n", name, fmt.Sprintf(format, args...))
-			}
+			line := liner(&b, 9)
 			if several && i > 0 {
 				b.WriteByte('\n')
 			}
-			line("name", "%s", printable(info.Name))
-			line("file", "%s", printable(ref.File))
-			line("tensor", "%s, %s", info.Type(), bytes(info.Bytes()))
+			line("name", "%s", quote.Printable(info.Name))
+			line("file", "%s", quote.Printable(ref.File))
+			line("tensor", "%s, %s", info.Type(), units.Bytes(info.Bytes()))
 			statLines(line, stats, first)
 			_, err = io.WriteString(w, b.String())
 		}
@@ -515,7 +521,7 @@ func clearTensors(cmd *cobra.Command, tree *debug.Tree, sides, names []string, a
 	if archive {
 		kind = "runs"
 	}
-	_, err = fmt.Fprintf(cmd.ErrOrStderr(), "%d %s removed, %s\n", removed, kind, bytes(size))
+	_, err = fmt.Fprintf(cmd.ErrOrStderr(), "%d %s removed, %s\n", removed, kind, units.Bytes(size))
 	return err
 }
 

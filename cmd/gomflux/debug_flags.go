@@ -12,6 +12,7 @@ import (
 
 	"github.com/gomflux/gomflux"
 	"github.com/gomflux/gomflux/internal/checkpoint"
+	"github.com/gomflux/gomflux/internal/disk"
 	"github.com/gomflux/gomflux/parity/debug"
 	"github.com/gomflux/gomflux/picture"
 	"github.com/gomflux/gomflux/scheduler"
@@ -116,7 +117,7 @@ func (d *debugFlags) picture(o *generateOptions, model *gomflux.Model, options *
 		"rng": cmp.Or(s.RNG, "mlx"), "compute": s.Dtype, "device": s.Device, "generator": s.Generator,
 		"passes": "calls", // the negative prompt's are calls of their own, not rows of a batch
 	}
-	if dir, err := filepath.Abs(o.model); err == nil && isFolder(dir) {
+	if dir, err := filepath.Abs(o.model); err == nil && disk.IsFolder(dir) {
 		settings["model"] = dir
 	}
 	copies, err := copyImages(o.images.names, run.Dir)
@@ -152,11 +153,6 @@ func copyImages(names []string, dir string) (copies []string, err error) {
 		copies = append(copies, "images/"+base)
 	}
 	return copies, nil
-}
-
-func isFolder(name string) bool {
-	info, err := os.Stat(name)
-	return err == nil && info.IsDir()
 }
 
 // jsonTensors is the line of --json about saved tensors, and about a run that

@@ -19,6 +19,8 @@ import (
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
+
+	"github.com/gomflux/gomflux/internal/atomicfile"
 )
 
 // Exit codes. They are part of the interface: see the EXIT STATUS sections.
@@ -77,7 +79,7 @@ func main() {
 func run(args []string, stdin io.Reader, stdout, stderr io.Writer) (code int) {
 	defer func() {
 		if p := recover(); p != nil {
-			removeTemporaries()
+			atomicfile.RemoveAll()
 			fmt.Fprintln(stderr, internalError(p))
 			code = exitFailure
 		}
@@ -140,7 +142,7 @@ func handleSignals(cancel context.CancelCauseFunc, stderr io.Writer) (stop func(
 		if _, ok := <-signals; !ok {
 			return
 		}
-		removeTemporaries()
+		atomicfile.RemoveAll()
 		fmt.Fprintln(stderr, "gomflux: interrupted")
 		os.Exit(exitInterrupted)
 	}()

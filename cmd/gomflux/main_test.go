@@ -1,9 +1,6 @@
 package main
 
 import (
-	"errors"
-	"io/fs"
-	"os"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -39,23 +36,6 @@ func absolute(path string) string {
 	return abs
 }
 
-// TestRemoveTemporaries is what the second signal relies on.
-func TestRemoveTemporaries(t *testing.T) {
-	dir := t.TempDir()
-	f, err := newTemporary(filepath.Join(dir, "x.png"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := os.Stat(f.Name()); err != nil {
-		t.Fatal(err)
-	}
-	removeTemporaries()
-	temporaries.Unlock()
-	if _, err := os.Stat(f.Name()); !errors.Is(err, fs.ErrNotExist) {
-		t.Errorf("%s is there: %v", f.Name(), err)
-	}
-}
-
 func TestInternalError(t *testing.T) {
 	got := internalError("index out of range [3]\n\non the MLX thread:\ngoroutine 7 [running]:")
 	if want := "gomflux: internal error: index out of range [3] (this is a bug: please report it"; !strings.HasPrefix(got, want) || strings.Contains(got, "\n") {
@@ -82,11 +62,6 @@ func TestUnits(t *testing.T) {
 	} {
 		if got := seconds(d); got != want {
 			t.Errorf("seconds(%v) = %q, expected %q", d, got, want)
-		}
-	}
-	for n, want := range map[int64]string{999: "1 kB", 15_500_000: "15.5 MB", 12_310_000_000: "12.31 GB"} {
-		if got := bytes(n); got != want {
-			t.Errorf("bytes(%d) = %q, expected %q", n, got, want)
 		}
 	}
 }

@@ -22,18 +22,34 @@ const (
 
 // modelFlags are the flags of every command that runs a model.
 type modelFlags struct {
-	model, base   string
-	fallback      string // where none is given; "" if one must be
-	dtype, device optional[string]
+	model, base string
+	fallback    string // where none is given; "" if one must be
+	dtype       optional[string]
+	device      optional[mlx.Device]
 }
 
 func newModelFlags() modelFlags {
 	return modelFlags{
 		fallback: defaultModel,
 		dtype:    oneOf("dtype", "float32", "bfloat16", "float16", "fp32", "bf16", "fp16"),
-		device:   oneOf("device", "cpu", "gpu"),
+		device:   deviceOption(),
 	}
 }
+
+// deviceOption takes cpu and gpu.
+func deviceOption() optional[mlx.Device] {
+	words := oneOf("device", "cpu", "gpu")
+	return optional[mlx.Device]{kind: words.kind, parse: func(s string) (mlx.Device, error) {
+		word, err := words.parse(s)
+		if err != nil {
+			return 0, err
+		}
+		return mlx.ParseDevice(word)
+	}}
+}
+
+// asksFor reports whether a device was given, and is this one.
+func (m *modelFlags) asksFor(d mlx.Device) bool { return m.device.given() && *m.device.value == d }
 
 func (m *modelFlags) addModel(f *pflag.FlagSet) {
 	usage := "a built-in or published model (`name`; gomflux models lists them), a folder, a safetensors file, or owner/name[@revision][:file] in the Hugging Face cache"
@@ -99,7 +115,7 @@ func findWith(name, base string) (*models.Source, error) {
 
 // openOptions are the flags as gomflux.Open takes them.
 func (m *modelFlags) openOptions() *gomflux.OpenOptions {
-	return &gomflux.OpenOptions{Device: m.device.orZero(), Dtype: m.dtype.orZero(), BaseModel: m.base}
+	return &gomflux.OpenOptions{Device: m.device.String(), Dtype: m.dtype.orZero(), BaseModel: m.base}
 }
 
 // A warner passes on what may not be as the user expects.
@@ -115,12 +131,12 @@ func (m *modelFlags) checkLibrary(ctx context.Context, w warner) (mlx.Library, e
 		return lib, coded(exitLibrary, err)
 	}
 	gpu, err := hasGPU(ctx)
-	switch device := m.device.orZero(); {
+	switch {
 	case err != nil:
 		return lib, coded(exitLibrary, err)
-	case device == "gpu" && !gpu:
+	case m.asksFor(mlx.GPU) && !gpu:
 		return lib, usageErrorf("device gpu: MLX finds no GPU here (gomflux doctor says what it finds; --device cpu always works)")
-	case slowBLAS(lib) && (device == "cpu" || !gpu):
+	case slowBLAS(lib) && (m.asksFor(mlx.CPU) || !gpu):
 		w.warn("%s", blasHint)
 	}
 	return lib, nil

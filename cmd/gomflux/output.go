@@ -1,19 +1,17 @@
 package main
 
 import (
-	"bufio"
 	"context"
 	"errors"
 	"fmt"
 	"image"
 	"io"
 	"io/fs"
-	"math/rand/v2"
 	"os"
 	"path/filepath"
 	"strings"
-	"sync"
 
+	"github.com/gomflux/gomflux/internal/atomicfile"
 	"github.com/gomflux/gomflux/internal/oserr"
 	"github.com/gomflux/gomflux/picture"
 )
@@ -46,7 +44,7 @@ func checkOutput(name string) error {
 	if err != nil {
 		return fmt.Errorf("output %s: %w", name, err)
 	}
-	f.discard()
+	f.Discard()
 	return nil
 }
 
@@ -85,14 +83,14 @@ func (s saver) write(ctx context.Context, name string, img image.Image) (string,
 	if err != nil {
 		return "", fmt.Errorf("output %s: %w", name, err)
 	}
-	defer f.discard()
-	var beside *temporary
+	defer f.Discard()
+	var beside *atomicfile.File
 	if s.sidecar != nil {
 		beside, err = writeTemporary(name, func(w io.Writer) error { return picture.EncodeSettings(w, s.sidecar) })
 		if err != nil {
 			return "", fmt.Errorf("output %s: %w", sidecarName(name), err)
 		}
-		defer beside.discard()
+		defer beside.Discard()
 	}
 	if err := context.Cause(ctx); err != nil {
 		return "", err
@@ -105,13 +103,13 @@ func (s saver) write(ctx context.Context, name string, img image.Image) (string,
 
 // moveBoth gives a file and its sidecar, which may be nil, their names, whatever
 // has them. The sidecar comes first, so that no picture is there without its own.
-func moveBoth(f, beside *temporary, name string) error {
+func moveBoth(f, beside *atomicfile.File, name string) error {
 	if beside != nil {
-		if err := os.Rename(beside.Name(), sidecarName(name)); err != nil {
+		if err := beside.Replace(sidecarName(name)); err != nil {
 			return fmt.Errorf("output %s: %w", sidecarName(name), oserr.Bare(err))
 		}
 	}
-	if err := os.Rename(f.Name(), name); err != nil {
+	if err := f.Replace(name); err != nil {
 		return fmt.Errorf("output %s: %w", name, oserr.Bare(err))
 	}
 	return nil
@@ -123,86 +121,38 @@ func sidecarName(name string) string {
 	return strings.TrimSuffix(name, filepath.Ext(name)) + ".metadata.json"
 }
 
-// A temporary is a file beside the one it will become.
-type temporary struct{ *os.File }
-
-// temporaries holds the names of all temporary files, for removeTemporaries.
-var temporaries = struct {
-	sync.Mutex
-	names map[string]bool
-}{names: map[string]bool{}}
-
-func newTemporary(name string) (*temporary, error) {
-	temporaries.Lock()
-	defer temporaries.Unlock()
-	dir := filepath.Dir(name)
-	for {
-		// not os.CreateTemp, whose files only their owner can read
-		path := filepath.Join(dir, fmt.Sprintf(".gomflux-%08x.tmp", rand.Uint32()))
-		f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o666)
-		switch {
-		case err == nil:
-			temporaries.names[path] = true
-			return &temporary{f}, nil
-		case !errors.Is(err, fs.ErrExist):
-			return nil, fmt.Errorf("cannot write to the folder %s: %w", dir, oserr.Bare(err))
-		}
+// newTemporary makes an empty file beside name.
+func newTemporary(name string) (*atomicfile.File, error) {
+	f, err := atomicfile.New(name)
+	if err != nil {
+		return nil, fmt.Errorf("cannot write to the folder %s: %w", filepath.Dir(name), oserr.Bare(err))
 	}
+	return f, nil
 }
 
 // writeTemporary makes a whole temporary file beside name.
-func writeTemporary(name string, encode func(io.Writer) error) (*temporary, error) {
+func writeTemporary(name string, encode func(io.Writer) error) (*atomicfile.File, error) {
 	f, err := newTemporary(name)
 	if err != nil {
 		return nil, err
 	}
-	w := bufio.NewWriter(f)
-	err = encode(w)
-	if err == nil {
-		err = w.Flush()
-	}
-	if err == nil {
-		err = f.Sync() // or a crash of the machine could leave the name with no content
-	}
-	if err == nil {
-		err = f.Close()
-	}
-	if err != nil {
-		f.discard()
+	if err := f.Fill(encode); err != nil {
+		f.Discard()
 		return nil, oserr.Bare(err)
 	}
 	return f, nil
 }
 
-// discard closes and removes the file, or does nothing where it has got its
-// final name.
-func (t *temporary) discard() {
-	temporaries.Lock()
-	defer temporaries.Unlock()
-	t.Close()
-	os.Remove(t.Name())
-	delete(temporaries.names, t.Name())
-}
-
-// removeTemporaries is for those who end the process.
-func removeTemporaries() {
-	temporaries.Lock() // and never unlocked: none may be made from now on
-	for name := range temporaries.names {
-		os.Remove(name)
-	}
-}
-
 // linkToFree gives a file the first name that is free, together with that of its
-// sidecar if it has one. A link, unlike a rename, fails where another process was
-// faster.
-func linkToFree(f, beside *temporary, name string) (string, error) {
+// sidecar if it has one.
+func linkToFree(f, beside *atomicfile.File, name string) (string, error) {
 	for i := 0; ; i++ {
 		candidate := numbered(name, i)
 		if exists(candidate) {
 			continue
 		}
 		if beside != nil {
-			err := beside.link(sidecarName(candidate))
+			err := beside.Create(sidecarName(candidate))
 			if errors.Is(err, fs.ErrExist) {
 				continue
 			}
@@ -210,12 +160,12 @@ func linkToFree(f, beside *temporary, name string) (string, error) {
 				return "", fmt.Errorf("output %s: %w", sidecarName(candidate), oserr.Bare(err))
 			}
 		}
-		err := f.link(candidate)
+		err := f.Create(candidate)
 		if err == nil {
 			return candidate, nil
 		}
 		if beside != nil {
-			if err := beside.unlink(sidecarName(candidate)); err != nil {
+			if err := beside.Withdraw(sidecarName(candidate)); err != nil {
 				return "", fmt.Errorf("output %s: %w", sidecarName(candidate), oserr.Bare(err))
 			}
 		}
@@ -223,26 +173,6 @@ func linkToFree(f, beside *temporary, name string) (string, error) {
 			return "", fmt.Errorf("output %s: %w", candidate, oserr.Bare(err))
 		}
 	}
-}
-
-// link gives the file a name that is free; what has it already is kept.
-func (t *temporary) link(name string) error {
-	err := os.Link(t.Name(), name)
-	if err == nil || errors.Is(err, fs.ErrExist) {
-		return err
-	}
-	if exists(name) { // a file system without links
-		return fs.ErrExist
-	}
-	return os.Rename(t.Name(), name)
-}
-
-// unlink undoes link.
-func (t *temporary) unlink(name string) error {
-	if exists(t.Name()) {
-		return os.Remove(name)
-	}
-	return os.Rename(name, t.Name())
 }
 
 func exists(name string) bool {

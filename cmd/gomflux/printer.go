@@ -11,7 +11,9 @@ import (
 
 	"github.com/gomflux/gomflux"
 	"github.com/gomflux/gomflux/internal/oserr"
+	"github.com/gomflux/gomflux/internal/quote"
 	"github.com/gomflux/gomflux/internal/termpic"
+	"github.com/gomflux/gomflux/internal/units"
 	"github.com/gomflux/gomflux/picture"
 )
 
@@ -201,7 +203,7 @@ func (p *printer) startOne(seed uint64, index, pictures int, prompt string) {
 		if text := []rune(prompt); len(text) > most {
 			prompt = string(text[:most]) + "..."
 		}
-		line += ": " + printable(prompt)
+		line += ": " + quote.Printable(prompt)
 	}
 	fmt.Fprintln(p.stderr, line)
 }
@@ -230,7 +232,7 @@ func (p *printer) picture(file string, r *gomflux.Result, save time.Duration) er
 	}
 	if p.verbose {
 		fmt.Fprintf(p.stderr, "encode %s (%s), steps %s, decode %s, save %s, peak memory %s\n",
-			seconds(r.EncodeTime), tokensText(r), seconds(r.StepTime), seconds(r.DecodeTime), seconds(save), bytes(int64(r.PeakMemory)))
+			seconds(r.EncodeTime), tokensText(r), seconds(r.StepTime), seconds(r.DecodeTime), seconds(save), units.Bytes(int64(r.PeakMemory)))
 	}
 	_, err := fmt.Fprintln(p.stdout, file)
 	p.wrote(err)

@@ -15,6 +15,7 @@ import (
 
 	"github.com/gomflux/gomflux"
 	"github.com/gomflux/gomflux/internal/termpic"
+	"github.com/gomflux/gomflux/internal/units"
 )
 
 // A display shows how far a run is, on one line that changes, and above it a
@@ -151,7 +152,9 @@ func (d *display) start(p gomflux.Progress) {
 	case p.TotalBytes > 0: // what is loaded, or saved of a model
 		total += p.TotalBytes
 		left = func(decor.Statistics) string { return string(p.Phase) + " " + p.Component }
-		right = func(s decor.Statistics) string { return fmt.Sprintf("%s of %s", bytes(s.Current), bytes(p.TotalBytes)) }
+		right = func(s decor.Statistics) string {
+			return fmt.Sprintf("%s of %s", units.Bytes(s.Current), units.Bytes(p.TotalBytes))
+		}
 	case p.Phase == gomflux.PhaseStep:
 		total += int64(p.Steps)
 		left = func(s decor.Statistics) string {
@@ -233,15 +236,4 @@ func seconds(d time.Duration) string {
 	}
 	d = d.Round(time.Second)
 	return fmt.Sprintf("%d min %d s", d/time.Minute, d%time.Minute/time.Second)
-}
-
-// bytes writes a size in decimal units.
-func bytes(n int64) string {
-	switch {
-	case n < 1e6:
-		return fmt.Sprintf("%.0f kB", float64(n)/1e3)
-	case n < 1e9:
-		return fmt.Sprintf("%.1f MB", float64(n)/1e6)
-	}
-	return fmt.Sprintf("%.2f GB", float64(n)/1e9)
 }

@@ -11,6 +11,7 @@ import (
 
 	"github.com/gomflux/gomflux"
 	"github.com/gomflux/gomflux/internal/hub"
+	"github.com/gomflux/gomflux/internal/quote"
 	"github.com/gomflux/gomflux/mlx"
 	"github.com/gomflux/gomflux/models"
 	"github.com/gomflux/gomflux/picture"
@@ -70,7 +71,7 @@ func (o *generateOptions) take(f *picture.Found, g *generation) error {
 			continue
 		}
 		if err := v.flag.Set(text); err != nil {
-			return fmt.Errorf("%s: %s %s: %w (give another one with --%s)", o.config, v.field, printable(text), err, strings.ReplaceAll(v.field, "_", "-"))
+			return fmt.Errorf("%s: %s %s: %w (give another one with --%s)", o.config, v.field, quote.Printable(text), err, strings.ReplaceAll(v.field, "_", "-"))
 		}
 	}
 	return nil
@@ -120,7 +121,7 @@ func (o *generateOptions) compareLoRAs(f *picture.Found, found []picture.LoRA, p
 			continue // does nothing
 		}
 		if l.SHA256 != "" && l.SHA256 != found[i].SHA256 {
-			p.warn("%s is not the LoRA that %s was made with: it has changed since", printable(found[i].Path), o.config)
+			p.warn("%s is not the LoRA that %s was made with: it has changed since", quote.Printable(found[i].Path), o.config)
 		}
 		i++
 	}
@@ -158,7 +159,7 @@ func pinned(s *models.Source) string {
 func (o *generateOptions) compare(ctx context.Context, f *picture.Found, source *models.Source, p *printer) {
 	s := f.Settings
 	if s.Scheduler != "" && o.scheduler.value == nil {
-		p.warn("%s was made with the scheduler %s, which this version does not know: the model's own is used", o.config, printable(s.Scheduler))
+		p.warn("%s was made with the scheduler %s, which this version does not know: the model's own is used", o.config, quote.Printable(s.Scheduler))
 	}
 	if f.Source != picture.SourceGomflux {
 		p.warn("%s is not from gomflux (%s): its settings are used, but seeds give other pictures here", o.config, f.Source)
@@ -177,13 +178,13 @@ func (o *generateOptions) compare(ctx context.Context, f *picture.Found, source 
 		if _, err := models.Find(that); err == nil {
 			hint = "--model " + that + " is the former"
 		}
-		p.warn("%s was made with revision %s of %s, and %s is used (%s)", o.config, printable(s.Revision), source.Name, source.Revision, printable(hint))
+		p.warn("%s was made with revision %s of %s, and %s is used (%s)", o.config, quote.Printable(s.Revision), source.Name, source.Revision, quote.Printable(hint))
 	}
 	var device, version string
 	if err := mlx.Do(ctx, func() error {
 		d := mlx.CurrentDevice()
-		if o.device.orZero() == "cpu" {
-			d = mlx.CPU
+		if o.device.given() {
+			d = *o.device.value
 		}
 		device, version = d.String(), mlx.Version()
 		return nil

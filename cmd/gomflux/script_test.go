@@ -27,7 +27,7 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
-	"github.com/gomflux/gomflux/internal/loratest"
+	"github.com/gomflux/gomflux/internal/modeltest"
 	"github.com/gomflux/gomflux/picture"
 )
 
@@ -389,7 +389,7 @@ func cmdPixels(ts *testscript.TestScript, neg bool, args []string) {
 // cmdLoRA makes a LoRA for a model of diffusers' layout, of a seed: lora FILE
 // FOLDER SEED [MODULE...].
 func cmdLoRA(ts *testscript.TestScript, _ bool, args []string) {
-	ts.Check(loratest.Write(ts.MkAbs(args[0]), ts.MkAbs(args[1]), uint64(number(ts, args[2])), args[3:]...))
+	ts.Check(modeltest.WriteLoRA(ts.MkAbs(args[0]), ts.MkAbs(args[1]), uint64(number(ts, args[2])), args[3:]...))
 }
 
 // cmdOnly checks what is in a folder, hidden files too: only FOLDER NAME...

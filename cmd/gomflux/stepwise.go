@@ -38,7 +38,7 @@ func makeFolder(dir string) (made bool, err error) {
 	if err != nil {
 		return made, err
 	}
-	f.discard()
+	f.Discard()
 	return made, nil
 }
 

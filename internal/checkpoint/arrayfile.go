@@ -9,6 +9,7 @@ import (
 	"slices"
 
 	"github.com/gomflux/gomflux/internal/oserr"
+	"github.com/gomflux/gomflux/internal/quote"
 )
 
 // maxBytes bounds a tensor that is read: a few kilobytes of a compressed file
@@ -140,7 +141,7 @@ func (f *ArrayFile) member(name string) (member, error) {
 		err = fmt.Errorf("%s has %d bytes, at most %d can be read", e.Type(), n, int64(maxBytes))
 	}
 	if err != nil {
-		return e, fmt.Errorf("%s: tensor %s: %w", f.Path, printable(name), err)
+		return e, fmt.Errorf("%s: tensor %s: %w", f.Path, quote.Printable(name), err)
 	}
 	return e, nil
 }
@@ -153,7 +154,7 @@ func (f *ArrayFile) Read(name string) (*Array, error) {
 	}
 	data, err := e.read()
 	if err != nil {
-		return nil, fmt.Errorf("%s: tensor %s: %w", f.Path, printable(name), oserr.Bare(err))
+		return nil, fmt.Errorf("%s: tensor %s: %w", f.Path, quote.Printable(name), oserr.Bare(err))
 	}
 	return NewArray(name, e.Dtype, e.Shape, data)
 }
@@ -211,7 +212,7 @@ func (f *ArrayFile) Stats(name string, first int) (Stats, []float64, error) {
 			return s, head, nil
 		}
 	}
-	return Stats{}, nil, fmt.Errorf("%s: tensor %s: %w", f.Path, printable(name), oserr.Bare(err))
+	return Stats{}, nil, fmt.Errorf("%s: tensor %s: %w", f.Path, quote.Printable(name), oserr.Bare(err))
 }
 
 // swap turns the bytes of every element around.

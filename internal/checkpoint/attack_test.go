@@ -9,7 +9,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/gomflux/gomflux/internal/attacktest"
+	"github.com/gomflux/gomflux/internal/hostiletest"
 )
 
 // attacks says what of each file in testdata/attacks the error names.
@@ -90,7 +90,7 @@ func TestAttacks(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				attacktest.Bounded(t, func() {
+				hostiletest.Bounded(t, func() {
 					_, err := OpenCheckpoint(folder, ".")
 					wantError(t, err, filepath.Join(dir, at+suffix)+": ", attacks[name])
 				})

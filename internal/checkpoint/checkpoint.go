@@ -10,6 +10,7 @@ import (
 	"strings"
 
 	"github.com/gomflux/gomflux/internal/oserr"
+	"github.com/gomflux/gomflux/internal/quote"
 )
 
 // Checkpoint is all tensors of one component folder, in one file or in shards
@@ -183,21 +184,21 @@ func (c *Checkpoint) openShards(fsys fs.FS, dir, indexName string) error {
 		c.Files = append(c.Files, f)
 		for _, name := range f.Header.Names {
 			if t, dup := c.Tensors[name]; dup {
-				return fmt.Errorf("tensor %s is in two shards: %s and %s", quote(name), t.File, f.Name)
+				return fmt.Errorf("tensor %s is in two shards: %s and %s", quote.Text(name), t.File, f.Name)
 			}
 			want, ok := index[name]
 			switch {
 			case !ok:
-				stray = append(stray, fmt.Sprintf("%s is in %s but not in the index", quote(name), shard))
+				stray = append(stray, fmt.Sprintf("%s is in %s but not in the index", quote.Text(name), shard))
 			case want != shard:
-				stray = append(stray, fmt.Sprintf("%s is in %s, the index says %s", quote(name), shard, want))
+				stray = append(stray, fmt.Sprintf("%s is in %s, the index says %s", quote.Text(name), shard, want))
 			}
 			c.Tensors[name] = f.Header.Tensors[name]
 		}
 	}
 	for name, shard := range index {
 		if _, ok := c.Tensors[name]; !ok {
-			stray = append(stray, fmt.Sprintf("%s is not in %s", quote(name), shard))
+			stray = append(stray, fmt.Sprintf("%s is not in %s", quote.Text(name), shard))
 		}
 	}
 	if len(stray) > 0 {
@@ -236,7 +237,7 @@ func parseIndex(data []byte) (map[string]string, error) {
 				return err
 			}
 			if err := checkShard(shard); err != nil {
-				return failf(at, "tensor %s: %w", quote(tensor), err)
+				return failf(at, "tensor %s: %w", quote.Text(tensor), err)
 			}
 			index[tensor] = shard
 			return nil
@@ -257,7 +258,7 @@ func parseIndex(data []byte) (map[string]string, error) {
 // checkShard refuses a name that is not that of a file beside the index.
 func checkShard(name string) error {
 	if strings.ContainsAny(name, "/\\\x00") || name == suffix || !strings.HasSuffix(name, suffix) {
-		return fmt.Errorf("shard name %s is not that of a %s file in the same folder", quote(name), suffix)
+		return fmt.Errorf("shard name %s is not that of a %s file in the same folder", quote.Text(name), suffix)
 	}
 	return nil
 }

@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+
+	"github.com/gomflux/gomflux/internal/quote"
 )
 
 // maxConfig bounds a JSON config, in bytes.
@@ -46,7 +48,7 @@ func unmarshal(data []byte, v any) error {
 	if errors.As(err, &typeErr) {
 		key := ""
 		if typeErr.Field != "" {
-			key = fmt.Sprintf("key %s: ", quote(typeErr.Field))
+			key = fmt.Sprintf("key %s: ", quote.Text(typeErr.Field))
 		}
 		return fmt.Errorf("line %d: %sexpected %s, found %s", lineOf(data, int(typeErr.Offset)), key, typeErr.Type, typeErr.Value)
 	}

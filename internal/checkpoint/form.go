@@ -3,6 +3,8 @@ package checkpoint
 import (
 	"fmt"
 	"slices"
+
+	"github.com/gomflux/gomflux/internal/quote"
 )
 
 // A Form is a step from a tensor as another program stores it to the form that
@@ -33,7 +35,7 @@ const (
 func (t Tensor) In(f Form) (Tensor, error) {
 	s := t.Shape
 	bad := func(want string) (Tensor, error) {
-		return t, fmt.Errorf("%s: tensor %s: expected %s, found shape %v", t.File, quote(t.Name), want, s)
+		return t, fmt.Errorf("%s: tensor %s: expected %s, found shape %v", t.File, quote.Text(t.Name), want, s)
 	}
 	var shape []int
 	switch f.Op {

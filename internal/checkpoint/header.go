@@ -12,6 +12,7 @@ import (
 	"strings"
 
 	"github.com/gomflux/gomflux/internal/oserr"
+	"github.com/gomflux/gomflux/internal/quote"
 )
 
 const (
@@ -124,13 +125,13 @@ func (h *Header) parse(text []byte) error {
 		}
 		switch {
 		case strings.IndexByte(key, 0) >= 0:
-			return failf(offset, "tensor name %s holds a NUL", quote(key))
+			return failf(offset, "tensor name %s holds a NUL", quote.Text(key))
 		case len(key) > maxName:
-			return failf(offset, "tensor name %s is too long: %d bytes, at most %d", quote(key), len(key), maxName)
+			return failf(offset, "tensor name %s is too long: %d bytes, at most %d", quote.Text(key), len(key), maxName)
 		}
 		t, err := parseTensor(s, key)
 		if err != nil {
-			return fmt.Errorf("tensor %s: %w", quote(key), err)
+			return fmt.Errorf("tensor %s: %w", quote.Text(key), err)
 		}
 		h.Tensors[key] = t
 		h.Names = append(h.Names, key)
@@ -155,7 +156,7 @@ func (h *Header) parseMetadata(s *scanner) error {
 		}
 		value, err := s.str()
 		if err != nil {
-			return fmt.Errorf("key %s: %w", quote(key), err)
+			return fmt.Errorf("key %s: %w", quote.Text(key), err)
 		}
 		h.Metadata[key] = value
 		return nil
@@ -193,7 +194,7 @@ func parseTensor(s *scanner, name string) (Tensor, error) {
 				return err
 			}
 		default:
-			return failf(offset, "unknown key %s", quote(key))
+			return failf(offset, "unknown key %s", quote.Text(key))
 		}
 		if *seen {
 			return duplicate(key, offset)
@@ -232,7 +233,7 @@ func parseTensor(s *scanner, name string) (Tensor, error) {
 func (t *Tensor) size() (int64, error) {
 	bits := int64(t.Dtype.Bits())
 	if bits == 0 {
-		return 0, fmt.Errorf("unknown dtype %s", quote(string(t.Dtype)))
+		return 0, fmt.Errorf("unknown dtype %s", quote.Text(string(t.Dtype)))
 	}
 	// The product is checked over the axes that are not zero: MLX computes
 	// strides from those even where the tensor is empty.
@@ -313,11 +314,11 @@ func (h *Header) tile(size int64) error {
 		t := h.Tensors[name]
 		switch {
 		case t.Begin > end:
-			return fmt.Errorf("tensor %s: expected to begin at byte %d of the data, found %d: bytes between belong to no tensor", quote(name), end, t.Begin)
+			return fmt.Errorf("tensor %s: expected to begin at byte %d of the data, found %d: bytes between belong to no tensor", quote.Text(name), end, t.Begin)
 		case t.Begin < end:
-			return fmt.Errorf("tensor %s: begins at byte %d of the data, inside tensor %s that ends at %d", quote(name), t.Begin, quote(last), end)
+			return fmt.Errorf("tensor %s: begins at byte %d of the data, inside tensor %s that ends at %d", quote.Text(name), t.Begin, quote.Text(last), end)
 		case t.End > size:
-			return fmt.Errorf("tensor %s: ends at byte %d of the data, but the file has only %d: it is damaged or cut short", quote(name), t.End, size)
+			return fmt.Errorf("tensor %s: ends at byte %d of the data, but the file has only %d: it is damaged or cut short", quote.Text(name), t.End, size)
 		}
 		end, last = t.End, name
 	}

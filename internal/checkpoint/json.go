@@ -7,6 +7,8 @@ import (
 	"strconv"
 	"unicode/utf16"
 	"unicode/utf8"
+
+	"github.com/gomflux/gomflux/internal/quote"
 )
 
 // encoding/json lets a later duplicate of a key win and replaces broken UTF-8.
@@ -249,10 +251,10 @@ func (s *scanner) whole() (int64, error) {
 	var n int64
 	for _, c := range []byte(text) {
 		if c < '0' || c > '9' {
-			return 0, failf(start, "expected a whole number, found %s", quote(text))
+			return 0, failf(start, "expected a whole number, found %s", quote.Text(text))
 		}
 		if n > (math.MaxInt64-int64(c-'0'))/10 {
-			return 0, failf(start, "number %s is too large", quote(text))
+			return 0, failf(start, "number %s is too large", quote.Text(text))
 		}
 		n = n*10 + int64(c-'0')
 	}
@@ -321,7 +323,7 @@ func (s *scanner) object(member func(key string, offset int) error) error {
 }
 
 func duplicate(key string, offset int) error {
-	return failf(offset, "duplicate key %s", quote(key))
+	return failf(offset, "duplicate key %s", quote.Text(key))
 }
 
 // skip checks any value, duplicate keys included, and steps over it.
@@ -357,16 +359,6 @@ func (s *scanner) skipAt(depth int) error {
 		}
 	}
 	return failf(s.pos, "expected a value, found %s", s.found())
-}
-
-// quote quotes a text of a file for a message: control characters escaped,
-// long texts cut.
-func quote(text string) string {
-	const most = 200
-	if len(text) > most {
-		return strconv.Quote(text[:most]) + "..."
-	}
-	return strconv.Quote(text)
 }
 
 // lineOf returns the line, counted from 1, that the byte at offset is on.

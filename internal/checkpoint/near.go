@@ -4,6 +4,8 @@ import (
 	"cmp"
 	"slices"
 	"strings"
+
+	"github.com/gomflux/gomflux/internal/quote"
 )
 
 // Near lists the names that are likely to be meant by one that is not there,
@@ -28,7 +30,7 @@ func Near(name string, names []string, most int) []string {
 	})
 	var out []string
 	for _, c := range found[:min(most, len(found))] {
-		out = append(out, printable(c.name))
+		out = append(out, quote.Printable(c.name))
 	}
 	return out
 }
@@ -46,7 +48,7 @@ func Hint(name string, names []string) string {
 	sorted := slices.Sorted(slices.Values(names))
 	var first []string
 	for _, n := range sorted[:min(most, len(sorted))] {
-		first = append(first, printable(n))
+		first = append(first, quote.Printable(n))
 	}
 	text := "there are " + strings.Join(first, ", ")
 	if len(sorted) > most {

@@ -5,9 +5,9 @@ import (
 	"fmt"
 	"os"
 	"slices"
-	"strconv"
 	"strings"
-	"unicode"
+
+	"github.com/gomflux/gomflux/internal/quote"
 )
 
 // A Reference says where a tensor is: FILE[:KEY][@CAST].
@@ -130,11 +130,11 @@ func (f *ArrayFile) choose(key string, names []string) (Tensor, error) {
 func (f *ArrayFile) lacks(name string) error {
 	const few = 5
 	if n := len(f.members); n > few {
-		return fmt.Errorf("has no tensor %s (%s)", printable(name), Hint(name, f.names()))
+		return fmt.Errorf("has no tensor %s (%s)", quote.Printable(name), Hint(name, f.names()))
 	} else if n == 0 {
-		return fmt.Errorf("has no tensor %s, and no other", printable(name))
+		return fmt.Errorf("has no tensor %s, and no other", quote.Printable(name))
 	}
-	return fmt.Errorf("has no tensor %s, only %s", printable(name), f.list())
+	return fmt.Errorf("has no tensor %s, only %s", quote.Printable(name), f.list())
 }
 
 // list describes the first tensors for a message.
@@ -142,20 +142,12 @@ func (f *ArrayFile) list() string {
 	const most = 10
 	var parts []string
 	for _, e := range f.members[:min(most, len(f.members))] {
-		parts = append(parts, fmt.Sprintf("%s %s", printable(e.Name), e.Type()))
+		parts = append(parts, fmt.Sprintf("%s %s", quote.Printable(e.Name), e.Type()))
 	}
 	if n := len(f.members) - most; n > 0 {
 		parts = append(parts, fmt.Sprintf("%d more", n))
 	}
 	return strings.Join(parts, ", ")
-}
-
-// printable is a name as a message has it: quoted where it is not plain text.
-func printable(name string) string {
-	if strings.ContainsFunc(name, func(r rune) bool { return !unicode.IsPrint(r) || r == unicode.ReplacementChar }) {
-		return strconv.Quote(name)
-	}
-	return name
 }
 
 // Read reads the tensor and casts it where that is asked for. It is chosen as

@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"slices"
 
+	"github.com/gomflux/gomflux/internal/atomicfile"
 	"github.com/gomflux/gomflux/internal/oserr"
 )
 
@@ -22,7 +23,7 @@ func WriteFile(path string, tensors []*Array, metadata map[string]string) error 
 		err = checkAll(tensors)
 	}
 	if err == nil {
-		err = replaceFile(path, func(w io.Writer) error { return write(w, tensors, metadata) })
+		err = atomicfile.Replace(path, func(w io.Writer) error { return write(w, tensors, metadata) })
 	}
 	if err != nil {
 		return fmt.Errorf("%s: %w", path, oserr.Bare(err))
@@ -42,31 +43,6 @@ func encoder(path string) (func(io.Writer, []*Array, map[string]string) error, e
 	default:
 		return nil, fmt.Errorf("the name ends in %q, expected .safetensors, .npy or .npz", ext)
 	}
-}
-
-// replaceFile makes a file under a temporary name and renames it.
-func replaceFile(path string, write func(io.Writer) error) error {
-	f, err := os.CreateTemp(filepath.Dir(path), ".gomflux-*.tmp")
-	if err != nil {
-		return err
-	}
-	defer os.Remove(f.Name())
-	defer f.Close()
-	w := bufio.NewWriterSize(f, 1<<16)
-	err = write(w)
-	if err == nil {
-		err = w.Flush()
-	}
-	if err == nil {
-		err = f.Chmod(0o644)
-	}
-	if err == nil {
-		err = f.Close()
-	}
-	if err == nil {
-		err = os.Rename(f.Name(), path)
-	}
-	return err
 }
 
 // checkAll makes sure that tensors can be written to one file.

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"io/fs"
 	"os"
 	"path"
 	"path/filepath"
@@ -17,7 +16,9 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/gomflux/gomflux/internal/disk"
 	"github.com/gomflux/gomflux/internal/oserr"
+	"github.com/gomflux/gomflux/internal/units"
 )
 
 // A Plan is what of a repository is needed, and how much of that is not here.
@@ -295,10 +296,7 @@ func (p *Plan) link() error {
 	if err := os.MkdirAll(filepath.Dir(ref), 0o777); err != nil {
 		return err
 	}
-	if err := os.WriteFile(ref+".tmp", []byte(p.Info.Commit), 0o666); err != nil {
-		return err
-	}
-	return os.Rename(ref+".tmp", ref)
+	return replaceFile(ref, []byte(p.Info.Commit))
 }
 
 // symlink is os.Symlink, but in tests.
@@ -328,33 +326,16 @@ func makeLink(target, blob, path string) error {
 
 // checkSpace compares what is to be fetched with what the disk has room for.
 func checkSpace(p *Plan) error {
-	dir := p.dir
+	dir := disk.Existing(p.dir)
 	free, err := freeSpace(dir)
-	for ; errors.Is(err, fs.ErrNotExist) && dir != filepath.Dir(dir); free, err = freeSpace(dir) {
-		dir = filepath.Dir(dir)
-	}
 	if err != nil {
 		return nil // not all file systems tell
 	}
 	if missing := p.Missing(); missing > free {
-		return fmt.Errorf("%w: %s still to be fetched, and %s has %s free (HF_HUB_CACHE puts the cache elsewhere)", ErrSpace, size(missing), dir, size(free))
+		return fmt.Errorf("%w: %s still to be fetched, and %s has %s free (HF_HUB_CACHE puts the cache elsewhere)", ErrSpace, units.Megabytes(missing), dir, units.Megabytes(free))
 	}
 	return nil
 }
 
-// freeSpace is what a disk has room for, to those who are not root.
-var freeSpace = func(dir string) (int64, error) {
-	var s syscall.Statfs_t
-	if err := syscall.Statfs(dir, &s); err != nil {
-		return 0, &fs.PathError{Op: "statfs", Path: dir, Err: err}
-	}
-	return int64(s.Bavail) * int64(s.Bsize), nil
-}
-
-// size writes a number of bytes in decimal units.
-func size(n int64) string {
-	if n < 1e9 {
-		return fmt.Sprintf("%.1f MB", float64(n)/1e6)
-	}
-	return fmt.Sprintf("%.2f GB", float64(n)/1e9)
-}
+// freeSpace is disk.Free, but in tests.
+var freeSpace = disk.Free

@@ -171,11 +171,18 @@ func (d *download) record() error {
 	d.mu.Lock()
 	data := d.done.marshal(d.file.Size)
 	d.mu.Unlock()
-	temporary := d.recordName() + ".tmp"
+	return replaceFile(d.recordName(), data)
+}
+
+// replaceFile writes a file, which takes the place of one that is there. It is
+// for those who hold a lock: the temporary name is always the same, so that a
+// process that is killed leaves one file at most.
+func replaceFile(path string, data []byte) error {
+	temporary := path + ".tmp"
 	if err := os.WriteFile(temporary, data, 0o666); err != nil {
 		return err
 	}
-	return os.Rename(temporary, d.recordName())
+	return os.Rename(temporary, path)
 }
 
 // fill fetches all bytes that are missing, over several connections if the

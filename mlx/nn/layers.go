@@ -75,7 +75,7 @@ func packedProduct(p *Param, x *mlx.Array) bool {
 	switch {
 	case p.packed == nil || mlx.CurrentDevice() == mlx.CPU:
 		return false
-	case mlx.GPU.String() == "metal":
+	case mlx.GPU.Backend() == mlx.BackendMetal:
 		return true
 	}
 	return x.Size()/x.Dim(-1) <= maxPackedRows

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/gomflux/gomflux/internal/quote"
 	"github.com/gomflux/gomflux/mlx"
 )
 
@@ -70,7 +71,7 @@ func (e *UnmatchedError) Error() string {
 			fmt.Fprintf(&b, "\n\tand %d more", len(groups)-i)
 			break
 		}
-		fmt.Fprintf(&b, "\n\t%s", quote(g))
+		fmt.Fprintf(&b, "\n\t%s", quote.Name(g))
 		if counts[g] > 1 {
 			fmt.Fprintf(&b, " (%d of this form)", counts[g])
 		}

@@ -8,11 +8,11 @@ import (
 	"math"
 	"os"
 	"path/filepath"
-	"strconv"
 	"strings"
 
 	"github.com/gomflux/gomflux/internal/checkpoint"
 	"github.com/gomflux/gomflux/internal/oserr"
+	"github.com/gomflux/gomflux/internal/quote"
 	"github.com/gomflux/gomflux/mlx"
 	"github.com/gomflux/gomflux/mlx/nn"
 )
@@ -129,7 +129,7 @@ func (f *file) tensor(name string) *tensor {
 
 // errorf is an error about the tensor.
 func (t *tensor) errorf(format string, args ...any) error {
-	return fmt.Errorf("LoRA %s: tensor %s: %w", t.file.Name, quote(t.Name), fmt.Errorf(format, args...))
+	return fmt.Errorf("LoRA %s: tensor %s: %w", t.file.Name, quote.Name(t.Name), fmt.Errorf(format, args...))
 }
 
 // bytes reads the tensor.
@@ -153,7 +153,7 @@ func (t *tensor) array() *mlx.Array {
 	}
 	dtype, _ := nn.DtypeOf(t.Dtype)
 	a := mlx.FromBytes(data, dtype, t.Shape...)
-	if !a.IsFinite().All() {
+	if !a.AllFinite() {
 		throw("%w", t.errorf("has values that are NaN or infinite"))
 	}
 	return a
@@ -176,17 +176,4 @@ func (t *tensor) number() (float64, error) {
 		return 0, t.errorf("expected a number, found %s", t.Dtype)
 	}
 	return one.Float64s()[0], nil
-}
-
-// quote is a name from a file as messages show it: whole, if it is short and
-// printable.
-func quote(name string) string {
-	const most = 200
-	if len(name) > most {
-		return strconv.Quote(name[:most]) + "..."
-	}
-	if q := strconv.Quote(name); q != `"`+name+`"` {
-		return q
-	}
-	return name
 }

@@ -17,6 +17,7 @@ import (
 	"strings"
 
 	"github.com/gomflux/gomflux/internal/checkpoint/layout"
+	"github.com/gomflux/gomflux/internal/quote"
 	"github.com/gomflux/gomflux/mlx"
 	"github.com/gomflux/gomflux/mlx/nn"
 )
@@ -137,7 +138,7 @@ func (s *Set) add(spec Spec, f *file, components []*component, hints []Hint) err
 			continue
 		}
 		if before := modules[raw][p]; before != nil {
-			return fmt.Errorf("LoRA %s: tensors %s and %s are both %s of %s", f.Name, quote(before.Name), quote(name), p, quote(raw))
+			return fmt.Errorf("LoRA %s: tensors %s and %s are both %s of %s", f.Name, quote.Name(before.Name), quote.Name(name), p, quote.Name(raw))
 		}
 		modules[raw][p] = f.tensor(name)
 	}
@@ -187,7 +188,7 @@ func (s *Set) enter(component string, u *update) error {
 	list := s.updates[component][u.Name]
 	for _, before := range list {
 		if before.file == u.file {
-			return fmt.Errorf("LoRA %s: %s and %s both change %s of the %s", u.file.Name, quote(before.module), quote(u.module), u.Name, component)
+			return fmt.Errorf("LoRA %s: %s and %s both change %s of the %s", u.file.Name, quote.Name(before.module), quote.Name(u.module), u.Name, component)
 		}
 	}
 	s.updates[component][u.Name] = append(list, u)
@@ -243,21 +244,12 @@ func (s *Set) bake(component string, takes func(*update) bool) func(p nn.Paramet
 		for _, u := range all[p.Name] {
 			w = mlx.Scope(func() *mlx.Array { return u.bake(w, before) })
 		}
-		if !isFinite(w) && isFinite(before) {
+		if !w.AllFinite() && before.AllFinite() {
 			throw("LoRA %s: makes values of %s in the %s NaN or infinite", names(all[p.Name]), p.Name, component)
 		}
 		done[p.Name] = true
 		return w
 	}
-}
-
-// isFinite says whether all of an array's elements are numbers.
-func isFinite(x *mlx.Array) (all bool) {
-	mlx.Scope(func() *mlx.Array {
-		all = x.IsFinite().All()
-		return nil
-	})
-	return all
 }
 
 // Attach puts adapters beside the linear layers of a loaded component, for all
@@ -281,7 +273,7 @@ func (s *Set) Attach(component string, model any) {
 		for _, u := range list {
 			if layer == nil || u.fixed() {
 				throw("LoRA %s: %s cannot run beside %s of the %s, only be added to it while it is loaded, if it is not quantized yet",
-					u.file.Name, quote(u.module), name, component)
+					u.file.Name, quote.Name(u.module), name, component)
 			}
 			layer.Adapters = append(layer.Adapters, u.attach(s, layer))
 		}

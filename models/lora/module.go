@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/gomflux/gomflux/internal/quote"
 	"github.com/gomflux/gomflux/mlx/nn"
 )
 
@@ -62,7 +63,7 @@ func (f *file) module(raw, name string, c *component, parts map[part]*tensor) ([
 }
 
 func (m *module) errorf(format string, args ...any) error {
-	return fmt.Errorf("LoRA %s: %s: %w", m.file.Name, quote(m.raw), fmt.Errorf(format, args...))
+	return fmt.Errorf("LoRA %s: %s: %w", m.file.Name, quote.Name(m.raw), fmt.Errorf(format, args...))
 }
 
 // have lists what the file has for the module.
@@ -164,7 +165,7 @@ func (m *module) pair(a, b part) (left, right *tensor, err error) {
 	case rank == 0:
 		return nil, nil, right.errorf("has rank 0")
 	case left.Shape[1] != rank:
-		return nil, nil, left.errorf("expected rank %d, that of %s, found shape %v", rank, quote(right.Name), left.Shape)
+		return nil, nil, left.errorf("expected rank %d, that of %s, found shape %v", rank, quote.Name(right.Name), left.Shape)
 	}
 	return left, right, nil
 }
@@ -180,7 +181,7 @@ func (m *module) fits(rows, cols int, tensors ...*tensor) error {
 	}
 	var found []string
 	for _, t := range tensors {
-		found = append(found, fmt.Sprintf("%s %v", quote(t.Name), t.Shape))
+		found = append(found, fmt.Sprintf("%s %v", quote.Name(t.Name), t.Shape))
 	}
 	return &sizeError{m.errorf("expected a change of %v, for %s, found %v: %s",
 		[]int{m.rows, m.cols}, parameters(m.pieces), []int{rows, cols}, strings.Join(found, ", "))}
@@ -362,7 +363,7 @@ func (m *module) biases(scale float64) (out []*update, err error) {
 		}
 		pieces := m.component.pieces(m.name, ".bias")
 		if pieces == nil {
-			return nil, t.errorf("%s has no bias", quote(m.name))
+			return nil, t.errorf("%s has no bias", quote.Name(m.name))
 		}
 		if err := m.shaped(t, pieces); err != nil {
 			return nil, err

@@ -124,7 +124,7 @@ func (u *update) attach(s *Set, layer *nn.Dense) *adapter {
 		}
 		mlx.Eval(arrays...)
 		for _, x := range arrays {
-			if !x.IsFinite().All() {
+			if !x.AllFinite() {
 				throw("LoRA %s: makes values of %s NaN or infinite", u.file.Name, u.Name)
 			}
 		}

@@ -7,8 +7,9 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
-	"syscall"
 
+	"github.com/gomflux/gomflux/internal/disk"
+	"github.com/gomflux/gomflux/internal/filelock"
 	"github.com/gomflux/gomflux/internal/oserr"
 	"github.com/gomflux/gomflux/mlx"
 	"github.com/gomflux/gomflux/models/lora"
@@ -118,8 +119,8 @@ func Save(src *Source, dir string, o SaveOptions) (*SaveReport, error) {
 		return nil, err
 	}
 	defer os.RemoveAll(s.dir) // after a panic too, which is how a job is interrupted
-	if lock, err := lockFolder(s.dir); err == nil {
-		defer lock.Close()
+	if release, err := filelock.TryFolder(s.dir); err == nil {
+		defer release()
 	}
 	if err := s.write(); err != nil {
 		return nil, err
@@ -138,18 +139,6 @@ func Save(src *Source, dir string, o SaveOptions) (*SaveReport, error) {
 // incomplete is what folders that are being written end in.
 const incomplete = ".gomflux-*.incomplete"
 
-// lockFolder takes a folder that nobody else has taken, until the file is closed
-// or the process ends.
-func lockFolder(dir string) (*os.File, error) {
-	f, err := os.Open(dir)
-	if err == nil {
-		if err = syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB); err != nil {
-			f.Close()
-		}
-	}
-	return f, err
-}
-
 // removeAbandoned removes what others who were killed have left beside what they
 // wanted to save.
 func removeAbandoned(dir string) {
@@ -161,9 +150,10 @@ func removeAbandoned(dir string) {
 		if ok, _ := filepath.Match(".*"+incomplete, entry.Name()); !ok || !entry.IsDir() {
 			continue
 		}
-		if lock, err := lockFolder(filepath.Join(dir, entry.Name())); err == nil {
-			os.RemoveAll(lock.Name())
-			lock.Close()
+		abandoned := filepath.Join(dir, entry.Name())
+		if release, err := filelock.TryFolder(abandoned); err == nil {
+			os.RemoveAll(abandoned)
+			release()
 		}
 	}
 }
@@ -182,20 +172,10 @@ func checkTarget(dir string) error {
 	return nil
 }
 
-// freeBytes is what a disk has room for, to those who are not root; 0 if it does
-// not tell.
+// freeBytes is what a disk has room for; 0 if it does not tell.
 var freeBytes = func(dir string) int64 {
-	var s syscall.Statfs_t
-	for {
-		err := syscall.Statfs(dir, &s)
-		if err == nil {
-			return int64(s.Bavail) * int64(s.Bsize)
-		}
-		if parent := filepath.Dir(dir); !errors.Is(err, fs.ErrNotExist) || parent == dir {
-			return 0
-		}
-		dir = filepath.Dir(dir)
-	}
+	free, _ := disk.Free(dir)
+	return free
 }
 
 func checkRoom(dir string, need int64) error {

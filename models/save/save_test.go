@@ -20,8 +20,9 @@ import (
 	"testing"
 
 	"github.com/gomflux/gomflux/internal/checkpoint"
-	"github.com/gomflux/gomflux/internal/layouttest"
+	"github.com/gomflux/gomflux/internal/filelock"
 	"github.com/gomflux/gomflux/internal/mlxtest"
+	"github.com/gomflux/gomflux/internal/modeltest"
 	"github.com/gomflux/gomflux/mlx"
 	"github.com/gomflux/gomflux/mlx/nn"
 	"github.com/gomflux/gomflux/models/lora"
@@ -76,7 +77,7 @@ func save(t *testing.T, dir string, o SaveOptions) (string, *SaveReport) {
 // stored are the tensors of a component's files by name.
 func stored(t *testing.T, dir, component string) map[string]*checkpoint.Array {
 	t.Helper()
-	return layouttest.Read(t, filepath.Join(dir, component))
+	return modeltest.Read(t, filepath.Join(dir, component))
 }
 
 // TestSave saves models of every family, and opens what was saved: it makes what
@@ -607,11 +608,11 @@ func TestSaveAfterKill(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	lock, err := lockFolder(filepath.Join(parent, ".b.gomflux-2.incomplete"))
+	release, err := filelock.TryFolder(filepath.Join(parent, ".b.gomflux-2.incomplete"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer lock.Close()
+	defer release()
 	src, err := Find(testModel("zimage-ordinary"))
 	if err != nil {
 		t.Fatal(err)

@@ -2,10 +2,8 @@ package models
 
 import (
 	"cmp"
-	"crypto/sha256"
-	"encoding/hex"
+	"context"
 	"fmt"
-	"io"
 	"io/fs"
 	"maps"
 	"math"
@@ -20,6 +18,8 @@ import (
 
 	"github.com/gomflux/gomflux/internal/checkpoint"
 	"github.com/gomflux/gomflux/internal/checkpoint/layout"
+	"github.com/gomflux/gomflux/internal/disk"
+	"github.com/gomflux/gomflux/internal/filehash"
 	"github.com/gomflux/gomflux/internal/oserr"
 	"github.com/gomflux/gomflux/mlx"
 	"github.com/gomflux/gomflux/mlx/nn"
@@ -234,7 +234,7 @@ func inRows(a *mlx.Array, f func(rows *mlx.Array) error) error {
 
 // checkFinite refuses NaN and infinite weights: no picture could be made of them.
 func checkFinite(e *savedEntry, a *mlx.Array) error {
-	if !a.Dtype().IsFloat() || a.IsFinite().All() {
+	if a.AllFinite() {
 		return nil
 	}
 	return fmt.Errorf("%s: tensor %s: has NaN or infinite values as %v%s", e.found.File, e.found.Name, a.Dtype(), halfHint(a.Dtype()))
@@ -347,28 +347,14 @@ func (s *saver) describe() error {
 		about.Encoders = append(about.Encoders, cmp.Or(config.Type, dir))
 	}
 	for _, spec := range s.o.LoRAs {
-		sum, err := fileSHA256(spec.Path)
-		if err != nil {
-			return err
+		sum := "" // of a folder
+		if !disk.IsFolder(spec.Path) {
+			var err error
+			if sum, err = filehash.SHA256(context.Background(), spec.Path); err != nil {
+				return fmt.Errorf("%s: %w", spec.Path, err)
+			}
 		}
 		about.LoRAs = append(about.LoRAs, mfluxSavedLoRA{filepath.Base(spec.Path), spec.Scale, sum})
 	}
 	return writeNewJSON(filepath.Join(s.dir, "mflux_model.json"), about)
-}
-
-// fileSHA256 is that of a file, "" of a folder.
-func fileSHA256(name string) (string, error) {
-	if info, err := os.Stat(name); err == nil && info.IsDir() {
-		return "", nil
-	}
-	f, err := os.Open(name)
-	if err != nil {
-		return "", err
-	}
-	defer f.Close()
-	sum := sha256.New()
-	if _, err := io.Copy(sum, f); err != nil {
-		return "", fmt.Errorf("%s: %w", name, oserr.Bare(err))
-	}
-	return hex.EncodeToString(sum.Sum(nil)), nil
 }

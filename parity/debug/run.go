@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"maps"
 	"os"
 	"os/exec"
@@ -15,7 +16,10 @@ import (
 	"strings"
 	"time"
 
+	"github.com/gomflux/gomflux/internal/atomicfile"
 	"github.com/gomflux/gomflux/internal/checkpoint"
+	"github.com/gomflux/gomflux/internal/plainjson"
+	"github.com/gomflux/gomflux/internal/units"
 	"github.com/gomflux/gomflux/mlx/hooks"
 )
 
@@ -56,26 +60,7 @@ func (r *Run) Describe(settings map[string]any) error {
 
 // write makes a JSON file of the run, whole or not at all.
 func (r *Run) write(name string, v any) error {
-	f, err := os.CreateTemp(r.Dir, ".gomflux-*.tmp")
-	if err != nil {
-		return err
-	}
-	defer os.Remove(f.Name())
-	defer f.Close()
-	e := json.NewEncoder(f)
-	e.SetEscapeHTML(false)
-	e.SetIndent("", " ")
-	err = e.Encode(v)
-	if err == nil {
-		err = f.Chmod(0o644)
-	}
-	if err == nil {
-		err = f.Close()
-	}
-	if err == nil {
-		err = os.Rename(f.Name(), filepath.Join(r.Dir, name))
-	}
-	return err
+	return atomicfile.Replace(filepath.Join(r.Dir, name), func(w io.Writer) error { return plainjson.Write(w, v, " ") })
 }
 
 // Close ends the run.
@@ -172,7 +157,7 @@ func (r *Run) save(t checkpoint.Array, at Location) (string, error) {
 	r.size += int64(len(t.Data))
 	if r.size > r.Tree.Warn && !r.warned && r.size-int64(len(t.Data)) <= r.Tree.Warn {
 		r.warned = true
-		r.Tree.warn("%s holds %s of runs now, the limit is %s", r.Tree.Root, gigabytes(r.size), gigabytes(r.Tree.Limit))
+		r.Tree.warn("%s holds %s of runs now, the limit is %s", r.Tree.Root, units.Gigabytes(r.size), units.Gigabytes(r.Tree.Limit))
 	}
 	return path, nil
 }

@@ -396,14 +396,14 @@ func (s *Session) wanted(t hooks.Tap, full string) bool {
 
 // finite ends the run at a tensor that is not finite everywhere.
 func (s *Session) finite(tap hooks.Tap) error {
-	if !tap.Output.Dtype().IsFloat() || allFinite(tap.Output) {
+	if tap.Output.AllFinite() {
 		return nil
 	}
 	out, err := FromArray(tap.FullName(), tap.Output)
 	if err != nil {
 		return err
 	}
-	e := &NotFiniteError{Name: out.Name, Output: out.Tensor(), Stats: out.Stats()}
+	e := &NotFiniteTensorError{Name: out.Name, Output: out.Tensor(), Stats: out.Stats()}
 	for _, in := range tap.Inputs {
 		x, err := FromArray(in.Key, in.Array)
 		if err != nil {
@@ -414,18 +414,9 @@ func (s *Session) finite(tap hooks.Tap) error {
 	return e
 }
 
-func allFinite(a *mlx.Array) bool {
-	ok := false
-	mlx.Scope(func() *mlx.Array {
-		ok = a.IsFinite().All()
-		return nil
-	})
-	return ok
-}
-
-// A NotFiniteError is about the first tensor of a run with values that are NaN
-// or infinite.
-type NotFiniteError struct {
+// A NotFiniteTensorError is about the first tensor of a run with values that are
+// NaN or infinite.
+type NotFiniteTensorError struct {
 	Name   string
 	Output checkpoint.Tensor
 	Stats  checkpoint.Stats
@@ -438,7 +429,7 @@ type InputStats struct {
 	checkpoint.Stats
 }
 
-func (e *NotFiniteError) Error() string {
+func (e *NotFiniteTensorError) Error() string {
 	text := fmt.Sprintf("%d of %d values are not finite (%s, %s)", e.Stats.NaN+e.Stats.Inf, e.Output.Len(), e.Output.Type(), e.Stats.Range())
 	made := "its inputs are finite, so that module made them"
 	var inputs []string

@@ -361,7 +361,7 @@ func TestFinite(t *testing.T) {
 			}
 			points(s).Pass("m", c.out(), in)
 		})
-		var e *debug.NotFiniteError
+		var e *debug.NotFiniteTensorError
 		if c.err == "" && err != nil || c.err != "" && (!errors.As(err, &e) || !strings.Contains(err.Error(), c.err)) {
 			t.Errorf("%s: found %v, expected %q", name, err, c.err)
 		}

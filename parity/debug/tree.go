@@ -27,6 +27,9 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/gomflux/gomflux/internal/filelock"
+	"github.com/gomflux/gomflux/internal/units"
 )
 
 // The sides of a tree.
@@ -92,7 +95,7 @@ func (t *Tree) lock(dir string) string { return filepath.Join(t.latest(), "."+di
 func (t *Tree) Latest(side string) string { return filepath.Join(t.latest(), side) }
 
 // Busy says whether a run of a side is going on.
-func (t *Tree) Busy(side string) bool { return locked(t.lock(side)) }
+func (t *Tree) Busy(side string) bool { return filelock.Held(t.lock(side)) }
 
 // Size is what the tree holds, in bytes.
 func (t *Tree) Size() (int64, error) { return folderSize(t.Root) }
@@ -132,18 +135,11 @@ func (t *Tree) room(size, more int64) error {
 	if oldest, err := t.Archived(); err == nil && len(oldest) > 0 {
 		var names []string
 		for _, a := range oldest[:min(3, len(oldest))] {
-			names = append(names, fmt.Sprintf("%s (%s)", a.Name, gigabytes(a.Size)))
+			names = append(names, fmt.Sprintf("%s (%s)", a.Name, units.Gigabytes(a.Size)))
 		}
 		hint = fmt.Sprintf("the oldest archived runs are %s; gomflux tensors clear --archive removes all %d of them", strings.Join(names, ", "), len(oldest))
 	}
-	return fmt.Errorf("%w: %s holds %s, the limit is %s (%s; GOMFLUX_LOG_LIMIT sets another limit, in bytes)", ErrFull, t.Root, gigabytes(size+more), gigabytes(t.Limit), hint)
-}
-
-func gigabytes(n int64) string {
-	if n < 1e8 {
-		return fmt.Sprintf("%.1f MB", float64(n)/1e6)
-	}
-	return fmt.Sprintf("%.2f GB", float64(n)/1e9)
+	return fmt.Errorf("%w: %s holds %s, the limit is %s (%s; GOMFLUX_LOG_LIMIT sets another limit, in bytes)", ErrFull, t.Root, units.Gigabytes(size+more), units.Gigabytes(t.Limit), hint)
 }
 
 // An Archive is an earlier run.
@@ -168,7 +164,7 @@ func (t *Tree) Archived() ([]Archive, error) {
 	for _, e := range entries {
 		a := Archive{Name: e.Name(), Path: filepath.Join(t.archive(), e.Name())}
 		_, side, ok := strings.Cut(a.Name, "Z-")
-		if !e.IsDir() || !ok || locked(t.lock(a.Name)) {
+		if !e.IsDir() || !ok || filelock.Held(t.lock(a.Name)) {
 			continue
 		}
 		a.Side, _, _ = strings.Cut(side, "-")
@@ -233,7 +229,7 @@ func (t *Tree) Start(side string) (*Run, error) {
 		return nil, err
 	}
 	if size > t.Warn {
-		t.warn("%s holds %s of runs (gomflux tensors clear --archive removes the earlier ones)", t.Root, gigabytes(size))
+		t.warn("%s holds %s of runs (gomflux tensors clear --archive removes the earlier ones)", t.Root, units.Gigabytes(size))
 	}
 	for _, dir := range []string{t.latest(), t.archive()} {
 		if err := os.MkdirAll(dir, 0o777); err != nil {
@@ -270,15 +266,15 @@ func (t *Tree) ignore() error {
 
 func (r *Run) begin() error {
 	t := r.Tree
-	unlock, err := lock(t.lock(r.Side))
+	unlock, err := filelock.Try(t.lock(r.Side))
 	switch {
-	case errors.Is(err, errLocked):
+	case errors.Is(err, filelock.ErrHeld):
 		name := filepath.Join(t.archive(), stamp(r.Began)+"-"+r.Side)
 		if r.Dir, err = fresh(name, func(name string) error { return os.Mkdir(name, 0o777) }); err != nil {
 			return err
 		}
 		own := t.lock(filepath.Base(r.Dir))
-		if unlock, err = lock(own); err != nil {
+		if unlock, err = filelock.Try(own); err != nil {
 			return err
 		}
 		r.unlock = func() { os.Remove(own); unlock() }

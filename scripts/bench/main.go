@@ -231,16 +231,20 @@ func stepFLOPs(fsys fs.FS, r *report) (flops float64, err error) {
 // matmulCeiling measures the product of two large square matrices on the
 // device that a model runs on, in TFLOP/s, and says which MLX did it.
 func matmulCeiling(ctx context.Context, device, dtype string) (tflops float64, version string, err error) {
-	d, n := mlx.GPU, 8192
-	if device == "cpu" {
-		d, n = mlx.CPU, 2048
+	d, err := mlx.ParseDevice(device)
+	if err != nil {
+		return 0, "", err
 	}
 	kind, err := mlx.ParseDtype(dtype)
 	if err != nil {
 		return 0, "", err
 	}
-	if d == mlx.CPU && kind != mlx.Float32 {
+	n := 8192
+	switch {
+	case d == mlx.CPU && kind != mlx.Float32:
 		n = 512 // slow there
+	case d == mlx.CPU:
+		n = 2048
 	}
 	err = mlx.Do(ctx, func() error {
 		version = mlx.Version()

@@ -5,7 +5,7 @@ package main
 
 import (
 	"bytes"
-	"crypto/sha256"
+	"context"
 	_ "embed"
 	"errors"
 	"flag"
@@ -19,6 +19,8 @@ import (
 	"strings"
 	"text/template"
 	"time"
+
+	"github.com/gomflux/gomflux/internal/filehash"
 )
 
 const setupLib = ".setup/lib"
@@ -225,16 +227,11 @@ func commitTime() (time.Time, error) {
 
 // writeSum writes the checksum as sha256sum -c reads it.
 func writeSum(path string) error {
-	f, err := os.Open(path)
+	sum, err := filehash.SHA256(context.Background(), path)
 	if err != nil {
-		return err
-	}
-	defer f.Close()
-	h := sha256.New()
-	if _, err := io.Copy(h, f); err != nil {
 		return fmt.Errorf("%s: %w", path, err)
 	}
-	return os.WriteFile(path+".sha256", fmt.Appendf(nil, "%x  %s\n", h.Sum(nil), filepath.Base(path)), 0o666)
+	return os.WriteFile(path+".sha256", fmt.Appendf(nil, "%s  %s\n", sum, filepath.Base(path)), 0o666)
 }
 
 // output runs a command and returns what it prints.

@@ -11,17 +11,17 @@ package main
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"flag"
 	"fmt"
-	"image"
 	"image/png"
+	"io"
 	"os"
 	"os/signal"
 	"path/filepath"
 	"time"
 
 	"github.com/gomflux/gomflux"
+	"github.com/gomflux/gomflux/internal/atomicfile"
 	"github.com/gomflux/gomflux/models/shapes"
 )
 
@@ -82,7 +82,8 @@ func score(ctx context.Context, name, device, promptFile, out string, n, steps i
 		}
 		took += time.Since(start)
 		made++
-		if err := write(file, res.Image); err != nil {
+		// whole or not at all, since one that is there is skipped next time
+		if err := atomicfile.Replace(file, func(w io.Writer) error { return png.Encode(w, res.Image) }); err != nil {
 			return err
 		}
 		mean := took / time.Duration(made)
@@ -95,21 +96,6 @@ func score(ctx context.Context, name, device, promptFile, out string, n, steps i
 		fmt.Fprintf(os.Stderr, "all %d pictures are there (-force makes them again)\n", len(prompts))
 	}
 	return nil
-}
-
-// write makes the file whole or not at all, since one that is there is skipped
-// next time.
-func write(name string, img image.Image) error {
-	tmp := name + ".tmp"
-	f, err := os.Create(tmp)
-	if err != nil {
-		return err
-	}
-	if err := errors.Join(png.Encode(f, img), f.Close()); err != nil {
-		os.Remove(tmp)
-		return err
-	}
-	return os.Rename(tmp, name)
 }
 
 // open opens a model with the built-in one's settings.

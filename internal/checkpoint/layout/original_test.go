@@ -16,7 +16,7 @@ import (
 
 	"github.com/gomflux/gomflux/internal/checkpoint"
 	"github.com/gomflux/gomflux/internal/checkpoint/layout"
-	"github.com/gomflux/gomflux/internal/layouttest"
+	"github.com/gomflux/gomflux/internal/modeltest"
 )
 
 const models = "../../../models/testdata"
@@ -51,14 +51,14 @@ func TestOriginal(t *testing.T) {
 		readJSON(t, list, &golden)
 		for component, want := range golden {
 			t.Run(model+"/"+component, func(t *testing.T) {
-				source := layouttest.Read(t, filepath.Join(models, model, "model", component))
+				source := modeltest.Read(t, filepath.Join(models, model, "model", component))
 				var table *layout.Table
 				for _, table = range originalTables(want.Class) {
 					if !slices.ContainsFunc(table.Signature, func(name string) bool { return want.Tensors[name] == "" }) {
 						break
 					}
 				}
-				made := layouttest.Stored(t, table, source)
+				made := modeltest.Stored(t, table, source)
 				got := map[string]string{}
 				for name, tensor := range made {
 					sum := sha256.Sum256(tensor.Data)
@@ -91,7 +91,7 @@ func back(t *testing.T, class, prefix string, made, source map[string]*checkpoin
 	if prefix != "" {
 		files[""] = map[string]*checkpoint.Array{"another.model.weight": more}
 	}
-	layouttest.Write(t, path, nil, files)
+	modeltest.Write(t, path, nil, files)
 	ck := open(t, path)
 	shapes := map[string][]int{}
 	for name, tensor := range source {

@@ -1,5 +1,6 @@
-// Package layouttest writes files as other programs would, for tests.
-package layouttest
+// Package modeltest reads small models and writes files as other programs would,
+// for tests.
+package modeltest
 
 import (
 	"bytes"

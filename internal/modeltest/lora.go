@@ -1,5 +1,4 @@
-// Package loratest makes LoRAs for small models, for tests.
-package loratest
+package modeltest
 
 import (
 	"encoding/binary"
@@ -14,10 +13,10 @@ import (
 	"github.com/gomflux/gomflux/internal/checkpoint"
 )
 
-// Write writes a LoRA for a model in diffusers' layout: random matrices of rank 2
-// for the transformer's queries, of a seed, under the names that diffusers gives
+// WriteLoRA writes a LoRA for a model in diffusers' layout: random matrices of rank
+// 2 for the transformer's queries, of a seed, under the names that diffusers gives
 // them. Names of further modules can be given, which get matrices of 8x8.
-func Write(path, model string, seed uint64, modules ...string) error {
+func WriteLoRA(path, model string, seed uint64, modules ...string) error {
 	ck, err := checkpoint.OpenCheckpoint(os.DirFS(model), "transformer")
 	if err != nil {
 		return err

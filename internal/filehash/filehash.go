@@ -1,0 +1,41 @@
+// Package filehash hashes files.
+package filehash
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"hash"
+	"io"
+	"os"
+
+	"github.com/gomflux/gomflux/internal/oserr"
+)
+
+// SHA256 returns that of a file, in hexadecimal digits. Its errors do not name the
+// file. It ends with the context, whose cause is the error then.
+func SHA256(ctx context.Context, path string) (string, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return "", oserr.Bare(err)
+	}
+	defer f.Close()
+	sum := sha256.New()
+	if _, err := io.Copy(untilDone{ctx, sum}, f); err != nil {
+		return "", oserr.Bare(err)
+	}
+	return hex.EncodeToString(sum.Sum(nil)), nil
+}
+
+// untilDone is a hash that ends with a context.
+type untilDone struct {
+	ctx context.Context
+	hash.Hash
+}
+
+func (w untilDone) Write(p []byte) (int, error) {
+	if w.ctx.Err() != nil {
+		return 0, context.Cause(w.ctx)
+	}
+	return w.Hash.Write(p)
+}

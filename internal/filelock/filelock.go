@@ -1,0 +1,108 @@
+// Package filelock locks files and folders against other processes, with flock. A
+// lock ends when it is released, or with the process.
+package filelock
+
+import (
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"syscall"
+	"time"
+)
+
+// ErrHeld is that somebody else holds a lock.
+var ErrHeld = errors.New("locked")
+
+// An Error says why a file that could be opened cannot be locked, other than that
+// somebody holds its lock. Not all file systems have locks.
+type Error struct{ Err error }
+
+func (e *Error) Error() string { return e.Err.Error() }
+
+func (e *Error) Unwrap() error { return e.Err }
+
+// Try takes the lock of a file, which it makes if it is not there. The error is
+// ErrHeld, an *[Error], or about opening the file.
+func Try(path string) (release func(), err error) {
+	return try(path, os.O_RDWR|os.O_CREATE)
+}
+
+// TryFolder is [Try] for a folder that is there.
+func TryFolder(path string) (release func(), err error) {
+	return try(path, os.O_RDONLY)
+}
+
+func try(path string, flag int) (release func(), err error) {
+	f, err := os.OpenFile(path, flag, 0o666)
+	if err != nil {
+		return nil, err
+	}
+	err = flock(f, syscall.LOCK_EX)
+	if err == nil && !isAt(f, path) {
+		err = ErrHeld // by who removed it, before it was locked
+	}
+	if err != nil {
+		f.Close()
+		return nil, err
+	}
+	return func() { f.Close() }, nil
+}
+
+// flock does not wait.
+func flock(f *os.File, how int) error {
+	for {
+		switch err := syscall.Flock(int(f.Fd()), how|syscall.LOCK_NB); err {
+		case nil:
+			return nil
+		case syscall.EINTR:
+		case syscall.EWOULDBLOCK, syscall.EACCES:
+			return ErrHeld
+		default:
+			return &Error{err}
+		}
+	}
+}
+
+// isAt reports whether an open file still has its name.
+func isAt(f *os.File, path string) bool {
+	open, err := f.Stat()
+	if err != nil {
+		return false
+	}
+	named, err := os.Stat(path)
+	return err == nil && os.SameFile(open, named)
+}
+
+// Wait is [Try] until nobody else holds the lock. It makes the file's folder, as
+// often as others remove it, and calls waiting once if it has to wait. The error
+// may also be the context's cause.
+func Wait(ctx context.Context, path string, waiting func()) (release func(), err error) {
+	for told := false; ; told = true {
+		if err := os.MkdirAll(filepath.Dir(path), 0o777); err != nil {
+			return nil, err
+		}
+		release, err = Try(path)
+		if !errors.Is(err, ErrHeld) && !errors.Is(err, os.ErrNotExist) {
+			return release, err
+		}
+		if !told {
+			waiting()
+		}
+		select {
+		case <-ctx.Done():
+			return nil, context.Cause(ctx)
+		case <-time.After(200 * time.Millisecond):
+		}
+	}
+}
+
+// Held reports whether somebody holds the lock of a file.
+func Held(path string) bool {
+	f, err := os.Open(path)
+	if err != nil {
+		return false
+	}
+	defer f.Close()
+	return flock(f, syscall.LOCK_SH) != nil
+}
