@@ -19,15 +19,15 @@ import (
 func writeRun(t *testing.T, value float32, names []string, trace string) string {
 	t.Helper()
 	dir := t.TempDir()
-	var list []*tensors.Tensor
+	var list []*checkpoint.Array
 	for _, name := range names {
-		x, err := tensors.FromFloat32(name, []int{2}, []float32{value, 1})
+		x, err := checkpoint.FromFloat32(name, []int{2}, []float32{value, 1})
 		if err != nil {
 			t.Fatal(err)
 		}
 		list = append(list, x)
 	}
-	err := tensors.WriteFile(filepath.Join(dir, "x.safetensors"), list, nil)
+	err := checkpoint.WriteFile(filepath.Join(dir, "x.safetensors"), list, nil)
 	if err == nil {
 		err = os.WriteFile(filepath.Join(dir, "settings.json"), []byte("{}"), 0o666)
 	}

@@ -259,7 +259,7 @@ func TestSavedByCode(t *testing.T) {
 	t.Setenv("GOMFLUX_LOG_DIR", filepath.Join(t.TempDir(), "elsewhere"))
 	tree, _ := open(t)
 	file := filepath.Join(t.TempDir(), "x.npy")
-	if err := tensors.WriteFile(file, []*tensors.Tensor{tensor(t, "x", 1, 2)}, nil); err != nil {
+	if err := checkpoint.WriteFile(file, []*checkpoint.Array{tensor(t, "x", 1, 2)}, nil); err != nil {
 		t.Fatal(err)
 	}
 	for range 2 {
