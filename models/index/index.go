@@ -24,16 +24,9 @@ type Index struct {
 	Components map[string]string // the class of each component that there is, by its folder's name
 }
 
-// An Incomplete is a folder that is not a whole model, and knows why it cannot be
-// made one.
-type Incomplete interface{ Incomplete() error }
-
 // Read reads the index of a model folder.
 func Read(fsys fs.FS) (Index, error) {
 	if _, err := fs.Lstat(fsys, File); errors.Is(err, fs.ErrNotExist) {
-		if folder, ok := fsys.(Incomplete); ok && folder.Incomplete() != nil {
-			return Index{}, folder.Incomplete()
-		}
 		return Index{}, fmt.Errorf("model folder %s: has no %s (gomflux reads the layout of Hugging Face diffusers)", checkpoint.FullName(fsys, ""), File)
 	}
 	var members map[string]json.RawMessage
@@ -71,9 +64,9 @@ const (
 	processorConfig = "preprocessor_config.json"
 )
 
-// config is the file that a component of a class cannot do without, "" where there
+// ConfigFile is the file that a component of a class cannot do without, "" where there
 // are several ways.
-func config(class string) string {
+func ConfigFile(class string) string {
 	switch {
 	case strings.HasSuffix(class, "Scheduler"):
 		return schedulerConfig
@@ -86,10 +79,10 @@ func config(class string) string {
 }
 
 // IsModel reports whether a component of a class has weights, by its name.
-func IsModel(class string) bool { return config(class) == modelConfig }
+func IsModel(class string) bool { return ConfigFile(class) == modelConfig }
 
 // IsTokenizer reports whether a class is a tokenizer's, by its name.
-func IsTokenizer(class string) bool { return config(class) == "" }
+func IsTokenizer(class string) bool { return ConfigFile(class) == "" }
 
 // Models lists the folders of the components with weights.
 func (x Index) Models() (dirs []string) {
@@ -109,7 +102,7 @@ func (x Index) Missing(fsys fs.FS, supported bool) (names []string) {
 			_, err := fs.Stat(fsys, path.Join(name, file))
 			return !errors.Is(err, fs.ErrNotExist)
 		}
-		file := config(x.Components[name])
+		file := ConfigFile(x.Components[name])
 		if file == "" && supported && !(has("vocab.json") && has("merges.txt")) {
 			file = "tokenizer.json"
 		}

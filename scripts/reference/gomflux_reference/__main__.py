@@ -113,7 +113,7 @@ def parse(argv=None) -> dict:
     c = command("schedules", schedules.make, "write the schedulers' goldens (scheduler/testdata/schedules.json)")
     c.add_argument("out", type=Path)
 
-    c = command("original", original.goldens, "list small models as their makers would have them (internal/checkpoint/layout/testdata/original)")
+    c = command("original", original.goldens, "list small models as their makers would have them (models/component/testdata/original)")
     c.add_argument("models", type=Path, help="models/testdata")
     c.add_argument("folder", type=Path)
 

@@ -1,4 +1,4 @@
-package layout_test
+package component_test
 
 import (
 	"bytes"
@@ -17,19 +17,10 @@ import (
 	"github.com/gomflux/gomflux/internal/checkpoint"
 	"github.com/gomflux/gomflux/internal/checkpoint/layout"
 	"github.com/gomflux/gomflux/internal/modeltest"
+	"github.com/gomflux/gomflux/models/component"
 )
 
-const models = "../../../models/testdata"
-
-// originalTables are the tables of a class with rules.
-func originalTables(class string) (tables []*layout.Table) {
-	for _, t := range layout.Tables(class) {
-		if t.Name == "original" && len(t.Rules) > 0 {
-			tables = append(tables, t)
-		}
-	}
-	return tables
-}
+const models = "../testdata"
 
 // TestOriginal holds the tables against lists of what diffusers' own converters
 // take (scripts/reference, original): names, shapes and hashes. Of what the tables
@@ -49,11 +40,12 @@ func TestOriginal(t *testing.T) {
 			Tensors map[string]string `json:"tensors"`
 		}
 		readJSON(t, list, &golden)
-		for component, want := range golden {
-			t.Run(model+"/"+component, func(t *testing.T) {
-				source := modeltest.Read(t, filepath.Join(models, model, "model", component))
+		for folder, want := range golden {
+			t.Run(model+"/"+folder, func(t *testing.T) {
+				class := component.Find(want.Class)
+				source := modeltest.Read(t, filepath.Join(models, model, "model", folder))
 				var table *layout.Table
-				for _, table = range originalTables(want.Class) {
+				for _, table = range modeltest.Renaming(class.Original) {
 					if !slices.ContainsFunc(table.Signature, func(name string) bool { return want.Tensors[name] == "" }) {
 						break
 					}
@@ -74,7 +66,7 @@ func TestOriginal(t *testing.T) {
 					t.Errorf("%d tensors, expected %d", len(got), len(want.Tensors))
 				}
 				for _, prefix := range append([]string{""}, table.Prefixes...) {
-					back(t, want.Class, prefix, made, source)
+					back(t, class, prefix, made, source)
 				}
 			})
 		}
@@ -82,7 +74,7 @@ func TestOriginal(t *testing.T) {
 }
 
 // back writes a file, views it, and compares the bytes with the source's.
-func back(t *testing.T, class, prefix string, made, source map[string]*checkpoint.Array) {
+func back(t *testing.T, class *component.Class, prefix string, made, source map[string]*checkpoint.Array) {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "model.safetensors")
 	more := made[slices.Sorted(maps.Keys(made))[0]]
@@ -97,7 +89,7 @@ func back(t *testing.T, class, prefix string, made, source map[string]*checkpoin
 	for name, tensor := range source {
 		shapes[name] = tensor.Shape
 	}
-	view, table, err := layout.View(ck, class, shapes)
+	view, table, err := layout.View(ck, class.Tables(), shapes)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -114,9 +106,9 @@ func back(t *testing.T, class, prefix string, made, source map[string]*checkpoin
 			t.Errorf("prefix %q: %s (%s, %v) of shape %v is not what it was, of shape %v", prefix, name, got.Name, got.Forms, got.Shape, want.Shape)
 		}
 	}
-	parts, err := layout.Detect(ck)
+	parts, err := component.Detect(ck, "")
 	if err != nil || len(parts) != 1 || parts[0].Class != class || parts[0].Prefix != prefix {
-		t.Errorf("prefix %q: detected %+v, %v, expected a %s", prefix, parts, err, class)
+		t.Errorf("prefix %q: detected %+v, %v, expected a %s", prefix, parts, err, class.Name)
 	}
 }
 
@@ -166,7 +158,7 @@ func TestWan(t *testing.T) {
 	var names map[string]string // there, and diffusers'
 	readJSON(t, "testdata/original/wan-vae.json", &names)
 	ck := named(slices.Sorted(maps.Keys(names)))
-	view, table, err := layout.View(ck, "AutoencoderKLQwenImage", nil)
+	view, table, err := layout.View(ck, component.AutoencoderKLQwenImage.Tables(), nil)
 	if err != nil || table == nil {
 		t.Fatalf("%v, %v", table, err)
 	}
@@ -179,9 +171,9 @@ func TestWan(t *testing.T) {
 		}
 	}
 	// other numbers of levels and of blocks: what the rules make is taken back by the same ones
-	for _, table := range originalTables("AutoencoderKLQwenImage") {
+	for _, table := range modeltest.Renaming(component.AutoencoderKLQwenImage.Original) {
 		ck := named(table.Signature)
-		view, found, err := layout.View(ck, table.Class, nil)
+		view, found, err := layout.View(ck, component.AutoencoderKLQwenImage.Tables(), nil)
 		if err != nil || found != table {
 			t.Errorf("signature %q: table of %q, %v", table.Signature, found.Signature, err)
 		}

@@ -1,4 +1,4 @@
-package layout_test
+package component_test
 
 import (
 	"encoding/json"
@@ -12,61 +12,62 @@ import (
 
 	"github.com/gomflux/gomflux/internal/checkpoint"
 	"github.com/gomflux/gomflux/internal/checkpoint/layout"
+	"github.com/gomflux/gomflux/models/component"
 )
 
 func TestDetect(t *testing.T) {
-	names := func(prefix, class string, rules bool) (list []string) {
-		for _, table := range layout.Tables(class) {
-			if table.Name == "original" && (len(table.Rules) > 0) == rules {
+	names := func(prefix string, class *component.Class, rules bool) (list []string) {
+		for _, table := range class.Original {
+			if (len(table.Rules) > 0) == rules {
 				for _, name := range table.Signature {
 					list = append(list, prefix+name)
 				}
 				return list
 			}
 		}
-		t.Fatalf("no table for %s", class)
+		t.Fatalf("no table for %s", class.Name)
 		return nil
 	}
 	for _, test := range []struct {
 		names []string
 		want  map[string]string // prefixes by class
 	}{
-		{names("", "FluxTransformer2DModel", true), map[string]string{"FluxTransformer2DModel": ""}},
-		{names("diffusion_model.", "FluxTransformer2DModel", false), map[string]string{"FluxTransformer2DModel": "diffusion_model."}},
-		{names("model.diffusion_model.", "Flux2Transformer2DModel", true), map[string]string{"Flux2Transformer2DModel": "model.diffusion_model."}},
-		{names("", "AutoencoderKLFlux2", true), map[string]string{"AutoencoderKLFlux2": ""}},
-		{names("first_stage_model.", "AutoencoderKL", true), map[string]string{"AutoencoderKL": "first_stage_model."}},
-		{names("", "AutoencoderKLQwenImage", true), map[string]string{"AutoencoderKLQwenImage": ""}},
-		{names("", "QwenImageTransformer2DModel", true), map[string]string{"QwenImageTransformer2DModel": ""}},
-		{names("", "Qwen2_5_VLForConditionalGeneration", false), map[string]string{"Qwen2_5_VLForConditionalGeneration": ""}},
+		{names("", component.FluxTransformer2DModel, true), map[string]string{"FluxTransformer2DModel": ""}},
+		{names("diffusion_model.", component.FluxTransformer2DModel, false), map[string]string{"FluxTransformer2DModel": "diffusion_model."}},
+		{names("model.diffusion_model.", component.Flux2Transformer2DModel, true), map[string]string{"Flux2Transformer2DModel": "model.diffusion_model."}},
+		{names("", component.AutoencoderKLFlux2, true), map[string]string{"AutoencoderKLFlux2": ""}},
+		{names("first_stage_model.", component.AutoencoderKL, true), map[string]string{"AutoencoderKL": "first_stage_model."}},
+		{names("", component.AutoencoderKLQwenImage, true), map[string]string{"AutoencoderKLQwenImage": ""}},
+		{names("", component.QwenImageTransformer2DModel, true), map[string]string{"QwenImageTransformer2DModel": ""}},
+		{names("", component.Qwen25VLForConditionalGeneration, false), map[string]string{"Qwen2_5_VLForConditionalGeneration": ""}},
 		{slices.Concat(
-			names("model.diffusion_model.", "ZImageTransformer2DModel", true), names("vae.", "AutoencoderKL", true),
-			names("text_encoders.qwen3_4b.transformer.", "Qwen3Model", false),
+			names("model.diffusion_model.", component.ZImageTransformer2DModel, true), names("vae.", component.AutoencoderKL, true),
+			names("text_encoders.qwen3_4b.transformer.", component.Qwen3Model, false),
 		), map[string]string{
 			"ZImageTransformer2DModel": "model.diffusion_model.", "AutoencoderKL": "vae.", "Qwen3Model": "text_encoders.qwen3_4b.transformer.",
 		}},
 		{slices.Concat(
-			names("model.diffusion_model.", "FluxTransformer2DModel", true), names("vae.", "AutoencoderKL", true),
-			names("text_encoders.clip_l.transformer.", "CLIPTextModel", true), names("text_encoders.t5xxl.transformer.", "T5EncoderModel", true),
+			names("model.diffusion_model.", component.FluxTransformer2DModel, true), names("vae.", component.AutoencoderKL, true),
+			names("text_encoders.clip_l.transformer.", component.CLIPTextModel, true), names("text_encoders.t5xxl.transformer.", component.T5EncoderModel, true),
 		), map[string]string{
 			"FluxTransformer2DModel": "model.diffusion_model.", "AutoencoderKL": "vae.",
 			"CLIPTextModel": "text_encoders.clip_l.transformer.", "T5EncoderModel": "text_encoders.t5xxl.transformer.",
 		}},
 	} {
-		parts, err := layout.Detect(named(test.names))
+		parts, err := component.Detect(named(test.names), "")
 		got := map[string]string{}
 		for _, p := range parts {
-			got[p.Class] = p.Prefix
+			got[p.Class.Name] = p.Prefix
 		}
 		if err != nil || !maps.Equal(got, test.want) {
 			t.Errorf("%q: found %v, %v, expected %v", test.names, got, err, test.want)
 		}
 	}
-	if _, err := layout.Detect(named(nil)); err == nil {
+	if _, err := component.Detect(named(nil), ""); err == nil {
 		t.Error("no tensors: no error")
 	}
 	for _, name := range []string{"lora_unet_a.lora_down.weight", "diffusion_model.a.lora_A.weight", "a.lokr_w1", "base_model.model.a.hada_w1_a"} {
-		if _, err := layout.Detect(named([]string{name})); !errors.Is(err, layout.ErrLoRA) {
+		if _, err := component.Detect(named([]string{name}), ""); !errors.Is(err, component.ErrLoRA) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
@@ -115,14 +116,16 @@ func FuzzDetect(f *testing.F) {
 			f.Add(strings.ReplaceAll(b.String(), " F32 ", " U32 "))
 		}
 	}
-	for _, class := range []string{"CLIPTextModel", "T5EncoderModel", "Qwen3Model", "Qwen2_5_VLForConditionalGeneration", "AutoencoderKLQwenImage"} {
-		for _, table := range layout.Tables(class) {
+	for _, class := range []*component.Class{
+		component.CLIPTextModel, component.T5EncoderModel, component.Qwen3Model, component.Qwen25VLForConditionalGeneration, component.AutoencoderKLQwenImage,
+	} {
+		for _, table := range class.Tables() {
 			f.Add(strings.Join(table.Signature, " BF16 8 8\n") + " BF16 8 8\nscaled_fp8 F32 0\n")
 		}
 	}
 	f.Fuzz(func(t *testing.T, text string) {
 		ck := parseTensors(text)
-		parts, err := layout.Detect(ck)
+		parts, err := component.Detect(ck, "")
 		if (err == nil) != (len(parts) > 0) {
 			t.Fatalf("%d parts, %v", len(parts), err)
 		}
@@ -130,17 +133,16 @@ func FuzzDetect(f *testing.F) {
 			t.Errorf("a message of %d bytes", len(err.Error()))
 		}
 		for _, p := range parts {
-			shapes := layout.Shapes(ck, p)
-			c, err := layout.Infer(p.Class, shapes)
+			c, err := p.Infer(ck)
 			if err == nil {
 				data, err := json.Marshal(c)
 				if err != nil || len(data) > 4096+64*len(ck.Tensors) {
-					t.Errorf("%s: a config of %d bytes, %v", p.Class, len(data), err)
+					t.Errorf("%s: a config of %d bytes, %v", p.Class.Name, len(data), err)
 				}
 			}
-			view, _, err := layout.View(ck, p.Class, shapes)
+			view, _, err := layout.View(ck, p.Class.Tables(), layout.Shapes(ck, p.Table, p.Prefix, func(name string) string { return name }))
 			if err == nil && len(view.Tensors) > 5*len(ck.Tensors) {
-				t.Errorf("%s: %d tensors of %d", p.Class, len(view.Tensors), len(ck.Tensors))
+				t.Errorf("%s: %d tensors of %d", p.Class.Name, len(view.Tensors), len(ck.Tensors))
 			}
 		}
 	})
@@ -160,7 +162,7 @@ func TestMarks(t *testing.T) {
 	for _, name := range []string{"to_q", "to_k", "to_v"} {
 		shapes["transformer_blocks.0.attn."+name+".weight"] = []int{2, 2}
 	}
-	view, _, err := layout.View(ck, "FluxTransformer2DModel", shapes)
+	view, _, err := layout.View(ck, component.FluxTransformer2DModel.Tables(), shapes)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -184,7 +186,7 @@ func TestMarks(t *testing.T) {
 
 // TestIndexTimestepZero has ComfyUI's mark of Qwen-Image-Edit-2511.
 func TestIndexTimestepZero(t *testing.T) {
-	const class = "QwenImageTransformer2DModel"
+	class := component.QwenImageTransformer2DModel
 	text := ""
 	for name, shape := range map[string]string{
 		"img_in.weight": "12 16", "txt_in.weight": "12 8", "txt_norm.weight": "8", "proj_out.weight": "16 12",
@@ -193,17 +195,17 @@ func TestIndexTimestepZero(t *testing.T) {
 	} {
 		text += "model.diffusion_model." + name + " BF16 " + shape + "\n"
 	}
-	for mark, want := range map[string]any{"": nil, "model.diffusion_model." + layout.IndexTimestepZero + " F32 0\n": true} {
+	for mark, want := range map[string]any{"": nil, "model.diffusion_model.__index_timestep_zero__ F32 0\n": true} {
 		ck := parseTensors(text + mark)
-		parts, err := layout.Detect(ck)
+		parts, err := component.Detect(ck, "")
 		if err != nil || len(parts) != 1 || parts[0].Class != class {
 			t.Fatalf("%+v, %v", parts, err)
 		}
-		c, err := layout.Infer(class, layout.Shapes(ck, parts[0]))
+		c, err := parts[0].Infer(ck)
 		if err != nil || c.Told["zero_cond_t"] != want || c.Told["num_attention_heads"] != 2 || c.Told["out_channels"] != 4 {
 			t.Errorf("mark %q: %v, %v", mark, c.Told, err)
 		}
-		view, _, err := layout.View(ck, class, nil)
+		view, _, err := layout.View(ck, class.Tables(), nil)
 		if err != nil || len(view.Tensors) != 7 {
 			t.Errorf("mark %q: %d tensors, %v", mark, len(view.Tensors), err)
 		}
@@ -214,7 +216,7 @@ func TestIndexTimestepZero(t *testing.T) {
 func TestInferNumbers(t *testing.T) {
 	for _, number := range []string{"9223372036854775807", "1000000000"} {
 		ck := parseTensors("encoder.down_blocks." + number + ".resnets.0.conv1.weight F32 8 8 3 3\n")
-		_, err := layout.Infer("AutoencoderKL", layout.Shapes(ck, layout.Part{Class: "AutoencoderKL", Table: &layout.Table{}}))
+		_, err := component.Part{Class: component.AutoencoderKL, Table: &layout.Table{}}.Infer(ck)
 		if err == nil || !strings.Contains(err.Error(), "encoder.down_blocks has a module of number "+number) {
 			t.Errorf("number %s: error %v", number, err)
 		}

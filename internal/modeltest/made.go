@@ -1,0 +1,120 @@
+package modeltest
+
+import (
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"slices"
+	"testing"
+
+	"github.com/gomflux/gomflux/internal/checkpoint"
+	"github.com/gomflux/gomflux/internal/checkpoint/layout"
+	"github.com/gomflux/gomflux/models/component"
+	"github.com/gomflux/gomflux/models/family"
+	"github.com/gomflux/gomflux/models/index"
+)
+
+// Original are the tensors of a component's folder, which has a config, as the
+// model's makers have them.
+func Original(t testing.TB, folder string) map[string]*checkpoint.Array {
+	t.Helper()
+	var config struct {
+		Class         string   `json:"_class_name"`
+		Architectures []string `json:"architectures"`
+	}
+	data, err := os.ReadFile(filepath.Join(folder, component.ConfigFile))
+	if err == nil {
+		err = json.Unmarshal(data, &config)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	class := component.Find(append([]string{config.Class}, config.Architectures...)[0])
+	from := Read(t, folder)
+	for _, table := range Renaming(class.Original) {
+		made := Stored(t, table, from)
+		if !slices.ContainsFunc(table.Signature, func(name string) bool { return made[name] == nil }) {
+			return made
+		}
+	}
+	return from
+}
+
+// Renaming are the tables that give tensors other names than diffusers'.
+func Renaming(tables []*layout.Table) (renaming []*layout.Table) {
+	for _, t := range tables {
+		if len(t.Rules) > 0 {
+			renaming = append(renaming, t)
+		}
+	}
+	return renaming
+}
+
+// encoders are ComfyUI's names for text encoders.
+var encoders = map[*component.Class]string{
+	component.CLIPTextModel: "clip_l", component.T5EncoderModel: "t5xxl", component.Qwen3Model: "qwen3_4b",
+	component.Qwen25VLForConditionalGeneration: "qwen25_7b",
+}
+
+// SingleFiles writes files of what a model folder has, as the model's makers and
+// ComfyUI would: its transformer, with a prefix and without, and all in one. It
+// returns their paths.
+func SingleFiles(t testing.TB, model string) (bare, comfy, all string) {
+	t.Helper()
+	const prefix = "model.diffusion_model."
+	transformer := Original(t, filepath.Join(model, component.Transformers))
+	parts := map[string]map[string]*checkpoint.Array{prefix: transformer, "vae.": Original(t, filepath.Join(model, component.Autoencoders))}
+	for _, m := range pipeline(t, model).Components {
+		if name := encoders[m.Class]; name != "" {
+			parts["text_encoders."+name+".transformer."] = Read(t, filepath.Join(model, m.Folder))
+		}
+	}
+	dir := t.TempDir()
+	bare, comfy, all = filepath.Join(dir, "bare.safetensors"), filepath.Join(dir, "comfy.safetensors"), filepath.Join(dir, "all.safetensors")
+	Write(t, bare, nil, map[string]map[string]*checkpoint.Array{"": transformer})
+	Write(t, comfy, nil, map[string]map[string]*checkpoint.Array{prefix: transformer})
+	Write(t, all, nil, parts)
+	return bare, comfy, all
+}
+
+// MFluxFolder writes what a model folder has as mflux saves it, with neither
+// model_index.json nor configs nor a scheduler.
+func MFluxFolder(t testing.TB, model string) (folder string) {
+	t.Helper()
+	metadata := map[string]string{"mflux_version": "0.24.0", "quantization_level": "None"}
+	folder = t.TempDir()
+	for _, m := range pipeline(t, model).Components {
+		from, to := filepath.Join(model, m.Folder), filepath.Join(folder, m.Folder)
+		switch m.Class.Role {
+		case component.Tokenizer:
+			if err := os.CopyFS(to, os.DirFS(from)); err != nil {
+				t.Fatal(err)
+			}
+		case component.Transformer, component.Autoencoder, component.TextEncoder:
+			table := m.MFlux
+			if table == nil {
+				table = m.Class.MFlux[0]
+			}
+			if err := os.Mkdir(to, 0o777); err != nil {
+				t.Fatal(err)
+			}
+			Write(t, filepath.Join(to, "0.safetensors"), metadata, map[string]map[string]*checkpoint.Array{"": Stored(t, table, Read(t, from))})
+		}
+	}
+	return folder
+}
+
+// pipeline is the class of a model folder.
+func pipeline(t testing.TB, model string) *family.Class {
+	t.Helper()
+	fsys := os.DirFS(model)
+	x, err := index.Read(fsys)
+	if err != nil {
+		t.Fatal(err)
+	}
+	class, err := family.Of(fsys, x)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return class
+}

@@ -1,0 +1,190 @@
+package catalog
+
+import (
+	"encoding/json"
+	"errors"
+	"os"
+	"path/filepath"
+	"reflect"
+	"testing"
+
+	"github.com/gomflux/gomflux/internal/checkpoint"
+	"github.com/gomflux/gomflux/internal/mlxtest"
+	"github.com/gomflux/gomflux/internal/modeltest"
+	"github.com/gomflux/gomflux/models/component"
+	"github.com/gomflux/gomflux/models/errs"
+	"github.com/gomflux/gomflux/models/family"
+	"github.com/gomflux/gomflux/models/index"
+)
+
+// testModel is the folder of a tiny model.
+func testModel(name string) string { return filepath.Join("..", "testdata", name, "model") }
+
+// declare reads the configs of a source.
+func declare(t *testing.T, s *Source) (*family.Declared, error) {
+	t.Helper()
+	x, err := s.Index()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if missing := x.Missing(s.FS, true); len(missing) > 0 {
+		t.Errorf("missing: %q", missing)
+	}
+	return family.Declare(&component.Folder{FS: s.FS}, x)
+}
+
+// checkWhole finds all tensors that a source's configs ask for, and no others.
+func checkWhole(t *testing.T, s *Source) {
+	t.Helper()
+	d, err := declare(t, s)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range d.Components {
+		ck, err := c.Open(s.FS)
+		if err != nil {
+			t.Error(err)
+			continue
+		}
+		if _, mismatch := c.Match(ck); mismatch != nil {
+			t.Error(mismatch)
+		}
+		ck.Close()
+	}
+}
+
+// TestFile completes single files, with one component and with all of them.
+func TestFile(t *testing.T) {
+	for _, model := range []string{"flux1-schnell-ordinary", "flux1-dev-small", "flux2-klein", "zimage-ordinary", "qwen-image-ordinary"} {
+		t.Run(model, func(t *testing.T) {
+			base := testModel(model)
+			bare, comfy, all := modeltest.SingleFiles(t, base)
+			for _, path := range []string{bare, comfy, all} {
+				s, err := FindWith(path, base)
+				if err != nil {
+					t.Fatal(err)
+				}
+				if s.Name != path || s.Folder != path || s.Base != base || s.Err != nil {
+					t.Errorf("%s: found %+v", path, s)
+				}
+				checkWhole(t, s)
+			}
+		})
+	}
+}
+
+// TestTransformerFolder completes a transformer's own folder, with and without a
+// config, alone and in another.
+func TestTransformerFolder(t *testing.T) {
+	base := testModel("flux1-dev-small")
+	for _, test := range []struct {
+		name   string
+		config bool
+	}{{".", true}, {".", false}, {"transformer", true}, {"transformer", false}} {
+		dir := t.TempDir()
+		if err := os.CopyFS(filepath.Join(dir, test.name), os.DirFS(base+"/transformer")); err != nil {
+			t.Fatal(err)
+		}
+		if !test.config {
+			if err := os.Remove(filepath.Join(dir, test.name, "config.json")); err != nil {
+				t.Fatal(err)
+			}
+		}
+		s, err := FindWith(dir, base)
+		if err != nil {
+			t.Fatal(err)
+		}
+		checkWhole(t, s)
+	}
+}
+
+// TestMFluxFolder completes folders as mflux saves them.
+func TestMFluxFolder(t *testing.T) {
+	t.Setenv("HF_HUB_CACHE", t.TempDir())
+	for model, test := range map[string]struct{ name, class string }{
+		"flux1-dev-small": {"dev", "FluxPipeline"},
+		"flux2-klein":     {"flux2-klein-4b", "Flux2KleinPipeline"},
+		"zimage-ordinary": {"z-image-turbo", "ZImagePipeline"},
+	} {
+		t.Run(model, func(t *testing.T) {
+			base := testModel(model)
+			dir := modeltest.MFluxFolder(t, base)
+			s, err := FindWith(dir, base)
+			if err != nil {
+				t.Fatal(err)
+			}
+			checkWhole(t, s)
+
+			// what mflux says of it is enough for a published model: what is wrong with this one is its size
+			saved := `{"model_name": "` + test.name + `", "base_model": null, "upstream": null}`
+			if err := os.WriteFile(filepath.Join(dir, "mflux_model.json"), []byte(saved), 0o666); err != nil {
+				t.Fatal(err)
+			}
+			if s, err = Find(dir); err != nil {
+				t.Fatal(err)
+			}
+			preset, _ := FindPreset(test.name)
+			if s.Base != preset.Name || *s.Defaults != preset.Defaults || s.Origin() != preset.Repo {
+				t.Errorf("found %+v, expected %s", s, preset.Name)
+			}
+			if x, err := s.Index(); x.Class != test.class || err != nil {
+				t.Errorf("class %q, %v", x.Class, err)
+			}
+			if _, err = declare(t, s); !errors.Is(err, errs.ErrUnsupported) {
+				t.Fatal(err)
+			}
+			mlxtest.Contains(t, err.Error(), dir, "/config.json, of the shapes of its tensors and what is published of "+preset.Name)
+		})
+	}
+}
+
+// TestWritePublished writes what published models have beside weights and
+// tokenizers, and reads it.
+func TestWritePublished(t *testing.T) {
+	for _, preset := range Presets {
+		o := &overlay{name: preset.Name, files: map[string]overlayFile{}}
+		written, err := o.writePublished(&preset, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		x, err := index.Read(o)
+		if err != nil || !reflect.DeepEqual(x, written) || x.Class != preset.Class {
+			t.Errorf("%s: %+v, %v, expected %+v", preset.Name, x, err, written)
+		}
+		want := map[string]map[string]any{index.File: preset.Index}
+		for _, m := range family.Find(preset.Class).Components {
+			if x.Components[m.Folder] != m.ClassName() {
+				t.Errorf("%s: %s is a %s, expected a %s", preset.Name, m.Folder, x.Components[m.Folder], m.ClassName())
+			}
+			switch m.Class.Role {
+			case component.Scheduler:
+				want[m.Folder+"/scheduler_config.json"] = preset.Scheduler
+			case component.Processor:
+				want[m.Folder+"/preprocessor_config.json"] = preset.Processor
+			}
+		}
+		if len(o.files) != len(want) {
+			t.Errorf("%s: %d files, expected %d", preset.Name, len(o.files), len(want))
+		}
+		for name, values := range want {
+			var got map[string]any
+			if err := checkpoint.ReadJSON(o, name, &got); err != nil {
+				t.Error(err)
+			}
+			for key, value := range values {
+				if a, b := asJSON(t, got[key]), asJSON(t, value); a != b {
+					t.Errorf("%s: %s: %s is %s, expected %s", preset.Name, name, key, a, b)
+				}
+			}
+		}
+	}
+}
+
+func asJSON(t *testing.T, v any) string {
+	t.Helper()
+	text, err := json.Marshal(v)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(text)
+}

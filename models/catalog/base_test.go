@@ -1,0 +1,128 @@
+package catalog
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/gomflux/gomflux/internal/checkpoint"
+	"github.com/gomflux/gomflux/internal/mlxtest"
+	"github.com/gomflux/gomflux/internal/modeltest"
+	"github.com/gomflux/gomflux/models/errs"
+)
+
+// TestBase finds the model that a file is completed by.
+func TestBase(t *testing.T) {
+	cache := t.TempDir()
+	t.Setenv("HF_HUB_CACHE", cache)
+	place := func(repo, model string) {
+		t.Helper()
+		dir := filepath.Join(cache, "models--"+strings.ReplaceAll(repo, "/", "--"), "snapshots", "c0")
+		if err := os.CopyFS(dir, os.DirFS(testModel(model))); err != nil {
+			t.Fatal(err)
+		}
+	}
+	dir := t.TempDir()
+	write := func(name, model string) string {
+		t.Helper()
+		path := filepath.Join(dir, name)
+		modeltest.Write(t, path, nil, map[string]map[string]*checkpoint.Array{"": modeltest.Original(t, testModel(model)+"/transformer")})
+		return path
+	}
+	file := write("tuned.safetensors", "flux1-dev-small")
+	fail := func(path, base string, is error, texts ...string) {
+		t.Helper()
+		_, err := FindWith(path, base)
+		if err == nil || is != nil && !errors.Is(err, is) {
+			t.Errorf("%s: %v", path, err)
+			return
+		}
+		mlxtest.Contains(t, err.Error(), texts...)
+	}
+	find := func(path, base string) {
+		t.Helper()
+		s, err := Find(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if s.Base != base {
+			t.Errorf("%s: base %s, expected %s", path, s.Base, base)
+		}
+		if preset, _ := FindPreset(base); *s.Defaults != preset.Defaults {
+			t.Errorf("%s: defaults %+v, expected those of %s", path, s.Defaults, base)
+		}
+	}
+
+	fail(file, "", errs.ErrNotFound, file, "FluxTransformer2DModel", "gomflux pull flux1-dev", "--base-model")
+	place("black-forest-labs/FLUX.1-schnell", "flux1-schnell-ordinary")
+	fail(file, "", errs.ErrNotFound, "gomflux pull flux1-dev")
+	place("black-forest-labs/FLUX.1-Krea-dev", "flux1-dev-small")
+	find(file, "black-forest-labs/FLUX.1-Krea-dev") // the only one with guidance
+	find(write("tuned-s.safetensors", "flux1-schnell-ordinary"), "black-forest-labs/FLUX.1-schnell")
+	place("black-forest-labs/FLUX.1-dev", "flux1-dev-small")
+	find(file, "black-forest-labs/FLUX.1-dev") // the other one is alike
+	find(write("flux1-krea-dev_fp8.safetensors", "flux1-dev-small"), "black-forest-labs/FLUX.1-Krea-dev")
+
+	saved := filepath.Join(dir, "FLUX.1-Krea-dev-mflux-4bit")
+	if err := os.CopyFS(saved, os.DirFS(testModel("flux1-dev-small")+"/transformer")); err != nil {
+		t.Fatal(err)
+	}
+	find(saved, "black-forest-labs/FLUX.1-Krea-dev")
+
+	// what its tensors do not tell
+	tuned := write("mine.safetensors", "zimage-ordinary")
+	turbo := write("z_image_turbo_bf16.safetensors", "zimage-ordinary")
+	place("Tongyi-MAI/Z-Image-Turbo", "zimage-ordinary")
+	find(tuned, "Tongyi-MAI/Z-Image-Turbo")
+	place("Tongyi-MAI/Z-Image", "zimage-ordinary")
+	fail(tuned, "", errs.ErrRequest, "z-image-turbo, z-image", "--base-model")
+	find(turbo, "Tongyi-MAI/Z-Image-Turbo")
+
+	fail(turbo, "flux1-dev", nil, turbo, "ZImageTransformer2DModel", "FLUX.1-dev", "FluxTransformer2DModel")
+	fail(turbo, file, nil, file, "no whole model")
+	fail(turbo, turbo, nil, "no whole model")
+	fail(turbo, "nobody/nothing", errs.ErrNotFound, "nobody/nothing")
+	fail(testModel("zimage-ordinary"), "flux1-dev", errs.ErrRequest, "is whole")
+	fail(testModel("zimage-ordinary")+"/vae", "flux1-dev", errs.ErrRequest, "no transformer")
+	// what cannot be completed can be looked at
+	lone := filepath.Join(dir, "lone")
+	if err := os.CopyFS(lone, os.DirFS(testModel("flux2-klein")+"/transformer")); err != nil {
+		t.Fatal(err)
+	}
+	if s, err := Find(lone); err != nil || s.Err == nil {
+		t.Errorf("%+v, %v", s, err)
+	} else {
+		mlxtest.Contains(t, s.Err.Error(), lone, "Flux2Transformer2DModel", "--base-model")
+		if _, err := s.Index(); err != s.Err {
+			t.Errorf("%v, expected %v", err, s.Err)
+		}
+		if ck, err := checkpoint.OpenCheckpoint(s.FS, "."); err != nil || len(ck.Tensors) == 0 {
+			t.Errorf("%+v, %v", ck, err)
+		} else {
+			ck.Close()
+		}
+	}
+	// of no published size
+	fail(write("flux-2.safetensors", "flux2-klein"), "", nil, "no model that is known by name", "--base-model")
+}
+
+// TestOtherBase completes a file by models that have other components.
+func TestOtherBase(t *testing.T) {
+	base := testModel("zimage-ordinary")
+	parts := map[string]map[string]*checkpoint.Array{
+		"model.diffusion_model.":           modeltest.Original(t, base+"/transformer"),
+		"text_encoders.t5xxl.transformer.": modeltest.Read(t, testModel("flux1-schnell-ordinary")+"/text_encoder_2"),
+	}
+	path := filepath.Join(t.TempDir(), "model.safetensors")
+	modeltest.Write(t, path, nil, parts)
+	for base, text := range map[string]string{
+		base:                                "has a T5EncoderModel, and the base model, " + base + ", has none",
+		testModel("flux1-schnell-ordinary"): "has a ZImageTransformer2DModel, and the base model, " + testModel("flux1-schnell-ordinary") + ", a FluxTransformer2DModel",
+	} {
+		if _, err := FindWith(path, base); err == nil || !strings.Contains(err.Error(), text) {
+			t.Errorf("base %s: error %v, expected %q", base, err, text)
+		}
+	}
+}

@@ -1,0 +1,95 @@
+package catalog_test
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/gomflux/gomflux/models/catalog"
+	"github.com/gomflux/gomflux/models/family"
+)
+
+func TestFindPreset(t *testing.T) {
+	tests := map[string]string{
+		"z-image-turbo":                        "z-image-turbo",
+		"Tongyi-MAI/Z-Image-Turbo":             "z-image-turbo",
+		"./Z-Image-Turbo":                      "z-image-turbo",
+		"/data/models/z-image-turbo":           "z-image-turbo",
+		"Z-Image/":                             "z-image",
+		"Tongyi-MAI/Z-Image":                   "z-image",
+		"Z-Image-Turbo-mine":                   "",
+		"shapes":                               "",
+		"dev":                                  "flux1-dev",
+		"Schnell":                              "flux1-schnell",
+		"flux2-klein-4B":                       "flux2-klein-4b",
+		"klein-base-9b":                        "flux2-klein-base-9b",
+		"black-forest-labs/flux.2-klein-9b-kv": "flux2-klein-9b-kv",
+		"/data/FLUX.1-schnell":                 "flux1-schnell",
+		"models/flux1-dev":                     "flux1-dev",
+		"qwen-image":                           "qwen-image",
+		"Qwen-Image/":                          "qwen-image",
+		"models/qwen-image-edit-2509":          "qwen-image-edit-2509",
+		"Qwen/Qwen-Image-Layered":              "",
+		"./dev":                                "",
+		"models/schnell":                       "",
+		".":                                    "",
+		"/c/models--Tongyi-MAI--Z-Image-Turbo/snapshots/c0ffee/": "z-image-turbo",
+		"/c/models--someone--Z-Image/snapshots/c0ffee":           "z-image",
+		"/c/models--someone--mine/snapshots/Z-Image":             "",
+	}
+	for model, want := range tests {
+		if p, ok := catalog.FindPreset(model); p.Name != want || ok != (want != "") {
+			t.Errorf("%s: preset %q, %v, expected %q", model, p.Name, ok, want)
+		}
+	}
+
+	dir := filepath.Join(t.TempDir(), "Z-Image-Turbo", "vae")
+	if err := os.MkdirAll(dir, 0o777); err != nil {
+		t.Fatal(err)
+	}
+	t.Chdir(dir)
+	if p, ok := catalog.FindPreset(".."); !ok || p.Name != "z-image-turbo" {
+		t.Errorf("..: preset %q, %v, expected z-image-turbo", p.Name, ok)
+	}
+}
+
+// TestPresets holds the table against what mflux and diffusers call the models
+// and run them with.
+func TestPresets(t *testing.T) {
+	tests := []struct {
+		names string
+		want  catalog.Preset
+	}{
+		{"zimage-turbo", catalog.Preset{Repo: "Tongyi-MAI/Z-Image-Turbo", Licence: "Apache-2.0", Defaults: family.Defaults{Steps: 8, Guidance: 0, MaxSequenceLength: 512}}},
+		{"zimage", catalog.Preset{Repo: "Tongyi-MAI/Z-Image", Licence: "Apache-2.0", Defaults: family.Defaults{Steps: 50, Guidance: 5, MaxSequenceLength: 512}}},
+		{"schnell flux-schnell", catalog.Preset{Repo: "black-forest-labs/FLUX.1-schnell", Licence: "Apache-2.0", Gated: true, Defaults: family.Defaults{Steps: 4, Guidance: 0, MaxSequenceLength: 256}}},
+		{"dev flux-dev", catalog.Preset{Repo: "black-forest-labs/FLUX.1-dev", Licence: "FLUX.1 [dev] Non-Commercial License", Gated: true, Defaults: family.Defaults{Steps: 28, Guidance: 3.5, MaxSequenceLength: 512}}},
+		{"krea-dev dev-krea", catalog.Preset{Repo: "black-forest-labs/FLUX.1-Krea-dev", Licence: "FLUX.1 [dev] Non-Commercial License", Gated: true, Defaults: family.Defaults{Steps: 28, Guidance: 3.5, MaxSequenceLength: 512}}},
+		{"flux2-klein klein-4B flux2-klein-4B", catalog.Preset{Repo: "black-forest-labs/FLUX.2-klein-4B", Licence: "Apache-2.0", Defaults: family.Defaults{Steps: 4, Guidance: 1, MaxSequenceLength: 512}}},
+		{"klein-9b flux2-klein-9B", catalog.Preset{Repo: "black-forest-labs/FLUX.2-klein-9B", Licence: "FLUX Non-Commercial License", Gated: true, Defaults: family.Defaults{Steps: 4, Guidance: 1, MaxSequenceLength: 512}}},
+		{"klein-9b-kv flux2-klein-9b-KV", catalog.Preset{Repo: "black-forest-labs/FLUX.2-klein-9b-kv", Licence: "FLUX Non-Commercial License", Gated: true, Defaults: family.Defaults{Steps: 4, Guidance: 1, MaxSequenceLength: 512}}},
+		{"flux2-base-4b klein-base-4b", catalog.Preset{Repo: "black-forest-labs/FLUX.2-klein-base-4B", Licence: "Apache-2.0", Defaults: family.Defaults{Steps: 50, Guidance: 4, MaxSequenceLength: 512}}},
+		{"flux2-base-9b klein-base-9b", catalog.Preset{Repo: "black-forest-labs/FLUX.2-klein-base-9B", Licence: "FLUX Non-Commercial License", Gated: true, Defaults: family.Defaults{Steps: 50, Guidance: 4, MaxSequenceLength: 512}}},
+		{"qwen", catalog.Preset{Repo: "Qwen/Qwen-Image", Licence: "Apache-2.0", Defaults: family.Defaults{Steps: 50, Guidance: 4, NegativePrompt: " ", MaxSequenceLength: 512}}},
+		{"qwen-image-2512 qwen-2512", catalog.Preset{Repo: "Qwen/Qwen-Image-2512", Licence: "Apache-2.0", Defaults: family.Defaults{Steps: 50, Guidance: 4, NegativePrompt: " ", MaxSequenceLength: 512}}},
+		{"qwen-edit qwen/qwen-image-edit", catalog.Preset{Repo: "Qwen/Qwen-Image-Edit", Licence: "Apache-2.0", Defaults: family.Defaults{Steps: 50, Guidance: 4, NegativePrompt: " ", MaxSequenceLength: 512}}},
+		{"qwen-edit-2509 qwen-edit-plus", catalog.Preset{Repo: "Qwen/Qwen-Image-Edit-2509", Licence: "Apache-2.0", Defaults: family.Defaults{Steps: 40, Guidance: 4, NegativePrompt: " ", MaxSequenceLength: 512}}},
+		{"qwen-edit-2511 qwen-image-edit-2511", catalog.Preset{Repo: "Qwen/Qwen-Image-Edit-2511", Licence: "Apache-2.0", Defaults: family.Defaults{Steps: 40, Guidance: 4, NegativePrompt: " ", MaxSequenceLength: 512}}},
+	}
+	if len(tests) != len(catalog.Presets) {
+		t.Errorf("%d presets, expected %d", len(catalog.Presets), len(tests))
+	}
+	for _, test := range tests {
+		for name := range strings.FieldsSeq(test.names) {
+			p, _ := catalog.FindPreset(name)
+			test.want.Defaults.Height, test.want.Defaults.Width = 1024, 1024
+			got := fmt.Sprintf("%s, %s, gated %v, %+v", p.Repo, p.Licence, p.Gated, p.Defaults)
+			want := fmt.Sprintf("%s, %s, gated %v, %+v", test.want.Repo, test.want.Licence, test.want.Gated, test.want.Defaults)
+			if got != want {
+				t.Errorf("%s: %s, expected %s", name, got, want)
+			}
+		}
+	}
+}

@@ -1,0 +1,140 @@
+package family_test
+
+import (
+	"encoding/json"
+	"maps"
+	"math"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/gomflux/gomflux/internal/hub"
+	"github.com/gomflux/gomflux/models/component"
+	"github.com/gomflux/gomflux/models/family"
+	"github.com/gomflux/gomflux/scheduler"
+)
+
+// published calls a function for every published model.
+func published(t *testing.T, check func(t *testing.T, m family.Model)) {
+	for _, f := range family.All {
+		if len(f.Models) == 0 {
+			t.Errorf("%s: no models", f.Name)
+		}
+		for _, m := range f.Models {
+			t.Run(m.Name, func(t *testing.T) { check(t, m) })
+		}
+	}
+}
+
+// TestModelNames checks that models have names of their own, and repositories.
+func TestModelNames(t *testing.T) {
+	taken := map[string]string{}
+	published(t, func(t *testing.T, m family.Model) {
+		for _, name := range append([]string{m.Name, m.Repo}, m.Aliases...) {
+			key := strings.ToLower(name)
+			if name == "" || name != m.Repo && name != key {
+				t.Errorf("%q is no name (they are in lower case)", name)
+			}
+			if other, ok := taken[key]; ok {
+				t.Errorf("%s is a name of %s already", name, other)
+			}
+			taken[key] = m.Name
+		}
+		if !hub.IsRepo(m.Repo) {
+			t.Errorf("%q is no repository", m.Repo)
+		}
+		if owner, _, _ := strings.Cut(m.Repo, "/"); owner+"/"+m.RepoName() != m.Repo || m.URL() != "https://huggingface.co/"+m.Repo {
+			t.Errorf("%s: named %s, at %s", m.Repo, m.RepoName(), m.URL())
+		}
+		if m.Licence == "" || !strings.HasPrefix(m.LicenceURL, "https://") {
+			t.Errorf("licence %q at %q", m.Licence, m.LicenceURL)
+		}
+		if m.Gated && !strings.Contains(m.Access(), m.URL()+", ") {
+			t.Errorf("access: %s", m.Access())
+		}
+	})
+}
+
+// TestModelDefaults checks that a picture can be made with a model's settings.
+func TestModelDefaults(t *testing.T) {
+	published(t, func(t *testing.T, m family.Model) {
+		d := m.Defaults
+		if min(d.Steps, d.Height, d.Width, d.MaxSequenceLength) < 1 || d.Height%16 != 0 || d.Width%16 != 0 {
+			t.Errorf("%+v", d)
+		}
+		if !(d.Guidance >= 0) || math.IsInf(d.Guidance, 0) {
+			t.Errorf("guidance %g", d.Guidance)
+		}
+		if class := family.Find(m.Class); class != nil && !class.NeedsNegativePrompt && d.NegativePrompt != "" {
+			t.Errorf("negative prompt %q", d.NegativePrompt)
+		}
+	})
+}
+
+// TestModelConfigs checks that what is published is enough for a whole model beside
+// its weights and tokenizers.
+func TestModelConfigs(t *testing.T) {
+	seen := map[string]bool{}
+	published(t, func(t *testing.T, m family.Model) {
+		class := family.Find(m.Class)
+		if class == nil {
+			t.Fatalf("pipeline class %q is not known", m.Class)
+		}
+		seen[m.Class] = true
+		keys := []string{"shift", "use_dynamic_shifting"}
+		if m.Scheduler["use_dynamic_shifting"] == true {
+			keys = append(keys, "base_shift", "max_shift", "base_image_seq_len", "max_image_seq_len")
+		}
+		for _, key := range keys {
+			if m.Scheduler[key] == nil {
+				t.Errorf("the scheduler's config has no %s: %v", key, m.Scheduler)
+			}
+		}
+		c := scheduler.DefaultFlowMatchEulerConfig()
+		text, err := json.Marshal(m.Scheduler)
+		if err == nil {
+			err = json.Unmarshal(text, &c)
+		}
+		if err == nil {
+			err = c.Validate()
+		}
+		if err != nil {
+			t.Errorf("the scheduler's config: %v", err)
+		}
+		processes := slices.ContainsFunc(class.Components, func(c family.Member) bool { return c.Class.Role == component.Processor })
+		if processes != (m.Processor != nil) {
+			t.Errorf("%s has a processor: %v, and its config is %v", m.Class, processes, m.Processor)
+		}
+	})
+	if names := slices.Sorted(maps.Keys(seen)); !slices.Equal(names, family.Classes()) {
+		t.Errorf("models of %v, expected some of %v", names, family.Classes())
+	}
+}
+
+// TestMembers checks that every pipeline has what its files are found by.
+func TestMembers(t *testing.T) {
+	for _, name := range family.Classes() {
+		class := family.Find(name)
+		folders, roles := map[string]bool{}, map[component.Role]bool{}
+		for _, m := range class.Components {
+			if folders[m.Folder] || m.Folder == "" {
+				t.Errorf("%s: two components in %q", name, m.Folder)
+			}
+			folders[m.Folder], roles[m.Class.Role] = true, true
+			if m.Class.Folder != "" && m.Class.Folder != m.Folder {
+				t.Errorf("%s: a %s in %s, and files that do not say have it in %s", name, m.Class.Name, m.Folder, m.Class.Folder)
+			}
+			if found, ok := class.Member(m.Folder); !ok || found.ClassName() != m.ClassName() {
+				t.Errorf("%s: member %s is %+v, %v", name, m.Folder, found, ok)
+			}
+			if m.As != "" && component.Find(m.As) != m.Class {
+				t.Errorf("%s: %s is no %s", name, m.As, m.Class.Name)
+			}
+		}
+		for _, role := range []component.Role{component.Transformer, component.Autoencoder, component.TextEncoder, component.Tokenizer, component.Scheduler} {
+			if !roles[role] {
+				t.Errorf("%s: no component of role %d", name, role)
+			}
+		}
+	}
+}
