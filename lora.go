@@ -9,7 +9,9 @@ import (
 	"github.com/gomflux/gomflux/internal/filehash"
 	"github.com/gomflux/gomflux/internal/hub"
 	"github.com/gomflux/gomflux/mlx"
-	"github.com/gomflux/gomflux/models"
+	"github.com/gomflux/gomflux/models/catalog"
+	"github.com/gomflux/gomflux/models/component"
+	"github.com/gomflux/gomflux/models/errs"
 	"github.com/gomflux/gomflux/models/lora"
 	"github.com/gomflux/gomflux/picture"
 )
@@ -24,23 +26,31 @@ type LoRA struct {
 	Scale float64
 }
 
-// LoRAError is what errors about a LoRA's file are, and about one that does not fit
-// the model.
-type LoRAError = lora.Error
+// A LoRAReport is what was found in a LoRA.
+type LoRAReport struct {
+	Path  string
+	Scale float64
+	// Modules is how many modules it changes of each component.
+	Modules map[string]int
+	// Unused are its tensors for layers of a text encoder that come behind all that
+	// the pipeline uses of it.
+	Unused []string
+}
 
-// UnmatchedLoRAError says that tensors of a LoRA fit nothing in the model.
-type UnmatchedLoRAError = lora.UnmatchedError
+// LoRAs returns what was found in each of OpenOptions.LoRAs.
+func (m *Model) LoRAs() []LoRAReport { return loraReports(m.pipeline.LoRAs()) }
 
-// LoRAReport is what was found in a LoRA.
-type LoRAReport = lora.Report
-
-// LoRAs says what was found in each of OpenOptions.LoRAs.
-func (m *Model) LoRAs() []LoRAReport { return m.pipeline.LoRAs() }
+func loraReports(list []lora.Report) (out []LoRAReport) {
+	for _, r := range list {
+		out = append(out, LoRAReport(r))
+	}
+	return out
+}
 
 // OpenOptionsFrom are the options that a model is opened with to make a picture of
 // these settings again.
 func OpenOptionsFrom(s *Settings) *OpenOptions {
-	o := &OpenOptions{Device: s.Device, Dtype: s.Dtype, Quantize: s.Quantize, GroupSize: s.GroupSize, RuntimeLoRA: s.RuntimeLoRA, BaseModel: s.BaseModel}
+	o := &OpenOptions{Device: Device(s.Device), Dtype: Dtype(s.Dtype), Quantize: Quantization(s.Quantize), GroupSize: s.GroupSize, RuntimeLoRA: s.RuntimeLoRA, BaseModel: s.BaseModel}
 	for _, l := range s.LoRAs {
 		if l.Scale == 0 {
 			continue // does nothing
@@ -55,7 +65,7 @@ func OpenOptionsFrom(s *Settings) *OpenOptions {
 func recordedLoRA(l picture.LoRA) string {
 	if repo, _, file, ok := hub.ParseAddress(l.Path); ok && hub.IsRevision(l.Revision) {
 		pinned := hub.Address(repo, l.Revision, file)
-		if _, err := models.FindLoRA(pinned); err == nil {
+		if _, err := catalog.FindLoRA(pinned); err == nil {
 			return pinned
 		}
 	}
@@ -65,8 +75,8 @@ func recordedLoRA(l picture.LoRA) string {
 // change finds LoRAs, and notes how the options change the weights.
 func (m *Model) change(o *OpenOptions, q *mlx.Quantization) (specs []lora.Spec, runtime bool, err error) {
 	if q != nil {
-		m.changes.Quantize = models.QuantizationName(*q)
-		if usual, err := models.ParseQuantization(m.changes.Quantize, 0); err == nil && q.Group != usual.Group {
+		m.changes.Quantize = component.QuantizationName(*q)
+		if usual, err := component.ParseQuantization(m.changes.Quantize, 0); err == nil && q.Group != usual.Group {
 			m.changes.GroupSize = q.Group
 		}
 	}
@@ -85,14 +95,14 @@ func findLoRAs(list []LoRA) (specs []lora.Spec, recorded []picture.LoRA, err err
 	for _, l := range list {
 		scale := cmp.Or(l.Scale, 1)
 		if math.IsNaN(scale) || math.IsInf(scale, 0) {
-			return nil, nil, models.BadRequest(fmt.Errorf("LoRA %s: its scale is %v", l.Path, scale))
+			return nil, nil, errs.Request(fmt.Errorf("LoRA %s: its scale is %v", l.Path, scale))
 		}
-		found, err := models.FindLoRA(l.Path)
+		found, err := catalog.FindLoRA(l.Path)
 		if err != nil {
 			return nil, nil, err
 		}
 		specs = append(specs, lora.Spec{Path: found.Path, Scale: scale})
-		recorded = append(recorded, picture.LoRA{Path: models.TildePath(found.Name), Revision: found.Revision, Scale: scale})
+		recorded = append(recorded, picture.LoRA{Path: catalog.TildePath(found.Name), Revision: found.Revision, Scale: scale})
 	}
 	return specs, recorded, nil
 }

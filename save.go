@@ -2,135 +2,157 @@ package gomflux
 
 import (
 	"context"
-	"errors"
-	"fmt"
-	"io/fs"
-	"os"
-	"path/filepath"
 
 	"github.com/gomflux/gomflux/mlx"
-	"github.com/gomflux/gomflux/models"
+	"github.com/gomflux/gomflux/models/catalog"
+	"github.com/gomflux/gomflux/models/save"
 )
 
-// SaveReport says what was saved.
-type SaveReport = models.SaveReport
+// A Layout is a form in which models are saved.
+type Layout string
 
-// SavedLayer is a quantized layer of a saved model.
-type SavedLayer = models.SavedLayer
+const (
+	// DiffusersLayout is what from_pretrained of diffusers reads. It has no quantized
+	// weights.
+	DiffusersLayout Layout = save.LayoutDiffusers
+	// MFluxLayout is what mflux reads, with the configs of diffusers beside it.
+	MFluxLayout Layout = save.LayoutMFlux
+)
 
-// PhaseSave is that of [Save]: Bytes of TotalBytes are written.
-const PhaseSave = models.PhaseSave
+// KeepDtypes as SaveOptions.Dtype leaves every tensor in its own dtype.
+const KeepDtypes Dtype = "keep"
 
 // SaveOptions say how a model is saved.
 type SaveOptions struct {
-	// Layout is "diffusers", which has no quantized weights, or "mflux", which
-	// mflux reads; "" is the latter if weights are quantized, otherwise the former.
-	Layout string
+	// Layout is MFluxLayout if weights are quantized, and else DiffusersLayout, where
+	// it is "".
+	Layout Layout
 	// Quantize and GroupSize are those of OpenOptions.
-	Quantize  string
+	Quantize  Quantization
 	GroupSize int
-	// Dtype is that of what is not quantized: "bfloat16", which "" stands for,
-	// "float16" or "float32"; "keep" leaves every tensor its own.
-	Dtype string
+	// Dtype is that of what is not quantized: "" stands for BFloat16.
+	Dtype Dtype
 	// LoRAs are added to the weights before these are quantized.
 	LoRAs []LoRA
-	// BaseModel is that of OpenOptions.
+	// BaseModel is the base model of [FindWith], for [Save].
 	BaseModel string
-	// Device is what quantizes, as that of OpenOptions.
-	Device string
+	// Device is what quantizes.
+	Device Device
 	// Overwrite lets the model take the place of another one in a folder.
 	Overwrite bool
-	// Progress is called on the caller's goroutine.
+	// Progress is called on the caller's goroutine, with Bytes of TotalBytes written.
 	Progress func(Progress)
 }
 
-// Save writes a model, which is named as for [Open], to a folder. The folder
-// appears when all of it is written. One that is there, and not empty, is an
-// [ErrRequest], unless it holds a model and Overwrite is set; then it is replaced
-// at the end. What the disk has no room for is an error before the first byte.
+// A SaveReport says what was saved.
+type SaveReport struct {
+	Folder       string
+	Layout       Layout
+	Quantization Quantization // "" if nothing is quantized
+	Bytes        int64        // of all tensors
+	Files        int          // with weights
+	// Layers are the quantized ones, in the order of components and names.
+	Layers []SavedLayer
+	// Left lists tensors, with their components, that the layout has no place for, and
+	// that no picture needs.
+	Left  []string
+	LoRAs []LoRAReport
+}
+
+// A SavedLayer is a quantized layer of a saved model.
+type SavedLayer struct {
+	Component, Name string
+	Mode            string // affine, or the name of a block format
+	Bits, Group     int
+	Bytes           int64
+	// Error is ‖W-Ŵ‖/‖W‖ of the weights W and what they are unpacked to. It is 0 if
+	// Kept is set, of a layer that was quantized before.
+	Error float64
+	Kept  bool
+}
+
+// Save writes a model, which is named as for [Find], to a folder. The folder appears
+// when all of it is written. One that is there, and not empty, is an [ErrRequest],
+// unless it holds a model and Overwrite is set; then it is replaced at the end. A
+// disk that has no room for it is an error before the first byte.
 func Save(ctx context.Context, model, folder string, o *SaveOptions) (*SaveReport, error) {
+	base := ""
+	if o != nil {
+		base = o.BaseModel
+	}
+	source, err := FindWith(model, base)
+	if err != nil {
+		return nil, err
+	}
+	return source.Save(ctx, folder, o)
+}
+
+// Save is [Save] for a model that was found.
+func (s *Source) Save(ctx context.Context, folder string, o *SaveOptions) (*SaveReport, error) {
+	if s.found.Err != nil {
+		return nil, s.found.Err
+	}
 	if o == nil {
 		o = &SaveOptions{}
 	}
-	open := &OpenOptions{Device: o.Device, Quantize: o.Quantize, GroupSize: o.GroupSize, Progress: o.Progress}
-	if o.Dtype != "keep" {
-		open.Dtype = o.Dtype
-	}
-	load, err := open.load()
+	device, err := o.Device.device()
 	if err != nil {
 		return nil, err
 	}
-	source, err := models.FindWith(model, o.BaseModel)
-	if err != nil {
-		return nil, err
-	}
-	specs, _, err := findLoRAs(o.LoRAs)
-	if err != nil {
-		return nil, err
-	}
-	target := folder
-	replaces, err := o.replaces(folder)
-	if err != nil {
-		return nil, err
-	}
-	if replaces {
-		target, err = os.MkdirTemp(filepath.Dir(filepath.Clean(folder)), "."+filepath.Base(folder)+".gomflux-*.new")
-		if err != nil {
+	options := save.Options{Layout: string(o.Layout), KeepDtypes: o.Dtype == KeepDtypes, Overwrite: o.Overwrite, Progress: o.progress()}
+	if !options.KeepDtypes {
+		if options.Dtype, err = o.Dtype.compute(); err != nil {
 			return nil, err
 		}
-		os.Remove(target) // only its name is needed, and a kill leaves nothing then
-		defer os.RemoveAll(target)
 	}
-	var report *SaveReport
+	if options.Quantize, err = o.Quantize.internal(o.GroupSize); err != nil {
+		return nil, err
+	}
+	if options.LoRAs, _, err = findLoRAs(o.LoRAs); err != nil {
+		return nil, err
+	}
+	var report *save.Report
 	err = mlx.Do(ctx, func() (err error) {
-		if load.Device != nil {
-			if err := mlx.Use(*load.Device); err != nil {
+		if device != nil {
+			if err := mlx.Use(*device); err != nil {
 				return err
 			}
 		}
-		report, err = models.Save(source, target, models.SaveOptions{
-			Layout: o.Layout, Quantize: load.Quantize, Dtype: load.Dtype, KeepDtypes: o.Dtype == "keep", LoRAs: specs, Progress: load.Progress,
-		})
+		report, err = save.Model(s.saved(), folder, options)
 		return err
 	})
-	if err == nil && replaces {
-		err = replaceFolder(folder, target)
-	}
 	if err != nil {
-		return nil, err
+		return nil, public(err)
 	}
-	report.Folder = folder
-	return report, nil
+	return newSaveReport(report), nil
 }
 
-// replaces says whether a folder is to be replaced: it must hold a model.
-func (o *SaveOptions) replaces(folder string) (bool, error) {
-	entries, err := os.ReadDir(folder)
-	if errors.Is(err, fs.ErrNotExist) || err == nil && len(entries) == 0 {
-		return false, nil
+// saved is what is recorded of the model in a folder that it is saved to.
+func (s *Source) saved() save.Source {
+	source := save.Source{FS: s.found.FS, Name: s.found.Name, Folder: s.found.Folder, Revision: s.found.Revision, Origin: s.found.Origin()}
+	if _, _, preset := catalog.Published(source.Origin); preset != nil {
+		source.Base = &preset.Name
 	}
-	if err != nil {
-		return false, nil // which models.Save refuses
-	}
-	if !o.Overwrite {
-		return false, models.BadRequest(fmt.Errorf("%s: is there, and not empty (give another folder, or --overwrite to replace the model in it)", folder))
-	}
-	for _, name := range []string{"model_index.json", "mflux_model.json"} {
-		if _, err := os.Stat(filepath.Join(folder, name)); err == nil {
-			return true, nil
-		}
-	}
-	return false, models.BadRequest(fmt.Errorf("%s: is there, and no model's folder, so it is left alone", folder))
+	return source
 }
 
-// replaceFolder puts a folder in the place of another one.
-func replaceFolder(folder, by string) error {
-	old := by + ".old"
-	if err := os.Rename(folder, old); err != nil {
-		return err
+func (o *SaveOptions) progress() func(component string, done, total int64) {
+	report := onCallerFunc(o.Progress)
+	if report == nil {
+		return nil
 	}
-	if err := os.Rename(by, folder); err != nil {
-		return errors.Join(err, os.Rename(old, folder))
+	return func(component string, done, total int64) {
+		report(Progress{Phase: PhaseSave, Component: component, Bytes: done, TotalBytes: total})
 	}
-	return os.RemoveAll(old)
+}
+
+func newSaveReport(r *save.Report) *SaveReport {
+	out := &SaveReport{
+		Folder: r.Folder, Layout: Layout(r.Layout), Quantization: Quantization(r.Quantization), Bytes: r.Bytes, Files: r.Files,
+		Left: r.Left, LoRAs: loraReports(r.LoRAs),
+	}
+	for _, l := range r.Layers {
+		out.Layers = append(out.Layers, SavedLayer{l.Component, l.Name, l.Mode, l.Bits, l.Group, l.Bytes, l.Error, l.Kept})
+	}
+	return out
 }

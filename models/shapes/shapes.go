@@ -2,7 +2,7 @@
 // two coloured shapes. Importing it, for its effect alone, makes it known by
 // its name:
 //
-//	import _ "github.com/gomflux/gomflux/shapes"
+//	import _ "github.com/gomflux/gomflux/models/shapes"
 //
 //	model, err := gomflux.Open(ctx, "shapes", nil)
 //
@@ -14,7 +14,8 @@ import (
 	"embed"
 	"io/fs"
 
-	"github.com/gomflux/gomflux/models"
+	"github.com/gomflux/gomflux/models/catalog"
+	"github.com/gomflux/gomflux/models/family"
 )
 
 //go:embed all:model
@@ -30,8 +31,8 @@ var FS = func() fs.FS {
 }()
 
 // Defaults are the settings that the model's score was measured with.
-var Defaults = models.Defaults{Steps: 12, Guidance: 2, Height: 256, Width: 256, MaxSequenceLength: 512}
+var Defaults = family.Defaults{Steps: 12, Guidance: 2, Height: 256, Width: 256, MaxSequenceLength: 512}
 
 func init() {
-	models.Register("shapes", models.Builtin{FS: FS, Defaults: Defaults, About: "one or two coloured shapes"})
+	catalog.Register("shapes", catalog.Builtin{FS: FS, Defaults: Defaults, About: "one or two coloured shapes"})
 }
