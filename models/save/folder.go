@@ -7,8 +7,9 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
-	"syscall"
 
+	"github.com/gomflux/gomflux/internal/disk"
+	"github.com/gomflux/gomflux/internal/filelock"
 	"github.com/gomflux/gomflux/internal/oserr"
 	"github.com/gomflux/gomflux/models/errs"
 	"github.com/gomflux/gomflux/models/index"
@@ -20,7 +21,7 @@ type target struct {
 	dir      string // an absolute path
 	replaces bool   // another model
 	work     string // the folder that is written to
-	lock     *os.File
+	release  func() // its lock
 }
 
 // newTarget makes sure that a folder can be made, or replaced.
@@ -70,8 +71,8 @@ func (t *target) begin(need int64) error {
 	if t.work, err = os.MkdirTemp(parent, "."+filepath.Base(t.dir)+".gomflux-*"+incomplete); err != nil {
 		return err
 	}
-	if lock, err := lockFolder(t.work); err == nil { // not all file systems have locks
-		t.lock = lock
+	if t.release, err = filelock.TryFolder(t.work); err != nil {
+		t.release = func() {} // not all file systems have locks
 	}
 	return nil
 }
@@ -112,9 +113,7 @@ func (t *target) replace() error {
 // discard removes what was written, unless it has its name.
 func (t *target) discard() {
 	os.RemoveAll(t.work)
-	if t.lock != nil {
-		t.lock.Close()
-	}
+	t.release()
 }
 
 // incomplete is what the names of folders that are being written end in.
@@ -131,37 +130,16 @@ func removeAbandoned(parent string) {
 		if ok, _ := filepath.Match(".*.gomflux-*"+incomplete, entry.Name()); !ok || !entry.IsDir() {
 			continue
 		}
-		if lock, err := lockFolder(filepath.Join(parent, entry.Name())); err == nil {
-			os.RemoveAll(lock.Name())
-			lock.Close()
+		abandoned := filepath.Join(parent, entry.Name())
+		if release, err := filelock.TryFolder(abandoned); err == nil {
+			os.RemoveAll(abandoned)
+			release()
 		}
 	}
 }
 
-// lockFolder takes a folder that nobody else has taken, until the file is closed
-// or the process ends.
-func lockFolder(dir string) (*os.File, error) {
-	f, err := os.Open(dir)
-	if err == nil {
-		if err = syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB); err != nil {
-			f.Close()
-		}
-	}
-	return f, err
-}
-
-// freeBytes is what a disk has room for, to those who are not root; 0 if it does
-// not tell.
+// freeBytes is what a disk has room for; 0 if it does not tell.
 var freeBytes = func(dir string) int64 {
-	var s syscall.Statfs_t
-	for {
-		err := syscall.Statfs(dir, &s)
-		if err == nil {
-			return int64(s.Bavail) * int64(s.Bsize)
-		}
-		if parent := filepath.Dir(dir); !errors.Is(err, fs.ErrNotExist) || parent == dir {
-			return 0
-		}
-		dir = filepath.Dir(dir)
-	}
+	free, _ := disk.Free(dir)
+	return free
 }

@@ -2,12 +2,9 @@ package save
 
 import (
 	"cmp"
-	"crypto/sha256"
-	"encoding/hex"
+	"context"
 	"fmt"
-	"io"
 	"math"
-	"os"
 	"path"
 	"path/filepath"
 	"slices"
@@ -16,7 +13,8 @@ import (
 	"time"
 
 	"github.com/gomflux/gomflux/internal/checkpoint"
-	"github.com/gomflux/gomflux/internal/oserr"
+	"github.com/gomflux/gomflux/internal/disk"
+	"github.com/gomflux/gomflux/internal/filehash"
 	"github.com/gomflux/gomflux/models/component"
 )
 
@@ -76,9 +74,11 @@ func describe(p *plan, dir string) (err error) {
 		return err
 	}
 	for _, spec := range p.o.LoRAs {
-		sum, err := fileSHA256(spec.Path)
-		if err != nil {
-			return err
+		sum := "" // of a folder
+		if !disk.IsFolder(spec.Path) {
+			if sum, err = filehash.SHA256(context.Background(), spec.Path); err != nil {
+				return fmt.Errorf("%s: %w", spec.Path, err)
+			}
 		}
 		about.LoRAs = append(about.LoRAs, mfluxSavedLoRA{filepath.Base(spec.Path), spec.Scale, sum})
 	}
@@ -105,21 +105,4 @@ func encoders(p *plan) ([]string, error) {
 		kinds = append(kinds, cmp.Or(config.Type, dir))
 	}
 	return kinds, nil
-}
-
-// fileSHA256 is that of a file, "" of a folder.
-func fileSHA256(name string) (string, error) {
-	if info, err := os.Stat(name); err == nil && info.IsDir() {
-		return "", nil
-	}
-	f, err := os.Open(name)
-	if err != nil {
-		return "", err
-	}
-	defer f.Close()
-	sum := sha256.New()
-	if _, err := io.Copy(sum, f); err != nil {
-		return "", fmt.Errorf("%s: %w", name, oserr.Bare(err))
-	}
-	return hex.EncodeToString(sum.Sum(nil)), nil
 }

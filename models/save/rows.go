@@ -102,7 +102,7 @@ func (e *entry) writePacked(a *mlx.Array, put func([]byte) error) (float64, erro
 
 // checkFinite refuses NaN and infinite weights: no picture could be made of them.
 func (e *entry) checkFinite(a *mlx.Array) error {
-	if !a.Dtype().IsFloat() || a.IsFinite().All() {
+	if a.AllFinite() {
 		return nil
 	}
 	return fmt.Errorf("%s: tensor %s: has NaN or infinite values as %v%s", e.found.File, e.found.Name, a.Dtype(), nn.RangeHint(a.Dtype()))
