@@ -19,6 +19,7 @@ import (
 
 	"github.com/gomflux/gomflux/internal/checkpoint"
 	"github.com/gomflux/gomflux/internal/mlxtest"
+	"github.com/gomflux/gomflux/internal/modeltest"
 	"github.com/gomflux/gomflux/mlx"
 	"github.com/gomflux/gomflux/mlx/nn"
 )
@@ -58,7 +59,7 @@ func TestEstimate(t *testing.T) {
 	}
 	for _, test := range tests {
 		t.Run(fmt.Sprintf("%s/%dx%d", test.folder, test.width, test.height), func(t *testing.T) {
-			dir := os.DirFS(wideModel(t, test.folder))
+			dir := os.DirFS(modeltest.Wide(t, test.folder))
 			mlxtest.Do(t, func() {
 				if mlx.CurrentDevice() != mlx.CPU {
 					t.Skip("a GPU is done with small models before it has much to do")
@@ -137,7 +138,7 @@ func estimated(t *testing.T, p *Pipeline, r Request) Estimate {
 // TestCheckFit loads a model with less and less memory: its parts are loaded one
 // at a time then, and at last what would fit is said, and does fit.
 func TestCheckFit(t *testing.T) {
-	dir := os.DirFS(wideModel(t, "flux2-klein-base"))
+	dir := os.DirFS(modeltest.Wide(t, "flux2-klein-base"))
 	mlxtest.Do(t, func() {
 		run := Request{Prompt: "a red hat", Width: 128, Height: 128, Steps: 2, Guidance: 1, MaxSequenceLength: 128}
 		load := func(memory int64, o LoadOptions) (p *Pipeline, warnings []string) {
@@ -195,7 +196,7 @@ func TestCheckFit(t *testing.T) {
 
 // TestEstimateModel estimates without reading weights, and with what is asked for.
 func TestEstimateModel(t *testing.T) {
-	dir := os.DirFS(wideModel(t, "qwen-image-small"))
+	dir := os.DirFS(modeltest.Wide(t, "qwen-image-small"))
 	mlxtest.Do(t, func() {
 		before := settled()
 		estimate := func(o LoadOptions) Estimate {
@@ -255,7 +256,7 @@ func TestLoadPeak(t *testing.T) {
 		{"float32 at 8 bits", checkpoint.F32, LoadOptions{Quantize: quantized("8")}},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			dir := wideModel(t, "zimage-small")
+			dir := modeltest.Wide(t, "zimage-small")
 			shard := int64(0)
 			for _, component := range []string{"text_encoder", "transformer"} {
 				shard = max(shard, split(t, filepath.Join(dir, component), "model", test.stored, 4))
@@ -341,7 +342,7 @@ func split(t *testing.T, dir, name string, dtype checkpoint.Dtype, shards int) (
 
 // TestFitting makes fewer pictures at once where memory is short.
 func TestFitting(t *testing.T) {
-	dir := os.DirFS(wideModel(t, "flux2-klein-base")) // whose text counts for each picture
+	dir := os.DirFS(modeltest.Wide(t, "flux2-klein-base")) // whose text counts for each picture
 	mlxtest.Do(t, func() {
 		p, err := Load(dir, LoadOptions{})
 		if err != nil {

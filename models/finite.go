@@ -48,18 +48,10 @@ func (e *NotFiniteError) Error() string {
 		if w.Stored != "" {
 			return fmt.Sprintf("%s: tensor %s: has %s%s: the %s are not finite either, and there is no picture (gomflux inspect names all such tensors)", w.File, w.Name, w.Stored, more, e.What)
 		}
-		return fmt.Sprintf("%s: tensor %s: is finite in the file but not as %v in memory%s: the %s are not finite either, and there is no picture%s", w.File, w.Name, w.Dtype, more, e.What, halfHint(w.Dtype))
+		return fmt.Sprintf("%s: tensor %s: is finite in the file but not as %v in memory%s: the %s are not finite either, and there is no picture%s", w.File, w.Name, w.Dtype, more, e.What, nn.RangeHint(w.Dtype))
 	}
-	hint := cmp.Or(halfHint(e.Dtype), " (gomflux generate --check-finite names the first module that does it)")
+	hint := cmp.Or(nn.RangeHint(e.Dtype), " (gomflux generate --check-finite names the first module that does it)")
 	return fmt.Sprintf("the model computed %s that are NaN or infinite, though all its weights are finite, and there is no picture%s", e.What, hint)
-}
-
-// halfHint is about weights that a dtype has no numbers for.
-func halfHint(d mlx.Dtype) string {
-	if d == mlx.Float16 {
-		return " (float16 ends at 65504: bfloat16 and float32 do not)"
-	}
-	return ""
 }
 
 // notFinite is the error about latents that are not finite, whatever part of

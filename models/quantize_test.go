@@ -15,6 +15,7 @@ import (
 
 	"github.com/gomflux/gomflux/internal/checkpoint"
 	"github.com/gomflux/gomflux/internal/mlxtest"
+	"github.com/gomflux/gomflux/internal/modeltest"
 	"github.com/gomflux/gomflux/mlx"
 	"github.com/gomflux/gomflux/mlx/nn"
 	"github.com/gomflux/gomflux/picture"
@@ -23,12 +24,12 @@ import (
 // TestQuantizationRules makes sure that every rule is about a layer that there is.
 func TestQuantizationRules(t *testing.T) {
 	used := map[string]bool{}
-	for _, wide := range wideModels {
-		fsys, err := checkpoint.OpenFolder("testdata/" + wide.folder + "/model")
+	for _, name := range modeltest.WideModels() {
+		fsys, err := checkpoint.OpenFolder(modeltest.Folder(t, name))
 		if err != nil {
 			t.Fatal(err)
 		}
-		for _, c := range declared(t, fsys) {
+		for _, c := range modeltest.Components(t, fsys) {
 			for _, parameter := range nn.Parameters(c.Model) {
 				if parameter.Kind() == nn.OtherParam {
 					continue
@@ -52,9 +53,9 @@ func TestQuantizationRules(t *testing.T) {
 // TestQuantize makes pictures with quantized weights of every family: the error
 // of each layer, and how far the picture is from that of the weights as they are.
 func TestQuantize(t *testing.T) {
-	for _, wide := range wideModels {
-		t.Run(wide.folder, func(t *testing.T) {
-			dir := wideModel(t, wide.folder)
+	for i, name := range modeltest.WideModels() {
+		t.Run(name, func(t *testing.T) {
+			dir := modeltest.Wide(t, name)
 			fsys, err := checkpoint.OpenFolder(dir)
 			if err != nil {
 				t.Fatal(err)
@@ -66,7 +67,7 @@ func TestQuantize(t *testing.T) {
 				}
 				t.Cleanup(p.Close)
 				r := Request{Prompt: "a red hat", Height: 64, Width: 32, Steps: 2, MaxSequenceLength: 48, Seed: 1}
-				if _, ok := p.family.(family.Editor); ok && wide.folder != "flux2-klein-base" {
+				if _, ok := p.family.(family.Editor); ok && name != "flux2-klein-base" {
 					r.References = []image.Image{picture.Opaque(image.NewRGBA(image.Rect(0, 0, 32, 32)))}
 				}
 				var last Latents
@@ -80,7 +81,7 @@ func TestQuantize(t *testing.T) {
 				plain, want := run(nil)
 				offs := map[int]float64{} // of affine ones by bits
 				names := []string{"4", "8", "mxfp4"}
-				if wide.folder == wideModels[0].folder {
+				if i == 0 {
 					names = component.Quantizations
 				}
 				for _, name := range names {
@@ -132,7 +133,7 @@ func TestQuantize(t *testing.T) {
 
 // TestCheckPacking has weights in a form that MLX does not do.
 func TestCheckPacking(t *testing.T) {
-	dir := wideModel(t, "zimage-small")
+	dir := modeltest.Wide(t, "zimage-small")
 	mlxtest.Do(t, func() {
 		fsys, err := checkpoint.OpenFolder(dir)
 		if err != nil {

@@ -30,3 +30,12 @@ func FileDtype(d mlx.Dtype) (checkpoint.Dtype, bool) {
 	}
 	return "", false
 }
+
+// RangeHint is what errors about values that are not finite add where it may be for
+// want of range in a dtype, "" where it is not.
+func RangeHint(d mlx.Dtype) string {
+	if d == mlx.Float16 {
+		return " (float16 ends at 65504: bfloat16 and float32 do not)"
+	}
+	return ""
+}

@@ -295,6 +295,29 @@ func (f Found) Tensors() (all []checkpoint.Tensor) {
 	return all
 }
 
+// companions are what may come with a weight in a module: scales and biases of a
+// quantized one, and what ComfyUI and others call the factor of 8-bit floats.
+var companions = []string{"scales", "biases", "scale_weight", "weight_scale"}
+
+// Companions are the names of what may come with a weight.
+func Companions(weight string) (names []string) {
+	for _, name := range companions {
+		names = append(names, strings.TrimSuffix(weight, "weight")+name)
+	}
+	return names
+}
+
+// Companion returns the name of the weight that a tensor comes with, by its own
+// name, and reports whether there may be one.
+func Companion(name string) (weight string, ok bool) {
+	for _, own := range companions {
+		if module, ok := strings.CutSuffix(name, "."+own); ok {
+			return module + ".weight", true
+		}
+	}
+	return "", false
+}
+
 // Bytes is the size of all of them.
 func (f Found) Bytes() (n int64) {
 	for _, t := range f.Tensors() {

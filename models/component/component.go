@@ -159,6 +159,17 @@ func (c Component) Match(ck *checkpoint.Checkpoint) ([]nn.Found, *nn.MismatchErr
 	return nn.Match(c.Model, ck, nn.LoadOptions{Name: c.Name, Prefixes: c.Prefixes, Ignore: c.Ignore})
 }
 
+// Bare is the name of a tensor of the component without what its checkpoint may put
+// before all names.
+func (c Component) Bare(name string) string {
+	for _, prefix := range c.Prefixes {
+		if rest, ok := strings.CutPrefix(name, prefix); ok {
+			return rest
+		}
+	}
+	return name
+}
+
 // Unload frees the component's parameters.
 func (c Component) Unload() {
 	for _, p := range nn.Parameters(c.Model) {

@@ -18,6 +18,11 @@ import (
 // File is the name of the index in a model folder.
 const File = "model_index.json"
 
+// OriginKey is a key of the index, which diffusers' pipelines have in memory: the
+// model that a folder was saved of. Nothing else would tell the settings that a
+// saved model is meant to be run with.
+const OriginKey = "_name_or_path"
+
 // An Index is a model_index.json.
 type Index struct {
 	Class      string            // of the pipeline

@@ -1,12 +1,7 @@
-package models
+package modeltest
 
 import (
 	"encoding/json"
-	"github.com/gomflux/gomflux/mlx/hooks"
-	"github.com/gomflux/gomflux/models/component"
-	"github.com/gomflux/gomflux/models/family"
-	"github.com/gomflux/gomflux/models/index"
-	"io/fs"
 	"math"
 	"math/rand/v2"
 	"os"
@@ -16,12 +11,13 @@ import (
 
 	"github.com/gomflux/gomflux/internal/checkpoint"
 	"github.com/gomflux/gomflux/mlx/nn"
+	"github.com/gomflux/gomflux/models/component"
 )
 
-// wideModels are small models whose matrices are wide enough to be quantized:
-// a folder of testdata each, with other numbers in the configs of some components.
-var wideModels = []struct {
-	folder  string
+// wides are small models whose matrices are wide enough to be quantized: those of
+// some folders, with other numbers in the configs of some components.
+var wides = []struct {
+	name    string
 	configs map[string]string // by component, what replaces keys of its config
 }{
 	{"flux1-dev-small", map[string]string{
@@ -49,39 +45,29 @@ var wideModels = []struct {
 	}},
 }
 
-// wideModel writes one of wideModels with random weights in bfloat16, the
+// WideModels lists what [Wide] makes models of, one for every way of the families
+// to be run.
+func WideModels() (names []string) {
+	for _, wide := range wides {
+		names = append(names, wide.name)
+	}
+	return names
+}
+
+// Wide writes one of [WideModels] with random weights in bfloat16, the
 // autoencoder's as they are, and returns its folder.
-func wideModel(t testing.TB, folder string) string {
+func Wide(t testing.TB, name string) string {
 	t.Helper()
 	dir := t.TempDir()
-	from := filepath.Join("testdata", folder, "model")
-	if err := os.CopyFS(dir, os.DirFS(from)); err != nil {
+	if err := os.CopyFS(dir, os.DirFS(Folder(t, name))); err != nil {
 		t.Fatal(err)
 	}
-	for _, wide := range wideModels {
-		if wide.folder != folder {
+	for _, wide := range wides {
+		if wide.name != name {
 			continue
 		}
-		for folder, changes := range wide.configs {
-			file := filepath.Join(dir, folder, "config.json")
-			var config, with map[string]any
-			for target, text := range map[*map[string]any][]byte{&config: read(t, file), &with: []byte(changes)} {
-				if err := json.Unmarshal(text, target); err != nil {
-					t.Fatal(err)
-				}
-			}
-			merge(config, with)
-			text, err := json.Marshal(config)
-			if err == nil {
-				err = os.WriteFile(file, text, 0o644)
-			}
-			if err != nil {
-				t.Fatal(err)
-			}
-			old, _ := filepath.Glob(filepath.Join(dir, folder, "*.safetensors*"))
-			for _, name := range old {
-				os.Remove(name)
-			}
+		for component, changes := range wide.configs {
+			change(t, filepath.Join(dir, component), changes)
 		}
 	}
 	fsys, err := checkpoint.OpenFolder(dir)
@@ -89,7 +75,7 @@ func wideModel(t testing.TB, folder string) string {
 		t.Fatal(err)
 	}
 	r := rand.New(rand.NewPCG(1, 2))
-	for _, c := range declared(t, fsys) {
+	for _, c := range Components(t, fsys) {
 		if c.Class.Role == component.Autoencoder {
 			continue
 		}
@@ -104,26 +90,31 @@ func wideModel(t testing.TB, folder string) string {
 	return dir
 }
 
-// declared are the components of a model folder, by their configs.
-func declared(t testing.TB, fsys fs.FS) []component.Component {
+// change replaces keys of a component's config, and removes its weights.
+func change(t testing.TB, folder, changes string) {
 	t.Helper()
-	x, err := index.Read(fsys)
+	file := filepath.Join(folder, component.ConfigFile)
+	text, err := os.ReadFile(file)
 	if err != nil {
 		t.Fatal(err)
 	}
-	d, err := family.Declare(&component.Folder{FS: fsys, Points: &hooks.Points{}}, x)
+	var config, with map[string]any
+	for target, text := range map[*map[string]any][]byte{&config: text, &with: []byte(changes)} {
+		if err := json.Unmarshal(text, target); err != nil {
+			t.Fatal(err)
+		}
+	}
+	merge(config, with)
+	if text, err = json.Marshal(config); err == nil {
+		err = os.WriteFile(file, text, 0o644)
+	}
 	if err != nil {
 		t.Fatal(err)
 	}
-	return d.Components
-}
-
-func read(t testing.TB, file string) []byte {
-	data, err := os.ReadFile(file)
-	if err != nil {
-		t.Fatal(err)
+	old, _ := filepath.Glob(filepath.Join(folder, "*.safetensors*"))
+	for _, name := range old {
+		os.Remove(name)
 	}
-	return data
 }
 
 // merge replaces keys, those of objects in objects too.

@@ -1,0 +1,69 @@
+package modeltest
+
+import (
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"testing"
+
+	"github.com/gomflux/gomflux/internal/checkpoint"
+	"github.com/gomflux/gomflux/mlx/hooks"
+	"github.com/gomflux/gomflux/models/component"
+	"github.com/gomflux/gomflux/models/family"
+	"github.com/gomflux/gomflux/models/index"
+)
+
+// Folder is the folder of one of the small models that the goldens are made with
+// (models/testdata), from any package of the module.
+func Folder(t testing.TB, name string) string {
+	t.Helper()
+	dir, err := os.Getwd()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for ; dir != filepath.Dir(dir); dir = filepath.Dir(dir) {
+		if _, err := os.Stat(filepath.Join(dir, "go.mod")); err == nil {
+			return filepath.Join(dir, "models", "testdata", name, "model")
+		}
+	}
+	t.Fatal("the test does not run in the module")
+	return ""
+}
+
+// Components are the components of a model folder that have weights, by their
+// configs.
+func Components(t testing.TB, fsys fs.FS) []component.Component {
+	t.Helper()
+	x, err := index.Read(fsys)
+	if err != nil {
+		t.Fatal(err)
+	}
+	d, err := family.Declare(&component.Folder{FS: fsys, Points: &hooks.Points{}}, x)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return d.Components
+}
+
+// Original are the tensors of a model's component, by its folder, as the model's
+// makers have them.
+func Original(t testing.TB, model, dir string) map[string]*checkpoint.Array {
+	t.Helper()
+	from := Read(t, filepath.Join(model, dir))
+	for _, c := range Components(t, os.DirFS(model)) {
+		if c.Dir != dir {
+			continue
+		}
+		for _, table := range c.Class.Original {
+			if len(table.Rules) == 0 { // diffusers' own names
+				continue
+			}
+			made := Stored(t, table, from)
+			if !slices.ContainsFunc(table.Signature, func(name string) bool { return made[name] == nil }) {
+				return made
+			}
+		}
+	}
+	return from
+}

@@ -1,0 +1,97 @@
+package save
+
+import (
+	"encoding/json"
+	"fmt"
+	"io/fs"
+	"maps"
+	"os"
+	"path"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+
+	"github.com/gomflux/gomflux/internal/checkpoint"
+	"github.com/gomflux/gomflux/internal/oserr"
+	"github.com/gomflux/gomflux/models/index"
+)
+
+// configFile are the names of configs, vocabularies and templates.
+var configFile = regexp.MustCompile(`^[^.].*\.(json|txt|model|jinja)$`)
+
+// copyOthers copies the files of a model that are no weights to a folder.
+func copyOthers(src Source, x index.Index, dir string) error {
+	if err := copyIndex(src, dir); err != nil {
+		return err
+	}
+	for _, component := range slices.Sorted(maps.Keys(x.Components)) {
+		entries, err := fs.ReadDir(src.FS, component)
+		if err != nil {
+			return fmt.Errorf("%s: %w", checkpoint.FullName(src.FS, component), oserr.Bare(err))
+		}
+		for _, entry := range entries {
+			name := path.Join(component, entry.Name())
+			info, err := fs.Stat(src.FS, name)
+			if err != nil || !info.Mode().IsRegular() || !configFile.MatchString(entry.Name()) || strings.Contains(entry.Name(), ".safetensors.index.") {
+				continue
+			}
+			if err := copyFile(src.FS, name, dir); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// copyIndex copies model_index.json, and records in it the model that it is of.
+func copyIndex(src Source, dir string) error {
+	if src.Origin == "" {
+		return copyFile(src.FS, index.File, dir)
+	}
+	var members map[string]any
+	if err := checkpoint.ReadJSON(src.FS, index.File, &members); err != nil {
+		return err
+	}
+	members[index.OriginKey] = src.Origin
+	return writeNewJSON(filepath.Join(dir, index.File), members)
+}
+
+// copyFile copies a small file to the same place in a folder.
+func copyFile(fsys fs.FS, name, dir string) error {
+	data, err := checkpoint.ReadFile(fsys, name, 256<<20)
+	if err != nil {
+		return err
+	}
+	return writeNew(filepath.Join(dir, filepath.FromSlash(name)), data)
+}
+
+// writeNew writes a small file that is not there yet.
+func writeNew(path string, data []byte) error {
+	err := os.MkdirAll(filepath.Dir(path), 0o755)
+	var f *os.File
+	if err == nil {
+		f, err = os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o644)
+	}
+	if err == nil {
+		_, err = f.Write(data)
+		if err == nil {
+			err = f.Sync()
+		}
+		if e := f.Close(); err == nil {
+			err = e
+		}
+	}
+	if err != nil {
+		return fmt.Errorf("%s: %w", path, oserr.Bare(err))
+	}
+	return nil
+}
+
+func writeNewJSON(path string, v any) error {
+	data, err := json.MarshalIndent(v, "", "  ")
+	if err != nil {
+		return fmt.Errorf("%s: %w", path, err)
+	}
+	return writeNew(path, append(data, '\n'))
+}
