@@ -1,4 +1,4 @@
-package models_test
+package inspect_test
 
 import (
 	"errors"

@@ -1,4 +1,4 @@
-package models
+package inspect
 
 import (
 	"os"
