@@ -21,31 +21,15 @@ func (w *Weights) Read(ctx context.Context, progress func(component string, done
 			return err
 		}
 		done := counter(c.Name, c.Tensors, progress)
-		err = each(ctx, c.Tensors, func(ctx context.Context, t *TensorWeights) error { return t.read(ctx, r, done) })
+		err = each(ctx, c.Tensors, func(ctx context.Context, t *TensorWeights) (err error) {
+			t.Stats, err = r.Stats(ctx, t.Tensor, done)
+			return err
+		})
 		r.Close()
 		if err != nil {
 			return err
 		}
 	}
-	return nil
-}
-
-// read sums the tensor up, and tells how many bytes of it are done.
-func (t *TensorWeights) read(ctx context.Context, r *checkpoint.Reader, done func(int64)) error {
-	if !t.Dtype.IsReadable() {
-		done(t.Bytes())
-		return nil
-	}
-	var sum checkpoint.Summary
-	for part, err := range r.Parts(ctx, t.Tensor, checkpoint.PartLen) {
-		if err != nil {
-			return err
-		}
-		sum.Join(part.Stats(), part.Len())
-		done(int64(part.Len() * t.Dtype.Size()))
-	}
-	stats := sum.Stats()
-	t.Stats = &stats
 	return nil
 }
 
