@@ -111,7 +111,8 @@ func TestModel(t *testing.T) {
 			replace("model_index.json", "ZImagePipeline", "StableDiffusion3Pipeline")(t)
 			remove("tokenizer/tokenizer.json")(t)
 		}, unsupported: `"StableDiffusion3Pipeline"`},
-		"config": {damage: replace("vae/config.json", `"act_fn": "silu"`, `"act_fn": "mish"`), unsupported: `m/vae/config.json: act_fn "mish"`},
+		"projection": {damage: write("vae/latent_rgb_factors.json", `{"latent_rgb_factors": [[1,2,3]]}`), incomplete: []string{"m/vae/latent_rgb_factors.json: 1 latent_rgb_factors"}},
+		"config":     {damage: replace("vae/config.json", `"act_fn": "silu"`, `"act_fn": "mish"`), unsupported: `m/vae/config.json: act_fn "mish"`},
 	}
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
