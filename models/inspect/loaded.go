@@ -28,6 +28,15 @@ type LoadOptions struct {
 	Progress func(component string, done, total int64)
 }
 
+// ofPipeline are the options for package models.
+func (o LoadOptions) ofPipeline() models.LoadOptions {
+	load := models.LoadOptions{Device: o.Device, Dtype: o.Dtype}
+	if o.Progress != nil {
+		load.Progress = func(p models.Progress) { o.Progress(p.Component, p.Bytes, p.TotalBytes) }
+	}
+	return load
+}
+
 // A LoadedModel is what a model's parameters are in memory.
 type LoadedModel struct {
 	Class      string
@@ -87,7 +96,7 @@ func Loaded(fsys fs.FS, only string, o LoadOptions) (*LoadedModel, error) {
 		}
 	}
 	if s.out.NotRun == nil {
-		if err := s.run(o); err != nil {
+		if err := s.run(o.ofPipeline()); err != nil {
 			return nil, err
 		}
 		return s.out, nil
@@ -209,15 +218,9 @@ func (s *session) loadAgain(number int, c component.Component) error {
 
 // run loads the model as for a picture, which is the second time, and makes the
 // smallest one.
-func (s *session) run(o LoadOptions) error {
-	load := models.LoadOptions{
-		Device: o.Device, Dtype: o.Dtype,
-		For: func(p *models.Pipeline) []models.Request { return []models.Request{s.smallest(p)} },
-	}
-	if o.Progress != nil {
-		load.Progress = func(p models.Progress) { o.Progress(p.Component, p.Bytes, p.TotalBytes) }
-	}
-	p, err := models.Load(s.loader.FS, load)
+func (s *session) run(o models.LoadOptions) error {
+	o.For = func(p *models.Pipeline) []models.Request { return []models.Request{s.smallest(p)} }
+	p, err := models.Load(s.loader.FS, o)
 	if err != nil {
 		return err
 	}

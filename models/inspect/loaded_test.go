@@ -92,6 +92,36 @@ func TestLoadedUnused(t *testing.T) {
 	})
 }
 
+// TestLoadedLowMemory makes a picture where only one component is in memory at a
+// time.
+func TestLoadedLowMemory(t *testing.T) {
+	folder, err := checkpoint.OpenFolder("../testdata/zimage-ordinary/model")
+	if err != nil {
+		t.Fatal(err)
+	}
+	mlxtest.Do(t, func() {
+		s, err := newSession(folder, LoadOptions{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, c := range s.components {
+			if err := s.loadFirst(c); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if err := s.run(models.LoadOptions{LowRAM: true}); err != nil {
+			t.Fatal(err)
+		}
+		for _, c := range s.out.Components {
+			for _, p := range c.Parameters {
+				if p.SHA256 != p.Again || !p.Used {
+					t.Errorf("%s %s: %+v", c.Name, p.Name, p)
+				}
+			}
+		}
+	})
+}
+
 // TestHash tells arrays apart, and finds what is changed beyond the first part.
 func TestHash(t *testing.T) {
 	values := mlxtest.Random(1, checkpoint.PartLen+10)
