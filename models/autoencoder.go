@@ -79,9 +79,7 @@ func LoadAutoencoder(fsys fs.FS, o LoadOptions) (*Autoencoder, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := a.use(v, c, l); err != nil {
-		return nil, err
-	}
+	a.use(v, c, l)
 	ck, err := c.Open(fsys)
 	if err != nil {
 		return nil, err
@@ -107,9 +105,8 @@ func (a *Autoencoder) choose(o LoadOptions) error {
 }
 
 // use makes an autoencoder of what was declared.
-func (a *Autoencoder) use(v vae.Autoencoder, c component.Component, l *component.Loader) error {
-	a.vae, a.declared, a.loader = v, c, l
-	return a.loadProjection()
+func (a *Autoencoder) use(v vae.Autoencoder, c component.Component, l *component.Loader) {
+	a.vae, a.declared, a.loader, a.projection = v, c, l, (*Projection)(c.Projection)
 }
 
 // Device is where it runs.

@@ -160,7 +160,8 @@ func (p *Pipeline) declare(x index.Index, defaults *family.Defaults) (err error)
 		p.Defaults = *defaults
 	}
 	components := p.declared.Components
-	return p.Autoencoder.use(p.declared.VAE, components[len(components)-1], p.loader)
+	p.Autoencoder.use(p.declared.VAE, components[len(components)-1], p.loader)
+	return nil
 }
 
 // purpose are the runs that the pipeline is for, none for any, and which components

@@ -1,15 +1,11 @@
 package models
 
 import (
-	"fmt"
 	"image"
 	"image/color"
-	"io/fs"
 	"math"
 	"math/rand/v2"
-	"path"
 
-	"github.com/gomflux/gomflux/internal/checkpoint"
 	"github.com/gomflux/gomflux/models/component"
 	"github.com/gomflux/gomflux/models/errs"
 	"github.com/gomflux/gomflux/picture"
@@ -18,48 +14,6 @@ import (
 // A Projection shows latents as colours without the decoder. In a model's folder it
 // is vae/latent_rgb_factors.json.
 type Projection component.Projection
-
-// loadProjection looks for one that belongs to the autoencoder.
-func (a *Autoencoder) loadProjection() error {
-	fsys, file := a.loader.FS, path.Join(a.declared.Dir, "latent_rgb_factors.json")
-	channels := a.vae.LatentChannels()
-	if _, err := fs.Stat(fsys, file); err != nil {
-		if published := a.declared.Class.Preview; published != nil {
-			a.projection = (*Projection)(published(a.vae))
-		}
-		return nil
-	}
-	// slices, because arrays take lists that are too short or too long
-	var read struct {
-		Factors [][]float64 `json:"latent_rgb_factors"`
-		Bias    []float64   `json:"latent_rgb_factors_bias"`
-	}
-	if err := checkpoint.ReadJSON(fsys, file, &read); err != nil {
-		return err
-	}
-	wrong := func(format string, args ...any) error {
-		return fmt.Errorf("%s: %s", checkpoint.FullName(fsys, file), fmt.Sprintf(format, args...))
-	}
-	if len(read.Factors) != channels {
-		return wrong("%d latent_rgb_factors, expected the channels of the vae's latents, %d", len(read.Factors), channels)
-	}
-	p := &Projection{Factors: make([][3]float64, channels)}
-	for i, f := range read.Factors {
-		if len(f) != 3 {
-			return wrong("latent_rgb_factors of channel %d: %d numbers, expected 3", i, len(f))
-		}
-		p.Factors[i] = [3]float64(f)
-	}
-	switch len(read.Bias) {
-	case 0:
-	case 3:
-		p.Bias = [3]float64(read.Bias)
-	default:
-		return wrong("latent_rgb_factors_bias: %d numbers, expected 3", len(read.Bias))
-	}
-	a.projection = p
-	return nil
-}
 
 // Projection returns what shows the autoencoder's latents: what is known of it
 // or, at the first call, what fits a chart of colours that is encoded for it.

@@ -33,5 +33,9 @@ func DeclareAutoencoder(f *Folder, dir string) (vae.Autoencoder, Component, erro
 	if err != nil {
 		return nil, Component{}, err
 	}
-	return a, Component{Class: class, Name: Autoencoders, Dir: dir, Model: a, Ignore: a.Unused()}, nil
+	projection, err := readProjection(f.FS, dir, class, a)
+	if err != nil {
+		return nil, Component{}, err
+	}
+	return a, Component{Class: class, Name: Autoencoders, Dir: dir, Model: a, Ignore: a.Unused(), Projection: projection}, nil
 }

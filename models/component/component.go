@@ -97,13 +97,6 @@ type Untapped struct {
 	Reason string
 }
 
-// A Projection shows latents as colours without a decoder: red, green and blue,
-// from -1 to 1, are a linear function of the latents at each position.
-type Projection struct {
-	Factors [][3]float64 `json:"latent_rgb_factors"` // of each channel
-	Bias    [3]float64   `json:"latent_rgb_factors_bias"`
-}
-
 // Tables lists what other programs call the class's tensors.
 func (c *Class) Tables() []*layout.Table {
 	return append(append([]*layout.Table{}, c.MFlux...), c.Original...)
@@ -133,6 +126,8 @@ type Component struct {
 	Model    any      // a pointer to a struct, for nn.Load
 	Prefixes []string // that names in files may have
 	Ignore   []string // patterns of tensors that files may have besides
+	// Projection is that of an autoencoder's latents, nil for one that is not known.
+	Projection *Projection
 }
 
 // Open opens the component's checkpoint under diffusers' names, whatever its

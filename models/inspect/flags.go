@@ -1,10 +1,8 @@
-package models
+package inspect
 
 import (
 	"fmt"
-	"math"
 	"slices"
-	"strconv"
 	"strings"
 
 	"github.com/gomflux/gomflux/mlx/nn"
@@ -35,81 +33,13 @@ type Flag struct {
 	Text   string // the details, on one line
 }
 
-const (
-	// stdFactor is how far a standard deviation may be from the median of its
-	// role, and minRole how many tensors it takes to know a median.
-	stdFactor = 8
-	minRole   = 4
-)
+// stdFactor is how far a standard deviation may be from the median of its role.
+const stdFactor = 8
 
 // Flags lists what is wrong with a component, errors first. Those about elements
 // need [Weights.Read] to have been called, and are not of unused tensors.
 func (c *ComponentWeights) Flags() []Flag {
-	var flags []Flag
-	add := func(kind FlagKind, isError bool, tensor, format string, args ...any) {
-		flags = append(flags, Flag{kind, isError, tensor, fmt.Sprintf(format, args...)})
-	}
-	addOf := func(kind FlagKind, isError bool, t *TensorWeights, format string, args ...any) {
-		if !t.Unused {
-			add(kind, isError, t.Name, format, args...)
-		}
-	}
-	if c.Err != nil {
-		add(FlagUnreadable, true, "", "%v", c.Err)
-	}
-	if c.damaged {
-		add(FlagUnreadable, true, "", "%v", c.Unchecked)
-	}
-	if m := c.mismatch; m != nil {
-		for _, group := range []struct {
-			kind    FlagKind
-			misfits []nn.Misfit
-		}{{FlagMissing, m.Missing}, {FlagUnexpected, m.Unexpected}, {FlagShape, m.Misshapen}, {FlagDtype, m.Mistyped}} {
-			for _, misfit := range group.misfits {
-				add(group.kind, true, misfit.Name, "%s", strings.TrimLeft(misfit.Why, ", "))
-			}
-		}
-	}
-
-	biases, zeroBiases := 0, 0
-	for _, t := range c.Tensors {
-		if t.isBias() && !t.Unused && t.Stats != nil && t.Len() > 0 {
-			biases++
-			if t.allZero() {
-				zeroBiases++
-			}
-		}
-	}
-	allBiases := biases > 1 && zeroBiases == biases
-	if allBiases {
-		add(FlagBiases, false, "", "all %d biases", biases)
-	}
-	for _, t := range c.Tensors {
-		s := t.Stats
-		switch {
-		case s == nil || t.Len() == 0:
-		case !s.Finite():
-			addOf(FlagNotFinite, true, t, "%d NaN and %d infinite of %d elements", s.NaN, s.Inf, t.Len())
-		case t.allZero():
-			if !t.isBias() || !allBiases {
-				addOf(FlagZero, !t.isBias() && t.Len() > 1, t, "%s %v", t.Dtype, t.Shape)
-			}
-		case t.Len() > 1 && s.Min == s.Max:
-			addOf(FlagConstant, len(t.Shape) > 1, t, "%s %v, every element is %g", t.Dtype, t.Shape, float64(s.Min))
-		}
-	}
-	for _, r := range c.roles() {
-		median, ok := r.median()
-		if !ok {
-			continue
-		}
-		for _, t := range r.tensors {
-			std := t.std()
-			if ratio := max(std/median, median/std); std > 0 && ratio > stdFactor {
-				addOf(FlagStd, false, t, "%.3g, the median of the %d tensors %s is %.3g", std, len(r.tensors), r.name, median)
-			}
-		}
-	}
+	flags := slices.Concat(c.flagFiles(), c.flagElements(), c.flagStds())
 	slices.SortStableFunc(flags, func(a, b Flag) int {
 		switch {
 		case a.Error == b.Error:
@@ -122,79 +52,91 @@ func (c *ComponentWeights) Flags() []Flag {
 	return flags
 }
 
-func (t *TensorWeights) isBias() bool { return t.Name == "bias" || strings.HasSuffix(t.Name, ".bias") }
-
-// allZero says whether every element is zero; there must be some.
-func (t *TensorWeights) allZero() bool {
-	return t.Stats.Finite() && t.Stats.Min == 0 && t.Stats.Max == 0
+// flagFiles lists what is wrong by the headers.
+func (c *ComponentWeights) flagFiles() (flags []Flag) {
+	if c.Err != nil {
+		flags = append(flags, Flag{FlagUnreadable, true, "", c.Err.Error()})
+	}
+	if c.damaged {
+		flags = append(flags, Flag{FlagUnreadable, true, "", c.Unchecked.Error()})
+	}
+	if m := c.mismatch; m != nil {
+		for _, group := range []struct {
+			kind    FlagKind
+			misfits []nn.Misfit
+		}{{FlagMissing, m.Missing}, {FlagUnexpected, m.Unexpected}, {FlagShape, m.Misshapen}, {FlagDtype, m.Mistyped}} {
+			for _, misfit := range group.misfits {
+				flags = append(flags, Flag{group.kind, true, misfit.Name, strings.TrimLeft(misfit.Why, ", ")})
+			}
+		}
+	}
+	return flags
 }
 
-// std is the standard deviation, 0 where it says nothing.
-func (t *TensorWeights) std() float64 {
-	if t.Stats == nil || !t.Stats.Finite() || t.Len() < 2 {
+// flagElements lists the tensors with elements that no trained model has.
+func (c *ComponentWeights) flagElements() (flags []Flag) {
+	n := c.zeroBiases()
+	if n > 0 {
+		flags = append(flags, Flag{FlagBiases, false, "", fmt.Sprintf("all %d biases", n)})
+	}
+	for _, t := range c.Tensors {
+		s := t.Stats
+		switch {
+		case t.Unused || s == nil || t.Len() == 0:
+		case !s.Finite():
+			flags = append(flags, t.flag(FlagNotFinite, true, "%d NaN and %d infinite of %d elements", s.NaN, s.Inf, t.Len()))
+		case t.allZero():
+			if !t.isBias() || n == 0 {
+				flags = append(flags, t.flag(FlagZero, !t.isBias() && t.Len() > 1, "%s %v", t.Dtype, t.Shape))
+			}
+		case t.Len() > 1 && s.Min == s.Max:
+			flags = append(flags, t.flag(FlagConstant, len(t.Shape) > 1, "%s %v, every element is %g", t.Dtype, t.Shape, float64(s.Min)))
+		}
+	}
+	return flags
+}
+
+// zeroBiases is how many biases the component has if all of them are zero, and
+// there are several; otherwise 0.
+func (c *ComponentWeights) zeroBiases() (n int) {
+	for _, t := range c.Tensors {
+		if t.isBias() && !t.Unused && t.Stats != nil && t.Len() > 0 {
+			if n++; !t.allZero() {
+				return 0
+			}
+		}
+	}
+	if n < 2 {
 		return 0
 	}
-	return float64(t.Stats.Std)
+	return n
 }
 
-// RoleOf is a tensor's name without the numbers of its layers, the same for the
-// same tensor in all of them: layers.*.attention.to_out.0.weight. A number just
-// before the last part stays, since what is in a list of modules there differs.
-func RoleOf(name string) string {
-	parts := strings.Split(name, ".")
-	for i := range max(0, len(parts)-2) {
-		if _, err := strconv.ParseUint(parts[i], 10, 32); err == nil {
-			parts[i] = "*"
+// flagStds lists the tensors whose standard deviation is far from that of the same
+// tensor in other layers.
+func (c *ComponentWeights) flagStds() (flags []Flag) {
+	for _, r := range c.roles() {
+		median, ok := r.median()
+		if !ok {
+			continue
+		}
+		for _, t := range r.tensors {
+			std := t.std()
+			if ratio := max(std/median, median/std); !t.Unused && std > 0 && ratio > stdFactor {
+				flags = append(flags, t.flag(FlagStd, false, "%.3g, the median of the %d tensors %s is %.3g", std, len(r.tensors), r.name, median))
+			}
 		}
 	}
-	return strings.Join(parts, ".")
+	return flags
 }
 
-// LayerOf is the part of a tensor's name that says which layer it is in, up to the
-// first number that RoleOf leaves out (layers.12), or else its first part.
-func LayerOf(name string) string {
-	parts := strings.Split(name, ".")
-	for i := range max(0, len(parts)-2) {
-		if _, err := strconv.ParseUint(parts[i], 10, 32); err == nil {
-			return strings.Join(parts[:i+1], ".")
-		}
-	}
-	return parts[0]
+func (t *TensorWeights) flag(kind FlagKind, isError bool, format string, args ...any) Flag {
+	return Flag{kind, isError, t.Name, fmt.Sprintf(format, args...)}
 }
 
-// A role is the same tensor in all layers.
-type role struct {
-	name    string
-	tensors []*TensorWeights
-}
+func (t *TensorWeights) isBias() bool { return t.Name == "bias" || strings.HasSuffix(t.Name, ".bias") }
 
-// roles are in the order of their first tensors.
-func (c *ComponentWeights) roles() []*role {
-	var list []*role
-	byName := map[string]*role{}
-	for _, t := range c.Tensors {
-		name := RoleOf(t.Name)
-		if byName[name] == nil {
-			byName[name] = &role{name: name}
-			list = append(list, byName[name])
-		}
-		byName[name].tensors = append(byName[name].tensors, t)
-	}
-	return list
-}
-
-// median is that of the standard deviations, if there are enough of them.
-func (r *role) median() (float64, bool) {
-	var stds []float64
-	for _, t := range r.tensors {
-		if std := t.std(); std > 0 && !math.IsInf(std, 0) {
-			stds = append(stds, std)
-		}
-	}
-	if len(stds) < minRole {
-		return 0, false
-	}
-	slices.Sort(stds)
-	n := len(stds)
-	return (stds[(n-1)/2] + stds[n/2]) / 2, true
+// allZero reports whether every element is zero; there must be some.
+func (t *TensorWeights) allZero() bool {
+	return t.Stats.Finite() && t.Stats.Min == 0 && t.Stats.Max == 0
 }

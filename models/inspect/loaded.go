@@ -1,4 +1,4 @@
-package models
+package inspect
 
 import (
 	"crypto/sha256"
@@ -10,12 +10,35 @@ import (
 
 	"github.com/gomflux/gomflux/internal/checkpoint"
 	"github.com/gomflux/gomflux/mlx"
+	"github.com/gomflux/gomflux/mlx/hooks"
 	"github.com/gomflux/gomflux/mlx/nn"
+	"github.com/gomflux/gomflux/models"
+	"github.com/gomflux/gomflux/models/component"
+	"github.com/gomflux/gomflux/models/family"
+	"github.com/gomflux/gomflux/models/index"
 	"github.com/gomflux/gomflux/picture"
+	"github.com/gomflux/gomflux/textenc/tokenizer"
 )
 
-// Loaded is what a model's parameters are in memory.
-type Loaded struct {
+// LoadOptions say how [Loaded] loads a model.
+type LoadOptions struct {
+	Device *mlx.Device // nil: a GPU if there is one
+	Dtype  *mlx.Dtype  // nil: the device's own
+	// Progress, if set, is told how many bytes of a component are read.
+	Progress func(component string, done, total int64)
+}
+
+// ofPipeline are the options for package models.
+func (o LoadOptions) ofPipeline() models.LoadOptions {
+	load := models.LoadOptions{Device: o.Device, Dtype: o.Dtype}
+	if o.Progress != nil {
+		load.Progress = func(p models.Progress) { o.Progress(p.Component, p.Bytes, p.TotalBytes) }
+	}
+	return load
+}
+
+// A LoadedModel is what a model's parameters are in memory.
+type LoadedModel struct {
 	Class      string
 	Device     mlx.Device
 	Components []*LoadedComponent
@@ -42,150 +65,222 @@ type LoadedParameter struct {
 	// SHA256 is over dtype, shape and elements in memory; Again is that of the
 	// second load.
 	SHA256, Again string
-	// Used says whether the forward pass needed it, if one was tried.
+	// Used reports whether the forward pass needed it, if one was tried.
 	Used bool
 }
 
 // firstValues is how many elements a LoadedParameter shows.
 const firstValues = 4
 
-// InspectLoaded loads every component of a model twice, or only one by its
-// name, and compares the two. A component is freed before the next one is
-// loaded, until the second time, when all stay as they do for a picture: then
-// the smallest one is made from a picture in a single step, to see which
-// parameters are used. It must run on the MLX thread.
-func InspectLoaded(fsys fs.FS, only string, o LoadOptions) (*Loaded, error) {
-	index, err := readIndex(fsys)
+// Loaded loads every component of a model twice, or only one by its name, and
+// compares the two. A component is freed before the next one is loaded, until the
+// second time, when all stay as they do for a picture: then the smallest one is
+// made from a picture in a single step, to see which parameters are used. It must
+// run on the MLX thread.
+func Loaded(fsys fs.FS, only string, o LoadOptions) (*LoadedModel, error) {
+	s, err := newSession(fsys, o)
 	if err != nil {
 		return nil, err
 	}
-	newFamily, err := index.family(fsys)
-	if err != nil {
-		return nil, err
-	}
-	if err := index.incomplete(fsys, index.missing(fsys)); err != nil {
-		return nil, err
-	}
-	p := &Pipeline{Autoencoder: &Autoencoder{}, Class: index.class, family: newFamily()}
-	defer p.Close()
-	if err := p.place(o); err != nil {
-		return nil, err
-	}
-	l := &loader{fsys: fsys, points: &p.points, dtype: p.dtype, report: o.Progress}
-	components, err := p.declare(l)
-	if err != nil {
-		return nil, err
-	}
-	out := &Loaded{Class: index.class, Device: p.device}
 	if only != "" {
-		if components, err = onlyOne(components, only); err != nil {
+		if err := s.keepOne(only); err != nil {
 			return nil, err
 		}
-		out.NotRun = errors.New("only one component was asked for")
-	} else if err := p.loadTokenizers(l, func(string) bool { return true }); err != nil {
-		out.NotRun = err
+		s.out.NotRun = errors.New("only one component was asked for")
+	} else {
+		s.out.NotRun = s.checkTokenizers()
 	}
-	for _, c := range components {
-		loaded := &LoadedComponent{Name: c.dir}
-		out.Components = append(out.Components, loaded)
-		if err := l.loadOnce(c, func(parameter nn.Parameter, t checkpoint.Tensor) {
-			loaded.Parameters = append(loaded.Parameters, &LoadedParameter{
-				Name: parameter.Name, Tensor: t, Field: parameter.Field, Transform: parameter.Transform(),
-				Dtype: parameter.Dtype(), Shape: parameter.Array.Shape(), First: first(parameter.Array), SHA256: hash(parameter.Arrays()),
-			})
-		}); err != nil {
+	for _, c := range s.components {
+		if err := s.loadFirst(c); err != nil {
 			return nil, err
 		}
-		unload(c)
 	}
-	byArray := map[*mlx.Array]*LoadedParameter{}
-	for i, c := range components {
-		n := 0
-		if err := l.loadOnce(c, func(parameter nn.Parameter, _ checkpoint.Tensor) {
-			loaded := out.Components[i].Parameters[n]
-			loaded.Again = hash(parameter.Arrays())
-			byArray[parameter.Array] = loaded
-			n++
-		}); err != nil {
+	if s.out.NotRun == nil {
+		if err := s.run(o.ofPipeline()); err != nil {
 			return nil, err
 		}
-		if out.NotRun != nil {
-			unload(c)
+		return s.out, nil
+	}
+	for i, c := range s.components {
+		if err := s.loadAgain(i, c); err != nil {
+			return nil, err
 		}
 	}
-	if out.NotRun != nil {
-		return out, nil
-	}
-	defer nn.Watch(func(a *mlx.Array) {
-		if used := byArray[a]; used != nil {
-			used.Used = true
-		}
-	})()
-	if err := p.runOnce(); err != nil {
-		return nil, fmt.Errorf("forward pass: %w", err)
-	}
-	return out, nil
+	return s.out, nil
 }
 
-// onlyOne is the component of a folder.
-func onlyOne(components []component, dir string) ([]component, error) {
+// A session loads the components of one model.
+type session struct {
+	loader     component.Loader
+	pipeline   family.Pipeline
+	components []component.Component
+	out        *LoadedModel
+}
+
+// newSession chooses a device and declares the components of a whole model.
+func newSession(fsys fs.FS, o LoadOptions) (*session, error) {
+	x, err := index.Read(fsys)
+	if err != nil {
+		return nil, err
+	}
+	if _, err := family.Of(fsys, x); err != nil {
+		return nil, err
+	}
+	if err := index.MissingError(fsys, x.Missing(fsys, true)); err != nil {
+		return nil, err
+	}
+	s := &session{out: &LoadedModel{Class: x.Class, Device: mlx.CurrentDevice()}}
+	if o.Device != nil {
+		if err := mlx.Use(*o.Device); err != nil {
+			return nil, err
+		}
+		s.out.Device = *o.Device
+	}
+	dtype := s.out.Device.ComputeDtype()
+	if o.Dtype != nil {
+		dtype = *o.Dtype
+	}
+	s.loader = component.Loader{Folder: component.Folder{FS: fsys, Points: &hooks.Points{}, Dtype: dtype}, Report: o.Progress}
+	d, err := family.Declare(&s.loader.Folder, x)
+	if err != nil {
+		return nil, err
+	}
+	s.pipeline, s.components = d.Pipeline, d.Components
+	return s, nil
+}
+
+// keepOne leaves the component of a folder.
+func (s *session) keepOne(dir string) error {
 	var names []string
-	for i, c := range components {
-		if c.dir == dir {
-			return components[i : i+1], nil
+	for i, c := range s.components {
+		if c.Dir == dir {
+			s.components = s.components[i : i+1]
+			return nil
 		}
-		names = append(names, c.dir)
+		names = append(names, c.Dir)
 	}
-	return nil, noComponent(dir, names)
+	return noComponent(dir, names)
 }
 
-// loadOnce loads a component and calls f with each of its parameters and the
-// tensor that it comes from.
-func (l *loader) loadOnce(c component, f func(nn.Parameter, checkpoint.Tensor)) error {
-	ck, err := c.open(l.fsys)
+// checkTokenizers makes sure that all tokenizers can be read.
+func (s *session) checkTokenizers() error {
+	for _, text := range s.pipeline.Texts(nil) {
+		t, err := tokenizer.Load(s.loader.FS, text.Tokenizer)
+		if err != nil {
+			return err
+		}
+		t.Close()
+	}
+	return nil
+}
+
+// load loads a component and calls f with each of its parameters and the tensor
+// that it comes from. Then it frees the component.
+func (s *session) load(c component.Component, f func(i int, p nn.Parameter, t checkpoint.Tensor)) error {
+	ck, err := c.Open(s.loader.FS)
 	if err != nil {
 		return err
 	}
 	defer ck.Close()
-	if err := l.weights(c, ck); err != nil {
+	defer c.Unload()
+	if err := s.loader.Load(c, ck); err != nil {
 		return err
 	}
-	found, mismatch := c.match(ck)
+	found, mismatch := c.Match(ck)
 	if mismatch != nil {
 		return mismatch
 	}
-	for i, parameter := range nn.Parameters(c.model) {
-		f(parameter, found[i].Tensor)
+	for i, p := range nn.Parameters(c.Model) {
+		f(i, p, found[i].Tensor)
 		mlx.StopPoint()
 	}
 	return nil
 }
 
-// unload frees a component's parameters.
-func unload(c component) {
-	for _, p := range nn.Parameters(c.model) {
-		p.Free()
-	}
-	mlx.ClearCache()
+// loadFirst loads a component for the first time.
+func (s *session) loadFirst(c component.Component) error {
+	loaded := &LoadedComponent{Name: c.Dir}
+	s.out.Components = append(s.out.Components, loaded)
+	return s.load(c, func(_ int, p nn.Parameter, t checkpoint.Tensor) {
+		loaded.Parameters = append(loaded.Parameters, &LoadedParameter{
+			Name: p.Name, Tensor: t, Field: p.Field, Transform: p.Transform(),
+			Dtype: p.Dtype(), Shape: p.Array.Shape(), First: first(p.Array), SHA256: hash(p.Arrays()),
+		})
+	})
 }
 
-// runOnce makes the smallest picture in one step, from a picture, so that the
+// loadAgain loads the component with a number for the second time.
+func (s *session) loadAgain(number int, c component.Component) error {
+	return s.load(c, func(i int, p nn.Parameter, _ checkpoint.Tensor) {
+		s.out.Components[number].Parameters[i].Again = hash(p.Arrays())
+	})
+}
+
+// run loads the model as for a picture, which is the second time, and makes the
+// smallest one.
+func (s *session) run(o models.LoadOptions) error {
+	o.For = func(p *models.Pipeline) []models.Request { return []models.Request{s.smallest(p)} }
+	p, err := models.Load(s.loader.FS, o)
+	if err != nil {
+		return err
+	}
+	defer p.Close()
+	for number, c := range p.Components() {
+		parameters := nn.Parameters(c.Model)
+		if parameters[0].Array == nil { // there is not the memory for all at a time
+			if err := s.loadAgain(number, c); err != nil {
+				return err
+			}
+			continue
+		}
+		for i, parameter := range parameters {
+			s.out.Components[number].Parameters[i].Again = hash(parameter.Arrays())
+			mlx.StopPoint()
+		}
+	}
+	defer nn.Watch(s.watcher(p.Components()))()
+	if _, err := p.Generate(s.smallest(p)); err != nil {
+		return fmt.Errorf("forward pass: %w", err)
+	}
+	return nil
+}
+
+// watcher returns what marks the parameters that components use. These may be
+// loaded again meanwhile.
+func (s *session) watcher(components []component.Component) func(*mlx.Array) {
+	byArray := map[*mlx.Array]*LoadedParameter{}
+	return func(a *mlx.Array) {
+		if byArray[a] == nil {
+			for number, c := range components {
+				for i, p := range nn.Parameters(c.Model) {
+					if p.Array != nil {
+						byArray[p.Array] = s.out.Components[number].Parameters[i]
+					}
+				}
+			}
+		}
+		if used := byArray[a]; used != nil {
+			used.Used = true
+		}
+	}
+}
+
+// smallest is the smallest picture in one step, from a picture, so that the
 // autoencoder's encoder runs too.
-func (p *Pipeline) runOnce() error {
+func (s *session) smallest(p *models.Pipeline) models.Request {
 	side := p.Multiple()
 	grey := image.NewRGBA(image.Rect(0, 0, side, side))
 	for i := range grey.Pix {
 		grey.Pix[i] = 128
 	}
-	r := Request{
+	r := models.Request{
 		Prompt: "a red circle", Height: side, Width: side, Steps: 2, MaxSequenceLength: p.Defaults.MaxSequenceLength,
 		Image: picture.Opaque(grey), ImageStrength: 0.5,
 	}
-	if f, ok := p.family.(editor); ok && f.checkReferences(0) != nil {
+	if e, ok := s.pipeline.(family.Editor); ok && e.CheckReferences(0) != nil {
 		r.References = []image.Image{grey}
 	}
-	_, err := p.Generate(r)
-	return err
+	return r
 }
 
 // first are the first elements in memory.

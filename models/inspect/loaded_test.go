@@ -1,4 +1,4 @@
-package models
+package inspect
 
 import (
 	"os"
@@ -11,16 +11,17 @@ import (
 	"github.com/gomflux/gomflux/internal/mlxtest"
 	"github.com/gomflux/gomflux/mlx"
 	"github.com/gomflux/gomflux/mlx/nn"
+	"github.com/gomflux/gomflux/models"
 )
 
-func TestInspectLoaded(t *testing.T) {
-	folder, err := checkpoint.OpenFolder("testdata/zimage-ordinary/model")
+func TestLoaded(t *testing.T) {
+	folder, err := checkpoint.OpenFolder("../testdata/zimage-ordinary/model")
 	if err != nil {
 		t.Fatal(err)
 	}
 	byField := map[string]*LoadedParameter{}
 	mlxtest.Do(t, func() {
-		l, err := InspectLoaded(folder, "", LoadOptions{})
+		l, err := Loaded(folder, "", LoadOptions{})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -49,28 +50,28 @@ func TestInspectLoaded(t *testing.T) {
 			t.Errorf("q_proj: %+v", q)
 		}
 
-		one, err := InspectLoaded(folder, "vae", LoadOptions{})
+		one, err := Loaded(folder, "vae", LoadOptions{})
 		if err != nil {
 			t.Fatal(err)
 		}
 		if one.NotRun == nil || len(one.Components) != 1 || one.Components[0].Parameters[0].SHA256 != one.Components[0].Parameters[0].Again {
 			t.Errorf("the vae alone: not run: %v, %d components", one.NotRun, len(one.Components))
 		}
-		if _, err := InspectLoaded(folder, "unet", LoadOptions{}); err == nil || !strings.Contains(err.Error(), "text_encoder, transformer, vae") {
+		if _, err := Loaded(folder, "unet", LoadOptions{}); err == nil || !strings.Contains(err.Error(), "text_encoder, transformer, vae") {
 			t.Errorf("unet: %v", err)
 		}
 	})
 }
 
-// TestInspectLoadedUnused makes a picture without one to start from, for which
+// TestLoadedUnused makes a picture without one to start from, for which
 // the encoder is not needed.
-func TestInspectLoadedUnused(t *testing.T) {
-	folder, err := checkpoint.OpenFolder("testdata/zimage-ordinary/model")
+func TestLoadedUnused(t *testing.T) {
+	folder, err := checkpoint.OpenFolder("../testdata/zimage-ordinary/model")
 	if err != nil {
 		t.Fatal(err)
 	}
 	mlxtest.Do(t, func() {
-		p, err := Load(folder, LoadOptions{})
+		p, err := models.Load(folder, models.LoadOptions{})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -78,13 +79,44 @@ func TestInspectLoadedUnused(t *testing.T) {
 		used := map[*mlx.Array]bool{}
 		stop := nn.Watch(func(a *mlx.Array) { used[a] = true })
 		defer stop()
-		if _, err := p.Generate(Request{Prompt: "x", Height: 8, Width: 8, Steps: 1, MaxSequenceLength: 100}); err != nil {
+		if _, err := p.Generate(models.Request{Prompt: "x", Height: 8, Width: 8, Steps: 1, MaxSequenceLength: 100}); err != nil {
 			t.Fatal(err)
 		}
-		for _, parameter := range nn.Parameters(p.vae) {
+		autoencoder := p.Components()[len(p.Components())-1]
+		for _, parameter := range nn.Parameters(autoencoder.Model) {
 			encoder := strings.HasPrefix(parameter.Name, "encoder.") || strings.HasPrefix(parameter.Name, "quant_conv.")
 			if used[parameter.Array] == encoder {
 				t.Errorf("%s: used is %v", parameter.Name, used[parameter.Array])
+			}
+		}
+	})
+}
+
+// TestLoadedLowMemory makes a picture where only one component is in memory at a
+// time.
+func TestLoadedLowMemory(t *testing.T) {
+	folder, err := checkpoint.OpenFolder("../testdata/zimage-ordinary/model")
+	if err != nil {
+		t.Fatal(err)
+	}
+	mlxtest.Do(t, func() {
+		s, err := newSession(folder, LoadOptions{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, c := range s.components {
+			if err := s.loadFirst(c); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if err := s.run(models.LoadOptions{LowRAM: true}); err != nil {
+			t.Fatal(err)
+		}
+		for _, c := range s.out.Components {
+			for _, p := range c.Parameters {
+				if p.SHA256 != p.Again || !p.Used {
+					t.Errorf("%s %s: %+v", c.Name, p.Name, p)
+				}
 			}
 		}
 	})
@@ -111,10 +143,10 @@ func TestHash(t *testing.T) {
 	})
 }
 
-// TestInspectLoadedRefuses what cannot be loaded.
-func TestInspectLoadedRefuses(t *testing.T) {
+// TestLoadedRefuses what cannot be loaded.
+func TestLoadedRefuses(t *testing.T) {
 	dir := t.TempDir()
-	if err := os.CopyFS(dir, os.DirFS("testdata/zimage-ordinary/model")); err != nil {
+	if err := os.CopyFS(dir, os.DirFS("../testdata/zimage-ordinary/model")); err != nil {
 		t.Fatal(err)
 	}
 	if err := os.Remove(filepath.Join(dir, "vae/diffusion_pytorch_model.safetensors")); err != nil {
@@ -126,7 +158,7 @@ func TestInspectLoadedRefuses(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if _, err := InspectLoaded(folder, "", LoadOptions{}); err == nil || !strings.Contains(err.Error(), want) {
+			if _, err := Loaded(folder, "", LoadOptions{}); err == nil || !strings.Contains(err.Error(), want) {
 				t.Errorf("found %v, expected %q", err, want)
 			}
 		}

@@ -1,21 +1,20 @@
-package models
+package inspect
 
 import (
 	"cmp"
-	"context"
 	"errors"
 	"fmt"
 	"io/fs"
 	"maps"
 	"os"
 	"path/filepath"
-	"runtime"
 	"slices"
 	"strings"
-	"sync"
 
 	"github.com/gomflux/gomflux/internal/checkpoint"
 	"github.com/gomflux/gomflux/mlx/nn"
+	"github.com/gomflux/gomflux/models/errs"
+	"github.com/gomflux/gomflux/models/index"
 )
 
 // Weights are the tensors of a model's components, as they are in its files:
@@ -65,40 +64,31 @@ type TensorWeights struct {
 // held against what the configs describe where the class is a known one.
 func OpenWeights(fsys fs.FS) (*Weights, error) {
 	w := &Weights{}
-	expected := map[string]expectation{}
-	var dirs []string
-	if _, err := fs.Lstat(fsys, indexFile); errors.Is(err, fs.ErrNotExist) {
-		if dirs, err = foldersWithWeights(fsys); err != nil {
+	var expected []expectation
+	if index.Exists(fsys) {
+		x, err := index.Read(fsys)
+		if err != nil {
+			return nil, err
+		}
+		w.Class = x.Class
+		if expected = expect(fsys, x); len(expected) == 0 {
+			return nil, fmt.Errorf("%s: names no components with weights", checkpoint.FullName(fsys, index.File))
+		}
+	} else {
+		dirs, err := foldersWithWeights(fsys)
+		if err != nil {
 			return nil, err
 		}
 		if len(dirs) == 0 {
 			return nil, fmt.Errorf("model folder %s: has no safetensors files, and neither have the folders in it", checkpoint.FullName(fsys, ""))
 		}
 		for _, dir := range dirs {
-			expected[dir] = expectAlone(fsys, dir, errors.New("without a model_index.json it is not known what the component is"))
+			expected = append(expected, expectLone(fsys, dir))
 		}
-	} else {
-		index, err := readIndex(fsys)
-		if err != nil {
-			return nil, err
-		}
-		w.Class = index.class
-		for name, class := range index.components {
-			if configOf(class) == modelConfig {
-				dirs = append(dirs, name)
-			}
-		}
-		if len(dirs) == 0 {
-			return nil, fmt.Errorf("%s: names no components with weights", checkpoint.FullName(fsys, indexFile))
-		}
-		expected = index.expect(fsys, dirs)
 	}
-	slices.Sort(dirs)
-	for _, dir := range dirs {
-		c := &ComponentWeights{Name: dir}
-		e := expected[dir]
-		e.dir = dir
-		if c.ck, c.Err = e.open(fsys); c.Err == nil {
+	for _, e := range expected {
+		c := &ComponentWeights{Name: e.Dir}
+		if c.ck, c.Err = e.Open(fsys); c.Err == nil {
 			c.list(e)
 		}
 		w.Components = append(w.Components, c)
@@ -118,115 +108,14 @@ func OpenWeightsFile(path string) (*Weights, error) {
 	return &Weights{Components: []*ComponentWeights{c}}, nil
 }
 
-// Close closes the files.
-func (w *Weights) Close() error {
-	var errs []error
-	for _, c := range w.Components {
-		if c.ck != nil {
-			errs = append(errs, c.ck.Close())
-		}
-	}
-	return errors.Join(errs...)
-}
-
-// Select keeps one component and closes the others.
-func (w *Weights) Select(name string) error {
-	i := slices.IndexFunc(w.Components, func(c *ComponentWeights) bool { return c.Name == name })
-	if i < 0 {
-		var names []string
-		for _, c := range w.Components {
-			names = append(names, c.Name)
-		}
-		return noComponent(name, names)
-	}
-	keep := w.Components[i]
-	w.Components = slices.Delete(w.Components, i, i+1)
-	err := w.Close()
-	w.Components = []*ComponentWeights{keep}
-	return err
-}
-
-func noComponent(name string, names []string) error {
-	return requestErrorf("no component %q with weights (there are %s)", name, strings.Join(names, ", "))
-}
-
-// foldersWithWeights lists the folders in a model folder that have safetensors
-// files, or only "." if it has some itself and no folder has.
-func foldersWithWeights(fsys fs.FS) (dirs []string, err error) {
-	entries, err := fs.ReadDir(fsys, ".")
-	if err != nil {
-		return nil, fmt.Errorf("model folder %s: %w", checkpoint.FullName(fsys, ""), err)
-	}
-	has := func(dir string) bool {
-		found, _ := fs.Glob(fsys, filepath.ToSlash(filepath.Join(dir, "*.safetensors*")))
-		return len(found) > 0
-	}
-	for _, e := range entries {
-		if info, err := fs.Stat(fsys, e.Name()); err == nil && info.IsDir() && !strings.ContainsAny(e.Name(), `*?[\`) && has(e.Name()) {
-			dirs = append(dirs, e.Name())
-		}
-	}
-	if len(dirs) == 0 && has(".") {
-		dirs = []string{"."}
-	}
-	return dirs, nil
-}
-
-// An expectation is what a config says of a component's tensors.
-type expectation struct {
-	component
-	unknown error // why there is none
-	damaged bool  // which is the fault of the files
-}
-
-// expect declares the components of an index.
-func (x index) expect(fsys fs.FS, dirs []string) map[string]expectation {
-	expected := map[string]expectation{}
-	if _, err := x.family(fsys); err != nil {
-		for _, dir := range dirs {
-			expected[dir] = expectation{unknown: fmt.Errorf("what the components of pipeline class %q have is not known to this version", x.class)}
-			if strings.HasPrefix(x.components[dir], "AutoencoderKL") {
-				expected[dir] = expectAlone(fsys, dir, nil)
-			}
-		}
-		return expected
-	}
-	_, components, err := x.declare(fsys)
-	for _, dir := range dirs {
-		expected[dir] = expectation{unknown: err, damaged: !errors.Is(err, ErrUnsupported)}
-		if err == nil {
-			expected[dir] = expectation{unknown: fmt.Errorf("the pipeline class %s has no component of that name here", x.class)}
-		}
-	}
-	for _, c := range components {
-		expected[c.dir] = expectation{component: c}
-	}
-	return expected
-}
-
-// expectAlone declares an autoencoder, which can be told by its config alone.
-// Otherwise there is no expectation, for the reason that is given or found.
-func expectAlone(fsys fs.FS, dir string, unknown error) expectation {
-	a := &Autoencoder{}
-	c, err := a.configure(&loader{fsys: fsys, points: &a.points}, dir)
-	var class struct {
-		Name string `json:"_class_name"`
-	}
-	if unknown != nil && (checkpoint.ReadJSON(fsys, filepath.ToSlash(filepath.Join(dir, modelConfig)), &class) != nil || class.Name != "AutoencoderKL") {
-		return expectation{unknown: unknown}
-	}
-	return expectation{component: c, unknown: err, damaged: err != nil && !errors.Is(err, ErrUnsupported)}
-}
-
 // list makes the list of tensors and holds it against what is expected.
 func (c *ComponentWeights) list(e expectation) {
 	used := map[string]bool{}
 	if c.Unchecked, c.damaged = e.unknown, e.damaged; e.unknown == nil {
-		c.prefixes = e.prefixes
+		c.prefixes, c.columns = e.Prefixes, map[string]int{}
 		var found []nn.Found
-		found, c.mismatch = e.match(c.ck)
-		c.columns = map[string]int{}
-		for i, p := range nn.Parameters(e.model) {
+		found, c.mismatch = e.Match(c.ck)
+		for i, p := range nn.Parameters(e.Model) {
 			for _, t := range found[i].Tensors() {
 				used[identity(t)] = true
 			}
@@ -247,92 +136,38 @@ func (c *ComponentWeights) list(e expectation) {
 	}
 }
 
-// Read sums up every tensor. It holds a few megabytes of them at a time, whatever
-// their size, and reads with as many threads as Go runs.
-func (w *Weights) Read(ctx context.Context, progress func(Progress)) error {
+// identity tells tensors apart, and parts of one that several are stored as.
+func identity(t checkpoint.Tensor) string { return fmt.Sprint(t.File, "\n", t.Name, "\n", t.Forms) }
+
+// Close closes the files.
+func (w *Weights) Close() error {
+	var failed []error
 	for _, c := range w.Components {
-		if c.ck == nil {
-			continue
-		}
-		r, err := checkpoint.OpenReader(c.ck)
-		if err != nil {
-			return err
-		}
-		err = each(ctx, c.Name, c.Tensors, progress, func(t *TensorWeights, done func(int64)) error {
-			return t.read(ctx, r, done)
-		})
-		r.Close()
-		if err != nil {
-			return err
+		if c.ck != nil {
+			failed = append(failed, c.ck.Close())
 		}
 	}
-	return nil
+	return errors.Join(failed...)
 }
 
-func (t *TensorWeights) read(ctx context.Context, r *checkpoint.Reader, done func(int64)) error {
-	if !t.Dtype.IsReadable() {
-		done(t.Bytes())
-		return nil
-	}
-	var sum checkpoint.Summary
-	for part, err := range r.Parts(ctx, t.Tensor, checkpoint.PartLen) {
-		if err != nil {
-			return err
+// Select keeps one component and closes the others.
+func (w *Weights) Select(name string) error {
+	i := slices.IndexFunc(w.Components, func(c *ComponentWeights) bool { return c.Name == name })
+	if i < 0 {
+		var names []string
+		for _, c := range w.Components {
+			names = append(names, c.Name)
 		}
-		sum.Join(part.Stats(), part.Len())
-		done(int64(part.Len() * t.Dtype.Size()))
+		return noComponent(name, names)
 	}
-	stats := sum.Stats()
-	t.Stats = &stats
-	return nil
+	keep := w.Components[i]
+	w.Components = slices.Delete(w.Components, i, i+1)
+	err := w.Close()
+	w.Components = []*ComponentWeights{keep}
+	return err
 }
 
-// each calls f with every tensor, from several goroutines, and reports how many
-// bytes are done.
-func each(ctx context.Context, component string, list []*TensorWeights, progress func(Progress), f func(*TensorWeights, func(int64)) error) error {
-	var mu sync.Mutex
-	report := Progress{Phase: PhaseLoad, Component: component}
-	for _, t := range list {
-		report.TotalBytes += t.Bytes()
-	}
-	done := func(n int64) {
-		mu.Lock()
-		defer mu.Unlock()
-		if report.Bytes += n; progress != nil {
-			progress(report)
-		}
-	}
-	queue := make(chan *TensorWeights)
-	failed := make(chan error, 1)
-	ctx, stop := context.WithCancelCause(ctx)
-	defer stop(nil)
-	var workers sync.WaitGroup
-	for range min(runtime.GOMAXPROCS(0), 16, len(list)) {
-		workers.Go(func() {
-			for t := range queue {
-				err := f(t, done)
-				if err == nil {
-					continue
-				}
-				select {
-				case failed <- err:
-					stop(err)
-				default:
-				}
-			}
-		})
-	}
-	for _, t := range list {
-		if ctx.Err() == nil {
-			queue <- t
-		}
-	}
-	close(queue)
-	workers.Wait()
-	select {
-	case err := <-failed:
-		return err
-	default:
-		return context.Cause(ctx)
-	}
+// noComponent is the error about a component that is not one of those with weights.
+func noComponent(name string, names []string) error {
+	return errs.Requestf("no component %q with weights (there are %s)", name, strings.Join(names, ", "))
 }

@@ -1,4 +1,4 @@
-package models_test
+package inspect_test
 
 import (
 	"errors"
@@ -11,13 +11,15 @@ import (
 	"github.com/gomflux/gomflux/internal/checkpoint"
 	"github.com/gomflux/gomflux/internal/mlxtest"
 	"github.com/gomflux/gomflux/models"
+	"github.com/gomflux/gomflux/models/errs"
+	"github.com/gomflux/gomflux/models/inspect"
 )
 
-const ordinary = "testdata/zimage-ordinary/model"
+const ordinary = "../testdata/zimage-ordinary/model"
 
-// TestInspect damages a model in many ways. Load has to refuse all that Inspect
+// TestModel damages a model in many ways. models.Load has to refuse all that Model
 // finds incomplete or not supported.
-func TestInspect(t *testing.T) {
+func TestModel(t *testing.T) {
 	mlxtest.Do(t, func() {}) // MLX's library is found from this folder, which is left below
 	const shard = "transformer/diffusion_pytorch_model-00002-of-00002.safetensors"
 	remove := func(names ...string) func(*testing.T) {
@@ -109,7 +111,8 @@ func TestInspect(t *testing.T) {
 			replace("model_index.json", "ZImagePipeline", "StableDiffusion3Pipeline")(t)
 			remove("tokenizer/tokenizer.json")(t)
 		}, unsupported: `"StableDiffusion3Pipeline"`},
-		"config": {damage: replace("vae/config.json", `"act_fn": "silu"`, `"act_fn": "mish"`), unsupported: `m/vae/config.json: act_fn "mish"`},
+		"projection": {damage: write("vae/latent_rgb_factors.json", `{"latent_rgb_factors": [[1,2,3]]}`), incomplete: []string{"m/vae/latent_rgb_factors.json: 1 latent_rgb_factors"}},
+		"config":     {damage: replace("vae/config.json", `"act_fn": "silu"`, `"act_fn": "mish"`), unsupported: `m/vae/config.json: act_fn "mish"`},
 	}
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -128,7 +131,7 @@ func TestInspect(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			info := models.Inspect(folder)
+			info := inspect.Model(folder)
 			if (info.Class == "") != test.noClass {
 				t.Errorf("class %q", info.Class)
 			}
@@ -144,7 +147,7 @@ func TestInspect(t *testing.T) {
 				}
 			}
 			if test.unsupported == "" && info.Unsupported != nil ||
-				test.unsupported != "" && (!errors.Is(info.Unsupported, models.ErrUnsupported) || !strings.Contains(info.Unsupported.Error(), test.unsupported)) {
+				test.unsupported != "" && (!errors.Is(info.Unsupported, errs.ErrUnsupported) || !strings.Contains(info.Unsupported.Error(), test.unsupported)) {
 				t.Errorf("not supported: %v, expected %q", info.Unsupported, test.unsupported)
 			}
 
@@ -154,15 +157,15 @@ func TestInspect(t *testing.T) {
 					p.Close()
 				}
 				if (err == nil) != (info.Incomplete == nil && info.Unsupported == nil) {
-					t.Errorf("Load: %v, and Inspect: %v, %v", err, info.Incomplete, info.Unsupported)
+					t.Errorf("Load: %v, and Model: %v, %v", err, info.Incomplete, info.Unsupported)
 				}
 			})
 		})
 	}
 }
 
-// FuzzInspect reads any model_index.json beside the components of a model.
-func FuzzInspect(f *testing.F) {
+// FuzzModel reads any model_index.json beside the components of a model.
+func FuzzModel(f *testing.F) {
 	text, err := os.ReadFile(filepath.Join(ordinary, "model_index.json"))
 	if err != nil {
 		f.Fatal(err)
@@ -172,7 +175,7 @@ func FuzzInspect(f *testing.F) {
 	f.Add([]byte(`{"_class_name": "ZImagePipeline", ".": ["a", "b"], "vae/x": ["a", "b"], "": ["a", "b"], "vae": [1, 2, 3]}`))
 	f.Fuzz(func(t *testing.T, text []byte) {
 		config := &fstest.MapFile{Data: []byte("{}")}
-		info := models.Inspect(fstest.MapFS{
+		info := inspect.Model(fstest.MapFS{
 			"model_index.json": {Data: text}, "vae/config.json": config, "scheduler/scheduler_config.json": config, "tokenizer/tokenizer.json": config,
 		})
 		if info.Size != int64(len(text)+6) {

@@ -1,0 +1,111 @@
+package inspect
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"path"
+	"slices"
+	"strings"
+
+	"github.com/gomflux/gomflux/internal/checkpoint"
+	"github.com/gomflux/gomflux/mlx/hooks"
+	"github.com/gomflux/gomflux/models/component"
+	"github.com/gomflux/gomflux/models/errs"
+	"github.com/gomflux/gomflux/models/family"
+	"github.com/gomflux/gomflux/models/index"
+)
+
+// An expectation is what a config says of a component's tensors.
+type expectation struct {
+	component.Component       // without a model where nothing is known but its folder
+	unknown             error // why that is so
+	damaged             bool  // which is the fault of the files
+}
+
+// unknown is the expectation of a component of which nothing is known.
+func unknown(dir string, why error) expectation {
+	return expectation{Component: component.Component{Dir: dir}, unknown: why}
+}
+
+// declare declares the components of an index by their configs.
+func declare(fsys fs.FS, x index.Index) ([]component.Component, error) {
+	d, err := family.Declare(&component.Folder{FS: fsys, Points: &hooks.Points{}}, x)
+	if d == nil {
+		return nil, err
+	}
+	return d.Components, err
+}
+
+// expect declares the components with weights that an index names, in the order of
+// their folders.
+func expect(fsys fs.FS, x index.Index) []expectation {
+	components, err := declare(fsys, x)
+	var list []expectation
+	for _, dir := range x.Models() {
+		i := slices.IndexFunc(components, func(c component.Component) bool { return c.Dir == dir })
+		switch {
+		case i >= 0:
+			list = append(list, expectation{Component: components[i]})
+		case family.Find(x.Class) == nil && isAutoencoder(x.Components[dir]):
+			list = append(list, expectAutoencoder(fsys, dir))
+		case family.Find(x.Class) == nil:
+			list = append(list, unknown(dir, fmt.Errorf("what the components of pipeline class %q have is not known to this version", x.Class)))
+		case err == nil:
+			list = append(list, unknown(dir, fmt.Errorf("the pipeline class %s has no component of that name here", x.Class)))
+		default:
+			e := unknown(dir, err)
+			e.damaged = !errors.Is(err, errs.ErrUnsupported)
+			list = append(list, e)
+		}
+	}
+	return list
+}
+
+// expectLone declares a component that no index names: an autoencoder, which can be
+// told by its config alone.
+func expectLone(fsys fs.FS, dir string) expectation {
+	var config struct {
+		Class string `json:"_class_name"`
+	}
+	if err := checkpoint.ReadJSON(fsys, path.Join(dir, component.ConfigFile), &config); err != nil || !isAutoencoder(config.Class) {
+		return unknown(dir, errors.New("without a model_index.json it is not known what the component is"))
+	}
+	return expectAutoencoder(fsys, dir)
+}
+
+func expectAutoencoder(fsys fs.FS, dir string) expectation {
+	_, c, err := component.DeclareAutoencoder(&component.Folder{FS: fsys, Points: &hooks.Points{}}, dir)
+	if err != nil {
+		e := unknown(dir, err)
+		e.damaged = !errors.Is(err, errs.ErrUnsupported)
+		return e
+	}
+	return expectation{Component: c}
+}
+
+// isAutoencoder reports whether a component is an autoencoder, by its class, which
+// need not be one that can be run.
+func isAutoencoder(class string) bool { return strings.HasPrefix(class, "Autoencoder") }
+
+// foldersWithWeights lists the folders in a model folder that have safetensors
+// files, or only "." if it has some itself and no folder has.
+func foldersWithWeights(fsys fs.FS) (dirs []string, err error) {
+	entries, err := fs.ReadDir(fsys, ".")
+	if err != nil {
+		return nil, fmt.Errorf("model folder %s: %w", checkpoint.FullName(fsys, ""), err)
+	}
+	has := func(dir string) bool {
+		found, _ := fs.Glob(fsys, path.Join(dir, "*.safetensors*"))
+		return len(found) > 0
+	}
+	for _, e := range entries {
+		if info, err := fs.Stat(fsys, e.Name()); err == nil && info.IsDir() && !strings.ContainsAny(e.Name(), `*?[\`) && has(e.Name()) {
+			dirs = append(dirs, e.Name())
+		}
+	}
+	if len(dirs) == 0 && has(".") {
+		dirs = []string{"."}
+	}
+	return dirs, nil
+}
