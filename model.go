@@ -2,14 +2,11 @@ package gomflux
 
 import (
 	"cmp"
-	"context"
 	"image"
 	"math/rand/v2"
 	"runtime/debug"
 	"slices"
-	"time"
 
-	"github.com/gomflux/gomflux/mlx"
 	"github.com/gomflux/gomflux/models"
 	"github.com/gomflux/gomflux/models/catalog"
 	"github.com/gomflux/gomflux/picture"

@@ -30,9 +30,9 @@ var FS = func() fs.FS {
 	return sub
 }()
 
-// Defaults are the settings that the model's score was measured with.
-var Defaults = family.Defaults{Steps: 12, Guidance: 2, Height: 256, Width: 256, MaxSequenceLength: 512}
+// defaults are the settings that the model's score was measured with.
+var defaults = family.Defaults{Steps: 12, Guidance: 2, Height: 256, Width: 256, MaxSequenceLength: 512}
 
 func init() {
-	catalog.Register("shapes", catalog.Builtin{FS: FS, Defaults: Defaults, About: "one or two coloured shapes"})
+	catalog.Register("shapes", catalog.Builtin{FS: FS, Defaults: defaults, About: "one or two coloured shapes"})
 }
