@@ -29,23 +29,17 @@ type plan struct {
 	total    int64    // bytes of all tensors
 }
 
-// newPlan reads configs and headers, and finds out all that is to be written before
-// anything is. The plan must be closed.
-func newPlan(src Source, o *Options) (p *plan, err error) {
-	p = &plan{src: src, o: o, layout: o.Layout}
-	defer func() {
-		if err != nil {
-			p.close()
-		}
-	}()
+// make reads configs and headers, and finds out all that is to be written before
+// anything is. The plan must be closed, whatever becomes of it.
+func (p *plan) make() error {
 	if err := p.declare(); err != nil {
-		return nil, err
+		return err
 	}
-	packed := o.Quantize != nil
+	packed := p.o.Quantize != nil
 	for _, c := range p.declared.Components {
-		part, err := openPart(src.FS, c)
+		part, err := openPart(p.src.FS, c)
 		if err != nil {
-			return nil, err
+			return err
 		}
 		p.parts = append(p.parts, part)
 		packed = packed || slices.ContainsFunc(part.entries, func(e *entry) bool { return e.found.Quantized != nil })
@@ -58,11 +52,11 @@ func newPlan(src Source, o *Options) (p *plan, err error) {
 	}
 	for _, part := range p.parts {
 		if err := p.place(part); err != nil {
-			return nil, err
+			return err
 		}
 	}
 	p.level = p.quantization()
-	return p, nil
+	return nil
 }
 
 // declare reads the configs, and finds what LoRAs change.

@@ -20,15 +20,15 @@ func Model(src Source, dir string, o Options) (*Report, error) {
 	if err := o.check(); err != nil {
 		return nil, err
 	}
-	p, err := newPlan(src, &o)
-	if err != nil {
+	p := &plan{src: src, o: &o, layout: o.Layout}
+	defer p.close() // after a panic too, which is how a job is interrupted
+	if err := p.make(); err != nil {
 		return nil, err
 	}
-	defer p.close()
 	if err := to.begin(p.total); err != nil {
 		return nil, err
 	}
-	defer to.discard() // after a panic too, which is how a job is interrupted
+	defer to.discard()
 	w := &writer{plan: p, dir: to.work, report: &Report{
 		Folder: dir, Layout: p.layout, Quantization: p.level, Bytes: p.total, Left: p.left,
 	}}

@@ -1,0 +1,8 @@
+package save
+
+// What tests change.
+var (
+	MaxShard  = &maxShard
+	RowsBytes = &rowsBytes
+	FreeBytes = &freeBytes
+)
