@@ -4,10 +4,8 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"slices"
 	"testing"
 
-	"github.com/gomflux/gomflux/internal/checkpoint"
 	"github.com/gomflux/gomflux/mlx/hooks"
 	"github.com/gomflux/gomflux/models/component"
 	"github.com/gomflux/gomflux/models/family"
@@ -44,26 +42,4 @@ func Components(t testing.TB, fsys fs.FS) []component.Component {
 		t.Fatal(err)
 	}
 	return d.Components
-}
-
-// Original are the tensors of a model's component, by its folder, as the model's
-// makers have them.
-func Original(t testing.TB, model, dir string) map[string]*checkpoint.Array {
-	t.Helper()
-	from := Read(t, filepath.Join(model, dir))
-	for _, c := range Components(t, os.DirFS(model)) {
-		if c.Dir != dir {
-			continue
-		}
-		for _, table := range c.Class.Original {
-			if len(table.Rules) == 0 { // diffusers' own names
-				continue
-			}
-			made := Stored(t, table, from)
-			if !slices.ContainsFunc(table.Signature, func(name string) bool { return made[name] == nil }) {
-				return made
-			}
-		}
-	}
-	return from
 }

@@ -9,11 +9,6 @@ import (
 	"github.com/gomflux/gomflux/models/index"
 )
 
-// OriginKey is a key of model_index.json, which diffusers' pipelines have in
-// memory: the model that a folder was saved of. Nothing else would tell the
-// settings that a saved model is meant to be run with.
-const OriginKey = "_name_or_path"
-
 // Origin is the name of the model that a source is of: a built-in one, or the
 // repository of a preset; "" for one that is not known.
 func (s *Source) Origin() string {
@@ -58,7 +53,7 @@ func savedOf(folder string) string {
 	}
 	var members map[string]any
 	if checkpoint.ReadJSON(fsys, index.File, &members) == nil {
-		if name, _ := members[OriginKey].(string); name != "" {
+		if name, _ := members[index.OriginKey].(string); name != "" {
 			return name
 		}
 	}
