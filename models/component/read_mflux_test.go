@@ -21,9 +21,9 @@ import (
 // of 4 and of 8 bits, and a T5 with 3, whose embeddings and table of positions are
 // quantized too. They were made by
 //
-//	scripts/reference/run.sh mflux-golden internal/checkpoint/layout/testdata/mflux
+//	scripts/reference/run.sh mflux-golden models/component/testdata/mflux
 func TestReadMFlux(t *testing.T) {
-	fsys, err := checkpoint.OpenFolder("../../internal/checkpoint/layout/testdata/mflux")
+	fsys, err := checkpoint.OpenFolder("testdata/mflux")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -136,7 +136,7 @@ def parse(argv=None) -> dict:
     c.add_argument("--keep", type=Path, metavar="FOLDER", help="leave models and what is saved of them there")
     c.add_argument("--families", nargs="+", choices=names, metavar="NAME", help="those that mflux has; default: all of them")
 
-    c = command("mflux-golden", make_mflux_golden, "write parts of models that mflux saved (internal/checkpoint/layout/testdata/mflux)")
+    c = command("mflux-golden", make_mflux_golden, "write parts of models that mflux saved (models/component/testdata/mflux)")
     c.add_argument("folder", type=Path)
 
     for name, run, help in (

@@ -386,7 +386,7 @@ def configs(source: Path, folder: Path):
 
 
 def golden(folder: Path):
-    """Makes internal/checkpoint/layout/testdata/mflux: parts of two models that mflux saved, and what their weights are."""
+    """Makes models/component/testdata/mflux: parts of two models that mflux saved, and what their weights are."""
     mx.set_default_device(mx.cpu)
     if folder.exists():
         shutil.rmtree(folder)
