@@ -58,7 +58,7 @@ class Family:
 
 FAMILIES = {
     name: family
-    for module in ("z_image", "flux_1", "flux_2", "qwen")
+    for module in ("z_image", "flux_1", "flux_2", "qwen_image")
     for name, family in importlib.import_module(f"{__name__}.{module}").FAMILIES.items()
 }
 

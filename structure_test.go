@@ -1,0 +1,174 @@
+package gomflux_test
+
+import (
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"io/fs"
+	"os"
+	"path"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/gomflux/gomflux/models/component"
+	"github.com/gomflux/gomflux/models/family"
+)
+
+const module = "github.com/gomflux/gomflux"
+
+// goFiles parses the Go files that are no tests, by their folders.
+func goFiles(t *testing.T, each func(name string, f *ast.File)) {
+	t.Helper()
+	err := filepath.WalkDir(".", func(name string, d fs.DirEntry, err error) error {
+		switch {
+		case err != nil:
+			return err
+		case d.IsDir() && name != "." && (strings.HasPrefix(d.Name(), ".") || d.Name() == "testdata"):
+			return fs.SkipDir
+		case d.IsDir() || path.Ext(name) != ".go" || strings.HasSuffix(name, "_test.go"):
+			return nil
+		}
+		f, err := parser.ParseFile(token.NewFileSet(), name, nil, 0)
+		if err == nil {
+			each(filepath.ToSlash(name), f)
+		}
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// layers are the rows of the table of packages in docs/architecture.md.
+func layers(t *testing.T) map[string]int {
+	t.Helper()
+	text, err := os.ReadFile("docs/architecture.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, table, _ := strings.Cut(string(text), "## Parts")
+	table, _, _ = strings.Cut(table, "\nThe top level")
+	rows := map[string]int{}
+	for i, line := range strings.Split(table, "\n") {
+		cells := strings.Split(line, "|")
+		if len(cells) < 3 {
+			continue
+		}
+		for _, name := range regexp.MustCompile("`([^`]+)`").FindAllStringSubmatch(cells[1], -1) {
+			rows[name[1]] = i
+		}
+	}
+	rows["."] = rows["gomflux"]
+	if len(rows) < 30 {
+		t.Fatalf("%d packages in the table of docs/architecture.md", len(rows))
+	}
+	return rows
+}
+
+// TestImportsGoUpward holds the imports of every package against the table in
+// docs/architecture.md: a package imports those above it, and those in its row.
+func TestImportsGoUpward(t *testing.T) {
+	rows := layers(t)
+	helper := func(dir string) bool { // for tests, and programs of their own
+		return strings.HasSuffix(dir, "test") || strings.HasPrefix(dir, "scripts/")
+	}
+	goFiles(t, func(name string, f *ast.File) {
+		dir := path.Dir(name)
+		if helper(dir) {
+			return
+		}
+		row, ok := rows[dir]
+		if !ok {
+			t.Errorf("%s: package %s is in no row of the table of docs/architecture.md", name, dir)
+			return
+		}
+		for _, spec := range f.Imports {
+			imported, _ := strconv.Unquote(spec.Path.Value)
+			rest, own := strings.CutPrefix(imported, module)
+			if !own {
+				continue
+			}
+			other := strings.TrimPrefix(rest, "/")
+			if other == "" {
+				other = "."
+			}
+			if helper(other) {
+				t.Errorf("%s imports %s, which is for tests", name, imported)
+			} else if at, ok := rows[other]; !ok || at > row {
+				t.Errorf("%s imports %s, which is below it in the table of docs/architecture.md", name, imported)
+			}
+		}
+	})
+}
+
+// TestNamesStayHome looks for names of families, pipeline classes and component
+// classes in string literals outside of the files that describe them.
+func TestNamesStayHome(t *testing.T) {
+	families := slices.Concat(family.Names(), family.Classes(), []string{"Qwen-Image-Edit", "FLUX.2"})
+	var classes []string
+	for _, c := range component.All {
+		classes = append(append(classes, c.Name), c.Aliases...)
+	}
+	classes = slices.DeleteFunc(classes, func(name string) bool { return name == "" })
+	home := map[string][]string{} // where a class is described
+	goFiles(t, func(name string, f *ast.File) {
+		if path.Dir(name) == "models/component" {
+			for _, text := range literals(f) {
+				if slices.Contains(classes, text) {
+					home[text] = append(home[text], name)
+				}
+			}
+		}
+	})
+	for _, class := range classes {
+		if files := slices.Compact(home[class]); len(files) != 1 {
+			t.Errorf("%s is named in %q, expected one file of models/component", class, files)
+		}
+	}
+	goFiles(t, func(name string, f *ast.File) {
+		dir := path.Dir(name)
+		describes := dir == "models/family" || dir == "models/component" ||
+			dir == "transformer" || // whose files are a class each
+			slices.Contains([]string{"parity/hints.go", "parity/maths.go", "parity/joint.go", "parity/qwen.go"}, name)
+		if describes {
+			return
+		}
+		for _, text := range literals(f) {
+			for _, known := range slices.Concat(families, classes) {
+				if regexp.MustCompile(`(^|[^A-Za-z0-9])` + regexp.QuoteMeta(known) + `($|[^A-Za-z0-9])`).MatchString(text) {
+					t.Errorf("%s: %q names %s: that belongs into its file of models/family or models/component", name, shortened(text), known)
+				}
+			}
+		}
+	})
+}
+
+// literals are the strings in a file, without the paths of imports and tags.
+func literals(f *ast.File) (texts []string) {
+	ast.Inspect(f, func(n ast.Node) bool {
+		switch n := n.(type) {
+		case *ast.ImportSpec:
+			return false
+		case *ast.Field:
+			n.Tag = nil
+		case *ast.BasicLit:
+			if text, err := strconv.Unquote(n.Value); err == nil && n.Kind == token.STRING {
+				texts = append(texts, text)
+			}
+		}
+		return true
+	})
+	return texts
+}
+
+func shortened(text string) string {
+	const most = 60
+	if len(text) > most {
+		return text[:most] + "…"
+	}
+	return text
+}
