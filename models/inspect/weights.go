@@ -75,7 +75,7 @@ func OpenWeights(fsys fs.FS) (*Weights, error) {
 			return nil, fmt.Errorf("%s: names no components with weights", checkpoint.FullName(fsys, index.File))
 		}
 	} else {
-		dirs, err := foldersWithWeights(fsys)
+		dirs, err := checkpoint.WeightFolders(fsys)
 		if err != nil {
 			return nil, err
 		}
