@@ -30,6 +30,10 @@ const maxAxes = 64
 // Type returns the tensor's dtype and shape as messages have them: F32 [2 3].
 func (t Tensor) Type() string { return fmt.Sprintf("%s %v", t.Dtype, t.Shape) }
 
+// ID tells the tensors of a checkpoint apart, and the parts of a stored one that
+// several are made of.
+func (t Tensor) ID() string { return fmt.Sprint(t.File, "\n", t.Name, "\n", t.Forms) }
+
 // Len returns the number of elements, which must fit an int.
 func (t Tensor) Len() int {
 	n := 1

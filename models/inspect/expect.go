@@ -87,25 +87,3 @@ func expectAutoencoder(fsys fs.FS, dir string) expectation {
 // isAutoencoder reports whether a component is an autoencoder, by its class, which
 // need not be one that can be run.
 func isAutoencoder(class string) bool { return strings.HasPrefix(class, "Autoencoder") }
-
-// foldersWithWeights lists the folders in a model folder that have safetensors
-// files, or only "." if it has some itself and no folder has.
-func foldersWithWeights(fsys fs.FS) (dirs []string, err error) {
-	entries, err := fs.ReadDir(fsys, ".")
-	if err != nil {
-		return nil, fmt.Errorf("model folder %s: %w", checkpoint.FullName(fsys, ""), err)
-	}
-	has := func(dir string) bool {
-		found, _ := fs.Glob(fsys, path.Join(dir, "*.safetensors*"))
-		return len(found) > 0
-	}
-	for _, e := range entries {
-		if info, err := fs.Stat(fsys, e.Name()); err == nil && info.IsDir() && !strings.ContainsAny(e.Name(), `*?[\`) && has(e.Name()) {
-			dirs = append(dirs, e.Name())
-		}
-	}
-	if len(dirs) == 0 && has(".") {
-		dirs = []string{"."}
-	}
-	return dirs, nil
-}

@@ -82,7 +82,7 @@ func (i *inspection) add(err error) {
 // parts looks at what there is of weights in a folder that is no whole model: all
 // files of one component, or of several in folders.
 func (i *inspection) parts() {
-	dirs, err := foldersWithWeights(i.fsys)
+	dirs, err := checkpoint.WeightFolders(i.fsys)
 	if err != nil {
 		return // said before
 	}

@@ -13,11 +13,8 @@ import (
 	"github.com/gomflux/gomflux/internal/mlxtest"
 	"github.com/gomflux/gomflux/internal/modeltest"
 	"github.com/gomflux/gomflux/mlx"
-	"github.com/gomflux/gomflux/mlx/hooks"
 	"github.com/gomflux/gomflux/mlx/nn"
 	"github.com/gomflux/gomflux/models/component"
-	"github.com/gomflux/gomflux/models/family"
-	"github.com/gomflux/gomflux/models/index"
 	"github.com/gomflux/gomflux/models/inspect"
 )
 
@@ -76,16 +73,8 @@ func quantize(t *testing.T, dir, target string, q mlx.Quantization) map[string]p
 		t.Fatal(err)
 	}
 	fsys := os.DirFS(dir)
-	x, err := index.Read(fsys)
-	if err != nil {
-		t.Fatal(err)
-	}
-	d, err := family.Declare(&component.Folder{FS: fsys, Points: &hooks.Points{}}, x)
-	if err != nil {
-		t.Fatal(err)
-	}
 	made := map[string]packed{}
-	for _, c := range d.Components {
+	for _, c := range modeltest.Components(t, fsys) {
 		ck, err := c.Open(fsys)
 		if err != nil {
 			t.Fatal(err)

@@ -21,7 +21,7 @@ func TestSingleFile(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				info := Inspect(s.FS)
+				info := Model(s.FS)
 				if info.Incomplete != nil || info.Unsupported != nil || info.Class == "" {
 					t.Errorf("%s: %+v", path, info)
 				}

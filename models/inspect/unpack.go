@@ -10,6 +10,7 @@ import (
 
 	"github.com/gomflux/gomflux/internal/checkpoint"
 	"github.com/gomflux/gomflux/mlx"
+	"github.com/gomflux/gomflux/mlx/nn"
 )
 
 // A matrix is a tensor as it is compared: as it is stored, or unpacked from what a
@@ -40,7 +41,7 @@ func (c *ComponentWeights) matrices() (list []*matrix) {
 		byName[t.Name] = t
 	}
 	for _, t := range c.Tensors {
-		if owner := byName[ownerOf(t.Name)]; owner != nil && owner.Dtype == checkpoint.U32 {
+		if owner, ok := nn.Companion(t.Name); ok && byName[owner] != nil && byName[owner].Dtype == checkpoint.U32 {
 			continue
 		}
 		m := &matrix{TensorWeights: t, shape: t.Shape}
@@ -54,17 +55,6 @@ func (c *ComponentWeights) matrices() (list []*matrix) {
 		}
 	}
 	return list
-}
-
-// ownerOf is the weight that a tensor of scales or biases belongs to, "" for other
-// tensors.
-func ownerOf(name string) string {
-	for _, suffix := range []string{".scales", ".biases", ".scale_weight", ".weight_scale"} {
-		if module, ok := strings.CutSuffix(name, suffix); ok {
-			return module + ".weight"
-		}
-	}
-	return ""
 }
 
 // unpacked finds out how a matrix is quantized that has a number of columns. The

@@ -75,7 +75,7 @@ func OpenWeights(fsys fs.FS) (*Weights, error) {
 			return nil, fmt.Errorf("%s: names no components with weights", checkpoint.FullName(fsys, index.File))
 		}
 	} else {
-		dirs, err := foldersWithWeights(fsys)
+		dirs, err := checkpoint.WeightFolders(fsys)
 		if err != nil {
 			return nil, err
 		}
@@ -117,7 +117,7 @@ func (c *ComponentWeights) list(e expectation) {
 		found, c.mismatch = e.Match(c.ck)
 		for i, p := range nn.Parameters(e.Model) {
 			for _, t := range found[i].Tensors() {
-				used[identity(t)] = true
+				used[t.ID()] = true
 			}
 			if p.Kind() != nn.OtherParam {
 				c.columns[p.Name] = p.Stored()[1]
@@ -125,19 +125,16 @@ func (c *ComponentWeights) list(e expectation) {
 		}
 		if c.mismatch != nil {
 			for _, m := range c.mismatch.Unexpected {
-				used[identity(c.ck.Tensors[m.Name])] = true // a flag says more
+				used[c.ck.Tensors[m.Name].ID()] = true // a flag says more
 			}
 		}
 	}
 	for _, name := range slices.SortedFunc(maps.Keys(c.ck.Tensors), checkpoint.CompareNames) {
-		t := &TensorWeights{Tensor: c.ck.Tensors[name], Unused: e.unknown == nil && !used[identity(c.ck.Tensors[name])]}
+		t := &TensorWeights{Tensor: c.ck.Tensors[name], Unused: e.unknown == nil && !used[c.ck.Tensors[name].ID()]}
 		t.Name = name // diffusers' where it has another one in its file
 		c.Tensors = append(c.Tensors, t)
 	}
 }
-
-// identity tells tensors apart, and parts of one that several are stored as.
-func identity(t checkpoint.Tensor) string { return fmt.Sprint(t.File, "\n", t.Name, "\n", t.Forms) }
 
 // Close closes the files.
 func (w *Weights) Close() error {

@@ -41,7 +41,7 @@ func (p *part) find() error {
 	}
 	declared := map[string]int{}
 	for i, f := range found {
-		declared[identity(f.Tensor)] = i
+		declared[f.ID()] = i
 	}
 	params := nn.Parameters(p.Model)
 	alike := map[string]*nn.Parameter{} // by names without numbers
@@ -51,7 +51,7 @@ func (p *part) find() error {
 	for _, key := range slices.SortedFunc(maps.Keys(p.ck.Tensors), checkpoint.CompareNames) {
 		t := p.ck.Tensors[key]
 		e := &entry{key: key, found: nn.Found{Tensor: t}}
-		if i, ok := declared[identity(t)]; ok {
+		if i, ok := declared[t.ID()]; ok {
 			e.found, e.param = found[i], &params[i]
 		} else if owner, ok := nn.Companion(key); ok {
 			if _, ok := p.ck.Tensors[owner]; ok {
@@ -89,9 +89,6 @@ func (p *part) foundLike(key string, like *nn.Parameter) (nn.Found, error) {
 	}
 	return found[0], nil
 }
-
-// identity tells tensors apart, and parts of one that several are stored as.
-func identity(t checkpoint.Tensor) string { return fmt.Sprint(t.File, "\n", t.Name, "\n", t.Forms) }
 
 // unnumbered is a name that the layers of all blocks have.
 func unnumbered(name string) string { return numbers.ReplaceAllString(name, "#") }
