@@ -14,7 +14,7 @@
 //
 // A model is a folder in the layout of Hugging Face diffusers or of mflux, a
 // published one that is in the Hugging Face cache, a single file, or a built-in
-// one, such as that of package [github.com/gomflux/gomflux/shapes]. [OpenOptions]
+// one, such as that of package [github.com/gomflux/gomflux/models/shapes]. [OpenOptions]
 // quantize its weights and change them by LoRAs; [Save] writes what comes of it.
 // [Options] whose values are zero stand for what the model's makers recommend. A
 // model that edits is shown [Options].References. Most programs need this package

@@ -113,3 +113,60 @@ func TestGivenIDs(t *testing.T) {
 		}
 	})
 }
+
+// TestCutPrompts cuts a prompt that is too long as each family's pipeline in diffusers
+// does, and says what is lost.
+func TestCutPrompts(t *testing.T) {
+	text := strings.TrimSpace(strings.Repeat("a red hat on a blue cat, ", 12))
+	const limit = 24
+	for _, test := range []struct {
+		folder string
+		ids    int    // that the last text encoder gets
+		rows   int    // that the transformer sees
+		lost   string // text encoders that do not see all
+	}{
+		{"zimage-small", limit, limit, "text_encoder"},
+		{"flux1-dev-small", limit, limit, "text_encoder text_encoder_2"},
+		{"flux2-klein", limit, limit, "text_encoder"},
+		{"qwen-image-small", 0, limit, "text_encoder"}, // cuts what the encoder makes
+		{"qwen-edit", 0, 0, ""},                        // cuts nothing
+	} {
+		mlxtest.Do(t, func() {
+			p, err := Load(os.DirFS("testdata/"+test.folder+"/model"), LoadOptions{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer p.Close()
+			r := Request{Prompt: text, Height: 32, Width: 32, Steps: 1, Guidance: 1, MaxSequenceLength: limit}
+			if p.checkReferences(nil) != nil {
+				r.References = []image.Image{coloured(64, 64)}
+			}
+			run := prepared(t, p, r, 1)
+			tokens := run.prompts[0].tokens[len(run.prompts[0].tokens)-1]
+			if test.ids > 0 && len(tokens.IDs) != test.ids {
+				t.Errorf("%s: %d ids, expected %d", test.folder, len(tokens.IDs), test.ids)
+			}
+			var lost []string
+			for _, cut := range run.Cuts() {
+				lost = append(lost, cut.Encoder)
+				if !strings.HasSuffix(text, cut.Text) || cut.Text == "" || cut.Text == text || cut.Tokens < 1 || cut.Prompt != "prompt" {
+					t.Errorf("%s: cut %+v", test.folder, cut)
+				}
+			}
+			if strings.Join(lost, " ") != test.lost {
+				t.Errorf("%s: cut for %q, expected %q", test.folder, lost, test.lost)
+			}
+			results, err := run.Generate([]uint64{1})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if n := results[0].PromptTokens; test.rows > 0 && n != test.rows || test.rows == 0 && n <= limit {
+				t.Errorf("%s: the transformer sees %d tokens, expected %d", test.folder, n, test.rows)
+			}
+			r.RefuseLongPrompts = true
+			if _, err := p.Prepare(r, 1); !isRequest(err) || !strings.Contains(err.Error(), "and the limit is 24") {
+				t.Errorf("%s: refused: error %v", test.folder, err)
+			}
+		})
+	}
+}

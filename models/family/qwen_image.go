@@ -231,6 +231,7 @@ type qwenEdit struct {
 	plus      bool
 	processor *textenc.Qwen2VLImageProcessor
 	points    *hooks.Points
+	passed    []textenc.VisionInput // by the hook, of the prompt
 	// areas of the copies of a picture, in pixels
 	vaeArea, conditionArea int
 }
@@ -330,8 +331,12 @@ func (q *qwenEdit) visionSize(size image.Point) (image.Point, error) {
 	return q.processor.Resized(q.conditionSize(size))
 }
 
-// vision are pictures as the text encoder sees them.
+// vision are pictures as the text encoder sees them. Those of the negative prompt are
+// those of the prompt, which a hook may have replaced.
 func (q *qwenEdit) vision(references []image.Image) []textenc.VisionInput {
+	if q.points.Active() && q.points.Negative && q.passed != nil {
+		return q.passed
+	}
 	var all []textenc.VisionInput
 	for _, img := range references {
 		size := q.conditionSize(img.Bounds().Size())
@@ -350,14 +355,17 @@ func (q *qwenEdit) vision(references []image.Image) []textenc.VisionInput {
 		}
 		all = append(all, in)
 	}
-	if q.points.Active() && !q.points.Negative { // whose pictures are the same
-		q.pass(all)
+	if q.points.Active() {
+		if err := q.pass(all); err != nil {
+			mlx.Throw(errs.Request(err))
+		}
+		q.passed = all
 	}
 	return all
 }
 
-// pass passes what the vision tower gets by the hook.
-func (q *qwenEdit) pass(all []textenc.VisionInput) {
+// pass passes what the vision encoder gets by the hook.
+func (q *qwenEdit) pass(all []textenc.VisionInput) error {
 	var values []float32
 	var grids []int32
 	for _, in := range all {
@@ -366,11 +374,17 @@ func (q *qwenEdit) pass(all []textenc.VisionInput) {
 	}
 	row := len(all[0].Pixels) / (all[0].Height * all[0].Width)
 	values = q.points.Value("vision.pixel_values", mlx.FromFloat32(values, len(values)/row, row)).Floats()
-	q.points.Value("vision.grid_thw", mlx.FromInt32(grids, len(all), 3))
+	grids = q.points.Value("vision.grid_thw", mlx.FromInt32(grids, len(all), 3)).Int32s()
 	for i := range all {
+		grid, merge := grids[3*i:3*i+3], int32(q.processor.MergeSize)
+		if patches := all[i].Height * all[i].Width; grid[0] != 1 || grid[1] < 1 || grid[2] < 1 || grid[1]%merge != 0 || grid[2]%merge != 0 || int(grid[1])*int(grid[2]) != patches {
+			return fmt.Errorf("vision.grid_thw of picture %d is %v: expected 1 and sides that are multiples of %d, of %d patches in all", i+1, grid, merge, patches)
+		}
+		all[i].Height, all[i].Width = int(grid[1]), int(grid[2])
 		n := len(all[i].Pixels)
 		all[i].Pixels, values = values[:n], values[n:]
 	}
+	return nil
 }
 
 // Vision counts attention as if the pictures were one, the size of all of them.

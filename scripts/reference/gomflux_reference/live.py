@@ -90,7 +90,7 @@ def kinds(family: Family, i: int) -> list[str]:
     found = [f"edit of {n}" if n else "text" for n in family.references]
     if family.image_pipeline:
         found.append("picture")
-    return found + (["large"] if i == 0 else [])
+    return found + (["large", "long prompt"] if i == 0 else [])
 
 
 def make_model(folder: Path, family: str, r: random.Random, i: int) -> str:
@@ -156,6 +156,8 @@ def replay(gomflux: Path, model: Path, family: str, kind: str, r: random.Random)
     elif kind == "large":
         request |= {"width": LARGE, "height": LARGE, "steps": 2}
         taps = ["transformer@*"]
+    elif kind == "long prompt":  # which is cut
+        request |= {"prompt": ", ".join(SCENES[:-1]), "max_sequence_length": r.randint(20, 60)}
     elif kind == "text" and FAMILIES[family].schedulers and r.random() < 0.4:
         request["scheduler"] = r.choice(FAMILIES[family].schedulers)
         # Heun's divides by its last sigma, a thousandth unless shifted: diffusers' own float32 is off by 2e-5 there

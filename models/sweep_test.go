@@ -1,0 +1,197 @@
+package models
+
+import (
+	"bytes"
+	"errors"
+	"image"
+	"math/rand/v2"
+	"os"
+	"slices"
+	"testing"
+
+	"github.com/gomflux/gomflux/internal/mlxtest"
+	"github.com/gomflux/gomflux/mlx"
+	"github.com/gomflux/gomflux/mlx/hooks"
+	"github.com/gomflux/gomflux/models/errs"
+	"github.com/gomflux/gomflux/models/family"
+)
+
+// TestReplacedValues puts noise in the place of every value that a run of each family
+// passes: it changes the picture, or is refused.
+func TestReplacedValues(t *testing.T) {
+	for _, folder := range []string{
+		"zimage-small", "flux1-dev-small", "flux1-schnell-ordinary", "flux2-klein-base", "flux2-klein-kv",
+		"qwen-image-small", "qwen-edit", "qwen-edit-plus",
+	} {
+		for _, scheduler := range []string{"", "heun", "linear"} {
+			t.Run(folder+" "+scheduler, func(t *testing.T) {
+				sweep(t, folder, scheduler)
+			})
+		}
+	}
+}
+
+func sweep(t *testing.T, folder, scheduler string) {
+	var p *Pipeline
+	mlxtest.Do(t, func() {
+		var err error
+		if p, err = Load(os.DirFS("testdata/"+folder+"/model"), LoadOptions{}); err != nil {
+			t.Fatal(err)
+		}
+	})
+	defer p.Close()
+	r := Request{Prompt: "a red hat", NegativePrompt: "blurry", Height: 32, Width: 48, Steps: 3, MaxSequenceLength: 24, Seed: 1, Scheduler: scheduler}
+	if guided, err := p.family.Guidance(3); guided && err == nil {
+		r.Guidance = 3
+	}
+	if _, ok := p.family.(family.Editor); ok && p.checkReferences([]image.Image{coloured(80, 100)}) == nil {
+		r.References = []image.Image{coloured(80, 100)}
+	} else {
+		r.Image, r.ImageStrength = coloured(48, 32), 0.4
+	}
+	if err := p.Check(r); err != nil && scheduler != "" {
+		t.Skip(err) // which is about the scheduler
+	}
+	var names []string
+	run := func(name string) (picture []uint8, err error) {
+		r.Hook = func(tap hooks.Tap) (*mlx.Array, error) {
+			if len(tap.Inputs) > 0 || tap.Point != (hooks.Point{}) {
+				return nil, nil // a module's
+			}
+			full := tap.FullName()
+			if name == "" {
+				names = append(names, full)
+			} else if full == name {
+				return noiseLike(tap.Output), nil
+			}
+			return nil, nil
+		}
+		err = mlx.Do(t.Context(), func() error {
+			result, err := p.Generate(r)
+			if err == nil {
+				picture = result.Image.Pix
+			}
+			return err
+		})
+		return picture, err
+	}
+	want, err := run("")
+	if err != nil {
+		t.Fatal(err)
+	}
+	names = slices.Compact(slices.Sorted(slices.Values(names)))
+	if len(names) < 10 {
+		t.Fatalf("values %q", names)
+	}
+	for _, name := range names {
+		got, err := run(name)
+		if err != nil {
+			t.Logf("%s is refused: %v", name, err)
+			continue
+		}
+		if bytes.Equal(got, want) {
+			t.Errorf("noise in the place of %s changes nothing", name)
+		}
+	}
+}
+
+// noiseLike is noise of an array's shape and dtype. Integers are moved among each
+// other and changed within their range.
+func noiseLike(x *mlx.Array) *mlx.Array {
+	r := rand.New(rand.NewPCG(1, 2))
+	if x.Dtype().IsFloat() {
+		values := make([]float32, x.Size())
+		for i := range values {
+			values[i] = float32(r.NormFloat64())
+		}
+		return mlx.FromFloat32(values, x.Shape()...).AsType(x.Dtype())
+	}
+	values := x.AsType(mlx.Float32).Floats()
+	slices.Reverse(values)
+	top := slices.Max(values)
+	for i := range values {
+		if r.IntN(2) == 0 && values[i] > 1 {
+			values[i] = float32(int(values[i]*7+3) % (int(top) + 1))
+		}
+	}
+	return mlx.FromFloat32(values, x.Shape()...).AsType(x.Dtype())
+}
+
+// coloured is a picture of many colours.
+func coloured(w, h int) *image.RGBA {
+	img := image.NewRGBA(image.Rect(0, 0, w, h))
+	for i := range img.Pix {
+		img.Pix[i] = uint8(i * 37 % 251)
+		if i%4 == 3 {
+			img.Pix[i] = 255
+		}
+	}
+	return img
+}
+
+// TestGivenSchedule gives sigmas and timesteps without a hook.
+func TestGivenSchedule(t *testing.T) {
+	mlxtest.Do(t, func() {
+		p := load(t, nil)
+		r := Request{Prompt: "a red hat", Height: 32, Width: 32, Steps: 3, MaxSequenceLength: 24, Seed: 1}
+		want, err := p.Generate(r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for name, values := range map[string][]float32{"sigmas": {1, 0.9, 0.2, 0}, "timesteps": {1000, 100, 50}} {
+			r.Given = kept{name: func() *mlx.Array { return mlx.FromFloat32(values) }}
+			got, err := p.Generate(r)
+			if err != nil {
+				t.Fatalf("%s: %v", name, err)
+			}
+			if bytes.Equal(got.Image.Pix, want.Image.Pix) {
+				t.Errorf("other %s change nothing", name)
+			}
+			for what, wrong := range map[string][]float32{"too few": values[1:], "rising": {0, 0.5, 1, 2}} {
+				if name == "timesteps" && what == "rising" {
+					continue
+				}
+				r.Given = kept{name: func() *mlx.Array { return mlx.FromFloat32(wrong) }}
+				if _, err := p.Generate(r); !isRequest(err) {
+					t.Errorf("%s %s: error %v", what, name, err)
+				}
+			}
+		}
+	})
+}
+
+// TestGivenPacked gives latents in the shape that diffusers' pipelines take as their
+// argument.
+func TestGivenPacked(t *testing.T) {
+	for _, folder := range []string{"flux1-dev-small", "qwen-image-small"} {
+		mlxtest.Do(t, func() {
+			p, err := Load(os.DirFS("testdata/"+folder+"/model"), LoadOptions{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer p.Close()
+			packer := p.family.(family.Packer)
+			r := Request{Prompt: "a red hat", Height: 32, Width: 48, Steps: 2, MaxSequenceLength: 24}
+			h, w := p.latentSize(r.Height, r.Width)
+			tokens := func() *mlx.Array { return mlx.Normal(mlx.Key(3), mlx.Float32, packer.Packed(h, w)...) }
+			var pictures [2][]uint8
+			for i, noise := range []func() *mlx.Array{tokens, func() *mlx.Array { return packer.Unpack(tokens(), h, w).ExpandDims(0) }} {
+				r.Given = kept{"latents.init": noise}
+				made, err := p.Generate(r)
+				if err != nil {
+					t.Fatalf("%s: %v", folder, err)
+				}
+				pictures[i] = made.Image.Pix
+			}
+			if !bytes.Equal(pictures[0], pictures[1]) {
+				t.Errorf("%s: another picture of packed noise", folder)
+			}
+			r.Given = kept{"latents.init": func() *mlx.Array { return tokens().Slice(1, 0, 1) }}
+			if _, err := p.Generate(r); !isRequest(err) {
+				t.Errorf("%s: too few tokens: error %v", folder, err)
+			}
+		})
+	}
+}
+
+func isRequest(err error) bool { return err != nil && errors.Is(err, errs.ErrRequest) }
