@@ -19,6 +19,7 @@ import (
 	"github.com/gomflux/gomflux/mlx"
 	"github.com/gomflux/gomflux/mlx/hooks"
 	"github.com/gomflux/gomflux/models"
+	"github.com/gomflux/gomflux/models/catalog"
 	"github.com/gomflux/gomflux/models/lora"
 	"github.com/gomflux/gomflux/picture"
 )
@@ -32,7 +33,7 @@ const (
 
 // Options say how to replay a run.
 type Options struct {
-	Model      string // a folder or a name that models.Find knows; "" is the run's own
+	Model      string // a folder or a name that catalog.Find knows; "" is the run's own
 	Readings   []string
 	Device     *mlx.Device // nil: a GPU if there is one
 	Dtype      *mlx.Dtype  // nil: the device's own
@@ -193,7 +194,7 @@ func (r *replay) find() (string, fs.FS, error) {
 		}
 	}
 	if !disk.IsFolder(name) {
-		source, err := models.Find(name)
+		source, err := catalog.Find(name)
 		if err != nil {
 			return "", nil, err
 		}

@@ -6,7 +6,7 @@ import (
 	"strings"
 
 	"github.com/gomflux/gomflux/mlx/hooks"
-	"github.com/gomflux/gomflux/models"
+	"github.com/gomflux/gomflux/models/inspect"
 )
 
 // Untapped are tensors of the reference that have no counterpart here, and why.
@@ -67,7 +67,7 @@ type idle struct {
 
 // idleModules finds them by what of the checkpoints is not loaded.
 func idleModules(fsys fs.FS) (idle, error) {
-	w, err := models.OpenWeights(fsys)
+	w, err := inspect.OpenWeights(fsys)
 	if err != nil {
 		return idle{}, err
 	}
