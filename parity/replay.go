@@ -19,6 +19,8 @@ import (
 	"github.com/gomflux/gomflux/mlx"
 	"github.com/gomflux/gomflux/mlx/hooks"
 	"github.com/gomflux/gomflux/models"
+	"github.com/gomflux/gomflux/models/catalog"
+	"github.com/gomflux/gomflux/models/family"
 	"github.com/gomflux/gomflux/models/lora"
 	"github.com/gomflux/gomflux/picture"
 )
@@ -32,7 +34,7 @@ const (
 
 // Options say how to replay a run.
 type Options struct {
-	Model      string // a folder or a name that models.Find knows; "" is the run's own
+	Model      string // a folder or a name that catalog.Find knows; "" is the run's own
 	Readings   []string
 	Device     *mlx.Device // nil: a GPU if there is one
 	Dtype      *mlx.Dtype  // nil: the device's own
@@ -109,7 +111,7 @@ type replay struct {
 	model    string
 	pipeline *models.Pipeline
 	request  models.Request
-	idle     idle
+	absent   absent
 
 	pass    pass
 	entries map[string]*Tensor
@@ -138,7 +140,7 @@ func (r *replay) load() error {
 	if err != nil {
 		return err
 	}
-	if r.idle, err = idleModules(r.fsys); err != nil {
+	if r.absent, err = absentFrom(r.fsys, r.pipeline.Components()); err != nil {
 		return err
 	}
 	s := r.ref.Settings
@@ -149,8 +151,8 @@ func (r *replay) load() error {
 	switch {
 	case s.NegativePrompt != nil:
 		r.request.NegativePrompt = *s.NegativePrompt
-	case strings.HasPrefix(r.pipeline.Class, "QwenImage"):
-		r.request.Guidance = min(r.request.Guidance, 1) // diffusers guides by a negative prompt only
+	case family.Find(r.pipeline.Class).NeedsNegativePrompt:
+		r.request.Guidance = min(r.request.Guidance, 1) // which guides nothing
 	}
 	switch noise := r.ref.Array("latents.init"); {
 	case noise != nil && noise.Ndim() > 1:
@@ -193,7 +195,7 @@ func (r *replay) find() (string, fs.FS, error) {
 		}
 	}
 	if !disk.IsFolder(name) {
-		source, err := models.Find(name)
+		source, err := catalog.Find(name)
 		if err != nil {
 			return "", nil, err
 		}
@@ -355,7 +357,7 @@ func (r *replay) isThere(name string, tap hooks.Tap) bool {
 	r.visited[name] = true
 	there := r.ref.Array(name) != nil || r.ref.Array(name+":samples") != nil
 	if r.ownPass() {
-		wanted := !tap.Point.OnRequest() && r.untapped(name) == ""
+		wanted := !tap.Point.OnRequest() && r.absent.untapped(name) == ""
 		r.sights = append(r.sights, sight{tap.FullName(), name, tap.Point.Kind, depth(tap.Name), there, wanted})
 	}
 	if there {
@@ -519,7 +521,7 @@ func (r *replay) report() *Report {
 		if !full || r.visited[name] {
 			continue
 		}
-		if reason := r.untapped(name); reason != "" {
+		if reason := r.absent.untapped(name); reason != "" {
 			rep.leaveOut(name, reason)
 		} else {
 			rep.Missing = append(rep.Missing, name)

@@ -4,6 +4,7 @@ import (
 	"os"
 	"testing"
 
+	"github.com/gomflux/gomflux/internal/modeltest"
 	"github.com/gomflux/gomflux/mlx/hooks"
 )
 
@@ -60,16 +61,33 @@ func TestUntapped(t *testing.T) {
 		{"qwen-edit", "transformer.time_text_embed.time_proj@0", false},
 		{"qwen-edit", "vae.encoder.down_blocks.0.dropout", true},
 	} {
-		modules, err := idleModules(os.DirFS("../models/testdata/" + c.model + "/model"))
+		model := os.DirFS("../models/testdata/" + c.model + "/model")
+		a, err := absentFrom(model, modeltest.Components(t, model))
 		if err != nil {
 			t.Fatal(err)
 		}
 		if _, err := hooks.ParseName(c.name); err != nil {
 			t.Fatal(err)
 		}
-		r := &replay{idle: modules}
-		if reason := r.untapped(c.name); (reason != "") != c.untapped {
+		if reason := a.untapped(c.name); (reason != "") != c.untapped {
 			t.Errorf("%s, %s: reason %q, expected one: %v", c.model, c.name, reason, c.untapped)
+		}
+	}
+}
+
+// TestUntappedAnywhere: where the model is not known, as in a diff of two runs, what
+// any class of components has is left out.
+func TestUntappedAnywhere(t *testing.T) {
+	for name, untapped := range map[string]bool{
+		"transformer.layers.0@0:in.1":                             true,
+		"text_encoder_2.encoder.block.1.layer.0:out.1":            true,
+		"transformer.layers.0.attention.to_out.1@0":               true,
+		"transformer.layers.0@0:in.0":                             false,
+		"text_encoder_2.encoder.block.1.layer.0:in.position_bias": false,
+		"text_encoder": false,
+	} {
+		if reason := untappedAnywhere(name); (reason != "") != untapped {
+			t.Errorf("%s: reason %q, expected one: %v", name, reason, untapped)
 		}
 	}
 }
