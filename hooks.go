@@ -132,8 +132,11 @@ func (h Hook) internal() hooks.Func {
 
 func newTap(t hooks.Tap) Tap {
 	tap := Tap{
-		Name: t.Name, Step: t.Step, Call: t.Call, Negative: t.Negative, Kind: TapKind(t.Point.Kind.String()), Key: t.Point.Key,
+		Name: t.Name, Step: t.Step, Call: t.Call, Negative: t.Negative, Kind: OutputTap, Key: t.Point.Key,
 		FullName: t.FullName(), Output: arrayTensor{t.Output},
+	}
+	if t.Point.Kind == hooks.Inner {
+		tap.Kind = InnerTap
 	}
 	for _, in := range t.Inputs {
 		tap.Inputs = append(tap.Inputs, TapInput{in.Key, arrayTensor{in.Array}})

@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/gomflux/gomflux/internal/checkpoint"
+	"github.com/gomflux/gomflux/internal/modeltest"
 	"github.com/gomflux/gomflux/models/inspect"
 )
 
@@ -14,8 +15,8 @@ import (
 func TestCompare(t *testing.T) {
 	const weight, bias = "decoder.up_blocks.1.resnets.1.conv2.weight", "decoder.conv_in.bias"
 	compare := func(t *testing.T, change func(map[string]*checkpoint.Array)) *inspect.ComponentComparison {
-		dir := copyModel(t)
-		edit(t, filepath.Join(dir, vaeFile), change)
+		dir := modeltest.Copy(t, ordinary)
+		modeltest.Edit(t, filepath.Join(dir, vaeFile), change)
 		c, err := inspect.Compare(t.Context(), openWeights(t, dir), openWeights(t, ordinary), nil)
 		if err != nil {
 			t.Fatal(err)
@@ -59,7 +60,7 @@ func TestCompare(t *testing.T) {
 	})
 	t.Run("scaled", func(t *testing.T) {
 		c := compare(t, func(m map[string]*checkpoint.Array) {
-			fill(m[weight], func(_ int, v float32) float32 { return -2 * v })
+			modeltest.Fill(m[weight], func(_ int, v float32) float32 { return -2 * v })
 		})
 		d := differing(c)
 		if len(d) != 1 || d[0].Name != weight || math.Abs(float64(d[0].Relative)-3) > 1e-9 || math.Abs(float64(d[0].Cosine)+1) > 1e-9 {
@@ -71,7 +72,7 @@ func TestCompare(t *testing.T) {
 	})
 	t.Run("one element", func(t *testing.T) {
 		c := compare(t, func(m map[string]*checkpoint.Array) {
-			fill(m[bias], func(i int, v float32) float32 {
+			modeltest.Fill(m[bias], func(i int, v float32) float32 {
 				if i == 5 {
 					return v + 1
 				}
@@ -84,7 +85,7 @@ func TestCompare(t *testing.T) {
 	})
 	t.Run("NaN", func(t *testing.T) {
 		c := compare(t, func(m map[string]*checkpoint.Array) {
-			fill(m[bias], func(i int, v float32) float32 { return float32(math.NaN()) })
+			modeltest.Fill(m[bias], func(i int, v float32) float32 { return float32(math.NaN()) })
 		})
 		if d := differing(c); len(d) != 1 || d[0].Differing != 12 || !math.IsNaN(float64(d[0].Relative)) || d[0].Within(1e9) {
 			t.Errorf("%+v", d)

@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/gomflux/gomflux/internal/checkpoint"
+	"github.com/gomflux/gomflux/internal/modeltest"
 	"github.com/gomflux/gomflux/models/inspect"
 )
 
@@ -43,16 +44,18 @@ func TestWeightsFlags(t *testing.T) {
 		want   []string // prefixes
 	}{
 		"whole":       {change: func(map[string]*checkpoint.Array) {}},
-		"zero weight": {change: func(m map[string]*checkpoint.Array) { fill(m[weight], zero) }, want: []string{"error: vae: all zero: " + weight + ": BF16 [8 8 3 3]"}},
-		"zero norm":   {change: func(m map[string]*checkpoint.Array) { fill(m[norm], zero) }, want: []string{"error: vae: all zero: " + norm}},
+		"zero weight": {change: func(m map[string]*checkpoint.Array) { modeltest.Fill(m[weight], zero) }, want: []string{"error: vae: all zero: " + weight + ": BF16 [8 8 3 3]"}},
+		"zero norm":   {change: func(m map[string]*checkpoint.Array) { modeltest.Fill(m[norm], zero) }, want: []string{"error: vae: all zero: " + norm}},
 		"minus zero": {change: func(m map[string]*checkpoint.Array) {
-			fill(m[norm], func(int, float32) float32 { return float32(math.Copysign(0, -1)) })
+			modeltest.Fill(m[norm], func(int, float32) float32 { return float32(math.Copysign(0, -1)) })
 		}, want: []string{"error: vae: all zero: " + norm}},
-		"zero bias":       {change: func(m map[string]*checkpoint.Array) { fill(m[bias], zero) }, want: []string{"warning: vae: all zero: " + bias}},
-		"constant weight": {change: func(m map[string]*checkpoint.Array) { fill(m[weight], func(int, float32) float32 { return 0.5 }) }, want: []string{"error: vae: constant: " + weight + ": BF16 [8 8 3 3], every element is 0.5"}},
-		"constant norm":   {change: func(m map[string]*checkpoint.Array) { fill(m[norm], func(int, float32) float32 { return 1 }) }, want: []string{"warning: vae: constant: " + norm}},
+		"zero bias": {change: func(m map[string]*checkpoint.Array) { modeltest.Fill(m[bias], zero) }, want: []string{"warning: vae: all zero: " + bias}},
+		"constant weight": {change: func(m map[string]*checkpoint.Array) {
+			modeltest.Fill(m[weight], func(int, float32) float32 { return 0.5 })
+		}, want: []string{"error: vae: constant: " + weight + ": BF16 [8 8 3 3], every element is 0.5"}},
+		"constant norm": {change: func(m map[string]*checkpoint.Array) { modeltest.Fill(m[norm], func(int, float32) float32 { return 1 }) }, want: []string{"warning: vae: constant: " + norm}},
 		"NaN": {change: func(m map[string]*checkpoint.Array) {
-			fill(m[weight], func(i int, v float32) float32 {
+			modeltest.Fill(m[weight], func(i int, v float32) float32 {
 				if i%100 == 7 {
 					return float32(math.NaN())
 				}
@@ -60,7 +63,7 @@ func TestWeightsFlags(t *testing.T) {
 			})
 		}, want: []string{"error: vae: not finite: " + weight + ": 6 NaN and 0 infinite of 576 elements"}},
 		"infinite": {change: func(m map[string]*checkpoint.Array) {
-			fill(m[bias], func(i int, v float32) float32 {
+			modeltest.Fill(m[bias], func(i int, v float32) float32 {
 				if i < 2 {
 					return float32(math.Inf(2*i - 1))
 				}
@@ -70,18 +73,18 @@ func TestWeightsFlags(t *testing.T) {
 		"all biases": {change: func(m map[string]*checkpoint.Array) {
 			for name, x := range m {
 				if strings.HasSuffix(name, ".bias") {
-					fill(x, zero)
+					modeltest.Fill(x, zero)
 				}
 			}
 		}, want: []string{"warning: vae: biases zero: : all 76 biases"}},
 		"large std": {change: func(m map[string]*checkpoint.Array) {
-			fill(m[weight], func(_ int, v float32) float32 { return 20 * v })
+			modeltest.Fill(m[weight], func(_ int, v float32) float32 { return 20 * v })
 		}, want: []string{"warning: vae: suspicious std: " + weight + ": "}},
 		"small std": {change: func(m map[string]*checkpoint.Array) {
-			fill(m[weight], func(_ int, v float32) float32 { return v / 20 })
+			modeltest.Fill(m[weight], func(_ int, v float32) float32 { return v / 20 })
 		}, want: []string{"warning: vae: suspicious std: " + weight + ": "}},
 		"ordinary std": {change: func(m map[string]*checkpoint.Array) {
-			fill(m[weight], func(_ int, v float32) float32 { return 3 * v })
+			modeltest.Fill(m[weight], func(_ int, v float32) float32 { return 3 * v })
 		}},
 		"missing":    {change: func(m map[string]*checkpoint.Array) { delete(m, weight) }, want: []string{"error: vae: missing: " + weight + ": expected [8 8 3 3]"}},
 		"unexpected": {change: func(m map[string]*checkpoint.Array) { x := *m[bias]; m["scale"] = &x }, want: []string{"error: vae: unexpected: scale: [12] in "}},
@@ -94,21 +97,25 @@ func TestWeightsFlags(t *testing.T) {
 			x.Dtype, x.Data = checkpoint.I32, append(slices.Clone(x.Data), make([]byte, len(x.Data))...)
 		}, want: []string{"error: vae: wrong dtype: " + bias + ": expected F32, F16 or BF16, found I32 in "}},
 		"not needed": {file: "text_encoder/model-00002-of-00002.safetensors", change: func(m map[string]*checkpoint.Array) {
-			fill(m["model.layers.2.mlp.up_proj.weight"], zero)
-			fill(m["model.layers.2.mlp.down_proj.weight"], func(int, float32) float32 { return 1 })
-			fill(m["model.layers.2.mlp.gate_proj.weight"], func(int, float32) float32 { return float32(math.NaN()) })
+			modeltest.Fill(m["model.layers.2.mlp.up_proj.weight"], zero)
+			modeltest.Fill(m["model.layers.2.mlp.down_proj.weight"], func(int, float32) float32 { return 1 })
+			modeltest.Fill(m["model.layers.2.mlp.gate_proj.weight"], func(int, float32) float32 { return float32(math.NaN()) })
 		}},
-		"several": {change: func(m map[string]*checkpoint.Array) { fill(m[bias], zero); fill(m[weight], zero); delete(m, norm) }, want: []string{
+		"several": {change: func(m map[string]*checkpoint.Array) {
+			modeltest.Fill(m[bias], zero)
+			modeltest.Fill(m[weight], zero)
+			delete(m, norm)
+		}, want: []string{
 			"error: vae: missing: " + norm, "error: vae: all zero: " + weight, "warning: vae: all zero: " + bias}},
 	}
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
-			dir := copyModel(t)
+			dir := modeltest.Copy(t, ordinary)
 			file := test.file
 			if file == "" {
 				file = vaeFile
 			}
-			edit(t, filepath.Join(dir, file), test.change)
+			modeltest.Edit(t, filepath.Join(dir, file), test.change)
 			got := flags(t, openWeights(t, dir))
 			if !slices.EqualFunc(got, test.want, strings.HasPrefix) {
 				t.Errorf("found\n%s\nexpected\n%s", strings.Join(got, "\n"), strings.Join(test.want, "\n"))

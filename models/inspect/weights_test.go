@@ -14,6 +14,7 @@ import (
 
 	"github.com/gomflux/gomflux/internal/checkpoint"
 	"github.com/gomflux/gomflux/internal/mlxtest"
+	"github.com/gomflux/gomflux/internal/modeltest"
 	"github.com/gomflux/gomflux/models/errs"
 	"github.com/gomflux/gomflux/models/inspect"
 )
@@ -120,7 +121,7 @@ func TestOpenWeights(t *testing.T) {
 	}
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
-			dir := copyModel(t)
+			dir := modeltest.Copy(t, ordinary)
 			test.change(t, dir)
 			w := openWeights(t, filepath.Join(dir, test.sub))
 			var names, checked []string
@@ -150,7 +151,7 @@ func TestOpenWeights(t *testing.T) {
 			os.WriteFile(filepath.Join(dir, "model_index.json"), []byte(`{`), 0o666)
 		},
 	} {
-		dir := copyModel(t)
+		dir := modeltest.Copy(t, ordinary)
 		change(t, dir)
 		folder, err := checkpoint.OpenFolder(dir)
 		if err != nil {
@@ -185,7 +186,7 @@ func TestWeightsErrors(t *testing.T) {
 	if !errors.Is(err, cause) {
 		t.Errorf("found %v, expected %v", err, cause)
 	}
-	dir := copyModel(t)
+	dir := modeltest.Copy(t, ordinary)
 	w = openWeights(t, dir)
 	if err := os.Truncate(filepath.Join(dir, vaeFile), 30_000); err != nil {
 		t.Fatal(err)

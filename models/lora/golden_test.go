@@ -13,6 +13,7 @@ import (
 	"github.com/gomflux/gomflux/internal/mlxtest"
 	"github.com/gomflux/gomflux/mlx"
 	"github.com/gomflux/gomflux/mlx/nn"
+	"github.com/gomflux/gomflux/models/component"
 	"github.com/gomflux/gomflux/models/lora"
 	"github.com/gomflux/gomflux/textenc"
 	"github.com/gomflux/gomflux/transformer"
@@ -60,9 +61,25 @@ func (g goldens) components(t testing.TB, model string) (out []lora.Component) {
 	t.Helper()
 	for _, name := range slices.Sorted(maps.Keys(g.Models[model])) {
 		m := g.Models[model][name]
-		out = append(out, lora.Component{Name: name, Class: m.Class, Model: declare(t, m.Class, m.Config)})
+		out = append(out, described(name, m.Class, declare(t, m.Class, m.Config)))
 	}
 	return out
+}
+
+// described is a component with all that package component knows of its class.
+func described(name, class string, model any) lora.Component {
+	c := component.Find(class)
+	return lora.Component{Name: name, Class: class, Model: model, Tables: c.Tables(), Rules: c.LoRA, Beyond: c.LoRABeyond}
+}
+
+// hints are those of all classes.
+func hints() (list []lora.Hint) {
+	for _, c := range component.All {
+		if c.LoRAHint != nil {
+			list = append(list, *c.LoRAHint)
+		}
+	}
+	return list
 }
 
 func declare(t testing.TB, class string, config json.RawMessage) any {
@@ -165,7 +182,7 @@ func loadGolden(t *testing.T, name string, scale float64, components []lora.Comp
 	if in, _ := filepath.Glob(filepath.Join(path, "*.safetensors")); len(in) == 1 {
 		path = in[0]
 	}
-	set, err := lora.Load([]lora.Spec{{Path: path, Scale: scale}}, components)
+	set, err := lora.Load([]lora.Spec{{Path: path, Scale: scale}}, components, hints()...)
 	if err != nil {
 		t.Fatal(err)
 	}

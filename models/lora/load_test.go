@@ -57,7 +57,7 @@ func write(t testing.TB, path string, metadata map[string]string, list ...*check
 func load(t testing.TB, model string, specs ...lora.Spec) (*lora.Set, []lora.Component, error) {
 	t.Helper()
 	components := readGoldens(t).components(t, model)
-	set, err := lora.Load(specs, components)
+	set, err := lora.Load(specs, components, hints()...)
 	if err == nil {
 		t.Cleanup(func() { set.Close() })
 	}
@@ -448,7 +448,7 @@ func FuzzLoad(f *testing.F) {
 		if err := os.WriteFile(path, data, 0o644); err != nil {
 			t.Fatal(err)
 		}
-		set, err := lora.Load([]lora.Spec{{Path: path, Scale: 1}}, components)
+		set, err := lora.Load([]lora.Spec{{Path: path, Scale: 1}}, components, hints()...)
 		if err != nil {
 			if !strings.Contains(err.Error(), path) {
 				t.Errorf("%v does not name the file", err)

@@ -77,9 +77,9 @@ func TestNames(t *testing.T) {
 		for _, name := range test.names {
 			components := readGoldens(t).components(t, test.model)
 			if test.model == "qwenimage" {
-				components = append(components, lora.Component{Name: "text_encoder", Class: "Qwen2_5_VLForConditionalGeneration", Model: qwen25VL(t)})
+				components = append(components, described("text_encoder", "Qwen2_5_VLForConditionalGeneration", qwen25VL(t)))
 			}
-			set, err := lora.Load([]lora.Spec{{Path: save(t, tensor(name+".lora.down.weight", 2, test.in), tensor(name+".lora.up.weight", test.out, 2)), Scale: 1}}, components)
+			set, err := lora.Load([]lora.Spec{{Path: save(t, tensor(name+".lora.down.weight", 2, test.in), tensor(name+".lora.up.weight", test.out, 2)), Scale: 1}}, components, hints()...)
 			if err != nil {
 				t.Errorf("%s: %v", name, err)
 				continue

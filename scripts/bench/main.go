@@ -14,7 +14,6 @@ import (
 	"fmt"
 	"image"
 	"io/fs"
-	"math"
 	"os"
 	"os/signal"
 	"runtime"
@@ -23,13 +22,13 @@ import (
 	"time"
 
 	"github.com/gomflux/gomflux"
-	"github.com/gomflux/gomflux/internal/checkpoint"
 	"github.com/gomflux/gomflux/mlx"
 	"github.com/gomflux/gomflux/mlx/hooks"
-	"github.com/gomflux/gomflux/models"
+	"github.com/gomflux/gomflux/models/component"
+	"github.com/gomflux/gomflux/models/family"
+	"github.com/gomflux/gomflux/models/index"
 	_ "github.com/gomflux/gomflux/models/shapes"
 	"github.com/gomflux/gomflux/picture"
-	"github.com/gomflux/gomflux/transformer"
 )
 
 // A report is what one bench measured. Times are in seconds.
@@ -97,7 +96,7 @@ func main() {
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
 	defer stop()
-	open := &gomflux.OpenOptions{Device: *device, Dtype: *dtype, Quantize: *quantize, LowRAM: *lowRAM}
+	open := &gomflux.OpenOptions{Device: gomflux.Device(*device), Dtype: gomflux.Dtype(*dtype), Quantize: gomflux.Quantization(*quantize), LowRAM: *lowRAM}
 	r, err := bench(ctx, *model, open, o, *runs)
 	if err == nil && *asJSON {
 		enc := json.NewEncoder(os.Stdout)
@@ -118,12 +117,16 @@ func bench(ctx context.Context, name string, open *gomflux.OpenOptions, o gomflu
 		return nil, err
 	}
 	start := time.Now()
-	m, err := gomflux.Open(ctx, name, open)
+	source, err := gomflux.Find(name)
+	if err != nil {
+		return nil, err
+	}
+	m, err := source.Open(ctx, open)
 	if err != nil {
 		return nil, err
 	}
 	defer m.Close()
-	r := &report{Model: name, Class: m.Class(), Device: m.Device(), Dtype: m.Dtype(), Quantize: open.Quantize, LowRAM: open.LowRAM,
+	r := &report{Model: name, Class: m.Class(), Device: string(m.Device()), Dtype: string(m.Dtype()), Quantize: string(open.Quantize), LowRAM: open.LowRAM,
 		BLAS: lib.BLAS, CPUs: runtime.NumCPU(), Runs: runs, Load: time.Since(start).Seconds()}
 	if err := mlx.Do(ctx, func() error {
 		r.Weights, r.LoadPeak = mlx.ActiveMemory(), mlx.PeakMemory()
@@ -160,11 +163,7 @@ func bench(ctx context.Context, name string, open *gomflux.OpenOptions, o gomflu
 	}
 	r.Encode, r.Step, r.Decode = median(encode), median(step), median(decode)
 
-	source, err := models.Find(name)
-	if err != nil {
-		return nil, err
-	}
-	flops, err := stepFLOPs(source.FS, r)
+	flops, err := stepFLOPs(source.FS(), r)
 	if err != nil {
 		return nil, err
 	}
@@ -178,10 +177,10 @@ func bench(ctx context.Context, name string, open *gomflux.OpenOptions, o gomflu
 // that an edit is shown, seen in a run that ends there.
 func imageTokens(ctx context.Context, m *gomflux.Model, o gomflux.Options) (int, error) {
 	seen, n := errors.New("seen"), 0
-	o.Hook = func(tap hooks.Tap) (*mlx.Array, error) {
+	o.Hook = func(tap gomflux.Tap) (gomflux.Tensor, error) {
 		for _, in := range tap.Inputs {
 			if tap.Name == "transformer" && in.Key == "hidden_states" {
-				n = in.Dim(1)
+				n = in.Shape()[1]
 				return nil, seen
 			}
 		}
@@ -193,36 +192,27 @@ func imageTokens(ctx context.Context, m *gomflux.Model, o gomflux.Options) (int,
 	return n, nil
 }
 
-// stepFLOPs is the work of one denoising step, with both passes of a guided one.
-func stepFLOPs(fsys fs.FS, r *report) (flops float64, err error) {
-	const config = "transformer/config.json"
-	unguided := 1.0
-	switch r.Class {
-	case "ZImagePipeline":
-		unguided = 0
-		c := transformer.DefaultZImageConfig()
-		err = checkpoint.ReadJSON(fsys, config, &c)
-		flops = zimageFLOPs(c, r.Image, r.Tokens)
-	case "FluxPipeline":
-		unguided = math.Inf(1) // its guidance is an input
-		c := transformer.DefaultFluxConfig()
-		err = checkpoint.ReadJSON(fsys, config, &c)
-		flops = fluxFLOPs(c, r.Image, r.Tokens)
-	case "Flux2KleinPipeline", "Flux2KleinKVPipeline":
-		if r.Images > 0 && r.Class == "Flux2KleinKVPipeline" {
-			return 0, fmt.Errorf("no FLOP count for a %s that is shown images: its first step does more than the others", r.Class)
-		}
-		c := transformer.DefaultFlux2Config()
-		err = checkpoint.ReadJSON(fsys, config, &c)
-		flops = flux2FLOPs(c, r.Image, r.Tokens)
-	case "QwenImagePipeline", "QwenImageEditPipeline", "QwenImageEditPlusPipeline":
-		c := transformer.DefaultQwenImageConfig()
-		err = checkpoint.ReadJSON(fsys, config, &c)
-		flops = qwenImageFLOPs(c, r.Image, r.Tokens)
-	default:
-		return 0, fmt.Errorf("no FLOP count for a %s", r.Class)
+// stepFLOPs is the work of one denoising step of a model folder, with both passes of
+// a guided one.
+func stepFLOPs(fsys fs.FS, r *report) (float64, error) {
+	x, err := index.Read(fsys)
+	if err != nil {
+		return 0, err
 	}
-	if r.Guidance > unguided {
+	d, err := family.Declare(&component.Folder{FS: fsys, Points: &hooks.Points{}}, x)
+	if err != nil {
+		return 0, err
+	}
+	if c, ok := d.Pipeline.(family.Cacher); ok && r.Images > 0 && c.CacheSize(r.Image) > 0 {
+		return 0, fmt.Errorf("no FLOP count for a %s that is shown images: its first step does more than the others", d.Class.Name)
+	}
+	t := d.Transformer()
+	if t.Class.FLOPs == nil {
+		return 0, fmt.Errorf("no FLOP count for a %s", t.Class.Name)
+	}
+	flops := t.Class.FLOPs(t.Model, r.Image, r.Tokens)
+	guided, err := d.Pipeline.Guidance(r.Guidance)
+	if guided {
 		flops *= 2
 	}
 	return flops, err

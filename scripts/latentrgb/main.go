@@ -15,6 +15,7 @@ import (
 
 	"github.com/gomflux/gomflux/mlx"
 	"github.com/gomflux/gomflux/models"
+	"github.com/gomflux/gomflux/models/catalog"
 	_ "github.com/gomflux/gomflux/models/shapes"
 	"github.com/gomflux/gomflux/picture"
 )
@@ -33,7 +34,7 @@ func main() {
 }
 
 func run(model string, files []string) error {
-	source, err := models.Find(model)
+	source, err := catalog.Find(model)
 	if err != nil {
 		return err
 	}

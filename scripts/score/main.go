@@ -22,7 +22,7 @@ import (
 
 	"github.com/gomflux/gomflux"
 	"github.com/gomflux/gomflux/internal/atomicfile"
-	"github.com/gomflux/gomflux/models/shapes"
+	_ "github.com/gomflux/gomflux/models/shapes" // the built-in model
 )
 
 func main() {
@@ -100,9 +100,9 @@ func score(ctx context.Context, name, device, promptFile, out string, n, steps i
 
 // open opens a model with the built-in one's settings.
 func open(ctx context.Context, name, device string) (*gomflux.Model, error) {
-	o := &gomflux.OpenOptions{Device: device, Dtype: "float32", Defaults: &shapes.Defaults}
-	if name == "shapes" {
-		return gomflux.OpenFS(ctx, shapes.FS, o)
+	builtin, err := gomflux.Find("shapes")
+	if err != nil {
+		return nil, err
 	}
-	return gomflux.Open(ctx, name, o)
+	return gomflux.Open(ctx, name, &gomflux.OpenOptions{Device: gomflux.Device(device), Dtype: gomflux.Float32, Defaults: builtin.Defaults()})
 }

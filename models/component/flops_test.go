@@ -1,0 +1,116 @@
+package component_test
+
+import (
+	"context"
+	"image"
+	"os"
+	"strings"
+	"testing"
+
+	"github.com/gomflux/gomflux"
+	"github.com/gomflux/gomflux/internal/checkpoint"
+	"github.com/gomflux/gomflux/internal/modeltest"
+	"github.com/gomflux/gomflux/mlx/hooks"
+	"github.com/gomflux/gomflux/models/component"
+	"github.com/gomflux/gomflux/models/family"
+	"github.com/gomflux/gomflux/models/index"
+)
+
+// TestFLOPs counts the linear layers of a step as they are called, and attention
+// from what it is given.
+func TestFLOPs(t *testing.T) {
+	for _, c := range []struct {
+		folder   string
+		guidance float64
+		images   int
+	}{
+		{"zimage-ordinary", 0, 0},
+		{"zimage-ordinary", 3, 0},
+		{"flux1-schnell-ordinary", 0, 0},
+		{"flux1-dev-small", 3.5, 0},
+		{"flux2-klein", 1, 0},
+		{"flux2-klein-base", 4, 0},
+		{"flux2-klein", 1, 2},
+		{"qwen-image-ordinary", 1, 0},
+		{"qwen-image-ordinary", 4, 0},
+		{"qwen-edit", 4, 1},
+		{"qwen-edit-plus", 1, 2}, // with zero_cond_t
+	} {
+		t.Run(c.folder, func(t *testing.T) {
+			folder := modeltest.Folder(t, c.folder)
+			fsys := os.DirFS(folder)
+			x, err := index.Read(fsys)
+			if err != nil {
+				t.Fatal(err)
+			}
+			d, err := family.Declare(&component.Folder{FS: fsys, Points: &hooks.Points{}}, x)
+			if err != nil {
+				t.Fatal(err)
+			}
+			checkpoint, err := checkpoint.OpenCheckpoint(fsys, component.Transformers)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer checkpoint.Close()
+			ctx := context.Background()
+			m, err := gomflux.Open(ctx, folder, &gomflux.OpenOptions{Device: gomflux.CPU})
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer m.Close()
+
+			o := gomflux.Options{Prompt: "a red circle", NegativePrompt: "a red circle", Height: 48, Width: 64, Steps: 1, Guidance: &c.guidance}
+			for range c.images {
+				o.References = append(o.References, image.NewRGBA(image.Rect(0, 0, 70, 80)))
+			}
+			tokens := o.Height / m.Multiple() * (o.Width / m.Multiple())
+			want, layers := 0.0, 0
+			headDim := 0
+			o.Hook = func(tap gomflux.Tap) (gomflux.Tensor, error) {
+				name, ok := strings.CutPrefix(tap.Name, "transformer.")
+				shape := tap.Output.Shape()
+				for _, in := range tap.Inputs {
+					if c.images > 0 && tap.Name == "transformer" && in.Key == "hidden_states" {
+						tokens = in.Shape()[1] // with those of the images
+					}
+				}
+				switch {
+				case !ok:
+				case tap.Kind == gomflux.InnerTap && tap.Key == hooks.Q:
+					headDim = shape[len(shape)-1]
+				case tap.Kind == gomflux.InnerTap && tap.Key == hooks.Weights:
+					want += 2 * 2 * float64(size(shape)) * float64(headDim)
+				case tap.Kind == gomflux.OutputTap && tap.Key == "" && len(checkpoint.Tensors[name+".weight"].Shape) == 2:
+					want += 2 * float64(size(tap.Inputs[0].Shape())) * float64(shape[len(shape)-1])
+					layers++
+				}
+				return nil, nil
+			}
+			res, err := m.Generate(ctx, o)
+			if err != nil {
+				t.Fatal(err)
+			}
+			declared := d.Transformer()
+			got := declared.Class.FLOPs(declared.Model, tokens, res.TextTokens)
+			guided, err := d.Pipeline.Guidance(c.guidance)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if guided { // with as many tokens
+				got *= 2
+			}
+			if got != want || layers == 0 {
+				t.Errorf("counted %.0f FLOPs, the %d layers that ran and attention did %.0f", got, layers, want)
+			}
+		})
+	}
+}
+
+// size is the number of elements of a shape.
+func size(shape []int) int {
+	n := 1
+	for _, d := range shape {
+		n *= d
+	}
+	return n
+}
