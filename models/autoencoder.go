@@ -1,13 +1,8 @@
 package models
 
 import (
-	"errors"
-	"fmt"
 	"image"
-	"io/fs"
-	"math"
 
-	"github.com/gomflux/gomflux/internal/checkpoint"
 	"github.com/gomflux/gomflux/internal/pixels"
 	"github.com/gomflux/gomflux/mlx"
 	"github.com/gomflux/gomflux/mlx/hooks"
@@ -16,36 +11,6 @@ import (
 	"github.com/gomflux/gomflux/picture"
 	"github.com/gomflux/gomflux/vae"
 )
-
-// Latents are a picture as a diffusion model works on it: float32, in the
-// shape of diffusers' pipeline without the batch axis.
-type Latents struct {
-	Shape []int // [C, h, w]; decoding and previews take [1, C, h, w] too
-	Data  []float32
-}
-
-func latentsOf(x *mlx.Array) Latents { return Latents{Shape: x.Shape(), Data: x.Floats()} }
-
-// size is the number of values that the shape asks for, or -1 if no slice can
-// have so many.
-func (l Latents) size() int {
-	n := 1
-	for _, d := range l.Shape {
-		if d < 0 || n > 0 && d > math.MaxInt/n {
-			return -1
-		}
-		n *= d
-	}
-	return n
-}
-
-// onePicture is the shape without a batch axis of one.
-func (l Latents) onePicture() []int {
-	if len(l.Shape) == 4 && l.Shape[0] == 1 {
-		return l.Shape[1:]
-	}
-	return l.Shape
-}
 
 // An Autoencoder is the vae of a model folder: pictures to latents and back.
 // Its methods run on the MLX thread.
@@ -58,50 +23,6 @@ type Autoencoder struct {
 	projection *Projection
 	declared   component.Component
 	loader     *component.Loader // of its files
-}
-
-// LoadAutoencoder reads the vae of a model folder and nothing else of it, or a
-// folder that is a vae's own. It must run on the MLX thread.
-func LoadAutoencoder(fsys fs.FS, o LoadOptions) (*Autoencoder, error) {
-	a := &Autoencoder{}
-	if err := a.choose(o); err != nil {
-		return nil, err
-	}
-	l := &component.Loader{Folder: component.Folder{FS: fsys, Points: &a.points, Dtype: a.dtype}, Report: reporter(o.Progress)}
-	dir := component.Autoencoders
-	if _, err := fs.Stat(fsys, dir); errors.Is(err, fs.ErrNotExist) {
-		dir = "."
-		if _, err := fs.Stat(fsys, component.ConfigFile); errors.Is(err, fs.ErrNotExist) {
-			return nil, fmt.Errorf("model folder %s: %w: vae/config.json, or config.json in a vae's own folder (is the download complete?)", checkpoint.FullName(fsys, ""), fs.ErrNotExist)
-		}
-	}
-	v, c, err := component.DeclareAutoencoder(&l.Folder, dir)
-	if err != nil {
-		return nil, err
-	}
-	a.use(v, c, l)
-	ck, err := c.Open(fsys)
-	if err != nil {
-		return nil, err
-	}
-	defer ck.Close()
-	return a, l.Load(c, ck)
-}
-
-// choose chooses device and dtype.
-func (a *Autoencoder) choose(o LoadOptions) error {
-	a.device = mlx.CurrentDevice()
-	if o.Device != nil {
-		if err := mlx.Use(*o.Device); err != nil {
-			return err
-		}
-		a.device = *o.Device
-	}
-	a.dtype = a.device.ComputeDtype()
-	if o.Dtype != nil {
-		a.dtype = *o.Dtype
-	}
-	return nil
 }
 
 // use makes an autoencoder of what was declared.
@@ -247,4 +168,13 @@ func (a *Autoencoder) decode(in func() *mlx.Array) (*image.RGBA, error) {
 		return nil, a.notFinite("pixels")
 	}
 	return pixels.FromRGB(rgb, h, w), nil
+}
+
+// notFinite is the error about what the autoencoder made of finite values.
+func (a *Autoencoder) notFinite(what string) error {
+	e := &NotFiniteError{What: what, Dtype: a.dtype}
+	if err := e.look(a.loader, a.declared); err != nil {
+		return err
+	}
+	return e
 }

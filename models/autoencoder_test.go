@@ -3,7 +3,6 @@ package models
 import (
 	"bytes"
 	"errors"
-	"github.com/gomflux/gomflux/models/errs"
 	"image"
 	"image/color"
 	"image/png"
@@ -13,6 +12,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/gomflux/gomflux/models/errs"
 
 	"github.com/gomflux/gomflux/internal/checkpoint"
 	"github.com/gomflux/gomflux/internal/mlxtest"

@@ -58,7 +58,7 @@ func (r *Run) passSchedule() (err error) {
 	pass := func(name string, values []float32) []float32 {
 		x := mlx.FromFloat32(values)
 		if r.has(name, -1) {
-			if x, err = r.given(name, -1, mlx.Float32, len(values)); err != nil {
+			if x, err = givenValue(r.Given, name, -1, mlx.Float32, len(values)); err != nil {
 				return values
 			}
 		}
@@ -133,7 +133,7 @@ func own(x *mlx.Array) *mlx.Array { return x.Reshape(x.Shape()...) }
 func (r *Run) startLatents(seeds []uint64, shape []int) (*mlx.Array, error) {
 	batch := append([]int{1}, shape...)
 	if r.plan.latents >= 0 {
-		x, err := r.givenLatents("latents", r.plan.latents, mlx.Float32, batch)
+		x, err := givenLatents(r.Given, r.packer(), "latents", r.plan.latents, mlx.Float32, batch)
 		if err != nil {
 			return nil, err
 		}
@@ -146,7 +146,7 @@ func (r *Run) startLatents(seeds []uint64, shape []int) (*mlx.Array, error) {
 		return nil, nil
 	}
 	if r.Image != nil && r.has("latents.start", -1) {
-		x, err := r.givenLatents("latents.start", -1, mlx.Float32, batch)
+		x, err := givenLatents(r.Given, r.packer(), "latents.start", -1, mlx.Float32, batch)
 		if err != nil {
 			return nil, err
 		}
@@ -155,7 +155,7 @@ func (r *Run) startLatents(seeds []uint64, shape []int) (*mlx.Array, error) {
 	var latents *mlx.Array
 	var err error
 	if r.has("latents.init", -1) {
-		latents, err = r.givenLatents("latents.init", -1, mlx.Float32, batch)
+		latents, err = givenLatents(r.Given, r.packer(), "latents.init", -1, mlx.Float32, batch)
 	} else {
 		latents, err = r.initialLatents(seeds, shape)
 	}
@@ -170,7 +170,7 @@ func (r *Run) startLatents(seeds []uint64, shape []int) (*mlx.Array, error) {
 	latents = mlx.Scope(func() *mlx.Array {
 		var clean *mlx.Array
 		if r.has("latents.image", -1) {
-			x, err := r.givenLatents("latents.image", -1, r.dtype, batch)
+			x, err := givenLatents(r.Given, r.packer(), "latents.image", -1, r.dtype, batch)
 			if err != nil {
 				mlx.Throw(err)
 			}
@@ -188,7 +188,7 @@ func (r *Run) startLatents(seeds []uint64, shape []int) (*mlx.Array, error) {
 // velocity is that of an evaluation: predicted for the prompts, or given.
 func (r *Run) velocity(i int, latents *mlx.Array, predict predictors) *mlx.Array {
 	if r.has("noise_pred", i) {
-		x, err := r.givenLatents("noise_pred", i, mlx.Float32, latents.Shape())
+		x, err := givenLatents(r.Given, r.packer(), "noise_pred", i, mlx.Float32, latents.Shape())
 		if err != nil {
 			mlx.Throw(err)
 		}
@@ -208,19 +208,6 @@ func (r *Run) velocity(i int, latents *mlx.Array, predict predictors) *mlx.Array
 	velocity := r.family.Guide(positive, one(predict.negative), r.Guidance)
 	r.points.Negative = false
 	return r.points.Value("noise_pred", velocity)
-}
-
-// compiler fuses on a GPU. On the CPU MLX would call a C++ compiler for it and
-// gain nothing, and nothing may be fused while a hook looks inside.
-func (r *Run) compiler() family.Compiler {
-	if r.device == mlx.CPU && !r.compileOnCPU || r.points.Active() {
-		return func(f func([]*mlx.Array) []*mlx.Array) func([]*mlx.Array) []*mlx.Array { return f }
-	}
-	return func(f func([]*mlx.Array) []*mlx.Array) func([]*mlx.Array) []*mlx.Array {
-		compiled, free := mlx.CompileUntil(f)
-		r.compiled = append(r.compiled, free)
-		return compiled
-	}
 }
 
 // initialLatents are the noise of each seed, [B, C, h, w] of a shape [C, h, w].
@@ -245,7 +232,7 @@ func (r *Run) noise(seed uint64, shape []int) *mlx.Array {
 	if r.RNG == "torch" {
 		return mlx.FromFloat32(scheduler.TorchNoise(seed, Latents{Shape: shape}.size()), shape...)
 	}
-	if f, ok := r.family.(family.Packer); ok && !r.without[component.Transformers] {
+	if f := r.packer(); f != nil {
 		h, w := shape[1], shape[2]
 		return f.Unpack(mlx.Normal(mlx.Key(seed), mlx.Float32, f.Packed(h, w)...), h, w)
 	}

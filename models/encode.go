@@ -1,9 +1,6 @@
 package models
 
 import (
-	"crypto/sha256"
-	"fmt"
-	"image"
 	"slices"
 
 	"github.com/gomflux/gomflux/mlx"
@@ -11,15 +8,6 @@ import (
 	"github.com/gomflux/gomflux/models/family"
 	"github.com/gomflux/gomflux/picture"
 )
-
-// An encoding is a prompt and what each text makes of it, and of the pictures
-// that one looks at.
-type encoding struct {
-	prompt   string
-	limit    int
-	pictures []pictureHash
-	embeds   []*mlx.Array
-}
 
 // encodePrompt takes a prompt to what the transformer receives. Those that were used
 // last are kept, for runs with other seeds.
@@ -60,7 +48,7 @@ func (r *Run) encodePrompt(prompt *prompt, pictures []shown) ([]*mlx.Array, erro
 func (r *Run) encodeText(t *family.Text, prompt *prompt, tokens family.Tokens) (*mlx.Array, error) {
 	embedsName := prompt.name + "." + t.Embeds
 	if r.has(embedsName, -1) {
-		x, err := r.given(embedsName, -1, r.dtype, t.Shape...)
+		x, err := givenValue(r.Given, embedsName, -1, r.dtype, t.Shape...)
 		if err != nil {
 			return nil, err
 		}
@@ -90,7 +78,7 @@ func (r *Run) encodeText(t *family.Text, prompt *prompt, tokens family.Tokens) (
 func (r *Run) promptIDs(t *family.Text, prompt *prompt, tokens family.Tokens) ([]int32, error) {
 	ids, name := tokens.IDs, prompt.name+"."+t.IDs
 	if r.has(name, -1) {
-		x, err := r.given(name, -1, mlx.Int32, 1, -1)
+		x, err := givenValue(r.Given, name, -1, mlx.Int32, 1, -1)
 		if err != nil {
 			return nil, err
 		}
@@ -118,39 +106,6 @@ func (r *Run) runEncoder(t *family.Text, ids []int32) *mlx.Array {
 		}
 	}
 	return t.Masked(ids, valid)
-}
-
-// A pictureHash tells pictures apart.
-type pictureHash [sha256.Size]byte
-
-// A shown is a picture that the model is shown.
-type shown struct {
-	*image.RGBA
-	hash pictureHash // of its size and pixels
-}
-
-func newShown(img *image.RGBA) shown {
-	hash := sha256.New()
-	fmt.Fprint(hash, img.Bounds().Size())
-	for y := img.Rect.Min.Y; y < img.Rect.Max.Y; y++ {
-		at := img.PixOffset(img.Rect.Min.X, y)
-		hash.Write(img.Pix[at : at+4*img.Rect.Dx()])
-	}
-	return shown{img, pictureHash(hash.Sum(nil))}
-}
-
-func images(pictures []shown) []image.Image {
-	var all []image.Image
-	for _, s := range pictures {
-		all = append(all, s.RGBA)
-	}
-	return all
-}
-
-// An encoded is a picture that was encoded.
-type encoded struct {
-	hash    pictureHash
-	latents *mlx.Array
 }
 
 // encodeReference takes a picture to its latents [C, h, w] in the pipeline's
@@ -233,4 +188,17 @@ func (r *Run) forget() {
 		a.Free()
 	}
 	r.kept = nil
+}
+
+// compiler fuses on a GPU. On the CPU MLX would call a C++ compiler for it and
+// gain nothing, and nothing may be fused while a hook looks inside.
+func (r *Run) compiler() family.Compiler {
+	if r.device == mlx.CPU && !r.compileOnCPU || r.points.Active() {
+		return func(f func([]*mlx.Array) []*mlx.Array) func([]*mlx.Array) []*mlx.Array { return f }
+	}
+	return func(f func([]*mlx.Array) []*mlx.Array) func([]*mlx.Array) []*mlx.Array {
+		compiled, free := mlx.CompileUntil(f)
+		r.compiled = append(r.compiled, free)
+		return compiled
+	}
 }

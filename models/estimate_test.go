@@ -4,8 +4,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"github.com/gomflux/gomflux/models/component"
-	"github.com/gomflux/gomflux/models/index"
 	"image"
 	"maps"
 	"math"
@@ -16,6 +14,9 @@ import (
 	"strings"
 	"testing"
 	"testing/fstest"
+
+	"github.com/gomflux/gomflux/models/component"
+	"github.com/gomflux/gomflux/models/index"
 
 	"github.com/gomflux/gomflux/internal/checkpoint"
 	"github.com/gomflux/gomflux/internal/mlxtest"

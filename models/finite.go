@@ -70,15 +70,6 @@ func (p *Pipeline) notFinite(what string, report func(Progress)) error {
 	return e
 }
 
-// notFinite is the error about what the autoencoder made of finite values.
-func (a *Autoencoder) notFinite(what string) error {
-	e := &NotFiniteError{What: what, Dtype: a.dtype}
-	if err := e.look(a.loader, a.declared); err != nil {
-		return err
-	}
-	return e
-}
-
 // look finds the parameters of a component that are not finite in memory, and
 // whether they are in the files.
 func (e *NotFiniteError) look(l *component.Loader, c component.Component) error {

@@ -9,47 +9,6 @@ import (
 	"github.com/gomflux/gomflux/models/errs"
 )
 
-// A Phase is a part of a run.
-type Phase string
-
-const (
-	PhaseLoad   Phase = "load"
-	PhaseEncode Phase = "encode"
-	PhaseStep   Phase = "step"
-	PhaseDecode Phase = "decode"
-)
-
-// Progress is what a run has reached. Phases are reported when they start
-// (steps as step 0), steps when they are done.
-type Progress struct {
-	Phase             Phase
-	Component         string // of PhaseLoad
-	Bytes, TotalBytes int64
-	Step, Steps       int // steps done, of all that run
-}
-
-// A Step is what a denoising step has made of a picture.
-type Step struct {
-	Index       int     // of the picture in its batch
-	Step, Steps int     // steps done, of all that run
-	Sigma       float64 // how much of the latents is still noise, from 1 to 0
-	Latents     Latents
-	// Denoised is what the latents would be without their noise, as far as the
-	// model can tell at this step.
-	Denoised Latents
-}
-
-// A Result is a picture and how long its parts took.
-type Result struct {
-	Image                *image.RGBA
-	PromptTokens         int           // that the transformer sees
-	Steps                int           // that ran
-	Scheduler            string        // its name
-	Encode, Step, Decode time.Duration // Step is the sum over all steps, without OnStep
-	PeakMemory           int           // bytes, of MLX's arrays
-	EstimatedMemory      int64         // what PeakMemory was to be, 0 if that was not estimated
-}
-
 // Generate makes one picture. It must run on the MLX thread.
 func (p *Pipeline) Generate(request Request) (*Result, error) {
 	r, err := p.Prepare(request, 1)
@@ -151,12 +110,6 @@ func (s *stopwatch) without(f func(Step) error) func(Step) error {
 	}
 }
 
-func (r *Run) report(p Progress) {
-	if r.Progress != nil {
-		r.Progress(p)
-	}
-}
-
 // enter makes the pipeline's taps and MLX's memory those of the run, which may be in
 // a callback of another one, until leave.
 func (r *Run) enter() (leave func()) {
@@ -198,7 +151,7 @@ func (r *Run) decodeResult(latents *mlx.Array, index int) (*image.RGBA, error) {
 		return r.decodeWith(r.vae.Unscale, latents.Slice(0, index, index+1).Squeeze(0))
 	}
 	h, w := r.latentSize(r.Height, r.Width)
-	z, err := r.given("vae.decode.in", -1, r.dtype, append([]int{1}, r.vae.Unscaled(h, w)...)...)
+	z, err := givenValue(r.Given, "vae.decode.in", -1, r.dtype, append([]int{1}, r.vae.Unscaled(h, w)...)...)
 	if err != nil {
 		return nil, err
 	}

@@ -4,13 +4,14 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
-	"github.com/gomflux/gomflux/models/errs"
-	"github.com/gomflux/gomflux/models/family"
 	"image"
 	"math"
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/gomflux/gomflux/models/errs"
+	"github.com/gomflux/gomflux/models/family"
 
 	"github.com/gomflux/gomflux/internal/checkpoint"
 	"github.com/gomflux/gomflux/internal/mlxtest"

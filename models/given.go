@@ -28,13 +28,10 @@ type Given interface {
 // that is one.
 type Unpacker interface{ Unpacked(name string, step int) }
 
-// has reports whether a value is given.
-func (r *Request) has(name string, step int) bool { return r.Given != nil && r.Given.Has(name, step) }
-
-// given is the value that is given under a name, which must be of the dtype
+// givenValue is the value that is given under a name, which must be of the dtype
 // and shape. A -1 in the shape stands for any size.
-func (r *Run) given(name string, step int, dtype mlx.Dtype, shape ...int) (*mlx.Array, error) {
-	x, err := r.Given.Array(name, step)
+func givenValue(g Given, name string, step int, dtype mlx.Dtype, shape ...int) (*mlx.Array, error) {
+	x, err := g.Array(name, step)
 	if err != nil {
 		return nil, err
 	}
@@ -51,23 +48,23 @@ func checkGiven(name hooks.Name, x *mlx.Array, dtype mlx.Dtype, shape []int) err
 	return nil
 }
 
-// givenLatents is given for latents of a shape [1, C, h, w], which may also have the
-// shape of tokens [1, n, d] that diffusers' pipeline takes as its argument latents.
-func (r *Run) givenLatents(name string, step int, dtype mlx.Dtype, shape []int) (*mlx.Array, error) {
-	x, err := r.Given.Array(name, step)
+// givenLatents is givenValue for latents of a shape [1, C, h, w]. Where the pipeline
+// packs them they may also have the shape of tokens [1, n, d] that diffusers' pipeline
+// takes as its argument latents.
+func givenLatents(g Given, packer family.Packer, name string, step int, dtype mlx.Dtype, shape []int) (*mlx.Array, error) {
+	x, err := g.Array(name, step)
 	if err != nil {
 		return nil, err
 	}
 	full := hooks.Name{Module: name, Step: step}
-	packer, ok := r.family.(family.Packer)
-	if !ok || x.Ndim() != 3 || r.without["transformer"] {
+	if packer == nil || x.Ndim() != 3 {
 		return x, checkGiven(full, x, dtype, shape)
 	}
 	h, w := shape[2], shape[3]
 	if err := checkGiven(full, x, dtype, packer.Packed(h, w)); err != nil {
 		return nil, err
 	}
-	if u, ok := r.Given.(Unpacker); ok {
+	if u, ok := g.(Unpacker); ok {
 		u.Unpacked(name, step)
 	}
 	return packer.Unpack(x, h, w).ExpandDims(0), nil

@@ -3,9 +3,6 @@ package models
 import (
 	"errors"
 	"fmt"
-	"github.com/gomflux/gomflux/models/errs"
-	"github.com/gomflux/gomflux/models/index"
-	"github.com/gomflux/gomflux/textenc"
 	"image"
 	"image/color"
 	"os"
@@ -13,6 +10,10 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/gomflux/gomflux/models/errs"
+	"github.com/gomflux/gomflux/models/index"
+	"github.com/gomflux/gomflux/textenc"
 
 	"github.com/gomflux/gomflux/internal/mlxtest"
 	"github.com/gomflux/gomflux/mlx"

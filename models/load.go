@@ -2,11 +2,13 @@ package models
 
 import (
 	"errors"
+	"fmt"
 	"io/fs"
 	"path"
 	"slices"
 	"strings"
 
+	"github.com/gomflux/gomflux/internal/checkpoint"
 	"github.com/gomflux/gomflux/mlx"
 	"github.com/gomflux/gomflux/models/component"
 	"github.com/gomflux/gomflux/models/errs"
@@ -138,7 +140,7 @@ func (p *Pipeline) load(x index.Index, o LoadOptions, missing []string) error {
 	if err := p.checkPacking(); err != nil {
 		return err
 	}
-	p.checkFit(runs, o)
+	p.checkFit(runs, o.Batch, o.Warn)
 	for _, c := range p.declared.Components {
 		if p.way.lowRAM && c.Dir != component.Autoencoders {
 			continue
@@ -216,6 +218,75 @@ func (p *Pipeline) loadTokenizers(needs func(dir string) bool) error {
 			return err
 		}
 		p.tokenizers[t.Tokenizer] = loaded
+	}
+	return nil
+}
+
+// EstimateModel is the estimate for the first of o.For's runs, or for a run with the
+// model's own settings, and how much memory there is for it, 0 where that is not
+// known. It reads configs and headers only. It must run on the MLX thread.
+func EstimateModel(fsys fs.FS, o LoadOptions) (e Estimate, free int64, err error) {
+	o.headersOnly = true
+	p, err := Load(fsys, o)
+	if err != nil {
+		return Estimate{}, 0, err
+	}
+	defer p.Close()
+	r, err := p.ownRun()
+	if err != nil {
+		return Estimate{}, 0, err
+	}
+	if o.For != nil {
+		if runs := o.For(p); len(runs) > 0 {
+			if r, err = p.Prepare(runs[0], 1); err != nil {
+				return Estimate{}, 0, err
+			}
+		}
+	}
+	r.batch = max(1, o.Batch)
+	return r.Estimate(), p.room(), nil
+}
+
+// LoadAutoencoder reads the vae of a model folder and nothing else of it, or a
+// folder that is a vae's own. It must run on the MLX thread.
+func LoadAutoencoder(fsys fs.FS, o LoadOptions) (*Autoencoder, error) {
+	a := &Autoencoder{}
+	if err := a.choose(o); err != nil {
+		return nil, err
+	}
+	l := &component.Loader{Folder: component.Folder{FS: fsys, Points: &a.points, Dtype: a.dtype}, Report: reporter(o.Progress)}
+	dir := component.Autoencoders
+	if _, err := fs.Stat(fsys, dir); errors.Is(err, fs.ErrNotExist) {
+		dir = "."
+		if _, err := fs.Stat(fsys, component.ConfigFile); errors.Is(err, fs.ErrNotExist) {
+			return nil, fmt.Errorf("model folder %s: %w: vae/config.json, or config.json in a vae's own folder (is the download complete?)", checkpoint.FullName(fsys, ""), fs.ErrNotExist)
+		}
+	}
+	v, c, err := component.DeclareAutoencoder(&l.Folder, dir)
+	if err != nil {
+		return nil, err
+	}
+	a.use(v, c, l)
+	ck, err := c.Open(fsys)
+	if err != nil {
+		return nil, err
+	}
+	defer ck.Close()
+	return a, l.Load(c, ck)
+}
+
+// choose chooses device and dtype.
+func (a *Autoencoder) choose(o LoadOptions) error {
+	a.device = mlx.CurrentDevice()
+	if o.Device != nil {
+		if err := mlx.Use(*o.Device); err != nil {
+			return err
+		}
+		a.device = *o.Device
+	}
+	a.dtype = a.device.ComputeDtype()
+	if o.Dtype != nil {
+		a.dtype = *o.Dtype
 	}
 	return nil
 }

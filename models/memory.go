@@ -3,42 +3,9 @@ package models
 import (
 	"fmt"
 
-	"github.com/gomflux/gomflux/internal/checkpoint"
 	"github.com/gomflux/gomflux/mlx"
-	"github.com/gomflux/gomflux/mlx/nn"
 	"github.com/gomflux/gomflux/models/component"
 )
-
-// A part is a component whose weights can be freed and loaded again.
-type part struct {
-	component.Component
-	found  []nn.Found // for each of its parameters
-	sizes  map[mlx.Quantization]footprint
-	loaded bool
-}
-
-// newPart declares a part by the headers of its checkpoint, and refuses tensors
-// that are not the component's.
-func newPart(c component.Component, ck *checkpoint.Checkpoint) (*part, error) {
-	found, mismatch := c.Match(ck)
-	if mismatch != nil {
-		return nil, mismatch
-	}
-	return &part{Component: c, found: found, sizes: map[mlx.Quantization]footprint{}}, nil
-}
-
-// packing is how each of the part's parameters is quantized in memory if its plain
-// weights are to q; nil for one that is not.
-func (p *part) packing(q *mlx.Quantization) []*mlx.Quantization {
-	quantize := p.LayerQuantizer(q)
-	list := make([]*mlx.Quantization, len(p.found))
-	for i, parameter := range nn.Parameters(p.Model) {
-		if list[i] = p.found[i].Quantized; list[i] == nil && quantize != nil {
-			list[i] = quantize(parameter)
-		}
-	}
-	return list
-}
 
 // checkPacking makes sure that the device does all that weights are quantized to:
 // what the pipeline is, and what the files have or layers keep at more bits.
@@ -113,16 +80,6 @@ func (p *Pipeline) ensure(dir string, report func(Progress)) error {
 	return err
 }
 
-// reporter makes progress of what is read of a component.
-func reporter(report func(Progress)) func(component string, done, total int64) {
-	if report == nil {
-		return nil
-	}
-	return func(component string, done, total int64) {
-		report(Progress{Phase: PhaseLoad, Component: component, Bytes: done, TotalBytes: total})
-	}
-}
-
 // ahead is how much memory MLX may take beyond what is in memory between two
 // runs. CUDA is given work as fast as MLX can, and every kernel's memory is taken
 // when it is given, so without a limit that is tens of gigabytes. On an H200
@@ -136,33 +93,4 @@ func (w way) ahead(r *Run) int64 {
 	}
 	const usual = 2 << 20 // pixels, of two pictures of 1024x1024
 	return most * max(usual, int64(r.Height)*int64(r.Width)*int64(max(1, r.batch))) / usual
-}
-
-// A pace limits the memory that MLX takes in advance for a run on CUDA.
-type pace struct {
-	limit int // MLX's own limit of memory, 0 where there is no pace
-	ahead int // what MLX may take beyond what there is
-}
-
-// setPace sets the limit for work on a device, until restore.
-func setPace(d mlx.Device, ahead int64) *pace {
-	if d.Backend() != mlx.BackendCUDA {
-		return &pace{}
-	}
-	p := &pace{mlx.SetMemoryLimit(0), int(ahead)}
-	p.keep()
-	return p
-}
-
-// keep counts from what is in memory now.
-func (p *pace) keep() {
-	if p != nil && p.limit > 0 {
-		mlx.SetMemoryLimit(min(p.limit, mlx.ActiveMemory()+p.ahead))
-	}
-}
-
-func (p *pace) restore() {
-	if p.limit > 0 {
-		mlx.SetMemoryLimit(p.limit)
-	}
 }

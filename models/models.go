@@ -77,3 +77,10 @@ func (p *Pipeline) latentShape(h, w int) []int {
 	}
 	return p.family.LatentShape(h, w)
 }
+
+// A way is one of using memory.
+type way struct {
+	near   bool // a GPU is given less work in advance
+	lowRAM bool // only one text encoder or the transformer is in memory at a time
+	alone  bool // the autoencoder is alone in memory when it decodes
+}

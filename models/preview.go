@@ -6,14 +6,8 @@ import (
 	"math"
 	"math/rand/v2"
 
-	"github.com/gomflux/gomflux/models/component"
-	"github.com/gomflux/gomflux/models/errs"
 	"github.com/gomflux/gomflux/picture"
 )
-
-// A Projection shows latents as colours without the decoder. In a model's folder it
-// is vae/latent_rgb_factors.json.
-type Projection component.Projection
 
 // Projection returns what shows the autoencoder's latents: what is known of it
 // or, at the first call, what fits a chart of colours that is encoded for it.
@@ -66,33 +60,6 @@ func (a *Autoencoder) FitProjection(pictures ...*image.RGBA) (*Projection, error
 	}
 	solution := solve(normal)
 	return &Projection{Factors: solution[:n-1], Bias: solution[n-1]}, nil
-}
-
-// Picture returns a picture with one pixel for each position of the latents.
-func (p *Projection) Picture(l Latents) (*image.RGBA, error) {
-	shape := l.onePicture()
-	if len(shape) != 3 || shape[0] != len(p.Factors) || shape[1] < 1 || shape[2] < 1 || len(l.Data) != l.size() {
-		return nil, errs.Requestf("%d latents of shape %v: expected [%d, h, w]", len(l.Data), l.Shape, len(p.Factors))
-	}
-	h, w := shape[1], shape[2]
-	img := image.NewRGBA(image.Rect(0, 0, w, h))
-	for i := range h * w {
-		sum := p.Bias
-		for c := range shape[0] {
-			z := float64(l.Data[c*h*w+i])
-			for k, weight := range p.Factors[c] {
-				sum[k] += z * weight
-			}
-		}
-		for k, v := range sum {
-			if math.IsNaN(v) {
-				v = -1 // what it would be converted to differs by machine
-			}
-			img.Pix[4*i+k] = uint8(math.Round(127.5 * (1 + min(1, max(-1, v)))))
-		}
-		img.Pix[4*i+3] = 255
-	}
-	return img, nil
 }
 
 // colourChart is a square picture of many colours, some in patches and some in

@@ -3,15 +3,16 @@ package models
 import (
 	"errors"
 	"fmt"
-	"github.com/gomflux/gomflux/models/component"
-	"github.com/gomflux/gomflux/models/errs"
-	"github.com/gomflux/gomflux/models/family"
 	"image"
 	"math"
 	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/gomflux/gomflux/models/component"
+	"github.com/gomflux/gomflux/models/errs"
+	"github.com/gomflux/gomflux/models/family"
 
 	"github.com/gomflux/gomflux/internal/checkpoint"
 	"github.com/gomflux/gomflux/internal/mlxtest"

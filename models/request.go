@@ -186,3 +186,6 @@ type ReferenceError struct {
 
 func (e *ReferenceError) Error() string { return fmt.Sprintf("picture %d: %v", e.Index+1, e.Err) }
 func (e *ReferenceError) Unwrap() error { return e.Err }
+
+// has reports whether a value is given.
+func (r *Request) has(name string, step int) bool { return r.Given != nil && r.Given.Has(name, step) }

@@ -2,12 +2,13 @@ package models
 
 import (
 	"errors"
-	"github.com/gomflux/gomflux/models/errs"
 	"image"
 	"math"
 	"os"
 	"strings"
 	"testing"
+
+	"github.com/gomflux/gomflux/models/errs"
 
 	"github.com/gomflux/gomflux/internal/mlxtest"
 	"github.com/gomflux/gomflux/mlx"

@@ -294,44 +294,22 @@ func (p plan) needs(dir string) bool {
 	return p.texts[dir]
 }
 
+// packer is the family's, nil where latents have no other form.
+func (r *Run) packer() family.Packer {
+	p, ok := r.family.(family.Packer)
+	if !ok || r.without[component.Transformers] {
+		return nil
+	}
+	return p
+}
+
 // steps is how many steps run.
 func (r *Run) steps() int {
 	return r.Steps - r.schedule.StepOf(r.plan.first+r.schedule.Order()-1)
 }
 
-// BatchSize is how many pictures of the run are made fastest at once. A GPU is busy
-// with one picture unless that is small; on an H200, four of 512x512 took 0.88 of the
-// time that they took one by one, and eight of 256x256 0.74. On the CPU nothing is
-// gained. There are fewer where that many do not fit into memory. It must run on the
-// MLX thread.
-func (r *Run) BatchSize() int {
-	tokens := r.Pipeline.tokens(r.Height, r.Width) + r.referenceTokens()
-	n := 1
-	switch {
-	case r.device == mlx.CPU || r.Given != nil || r.Latents.Data != nil || r.Hook != nil:
-	case tokens <= 256:
-		n = 8
-	case tokens <= 1024:
-		n = 4
+func (r *Run) report(p Progress) {
+	if r.Progress != nil {
+		r.Progress(p)
 	}
-	return r.fitting(n)
-}
-
-// BatchSize is that of a request's run, 1 for a request that cannot be run.
-func (p *Pipeline) BatchSize(request Request) int {
-	r, err := p.Prepare(request, 1)
-	if err != nil {
-		return 1
-	}
-	return r.BatchSize()
-}
-
-// referenceTokens is how many tokens the transformer sees of the pictures that an
-// edit is shown.
-func (r *Run) referenceTokens() (n int) {
-	for _, img := range r.References {
-		size := r.family.(family.Editor).ReferenceSize(img.Bounds().Size(), r.Multiple())
-		n += r.Pipeline.tokens(size.Y, size.X)
-	}
-	return n
 }
