@@ -14,12 +14,15 @@
 //
 // A model is a folder in the layout of Hugging Face diffusers or of mflux, a
 // published one that is in the Hugging Face cache, a single file, or a built-in
-// one, such as that of package [github.com/gomflux/gomflux/models/shapes]. [OpenOptions]
-// quantize its weights and change them by LoRAs; [Save] writes what comes of it.
+// one, such as that of package [github.com/gomflux/gomflux/models/shapes], which the
+// program imports. [Find] tells what is there without opening it. [OpenOptions]
+// quantize a model's weights and change them by LoRAs; [Save] writes what comes of it.
 // [Options] whose values are zero stand for what the model's makers recommend. A
-// model that edits is shown [Options].References. Most programs need this package
-// and [github.com/gomflux/gomflux/picture], which reads and writes picture files
-// together with the settings that made them.
+// model that edits is shown [Options].References. A [Hook] sees what the model's
+// modules compute and may replace it, and [Values] take the place of what a run would
+// begin with. Most programs need this package and
+// [github.com/gomflux/gomflux/picture], which reads and writes picture files together
+// with the settings that made them.
 //
 // The MLX libraries are found as package [github.com/gomflux/gomflux/mlx]
 // describes; make setup puts them into .setup/lib of a checkout.
@@ -35,9 +38,10 @@
 //
 // Errors are one line, except those that list tensors, name the file, tensor or
 // option, and say what to do where something can be done. [ErrRequest],
-// [ErrNotFound] and [ErrUnsupported] tell their kinds apart. A context that is
-// done ends a run with an error that wraps its cause. A damaged file is an error,
-// never a picture.
+// [ErrNotFound], [ErrUnsupported] and [ErrMemory] tell their kinds apart
+// ([errors.Is]), and a [ReferenceError], a [NotFiniteError] or a [LoRAError] says more
+// of what is wrong ([errors.As]). A context that is done ends a run with an error that
+// wraps its cause. A damaged file is an error, never a picture.
 //
 // # Compatibility
 //
@@ -48,8 +52,9 @@
 // size. Exit codes and the fields of JSON that the command prints keep their
 // meaning; fields are only added.
 //
-// From version 1 on, programs that use this package, picture or shapes compile
-// with every later version 1. Until then CHANGELOG.md says what has changed.
-// The other packages are the engine, exported for those who port and debug
-// models; they promise nothing.
+// From version 1 on, programs that use the root package, picture and models/shapes
+// compile with every later version 1: these packages show no types but their own and
+// those of the standard library. Until then CHANGELOG.md says what has changed. The
+// other packages are the engine, exported for those who port and debug models; they
+// promise nothing.
 package gomflux

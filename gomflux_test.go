@@ -15,7 +15,6 @@ import (
 
 	"github.com/gomflux/gomflux"
 	"github.com/gomflux/gomflux/mlx"
-	"github.com/gomflux/gomflux/mlx/hooks"
 	"github.com/gomflux/gomflux/picture"
 )
 
@@ -109,7 +108,7 @@ func TestBadOptions(t *testing.T) {
 		{func(o *gomflux.Options) { o.Steps = -1 }, "steps -1: must be at least 1"},
 		{func(o *gomflux.Options) { o.Guidance = ptr(math.NaN()) }, "guidance NaN: must be a number"},
 		{func(o *gomflux.Options) { o.Guidance = ptr(-1.0) }, "guidance -1: must be a number"},
-		{func(o *gomflux.Options) { o.Prompt = strings.Repeat("circle ", 10000) }, "tokens, with the model's own around it, and the limit is 512"},
+		{func(o *gomflux.Options) { o.Prompt, o.RefuseLongPrompts = strings.Repeat("circle ", 10000), true }, "tokens, with the model's own around it, and the limit is 512"},
 		{func(o *gomflux.Options) { o.Prompt = "\xff" }, "prompt: text is not valid UTF-8"},
 		{func(o *gomflux.Options) { o.Prompt = "a\x00b" }, "prompt: text has a NUL character"},
 		{func(o *gomflux.Options) { o.Latents = gomflux.Latents{Shape: []int{7}, Data: make([]float32, 7)} }, "7 initial latents of shape [7] given, expected shape [4 6 10]"},
@@ -135,14 +134,14 @@ func TestOptionsFrom(t *testing.T) {
 		start.Pix[i] = uint8(31 * i)
 	}
 	o := options(1 << 63)
-	o.NegativePrompt, o.Guidance, o.MaxSequenceLength, o.Scheduler, o.RNG = "a blue square", ptr(2.5), 64, "heun", "torch"
+	o.NegativePrompt, o.Guidance, o.MaxSequenceLength, o.Scheduler, o.RNG = "a blue square", ptr(2.5), 64, gomflux.Heun, gomflux.TorchNoise
 	o.Image, o.ImageStrength, o.Steps = start, 0.25, 5
 	first, err := m.Generate(context.Background(), o)
 	if err != nil {
 		t.Fatal(err)
 	}
 	s := first.Settings
-	same := open(t, &gomflux.OpenOptions{Device: s.Device, Dtype: s.Dtype})
+	same := open(t, &gomflux.OpenOptions{Device: gomflux.Device(s.Device), Dtype: gomflux.Dtype(s.Dtype)})
 	o = gomflux.OptionsFrom(&s)
 	o.Image = start
 	again, err := same.Generate(context.Background(), o)
@@ -176,7 +175,7 @@ func TestOpenFor(t *testing.T) {
 	loading = false
 	wide, long := o, o
 	wide.Width = 41
-	long.Prompt = strings.Repeat("word ", 1000)
+	long.Prompt, long.RefuseLongPrompts = strings.Repeat("word ", 1000), true
 	for name, runs := range map[string][]gomflux.Options{"one": {wide}, "the last": {o, wide}, "a prompt": {o, long}} {
 		open.For = runs
 		if _, err := gomflux.Open(context.Background(), tiny, open); !errors.Is(err, gomflux.ErrRequest) {
@@ -189,14 +188,14 @@ func TestOpenFor(t *testing.T) {
 }
 
 func TestBadOpenOptions(t *testing.T) {
-	otherGPU := map[string]string{"metal": "cuda", "cuda": "metal"}[mlx.GPU.String()]
+	otherGPU := map[string]gomflux.Device{"metal": gomflux.CUDA, "cuda": gomflux.Metal}[mlx.GPU.String()]
 	tests := []struct {
 		folder string
 		o      gomflux.OpenOptions
 		want   string
 	}{
 		{tiny, gomflux.OpenOptions{Device: "tpu"}, `device "tpu": expected gpu or cpu`},
-		{tiny, gomflux.OpenOptions{Device: otherGPU}, "device " + otherGPU + ": a GPU is " + mlx.GPU.String() + " here"},
+		{tiny, gomflux.OpenOptions{Device: otherGPU}, "device " + string(otherGPU) + ": a GPU is " + mlx.GPU.String() + " here"},
 		{tiny, gomflux.OpenOptions{Dtype: "int8"}, `dtype "int8": expected float32`},
 		{tiny, gomflux.OpenOptions{Dtype: "fp8"}, `dtype "fp8": expected float32`},
 		{"models/testdata/nothing", gomflux.OpenOptions{}, "models/testdata/nothing"},
@@ -207,7 +206,7 @@ func TestBadOpenOptions(t *testing.T) {
 		if err == nil || !strings.Contains(err.Error(), test.want) {
 			t.Errorf("error %v, expected %q", err, test.want)
 		}
-		if got, want := errors.Is(err, gomflux.ErrRequest), test.o.Device+test.o.Dtype != ""; got != want {
+		if got, want := errors.Is(err, gomflux.ErrRequest), test.o.Device != "" || test.o.Dtype != ""; got != want {
 			t.Errorf("%v: ErrRequest is %v, expected %v", err, got, want)
 		}
 	}
@@ -352,7 +351,7 @@ func TestCallInsideCallback(t *testing.T) {
 	}
 	o := options(1)
 	hooked := 0
-	o.Hook = func(hooks.Tap) (*mlx.Array, error) { hooked++; return nil, nil }
+	o.Hook = func(gomflux.Tap) (gomflux.Tensor, error) { hooked++; return nil, nil }
 	var seen []int
 	o.Progress = func(gomflux.Progress) {
 		before := hooked
@@ -444,7 +443,7 @@ func TestSettings(t *testing.T) {
 	s := r.Settings
 	again, err := m.Generate(context.Background(), gomflux.Options{
 		Prompt: s.Prompt, NegativePrompt: s.NegativePrompt, Seed: &s.Seed, Steps: s.Steps, Guidance: &s.Guidance,
-		Height: s.Height, Width: s.Width, MaxSequenceLength: s.MaxSequenceLength, Scheduler: s.Scheduler,
+		Height: s.Height, Width: s.Width, MaxSequenceLength: s.MaxSequenceLength, Scheduler: gomflux.Scheduler(s.Scheduler),
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -721,7 +720,7 @@ func TestQwenReferences(t *testing.T) {
 		"a long one":          {several, gomflux.Options{Prompt: "x", References: []image.Image{a, long}}, "has 1000x2 pixels", 1},
 		"a picture's token":   {several, gomflux.Options{Prompt: "a <|image_pad|>", References: []image.Image{a}}, "the prompt must not say <|image_pad|> itself", -1},
 		"one in the negative": {several, gomflux.Options{Prompt: "x", NegativePrompt: "<|image_pad|>", References: []image.Image{a}}, "negative prompt: 2 image tokens", -1},
-		"a long prompt":       {one, gomflux.Options{Prompt: strings.Repeat("a red hat ", 200), References: []image.Image{a}}, "and the limit is 512", -1},
+		"a long prompt":       {one, gomflux.Options{Prompt: strings.Repeat("a red hat ", 200), RefuseLongPrompts: true, References: []image.Image{a}}, "and the limit is 512", -1},
 	} {
 		_, err := test.m.Generate(ctx, test.o)
 		var wrong *gomflux.ReferenceError
@@ -840,37 +839,6 @@ func TestBatch(t *testing.T) {
 	}
 }
 
-func TestHook(t *testing.T) {
-	m := open(t, nil)
-	stop := errors.New("seen enough")
-	o := options(1)
-	o.Hook = func(tap hooks.Tap) (*mlx.Array, error) {
-		if tap.Name == "transformer.layers.1.attention.to_out.0" && tap.Step == 1 {
-			return nil, stop
-		}
-		return nil, nil
-	}
-	if _, err := m.Generate(context.Background(), o); !errors.Is(err, stop) {
-		t.Errorf("error %v, expected %v", err, stop)
-	}
-
-	o.Hook = func(tap hooks.Tap) (*mlx.Array, error) {
-		if tap.Name == "vae.decode.out" {
-			return mlx.Full(1, tap.Output.Dtype(), tap.Output.Shape()...), nil
-		}
-		return nil, nil
-	}
-	r, err := m.Generate(context.Background(), o)
-	if err != nil {
-		t.Fatal(err)
-	}
-	for i, v := range r.Image.Pix {
-		if v != 255 {
-			t.Fatalf("value %d of the picture is %d, expected the replacement's white", i, v)
-		}
-	}
-}
-
 // TestMemory makes 1,000 steps and expects MLX to hold no more after them than
 // before.
 func TestMemory(t *testing.T) {
@@ -909,7 +877,7 @@ func TestDtypes(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, dtype := range []string{"float32", "bfloat16", "float16"} {
+	for _, dtype := range []gomflux.Dtype{gomflux.Float32, gomflux.BFloat16, gomflux.Float16} {
 		r, err := open(t, &gomflux.OpenOptions{Dtype: dtype}).Generate(context.Background(), o)
 		if err != nil {
 			t.Fatalf("%s: %v", dtype, err)
@@ -921,7 +889,7 @@ func TestDtypes(t *testing.T) {
 		}
 		rms := math.Sqrt(sum / float64(len(r.Image.Pix)))
 		t.Logf("%s: off by %.2f of 255", dtype, rms)
-		if limit := map[string]float64{"float32": 0, "bfloat16": 8, "float16": 2}[dtype]; rms > limit {
+		if limit := map[gomflux.Dtype]float64{gomflux.Float32: 0, gomflux.BFloat16: 8, gomflux.Float16: 2}[dtype]; rms > limit {
 			t.Errorf("%s: off by %.2f, expected at most %g", dtype, rms, limit)
 		}
 	}

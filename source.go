@@ -61,7 +61,7 @@ func (s *Source) Defaults() *Defaults { return (*Defaults)(s.found.Defaults) }
 func (s *Source) FS() fs.FS { return s.found.FS }
 
 // Err says why the model's folder could not be made a whole model, nil if it is one.
-// Its autoencoder may still be opened.
+// FS shows what there is all the same.
 func (s *Source) Err() error { return s.found.Err }
 
 func (d *Defaults) internal() *family.Defaults { return (*family.Defaults)(d) }
