@@ -61,7 +61,7 @@ func DiffRuns(ctx context.Context, a, b string, table *Table) (*Report, error) {
 				t.Guess = guessShape(got, want)
 				continue
 			}
-			tolerance := table.For("cpu", cmp.Or(ours.Compute, "float32"), stageKey(t.Stage), Free, t.Name)
+			tolerance := table.For(mlx.BackendCPU, cmp.Or(ours.Compute, "float32"), stageKey(t.Stage), Free, t.Name)
 			t.Free, t.Histogram = newReading(name, g, w, t.Shape, tolerance), histogram(g, w)
 		}
 		for _, name := range ref.Names() {

@@ -3,6 +3,8 @@ package parity
 import (
 	"math"
 	"testing"
+
+	"github.com/gomflux/gomflux/mlx"
 )
 
 // FuzzTable: tolerances that are accepted are numbers.
@@ -22,6 +24,6 @@ func FuzzTable(f *testing.F) {
 				}
 			}
 		}
-		table.For("cpu", "float32", "vae", Own, "vae.decoder")
+		table.For(mlx.BackendCPU, "float32", "vae", Own, "vae.decoder")
 	})
 }

@@ -434,7 +434,7 @@ func (r *replay) read(t *Tensor, got, want []float32, shape []int) *Reading {
 	if value := !inside.MatchString(t.moduleName()); r.pass.last && !r.whole[t.at()] && !(value && r.whole[t.Stage]) {
 		reading = Own
 	}
-	tolerance := r.Tolerances.For(r.pipeline.Device().String(), r.pipeline.Dtype().String(), stageKey(t.Stage), reading, t.Name)
+	tolerance := r.Tolerances.For(r.pipeline.Device().Backend(), r.pipeline.Dtype().String(), stageKey(t.Stage), reading, t.Name)
 	d := newReading(t.Name, got, want, shape, tolerance)
 	t.Got, t.Ref = first(got), first(want)
 	t.Histogram = histogram(got, want)

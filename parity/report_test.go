@@ -236,19 +236,21 @@ func TestGuessShape(t *testing.T) {
 func TestTolerances(t *testing.T) {
 	table := DefaultTable()
 	for _, c := range []struct {
-		device, dtype, stage string
-		max, l2, channel     float64
+		backend          mlx.Backend
+		dtype, stage     string
+		max, l2, channel float64
 	}{
-		{"cpu", "float32", "step", 2e-5, 1e-5, 1e-5},
-		{"gpu", "bfloat16", "step", 2e-2, 1e-2, 3e-2},
-		{"cpu", "float16", "vae", 1e-2, 1e-2, 3e-2},
-		{"cpu", "float32", "tokenizer", 0, 0, 0},
+		{mlx.BackendCPU, "float32", "step", 2e-5, 1e-5, 1e-5},
+		{mlx.BackendMetal, "bfloat16", "step", 2e-2, 1e-2, 3e-2},
+		{mlx.BackendCUDA, "bfloat16", "step", 2e-2, 1e-2, 3e-2},
+		{mlx.BackendCPU, "float16", "vae", 1e-2, 1e-2, 3e-2},
+		{mlx.BackendCPU, "float32", "tokenizer", 0, 0, 0},
 	} {
-		if got := table.For(c.device, c.dtype, c.stage, Own, "x"); got.Max != c.max || got.L2 != c.l2 || got.Channel != c.channel {
+		if got := table.For(c.backend, c.dtype, c.stage, Own, "x"); got.Max != c.max || got.L2 != c.l2 || got.Channel != c.channel {
 			t.Errorf("%+v: %+v", c, got)
 		}
 	}
-	if own := table.For("cpu", "float32", "vae", Own, "x"); Float32.Max != own.Max || Float32.L2 != own.L2 {
+	if own := table.For(mlx.BackendCPU, "float32", "vae", Own, "x"); Float32.Max != own.Max || Float32.L2 != own.L2 {
 		t.Error("Float32 is not the table's")
 	}
 	file := filepath.Join(t.TempDir(), "t.json")
@@ -270,10 +272,26 @@ func TestTolerances(t *testing.T) {
 		}
 		got, err := ReadTable(file)
 		switch {
-		case want == "" && (err != nil || got.For("cpu", "float32", "step", Free, "x").Max != 0.5 || got.For("cpu", "float32", "vae", Own, "x").Max != 2e-5):
+		case want == "" && (err != nil || got.For(mlx.BackendCPU, "float32", "step", Free, "x").Max != 0.5 || got.For(mlx.BackendCPU, "float32", "vae", Own, "x").Max != 2e-5):
 			t.Errorf("%s: %v", text, err)
 		case want != "" && (err == nil || !strings.Contains(err.Error(), want)):
 			t.Errorf("%s: %v, expected %q", text, err, want)
+		}
+	}
+}
+
+// TestDeviceRules: a rule for a GPU is for Metal and CUDA, and one for no device for
+// all.
+func TestDeviceRules(t *testing.T) {
+	table, err := parseTable([]byte(`{"rules": [{"max": 1, "l2": 1}, {"device": "gpu", "max": 2}, {"device": "cpu", "l2": 3}]}`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for backend, want := range map[mlx.Backend]Tolerance{
+		mlx.BackendCPU: {Max: 1, L2: 3}, mlx.BackendMetal: {Max: 2, L2: 1}, mlx.BackendCUDA: {Max: 2, L2: 1},
+	} {
+		if got := table.For(backend, "float32", "step", Own, "x"); got != want {
+			t.Errorf("%v: %+v, expected %+v", backend, got, want)
 		}
 	}
 }
@@ -296,7 +314,7 @@ func TestChannels(t *testing.T) {
 		t.Errorf("%v: expected that the whole hides it", d)
 	}
 	d.channels(got, want, []int{64, 3}, 1)
-	if d.ChannelAt != 2 || math.Abs(d.Channel-0.01) > 1e-4 || d.Within(DefaultTable().For("cpu", "float32", "step", Isolated, "x")) {
+	if d.ChannelAt != 2 || math.Abs(d.Channel-0.01) > 1e-4 || d.Within(DefaultTable().For(mlx.BackendCPU, "float32", "step", Isolated, "x")) {
 		t.Errorf("channel %d is off by %v", d.ChannelAt, d.Channel)
 	}
 }

@@ -10,6 +10,8 @@ import (
 	"os"
 	"path"
 	"slices"
+
+	"github.com/gomflux/gomflux/mlx"
 )
 
 // A Tolerance is how far a tensor may be off, for one device, dtype and stage.
@@ -35,7 +37,7 @@ type Table struct {
 // A Rule is for what it names, and says only what it has.
 type Rule struct {
 	Comment  string   `json:"comment,omitempty"`
-	Device   string   `json:"device,omitempty"`
+	Device   string   `json:"device,omitempty"` // cpu, or gpu for either backend of one
 	Dtype    string   `json:"dtype,omitempty"`
 	Stage    string   `json:"stage,omitempty"`
 	Reading  string   `json:"reading,omitempty"`
@@ -106,8 +108,8 @@ func parseTable(data []byte) (*Table, error) {
 	return t, nil
 }
 
-// For is the tolerance of a tensor in a reading.
-func (t *Table) For(device, dtype, stage, reading, tensor string) Tolerance {
+// For is the tolerance of a tensor in a reading, computed by a backend of MLX.
+func (t *Table) For(backend mlx.Backend, dtype, stage, reading, tensor string) Tolerance {
 	var out Tolerance
 	set := func(field *float64, value *float64) {
 		if value != nil {
@@ -115,6 +117,10 @@ func (t *Table) For(device, dtype, stage, reading, tensor string) Tolerance {
 		}
 	}
 	matches := func(rule, word string) bool { return rule == "" || rule == word }
+	device := "gpu"
+	if backend == mlx.BackendCPU {
+		device = "cpu"
+	}
 	for _, r := range t.Rules {
 		named, _ := path.Match(r.Tensor, tensor)
 		if (r.Tensor == "" || named) && matches(r.Device, device) && matches(r.Dtype, dtype) && matches(r.Stage, stage) && matches(r.Reading, reading) {
