@@ -155,6 +155,10 @@ func literals(f *ast.File) (texts []string) {
 			return false
 		case *ast.Field:
 			n.Tag = nil
+		case *ast.KeyValueExpr: // examples of commands name published models
+			if key, ok := n.Key.(*ast.Ident); ok && key.Name == "Example" {
+				return false
+			}
 		case *ast.BasicLit:
 			if text, err := strconv.Unquote(n.Value); err == nil && n.Kind == token.STRING {
 				texts = append(texts, text)

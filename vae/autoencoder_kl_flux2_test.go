@@ -2,11 +2,8 @@ package vae
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"path/filepath"
-	"slices"
-	"strings"
 	"testing"
 
 	"github.com/gomflux/gomflux/internal/checkpoint"
@@ -24,14 +21,32 @@ func load(fsys checkpoint.Folder, dir string) (Autoencoder, error) {
 	if err := checkpoint.ReadJSON(fsys, config, &class); err != nil {
 		return nil, err
 	}
-	m, err := New(class.Name, func(c Config) error {
+	read := func(c Config) error {
 		if err := checkpoint.ReadJSON(fsys, config, c); err != nil {
 			return err
 		}
 		return c.Validate()
-	})
-	if err != nil {
-		return nil, err
+	}
+	var m Autoencoder
+	switch class.Name {
+	case "AutoencoderKLFlux2":
+		c := DefaultKLFlux2Config()
+		if err := read(&c); err != nil {
+			return nil, err
+		}
+		m = NewKLFlux2(c)
+	case "AutoencoderKLQwenImage":
+		c := DefaultKLQwenImageConfig()
+		if err := read(&c); err != nil {
+			return nil, err
+		}
+		m = NewKLQwenImage(c)
+	default:
+		c := DefaultKLConfig()
+		if err := read(&c); err != nil {
+			return nil, err
+		}
+		m = NewKL(c)
 	}
 	ck, err := checkpoint.OpenCheckpoint(fsys, dir)
 	if err != nil {
@@ -130,67 +145,5 @@ func TestClassesAgainstDiffusers(t *testing.T) {
 				t.Fatal(err)
 			}
 		})
-	}
-}
-
-func TestNew(t *testing.T) {
-	keep := func(Config) error { return nil }
-	for class, want := range map[string]struct {
-		scale, channels int
-		unscaled        []int
-	}{
-		"":                       {1, 4, []int{4, 3, 5}},
-		"AutoencoderKL":          {1, 4, []int{4, 3, 5}},
-		"AutoencoderKLFlux2":     {16, 128, []int{32, 6, 10}},
-		"AutoencoderKLQwenImage": {8, 16, []int{16, 3, 5}},
-	} {
-		m, err := New(class, keep)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if m.ScaleFactor() != want.scale || m.LatentChannels() != want.channels || !slices.Equal(m.Unscaled(3, 5), want.unscaled) {
-			t.Errorf("%q: scale %d, %d channels, unscaled %v, expected %v", class, m.ScaleFactor(), m.LatentChannels(), m.Unscaled(3, 5), want)
-		}
-	}
-	_, err := New("AutoencoderTiny", keep)
-	if !errors.Is(err, ErrClass) || !strings.Contains(err.Error(), `"AutoencoderTiny"`) {
-		t.Errorf("found %v, expected ErrClass with the class", err)
-	}
-	broken := errors.New("broken")
-	for _, class := range []string{"AutoencoderKL", "AutoencoderKLFlux2", "AutoencoderKLQwenImage"} {
-		if _, err := New(class, func(Config) error { return broken }); err != broken {
-			t.Errorf("%s: found %v, expected what reading returned", class, err)
-		}
-	}
-}
-
-func TestKLFlux2Validate(t *testing.T) {
-	for _, c := range []struct {
-		change func(*KLFlux2Config)
-		want   string // "" if it can be run
-	}{
-		{func(c *KLFlux2Config) {}, ""},
-		{func(c *KLFlux2Config) { c.DecoderBlockOutChannels = []int{} }, ""},
-		{func(c *KLFlux2Config) { c.DecoderBlockOutChannels = []int{96, 192, 384, 384} }, ""},
-		{func(c *KLFlux2Config) { c.BatchNormEps = 0 }, ""},
-		{func(c *KLFlux2Config) { c.BatchNormEps = -1 }, "batch_norm_eps -1, expected 0 or more"},
-		{func(c *KLFlux2Config) { c.PatchSize = []int{1, 1} }, "patch_size [1 1], expected [2 2]"},
-		{func(c *KLFlux2Config) { c.PatchSize = nil }, "patch_size [], expected [2 2]"},
-		{func(c *KLFlux2Config) { c.DecoderBlockOutChannels = []int{64, 128, 128} }, "decoder_block_out_channels [64 128 128], expected as many as block_out_channels [128 256 512 512]"},
-		{func(c *KLFlux2Config) { c.DecoderBlockOutChannels = []int{64, 128, 100, 64} }, "decoder_block_out_channels [64 128 100 64] must be multiples of norm_num_groups 32"},
-		{func(c *KLFlux2Config) { c.DecoderBlockOutChannels = []int{64, 128, 1 << 21, 64} }, "too large"},
-		{func(c *KLFlux2Config) { c.BlockOutChannels = nil }, "must be positive"},
-		{func(c *KLFlux2Config) { c.InChannels = 4 }, "in_channels 4"},
-		{func(c *KLFlux2Config) { c.ActFn = "relu" }, `act_fn "relu", expected silu`},
-		{func(c *KLFlux2Config) { c.DownBlockTypes[1] = "AttnDownEncoderBlock2D" }, "AttnDownEncoderBlock2D"},
-	} {
-		config := DefaultKLFlux2Config()
-		c.change(&config)
-		switch err := config.Validate(); {
-		case err == nil && c.want != "":
-			t.Errorf("%+v: no error, expected %q", config, c.want)
-		case err != nil && (c.want == "" || !strings.Contains(err.Error(), c.want)):
-			t.Errorf("%+v: found %q, expected %q", config, err, c.want)
-		}
 	}
 }

@@ -1,12 +1,7 @@
 // Package vae holds the autoencoders, one file per diffusers class.
 package vae
 
-import (
-	"errors"
-	"fmt"
-
-	"github.com/gomflux/gomflux/mlx"
-)
+import "github.com/gomflux/gomflux/mlx"
 
 // An Autoencoder takes pictures to latents and back. What it calls its own
 // latents, an array that Encode returns and Decode takes, is in general not what
@@ -52,33 +47,3 @@ type Autoencoder interface {
 
 // A Config is the config of one class.
 type Config interface{ Validate() error }
-
-// ErrClass says that there is no autoencoder of a class.
-var ErrClass = errors.New("this version runs AutoencoderKL, AutoencoderKLFlux2 and AutoencoderKLQwenImage")
-
-// New declares the autoencoder of a diffusers class; "" is AutoencoderKL. read is
-// called with the class's config as diffusers assumes it, and is to read the
-// model's over it and to validate it.
-func New(class string, read func(Config) error) (Autoencoder, error) {
-	switch class {
-	case "", "AutoencoderKL":
-		c := DefaultKLConfig()
-		if err := read(&c); err != nil {
-			return nil, err
-		}
-		return NewKL(c), nil
-	case "AutoencoderKLFlux2":
-		c := DefaultKLFlux2Config()
-		if err := read(&c); err != nil {
-			return nil, err
-		}
-		return NewKLFlux2(c), nil
-	case "AutoencoderKLQwenImage":
-		c := DefaultKLQwenImageConfig()
-		if err := read(&c); err != nil {
-			return nil, err
-		}
-		return NewKLQwenImage(c), nil
-	}
-	return nil, fmt.Errorf("class %q; %w", class, ErrClass)
-}

@@ -1,0 +1,46 @@
+package component_test
+
+import (
+	"errors"
+	"slices"
+	"strings"
+	"testing"
+	"testing/fstest"
+
+	"github.com/gomflux/gomflux/mlx/hooks"
+	"github.com/gomflux/gomflux/models/component"
+	"github.com/gomflux/gomflux/models/errs"
+	"github.com/gomflux/gomflux/vae"
+)
+
+func TestNewAutoencoder(t *testing.T) {
+	keep := func(vae.Config) error { return nil }
+	for class, want := range map[string]struct {
+		scale, channels int
+		unscaled        []int
+	}{
+		"":                       {1, 4, []int{4, 3, 5}},
+		"AutoencoderKL":          {1, 4, []int{4, 3, 5}},
+		"AutoencoderKLFlux2":     {16, 128, []int{32, 6, 10}},
+		"AutoencoderKLQwenImage": {8, 16, []int{16, 3, 5}},
+	} {
+		m, err := component.Find(class).NewAutoencoder(keep)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if m.ScaleFactor() != want.scale || m.LatentChannels() != want.channels || !slices.Equal(m.Unscaled(3, 5), want.unscaled) {
+			t.Errorf("%q: scale %d, %d channels, unscaled %v, expected %v", class, m.ScaleFactor(), m.LatentChannels(), m.Unscaled(3, 5), want)
+		}
+		broken := errors.New("broken")
+		if _, err := component.Find(class).NewAutoencoder(func(vae.Config) error { return broken }); err != broken {
+			t.Errorf("%s: found %v, expected what reading returned", class, err)
+		}
+	}
+	for _, class := range []string{"AutoencoderTiny", "CLIPTextModel"} {
+		fsys := fstest.MapFS{"vae/config.json": {Data: []byte(`{"_class_name": "` + class + `"}`)}}
+		_, _, err := component.DeclareAutoencoder(&component.Folder{FS: fsys, Points: &hooks.Points{}}, "vae")
+		if !errors.Is(err, errs.ErrUnsupported) || !strings.Contains(err.Error(), `class "`+class+`"; this version runs AutoencoderKL, AutoencoderKLFlux2, AutoencoderKLQwenImage`) {
+			t.Errorf("%s: error %v", class, err)
+		}
+	}
+}
