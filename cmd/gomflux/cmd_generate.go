@@ -24,7 +24,7 @@ import (
 	"github.com/gomflux/gomflux/internal/quote"
 	"github.com/gomflux/gomflux/internal/termpic"
 	"github.com/gomflux/gomflux/internal/units"
-	"github.com/gomflux/gomflux/models"
+	"github.com/gomflux/gomflux/models/catalog"
 	"github.com/gomflux/gomflux/parity/debug"
 	"github.com/gomflux/gomflux/picture"
 	"github.com/gomflux/gomflux/scheduler"
@@ -44,7 +44,8 @@ type generateOptions struct {
 	height, width        optional[int]
 	guidance             optional[float64]
 	maxSequenceLength    optional[int]
-	scheduler, rng       optional[string]
+	scheduler            optional[gomflux.Scheduler]
+	rng                  optional[gomflux.RNG]
 	images               fileNames // one to start from, or those to edit
 	imageStrength        optional[float64]
 
@@ -69,10 +70,16 @@ func newGenerateOptions() *generateOptions {
 		modelFlags: newModelFlags(), weightFlags: newWeightFlags(),
 		negative:  parsed("text", func(s string) (string, error) { return s, nil }),
 		autoSeeds: count("count"), batchSize: count("count"), steps: count("number"), height: count("pixels"), width: count("pixels"), guidance: scale("scale"),
-		maxSequenceLength: count("tokens"), scheduler: parsed("name", scheduler.Name), rng: oneOf("name", scheduler.RNGs...), imageStrength: strength("strength"),
+		maxSequenceLength: count("tokens"), scheduler: parsed("name", schedulerOf), rng: oneOf("name", convert[gomflux.RNG](scheduler.RNGs)...), imageStrength: strength("strength"),
 		preview: parsed("protocol", termpic.ParseProtocol), show: parsed("protocol", termpic.ParseProtocol),
 		made: map[string]bool{},
 	}
+}
+
+// schedulerOf reads a scheduler's name, short name or class.
+func schedulerOf(s string) (gomflux.Scheduler, error) {
+	name, err := scheduler.Name(s)
+	return gomflux.Scheduler(name), err
 }
 
 func newGenerateCommand() *cobra.Command {
@@ -401,7 +408,7 @@ func (o *generateOptions) open(ctx context.Context, g *generation, p *printer) (
 		options.Prompt = prompt
 		open.For = append(open.For, options)
 	}
-	model, err := gomflux.Open(ctx, pinned(source), open)
+	model, err := source.Open(ctx, open)
 	p.end()
 	if e, ok := errors.AsType[*gomflux.ReferenceError](err); ok {
 		return nil, usageErrorf("%s: %w", o.images.names[e.Index], e.Err)
@@ -434,7 +441,7 @@ func loraText(l gomflux.LoRAReport) string {
 	for _, component := range sortedKeys(l.Modules) {
 		parts = append(parts, fmt.Sprintf("%s of the %s", plural(l.Modules[component], "module"), component))
 	}
-	return fmt.Sprintf("LoRA %s, scale %v: %s", models.TildePath(l.Path), l.Scale, strings.Join(parts, ", "))
+	return fmt.Sprintf("LoRA %s, scale %v: %s", catalog.TildePath(l.Path), l.Scale, strings.Join(parts, ", "))
 }
 
 // warnNegative says why the negative prompt does nothing.
@@ -586,7 +593,7 @@ func (o *generateOptions) readImages(p *printer) (images []image.Image, err erro
 		}
 		hash := read[name].SHA256
 		images = append(images, read[name].Image)
-		o.sources = append(o.sources, picture.SourceImage{Path: models.TildePath(name), SHA256: hash})
+		o.sources = append(o.sources, picture.SourceImage{Path: catalog.TildePath(name), SHA256: hash})
 		if o.recordedFrom != nil && o.recordedFrom[i].SHA256 != "" && o.recordedFrom[i].SHA256 != hash {
 			p.warn("%s is not the picture that %s was made from: it has changed since", name, o.config)
 		}

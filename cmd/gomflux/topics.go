@@ -7,7 +7,8 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/gomflux/gomflux/models"
+	"github.com/gomflux/gomflux/models/catalog"
+	"github.com/gomflux/gomflux/models/family"
 	"github.com/gomflux/gomflux/scheduler"
 )
 
@@ -274,7 +275,7 @@ func modelTopic() string {
 
   a built-in model
 `)
-	builtins := models.Builtins()
+	builtins := catalog.Builtins()
 	for _, name := range slices.Sorted(maps.Keys(builtins)) {
 		b.WriteString("      " + name + ": " + builtins[name].About + "\n")
 	}
@@ -285,7 +286,7 @@ func modelTopic() string {
   not have comes from the model that it is made from, or from --base-model
   a published model's short name, or another name (gomflux models lists them)
 `)
-	for _, p := range models.Presets {
+	for _, p := range catalog.Presets {
 		b.WriteString("      " + p.Name + ": " + p.Repo + "\n")
 	}
 	b.WriteString(`  the repository of a model on the Hugging Face hub, owner/name
@@ -294,7 +295,7 @@ func modelTopic() string {
 The last three are looked for in the Hugging Face cache, and nowhere else: only
 gomflux pull fetches anything. gomflux help environment says where that is.
 
-  gomflux pull ` + models.Presets[0].Name + `
+  gomflux pull ` + catalog.Presets[0].Name + `
 
 Some are gated: somebody with an account accepts the conditions on the model's
 page first, and sets HF_TOKEN to a token of that account (hf auth login keeps
@@ -311,7 +312,7 @@ A model that is known by name, is a snapshot of its repository, or lies in a
 folder of that name runs with the settings that its makers recommend. Any other
 one runs with those of its pipeline class:
 
-  ` + strings.Join(models.Classes(), "\n  "))
+  ` + strings.Join(family.Classes(), "\n  "))
 	return b.String()
 }
 
