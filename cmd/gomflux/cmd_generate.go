@@ -44,6 +44,7 @@ type generateOptions struct {
 	height, width        optional[int]
 	guidance             optional[float64]
 	maxSequenceLength    optional[int]
+	refuseLongPrompts    bool
 	scheduler            optional[gomflux.Scheduler]
 	rng                  optional[gomflux.RNG]
 	images               fileNames // one to start from, or those to edit
@@ -63,6 +64,7 @@ type generateOptions struct {
 	modelRecorded        bool                  // by config, and not given
 	lorasRecorded        bool                  // likewise
 	made                 map[string]bool       // names of pictures
+	cut                  map[promptCut]bool    // what was warned of
 }
 
 func newGenerateOptions() *generateOptions {
@@ -72,7 +74,7 @@ func newGenerateOptions() *generateOptions {
 		autoSeeds: count("count"), batchSize: count("count"), steps: count("number"), height: count("pixels"), width: count("pixels"), guidance: scale("scale"),
 		maxSequenceLength: count("tokens"), scheduler: parsed("name", schedulerOf), rng: oneOf("name", convert[gomflux.RNG](scheduler.RNGs)...), imageStrength: strength("strength"),
 		preview: parsed("protocol", termpic.ParseProtocol), show: parsed("protocol", termpic.ParseProtocol),
-		made: map[string]bool{},
+		made: map[string]bool{}, cut: map[promptCut]bool{},
 	}
 }
 
@@ -109,6 +111,10 @@ by one; another number is the most that are made at once. Without it there are
 up to 8 of 256x256 pixels, up to 4 of 512x512, where the pictures of an edit
 count too, and one of any larger size, and one where a flag looks into the run
 or shows its steps.
+
+The end of a prompt that is longer than the model takes (--max-sequence-length)
+is cut off, as diffusers does it, with a warning that shows what is lost. With
+--refuse-long-prompts it is an error.
 
 With --image the picture starts from another one, of which --image-strength is
 kept: 0.1 changes nearly everything, 0.9 next to nothing. Without --height and
@@ -184,7 +190,8 @@ func (o *generateOptions) command(cmd *cobra.Command) *cobra.Command {
 	f.VarP(&o.height, "height", "H", "height of the picture")
 	f.VarP(&o.width, "width", "W", "width of the picture")
 	f.VarP(&o.guidance, "guidance", "g", "how closely the prompt is followed, as the model counts it: for Z-Image 0 is none, for Qwen-Image and FLUX.2-klein-base 1, and without it they are twice as fast; FLUX.1-dev takes any, as an input; FLUX.1-schnell and FLUX.2-klein take none")
-	f.Var(&o.maxSequenceLength, "max-sequence-length", "how long the prompt may be")
+	f.Var(&o.maxSequenceLength, "max-sequence-length", "how many tokens the prompt may have, with those of the model's template")
+	f.BoolVar(&o.refuseLongPrompts, "refuse-long-prompts", false, "make a prompt that is too long an error, and do not cut it")
 	f.Var(&o.scheduler, "scheduler", "how noise becomes a picture: "+strings.Join(scheduler.Names(), ", ")+" (default: the model's)")
 	f.Var(&o.rng, "rng", "what draws the noise: mlx, as in mflux, or torch, for the noise of diffusers with a CPU generator (default: mlx)")
 	if !o.edits {
@@ -357,7 +364,7 @@ func (o *generateOptions) prepare(ctx context.Context, stdin io.Reader, p *print
 	}
 	g.options = gomflux.Options{
 		Prompt: g.prompt(0), NegativePrompt: o.negative.orZero(), Height: o.height.orZero(), Width: o.width.orZero(), Steps: o.steps.orZero(),
-		Guidance: o.guidance.value, MaxSequenceLength: o.maxSequenceLength.orZero(), Scheduler: o.scheduler.orZero(), RNG: o.rng.orZero(),
+		Guidance: o.guidance.value, MaxSequenceLength: o.maxSequenceLength.orZero(), RefuseLongPrompts: o.refuseLongPrompts, Scheduler: o.scheduler.orZero(), RNG: o.rng.orZero(),
 		ImageStrength: o.imageStrength.orZero(), Progress: p.progress,
 	}
 	if len(o.images.names) == 0 && o.imageStrength.value != nil {
@@ -490,12 +497,44 @@ func (o *generateOptions) generate(ctx context.Context, model *gomflux.Model, g 
 		}
 		return err
 	}
+	o.warnCuts(options.Prompt, results[0], p)
 	for i, result := range results {
 		if err := o.finish(ctx, g, first+i, result, steps[i], p); err != nil {
 			return err
 		}
 	}
 	return nil
+}
+
+// A promptCut is what was cut off a prompt, or with "" off the negative prompt,
+// which all pictures have.
+type promptCut struct {
+	prompt string
+	gomflux.Cut
+}
+
+// warnCuts says what of the prompts of a picture is lost, once for several seeds.
+func (o *generateOptions) warnCuts(prompt string, r *gomflux.Result, p *printer) {
+	for _, c := range r.Cuts {
+		this := promptCut{Cut: c}
+		if c.Prompt == "prompt" {
+			this.prompt = prompt
+		}
+		if o.cut[this] {
+			continue
+		}
+		o.cut[this] = true
+		const most = 100 // characters
+		lost := []rune(c.Text)
+		if len(lost) > most {
+			lost = append(lost[:most], '…')
+		}
+		hint := ""
+		if c.Limit == r.Settings.MaxSequenceLength {
+			hint = " (shorten it, or raise --max-sequence-length)"
+		}
+		p.warn("the %s is %s too long for %s, which takes %d; lost is %q%s", c.Prompt, plural(c.Tokens, "token"), c.Encoder, c.Limit, string(lost), hint)
+	}
 }
 
 // finish saves a picture that was made, and shows it.

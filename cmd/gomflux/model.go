@@ -9,6 +9,8 @@ import (
 
 	"github.com/gomflux/gomflux"
 	"github.com/gomflux/gomflux/mlx"
+	"github.com/gomflux/gomflux/models"
+	"github.com/gomflux/gomflux/models/lora"
 	_ "github.com/gomflux/gomflux/models/shapes"
 )
 
@@ -170,8 +172,9 @@ func modelError(err error) error {
 	if errors.Is(err, gomflux.ErrRequest) {
 		return coded(exitUsage, err)
 	}
-	_, unfit := errors.AsType[*gomflux.LoRAError](err)
-	e, ok := errors.AsType[*gomflux.NotFiniteError](err)
+	// package parity's errors are the engine's, which gomflux's wrap
+	_, unfit := errors.AsType[*lora.Error](err)
+	e, ok := errors.AsType[*models.NotFiniteError](err)
 	if unfit || ok && e.Damaged() || errors.Is(err, gomflux.ErrNotFound) || errors.Is(err, gomflux.ErrUnsupported) {
 		return coded(exitModel, err)
 	}
