@@ -525,7 +525,7 @@ func (o *generateOptions) warnCuts(prompt string, r *gomflux.Result, p *printer)
 		}
 		o.cut[this] = true
 		const most = 100 // characters
-		lost := []rune(c.Text)
+		lost := []rune(strings.Join(strings.Fields(c.Text), " "))
 		if len(lost) > most {
 			lost = append(lost[:most], '…')
 		}
