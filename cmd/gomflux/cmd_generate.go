@@ -25,6 +25,7 @@ import (
 	"github.com/gomflux/gomflux/internal/termpic"
 	"github.com/gomflux/gomflux/internal/units"
 	"github.com/gomflux/gomflux/models/catalog"
+	"github.com/gomflux/gomflux/models/family"
 	"github.com/gomflux/gomflux/parity/debug"
 	"github.com/gomflux/gomflux/picture"
 	"github.com/gomflux/gomflux/scheduler"
@@ -103,9 +104,9 @@ With several prompts each of them makes a picture of every seed: all pictures of
 the first, then those of the next.
 
 On a GPU small pictures of one prompt are made several at once, which is faster.
-On an H200 FLUX.2-klein-4B's transformer made 8 pictures of 256x256 1.36 times
-as fast as one by one, 4 of 512x512 1.13 times, and of 1024x1024 1.05 times. On
-the CPU nothing is gained. Memory grows with their number, and their pixels can
+On an H200 a transformer of 4 billion weights made 8 pictures of 256x256 1.36
+times as fast as one by one, 4 of 512x512 1.13 times, and of 1024x1024 1.05
+times. On the CPU nothing is gained. Memory grows with their number, and their pixels can
 differ by rounding from those of pictures made alone. --batch-size 1 makes one
 by one; another number is the most that are made at once. Without it there are
 up to 8 of 256x256 pixels, up to 4 of 512x512, where the pictures of an edit
@@ -189,7 +190,7 @@ func (o *generateOptions) command(cmd *cobra.Command) *cobra.Command {
 	f.VarP(&o.steps, "steps", "s", "denoising steps")
 	f.VarP(&o.height, "height", "H", "height of the picture")
 	f.VarP(&o.width, "width", "W", "width of the picture")
-	f.VarP(&o.guidance, "guidance", "g", "how closely the prompt is followed, as the model counts it: for Z-Image 0 is none, for Qwen-Image and FLUX.2-klein-base 1, and without it they are twice as fast; FLUX.1-dev takes any, as an input; FLUX.1-schnell and FLUX.2-klein take none")
+	f.VarP(&o.guidance, "guidance", "g", "how closely the prompt is followed, as the model counts it: "+strings.Join(helpOf(func(h family.Help) string { return h.Guidance }), "; "))
 	f.Var(&o.maxSequenceLength, "max-sequence-length", "how many tokens the prompt may have, with those of the model's template")
 	f.BoolVar(&o.refuseLongPrompts, "refuse-long-prompts", false, "make a prompt that is too long an error, and do not cut it")
 	f.Var(&o.scheduler, "scheduler", "how noise becomes a picture: "+strings.Join(scheduler.Names(), ", ")+" (default: the model's)")

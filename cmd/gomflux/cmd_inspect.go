@@ -59,7 +59,7 @@ What is or may be wrong is named on a line for each tensor. Errors are
   constant        every element is the same, in anything of two axes or more
 
 Names, shapes and dtypes are held against the config of a pipeline class that
-this version knows, or of an AutoencoderKL; for others a note says that they are
+this version knows, or of an autoencoder; for others a note says that they are
 not. A tensor that nothing here needs is named by a note, and what is in it is
 neither an error nor a warning. Warnings are
 
