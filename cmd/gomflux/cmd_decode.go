@@ -164,7 +164,7 @@ func (o *decodeOptions) run(ctx context.Context, arg string, stdout, stderr io.W
 			Seconds    jsonTimes   `json:"seconds"`
 			PeakMemory int         `json:"peak_memory_bytes"`
 		}{
-			name, size.X, size.Y, jsonLatents{ref.File, tensor.Name, string(tensor.Dtype), tensor.Shape}, o.unscaled, vae.Device(), vae.Dtype(),
+			name, size.X, size.Y, jsonLatents{ref.File, tensor.Name, string(tensor.Dtype), tensor.Shape}, o.unscaled, string(vae.Device()), string(vae.Dtype()),
 			jsonTimes{milliseconds(loaded.Sub(start)), milliseconds(decoded.Sub(loaded)), milliseconds(saved.Sub(decoded))}, peak,
 		})
 	}
@@ -196,7 +196,7 @@ func (m *modelFlags) openVAE(ctx context.Context, stderr io.Writer, quiet bool) 
 	}
 	open := m.openOptions()
 	open.Progress = show.report
-	vae, err := gomflux.OpenVAE(ctx, pinned(source), open)
+	vae, err := source.OpenVAE(ctx, open)
 	if err != nil {
 		show.close()
 		return nil, nil, coded(exitModel, modelError(err))
@@ -207,7 +207,7 @@ func (m *modelFlags) openVAE(ctx context.Context, stderr io.Writer, quiet bool) 
 // warnMemory says in advance that decoding may fail, or end with the system
 // ending the program.
 func warnMemory(ctx context.Context, w warner, vae *gomflux.VAE, height, width int) {
-	device, err := mlx.ParseDevice(vae.Device())
+	device, err := mlx.ParseDevice(string(vae.Device()))
 	if err != nil {
 		return
 	}

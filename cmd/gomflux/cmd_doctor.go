@@ -18,7 +18,7 @@ import (
 	"github.com/gomflux/gomflux/internal/termpic"
 	"github.com/gomflux/gomflux/internal/units"
 	"github.com/gomflux/gomflux/mlx"
-	"github.com/gomflux/gomflux/models"
+	"github.com/gomflux/gomflux/models/catalog"
 )
 
 func newDoctorCommand() *cobra.Command {
@@ -224,7 +224,7 @@ func (d *diagnosis) print(w io.Writer) error {
 		line("model", "%d more that are not here (gomflux models lists them)", away)
 	}
 	if d.Cache.Path != "" {
-		text := models.TildePath(d.Cache.Path)
+		text := catalog.TildePath(d.Cache.Path)
 		if !d.Cache.Exists {
 			text += ", not there yet"
 		}

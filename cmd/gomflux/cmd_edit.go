@@ -1,6 +1,10 @@
 package main
 
-import "github.com/spf13/cobra"
+import (
+	"github.com/spf13/cobra"
+
+	"github.com/gomflux/gomflux/models/family"
+)
 
 func newEditCommand() *cobra.Command {
 	o := newGenerateOptions()
@@ -12,19 +16,14 @@ func newEditCommand() *cobra.Command {
 shown: it changes what the prompt says and keeps the rest, or puts things from
 several pictures together. The prompt can speak of the pictures as $1 and $2, in
 single quotes, since shells have a $1 of their own; that becomes what the model
-knows them by, image 1 for FLUX.2-klein and Picture 1 for Qwen-Image-Edit.
+knows them by.
 
-The model is one that edits: FLUX.2-klein, which takes any number of pictures,
-Qwen-Image-Edit, which takes one, or its later versions (2509, 2511), which take
-several. Without --model it is ` + defaultEditModel + `.
+` + filled("", "The model is one that edits: "+family.Editors()+". Without --model it is "+defaultEditModel+".") + `
 
 The pictures are PNG, JPEG or WebP files. They are turned as EXIF says, and laid
-over white where they are transparent. FLUX.2-klein takes any size from 64
-pixels a side, no more than 8 times as long as wide; larger ones are made
-smaller, to a megapixel, and cut at the edges to multiples of 16 pixels. For
-Qwen-Image-Edit they are brought to about a megapixel, whatever size they have.
-Without --height and --width the new picture is as large as the first one is
-then, with Qwen-Image-Edit as the last one.
+over white where they are transparent.
+
+` + editingHelp() + `
 
 To start from a picture and change it everywhere, with any model, there is
 gomflux generate --image; gomflux help pictures tells them apart. All other

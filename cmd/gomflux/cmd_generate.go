@@ -24,7 +24,8 @@ import (
 	"github.com/gomflux/gomflux/internal/quote"
 	"github.com/gomflux/gomflux/internal/termpic"
 	"github.com/gomflux/gomflux/internal/units"
-	"github.com/gomflux/gomflux/models"
+	"github.com/gomflux/gomflux/models/catalog"
+	"github.com/gomflux/gomflux/models/family"
 	"github.com/gomflux/gomflux/parity/debug"
 	"github.com/gomflux/gomflux/picture"
 	"github.com/gomflux/gomflux/scheduler"
@@ -44,7 +45,9 @@ type generateOptions struct {
 	height, width        optional[int]
 	guidance             optional[float64]
 	maxSequenceLength    optional[int]
-	scheduler, rng       optional[string]
+	refuseLongPrompts    bool
+	scheduler            optional[gomflux.Scheduler]
+	rng                  optional[gomflux.RNG]
 	images               fileNames // one to start from, or those to edit
 	imageStrength        optional[float64]
 
@@ -62,6 +65,7 @@ type generateOptions struct {
 	modelRecorded        bool                  // by config, and not given
 	lorasRecorded        bool                  // likewise
 	made                 map[string]bool       // names of pictures
+	cut                  map[promptCut]bool    // what was warned of
 }
 
 func newGenerateOptions() *generateOptions {
@@ -69,10 +73,16 @@ func newGenerateOptions() *generateOptions {
 		modelFlags: newModelFlags(), weightFlags: newWeightFlags(),
 		negative:  parsed("text", func(s string) (string, error) { return s, nil }),
 		autoSeeds: count("count"), batchSize: count("count"), steps: count("number"), height: count("pixels"), width: count("pixels"), guidance: scale("scale"),
-		maxSequenceLength: count("tokens"), scheduler: parsed("name", scheduler.Name), rng: oneOf("name", scheduler.RNGs...), imageStrength: strength("strength"),
+		maxSequenceLength: count("tokens"), scheduler: parsed("name", schedulerOf), rng: oneOf("name", convert[gomflux.RNG](scheduler.RNGs)...), imageStrength: strength("strength"),
 		preview: parsed("protocol", termpic.ParseProtocol), show: parsed("protocol", termpic.ParseProtocol),
-		made: map[string]bool{},
+		made: map[string]bool{}, cut: map[promptCut]bool{},
 	}
+}
+
+// schedulerOf reads a scheduler's name, short name or class.
+func schedulerOf(s string) (gomflux.Scheduler, error) {
+	name, err := scheduler.Name(s)
+	return gomflux.Scheduler(name), err
 }
 
 func newGenerateCommand() *cobra.Command {
@@ -94,14 +104,18 @@ With several prompts each of them makes a picture of every seed: all pictures of
 the first, then those of the next.
 
 On a GPU small pictures of one prompt are made several at once, which is faster.
-On an H200 FLUX.2-klein-4B's transformer made 8 pictures of 256x256 1.36 times
-as fast as one by one, 4 of 512x512 1.13 times, and of 1024x1024 1.05 times. On
-the CPU nothing is gained. Memory grows with their number, and their pixels can
+On an H200 a transformer of 4 billion weights made 8 pictures of 256x256 1.36
+times as fast as one by one, 4 of 512x512 1.13 times, and of 1024x1024 1.05
+times. On the CPU nothing is gained. Memory grows with their number, and their pixels can
 differ by rounding from those of pictures made alone. --batch-size 1 makes one
 by one; another number is the most that are made at once. Without it there are
 up to 8 of 256x256 pixels, up to 4 of 512x512, where the pictures of an edit
 count too, and one of any larger size, and one where a flag looks into the run
 or shows its steps.
+
+The end of a prompt that is longer than the model takes (--max-sequence-length)
+is cut off, as diffusers does it, with a warning that shows what is lost. With
+--refuse-long-prompts it is an error.
 
 With --image the picture starts from another one, of which --image-strength is
 kept: 0.1 changes nearly everything, 0.9 next to nothing. Without --height and
@@ -176,8 +190,9 @@ func (o *generateOptions) command(cmd *cobra.Command) *cobra.Command {
 	f.VarP(&o.steps, "steps", "s", "denoising steps")
 	f.VarP(&o.height, "height", "H", "height of the picture")
 	f.VarP(&o.width, "width", "W", "width of the picture")
-	f.VarP(&o.guidance, "guidance", "g", "how closely the prompt is followed, as the model counts it: for Z-Image 0 is none, for Qwen-Image and FLUX.2-klein-base 1, and without it they are twice as fast; FLUX.1-dev takes any, as an input; FLUX.1-schnell and FLUX.2-klein take none")
-	f.Var(&o.maxSequenceLength, "max-sequence-length", "how long the prompt may be")
+	f.VarP(&o.guidance, "guidance", "g", "how closely the prompt is followed, as the model counts it: "+strings.Join(helpOf(func(h family.Help) string { return h.Guidance }), "; "))
+	f.Var(&o.maxSequenceLength, "max-sequence-length", "how many tokens the prompt may have, with those of the model's template")
+	f.BoolVar(&o.refuseLongPrompts, "refuse-long-prompts", false, "make a prompt that is too long an error, and do not cut it")
 	f.Var(&o.scheduler, "scheduler", "how noise becomes a picture: "+strings.Join(scheduler.Names(), ", ")+" (default: the model's)")
 	f.Var(&o.rng, "rng", "what draws the noise: mlx, as in mflux, or torch, for the noise of diffusers with a CPU generator (default: mlx)")
 	if !o.edits {
@@ -350,7 +365,7 @@ func (o *generateOptions) prepare(ctx context.Context, stdin io.Reader, p *print
 	}
 	g.options = gomflux.Options{
 		Prompt: g.prompt(0), NegativePrompt: o.negative.orZero(), Height: o.height.orZero(), Width: o.width.orZero(), Steps: o.steps.orZero(),
-		Guidance: o.guidance.value, MaxSequenceLength: o.maxSequenceLength.orZero(), Scheduler: o.scheduler.orZero(), RNG: o.rng.orZero(),
+		Guidance: o.guidance.value, MaxSequenceLength: o.maxSequenceLength.orZero(), RefuseLongPrompts: o.refuseLongPrompts, Scheduler: o.scheduler.orZero(), RNG: o.rng.orZero(),
 		ImageStrength: o.imageStrength.orZero(), Progress: p.progress,
 	}
 	if len(o.images.names) == 0 && o.imageStrength.value != nil {
@@ -401,7 +416,7 @@ func (o *generateOptions) open(ctx context.Context, g *generation, p *printer) (
 		options.Prompt = prompt
 		open.For = append(open.For, options)
 	}
-	model, err := gomflux.Open(ctx, pinned(source), open)
+	model, err := source.Open(ctx, open)
 	p.end()
 	if e, ok := errors.AsType[*gomflux.ReferenceError](err); ok {
 		return nil, usageErrorf("%s: %w", o.images.names[e.Index], e.Err)
@@ -434,7 +449,7 @@ func loraText(l gomflux.LoRAReport) string {
 	for _, component := range sortedKeys(l.Modules) {
 		parts = append(parts, fmt.Sprintf("%s of the %s", plural(l.Modules[component], "module"), component))
 	}
-	return fmt.Sprintf("LoRA %s, scale %v: %s", models.TildePath(l.Path), l.Scale, strings.Join(parts, ", "))
+	return fmt.Sprintf("LoRA %s, scale %v: %s", catalog.TildePath(l.Path), l.Scale, strings.Join(parts, ", "))
 }
 
 // warnNegative says why the negative prompt does nothing.
@@ -483,12 +498,44 @@ func (o *generateOptions) generate(ctx context.Context, model *gomflux.Model, g 
 		}
 		return err
 	}
+	o.warnCuts(options.Prompt, results[0], p)
 	for i, result := range results {
 		if err := o.finish(ctx, g, first+i, result, steps[i], p); err != nil {
 			return err
 		}
 	}
 	return nil
+}
+
+// A promptCut is what was cut off a prompt, or with "" off the negative prompt,
+// which all pictures have.
+type promptCut struct {
+	prompt string
+	gomflux.Cut
+}
+
+// warnCuts says what of the prompts of a picture is lost, once for several seeds.
+func (o *generateOptions) warnCuts(prompt string, r *gomflux.Result, p *printer) {
+	for _, c := range r.Cuts {
+		this := promptCut{Cut: c}
+		if c.Prompt == "prompt" {
+			this.prompt = prompt
+		}
+		if o.cut[this] {
+			continue
+		}
+		o.cut[this] = true
+		const most = 100 // characters
+		lost := []rune(strings.Join(strings.Fields(c.Text), " "))
+		if len(lost) > most {
+			lost = append(lost[:most], '…')
+		}
+		hint := ""
+		if c.Limit == r.Settings.MaxSequenceLength {
+			hint = " (shorten it, or raise --max-sequence-length)"
+		}
+		p.warn("the %s is %s too long for %s, which takes %d; lost is %q%s", c.Prompt, plural(c.Tokens, "token"), c.Encoder, c.Limit, string(lost), hint)
+	}
 }
 
 // finish saves a picture that was made, and shows it.
@@ -586,7 +633,7 @@ func (o *generateOptions) readImages(p *printer) (images []image.Image, err erro
 		}
 		hash := read[name].SHA256
 		images = append(images, read[name].Image)
-		o.sources = append(o.sources, picture.SourceImage{Path: models.TildePath(name), SHA256: hash})
+		o.sources = append(o.sources, picture.SourceImage{Path: catalog.TildePath(name), SHA256: hash})
 		if o.recordedFrom != nil && o.recordedFrom[i].SHA256 != "" && o.recordedFrom[i].SHA256 != hash {
 			p.warn("%s is not the picture that %s was made from: it has changed since", name, o.config)
 		}

@@ -16,11 +16,13 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/gomflux/gomflux"
 	"github.com/gomflux/gomflux/internal/checkpoint"
 	"github.com/gomflux/gomflux/internal/quote"
 	"github.com/gomflux/gomflux/internal/units"
 	"github.com/gomflux/gomflux/mlx"
-	"github.com/gomflux/gomflux/models"
+	"github.com/gomflux/gomflux/models/catalog"
+	"github.com/gomflux/gomflux/models/inspect"
 )
 
 // inspectOptions are the flags of gomflux inspect.
@@ -57,7 +59,7 @@ What is or may be wrong is named on a line for each tensor. Errors are
   constant        every element is the same, in anything of two axes or more
 
 Names, shapes and dtypes are held against the config of a pipeline class that
-this version knows, or of an AutoencoderKL; for others a note says that they are
+this version knows, or of an autoencoder; for others a note says that they are
 not. A tensor that nothing here needs is named by a note, and what is in it is
 neither an error nor a warning. Warnings are
 
@@ -189,7 +191,7 @@ func (o *inspectOptions) run(ctx context.Context, name string, stdout, stderr io
 	if o.against != "" {
 		return o.compare(ctx, model, show, stdout)
 	}
-	if err := model.Read(ctx, show.report); err != nil {
+	if err := model.Read(ctx, show.loading); err != nil {
 		return err
 	}
 	show.close()
@@ -209,7 +211,7 @@ func (o *inspectOptions) run(ctx context.Context, name string, stdout, stderr io
 
 // openWeights are the weights of a model and where they were found.
 type openWeights struct {
-	*models.Weights
+	*inspect.Weights
 	name, path string
 }
 
@@ -224,7 +226,7 @@ func (o *inspectOptions) open(name string) (*openWeights, error) {
 	}
 	if err := model.Select(o.component); err != nil {
 		model.Close()
-		if errors.Is(err, models.ErrRequest) {
+		if errors.Is(err, gomflux.ErrRequest) {
 			err = coded(exitUsage, err)
 		}
 		return nil, err
@@ -233,24 +235,24 @@ func (o *inspectOptions) open(name string) (*openWeights, error) {
 }
 
 func openModelWeights(name string) (*openWeights, error) {
-	file := models.ExpandHome(name)
+	file := catalog.ExpandHome(name)
 	if info, err := os.Stat(file); err == nil && info.Mode().IsRegular() {
-		w, err := models.OpenWeightsFile(file)
+		w, err := inspect.OpenWeightsFile(file)
 		return &openWeights{w, name, file}, err
 	}
-	source, err := models.Find(name)
+	source, err := gomflux.Find(name)
 	if err != nil {
 		return nil, err
 	}
-	w, err := models.OpenWeights(source.FS)
+	w, err := inspect.OpenWeights(source.FS())
 	if err != nil {
 		return nil, err
 	}
-	readable := func(c *models.ComponentWeights) bool { return c.Err == nil }
+	readable := func(c *inspect.ComponentWeights) bool { return c.Err == nil }
 	if !slices.ContainsFunc(w.Components, readable) {
 		return nil, w.Components[0].Err
 	}
-	return &openWeights{w, source.Name, source.Folder}, nil
+	return &openWeights{w, source.Name(), source.Path()}, nil
 }
 
 // relative is a file's name within the model.
@@ -488,7 +490,7 @@ func (o *inspectOptions) compare(ctx context.Context, model *openWeights, show *
 	if err := checkCommon(model, other); err != nil {
 		return err
 	}
-	c, err := models.Compare(ctx, model.Weights, other.Weights, show.report)
+	c, err := inspect.Compare(ctx, model.Weights, other.Weights, show.loading)
 	if err != nil {
 		return err
 	}
@@ -522,7 +524,7 @@ func checkCommon(a, b *openWeights) error {
 		quote.Printable(a.name), some(of, 3), quote.Printable(b.name), some(against, 3))
 }
 
-func newComparison(c *models.Comparison, model, other string, tolerance float64) *comparison {
+func newComparison(c *inspect.Comparison, model, other string, tolerance float64) *comparison {
 	r := &comparison{Model: model, Against: other, Tolerance: tolerance, Components: []*comparedPart{}}
 	for _, c := range c.Components {
 		part := &comparedPart{Name: c.Name, OnlyA: append([]string{}, c.OnlyA...), OnlyB: append([]string{}, c.OnlyB...), Roles: comparedGroups{}, Layers: comparedGroups{}, Tensors: []comparedTensor{}}
@@ -536,8 +538,8 @@ func newComparison(c *models.Comparison, model, other string, tolerance float64)
 			if !within {
 				r.Differing++
 			}
-			part.Roles.add(models.RoleOf(d.Name), d, within)
-			part.Layers.add(models.LayerOf(d.Name), d, within)
+			part.Roles.add(inspect.RoleOf(d.Name), d, within)
+			part.Layers.add(inspect.LayerOf(d.Name), d, within)
 			part.Tensors = append(part.Tensors, comparedTensor{
 				d.Name, d.DtypeA, d.DtypeB, d.Shape, d.Relative, d.MaxAbs, d.Cosine, d.Differing, d.Mismatch, within,
 			})
@@ -548,7 +550,7 @@ func newComparison(c *models.Comparison, model, other string, tolerance float64)
 }
 
 // add puts a difference into the group of that name.
-func (g *comparedGroups) add(name string, d *models.TensorDifference, within bool) {
+func (g *comparedGroups) add(name string, d *inspect.TensorDifference, within bool) {
 	i := slices.IndexFunc(*g, func(group *comparedGroup) bool { return group.Name == name })
 	if i < 0 {
 		i = len(*g)
@@ -631,13 +633,13 @@ func (r *comparison) print(w io.Writer, all bool) error {
 			}
 			counts := map[string]int{}
 			for _, name := range side.names {
-				counts[models.RoleOf(name)]++
+				counts[inspect.RoleOf(name)]++
 			}
 			for _, name := range side.names { // in their order
-				if n := counts[models.RoleOf(name)]; n > 0 {
-					fmt.Fprintf(&b, "only in %s: %s: %s\n", quote.Printable(side.model), plural(n, "tensor"), quote.Printable(models.RoleOf(name)))
+				if n := counts[inspect.RoleOf(name)]; n > 0 {
+					fmt.Fprintf(&b, "only in %s: %s: %s\n", quote.Printable(side.model), plural(n, "tensor"), quote.Printable(inspect.RoleOf(name)))
 				}
-				delete(counts, models.RoleOf(name))
+				delete(counts, inspect.RoleOf(name))
 			}
 		}
 	}
@@ -679,7 +681,7 @@ type (
 )
 
 func (o *inspectOptions) runLoaded(ctx context.Context, name string, show *display, stdout, stderr io.Writer) error {
-	source, err := models.Find(name)
+	source, err := gomflux.Find(name)
 	if err != nil {
 		return coded(exitModel, err)
 	}
@@ -690,18 +692,19 @@ func (o *inspectOptions) runLoaded(ctx context.Context, name string, show *displ
 	if err != nil {
 		return coded(exitUsage, err)
 	}
-	load.Defaults = source.Defaults
-	load.Progress = func(p models.Progress) { mlx.Call(func() { show.report(p) }) }
-	var loaded *models.Loaded
+	load.Progress = func(component string, done, total int64) {
+		mlx.Call(func() { show.loading(component, done, total) })
+	}
+	var loaded *inspect.LoadedModel
 	err = mlx.Do(ctx, func() (err error) {
-		loaded, err = models.InspectLoaded(source.FS, o.component, load)
+		loaded, err = inspect.Loaded(source.FS(), o.component, load)
 		return err
 	})
 	if err != nil {
 		return coded(exitModel, modelError(err))
 	}
 	show.close()
-	r := newLoadedModel(loaded, &openWeights{name: source.Name, path: source.Folder})
+	r := newLoadedModel(loaded, &openWeights{name: source.Name(), path: source.Path()})
 	if o.json {
 		err = writeJSON(stdout, r)
 	} else {
@@ -714,19 +717,12 @@ func (o *inspectOptions) runLoaded(ctx context.Context, name string, show *displ
 }
 
 // loadOptions are --dtype and --device.
-func (o *inspectOptions) loadOptions() (models.LoadOptions, error) {
-	load := models.LoadOptions{Device: o.device.value}
-	if name := o.dtype.orZero(); name != "" {
-		d, err := mlx.ParseDtype(name)
-		if err != nil {
-			return load, err
-		}
-		load.Dtype = &d
-	}
-	return load, nil
+func (o *inspectOptions) loadOptions() (load inspect.LoadOptions, err error) {
+	load.Device, load.Dtype, err = o.place()
+	return load, err
 }
 
-func newLoadedModel(l *models.Loaded, where *openWeights) *loadedModel {
+func newLoadedModel(l *inspect.LoadedModel, where *openWeights) *loadedModel {
 	r := &loadedModel{Model: where.name, Path: where.path, Class: l.Class, Device: l.Device.String(), Identical: true, Components: []*loadedPart{}}
 	if l.NotRun != nil {
 		r.NotRun = l.NotRun.Error()

@@ -14,11 +14,13 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/gomflux/gomflux"
 	"github.com/gomflux/gomflux/internal/checkpoint"
 	"github.com/gomflux/gomflux/internal/hub"
 	"github.com/gomflux/gomflux/internal/quote"
 	"github.com/gomflux/gomflux/internal/units"
-	"github.com/gomflux/gomflux/models"
+	"github.com/gomflux/gomflux/models/catalog"
+	"github.com/gomflux/gomflux/models/inspect"
 )
 
 func newModelsCommand() *cobra.Command {
@@ -120,13 +122,13 @@ func (m *listedModel) where() string {
 	case !m.Here:
 		return "to get it: " + m.Get
 	}
-	return quote.Printable(models.TildePath(m.Path))
+	return quote.Printable(catalog.TildePath(m.Path))
 }
 
 // listModels finds all models. With an error it is those that could be found.
 func listModels() ([]listedModel, error) {
 	list := []listedModel{}
-	builtins := models.Builtins()
+	builtins := catalog.Builtins()
 	for _, name := range slices.Sorted(maps.Keys(builtins)) {
 		m := listedModel{Name: name, Builtin: true, About: builtins[name].About}
 		m.inspect("", checkpoint.Folder{FS: builtins[name].FS, Name: name})
@@ -137,17 +139,17 @@ func listModels() ([]listedModel, error) {
 	for _, r := range cached {
 		repos[r.Name] = r
 	}
-	for _, p := range models.Presets {
+	for _, p := range catalog.Presets {
 		m := listedModel{Name: p.Name, Repo: p.Repo, Get: "gomflux pull " + p.Name, Supported: true}
-		s, err := models.Find(p.Name)
+		s, err := gomflux.Find(p.Name)
 		switch {
 		case err == nil:
-			m.inspect(s.Folder, s.FS)
-			m.Revision = s.Revision
-		case !errors.Is(err, models.ErrNotFound) || repos[p.Repo].Blobs:
+			m.inspect(s.Path(), s.FS())
+			m.Revision = s.Revision()
+		case !errors.Is(err, gomflux.ErrNotFound) || repos[p.Repo].Blobs:
 			m.Here, m.Problems = true, []string{err.Error()}
 		}
-		if s != nil && s.Revision == "" {
+		if s != nil && s.Revision() == "" {
 			m.Repo, m.Get = "", "" // a folder of that name
 		} else {
 			m.Aliases, m.Licence, m.LicenceURL, m.Gated = p.Aliases, p.Licence, p.LicenceURL, p.Gated
@@ -189,19 +191,19 @@ func pipelineIn(r hub.Repo) (fs.FS, error) {
 	if _, err := os.Lstat(filepath.Join(r.Snapshot, "model_index.json")); !errors.Is(err, fs.ErrNotExist) {
 		return checkpoint.OpenFolder(r.Snapshot)
 	}
-	s, err := models.Find(r.Name)
+	s, err := gomflux.Find(r.Name)
 	if err != nil {
 		return nil, nil
 	}
-	if _, err := fs.Stat(s.FS, "model_index.json"); err != nil {
+	if _, err := fs.Stat(s.FS(), "model_index.json"); err != nil {
 		return nil, nil
 	}
-	return s.FS, nil
+	return s.FS(), nil
 }
 
 // inspect judges the model in a folder.
 func (m *listedModel) inspect(path string, fsys fs.FS) {
-	info := models.Inspect(fsys)
+	info := inspect.Model(fsys)
 	m.Path, m.Class, m.Bytes, m.Quantized, m.Here = path, info.Class, info.Size, info.Quantization, true
 	m.Complete, m.Supported = info.Incomplete == nil, info.Unsupported == nil
 	for _, err := range []error{info.Unsupported, info.Incomplete} {
@@ -251,7 +253,7 @@ func printModels(w io.Writer, list []listedModel) error {
 		}
 		if m.Here && !m.Complete {
 			for _, name := range m.Unfinished {
-				fmt.Fprintf(&b, "\tdownload not ended: %s\n", quote.Printable(models.TildePath(name)))
+				fmt.Fprintf(&b, "\tdownload not ended: %s\n", quote.Printable(catalog.TildePath(name)))
 			}
 			if m.Get != "" {
 				fmt.Fprintf(&b, "\tto get what is missing: %s\n", m.Get)

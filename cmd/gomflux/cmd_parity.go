@@ -188,13 +188,8 @@ func runParity(ctx context.Context, run string, m *modelFlags, o *reportFlags, p
 	if _, err := m.checkLibrary(ctx, warnings{stderr}); err != nil {
 		return err
 	}
-	p.Device = m.device.value
-	if word := m.dtype.orZero(); word != "" {
-		dtype, err := mlx.ParseDtype(word)
-		if err != nil {
-			return coded(exitUsage, err)
-		}
-		p.Dtype = &dtype
+	if p.Device, p.Dtype, err = m.place(); err != nil {
+		return coded(exitUsage, err)
 	}
 	if f, ok := stderr.(*os.File); ok && term.IsTerminal(int(f.Fd())) {
 		p.Progress = func(pass, passes int) { fmt.Fprintf(f, "\rpass %d of %d", pass, passes) }

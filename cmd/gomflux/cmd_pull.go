@@ -25,7 +25,9 @@ import (
 	"github.com/gomflux/gomflux/internal/quote"
 	"github.com/gomflux/gomflux/internal/units"
 	"github.com/gomflux/gomflux/mlx"
-	"github.com/gomflux/gomflux/models"
+	"github.com/gomflux/gomflux/models/catalog"
+	"github.com/gomflux/gomflux/models/family"
+	"github.com/gomflux/gomflux/models/inspect"
 )
 
 type pullOptions struct {
@@ -115,11 +117,11 @@ func oneName(cmd *cobra.Command, args []string) error {
 }
 
 // publishedName takes an argument apart that must name a published model.
-func publishedName(name string) (repo, revision string, preset *models.Preset, err error) {
-	if _, ok := models.Builtins()[name]; ok {
+func publishedName(name string) (repo, revision string, preset *family.Model, err error) {
+	if _, ok := catalog.Builtins()[name]; ok {
 		return "", "", nil, usageErrorf("%s is built in, and always here", name)
 	}
-	repo, revision, preset = models.Published(name)
+	repo, revision, preset = catalog.Published(name)
 	if repo == "" {
 		return "", "", nil, usageErrorf("%q is no published model: it is no owner/name[@revision], and none of those that gomflux models lists", name)
 	}
@@ -226,7 +228,7 @@ func (o *pullOptions) here(repo, revision string, files []string, p *pullPrinter
 		}
 	}
 	if len(files) == 0 {
-		size = models.Inspect(os.DirFS(folder)).Size
+		size = inspect.Model(os.DirFS(folder)).Size
 	}
 	path := folder
 	if len(files) == 1 {
@@ -250,15 +252,15 @@ func whole(repo, revision string, files []string) (folder string, err error) {
 	if len(files) > 0 {
 		return hub.Find(repo, revision)
 	}
-	s, err := models.Find(hub.Address(repo, revision, ""))
+	s, err := gomflux.Find(hub.Address(repo, revision, ""))
 	if err != nil {
 		return "", err
 	}
-	incomplete := models.Inspect(s.FS).Incomplete
-	if _, err := models.FindLoRA(s.Folder); incomplete != nil && !isPipeline(s.Folder) && err == nil {
+	incomplete := inspect.Model(s.FS()).Incomplete
+	if _, err := catalog.FindLoRA(s.Path()); incomplete != nil && !isPipeline(s.Path()) && err == nil {
 		incomplete = nil
 	}
-	return s.Folder, incomplete
+	return s.Path(), incomplete
 }
 
 // warn of what will be fetched to no use on this machine.
@@ -281,7 +283,7 @@ func (o *pullOptions) warn(ctx context.Context, plan *hub.Plan, p *pullPrinter) 
 		p.warn("%s has no model_index.json but one file: if that is no LoRA, but a model, what it does not have is taken from the model that it is made from, which has to be here too", plan.Info.Repo)
 	case none:
 		p.warn("%s has no model_index.json: it is no pipeline in the layout of Hugging Face diffusers", plan.Info.Repo)
-	case plan.Index != nil && json.Unmarshal(plan.Index, &index) == nil && !slices.Contains(models.Classes(), index.Class):
+	case plan.Index != nil && json.Unmarshal(plan.Index, &index) == nil && !slices.Contains(family.Classes(), index.Class):
 		p.warn("%s is a %s, which this version does not run", plan.Info.Repo, quote.Printable(index.Class))
 	}
 	if text := fitWarning(sizes, parts && plan.Index == nil, memoryForModels(ctx)); text != "" {

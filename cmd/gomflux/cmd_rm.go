@@ -10,7 +10,7 @@ import (
 	"github.com/gomflux/gomflux/internal/hub"
 	"github.com/gomflux/gomflux/internal/quote"
 	"github.com/gomflux/gomflux/internal/units"
-	"github.com/gomflux/gomflux/models"
+	"github.com/gomflux/gomflux/models/catalog"
 )
 
 func newRmCommand() *cobra.Command {
@@ -50,7 +50,7 @@ is the answer. Folders outside of the cache are never removed.
 				}
 			}
 			if !yes {
-				ok, err := confirm(cmd.Context(), cmd.InOrStdin(), cmd.ErrOrStderr(), fmt.Sprintf("%s, %s in %s", quote.Printable(what), units.Bytes(r.Bytes), quote.Printable(models.TildePath(r.Folder))))
+				ok, err := confirm(cmd.Context(), cmd.InOrStdin(), cmd.ErrOrStderr(), fmt.Sprintf("%s, %s in %s", quote.Printable(what), units.Bytes(r.Bytes), quote.Printable(catalog.TildePath(r.Folder))))
 				if err != nil || !ok {
 					return err
 				}

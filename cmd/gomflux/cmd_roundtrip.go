@@ -155,7 +155,7 @@ func (o *roundtripOptions) run(ctx context.Context, name string, write bool, std
 			File       string    `json:"file,omitempty"`
 		}{
 			jsonFile{name, p.Format.String(), outer.Dx(), outer.Dy()}, cut, inner.Dx(), inner.Dy(), jsonShape{latents.Shape}, psnr, d.mean, d.largest,
-			vae.Device(), vae.Dtype(), jsonTimes{milliseconds(loaded.Sub(start)), milliseconds(encoded.Sub(loaded)), milliseconds(decoded.Sub(encoded))}, peak, saved,
+			string(vae.Device()), string(vae.Dtype()), jsonTimes{milliseconds(loaded.Sub(start)), milliseconds(encoded.Sub(loaded)), milliseconds(decoded.Sub(encoded))}, peak, saved,
 		})
 	}
 	var b strings.Builder

@@ -14,7 +14,8 @@ import (
 	"github.com/gomflux/gomflux"
 	"github.com/gomflux/gomflux/internal/quote"
 	"github.com/gomflux/gomflux/internal/units"
-	"github.com/gomflux/gomflux/models"
+	"github.com/gomflux/gomflux/models/catalog"
+	"github.com/gomflux/gomflux/models/inspect"
 )
 
 // saveOptions are the flags of gomflux save.
@@ -22,15 +23,16 @@ type saveOptions struct {
 	modelFlags
 	weightFlags
 	folder                 string
-	layout, savedDtype     optional[string]
+	layout                 optional[gomflux.Layout]
+	savedDtype             optional[gomflux.Dtype]
 	overwrite, json, quiet bool
 }
 
 func newSaveCommand() *cobra.Command {
 	o := &saveOptions{
 		modelFlags: newModelFlags(), weightFlags: newWeightFlags(),
-		layout:     oneOf("layout", models.LayoutDiffusers, models.LayoutMFlux),
-		savedDtype: oneOf("dtype", "float32", "bfloat16", "float16", "fp32", "bf16", "fp16", "keep"),
+		layout:     oneOf("layout", gomflux.DiffusersLayout, gomflux.MFluxLayout),
+		savedDtype: oneOf("dtype", append(slices.Clone(dtypes), gomflux.KeepDtypes)...),
 	}
 	o.fallback = ""
 	cmd := &cobra.Command{
@@ -109,7 +111,7 @@ func (o *saveOptions) run(ctx context.Context, stdout, stderr io.Writer) error {
 	if err != nil {
 		return err
 	}
-	if err := models.Inspect(source.FS).Incomplete; err != nil {
+	if err := inspect.Model(source.FS()).Incomplete; err != nil {
 		return coded(exitModel, err)
 	}
 	if _, err := o.checkLibrary(ctx, warnings{stderr}); err != nil {
@@ -122,14 +124,14 @@ func (o *saveOptions) run(ctx context.Context, stdout, stderr io.Writer) error {
 	}
 	defer show.close()
 	save := gomflux.SaveOptions{
-		Layout: o.layout.orZero(), LoRAs: o.loras.list, BaseModel: o.base, Device: o.device.String(), Dtype: o.savedDtype.orZero(),
+		Layout: o.layout.orZero(), LoRAs: o.loras.list, Device: o.device.orZero(), Dtype: o.savedDtype.orZero(),
 		Overwrite: o.overwrite, Progress: show.report,
 	}
 	if q := o.quantize.orZero(); q != none {
 		save.Quantize, save.GroupSize = q, o.groupSize.orZero()
 	}
 	start := time.Now()
-	report, err := gomflux.Save(ctx, pinned(source), o.folder, &save)
+	report, err := source.Save(ctx, o.folder, &save)
 	show.close()
 	if err != nil {
 		return modelError(err)
@@ -176,12 +178,12 @@ type (
 )
 
 func newSaved(r *gomflux.SaveReport, took time.Duration) *saved {
-	s := &saved{Folder: r.Folder, Layout: r.Layout, Quantization: r.Quantization, Bytes: r.Bytes, Files: r.Files, Layers: []savedLayer{}, Left: r.Left, Seconds: milliseconds(took)}
+	s := &saved{Folder: r.Folder, Layout: string(r.Layout), Quantization: string(r.Quantization), Bytes: r.Bytes, Files: r.Files, Layers: []savedLayer{}, Left: r.Left, Seconds: milliseconds(took)}
 	for _, l := range r.Layers {
 		s.Layers = append(s.Layers, savedLayer{l.Component, l.Name, l.Mode, l.Bits, l.Group, l.Bytes, l.Error, l.Kept})
 	}
 	for _, l := range r.LoRAs {
-		s.LoRAs = append(s.LoRAs, savedLoRA{models.TildePath(l.Path), l.Scale, l.Modules})
+		s.LoRAs = append(s.LoRAs, savedLoRA{catalog.TildePath(l.Path), l.Scale, l.Modules})
 	}
 	return s
 }
@@ -196,7 +198,7 @@ func printSaved(w io.Writer, r *gomflux.SaveReport, took time.Duration) {
 	var measured []gomflux.SavedLayer
 	kinds := map[string]int{}
 	for _, l := range r.Layers {
-		kind := fmt.Sprintf("%s, groups of %d", models.QuantizationName(l.Quantization), l.Group)
+		kind := fmt.Sprintf("%s, groups of %d", l.Mode, l.Group)
 		if l.Mode == "affine" {
 			kind = fmt.Sprintf("%d bits, groups of %d", l.Bits, l.Group)
 		}

@@ -9,12 +9,15 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/gomflux/gomflux"
 	"github.com/gomflux/gomflux/internal/checkpoint"
 	"github.com/gomflux/gomflux/internal/hub"
 	"github.com/gomflux/gomflux/internal/quote"
 	"github.com/gomflux/gomflux/internal/units"
 	"github.com/gomflux/gomflux/mlx"
 	"github.com/gomflux/gomflux/models"
+	"github.com/gomflux/gomflux/models/catalog"
+	"github.com/gomflux/gomflux/models/family"
 )
 
 func newShowCommand() *cobra.Command {
@@ -87,17 +90,18 @@ type shownMemory struct {
 }
 
 // estimateMemory is nil for a model that cannot be run here.
-func estimateMemory(ctx context.Context, source *models.Source) *shownMemory {
+func estimateMemory(ctx context.Context, source *gomflux.Source) *shownMemory {
 	if _, err := mlx.Open(); err != nil {
 		return nil
 	}
 	var m *shownMemory
+	defaults := (*family.Defaults)(source.Defaults())
 	err := mlx.Do(ctx, func() error {
-		e, free, err := models.EstimateModel(source.FS, models.LoadOptions{Defaults: source.Defaults})
+		e, free, err := models.EstimateModel(source.FS(), models.LoadOptions{Defaults: defaults})
 		if err != nil {
 			return err
 		}
-		low, _, err := models.EstimateModel(source.FS, models.LoadOptions{Defaults: source.Defaults, LowRAM: true})
+		low, _, err := models.EstimateModel(source.FS(), models.LoadOptions{Defaults: defaults, LowRAM: true})
 		m = &shownMemory{e.Device.String(), e.Dtype.String(), e.Width, e.Height, e.AllWeights(), e.Weights, e.Peak(), low.Peak(), free}
 		return err
 	})
@@ -112,15 +116,15 @@ type shownFile struct {
 	Bytes int64  `json:"bytes"` // -1 for a link to what is not there
 }
 
-func showModel(name string, s *models.Source) (*shownModel, error) {
-	m := &shownModel{listedModel: listedModel{Name: name}, BaseModel: s.Base}
-	if b, ok := models.Builtins()[name]; ok {
+func showModel(name string, s *gomflux.Source) (*shownModel, error) {
+	m := &shownModel{listedModel: listedModel{Name: name}, BaseModel: s.BaseModel()}
+	if b, ok := catalog.Builtins()[name]; ok {
 		m.Builtin, m.About = true, b.About
 	}
-	m.inspect(s.Folder, s.FS)
-	if s.Revision != "" {
-		m.Repo, m.Revision = s.Name, s.Revision
-		if _, _, preset := models.Published(name); preset != nil {
+	m.inspect(s.Path(), s.FS())
+	if s.Revision() != "" {
+		m.Repo, m.Revision = s.Name(), s.Revision()
+		if _, _, preset := catalog.Published(name); preset != nil {
 			m.Aliases, m.Licence, m.LicenceURL, m.Gated = preset.Aliases, preset.Licence, preset.LicenceURL, preset.Gated
 		}
 		if !m.Complete {
@@ -128,16 +132,16 @@ func showModel(name string, s *models.Source) (*shownModel, error) {
 		}
 	}
 	if m.Licence == "" {
-		if card, err := checkpoint.ReadFile(s.FS, "README.md", 1<<20); err == nil {
+		if card, err := checkpoint.ReadFile(s.FS(), "README.md", 1<<20); err == nil {
 			m.Licence = hub.CardLicence(card)
 		}
 	}
-	err := fs.WalkDir(s.FS, ".", func(path string, d fs.DirEntry, err error) error {
+	err := fs.WalkDir(s.FS(), ".", func(path string, d fs.DirEntry, err error) error {
 		if err != nil || d.IsDir() {
 			return err
 		}
 		file := shownFile{path, -1}
-		if info, err := fs.Stat(s.FS, path); err == nil {
+		if info, err := fs.Stat(s.FS(), path); err == nil {
 			file.Bytes = info.Size()
 		}
 		m.Files = append(m.Files, file)
@@ -160,7 +164,7 @@ func (m *shownModel) print(w io.Writer) error {
 	line("revision", m.Revision)
 	line("class", m.Class)
 	line("licence", strings.TrimSpace(m.Licence+" "+m.LicenceURL))
-	line("folder", models.TildePath(m.Path))
+	line("folder", catalog.TildePath(m.Path))
 	line("size", units.Bytes(m.Bytes))
 	if m.Quantized != "" {
 		line("quantized", quantizationText(m.Quantized))

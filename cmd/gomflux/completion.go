@@ -11,9 +11,11 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
+	"github.com/gomflux/gomflux"
 	"github.com/gomflux/gomflux/internal/hub"
 	"github.com/gomflux/gomflux/internal/termpic"
-	"github.com/gomflux/gomflux/models"
+	"github.com/gomflux/gomflux/models/catalog"
+	"github.com/gomflux/gomflux/models/component"
 	"github.com/gomflux/gomflux/scheduler"
 )
 
@@ -86,9 +88,9 @@ var flagCompletions = map[string]cobra.CompletionFunc{
 	"base-model":                completeModel,
 	"scheduler":                 completeWords(scheduler.Names()...),
 	"rng":                       completeWords(scheduler.RNGs...),
-	"quantize":                  completeWords(models.Quantizations...),
+	"quantize":                  completeWords(component.Quantizations...),
 	"group-size":                completeWords("32", "64", "128"),
-	"layout":                    completeWords(models.LayoutDiffusers, models.LayoutMFlux),
+	"layout":                    completeWords(string(gomflux.DiffusersLayout), string(gomflux.MFluxLayout)),
 	"path":                      completeFolders,
 	"lora":                      completeFiles("safetensors"),
 	"dtype":                     completeWords("float32", "bfloat16", "float16"),
@@ -209,11 +211,11 @@ func completeModel(_ *cobra.Command, _ []string, prefix string) ([]string, cobra
 			found = append(found, name+"\t"+about)
 		}
 	}
-	builtins := models.Builtins()
+	builtins := catalog.Builtins()
 	for _, name := range slices.Sorted(maps.Keys(builtins)) {
 		offer(name, "built in: "+builtins[name].About)
 	}
-	for _, p := range models.Presets {
+	for _, p := range catalog.Presets {
 		offer(p.Name, p.Repo)
 		for _, alias := range p.Aliases {
 			if prefix != "" { // or there would be too many
@@ -236,7 +238,7 @@ func completeModel(_ *cobra.Command, _ []string, prefix string) ([]string, cobra
 // completePublished offers the models that are known by name.
 func completePublished(_ *cobra.Command, args []string, prefix string) ([]string, cobra.ShellCompDirective) {
 	var found []string
-	for _, p := range models.Presets {
+	for _, p := range catalog.Presets {
 		if len(args) == 0 && strings.HasPrefix(p.Name, prefix) {
 			found = append(found, p.Name+"\t"+p.Repo)
 		}

@@ -90,7 +90,7 @@ func (d *debugFlags) end() error {
 // into gives a run its hook, and what of it is given.
 func (d *debugFlags) into(options *gomflux.Options) {
 	if d.session != nil {
-		options.Hook, options.Given = d.session.Hook, d.session
+		options.Hook, options.Values = hookOf(d.session.Hook), engineValues{d.session}
 	}
 }
 

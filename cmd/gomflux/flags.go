@@ -218,11 +218,22 @@ func normalizeFlag(edits bool) func(*pflag.FlagSet, string) pflag.NormalizedName
 func sortedKeys[V any](m map[string]V) []string { return slices.Sorted(maps.Keys(m)) }
 
 // oneOf takes some words, in any case.
-func oneOf(kind string, words ...string) optional[string] {
-	return optional[string]{kind: kind, parse: func(s string) (string, error) {
-		if s = strings.ToLower(s); !slices.Contains(words, s) {
-			return "", fmt.Errorf("must be %s or %s", strings.Join(words[:len(words)-1], ", "), words[len(words)-1])
+func oneOf[T ~string](kind string, words ...T) optional[T] {
+	return optional[T]{kind: kind, parse: func(s string) (T, error) {
+		word := T(strings.ToLower(s))
+		if !slices.Contains(words, word) {
+			names := convert[string](words)
+			return "", fmt.Errorf("must be %s or %s", strings.Join(names[:len(names)-1], ", "), names[len(names)-1])
 		}
-		return s, nil
+		return word, nil
 	}}
+}
+
+// convert makes words those of another type.
+func convert[To, From ~string](words []From) []To {
+	out := make([]To, len(words))
+	for i, w := range words {
+		out[i] = To(w)
+	}
+	return out
 }

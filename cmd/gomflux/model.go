@@ -10,6 +10,7 @@ import (
 	"github.com/gomflux/gomflux"
 	"github.com/gomflux/gomflux/mlx"
 	"github.com/gomflux/gomflux/models"
+	"github.com/gomflux/gomflux/models/lora"
 	_ "github.com/gomflux/gomflux/models/shapes"
 )
 
@@ -24,32 +25,40 @@ const (
 type modelFlags struct {
 	model, base string
 	fallback    string // where none is given; "" if one must be
-	dtype       optional[string]
-	device      optional[mlx.Device]
+	dtype       optional[gomflux.Dtype]
+	device      optional[gomflux.Device]
 }
 
 func newModelFlags() modelFlags {
 	return modelFlags{
 		fallback: defaultModel,
-		dtype:    oneOf("dtype", "float32", "bfloat16", "float16", "fp32", "bf16", "fp16"),
-		device:   deviceOption(),
+		dtype:    oneOf("dtype", dtypes...),
+		device:   oneOf("device", gomflux.CPU, gomflux.GPU),
 	}
 }
 
-// deviceOption takes cpu and gpu.
-func deviceOption() optional[mlx.Device] {
-	words := oneOf("device", "cpu", "gpu")
-	return optional[mlx.Device]{kind: words.kind, parse: func(s string) (mlx.Device, error) {
-		word, err := words.parse(s)
-		if err != nil {
-			return 0, err
-		}
-		return mlx.ParseDevice(word)
-	}}
-}
+// dtypes are what --dtype takes, with the short names.
+var dtypes = []gomflux.Dtype{gomflux.Float32, gomflux.BFloat16, gomflux.Float16, "fp32", "bf16", "fp16"}
 
-// asksFor reports whether a device was given, and is this one.
-func (m *modelFlags) asksFor(d mlx.Device) bool { return m.device.given() && *m.device.value == d }
+// place is --device and --dtype as the packages below gomflux take them, nil
+// where they are not given.
+func (m *modelFlags) place() (device *mlx.Device, dtype *mlx.Dtype, err error) {
+	if m.device.given() {
+		d, err := mlx.ParseDevice(m.device.String())
+		if err != nil {
+			return nil, nil, err
+		}
+		device = &d
+	}
+	if m.dtype.given() {
+		d, err := mlx.ParseDtype(m.dtype.String())
+		if err != nil {
+			return nil, nil, err
+		}
+		dtype = &d
+	}
+	return device, dtype, nil
+}
 
 func (m *modelFlags) addModel(f *pflag.FlagSet) {
 	usage := "a built-in or published model (`name`; gomflux models lists them), a folder, a safetensors file, or owner/name[@revision][:file] in the Hugging Face cache"
@@ -84,14 +93,14 @@ func (m *modelFlags) addPlace(f *pflag.FlagSet) {
 	f.Var(&m.device, "device", "where to compute: cpu or gpu (default: a GPU if there is one)")
 }
 
-// find looks for the model, as gomflux.Open will.
-func (m *modelFlags) find() (*models.Source, error) {
+// find looks for the model.
+func (m *modelFlags) find() (*gomflux.Source, error) {
 	if m.model == "" && m.base != "" {
 		return nil, usageErrorf("--base-model is for a model that is a single file (--model FILE)")
 	}
 	if m.model == "" {
-		s, err := models.Find(m.fallback)
-		if errors.Is(err, models.ErrNotFound) {
+		s, err := gomflux.Find(m.fallback)
+		if errors.Is(err, gomflux.ErrNotFound) {
 			builtin := ""
 			if m.fallback == defaultModel {
 				builtin = "--model shapes is built in; "
@@ -105,17 +114,17 @@ func (m *modelFlags) find() (*models.Source, error) {
 }
 
 // findWith looks for a model, and for what a single file takes from another one.
-func findWith(name, base string) (*models.Source, error) {
-	s, err := models.FindWith(name, base)
-	if errors.Is(err, models.ErrRequest) {
+func findWith(name, base string) (*gomflux.Source, error) {
+	s, err := gomflux.FindWith(name, base)
+	if errors.Is(err, gomflux.ErrRequest) {
 		return nil, coded(exitUsage, err)
 	}
 	return s, coded(exitModel, err)
 }
 
-// openOptions are the flags as gomflux.Open takes them.
+// openOptions are the flags as a source is opened with them.
 func (m *modelFlags) openOptions() *gomflux.OpenOptions {
-	return &gomflux.OpenOptions{Device: m.device.String(), Dtype: m.dtype.orZero(), BaseModel: m.base}
+	return &gomflux.OpenOptions{Device: m.device.orZero(), Dtype: m.dtype.orZero()}
 }
 
 // A warner passes on what may not be as the user expects.
@@ -134,9 +143,9 @@ func (m *modelFlags) checkLibrary(ctx context.Context, w warner) (mlx.Library, e
 	switch {
 	case err != nil:
 		return lib, coded(exitLibrary, err)
-	case m.asksFor(mlx.GPU) && !gpu:
+	case m.device.orZero() == gomflux.GPU && !gpu:
 		return lib, usageErrorf("device gpu: MLX finds no GPU here (gomflux doctor says what it finds; --device cpu always works)")
-	case slowBLAS(lib) && (m.asksFor(mlx.CPU) || !gpu):
+	case slowBLAS(lib) && (m.device.orZero() == gomflux.CPU || !gpu):
 		w.warn("%s", blasHint)
 	}
 	return lib, nil
@@ -163,8 +172,9 @@ func modelError(err error) error {
 	if errors.Is(err, gomflux.ErrRequest) {
 		return coded(exitUsage, err)
 	}
-	_, unfit := errors.AsType[*gomflux.LoRAError](err)
-	e, ok := errors.AsType[*gomflux.NotFiniteError](err)
+	// package parity's errors are the engine's, which gomflux's wrap
+	_, unfit := errors.AsType[*lora.Error](err)
+	e, ok := errors.AsType[*models.NotFiniteError](err)
 	if unfit || ok && e.Damaged() || errors.Is(err, gomflux.ErrNotFound) || errors.Is(err, gomflux.ErrUnsupported) {
 		return coded(exitModel, err)
 	}

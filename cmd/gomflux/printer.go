@@ -139,7 +139,7 @@ func (p *printer) progress(pr gomflux.Progress) {
 		MessageType: "progress", Phase: string(pr.Phase), Component: pr.Component, Bytes: pr.Bytes, TotalBytes: pr.TotalBytes, Step: pr.Step, Steps: pr.Steps, Index: p.index,
 	}
 	switch {
-	case p.atOnce < 2 || pr.Phase == phaseSave:
+	case p.atOnce < 2 || pr.Phase == gomflux.PhaseSave:
 	case pr.Phase == gomflux.PhaseDecode: // one after the other
 		index := *p.index + p.decoded
 		m.Index = &index
@@ -159,13 +159,10 @@ func (p *printer) progress(pr gomflux.Progress) {
 	p.line(m)
 }
 
-// phaseSave is the phase after those of a run.
-const phaseSave = "save"
-
 // saving says that a picture is saved.
 func (p *printer) saving(index int) {
 	p.index = &index
-	p.progress(gomflux.Progress{Phase: phaseSave})
+	p.progress(gomflux.Progress{Phase: gomflux.PhaseSave})
 }
 
 // showPreview shows how the picture will look.

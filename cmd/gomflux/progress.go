@@ -138,6 +138,11 @@ func (d *display) report(p gomflux.Progress) {
 	}
 }
 
+// loading takes how much of a component is read.
+func (d *display) loading(component string, done, total int64) {
+	d.report(gomflux.Progress{Phase: gomflux.PhaseLoad, Component: component, Bytes: done, TotalBytes: total})
+}
+
 // start puts the line of a phase in the place of the one before it.
 func (d *display) start(p gomflux.Progress) {
 	if d.bar != nil {

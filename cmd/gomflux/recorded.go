@@ -13,7 +13,7 @@ import (
 	"github.com/gomflux/gomflux/internal/hub"
 	"github.com/gomflux/gomflux/internal/quote"
 	"github.com/gomflux/gomflux/mlx"
-	"github.com/gomflux/gomflux/models"
+	"github.com/gomflux/gomflux/models/catalog"
 	"github.com/gomflux/gomflux/picture"
 	"github.com/gomflux/gomflux/scheduler"
 )
@@ -94,7 +94,7 @@ func (o *generateOptions) takeImages(s *picture.Settings) error {
 	}
 	o.recordedFrom = recorded
 	for _, source := range recorded {
-		o.images.names = append(o.images.names, models.ExpandHome(source.Path))
+		o.images.names = append(o.images.names, catalog.ExpandHome(source.Path))
 	}
 	return nil
 }
@@ -129,7 +129,7 @@ func (o *generateOptions) compareLoRAs(f *picture.Found, found []picture.LoRA, p
 
 // findModel looks for the model: that of recorded settings at the commit that
 // they have, if it is on this machine.
-func (o *generateOptions) findModel(f *picture.Found) (*models.Source, error) {
+func (o *generateOptions) findModel(f *picture.Found) (*gomflux.Source, error) {
 	if !o.modelRecorded || f.Source != picture.SourceGomflux || f.Settings.Revision == "" {
 		return o.find()
 	}
@@ -137,8 +137,8 @@ func (o *generateOptions) findModel(f *picture.Found) (*models.Source, error) {
 	if !ok || !hub.IsRevision(f.Settings.Revision) {
 		return o.find()
 	}
-	s, err := models.FindWith(hub.Address(repo, f.Settings.Revision, file), o.base)
-	if errors.Is(err, models.ErrNotFound) {
+	s, err := gomflux.FindWith(hub.Address(repo, f.Settings.Revision, file), o.base)
+	if errors.Is(err, gomflux.ErrNotFound) {
 		if other, otherErr := o.find(); otherErr == nil {
 			return other, nil // of which compare warns
 		}
@@ -146,17 +146,8 @@ func (o *generateOptions) findModel(f *picture.Found) (*models.Source, error) {
 	return s, coded(exitModel, err)
 }
 
-// pinned is the name that a model is found by again, at the same revision.
-func pinned(s *models.Source) string {
-	repo, _, file, ok := hub.ParseAddress(s.Name)
-	if s.Revision == "" || !ok {
-		return s.Name
-	}
-	return hub.Address(repo, s.Revision, file)
-}
-
 // compare warns of what will make another picture than the recorded one.
-func (o *generateOptions) compare(ctx context.Context, f *picture.Found, source *models.Source, p *printer) {
+func (o *generateOptions) compare(ctx context.Context, f *picture.Found, source *gomflux.Source, p *printer) {
 	s := f.Settings
 	if s.Scheduler != "" && o.scheduler.value == nil {
 		p.warn("%s was made with the scheduler %s, which this version does not know: the model's own is used", o.config, quote.Printable(s.Scheduler))
@@ -169,25 +160,26 @@ func (o *generateOptions) compare(ctx context.Context, f *picture.Found, source 
 	if s.Batch > 1 && s.Batch != together && slices.Contains(o.seeds, s.Seed) {
 		p.warn("%s was made in a batch of %d: alone, or in another batch, its pixels may differ by rounding", o.config, s.Batch)
 	}
-	if s.Revision != "" && source.Revision != "" && s.Revision != source.Revision {
-		that := hub.Address(source.Name, s.Revision, "")
-		if repo, _, file, ok := hub.ParseAddress(source.Name); ok {
+	if s.Revision != "" && source.Revision() != "" && s.Revision != source.Revision() {
+		that := hub.Address(source.Name(), s.Revision, "")
+		if repo, _, file, ok := hub.ParseAddress(source.Name()); ok {
 			that = hub.Address(repo, s.Revision, file)
 		}
 		hint := "to get the former: gomflux pull " + that
-		if _, err := models.Find(that); err == nil {
+		if _, err := gomflux.Find(that); err == nil {
 			hint = "--model " + that + " is the former"
 		}
-		p.warn("%s was made with revision %s of %s, and %s is used (%s)", o.config, quote.Printable(s.Revision), source.Name, source.Revision, quote.Printable(hint))
+		p.warn("%s was made with revision %s of %s, and %s is used (%s)", o.config, quote.Printable(s.Revision), source.Name(), source.Revision(), quote.Printable(hint))
 	}
 	var device, version string
 	if err := mlx.Do(ctx, func() error {
 		d := mlx.CurrentDevice()
-		if o.device.given() {
-			d = *o.device.value
+		given, _, err := o.place()
+		if given != nil {
+			d = *given
 		}
 		device, version = d.String(), mlx.Version()
-		return nil
+		return err
 	}); err != nil {
 		return
 	}

@@ -7,7 +7,9 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/gomflux/gomflux/models"
+	"github.com/gomflux/gomflux"
+	"github.com/gomflux/gomflux/models/catalog"
+	"github.com/gomflux/gomflux/models/family"
 	"github.com/gomflux/gomflux/scheduler"
 )
 
@@ -20,7 +22,7 @@ func newTopics() []*cobra.Command {
 		{Use: "json", Short: "The lines that --json prints", Long: jsonTopic},
 		{Use: "metadata", Short: "How pictures carry the settings that made them", Long: metadataTopic},
 		{Use: "model", Short: "What --model takes and where models are found", Long: modelTopic()},
-		{Use: "pictures", Short: "Making a picture from a picture", Long: picturesTopic},
+		{Use: "pictures", Short: "Making a picture from a picture", Long: picturesTopic()},
 		{Use: "schedulers", Short: "What --scheduler takes", Long: schedulersTopic()},
 		{Use: "weights", Short: "Quantizing a model, LoRAs, and saving it", Long: weightsTopic},
 	}
@@ -274,7 +276,7 @@ func modelTopic() string {
 
   a built-in model
 `)
-	builtins := models.Builtins()
+	builtins := catalog.Builtins()
 	for _, name := range slices.Sorted(maps.Keys(builtins)) {
 		b.WriteString("      " + name + ": " + builtins[name].About + "\n")
 	}
@@ -285,7 +287,7 @@ func modelTopic() string {
   not have comes from the model that it is made from, or from --base-model
   a published model's short name, or another name (gomflux models lists them)
 `)
-	for _, p := range models.Presets {
+	for _, p := range catalog.Presets {
 		b.WriteString("      " + p.Name + ": " + p.Repo + "\n")
 	}
 	b.WriteString(`  the repository of a model on the Hugging Face hub, owner/name
@@ -294,7 +296,7 @@ func modelTopic() string {
 The last three are looked for in the Hugging Face cache, and nowhere else: only
 gomflux pull fetches anything. gomflux help environment says where that is.
 
-  gomflux pull ` + models.Presets[0].Name + `
+  gomflux pull ` + catalog.Presets[0].Name + `
 
 Some are gated: somebody with an account accepts the conditions on the model's
 page first, and sets HF_TOKEN to a token of that account (hf auth login keeps
@@ -311,11 +313,12 @@ A model that is known by name, is a snapshot of its repository, or lies in a
 folder of that name runs with the settings that its makers recommend. Any other
 one runs with those of its pipeline class:
 
-  ` + strings.Join(models.Classes(), "\n  "))
+  ` + strings.Join(family.Classes(), "\n  "))
 	return b.String()
 }
 
-const picturesTopic = `There are two ways to make a picture from others. gomflux generate --image
+func picturesTopic() string {
+	return `There are two ways to make a picture from others. gomflux generate --image
 starts from one, with any model. gomflux edit shows one or more to a model that
 was trained to edit.
 
@@ -347,31 +350,64 @@ An edit starts from noise, and the model sees the pictures at every step:
   gomflux edit --image cat.png --image mat.png \
     --prompt 'the cat of $1 on the mat of $2'
 
-FLUX.2-klein and Qwen-Image-Edit are the families that edit. $1 is the first
-picture, in single quotes since shells have a $1 of their own; it becomes what
-the model knows it by, image 1 or Picture 1. Each picture costs time and memory;
-two or three are usual.
+` + filled("", "The families that edit are "+family.Editors()+". $1 is the first picture, in single quotes since shells have a $1 of their own; it becomes what the model knows it by, such as image 1. Each picture costs time and memory; two or three are usual.") + `
 
-For FLUX.2-klein a picture has sides of at least 64 pixels, one at most 8 times
-as long as the other. One of more than a megapixel is made smaller, and its
-sides are cut at both ends to multiples of 16. Without --height and --width the
-new picture is as large as the first is then.
+` + editingHelp()
+}
 
-Qwen-Image-Edit takes one picture, its later versions (2509, 2511) several, of
-any size. Each is brought to about a megapixel with sides that are multiples of
-32; without --height and --width the new picture is as large as the last is
-then.`
+// helpOf are the parts of the families' help that a function chooses, of those
+// that have one.
+func helpOf(part func(family.Help) string) (texts []string) {
+	for _, f := range family.All {
+		if text := part(f.Help); text != "" {
+			texts = append(texts, text)
+		}
+	}
+	return texts
+}
+
+// editingHelp says which pictures the families edit, in paragraphs.
+func editingHelp() string {
+	return strings.Join(helpOf(func(h family.Help) string { return h.Editing }), "\n\n")
+}
+
+// filled breaks a text into lines of up to 80 characters, which begin with an
+// indent.
+func filled(indent, text string) string {
+	var lines []string
+	line := ""
+	for word := range strings.FieldsSeq(text) {
+		if line != "" && len(indent)+len([]rune(line+" "+word)) > 80 {
+			lines, line = append(lines, indent+line), ""
+		}
+		line = strings.TrimPrefix(line+" "+word, " ")
+	}
+	return strings.Join(append(lines, indent+line), "\n")
+}
+
+// shifted are the published models whose config shifts sigmas by the picture's
+// size, or by a constant.
+func shifted(bySize bool) string {
+	var names []string
+	for _, m := range catalog.Presets {
+		if dynamic, _ := m.Scheduler["use_dynamic_shifting"].(bool); dynamic == bySize {
+			names = append(names, m.Name)
+		}
+	}
+	return family.And(names)
+}
 
 func schedulersTopic() string {
-	about := map[string]string{
-		"flow_match_euler_discrete": "Euler's method over sigmas that the model's config shifts, by a\n      constant or by the picture's size; what all families here are made\n      for. Short: euler",
-		"flow_match_heun_discrete":  "Heun's method of the second order. N steps evaluate the model 2N-1\n      times. Only for models whose config shifts sigmas by a constant\n      (Z-Image, FLUX.1-schnell): those that shift them by the picture's\n      size (use_dynamic_shifting: FLUX.1-dev, FLUX.2-klein, Qwen-Image)\n      refuse it. Short: heun",
-		"linear":                    "Euler's method over sigmas that are shifted by the picture's size,\n      whatever the config says: mflux's scheduler of that name. For models\n      that shift by size anyway it is the same as euler",
+	about := map[gomflux.Scheduler]string{
+		gomflux.Euler: "Euler's method over sigmas that the model's config shifts, by a constant or by the picture's size; what all families here are made for. Short: euler",
+		gomflux.Heun: "Heun's method of the second order. N steps evaluate the model 2N-1 times. Only for models whose config shifts sigmas by a constant, such as " + shifted(false) +
+			": those that shift them by the picture's size (use_dynamic_shifting) refuse it, such as " + shifted(true) + ". Short: heun",
+		gomflux.Linear: "Euler's method over sigmas that are shifted by the picture's size, whatever the config says: mflux's scheduler of that name. For models that shift by size anyway it is the same as euler",
 	}
 	var b strings.Builder
 	b.WriteString("--scheduler takes one of these names, which are those of diffusers' classes in\nsnake case, or the class's own name. Without it the model's config decides.\n")
 	for _, name := range scheduler.Names() {
-		b.WriteString("\n  " + name + "\n      " + about[name] + "\n")
+		b.WriteString("\n  " + name + "\n" + filled("      ", about[gomflux.Scheduler(name)]) + "\n")
 	}
 	return strings.TrimSuffix(b.String(), "\n")
 }

@@ -12,7 +12,9 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/gomflux/gomflux"
-	"github.com/gomflux/gomflux/models"
+	"github.com/gomflux/gomflux/models/catalog"
+	"github.com/gomflux/gomflux/models/component"
+	"github.com/gomflux/gomflux/models/inspect"
 	"github.com/gomflux/gomflux/models/lora"
 	"github.com/gomflux/gomflux/parity"
 )
@@ -23,7 +25,7 @@ const none = "none"
 // weightFlags are the flags of commands that change a model's weights while they
 // are loaded.
 type weightFlags struct {
-	quantize  optional[string]
+	quantize  optional[gomflux.Quantization]
 	groupSize optional[int]
 	loras     loraList
 	scales    []float64 // mflux's
@@ -32,7 +34,7 @@ type weightFlags struct {
 
 func newWeightFlags() weightFlags {
 	return weightFlags{
-		quantize:  oneOf("level", append(slices.Clone(models.Quantizations), none)...),
+		quantize:  oneOf("level", append(convert[gomflux.Quantization](component.Quantizations), none)...),
 		groupSize: groupSize(),
 	}
 }
@@ -99,12 +101,12 @@ func (w *weightFlags) open(o *gomflux.OpenOptions) {
 }
 
 // warnQuantized warns of a quantization that does nothing.
-func (w *weightFlags) warnQuantized(source *models.Source, to warner) {
+func (w *weightFlags) warnQuantized(source *gomflux.Source, to warner) {
 	q := w.quantize.orZero()
 	if q == "" || q == none {
 		return
 	}
-	if has := models.Inspect(source.FS).Quantization; has != "" && has != q {
+	if has := inspect.Model(source.FS()).Quantization; has != "" && has != string(q) {
 		to.warn("the weights are quantized already (%s), so that --quantize %s does nothing to them", quantizationText(has), q)
 	}
 }
@@ -115,12 +117,12 @@ func (w *weightFlags) parity(cmd *cobra.Command, p *parity.Options) (err error) 
 		return err
 	}
 	if q := w.quantize.orZero(); q != "" && q != none {
-		if p.Quantize, err = models.ParseQuantization(q, w.groupSize.orZero()); err != nil {
+		if p.Quantize, err = component.ParseQuantization(string(q), w.groupSize.orZero()); err != nil {
 			return coded(exitUsage, err)
 		}
 	}
 	for _, l := range w.loras.list {
-		found, err := models.FindLoRA(l.Path)
+		found, err := catalog.FindLoRA(l.Path)
 		if err != nil {
 			return coded(exitModel, err)
 		}

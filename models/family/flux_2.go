@@ -79,8 +79,8 @@ var Flux2 = &Family{
 		Editing: `For FLUX.2-klein a picture has sides of at least 64 pixels, one at most 8 times
 as long as the other. One of more than a megapixel is made smaller, and its
 sides are cut at both ends to multiples of 16. It takes any number of pictures,
-and the prompt speaks of them as image 1, image 2 and so on. Without --height and
---width the new picture is as large as the first is then.`,
+and the prompt speaks of them as image 1, image 2 and so on. Without --height
+and --width the new picture is as large as the first is then.`,
 	},
 }
 

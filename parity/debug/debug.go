@@ -190,10 +190,16 @@ func userCode() Location {
 	return caller(func(function string) bool { return strings.HasPrefix(function, module+"parity/debug.") })
 }
 
-// modelCode is the place in a model that made a tap.
+// modelCode is the place in a model that made a tap: the caller of package hooks,
+// which the hook may have been called from by way of others.
 func modelCode() Location {
+	passed := false
 	return caller(func(function string) bool {
 		rest, ok := strings.CutPrefix(function, module)
-		return ok && (strings.HasPrefix(rest, "parity/debug.") || strings.HasPrefix(rest, "mlx/hooks.") || strings.HasPrefix(rest, "mlx/nn.(*Module)."))
+		if ok && strings.HasPrefix(rest, "mlx/hooks.") {
+			passed = true
+			return true
+		}
+		return !passed || ok && strings.HasPrefix(rest, "mlx/nn.(*Module).")
 	})
 }

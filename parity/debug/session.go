@@ -152,6 +152,7 @@ type Session struct {
 	tree    *Tree
 	run     *Run // nil if nothing is recorded
 	loads   []*load
+	given   map[hooks.Name]bool // values that Array returned
 	exit    *hooks.Name
 
 	seen  []string // full names, once each
@@ -163,8 +164,9 @@ type Session struct {
 // A load is a replacement whose tensor was found.
 type load struct {
 	Replacement
-	read func() (*checkpoint.Array, error)
-	used bool
+	read   func() (*checkpoint.Array, error)
+	used   bool
+	packed bool // in the shape of diffusers' argument
 }
 
 // NewSession begins a session, with a new run in the tree if the options save
@@ -173,7 +175,7 @@ func NewSession(t *Tree, o Options) (*Session, error) {
 	if err := o.Check(); err != nil {
 		return nil, err
 	}
-	s := &Session{options: o, tree: t, known: map[string]bool{}, hits: make([]bool, len(o.Save))}
+	s := &Session{options: o, tree: t, given: map[hooks.Name]bool{}, known: map[string]bool{}, hits: make([]bool, len(o.Save))}
 	if o.ExitAfter != "" {
 		n, err := parseExit(o.ExitAfter)
 		if err != nil {
@@ -233,14 +235,25 @@ func (s *Session) Has(name string, step int) bool {
 	return s.find(hooks.Name{Module: name, Step: step}) != nil
 }
 
-// Array reads the tensor that takes a value's place.
+// Array reads the tensor that takes a value's place. The hook then leaves the value
+// as it is: the pipeline has checked it, and may have unpacked it.
 func (s *Session) Array(name string, step int) (*mlx.Array, error) {
 	n := hooks.Name{Module: name, Step: step}
 	l := s.find(n)
 	if l == nil {
 		return nil, fmt.Errorf("%w %s", ErrNotFound, n)
 	}
-	return l.array()
+	x, err := l.array()
+	s.given[n] = err == nil
+	return x, err
+}
+
+// Unpacked notes that a tensor had the shape of diffusers' argument; see
+// [models.Unpacker].
+func (s *Session) Unpacked(name string, step int) {
+	if l := s.find(hooks.Name{Module: name, Step: step}); l != nil {
+		l.packed = true
+	}
 }
 
 func (s *Session) find(name hooks.Name) *load {
@@ -268,7 +281,7 @@ func (s *Session) Hook(tap hooks.Tap) (*mlx.Array, error) {
 	name := hooks.Name{Module: tap.Name, Step: tap.Step, Call: tap.Call, Point: tap.Point}
 	full := name.String()
 	var replacement *mlx.Array
-	if l := s.find(name); l != nil {
+	if l := s.find(name); l != nil && !s.given[name] {
 		x, err := l.array()
 		if err == nil {
 			err = fits(l, x, tap.Output)
@@ -496,11 +509,19 @@ func (s *Session) Close() error {
 		return nil
 	}
 	replaced := map[string]string{}
+	var packed []string // of those
 	for _, l := range s.loads {
 		if l.used {
 			replaced[l.Name.String()] = l.source()
 		}
+		if l.packed {
+			packed = append(packed, l.Name.String())
+		}
 	}
-	err := run.Describe(map[string]any{"replaced": replaced, "taps": s.options.Save})
+	settings := map[string]any{"replaced": replaced, "taps": s.options.Save}
+	if len(packed) > 0 {
+		settings["packed"] = packed
+	}
+	err := run.Describe(settings)
 	return errors.Join(err, run.Close())
 }

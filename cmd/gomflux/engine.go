@@ -1,0 +1,85 @@
+package main
+
+import (
+	"fmt"
+
+	"github.com/gomflux/gomflux"
+	"github.com/gomflux/gomflux/mlx"
+	"github.com/gomflux/gomflux/mlx/hooks"
+	"github.com/gomflux/gomflux/models"
+)
+
+// An engineTensor is an array of MLX as one of gomflux. With Array it passes from one to
+// the other without being converted.
+type engineTensor struct{ array *mlx.Array }
+
+func (t engineTensor) Shape() []int         { return t.array.Shape() }
+func (t engineTensor) Dtype() gomflux.Dtype { return gomflux.Dtype(t.array.Dtype().String()) }
+func (t engineTensor) Array() *mlx.Array    { return t.array }
+
+func (t engineTensor) Float32s() (elements []float32) {
+	mlx.Scope(func() *mlx.Array {
+		elements = t.array.AsType(mlx.Float32).Floats()
+		return nil
+	})
+	return elements
+}
+
+// arrayOf is the array of a tensor that a hook sees.
+func arrayOf(t gomflux.Tensor) (*mlx.Array, error) {
+	if has, ok := t.(interface{ Array() *mlx.Array }); ok {
+		return has.Array(), nil
+	}
+	return nil, fmt.Errorf("a tensor of %v is no array", t.Shape())
+}
+
+// hookOf makes a hook of the engine's one of gomflux.
+func hookOf(f hooks.Func) gomflux.Hook {
+	return func(t gomflux.Tap) (gomflux.Tensor, error) {
+		tap, err := engineTap(t)
+		if err != nil {
+			return nil, err
+		}
+		replaced, err := f(tap)
+		if err != nil || replaced == nil {
+			return nil, err
+		}
+		return engineTensor{replaced}, nil
+	}
+}
+
+// engineTap is a tap as the engine has it.
+func engineTap(t gomflux.Tap) (tap hooks.Tap, err error) {
+	tap = hooks.Tap{Name: t.Name, Step: t.Step, Call: t.Call, Negative: t.Negative, Point: hooks.Point{Key: t.Key}}
+	if t.Kind == gomflux.InnerTap {
+		tap.Point.Kind = hooks.Inner
+	}
+	if tap.Output, err = arrayOf(t.Output); err != nil {
+		return tap, err
+	}
+	for _, in := range t.Inputs {
+		a, err := arrayOf(in.Tensor)
+		if err != nil {
+			return tap, err
+		}
+		tap.Inputs = append(tap.Inputs, hooks.Arg{Key: in.Key, Array: a})
+	}
+	return tap, nil
+}
+
+// engineValues are values of the engine's as those of gomflux.
+type engineValues struct{ models.Given }
+
+func (v engineValues) Tensor(name string, step int) (gomflux.Tensor, error) {
+	a, err := v.Array(name, step)
+	if err != nil {
+		return nil, err
+	}
+	return engineTensor{a}, nil
+}
+
+func (v engineValues) Unpacked(name string, step int) {
+	if u, ok := v.Given.(models.Unpacker); ok {
+		u.Unpacked(name, step)
+	}
+}
