@@ -200,7 +200,7 @@ import (
 	"os"
 
 	"github.com/gomflux/gomflux"
-	_ "github.com/gomflux/gomflux/shapes"
+	_ "github.com/gomflux/gomflux/models/shapes"
 )
 
 func main() {
