@@ -296,6 +296,46 @@ func TestDeviceRules(t *testing.T) {
 	}
 }
 
+// TestSinusoids: the sinusoids of a time may differ by the last bit of their
+// frequencies, and by no more of the time.
+func TestSinusoids(t *testing.T) {
+	const time = 1000
+	embed := func(time float32, rounded map[int]float32) []float32 { // with frequencies that are rounded towards 0 or 1
+		values := make([]float32, 256)
+		for i := range 128 {
+			f := float32(math.Exp(float64(float32(-math.Log(10000)) * float32(i) / 128)))
+			if towards, ok := rounded[i]; ok {
+				f = math.Nextafter32(f, towards)
+			}
+			values[i], values[128+i] = float32(math.Cos(float64(time*f))), float32(math.Sin(float64(time*f)))
+		}
+		return values
+	}
+	// by torch's exp, in which MKL has code for any processor, for AVX-512 and for AVX2
+	processors := []map[int]float32{{12: 1, 106: 1}, {13: 1, 44: 1, 119: 1}, {2: 1, 78: 0, 92: 0, 98: 1, 110: 1, 117: 1}}
+	const module = "transformer.time_text_embed.time_proj@0"
+	differ := func(name, reading string, got, want []float32) *Reading {
+		return newReading(name, got, want, []int{1, 256}, DefaultTable().For(mlx.BackendCPU, "float32", "step", reading, name))
+	}
+	for _, a := range processors {
+		for _, b := range processors {
+			for _, reading := range []string{Own, Isolated, Free} {
+				if d := differ(module, reading, embed(time, a), embed(time, b)); !d.OK {
+					t.Errorf("%v and %v, %s: %v", a, b, reading, d)
+				}
+			}
+		}
+	}
+	ours := embed(time, processors[0])
+	if d := differ("transformer.time_text_embed@0", Own, embed(time, processors[1]), ours); d.OK {
+		t.Errorf("another module: %v, expected that it does not hold", d)
+	}
+	last := math.Nextafter32(math.Nextafter32(time, 0), 0)
+	if d := differ(module, Own, embed(last, processors[0]), ours); d.OK {
+		t.Errorf("a time of %v for %v: %v, expected that it does not hold", last, time, d)
+	}
+}
+
 // A channel of tens of millions must not hide the others.
 func TestChannels(t *testing.T) {
 	got, want := make([]float32, 3*64), make([]float32, 3*64)
