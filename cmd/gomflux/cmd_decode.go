@@ -54,7 +54,7 @@ dtype, shape), unscaled, device, dtype, seconds (load, decode, save),
 peak_memory_bytes.
 ` + exitStatus,
 		Example: `  gomflux decode latents.safetensors --model z-image-turbo -o picture.png
-  gomflux decode dump.safetensors:step_8 --model ./Z-Image/vae --unscaled`,
+  gomflux decode dump.safetensors:step_8 --model ./z-image/vae --unscaled`,
 		Args: oneFile("a file with latents"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return o.run(cmd.Context(), args[0], cmd.OutOrStdout(), cmd.ErrOrStderr())

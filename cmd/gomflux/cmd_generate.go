@@ -12,6 +12,7 @@ import (
 	"os/signal"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"syscall"
 	"time"
@@ -106,12 +107,12 @@ the first, then those of the next.
 On a GPU small pictures of one prompt are made several at once, which is faster.
 On an H200 a transformer of 4 billion weights made 8 pictures of 256x256 1.36
 times as fast as one by one, 4 of 512x512 1.13 times, and of 1024x1024 1.05
-times. On the CPU nothing is gained. Memory grows with their number, and their pixels can
-differ by rounding from those of pictures made alone. --batch-size 1 makes one
-by one; another number is the most that are made at once. Without it there are
-up to 8 of 256x256 pixels, up to 4 of 512x512, where the pictures of an edit
-count too, and one of any larger size, and one where a flag looks into the run
-or shows its steps.
+times. On the CPU nothing is gained. Memory grows with their number, and their
+pixels can differ by rounding from those of pictures made alone. --batch-size 1
+makes one by one; another number is the most that are made at once. Without it
+there are up to 8 of 256x256 pixels, up to 4 of 512x512, where the pictures of
+an edit count too, and one of any larger size, and one where a flag looks into
+the run or shows its steps.
 
 The end of a prompt that is longer than the model takes (--max-sequence-length)
 is cut off, as diffusers does it, with a warning that shows what is lost. With
@@ -526,15 +527,19 @@ func (o *generateOptions) warnCuts(prompt string, r *gomflux.Result, p *printer)
 		}
 		o.cut[this] = true
 		const most = 100 // characters
-		lost := []rune(strings.Join(strings.Fields(c.Text), " "))
-		if len(lost) > most {
-			lost = append(lost[:most], '…')
+		text := []rune(strings.Join(strings.Fields(c.Text), " "))
+		if len(text) > most {
+			text = append(text[:most], '…')
+		}
+		lost := "the end of the model's template"
+		if len(text) > 0 {
+			lost = strconv.Quote(string(text))
 		}
 		hint := ""
 		if c.Limit == r.Settings.MaxSequenceLength {
 			hint = " (shorten it, or raise --max-sequence-length)"
 		}
-		p.warn("the %s is %s too long for %s, which takes %d; lost is %q%s", c.Prompt, plural(c.Tokens, "token"), c.Encoder, c.Limit, string(lost), hint)
+		p.warn("the %s is %s too long for %s, which takes %d; lost is %s%s", c.Prompt, plural(c.Tokens, "token"), c.Encoder, c.Limit, lost, hint)
 	}
 }
 

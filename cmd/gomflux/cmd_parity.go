@@ -146,7 +146,7 @@ With --quantize it is how far each module is off because its weights are, and wi
 --lora the reference has to have the same LoRA.
 ` + parityStatus,
 		Example: `  gomflux parity run models/testdata/zimage-ordinary/dump
-  gomflux parity run logs/runs/latest/reference --model ./Z-Image --html parity.html`,
+  gomflux parity run logs/runs/latest/reference --model ./z-image --html parity.html`,
 		Args: oneFile("the folder of a run"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			p := parity.Options{Model: o.model}

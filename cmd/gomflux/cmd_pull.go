@@ -82,7 +82,7 @@ conditions on their page: HF_TOKEN, or the token that hf auth login has stored.
 It is sent to the hub only. gomflux help environment has other variables.
 ` + exitStatus,
 		Example: `  gomflux pull z-image-turbo
-  gomflux pull black-forest-labs/FLUX.2-klein-4B@main --dry-run
+  gomflux pull me/my-model@main --dry-run
   gomflux pull me/my-loras:ink.safetensors`,
 		Args: oneName,
 		RunE: func(cmd *cobra.Command, args []string) error {

@@ -52,7 +52,7 @@ pictures), mean, largest, device, dtype, seconds (load, encode, decode),
 peak_memory_bytes, and file with -o.
 ` + exitStatus,
 		Example: `  gomflux roundtrip photo.jpg --model z-image-turbo
-  gomflux roundtrip photo.jpg --model ./Z-Image/vae -o decoded.png --json`,
+  gomflux roundtrip photo.jpg --model ./z-image/vae -o decoded.png --json`,
 		Args: oneFile("a picture"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if !cmd.Flags().Changed("output") && o.overwrite {
