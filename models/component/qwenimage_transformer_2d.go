@@ -1,10 +1,11 @@
 package component
 
 import (
+	"regexp"
+
 	"github.com/gomflux/gomflux/internal/checkpoint/layout"
 	"github.com/gomflux/gomflux/models/lora"
 	"github.com/gomflux/gomflux/transformer"
-	"regexp"
 )
 
 // QwenImageTransformer2DModel is the transformer of Qwen-Image.
