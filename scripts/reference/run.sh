@@ -27,4 +27,7 @@ case " $* " in
 " mflux "* | " mflux-golden "* | *" --framework mflux "* | *" --framework=mflux "*) further requirements-mflux.txt ;;
 " loras "*) further requirements-lora.txt ;;
 esac
+# The last bits of PyTorch's exp on a CPU depend on the processor: it takes those of MKL, which has several. With the one that
+# all processors have, sinusoids of times are the same everywhere, and those of the goldens.
+export MKL_CBWR="${MKL_CBWR:-COMPATIBLE}"
 PYTHONPATH=$here PYTHONDONTWRITEBYTECODE=1 exec "$venv/bin/python" -m gomflux_reference "$@"
