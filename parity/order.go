@@ -13,9 +13,6 @@ import (
 	"github.com/gomflux/gomflux/mlx/hooks"
 )
 
-// traceFile is where a run has the names of all tensors that passed.
-const traceFile = "traces/taps.jsonl"
-
 // readTrace numbers the tensors of a run from 1, in the order in which they
 // were made. It is empty where nothing says so. What a run that was killed did
 // not write whole is left out.

@@ -21,36 +21,8 @@ import (
 	"github.com/gomflux/gomflux/models"
 	"github.com/gomflux/gomflux/models/catalog"
 	"github.com/gomflux/gomflux/models/family"
-	"github.com/gomflux/gomflux/models/lora"
 	"github.com/gomflux/gomflux/picture"
 )
-
-// The readings of a tensor.
-const (
-	Free     = "free"     // the run goes on from the start with what it computed
-	Isolated = "isolated" // a module gets the reference's inputs
-	Own      = "own"      // so do the modules inside it; a part of the isolated reading
-)
-
-// Options say how to replay a run.
-type Options struct {
-	Model      string // a folder or a name that catalog.Find knows; "" is the run's own
-	Readings   []string
-	Device     *mlx.Device // nil: a GPU if there is one
-	Dtype      *mlx.Dtype  // nil: the device's own
-	Tolerances *Table      // nil: the built-in one
-	// Quantize, LoRAs and RuntimeLoRA are those of models.LoadOptions.
-	Quantize    *mlx.Quantization
-	LoRAs       []lora.Spec
-	RuntimeLoRA bool
-	// Progress is told of every pass through the model before it begins.
-	Progress func(pass, passes int)
-
-	fault func(*replay, hooks.Tap) *mlx.Array // of tests: takes the place of an output that was looked at
-	bug   func(*replay, hooks.Tap) *mlx.Array // the same before it is looked at
-	quick bool                                // only the last pass
-	more  []string                            // folders with more of the run's tensors
-}
 
 // Replay runs the settings of the dump in a folder again and compares every
 // tensor that both have.
@@ -99,36 +71,6 @@ func Replay(ctx context.Context, run string, o Options) (*Report, error) {
 		return nil
 	})
 	return report, err
-}
-
-// A replay is one in progress.
-type replay struct {
-	Options
-	passNames
-	run      string
-	ref      *Run
-	fsys     fs.FS
-	model    string
-	pipeline *models.Pipeline
-	request  models.Request
-	absent   absent
-
-	pass    pass
-	entries map[string]*Tensor
-	visited map[string]bool
-	whole   map[string]bool // modules, and stages, of this pass with others inside that are not in the dump
-	order   int
-	first   int // step that ran
-	ours    []uint8
-	seeking int // hints that may still be looked for
-	sights  []sight
-}
-
-// A pass is one run of the model.
-type pass struct {
-	reading string
-	depth   int  // of the modules whose outputs are the reference's, and of those above
-	last    bool // of all
 }
 
 func (r *replay) load() error {
@@ -258,9 +200,6 @@ func (r *replay) depths() []int {
 	slices.Sort(depths)
 	return slices.Compact(depths)
 }
-
-// inside are the names of tensors within a component.
-var inside = regexp.MustCompile(`^(transformer|text_encoder(_\d+)?)(\.|$)|^vae\.((en|de)coder|quant_conv|post_quant_conv)`)
 
 // depth is how far a module is below its component. Values of the pipeline are
 // above all modules.

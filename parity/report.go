@@ -117,9 +117,6 @@ type Child struct {
 	L2     float64 `json:"l2"`
 }
 
-// The stages, backwards from pixels; steps come between vae and latents.
-var stages = []string{"picture", "vae", "latents", "encode", "text", "tokenizer", "scheduler"}
-
 // stageOf is the stage that makes a tensor.
 func stageOf(name string) string {
 	n, err := hooks.ParseName(name)
@@ -516,4 +513,18 @@ func axesOf(g, w []int) []int {
 		}
 	}
 	return axes
+}
+
+// A Round is one look at a run in [Bisect].
+type Round struct {
+	Tensors int     `json:"tensors"` // that were compared
+	Verdict Verdict `json:"verdict"`
+	// Asked are the names that the reference is asked for, for the next round.
+	Asked []string `json:"asked,omitempty"`
+}
+
+// Untapped are tensors of the reference that have no counterpart here, and why.
+type Untapped struct {
+	Reason string   `json:"reason"`
+	Names  []string `json:"names"`
 }

@@ -11,12 +11,6 @@ import (
 	"github.com/gomflux/gomflux/models/inspect"
 )
 
-// Untapped are tensors of the reference that have no counterpart here, and why.
-type Untapped struct {
-	Reason string   `json:"reason"`
-	Names  []string `json:"names"`
-}
-
 // untapped are such tensors of any model. Those of single classes are in package
 // component.
 var untapped = []component.Untapped{{

@@ -71,26 +71,6 @@ peak_memory_bytes.
 	return cmd
 }
 
-// oneFile takes one argument.
-func oneFile(what string) cobra.PositionalArgs {
-	return func(_ *cobra.Command, args []string) error {
-		switch len(args) {
-		case 0:
-			return usageErrorf("give %s", what)
-		case 1:
-			return nil
-		}
-		return usageErrorf("unexpected argument %q", args[1])
-	}
-}
-
-// warnings go to a writer.
-type warnings struct{ io.Writer }
-
-func (w warnings) warn(format string, args ...any) {
-	fmt.Fprintf(w, "gomflux: warning: %s\n", escaped(fmt.Sprintf(format, args...)))
-}
-
 func (o *decodeOptions) run(ctx context.Context, arg string, stdout, stderr io.Writer) error {
 	ref, tensor, err := openLatents(arg)
 	if err != nil {

@@ -32,43 +32,6 @@ import (
 	"github.com/gomflux/gomflux/scheduler"
 )
 
-// generateOptions are the flags of gomflux generate and gomflux edit.
-type generateOptions struct {
-	modelFlags
-	weightFlags
-	edits                bool // the model is shown the images
-	lowRAM               bool
-	prompts, promptFiles []string
-	negative             optional[string]
-	seeds                seedList
-	autoSeeds, batchSize optional[int]
-	steps                optional[int]
-	height, width        optional[int]
-	guidance             optional[float64]
-	maxSequenceLength    optional[int]
-	refuseLongPrompts    bool
-	scheduler            optional[gomflux.Scheduler]
-	rng                  optional[gomflux.RNG]
-	images               fileNames // one to start from, or those to edit
-	imageStrength        optional[float64]
-
-	output               string
-	overwrite            bool
-	sidecar, noMetadata  bool
-	config               string
-	stepwise             string
-	preview, show        optional[termpic.Protocol]
-	json, verbose, quiet bool
-	inside               debugFlags
-	promptGiven          bool
-	sources              []picture.SourceImage // the images
-	recordedFrom         []picture.SourceImage // as config has them, nil where they are given
-	modelRecorded        bool                  // by config, and not given
-	lorasRecorded        bool                  // likewise
-	made                 map[string]bool       // names of pictures
-	cut                  map[promptCut]bool    // what was warned of
-}
-
 func newGenerateOptions() *generateOptions {
 	return &generateOptions{
 		modelFlags: newModelFlags(), weightFlags: newWeightFlags(),
@@ -253,17 +216,6 @@ func (o *generateOptions) checkFlags(cmd *cobra.Command) error {
 		return usageErrorf("--batch-size: flags that look into a run need one picture at a time (leave it out, or give 1)")
 	}
 	return nil
-}
-
-// A generation is what the flags ask for, read and checked as far as that goes
-// without a model.
-type generation struct {
-	options  gomflux.Options
-	prompts  []string
-	seeds    []uint64 // those that are known: given ones, or those drawn so far
-	each     int      // pictures of a prompt
-	pictures int
-	recorded *picture.Found // what --config-from-metadata read
 }
 
 // prompt is that of a picture. All pictures of one follow one another, since
@@ -506,13 +458,6 @@ func (o *generateOptions) generate(ctx context.Context, model *gomflux.Model, g 
 		}
 	}
 	return nil
-}
-
-// A promptCut is what was cut off a prompt, or with "" off the negative prompt,
-// which all pictures have.
-type promptCut struct {
-	prompt string
-	gomflux.Cut
 }
 
 // warnCuts says what of the prompts of a picture is lost, once for several seeds.

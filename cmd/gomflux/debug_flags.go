@@ -18,17 +18,6 @@ import (
 	"github.com/gomflux/gomflux/scheduler"
 )
 
-// debugFlags are the flags of gomflux generate and gomflux edit that look inside
-// of a run.
-type debugFlags struct {
-	options debug.Options
-	load    []string
-	logDir  string
-
-	tree    *debug.Tree
-	session *debug.Session // nil without such flags
-}
-
 func (d *debugFlags) add(f *pflag.FlagSet) {
 	f.StringArrayVar(&d.options.Save, "debug-save", nil, "save tensors of the run whose names a `glob` matches, such as 'transformer.layers.0.*'; with ! before it, all but those (can be repeated)")
 	f.StringArrayVar(&d.load, "debug-load", nil, "put a tensor in the place of the run's: `NAME=FILE[:KEY][@dtype]`, or NAME=SAVED or NAME for one that either side has saved (can be repeated)")

@@ -266,3 +266,10 @@ func (p *printer) failed(err error) {
 		p.line(jsonMessage{"error", err.Error(), exitCode(err)})
 	}
 }
+
+// warnings go to a writer.
+type warnings struct{ io.Writer }
+
+func (w warnings) warn(format string, args ...any) {
+	fmt.Fprintf(w, "gomflux: warning: %s\n", escaped(fmt.Sprintf(format, args...)))
+}
