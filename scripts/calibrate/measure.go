@@ -18,7 +18,7 @@ import (
 type bench struct {
 	*models.Pipeline
 	// trial are the stacks that are tried, by class. Others are as they are.
-	trial           map[*component.Class]component.Stack
+	trial   map[*component.Class]component.Stack
 	weights int // bytes in memory
 	prompts int // so far
 }
