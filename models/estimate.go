@@ -153,15 +153,23 @@ func (e *estimator) texts() (tokens []int, encoder string) {
 				continue
 			}
 			encoder = t.Encoder
-			e.encodes(encoder, pass{blocks: part.Blocks(), tokens: n, rows: 1, footprint: e.footprints[encoder]})
+			e.encodes(encoder, pass{blocks: e.stackOf(part.Component), tokens: n, rows: 1, footprint: e.footprints[encoder]})
 			if t.Looks && len(e.References) > 0 {
-				blocks, tokens := e.family.(family.Looker).Vision(e.References)
-				e.encodes(encoder, pass{blocks: blocks, tokens: tokens, rows: 1, footprint: e.footprints[encoder]})
+				vision, tokens := e.family.(family.Looker).Vision(e.References)
+				e.encodes(encoder, pass{blocks: e.stackOf(vision), tokens: tokens, rows: 1, footprint: e.footprints[encoder]})
 			}
 		}
 		tokens = append(tokens, seen)
 	}
 	return tokens, encoder
+}
+
+// stackOf describes a component's blocks.
+func (p *Pipeline) stackOf(c component.Component) component.Stack {
+	if p.stack != nil {
+		return p.stack(c)
+	}
+	return c.Blocks()
 }
 
 func (e *estimator) encodes(encoder string, p pass) {
@@ -183,7 +191,7 @@ func (e *estimator) references(encoder string) (tokens int) {
 func (e *estimator) step(text []int, references int) {
 	const dir = component.Transformers
 	if !e.without[dir] {
-		blocks := e.declared.Transformer().Blocks()
+		blocks := e.stackOf(e.declared.Transformer())
 		var passes []pass
 		for _, n := range text {
 			tokens := e.Pipeline.tokens(e.Height, e.Width) + references + n

@@ -1,6 +1,7 @@
 package models
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -25,6 +26,17 @@ import (
 	"github.com/gomflux/gomflux/mlx/nn"
 )
 
+// descriptions are the ways that blocks are described for estimates: by constants of
+// their classes, and by what all classes without them get.
+var descriptions = []struct {
+	name  string
+	stack func(component.Component) component.Stack // of LoadOptions
+	limit float64                                   // of errors, 0 for a test's own
+}{
+	{name: "class"},
+	{"default", func(c component.Component) component.Stack { return component.DefaultStack(c.Model) }, 0.25},
+}
+
 // settled frees what nothing refers to any more and returns what is in memory.
 func settled() int {
 	runtime.GC()
@@ -33,8 +45,8 @@ func settled() int {
 	return mlx.ActiveMemory()
 }
 
-// TestEstimate holds estimates against what MLX measures, on the CPU: what GPUs
-// take was measured with large models (docs/performance.md).
+// TestEstimate holds estimates against what MLX measures, on the CPU, by constants
+// of the classes and by the default: what GPUs take was measured with large models (docs/performance.md).
 func TestEstimate(t *testing.T) {
 	tests := []struct {
 		folder        string
@@ -115,6 +127,16 @@ func TestEstimate(t *testing.T) {
 				t.Logf("peaks %v, estimated %d, %d and %d", peaks, e.Encode, e.Step, e.Decode)
 				if most := 0.2; !(off > -0.1 && off < most) { // a tenth, but where it always is busy
 					t.Errorf("a peak of %d bytes, estimated %d, which is off by %.2f", peak, e.Peak(), off)
+				}
+				for _, by := range descriptions[1:] { // of steps too, where decoding takes most
+					p.stack = by.stack
+					e := run.Estimate()
+					off := float64(e.Peak())/float64(peak) - 1
+					ofStep := float64(e.Step)/float64(peaks[PhaseStep]) - 1
+					t.Logf("by its %s: estimated %d, %d and %d, off by %+.2f, of a step %+.2f", by.name, e.Encode, e.Step, e.Decode, off, ofStep)
+					if !(math.Abs(off) < by.limit && math.Abs(ofStep) < by.limit) {
+						t.Errorf("a peak of %d bytes, by its %s estimated %d, which is off by %.2f, of a step by %.2f", peak, by.name, e.Peak(), off, ofStep)
+					}
 				}
 			})
 		})
@@ -426,25 +448,28 @@ func headersOf(t *testing.T, name, class string, dtype mlx.Dtype) (*Pipeline, me
 	return p, newMeter(mlx.GPU, dtype, "sm_90")
 }
 
-// TestEstimateH200 holds estimates against peaks that were measured.
-func TestEstimateH200(t *testing.T) {
+// An h200Peak is what a run on an H200 took at most.
+type h200Peak struct {
+	model, class string
+	side, tokens int
+	batch        int
+	guidance     float64
+	references   []image.Point
+	quantize     string
+	low          bool
+	ahead        float64 // gigabytes, 0 for no limit
+	gigabytes    float64
+}
+
+// h200Peaks are the peaks that were measured.
+func h200Peaks() []h200Peak {
 	const (
 		klein           = "Flux2KleinPipeline"
 		zimage, flux    = "ZImagePipeline", "FluxPipeline"
 		qwen, qwenEdits = "QwenImagePipeline", "QwenImageEditPlusPipeline"
 	)
 	square := image.Pt(1024, 1024)
-	for _, test := range []struct {
-		model, class string
-		side, tokens int
-		batch        int
-		guidance     float64
-		references   []image.Point
-		quantize     string
-		low          bool
-		ahead        float64 // gigabytes, 0 for no limit
-		gigabytes    float64
-	}{
+	return []h200Peak{
 		{model: "klein-4B", class: klein, side: 256, tokens: 512, guidance: 1, gigabytes: 15.5},
 		{model: "klein-4B", class: klein + " float32", side: 1024, tokens: 512, guidance: 1, gigabytes: 46.8},
 		{model: "klein-4B", class: klein, side: 512, tokens: 512, guidance: 1, gigabytes: 19.6},
@@ -478,37 +503,52 @@ func TestEstimateH200(t *testing.T) {
 		{model: "Qwen-Image", class: qwen, side: 2048, tokens: 20, guidance: 4, gigabytes: 68.8},
 		{model: "Qwen-Image", class: qwenEdits, side: 1024, tokens: 220, guidance: 4, references: []image.Point{square}, gigabytes: 67.8},
 		{model: "Qwen-Image", class: qwenEdits, side: 1024, tokens: 420, guidance: 4, references: []image.Point{square, square}, gigabytes: 69.0},
-	} {
-		class, wide := strings.CutSuffix(test.class, " float32")
-		dtype := mlx.BFloat16
-		if wide {
-			dtype = mlx.Float32
-		}
-		p, m := headersOf(t, test.model, class, dtype)
-		m.ahead = int64(test.ahead * 1e9)
-		var q *mlx.Quantization
-		if test.quantize != "" {
-			var err error
-			if q, err = component.ParseQuantization(test.quantize, 0); err != nil {
-				t.Fatal(err)
-			}
-		}
-		r := Request{Height: test.side, Width: test.side, Steps: 4, Guidance: test.guidance, MaxSequenceLength: test.tokens}
-		for _, size := range test.references {
-			r.References = append(r.References, image.NewAlpha(image.Rectangle{Max: size}))
-		}
-		run, err := p.sketch(r)
-		if err != nil {
+	}
+}
+
+// estimate is the estimate of the run, without its weights being there.
+func (m h200Peak) estimate(t *testing.T, stack func(component.Component) component.Stack) Estimate {
+	t.Helper()
+	class, wide := strings.CutSuffix(m.class, " float32")
+	dtype := mlx.BFloat16
+	if wide {
+		dtype = mlx.Float32
+	}
+	p, meter := headersOf(t, m.model, class, dtype)
+	p.stack = stack
+	meter.ahead = int64(m.ahead * 1e9)
+	var q *mlx.Quantization
+	if m.quantize != "" {
+		var err error
+		if q, err = component.ParseQuantization(m.quantize, 0); err != nil {
 			t.Fatal(err)
 		}
-		run.batch = max(1, test.batch)
-		e := run.estimateWith(way{lowRAM: test.low, alone: test.low}, q, m)
-		gb := func(n int64) float64 { return float64(n) / 1e9 }
-		off := gb(e.Peak())/test.gigabytes - 1
-		t.Logf("%-10s %-5s %4d x%d, %d pictures, ahead %g: %.1f GB, estimated %.1f (%+.1f %%): weights %.1f, encode %.1f, step %.1f, decode %.1f",
-			test.model, test.quantize, test.side, run.batch, len(r.References), test.ahead, test.gigabytes, gb(e.Peak()), 100*off, gb(e.AllWeights()), gb(e.Encode), gb(e.Step), gb(e.Decode))
-		if !(math.Abs(off) < 0.1) {
-			t.Errorf("%s %s, %d, %g ahead: %.1f GB, estimated %.1f", test.model, test.quantize, test.side, test.ahead, test.gigabytes, gb(e.Peak()))
+	}
+	r := Request{Height: m.side, Width: m.side, Steps: 4, Guidance: m.guidance, MaxSequenceLength: m.tokens}
+	for _, size := range m.references {
+		r.References = append(r.References, image.NewAlpha(image.Rectangle{Max: size}))
+	}
+	run, err := p.sketch(r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	run.batch = max(1, m.batch)
+	return run.estimateWith(way{lowRAM: m.low, alone: m.low}, q, meter)
+}
+
+// TestEstimateH200 holds estimates against peaks that were measured.
+func TestEstimateH200(t *testing.T) {
+	gb := func(n int64) float64 { return float64(n) / 1e9 }
+	for _, test := range h200Peaks() {
+		for _, by := range descriptions {
+			e := test.estimate(t, by.stack)
+			off := gb(e.Peak())/test.gigabytes - 1
+			t.Logf("%-10s %-5s %4d x%d, %d pictures, ahead %g, %-7s: %.1f GB, estimated %.1f (%+.1f %%): weights %.1f, encode %.1f, step %.1f, decode %.1f",
+				test.model, test.quantize, test.side, max(1, test.batch), len(test.references), test.ahead, by.name, test.gigabytes, gb(e.Peak()), 100*off,
+				gb(e.AllWeights()), gb(e.Encode), gb(e.Step), gb(e.Decode))
+			if !(math.Abs(off) < cmp.Or(by.limit, 0.1)) {
+				t.Errorf("%s %s, %d, %g ahead, by its %s: %.1f GB, estimated %.1f", test.model, test.quantize, test.side, test.ahead, by.name, test.gigabytes, gb(e.Peak()))
+			}
 		}
 	}
 }

@@ -46,6 +46,9 @@ type LoadOptions struct {
 	// Batch is how many pictures of a run are made at once, 0 for one. It counts
 	// for the estimate of memory only.
 	Batch int
+	// Stack, if set, describes the blocks of a component for estimates of memory,
+	// instead of its class.
+	Stack func(component.Component) component.Stack
 	// Warn, if set, is told before weights are read that the runs may need more
 	// memory than is free, and what would fit.
 	Warn func(string)
@@ -133,6 +136,7 @@ func (p *Pipeline) load(x index.Index, o LoadOptions, missing []string) error {
 			return err
 		}
 	}
+	p.stack = o.Stack
 	p.way, p.memory = way{near: o.LowRAM, lowRAM: o.LowRAM, alone: o.LowRAM}, o.memory
 	if o.headersOnly {
 		return nil

@@ -30,6 +30,8 @@ type Pipeline struct {
 	encodings lru[encoding] // of the last prompts
 	pictures  lru[encoded]  // the last pictures that were encoded
 
+	stack func(component.Component) component.Stack // see LoadOptions; may be nil
+
 	compileOnCPU bool  // of tests
 	memory       int64 // of tests, instead of what there is for the model
 }

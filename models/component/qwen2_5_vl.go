@@ -67,8 +67,14 @@ func inferQwen25VL(s *layout.Sizes, told, published map[string]any) {
 	published["vision_config"] = vision
 }
 
-// Qwen25VLVisionBlocks describes the memory that the vision encoder's blocks take.
-func Qwen25VLVisionBlocks(m *textenc.Qwen25VL) Stack {
+// Qwen25VLVision is the vision encoder of a text encoder that sees pictures, as a
+// component of its own.
+func Qwen25VLVision(m *textenc.Qwen25VL) Component {
 	c := m.Config.Vision
-	return languageModel(c.Depth, c.NumHeads, c.HiddenSize, c.IntermediateSize)
+	return Component{Model: m.Visual, Class: &Class{
+		Name: "Qwen2_5_VisionTransformerPretrainedModel", Library: "transformers",
+		Blocks: func(any) Stack {
+			return languageModel(c.Depth, c.NumHeads, c.HiddenSize, c.IntermediateSize)
+		},
+	}}
 }

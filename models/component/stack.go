@@ -28,6 +28,3 @@ func (c Component) Blocks() Stack {
 	}
 	return c.Class.Blocks(c.Model)
 }
-
-// DefaultStack describes the blocks of any module by its parameters.
-func DefaultStack(model any) Stack { return Stack{} }

@@ -158,9 +158,8 @@ type Editor interface {
 
 // A Looker is a pipeline whose text encoder is shown pictures.
 type Looker interface {
-	// Vision describes the blocks of its vision encoder, and how many tokens they see
-	// of pictures.
-	Vision(references []image.Image) (blocks component.Stack, tokens int)
+	// Vision is its vision encoder, and how many tokens that sees of pictures.
+	Vision(references []image.Image) (vision component.Component, tokens int)
 }
 
 // A Cacher is a pipeline that may keep what one step computed for the next ones.

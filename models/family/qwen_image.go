@@ -388,13 +388,13 @@ func (q *qwenEdit) pass(all []textenc.VisionInput) error {
 }
 
 // Vision counts attention as if the pictures were one, the size of all of them.
-func (q *qwenEdit) Vision(references []image.Image) (blocks component.Stack, tokens int) {
+func (q *qwenEdit) Vision(references []image.Image) (vision component.Component, tokens int) {
 	for _, img := range references {
 		if size, err := q.visionSize(img.Bounds().Size()); err == nil {
 			tokens += size.Y / q.processor.PatchSize * (size.X / q.processor.PatchSize)
 		}
 	}
-	return component.Qwen25VLVisionBlocks(q.textEncoder), tokens
+	return component.Qwen25VLVision(q.textEncoder), tokens
 }
 
 func (q *qwenEdit) Texts(references []image.Image) []Text {
