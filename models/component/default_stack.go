@@ -15,7 +15,7 @@ const (
 	readPerOutput = 2.8
 	// A block that a time modulates has more between its layers than a plain one, as
 	// text encoders have them.
-	modulatedAlive = 4
+	modulatedAlive = 3.75
 	plainAlive     = 2
 	// A table of biases in a block is added to its scores, in copies.
 	plainScores, biasedScores = 1, 3

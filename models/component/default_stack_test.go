@@ -35,7 +35,7 @@ func TestDefaultStack(t *testing.T) {
 		if w := component.Width(test.model); w != test.width {
 			t.Errorf("%s is %d wide, expected %d", test.class.Name, w, test.width)
 		}
-		if off := got.Alive/want.Alive - 1; math.Abs(off) > 0.4 {
+		if off := got.Alive/want.Alive - 1; math.Abs(off) > 0.35 {
 			t.Errorf("%s: %g in a block, %g measured, which is off by %.2f", test.class.Name, got.Alive, want.Alive, off)
 		}
 	}

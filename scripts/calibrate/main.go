@@ -24,7 +24,8 @@
 // the estimate as in the run, so that a run at the limit tells nothing. If two text
 // encoders run, a peak is that of the larger, and the other one is not fitted.
 //
-// Other work on the machine makes MLX take less. Every run is repeated, and the most
+// Other work on the machine makes MLX take less at times, and more at others, when
+// what is done is freed late. Every run is repeated, and the median of its peaks
 // counts.
 package main
 

@@ -31,7 +31,7 @@ func (b *bench) stack(c component.Component) component.Stack {
 	return c.Blocks()
 }
 
-// A measured is a run, and the most memory that it took in a phase.
+// A measured is a run, and the most memory that each of its phases took.
 type measured struct {
 	name  string
 	run   *models.Run
@@ -88,28 +88,44 @@ func (b *bench) measure(o options) (all []*measured, err error) {
 	for i, s := range settings {
 		m := &measured{name: fmt.Sprintf("%dx%d, batch %d, prompt of %d", s.side, s.side, s.batch, s.tokens), peaks: map[models.Phase]int{}}
 		fmt.Fprintf(os.Stderr, "%d of %d: %s\n", i+1, len(settings), m.name)
+		repeats := map[models.Phase][]int{}
 		for range o.repeats {
 			if m.run, err = b.prepare(s); err != nil {
 				return nil, fmt.Errorf("%s: %w", m.name, err)
 			}
-			if err := b.generate(m, s.batch); err != nil {
+			peaks, err := b.generate(m.run, s.batch)
+			if err != nil {
 				return nil, fmt.Errorf("%s: %w", m.name, err)
 			}
+			for phase, n := range peaks {
+				repeats[phase] = append(repeats[phase], n)
+			}
 		}
-		m.run.Progress = nil
+		for phase, peaks := range repeats {
+			m.peaks[phase] = median(peaks)
+		}
 		all = append(all, m)
 	}
 	return all, nil
 }
 
-// prepare prepares a run of one step, always with another prompt, since the encodings
-// of the last ones are kept. A model that only edits is shown a picture.
-func (b *bench) prepare(s setting) (*models.Run, error) {
-	b.prompts++
+// prompt is one of so many words, eight of them in turn. The next one begins with
+// another word: encodings of the last prompts are kept, and as many tokens are wanted
+// again.
+func (b *bench) prompt(n int) string {
 	words := strings.Fields("red blue green black white grey brown pink")
+	var text []string
+	for i := range n {
+		text = append(text, words[(b.prompts+i)%len(words)])
+	}
+	b.prompts++
+	return strings.Join(text, " ")
+}
+
+// prepare prepares a run of one step. A model that only edits is shown a picture.
+func (b *bench) prepare(s setting) (*models.Run, error) {
 	r := models.Request{
-		Prompt: strings.Repeat(words[b.prompts%len(words)]+" ", s.tokens),
-		Height: s.side, Width: s.side, Steps: 1, Guidance: b.Defaults.Guidance, MaxSequenceLength: s.tokens,
+		Prompt: b.prompt(s.tokens), Height: s.side, Width: s.side, Steps: 1, Guidance: b.Defaults.Guidance, MaxSequenceLength: s.tokens,
 	}
 	run, err := b.Prepare(r, s.batch)
 	if err != nil {
@@ -121,18 +137,24 @@ func (b *bench) prepare(s setting) (*models.Run, error) {
 	return run, err
 }
 
-// generate adds what the run takes to m.
-func (b *bench) generate(m *measured, batch int) error {
+// generate is the most memory that each phase of the run takes. The last one is not
+// reported.
+func (b *bench) generate(run *models.Run, batch int) (map[models.Phase]int, error) {
+	peaks, phase := map[models.Phase]int{}, models.PhaseEncode
 	kept := settled() - b.weights // of other runs
-	phase := models.PhaseEncode
-	m.run.Progress = func(p models.Progress) {
-		m.peaks[phase] = max(m.peaks[phase], mlx.PeakMemory()-kept)
+	run.Progress = func(p models.Progress) {
+		peaks[phase] = max(peaks[phase], mlx.PeakMemory()-kept)
 		mlx.ResetPeakMemory()
 		if p.Phase != models.PhaseLoad {
 			phase = p.Phase
 		}
 	}
-	mlx.ResetPeakMemory()
-	_, err := m.run.Generate(make([]uint64, batch))
-	return err
+	defer func() { run.Progress = nil }()
+	_, err := run.Generate(make([]uint64, batch))
+	return peaks, err
+}
+
+// median is that of numbers, of which it is the lower of two.
+func median(list []int) int {
+	return slices.Sorted(slices.Values(list))[(len(list)-1)/2]
 }
