@@ -43,11 +43,13 @@ func (p *Pipeline) free() {
 	}
 }
 
-// ensure loads a part for the run.
+// ensure loads a part for the run, if it is not loaded.
 func (r *Run) ensure(dir string) error {
-	err := r.Pipeline.ensure(dir, r.Progress)
-	r.pace.keep()
-	return err
+	if part := r.parts[dir]; part == nil || part.loaded {
+		return nil
+	}
+	defer r.pace.keep()
+	return r.Pipeline.ensure(dir, r.Progress)
 }
 
 // ensure loads a part. Where memory is short it frees the others first.
