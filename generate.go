@@ -107,7 +107,7 @@ func onStep(f func(Step) error) func(models.Step) error {
 // Generate makes one picture. A done context ends it at the next block on the
 // CPU and at the next step on a GPU, with an error that wraps the context's.
 func (m *Model) Generate(ctx context.Context, o Options) (*Result, error) {
-	results, err := m.generate(ctx, request(m.pipeline, o), nil)
+	results, err := m.generate(ctx, o, nil)
 	if err != nil {
 		return nil, err
 	}
@@ -124,7 +124,7 @@ func (m *Model) GenerateBatch(ctx context.Context, o Options, seeds []uint64) ([
 	if seeds == nil {
 		seeds = []uint64{}
 	}
-	return m.generate(ctx, request(m.pipeline, o), seeds)
+	return m.generate(ctx, o, seeds)
 }
 
 // BatchSize is how many pictures are made fastest at once, as far as that was
@@ -132,7 +132,8 @@ func (m *Model) GenerateBatch(ctx context.Context, o Options, seeds []uint64) ([
 func (m *Model) BatchSize(o Options) int { return m.pipeline.BatchSize(request(m.pipeline, o)) }
 
 // generate makes a request's picture, or a batch of seeds.
-func (m *Model) generate(ctx context.Context, r models.Request, seeds []uint64) ([]*Result, error) {
+func (m *Model) generate(ctx context.Context, o Options, seeds []uint64) ([]*Result, error) {
+	r := request(m.pipeline, o)
 	if seeds == nil {
 		seeds = []uint64{r.Seed}
 	}
@@ -142,9 +143,17 @@ func (m *Model) generate(ctx context.Context, r models.Request, seeds []uint64) 
 	var version string
 	err := mlx.Do(ctx, func() (err error) {
 		version = mlx.Version()
-		if run, err = m.pipeline.Prepare(r, len(seeds)); err == nil {
-			made, err = run.Generate(seeds)
+		if run, err = m.pipeline.Prepare(r, len(seeds)); err != nil {
+			return err
 		}
+		if cut := cuts(run); o.OnCut != nil && len(cut) > 0 {
+			mlx.Call(func() {
+				for _, c := range cut {
+					o.OnCut(c)
+				}
+			})
+		}
+		made, err = run.Generate(seeds)
 		return err
 	})
 	if err != nil {

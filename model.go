@@ -86,6 +86,9 @@ type Options struct {
 
 	// Progress is called on the caller's goroutine.
 	Progress func(Progress)
+	// OnCut is called on the caller's goroutine, before anything runs, for every part
+	// of a prompt that is cut off.
+	OnCut func(Cut)
 	// OnStep is called on the caller's goroutine after every step. It may use
 	// the model, to decode the latents or show them. Its error ends the run
 	// and is returned.

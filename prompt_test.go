@@ -75,9 +75,14 @@ func TestLongPromptOfCLIP(t *testing.T) {
 	}
 	defer m.Close()
 	o := gomflux.Options{Prompt: strings.Repeat("circle ", 30), Height: 32, Width: 48, Steps: 1, RefuseLongPrompts: true}
+	var told []gomflux.Cut
+	o.OnCut = func(c gomflux.Cut) { told = append(told, c) }
 	r, err := m.Generate(context.Background(), o)
 	if err != nil {
 		t.Fatal(err)
+	}
+	if !slices.Equal(told, r.Cuts) {
+		t.Errorf("OnCut was told %+v, expected %+v", told, r.Cuts)
 	}
 	if len(r.Cuts) != 1 || r.Cuts[0].Encoder != "text_encoder" || r.Cuts[0].Tokens != r.CutTokens || r.CutTokens == 0 {
 		t.Errorf("%+v, %d tokens", r.Cuts, r.CutTokens)

@@ -422,6 +422,9 @@ func (o *generateOptions) generate(ctx context.Context, model *gomflux.Model, g 
 	p.begin(ctx)
 	defer p.end()
 	options := g.options
+	options.OnCut = func(c gomflux.Cut) {
+		o.warnCut(c, options.Prompt, model.Settings(options).MaxSequenceLength, p)
+	}
 	steps := make([][]sheetStep, len(seeds))
 	if p.preview != nil || o.stepwise != "" {
 		options.OnStep = func(s gomflux.Step) error {
@@ -451,7 +454,6 @@ func (o *generateOptions) generate(ctx context.Context, model *gomflux.Model, g 
 		}
 		return err
 	}
-	o.warnCuts(options.Prompt, results[0], p)
 	for i, result := range results {
 		if err := o.finish(ctx, g, first+i, result, steps[i], p); err != nil {
 			return err
@@ -460,32 +462,31 @@ func (o *generateOptions) generate(ctx context.Context, model *gomflux.Model, g 
 	return nil
 }
 
-// warnCuts says what of the prompts of a picture is lost, once for several seeds.
-func (o *generateOptions) warnCuts(prompt string, r *gomflux.Result, p *printer) {
-	for _, c := range r.Cuts {
-		this := promptCut{Cut: c}
-		if c.Prompt == "prompt" {
-			this.prompt = prompt
-		}
-		if o.cut[this] {
-			continue
-		}
-		o.cut[this] = true
-		const most = 100 // characters
-		text := []rune(strings.Join(strings.Fields(c.Text), " "))
-		if len(text) > most {
-			text = append(text[:most], '…')
-		}
-		lost := "the end of the model's template"
-		if len(text) > 0 {
-			lost = strconv.Quote(string(text))
-		}
-		hint := ""
-		if c.Limit == r.Settings.MaxSequenceLength {
-			hint = " (shorten it, or raise --max-sequence-length)"
-		}
-		p.warn("the %s is %s too long for %s, which takes %d; lost is %s%s", c.Prompt, plural(c.Tokens, "token"), c.Encoder, c.Limit, lost, hint)
+// warnCut warns of what is lost of a prompt, once for several seeds. most is how many
+// tokens the settings allow.
+func (o *generateOptions) warnCut(c gomflux.Cut, prompt string, most int, p *printer) {
+	this := promptCut{Cut: c}
+	if c.Prompt == "prompt" {
+		this.prompt = prompt
 	}
+	if o.cut[this] {
+		return
+	}
+	o.cut[this] = true
+	const shown = 100 // characters
+	text := []rune(strings.Join(strings.Fields(c.Text), " "))
+	if len(text) > shown {
+		text = append(text[:shown], '…')
+	}
+	lost := "the end of the model's template"
+	if len(text) > 0 {
+		lost = strconv.Quote(string(text))
+	}
+	hint := ""
+	if c.Limit == most {
+		hint = " (shorten it, or raise --max-sequence-length)"
+	}
+	p.warn("the %s is %s too long for %s, which takes %d; lost is %s%s", c.Prompt, plural(c.Tokens, "token"), c.Encoder, c.Limit, lost, hint)
 }
 
 // finish saves a picture that was made, and shows it.
