@@ -248,3 +248,15 @@ func rowMajor(data []byte, shape []int, size int) []byte {
 	}
 	return out
 }
+
+// lacks is the error about a tensor that is not there: with all that are or, if
+// these are many, the nearest.
+func (f *ArrayFile) lacks(name string) error {
+	const few = 5
+	if n := len(f.members); n > few {
+		return fmt.Errorf("has no tensor %s (%s)", quote.Printable(name), Hint(name, f.names()))
+	} else if n == 0 {
+		return fmt.Errorf("has no tensor %s, and no other", quote.Printable(name))
+	}
+	return fmt.Errorf("has no tensor %s, only %s", quote.Printable(name), f.list())
+}

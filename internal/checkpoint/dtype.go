@@ -56,9 +56,6 @@ func (d Dtype) Size() int { return dtypes[d].bits / 8 }
 // IsNumeric reports whether an [Array] can have the type.
 func (d Dtype) IsNumeric() bool { return dtypes[d].long != "" }
 
-// IsReadable reports whether a [Reader] can read the type as numbers.
-func (d Dtype) IsReadable() bool { return d.IsNumeric() || EightBits(d) != nil }
-
 // IsFloat reports whether an [Array] can have the type, and it is a floating-point
 // one.
 func (d Dtype) IsFloat() bool { return d == F64 || d == F32 || d == F16 || d == BF16 }

@@ -9,8 +9,6 @@ import (
 	"iter"
 	"math"
 	"os"
-
-	"github.com/gomflux/gomflux/internal/oserr"
 )
 
 // PartLen is how many elements of a tensor are read at a time where nothing speaks
@@ -135,29 +133,6 @@ func (r *spanReader) Read(p []byte) (int, error) {
 		r.left, err = r.left[1:], nil
 	}
 	return n, err
-}
-
-// summarize reads the elements of a tensor once, without keeping them, and returns
-// the first of them too.
-func summarize(r io.Reader, t Tensor, first int) (Stats, []float64, error) {
-	var s Summary
-	size := t.Dtype.Size()
-	most := min(chunk, t.Len())
-	data, values := make([]byte, most*size), make([]float64, most)
-	var head []float64
-	for left := t.Len(); left > 0; {
-		n := min(chunk, left)
-		if _, err := io.ReadFull(r, data[:n*size]); err != nil {
-			return Stats{}, nil, oserr.NoEOF(err)
-		}
-		decode(t.Dtype, values[:n], data)
-		s.Add(values[:n])
-		if len(head) < first {
-			head = append(head, values[:min(n, first-len(head))]...)
-		}
-		left -= n
-	}
-	return s.Stats(), head, nil
 }
 
 // Stats reads a tensor and returns its statistics, nil for a dtype that cannot be

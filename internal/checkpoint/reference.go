@@ -125,18 +125,6 @@ func (f *ArrayFile) choose(key string, names []string) (Tensor, error) {
 	return Tensor{}, fmt.Errorf("has %d tensors%s: put :NAME behind the file's name, with one of %s", len(all), none, f.list())
 }
 
-// lacks is the error about a tensor that is not there: with all that are or, if
-// these are many, the nearest.
-func (f *ArrayFile) lacks(name string) error {
-	const few = 5
-	if n := len(f.members); n > few {
-		return fmt.Errorf("has no tensor %s (%s)", quote.Printable(name), Hint(name, f.names()))
-	} else if n == 0 {
-		return fmt.Errorf("has no tensor %s, and no other", quote.Printable(name))
-	}
-	return fmt.Errorf("has no tensor %s, only %s", quote.Printable(name), f.list())
-}
-
 // list describes the first tensors for a message.
 func (f *ArrayFile) list() string {
 	const most = 10

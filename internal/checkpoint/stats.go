@@ -3,7 +3,10 @@ package checkpoint
 import (
 	"encoding/json"
 	"fmt"
+	"io"
 	"math"
+
+	"github.com/gomflux/gomflux/internal/oserr"
 )
 
 // A Float is a number whose JSON may also be "NaN", "Infinity" or "-Infinity".
@@ -160,4 +163,27 @@ func (m moments) stats() Stats {
 		return Stats{nan, nan, nan, nan, m.nan, m.inf}
 	}
 	return Stats{Float(m.min), Float(m.max), Float(m.mean), Float(math.Sqrt(m.m2 / m.n)), m.nan, m.inf}
+}
+
+// summarize reads the elements of a tensor once, without keeping them, and returns
+// the first of them too.
+func summarize(r io.Reader, t Tensor, first int) (Stats, []float64, error) {
+	var s Summary
+	size := t.Dtype.Size()
+	most := min(chunk, t.Len())
+	data, values := make([]byte, most*size), make([]float64, most)
+	var head []float64
+	for left := t.Len(); left > 0; {
+		n := min(chunk, left)
+		if _, err := io.ReadFull(r, data[:n*size]); err != nil {
+			return Stats{}, nil, oserr.NoEOF(err)
+		}
+		decode(t.Dtype, values[:n], data)
+		s.Add(values[:n])
+		if len(head) < first {
+			head = append(head, values[:min(n, first-len(head))]...)
+		}
+		left -= n
+	}
+	return s.Stats(), head, nil
 }

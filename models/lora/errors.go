@@ -32,19 +32,6 @@ type UnmatchedError struct {
 	Foreign bool
 }
 
-func newUnmatchedError(f *file, keys []string, components []*component, hints []Hint) *UnmatchedError {
-	slices.Sort(keys)
-	e := &UnmatchedError{File: f.Name, Keys: keys, Tensors: len(f.Header.Names)}
-	for _, c := range components {
-		e.Classes = append(e.Classes, c.Class)
-	}
-	e.Foreign = len(keys) == e.Tensors && !slices.ContainsFunc(keys, func(key string) bool { _, _, ok := parseKey(key); return ok })
-	if len(keys) == e.Tensors && !e.Foreign {
-		e.For = guess(keys, hints)
-	}
-	return e
-}
-
 const maxGroups = 10
 
 func (e *UnmatchedError) Error() string {
@@ -100,12 +87,6 @@ func grouped(names []string) (groups []string, counts map[string]int) {
 		}
 	}
 	return groups, counts
-}
-
-// A Hint tells by the names of tensors what model a LoRA is for.
-type Hint struct {
-	For   string
-	Names *regexp.Regexp
 }
 
 // others are hints at models that this version does not run.

@@ -199,3 +199,16 @@ func (c *component) prefixes(raw string) (out []string) {
 	}
 	return out
 }
+
+func newUnmatchedError(f *file, keys []string, components []*component, hints []Hint) *UnmatchedError {
+	slices.Sort(keys)
+	e := &UnmatchedError{File: f.Name, Keys: keys, Tensors: len(f.Header.Names)}
+	for _, c := range components {
+		e.Classes = append(e.Classes, c.Class)
+	}
+	e.Foreign = len(keys) == e.Tensors && !slices.ContainsFunc(keys, func(key string) bool { _, _, ok := parseKey(key); return ok })
+	if len(keys) == e.Tensors && !e.Foreign {
+		e.For = guess(keys, hints)
+	}
+	return e
+}
