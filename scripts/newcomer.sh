@@ -319,7 +319,7 @@ refused 2 "is empty" generate -m shapes -p ""
 refused 2 "is empty" generate -m shapes --prompt-file empty.txt
 refused 2 "no such file" generate -m shapes --prompt-file nowhere.txt
 refused 2 "needs quotes" generate -m shapes a red circle
-refused 2 "tokens" generate -m shapes --prompt-file long.txt
+refused 2 "tokens" generate -m shapes --prompt-file long.txt --refuse-long-prompts
 refused 2 "unknown flag" "${gen[@]}" --stepz 3
 refused 2 "whole number from 1" "${gen[@]}" --steps 0
 refused 2 "whole number from 1" "${gen[@]}" --height 0
