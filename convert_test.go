@@ -195,4 +195,6 @@ func TestConstants(t *testing.T) {
 		}
 	}
 	mlxtest.Same(t, "layouts", []string{string(DiffusersLayout), string(MFluxLayout)}, []string{save.LayoutDiffusers, save.LayoutMFlux})
+	mlxtest.Same(t, "phases", []string{string(PhaseLoad), string(PhaseEncode), string(PhaseStep), string(PhaseDecode)},
+		[]string{string(models.PhaseLoad), string(models.PhaseEncode), string(models.PhaseStep), string(models.PhaseDecode)})
 }

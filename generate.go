@@ -15,11 +15,11 @@ type Phase string
 
 // Phases of a run, in order, and that of [Source.Save].
 const (
-	PhaseLoad   = Phase(models.PhaseLoad)
-	PhaseEncode = Phase(models.PhaseEncode)
-	PhaseStep   = Phase(models.PhaseStep)
-	PhaseDecode = Phase(models.PhaseDecode)
-	PhaseSave   = Phase("save")
+	PhaseLoad   Phase = "load"
+	PhaseEncode Phase = "encode"
+	PhaseStep   Phase = "step"
+	PhaseDecode Phase = "decode"
+	PhaseSave   Phase = "save"
 )
 
 // Progress tells what a run has reached. Phases are reported when they start (steps

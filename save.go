@@ -14,9 +14,9 @@ type Layout string
 const (
 	// DiffusersLayout is what from_pretrained of diffusers reads. It has no quantized
 	// weights.
-	DiffusersLayout Layout = save.LayoutDiffusers
+	DiffusersLayout Layout = "diffusers"
 	// MFluxLayout is what mflux reads, with the configs of diffusers beside it.
-	MFluxLayout Layout = save.LayoutMFlux
+	MFluxLayout Layout = "mflux"
 )
 
 // KeepDtypes as SaveOptions.Dtype leaves every tensor in its own dtype.
