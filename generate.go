@@ -80,8 +80,9 @@ func onCaller(f func(Progress)) func(models.Progress) {
 	if f == nil {
 		return nil
 	}
+	report := onCallerFunc(f)
 	return func(p models.Progress) {
-		mlx.Call(func() { f(Progress{Phase(p.Phase), p.Component, p.Bytes, p.TotalBytes, p.Step, p.Steps}) })
+		report(Progress{Phase(p.Phase), p.Component, p.Bytes, p.TotalBytes, p.Step, p.Steps})
 	}
 }
 
@@ -140,15 +141,16 @@ func (m *Model) generate(ctx context.Context, o Options, seeds []uint64) ([]*Res
 	start := time.Now()
 	var made []*models.Result
 	var run *models.Run
+	var lost []Cut
 	var version string
 	err := mlx.Do(ctx, func() (err error) {
 		version = mlx.Version()
 		if run, err = m.pipeline.Prepare(r, len(seeds)); err != nil {
 			return err
 		}
-		if cut := cuts(run); o.OnCut != nil && len(cut) > 0 {
+		if lost = cuts(run); o.OnCut != nil && len(lost) > 0 {
 			mlx.Call(func() {
-				for _, c := range cut {
+				for _, c := range lost {
 					o.OnCut(c)
 				}
 			})
@@ -171,7 +173,7 @@ func (m *Model) generate(ctx context.Context, o Options, seeds []uint64) ([]*Res
 		}
 		settings.Created, settings.Seconds = start.UTC().Truncate(time.Second), took.Round(time.Millisecond).Seconds()
 		results[i] = &Result{
-			Image: out.Image, Settings: settings, PromptTokens: cmp.Or(tokens, out.PromptTokens), TextTokens: out.PromptTokens, CutTokens: cut, Cuts: cuts(run), StepsRun: out.Steps,
+			Image: out.Image, Settings: settings, PromptTokens: cmp.Or(tokens, out.PromptTokens), TextTokens: out.PromptTokens, CutTokens: cut, Cuts: lost, StepsRun: out.Steps,
 			EncodeTime: out.Encode, StepTime: out.Step, DecodeTime: out.Decode, PeakMemory: out.PeakMemory, EstimatedMemory: out.EstimatedMemory,
 		}
 	}

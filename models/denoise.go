@@ -51,27 +51,15 @@ func (r *Run) denoise(seeds []uint64, predict predictors) (*mlx.Array, error) {
 
 // passSchedule shows the schedule to the hook, which may replace it, or takes what is
 // given in its place.
-func (r *Run) passSchedule() (err error) {
+func (r *Run) passSchedule() error {
 	if !r.plan.needs("scheduler") {
 		return nil
 	}
-	pass := func(name string, values []float32) []float32 {
-		x := mlx.FromFloat32(values)
-		if r.has(name, -1) {
-			if x, err = givenValue(r.Given, name, -1, mlx.Float32, len(values)); err != nil {
-				return values
-			}
-		}
-		if x = r.points.Value(name, x); !r.has(name, -1) && !r.points.Active() {
-			return values
-		}
-		return x.Floats()
-	}
-	sigmas := pass("sigmas", r.schedule.Sigmas)
+	sigmas, err := r.passValues("sigmas", r.schedule.Sigmas)
 	if err != nil {
 		return err
 	}
-	timesteps := pass("timesteps", r.schedule.Timesteps)
+	timesteps, err := r.passValues("timesteps", r.schedule.Timesteps)
 	if err != nil {
 		return err
 	}
@@ -79,6 +67,22 @@ func (r *Run) passSchedule() (err error) {
 		return errs.Request(err)
 	}
 	return nil
+}
+
+// passValues are values of the schedule, or what is given or put in their place.
+func (r *Run) passValues(name string, values []float32) ([]float32, error) {
+	given := r.has(name, -1)
+	if !given && !r.points.Active() {
+		return values, nil
+	}
+	x := mlx.FromFloat32(values)
+	if given {
+		var err error
+		if x, err = givenValue(r.Given, name, -1, mlx.Float32, len(values)); err != nil {
+			return nil, err
+		}
+	}
+	return r.points.Value(name, x).Floats(), nil
 }
 
 // evaluate evaluates the model once for latents, and moves them along. Denoised is

@@ -70,7 +70,7 @@ func savedByMFlux(fsys fs.FS) string {
 			Repo string `json:"repo_id"`
 		} `json:"upstream"`
 	}
-	if checkpoint.ReadJSON(fsys, "mflux_model.json", &saved) != nil {
+	if checkpoint.ReadJSON(fsys, index.MFluxFile, &saved) != nil {
 		return ""
 	}
 	names := []string{saved.Model, saved.Base}

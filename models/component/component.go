@@ -13,6 +13,7 @@ import (
 	"io/fs"
 	"path"
 	"regexp"
+	"slices"
 	"strings"
 
 	"github.com/gomflux/gomflux/internal/checkpoint"
@@ -99,7 +100,7 @@ type Untapped struct {
 
 // Tables lists what other programs call the class's tensors.
 func (c *Class) Tables() []*layout.Table {
-	return append(append([]*layout.Table{}, c.MFlux...), c.Original...)
+	return slices.Concat(c.MFlux, c.Original)
 }
 
 // bare is a tensor's name without what transformers may put before it.
@@ -107,15 +108,7 @@ func (c *Class) bare(name string) string { return strings.TrimPrefix(name, c.Pre
 
 // is reports whether the class is known by a name.
 func (c *Class) is(name string) bool {
-	if name == c.Name {
-		return true
-	}
-	for _, alias := range c.Aliases {
-		if name == alias {
-			return true
-		}
-	}
-	return false
+	return name == c.Name || slices.Contains(c.Aliases, name)
 }
 
 // A Component is a part of a pipeline with weights, declared by its config.

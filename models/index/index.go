@@ -18,6 +18,9 @@ import (
 // File is the name of the index in a model folder.
 const File = "model_index.json"
 
+// MFluxFile is what mflux puts into the folders that it saves, which have no index.
+const MFluxFile = "mflux_model.json"
+
 // OriginKey is a key of the index, which diffusers' pipelines have in memory: the
 // model that a folder was saved of. Nothing else would tell the settings that a
 // saved model is meant to be run with.

@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"github.com/gomflux/gomflux/internal/checkpoint"
+	"github.com/gomflux/gomflux/models/component"
 )
 
 // A Comparison is how the tensors of one model differ from those of another.
@@ -109,14 +110,14 @@ func (c *ComponentComparison) compare(ctx context.Context, a, b *ComponentWeight
 // match finds the tensors that both models have, and returns those whose elements
 // can be compared.
 func (c *ComponentComparison) match(a, b *ComponentWeights) (shared []*pair) {
-	prefixes := slices.Concat(a.prefixes, b.prefixes)
+	either := component.Component{Prefixes: slices.Concat(a.prefixes, b.prefixes)}
 	inB := map[string]*matrix{}
 	listB := b.matrices()
 	for _, m := range listB {
-		inB[bare(m.Name, prefixes)] = m
+		inB[either.Bare(m.Name)] = m
 	}
 	for _, m := range a.matrices() {
-		name := bare(m.Name, prefixes)
+		name := either.Bare(m.Name)
 		other := inB[name]
 		if other == nil {
 			c.OnlyA = append(c.OnlyA, m.Name)
@@ -130,19 +131,9 @@ func (c *ComponentComparison) match(a, b *ComponentWeights) (shared []*pair) {
 		}
 	}
 	for _, m := range listB {
-		if inB[bare(m.Name, prefixes)] != nil {
+		if inB[either.Bare(m.Name)] != nil {
 			c.OnlyB = append(c.OnlyB, m.Name)
 		}
 	}
 	return shared
-}
-
-// bare is a tensor's name without what a checkpoint may put before all names.
-func bare(name string, prefixes []string) string {
-	for _, prefix := range prefixes {
-		if rest, ok := strings.CutPrefix(name, prefix); ok {
-			return rest
-		}
-	}
-	return name
 }

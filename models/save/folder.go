@@ -49,7 +49,7 @@ func checkFolder(dir string, overwrite bool) (replaces bool, err error) {
 	case !overwrite:
 		return false, errs.Requestf("%s: is there, and not empty (give another folder, or --overwrite to replace the model in it)", dir)
 	}
-	for _, name := range []string{index.File, mfluxFile} {
+	for _, name := range []string{index.File, index.MFluxFile} {
 		if _, err := os.Stat(filepath.Join(dir, name)); err == nil {
 			return true, nil
 		}

@@ -16,13 +16,11 @@ import (
 	"github.com/gomflux/gomflux/internal/disk"
 	"github.com/gomflux/gomflux/internal/filehash"
 	"github.com/gomflux/gomflux/models/component"
+	"github.com/gomflux/gomflux/models/index"
 )
 
 // mfluxVersion is the version of mflux whose layout is written.
 const mfluxVersion = "0.24.0"
-
-// mfluxFile is what mflux puts into the folders that it saves.
-const mfluxFile = "mflux_model.json"
 
 // mfluxModel is mflux_model.json.
 type mfluxModel struct {
@@ -82,7 +80,7 @@ func describe(p *plan, dir string) (err error) {
 		}
 		about.LoRAs = append(about.LoRAs, mfluxSavedLoRA{filepath.Base(spec.Path), spec.Scale, sum})
 	}
-	return writeNewJSON(filepath.Join(dir, mfluxFile), about)
+	return writeNewJSON(filepath.Join(dir, index.MFluxFile), about)
 }
 
 // encoders lists the kinds of the text encoders, by their configs.
