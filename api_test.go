@@ -16,11 +16,11 @@ import (
 	"testing"
 )
 
-// promised are the packages that doc.go promises to keep.
+// promised lists the packages that doc.go promises to keep compatible.
 var promised = []string{module, module + "/picture", module + "/models/shapes"}
 
-// TestPromised: what programs see of the packages that are promised to stay has only
-// types of theirs and of the standard library.
+// TestPromised checks that the exported API of the promised packages uses only
+// their own types and those of the standard library.
 func TestPromised(t *testing.T) {
 	var stderr bytes.Buffer
 	list := exec.Command("go", append([]string{"list", "-export", "-deps", "-f", "{{.ImportPath}}={{.Export}}"}, promised...)...)
@@ -57,7 +57,7 @@ func TestPromised(t *testing.T) {
 	}
 }
 
-// TestPromisedFinds: what must not be seen is found wherever it is.
+// TestPromisedFinds checks that TestPromised finds other types wherever they are.
 func TestPromisedFinds(t *testing.T) {
 	fset := token.NewFileSet()
 	check := func(path, source string, from types.Importer) *types.Package {
@@ -71,7 +71,8 @@ func TestPromisedFinds(t *testing.T) {
 		}
 		return p
 	}
-	other := check("example.com/other", "package other; type T struct{}; type Base struct{}; func (Base) M() {}; const C T2 = 1; type T2 int", nil)
+	other := check("example.com/other",
+		"package other; type T struct{}; type Base struct{}; func (Base) M() {}; const C T2 = 1; type T2 int", nil)
 	for name, test := range map[string]struct{ source, want string }{
 		"a field":             {"type X struct { F map[string][]*other.T }", "X.F"},
 		"a field inside":      {"type X struct { f y; G []y }; type y struct { H other.T }", "X.G.H"},
@@ -106,14 +107,14 @@ type importing struct{ *types.Package }
 
 func (i importing) Import(string) (*types.Package, error) { return i.Package, nil }
 
-// An apiWalk goes through types as programs see them.
+// An apiWalk visits the exported parts of types.
 type apiWalk struct {
 	own   []string // packages besides those that are promised
 	seen  map[types.Type]bool
 	found []string
 }
 
-// visit looks at the type of something.
+// visit checks the type of an identifier.
 func (w *apiWalk) visit(at string, typ types.Type) {
 	if w.seen[typ] {
 		return
@@ -186,7 +187,7 @@ func (w *apiWalk) allowed(path string) bool {
 	return standard(path) || slices.Contains(promised, path) || slices.Contains(w.own, path)
 }
 
-// standard reports whether a package is of the standard library.
+// standard reports whether a package is part of the standard library.
 func standard(path string) bool {
 	first, _, _ := strings.Cut(path, "/")
 	return !strings.Contains(first, ".")

@@ -52,12 +52,14 @@ func TestConversions(t *testing.T) {
 	alike(t, "Defaults to the engine", d, *d.internal())
 	var weight models.NotFiniteWeight
 	fillIn(&weight)
-	alike(t, "NotFiniteWeight", weight, public(&models.NotFiniteError{Weights: []models.NotFiniteWeight{weight}}).(*NotFiniteError).Weights[0])
-	alike(t, "NotFiniteError", models.NotFiniteError{What: "w", Dtype: mlx.BFloat16, Total: 3}, *public(&models.NotFiniteError{What: "w", Dtype: mlx.BFloat16, Total: 3}).(*NotFiniteError))
+	alike(t, "NotFiniteWeight", weight,
+		public(&models.NotFiniteError{Weights: []models.NotFiniteWeight{weight}}).(*NotFiniteError).Weights[0])
+	alike(t, "NotFiniteError", models.NotFiniteError{What: "w", Dtype: mlx.BFloat16, Total: 3},
+		*public(&models.NotFiniteError{What: "w", Dtype: mlx.BFloat16, Total: 3}).(*NotFiniteError))
 
-	// all that a request has is an option, if under another name
+	// every field of a request is an option, possibly under another name
 	options := fields(reflect.TypeFor[Options]())
-	options["Given"] = options["Values"]
+	options["Overrides"] = options["Values"]
 	for name := range fields(reflect.TypeFor[models.Request]()) {
 		if _, ok := options[name]; !ok {
 			t.Errorf("Request.%s is not in Options", name)
@@ -128,8 +130,8 @@ func alike(t *testing.T, name string, from, to any) {
 	}
 }
 
-// differences compares values by the names of their fields, and simple ones by what is
-// printed of them.
+// differences compares structs by the names of their fields, and other values by how they
+// are printed.
 func differences(at string, from, to reflect.Value) (list []string) {
 	switch {
 	case from.Kind() == reflect.Struct && to.Kind() == reflect.Struct:

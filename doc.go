@@ -1,5 +1,5 @@
-// Package gomflux generates pictures with diffusion models on Apple's MLX:
-// Metal on Macs, CUDA or the CPU on Linux.
+// Package gomflux generates images with diffusion models. It runs on Apple's MLX: on
+// Metal on Macs, and on CUDA or the CPU on Linux.
 //
 //	model, err := gomflux.Open(ctx, "z-image-turbo", nil)
 //	if err != nil {
@@ -12,49 +12,80 @@
 //	}
 //	err = picture.Encode(w, picture.PNG, result.Image, &result.Settings)
 //
-// A model is a folder in the layout of Hugging Face diffusers or of mflux, a
-// published one that is in the Hugging Face cache, a single file, or a built-in
-// one, such as that of package [github.com/gomflux/gomflux/models/shapes], which the
-// program imports. [Find] tells what is there without opening it. [OpenOptions]
-// quantize a model's weights and change them by LoRAs; [Save] writes what comes of it.
-// [Options] whose values are zero stand for what the model's makers recommend. A
-// model that edits is shown [Options].References. A [Hook] sees what the model's
-// modules compute and may replace it, and [Values] take the place of what a run would
-// begin with. Most programs need this package and
-// [github.com/gomflux/gomflux/picture], which reads and writes picture files together
-// with the settings that made them.
+// Most programs need this package and [github.com/gomflux/gomflux/picture], which reads
+// and writes image files together with the settings that generated them. The MLX
+// libraries must be installed; package [github.com/gomflux/gomflux/mlx] describes where
+// they are searched for. In a checkout, make setup installs them into .setup/lib.
 //
-// The MLX libraries are found as package [github.com/gomflux/gomflux/mlx]
-// describes; make setup puts them into .setup/lib of a checkout.
+// # Models
+//
+// [Open] loads a model by its name. A model can be a folder in the layout of Hugging
+// Face diffusers or of mflux, a published model in the Hugging Face cache, a single
+// safetensors file, or a model that is built into the program, such as that of package
+// [github.com/gomflux/gomflux/models/shapes]. Nothing is downloaded; the command
+// gomflux pull does that. [Find] returns a [Source], which describes a model without
+// loading it. A single file is completed with the components of its base model, see
+// [FindWith].
+//
+// [OpenOptions] select the device and the dtype, quantize the weights and limit memory.
+// [OpenVAE] loads only the autoencoder of a model, and [Save] writes a model to a folder,
+// quantized or with LoRAs baked into its weights.
+//
+// # Images
+//
+// [Model.Generate] generates an image from [Options]. An option with the value zero
+// stands for the setting that the model's makers recommend. Options.Image starts from
+// an image (image-to-image), and Options.References are the images that an edit model
+// works on. [Model.GenerateBatch] generates images for several seeds at once. The
+// [Settings] of a [Result] generate the same image again, with [OptionsFrom] and
+// [OpenOptionsFrom].
+//
+// # LoRAs
+//
+// A [LoRA] is a file that changes the weights of a model. OpenOptions.LoRAs are baked
+// into the weights while the model is loaded, or computed next to them at run time.
+// Tensors of a LoRA that do not fit the model are a [LoRAError].
+//
+// # Hooks
+//
+// A [Hook] receives the output of every module of a model, under the name that it has in
+// diffusers, and may replace it. [Values] override tensors at the beginning of a run,
+// such as the prompt embeddings or the initial latents.
+//
+// # Memory
+//
+// The memory of a run is estimated before weights are loaded. If it exceeds what is
+// free, components are loaded only while they are needed (OpenOptions.LowRAM), large
+// images are decoded in strips, and OpenOptions.Warn receives a message about what would
+// fit. [Model.Close] frees a model.
 //
 // # Goroutines
 //
-// All functions may be called from several goroutines. MLX works on one thread,
-// so runs follow one another. Callbacks run on the goroutine that called
-// Generate and may use the model themselves, except that one which tells of
-// loading cannot make another picture.
+// All functions may be called from several goroutines. MLX runs on one thread, so calls
+// that compute something wait for each other. Callbacks run on the goroutine that called
+// Generate, and may use the model themselves. Only a callback that reports the loading
+// of a component must not generate images.
 //
 // # Errors
 //
-// Errors are one line, except those that list tensors, name the file, tensor or
-// option, and say what to do where something can be done. [ErrRequest],
-// [ErrNotFound], [ErrUnsupported] and [ErrMemory] tell their kinds apart
-// ([errors.Is]), and a [ReferenceError], a [NotFiniteError] or a [LoRAError] says more
-// of what is wrong ([errors.As]). A context that is done ends a run with an error that
-// wraps its cause. A damaged file is an error, never a picture.
+// An error is one line, except for errors that list tensors. It names the file, tensor
+// or option, and includes a hint if there is one. Use [errors.Is] to distinguish
+// [ErrRequest], [ErrNotFound], [ErrUnsupported] and [ErrMemory], and [errors.As] for the
+// details of a [ReferenceError], a [NotFiniteError] or a [LoRAError]. If the context is
+// done, a call returns an error that wraps the context's cause. A damaged file results
+// in an error, never in an image.
 //
 // # Compatibility
 //
-// The settings that any version stores in a picture or beside it can be read
-// and used by all later ones. The same settings make the same picture, bit for
-// bit, with the same version of gomflux and MLX on the same machine; another
-// version, device or dtype may change it slightly, and so may a batch of another
-// size. Exit codes and the fields of JSON that the command prints keep their
-// meaning; fields are only added.
+// Settings that a version stores in an image, or next to it, can be read and used by all
+// later versions. The same settings generate the same image, bit for bit, with the same
+// versions of gomflux and MLX on the same machine. Other versions, devices, dtypes and
+// batch sizes may change an image slightly. Exit codes and JSON fields of the command
+// keep their meaning; fields may be added.
 //
-// From version 1 on, programs that use the root package, picture and models/shapes
-// compile with every later version 1: these packages show no types but their own and
-// those of the standard library. Until then CHANGELOG.md says what has changed. The
-// other packages are the engine, exported for those who port and debug models; they
-// promise nothing.
+// From version 1 on, this package, picture and models/shapes are stable: programs that
+// use them will compile with every later version 1. They expose only their own types and
+// those of the standard library. Until then, CHANGELOG.md lists the changes. All other
+// packages are the engine. They are exported for porting and debugging models, and may
+// change at any time.
 package gomflux

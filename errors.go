@@ -13,85 +13,96 @@ import (
 )
 
 var (
-	// ErrUnsupported is wrapped by errors about models that are whole but that this
-	// version cannot run.
+	// ErrUnsupported is wrapped by errors about models that are complete but not
+	// supported by this version.
 	ErrUnsupported = errs.ErrUnsupported
-	// ErrRequest is what errors about options are (errors.Is): a size, a number or a
-	// prompt that the model cannot take, a device or dtype that does not exist.
+	// ErrRequest identifies, with errors.Is, errors about options: a size, a number or a
+	// prompt that the model does not accept, or an unknown device or dtype.
 	ErrRequest = errs.ErrRequest
-	// ErrNotFound is wrapped by errors about models that are not on this machine.
+	// ErrNotFound is wrapped by errors about models and LoRAs that are not on this machine.
 	ErrNotFound = errs.ErrNotFound
-	// ErrMemory is wrapped by errors of a batch for which there is not enough memory.
+	// ErrMemory is wrapped by errors about a batch that does not fit into memory.
 	ErrMemory = errors.New("not enough memory")
 )
 
 // A ReferenceError is an [ErrRequest] about one of Options.References.
 type ReferenceError struct {
-	Index int // from 0
-	Err   error
+	Index int   // the index of the image in Options.References
+	Err   error // the reason without the index
 
-	whole error
+	full error
 }
 
-func (e *ReferenceError) Error() string { return e.whole.Error() }
-func (e *ReferenceError) Unwrap() error { return e.whole }
+// Error returns the message of the error.
+func (e *ReferenceError) Error() string { return e.full.Error() }
 
-// A NotFiniteError says that the model computed NaN or infinite values, of which no
-// picture is made, and which of its weights are to blame for it.
+// Unwrap returns the underlying error, which is an [ErrRequest].
+func (e *ReferenceError) Unwrap() error { return e.full }
+
+// A NotFiniteError reports that the model computed NaN or infinite values instead of an
+// image, and the weights that are the likely cause.
 type NotFiniteError struct {
 	What  string // latents or pixels
-	Dtype Dtype  // that they were computed in
-	// Weights are the first parameters of each component that are not finite
-	// themselves, and Total is how many there are in all.
+	Dtype Dtype  // the dtype of the computation
+	// Weights lists the first parameters of each component with elements that are not
+	// finite. It is empty if all weights are finite.
 	Weights []NotFiniteWeight
-	Total   int
+	// Total is the number of such parameters in all components.
+	Total int
 
-	whole error
+	full error
 }
 
 // A NotFiniteWeight is a parameter with NaN or infinite elements in memory.
 type NotFiniteWeight struct {
-	File   string // with its tensor Name, which may have a prefix to the parameter's
-	Name   string
-	Dtype  Dtype  // in memory
-	Stored string // what is not finite of the tensor in the file, "" if all is
+	File   string // the file of the parameter's tensor
+	Name   string // the tensor's name in the file
+	Dtype  Dtype  // the parameter's dtype in memory
+	Stored string // the values in the file that are not finite, "" if all of them are finite
 }
 
-// Damaged reports whether the model's files have values that are not finite.
+// Damaged reports whether the model's files contain values that are not finite.
 func (e *NotFiniteError) Damaged() bool {
 	return slices.ContainsFunc(e.Weights, func(w NotFiniteWeight) bool { return w.Stored != "" })
 }
 
-func (e *NotFiniteError) Error() string { return e.whole.Error() }
-func (e *NotFiniteError) Unwrap() error { return e.whole }
+// Error returns the message of the error.
+func (e *NotFiniteError) Error() string { return e.full.Error() }
 
-// A LoRAError is about a LoRA: its file cannot be read, or it does not fit the model.
+// Unwrap returns the underlying error.
+func (e *NotFiniteError) Unwrap() error { return e.full }
+
+// A LoRAError reports a LoRA that cannot be read or that does not fit the model.
 type LoRAError struct {
-	// Unmatched lists the tensors that fit nothing in the model, where that is what
-	// is wrong, and For is what the LoRA seems to be for, "" if that cannot be told.
+	// Unmatched lists tensors that match no layer of the model. It is empty if the error
+	// has another reason.
 	Unmatched []string
-	For       string
+	// For is the model that the LoRA seems to be for, "" if that is unknown.
+	For string
 
-	whole error
+	full error
 }
 
-func (e *LoRAError) Error() string { return e.whole.Error() }
-func (e *LoRAError) Unwrap() error { return e.whole }
+// Error returns the message of the error.
+func (e *LoRAError) Error() string { return e.full.Error() }
 
-// public makes errors of the engine those of this package, with the same text.
+// Unwrap returns the underlying error.
+func (e *LoRAError) Unwrap() error { return e.full }
+
+// public converts errors of the engine to those of this package, with the same text.
 func public(err error) error {
 	if reference, ok := errors.AsType[*models.ReferenceError](err); ok {
-		return &ReferenceError{Index: reference.Index, Err: reference.Err, whole: err}
+		return &ReferenceError{Index: reference.Index, Err: reference.Err, full: err}
 	}
 	if e, ok := errors.AsType[*models.NotFiniteError](err); ok {
-		out := &NotFiniteError{What: e.What, Dtype: Dtype(e.Dtype.String()), Total: e.Total, whole: err}
+		out := &NotFiniteError{What: e.What, Dtype: Dtype(e.Dtype.String()), Total: e.Total, full: err}
 		for _, w := range e.Weights {
 			out.Weights = append(out.Weights, NotFiniteWeight{w.File, w.Name, Dtype(w.Dtype.String()), w.Stored})
 		}
 		return out
 	}
 	if _, ok := errors.AsType[*lora.Error](err); ok {
-		out := &LoRAError{whole: err}
+		out := &LoRAError{full: err}
 		if unmatched, ok := errors.AsType[*lora.UnmatchedError](err); ok {
 			out.Unmatched, out.For = unmatched.Keys, unmatched.For
 		}
@@ -100,14 +111,14 @@ func public(err error) error {
 	return err
 }
 
-// batchError says of an error for lack of memory how many pictures it was for.
+// batchError adds the number of images to an out-of-memory error of a batch.
 func batchError(err error, n int) error {
 	var failed *mlx.Error
 	if n > 1 && errors.As(err, &failed) && outOfMemory.MatchString(failed.Error()) {
-		return fmt.Errorf("%w for %d pictures at once: %w", ErrMemory, n, err)
+		return fmt.Errorf("%w for %d images at once: %w", ErrMemory, n, err)
 	}
 	return public(err)
 }
 
-// outOfMemory matches what MLX says of the CPU, Metal and CUDA.
+// outOfMemory matches MLX's messages for the CPU, Metal and CUDA.
 var outOfMemory = regexp.MustCompile(`(?i)out of memory|unable to allocate|attempting to allocate|insufficient memory|bad_alloc`)

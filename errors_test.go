@@ -16,21 +16,23 @@ import (
 	"github.com/gomflux/gomflux/models/lora"
 )
 
-// TestBatchError: what MLX says where memory ends is an error about the batch.
+// TestBatchError recognises MLX's out-of-memory messages for a batch.
 func TestBatchError(t *testing.T) {
 	for _, message := range []string{
 		"[malloc] Unable to allocate 17179869184 bytes.",
-		"[metal::malloc] Attempting to allocate 34359738368 bytes which is greater than the maximum allowed buffer size of 22613000192 bytes.",
+		"[metal::malloc] Attempting to allocate 34359738368 bytes which is greater than " +
+			"the maximum allowed buffer size of 22613000192 bytes.",
 		"[METAL] Command buffer execution failed: Insufficient Memory (00000008:kIOGPUCommandBufferCallbackErrorOutOfMemory)",
 		"cudaMallocAsync(&data, size, stream) failed: out of memory",
 	} {
 		failed := &mlx.Error{Message: message}
 		err := batchError(failed, 8)
-		if !errors.Is(err, ErrMemory) || !errors.Is(err, failed) || !strings.HasPrefix(err.Error(), "not enough memory for 8 pictures at once: mlx: ") {
+		if !errors.Is(err, ErrMemory) || !errors.Is(err, failed) ||
+			!strings.HasPrefix(err.Error(), "not enough memory for 8 images at once: mlx: ") {
 			t.Errorf("%s: error %v", message, err)
 		}
 		if err := batchError(failed, 1); err != failed {
-			t.Errorf("%s: of one picture: %v", message, err)
+			t.Errorf("%s: of one image: %v", message, err)
 		}
 	}
 	for _, err := range []error{&mlx.Error{Message: "[matmul] shapes do not fit"}, errors.New("out of memory")} {
@@ -40,15 +42,16 @@ func TestBatchError(t *testing.T) {
 	}
 }
 
-// TestPublic: errors of the engine become those of this package, with their text, and
-// what they wrap is found in them still.
+// TestPublic converts errors of the engine to those of this package. They keep their text
+// and still wrap the original errors.
 func TestPublic(t *testing.T) {
 	cause := errors.New("too thin")
 	around := func(err error) error { return fmt.Errorf("around: %w", err) }
 
 	engine := around(&models.ReferenceError{Index: 2, Err: errs.Request(cause)})
 	reference, ok := errors.AsType[*ReferenceError](public(engine))
-	if !ok || reference.Index != 2 || reference.Err.Error() != "too thin" || reference.Error() != "around: picture 3: too thin" || !errors.Is(reference, ErrRequest) || !errors.Is(reference, cause) {
+	if !ok || reference.Index != 2 || reference.Err.Error() != "too thin" ||
+		reference.Error() != "around: image 3: too thin" || !errors.Is(reference, ErrRequest) || !errors.Is(reference, cause) {
 		t.Errorf("%#v", reference)
 	}
 
@@ -61,7 +64,8 @@ func TestPublic(t *testing.T) {
 		t.Fatalf("%#v", finite)
 	}
 	if finite.What != "latents" || finite.Dtype != Float16 || finite.Total != 3 || len(finite.Weights) != 2 ||
-		finite.Weights[0] != (NotFiniteWeight{"a", "b", BFloat16, ""}) || finite.Weights[1] != (NotFiniteWeight{"c", "d", Float32, "1 NaN"}) {
+		finite.Weights[0] != (NotFiniteWeight{"a", "b", BFloat16, ""}) ||
+		finite.Weights[1] != (NotFiniteWeight{"c", "d", Float32, "1 NaN"}) {
 		t.Errorf("%+v", finite)
 	}
 	finite.Weights = finite.Weights[:1]
@@ -107,7 +111,8 @@ func TestPublicErrors(t *testing.T) {
 
 	// a hook's error comes back as it is
 	mine := errors.New("mine")
-	_, err = m.Generate(t.Context(), Options{Prompt: "x", Steps: 1, Height: 64, Width: 64, Hook: func(Tap) (Tensor, error) { return nil, mine }})
+	_, err = m.Generate(t.Context(), Options{Prompt: "x", Steps: 1, Height: 64, Width: 64,
+		Hook: func(Tap) (Tensor, error) { return nil, mine }})
 	if !errors.Is(err, mine) {
 		t.Errorf("error %v", err)
 	}

@@ -29,7 +29,7 @@ func Example() {
 		log.Fatal(err)
 	}
 
-	// the file has the settings in it, for gomflux info and generate -C
+	// the file contains the settings, for gomflux info and generate -C
 	name := filepath.Join(os.TempDir(), "shapes.png")
 	f, err := os.Create(name)
 	if err != nil {
@@ -50,7 +50,7 @@ func Example() {
 	// Output: (256,256) 7 a red circle left of a blue square
 }
 
-// The settings in a file make its picture again, bit for bit.
+// The settings in an image file generate the same image again, bit for bit.
 func ExampleOptionsFrom() {
 	ctx := context.Background()
 	model, err := gomflux.Open(ctx, "models/testdata/zimage-ordinary/model", nil)
@@ -85,7 +85,7 @@ func ExampleOptionsFrom() {
 	// Output: true
 }
 
-// A model is written in eight bits, and opened as it is in the files.
+// Quantize a model to 8 bits, save it, and open the saved model.
 func ExampleSave() {
 	ctx := context.Background()
 	folder := filepath.Join(os.TempDir(), "shapes-8bit")
@@ -108,8 +108,8 @@ func ExampleSave() {
 	// Output: mflux 8 ZImagePipeline
 }
 
-// A callback sees every step: its latents, what the model takes the picture to
-// be by then, and both as pictures. It may end the run.
+// A callback is called after every step. It can preview or decode the latents, and the
+// prediction of the image without noise. An error ends the run.
 func ExampleModel_Generate_steps() {
 	ctx := context.Background()
 	model, err := gomflux.Open(ctx, "models/testdata/zimage-ordinary/model", nil)
@@ -120,11 +120,11 @@ func ExampleModel_Generate_steps() {
 
 	_, err = model.Generate(ctx, gomflux.Options{Prompt: "a red circle", Height: 24, Width: 40, Steps: 3,
 		OnStep: func(s gomflux.Step) error {
-			preview, err := model.Preview(ctx, s.Denoised) // next to free
+			preview, err := model.Preview(ctx, s.Denoised) // cheap
 			if err != nil {
 				return err
 			}
-			full, err := model.Decode(ctx, s.Latents) // as long as the last phase of a run
+			full, err := model.Decode(ctx, s.Latents) // takes as long as the last phase of a run
 			if err != nil {
 				return err
 			}
@@ -141,8 +141,8 @@ func ExampleModel_Generate_steps() {
 	// 3 of 3 (10,6) (40,24)
 }
 
-// A picture to start from: of ten steps the first four are skipped, and the
-// others turn the picture into what the prompt says.
+// Image-to-image: the first four of ten steps are skipped, and the others change the
+// image towards the prompt.
 func ExampleModel_Generate_image() {
 	ctx := context.Background()
 	model, err := gomflux.Open(ctx, "models/testdata/zimage-ordinary/model", nil)
@@ -160,8 +160,8 @@ func ExampleModel_Generate_image() {
 	// Output: (40,24) 6
 }
 
-// FLUX.1 schnell: nothing but a prompt has to be given. The model was made to
-// do without guidance, and says so.
+// FLUX.1 [schnell] needs only a prompt. It does not support guidance: a guidance scale is
+// an error.
 func ExampleModel_Generate_flux1() {
 	ctx := context.Background()
 	model, err := gomflux.Open(ctx, "models/testdata/flux1-schnell-ordinary/model", nil) // or flux1-schnell, flux1-dev
@@ -183,11 +183,10 @@ func ExampleModel_Generate_flux1() {
 	fmt.Println(errors.Is(err, gomflux.ErrRequest), err)
 	// Output:
 	// FluxPipeline (48,32) 4 steps
-	// true guidance 3.5: this model was made to do without (leave it out, or give 0)
+	// true guidance 3.5: this model has no guidance (leave it out, or set it to 0)
 }
 
-// Several pictures with one model: what it makes of a prompt is kept from one
-// to the next.
+// Several images with one model: prompt embeddings are kept from one run to the next.
 func ExampleModel_Generate_seeds() {
 	ctx := context.Background()
 	model, err := gomflux.Open(ctx, "models/testdata/flux1-schnell-ordinary/model", nil)
@@ -208,8 +207,8 @@ func ExampleModel_Generate_seeds() {
 	// Output: 3 different pictures
 }
 
-// FLUX.2-klein edits: it is shown pictures, which the prompt can speak of. The
-// result is as large as the first of them.
+// FLUX.2-klein edits images. The prompt can refer to the reference images, and the result
+// has the size of the first one.
 func ExampleModel_Generate_references() {
 	ctx := context.Background()
 	model, err := gomflux.Open(ctx, "models/testdata/flux2-klein/model", nil) // or flux2-klein-4b
@@ -232,7 +231,7 @@ func ExampleModel_Generate_references() {
 	}
 	fmt.Println(references[0].Bounds().Size(), references[1].Bounds().Size(), result.Image.Bounds().Size())
 
-	// what is wrong with a picture says which one it is
+	// an error about a reference image has its index
 	references[1] = image.NewRGBA(image.Rect(0, 0, 800, 80))
 	_, err = model.Generate(ctx, gomflux.Options{Prompt: "put the hat of $2 on the cat of $1", References: references})
 	var wrong *gomflux.ReferenceError
@@ -244,8 +243,37 @@ func ExampleModel_Generate_references() {
 	// 1 has 800x80 pixels, and one side may be at most 8 times as long as the other (crop it)
 }
 
-// Qwen-Image: with guidance above 1 the model runs a second time in each step,
-// for what the picture does not show.
+// FLUX.1-Kontext edits one image. By default the result has the size to which the
+// reference image is resized.
+func ExampleModel_Generate_flux1Kontext() {
+	ctx := context.Background()
+	model, err := gomflux.Open(ctx, "models/testdata/flux1-kontext/model", nil) // or flux1-kontext-dev
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer model.Close()
+
+	read, err := picture.ReadFile("models/testdata/flux1-kontext/first.png")
+	if err != nil {
+		log.Fatal(err)
+	}
+	o := gomflux.Options{Prompt: "the same room at night", References: []image.Image{read.Image}, Steps: 2}
+	result, err := model.Generate(ctx, o)
+	if err != nil {
+		log.Fatal(err)
+	}
+	fmt.Println(read.Image.Bounds().Size(), result.Image.Bounds().Size(), result.Settings.Guidance)
+
+	o.References = append(o.References, read.Image)
+	_, err = model.Generate(ctx, o)
+	fmt.Println(errors.Is(err, gomflux.ErrRequest), err)
+	// Output:
+	// (61,40) (56,40) 2.5
+	// true 2 images: this model edits one (flux2-klein-4b and qwen-image-edit-2509 take several)
+}
+
+// Qwen-Image supports negative prompts: with a guidance scale above 1, the model runs a
+// second time in each step for the negative prompt.
 func ExampleModel_Generate_qwenImage() {
 	ctx := context.Background()
 	model, err := gomflux.Open(ctx, "models/testdata/qwen-image-ordinary/model", nil) // or qwen-image
@@ -261,7 +289,7 @@ func ExampleModel_Generate_qwenImage() {
 	}
 	fmt.Println(result.Image.Bounds().Size(), "guidance", result.Settings.Guidance, model.UsesNegativePrompt(o))
 
-	// a model that was distilled to few steps needs none, and half the time
+	// a model distilled to few steps needs no guidance, which halves the time
 	guidance := 1.0
 	o.Guidance = &guidance
 	if _, err := model.Generate(ctx, o); err != nil {
@@ -273,8 +301,8 @@ func ExampleModel_Generate_qwenImage() {
 	// false
 }
 
-// Qwen-Image-Edit-2509 and later ones are shown several pictures, and the result
-// has the proportions of the last.
+// Qwen-Image-Edit-2509 and later models edit several reference images. The result has the
+// aspect ratio of the last one.
 func ExampleModel_Generate_qwenImageEdit() {
 	ctx := context.Background()
 	model, err := gomflux.Open(ctx, "models/testdata/qwen-edit-plus/model", nil) // or qwen-image-edit-2511
@@ -296,7 +324,7 @@ func ExampleModel_Generate_qwenImageEdit() {
 	if err != nil {
 		log.Fatal(err)
 	}
-	// the model works on about a megapixel, and this small one on less
+	// the published model works on about a megapixel, this small one on less
 	fmt.Println(model.Class(), references[1].Bounds().Size(), result.Image.Bounds().Size())
 
 	o.References = nil
@@ -307,7 +335,7 @@ func ExampleModel_Generate_qwenImageEdit() {
 	// true
 }
 
-// The autoencoder alone: nothing else of the model is loaded.
+// Load only the autoencoder of a model.
 func ExampleOpenVAE() {
 	ctx := context.Background()
 	vae, err := gomflux.OpenVAE(ctx, "shapes", nil)

@@ -10,72 +10,88 @@ import (
 	"github.com/gomflux/gomflux/models"
 )
 
-// A Phase is a part of a run.
+// A Phase is a phase of a run.
 type Phase string
 
-// Phases of a run, in order, and that of [Source.Save].
+// The phases of a run, in order, and the phase of [Source.Save].
 const (
-	PhaseLoad   Phase = "load"
-	PhaseEncode Phase = "encode"
-	PhaseStep   Phase = "step"
-	PhaseDecode Phase = "decode"
-	PhaseSave   Phase = "save"
+	PhaseLoad   Phase = "load"   // loading a component
+	PhaseEncode Phase = "encode" // encoding the prompts and input images
+	PhaseStep   Phase = "step"   // denoising steps
+	PhaseDecode Phase = "decode" // decoding the latents
+	PhaseSave   Phase = "save"   // saving a model
 )
 
-// Progress tells what a run has reached. Phases are reported when they start (steps
-// as step 0), steps when they are done.
+// Progress reports the progress of a run. Each phase is reported when it starts, and
+// each step when it is done.
 type Progress struct {
-	Phase             Phase
-	Component         string // of PhaseLoad and PhaseSave
+	Phase Phase
+	// Component is the component that is loaded or saved.
+	Component string
+	// Bytes of TotalBytes were loaded or saved.
 	Bytes, TotalBytes int64
-	Step, Steps       int // steps done, of all that run
+	// Step is the number of steps that are done, and Steps the number that will run.
+	Step, Steps int
 }
 
-// A Step is what a denoising step has made of a picture.
+// A Step is the state of an image after a denoising step.
 type Step struct {
-	Index       int     // of the picture in its batch
-	Step, Steps int     // steps done, of all that run
-	Sigma       float64 // how much of the latents is still noise, from 1 to 0
-	Latents     Latents
-	// Denoised is what the latents would be without their noise, as far as the model
-	// can tell at this step.
+	// Index is the index of the image in its batch.
+	Index int
+	// Step is the number of steps that are done, and Steps the number that will run.
+	Step, Steps int
+	// Sigma is the noise level of the latents, from 1 to 0.
+	Sigma float64
+	// Latents are the noisy latents.
+	Latents Latents
+	// Denoised are the latents without noise, as the model predicts them at this step.
 	Denoised Latents
 }
 
-// A Cut is a part of a prompt that a text encoder is not shown, because there are
-// more tokens than it takes.
+// A Cut is the end of a prompt that was cut off, because the prompt has more tokens than
+// a text encoder accepts.
 type Cut struct {
-	Prompt  string // prompt or negative prompt
+	Prompt  string // "prompt" or "negative prompt"
 	Encoder string // the text encoder's folder
-	Tokens  int    // how many are lost, with those of the model's template
-	Limit   int
-	Text    string // what is lost of the prompt
+	Tokens  int    // the number of tokens that were cut off, including those of the model's template
+	Limit   int    // the number of tokens that the text encoder accepts
+	Text    string // the part of the prompt that was cut off
 }
 
-// A Result is a picture and what made it.
+// A Result is a generated image with the settings that generated it.
 type Result struct {
+	// Image is the generated image.
 	Image *image.RGBA
-	// Settings make the picture again on the same machine, except that they do
-	// not have Options.Latents, nor where Options.Image and Options.References
-	// came from: set Settings.Image and Settings.References for that.
+	// Settings generate the same image again on the same machine. They do not include
+	// Options.Latents, nor the files of Options.Image and Options.References: set
+	// Settings.Image and Settings.References to record those.
 	Settings Settings
 
-	// PromptTokens is how many tokens the prompt has, with those of the model's
-	// template, and TextTokens how many the transformer sees of it, which some models
-	// pad to Settings.MaxSequenceLength. CutTokens is how many of a long prompt's end
-	// CLIP, where a model has it, is not shown. Without a tokenizer, because of
-	// Options.Values, PromptTokens is TextTokens.
-	PromptTokens, TextTokens, CutTokens int
-	// Cuts are what was cut off the prompts.
-	Cuts     []Cut
-	StepsRun int // fewer than Steps with Options.Image
+	// PromptTokens is the number of tokens of the prompt, including those of the model's
+	// template. If Options.Values make the tokenizer unnecessary, it is TextTokens.
+	PromptTokens int
+	// TextTokens is the number of tokens that the transformer sees. Some models pad a
+	// prompt to Settings.MaxSequenceLength.
+	TextTokens int
+	// CutTokens is the number of tokens that were cut off for CLIP, in models with that
+	// text encoder.
+	CutTokens int
+	// Cuts lists everything that was cut off from the prompts.
+	Cuts []Cut
+	// StepsRun is the number of steps that were run. It is less than Settings.Steps with
+	// Options.Image.
+	StepsRun int
 
-	EncodeTime, StepTime, DecodeTime time.Duration // StepTime is the sum over all steps, without OnStep
-	PeakMemory                       int           // bytes, of MLX's arrays
-	EstimatedMemory                  int64         // what PeakMemory was to be
+	// EncodeTime, StepTime and DecodeTime are the durations of the phases. StepTime is
+	// the sum of all steps, without the time that OnStep took.
+	EncodeTime, StepTime, DecodeTime time.Duration
+	// PeakMemory is the largest amount of memory that MLX used, in bytes.
+	PeakMemory int
+	// EstimatedMemory is the estimate of PeakMemory that was made before the run.
+	EstimatedMemory int64
 }
 
-// onCaller makes f run on the goroutine that waits for the MLX thread.
+// onCaller returns f, to be called on the goroutine that waits for the MLX thread.
 func onCaller(f func(Progress)) func(models.Progress) {
 	if f == nil {
 		return nil
@@ -86,7 +102,7 @@ func onCaller(f func(Progress)) func(models.Progress) {
 	}
 }
 
-// onCallerFunc is onCaller for what makes its own progress.
+// onCallerFunc is onCaller without the conversion of the progress.
 func onCallerFunc(f func(Progress)) func(Progress) {
 	if f == nil {
 		return nil
@@ -94,7 +110,7 @@ func onCallerFunc(f func(Progress)) func(Progress) {
 	return func(p Progress) { mlx.Call(func() { f(p) }) }
 }
 
-// onStep is likewise for a callback of steps.
+// onStep is onCaller for Options.OnStep.
 func onStep(f func(Step) error) func(models.Step) error {
 	if f == nil {
 		return nil
@@ -105,8 +121,9 @@ func onStep(f func(Step) error) func(models.Step) error {
 	}
 }
 
-// Generate makes one picture. A done context ends it at the next block on the
-// CPU and at the next step on a GPU, with an error that wraps the context's.
+// Generate generates an image. If the context is done, it returns after the current
+// block of the transformer on the CPU, or after the current step on a GPU, with an error
+// that wraps the context's cause.
 func (m *Model) Generate(ctx context.Context, o Options) (*Result, error) {
 	results, err := m.generate(ctx, o, nil)
 	if err != nil {
@@ -115,12 +132,12 @@ func (m *Model) Generate(ctx context.Context, o Options) (*Result, error) {
 	return results[0], nil
 }
 
-// GenerateBatch makes a picture for each of some seeds at once, which on a GPU
-// can be faster than one by one: see [Model.BatchSize]. The pixels can differ
-// from those that Generate makes, by rounding, and it takes more memory; where
-// there is not enough the error is [ErrMemory]. Options.Seed does not count.
-// Options.Latents and Options.Values are of one picture and refused. OnStep is
-// called for every picture, which Step.Index tells apart.
+// GenerateBatch generates an image for each seed at once. On a GPU this can be faster
+// than generating them one by one, see [Model.BatchSize]. Pixels can differ from those
+// of Generate because of rounding. A batch needs more memory; if there is not enough,
+// the error is [ErrMemory]. Options.Seed is ignored. Options.Latents and Options.Values
+// must not be set, because they are for a single image. OnStep is called for every image
+// with its Step.Index.
 func (m *Model) GenerateBatch(ctx context.Context, o Options, seeds []uint64) ([]*Result, error) {
 	if seeds == nil {
 		seeds = []uint64{}
@@ -128,11 +145,12 @@ func (m *Model) GenerateBatch(ctx context.Context, o Options, seeds []uint64) ([
 	return m.generate(ctx, o, seeds)
 }
 
-// BatchSize is how many pictures are made fastest at once, as far as that was
-// measured: 1 on the CPU and for large pictures.
+// BatchSize returns the batch size with the highest throughput, according to
+// measurements. It is 1 on the CPU and for large images.
 func (m *Model) BatchSize(o Options) int { return m.pipeline.BatchSize(request(m.pipeline, o)) }
 
-// generate makes a request's picture, or a batch of seeds.
+// generate generates an image for each seed. If seeds is nil, it generates a single
+// image for the seed of the options.
 func (m *Model) generate(ctx context.Context, o Options, seeds []uint64) ([]*Result, error) {
 	r := request(m.pipeline, o)
 	if seeds == nil {
@@ -173,8 +191,10 @@ func (m *Model) generate(ctx context.Context, o Options, seeds []uint64) ([]*Res
 		}
 		settings.Created, settings.Seconds = start.UTC().Truncate(time.Second), took.Round(time.Millisecond).Seconds()
 		results[i] = &Result{
-			Image: out.Image, Settings: settings, PromptTokens: cmp.Or(tokens, out.PromptTokens), TextTokens: out.PromptTokens, CutTokens: cut, Cuts: lost, StepsRun: out.Steps,
-			EncodeTime: out.Encode, StepTime: out.Step, DecodeTime: out.Decode, PeakMemory: out.PeakMemory, EstimatedMemory: out.EstimatedMemory,
+			Image: out.Image, Settings: settings, StepsRun: out.Steps,
+			PromptTokens: cmp.Or(tokens, out.PromptTokens), TextTokens: out.PromptTokens, CutTokens: cut, Cuts: lost,
+			EncodeTime: out.Encode, StepTime: out.Step, DecodeTime: out.Decode,
+			PeakMemory: out.PeakMemory, EstimatedMemory: out.EstimatedMemory,
 		}
 	}
 	return results, nil

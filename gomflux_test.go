@@ -108,13 +108,15 @@ func TestBadOptions(t *testing.T) {
 		{func(o *gomflux.Options) { o.Steps = -1 }, "steps -1: must be at least 1"},
 		{func(o *gomflux.Options) { o.Guidance = ptr(math.NaN()) }, "guidance NaN: must be a number"},
 		{func(o *gomflux.Options) { o.Guidance = ptr(-1.0) }, "guidance -1: must be a number"},
-		{func(o *gomflux.Options) { o.Prompt, o.RefuseLongPrompts = strings.Repeat("circle ", 10000), true }, "tokens, with the model's own around it, and the limit is 512"},
+		{func(o *gomflux.Options) { o.Prompt, o.RefuseLongPrompts = strings.Repeat("circle ", 10000), true },
+			"tokens, including the model's template, and the limit is 512"},
 		{func(o *gomflux.Options) { o.Prompt = "\xff" }, "prompt: text is not valid UTF-8"},
 		{func(o *gomflux.Options) { o.Prompt = "a\x00b" }, "prompt: text has a NUL character"},
-		{func(o *gomflux.Options) { o.Latents = gomflux.Latents{Shape: []int{7}, Data: make([]float32, 7)} }, "7 initial latents of shape [7] given, expected shape [4 6 10]"},
+		{func(o *gomflux.Options) { o.Latents = gomflux.Latents{Shape: []int{7}, Data: make([]float32, 7)} },
+			"7 initial latents of shape [7], expected shape [4 6 10]"},
 		{func(o *gomflux.Options) { o.Height, o.Width = 8, 64000 }, "too large for this model: 8000 positions on axis 2"},
 		{func(o *gomflux.Options) { o.Height, o.Width = 8, 80000 }, "width 80000: must be at most 65536"},
-		{func(o *gomflux.Options) { o.Height, o.Width = 16000, 16000 }, "a picture of 16000x16000 has 256 megapixels, at most 100 can be made"},
+		{func(o *gomflux.Options) { o.Height, o.Width = 16000, 16000 }, "an image of 16000x16000 has 256 megapixels, expected at most 100"},
 	}
 	for _, test := range tests {
 		o := options(1)
@@ -126,7 +128,7 @@ func TestBadOptions(t *testing.T) {
 	}
 }
 
-// TestOptionsFrom: all settings of a picture are options again.
+// TestOptionsFrom converts the settings of an image back to options.
 func TestOptionsFrom(t *testing.T) {
 	m := open(t, nil)
 	start := image.NewNRGBA(image.Rect(0, 0, 40, 24))
@@ -223,7 +225,7 @@ func edited(t *testing.T, change func(dir string)) string {
 	return dir
 }
 
-// TestDamagedModels: a damaged file is an error that names it, never a picture.
+// TestDamagedModels checks that a damaged file is an error that names the file.
 func TestDamagedModels(t *testing.T) {
 	replace := func(file, old, new string) func(string) {
 		return func(dir string) {
@@ -246,7 +248,8 @@ func TestDamagedModels(t *testing.T) {
 		change func(dir string)
 		want   []string
 	}{
-		{"class", replace("model_index.json", "ZImagePipeline", "OtherPipeline"), []string{"model_index.json", `"OtherPipeline"`, "ZImagePipeline"}},
+		{"class", replace("model_index.json", "ZImagePipeline", "OtherPipeline"),
+			[]string{"model_index.json", `"OtherPipeline"`, "ZImagePipeline"}},
 		{"no index", func(dir string) { os.Remove(filepath.Join(dir, "model_index.json")) }, []string{"model_index.json"}},
 		{"missing shard", func(dir string) { os.Remove(filepath.Join(dir, shard)) }, []string{filepath.Base(shard)}},
 		{"truncated", func(dir string) {
@@ -256,15 +259,22 @@ func TestDamagedModels(t *testing.T) {
 			}
 			os.Truncate(filepath.Join(dir, shard), info.Size()-1)
 		}, []string{shard}},
-		{"layer count", replace("transformer/config.json", `"n_layers": 2`, `"n_layers": 3`), []string{"missing: layers.2.attention.to_q.weight, expected [32 32]", "layers.2.ffn_norm2.weight"}},
-		{"shape", replace("text_encoder/config.json", `"intermediate_size": `, `"intermediate_size": 1`), []string{"wrong shape: model.layers.0.mlp.gate_proj.weight, expected", "found"}},
-		{"other text encoder", replace("transformer/config.json", `"cap_feat_dim": `, `"cap_feat_dim": 1`), []string{"hidden_size", "cap_feat_dim"}},
-		{"other vae", replace("vae/config.json", `"latent_channels": `, `"latent_channels": 1`), []string{"the vae's latent_channels is 14 and the transformer's in_channels 4"}},
-		{"unexpected", replace("transformer/config.json", `"n_layers": 2`, `"n_layers": 1`), []string{"unexpected: layers.1.attention.to_q.weight"}},
+		{"layer count", replace("transformer/config.json", `"n_layers": 2`, `"n_layers": 3`),
+			[]string{"missing: layers.2.attention.to_q.weight, expected [32 32]", "layers.2.ffn_norm2.weight"}},
+		{"shape", replace("text_encoder/config.json", `"intermediate_size": `, `"intermediate_size": 1`),
+			[]string{"wrong shape: model.layers.0.mlp.gate_proj.weight, expected", "found"}},
+		{"other text encoder", replace("transformer/config.json", `"cap_feat_dim": `, `"cap_feat_dim": 1`),
+			[]string{"hidden_size", "cap_feat_dim"}},
+		{"other vae", replace("vae/config.json", `"latent_channels": `, `"latent_channels": 1`),
+			[]string{"the vae's latent_channels is 14, but the transformer's in_channels is 4"}},
+		{"unexpected", replace("transformer/config.json", `"n_layers": 2`, `"n_layers": 1`),
+			[]string{"unexpected: layers.1.attention.to_q.weight"}},
 		{"activation", replace("text_encoder/config.json", `"silu"`, `"gelu"`), []string{"text_encoder/config.json", `hidden_act "gelu"`}},
 		{"config", replace("vae/config.json", "{", "{,"), []string{"vae/config.json", "line 1"}},
-		{"scheduler", replace("scheduler/scheduler_config.json", `"use_karras_sigmas": false`, `"use_karras_sigmas": true`), []string{"use_karras_sigmas"}},
-		{"tokenizer", func(dir string) { os.WriteFile(filepath.Join(dir, "tokenizer/tokenizer.json"), []byte("{}"), 0o644) }, []string{"tokenizer/tokenizer.json"}},
+		{"scheduler", replace("scheduler/scheduler_config.json", `"use_karras_sigmas": false`, `"use_karras_sigmas": true`),
+			[]string{"use_karras_sigmas"}},
+		{"tokenizer", func(dir string) { os.WriteFile(filepath.Join(dir, "tokenizer/tokenizer.json"), []byte("{}"), 0o644) },
+			[]string{"tokenizer/tokenizer.json"}},
 	}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
@@ -379,8 +389,8 @@ func TestCallInsideCallback(t *testing.T) {
 	}
 }
 
-// TestSteps: every step's latents, the last of which are the picture, and the
-// estimates of it, which are equal at the end.
+// TestSteps checks the latents and the denoised latents of every step. After the last
+// step both are those of the image.
 func TestSteps(t *testing.T) {
 	m := open(t, nil)
 	ctx := context.Background()
@@ -404,7 +414,8 @@ func TestSteps(t *testing.T) {
 	}
 	sigma := 1.0
 	for i, s := range steps {
-		if s.Step != i+1 || s.Steps != o.Steps || s.Sigma >= sigma || !slices.Equal(s.Latents.Shape, []int{4, 6, 10}) || !slices.Equal(s.Denoised.Shape, s.Latents.Shape) {
+		if s.Step != i+1 || s.Steps != o.Steps || s.Sigma >= sigma || !slices.Equal(s.Latents.Shape, []int{4, 6, 10}) ||
+			!slices.Equal(s.Denoised.Shape, s.Latents.Shape) {
 			t.Errorf("step %d is %d of %d, sigma %g, shape %v", i+1, s.Step, s.Steps, s.Sigma, s.Latents.Shape)
 		}
 		sigma = s.Sigma
@@ -431,7 +442,7 @@ func TestSteps(t *testing.T) {
 	}
 }
 
-// TestSettings: what a result says made it makes it again.
+// TestSettings generates the same image again from the settings of a result.
 func TestSettings(t *testing.T) {
 	m := open(t, nil)
 	o := options(3)
@@ -493,7 +504,8 @@ func TestOpenVAE(t *testing.T) {
 		if _, err := v.Encode(ctx, image.NewRGBA(image.Rect(0, 0, 24, 41))); !errors.Is(err, gomflux.ErrRequest) {
 			t.Errorf("error %v for a picture of 24x41", err)
 		}
-		for _, bad := range []gomflux.Latents{{}, {Shape: []int{5, 6, 10}, Data: make([]float32, 300)}, {Shape: []int{4, 6, 10}, Data: make([]float32, 239)}} {
+		for _, bad := range []gomflux.Latents{{}, {Shape: []int{5, 6, 10}, Data: make([]float32, 300)},
+			{Shape: []int{4, 6, 10}, Data: make([]float32, 239)}} {
 			if _, err := v.Decode(ctx, bad); !errors.Is(err, gomflux.ErrRequest) {
 				t.Errorf("error %v for latents of shape %v", err, bad.Shape)
 			}
@@ -504,7 +516,7 @@ func TestOpenVAE(t *testing.T) {
 	}
 }
 
-// TestImage: a picture to start from counts the more the stronger it is.
+// TestImage checks that a stronger image-to-image keeps more of the image.
 func TestImage(t *testing.T) {
 	ctx := context.Background()
 	m := open(t, nil)
@@ -622,7 +634,7 @@ func TestReferences(t *testing.T) {
 		t.Errorf("error %v about %+v, expected one about reference 1", err, wrong)
 	}
 	_, err = open(t, nil).Generate(context.Background(), gomflux.Options{Prompt: "x", References: []image.Image{a}})
-	if !errors.Is(err, gomflux.ErrRequest) || !strings.Contains(err.Error(), "edits none") {
+	if !errors.Is(err, gomflux.ErrRequest) || !strings.Contains(err.Error(), "does not take reference images") {
 		t.Errorf("error %v of a model that does not edit", err)
 	}
 }
@@ -715,12 +727,15 @@ func TestQwenReferences(t *testing.T) {
 		want  string
 		index int // of the picture that is wrong, -1 for none
 	}{
-		"no picture":          {several, gomflux.Options{Prompt: "x"}, "edits pictures, and none is given", -1},
-		"two pictures":        {one, gomflux.Options{Prompt: "x", References: []image.Image{a, b}}, "2 pictures: this model edits one", -1},
-		"a long one":          {several, gomflux.Options{Prompt: "x", References: []image.Image{a, long}}, "has 1000x2 pixels", 1},
-		"a picture's token":   {several, gomflux.Options{Prompt: "a <|image_pad|>", References: []image.Image{a}}, "the prompt must not say <|image_pad|> itself", -1},
-		"one in the negative": {several, gomflux.Options{Prompt: "x", NegativePrompt: "<|image_pad|>", References: []image.Image{a}}, "negative prompt: 2 image tokens", -1},
-		"a long prompt":       {one, gomflux.Options{Prompt: strings.Repeat("a red hat ", 200), RefuseLongPrompts: true, References: []image.Image{a}}, "and the limit is 512", -1},
+		"no picture":   {several, gomflux.Options{Prompt: "x"}, "edits images and needs at least one", -1},
+		"two pictures": {one, gomflux.Options{Prompt: "x", References: []image.Image{a, b}}, "2 images: this model takes one", -1},
+		"a long one":   {several, gomflux.Options{Prompt: "x", References: []image.Image{a, long}}, "has 1000x2 pixels", 1},
+		"a picture's token": {several, gomflux.Options{Prompt: "a <|image_pad|>", References: []image.Image{a}},
+			"the prompt itself must not contain <|image_pad|>", -1},
+		"one in the negative": {several, gomflux.Options{Prompt: "x", NegativePrompt: "<|image_pad|>",
+			References: []image.Image{a}}, "negative prompt: 2 image tokens", -1},
+		"a long prompt": {one, gomflux.Options{Prompt: strings.Repeat("a red hat ", 200), RefuseLongPrompts: true,
+			References: []image.Image{a}}, "and the limit is 512", -1},
 	} {
 		_, err := test.m.Generate(ctx, test.o)
 		var wrong *gomflux.ReferenceError
@@ -734,7 +749,7 @@ func TestQwenReferences(t *testing.T) {
 	}
 }
 
-// TestPrompts: what a model keeps of one picture changes none that follow.
+// TestPrompts checks that prompt embeddings kept from one run do not change later ones.
 func TestPrompts(t *testing.T) {
 	for _, folder := range []string{"flux1-dev-small", "flux2-klein-base", "qwen-image-ordinary"} {
 		t.Run(folder, func(t *testing.T) {
@@ -773,7 +788,8 @@ func TestPrompts(t *testing.T) {
 
 // TestBatch: a batch has the pictures that its seeds have alone, up to rounding.
 func TestBatch(t *testing.T) {
-	for _, folder := range []string{"zimage-small", "flux1-dev-small", "flux2-klein-base", "flux2-klein-kv", "qwen-image-ordinary", "qwen-edit-plus"} {
+	for _, folder := range []string{"zimage-small", "flux1-dev-small", "flux2-klein-base", "flux2-klein-kv",
+		"qwen-image-ordinary", "qwen-edit-plus"} {
 		t.Run(folder, func(t *testing.T) {
 			m, err := gomflux.Open(context.Background(), filepath.Join("models/testdata", folder, "model"), nil)
 			if err != nil {

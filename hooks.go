@@ -8,22 +8,23 @@ import (
 	"github.com/gomflux/gomflux/models"
 )
 
-// A Tensor is an array of a run, or one that takes the place of one. Those of a [Tap]
-// are computed when their elements are asked for, and are good until the hook
-// returns.
+// A Tensor is an array of a run, or one that replaces it. The tensors of a [Tap] are
+// computed when Float32s is called, and are valid until the hook returns.
 type Tensor interface {
+	// Shape returns the size of each axis.
 	Shape() []int
+	// Dtype returns the type of the elements.
 	Dtype() Dtype
-	// Float32s are the elements, converted to float32.
+	// Float32s returns the elements, converted to float32.
 	Float32s() []float32
 }
 
-// NewTensor returns a tensor with elements of a dtype, converted from float32.
+// NewTensor returns a tensor with elements that are converted from float32 to a dtype.
 func NewTensor(dtype Dtype, shape []int, elements []float32) Tensor {
 	return hostTensor{dtype, shape, elements}
 }
 
-// A hostTensor has its elements in the program's own memory.
+// A hostTensor has its elements in a slice.
 type hostTensor struct {
 	dtype    Dtype
 	shape    []int
@@ -34,8 +35,8 @@ func (t hostTensor) Shape() []int        { return t.shape }
 func (t hostTensor) Dtype() Dtype        { return t.dtype }
 func (t hostTensor) Float32s() []float32 { return t.elements }
 
-// An arrayTensor is an array of MLX. Array is for this module's own command, which
-// saves tensors without converting them.
+// An arrayTensor is an MLX array. This module's command uses the method Array to save
+// tensors without a conversion.
 type arrayTensor struct{ a *mlx.Array }
 
 func (t arrayTensor) Shape() []int      { return t.a.Shape() }
@@ -50,7 +51,7 @@ func (t arrayTensor) Float32s() (elements []float32) {
 	return elements
 }
 
-// array is a tensor as MLX has it. It must run on the MLX thread.
+// array returns a tensor as an MLX array. It must run on the MLX thread.
 func array(t Tensor) (*mlx.Array, error) {
 	if own, ok := t.(interface{ Array() *mlx.Array }); ok {
 		return own.Array(), nil
@@ -65,58 +66,60 @@ func array(t Tensor) (*mlx.Array, error) {
 	}
 	elements := t.Float32s()
 	if n != len(elements) {
-		return nil, fmt.Errorf("%d elements for a tensor of shape %v, expected %d", len(elements), t.Shape(), n)
+		return nil, fmt.Errorf("tensor of shape %v: expected %d elements, found %d", t.Shape(), n, len(elements))
 	}
 	return mlx.FromFloat32(elements, t.Shape()...).AsType(dtype), nil
 }
 
-// A TapKind is what a [Tap] is of a module.
+// A TapKind is the kind of a [Tap].
 type TapKind string
 
 const (
-	OutputTap TapKind = "output" // what the module returned
-	InnerTap  TapKind = "inner"  // a value inside of it, such as the queries of attention
+	OutputTap TapKind = "output" // an output of a module
+	InnerTap  TapKind = "inner"  // a value inside a module, such as the queries of attention
 )
 
-// A Tap is one tensor at the moment it was made, in diffusers' layout.
+// A Tap is an output of a module, or a value inside it, in diffusers' layout.
 type Tap struct {
-	// Name is the module path that diffusers' named_modules() gives, after the
-	// component's name (transformer.layers.3.attention.to_out.0), or the name of a
-	// value of the pipeline (latents).
+	// Name is the name of the component followed by the path of the module in diffusers'
+	// named_modules(), such as transformer.layers.3.attention.to_out.0, or the name of a
+	// value of the pipeline, such as latents.
 	Name string
-	// Step is the evaluation of the denoising model, from 0, or -1 outside the loop.
+	// Step is the number of the evaluation of the denoising model, from 0. It is -1
+	// outside the denoising loop.
 	Step int
-	// Call counts the module's calls, from 0, within the step or, outside the loop,
-	// within the run. Those for the negative prompt come after the others.
+	// Call is the number of the module's call, from 0, within the step or, outside the
+	// denoising loop, within the run. Calls for the negative prompt come last.
 	Call int
-	// Negative marks the pass for the negative prompt under guidance.
+	// Negative marks the pass for the negative prompt under classifier-free guidance.
 	Negative bool
-	// Kind is which tensor of the call this is, with its Key: of an inner value its
-	// name, and of an output its position, "" for the first.
+	// Kind is the kind of the tensor.
 	Kind TapKind
-	Key  string
-	// FullName is the tensor's name in files.
+	// Key is the name of an inner value. For an output it is the position among the
+	// outputs, "" for the first.
+	Key string
+	// FullName is the tensor's name in dumps.
 	FullName string
 
+	// Output is the tensor.
 	Output Tensor
-	// Inputs are what the module was called with, together with its first output.
+	// Inputs are the inputs of the module. They are set for its first output.
 	Inputs []TapInput
 }
 
-// A TapInput is an input of a module, with the reference's key: its position in the
-// call there, or its keyword.
+// A TapInput is an input of a module.
 type TapInput struct {
+	// Key is the position or the keyword of the argument in the reference's call.
 	Key string
 	Tensor
 }
 
-// A Hook sees every module's output and may replace it: a tensor that it returns
-// takes the output's place, and must have its shape and dtype. nil leaves it as it
-// is. An error ends the run and is returned. A hook runs on the thread of MLX and
-// must not use the model.
+// A Hook is called with the output of every module. It may return a tensor, which
+// replaces the output and must have its shape and dtype, or nil. An error ends the run
+// and is returned. A hook runs on the MLX thread and must not use the model.
 type Hook func(Tap) (Tensor, error)
 
-// internal makes a hook one of the engine's.
+// internal converts the hook to one of the engine.
 func (h Hook) internal() hooks.Func {
 	if h == nil {
 		return nil
@@ -144,41 +147,42 @@ func newTap(t hooks.Tap) Tap {
 	return tap
 }
 
-// Values are values of a run that are known before it. They take the place of what
-// would be computed, and what only leads to those is neither run nor loaded. Their
-// names are prompt.input_ids, prompt.embeds and so on, negative.*, sigmas, timesteps,
-// latents.init, latents.start, latents.image, noise_pred, latents and vae.decode.in.
+// Values are tensors that override computed tensors of a run. Computations whose results
+// are not needed then are skipped, and components that only they use are not loaded. The
+// names of values are prompt.input_ids, prompt.embeds and so on, negative.*, sigmas,
+// timesteps, latents.init, latents.start, latents.image, noise_pred, latents and
+// vae.decode.in.
 type Values interface {
-	// Has reports whether a value is given, at an evaluation of the model for
-	// noise_pred and latents, and at -1 for the others.
+	// Has reports whether there is a value with a name. step is the number of the
+	// evaluation of the model for noise_pred and latents, and -1 for the others.
 	Has(name string, step int) bool
-	// Tensor is the value, with the shape and dtype that a hook sees it with. Latents
-	// may also have the shape that diffusers' pipeline takes as its argument latents.
+	// Tensor returns a value, in the shape and dtype that hooks see. Latents may also
+	// have the shape of the argument latents of diffusers' pipeline.
 	Tensor(name string, step int) (Tensor, error)
 }
 
-// given makes values those of the engine.
-type given struct{ Values }
+// overrides converts Values to those of the engine.
+type overrides struct{ Values }
 
-func givenOf(v Values) models.Given {
+func overridesOf(v Values) models.Overrides {
 	if v == nil {
 		return nil
 	}
-	return given{v}
+	return overrides{v}
 }
 
-func (g given) Array(name string, step int) (*mlx.Array, error) {
-	t, err := g.Values.Tensor(name, step)
+func (o overrides) Array(name string, step int) (*mlx.Array, error) {
+	t, err := o.Values.Tensor(name, step)
 	if err != nil {
 		return nil, err
 	}
 	return array(t)
 }
 
-// Unpacked tells values that want to know which of them had the shape of diffusers'
-// argument.
-func (g given) Unpacked(name string, step int) {
-	if u, ok := g.Values.(models.Unpacker); ok {
+// Unpacked reports to Values that implement models.UnpackObserver which of them had the
+// shape of diffusers' argument latents.
+func (o overrides) Unpacked(name string, step int) {
+	if u, ok := o.Values.(models.UnpackObserver); ok {
 		u.Unpacked(name, step)
 	}
 }

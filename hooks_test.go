@@ -65,8 +65,8 @@ func size(shape []int) int {
 	return n
 }
 
-// TestHookSees: a hook that looks at all there is changes nothing, and what it sees is
-// what the documentation says.
+// TestHookSees checks that a hook that reads every tap changes nothing, and that taps are
+// as documented.
 func TestHookSees(t *testing.T) {
 	for _, dtype := range []gomflux.Dtype{gomflux.Float32, gomflux.BFloat16} {
 		t.Run(string(dtype), func(t *testing.T) {
@@ -121,10 +121,12 @@ func TestHookSees(t *testing.T) {
 				}
 			}
 			if len(positive) != o.Steps || len(negative) != o.Steps {
-				t.Errorf("%s is seen %d times for the prompt and %d for the negative one, expected %d", layer, len(positive), len(negative), o.Steps)
+				t.Errorf("%s is seen %d times for the prompt and %d for the negative one, expected %d", layer, len(positive),
+					len(negative), o.Steps)
 			}
 			for _, tap := range append(positive, negative...) {
-				if tap.Step < 0 || tap.Step >= o.Steps || (tap.Call > 0) != tap.Negative || len(tap.Inputs) != 1 || tap.Inputs[0].Key != "0" {
+				if tap.Step < 0 || tap.Step >= o.Steps || (tap.Call > 0) != tap.Negative || len(tap.Inputs) != 1 ||
+					tap.Inputs[0].Key != "0" {
 					t.Errorf("%+v", tap)
 				}
 			}
@@ -137,7 +139,8 @@ func TestHookSees(t *testing.T) {
 			if inner != 2*o.Steps {
 				t.Errorf("the queries of a layer are seen %d times, expected %d", inner, 2*o.Steps)
 			}
-			for name, want := range map[string]gomflux.Dtype{"latents.init": gomflux.Float32, "sigmas": gomflux.Float32, "prompt.input_ids": gomflux.Int32, "prompt.embeds": dtype} {
+			for name, want := range map[string]gomflux.Dtype{"latents.init": gomflux.Float32, "sigmas": gomflux.Float32,
+				"prompt.input_ids": gomflux.Int32, "prompt.embeds": dtype} {
 				tap, ok := seen[name]
 				if !ok || tap.Step != -1 || tap.Output.Dtype() != want {
 					t.Errorf("%s: %+v, expected it before all steps, as %s", name, tap, want)
@@ -165,7 +168,7 @@ func TestHookReplaces(t *testing.T) {
 		}, `dtype "float8"`},
 		"too few elements": {func(out gomflux.Tensor) gomflux.Tensor {
 			return gomflux.NewTensor(out.Dtype(), out.Shape(), out.Float32s()[1:])
-		}, "elements for a tensor of shape"},
+		}, "expected 2048 elements, found 2047"},
 	} {
 		o := options(1)
 		o.Hook = func(tap gomflux.Tap) (gomflux.Tensor, error) {
@@ -258,14 +261,17 @@ func TestValues(t *testing.T) {
 		want string
 		is   error
 	}{
-		"an error":         {values{"latents.init": failing{err: stop}}, stop.Error(), stop},
-		"a shape":          {values{"latents.init": short}, "latents.init is given with the shape [2], expected [1 4 6 10]", gomflux.ErrRequest},
-		"a dtype":          {values{"latents.init": gomflux.NewTensor(gomflux.BFloat16, []int{1, 4, 6, 10}, make([]float32, 240))}, "latents.init is given as bfloat16, expected float32", gomflux.ErrRequest},
-		"too few elements": {values{"latents.init": gomflux.NewTensor(gomflux.Float32, []int{1, 4, 6, 10}, make([]float32, 9))}, "9 elements for a tensor of shape [1 4 6 10], expected 240", nil},
-		"too few sigmas":   {values{"sigmas": short}, "sigmas", gomflux.ErrRequest},
+		"an error": {values{"latents.init": failing{err: stop}}, stop.Error(), stop},
+		"a shape":  {values{"latents.init": short}, "latents.init has shape [2], expected [1 4 6 10]", gomflux.ErrRequest},
+		"a dtype": {values{"latents.init": gomflux.NewTensor(gomflux.BFloat16, []int{1, 4, 6, 10},
+			make([]float32, 240))}, "latents.init has dtype bfloat16, expected float32", gomflux.ErrRequest},
+		"too few elements": {values{"latents.init": gomflux.NewTensor(gomflux.Float32, []int{1, 4, 6, 10}, make([]float32, 9))},
+			"tensor of shape [1 4 6 10]: expected 240 elements, found 9", nil},
+		"too few sigmas": {values{"sigmas": short}, "sigmas", gomflux.ErrRequest},
 	} {
 		o.Values = test.v
-		if _, err := m.Generate(ctx, o); err == nil || !strings.Contains(err.Error(), test.want) || test.is != nil && !errors.Is(err, test.is) {
+		if _, err := m.Generate(ctx, o); err == nil || !strings.Contains(err.Error(), test.want) || test.is != nil &&
+			!errors.Is(err, test.is) {
 			t.Errorf("%s: error %v, expected %q", name, err, test.want)
 		}
 	}
@@ -305,8 +311,8 @@ func TestValuesInstead(t *testing.T) {
 	}
 }
 
-// TestNotFinite: no picture is made of values that are not finite, and the error says
-// which weights are to blame.
+// TestNotFinite checks that values that are not finite are an error, which names the
+// weights that are the cause.
 func TestNotFinite(t *testing.T) {
 	const file, name = "vae/diffusion_pytorch_model.safetensors", "decoder.conv_in.bias"
 	folder := edited(t, func(dir string) {
@@ -329,8 +335,10 @@ func TestNotFinite(t *testing.T) {
 	if !ok {
 		t.Fatalf("error %v", err)
 	}
-	want := gomflux.NotFiniteWeight{File: filepath.Join(folder, file), Name: name, Dtype: gomflux.BFloat16, Stored: failed.Weights[0].Stored}
-	if failed.What != "pixels" || failed.Dtype != gomflux.Float32 || failed.Total != 1 || len(failed.Weights) != 1 || failed.Weights[0] != want || !failed.Damaged() {
+	want := gomflux.NotFiniteWeight{File: filepath.Join(folder, file), Name: name, Dtype: gomflux.BFloat16,
+		Stored: failed.Weights[0].Stored}
+	if failed.What != "pixels" || failed.Dtype != gomflux.Float32 || failed.Total != 1 || len(failed.Weights) != 1 ||
+		failed.Weights[0] != want || !failed.Damaged() {
 		t.Errorf("%s of %s, %d weights: %+v", failed.What, failed.Dtype, failed.Total, failed.Weights)
 	}
 	if !strings.HasPrefix(err.Error(), filepath.Join(folder, file)+": tensor "+name+": has 1 NaN and 0 infinite of ") {
@@ -346,7 +354,8 @@ func TestNotFinite(t *testing.T) {
 		return nil, nil
 	}
 	_, err = open(t, nil).Generate(context.Background(), o)
-	if failed, ok = errors.AsType[*gomflux.NotFiniteError](err); !ok || failed.What != "latents" || failed.Damaged() || len(failed.Weights) > 0 {
+	if failed, ok = errors.AsType[*gomflux.NotFiniteError](err); !ok || failed.What != "latents" || failed.Damaged() ||
+		len(failed.Weights) > 0 {
 		t.Errorf("error %v", err)
 	}
 }

@@ -18,26 +18,26 @@ import (
 
 // A LoRA is a file that changes the weights of a model.
 type LoRA struct {
-	// Path is a safetensors file, a folder with one, or owner/name[@revision][:file]
-	// of a repository that is in the Hugging Face cache. What cannot be found is
+	// Path is a safetensors file, a folder with one, or owner/name[@revision][:file] of a
+	// repository in the Hugging Face cache. The error for a LoRA that is not there is an
 	// [ErrNotFound].
 	Path string
-	// Scale is what its changes are multiplied with. 0 stands for 1.
+	// Scale multiplies the changes. 0 stands for 1.
 	Scale float64
 }
 
-// A LoRAReport is what was found in a LoRA.
+// A LoRAReport describes a LoRA that was applied to a model.
 type LoRAReport struct {
-	Path  string
-	Scale float64
-	// Modules is how many modules it changes of each component.
+	Path  string  // the file
+	Scale float64 // the factor of its changes
+	// Modules is the number of modules that it changes, by component.
 	Modules map[string]int
-	// Unused are its tensors for layers of a text encoder that come behind all that
-	// the pipeline uses of it.
+	// Unused lists tensors for the last layers of a text encoder, whose output the
+	// pipeline does not use.
 	Unused []string
 }
 
-// LoRAs returns what was found in each of OpenOptions.LoRAs.
+// LoRAs describes each of OpenOptions.LoRAs.
 func (m *Model) LoRAs() []LoRAReport { return loraReports(m.pipeline.LoRAs()) }
 
 func loraReports(list []lora.Report) (out []LoRAReport) {
@@ -47,21 +47,24 @@ func loraReports(list []lora.Report) (out []LoRAReport) {
 	return out
 }
 
-// OpenOptionsFrom are the options that a model is opened with to make a picture of
-// these settings again.
+// OpenOptionsFrom returns the options for opening a model to generate the image of some
+// settings again.
 func OpenOptionsFrom(s *Settings) *OpenOptions {
-	o := &OpenOptions{Device: Device(s.Device), Dtype: Dtype(s.Dtype), Quantize: Quantization(s.Quantize), GroupSize: s.GroupSize, RuntimeLoRA: s.RuntimeLoRA, BaseModel: s.BaseModel}
+	o := &OpenOptions{
+		Device: Device(s.Device), Dtype: Dtype(s.Dtype), BaseModel: s.BaseModel,
+		Quantize: Quantization(s.Quantize), GroupSize: s.GroupSize, RuntimeLoRA: s.RuntimeLoRA,
+	}
 	for _, l := range s.LoRAs {
 		if l.Scale == 0 {
-			continue // does nothing
+			continue // has no effect
 		}
 		o.LoRAs = append(o.LoRAs, LoRA{Path: recordedLoRA(l), Scale: l.Scale})
 	}
 	return o
 }
 
-// recordedLoRA is the name of a LoRA of settings, at the commit that they have if
-// that is on this machine.
+// recordedLoRA returns the name of a LoRA in settings, with the recorded commit if that
+// is on this machine.
 func recordedLoRA(l picture.LoRA) string {
 	if repo, _, file, ok := hub.ParseAddress(l.Path); ok && hub.IsRevision(l.Revision) {
 		pinned := hub.Address(repo, l.Revision, file)
@@ -72,11 +75,12 @@ func recordedLoRA(l picture.LoRA) string {
 	return l.Path
 }
 
-// change finds LoRAs, and notes how the options change the weights.
+// change finds the LoRAs of the options, and records in m how they and the quantization
+// change the weights.
 func (m *Model) change(o *OpenOptions, q *mlx.Quantization) (specs []lora.Spec, runtime bool, err error) {
 	if q != nil {
 		m.changes.Quantize = component.QuantizationName(*q)
-		if usual, err := component.ParseQuantization(m.changes.Quantize, 0); err == nil && q.Group != usual.Group {
+		if standard, err := component.ParseQuantization(m.changes.Quantize, 0); err == nil && q.Group != standard.Group {
 			m.changes.GroupSize = q.Group
 		}
 	}
@@ -90,12 +94,13 @@ func (m *Model) change(o *OpenOptions, q *mlx.Quantization) (specs []lora.Spec, 
 	return specs, o.RuntimeLoRA, nil
 }
 
-// findLoRAs finds the files of LoRAs, and says what is recorded of them.
+// findLoRAs finds the files of LoRAs, and returns what is recorded about them in
+// settings.
 func findLoRAs(list []LoRA) (specs []lora.Spec, recorded []picture.LoRA, err error) {
 	for _, l := range list {
 		scale := cmp.Or(l.Scale, 1)
 		if math.IsNaN(scale) || math.IsInf(scale, 0) {
-			return nil, nil, errs.Request(fmt.Errorf("LoRA %s: its scale is %v", l.Path, scale))
+			return nil, nil, errs.Request(fmt.Errorf("LoRA %s: scale: expected a finite number, found %v", l.Path, scale))
 		}
 		found, err := catalog.FindLoRA(l.Path)
 		if err != nil {
@@ -107,7 +112,7 @@ func findLoRAs(list []LoRA) (specs []lora.Spec, recorded []picture.LoRA, err err
 	return specs, recorded, nil
 }
 
-// hashLoRAs puts the hashes of files to what is recorded of them.
+// hashLoRAs sets the recorded hashes of the files of LoRAs.
 func hashLoRAs(ctx context.Context, specs []lora.Spec, recorded []picture.LoRA) (err error) {
 	for i, spec := range specs {
 		if recorded[i].SHA256, err = filehash.SHA256(ctx, spec.Path); err != nil {

@@ -27,8 +27,8 @@ func ofTiny(t *testing.T, seed uint64, modules ...string) string {
 	return name
 }
 
-// TestWeights: quantizations and LoRAs change the picture, the settings tell of
-// them, and they make it again.
+// TestWeights checks that quantizations and LoRAs change the image and are recorded in its
+// settings, which generate it again.
 func TestWeights(t *testing.T) {
 	first, second := ofTiny(t, 1), ofTiny(t, 2)
 	data, err := os.ReadFile(first)
@@ -58,7 +58,8 @@ func TestWeights(t *testing.T) {
 		if o == nil {
 			o = &gomflux.OpenOptions{}
 		}
-		if s.Quantize != string(o.Quantize) || s.GroupSize != o.GroupSize || s.RuntimeLoRA != o.RuntimeLoRA || len(s.LoRAs) != len(o.LoRAs) || len(m.LoRAs()) != len(o.LoRAs) {
+		if s.Quantize != string(o.Quantize) || s.GroupSize != o.GroupSize || s.RuntimeLoRA != o.RuntimeLoRA ||
+			len(s.LoRAs) != len(o.LoRAs) || len(m.LoRAs()) != len(o.LoRAs) {
 			t.Errorf("%s: the settings are %+v", name, s)
 		}
 		if name == "half" && s.LoRAs[0] != (picture.LoRA{Path: first, Scale: 0.5, SHA256: hex.EncodeToString(sum[:])}) {
@@ -108,12 +109,14 @@ func TestBadWeights(t *testing.T) {
 	}{
 		{gomflux.OpenOptions{Quantize: "7"}, "expected 3, 4, 5, 6, 8", gomflux.ErrRequest},
 		{gomflux.OpenOptions{Quantize: "4", GroupSize: 48}, "expected 32, 64 or 128", gomflux.ErrRequest},
-		{gomflux.OpenOptions{GroupSize: 64}, "says nothing without a quantization", gomflux.ErrRequest},
-		{gomflux.OpenOptions{LoRAs: []gomflux.LoRA{{Path: file, Scale: math.NaN()}}}, "scale is NaN", gomflux.ErrRequest},
+		{gomflux.OpenOptions{GroupSize: 64}, "a group size needs a quantization", gomflux.ErrRequest},
+		{gomflux.OpenOptions{LoRAs: []gomflux.LoRA{{Path: file, Scale: math.NaN()}}},
+			"scale: expected a finite number, found NaN", gomflux.ErrRequest},
 		{gomflux.OpenOptions{LoRAs: []gomflux.LoRA{{Path: file}, {Path: "nothing"}}}, "no LoRA nothing", gomflux.ErrNotFound},
 		{gomflux.OpenOptions{LoRAs: []gomflux.LoRA{{Path: "me/lora"}}}, "gomflux pull me/lora", gomflux.ErrNotFound},
 		{gomflux.OpenOptions{LoRAs: []gomflux.LoRA{{Path: damaged}}}, "damaged.safetensors", nil},
-		{gomflux.OpenOptions{LoRAs: []gomflux.LoRA{{Path: ofTiny(t, 1, "blocks.0.nothing")}}}, "transformer.blocks.0.nothing.lora_A.weight", nil},
+		{gomflux.OpenOptions{LoRAs: []gomflux.LoRA{{Path: ofTiny(t, 1, "blocks.0.nothing")}}},
+			"transformer.blocks.0.nothing.lora_A.weight", nil},
 	} {
 		m, err := gomflux.Open(context.Background(), tiny, &test.o)
 		switch {

@@ -12,20 +12,19 @@ import (
 	"github.com/gomflux/gomflux/picture"
 )
 
-// A Model is a loaded model. Its methods may be called from several goroutines
-// and follow one another; those that are called from a callback of Generate
-// run at once.
+// A Model is a loaded model. Its methods may be called from several goroutines, and wait
+// for each other, except that methods called from a callback of Generate run
+// immediately.
 type Model struct {
-	// VAE is the model's autoencoder, whose methods are the model's too. It is
-	// there until the model is closed.
+	// VAE is the model's autoencoder. It must not be used after the model was closed.
 	VAE
 	pipeline *models.Pipeline
 	source   *Source
-	changes  Settings // how the weights were changed, and nothing else
+	changes  Settings // only the fields that describe how the weights were changed
 }
 
-// Close frees the model. It must not be in use, and cannot be used any more;
-// to close it again does nothing.
+// Close frees the model. The model must not be in use, and must not be used afterwards.
+// Closing it again has no effect.
 func (m *Model) Close() error {
 	if m.pipeline != nil {
 		m.pipeline.Close()
@@ -34,88 +33,89 @@ func (m *Model) Close() error {
 	return nil
 }
 
-// Class is the model's pipeline class, as model_index.json names it.
+// Class returns the model's pipeline class, as in model_index.json.
 func (m *Model) Class() string { return m.pipeline.Class }
 
-// Defaults are the settings that Generate uses where Options has none.
+// Defaults returns the settings that Generate uses for options that are not set.
 func (m *Model) Defaults() Defaults { return Defaults(m.pipeline.Defaults) }
 
-// Multiple is what heights and widths must be a multiple of, in pixels.
+// Multiple returns the number of pixels that heights and widths must be multiples of.
 func (m *Model) Multiple() int { return m.pipeline.Multiple() }
 
-// Options say what picture to make. Zero values stand for the model's
-// defaults.
+// Options describe the image to generate. Fields with the value zero stand for the
+// model's defaults.
 type Options struct {
+	// Prompt describes the image.
 	Prompt string
-	// NegativePrompt is what guidance leads away from.
+	// NegativePrompt describes what the image should not contain. It needs
+	// classifier-free guidance, see [Model.UsesNegativePrompt].
 	NegativePrompt string
-	// Height and Width are in pixels, multiples of Model.Multiple.
+	// Height and Width are the size in pixels. They must be multiples of Model.Multiple.
 	Height, Width int
-	Steps         int
-	// Guidance is how closely the prompt is followed, as the model's family counts
-	// it; nil is the model's default. For most families it is the scale of
-	// classifier-free guidance; the pages of docs/models say at which value it is off,
-	// and which models have none. What a model cannot take is an [ErrRequest].
+	// Steps is the number of denoising steps.
+	Steps int
+	// Guidance is the guidance scale: how closely the prompt is followed. nil stands for
+	// the model's default. For most families it is the scale of classifier-free guidance;
+	// the pages in docs/models describe which value disables it, and which models do not
+	// support it. A value that the model does not support is an [ErrRequest].
 	Guidance *float64
-	// Seed chooses the initial noise; nil is a random one.
+	// Seed determines the initial noise. nil stands for a random seed.
 	Seed *uint64
-	// MaxSequenceLength is how many tokens the prompt may have, with those of
+	// MaxSequenceLength is the largest number of tokens of a prompt, including those of
 	// the model's template.
 	MaxSequenceLength int
-	// RefuseLongPrompts makes a prompt of more tokens an error. Else its end is cut
-	// off, as diffusers does it, and Result.Cuts says what is lost.
+	// RefuseLongPrompts makes a prompt with more tokens an error. Otherwise its end is cut
+	// off, as in diffusers, and reported in Result.Cuts.
 	RefuseLongPrompts bool
-	// Scheduler makes the steps; "" stands for the model's own.
+	// Scheduler is the scheduler of the steps. "" stands for the model's own.
 	Scheduler Scheduler
-	// RNG draws the noise of a seed; "" stands for MLXNoise.
+	// RNG is the generator of the initial noise. "" stands for MLXNoise.
 	RNG RNG
-	// Image, if set, is the picture to start from. It is resized to Height and
-	// Width, which are its own where they are 0.
+	// Image, if set, is the image to start from (image-to-image). It is resized to Height
+	// and Width, which default to its size.
 	Image image.Image
-	// ImageStrength is how much of Image is kept, below 1: the part of the
-	// steps that it takes the place of, as in mflux. diffusers' strength is
-	// the rest, 1 - ImageStrength. 0 stands for 0.4.
+	// ImageStrength is how much of Image is kept, as in mflux: the fraction of the steps
+	// that are skipped. It must be less than 1, and 0 stands for 0.4. It corresponds to
+	// 1 - strength in diffusers.
 	ImageStrength float64
-	// References, if set, are pictures for a model that edits. The prompt can
-	// speak of them as $1, $2 and so on, which becomes what the model knows them
-	// by, such as image 1 or Picture 1. Without Height and Width the model chooses
-	// a size by theirs.
+	// References are the input images of an edit model. The prompt can refer to them as
+	// $1, $2 and so on, which is replaced by the model's name for them, such as image 1 or
+	// Picture 1. If Height and Width are 0, the size is derived from these images.
 	References []image.Image
-	// Latents, if set, are the initial noise, instead of what Seed gives.
+	// Latents, if set, are the initial noise. They override Seed.
 	Latents Latents
 
-	// Progress is called on the caller's goroutine.
+	// Progress, if set, is called on the caller's goroutine.
 	Progress func(Progress)
-	// OnCut is called on the caller's goroutine, before anything runs, for every part
-	// of a prompt that is cut off.
+	// OnCut, if set, is called on the caller's goroutine before the run starts, for every
+	// part of a prompt that is cut off.
 	OnCut func(Cut)
-	// OnStep is called on the caller's goroutine after every step. It may use
-	// the model, to decode the latents or show them. Its error ends the run
-	// and is returned.
+	// OnStep, if set, is called on the caller's goroutine after every step. It may use the
+	// model to decode or preview the latents. An error ends the run and is returned.
 	OnStep func(Step) error
-	// Hook sees every module's output.
+	// Hook, if set, is called with the output of every module.
 	Hook Hook
-	// Values, if set, are values of the run that are not to be computed.
+	// Values, if set, override computed tensors.
 	Values Values
 }
 
-// OptionsFrom are the options that make a picture of these settings again, with
-// a model that is opened by its name, s.Model, with @ and s.Revision if there is
-// one, and [OpenOptionsFrom]. Options.Image and
-// Options.References are left to the caller where s.Image and s.References say
-// that there were some. The zero values of settings that
-// were read stand for what the file had not, except Seed and Guidance: see
-// [picture.Found.Has].
+// OptionsFrom returns the options that generate the image of some settings again, with a
+// model that is opened with [OpenOptionsFrom] under the name s.Model, followed by @ and
+// s.Revision if that is set. The caller must set Options.Image and Options.References if
+// s.Image and s.References are set. In settings that were read from a file, fields that
+// the file does not have are zero, which stands for the default except for Seed and
+// Guidance: see [picture.Found.Has].
 func OptionsFrom(s *Settings) Options {
 	seed, guidance := s.Seed, s.Guidance
 	return Options{
-		Prompt: s.Prompt, NegativePrompt: s.NegativePrompt, Height: s.Height, Width: s.Width, Steps: s.Steps, Guidance: &guidance, Seed: &seed,
-		MaxSequenceLength: s.MaxSequenceLength, Scheduler: Scheduler(s.Scheduler), RNG: RNG(s.RNG), ImageStrength: s.ImageStrength,
+		Prompt: s.Prompt, NegativePrompt: s.NegativePrompt, Height: s.Height, Width: s.Width,
+		Steps: s.Steps, Guidance: &guidance, Seed: &seed, MaxSequenceLength: s.MaxSequenceLength,
+		Scheduler: Scheduler(s.Scheduler), RNG: RNG(s.RNG), ImageStrength: s.ImageStrength,
 	}
 }
 
-// Settings are those that Generate will give the picture of some options, as far
-// as they are known before. Without Options.Seed theirs is 0.
+// Settings returns the settings that Generate would return for some options, as far as
+// they are known in advance. Without Options.Seed, the seed is 0.
 func (m *Model) Settings(o Options) Settings {
 	r := request(m.pipeline, o)
 	if o.Seed == nil {
@@ -126,11 +126,13 @@ func (m *Model) Settings(o Options) Settings {
 
 func (m *Model) settings(r models.Request) Settings {
 	s := Settings{
-		Version: picture.SettingsVersion, Generator: "gomflux " + Version(), Model: catalog.TildePath(m.source.Name()), Revision: m.source.Revision(), BaseModel: catalog.TildePath(m.source.BaseModel()), Class: m.Class(),
+		Version: picture.SettingsVersion, Generator: "gomflux " + Version(), Class: m.Class(),
+		Model: catalog.TildePath(m.source.Name()), Revision: m.source.Revision(), BaseModel: catalog.TildePath(m.source.BaseModel()),
 		Prompt: r.Prompt, NegativePrompt: r.NegativePrompt, Seed: r.Seed, Steps: r.Steps, Guidance: r.Guidance,
 		Height: r.Height, Width: r.Width, MaxSequenceLength: r.MaxSequenceLength, Scheduler: r.Scheduler,
 		Dtype: string(m.Dtype()), Device: string(m.Device()),
-		Quantize: m.changes.Quantize, GroupSize: m.changes.GroupSize, LoRAs: slices.Clone(m.changes.LoRAs), RuntimeLoRA: m.changes.RuntimeLoRA,
+		Quantize: m.changes.Quantize, GroupSize: m.changes.GroupSize,
+		LoRAs: slices.Clone(m.changes.LoRAs), RuntimeLoRA: m.changes.RuntimeLoRA,
 	}
 	if r.RNG != "mlx" {
 		s.RNG = r.RNG
@@ -141,7 +143,7 @@ func (m *Model) settings(r models.Request) Settings {
 	return s
 }
 
-// Version is the version of this module that the program was built with.
+// Version returns the version of this module in the program.
 func Version() string {
 	if info, ok := debug.ReadBuildInfo(); ok {
 		const path = "github.com/gomflux/gomflux"
@@ -157,19 +159,19 @@ func Version() string {
 	return "(unknown version)"
 }
 
-// UsesNegativePrompt reports whether Options.NegativePrompt counts: whether the
-// model has classifier-free guidance, and Options.Guidance turns it on.
+// UsesNegativePrompt reports whether Options.NegativePrompt has an effect: whether the
+// model supports classifier-free guidance and Options.Guidance enables it.
 func (m *Model) UsesNegativePrompt(o Options) bool {
 	return m.pipeline.UsesNegativePrompt(request(m.pipeline, o))
 }
 
-// Check returns the error that Generate would return for what the model cannot do of
-// the options, without running anything.
+// Check returns the error that Generate would return for options that the model does not
+// support. It does not run the model.
 func (m *Model) Check(o Options) error {
 	return public(m.pipeline.Check(request(m.pipeline, o)))
 }
 
-// request fills in what the options leave open.
+// request returns a request with the model's defaults for options that are not set.
 func request(p *models.Pipeline, o Options) models.Request {
 	d := p.Defaults
 	r := models.Request{
@@ -179,7 +181,7 @@ func request(p *models.Pipeline, o Options) models.Request {
 		MaxSequenceLength: cmp.Or(o.MaxSequenceLength, d.MaxSequenceLength),
 		RefuseLongPrompts: o.RefuseLongPrompts,
 		Scheduler:         string(o.Scheduler), RNG: string(o.RNG), Image: o.Image, ImageStrength: cmp.Or(o.ImageStrength, 0.4),
-		References: o.References, Latents: models.Latents(o.Latents), Hook: o.Hook.internal(), Given: givenOf(o.Values),
+		References: o.References, Latents: models.Latents(o.Latents), Hook: o.Hook.internal(), Overrides: overridesOf(o.Values),
 		Progress: onCaller(o.Progress), OnStep: onStep(o.OnStep),
 	}
 	switch {
@@ -195,7 +197,7 @@ func request(p *models.Pipeline, o Options) models.Request {
 	if o.Seed != nil {
 		r.Seed = *o.Seed
 	} else {
-		r.Seed = uint64(rand.Uint32()) // 32 bits: what people are used to typing again
+		r.Seed = uint64(rand.Uint32()) // 32 bits are short enough to type
 	}
 	return r
 }

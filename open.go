@@ -11,45 +11,49 @@ import (
 	"github.com/gomflux/gomflux/models/errs"
 )
 
-// OpenOptions say how a model is loaded. The zero value, or nil, is sensible.
+// OpenOptions configure how a model is loaded. The zero value and nil stand for the
+// defaults.
 type OpenOptions struct {
-	// Device is what the model runs on. Metal and CUDA are an error where a GPU is the
-	// other one.
+	// Device is the device that the model runs on. Metal and CUDA are an error on a
+	// machine without such a GPU.
 	Device Device
-	// Dtype is what the model computes in; "" is float32 on the CPU and bfloat16 on a
-	// GPU.
+	// Dtype is the dtype of computations. "" stands for float32 on the CPU and bfloat16 on
+	// a GPU.
 	Dtype Dtype
-	// Defaults, if set, replace those of the model's pipeline class.
+	// Defaults, if set, override the model's default settings.
 	Defaults *Defaults
-	// For, if set, are options that the model is to be used with: what it cannot do of
-	// them is an error before its weights are read. What they do not need, because of
-	// their Values, which must be the same, is not read, and need not be there.
+	// For lists the options that the model will be used with. Options that the model does
+	// not support are an error before weights are loaded. Components that are not needed
+	// because of Options.Values, which must be the same in all of them, are not loaded and
+	// need not exist.
 	For []Options
-	// LowRAM keeps only one of the model's text encoders and its transformer in memory
-	// at a time, and none while a picture is decoded, and loads them when they are
-	// needed: a run's Progress tells of it, and must not run the model meanwhile. Where
-	// they do not fit into memory beside each other that is done anyway.
+	// LowRAM keeps at most one of the text encoders and the transformer in memory at a
+	// time, and neither while an image is decoded. They are loaded when they are needed,
+	// which a run reports to Options.Progress; that callback must not run the model then.
+	// If the components do not fit into memory together, this is done in any case.
 	LowRAM bool
-	// Quantize packs the weights while they are loaded; "" leaves them as they are.
-	// Some layers keep more bits, and the autoencoder all. GroupSize is how many
-	// weights share a scale: 32, 64 or 128, and 0 stands for 64; MXFP4, MXFP8 and
-	// NVFP4 have their own. What the model's files have quantized already stays as it
-	// is.
-	Quantize  Quantization
+	// Quantize quantizes the weights while they are loaded; "" leaves them as they are.
+	// Some layers keep more bits, and the autoencoder is not quantized. Weights that are
+	// quantized in the model's files are not changed.
+	Quantize Quantization
+	// GroupSize is the number of weights that share a scale: 32, 64 or 128. 0 stands for
+	// 64. MXFP4, MXFP8 and NVFP4 have a fixed group size.
 	GroupSize int
-	// LoRAs change the weights, before these are quantized. With RuntimeLoRA they are
-	// computed beside the weights instead, which is slower. The changes that a
-	// quantized file's weights get are always computed beside them.
-	LoRAs       []LoRA
+	// LoRAs are baked into the weights before quantization. Changes of weights that are
+	// quantized in the model's files are computed next to them at run time instead.
+	LoRAs []LoRA
+	// RuntimeLoRA computes the changes of all LoRAs at run time, which is slower.
 	RuntimeLoRA bool
-	// BaseModel is the base model of [FindWith], for [Open] and [OpenVAE].
+	// BaseModel is the base model for [FindWith], used by [Open] and [OpenVAE].
 	BaseModel string
-	// Batch is how many pictures are to be made at once, 0 for one, and Warn is told
-	// before weights are read if the runs of For, or one with the model's own settings,
-	// take more memory than is free, and what would fit.
+	// Batch is the number of images that will be generated at once, for the memory
+	// estimate. 0 stands for 1.
 	Batch int
-	Warn  func(string)
-	// Progress is called on the caller's goroutine while the model is loaded.
+	// Warn, if set, is called before weights are loaded if the runs in For, or a run with
+	// the default settings, need more memory than is free. The message includes what
+	// would fit.
+	Warn func(string)
+	// Progress, if set, is called on the caller's goroutine while the model is loaded.
 	Progress func(Progress)
 }
 
@@ -60,7 +64,7 @@ func (o *OpenOptions) baseModel() string {
 	return o.BaseModel
 }
 
-// load turns the options into those of package models.
+// load converts the options to those of package models.
 func (o *OpenOptions) load() (l models.LoadOptions, err error) {
 	if o == nil {
 		o = &OpenOptions{}
@@ -76,8 +80,8 @@ func (o *OpenOptions) load() (l models.LoadOptions, err error) {
 		return l, err
 	}
 	if len(o.For) > 0 {
-		l.Given = givenOf(o.For[0].Values)
-		l.For = func(p *models.Pipeline) (runs []models.Request) {
+		l.Overrides = overridesOf(o.For[0].Values)
+		l.Requests = func(p *models.Pipeline) (runs []models.Request) {
 			for _, options := range o.For {
 				runs = append(runs, request(p, options))
 			}
@@ -90,18 +94,18 @@ func (o *OpenOptions) load() (l models.LoadOptions, err error) {
 	return l, nil
 }
 
-// internal is the quantization with a group size, nil for none.
+// internal returns the engine's quantization with a group size, nil if q is empty.
 func (q Quantization) internal(group int) (*mlx.Quantization, error) {
 	switch {
 	case q != "":
 		return component.ParseQuantization(string(q), group)
 	case group != 0:
-		return nil, errs.Request(errors.New("a group size says nothing without a quantization"))
+		return nil, errs.Request(errors.New("a group size needs a quantization"))
 	}
 	return nil, nil
 }
 
-// Open finds a model by its name, as [Find] does, and loads it.
+// Open finds a model by its name, like [Find], and loads it.
 func Open(ctx context.Context, model string, o *OpenOptions) (*Model, error) {
 	source, err := FindWith(model, o.baseModel())
 	if err != nil {
@@ -110,7 +114,8 @@ func Open(ctx context.Context, model string, o *OpenOptions) (*Model, error) {
 	return source.Open(ctx, o)
 }
 
-// OpenFS loads the model in a file system, such as an embed.FS.
+// OpenFS loads a model from a file system, such as an embed.FS, that contains a model
+// folder in diffusers' layout.
 func OpenFS(ctx context.Context, fsys fs.FS, o *OpenOptions) (*Model, error) {
 	return SourceFS(fsys).Open(ctx, o)
 }

@@ -10,8 +10,8 @@ import (
 	"github.com/gomflux/gomflux"
 )
 
-// TestLongPrompts: the end of a prompt that is too long is cut off, which the result
-// tells of, or the prompt is refused.
+// TestLongPrompts checks that the end of a long prompt is cut off and reported, or that the
+// prompt is an error.
 func TestLongPrompts(t *testing.T) {
 	ctx := context.Background()
 	words := strings.Repeat("circle ", 100)
@@ -55,7 +55,8 @@ func TestLongPrompts(t *testing.T) {
 			var encoders []string
 			for _, c := range r.Cuts {
 				encoders = append(encoders, c.Encoder)
-				if c.Prompt != "prompt" || c.Tokens <= 0 || c.Limit <= 0 || c.Text == "" || !strings.HasSuffix(strings.TrimSpace(words), strings.TrimSpace(c.Text)) {
+				if c.Prompt != "prompt" || c.Tokens <= 0 || c.Limit <= 0 || c.Text == "" ||
+					!strings.HasSuffix(strings.TrimSpace(words), strings.TrimSpace(c.Text)) {
 					t.Errorf("%+v", c)
 				}
 			}

@@ -8,73 +8,79 @@ import (
 	"github.com/gomflux/gomflux/models/save"
 )
 
-// A Layout is a form in which models are saved.
+// A Layout is a layout of model folders.
 type Layout string
 
 const (
-	// DiffusersLayout is what from_pretrained of diffusers reads. It has no quantized
-	// weights.
+	// DiffusersLayout is the layout that from_pretrained of diffusers reads. It does not
+	// support quantized weights.
 	DiffusersLayout Layout = "diffusers"
-	// MFluxLayout is what mflux reads, with the configs of diffusers beside it.
+	// MFluxLayout is the layout that mflux reads, with the configs of diffusers in
+	// addition.
 	MFluxLayout Layout = "mflux"
 )
 
-// KeepDtypes as SaveOptions.Dtype leaves every tensor in its own dtype.
+// KeepDtypes is a value of SaveOptions.Dtype that keeps the dtype of every tensor.
 const KeepDtypes Dtype = "keep"
 
-// SaveOptions say how a model is saved.
+// SaveOptions configure how a model is saved.
 type SaveOptions struct {
-	// Layout is MFluxLayout if weights are quantized, and else DiffusersLayout, where
-	// it is "".
+	// Layout is the layout of the folder. "" stands for MFluxLayout if weights are
+	// quantized, and otherwise for DiffusersLayout.
 	Layout Layout
-	// Quantize and GroupSize are those of OpenOptions.
-	Quantize  Quantization
+	// Quantize is the quantization of the weights, as in OpenOptions.
+	Quantize Quantization
+	// GroupSize is the group size of the quantization, as in OpenOptions.
 	GroupSize int
-	// Dtype is that of what is not quantized: "" stands for BFloat16.
+	// Dtype is the dtype of weights that are not quantized. "" stands for BFloat16.
 	Dtype Dtype
-	// LoRAs are added to the weights before these are quantized.
+	// LoRAs are baked into the weights before quantization.
 	LoRAs []LoRA
-	// BaseModel is the base model of [FindWith], for [Save].
+	// BaseModel is the base model for [FindWith], used by [Save].
 	BaseModel string
-	// Device is what quantizes.
+	// Device is the device that computes the quantization.
 	Device Device
-	// Overwrite lets the model take the place of another one in a folder.
+	// Overwrite allows replacing a model in the folder.
 	Overwrite bool
-	// Progress is called on the caller's goroutine, with Bytes of TotalBytes written.
+	// Progress, if set, is called on the caller's goroutine with the number of bytes that
+	// were written.
 	Progress func(Progress)
 }
 
-// A SaveReport says what was saved.
+// A SaveReport describes a saved model.
 type SaveReport struct {
-	Folder       string
-	Layout       Layout
-	Quantization Quantization // "" if nothing is quantized
-	Bytes        int64        // of all tensors
-	Files        int          // with weights
-	// Layers are the quantized ones, in the order of components and names.
+	Folder       string       // the folder of the model
+	Layout       Layout       // the layout of the folder
+	Quantization Quantization // the quantization of most layers, "" if nothing is quantized
+	Bytes        int64        // the size of all tensors
+	Files        int          // the number of files with weights
+	// Layers lists the quantized layers by component and name.
 	Layers []SavedLayer
-	// Left lists tensors, with their components, that the layout has no place for, and
-	// that no picture needs.
-	Left  []string
+	// Left lists tensors, with their components, that the layout does not contain and that
+	// generating images does not need.
+	Left []string
+	// LoRAs describes the LoRAs that were baked into the weights.
 	LoRAs []LoRAReport
 }
 
 // A SavedLayer is a quantized layer of a saved model.
 type SavedLayer struct {
-	Component, Name string
-	Mode            string // affine, or the name of a block format
-	Bits, Group     int
-	Bytes           int64
-	// Error is ‖W-Ŵ‖/‖W‖ of the weights W and what they are unpacked to. It is 0 if
-	// Kept is set, of a layer that was quantized before.
+	Component string // the folder of the component
+	Name      string // the name of the layer
+	Mode      string // affine, or the name of a block format
+	Bits      int    // bits per weight
+	Group     int    // the number of weights that share a scale
+	Bytes     int64  // the size of the layer
+	// Error is the relative error ‖W-Ŵ‖/‖W‖ of the dequantized weights Ŵ, 0 if Kept.
 	Error float64
-	Kept  bool
+	// Kept reports that the layer was quantized in the source and is unchanged.
+	Kept bool
 }
 
-// Save writes a model, which is named as for [Find], to a folder. The folder appears
-// when all of it is written. One that is there, and not empty, is an [ErrRequest],
-// unless it holds a model and Overwrite is set; then it is replaced at the end. A
-// disk that has no room for it is an error before the first byte.
+// Save writes a model, found by its name like [Find], to a folder. The folder appears
+// after everything was written. A folder that exists and is not empty is an
+// [ErrRequest], unless it contains a model and Overwrite is set; that model is replaced
+// at the end. Too little space on the disk is an error before anything is written.
 func Save(ctx context.Context, model, folder string, o *SaveOptions) (*SaveReport, error) {
 	base := ""
 	if o != nil {
@@ -87,7 +93,7 @@ func Save(ctx context.Context, model, folder string, o *SaveOptions) (*SaveRepor
 	return source.Save(ctx, folder, o)
 }
 
-// Save is [Save] for a model that was found.
+// Save writes the model to a folder, see [Save].
 func (s *Source) Save(ctx context.Context, folder string, o *SaveOptions) (*SaveReport, error) {
 	if s.found.Err != nil {
 		return nil, s.found.Err
@@ -127,9 +133,11 @@ func (s *Source) Save(ctx context.Context, folder string, o *SaveOptions) (*Save
 	return newSaveReport(report), nil
 }
 
-// saved is what is recorded of the model in a folder that it is saved to.
+// saved returns the model with the information that is recorded in its folder.
 func (s *Source) saved() save.Source {
-	source := save.Source{FS: s.found.FS, Name: s.found.Name, Folder: s.found.Folder, Revision: s.found.Revision, Origin: s.found.Origin()}
+	source := save.Source{
+		FS: s.found.FS, Name: s.found.Name, Folder: s.found.Folder, Revision: s.found.Revision, Origin: s.found.Origin(),
+	}
 	if _, _, preset := catalog.Published(source.Origin); preset != nil {
 		source.Base = &preset.Name
 	}

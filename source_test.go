@@ -24,8 +24,10 @@ func TestSource(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if folder.Name() != tiny || folder.Path() != tiny || folder.Revision() != "" || folder.BaseModel() != "" || folder.Defaults() != nil || folder.Err() != nil {
-		t.Errorf("%q at %q, revision %q, base %q, defaults %+v, error %v", folder.Name(), folder.Path(), folder.Revision(), folder.BaseModel(), folder.Defaults(), folder.Err())
+	if folder.Name() != tiny || folder.Path() != tiny || folder.Revision() != "" || folder.BaseModel() != "" ||
+		folder.Defaults() != nil || folder.Err() != nil {
+		t.Errorf("%q at %q, revision %q, base %q, defaults %+v, error %v", folder.Name(), folder.Path(), folder.Revision(),
+			folder.BaseModel(), folder.Defaults(), folder.Err())
 	}
 	embedded := gomflux.SourceFS(os.DirFS(tiny))
 	if embedded.Name() != "" || embedded.Path() != "" {
@@ -72,8 +74,8 @@ func TestSource(t *testing.T) {
 	}
 }
 
-// TestSourceOfParts: a folder that cannot be made a whole model is found, and says why
-// it cannot be opened.
+// TestSourceOfParts checks that a folder that cannot be completed is found, with the reason
+// why it cannot be opened.
 func TestSourceOfParts(t *testing.T) {
 	ctx := context.Background()
 	t.Setenv("HF_HUB_CACHE", t.TempDir())
@@ -98,7 +100,7 @@ func TestSourceOfParts(t *testing.T) {
 		t.Errorf("Open by name: error %v, expected %v", err, s.Err())
 	}
 	if _, err := s.OpenVAE(ctx, nil); err == nil {
-		t.Error("an autoencoder was opened, where there is none")
+		t.Error("an autoencoder was opened in a folder without one")
 	}
 }
 
@@ -151,7 +153,8 @@ func TestDefaults(t *testing.T) {
 		t.Fatal(err)
 	}
 	s := r.Settings
-	if got := (gomflux.Defaults{Steps: s.Steps, Guidance: s.Guidance, NegativePrompt: s.NegativePrompt, Height: s.Height, Width: s.Width, MaxSequenceLength: s.MaxSequenceLength}); got != d {
+	if got := (gomflux.Defaults{Steps: s.Steps, Guidance: s.Guidance, NegativePrompt: s.NegativePrompt, Height: s.Height,
+		Width: s.Width, MaxSequenceLength: s.MaxSequenceLength}); got != d {
 		t.Errorf("a picture with %+v, expected %+v", got, d)
 	}
 }

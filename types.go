@@ -8,15 +8,15 @@ import (
 	"github.com/gomflux/gomflux/picture"
 )
 
-// A Device is what a model runs on.
+// A Device is a device that models run on.
 type Device string
 
 const (
-	AnyDevice Device = "" // a GPU if there is one, else the CPU
-	CPU       Device = "cpu"
-	GPU       Device = "gpu" // Metal or CUDA
-	Metal     Device = "metal"
-	CUDA      Device = "cuda"
+	AnyDevice Device = ""      // a GPU if there is one, otherwise the CPU
+	CPU       Device = "cpu"   // the CPU
+	GPU       Device = "gpu"   // a GPU, with Metal or CUDA
+	Metal     Device = "metal" // a GPU with Metal
+	CUDA      Device = "cuda"  // a GPU with CUDA
 )
 
 // A Dtype is the type of a tensor's elements. Models compute in one of the
@@ -31,7 +31,7 @@ const (
 	Uint8    Dtype = "uint8"
 )
 
-// A Scheduler makes the steps from noise to a picture.
+// A Scheduler computes the denoising steps from noise to an image.
 type Scheduler string
 
 const (
@@ -40,41 +40,43 @@ const (
 	Linear Scheduler = "linear"                    // mflux's LinearScheduler
 )
 
-// A Quantization is how weights are packed: to a number of bits, or to blocks of
-// small floating-point numbers.
+// A Quantization is a quantization of weights: to a number of bits, or to a block format
+// of small floating-point numbers.
 type Quantization string
 
 const (
-	Bits3 Quantization = "3"
-	Bits4 Quantization = "4"
-	Bits5 Quantization = "5"
-	Bits6 Quantization = "6"
-	Bits8 Quantization = "8"
-	MXFP4 Quantization = "mxfp4"
-	MXFP8 Quantization = "mxfp8"
-	NVFP4 Quantization = "nvfp4"
+	Bits3 Quantization = "3"     // 3 bits
+	Bits4 Quantization = "4"     // 4 bits
+	Bits5 Quantization = "5"     // 5 bits
+	Bits6 Quantization = "6"     // 6 bits
+	Bits8 Quantization = "8"     // 8 bits
+	MXFP4 Quantization = "mxfp4" // 4-bit floats in blocks of 32 (OCP Microscaling)
+	MXFP8 Quantization = "mxfp8" // 8-bit floats in blocks of 32 (OCP Microscaling)
+	NVFP4 Quantization = "nvfp4" // 4-bit floats in blocks of 16 (NVIDIA)
 )
 
-// An RNG is a random number generator that draws the noise of a seed.
+// An RNG is a random number generator for the initial noise.
 type RNG string
 
 const (
-	MLXNoise   RNG = "mlx"   // as mflux draws it
-	TorchNoise RNG = "torch" // as diffusers does with a generator on the CPU
+	MLXNoise   RNG = "mlx"   // MLX's generator, as in mflux
+	TorchNoise RNG = "torch" // PyTorch's CPU generator, as in diffusers
 )
 
-// Latents are a picture as a diffusion model works on it: float32, in the shape of
-// diffusers' pipeline without the batch axis.
+// Latents are an image in the latent space of a diffusion model. They are float32, in
+// the shape of diffusers' pipeline without the batch axis.
 type Latents struct {
-	Shape []int // [C, h, w]; decoding and previews take [1, C, h, w] too
-	Data  []float32
+	// Shape is [C, h, w]. Decoding and previews accept [1, C, h, w] too.
+	Shape []int
+	// Data has the elements in row-major order.
+	Data []float32
 }
 
-// Settings is everything that makes a picture again, by [OptionsFrom]. Package
-// picture writes it into files and reads it.
+// Settings are the settings that generate an image, see [OptionsFrom]. Package picture
+// writes them to image files and reads them.
 type Settings = picture.Settings
 
-// device is the device of a name, nil for any.
+// device returns the engine's device, nil for AnyDevice.
 func (d Device) device() (*mlx.Device, error) {
 	if d == AnyDevice {
 		return nil, nil
@@ -86,7 +88,7 @@ func (d Device) device() (*mlx.Device, error) {
 	return &parsed, nil
 }
 
-// compute is a dtype that models compute in, nil for the device's own.
+// compute returns the engine's dtype for computations, nil for the device's default.
 func (d Dtype) compute() (*mlx.Dtype, error) {
 	if d == "" {
 		return nil, nil

@@ -8,14 +8,14 @@ import (
 	"github.com/gomflux/gomflux/models"
 )
 
-// A VAE is a model's autoencoder: pictures to latents and back. Like a [Model] it
-// may be used from several goroutines. The garbage collector frees it.
+// A VAE is a model's autoencoder, which converts images to latents and back. Like a
+// [Model] it may be used from several goroutines. The garbage collector frees it.
 type VAE struct {
 	autoencoder *models.Autoencoder
 }
 
-// OpenVAE loads the autoencoder of a model, which may have nothing else, or a folder
-// that is an autoencoder's own. The model is named as for [Find].
+// OpenVAE loads the autoencoder of a model, found by its name like [Find]. The other
+// components of the model may be missing, and the folder may be the autoencoder's own.
 func OpenVAE(ctx context.Context, model string, o *OpenOptions) (*VAE, error) {
 	source, err := FindWith(model, o.baseModel())
 	if err != nil {
@@ -24,7 +24,7 @@ func OpenVAE(ctx context.Context, model string, o *OpenOptions) (*VAE, error) {
 	return source.OpenVAE(ctx, o)
 }
 
-// OpenVAE loads the autoencoder of a model that was found.
+// OpenVAE loads the autoencoder of the model.
 func (s *Source) OpenVAE(ctx context.Context, o *OpenOptions) (*VAE, error) {
 	load, err := o.load()
 	if err != nil {
@@ -41,28 +41,28 @@ func (s *Source) OpenVAE(ctx context.Context, o *OpenOptions) (*VAE, error) {
 	return v, nil
 }
 
-// Device is where the model runs: the CPU, Metal or CUDA.
+// Device returns the device that the model runs on: CPU, Metal or CUDA.
 func (v *VAE) Device() Device { return Device(v.autoencoder.Device().String()) }
 
-// Dtype is what the model computes in.
+// Dtype returns the dtype of the model's computations.
 func (v *VAE) Dtype() Dtype { return Dtype(v.autoencoder.Dtype().String()) }
 
-// ScaleFactor is the size of a picture over the size of its latents.
+// ScaleFactor returns the size of an image divided by the size of its latents.
 func (v *VAE) ScaleFactor() int { return v.autoencoder.ScaleFactor() }
 
-// DecodeMemory estimates what Decode takes for a picture, in bytes, with as much
-// memory as is free now: large pictures are decoded in strips where it is short.
-// Encode takes less.
+// DecodeMemory estimates the memory in bytes that Decode needs for an image of a size.
+// The estimate depends on the memory that is free now, because large images are decoded
+// in strips if memory is short. Encode needs less.
 func (v *VAE) DecodeMemory(height, width int) (n int64) {
-	mlx.Do(context.Background(), func() error { // which does not fail
+	mlx.Do(context.Background(), func() error { // never fails
 		n = v.autoencoder.DecodeMemory(height, width)
 		return nil
 	})
 	return n
 }
 
-// Encode takes a picture to latents: the mean of what the encoder predicts. Its
-// sides must be multiples of ScaleFactor.
+// Encode encodes an image to latents, the mean of the distribution that the encoder
+// predicts. The image's height and width must be multiples of ScaleFactor.
 func (v *VAE) Encode(ctx context.Context, img image.Image) (l Latents, err error) {
 	err = mlx.Do(ctx, func() error {
 		encoded, err := v.autoencoder.Encode(img)
@@ -72,7 +72,7 @@ func (v *VAE) Encode(ctx context.Context, img image.Image) (l Latents, err error
 	return l, public(err)
 }
 
-// Decode takes latents to a picture.
+// Decode decodes latents to an image.
 func (v *VAE) Decode(ctx context.Context, l Latents) (img *image.RGBA, err error) {
 	err = mlx.Do(ctx, func() (err error) {
 		img, err = v.autoencoder.Decode(models.Latents(l))
@@ -81,9 +81,9 @@ func (v *VAE) Decode(ctx context.Context, l Latents) (img *image.RGBA, err error
 	return img, public(err)
 }
 
-// DecodeUnscaled takes latents to a picture as diffusers' vae.decode does: without
-// the model's scaling_factor and shift_factor, which those of Generate and Encode
-// have.
+// DecodeUnscaled decodes latents like diffusers' vae.decode, without applying the
+// model's scaling_factor and shift_factor. The latents of Generate and Encode need
+// Decode, which applies them.
 func (v *VAE) DecodeUnscaled(ctx context.Context, l Latents) (img *image.RGBA, err error) {
 	err = mlx.Do(ctx, func() (err error) {
 		img, err = v.autoencoder.DecodeUnscaled(models.Latents(l))
@@ -92,9 +92,9 @@ func (v *VAE) DecodeUnscaled(ctx context.Context, l Latents) (img *image.RGBA, e
 	return img, public(err)
 }
 
-// Preview shows latents as a picture of their own size, without the decoder: colours
-// are a linear function of the latents, which is found at the first call by encoding
-// a colour chart. Best for [Step].Denoised.
+// Preview converts latents to an image of their own size without the decoder. Colours
+// are a linear function of the latents. If it is not published for the model, the first
+// call determines it by encoding a colour chart. Previews are best of [Step].Denoised.
 func (v *VAE) Preview(ctx context.Context, l Latents) (*image.RGBA, error) {
 	var p *models.Projection
 	err := mlx.Do(ctx, func() (err error) {

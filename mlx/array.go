@@ -52,27 +52,27 @@ func ParseDtype(name string) (Dtype, error) {
 	return 0, fmt.Errorf("unknown dtype %q", name)
 }
 
-// IsFloat says whether d is a real floating-point type.
+// IsFloat reports whether d is a real floating-point type.
 func (d Dtype) IsFloat() bool {
 	return d == Float16 || d == Float32 || d == Float64 || d == BFloat16
 }
 
-// An Array is an n-dimensional array, or the recipe for one that is not
-// evaluated yet. Its methods must be called on the MLX thread.
+// An Array is an n-dimensional array, or the graph of one that is not evaluated
+// yet. Its methods must be called on the MLX thread.
 type Array struct {
 	handle  uintptr
 	scope   *scope
 	cleanup *runtime.Cleanup
 }
 
-// wrap makes an Array of a fresh handle.
+// wrap returns an Array for a new handle.
 func wrap(handle uintptr) *Array {
 	a := &Array{handle: handle}
 	adopt(a)
 	return a
 }
 
-// h is the handle of a, which must not have been freed.
+// h returns the handle of a, which must not have been freed.
 func (a *Array) h() uintptr {
 	if a.handle == 0 {
 		raise("array used after its scope ended (return it from the scope, or Keep it)")
@@ -109,7 +109,7 @@ func (a *Array) Nbytes() int { return int(mlxc.ArrayNbytes(a.h())) }
 // Dtype is the type of the elements.
 func (a *Array) Dtype() Dtype { return Dtype(mlxc.ArrayDtype(a.h())) }
 
-// axis checks an axis and makes it non-negative.
+// axis checks an axis and returns it counted from the start.
 func (a *Array) axis(axis int) int {
 	n := a.Ndim()
 	if axis < -n || axis >= n {
@@ -121,7 +121,7 @@ func (a *Array) axis(axis int) int {
 	return axis
 }
 
-// String says dtype and shape, not the elements.
+// String returns dtype and shape, without the elements.
 func (a *Array) String() string {
 	if a == nil || a.handle == 0 {
 		return "array(freed)"
@@ -152,7 +152,7 @@ func fromData(p unsafe.Pointer, n int, dtype Dtype, shape []int) *Array {
 		raise("%d elements for shape %v", n, shape)
 	}
 	if n == 0 {
-		p = unsafe.Pointer(new(uint64)) // MLX copies from it even when there is nothing
+		p = unsafe.Pointer(new(uint64)) // MLX reads the address even if there are no elements
 	}
 	dims, ndim := cInts(shape)
 	return wrap(mlxc.ArrayNewData(p, dims, int32(ndim), int32(dtype)))
@@ -166,11 +166,11 @@ func Scalar(v float64, dtype Dtype) *Array {
 	case dtype.IsFloat(), dtype == Complex64:
 		return wrap(mlxc.ArrayNewFloat32(float32(v))).AsType(dtype)
 	}
-	n := int64(v) // exact where float32 is not
+	n := int64(v) // exact for whole numbers that float32 would round
 	return fromData(unsafe.Pointer(&n), 1, Int64, []int{}).AsType(dtype)
 }
 
-// Eval computes arrays, in one go.
+// Eval computes arrays in one evaluation.
 func Eval(arrays ...*Array) {
 	if len(arrays) == 0 {
 		return
@@ -196,7 +196,7 @@ func (a *Array) Uint8s() []uint8 {
 	return copyOut[uint8](a, Uint8)
 }
 
-// Item is the one element of an array of size 1.
+// Item returns the only element of an array of size 1.
 func (a *Array) Item() float32 {
 	if a.Size() != 1 {
 		raise("Item of an array with shape %v", a.Shape())
@@ -205,22 +205,22 @@ func (a *Array) Item() float32 {
 }
 
 func copyOut[T any](a *Array, dtype Dtype) []T {
-	if a.Size() == 0 { // MLX's CUDA build crashes when it makes nothing contiguous
+	if a.Size() == 0 { // MLX's CUDA build crashes in Contiguous without elements
 		Eval(a)
 		return []T{}
 	}
 	pushScope()
-	// a view may be strided: its raw memory is not its elements
+	// a view may be strided, with memory in another order than its elements
 	row := a.AsType(dtype).Contiguous()
 	Eval(row)
 	out := make([]T, row.Size())
-	// the typed accessors of mlx-c do not look at the dtype, so one serves all
+	// mlx-c's typed accessors ignore the dtype, so one works for all
 	copy(out, unsafe.Slice((*T)(mlxc.ArrayDataUint8(row.h())), len(out)))
 	popScope()
 	return out
 }
 
-// newVector makes a vector of arrays that the caller frees.
+// newVector returns a vector of arrays, which the caller frees.
 func newVector(arrays []*Array) uintptr {
 	handles := make([]uintptr, len(arrays)+1)
 	for i, a := range arrays {
@@ -229,7 +229,7 @@ func newVector(arrays []*Array) uintptr {
 	return mlxc.VectorArrayNewData(&handles[0], uintptr(len(arrays)))
 }
 
-// unpack takes the arrays out of a vector.
+// unpack returns the arrays in a vector.
 func unpack(v uintptr) []*Array {
 	arrays := make([]*Array, mlxc.VectorArraySize(v))
 	for i := range arrays {
@@ -240,9 +240,9 @@ func unpack(v uintptr) []*Array {
 	return arrays
 }
 
-// cInts is a C array of ints and its length.
+// cInts returns ints as a C array and its length.
 func cInts(ints []int) (*int32, uintptr) {
-	c := make([]int32, len(ints)+1) // never empty, so that there is an address
+	c := make([]int32, len(ints)+1) // never empty, so that it has an address
 	for i, n := range ints {
 		if int(int32(n)) != n {
 			raise("%d does not fit MLX's 32-bit sizes", n)

@@ -8,7 +8,8 @@ import (
 	"testing"
 )
 
-// The committed bindings are what the generator makes of the headers.
+// TestBindingsAreCurrent checks that the generator makes the committed bindings of the
+// headers.
 func TestBindingsAreCurrent(t *testing.T) {
 	const headers = "../.setup/include"
 	if _, err := os.Stat(filepath.Join(headers, "mlx", "c")); err != nil {
@@ -28,6 +29,6 @@ func TestBindingsAreCurrent(t *testing.T) {
 		t.Fatal(err)
 	}
 	if !bytes.Equal(got, want) {
-		t.Error("internal/mlxc/bindings.go is not what go generate ./mlx makes now")
+		t.Error("internal/mlxc/bindings.go is out of date (run go generate ./mlx)")
 	}
 }

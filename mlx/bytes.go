@@ -19,7 +19,7 @@ func (d Dtype) ItemSize() int {
 	return 4
 }
 
-// Bytes evaluates the array and copies its elements as they are, in row-major
+// Bytes evaluates the array and returns a copy of its elements' bytes, in row-major
 // order whatever its strides.
 func (a *Array) Bytes() []byte {
 	size := a.Dtype().ItemSize()
@@ -36,8 +36,8 @@ func (a *Array) Bytes() []byte {
 	return out
 }
 
-// FromBytes copies elements of a dtype, as [Array.Bytes] gives them, into an
-// array.
+// FromBytes copies elements of a dtype, in the form that [Array.Bytes] returns, into
+// an array.
 func FromBytes(data []byte, dtype Dtype, shape ...int) *Array {
 	if len(data)%dtype.ItemSize() != 0 {
 		raise("%d bytes for elements of %d", len(data), dtype.ItemSize())

@@ -11,24 +11,24 @@ var compiled struct {
 	panic     any // what a traced function panicked with
 }
 
-// Compile returns f with its graph traced and fused by MLX, for the rest of the
-// running job. f must compute its results from its inputs and from arrays that
-// never change, and must not read elements: it runs once, to be traced, and
-// again for every new set of input shapes and dtypes.
+// Compile returns f compiled: MLX traces f and fuses its graph. The result can be used
+// for the rest of the running job. f must compute its results from its inputs and from
+// arrays that never change, and must not read elements: it runs only once, when it is
+// traced, and again for every new set of input shapes and dtypes.
 func Compile(f func(in []*Array) []*Array) func(in []*Array) []*Array {
 	compiled, _ := CompileUntil(f)
 	return compiled
 }
 
-// CompileUntil is [Compile] for as long as until free is called, at most for the
-// rest of the job. Before, arrays that f uses besides its inputs stay in memory
+// CompileUntil is [Compile] for a function that can be freed before the job ends. Until
+// free is called or the job ends, arrays that f uses besides its inputs stay in memory,
 // even if they are freed.
 func CompileUntil(f func(in []*Array) []*Array) (run func(in []*Array) []*Array, free func()) {
 	if compiled.callback == 0 {
 		compiled.callback = mlxc.Callback(trace)
 	}
 	compiled.functions = append(compiled.functions, f)
-	id := len(compiled.functions) // 1-based: a payload of 0 reads as none
+	id := len(compiled.functions) // from 1, since mlx-c takes 0 for a missing payload
 	plain := mlxc.ClosureNewFuncPayload(compiled.callback, uintptr(id), 0)
 	defer mlxc.ClosureFree(plain)
 	closure := mlxc.ClosureNew()
@@ -77,8 +77,8 @@ func apply(closure uintptr, in []*Array) []*Array {
 	return unpack(out)
 }
 
-// trace is called by MLX, inside ClosureApply. A panic must not cross C++, so
-// it is put aside and raised again by apply.
+// trace is called by MLX, inside ClosureApply. A panic must not cross C++, so trace
+// stores it, and apply raises it again.
 func trace(res *uintptr, in uintptr, id uintptr) (rc uintptr) {
 	outer := scopes
 	thread.tracing++

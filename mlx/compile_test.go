@@ -10,8 +10,8 @@ import (
 	"github.com/gomflux/gomflux/mlx"
 )
 
-// compiles says where the CPU's compiled functions go: MLX writes C++ and calls
-// g++ there.
+// compiles sets a folder for compiled functions on the CPU, for which MLX writes C++ and
+// calls g++.
 func compiles(t *testing.T) {
 	t.Helper()
 	t.Setenv("TMPDIR", t.TempDir()) // read by MLX at each use
@@ -61,14 +61,14 @@ func TestCompile(t *testing.T) {
 			}
 		}
 		compare(mlxtest.Randn(1, 4, 3), mlxtest.Randn(2, 4, 3), 1)
-		compare(mlxtest.Randn(3, 4, 3), mlxtest.Randn(4, 4, 3), 0) // other numbers, same shapes
+		compare(mlxtest.Randn(3, 4, 3), mlxtest.Randn(4, 4, 3), 0) // other values, same shapes
 		compare(mlxtest.Randn(5, 7, 3), mlxtest.Randn(6, 3), 1)    // other shapes
-		compare(mlxtest.Randn(1, 4, 3), mlxtest.Randn(2, 4, 3), 0) // the first again
+		compare(mlxtest.Randn(1, 4, 3), mlxtest.Randn(2, 4, 3), 0) // the first shapes again
 	})
 }
 
-// What a compiled function fails with is what the function would fail with,
-// and it can be called again.
+// TestCompileFailures checks that a compiled function fails like the original function, and
+// can be called again.
 func TestCompileFailures(t *testing.T) {
 	compiles(t)
 	before := active(t)
@@ -113,7 +113,7 @@ func TestCompileFailures(t *testing.T) {
 			if n := active(t) - before; n != 0 {
 				t.Errorf("%d bytes are left", n)
 			}
-			// a job that recovers by itself can call the function again
+			// a job that recovers from the panic can call the function again
 			mlxtest.Do(t, func() {
 				bad := true
 				f := mlx.Compile(func(in []*mlx.Array) []*mlx.Array {
@@ -135,8 +135,8 @@ func TestCompileFailures(t *testing.T) {
 	}
 }
 
-// Nothing of a compiled function outlives its job: neither the constants that
-// it captured nor its graph.
+// TestCompileEndsWithItsJob checks that a job frees its compiled functions' graphs and
+// captured arrays.
 func TestCompileEndsWithItsJob(t *testing.T) {
 	compiles(t)
 	before := active(t)
@@ -155,7 +155,8 @@ func TestCompileEndsWithItsJob(t *testing.T) {
 	mlxtest.Contains(t, e.Error(), "compiled function used after the job", "compile_test.go:")
 }
 
-// What a compiled function captured can be freed before the job ends.
+// TestCompileUntil checks that arrays captured by a compiled function can be freed before
+// the job ends.
 func TestCompileUntil(t *testing.T) {
 	compiles(t)
 	mlxtest.Do(t, func() {
@@ -165,13 +166,13 @@ func TestCompileUntil(t *testing.T) {
 		f, free := mlx.CompileUntil(func(in []*mlx.Array) []*mlx.Array { return []*mlx.Array{in[0].Add(c).Square()} })
 		other := mlx.Compile(func(in []*mlx.Array) []*mlx.Array { return []*mlx.Array{in[0].Plus(2).Square()} })
 		run := func() {
-			mlx.Scope(func() *mlx.Array { f([]*mlx.Array{x})[0].Floats(); return nil })
+			mlx.WithScope(func() { f([]*mlx.Array{x})[0].Floats() })
 		}
 		run()
 		c.Free()
-		run() // which has it still
+		run() // still refers to it
 		if n := settled() - before; n < 8*mib {
-			t.Errorf("%d bytes are left of what is captured", n)
+			t.Errorf("%d bytes are left of the captured array", n)
 		}
 		free()
 		free()
@@ -197,7 +198,8 @@ func TestCompileInCompile(t *testing.T) {
 	})
 }
 
-// Where g++ cannot write, a compiled function is an error and no crash.
+// TestCompileWithoutTmp checks that a compiled function returns an error if g++ cannot
+// write its files.
 func TestCompileWithoutTmp(t *testing.T) {
 	mlxtest.Do(t, func() {
 		if mlx.CurrentDevice() != mlx.CPU {

@@ -8,7 +8,7 @@ import (
 	"github.com/gomflux/gomflux/mlx/internal/mlxc"
 )
 
-// A Device is where arrays are computed.
+// A Device is the CPU or the GPU, on which arrays are computed.
 type Device int32
 
 const (
@@ -19,7 +19,7 @@ const (
 // String is the name of the device's backend.
 func (d Device) String() string { return d.Backend().String() }
 
-// A Backend is what MLX computes with on a device.
+// A Backend is the implementation with which MLX computes on a device.
 type Backend int
 
 const (
@@ -32,7 +32,7 @@ var backendNames = [...]string{BackendCPU: "cpu", BackendMetal: "metal", Backend
 
 func (b Backend) String() string { return backendNames[b] }
 
-// Backend is that of the device on this system.
+// Backend returns the device's backend on this system.
 func (d Device) Backend() Backend {
 	switch {
 	case d == CPU:
@@ -64,13 +64,12 @@ var (
 	devices       [2]uintptr
 )
 
-// initDevices finds the devices and their streams. The streams are this
-// thread's own.
+// initDevices finds the devices and their streams, which belong to this thread.
 func initDevices() {
 	devices[CPU] = mlxc.DeviceNewType(int32(CPU), 0)
 	check(mlxc.GetDefaultStream(&streams[CPU], devices[CPU]))
 	gpu := mlxc.DeviceNewType(int32(GPU), 0)
-	// a CUDA build on a machine without a driver says so here, or throws
+	// a CUDA build on a machine without a driver reports no GPU here, or fails
 	if mlxc.DeviceIsAvailable(&gpuAvailable, gpu) != 0 {
 		takeMessage()
 		gpuAvailable = false
@@ -80,8 +79,9 @@ func initDevices() {
 		check(mlxc.GetDefaultStream(&streams[GPU], gpu))
 		defaultDevice = GPU
 	} else {
-		// the CPU's allocator gives freed memory back beyond 32 MB by default,
-		// and the page faults of taking it again cost up to ten times the work
+		// by default the CPU's allocator returns freed memory above 32 MB to the system;
+		// the page faults of allocating it again take up to ten times as long as the
+		// computation
 		SetCacheLimit(4 << 30)
 	}
 	setDevice(defaultDevice)
@@ -92,8 +92,8 @@ func setDevice(d Device) {
 	check(mlxc.SetDefaultDevice(devices[d]))
 }
 
-// Use chooses the device for the rest of the running job. Without it a job
-// runs on the GPU if there is one.
+// Use selects the device for the rest of the running job. The default is the GPU, if
+// there is one.
 func Use(d Device) error {
 	if d == GPU && !gpuAvailable {
 		return fmt.Errorf("mlx: no GPU that this MLX can use")
@@ -105,8 +105,8 @@ func Use(d Device) error {
 // CurrentDevice is the device of the running job.
 func CurrentDevice() Device { return device }
 
-// ComputeDtype is the dtype that models compute in on a device unless told
-// otherwise. Half precision is 40 times slower than float32 on Linux CPUs.
+// ComputeDtype is the dtype in which models compute on a device by default. Half
+// precision is 40 times slower than float32 on Linux CPUs.
 func (d Device) ComputeDtype() Dtype {
 	if d == CPU {
 		return Float32
@@ -181,13 +181,13 @@ func ActiveMemory() int { return memory(mlxc.GetActiveMemory) }
 // PeakMemory is the highest ActiveMemory since ResetPeakMemory.
 func PeakMemory() int { return memory(mlxc.GetPeakMemory) }
 
-// CacheMemory is memory that MLX holds for the next arrays, in bytes.
+// CacheMemory is the freed memory that MLX keeps for new arrays, in bytes.
 func CacheMemory() int { return memory(mlxc.GetCacheMemory) }
 
-// ResetPeakMemory sets PeakMemory back.
+// ResetPeakMemory sets PeakMemory to 0.
 func ResetPeakMemory() { check(mlxc.ResetPeakMemory()) }
 
-// ClearCache gives MLX's cached memory back to the system.
+// ClearCache returns MLX's cached memory to the system.
 func ClearCache() { check(mlxc.ClearCache()) }
 
 // SetCacheLimit limits CacheMemory, in bytes.
@@ -196,9 +196,9 @@ func SetCacheLimit(bytes int) {
 	check(mlxc.SetCacheLimit(&before, uintptr(bytes)))
 }
 
-// SetMemoryLimit is ActiveMemory from which on MLX gives a GPU no more work before
-// some of what it has is done, in bytes. It is no bound: one kernel's arrays may go
-// beyond it. It returns the limit that there was.
+// SetMemoryLimit sets a soft limit for ActiveMemory, in bytes, and returns the previous
+// one. At the limit MLX waits for a GPU to finish some work before it queues more. The
+// arrays of a single kernel may exceed the limit.
 func SetMemoryLimit(bytes int) int {
 	var before uintptr
 	check(mlxc.SetMemoryLimit(&before, uintptr(bytes)))

@@ -33,8 +33,8 @@ func near(t testing.TB, what string, got []float32, want []float64, tolerance fl
 	}
 }
 
-// line is where it is called, as an Error would say it.
-func line(t testing.TB) (file string, number int) {
+// callSite returns the file and line of the call, as an Error has them.
+func callSite(t testing.TB) (file string, number int) {
 	_, file, number, ok := runtime.Caller(1)
 	if !ok {
 		t.Fatal("no caller")
@@ -42,7 +42,7 @@ func line(t testing.TB) (file string, number int) {
 	return filepath.Base(filepath.Dir(file)) + "/" + filepath.Base(file), number
 }
 
-// place is " (dir/file.go:line)" as error messages end.
+// place returns the end of an error message, " (dir/file.go:line)".
 func place(file string, number int) string {
 	return " (" + file + ":" + strconv.Itoa(number) + ")"
 }

@@ -3,9 +3,9 @@
 //
 // # Threads
 //
-// MLX keeps its streams, compile caches and random state per thread, so all of
-// it lives on one locked OS thread. [Do] is the only way there, and everything
-// else in this package, except [Do] and [Open], must be called inside it:
+// MLX keeps its streams, compile caches and random state per thread, so this package
+// uses MLX on one locked OS thread only. [Do] runs functions there. Everything else in
+// this package, except [Open], must be called inside a Do:
 //
 //	err := mlx.Do(ctx, func() error {
 //		x := mlx.FromFloat32([]float32{1, 2, 3, 4}, 2, 2)
@@ -15,19 +15,18 @@
 //
 // # Operations and errors
 //
-// Operations read like the maths, chained left to right, and return no error.
-// A failed one panics with an [*Error] that holds MLX's message and the
-// caller's file and line; Do turns it into its returned error.
+// Operations are methods that are chained left to right, like the maths, and return no
+// error. A failed operation panics with an [*Error] that has MLX's message and the
+// caller's file and line; Do returns it.
 //
-// Arrays are lazy: an operation builds a graph, and [Eval] or a host read runs
-// it.
+// Arrays are lazy: operations build a graph, which [Eval] or reading elements computes.
 //
 // # Memory
 //
-// An array lives in the scope it was made in. [Scope] frees what was made
-// inside it except what it returns; a whole Do is a scope; [Keep] takes arrays
-// out of all scopes. The garbage collector frees kept arrays that nothing
-// refers to any more, as a safety net.
+// An array belongs to the scope in which it was made, and is freed when the scope ends.
+// [Scope] runs a function in a scope of its own and frees all its arrays except the
+// result. Each Do is a scope. [Keep] removes arrays from their scopes; the garbage
+// collector frees kept arrays that are no longer referenced, as a safety net.
 package mlx
 
 //go:generate go run ./internal/gen -headers ../.setup/include -uses . -o internal/mlxc/bindings.go

@@ -11,10 +11,10 @@ import (
 	"github.com/gomflux/gomflux/mlx/internal/mlxc"
 )
 
-// An Error is a failed MLX operation. Operations panic with it; [Do] returns
+// An Error is the failure of an MLX operation. Operations panic with it; [Do] returns
 // it.
 type Error struct {
-	Message string // MLX's own words
+	Message string // from MLX
 	File    string // the source file of the first caller outside this package
 	Line    int
 }
@@ -23,13 +23,13 @@ func (e *Error) Error() string {
 	if e.File == "" {
 		return "mlx: " + e.Message
 	}
-	// two path elements say which file is meant and nothing about the machine
+	// two path elements identify the file and reveal nothing about the machine
 	dir, file := filepath.Split(e.File)
 	return fmt.Sprintf("mlx: %s (%s/%s:%d)", e.Message, filepath.Base(dir), file, e.Line)
 }
 
-// lastMessage is what the error handler was told last. Handler and reader are
-// both on the MLX thread.
+// lastMessage is the error handler's latest message. It is written and read on the MLX
+// thread.
 var lastMessage string
 
 // installErrorHandler replaces mlx-c's own handler, which ends the process.
@@ -55,7 +55,7 @@ func raise(format string, args ...any) {
 	panic(e)
 }
 
-// catch makes the error of a deferring function out of an operation's panic.
+// catch, when deferred, recovers from an operation's panic and sets err to its [*Error].
 func catch(err *error) {
 	switch p := recover().(type) {
 	case nil:
@@ -76,7 +76,7 @@ func takeMessage() string {
 }
 
 var (
-	// mlx-c appends the place in its own source, as a path of the build machine
+	// mlx-c appends the location in its own source, as a path of the build machine
 	sourceSuffix = regexp.MustCompile(`(?s)^(.*)\s+at [^\n]+\.(?:cpp|h):\d+$`)
 	sourcePath   = regexp.MustCompile(`/\S*/((?:mlx|mlx-c)/\S+\.(?:cpp|h|cu|metal)\b)`)
 )
@@ -88,7 +88,7 @@ func cleanMessage(msg string) string {
 
 const packagePath = "github.com/gomflux/gomflux/mlx."
 
-// outsideCaller is the nearest caller that is not of this package.
+// outsideCaller returns the source position of the nearest caller outside this package.
 func outsideCaller() (file string, line int) {
 	pcs := make([]uintptr, 32)
 	frames := runtime.CallersFrames(pcs[:runtime.Callers(2, pcs)])

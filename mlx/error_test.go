@@ -19,10 +19,11 @@ func TestErrorNamesTheCaller(t *testing.T) {
 	var number int
 	e := mlxtest.Fail(t, func() {
 		x := mlx.Zeros(mlx.Float32, 3, 4)
-		file, number = line(t)
-		x.Matmul(x) // the line after
+		file, number = callSite(t)
+		x.Matmul(x) // one line after the call site
 	})
-	const message = "[matmul] Last dimension of first input with shape (3,4) must match second to last dimension of second input with shape (3,4)."
+	const message = "[matmul] Last dimension of first input with shape (3,4) must match " +
+		"second to last dimension of second input with shape (3,4)."
 	if e.Message != message {
 		t.Errorf("found message %q, expected %q", e.Message, message)
 	}
@@ -31,7 +32,8 @@ func TestErrorNamesTheCaller(t *testing.T) {
 	}
 }
 
-// Errors out of helpers of the package itself name the code that called them.
+// TestErrorNamesTheCallerThroughThePackage checks that errors in functions of the package
+// that call others name the code outside.
 func TestErrorNamesTheCallerThroughThePackage(t *testing.T) {
 	var file string
 	var number int
@@ -65,8 +67,8 @@ func TestErrorNamesTheCallerThroughThePackage(t *testing.T) {
 	}
 }
 
-// Every way that an operation can be misused is an error, never a crash or a
-// silent result.
+// TestMisuse checks that wrong uses of operations are errors, not crashes or silently wrong
+// results.
 func TestMisuse(t *testing.T) {
 	x := func() *mlx.Array { return mlx.Arange(0, 12, 1, mlx.Float32).Reshape(3, 4) }
 	image := func() *mlx.Array { return mlx.Zeros(mlx.Float32, 1, 4, 4, 2) }
@@ -128,19 +130,19 @@ func TestMisuse(t *testing.T) {
 	}
 	for _, c := range cases {
 		t.Run(c.name, func(t *testing.T) {
-			file, _ := line(t)
+			file, _ := callSite(t)
 			e := mlxtest.Fail(t, c.f)
 			mlxtest.Contains(t, e.Error(), c.want, "("+file+":")
 			if strings.Contains(e.Error(), ".cpp") || strings.Contains(e.Error(), "mlx-c") {
-				t.Errorf("%q holds a path of the build", e)
+				t.Errorf("%q has a path of the build machine", e)
 			}
 		})
 	}
-	// and after all that the thread works
+	// the thread still works
 	mlxtest.Do(t, func() { mlxtest.Same(t, "sum", x().Sum(1).Floats(), []float32{6, 22, 38}) })
 }
 
-// One failure does not show in the next: messages are not mixed up or kept.
+// TestErrorsInARow checks that each failure has its own message.
 func TestErrorsInARow(t *testing.T) {
 	for i := range 100 {
 		n := i + 2
@@ -148,7 +150,7 @@ func TestErrorsInARow(t *testing.T) {
 		mlxtest.Contains(t, e.Message, fmt.Sprintf("(%d)", n), fmt.Sprintf("(%d)", n+1))
 	}
 	mlxtest.Do(t, func() {
-		for range 3 { // a job may also recover by itself and go on
+		for range 3 { // a job may also recover from a failure and continue
 			func() {
 				defer func() {
 					if _, ok := recover().(*mlx.Error); !ok {
@@ -169,7 +171,7 @@ func TestFreedArray(t *testing.T) {
 		"of an earlier job": func() { kept.Floats() },
 		"of a scope": func() {
 			var inner *mlx.Array
-			mlx.Scope(func() *mlx.Array { inner = mlx.Zeros(mlx.Float32, 2); return nil })
+			mlx.WithScope(func() { inner = mlx.Zeros(mlx.Float32, 2) })
 			inner.Plus(1)
 		},
 		"as an operand": func() { mlx.Zeros(mlx.Float32, 2).Add(kept) },
@@ -191,7 +193,7 @@ func TestThrow(t *testing.T) {
 	cause := errors.New("disk full")
 	thrown := fmt.Errorf("block 3: %w", cause)
 	err := mlx.Do(context.Background(), func() error {
-		mlx.Scope(func() *mlx.Array { mlx.Throw(thrown); return nil })
+		mlx.WithScope(func() { mlx.Throw(thrown) })
 		return nil
 	})
 	if err != thrown || !errors.Is(err, cause) {
@@ -202,8 +204,8 @@ func TestThrow(t *testing.T) {
 	}
 }
 
-// mlx-c takes messages for printf formats, so a path with conversions in it
-// would read, and with %n write, at random places.
+// TestPercentInPath checks that a path with a % is refused. mlx-c uses messages as printf
+// formats, so conversions in a path would read, and %n would write, random memory.
 func TestPercentInPath(t *testing.T) {
 	for _, name := range []string{"a%s%n%s%n.safetensors", "100%.safetensors", "%d/a.safetensors"} {
 		path := filepath.Join(t.TempDir(), name)
@@ -259,8 +261,8 @@ func TestLoadSafetensorsErrors(t *testing.T) {
 	})
 }
 
-// A read error surfaces at evaluation, not at loading: reads are lazy. (Of
-// reads below 32 MiB MLX drops the error; package nn looks after those.)
+// TestTruncatedAfterLoad checks that a failed read is an error of the evaluation, since
+// reads are lazy. (MLX ignores failed reads below 32 MiB; package nn detects these.)
 func TestTruncatedAfterLoad(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "a.safetensors")
 	if err := os.WriteFile(path, safetensors(t, map[string][]float32{"a": make([]float32, 9_000_000)}), 0o644); err != nil {
@@ -281,8 +283,9 @@ func TestTruncatedAfterLoad(t *testing.T) {
 }
 
 func TestDtypeNames(t *testing.T) {
-	for name, want := range map[string]mlx.Dtype{"bf16": mlx.BFloat16, "bfloat16": mlx.BFloat16, "fp16": mlx.Float16, "float16": mlx.Float16,
-		"f32": mlx.Float32, "fp32": mlx.Float32, "float32": mlx.Float32, "uint8": mlx.Uint8, "bool": mlx.Bool} {
+	for name, want := range map[string]mlx.Dtype{"bf16": mlx.BFloat16, "bfloat16": mlx.BFloat16, "fp16": mlx.Float16,
+		"float16": mlx.Float16,
+		"f32":     mlx.Float32, "fp32": mlx.Float32, "float32": mlx.Float32, "uint8": mlx.Uint8, "bool": mlx.Bool} {
 		if got, err := mlx.ParseDtype(name); err != nil || got != want {
 			t.Errorf("%s: found %v, %v, expected %v", name, got, err, want)
 		}

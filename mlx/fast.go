@@ -30,7 +30,8 @@ func (a *Array) LayerNorm(weight, bias *Array, eps float32) *Array {
 
 // Attention is softmax(q·kᵀ·scale + mask)·v for q [B, H, Lq, D] and k, v
 // [B, Hkv, Lk, D], where Hkv divides H: query head h uses head h/(H/Hkv) of k
-// and v. The optional mask is added to the scores.
+// and v. The optional mask is added to the scores or, if it is boolean,
+// true where a query sees a key.
 func Attention(q, k, v *Array, scale float32, mask *Array) *Array {
 	mode := ""
 	if mask != nil {
@@ -39,7 +40,7 @@ func Attention(q, k, v *Array, scale float32, mask *Array) *Array {
 	return attention(q, k, v, scale, mode, mask)
 }
 
-// CausalAttention is [Attention] where a query sees no later key.
+// CausalAttention is [Attention] in which a query sees no later key.
 func CausalAttention(q, k, v *Array, scale float32) *Array {
 	return attention(q, k, v, scale, "causal", nil)
 }

@@ -2,14 +2,14 @@ package mlx
 
 import "github.com/gomflux/gomflux/mlx/internal/mlxc"
 
-// FreeMemory is the memory that arrays on a device can still take without that
-// others are swapped out or fail, in bytes; 0 if that is not known. What MLX
-// holds for the next arrays counts as free. It is CUDA's own number on CUDA, and
-// the system's, within the limits of control groups, on Linux's CPU. A Mac's GPU
-// has what the system has, within what Metal recommends.
+// FreeMemory returns how much memory new arrays on a device can take before memory is
+// swapped out or an allocation fails, in bytes, or 0 if that is unknown. MLX's cache
+// counts as free. The source on CUDA is CUDA itself, and on a CPU the system; on Linux
+// the limits of control groups apply. On a Mac's GPU it is the system's free memory, up
+// to the limit that Metal recommends.
 func FreeMemory(d Device) int64 {
 	system, cache, active := systemFree(), int64(CacheMemory()), int64(ActiveMemory())
-	if d == CPU && (system == 0 || gpuAvailable) { // the cache is the GPU's if there is one
+	if d == CPU && (system == 0 || gpuAvailable) { // with a GPU, the cache is the GPU's
 		return system
 	}
 	if d == CPU {

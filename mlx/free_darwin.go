@@ -2,8 +2,8 @@ package mlx
 
 import "golang.org/x/sys/unix"
 
-// systemFree is the part of the main memory that the system counts as free, in
-// bytes, 0 if that is not known.
+// systemFree returns the main memory that the system counts as free, in bytes, or 0 if
+// it is unknown.
 func systemFree() int64 {
 	size, err := unix.SysctlUint64("hw.memsize")
 	if err != nil {

@@ -11,12 +11,12 @@ import (
 	"strings"
 )
 
-// systemFree is what the program can still take of the main memory, in bytes, 0
-// if that is not known.
+// systemFree returns the main memory that the program can still take, in bytes, or 0 if
+// it is unknown.
 func systemFree() int64 { return freeIn(os.DirFS("/")) }
 
-// freeIn reads the files of the kernel under a root: MemAvailable, and the limits
-// of the program's control groups where they leave less.
+// freeIn reads the kernel's files below root. It returns MemAvailable, or less if the
+// program's control groups limit it further.
 func freeIn(root fs.FS) int64 {
 	free := int64(math.MaxInt64)
 	if kB, ok := field(root, "proc/meminfo", "MemAvailable:"); ok && kB < math.MaxInt64>>10 {
@@ -24,14 +24,15 @@ func freeIn(root fs.FS) int64 {
 	}
 	groups, _ := fs.ReadFile(root, "proc/self/cgroup")
 	for line := range strings.Lines(string(groups)) {
-		// ID:CONTROLLERS:PATH, of which version 2 has no controllers
+		// ID:CONTROLLERS:PATH; CONTROLLERS is empty in version 2
 		parts := strings.SplitN(strings.TrimSpace(line), ":", 3)
 		switch {
 		case len(parts) != 3:
 		case parts[1] == "":
 			free = min(free, freeInGroup(root, "sys/fs/cgroup", parts[2], "memory.max", "memory.current", "inactive_file"))
 		case strings.Contains(","+parts[1]+",", ",memory,"):
-			free = min(free, freeInGroup(root, "sys/fs/cgroup/memory", parts[2], "memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"))
+			free = min(free, freeInGroup(root, "sys/fs/cgroup/memory", parts[2], "memory.limit_in_bytes", "memory.usage_in_bytes",
+				"total_inactive_file"))
 		}
 	}
 	if free == math.MaxInt64 {
@@ -40,8 +41,8 @@ func freeIn(root fs.FS) int64 {
 	return max(free, 1)
 }
 
-// freeInGroup is what a control group and those around it leave, where cached
-// is the kernel's name of what it gives back when memory is short.
+// freeInGroup returns the memory that a control group and its parents leave free. cached
+// is the statistic of the page cache that the kernel reclaims when memory is short.
 func freeInGroup(root fs.FS, mount, group, limit, usage, cached string) int64 {
 	free := int64(math.MaxInt64)
 	for dir := path.Clean("/" + group); ; dir = path.Dir(dir) {
@@ -58,7 +59,8 @@ func freeInGroup(root fs.FS, mount, group, limit, usage, cached string) int64 {
 	}
 }
 
-// number reads a file that holds a number; "max", for no limit, is none.
+// number reads a file that holds a number, and reports whether it does: the file may
+// hold "max" instead, for no limit.
 func number(root fs.FS, name string) (int64, bool) {
 	text, err := fs.ReadFile(root, name)
 	if err != nil {
@@ -68,7 +70,7 @@ func number(root fs.FS, name string) (int64, bool) {
 	return n, err == nil && n >= 0
 }
 
-// field reads the number behind a key at the beginning of a line.
+// field reads the number that follows a key at the beginning of a line.
 func field(root fs.FS, name, key string) (int64, bool) {
 	f, err := root.Open(name)
 	if err != nil {

@@ -5,7 +5,7 @@ import (
 	"testing/fstest"
 )
 
-// files makes the kernel's files of pairs of name and text.
+// files returns a file system with files of the kernel, from pairs of name and text.
 func files(pairs ...string) fstest.MapFS {
 	fsys := fstest.MapFS{}
 	for i := 0; i < len(pairs); i += 2 {

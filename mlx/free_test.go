@@ -7,7 +7,7 @@ import (
 	"github.com/gomflux/gomflux/mlx"
 )
 
-// Something is free of every device, and not more than it has.
+// TestFreeMemory checks that every device has free memory, and not more than its total.
 func TestFreeMemory(t *testing.T) {
 	mlxtest.Do(t, func() {
 		for _, d := range mlx.Devices() {

@@ -13,18 +13,18 @@ import (
 	"github.com/gomflux/gomflux/mlx/internal/mlxc"
 )
 
-// EnvLibrary names the environment variable with the folder that holds libmlx
-// and libmlxc; when it is set no other place is searched.
+// EnvLibrary is the environment variable for the folder that holds libmlx and libmlxc.
+// If it is set, no other folder is searched.
 const EnvLibrary = "GOMFLUX_MLX"
 
-// ABI is the series of mlx-c's versions that can be opened.
+// ABI is the series of mlx-c versions that can be opened.
 const ABI = mlxc.ABI
 
-// A Library says which files were opened.
+// A Library has the paths of the opened files.
 type Library struct {
 	MLXC string // path of libmlxc
-	MLX  string // path of libmlx beside it or below, or "" where the system's loader found it
-	BLAS string // the BLAS library that was put before MLX's own (Linux), or ""
+	MLX  string // path of libmlx, in the same folder or below, or "" if the system's loader found it
+	BLAS string // the BLAS library that was opened in place of MLX's own (Linux), or ""
 }
 
 var library struct {
@@ -33,8 +33,8 @@ var library struct {
 	err   error
 }
 
-// Open finds and opens the MLX libraries. Do calls it; it is for callers who
-// want to know early, or what was found. It may be called from any goroutine.
+// Open finds and opens the MLX libraries. Do calls it. Call it directly to see errors
+// early or to get the paths. It may be called from any goroutine.
 func Open() (Library, error) {
 	library.once.Do(func() { library.found, library.err = openLibrary() })
 	return library.found, library.err
@@ -54,8 +54,8 @@ func openLibrary() (Library, error) {
 			continue
 		}
 		lib.MLXC = path
-		// libmlx first, from the same folder, so that libmlxc is joined to this
-		// one (a CUDA build may lie there) whatever its own search path says
+		// open libmlx first, from the same folder, so that libmlxc uses this one (which may
+		// be a CUDA build) whatever its own search path is
 		for _, path := range []string{filepath.Join(dir, libName("mlx")), filepath.Join(dir, "mlx", "lib", libName("mlx"))} {
 			if lib.MLX == "" && exists(path) {
 				lib.MLX = path
@@ -78,22 +78,23 @@ func openLibrary() (Library, error) {
 
 func openError(path string, err error) error {
 	if errors.Is(err, mlxc.ErrABI) {
-		return fmt.Errorf("mlx: %s: %w; run make setup, which builds the right one, and set %s if another is found first", path, err, EnvLibrary)
+		return fmt.Errorf("mlx: %s: %w; run make setup, which builds the right one, and set %s if another is found first", path, err,
+			EnvLibrary)
 	}
 	return fmt.Errorf("mlx: cannot open %s: %w", path, err)
 }
 
-// setDefaults sets MLX's environment variables that this program needs to
-// differ from MLX's own defaults. MLX reads them when it is opened.
+// setDefaults changes some defaults of MLX through its environment variables, which MLX
+// reads when it is opened.
 func setDefaults() {
 	for name, value := range map[string]string{
-		// the counter behind this check never falls, so every long run of
-		// changing shapes ends in an exception on CUDA
+		// this check uses a counter that never decreases, so every long run with changing
+		// shapes ends in an exception on CUDA
 		"MLX_ENABLE_CACHE_THRASHING_CHECK": "0",
 		"MLX_CUDA_GRAPH_CACHE_SIZE":        "4000",
-		// float32 is to mean float32: on GPUs MLX multiplies it with 10 bits of
-		// precision otherwise. Models compute in bfloat16 there unless told to
-		// be exact
+		// with TF32, MLX multiplies float32 matrices on GPUs with 10 bits of precision.
+		// Models compute in bfloat16 there by default, and in float32 only where precision
+		// is asked for
 		"MLX_ENABLE_TF32": "0",
 	} {
 		if _, set := os.LookupEnv(name); !set {
@@ -102,7 +103,7 @@ func setDefaults() {
 	}
 }
 
-// libraryFolders lists where libmlxc may be, in order.
+// libraryFolders lists the folders where libmlxc may be, in the order of the search.
 func libraryFolders() []string {
 	if dir := os.Getenv(EnvLibrary); dir != "" {
 		return []string{dir, filepath.Join(dir, "lib")}
@@ -127,8 +128,8 @@ func libraryFolders() []string {
 	return dirs
 }
 
-// moduleRoot looks from the working folder upward for this module's go.mod:
-// under go test and go run the executable lies in a temporary folder.
+// moduleRoot searches the working folder and its parents for this module's go.mod: under
+// go test and go run, the executable is in a temporary folder.
 func moduleRoot() string {
 	dir, err := os.Getwd()
 	if err != nil {
@@ -147,10 +148,10 @@ func moduleRoot() string {
 	}
 }
 
-// openBLAS opens a fast BLAS before libmlx on Linux. The wheel is linked to
-// the slow reference BLAS, but symbols of a library that is opened globally
-// and earlier win: 6 becomes 200 GFLOP/s on two cores. One in dir, where a
-// release has it, goes before the system's.
+// openBLAS opens a fast BLAS before libmlx on Linux. MLX's wheel is linked to the slow
+// reference BLAS, but symbols of a library that was opened earlier, globally, take
+// precedence: 200 instead of 6 GFLOP/s on two cores. A library in dir, where releases
+// have one, is preferred to the system's.
 func openBLAS(dir string) string {
 	if runtime.GOOS != "linux" {
 		return ""
@@ -158,7 +159,7 @@ func openBLAS(dir string) string {
 	if path := filepath.Join(dir, "libopenblas.so.0"); exists(path) {
 		for _, needed := range []string{"libquadmath.so.0", "libgfortran.so.5"} {
 			if path := filepath.Join(dir, needed); exists(path) {
-				mlxc.OpenGlobal(path) // if it fails, the next line does
+				mlxc.OpenGlobal(path) // if this fails, opening OpenBLAS below fails too
 			}
 		}
 		if mlxc.OpenGlobal(path) == nil {

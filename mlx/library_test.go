@@ -15,8 +15,8 @@ import (
 	"github.com/gomflux/gomflux/mlx"
 )
 
-// helper is what this test binary does instead of testing when it is run by
-// open: a process opens the library only once.
+// helper runs in place of the tests if run starts this test binary: a process opens the
+// library only once.
 func helper(mode string) int {
 	switch mode {
 	case "open":
@@ -91,7 +91,8 @@ func TestLibraryErrors(t *testing.T) {
 		make func(t *testing.T, dir string)
 		want []string
 	}{
-		{"an empty folder", func(t *testing.T, dir string) {}, []string{"library " + name + " not found", "make setup", "GOMFLUX_MLX", "DIR/" + name, "DIR/lib/" + name}},
+		{"an empty folder", func(t *testing.T, dir string) {},
+			[]string{"library " + name + " not found", "make setup", "GOMFLUX_MLX", "DIR/" + name, "DIR/lib/" + name}},
 		{"0.5", func(t *testing.T, dir string) { library(t, filepath.Join(dir, name), "mlx_add", "mlx_cumsum") },
 			[]string{"DIR/" + name, "wrong mlx-c version", "mlx-c 0.7 is needed, this is 0.5 or older", "make setup", "GOMFLUX_MLX"}},
 		{"0.6", func(t *testing.T, dir string) {
@@ -140,8 +141,8 @@ func write(t *testing.T, path, text string) {
 	}
 }
 
-// A program that lies anywhere and is run anywhere looks beside itself and in
-// the system's places.
+// TestLibraryFolders checks that the program searches its own folder and the system's,
+// wherever it is installed and started.
 func TestLibraryFolders(t *testing.T) {
 	exe, err := os.Executable()
 	if err != nil {
@@ -159,7 +160,7 @@ func TestLibraryFolders(t *testing.T) {
 	mlxtest.Contains(t, out, filepath.Join(beside, libName("mlxc")), filepath.Join(beside, "lib", libName("mlxc")),
 		filepath.Join(beside, "..", ".setup", "lib", libName("mlxc")), "/usr/local/lib/"+libName("mlxc"))
 
-	// from below the module's root, as go test and go run do, its set-up is found
+	// in a folder of the module, as with go test and go run, it finds the module's .setup
 	root := filepath.Join(dir, "gomflux")
 	write(t, filepath.Join(root, "go.mod"), "module github.com/gomflux/gomflux\n\ngo 1.26\n")
 	below := filepath.Join(root, "a", "b")
@@ -181,7 +182,7 @@ func TestLibraryFound(t *testing.T) {
 	if !filepath.IsAbs(lib.MLXC) || filepath.Base(lib.MLXC) != libName("mlxc") {
 		t.Errorf("found %q as libmlxc", lib.MLXC)
 	}
-	// the same through the variable
+	// the same with the environment variable
 	out := run(t, "open", t.TempDir(), mlx.EnvLibrary+"="+filepath.Dir(lib.MLXC))
 	mlxtest.Contains(t, out, "MLXC="+lib.MLXC+"\n", "ERROR=<nil>")
 	if runtime.GOOS != "linux" {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"runtime"
+	"slices"
 	"testing"
 	"time"
 
@@ -13,22 +14,22 @@ import (
 
 const mib = 1 << 20
 
-// block is an evaluated array of n MiB.
+// block returns an evaluated array of n MiB.
 func block(n int) *mlx.Array {
 	a := mlx.Full(1, mlx.Float32, n, mib/4)
 	mlx.Eval(a)
 	return a
 }
 
-// grown is how much ActiveMemory grew while f ran, in MiB.
+// grown returns by how many MiB ActiveMemory grew while f ran.
 func grown(f func()) int {
 	before := settled()
 	f()
 	return (settled() - before + mib/2) / mib
 }
 
-// settled is ActiveMemory once a GPU's work is over: there a thread of MLX's
-// own lets go of arrays, a moment after they are computed.
+// settled returns ActiveMemory when a GPU's work is done: a thread of MLX releases arrays
+// shortly after they are computed.
 func settled() int {
 	if mlx.CurrentDevice() != mlx.CPU {
 		time.Sleep(20 * time.Millisecond)
@@ -36,7 +37,7 @@ func settled() int {
 	return mlx.ActiveMemory()
 }
 
-// active is ActiveMemory between jobs.
+// active returns ActiveMemory between jobs.
 func active(t *testing.T) (n int) {
 	mlxtest.Do(t, func() { n = settled() })
 	return n
@@ -81,14 +82,14 @@ func TestScopes(t *testing.T) {
 			many = mlx.Scopes(func() []*mlx.Array {
 				a := block(2)
 				block(4)
-				// twice the same, one from outside and a nil are all fine
+				// duplicates, arrays from outside and nil are allowed
 				return []*mlx.Array{a, block(8), a, outer, nil}
 			})
 		})
 		if n != 10 || many[0].Dim(0) != 2 || many[1].Dim(0) != 8 || many[3] != outer {
 			t.Errorf("%d MiB are left, expected 10", n)
 		}
-		// what is returned lives in the scope around
+		// results belong to the enclosing scope
 		n = grown(func() {
 			mlx.Scope(func() *mlx.Array {
 				mlx.Scope(func() *mlx.Array { return block(4) })
@@ -106,7 +107,8 @@ func TestScopes(t *testing.T) {
 
 func TestJobFrees(t *testing.T) {
 	before := active(t)
-	for _, end := range []func(){func() {}, func() { mlx.Throw(errors.New("stop")) }, func() { mlx.Zeros(mlx.Float32, 2).Add(mlx.Zeros(mlx.Float32, 3)) }} {
+	for _, end := range []func(){func() {}, func() { mlx.Throw(errors.New("stop")) },
+		func() { mlx.Zeros(mlx.Float32, 2).Add(mlx.Zeros(mlx.Float32, 3)) }} {
 		mlx.Do(context.Background(), func() error { block(8); end(); return nil })
 		if n := active(t) - before; n != 0 {
 			t.Errorf("%d bytes are left of a job", n)
@@ -145,7 +147,7 @@ func TestKeepAndFree(t *testing.T) {
 		mlx.Scope(func() *mlx.Array {
 			kept = block(4)
 			mlx.Keep(kept, nil)
-			mlx.Keep(kept) // again is fine
+			mlx.Keep(kept) // may be called again
 			return nil
 		})
 	})
@@ -157,7 +159,7 @@ func TestKeepAndFree(t *testing.T) {
 			t.Errorf("the kept array sums to %v", got)
 		}
 		kept.Free()
-		kept.Free() // again is fine
+		kept.Free() // may be called again
 	})
 	if n := active(t) - before; n != 0 {
 		t.Errorf("%d bytes live after Free", n)
@@ -165,8 +167,8 @@ func TestKeepAndFree(t *testing.T) {
 	runtime.KeepAlive(kept)
 }
 
-// The garbage collector gives kept arrays to the thread, which frees them with
-// the next job.
+// TestCollectorFreesKept checks that the thread frees kept arrays that the garbage collector
+// found unreferenced, with the next job.
 func TestCollectorFreesKept(t *testing.T) {
 	before := active(t)
 	mlxtest.Do(t, func() {
@@ -175,21 +177,21 @@ func TestCollectorFreesKept(t *testing.T) {
 		}
 	})
 	deadline := time.Now().Add(20 * time.Second)
-	for { // cleanups run on a goroutine of their own, some time after
+	for { // cleanups run later, on another goroutine
 		runtime.GC()
 		n := active(t) - before
 		if n == 0 {
 			return
 		}
 		if time.Now().After(deadline) {
-			t.Fatalf("%d bytes of forgotten arrays are still alive", n)
+			t.Fatalf("%d bytes of unreferenced arrays are not freed", n)
 		}
 		time.Sleep(time.Millisecond)
 	}
 }
 
-// Free stops the collector's cleanup: a handle freed twice would be another
-// array's.
+// TestFreeOfKeptThenCollected checks that Free stops the collector's cleanup. A handle that
+// is freed twice could belong to another array by then.
 func TestFreeOfKeptThenCollected(t *testing.T) {
 	mlxtest.Do(t, func() {
 		for range 100 {
@@ -221,12 +223,13 @@ func TestChainFrees(t *testing.T) {
 			t.Errorf("%d bytes at the peak, expected at most one layer's %d", n, 4*mib)
 		}
 		if first.Slice(1, 0, 1).Item() != 1 {
-			t.Error("the chain's input is gone")
+			t.Error("the chain's input was freed")
 		}
 	})
 }
 
-// An array that nothing else refers to is not copied to change a part of it.
+// TestSliceUpdateInPlace checks that SliceUpdate does not copy an array that nothing else
+// refers to.
 func TestSliceUpdateInPlace(t *testing.T) {
 	mlxtest.Do(t, func() {
 		x, part := block(16), mlx.Full(2, mlx.Float32, 1, mib/4)
@@ -240,7 +243,7 @@ func TestSliceUpdateInPlace(t *testing.T) {
 			x = y
 		}
 		if n := mlx.PeakMemory() - start; n > mib {
-			t.Errorf("%d bytes more at the peak, expected none of the array's %d", n, 16*mib)
+			t.Errorf("%d bytes more at the peak, expected no copy of the array's %d", n, 16*mib)
 		}
 		if got := x.Sum(0).Min(1).Item(); got != 32 {
 			t.Errorf("found %v, expected every element to be 2", got)
@@ -248,7 +251,7 @@ func TestSliceUpdateInPlace(t *testing.T) {
 	})
 }
 
-// Each layer of an EvalChain finds its input in memory, on a GPU too.
+// TestEvalChain checks that each layer's input is evaluated before the layer, on a GPU too.
 func TestEvalChain(t *testing.T) {
 	mlxtest.Do(t, func() {
 		first := block(1)
@@ -265,8 +268,8 @@ func TestEvalChain(t *testing.T) {
 	})
 }
 
-// A chain frees what its layers made and nothing else.
-func TestChainSparesWhatIsNotItsOwn(t *testing.T) {
+// TestChainFreesOnlyItsOwn checks that a chain frees only arrays that its layers made.
+func TestChainFreesOnlyItsOwn(t *testing.T) {
 	mlxtest.Do(t, func() {
 		first, constant := mlx.Full(1, mlx.Float32, 2), mlx.Full(5, mlx.Float32, 2)
 		var kept *mlx.Array
@@ -294,9 +297,9 @@ func TestChainSparesWhatIsNotItsOwn(t *testing.T) {
 	})
 }
 
-// A small denoising loop, over 1,000 steps in one job and with one host
-// read, callback and chain of blocks each, holds as much memory at its end as
-// after its first steps.
+// TestThousandSteps runs a small denoising loop of 1,000 steps in one job, each with a host
+// read, a callback and a chain of blocks. It must hold as much memory at the end as after
+// its first steps.
 func TestThousandSteps(t *testing.T) {
 	var w []*mlx.Array
 	mlxtest.Do(t, func() {
@@ -335,11 +338,12 @@ func TestThousandSteps(t *testing.T) {
 	}
 	before := active(t)
 	memory := atStep(1000)
-	// as many steps after a host read each: a GPU has not computed those
+	// both were measured after equal numbers of steps since a host read: a GPU has not
+	// computed those steps
 	if early, late := memory[110], memory[910]; late != early {
 		t.Errorf("%d bytes live after 110 steps, %d after 910", early, late)
 	}
-	for range 20 { // and over jobs
+	for range 20 { // and the same over several jobs
 		atStep(2)
 	}
 	if n := active(t) - before; n != 0 {
@@ -358,7 +362,7 @@ func TestCacheLimit(t *testing.T) {
 			t.Skip("only on the CPU")
 		}
 		mlx.ClearCache()
-		mlx.Scope(func() *mlx.Array { block(64); return nil })
+		mlx.WithScope(func() { block(64) })
 		if n := mlx.CacheMemory(); n < 64*mib { // MLX's own limit is 32 MiB
 			t.Errorf("%d bytes are cached, expected the freed %d", n, 64*mib)
 		}
@@ -369,23 +373,53 @@ func TestCacheLimit(t *testing.T) {
 	})
 }
 
-// Arrays that a layer passes on unchanged stay, those that it replaces go.
-func TestChainAll(t *testing.T) {
+// TestLayers checks that arrays that a layer passes on unchanged stay in memory, and that
+// replaced ones are freed.
+func TestLayers(t *testing.T) {
 	mlxtest.Do(t, func() {
-		first, start := []*mlx.Array{block(1), block(1)}, settled()
-		out := mlx.ChainAll(first, make([]int, 20), func(_ int, x []*mlx.Array) []*mlx.Array {
-			return append([]*mlx.Array{x[0].Plus(1), x[1].Times(1)}, append(x[2:], x[0].Times(2))...)
-		})
+		x, y := block(1), block(1)
+		first, second, start := x, y, settled()
+		cache := make([]*mlx.Array, 20)
+		state := []**mlx.Array{&x, &y}
+		for i := range cache {
+			state = append(state, &cache[i])
+		}
+		for i, factor := range mlx.Layers(slices.Repeat([]float64{2}, 20), state...) {
+			cache[i] = x.Times(factor)
+			x, y = x.Plus(1), y.Times(1)
+		}
 		for i, want := range []float32{21, 1, 2, 4, 6} {
-			if got := out[i].Slice(1, 0, 1).Item(); got != want {
+			if got := (*state[i]).Slice(1, 0, 1).Item(); got != want {
 				t.Errorf("array %d: found %v, expected %v", i, got, want)
 			}
 		}
-		if n := settled() - start; len(out) != 22 || n != 22*mib {
-			t.Errorf("%d bytes live in %d arrays after the chain, expected %d in 22", n, len(out), 22*mib)
+		if n := settled() - start; n != 22*mib {
+			t.Errorf("%d bytes live after the layers, expected %d", n, 22*mib)
 		}
-		if first[0].Slice(1, 0, 1).Item() != 1 || first[1].Slice(1, 0, 1).Item() != 1 {
-			t.Error("the chain's inputs are gone")
+		if first.Slice(1, 0, 1).Item() != 1 || second.Slice(1, 0, 1).Item() != 1 {
+			t.Error("the inputs were freed")
+		}
+	})
+}
+
+// TestLayersBreak checks that a loop that ends early frees its last layer's arrays, except
+// the state.
+func TestLayersBreak(t *testing.T) {
+	mlxtest.Do(t, func() {
+		x := block(1)
+		start := settled()
+		for i := range mlx.Layers(make([]int, 5), &x) {
+			mlx.Eval(block(1))
+			x = x.Plus(1)
+			if i == 2 {
+				break
+			}
+		}
+		if got := x.Slice(1, 0, 1).Item(); got != 4 {
+			t.Errorf("found %v after 3 layers", got)
+		}
+		if n := settled() - start; n != mib {
+			t.Errorf("%d bytes live after the layers, expected %d", n, mib)
 		}
 	})
 }

@@ -20,7 +20,8 @@ func TestCleanMessage(t *testing.T) {
 	}
 }
 
-// A message is told once: a later failure without one does not repeat it.
+// TestTakeMessage checks that a message is used once: a later failure without a message does
+// not repeat it.
 func TestTakeMessage(t *testing.T) {
 	defer func(before string) { lastMessage = before }(lastMessage)
 	lastMessage = "[add] failed"

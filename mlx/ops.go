@@ -87,22 +87,21 @@ func (a *Array) Round() *Array {
 	return wrap(r)
 }
 
-// Clip limits every element to [lo, hi].
+// Clip clamps every element to [lo, hi].
 func (a *Array) Clip(lo, hi float64) *Array {
 	var r uintptr
 	check(mlxc.Clip(&r, a.h(), Scalar(lo, a.Dtype()).h(), Scalar(hi, a.Dtype()).h(), stream))
 	return wrap(r)
 }
 
-// Where is x where cond is true, else y.
+// Where selects elements of x where cond is true, and of y elsewhere.
 func Where(cond, x, y *Array) *Array {
 	var r uintptr
 	check(mlxc.Where(&r, cond.h(), x.h(), y.h(), stream))
 	return wrap(r)
 }
 
-// AsType converts the elements. An array that has the dtype already is returned
-// as it is.
+// AsType converts the elements to dtype. It returns a itself if that is its dtype.
 func (a *Array) AsType(dtype Dtype) *Array {
 	if a.Dtype() == dtype {
 		return a
@@ -127,9 +126,15 @@ func Addmm(c, a, b *Array) *Array {
 // Conv2d convolves x [N, H, W, Cin] with weight [Cout, kH, kW, Cin], without
 // bias.
 func (a *Array) Conv2d(weight *Array, stride, padding int) *Array {
+	return a.GroupedConv2d(weight, stride, padding, 1)
+}
+
+// GroupedConv2d is [Array.Conv2d] for channels in groups, with weight
+// [Cout, kH, kW, Cin/groups]: the outputs of a group depend on its inputs only.
+func (a *Array) GroupedConv2d(weight *Array, stride, padding, groups int) *Array {
 	var r uintptr
 	s, p := int32(stride), int32(padding)
-	check(mlxc.Conv2d(&r, a.h(), weight.h(), s, s, p, p, 1, 1, 1, stream))
+	check(mlxc.Conv2d(&r, a.h(), weight.h(), s, s, p, p, 1, 1, int32(groups), stream))
 	return wrap(r)
 }
 
@@ -141,8 +146,8 @@ func (a *Array) Conv3d(weight *Array) *Array {
 	return wrap(r)
 }
 
-// Reductions. MLX's CPU backend loses accuracy in reductions over many
-// elements; reduce one axis after the other.
+// Reductions. MLX's CPU backend loses accuracy in reductions over many elements, so
+// reduce one axis after the other.
 
 type reduceOp = func(res *uintptr, a uintptr, axis int32, keepdims bool, s uintptr) int32
 
@@ -165,16 +170,13 @@ func (a *Array) All() bool {
 	return wrap(r).Uint8s()[0] != 0
 }
 
-// AllFinite reports whether no element is NaN or infinite, which those of whole
-// numbers never are.
+// AllFinite reports whether no element is NaN or infinite. It is true for dtypes of whole
+// numbers.
 func (a *Array) AllFinite() (ok bool) {
 	if !a.Dtype().IsFloat() {
 		return true
 	}
-	Scope(func() *Array {
-		ok = a.IsFinite().All()
-		return nil
-	})
+	WithScope(func() { ok = a.IsFinite().All() })
 	return ok
 }
 
@@ -187,7 +189,7 @@ func (a *Array) Softmax() *Array {
 
 // Shapes.
 
-// Reshape gives the elements another shape; one size may be -1.
+// Reshape returns the elements in another shape. One size may be -1, to be inferred.
 func (a *Array) Reshape(shape ...int) *Array {
 	var r uintptr
 	dims, n := cInts(shape)
@@ -195,7 +197,7 @@ func (a *Array) Reshape(shape ...int) *Array {
 	return wrap(r)
 }
 
-// Transpose puts the axes in another order.
+// Transpose permutes the axes.
 func (a *Array) Transpose(axes ...int) *Array {
 	var r uintptr
 	dims, n := cInts(axes)
@@ -210,7 +212,7 @@ func (a *Array) T() *Array {
 	return wrap(r)
 }
 
-// ExpandDims puts an axis of size 1 at axis.
+// ExpandDims inserts an axis of size 1 at axis.
 func (a *Array) ExpandDims(axis int) *Array {
 	var r uintptr
 	check(mlxc.ExpandDims(&r, a.h(), int32(axis), stream))
@@ -232,15 +234,15 @@ func (a *Array) BroadcastTo(shape ...int) *Array {
 	return wrap(r)
 }
 
-// Contiguous is the array in row-major order in memory.
+// Contiguous returns the array in row-major order in memory.
 func (a *Array) Contiguous() *Array {
 	var r uintptr
 	check(mlxc.Contiguous(&r, a.h(), false, stream))
 	return wrap(r)
 }
 
-// Slice takes [start, stop) of one axis. Bounds are checked: MLX would clip
-// them without a word.
+// Slice returns [start, stop) of one axis. It checks the bounds, which MLX would clip
+// silently.
 func (a *Array) Slice(axis, start, stop int) *Array {
 	lo, hi, step := a.bounds(axis, start, stop)
 	var r uintptr
@@ -251,9 +253,9 @@ func (a *Array) Slice(axis, start, stop int) *Array {
 	return wrap(r)
 }
 
-// SliceUpdate puts x in the place of [start, start+size) of one axis, where size
-// is that of x. If nothing else refers to the array, which is then to be freed
-// before the result is evaluated, it is changed in place.
+// SliceUpdate replaces [start, start+size) of one axis by x, where size is that of x. MLX
+// does it in place if nothing else refers to the array; for that, free the array before
+// the result is evaluated.
 func (a *Array) SliceUpdate(axis, start int, x *Array) *Array {
 	lo, hi, step := a.bounds(axis, start, start+x.Dim(axis))
 	var r uintptr
@@ -264,7 +266,7 @@ func (a *Array) SliceUpdate(axis, start int, x *Array) *Array {
 	return wrap(r)
 }
 
-// bounds are the corners and steps of a slice of one axis.
+// bounds returns the corners and steps of a slice of one axis.
 func (a *Array) bounds(axis, start, stop int) (lo, hi, step []int) {
 	axis = a.axis(axis)
 	shape := a.Shape()
@@ -279,7 +281,7 @@ func (a *Array) bounds(axis, start, stop int) (lo, hi, step []int) {
 	return lo, hi, step
 }
 
-// Split cuts an axis into n equal parts.
+// Split splits an axis into n equal parts.
 func (a *Array) Split(n, axis int) []*Array {
 	var v uintptr
 	check(mlxc.Split(&v, a.h(), int32(n), int32(a.axis(axis)), stream))
@@ -296,8 +298,8 @@ func Concat(axis int, arrays ...*Array) *Array {
 	return wrap(r)
 }
 
-// Pad adds constant elements before and after each axis: low and high hold one
-// number per axis.
+// Pad adds constant elements at the start and end of each axis. low and high have their
+// numbers, one per axis.
 func (a *Array) Pad(low, high []int, value float64) *Array {
 	if n := a.Ndim(); len(low) != n || len(high) != n {
 		raise("pad of %d and %d numbers for an array with shape %v", len(low), len(high), a.Shape())
@@ -314,8 +316,8 @@ func (a *Array) Pad(low, high []int, value float64) *Array {
 	return wrap(r)
 }
 
-// TakeRows selects rows of the first axis by number. The numbers are checked
-// here, on the host: MLX reads whatever lies beyond an array.
+// TakeRows selects rows of the first axis by index. It checks the indices on the host,
+// since MLX would read beyond the array.
 func (a *Array) TakeRows(rows []int32) *Array {
 	n := int32(a.Dim(0))
 	for i, row := range rows {
@@ -330,7 +332,7 @@ func (a *Array) TakeRows(rows []int32) *Array {
 
 // Making arrays.
 
-// Full is an array with one value everywhere.
+// Full returns an array with the same value everywhere.
 func Full(value float64, dtype Dtype, shape ...int) *Array {
 	var r uintptr
 	dims, n := cInts(shape)
@@ -338,10 +340,10 @@ func Full(value float64, dtype Dtype, shape ...int) *Array {
 	return wrap(r)
 }
 
-// Zeros is an array of zeros.
+// Zeros returns an array of zeros.
 func Zeros(dtype Dtype, shape ...int) *Array { return Full(0, dtype, shape...) }
 
-// Arange is start, start+step, … below stop.
+// Arange returns start, start+step, … below stop.
 func Arange(start, stop, step float64, dtype Dtype) *Array {
 	var r uintptr
 	check(mlxc.Arange(&r, start, stop, step, int32(dtype), stream))

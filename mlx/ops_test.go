@@ -54,8 +54,7 @@ func build(shape []int, f func(at []int) float64) nd {
 	return out
 }
 
-// at is the element at an index, whose missing leading axes and axes of size 1
-// are broadcast.
+// at returns the element at an index. Missing leading axes and axes of size 1 are broadcast.
 func (a nd) at(index ...int) float64 {
 	index = index[len(index)-len(a.shape):]
 	n := 0
@@ -147,7 +146,7 @@ func softmax(in, out []float64) {
 	}
 }
 
-// attend is attention in the plainest way; mask may be nil.
+// attend is attention in plain Go; mask may be nil.
 func attend(q, k, v nd, scale float64, mask func(b, h, i, j int) float64) nd {
 	b, h, lq, d := q.shape[0], q.shape[1], q.shape[2], v.shape[3]
 	lk, group := k.shape[2], h/k.shape[1]
@@ -293,14 +292,18 @@ func TestOps(t *testing.T) {
 		{"Add outer", func() *mlx.Array { return col.mlx().Add(row.mlx()) }, both(col, row, add), 1e-7},
 		{"Sub", func() *mlx.Array { return a.mlx().Sub(col.mlx()) }, both(a, col, func(x, y float64) float64 { return x - y }), 1e-7},
 		{"Mul", func() *mlx.Array { return a.mlx().Mul(row.mlx()) }, both(a, row, mul), 1e-7},
-		{"Div", func() *mlx.Array { return a.mlx().Div(positive.mlx()) }, both(a, positive, func(x, y float64) float64 { return x / y }), 1e-7},
+		{"Div", func() *mlx.Array { return a.mlx().Div(positive.mlx()) },
+			both(a, positive, func(x, y float64) float64 { return x / y }), 1e-7},
 		{"Maximum", func() *mlx.Array { return a.mlx().Maximum(row.mlx()) }, both(a, row, math.Max), 0},
 		{"Minimum", func() *mlx.Array { return a.mlx().Minimum(row.mlx()) }, both(a, row, math.Min), 0},
-		{"Equal", func() *mlx.Array { return a.mlx().Round().Equal(b.mlx().Round()) }, both(a, b, func(x, y float64) float64 { return truth(math.RoundToEven(x) == math.RoundToEven(y)) }), 0},
+		{"Equal", func() *mlx.Array { return a.mlx().Round().Equal(b.mlx().Round()) },
+			both(a, b, func(x, y float64) float64 { return truth(math.RoundToEven(x) == math.RoundToEven(y)) }), 0},
 		{"Less", func() *mlx.Array { return a.mlx().Less(b.mlx()) }, both(a, b, func(x, y float64) float64 { return truth(x < y) }), 0},
 		{"Less of equals", func() *mlx.Array { return a.mlx().Less(a.mlx()) }, each(a, func(float64) float64 { return 0 }), 0},
-		{"GreaterEqual", func() *mlx.Array { return a.mlx().GreaterEqual(b.mlx()) }, both(a, b, func(x, y float64) float64 { return truth(x >= y) }), 0},
-		{"GreaterEqual of equals", func() *mlx.Array { return a.mlx().GreaterEqual(a.mlx()) }, each(a, func(float64) float64 { return 1 }), 0},
+		{"GreaterEqual", func() *mlx.Array { return a.mlx().GreaterEqual(b.mlx()) },
+			both(a, b, func(x, y float64) float64 { return truth(x >= y) }), 0},
+		{"GreaterEqual of equals", func() *mlx.Array { return a.mlx().GreaterEqual(a.mlx()) },
+			each(a, func(float64) float64 { return 1 }), 0},
 		{"Or", func() *mlx.Array {
 			return a.mlx().Less(mlx.Scalar(-0.5, mlx.Float32)).Or(b.mlx().Less(mlx.Scalar(-0.5, mlx.Float32)))
 		}, both(a, b, func(x, y float64) float64 { return truth(x < -0.5 || y < -0.5) }), 0},
@@ -316,17 +319,21 @@ func TestOps(t *testing.T) {
 		{"Sigmoid", func() *mlx.Array { return wide.mlx().Sigmoid() }, each(wide, sigmoid), 1e-6},
 		{"Square", func() *mlx.Array { return a.mlx().Square() }, each(a, func(v float64) float64 { return v * v }), 1e-7},
 		{"Sqrt", func() *mlx.Array { return positive.mlx().Sqrt() }, each(positive, math.Sqrt), 1e-7},
-		{"Rsqrt", func() *mlx.Array { return positive.mlx().Rsqrt() }, each(positive, func(v float64) float64 { return 1 / math.Sqrt(v) }), 3e-7},
+		{"Rsqrt", func() *mlx.Array { return positive.mlx().Rsqrt() },
+			each(positive, func(v float64) float64 { return 1 / math.Sqrt(v) }), 3e-7},
 		{"SiLU", func() *mlx.Array { return wide.mlx().SiLU() }, each(wide, func(v float64) float64 { return v * sigmoid(v) }), 1e-6},
 		{"Erf", func() *mlx.Array { return a.mlx().Erf() }, each(a, math.Erf), 1e-6},
-		{"GELU", func() *mlx.Array { return wide.mlx().GELU() }, each(wide, func(v float64) float64 { return v * (1 + math.Erf(v/math.Sqrt2)) / 2 }), 1e-6},
+		{"GELU", func() *mlx.Array { return wide.mlx().GELU() },
+			each(wide, func(v float64) float64 { return v * (1 + math.Erf(v/math.Sqrt2)) / 2 }), 1e-6},
 		{"GELUTanh", func() *mlx.Array { return wide.mlx().GELUTanh() }, each(wide, func(v float64) float64 {
 			return v * (1 + math.Tanh(math.Sqrt(2/math.Pi)*(v+0.044715*v*v*v))) / 2
 		}), 1e-6},
-		{"QuickGELU", func() *mlx.Array { return wide.mlx().QuickGELU() }, each(wide, func(v float64) float64 { return v * sigmoid(1.702*v) }), 1e-6},
+		{"QuickGELU", func() *mlx.Array { return wide.mlx().QuickGELU() },
+			each(wide, func(v float64) float64 { return v * sigmoid(1.702*v) }), 1e-6},
 		{"IsFinite", func() *mlx.Array { return special.mlx().IsFinite() }, nd{[]int{6}, []float64{1, 1, 0, 0, 0, 1}}, 0},
 		{"Round", func() *mlx.Array { return halves.mlx().Round() }, each(halves, math.RoundToEven), 0},
-		{"Clip", func() *mlx.Array { return a.mlx().Clip(-0.5, 0.75) }, each(a, func(v float64) float64 { return min(max(v, -0.5), 0.75) }), 0},
+		{"Clip", func() *mlx.Array { return a.mlx().Clip(-0.5, 0.75) },
+			each(a, func(v float64) float64 { return min(max(v, -0.5), 0.75) }), 0},
 		{"Where", func() *mlx.Array { return mlx.Where(a.mlx().Less(b.mlx()), a.mlx(), row.mlx()) },
 			build(a.shape, func(at []int) float64 {
 				if a.at(at...) < b.at(at...) {
@@ -344,7 +351,8 @@ func TestOps(t *testing.T) {
 		{"Conv2d", func() *mlx.Array { return image.mlx().Conv2d(kernel.mlx(), 1, 1) }, convolve(image, kernel, 1, 1), 1e-6},
 		{"Conv2d, no padding", func() *mlx.Array { return image.mlx().Conv2d(kernel.mlx(), 1, 0) }, convolve(image, kernel, 1, 0), 1e-6},
 		{"Conv2d, stride 2", func() *mlx.Array { return image.mlx().Conv2d(kernel.mlx(), 2, 1) }, convolve(image, kernel, 2, 1), 1e-6},
-		{"Conv2d, stride 3, padding 2", func() *mlx.Array { return image.mlx().Conv2d(kernel.mlx(), 3, 2) }, convolve(image, kernel, 3, 2), 1e-6},
+		{"Conv2d, stride 3, padding 2", func() *mlx.Array { return image.mlx().Conv2d(kernel.mlx(), 3, 2) },
+			convolve(image, kernel, 3, 2), 1e-6},
 		{"Conv3d", func() *mlx.Array { return video.mlx().Conv3d(kernel3d.mlx()) }, convolve3d(video, kernel3d), 1e-6},
 		{"Conv2d, 1x1", func() *mlx.Array { return image.mlx().Conv2d(kernel.mlx().Slice(1, 1, 2).Slice(2, 2, 3), 1, 0) },
 			convolve(image, build([]int{4, 1, 1, 3}, func(at []int) float64 { return kernel.at(at[0], 1, 2, at[3]) }), 1, 0), 1e-6},
@@ -368,13 +376,17 @@ func TestOps(t *testing.T) {
 		{"Softmax", func() *mlx.Array { return wide.mlx().Softmax() }, rows(wide, softmax), 1e-6},
 		{"Softmax of large scores", func() *mlx.Array { return wide.mlx().Times(1e6).Softmax() },
 			rows(each(wide, func(v float64) float64 { return float64(float32(v) * 1e6) }), softmax), 1e-6},
-		{"RMSNorm", func() *mlx.Array { return wide.mlx().RMSNorm(weight.mlx(), 1e-3) }, rmsNorm(float64(float32(1e-3)), func(i int) float64 { return weight.data[i] }), 1e-6},
+		{"RMSNorm", func() *mlx.Array { return wide.mlx().RMSNorm(weight.mlx(), 1e-3) },
+			rmsNorm(float64(float32(1e-3)), func(i int) float64 { return weight.data[i] }), 1e-6},
 		{"RMSNorm, no weight", func() *mlx.Array { return wide.mlx().RMSNorm(nil, 0.5) }, rmsNorm(0.5, one), 1e-6},
 		{"LayerNorm", func() *mlx.Array { return wide.mlx().LayerNorm(weight.mlx(), bias.mlx(), 1e-3) },
-			layerNorm(float64(float32(1e-3)), func(i int) float64 { return weight.data[i] }, func(i int) float64 { return bias.data[i] }), 1e-6},
+			layerNorm(float64(float32(1e-3)), func(i int) float64 { return weight.data[i] },
+				func(i int) float64 { return bias.data[i] }), 1e-6},
 		{"LayerNorm, no weight", func() *mlx.Array { return wide.mlx().LayerNorm(nil, nil, 0.5) }, layerNorm(0.5, one, zero), 1e-6},
-		{"Attention", func() *mlx.Array { return mlx.Attention(q.mlx(), kSame.mlx(), vSame.mlx(), 0.4, nil) }, attend(q, kSame, vSame, 0.4, nil), 1e-6},
-		{"Attention, grouped heads, longer keys", func() *mlx.Array { return mlx.Attention(q.mlx(), k.mlx(), v.mlx(), 0.4, nil) }, attend(q, k, v, 0.4, nil), 1e-6},
+		{"Attention", func() *mlx.Array { return mlx.Attention(q.mlx(), kSame.mlx(), vSame.mlx(), 0.4, nil) },
+			attend(q, kSame, vSame, 0.4, nil), 1e-6},
+		{"Attention, grouped heads, longer keys", func() *mlx.Array { return mlx.Attention(q.mlx(), k.mlx(), v.mlx(), 0.4, nil) },
+			attend(q, k, v, 0.4, nil), 1e-6},
 		{"Attention, mask", func() *mlx.Array { return mlx.Attention(q.mlx(), k.mlx(), v.mlx(), 0.4, mask.mlx()) },
 			attend(q, k, v, 0.4, func(b, h, i, j int) float64 { return mask.at(b, h, i, j) }), 1e-6},
 		{"Attention, mask of infinities", func() *mlx.Array {
@@ -394,7 +406,8 @@ func TestOps(t *testing.T) {
 		{"CausalAttention", func() *mlx.Array {
 			return mlx.CausalAttention(q.mlx(), kSame.mlx().Slice(1, 0, 3), vSame.mlx().Slice(1, 0, 3), 0.4)
 		},
-			attend(q, build([]int{2, 3, 9, 8}, func(at []int) float64 { return kSame.at(at...) }), build([]int{2, 3, 9, 8}, func(at []int) float64 { return vSame.at(at...) }), 0.4,
+			attend(q, build([]int{2, 3, 9, 8}, func(at []int) float64 { return kSame.at(at...) }),
+				build([]int{2, 3, 9, 8}, func(at []int) float64 { return vSame.at(at...) }), 0.4,
 				func(b, h, i, j int) float64 {
 					if j > i {
 						return math.Inf(-1)
@@ -407,41 +420,50 @@ func TestOps(t *testing.T) {
 		{"T", func() *mlx.Array { return a.mlx().T() }, permuted(a, 0, 2, 1), 0},
 		{"ExpandDims", func() *mlx.Array { return a.mlx().ExpandDims(-1).ExpandDims(1) }, nd{[]int{3, 1, 5, 7, 1}, a.data}, 0},
 		{"Squeeze", func() *mlx.Array { return a.mlx().ExpandDims(1).Squeeze(-3) }, a, 0},
-		{"BroadcastTo", func() *mlx.Array { return col.mlx().BroadcastTo(3, 5, 7) }, build([]int{3, 5, 7}, func(at []int) float64 { return col.at(at...) }), 0},
+		{"BroadcastTo", func() *mlx.Array { return col.mlx().BroadcastTo(3, 5, 7) },
+			build([]int{3, 5, 7}, func(at []int) float64 { return col.at(at...) }), 0},
 		{"Contiguous", func() *mlx.Array { return a.mlx().T().Contiguous() }, permuted(a, 0, 2, 1), 0},
-		{"Slice", func() *mlx.Array { return a.mlx().Slice(-2, 1, 4) }, build([]int{3, 3, 7}, func(at []int) float64 { return a.at(at[0], at[1]+1, at[2]) }), 0},
-		{"SliceUpdate", func() *mlx.Array { return a.mlx().SliceUpdate(-2, 1, b.mlx().Slice(1, 2, 4)) }, build([]int{3, 5, 7}, func(at []int) float64 {
-			if i := at[1]; i == 1 || i == 2 {
-				return b.at(at[0], i+1, at[2])
-			}
-			return a.at(at...)
-		}), 0},
-		{"Split", func() *mlx.Array { return a.mlx().Split(7, -1)[5] }, build([]int{3, 5, 1}, func(at []int) float64 { return a.at(at[0], at[1], 5) }), 0},
-		{"Concat", func() *mlx.Array { return mlx.Concat(1, a.mlx(), b.mlx().Slice(1, 0, 2), a.mlx()) }, build([]int{3, 12, 7}, func(at []int) float64 {
-			switch i := at[1]; {
-			case i < 5:
-				return a.at(at[0], i, at[2])
-			case i < 7:
-				return b.at(at[0], i-5, at[2])
-			default:
-				return a.at(at[0], i-7, at[2])
-			}
-		}), 0},
-		{"Concat, last axis", func() *mlx.Array { return mlx.Concat(-1, row.mlx(), c.mlx()) }, nd{[]int{20}, append(append([]float64{}, row.data...), c.data...)}, 0},
-		{"Pad", func() *mlx.Array { return a.mlx().Pad([]int{0, 1, 0}, []int{2, 0, 3}, -1.5) }, build([]int{5, 6, 10}, func(at []int) float64 {
-			if at[0] < 3 && at[1] >= 1 && at[2] < 7 {
-				return a.at(at[0], at[1]-1, at[2])
-			}
-			return -1.5
-		}), 0},
+		{"Slice", func() *mlx.Array { return a.mlx().Slice(-2, 1, 4) },
+			build([]int{3, 3, 7}, func(at []int) float64 { return a.at(at[0], at[1]+1, at[2]) }), 0},
+		{"SliceUpdate", func() *mlx.Array { return a.mlx().SliceUpdate(-2, 1, b.mlx().Slice(1, 2, 4)) },
+			build([]int{3, 5, 7}, func(at []int) float64 {
+				if i := at[1]; i == 1 || i == 2 {
+					return b.at(at[0], i+1, at[2])
+				}
+				return a.at(at...)
+			}), 0},
+		{"Split", func() *mlx.Array { return a.mlx().Split(7, -1)[5] },
+			build([]int{3, 5, 1}, func(at []int) float64 { return a.at(at[0], at[1], 5) }), 0},
+		{"Concat", func() *mlx.Array { return mlx.Concat(1, a.mlx(), b.mlx().Slice(1, 0, 2), a.mlx()) },
+			build([]int{3, 12, 7}, func(at []int) float64 {
+				switch i := at[1]; {
+				case i < 5:
+					return a.at(at[0], i, at[2])
+				case i < 7:
+					return b.at(at[0], i-5, at[2])
+				default:
+					return a.at(at[0], i-7, at[2])
+				}
+			}), 0},
+		{"Concat, last axis", func() *mlx.Array { return mlx.Concat(-1, row.mlx(), c.mlx()) },
+			nd{[]int{20}, append(append([]float64{}, row.data...), c.data...)}, 0},
+		{"Pad", func() *mlx.Array { return a.mlx().Pad([]int{0, 1, 0}, []int{2, 0, 3}, -1.5) },
+			build([]int{5, 6, 10}, func(at []int) float64 {
+				if at[0] < 3 && at[1] >= 1 && at[2] < 7 {
+					return a.at(at[0], at[1]-1, at[2])
+				}
+				return -1.5
+			}), 0},
 		{"TakeRows", func() *mlx.Array { return a.mlx().TakeRows([]int32{2, 0, 2, 1}) }, build([]int{4, 5, 7}, func(at []int) float64 {
 			return a.at([]int{2, 0, 2, 1}[at[0]], at[1], at[2])
 		}), 0},
 		{"TakeRows, none", func() *mlx.Array { return a.mlx().TakeRows(nil) }, nd{[]int{0, 5, 7}, nil}, 0},
 
-		{"Full", func() *mlx.Array { return mlx.Full(0.1, mlx.Float32, 2, 3) }, nd{[]int{2, 3}, []float64{f32(0.1), f32(0.1), f32(0.1), f32(0.1), f32(0.1), f32(0.1)}}, 0},
+		{"Full", func() *mlx.Array { return mlx.Full(0.1, mlx.Float32, 2, 3) },
+			nd{[]int{2, 3}, []float64{f32(0.1), f32(0.1), f32(0.1), f32(0.1), f32(0.1), f32(0.1)}}, 0},
 		{"Zeros", func() *mlx.Array { return mlx.Zeros(mlx.Float32, 3) }, nd{[]int{3}, []float64{0, 0, 0}}, 0},
-		{"Arange", func() *mlx.Array { return mlx.Arange(-1, 1, 0.25, mlx.Float32) }, nd{[]int{8}, []float64{-1, -0.75, -0.5, -0.25, 0, 0.25, 0.5, 0.75}}, 0},
+		{"Arange", func() *mlx.Array { return mlx.Arange(-1, 1, 0.25, mlx.Float32) },
+			nd{[]int{8}, []float64{-1, -0.75, -0.5, -0.25, 0, 0.25, 0.5, 0.75}}, 0},
 		{"Arange down", func() *mlx.Array { return mlx.Arange(3, 0, -1, mlx.Int32) }, nd{[]int{3}, []float64{3, 2, 1}}, 0},
 		{"Arange of nothing", func() *mlx.Array { return mlx.Arange(3, 3, 1, mlx.Float32) }, nd{[]int{0}, nil}, 0},
 	}
@@ -458,7 +480,7 @@ func TestOps(t *testing.T) {
 
 func f32(v float64) float64 { return float64(float32(v)) }
 
-// Size, axes and bytes.
+// TestShapeQueries checks the methods that return sizes.
 func TestShapeQueries(t *testing.T) {
 	mlxtest.Do(t, func() {
 		x := mlx.Zeros(mlx.BFloat16, 3, 5, 7)
@@ -482,7 +504,8 @@ func TestShapeQueries(t *testing.T) {
 	})
 }
 
-// Small dtypes stay what they are: a constant or a norm must not promote them.
+// TestDtypes checks that operations keep small dtypes: a constant or a norm must not promote
+// them.
 func TestDtypes(t *testing.T) {
 	ops := map[string]func(x *mlx.Array) *mlx.Array{
 		"Plus":        func(x *mlx.Array) *mlx.Array { return x.Plus(0.1) },
@@ -517,7 +540,7 @@ func TestDtypes(t *testing.T) {
 					if y.Dtype() != dtype {
 						t.Errorf("found %v, expected %v", y, dtype)
 					}
-					// and the values are those of float32, rounded
+					// the values are those in float32, rounded
 					want := op(x.AsType(mlx.Float32)).Floats()
 					wide := make([]float64, len(want))
 					for i, v := range want {
@@ -542,7 +565,7 @@ func TestDtypes(t *testing.T) {
 	})
 }
 
-// Constants arrive as they are, also where float32 has no such number.
+// TestScalars checks that constants are exact, also if float32 cannot represent them.
 func TestScalars(t *testing.T) {
 	mlxtest.Do(t, func() {
 		if err := mlx.Use(mlx.CPU); err != nil { // GPUs have no float64
@@ -562,7 +585,7 @@ func TestScalars(t *testing.T) {
 	})
 }
 
-// Random numbers depend on the key and on nothing else.
+// TestNormal checks that random numbers depend only on the key.
 func TestNormal(t *testing.T) {
 	draw := func(seed uint64, dtype mlx.Dtype) (out []float32) {
 		mlxtest.Do(t, func() { out = mlx.Normal(mlx.Key(seed), dtype, 100, 1000).Floats() })
@@ -586,7 +609,7 @@ func TestNormal(t *testing.T) {
 	}
 }
 
-// Sums over the lengths that models have stay accurate.
+// TestAccuracy checks the accuracy of sums over lengths that occur in models.
 func TestAccuracy(t *testing.T) {
 	mlxtest.Do(t, func() {
 		a, b := mlxtest.Random(1, 64*4096), mlxtest.Random(2, 4096)

@@ -23,7 +23,7 @@ func relative(a, b *mlx.Array) float64 {
 func TestQuantize(t *testing.T) {
 	for _, q := range []struct {
 		mlx.Quantization
-		most float64 // error, of normal weights
+		most float64 // largest allowed error, for normally distributed weights
 	}{
 		{mlx.Quantization{Mode: "affine", Bits: 2, Group: 64}, 0.5},
 		{mlx.Quantization{Mode: "affine", Bits: 3, Group: 64}, 0.25},
@@ -43,7 +43,7 @@ func TestQuantize(t *testing.T) {
 				x := mlx.Normal(mlx.Key(2), mlx.Float32, 3, 256)
 				packed := w.Quantize(q.Quantization)
 				if shape := packed.Packed.Shape(); shape[1] != 256*q.Bits/32 || packed.Scales.Dim(1) != 256/q.Group {
-					t.Errorf("packed %v, scales %v", packed.Packed, packed.Scales)
+					t.Errorf("quantized to %v, with scales %v", packed.Packed, packed.Scales)
 				}
 				plain := packed.Dequantize(mlx.Float32)
 				e := relative(plain, w)
@@ -52,7 +52,7 @@ func TestQuantize(t *testing.T) {
 					t.Errorf("error %.4f, expected at most %g", e, q.most)
 				}
 				if e := relative(packed.MatmulT(x), x.Matmul(plain.T())); e > 1e-5 {
-					t.Errorf("the product with the packed matrix is off by %.2g from that with the unpacked one", e)
+					t.Errorf("the products with the quantized and the dequantized matrix differ by %.2g", e)
 				}
 				if e := relative(packed.TakeRows([]int32{5, 0}).Dequantize(mlx.Float32), plain.TakeRows([]int32{5, 0})); e != 0 {
 					t.Errorf("rows are off by %g", e)
@@ -62,7 +62,7 @@ func TestQuantize(t *testing.T) {
 	}
 }
 
-// TestFromFP8 reads numbers of the OCP's 8-bit format that are known exactly.
+// TestFromFP8 reads known numbers of the OCP's 8-bit format.
 func TestFromFP8(t *testing.T) {
 	mlxtest.Do(t, func() {
 		got := mlx.FromBytes([]byte{0x00, 0x38, 0xb8, 0x7e, 0x01, 0x80}, mlx.Uint8, 6).FromFP8(mlx.Float32).Floats()

@@ -2,8 +2,8 @@ package mlx
 
 import "github.com/gomflux/gomflux/mlx/internal/mlxc"
 
-// Key makes a random key of a seed. Keys are always passed on: MLX's own
-// hidden key differs from thread to thread.
+// Key returns a random key for a seed. Keys are passed explicitly, since MLX's own global
+// key differs from thread to thread.
 func Key(seed uint64) *Array {
 	var r uintptr
 	check(mlxc.RandomKey(&r, seed))

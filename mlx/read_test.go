@@ -7,9 +7,9 @@ import (
 	"github.com/gomflux/gomflux/mlx"
 )
 
-// Reads give the elements in row-major order, whatever lies in memory.
+// TestReads checks that elements are read in row-major order, whatever their order in memory.
 func TestReads(t *testing.T) {
-	// 0 … 11 as [3, 4], of every dtype that models and pictures have
+	// 0 … 11 as [3, 4], in every dtype that models and images have
 	for _, dtype := range []mlx.Dtype{mlx.Float32, mlx.BFloat16, mlx.Float16, mlx.Int32, mlx.Uint8, mlx.Int64, mlx.Uint32} {
 		t.Run(dtype.String(), func(t *testing.T) {
 			cases := []struct {
@@ -19,13 +19,15 @@ func TestReads(t *testing.T) {
 			}{
 				{"whole", func(x *mlx.Array) *mlx.Array { return x }, []int32{0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11}},
 				{"transposed", func(x *mlx.Array) *mlx.Array { return x.T() }, []int32{0, 4, 8, 1, 5, 9, 2, 6, 10, 3, 7, 11}},
-				{"permuted", func(x *mlx.Array) *mlx.Array { return x.Reshape(3, 2, 2).Transpose(2, 0, 1) }, []int32{0, 2, 4, 6, 8, 10, 1, 3, 5, 7, 9, 11}},
+				{"permuted", func(x *mlx.Array) *mlx.Array { return x.Reshape(3, 2, 2).Transpose(2, 0, 1) },
+					[]int32{0, 2, 4, 6, 8, 10, 1, 3, 5, 7, 9, 11}},
 				{"rows", func(x *mlx.Array) *mlx.Array { return x.Slice(0, 1, 3) }, []int32{4, 5, 6, 7, 8, 9, 10, 11}},
 				{"columns", func(x *mlx.Array) *mlx.Array { return x.Slice(1, 1, 3) }, []int32{1, 2, 5, 6, 9, 10}},
 				{"last column", func(x *mlx.Array) *mlx.Array { return x.Slice(-1, 3, 4) }, []int32{3, 7, 11}},
 				{"columns, transposed", func(x *mlx.Array) *mlx.Array { return x.Slice(1, 1, 3).T() }, []int32{1, 5, 9, 2, 6, 10}},
 				{"split", func(x *mlx.Array) *mlx.Array { return x.Split(2, 1)[1] }, []int32{2, 3, 6, 7, 10, 11}},
-				{"broadcast", func(x *mlx.Array) *mlx.Array { return x.Slice(1, 2, 3).BroadcastTo(2, 3, 2) }, []int32{2, 2, 6, 6, 10, 10, 2, 2, 6, 6, 10, 10}},
+				{"broadcast", func(x *mlx.Array) *mlx.Array { return x.Slice(1, 2, 3).BroadcastTo(2, 3, 2) },
+					[]int32{2, 2, 6, 6, 10, 10, 2, 2, 6, 6, 10, 10}},
 				{"expanded", func(x *mlx.Array) *mlx.Array { return x.Slice(1, 0, 1).ExpandDims(1).Squeeze(-1).T() }, []int32{0, 4, 8}},
 				{"one", func(x *mlx.Array) *mlx.Array { return x.Slice(0, 2, 3).Slice(1, 3, 4) }, []int32{11}},
 				{"scalar", func(x *mlx.Array) *mlx.Array { return x.Slice(0, 2, 3).Slice(1, 1, 2).Reshape() }, []int32{9}},
@@ -76,8 +78,8 @@ func TestReadBool(t *testing.T) {
 	})
 }
 
-// What is read is a copy: it outlives the array, and writing to it is nobody's
-// business.
+// TestReadsAreCopies checks that elements that were read are a copy, which outlives the
+// array.
 func TestReadsAreCopies(t *testing.T) {
 	var host []float32
 	mlxtest.Do(t, func() {

@@ -7,23 +7,22 @@ import (
 	"github.com/gomflux/gomflux/mlx/internal/mlxc"
 )
 
-// LoadSafetensors reads the named tensors of a safetensors file, lazily: their
-// bytes are read when they are first evaluated. MLX 0.32 does not notice when
-// such a read of less than 32 MiB fails, so who evaluates them must look whether
-// the file still reaches that far. MLX checks little of the file,
-// so its header must have been validated (package weights), and path should
-// stand for the descriptor that was. A path with a % is refused: mlx-c puts
-// paths into messages that it then takes for printf formats.
+// LoadSafetensors reads the named tensors of a safetensors file lazily: their bytes are
+// read when the arrays are first evaluated. Unlike operations it returns its errors,
+// since it does I/O.
 //
-// It returns an error, since it does I/O.
+// MLX 0.32 does not detect failed reads of less than 32 MiB, so the caller must check
+// after an evaluation that the file is still long enough. MLX hardly checks the file:
+// validate its header first (package checkpoint), and let path refer to the same open
+// file. A path with a % is refused, since mlx-c uses paths in printf formats.
 func LoadSafetensors(path string, names []string) (tensors map[string]*Array, err error) {
 	defer catch(&err)
 	if strings.Contains(path, "%") {
-		raise("cannot load %s: mlx-c would take the %% in the path for a format; rename the file or its folder", path)
+		raise("cannot load %s: mlx-c reads the %% in the path as a printf format (rename the file or its folder)", path)
 	}
 	s := stream
 	if runtime.GOOS == "darwin" {
-		s = streams[CPU] // Metal has no kernel that loads
+		s = streams[CPU] // Metal has no kernel for loading
 	}
 	var arrays, metadata uintptr = mlxc.MapStringToArrayNew(), mlxc.MapStringToStringNew()
 	defer func() {

@@ -9,7 +9,7 @@ import (
 	"testing"
 )
 
-// safetensors is a file of float32 vectors.
+// safetensors returns the text of a file with float32 vectors.
 func safetensors(t testing.TB, tensors map[string][]float32) []byte {
 	header := map[string]any{}
 	var data bytes.Buffer

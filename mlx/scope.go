@@ -1,6 +1,7 @@
 package mlx
 
 import (
+	"iter"
 	"runtime"
 	"slices"
 	"sync"
@@ -21,8 +22,8 @@ func pushScope() *scope {
 	return scopes
 }
 
-// popScope ends the innermost scope and frees its arrays, except those of
-// keep, which move to the scope around it.
+// popScope ends the innermost scope and frees its arrays, except those in keep, which move
+// to the enclosing scope.
 func popScope(keep ...*Array) {
 	s := scopes
 	scopes = s.parent
@@ -40,8 +41,8 @@ func popScope(keep ...*Array) {
 	}
 }
 
-// adopt puts an array without a scope into the innermost one or, outside any,
-// in the hands of the garbage collector.
+// adopt adds an array without a scope to the innermost scope. Without any scope, it leaves
+// the array to the garbage collector.
 func adopt(a *Array) {
 	if scopes != nil {
 		a.scope = scopes
@@ -56,8 +57,7 @@ func (a *Array) leaveToCollector() {
 	a.cleanup = &c
 }
 
-// Scope runs f and frees every array that was made in it, except the one it
-// returns (which may be nil).
+// Scope runs f and frees every array that f made, except its result (which may be nil).
 func Scope(f func() *Array) *Array {
 	pushScope()
 	out := f()
@@ -73,66 +73,102 @@ func Scopes(f func() []*Array) []*Array {
 	return out
 }
 
-// unwind ends the scopes inside outer, for those who recover from a panic.
+// unwind ends the scopes inside outer, after a recovered panic.
 func unwind(outer *scope) {
 	for scopes != nil && scopes != outer {
 		popScope()
 	}
 }
 
-// Chain passes x through f once for each layer. Every layer has a scope of its
-// own, and after it is a [StopPoint], so that only one layer's arrays are alive
-// at a time and a job stops between two layers.
+// WithScope runs f and frees every array that f made.
+func WithScope(f func()) {
+	pushScope()
+	f()
+	popScope()
+}
+
+// Layers iterates over the layers of a network. state points to the variables that one
+// layer passes to the next:
+//
+//	for i, layer := range mlx.Layers(m.Layers, &x) {
+//		x = layer.Forward(x)
+//	}
+//
+// Each iteration has its own scope, which frees all its arrays except those in state
+// (which may be nil), and ends with a [StopPoint]. So only one layer's arrays are in
+// memory at a time, and a job can stop between two layers. An array from an earlier
+// iteration is freed when no variable of state refers to it anymore.
+func Layers[T any](layers []T, state ...**Array) iter.Seq2[int, T] {
+	return eachLayer(layers, state, StopPoint)
+}
+
+// Chain applies f with each of the layers to x, as a loop over [Layers].
 func Chain[T any](x *Array, layers []T, f func(layer T, x *Array) *Array) *Array {
-	return chain([]*Array{x}, layers, one(f), StopPoint)[0]
-}
-
-// ChainAll is [Chain] for layers that pass several arrays on. A layer may return
-// more or fewer than it got.
-func ChainAll[T any](x []*Array, layers []T, f func(layer T, x []*Array) []*Array) []*Array {
-	return chain(x, layers, f, StopPoint)
-}
-
-// EvalChain is [Chain] with an evaluation after every layer on a GPU too. It is
-// for layers whose arrays are large and few: what a GPU has queued of the next
-// ones takes memory before it is computed.
-func EvalChain[T any](x *Array, layers []T, f func(layer T, x *Array) *Array) *Array {
-	return chain([]*Array{x}, layers, one(f), func(y ...*Array) {
-		if thread.tracing == 0 {
-			Eval(y...)
-		}
-		StopPoint(y...)
-	})[0]
-}
-
-func one[T any](f func(layer T, x *Array) *Array) func(T, []*Array) []*Array {
-	return func(layer T, x []*Array) []*Array { return []*Array{f(layer, x[0])} }
-}
-
-func chain[T any](x []*Array, layers []T, f func(layer T, x []*Array) []*Array, after func(y ...*Array)) []*Array {
-	var own []*Array // those of x that a layer made
-	for _, layer := range layers {
-		made := len(scopes.arrays)
-		y := Scopes(func() []*Array { return f(layer, x) })
-		after(y...)
-		var kept []*Array
-		for _, a := range y {
-			if slices.Contains(own, a) || slices.Contains(scopes.arrays[made:], a) {
-				kept = append(kept, a)
-			}
-		}
-		for _, a := range own {
-			if !slices.Contains(y, a) {
-				a.Free()
-			}
-		}
-		x, own = y, kept
+	for _, layer := range Layers(layers, &x) {
+		x = f(layer, x)
 	}
 	return x
 }
 
-// Keep takes arrays out of their scopes: they live until Free, or until the
-// garbage collector finds that nothing refers to them.
+// EvalChain is [Chain] with an evaluation after every layer, on a GPU too. Use it for few
+// layers with large arrays: on a GPU, MLX allocates memory for layers when they are
+// queued, before they are computed.
+func EvalChain[T any](x *Array, layers []T, f func(layer T, x *Array) *Array) *Array {
+	for _, layer := range eachLayer(layers, []**Array{&x}, evalPoint) {
+		x = f(layer, x)
+	}
+	return x
+}
+
+// evalPoint is a [StopPoint] that evaluates the arrays on every device.
+func evalPoint(arrays ...*Array) {
+	if thread.tracing == 0 {
+		Eval(arrays...)
+	}
+	StopPoint(arrays...)
+}
+
+func eachLayer[T any](layers []T, state []**Array, after func(...*Array)) iter.Seq2[int, T] {
+	return func(yield func(int, T) bool) {
+		var made []*Array // by the layers, and still in state
+		for i, layer := range layers {
+			outer := len(scopes.arrays)
+			pushScope()
+			more := yield(i, layer)
+			arrays := arraysOf(state)
+			popScope(arrays...)
+			after(arrays...)
+			var kept []*Array
+			for _, a := range arrays {
+				if slices.Contains(made, a) || slices.Contains(scopes.arrays[outer:], a) {
+					kept = append(kept, a)
+				}
+			}
+			for _, a := range made {
+				if !slices.Contains(arrays, a) {
+					a.Free()
+				}
+			}
+			made = kept
+			if !more {
+				return
+			}
+		}
+	}
+}
+
+// arraysOf returns the arrays in state that are not nil.
+func arraysOf(state []**Array) (arrays []*Array) {
+	for _, a := range state {
+		if *a != nil {
+			arrays = append(arrays, *a)
+		}
+	}
+	return arrays
+}
+
+// Keep removes arrays from their scopes. They stay in memory until Free, or until the
+// garbage collector finds them unreferenced.
 func Keep(arrays ...*Array) {
 	for _, a := range arrays {
 		if a == nil || a.scope == nil {
@@ -143,8 +179,8 @@ func Keep(arrays ...*Array) {
 	}
 }
 
-// Free frees an array at once. A loop that replaces an array by the result of a
-// Scope wants it, since the results pile up in the scope around it.
+// Free frees an array at once. A loop that replaces an array by the result of a Scope
+// needs it, since the results would accumulate in the enclosing scope.
 func (a *Array) Free() {
 	a.scope = nil
 	a.free()
@@ -161,8 +197,8 @@ func (a *Array) free() {
 	}
 }
 
-// queue holds the handles that the garbage collector gave up. They are freed
-// on the MLX thread.
+// queue holds the handles of arrays that the garbage collector found unreferenced. They
+// are freed on the MLX thread.
 var queue struct {
 	sync.Mutex
 	handles []uintptr

@@ -16,17 +16,17 @@ type job struct {
 	ctx    context.Context
 	fn     func() error
 	call   chan func()   // functions to run on the caller's goroutine
-	back   chan *outcome // how such a function ended, nil if it returned
-	nested chan *job     // what such a function wants done meanwhile
+	back   chan *outcome // how such a function ended; nil if it returned
+	nested chan *job     // jobs that such a function starts with Do
 	done   chan outcome
 }
 
-// An outcome is how a job ended. On the MLX thread it is what ends one: Throw
-// and Call panic with it.
+// An outcome describes how a job ended. Throw and Call end the running job by a panic with
+// an outcome.
 type outcome struct {
 	err   error
-	panic any  // a panic that is no error of MLX: a bug, raised again in Do
-	exit  bool // runtime.Goexit, as by t.FailNow in a test: done again in Do
+	panic any  // the value of a panic other than *Error, which is a bug; Do panics with it again
+	exit  bool // runtime.Goexit was called, as by t.FailNow in a test; Do calls it again
 }
 
 // thread is the one OS thread that touches MLX.
@@ -34,27 +34,26 @@ var thread struct {
 	once sync.Once
 	jobs chan *job
 	id   int64 // its goroutine
-	err  error // why it could not start
+	err  error // of starting it
 
-	// calling holds the jobs whose Call is waiting, by the goroutine it waits for
+	// calling maps the goroutine that runs a Call's function to the job that waits for it
 	calling sync.Map
 
-	// what follows belongs to the thread alone
+	// the fields below are used by the thread only
 	job     *job
 	tracing int // depth of functions being traced by Compile
 }
 
-// ErrReentrant is returned by Do when it is called on the MLX thread itself.
-var ErrReentrant = errors.New("mlx: called on the thread that would have to do it; return from the hook or job first")
+// ErrReentrant is returned by Do if it is called on the MLX thread itself.
+var ErrReentrant = errors.New("mlx: Do called on the MLX thread, which it would block (return from the hook or job first)")
 
-// Do runs f on the MLX thread and returns its error. Jobs run one after the
-// other; ctx stops one that waits, and stops a running one at its next
-// [StopPoint]. Everything made in f is freed when it returns, except what
-// [Keep] was given. A function given to [Call] may use Do: the job that waits
-// for it makes room.
+// Do runs f on the MLX thread, as a job, and returns its error. Jobs run one after the
+// other. If ctx is done, a waiting job does not start and a running job stops at its next
+// [StopPoint]. All arrays that f made are freed when it returns, except those passed to
+// [Keep]. A function that runs by [Call] may use Do, since its job waits for it.
 //
-// A failed operation in f is returned as an [*Error], a stopped job as an
-// error that wraps ctx's and its cause.
+// If an operation in f fails, Do returns its [*Error]. If the job is stopped, Do returns
+// an error that wraps ctx's error and its cause.
 func Do(ctx context.Context, f func() error) error {
 	if err := startThread(); err != nil {
 		return err
@@ -85,7 +84,7 @@ func Do(ctx context.Context, f func() error) error {
 	return out.err
 }
 
-// wait runs what the job gives to Call, until the job is done.
+// wait runs the functions that the job passes to Call, until the job is done.
 func (j *job) wait(caller int64) outcome {
 	for {
 		select {
@@ -97,7 +96,7 @@ func (j *job) wait(caller int64) outcome {
 	}
 }
 
-// answer runs f on the caller's goroutine and tells the job how it ended.
+// answer runs f on the caller's goroutine and sends the job its outcome.
 func (j *job) answer(caller int64, f func()) {
 	outer, nested := thread.calling.Swap(caller, j)
 	back := &outcome{exit: true} // unless f returns or panics
@@ -119,7 +118,7 @@ func (j *job) answer(caller int64, f func()) {
 	back = nil
 }
 
-// stopped is the error of a job whose context is done.
+// stopped returns the error of a job whose context is done, or nil.
 func stopped(ctx context.Context) error {
 	err, cause := ctx.Err(), context.Cause(ctx)
 	if err == nil || errors.Is(cause, err) {
@@ -128,9 +127,8 @@ func stopped(ctx context.Context) error {
 	return fmt.Errorf("%w: %w", err, cause)
 }
 
-// Call runs f on the goroutine that called the running Do, and waits for it.
-// It is how a job hands host data to its user. f must not use arrays, except
-// in a Do of its own.
+// Call runs f on the goroutine that called the running Do, and waits for it. Jobs use it
+// to pass host data to callbacks. f must not use arrays, except in a Do of its own.
 func Call(f func()) {
 	j := thread.job
 	j.call <- f
@@ -152,10 +150,9 @@ func Throw(err error) {
 	panic(&outcome{err: err})
 }
 
-// StopPoint is a place where the running job may stop: it ends the job if its
-// context is done. On the CPU the arrays are evaluated first, since MLX itself
-// never aborts an evaluation and a whole step can take minutes there; on a GPU,
-// where waiting would drain the queue, nothing is evaluated.
+// StopPoint ends the running job if its context is done. On the CPU it evaluates the
+// arrays first, since MLX cannot abort an evaluation and a whole step can take minutes
+// there. On a GPU it evaluates nothing, since waiting would drain the queue.
 func StopPoint(arrays ...*Array) {
 	if thread.tracing > 0 {
 		return
@@ -193,9 +190,8 @@ func runThread(ready chan<- error) {
 	serve()
 }
 
-// serve runs jobs forever. A job that calls runtime.Goexit would take the
-// thread with it, but deferred functions still run then: the jobs after it are
-// served from one.
+// serve runs jobs forever. If a job calls runtime.Goexit, which ends the goroutine after
+// its deferred functions, the deferred function here serves the next jobs.
 func serve() {
 	defer func() {
 		if p := recover(); p != nil {
@@ -208,7 +204,7 @@ func serve() {
 	}
 }
 
-// run does a job that is alone on the thread.
+// run runs a job that is not nested in another.
 func (j *job) run() {
 	j.do(func() {
 		freeCompiled()
@@ -217,10 +213,10 @@ func (j *job) run() {
 	})
 }
 
-// runInside does a job while outer is in a Call.
+// runInside runs a job while outer waits in a Call.
 func (j *job) runInside(outer *job) {
 	if thread.tracing > 0 {
-		j.done <- outcome{err: ErrReentrant} // nothing can be computed meanwhile
+		j.done <- outcome{err: ErrReentrant} // nothing can be computed during tracing
 		return
 	}
 	on := device
@@ -231,7 +227,8 @@ func (j *job) runInside(outer *job) {
 	})
 }
 
-// do runs the job's function and ends it, with what restores the thread.
+// do runs the job's function, restores the thread's state by restore, and sends the
+// outcome.
 func (j *job) do(restore func()) {
 	out := outcome{exit: true} // unless fn returns or panics
 	thread.job = j
@@ -260,7 +257,7 @@ func (j *job) do(restore func()) {
 	out = outcome{err: err}
 }
 
-// initialize makes the first calls of MLX, on its thread.
+// initialize makes the first calls of MLX, on the MLX thread.
 func initialize() (err error) {
 	defer catch(&err)
 	installErrorHandler()
@@ -268,8 +265,8 @@ func initialize() (err error) {
 	return nil
 }
 
-// goroutineID reads the number in "goroutine 7 [running]:". Go has no other
-// way to notice that a goroutine waits for itself.
+// goroutineID reads the number in "goroutine 7 [running]:". Go has no other way to detect
+// that a goroutine waits for itself.
 func goroutineID() int64 {
 	buf := make([]byte, 64)
 	fields := bytes.Fields(buf[:runtime.Stack(buf, false)])

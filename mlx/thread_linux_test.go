@@ -2,5 +2,5 @@ package mlx_test
 
 import "syscall"
 
-// threadID is the number of the OS thread that runs the caller.
+// threadID returns the ID of the caller's OS thread.
 func threadID() int { return syscall.Gettid() }

@@ -2,5 +2,5 @@
 
 package mlx_test
 
-// threadID has no portable form.
+// threadID returns 0, since no portable call returns the ID.
 func threadID() int { return 0 }

@@ -17,7 +17,7 @@ import (
 )
 
 func TestDoFromManyGoroutines(t *testing.T) {
-	threads := map[int]bool{} // only touched by jobs, which run one after the other
+	threads := map[int]bool{} // used by jobs only, which run one after the other
 	var running, jobs atomic.Int32
 	var wg sync.WaitGroup
 	for i := range 50 {
@@ -47,7 +47,7 @@ func TestDoFromManyGoroutines(t *testing.T) {
 }
 
 func TestCallRunsOnTheCaller(t *testing.T) {
-	runtime.LockOSThread() // so that this goroutine can be told by its thread
+	runtime.LockOSThread() // so that the thread's ID identifies this goroutine
 	defer runtime.UnlockOSThread()
 	here, there, called := threadID(), 0, 0
 	var steps []float32
@@ -88,12 +88,12 @@ func TestReentrance(t *testing.T) {
 	if ran > 0 {
 		t.Error("a job ran on top of a job")
 	}
-	if err := nested(); err != nil || ran != 1 { // and afterwards the same goroutine may
+	if err := nested(); err != nil || ran != 1 { // the same goroutine may use Do again afterwards
 		t.Errorf("after the job: found %v", err)
 	}
 }
 
-// A callback may use MLX: the job around it is not disturbed.
+// TestDoInsideCall checks that a callback can use Do without a change to the outer job.
 func TestDoInsideCall(t *testing.T) {
 	inner := func(f func() error) error { return mlx.Do(context.Background(), f) }
 	var sum float32
@@ -172,8 +172,8 @@ func TestPanics(t *testing.T) {
 	mlxtest.Do(t, func() { mlxtest.Same(t, "after", mlx.Full(1, mlx.Float32, 1).Floats(), []float32{1}) })
 }
 
-// runtime.Goexit, which t.Fatal calls, ends the goroutine that called Do, not
-// the thread.
+// TestGoexit checks that runtime.Goexit, which t.Fatal calls, ends the goroutine that called
+// Do and not the thread.
 func TestGoexit(t *testing.T) {
 	for name, job := range map[string]func(){
 		"in a job":      runtime.Goexit,
@@ -221,7 +221,7 @@ func TestCancelWhileWaiting(t *testing.T) {
 	if !errors.Is(err, context.Canceled) {
 		t.Errorf("found %v, expected context.Canceled", err)
 	}
-	close(release) // only now can the first job end
+	close(release) // lets the first job end
 	if err := <-first; err != nil {
 		t.Error(err)
 	}
@@ -238,7 +238,8 @@ func TestCancelledBefore(t *testing.T) {
 	}
 }
 
-// A job stops at the first block's end after its context is done.
+// TestCancelWhileRunning checks that a job stops after the first block that ends when its
+// context is done.
 func TestCancelWhileRunning(t *testing.T) {
 	cause := errors.New("the user pressed stop")
 	stops := map[string]struct {
@@ -298,8 +299,8 @@ func TestCancelWhileRunning(t *testing.T) {
 	}
 }
 
-// On the CPU a StopPoint computes what it is given: else all the work would
-// pile up behind the last one.
+// TestStopPointEvaluates checks that a StopPoint evaluates its arrays on the CPU. Without
+// that, all the work would be done at the end of the job.
 func TestStopPointEvaluates(t *testing.T) {
 	mlxtest.Do(t, func() {
 		if mlx.CurrentDevice() != mlx.CPU {
@@ -326,7 +327,7 @@ func TestUse(t *testing.T) {
 		}
 		if len(infos) == 1 {
 			if err := mlx.Use(mlx.GPU); err == nil || !strings.Contains(err.Error(), "no GPU") {
-				t.Errorf("found %v for a GPU that is not there", err)
+				t.Errorf("found %v for a missing GPU", err)
 			}
 		}
 		if err := mlx.Use(mlx.CPU); err != nil || mlx.CurrentDevice() != mlx.CPU {
@@ -337,7 +338,7 @@ func TestUse(t *testing.T) {
 			t.Error("wrong compute dtype")
 		}
 	})
-	mlxtest.Do(t, func() { // the choice ended with its job
+	mlxtest.Do(t, func() { // Use applies to its job only
 		infos := mlx.Devices()
 		if best := infos[len(infos)-1].Device; mlx.CurrentDevice() != best {
 			t.Errorf("the next job starts on %v, expected %v", mlx.CurrentDevice(), best)
@@ -353,8 +354,8 @@ func TestVersion(t *testing.T) {
 	})
 }
 
-// A signal in the middle of an evaluation does no harm: evaluation is neither
-// broken off nor wrong.
+// TestSignalsDuringEval checks that signals neither interrupt an evaluation nor change its
+// result.
 func TestSignalsDuringEval(t *testing.T) {
 	stop := make(chan bool)
 	var wg sync.WaitGroup
@@ -364,7 +365,7 @@ func TestSignalsDuringEval(t *testing.T) {
 			case <-stop:
 				return
 			case <-time.After(time.Millisecond):
-				syscall.Kill(os.Getpid(), syscall.SIGURG) // what Go preempts goroutines with
+				syscall.Kill(os.Getpid(), syscall.SIGURG) // the signal with which Go preempts goroutines
 			}
 		}
 	})

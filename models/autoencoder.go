@@ -12,8 +12,8 @@ import (
 	"github.com/gomflux/gomflux/vae"
 )
 
-// An Autoencoder is the vae of a model folder: pictures to latents and back.
-// Its methods run on the MLX thread.
+// An Autoencoder is the vae of a model folder, which maps images to latents and back. Its methods
+// run on the MLX thread.
 type Autoencoder struct {
 	vae    vae.Autoencoder
 	device mlx.Device
@@ -21,43 +21,39 @@ type Autoencoder struct {
 	points hooks.Points
 
 	projection *Projection
-	declared   component.Component
+	component  component.Component
 	loader     *component.Loader // of its files
 }
 
-// use makes an autoencoder of what was declared.
-func (a *Autoencoder) use(v vae.Autoencoder, c component.Component, l *component.Loader) {
-	a.vae, a.declared, a.loader, a.projection = v, c, l, (*Projection)(c.Projection)
+// setVAE sets a declared vae.
+func (a *Autoencoder) setVAE(v vae.Autoencoder, c component.Component, l *component.Loader) {
+	a.vae, a.component, a.loader, a.projection = v, c, l, (*Projection)(c.Projection)
 }
 
-// Device is where it runs.
+// Device returns the device that it runs on.
 func (a *Autoencoder) Device() mlx.Device { return a.device }
 
-// Dtype is what it computes in.
+// Dtype returns the dtype that it computes in.
 func (a *Autoencoder) Dtype() mlx.Dtype { return a.dtype }
 
-// ScaleFactor is the size of a picture over the size of its latents.
+// ScaleFactor returns the size of an image divided by the size of its latents.
 func (a *Autoencoder) ScaleFactor() int { return a.vae.ScaleFactor() }
 
-// DecodeMemory estimates what Decode takes for a picture, in bytes, with as much
-// memory as is free now. (Encode takes less.)
+// DecodeMemory estimates the memory of Decode for an image, in bytes, with the memory that is free
+// now. Encode takes less.
 func (a *Autoencoder) DecodeMemory(height, width int) int64 {
-	return a.budget(height, width, mlx.FreeMemory(a.device), a.vae.DecodeMemory)
+	return a.setBudget(height, width, mlx.FreeMemory(a.device), a.vae.DecodeMemory)
 }
 
-// bound makes the autoencoder do with half of the memory that is free for a
-// picture, or with as little as it can.
-func (a *Autoencoder) bound(height, width int, memory func(height, width int, d mlx.Device, dtype mlx.Dtype) int64) {
-	a.budget(height, width, mlx.FreeMemory(a.device), memory)
-}
+// A memoryFunc estimates the memory in which an autoencoder encodes or decodes an image, in bytes.
+type memoryFunc func(height, width int, d mlx.Device, dtype mlx.Dtype) int64
 
-// budget makes the autoencoder do with half of so much memory for a picture, or
-// with as little as it can, and says what it takes then. 0 is memory that is not
-// known.
-func (a *Autoencoder) budget(height, width int, free int64, memory func(height, width int, d mlx.Device, dtype mlx.Dtype) int64) int64 {
+// setBudget bounds the memory in which the autoencoder encodes or decodes an image to half of the
+// free memory, or to as little as it can, and returns the estimate. If free is 0, it is unknown.
+func (a *Autoencoder) setBudget(height, width int, free int64, memory memoryFunc) int64 {
 	a.vae.SetBudget(0)
 	if a.device != mlx.CPU && a.dtype == mlx.Float32 {
-		// MLX asks CUDA for more than there is to convolve 1024x1024 at once
+		// without it MLX asks CUDA for more memory than there is to convolve 1024x1024 at once
 		a.vae.SetBudget(1 << 30)
 	}
 	const least = 16 << 20
@@ -69,39 +65,38 @@ func (a *Autoencoder) budget(height, width int, free int64, memory func(height, 
 	return need
 }
 
-// apart suspends the hook of the run that a callback belongs to, until the
-// function it returns is called: what a callback asks for is no part of the run.
-func (a *Autoencoder) apart() (resume func()) {
+// suspendHook removes the hook until resume is called. What a callback of a run asks for is not
+// part of that run.
+func (a *Autoencoder) suspendHook() (resume func()) {
 	points := a.points
 	a.points = hooks.Points{Step: -1}
 	return func() { a.points = points }
 }
 
-// Encode takes a picture, whose sides must be multiples of ScaleFactor, to its
-// latents: the mean of what the encoder predicts, scaled as diffusion models
-// want it.
+// Encode returns the latents of an image, whose sides must be multiples of ScaleFactor: the mean of
+// the encoder's prediction, scaled for the diffusion model.
 func (a *Autoencoder) Encode(img image.Image) (Latents, error) {
 	size, scale := img.Bounds().Size(), a.ScaleFactor()
 	if size.X < 1 || size.Y < 1 || size.X%scale != 0 || size.Y%scale != 0 {
-		return Latents{}, errs.Requestf("picture of %dx%d: its sides must be multiples of %d", size.X, size.Y, scale)
+		return Latents{}, errs.Requestf("image of %dx%d: its sides must be multiples of %d", size.X, size.Y, scale)
 	}
 	if err := mlx.Use(a.device); err != nil {
 		return Latents{}, err
 	}
-	defer a.apart()()
-	latents := a.encodePicture(picture.Opaque(img), "latents.image")
+	defer a.suspendHook()()
+	latents := a.encodeImage(picture.Opaque(img), "latents.image")
 	if !latents.AllFinite() {
 		return Latents{}, a.notFinite("latents")
 	}
 	return latentsOf(latents), nil
 }
 
-// encodePicture is Encode with an array [C, h, w] in float32 as its result, which
-// passes the hook under a name.
-func (a *Autoencoder) encodePicture(img *image.RGBA, name string) *mlx.Array {
+// encodeImage is Encode with an array [C, h, w], float32, as its result, which passes the hook
+// under a name.
+func (a *Autoencoder) encodeImage(img *image.RGBA, name string) *mlx.Array {
 	return mlx.Scope(func() *mlx.Array {
 		size := img.Bounds().Size()
-		a.bound(size.Y, size.X, a.vae.EncodeMemory)
+		a.setBudget(size.Y, size.X, mlx.FreeMemory(a.device), a.vae.EncodeMemory)
 		x := a.points.Value("image.in", mlx.FromUint8(pixels.RGB(img), size.Y, size.X, 3))
 		x = x.AsType(mlx.Float32).Over(255).Times(2).Plus(-1)
 		x = a.points.Value("vae.encode.in", x.Transpose(2, 0, 1).ExpandDims(0).AsType(a.dtype))
@@ -111,20 +106,20 @@ func (a *Autoencoder) encodePicture(img *image.RGBA, name string) *mlx.Array {
 	})
 }
 
-// Decode takes latents to a picture.
+// Decode returns the image of latents.
 func (a *Autoencoder) Decode(l Latents) (*image.RGBA, error) {
 	return a.decodeLatents(l, a.vae.Unscale)
 }
 
-// DecodeUnscaled takes latents as the decoder itself does, diffusers'
-// vae.decode, to a picture.
+// DecodeUnscaled returns the image of latents in the decoder's own scale, as diffusers' vae.decode
+// takes them.
 func (a *Autoencoder) DecodeUnscaled(l Latents) (*image.RGBA, error) {
 	return a.decodeLatents(l, func(z *mlx.Array) *mlx.Array { return z })
 }
 
-// decodeLatents checks latents before it decodes them.
+// decodeLatents checks latents and decodes them.
 func (a *Autoencoder) decodeLatents(l Latents, unscale func(*mlx.Array) *mlx.Array) (*image.RGBA, error) {
-	shape := l.onePicture()
+	shape := l.imageShape()
 	c := a.vae.LatentChannels()
 	if len(shape) != 3 || shape[0] != c || shape[1] < 1 || shape[2] < 1 {
 		return nil, errs.Requestf("latents of shape %v: expected [%d, height/%d, width/%[3]d]", l.Shape, c, a.ScaleFactor())
@@ -135,34 +130,33 @@ func (a *Autoencoder) decodeLatents(l Latents, unscale func(*mlx.Array) *mlx.Arr
 	if err := mlx.Use(a.device); err != nil {
 		return nil, err
 	}
-	defer a.apart()()
+	defer a.suspendHook()()
 	return a.decodeWith(unscale, mlx.FromFloat32(l.Data, shape...))
 }
 
-// decodeWith takes latents [C, h, w], of which unscale makes what the decoder
-// takes, to a picture.
+// decodeWith decodes latents [C, h, w], which unscale maps to the input of the decoder.
 func (a *Autoencoder) decodeWith(unscale func(*mlx.Array) *mlx.Array, latents *mlx.Array) (*image.RGBA, error) {
 	return a.decode(func() *mlx.Array { return unscale(latents.AsType(a.dtype)).ExpandDims(0) })
 }
 
-// decode takes what the decoder takes, [1, C, h, w], to a picture. Values that
-// are not finite make none, because they would become black or white.
+// decode returns the image for the decoder's input [1, C, h, w]. Values that are not finite are an
+// error, because they would become black or white pixels.
 func (a *Autoencoder) decode(in func() *mlx.Array) (*image.RGBA, error) {
 	var rgb []uint8
 	var h, w int
-	mlx.Scope(func() *mlx.Array {
+	mlx.WithScope(func() {
 		z := a.points.Value("vae.decode.in", in())
-		own := a.vae.Unscaled(1, 1)
-		a.bound(z.Dim(2)*a.ScaleFactor()/own[1], z.Dim(3)*a.ScaleFactor()/own[2], a.vae.DecodeMemory)
+		unit := a.vae.Unscaled(1, 1) // of the decoder's input for one position of latents
+		height, width := z.Dim(2)*a.ScaleFactor()/unit[1], z.Dim(3)*a.ScaleFactor()/unit[2]
+		a.setBudget(height, width, mlx.FreeMemory(a.device), a.vae.DecodeMemory)
 		x := a.points.Value("vae.decode.out", a.vae.Decode(z))
 		if !x.AllFinite() {
-			return nil
+			return
 		}
 		x = x.AsType(mlx.Float32).Over(2).Plus(0.5).Clip(0, 1).Times(255).Round()
 		x = a.points.Value("image", x.Squeeze(0).Transpose(1, 2, 0).AsType(mlx.Uint8))
 		h, w = x.Dim(0), x.Dim(1)
 		rgb = x.Uint8s()
-		return nil
 	})
 	if rgb == nil {
 		return nil, a.notFinite("pixels")
@@ -170,10 +164,10 @@ func (a *Autoencoder) decode(in func() *mlx.Array) (*image.RGBA, error) {
 	return pixels.FromRGB(rgb, h, w), nil
 }
 
-// notFinite is the error about what the autoencoder made of finite values.
+// notFinite returns the error for results of the autoencoder that are not finite.
 func (a *Autoencoder) notFinite(what string) error {
 	e := &NotFiniteError{What: what, Dtype: a.dtype}
-	if err := e.look(a.loader, a.declared); err != nil {
+	if err := e.findWeights(a.loader, a.component); err != nil {
 		return err
 	}
 	return e

@@ -24,14 +24,14 @@ import (
 
 const ordinary = "testdata/zimage-ordinary/model"
 
-// TestRoundtrip encodes a picture and decodes what comes of it, by the methods
-// that are there for it, against diffusers' AutoencoderKL.
+// TestRoundtrip encodes an image and decodes its latents, and compares both with diffusers'
+// AutoencoderKL.
 func TestRoundtrip(t *testing.T) {
 	from, err := picture.ReadFile("testdata/zimage-ordinary/encode/picture.png")
 	if err != nil {
 		t.Fatal(err)
 	}
-	// the same picture in a larger one
+	// the same image in a larger one
 	b := from.Image.Bounds()
 	larger := image.NewNRGBA(image.Rect(-3, -5, b.Dx()+7, b.Dy()+2))
 	for y := range b.Dy() {
@@ -39,10 +39,10 @@ func TestRoundtrip(t *testing.T) {
 			larger.Set(x+1, y+2, from.Image.At(b.Min.X+x, b.Min.Y+y))
 		}
 	}
-	part := larger.SubImage(image.Rect(1, 2, 1+b.Dx(), 2+b.Dy()))
+	loadable := larger.SubImage(image.Rect(1, 2, 1+b.Dx(), 2+b.Dy()))
 
 	mlxtest.Do(t, func() {
-		encoded := goldenTensors(t, "testdata/zimage-ordinary/encode/tensors.safetensors", "vae.encode.out")
+		encodedReference := goldenTensors(t, "testdata/zimage-ordinary/encode/tensors.safetensors", "vae.encode.out")
 		ref := goldenTensors(t, "testdata/zimage-ordinary/roundtrip/tensors.safetensors", "vae.decoder", "image")
 		a := loadAutoencoder(t, ordinary)
 		within := func(what string, got, want []float32) {
@@ -64,12 +64,12 @@ func TestRoundtrip(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		mean := encoded["vae.encode.out"]
+		mean := encodedReference["vae.encode.out"]
 		if !slices.Equal(l.Shape, mean.Shape()[1:]) {
 			t.Fatalf("latents of shape %v, expected %v", l.Shape, mean.Shape()[1:])
 		}
 		within("Encode", l.Data, a.vae.Scale(mean).Floats())
-		again, err := a.Encode(part)
+		again, err := a.Encode(loadable)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -131,8 +131,7 @@ func TestRoundtrip(t *testing.T) {
 	})
 }
 
-// goldenTensors reads tensors of a dump. (Package parity, which can, imports
-// this one.)
+// goldenTensors reads tensors of a dump. (Package parity has a reader, but imports this package.)
 func goldenTensors(t *testing.T, file string, names ...string) map[string]*mlx.Array {
 	t.Helper()
 	tensors, err := mlx.LoadSafetensors(file, names)
@@ -172,22 +171,31 @@ func TestLoadAutoencoderErrors(t *testing.T) {
 		err   []string          // none: it can be loaded
 		of    error
 	}{
-		"whole":       {},
-		"class":       {files: map[string]string{"vae/config.json": other}, err: []string{"vae/config.json", `class "AutoencoderKLWan"`, "runs AutoencoderKL"}, of: errs.ErrUnsupported},
-		"no config":   {files: map[string]string{"vae/config.json": ""}, err: []string{"vae/config.json"}, of: os.ErrNotExist},
-		"nothing":     {files: map[string]string{"vae/config.json": "", file: ""}, err: []string{"vae/config.json"}, of: os.ErrNotExist},
-		"no weights":  {files: map[string]string{file: ""}, err: []string{"vae"}},
-		"its own":     {files: map[string]string{"vae/config.json": "", file: "", "config.json": string(config), "diffusion_pytorch_model.safetensors": string(tensors)}},
-		"a text's":    {files: map[string]string{"vae/config.json": "", file: "", "config.json": `{"_class_name": "Qwen3Model"}`}, err: []string{"config.json", `"Qwen3Model"`}, of: errs.ErrUnsupported},
-		"factors":     {files: map[string]string{factors: `{"latent_rgb_factors": [[1,2,3],[4,5,6],[7,8,9],[1,0,0]]}`}},
-		"damaged":     {files: map[string]string{factors: `{"latent_rgb_factors": [[1,2,3],`}, err: []string{factors, "line 1"}},
-		"text":        {files: map[string]string{factors: `{"latent_rgb_factors": [["a",2,3],[4,5,6],[7,8,9],[1,0,0]]}`}, err: []string{factors, "latent_rgb_factors", "found string"}},
-		"too few":     {files: map[string]string{factors: `{"latent_rgb_factors": [[1,2,3]]}`}, err: []string{factors, "1 latent_rgb_factors", "vae's latents, 4"}},
-		"none":        {files: map[string]string{factors: `{}`}, err: []string{factors, "0 latent_rgb_factors"}},
-		"narrow":      {files: map[string]string{factors: `{"latent_rgb_factors": [[1,2,3],[4,5],[7,8,9],[1,0,0]]}`}, err: []string{factors, "channel 1: 2 numbers, expected 3"}},
-		"wide":        {files: map[string]string{factors: `{"latent_rgb_factors": [[1,2,3],[4,5,6],[7,8,9,10],[1,0,0]]}`}, err: []string{factors, "channel 2: 4 numbers, expected 3"}},
-		"short bias":  {files: map[string]string{factors: `{"latent_rgb_factors": [[1,2,3],[4,5,6],[7,8,9],[1,0,0]], "latent_rgb_factors_bias": [1]}`}, err: []string{factors, "latent_rgb_factors_bias: 1 numbers"}},
-		"with a bias": {files: map[string]string{factors: `{"latent_rgb_factors": [[1,2,3],[4,5,6],[7,8,9],[1,0,0]], "latent_rgb_factors_bias": [0.5,0,-1]}`}},
+		"whole": {},
+		"class": {files: map[string]string{"vae/config.json": other}, err: []string{"vae/config.json",
+			`class "AutoencoderKLWan"`, "expected one of AutoencoderKL"}, of: errs.ErrUnsupported},
+		"no config":  {files: map[string]string{"vae/config.json": ""}, err: []string{"vae/config.json"}, of: os.ErrNotExist},
+		"nothing":    {files: map[string]string{"vae/config.json": "", file: ""}, err: []string{"vae/config.json"}, of: os.ErrNotExist},
+		"no weights": {files: map[string]string{file: ""}, err: []string{"vae"}},
+		"its own": {files: map[string]string{"vae/config.json": "", file: "", "config.json": string(config),
+			"diffusion_pytorch_model.safetensors": string(tensors)}},
+		"a text's": {files: map[string]string{"vae/config.json": "", file: "",
+			"config.json": `{"_class_name": "Qwen3Model"}`}, err: []string{"config.json", `"Qwen3Model"`}, of: errs.ErrUnsupported},
+		"factors": {files: map[string]string{factors: `{"latent_rgb_factors": [[1,2,3],[4,5,6],[7,8,9],[1,0,0]]}`}},
+		"damaged": {files: map[string]string{factors: `{"latent_rgb_factors": [[1,2,3],`}, err: []string{factors, "line 1"}},
+		"text": {files: map[string]string{factors: `{"latent_rgb_factors": [["a",2,3],[4,5,6],[7,8,9],[1,0,0]]}`},
+			err: []string{factors, "latent_rgb_factors", "found string"}},
+		"too few": {files: map[string]string{factors: `{"latent_rgb_factors": [[1,2,3]]}`},
+			err: []string{factors, "1 latent_rgb_factors", "expected 4, the number of the VAE's latent channels"}},
+		"none": {files: map[string]string{factors: `{}`}, err: []string{factors, "0 latent_rgb_factors"}},
+		"narrow": {files: map[string]string{factors: `{"latent_rgb_factors": [[1,2,3],[4,5],[7,8,9],[1,0,0]]}`},
+			err: []string{factors, "channel 1: 2 numbers, expected 3"}},
+		"wide": {files: map[string]string{factors: `{"latent_rgb_factors": [[1,2,3],[4,5,6],[7,8,9,10],[1,0,0]]}`},
+			err: []string{factors, "channel 2: 4 numbers, expected 3"}},
+		"short bias": {files: map[string]string{factors: `{"latent_rgb_factors": [[1,2,3],[4,5,6],[7,8,9],[1,0,0]],
+			"latent_rgb_factors_bias": [1]}`}, err: []string{factors, "latent_rgb_factors_bias: 1 numbers"}},
+		"with a bias": {files: map[string]string{factors: `{"latent_rgb_factors": [[1,2,3],[4,5,6],[7,8,9],[1,0,0]],
+			"latent_rgb_factors_bias": [0.5,0,-1]}`}},
 	}
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -243,8 +251,8 @@ func TestLoadAutoencoderErrors(t *testing.T) {
 	}
 }
 
-// TestFitProjection finds what made the colours, from any part of a picture and
-// with white behind what is transparent.
+// TestFitProjection fits a known projection, from subimages and from images with transparency,
+// which is blended with white.
 func TestFitProjection(t *testing.T) {
 	mlxtest.Do(t, func() {
 		a := loadAutoencoder(t, ordinary)
@@ -298,8 +306,8 @@ func TestFitProjection(t *testing.T) {
 	})
 }
 
-// TestEncodeTranslucent: a picture that is decoded elsewhere gives the latents
-// that it gives when package picture reads it.
+// TestEncodeTranslucent checks that an image that another package has decoded has the same latents
+// as when package picture reads it.
 func TestEncodeTranslucent(t *testing.T) {
 	img := image.NewNRGBA(image.Rect(0, 0, 256, 8))
 	for i := range img.Pix {
@@ -329,8 +337,8 @@ func TestEncodeTranslucent(t *testing.T) {
 	})
 }
 
-// TestDecodeMemory: a picture that is too large for the machine is decoded in
-// less memory than it would take at once, a small one is not.
+// TestDecodeMemory checks that an image that is too large for the free memory is decoded in less
+// memory, in strips, and a small image at once.
 func TestDecodeMemory(t *testing.T) {
 	mlxtest.Do(t, func() {
 		a := loadAutoencoder(t, ordinary)

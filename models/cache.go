@@ -9,54 +9,54 @@ import (
 	"github.com/gomflux/gomflux/mlx"
 )
 
-// An encoding is a prompt and what each text makes of it, and of the pictures
-// that one looks at.
-type encoding struct {
-	prompt   string
-	limit    int
-	pictures []pictureHash
-	embeds   []*mlx.Array
+// An encodedPrompt is the output of all text encoders for a prompt. It is kept under everything
+// that the output depends on.
+type encodedPrompt struct {
+	prompt string
+	limit  int         // Request.MaxSequenceLength
+	images []imageHash // of the reference images, if a text encoder sees them
+	embeds []*mlx.Array
 }
 
-// A pictureHash tells pictures apart.
-type pictureHash [sha256.Size]byte
+// An encodedReference has the latents of a reference image.
+type encodedReference struct {
+	hash    imageHash
+	latents *mlx.Array
+}
 
-// A shown is a picture that the model is shown.
-type shown struct {
+// An imageHash is a SHA-256 of an image's size and pixels.
+type imageHash [sha256.Size]byte
+
+// A reference is a reference image of an edit.
+type reference struct {
 	*image.RGBA
-	hash pictureHash // of its size and pixels
+	hash imageHash
 }
 
-func newShown(img *image.RGBA) shown {
+func newReference(img *image.RGBA) reference {
 	hash := sha256.New()
 	fmt.Fprint(hash, img.Bounds().Size())
 	for y := img.Rect.Min.Y; y < img.Rect.Max.Y; y++ {
 		at := img.PixOffset(img.Rect.Min.X, y)
 		hash.Write(img.Pix[at : at+4*img.Rect.Dx()])
 	}
-	return shown{img, pictureHash(hash.Sum(nil))}
+	return reference{img, imageHash(hash.Sum(nil))}
 }
 
-func images(pictures []shown) []image.Image {
+func images(references []reference) []image.Image {
 	var all []image.Image
-	for _, s := range pictures {
-		all = append(all, s.RGBA)
+	for _, r := range references {
+		all = append(all, r.RGBA)
 	}
 	return all
 }
 
-// An encoded is a picture that was encoded.
-type encoded struct {
-	hash    pictureHash
-	latents *mlx.Array
-}
-
-// An lru is a cache of the values that were used last, the latest at the end.
+// An lru is an LRU cache, with the most recently used value at the end.
 type lru[T any] []T
 
-// find returns the value that is meant, if it is kept, and makes it the latest.
-func (c lru[T]) find(meant func(T) bool) (value T, ok bool) {
-	i := slices.IndexFunc(c, meant)
+// find returns the value that matches and makes it the most recently used one.
+func (c lru[T]) find(matches func(T) bool) (value T, ok bool) {
+	i := slices.IndexFunc(c, matches)
 	if i < 0 {
 		return value, false
 	}
@@ -66,8 +66,8 @@ func (c lru[T]) find(meant func(T) bool) (value T, ok bool) {
 	return value, true
 }
 
-// add keeps a value, and at most so many in all.
-func (c *lru[T]) add(value T, most int) {
+// add adds a value and drops the least recently used ones beyond the limit.
+func (c *lru[T]) add(value T, limit int) {
 	*c = append(*c, value)
-	*c = slices.Delete(*c, 0, max(0, len(*c)-most))
+	*c = slices.Delete(*c, 0, max(0, len(*c)-limit))
 }

@@ -17,8 +17,8 @@ import (
 	"github.com/gomflux/gomflux/picture"
 )
 
-// compilerScript is a g++ that compiles the one header of MLX's kernels when it is
-// first called. They are a few lines each, so that it is most of the work.
+// compilerScript is a g++ that precompiles the header of MLX's kernels at its first call. The
+// kernels have a few lines each, so the header is most of the work.
 const compilerScript = `#!/bin/sh
 header=mlx/backend/cpu/compiled_preamble.h
 for argument; do
@@ -31,7 +31,7 @@ fi
 exec '%[2]s' -I '%[1]s' "$@"
 `
 
-// precompile makes MLX's kernels for the CPU compile in a quarter of the time.
+// precompile reduces the time to compile MLX's kernels for the CPU to a quarter.
 func precompile(t *testing.T) {
 	compiler, err := exec.LookPath("g++")
 	if err != nil {
@@ -88,9 +88,8 @@ func (g *golden) tensor(t *testing.T, name string) *checkpoint.Array {
 	return nil
 }
 
-// TestCompiledGoldens makes the pictures of the dumps with the model compiled,
-// which on the CPU is only done here: no hook can look into it, so what counts
-// are latents and pixels.
+// TestCompiledGoldens generates the images of the dumps with a compiled model, which on the CPU
+// only this test does. Hooks cannot see inside it, so it compares latents and pixels.
 func TestCompiledGoldens(t *testing.T) {
 	all, err := filepath.Glob("testdata/*/dump/settings.json")
 	if err != nil || len(all) < 6 {
@@ -184,7 +183,7 @@ func TestCompiledGoldens(t *testing.T) {
 			pixels := g.tensor(t, "image").Data
 			for i, v := range images[1].Pix {
 				at := i/4*3 + i%4
-				if i%4 < 3 && (apart(v, images[0].Pix[i]) > 1 || apart(v, pixels[at]) > 1) {
+				if i%4 < 3 && (suspendHook(v, images[0].Pix[i]) > 1 || suspendHook(v, pixels[at]) > 1) {
 					t.Fatalf("value %d of the picture is %d, plain %d, the reference's %d", at, v, images[0].Pix[i], pixels[at])
 				}
 			}
@@ -200,7 +199,7 @@ func float32s(x *checkpoint.Array) []float32 {
 	return out
 }
 
-// farthest is the largest difference, of the largest value.
+// farthest returns the largest difference relative to the largest value.
 func farthest(got, want []float32) float64 {
 	if len(got) != len(want) {
 		return math.Inf(1)
@@ -212,4 +211,4 @@ func farthest(got, want []float32) float64 {
 	return most / largest
 }
 
-func apart(a, b uint8) int { return max(int(a)-int(b), int(b)-int(a)) }
+func suspendHook(a, b uint8) int { return max(int(a)-int(b), int(b)-int(a)) }

@@ -9,94 +9,93 @@ import (
 	"github.com/gomflux/gomflux/picture"
 )
 
-// encodePrompt takes a prompt to what the transformer receives. Those that were used
-// last are kept, for runs with other seeds.
-func (r *Run) encodePrompt(prompt *prompt, pictures []shown) ([]*mlx.Array, error) {
-	texts := r.family.Texts(images(pictures))
-	var hashes []pictureHash
-	if slices.ContainsFunc(texts, func(t family.Text) bool { return t.Looks }) {
-		for _, s := range pictures {
-			hashes = append(hashes, s.hash)
+// encodePrompt returns the outputs of the text encoders for a prompt. They are cached for runs with
+// other seeds.
+func (r *Run) encodePrompt(prompt *prompt, references []reference) ([]*mlx.Array, error) {
+	encodings := r.family.PromptEncodings(images(references))
+	var hashes []imageHash
+	if slices.ContainsFunc(encodings, func(t family.PromptEncoding) bool { return t.SeesReferences }) {
+		for _, reference := range references {
+			hashes = append(hashes, reference.hash)
 		}
 	}
-	looked := r.points.Active() || r.Given != nil
-	kept := func(e encoding) bool {
-		return e.prompt == prompt.text && e.limit == r.MaxSequenceLength && slices.Equal(e.pictures, hashes)
-	}
-	if !looked {
-		if e, ok := r.encodings.find(kept); ok {
+	cached := !r.points.Active() && r.Overrides == nil
+	if cached {
+		e, ok := r.promptCache.find(func(e encodedPrompt) bool {
+			return e.prompt == prompt.text && e.limit == r.MaxSequenceLength && slices.Equal(e.images, hashes)
+		})
+		if ok {
 			return e.embeds, nil
 		}
 	}
 	var all []*mlx.Array
-	for i, t := range texts {
+	for i, t := range encodings {
 		embeds, err := r.encodeText(&t, prompt, prompt.tokens[i])
 		if err != nil {
 			return nil, err
 		}
 		all = append(all, embeds)
 	}
-	if !looked {
-		const most = 2 // prompt and negative prompt
+	if cached {
+		const limit = 2 // prompt and negative prompt
 		mlx.Keep(all...)
-		r.encodings.add(encoding{prompt.text, r.MaxSequenceLength, hashes, all}, most)
+		r.promptCache.add(encodedPrompt{prompt.text, r.MaxSequenceLength, hashes, all}, limit)
 	}
 	return all, nil
 }
 
-// encodeText is encodePrompt for one of the texts.
-func (r *Run) encodeText(t *family.Text, prompt *prompt, tokens family.Tokens) (*mlx.Array, error) {
-	embedsName := prompt.name + "." + t.Embeds
-	if r.has(embedsName, -1) {
-		x, err := givenValue(r.Given, embedsName, -1, r.dtype, t.Shape...)
+// encodeText returns the output of one text encoder for a prompt.
+func (r *Run) encodeText(t *family.PromptEncoding, prompt *prompt, tokens family.Tokens) (*mlx.Array, error) {
+	tap := prompt.name + "." + t.Embeds
+	if r.isOverridden(tap, -1) {
+		x, err := override(r.Overrides, tap, -1, r.dtype, t.Shape...)
 		if err != nil {
 			return nil, err
 		}
-		return r.points.Value(embedsName, x), nil
+		return r.points.Value(tap, x), nil
 	}
 	ids, err := r.promptIDs(t, prompt, tokens)
 	if err != nil {
 		return nil, err
 	}
-	if err := r.ensure(t.Encoder); err != nil {
+	if err := r.ensureLoaded(t.Encoder); err != nil {
 		return nil, err
 	}
 	embeds := mlx.Scope(func() *mlx.Array {
 		x := r.runEncoder(t, ids)
-		if most := r.limit(t); t.CutsRows && x.Dim(0) > most {
-			x = x.Slice(0, 0, most)
+		if limit := r.tokenLimit(t); t.LimitsRows && x.Dim(0) > limit {
+			x = x.Slice(0, 0, limit)
 		}
-		return r.points.Value(embedsName, x)
+		return r.points.Value(tap, x)
 	})
 	mlx.Eval(embeds)
 	mlx.StopPoint()
 	return embeds, nil
 }
 
-// promptIDs are the ids that a text encoder gets: those of the prompt, or that are
-// given.
-func (r *Run) promptIDs(t *family.Text, prompt *prompt, tokens family.Tokens) ([]int32, error) {
-	ids, name := tokens.IDs, prompt.name+"."+t.IDs
-	if r.has(name, -1) {
-		x, err := givenValue(r.Given, name, -1, mlx.Int32, 1, -1)
+// promptIDs returns the input of a text encoder: the ids of the prompt, or their override.
+func (r *Run) promptIDs(t *family.PromptEncoding, prompt *prompt, tokens family.Tokens) ([]int32, error) {
+	ids, tap := tokens.IDs, prompt.name+"."+t.IDs
+	if r.isOverridden(tap, -1) {
+		x, err := override(r.Overrides, tap, -1, mlx.Int32, 1, -1)
 		if err != nil {
 			return nil, err
 		}
 		ids = x.Int32s()
-		if !t.CutsRows && !t.Whole {
-			if err := r.checkLength(t, prompt.called, len(ids)-t.Uncounted); err != nil {
+		if !t.LimitsRows && !t.NeverCut {
+			if err := r.checkLength(t, prompt.label, len(ids)-t.PrefixTokens); err != nil {
 				return nil, err
 			}
 		}
 	}
 	if r.points.Active() {
-		ids = r.points.Value(name, mlx.FromInt32(ids, 1, len(ids))).Int32s()
+		ids = r.points.Value(tap, mlx.FromInt32(ids, 1, len(ids))).Int32s()
 	}
 	return ids, nil
 }
 
-func (r *Run) runEncoder(t *family.Text, ids []int32) *mlx.Array {
-	if t.Masked == nil {
+func (r *Run) runEncoder(t *family.PromptEncoding, ids []int32) *mlx.Array {
+	if t.EncodeMasked == nil {
 		return t.Encode(ids)
 	}
 	valid := len(ids)
@@ -105,58 +104,58 @@ func (r *Run) runEncoder(t *family.Text, ids []int32) *mlx.Array {
 			valid--
 		}
 	}
-	return t.Masked(ids, valid)
+	return t.EncodeMasked(ids, valid)
 }
 
-// encodeReference takes a picture to its latents [C, h, w] in the pipeline's
-// dtype. Those that were used last are kept, for runs with other seeds.
-func (r *Run) encodeReference(img shown) *mlx.Array {
-	looked := r.points.Active()
-	if !looked {
-		if s, ok := r.pictures.find(func(s encoded) bool { return s.hash == img.hash }); ok {
-			return s.latents
+// encodeReference returns the latents [C, h, w] of a reference image in the pipeline's dtype. They
+// are cached for runs with other seeds.
+func (r *Run) encodeReference(img reference) *mlx.Array {
+	cached := !r.points.Active()
+	if cached {
+		e, ok := r.referenceCache.find(func(e encodedReference) bool { return e.hash == img.hash })
+		if ok {
+			return e.latents
 		}
 	}
 	fit := r.family.(family.Editor).Reference(img.RGBA, r.Multiple())
-	latents := mlx.Scope(func() *mlx.Array { return r.encodePicture(fit, "latents.reference").AsType(r.dtype) })
+	latents := mlx.Scope(func() *mlx.Array { return r.encodeImage(fit, "latents.reference").AsType(r.dtype) })
 	mlx.Eval(latents)
 	mlx.StopPoint()
-	if !looked {
-		const most = 16
+	if cached {
+		const limit = 16
 		mlx.Keep(latents)
-		r.pictures.add(encoded{img.hash, latents}, most)
+		r.referenceCache.add(encodedReference{img.hash, latents}, limit)
 	}
 	return latents
 }
 
-// predictors are those of a run's prompts. That for the negative prompt is nil
-// without one.
+// predictors are the predictors of a run.
 type predictors struct {
-	prompt, negative family.Predictor
-	rows             int // tokens that the transformer sees of the prompt
+	prompt   family.Predictor
+	negative family.Predictor // nil without a negative prompt
+	rows     int              // tokens of the prompt in the transformer's sequence
 }
 
-// predictors encodes what the transformer receives besides latents, prompts and
-// pictures, and prepares to predict.
+// predictors encodes the prompts and the reference images, and prepares the predictors.
 func (r *Run) predictors() (out predictors, err error) {
 	h, w := r.latentSize(r.Height, r.Width)
-	c := family.Conditions{Guidance: r.Guidance, Keep: r.keep}
+	c := family.Conditioning{Guidance: r.Guidance, Keep: r.keep}
 	texts := map[string][]*mlx.Array{}
-	var pictures []shown
+	var references []reference
 	for _, img := range r.References {
-		pictures = append(pictures, newShown(picture.Opaque(img)))
+		references = append(references, newReference(picture.Opaque(img)))
 	}
 	for _, prompt := range r.prompts {
 		r.points.Negative = prompt.name == "negative"
-		if texts[prompt.name], err = r.encodePrompt(prompt, pictures); err != nil {
+		if texts[prompt.name], err = r.encodePrompt(prompt, references); err != nil {
 			return out, err
 		}
 	}
 	r.points.Negative = false
-	for _, img := range pictures {
+	for _, img := range references {
 		c.References = append(c.References, r.encodeReference(img))
 	}
-	if err := r.ensure(component.Transformers); err != nil {
+	if err := r.ensureLoaded(component.Transformers); err != nil {
 		return out, err
 	}
 	for _, prompt := range r.prompts {
@@ -176,22 +175,23 @@ func (r *Run) predictors() (out predictors, err error) {
 	return out, nil
 }
 
-// keep keeps arrays until the last step is done.
+// keep keeps arrays in memory until the last step is done.
 func (r *Run) keep(arrays ...*mlx.Array) {
 	mlx.Keep(arrays...)
 	r.kept = append(r.kept, arrays...)
 }
 
-// forget frees what is kept.
-func (r *Run) forget() {
+// freeKept frees the arrays of keep.
+func (r *Run) freeKept() {
 	for _, a := range r.kept {
 		a.Free()
 	}
 	r.kept = nil
 }
 
-// compiler fuses on a GPU. On the CPU MLX would call a C++ compiler for it and
-// gain nothing, and nothing may be fused while a hook looks inside.
+// compiler returns a compiler for a GPU. On the CPU it compiles nothing, since MLX would call a C++
+// compiler and gain no speed; and neither while a hook looks at modules, since it must see every
+// operation.
 func (r *Run) compiler() family.Compiler {
 	if r.device == mlx.CPU && !r.compileOnCPU || r.points.Active() {
 		return func(f func([]*mlx.Array) []*mlx.Array) func([]*mlx.Array) []*mlx.Array { return f }

@@ -26,18 +26,18 @@ import (
 	"github.com/gomflux/gomflux/mlx/nn"
 )
 
-// descriptions are the ways that blocks are described for estimates: by constants of
-// their classes, and by what all classes without them get.
+// descriptions are the sources of the memory model's constants: the classes, and the default for
+// classes without constants.
 var descriptions = []struct {
 	name  string
-	stack func(component.Component) component.Stack // of LoadOptions
-	limit float64                                   // of errors, 0 for a test's own
+	stack func(component.Component) component.BlockMemory // of LoadOptions
+	limit float64                                         // of errors, 0 for a test's own
 }{
 	{name: "class"},
-	{"default", func(c component.Component) component.Stack { return component.DefaultStack(c.Model) }, 0.25},
+	{"default", func(c component.Component) component.BlockMemory { return component.DefaultBlockMemory(c.Model) }, 0.25},
 }
 
-// settled frees what nothing refers to any more and returns what is in memory.
+// settled frees unused arrays and returns the memory in use, in bytes.
 func settled() int {
 	runtime.GC()
 	mlx.StopPoint()
@@ -45,8 +45,8 @@ func settled() int {
 	return mlx.ActiveMemory()
 }
 
-// TestEstimate holds estimates against what MLX measures, on the CPU, by constants
-// of the classes and by the default: what GPUs take was measured with large models (docs/performance.md).
+// TestEstimate compares estimates with what MLX measures on the CPU, with the constants of the
+// classes and with the defaults. GPUs were measured with large models (docs/performance.md).
 func TestEstimate(t *testing.T) {
 	tests := []struct {
 		folder        string
@@ -91,7 +91,8 @@ func TestEstimate(t *testing.T) {
 					t.Fatal(err)
 				}
 				defer p.Close()
-				r := Request{Prompt: "a red hat", Width: test.width, Height: test.height, Steps: 2, Guidance: test.guidance, MaxSequenceLength: 256}
+				r := Request{Prompt: "a red hat", Width: test.width, Height: test.height, Steps: 2, Guidance: test.guidance,
+					MaxSequenceLength: 256}
 				for _, size := range test.references {
 					r.References = append(r.References, image.NewRGBA(image.Rectangle{Max: size}))
 				}
@@ -112,7 +113,7 @@ func TestEstimate(t *testing.T) {
 				e := run.Estimate()
 				peak, off := 0, math.Inf(1)
 				for range 6 { // on a busy machine MLX takes less in advance, sometimes
-					p.encodings = nil
+					p.promptCache = nil
 					if _, err := run.Generate(make([]uint64, batch)); err != nil {
 						t.Fatal(err)
 					}
@@ -129,13 +130,15 @@ func TestEstimate(t *testing.T) {
 					t.Errorf("a peak of %d bytes, estimated %d, which is off by %.2f", peak, e.Peak(), off)
 				}
 				for _, by := range descriptions[1:] { // of steps too, where decoding takes most
-					p.stack = by.stack
+					p.blockMemory = by.stack
 					e := run.Estimate()
 					off := float64(e.Peak())/float64(peak) - 1
 					ofStep := float64(e.Step)/float64(peaks[PhaseStep]) - 1
-					t.Logf("by its %s: estimated %d, %d and %d, off by %+.2f, of a step %+.2f", by.name, e.Encode, e.Step, e.Decode, off, ofStep)
+					t.Logf("by its %s: estimated %d, %d and %d, off by %+.2f, of a step %+.2f", by.name, e.Encode, e.Step,
+						e.Decode, off, ofStep)
 					if !(math.Abs(off) < by.limit && math.Abs(ofStep) < by.limit) {
-						t.Errorf("a peak of %d bytes, by its %s estimated %d, which is off by %.2f, of a step by %.2f", peak, by.name, e.Peak(), off, ofStep)
+						t.Errorf("a peak of %d bytes, by its %s estimated %d, which is off by %.2f, of a step by %.2f", peak,
+							by.name, e.Peak(), off, ofStep)
 					}
 				}
 			})
@@ -143,7 +146,7 @@ func TestEstimate(t *testing.T) {
 	}
 }
 
-// prepared is a run of a request.
+// prepared returns the run of a request.
 func prepared(t *testing.T, p *Pipeline, r Request, batch int) *Run {
 	t.Helper()
 	run, err := p.Prepare(r, batch)
@@ -158,15 +161,15 @@ func estimated(t *testing.T, p *Pipeline, r Request) Estimate {
 	return prepared(t, p, r, 1).Estimate()
 }
 
-// TestCheckFit loads a model with less and less memory: its parts are loaded one
-// at a time then, and at last what would fit is said, and does fit.
+// TestCheckFit loads a model with less and less memory: at some point its components are loaded one
+// at a time, and finally a warning suggests settings, which do fit.
 func TestCheckFit(t *testing.T) {
 	dir := os.DirFS(modeltest.Wide(t, "flux2-klein-base"))
 	mlxtest.Do(t, func() {
 		run := Request{Prompt: "a red hat", Width: 128, Height: 128, Steps: 2, Guidance: 1, MaxSequenceLength: 128}
 		load := func(memory int64, o LoadOptions) (p *Pipeline, warnings []string) {
 			o.memory, o.Warn = memory, func(s string) { warnings = append(warnings, s) }
-			o.For = func(*Pipeline) []Request {
+			o.Requests = func(*Pipeline) []Request {
 				smaller := run
 				smaller.Width, smaller.Height = 32, 32
 				return []Request{smaller, run}
@@ -180,13 +183,13 @@ func TestCheckFit(t *testing.T) {
 		}
 		const plenty = 1 << 40
 		p, warnings := load(plenty, LoadOptions{})
-		if p.way.lowRAM || p.way.alone || len(warnings) > 0 {
-			t.Errorf("with much memory: %v, %v, warnings %q", p.way.lowRAM, p.way.alone, warnings)
+		if p.residency.lowRAM || p.residency.decodeAlone || len(warnings) > 0 {
+			t.Errorf("with much memory: %v, %v, warnings %q", p.residency.lowRAM, p.residency.decodeAlone, warnings)
 		}
 		all := estimated(t, p, run)
 		p, warnings = load(all.Peak()-1, LoadOptions{})
-		if !p.way.lowRAM || len(warnings) > 0 {
-			t.Errorf("with too little for all parts: %v, warnings %q", p.way.lowRAM, warnings)
+		if !p.residency.lowRAM || len(warnings) > 0 {
+			t.Errorf("with too little for all parts: %v, warnings %q", p.residency.lowRAM, warnings)
 		}
 		low := estimated(t, p, run)
 		if !(low.Peak() < all.Peak()) {
@@ -194,10 +197,12 @@ func TestCheckFit(t *testing.T) {
 		}
 
 		p, warnings = load(low.Step-1, LoadOptions{})
-		if !p.way.lowRAM || !p.way.alone || len(warnings) != 1 {
-			t.Fatalf("with too little for one part: %v, %v, warnings %q", p.way.lowRAM, p.way.alone, warnings)
+		if !p.residency.lowRAM || !p.residency.decodeAlone || len(warnings) != 1 {
+			t.Fatalf("with too little for one part: %v, %v, warnings %q", p.residency.lowRAM, p.residency.decodeAlone, warnings)
 		}
-		mlxtest.Contains(t, warnings[0], "a picture of 128x128 in float32 needs about 1", " MB of memory, even with one part of the model in memory at a time, and 1", " MB are free", "; what fits is -q 8 (1", ", or -q 4 (1", ", or --width 96 --height 96 (")
+		mlxtest.Contains(t, warnings[0], "an image of 128x128 in float32 needs about 1",
+			" MB of memory, even with one component of the model in memory at a time, and 1", " MB are free",
+			"; try -q 8 (1", ", or -q 4 (1", ", or --width 96 --height 96 (")
 		q, err := component.ParseQuantization("8", 0)
 		if err != nil {
 			t.Fatal(err)
@@ -209,7 +214,7 @@ func TestCheckFit(t *testing.T) {
 		if len(warnings) != 1 {
 			t.Fatalf("for a batch: %q", warnings)
 		}
-		mlxtest.Contains(t, warnings[0], "4 pictures of 128x128 at once in float32 needs about ")
+		mlxtest.Contains(t, warnings[0], "a batch of 4 images of 128x128 in float32 needs about ")
 		run.Width, run.Height = 96, 96
 		if _, warnings := load(low.Step-1, LoadOptions{}); len(warnings) > 0 {
 			t.Errorf("for a smaller picture: %q", warnings)
@@ -217,7 +222,7 @@ func TestCheckFit(t *testing.T) {
 	})
 }
 
-// TestEstimateModel estimates without reading weights, and with what is asked for.
+// TestEstimateModel estimates without reading weights, for the defaults and for a request.
 func TestEstimateModel(t *testing.T) {
 	dir := os.DirFS(modeltest.Wide(t, "qwen-image-small"))
 	mlxtest.Do(t, func() {
@@ -232,12 +237,12 @@ func TestEstimateModel(t *testing.T) {
 			}
 			return e
 		}
-		own := estimate(LoadOptions{})
+		owned := estimate(LoadOptions{})
 		if after := settled(); after > before+1<<16 {
 			t.Errorf("%d bytes are in memory, %d before", after, before)
 		}
-		small := estimate(LoadOptions{For: func(p *Pipeline) []Request {
-			r := p.ownRequest()
+		small := estimate(LoadOptions{Requests: func(p *Pipeline) []Request {
+			r := p.defaultRequest()
 			r.Width, r.Height = 64, 64
 			return []Request{r}
 		}})
@@ -246,17 +251,18 @@ func TestEstimateModel(t *testing.T) {
 			t.Fatal(err)
 		}
 		packed, low, batch := estimate(LoadOptions{Quantize: q}), estimate(LoadOptions{LowRAM: true}), estimate(LoadOptions{Batch: 2})
-		if !(own.Step > 10*small.Step) || !(batch.Step > own.Step*3/2) || !(low.Step < own.Step) {
-			t.Errorf("a step takes %d bytes, %d for a smaller picture, %d for two, %d with one part at a time", own.Step, small.Step, batch.Step, low.Step)
+		if !(owned.Step > 10*small.Step) || !(batch.Step > owned.Step*3/2) || !(low.Step < owned.Step) {
+			t.Errorf("a step takes %d bytes, %d for a smaller picture, %d for two, %d with one part at a time", owned.Step,
+				small.Step, batch.Step, low.Step)
 		}
-		if !(packed.AllWeights() < own.AllWeights()*2/3) || own.AllWeights() != low.AllWeights() {
-			t.Errorf("weights of %v, quantized %v", own.Weights, packed.Weights)
+		if !(packed.AllWeights() < owned.AllWeights()*2/3) || owned.AllWeights() != low.AllWeights() {
+			t.Errorf("weights of %v, quantized %v", owned.Weights, packed.Weights)
 		}
 	})
 }
 
-// TestLoadPeak loads text encoder and transformer from shards: at no time is more in
-// memory than what is left at the end and the size of a shard.
+// TestLoadPeak loads text encoder and transformer from shards, and checks that the peak is at most
+// the memory in use at the end plus the size of a shard.
 func TestLoadPeak(t *testing.T) {
 	quantized := func(name string) *mlx.Quantization {
 		q, err := component.ParseQuantization(name, 0)
@@ -299,8 +305,8 @@ func TestLoadPeak(t *testing.T) {
 					t.Errorf("%d bytes at the peak, expected at most %d and a shard of %d", peak, loaded, shard)
 				}
 				var estimated int64
-				for _, part := range p.parts {
-					estimated += p.footprint(part, test.o.Quantize).bytes
+				for _, loadable := range p.loadables {
+					estimated += p.weightsMemory(loadable, test.o.Quantize).bytes
 				}
 				// the tables that tokenizers and configs become are not arrays
 				if math.Abs(float64(loaded-estimated)) > 0.01*float64(estimated) {
@@ -311,8 +317,8 @@ func TestLoadPeak(t *testing.T) {
 	}
 }
 
-// split replaces the one file of a component by shards of another dtype and their
-// index, and returns the size of the largest shard.
+// split replaces the file of a component by shards of another dtype and their index, and returns
+// the size of the largest shard.
 func split(t *testing.T, dir, name string, dtype checkpoint.Dtype, shards int) (largest int64) {
 	t.Helper()
 	whole := filepath.Join(dir, name+".safetensors")
@@ -340,14 +346,14 @@ func split(t *testing.T, dir, name string, dtype checkpoint.Dtype, shards int) (
 	}
 	index := map[string]map[string]string{"weight_map": {}}
 	i := 0
-	for part := range slices.Chunk(all, (len(all)+shards-1)/shards) {
+	for loadable := range slices.Chunk(all, (len(all)+shards-1)/shards) {
 		i++
 		file := fmt.Sprintf("%s-%05d-of-%05d.safetensors", name, i, shards)
-		if err := checkpoint.WriteFile(filepath.Join(dir, file), part, nil); err != nil {
+		if err := checkpoint.WriteFile(filepath.Join(dir, file), loadable, nil); err != nil {
 			t.Fatal(err)
 		}
 		size := int64(0)
-		for _, tensor := range part {
+		for _, tensor := range loadable {
 			index["weight_map"][tensor.Name] = file
 			size += int64(len(tensor.Data))
 		}
@@ -363,9 +369,9 @@ func split(t *testing.T, dir, name string, dtype checkpoint.Dtype, shards int) (
 	return largest
 }
 
-// TestFitting makes fewer pictures at once where memory is short.
-func TestFitting(t *testing.T) {
-	dir := os.DirFS(modeltest.Wide(t, "flux2-klein-base")) // whose text counts for each picture
+// TestFittingBatch checks that batches are smaller if there is less memory.
+func TestFittingBatch(t *testing.T) {
+	dir := os.DirFS(modeltest.Wide(t, "flux2-klein-base")) // whose text counts for each image
 	mlxtest.Do(t, func() {
 		p, err := Load(dir, LoadOptions{})
 		if err != nil {
@@ -376,22 +382,26 @@ func TestFitting(t *testing.T) {
 		for _, test := range []struct{ fit, want int }{{8, 8}, {7, 4}, {2, 2}, {1, 1}} {
 			p.memory = 0
 			p.memory = prepared(t, p, r, test.fit).Estimate().Peak()
-			if n := prepared(t, p, r, 1).fitting(8); n != test.want {
+			if n := prepared(t, p, r, 1).fittingBatch(8); n != test.want {
 				t.Errorf("%d pictures where %d fit, expected %d", n, test.fit, test.want)
 			}
 		}
 		p.memory = 1
-		if n := prepared(t, p, r, 1).fitting(8); n != 1 {
+		if n := prepared(t, p, r, 1).fittingBatch(8); n != 1 {
 			t.Errorf("%d pictures where none fits, expected 1", n)
 		}
 	})
 }
 
-// publishedConfigs are those of published models, where they are not the defaults.
+// publishedConfigs has the configs of published models where they differ from the defaults.
 var publishedConfigs = map[string]map[string]string{
 	"Z-Image": {
-		"text_encoder": `{"vocab_size": 151936, "hidden_size": 2560, "intermediate_size": 9728, "num_hidden_layers": 36, "num_attention_heads": 32, "num_key_value_heads": 8, "head_dim": 128}`,
-		"vae":          `{"_class_name": "AutoencoderKL", "block_out_channels": [128, 256, 512, 512], "down_block_types": ["DownEncoderBlock2D", "DownEncoderBlock2D", "DownEncoderBlock2D", "DownEncoderBlock2D"], "up_block_types": ["UpDecoderBlock2D", "UpDecoderBlock2D", "UpDecoderBlock2D", "UpDecoderBlock2D"], "layers_per_block": 2, "latent_channels": 16, "use_quant_conv": false, "use_post_quant_conv": false}`,
+		"text_encoder": `{"vocab_size": 151936, "hidden_size": 2560, "intermediate_size": 9728,
+			"num_hidden_layers": 36, "num_attention_heads": 32, "num_key_value_heads": 8, "head_dim": 128}`,
+		"vae": `{"_class_name": "AutoencoderKL", "block_out_channels": [128, 256, 512, 512],
+			"down_block_types": ["DownEncoderBlock2D", "DownEncoderBlock2D", "DownEncoderBlock2D", "DownEncoderBlock2D"],
+			"up_block_types": ["UpDecoderBlock2D", "UpDecoderBlock2D", "UpDecoderBlock2D", "UpDecoderBlock2D"],
+			"layers_per_block": 2, "latent_channels": 16, "use_quant_conv": false, "use_post_quant_conv": false}`,
 	},
 	"FLUX.1-dev": {
 		"text_encoder":   `{"hidden_size": 768, "intermediate_size": 3072, "num_attention_heads": 12}`,
@@ -399,23 +409,29 @@ var publishedConfigs = map[string]map[string]string{
 		"transformer":    `{"guidance_embeds": true}`,
 	},
 	"klein-4B": {
-		"transformer": `{"num_layers": 5, "num_single_layers": 20, "num_attention_heads": 24, "joint_attention_dim": 7680, "guidance_embeds": false}`,
-		"vae":         `{"_class_name": "AutoencoderKLFlux2"}`,
+		"transformer": `{"num_layers": 5, "num_single_layers": 20, "num_attention_heads": 24,
+			"joint_attention_dim": 7680, "guidance_embeds": false}`,
+		"vae": `{"_class_name": "AutoencoderKLFlux2"}`,
 	},
 	"klein-9B": {
-		"text_encoder": `{"vocab_size": 151936, "hidden_size": 4096, "intermediate_size": 12288, "num_hidden_layers": 36, "num_attention_heads": 32, "num_key_value_heads": 8, "head_dim": 128}`,
-		"transformer":  `{"num_layers": 8, "num_single_layers": 24, "num_attention_heads": 32, "joint_attention_dim": 12288, "guidance_embeds": false}`,
-		"vae":          `{"_class_name": "AutoencoderKLFlux2"}`,
+		"text_encoder": `{"vocab_size": 151936, "hidden_size": 4096, "intermediate_size": 12288,
+			"num_hidden_layers": 36, "num_attention_heads": 32, "num_key_value_heads": 8, "head_dim": 128}`,
+		"transformer": `{"num_layers": 8, "num_single_layers": 24, "num_attention_heads": 32,
+			"joint_attention_dim": 12288, "guidance_embeds": false}`,
+		"vae": `{"_class_name": "AutoencoderKLFlux2"}`,
 	},
 	"Qwen-Image": {
-		"text_encoder": `{"hidden_size": 3584, "intermediate_size": 18944, "num_hidden_layers": 28, "num_attention_heads": 28, "num_key_value_heads": 4, "vision_config": {"hidden_size": 1280, "out_hidden_size": 3584}}`,
-		"vae":          `{"_class_name": "AutoencoderKLQwenImage"}`,
-		"processor":    `{"do_resize": true, "do_rescale": true, "do_normalize": true, "resample": 3, "rescale_factor": 0.00392156862745098, "image_mean": [0.5, 0.5, 0.5], "image_std": [0.5, 0.5, 0.5], "patch_size": 14, "temporal_patch_size": 2, "merge_size": 2, "min_pixels": 3136, "max_pixels": 12845056}`,
+		"text_encoder": `{"hidden_size": 3584, "intermediate_size": 18944, "num_hidden_layers": 28,
+			"num_attention_heads": 28, "num_key_value_heads": 4, "vision_config": {"hidden_size": 1280, "out_hidden_size": 3584}}`,
+		"vae": `{"_class_name": "AutoencoderKLQwenImage"}`,
+		"processor": `{"do_resize": true, "do_rescale": true, "do_normalize": true, "resample": 3,
+			"rescale_factor": 0.00392156862745098, "image_mean": [0.5, 0.5, 0.5], "image_std": [0.5, 0.5, 0.5],
+			"patch_size": 14, "temporal_patch_size": 2, "merge_size": 2, "min_pixels": 3136, "max_pixels": 12845056}`,
 	},
 }
 
-// headersOf declares one of them on an H200, with nothing in memory.
-func headersOf(t *testing.T, name, class string, dtype mlx.Dtype) (*Pipeline, meter) {
+// headersOf declares a published model on an H200, without weights.
+func headersOf(t *testing.T, name, class string, dtype mlx.Dtype) (*Pipeline, memoryModel) {
 	t.Helper()
 	fsys := fstest.MapFS{
 		index.File:                        {Data: []byte(`{"is_distilled": true}`)},
@@ -432,23 +448,23 @@ func headersOf(t *testing.T, name, class string, dtype mlx.Dtype) (*Pipeline, me
 		}
 		fsys[file] = &fstest.MapFile{Data: []byte(text)}
 	}
-	p := &Pipeline{Autoencoder: &Autoencoder{device: mlx.GPU, dtype: dtype}, Class: class, parts: map[string]*part{}}
+	p := &Pipeline{Autoencoder: &Autoencoder{device: mlx.GPU, dtype: dtype}, Class: class, loadables: map[string]*loadable{}}
 	p.loader = &component.Loader{Folder: component.Folder{FS: fsys, Points: &p.points, Dtype: dtype}}
 	p.memory = 150e9
 	if err := p.declare(index.Index{Class: class}, nil); err != nil {
 		t.Fatal(err)
 	}
 	for _, c := range p.Components() {
-		part := &part{Component: c, sizes: map[mlx.Quantization]footprint{}}
+		loadable := &loadable{Component: c, sizes: map[mlx.Quantization]weightsMemory{}}
 		for range nn.Parameters(c.Model) {
-			part.found = append(part.found, nn.Found{Tensor: checkpoint.Tensor{Dtype: "BF16"}})
+			loadable.found = append(loadable.found, nn.Found{Tensor: checkpoint.Tensor{Dtype: "BF16"}})
 		}
-		p.parts[c.Dir] = part
+		p.loadables[c.Dir] = loadable
 	}
-	return p, newMeter(mlx.GPU, dtype, "sm_90")
+	return p, newMemoryModel(mlx.GPU, dtype, "sm_90")
 }
 
-// An h200Peak is what a run on an H200 took at most.
+// An h200Peak is the measured peak memory of a run on an H200.
 type h200Peak struct {
 	model, class string
 	side, tokens int
@@ -457,11 +473,11 @@ type h200Peak struct {
 	references   []image.Point
 	quantize     string
 	low          bool
-	ahead        float64 // gigabytes, 0 for no limit
+	lookahead    float64 // gigabytes, 0 for no limit
 	gigabytes    float64
 }
 
-// h200Peaks are the peaks that were measured.
+// h200Peaks returns the measured peaks.
 func h200Peaks() []h200Peak {
 	const (
 		klein           = "Flux2KleinPipeline"
@@ -476,47 +492,49 @@ func h200Peaks() []h200Peak {
 		{model: "klein-4B", class: klein, side: 1024, tokens: 512, guidance: 1, gigabytes: 30.0},
 		{model: "klein-4B", class: klein, side: 2048, tokens: 512, guidance: 1, gigabytes: 34.3},
 		{model: "klein-4B", class: klein, side: 1024, tokens: 512, guidance: 1, references: []image.Point{square}, gigabytes: 31.3},
-		{model: "klein-4B", class: klein, side: 1024, tokens: 512, guidance: 1, references: []image.Point{square, {768, 1024}}, gigabytes: 33.2},
+		{model: "klein-4B", class: klein, side: 1024, tokens: 512, guidance: 1, references: []image.Point{square,
+			{768, 1024}}, gigabytes: 33.2},
 		{model: "klein-4B", class: klein, side: 256, tokens: 512, batch: 8, guidance: 1, gigabytes: 31.0},
 		{model: "klein-4B", class: klein, side: 512, tokens: 512, batch: 4, guidance: 1, gigabytes: 31.0},
 		{model: "klein-9B", class: klein, side: 1024, tokens: 512, guidance: 1, gigabytes: 44.8},
 		{model: "FLUX.1-dev", class: flux, side: 1024, tokens: 512, guidance: 3.5, gigabytes: 46.2},
-		{model: "FLUX.1-dev", class: flux, side: 1024, tokens: 512, guidance: 3.5, ahead: 8, gigabytes: 41.6},
-		{model: "FLUX.1-dev", class: flux, side: 1024, tokens: 512, guidance: 3.5, ahead: 4, gigabytes: 37.9},
-		{model: "FLUX.1-dev", class: flux, side: 1024, tokens: 512, guidance: 3.5, ahead: 2, gigabytes: 36.8},
+		{model: "FLUX.1-dev", class: flux, side: 1024, tokens: 512, guidance: 3.5, lookahead: 8, gigabytes: 41.6},
+		{model: "FLUX.1-dev", class: flux, side: 1024, tokens: 512, guidance: 3.5, lookahead: 4, gigabytes: 37.9},
+		{model: "FLUX.1-dev", class: flux, side: 1024, tokens: 512, guidance: 3.5, lookahead: 2, gigabytes: 36.8},
 		{model: "FLUX.1-dev", class: flux, side: 1024, tokens: 512, guidance: 3.5, quantize: "8", gigabytes: 34.1},
 		{model: "FLUX.1-dev", class: flux, side: 1024, tokens: 512, guidance: 3.5, quantize: "4", gigabytes: 26.4},
-		{model: "FLUX.1-dev", class: flux, side: 1024, tokens: 512, guidance: 3.5, quantize: "4", ahead: 8, gigabytes: 17.7},
-		{model: "FLUX.1-dev", class: flux, side: 1024, tokens: 512, guidance: 3.5, quantize: "4", ahead: 4, gigabytes: 14.0},
-		{model: "FLUX.1-dev", class: flux, side: 1024, tokens: 512, guidance: 3.5, quantize: "4", ahead: 2, gigabytes: 12.9},
+		{model: "FLUX.1-dev", class: flux, side: 1024, tokens: 512, guidance: 3.5, quantize: "4", lookahead: 8, gigabytes: 17.7},
+		{model: "FLUX.1-dev", class: flux, side: 1024, tokens: 512, guidance: 3.5, quantize: "4", lookahead: 4, gigabytes: 14.0},
+		{model: "FLUX.1-dev", class: flux, side: 1024, tokens: 512, guidance: 3.5, quantize: "4", lookahead: 2, gigabytes: 12.9},
 		{model: "FLUX.1-dev", class: flux, side: 2048, tokens: 512, guidance: 3.5, gigabytes: 53.3},
 		{model: "Z-Image", class: zimage, side: 1024, tokens: 23, gigabytes: 30.4},
 		{model: "Z-Image", class: zimage, side: 1024, tokens: 23, low: true, gigabytes: 23.3},
 		{model: "Z-Image", class: zimage, side: 2048, tokens: 23, gigabytes: 43.9},
 		{model: "Qwen-Image", class: qwen, side: 1024, tokens: 20, guidance: 4, gigabytes: 63.1},
-		{model: "Qwen-Image", class: qwen, side: 1024, tokens: 20, guidance: 4, ahead: 8, gigabytes: 62.1},
+		{model: "Qwen-Image", class: qwen, side: 1024, tokens: 20, guidance: 4, lookahead: 8, gigabytes: 62.1},
 		{model: "Qwen-Image", class: qwen, side: 1024, tokens: 20, guidance: 4, quantize: "8", gigabytes: 43.2},
 		{model: "Qwen-Image", class: qwen, side: 1024, tokens: 20, guidance: 4, quantize: "4", gigabytes: 35.0},
-		{model: "Qwen-Image", class: qwen, side: 1024, tokens: 20, guidance: 4, quantize: "4", ahead: 4, gigabytes: 24.7},
+		{model: "Qwen-Image", class: qwen, side: 1024, tokens: 20, guidance: 4, quantize: "4", lookahead: 4, gigabytes: 24.7},
 		{model: "Qwen-Image", class: qwen, side: 1024, tokens: 20, guidance: 1, gigabytes: 63.0},
 		{model: "Qwen-Image", class: qwen, side: 1328, tokens: 20, guidance: 4, gigabytes: 65.2},
 		{model: "Qwen-Image", class: qwen, side: 2048, tokens: 20, guidance: 4, gigabytes: 68.8},
 		{model: "Qwen-Image", class: qwenEdits, side: 1024, tokens: 220, guidance: 4, references: []image.Point{square}, gigabytes: 67.8},
-		{model: "Qwen-Image", class: qwenEdits, side: 1024, tokens: 420, guidance: 4, references: []image.Point{square, square}, gigabytes: 69.0},
+		{model: "Qwen-Image", class: qwenEdits, side: 1024, tokens: 420, guidance: 4, references: []image.Point{square,
+			square}, gigabytes: 69.0},
 	}
 }
 
-// estimate is the estimate of the run, without its weights being there.
-func (m h200Peak) estimate(t *testing.T, stack func(component.Component) component.Stack) Estimate {
+// estimate estimates the run without its weights.
+func (m h200Peak) estimate(t *testing.T, stack func(component.Component) component.BlockMemory) Estimate {
 	t.Helper()
 	class, wide := strings.CutSuffix(m.class, " float32")
 	dtype := mlx.BFloat16
 	if wide {
 		dtype = mlx.Float32
 	}
-	p, meter := headersOf(t, m.model, class, dtype)
-	p.stack = stack
-	meter.ahead = int64(m.ahead * 1e9)
+	p, memoryModel := headersOf(t, m.model, class, dtype)
+	p.blockMemory = stack
+	memoryModel.lookahead = int64(m.lookahead * 1e9)
 	var q *mlx.Quantization
 	if m.quantize != "" {
 		var err error
@@ -528,26 +546,29 @@ func (m h200Peak) estimate(t *testing.T, stack func(component.Component) compone
 	for _, size := range m.references {
 		r.References = append(r.References, image.NewAlpha(image.Rectangle{Max: size}))
 	}
-	run, err := p.sketch(r)
+	run, err := p.newRun(r)
 	if err != nil {
 		t.Fatal(err)
 	}
 	run.batch = max(1, m.batch)
-	return run.estimateWith(way{lowRAM: m.low, alone: m.low}, q, meter)
+	return run.estimateWith(residency{lowRAM: m.low, decodeAlone: m.low}, q, memoryModel)
 }
 
-// TestEstimateH200 holds estimates against peaks that were measured.
+// TestEstimateH200 compares estimates with measured peaks.
 func TestEstimateH200(t *testing.T) {
 	gb := func(n int64) float64 { return float64(n) / 1e9 }
 	for _, test := range h200Peaks() {
 		for _, by := range descriptions {
 			e := test.estimate(t, by.stack)
 			off := gb(e.Peak())/test.gigabytes - 1
-			t.Logf("%-10s %-5s %4d x%d, %d pictures, ahead %g, %-7s: %.1f GB, estimated %.1f (%+.1f %%): weights %.1f, encode %.1f, step %.1f, decode %.1f",
-				test.model, test.quantize, test.side, max(1, test.batch), len(test.references), test.ahead, by.name, test.gigabytes, gb(e.Peak()), 100*off,
+			t.Logf("%-10s %-5s %4d x%d, %d pictures, ahead %g, %-7s: %.1f GB, estimated %.1f (%+.1f %%): weights %.1f, "+
+				"encode %.1f, step %.1f, decode %.1f",
+				test.model, test.quantize, test.side, max(1, test.batch), len(test.references), test.lookahead, by.name,
+				test.gigabytes, gb(e.Peak()), 100*off,
 				gb(e.AllWeights()), gb(e.Encode), gb(e.Step), gb(e.Decode))
 			if !(math.Abs(off) < cmp.Or(by.limit, 0.1)) {
-				t.Errorf("%s %s, %d, %g ahead, by its %s: %.1f GB, estimated %.1f", test.model, test.quantize, test.side, test.ahead, by.name, test.gigabytes, gb(e.Peak()))
+				t.Errorf("%s %s, %d, %g ahead, by its %s: %.1f GB, estimated %.1f", test.model, test.quantize, test.side,
+					test.lookahead, by.name, test.gigabytes, gb(e.Peak()))
 			}
 		}
 	}

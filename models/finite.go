@@ -12,26 +12,24 @@ import (
 	"github.com/gomflux/gomflux/models/component"
 )
 
-// A NotFiniteError says that a model computed NaN or infinite values where a
-// picture needs numbers, and as far as it could be found out why.
+// A NotFiniteError reports that a model computed NaN or infinite values, and which of its weights
+// have such values.
 type NotFiniteError struct {
-	What  string    // latents or pixels
-	Dtype mlx.Dtype // that they were computed in
-	// Weights are the first parameters of each component that are not finite
-	// themselves, and Total is how many there are in all.
-	Weights []NotFiniteWeight
-	Total   int
+	What    string            // latents or pixels
+	Dtype   mlx.Dtype         // in which they were computed
+	Weights []NotFiniteWeight // the first parameters of each component that are not finite
+	Total   int               // number of all parameters that are not finite
 }
 
 // A NotFiniteWeight is a parameter with NaN or infinite elements in memory.
 type NotFiniteWeight struct {
-	File   string // with its tensor Name, which may have a prefix to the parameter's
-	Name   string
+	File   string
+	Name   string    // of the tensor in File, which may have a prefix
 	Dtype  mlx.Dtype // in memory
-	Stored string    // what is not finite of the tensor in the file, "" if all is
+	Stored string    // counts of NaN and infinite elements in the file, "" if it has only finite ones
 }
 
-// Damaged says whether it is the fault of the model's files.
+// Damaged reports whether the cause is in the model's files.
 func (e *NotFiniteError) Damaged() bool {
 	return slices.ContainsFunc(e.Weights, func(w NotFiniteWeight) bool { return w.Stored != "" })
 }
@@ -43,39 +41,40 @@ func (e *NotFiniteError) Error() string {
 			w = e.Weights[i]
 		}
 		if n := e.Total - 1; n > 0 {
-			more = fmt.Sprintf(", and so have %d more", n)
+			more = fmt.Sprintf(" (and %d more tensors)", n)
 		}
 		if w.Stored != "" {
-			return fmt.Sprintf("%s: tensor %s: has %s%s: the %s are not finite either, and there is no picture (gomflux inspect names all such tensors)", w.File, w.Name, w.Stored, more, e.What)
+			return fmt.Sprintf("%s: tensor %s: has %s%s, so the %s are not finite (gomflux inspect lists all such tensors)",
+				w.File, w.Name, w.Stored, more, e.What)
 		}
-		return fmt.Sprintf("%s: tensor %s: is finite in the file but not as %v in memory%s: the %s are not finite either, and there is no picture%s", w.File, w.Name, w.Dtype, more, e.What, nn.RangeHint(w.Dtype))
+		return fmt.Sprintf("%s: tensor %s: is finite in the file but not as %v in memory%s, so the %s are not finite%s",
+			w.File, w.Name, w.Dtype, more, e.What, nn.RangeHint(w.Dtype))
 	}
-	hint := cmp.Or(nn.RangeHint(e.Dtype), " (gomflux generate --check-finite names the first module that does it)")
-	return fmt.Sprintf("the model computed %s that are NaN or infinite, though all its weights are finite, and there is no picture%s", e.What, hint)
+	hint := cmp.Or(nn.RangeHint(e.Dtype), " (gomflux generate --check-finite names the first module whose output is not finite)")
+	return fmt.Sprintf("the model computed %s that are NaN or infinite, although all its weights are finite%s", e.What, hint)
 }
 
-// notFinite is the error about latents that are not finite, whatever part of
-// the model it was. Parts that were freed for want of memory are loaded once
-// more, one after the other.
+// notFinite returns the error for latents that are not finite, whichever component is the cause.
+// Components that were freed to save memory are loaded again, one after the other.
 func (p *Pipeline) notFinite(what string, report func(Progress)) error {
 	e := &NotFiniteError{What: what, Dtype: p.dtype}
-	for _, dir := range sorted(p.parts) {
-		if err := p.ensure(dir, report); err != nil {
+	for _, dir := range sorted(p.loadables) {
+		if err := p.ensureLoaded(dir, report); err != nil {
 			return err
 		}
-		if err := e.look(p.loader, p.parts[dir].Component); err != nil {
+		if err := e.findWeights(p.loader, p.loadables[dir].Component); err != nil {
 			return err
 		}
 	}
 	return e
 }
 
-// look finds the parameters of a component that are not finite in memory, and
-// whether they are in the files.
-func (e *NotFiniteError) look(l *component.Loader, c component.Component) error {
-	const most = 4 // whose files are read
+// findWeights adds the parameters of a component that are not finite in memory, and looks for the
+// cause in the first ones' files.
+func (e *NotFiniteError) findWeights(l *component.Loader, c component.Component) error {
+	const filesRead = 4 // tensors
 	var bad []int
-	dtypes := map[int]mlx.Dtype{} // of a quantized one it is that of its scales
+	dtypes := map[int]mlx.Dtype{} // of the scales if a parameter is quantized
 	for i, p := range nn.Parameters(c.Model) {
 		for _, a := range p.Arrays() {
 			if !a.AllFinite() {
@@ -89,6 +88,11 @@ func (e *NotFiniteError) look(l *component.Loader, c component.Component) error 
 	if len(bad) == 0 {
 		return nil
 	}
+	return e.findStored(l, c, bad[:min(len(bad), filesRead)], dtypes)
+}
+
+// findStored adds parameters, by their indices, with what is not finite of them in their files.
+func (e *NotFiniteError) findStored(l *component.Loader, c component.Component, bad []int, dtypes map[int]mlx.Dtype) error {
 	ck, err := c.Open(l.FS)
 	if err != nil {
 		return err
@@ -96,16 +100,16 @@ func (e *NotFiniteError) look(l *component.Loader, c component.Component) error 
 	defer ck.Close()
 	found, mismatch := c.Match(ck)
 	if mismatch != nil {
-		return mismatch // the files were changed since
+		return mismatch // the files have changed
 	}
 	r, err := checkpoint.OpenReader(ck)
 	if err != nil {
 		return err
 	}
 	defer r.Close()
-	for _, i := range bad[:min(len(bad), most)] {
+	for _, i := range bad {
 		w := NotFiniteWeight{File: found[i].File, Name: found[i].Name, Dtype: dtypes[i]}
-		for _, stored := range found[i].Tensors() { // with the scales of a quantized one
+		for _, stored := range found[i].Tensors() { // including the scales of quantized weights
 			s, err := r.Stats(context.Background(), stored, func(int64) {})
 			if err != nil {
 				return err

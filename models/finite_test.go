@@ -15,8 +15,8 @@ import (
 	"github.com/gomflux/gomflux/models"
 )
 
-// TestNotFinite plants NaN, infinite and too large weights: no picture is made
-// of what they lead to, and the first of them is named.
+// TestNotFinite plants weights that are NaN, infinite or too large, and checks that there is no
+// image but an error that names the first of them.
 func TestNotFinite(t *testing.T) {
 	const (
 		vaeFile = "vae/diffusion_pytorch_model.safetensors"
@@ -41,7 +41,7 @@ func TestNotFinite(t *testing.T) {
 		}
 	}
 	tests := map[string]struct {
-		file    string // none for no change
+		file    string // "" for no change
 		change  func(map[string]*checkpoint.Array)
 		half    bool // computed in float16
 		lowRAM  bool
@@ -50,17 +50,22 @@ func TestNotFinite(t *testing.T) {
 		damaged bool
 	}{
 		"transformer": {file: first, change: set(nan, "layers.1.attention.to_q.weight"), damaged: true, want: []string{
-			first + ": tensor layers.1.attention.to_q.weight: has 1 NaN and 0 infinite of ", "the latents are not finite either, and there is no picture"}},
+			first + ": tensor layers.1.attention.to_q.weight: has 1 NaN and 0 infinite of ", "so the latents are not finite"}},
 		"text encoder": {file: text, change: set(inf, "model.layers.0.mlp.up_proj.weight"), damaged: true, want: []string{
 			text + ": tensor model.layers.0.mlp.up_proj.weight: has 0 NaN and 1 infinite of ", "the latents are not finite"}},
-		"autoencoder": {file: vaeFile, change: set(nan, "decoder.conv_in.weight", "decoder.conv_in.bias", "decoder.conv_norm_out.weight"), damaged: true, want: []string{
-			vaeFile + ": tensor decoder.conv_in.weight: has 1 NaN and 0 infinite of ", ", and so have 2 more: the pixels are not finite"}},
+		"autoencoder": {file: vaeFile, change: set(nan, "decoder.conv_in.weight", "decoder.conv_in.bias",
+			"decoder.conv_norm_out.weight"), damaged: true, want: []string{
+			vaeFile + ": tensor decoder.conv_in.weight: has 1 NaN and 0 infinite of ",
+			" (and 2 more tensors), so the pixels are not finite"}},
 		"one at a time": {file: text, change: set(nan, "model.layers.0.mlp.up_proj.weight"), lowRAM: true, damaged: true, want: []string{
 			text + ": tensor model.layers.0.mlp.up_proj.weight: has 1 NaN"}},
 		"too large for float16": {file: first, change: set(1e6, "layers.1.attention.to_q.weight"), half: true, want: []string{
-			first + ": tensor layers.1.attention.to_q.weight: is finite in the file but not as float16 in memory", "float16 ends at 65504: bfloat16 and float32 do not"}},
-		"computed": {hook: "noise_pred", want: []string{"the model computed latents that are NaN or infinite, though all its weights are finite", "--check-finite names"}},
-		"decoded":  {hook: "vae.decode.out", half: true, want: []string{"the model computed pixels that are NaN or infinite", "float16 ends at 65504"}},
+			first + ": tensor layers.1.attention.to_q.weight: is finite in the file but not as float16 in memory",
+			"float16 ends at 65504: bfloat16 and float32 do not"}},
+		"computed": {hook: "noise_pred", want: []string{"the model computed latents that are NaN or infinite, although " +
+			"all its weights are finite", "--check-finite names"}},
+		"decoded": {hook: "vae.decode.out", half: true, want: []string{"the model computed pixels that are NaN or infinite",
+			"float16 ends at 65504"}},
 	}
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {

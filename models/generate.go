@@ -9,7 +9,7 @@ import (
 	"github.com/gomflux/gomflux/models/errs"
 )
 
-// Generate makes one picture. It must run on the MLX thread.
+// Generate generates one image. It must run on the MLX thread.
 func (p *Pipeline) Generate(request Request) (*Result, error) {
 	r, err := p.Prepare(request, 1)
 	if err != nil {
@@ -22,9 +22,9 @@ func (p *Pipeline) Generate(request Request) (*Result, error) {
 	return results[0], nil
 }
 
-// Generate makes a picture for each of some seeds at once, which take the place of
-// the request's. Pixels of a batch can differ by rounding from those of single
-// pictures. It must run on the MLX thread.
+// Generate generates an image for each of the seeds at once, instead of the request's seed. The
+// pixels of a batch can differ by rounding from those of single images. It must run on the MLX
+// thread.
 func (r *Run) Generate(seeds []uint64) ([]*Result, error) {
 	if err := r.checkBatch(seeds); err != nil {
 		return nil, err
@@ -38,16 +38,16 @@ func (r *Run) Generate(seeds []uint64) ([]*Result, error) {
 	clock := stopwatch{at: time.Now()}
 	onStep := r.OnStep
 	defer func() { r.OnStep = onStep }()
-	r.OnStep = clock.without(onStep)
+	r.OnStep = clock.excluding(onStep)
 
-	res := Result{Scheduler: r.schedule.Name, Steps: r.steps()} // what all pictures have in common
+	res := Result{Scheduler: r.schedule.Name, Steps: r.steps()} // common to all images
 	if r.loader != nil {
 		res.EstimatedMemory = r.Estimate().Peak()
 	}
 	r.report(Progress{Phase: PhaseEncode, Steps: res.Steps})
 	var predict predictors
-	defer r.forget()
-	if r.plan.predict {
+	defer r.freeKept()
+	if r.plan.predicts {
 		var err error
 		if predict, err = r.predictors(); err != nil {
 			return nil, err
@@ -60,24 +60,27 @@ func (r *Run) Generate(seeds []uint64) ([]*Result, error) {
 	if err != nil {
 		return nil, err
 	}
-	res.Step = (clock.lap() - clock.away) / time.Duration(len(seeds))
-	r.forget()
-	if r.way.alone {
-		r.release()
-		r.free()
-		r.pace.keep()
+	res.Step = (clock.lap() - clock.inCallbacks) / time.Duration(len(seeds))
+	r.freeKept()
+	if r.residency.decodeAlone {
+		r.freeCompiled()
+		r.unload()
+		r.limiter.update()
 	}
+	return r.decodeAll(latents, len(seeds), res, &clock)
+}
 
-	results := make([]*Result, len(seeds))
-	for i := range results {
+// decodeAll decodes the images of a batch, whose results have res in common.
+func (r *Run) decodeAll(latents *mlx.Array, n int, res Result, clock *stopwatch) (results []*Result, err error) {
+	for i := range n {
 		r.report(Progress{Phase: PhaseDecode, Steps: res.Steps})
 		one := res
 		if one.Image, err = r.decodeResult(latents, i); err != nil {
 			return nil, err
 		}
 		one.Decode = clock.lap()
-		results[i] = &one
-		res.Encode = 0 // of the others
+		results = append(results, &one)
+		res.Encode = 0 // counts for the first image only
 	}
 	for _, one := range results {
 		one.PeakMemory = mlx.PeakMemory()
@@ -86,72 +89,72 @@ func (r *Run) Generate(seeds []uint64) ([]*Result, error) {
 	return results, nil
 }
 
-// A stopwatch takes the time of a run's phases.
+// A stopwatch measures the times of a run's phases.
 type stopwatch struct {
-	at   time.Time
-	away time.Duration // in callbacks
+	at          time.Time     // start of the current phase
+	inCallbacks time.Duration // time spent in OnStep
 }
 
+// lap ends the current phase and returns its time.
 func (s *stopwatch) lap() time.Duration {
 	d := time.Since(s.at)
 	s.at = s.at.Add(d)
 	return d
 }
 
-// without makes a callback whose time is not the run's.
-func (s *stopwatch) without(f func(Step) error) func(Step) error {
+// excluding returns the callback f with its time added to inCallbacks.
+func (s *stopwatch) excluding(f func(Step) error) func(Step) error {
 	if f == nil {
 		return nil
 	}
 	return func(step Step) error {
 		start := time.Now()
-		defer func() { s.away += time.Since(start) }()
+		defer func() { s.inCallbacks += time.Since(start) }()
 		return f(step)
 	}
 }
 
-// enter makes the pipeline's taps and MLX's memory those of the run, which may be in
-// a callback of another one, until leave.
+// enter sets the pipeline's hook and MLX's memory limit for this run. It may be a run in a callback
+// of another one, whose settings leave restores.
 func (r *Run) enter() (leave func()) {
 	points := r.points
 	r.points = hooks.Points{Func: r.Hook, Step: -1}
-	r.pace = setPace(r.device, r.way.ahead(r))
+	r.limiter = limitMemory(r.device, r.residency.lookahead(r))
 	return func() {
-		r.release()
-		r.pace.restore()
+		r.freeCompiled()
+		r.limiter.restore()
 		r.points = points
 	}
 }
 
-// release frees what is compiled, which holds the weights.
-func (r *Run) release() {
+// freeCompiled frees the compiled functions, which hold the weights.
+func (r *Run) freeCompiled() {
 	for _, free := range r.compiled {
 		free()
 	}
 	r.compiled = nil
 }
 
-// checkBatch returns an error for what of a request cannot be for several seeds.
+// checkBatch returns an error if the request cannot be run for several seeds.
 func (r *Run) checkBatch(seeds []uint64) error {
 	switch {
 	case len(seeds) == 0:
-		return errs.Requestf("a batch of no seeds")
-	case len(seeds) > 1 && r.Given != nil:
-		return errs.Requestf("values are given for one picture, not for a batch of %d", len(seeds))
+		return errs.Requestf("a batch needs at least one seed")
+	case len(seeds) > 1 && r.Overrides != nil:
+		return errs.Requestf("overrides are for a single image, not for a batch of %d", len(seeds))
 	case len(seeds) > 1 && r.Latents.Data != nil:
-		return errs.Requestf("initial latents are given for one picture, not for a batch of %d", len(seeds))
+		return errs.Requestf("initial latents are for a single image, not for a batch of %d", len(seeds))
 	}
 	return nil
 }
 
-// decodeResult decodes one picture of latents [B, C, h, w], or what is given in
-// their place.
+// decodeResult decodes one image of latents [B, C, h, w], or the override of the decoder's input.
 func (r *Run) decodeResult(latents *mlx.Array, index int) (*image.RGBA, error) {
-	if !r.has("vae.decode.in", -1) {
+	if !r.isOverridden("vae.decode.in", -1) {
 		return r.decodeWith(r.vae.Unscale, latents.Slice(0, index, index+1).Squeeze(0))
 	}
 	h, w := r.latentSize(r.Height, r.Width)
-	z, err := givenValue(r.Given, "vae.decode.in", -1, r.dtype, append([]int{1}, r.vae.Unscaled(h, w)...)...)
+	z, err := override(r.Overrides, "vae.decode.in", -1, r.dtype, append([]int{1}, r.vae.Unscaled(h, w)...)...)
 	if err != nil {
 		return nil, err
 	}

@@ -66,10 +66,11 @@ func TestSizeFor(t *testing.T) {
 		p := load(t, &family.Defaults{Steps: 2, Height: 64, Width: 64, MaxSequenceLength: 512})
 		for _, test := range tests {
 			if h, w := p.SizeFor(test.size, test.height, test.width); h != test.wantH || w != test.wantW {
-				t.Errorf("%v, %dx%d given: height %d and width %d, expected %d and %d", test.size, test.height, test.width, h, w, test.wantH, test.wantW)
+				t.Errorf("%v, %dx%d given: height %d and width %d, expected %d and %d", test.size, test.height, test.width,
+					h, w, test.wantH, test.wantW)
 			}
 		}
-		// every size can be made, and is no larger than the picture or than allowed
+		// every size is valid, and no larger than the image or than allowed
 		for w := 1; w < 600; w += 7 {
 			for h := 1; h < 600; h += 11 {
 				oh, ow := p.SizeFor(image.Pt(w, h), 0, 0)
@@ -87,8 +88,8 @@ type counting struct {
 	runs int
 }
 
-func (c *counting) Texts(references []image.Image) []family.Text {
-	texts := c.Pipeline.Texts(references)
+func (c *counting) PromptEncodings(references []image.Image) []family.PromptEncoding {
+	texts := c.Pipeline.PromptEncodings(references)
 	encode := texts[0].Encode
 	texts[0].Encode = func(ids []int32) *mlx.Array {
 		c.runs++
@@ -97,9 +98,9 @@ func (c *counting) Texts(references []image.Image) []family.Text {
 	return texts
 }
 
-// TestEncodingsKept: a text is encoded once as long as it is in use, and never
-// makes a difference by that.
-func TestEncodingsKept(t *testing.T) {
+// TestPromptCache checks that recent prompts are encoded once, and that the cache does not change
+// images.
+func TestPromptCache(t *testing.T) {
 	const a, b, c, n = "a red circle", "two blue squares", "nothing at all", "blurry"
 	watch := func(hooks.Tap) (*mlx.Array, error) { return nil, nil }
 	mlxtest.Do(t, func() {
@@ -146,11 +147,12 @@ func TestEncodingsKept(t *testing.T) {
 		generate(b, n, 1, 1, nil) // b was used before n and c
 		generate(b, b, 1, 0, nil)
 		generate(a, a, 1, 1, nil)
-		if bytes.Equal(pictures[fmt.Sprint(a, "", 1)], pictures[fmt.Sprint(a, "", 2)]) || bytes.Equal(pictures[fmt.Sprint(a, n, 1)], pictures[fmt.Sprint(b, n, 1)]) {
+		if bytes.Equal(pictures[fmt.Sprint(a, "", 1)], pictures[fmt.Sprint(a, "", 2)]) ||
+			bytes.Equal(pictures[fmt.Sprint(a, n, 1)], pictures[fmt.Sprint(b, n, 1)]) {
 			t.Error("seed or prompt makes no difference")
 		}
-		if len(p.encodings) > 2 {
-			t.Errorf("%d texts are kept", len(p.encodings))
+		if len(p.promptCache) > 2 {
+			t.Errorf("%d texts are kept", len(p.promptCache))
 		}
 
 		// what is kept does not get around the limit
@@ -173,7 +175,7 @@ func TestEncodingsKept(t *testing.T) {
 	})
 }
 
-// TestSchedulers runs every scheduler from noise and from a picture.
+// TestSchedulers runs every scheduler from noise and from an image.
 func TestSchedulers(t *testing.T) {
 	start := image.NewRGBA(image.Rect(0, 0, 40, 24))
 	for i := range start.Pix {
@@ -242,20 +244,19 @@ func TestSchedulers(t *testing.T) {
 	})
 }
 
-// smooth predicts a velocity that changes slowly with the timestep. A model of
-// random weights follows every wave of its timestep embedding, over which no
-// step of a useful length is short.
+// smooth predicts a velocity that changes slowly with the timestep. The velocity of a model with
+// random weights oscillates with its timestep embedding, so no reasonable number of steps resolves
+// it.
 type smooth struct{ family.Pipeline }
 
-func (smooth) Predictor(family.Conditions, int, int, family.Compiler) (family.Predictor, error) {
-	return func(x *mlx.Array, timestep float32) *mlx.Array {
-		return x.Sin().Sub(x.Times(float64(timestep / 1000))).Plus(0.25)
+func (smooth) Predictor(family.Conditioning, int, int, family.Compiler) (family.Predictor, error) {
+	return func(x *mlx.Array, at scheduler.Interval) *mlx.Array {
+		return x.Sin().Sub(x.Times(float64(at.Timestep / 1000))).Plus(0.25)
 	}, nil
 }
 
-// TestConvergence: all schedulers come to the same end, the closer the more
-// steps they make: Euler's methods in proportion to the steps, and Heun's to
-// their square.
+// TestConvergence checks that all schedulers converge to the same latents: the error of Euler's
+// method falls with the number of steps, and that of Heun's method with its square.
 func TestConvergence(t *testing.T) {
 	mlxtest.Do(t, func() {
 		p := load(t, nil)
@@ -303,22 +304,24 @@ func TestCheckImage(t *testing.T) {
 			image    image.Image
 			strength float64
 			steps    int
-			err      string // none: it can be made
+			err      string // "" if it can be run
 		}{
 			{whole, 0.5, 4, ""},
 			{whole, 0.01, 2, ""},
 			{nil, -1, 4, ""}, // not asked for
 			{whole, 0, 4, "image strength 0: must be above 0"},
 			{whole, -0.5, 4, "image strength -0.5"},
-			{whole, 1.01, 4, "image strength 1.01: must be above 0, which would keep nothing of the picture, and below 1"},
+			{whole, 1.01, 4, "image strength 1.01: must be above 0, which would keep nothing of the image, and below 1"},
 			{whole, math.NaN(), 4, "image strength NaN"},
 			{whole, 1, 4, "leaves no step"},
 			{whole, 0.1, 1, "of 1 steps leaves no step"},
-			{image.NewGray(image.Rect(3, 0, 3, 9)), 0.5, 4, "picture to start from is empty"},
+			{image.NewGray(image.Rect(3, 0, 3, 9)), 0.5, 4, "image to start from is empty"},
 		}
 		for _, test := range tests {
-			_, err := p.Generate(Request{Prompt: "x", Height: 8, Width: 8, Steps: test.steps, MaxSequenceLength: 512, Image: test.image, ImageStrength: test.strength})
-			if test.err == "" && err != nil || test.err != "" && (!errors.Is(err, errs.ErrRequest) || !strings.Contains(err.Error(), test.err)) {
+			_, err := p.Generate(Request{Prompt: "x", Height: 8, Width: 8, Steps: test.steps, MaxSequenceLength: 512,
+				Image: test.image, ImageStrength: test.strength})
+			if test.err == "" && err != nil || test.err != "" && (!errors.Is(err, errs.ErrRequest) ||
+				!strings.Contains(err.Error(), test.err)) {
 				t.Errorf("strength %g of %d steps: error %v, expected %q", test.strength, test.steps, err, test.err)
 			}
 		}

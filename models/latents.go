@@ -9,17 +9,16 @@ import (
 	"github.com/gomflux/gomflux/models/errs"
 )
 
-// Latents are a picture as a diffusion model works on it: float32, in the
-// shape of diffusers' pipeline without the batch axis.
+// Latents are the latents of one image: float32, in the shape of diffusers' pipeline without the
+// batch axis.
 type Latents struct {
-	Shape []int // [C, h, w]; decoding and previews take [1, C, h, w] too
+	Shape []int // [C, h, w]; decoding and previews also accept [1, C, h, w]
 	Data  []float32
 }
 
 func latentsOf(x *mlx.Array) Latents { return Latents{Shape: x.Shape(), Data: x.Floats()} }
 
-// size is the number of values that the shape asks for, or -1 if no slice can
-// have so many.
+// size returns the number of values in the shape, or -1 if no slice can have so many.
 func (l Latents) size() int {
 	n := 1
 	for _, d := range l.Shape {
@@ -31,21 +30,21 @@ func (l Latents) size() int {
 	return n
 }
 
-// onePicture is the shape without a batch axis of one.
-func (l Latents) onePicture() []int {
+// imageShape returns the shape without a batch axis of size 1.
+func (l Latents) imageShape() []int {
 	if len(l.Shape) == 4 && l.Shape[0] == 1 {
 		return l.Shape[1:]
 	}
 	return l.Shape
 }
 
-// A Projection shows latents as colours without the decoder. In a model's folder it
-// is vae/latent_rgb_factors.json.
+// A Projection maps latents to colours without the decoder. In a model folder it is
+// vae/latent_rgb_factors.json.
 type Projection component.Projection
 
-// Picture returns a picture with one pixel for each position of the latents.
+// Picture returns an image with one pixel for each position of the latents.
 func (p *Projection) Picture(l Latents) (*image.RGBA, error) {
-	shape := l.onePicture()
+	shape := l.imageShape()
 	if len(shape) != 3 || shape[0] != len(p.Factors) || shape[1] < 1 || shape[2] < 1 || len(l.Data) != l.size() {
 		return nil, errs.Requestf("%d latents of shape %v: expected [%d, h, w]", len(l.Data), l.Shape, len(p.Factors))
 	}
@@ -61,7 +60,7 @@ func (p *Projection) Picture(l Latents) (*image.RGBA, error) {
 		}
 		for k, v := range sum {
 			if math.IsNaN(v) {
-				v = -1 // what it would be converted to differs by machine
+				v = -1 // the conversion of NaN to an integer depends on the processor
 			}
 			img.Pix[4*i+k] = uint8(math.Round(127.5 * (1 + min(1, max(-1, v)))))
 		}

@@ -18,47 +18,46 @@ import (
 	"github.com/gomflux/gomflux/textenc/tokenizer"
 )
 
-// LoadOptions say how to load a model.
+// LoadOptions are the options of [Load].
 type LoadOptions struct {
 	Device   *mlx.Device      // nil: a GPU if there is one
-	Dtype    *mlx.Dtype       // nil: the device's own
-	Defaults *family.Defaults // nil: those of the pipeline class
+	Dtype    *mlx.Dtype       // nil: the device's default
+	Defaults *family.Defaults // nil: the defaults of the pipeline class
 	Progress func(Progress)
-	// For, if set, are the runs that the pipeline is for, once its configs are read:
-	// what it cannot do of them is an error before its weights are read.
-	For func(*Pipeline) []Request
-	// Given are values that these runs are given. What they do not need then is
-	// not loaded, and need not be there.
-	Given Given
-	// Quantize, if set, is how the weights are packed while they are loaded: all
-	// layers but those that their classes have rules of. What a model's files have
-	// quantized already stays as it is.
+	// Requests, if set, returns the requests that the pipeline is opened for, once its configs
+	// are read. A request that cannot be run is an error before the weights are read, and
+	// components that no request needs are not loaded.
+	Requests func(*Pipeline) []Request
+	// Overrides are those of the requests. Files that only lead to overridden values need not
+	// be there.
+	Overrides Overrides
+	// Quantize, if set, is how weights are quantized while they are loaded, except in layers for
+	// which their class has a rule. Weights that are quantized in the model's files stay as they
+	// are.
 	Quantize *mlx.Quantization
-	// LoRAs change the weights of text encoders and transformer, before these are
-	// quantized. With RuntimeLoRA they are computed beside them instead, as they are
-	// in any case where the files have the weights quantized.
-	LoRAs       []lora.Spec
+	// LoRAs change the weights of text encoders and transformer before these are quantized.
+	LoRAs []lora.Spec
+	// RuntimeLoRA computes LoRAs next to the layers instead of adding them to the weights.
+	// Layers whose weights are quantized in the model's files always do so.
 	RuntimeLoRA bool
-	// LowRAM loads text encoders and the transformer when they are needed, and
-	// frees one before the next, and before the autoencoder decodes, even if there
-	// is memory for all.
+	// LowRAM loads text encoders and the transformer when they are needed, and frees each before
+	// the next one and before decoding, even if there is memory for all of them.
 	LowRAM bool
-	// Batch is how many pictures of a run are made at once, 0 for one. It counts
-	// for the estimate of memory only.
+	// Batch is the number of images that a run generates at once, for the memory estimate; 0 for
+	// one.
 	Batch int
-	// Stack, if set, describes the blocks of a component for estimates of memory,
-	// instead of its class.
-	Stack func(component.Component) component.Stack
-	// Warn, if set, is told before weights are read that the runs may need more
-	// memory than is free, and what would fit.
+	// BlockMemory, if set, replaces the memory constants of component classes in estimates.
+	BlockMemory func(component.Component) component.BlockMemory
+	// Warn, if set, is called before the weights are read if the runs may need more memory than
+	// is free. The message suggests settings that fit.
 	Warn func(string)
 
-	headersOnly bool  // no weights are read
+	headersOnly bool  // reads no weights
 	memory      int64 // see Pipeline
 }
 
-// Load reads a model folder in diffusers' layout. It must run on the MLX
-// thread; its arrays live as long as the pipeline is referred to.
+// Load reads a model folder in diffusers' layout. It must run on the MLX thread. Its arrays live as
+// long as the pipeline is referred to.
 func Load(fsys fs.FS, o LoadOptions) (*Pipeline, error) {
 	x, err := index.Read(fsys)
 	if err != nil {
@@ -69,33 +68,33 @@ func Load(fsys fs.FS, o LoadOptions) (*Pipeline, error) {
 		return nil, err
 	}
 	missing := x.Missing(fsys, true)
-	if o.For == nil || o.Given == nil {
+	if o.Requests == nil || o.Overrides == nil {
 		if err := index.MissingError(fsys, missing); err != nil {
 			return nil, err
 		}
 	}
-	p := &Pipeline{Autoencoder: &Autoencoder{}, Class: class.Name, without: map[string]bool{}, parts: map[string]*part{}}
-	if err := p.choose(o); err != nil {
+	p := &Pipeline{Autoencoder: &Autoencoder{}, Class: class.Name, notLoaded: map[string]bool{}, loadables: map[string]*loadable{}}
+	if err := p.chooseDevice(o); err != nil {
 		return nil, err
 	}
 	p.loader = &component.Loader{
 		Folder:   component.Folder{FS: fsys, Points: &p.points, Dtype: p.dtype, Absent: absent(missing)},
 		Quantize: o.Quantize, RuntimeLoRA: o.RuntimeLoRA,
 	}
-	whole := false
-	defer func() { // after a panic too, which is how a job is interrupted
-		if !whole {
+	complete := false
+	defer func() { // also after a panic, by which a job is interrupted
+		if !complete {
 			p.Close()
 		}
 	}()
 	if err := p.load(x, o, missing); err != nil {
 		return nil, err
 	}
-	whole = true
+	complete = true
 	return p, nil
 }
 
-// absent are the folders of the components of which files are missing.
+// absent returns the folders of components with missing files.
 func absent(missing []string) map[string]bool {
 	folders := map[string]bool{}
 	for _, name := range missing {
@@ -105,8 +104,8 @@ func absent(missing []string) map[string]bool {
 	return folders
 }
 
-// load reads all small files and all headers before the first tensor, so that
-// what is wrong with a folder is said before gigabytes are read.
+// load reads all small files and all headers before the first tensor, so that errors in a folder
+// are reported before gigabytes are read.
 func (p *Pipeline) load(x index.Index, o LoadOptions, missing []string) error {
 	if err := p.declare(x, o.Defaults); err != nil {
 		return err
@@ -114,7 +113,7 @@ func (p *Pipeline) load(x index.Index, o LoadOptions, missing []string) error {
 	if err := p.loader.OpenLoRAs(o.LoRAs, p.declared.Components); err != nil {
 		return err
 	}
-	runs, needs, err := p.purpose(o)
+	runs, needs, err := p.requestedRuns(o)
 	if err != nil {
 		return err
 	}
@@ -123,33 +122,38 @@ func (p *Pipeline) load(x index.Index, o LoadOptions, missing []string) error {
 		return err
 	}
 	for dir := range p.loader.Absent {
-		p.without[dir] = true
+		p.notLoaded[dir] = true
 	}
 	if err := p.loadTokenizers(needs); err != nil {
 		return err
 	}
-	if err := p.measure(needs); err != nil {
+	if err := p.matchWeights(needs); err != nil {
 		return err
 	}
 	for _, r := range runs {
-		if err := r.complete(); err != nil {
+		if err := r.tokenizePrompts(); err != nil {
 			return err
 		}
 	}
-	p.stack = o.Stack
-	p.way, p.memory = way{near: o.LowRAM, lowRAM: o.LowRAM, alone: o.LowRAM}, o.memory
+	p.blockMemory = o.BlockMemory
+	p.residency, p.memory = residency{shortLookahead: o.LowRAM, lowRAM: o.LowRAM, decodeAlone: o.LowRAM}, o.memory
 	if o.headersOnly {
 		return nil
 	}
-	if err := p.checkPacking(); err != nil {
+	return p.loadWeights(runs, o)
+}
+
+// loadWeights reads the weights of all components, or with low RAM those of the autoencoder.
+func (p *Pipeline) loadWeights(runs []*Run, o LoadOptions) error {
+	if err := p.checkQuantizations(); err != nil {
 		return err
 	}
 	p.checkFit(runs, o.Batch, o.Warn)
 	for _, c := range p.declared.Components {
-		if p.way.lowRAM && c.Dir != component.Autoencoders {
+		if p.residency.lowRAM && c.Dir != component.Autoencoders {
 			continue
 		}
-		if err := p.ensure(c.Dir, o.Progress); err != nil {
+		if err := p.ensureLoaded(c.Dir, o.Progress); err != nil {
 			return err
 		}
 	}
@@ -166,18 +170,19 @@ func (p *Pipeline) declare(x index.Index, defaults *family.Defaults) (err error)
 		p.Defaults = *defaults
 	}
 	components := p.declared.Components
-	p.Autoencoder.use(p.declared.VAE, components[len(components)-1], p.loader)
+	p.Autoencoder.setVAE(p.declared.VAE, components[len(components)-1], p.loader)
 	return nil
 }
 
-// purpose are the runs that the pipeline is for, none for any, and which components
-// they need, by their folders.
-func (p *Pipeline) purpose(o LoadOptions) (runs []*Run, needs func(dir string) bool, err error) {
-	if o.For == nil {
+// requestedRuns returns the runs that the pipeline is opened for, without their tokens, and a
+// function that reports whether they need the component in a folder. Without requests there are no
+// runs, and every component is needed.
+func (p *Pipeline) requestedRuns(o LoadOptions) (runs []*Run, needs func(dir string) bool, err error) {
+	if o.Requests == nil {
 		return nil, func(string) bool { return true }, nil
 	}
-	for _, r := range o.For(p) {
-		run, err := p.outline(r)
+	for _, r := range o.Requests(p) {
+		run, err := p.newCheckedRun(r)
 		if err != nil {
 			return nil, nil, err
 		}
@@ -188,12 +193,12 @@ func (p *Pipeline) purpose(o LoadOptions) (runs []*Run, needs func(dir string) b
 	}, nil
 }
 
-// measure declares the parts that are needed by the headers of their checkpoints.
-func (p *Pipeline) measure(needs func(dir string) bool) error {
-	var damaged errs.List // all at once: each may be a download of hours
+// matchWeights matches the components that are needed with the headers of their checkpoints.
+func (p *Pipeline) matchWeights(needs func(dir string) bool) error {
+	var damaged errs.List // all at once, since each may be hours of downloading
 	for _, c := range p.declared.Components {
 		if !needs(c.Dir) {
-			p.without[c.Dir] = true
+			p.notLoaded[c.Dir] = true
 			continue
 		}
 		ck, err := c.Open(p.loader.FS)
@@ -201,7 +206,7 @@ func (p *Pipeline) measure(needs func(dir string) bool) error {
 			damaged = append(damaged, err)
 			continue
 		}
-		p.parts[c.Dir], err = newPart(c, ck)
+		p.loadables[c.Dir], err = newLoadable(c, ck)
 		if err = errors.Join(err, ck.Close()); err != nil {
 			return err
 		}
@@ -209,12 +214,12 @@ func (p *Pipeline) measure(needs func(dir string) bool) error {
 	return damaged.Err()
 }
 
-// loadTokenizers reads those that are needed.
+// loadTokenizers reads the tokenizers that are needed.
 func (p *Pipeline) loadTokenizers(needs func(dir string) bool) error {
 	p.tokenizers = map[string]*tokenizer.Tokenizer{}
-	for _, t := range p.family.Texts(nil) {
+	for _, t := range p.family.PromptEncodings(nil) {
 		if !needs(t.Tokenizer) {
-			p.without[t.Tokenizer] = true
+			p.notLoaded[t.Tokenizer] = true
 			continue
 		}
 		loaded, err := tokenizer.Load(p.loader.FS, t.Tokenizer)
@@ -226,36 +231,36 @@ func (p *Pipeline) loadTokenizers(needs func(dir string) bool) error {
 	return nil
 }
 
-// EstimateModel is the estimate for the first of o.For's runs, or for a run with the
-// model's own settings, and how much memory there is for it, 0 where that is not
-// known. It reads configs and headers only. It must run on the MLX thread.
-func EstimateModel(fsys fs.FS, o LoadOptions) (e Estimate, free int64, err error) {
+// EstimateModel estimates the memory of the first of o.Requests, or of a run with the model's
+// defaults, and returns how much memory is available for it in bytes, 0 if that is unknown. It
+// reads only configs and headers. It must run on the MLX thread.
+func EstimateModel(fsys fs.FS, o LoadOptions) (e Estimate, available int64, err error) {
 	o.headersOnly = true
 	p, err := Load(fsys, o)
 	if err != nil {
 		return Estimate{}, 0, err
 	}
 	defer p.Close()
-	r, err := p.ownRun()
+	r, err := p.defaultRun()
 	if err != nil {
 		return Estimate{}, 0, err
 	}
-	if o.For != nil {
-		if runs := o.For(p); len(runs) > 0 {
-			if r, err = p.Prepare(runs[0], 1); err != nil {
+	if o.Requests != nil {
+		if requests := o.Requests(p); len(requests) > 0 {
+			if r, err = p.Prepare(requests[0], 1); err != nil {
 				return Estimate{}, 0, err
 			}
 		}
 	}
 	r.batch = max(1, o.Batch)
-	return r.Estimate(), p.room(), nil
+	return r.Estimate(), p.available(), nil
 }
 
-// LoadAutoencoder reads the vae of a model folder and nothing else of it, or a
-// folder that is a vae's own. It must run on the MLX thread.
+// LoadAutoencoder reads only the vae of a model folder, or a folder with a single vae. It must run
+// on the MLX thread.
 func LoadAutoencoder(fsys fs.FS, o LoadOptions) (*Autoencoder, error) {
 	a := &Autoencoder{}
-	if err := a.choose(o); err != nil {
+	if err := a.chooseDevice(o); err != nil {
 		return nil, err
 	}
 	l := &component.Loader{Folder: component.Folder{FS: fsys, Points: &a.points, Dtype: a.dtype}, Report: reporter(o.Progress)}
@@ -263,14 +268,15 @@ func LoadAutoencoder(fsys fs.FS, o LoadOptions) (*Autoencoder, error) {
 	if _, err := fs.Stat(fsys, dir); errors.Is(err, fs.ErrNotExist) {
 		dir = "."
 		if _, err := fs.Stat(fsys, component.ConfigFile); errors.Is(err, fs.ErrNotExist) {
-			return nil, fmt.Errorf("model folder %s: %w: vae/config.json, or config.json in a vae's own folder (is the download complete?)", checkpoint.FullName(fsys, ""), fs.ErrNotExist)
+			return nil, fmt.Errorf("model folder %s: %w: vae/config.json, or config.json in a vae's own folder (is the download complete?)",
+				checkpoint.FullName(fsys, ""), fs.ErrNotExist)
 		}
 	}
 	v, c, err := component.DeclareAutoencoder(&l.Folder, dir)
 	if err != nil {
 		return nil, err
 	}
-	a.use(v, c, l)
+	a.setVAE(v, c, l)
 	ck, err := c.Open(fsys)
 	if err != nil {
 		return nil, err
@@ -279,8 +285,8 @@ func LoadAutoencoder(fsys fs.FS, o LoadOptions) (*Autoencoder, error) {
 	return a, l.Load(c, ck)
 }
 
-// choose chooses device and dtype.
-func (a *Autoencoder) choose(o LoadOptions) error {
+// chooseDevice sets the device and the dtype.
+func (a *Autoencoder) chooseDevice(o LoadOptions) error {
 	a.device = mlx.CurrentDevice()
 	if o.Device != nil {
 		if err := mlx.Use(*o.Device); err != nil {

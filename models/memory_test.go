@@ -13,8 +13,8 @@ import (
 	"github.com/gomflux/gomflux/mlx/nn"
 )
 
-// TestLowRAM: with one part in memory at a time the pictures are the same, and
-// so they are when a part is needed again.
+// TestLowRAM checks that images are the same with one component in memory at a time, also when a
+// component is loaded again.
 func TestLowRAM(t *testing.T) {
 	for _, folder := range []string{"flux1-dev-small", "flux2-klein-base"} {
 		t.Run(folder, func(t *testing.T) {
@@ -28,19 +28,19 @@ func TestLowRAM(t *testing.T) {
 					return p
 				}
 				inMemory := func(p *Pipeline) (names []string) {
-					for name, part := range p.parts {
-						n := part.parameters()
+					for name, loadable := range p.loadables {
+						n := loadable.parameters()
 						if n > 0 {
 							names = append(names, name)
 						}
-						if (n > 0) != part.loaded {
-							t.Errorf("%s: %d parameters are in memory, loaded is %v", name, n, part.loaded)
+						if (n > 0) != loadable.loaded {
+							t.Errorf("%s: %d parameters are in memory, loaded is %v", name, n, loadable.loaded)
 						}
 					}
 					return names
 				}
 				all, low := load(false), load(true)
-				if names := inMemory(all); len(names) != len(all.parts) {
+				if names := inMemory(all); len(names) != len(all.loadables) {
 					t.Errorf("%v are in memory", names)
 				}
 				if names := inMemory(low); len(names) != 1 {
@@ -77,8 +77,8 @@ func TestLowRAM(t *testing.T) {
 	}
 }
 
-// parameters counts those of a part that are in memory.
-func (p *part) parameters() (n int) {
+// parameters returns the number of parameters in memory.
+func (p *loadable) parameters() (n int) {
 	for _, parameter := range nn.Parameters(p.Model) {
 		if parameter.Array != nil {
 			n++
@@ -87,8 +87,8 @@ func (p *part) parameters() (n int) {
 	return n
 }
 
-// TestLowRAMInterrupted: of a part whose loading is interrupted nothing stays in
-// memory, and the next run loads it again.
+// TestLowRAMInterrupted checks that nothing stays in memory of a component whose loading is
+// interrupted, and that the next run loads it again.
 func TestLowRAMInterrupted(t *testing.T) {
 	var p *Pipeline
 	r := Request{Prompt: "a red hat", Height: 32, Width: 48, Steps: 2, MaxSequenceLength: 48, Seed: 1}
@@ -114,7 +114,7 @@ func TestLowRAMInterrupted(t *testing.T) {
 			t.Errorf("%s: error %v", component, err)
 		}
 		for _, dir := range []string{"text_encoder", "transformer"} {
-			if n := p.parts[dir].parameters(); n > 0 {
+			if n := p.loadables[dir].parameters(); n > 0 {
 				t.Errorf("%s interrupted: %d parameters of %s are in memory", component, n, dir)
 			}
 		}
@@ -140,8 +140,8 @@ func TestLowRAMInterrupted(t *testing.T) {
 	})
 }
 
-// TestLowRAMNested: a run in a callback of another may need another part, or fail
-// when it has loaded that.
+// TestLowRAMNested runs a model in a callback of another run: the inner run may need another
+// component, or fail after loading it.
 func TestLowRAMNested(t *testing.T) {
 	mlxtest.Do(t, func() {
 		p, err := Load(os.DirFS("testdata/flux2-klein/model"), LoadOptions{LowRAM: true})
@@ -160,19 +160,20 @@ func TestLowRAMNested(t *testing.T) {
 			nested.Prompt = "a hat of the colour " + string(rune('a'+s.Step))
 			nested.OnStep = func(Step) error { return stop }
 			if s.Step == 1 { // fails with the text encoder in memory
-				nested.Given = kept{"latents.init": func() *mlx.Array { return mlx.Zeros(mlx.Float32, 1) }, "prompt.embeds": func() *mlx.Array {
-					if err := p.ensure("text_encoder", nil); err != nil {
-						t.Error(err)
-					}
-					return mlx.Zeros(mlx.Float32, 1)
-				}}
+				nested.Overrides = hostValues{"latents.init": func() *mlx.Array { return mlx.Zeros(mlx.Float32, 1) },
+					"prompt.embeds": func() *mlx.Array {
+						if err := p.ensureLoaded("text_encoder", nil); err != nil {
+							t.Error(err)
+						}
+						return mlx.Zeros(mlx.Float32, 1)
+					}}
 			} else {
-				nested.Given = nil
+				nested.Overrides = nil
 			}
 			if _, err := p.Generate(nested); err == nil || s.Step > 1 && !errors.Is(err, stop) {
 				t.Errorf("error %v", err)
 			}
-			if s.Step == 1 && p.parts["transformer"].loaded {
+			if s.Step == 1 && p.loadables["transformer"].loaded {
 				t.Error("the transformer is still in memory")
 			}
 			return nil
@@ -195,16 +196,16 @@ func TestLowRAMNested(t *testing.T) {
 		if _, err := p.Generate(r); err != nil {
 			t.Fatal(err)
 		}
-		if inside == nil || !strings.Contains(inside.Error(), "while another part is loaded") {
-			t.Errorf("a run while a part is loaded: error %v", inside)
+		if inside == nil || !strings.Contains(inside.Error(), "while another component is being loaded") {
+			t.Errorf("a run while a component is being loaded: error %v", inside)
 		}
 	})
 }
 
-// TestPace: a run on CUDA limits the memory that MLX takes, counts again when a part
-// came or went, and gives back the limit that there was, as does a run in its callback.
+// TestMemoryLimit checks that a run on CUDA limits MLX's memory, updates the limit after loading or
+// freeing a component, and restores the previous limit, as does a run in its callback.
 // The limit is one for all devices, so that this needs no GPU.
-func TestPace(t *testing.T) {
+func TestMemoryLimit(t *testing.T) {
 	if mlx.GPU.Backend() != mlx.BackendCUDA {
 		t.Skip("there is no CUDA on this system")
 	}
@@ -214,20 +215,20 @@ func TestPace(t *testing.T) {
 			mlx.SetMemoryLimit(n)
 			return n
 		}
-		const ahead = 1000
-		own := limit()
-		p := setPace(mlx.GPU, ahead)
-		if got, want := limit(), mlx.ActiveMemory()+ahead; got != want {
+		const lookahead = 1000
+		owned := limit()
+		p := limitMemory(mlx.GPU, lookahead)
+		if got, want := limit(), mlx.ActiveMemory()+lookahead; got != want {
 			t.Errorf("the limit is %d, expected %d", got, want)
 		}
-		part := mlx.Zeros(mlx.Float32, 1<<20)
-		mlx.Eval(part)
-		p.keep()
-		if got, want := limit(), mlx.ActiveMemory()+ahead; got != want || got < 4<<20 {
-			t.Errorf("with a part more the limit is %d, expected %d", got, want)
+		loadable := mlx.Zeros(mlx.Float32, 1<<20)
+		mlx.Eval(loadable)
+		p.update()
+		if got, want := limit(), mlx.ActiveMemory()+lookahead; got != want || got < 4<<20 {
+			t.Errorf("with another component the limit is %d, expected %d", got, want)
 		}
 		outer := limit()
-		inner := setPace(mlx.GPU, 1<<50)
+		inner := limitMemory(mlx.GPU, 1<<50)
 		if got := limit(); got != outer {
 			t.Errorf("a run in a run has a limit of %d, expected that of the outer one, %d", got, outer)
 		}
@@ -236,12 +237,12 @@ func TestPace(t *testing.T) {
 			t.Errorf("after it the limit is %d, expected %d", got, outer)
 		}
 		p.restore()
-		if got := limit(); got != own {
-			t.Errorf("after the run the limit is %d, expected %d", got, own)
+		if got := limit(); got != owned {
+			t.Errorf("after the run the limit is %d, expected %d", got, owned)
 		}
-		defer setPace(mlx.CPU, ahead).restore()
-		if got := limit(); got != own {
-			t.Errorf("on the CPU the limit is %d, expected %d", got, own)
+		defer limitMemory(mlx.CPU, lookahead).restore()
+		if got := limit(); got != owned {
+			t.Errorf("on the CPU the limit is %d, expected %d", got, owned)
 		}
 	})
 }

@@ -1,7 +1,7 @@
-// Package models runs the pipelines of diffusers: it loads a model folder's
-// components (load.go), prepares a run of a request (run.go), and makes pictures
-// (generate.go). What the families and the component classes have of their own is in
-// packages family and component below it.
+// Package models runs the pipelines of diffusers: it loads the components of a model folder
+// (load.go), prepares runs of requests (run.go), and generates images (generate.go). What is
+// specific to a family of pipelines or to a component class is in the packages family and
+// component below this one.
 package models
 
 import (
@@ -11,35 +11,34 @@ import (
 	"github.com/gomflux/gomflux/textenc/tokenizer"
 )
 
-// A Pipeline is a loaded model. Its fields are those of the model; what belongs to a
-// run is in a [Run].
+// A Pipeline is a loaded model. Its fields describe the model; the state of a run is in a [Run].
 type Pipeline struct {
 	*Autoencoder
-	Class    string // of model_index.json
+	Class    string // pipeline class in model_index.json
 	Defaults family.Defaults
 
 	family     family.Pipeline
 	declared   *family.Declared
 	loader     *component.Loader
-	tokenizers map[string]*tokenizer.Tokenizer // by their folders
-	parts      map[string]*part                // by their folders, without those in without
-	without    map[string]bool                 // the folders of components that were not loaded
-	way        way                             // how memory is used
-	loading    bool                            // a part is being loaded
+	tokenizers map[string]*tokenizer.Tokenizer // by folder
+	loadables  map[string]*loadable            // components with weights, by folder, except notLoaded
+	notLoaded  map[string]bool                 // folders of components that no run needs
+	residency  residency
+	loading    bool // while a component is being loaded
 
-	encodings lru[encoding] // of the last prompts
-	pictures  lru[encoded]  // the last pictures that were encoded
+	promptCache    lru[encodedPrompt]
+	referenceCache lru[encodedReference]
 
-	stack func(component.Component) component.Stack // see LoadOptions; may be nil
+	blockMemory func(component.Component) component.BlockMemory // LoadOptions.BlockMemory, may be nil
 
-	compileOnCPU bool  // of tests
-	memory       int64 // of tests, instead of what there is for the model
+	compileOnCPU bool  // set by tests
+	memory       int64 // replaces the available memory in tests, in bytes
 }
 
-// Components are the components that have weights, declared by their configs.
+// Components lists the components that have weights, as declared by their configs.
 func (p *Pipeline) Components() []component.Component { return p.declared.Components }
 
-// LoRAs says what was found in each of LoadOptions.LoRAs.
+// LoRAs reports what was found in each of LoadOptions.LoRAs.
 func (p *Pipeline) LoRAs() []lora.Report {
 	if p.loader == nil || p.loader.LoRAs == nil {
 		return nil
@@ -47,8 +46,8 @@ func (p *Pipeline) LoRAs() []lora.Report {
 	return p.loader.LoRAs.Reports()
 }
 
-// Close frees what is not the garbage collector's. Arrays are freed when
-// nothing refers to the pipeline any more.
+// Close frees resources that the garbage collector does not see. Arrays are freed when nothing
+// refers to the pipeline any more.
 func (p *Pipeline) Close() {
 	if p.loader != nil && p.loader.LoRAs != nil {
 		p.loader.LoRAs.Close()
@@ -58,31 +57,24 @@ func (p *Pipeline) Close() {
 	}
 }
 
-// Multiple is what heights and widths must be a multiple of, in pixels.
+// Multiple returns the number of pixels that heights and widths must be a multiple of.
 func (p *Pipeline) Multiple() int { return p.ScaleFactor() * p.family.Multiple() }
 
-// latentSize is the latents' height and width of a picture.
+// latentSize returns the height and width of the latents of an image.
 func (p *Pipeline) latentSize(height, width int) (h, w int) {
 	return height / p.ScaleFactor(), width / p.ScaleFactor()
 }
 
-// tokens is how many tokens the transformer sees of a picture.
+// tokens returns the number of tokens of an image in the transformer's sequence.
 func (p *Pipeline) tokens(height, width int) int {
 	return height / p.Multiple() * (width / p.Multiple())
 }
 
-// latentShape is the family's, or of a transformer that is not there the
-// autoencoder's.
+// latentShape returns the family's shape of latents, or the autoencoder's if there is no
+// transformer.
 func (p *Pipeline) latentShape(h, w int) []int {
-	if p.without[component.Transformers] {
+	if p.notLoaded[component.Transformers] {
 		return []int{p.vae.LatentChannels(), h, w}
 	}
 	return p.family.LatentShape(h, w)
-}
-
-// A way is one of using memory.
-type way struct {
-	near   bool // a GPU is given less work in advance
-	lowRAM bool // only one text encoder or the transformer is in memory at a time
-	alone  bool // the autoencoder is alone in memory when it decodes
 }

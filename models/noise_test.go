@@ -11,8 +11,7 @@ import (
 	"github.com/gomflux/gomflux/parity"
 )
 
-// TestTorchNoise makes the references' pictures from their prompts and seeds
-// alone.
+// TestTorchNoise generates the references' images from nothing but their prompts and seeds.
 func TestTorchNoise(t *testing.T) {
 	for _, golden := range []string{"zimage-ordinary", "zimage-small"} {
 		t.Run(golden, func(t *testing.T) {

@@ -10,20 +10,19 @@ import (
 	"github.com/gomflux/gomflux/parity"
 )
 
-// goldens are the dumps in testdata that scripts/reference/goldens.sh makes,
-// each a whole run; its settings say of which model. Every tensor is compared
-// that has a tap.
+// goldens are the dumps in testdata that scripts/reference/goldens.sh makes, each of a whole run.
+// Its settings name the model. Every tensor with a tap is compared.
 var goldens = []string{
 	"zimage-ordinary", "zimage-small",
 	"zimage-image", "zimage-image-resized",
 	"zimage-heun", "zimage-linear", "zimage-inner",
-	"flux1-schnell-ordinary", "flux1-dev-small", "flux1-dev-image", "flux1-inner",
+	"flux1-schnell-ordinary", "flux1-dev-small", "flux1-dev-image", "flux1-kontext", "flux1-kontext-small", "flux1-inner",
 	"flux2-klein", "flux2-klein-base", "flux2-klein-edit2", "flux2-klein-kv", "flux2-inner",
 	"qwen-image-ordinary", "qwen-image-small", "qwen-edit", "qwen-edit-plus", "qwen-edit-plus3", "qwen-inner",
 }
 
-// TestParity replays the dumps, freely from prompt, initial latents and picture
-// to the new picture, and with every module given the reference's inputs.
+// TestParity replays the dumps: freely, from prompt, initial latents and image to the result, and
+// with the reference's inputs for every module.
 func TestParity(t *testing.T) {
 	for _, golden := range goldens {
 		t.Run(golden, func(t *testing.T) {
@@ -31,21 +30,23 @@ func TestParity(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			free, own := 0, 0
+			free, owned := 0, 0
 			worst, worstName := 0.0, ""
 			worstFree, worstFreeName := 0.0, "" // of what a step makes
 			for _, tensor := range report.Tensors {
 				if !tensor.OK() {
-					t.Errorf("%s: shape %v of %v, free %v, isolated %v, own %v", tensor.Name, tensor.Shape, tensor.RefShape, tensor.Free, tensor.Isolated, tensor.Own)
+					t.Errorf("%s: shape %v of %v, free %v, isolated %v, own %v", tensor.Name, tensor.Shape, tensor.RefShape,
+						tensor.Free, tensor.Isolated, tensor.Own)
 				}
 				if tensor.Free != nil {
 					free++
-					if name, _, _ := strings.Cut(tensor.Name, "@"); (name == "latents" || name == "noise_pred") && tensor.Free.Relative() > worstFree {
+					if name, _, _ := strings.Cut(tensor.Name, "@"); (name == "latents" || name == "noise_pred") &&
+						tensor.Free.Relative() > worstFree {
 						worstFree, worstFreeName = tensor.Free.Relative(), tensor.Name
 					}
 				}
 				if tensor.Own != nil {
-					own++
+					owned++
 					if tensor.Name != "image" && tensor.Own.Relative() > worst {
 						worst, worstName = tensor.Own.Relative(), tensor.Name
 					}
@@ -56,12 +57,13 @@ func TestParity(t *testing.T) {
 					t.Errorf("%s: %v, expected no difference", name, in.Free)
 				}
 			}
-			t.Logf("%d tensors, worst own error %.1e (%s), worst free error %.1e (%s)", len(report.Tensors), worst, worstName, worstFree, worstFreeName)
+			t.Logf("%d tensors, worst own error %.1e (%s), worst free error %.1e (%s)", len(report.Tensors), worst,
+				worstName, worstFree, worstFreeName)
 			if worstFreeName == "" {
 				t.Error("no latents or predictions were read freely")
 			}
-			if free < 8 || own < free {
-				t.Errorf("%d tensors read freely, %d by themselves", free, own)
+			if free < 8 || owned < free {
+				t.Errorf("%d tensors read freely, %d by themselves", free, owned)
 			}
 			if report.FirstStep != report.RefFirstStep {
 				t.Errorf("ran from step %d, expected %d", report.FirstStep, report.RefFirstStep)

@@ -9,9 +9,9 @@ import (
 	"github.com/gomflux/gomflux/picture"
 )
 
-// Projection returns what shows the autoencoder's latents: what is known of it
-// or, at the first call, what fits a chart of colours that is encoded for it.
-// It must run on the MLX thread.
+// Projection returns the projection of the autoencoder's latents to colours. If the model does not
+// come with one, the first call fits it to a chart of colours, which it encodes. It must run on the
+// MLX thread.
 func (a *Autoencoder) Projection() (*Projection, error) {
 	if a.projection != nil {
 		return a.projection, nil
@@ -21,11 +21,11 @@ func (a *Autoencoder) Projection() (*Projection, error) {
 	return p, err
 }
 
-// FitProjection returns the projection of the autoencoder that comes closest to
-// some pictures, by least squares.
+// FitProjection fits a projection of the autoencoder's latents to the colours of some images, by
+// least squares.
 func (a *Autoencoder) FitProjection(pictures ...*image.RGBA) (*Projection, error) {
 	scale, n := a.ScaleFactor(), a.vae.LatentChannels()+1
-	normal := make([][]float64, n) // the normal equations, with three right sides
+	normal := make([][]float64, n) // the normal equations, followed by three right-hand sides
 	for i := range normal {
 		normal[i] = make([]float64, n+3)
 	}
@@ -56,13 +56,13 @@ func (a *Autoencoder) FitProjection(pictures ...*image.RGBA) (*Projection, error
 		samples += h * w
 	}
 	for i := range n - 1 {
-		normal[i][i] += 1e-3 * float64(samples) // keeps channels of no meaning at nothing
+		normal[i][i] += 1e-3 * float64(samples) // keeps the factors of meaningless channels at 0
 	}
 	solution := solve(normal)
 	return &Projection{Factors: solution[:n-1], Bias: solution[n-1]}, nil
 }
 
-// colourChart is a square picture of many colours, some in patches and some in
+// colourChart returns a square image of many colours, half of them in uniform patches and half in
 // gradients.
 func colourChart(side int) *image.RGBA {
 	r := rand.New(rand.NewPCG(1, 2))
@@ -96,7 +96,7 @@ func colourChart(side int) *image.RGBA {
 	return img
 }
 
-// meanColour is the mean of red, green and blue in r, from -1 to 1.
+// meanColour returns the means of red, green and blue in r, from -1 to 1.
 func meanColour(img *image.RGBA, r image.Rectangle) (mean [3]float64) {
 	for y := r.Min.Y; y < r.Max.Y; y++ {
 		for x := r.Min.X; x < r.Max.X; x++ {
@@ -112,8 +112,8 @@ func meanColour(img *image.RGBA, r image.Rectangle) (mean [3]float64) {
 	return mean
 }
 
-// solve solves n positive definite equations for three right sides, given in
-// the columns behind: Gauss's elimination, which needs no pivots there.
+// solve solves n equations with a positive definite matrix and three right-hand sides, in the last
+// three columns, by Gaussian elimination, which needs no pivoting for such matrices.
 func solve(m [][]float64) [][3]float64 {
 	n := len(m)
 	for i := range n {

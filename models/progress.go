@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// A Phase is a part of a run.
+// A Phase is a phase of a run.
 type Phase string
 
 const (
@@ -15,38 +15,41 @@ const (
 	PhaseDecode Phase = "decode"
 )
 
-// Progress is what a run has reached. Phases are reported when they start
-// (steps as step 0), steps when they are done.
+// Progress is a progress report of a run. Phases are reported when they start, the steps as step 0,
+// and each step again when it is done.
 type Progress struct {
-	Phase             Phase
-	Component         string // of PhaseLoad
-	Bytes, TotalBytes int64
-	Step, Steps       int // steps done, of all that run
+	Phase      Phase
+	Component  string // being loaded, in PhaseLoad
+	Bytes      int64  // loaded so far, in PhaseLoad
+	TotalBytes int64  // to load, in PhaseLoad
+	Step       int    // number of steps done
+	Steps      int    // number of steps that run
 }
 
-// A Step is what a denoising step has made of a picture.
+// A Step is the result of a denoising step for one image.
 type Step struct {
-	Index       int     // of the picture in its batch
-	Step, Steps int     // steps done, of all that run
-	Sigma       float64 // how much of the latents is still noise, from 1 to 0
-	Latents     Latents
-	// Denoised is what the latents would be without their noise, as far as the
-	// model can tell at this step.
-	Denoised Latents
+	Index    int     // of the image in its batch
+	Step     int     // number of steps done
+	Steps    int     // number of steps that run
+	Sigma    float64 // noise level of Latents, from 1 to 0
+	Latents  Latents
+	Denoised Latents // estimate of the clean latents at this step
 }
 
-// A Result is a picture and how long its parts took.
+// A Result is a generated image, with the times that its phases took.
 type Result struct {
-	Image                *image.RGBA
-	PromptTokens         int           // that the transformer sees
-	Steps                int           // that ran
-	Scheduler            string        // its name
-	Encode, Step, Decode time.Duration // Step is the sum over all steps, without OnStep
-	PeakMemory           int           // bytes, of MLX's arrays
-	EstimatedMemory      int64         // what PeakMemory was to be, 0 if that was not estimated
+	Image           *image.RGBA
+	PromptTokens    int    // tokens of the prompt in the transformer's sequence
+	Steps           int    // number of steps that ran
+	Scheduler       string // its name
+	Encode          time.Duration
+	Step            time.Duration // all steps, without the time in OnStep
+	Decode          time.Duration
+	PeakMemory      int   // of MLX's arrays, in bytes
+	EstimatedMemory int64 // estimate of PeakMemory, 0 if it was not estimated
 }
 
-// reporter makes progress of what is read of a component.
+// reporter returns a function that reports the progress of loading.
 func reporter(report func(Progress)) func(component string, done, total int64) {
 	if report == nil {
 		return nil

@@ -22,7 +22,7 @@ import (
 	"github.com/gomflux/gomflux/picture"
 )
 
-// TestQuantizationRules makes sure that every rule is about a layer that there is.
+// TestQuantizationRules checks that every rule matches an existing layer.
 func TestQuantizationRules(t *testing.T) {
 	used := map[string]bool{}
 	for _, name := range modeltest.WideModels() {
@@ -51,8 +51,8 @@ func TestQuantizationRules(t *testing.T) {
 	}
 }
 
-// TestQuantize makes pictures with quantized weights of every family: the error
-// of each layer, and how far the picture is from that of the weights as they are.
+// TestQuantize generates images with quantized weights of every family, and checks the error of
+// each layer and of the image.
 func TestQuantize(t *testing.T) {
 	for i, name := range modeltest.WideModels() {
 		t.Run(name, func(t *testing.T) {
@@ -92,9 +92,9 @@ func TestQuantize(t *testing.T) {
 					}
 					p, got := run(q)
 					worst, n := 0.0, 0
-					for dir, part := range p.parts {
-						of := nn.Parameters(plain.parts[dir].Model)
-						for i, parameter := range nn.Parameters(part.Model) {
+					for dir, loadable := range p.loadables {
+						of := nn.Parameters(plain.loadables[dir].Model)
+						for i, parameter := range nn.Parameters(loadable.Model) {
 							found := parameter.Quantization()
 							if found == nil {
 								if parameter.Kind() != nn.OtherParam && dir != component.Autoencoders && parameter.Stored()[1]%64 == 0 {
@@ -132,8 +132,8 @@ func TestQuantize(t *testing.T) {
 	}
 }
 
-// TestCheckPacking has weights in a form that MLX does not do.
-func TestCheckPacking(t *testing.T) {
+// TestCheckQuantizations has weights in a quantization that MLX does not support.
+func TestCheckQuantizations(t *testing.T) {
 	dir := modeltest.Wide(t, "zimage-small")
 	mlxtest.Do(t, func() {
 		fsys, err := checkpoint.OpenFolder(dir)
@@ -147,26 +147,27 @@ func TestCheckPacking(t *testing.T) {
 		defer p.Close()
 		check := func(q *mlx.Quantization) error {
 			p.loader.Quantize = q
-			return p.checkPacking()
+			return p.checkQuantizations()
 		}
 		if err := check(&mlx.Quantization{Mode: "mxfp4", Bits: 4, Group: 32}); err != nil {
 			t.Error(err)
 		}
-		part := p.parts["transformer"]
-		for i, parameter := range nn.Parameters(part.Model) {
+		loadable := p.loadables["transformer"]
+		for i, parameter := range nn.Parameters(loadable.Model) {
 			if parameter.Name == "layers.1.attention.to_q.weight" {
-				part.found[i].Quantized = &mlx.Quantization{Mode: "affine", Bits: 7, Group: 64}
+				loadable.found[i].Quantized = &mlx.Quantization{Mode: "affine", Bits: 7, Group: 64}
 			}
 		}
 		err = check(nil)
 		if !errors.Is(err, errs.ErrUnsupported) {
 			t.Fatalf("error %v", err)
 		}
-		mlxtest.Contains(t, err.Error(), filepath.Join(dir, "transformer/model.safetensors"), ": tensor layers.1.attention.to_q.weight: ", "quantization 7 on this device")
+		mlxtest.Contains(t, err.Error(), filepath.Join(dir, "transformer/model.safetensors"),
+			": tensor layers.1.attention.to_q.weight: ", "quantization 7 on this device")
 	})
 }
 
-// relativeError is ‖a-b‖/‖b‖.
+// relativeError returns ‖a-b‖/‖b‖.
 func relativeError(a, b *mlx.Array) float64 {
 	return math.Sqrt(component.SumOfSquares(a.Sub(b)) / component.SumOfSquares(b))
 }

@@ -15,63 +15,44 @@ import (
 	"github.com/gomflux/gomflux/scheduler"
 )
 
-// A Request is what one picture is made from.
+// A Request describes one image to generate.
 type Request struct {
-	Prompt         string
-	NegativePrompt string
-	Height, Width  int
-	Steps          int
-	Guidance       float64
-	Seed           uint64
-	// MaxSequenceLength is how many tokens the prompt may have, with the text
-	// that the model's template puts around it.
-	MaxSequenceLength int
-	// RefuseLongPrompts makes a prompt of more tokens an error, which else is cut.
-	RefuseLongPrompts bool
-	Scheduler         string // "" is the model's own
-	RNG               string // draws the noise: mlx, which "" stands for, or torch
-	// Latents, if set, are the initial noise.
-	Latents Latents
-	// Image, if set, is the picture to start from: resized to Height×Width and
-	// kept the more the higher ImageStrength is, from 0 (nothing) to 1.
-	Image         image.Image
-	ImageStrength float64
-	// References, if set, are pictures that the model is shown, which not all can.
-	References []image.Image
+	Prompt            string
+	NegativePrompt    string
+	Height, Width     int // in pixels
+	Steps             int
+	Guidance          float64 // guidance scale
+	Seed              uint64
+	MaxSequenceLength int     // limit of the prompt's tokens, including those of the model's template
+	RefuseLongPrompts bool    // makes a prompt beyond the limit an error instead of truncating it
+	Scheduler         string  // "" for the model's own
+	RNG               string  // draws the noise: mlx or torch; "" stands for mlx
+	Latents           Latents // initial noise, if set
 
-	Hook hooks.Func
-	// Given, if set, are values that are not to be computed.
-	Given    Given
-	Progress func(Progress)
-	// OnStep is called after every step. Its error ends the run.
-	OnStep func(Step) error
+	Image         image.Image // image to start from, if set; it is resized to Height×Width
+	ImageStrength float64     // how much of Image is kept, from 0 (nothing) to 1
+
+	References []image.Image // reference images of an edit
+
+	Hook      hooks.Func
+	Overrides Overrides // may be nil
+	Progress  func(Progress)
+	OnStep    func(Step) error // is called after every step; its error ends the run
 }
 
-// checkNumbers checks a request without its prompts, which need a tokenizer.
+// checkNumbers checks everything of a request but its prompts, which need a tokenizer.
 func (p *Pipeline) checkNumbers(r Request) error {
-	m := p.Multiple()
-	for _, side := range []struct {
-		name  string
-		value int
-	}{{"height", r.Height}, {"width", r.Width}} {
-		if side.value > picture.MaxSide {
-			return errs.Requestf("%s %d: must be at most %d", side.name, side.value, picture.MaxSide)
-		}
-		if side.value < m || side.value%m != 0 {
-			return errs.Requestf("%s %d: must be a positive multiple of %d (try %d)", side.name, side.value, m, max(m, (side.value+m/2)/m*m))
-		}
-	}
-	if n := r.Height * r.Width; n > picture.MaxPixels {
-		return errs.Requestf("a picture of %dx%d has %d megapixels, at most %d can be made", r.Width, r.Height, n/1_000_000, picture.MaxPixels/1_000_000)
+	if err := p.checkSize(r); err != nil {
+		return err
 	}
 	if r.Steps < 1 {
-		return errs.Requestf("steps %d: must be at least 1 (this model is meant for %d)", r.Steps, p.Defaults.Steps)
+		return errs.Requestf("steps %d: must be at least 1 (the model's default is %d)", r.Steps, p.Defaults.Steps)
 	}
 	if r.Steps > picture.MaxCount {
 		return errs.Requestf("steps %d: must be at most %d", r.Steps, picture.MaxCount)
 	}
 	if math.IsNaN(r.Guidance) || math.IsInf(r.Guidance, 0) || r.Guidance < 0 {
-		return errs.Requestf("guidance %g: must be a number from 0, which is none (this model is meant for %g)", r.Guidance, p.Defaults.Guidance)
+		return errs.Requestf("guidance %g: must be a number, 0 or more (the model's default is %g)", r.Guidance, p.Defaults.Guidance)
 	}
 	if _, err := p.family.Guidance(r.Guidance); err != nil {
 		return errs.Request(err)
@@ -90,23 +71,48 @@ func (p *Pipeline) checkNumbers(r Request) error {
 	if err := p.checkReferences(r.References); err != nil {
 		return err
 	}
-	if r.Image != nil {
-		if r.Image.Bounds().Empty() {
-			return errs.Requestf("the picture to start from is empty: its bounds are %v", r.Image.Bounds())
+	return r.checkImage()
+}
+
+func (p *Pipeline) checkSize(r Request) error {
+	m := p.Multiple()
+	for _, side := range []struct {
+		name  string
+		value int
+	}{{"height", r.Height}, {"width", r.Width}} {
+		if side.value > picture.MaxSide {
+			return errs.Requestf("%s %d: must be at most %d", side.name, side.value, picture.MaxSide)
 		}
-		if !(r.ImageStrength > 0 && r.ImageStrength <= 1) {
-			return errs.Requestf("image strength %g: must be above 0, which would keep nothing of the picture, and below 1", r.ImageStrength)
+		if side.value < m || side.value%m != 0 {
+			try := max(m, (side.value+m/2)/m*m)
+			return errs.Requestf("%s %d: must be a positive multiple of %d (try %d)", side.name, side.value, m, try)
 		}
-		if r.start() >= r.Steps {
-			return errs.Requestf("image strength %g of %d steps leaves no step that changes anything (a lower strength, or more steps)", r.ImageStrength, r.Steps)
-		}
+	}
+	if n := r.Height * r.Width; n > picture.MaxPixels {
+		return errs.Requestf("an image of %dx%d has %d megapixels, expected at most %d", r.Width, r.Height, n/1_000_000,
+			picture.MaxPixels/1_000_000)
 	}
 	return nil
 }
 
-// SizeFor completes the size of what is made from a picture of some size: the
-// picture's own, cut to a multiple, and no larger than four times the area
-// that the model is meant for.
+// checkImage checks the image to start from.
+func (r *Request) checkImage() error {
+	switch {
+	case r.Image == nil:
+		return nil
+	case r.Image.Bounds().Empty():
+		return errs.Requestf("the image to start from is empty: its bounds are %v", r.Image.Bounds())
+	case !(r.ImageStrength > 0 && r.ImageStrength <= 1):
+		return errs.Requestf("image strength %g: must be above 0, which would keep nothing of the image, and below 1", r.ImageStrength)
+	case r.firstStep() >= r.Steps:
+		return errs.Requestf("image strength %g of %d steps leaves no step to run (try a lower strength, or more steps)",
+			r.ImageStrength, r.Steps)
+	}
+	return nil
+}
+
+// SizeFor completes the size of an image that is generated from another one: that image's own size,
+// rounded down to a multiple, and at most four times the area of the model's default size.
 func (p *Pipeline) SizeFor(size image.Point, height, width int) (int, int) {
 	m := p.Multiple()
 	fit := func(v float64) int { return max(1, int(v+1e-9)/m) * m }
@@ -118,15 +124,15 @@ func (p *Pipeline) SizeFor(size image.Point, height, width int) (int, int) {
 	case width > 0:
 		height = fit(float64(width) * h / w)
 	default:
-		most := 4 * float64(p.Defaults.Height) * float64(p.Defaults.Width)
-		shrink := min(1, math.Sqrt(most/(w*h)))
-		height, width = fit(h*shrink), fit(w*shrink)
+		limit := 4 * float64(p.Defaults.Height) * float64(p.Defaults.Width)
+		scale := min(1, math.Sqrt(limit/(w*h)))
+		height, width = fit(h*scale), fit(w*scale)
 	}
 	return height, width
 }
 
-// EditSize is the size of what is made of pictures, where a request has none:
-// that of the defaults for pictures that Check refuses.
+// EditSize returns the size of an edit of reference images for a request without a size. For images
+// that Check refuses it is the default size.
 func (p *Pipeline) EditSize(references []image.Image) image.Point {
 	if len(references) == 0 || p.checkReferences(references) != nil {
 		return image.Pt(p.Defaults.Width, p.Defaults.Height)
@@ -138,15 +144,15 @@ func (p *Pipeline) EditSize(references []image.Image) image.Point {
 	return p.family.(family.Editor).EditSize(sizes, p.Multiple())
 }
 
-// start is the first step that runs.
-func (r *Request) start() int {
+// firstStep returns the first step that runs, from 0.
+func (r *Request) firstStep() int {
 	if r.Image == nil {
 		return 0
 	}
 	return scheduler.FirstStep(r.Steps, r.ImageStrength)
 }
 
-// checkReferences says what of some pictures the model cannot be shown.
+// checkReferences returns an error if the model cannot take the reference images.
 func (p *Pipeline) checkReferences(references []image.Image) error {
 	editor, ok := p.family.(family.Editor)
 	if ok {
@@ -158,7 +164,7 @@ func (p *Pipeline) checkReferences(references []image.Image) error {
 		return nil
 	}
 	if !ok {
-		return errs.Requestf("%s makes pictures from a prompt and edits none (%s edit)", p.Class, family.Editors())
+		return errs.Requestf("%s does not take reference images (the models that edit are %s)", p.Class, family.Editors())
 	}
 	for i, img := range references {
 		if err := checkReference(editor, img); err != nil {
@@ -178,14 +184,16 @@ func checkReference(e family.Editor, img image.Image) error {
 	return e.CheckReference(img.Bounds().Size())
 }
 
-// A ReferenceError is what is wrong with one of a request's References.
+// A ReferenceError is an error about one of a request's References.
 type ReferenceError struct {
 	Index int // from 0
 	Err   error
 }
 
-func (e *ReferenceError) Error() string { return fmt.Sprintf("picture %d: %v", e.Index+1, e.Err) }
+func (e *ReferenceError) Error() string { return fmt.Sprintf("image %d: %v", e.Index+1, e.Err) }
 func (e *ReferenceError) Unwrap() error { return e.Err }
 
-// has reports whether a value is given.
-func (r *Request) has(name string, step int) bool { return r.Given != nil && r.Given.Has(name, step) }
+// isOverridden reports whether the request has an override.
+func (r *Request) isOverridden(name string, step int) bool {
+	return r.Overrides != nil && r.Overrides.Has(name, step)
+}

@@ -15,8 +15,8 @@ import (
 	"github.com/gomflux/gomflux/picture"
 )
 
-// TestBadReferences: pictures that cannot be shown are an error that says which
-// one it is and what is wrong with it, and sizes that follow from them are not.
+// TestBadReferences checks that a reference image that the model cannot take is an error that names
+// the image and the reason, while EditSize and SizeFor have no error.
 func TestBadReferences(t *testing.T) {
 	good := image.NewRGBA(image.Rect(0, 0, 80, 70))
 	gray := func(w, h int) image.Image { return image.NewGray(image.Rect(7, 9, 7+w, 9+h)) }
@@ -27,12 +27,12 @@ func TestBadReferences(t *testing.T) {
 	}{
 		{"flux2-klein", nil, "is nil"},
 		{"flux2-klein", gray(0, 80), "is empty"},
-		{"flux2-klein", gray(63, 80), "has 63x80 pixels, and the model needs 64 on each side"},
+		{"flux2-klein", gray(63, 80), "has 63x80 pixels, expected at least 64 on each side"},
 		{"flux2-klein", gray(1<<17, 64), "may be at most 8 times as long"},
 		{"qwen-edit-plus", nil, "is nil"},
 		{"qwen-edit-plus", gray(80, 0), "is empty"},
 		{"qwen-edit-plus", gray(0, 0), "is empty"},
-		{"qwen-edit-plus", gray(1<<17, 1), "the long side is 131072 times the short one"},
+		{"qwen-edit-plus", gray(1<<17, 1), "the long side is 131072 times the short side"},
 	}
 	for _, test := range tests {
 		mlxtest.Do(t, func() {
@@ -55,8 +55,8 @@ func TestBadReferences(t *testing.T) {
 	}
 }
 
-// TestEmptySize: a size for an empty picture is one, so that Check comes to the
-// picture. On arm64 an infinite float is the largest int, on amd64 the smallest.
+// TestEmptySize checks that the size for an empty image is valid, so that Check gets to the image.
+// An infinite float converts to the largest int on arm64, and to the smallest on amd64.
 func TestEmptySize(t *testing.T) {
 	mlxtest.Do(t, func() {
 		p := load(t, nil)
@@ -70,8 +70,8 @@ func TestEmptySize(t *testing.T) {
 	})
 }
 
-// TestCounts: numbers that no memory holds are refused before anything is made
-// for them.
+// TestCounts checks that numbers that do not fit into memory are refused before anything is
+// allocated.
 func TestCounts(t *testing.T) {
 	mlxtest.Do(t, func() {
 		p := load(t, nil)
@@ -88,8 +88,8 @@ func TestCounts(t *testing.T) {
 	})
 }
 
-// TestGivenIDs: CLIP cuts a prompt, and not ids that are given.
-func TestGivenIDs(t *testing.T) {
+// TestOverriddenIDs checks that CLIP truncates a prompt, but not overridden ids.
+func TestOverriddenIDs(t *testing.T) {
 	mlxtest.Do(t, func() {
 		p, err := Load(os.DirFS("testdata/flux1-dev-small/model"), LoadOptions{})
 		if err != nil {
@@ -101,22 +101,23 @@ func TestGivenIDs(t *testing.T) {
 		if cut == 0 {
 			t.Errorf("%d tokens, %d cut", prompt, cut)
 		}
-		given := func(name string, n int) Given {
-			return kept{name: func() *mlx.Array { return mlx.Zeros(mlx.Int32, 1, n) }}
+		given := func(name string, n int) Overrides {
+			return hostValues{name: func() *mlx.Array { return mlx.Zeros(mlx.Int32, 1, n) }}
 		}
-		r.Given = given("prompt.input_ids", p.family.Texts(nil)[0].Limit+1)
-		if _, err := p.Generate(r); !errors.Is(err, errs.ErrRequest) || !strings.Contains(err.Error(), "and the limit of text_encoder is ") {
+		r.Overrides = given("prompt.input_ids", p.family.PromptEncodings(nil)[0].Limit+1)
+		if _, err := p.Generate(r); !errors.Is(err, errs.ErrRequest) || !strings.Contains(err.Error(),
+			"and the limit of text_encoder is ") {
 			t.Errorf("too many ids for CLIP: error %v", err)
 		}
-		r.Given = given("prompt.input_ids_2", 5)
+		r.Overrides = given("prompt.input_ids_2", 5)
 		if n, cutAgain := prepared(t, p, r, 1).Tokens(); n != 0 || cutAgain != cut {
 			t.Errorf("ids for T5 are given: %d tokens, %d cut", n, cutAgain)
 		}
 	})
 }
 
-// TestCutPrompts cuts a prompt that is too long as each family's pipeline in diffusers
-// does, and says what is lost.
+// TestCutPrompts truncates a prompt that is too long as each family's pipeline in diffusers does,
+// and checks the part that is reported as lost.
 func TestCutPrompts(t *testing.T) {
 	text := strings.TrimSpace(strings.Repeat("a red hat on a blue cat, ", 12))
 	const limit = 24

@@ -17,10 +17,10 @@ import (
 	"github.com/gomflux/gomflux/models/catalog"
 )
 
-// testModel is the folder of a tiny model.
+// testModel returns the folder of a tiny model.
 func testModel(name string) string { return filepath.Join("testdata", name, "model") }
 
-// pictureOf is what a model makes.
+// imageOf returns an image of a model.
 func pictureOf(t *testing.T, fsys fs.FS) []byte {
 	t.Helper()
 	var pixels []byte
@@ -30,7 +30,8 @@ func pictureOf(t *testing.T, fsys fs.FS) []byte {
 			defer p.Close()
 			size := 2 * p.Multiple()
 			var r *models.Result
-			if r, err = p.Generate(models.Request{Prompt: "a red square", Steps: 2, Seed: 7, Height: size, Width: size, MaxSequenceLength: 40, Guidance: p.Defaults.Guidance}); err == nil {
+			if r, err = p.Generate(models.Request{Prompt: "a red square", Steps: 2, Seed: 7, Height: size, Width: size,
+				MaxSequenceLength: 40, Guidance: p.Defaults.Guidance}); err == nil {
 				pixels = r.Image.Pix
 			}
 		}
@@ -41,7 +42,7 @@ func pictureOf(t *testing.T, fsys fs.FS) []byte {
 	return pixels
 }
 
-// completed is a model of a file or a folder and a base.
+// completed returns the model of a file or a folder and a base.
 func completed(t *testing.T, name, base string) fs.FS {
 	t.Helper()
 	s, err := catalog.FindWith(name, base)
@@ -51,9 +52,8 @@ func completed(t *testing.T, name, base string) fs.FS {
 	return s.FS
 }
 
-// TestSingleFile opens files in the layout of the models' makers, alone and with
-// all components in one: they make the same pictures as diffusers' folders, bit
-// by bit.
+// TestSingleFile opens files in the layout of the models' makers, with one and with all components,
+// and checks that they generate the same images as diffusers' folders, bit for bit.
 func TestSingleFile(t *testing.T) {
 	for _, model := range []string{"flux1-schnell-ordinary", "flux1-dev-small", "flux2-klein", "zimage-ordinary", "qwen-image-ordinary"} {
 		t.Run(model, func(t *testing.T) {
@@ -69,8 +69,8 @@ func TestSingleFile(t *testing.T) {
 	}
 }
 
-// TestEightBits opens a file of 8-bit floats with and without scales: it makes the
-// picture of one with the numbers that they stand for.
+// TestEightBits opens a file of 8-bit floats with and without scales, and checks that it generates
+// the same image as a file with the numbers that they represent.
 func TestEightBits(t *testing.T) {
 	base, dir := testModel("flux1-dev-small"), t.TempDir()
 	values := checkpoint.EightBits(checkpoint.F8E4M3)
@@ -129,8 +129,8 @@ func TestEightBits(t *testing.T) {
 	}
 }
 
-// TestTransformerFolder opens a transformer's own folder, with and without a
-// config, alone and in another.
+// TestTransformerFolder opens the folder of a transformer, with and without a config, by itself and
+// inside another folder.
 func TestTransformerFolder(t *testing.T) {
 	base := testModel("flux1-dev-small")
 	want := pictureOf(t, os.DirFS(base))
@@ -153,7 +153,7 @@ func TestTransformerFolder(t *testing.T) {
 	}
 }
 
-// TestMFluxFolder opens folders as mflux saves them.
+// TestMFluxFolder opens folders in mflux's layout.
 func TestMFluxFolder(t *testing.T) {
 	t.Setenv("HF_HUB_CACHE", t.TempDir())
 	for _, model := range []string{"flux1-dev-small", "flux2-klein", "zimage-ordinary"} {

@@ -16,12 +16,13 @@ import (
 	"github.com/gomflux/gomflux/models/family"
 )
 
-// TestReplacedValues puts noise in the place of every value that a run of each family
-// passes: it changes the picture, or is refused.
+// TestReplacedValues replaces every tapped value of a run of each family by noise, and checks that
+// the image changes or that the value is refused.
 func TestReplacedValues(t *testing.T) {
 	for _, test := range []struct{ folder, scheduler string }{
 		{"zimage-small", ""}, {"zimage-small", "heun"}, {"zimage-small", "linear"},
-		{"flux1-dev-small", ""}, {"flux1-schnell-ordinary", "heun"}, {"flux2-klein-base", ""}, {"flux2-klein-kv", ""},
+		{"flux1-dev-small", ""}, {"flux1-schnell-ordinary", "heun"}, {"flux1-kontext", ""},
+		{"flux2-klein-base", ""}, {"flux2-klein-kv", ""},
 		{"qwen-image-small", ""}, {"qwen-edit", ""}, {"qwen-edit-plus", "linear"},
 	} {
 		t.Run(test.folder+" "+test.scheduler, func(t *testing.T) { sweep(t, test.folder, test.scheduler) })
@@ -37,7 +38,8 @@ func sweep(t *testing.T, folder, scheduler string) {
 		}
 	})
 	defer p.Close()
-	r := Request{Prompt: "a red hat", NegativePrompt: "blurry", Height: 32, Width: 48, Steps: 3, MaxSequenceLength: 24, Seed: 1, Scheduler: scheduler}
+	r := Request{Prompt: "a red hat", NegativePrompt: "blurry", Height: 32, Width: 48, Steps: 3, MaxSequenceLength: 24,
+		Seed: 1, Scheduler: scheduler}
 	if guided, err := p.family.Guidance(3); guided && err == nil {
 		r.Guidance = 3
 	}
@@ -89,8 +91,8 @@ func sweep(t *testing.T, folder, scheduler string) {
 	}
 }
 
-// noiseLike is noise of an array's shape and dtype. Integers are moved among each
-// other and changed within their range.
+// noiseLike returns noise in an array's shape and dtype. Integers are permuted and changed within
+// their range.
 func noiseLike(x *mlx.Array) *mlx.Array {
 	r := rand.New(rand.NewPCG(1, 2))
 	if x.Dtype().IsFloat() {
@@ -111,7 +113,7 @@ func noiseLike(x *mlx.Array) *mlx.Array {
 	return mlx.FromFloat32(values, x.Shape()...).AsType(x.Dtype())
 }
 
-// coloured is a picture of many colours.
+// coloured returns an image of many colours.
 func coloured(w, h int) *image.RGBA {
 	img := image.NewRGBA(image.Rect(0, 0, w, h))
 	for i := range img.Pix {
@@ -123,8 +125,8 @@ func coloured(w, h int) *image.RGBA {
 	return img
 }
 
-// TestGivenSchedule gives sigmas and timesteps without a hook.
-func TestGivenSchedule(t *testing.T) {
+// TestOverriddenSchedule overrides sigmas and timesteps.
+func TestOverriddenSchedule(t *testing.T) {
 	mlxtest.Do(t, func() {
 		p := load(t, nil)
 		r := Request{Prompt: "a red hat", Height: 32, Width: 32, Steps: 3, MaxSequenceLength: 24, Seed: 1}
@@ -133,7 +135,7 @@ func TestGivenSchedule(t *testing.T) {
 			t.Fatal(err)
 		}
 		for name, values := range map[string][]float32{"sigmas": {1, 0.9, 0.2, 0}, "timesteps": {1000, 100, 50}} {
-			r.Given = kept{name: func() *mlx.Array { return mlx.FromFloat32(values) }}
+			r.Overrides = hostValues{name: func() *mlx.Array { return mlx.FromFloat32(values) }}
 			got, err := p.Generate(r)
 			if err != nil {
 				t.Fatalf("%s: %v", name, err)
@@ -145,7 +147,7 @@ func TestGivenSchedule(t *testing.T) {
 				if name == "timesteps" && what == "rising" {
 					continue
 				}
-				r.Given = kept{name: func() *mlx.Array { return mlx.FromFloat32(wrong) }}
+				r.Overrides = hostValues{name: func() *mlx.Array { return mlx.FromFloat32(wrong) }}
 				if _, err := p.Generate(r); !isRequest(err) {
 					t.Errorf("%s %s: error %v", what, name, err)
 				}
@@ -154,9 +156,8 @@ func TestGivenSchedule(t *testing.T) {
 	})
 }
 
-// TestGivenPacked gives latents in the shape that diffusers' pipelines take as their
-// argument.
-func TestGivenPacked(t *testing.T) {
+// TestPackedOverrides overrides latents in the shape of the argument of diffusers' pipelines.
+func TestPackedOverrides(t *testing.T) {
 	for _, folder := range []string{"flux1-dev-small", "qwen-image-small"} {
 		mlxtest.Do(t, func() {
 			p, err := Load(os.DirFS("testdata/"+folder+"/model"), LoadOptions{})
@@ -164,13 +165,13 @@ func TestGivenPacked(t *testing.T) {
 				t.Fatal(err)
 			}
 			defer p.Close()
-			packer := p.family.(family.Packer)
+			packer := p.family.(family.NoisePacker)
 			r := Request{Prompt: "a red hat", Height: 32, Width: 48, Steps: 2, MaxSequenceLength: 24}
 			h, w := p.latentSize(r.Height, r.Width)
-			tokens := func() *mlx.Array { return mlx.Normal(mlx.Key(3), mlx.Float32, packer.Packed(h, w)...) }
+			tokens := func() *mlx.Array { return mlx.Normal(mlx.Key(3), mlx.Float32, packer.PackedShape(h, w)...) }
 			var pictures [2][]uint8
 			for i, noise := range []func() *mlx.Array{tokens, func() *mlx.Array { return packer.Unpack(tokens(), h, w).ExpandDims(0) }} {
-				r.Given = kept{"latents.init": noise}
+				r.Overrides = hostValues{"latents.init": noise}
 				made, err := p.Generate(r)
 				if err != nil {
 					t.Fatalf("%s: %v", folder, err)
@@ -180,7 +181,7 @@ func TestGivenPacked(t *testing.T) {
 			if !bytes.Equal(pictures[0], pictures[1]) {
 				t.Errorf("%s: another picture of packed noise", folder)
 			}
-			r.Given = kept{"latents.init": func() *mlx.Array { return tokens().Slice(1, 0, 1) }}
+			r.Overrides = hostValues{"latents.init": func() *mlx.Array { return tokens().Slice(1, 0, 1) }}
 			if _, err := p.Generate(r); !isRequest(err) {
 				t.Errorf("%s: too few tokens: error %v", folder, err)
 			}

@@ -7,17 +7,17 @@ import (
 	"github.com/gomflux/gomflux/mlx/hooks"
 )
 
-// A sight is a tensor that passed in a replay.
+// A sight is a tensor that a replay has seen.
 type sight struct {
 	ours, name string // name is the reference's
 	kind       hooks.Kind
 	depth      int
-	there      bool // in the reference's run
-	wanted     bool // it could be
+	there      bool // the reference's run has it
+	wanted     bool // the reference could record it
 }
 
-// ask chooses what a reference should be asked for, in its names. It is nothing
-// if all holds, or all is known.
+// ask chooses the tensors that the reference should record next, by its names: nothing if
+// everything is within tolerance, or the module is known.
 func (r *Report) ask(asked map[string]bool) []string {
 	if r.Verdict.OK {
 		return nil
@@ -26,27 +26,33 @@ func (r *Report) ask(asked map[string]bool) []string {
 	if until < 0 {
 		return nil
 	}
+	// Other outputs of the module come right before this one, so they do not count: what is
+	// inside the module is before them.
+	module := moduleOf(r.Verdict.Tensor)
 	from := until
-	for from > 0 && !(r.sights[from-1].there && r.sights[from-1].kind == hooks.Output) {
+	for from > 0 {
+		if s := r.sights[from-1]; s.there && s.kind == hooks.Output && moduleOf(s.ours) != module {
+			break
+		}
 		from--
 	}
 	names := choose(r.sights[from:until+1], asked)
-	if len(names) > 0 || moduleOf(r.Verdict.Tensor) == r.Verdict.Module {
+	if len(names) > 0 || module == r.Verdict.Module {
 		return names
 	}
-	// What a module got is wrong. It may be of any module that ran before it.
+	// A module got a wrong input, which any module before it in the stage may have caused.
 	for from > 0 && stageOf(r.sights[from-1].ours) == r.Verdict.Stage {
 		from--
 	}
 	return choose(r.sights[from:until+1], asked)
 }
 
-// choose takes levels of depth as long as they are not too much at once, and
-// of the next one what finds room.
+// choose takes tensors level by level of the module tree, up to mostAsked, and some of the first
+// level that is too large.
 func choose(sights []sight, asked map[string]bool) []string {
 	levels := map[int][]string{}
 	seen := map[string]bool{}
-	const last = 1 << 20 // level of what is no output
+	const last = 1 << 20 // level of inputs and inner values
 	for _, s := range sights {
 		if s.there || !s.wanted || asked[s.name] || seen[s.name] {
 			continue
@@ -77,7 +83,7 @@ func choose(sights []sight, asked map[string]bool) []string {
 	return names
 }
 
-// spread takes n of many names, at equal distances.
+// spread returns n of many names, at equal distances.
 func spread(names []string, n int) []string {
 	out := make([]string, n)
 	for i := range out {

@@ -7,14 +7,14 @@ import (
 	"path/filepath"
 )
 
-// A Bisection says how [Bisect] asks for tensors that a run does not have.
+// A Bisection configures how [Bisect] obtains tensors that a run does not have.
 type Bisection struct {
-	// Again makes the reference record the run of a folder once more, to the
-	// folder out, with the tensors that are named.
+	// Again makes the reference repeat the run in a folder and record the named tensors in the
+	// folder out.
 	Again func(ctx context.Context, run, out string, names []string) error
-	// Folder is where those records are left; "" is a temporary one.
+	// Folder keeps the recorded runs; "" is a temporary folder.
 	Folder string
-	// Round is told of every look at the run, when it is done.
+	// Round is called after every replay.
 	Round func(Round)
 }
 
@@ -23,11 +23,10 @@ const (
 	mostAsked  = 64 // outputs in one round
 )
 
-// Bisect replays a run that does not have everything, and asks the reference
-// for more until the first module that diverges is known by itself. In every
-// round it asks for what was made between the tensor that shows the difference
-// and the one before it that was compared: for the outermost modules first, for
-// some of them where they are many, and at last for inputs and inner values.
+// Bisect replays a run that lacks tensors, and has the reference record more until the first
+// module that diverges is known. Each round asks for tensors between the one that differs and
+// the last one before it that was compared: outputs of the outermost modules first (some of
+// them if there are many), and inputs and inner values last.
 func Bisect(ctx context.Context, run string, o Options, b Bisection) (_ *Report, err error) {
 	folder := b.Folder
 	if folder == "" {

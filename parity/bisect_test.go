@@ -87,7 +87,8 @@ func record(from, to string, globs []string) (int, error) {
 }
 
 // pipelineValues are the globs of the pipeline's values, which every dump has.
-var pipelineValues = []string{"prompt.*", "negative.*", "latents*", "noise_pred@*", "sigmas", "timesteps", "vae.decode.in", "vae.decode.out", "image"}
+var pipelineValues = []string{"prompt.*", "negative.*", "latents*", "noise_pred@*", "sigmas", "timesteps", "vae.decode.in",
+	"vae.decode.out", "image"}
 
 // TestBisect plants faults where a run has little, and answers for the
 // reference out of one that has all.
@@ -191,26 +192,46 @@ func TestBisectEnds(t *testing.T) {
 	}
 	bug := onto("transformer.layers.0.attention.to_v@0", func(x *mlx.Array) *mlx.Array { return x.Square() })
 	broken := errors.New("no such pipeline")
-	_, err = Bisect(t.Context(), dir, Options{Model: model, bug: bug}, Bisection{Again: func(context.Context, string, string, []string) error { return broken }})
+	_, err = Bisect(t.Context(), dir, Options{Model: model, bug: bug},
+		Bisection{Again: func(context.Context, string, string, []string) error { return broken }})
 	if !errors.Is(err, broken) {
 		t.Errorf("%v, expected the reference's error", err)
 	}
 	// a reference that gives nothing new is not asked for ever
 	asked := 0
-	r, err = Bisect(t.Context(), dir, Options{Model: model, bug: bug}, Bisection{Again: func(_ context.Context, _, out string, _ []string) error {
-		asked++
-		_, err := record(ordinary, out, []string{"image"})
-		return err
-	}})
+	r, err = Bisect(t.Context(), dir, Options{Model: model, bug: bug},
+		Bisection{Again: func(_ context.Context, _, out string, _ []string) error {
+			asked++
+			_, err := record(ordinary, out, []string{"image"})
+			return err
+		}})
 	if err != nil || r.Verdict.OK || asked == 0 || asked >= mostRounds || !strings.Contains(r.Verdict.Text, "noise_pred@0") {
 		t.Errorf("asked %d times: %v", asked, err)
 	}
-	_, err = Bisect(t.Context(), dir, Options{Model: model, bug: bug}, Bisection{Again: func(_ context.Context, _, out string, _ []string) error {
-		_, err := record("../models/testdata/zimage-small/dump", out, []string{"latents.init"})
-		return err
-	}})
-	if err == nil || !strings.Contains(err.Error(), "another run") {
-		t.Errorf("%v, expected that it is another run", err)
+	_, err = Bisect(t.Context(), dir, Options{Model: model, bug: bug},
+		Bisection{Again: func(_ context.Context, _, out string, _ []string) error {
+			_, err := record("../models/testdata/zimage-small/dump", out, []string{"latents.init"})
+			return err
+		}})
+	if err == nil || !strings.Contains(err.Error(), "the same run") {
+		t.Errorf("%v, expected that it is not the same run", err)
+	}
+}
+
+// A correct second output of the module that differs must not hide the modules inside it.
+func TestAskInsideModule(t *testing.T) {
+	output := func(name string, depth int, there bool) sight {
+		return sight{ours: name, name: name, kind: hooks.Output, depth: depth, there: there, wanted: true}
+	}
+	r := &Report{
+		Verdict: Verdict{Tensor: "blocks.0.attn@0", Module: "blocks.0.attn@0"},
+		sights: []sight{
+			output("blocks.0.norm1@0", 3, true), output("blocks.0.attn.to_q@0", 4, false),
+			output("blocks.0.attn@0:out.1", 3, true), output("blocks.0.attn@0", 3, true),
+		},
+	}
+	if got := r.ask(map[string]bool{}); !slices.Equal(got, []string{"blocks.0.attn.to_q@0"}) {
+		t.Errorf("asked for %q", got)
 	}
 }
 

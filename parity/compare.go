@@ -8,37 +8,37 @@ import (
 	"github.com/gomflux/gomflux/internal/checkpoint"
 )
 
-// absoluteFloor is what two implementations may differ by around zero.
+// absoluteFloor is the difference that is always allowed, for values around zero.
 const absoluteFloor = 1e-7
 
-// guard keeps relative differences of single values from blowing up around
-// zero: a reference value counts as at least this part of the largest one.
+// guard keeps relative differences of single values finite around zero: a reference value counts
+// as at least this part of the largest one.
 const guard = 1e-3
 
-// A Difference is what lies between a tensor and its reference.
+// A Difference measures how far a tensor is from its reference.
 type Difference struct {
 	Max     float64 // largest absolute error
 	MaxRef  float64 // largest absolute reference value
 	Mean    float64 // mean absolute error
-	Guarded float64 // largest relative error, where a reference value is at least a thousandth of the largest
+	Guarded float64 // largest relative error; reference values count as at least a thousandth of the largest
 	Cosine  float64 // of the angle between both, 1 for equal directions
 	L2      float64 // norm of the error over the reference's norm
-	// Channel is the largest L2 of a channel. A channel counts as at least as
-	// large as the median one, so that what is left of large values that cancel
-	// is no error; those of less than 16 values are left out.
+	// Channel is the largest L2 of a channel. The norm of a channel counts as at least the
+	// median one, so that the remainder of large values that cancel is no error. Tensors with
+	// fewer than 16 values in each channel have no such error.
 	Channel   float64
 	ChannelAt int
-	At        int  // where the largest error is, in row-major order
-	Count     int  // of values
-	Over      int  // of them beyond ATol + RTol·|reference|
+	At        int  // index of the largest error, in row-major order
+	Count     int  // number of values
+	Over      int  // number of values with an error above ATol + RTol·|reference|
 	Finite    bool // both are finite everywhere
 	ATol      float64
 	RTol      float64
 	Got, Ref  Range
 }
 
-// A Range is what values a tensor has. Where nothing is finite, it is zero and not
-// NaN as in [checkpoint.Stats], and so is the JSON.
+// A Range has statistics of a tensor. They are 0 where nothing is finite, and not NaN as in
+// [checkpoint.Stats], also in JSON.
 type Range struct {
 	Min, Max, Mean, Std float64
 	NaN, Inf            int
@@ -53,7 +53,7 @@ func rangeOf(values []float32) Range {
 	return r
 }
 
-// Compare measures got against want, which must be of one length.
+// Compare measures got against want, which must have the same length.
 func Compare(got, want []float32) Difference {
 	d := Difference{Finite: true, Count: len(want), Got: rangeOf(got), Ref: rangeOf(want)}
 	var errors, absolute, norm, own, dot float64
@@ -90,11 +90,11 @@ func Compare(got, want []float32) Difference {
 	return d
 }
 
-// channels measures L2 for each index of an axis.
+// channels measures the L2 error of each index of an axis.
 func (d *Difference) channels(got, want []float32, shape []int, axis int) {
 	n, inner := shape[axis], 1
 	if len(want) < 16*n {
-		return // of a few values the relative error is that of their cancellation
+		return // few values may cancel, which makes a large relative error
 	}
 	for _, s := range shape[axis+1:] {
 		inner *= s
@@ -115,7 +115,7 @@ func (d *Difference) channels(got, want []float32, shape []int, axis int) {
 	}
 }
 
-// count counts as numpy's allclose does, and the seeds of this project.
+// count counts the values that numpy's allclose rejects.
 func (d *Difference) count(got, want []float32, atol, rtol float64) {
 	d.ATol, d.RTol = atol, rtol
 	for i, w := range want {
@@ -125,10 +125,10 @@ func (d *Difference) count(got, want []float32, atol, rtol float64) {
 	}
 }
 
-// Relative is the largest error over the largest reference value.
+// Relative returns the largest error over the largest reference value.
 func (d Difference) Relative() float64 { return ratio(d.Max, d.MaxRef) }
 
-// ratio is an error over its reference, 0 where there is no error.
+// ratio returns an error over its reference, or 0 if there is no error.
 func ratio(e, ref float64) float64 {
 	if e == 0 {
 		return 0
@@ -136,9 +136,10 @@ func ratio(e, ref float64) float64 {
 	return e / ref
 }
 
-// Within says whether the difference is one of rounding.
+// Within reports whether the difference is within a tolerance.
 func (d Difference) Within(t Tolerance) bool {
-	return d.Finite && (d.Max <= absoluteFloor || d.Relative() <= t.Max && d.L2 <= t.L2 && (t.Channel == 0 || d.Channel <= t.Channel))
+	channels := t.Channel == 0 || d.Channel <= t.Channel
+	return d.Finite && (d.Max <= absoluteFloor || d.Relative() <= t.Max && d.L2 <= t.L2 && channels)
 }
 
 func (d Difference) String() string {

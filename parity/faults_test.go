@@ -16,10 +16,9 @@ import (
 	"github.com/gomflux/gomflux/mlx/nn"
 )
 
-// A fault is a classic bug of ports, planted, and what the verdict must say of
-// it. Three ways lead into the model: its files may be changed before it is
-// loaded; bug makes a module compute something else; fault makes what uses a
-// module's output get something else than what was compared, as if the code
+// A fault is a classic mistake of ports, planted, and the verdict that it must get. There are
+// three ways to plant it: edit changes the model's files before it is loaded; bug makes a module
+// compute something else; fault replaces a module's output after it was compared, as if the code
 // between two modules were wrong.
 type fault struct {
 	name   string
@@ -29,7 +28,7 @@ type fault struct {
 	fault  func(r *replay, tap hooks.Tap) *mlx.Array
 	stage  string
 	module string
-	hint   string // its key, "" where there is none for it
+	hint   string // its key, "" if no hint is expected
 }
 
 const (
@@ -155,10 +154,11 @@ func gelu(x *mlx.Array) *mlx.Array { // the tanh form
 }
 
 var faults = []fault{
-	{name: "scale of attention is the MLP's", fault: on("transformer.layers.0.attention_norm1@0", func(r *replay, tap hooks.Tap) *mlx.Array {
-		m := chunks(r, layer)
-		return tap.Output.Mul(m[2].Plus(1)).Div(m[0].Plus(1))
-	}), stage: "step 0", module: layer, hint: "modulation swapped"},
+	{name: "scale of attention is the MLP's", fault: on("transformer.layers.0.attention_norm1@0",
+		func(r *replay, tap hooks.Tap) *mlx.Array {
+			m := chunks(r, layer)
+			return tap.Output.Mul(m[2].Plus(1)).Div(m[0].Plus(1))
+		}), stage: "step 0", module: layer, hint: "modulation swapped"},
 	{name: "scale and gate swapped", fault: on("transformer.layers.0.ffn_norm1@0", func(r *replay, tap hooks.Tap) *mlx.Array {
 		m := chunks(r, layer)
 		return tap.Output.Mul(m[3].Plus(1)).Div(m[2].Plus(1))
@@ -175,46 +175,73 @@ var faults = []fault{
 		return tap.Output.Mul(g).Div(g.Tanh())
 	}), stage: "step 0", module: layer, hint: "gate"},
 	{name: "RoPE half-split, not interleaved", bug: rotated(halfSplit), stage: "step 0", module: attn, hint: "rope layout"},
-	{name: "RoPE missing", bug: rotated(func(x, _, _ *mlx.Array) *mlx.Array { return x }), stage: "step 0", module: attn, hint: "rope layout"},
-	{name: "RoPE half-split where q and k are in the dump", dump: "zimage-inner", bug: rotatedAt1, stage: "step 1", module: "transformer.layers.0.attention@1", hint: "rope layout"},
-	{name: "RoPE theta where q and k are in the dump", dump: "zimage-inner", edit: config("transformer", "rope_theta", 10000.), stage: "step 0", module: "transformer.noise_refiner.0.attention@0"},
-	{name: "RoPE theta of the text encoder where q is in the dump", dump: "zimage-inner", edit: config("text_encoder", "rope_theta", 10000.), stage: "text", module: textLayer + ".self_attn", hint: "rope angles"},
-	{name: "v rounded where it is in the dump", dump: "zimage-inner", bug: onto("transformer.layers.0.attention@1:v", throughHalf), stage: "step 1", module: "transformer.layers.0.attention@1", hint: "lost upcast"},
-	{name: "attention scale missing where q is in the dump", dump: "zimage-inner", bug: onto("transformer.layers.0.attention@1:q", func(x *mlx.Array) *mlx.Array { return x.Times(4) }),
+	{name: "RoPE missing", bug: rotated(func(x, _, _ *mlx.Array) *mlx.Array { return x }), stage: "step 0", module: attn,
+		hint: "rope layout"},
+	{name: "RoPE half-split where q and k are in the dump", dump: "zimage-inner", bug: rotatedAt1, stage: "step 1",
+		module: "transformer.layers.0.attention@1", hint: "rope layout"},
+	{name: "RoPE theta where q and k are in the dump", dump: "zimage-inner", edit: config("transformer", "rope_theta", 10000.),
+		stage: "step 0", module: "transformer.noise_refiner.0.attention@0"},
+	{name: "RoPE theta of the text encoder where q is in the dump", dump: "zimage-inner",
+		edit: config("text_encoder", "rope_theta", 10000.), stage: "text", module: textLayer + ".self_attn", hint: "rope angles"},
+	{name: "v rounded where it is in the dump", dump: "zimage-inner", bug: onto("transformer.layers.0.attention@1:v", throughHalf),
+		stage: "step 1", module: "transformer.layers.0.attention@1", hint: "lost upcast"},
+	{name: "attention scale missing where q is in the dump", dump: "zimage-inner",
+		bug:   onto("transformer.layers.0.attention@1:q", func(x *mlx.Array) *mlx.Array { return x.Times(4) }),
 		stage: "step 1", module: "transformer.layers.0.attention@1", hint: "ratio"},
-	{name: "RoPE theta", edit: config("transformer", "rope_theta", 10000.), stage: "step 0", module: "transformer.noise_refiner.0.attention@0"},
-	{name: "RoPE theta of the text encoder", edit: config("text_encoder", "rope_theta", 10000.), stage: "text", module: textLayer + ".self_attn", hint: "rope theta"},
-	{name: "attention scale missing", fault: onto(attn+":q", func(x *mlx.Array) *mlx.Array { return x.Times(4) }), stage: "step 0", module: attn, hint: "attention scale"},
+	{name: "RoPE theta", edit: config("transformer", "rope_theta", 10000.), stage: "step 0",
+		module: "transformer.noise_refiner.0.attention@0"},
+	{name: "RoPE theta of the text encoder", edit: config("text_encoder", "rope_theta", 10000.), stage: "text",
+		module: textLayer + ".self_attn", hint: "rope theta"},
+	{name: "attention scale missing", fault: onto(attn+":q", func(x *mlx.Array) *mlx.Array { return x.Times(4) }), stage: "step 0",
+		module: attn, hint: "attention scale"},
 	{name: "attention in half precision", fault: either(
-		onto(attn+":q", throughHalf), onto(attn+":k", throughHalf), onto(attn+":v", throughHalf)), stage: "step 0", module: attn, hint: "lost upcast"},
-	{name: "RMSNorm in bfloat16", bug: onto("transformer.layers.0.attention_norm1@0", throughHalf), stage: "step 0", module: "transformer.layers.0.attention_norm1@0", hint: "lost upcast"},
-	{name: "q and k swapped", edit: swap("transformer", "layers.0.attention.to_q.weight", "layers.0.attention.to_k.weight"), stage: "step 0", module: "transformer.layers.0.attention.to_q@0", hint: "swapped"},
-	{name: "q/k norm missing", bug: unchanged("transformer.layers.0.attention.norm_q@0"), stage: "step 0", module: "transformer.layers.0.attention.norm_q@0", hint: "does nothing"},
-	{name: "norm_eps of a config", edit: config("transformer", "norm_eps", 1e-3), stage: "step 0", module: "transformer.noise_refiner.0.attention_norm1@0", hint: "norm eps"},
-	{name: "norm_eps where norms are not in the dump", dump: "zimage-small", edit: config("transformer", "norm_eps", 1e-6), stage: "step 0", module: "transformer.noise_refiner.0@0"},
-	{name: "rms_norm_eps of a config", edit: config("text_encoder", "rms_norm_eps", 1e-4), stage: "text", module: textLayer + ".input_layernorm", hint: "norm eps"},
-	{name: "LayerNorm for RMSNorm", bug: on("transformer.layers.0.attention_norm1@0", layerNormed), stage: "step 0", module: "transformer.layers.0.attention_norm1@0", hint: "norm kind"},
-	{name: "final norm missing", bug: unchanged("transformer.all_final_layer.2-1.norm_final@0"), stage: "step 0", module: "transformer.all_final_layer.2-1.norm_final@0", hint: "does nothing"},
-	{name: "gate and up of the weights swapped", edit: swap("transformer", "layers.0.feed_forward.w1.weight", "layers.0.feed_forward.w3.weight"), stage: "step 0", module: "transformer.layers.0.feed_forward.w1@0", hint: "swapped"},
+		onto(attn+":q", throughHalf), onto(attn+":k", throughHalf), onto(attn+":v", throughHalf)), stage: "step 0", module: attn,
+		hint: "lost upcast"},
+	{name: "RMSNorm in bfloat16", bug: onto("transformer.layers.0.attention_norm1@0", throughHalf), stage: "step 0",
+		module: "transformer.layers.0.attention_norm1@0", hint: "lost upcast"},
+	{name: "q and k swapped", edit: swap("transformer", "layers.0.attention.to_q.weight", "layers.0.attention.to_k.weight"),
+		stage: "step 0", module: "transformer.layers.0.attention.to_q@0", hint: "swapped"},
+	{name: "q/k norm missing", bug: unchanged("transformer.layers.0.attention.norm_q@0"), stage: "step 0",
+		module: "transformer.layers.0.attention.norm_q@0", hint: "does nothing"},
+	{name: "norm_eps of a config", edit: config("transformer", "norm_eps", 1e-3), stage: "step 0",
+		module: "transformer.noise_refiner.0.attention_norm1@0", hint: "norm eps"},
+	{name: "norm_eps where norms are not in the dump", dump: "zimage-small", edit: config("transformer", "norm_eps", 1e-6), stage: "step 0",
+		module: "transformer.noise_refiner.0@0"},
+	{name: "rms_norm_eps of a config", edit: config("text_encoder", "rms_norm_eps", 1e-4), stage: "text",
+		module: textLayer + ".input_layernorm", hint: "norm eps"},
+	{name: "LayerNorm for RMSNorm", bug: on("transformer.layers.0.attention_norm1@0", layerNormed), stage: "step 0",
+		module: "transformer.layers.0.attention_norm1@0", hint: "norm kind"},
+	{name: "final norm missing", bug: unchanged("transformer.all_final_layer.2-1.norm_final@0"), stage: "step 0",
+		module: "transformer.all_final_layer.2-1.norm_final@0", hint: "does nothing"},
+	{name: "gate and up of the weights swapped", edit: swap("transformer", "layers.0.feed_forward.w1.weight",
+		"layers.0.feed_forward.w3.weight"), stage: "step 0", module: "transformer.layers.0.feed_forward.w1@0", hint: "swapped"},
 	{name: "gate and up of the code swapped", fault: either(
 		becomes("transformer.layers.0.feed_forward.w1@0", "transformer.layers.0.feed_forward.w3@0"),
-		becomes("transformer.layers.0.feed_forward.w3@0", "transformer.layers.0.feed_forward.w1@0")), stage: "step 0", module: "transformer.layers.0.feed_forward@0", hint: "gate and up swapped"},
-	{name: "plain MLP", fault: onto("transformer.layers.0.feed_forward.w3@0", func(x *mlx.Array) *mlx.Array { return mlx.Full(1, x.Dtype(), x.Shape()...) }),
+		becomes("transformer.layers.0.feed_forward.w3@0", "transformer.layers.0.feed_forward.w1@0")), stage: "step 0",
+		module: "transformer.layers.0.feed_forward@0", hint: "gate and up swapped"},
+	{name: "plain MLP", fault: onto("transformer.layers.0.feed_forward.w3@0",
+		func(x *mlx.Array) *mlx.Array { return mlx.Full(1, x.Dtype(), x.Shape()...) }),
 		stage: "step 0", module: "transformer.layers.0.feed_forward@0", hint: "plain MLP"},
-	{name: "GELU for SiLU", bug: on("transformer.t_embedder.mlp.1@0", func(_ *replay, tap hooks.Tap) *mlx.Array { return gelu(tap.Inputs[0].Array) }),
+	{name: "GELU for SiLU", bug: on("transformer.t_embedder.mlp.1@0",
+		func(_ *replay, tap hooks.Tap) *mlx.Array { return gelu(tap.Inputs[0].Array) }),
 		stage: "step 0", module: "transformer.t_embedder.mlp.1@0", hint: "activation"},
-	{name: "GELU in the text encoder's MLP", bug: on(textLayer+".mlp.act_fn", func(_ *replay, tap hooks.Tap) *mlx.Array { return gelu(tap.Inputs[0].Array) }),
+	{name: "GELU in the text encoder's MLP", bug: on(textLayer+".mlp.act_fn",
+		func(_ *replay, tap hooks.Tap) *mlx.Array { return gelu(tap.Inputs[0].Array) }),
 		stage: "text", module: textLayer + ".mlp.act_fn", hint: "activation"},
-	{name: "residual missing", bug: on("transformer.layers.0@0", func(_ *replay, tap hooks.Tap) *mlx.Array { return tap.Output.Sub(tap.Inputs[0].Array) }),
+	{name: "residual missing", bug: on("transformer.layers.0@0",
+		func(_ *replay, tap hooks.Tap) *mlx.Array { return tap.Output.Sub(tap.Inputs[0].Array) }),
 		stage: "step 0", module: layer, hint: "missing term"},
-	{name: "sigma for the timestep", edit: config("transformer", "t_scale", 1.), stage: "step 1", module: "transformer.t_embedder@1", hint: "sigma for timestep"},
+	{name: "sigma for the timestep", edit: config("transformer", "t_scale", 1.), stage: "step 1", module: "transformer.t_embedder@1",
+		hint: "sigma for timestep"},
 	{name: "index for the timestep", bug: embeds(1), stage: "step 1", module: "transformer.t_embedder@1", hint: "index for timestep"},
 	{name: "time reversed", bug: embeds(750), stage: "step 1", module: "transformer.t_embedder@1", hint: "time reversed"},
-	{name: "timestep of the step before", bug: embeds(0), stage: "step 1", module: "transformer.t_embedder@1", hint: "timestep of another step"},
+	{name: "timestep of the step before", bug: embeds(0), stage: "step 1", module: "transformer.t_embedder@1",
+		hint: "timestep of another step"},
 	{name: "sine before cosine", bug: gets(func() *mlx.Array {
 		x := nn.TimestepEmbedding(250, 256)
 		return mlx.Concat(1, x.Slice(1, 128, 256), x.Slice(1, 0, 128))
-	}, "transformer.t_embedder.mlp.0@1", "transformer.t_embedder.mlp@1"), stage: "step 1", module: "transformer.t_embedder@1", hint: "sinusoid order"},
+	}, "transformer.t_embedder.mlp.0@1", "transformer.t_embedder.mlp@1"), stage: "step 1", module: "transformer.t_embedder@1",
+		hint: "sinusoid order"},
 	{name: "causal mask missing", bug: attends(nn.Attention), stage: "text", module: textLayer + ".self_attn", hint: "attention mask"},
 	{name: "attention scaled twice", bug: attends(func(q, k, v *mlx.Array) *mlx.Array {
 		return nn.CausalAttention(q.Times(1/math.Sqrt(float64(q.Dim(3)))), k, v)
@@ -226,10 +253,14 @@ var faults = []fault{
 		onto("sigmas", func(x *mlx.Array) *mlx.Array { return mlx.Concat(0, x.Slice(0, 1, x.Dim(0)), x.Slice(0, 0, 1)) })),
 		stage: "scheduler", module: "sigmas", hint: "off by one step"},
 	{name: "schedule not shifted", edit: config("scheduler", "shift", 1.), stage: "scheduler", module: "sigmas", hint: "schedule shift"},
-	{name: "velocity with the wrong sign", bug: onto("noise_pred@0", (*mlx.Array).Neg), stage: "step 0", module: "noise_pred@0", hint: "sign"},
-	{name: "another hidden layer", bug: becomes("prompt.embeds", "text_encoder.layers.0"), stage: "text", module: "prompt.embeds", hint: "hidden layer"},
-	{name: "embeddings scaled", bug: onto("text_encoder.embed_tokens", func(x *mlx.Array) *mlx.Array { return x.Times(28.76) }), stage: "text", module: "text_encoder.embed_tokens", hint: "ratio"},
-	{name: "pad token missing", edit: weight("transformer", "cap_pad_token", func(_ []int, v []float32) { clear(v) }), stage: "step 0", module: "transformer@0", hint: "one axis"},
+	{name: "velocity with the wrong sign", bug: onto("noise_pred@0", (*mlx.Array).Neg), stage: "step 0", module: "noise_pred@0",
+		hint: "sign"},
+	{name: "another hidden layer", bug: becomes("prompt.embeds", "text_encoder.layers.0"), stage: "text", module: "prompt.embeds",
+		hint: "hidden layer"},
+	{name: "embeddings scaled", bug: onto("text_encoder.embed_tokens", func(x *mlx.Array) *mlx.Array { return x.Times(28.76) }),
+		stage: "text", module: "text_encoder.embed_tokens", hint: "ratio"},
+	{name: "pad token missing", edit: weight("transformer", "cap_pad_token", func(_ []int, v []float32) { clear(v) }), stage: "step 0",
+		module: "transformer@0", hint: "one axis"},
 	{name: "patches in another order", bug: onto("transformer@0", func(x *mlx.Array) *mlx.Array {
 		h, w := x.Dim(2)/2, x.Dim(3)/2
 		return x.Reshape(x.Dim(0), 1, h, 2, w, 2).Transpose(0, 1, 2, 5, 4, 3).Reshape(x.Shape()...)
@@ -239,13 +270,19 @@ var faults = []fault{
 		return x.Transpose(0, 2, 3, 1).Reshape(x.Shape()...)
 	}), stage: "vae", module: "vae.decode.in", hint: "layout"},
 	{name: "shift_factor left out", edit: config("vae", "shift_factor", nil), stage: "vae", module: "vae.decode.in", hint: "offset"},
-	{name: "bias dropped", edit: weight("vae", "decoder.conv_in.bias", func(_ []int, v []float32) { clear(v) }), stage: "vae", module: "vae.decoder.conv_in", hint: "bias"},
-	{name: "bias of a linear layer dropped", edit: weight("transformer", "cap_embedder.1.bias", func(_ []int, v []float32) { clear(v) }), stage: "step 0", module: "transformer.cap_embedder.1@0", hint: "bias"},
-	{name: "convolution transposed", edit: weight("vae", "decoder.mid_block.resnets.0.conv1.weight", transposeKernel), stage: "vae", module: "vae.decoder.mid_block.resnets.0.conv1"},
-	{name: "another layer's weights", edit: weight("transformer", "layers.0.attention.to_v.weight", func(_ []int, v []float32) { slices.Reverse(v) }),
+	{name: "bias dropped", edit: weight("vae", "decoder.conv_in.bias", func(_ []int, v []float32) { clear(v) }), stage: "vae",
+		module: "vae.decoder.conv_in", hint: "bias"},
+	{name: "bias of a linear layer dropped", edit: weight("transformer", "cap_embedder.1.bias", func(_ []int, v []float32) { clear(v) }),
+		stage: "step 0", module: "transformer.cap_embedder.1@0", hint: "bias"},
+	{name: "convolution transposed", edit: weight("vae", "decoder.mid_block.resnets.0.conv1.weight", transposeKernel), stage: "vae",
+		module: "vae.decoder.mid_block.resnets.0.conv1"},
+	{name: "another layer's weights", edit: weight("transformer", "layers.0.attention.to_v.weight",
+		func(_ []int, v []float32) { slices.Reverse(v) }),
 		stage: "step 0", module: "transformer.layers.0.attention.to_v@0", hint: "all differ"},
-	{name: "attention of the VAE missing", bug: unchanged("vae.decoder.mid_block.attentions.0"), stage: "vae", module: "vae.decoder.mid_block.attentions.0", hint: "does nothing"},
-	{name: "overflow", bug: onto("vae.decoder.conv_norm_out", func(x *mlx.Array) *mlx.Array { return x.Times(1e38).Times(1e38) }), stage: "vae", module: "vae.decoder.conv_norm_out", hint: "not finite"},
+	{name: "attention of the VAE missing", bug: unchanged("vae.decoder.mid_block.attentions.0"), stage: "vae",
+		module: "vae.decoder.mid_block.attentions.0", hint: "does nothing"},
+	{name: "overflow", bug: onto("vae.decoder.conv_norm_out", func(x *mlx.Array) *mlx.Array { return x.Times(1e38).Times(1e38) }),
+		stage: "vae", module: "vae.decoder.conv_norm_out", hint: "not finite"},
 	{name: "scale along the wrong axis", bug: onto("vae.decoder.mid_block.resnets.0.norm1", func(x *mlx.Array) *mlx.Array {
 		return x.Mul(mlx.Arange(1, float64(x.Dim(3))+1, 1, mlx.Float32).Reshape(1, 1, 1, x.Dim(3)))
 	}), stage: "vae", module: "vae.decoder.mid_block.resnets.0.norm1", hint: "scale"},
@@ -267,7 +304,8 @@ func transposeKernel(shape []int, v []float32) {
 // TestFaults plants each fault and reads the verdict.
 func TestFaults(t *testing.T) {
 	const testdata = "../models/testdata"
-	for _, dump := range []string{"zimage-ordinary", "zimage-small", "flux1-inner", "flux2-inner", "qwen-inner"} { // what is found below is not there without it
+	for _, dump := range []string{"zimage-ordinary", "zimage-small", "flux1-inner", "flux1-kontext", "flux2-inner",
+		"qwen-inner"} { // what is found below is not there without it
 		r, err := Replay(context.Background(), filepath.Join(testdata, dump, "dump"), Options{Readings: []string{Isolated}, quick: true})
 		if err != nil {
 			t.Fatal(err)
@@ -276,7 +314,7 @@ func TestFaults(t *testing.T) {
 			t.Fatalf("%s without a fault: %+v", dump, r.Verdict)
 		}
 	}
-	for _, f := range slices.Concat(faults, fluxFaults, qwenFaults) {
+	for _, f := range slices.Concat(faults, fluxFaults, kontextFaults, qwenFaults) {
 		t.Run(f.name, func(t *testing.T) {
 			dump := f.dump
 			if dump == "" {
@@ -307,7 +345,8 @@ func TestFaults(t *testing.T) {
 				model, run = filepath.Join(dir, "model"), filepath.Join(dir, "dump")
 				f.edit(t, model, run)
 			}
-			r, err := Replay(context.Background(), run, Options{Model: model, Readings: []string{Isolated}, quick: true, bug: f.bug, fault: f.fault})
+			r, err := Replay(context.Background(), run,
+				Options{Model: model, Readings: []string{Isolated}, quick: true, bug: f.bug, fault: f.fault})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -391,6 +430,10 @@ func config(component, key string, value any) func(*testing.T, string, string) {
 		file = "scheduler_config.json"
 	}
 	return func(t *testing.T, model, _ string) { edited(t, filepath.Join(model, component, file), key, value) }
+}
+
+func indexed(key string, value any) func(*testing.T, string, string) {
+	return func(t *testing.T, model, _ string) { edited(t, filepath.Join(model, "model_index.json"), key, value) }
 }
 
 func settings(key string, value any) func(*testing.T, string, string) {

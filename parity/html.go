@@ -22,10 +22,10 @@ var pageText string
 
 var page = template.Must(template.New("report").Funcs(template.FuncMap{"error": errorText}).Parse(pageText))
 
-// HTML writes a page that needs nothing else: the chain of stages, errors as
-// plots, both pictures and their difference, and a histogram of any tensor.
+// HTML writes the report as a single page without external files: the chain of stages, plots of
+// errors, both images and their difference, and a histogram of each tensor.
 func (r *Report) HTML(w io.Writer) error {
-	pictures, err := r.pages()
+	pictures, err := r.images()
 	if err != nil {
 		return err
 	}
@@ -34,7 +34,7 @@ func (r *Report) HTML(w io.Writer) error {
 		*Report
 		Free, Isolated bool
 		Blocks, Plot   template.HTML
-		Pictures       []pagePicture
+		Pictures       []pageImage
 	}{r, free, isolated, r.blocksPlot(), r.tensorsPlot(), pictures})
 	if err != nil {
 		return fmt.Errorf("report: %w", err)
@@ -42,14 +42,14 @@ func (r *Report) HTML(w io.Writer) error {
 	return nil
 }
 
-// A pagePicture is one of the page's pictures.
-type pagePicture struct {
+// A pageImage is an image on the page.
+type pageImage struct {
 	Title string
 	URL   template.URL
 }
 
-// pages are the reference's picture, ours, and their difference.
-func (r *Report) pages() ([]pagePicture, error) {
+// images returns the reference's image, ours, and their difference.
+func (r *Report) images() ([]pageImage, error) {
 	if len(r.ours) == 0 || len(r.ours) != len(r.reference) {
 		return nil, nil
 	}
@@ -64,11 +64,14 @@ func (r *Report) pages() ([]pagePicture, error) {
 		d := int(v) - int(r.reference[i])
 		difference[i] = uint8(max(d, -d) * factor)
 	}
-	var out []pagePicture
+	var out []pageImage
 	for _, p := range []struct {
 		title  string
 		pixels []uint8
-	}{{"reference", r.reference}, {"ours", r.ours}, {fmt.Sprintf("difference, times %d (at most %d of 255)", factor, most), difference}} {
+	}{
+		{"reference", r.reference}, {"ours", r.ours},
+		{fmt.Sprintf("difference, times %d (at most %d of 255)", factor, most), difference},
+	} {
 		img := image.NewRGBA(image.Rect(0, 0, r.Width, r.Height))
 		for i := range r.Width * r.Height {
 			img.SetRGBA(i%r.Width, i/r.Width, color.RGBA{p.pixels[3*i], p.pixels[3*i+1], p.pixels[3*i+2], 255})
@@ -77,18 +80,19 @@ func (r *Report) pages() ([]pagePicture, error) {
 		if err := png.Encode(&b, img); err != nil {
 			return nil, fmt.Errorf("report: %w", err)
 		}
-		out = append(out, pagePicture{p.title, template.URL("data:image/png;base64," + base64.StdEncoding.EncodeToString(b.Bytes()))})
+		url := "data:image/png;base64," + base64.StdEncoding.EncodeToString(b.Bytes())
+		out = append(out, pageImage{p.title, template.URL(url)})
 	}
 	return out, nil
 }
 
-// The plots' size, and the range of their logarithmic axis.
+// Size of the plots in pixels, and exponents of the ends of their logarithmic axis.
 const (
 	plotWidth, plotHeight, plotLeft = 1000, 260, 60
 	plotLowest, plotHighest         = -9, 1
 )
 
-// plotY is where an error is.
+// plotY returns the vertical position of an error.
 func plotY(l2 float64) float64 {
 	e := float64(plotLowest)
 	switch {
@@ -114,7 +118,7 @@ func beginPlot(b *strings.Builder) {
 	}
 }
 
-// block is the name of a block without its step, or "".
+// block returns the name of a block (a member of a list of modules) without its step, or "".
 func block(t *Tensor) string {
 	n, err := hooks.ParseName(t.Name)
 	if err != nil || n.Point != (hooks.Point{}) || n.Call > 0 || depth(n.Module) < 1 || !inside.MatchString(n.Module) {
@@ -122,12 +126,12 @@ func block(t *Tensor) string {
 	}
 	parts := strings.Split(n.Module, ".")
 	if len(parts) > 4 || strings.Trim(parts[len(parts)-1], "0123456789") != "" {
-		return "" // blocks are members of lists
+		return ""
 	}
 	return n.Module
 }
 
-// blocksPlot draws the blocks' errors, a line for each stage.
+// blocksPlot draws the errors of blocks, a line for each stage.
 func (r *Report) blocksPlot() template.HTML {
 	var names, lines []string
 	byStage := map[string]map[string]*Tensor{}
@@ -152,38 +156,41 @@ func (r *Report) blocksPlot() template.HTML {
 	beginPlot(&b)
 	last, lists := "", 0
 	for i, name := range names {
-		if list := parentOf(name); list != last {
+		if list := hooks.Parent(name); list != last {
 			last = list
-			fmt.Fprintf(&b, `<text x="%.1f" y="%d">%s</text>`, plotX(i, len(names)), plotHeight-4-12*(lists%2), template.HTMLEscapeString(list))
+			y := plotHeight - 4 - 12*(lists%2)
+			fmt.Fprintf(&b, `<text x="%.1f" y="%d">%s</text>`, plotX(i, len(names)), y, template.HTMLEscapeString(list))
 			lists++
 		}
 	}
 	for line, stage := range lines {
 		colour := fmt.Sprintf("hsl(%d 70%% 40%%)", line*67%360)
-		for _, kind := range []struct {
-			dash string
-			of   func(*Tensor) *Reading
-		}{{"", (*Tensor).best}, {"4 3", func(t *Tensor) *Reading { return t.Free }}} {
-			var points []string
-			for i, name := range names {
-				t := byStage[stage][name]
-				if t == nil || kind.of(t) == nil {
-					continue
-				}
-				l2 := kind.of(t).L2
-				x, y := plotX(i, len(names)), plotY(l2)
-				points = append(points, fmt.Sprintf("%.1f,%.1f", x, y))
-				fmt.Fprintf(&b, `<circle cx="%.1f" cy="%.1f" r="3" fill="%s"><title>%s: L2 %.2e</title></circle>`, x, y, colour, template.HTMLEscapeString(t.Name), l2)
-			}
-			fmt.Fprintf(&b, `<polyline points="%s" fill="none" stroke="%s" stroke-dasharray="%s"/>`, strings.Join(points, " "), colour, kind.dash)
-		}
+		drawLine(&b, names, byStage[stage], colour, "", (*Tensor).best)
+		drawLine(&b, names, byStage[stage], colour, "4 3", func(t *Tensor) *Reading { return t.Free })
 	}
 	b.WriteString("</svg>")
 	return template.HTML(b.String())
 }
 
-// tensorsPlot draws every tensor in the order in which they are made: full
-// points by themselves, rings from the start of the run.
+// drawLine draws one reading of the blocks of a stage.
+func drawLine(b *strings.Builder, names []string, blocks map[string]*Tensor, colour, dash string, of func(*Tensor) *Reading) {
+	var points []string
+	for i, name := range names {
+		t := blocks[name]
+		if t == nil || of(t) == nil {
+			continue
+		}
+		l2 := of(t).L2
+		x, y := plotX(i, len(names)), plotY(l2)
+		points = append(points, fmt.Sprintf("%.1f,%.1f", x, y))
+		fmt.Fprintf(b, `<circle cx="%.1f" cy="%.1f" r="3" fill="%s"><title>%s: L2 %.2e</title></circle>`,
+			x, y, colour, template.HTMLEscapeString(t.Name), l2)
+	}
+	fmt.Fprintf(b, `<polyline points="%s" fill="none" stroke="%s" stroke-dasharray="%s"/>`, strings.Join(points, " "), colour, dash)
+}
+
+// tensorsPlot draws the error of every tensor, in the order in which they are computed: points by
+// themselves, rings from the start of the run.
 func (r *Report) tensorsPlot() template.HTML {
 	var b strings.Builder
 	beginPlot(&b)
@@ -202,7 +209,8 @@ func (r *Report) tensorsPlot() template.HTML {
 			if !ok {
 				class += " bad"
 			}
-			fmt.Fprintf(&b, `<circle cx="%.1f" cy="%.1f" r="2.5" class="%s" data-index="%d"><title>%s: L2 %.2e</title></circle>`, x, plotY(l2), class, i, template.HTMLEscapeString(t.Name), l2)
+			fmt.Fprintf(&b, `<circle cx="%.1f" cy="%.1f" r="2.5" class="%s" data-index="%d"><title>%s: L2 %.2e</title></circle>`,
+				x, plotY(l2), class, i, template.HTMLEscapeString(t.Name), l2)
 		}
 		switch own := t.best(); {
 		case own == nil: // another shape

@@ -6,25 +6,24 @@ import (
 	"math"
 )
 
-// An ImageDifference is that of two pictures' red, green and blue, on a scale
-// from 0 to 255.
+// An ImageDifference measures how two images differ in red, green and blue, from 0 to 255.
 type ImageDifference struct {
 	Max  int     // largest absolute difference
 	Mean float64 // mean absolute difference
-	PSNR float64 // peak signal-to-noise ratio in dB, +Inf for equal pictures
-	SSIM float64 // structural similarity, 1 for equal pictures (Wang et al. 2004)
+	PSNR float64 // peak signal-to-noise ratio in dB, +Inf for equal images
+	SSIM float64 // structural similarity, 1 for equal images (Wang et al. 2004)
 }
 
-// CompareImages compares two pictures of one size. SSIM is the mean over red,
-// green and blue of the index with a Gaussian window of 11x11 (sigma 1.5),
-// where the window lies inside the picture; a side of less than 11 is
-// all in one window.
+// CompareImages compares two images of one size. SSIM is the mean over red, green and blue of the
+// index with a Gaussian window of 11x11 (sigma 1.5), where the window lies inside the image. A
+// side of less than 11 pixels fits into one window.
 func CompareImages(a, b *image.RGBA) (ImageDifference, error) {
 	if a.Rect.Size() != b.Rect.Size() {
-		return ImageDifference{}, fmt.Errorf("pictures of %dx%d and %dx%d cannot be compared", a.Rect.Dx(), a.Rect.Dy(), b.Rect.Dx(), b.Rect.Dy())
+		return ImageDifference{}, fmt.Errorf("images of %dx%d and %dx%d pixels cannot be compared",
+			a.Rect.Dx(), a.Rect.Dy(), b.Rect.Dx(), b.Rect.Dy())
 	}
 	if a.Rect.Empty() {
-		return ImageDifference{}, fmt.Errorf("pictures without pixels cannot be compared")
+		return ImageDifference{}, fmt.Errorf("images without pixels cannot be compared")
 	}
 	var d ImageDifference
 	var sum, squares float64
@@ -92,8 +91,8 @@ func gaussian(n int) []float64 {
 	return out
 }
 
-// along weighs the w×h values along the rows, or the columns, where all weights
-// have a value.
+// along convolves w×h values with weights along the rows, or the columns, where the weights lie
+// inside.
 func along(v []float64, w, h int, weights []float64, columns bool) []float64 {
 	wide, step := w, 1
 	if columns {

@@ -13,9 +13,11 @@ import (
 	"github.com/gomflux/gomflux/mlx/hooks"
 )
 
-// readTrace numbers the tensors of a run from 1, in the order in which they
-// were made. It is empty where nothing says so. What a run that was killed did
-// not write whole is left out.
+// traceFile has the names of all tensors of a run, in the order in which they were computed.
+const traceFile = "traces/taps.jsonl"
+
+// readTrace numbers the tensors of a run from 1, in the order in which they were computed. The
+// result is empty without a trace, and lacks an incomplete last line of a run that was killed.
 func readTrace(fsys fs.FS) (map[string]int, error) {
 	f, err := fsys.Open(traceFile)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -39,8 +41,8 @@ func readTrace(fsys fs.FS) (map[string]int, error) {
 	}
 }
 
-// order puts tensors in the order in which they were made, as one of the runs
-// says. Those of which neither does come last, by stage, depth and name.
+// order sorts tensors by the trace of one of the runs. Tensors that are in neither trace come
+// last, by stage, depth and name.
 func (r *Report) order(ours, reference fs.FS) error {
 	made, err := readTrace(ours)
 	if err != nil {
@@ -78,8 +80,7 @@ func compareTensors(a, b *Tensor) int {
 	)
 }
 
-// compareNames orders names as people count. Of one call inputs come first and
-// outputs last.
+// compareNames sorts numbers in names by value. Of one call inputs come first and outputs last.
 func compareNames(a, b string) int {
 	parse := func(s string) hooks.Name {
 		n, err := hooks.ParseName(s)

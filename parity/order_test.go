@@ -71,14 +71,20 @@ func TestDiffOrder(t *testing.T) {
 		want            []string
 		text            string
 	}{
-		"no trace":      {"", "", byName, "prompt.embeds is the first to differ by name (no traces/taps.jsonl says which was made first), in stage text (max "},
-		"ours":          {traceOf(of("latents@0", backwards)...), "", of("latents@0", backwards), "prompt.embeds is the first to differ, in stage text (max "},
-		"the reference": {"", traceOf(of("latents@0", backwards)...), of("latents@0", backwards), "prompt.embeds is the first to differ, in stage text (max "},
-		"both":          {traceOf(of("latents@0", backwards)...), traceOf(layers...), of("latents@0", backwards), "prompt.embeds is the first to differ, in stage text (max "},
-		"twice":         {traceOf(slices.Concat(of("latents@0", backwards), layers)...), "", of("latents@0", backwards), "prompt.embeds is"},
-		"cut":           {traceOf("transformer.layers.3@0", "latents@0") + `{"name":"transfor`, "", nil, "transformer.layers.3@0 is the first to differ, in stage step 0 (max "},
-		"of others":     {traceOf("vae.decode.in"), "", byName, "prompt.embeds is the first to differ by name"},
-		"damaged":       {"[", "", byName, "prompt.embeds is the first to differ by name"},
+		"no trace": {"", "", byName, "prompt.embeds is the first to differ by name (neither run has traces/taps.jsonl, which has " +
+			"the order), in stage text (max "},
+		"ours": {traceOf(of("latents@0", backwards)...), "", of("latents@0", backwards),
+			"prompt.embeds is the first to differ, in stage text (max "},
+		"the reference": {"", traceOf(of("latents@0", backwards)...), of("latents@0", backwards),
+			"prompt.embeds is the first to differ, in stage text (max "},
+		"both": {traceOf(of("latents@0", backwards)...), traceOf(layers...), of("latents@0", backwards),
+			"prompt.embeds is the first to differ, in stage text (max "},
+		"twice": {traceOf(slices.Concat(of("latents@0", backwards), layers)...), "", of("latents@0", backwards),
+			"prompt.embeds is"},
+		"cut": {traceOf("transformer.layers.3@0", "latents@0") + `{"name":"transfor`, "", nil,
+			"transformer.layers.3@0 is the first to differ, in stage step 0 (max "},
+		"of others": {traceOf("vae.decode.in"), "", byName, "prompt.embeds is the first to differ by name"},
+		"damaged":   {"[", "", byName, "prompt.embeds is the first to differ by name"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			r, err := DiffRuns(context.Background(), writeRun(t, 3, names, c.ours), writeRun(t, 2, names, c.reference), nil)
@@ -119,7 +125,7 @@ func TestDiffClaims(t *testing.T) {
 		t.Fatal(err)
 	}
 	mlxtest.Contains(t, page.String(), "Also: transformer.layers.10@0 differs</div>")
-	for _, claim := range []string{"diverges", "differs by itself", "is right"} {
+	for _, claim := range []string{"diverges", "differs by itself", "are right"} {
 		if strings.Contains(text.String()+page.String(), claim) {
 			t.Errorf("a diff cannot know %q:\n%s", claim, &text)
 		}
@@ -128,7 +134,8 @@ func TestDiffClaims(t *testing.T) {
 
 func TestCompareNames(t *testing.T) {
 	want := []string{
-		"transformer.layers.2@0:in.2", "transformer.layers.2@0:in.10", "transformer.layers.2@0:q", "transformer.layers.2@0", "transformer.layers.2@0:out.1",
+		"transformer.layers.2@0:in.2", "transformer.layers.2@0:in.10", "transformer.layers.2@0:q", "transformer.layers.2@0",
+		"transformer.layers.2@0:out.1",
 		"transformer.layers.2@0#2", "transformer.layers.2@0#10", "transformer.layers.2@10", "transformer.layers.10@0", "x:y z",
 	}
 	got := slices.Sorted(slices.Values(want))

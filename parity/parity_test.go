@@ -76,7 +76,8 @@ func TestRun(t *testing.T) {
 		if err != nil {
 			return err
 		}
-		if run.Model != "zimage-ordinary/model" || run.Picture != "picture.png" || run.ImageStrength != 0.5 || run.FirstStep != 2 || run.Steps != 4 {
+		if run.Model != "zimage-ordinary/model" || run.Picture != "picture.png" || run.ImageStrength != 0.5 || run.FirstStep != 2 ||
+			run.Steps != 4 {
 			t.Errorf("settings %+v", run.Settings)
 		}
 		return nil

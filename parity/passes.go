@@ -9,9 +9,9 @@ import (
 	"github.com/gomflux/gomflux/mlx/hooks"
 )
 
-// passNames knows what a reference calls the tensors of this program's passes
-// for prompt and negative prompt. Here, and in some references, these are calls
-// of their own; other references take both as rows of one batch.
+// passNames maps the tensors of this program's passes for prompt and negative prompt to the
+// reference's. Here, and in some references, the passes are two calls; in other references they
+// are two rows of one batch.
 type passNames struct {
 	ref     *Run
 	batched bool
@@ -19,22 +19,24 @@ type passNames struct {
 
 var secondCall = regexp.MustCompile(`^transformer[^:]*@\d+#1`)
 
-// batched says whether a run's passes are rows of one batch.
+// batched reports whether a run's passes are rows of one batch.
 func (r *Run) batched() bool {
-	return r.Guidance > 0 && r.Passes != "calls" && r.has("transformer") && !slices.ContainsFunc(r.Names(), secondCall.MatchString)
+	return r.Guidance > 0 && r.Passes != "calls" && r.has("transformer") &&
+		!slices.ContainsFunc(r.Names(), secondCall.MatchString)
 }
 
 func nameOf(tap hooks.Tap) hooks.Name {
 	return hooks.Name{Module: tap.Name, Step: tap.Step, Call: tap.Call, Point: tap.Point}
 }
 
+// inBatch reports whether the reference computes both passes of a module in one batch.
 func (p *passNames) inBatch(module string) bool {
 	return p.batched && (module == "transformer" || strings.HasPrefix(module, "transformer."))
 }
 
-// name is the reference's name, where the module has finished so many calls for
-// the prompt. In a batch there are half as many calls, and the model's own
-// inputs and outputs are lists.
+// name returns the reference's name of a tensor, given the number of finished calls of its module
+// for the prompt. In a batch there are half as many calls, and the transformer's own inputs and
+// outputs are lists.
 func (p *passNames) name(n hooks.Name, negative bool, positive int) string {
 	if !negative || !p.inBatch(n.Module) {
 		return n.String()
@@ -51,15 +53,16 @@ func (p *passNames) name(n hooks.Name, negative bool, positive int) string {
 	return n.String()
 }
 
-// onePass cuts what the reference computes for prompt and negative prompt at
-// once to the part of one pass, whose shape is got: its row of the batch, or its
-// part of joined tokens, without the pads that make both equally long.
+// onePass cuts a tensor that the reference computes for prompt and negative prompt at once to the
+// part of one pass, of shape got: its row of the batch, without the pads that make both rows
+// equally long.
 func (p *passNames) onePass(want *mlx.Array, n hooks.Name, negative bool, got []int) *mlx.Array {
 	shape := want.Shape()
 	if slices.Equal(got, shape) || len(got) != len(shape) || len(got) == 0 {
 		return want
 	}
-	if ids := strings.HasSuffix(n.Module, ".input_ids"); ids || n.Module == "text_encoder.embed_tokens" && n.Point.Kind == hooks.Input {
+	ids := strings.HasSuffix(n.Module, ".input_ids")
+	if ids || n.Module == "text_encoder.embed_tokens" && n.Point.Kind == hooks.Input {
 		if len(got) == 2 && got[1] < shape[1] && (!ids || p.padded(n.Module, got[1])) {
 			return want.Slice(1, 0, got[1]) // the reference pads
 		}
@@ -73,7 +76,7 @@ func (p *passNames) onePass(want *mlx.Array, n hooks.Name, negative bool, got []
 		start = shape[0] - got[0]
 	}
 	want = want.Slice(0, start, start+got[0])
-	tokens := []int{1} // the axes of them
+	tokens := []int{1} // their axes
 	if n.Point.OnRequest() {
 		tokens = []int{2, 3}
 	}
@@ -85,7 +88,7 @@ func (p *passNames) onePass(want *mlx.Array, n hooks.Name, negative bool, got []
 	return want
 }
 
-// padded says whether the reference's prompt has so many tokens before its pads.
+// padded reports whether the reference's prompt has a number of tokens before its pads.
 func (p *passNames) padded(name string, tokens int) bool {
 	mask := p.ref.Array(strings.TrimSuffix(name, "input_ids") + "attention_mask")
 	if mask == nil {

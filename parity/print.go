@@ -10,9 +10,9 @@ import (
 	"text/tabwriter"
 )
 
-// Print writes a table: a line for each stage, backwards from pixels, with the
-// largest relative L2 of its tensors, and the verdict. With all it has a block
-// for each tensor too.
+// Print writes the report as text: a table with a line for each stage, backwards from pixels,
+// with the largest relative L2 error of its tensors, and the verdict. With all it begins with a
+// block for each tensor.
 func (r *Report) Print(w io.Writer, all bool) error {
 	var b strings.Builder
 	b.WriteString("run      " + r.Run + "\n")
@@ -93,10 +93,10 @@ func (v *Verdict) print(b *strings.Builder) {
 		fmt.Fprintf(b, "  inside: %s, L2 %s, %s\n", c.Module, errorText(c.L2), word)
 	}
 	if len(v.Ask) > 0 {
-		fmt.Fprintf(b, "  modules inside are not in the run: a dump with the taps '%s' says more\n", strings.Join(v.Ask, "' '"))
+		fmt.Fprintf(b, "  the run has no modules inside it; dump them with --taps '%s'\n", strings.Join(v.Ask, "' '"))
 	}
 	if v.unseen {
-		b.WriteString("  the run does not have everything: gomflux parity bisect asks the reference for what says more\n")
+		b.WriteString("  the run does not have all tensors; gomflux parity bisect has the reference record more\n")
 	}
 	const most = 8
 	for i, m := range v.Others {
@@ -111,11 +111,12 @@ func (v *Verdict) print(b *strings.Builder) {
 		fmt.Fprintf(b, "  also: %s %s\n", m, text)
 	}
 	if len(v.Others) > 0 && !v.isolated {
-		b.WriteString("  a module may differ because of one before it: a replay with the reference's inputs (gomflux parity run) tells which\n")
+		b.WriteString("  a module may differ because of one before it; " +
+			"gomflux parity run replays each module with the reference's inputs\n")
 	}
 }
 
-// print is all that is known of a tensor.
+// print writes everything about a tensor.
 func (t *Tensor) print(b *strings.Builder) {
 	word := "ok"
 	if !t.OK() {
@@ -131,8 +132,9 @@ func (t *Tensor) print(b *strings.Builder) {
 		*Reading
 	}{{"from the start", t.Free}, {"as a whole", t.Isolated}, {"by itself", t.Own}} {
 		if d := reading.Reading; d != nil {
-			fmt.Fprintf(b, "  %-14s %v, mean %.2e, relative %.2e, cosine %.9f, channel %d L2 %.2e, %d of %d beyond %g + %g·|reference|\n",
-				reading.name, d, d.Mean, d.Guarded, d.Cosine, d.ChannelAt, d.Channel, d.Over, d.Count, d.ATol, d.RTol)
+			fmt.Fprintf(b, "  %-14s %v, mean %.2e, relative %.2e, cosine %.9f, channel %d L2 %.2e, "+
+				"%d of %d beyond %g + %g·|reference|\n", reading.name, d, d.Mean, d.Guarded, d.Cosine, d.ChannelAt, d.Channel, d.Over,
+				d.Count, d.ATol, d.RTol)
 		}
 	}
 	if d := t.best(); d != nil {
@@ -160,7 +162,7 @@ func values(v []float64) string {
 	return strings.Join(words, " ")
 }
 
-// MarshalJSON writes what is no number of JSON's as null.
+// MarshalJSON writes NaN and infinity as null.
 func (r *Reading) MarshalJSON() ([]byte, error) {
 	type jsonRange struct {
 		Min  *float64 `json:"min"`
@@ -224,7 +226,7 @@ func (c Child) MarshalJSON() ([]byte, error) {
 	}{c.Module, c.OK, finite(c.L2)})
 }
 
-// MarshalJSON writes values that are no numbers of JSON's as null.
+// MarshalJSON writes NaN and infinity as null.
 func (t *Tensor) MarshalJSON() ([]byte, error) {
 	type plain Tensor
 	some := func(v []float64) []*float64 {

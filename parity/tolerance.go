@@ -14,27 +14,27 @@ import (
 	"github.com/gomflux/gomflux/mlx"
 )
 
-// A Tolerance is how far a tensor may be off, for one device, dtype and stage.
+// A Tolerance limits the error of a tensor, for one device, dtype and stage.
 type Tolerance struct {
 	Max      float64 // largest error over the largest reference value
 	L2       float64 // norm of the error over the reference's norm
-	Channel  float64 // the same for each channel, 0 for any
-	ATol     float64 // of the count of values that are off
-	RTol     float64
-	OffByOne float64 // part of a picture's values that may differ by 1
+	Channel  float64 // L2 of each channel; 0 is no limit
+	ATol     float64 // only counts values, see Difference.Over
+	RTol     float64 // only counts values
+	OffByOne float64 // part of an image's values that may differ by 1
 }
 
-// Float32 is what a module computed in float32 on a CPU must hold, given the
-// reference's inputs. Looser hides real bugs: the wrong GELU is off by 7e-5.
+// Float32 is the tolerance of a module in float32 on a CPU, given the reference's inputs. A looser
+// one hides real bugs: the wrong GELU is off by 7e-5.
 var Float32 = Tolerance{Max: 2e-5, L2: 1e-5}
 
-// A Table says how far what may be off. See tolerances.json.
+// A Table has the tolerances of all tensors. See tolerances.json.
 type Table struct {
 	Comment string `json:"comment,omitempty"`
 	Rules   []Rule `json:"rules"`
 }
 
-// A Rule is for what it names, and says only what it has.
+// A Rule sets some limits for the tensors that it matches. Later rules override earlier ones.
 type Rule struct {
 	Comment  string   `json:"comment,omitempty"`
 	Device   string   `json:"device,omitempty"` // cpu, or gpu for either backend of one
@@ -53,16 +53,16 @@ type Rule struct {
 //go:embed tolerances.json
 var builtinTable []byte
 
-// DefaultTable is the built-in one.
+// DefaultTable returns the built-in table.
 func DefaultTable() *Table {
 	t, err := parseTable(builtinTable)
 	if err != nil {
-		panic(err) // it is embedded, and a test reads it
+		panic(err) // the embedded table is valid
 	}
 	return t
 }
 
-// ReadTable reads rules that go before the built-in ones.
+// ReadTable reads rules from a file that override the built-in ones.
 func ReadTable(name string) (*Table, error) {
 	data, err := os.ReadFile(name)
 	if err != nil {
@@ -87,8 +87,9 @@ func parseTable(data []byte) (*Table, error) {
 		return nil, errors.New("no rules")
 	}
 	known := map[string][]string{
-		"device": {"", "cpu", "gpu"}, "dtype": {"", "float32", "bfloat16", "float16"}, "reading": {"", Own, Isolated, Free},
-		"stage": append([]string{"", "step"}, stages...),
+		"device": {"", "cpu", "gpu"}, "dtype": {"", "float32", "bfloat16", "float16"},
+		"reading": {"", Own, Isolated, Free},
+		"stage":   append([]string{"", "step"}, stages...),
 	}
 	for i, r := range t.Rules {
 		for what, word := range map[string]string{"device": r.Device, "dtype": r.Dtype, "stage": r.Stage, "reading": r.Reading} {
@@ -108,7 +109,7 @@ func parseTable(data []byte) (*Table, error) {
 	return t, nil
 }
 
-// For is the tolerance of a tensor in a reading, computed by a backend of MLX.
+// For returns the tolerance of a tensor in a reading, computed by a backend of MLX.
 func (t *Table) For(backend mlx.Backend, dtype, stage, reading, tensor string) Tolerance {
 	var out Tolerance
 	set := func(field *float64, value *float64) {
@@ -123,7 +124,8 @@ func (t *Table) For(backend mlx.Backend, dtype, stage, reading, tensor string) T
 	}
 	for _, r := range t.Rules {
 		named, _ := path.Match(r.Tensor, tensor)
-		if (r.Tensor == "" || named) && matches(r.Device, device) && matches(r.Dtype, dtype) && matches(r.Stage, stage) && matches(r.Reading, reading) {
+		if (r.Tensor == "" || named) && matches(r.Device, device) && matches(r.Dtype, dtype) &&
+			matches(r.Stage, stage) && matches(r.Reading, reading) {
 			set(&out.Max, r.Max)
 			set(&out.L2, r.L2)
 			set(&out.Channel, r.Channel)

@@ -11,30 +11,35 @@ import (
 	"github.com/gomflux/gomflux/models/inspect"
 )
 
-// untapped are such tensors of any model. Those of single classes are in package
-// component.
+// Untapped lists tensors of the reference that have no counterpart here, and the reason.
+type Untapped struct {
+	Reason string   `json:"reason"`
+	Names  []string `json:"names"`
+}
+
+// untapped has the rules for any model. Those of single classes are in package component.
 var untapped = []component.Untapped{{
 	Names:  regexp.MustCompile(`\.dropout|\.to_out\.1([@#:]|$)`),
 	Reason: "dropout, which does nothing",
 }, {
 	Names:  regexp.MustCompile(`\.rotary_emb|:in\.position_(embeddings|ids)|^transformer\..*:in\.freqs_cis$`),
-	Reason: "positions and their rotary tables, which are no tensors of a module here",
+	Reason: "positions and their rotary tables, which are no module's tensors here",
 }, {
 	Names:  regexp.MustCompile(`[.:]in\.(attention_mask|attn_mask|mm_token_type_ids|cu_seqlens)$|\.attention_mask$`),
-	Reason: "masks, places of pictures and bounds of windows, which are computed where they are used",
+	Reason: "masks, positions of images and bounds of windows, which are computed where they are used",
 }, {
 	Names:  regexp.MustCompile(`^text_encoder.*:out\.hidden_states\.\d+$`),
-	Reason: "hidden states, which are compared as what layers return",
+	Reason: "hidden states, which are compared as outputs of layers",
 }, {
 	Names: regexp.MustCompile(`^transformer(\.t_embedder)?@\d+(#\d+)?:in\.[01]$|^transformer@\d+(#\d+)?:in\.(timestep|guidance)$|` +
 		`\.time_(text|guidance)_embed@\d+(#\d+)?:in\.[01]$|\.time_proj@\d+(#\d+)?:in\.0$`),
-	Reason: "times and scales before they are sinusoids, which the host computes",
+	Reason: "timesteps and guidance scales before their sinusoidal embedding, which the host computes",
 }, {
 	Names:  regexp.MustCompile(`^text_encoder:out\.pooler_output$`),
-	Reason: "what is compared as prompt.pooled_embeds",
+	Reason: "compared as prompt.pooled_embeds",
 }, {
 	Names:  regexp.MustCompile(`^text_encoder\.lm_head(\.|#|:|$)`),
-	Reason: "a language model's head, whose words nobody reads",
+	Reason: "a language model's head, which is not used",
 }, {
 	Names:  regexp.MustCompile(`:(positions|samples)$`),
 	Reason: "parts of another tensor",
@@ -50,8 +55,7 @@ func untappedBy(rules []component.Untapped, name string) string {
 	return ""
 }
 
-// untappedAnywhere returns why a tensor of a model that is not known needs no tap,
-// or "".
+// untappedAnywhere returns why a tensor of an unknown model needs no tap, or "".
 func untappedAnywhere(name string) string {
 	reason := untappedBy(untapped, name)
 	for _, class := range component.All {
@@ -60,18 +64,18 @@ func untappedAnywhere(name string) string {
 	return reason
 }
 
-// absent tells which of the reference's tensors have no counterpart in a model.
+// absent finds the reference's tensors that have no counterpart in a model.
 type absent struct {
 	rules []component.Untapped // of the classes of its components
-	// idle are modules whose weights nothing here needs, and which so are not run:
-	// those behind the last hidden state that is used.
+	// idle has the modules that are neither loaded nor run: those after the last hidden state
+	// that is used.
 	idle map[string]bool
-	// headed are text encoders whose model is inside one that has a head too.
+	// headed has the text encoders that the reference wraps in a model with a head.
 	headed map[string]bool
 }
 
-// absentFrom finds out what has no counterpart in a model folder with some
-// components. Its idle modules are told by what of the checkpoints is not loaded.
+// absentFrom returns the tensors without a counterpart for the components of a model folder. Idle
+// modules are those whose tensors in the checkpoints are not loaded.
 func absentFrom(fsys fs.FS, components []component.Component) (absent, error) {
 	a := absent{idle: map[string]bool{}, headed: map[string]bool{}}
 	for _, c := range components {
@@ -86,7 +90,7 @@ func absentFrom(fsys fs.FS, components []component.Component) (absent, error) {
 	used := map[string]bool{}
 	for _, c := range w.Components {
 		for _, t := range c.Tensors {
-			for module := parentOf(unprefixed(c.Name + "." + t.Name)); module != ""; module = parentOf(module) {
+			for module := hooks.Parent(unprefixed(c.Name + "." + t.Name)); module != ""; module = hooks.Parent(module) {
 				if t.Unused {
 					a.idle[module] = true
 				} else {
@@ -109,15 +113,14 @@ func (a absent) untapped(name string) string {
 	switch n, err := hooks.ParseName(name); {
 	case err != nil:
 	case a.isIdle(n.Module):
-		return "of modules behind what is used of a text encoder, which do not run here"
+		return "of modules after the last hidden state that is used, which do not run here"
 	case a.headed[n.Module]:
-		return "what is around a language model and its head, and passes on what they get and return"
+		return "of the wrapper of a language model and its head, which only passes tensors on"
 	}
 	return ""
 }
 
-// unprefixed takes out what a causal language model puts before the names of
-// the model in it, in files as in modules.
+// unprefixed removes "model" from the names in a causal language model, in files and modules.
 func unprefixed(module string) string {
 	if module == "text_encoder.model" {
 		return "text_encoder"
@@ -128,14 +131,14 @@ func unprefixed(module string) string {
 	return module
 }
 
-// isIdle reports whether a module is one of those, or the whole encoder, which
-// returns what they make.
+// isIdle reports whether a module is idle, or is the whole encoder, which returns the output of
+// idle ones.
 func (a absent) isIdle(module string) bool {
 	module = unprefixed(module)
 	if module == "text_encoder" && a.idle["text_encoder.norm"] {
 		return true
 	}
-	for ; module != ""; module = parentOf(module) {
+	for ; module != ""; module = hooks.Parent(module) {
 		if a.idle[module] {
 			return true
 		}
@@ -143,7 +146,7 @@ func (a absent) isIdle(module string) bool {
 	return false
 }
 
-// leaveOut notes an untapped tensor.
+// leaveOut records an untapped tensor.
 func (r *Report) leaveOut(name, reason string) {
 	for i := range r.Untapped {
 		if u := &r.Untapped[i]; u.Reason == reason {

@@ -20,31 +20,31 @@ import (
 	"github.com/gomflux/gomflux/internal/oserr"
 )
 
-// MaxPixels is how many pixels a picture may have to be read.
+// MaxPixels is the largest number of pixels of an image that Decode reads.
 const MaxPixels = 100_000_000
 
-// maxFile bounds the bytes of a file: MaxPixels of 16-bit RGB that did not
-// compress do not quite fit.
+// maxFile limits the size of a file, in bytes. It is a little less than MaxPixels
+// of 16-bit RGB without compression.
 const maxFile = 512 << 20
 
-// A Picture is a picture file that was read.
+// A Picture is a decoded image file.
 type Picture struct {
-	// Image is opaque and turned as its orientation says.
+	// Image is opaque. The file's EXIF orientation has been applied.
 	Image  *image.RGBA
 	Format Format
 	// SHA256 is the hash of the file's bytes in lower-case hexadecimal digits.
 	SHA256 string
 }
 
-// Decode reads a PNG, JPEG or WebP picture, its format judged by its content.
+// Decode reads a PNG, JPEG or WebP image. It detects the format by the contents.
 //
-// It gives what diffusers' load_image and mflux give: the orientation of EXIF is
-// applied; grey, paletted and CMYK pictures become RGB. Transparent pixels are
-// laid over white, because the colour that is stored under them is not what
-// anybody has seen (diffusers drops the alpha channel and shows it). 16-bit
-// values are rounded to 8 bits. Colour profiles are passed over.
+// The pixels are those of diffusers' load_image and of mflux: Decode applies the
+// EXIF orientation and converts grey, paletted and CMYK images to RGB.
+// Transparent pixels are blended with white, because the colour stored under them
+// is usually arbitrary (diffusers drops the alpha channel and shows that colour).
+// 16-bit values are rounded to 8 bits. Colour profiles are ignored.
 //
-// Pictures of more than MaxPixels, animations, and other formats are errors.
+// Images of more than MaxPixels, animations and other formats are errors.
 func Decode(r io.Reader) (*Picture, error) { return decode(r, MaxPixels) }
 
 func decode(r io.Reader, maxPixels int64) (*Picture, error) {
@@ -57,17 +57,17 @@ func decode(r io.Reader, maxPixels int64) (*Picture, error) {
 		return nil, damaged(format, err)
 	}
 	if animated {
-		return nil, fmt.Errorf("is an animated %v picture (save one frame of it as a still picture)", format)
+		return nil, fmt.Errorf("animated %v images are not supported (save a single frame)", format)
 	}
 	config, err := decoders[format].config(bytes.NewReader(data))
 	if err != nil {
 		return nil, damaged(format, err)
 	}
 	if config.Width <= 0 || config.Height <= 0 {
-		return nil, fmt.Errorf("the %v picture has %dx%d pixels", format, config.Width, config.Height)
+		return nil, fmt.Errorf("the %v image has %dx%d pixels", format, config.Width, config.Height)
 	}
 	if pixels := int64(config.Width) * int64(config.Height); pixels > maxPixels {
-		return nil, fmt.Errorf("has %dx%d pixels; the limit is %d million in all (make it smaller first)",
+		return nil, fmt.Errorf("image has %dx%d pixels, expected at most %d million in total (scale it down first)",
 			config.Width, config.Height, maxPixels/1e6)
 	}
 	img, err := decoders[format].decode(bytes.NewReader(data))
@@ -82,7 +82,7 @@ func decode(r io.Reader, maxPixels int64) (*Picture, error) {
 	}, nil
 }
 
-// ReadFile is Decode for a file; its errors name it.
+// ReadFile decodes a file. Errors contain its name.
 func ReadFile(name string) (*Picture, error) { return readFile(name, Decode) }
 
 func readFile[T any](name string, read func(io.Reader) (T, error)) (none T, err error) {
@@ -107,16 +107,16 @@ var decoders = map[Format]struct {
 	WebP: {webp.DecodeConfig, webp.Decode},
 }
 
-// damaged makes an error of a decoder's.
+// damaged wraps the error of a decoder.
 func damaged(format Format, err error) error {
 	if errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, io.EOF) {
-		return fmt.Errorf("the %v file is cut off: %w", format, oserr.NoEOF(err))
+		return fmt.Errorf("the %v file is truncated: %w", format, oserr.NoEOF(err))
 	}
-	return fmt.Errorf("the %v file cannot be read: %w", format, err)
+	return fmt.Errorf("the %v file cannot be decoded: %w", format, err)
 }
 
-// readAll reads a picture file, or, with sidecar, a JSON file, whose format is
-// 0. A file that is neither is refused from its first bytes.
+// readAll reads an image file or, if sidecar is set, a JSON file, whose format is
+// 0. It rejects other files after their first bytes.
 func readAll(r io.Reader, sidecar bool) ([]byte, Format, error) {
 	b := bufio.NewReader(r)
 	head, err := b.Peek(512)
@@ -136,13 +136,13 @@ func readAll(r io.Reader, sidecar bool) ([]byte, Format, error) {
 		return nil, 0, err
 	}
 	if int64(len(data)) > limit {
-		return nil, 0, fmt.Errorf("is larger than %d MiB", limit>>20)
+		return nil, 0, fmt.Errorf("file is larger than %d MiB", limit>>20)
 	}
 	return data, format, nil
 }
 
-// sniff returns the format that a file's first bytes say it has, 0 for none
-// that is read.
+// sniff detects the format by the first bytes of a file. It returns 0 if the
+// format is not supported.
 func sniff(head []byte) Format {
 	switch {
 	case bytes.HasPrefix(head, []byte(pngSignature)):
@@ -155,10 +155,11 @@ func sniff(head []byte) Format {
 	return 0
 }
 
-// unknownFormat names the format of a file that is not read.
+// unknownFormat returns the error for an unsupported file. It names the format if
+// it knows it.
 func unknownFormat(head []byte) error {
 	if len(head) == 0 {
-		return errors.New("is empty")
+		return errors.New("file is empty")
 	}
 	name := ""
 	has := func(prefix string) bool { return bytes.HasPrefix(head, []byte(prefix)) }
@@ -180,17 +181,17 @@ func unknownFormat(head []byte) error {
 		}
 	}
 	if name == "" {
-		return errors.New("is not a PNG, JPEG or WebP picture")
+		return errors.New("not a PNG, JPEG or WebP image")
 	}
-	return fmt.Errorf("is in the format %s, which is not read (convert it to PNG, JPEG or WebP)", name)
+	return fmt.Errorf("the format %s is not supported (convert the image to PNG, JPEG or WebP)", name)
 }
 
-// inspect walks a file for what the decoders do not tell: whether it has several
-// frames, and EXIF's orientation, 1 if it has none. It finds files that are cut
-// off after their pixels.
+// inspect reads what the decoders do not report: whether a file has several
+// frames, and its EXIF orientation (default 1). It also detects files that are
+// truncated after the pixels.
 func inspect(format Format, data []byte) (animated bool, orientation int, err error) {
 	orientation = 1
-	see := func(exif []byte) {
+	readOrientation := func(exif []byte) {
 		if orientation == 1 {
 			orientation, _ = parseEXIF(exif)
 		}
@@ -202,14 +203,14 @@ func inspect(format Format, data []byte) (animated bool, orientation int, err er
 			case kind == "acTL" && len(body) >= 4 && binary.BigEndian.Uint32(body) != 1:
 				animated = true
 			case kind == "eXIf":
-				see(body)
+				readOrientation(body)
 			}
 			return nil
 		})
 	case JPEG:
 		err = jpegSegments(data, func(marker byte, body []byte) {
 			if marker == markerAPP1 && bytes.HasPrefix(body, []byte(exifPrefix)) {
-				see(body)
+				readOrientation(body)
 			}
 		})
 	case WebP:
@@ -218,15 +219,15 @@ func inspect(format Format, data []byte) (animated bool, orientation int, err er
 			case "ANIM", "ANMF":
 				animated = true
 			case "EXIF":
-				see(body)
+				readOrientation(body)
 			}
 		})
 	}
 	return animated, orientation, err
 }
 
-// orient turns a picture as EXIF's orientation says: 1 is as it is, 2 to 4 are
-// mirrored and turned by 180 degrees, 5 to 8 have rows and columns swapped.
+// orient applies an EXIF orientation: 1 changes nothing, 2 to 4 mirror or rotate by
+// 180 degrees, 5 to 8 also swap rows and columns.
 func orient(src *image.RGBA, orientation int) *image.RGBA {
 	if orientation == 1 {
 		return src

@@ -103,15 +103,16 @@ func TestDecode16Bits(t *testing.T) {
 
 func TestRefusals(t *testing.T) {
 	for name, want := range map[string]string{
-		"still.gif":      "is in the format GIF, which is not read (convert it to PNG, JPEG or WebP)",
-		"animation.gif":  "is in the format GIF, which is not read (convert it to PNG, JPEG or WebP)",
-		"still.tiff":     "is in the format TIFF, which is not read (convert it to PNG, JPEG or WebP)",
-		"still.bmp":      "is in the format BMP, which is not read (convert it to PNG, JPEG or WebP)",
-		"still.avif":     "is in the format AVIF, which is not read (convert it to PNG, JPEG or WebP)",
-		"still.jp2":      "is not a PNG, JPEG or WebP picture",
-		"animation.png":  "is an animated PNG picture (save one frame of it as a still picture)",
-		"animation.webp": "is an animated WebP picture (save one frame of it as a still picture)",
-		"cmyk.jpg":       "the JPEG file cannot be read: unsupported JPEG feature: unknown color model: 4-component JPEG doesn't have Adobe APP14 metadata",
+		"still.gif":      "the format GIF is not supported (convert the image to PNG, JPEG or WebP)",
+		"animation.gif":  "the format GIF is not supported (convert the image to PNG, JPEG or WebP)",
+		"still.tiff":     "the format TIFF is not supported (convert the image to PNG, JPEG or WebP)",
+		"still.bmp":      "the format BMP is not supported (convert the image to PNG, JPEG or WebP)",
+		"still.avif":     "the format AVIF is not supported (convert the image to PNG, JPEG or WebP)",
+		"still.jp2":      "not a PNG, JPEG or WebP image",
+		"animation.png":  "animated PNG images are not supported (save a single frame)",
+		"animation.webp": "animated WebP images are not supported (save a single frame)",
+		"cmyk.jpg": "the JPEG file cannot be decoded: unsupported JPEG feature: unknown color model: 4-component " +
+			"JPEG doesn't have Adobe APP14 metadata",
 	} {
 		name = filepath.Join("testdata", "refused", name)
 		if _, err := ReadFile(name); err == nil || err.Error() != name+": "+want {
@@ -120,13 +121,13 @@ func TestRefusals(t *testing.T) {
 	}
 	for data, want := range map[string]string{
 		"":                                 "is empty",
-		"{}":                               "is not a PNG",
-		"\x00\x00\x00\x18ftypheic":         "is in the format HEIC",
-		"\xff\x0a\x00":                     "is in the format JPEG XL",
-		"\xff\xd8\xff":                     "the JPEG file is cut off",
-		pngSignature:                       "the PNG file is cut off",
-		"RIFF\x04\x00\x00\x00WEBP":         "the WebP file cannot be read",
-		strings.Repeat("not a picture", 9): "is not a PNG",
+		"{}":                               "not a PNG",
+		"\x00\x00\x00\x18ftypheic":         "the format HEIC is not supported",
+		"\xff\x0a\x00":                     "the format JPEG XL is not supported",
+		"\xff\xd8\xff":                     "the JPEG file is truncated",
+		pngSignature:                       "the PNG file is truncated",
+		"RIFF\x04\x00\x00\x00WEBP":         "the WebP file cannot be decoded",
+		strings.Repeat("not a picture", 9): "not a PNG",
 	} {
 		if _, err := Decode(strings.NewReader(data)); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%q: got error %v, want %q", data, err, want)
@@ -168,7 +169,7 @@ func TestDecodeTooLarge(t *testing.T) {
 		"lossless WebP": {lossless, "16384x16384"}, "lossy WebP": {lossy, "16383x16383"},
 	} {
 		_, err := Decode(bytes.NewReader(c.data))
-		want := "has " + c.size + " pixels; the limit is 100 million in all (make it smaller first)"
+		want := "image has " + c.size + " pixels, expected at most 100 million in total (scale it down first)"
 		if err == nil || err.Error() != want {
 			t.Errorf("%s: got error %v, want %s", name, err, want)
 		}
@@ -176,7 +177,8 @@ func TestDecodeTooLarge(t *testing.T) {
 }
 
 func TestDecodeCutOff(t *testing.T) {
-	for _, name := range []string{"rgba.png", "rgb.jpg", "progressive.jpg", "lossless-rgba.webp", "lossy-rgba.webp", "lossy.webp", "orientation-6.webp"} {
+	for _, name := range []string{"rgba.png", "rgb.jpg", "progressive.jpg", "lossless-rgba.webp", "lossy-rgba.webp",
+		"lossy.webp", "orientation-6.webp"} {
 		data, err := os.ReadFile(filepath.Join("testdata", name))
 		if err != nil {
 			t.Fatal(err)

@@ -8,19 +8,19 @@ import (
 	"unicode/utf8"
 )
 
-// Tags of EXIF that are read.
+// EXIF tags.
 const (
 	tagOrientation = 0x0112
 	tagExifIFD     = 0x8769
 	tagUserComment = 0x9286
 )
 
-// exifPrefix is what JPEG's EXIF segments start with.
+// exifPrefix is the beginning of a JPEG's EXIF segment.
 const exifPrefix = "Exif\x00\x00"
 
-// parseEXIF reads the orientation (1 to 8, see orient) and the user comment of
-// an EXIF block, a TIFF structure that may have the prefix of JPEG's segments.
-// What is broken in it counts as absent, as it does for picture viewers.
+// parseEXIF reads the orientation (1 to 8, see orient) and the user comment of an
+// EXIF block, a TIFF structure that may have the prefix of JPEG's segments. Like
+// image viewers, it ignores damaged parts.
 func parseEXIF(data []byte) (orientation int, comment string) {
 	orientation = 1
 	data = bytes.TrimPrefix(data, []byte(exifPrefix))
@@ -59,8 +59,8 @@ func parseEXIF(data []byte) (orientation int, comment string) {
 	return orientation, comment
 }
 
-// entries visits the entries of the directory at an offset whose values lie
-// within data.
+// entries visits the entries of the directory at an offset. It skips those whose
+// values are not within data.
 func entries(data []byte, order binary.ByteOrder, offset uint32, visit func(tag, kind uint16, count uint32, value []byte)) {
 	at := uint64(offset)
 	if at+2 > uint64(len(data)) {
@@ -91,8 +91,8 @@ func entries(data []byte, order binary.ByteOrder, offset uint32, visit func(tag,
 	}
 }
 
-// userComment decodes a comment with its character code of 8 bytes. UTF-8 is
-// common under all of the codes that have bytes as characters.
+// userComment decodes a comment that begins with its character code of 8 bytes.
+// Programs write UTF-8 with any code for single bytes.
 func userComment(value []byte, order binary.ByteOrder) string {
 	if len(value) < 8 || len(value) > maxText {
 		return ""
@@ -115,9 +115,9 @@ func userComment(value []byte, order binary.ByteOrder) string {
 	return latin1(text)
 }
 
-// utf16String decodes UTF-16. Writers disagree on whether its byte order is big
-// endian, that of the block, or told by a mark, so without one the order counts
-// in which there is what a parameters text has.
+// utf16String decodes UTF-16. Programs use big endian, the byte order of the block
+// or a byte order mark. Without a mark, the order counts in which the text
+// contains "Steps:", as a parameters text does.
 func utf16String(text []byte, order binary.ByteOrder) string {
 	switch {
 	case bytes.HasPrefix(text, []byte{0xfe, 0xff}):
@@ -150,7 +150,7 @@ func latin1(text []byte) string {
 	return string(runes)
 }
 
-// appendEXIF appends an EXIF block, big endian, of one user comment in UTF-16.
+// appendEXIF appends a big-endian EXIF block with a user comment in UTF-16.
 func appendEXIF(b []byte, comment string) []byte {
 	units := utf16.Encode([]rune(comment))
 	be := binary.BigEndian

@@ -18,20 +18,20 @@ const (
 	markerCOM  = 0xfe
 )
 
-// maxSegment is how many bytes a segment holds after its length.
+// maxSegment is the largest number of bytes of a segment after its length.
 const maxSegment = 1<<16 - 1 - 2
 
-// commentStart is what our comment starts with, so that it is told from others
-// before all of it is there.
+// commentStart is the beginning of our comment. It distinguishes our comment from
+// others before its last segment.
 const commentStart = `{"gomflux":`
 
 // jpegSegments visits the segments of a JPEG file up to the first scan.
 func jpegSegments(data []byte, visit func(marker byte, body []byte)) error {
 	if len(data) < 2 || data[0] != 0xff || data[1] != markerSOI {
-		return errors.New("is not a JPEG file")
+		return errors.New("not a JPEG file")
 	}
 	for at := 2; ; {
-		for at < len(data) && data[at] != 0xff { // garbage, which decoders pass over
+		for at < len(data) && data[at] != 0xff { // skip garbage, as decoders do
 			at++
 		}
 		for at < len(data) && data[at] == 0xff { // a marker may have fill bytes
@@ -45,7 +45,7 @@ func jpegSegments(data []byte, visit func(marker byte, body []byte)) error {
 		switch {
 		case marker == markerSOS || marker == markerEOI:
 			return nil
-		case marker == 0 || marker == 1 || marker >= 0xd0 && marker <= markerSOI: // they have no length
+		case marker == 0 || marker == 1 || marker >= 0xd0 && marker <= markerSOI: // without a length
 			continue
 		}
 		if len(data)-at < 2 {
@@ -53,7 +53,7 @@ func jpegSegments(data []byte, visit func(marker byte, body []byte)) error {
 		}
 		size := int(binary.BigEndian.Uint16(data[at:]))
 		if size < 2 {
-			return errors.New("a segment has a wrong length")
+			return errors.New("a segment has an invalid length")
 		}
 		if size > len(data)-at {
 			return io.ErrUnexpectedEOF
@@ -63,10 +63,10 @@ func jpegSegments(data []byte, visit func(marker byte, body []byte)) error {
 	}
 }
 
-// appendJPEGSettings appends the segments that carry settings: the parameters
-// text as EXIF user comment, and JSON as comments, all of them full but the last.
-// A text that is too long for one EXIF segment, which cannot be continued in
-// another, is left out.
+// appendJPEGSettings appends the segments with the settings: the parameters text as
+// EXIF user comment, and the JSON as comments, all full except the last. A
+// parameters text that is too long for an EXIF segment, which cannot be split, is
+// left out.
 func appendJPEGSettings(b []byte, s *Settings) ([]byte, error) {
 	object, err := s.marshal("")
 	if err != nil {
@@ -91,10 +91,10 @@ func appendSegment(b []byte, marker byte, body []byte) []byte {
 	return append(b, body...)
 }
 
-// jpegTexts collects the texts of a JPEG file.
+// jpegTexts collects the metadata texts of a JPEG file.
 func jpegTexts(data []byte) (t texts, err error) {
 	var comment []byte
-	more := false // the comment goes on
+	more := false // the comment continues in the next segment
 	err = jpegSegments(data, func(marker byte, body []byte) {
 		switch {
 		case marker == markerAPP1 && t.comment == "" && bytes.HasPrefix(body, []byte(exifPrefix)):

@@ -54,9 +54,12 @@ func TestMfluxEdit(t *testing.T) {
 
 func TestMfluxJSON(t *testing.T) {
 	for text, want := range map[string]Settings{
-		`{"mflux_version":"0.9.0","model":"z-image","model_path":"/models/z","guidance":3.5}`: {Generator: "mflux 0.9.0", Model: "/models/z", Guidance: 3.5},
-		`{"mflux_version":null,"image_paths":["a.png"],"scheduler":"linear"}`:                 {Generator: "mflux ", References: []SourceImage{{Path: "a.png"}}, Scheduler: "linear"},
-		`{"mflux_version":"1","image_paths":[],"image_path":"a.png","revision":7}`:            {Generator: "mflux 1", Image: &SourceImage{Path: "a.png"}},
+		`{"mflux_version":"0.9.0","model":"z-image","model_path":"/models/z","guidance":3.5}`: {Generator: "mflux 0.9.0",
+			Model: "/models/z", Guidance: 3.5},
+		`{"mflux_version":null,"image_paths":["a.png"],"scheduler":"linear"}`: {Generator: "mflux ",
+			References: []SourceImage{{Path: "a.png"}}, Scheduler: "linear"},
+		`{"mflux_version":"1","image_paths":[],"image_path":"a.png","revision":7}`: {Generator: "mflux 1",
+			Image: &SourceImage{Path: "a.png"}},
 		`{"mflux_version":"1","image_path":"a.png","image_paths":["a.png","b.png"],"image_strength":0.4}`: {
 			Generator: "mflux 1", References: []SourceImage{{Path: "a.png"}, {Path: "b.png"}},
 		},
@@ -79,11 +82,11 @@ func TestMfluxJSON(t *testing.T) {
 		`{"mflux_version":1}`:                      "settings of mflux: mflux_version: expected a string, found 1",
 		`{"mflux_version":"1","seed":-1}`:          "seed: expected",
 		`{"mflux_version":"1","image_paths":"a"}`:  "image_paths: expected strings",
-		`{"mflux_version":"1","image_paths":[""]}`: "references[0].path: is missing",
+		`{"mflux_version":"1","image_paths":[""]}`: "references[0].path is missing",
 		`{"mflux_version":"1","quantize":"8"}`:     "quantize: expected a whole number",
 		`{"mflux_version":"1","lora_paths":"a"}`:   "lora_paths: expected strings",
 		`{"mflux_version":"1","lora_scales":"a"}`:  "lora_scales: expected numbers",
-		`{"mflux_version":"1","lora_paths":[""]}`:  "loras[0].path: is missing",
+		`{"mflux_version":"1","lora_paths":[""]}`:  "loras[0].path is missing",
 		`{"mflux_version":"1","image_path":[]}`:    "image_path: expected a string",
 		`{"mflux_version":"1","precision":{}}`:     "precision: expected a string",
 		`{"mflux_version":"1","model_path":false}`: "model_path: expected a string",
@@ -120,7 +123,8 @@ func TestParseParameters(t *testing.T) {
 	}{
 		{
 			"web UI",
-			"a cat,\r\nsitting\r\nNegative prompt: dog,\r\nbird\r\nSteps: 20, Sampler: DPM++ 2M, Schedule type: Karras, CFG scale: 7.5, Seed: 965400086, " +
+			"a cat,\r\nsitting\r\nNegative prompt: dog,\r\nbird\r\nSteps: 20, Sampler: DPM++ 2M, Schedule type: Karras, " +
+				"CFG scale: 7.5, Seed: 965400086, " +
 				"Size: 512x768, Model hash: 45dee52b, Model: v1-5-pruned, Lora hashes: \"a: 12, b: 34\", Version: v1.10.1",
 			Settings{
 				Generator: "v1.10.1", Model: "v1-5-pruned", Prompt: "a cat,\nsitting", NegativePrompt: "dog,\nbird",
@@ -130,20 +134,24 @@ func TestParseParameters(t *testing.T) {
 		},
 		{
 			"Forge, with lines after it",
-			"a cat\nSteps: 4, Sampler: Euler, Schedule type: Simple, CFG scale: 1, Distilled CFG Scale: 3.5, Seed: 1, Size: 896x1152, Model: \"flux: dev\", Version: f2.0.1\nTemplate: a {cat|dog}",
+			"a cat\nSteps: 4, Sampler: Euler, Schedule type: Simple, CFG scale: 1, Distilled CFG Scale: 3.5, Seed: 1, " +
+				"Size: 896x1152, Model: \"flux: dev\", Version: f2.0.1\nTemplate: a {cat|dog}",
 			Settings{Generator: "f2.0.1", Model: "flux: dev", Prompt: "a cat", Seed: 1, Steps: 4, Guidance: 1, Height: 1152, Width: 896},
 			"generator model prompt seed steps guidance height width",
 		},
 		{
 			"stable-diffusion.cpp",
-			"a cat\nNegative prompt: \nSteps: 8, CFG scale: 1.000000, Guidance: 3.500000, Eta: 0.000000, Seed: 42, Size: 64x32, Model: z.gguf, RNG: cuda, Sampler: euler, Version: stable-diffusion.cpp",
-			Settings{Generator: "stable-diffusion.cpp", Model: "z.gguf", Prompt: "a cat", Seed: 42, Steps: 8, Guidance: 1, Height: 32, Width: 64},
+			"a cat\nNegative prompt: \nSteps: 8, CFG scale: 1.000000, Guidance: 3.500000, Eta: 0.000000, Seed: 42, " +
+				"Size: 64x32, Model: z.gguf, RNG: cuda, Sampler: euler, Version: stable-diffusion.cpp",
+			Settings{Generator: "stable-diffusion.cpp", Model: "z.gguf", Prompt: "a cat", Seed: 42, Steps: 8, Guidance: 1,
+				Height: 32, Width: 64},
 			"generator model prompt seed steps guidance height width",
 		},
 		{
-			"a settings line inside of the prompt, and a quote that is none",
+			"a settings line inside of the prompt, and a quote that is not one",
 			"Steps: 3, Seed: 1\nx\nSteps: 5, Model: \"a\"b, Seed: 2, Sampler: flow_match_euler_discrete, Version: gomflux v9",
-			Settings{Generator: "gomflux v9", Model: `"a"b`, Prompt: "Steps: 3, Seed: 1\nx", Seed: 2, Steps: 5, Scheduler: "flow_match_euler_discrete"},
+			Settings{Generator: "gomflux v9", Model: `"a"b`, Prompt: "Steps: 3, Seed: 1\nx", Seed: 2, Steps: 5,
+				Scheduler: "flow_match_euler_discrete"},
 			"generator model prompt seed steps scheduler",
 		},
 		{
@@ -158,7 +166,8 @@ func TestParseParameters(t *testing.T) {
 			t.Errorf("%s: got %+v, fields %v, %v", c.name, got, fields, ok)
 		}
 	}
-	for _, text := range []string{"", "a cat", "a cat\nSeed: 3, Size: 2x2", "Steps: many", `{"sui_image_params": {"steps": 8, "Steps": "x"}}`, "Steps:\n8"} {
+	for _, text := range []string{"", "a cat", "a cat\nSeed: 3, Size: 2x2", "Steps: many",
+		`{"sui_image_params": {"steps": 8, "Steps": "x"}}`, "Steps:\n8"} {
 		if _, _, ok := parseParameters(text); ok {
 			t.Errorf("%q was taken for parameters", text)
 		}
@@ -211,15 +220,15 @@ func TestPNGTexts(t *testing.T) {
 	flipped := appendChunk(nil, "tEXt", latin)
 	flipped[20] ^= 1
 	for want, chunk := range map[string][]byte{
-		`zTXt chunk "parameters": is longer than 8388608 bytes`: appendChunk(nil, "zTXt", "parameters\x00\x00"+bomb),
-		`iTXt chunk "gomflux": is longer`:                       appendChunk(nil, "iTXt", "gomflux\x00\x01\x00\x00\x00"+bomb),
-		`zTXt chunk "parameters": unknown compression`:          appendChunk(nil, "zTXt", "parameters\x00\x01"),
-		`zTXt chunk "parameters": zlib:`:                        appendChunk(nil, "zTXt", "parameters\x00\x00abcdefgh"),
-		`iTXt chunk "gomflux": unknown compression`:             appendChunk(nil, "iTXt", "gomflux\x00\x02\x00\x00\x00"),
-		`the PNG file is cut off`:                               appendChunk(nil, "iTXt", "gomflux\x00\x00\x00en\x00{}"),
-		`iTXt chunk "gomflux": is not UTF-8`:                    appendChunk(nil, "iTXt", "gomflux\x00\x00\x00\x00\x00\xff"),
-		`chunk "tEXt" has a wrong checksum`:                     flipped,
-		`settings: bad JSON`:                                    appendChunk(nil, "tEXt", "gomflux\x00{"),
+		`zTXt chunk "parameters": longer than 8388608 bytes`: appendChunk(nil, "zTXt", "parameters\x00\x00"+bomb),
+		`iTXt chunk "gomflux": longer`:                       appendChunk(nil, "iTXt", "gomflux\x00\x01\x00\x00\x00"+bomb),
+		`zTXt chunk "parameters": unknown compression`:       appendChunk(nil, "zTXt", "parameters\x00\x01"),
+		`zTXt chunk "parameters": zlib:`:                     appendChunk(nil, "zTXt", "parameters\x00\x00abcdefgh"),
+		`iTXt chunk "gomflux": unknown compression`:          appendChunk(nil, "iTXt", "gomflux\x00\x02\x00\x00\x00"),
+		`the PNG file is truncated`:                          appendChunk(nil, "iTXt", "gomflux\x00\x00\x00en\x00{}"),
+		`iTXt chunk "gomflux": not UTF-8`:                    appendChunk(nil, "iTXt", "gomflux\x00\x00\x00\x00\x00\xff"),
+		`chunk "tEXt" has a wrong checksum`:                  flipped,
+		`settings: invalid JSON`:                             appendChunk(nil, "tEXt", "gomflux\x00{"),
 	} {
 		_, err := ReadSettings(bytes.NewReader(pngWith(t, false, chunk)))
 		if err == nil || !strings.Contains(err.Error(), want) {
@@ -258,7 +267,8 @@ func TestPrecedence(t *testing.T) {
 			t.Errorf("got %s, seed %d, want %s, seed %d", f.Source, f.Settings.Seed, c.source, c.seed)
 		}
 	}
-	_, err := ReadSettings(bytes.NewReader(pngWith(t, false, bytes.Join([][]byte{text, appendChunk(nil, "tEXt", "gomflux\x00"+`{"version":9}`)}, nil))))
+	_, err := ReadSettings(bytes.NewReader(pngWith(t, false,
+		bytes.Join([][]byte{text, appendChunk(nil, "tEXt", "gomflux\x00"+`{"version":9}`)}, nil))))
 	if err == nil || !strings.Contains(err.Error(), "written by a newer gomflux (settings version 9") {
 		t.Errorf("got error %v", err)
 	}
@@ -404,10 +414,10 @@ func TestJPEGComments(t *testing.T) {
 func TestReadSettingsOfOtherFiles(t *testing.T) {
 	for data, want := range map[string]string{
 		"":                         "is empty",
-		"hello":                    "is not a PNG, JPEG or WebP picture",
-		"GIF89a":                   "is in the format GIF",
-		"{":                        "bad JSON",
-		"RIFF\xff\x00\x00\x00WEBP": "cut off",
+		"hello":                    "not a PNG, JPEG or WebP image",
+		"GIF89a":                   "format GIF is not supported",
+		"{":                        "invalid JSON",
+		"RIFF\xff\x00\x00\x00WEBP": "truncated",
 	} {
 		if _, err := ReadSettings(strings.NewReader(data)); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%q: got error %v", data, err)

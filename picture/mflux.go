@@ -7,22 +7,22 @@ import (
 	"strings"
 )
 
-// mfluxFields are the keys of mflux's metadata (version 0.24.0) that are fields
-// under the same or another name.
+// mfluxFields maps keys of mflux's metadata (version 0.24.0) to fields of
+// Settings.
 var mfluxFields = map[string]string{
 	"model": "model", "seed": "seed", "steps": "steps", "guidance": "guidance", "height": "height", "width": "width",
 	"prompt": "prompt", "negative_prompt": "negative_prompt", "image_strength": "image_strength",
 	"scheduler": "scheduler", "generation_time_seconds": "seconds",
 }
 
-// isMflux tells mflux's metadata from any other JSON object.
+// isMflux reports whether a JSON object is mflux's metadata.
 func isMflux(members map[string]json.RawMessage) bool {
 	_, ok := members["mflux_version"]
 	return ok
 }
 
-// parseMflux reads mflux's metadata: one flat object in which null stands for
-// what was not set. created_at has no time zone and is passed over.
+// parseMflux reads mflux's metadata, a flat object in which null means unset. It
+// ignores created_at, which has no time zone.
 func parseMflux(members map[string]json.RawMessage) (Settings, []string, error) {
 	own := map[string]json.RawMessage{}
 	for key, name := range mfluxFields {
@@ -30,33 +30,21 @@ func parseMflux(members map[string]json.RawMessage) (Settings, []string, error) 
 			own[name] = raw
 		}
 	}
-	text := func(key string) (string, error) {
-		raw, ok := members[key]
-		if !ok || isNull(raw) {
-			return "", nil
-		}
-		var s string
-		if err := json.Unmarshal(raw, &s); err != nil {
-			return "", fmt.Errorf("%s: expected a string, found %s", key, show(raw))
-		}
-		return s, nil
-	}
 	set := func(name string, value any) {
-		own[name], _ = json.Marshal(value) // made of strings: cannot fail
+		own[name], _ = json.Marshal(value) // consists of strings: cannot fail
 	}
-
-	version, err := text("mflux_version")
+	version, err := mfluxString(members, "mflux_version")
 	if err != nil {
 		return Settings{}, nil, err
 	}
 	set("generator", "mflux "+version)
-	// what --model was given, where that was a folder or another repository
-	if path, err := text("model_path"); err != nil {
+	// the argument of --model, if it was a folder or another repository
+	if path, err := mfluxString(members, "model_path"); err != nil {
 		return Settings{}, nil, err
 	} else if path != "" {
 		set("model", path)
 	}
-	if precision, err := text("precision"); err != nil {
+	if precision, err := mfluxString(members, "precision"); err != nil {
 		return Settings{}, nil, err
 	} else if precision != "" {
 		set("dtype", strings.TrimPrefix(precision, "mlx.core."))
@@ -64,7 +52,7 @@ func parseMflux(members map[string]json.RawMessage) (Settings, []string, error) 
 	if err := mfluxWeights(members, set); err != nil {
 		return Settings{}, nil, err
 	}
-	path, err := text("image_path")
+	path, err := mfluxString(members, "image_path")
 	if err != nil {
 		return Settings{}, nil, err
 	}
@@ -75,21 +63,34 @@ func parseMflux(members map[string]json.RawMessage) (Settings, []string, error) 
 		}
 	}
 	switch {
-	case len(paths) > 0: // an edit, whose image_path is the first of them
+	case len(paths) > 0: // an edit; image_path is the first of them
 		var references []SourceImage
 		for _, path := range paths {
 			references = append(references, SourceImage{Path: path})
 		}
 		set("references", references)
-		delete(own, "image_strength") // does nothing there
+		delete(own, "image_strength") // has no effect on edits
 	case path != "":
 		set("image", SourceImage{Path: path})
 	}
 	return readFields(own)
 }
 
-// mfluxWeights reads how mflux has changed the weights. LoRAs without a scale have
-// that of 1 there.
+// mfluxString returns the string under a key, "" if it is missing or null.
+func mfluxString(members map[string]json.RawMessage, key string) (string, error) {
+	raw, ok := members[key]
+	if !ok || isNull(raw) {
+		return "", nil
+	}
+	var s string
+	if err := json.Unmarshal(raw, &s); err != nil {
+		return "", fmt.Errorf("%s: expected a string, found %s", key, show(raw))
+	}
+	return s, nil
+}
+
+// mfluxWeights reads quantization and LoRAs. A LoRA without a scale has scale 1 in
+// mflux.
 func mfluxWeights(members map[string]json.RawMessage, set func(name string, value any)) error {
 	var bits *int
 	if raw, ok := members["quantize"]; ok && json.Unmarshal(raw, &bits) != nil {

@@ -5,15 +5,15 @@ import (
 	"image/color"
 )
 
-// Opaque makes of any picture what Decode makes of one in a file: RGB of 8 bits,
-// transparent pixels laid over white. An opaque *image.RGBA is returned as it
-// is, anything else becomes a picture that starts at 0, 0. A picture as package
-// image/png or image/jpeg decodes it gets the bytes that Decode gives, but for
-// EXIF's orientation; *image.YCbCr is taken for JPEG's, which that of
-// golang.org/x/image/webp is not.
+// Opaque converts any image as Decode does: to 8-bit RGB, with transparent pixels
+// blended with white. It returns an opaque *image.RGBA unchanged, and otherwise a
+// new image that starts at 0, 0. For images from image/png and image/jpeg the
+// result equals that of Decode, except for the EXIF orientation. It assumes that
+// an *image.YCbCr comes from a JPEG file; those of golang.org/x/image/webp have a
+// different range.
 func Opaque(img image.Image) *image.RGBA { return opaque(img, JPEG) }
 
-// opaque is Opaque for what a format's decoder made.
+// opaque is Opaque for the image of a format's decoder.
 func opaque(src image.Image, format Format) *image.RGBA {
 	if m, ok := src.(*image.RGBA); ok && m.Opaque() {
 		return m
@@ -33,8 +33,8 @@ func opaque(src image.Image, format Format) *image.RGBA {
 	return dst
 }
 
-// pixels returns the function that reads one pixel of a picture. Each kind has
-// its own, since image.Image's At multiplies by alpha and truncates.
+// pixels returns a function that reads a pixel of an image. Most image types need
+// their own, since image.Image's At multiplies by alpha and truncates.
 func pixels(src image.Image, format Format) func(x, y int) (r, g, b uint8) {
 	switch m := src.(type) {
 	case *image.YCbCr:
@@ -73,8 +73,8 @@ func pixels(src image.Image, format Format) func(x, y int) (r, g, b uint8) {
 			return overWhite16(c.R, c.A), overWhite16(c.G, c.A), overWhite16(c.B, c.A)
 		}
 	}
-	// Gray, Gray16, RGBA and RGBA64 (both opaque, from decoders), CMYK, and what
-	// others make
+	// Gray, Gray16, RGBA and RGBA64 (both opaque, from decoders), CMYK, and image
+	// types of other packages
 	return func(x, y int) (uint8, uint8, uint8) {
 		r, g, b, a := src.At(x, y).RGBA()
 		over := func(c uint32) uint8 { return overWhite16(uint16(min(c+0xffff-a, 0xffff)), 0xffff) }
@@ -82,7 +82,7 @@ func pixels(src image.Image, format Format) func(x, y int) (r, g, b uint8) {
 	}
 }
 
-// overWhite lays a colour that is not multiplied by its alpha over white.
+// overWhite blends a colour that is not premultiplied with white.
 func overWhite(r, g, b, alpha uint8) (uint8, uint8, uint8) {
 	if alpha == 0xff {
 		return r, g, b
@@ -92,16 +92,16 @@ func overWhite(r, g, b, alpha uint8) (uint8, uint8, uint8) {
 	return over(r), over(g), over(b)
 }
 
-// overWhite16 is overWhite for one value of 16 bits, rounded to 8 bits.
+// overWhite16 is overWhite for a 16-bit value, rounded to 8 bits.
 func overWhite16(c, alpha uint16) uint8 {
-	const most = 0xffff
-	v := uint64(c)*uint64(alpha) + most*uint64(most-alpha) // of most*most
-	return uint8((v + most*257/2) / (most * 257))
+	const limit = 0xffff
+	v := uint64(c)*uint64(alpha) + limit*uint64(limit-alpha) // 0 to limit*limit
+	return uint8((v + limit*257/2) / (limit * 257))
 }
 
-// studioToRGB converts the YCbCr of WebP, whose luma is from 16 to 235 (BT.601);
-// golang.org/x/image/webp calls it image.YCbCr all the same, which has the full
-// range of JPEG. The arithmetic is libwebp's (src/dsp/yuv.h).
+// studioToRGB converts the YCbCr of WebP, whose luma is from 16 to 235 (BT.601).
+// golang.org/x/image/webp returns it as image.YCbCr, although that type has the
+// full range of JPEG. The arithmetic is libwebp's (src/dsp/yuv.h).
 func studioToRGB(y, cb, cr uint8) (r, g, b uint8) {
 	times := func(v uint8, f int32) int32 { return int32(v) * f >> 8 }
 	clip := func(v int32) uint8 { return uint8(min(max(v>>6, 0), 0xff)) }
@@ -111,14 +111,14 @@ func studioToRGB(y, cb, cr uint8) (r, g, b uint8) {
 		clip(l + times(cb, 33050) - 17685)
 }
 
-// upsample gives a picture whose chroma has half the width, height or both full
-// chroma by linear interpolation, as libjpeg ("fancy upsampling") and libwebp do
-// and Go's color conversion does not. Other pictures are returned as they are.
+// upsample doubles the width, the height or both of an image's subsampled chroma by
+// linear interpolation, as libjpeg ("fancy upsampling") and libwebp do. Go's color
+// conversion does not interpolate. Other images are returned unchanged.
 func upsample(m *image.YCbCr, format Format) *image.YCbCr {
 	wide := m.SubsampleRatio == image.YCbCrSubsampleRatio422 || m.SubsampleRatio == image.YCbCrSubsampleRatio420
 	high := m.SubsampleRatio == image.YCbCrSubsampleRatio440 || m.SubsampleRatio == image.YCbCrSubsampleRatio420
 	w, h := m.Rect.Dx(), m.Rect.Dy()
-	if !wide && !high || wide && format == JPEG && w <= 4 { // libjpeg repeats so few
+	if !wide && !high || wide && format == JPEG && w <= 4 { // libjpeg does not interpolate so few
 		return m
 	}
 	full := *m
@@ -128,8 +128,8 @@ func upsample(m *image.YCbCr, format Format) *image.YCbCr {
 	return &full
 }
 
-// upsamplePlane makes w times h values of a plane that is half as wide, high or
-// both: of the two nearest in each direction the nearer counts three times.
+// upsamplePlane enlarges a plane to w times h values. In each direction a value is
+// the mean of the two nearest, with weights 3/4 and 1/4.
 func upsamplePlane(src []uint8, stride, w, h int, wide, high bool) []uint8 {
 	dst := make([]uint8, 0, w*h)
 	cw, ch := w, h
@@ -174,8 +174,8 @@ func upsamplePlane(src []uint8, stride, w, h int, wide, high bool) []uint8 {
 	return dst
 }
 
-// neighbours returns which of n values are nearest and next to i on an axis of
-// twice as many.
+// neighbours returns the indices of the nearest and second nearest of n values to
+// position i on an axis with twice as many.
 func neighbours(i, n int) (near, far int) {
 	near = i / 2
 	return near, min(max(near-1+i%2*2, 0), n-1)

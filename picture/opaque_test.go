@@ -25,7 +25,8 @@ func TestOpaque(t *testing.T) {
 	}
 	tried := 0
 	for _, name := range names {
-		decode := map[string]func(io.Reader) (image.Image, error){".png": png.Decode, ".jpg": jpeg.Decode, ".webp": webp.Decode}[filepath.Ext(name)]
+		decode := map[string]func(io.Reader) (image.Image, error){".png": png.Decode, ".jpg": jpeg.Decode,
+			".webp": webp.Decode}[filepath.Ext(name)]
 		if decode == nil || strings.Contains(name, "orientation") {
 			continue
 		}

@@ -10,14 +10,14 @@ import (
 	"github.com/gomflux/gomflux/internal/plainjson"
 )
 
-// parameters is the text that AUTOMATIC1111's web UI began to store in pictures
-// and that most galleries and other programs show: the prompt, the negative
-// prompt, and one line of settings. It is for them; what has a colon, a comma or
-// a line break in an unlucky place cannot be told apart in it.
+// parameters returns the text that AUTOMATIC1111's web UI introduced and that most
+// galleries and other programs show: the prompt, the negative prompt and a line of
+// settings. It is meant for those programs. The format is ambiguous if values
+// contain colons, commas or line breaks.
 func (s *Settings) parameters() string {
 	var b strings.Builder
 	b.WriteString(printable(s.Prompt))
-	for _, l := range s.LoRAs { // where those who type them there have them
+	for _, l := range s.LoRAs { // as users of the web UI write them
 		fmt.Fprintf(&b, " <lora:%s:%s>", l.tag(), strconv.FormatFloat(l.Scale, 'g', -1, 64))
 	}
 	if s.NegativePrompt != "" {
@@ -27,7 +27,8 @@ func (s *Settings) parameters() string {
 	if s.Scheduler != "" {
 		b.WriteString(", Sampler: " + quoteValue(s.Scheduler))
 	}
-	fmt.Fprintf(&b, ", CFG scale: %s, Seed: %d, Size: %dx%d", strconv.FormatFloat(s.Guidance, 'g', -1, 64), s.Seed, s.Width, s.Height)
+	fmt.Fprintf(&b, ", CFG scale: %s, Seed: %d, Size: %dx%d",
+		strconv.FormatFloat(s.Guidance, 'g', -1, 64), s.Seed, s.Width, s.Height)
 	if s.Model != "" {
 		b.WriteString(", Model: " + quoteValue(s.Model))
 	}
@@ -38,7 +39,7 @@ func (s *Settings) parameters() string {
 	return b.String()
 }
 
-// tag is what a LoRA is called in a prompt: its file's name.
+// tag returns the name of a LoRA in a prompt: the name of its file.
 func (l *LoRA) tag() string {
 	name := l.Path[strings.LastIndexAny(l.Path, `/\:`)+1:]
 	name = strings.TrimSuffix(name, ".safetensors")
@@ -50,8 +51,9 @@ func (l *LoRA) tag() string {
 	}, printable(name))
 }
 
-// hashes is what Civitai finds LoRAs by: the beginnings of their files' hashes.
-// It is last in its line, because not all readers know what quotes mean in it.
+// hashes returns the beginnings of the hashes of the LoRAs' files, by which Civitai
+// finds LoRAs. They are at the end of the line, because some readers do not parse
+// the quotes.
 func (s *Settings) hashes() string {
 	found := map[string]string{}
 	for _, l := range s.LoRAs {
@@ -64,12 +66,12 @@ func (s *Settings) hashes() string {
 	}
 	text, err := plainjson.Marshal(found, "")
 	if err != nil {
-		return "" // cannot be: they are strings
+		return "" // cannot happen with strings
 	}
 	return ", Hashes: " + string(text)
 }
 
-// tags are the LoRAs at the end of a prompt.
+// tags matches the LoRAs at the end of a prompt.
 var tags = regexp.MustCompile(`(?: <lora:[^<>:]*:[-+.0-9e]+>)+$`)
 
 // printable replaces control characters, which text chunks must not have.
@@ -83,22 +85,21 @@ func printable(text string) string {
 	}, text)
 }
 
-// quoteValue writes a value as a JSON string where it could not be told from
-// what follows it otherwise.
+// quoteValue quotes a value as a JSON string if it would be ambiguous otherwise.
 func quoteValue(value string) string {
 	if !strings.ContainsAny(value, ",:\n\"") && value == strings.TrimSpace(value) {
 		return printable(value)
 	}
 	quoted, err := plainjson.Marshal(value, "")
 	if err != nil {
-		return "" // cannot be: it is a string
+		return "" // cannot happen with a string
 	}
 	return printable(string(quoted))
 }
 
-// splitParameters cuts a parameters text into prompts and the pairs of the
-// settings line, the last line that has a whole number of Steps. Lines after it,
-// which some programs add, are dropped. ok is false where there is no such line.
+// splitParameters splits a parameters text into the prompts and the pairs of the
+// settings line: the last line with a whole number of Steps. It drops lines after
+// it, which some programs add. ok is false if there is no settings line.
 func splitParameters(text string) (prompt, negative string, pairs map[string]string, ok bool) {
 	if !strings.Contains(text, "Steps:") {
 		return "", "", nil, false
@@ -127,8 +128,8 @@ func splitParameters(text string) (prompt, negative string, pairs map[string]str
 	return strings.TrimSpace(prompt), strings.TrimSpace(negative), pairs, true
 }
 
-// splitPairs reads "Key: value, Key: "quoted, value", ...". The first of equal
-// keys counts.
+// splitPairs parses "Key: value, Key: "quoted, value", ...". Of equal keys the
+// first counts.
 func splitPairs(line string) map[string]string {
 	pairs := map[string]string{}
 	for line != "" {
@@ -147,7 +148,7 @@ func splitPairs(line string) map[string]string {
 	return pairs
 }
 
-// cutValue returns the value at the start of text and what is after its comma.
+// cutValue returns the value at the start of text and the text after its comma.
 func cutValue(text string) (value, rest string) {
 	if strings.HasPrefix(text, `"`) {
 		for i := 1; i < len(text); i++ {
@@ -169,9 +170,9 @@ func cutValue(text string) (value, rest string) {
 	return strings.TrimSpace(value), rest
 }
 
-// parseParameters reads a parameters text of any program. What it cannot make
-// sense of it passes over: there is no standard to hold against it. ok is false
-// where the text is something else.
+// parseParameters parses a parameters text of any program. Since there is no
+// standard, it ignores values that it does not understand. ok is false if the
+// text is not a parameters text.
 func parseParameters(text string) (s Settings, found []string, ok bool) {
 	prompt, negative, pairs, ok := splitParameters(text)
 	if !ok {
@@ -182,7 +183,7 @@ func parseParameters(text string) (s Settings, found []string, ok bool) {
 		"prompt": prompt, "negative_prompt": negative, "generator": pairs["Version"], "model": pairs["Model"],
 		"seed": pairs["Seed"], "steps": pairs["Steps"], "guidance": pairs["CFG scale"], "height": height, "width": width,
 	}
-	if strings.HasPrefix(pairs["Version"], "gomflux ") { // others' names mean other things
+	if strings.HasPrefix(pairs["Version"], "gomflux ") { // other programs have other names
 		values["scheduler"] = pairs["Sampler"]
 		values["prompt"] = tags.ReplaceAllString(prompt, "")
 	}

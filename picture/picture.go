@@ -1,19 +1,19 @@
-// Package picture reads picture files safely, and writes them together with the
-// settings that made them.
+// Package picture reads image files safely, and writes them with the settings of
+// the generation as metadata.
 //
-// What Encode writes carries Settings twice: as JSON, which has everything and
-// is what ReadSettings takes, and as the parameters text of AUTOMATIC1111's web
-// UI, which galleries and other programs show.
+// Encode writes the Settings twice: as complete JSON, which ReadSettings prefers,
+// and as the parameters text of AUTOMATIC1111's web UI, which galleries and other
+// programs show.
 //
 //	format  JSON                               parameters text
-//	PNG     iTXt chunk gomflux, UTF-8          tEXt chunk parameters if Latin-1
-//	                                           is enough for it, else iTXt
+//	PNG     iTXt chunk gomflux, UTF-8          tEXt chunk parameters if the text
+//	                                           is Latin-1, else iTXt
 //	JPEG    comment (COM) {"gomflux": {...}},  EXIF user comment, UTF-16 big
 //	        UTF-8                              endian
 //
-// JSON of more than 65,533 bytes goes on in the next JPEG comment, and a text
-// that does not fit one EXIF segment (about 32,000 characters) is left out of a
-// JPEG file. The bytes depend only on picture and settings.
+// In JPEG files, JSON of more than 65,533 bytes continues in the next comment, and
+// a parameters text that does not fit an EXIF segment (about 32,000 characters) is
+// left out. The bytes depend only on the image and the settings.
 package picture
 
 import (
@@ -28,10 +28,10 @@ import (
 	"strings"
 )
 
-// Format is a format of picture files.
+// Format is a format of image files.
 type Format int
 
-// Formats that are read. WebP is not written.
+// The supported formats. WebP can only be read.
 const (
 	PNG Format = iota + 1
 	JPEG
@@ -53,8 +53,8 @@ func (f Format) String() string {
 // jpegQuality is on the scale of libjpeg, up to 100.
 const jpegQuality = 95
 
-// FormatOf returns the format to write that a file's name asks for: .png, .jpg
-// or .jpeg in upper or lower case.
+// FormatOf returns the format to write for a file name that ends in .png, .jpg or
+// .jpeg, in upper or lower case.
 func FormatOf(name string) (Format, error) {
 	switch strings.ToLower(filepath.Ext(name)) {
 	case ".png":
@@ -67,14 +67,13 @@ func FormatOf(name string) (Format, error) {
 	return 0, errors.New("expected a name that ends in .png, .jpg or .jpeg")
 }
 
-// Encode writes a picture as PNG or JPEG (quality 95), with s as metadata if it
-// is not nil. Settings that s.Check refuses are an error, and nothing is
-// written.
+// Encode writes an image as PNG or JPEG (quality 95), with s as metadata if s is
+// not nil. If s.Check fails, Encode writes nothing and returns the error.
 func Encode(w io.Writer, format Format, img image.Image, s *Settings) error {
 	var b bytes.Buffer
 	var encode func() error
 	var add func([]byte, *Settings) ([]byte, error)
-	var head int // bytes that the metadata comes after
+	var head int // number of bytes before the metadata
 	switch format {
 	case PNG:
 		encode = func() error { return png.Encode(&b, img) }
@@ -83,7 +82,7 @@ func Encode(w io.Writer, format Format, img image.Image, s *Settings) error {
 		encode = func() error { return jpeg.Encode(&b, img, &jpeg.Options{Quality: jpegQuality}) }
 		head, add = 2, appendJPEGSettings
 	default:
-		return fmt.Errorf("%v is not written (expected PNG or JPEG)", format)
+		return fmt.Errorf("cannot write %v (expected PNG or JPEG)", format)
 	}
 	var metadata []byte
 	if s != nil {

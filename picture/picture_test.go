@@ -33,7 +33,8 @@ func full() *Settings {
 		References:    []SourceImage{{Path: "dress, “red”.png", SHA256: strings.Repeat("fedcba9876543210", 4)}, {Path: "~/b.jpg"}},
 		Quantize:      "4", GroupSize: 32,
 		LoRAs: []LoRA{
-			{Path: "me/loras:in/ink, wash.safetensors", Revision: strings.Repeat("0f", 20), Scale: 0.7, SHA256: strings.Repeat("89abcdef01234567", 4)},
+			{Path: "me/loras:in/ink, wash.safetensors", Revision: strings.Repeat("0f", 20), Scale: 0.7,
+				SHA256: strings.Repeat("89abcdef01234567", 4)},
 			{Path: "~/b.safetensors", Scale: -1},
 		},
 		RuntimeLoRA: true,
@@ -65,7 +66,8 @@ func TestRoundTrip(t *testing.T) {
 	long.Prompt = strings.Repeat("\x01", maxPrompt)
 	long.NegativePrompt = strings.Repeat("\x01", maxPrompt)
 	long.References = slices.Repeat([]SourceImage{{Path: strings.Repeat("\x01", maxString), SHA256: full().Image.SHA256}}, maxReferences)
-	long.LoRAs = slices.Repeat([]LoRA{{Path: strings.Repeat("\x01", maxString), Revision: strings.Repeat("\x01", maxString), SHA256: full().Image.SHA256}}, maxLoRAs)
+	long.LoRAs = slices.Repeat([]LoRA{{Path: strings.Repeat("\x01", maxString), Revision: strings.Repeat("\x01", maxString),
+		SHA256: full().Image.SHA256}}, maxLoRAs)
 	bare := &Settings{Model: "shapes", Prompt: "", Steps: 1, Height: 1, Width: 1}
 	for name, s := range map[string]*Settings{"full": full(), "long": long, "bare": bare} {
 		want := *s
@@ -225,29 +227,29 @@ func TestCheck(t *testing.T) {
 		"width: ":                func(s *Settings) { s.Width = MaxSide + 1 },
 		"height: ":               func(s *Settings) { s.Height = -1 },
 		"max_sequence_length: ":  func(s *Settings) { s.MaxSequenceLength = -1 },
-		"prompt: is not UTF-8":   func(s *Settings) { s.Prompt = "\xff" },
+		"prompt is not UTF-8":    func(s *Settings) { s.Prompt = "\xff" },
 		"prompt: expected at mo": func(s *Settings) { s.Prompt = strings.Repeat("a", maxPrompt+1) },
 		"model: ":                func(s *Settings) { s.Model = strings.Repeat("a", maxString+1) },
 		"image.sha256: ":         func(s *Settings) { s.Image.SHA256 = "abc" },
-		"image.path: ":           func(s *Settings) { s.Image.Path = "\xff" },
+		"image.path is not":      func(s *Settings) { s.Image.Path = "\xff" },
 		"image_strength: ":       func(s *Settings) { s.ImageStrength = 1.5 },
 		"references: expected at most 64, found 65": func(s *Settings) {
 			s.References = slices.Repeat(s.References[:1], maxReferences+1)
 		},
-		"references[1].path: is missing": func(s *Settings) { s.References[1].Path = "" },
-		"references[0].path: is not":     func(s *Settings) { s.References[0].Path = "\xff" },
+		"references[1].path is missing":  func(s *Settings) { s.References[1].Path = "" },
+		"references[0].path is not":      func(s *Settings) { s.References[0].Path = "\xff" },
 		"references[0].path: expected":   func(s *Settings) { s.References[0].Path = strings.Repeat("a", maxString+1) },
 		"references[1].sha256: expected": func(s *Settings) { s.References[1].SHA256 = "ABC" },
 		"loras: expected at most 32, found 33": func(s *Settings) {
 			s.LoRAs = slices.Repeat(s.LoRAs[:1], maxLoRAs+1)
 		},
-		"loras[1].path: is missing": func(s *Settings) { s.LoRAs[1].Path = "" },
-		"loras[0].scale: ":          func(s *Settings) { s.LoRAs[0].Scale = math.NaN() },
-		"loras[0].sha256: ":         func(s *Settings) { s.LoRAs[0].SHA256 = "ABC" },
-		"loras[0].revision: ":       func(s *Settings) { s.LoRAs[0].Revision = "\xff" },
-		"group_size: ":              func(s *Settings) { s.GroupSize = -1 },
-		"created: ":                 func(s *Settings) { s.Created = time.Date(12026, 1, 1, 0, 0, 0, 0, time.UTC) },
-		"written by a newer":        func(s *Settings) { s.Version = 2 },
+		"loras[1].path is missing": func(s *Settings) { s.LoRAs[1].Path = "" },
+		"loras[0].scale: ":         func(s *Settings) { s.LoRAs[0].Scale = math.NaN() },
+		"loras[0].sha256: ":        func(s *Settings) { s.LoRAs[0].SHA256 = "ABC" },
+		"loras[0].revision is not": func(s *Settings) { s.LoRAs[0].Revision = "\xff" },
+		"group_size: ":             func(s *Settings) { s.GroupSize = -1 },
+		"created: ":                func(s *Settings) { s.Created = time.Date(12026, 1, 1, 0, 0, 0, 0, time.UTC) },
+		"written by a newer":       func(s *Settings) { s.Version = 2 },
 	} {
 		s := full()
 		change(s)
@@ -322,11 +324,11 @@ func TestJSONIsStrict(t *testing.T) {
 		t.Errorf("got %+v", f)
 	}
 	for object, want := range map[string]string{
-		`{}`:                       "version: is missing",
+		`{}`:                       "version is missing",
 		`{"version":2,"seed":"a"}`: "written by a newer gomflux (settings version 2",
 		`{"version":0}`:            "version: expected a whole number from 1",
 		`{"version":null}`:         "version: expected a whole number, found null",
-		`{"Version":1}`:            "version: is missing",
+		`{"Version":1}`:            "version is missing",
 		`{"version":1,"seed":-1}`:  "seed: expected a whole number from 0 to 2^64-1, found -1",
 		`{"version":1,"seed":18446744073709551616}`:              "seed: expected",
 		`{"version":1,"seed":1.5}`:                               "seed: expected",
@@ -334,25 +336,26 @@ func TestJSONIsStrict(t *testing.T) {
 		`{"version":1,"steps":0}`:                                "steps: expected a whole number from 1",
 		`{"version":1,"steps":1e9}`:                              "steps: expected a whole number",
 		`{"version":1,"guidance":1e999}`:                         "guidance: expected a number",
-		`{"version":1,"guidance":NaN}`:                           "bad JSON",
+		`{"version":1,"guidance":NaN}`:                           "invalid JSON",
 		`{"version":1,"prompt":7}`:                               "prompt: expected a string, found 7",
 		`{"version":1,"image":"a.png"}`:                          "image: expected an object",
 		`{"version":1,"image":{"path":1}}`:                       "image: expected an object",
 		`{"version":1,"references":{"path":"a"}}`:                "references: expected an array of objects with path and sha256, found {",
 		`{"version":1,"references":["a.png"]}`:                   "references: expected an array",
 		`{"version":1,"references":null}`:                        "references: expected an array",
-		`{"version":1,"references":[null]}`:                      "references[0].path: is missing",
+		`{"version":1,"references":[null]}`:                      "references[0].path is missing",
 		`{"version":1,"references":[{"path":"a","sha256":"0"}]}`: "references[0].sha256: expected 64",
-		`{"version":1,"references":[` + strings.Repeat(`{"path":"a"},`, maxReferences) + `{"path":"a"}]}`: "references: expected at most 64, found 65",
+		`{"version":1,"references":[` + strings.Repeat(`{"path":"a"},`, maxReferences) +
+			`{"path":"a"}]}`: "references: expected at most 64, found 65",
 		`{"version":1,"loras":["a"]}`:                      "loras: expected an array of objects with path, revision, scale and sha256",
-		`{"version":1,"loras":[{"scale":1}]}`:              "loras[0].path: is missing",
+		`{"version":1,"loras":[{"scale":1}]}`:              "loras[0].path is missing",
 		`{"version":1,"loras":[{"path":"a","scale":"1"}]}`: "loras: expected an array",
 		`{"version":1,"runtime_lora":1}`:                   "runtime_lora: expected true or false, found 1",
 		`{"version":1,"created":"yesterday"}`:              "created: expected a time",
 		`{"version":1,"version":1}`:                        "duplicate key",
 		`[]`:                                               "expected a JSON object",
-		`{"version":1,"seed":1`:                            "bad JSON",
-		`{"version":1} 2`:                                  "bad JSON",
+		`{"version":1,"seed":1`:                            "invalid JSON",
+		`{"version":1} 2`:                                  "invalid JSON",
 		"{\"version\":1,\"prompt\":\"\xff\"}":              "is not UTF-8",
 		`{"version":1,"prompt":"` + strings.Repeat("a", maxPrompt+1) + `"}`: "prompt: expected at most",
 	} {

@@ -17,11 +17,11 @@ const pngSignature = "\x89PNG\r\n\x1a\n"
 // pngHead is the length of the signature and the IHDR chunk, which is first.
 const pngHead = 8 + 12 + 13
 
-// pngChunks visits the chunks of a PNG file up to IEND. verify says whether the
-// chunk's checksum is right.
+// pngChunks visits the chunks of a PNG file up to IEND. verify checks the chunk's
+// checksum.
 func pngChunks(data []byte, visit func(kind string, body []byte, verify func() error) error) error {
 	if !bytes.HasPrefix(data, []byte(pngSignature)) {
-		return errors.New("is not a PNG file")
+		return errors.New("not a PNG file")
 	}
 	for at := len(pngSignature); ; {
 		rest := data[at:]
@@ -50,8 +50,8 @@ func pngChunks(data []byte, visit func(kind string, body []byte, verify func() e
 	}
 }
 
-// pngText decodes a tEXt, zTXt or iTXt chunk if its keyword is one of those
-// wanted. Other chunks have an empty keyword.
+// pngText decodes a tEXt, zTXt or iTXt chunk if its keyword is one of wanted. For
+// other chunks it returns an empty keyword.
 func pngText(kind string, body []byte, wanted ...string) (keyword, text string, err error) {
 	if kind != "tEXt" && kind != "zTXt" && kind != "iTXt" {
 		return "", "", nil
@@ -98,16 +98,16 @@ func pngText(kind string, body []byte, wanted ...string) (keyword, text string, 
 	}
 	switch {
 	case len(rest) > maxText:
-		return fail("is longer than %d bytes", maxText)
+		return fail("longer than %d bytes", maxText)
 	case kind == "iTXt" && !utf8.Valid(rest):
-		return fail("is not UTF-8")
+		return fail("not UTF-8")
 	case kind != "iTXt":
 		return keyword, latin1(rest), nil
 	}
 	return keyword, string(rest), nil
 }
 
-// inflate expands zlib data to at most one byte more than maxText.
+// inflate decompresses at most maxText+1 bytes of zlib data.
 func inflate(data []byte) ([]byte, error) {
 	z, err := zlib.NewReader(bytes.NewReader(data))
 	if err != nil {
@@ -117,8 +117,8 @@ func inflate(data []byte) ([]byte, error) {
 	return io.ReadAll(io.LimitReader(z, maxText+1))
 }
 
-// appendPNGText appends a text chunk: tEXt if the text is Latin-1, else iTXt,
-// which is UTF-8.
+// appendPNGText appends a text chunk: tEXt if the text is Latin-1, else iTXt in
+// UTF-8.
 func appendPNGText(b []byte, keyword, text string) []byte {
 	latin := make([]byte, 0, len(text))
 	for _, r := range text {
@@ -138,7 +138,7 @@ func appendChunk(b []byte, kind, body string) []byte {
 	return binary.BigEndian.AppendUint32(b, crc32.ChecksumIEEE(b[start:]))
 }
 
-// appendPNGSettings appends the chunks that carry settings.
+// appendPNGSettings appends the chunks with the settings.
 func appendPNGSettings(b []byte, s *Settings) ([]byte, error) {
 	object, err := s.marshal("")
 	if err != nil {
@@ -148,7 +148,7 @@ func appendPNGSettings(b []byte, s *Settings) ([]byte, error) {
 	return appendChunk(b, "iTXt", "gomflux\x00\x00\x00\x00\x00"+string(object)), nil
 }
 
-// pngTexts collects the texts of a PNG file.
+// pngTexts collects the metadata texts of a PNG file.
 func pngTexts(data []byte) (t texts, err error) {
 	err = pngChunks(data, func(kind string, body []byte, verify func() error) error {
 		if kind == "eXIf" && t.comment == "" && verify() == nil {

@@ -10,55 +10,56 @@ import (
 	"strings"
 )
 
-// ErrNoSettings is wrapped by errors about files that are whole but have no
-// settings that this package knows.
-var ErrNoSettings = errors.New("has no settings of a generated picture")
+// ErrNoSettings is wrapped by errors about valid files without settings in a
+// supported format.
+var ErrNoSettings = errors.New("has no settings of a generated image")
 
-// Source is the kind of metadata that settings were found in.
+// Source is the kind of metadata that contained the settings.
 type Source string
 
-// Kinds of metadata, from the one that says most to the one that says least. A
-// file's best one counts.
+// Kinds of metadata, from the most to the least complete. ReadSettings uses the
+// most complete one of a file.
 const (
 	// SourceGomflux is the JSON of this package.
 	SourceGomflux Source = "gomflux"
 	// SourceMflux is the JSON of mflux.
 	SourceMflux Source = "mflux"
 	// SourceParameters is the text that AUTOMATIC1111's web UI, Forge,
-	// stable-diffusion.cpp and many others write. Its model is what they call
-	// it, often a file's name, and its scheduler is set only where gomflux wrote
-	// the text.
+	// stable-diffusion.cpp and many others write. Its model is the name in that
+	// program, often a file name. Its scheduler is set only if gomflux wrote the
+	// text.
 	SourceParameters Source = "parameters"
 )
 
-// Found is what ReadSettings found. Its strings are as the file has them, control
-// characters included.
+// Found is the result of ReadSettings. Its strings are those of the file,
+// including control characters.
 type Found struct {
 	Settings Settings
 	Source   Source
-	// Format is the file's, 0 for a JSON file.
+	// Format is the format of the file, 0 for a JSON file.
 	Format Format
-	// Width and Height are the stored picture's in pixels, 0 for a JSON file and a
-	// picture that does not say them.
+	// Width and Height are the size of the stored image in pixels, 0 for a JSON
+	// file and if the size cannot be read.
 	Width, Height int
-	// Fields are the JSON names of those fields of Settings that the file had,
-	// in their order. The others are zero.
+	// Fields are the JSON names of the fields of Settings that the file had, in
+	// the order of Settings. The others are zero.
 	Fields []string
-	// JSON is the object as it was read, nil for SourceParameters. It can have
-	// more than Settings does, such as mflux's lora_paths.
+	// JSON is the object in the file, nil for SourceParameters. It can have more
+	// keys than Settings, such as mflux's lora_paths.
 	JSON json.RawMessage
-	// Parameters is the parameters text, which can be there beside JSON, or "".
+	// Parameters is the parameters text, which a file can have in addition to
+	// JSON, or "".
 	Parameters string
 }
 
 // Has reports whether the file had the field with a JSON name.
 func (f *Found) Has(field string) bool { return slices.Contains(f.Fields, field) }
 
-// ReadSettings reads the settings in a PNG, JPEG or WebP file or in a JSON
-// sidecar file, its kind judged by its content. It reads PNG's tEXt, zTXt, iTXt
-// and eXIf chunks, JPEG's EXIF and comments, WebP's EXIF, and the sidecars of
-// EncodeSettings and of mflux. The error wraps ErrNoSettings where there are
-// none.
+// ReadSettings reads the settings from a PNG, JPEG or WebP file or from a JSON
+// sidecar file. It detects the format by the contents. It reads PNG's tEXt, zTXt,
+// iTXt and eXIf chunks, JPEG's EXIF and comments, WebP's EXIF, and the sidecar
+// files of EncodeSettings and of mflux. If the file has no settings, the error
+// wraps ErrNoSettings.
 func ReadSettings(r io.Reader) (*Found, error) {
 	data, format, err := readAll(r, true)
 	if err != nil {
@@ -83,21 +84,21 @@ func ReadSettings(r io.Reader) (*Found, error) {
 		return nil, err
 	}
 	f.Format = format
-	// a picture whose head is damaged is one all the same
+	// do not fail if only the size cannot be read
 	if config, err := decoders[format].config(bytes.NewReader(data)); err == nil {
 		f.Width, f.Height = config.Width, config.Height
 	}
 	return f, nil
 }
 
-// ReadSettingsFile is ReadSettings for a file; its errors name it.
+// ReadSettingsFile reads the settings from a file. Errors contain its name.
 func ReadSettingsFile(name string) (*Found, error) { return readFile(name, ReadSettings) }
 
-// texts are what a picture file carries that may be settings.
+// texts are the metadata of an image file that may contain settings.
 type texts struct {
-	settings   []byte // our JSON object
-	comment    string // EXIF's user comment
-	parameters string // PNG's text of that name
+	settings   []byte // JSON object of gomflux
+	comment    string // EXIF user comment
+	parameters string // PNG text "parameters"
 }
 
 func (t texts) parse() (*Found, error) {
@@ -112,7 +113,7 @@ func (t texts) parse() (*Found, error) {
 		return f.gomflux(t.settings)
 	}
 	if strings.HasPrefix(strings.TrimSpace(t.comment), "{") {
-		// somebody else's comment, if it cannot be read
+		// ignore errors: it may be another program's comment
 		if members, err := parseObject([]byte(t.comment)); err == nil && isMflux(members) {
 			return f.mflux([]byte(t.comment), members)
 		}

@@ -6,19 +6,19 @@ import (
 	"slices"
 )
 
-// Resize scales an opaque picture with a Lanczos filter of three lobes. It is
-// Pillow's Image.resize with LANCZOS (libImaging/Resample.c), which diffusers'
-// VaeImageProcessor and mflux use, to the bit: rows first, coefficients in fixed
-// point, 8 bits between the two passes. width and height are in pixels, at
+// Resize scales an opaque image with a Lanczos filter of three lobes. The result
+// equals that of Pillow's Image.resize with LANCZOS (libImaging/Resample.c), which
+// diffusers' VaeImageProcessor and mflux use: rows first, fixed-point
+// coefficients, 8 bits between the two passes. width and height are in pixels, at
 // least 1.
 func Resize(img *image.RGBA, width, height int) *image.RGBA {
 	return resize(img, width, height, func(in, out int) axis { return lanczos.axis(in, out).fixed(pillowPrecision) })
 }
 
-// ResizeBicubic scales an opaque picture with a bicubic filter that is as much
-// wider as the picture becomes smaller (a = -0.5, antialias). It is torchvision's
-// resize of 8-bit tensors on the CPU, which transformers' image processors use, to
-// the bit: as [Resize], with coefficients of 16 bits. width and height are in
+// ResizeBicubic scales an opaque image with an antialiased bicubic filter
+// (a = -0.5), which widens as the image shrinks. The result equals that of
+// torchvision's resize of 8-bit tensors on the CPU, which transformers' image
+// processors use: as [Resize], with 16-bit coefficients. width and height are in
 // pixels, at least 1.
 func ResizeBicubic(img *image.RGBA, width, height int) *image.RGBA {
 	return resize(img, width, height, func(in, out int) axis {
@@ -33,7 +33,7 @@ func resize(img *image.RGBA, width, height int, along func(in, out int) axis) *i
 	}
 	r := img.Rect
 	if r.Empty() {
-		panic("picture: resize of an empty picture")
+		panic("picture: resize of an empty image")
 	}
 	src := plane{img.Pix[img.PixOffset(r.Min.X, r.Min.Y):], r.Dx(), r.Dy(), img.Stride}
 	if width != src.width {
@@ -63,7 +63,7 @@ func resize(img *image.RGBA, width, height int, along func(in, out int) axis) *i
 	return dst
 }
 
-// plane is RGBA pixels.
+// plane has the pixels of an image, in RGBA order.
 type plane struct {
 	pix                   []uint8
 	width, height, stride int
@@ -73,21 +73,21 @@ func newPlane(width, height int) plane {
 	return plane{make([]uint8, 4*width*height), width, height, 4 * width}
 }
 
-// axis is what the pixels along an axis are made of, in fixed point: weights in
-// units of 2^-precision.
+// axis has the taps of each pixel along an axis in fixed point: the weights are
+// multiples of 2^-precision.
 type axis struct {
 	taps      []taps[int32]
 	precision int
 }
 
-// taps are the weights of the source pixels that make one, from the one with
-// index first on.
+// taps are the weights of the source pixels that contribute to a pixel. The first
+// source pixel has index first.
 type taps[T int32 | float64] struct {
 	first   int
 	weights []T
 }
 
-// apply makes pixel i of source pixels that are step bytes apart.
+// apply computes pixel i from source pixels that are step bytes apart.
 func (a axis) apply(i int, dst, src []uint8, step int) {
 	t := a.taps[i]
 	half := int32(1) << (a.precision - 1)
@@ -105,10 +105,10 @@ func (a axis) apply(i int, dst, src []uint8, step int) {
 
 func (a axis) clip(v int32) uint8 { return uint8(min(max(v>>a.precision, 0), 0xff)) }
 
-// A filter weighs source pixels by their distance from the centre of the one that
-// is made, in pixels of the larger of both sizes.
+// A filter weights source pixels by their distance from the centre of the computed
+// pixel. The distance is in pixels of the smaller image.
 type filter struct {
-	support float64 // the distance from which on the weight is 0
+	support float64 // distance beyond which the weight is 0
 	weight  func(x float64) float64
 }
 
@@ -131,13 +131,14 @@ func sinc(x float64) float64 {
 	return math.Sin(x) / x
 }
 
-// weighing are the taps of each pixel along an axis; their weights sum to 1.
+// weighing has the taps of each pixel along an axis. The weights of a pixel sum to
+// 1.
 type weighing []taps[float64]
 
-// axis weighs for each of out pixels those of in pixels.
+// axis returns the taps for scaling in pixels to out pixels.
 func (f filter) axis(in, out int) weighing {
 	scale := float64(in) / float64(out)
-	stretch := max(scale, 1) // of the filter, where pixels are to be averaged
+	stretch := max(scale, 1) // widens the filter if the image shrinks
 	support := f.support * stretch
 	all := make(weighing, out)
 	for i := range all {
@@ -182,7 +183,7 @@ func (w weighing) largest() float64 {
 
 const pillowPrecision = 32 - 8 - 2
 
-// torchPrecision is as high as the largest weight permits in 16 bits.
+// torchPrecision returns the largest precision with which the weights fit 16 bits.
 func torchPrecision(largest float64) int {
 	precision := 0
 	for precision < pillowPrecision && int(0.5+largest*float64(int(2)<<precision)) < 1<<15 {

@@ -21,20 +21,20 @@ import (
 // writes, and the newest that it reads.
 const SettingsVersion = 1
 
-// Settings is everything that makes a picture again. Its JSON form is stored in
-// pictures and in sidecar files under the key "gomflux". Fields are only ever
-// added to a version, so readers pass over those they do not know.
+// Settings are all settings that are needed to generate an image again. Their JSON
+// form is stored in images and in sidecar files under the key "gomflux". Later
+// releases may add fields to a version, so readers must ignore unknown fields.
 type Settings struct {
-	// Version is that of the JSON form; 0 is written as SettingsVersion.
+	// Version is the version of the JSON form. 0 is written as SettingsVersion.
 	Version int `json:"version"`
-	// Generator is the program that made the picture and its version, such as
+	// Generator is the program that generated the image and its version, such as
 	// "gomflux v0.4.0".
 	Generator string `json:"generator"`
-	// Model is what --model takes: a name, owner/name, or a folder.
+	// Model is the argument of --model: a name, owner/name, or a folder.
 	Model string `json:"model"`
-	// Revision is the commit of the model's repository, if it is known.
+	// Revision is the commit of the model's repository, if known.
 	Revision string `json:"revision,omitempty"`
-	// BaseModel is the model that what a single file does not have was taken from.
+	// BaseModel is the model that supplied the components that a single file lacks.
 	BaseModel string `json:"base_model,omitempty"`
 	// Class is the pipeline class that model_index.json names.
 	Class string `json:"class,omitempty"`
@@ -45,70 +45,70 @@ type Settings struct {
 	Seed uint64 `json:"seed"`
 	// Steps is the number of denoising steps, at least 1.
 	Steps int `json:"steps"`
-	// Guidance is the strength of guidance as the model's pipeline takes it.
+	// Guidance is the guidance scale of the model's pipeline.
 	Guidance float64 `json:"guidance"`
 	// Height and Width are in pixels.
 	Height int `json:"height"`
 	Width  int `json:"width"`
-	// MaxSequenceLength is how many tokens the prompt could have; 0 is unknown.
+	// MaxSequenceLength is the limit on the prompt's tokens, 0 if unknown.
 	MaxSequenceLength int `json:"max_sequence_length,omitempty"`
-	// Scheduler is named as diffusers' classes are, in snake case, such as
+	// Scheduler is the name of diffusers' class in snake case, such as
 	// flow_match_euler_discrete.
 	Scheduler string `json:"scheduler,omitempty"`
-	// RNG is what drew the noise: torch, or mlx, which "" stands for.
+	// RNG is the generator of the noise: torch or mlx. "" means mlx.
 	RNG string `json:"rng,omitempty"`
-	// Batch is how many pictures were made at once, which can round otherwise;
-	// 0 is one.
+	// Batch is the number of images that were generated together, which can affect
+	// rounding. 0 means 1.
 	Batch int `json:"batch,omitempty"`
 
-	// Dtype is what was computed in: float32, bfloat16 or float16.
+	// Dtype is the dtype of the computation: float32, bfloat16 or float16.
 	Dtype string `json:"dtype,omitempty"`
-	// Device is where: cpu, metal or cuda.
+	// Device is the device of the computation: cpu, metal or cuda.
 	Device string `json:"device,omitempty"`
 	// MLX is the version of MLX.
 	MLX string `json:"mlx,omitempty"`
 
-	// Image is the picture that the run began with, nil for none.
+	// Image is the initial image of image-to-image, nil without one.
 	Image *SourceImage `json:"image,omitempty"`
-	// ImageStrength is what --image-strength takes, from 0 to 1.
+	// ImageStrength is the value of --image-strength, from 0 to 1.
 	ImageStrength float64 `json:"image_strength,omitempty"`
-	// References are the pictures that an edit was shown, in their order.
+	// References are the reference images of an edit, in order.
 	References []SourceImage `json:"references,omitempty"`
 
-	// Quantize is how the weights were packed when they were loaded: 3, 4, 5, 6 or
-	// 8 bits, mxfp4, mxfp8 or nvfp4; "" for weights that stayed as they are.
+	// Quantize is the quantization of the weights during loading: 3, 4, 5, 6 or 8
+	// bits, mxfp4, mxfp8 or nvfp4; "" if the weights were not changed.
 	Quantize string `json:"quantize,omitempty"`
-	// GroupSize is how many weights shared a scale; 0 is the usual number.
+	// GroupSize is the number of weights that share a scale, 0 for the default.
 	GroupSize int `json:"group_size,omitempty"`
-	// LoRAs changed the weights, in this order.
+	// LoRAs are the LoRAs that changed the weights, in order.
 	LoRAs []LoRA `json:"loras,omitempty"`
-	// RuntimeLoRA says that LoRAs were computed beside the weights, and not added to
-	// them.
+	// RuntimeLoRA means that LoRAs were computed next to the weights, instead of
+	// being baked into them.
 	RuntimeLoRA bool `json:"runtime_lora,omitempty"`
 
-	// Created is when the picture was made; it is written in UTC, to the second
+	// Created is the time of generation. It is written in UTC, to the second
 	// (RFC 3339).
 	Created time.Time `json:"created,omitzero"`
-	// Seconds is the time that making it took.
+	// Seconds is the duration of the generation.
 	Seconds float64 `json:"seconds,omitempty"`
 }
 
-// A SourceImage is a picture that another one was made from.
+// A SourceImage is an image that was an input of the generation.
 type SourceImage struct {
-	// Path is the file as it was named.
+	// Path is the file as the user named it.
 	Path string `json:"path"`
 	// SHA256 is the hash of the file's bytes in lower-case hexadecimal digits,
 	// "" if it is not known.
 	SHA256 string `json:"sha256,omitempty"`
 }
 
-// A LoRA is a file that changed the weights of a model.
+// A LoRA is a LoRA file that changed the weights of a model.
 type LoRA struct {
-	// Path is the file as --lora takes it: a file, or owner/name:file.
+	// Path is the argument of --lora: a file, or owner/name:file.
 	Path string `json:"path"`
-	// Revision is the commit of the LoRA's repository, if it is from one.
+	// Revision is the commit of the LoRA's repository, if it has one.
 	Revision string `json:"revision,omitempty"`
-	// Scale is what its changes were multiplied with.
+	// Scale is the factor of the LoRA's changes.
 	Scale float64 `json:"scale"`
 	// SHA256 is the hash of the file's bytes in lower-case hexadecimal digits,
 	// "" if it is not known.
@@ -121,13 +121,13 @@ const MaxSide = 1 << 16
 // MaxCount is the largest number of steps and of tokens that Settings can have.
 const MaxCount = 1 << 20
 
-// Bounds of what is read and written. A text of maxText bytes holds two prompts
-// of maxPrompt and the paths of maxReferences and maxLoRAs whatever JSON has to
-// escape in them.
+// Limits for reading and writing. A text of maxText bytes is long enough for two
+// prompts of maxPrompt and the paths of maxReferences and maxLoRAs, even if JSON
+// has to escape all of their characters.
 const (
-	maxText   = 8 << 20 // bytes of one metadata text, and of a sidecar file
+	maxText   = 8 << 20 // bytes of a metadata text or a sidecar file
 	maxPrompt = 1 << 18 // bytes
-	maxString = 1 << 12 // bytes, of all other strings
+	maxString = 1 << 12 // bytes of any other string
 
 	maxReferences = 64
 	maxLoRAs      = 32
@@ -205,18 +205,19 @@ func (s *Settings) field(name string) any {
 	panic("picture: no settings field " + name)
 }
 
-// Check says what Encode and EncodeSettings would refuse to write: strings that
-// are not UTF-8 or too long (a prompt of more than 256 KiB, any other string of
-// more than 4 KiB), numbers that are not finite or out of their range, more than
-// 64 references or 32 LoRAs, or one without a path.
+// Check validates the settings. Encode and EncodeSettings do not write settings
+// with strings that are not UTF-8 or are too long (prompts of more than 256 KiB,
+// other strings of more than 4 KiB), with numbers that are not finite or out of
+// range, with more than 64 references or 32 LoRAs, or with one without a path.
 func (s *Settings) Check() error {
 	t := *s
 	if t.Version == 0 {
 		t.Version = SettingsVersion
 	}
 	for _, name := range settingsFields {
-		if n, ok := t.field(name).(*int); ok && *n == 0 && slices.Contains([]string{"max_sequence_length", "batch", "group_size"}, name) {
-			continue // is not written
+		optional := slices.Contains([]string{"max_sequence_length", "batch", "group_size"}, name)
+		if n, ok := t.field(name).(*int); ok && *n == 0 && optional {
+			continue // not written
 		}
 		if err := t.checkField(name); err != nil {
 			return fmt.Errorf("settings: %w", err)
@@ -228,34 +229,15 @@ func (s *Settings) Check() error {
 func (s *Settings) checkField(name string) error {
 	switch v := s.field(name).(type) {
 	case *string:
-		most := maxString
+		limit := maxString
 		if name == "prompt" || name == "negative_prompt" {
-			most = maxPrompt
+			limit = maxPrompt
 		}
-		return checkString(name, *v, most)
+		return checkString(name, *v, limit)
 	case *int:
-		least, most := 1, MaxCount
-		switch name {
-		case "version":
-			if *v > SettingsVersion {
-				return fmt.Errorf("written by a newer gomflux (settings version %d, this one reads up to %d)", *v, SettingsVersion)
-			}
-		case "height", "width":
-			most = MaxSide
-		}
-		if *v < least || *v > most {
-			return fmt.Errorf("%s: expected a whole number from %d to %d, found %d", name, least, most, *v)
-		}
+		return checkInt(name, *v)
 	case *float64:
-		if math.IsNaN(*v) || math.IsInf(*v, 0) {
-			return fmt.Errorf("%s: expected a finite number, found %v", name, *v)
-		}
-		if name == "image_strength" && (*v < 0 || *v > 1) {
-			return fmt.Errorf("%s: expected a number from 0 to 1, found %v", name, *v)
-		}
-		if name == "seconds" && *v < 0 {
-			return fmt.Errorf("%s: expected at least 0, found %v", name, *v)
-		}
+		return checkFloat(name, *v)
 	case *time.Time:
 		if y := v.UTC().Year(); y < 1 || y > 9999 {
 			return fmt.Errorf("%s: expected a year from 1 to 9999, found %d", name, y)
@@ -271,7 +253,7 @@ func (s *Settings) checkField(name string) error {
 		for i, r := range *v {
 			name := fmt.Sprintf("%s[%d]", name, i)
 			if r.Path == "" {
-				return fmt.Errorf("%s.path: is missing", name)
+				return fmt.Errorf("%s.path is missing", name)
 			}
 			if err := r.check(name); err != nil {
 				return err
@@ -290,10 +272,38 @@ func (s *Settings) checkField(name string) error {
 	return nil
 }
 
+func checkInt(name string, v int) error {
+	limit := MaxCount
+	switch name {
+	case "version":
+		if v > SettingsVersion {
+			return fmt.Errorf("written by a newer gomflux (settings version %d, this one reads up to %d)", v, SettingsVersion)
+		}
+	case "height", "width":
+		limit = MaxSide
+	}
+	if v < 1 || v > limit {
+		return fmt.Errorf("%s: expected a whole number from 1 to %d, found %d", name, limit, v)
+	}
+	return nil
+}
+
+func checkFloat(name string, v float64) error {
+	switch {
+	case math.IsNaN(v) || math.IsInf(v, 0):
+		return fmt.Errorf("%s: expected a finite number, found %v", name, v)
+	case name == "image_strength" && (v < 0 || v > 1):
+		return fmt.Errorf("%s: expected a number from 0 to 1, found %v", name, v)
+	case name == "seconds" && v < 0:
+		return fmt.Errorf("%s: expected at least 0, found %v", name, v)
+	}
+	return nil
+}
+
 func (l *LoRA) check(name string) error {
 	switch {
 	case l.Path == "":
-		return fmt.Errorf("%s.path: is missing", name)
+		return fmt.Errorf("%s.path is missing", name)
 	case math.IsNaN(l.Scale) || math.IsInf(l.Scale, 0):
 		return fmt.Errorf("%s.scale: expected a finite number, found %v", name, l.Scale)
 	}
@@ -313,12 +323,12 @@ func (i *SourceImage) check(name string) error {
 	return nil
 }
 
-func checkString(name, value string, most int) error {
-	if len(value) > most {
-		return fmt.Errorf("%s: expected at most %d bytes, found %d", name, most, len(value))
+func checkString(name, value string, limit int) error {
+	if len(value) > limit {
+		return fmt.Errorf("%s: expected at most %d bytes, found %d", name, limit, len(value))
 	}
 	if !utf8.ValidString(value) {
-		return fmt.Errorf("%s: is not UTF-8", name)
+		return fmt.Errorf("%s is not UTF-8", name)
 	}
 	return nil
 }
@@ -332,7 +342,7 @@ func isSHA256(h string) bool {
 	return len(h) == 64
 }
 
-// marshal returns the JSON object of checked settings, indented by indent.
+// marshal checks the settings and returns them as JSON, indented by indent.
 func (s *Settings) marshal(indent string) ([]byte, error) {
 	if err := s.Check(); err != nil {
 		return nil, err
@@ -343,7 +353,7 @@ func (s *Settings) marshal(indent string) ([]byte, error) {
 	return plainjson.Marshal(t, indent)
 }
 
-// wrapped is the form of sidecar files and of JPEG comments.
+// wrapped is the JSON of sidecar files and JPEG comments.
 type wrapped struct {
 	Gomflux json.RawMessage `json:"gomflux"`
 }
@@ -365,20 +375,20 @@ func EncodeSettings(w io.Writer, s *Settings) error {
 	return nil
 }
 
-// parseSettings reads the JSON object that marshal writes, and returns with the
-// settings the names of the fields it had.
+// parseSettings parses the JSON object that marshal writes. It returns the settings
+// and the names of the fields in the object.
 func parseSettings(text []byte) (Settings, []string, error) {
 	members, err := parseObject(text)
 	if err != nil {
 		return Settings{}, nil, err
 	}
 	if _, ok := members["version"]; !ok {
-		return Settings{}, nil, errors.New("version: is missing")
+		return Settings{}, nil, errors.New("version is missing")
 	}
 	return readFields(members)
 }
 
-// readFields reads those members that have the name of a field.
+// readFields reads the members that are fields of Settings and ignores others.
 func readFields(members map[string]json.RawMessage) (Settings, []string, error) {
 	var s Settings
 	var found []string
@@ -426,8 +436,8 @@ func (s *Settings) readField(name string, raw json.RawMessage) error {
 
 func isNull(raw json.RawMessage) bool { return string(raw) == "null" }
 
-// parseObject reads a JSON object. Unlike json.Unmarshal it refuses duplicate
-// keys and text that is not UTF-8, so that it means the same to every reader.
+// parseObject parses a JSON object. Unlike json.Unmarshal it rejects duplicate
+// keys and text that is not UTF-8, which other readers may interpret differently.
 func parseObject(text []byte) (map[string]json.RawMessage, error) {
 	if len(text) > maxText {
 		return nil, fmt.Errorf("expected at most %d bytes of JSON, found %d", maxText, len(text))
@@ -437,7 +447,7 @@ func parseObject(text []byte) (map[string]json.RawMessage, error) {
 	}
 	d := json.NewDecoder(bytes.NewReader(text))
 	if t, err := d.Token(); err != nil {
-		return nil, fmt.Errorf("bad JSON: %w", oserr.NoEOF(err))
+		return nil, fmt.Errorf("invalid JSON: %w", oserr.NoEOF(err))
 	} else if t != json.Delim('{') {
 		return nil, errors.New("expected a JSON object")
 	}
@@ -445,40 +455,40 @@ func parseObject(text []byte) (map[string]json.RawMessage, error) {
 	for d.More() {
 		t, err := d.Token()
 		if err != nil {
-			return nil, fmt.Errorf("bad JSON: %w", oserr.NoEOF(err))
+			return nil, fmt.Errorf("invalid JSON: %w", oserr.NoEOF(err))
 		}
-		key := t.(string) // Token has made sure of that
+		key := t.(string) // Token guarantees a string here
 		var value json.RawMessage
 		if err := d.Decode(&value); err != nil {
-			return nil, fmt.Errorf("bad JSON: %s: %w", quote(key), oserr.NoEOF(err))
+			return nil, fmt.Errorf("invalid JSON: %s: %w", quote(key), oserr.NoEOF(err))
 		}
 		if _, ok := members[key]; ok {
-			return nil, fmt.Errorf("bad JSON: duplicate key %s", quote(key))
+			return nil, fmt.Errorf("invalid JSON: duplicate key %s", quote(key))
 		}
 		members[key] = value
 	}
 	if _, err := d.Token(); err != nil {
-		return nil, fmt.Errorf("bad JSON: %w", oserr.NoEOF(err))
+		return nil, fmt.Errorf("invalid JSON: %w", oserr.NoEOF(err))
 	}
 	if _, err := d.Token(); err != io.EOF {
-		return nil, errors.New("bad JSON: text after the object")
+		return nil, errors.New("invalid JSON: text after the object")
 	}
 	return members, nil
 }
 
-// quote quotes a text of a file for a message, abridged.
+// quote quotes and shortens a text of a file for a message.
 func quote(text string) string { return strconv.Quote(abridge(text)) }
 
-// show is a JSON value in a message, on one line and abridged.
+// show shortens a JSON value to one line for a message.
 func show(raw json.RawMessage) string {
 	text := strings.ToValidUTF8(abridge(string(raw)), "")
 	return printable(strings.Join(strings.Fields(text), " "))
 }
 
 func abridge(text string) string {
-	const most = 60
-	if len(text) <= most {
+	const limit = 60
+	if len(text) <= limit {
 		return text
 	}
-	return text[:most] + "..."
+	return text[:limit] + "..."
 }

@@ -9,7 +9,7 @@ import (
 // webpChunks visits the chunks of a WebP file, a RIFF container.
 func webpChunks(data []byte, visit func(kind string, body []byte)) error {
 	if sniff(data) != WebP {
-		return errors.New("is not a WebP file")
+		return errors.New("not a WebP file")
 	}
 	size := uint64(binary.LittleEndian.Uint32(data[4:]))
 	if size+8 > uint64(len(data)) || size < 4 {
@@ -30,7 +30,7 @@ func webpChunks(data []byte, visit func(kind string, body []byte)) error {
 	return nil
 }
 
-// webpTexts collects the texts of a WebP file.
+// webpTexts collects the metadata texts of a WebP file.
 func webpTexts(data []byte) (t texts, err error) {
 	err = webpChunks(data, func(kind string, body []byte) {
 		if kind == "EXIF" && t.comment == "" {

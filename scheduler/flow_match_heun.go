@@ -6,17 +6,22 @@ import (
 	"github.com/gomflux/gomflux/mlx"
 )
 
-// heun is diffusers' FlowMatchHeunDiscreteScheduler: Heun's second-order
-// method, which evaluates the model again where a first step has led and goes
-// back to take the mean of both velocities; the last step, down to sigma 0, is
-// Euler's. N steps are 2N-1 evaluations.
+// Heun is diffusers' FlowMatchHeunDiscreteScheduler: Heun's second-order method. It evaluates the
+// model again at the end of an Euler step, and repeats the step with the mean of both velocities.
+// The last step, down to sigma 0, is an Euler step. N steps take 2N-1 evaluations.
 //
-// It spaces its sigmas itself, so of the pipeline's only their number counts:
-// evenly from 1 to the smallest sigma of training, and then shifted by the
-// config's shift, which that smallest one has been before. (diffusers' pipeline
-// for Z-Image insists on its own sigmas and so refuses the class; this is the
-// class as it is, made from that model's config.)
-func (c *FlowMatchEulerConfig) heun(sigmas []float32, _ float64) (*Schedule, error) {
+// It spaces its sigmas itself, so only the number of the pipeline's sigmas matters: evenly from 1
+// to the smallest sigma of training, and then shifted by the config's shift, which has already
+// been applied to that smallest one. (diffusers' pipeline for Z-Image insists on its own sigmas
+// and so refuses this class; this is the class as it is, made from that model's config.)
+var Heun = &Class{
+	Name: "flow_match_heun_discrete", ClassName: "FlowMatchHeunDiscreteScheduler", ShortName: "heun",
+	DefaultConfig: func() Config { return &heunConfig{DefaultFlowMatchConfig()} },
+}
+
+type heunConfig struct{ FlowMatchConfig }
+
+func (c *heunConfig) New(sigmas []float32, _ float64) (Scheduler, error) {
 	if c.UseDynamicShifting {
 		return nil, errors.New("has no use_dynamic_shifting, which the model's config asks for (try flow_match_euler_discrete)")
 	}
@@ -28,7 +33,7 @@ func (c *FlowMatchEulerConfig) heun(sigmas []float32, _ float64) (*Schedule, err
 	last = float32(c.Shift) * last / (1 + float32(c.Shift-1)*last)
 
 	n := len(sigmas)
-	s := &Schedule{order: 2}
+	s := Schedule{Order: 2}
 	for i := range n {
 		t := train
 		switch {
@@ -39,35 +44,29 @@ func (c *FlowMatchEulerConfig) heun(sigmas []float32, _ float64) (*Schedule, err
 		}
 		t /= train
 		sigma := float32(c.Shift * t / (1 + (c.Shift-1)*t))
-		for range min(i, 1) + 1 { // the first sigma is evaluated once, the others twice
+		for range min(i, 1) + 1 { // the model is evaluated once at the first sigma, and twice at the others
 			s.Sigmas = append(s.Sigmas, sigma)
 			s.Timesteps = append(s.Timesteps, sigma*float32(c.NumTrainTimesteps))
 		}
 	}
 	s.Sigmas = append(s.Sigmas, 0)
-	return s, nil
+	return &heun{FlowMatch{s}}, nil
 }
 
-// keepHalf keeps half the way of a step's first evaluation for [Schedule.correct],
-// out of the scope that the evaluation runs in. If that never comes, the garbage
-// collector frees it.
-func (s *Schedule) keepHalf(way *mlx.Array) {
-	s.drop()
-	s.half = way.Times(0.5)
-	mlx.Keep(s.half)
-}
+type heun struct{ FlowMatch }
 
-// correct replaces the second half of a step's way, which has been gone along
-// the first velocity, by one along the velocity at its end.
-func (s *Schedule) correct(i int, latents, velocity *mlx.Array) *mlx.Array {
-	defer s.drop()
-	half := velocity.AsType(mlx.Float32).Times(float64(s.Sigmas[i]-s.Sigmas[i-1]) / 2)
-	return latents.Sub(s.half).Add(half)
-}
-
-func (s *Schedule) drop() {
-	if s.half != nil {
-		s.half.Free()
-		s.half = nil
+// Step makes an Euler step in the first evaluation of a step. Its state is half of that
+// displacement, which the second evaluation, where Sigmas[i] and Sigmas[i+1] are equal, replaces
+// by the one along the velocity at the step's end.
+func (s *heun) Step(e Evaluation) (*mlx.Array, State) {
+	if e.Index%s.Noise.order() == 1 {
+		width := s.Noise.Sigmas[e.Index] - s.Noise.Sigmas[e.Index-1]
+		half := e.Velocity.AsType(mlx.Float32).Times(float64(width) / 2)
+		return e.Latents.Sub(e.State[0]).Add(half), nil
 	}
+	delta := s.delta(e.Index, e.Velocity)
+	if s.Noise.Ends(e.Index) {
+		return e.Latents.Add(delta), nil
+	}
+	return e.Latents.Add(delta), State{delta.Times(0.5)}
 }

@@ -10,8 +10,8 @@ import (
 	"github.com/gomflux/gomflux/scheduler"
 )
 
-// FuzzSchedule: a config that Validate accepts gives a schedule of finite sigmas
-// that fall, or an error.
+// FuzzSchedule checks that a config that Validate accepts gives a schedule of finite sigmas that
+// do not rise, or an error.
 func FuzzSchedule(f *testing.F) {
 	files, err := filepath.Glob("../models/testdata/*/model/scheduler/scheduler_config.json")
 	if err != nil || len(files) == 0 {
@@ -27,15 +27,16 @@ func FuzzSchedule(f *testing.F) {
 	f.Add([]byte(`{"shift": 1e308, "num_train_timesteps": 9223372036854775807}`), 1)
 	f.Add([]byte(`{"use_dynamic_shifting": true, "base_shift": -1e308, "max_shift": 1e308}`), 1<<30)
 	f.Fuzz(func(t *testing.T, text []byte, tokens int) {
-		c := scheduler.DefaultFlowMatchEulerConfig()
+		var c scheduler.ModelConfig
 		if json.Unmarshal(text, &c) != nil || c.Validate() != nil || tokens < 1 {
 			return
 		}
 		for _, name := range append(scheduler.Names(), "") {
-			s, err := c.Schedule(name, scheduler.LinearSigmas(4), c.Mu(tokens))
+			sampler, err := c.New(name, scheduler.LinearSigmas(4), c.DynamicShift().Mu(tokens))
 			if err != nil {
 				continue
 			}
+			s := sampler.Schedule()
 			for i, sigma := range s.Sigmas {
 				if !(sigma >= 0) || math.IsInf(float64(sigma), 0) || i > 0 && sigma > s.Sigmas[i-1] {
 					t.Fatalf("%s: sigmas %v of %s", s.Name, s.Sigmas, text)

@@ -2,16 +2,16 @@ package scheduler
 
 import "math"
 
-// RNGs are the generators that draw noise: MLX's own, and PyTorch's.
+// RNGs are the names of the random number generators: MLX's own, and PyTorch's.
 var RNGs = []string{"mlx", "torch"}
 
 // TorchNoise returns n values of the standard normal distribution as
 // torch.randn(n, generator=torch.Generator("cpu").manual_seed(seed)) draws
-// them in float32. The uniform values behind them are PyTorch's bit for bit;
-// their logarithms, sines and cosines are within a few roundings, by which
-// PyTorch itself differs between processors.
+// them in float32. The uniform values that they are computed from
+// are bit-equal to PyTorch's. Their logarithms, sines and cosines differ by a few roundings, as
+// PyTorch itself does between processors.
 func TorchNoise(seed uint64, n int) []float32 {
-	g := newMT19937(uint32(seed)) // PyTorch uses no more of it
+	g := newMT19937(uint32(seed)) // PyTorch uses only 32 bits
 	out := make([]float32, n)
 	if n < 16 {
 		for i := 0; i < n; i += 2 {
@@ -29,7 +29,7 @@ func TorchNoise(seed uint64, n int) []float32 {
 	for i := 0; i+16 <= n; i += 16 {
 		boxMuller((*[16]float32)(out[i:]))
 	}
-	if n%16 != 0 { // the last block is drawn again, over what is there
+	if n%16 != 0 { // the last 16 values are drawn again
 		last := (*[16]float32)(out[n-16:])
 		for i := range last {
 			last[i] = g.uniform()
@@ -39,8 +39,7 @@ func TorchNoise(seed uint64, n int) []float32 {
 	return out
 }
 
-// boxMuller turns 16 uniform values into normal ones, in the places where
-// ATen's normal_fill_16 puts them.
+// boxMuller turns 16 uniform values into normal ones, in the order of ATen's normal_fill_16.
 func boxMuller(x *[16]float32) {
 	for i := range 8 {
 		radius := float32(math.Sqrt(float64(-2 * float32(math.Log(float64(1-x[i]))))))
@@ -49,7 +48,7 @@ func boxMuller(x *[16]float32) {
 	}
 }
 
-// mt19937 is the Mersenne Twister of Matsumoto and Nishimura (1998).
+// An mt19937 is the Mersenne Twister of Matsumoto and Nishimura (1998).
 type mt19937 struct {
 	state [624]uint32
 	next  int
@@ -86,19 +85,19 @@ func (g *mt19937) twist() {
 	g.next = 0
 }
 
-// uniform is from 0 up to and without 1, with 24 bits.
+// uniform returns a value in [0, 1) with 24 bits.
 func (g *mt19937) uniform() float32 {
 	return float32(g.uint32()&(1<<24-1)) / (1 << 24)
 }
 
-// uniform53 is uniform in float64, with 53 bits.
+// uniform53 returns a value in [0, 1) with 53 bits.
 func (g *mt19937) uniform53() float64 {
 	high := uint64(g.uint32())
 	return float64((high<<32|uint64(g.uint32()))&(1<<53-1)) / (1 << 53)
 }
 
-// normals are two values as at::normal_distribution<double> draws them, which
-// PyTorch uses for fewer than 16.
+// normals returns two values as at::normal_distribution<double> draws them, which PyTorch uses for
+// fewer than 16 values.
 func (g *mt19937) normals() (a, b float64) {
 	u1 := g.uniform53()
 	u2 := g.uniform53()

@@ -9,9 +9,8 @@ import (
 	"github.com/gomflux/gomflux/scheduler"
 )
 
-// TestTorch holds the noise against testdata/noise.json, which
-// python -m gomflux_reference noise scheduler/testdata/noise.json makes. Of long
-// ones it has the first 4 and the last 20 values.
+// TestTorch compares the noise with testdata/noise.json, which python -m gomflux_reference noise
+// scheduler/testdata/noise.json makes. It has the first 4 and the last 20 values of long noise.
 func TestTorch(t *testing.T) {
 	text, err := os.ReadFile("testdata/noise.json")
 	if err != nil {

@@ -45,15 +45,23 @@ func (g golden) String() string {
 	return fmt.Sprintf("%s/%s/%d/%d", g.Scheduler, g.Config, g.Steps, g.Tokens)
 }
 
-func (g golden) schedule(t *testing.T) *scheduler.Schedule {
-	config := scheduler.DefaultFlowMatchEulerConfig()
-	if err := json.Unmarshal(g.Config, &config); err != nil {
-		t.Fatal(err)
-	}
+func (g golden) scheduler(t *testing.T) scheduler.Scheduler {
+	t.Helper()
+	config := modelConfig(t, string(g.Config))
 	if err := config.Validate(); err != nil {
 		t.Fatal(err)
 	}
-	s, err := config.Schedule(g.Scheduler, scheduler.LinearSigmas(g.Steps), config.Mu(g.Tokens))
+	s, err := config.New(g.Scheduler, scheduler.LinearSigmas(g.Steps), config.DynamicShift().Mu(g.Tokens))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+// newScheduler returns a scheduler by its name, for the default config.
+func newScheduler(t *testing.T, name string, steps int, mu float64) scheduler.Scheduler {
+	t.Helper()
+	s, err := (&scheduler.ModelConfig{}).New(name, scheduler.LinearSigmas(steps), mu)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -64,9 +72,10 @@ func TestSchedules(t *testing.T) {
 	_, cases := goldens(t)
 	for _, g := range cases {
 		t.Run(g.String(), func(t *testing.T) {
-			s := g.schedule(t)
+			s := g.scheduler(t).Schedule()
 			if s.Name != g.Scheduler || s.Steps() != g.Steps || len(s.Timesteps) != len(g.Timesteps) || len(s.Sigmas) != len(g.Sigmas) {
-				t.Fatalf("%s: %d timesteps and %d sigmas for %d steps, expected %d and %d", s.Name, len(s.Timesteps), len(s.Sigmas), s.Steps(), len(g.Timesteps), len(g.Sigmas))
+				t.Fatalf("%s: %d timesteps and %d sigmas for %d steps, expected %d and %d",
+					s.Name, len(s.Timesteps), len(s.Sigmas), s.Steps(), len(g.Timesteps), len(g.Sigmas))
 			}
 			// a few roundings of float32
 			tolerance := parity.Tolerance{Max: 3e-7, L2: 3e-7}
@@ -85,8 +94,8 @@ func velocity(x *mlx.Array, timestep float32) *mlx.Array {
 	return x.Square().Over(2).Sub(x.Times(float64(timestep / 1000))).Plus(0.25)
 }
 
-// TestSteps goes the goldens' way with every evaluation in a scope of its own
-// and the latents freed behind it, as a pipeline does.
+// TestSteps follows the goldens with every evaluation in a scope of its own that returns the
+// latents and the scheduler's state, as a pipeline does.
 func TestSteps(t *testing.T) {
 	start, cases := goldens(t)
 	walked := 0
@@ -96,25 +105,17 @@ func TestSteps(t *testing.T) {
 		}
 		walked++
 		t.Run(g.String(), func(t *testing.T) {
-			s := g.schedule(t)
+			s := g.scheduler(t)
 			tolerance := parity.Tolerance{Max: 2e-6, L2: 2e-6} // roundings of up to 39 evaluations
 			mlxtest.Do(t, func() {
-				x := mlx.FromFloat32(start)
-				for i, timestep := range s.Timesteps {
-					next := mlx.Scope(func() *mlx.Array {
-						v := velocity(x, timestep)
-						if d := parity.Compare(s.Denoised(i, x, v).Floats(), g.Denoised[i]); !d.Within(tolerance) {
-							t.Errorf("denoised in evaluation %d: %v", i, d)
-						}
-						return s.Step(i, x, v)
-					})
-					mlx.Eval(next)
-					x.Free()
-					x = next
-					if d := parity.Compare(x.Floats(), g.Samples[i]); !d.Within(tolerance) {
-						t.Fatalf("after evaluation %d: %v, expected %v: %v", i, x.Floats(), g.Samples[i], d)
+				sample(s, mlx.FromFloat32(start), func(e scheduler.Evaluation, x *mlx.Array) {
+					if d := parity.Compare(s.Denoised(e).Floats(), g.Denoised[e.Index]); !d.Within(tolerance) {
+						t.Errorf("denoised in evaluation %d: %v", e.Index, d)
 					}
-				}
+					if d := parity.Compare(x.Floats(), g.Samples[e.Index]); !d.Within(tolerance) {
+						t.Fatalf("after evaluation %d: %v, expected %v: %v", e.Index, x.Floats(), g.Samples[e.Index], d)
+					}
+				})
 			})
 		})
 	}
@@ -123,17 +124,38 @@ func TestSteps(t *testing.T) {
 	}
 }
 
+// sample runs a scheduler on the goldens' model, from latents x. It frees what a scope does not
+// return, and calls each, if set, after every evaluation.
+func sample(s scheduler.Scheduler, x *mlx.Array, each func(e scheduler.Evaluation, x *mlx.Array)) *mlx.Array {
+	var state scheduler.State
+	for i, timestep := range s.Schedule().Timesteps {
+		made := mlx.Scopes(func() []*mlx.Array {
+			e := scheduler.Evaluation{Index: i, Latents: x, Velocity: velocity(x, timestep), State: state}
+			next, kept := s.Step(e)
+			if each != nil {
+				each(e, next)
+			}
+			return append([]*mlx.Array{next}, kept...)
+		})
+		mlx.Eval(made...)
+		for _, a := range append(state, x) {
+			a.Free()
+		}
+		x, state = made[0], made[1:]
+	}
+	return x
+}
+
 func TestStepDtype(t *testing.T) {
 	mlxtest.Do(t, func() {
 		for _, name := range scheduler.Names() {
-			config := scheduler.DefaultFlowMatchEulerConfig()
-			s, err := config.Schedule(name, scheduler.LinearSigmas(2), 1)
-			if err != nil {
-				t.Fatal(err)
-			}
+			s := newScheduler(t, name, 2, 1)
 			x, v := mlx.FromFloat32([]float32{1, 2}), mlx.FromFloat32([]float32{4, -8}).AsType(mlx.BFloat16)
-			for i := range s.Timesteps {
-				if dtype := s.Step(i, x, v).Dtype(); dtype != mlx.Float32 {
+			var state scheduler.State
+			for i := range s.Schedule().Timesteps {
+				var next *mlx.Array
+				next, state = s.Step(scheduler.Evaluation{Index: i, Latents: x, Velocity: v, State: state})
+				if dtype := next.Dtype(); dtype != mlx.Float32 {
 					t.Errorf("%s: latents became %v in evaluation %d", name, dtype, i)
 				}
 			}
@@ -141,45 +163,24 @@ func TestStepDtype(t *testing.T) {
 	})
 }
 
-// TestHeunAgain begins anew where a walk was stopped between two evaluations.
-func TestHeunAgain(t *testing.T) {
+// TestRunsAreIndependent begins anew after a run that stopped between two evaluations of a step.
+func TestRunsAreIndependent(t *testing.T) {
 	mlxtest.Do(t, func() {
-		config := scheduler.DefaultFlowMatchEulerConfig()
-		s, err := config.Schedule("heun", scheduler.LinearSigmas(3), 0)
-		if err != nil {
-			t.Fatal(err)
-		}
-		walk := func() []float32 {
-			x := mlx.FromFloat32([]float32{-1, 0.25, 1.5})
-			for i, timestep := range s.Timesteps {
-				x = s.Step(i, x, velocity(x, timestep))
-			}
-			return x.Floats()
-		}
-		want := walk()
-		s.Step(0, mlx.FromFloat32([]float32{7, 7, 7}), mlx.FromFloat32([]float32{8, 8, 8}))
-		mlxtest.Same(t, "second walk", walk(), want)
+		s := newScheduler(t, "heun", 3, 0)
+		run := func() []float32 { return sample(s, mlx.FromFloat32([]float32{-1, 0.25, 1.5}), nil).Floats() }
+		want := run()
+		s.Step(scheduler.Evaluation{Latents: mlx.FromFloat32([]float32{7, 7, 7}), Velocity: mlx.FromFloat32([]float32{8, 8, 8})})
+		mlxtest.Same(t, "second run", run(), want)
 	})
 }
 
-// TestHeunFrees looks for what a walk leaves behind.
-func TestHeunFrees(t *testing.T) {
+// TestStateIsFreed checks that nothing stays in memory after a run.
+func TestStateIsFreed(t *testing.T) {
 	const n = 1 << 16
 	mlxtest.Do(t, func() {
-		config := scheduler.DefaultFlowMatchEulerConfig()
-		s, err := config.Schedule("heun", scheduler.LinearSigmas(3), 0)
-		if err != nil {
-			t.Fatal(err)
-		}
+		s := newScheduler(t, "heun", 3, 0)
 		before := mlx.ActiveMemory()
-		mlx.Scope(func() *mlx.Array {
-			x := mlx.Zeros(mlx.Float32, n)
-			for i, timestep := range s.Timesteps {
-				x = s.Step(i, x, velocity(x, timestep))
-				mlx.Eval(x)
-			}
-			return nil
-		})
+		sample(s, mlx.Zeros(mlx.Float32, n), nil).Free()
 		if left := mlx.ActiveMemory() - before; left >= 4*n {
 			t.Errorf("%d bytes are left, an array has %d", left, 4*n)
 		}
@@ -214,28 +215,25 @@ func TestNames(t *testing.T) {
 	}
 }
 
-func TestDefaultSchedule(t *testing.T) {
-	terminal := 0.1
+func TestDefaultScheduler(t *testing.T) {
+	const heun = `"_class_name": "FlowMatchHeunDiscreteScheduler"`
 	tests := []struct {
-		name   string
-		config scheduler.FlowMatchEulerConfig
-		want   string // or a part of the error
+		name, config string
+		want         string // or a part of the error
 	}{
-		{"", scheduler.FlowMatchEulerConfig{}, "flow_match_euler_discrete"},
-		{"", scheduler.FlowMatchEulerConfig{ClassName: "FlowMatchHeunDiscreteScheduler"}, "flow_match_heun_discrete"},
-		{"euler", scheduler.FlowMatchEulerConfig{ClassName: "FlowMatchHeunDiscreteScheduler"}, "flow_match_euler_discrete"},
-		{"ddim", scheduler.FlowMatchEulerConfig{}, `unknown scheduler "ddim"`},
-		{"heun", scheduler.FlowMatchEulerConfig{UseDynamicShifting: true}, "flow_match_heun_discrete: has no use_dynamic_shifting"},
-		{"heun", scheduler.FlowMatchEulerConfig{ShiftTerminal: &terminal}, "flow_match_heun_discrete: has no shift_terminal"},
+		{"", "{}", "flow_match_euler_discrete"},
+		{"", "{" + heun + "}", "flow_match_heun_discrete"},
+		{"euler", "{" + heun + "}", "flow_match_euler_discrete"},
+		{"ddim", "{}", `unknown scheduler "ddim"`},
+		{"heun", `{"use_dynamic_shifting": true}`, "flow_match_heun_discrete: has no use_dynamic_shifting"},
+		{"heun", `{"shift_terminal": 0.1}`, "flow_match_heun_discrete: has no shift_terminal"},
 	}
 	for _, test := range tests {
-		config := scheduler.DefaultFlowMatchEulerConfig()
-		config.ClassName, config.UseDynamicShifting, config.ShiftTerminal = test.config.ClassName, test.config.UseDynamicShifting, test.config.ShiftTerminal
-		s, err := config.Schedule(test.name, scheduler.LinearSigmas(4), 1)
+		s, err := modelConfig(t, test.config).New(test.name, scheduler.LinearSigmas(4), 1)
 		if err != nil {
 			mlxtest.Contains(t, err.Error(), test.want)
-		} else if s.Name != test.want {
-			t.Errorf("%q with %q is %q, expected %q", test.name, test.config.ClassName, s.Name, test.want)
+		} else if got := s.Schedule().Name; got != test.want {
+			t.Errorf("%q with %s is %q, expected %q", test.name, test.config, got, test.want)
 		}
 	}
 }
@@ -246,7 +244,7 @@ func TestEvaluations(t *testing.T) {
 		steps  int
 		stepOf []int
 		ends   []bool
-		starts []int // of steps 0, 1, …, and of one behind the last
+		starts []int // of steps 0, 1, …, and of one after the last
 	}{
 		{"euler", 1, []int{0}, []bool{true}, []int{0, 1}},
 		{"linear", 3, []int{0, 1, 2}, []bool{true, true, true}, []int{0, 1, 2, 3}},
@@ -254,11 +252,7 @@ func TestEvaluations(t *testing.T) {
 		{"heun", 3, []int{0, 0, 1, 1, 2}, []bool{false, true, false, true, true}, []int{0, 2, 4, 5}},
 	}
 	for _, test := range tests {
-		config := scheduler.DefaultFlowMatchEulerConfig()
-		s, err := config.Schedule(test.name, scheduler.LinearSigmas(test.steps), 1)
-		if err != nil {
-			t.Fatal(err)
-		}
+		s := newScheduler(t, test.name, test.steps, 1).Schedule()
 		var stepOf, starts []int
 		var ends []bool
 		for i := range s.Timesteps {
@@ -267,7 +261,8 @@ func TestEvaluations(t *testing.T) {
 		for step := range s.Steps() + 1 {
 			starts = append(starts, s.Start(step))
 		}
-		if s.Steps() != test.steps || !slices.Equal(stepOf, test.stepOf) || !slices.Equal(ends, test.ends) || !slices.Equal(starts, test.starts) {
+		if s.Steps() != test.steps || !slices.Equal(stepOf, test.stepOf) || !slices.Equal(ends, test.ends) ||
+			!slices.Equal(starts, test.starts) {
 			t.Errorf("%s: %d steps: %v, %v, %v, expected %v", test.name, s.Steps(), stepOf, ends, starts, test)
 		}
 	}
@@ -294,7 +289,7 @@ func TestFirstStep(t *testing.T) {
 
 func TestScaleNoise(t *testing.T) {
 	mlxtest.Do(t, func() {
-		s := scheduler.Schedule{Sigmas: []float32{1, 0.75, 0}, Timesteps: []float32{1000, 750}}
+		s := scheduler.FlowMatch{Noise: scheduler.Schedule{Sigmas: []float32{1, 0.75, 0}, Timesteps: []float32{1000, 750}}}
 		clean, noise := mlx.FromFloat32([]float32{4, -8}).AsType(mlx.BFloat16), mlx.FromFloat32([]float32{1, 2})
 		for i, want := range [][]float32{{1, 2}, {1.75, -0.5}, {4, -8}} {
 			mlxtest.Same(t, fmt.Sprintf("evaluation %d", i), s.ScaleNoise(i, clean, noise).Floats(), want)

@@ -309,24 +309,24 @@ mkdir folder broken
 export HF_HUB_CACHE=$PWD/folder # no other models, whatever this machine has
 cp -R "$root/models/shapes/model/." broken
 rm broken/transformer/*.safetensors
-refused 2 "no model given" generate -p x
+refused 2 "no --model given" generate -p x
 refused 3 "no model nowhere" generate -m nowhere -p x
 refused 3 "gomflux pull" generate -m z-image -p x
 refused 3 "transformer" generate -m broken -p x
 refused 3 "text.png" generate -m text.png -p x
-refused 2 "give the prompt" generate -m shapes
+refused 2 "no prompt" generate -m shapes
 refused 2 "is empty" generate -m shapes -p ""
 refused 2 "is empty" generate -m shapes --prompt-file empty.txt
 refused 2 "no such file" generate -m shapes --prompt-file nowhere.txt
 refused 2 "needs quotes" generate -m shapes a red circle
 refused 2 "tokens" generate -m shapes --prompt-file long.txt --refuse-long-prompts
 refused 2 "unknown flag" "${gen[@]}" --stepz 3
-refused 2 "whole number from 1" "${gen[@]}" --steps 0
-refused 2 "whole number from 1" "${gen[@]}" --height 0
+refused 2 "whole number, 1 or more" "${gen[@]}" --steps 0
+refused 2 "whole number, 1 or more" "${gen[@]}" --height 0
 refused 2 "must be a positive multiple of" "${gen[@]}" --width 100
 refused 2 "megapixels" "${gen[@]}" --width 64000 --height 64000
-refused 2 "must be a number from 0" "${gen[@]}" --guidance NaN
-refused 2 "must be whole numbers from 0" "${gen[@]}" --seed -1
+refused 2 "must be a number, 0 or more" "${gen[@]}" --guidance NaN
+refused 2 "must be whole numbers, 0 or more" "${gen[@]}" --seed -1
 refused 2 "either --seed or --auto-seeds" "${gen[@]}" --seed 1 --auto-seeds 2
 refused 2 "euler_a" "${gen[@]}" --scheduler euler_a
 refused 2 "must be" "${gen[@]}" --rng dice
@@ -334,22 +334,22 @@ refused 2 "must be float32" "${gen[@]}" --dtype int8
 refused 2 "must be cpu or gpu" "${gen[@]}" --device tpu
 refused 2 "must be 3, 4, 5, 6, 8" "${gen[@]}" -q 7
 refused 3 "no LoRA nowhere" "${gen[@]}" --lora nowhere
-refused 2 "leaves the model as it is" "${gen[@]}" --lora lora.safetensors 0
+refused 2 "has no effect" "${gen[@]}" --lora lora.safetensors 0
 refused 2 "not empty" save -m shapes --path shapes-8bit
-refused 2 "takes nothing from another model" "${gen[@]}" --base-model z-image
+refused 2 "which is a whole model" "${gen[@]}" --base-model z-image
 refused 2 "is a folder" "${gen[@]}" -o folder
-refused 2 "is not there" "${gen[@]}" -o nowhere/x.png
+refused 2 "does not exist" "${gen[@]}" -o nowhere/x.png
 refused 2 "is not a folder" "${gen[@]}" -o text.png/x.png
 refused 2 "read but not written" "${gen[@]}" -o x.webp
 refused 2 "expected one of {date}" "${gen[@]}" -o "{sed}.png"
 refused 2 "is a file" "${gen[@]}" --stepwise-image-output-dir text.png
 refused 2 "no such file" "${gen[@]}" --image nowhere.png
-refused 2 "is not a PNG, JPEG or WebP" "${gen[@]}" --image text.png
-refused 2 "nothing without --image" "${gen[@]}" --image-strength 0.5
+refused 2 "not a PNG, JPEG or WebP" "${gen[@]}" --image text.png
+refused 2 "no effect without --image" "${gen[@]}" --image-strength 0.5
 refused 2 "above 0 and below 1" "${gen[@]}" --image first.png --image-strength 2
 refused 2 "no such file" generate -C nowhere.png
-refused 2 "is not a PNG, JPEG or WebP" generate -C text.png
-refused 2 "not a way to show pictures" "${gen[@]}" --preview=vt52
+refused 2 "not a PNG, JPEG or WebP" generate -C text.png
+refused 2 "not a terminal image protocol" "${gen[@]}" --preview=vt52
 refused 2 "unknown command" generat
 refused 2 "no such file" info nowhere.png
 refused 2 "" decode text.png -m shapes

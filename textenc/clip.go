@@ -22,8 +22,8 @@ type CLIPTextConfig struct {
 	EOSTokenID            int     `json:"eos_token_id"`
 }
 
-// DefaultCLIPTextConfig is what transformers assumes where a config says
-// nothing.
+// DefaultCLIPTextConfig returns the values that transformers uses for fields that
+// a config lacks.
 func DefaultCLIPTextConfig() CLIPTextConfig {
 	return CLIPTextConfig{
 		VocabSize: 49408, HiddenSize: 512, IntermediateSize: 2048, NumHiddenLayers: 12, NumAttentionHeads: 8,
@@ -31,11 +31,12 @@ func DefaultCLIPTextConfig() CLIPTextConfig {
 	}
 }
 
-// Validate says what of the config cannot be run.
+// Validate returns an error if the model cannot be run with the config.
 func (c *CLIPTextConfig) Validate() error {
 	switch {
 	case min(c.VocabSize, c.HiddenSize, c.IntermediateSize, c.NumHiddenLayers, c.NumAttentionHeads, c.MaxPositionEmbeddings) < 1:
-		return errors.New("vocab_size, hidden_size, intermediate_size, num_hidden_layers, num_attention_heads and max_position_embeddings must be positive")
+		return errors.New("vocab_size, hidden_size, intermediate_size, num_hidden_layers, num_attention_heads " +
+			"and max_position_embeddings must be positive")
 	case c.NumHiddenLayers > nn.MaxLayers || max(c.VocabSize, c.HiddenSize, c.IntermediateSize, c.MaxPositionEmbeddings) > nn.MaxDim:
 		return fmt.Errorf("more than %d layers, or a size above %d", nn.MaxLayers, nn.MaxDim)
 	case c.HiddenSize%c.NumAttentionHeads != 0:
@@ -54,7 +55,7 @@ var clipActivations = map[string]func(*mlx.Array) *mlx.Array{
 	"gelu_new":   (*mlx.Array).GELUTanh,
 }
 
-// CLIPText is transformers' CLIPTextModel, of which the pooled output is used.
+// CLIPText is transformers' CLIPTextModel. It returns the pooled output.
 type CLIPText struct {
 	nn.Module
 	Embeddings     *clipEmbeddings `w:"embeddings"`
@@ -62,10 +63,10 @@ type CLIPText struct {
 	FinalLayerNorm *nn.LayerNorm   `w:"final_layer_norm"`
 
 	Config CLIPTextConfig
-	Dtype  mlx.Dtype // what it computes in
+	Dtype  mlx.Dtype // in which it computes
 }
 
-// NewCLIPText declares the model that a validated config describes.
+// NewCLIPText declares the model of a validated config.
 func NewCLIPText(c CLIPTextConfig, dtype mlx.Dtype) *CLIPText {
 	m := &CLIPText{
 		Embeddings: &clipEmbeddings{
@@ -82,17 +83,16 @@ func NewCLIPText(c CLIPTextConfig, dtype mlx.Dtype) *CLIPText {
 	return m
 }
 
-// Unused are the patterns of tensors that a checkpoint may have and that are
-// not needed: a table of 0, 1, 2, … that old versions of transformers saved,
-// and the projection that other models put behind the pooled output.
+// Unused returns patterns of tensors that a checkpoint may have and that are not needed: a
+// table of 0, 1, 2, … that old versions of transformers saved, and the projection that
+// other models apply to the pooled output.
 func (m *CLIPText) Unused() []string {
 	return []string{"embeddings.position_ids", "text_projection.weight"}
 }
 
-// Forward returns the pooled output [1, hidden_size] of ids, at most
-// max_position_embeddings of them: the row of their end token, behind the final
-// norm. No token sees a later one, so those behind the end token, the padding,
-// are not computed.
+// Forward returns the pooled output [1, hidden_size] of at most max_position_embeddings
+// ids: the row of their end token after the final norm. No token sees a later one, so the
+// padding after the end token is not computed.
 func (m *CLIPText) Forward(ids []int32) *mlx.Array {
 	if n := len(ids); n == 0 || n > m.Config.MaxPositionEmbeddings {
 		mlx.Throw(fmt.Errorf("%d token ids for CLIP, expected 1 to %d", n, m.Config.MaxPositionEmbeddings))
@@ -103,9 +103,9 @@ func (m *CLIPText) Forward(ids []int32) *mlx.Array {
 	return x.Slice(1, len(ids)-1, len(ids)).Squeeze(1)
 }
 
-// end is the index of the end token: the first one of the config or, if there
-// is none, 0. Older configs have the number 2 there, whatever the token is: it
-// means the first of the highest ids.
+// end returns the index of the first end token, or 0 without one. Older configs have the
+// wrong end token 2; as in transformers, it stands for the first token with the highest
+// id.
 func (m *CLIPText) end(ids []int32) int {
 	token := int32(m.Config.EOSTokenID)
 	if token == 2 {
@@ -116,7 +116,8 @@ func (m *CLIPText) end(ids []int32) int {
 
 // clipEmbeddings is CLIPTextEmbeddings.
 type clipEmbeddings struct {
-	nn.Module
+	nn.Module `in:"input_ids"`
+
 	TokenEmbedding    *nn.Embedding `w:"token_embedding"`
 	PositionEmbedding *nn.Embedding `w:"position_embedding"`
 }
@@ -127,18 +128,18 @@ func (e *clipEmbeddings) Forward(ids []int32, dtype mlx.Dtype) *mlx.Array {
 		positions[i] = int32(i)
 	}
 	y := e.TokenEmbedding.Forward(ids, dtype).Add(e.PositionEmbedding.Forward(positions, dtype))
-	return e.TapKeys("input_ids", y, mlx.FromInt32(ids, 1, len(ids)))
+	return e.Tap(y, mlx.FromInt32(ids, 1, len(ids)))
 }
 
 // clipEncoder is CLIPEncoder.
 type clipEncoder struct {
-	nn.Module
+	nn.Module `in:"inputs_embeds"`
+
 	Layers []*clipLayer `w:"layers"`
 }
 
 func (e *clipEncoder) Forward(x *mlx.Array) *mlx.Array {
-	y := mlx.Chain(x, e.Layers, func(l *clipLayer, x *mlx.Array) *mlx.Array { return l.Forward(x) })
-	return e.TapKeys("inputs_embeds", y, x)
+	return e.Tap(mlx.Chain(x, e.Layers, (*clipLayer).Forward), x)
 }
 
 // clipLayer is CLIPEncoderLayer.
@@ -174,27 +175,30 @@ func (l *clipLayer) Forward(x *mlx.Array) *mlx.Array {
 
 // clipAttention is CLIPAttention.
 type clipAttention struct {
-	nn.Module
-	KProj   nn.Linear `w:"k_proj"`
-	VProj   nn.Linear `w:"v_proj"`
-	QProj   nn.Linear `w:"q_proj"`
-	OutProj nn.Linear `w:"out_proj"`
+	nn.Module `in:"hidden_states"`
+
+	KProj   *nn.Linear `w:"k_proj"`
+	VProj   *nn.Linear `w:"v_proj"`
+	QProj   *nn.Linear `w:"q_proj"`
+	OutProj *nn.Linear `w:"out_proj"`
 
 	heads int
 }
 
 func (a *clipAttention) Forward(x *mlx.Array) *mlx.Array {
-	q, k, v := nn.Heads(a.QProj.Forward(x), a.heads), nn.Heads(a.KProj.Forward(x), a.heads), nn.Heads(a.VProj.Forward(x), a.heads)
-	y := nn.CausalAttention(a.Enter(nn.Entry{Causal: true}, q, k, v))
-	return a.TapKeys("hidden_states", a.OutProj.Forward(nn.MergeHeads(y)), x)
+	q := nn.Heads(a.QProj.Forward(x), a.heads)
+	k := nn.Heads(a.KProj.Forward(x), a.heads)
+	v := nn.Heads(a.VProj.Forward(x), a.heads)
+	y := a.Attend(nn.AttentionOptions{Causal: true}, q, k, v)
+	return a.Tap(a.OutProj.Forward(nn.MergeHeads(y)), x)
 }
 
 // clipMLP is CLIPMLP.
 type clipMLP struct {
 	nn.Module
 	ActivationFn *nn.Activation `w:"activation_fn"`
-	FC1          nn.Linear      `w:"fc1"`
-	FC2          nn.Linear      `w:"fc2"`
+	FC1          *nn.Linear     `w:"fc1"`
+	FC2          *nn.Linear     `w:"fc2"`
 }
 
 func (m *clipMLP) Forward(x *mlx.Array) *mlx.Array {

@@ -16,7 +16,8 @@ func FuzzConfig(f *testing.F) {
 		func(c *textenc.Qwen3Config) {
 			nn.Bind(textenc.NewQwen3(*c, []int{c.NumHiddenLayers, c.NumHiddenLayers - 1}, 0), "model", nil)
 		},
-		"../models/testdata/zimage-ordinary/model/text_encoder/config.json", "../models/testdata/zimage-small/model/text_encoder/config.json",
+		"../models/testdata/zimage-ordinary/model/text_encoder/config.json",
+		"../models/testdata/zimage-small/model/text_encoder/config.json",
 		"testdata/qwen3-published/config.json", "testdata/qwen3-small/config.json")
 }
 
@@ -34,7 +35,7 @@ func FuzzT5Config(f *testing.F) {
 		"testdata/t5-gated/config.json", "testdata/t5-small/config.json", "testdata/t5-relu/config.json")
 }
 
-// What a config asks for and is not there is refused by name.
+// TestConfigs checks that errors name the unsupported settings of a config.
 func TestConfigs(t *testing.T) {
 	clip := func() hostiletest.Config { c := textenc.DefaultCLIPTextConfig(); return &c }
 	t5 := func() hostiletest.Config { c := textenc.DefaultT5Config(); return &c }
@@ -54,17 +55,20 @@ func TestConfigs(t *testing.T) {
 		{t5, `{}`, ""},
 		{t5, `{"feed_forward_proj": "gated-gelu", "dense_act_fn": "gelu_new", "is_gated_act": true}`, ""},
 		{t5, `{"feed_forward_proj": "gated-silu"}`, `feed_forward_proj "gated-silu", expected gated-gelu or relu`},
-		{t5, `{"feed_forward_proj": "gated-gelu", "dense_act_fn": "gelu"}`, `dense_act_fn "gelu", expected gelu_new with feed_forward_proj gated-gelu`},
+		{t5, `{"feed_forward_proj": "gated-gelu", "dense_act_fn": "gelu"}`,
+			`dense_act_fn "gelu", expected gelu_new with feed_forward_proj gated-gelu`},
 		{t5, `{"is_gated_act": true}`, "is_gated_act true, expected false with feed_forward_proj relu"},
 		{t5, `{"is_decoder": true}`, "is_decoder true"},
 		{t5, `{"d_kv": 0}`, "must be positive"},
 		{t5, `{"num_layers": 1001}`, "more than 1000 layers"},
 		{t5, `{"relative_attention_num_buckets": 3}`, "relative_attention_num_buckets 3, expected 4 or more"},
-		{t5, `{"relative_attention_max_distance": 8}`, "relative_attention_max_distance 8 must be above a quarter of relative_attention_num_buckets 32"},
+		{t5, `{"relative_attention_max_distance": 8}`,
+			"relative_attention_max_distance 8 must be above a quarter of relative_attention_num_buckets 32"},
 		{t5, `{"layer_norm_epsilon": -1}`, "layer_norm_epsilon -1 must not be negative"},
 		{qwen3, `{"layer_types": ["full_attention"]}`, ""},
 		{qwen3, `{"rms_norm_eps": -1}`, "rms_norm_eps -1 must not be negative"},
-		{qwen3, `{"layer_types": ["full_attention", "sliding_attention"]}`, `layer_types ["full_attention" "sliding_attention"], expected full_attention only`},
+		{qwen3, `{"layer_types": ["full_attention", "sliding_attention"]}`,
+			`layer_types ["full_attention" "sliding_attention"], expected full_attention only`},
 	} {
 		t.Run(c.text, func(t *testing.T) {
 			config := c.of()

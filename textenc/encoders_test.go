@@ -21,7 +21,7 @@ import (
 
 // The goldens are transformers' (testdata/make.py).
 
-// golden is what transformers computes with one of the models in testdata.
+// A golden has transformers' outputs for one of the models in testdata.
 type golden map[string]*mlx.Array
 
 func readGolden(t *testing.T, name string) golden {
@@ -45,10 +45,10 @@ func readGolden(t *testing.T, name string) golden {
 
 func (g golden) ids() []int32 { return g["ids"].Int32s() }
 
-// valid is the number of ids that are no padding, which only Qwen3 is told.
+// valid returns the number of ids before padding, which only Qwen3 needs.
 func (g golden) valid() int { return int(g["valid"].Int32s()[0]) }
 
-// modules are the names of what modules return.
+// modules returns the names of modules' outputs.
 func (g golden) modules() []string {
 	return slices.Sorted(func(yield func(string) bool) {
 		for name := range g {
@@ -135,7 +135,7 @@ func openQwen3(t *testing.T, folder string, h how, g golden) *textenc.Qwen3 {
 	return m
 }
 
-// run encodes the ids of a golden with the model in its folder.
+// run encodes the ids of a golden with the model in a folder.
 func run(t *testing.T, folder string, h how, g golden) *mlx.Array {
 	t.Helper()
 	switch kind, _, _ := strings.Cut(folder, "-"); kind {
@@ -148,7 +148,7 @@ func run(t *testing.T, folder string, h how, g golden) *mlx.Array {
 	}
 }
 
-// off is the largest difference, relative to the largest expected value.
+// off returns the largest difference, relative to the largest expected value.
 func off(t *testing.T, what string, got, want *mlx.Array) float64 {
 	t.Helper()
 	if !slices.Equal(got.Shape(), want.Shape()) {
@@ -166,8 +166,8 @@ func off(t *testing.T, what string, got, want *mlx.Array) float64 {
 	return worst / largest
 }
 
-// rows takes the first n rows of what a module of CLIP's returns, and of its
-// attention's weights the first n columns too.
+// rows returns the first n rows of a CLIP module's output, and for the weights of attention
+// also only their first n columns.
 func rows(name string, x *mlx.Array, n int) *mlx.Array {
 	if strings.HasSuffix(name, ":weights") {
 		return x.Slice(2, 0, n).Slice(3, 0, n)
@@ -177,10 +177,10 @@ func rows(name string, x *mlx.Array, n int) *mlx.Array {
 
 var models = []struct {
 	folder  string
-	eps     float64 // a wrong one, which must be seen
-	bfloat  float64 // how far bfloat16 is off
-	trimmed int     // rows that CLIP computes
-	loose   bool    // it attends to 150 tokens, where MLX's softmax alone is off by up to 2e-6
+	eps     float64 // a wrong epsilon, which must change the result
+	bfloat  float64 // tolerance in bfloat16
+	trimmed int     // number of rows that CLIP computes
+	loose   bool    // larger tolerance: with 150 tokens MLX's softmax alone is off by up to 2e-6
 }{
 	{folder: "clip-published", bfloat: 0.02, trimmed: 8},
 	{folder: "clip-small", eps: 1e-5, bfloat: 0.02},
@@ -217,7 +217,7 @@ func TestAgainstTransformers(t *testing.T) {
 					d := off(t, "output with a wrong epsilon", run(t, m.folder, how{dtype: mlx.Float32, eps: m.eps}, g), g["output"])
 					t.Logf("with epsilon %g: off by %.2g", m.eps, d)
 					if !(d > 1e-4) {
-						t.Errorf("a wrong epsilon changes %.2g, which is too little to be seen", d)
+						t.Errorf("a wrong epsilon changes only %.2g", d)
 					}
 				}
 			})
@@ -225,7 +225,7 @@ func TestAgainstTransformers(t *testing.T) {
 	}
 }
 
-// Every module has the name and returns what transformers' does.
+// TestModules checks that every module has the name and the output of transformers' module.
 func TestModules(t *testing.T) {
 	compared := 0
 	for _, m := range models {
@@ -243,7 +243,7 @@ func TestModules(t *testing.T) {
 					return nil, nil // q, k and v
 				}
 				if seen[name] = true; want == nil {
-					t.Errorf("%s: %s is no module of transformers'", m.folder, name)
+					t.Errorf("%s: %s is not in transformers", m.folder, name)
 					return nil, nil
 				}
 				if m.trimmed > 0 {
@@ -267,8 +267,8 @@ func TestModules(t *testing.T) {
 	}
 }
 
-// CLIP's result does not depend on what is behind the end token: all rows
-// computed, or other tokens there, give the same.
+// TestCLIPTrims checks that CLIP's result does not depend on tokens after the end token, nor
+// on computing their rows.
 func TestCLIPTrims(t *testing.T) {
 	for _, folder := range []string{"clip-published", "clip-small"} {
 		t.Run(folder, func(t *testing.T) {
@@ -299,7 +299,7 @@ func TestCLIPTrims(t *testing.T) {
 	}
 }
 
-// Which row CLIP pools where there is no end token, or more than one.
+// TestCLIPEnd checks which row CLIP pools without an end token or with several.
 func TestCLIPEnd(t *testing.T) {
 	mlxtest.Do(t, func() {
 		legacy, newer := openCLIP(t, "clip-published", how{dtype: mlx.Float32}), openCLIP(t, "clip-small", how{dtype: mlx.Float32})
@@ -317,8 +317,8 @@ func TestCLIPEnd(t *testing.T) {
 	})
 }
 
-// The rows of valid tokens do not depend on padding, and all rows are those of
-// an attention with a mask, which transformers has.
+// TestQwen3Padding checks that rows of valid tokens do not depend on padding, and that all
+// rows equal those of transformers' masked attention.
 func TestQwen3Padding(t *testing.T) {
 	for _, folder := range []string{"qwen3-published", "qwen3-small"} {
 		t.Run(folder, func(t *testing.T) {
@@ -338,8 +338,9 @@ func TestQwen3Padding(t *testing.T) {
 						t.Errorf("with %d pads: off by %.2g", pads, d)
 					}
 				}
-				if d := off(t, "all valid", m.Forward(ids).Slice(1, valid, len(ids)), m.ForwardPadded(ids, valid).Slice(1, valid, len(ids))); d < 1e-3 {
-					t.Errorf("padding that is seen changes %.2g of its rows", d)
+				if d := off(t, "all valid", m.Forward(ids).Slice(1, valid, len(ids)),
+					m.ForwardPadded(ids, valid).Slice(1, valid, len(ids))); d < 1e-3 {
+					t.Errorf("padding that tokens see changes only %.2g of its rows", d)
 				}
 			})
 		})
@@ -362,7 +363,7 @@ func TestT5Buckets(t *testing.T) {
 	})
 }
 
-// float16 overflows: it is not computed in.
+// TestT5Float16 checks that T5 does not compute in float16, which would overflow.
 func TestT5Float16(t *testing.T) {
 	mlxtest.Do(t, func() {
 		g := readGolden(t, "t5-gated/golden.safetensors")

@@ -13,15 +13,15 @@ import (
 )
 
 // Qwen25VLConfig is text_encoder/config.json of transformers'
-// Qwen2_5_VLForConditionalGeneration: with the settings of the language model in
-// text_config or, as in older files, beside vision_config.
+// Qwen2_5_VLForConditionalGeneration. The language model's settings are in text_config or,
+// in older files, at the top level.
 type Qwen25VLConfig struct {
 	Text         Qwen25VLTextConfig
 	Vision       Qwen25VLVisionConfig
 	ImageTokenID int
 }
 
-// Qwen25VLTextConfig is the language model's part, as version 4 of transformers
+// Qwen25VLTextConfig is the config of the language model, as version 4 of transformers
 // (rope_theta, rope_scaling) and version 5 (rope_parameters) write it.
 type Qwen25VLTextConfig struct {
 	VocabSize         int           `json:"vocab_size"`
@@ -29,7 +29,7 @@ type Qwen25VLTextConfig struct {
 	IntermediateSize  int           `json:"intermediate_size"`
 	NumHiddenLayers   int           `json:"num_hidden_layers"`
 	NumAttentionHeads int           `json:"num_attention_heads"`
-	NumKeyValueHeads  *int          `json:"num_key_value_heads"` // nil for as many as there are heads
+	NumKeyValueHeads  *int          `json:"num_key_value_heads"` // nil: num_attention_heads
 	HiddenAct         string        `json:"hidden_act"`
 	RMSNormEps        float64       `json:"rms_norm_eps"`
 	UseSlidingWindow  bool          `json:"use_sliding_window"`
@@ -46,7 +46,8 @@ type qwen25VLRope struct {
 	MRopeSection []int    `json:"mrope_section"`
 }
 
-// DefaultQwen25VLConfig is what transformers assumes where a config says nothing.
+// DefaultQwen25VLConfig returns the values that transformers uses for fields that a
+// config lacks.
 func DefaultQwen25VLConfig() Qwen25VLConfig {
 	kvHeads := 8
 	return Qwen25VLConfig{
@@ -63,7 +64,7 @@ func DefaultQwen25VLConfig() Qwen25VLConfig {
 	}
 }
 
-// UnmarshalJSON reads either layout over what c holds.
+// UnmarshalJSON reads either layout. Fields that the JSON lacks keep their values.
 func (c *Qwen25VLConfig) UnmarshalJSON(data []byte) error {
 	var layout struct {
 		Text *struct{} `json:"text_config"`
@@ -83,7 +84,7 @@ func (c *Qwen25VLConfig) UnmarshalJSON(data []byte) error {
 	}{&c.Text, &c.Vision, &c.ImageTokenID})
 }
 
-// Validate says what of the config cannot be run.
+// Validate returns an error if the model cannot be run with the config.
 func (c *Qwen25VLConfig) Validate() error {
 	if err := c.Text.validate(); err != nil {
 		return err
@@ -108,7 +109,8 @@ func (c *Qwen25VLTextConfig) validate() error {
 	}
 	switch {
 	case min(c.VocabSize, c.HiddenSize, c.IntermediateSize, c.NumHiddenLayers, c.NumAttentionHeads, c.kvHeads()) < 1:
-		return errors.New("vocab_size, hidden_size, intermediate_size, num_hidden_layers, num_attention_heads and num_key_value_heads must be positive")
+		return errors.New("vocab_size, hidden_size, intermediate_size, num_hidden_layers, num_attention_heads " +
+			"and num_key_value_heads must be positive")
 	case c.NumHiddenLayers > nn.MaxLayers || max(c.VocabSize, c.HiddenSize, c.IntermediateSize, c.NumAttentionHeads) > nn.MaxDim:
 		return fmt.Errorf("more than %d layers, or a size above %d", nn.MaxLayers, nn.MaxDim)
 	case c.NumAttentionHeads%c.kvHeads() != 0:
@@ -133,7 +135,7 @@ func (c *Qwen25VLTextConfig) validate() error {
 	return nil
 }
 
-// rope is what the config says of positions, with nothing left out.
+// rope returns the settings of the rotary embedding, with defaults for missing fields.
 func (c *Qwen25VLTextConfig) rope() qwen25VLRope {
 	r := newQwen25VLRope(c.RopeScaling, c.RopeParameters, c.RopeTheta, 1e6)
 	if r.RopeType == "mrope" {
@@ -145,8 +147,8 @@ func (c *Qwen25VLTextConfig) rope() qwen25VLRope {
 	return r
 }
 
-// newQwen25VLRope is what rope_scaling, or without it rope_parameters, says, with
-// the rope_theta beside them where that has none.
+// newQwen25VLRope returns rope_scaling or, without it, rope_parameters. If they lack
+// rope_theta, it is theta, the config's, or else otherwise.
 func newQwen25VLRope(scaling, parameters *qwen25VLRope, theta *float64, otherwise float64) qwen25VLRope {
 	r := *cmp.Or(scaling, parameters, &qwen25VLRope{})
 	r.RopeType = cmp.Or(r.RopeType, r.Type, "default")
@@ -163,8 +165,8 @@ func (c *Qwen25VLTextConfig) kvHeads() int {
 	return *c.NumKeyValueHeads
 }
 
-// ExpandImages repeats each image token of a tokenized prompt, of which there is
-// one for each picture, as often as its picture has features.
+// ExpandImages repeats each image token in a tokenized prompt as often as its image
+// has features. The prompt has one for each image.
 func (c *Qwen25VLConfig) ExpandImages(ids []int32, images []VisionInput) ([]int32, error) {
 	var out []int32
 	found := 0
@@ -178,14 +180,15 @@ func (c *Qwen25VLConfig) ExpandImages(ids []int32, images []VisionInput) ([]int3
 		}
 	}
 	if found != len(images) {
-		return nil, fmt.Errorf("%d image tokens in the prompt for %d pictures, expected one for each (the prompt must not say <|image_pad|> itself)", found, len(images))
+		return nil, fmt.Errorf("%d image tokens in the prompt for %d images, expected one for each "+
+			"(the prompt itself must not contain <|image_pad|>)", found, len(images))
 	}
 	return out, nil
 }
 
-// positions are those of every token in time, height and width. Text goes along
-// all three at once; a picture stands still in time, and takes as much room as
-// its longer side. It also makes sure that every picture has its tokens.
+// positions returns the position of each token in time, height and width. Text advances
+// on all three; an image has one position in time, and the next token follows at the
+// length of its longer side. It is an error if an image has no tokens.
 func (c *Qwen25VLConfig) positions(ids []int32, images []VisionInput) ([][]int, error) {
 	positions := make([][]int, 0, len(ids))
 	next := 0
@@ -197,14 +200,14 @@ func (c *Qwen25VLConfig) positions(ids []int32, images []VisionInput) ([][]int, 
 			continue
 		}
 		if len(images) == 0 {
-			return nil, errors.New("more image tokens than the pictures have features")
+			return nil, errors.New("more image tokens than the images have features")
 		}
 		image := images[0]
 		images = images[1:]
 		n := c.Vision.tokens(image)
 		tokens := ids[at:min(at+n, len(ids))]
 		if len(tokens) < n || slices.ContainsFunc(tokens, func(id int32) bool { return int(id) != c.ImageTokenID }) {
-			return nil, fmt.Errorf("fewer image tokens than the %d features of a picture", n)
+			return nil, fmt.Errorf("fewer image tokens than the %d features of an image", n)
 		}
 		width := image.Width / c.Vision.SpatialMergeSize
 		for i := range n {
@@ -214,28 +217,28 @@ func (c *Qwen25VLConfig) positions(ids []int32, images []VisionInput) ([][]int, 
 		at += n
 	}
 	if len(images) > 0 {
-		return nil, fmt.Errorf("%d pictures without image tokens", len(images))
+		return nil, fmt.Errorf("%d images without image tokens", len(images))
 	}
 	return positions, nil
 }
 
-// Qwen25VL is transformers' Qwen2_5_VLModel, used as a text encoder: what a
-// Qwen2_5_VLForConditionalGeneration is without its lm_head.
+// Qwen25VL is transformers' Qwen2_5_VLModel, used as a text encoder. It is
+// Qwen2_5_VLForConditionalGeneration without lm_head.
 type Qwen25VL struct {
-	nn.Module
-	Visual        *qwen25VLVision `w:"visual"` // nil if pictures are not seen
+	nn.Module     `in:"input_ids pixel_values image_grid_thw"`
+	Visual        *qwen25VLVision `w:"visual"` // nil without a vision encoder
 	LanguageModel *qwen25VLText   `w:"language_model"`
 
 	Config Qwen25VLConfig
-	Dtype  mlx.Dtype // what it computes in
+	Dtype  mlx.Dtype // in which it computes
 }
 
-// NewQwen25VL declares what a validated config describes, with the vision tower
-// only if vision is set. In float16 the residual streams, which reach tens of
-// millions, and what is added to them are float32.
+// NewQwen25VL declares the model of a validated config, with the vision encoder only if
+// vision is set. In float16 the residual streams, whose values reach tens of millions, and
+// the outputs that are added to them are float32.
 //
 // Checkpoints have the language model's tensors as model.layers or as
-// model.language_model.layers, and the vision tower's as visual or model.visual:
+// model.language_model.layers, and the vision encoder's as visual or model.visual:
 // load it with the prefix "model.".
 func NewQwen25VL(c Qwen25VLConfig, vision bool, dtype mlx.Dtype) *Qwen25VL {
 	m := &Qwen25VL{LanguageModel: newQwen25VLText(c.Text), Config: c, Dtype: dtype}
@@ -250,8 +253,7 @@ func NewQwen25VL(c Qwen25VLConfig, vision bool, dtype mlx.Dtype) *Qwen25VL {
 	return m
 }
 
-// Unused are the patterns of tensors that a checkpoint may have and that are not
-// needed.
+// Unused returns patterns of tensors that a checkpoint may have and that are not needed.
 func (m *Qwen25VL) Unused() []string {
 	unused := []string{"lm_head.weight"}
 	if m.Visual == nil {
@@ -260,11 +262,10 @@ func (m *Qwen25VL) Unused() []string {
 	return unused
 }
 
-// Forward returns the last hidden states of ids, normed, [1, len(ids),
-// hidden_size], in float32 for float16. Where pictures are given, they take the
-// places of the image tokens, of which each has as many as
-// [Qwen25VLConfig.ExpandImages] makes; without any, all ids are text. Padding is
-// to be left out: no token depends on those after it.
+// Forward returns the last hidden states of ids after the final norm,
+// [1, len(ids), hidden_size], in float32 for float16. Features of images replace the image
+// tokens, whose number [Qwen25VLConfig.ExpandImages] adapts. Without images, all ids are
+// text. Leave out padding: no token depends on later ones.
 func (m *Qwen25VL) Forward(ids []int32, images []VisionInput) *mlx.Array {
 	if len(ids) == 0 {
 		mlx.Throw(errors.New("no token ids for Qwen2.5-VL"))
@@ -272,7 +273,7 @@ func (m *Qwen25VL) Forward(ids []int32, images []VisionInput) *mlx.Array {
 	if len(images) == 0 {
 		images = nil
 	} else if m.Visual == nil {
-		mlx.Throw(errors.New("pictures for a Qwen2.5-VL without its vision tower"))
+		mlx.Throw(errors.New("images for a Qwen2.5-VL without its vision encoder"))
 	}
 	for _, in := range images {
 		if err := m.Config.Vision.check(in); err != nil {
@@ -287,17 +288,22 @@ func (m *Qwen25VL) Forward(ids []int32, images []VisionInput) *mlx.Array {
 	if images != nil {
 		x = replaceRows(x, ids, int32(m.Config.ImageTokenID), m.Visual.Forward(images, m.Dtype))
 	}
-	y := m.LanguageModel.Forward(x, positions, images != nil, m.Dtype)
-	switch {
-	case !m.Observed():
-		return y
-	case images == nil:
-		return m.TapKeys("input_ids", y, mlx.FromInt32(ids, 1, len(ids)))
-	}
-	return m.TapKeys("input_ids pixel_values image_grid_thw", y, mlx.FromInt32(ids, 1, len(ids)), pixelsOf(images), gridsOf(images))
+	return m.tap(m.LanguageModel.Forward(x, positions, images != nil, m.Dtype), ids, images)
 }
 
-// replaceRows puts rows in the places of all tokens with an id.
+// tap passes the output through the hook with the inputs of the reference.
+func (m *Qwen25VL) tap(y *mlx.Array, ids []int32, images []VisionInput) *mlx.Array {
+	if !m.Observed() {
+		return y
+	}
+	var pixels, grids *mlx.Array
+	if images != nil {
+		pixels, grids = pixelsOf(images), gridsOf(images)
+	}
+	return m.Tap(y, mlx.FromInt32(ids, 1, len(ids)), pixels, grids)
+}
+
+// replaceRows replaces the rows of x that belong to tokens with the given id.
 func replaceRows(x *mlx.Array, ids []int32, id int32, rows *mlx.Array) *mlx.Array {
 	n, from := x.Dim(1), make([]int32, len(ids))
 	next := int32(n)
@@ -313,7 +319,7 @@ func replaceRows(x *mlx.Array, ids []int32, id int32, rows *mlx.Array) *mlx.Arra
 
 // qwen25VLText is Qwen2_5_VLTextModel.
 type qwen25VLText struct {
-	nn.Module
+	nn.Module   `in:"inputs_embeds position_ids"`
 	EmbedTokens *nn.Embedding    `w:"embed_tokens"`
 	Layers      []*qwen25VLLayer `w:"layers"`
 	Norm        *nn.RMSNorm      `w:"norm"`
@@ -333,26 +339,23 @@ func newQwen25VLText(c Qwen25VLTextConfig) *qwen25VLText {
 	return m
 }
 
-// Forward takes embeddings [1, T, hidden_size]. Where they have pictures, the
-// reference gets the positions too.
-func (m *qwen25VLText) Forward(embeds *mlx.Array, positions [][]int, pictures bool, dtype mlx.Dtype) *mlx.Array {
-	var seen *mlx.Array
-	if m.Observed() {
-		seen = transposed(positions).ExpandDims(1)
-	}
+// Forward takes embeddings [1, T, hidden_size]. If they include images, the reference
+// gets the positions too.
+func (m *qwen25VLText) Forward(embeds *mlx.Array, positions [][]int, images bool, dtype mlx.Dtype) *mlx.Array {
+	ids := transposed(positions).ExpandDims(1)
 	rope := nn.NewMRope(positions, m.rope.MRopeSection, *m.rope.RopeTheta)
-	rope = m.RotaryEmb.Forward(rope, dtype, true, embeds, seen)
-	x := mlx.Chain(nn.Widen(embeds), m.Layers, func(l *qwen25VLLayer, x *mlx.Array) *mlx.Array {
-		return l.Forward(x, rope, dtype)
-	})
-	x = m.Norm.Forward(x)
-	if pictures {
-		return m.TapKeys("inputs_embeds position_ids", x, embeds, seen)
+	rope = m.RotaryEmb.Forward(rope, dtype, true, embeds, ids)
+	x := nn.WidenFP16(embeds)
+	for _, l := range mlx.Layers(m.Layers, &x) {
+		x = l.Forward(x, rope, dtype)
 	}
-	return m.TapKeys("inputs_embeds", x, embeds)
+	if !images {
+		ids = nil
+	}
+	return m.Tap(m.Norm.Forward(x), embeds, ids)
 }
 
-// transposed are positions by axis, int32 [axes, n].
+// transposed returns positions by axis, int32 [axes, n].
 func transposed(positions [][]int) *mlx.Array {
 	axes := len(positions[0])
 	all := make([]int32, 0, axes*len(positions))
@@ -366,28 +369,33 @@ func transposed(positions [][]int) *mlx.Array {
 
 // rotaryEmbedding is Qwen2_5_VLRotaryEmbedding or Qwen2_5_VLVisionRotaryEmbedding,
 // whose tables are computed on the host.
-type rotaryEmbedding struct{ nn.Module }
+type rotaryEmbedding struct {
+	nn.Module `in:"0 1"`
+}
 
-// Forward passes a table by the hook, which sees it in a dtype, with both halves of
-// the features, behind a batch axis if there is one.
-func (r *rotaryEmbedding) Forward(rope nn.Rope, dtype mlx.Dtype, batch bool, in ...*mlx.Array) nn.Rope {
+// Forward passes the tables [L, D/2] through the hook, which sees them as [L, D] in a
+// dtype, or as [1, L, D] if batch is set. x and positions are the reference's inputs.
+func (r *rotaryEmbedding) Forward(rope nn.Rope, dtype mlx.Dtype, batch bool, x, positions *mlx.Array) nn.Rope {
 	if !r.Observed() {
 		return rope
 	}
-	half := rope.Cos.Dim(1)
-	pass := func(x *mlx.Array, tap func(*mlx.Array) *mlx.Array) *mlx.Array {
-		shown := mlx.Concat(1, x, x).AsType(dtype)
+	full := func(x *mlx.Array) *mlx.Array {
+		x = mlx.Concat(1, x, x).AsType(dtype)
 		if batch {
-			shown = shown.ExpandDims(0)
-		}
-		if y := tap(shown); y != shown {
-			return y.Reshape(-1, 2*half).Slice(1, 0, half).AsType(mlx.Float32)
+			x = x.ExpandDims(0)
 		}
 		return x
 	}
-	sin := pass(rope.Sin, func(x *mlx.Array) *mlx.Array { return r.TapFurther("1", x) })
-	cos := pass(rope.Cos, func(x *mlx.Array) *mlx.Array { return r.Tap(x, in...) })
-	return nn.Rope{Cos: cos, Sin: sin}
+	fullCos, fullSin := full(rope.Cos), full(rope.Sin)
+	cos, sin := r.Tap2(fullCos, fullSin, x, positions)
+	half := rope.Cos.Dim(1)
+	if cos != fullCos {
+		rope.Cos = cos.Reshape(-1, 2*half).Slice(1, 0, half).AsType(mlx.Float32)
+	}
+	if sin != fullSin {
+		rope.Sin = sin.Reshape(-1, 2*half).Slice(1, 0, half).AsType(mlx.Float32)
+	}
+	return rope
 }
 
 // qwen25VLLayer is Qwen2_5_VLDecoderLayer.
@@ -421,11 +429,12 @@ func (l *qwen25VLLayer) Forward(x *mlx.Array, rope nn.Rope, dtype mlx.Dtype) *ml
 
 // qwen25VLAttention is Qwen2_5_VLAttention: grouped queries, with bias.
 type qwen25VLAttention struct {
-	nn.Module
-	QProj nn.Linear `w:"q_proj"`
-	KProj nn.Linear `w:"k_proj"`
-	VProj nn.Linear `w:"v_proj"`
-	OProj nn.Linear `w:"o_proj"`
+	nn.Module `in:"hidden_states"`
+
+	QProj *nn.Linear `w:"q_proj"`
+	KProj *nn.Linear `w:"k_proj"`
+	VProj *nn.Linear `w:"v_proj"`
+	OProj *nn.Linear `w:"o_proj"`
 
 	heads, kvHeads int
 }
@@ -434,17 +443,17 @@ func (a *qwen25VLAttention) Forward(x *mlx.Array, rope nn.Rope) *mlx.Array {
 	q := nn.Heads(a.QProj.Forward(x), a.heads)
 	k := nn.Heads(a.KProj.Forward(x), a.kvHeads)
 	v := nn.Heads(a.VProj.Forward(x), a.kvHeads)
-	y := nn.CausalAttention(a.Enter(nn.Entry{Rotate: rope.HalfSplit, Causal: true}, q, k, v))
-	return a.TapKeys("hidden_states", a.OProj.Forward(nn.Widen(nn.MergeHeads(y))), x)
+	y := a.Attend(nn.AttentionOptions{Rotate: rope.HalfSplit, Causal: true}, q, k, v)
+	return a.Tap(a.OProj.Forward(nn.WidenFP16(nn.MergeHeads(y))), x)
 }
 
 // qwen25VLMLP is Qwen2MLP and Qwen2_5_VLMLP: down(silu(gate x)·up x).
 type qwen25VLMLP struct {
 	nn.Module
-	GateProj nn.Linear `w:"gate_proj"`
-	UpProj   nn.Linear `w:"up_proj"`
-	DownProj nn.Linear `w:"down_proj"`
-	ActFn    *nn.SiLU  `w:"act_fn"`
+	GateProj *nn.Linear `w:"gate_proj"`
+	UpProj   *nn.Linear `w:"up_proj"`
+	DownProj *nn.Linear `w:"down_proj"`
+	ActFn    *nn.SiLU   `w:"act_fn"`
 }
 
 func newQwen25VLMLP(dim, hidden int, bias bool) *qwen25VLMLP {
@@ -455,6 +464,6 @@ func newQwen25VLMLP(dim, hidden int, bias bool) *qwen25VLMLP {
 }
 
 func (m *qwen25VLMLP) Forward(x *mlx.Array) *mlx.Array {
-	y := nn.Widen(m.ActFn.Forward(m.GateProj.Forward(x))).Mul(nn.Widen(m.UpProj.Forward(x)))
+	y := nn.WidenFP16(m.ActFn.Forward(m.GateProj.Forward(x))).Mul(nn.WidenFP16(m.UpProj.Forward(x)))
 	return m.Tap(m.DownProj.Forward(y), x)
 }

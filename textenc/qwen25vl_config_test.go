@@ -22,7 +22,7 @@ func FuzzQwen25VLConfig(f *testing.F) {
 		"testdata/qwen25vl-published/config.json", "testdata/qwen25vl-small/config.json", "testdata/qwen25vl-whole/config.json")
 }
 
-// A size that a processor says can be processed.
+// FuzzQwen2VLImageProcessor checks that a processor accepts the sizes that Resized returns.
 func FuzzQwen2VLImageProcessor(f *testing.F) {
 	for _, name := range []string{"qwen25vl-published/preprocessor_config.json", "qwen25vl-small/processor_config.json"} {
 		text, err := os.ReadFile("testdata/" + name)
@@ -53,14 +53,15 @@ func FuzzQwen2VLImageProcessor(f *testing.F) {
 			if size.X*size.Y > 1<<14 {
 				continue
 			}
-			if in, err := p.Process(image.NewRGBA(image.Rect(0, 0, size.X, size.Y))); err != nil || len(in.Pixels) != size.X*size.Y*3*p.TemporalPatchSize {
+			if in, err := p.Process(image.NewRGBA(image.Rect(0, 0, size.X,
+				size.Y))); err != nil || len(in.Pixels) != size.X*size.Y*3*p.TemporalPatchSize {
 				t.Fatalf("%v: found %d values, %v", size, len(in.Pixels), err)
 			}
 		}
 	})
 }
 
-// smaller is a change to the defaults that makes them fit together.
+// smaller overrides defaults, which do not fit together.
 const smaller = `"hidden_size": 3584, "num_attention_heads": 28, "num_key_value_heads": 4`
 
 func TestQwen25VLConfigs(t *testing.T) {
@@ -74,11 +75,13 @@ func TestQwen25VLConfigs(t *testing.T) {
 		{`{` + smaller + `, "vision_config": {"in_chans": 3, "rope_parameters": {"rope_type": "axial", "rope_theta": 100}}}`, ""},
 		{`{` + smaller + `, "vision_config": {"rope_theta": 100, "rope_parameters": {"rope_type": "default"}}}`, ""},
 		{`{}`, "vision_config: out_hidden_size 3584 must be hidden_size 8192"},
-		{`{"text_config": {}, ` + smaller + `}`, "must be hidden_size 8192"}, // what is beside text_config is not read
+		{`{"text_config": {}, ` + smaller + `}`, "must be hidden_size 8192"}, // with text_config, the top level is not read
 		{`{` + smaller + `, "vocab_size": 0}`, "must be positive"},
 		{`{` + smaller + `, "num_hidden_layers": 1001}`, "more than 1000 layers"},
-		{`{"hidden_size": 3584, "num_attention_heads": 28, "num_key_value_heads": 3}`, "num_attention_heads 28 must be a multiple of num_key_value_heads 3"},
-		{`{"hidden_size": 3584, "num_attention_heads": 30, "num_key_value_heads": null}`, "hidden_size 3584 must be num_attention_heads 30 times an even number"},
+		{`{"hidden_size": 3584, "num_attention_heads": 28, "num_key_value_heads": 3}`,
+			"num_attention_heads 28 must be a multiple of num_key_value_heads 3"},
+		{`{"hidden_size": 3584, "num_attention_heads": 30, "num_key_value_heads": null}`,
+			"hidden_size 3584 must be num_attention_heads 30 times an even number"},
 		{`{` + smaller + `, "hidden_act": "gelu"}`, `hidden_act "gelu", expected silu`},
 		{`{` + smaller + `, "rms_norm_eps": -1}`, "rms_norm_eps -1 must not be negative"},
 		{`{` + smaller + `, "use_sliding_window": true}`, "use_sliding_window true"},
@@ -114,8 +117,7 @@ func TestQwen25VLConfigs(t *testing.T) {
 	}
 }
 
-// Every tensor has a name, and the vision tower's are only those of a model with
-// one.
+// TestQwen25VLNames checks the number of tensors with and without the vision encoder.
 func TestQwen25VLNames(t *testing.T) {
 	c := qwen25VLConfig(t, "qwen25vl-published")
 	names := func(vision bool) (all []string) {
@@ -132,7 +134,7 @@ func TestQwen25VLNames(t *testing.T) {
 		}
 	}
 	if len(text) != 2*12+2 || len(both) != len(text)+visual || visual != 2*12+6 {
-		t.Errorf("%d tensors of the language model and %d of %d of the vision tower", len(text), visual, len(both))
+		t.Errorf("%d tensors without the vision encoder, %d of %d belong to it", len(text), visual, len(both))
 	}
 }
 
@@ -148,8 +150,8 @@ func TestQwen2VLImageProcessorConfigs(t *testing.T) {
 		{`{"rescale_factor": 0}`, "rescale_factor 0 must be positive"},
 		{`{"image_mean": [0.5]}`, "image_mean and image_std must have 3 numbers"},
 		{`{"image_std": [0.5, 0, 1]}`, "image_std has a zero"},
-		{`{"max_pixels": 3135}`, "a picture of 3136 to 3135 pixels"},
-		{`{"size": {"longest_edge": 999999999}}`, "a picture of 3136 to 999999999 pixels"},
+		{`{"max_pixels": 3135}`, "an image of 3136 to 3135 pixels"},
+		{`{"size": {"longest_edge": 999999999}}`, "an image of 3136 to 999999999 pixels"},
 		{`{"patch_size": 0}`, "patch size 0"},
 		{`{"merge_size": 257}`, "merge size 257"},
 		{`{"patch_size": "large"}`, "patch_size"},
@@ -162,7 +164,8 @@ func TestQwen2VLImageProcessorConfigs(t *testing.T) {
 			switch {
 			case c.want == "" && err != nil:
 				t.Error(err)
-			case c.want != "" && (err == nil || !strings.Contains(err.Error(), c.want) || !strings.Contains(err.Error(), "processor/"+name)):
+			case c.want != "" && (err == nil || !strings.Contains(err.Error(), c.want) || !strings.Contains(err.Error(),
+				"processor/"+name)):
 				t.Errorf("%s: %s: found %v, expected %q", name, text, err, c.want)
 			}
 		}

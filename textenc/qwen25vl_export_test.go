@@ -2,13 +2,13 @@ package textenc
 
 import "image"
 
-// Positions are those of the tokens of pictures of some sizes, in patches.
+// Positions returns the positions of tokens.
 func (c *Qwen25VLConfig) Positions(ids []int32, images []VisionInput) ([][]int, error) {
 	return c.positions(ids, images)
 }
 
-// Windows are the merged patches of pictures in the order of windows, and how
-// many patches each window has.
+// Windows returns the merged patches of images in the order of windows, and the number of
+// patches of each window.
 func Windows(sizes []image.Point, merge, side int) (cells []int32, lengths []int) {
 	var images []VisionInput
 	for _, s := range sizes {

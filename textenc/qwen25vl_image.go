@@ -12,8 +12,8 @@ import (
 	"github.com/gomflux/gomflux/internal/checkpoint"
 )
 
-// Qwen2VLImageProcessor is what transformers' class of this name does to a
-// picture, as its backend of torchvision does it.
+// Qwen2VLImageProcessor is transformers' class of this name, with the results of its
+// torchvision backend.
 type Qwen2VLImageProcessor struct {
 	DoResize          bool      `json:"do_resize"`
 	DoRescale         bool      `json:"do_rescale"`
@@ -25,8 +25,8 @@ type Qwen2VLImageProcessor struct {
 	PatchSize         int       `json:"patch_size"`
 	TemporalPatchSize int       `json:"temporal_patch_size"`
 	MergeSize         int       `json:"merge_size"`
-	MinPixels         *int      `json:"min_pixels"` // before what Size says
-	MaxPixels         *int      `json:"max_pixels"` // likewise
+	MinPixels         *int      `json:"min_pixels"` // overrides Size.ShortestEdge
+	MaxPixels         *int      `json:"max_pixels"` // overrides Size.LongestEdge
 	Size              struct {
 		ShortestEdge int `json:"shortest_edge"` // least number of pixels
 		LongestEdge  int `json:"longest_edge"`  // largest number of pixels
@@ -36,8 +36,8 @@ type Qwen2VLImageProcessor struct {
 // bicubicFilter is PIL.Image.Resampling.BICUBIC.
 const bicubicFilter = 3
 
-// DefaultQwen2VLImageProcessor is what transformers assumes where a config says
-// nothing.
+// DefaultQwen2VLImageProcessor returns the values that transformers uses for fields that
+// a config lacks.
 func DefaultQwen2VLImageProcessor() Qwen2VLImageProcessor {
 	p := Qwen2VLImageProcessor{
 		DoResize: true, DoRescale: true, DoNormalize: true, Resample: bicubicFilter, RescaleFactor: 1.0 / 255,
@@ -48,9 +48,9 @@ func DefaultQwen2VLImageProcessor() Qwen2VLImageProcessor {
 	return p
 }
 
-// LoadQwen2VLImageProcessor reads the image processor in the folder of a
-// processor: from processor_config.json, which version 5 of transformers writes,
-// or preprocessor_config.json. Errors name the file.
+// LoadQwen2VLImageProcessor reads the image processor in a processor's folder, from
+// processor_config.json, which version 5 of transformers writes, or from
+// preprocessor_config.json. Errors name the file.
 func LoadQwen2VLImageProcessor(fsys fs.FS, dir string) (*Qwen2VLImageProcessor, error) {
 	p := DefaultQwen2VLImageProcessor()
 	var nested struct {
@@ -76,7 +76,7 @@ func LoadQwen2VLImageProcessor(fsys fs.FS, dir string) (*Qwen2VLImageProcessor, 
 	return &p, nil
 }
 
-// Validate says what of the config cannot be done.
+// Validate returns an error for a config that is not supported.
 func (p *Qwen2VLImageProcessor) Validate() error {
 	const most = 1 << 28
 	if err := validatePatches(p.PatchSize, p.MergeSize, p.TemporalPatchSize); err != nil {
@@ -93,7 +93,7 @@ func (p *Qwen2VLImageProcessor) Validate() error {
 	case len(p.ImageMean) != channels || len(p.ImageStd) != channels:
 		return fmt.Errorf("image_mean and image_std must have %d numbers", channels)
 	case least < 1 || largest < least || largest > most:
-		return fmt.Errorf("a picture of %d to %d pixels, expected numbers up to %d", least, largest, most)
+		return fmt.Errorf("an image of %d to %d pixels, expected numbers up to %d", least, largest, most)
 	}
 	for _, s := range p.ImageStd {
 		if s == 0 {
@@ -114,23 +114,25 @@ func (p *Qwen2VLImageProcessor) pixels() (least, most int) {
 	return least, most
 }
 
-// Fits says whether the processor makes what a vision tower takes.
+// Fits returns an error if a vision encoder cannot take the processor's patches.
 func (p *Qwen2VLImageProcessor) Fits(c *Qwen25VLVisionConfig) error {
 	ours, theirs := [3]int{p.PatchSize, p.MergeSize, p.TemporalPatchSize}, [3]int{c.PatchSize, c.SpatialMergeSize, c.TemporalPatchSize}
 	if ours != theirs {
-		return fmt.Errorf("patch_size, merge_size and temporal_patch_size of the image processor are %v, and the text encoder's vision_config has %v", ours, theirs)
+		return fmt.Errorf("patch_size, merge_size and temporal_patch_size of the image processor are %v, "+
+			"but the text encoder's vision_config has %v", ours, theirs)
 	}
 	return nil
 }
 
-// Resized is the size that a picture is brought to, with a bicubic filter
-// (picture.ResizeBicubic), before [Qwen2VLImageProcessor.Process]: its own one,
-// rounded to whole merged patches, and as many pixels as are allowed.
+// Resized returns the size to which an image must be resized, with a bicubic filter
+// (picture.ResizeBicubic), for [Qwen2VLImageProcessor.Process]. It is the image's size
+// rounded to whole merged patches, and scaled to the allowed number of pixels if needed.
 func (p *Qwen2VLImageProcessor) Resized(size image.Point) (image.Point, error) {
 	const aspect = 200
 	width, height := float64(size.X), float64(size.Y)
 	if size.X < 1 || size.Y < 1 || max(width, height)/min(width, height) > aspect {
-		return image.Point{}, fmt.Errorf("has %dx%d pixels, and one side may be at most %d times as long as the other (crop it)", size.X, size.Y, aspect)
+		return image.Point{}, fmt.Errorf("has %dx%d pixels, and one side may be at most %d times as long as the other (crop it)",
+			size.X, size.Y, aspect)
 	}
 	unit := p.PatchSize * p.MergeSize
 	factor := float64(unit)
@@ -147,18 +149,18 @@ func (p *Qwen2VLImageProcessor) Resized(size image.Point) (image.Point, error) {
 	return image.Pt(w, h), nil
 }
 
-// Process takes an opaque picture of the size that [Qwen2VLImageProcessor.Resized]
-// says to the rows of its patches: normalised, each patch as often as there are
-// frames in one, patches that are merged side by side.
+// Process converts an opaque image, of the size that [Qwen2VLImageProcessor.Resized]
+// returned, to rows of normalised patches. Each patch is repeated for every frame, and
+// patches that are merged into one are consecutive.
 func (p *Qwen2VLImageProcessor) Process(img *image.RGBA) (VisionInput, error) {
 	unit := p.PatchSize * p.MergeSize
 	size := img.Rect.Size()
 	if size.X < unit || size.Y < unit || size.X%unit != 0 || size.Y%unit != 0 {
-		return VisionInput{}, fmt.Errorf("a picture of %dx%d pixels for the vision tower, expected multiples of %d", size.X, size.Y, unit)
+		return VisionInput{}, fmt.Errorf("an image of %dx%d pixels for the vision encoder, expected multiples of %d", size.X, size.Y, unit)
 	}
 	var levels [channels][256]float32
 	for c := range levels {
-		// float32 throughout, as torchvision does it
+		// float32 throughout, as in torchvision
 		scale := float32(1 / p.RescaleFactor)
 		mean, std := float32(p.ImageMean[c])*scale, float32(p.ImageStd[c])*scale
 		for v := range levels[c] {

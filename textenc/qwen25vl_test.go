@@ -20,8 +20,8 @@ import (
 	"github.com/gomflux/gomflux/textenc"
 )
 
-// pictures are those of testdata/make.py.
-func pictures() (all []*image.RGBA) {
+// testImages returns the images of testdata/make.py.
+func testImages() (all []*image.RGBA) {
 	for i, size := range [][2]int{{75, 131}, {208, 144}, {41, 30}} {
 		height, width := size[0], size[1]
 		img := image.NewRGBA(image.Rect(0, 0, width, height))
@@ -39,7 +39,7 @@ func pictures() (all []*image.RGBA) {
 	return all
 }
 
-// process brings a picture to the vision tower's form.
+// process converts an image to an input of the vision encoder.
 func process(t *testing.T, p *textenc.Qwen2VLImageProcessor, img *image.RGBA) textenc.VisionInput {
 	t.Helper()
 	size, err := p.Resized(img.Rect.Size())
@@ -99,28 +99,28 @@ func openQwen25VL(t *testing.T, folder string, vision bool, h how) *textenc.Qwen
 
 var qwen25VL = []struct {
 	folder string
-	eps    float64 // a wrong one, which must be seen
+	eps    float64 // a wrong epsilon, which must change the result
 }{
 	{"qwen25vl-published", 0},
 	{"qwen25vl-small", 1e-6},
 	{"qwen25vl-whole", 0},
 }
 
-// qwen25VLRuns are those of a golden, by their number of pictures.
+// qwen25VLRuns lists the runs of a golden, by their number of images.
 var qwen25VLRuns = map[string]int{"text": 0, "one": 1, "two": 2, "three": 3, "last": 2}
 
-// inputs are those of a run: its ids with as many image tokens as there are
-// features, and its pictures.
+// inputs returns the ids of a run, with as many image tokens as there are features, and its
+// images.
 func (g golden) inputs(t *testing.T, folder, run string) (ids []int32, images []textenc.VisionInput) {
 	t.Helper()
 	if qwen25VLRuns[run] > 0 {
 		p := openProcessor(t, folder)
 		for _, i := range g[run+".pictures"].Int32s() {
-			images = append(images, process(t, p, pictures()[i]))
+			images = append(images, process(t, p, testImages()[i]))
 		}
 	}
 	if len(images) != qwen25VLRuns[run] {
-		t.Fatalf("%s: %d pictures", run, len(images))
+		t.Fatalf("%s: %d images", run, len(images))
 	}
 	c := qwen25VLConfig(t, folder)
 	ids, err := c.ExpandImages(g[run+".ids"].Int32s(), images)
@@ -130,7 +130,7 @@ func (g golden) inputs(t *testing.T, folder, run string) (ids []int32, images []
 	return ids, images
 }
 
-// stride is of the pixels in goldens, which have not all of them.
+// stride is the distance of the pixels that goldens have.
 const stride = 101
 
 func strided(images []textenc.VisionInput) (pixels []float32, grids []int32) {
@@ -182,7 +182,7 @@ func TestQwen25VLAgainstTransformers(t *testing.T) {
 					ids, images := g.inputs(t, m.folder, "two")
 					wrong := openQwen25VL(t, m.folder, true, how{dtype: mlx.Float32, eps: m.eps}).Forward(ids, images)
 					if d := off(t, "output with a wrong epsilon", wrong, g["two.output"]); !(d > 1e-4) {
-						t.Errorf("a wrong epsilon changes %.2g, which is too little to be seen", d)
+						t.Errorf("a wrong epsilon changes only %.2g", d)
 					}
 				}
 			})
@@ -190,7 +190,8 @@ func TestQwen25VLAgainstTransformers(t *testing.T) {
 	}
 }
 
-// Every module has the name and returns what transformers' does.
+// TestQwen25VLModules checks that every module has the name and the output of transformers'
+// module.
 func TestQwen25VLModules(t *testing.T) {
 	const folder = "qwen25vl-published"
 	mlxtest.Do(t, func() {
@@ -201,11 +202,12 @@ func TestQwen25VLModules(t *testing.T) {
 		points := &hooks.Points{Step: -1, Func: func(tap hooks.Tap) (*mlx.Array, error) {
 			name := tap.FullName()
 			want := g[name]
-			if want == nil && (tap.Point.Kind == hooks.Inner && strings.HasSuffix(name, ".unrotated") || tap.Point.Kind == hooks.Output && tap.Point.Key != "") {
+			if want == nil && (tap.Point.Kind == hooks.Inner && strings.HasSuffix(name,
+				".unrotated") || tap.Point.Kind == hooks.Output && tap.Point.Key != "") {
 				return nil, nil
 			}
 			if seen[name] = true; want == nil {
-				t.Errorf("%s is nothing of transformers'", name)
+				t.Errorf("%s is not in transformers", name)
 				return nil, nil
 			}
 			d := off(t, name, tap.Output, want)
@@ -226,7 +228,7 @@ func TestQwen25VLModules(t *testing.T) {
 	})
 }
 
-// No token depends on those after it, so padding can be left out.
+// TestQwen25VLPadding checks that no token depends on later ones, so padding can be left out.
 func TestQwen25VLPadding(t *testing.T) {
 	mlxtest.Do(t, func() {
 		const folder = "qwen25vl-small"
@@ -243,8 +245,8 @@ func TestQwen25VLPadding(t *testing.T) {
 	})
 }
 
-// In float16 the residual streams of both towers hold 5e7, as they do in the
-// published models.
+// TestQwen25VLFloat16 checks that in float16 the residual streams of language model and
+// vision encoder hold values of 5e7, which occur in the published models.
 func TestQwen25VLFloat16(t *testing.T) {
 	mlxtest.Do(t, func() {
 		const folder = "qwen25vl-published"
@@ -259,11 +261,11 @@ func TestQwen25VLFloat16(t *testing.T) {
 				return nil, nil
 			}}
 			m := openQwen25VL(t, folder, true, how{dtype: dtype, points: points})
-			for _, l := range []nn.Linear{
+			for _, l := range []*nn.Linear{
 				m.LanguageModel.Layers[0].MLP.GateProj, m.LanguageModel.Layers[0].MLP.UpProj,
 				m.Visual.Blocks[0].MLP.GateProj, m.Visual.Blocks[0].MLP.UpProj,
 			} {
-				w := &l.(*nn.Dense).Weight
+				w := &l.Weight
 				w.Array = w.Times(gain)
 			}
 			return m.Forward(ids, images), largest
@@ -278,7 +280,7 @@ func TestQwen25VLFloat16(t *testing.T) {
 				t.Errorf("%v is off by %.2g", got, d)
 			}
 			if gain > 1 && !(min(text, vision) >= 5e7) {
-				t.Errorf("values reach %.2g and %.2g, which is too little to be seen", text, vision)
+				t.Errorf("values reach only %.2g and %.2g", text, vision)
 			}
 		}
 	})
@@ -299,7 +301,7 @@ func TestQwen25VLPositions(t *testing.T) {
 	}
 	want := [][]int{
 		{0, 0, 0},
-		{1, 1, 1}, {1, 1, 2}, {1, 1, 3}, {1, 2, 1}, {1, 2, 2}, {1, 2, 3}, // and 3 is the longer side
+		{1, 1, 1}, {1, 1, 2}, {1, 1, 3}, {1, 2, 1}, {1, 2, 2}, {1, 2, 3}, // 3 is the longer side
 		{4, 4, 4},
 		{5, 5, 5}, {5, 6, 5}, {5, 7, 5},
 		{8, 8, 8}, {9, 9, 9},
@@ -311,8 +313,8 @@ func TestQwen25VLPositions(t *testing.T) {
 	mlxtest.Same(t, "positions of text", slices.Concat(got...), []int{0, 0, 0, 1, 1, 1, 2, 2, 2})
 }
 
-// Windows at the right and lower edges are smaller, and none is empty where they
-// fit exactly.
+// TestQwen25VLWindows checks that windows at the right and lower edges are smaller, and that
+// no window is empty if they fit exactly.
 func TestQwen25VLWindows(t *testing.T) {
 	cells, lengths := textenc.Windows([]image.Point{{6, 10}, {4, 4}}, 2, 2)
 	mlxtest.Same(t, "cells", cells, []int32{0, 1, 3, 4, 2, 5, 6, 7, 9, 10, 8, 11, 12, 13, 14, 15, 16, 17, 18})
@@ -338,14 +340,14 @@ func TestQwen25VLBadInputs(t *testing.T) {
 		want   string
 	}{
 		"no ids":             {m, nil, nil, "no token ids"},
-		"no vision tower":    {text, ids, one, "without its vision tower"},
-		"no tokens":          {m, []int32{1, 2}, one, "1 pictures without image tokens"},
+		"no vision tower":    {text, ids, one, "without its vision encoder"},
+		"no tokens":          {m, []int32{1, 2}, one, "1 images without image tokens"},
 		"too few tokens":     {m, ids[:6], one, "fewer image tokens than the 10 features"},
 		"interrupted":        {m, slices.Concat(ids[:6], []int32{1}, ids[6:]), one, "fewer image tokens than the 10 features"},
-		"too many tokens":    {m, append(slices.Clone(ids), 37), one, "more image tokens than the pictures have features"},
-		"too few pixels":     {m, ids, []textenc.VisionInput{short}, "3839 values for a picture of 10x4 patches, expected 96 for each"},
-		"no merged patches":  {m, []int32{37}, []textenc.VisionInput{odd}, "a picture of 1x4 patches, expected multiples of 2"},
-		"no patches":         {m, []int32{37}, []textenc.VisionInput{{}}, "a picture of 0x0 patches"},
+		"too many tokens":    {m, append(slices.Clone(ids), 37), one, "more image tokens than the images have features"},
+		"too few pixels":     {m, ids, []textenc.VisionInput{short}, "3839 values for an image of 10x4 patches, expected 96 for each"},
+		"no merged patches":  {m, []int32{37}, []textenc.VisionInput{odd}, "an image of 1x4 patches, expected multiples of 2"},
+		"no patches":         {m, []int32{37}, []textenc.VisionInput{{}}, "an image of 0x0 patches"},
 		"outside vocabulary": {m, []int32{1, 40}, nil, "row 40"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -356,7 +358,8 @@ func TestQwen25VLBadInputs(t *testing.T) {
 		})
 	}
 	c := qwen25VLConfig(t, "qwen25vl-small")
-	if _, err := c.ExpandImages([]int32{37, 1, 37}, one); err == nil || !strings.Contains(err.Error(), "2 image tokens in the prompt for 1 pictures") {
+	if _, err := c.ExpandImages([]int32{37, 1, 37}, one); err == nil || !strings.Contains(err.Error(),
+		"2 image tokens in the prompt for 1 images") {
 		t.Errorf("found %v", err)
 	}
 }
@@ -371,7 +374,7 @@ func TestQwen2VLImageProcessorAgainstTransformers(t *testing.T) {
 				}
 				var images []textenc.VisionInput
 				for _, i := range g[run+".pictures"].Int32s() {
-					images = append(images, process(t, p, pictures()[i]))
+					images = append(images, process(t, p, testImages()[i]))
 				}
 				compareInputs(t, m.folder+", "+run, images, g[run+".pixels"], g[run+".grids"])
 			}
@@ -381,7 +384,7 @@ func TestQwen2VLImageProcessorAgainstTransformers(t *testing.T) {
 		least, most, less := 3136, 12845056, 9000
 		published.MinPixels, published.MaxPixels, few.MaxPixels = &least, &most, &less
 		for name, p := range map[string]*textenc.Qwen2VLImageProcessor{"published": &published, "few": &few} {
-			for i, img := range pictures() {
+			for i, img := range testImages() {
 				key := fmt.Sprintf("%s.%d", name, i)
 				compareInputs(t, key, []textenc.VisionInput{process(t, p, img)}, g[key+".pixels"], g[key+".grids"])
 			}
@@ -399,12 +402,12 @@ func compareInputs(t *testing.T, what string, images []textenc.VisionInput, pixe
 func TestQwen2VLImageProcessorSizes(t *testing.T) {
 	p := textenc.DefaultQwen2VLImageProcessor()
 	for size, want := range map[image.Point]image.Point{
-		{1024, 1024}: {980, 980},  // less than as many pixels as are allowed
+		{1024, 1024}: {980, 980},  // at most the allowed number of pixels
 		{384, 384}:   {392, 392},  // 13.7 units
 		{42, 70}:     {56, 56},    // 1.5 and 2.5 units are both 2
 		{98, 126}:    {112, 112},  // 3.5 and 4.5 units are both 4
-		{10, 10}:     {56, 56},    // more
-		{1, 200}:     {28, 812},   // most narrow
+		{10, 10}:     {56, 56},    // at least the allowed number of pixels
+		{1, 200}:     {28, 812},   // the narrowest
 		{20000, 100}: {14140, 56}, // much wider
 	} {
 		got, err := p.Resized(size)
@@ -418,21 +421,21 @@ func TestQwen2VLImageProcessorSizes(t *testing.T) {
 		}
 	}
 	if _, err := p.Process(image.NewRGBA(image.Rect(0, 0, 28, 29))); err == nil {
-		t.Error("a picture of another size is taken")
+		t.Error("no error for an image of another size")
 	}
 	c := textenc.DefaultQwen25VLConfig()
 	if err := p.Fits(&c.Vision); err != nil {
 		t.Error(err)
 	}
 	if p.MergeSize = 3; p.Fits(&c.Vision) == nil {
-		t.Error("another merge size fits")
+		t.Error("no error for another merge size")
 	}
 }
 
-// A part of a picture is processed as if it were alone.
+// TestQwen2VLImageProcessorPart checks that a sub-image is processed like a copy of it.
 func TestQwen2VLImageProcessorPart(t *testing.T) {
 	p := textenc.DefaultQwen2VLImageProcessor()
-	whole := pictures()[1]
+	whole := testImages()[1]
 	part := whole.SubImage(image.Rect(5, 7, 5+28, 7+56)).(*image.RGBA)
 	alone := picture.Resize(part, 28, 56)
 	got, err := p.Process(part)

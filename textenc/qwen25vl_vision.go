@@ -17,7 +17,7 @@ type Qwen25VLVisionConfig struct {
 	NumHeads            int           `json:"num_heads"`
 	HiddenAct           string        `json:"hidden_act"`
 	InChannels          int           `json:"in_channels"`
-	InChans             *int          `json:"in_chans"` // the same in older files
+	InChans             *int          `json:"in_chans"` // in_channels in older files
 	PatchSize           int           `json:"patch_size"`
 	SpatialMergeSize    int           `json:"spatial_merge_size"`
 	TemporalPatchSize   int           `json:"temporal_patch_size"`
@@ -47,7 +47,7 @@ func (c *Qwen25VLVisionConfig) validate() error {
 		return fmt.Errorf("in_channels or in_chans is not %d", channels)
 	case c.windowCells() < 1:
 		return fmt.Errorf("window_size %d must be at least %d, the size of merged patches", c.WindowSize, c.SpatialMergeSize*c.PatchSize)
-	case rope.RopeType != "default" && rope.RopeType != "axial": // which is what transformers takes the other for
+	case rope.RopeType != "default" && rope.RopeType != "axial": // transformers treats default as axial
 		return fmt.Errorf("rope_type %q, expected axial", rope.RopeType)
 	case !(*rope.RopeTheta > 0):
 		return fmt.Errorf("rope_theta %g must be positive", *rope.RopeTheta)
@@ -55,10 +55,10 @@ func (c *Qwen25VLVisionConfig) validate() error {
 	return nil
 }
 
-// channels are those of a picture.
+// channels is the number of channels of an image.
 const channels = 3
 
-// validatePatches says whether the sizes of patches are those of pictures.
+// validatePatches returns an error for sizes of patches that no image has.
 func validatePatches(patch, merge, temporal int) error {
 	const most = 1 << 8
 	if min(patch, merge, temporal) < 1 || max(patch, merge, temporal) > most {
@@ -69,44 +69,44 @@ func validatePatches(patch, merge, temporal int) error {
 
 func (c *Qwen25VLVisionConfig) headDim() int { return c.HiddenSize / c.NumHeads }
 
-// rope is what the config says of positions, with nothing left out.
+// rope returns the settings of the rotary embedding, with defaults for missing fields.
 func (c *Qwen25VLVisionConfig) rope() qwen25VLRope {
 	return newQwen25VLRope(c.RopeScaling, c.RopeParameters, c.RopeTheta, 10000)
 }
 
-// windowCells is the side of a window in merged patches.
+// windowCells returns the side of a window in merged patches.
 func (c *Qwen25VLVisionConfig) windowCells() int {
 	return c.WindowSize / c.SpatialMergeSize / c.PatchSize
 }
 
-// check says what is wrong with a picture for the tower.
+// check returns an error for an image that the vision encoder cannot take.
 func (c *Qwen25VLVisionConfig) check(in VisionInput) error {
 	row := channels * c.TemporalPatchSize * c.PatchSize * c.PatchSize
 	switch merge := c.SpatialMergeSize; {
 	case in.Height < 1 || in.Width < 1 || in.Height%merge != 0 || in.Width%merge != 0:
-		return fmt.Errorf("a picture of %dx%d patches, expected multiples of %d", in.Width, in.Height, merge)
+		return fmt.Errorf("an image of %dx%d patches, expected multiples of %d", in.Width, in.Height, merge)
 	case len(in.Pixels) != in.Height*in.Width*row:
-		return fmt.Errorf("%d values for a picture of %dx%d patches, expected %d for each", len(in.Pixels), in.Width, in.Height, row)
+		return fmt.Errorf("%d values for an image of %dx%d patches, expected %d for each", len(in.Pixels), in.Width, in.Height, row)
 	}
 	return nil
 }
 
-// tokens is the number of a picture's features.
+// tokens returns the number of features of an image.
 func (c *Qwen25VLVisionConfig) tokens(in VisionInput) int {
 	return in.Height * in.Width / (c.SpatialMergeSize * c.SpatialMergeSize)
 }
 
-// A VisionInput is a picture as the vision tower takes it (pixel_values and
-// image_grid_thw of transformers), made by [Qwen2VLImageProcessor.Process].
+// A VisionInput is an input image of the vision encoder (transformers' pixel_values and
+// image_grid_thw), from [Qwen2VLImageProcessor.Process].
 type VisionInput struct {
-	// Pixels are the rows of the patches, [Height·Width, 3·frames·size·size]. The
-	// patches that are merged follow each other.
+	// Pixels has one row per patch: [Height·Width, 3·frames·size·size]. Patches that are
+	// merged into one are consecutive.
 	Pixels []float32
-	// Height and Width are in patches, multiples of the merge size.
+	// Height and Width are the size in patches, multiples of the merge size.
 	Height, Width int
 }
 
-// pixelsOf are the patches of pictures, float32 [patches, row].
+// pixelsOf returns the patches of all images, float32 [patches, row].
 func pixelsOf(images []VisionInput) *mlx.Array {
 	var pixels []float32
 	n := 0
@@ -117,7 +117,7 @@ func pixelsOf(images []VisionInput) *mlx.Array {
 	return mlx.FromFloat32(pixels, n, len(pixels)/n)
 }
 
-// gridsOf are the sizes of pictures in time, height and width, int32 [n, 3].
+// gridsOf returns the sizes of images in time, height and width, int32 [n, 3].
 func gridsOf(images []VisionInput) *mlx.Array {
 	var grids []int32
 	for _, in := range images {
@@ -128,7 +128,7 @@ func gridsOf(images []VisionInput) *mlx.Array {
 
 // qwen25VLVision is Qwen2_5_VisionTransformerPretrainedModel.
 type qwen25VLVision struct {
-	nn.Module
+	nn.Module    `in:"0 grid_thw" out:"pooler_output"`
 	PatchEmbed   *visionPatchEmbed `w:"patch_embed"`
 	RotaryPosEmb *rotaryEmbedding  `w:"rotary_pos_emb"`
 	Blocks       []*visionBlock    `w:"blocks"`
@@ -150,11 +150,11 @@ func newQwen25VLVision(c Qwen25VLVisionConfig) *qwen25VLVision {
 	return m
 }
 
-// visionEps is that of all norms of the vision tower, which no config has.
+// visionEps is the epsilon of all norms of the vision encoder. It is in no config.
 const visionEps = 1e-6
 
-// Forward takes checked pictures to features [n, out_hidden_size] in dtype, those of one
-// picture after the other.
+// Forward returns the features [n, out_hidden_size] of checked images in dtype, one image
+// after the other.
 func (m *qwen25VLVision) Forward(images []VisionInput, dtype mlx.Dtype) *mlx.Array {
 	c, pixels := m.config, pixelsOf(images)
 	w := newWindows(images, c.SpatialMergeSize, c.windowCells())
@@ -166,23 +166,22 @@ func (m *qwen25VLVision) Forward(images []VisionInput, dtype mlx.Dtype) *mlx.Arr
 		rope = m.RotaryPosEmb.Forward(rope, mlx.Float32, false, x, transposed(positions).T())
 	}
 	rope = nn.Rope{Cos: rope.Cos.TakeRows(w.patches), Sin: rope.Sin.TakeRows(w.patches)}
-	inside, whole := newSpans(w.lengths, rope), newSpans(w.images, rope)
+	byWindow, byImage := newSpans(w.lengths, rope), newSpans(w.images, rope)
 
-	x = mlx.Chain(nn.Widen(x), m.Blocks, func(b *visionBlock, x *mlx.Array) *mlx.Array {
+	x = nn.WidenFP16(x)
+	for _, b := range mlx.Layers(m.Blocks, &x) {
 		if b.full {
-			return b.Forward(x, whole, dtype)
+			x = b.Forward(x, byImage, dtype)
+		} else {
+			x = b.Forward(x, byWindow, dtype)
 		}
-		return b.Forward(x, inside, dtype)
-	})
-	features := m.Merger.Forward(x, dtype).TakeRows(inverse(w.cells))
-	features = m.TapFurther("pooler_output", features)
-	if m.Observed() {
-		m.TapKeys("0 grid_thw", x, pixels, gridsOf(images)) // replacing it would change nothing
 	}
+	features := m.Merger.Forward(x, dtype).TakeRows(inverse(w.cells))
+	_, features = m.Tap2(x, features, pixels, gridsOf(images)) // a hook's replacement of x has no effect
 	return features
 }
 
-// patchPositions are the row and column of every patch in its picture.
+// patchPositions returns the row and column of every patch in its image.
 func patchPositions(images []VisionInput, merge int) [][]int {
 	var positions [][]int
 	for _, in := range images {
@@ -197,11 +196,11 @@ func patchPositions(images []VisionInput, merge int) [][]int {
 	return positions
 }
 
-// windows say how the vision tower orders patches: window by window, those at the
-// right and lower edges of a picture smaller than others.
+// windows describe the vision encoder's order of patches: window by window. Windows at
+// the right and lower edges of an image may be smaller than others.
 type windows struct {
-	cells, patches  []int32 // which merged and which single patch is at each place
-	lengths, images []int   // patches of each window, and of each picture
+	cells, patches  []int32 // indices of merged patches and of patches, in this order
+	lengths, images []int   // number of patches of each window and of each image
 }
 
 func newWindows(images []VisionInput, merge, side int) windows {
@@ -231,7 +230,7 @@ func newWindows(images []VisionInput, merge, side int) windows {
 	return w
 }
 
-// inverse undoes a permutation.
+// inverse returns the inverse of a permutation.
 func inverse(p []int32) []int32 {
 	out := make([]int32, len(p))
 	for i, v := range p {
@@ -240,19 +239,21 @@ func inverse(p []int32) []int32 {
 	return out
 }
 
-// spans are stretches of patches in which attention stays. Those of one length
-// are computed together, for which they are put side by side.
+// spans are ranges of patches that attend only to each other. Spans of equal length are
+// computed in one batch, so patches are reordered to group them.
 type spans struct {
-	order, back []int32 // of patches, nil if they are in order already
+	order, back []int32 // permutation that groups spans and its inverse; nil if not needed
 	groups      []spanGroup
 }
 
+// A spanGroup has n spans of the same length.
 type spanGroup struct {
 	n, length int
 	rope      nn.Rope // [n, 1, length, D/2]
 }
 
-// newSpans are those of some lengths, of patches that are turned by a table.
+// newSpans returns consecutive spans of the given lengths. rope has the rotary table of
+// all patches.
 func newSpans(lengths []int, rope nn.Rope) *spans {
 	s := &spans{}
 	starts := map[int][]int{}
@@ -325,7 +326,7 @@ type visionBlock struct {
 	Attn  *visionAttention `w:"attn"`
 	MLP   *qwen25VLMLP     `w:"mlp"`
 
-	full bool // attention goes over whole pictures
+	full bool // attention over whole images, not windows
 }
 
 func newVisionBlock(c Qwen25VLVisionConfig, full bool) *visionBlock {
@@ -349,8 +350,8 @@ func (b *visionBlock) Forward(x *mlx.Array, s *spans, dtype mlx.Dtype) *mlx.Arra
 // visionAttention is Qwen2_5_VLVisionAttention.
 type visionAttention struct {
 	nn.Module
-	QKV  nn.Linear `w:"qkv"`
-	Proj nn.Linear `w:"proj"`
+	QKV  *nn.Linear `w:"qkv"`
+	Proj *nn.Linear `w:"proj"`
 
 	heads int
 }
@@ -367,7 +368,7 @@ func (a *visionAttention) Forward(x *mlx.Array, s *spans) *mlx.Array {
 		rows := qkv.Slice(0, first, first+g.n*g.length).Reshape(g.n, g.length, 3*dim).Split(3, -1)
 		q, k, v := g.rope.HalfSplit(nn.Heads(rows[0], a.heads)), g.rope.HalfSplit(nn.Heads(rows[1], a.heads)), nn.Heads(rows[2], a.heads)
 		if i == 0 && a.Observed() {
-			q, k, v = a.enterFirst(q, k, v)
+			q, k, v = a.tapFirst(q, k, v)
 		}
 		parts = append(parts, nn.MergeHeads(nn.Attention(q, k, v)).Reshape(g.n*g.length, dim))
 		first += g.n * g.length
@@ -376,14 +377,14 @@ func (a *visionAttention) Forward(x *mlx.Array, s *spans) *mlx.Array {
 	if s.back != nil {
 		y = y.TakeRows(s.back)
 	}
-	return a.Tap(a.Proj.Forward(nn.Widen(y)), x)
+	return a.Tap(a.Proj.Forward(nn.WidenFP16(y)), x)
 }
 
-// enterFirst passes the first of several spans by the hook: the reference calls
-// attention for each, and shows the first call.
-func (a *visionAttention) enterFirst(q, k, v *mlx.Array) (*mlx.Array, *mlx.Array, *mlx.Array) {
+// tapFirst passes the first of several spans through the hook: the reference computes
+// attention for each span, and dumps record the first call.
+func (a *visionAttention) tapFirst(q, k, v *mlx.Array) (*mlx.Array, *mlx.Array, *mlx.Array) {
 	first := func(x *mlx.Array) *mlx.Array { return x.Slice(0, 0, 1) }
-	q0, k0, v0 := a.Enter(nn.Entry{}, first(q), first(k), first(v))
+	q0, k0, v0 := a.TapQKV(nn.AttentionOptions{}, first(q), first(k), first(v))
 	n := q.Dim(0)
 	rest := func(x0, x *mlx.Array) *mlx.Array {
 		if n == 1 {
@@ -394,21 +395,22 @@ func (a *visionAttention) enterFirst(q, k, v *mlx.Array) (*mlx.Array, *mlx.Array
 	return rest(q0, q), rest(k0, k), rest(v0, v)
 }
 
-// visionMerger is Qwen2_5_VLPatchMerger: a norm of each patch, and an MLP of
-// those that are merged.
+// visionMerger is Qwen2_5_VLPatchMerger: a norm of each patch, then an MLP of the merged
+// patches.
 type visionMerger struct {
 	nn.Module
 	LnQ *nn.RMSNorm    `w:"ln_q"`
 	MLP *nn.Sequential `w:"mlp"`
 
-	dim int // of merged patches
+	dim int // of a merged patch
 }
 
 func newVisionMerger(c Qwen25VLVisionConfig) *visionMerger {
 	dim := c.HiddenSize * c.SpatialMergeSize * c.SpatialMergeSize
 	return &visionMerger{
 		LnQ: nn.NewRMSNorm(c.HiddenSize, visionEps),
-		MLP: nn.NewSequential(nn.NewLinear(dim, dim, true), &nn.Activation{Func: (*mlx.Array).GELU}, nn.NewLinear(dim, c.OutHiddenSize, true)),
+		MLP: nn.NewSequential(nn.NewLinear(dim, dim, true), &nn.Activation{Func: (*mlx.Array).GELU},
+			nn.NewLinear(dim, c.OutHiddenSize, true)),
 		dim: dim,
 	}
 }

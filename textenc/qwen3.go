@@ -35,7 +35,8 @@ type Qwen3Config struct {
 	LayerTypes  []string        `json:"layer_types"`
 }
 
-// DefaultQwen3Config is what transformers assumes where a config says nothing.
+// DefaultQwen3Config returns the values that transformers uses for fields that a
+// config lacks.
 func DefaultQwen3Config() Qwen3Config {
 	return Qwen3Config{
 		VocabSize: 151936, HiddenSize: 4096, IntermediateSize: 22016, NumHiddenLayers: 32,
@@ -43,7 +44,7 @@ func DefaultQwen3Config() Qwen3Config {
 	}
 }
 
-// Validate says what of the config cannot be run.
+// Validate returns an error if the model cannot be run with the config.
 func (c *Qwen3Config) Validate() error {
 	switch {
 	case c.VocabSize < 1 || c.HiddenSize < 1 || c.IntermediateSize < 1 || c.NumHiddenLayers < 1:
@@ -61,9 +62,9 @@ func (c *Qwen3Config) Validate() error {
 	case c.HiddenAct != "silu":
 		return fmt.Errorf("hidden_act %q, expected silu", c.HiddenAct)
 	case c.AttentionBias:
-		return errors.New("attention_bias true")
+		return errors.New("attention_bias true: expected false")
 	case c.UseSlidingWindow:
-		return errors.New("use_sliding_window true")
+		return errors.New("use_sliding_window true: expected false")
 	case slices.ContainsFunc(c.LayerTypes, func(t string) bool { return t != "full_attention" }):
 		return fmt.Errorf("layer_types %q, expected full_attention only", c.LayerTypes)
 	case c.RopeScaling != nil && string(c.RopeScaling) != "null" && !plainRope(c.RopeScaling):
@@ -74,7 +75,7 @@ func (c *Qwen3Config) Validate() error {
 	return nil
 }
 
-// plainRope says whether a rope_scaling object asks for no scaling.
+// plainRope reports whether a rope_scaling object asks for no scaling.
 func plainRope(raw json.RawMessage) bool {
 	var r struct {
 		RopeType string `json:"rope_type"`
@@ -93,8 +94,8 @@ func (c *Qwen3Config) ropeTheta() float64 {
 	return 10000
 }
 
-// Qwen3 is transformers' Qwen3Model, used as a text encoder: hidden states from
-// between its layers.
+// Qwen3 is transformers' Qwen3Model, used as a text encoder that returns hidden states of
+// some of its layers.
 type Qwen3 struct {
 	nn.Module
 	EmbedTokens *nn.Embedding `w:"embed_tokens"`
@@ -103,14 +104,13 @@ type Qwen3 struct {
 
 	Config       Qwen3Config
 	HiddenStates []int
-	Dtype        mlx.Dtype // what it computes in
+	Dtype        mlx.Dtype // in which it computes
 }
 
-// NewQwen3 declares what a validated config describes as far as it is needed
-// for some of transformers' hidden_states: 0 are the embeddings, i what layer
-// i-1 returns, and the last, num_hidden_layers, is behind the final norm. At
-// least one must be asked for. Layers behind the last of them are neither loaded
-// nor run.
+// NewQwen3 declares the model of a validated config that returns some of transformers'
+// hidden_states, at least one: 0 is the embeddings, i the output of layer i-1, and
+// num_hidden_layers the output of the final norm. Layers that these states do not need are
+// neither loaded nor run.
 func NewQwen3(c Qwen3Config, hiddenStates []int, dtype mlx.Dtype) *Qwen3 {
 	m := &Qwen3{EmbedTokens: nn.NewEmbedding(c.VocabSize, c.HiddenSize), Config: c, HiddenStates: hiddenStates, Dtype: dtype}
 	layers := slices.Max(hiddenStates)
@@ -123,8 +123,7 @@ func NewQwen3(c Qwen3Config, hiddenStates []int, dtype mlx.Dtype) *Qwen3 {
 	return m
 }
 
-// Unused are the patterns of the checkpoint's tensors that the hidden states do
-// not need.
+// Unused returns patterns of the checkpoint's tensors that the hidden states do not need.
 func (m *Qwen3) Unused() []string {
 	unused := []string{"lm_head.weight"}
 	if m.Norm == nil {
@@ -136,13 +135,12 @@ func (m *Qwen3) Unused() []string {
 	return unused
 }
 
-// Forward returns the hidden states of ids side by side,
+// Forward returns the hidden states of ids, concatenated on the last axis:
 // [1, len(ids), hidden_size·len(HiddenStates)].
 func (m *Qwen3) Forward(ids []int32) *mlx.Array { return m.ForwardPadded(ids, len(ids)) }
 
-// ForwardPadded is Forward where only the first valid ids, at least one, are
-// seen, and those after them are padding. The rows of valid tokens do not depend
-// on it; its own rows see all valid tokens.
+// ForwardPadded is Forward with padding after the first valid ids, at least one. No token
+// sees the padding. The rows of padding see all valid tokens.
 func (m *Qwen3) ForwardPadded(ids []int32, valid int) *mlx.Array {
 	if valid < 1 || valid > len(ids) {
 		mlx.Throw(fmt.Errorf("%d valid ones of %d token ids for Qwen3, expected at least one", valid, len(ids)))
@@ -156,9 +154,9 @@ func (m *Qwen3) ForwardPadded(ids []int32, valid int) *mlx.Array {
 	states := map[int]*mlx.Array{}
 	done := 0
 	for _, i := range slices.Sorted(slices.Values(m.HiddenStates)) {
-		x = mlx.Chain(x, m.Layers[done:i], func(l *qwen3Layer, x *mlx.Array) *mlx.Array {
-			return l.Forward(x, rope, valid)
-		})
+		for _, l := range mlx.Layers(m.Layers[done:i], &x) {
+			x = l.Forward(x, rope, valid)
+		}
 		states[i], done = x, i
 	}
 	if m.Norm != nil {
@@ -210,11 +208,12 @@ func (l *qwen3Layer) Forward(x *mlx.Array, rope nn.Rope, valid int) *mlx.Array {
 // qwen3Attention is Qwen3Attention: grouped queries, a norm per head before
 // the rotation.
 type qwen3Attention struct {
-	nn.Module
-	QProj nn.Linear   `w:"q_proj"`
-	KProj nn.Linear   `w:"k_proj"`
-	VProj nn.Linear   `w:"v_proj"`
-	OProj nn.Linear   `w:"o_proj"`
+	nn.Module `in:"hidden_states"`
+
+	QProj *nn.Linear  `w:"q_proj"`
+	KProj *nn.Linear  `w:"k_proj"`
+	VProj *nn.Linear  `w:"v_proj"`
+	OProj *nn.Linear  `w:"o_proj"`
 	QNorm *nn.RMSNorm `w:"q_norm"`
 	KNorm *nn.RMSNorm `w:"k_norm"`
 
@@ -225,18 +224,17 @@ func (a *qwen3Attention) Forward(x *mlx.Array, rope nn.Rope, valid int) *mlx.Arr
 	q := a.QNorm.Forward(nn.SplitHeads(a.QProj.Forward(x), a.heads)).Transpose(0, 2, 1, 3)
 	k := a.KNorm.Forward(nn.SplitHeads(a.KProj.Forward(x), a.kvHeads)).Transpose(0, 2, 1, 3)
 	v := nn.Heads(a.VProj.Forward(x), a.kvHeads)
-	q, k, v = a.Enter(nn.Entry{Rotate: rope.HalfSplit, Causal: true, Keys: valid}, q, k, v)
-	y := nn.PaddedCausalAttention(q, k, v, valid)
-	return a.TapKeys("hidden_states", a.OProj.Forward(nn.MergeHeads(y)), x)
+	y := a.Attend(nn.AttentionOptions{Rotate: rope.HalfSplit, Causal: true, Valid: valid}, q, k, v)
+	return a.Tap(a.OProj.Forward(nn.MergeHeads(y)), x)
 }
 
 // qwen3MLP is Qwen3MLP: down(silu(gate x)·up x).
 type qwen3MLP struct {
 	nn.Module
-	GateProj nn.Linear `w:"gate_proj"`
-	UpProj   nn.Linear `w:"up_proj"`
-	DownProj nn.Linear `w:"down_proj"`
-	ActFn    *nn.SiLU  `w:"act_fn"`
+	GateProj *nn.Linear `w:"gate_proj"`
+	UpProj   *nn.Linear `w:"up_proj"`
+	DownProj *nn.Linear `w:"down_proj"`
+	ActFn    *nn.SiLU   `w:"act_fn"`
 }
 
 func (m *qwen3MLP) Forward(x *mlx.Array) *mlx.Array {

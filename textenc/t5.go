@@ -21,12 +21,13 @@ type T5Config struct {
 	RelativeAttentionMaxDistance int     `json:"relative_attention_max_distance"`
 	LayerNormEpsilon             float64 `json:"layer_norm_epsilon"`
 	FeedForwardProj              string  `json:"feed_forward_proj"`
-	DenseActFn                   string  `json:"dense_act_fn"` // as feed_forward_proj has it where there is none
+	DenseActFn                   string  `json:"dense_act_fn"` // default: follows from feed_forward_proj
 	IsGatedAct                   *bool   `json:"is_gated_act"` // likewise
 	IsDecoder                    bool    `json:"is_decoder"`
 }
 
-// DefaultT5Config is what transformers assumes where a config says nothing.
+// DefaultT5Config returns the values that transformers uses for fields that a
+// config lacks.
 func DefaultT5Config() T5Config {
 	return T5Config{
 		VocabSize: 32128, DModel: 512, DKV: 64, DFF: 2048, NumLayers: 6, NumHeads: 8,
@@ -34,7 +35,7 @@ func DefaultT5Config() T5Config {
 	}
 }
 
-// Validate says what of the config cannot be run.
+// Validate returns an error if the model cannot be run with the config.
 func (c *T5Config) Validate() error {
 	gated, act := c.gated(), "relu"
 	if gated {
@@ -43,12 +44,14 @@ func (c *T5Config) Validate() error {
 	switch {
 	case min(c.VocabSize, c.DModel, c.DKV, c.DFF, c.NumLayers, c.NumHeads) < 1:
 		return errors.New("vocab_size, d_model, d_kv, d_ff, num_layers and num_heads must be positive")
-	case c.NumLayers > nn.MaxLayers || max(c.VocabSize, c.DModel, c.DKV, c.DFF, c.NumHeads, c.RelativeAttentionNumBuckets, c.RelativeAttentionMaxDistance) > nn.MaxDim:
+	case c.NumLayers > nn.MaxLayers || max(c.VocabSize, c.DModel, c.DKV, c.DFF, c.NumHeads, c.RelativeAttentionNumBuckets,
+		c.RelativeAttentionMaxDistance) > nn.MaxDim:
 		return fmt.Errorf("more than %d layers, or a size above %d", nn.MaxLayers, nn.MaxDim)
 	case c.RelativeAttentionNumBuckets < 4:
 		return fmt.Errorf("relative_attention_num_buckets %d, expected 4 or more", c.RelativeAttentionNumBuckets)
 	case c.RelativeAttentionMaxDistance <= c.RelativeAttentionNumBuckets/4:
-		return fmt.Errorf("relative_attention_max_distance %d must be above a quarter of relative_attention_num_buckets %d", c.RelativeAttentionMaxDistance, c.RelativeAttentionNumBuckets)
+		return fmt.Errorf("relative_attention_max_distance %d must be above a quarter of relative_attention_num_buckets %d",
+			c.RelativeAttentionMaxDistance, c.RelativeAttentionNumBuckets)
 	case !(c.LayerNormEpsilon >= 0):
 		return fmt.Errorf("layer_norm_epsilon %g must not be negative", c.LayerNormEpsilon)
 	case !gated && c.FeedForwardProj != "relu":
@@ -71,19 +74,19 @@ type T5Encoder struct {
 	Encoder *t5Stack `w:"encoder"`
 
 	Config T5Config
-	Dtype  mlx.Dtype // what it computes in
+	Dtype  mlx.Dtype // in which it computes
 }
 
-// NewT5Encoder declares the model that a validated config describes. For
-// float16 it computes in float32: the activations of the large models overflow
-// float16, where transformers keeps the last matrix of every feed-forward in
-// float32 and clamps the sums. In bfloat16 it does neither, and we do neither.
+// NewT5Encoder declares the model of a validated config. For float16 it computes in
+// float32, since the activations of the large models overflow float16. There transformers
+// keeps the last matrix of every feed-forward in float32 and clamps the sums. In bfloat16
+// neither transformers nor this model does so.
 func NewT5Encoder(c T5Config, dtype mlx.Dtype) *T5Encoder {
 	if dtype == mlx.Float16 {
 		dtype = mlx.Float32
 	}
 	stack := &t5Stack{EmbedTokens: nn.NewEmbedding(c.VocabSize, c.DModel), FinalLayerNorm: nn.NewRMSNorm(c.DModel, c.LayerNormEpsilon)}
-	stack.EmbedTokens.Weight = stack.EmbedTokens.Weight.Or("shared.weight") // what it is saved as
+	stack.EmbedTokens.Weight = stack.EmbedTokens.Weight.Or("shared.weight") // its name in checkpoints
 	for range c.NumLayers {
 		stack.Block = append(stack.Block, newT5Block(c))
 	}
@@ -94,14 +97,14 @@ func NewT5Encoder(c T5Config, dtype mlx.Dtype) *T5Encoder {
 	return &T5Encoder{Encoder: stack, Config: c, Dtype: dtype}
 }
 
-// Unused are the patterns of tensors that a checkpoint may have and that are
-// not needed: the embeddings under their second name, and the decoder.
+// Unused returns patterns of tensors that a checkpoint may have and that are not needed:
+// the embeddings under their second name, and the decoder.
 func (m *T5Encoder) Unused() []string {
 	return []string{"shared.weight", "decoder.*", "lm_head.weight"}
 }
 
-// Forward returns the last hidden states [1, len(ids), d_model], normed. Every
-// token is seen by all others: ids must be padded as the reference pads them.
+// Forward returns the last hidden states [1, len(ids), d_model] after the final norm.
+// Every token sees all others, so ids must have the same padding as in the reference.
 func (m *T5Encoder) Forward(ids []int32) *mlx.Array {
 	if len(ids) == 0 {
 		mlx.Throw(errors.New("no token ids for T5"))
@@ -111,7 +114,7 @@ func (m *T5Encoder) Forward(ids []int32) *mlx.Array {
 
 // t5Stack is T5Stack as an encoder.
 type t5Stack struct {
-	nn.Module
+	nn.Module      `in:"input_ids"`
 	EmbedTokens    *nn.Embedding `w:"embed_tokens"`
 	Block          []*t5Block    `w:"block"`
 	FinalLayerNorm *nn.RMSNorm   `w:"final_layer_norm"`
@@ -120,13 +123,15 @@ type t5Stack struct {
 func (s *t5Stack) Forward(ids []int32, dtype mlx.Dtype) *mlx.Array {
 	x := s.EmbedTokens.Forward(ids, dtype)
 	bias := s.Block[0].SelfAttention.SelfAttention.RelativeAttentionBias.Forward(len(ids), dtype)
-	x = mlx.Chain(x, s.Block, func(b *t5Block, x *mlx.Array) *mlx.Array { return b.Forward(x, bias) })
-	return s.TapKeys("input_ids", s.FinalLayerNorm.Forward(x), mlx.FromInt32(ids, 1, len(ids)))
+	for _, b := range mlx.Layers(s.Block, &x) {
+		x = b.Forward(x, bias)
+	}
+	return s.Tap(s.FinalLayerNorm.Forward(x), mlx.FromInt32(ids, 1, len(ids)))
 }
 
-// t5Block is T5Block as an encoder's.
+// t5Block is T5Block in an encoder.
 type t5Block struct {
-	nn.Module
+	nn.Module     `in:"0 2"`
 	SelfAttention *t5LayerSelfAttention `w:"layer.0"`
 	FF            *t5LayerFF            `w:"layer.1"`
 }
@@ -157,39 +162,42 @@ func newT5Block(c T5Config) *t5Block {
 }
 
 func (b *t5Block) Forward(x, bias *mlx.Array) *mlx.Array {
-	return b.TapKeys("0 2", b.FF.Forward(b.SelfAttention.Forward(x, bias)), x, bias)
+	return b.Tap(b.FF.Forward(b.SelfAttention.Forward(x, bias)), x, bias)
 }
 
 // t5LayerSelfAttention is T5LayerSelfAttention.
 type t5LayerSelfAttention struct {
-	nn.Module
+	nn.Module     `in:"0 position_bias"`
 	SelfAttention *t5Attention `w:"SelfAttention"`
 	LayerNorm     *nn.RMSNorm  `w:"layer_norm"`
 }
 
 func (l *t5LayerSelfAttention) Forward(x, bias *mlx.Array) *mlx.Array {
-	return l.TapKeys("0 position_bias", x.Add(l.SelfAttention.Forward(l.LayerNorm.Forward(x), bias)), x, bias)
+	return l.Tap(x.Add(l.SelfAttention.Forward(l.LayerNorm.Forward(x), bias)), x, bias)
 }
 
-// t5Attention is T5Attention: scores are not scaled, and biased by distance.
+// t5Attention is T5Attention: its scores are not scaled and have a bias that depends on
+// the distance of the tokens.
 type t5Attention struct {
-	nn.Module
-	Q                     nn.Linear `w:"q"`
-	K                     nn.Linear `w:"k"`
-	V                     nn.Linear `w:"v"`
-	O                     nn.Linear `w:"o"`
-	RelativeAttentionBias *t5Bias   `w:"relative_attention_bias"` // in the first block only, for all
+	nn.Module             `in:"0 position_bias"`
+	Q                     *nn.Linear `w:"q"`
+	K                     *nn.Linear `w:"k"`
+	V                     *nn.Linear `w:"v"`
+	O                     *nn.Linear `w:"o"`
+	RelativeAttentionBias *t5Bias    `w:"relative_attention_bias"` // in the first block only, used by all
 
 	heads int
 }
 
 func (a *t5Attention) Forward(x, bias *mlx.Array) *mlx.Array {
-	q, k, v := nn.Heads(a.Q.Forward(x), a.heads), nn.Heads(a.K.Forward(x), a.heads), nn.Heads(a.V.Forward(x), a.heads)
-	q, k, v = a.Enter(nn.Entry{Scale: 1, Bias: bias}, q, k, v)
-	return a.TapKeys("0 position_bias", a.O.Forward(nn.MergeHeads(mlx.Attention(q, k, v, 1, bias))), x, bias)
+	q := nn.Heads(a.Q.Forward(x), a.heads)
+	k := nn.Heads(a.K.Forward(x), a.heads)
+	v := nn.Heads(a.V.Forward(x), a.heads)
+	y := a.Attend(nn.AttentionOptions{Scale: 1, Mask: bias}, q, k, v)
+	return a.Tap(a.O.Forward(nn.MergeHeads(y)), x, bias)
 }
 
-// t5Bias is the embedding of T5Attention's relative positions: weight
+// t5Bias is the embedding of T5Attention's relative positions, with a weight
 // [buckets, heads].
 type t5Bias struct {
 	nn.Module
@@ -212,10 +220,10 @@ func (b *t5Bias) Forward(n int, dtype mlx.Dtype) *mlx.Array {
 	return y.Transpose(2, 0, 1).ExpandDims(0)
 }
 
-// relativeBucket is the bucket of a key so many places behind its query: half
-// of the buckets are for keys before it; of each half the first part has one
-// place each, and the others cover up to distance, evenly in its logarithm.
-// That is computed in float32, as the borders are where the reference rounds.
+// relativeBucket returns the bucket of a key at the given position relative to its query.
+// Half of the buckets are for keys before the query. In each half, the first half of the
+// buckets have one position each, and the others cover the positions up to distance, evenly
+// in the logarithm. It computes in float32, to have the same borders as the reference.
 func relativeBucket(relative, buckets, distance int) int32 {
 	buckets /= 2
 	first := 0
@@ -246,9 +254,9 @@ func (l *t5LayerFF) Forward(x *mlx.Array) *mlx.Array {
 // t5DenseGatedActDense is T5DenseGatedActDense: wo(act(wi_0 x)·wi_1 x).
 type t5DenseGatedActDense struct {
 	nn.Module
-	WI0 nn.Linear      `w:"wi_0"`
-	WI1 nn.Linear      `w:"wi_1"`
-	WO  nn.Linear      `w:"wo"`
+	WI0 *nn.Linear     `w:"wi_0"`
+	WI1 *nn.Linear     `w:"wi_1"`
+	WO  *nn.Linear     `w:"wo"`
 	Act *nn.Activation `w:"act"`
 }
 
@@ -259,8 +267,8 @@ func (d *t5DenseGatedActDense) Forward(x *mlx.Array) *mlx.Array {
 // t5DenseActDense is T5DenseActDense, of the first T5: wo(act(wi x)).
 type t5DenseActDense struct {
 	nn.Module
-	WI  nn.Linear      `w:"wi"`
-	WO  nn.Linear      `w:"wo"`
+	WI  *nn.Linear     `w:"wi"`
+	WO  *nn.Linear     `w:"wo"`
 	Act *nn.Activation `w:"act"`
 }
 

@@ -3,7 +3,6 @@ package transformer
 import (
 	"errors"
 	"fmt"
-	"strconv"
 
 	"github.com/gomflux/gomflux/mlx"
 	"github.com/gomflux/gomflux/mlx/nn"
@@ -24,7 +23,7 @@ type FluxConfig struct {
 	AxesDimsRope        []int `json:"axes_dims_rope"`
 }
 
-// DefaultFluxConfig is what diffusers assumes where a config says nothing.
+// DefaultFluxConfig returns the values that diffusers uses for fields that a config lacks.
 func DefaultFluxConfig() FluxConfig {
 	return FluxConfig{
 		PatchSize: 1, InChannels: 64, NumLayers: 19, NumSingleLayers: 38, AttentionHeadDim: 128, NumAttentionHeads: 24,
@@ -32,7 +31,7 @@ func DefaultFluxConfig() FluxConfig {
 	}
 }
 
-// Validate says what of the config cannot be run.
+// Validate returns an error if the model cannot be run with the config.
 func (c *FluxConfig) Validate() error {
 	switch {
 	case c.PatchSize != 1:
@@ -40,7 +39,8 @@ func (c *FluxConfig) Validate() error {
 	case c.InChannels < 4 || c.InChannels%4 != 0 || c.InChannels > nn.MaxDim:
 		return fmt.Errorf("in_channels %d: expected 4 for each channel of the latents", c.InChannels)
 	case outChannels(c.OutChannels, c.InChannels) != c.InChannels:
-		return fmt.Errorf("out_channels %d and in_channels %d: a variant for inpainting or control, which takes more than latents", *c.OutChannels, c.InChannels)
+		return fmt.Errorf("out_channels %d and in_channels %d: must be equal (variants for inpainting and control are not supported)",
+			*c.OutChannels, c.InChannels)
 	case c.JointAttentionDim < 1 || c.PooledProjectionDim < 1:
 		return errors.New("joint_attention_dim and pooled_projection_dim must be positive")
 	case c.JointAttentionDim > nn.MaxDim || c.PooledProjectionDim > nn.MaxDim:
@@ -51,21 +51,22 @@ func (c *FluxConfig) Validate() error {
 
 // Flux is diffusers' FluxTransformer2DModel.
 type Flux struct {
-	nn.Module
+	nn.Module `in:"hidden_states encoder_hidden_states pooled_projections txt_ids img_ids"`
+
 	PosEmbed                posEmbed           `w:"pos_embed"`
 	TimeTextEmbed           *fluxTimeTextEmbed `w:"time_text_embed"`
-	ContextEmbedder         nn.Linear          `w:"context_embedder"`
-	XEmbedder               nn.Linear          `w:"x_embedder"`
+	ContextEmbedder         *nn.Linear         `w:"context_embedder"`
+	XEmbedder               *nn.Linear         `w:"x_embedder"`
 	TransformerBlocks       []*fluxBlock       `w:"transformer_blocks"`
 	SingleTransformerBlocks []*fluxSingleBlock `w:"single_transformer_blocks"`
 
 	NormOut *adaLayerNormContinuous `w:"norm_out"`
-	ProjOut nn.Linear               `w:"proj_out"`
+	ProjOut *nn.Linear              `w:"proj_out"`
 
 	Config FluxConfig
 }
 
-// NewFlux declares the model that a validated config describes.
+// NewFlux declares the model of a validated config.
 func NewFlux(c FluxConfig) *Flux {
 	dim := c.NumAttentionHeads * c.AttentionHeadDim
 	m := &Flux{
@@ -85,27 +86,30 @@ func NewFlux(c FluxConfig) *Flux {
 	return m
 }
 
-// FluxSequence is the layout of one picture size with one number of text
-// tokens: what stays the same over all steps.
+// FluxSequence is the layout of an image size with a number of text tokens and some
+// reference images. It is the same for all steps.
 type FluxSequence struct {
 	h, w, text int        // size in patches, and text tokens
-	positions  *mlx.Array // [text + h·w, 3]
+	positions  *mlx.Array // [text + h·w + references' patches, 3]
 	rope       nn.Rope
 }
 
-// Sequence lays out latents of height×width, which must be even, with a text of
-// the given number of tokens. The text is at (0, 0, 0), the patch in row y and
-// column x at (0, y, x).
-func (m *Flux) Sequence(height, width, text int) (*FluxSequence, error) {
-	if height < 2 || width < 2 || height%2 != 0 || width%2 != 0 {
-		return nil, fmt.Errorf("latents of %d×%d: expected even sides", height, width)
-	}
+// Sequence lays out latents of height×width with a text of the given number of
+// tokens and reference latents of the given heights and widths. All sides must be
+// even. The text is at (0, 0, 0), the patch in row y and column x at (0, y, x), and
+// that of reference r, from 0, at (1+r, y, x).
+func (m *Flux) Sequence(height, width, text int, references ...[2]int) (*FluxSequence, error) {
 	s := &FluxSequence{h: height / 2, w: width / 2, text: text}
-	positions := make([][]int, text, text+s.h*s.w)
+	positions := make([][]int, text)
 	for i := range positions {
 		positions[i] = make([]int, 3)
 	}
-	positions = appendGrid(positions, s.h, s.w, 0, 3)
+	for i, size := range append([][2]int{{height, width}}, references...) {
+		if size[0] < 2 || size[1] < 2 || size[0]%2 != 0 || size[1]%2 != 0 {
+			return nil, fmt.Errorf("latents of %d×%d: expected even sides", size[0], size[1])
+		}
+		positions = appendGrid(positions, size[0]/2, size[1]/2, i, 3)
+	}
 	s.positions = positionArray(positions)
 	s.rope = nn.NewFluxRope(positions, m.Config.AxesDimsRope, fluxTheta)
 	return s, nil
@@ -123,39 +127,41 @@ func (m *Flux) Guidance(scale float32) *mlx.Array {
 	return nn.TimestepEmbedding(scale*1000, timestepFeatures)
 }
 
-// Forward predicts from latents [B, C, H, W], a timestep and a guidance [1, 256]
-// (nil for a model without guidance_embeds), the text encoder's states
-// [B, T, joint_attention_dim] and pooled states [B, pooled_projection_dim] the
-// velocity [B, C, H, W]. Text and pooled states may be those of one for the whole
-// batch. It computes in the latents' dtype.
-func (m *Flux) Forward(latents, timestep, guidance, text, pooled *mlx.Array, s *FluxSequence) *mlx.Array {
+// Forward returns the velocity [B, C, H, W] for latents [B, C, H, W]. timestep and
+// guidance are sinusoids [1, 256] (guidance is nil for a model without
+// guidance_embeds), text are prompt embeddings [B, T, joint_attention_dim], pooled are
+// pooled embeddings [B, pooled_projection_dim], and references are the packed latents
+// of reference images [B, R, in_channels], or nil. Text, pooled and references may
+// have a batch of 1 for all latents. It computes in the dtype of the latents.
+func (m *Flux) Forward(latents, timestep, guidance, text, pooled, references *mlx.Array, s *FluxSequence) *mlx.Array {
 	dtype := latents.Dtype()
 	tokens, text, pooled := Pack(latents), text.AsType(dtype), pooled.AsType(dtype)
+	if references != nil {
+		tokens = mlx.Concat(1, tokens, toBatch(references.AsType(dtype), latents.Dim(0)))
+	}
 
 	x := m.XEmbedder.Forward(tokens)
 	temb := m.TimeTextEmbed.Forward(timestep, guidance, pooled)
 	c := toBatch(m.ContextEmbedder.Forward(text), x.Dim(0))
 	j := newFluxJoint(&m.Module, m.PosEmbed.Forward(s.rope, s.positions))
 
-	streams := mlx.ChainAll([]*mlx.Array{c, x}, m.TransformerBlocks, func(b *fluxBlock, streams []*mlx.Array) []*mlx.Array {
-		c, x := b.Forward(streams[0], streams[1], temb, j)
-		return []*mlx.Array{c, x}
-	})
-	y := mlx.Concat(1, streams...)
-	y = mlx.Chain(y, m.SingleTransformerBlocks, func(b *fluxSingleBlock, y *mlx.Array) *mlx.Array {
-		return b.Forward(y, temb, j, s.text)
-	})
-	x = y.Slice(1, s.text, y.Dim(1))
-	out := m.ProjOut.Forward(m.NormOut.Forward(x, temb))
-	out = m.TapKeys("hidden_states encoder_hidden_states pooled_projections txt_ids img_ids", out,
-		tokens, text, pooled, s.positions.Slice(0, 0, s.text), s.positions.Slice(0, s.text, y.Dim(1)))
-	return Unpack(out, s.h, s.w)
+	for _, b := range mlx.Layers(m.TransformerBlocks, &c, &x) {
+		c, x = b.Forward(c, x, temb, j)
+	}
+	x = mlx.Concat(1, c, x)
+	for _, b := range mlx.Layers(m.SingleTransformerBlocks, &x) {
+		x = b.Forward(x, temb, j, s.text)
+	}
+	n := x.Dim(1)
+	out := m.ProjOut.Forward(m.NormOut.Forward(x.Slice(1, s.text, n), temb))
+	out = m.Tap(out, tokens, text, pooled, s.positions.Slice(0, 0, s.text), s.positions.Slice(0, s.text, n))
+	return Unpack(out.Slice(1, 0, s.h*s.w), s.h, s.w)
 }
 
 // fluxTimeTextEmbed is CombinedTimestepGuidanceTextProjEmbeddings or, without
 // guidance, CombinedTimestepTextProjEmbeddings.
 type fluxTimeTextEmbed struct {
-	nn.Module
+	nn.Module        `in:"1 2"`         // pooled embeddings are input 1 without guidance, 2 with it
 	TimeProj         timeProj           `w:"time_proj"`
 	TimestepEmbedder *timestepEmbedding `w:"timestep_embedder"`
 	GuidanceEmbedder *timestepEmbedding `w:"guidance_embedder"`
@@ -163,7 +169,8 @@ type fluxTimeTextEmbed struct {
 }
 
 func newFluxTimeTextEmbed(dim, pooled int, guidance bool) *fluxTimeTextEmbed {
-	t := &fluxTimeTextEmbed{TimestepEmbedder: newTimestepEmbedding(timestepFeatures, dim, true), TextEmbedder: newTextProjection(pooled, dim)}
+	t := &fluxTimeTextEmbed{TimestepEmbedder: newTimestepEmbedding(timestepFeatures, dim, true),
+		TextEmbedder: newTextProjection(pooled, dim)}
 	if guidance {
 		t.GuidanceEmbedder = newTimestepEmbedding(timestepFeatures, dim, true)
 	}
@@ -171,46 +178,69 @@ func newFluxTimeTextEmbed(dim, pooled int, guidance bool) *fluxTimeTextEmbed {
 }
 
 func (t *fluxTimeTextEmbed) Forward(timestep, guidance, pooled *mlx.Array) *mlx.Array {
-	dtype, key := pooled.Dtype(), "1" // the reference's other inputs are the times themselves
+	dtype := pooled.Dtype()
 	emb := t.TimestepEmbedder.Forward(t.TimeProj.Forward(timestep, dtype))
-	if t.GuidanceEmbedder != nil {
-		key = "2"
-		emb = emb.Add(t.GuidanceEmbedder.Forward(t.TimeProj.Forward(guidance, dtype)))
+	if t.GuidanceEmbedder == nil {
+		return t.Tap(emb.Add(t.TextEmbedder.Forward(pooled)), pooled, nil)
 	}
-	return t.TapKeys(key, emb.Add(t.TextEmbedder.Forward(pooled)), pooled)
+	emb = emb.Add(t.GuidanceEmbedder.Forward(t.TimeProj.Forward(guidance, dtype)))
+	return t.Tap(emb.Add(t.TextEmbedder.Forward(pooled)), nil, pooled)
 }
 
-// adaLayerNorm is AdaLayerNormZero or AdaLayerNormZeroSingle.
+// adaLayerNorm is AdaLayerNormZero, which modulates attention and the feed-forward, or
+// AdaLayerNormZeroSingle, which modulates attention only.
 type adaLayerNorm struct {
-	nn.Module
-	SiLU   *nn.SiLU      `w:"silu"`
-	Linear nn.Linear     `w:"linear"`
-	Norm   *nn.LayerNorm `w:"norm"`
+	nn.Module `in:"0 emb"`
+	SiLU      *nn.SiLU      `w:"silu"`
+	Linear    *nn.Linear    `w:"linear"`
+	Norm      *nn.LayerNorm `w:"norm"`
 
-	parts int
+	modulations int
 }
 
-func newAdaLayerNorm(dim, parts int) *adaLayerNorm {
-	return &adaLayerNorm{SiLU: &nn.SiLU{}, Linear: nn.NewLinear(dim, parts*dim, true), Norm: nn.NewLayerNorm(1e-6), parts: parts}
-}
-
-// Forward takes x [B, L, dim] and temb [B, dim] to the modulated norm of x and
-// the modulation's other parts [B, 1, dim]: a gate, and for the feed-forward
-// shift, scale and gate.
-func (n *adaLayerNorm) Forward(x, temb *mlx.Array) (y *mlx.Array, parts []*mlx.Array) {
-	m := n.Linear.Forward(n.SiLU.Forward(temb)).ExpandDims(1).Split(n.parts, -1)
-	y = modulate(n.Norm.Forward(x), m[0], m[1])
-	if n.Observed() {
-		for i, part := range m[2:] {
-			m[2+i] = n.TapFurther(strconv.Itoa(i+1), part.Squeeze(1)).ExpandDims(1)
-		}
+func newAdaLayerNorm(dim, modulations int) *adaLayerNorm {
+	return &adaLayerNorm{
+		SiLU: &nn.SiLU{}, Linear: nn.NewLinear(dim, 3*modulations*dim, true), Norm: nn.NewLayerNorm(1e-6),
+		modulations: modulations,
 	}
-	return n.TapKeys("0 emb", y, x, temb), m[2:]
+}
+
+// Forward takes x [B, L, dim] and temb [B, dim]. It returns the norm of x with the shift
+// and scale for attention, and all modulations; the caller applies the gates and the
+// modulation of the feed-forward.
+func (n *adaLayerNorm) Forward(x, temb *mlx.Array) (y *mlx.Array, attn, mlp modulation) {
+	m := splitModulations(n.Linear.Forward(n.SiLU.Forward(temb)), n.modulations)
+	y = n.tap(m[0].apply(n.Norm.Forward(x)), m, x, temb)
+	if n.modulations == 1 {
+		return y, m[0], modulation{}
+	}
+	return y, m[0], m[1]
+}
+
+// tap passes y through the hook, with the modulations that the reference returns, each
+// [B, dim]: the gate of attention, and all of the feed-forward's.
+func (n *adaLayerNorm) tap(y *mlx.Array, m []modulation, x, temb *mlx.Array) *mlx.Array {
+	if !n.Observed() {
+		return y
+	}
+	out, returned := []*mlx.Array{y}, []**mlx.Array{&m[0].Gate}
+	if len(m) == 2 {
+		returned = append(returned, &m[1].Shift, &m[1].Scale, &m[1].Gate)
+	}
+	for _, part := range returned {
+		out = append(out, (*part).Squeeze(1))
+	}
+	out = n.TapAll(out, x, temb)
+	for i, part := range returned {
+		*part = out[i+1].ExpandDims(1)
+	}
+	return out[0]
 }
 
 // fluxBlock is FluxTransformerBlock.
 type fluxBlock struct {
-	nn.Module
+	nn.Module `in:"hidden_states encoder_hidden_states temb image_rotary_emb.0 image_rotary_emb.1"`
+
 	Norm1        *adaLayerNorm   `w:"norm1"`
 	Norm1Context *adaLayerNorm   `w:"norm1_context"`
 	Attn         *jointAttention `w:"attn"`
@@ -223,7 +253,7 @@ type fluxBlock struct {
 func newFluxBlock(c FluxConfig) *fluxBlock {
 	dim := c.NumAttentionHeads * c.AttentionHeadDim
 	return &fluxBlock{
-		Norm1: newAdaLayerNorm(dim, 6), Norm1Context: newAdaLayerNorm(dim, 6),
+		Norm1: newAdaLayerNorm(dim, 2), Norm1Context: newAdaLayerNorm(dim, 2),
 		Attn:  newJointAttention(c.NumAttentionHeads, c.AttentionHeadDim, true, 1e-6),
 		Norm2: nn.NewLayerNorm(1e-6), FF: newFeedForward(dim, 4*dim),
 		Norm2Context: nn.NewLayerNorm(1e-6), FFContext: newFeedForward(dim, 4*dim),
@@ -232,49 +262,55 @@ func newFluxBlock(c FluxConfig) *fluxBlock {
 
 // Forward takes the text c [B, T, dim] and the image x [B, L, dim].
 func (b *fluxBlock) Forward(c, x, temb *mlx.Array, j joint) (nextC, nextX *mlx.Array) {
-	ofX, partsX := b.Norm1.Forward(x, temb)
-	ofC, partsC := b.Norm1Context.Forward(c, temb)
-	dx, dc := b.Attn.Forward(ofX, ofC, j)
+	normX, attnX, mlpX := b.Norm1.Forward(x, temb)
+	normC, attnC, mlpC := b.Norm1Context.Forward(c, temb)
+	dx, dc := b.Attn.Forward(normX, normC, j)
 
-	nextX = endBlock(x, dx, partsX, b.Norm2, b.FF)
-	nextX = b.TapFurther("1", nextX)
-	nextC = limitHalf(endBlock(c, dc, partsC, b.Norm2Context, b.FFContext))
-	nextC = b.TapKeys("hidden_states encoder_hidden_states temb image_rotary_emb.0 image_rotary_emb.1", nextC, x, c, temb, j.emb[0], j.emb[1])
-	return nextC, nextX
+	nextX = x.Add(attnX.Gate.Mul(dx))
+	nextX = nextX.Add(mlpX.Gate.Mul(b.FF.Forward(mlpX.apply(b.Norm2.Forward(nextX)))))
+	nextC = c.Add(attnC.Gate.Mul(dc))
+	nextC = nextC.Add(mlpC.Gate.Mul(b.FFContext.Forward(mlpC.apply(b.Norm2Context.Forward(nextC)))))
+	return b.Tap2(clipFP16(nextC), nextX, x, c, temb, j.emb[0], j.emb[1])
 }
 
 // fluxSingleBlock is FluxSingleTransformerBlock.
 type fluxSingleBlock struct {
-	nn.Module
+	nn.Module `in:"encoder_hidden_states hidden_states temb image_rotary_emb.0 image_rotary_emb.1"`
+
 	Norm    *adaLayerNorm   `w:"norm"`
-	ProjMLP nn.Linear       `w:"proj_mlp"`
+	ProjMLP *nn.Linear      `w:"proj_mlp"`
 	ActMLP  *nn.Activation  `w:"act_mlp"` // GELU with approximate "tanh"
-	ProjOut nn.Linear       `w:"proj_out"`
+	ProjOut *nn.Linear      `w:"proj_out"`
 	Attn    *jointAttention `w:"attn"`
 }
 
 func newFluxSingleBlock(c FluxConfig) *fluxSingleBlock {
 	dim := c.NumAttentionHeads * c.AttentionHeadDim
 	return &fluxSingleBlock{
-		Norm: newAdaLayerNorm(dim, 3), ProjMLP: nn.NewLinear(dim, 4*dim, true), ActMLP: &nn.Activation{Func: (*mlx.Array).GELUTanh},
+		Norm:    newAdaLayerNorm(dim, 1),
+		ProjMLP: nn.NewLinear(dim, 4*dim, true), ActMLP: &nn.Activation{Func: (*mlx.Array).GELUTanh},
 		ProjOut: nn.NewLinear(5*dim, dim, true),
 		Attn:    newSelfAttention(c.NumAttentionHeads, c.AttentionHeadDim, true, 1e-6),
 	}
 }
 
-// Forward takes x [B, T+L, dim], of which the first text tokens are the text's.
+// Forward takes x [B, T+L, dim], whose first tokens are the text.
 func (b *fluxSingleBlock) Forward(x, temb *mlx.Array, j joint, text int) *mlx.Array {
-	h, parts := b.Norm.Forward(x, temb)
+	h, mod, _ := b.Norm.Forward(x, temb)
 	mlp := b.ActMLP.Forward(b.ProjMLP.Forward(h))
-	attention := b.Attn.ForwardSelf(h, j)
-	y := limitHalf(x.Add(parts[0].Mul(b.ProjOut.Forward(mlx.Concat(2, attention, mlp)))))
+	attn := b.Attn.ForwardSelf(h, j)
+	y := x.Add(mod.Gate.Mul(b.ProjOut.Forward(mlx.Concat(2, attn, mlp))))
+	return b.tap(clipFP16(y), x, temb, j, text)
+}
+
+// tap passes text and image through the hook separately, as the reference's block takes
+// and returns them.
+func (b *fluxSingleBlock) tap(y, x, temb *mlx.Array, j joint, text int) *mlx.Array {
 	if !b.Observed() {
 		return y
 	}
-	// the reference's takes and returns text and image apart
 	n := x.Dim(1)
-	image := b.TapFurther("1", y.Slice(1, text, n))
-	out := b.TapKeys("encoder_hidden_states hidden_states temb image_rotary_emb.0 image_rotary_emb.1",
-		y.Slice(1, 0, text), x.Slice(1, 0, text), x.Slice(1, text, n), temb, j.emb[0], j.emb[1])
-	return mlx.Concat(1, out, image)
+	nextC, nextX := b.Tap2(y.Slice(1, 0, text), y.Slice(1, text, n),
+		x.Slice(1, 0, text), x.Slice(1, text, n), temb, j.emb[0], j.emb[1])
+	return mlx.Concat(1, nextC, nextX)
 }

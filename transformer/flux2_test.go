@@ -9,13 +9,13 @@ import (
 	"github.com/gomflux/gomflux/transformer"
 )
 
-// flux2Config is that of a golden's model.
+// flux2Config returns the config of a golden's model.
 func (g golden) flux2Config(t testing.TB) transformer.Flux2Config {
 	t.Helper()
 	return configOf(t, g, transformer.DefaultFlux2Config())
 }
 
-// flux2 is a golden's model, with its parameters in dtype.
+// flux2 returns a golden's model, with its parameters in dtype.
 func (g golden) flux2(t testing.TB, dtype mlx.Dtype) (*transformer.Flux2, *hooks.Points) {
 	t.Helper()
 	return bound(t, g, transformer.NewFlux2(g.flux2Config(t)), dtype)

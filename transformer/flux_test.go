@@ -9,13 +9,13 @@ import (
 	"github.com/gomflux/gomflux/transformer"
 )
 
-// fluxConfig is that of a golden's model.
+// fluxConfig returns the config of a golden's model.
 func (g golden) fluxConfig(t testing.TB) transformer.FluxConfig {
 	t.Helper()
 	return configOf(t, g, transformer.DefaultFluxConfig())
 }
 
-// flux is a golden's model, with its parameters in dtype.
+// flux returns a golden's model, with its parameters in dtype.
 func (g golden) flux(t testing.TB, dtype mlx.Dtype) (*transformer.Flux, *hooks.Points) {
 	t.Helper()
 	return bound(t, g, transformer.NewFlux(g.fluxConfig(t)), dtype)
@@ -34,7 +34,7 @@ func (c goldenCase) forwardFlux(t testing.TB, m *transformer.Flux, dtype mlx.Dty
 	}
 	latents := input("latents", c.Batch, m.Config.InChannels/4, c.Height, c.Width).AsType(dtype)
 	return m.Forward(latents, m.Timestep(c.time()), guidance,
-		input("text", c.Texts, c.Text, m.Config.JointAttentionDim), input("pooled", c.Texts, m.Config.PooledProjectionDim), s)
+		input("text", c.Texts, c.Text, m.Config.JointAttentionDim), input("pooled", c.Texts, m.Config.PooledProjectionDim), nil, s)
 }
 
 func TestFlux(t *testing.T) {

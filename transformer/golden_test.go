@@ -18,8 +18,8 @@ import (
 	"github.com/gomflux/gomflux/mlx/nn"
 )
 
-// What testdata/make.py writes: small random models, and what diffusers
-// computes with them in float32.
+// Goldens from testdata/make.py: small random models, and diffusers' outputs for them in
+// float32.
 
 type golden struct {
 	Config     json.RawMessage  `json:"config"`
@@ -37,8 +37,8 @@ type goldenCase struct {
 	Timestep   float32              `json:"timestep"`
 	Guidance   float32              `json:"guidance"`
 	References [][2]int             `json:"references"`
-	TextScale  float64              `json:"text_scale"` // of the text encoder's states, for Qwen-Image
-	KV         bool                 `json:"kv"`         // two outputs, of the step that extracts and a later one
+	TextScale  float64              `json:"text_scale"` // scale of the prompt embeddings, for Qwen-Image
+	KV         bool                 `json:"kv"`         // two outputs: of the step that fills the KV cache and of a later step
 	Outputs    []values             `json:"outputs"`
 	Taps       map[string]goldenTap `json:"taps"`
 }
@@ -65,7 +65,7 @@ func (c goldenCase) String() string {
 		c.Batch, c.Texts, c.Height, c.Width, c.Text, c.Timestep, c.Guidance, c.References, c.KV)
 }
 
-// time is the timestep as pipelines pass it.
+// time returns the timestep that pipelines pass.
 func (c goldenCase) time() float32 { return c.Timestep / 1000 }
 
 func readGoldens(t testing.TB, file string) (out []golden) {
@@ -80,7 +80,7 @@ func readGoldens(t testing.TB, file string) (out []golden) {
 	return out
 }
 
-// configOf is that of a golden's model, over the defaults of its class.
+// configOf returns the config of a golden's model, with the defaults of its class.
 func configOf[C any, P interface {
 	*C
 	Validate() error
@@ -95,7 +95,7 @@ func configOf[C any, P interface {
 	return c
 }
 
-// bound is a golden's model, with its parameters in dtype.
+// bound returns a golden's model, bound to hooks, with its parameters in dtype.
 func bound[M any](t testing.TB, g golden, m M, dtype mlx.Dtype) (M, *hooks.Points) {
 	t.Helper()
 	points := &hooks.Points{}
@@ -121,7 +121,7 @@ func numbers(name string, n int) []float32 {
 	return out
 }
 
-// input is inputs of make.py.
+// input is the function inputs in make.py.
 func input(name string, shape ...int) *mlx.Array {
 	v := numbers(name, size(shape))
 	for i := range v {
@@ -150,7 +150,8 @@ func parameter(name string, shape []int, kind string) *mlx.Array {
 		scale = math.Sqrt(3 / float64(shape[1]))
 	}
 	if offset == 0 && kind == "small" {
-		for _, part := range []string{"x_embedder", "context_embedder", ".img_in.", ".txt_in.", ".to_q.", ".to_k.", ".add_q_proj.", ".add_k_proj."} {
+		for _, part := range []string{"x_embedder", "context_embedder", ".img_in.", ".txt_in.", ".to_q.", ".to_k.", ".add_q_proj.",
+			".add_k_proj."} {
 			if strings.Contains("."+name, part) {
 				scale *= 0.03
 				break
@@ -163,8 +164,7 @@ func parameter(name string, shape []int, kind string) *mlx.Array {
 	return mlx.FromFloat32(v, shape...)
 }
 
-// fill gives a model the golden's parameters, all of which it must have and no
-// other.
+// fill sets a model's parameters to the golden's. Model and golden must have the same ones.
 func (g golden) fill(t testing.TB, model any, dtype mlx.Dtype) {
 	t.Helper()
 	missing := maps.Clone(g.Parameters)
@@ -183,7 +183,7 @@ func (g golden) fill(t testing.TB, model any, dtype mlx.Dtype) {
 	}
 }
 
-// off is how far got is from want, relative to the largest of want.
+// off returns the largest difference of got and want, relative to the largest of want.
 func off(got, want []float32) float64 {
 	largest, worst := 0.0, 0.0
 	for i, w := range want {
@@ -195,7 +195,7 @@ func off(got, want []float32) float64 {
 	return worst / largest
 }
 
-// check compares outputs, of which a NaN is off by NaN.
+// check compares outputs. A NaN in got fails.
 func check(t testing.TB, what string, got, want []float32, tolerance float64) {
 	t.Helper()
 	if len(got) != len(want) {
@@ -208,8 +208,8 @@ func check(t testing.TB, what string, got, want []float32, tolerance float64) {
 	}
 }
 
-// tolerance is what may be lost between two implementations in float32, relative
-// to the largest value. Norms of small activations lose more.
+// tolerance returns the allowed difference between two implementations in float32, relative
+// to the largest value. It is larger for norms of small activations.
 func (g golden) tolerance() float64 {
 	if g.Kind == "small" {
 		return 5e-6
@@ -217,8 +217,8 @@ func (g golden) tolerance() float64 {
 	return 2e-6
 }
 
-// observe lets points compare every tensor with the golden's taps. The function
-// it returns reports what was not seen.
+// observe makes points compare every tensor with the golden's taps. The returned function
+// reports taps that did not occur.
 func (c goldenCase) observe(t testing.TB, points *hooks.Points, tolerance float64) (finish func()) {
 	seen := map[string]bool{}
 	worst, at := 0.0, ""
@@ -228,7 +228,7 @@ func (c goldenCase) observe(t testing.TB, points *hooks.Points, tolerance float6
 			seen[name] = true
 			want, ok := c.Taps[name]
 			if !ok {
-				// what goes into attention rearranged cannot be traced back there
+				// the reference does not record inputs of attention that it rearranges
 				if !c.KV || !strings.HasSuffix(name, ".unrotated") {
 					t.Errorf("%s: not in the reference", name)
 				}
@@ -270,6 +270,6 @@ func (c goldenCase) observe(t testing.TB, points *hooks.Points, tolerance float6
 	}
 }
 
-// referenceOnly are what only the reference's modules have: the times and the
-// guidance scale themselves, which enter our models as sinusoids.
+// referenceOnly lists inputs that only the reference's modules have: times and guidance
+// scale themselves. Our models get their sinusoids.
 var referenceOnly = regexp.MustCompile(`:in\.(timestep|guidance)$|time_proj@.*:in\.0$|time_(text|guidance)_embed@[^:]*:in\.[01]$`)

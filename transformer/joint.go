@@ -10,8 +10,8 @@ import (
 // Parts of the transformers with joint attention over a text and an image
 // stream (MM-DiT, Esser et al. 2024).
 
-// timeProj is diffusers' Timesteps. Its work is done on the host, so that the
-// time is an input of a compiled forward pass.
+// timeProj is diffusers' Timesteps. The sinusoids are computed on the host, so that they
+// are an input of a compiled forward pass.
 type timeProj struct{ nn.Module }
 
 // Forward takes the sinusoids [1, 256] and returns them in dtype.
@@ -22,9 +22,9 @@ func (t *timeProj) Forward(sinusoids *mlx.Array, dtype mlx.Dtype) *mlx.Array {
 // timestepEmbedding is TimestepEmbedding.
 type timestepEmbedding struct {
 	nn.Module
-	Linear1 nn.Linear `w:"linear_1"`
-	Act     *nn.SiLU  `w:"act"`
-	Linear2 nn.Linear `w:"linear_2"`
+	Linear1 *nn.Linear `w:"linear_1"`
+	Act     *nn.SiLU   `w:"act"`
+	Linear2 *nn.Linear `w:"linear_2"`
 }
 
 func newTimestepEmbedding(in, dim int, bias bool) *timestepEmbedding {
@@ -39,9 +39,9 @@ func (t *timestepEmbedding) Forward(x *mlx.Array) *mlx.Array {
 // another name for its activation.
 type textProjection struct {
 	nn.Module
-	Linear1 nn.Linear `w:"linear_1"`
-	Act1    *nn.SiLU  `w:"act_1"`
-	Linear2 nn.Linear `w:"linear_2"`
+	Linear1 *nn.Linear `w:"linear_1"`
+	Act1    *nn.SiLU   `w:"act_1"`
+	Linear2 *nn.Linear `w:"linear_2"`
 }
 
 func newTextProjection(in, dim int) *textProjection {
@@ -52,35 +52,64 @@ func (t *textProjection) Forward(x *mlx.Array) *mlx.Array {
 	return t.Tap(t.Linear2.Forward(t.Act1.Forward(t.Linear1.Forward(x))), x)
 }
 
-// modulate is x·(1+scale) + shift, in the dtype of shift and scale.
-func modulate(x, shift, scale *mlx.Array) *mlx.Array {
-	return x.Mul(scale.Plus(1)).Add(shift).AsType(shift.Dtype())
+// A modulation has the shift, scale and gate of adaptive layer norm: each is
+// [B, 1, dim], or [B, L, dim] if tokens differ in them. The shift may be nil.
+type modulation struct{ Shift, Scale, Gate *mlx.Array }
+
+// apply is x·(1+scale) + shift, in the dtype of the modulation.
+func (m modulation) apply(x *mlx.Array) *mlx.Array {
+	y := x.Mul(m.Scale.Plus(1))
+	if m.Shift != nil {
+		y = y.Add(m.Shift)
+	}
+	return y.AsType(m.Scale.Dtype())
 }
 
-// A modulation is that of one stream: shift, scale and gate, once or twice.
-type modulation struct {
-	raw        *mlx.Array // [B, parts·dim]
-	references *mlx.Array // the same for tokens of references, nil if they have no other
-	where      *mlx.Array // which those are, [1, L, 1]
-}
-
-// split gives the parts, [B, 1, dim] or, where references have others, [B, L, dim].
-func (m modulation) split(parts int) []*mlx.Array {
-	all := m.raw.ExpandDims(1).Split(parts, -1)
-	if m.where != nil {
-		for i, other := range m.references.ExpandDims(1).Split(parts, -1) {
-			all[i] = mlx.Where(m.where, other, all[i])
-		}
+// splitModulations splits a projection [B, 3n·dim] of a time embedding.
+func splitModulations(x *mlx.Array, n int) []modulation {
+	parts := x.ExpandDims(1).Split(3*n, -1)
+	all := make([]modulation, n)
+	for i := range all {
+		all[i] = modulation{Shift: parts[3*i], Scale: parts[3*i+1], Gate: parts[3*i+2]}
 	}
 	return all
 }
 
-// seen is the modulation as hooks see it.
-func (m modulation) seen() *mlx.Array {
-	if m.where == nil {
-		return m.raw
+// A streamModulation is the projection of the time embedding for one stream. Tokens
+// of reference images may have the projection of another time.
+type streamModulation struct {
+	all         *mlx.Array // [B, 3n·dim]
+	references  *mlx.Array // for the tokens of reference images; nil if all is for these too
+	isReference *mlx.Array // [1, L, 1], true for these tokens
+	tapped      *mlx.Array // the projection in the form that diffusers' blocks get
+}
+
+// withReferences sets another projection for the tokens where isReference is true.
+func (s streamModulation) withReferences(references, isReference *mlx.Array, observed bool) streamModulation {
+	s.references, s.isReference = references, isReference
+	if observed {
+		s.tapped = mlx.Where(isReference, references.ExpandDims(1), s.all.ExpandDims(1))
 	}
-	return mlx.Where(m.where, m.references.ExpandDims(1), m.raw.ExpandDims(1))
+	return s
+}
+
+// split returns the n modulations of a block.
+func (s streamModulation) split(n int) []modulation {
+	all := splitModulations(s.all, n)
+	if s.isReference == nil {
+		return all
+	}
+	for i, r := range splitModulations(s.references, n) {
+		where := func(r, other *mlx.Array) *mlx.Array { return mlx.Where(s.isReference, r, other) }
+		all[i] = modulation{where(r.Shift, all[i].Shift), where(r.Scale, all[i].Scale), where(r.Gate, all[i].Gate)}
+	}
+	return all
+}
+
+// attentionAndMLP splits [B, 6·dim].
+func (s streamModulation) attentionAndMLP() (attn, mlp modulation) {
+	both := s.split(2)
+	return both[0], both[1]
 }
 
 // between is true for rows from start to stop of n: [1, n, 1].
@@ -92,21 +121,12 @@ func between(n, start, stop int) *mlx.Array {
 	return mlx.FromFloat32(inside, 1, n, 1).Equal(mlx.Scalar(1, mlx.Float32))
 }
 
-// endBlock is the second half of a block over two streams, on one of them: it adds
-// to x what attention made, and then what the feed-forward makes. The parts of the
-// modulation are the gate of one, and shift, scale and gate of the other.
-func endBlock(x, attention *mlx.Array, parts []*mlx.Array, norm *nn.LayerNorm, ff nn.Layer) *mlx.Array {
-	gateMSA, shift, scale, gate := parts[0], parts[1], parts[2], parts[3]
-	x = x.Add(gateMSA.Mul(attention))
-	return x.Add(gate.Mul(ff.Forward(modulate(norm.Forward(x), shift, scale))))
-}
-
 // adaLayerNormContinuous is AdaLayerNormContinuous with a layer norm.
 type adaLayerNormContinuous struct {
-	nn.Module
-	SiLU   *nn.SiLU      `w:"silu"`
-	Linear nn.Linear     `w:"linear"`
-	Norm   *nn.LayerNorm `w:"norm"`
+	nn.Module `in:"0 1"`
+	SiLU      *nn.SiLU      `w:"silu"`
+	Linear    *nn.Linear    `w:"linear"`
+	Norm      *nn.LayerNorm `w:"norm"`
 }
 
 func newAdaLayerNormContinuous(dim int, eps float64, bias bool) *adaLayerNormContinuous {
@@ -115,9 +135,9 @@ func newAdaLayerNormContinuous(dim int, eps float64, bias bool) *adaLayerNormCon
 
 // Forward takes x [B, L, dim] and temb [B, dim].
 func (n *adaLayerNormContinuous) Forward(x, temb *mlx.Array) *mlx.Array {
-	// scale first, unlike everywhere else
-	m := n.Linear.Forward(n.SiLU.Forward(temb)).ExpandDims(1).Split(2, -1)
-	return n.Tap(modulate(n.Norm.Forward(x), m[1], m[0]), x, temb)
+	parts := n.Linear.Forward(n.SiLU.Forward(temb)).ExpandDims(1).Split(2, -1)
+	m := modulation{Scale: parts[0], Shift: parts[1]} // the scale first, unlike everywhere else
+	return n.Tap(m.apply(n.Norm.Forward(x)), x, temb)
 }
 
 // dropout is torch.nn.Dropout, which does nothing outside training.
@@ -130,7 +150,7 @@ type feedForward struct {
 	nn.Module
 	Net []nn.Layer `w:"net"`
 
-	wide bool // see nn.Widen
+	wide bool // see nn.WidenFP16
 }
 
 func newFeedForward(dim, hidden int) *feedForward {
@@ -141,7 +161,7 @@ func (f *feedForward) Forward(x *mlx.Array) *mlx.Array {
 	y := x
 	for i, layer := range f.Net {
 		if f.wide && i == len(f.Net)-1 {
-			y = nn.Widen(y)
+			y = nn.WidenFP16(y)
 		}
 		y = layer.Forward(y)
 	}
@@ -151,84 +171,89 @@ func (f *feedForward) Forward(x *mlx.Array) *mlx.Array {
 // geluLinear is diffusers' GELU with approximate "tanh".
 type geluLinear struct {
 	nn.Module
-	Proj nn.Linear `w:"proj"`
+	Proj *nn.Linear `w:"proj"`
 }
 
 func (g *geluLinear) Forward(x *mlx.Array) *mlx.Array {
 	return g.Tap(g.Proj.Forward(x).GELUTanh(), x)
 }
 
-// posEmbed is FluxPosEmbed or Flux2PosEmbed, whose tables are computed on the
-// host.
+// posEmbed is FluxPosEmbed or Flux2PosEmbed, whose tables are computed on the host.
 type posEmbed struct{ nn.Module }
 
-// Forward passes the table of positions [L, axes] by the hook.
+// Forward passes the table of positions [L, axes] through the hook.
 func (p *posEmbed) Forward(rope nn.Rope, positions *mlx.Array) nn.Rope {
 	if p.Observed() {
 		l, half := rope.Cos.Dim(0), rope.Cos.Dim(1)
 		once := func(x *mlx.Array) *mlx.Array { return x.Reshape(l, half, 2).Slice(2, 0, 1).Squeeze(2) }
-		rope.Sin = once(p.TapFurther("1", twice(rope.Sin)))
-		rope.Cos = once(p.Tap(twice(rope.Cos), positions))
+		cos, sin := p.Tap2(repeatInterleave(rope.Cos), repeatInterleave(rope.Sin), positions)
+		rope = nn.Rope{Cos: once(cos), Sin: once(sin)}
 	}
 	return rope
 }
 
-// twice repeats the columns of a table [L, D/2] one by one, as diffusers' tables
-// have them.
-func twice(x *mlx.Array) *mlx.Array {
+// repeatInterleave repeats each column of a table [L, D/2], as torch's
+// repeat_interleave(2, dim=1) does: diffusers' tables are [L, D].
+func repeatInterleave(x *mlx.Array) *mlx.Array {
 	l, half := x.Dim(0), x.Dim(1)
 	return x.ExpandDims(2).BroadcastTo(l, half, 2).Reshape(l, 2*half)
 }
 
-// A joint is what the blocks of one pass share: the positions of the joint
-// sequence, and how attention goes over it.
+// A joint describes attention over the joint sequence [text, image], which all
+// blocks of a pass share.
 type joint struct {
 	rope nn.Rope
-	emb  [2]*mlx.Array // image_rotary_emb as hooks see it, nil without one
-	// attend takes normed q, k and v [B, H, L, D] of a module to [B, H, L, D].
-	attend func(m *nn.Module, q, k, v *mlx.Array) *mlx.Array
+	mask *mlx.Array    // see nn.AttentionOptions; nil if every token sees all others
+	emb  [2]*mlx.Array // image_rotary_emb as the reference's blocks get it; nil unless observed
+
+	kv    *flux2KV // the KV cache of FLUX.2's references, nil without one
+	layer int      // the block's index in it
 }
 
-// newJoint is the joint of a sequence in which all see all.
-func newJoint(rope nn.Rope) joint {
-	return joint{rope: rope, attend: func(m *nn.Module, q, k, v *mlx.Array) *mlx.Array {
-		return nn.Attention(m.Enter(rotation(rope), q, k, v))
-	}}
-}
-
-// newFluxJoint is newJoint for FLUX.1 and FLUX.2, whose blocks are given cos and
+// newFluxJoint describes attention for FLUX.1 and FLUX.2, whose blocks get cos and
 // sin. The module is any of the model.
 func newFluxJoint(m *nn.Module, rope nn.Rope) joint {
-	j := newJoint(rope)
+	j := joint{rope: rope}
 	if m.Observed() {
-		j.emb = [2]*mlx.Array{twice(rope.Cos), twice(rope.Sin)}
+		j.emb = [2]*mlx.Array{repeatInterleave(rope.Cos), repeatInterleave(rope.Sin)}
 	}
 	return j
 }
 
-// rotation is how q and k enter attention.
-func rotation(rope nn.Rope) nn.Entry { return nn.Entry{Rotate: rope.Interleaved, LengthFirst: true} }
+// attend returns the attention [B, L, H·D] of a module with normed q, k and v
+// [B, L, H, D].
+func (j joint) attend(m *nn.Module, q, k, v *mlx.Array) *mlx.Array {
+	q, k, v = q.Transpose(0, 2, 1, 3), k.Transpose(0, 2, 1, 3), v.Transpose(0, 2, 1, 3)
+	if j.kv != nil {
+		return nn.MergeHeads(j.kv.attend(m, j, q, k, v))
+	}
+	return nn.MergeHeads(m.Attend(j.options(), q, k, v))
+}
+
+func (j joint) options() nn.AttentionOptions {
+	return nn.AttentionOptions{Rotate: j.rope.Interleaved, LengthFirst: true, Mask: j.mask}
+}
 
 // jointAttention is FluxAttention, Flux2Attention, and Attention with
-// QwenDoubleStreamAttnProcessor2_0. That of a single stream has no projections of
-// the text and none of its output.
+// QwenDoubleStreamAttnProcessor2_0. For a single stream it has no projections of the
+// text and no output projection.
 type jointAttention struct {
-	nn.Module
-	ToQ        nn.Linear   `w:"to_q"`
-	ToK        nn.Linear   `w:"to_k"`
-	ToV        nn.Linear   `w:"to_v"`
+	nn.Module  `in:"hidden_states encoder_hidden_states image_rotary_emb.0 image_rotary_emb.1"`
+	ToQ        *nn.Linear  `w:"to_q"`
+	ToK        *nn.Linear  `w:"to_k"`
+	ToV        *nn.Linear  `w:"to_v"`
 	NormQ      *nn.RMSNorm `w:"norm_q"`
 	NormK      *nn.RMSNorm `w:"norm_k"`
 	ToOut      []nn.Layer  `w:"to_out"`
-	AddQ       nn.Linear   `w:"add_q_proj"`
-	AddK       nn.Linear   `w:"add_k_proj"`
-	AddV       nn.Linear   `w:"add_v_proj"`
+	AddQ       *nn.Linear  `w:"add_q_proj"`
+	AddK       *nn.Linear  `w:"add_k_proj"`
+	AddV       *nn.Linear  `w:"add_v_proj"`
 	NormAddedQ *nn.RMSNorm `w:"norm_added_q"`
 	NormAddedK *nn.RMSNorm `w:"norm_added_k"`
-	ToAddOut   nn.Linear   `w:"to_add_out"`
+	ToAddOut   *nn.Linear  `w:"to_add_out"`
 
 	heads int
-	wide  bool // see nn.Widen
+	wide  bool // see nn.WidenFP16
 }
 
 func newSelfAttention(heads, headDim int, bias bool, eps float64) *jointAttention {
@@ -249,37 +274,31 @@ func newJointAttention(heads, headDim int, bias bool, eps float64) *jointAttenti
 	return a
 }
 
-// Forward takes the image x [B, L, dim] and the text c [B, T, dim] to what
-// attention over [c, x] adds to each.
+// Forward returns what attention over [c, x] adds to the image x [B, L, dim] and to
+// the text c [B, T, dim].
 func (a *jointAttention) Forward(x, c *mlx.Array, j joint) (dx, dc *mlx.Array) {
-	heads := func(l nn.Linear, x *mlx.Array) *mlx.Array { return nn.SplitHeads(l.Forward(x), a.heads) }
-	y := attend(&a.Module, j,
-		mlx.Concat(1, a.NormAddedQ.Forward(heads(a.AddQ, c)), a.NormQ.Forward(heads(a.ToQ, x))),
-		mlx.Concat(1, a.NormAddedK.Forward(heads(a.AddK, c)), a.NormK.Forward(heads(a.ToK, x))),
-		mlx.Concat(1, heads(a.AddV, c), heads(a.ToV, x)))
+	heads := func(l *nn.Linear, x *mlx.Array) *mlx.Array { return nn.SplitHeads(l.Forward(x), a.heads) }
+	q := mlx.Concat(1, a.NormAddedQ.Forward(heads(a.AddQ, c)), a.NormQ.Forward(heads(a.ToQ, x)))
+	k := mlx.Concat(1, a.NormAddedK.Forward(heads(a.AddK, c)), a.NormK.Forward(heads(a.ToK, x)))
+	v := mlx.Concat(1, heads(a.AddV, c), heads(a.ToV, x))
+	y := j.attend(&a.Module, q, k, v)
 	if a.wide {
-		y = nn.Widen(y)
+		y = nn.WidenFP16(y)
 	}
 	t, l := c.Dim(1), y.Dim(1)
-	dc = a.TapFurther("1", a.ToAddOut.Forward(y.Slice(1, 0, t)))
+	dc = a.ToAddOut.Forward(y.Slice(1, 0, t))
 	dx = y.Slice(1, t, l)
 	for _, layer := range a.ToOut {
 		dx = layer.Forward(dx)
 	}
-	dx = a.TapKeys("hidden_states encoder_hidden_states image_rotary_emb.0 image_rotary_emb.1", dx, x, c, j.emb[0], j.emb[1])
-	return dx, dc
+	return a.Tap2(dx, dc, x, c, j.emb[0], j.emb[1])
 }
 
 // ForwardSelf takes one stream [B, L, dim], without an output projection.
 func (a *jointAttention) ForwardSelf(x *mlx.Array, j joint) *mlx.Array {
-	heads := func(l nn.Linear) *mlx.Array { return nn.SplitHeads(l.Forward(x), a.heads) }
-	y := attend(&a.Module, j, a.NormQ.Forward(heads(a.ToQ)), a.NormK.Forward(heads(a.ToK)), heads(a.ToV))
-	return a.TapKeys("hidden_states image_rotary_emb.0 image_rotary_emb.1", y, x, j.emb[0], j.emb[1])
-}
-
-// attend takes q, k and v [B, L, H, D] of a module to [B, L, H·D].
-func attend(m *nn.Module, j joint, q, k, v *mlx.Array) *mlx.Array {
-	return nn.MergeHeads(j.attend(m, q.Transpose(0, 2, 1, 3), k.Transpose(0, 2, 1, 3), v.Transpose(0, 2, 1, 3)))
+	heads := func(l *nn.Linear) *mlx.Array { return nn.SplitHeads(l.Forward(x), a.heads) }
+	y := j.attend(&a.Module, a.NormQ.Forward(heads(a.ToQ)), a.NormK.Forward(heads(a.ToK)), heads(a.ToV))
+	return a.Tap(y, x, nil, j.emb[0], j.emb[1])
 }
 
 // Pack takes latents [B, C, H, W] to tokens [B, H/2·W/2, 4C], one for each 2×2
@@ -295,7 +314,7 @@ func Unpack(x *mlx.Array, h, w int) *mlx.Array {
 	return x.Reshape(b, h, w, c, 2, 2).Transpose(0, 3, 1, 4, 2, 5).Reshape(b, c, 2*h, 2*w)
 }
 
-// toBatch repeats x [1, L, D] for a batch of n.
+// toBatch broadcasts x [1, L, D] to a batch of n.
 func toBatch(x *mlx.Array, n int) *mlx.Array {
 	if x.Dim(0) == n {
 		return x
@@ -303,16 +322,15 @@ func toBatch(x *mlx.Array, n int) *mlx.Array {
 	return x.BroadcastTo(n, x.Dim(1), x.Dim(2))
 }
 
-// limitHalf keeps a residual stream in float16 finite, as diffusers does.
-func limitHalf(x *mlx.Array) *mlx.Array {
+// clipFP16 keeps a residual stream in float16 finite, as diffusers does.
+func clipFP16(x *mlx.Array) *mlx.Array {
 	if x.Dtype() != mlx.Float16 {
 		return x
 	}
 	return x.Clip(-65504, 65504)
 }
 
-// outChannels is a config's out_channels, which without one, or as 0, are as many
-// as go in.
+// outChannels returns a config's out_channels, or in_channels if it is nil or 0.
 func outChannels(out *int, in int) int {
 	if out == nil || *out == 0 {
 		return in
@@ -320,7 +338,7 @@ func outChannels(out *int, in int) int {
 	return *out
 }
 
-// validateJoint says what of a joint transformer's config cannot be run.
+// validateJoint checks the fields that configs of joint transformers share.
 func validateJoint(heads, headDim, layers, singleLayers int, axes []int, wantAxes int) error {
 	sum := 0
 	for _, d := range axes {
@@ -340,8 +358,7 @@ func validateJoint(heads, headDim, layers, singleLayers int, axes []int, wantAxe
 	return nil
 }
 
-// appendGrid appends the positions (first, y, x, 0 …) of an image of h×w tokens on
-// the given number of axes.
+// appendGrid appends the positions (first, y, x, 0, …) of an image of h×w tokens.
 func appendGrid(positions [][]int, h, w, first, axes int) [][]int {
 	for y := range h {
 		for x := range w {
@@ -353,7 +370,7 @@ func appendGrid(positions [][]int, h, w, first, axes int) [][]int {
 	return positions
 }
 
-// positionArray is positions [L, axes] as float32.
+// positionArray returns positions as float32 [L, axes].
 func positionArray(positions [][]int) *mlx.Array {
 	var flat []float32
 	for _, p := range positions {

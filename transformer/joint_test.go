@@ -11,20 +11,20 @@ import (
 	"github.com/gomflux/gomflux/transformer"
 )
 
-// A batch is as good as its pictures one by one.
+// TestFluxBatch checks that a batch has the same result as its images one by one.
 func TestFluxBatch(t *testing.T) {
 	g := readGoldens(t, "flux.json")[1]
 	mlxtest.Do(t, func() {
 		m, _ := g.flux(t, mlx.Float32)
-		s, err := m.Sequence(6, 4, 5)
+		s, err := m.Sequence(6, 4, 5, [2]int{4, 2})
 		if err != nil {
 			t.Fatal(err)
 		}
-		latents, text, pooled := input("a", 2, 6, 6, 4), input("b", 2, 5, 14), input("c", 2, 10)
-		both := m.Forward(latents, m.Timestep(0.5), m.Guidance(3), text, pooled, s)
+		latents, text, pooled, references := input("a", 2, 6, 6, 4), input("b", 2, 5, 14), input("c", 2, 10), input("d", 1, 2, 24)
+		both := m.Forward(latents, m.Timestep(0.5), m.Guidance(3), text, pooled, references, s)
 		for i := range 2 {
 			one := func(x *mlx.Array) *mlx.Array { return x.Slice(0, i, i+1) }
-			single := m.Forward(one(latents), m.Timestep(0.5), m.Guidance(3), one(text), one(pooled), s)
+			single := m.Forward(one(latents), m.Timestep(0.5), m.Guidance(3), one(text), one(pooled), references, s)
 			check(t, "picture", one(both).Floats(), single.Floats(), 2e-6)
 		}
 	})
@@ -54,9 +54,9 @@ func TestFlux2Batch(t *testing.T) {
 	})
 }
 
-// The transformers can be compiled, the kv variant's cache among the results and
-// inputs. (Nothing is evaluated: MLX would call a C++ compiler for half a minute.
-// Compiled pictures are compared in models.)
+// TestTrace checks that the transformers can be compiled, with the kv variant's cache among
+// the results and inputs. (It evaluates nothing, for which MLX would call a C++ compiler for
+// half a minute. Package models compares images of compiled models.)
 func TestTrace(t *testing.T) {
 	mlxtest.Do(t, func() {
 		g := readGoldens(t, "flux.json")[1]
@@ -65,12 +65,13 @@ func TestTrace(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		forward := mlx.Compile(func(in []*mlx.Array) []*mlx.Array {
-			return []*mlx.Array{m.Forward(in[0], in[1], in[2], in[3], in[4], s)}
+		type inputs struct{ Latents, Timestep, Guidance, Text, Pooled *mlx.Array }
+		forward := mlx.Named(mlx.Compile, func(in inputs) *mlx.Array {
+			return m.Forward(in.Latents, in.Timestep, in.Guidance, in.Text, in.Pooled, nil, s)
 		})
 		latents := input("latents", 2, 6, 6, 10)
-		out := forward([]*mlx.Array{latents, m.Timestep(1), m.Guidance(3), input("text", 1, 7, 14), input("pooled", 1, 10)})
-		mlxtest.Same(t, "flux", out[0].Shape(), latents.Shape())
+		out := forward(inputs{latents, m.Timestep(1), m.Guidance(3), input("text", 1, 7, 14), input("pooled", 1, 10)})
+		mlxtest.Same(t, "flux", out.Shape(), latents.Shape())
 	})
 	mlxtest.Do(t, func() {
 		g := readGoldens(t, "flux2.json")[1]
@@ -79,23 +80,34 @@ func TestTrace(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		extract := mlx.Compile(func(in []*mlx.Array) []*mlx.Array {
-			out, cache := m.Extract(in[0], in[1], in[2], in[3], s)
-			return append([]*mlx.Array{out}, cache...)
+		type inputs struct {
+			Latents, Timestep, Text, References *mlx.Array
+			Cache                               transformer.Flux2Cache
+		}
+		type outputs struct {
+			Velocity *mlx.Array
+			Cache    transformer.Flux2Cache
+		}
+		extract := mlx.Named(mlx.Compile, func(in inputs) (out outputs) {
+			out.Velocity, out.Cache = m.Extract(in.Latents, in.Timestep, in.Text, in.References, s)
+			return out
 		})
-		cached := mlx.Compile(func(in []*mlx.Array) []*mlx.Array {
-			return []*mlx.Array{m.Cached(in[0], in[1], in[2], in[3:], s)}
+		cached := mlx.Named(mlx.Compile, func(in inputs) *mlx.Array {
+			return m.Cached(in.Latents, in.Timestep, in.Text, in.Cache, s)
 		})
 		latents := input("latents", 2, 8, 3, 5)
-		in := []*mlx.Array{latents, m.Timestep(1), input("text", 1, 7, 18)}
-		first := extract(append(in, input("references", 1, 6, 8)))
-		mlxtest.Same(t, "extract", first[0].Shape(), latents.Shape())
-		mlxtest.Same(t, "keys of the last layer", first[len(first)-2].Shape(), []int{2, 3, 6, 14})
-		mlxtest.Same(t, "cached", cached(append(in, first[1:]...))[0].Shape(), latents.Shape())
+		in := inputs{Latents: latents, Timestep: m.Timestep(1), Text: input("text", 1, 7, 18), References: input("references", 1, 6, 8)}
+		first := extract(in)
+		mlxtest.Same(t, "extract", first.Velocity.Shape(), latents.Shape())
+		keys := first.Cache.Keys
+		mlxtest.Same(t, "keys of the last layer", keys[len(keys)-1].Shape(), []int{2, 3, 6, 14})
+		in.References, in.Cache = nil, first.Cache
+		mlxtest.Same(t, "cached", cached(in).Shape(), latents.Shape())
 	})
 }
 
-// In float16 the text's stream is clipped where it would be infinite.
+// TestFluxFloat16 checks that in float16 the text stream is clipped where it would be
+// infinite.
 func TestFluxFloat16(t *testing.T) {
 	g := readGoldens(t, "flux.json")[0]
 	c := g.Cases[0]
@@ -114,7 +126,7 @@ func TestFluxFloat16(t *testing.T) {
 	})
 }
 
-// Half precision is near float32.
+// TestHalf checks that results in half precision are close to those in float32.
 func TestHalf(t *testing.T) {
 	for _, c := range []struct {
 		dtype mlx.Dtype
@@ -201,6 +213,8 @@ func TestSequenceErrors(t *testing.T) {
 		for _, size := range [][2]int{{7, 4}, {4, 7}, {0, 4}, {4, -2}} {
 			_, err := flux.Sequence(size[0], size[1], 3)
 			checkError(t, "expected even sides", err)
+			_, err = flux.Sequence(4, 4, 3, size)
+			checkError(t, "expected even sides", err)
 		}
 		flux2 := transformer.NewFlux2(readGoldens(t, "flux2.json")[0].flux2Config(t))
 		_, err := flux2.Sequence(0, 4, 3)
@@ -208,12 +222,13 @@ func TestSequenceErrors(t *testing.T) {
 		_, err = flux2.Sequence(4, 4, 3, [2]int{1, 2}, [2]int{3, 0})
 		checkError(t, "latents of 3×0", err)
 	})
-	checkError(t, "2 keys and values of references, expected 8", mlxtest.Try(func() {
+	checkError(t, "KV cache with keys of 2 layers and values of 2, expected 4", mlxtest.Try(func() {
 		m, _ := readGoldens(t, "flux2.json")[0].flux2(t, mlx.Float32)
+		cache := transformer.Flux2Cache{Keys: make([]*mlx.Array, 2), Values: make([]*mlx.Array, 2)}
 		s, err := m.Sequence(1, 1, 1)
 		if err != nil {
 			t.Fatal(err)
 		}
-		m.Cached(input("latents", 1, 12, 1, 1), m.Timestep(1), input("text", 1, 1, 20), make([]*mlx.Array, 2), s)
+		m.Cached(input("latents", 1, 12, 1, 1), m.Timestep(1), input("text", 1, 1, 20), cache, s)
 	}))
 }

@@ -25,7 +25,7 @@ type QwenImageConfig struct {
 	UseLayer3DRope     bool  `json:"use_layer3d_rope"`
 }
 
-// DefaultQwenImageConfig is what diffusers assumes where a config says nothing.
+// DefaultQwenImageConfig returns the values that diffusers uses for fields that a config lacks.
 func DefaultQwenImageConfig() QwenImageConfig {
 	out := 16
 	return QwenImageConfig{
@@ -34,7 +34,7 @@ func DefaultQwenImageConfig() QwenImageConfig {
 	}
 }
 
-// Validate says what of the config cannot be run.
+// Validate returns an error if the model cannot be run with the config.
 func (c *QwenImageConfig) Validate() error {
 	out := outChannels(c.OutChannels, c.InChannels)
 	switch {
@@ -56,21 +56,22 @@ func (c *QwenImageConfig) Validate() error {
 
 // QwenImage is diffusers' QwenImageTransformer2DModel.
 type QwenImage struct {
-	nn.Module
+	nn.Module `in:"hidden_states encoder_hidden_states"`
+
 	PosEmbed          qwenImagePosEmbed   `w:"pos_embed"`
 	TimeTextEmbed     *qwenImageTimeEmbed `w:"time_text_embed"`
 	TxtNorm           *nn.RMSNorm         `w:"txt_norm"`
-	ImgIn             nn.Linear           `w:"img_in"`
-	TxtIn             nn.Linear           `w:"txt_in"`
+	ImgIn             *nn.Linear          `w:"img_in"`
+	TxtIn             *nn.Linear          `w:"txt_in"`
 	TransformerBlocks []*qwenImageBlock   `w:"transformer_blocks"`
 
 	NormOut *adaLayerNormContinuous `w:"norm_out"`
-	ProjOut nn.Linear               `w:"proj_out"`
+	ProjOut *nn.Linear              `w:"proj_out"`
 
 	Config QwenImageConfig
 }
 
-// NewQwenImage declares the model that a validated config describes.
+// NewQwenImage declares the model of a validated config.
 func NewQwenImage(c QwenImageConfig) *QwenImage {
 	dim := c.NumAttentionHeads * c.AttentionHeadDim
 	m := &QwenImage{
@@ -88,8 +89,8 @@ func NewQwenImage(c QwenImageConfig) *QwenImage {
 	return m
 }
 
-// QwenImageSequence is the layout of one picture size with one number of text
-// tokens and some reference pictures: what stays the same over all steps.
+// QwenImageSequence is the layout of an image size with a number of text tokens and
+// some reference images. It is the same for all steps.
 type QwenImageSequence struct {
 	h, w                     int // size in patches
 	text, target, references int // tokens
@@ -97,11 +98,10 @@ type QwenImageSequence struct {
 }
 
 // Sequence lays out latents of height×width with a text of the given number of
-// tokens and references of the given heights and widths, all of them even. Of a
-// picture of h×w patches, the one in row y and column x is at
-// (n, y-⌈h/2⌉, x-⌈w/2⌉), where n is 0 for the target and counts the references
-// from 1. Text token k is at m+k on all axes, where m is the largest ⌊h/2⌋ or
-// ⌊w/2⌋ of all pictures.
+// tokens and references of the given heights and widths, all of them even. In an
+// image of h×w patches, the patch in row y and column x is at (n, y-⌈h/2⌉, x-⌈w/2⌉),
+// where n is 0 for the target and counts the references from 1. Text token k is at
+// m+k on all axes, where m is the largest ⌊h/2⌋ or ⌊w/2⌋ of all images.
 func (m *QwenImage) Sequence(height, width, text int, references ...[2]int) (*QwenImageSequence, error) {
 	s := &QwenImageSequence{h: height / 2, w: width / 2, text: text, target: height / 2 * (width / 2)}
 	var image [][]int
@@ -136,16 +136,16 @@ func (m *QwenImage) Timestep(t float32) *mlx.Array {
 	return nn.ScaledTimestepEmbedding(t, 1000, timestepFeatures)
 }
 
-// Forward predicts from latents [B, C, H, W], a timestep, the text encoder's states
-// [B, T, joint_attention_dim] and the tokens of references [B, R, 4C], as [Pack]
-// makes them and in the order of the sequence (nil without), the velocity
-// [B, C, H, W]. Text and references may be those of one for the whole batch. It
-// computes in the latents' dtype. In float16, the residual streams, which reach
-// tens of millions in the published model, and the projections that add to them
-// are float32; the text is not rounded before its norm.
+// Forward returns the velocity [B, C, H, W] for latents [B, C, H, W]. timestep are
+// sinusoids [1, 256], text are prompt embeddings [B, T, joint_attention_dim], and
+// references are the tokens of reference images [B, R, 4C] from [Pack], in the order
+// of the sequence, or nil. Text and references may have a batch of 1 for all latents.
+// It computes in the dtype of the latents. In float16 the residual streams, which
+// reach tens of millions in the published model, and the projections that are added
+// to them are float32, and the text is not rounded before its norm.
 func (m *QwenImage) Forward(latents, timestep, text, references *mlx.Array, s *QwenImageSequence) *mlx.Array {
 	dtype := latents.Dtype()
-	tokens, text := Pack(latents), text.AsType(nn.Wide(dtype))
+	tokens, text := Pack(latents), text.AsType(nn.WideDtype(dtype))
 	if references != nil {
 		tokens = mlx.Concat(1, tokens, toBatch(references.AsType(dtype), tokens.Dim(0)))
 	}
@@ -157,24 +157,21 @@ func (m *QwenImage) Forward(latents, timestep, text, references *mlx.Array, s *Q
 	}
 	t := qwenImageTime{temb: m.TimeTextEmbed.Forward(timestep, x)}
 	if m.Config.ZeroCondT {
-		t.references = between(s.target+s.references, s.target, s.target+s.references)
+		t.isReference = between(s.target+s.references, s.target, s.target+s.references)
 	}
-	rope, emb := m.PosEmbed.Forward(s.rope, s.text)
-	j := newJoint(rope)
-	j.emb = emb
+	j := m.PosEmbed.Forward(s.rope, s.text)
 
-	streams := mlx.ChainAll([]*mlx.Array{nn.Widen(c), nn.Widen(x)}, m.TransformerBlocks, func(b *qwenImageBlock, streams []*mlx.Array) []*mlx.Array {
-		c, x := b.Forward(streams[0], streams[1], t, j)
-		return []*mlx.Array{c, x}
-	})
-	out := m.ProjOut.Forward(m.NormOut.Forward(streams[1], t.now()))
-	out = m.TapKeys("hidden_states encoder_hidden_states", out, tokens, text)
+	c, x = nn.WidenFP16(c), nn.WidenFP16(x)
+	for _, b := range mlx.Layers(m.TransformerBlocks, &c, &x) {
+		c, x = b.Forward(c, x, t, j)
+	}
+	out := m.Tap(m.ProjOut.Forward(m.NormOut.Forward(x, t.now())), tokens, text)
 	return Unpack(out.Slice(1, 0, s.target), s.h, s.w)
 }
 
 // qwenImageTimeEmbed is QwenTimestepProjEmbeddings.
 type qwenImageTimeEmbed struct {
-	nn.Module
+	nn.Module        `in:"1"`           // the reference's first input is the time itself
 	TimeProj         timeProj           `w:"time_proj"`
 	TimestepEmbedder *timestepEmbedding `w:"timestep_embedder"`
 }
@@ -182,47 +179,47 @@ type qwenImageTimeEmbed struct {
 // Forward takes sinusoids [n, 256] to [n, dim], in the dtype of the image x.
 func (t *qwenImageTimeEmbed) Forward(sinusoids, x *mlx.Array) *mlx.Array {
 	temb := t.TimestepEmbedder.Forward(t.TimeProj.Forward(sinusoids, x.Dtype()))
-	return t.TapKeys("1", temb, x) // the reference's first input is the time itself
+	return t.Tap(temb, x)
 }
 
-// A qwenImageTime is what modulates all blocks.
+// A qwenImageTime has the time embedding that modulates all blocks.
 type qwenImageTime struct {
-	temb       *mlx.Array // [1, dim], or under zero_cond_t [2, dim], the second of time 0
-	references *mlx.Array // which tokens of the image time 0 is for, [1, L, 1], nil without it
+	temb        *mlx.Array // [1, dim], or under zero_cond_t [2, dim], the second of time 0
+	isReference *mlx.Array // [1, L, 1], true for the image's tokens at time 0; nil without zero_cond_t
 }
 
 // now is temb of the step's time, [1, dim].
 func (t qwenImageTime) now() *mlx.Array { return t.temb.Slice(0, 0, 1) }
 
-// of is the modulation by raw [n, 6·dim] that was made of temb.
-func (t qwenImageTime) of(raw *mlx.Array) modulation {
-	if t.references == nil {
-		return modulation{raw: raw}
+// modulation is the projection all [n, 6·dim] of temb, for the image.
+func (t qwenImageTime) modulation(all *mlx.Array) streamModulation {
+	if t.isReference == nil {
+		return streamModulation{all: all}
 	}
-	return modulation{raw: raw.Slice(0, 0, 1), references: raw.Slice(0, 1, 2), where: t.references}
+	return streamModulation{all: all.Slice(0, 0, 1), references: all.Slice(0, 1, 2), isReference: t.isReference}
 }
 
 // qwenImagePosEmbed is QwenEmbedRope, whose tables are computed on the host.
 type qwenImagePosEmbed struct{ nn.Module }
 
-// Forward passes the table of a sequence that begins with the text by the hook,
-// which sees those of the image and of the text as complex numbers
-// [L, D/2, (real, imaginary)]. It returns what it sees, too.
-func (p *qwenImagePosEmbed) Forward(rope nn.Rope, text int) (nn.Rope, [2]*mlx.Array) {
+// Forward passes the table of a sequence that begins with the text through the hook, and
+// describes attention with it. The hook sees the tables of the image and of the text
+// as complex numbers [L, D/2, (real, imaginary)], and so do the reference's blocks.
+func (p *qwenImagePosEmbed) Forward(rope nn.Rope, text int) joint {
 	if !p.Observed() {
-		return rope, [2]*mlx.Array{}
+		return joint{rope: rope}
 	}
 	both := mlx.Concat(2, rope.Cos.ExpandDims(2), rope.Sin.ExpandDims(2))
-	n := both.Dim(0)
-	ofText := p.TapFurther("1", both.Slice(0, 0, text))
-	ofImage := p.Tap(both.Slice(0, text, n))
+	ofImage, ofText := p.Tap2(both.Slice(0, text, both.Dim(0)), both.Slice(0, 0, text))
 	parts := mlx.Concat(0, ofText, ofImage).Split(2, 2)
-	return nn.Rope{Cos: parts[0].Squeeze(2), Sin: parts[1].Squeeze(2)}, [2]*mlx.Array{ofImage, ofText}
+	rope = nn.Rope{Cos: parts[0].Squeeze(2), Sin: parts[1].Squeeze(2)}
+	return joint{rope: rope, emb: [2]*mlx.Array{ofImage, ofText}}
 }
 
 // qwenImageBlock is QwenImageTransformerBlock.
 type qwenImageBlock struct {
-	nn.Module
+	nn.Module `in:"hidden_states encoder_hidden_states temb image_rotary_emb.0 image_rotary_emb.1 modulate_index"`
+
 	ImgMod   *nn.Sequential  `w:"img_mod"`
 	ImgNorm1 *nn.LayerNorm   `w:"img_norm1"`
 	Attn     *jointAttention `w:"attn"`
@@ -249,23 +246,22 @@ func newQwenImageBlock(c QwenImageConfig) *qwenImageBlock {
 
 // Forward takes the text c [B, T, dim] and the image x [B, L, dim].
 func (b *qwenImageBlock) Forward(c, x *mlx.Array, t qwenImageTime, j joint) (nextC, nextX *mlx.Array) {
-	partsX := t.of(b.ImgMod.Forward(t.temb)).split(6) // shift, scale, gate, twice
-	partsC := modulation{raw: b.TxtMod.Forward(t.now())}.split(6)
-	dx, dc := b.Attn.Forward(
-		modulate(b.ImgNorm1.Forward(x), partsX[0], partsX[1]),
-		modulate(b.TxtNorm1.Forward(c), partsC[0], partsC[1]), j)
+	attnX, mlpX := t.modulation(b.ImgMod.Forward(t.temb)).attentionAndMLP()
+	attnC, mlpC := streamModulation{all: b.TxtMod.Forward(t.now())}.attentionAndMLP()
+	dx, dc := b.Attn.Forward(attnX.apply(b.ImgNorm1.Forward(x)), attnC.apply(b.TxtNorm1.Forward(c)), j)
 
-	nextX = b.TapFurther("1", endBlock(x, dx, partsX[2:], b.ImgNorm2, b.ImgMLP))
-	nextC = endBlock(c, dc, partsC[2:], b.TxtNorm2, b.TxtMLP)
-	if b.Observed() {
-		keys := "hidden_states encoder_hidden_states temb image_rotary_emb.0 image_rotary_emb.1"
-		in := []*mlx.Array{x, c, t.temb, j.emb[0], j.emb[1]}
-		if t.references != nil {
-			keys += " modulate_index"
-			index := t.references.Squeeze(2).AsType(mlx.Int32)
-			in = append(in, index.BroadcastTo(x.Dim(0), x.Dim(1)))
-		}
-		nextC = b.TapKeys(keys, nextC, in...)
+	nextX = x.Add(attnX.Gate.Mul(dx))
+	nextX = nextX.Add(mlpX.Gate.Mul(b.ImgMLP.Forward(mlpX.apply(b.ImgNorm2.Forward(nextX)))))
+	nextC = c.Add(attnC.Gate.Mul(dc))
+	nextC = nextC.Add(mlpC.Gate.Mul(b.TxtMLP.Forward(mlpC.apply(b.TxtNorm2.Forward(nextC)))))
+	return b.tap(nextC, nextX, x, c, t, j)
+}
+
+// tap adds the reference's modulate_index [B, L], which is 1 for references.
+func (b *qwenImageBlock) tap(nextC, nextX, x, c *mlx.Array, t qwenImageTime, j joint) (*mlx.Array, *mlx.Array) {
+	var index *mlx.Array
+	if b.Observed() && t.isReference != nil {
+		index = t.isReference.Squeeze(2).AsType(mlx.Int32).BroadcastTo(x.Dim(0), x.Dim(1))
 	}
-	return nextC, nextX
+	return b.Tap2(nextC, nextX, x, c, t.temb, j.emb[0], j.emb[1], index)
 }

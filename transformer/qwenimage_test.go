@@ -14,13 +14,13 @@ import (
 	"github.com/gomflux/gomflux/transformer"
 )
 
-// qwenImageConfig is that of a golden's model.
+// qwenImageConfig returns the config of a golden's model.
 func (g golden) qwenImageConfig(t testing.TB) transformer.QwenImageConfig {
 	t.Helper()
 	return configOf(t, g, transformer.DefaultQwenImageConfig())
 }
 
-// qwenImage is a golden's model, with its parameters in dtype.
+// qwenImage returns a golden's model, with its parameters in dtype.
 func (g golden) qwenImage(t testing.TB, dtype mlx.Dtype) (*transformer.QwenImage, *hooks.Points) {
 	t.Helper()
 	return bound(t, g, transformer.NewQwenImage(g.qwenImageConfig(t)), dtype)
@@ -68,9 +68,9 @@ func TestQwenImage(t *testing.T) {
 	}
 }
 
-// Far from the middle of a picture it shows that the tables are computed in
-// float32: sines of QwenEmbedRope for the first patch of 6002 in a row, which is at
-// (0, -1, -3001), and for the text, at 3001.
+// TestQwenImageFarPositions compares sines of QwenEmbedRope far from the middle of an image,
+// where it matters that the tables are computed in float32: for the first patch of 6002 in a
+// row, which is at (0, -1, -3001), and for the text, at 3001.
 func TestQwenImageFarPositions(t *testing.T) {
 	tables := map[string][]float32{}
 	stop := errors.New("stop")
@@ -95,11 +95,13 @@ func TestQwenImageFarPositions(t *testing.T) {
 	if !errors.Is(err, stop) {
 		t.Fatal(err)
 	}
-	check(t, "image", tables[""], []float32{0, 0, -0.841470957, -0.0463992208, -0.0021544327, 0.702579439, -0.874299407, -0.181264535}, 2e-7)
-	check(t, "text", tables["1"], []float32{-0.702579439, -0.986439705, -0.702579439, 0.874299407, 0.181264535, -0.702579439, 0.874299407, 0.181264535}, 2e-7)
+	check(t, "image", tables[""], []float32{0, 0, -0.841470957, -0.0463992208, -0.0021544327, 0.702579439, -0.874299407, -0.181264535},
+		2e-7)
+	check(t, "text", tables["1"],
+		[]float32{-0.702579439, -0.986439705, -0.702579439, 0.874299407, 0.181264535, -0.702579439, 0.874299407, 0.181264535}, 2e-7)
 }
 
-// A batch is as good as its pictures one by one.
+// TestQwenImageBatch checks that a batch has the same result as its images one by one.
 func TestQwenImageBatch(t *testing.T) {
 	for _, g := range readGoldens(t, "qwenimage.json") {
 		mlxtest.Do(t, func() {
@@ -109,7 +111,8 @@ func TestQwenImageBatch(t *testing.T) {
 				t.Fatal(err)
 			}
 			channels := m.Config.InChannels
-			latents, text, references := input("a", 2, channels/4, 6, 4), input("b", 2, 5, m.Config.JointAttentionDim), input("c", 2, 5, channels)
+			latents, text, references := input("a", 2, channels/4, 6, 4), input("b", 2, 5, m.Config.JointAttentionDim),
+				input("c", 2, 5, channels)
 			both := m.Forward(latents, m.Timestep(0.5), text, references, s)
 			for i := range 2 {
 				one := func(x *mlx.Array) *mlx.Array { return x.Slice(0, i, i+1) }
@@ -120,7 +123,7 @@ func TestQwenImageBatch(t *testing.T) {
 	}
 }
 
-// The model can be compiled (see TestTrace).
+// TestQwenImageTrace checks that the model can be compiled (see TestTrace).
 func TestQwenImageTrace(t *testing.T) {
 	for _, g := range readGoldens(t, "qwenimage.json") {
 		mlxtest.Do(t, func() {
@@ -129,17 +132,19 @@ func TestQwenImageTrace(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			forward := mlx.Compile(func(in []*mlx.Array) []*mlx.Array {
-				return []*mlx.Array{m.Forward(in[0], in[1], in[2], in[3], s)}
+			type inputs struct{ Latents, Timestep, Text, References *mlx.Array }
+			forward := mlx.Named(mlx.Compile, func(in inputs) *mlx.Array {
+				return m.Forward(in.Latents, in.Timestep, in.Text, in.References, s)
 			})
 			latents := input("latents", 2, m.Config.InChannels/4, 6, 10)
-			out := forward([]*mlx.Array{latents, m.Timestep(1), input("text", 1, 7, m.Config.JointAttentionDim), input("references", 1, 2, m.Config.InChannels)})
-			mlxtest.Same(t, "shape", out[0].Shape(), latents.Shape())
+			text, references := input("text", 1, 7, m.Config.JointAttentionDim), input("references", 1, 2, m.Config.InChannels)
+			out := forward(inputs{latents, m.Timestep(1), text, references})
+			mlxtest.Same(t, "shape", out.Shape(), latents.Shape())
 		})
 	}
 }
 
-// Half precision is near float32.
+// TestQwenImageHalf checks that results in half precision are close to those in float32.
 func TestQwenImageHalf(t *testing.T) {
 	for _, h := range []struct {
 		dtype mlx.Dtype
@@ -160,9 +165,9 @@ func TestQwenImageHalf(t *testing.T) {
 	}
 }
 
-// The streams of the published model reach tens of millions, 700 times what
-// float16 holds: with such values, and with a text of as large ones, float16 is as
-// near float32 as it is without.
+// TestQwenImageLargeValues checks that float16 is as close to float32 with large values as
+// without: the streams of the published model reach tens of millions, 700 times float16's
+// limit, and so do its prompt embeddings here.
 func TestQwenImageLargeValues(t *testing.T) {
 	stream := func(tap hooks.Tap) bool { // of a block, text or image
 		return strings.HasPrefix(tap.Name, "transformer.transformer_blocks.") && strings.Count(tap.Name, ".") == 2
@@ -175,7 +180,8 @@ func TestQwenImageLargeValues(t *testing.T) {
 				m, points := g.qwenImage(t, mlx.Float16)
 				for _, p := range nn.Parameters(m) {
 					switch {
-					case strings.Contains(p.Name, "_mlp.net.2."), strings.Contains(p.Name, ".to_out.0."), strings.Contains(p.Name, ".to_add_out."):
+					case strings.Contains(p.Name, "_mlp.net.2."), strings.Contains(p.Name, ".to_out.0."),
+						strings.Contains(p.Name, ".to_add_out."):
 						p.Array = p.Array.Times(40000)
 					case strings.Contains(p.Name, "_mod.1."):
 						p.Array = p.Array.Times(100)

@@ -30,7 +30,7 @@ type ZImageConfig struct {
 	AxesLens       []int   `json:"axes_lens"`
 }
 
-// DefaultZImageConfig is what diffusers assumes where a config says nothing.
+// DefaultZImageConfig returns the values that diffusers uses for fields that a config lacks.
 func DefaultZImageConfig() ZImageConfig {
 	return ZImageConfig{
 		AllPatchSize: []int{2}, AllFPatchSize: []int{1}, InChannels: 16, Dim: 3840, NLayers: 30, NRefinerLayers: 2,
@@ -39,7 +39,7 @@ func DefaultZImageConfig() ZImageConfig {
 	}
 }
 
-// Validate says what of the config cannot be run.
+// Validate returns an error if the model cannot be run with the config.
 func (c *ZImageConfig) Validate() error {
 	sum := 0
 	for _, d := range c.AxesDims {
@@ -50,19 +50,21 @@ func (c *ZImageConfig) Validate() error {
 	}
 	switch {
 	case len(c.AllPatchSize) != 1 || len(c.AllFPatchSize) != 1 || c.AllPatchSize[0] < 1 || c.AllFPatchSize[0] != 1:
-		return fmt.Errorf("all_patch_size %v and all_f_patch_size %v: expected one patch size for single pictures", c.AllPatchSize, c.AllFPatchSize)
+		return fmt.Errorf("all_patch_size %v and all_f_patch_size %v: expected one patch size, and 1 frame", c.AllPatchSize,
+			c.AllFPatchSize)
 	case c.InChannels < 1 || c.Dim < 1 || c.NHeads < 1 || c.CapFeatDim < 1 || !(c.RopeTheta > 0):
 		return errors.New("in_channels, dim, n_heads, cap_feat_dim and rope_theta must be positive")
 	case c.NLayers < 0 || c.NLayers > nn.MaxLayers || c.NRefinerLayers < 0 || c.NRefinerLayers > nn.MaxLayers:
 		return fmt.Errorf("n_layers %d and n_refiner_layers %d: expected 0 to %d", c.NLayers, c.NRefinerLayers, nn.MaxLayers)
 	case c.Dim > nn.MaxDim || c.InChannels > nn.MaxDim || c.CapFeatDim > nn.MaxDim || c.AllPatchSize[0] > 64:
-		return fmt.Errorf("dim %d, in_channels %d, cap_feat_dim %d, all_patch_size %v: too large", c.Dim, c.InChannels, c.CapFeatDim, c.AllPatchSize)
+		return fmt.Errorf("dim %d, in_channels %d, cap_feat_dim %d, all_patch_size %v: too large", c.Dim, c.InChannels, c.CapFeatDim,
+			c.AllPatchSize)
 	case c.Dim%c.NHeads != 0 || c.Dim/c.NHeads != sum || len(c.AxesDims) != 3 || len(c.AxesLens) != 3:
 		return fmt.Errorf("dim %d, n_heads %d, axes_dims %v: three axes must sum to the head size", c.Dim, c.NHeads, c.AxesDims)
 	case c.SiglipFeatDim != nil:
-		return errors.New("siglip_feat_dim: the Omni variant")
+		return errors.New("siglip_feat_dim: the Omni variant is not supported")
 	case !c.QKNorm:
-		return errors.New("qk_norm false")
+		return errors.New("qk_norm false: expected true")
 	}
 	return nil
 }
@@ -76,8 +78,9 @@ const (
 
 // ZImage is diffusers' ZImageTransformer2DModel.
 type ZImage struct {
-	nn.Module
-	XEmbedder      map[string]nn.Linear    `w:"all_x_embedder"`
+	nn.Module `in:"0.0 2.0"`
+
+	XEmbedder      map[string]*nn.Linear   `w:"all_x_embedder"`
 	FinalLayer     map[string]*zimageFinal `w:"all_final_layer"`
 	NoiseRefiner   []*zimageBlock          `w:"noise_refiner"`
 	ContextRefiner []*zimageBlock          `w:"context_refiner"`
@@ -91,7 +94,7 @@ type ZImage struct {
 	patch  string // the key of the one patch size, "2-1"
 }
 
-// NewZImage declares the model that a validated config describes.
+// NewZImage declares the model of a validated config.
 func NewZImage(c ZImageConfig) *ZImage {
 	size := c.AllPatchSize[0]
 	features := size * size * c.InChannels
@@ -105,7 +108,7 @@ func NewZImage(c ZImageConfig) *ZImage {
 	}
 	patch := fmt.Sprintf("%d-%d", size, c.AllFPatchSize[0])
 	return &ZImage{
-		XEmbedder: map[string]nn.Linear{patch: nn.NewLinear(features, c.Dim, true)},
+		XEmbedder: map[string]*nn.Linear{patch: nn.NewLinear(features, c.Dim, true)},
 		FinalLayer: map[string]*zimageFinal{patch: {
 			NormFinal: nn.NewLayerNorm(1e-6),
 			Linear:    nn.NewLinear(c.Dim, features, true),
@@ -124,8 +127,8 @@ func NewZImage(c ZImageConfig) *ZImage {
 	}
 }
 
-// ZImageSequence is the layout of one picture size with one caption length:
-// what stays the same over all steps.
+// ZImageSequence is the layout of an image size with a caption length. It is the
+// same for all steps.
 type ZImageSequence struct {
 	h, w           int // latent size in patches
 	image, caption int // tokens without padding
@@ -135,8 +138,8 @@ type ZImageSequence struct {
 
 // Sequence lays out latents of height×width with a caption of the given number
 // of tokens. Image and caption are each padded to a multiple of 32 tokens; the
-// caption's positions, pads included, count on axis 0 from 1, the image lies
-// behind it on axes 1 and 2, and pads of the image are at 0.
+// caption's positions, pads included, count on axis 0 from 1, the image follows it
+// on axes 1 and 2, and pads of the image are at 0.
 func (m *ZImage) Sequence(height, width, caption int) (*ZImageSequence, error) {
 	if err := m.Fits(height, width, caption); err != nil {
 		return nil, err
@@ -164,8 +167,8 @@ func (m *ZImage) Sequence(height, width, caption int) (*ZImageSequence, error) {
 	return s, nil
 }
 
-// Fits says what is too large about latents of height×width and a caption of
-// the given number of tokens.
+// Fits returns an error if latents of height×width or a caption of the given number
+// of tokens are too large for the model.
 func (m *ZImage) Fits(height, width, caption int) error {
 	size := m.Config.AllPatchSize[0]
 	for axis, need := range []int{padTo(caption, zimageSeqMultiple) + 2, height / size, width / size} {
@@ -182,9 +185,9 @@ func (m *ZImage) Timestep(t float32) *mlx.Array {
 	return nn.TimestepEmbedding(t*float32(m.Config.TScale), timestepFeatures)
 }
 
-// Forward predicts from latents [B, C, H, W], a timestep [1, 256] and a caption
-// [T, cap_feat_dim] for all of them the model's output [B, C, H, W], which is the
-// negated velocity. It computes in the latents' dtype.
+// Forward returns the negated velocity [B, C, H, W] for latents [B, C, H, W].
+// timestep are sinusoids [1, 256], and caption are prompt embeddings
+// [T, cap_feat_dim] for the whole batch. It computes in the dtype of the latents.
 func (m *ZImage) Forward(latents, timestep, caption *mlx.Array, s *ZImageSequence) *mlx.Array {
 	dtype := latents.Dtype()
 	temb := m.TEmbedder.Forward(timestep.AsType(dtype))
@@ -192,30 +195,35 @@ func (m *ZImage) Forward(latents, timestep, caption *mlx.Array, s *ZImageSequenc
 	x := eachRow(latents, func(one *mlx.Array) *mlx.Array {
 		return padTokens(m.patchify(one, s), m.XEmbedder[m.patch], m.XPadToken)
 	})
-	x = mlx.Chain(x, m.NoiseRefiner, func(b *zimageBlock, x *mlx.Array) *mlx.Array {
-		return b.Forward(x, temb, s.imageRope)
-	})
+	for _, b := range mlx.Layers(m.NoiseRefiner, &x) {
+		x = b.Forward(x, temb, s.imageRope)
+	}
 	c := padTokens(caption.AsType(dtype), m.CapEmbedder, m.CapPadToken)
-	c = mlx.Chain(c, m.ContextRefiner, func(b *zimageBlock, c *mlx.Array) *mlx.Array {
-		return b.Forward(c, nil, s.captionRope)
-	})
+	for _, b := range mlx.Layers(m.ContextRefiner, &c) {
+		c = b.Forward(c, nil, s.captionRope)
+	}
 
 	x = mlx.Concat(1, x, toBatch(c, x.Dim(0)))
-	x = mlx.Chain(x, m.Layers, func(b *zimageBlock, x *mlx.Array) *mlx.Array {
-		return b.Forward(x, temb, s.jointRope)
-	})
+	for _, b := range mlx.Layers(m.Layers, &x) {
+		x = b.Forward(x, temb, s.jointRope)
+	}
 	x = m.FinalLayer[m.patch].Forward(x, temb)
 	out := eachRow(x, func(one *mlx.Array) *mlx.Array { return m.unpatchify(one, s).ExpandDims(0) })
+	return m.tap(out, latents, caption)
+}
+
+// tap passes a single image through the hook: the reference's is in a list, with an axis
+// for frames.
+func (m *ZImage) tap(out, latents, caption *mlx.Array) *mlx.Array {
 	if !m.Observed() || out.Dim(0) != 1 {
 		return out
 	}
-	// diffusers has lists of pictures, each with an axis for frames
 	frame := func(x *mlx.Array) *mlx.Array { return x.Squeeze(0).ExpandDims(1) }
-	return m.TapKeys("0.0 2.0", frame(out), frame(latents), caption).Squeeze(1).ExpandDims(0)
+	return m.Tap(frame(out), frame(latents), caption).Squeeze(1).ExpandDims(0)
 }
 
-// eachRow takes every row of a batch x [B, ...] without its axis to [1, ...], and
-// puts these together.
+// eachRow applies f, which returns [1, ...], to each row of a batch x [B, ...]
+// without its first axis, and concatenates the results.
 func eachRow(x *mlx.Array, f func(one *mlx.Array) *mlx.Array) *mlx.Array {
 	rows := make([]*mlx.Array, x.Dim(0))
 	for i := range rows {
@@ -240,9 +248,9 @@ func (m *ZImage) unpatchify(x *mlx.Array, s *ZImageSequence) *mlx.Array {
 	return x.Transpose(4, 0, 2, 1, 3).Reshape(c, s.h*p, s.w*p)
 }
 
-// padTokens embeds tokens [n, in] as [1, N, dim], where N is the next multiple
-// of 32 and the rows from n on are the pad token. (The reference embeds
-// repeated last tokens there first, and so do we, for equal inputs.)
+// padTokens embeds tokens [n, in] as [1, N, dim], where N is n rounded up to a multiple of
+// 32. The rows from n on are the pad token. (As in the reference, they are embeddings of
+// the repeated last token at first, so that a hook sees equal inputs of the module.)
 func padTokens(tokens *mlx.Array, embed nn.Layer, pad nn.Param) *mlx.Array {
 	n := tokens.Dim(0)
 	padding := padTo(n, zimageSeqMultiple) - n
@@ -267,13 +275,13 @@ type zimageTimestep struct {
 }
 
 func (t *zimageTimestep) Forward(emb *mlx.Array) *mlx.Array {
-	return t.Tap(t.MLP.Forward(emb)) // the reference's gets the time itself
+	return t.Tap(t.MLP.Forward(emb)) // no input: the reference's is the time itself
 }
 
 // zimageBlock is ZImageTransformerBlock. Blocks of the context refiner have no
 // modulation.
 type zimageBlock struct {
-	nn.Module
+	nn.Module      `in:"0 3"`
 	Attention      *zimageAttention   `w:"attention"`
 	FeedForward    *zimageFeedForward `w:"feed_forward"`
 	AttentionNorm1 *nn.RMSNorm        `w:"attention_norm1"`
@@ -291,7 +299,7 @@ func newZImageBlock(c ZImageConfig, modulated bool) *zimageBlock {
 		Attention: &zimageAttention{
 			ToQ: nn.NewLinear(c.Dim, c.Dim, false), ToK: nn.NewLinear(c.Dim, c.Dim, false), ToV: nn.NewLinear(c.Dim, c.Dim, false),
 			NormQ: nn.NewRMSNorm(headDim, 1e-5), NormK: nn.NewRMSNorm(headDim, 1e-5),
-			ToOut: []nn.Linear{nn.NewLinear(c.Dim, c.Dim, false)},
+			ToOut: []*nn.Linear{nn.NewLinear(c.Dim, c.Dim, false)},
 			heads: c.NHeads,
 		},
 		FeedForward: &zimageFeedForward{
@@ -310,26 +318,27 @@ func (b *zimageBlock) Forward(x, temb *mlx.Array, rope nn.Rope) *mlx.Array {
 	if b.AdaLN == nil {
 		y := x.Add(b.AttentionNorm2.Forward(b.Attention.Forward(b.AttentionNorm1.Forward(x), rope)))
 		y = y.Add(b.FFNNorm2.Forward(b.FeedForward.Forward(b.FFNNorm1.Forward(y))))
-		return b.Tap(y, x)
+		return b.Tap(y, x, nil)
 	}
-	m := b.AdaLN.Forward(temb).ExpandDims(1).Split(4, -1)
-	scaleMSA, gateMSA, scaleMLP, gateMLP := m[0].Plus(1), m[1].Tanh(), m[2].Plus(1), m[3].Tanh()
+	parts := b.AdaLN.Forward(temb).ExpandDims(1).Split(4, -1)
+	attn := modulation{Scale: parts[0], Gate: parts[1].Tanh()}
+	mlp := modulation{Scale: parts[2], Gate: parts[3].Tanh()}
 
-	attention := b.Attention.Forward(b.AttentionNorm1.Forward(x).Mul(scaleMSA), rope)
-	y := x.Add(gateMSA.Mul(b.AttentionNorm2.Forward(attention)))
-	mlp := b.FeedForward.Forward(b.FFNNorm1.Forward(y).Mul(scaleMLP))
-	return b.TapKeys("0 3", y.Add(gateMLP.Mul(b.FFNNorm2.Forward(mlp))), x, temb)
+	dx := b.Attention.Forward(attn.apply(b.AttentionNorm1.Forward(x)), rope)
+	y := x.Add(attn.Gate.Mul(b.AttentionNorm2.Forward(dx)))
+	dy := b.FeedForward.Forward(mlp.apply(b.FFNNorm1.Forward(y)))
+	return b.Tap(y.Add(mlp.Gate.Mul(b.FFNNorm2.Forward(dy))), x, temb)
 }
 
 // zimageAttention is diffusers' Attention with ZSingleStreamAttnProcessor.
 type zimageAttention struct {
 	nn.Module
-	ToQ   nn.Linear   `w:"to_q"`
-	ToK   nn.Linear   `w:"to_k"`
-	ToV   nn.Linear   `w:"to_v"`
-	NormQ *nn.RMSNorm `w:"norm_q"`
-	NormK *nn.RMSNorm `w:"norm_k"`
-	ToOut []nn.Linear `w:"to_out"`
+	ToQ   *nn.Linear   `w:"to_q"`
+	ToK   *nn.Linear   `w:"to_k"`
+	ToV   *nn.Linear   `w:"to_v"`
+	NormQ *nn.RMSNorm  `w:"norm_q"`
+	NormK *nn.RMSNorm  `w:"norm_k"`
+	ToOut []*nn.Linear `w:"to_out"`
 
 	heads int
 }
@@ -338,16 +347,16 @@ func (a *zimageAttention) Forward(x *mlx.Array, rope nn.Rope) *mlx.Array {
 	q := a.NormQ.Forward(nn.SplitHeads(a.ToQ.Forward(x), a.heads)).Transpose(0, 2, 1, 3)
 	k := a.NormK.Forward(nn.SplitHeads(a.ToK.Forward(x), a.heads)).Transpose(0, 2, 1, 3)
 	v := nn.Heads(a.ToV.Forward(x), a.heads)
-	y := nn.Attention(a.Enter(nn.Entry{Rotate: rope.Interleaved, LengthFirst: true}, q, k, v))
+	y := a.Attend(nn.AttentionOptions{Rotate: rope.Interleaved, LengthFirst: true}, q, k, v)
 	return a.Tap(a.ToOut[0].Forward(nn.MergeHeads(y)), x)
 }
 
 // zimageFeedForward is FeedForward: w2(silu(w1 x)·w3 x).
 type zimageFeedForward struct {
 	nn.Module
-	W1 nn.Linear `w:"w1"`
-	W2 nn.Linear `w:"w2"`
-	W3 nn.Linear `w:"w3"`
+	W1 *nn.Linear `w:"w1"`
+	W2 *nn.Linear `w:"w2"`
+	W3 *nn.Linear `w:"w3"`
 }
 
 func (f *zimageFeedForward) Forward(x *mlx.Array) *mlx.Array {
@@ -356,13 +365,13 @@ func (f *zimageFeedForward) Forward(x *mlx.Array) *mlx.Array {
 
 // zimageFinal is FinalLayer.
 type zimageFinal struct {
-	nn.Module
+	nn.Module `in:"0 c"`
 	NormFinal *nn.LayerNorm  `w:"norm_final"`
-	Linear    nn.Linear      `w:"linear"`
+	Linear    *nn.Linear     `w:"linear"`
 	AdaLN     *nn.Sequential `w:"adaLN_modulation"`
 }
 
 func (f *zimageFinal) Forward(x, temb *mlx.Array) *mlx.Array {
-	scale := f.AdaLN.Forward(temb).Plus(1).ExpandDims(1)
-	return f.TapKeys("0 c", f.Linear.Forward(f.NormFinal.Forward(x).Mul(scale)), x, temb)
+	m := modulation{Scale: f.AdaLN.Forward(temb).ExpandDims(1)}
+	return f.Tap(f.Linear.Forward(m.apply(f.NormFinal.Forward(x))), x, temb)
 }

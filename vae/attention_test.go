@@ -8,7 +8,8 @@ import (
 	"github.com/gomflux/gomflux/mlx/nn"
 )
 
-// Attention in parts is attention, wherever it is cut.
+// TestAttendInParts checks that attend equals nn.Attention for every number of queries at a
+// time.
 func TestAttendInParts(t *testing.T) {
 	const queries, keys, width = 23, 17, 8
 	mlxtest.Do(t, func() {

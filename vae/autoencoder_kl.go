@@ -14,7 +14,7 @@ type KLConfig struct {
 	ShiftFactor   *float64 `json:"shift_factor"`
 }
 
-// DefaultKLConfig is what diffusers assumes where a config says nothing.
+// DefaultKLConfig returns the values that diffusers uses for fields that a config lacks.
 func DefaultKLConfig() KLConfig {
 	return KLConfig{
 		CoderConfig: CoderConfig{
@@ -26,7 +26,7 @@ func DefaultKLConfig() KLConfig {
 	}
 }
 
-// Validate says what of the config cannot be run.
+// Validate returns an error if the model cannot be run with the config.
 func (c *KLConfig) Validate() error {
 	if err := c.validate(c.BlockOutChannels); err != nil {
 		return err
@@ -37,7 +37,7 @@ func (c *KLConfig) Validate() error {
 	return nil
 }
 
-// ScaleFactor is the size of a picture over the size of its latents.
+// ScaleFactor is the size of an image divided by the size of its latents.
 func (c *KLConfig) ScaleFactor() int { return c.coderScale() }
 
 // KL is diffusers' AutoencoderKL.
@@ -51,13 +51,13 @@ type KL struct {
 	Config        KLConfig
 }
 
-// NewKL declares the model that a validated config describes.
+// NewKL declares the model of a validated config.
 func NewKL(c KLConfig) *KL {
 	m, encoder, decoder := newCoder(c.CoderConfig, c.BlockOutChannels)
 	return &KL{coder: m, Encoder: encoder, Decoder: decoder, QuantConv: m.quant, PostQuantConv: m.postQuant, Config: c}
 }
 
-// ScaleFactor is the size of a picture over the size of its latents.
+// ScaleFactor is the size of an image divided by the size of its latents.
 func (m *KL) ScaleFactor() int { return m.Config.ScaleFactor() }
 
 // LatentChannels is the number of channels of the latents.
@@ -66,11 +66,11 @@ func (m *KL) LatentChannels() int { return m.Config.LatentChannels }
 // Unscaled is [latent_channels, h, w].
 func (m *KL) Unscaled(h, w int) []int { return []int{m.Config.LatentChannels, h, w} }
 
-// Unused is nothing.
+// Unused returns no patterns: all tensors of a checkpoint are used.
 func (m *KL) Unused() []string { return nil }
 
-// Scale takes unscaled latents of any shape to those that the diffusion model
-// works on: (z - shift_factor)·scaling_factor.
+// Scale converts unscaled latents of any shape to the diffusion model's:
+// (z - shift_factor)·scaling_factor.
 func (m *KL) Scale(z *mlx.Array) *mlx.Array {
 	return z.Plus(-m.shift()).Times(m.Config.ScalingFactor)
 }

@@ -11,12 +11,12 @@ import (
 // KLFlux2Config is vae/config.json of diffusers' AutoencoderKLFlux2.
 type KLFlux2Config struct {
 	CoderConfig
-	DecoderBlockOutChannels []int   `json:"decoder_block_out_channels"` // empty: those of the encoder
+	DecoderBlockOutChannels []int   `json:"decoder_block_out_channels"` // empty: block_out_channels
 	BatchNormEps            float64 `json:"batch_norm_eps"`
 	PatchSize               []int   `json:"patch_size"`
 }
 
-// DefaultKLFlux2Config is what diffusers assumes where a config says nothing.
+// DefaultKLFlux2Config returns the values that diffusers uses for fields that a config lacks.
 func DefaultKLFlux2Config() KLFlux2Config {
 	return KLFlux2Config{
 		CoderConfig: CoderConfig{
@@ -28,11 +28,11 @@ func DefaultKLFlux2Config() KLFlux2Config {
 	}
 }
 
-// patch is the side of a patch of latents. The pipelines of diffusers have it
-// fixed, whatever patch_size says.
+// patch is the side of a patch of latents. It is a constant in diffusers' pipelines,
+// which ignore patch_size.
 const patch = 2
 
-// Validate says what of the config cannot be run.
+// Validate returns an error if the model cannot be run with the config.
 func (c *KLFlux2Config) Validate() error {
 	if err := c.validate(c.decoderWidths()); err != nil {
 		return err
@@ -53,8 +53,8 @@ func (c *KLFlux2Config) decoderWidths() []int {
 	return c.DecoderBlockOutChannels
 }
 
-// KLFlux2 is diffusers' AutoencoderKLFlux2. Diffusion models work on patches of
-// 2x2 of its latents, normalised by statistics that it has learned.
+// KLFlux2 is diffusers' AutoencoderKLFlux2. Diffusion models work on 2x2 patches of
+// its latents, normalised by learned statistics.
 type KLFlux2 struct {
 	nn.Module
 	coder
@@ -66,13 +66,14 @@ type KLFlux2 struct {
 	Config        KLFlux2Config
 }
 
-// batchNorm holds what torch.nn.BatchNorm2d without weight and bias has learned.
+// batchNorm holds the running statistics of a torch.nn.BatchNorm2d without weight and
+// bias.
 type batchNorm struct {
 	RunningMean nn.Param `w:"running_mean"`
 	RunningVar  nn.Param `w:"running_var"`
 }
 
-// NewKLFlux2 declares the model that a validated config describes.
+// NewKLFlux2 declares the model of a validated config.
 func NewKLFlux2(c KLFlux2Config) *KLFlux2 {
 	m, encoder, decoder := newCoder(c.CoderConfig, c.decoderWidths())
 	n := patch * patch * c.LatentChannels
@@ -82,7 +83,7 @@ func NewKLFlux2(c KLFlux2Config) *KLFlux2 {
 	}
 }
 
-// ScaleFactor is the size of a picture over the number of patches.
+// ScaleFactor is the size of an image divided by the number of patches.
 func (m *KLFlux2) ScaleFactor() int { return patch * m.Config.coderScale() }
 
 // LatentChannels is the number of channels of a patch.
@@ -93,12 +94,12 @@ func (m *KLFlux2) Unscaled(h, w int) []int {
 	return []int{m.Config.LatentChannels, patch * h, patch * w}
 }
 
-// Unused is a number that only training needs.
+// Unused returns the name of a counter that only training needs.
 func (m *KLFlux2) Unused() []string { return []string{"bn.num_batches_tracked"} }
 
-// Scale takes latents [..., latent_channels, 2·h, 2·w] to normalised patches
-// [..., 4·latent_channels, h, w] (_patchify_latents of diffusers'
-// Flux2KleinPipeline): a channel's four values are consecutive, row by row.
+// Scale converts latents [..., latent_channels, 2·h, 2·w] to normalised patches
+// [..., 4·latent_channels, h, w]. As in _patchify_latents of diffusers'
+// Flux2KleinPipeline, the four values of a channel are consecutive, row by row.
 func (m *KLFlux2) Scale(z *mlx.Array) *mlx.Array {
 	s := z.Shape()
 	c, h, w := s[len(s)-3], s[len(s)-2]/patch, s[len(s)-1]/patch
@@ -116,7 +117,7 @@ func (m *KLFlux2) Unscale(z *mlx.Array) *mlx.Array {
 	return y.Reshape(append(s[:len(s)-3:len(s)-3], c, patch*h, patch*w)...)
 }
 
-// statistics are mean and standard deviation, [4·latent_channels, 1, 1].
+// statistics returns mean and standard deviation, [4·latent_channels, 1, 1].
 func (m *KLFlux2) statistics(dtype mlx.Dtype) (mean, std *mlx.Array) {
 	mean = m.BN.RunningMean.As(dtype).Reshape(-1, 1, 1)
 	std = m.BN.RunningVar.As(mlx.Float32).Plus(m.Config.BatchNormEps).Sqrt().AsType(dtype).Reshape(-1, 1, 1)

@@ -56,7 +56,7 @@ func load(fsys checkpoint.Folder, dir string) (Autoencoder, error) {
 	return m, nn.Load(m, ck, nn.LoadOptions{Name: "vae", Dtype: mlx.Float32, Ignore: m.Unused()})
 }
 
-// pattern is what testdata/make.py makes: values from -1 to 1.
+// pattern returns the input that testdata/make.py makes, with values from -1 to 1.
 func pattern(shape ...int) *mlx.Array {
 	values := make([]float32, mlxtest.Size(shape))
 	for i := range values {
@@ -65,7 +65,7 @@ func pattern(shape ...int) *mlx.Array {
 	return mlx.FromFloat32(values, shape...)
 }
 
-// TestClassesAgainstDiffusers compares with what testdata/make.py made.
+// TestClassesAgainstDiffusers compares with the goldens of testdata/make.py.
 func TestClassesAgainstDiffusers(t *testing.T) {
 	const sample = 23
 	for _, test := range []struct {
@@ -93,7 +93,8 @@ func TestClassesAgainstDiffusers(t *testing.T) {
 					return err
 				}
 				m.SetBudget(test.budget)
-				want, err := mlx.LoadSafetensors(filepath.Join("testdata", test.name, "expected.safetensors"), []string{"encoded", "scaled", "unscaled", "decoded"})
+				want, err := mlx.LoadSafetensors(filepath.Join("testdata", test.name, "expected.safetensors"),
+					[]string{"encoded", "scaled", "unscaled", "decoded"})
 				if err != nil {
 					return err
 				}
@@ -130,10 +131,10 @@ func TestClassesAgainstDiffusers(t *testing.T) {
 				mlxtest.Same(t, "shape without a batch axis", one.Shape(), m.Unscaled(h, w))
 				mlxtest.Same(t, "unscaled without a batch axis", one.Floats(), unscaled.Floats())
 
-				picture := m.Decode(want["unscaled"])
-				mlxtest.Same(t, "shape of the picture", picture.Shape(), []int{1, 3, test.height, test.width})
+				image := m.Decode(want["unscaled"])
+				mlxtest.Same(t, "shape of the image", image.Shape(), []int{1, 3, test.height, test.width})
 				var samples []float32
-				for i, v := range picture.Floats() {
+				for i, v := range image.Floats() {
 					if i%sample == 0 {
 						samples = append(samples, v)
 					}

@@ -22,7 +22,7 @@ type KLQwenImageConfig struct {
 	LatentsStd         []float64 `json:"latents_std"`
 }
 
-// DefaultKLQwenImageConfig is what diffusers assumes where a config says nothing.
+// DefaultKLQwenImageConfig returns the values that diffusers uses for fields that a config lacks.
 func DefaultKLQwenImageConfig() KLQwenImageConfig {
 	return KLQwenImageConfig{
 		BaseDim: 96, ZDim: 16, DimMult: []int{1, 2, 4, 4}, NumResBlocks: 2, TemperalDownsample: []bool{false, true, true}, InputChannels: 3,
@@ -37,7 +37,7 @@ func DefaultKLQwenImageConfig() KLQwenImageConfig {
 	}
 }
 
-// Validate says what of the config cannot be run.
+// Validate returns an error if the model cannot be run with the config.
 func (c *KLQwenImageConfig) Validate() error {
 	if c.InputChannels != 3 {
 		return fmt.Errorf("input_channels %d, expected 3", c.InputChannels)
@@ -53,14 +53,15 @@ func (c *KLQwenImageConfig) Validate() error {
 			return fmt.Errorf("dim_mult %v of base_dim %d: expected products from 2 to %d", c.DimMult, c.BaseDim, nn.MaxDim)
 		}
 	}
-	if len(c.AttnScales) > 0 { // diffusers 0.42 cannot run it either: its encoder hands attention a cache
-		return fmt.Errorf("attn_scales %v, expected none", c.AttnScales)
+	if len(c.AttnScales) > 0 { // diffusers 0.42 fails on it too: its encoder passes attention a cache
+		return fmt.Errorf("attn_scales %v, expected []", c.AttnScales)
 	}
 	if len(c.TemperalDownsample) != len(c.DimMult)-1 {
 		return fmt.Errorf("temperal_downsample %v, expected one less than dim_mult %v", c.TemperalDownsample, c.DimMult)
 	}
 	if len(c.LatentsMean) != c.ZDim || len(c.LatentsStd) != c.ZDim {
-		return fmt.Errorf("%d numbers in latents_mean and %d in latents_std, expected z_dim %d", len(c.LatentsMean), len(c.LatentsStd), c.ZDim)
+		return fmt.Errorf("%d numbers in latents_mean and %d in latents_std, expected z_dim %d", len(c.LatentsMean), len(c.LatentsStd),
+			c.ZDim)
 	}
 	if slices.Contains(c.LatentsStd, 0) {
 		return fmt.Errorf("latents_std %v has a zero", c.LatentsStd)
@@ -68,7 +69,7 @@ func (c *KLQwenImageConfig) Validate() error {
 	return nil
 }
 
-// widths are the channels of the levels of encoder and decoder.
+// widths returns the channels of each level of encoder and decoder.
 func (c *KLQwenImageConfig) widths() []int {
 	widths := make([]int, len(c.DimMult))
 	for i, u := range c.DimMult {
@@ -77,11 +78,11 @@ func (c *KLQwenImageConfig) widths() []int {
 	return widths
 }
 
-// KLQwenImage is diffusers' AutoencoderKLQwenImage on pictures. It is made for
-// videos, of which a picture is a single frame: its causal 3-D convolutions see
-// zeros in the place of the frames before, so they are computed as 2-D ones of the
-// last slice of their weights (see [nn.NewCausalConv3d]), and those in time alone
-// not at all. Its arrays do not have diffusers' axis of frames.
+// KLQwenImage is diffusers' AutoencoderKLQwenImage for images. That is a video
+// autoencoder, and an image is a video of one frame: its causal 3-D convolutions see
+// zeros instead of earlier frames. So they are computed as 2-D convolutions with the
+// last slice of their weights (see [nn.NewCausalConv3d]), and convolutions over time
+// alone are left out. Arrays lack diffusers' axis of frames.
 type KLQwenImage struct {
 	nn.Module
 	coder
@@ -92,7 +93,7 @@ type KLQwenImage struct {
 	Config        KLQwenImageConfig
 }
 
-// NewKLQwenImage declares the model that a validated config describes.
+// NewKLQwenImage declares the model of a validated config.
 func NewKLQwenImage(c KLQwenImageConfig) *KLQwenImage {
 	s := &strips{}
 	m := &KLQwenImage{
@@ -107,11 +108,11 @@ func NewKLQwenImage(c KLQwenImageConfig) *KLQwenImage {
 	return m
 }
 
-// Decode takes unscaled latents [N, z_dim, h, w] to pictures [N, 3, H, W], clamped
-// to [-1, 1].
+// Decode decodes unscaled latents [N, z_dim, h, w] to images [N, 3, H, W], clamped to
+// [-1, 1].
 func (m *KLQwenImage) Decode(z *mlx.Array) *mlx.Array { return m.coder.Decode(z).Clip(-1, 1) }
 
-// ScaleFactor is the size of a picture over the size of its latents.
+// ScaleFactor is the size of an image divided by the size of its latents.
 func (m *KLQwenImage) ScaleFactor() int { return 1 << len(m.Config.TemperalDownsample) }
 
 // LatentChannels is the number of channels of the latents.
@@ -120,13 +121,13 @@ func (m *KLQwenImage) LatentChannels() int { return m.Config.ZDim }
 // Unscaled is [z_dim, h, w].
 func (m *KLQwenImage) Unscaled(h, w int) []int { return []int{m.Config.ZDim, h, w} }
 
-// Unused are the convolutions over time.
+// Unused returns patterns of the convolutions over time.
 func (m *KLQwenImage) Unused() []string {
 	return []string{"encoder.down_blocks.*.time_conv.*", "decoder.up_blocks.*.upsamplers.0.time_conv.*"}
 }
 
-// Scale takes unscaled latents [..., z_dim, h, w] to those that the diffusion model
-// works on: (z - latents_mean)/latents_std.
+// Scale converts unscaled latents [..., z_dim, h, w] to the diffusion model's:
+// (z - latents_mean)/latents_std.
 func (m *KLQwenImage) Scale(z *mlx.Array) *mlx.Array {
 	return z.Sub(perChannel(m.Config.LatentsMean, z.Dtype())).Div(perChannel(m.Config.LatentsStd, z.Dtype()))
 }
@@ -138,7 +139,7 @@ func (m *KLQwenImage) Unscale(z *mlx.Array) *mlx.Array {
 	return z.Div(mlx.Scalar(1, z.Dtype()).Div(std)).Add(perChannel(m.Config.LatentsMean, z.Dtype()))
 }
 
-// perChannel makes [C, 1, 1] of a number for each channel.
+// perChannel returns one number per channel as an array [C, 1, 1].
 func perChannel(numbers []float64, dtype mlx.Dtype) *mlx.Array {
 	values := make([]float32, len(numbers))
 	for i, v := range numbers {
@@ -197,7 +198,7 @@ func (e *qwenEncoder) Forward(x *mlx.Array) *mlx.Array {
 }
 
 func (e *qwenEncoder) layers() []layer {
-	layers := appendLayers([]layer{plain(e.ConvIn)}, e.DownBlocks)
+	layers := appendLayers([]layer{convStage(e.ConvIn)}, e.DownBlocks)
 	layers = append(layers, e.MidBlock.layers()...)
 	return append(layers, stage{norm: e.NormOut, conv: e.ConvOut, before: 1, after: 1})
 }
@@ -252,7 +253,7 @@ func (d *qwenDecoder) Forward(x *mlx.Array) *mlx.Array {
 }
 
 func (d *qwenDecoder) layers() []layer {
-	layers := append([]layer{plain(d.ConvIn)}, d.MidBlock.layers()...)
+	layers := append([]layer{convStage(d.ConvIn)}, d.MidBlock.layers()...)
 	for _, b := range d.UpBlocks {
 		layers = appendLayers(layers, b.Resnets)
 		layers = appendLayers(layers, b.Upsamplers)
@@ -306,15 +307,15 @@ type identity struct{ nn.Module }
 
 func (i *identity) Forward(x *mlx.Array) *mlx.Array { return i.TapImage(x, x) }
 
-// channelNorm is QwenImageRMS_norm: every pixel of [N, H, W, C] over the norm of
+// channelNorm is QwenImageRMS_norm: every pixel of [N, H, W, C], divided by the norm of
 // its channels, times √C·gamma.
 type channelNorm struct {
 	nn.Module
 	Gamma nn.Param `w:"gamma"`
 }
 
-// newChannelNorm declares a norm whose gamma has axes of size 1 behind that of
-// the channels.
+// newChannelNorm declares a norm. Its gamma has axes of size 1 after that of the
+// channels.
 func newChannelNorm(channels int, ones ...int) *channelNorm {
 	return &channelNorm{Gamma: nn.NewParam(append([]int{channels}, ones...)...)}
 }
@@ -323,12 +324,12 @@ func (n *channelNorm) Forward(x *mlx.Array) *mlx.Array {
 	return n.TapImage(n.Apply(x, nn.Statistics{}), x)
 }
 
-// Statistics are none: every pixel has its own.
+// Statistics returns the zero value: each pixel has its own statistics.
 func (n *channelNorm) Statistics(*mlx.Array, int) nn.Statistics { return nn.Statistics{} }
 
-// Apply normalises any rows. Where diffusers takes the norm as at least 1e-12, the
-// square of that is added to the sum of squares, as MLX's norm does it in one pass:
-// it differs for pixels whose norm is below 1e-9 alone.
+// Apply normalises any rows. diffusers clamps the norm to at least 1e-12. Here the
+// square of that is added to the sum of squares, since MLX's norm does so in one pass;
+// only pixels with a norm below 1e-9 differ.
 func (n *channelNorm) Apply(x *mlx.Array, _ nn.Statistics) *mlx.Array {
 	return x.RMSNorm(n.Gamma.As(x.Dtype()).Reshape(-1), float32(1e-24/float64(x.Dim(3))))
 }
@@ -339,15 +340,15 @@ type qwenResample struct {
 	Resample *resampling `w:"resample"`
 }
 
-// resampling makes a picture twice as large, or pads it and halves it.
+// resampling doubles the size of an image, or pads the image and halves its size.
 type resampling struct {
 	nn.Module
 	Size *resizing  `w:"0"`
 	Conv *nn.Conv2d `w:"1"`
 }
 
-// resizing is QwenImageUpsample (nearest neighbours) if up, or the ZeroPad2d of one
-// row below and one column on the right.
+// resizing is QwenImageUpsample (nearest neighbours) if up is set, else the ZeroPad2d of
+// one row below and one column on the right.
 type resizing struct {
 	nn.Module
 	up bool
@@ -379,9 +380,9 @@ func (r *qwenResample) strip(x *mlx.Array, budget int64) *mlx.Array {
 	return r.stage().strip(x, budget)
 }
 
-func (r *qwenResample) memory(in size, m meter) (int64, size) { return r.stage().memory(in, m) }
+func (r *qwenResample) memory(in size, m memoryModel) (int64, size) { return r.stage().memory(in, m) }
 
-// qwenAttention is QwenImageAttentionBlock: one head of all channels, over all
+// qwenAttention is QwenImageAttentionBlock, with one head of all channels, over all
 // pixels.
 type qwenAttention struct {
 	nn.Module
@@ -395,7 +396,7 @@ func (a *qwenAttention) Forward(x *mlx.Array) *mlx.Array { return a.forward(x, m
 func (a *qwenAttention) forward(x *mlx.Array, scores int) *mlx.Array {
 	n, h, w, c := x.Dim(0), x.Dim(1), x.Dim(2), x.Dim(3)
 	qkv := a.ToQKV.Forward(a.Norm.Forward(x)).Reshape(n, 1, h*w, 3*c).Split(3, -1)
-	q, k, v := a.Enter(nn.Entry{}, qkv[0], qkv[1], qkv[2])
+	q, k, v := a.TapQKV(nn.AttentionOptions{}, qkv[0], qkv[1], qkv[2])
 	y := a.Proj.Forward(attend(q, k, v, scores).Reshape(n, h, w, c))
 	return a.TapImage(x.Add(y), x)
 }
@@ -404,4 +405,4 @@ func (a *qwenAttention) strip(x *mlx.Array, budget int64) *mlx.Array {
 	return a.forward(x, scores(budget))
 }
 
-func (a *qwenAttention) memory(in size, m meter) (int64, size) { return attentionMemory(in, m) }
+func (a *qwenAttention) memory(in size, m memoryModel) (int64, size) { return attentionMemory(in, m) }

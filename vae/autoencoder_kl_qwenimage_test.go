@@ -13,14 +13,14 @@ import (
 	"github.com/gomflux/gomflux/mlx/nn"
 )
 
-// convolutions3d are the causal convolutions of a model under their paths, with
-// whole weights: those of the model are their last slices in time.
+// convolutions3d has the causal 3-D convolutions of a model by their paths. The model's own
+// weights are the last slices of these in time.
 type convolutions3d map[string]convolution3d
 
 type convolution3d struct{ weight, bias *mlx.Array } // [out, k, k, k, in] and [out]
 
-// whole3d makes up the slices in time that a model did not keep.
-func whole3d(model any, root string) convolutions3d {
+// complete3d invents the slices in time that a model does not keep.
+func complete3d(model any, root string) convolutions3d {
 	convolutions, biases := convolutions3d{}, map[string]*mlx.Array{}
 	for _, p := range nn.Parameters(model) {
 		name, bias := strings.CutSuffix(p.Name, ".bias")
@@ -46,8 +46,8 @@ func whole3d(model any, root string) convolutions3d {
 	return convolutions
 }
 
-// replace is a hook that computes the convolutions in 3-D, with zeros in the place
-// of the frames before the first, or with that frame again.
+// replace returns a hook that computes the convolutions in 3-D. The frames before the first
+// are zeros or, if repeat is set, copies of it.
 func (c convolutions3d) replace(repeat bool, replaced map[string]int) func(hooks.Tap) (*mlx.Array, error) {
 	return func(tap hooks.Tap) (*mlx.Array, error) {
 		conv, ok := c[tap.Name]
@@ -66,7 +66,7 @@ func (c convolutions3d) replace(repeat bool, replaced map[string]int) func(hooks
 	}
 }
 
-// The 2-D form is the 3-D one of a single frame.
+// TestQwenImageIs3D checks that the 2-D convolutions equal the 3-D ones for a single frame.
 func TestQwenImageIs3D(t *testing.T) {
 	mlxtest.Do(t, func() {
 		c := oddQwenImage()
@@ -74,18 +74,17 @@ func TestQwenImageIs3D(t *testing.T) {
 		fill(m, mlx.Float32)
 		points := &hooks.Points{Step: -1}
 		nn.Bind(m, "vae", points)
-		convolutions := whole3d(m, "vae")
-		picture, z := mlxtest.Randn(1, 2, 3, 48, 80), mlxtest.Randn(2, 2, c.ZDim, 12, 20)
+		convolutions := complete3d(m, "vae")
+		image, z := mlxtest.Randn(1, 2, 3, 48, 80), mlxtest.Randn(2, 2, c.ZDim, 12, 20)
 		run := func(hook func(hooks.Tap) (*mlx.Array, error)) (encoded, decoded []float32) {
 			points.Func = hook
-			// before it is clamped
-			return m.Encode(picture).Floats(), m.coder.Decode(z).Floats()
+			return m.Encode(image).Floats(), m.coder.Decode(z).Floats() // not clamped
 		}
 		encoded, decoded := run(nil)
 		replaced := map[string]int{}
 		encoded3d, decoded3d := run(convolutions.replace(false, replaced))
-		// conv_in, resnets (of two, and a shortcut if the widths differ), conv_out and
-		// the one beside the latents
+		// conv_in, two per resnet and a shortcut if the widths differ, conv_out, and
+		// quant_conv or post_quant_conv
 		if want := (1 + 2*5 + 2 + 1 + 1) + (1 + 2*8 + 1 + 1 + 1); len(convolutions) != want || len(replaced) != want {
 			t.Errorf("%d convolutions, of which %d were replaced, expected %d", len(convolutions), len(replaced), want)
 		}
@@ -96,21 +95,22 @@ func TestQwenImageIs3D(t *testing.T) {
 		}
 		e, _ := difference(encoded3d, encoded)
 		d, _ := difference(decoded3d, decoded)
-		t.Logf("latents are off by %.2g, pictures by %.2g", e, d)
+		t.Logf("latents are off by %.2g, images by %.2g", e, d)
 		if !(max(e, d) < 2e-6) {
-			t.Errorf("latents are off by %.2g, pictures by %.2g", e, d)
+			t.Errorf("latents are off by %.2g, images by %.2g", e, d)
 		}
-		// and the slices that are not kept do count where a frame comes before
+		// the test can fail: the other slices do matter with earlier frames
 		encoded3d, decoded3d = run(convolutions.replace(true, replaced))
 		e, _ = difference(encoded3d, encoded)
 		d, _ = difference(decoded3d, decoded)
 		if min(e, d) < 1e-2 {
-			t.Errorf("with a frame before, latents are off by %.2g, pictures by %.2g", e, d)
+			t.Errorf("with an earlier frame, latents are off by %.2g, images by %.2g", e, d)
 		}
 	})
 }
 
-// A pixel is divided by the norm of its channels, whatever its size.
+// TestChannelNorm checks that a pixel of any magnitude is divided by the norm of its
+// channels.
 func TestChannelNorm(t *testing.T) {
 	const channels = 5
 	for _, test := range []struct {
@@ -122,7 +122,7 @@ func TestChannelNorm(t *testing.T) {
 		{mlx.Float32, 0, 0},
 		{mlx.Float32, 1e-8, 3e-7},
 		{mlx.Float32, 1e18, 3e-7},
-		{mlx.Float16, 2e4, 2e-3}, // whose squares are beyond float16
+		{mlx.Float16, 2e4, 2e-3}, // its squares overflow float16
 		{mlx.BFloat16, 5e7, 1.6e-2},
 	} {
 		mlxtest.Do(t, func() {
@@ -149,8 +149,8 @@ func TestChannelNorm(t *testing.T) {
 	}
 }
 
-// How long the decoder of Qwen-Image takes for a picture of 128x128 in both forms,
-// one after the other.
+// BenchmarkQwenImageDecode measures the decoder of Qwen-Image for an image of 128x128, with
+// 2-D and 3-D convolutions in turn.
 func BenchmarkQwenImageDecode(b *testing.B) {
 	mlxtest.Do(b, func() {
 		c := DefaultKLQwenImageConfig()
@@ -166,11 +166,11 @@ func BenchmarkQwenImageDecode(b *testing.B) {
 		run := func(hook func(hooks.Tap) (*mlx.Array, error)) time.Duration {
 			points.Func = hook
 			start := time.Now()
-			mlx.Scope(func() *mlx.Array { mlx.Eval(d.Forward(z)); return nil })
+			mlx.WithScope(func() { mlx.Eval(d.Forward(z)) })
 			return time.Since(start)
 		}
 		in2d := func(hooks.Tap) (*mlx.Array, error) { return nil, nil }
-		in3d := whole3d(d, "decoder").replace(false, replaced)
+		in3d := complete3d(d, "decoder").replace(false, replaced)
 		run(in2d)
 		run(in3d)
 		if len(replaced) != 1+2*14+1+1 { // conv_in, the resnets with one shortcut, conv_out
@@ -195,7 +195,7 @@ func TestKLQwenImageValidate(t *testing.T) {
 	}{
 		{func(c *KLQwenImageConfig) {}, ""},
 		{func(c *KLQwenImageConfig) { c.AttnScales = []float64{} }, ""},
-		{func(c *KLQwenImageConfig) { c.AttnScales = []float64{0.5} }, "attn_scales [0.5], expected none"},
+		{func(c *KLQwenImageConfig) { c.AttnScales = []float64{0.5} }, "attn_scales [0.5], expected []"},
 		{func(c *KLQwenImageConfig) { c.InputChannels = 4 }, "input_channels 4, expected 3"},
 		{func(c *KLQwenImageConfig) { c.ZDim = 0 }, "must be positive"},
 		{func(c *KLQwenImageConfig) { c.DimMult = nil }, "must be positive"},
@@ -205,7 +205,8 @@ func TestKLQwenImageValidate(t *testing.T) {
 		{func(c *KLQwenImageConfig) { c.DimMult[3] = 1 << 60 }, "expected products from 2 to 1048576"},
 		{func(c *KLQwenImageConfig) { c.DimMult[1] = -1 }, "expected products from 2 to 1048576"},
 		{func(c *KLQwenImageConfig) { c.BaseDim = 1 }, "dim_mult [1 2 4 4] of base_dim 1: expected products from 2"},
-		{func(c *KLQwenImageConfig) { c.TemperalDownsample = []bool{true} }, "temperal_downsample [true], expected one less than dim_mult [1 2 4 4]"},
+		{func(c *KLQwenImageConfig) { c.TemperalDownsample = []bool{true} },
+			"temperal_downsample [true], expected one less than dim_mult [1 2 4 4]"},
 		{func(c *KLQwenImageConfig) { c.LatentsMean = nil }, "0 numbers in latents_mean and 16 in latents_std, expected z_dim 16"},
 		{func(c *KLQwenImageConfig) { c.ZDim = 4 }, "expected z_dim 4"},
 		{func(c *KLQwenImageConfig) { c.LatentsStd[3] = 0 }, "has a zero"},

@@ -37,8 +37,8 @@ func loadKL(fsys checkpoint.Folder, points *hooks.Points) (*vae.KL, error) {
 	return m, nn.Load(m, ck, nn.LoadOptions{Name: "vae", Points: points, Dtype: mlx.Float32})
 }
 
-// picture reads a PNG as [1, 3, H, W] from -1 to 1.
-func picture(t *testing.T, name string) *mlx.Array {
+// readImage reads a PNG as [1, 3, H, W] from -1 to 1.
+func readImage(t *testing.T, name string) *mlx.Array {
 	t.Helper()
 	f, err := os.Open(name)
 	if err != nil {
@@ -62,7 +62,8 @@ func picture(t *testing.T, name string) *mlx.Array {
 	return mlx.FromFloat32(data, 1, 3, b.Dy(), b.Dx())
 }
 
-// compare compares a tensor with the reference's, or with samples of it.
+// compare compares a tensor with the reference's or, if the dump has only samples of it,
+// with these.
 func compare(t *testing.T, ref *parity.Run, name string, got *mlx.Array) (found bool) {
 	t.Helper()
 	values := got.Floats()
@@ -97,7 +98,7 @@ func TestAgainstDiffusers(t *testing.T) {
 	tests := []struct {
 		model, dump string
 		encode      bool
-		force       bool // put the reference's tensors in the place of ours
+		force       bool // replace our tensors by the reference's
 		least       int  // tensors that must be compared
 	}{
 		{"zimage-ordinary", "encode", true, true, 57},
@@ -133,7 +134,7 @@ func TestAgainstDiffusers(t *testing.T) {
 					return err
 				}
 				if test.encode {
-					x := picture(t, filepath.Join(dump, "picture.png"))
+					x := readImage(t, filepath.Join(dump, "picture.png"))
 					if compare(t, ref, "vae.encode.out", m.Encode(x)) {
 						compared++
 					}

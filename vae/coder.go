@@ -9,7 +9,8 @@ import (
 	"github.com/gomflux/gomflux/mlx/nn"
 )
 
-// CoderConfig is what the configs of all classes say of encoder and decoder.
+// CoderConfig has the fields about encoder and decoder that the configs of several
+// classes share.
 type CoderConfig struct {
 	InChannels           int      `json:"in_channels"`
 	OutChannels          int      `json:"out_channels"`
@@ -25,7 +26,8 @@ type CoderConfig struct {
 	MidBlockAddAttention bool     `json:"mid_block_add_attention"`
 }
 
-// validate says what cannot be run, where the decoder has its own widths.
+// validate returns an error if the model cannot be run. decoder has the widths of the
+// decoder's blocks.
 func (c *CoderConfig) validate(decoder []int) error {
 	if c.InChannels != 3 || c.OutChannels != 3 {
 		return fmt.Errorf("in_channels %d and out_channels %d, expected 3", c.InChannels, c.OutChannels)
@@ -50,8 +52,10 @@ func (c *CoderConfig) validate(decoder []int) error {
 	if c.ActFn != "silu" && c.ActFn != "swish" {
 		return fmt.Errorf("act_fn %q, expected silu", c.ActFn)
 	}
-	if !all(c.DownBlockTypes, "DownEncoderBlock2D", len(c.BlockOutChannels)) || !all(c.UpBlockTypes, "UpDecoderBlock2D", len(c.BlockOutChannels)) {
-		return fmt.Errorf("down_block_types %v and up_block_types %v: expected one DownEncoderBlock2D and UpDecoderBlock2D per block_out_channels", c.DownBlockTypes, c.UpBlockTypes)
+	if !all(c.DownBlockTypes, "DownEncoderBlock2D", len(c.BlockOutChannels)) || !all(c.UpBlockTypes, "UpDecoderBlock2D",
+		len(c.BlockOutChannels)) {
+		return fmt.Errorf("down_block_types %v and up_block_types %v: "+
+			"expected one DownEncoderBlock2D and UpDecoderBlock2D per block_out_channels", c.DownBlockTypes, c.UpBlockTypes)
 	}
 	return nil
 }
@@ -65,15 +69,15 @@ func all(names []string, want string, n int) bool {
 	return len(names) == n
 }
 
-// coderScale is the size of a picture over the size of what the encoder makes of it.
+// coderScale is the size of an image divided by the size of the encoder's output.
 func (c *CoderConfig) coderScale() int { return 1 << (len(c.BlockOutChannels) - 1) }
 
-// coder is what the classes share: encoder and decoder, and the convolutions
-// that some have between them and the latents. The modules are the fields of a
-// class as well.
+// coder has what all classes share: the encoder, the decoder, and the convolutions that
+// some classes have between them and the latents. Each class declares these modules as
+// its own fields too, which name their weights.
 type coder struct {
 	encoder, decoder      network
-	quant, postQuant      *nn.Conv2d // nil where there is none
+	quant, postQuant      *nn.Conv2d // nil if the class has no such layer
 	latentChannels, scale int
 	strips                *strips
 }
@@ -81,7 +85,7 @@ type coder struct {
 // A network is an encoder or a decoder, on [N, H, W, C].
 type network interface {
 	nn.Layer
-	layers() []layer // its own, one after the other
+	layers() []layer // in the order of their computation
 }
 
 func newCoder(c CoderConfig, decoderWidths []int) (coder, *encoder, *decoder) {
@@ -97,8 +101,8 @@ func newCoder(c CoderConfig, decoderWidths []int) (coder, *encoder, *decoder) {
 	return m, e, d
 }
 
-// Encode takes pictures [N, 3, H, W] from -1 to 1 to the mean of their latents
-// [N, latent_channels, h, w], unscaled.
+// Encode encodes images [N, 3, H, W] from -1 to 1. It returns the mean of their unscaled
+// latents [N, latent_channels, h, w].
 func (m *coder) Encode(x *mlx.Array) *mlx.Array {
 	y := m.encoder.Forward(nn.ChannelsLast(x))
 	if m.quant != nil {
@@ -107,8 +111,8 @@ func (m *coder) Encode(x *mlx.Array) *mlx.Array {
 	return nn.ChannelsFirst(y.Slice(-1, 0, m.latentChannels))
 }
 
-// Decode takes unscaled latents [N, latent_channels, h, w] to pictures
-// [N, 3, H, W], from about -1 to 1, not clamped.
+// Decode decodes unscaled latents [N, latent_channels, h, w] to images [N, 3, H, W],
+// from about -1 to 1, not clamped.
 func (m *coder) Decode(z *mlx.Array) *mlx.Array {
 	x := nn.ChannelsLast(z)
 	if m.postQuant != nil {
@@ -166,7 +170,7 @@ func (e *encoder) Forward(x *mlx.Array) *mlx.Array {
 }
 
 func (e *encoder) layers() []layer {
-	layers := []layer{plain(e.ConvIn)}
+	layers := []layer{convStage(e.ConvIn)}
 	for _, b := range e.DownBlocks {
 		layers = appendLayers(layers, b.Resnets)
 		layers = appendLayers(layers, b.Downsamplers)
@@ -222,7 +226,7 @@ func (d *decoder) Forward(x *mlx.Array) *mlx.Array {
 }
 
 func (d *decoder) layers() []layer {
-	layers := append([]layer{plain(d.ConvIn)}, d.MidBlock.layers()...)
+	layers := append([]layer{convStage(d.ConvIn)}, d.MidBlock.layers()...)
 	for _, b := range d.UpBlocks {
 		layers = appendLayers(layers, b.Resnets)
 		layers = appendLayers(layers, b.Upsamplers)
@@ -292,7 +296,7 @@ func newMidBlock(channels int, c CoderConfig) *midBlock {
 			ToQ:       nn.NewLinear(channels, channels, true),
 			ToK:       nn.NewLinear(channels, channels, true),
 			ToV:       nn.NewLinear(channels, channels, true),
-			ToOut:     []nn.Linear{nn.NewLinear(channels, channels, true)},
+			ToOut:     []*nn.Linear{nn.NewLinear(channels, channels, true)},
 		}}
 	}
 	return b
@@ -357,29 +361,31 @@ type block interface {
 type attention struct {
 	nn.Module
 	GroupNorm *nn.GroupNorm `w:"group_norm"`
-	ToQ       nn.Linear     `w:"to_q"`
-	ToK       nn.Linear     `w:"to_k"`
-	ToV       nn.Linear     `w:"to_v"`
-	ToOut     []nn.Linear   `w:"to_out"`
+	ToQ       *nn.Linear    `w:"to_q"`
+	ToK       *nn.Linear    `w:"to_k"`
+	ToV       *nn.Linear    `w:"to_v"`
+	ToOut     []*nn.Linear  `w:"to_out"`
 }
 
 func (a *attention) Forward(x *mlx.Array) *mlx.Array { return a.forward(x, maxScores) }
 
+// forward computes at most the given number of attention scores at a time.
 func (a *attention) forward(x *mlx.Array, scores int) *mlx.Array {
 	n, h, w, c := x.Dim(0), x.Dim(1), x.Dim(2), x.Dim(3)
 	y := a.GroupNorm.ForwardTokens(x.Reshape(n, h*w, c), h, w)
 	q, k, v := nn.Heads(a.ToQ.Forward(y), 1), nn.Heads(a.ToK.Forward(y), 1), nn.Heads(a.ToV.Forward(y), 1)
-	q, k, v = a.Enter(nn.Entry{}, q, k, v)
+	q, k, v = a.TapQKV(nn.AttentionOptions{}, q, k, v)
 	y = a.ToOut[0].Forward(nn.MergeHeads(attend(q, k, v, scores)))
 	return a.TapImage(x.Add(y.Reshape(n, h, w, c)), x)
 }
 
-// maxScores is how many scores attention computes at a time, 256 MB in float32.
-// All at once they are more at 768x768, and at 2048x2048 so many that MLX, which
-// counts them in 32 bits, crashes on CUDA.
+// maxScores limits the number of attention scores that are computed at a time: 256 MB
+// in float32. An image of 768x768 pixels has more of them. At 2048x2048 their number
+// overflows MLX's 32-bit count, and MLX crashes on CUDA.
 const maxScores = 1 << 26
 
-// attend is nn.Attention with as many queries at a time as limit allows.
+// attend is nn.Attention, computed for as many queries at a time as limit allows. The
+// limit is a number of scores.
 func attend(q, k, v *mlx.Array, limit int) *mlx.Array {
 	n, step := q.Dim(2), max(1, limit/k.Dim(2))
 	if n <= step {
@@ -387,8 +393,8 @@ func attend(q, k, v *mlx.Array, limit int) *mlx.Array {
 	}
 	var parts []*mlx.Array
 	for i := 0; i < n; i += step {
-		some := []*mlx.Array{q.Slice(2, i, min(i+step, n))}
-		parts = append(parts, mlx.EvalChain(k, some, func(q, k *mlx.Array) *mlx.Array { return nn.Attention(q, k, v) }))
+		queries := []*mlx.Array{q.Slice(2, i, min(i+step, n))}
+		parts = append(parts, mlx.EvalChain(k, queries, func(q, k *mlx.Array) *mlx.Array { return nn.Attention(q, k, v) }))
 	}
 	return mlx.Concat(2, parts...)
 }

@@ -7,29 +7,29 @@ import (
 	"github.com/gomflux/gomflux/mlx/nn"
 )
 
-// strips is how the layers of an autoencoder share a budget of memory.
+// strips runs the layers of an autoencoder within a memory budget.
 //
-// Tiles of a whole picture would show seams, since each would be normalised by
-// its own statistics. So every layer is computed for the whole picture before
-// the next one: first the statistics of its norm, then strips of rows, each from
-// the rows that the convolution sees.
+// Encoding or decoding an image in tiles would show seams, since each tile would be
+// normalised by its own statistics. Instead, each layer is computed for the whole image
+// before the next one: first the statistics of its norm, then its output in strips of
+// rows, each from the input rows that its convolution covers.
 type strips struct {
-	budget int64 // bytes beside the layers' inputs and outputs, 0 for no limit
+	budget int64 // bytes in addition to the layers' inputs and outputs; 0 is no limit
 }
 
 func (s *strips) run(x *mlx.Array, layers []layer) *mlx.Array {
 	return mlx.EvalChain(x, layers, func(l layer, x *mlx.Array) *mlx.Array {
-		mlx.ClearCache() // of arrays in the sizes of the layer before
+		mlx.ClearCache() // its arrays have the sizes of the previous layer
 		return l.strip(x, s.budget)
 	})
 }
 
-// A layer computes [N, H, W, C] in strips.
+// A layer computes its output from [N, H, W, C] in strips of rows.
 type layer interface {
 	strip(x *mlx.Array, budget int64) *mlx.Array
-	// memory is what it takes for one picture beside the weights, and the size of
-	// its output.
-	memory(in size, m meter) (bytes int64, out size)
+	// memory estimates the memory that the layer takes for one image, without the
+	// weights, and returns the size of its output.
+	memory(in size, m memoryModel) (bytes int64, out size)
 }
 
 func appendLayers[L layer](layers []layer, more []L) []layer {
@@ -39,44 +39,48 @@ func appendLayers[L layer](layers []layer, more []L) []layer {
 	return layers
 }
 
-// size is that of one picture or what is computed of it.
+// size is the size of an image or of the activations of one image.
 type size struct{ h, w, c int }
 
 func (s size) bytes(item int64) int64 { return int64(s.h) * s.rowBytes(item) }
 
 func (s size) rowBytes(item int64) int64 { return int64(s.w) * int64(s.c) * item }
 
-// A stage is a convolution and what is computed right before it.
+// A stage is a convolution with the operations right before it.
 type stage struct {
-	norm          norm // and SiLU, unless it is nil
-	double        bool // every pixel becomes 2x2
+	norm          norm // followed by SiLU; nil if the stage has neither
+	double        bool // upsample first: every pixel becomes 2x2
 	conv          *nn.Conv2d
-	before, after int // rows and columns of zeros
-	residual      int // channels, at the output's size, of what adding to the output takes
+	before, after int // padding: rows and columns of zeros on each side
+	// residual is the memory for adding the shortcut to the output, as a number of
+	// channels at the output's height and width.
+	residual int
 }
 
-// A norm of [N, H, W, C] looks at all of it before it normalises any rows.
+// A norm of [N, H, W, C] computes its statistics from the whole input, and can then
+// normalise any rows.
 type norm interface {
 	nn.Layer
 	Statistics(x *mlx.Array, rows int) nn.Statistics
 	Apply(x *mlx.Array, s nn.Statistics) *mlx.Array
 }
 
-// plain is a convolution that keeps the size.
-func plain(conv *nn.Conv2d) stage { return stage{conv: conv, before: 1, after: 1} }
+// convStage is a stage with nothing but a 3x3 convolution, which keeps the size.
+func convStage(conv *nn.Conv2d) stage { return stage{conv: conv, before: 1, after: 1} }
 
 func (s stage) strip(x *mlx.Array, budget int64) *mlx.Array {
 	return s.stripThen(x, budget, func(y *mlx.Array, lo, hi int) *mlx.Array { return y })
 }
 
-// stripThen passes the rows [lo, hi) of the convolution's output by then.
+// stripThen computes the stage in strips. It calls then for each strip, rows [lo, hi) of
+// the convolution's output y, and uses its result instead of y.
 func (s stage) stripThen(x *mlx.Array, budget int64, then func(y *mlx.Array, lo, hi int) *mlx.Array) *mlx.Array {
 	in := size{x.Dim(1), x.Dim(2), x.Dim(3)}
 	out := s.size(in)
-	m := meter{mlx.CurrentDevice(), x.Dtype(), budget / int64(max(1, x.Dim(0)))}
+	m := memoryModel{mlx.CurrentDevice(), x.Dtype(), budget / int64(max(1, x.Dim(0)))}
 	weight, bias := s.conv.Weight.As(x.Dtype()), s.conv.Bias.As(x.Dtype())
 	kernel, stride := weight.Dim(1), s.conv.Stride
-	inputRows := in.h // of the convolution, without zeros
+	inputRows := in.h // of the convolution, without padding
 	if s.double {
 		inputRows *= 2
 	}
@@ -92,8 +96,8 @@ func (s stage) stripThen(x *mlx.Array, budget int64, then func(y *mlx.Array, lo,
 		from, to := lo*stride-s.before, (hi-1)*stride+kernel-s.before
 		top, bottom := max(0, -from), max(0, to-inputRows)
 		y := mlx.Scope(func() *mlx.Array { return s.input(x, stats, from+top, to-bottom) })
-		mlx.Eval(y) // before what follows takes memory
-		y = y.Pad([]int{0, top, s.before, 0}, []int{0, bottom, s.after, 0}, 0).Conv2d(weight, stride, 0)
+		mlx.Eval(y) // frees the temporaries of the norm before the convolution allocates its own
+		y = y.Pad([]int{0, top, s.before, 0}, []int{0, bottom, s.after, 0}, 0).GroupedConv2d(weight, stride, 0, s.conv.Groups)
 		return then(y.Add(bias), lo, hi)
 	}
 	step := m.rows(s, in)
@@ -104,7 +108,7 @@ func (s stage) stripThen(x *mlx.Array, budget int64, then func(y *mlx.Array, lo,
 	mlx.Eval(y)
 	for lo := 0; lo < out.h; lo += step {
 		next := mlx.Scope(func() *mlx.Array { return y.SliceUpdate(1, lo, rows(lo, min(lo+step, out.h))) })
-		y.Free() // so that it is changed in place
+		y.Free() // lets MLX update it in place
 		mlx.Eval(next)
 		mlx.StopPoint()
 		y = next
@@ -112,7 +116,7 @@ func (s stage) stripThen(x *mlx.Array, budget int64, then func(y *mlx.Array, lo,
 	return y
 }
 
-// input is rows [lo, hi) of what the convolution is of.
+// input returns rows [lo, hi) of the convolution's input.
 func (s stage) input(x *mlx.Array, stats nn.Statistics, lo, hi int) *mlx.Array {
 	if !s.double {
 		y := slice(x, lo, hi)
@@ -125,7 +129,7 @@ func (s stage) input(x *mlx.Array, stats nn.Statistics, lo, hi int) *mlx.Array {
 	return slice(double(slice(x, first, (hi+1)/2)), lo-2*first, hi-2*first)
 }
 
-// slice is rows [lo, hi) of [N, H, W, C].
+// slice returns rows [lo, hi) of [N, H, W, C].
 func slice(x *mlx.Array, lo, hi int) *mlx.Array {
 	if lo == 0 && hi == x.Dim(1) {
 		return x
@@ -133,15 +137,15 @@ func slice(x *mlx.Array, lo, hi int) *mlx.Array {
 	return x.Slice(1, lo, hi)
 }
 
-// double makes 2x2 of every pixel of [N, H, W, C].
+// double upsamples [N, H, W, C] by nearest neighbour: every pixel becomes 2x2.
 func double(x *mlx.Array) *mlx.Array {
 	n, h, w, c := x.Dim(0), x.Dim(1), x.Dim(2), x.Dim(3)
 	return x.Reshape(n, h, 1, w, 1, c).BroadcastTo(n, h, 2, w, 2, c).Reshape(n, 2*h, 2*w, c)
 }
 
-// size is that of the output.
+// size returns the size of the output.
 func (s stage) size(in size) size {
-	weight := nn.Parameters(s.conv)[0].Stored() // there before it is loaded: [out, in, k, k] or [out, in, k, k, k]
+	weight := nn.Parameters(s.conv)[0].Stored() // [out, in, k, k] or [out, in, k, k, k]; known before loading
 	kernel := weight[len(weight)-1]
 	return size{s.outputs(in.h, kernel), s.outputs(in.w, kernel), weight[0]}
 }
@@ -153,7 +157,7 @@ func (s stage) outputs(n, kernel int) int {
 	return (n+s.before+s.after-kernel)/s.conv.Stride + 1
 }
 
-func (s stage) memory(in size, m meter) (int64, size) {
+func (s stage) memory(in size, m memoryModel) (int64, size) {
 	out := s.size(in)
 	return in.bytes(m.item()) + out.bytes(m.item()) + m.temporaries(s, in, m.rows(s, in)), out
 }
@@ -180,7 +184,7 @@ func (r *resnet) strip(x *mlx.Array, budget int64) *mlx.Array {
 	})
 }
 
-func (r *resnet) memory(in size, m meter) (int64, size) {
+func (r *resnet) memory(in size, m memoryModel) (int64, size) {
 	first, second := r.stages()
 	a, between := first.memory(in, m)
 	b, out := second.memory(between, m)
@@ -191,65 +195,68 @@ func (d *downsample) stage() stage { return stage{conv: d.Conv, after: 1} }
 
 func (d *downsample) strip(x *mlx.Array, budget int64) *mlx.Array { return d.stage().strip(x, budget) }
 
-func (d *downsample) memory(in size, m meter) (int64, size) { return d.stage().memory(in, m) }
+func (d *downsample) memory(in size, m memoryModel) (int64, size) { return d.stage().memory(in, m) }
 
 func (u *upsample) stage() stage { return stage{double: true, conv: u.Conv, before: 1, after: 1} }
 
 func (u *upsample) strip(x *mlx.Array, budget int64) *mlx.Array { return u.stage().strip(x, budget) }
 
-func (u *upsample) memory(in size, m meter) (int64, size) { return u.stage().memory(in, m) }
+func (u *upsample) memory(in size, m memoryModel) (int64, size) { return u.stage().memory(in, m) }
 
 func (a *attention) strip(x *mlx.Array, budget int64) *mlx.Array {
 	return a.forward(x, scores(budget))
 }
 
-// scores is how many scores attention may compute at a time under a budget: a GPU
-// has them three times, in float32.
+// scores returns how many scores attention may compute at a time under a budget. A GPU
+// keeps three copies of them, in float32.
 func scores(budget int64) int { return int(min(maxScores, max(1, budget/12))) }
 
-func (a *attention) memory(in size, m meter) (int64, size) { return attentionMemory(in, m) }
+func (a *attention) memory(in size, m memoryModel) (int64, size) { return attentionMemory(in, m) }
 
-func attentionMemory(in size, m meter) (int64, size) {
+func attentionMemory(in size, m memoryModel) (int64, size) {
 	tokens := int64(in.h) * int64(in.w)
 	each := max(tokens, min(tokens*tokens, int64(scores(m.budget))))
-	if m.device == mlx.CPU { // which changes them in place
+	if m.device == mlx.CPU { // updates the scores in place
 		return 6*in.bytes(4) + 4*each, in
 	}
 	return 6*in.bytes(4) + 12*each, in
 }
 
-// A meter estimates memory.
-type meter struct {
+// A memoryModel estimates the memory that layers take.
+type memoryModel struct {
 	device mlx.Device
 	dtype  mlx.Dtype
-	budget int64
+	budget int64 // bytes per image, or noBudget
 }
 
 const noBudget = math.MaxInt64
 
 // item is the size of an element in bytes.
-func (m meter) item() int64 {
+func (m memoryModel) item() int64 {
 	if m.dtype == mlx.Float32 {
 		return 4
 	}
 	return 2
 }
 
-// perRow is what each row of a stage's output takes beside the output, and what
-// it all takes besides: the rows that are the edges of strips.
-func (m meter) perRow(s stage, in size) (each, edges int64) {
+// perRow estimates the bytes of temporaries that a stage takes for each row of its
+// output (each), and those for the rows around a strip that the convolution needs too
+// (edges). The factors count copies of rows.
+func (m memoryModel) perRow(s stage, in size) (each, edges int64) {
 	out := s.size(in)
 	row := size{1, in.w, in.c}
 	if s.double {
 		row.w *= 2
 	}
-	input, group, channel := int64(3), int64(7), int64(4) // as it is, padded, and padded again by MLX
+	// copies of the convolution's input (as it is, padded, and padded again by MLX), and of
+	// the input of group and channel norms
+	input, group, channel := int64(3), int64(7), int64(4)
 	unfolded := int64(out.w) * int64(in.c) * 4
 	switch {
 	case m.device == mlx.CPU:
 		unfolded *= 9
 		if m.budget == noBudget {
-			input = 2 // only MLX pads it
+			input = 2 // padded by MLX only
 		}
 	case m.item() < 4: // measured with CUDA
 		input, group, channel, unfolded = 2, 4, 2, 0
@@ -267,9 +274,9 @@ func (m meter) perRow(s stage, in size) (each, edges int64) {
 	return max(convolved, stride*normalised), 2 * max(input, normalised)
 }
 
-// rows is how many rows of a stage's output are computed at a time: as many as the
-// budget allows, and less if that makes no more strips.
-func (m meter) rows(s stage, in size) int {
+// rows returns how many rows of a stage's output are computed at a time: as few as the
+// smallest number of strips within the budget needs.
+func (m memoryModel) rows(s stage, in size) int {
 	n := s.size(in).h
 	each, edges := m.perRow(s, in)
 	most := int(min(int64(n), max(1, (m.budget-edges)/each)))
@@ -277,20 +284,21 @@ func (m meter) rows(s stage, in size) int {
 	return (n + strips - 1) / strips
 }
 
-// statisticsRows is how many rows a norm looks at at a time.
-func (m meter) statisticsRows(in size) int {
+// statisticsRows returns how many rows a norm reads at a time for its statistics.
+func (m memoryModel) statisticsRows(in size) int {
 	return int(min(int64(in.h), max(1, m.budget/(3*in.rowBytes(4)))))
 }
 
-// temporaries is what a stage takes at a time beside its input and output.
-func (m meter) temporaries(s stage, in size, rows int) int64 {
+// temporaries estimates the bytes that a stage takes for a strip of rows, in addition to
+// its input and output.
+func (m memoryModel) temporaries(s stage, in size, rows int) int64 {
 	each, edges := m.perRow(s, in)
-	weights := size{9, in.c, s.size(in).c}.bytes(m.item()) // cast
+	weights := size{9, in.c, s.size(in).c}.bytes(m.item()) // 3x3 kernels, cast to the dtype
 	return int64(rows)*each + edges + weights
 }
 
-// peak is the most that one of the layers takes.
-func (m meter) peak(layers []layer, in size) int64 {
+// peak returns the largest memory that one of the layers takes.
+func (m memoryModel) peak(layers []layer, in size) int64 {
 	most := int64(0)
 	for _, l := range layers {
 		var n int64
@@ -300,24 +308,24 @@ func (m meter) peak(layers []layer, in size) int64 {
 	return most
 }
 
-// SetBudget limits what Encode and Decode take beside the inputs and outputs of
-// their layers, in bytes; 0 is no limit.
+// SetBudget limits the memory, in bytes, that Encode and Decode take in addition to the
+// inputs and outputs of their layers; 0 is no limit.
 func (m *coder) SetBudget(bytes int64) { m.strips.budget = max(0, bytes) }
 
-// DecodeMemory estimates what Decode takes for one picture, in bytes.
+// DecodeMemory estimates the memory in bytes that Decode takes for one image.
 func (m *coder) DecodeMemory(height, width int, d mlx.Device, dtype mlx.Dtype) int64 {
 	h, w := (height+m.scale-1)/m.scale, (width+m.scale-1)/m.scale
-	return m.strips.meter(d, dtype).peak(m.decoder.layers(), size{max(1, h), max(1, w), m.latentChannels})
+	return m.strips.memoryModel(d, dtype).peak(m.decoder.layers(), size{max(1, h), max(1, w), m.latentChannels})
 }
 
-// EncodeMemory estimates what Encode takes for one picture, in bytes.
+// EncodeMemory estimates the memory in bytes that Encode takes for one image.
 func (m *coder) EncodeMemory(height, width int, d mlx.Device, dtype mlx.Dtype) int64 {
-	return m.strips.meter(d, dtype).peak(m.encoder.layers(), size{max(1, height), max(1, width), 3})
+	return m.strips.memoryModel(d, dtype).peak(m.encoder.layers(), size{max(1, height), max(1, width), 3})
 }
 
-func (s *strips) meter(d mlx.Device, dtype mlx.Dtype) meter {
+func (s *strips) memoryModel(d mlx.Device, dtype mlx.Dtype) memoryModel {
 	if s.budget == 0 {
-		return meter{d, dtype, noBudget}
+		return memoryModel{d, dtype, noBudget}
 	}
-	return meter{d, dtype, s.budget}
+	return memoryModel{d, dtype, s.budget}
 }

@@ -23,7 +23,7 @@ func inMemory(p nn.Parameter) []int {
 	return s
 }
 
-// fill gives a model random weights that keep what it computes of size 1.
+// fill sets random weights that keep activations at a magnitude of about 1.
 func fill(model any, dtype mlx.Dtype) {
 	for i, p := range nn.Parameters(model) {
 		s := inMemory(p)
@@ -42,8 +42,8 @@ func fill(model any, dtype mlx.Dtype) {
 	}
 }
 
-// odd are models of each class with widths that are not powers of 2.
-func odd(attention bool) map[string]Autoencoder {
+// oddModels returns a model of each class, with widths that are not powers of 2.
+func oddModels(attention bool) map[string]Autoencoder {
 	kl := DefaultKLConfig()
 	kl.BlockOutChannels, kl.NormNumGroups, kl.LayersPerBlock, kl.MidBlockAddAttention = []int{6, 9, 12}, 3, 2, attention
 	kl.DownBlockTypes = []string{"DownEncoderBlock2D", "DownEncoderBlock2D", "DownEncoderBlock2D"}
@@ -52,7 +52,7 @@ func odd(attention bool) map[string]Autoencoder {
 	flux2.BlockOutChannels, flux2.DecoderBlockOutChannels = []int{4, 6, 6, 8}, []int{6, 4, 10, 8}
 	flux2.NormNumGroups, flux2.LatentChannels, flux2.LayersPerBlock, flux2.MidBlockAddAttention = 2, 5, 1, attention
 	out := map[string]Autoencoder{"AutoencoderKL": NewKL(kl), "AutoencoderKLFlux2": NewKLFlux2(flux2)}
-	if attention { // AutoencoderKLQwenImage always has it
+	if attention { // AutoencoderKLQwenImage always has attention
 		out["AutoencoderKLQwenImage"] = NewKLQwenImage(oddQwenImage())
 	}
 	for _, m := range out {
@@ -68,8 +68,8 @@ func oddQwenImage() KLQwenImageConfig {
 	return c
 }
 
-// difference is the largest difference relative to the largest value, and the
-// norm of all relative to that of the values.
+// difference returns the largest difference relative to the largest value, and the norm of
+// the differences relative to the norm of the values.
 func difference(got, want []float32) (most, l2 float64) {
 	var worst, largest, sum, squares float64
 	for i, w := range want {
@@ -80,11 +80,12 @@ func difference(got, want []float32) (most, l2 float64) {
 	return worst / largest, math.Sqrt(sum / squares)
 }
 
-// Strips are the whole, however many rows they have: one with the least budget.
-func TestStripsAreTheWhole(t *testing.T) {
+// TestStrips checks that computing in strips of any number of rows changes nothing. With
+// the smallest budget a strip is one row.
+func TestStrips(t *testing.T) {
 	for _, test := range []struct {
 		attention bool
-		pictures  int
+		images    int
 		size      [2]int
 		budgets   []int64
 	}{
@@ -93,30 +94,30 @@ func TestStripsAreTheWhole(t *testing.T) {
 		{true, 1, [2]int{208, 112}, []int64{300e3, 1e6}},
 	} {
 		mlxtest.Do(t, func() {
-			for class, m := range odd(test.attention) {
+			for class, m := range oddModels(test.attention) {
 				h, w := test.size[0], test.size[1]
-				picture := mlxtest.Randn(1, test.pictures, 3, h, w)
-				z := mlxtest.Randn(2, append([]int{test.pictures}, m.Unscaled(h/m.ScaleFactor(), w/m.ScaleFactor())...)...)
-				latents, decoded := m.Encode(picture).Floats(), m.Decode(z).Floats()
-				largest := float32(0) // pictures of real models are from -1 to 1
+				image := mlxtest.Randn(1, test.images, 3, h, w)
+				z := mlxtest.Randn(2, append([]int{test.images}, m.Unscaled(h/m.ScaleFactor(), w/m.ScaleFactor())...)...)
+				latents, decoded := m.Encode(image).Floats(), m.Decode(z).Floats()
+				largest := float32(0) // real models return images from -1 to 1
 				for _, v := range decoded {
 					largest = max(largest, v, -v)
 				}
 				for _, budget := range test.budgets {
 					m.SetBudget(budget)
-					e, _ := difference(m.Encode(picture).Floats(), latents)
+					e, _ := difference(m.Encode(image).Floats(), latents)
 					got := m.Decode(z).Floats()
 					d, _ := difference(got, decoded)
 					moved := 0
 					for i := range got {
 						switch a, b := eightBits(got[i]/largest), eightBits(decoded[i]/largest); {
 						case max(a-b, b-a) > 1:
-							t.Fatalf("%s: value %d of the picture is %d, expected %d", class, i, a, b)
+							t.Fatalf("%s: value %d of the image is %d, expected %d", class, i, a, b)
 						case a != b:
 							moved++
 						}
 					}
-					what := fmt.Sprintf("%s, attention %v, %dx%d, %d bytes: latents are off by %.2g, pictures by %.2g, %d values of 8 bits",
+					what := fmt.Sprintf("%s, attention %v, %dx%d, %d bytes: latents are off by %.2g, images by %.2g, %d values of 8 bits",
 						class, test.attention, h, w, budget, e, d, moved)
 					t.Log(what)
 					if !(max(e, d) < 2e-6) || moved*10000 > len(got) {
@@ -128,17 +129,18 @@ func TestStripsAreTheWhole(t *testing.T) {
 	}
 }
 
-// eightBits is a value of a picture as files have it.
+// eightBits returns a value of an image as it is stored in a file.
 func eightBits(v float32) int { return int(math.RoundToEven((float64(v)/2 + 0.5) * 255)) }
 
-// A side that is not a multiple of the scale loses the same rows and columns.
+// TestStripsOfOddSize checks that strips drop the same rows and columns as the whole image
+// if its sides are not multiples of the scale.
 func TestStripsOfOddSize(t *testing.T) {
 	mlxtest.Do(t, func() {
-		m := odd(true)["AutoencoderKL"]
-		picture := mlxtest.Randn(1, 1, 3, 47, 33)
-		want := m.Encode(picture)
+		m := oddModels(true)["AutoencoderKL"]
+		image := mlxtest.Randn(1, 1, 3, 47, 33)
+		want := m.Encode(image)
 		m.SetBudget(30e3)
-		got := m.Encode(picture)
+		got := m.Encode(image)
 		mlxtest.Same(t, "shape", got.Shape(), want.Shape())
 		if d, _ := difference(got.Floats(), want.Floats()); !(d < 2e-6) {
 			t.Errorf("off by %.2g", d)
@@ -146,12 +148,12 @@ func TestStripsOfOddSize(t *testing.T) {
 	})
 }
 
-// Where one strip ends and the next begins, a picture is as near to the whole as
-// elsewhere.
+// TestNoSeams checks that the differences from an image computed as a whole are no larger
+// at the borders of strips than elsewhere.
 func TestNoSeams(t *testing.T) {
 	mlxtest.Do(t, func() {
 		const h, w, budget = 112, 208, 1.2e6
-		m := odd(true)["AutoencoderKLFlux2"].(*KLFlux2)
+		m := oddModels(true)["AutoencoderKLFlux2"].(*KLFlux2)
 		z := mlxtest.Randn(2, append([]int{1}, m.Unscaled(h/16, w/16)...)...)
 		want := m.Decode(z).Floats()
 		m.SetBudget(budget)
@@ -162,7 +164,7 @@ func TestNoSeams(t *testing.T) {
 		last := m.Decoder.UpBlocks[3].Resnets[0]
 		first, second := last.stages()
 		for _, s := range []stage{first, second, {norm: m.Decoder.ConvNormOut, conv: m.Decoder.ConvOut, before: 1, after: 1}} {
-			step := m.strips.meter(mlx.CurrentDevice(), mlx.Float32).rows(s, in)
+			step := m.strips.memoryModel(mlx.CurrentDevice(), mlx.Float32).rows(s, in)
 			for row := step; row < h; row += step {
 				border[row-1], border[row] = true, true
 			}
@@ -184,7 +186,8 @@ func TestNoSeams(t *testing.T) {
 	})
 }
 
-// Decode and Encode take what is estimated, and keep the budget.
+// TestMemory checks that Decode and Encode take about as much memory as estimated, and stay
+// within the budget.
 func TestMemory(t *testing.T) {
 	const h, w = 96, 64
 	mlxtest.Do(t, func() {
@@ -197,7 +200,8 @@ func TestMemory(t *testing.T) {
 		m := NewKLFlux2(c)
 		fill(m, mlx.BFloat16)
 		for _, size := range [][2]int{{0, 0}, {1, 1}, {17, 33}, {1 << 20, 1 << 20}} {
-			if n, e := m.DecodeMemory(size[0], size[1], mlx.GPU, mlx.BFloat16), m.EncodeMemory(size[0], size[1], mlx.CPU, mlx.Float32); n <= 0 || e <= 0 {
+			if n, e := m.DecodeMemory(size[0], size[1], mlx.GPU, mlx.BFloat16),
+				m.EncodeMemory(size[0], size[1], mlx.CPU, mlx.Float32); n <= 0 || e <= 0 {
 				t.Errorf("%v: estimates are %d and %d bytes", size, n, e)
 			}
 		}
@@ -222,7 +226,7 @@ func TestMemory(t *testing.T) {
 				f.SetBudget(budget)
 				mlx.ResetPeakMemory()
 				before := mlx.ActiveMemory()
-				mlx.Scope(func() *mlx.Array { mlx.Eval(f.run(x)); return nil })
+				mlx.WithScope(func() { mlx.Eval(f.run(x)) })
 				n := int64(mlx.PeakMemory() - before)
 				estimate := f.estimate(h, w, mlx.CPU, mlx.Float32)
 				t.Logf("%s, budget %d: %d bytes, estimated %d", what, budget, n, estimate)
@@ -244,10 +248,10 @@ func TestMemory(t *testing.T) {
 	})
 }
 
-// A hook sees every module under a budget too.
+// TestStripsWithHook checks that a hook sees every module under a budget too.
 func TestStripsWithHook(t *testing.T) {
 	mlxtest.Do(t, func() {
-		for class, m := range odd(true) {
+		for class, m := range oddModels(true) {
 			seen := map[int64]int{}
 			points := &hooks.Points{Step: -1}
 			nn.Bind(m, "vae", points)

@@ -7,10 +7,14 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// joinValues lets --seed 1 2 3 be given as to mflux, for --seed 1,2,3, --image A
-// B to edit, for --image A --image B, --lora A 0.7, for --lora A=0.7, and
-// --preview kitty for --preview=kitty, which pflag takes for a flag and an
-// argument since the value can be left out.
+// joinValues rewrites flags with several values, as mflux has them, to what pflag
+// reads:
+//
+//	--seed 1 2 3      --seed 1,2,3
+//	--image A B       --image A --image B (of gomflux edit)
+//	--lora A 0.7      --lora A=0.7
+//	--preview kitty   --preview=kitty (pflag reads a flag whose value can be left
+//	                  out and an argument)
 func joinValues(args []string) []string {
 	var out []string
 	edits := len(args) > 0 && args[0] == "edit"
@@ -57,8 +61,8 @@ func joinValues(args []string) []string {
 	return out
 }
 
-// oneFile takes one argument.
-func oneFile(what string) cobra.PositionalArgs {
+// oneArg takes one argument, which what names: a model, a file with latents.
+func oneArg(what string) cobra.PositionalArgs {
 	return func(_ *cobra.Command, args []string) error {
 		switch len(args) {
 		case 0:
@@ -67,5 +71,35 @@ func oneFile(what string) cobra.PositionalArgs {
 			return nil
 		}
 		return usageErrorf("unexpected argument %q", args[1])
+	}
+}
+
+// someArgs takes one argument or more; hint is the error without any.
+func someArgs(hint string) cobra.PositionalArgs {
+	return func(_ *cobra.Command, args []string) error {
+		if len(args) == 0 {
+			return usageErrorf("%s", hint)
+		}
+		return nil
+	}
+}
+
+// twoArgs takes two arguments; hint is the error for any other number.
+func twoArgs(hint string) cobra.PositionalArgs {
+	return func(_ *cobra.Command, args []string) error {
+		if len(args) != 2 {
+			return usageErrorf("%s", hint)
+		}
+		return nil
+	}
+}
+
+// noArgs refuses arguments that are not flags.
+func noArgs(hint string) cobra.PositionalArgs {
+	return func(_ *cobra.Command, args []string) error {
+		if len(args) > 0 {
+			return usageErrorf("unexpected argument %q%s", args[0], hint)
+		}
+		return nil
 	}
 }

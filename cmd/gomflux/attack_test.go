@@ -13,7 +13,7 @@ import (
 )
 
 // TestAttacks runs the command on models with a file that was published as an
-// attack: it is named, with exit code 3, no picture is made, and neither memory
+// attack: it is named, with exit code 3, no image is made, and neither memory
 // nor time goes where the file wants it.
 func TestAttacks(t *testing.T) {
 	files, err := filepath.Glob("../../internal/checkpoint/testdata/attacks/*.safetensors")
@@ -54,7 +54,8 @@ func TestAttacks(t *testing.T) {
 		if cmd.ProcessState == nil {
 			t.Fatal(err)
 		}
-		if got := cmd.ProcessState.ExitCode(); got != code || !strings.Contains(string(out), want) || len(out) > 20_000 || strings.Contains(string(out), "internal error") {
+		if got := cmd.ProcessState.ExitCode(); got != code || !strings.Contains(string(out), want) ||
+			len(out) > 20_000 || strings.Contains(string(out), "internal error") {
 			t.Errorf("gomflux %s: exit code %d, expected %d and %q; output %.2000q", args[0], got, code, want, out)
 		}
 		if took > 10*time.Second { // with what starting takes on a busy machine

@@ -18,7 +18,7 @@ import (
 )
 
 func TestMemoryWarning(t *testing.T) {
-	const want = "to decode a picture of 2048x1024 takes about 3.00 GB of memory, even in strips, and 2.00 GB are free"
+	const want = "decoding an image of 2048x1024 needs about 3.00 GB of memory, even in strips, and 2.00 GB are free"
 	if got := memoryWarning(3e9, 2e9, 1024, 2048); got != want {
 		t.Errorf("%q, expected %q", got, want)
 	}
@@ -69,7 +69,7 @@ func golden(t *testing.T, file, name string) ([]byte, checkpoint.Tensor) {
 	return data[tensor.Begin:tensor.End], tensor
 }
 
-// checkPixels compares a picture with a golden, uint8 [H, W, 3].
+// checkPixels compares an image with a golden, uint8 [H, W, 3].
 func checkPixels(t *testing.T, name, file string) {
 	t.Helper()
 	want, tensor := golden(t, file, "image")
@@ -96,12 +96,15 @@ func TestDecodeGolden(t *testing.T) {
 		t.Fatal(err)
 	}
 	tests := map[string]struct{ latents, image, flag, tensor string }{
-		"pipeline":   {"zimage-ordinary/dump/tensors-2.safetensors", "zimage-ordinary/dump/tensors-3.safetensors", "--unscaled=false", "latents@1"},
-		"vae.decode": {"zimage-ordinary/roundtrip/tensors.safetensors", "zimage-ordinary/roundtrip/tensors.safetensors", "--unscaled", "vae.decode.in"},
+		"pipeline": {"zimage-ordinary/dump/tensors-2.safetensors", "zimage-ordinary/dump/tensors-3.safetensors",
+			"--unscaled=false", "latents@1"},
+		"vae.decode": {"zimage-ordinary/roundtrip/tensors.safetensors",
+			"zimage-ordinary/roundtrip/tensors.safetensors", "--unscaled", "vae.decode.in"},
 	}
 	for name, test := range tests {
 		for _, model := range []string{absolute(tinyModel), alone, filepath.Join(alone, "vae")} {
-			stdout, stderr, code := runProgram(t, dir, "decode", absolute(goldens+test.latents)+":"+test.tensor, "-m", model, "-o", name+".png", "--overwrite", test.flag)
+			stdout, stderr, code := runProgram(t, dir, "decode", absolute(goldens+test.latents)+":"+test.tensor, "-m",
+				model, "-o", name+".png", "--overwrite", test.flag)
 			if code != 0 || stdout != name+".png\n" {
 				t.Fatalf("%s of %s: exit code %d, %q, %s", name, model, code, stdout, stderr)
 			}
@@ -201,23 +204,27 @@ func TestDecodeDtypes(t *testing.T) {
 		tensors   []tensor
 		key, want string
 	}{
-		"NaN":          {[]tensor{{"x", "F32", shape, nan}}, "", "tensor x: 1 of 60 values are NaN or infinite"},
-		"infinite":     {[]tensor{{"x", "BF16", shape, inf}}, "", "tensor x: 2 of 60 values are NaN or infinite"},
-		"no such key":  {[]tensor{latents}, ":y", "a.safetensors: has no tensor y, only x F32 [4 3 5]"},
-		"several":      {[]tensor{latents, named("y")}, "", "has 2 tensors and none is named latents: put :NAME behind the file's name, with one of x F32 [4 3 5], y F32 [4 3 5]"},
-		"none":         {nil, "", "has no tensors"},
-		"channels":     {[]tensor{{"x", "F32", []int{5, 3, 4}, f32}}, "", "tensor x: latents of shape [5 3 4]: expected [4, height/4, width/4]"},
-		"two pictures": {[]tensor{{"x", "F32", []int{2, 4, 3, 5}, append(f32[:len(f32):len(f32)], f32...)}}, "", "shape [2 4 3 5], expected [C, h, w] or [1, C, h, w]"},
-		"flat":         {[]tensor{{"x", "F32", []int{n}, f32}}, "", "shape [60], expected"},
-		"empty":        {[]tensor{{"x", "F32", []int{4, 0, 5}, nil}}, "", "latents of shape [4 0 5]: expected [4, height/4, width/4]"},
-		"too large":    {[]tensor{huge}, "", "would be a picture of 10004x10000 pixels (the limit is 100 million in all)"},
-		"dtype":        {[]tensor{{"x", "U8", shape, make([]byte, n)}}, "", "tensor x has the dtype U8, expected F32, F16 or BF16"},
-		"escapes":      {[]tensor{named("\x1b[31m"), named("y")}, "", `"\x1b[31m" F32`},
+		"NaN":         {[]tensor{{"x", "F32", shape, nan}}, "", "tensor x: 1 of 60 values are NaN or infinite"},
+		"infinite":    {[]tensor{{"x", "BF16", shape, inf}}, "", "tensor x: 2 of 60 values are NaN or infinite"},
+		"no such key": {[]tensor{latents}, ":y", "a.safetensors: has no tensor y, only x F32 [4 3 5]"},
+		"several": {[]tensor{latents, named("y")}, "",
+			"the file has 2 tensors, but no latents: append :NAME to the file name, with one of x F32 [4 3 5], y F32 [4 3 5]"},
+		"none": {nil, "", "has no tensors"},
+		"channels": {[]tensor{{"x", "F32", []int{5, 3, 4}, f32}}, "",
+			"tensor x: latents of shape [5 3 4]: expected [4, height/4, width/4]"},
+		"two pictures": {[]tensor{{"x", "F32", []int{2, 4, 3, 5}, append(f32[:len(f32):len(f32)], f32...)}}, "",
+			"shape [2 4 3 5], expected [C, h, w] or [1, C, h, w]"},
+		"flat":      {[]tensor{{"x", "F32", []int{n}, f32}}, "", "shape [60], expected"},
+		"empty":     {[]tensor{{"x", "F32", []int{4, 0, 5}, nil}}, "", "latents of shape [4 0 5]: expected [4, height/4, width/4]"},
+		"too large": {[]tensor{huge}, "", "an image of 10004x10000 pixels is too large (the limit is 100 million pixels)"},
+		"dtype":     {[]tensor{{"x", "U8", shape, make([]byte, n)}}, "", "tensor x has the dtype U8, expected F32, F16 or BF16"},
+		"escapes":   {[]tensor{named("\x1b[31m"), named("y")}, "", `"\x1b[31m" F32`},
 	}
 	for name, test := range bad {
 		writeSafetensors(t, filepath.Join(dir, "a.safetensors"), test.tensors...)
 		stdout, stderr, code := runProgram(t, dir, "decode", "a.safetensors"+test.key, "-m", absolute(tinyModel), "-o", "bad.png")
-		if code != exitUsage || stdout != "" || !strings.Contains(stderr, test.want) || strings.Count(stderr, "gomflux: ") != 1 || strings.Contains(stderr, "\x1b") {
+		if code != exitUsage || stdout != "" || !strings.Contains(stderr, test.want) || strings.Count(stderr,
+			"gomflux: ") != 1 || strings.Contains(stderr, "\x1b") {
 			t.Errorf("%s: exit code %d, %q, %q, expected %q", name, code, stdout, stderr, test.want)
 		}
 	}

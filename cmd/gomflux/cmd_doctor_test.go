@@ -13,7 +13,7 @@ import (
 
 // TestDoctorTerminal is about a terminal that is known by its name.
 func TestDoctorTerminal(t *testing.T) {
-	for name, want := range map[string]string{"xterm-kitty": `shows pictures \(kitty\)`, "dumb": "shows no pictures"} {
+	for name, want := range map[string]string{"xterm-kitty": `shows images \(kitty\)`, "dumb": "shows no images"} {
 		master, tty, err := pty.Open()
 		if err != nil {
 			t.Fatal(err)
@@ -26,7 +26,8 @@ func TestDoctorTerminal(t *testing.T) {
 		var out strings.Builder
 		cmd := exec.Command("gomflux", "doctor")
 		for _, v := range os.Environ() {
-			if !strings.HasPrefix(v, "TERM") && !strings.HasPrefix(v, "TMUX") && !strings.HasPrefix(v, "STY=") && !strings.HasPrefix(v, "ZELLIJ") {
+			if !strings.HasPrefix(v, "TERM") && !strings.HasPrefix(v, "TMUX") && !strings.HasPrefix(v, "STY=") &&
+				!strings.HasPrefix(v, "ZELLIJ") {
 				cmd.Env = append(cmd.Env, v)
 			}
 		}

@@ -7,9 +7,11 @@ import (
 	"runtime"
 	"strings"
 	"testing"
+
+	"github.com/gomflux/gomflux/cmd/gomflux/internal/ui"
 )
 
-// TestAutoSeeds: any number of pictures can be asked for.
+// TestAutoSeeds: any number of images is allowed.
 func TestAutoSeeds(t *testing.T) {
 	o := newGenerateOptions()
 	o.prompts, o.promptGiven, o.output = []string{"x"}, true, filepath.Join(t.TempDir(), "x.png")
@@ -18,20 +20,20 @@ func TestAutoSeeds(t *testing.T) {
 	}
 	var before, after runtime.MemStats
 	runtime.ReadMemStats(&before)
-	g, err := o.prepare(context.Background(), strings.NewReader(""), &printer{stdout: io.Discard, stderr: io.Discard})
-	if err != nil {
+	g := newGeneration(o, &ui.Output{Stdout: io.Discard, Stderr: io.Discard})
+	if err := g.prepare(context.Background(), strings.NewReader("")); err != nil {
 		t.Fatal(err)
 	}
 	runtime.ReadMemStats(&after)
 	if taken := after.TotalAlloc - before.TotalAlloc; taken > 10e6 {
 		t.Errorf("it takes %d bytes", taken)
 	}
-	if g.pictures != 50_000_000 {
-		t.Errorf("%d pictures", g.pictures)
+	if g.total != 50_000_000 {
+		t.Errorf("%d images", g.total)
 	}
 	first := g.seed(0)
 	if again := g.seed(0); again != first {
-		t.Errorf("the first picture has the seeds %d and %d", first, again)
+		t.Errorf("the first image has the seeds %d and %d", first, again)
 	}
 	if second, third := g.seed(1), g.seed(2); first == second && second == third {
 		t.Errorf("the first three seeds are all %d", first)
@@ -48,15 +50,15 @@ func TestPromptsAndSeeds(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		g, err := o.prepare(context.Background(), strings.NewReader(""), &printer{stdout: io.Discard, stderr: io.Discard})
-		if err != nil {
+		g := newGeneration(o, &ui.Output{Stdout: io.Discard, Stderr: io.Discard})
+		if err := g.prepare(context.Background(), strings.NewReader("")); err != nil {
 			t.Fatal(err)
 		}
 		var made string
-		for i := range g.pictures {
+		for i := range g.total {
 			made += g.prompt(i)
 			if g.seed(i) != g.seed(i%2) || seeds != nil && g.seed(i) != seeds[i%2] {
-				t.Errorf("picture %d has the seed %d, the one of the first prompt %d", i, g.seed(i), g.seed(i%2))
+				t.Errorf("image %d has the seed %d, the one of the first prompt %d", i, g.seed(i), g.seed(i%2))
 			}
 		}
 		if made != "aabbcc" {

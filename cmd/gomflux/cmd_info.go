@@ -4,91 +4,76 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"maps"
 	"slices"
-	"strconv"
-	"strings"
-	"unicode"
 
 	"github.com/spf13/cobra"
 
+	"github.com/gomflux/gomflux/cmd/gomflux/internal/ui"
 	"github.com/gomflux/gomflux/internal/plainjson"
-	"github.com/gomflux/gomflux/internal/quote"
 	"github.com/gomflux/gomflux/picture"
 )
 
-func newInfoCommand() *cobra.Command {
-	var asJSON bool
-	cmd := &cobra.Command{
-		Use:   "info PICTURE...",
-		Short: "Say what made a picture",
-		Long: `Info prints the settings that a picture carries, and the command that makes it
-again. It reads PNG, JPEG and WebP pictures with the metadata of gomflux, of
+const infoHelp = `Info prints the settings stored in an image, and the command that generates the
+image again. It reads PNG, JPEG and WebP files with the metadata of gomflux, of
 mflux, or of the many programs that write AUTOMATIC1111's parameters text, and
-the JSON files that gomflux and mflux write beside pictures.
+the JSON files that gomflux and mflux write next to images.
 
-Each line is a name and a value; a value with control characters is quoted. The
-pictures of an edit are on lines of their own: reference 1, reference 2. So are
-LoRAs: lora 1, lora 2.
-With --json there is one object on a line for each picture:
+Each line has a name and a value; values with control characters are quoted.
+Reference images and LoRAs have a line each: reference 1, lora 1.
 
-  file            its name
-  format          PNG, JPEG, WebP, or JSON
-  width, height   in pixels, of a picture
+JSON
+With --json info prints one object per line for each file:
+
+  file            file name
+  format          PNG, JPEG, WebP or JSON
+  width, height   of an image, in pixels
   source          gomflux, mflux or parameters
-  settings        what was found of version, generator, model, revision,
+  settings        those that were found of version, generator, model, revision,
                   base_model, class, prompt, negative_prompt, seed, steps,
                   guidance, height, width, max_sequence_length, scheduler, rng,
                   batch, dtype, device, mlx, image, image_strength, references,
                   quantize, group_size, loras, runtime_lora, created, seconds
-  metadata        the JSON in the file as it is, if there is any
-  parameters      the parameters text, if there is one
+  metadata        the JSON in the file, unchanged
+  parameters      the parameters text
 
-A picture without settings is an error (1), one that cannot be read too (2); the
-others are printed all the same.
-` + exitStatus,
+A file without settings leads to exit code 1, a file that cannot be read to 2;
+the other files are printed anyway.
+` + exitStatus
+
+func newInfoCommand() *cobra.Command {
+	var o outputFlags
+	cmd := &cobra.Command{
+		Use:   "info FILE...",
+		Short: "Show the settings stored in an image",
+		Long:  infoHelp,
 		Example: `  gomflux info image.png
   gomflux info --json *.png | jq -r .settings.prompt`,
-		Args: func(_ *cobra.Command, args []string) error {
-			if len(args) == 0 {
-				return usageErrorf("give one picture or several")
-			}
-			return nil
-		},
-		RunE: func(cmd *cobra.Command, args []string) error {
-			return info(cmd.OutOrStdout(), cmd.ErrOrStderr(), args, asJSON)
-		},
+		Args: someArgs("give one or more image files"),
+		RunE: func(cmd *cobra.Command, args []string) error { return info(o.out(cmd), args) },
 	}
-	cmd.Flags().BoolVar(&asJSON, "json", false, "print a JSON object for each picture")
+	o.addJSON(cmd.Flags(), "a JSON object for each file")
 	return cmd
 }
 
-func info(stdout, stderr io.Writer, names []string, asJSON bool) error {
-	var last error // earlier ones are printed where they occur
+func info(out *ui.Output, names []string) error {
+	var last error // earlier errors are printed where they occur
 	code := 0
-	first := true
+	printed := false
 	for _, name := range names {
 		p, err := readInfo(name)
 		if err != nil {
 			if last != nil {
-				complain(stderr, last)
+				ui.Complain(out.Stderr, last)
 			}
 			last, code = err, max(code, exitCode(err))
 			continue
 		}
-		if asJSON {
-			err = p.printJSON(stdout)
-		} else {
-			if !first {
-				fmt.Fprintln(stdout)
-			}
-			err = p.print(stdout)
-		}
-		if err != nil {
+		p.again = printed
+		if err := out.Result(p); err != nil {
 			return err
 		}
-		first = false
+		printed = true
 	}
 	if last != nil {
 		return &codedError{code, last}
@@ -96,13 +81,22 @@ func info(stdout, stderr io.Writer, names []string, asJSON bool) error {
 	return nil
 }
 
-// pictureInfo is what is known of a picture.
-type pictureInfo struct {
-	name string
-	*picture.Found
+// imageInfo is what info prints of a file.
+type imageInfo struct {
+	File       string                     `json:"file"`
+	Format     string                     `json:"format"`
+	Width      int                        `json:"width,omitempty"`
+	Height     int                        `json:"height,omitempty"`
+	Source     picture.Source             `json:"source"`
+	Settings   map[string]json.RawMessage `json:"settings"`
+	Metadata   json.RawMessage            `json:"metadata,omitempty"`
+	Parameters string                     `json:"parameters,omitempty"`
+
+	found *picture.Found
+	again bool // not the first one that is printed
 }
 
-func readInfo(name string) (*pictureInfo, error) {
+func readInfo(name string) (*imageInfo, error) {
 	found, err := picture.ReadSettingsFile(name)
 	if errors.Is(err, picture.ErrNoSettings) {
 		return nil, err
@@ -110,74 +104,96 @@ func readInfo(name string) (*pictureInfo, error) {
 	if err != nil {
 		return nil, coded(exitUsage, err)
 	}
-	return &pictureInfo{name, found}, nil
-}
-
-// format is the name of the file's format.
-func (p *pictureInfo) format() string {
-	if p.Format == 0 {
-		return "JSON"
+	format := "JSON"
+	if found.Format != 0 {
+		format = found.Format.String()
 	}
-	return p.Format.String()
+	return &imageInfo{
+		File: name, Format: format, Width: found.Width, Height: found.Height, Source: found.Source,
+		Settings: settingsFields(found), Metadata: found.JSON, Parameters: found.Parameters, found: found,
+	}, nil
 }
 
-// infoOrder is how the settings follow one another behind the prompts.
+// settingsFields returns the settings that the file had, as JSON.
+func settingsFields(found *picture.Found) map[string]json.RawMessage {
+	text, err := plainjson.Marshal(found.Settings, "")
+	var fields map[string]json.RawMessage
+	if err == nil {
+		err = json.Unmarshal(text, &fields)
+	}
+	if err != nil {
+		panic(err) // they were read from JSON
+	}
+	maps.DeleteFunc(fields, func(name string, _ json.RawMessage) bool { return !found.Has(name) })
+	return fields
+}
+
+// infoOrder is the order of the settings after the prompts.
 var infoOrder = []string{
-	"model", "revision", "base_model", "class", "seed", "steps", "guidance", "scheduler", "rng", "batch", "width", "height", "max_sequence_length",
-	"image", "image_strength", "references", "quantize", "group_size", "loras", "runtime_lora", "dtype", "device", "mlx", "generator", "created", "seconds", "version",
+	"model", "revision", "base_model", "class", "seed", "steps", "guidance", "scheduler", "rng", "batch",
+	"width", "height", "max_sequence_length", "image", "image_strength", "references", "quantize",
+	"group_size", "loras", "runtime_lora", "dtype", "device", "mlx", "generator", "created", "seconds", "version",
 }
 
-func (p *pictureInfo) print(w io.Writer) error {
-	var b strings.Builder
-	line := func(name, value string) {
-		fmt.Fprintf(&b, "%-20s %s\n", name, quote.Printable(value))
+// Text implements ui.Result.
+func (i *imageInfo) Text(p *ui.Page) {
+	if i.again {
+		p.Printf("\n")
 	}
-	values := p.fields()
+	line := p.Fields(20)
+	values := maps.Clone(i.Settings)
 	settings := func(names ...string) {
 		for _, name := range names {
-			raw, ok := values[name]
-			if !ok {
-				continue
-			}
-			delete(values, name)
-			var text string
-			if json.Unmarshal(raw, &text) != nil {
-				text = string(raw) // a number
-			}
-			switch name {
-			case "image":
-				line(name, sourceText(*p.Settings.Image))
-			case "references":
-				for i, r := range p.Settings.References {
-					line(fmt.Sprint("reference ", i+1), sourceText(r))
-				}
-			case "loras":
-				for i, l := range p.Settings.LoRAs {
-					line(fmt.Sprint("lora ", i+1), loraLine(l))
-				}
-			default:
-				line(name, text)
+			if raw, ok := values[name]; ok {
+				i.setting(line, name, raw)
+				delete(values, name)
 			}
 		}
 	}
 	settings("prompt", "negative_prompt")
-	about := p.format()
-	if p.Width > 0 {
-		about += fmt.Sprintf(" of %dx%d", p.Width, p.Height)
+	about := i.Format
+	if i.Width > 0 {
+		about += fmt.Sprintf(", %dx%d", i.Width, i.Height)
 	}
-	line("file", fmt.Sprintf("%s (%s, settings of kind %s)", p.name, about, p.Source))
+	line("file", "%s (%s, %s metadata)", i.File, about, i.Source)
 	settings(infoOrder...)
-	settings(slices.Sorted(maps.Keys(values))...) // those that have no place in the order
-	again := "gomflux generate -C " + shellQuote(p.name)
-	if len(p.Settings.References) > 0 {
-		again = "gomflux edit -C " + shellQuote(p.name)
+	settings(slices.Sorted(maps.Keys(values))...) // those that infoOrder does not have
+	p.Printf("%-20s %s\n", "again", i.command())
+}
+
+// setting writes the lines of one setting.
+func (i *imageInfo) setting(line ui.Field, name string, raw json.RawMessage) {
+	s := i.found.Settings
+	switch name {
+	case "image":
+		line(name, "%s", sourceText(*s.Image))
+	case "references":
+		for k, r := range s.References {
+			line(fmt.Sprint("reference ", k+1), "%s", sourceText(r))
+		}
+	case "loras":
+		for k, l := range s.LoRAs {
+			line(fmt.Sprint("lora ", k+1), "%s", loraLine(l))
+		}
+	default:
+		var text string
+		if json.Unmarshal(raw, &text) != nil {
+			text = string(raw) // a number
+		}
+		line(name, "%s", text)
 	}
-	if !p.Has("model") || p.Source == picture.SourceParameters {
-		again += " -m MODEL" // a file's name there, which is not one of ours
+}
+
+// command returns the command that generates the image again.
+func (i *imageInfo) command() string {
+	command := "gomflux generate -C " + ui.ShellQuote(i.File)
+	if len(i.found.Settings.References) > 0 {
+		command = "gomflux edit -C " + ui.ShellQuote(i.File)
 	}
-	fmt.Fprintf(&b, "%-20s %s\n", "again", again)
-	_, err := io.WriteString(w, b.String())
-	return err
+	if !i.found.Has("model") || i.Source == picture.SourceParameters {
+		command += " -m MODEL" // parameters have a file name, which means nothing here
+	}
+	return command
 }
 
 func sourceText(s picture.SourceImage) string {
@@ -196,72 +212,4 @@ func loraLine(l picture.LoRA) string {
 		text += " (SHA-256 " + l.SHA256 + ")"
 	}
 	return text
-}
-
-// fields are those of the settings that the file had, as JSON.
-func (p *pictureInfo) fields() map[string]json.RawMessage {
-	text, err := plainjson.Marshal(p.Settings, "")
-	var fields map[string]json.RawMessage
-	if err == nil {
-		err = json.Unmarshal(text, &fields)
-	}
-	if err != nil {
-		panic(err) // they were read from JSON
-	}
-	for name := range fields {
-		if !p.Has(name) {
-			delete(fields, name)
-		}
-	}
-	return fields
-}
-
-func (p *pictureInfo) printJSON(w io.Writer) error {
-	return writeJSON(w, struct {
-		File       string                     `json:"file"`
-		Format     string                     `json:"format"`
-		Width      int                        `json:"width,omitempty"`
-		Height     int                        `json:"height,omitempty"`
-		Source     picture.Source             `json:"source"`
-		Settings   map[string]json.RawMessage `json:"settings"`
-		Metadata   json.RawMessage            `json:"metadata,omitempty"`
-		Parameters string                     `json:"parameters,omitempty"`
-	}{p.name, p.format(), p.Width, p.Height, p.Source, p.fields(), p.JSON, p.Parameters})
-}
-
-// writeJSON writes a value on one line, with escapes for all that a terminal
-// would act on.
-func writeJSON(w io.Writer, v any) error {
-	text, err := plainjson.Marshal(v, "")
-	if err != nil {
-		return err
-	}
-	var out strings.Builder
-	for _, r := range string(text) {
-		switch {
-		case unicode.IsPrint(r):
-			out.WriteRune(r)
-		case r > 0xffff:
-			hi, lo := (r-0x10000)>>10, (r-0x10000)&0x3ff
-			fmt.Fprintf(&out, `\u%04x\u%04x`, 0xd800+hi, 0xdc00+lo)
-		default:
-			fmt.Fprintf(&out, `\u%04x`, r)
-		}
-	}
-	_, err = fmt.Fprintln(w, out.String())
-	return err
-}
-
-// shellQuote is an argument as a shell takes it.
-func shellQuote(s string) string {
-	switch {
-	case !quote.IsPrintable(s): // $'' is bash's and zsh's
-		quoted := strconv.QuoteToASCII(s)
-		return "$'" + strings.ReplaceAll(strings.ReplaceAll(quoted[1:len(quoted)-1], `\"`, `"`), "'", `\'`) + "'"
-	case s != "" && !strings.ContainsFunc(s, func(r rune) bool {
-		return !unicode.IsLetter(r) && !unicode.IsDigit(r) && !strings.ContainsRune("_-./,:+@%", r)
-	}):
-		return s
-	}
-	return "'" + strings.ReplaceAll(s, "'", `'\''`) + "'"
 }

@@ -4,7 +4,6 @@ import (
 	"math"
 	"slices"
 	"strings"
-	"testing"
 
 	"github.com/rogpeppe/go-internal/testscript"
 
@@ -64,12 +63,4 @@ func cmdPlant(ts *testscript.TestScript, _ bool, args []string) {
 	ts.Check(err)
 	x.Data = changed.Data
 	ts.Check(checkpoint.WriteFile(path, list, nil))
-}
-
-func TestTable(t *testing.T) {
-	var b strings.Builder
-	table{{"one", "two"}, {"x", ""}, {"a\x1bb", "ä longer"}}.print(&b)
-	if want := "one       two\nx\n\"a\\x1bb\"  ä longer\n"; b.String() != want {
-		t.Errorf("found\n%s\nexpected\n%s", b.String(), want)
-	}
 }

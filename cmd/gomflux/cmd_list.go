@@ -7,24 +7,26 @@ import (
 	"github.com/spf13/cobra"
 )
 
-func newListCommand() *cobra.Command {
-	var asJSON bool
-	cmd := &cobra.Command{
-		Use:   "list",
-		Short: "List the models that are on this machine",
-		Long: `List is gomflux models without the models that are not here: the built-in ones,
-and what there is in the Hugging Face cache and in folders of their names.
+const listHelp = `List prints the models on this machine: built-in models, models in the Hugging
+Face cache, and folders here that have the name of a published model. gomflux
+models lists the models that can be downloaded too; its help explains the states
+and the fields of --json.
+` + exitStatus
 
-With --json it is one array of objects, as gomflux models has them.
-` + exitStatus,
+func newListCommand() *cobra.Command {
+	var o outputFlags
+	cmd := &cobra.Command{
+		Use:     "list",
+		Short:   "List the models on this machine",
+		Long:    listHelp,
 		Example: "  gomflux list",
 		Args:    noArgs(" (gomflux show takes a name)"),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			list, err := listModels()
 			list = slices.DeleteFunc(list, func(m listedModel) bool { return !m.Here })
-			return cmp.Or(writeModels(cmd.OutOrStdout(), list, asJSON), err)
+			return cmp.Or(o.out(cmd).Result(modelList(list)), err)
 		},
 	}
-	cmd.Flags().BoolVar(&asJSON, "json", false, "print a JSON array")
+	o.addJSON(cmd.Flags(), "a JSON array")
 	return cmd
 }

@@ -1,121 +1,135 @@
 package main
 
 import (
-	"errors"
-	"fmt"
-	"math"
-
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"github.com/gomflux/gomflux/mlx"
 	"github.com/gomflux/gomflux/parity"
-	"github.com/gomflux/gomflux/picture"
 )
+
+const parityHelp = `Parity compares what gomflux computes with the recording of a reference such as
+diffusers (scripts/reference), and names the first module that differs.`
 
 func newParityCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "parity",
-		Short: "Compare tensors and pictures with a reference's",
-		Long: `Parity compares what gomflux computes with what a reference, such as diffusers, has
-dumped (scripts/reference), and names the first module that computes something else.`,
-		Args: noArgs(" (see gomflux parity --help)"),
-		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+		Short: "Compare tensors and images with a reference",
+		Long:  parityHelp,
+		Args:  noArgs(" (see gomflux parity --help)"),
+		RunE:  func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
 	cmd.AddCommand(newParityRunCommand(), newParityBisectCommand(), newParityDiffCommand(), newParityImageCommand())
 	return cmd
 }
 
+// addParityModel adds --model of commands that know the model from a run.
+func addParityModel(f *pflag.FlagSet, model *string) {
+	f.StringVarP(model, "model", "m", "", "model `name` or folder (default: the model that the run's settings name)")
+}
+
+const parityRunHelp = `Run repeats a reference's run (a folder with settings.json and safetensors
+files, as scripts/reference records it) with gomflux, and compares all tensors
+that both have. There are two readings of each tensor:
+
+  from the start   gomflux's own results are used throughout, so errors add up
+  by itself        every module gets the reference's inputs: after comparison
+                   each tensor is replaced by the reference's. This takes one
+                   pass for each depth of the module tree
+
+The table has a line for each stage, from the image backwards, with the largest
+relative L2 error. The verdict names the first module whose output is wrong
+though its inputs are right, the modules inside it, and known mistakes with that
+effect. With --free, if there is no such module, it names the first tensor that
+differs.
+
+The model is --model or the one that the settings name: a folder relative to the
+run's folder, its parent, or the parent of that. The initial noise is the
+reference's, or drawn as PyTorch does if the run does not have it.
+
+TOLERANCES
+Tolerances depend on device, dtype and stage. For a module by itself on the CPU
+in float32 they are 2e-5 of the largest reference value and a relative L2 error
+of 1e-5, over all values and for each channel; in float16 1e-2, in bfloat16 2e-2
+and 1e-2. From the start of a run they are larger. --tolerances changes them.
+
+With --quantize the comparison measures the error of quantized weights. With
+--lora the reference must use the same LoRA.
+` + parityStatus
+
+// parityRunOptions are the flags of gomflux parity run.
+type parityRunOptions struct {
+	modelFlags
+	weightFlags
+	reportFlags
+	free, isolated bool
+}
+
 func newParityRunCommand() *cobra.Command {
-	o := &struct {
-		modelFlags
-		weightFlags
-		reportFlags
-		free, isolated bool
-	}{modelFlags: newModelFlags(), weightFlags: newWeightFlags()}
+	o := &parityRunOptions{modelFlags: newModelFlags(), weightFlags: newWeightFlags()}
 	cmd := &cobra.Command{
 		Use:   "run RUN",
-		Short: "Run a reference's settings again and find the first tensor that differs",
-		Long: `Run takes the folder of a reference's run (settings.json and safetensors files, as
-scripts/reference dumps them), makes the same picture with gomflux, and compares all
-tensors that both have. There are two readings of each:
-
-  from the start   the run goes on with what gomflux computes, so errors add up
-  by itself        every module gets the reference's inputs: the reference's tensor
-                   takes the place of each that was compared. This takes one pass for
-                   each depth of the module tree
-
-The table has one line for each stage, backwards from the picture, with the largest
-relative L2 error in it. The verdict names the first module that is wrong though what
-it gets is right, what is inside it, and what is known to look like that. With --free,
-when no module gets what is right, it names the first tensor that differs.
-
-The model is the one that the settings name (a folder, seen from the run's folder, the
-one around it, or the one around that), or --model. The initial noise is the
-reference's, or drawn as PyTorch does where the run does not have it.
-
-How much a tensor may differ depends on device, dtype and stage. On the CPU in float32
-it is, for a module by itself, 2e-5 of the largest reference value and 1e-5 relative
-L2, of all values and of each channel; in float16 1e-2, in bfloat16 2e-2 and 1e-2. From
-the start of a run it is more. --tolerances changes that.
-
-With --quantize it is how far each module is off because its weights are, and with
---lora the reference has to have the same LoRA.
-` + parityStatus,
+		Short: "Repeat a reference's run and find the first module that differs",
+		Long:  parityRunHelp,
 		Example: `  gomflux parity run models/testdata/zimage-ordinary/dump
   gomflux parity run logs/runs/latest/reference --model ./z-image --html parity.html`,
-		Args: oneFile("the folder of a run"),
+		Args: oneArg("the folder of a run"),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			p := parity.Options{Model: o.model}
-			switch {
-			case o.free && o.isolated:
-				return usageErrorf("--free and --isolated are both made without them")
-			case o.free:
-				p.Readings = []string{parity.Free}
-			case o.isolated:
-				p.Readings = []string{parity.Isolated}
-			}
-			if err := o.weightFlags.parity(cmd, &p); err != nil {
+			p, err := o.validate(cmd.Flags().Changed)
+			if err != nil {
 				return err
 			}
 			if err := checkRun(args[0]); err != nil {
 				return err
 			}
-			return runParity(cmd.Context(), args[0], &o.modelFlags, &o.reportFlags, p, parity.Replay, cmd.OutOrStdout(), cmd.ErrOrStderr())
+			return runParity(cmd.Context(), o.out(cmd), args[0], &o.modelFlags, &o.reportFlags, p, parity.Replay)
 		},
 	}
 	f := cmd.Flags()
 	f.SortFlags = false
-	f.StringVarP(&o.model, "model", "m", "", "the model (`name` or folder), if it is not the one that the run names")
+	addParityModel(f, &o.model)
 	f.BoolVar(&o.free, "free", false, "make only the reading from the start")
-	f.BoolVar(&o.isolated, "isolated", false, "make only the readings of modules by themselves")
+	f.BoolVar(&o.isolated, "isolated", false, "make only the reading of modules by themselves")
 	o.reportFlags.add(cmd)
 	o.weightFlags.add(f, true)
-	o.addPlace(f)
+	o.addCompute(f)
 	return cmd
 }
+
+// validate refuses flags that contradict each other, and returns the options.
+func (o *parityRunOptions) validate(given func(string) bool) (p parity.Options, err error) {
+	p.Model = o.model
+	switch {
+	case o.free && o.isolated:
+		return p, usageErrorf("give either --free or --isolated (without them both readings are made)")
+	case o.free:
+		p.Readings = []string{parity.Free}
+	case o.isolated:
+		p.Readings = []string{parity.Isolated}
+	}
+	err = o.weightFlags.parity(given, &p)
+	return p, err
+}
+
+const parityDiffHelp = `Diff compares the tensors that two folders of runs both have, by name. The
+second folder is the reference. Nothing is computed again, so errors add up from
+tensor to tensor: a module may differ only because its inputs do. gomflux parity
+run tells these cases apart; diff cannot.
+
+The verdict names the first tensor that differs, in the order of computation.
+That order comes from traces/taps.jsonl, which gomflux generate --debug-save
+records, of the first folder or else of the second. Tensors that are in neither
+come last, by stage, depth and name.
+` + parityStatus
 
 func newParityDiffCommand() *cobra.Command {
 	o := &reportFlags{}
 	cmd := &cobra.Command{
-		Use:   "diff RUN REFERENCE",
-		Short: "Compare the tensors of two runs",
-		Long: `Diff compares the tensors that two folders of runs both have, name by name. The second
-one counts as the reference. Nothing is computed again, so errors add up from tensor to
-tensor: a module may differ only because of one before it, which gomflux parity run can
-tell and a diff cannot.
-
-The verdict names the first tensor that differs, in the order in which they were made.
-That is in traces/taps.jsonl of runs that gomflux generate --debug-save recorded, of the
-first folder or else of the second. Tensors that neither has there come last, by stage,
-depth and name.
-` + parityStatus,
+		Use:     "diff RUN REFERENCE",
+		Short:   "Compare the tensors of two runs",
+		Long:    parityDiffHelp,
 		Example: `  gomflux parity diff logs/runs/latest/gomflux logs/runs/latest/reference`,
-		Args: func(_ *cobra.Command, args []string) error {
-			if len(args) != 2 {
-				return usageErrorf("give two folders of runs")
-			}
-			return nil
-		},
+		Args:    twoArgs("give two folders of runs"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			for _, name := range args {
 				if err := checkRun(name); err != nil {
@@ -133,77 +147,10 @@ depth and name.
 			if err != nil {
 				return err
 			}
-			return o.print(cmd.OutOrStdout(), r)
+			return o.print(o.out(cmd), r)
 		},
 	}
 	cmd.Flags().SortFlags = false
 	o.add(cmd)
-	return cmd
-}
-
-func newParityImageCommand() *cobra.Command {
-	var asJSON bool
-	most := count("number")
-	cmd := &cobra.Command{
-		Use:   "image PICTURE REFERENCE",
-		Short: "Compare two pictures",
-		Long: `Image compares red, green and blue of two pictures of one size, on a scale from 0 to
-255; transparency is laid over white.
-
-  max     largest absolute difference
-  mean    mean absolute difference
-  psnr    peak signal-to-noise ratio in dB, inf for equal pictures
-  ssim    structural similarity, 1 for equal pictures: the mean over the three of
-          the index with a Gaussian window of 11x11
-
-They must be equal for exit code 0, or differ by no more than --max says. With --json
-it prints one object: max, mean, psnr (null for equal pictures), ssim, width, height.
-` + parityStatus,
-		Example: `  gomflux parity image ours.png diffusers.png --max 1`,
-		Args: func(_ *cobra.Command, args []string) error {
-			if len(args) != 2 {
-				return usageErrorf("give two pictures")
-			}
-			return nil
-		},
-		RunE: func(cmd *cobra.Command, args []string) error {
-			a, err := picture.ReadFile(args[0])
-			if err != nil {
-				return coded(exitUsage, err)
-			}
-			b, err := picture.ReadFile(args[1])
-			if err != nil {
-				return coded(exitUsage, err)
-			}
-			d, err := parity.CompareImages(a.Image, b.Image)
-			if err != nil {
-				return coded(exitUsage, err)
-			}
-			stdout := cmd.OutOrStdout()
-			if asJSON {
-				var psnr *float64
-				if !math.IsInf(d.PSNR, 0) {
-					psnr = &d.PSNR
-				}
-				err = writeJSON(stdout, struct {
-					Max    int      `json:"max"`
-					Mean   float64  `json:"mean"`
-					PSNR   *float64 `json:"psnr"`
-					SSIM   float64  `json:"ssim"`
-					Width  int      `json:"width"`
-					Height int      `json:"height"`
-				}{d.Max, d.Mean, psnr, d.SSIM, a.Image.Rect.Dx(), a.Image.Rect.Dy()})
-			} else {
-				_, err = fmt.Fprintf(stdout, "max   %d\nmean  %.4f\npsnr  %.2f dB\nssim  %.6f\n", d.Max, d.Mean, d.PSNR, d.SSIM)
-			}
-			if err == nil && d.Max > most.orZero() {
-				err = errors.New("the pictures differ")
-			}
-			return err
-		},
-	}
-	cmd.Flags().SortFlags = false
-	cmd.Flags().Var(&most, "max", "how much a value may differ (default: 0)")
-	cmd.Flags().BoolVar(&asJSON, "json", false, "print a JSON object")
 	return cmd
 }

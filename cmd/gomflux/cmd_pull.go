@@ -3,208 +3,237 @@ package main
 import (
 	"cmp"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"os"
-	"path"
 	"path/filepath"
-	"slices"
 	"strings"
-	"sync/atomic"
 	"time"
 
 	"github.com/spf13/cobra"
-	"github.com/vbauerster/mpb/v8"
-	"github.com/vbauerster/mpb/v8/decor"
-	"golang.org/x/term"
 
 	"github.com/gomflux/gomflux"
+	"github.com/gomflux/gomflux/cmd/gomflux/internal/ui"
 	"github.com/gomflux/gomflux/internal/hub"
-	"github.com/gomflux/gomflux/internal/quote"
-	"github.com/gomflux/gomflux/internal/units"
-	"github.com/gomflux/gomflux/mlx"
 	"github.com/gomflux/gomflux/models/catalog"
 	"github.com/gomflux/gomflux/models/family"
 	"github.com/gomflux/gomflux/models/inspect"
 )
 
+const pullHelp = `Pull downloads a published model into the Hugging Face cache, which it shares
+with other programs. NAME is a short name, an alias, or owner/name; gomflux
+models lists the known ones. REVISION is a branch, a tag or a commit; the
+default is main.
+
+Only the files that a model is loaded from are downloaded: model_index.json, the
+configs, tokenizer and safetensors files (one variant) of each component, the
+model card and the licence. The disk must have space for all of them. Pull warns
+if the model will not fit into memory, and names the flags that make it fit.
+
+With :FILE only one file of the repository is downloaded, for --lora NAME:FILE
+or as a single-file model for --model NAME:FILE, with the config next to it, the
+card and the licence; --file can be repeated for more. The repository of a LoRA
+needs no :FILE; the LoRA is found.
+
+Large files are downloaded in parts over several connections, and retried when a
+connection breaks. An interrupted pull resumes when it is started again. Every
+file is checked against the hash that the hub has for it. A model appears when
+all of its files are complete.
+
+Gated models need a token of an account that has accepted their conditions on
+their page: HF_TOKEN, or the token that hf auth login has stored. It is sent to
+the hub only. gomflux help environment lists other variables.
+
+JSON
+The folder or file is printed on standard output, progress on standard error.
+With --json there are lines of JSON instead, by message_type:
+
+  start      before the download
+             repo, revision, commit, licence, files (path, bytes)
+             bytes, bytes_here: size of all files, and downloaded so far
+  progress   bytes, total_bytes: downloaded so far, and of all files
+             bytes_per_second, seconds_left: 0 while unknown
+             waiting_for: file that another process downloads
+  model      the download is complete
+             repo, revision, commit, path, bytes, fetched_bytes, seconds
+  warning    message
+  error      message, exit_code; always the last line
+` + exitStatus
+
+// pullOptions are the flags of gomflux pull.
 type pullOptions struct {
-	revision               string
-	files                  []string
-	offline, dryRun, check bool
-	asJSON, quiet          bool
+	outputFlags
+	revision                string
+	files                   []string
+	offline, dryRun, verify bool
 }
 
 func newPullCommand() *cobra.Command {
 	var o pullOptions
 	cmd := &cobra.Command{
 		Use:   "pull NAME[@REVISION][:FILE]",
-		Short: "Fetch a model from the Hugging Face hub",
-		Long: `Pull fetches a published model into the Hugging Face cache, which it shares with
-other programs: what one has fetched, all use. NAME is a short name, one of its
-aliases, or owner/name; gomflux models lists the known ones. REVISION is a
-branch, a tag or a commit, and main if it is not given.
-
-Only what a model is loaded from is fetched: model_index.json and, of each
-component that it names, configs, tokenizer and safetensors files, in one
-variant; and the model's card and licence. There must be space on the disk for
-all of it before anything is fetched. What it will take in memory is compared
-with what this machine has, and a warning says what would make it fit.
-
-With :FILE it is one file of the repository, for --lora NAME:FILE or as a model
-of a single file for --model NAME:FILE; --file can be repeated for several. The
-config beside it, the card and the licence come with it. A repository of a LoRA
-needs no name of a file: there the LoRA is chosen.
-
-Large files come in parts, over several connections. A connection that is cut is
-tried again, and a pull that was interrupted, killed or cut off goes on where it
-ended when it is started again. Every file is compared with the hash that the
-hub has for it, and a model is there when all of its files are.
-
-The folder, or the file, is printed on standard output, progress on standard
-error. With --json there are lines of JSON instead, by message_type:
-
-  start      what will be fetched
-             repo, revision, commit, licence, files (path, bytes)
-             bytes, bytes_here: of all files, and what is here of them
-  progress   bytes, total_bytes: what is here, of all
-             bytes_per_second, seconds_left: 0 while they are not known
-             waiting_for: a file that another process is fetching
-  model      it is here
-             repo, revision, commit, path, bytes, fetched_bytes, seconds
-  warning    message
-  error      message, exit_code; it is the last line
-
-Gated models are fetched with a token of somebody who has accepted their
-conditions on their page: HF_TOKEN, or the token that hf auth login has stored.
-It is sent to the hub only. gomflux help environment has other variables.
-` + exitStatus,
+		Short: "Download a model from the Hugging Face hub",
+		Long:  pullHelp,
 		Example: `  gomflux pull z-image-turbo
   gomflux pull me/my-model@main --dry-run
   gomflux pull me/my-loras:ink.safetensors`,
 		Args: oneName,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			p := &pullPrinter{stdout: cmd.OutOrStdout(), stderr: cmd.ErrOrStderr(), json: o.asJSON, quiet: o.quiet}
-			err := o.run(cmd.Context(), args[0], p)
-			if err != nil && o.asJSON {
-				(&printer{stdout: p.stdout, json: true}).failed(err)
+			out := o.outLines(cmd)
+			t, err := o.validate(args[0])
+			if err == nil {
+				err = o.run(cmd.Context(), out, t)
 			}
+			failed(out, err)
 			return err
 		},
 	}
 	f := cmd.Flags()
-	f.StringVar(&o.revision, "revision", "", "the `branch`, tag or commit, as after @")
-	f.StringArrayVar(&o.files, "file", nil, "fetch this file (`name`) of the repository only, as after a colon (can be repeated)")
-	f.BoolVar(&o.offline, "offline", false, "ask nobody: only say whether it is here (HF_HUB_OFFLINE=1 does it too)")
-	f.BoolVar(&o.dryRun, "dry-run", false, "say what would be fetched, and fetch nothing")
-	f.BoolVar(&o.check, "verify", false, "compare the files that are here with their hashes too, and fetch damaged ones again")
-	f.BoolVar(&o.asJSON, "json", false, "print lines of JSON")
-	f.BoolVarP(&o.quiet, "quiet", "q", false, "say nothing but the folder, warnings and errors")
+	f.StringVar(&o.revision, "revision", "", "`branch`, tag or commit, as after @")
+	f.StringArrayVar(&o.files, "file", nil, "download only this file (`name`) of the repository, as after a colon (can be repeated)")
+	f.BoolVar(&o.offline, "offline", false, "use no network: only check that the model is downloaded (same as HF_HUB_OFFLINE=1)")
+	f.BoolVar(&o.dryRun, "dry-run", false, "show what would be downloaded, and download nothing")
+	f.BoolVar(&o.verify, "verify", false, "check existing files against their hashes too, and download damaged ones again")
+	o.addJSON(f, "JSON lines")
+	o.addQuiet(f, "q", "the folder, warnings and errors")
 	return cmd
 }
 
-// oneName is for commands about one model.
+// oneName takes the name of a model.
 func oneName(cmd *cobra.Command, args []string) error {
-	switch {
-	case len(args) == 0:
-		return usageErrorf("give a model's name (gomflux models lists them)")
-	case len(args) > 1:
-		return usageErrorf("unexpected argument %q", args[1])
-	}
-	return nil
+	return oneArg("a model's name (gomflux models lists them)")(cmd, args)
 }
 
-// publishedName takes an argument apart that must name a published model.
+// publishedName splits the name of a published model.
 func publishedName(name string) (repo, revision string, preset *family.Model, err error) {
 	if _, ok := catalog.Builtins()[name]; ok {
-		return "", "", nil, usageErrorf("%s is built in, and always here", name)
+		return "", "", nil, usageErrorf("%s is built in, so it cannot be downloaded or removed", name)
 	}
 	repo, revision, preset = catalog.Published(name)
 	if repo == "" {
-		return "", "", nil, usageErrorf("%q is no published model: it is no owner/name[@revision], and none of those that gomflux models lists", name)
+		const expected = "expected owner/name[@revision], or a name that gomflux models lists"
+		return "", "", nil, usageErrorf("%q is not a published model (%s)", name, expected)
 	}
 	return repo, revision, preset, nil
 }
 
-// run fetches a model.
-func (o *pullOptions) run(ctx context.Context, name string, p *pullPrinter) error {
-	name, file, colon := strings.Cut(name, ":")
+// A pullTarget is a model or some files of a repository.
+type pullTarget struct {
+	repo, revision string
+	files          []string      // empty for a model
+	preset         *family.Model // nil if the model has no short name
+}
+
+// path returns the target's path in the folder of its snapshot.
+func (t *pullTarget) path(folder string) string {
+	if len(t.files) != 1 {
+		return folder
+	}
+	return filepath.Join(folder, filepath.FromSlash(t.files[0]))
+}
+
+// again returns the command that resumes a download.
+func (t *pullTarget) again() string {
+	command := "gomflux pull " + hub.Address(t.repo, t.revision, "")
+	switch len(t.files) {
+	case 0:
+		return command
+	case 1:
+		return command + ":" + t.files[0]
+	}
+	return "the same command"
+}
+
+// validate reads the argument, and refuses flags that do not fit it.
+func (o *pullOptions) validate(arg string) (*pullTarget, error) {
+	name, file, colon := strings.Cut(arg, ":")
 	repo, revision, preset, err := publishedName(name)
 	if err != nil {
-		return err
+		return nil, err
 	}
-	files := o.files
+	t := &pullTarget{repo: repo, revision: revision, files: o.files, preset: preset}
 	if colon {
-		files = append([]string{file}, files...)
+		t.files = append([]string{file}, t.files...)
 	}
-	for _, file := range files {
+	for _, file := range t.files {
 		if _, _, _, ok := hub.ParseAddress(hub.Address(repo, "", file)); !ok || file == "" {
-			return usageErrorf("%q is not the name of a file in a repository", file)
+			return nil, usageErrorf("%q is not the name of a file in a repository", file)
 		}
 	}
 	if o.revision != "" {
 		if revision != "" {
-			return usageErrorf("the revision is given twice, as %s and with --revision", name)
+			return nil, usageErrorf("the revision is given twice: in %s and with --revision", name)
 		}
 		if !hub.IsRevision(o.revision) {
-			return usageErrorf("--revision: %q is not the name of a revision", o.revision)
+			return nil, usageErrorf("--revision: %q is not the name of a revision", o.revision)
 		}
-		revision = o.revision
+		t.revision = o.revision
 	}
+	return t, nil
+}
+
+func (o *pullOptions) run(ctx context.Context, out *ui.Output, t *pullTarget) error {
+	report := newPullReport(out)
 	if o.offline || hub.Offline() {
-		return o.here(repo, revision, files, p)
+		return reportDownloaded(report, t)
 	}
 	client, err := hub.NewClient()
 	if err != nil {
 		return coded(exitUsage, err)
 	}
 	client.UserAgent = "gomflux/" + gomflux.Version()
-	info, err := client.Info(ctx, repo, revision)
+	plan, err := o.plan(ctx, client, t)
 	if err != nil {
-		return hubError(err)
+		return err
 	}
-	plan, err := client.Plan(ctx, info, o.check, files...)
-	if errors.Is(err, hub.ErrSeveral) {
-		return usageErrorf("%w (such as gomflux pull %s:FILE)", err, hub.Address(repo, revision, ""))
-	}
-	if err != nil {
-		return hubError(err)
-	}
-	if preset != nil {
-		info.Licence = cmp.Or(preset.Licence, info.Licence)
-	}
-	p.start(plan)
-	if len(files) == 0 {
-		o.warn(ctx, plan, p)
+	report.start(plan)
+	if len(t.files) == 0 {
+		warnUnusable(ctx, out, plan)
 	}
 	if o.dryRun {
-		return p.unwritten()
+		return out.Err()
 	}
 	began := time.Now()
-	folder, err := client.Pull(ctx, plan, p.begin(plan))
-	p.end()
+	folder, err := client.Pull(ctx, plan, report.begin(plan))
+	report.end()
+	if err != nil {
+		return pullError(out, t, err)
+	}
+	return report.done(pulled{
+		repo: plan.Info.Repo, revision: plan.Info.Revision, commit: plan.Info.Commit, path: t.path(folder),
+		bytes: plan.Bytes, fetched: plan.Missing(), took: time.Since(began),
+	})
+}
+
+// plan asks the hub what has to be downloaded.
+func (o *pullOptions) plan(ctx context.Context, client *hub.Client, t *pullTarget) (*hub.Plan, error) {
+	info, err := client.Info(ctx, t.repo, t.revision)
+	if err != nil {
+		return nil, hubError(err)
+	}
+	plan, err := client.Plan(ctx, info, o.verify, t.files...)
+	if errors.Is(err, hub.ErrSeveral) {
+		return nil, usageErrorf("%w (such as gomflux pull %s:FILE)", err, hub.Address(t.repo, t.revision, ""))
+	}
+	if err != nil {
+		return nil, hubError(err)
+	}
+	if t.preset != nil {
+		info.Licence = cmp.Or(t.preset.Licence, info.Licence)
+	}
+	return plan, nil
+}
+
+// pullError explains how an unfinished download is resumed.
+func pullError(out *ui.Output, t *pullTarget, err error) error {
 	switch {
 	case errors.Is(err, errInterrupted):
-		again := "gomflux pull " + hub.Address(repo, revision, "")
-		if len(files) == 1 {
-			again += ":" + files[0]
-		}
-		if len(files) > 1 {
-			again = "the same command"
-		}
-		p.say("what has been fetched is kept: %s goes on from there", again)
+		out.Note("the downloaded parts are kept: %s resumes", t.again())
 		return err
 	case errors.Is(err, hub.ErrSpace), errors.Is(err, hub.ErrNoAccess):
 		return hubError(err)
-	case err != nil:
-		return hubError(fmt.Errorf("%w (what has been fetched is kept: the same command goes on from there)", err))
 	}
-	if len(files) == 1 {
-		folder = filepath.Join(folder, filepath.FromSlash(files[0]))
-	}
-	return p.done(plan, folder, time.Since(began))
+	return hubError(fmt.Errorf("%w (the downloaded parts are kept: the same command resumes)", err))
 }
 
 // hubError gives an error of the hub its exit code.
@@ -215,35 +244,29 @@ func hubError(err error) error {
 	return err
 }
 
-// here is what a pull does when it may ask nobody.
-func (o *pullOptions) here(repo, revision string, files []string, p *pullPrinter) error {
-	folder, err := whole(repo, revision, files)
+// reportDownloaded is pull without a network.
+func reportDownloaded(report pullReport, t *pullTarget) error {
+	folder, err := downloaded(t.repo, t.revision, t.files)
 	if err != nil {
-		return coded(exitModel, fmt.Errorf("%w (offline, so nothing is fetched)", err))
+		return coded(exitModel, fmt.Errorf("%w (offline, so nothing is downloaded)", err))
 	}
 	size := int64(0)
-	for _, file := range files {
+	for _, file := range t.files {
 		if info, err := os.Stat(filepath.Join(folder, filepath.FromSlash(file))); err == nil {
 			size += info.Size()
 		}
 	}
-	if len(files) == 0 {
+	if len(t.files) == 0 {
 		size = inspect.Model(os.DirFS(folder)).Size
 	}
-	path := folder
-	if len(files) == 1 {
-		path = filepath.Join(folder, filepath.FromSlash(files[0]))
-	}
-	if p.json {
-		p.line(jsonPulled{MessageType: "model", Repo: repo, Revision: cmp.Or(revision, "main"), Commit: filepath.Base(folder), Path: path, Bytes: size})
-		return p.failed
-	}
-	_, err = fmt.Fprintln(p.stdout, path)
-	return err
+	return report.done(pulled{
+		repo: t.repo, revision: cmp.Or(t.revision, "main"), commit: filepath.Base(folder), path: t.path(folder), bytes: size,
+	})
 }
 
-// whole is the snapshot of a model that is here, a LoRA, or some files.
-func whole(repo, revision string, files []string) (folder string, err error) {
+// downloaded returns the snapshot folder of a complete model, of a LoRA, or of
+// files.
+func downloaded(repo, revision string, files []string) (folder string, err error) {
 	for _, file := range files {
 		if _, err := hub.FindFile(repo, revision, file); err != nil {
 			return "", err
@@ -261,319 +284,4 @@ func whole(repo, revision string, files []string) (folder string, err error) {
 		incomplete = nil
 	}
 	return s.Path(), incomplete
-}
-
-// warn of what will be fetched to no use on this machine.
-func (o *pullOptions) warn(ctx context.Context, plan *hub.Plan, p *pullPrinter) {
-	var index struct {
-		Class string `json:"_class_name"`
-	}
-	sizes, files := map[string]int64{}, 0
-	for _, f := range plan.Files {
-		if strings.HasSuffix(f.Path, ".safetensors") {
-			sizes[path.Dir(f.Path)] += f.Size
-			files++
-		}
-	}
-	_, parts := sizes["transformer"]
-	switch none := plan.Index == nil && !plan.Adapter; {
-	case none && parts: // as mflux saves it
-		p.warn("%s has no model_index.json: what it does not have is taken from the model that it is made from, which has to be here too", plan.Info.Repo)
-	case none && files == 1 && sizes["."] > 0:
-		p.warn("%s has no model_index.json but one file: if that is no LoRA, but a model, what it does not have is taken from the model that it is made from, which has to be here too", plan.Info.Repo)
-	case none:
-		p.warn("%s has no model_index.json: it is no pipeline in the layout of Hugging Face diffusers", plan.Info.Repo)
-	case plan.Index != nil && json.Unmarshal(plan.Index, &index) == nil && !slices.Contains(family.Classes(), index.Class):
-		p.warn("%s is a %s, which this version does not run", plan.Info.Repo, quote.Printable(index.Class))
-	}
-	if text := fitWarning(sizes, parts && plan.Index == nil, memoryForModels(ctx)); text != "" {
-		p.warn("%s", text)
-	}
-}
-
-// memoryForModels is that of the device that models run on, in bytes; 0 if it is
-// not known.
-func memoryForModels(ctx context.Context) (n int64) {
-	n = int64(systemMemory())
-	if _, err := mlx.Open(); err != nil {
-		return n
-	}
-	mlx.Do(ctx, func() error { // if it fails, it is that of the system
-		for _, d := range mlx.Devices() {
-			if d.Device == mlx.GPU && d.Memory > 0 {
-				n = int64(d.Memory)
-			}
-		}
-		return nil
-	})
-	return n
-}
-
-// fitWarning compares the weights of a pipeline's components, by their folders
-// and in bytes, with a device's memory, and says by which flags they would fit.
-// The sizes of files are all that is known before the first byte is fetched: a
-// weight that can be quantized is taken to have 16 bits in them, unless they are
-// mflux's, which are quantized as a rule.
-func fitWarning(sizes map[string]int64, quantized bool, memory int64) string {
-	ways := []struct {
-		flags string
-		part  float64 // of the weights
-		one   bool    // at a time
-	}{
-		{"", 1, false}, {"--low-ram", 1, true}, {"-q 8", 8.5 / 16, false}, {"-q 8 --low-ram", 8.5 / 16, true}, {"-q 4", 4.5 / 16, false}, {"-q 4 --low-ram", 4.5 / 16, true},
-	}
-	var all int64
-	for _, n := range sizes {
-		all += n
-	}
-	var fitting []string
-	for _, way := range ways {
-		if quantized && way.part < 1 {
-			break
-		}
-		var sum, largest, always float64
-		for dir, n := range sizes {
-			switch {
-			case dir == "vae":
-				always += float64(n)
-			default:
-				sum += float64(n) * way.part
-				largest = max(largest, float64(n)*way.part)
-			}
-		}
-		need := always + sum
-		if way.one {
-			need = always + largest
-		}
-		need *= 1.25 // what is computed with them
-		if int64(need) > memory {
-			continue
-		}
-		if way.flags == "" {
-			return ""
-		}
-		fitting = append(fitting, fmt.Sprintf("%s (about %s)", way.flags, units.Bytes(int64(need))))
-		if !way.one || len(fitting) == 2 {
-			break
-		}
-	}
-	if memory == 0 || all == 0 {
-		return ""
-	}
-	text := fmt.Sprintf("its weights are %s, and this machine has %s of memory for them and what is computed with them: ", units.Bytes(all), units.Bytes(memory))
-	if len(fitting) == 0 {
-		least := ways[len(ways)-1].flags
-		if quantized {
-			least = "--low-ram"
-		}
-		return text + "they do not fit, even with " + least
-	}
-	return text + "they fit with " + strings.Join(fitting, " or ")
-}
-
-// The lines of --json. Fields are only ever added.
-type (
-	jsonPullStart struct {
-		MessageType string         `json:"message_type"` // start
-		Repo        string         `json:"repo"`
-		Revision    string         `json:"revision"`
-		Commit      string         `json:"commit"`
-		Licence     string         `json:"licence,omitempty"`
-		Files       []jsonPullFile `json:"files"`
-		Bytes       int64          `json:"bytes"`
-		BytesHere   int64          `json:"bytes_here"`
-	}
-	jsonPullFile struct {
-		Path  string `json:"path"`
-		Bytes int64  `json:"bytes"`
-	}
-	jsonPullProgress struct {
-		MessageType    string  `json:"message_type"` // progress
-		Bytes          int64   `json:"bytes"`
-		TotalBytes     int64   `json:"total_bytes"`
-		BytesPerSecond float64 `json:"bytes_per_second"`
-		SecondsLeft    float64 `json:"seconds_left"`
-		WaitingFor     string  `json:"waiting_for,omitempty"`
-	}
-	jsonPulled struct {
-		MessageType  string  `json:"message_type"` // model
-		Repo         string  `json:"repo"`
-		Revision     string  `json:"revision"`
-		Commit       string  `json:"commit"`
-		Path         string  `json:"path"`
-		Bytes        int64   `json:"bytes"`
-		FetchedBytes int64   `json:"fetched_bytes"`
-		Seconds      float64 `json:"seconds"`
-	}
-)
-
-// A pullPrinter says how a pull goes.
-type pullPrinter struct {
-	stdout, stderr io.Writer
-	json, quiet    bool
-
-	failed error // of standard output, the first
-	bars   *mpb.Progress
-	bar    *mpb.Bar
-	rate   rate
-	told   time.Time
-}
-
-func (p *pullPrinter) line(v any) {
-	if err := writeJSON(p.stdout, v); p.failed == nil {
-		p.failed = err
-	}
-}
-
-func (p *pullPrinter) unwritten() error { return p.failed }
-
-// say is for people.
-func (p *pullPrinter) say(format string, args ...any) {
-	if !p.json && !p.quiet {
-		fmt.Fprintf(p.stderr, format+"\n", args...)
-	}
-}
-
-func (p *pullPrinter) warn(format string, args ...any) {
-	message := fmt.Sprintf(format, args...)
-	if p.json {
-		p.line(jsonMessage{MessageType: "warning", Message: message})
-		return
-	}
-	warnings{p.stderr}.warn("%s", message)
-}
-
-// start says what will be fetched.
-func (p *pullPrinter) start(plan *hub.Plan) {
-	info := plan.Info
-	if p.json {
-		line := jsonPullStart{"start", info.Repo, info.Revision, info.Commit, info.Licence, nil, plan.Bytes, plan.Here}
-		for _, f := range plan.Files {
-			line.Files = append(line.Files, jsonPullFile{f.Path, f.Size})
-		}
-		p.line(line)
-		return
-	}
-	text := fmt.Sprintf("%s@%s (%.12s): %s, %s", info.Repo, info.Revision, info.Commit, plural(len(plan.Files), "file"), units.Bytes(plan.Bytes))
-	if plan.Here > 0 {
-		text += fmt.Sprintf(", %s of it here", units.Bytes(plan.Here))
-	}
-	if info.Licence != "" {
-		text += "; licence " + quote.Printable(info.Licence)
-	}
-	p.say("%s", text)
-}
-
-// begin starts to show progress, and returns what is told of it.
-func (p *pullPrinter) begin(plan *hub.Plan) func(hub.Progress) {
-	p.rate = rate{}
-	switch f, ok := p.stderr.(*os.File); {
-	case p.json:
-		return func(pr hub.Progress) {
-			p.rate.add(time.Now(), pr.Here)
-			if time.Since(p.told) < time.Second/2 && pr.Here < pr.Bytes {
-				return
-			}
-			p.told = time.Now()
-			per := p.rate.perSecond()
-			p.line(jsonPullProgress{"progress", pr.Here, pr.Bytes, per, milliseconds(timeLeft(pr.Bytes-pr.Here, per)), pr.Waiting})
-		}
-	case p.quiet || plan.Complete() || !ok || !term.IsTerminal(int(f.Fd())):
-		return nil
-	}
-	p.bars = mpb.New(mpb.WithOutput(p.stderr), mpb.WithWidth(24), mpb.WithRefreshRate(redraw))
-	var text atomic.Value // the line is drawn on a goroutine of its own
-	text.Store("")
-	left := decor.Any(func(decor.Statistics) string { return "fetch" })
-	right := decor.Any(func(decor.Statistics) string { return text.Load().(string) })
-	// a bar that is full ends itself, so the total is one more
-	p.bar, _ = p.bars.Add(plan.Bytes+1, mpb.BarStyle().Build(), mpb.PrependDecorators(left), mpb.AppendDecorators(right))
-	return func(pr hub.Progress) {
-		p.rate.add(time.Now(), pr.Here)
-		if p.bar != nil {
-			text.Store(p.rate.text(pr))
-			p.bar.SetCurrent(pr.Here)
-		}
-	}
-}
-
-// end removes the changing line.
-func (p *pullPrinter) end() {
-	if p.bars == nil {
-		return
-	}
-	if p.bar != nil {
-		p.bar.Abort(true)
-	}
-	p.bars.Wait()
-	p.bars = nil
-}
-
-// done says that the model is here.
-func (p *pullPrinter) done(plan *hub.Plan, folder string, took time.Duration) error {
-	fetched := plan.Missing()
-	if p.json {
-		p.line(jsonPulled{"model", plan.Info.Repo, plan.Info.Revision, plan.Info.Commit, folder, plan.Bytes, fetched, milliseconds(took)})
-		return p.failed
-	}
-	if fetched > 0 {
-		p.say("fetched %s in %s, %s/s", units.Bytes(fetched), seconds(took), units.Bytes(int64(float64(fetched)/max(took.Seconds(), 1e-3))))
-	}
-	_, err := fmt.Fprintln(p.stdout, folder)
-	return err
-}
-
-// A rate is how fast something grows, over the last seconds.
-type rate struct{ samples []sample }
-
-type sample struct {
-	at time.Time
-	n  int64
-}
-
-// window is how far back a rate looks.
-const window = 10 * time.Second
-
-func (r *rate) add(now time.Time, n int64) {
-	if len(r.samples) > 0 && n < r.samples[len(r.samples)-1].n {
-		r.samples = nil // a damaged file begins again
-	}
-	r.samples = append(r.samples, sample{now, n})
-	for len(r.samples) > 2 && now.Sub(r.samples[1].at) >= window {
-		r.samples = r.samples[1:]
-	}
-}
-
-// perSecond is 0 while it is not known.
-func (r *rate) perSecond() float64 {
-	if len(r.samples) < 2 {
-		return 0
-	}
-	first, last := r.samples[0], r.samples[len(r.samples)-1]
-	if last.at.Sub(first.at) < time.Second/2 {
-		return 0
-	}
-	return float64(last.n-first.n) / last.at.Sub(first.at).Seconds()
-}
-
-func (r *rate) text(pr hub.Progress) string {
-	text := fmt.Sprintf("%s of %s", units.Bytes(pr.Here), units.Bytes(pr.Bytes))
-	if per := r.perSecond(); per > 0 {
-		text += fmt.Sprintf(", %s/s", units.Bytes(int64(per)))
-		if left := timeLeft(pr.Bytes-pr.Here, per); left > 0 {
-			text += fmt.Sprintf(", %s left", seconds(left))
-		}
-	}
-	if pr.Waiting != "" {
-		text += ", waiting for another process"
-	}
-	return text
-}
-
-// timeLeft is 0 while it is not known.
-func timeLeft(n int64, perSecond float64) time.Duration {
-	if perSecond <= 0 {
-		return 0
-	}
-	return time.Duration(min(float64(n)/perSecond, 1e6) * float64(time.Second))
 }

@@ -17,6 +17,7 @@ import (
 
 	"github.com/rogpeppe/go-internal/testscript"
 
+	"github.com/gomflux/gomflux/cmd/gomflux/internal/ui"
 	"github.com/gomflux/gomflux/internal/hub"
 	"github.com/gomflux/gomflux/internal/hubtest"
 )
@@ -121,7 +122,7 @@ func TestKilledPull(t *testing.T) {
 			killed++
 		case status.ExitStatus() == exitInterrupted && strings.HasSuffix(stderr.String(), "gomflux: interrupted\n"):
 			killed++
-			if strings.HasSuffix(stderr.String(), "what has been fetched is kept: gomflux pull me/mine goes on from there\ngomflux: interrupted\n") {
+			if strings.HasSuffix(stderr.String(), "the downloaded parts are kept: gomflux pull me/mine resumes\ngomflux: interrupted\n") {
 				told++
 			}
 		default:
@@ -134,11 +135,12 @@ func TestKilledPull(t *testing.T) {
 	if !whole() {
 		t.Error("the last left nothing")
 	}
-	t.Logf("%d pulls killed at random points of %v, %d ended before; %d of those that were interrupted said what is kept", *kills, took/2, finished, told)
+	t.Logf("%d pulls killed at random points of %v, %d ended before; %d of the interrupted ones explained how to resume",
+		*kills, took/2, finished, told)
 }
 
 // checkPulled compares everything in a cache that has a name of its own with
-// the hub's files, and says whether the model is there. If it is, it is whole.
+// the hub's files, and reports whether the model is there. If it is, it is complete.
 func checkPulled(t *testing.T, h *hubtest.Hub, cache string) bool {
 	t.Helper()
 	hashes := map[string][]byte{}
@@ -183,20 +185,22 @@ func TestFitWarning(t *testing.T) {
 
 		quantized bool
 	}{
-		{flux, 24e9, "they do not fit, even with --low-ram", true},
-		{flux, 40e9, "they fit with --low-ram (about 29.96 GB)", true},
+		{flux, 24e9, "it does not fit even with --low-ram", true},
+		{flux, 40e9, "it fits with --low-ram (about 29.96 GB)", true},
 		{flux, 64e9, "", false},
 		{flux, 42.2e9, "", false},
-		{flux, 40e9, "its weights are 33.71 GB, and this machine has 40.00 GB of memory for them and what is computed with them: they fit with --low-ram (about 29.96 GB) or -q 8 (about 22.49 GB)", false},
-		{flux, 24e9, "they fit with -q 8 (about 22.49 GB)", false},
-		{flux, 16.5e9, "they fit with -q 8 --low-ram (about 16.01 GB) or -q 4 (about 12.00 GB)", false},
-		{flux, 15e9, "they fit with -q 4 (about 12.00 GB)", false},
-		{flux, 9e9, "they fit with -q 4 --low-ram (about 8.58 GB)", false},
-		{flux, 8e9, "they do not fit, even with -q 4 --low-ram", false},
-		{qwen, 16.1e9, "they fit with -q 4 --low-ram (about 14.70 GB)", false},
+		{flux, 40e9, "the model may not fit into memory: its weights have 33.71 GB, and this machine has 40.00 GB " +
+			"for weights and computation; " +
+			"it fits with --low-ram (about 29.96 GB) or -q 8 (about 22.49 GB)", false},
+		{flux, 24e9, "it fits with -q 8 (about 22.49 GB)", false},
+		{flux, 16.5e9, "it fits with -q 8 --low-ram (about 16.01 GB) or -q 4 (about 12.00 GB)", false},
+		{flux, 15e9, "it fits with -q 4 (about 12.00 GB)", false},
+		{flux, 9e9, "it fits with -q 4 --low-ram (about 8.58 GB)", false},
+		{flux, 8e9, "it does not fit even with -q 4 --low-ram", false},
+		{qwen, 16.1e9, "it fits with -q 4 --low-ram (about 14.70 GB)", false},
 		{qwen, 0, "", false},
 		{nil, 8e9, "", false},
-		{map[string]int64{".": 10e9}, 12e9, "they fit with -q 8 (about 6.64 GB)", false},
+		{map[string]int64{".": 10e9}, 12e9, "it fits with -q 8 (about 6.64 GB)", false},
 	} {
 		got := fitWarning(test.sizes, test.quantized, test.memory)
 		if !strings.HasSuffix(got, test.want) || (got == "") != (test.want == "") {
@@ -205,27 +209,14 @@ func TestFitWarning(t *testing.T) {
 	}
 }
 
-func TestRate(t *testing.T) {
-	var r rate
+func TestDownloadText(t *testing.T) {
+	var r ui.Rate
 	start := time.Now()
-	if r.add(start, 0); r.perSecond() != 0 {
-		t.Error("a rate of one moment")
+	for i := range 3 {
+		r.Add(start.Add(time.Duration(i)*time.Second), int64(i)*2e6)
 	}
-	for i := 1; i <= 30; i++ {
-		n := int64(i) * 1e6
-		if i > 15 {
-			n = 15e6 + int64(i-15)*2e6
-		}
-		r.add(start.Add(time.Duration(i)*time.Second), n)
-	}
-	if per := r.perSecond(); per != 2e6 {
-		t.Errorf("%f per second, expected that of the last ten", per)
-	}
-	if got, want := r.text(hub.Progress{Here: 45e6, Bytes: 105e6}), "45.0 MB of 105.0 MB, 2.0 MB/s, 30.0 s left"; got != want {
+	got, want := downloadText(&r, hub.Progress{Here: 45e6, Bytes: 105e6}), "45.0 MB of 105.0 MB, 2.0 MB/s, 30.0 s left"
+	if got != want {
 		t.Errorf("%q, expected %q", got, want)
-	}
-	r.add(start.Add(31*time.Second), 10)
-	if r.perSecond() != 0 {
-		t.Error("less than before is no new beginning")
 	}
 }

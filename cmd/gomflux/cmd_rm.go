@@ -1,67 +1,91 @@
 package main
 
 import (
+	"context"
+	"errors"
 	"fmt"
+	"io"
 	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
 
+	"github.com/gomflux/gomflux/cmd/gomflux/internal/ui"
 	"github.com/gomflux/gomflux/internal/hub"
 	"github.com/gomflux/gomflux/internal/quote"
 	"github.com/gomflux/gomflux/internal/units"
 	"github.com/gomflux/gomflux/models/catalog"
 )
 
+const rmHelp = `Rm removes a published model from the Hugging Face cache: all revisions and
+unfinished downloads. It prints how much space that frees. NAME is a short name,
+an alias, or owner/name. Other programs that share the cache lose the model too.
+
+With @REVISION (a branch, a tag or a commit in the cache) it removes only that
+revision, with the branches and tags at the same commit; files that other
+revisions need stay. If there is no other revision, everything is removed.
+
+Rm asks before it removes anything. Without a terminal to ask on, --yes is
+required. Folders outside of the cache are never removed.
+` + exitStatus
+
 func newRmCommand() *cobra.Command {
 	var yes bool
 	cmd := &cobra.Command{
 		Use:   "rm NAME[@REVISION]",
 		Short: "Remove a model from the Hugging Face cache",
-		Long: `Rm removes a published model from the Hugging Face cache, all of its revisions
-and what is left of unfinished downloads, and says how much that was. NAME is a
-short name, one of its aliases, or owner/name. Other programs that share the
-cache will miss the model too.
-
-With @REVISION, a branch, a tag or a commit that is in the cache, it removes
-that revision only: what other revisions need stays. The branches and tags that
-are at the same commit go with it. Where there is no other one, all goes.
-
-It asks before it removes anything. Where there is no terminal to ask on, --yes
-is the answer. Folders outside of the cache are never removed.
-` + exitStatus,
+		Long:  rmHelp,
 		Example: `  gomflux rm z-image-turbo
   gomflux rm me/mine@v1`,
 		Args: oneName,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			repo, revision, _, err := publishedName(args[0])
-			if err != nil {
-				return err
-			}
-			r, err := hub.Removable(repo, revision)
-			if err != nil {
-				return coded(exitModel, err)
-			}
-			what := repo
-			if r.Commit != "" {
-				what += "@" + revision
-				if others := slices.DeleteFunc(slices.Clone(r.Refs), func(ref string) bool { return ref == revision }); len(others) > 0 {
-					what += fmt.Sprintf(" (which is %s too)", strings.Join(others, ", "))
-				}
-			}
-			if !yes {
-				ok, err := confirm(cmd.Context(), cmd.InOrStdin(), cmd.ErrOrStderr(), fmt.Sprintf("%s, %s in %s", quote.Printable(what), units.Bytes(r.Bytes), quote.Printable(catalog.TildePath(r.Folder))))
-				if err != nil || !ok {
-					return err
-				}
-			}
-			if err := r.Remove(); err != nil {
-				return err
-			}
-			_, err = fmt.Fprintf(cmd.OutOrStdout(), "removed %s, which frees %s\n", quote.Printable(what), units.Bytes(r.Bytes))
-			return err
+			return removeModel(cmd.Context(), cmd.InOrStdin(), (&outputFlags{}).out(cmd), args[0], yes)
 		},
 	}
-	cmd.Flags().BoolVarP(&yes, "yes", "y", false, "do not ask")
+	addYes(cmd, &yes, "y")
 	return cmd
+}
+
+// addYes adds the flag of commands that ask before they remove something.
+func addYes(cmd *cobra.Command, yes *bool, short string) {
+	cmd.Flags().BoolVarP(yes, "yes", short, false, "do not ask")
+}
+
+// confirm asks before something is removed.
+func confirm(ctx context.Context, stdin io.Reader, out *ui.Output, what string) (bool, error) {
+	ok, err := out.Confirm(ctx, stdin, "remove "+what)
+	if errors.Is(err, ui.ErrNoTerminal) {
+		return false, usageErrorf("this removes %s: give --yes", what)
+	}
+	return ok, err
+}
+
+func removeModel(ctx context.Context, stdin io.Reader, out *ui.Output, name string, yes bool) error {
+	repo, revision, _, err := publishedName(name)
+	if err != nil {
+		return err
+	}
+	r, err := hub.Removable(repo, revision)
+	if err != nil {
+		return coded(exitModel, err)
+	}
+	what := repo
+	if r.Commit != "" {
+		what += "@" + revision
+		others := slices.DeleteFunc(slices.Clone(r.Refs), func(ref string) bool { return ref == revision })
+		if len(others) > 0 {
+			what += fmt.Sprintf(" (the same commit as %s)", strings.Join(others, ", "))
+		}
+	}
+	if !yes {
+		question := fmt.Sprintf("%s, %s in %s", quote.Printable(what), units.Bytes(r.Bytes), quote.Printable(catalog.TildePath(r.Folder)))
+		ok, err := confirm(ctx, stdin, out, question)
+		if err != nil || !ok {
+			return err
+		}
+	}
+	if err := r.Remove(); err != nil {
+		return err
+	}
+	return out.Line(fmt.Sprintf("removed %s, which frees %s", quote.Printable(what), units.Bytes(r.Bytes)))
 }

@@ -4,28 +4,68 @@ import (
 	"cmp"
 	"context"
 	"fmt"
-	"io"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"github.com/gomflux/gomflux"
+	"github.com/gomflux/gomflux/cmd/gomflux/internal/ui"
 	"github.com/gomflux/gomflux/internal/quote"
 	"github.com/gomflux/gomflux/internal/units"
 	"github.com/gomflux/gomflux/models/catalog"
 	"github.com/gomflux/gomflux/models/inspect"
 )
 
+const saveHelp = `Save writes a model to a folder, which --model takes afterwards: quantized, so
+that it needs less space and loads faster than with --quantize; with LoRAs baked
+into the weights; or a single file as a complete model.
+
+Weights that are quantized already stay as they are, except where a LoRA changes
+them, or with --layout diffusers, which dequantizes them.
+
+LAYOUT
+A quantized model is written as mflux-save writes it, with the configs of
+diffusers added: gomflux and mflux read it, diffusers does not. Other models are
+written in the diffusers layout, or with --layout mflux in mflux's. Weights that
+are not quantized are written as bfloat16 or as --dtype; --dtype keep leaves
+each tensor's dtype.
+
+Weights are read and written one by one, so the model need not fit into memory.
+The disk must have space for all of it before anything is written, and the
+folder appears when it is complete. An existing folder is an error; with
+--overwrite a model in it is replaced at the end.
+
+Save prints the largest relative errors of quantized layers: the norm of the
+difference divided by the norm of the weight. gomflux inspect --against measures
+them for any two models.
+
+JSON
+The folder is printed on standard output, everything else on standard error.
+With --json there is one object instead:
+
+  folder, layout       as they were written
+  quantization         level; left out if nothing is quantized
+  bytes, files         size of all tensors, number of weight files
+  layers               component, name, mode, bits, group, bytes and error of
+                       each quantized layer; kept if it was quantized before
+  left                 tensors without a place in the layout, which no image
+                       needs
+  loras                path, scale and modules (number of changed modules by
+                       component)
+  seconds              duration
+` + exitStatus
+
 // saveOptions are the flags of gomflux save.
 type saveOptions struct {
 	modelFlags
 	weightFlags
-	folder                 string
-	layout                 optional[gomflux.Layout]
-	savedDtype             optional[gomflux.Dtype]
-	overwrite, json, quiet bool
+	outputFlags
+	folder     string
+	layout     optional[gomflux.Layout]
+	savedDtype optional[gomflux.Dtype]
+	overwrite  bool
 }
 
 func newSaveCommand() *cobra.Command {
@@ -37,76 +77,45 @@ func newSaveCommand() *cobra.Command {
 	o.fallback = ""
 	cmd := &cobra.Command{
 		Use:   "save --model MODEL --path FOLDER",
-		Short: "Write a model to a folder, quantized or with LoRAs in it",
-		Long: `Save writes a model to a folder that --model takes afterwards: quantized, so
-that it takes less space and is loaded faster than with --quantize, with LoRAs
-added to its weights, or a single file as a whole model.
-
-What is quantized already stays as it is, except where a LoRA changes it or with
---layout diffusers, which unpacks it.
-
-A quantized model is written as mflux-save writes it, with the configs of
-diffusers beside it: gomflux and mflux read it, diffusers does not. One that is
-not quantized is written in the layout of diffusers; --layout mflux writes that
-in mflux's too. What is not quantized is written as bfloat16, unless --dtype
-says otherwise; keep leaves every tensor its own dtype.
-
-The weights are read and written one after the other, so that the model need not
-fit into memory. There must be space on the disk for all of it before anything
-is written, and the folder appears when it is whole. One that is there is
-refused; with --overwrite a model in it is replaced at the end.
-
-How far the quantized layers are off is said of the worst ones: the length of
-the difference over the length of the weight. gomflux inspect --against does
-that for any two models.
-
-The folder is printed on standard output, all else on standard error. With
---json it is one object instead:
-
-  folder, layout       as they were written
-  quantization         the level; left out if nothing is quantized
-  bytes, files         of all tensors, and the number of files with weights
-  layers               component, name, mode, bits, group, bytes and error of
-                       each quantized layer; kept says that it was before
-  left                 tensors that the layout has no place for, and no picture
-                       needs
-  loras                path, scale and modules (how many it changes, by
-                       component)
-  seconds              the time that it took
-` + exitStatus,
+		Short: "Save a quantized model, or one with LoRAs, to a folder",
+		Long:  saveHelp,
 		Example: `  gomflux save -m flux1-dev -q 4 --path flux1-dev-4bit
   gomflux save -m z-image-turbo --lora ink.safetensors 0.8 --path inked
   gomflux save -m tuned.safetensors --base-model flux1-dev --path tuned`,
-		Args: noArgs(" (--path names the folder)"),
-		PreRunE: func(cmd *cobra.Command, _ []string) error {
-			switch given := cmd.Flags().Changed; {
-			case !given("model"):
-				return usageErrorf("give the model to save with --model")
-			case o.folder == "":
-				return usageErrorf("give the folder to write with --path")
-			}
-			return o.weightFlags.check(cmd)
-		},
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			return o.run(cmd.Context(), cmd.OutOrStdout(), cmd.ErrOrStderr())
-		},
+		Args:    noArgs(" (--path names the folder)"),
+		PreRunE: func(cmd *cobra.Command, _ []string) error { return o.validate(cmd.Flags().Changed) },
+		RunE:    func(cmd *cobra.Command, _ []string) error { return o.run(cmd.Context(), o.out(cmd)) },
 	}
-	f := cmd.Flags()
+	o.addFlags(cmd.Flags())
+	return cmd
+}
+
+func (o *saveOptions) addFlags(f *pflag.FlagSet) {
 	f.SortFlags = false
 	f.SetNormalizeFunc(normalizeFlag(false))
 	o.addModel(f)
 	f.StringVar(&o.folder, "path", "", "the `folder` to write")
 	o.weightFlags.add(f, false)
-	f.Var(&o.layout, "layout", "whose layout to write: diffusers, or mflux (default: mflux for quantized models)")
-	f.Var(&o.savedDtype, "dtype", "of what is not quantized: float32, bfloat16, float16, or keep (default: bfloat16)")
-	f.Var(&o.device, "device", "where to quantize: cpu or gpu (default: a GPU if there is one)")
-	f.BoolVar(&o.overwrite, "overwrite", false, "replace a model that is in the folder")
-	f.BoolVar(&o.json, "json", false, "print a JSON object")
-	f.BoolVar(&o.quiet, "quiet", false, "print nothing but the folder, warnings and errors")
-	return cmd
+	f.Var(&o.layout, "layout", "layout to write: diffusers or mflux (default: mflux for quantized models)")
+	f.Var(&o.savedDtype, "dtype", "dtype of weights that are not quantized: float32, bfloat16, float16 or keep (default: bfloat16)")
+	f.Var(&o.device, "device", "device to quantize on: cpu or gpu (default: a GPU if there is one)")
+	f.BoolVar(&o.overwrite, "overwrite", false, "replace an existing model in the folder")
+	o.addJSON(f, "a JSON object")
+	o.addQuiet(f, "", "the folder, warnings and errors")
 }
 
-func (o *saveOptions) run(ctx context.Context, stdout, stderr io.Writer) error {
+// validate refuses flags that are missing or contradict each other.
+func (o *saveOptions) validate(given func(string) bool) error {
+	switch {
+	case !given("model"):
+		return usageErrorf("give the model to save with --model")
+	case o.folder == "":
+		return usageErrorf("give the folder to write with --path")
+	}
+	return o.weightFlags.validate(given)
+}
+
+func (o *saveOptions) run(ctx context.Context, out *ui.Output) error {
 	source, err := o.find()
 	if err != nil {
 		return err
@@ -114,40 +123,31 @@ func (o *saveOptions) run(ctx context.Context, stdout, stderr io.Writer) error {
 	if err := inspect.Model(source.FS()).Incomplete; err != nil {
 		return coded(exitModel, err)
 	}
-	if _, err := o.checkLibrary(ctx, warnings{stderr}); err != nil {
+	if _, err := o.checkLibrary(ctx, out); err != nil {
 		return err
 	}
-	o.warnQuantized(source, warnings{stderr})
-	show := &display{}
-	if !o.json && !o.quiet {
-		show = newDisplay(ctx, stderr, nil)
-	}
-	defer show.close()
+	o.warnQuantized(source, out)
+	progress := out.StartProgress(ctx)
+	defer progress.Close()
 	save := gomflux.SaveOptions{
 		Layout: o.layout.orZero(), LoRAs: o.loras.list, Device: o.device.orZero(), Dtype: o.savedDtype.orZero(),
-		Overwrite: o.overwrite, Progress: show.report,
+		Overwrite: o.overwrite, Progress: progress.Report,
 	}
 	if q := o.quantize.orZero(); q != none {
 		save.Quantize, save.GroupSize = q, o.groupSize.orZero()
 	}
 	start := time.Now()
 	report, err := source.Save(ctx, o.folder, &save)
-	show.close()
+	progress.Close()
 	if err != nil {
 		return modelError(err)
 	}
 	took := time.Since(start)
-	if o.json {
-		return writeJSON(stdout, newSaved(report, took))
-	}
-	if !o.quiet {
-		printSaved(stderr, report, took)
-	}
-	_, err = fmt.Fprintln(stdout, o.folder)
-	return err
+	noteSaved(out, report, took)
+	return out.Result(newSaved(report, o.folder, took))
 }
 
-// The object of save --json. Fields are only ever added.
+// What save prints. JSON fields are only ever added.
 type (
 	saved struct {
 		Folder       string       `json:"folder"`
@@ -159,6 +159,8 @@ type (
 		Left         []string     `json:"left,omitempty"`
 		LoRAs        []savedLoRA  `json:"loras,omitempty"`
 		Seconds      float64      `json:"seconds"`
+
+		folder string // as given
 	}
 	savedLayer struct {
 		Component string  `json:"component"`
@@ -177,8 +179,11 @@ type (
 	}
 )
 
-func newSaved(r *gomflux.SaveReport, took time.Duration) *saved {
-	s := &saved{Folder: r.Folder, Layout: string(r.Layout), Quantization: string(r.Quantization), Bytes: r.Bytes, Files: r.Files, Layers: []savedLayer{}, Left: r.Left, Seconds: milliseconds(took)}
+func newSaved(r *gomflux.SaveReport, folder string, took time.Duration) *saved {
+	s := &saved{
+		Folder: r.Folder, Layout: string(r.Layout), Quantization: string(r.Quantization), Bytes: r.Bytes, Files: r.Files,
+		Layers: []savedLayer{}, Left: r.Left, Seconds: ui.Seconds(took), folder: folder,
+	}
 	for _, l := range r.Layers {
 		s.Layers = append(s.Layers, savedLayer{l.Component, l.Name, l.Mode, l.Bits, l.Group, l.Bytes, l.Error, l.Kept})
 	}
@@ -188,13 +193,16 @@ func newSaved(r *gomflux.SaveReport, took time.Duration) *saved {
 	return s
 }
 
-// printSaved says what was saved, and which layers it changed most.
-func printSaved(w io.Writer, r *gomflux.SaveReport, took time.Duration) {
-	text := fmt.Sprintf("%s in %s, in the layout of %s, in %s", units.Bytes(r.Bytes), plural(r.Files, "file"), r.Layout, seconds(took))
+// Text implements ui.Result.
+func (s *saved) Text(p *ui.Page) { p.Printf("%s\n", s.folder) }
+
+// noteSaved prints what was saved, and the layers with the largest errors.
+func noteSaved(out *ui.Output, r *gomflux.SaveReport, took time.Duration) {
+	text := fmt.Sprintf("%s in %s, %s layout, saved in %s", units.Bytes(r.Bytes), ui.Plural(r.Files, "file"), r.Layout, ui.Duration(took))
 	for _, l := range r.LoRAs {
 		text += "\n" + loraText(l)
 	}
-	fmt.Fprintln(w, printableLines(text))
+	out.Note("%s", ui.PrintableLines(text))
 	var measured []gomflux.SavedLayer
 	kinds := map[string]int{}
 	for _, l := range r.Layers {
@@ -203,38 +211,26 @@ func printSaved(w io.Writer, r *gomflux.SaveReport, took time.Duration) {
 			kind = fmt.Sprintf("%d bits, groups of %d", l.Bits, l.Group)
 		}
 		if l.Kept {
-			kind += ", as before"
+			kind += ", unchanged"
 		} else {
 			measured = append(measured, l)
 		}
 		kinds[kind]++
 	}
 	for _, kind := range sortedKeys(kinds) {
-		fmt.Fprintf(w, "%s: %s\n", plural(kinds[kind], "layer"), kind)
+		out.Note("%s: %s", ui.Plural(kinds[kind], "layer"), kind)
 	}
 	if len(measured) == 0 {
 		return
 	}
 	slices.SortStableFunc(measured, func(a, b gomflux.SavedLayer) int { return cmp.Compare(b.Error, a.Error) })
 	const most = 5
-	fmt.Fprintf(w, "relative error, %s of them:\n", worstOf(len(measured), most))
+	which := "all layers"
+	if len(measured) > most {
+		which = fmt.Sprintf("the %d largest", most)
+	}
+	out.Note("relative error, %s:", which)
 	for _, l := range measured[:min(most, len(measured))] {
-		fmt.Fprintf(w, "  %.2e  %s\n", l.Error, quote.Printable(l.Component+" "+l.Name))
+		out.Note("  %.2e  %s", l.Error, quote.Printable(l.Component+" "+l.Name))
 	}
-}
-
-func worstOf(n, most int) string {
-	if n <= most {
-		return "all"
-	}
-	return fmt.Sprintf("the %d largest", most)
-}
-
-// printableLines is quote.Printable for a text of several lines.
-func printableLines(text string) string {
-	lines := strings.Split(text, "\n")
-	for i := range lines {
-		lines[i] = quote.Printable(lines[i])
-	}
-	return strings.Join(lines, "\n")
 }

@@ -3,13 +3,13 @@ package main
 import (
 	"context"
 	"fmt"
-	"io"
 	"io/fs"
 	"strings"
 
 	"github.com/spf13/cobra"
 
 	"github.com/gomflux/gomflux"
+	"github.com/gomflux/gomflux/cmd/gomflux/internal/ui"
 	"github.com/gomflux/gomflux/internal/checkpoint"
 	"github.com/gomflux/gomflux/internal/hub"
 	"github.com/gomflux/gomflux/internal/quote"
@@ -20,30 +20,33 @@ import (
 	"github.com/gomflux/gomflux/models/family"
 )
 
+const showHelp = `Show prints the files, class, revision, licence and memory needs of one model on
+this machine. MODEL is what --model takes; @REVISION selects one of several
+revisions in the Hugging Face cache. A single file is shown with the components
+that it takes from its base model. Only configs and headers of files are
+checked; gomflux pull --verify compares files with their hashes.
+
+Memory is the estimated peak of generating an image of the model's default size,
+on the device and in the dtype that gomflux generate chooses by default: with
+all components in memory, and with one at a time (--low-ram).
+
+JSON
+With --json show prints one object: the fields of gomflux models --json and
+
+  base_model         model that supplies the missing components of a single file
+  files              array of path and bytes
+  memory             device, dtype, width, height, weights_bytes, weights (by
+                     component), peak_bytes, low_ram_peak_bytes and free_bytes;
+                     left out if the model cannot be run
+` + exitStatus
+
 func newShowCommand() *cobra.Command {
-	var asJSON bool
+	var o outputFlags
 	var base string
 	cmd := &cobra.Command{
 		Use:   "show MODEL",
-		Short: "Show a model's files, class, revision and licence",
-		Long: `Show says what there is of one model on this machine: MODEL is what --model
-takes, with @REVISION for one of several in the Hugging Face cache. A single
-file is shown with what it takes from its base model. Files are judged by their
-configs and headers, as by gomflux models; gomflux pull --verify compares them
-with their hashes.
-
-Memory is what a picture of the model's own size takes, as it is and with one
-part of the model in memory at a time, on the device and in the dtype that
-gomflux generate would choose.
-
-With --json it is one object: the fields of gomflux models --json and
-
-  base_model         what a single file is completed from
-  files              an array of path and bytes
-  memory             device, dtype, width, height, weights_bytes and
-                     weights (by component), peak_bytes, low_ram_peak_bytes and
-                     free_bytes; not of a model that cannot be run
-` + exitStatus,
+		Short: "Show a model's files, revision, licence and memory needs",
+		Long:  showHelp,
 		Example: `  gomflux show shapes
   gomflux show z-image-turbo --json | jq .revision`,
 		Args: oneName,
@@ -57,18 +60,15 @@ With --json it is one object: the fields of gomflux models --json and
 				return err
 			}
 			m.Memory = estimateMemory(cmd.Context(), source)
-			if asJSON {
-				return writeJSON(cmd.OutOrStdout(), m)
-			}
-			return m.print(cmd.OutOrStdout())
+			return o.out(cmd).Result(m)
 		},
 	}
-	cmd.Flags().BoolVar(&asJSON, "json", false, "print a JSON object")
+	o.addJSON(cmd.Flags(), "a JSON object")
 	addBaseModel(cmd.Flags(), &base)
 	return cmd
 }
 
-// A shownModel is one with its files.
+// A shownModel is what show prints of a model.
 type shownModel struct {
 	listedModel
 	BaseModel string       `json:"base_model,omitempty"`
@@ -76,7 +76,7 @@ type shownModel struct {
 	Memory    *shownMemory `json:"memory,omitempty"`
 }
 
-// A shownMemory is what a picture takes of memory, in bytes.
+// A shownMemory is the estimated memory of generating an image, in bytes.
 type shownMemory struct {
 	Device     string           `json:"device"`
 	Dtype      string           `json:"dtype"`
@@ -89,7 +89,7 @@ type shownMemory struct {
 	Free       int64            `json:"free_bytes,omitempty"`
 }
 
-// estimateMemory is nil for a model that cannot be run here.
+// estimateMemory returns nil for a model that cannot be run here.
 func estimateMemory(ctx context.Context, source *gomflux.Source) *shownMemory {
 	if _, err := mlx.Open(); err != nil {
 		return nil
@@ -102,7 +102,10 @@ func estimateMemory(ctx context.Context, source *gomflux.Source) *shownMemory {
 			return err
 		}
 		low, _, err := models.EstimateModel(source.FS(), models.LoadOptions{Defaults: defaults, LowRAM: true})
-		m = &shownMemory{e.Device.String(), e.Dtype.String(), e.Width, e.Height, e.AllWeights(), e.Weights, e.Peak(), low.Peak(), free}
+		m = &shownMemory{
+			Device: e.Device.String(), Dtype: e.Dtype.String(), Width: e.Width, Height: e.Height,
+			AllWeights: e.AllWeights(), Weights: e.Weights, Peak: e.Peak(), LowRAMPeak: low.Peak(), Free: free,
+		}
 		return err
 	})
 	if err != nil {
@@ -113,7 +116,7 @@ func estimateMemory(ctx context.Context, source *gomflux.Source) *shownMemory {
 
 type shownFile struct {
 	Path  string `json:"path"`
-	Bytes int64  `json:"bytes"` // -1 for a link to what is not there
+	Bytes int64  `json:"bytes"` // -1 for a broken link
 }
 
 func showModel(name string, s *gomflux.Source) (*shownModel, error) {
@@ -150,11 +153,12 @@ func showModel(name string, s *gomflux.Source) (*shownModel, error) {
 	return m, err
 }
 
-func (m *shownModel) print(w io.Writer) error {
-	var b strings.Builder
-	line := func(what, text string) {
+// Text implements ui.Result.
+func (m *shownModel) Text(p *ui.Page) {
+	field := p.Fields(9)
+	line := func(name, text string) {
 		if text != "" {
-			fmt.Fprintf(&b, "%-9s %s\n", what, quote.Printable(text))
+			field(name, "%s", text)
 		}
 	}
 	line("model", m.Name)
@@ -171,24 +175,23 @@ func (m *shownModel) print(w io.Writer) error {
 	}
 	line("state", m.state())
 	if e := m.Memory; e != nil {
-		line("memory", fmt.Sprintf("%s for %dx%d on %s in %s, %s of them weights; with --low-ram %s", units.Bytes(e.Peak), e.Width, e.Height, e.Device, e.Dtype, units.Bytes(e.AllWeights), units.Bytes(e.LowRAMPeak)))
+		field("memory", "%s for %dx%d on %s in %s, %s of them weights; with --low-ram %s",
+			units.Bytes(e.Peak), e.Width, e.Height, e.Device, e.Dtype, units.Bytes(e.AllWeights), units.Bytes(e.LowRAMPeak))
 	}
-	for _, p := range m.Problems {
-		line("problem", p)
+	for _, problem := range m.Problems {
+		line("problem", problem)
 	}
 	if m.Get != "" {
 		line("to get", m.Get)
 	}
 	for _, f := range m.Files {
-		amount := "gone"
+		size := "gone"
 		switch {
 		case f.Bytes >= 1000:
-			amount = units.Bytes(f.Bytes)
+			size = units.Bytes(f.Bytes)
 		case f.Bytes >= 0:
-			amount = fmt.Sprint(f.Bytes, " B")
+			size = fmt.Sprint(f.Bytes, " B")
 		}
-		fmt.Fprintf(&b, "%9s  %s\n", amount, quote.Printable(f.Path))
+		p.Printf("%9s  %s\n", size, quote.Printable(f.Path))
 	}
-	_, err := io.WriteString(w, b.String())
-	return err
 }

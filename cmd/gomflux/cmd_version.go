@@ -14,7 +14,7 @@ func newVersionCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:   "version",
 		Short: "Print the version",
-		Long:  "Version prints the version of gomflux and what it was built with.\n" + exitStatus,
+		Long:  "Version prints the version of gomflux, the Go version and the platform.\n" + exitStatus,
 		Args:  noArgs(""),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			_, err := fmt.Fprintln(cmd.OutOrStdout(), version())
@@ -23,16 +23,16 @@ func newVersionCommand() *cobra.Command {
 	}
 }
 
-// version says what this program is, from what the Go tool put into it.
+// version returns the version of the program, of Go and of the platform.
 func version() string {
 	return fmt.Sprintf("gomflux %s %s %s/%s", gomflux.Version(), runtime.Version(), runtime.GOOS, runtime.GOARCH)
 }
 
-// builtWithCgo says whether the tokenizer is in the program.
+// builtWithCgo reports whether the tokenizer is in the program.
 func builtWithCgo() bool {
 	info, ok := debug.ReadBuildInfo()
 	if !ok {
-		return true // not known, so nothing to warn about
+		return true // unknown, so there is nothing to warn about
 	}
 	for _, s := range info.Settings {
 		if s.Key == "CGO_ENABLED" {

@@ -19,43 +19,46 @@ import (
 	"github.com/gomflux/gomflux/scheduler"
 )
 
-// completionShells write a script for each shell that completion knows.
+// completionShells are the supported shells.
 var completionShells = map[string]func(root *cobra.Command, w io.Writer) error{
 	"bash": func(root *cobra.Command, w io.Writer) error { return root.GenBashCompletionV2(w, true) },
 	"fish": func(root *cobra.Command, w io.Writer) error { return root.GenFishCompletion(w, true) },
 	"zsh":  func(root *cobra.Command, w io.Writer) error { return root.GenZshCompletion(w) },
 }
 
-func newCompletionCommand() *cobra.Command {
-	return &cobra.Command{
-		Use:   "completion SHELL",
-		Short: "Write a script that completes gomflux's commands in a shell",
-		Long: `Completion writes a script for bash, zsh or fish to standard output. With it the
-Tab key completes commands, flags, models that are on this machine, and files of
-the right kind.
+const completionHelp = `Completion prints a completion script for bash, zsh or fish on standard output.
+With it the Tab key completes commands, flags, models on this machine, and
+files.
 
-To try it in the shell that you are in:
+To try it in the current shell:
 
   bash   source <(gomflux completion bash)
   zsh    source <(gomflux completion zsh)
   fish   gomflux completion fish | source
 
-To have it in every new shell, write it where the shell looks for it:
+To use it in every new shell, write it to the shell's folder:
 
   gomflux completion bash > ~/.local/share/bash-completion/completions/gomflux
   gomflux completion zsh > DIR/_gomflux
   gomflux completion fish > ~/.config/fish/completions/gomflux.fish
 
 Bash needs the package bash-completion, on Macs from Homebrew. For zsh DIR is
-one of $fpath, and ~/.zshrc calls compinit after setting it.
-` + exitStatus,
+one of $fpath, and ~/.zshrc must call compinit after setting it.
+` + exitStatus
+
+func newCompletionCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:     "completion SHELL",
+		Short:   "Print a shell completion script",
+		Long:    completionHelp,
 		Example: "  gomflux completion bash > ~/.local/share/bash-completion/completions/gomflux",
 		Args: func(_ *cobra.Command, args []string) error {
+			shells := strings.Join(sortedKeys(completionShells), ", ")
 			switch {
 			case len(args) == 0:
-				return usageErrorf("give the shell: %s", strings.Join(slices.Sorted(maps.Keys(completionShells)), ", "))
+				return usageErrorf("give the shell: %s", shells)
 			case completionShells[args[0]] == nil:
-				return usageErrorf("no completion for %q (there is one for %s)", args[0], strings.Join(slices.Sorted(maps.Keys(completionShells)), ", "))
+				return usageErrorf("no completion for %q (expected one of %s)", args[0], shells)
 			case len(args) > 1:
 				return usageErrorf("unexpected argument %q", args[1])
 			}
@@ -65,7 +68,7 @@ one of $fpath, and ~/.zshrc calls compinit after setting it.
 			if len(args) > 0 {
 				return nil, cobra.ShellCompDirectiveNoFileComp
 			}
-			return slices.Sorted(maps.Keys(completionShells)), cobra.ShellCompDirectiveNoFileComp
+			return sortedKeys(completionShells), cobra.ShellCompDirectiveNoFileComp
 		},
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return completionShells[args[0]](cmd.Root(), cmd.OutOrStdout())
@@ -73,16 +76,15 @@ one of $fpath, and ~/.zshrc calls compinit after setting it.
 	}
 }
 
-// Names of files by what they hold.
+// Extensions of files by content.
 var (
-	pictureFiles  = []string{"png", "jpg", "jpeg", "webp"}
+	imageFiles    = []string{"png", "jpg", "jpeg", "webp"}
 	writtenFiles  = []string{"png", "jpg", "jpeg"}
 	settingsFiles = []string{"png", "jpg", "jpeg", "webp", "json"}
 	latentsFiles  = []string{"safetensors", "npy", "npz"}
 )
 
-// flagCompletions complete the values of flags by the flag's name, whichever
-// command has it.
+// flagCompletions complete the values of flags of any command.
 var flagCompletions = map[string]cobra.CompletionFunc{
 	"model":                     completeModel,
 	"base-model":                completeModel,
@@ -97,7 +99,7 @@ var flagCompletions = map[string]cobra.CompletionFunc{
 	"device":                    completeWords("cpu", "gpu"),
 	"preview":                   completeWords(protocolNames()...),
 	"show":                      completeWords(protocolNames()...),
-	"image":                     completeFiles(pictureFiles...),
+	"image":                     completeFiles(imageFiles...),
 	"config-from-metadata":      completeFiles(settingsFiles...),
 	"output":                    completeFiles(writtenFiles...),
 	"stepwise-image-output-dir": completeFolders,
@@ -106,19 +108,18 @@ var flagCompletions = map[string]cobra.CompletionFunc{
 	"prompt-file":               nil, // any file
 }
 
-// argCompletions complete what follows a command.
+// argCompletions complete the arguments of commands.
 var argCompletions = map[string]cobra.CompletionFunc{
 	"pull":      completePublished,
 	"show":      completeModel,
 	"rm":        completeCached,
 	"info":      completeFiles(settingsFiles...),
-	"roundtrip": completeFiles(pictureFiles...),
+	"roundtrip": completeFiles(imageFiles...),
 	"decode":    completeFiles(latentsFiles...),
 }
 
-// registerCompletions gives a command and those below it completions for the
-// flags and arguments that they have. Where nothing can be known, files are
-// offered only for flags that take one.
+// registerCompletions registers completions for the flags and arguments of a command
+// and its subcommands. Files are offered only for flags that take files.
 func registerCompletions(cmd *cobra.Command) {
 	if !cmd.HasParent() {
 		cmd.InitDefaultHelpCmd()
@@ -142,7 +143,7 @@ func registerCompletions(cmd *cobra.Command) {
 			return
 		}
 		if err := cmd.RegisterFlagCompletionFunc(f.Name, complete); err != nil {
-			panic(err) // a flag that the command has not
+			panic(err) // the command does not have the flag
 		}
 	})
 	for _, sub := range cmd.Commands() {
@@ -150,12 +151,12 @@ func registerCompletions(cmd *cobra.Command) {
 	}
 }
 
-// completeTopics adds topics to what the root's help command offers, which is
-// commands only.
+// completeTopics adds topics to the completions of the help command, which are only
+// commands.
 func completeTopics(root *cobra.Command) {
 	help, _, err := root.Find([]string{"help"})
 	if err != nil || help.ValidArgsFunction == nil {
-		panic("cobra's help command is not as it was")
+		panic("cobra has no help command with completions")
 	}
 	commands := help.ValidArgsFunction
 	help.ValidArgsFunction = func(cmd *cobra.Command, args []string, prefix string) ([]string, cobra.ShellCompDirective) {
@@ -169,7 +170,7 @@ func completeTopics(root *cobra.Command) {
 	}
 }
 
-// takesFile says whether a flag's help names its value so.
+// takesFile reports whether a flag's help names its value as a file or folder.
 func takesFile(f *pflag.Flag) bool {
 	value, _ := pflag.UnquoteUsage(f)
 	return slices.Contains([]string{"file", "folder", "picture", "path"}, value)
@@ -202,8 +203,8 @@ func protocolNames() (names []string) {
 	return names
 }
 
-// completeModel offers the models that can be named and those in the Hugging
-// Face cache and, where none of them is meant, folders.
+// completeModel offers known models and those in the Hugging Face cache and, if none of
+// them fits, folders.
 func completeModel(_ *cobra.Command, _ []string, prefix string) ([]string, cobra.ShellCompDirective) {
 	var found []string
 	offer := func(name, about string) {
@@ -235,7 +236,7 @@ func completeModel(_ *cobra.Command, _ []string, prefix string) ([]string, cobra
 	return found, cobra.ShellCompDirectiveNoFileComp
 }
 
-// completePublished offers the models that are known by name.
+// completePublished offers the published models.
 func completePublished(_ *cobra.Command, args []string, prefix string) ([]string, cobra.ShellCompDirective) {
 	var found []string
 	for _, p := range catalog.Presets {
@@ -261,12 +262,11 @@ func completeCached(_ *cobra.Command, args []string, prefix string) ([]string, c
 	return found, cobra.ShellCompDirectiveNoFileComp
 }
 
-// cachedRepos are the repositories in the Hugging Face cache that hold a
-// pipeline.
+// cachedRepos returns the repositories in the Hugging Face cache with a pipeline.
 func cachedRepos() (names []string) {
 	repos, err := hub.List()
 	if err != nil {
-		return nil // a shell can say nothing about it
+		return nil // a shell cannot show the error
 	}
 	for _, r := range repos {
 		if r.Err == nil && isPipeline(r.Snapshot) {
@@ -276,7 +276,7 @@ func cachedRepos() (names []string) {
 	return names
 }
 
-// modelFolders are the folders right here that hold a pipeline.
+// modelFolders returns the folders in the current folder with a pipeline.
 func modelFolders() (dirs []string) {
 	paths, err := filepath.Glob("*/model_index.json")
 	if err != nil {

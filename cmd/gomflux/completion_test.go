@@ -31,7 +31,8 @@ func TestRegisterCompletions(t *testing.T) {
 		{"model", "sha", []string{"shapes"}, cobra.ShellCompDirectiveNoFileComp},
 		{"model", "z-image-t", []string{"z-image-turbo"}, cobra.ShellCompDirectiveNoFileComp},
 		{"model", "./", none, cobra.ShellCompDirectiveFilterDirs},
-		{"scheduler", "flow_match_h", []string{"flow_match_heun_discrete"}, cobra.ShellCompDirectiveNoFileComp | cobra.ShellCompDirectiveKeepOrder},
+		{"scheduler", "flow_match_h", []string{"flow_match_heun_discrete"},
+			cobra.ShellCompDirectiveNoFileComp | cobra.ShellCompDirectiveKeepOrder},
 		{"seed", "", none, cobra.ShellCompDirectiveNoFileComp},
 	}
 	t.Setenv("HF_HUB_CACHE", t.TempDir())
@@ -56,7 +57,8 @@ func TestRegisterCompletions(t *testing.T) {
 			t.Errorf("--%s has a completion", name)
 		}
 	}
-	if ext, directive := decode.ValidArgsFunction(decode, nil, ""); !slices.Equal(ext, []string{"safetensors", "npy", "npz"}) || directive != cobra.ShellCompDirectiveFilterFileExt {
+	if ext, directive := decode.ValidArgsFunction(decode, nil, ""); !slices.Equal(ext, []string{"safetensors", "npy",
+		"npz"}) || directive != cobra.ShellCompDirectiveFilterFileExt {
 		t.Errorf("decode: %v, %d", ext, directive)
 	}
 	if _, directive := generate.ValidArgsFunction(generate, nil, ""); directive != cobra.ShellCompDirectiveNoFileComp {

@@ -11,6 +11,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/gomflux/gomflux"
+	"github.com/gomflux/gomflux/cmd/gomflux/internal/ui"
 	"github.com/gomflux/gomflux/internal/checkpoint"
 	"github.com/gomflux/gomflux/internal/disk"
 	"github.com/gomflux/gomflux/parity/debug"
@@ -18,19 +19,33 @@ import (
 	"github.com/gomflux/gomflux/scheduler"
 )
 
-func (d *debugFlags) add(f *pflag.FlagSet) {
-	f.StringArrayVar(&d.options.Save, "debug-save", nil, "save tensors of the run whose names a `glob` matches, such as 'transformer.layers.0.*'; with ! before it, all but those (can be repeated)")
-	f.StringArrayVar(&d.load, "debug-load", nil, "put a tensor in the place of the run's: `NAME=FILE[:KEY][@dtype]`, or NAME=SAVED or NAME for one that either side has saved (can be repeated)")
-	f.StringVar(&d.options.ExitAfter, "debug-exit-after", "", "end the run after the tensor of this `name`, without a picture")
-	f.BoolVar(&d.options.CheckFinite, "check-finite", false, "end the run at the first NaN or infinite value and name the module")
-	f.BoolVar(&d.options.BoundsCheck, "bounds-check", false, "compute every tensor at once, so that an error such as an index out of bounds names its place")
-	f.StringVar(&d.logDir, "log-dir", "", "the `folder` for saved tensors (default: $GOMFLUX_LOG_DIR, or logs)")
+// debugFlags are the flags of generate and edit that save and replace tensors of
+// a run, or stop it early.
+type debugFlags struct {
+	options debug.Options
+	load    []string
+	logDir  string
+
+	tree    *debug.Tree
+	session *debug.Session // nil without such flags
 }
 
-// check reads the flags, and finds out whether the files are there.
-func (d *debugFlags) check(given func(string) bool) error {
-	for _, name := range []string{"debug-exit-after", "log-dir"} {
-		if f := map[string]string{"debug-exit-after": d.options.ExitAfter, "log-dir": d.logDir}[name]; given(name) && f == "" {
+func (d *debugFlags) add(f *pflag.FlagSet) {
+	f.StringArrayVar(&d.options.Save, "debug-save", nil,
+		"save tensors whose names match a `glob` such as 'transformer.layers.0.*'; !GLOB leaves out matches (can be repeated)")
+	f.StringArrayVar(&d.load, "debug-load", nil,
+		"replace a `tensor`: NAME=FILE[:KEY][@dtype], or NAME=SAVED or NAME for a saved tensor (can be repeated)")
+	f.StringVar(&d.options.ExitAfter, "debug-exit-after", "", "end the run after the tensor of this `name`, without an image")
+	f.BoolVar(&d.options.CheckFinite, "check-finite", false, "end the run at the first NaN or infinite value and name the module")
+	f.BoolVar(&d.options.BoundsCheck, "bounds-check", false,
+		"compute every tensor immediately, so that errors such as an index out of bounds name the place")
+	f.StringVar(&d.logDir, "log-dir", "", "`folder` for saved tensors (default: $GOMFLUX_LOG_DIR, or logs)")
+}
+
+// validate parses the flags, and checks that the files exist.
+func (d *debugFlags) validate(given func(string) bool) error {
+	for name, value := range map[string]string{"debug-exit-after": d.options.ExitAfter, "log-dir": d.logDir} {
+		if given(name) && value == "" {
 			return usageErrorf("--%s: the name is empty", name)
 		}
 	}
@@ -45,20 +60,20 @@ func (d *debugFlags) check(given func(string) bool) error {
 		return coded(exitUsage, err)
 	}
 	if d.logDir != "" && !d.options.UsesTree() {
-		return usageErrorf("--log-dir does nothing without --debug-save or --debug-load")
+		return usageErrorf("--log-dir has no effect without --debug-save or --debug-load")
 	}
 	return nil
 }
 
-// begin starts to look into a run.
-func (d *debugFlags) begin(p *printer) (err error) {
+// begin starts a session, if any of the flags is given.
+func (d *debugFlags) begin(out *ui.Output) (err error) {
 	if !d.options.Any() {
 		return nil
 	}
 	if d.tree, err = debug.Open(d.logDir); err != nil {
 		return coded(exitUsage, err)
 	}
-	d.tree.Warnf = p.warn
+	d.tree.Warnf = out.Warn
 	d.session, err = debug.NewSession(d.tree, d.options)
 	if errors.Is(err, debug.ErrNotFound) {
 		err = coded(exitUsage, err)
@@ -66,7 +81,7 @@ func (d *debugFlags) begin(p *printer) (err error) {
 	return err
 }
 
-// end ends what begin began.
+// end ends the session.
 func (d *debugFlags) end() error {
 	if d.session == nil {
 		return nil
@@ -76,44 +91,44 @@ func (d *debugFlags) end() error {
 	return s.Close()
 }
 
-// into gives a run its hook, and what of it is given.
-func (d *debugFlags) into(options *gomflux.Options) {
+// attach sets the hook and the replaced values of a run.
+func (d *debugFlags) attach(options *gomflux.Options) {
 	if d.session != nil {
 		options.Hook, options.Values = hookOf(d.session.Hook), engineValues{d.session}
 	}
 }
 
-// picture begins the run of one picture. Every one but the first is one of its
-// own.
-func (d *debugFlags) picture(o *generateOptions, model *gomflux.Model, options *gomflux.Options, index int, p *printer) error {
+// beginImage begins the run of an image. Every image but the first has a session of
+// its own.
+func (d *debugFlags) beginImage(g *generation, index int) error {
 	if d.session != nil && index > 0 {
 		if err := d.end(); err != nil {
 			return err
 		}
-		if err := d.begin(p); err != nil {
+		if err := d.begin(g.out); err != nil {
 			return err
 		}
 	}
-	d.into(options)
+	d.attach(&g.options)
 	if d.session == nil || d.session.Run() == nil {
 		return nil
 	}
 	run := d.session.Run()
-	s := model.Settings(*options)
+	s := g.model.Settings(g.options)
 	settings := map[string]any{
 		"pipeline": s.Class, "model": s.Model, "prompt": s.Prompt, "negative_prompt": s.NegativePrompt, "seed": s.Seed, "steps": s.Steps,
 		"guidance": s.Guidance, "height": s.Height, "width": s.Width, "max_sequence_length": s.MaxSequenceLength, "scheduler": s.Scheduler,
 		"rng": cmp.Or(s.RNG, "mlx"), "compute": s.Dtype, "device": s.Device, "generator": s.Generator,
-		"passes": "calls", // the negative prompt's are calls of their own, not rows of a batch
+		"passes": "calls", // the negative prompt has calls of its own, not rows of a batch
 	}
-	if dir, err := filepath.Abs(o.model); err == nil && disk.IsFolder(dir) {
+	if dir, err := filepath.Abs(g.modelFlags.model); err == nil && disk.IsFolder(dir) {
 		settings["model"] = dir
 	}
-	copies, err := copyImages(o.images.names, run.Dir)
+	copies, err := copyImages(g.images.names, run.Dir)
 	if err != nil {
 		return err
 	}
-	if o.edits {
+	if g.edits {
 		settings["references"] = copies
 	} else if len(copies) > 0 {
 		settings["picture"], settings["image_strength"] = copies[0], s.ImageStrength
@@ -122,8 +137,8 @@ func (d *debugFlags) picture(o *generateOptions, model *gomflux.Model, options *
 	return run.Describe(settings)
 }
 
-// copyImages copies pictures into a run's folder, and returns the names they
-// have there. image.png is the run's own.
+// copyImages copies images into a run's folder and returns their names there.
+// image.png is the generated image.
 func copyImages(names []string, dir string) (copies []string, err error) {
 	taken := map[string]bool{"image.png": true}
 	for i, name := range names {
@@ -144,25 +159,39 @@ func copyImages(names []string, dir string) (copies []string, err error) {
 	return copies, nil
 }
 
-// jsonTensors is the line of --json about saved tensors, and about a run that
-// ended where it was asked to.
-type jsonTensors struct {
+// savedTensors is the JSON line about saved tensors, and about a run that ended at
+// --debug-exit-after.
+type savedTensors struct {
 	MessageType string `json:"message_type"` // tensors
 	Folder      string `json:"folder,omitempty"`
 	Saved       int    `json:"saved"`
 	EndedAfter  string `json:"ended_after,omitempty"`
+
+	saves bool // --debug-save is given
 }
 
-// failed explains the error of a run. One that ended because it was asked to is
-// told of and stays debug.ErrExit.
-func (d *debugFlags) failed(err error, p *printer) error {
+// text returns the same in words, "" if there is nothing to report.
+func (t savedTensors) text() string {
+	var parts []string
+	if t.EndedAfter != "" {
+		parts = append(parts, "ended after "+t.EndedAfter)
+	}
+	if t.saves {
+		parts = append(parts, fmt.Sprintf("%s saved in %s", ui.Plural(t.Saved, "tensor"), filepath.Join(t.Folder, "tensors")))
+	}
+	return strings.Join(parts, ", ")
+}
+
+// failed explains the error of a run. It reports a run that ended at
+// --debug-exit-after, whose error stays debug.ErrExit.
+func (d *debugFlags) failed(err error, g *generation) error {
 	s := d.session
 	if s == nil {
 		return err
 	}
 	if errors.Is(err, debug.ErrExit) {
-		p.end()
-		d.tell(s.Last(), p)
+		g.report.end()
+		d.report(s.Last(), g)
 		return err
 	}
 	if errors.Is(err, debug.ErrMismatch) {
@@ -171,41 +200,24 @@ func (d *debugFlags) failed(err error, p *printer) error {
 	return s.Explain(err)
 }
 
-// tell says what was saved.
-func (d *debugFlags) tell(endedAfter string, p *printer) {
-	m := jsonTensors{MessageType: "tensors", EndedAfter: endedAfter}
+// report reports the saved tensors, and warns of globs without a match.
+func (d *debugFlags) report(endedAfter string, g *generation) {
+	t := savedTensors{MessageType: "tensors", EndedAfter: endedAfter, saves: len(d.options.Save) > 0}
 	if run := d.session.Run(); run != nil {
-		m.Folder, m.Saved = run.Dir, run.Saved()
+		t.Folder, t.Saved = run.Dir, run.Saved()
 	}
 	for _, glob := range d.session.Unsaved() {
 		near := ""
-		if names := checkpoint.Near(strings.TrimPrefix(glob, "!"), d.session.Seen(), 3); len(names) > 0 {
+		if names := checkpoint.Similar(strings.TrimPrefix(glob, "!"), d.session.Seen(), 3); len(names) > 0 {
 			near = " (near: " + strings.Join(names, ", ") + ")"
 		}
-		p.warn("--debug-save %s: no tensor has such a name%s", glob, near)
+		g.out.Warn("--debug-save %s: no tensor name matches%s", glob, near)
 	}
-	if p.json {
-		p.line(m)
-		return
-	}
-	var parts []string
-	if endedAfter != "" {
-		parts = append(parts, "ended after "+endedAfter)
-	}
-	if len(d.options.Save) > 0 {
-		word := "tensors"
-		if m.Saved == 1 {
-			word = "tensor"
-		}
-		parts = append(parts, fmt.Sprintf("%d %s saved in %s", m.Saved, word, filepath.Join(m.Folder, "tensors")))
-	}
-	if len(parts) > 0 && (!p.quiet || endedAfter != "") {
-		fmt.Fprintln(p.stderr, strings.Join(parts, ", "))
-	}
+	g.report.tensors(t)
 }
 
-// done ends the run of a picture that is saved.
-func (d *debugFlags) done(r *gomflux.Result, p *printer) error {
+// endImage ends the run of a saved image.
+func (d *debugFlags) endImage(r *gomflux.Result, g *generation) error {
 	s := d.session
 	if s == nil {
 		return nil
@@ -224,7 +236,7 @@ func (d *debugFlags) done(r *gomflux.Result, p *printer) error {
 		}
 	}
 	if len(d.options.Save) > 0 {
-		d.tell("", p)
+		d.report("", g)
 	}
 	return coded(exitUsage, oneLine(s.Unmatched()))
 }

@@ -9,8 +9,7 @@ import (
 	"github.com/gomflux/gomflux/models"
 )
 
-// An engineTensor is an array of MLX as one of gomflux. With Array it passes from one to
-// the other without being converted.
+// An engineTensor is an MLX array as a tensor of gomflux, without a copy.
 type engineTensor struct{ array *mlx.Array }
 
 func (t engineTensor) Shape() []int         { return t.array.Shape() }
@@ -25,15 +24,15 @@ func (t engineTensor) Float32s() (elements []float32) {
 	return elements
 }
 
-// arrayOf is the array of a tensor that a hook sees.
+// arrayOf returns the array of a tensor that a hook gets.
 func arrayOf(t gomflux.Tensor) (*mlx.Array, error) {
 	if has, ok := t.(interface{ Array() *mlx.Array }); ok {
 		return has.Array(), nil
 	}
-	return nil, fmt.Errorf("a tensor of %v is no array", t.Shape())
+	return nil, fmt.Errorf("tensor of shape %v is not an MLX array", t.Shape())
 }
 
-// hookOf makes a hook of the engine's one of gomflux.
+// hookOf converts a hook of the engine to one of gomflux.
 func hookOf(f hooks.Func) gomflux.Hook {
 	return func(t gomflux.Tap) (gomflux.Tensor, error) {
 		tap, err := engineTap(t)
@@ -48,7 +47,7 @@ func hookOf(f hooks.Func) gomflux.Hook {
 	}
 }
 
-// engineTap is a tap as the engine has it.
+// engineTap converts a tap of gomflux to one of the engine.
 func engineTap(t gomflux.Tap) (tap hooks.Tap, err error) {
 	tap = hooks.Tap{Name: t.Name, Step: t.Step, Call: t.Call, Negative: t.Negative, Point: hooks.Point{Key: t.Key}}
 	if t.Kind == gomflux.InnerTap {
@@ -67,8 +66,8 @@ func engineTap(t gomflux.Tap) (tap hooks.Tap, err error) {
 	return tap, nil
 }
 
-// engineValues are values of the engine's as those of gomflux.
-type engineValues struct{ models.Given }
+// engineValues are replacement values of the engine, as gomflux takes them.
+type engineValues struct{ models.Overrides }
 
 func (v engineValues) Tensor(name string, step int) (gomflux.Tensor, error) {
 	a, err := v.Array(name, step)
@@ -79,7 +78,7 @@ func (v engineValues) Tensor(name string, step int) (gomflux.Tensor, error) {
 }
 
 func (v engineValues) Unpacked(name string, step int) {
-	if u, ok := v.Given.(models.Unpacker); ok {
+	if u, ok := v.Overrides.(models.UnpackObserver); ok {
 		u.Unpacked(name, step)
 	}
 }

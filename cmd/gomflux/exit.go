@@ -3,16 +3,13 @@ package main
 import (
 	"errors"
 	"fmt"
-	"io"
 	"strings"
-
-	"github.com/spf13/cobra"
 )
 
 // Exit codes. They are part of the interface: see the EXIT STATUS sections.
 const (
-	exitFailure     = 1   // it went wrong while running
-	exitUsage       = 2   // flags, sizes, prompt, output: what the user gave
+	exitFailure     = 1   // an error while running
+	exitUsage       = 2   // invalid input: a flag, a size, the prompt, the output
 	exitModel       = 3   // the model is missing, damaged or not supported
 	exitLibrary     = 4   // the MLX libraries are missing or cannot be used
 	exitInterrupted = 130 // SIGINT, SIGTERM or SIGHUP
@@ -20,7 +17,7 @@ const (
 
 const reportURL = "https://github.com/gomflux/gomflux/issues"
 
-// A codedError is an error with the exit code it leads to.
+// A codedError is an error with its exit code.
 type codedError struct {
 	code int
 	err  error
@@ -56,15 +53,10 @@ func exitCode(err error) int {
 	return exitFailure
 }
 
-// errInterrupted is the cause of the context's end after a signal.
+// errInterrupted is the context's cause after a signal.
 var errInterrupted = errors.New("interrupted")
 
-// complain writes an error to standard error.
-func complain(stderr io.Writer, err error) {
-	fmt.Fprintf(stderr, "gomflux: %s\n", escaped(err.Error()))
-}
-
-// internalError is one line about a bug that can be reported, not a page of
+// internalError returns one line about a bug, for a report, instead of a page of
 // goroutines.
 func internalError(p any) string {
 	text, _, _ := strings.Cut(fmt.Sprint(p), "\n")
@@ -74,19 +66,9 @@ func internalError(p any) string {
 // exitStatus is the section that ends each command's help.
 const exitStatus = `
 EXIT STATUS
-  0    it worked
-  1    it failed while running
-  2    something given was wrong: a flag, a size, the prompt, the output
+  0    success
+  1    an error while running
+  2    invalid input: a flag, a size, the prompt, a file
   3    the model is missing, damaged or not supported
-  4    the MLX libraries are missing or cannot be used
-  130  it was interrupted`
-
-// noArgs refuses arguments that are not flags.
-func noArgs(hint string) cobra.PositionalArgs {
-	return func(_ *cobra.Command, args []string) error {
-		if len(args) > 0 {
-			return usageErrorf("unexpected argument %q%s", args[0], hint)
-		}
-		return nil
-	}
-}
+  4    the MLX libraries are missing or unusable
+  130  interrupted`

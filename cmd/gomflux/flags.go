@@ -13,8 +13,8 @@ import (
 	"github.com/spf13/pflag"
 )
 
-// An optional is the value of a flag that may be left out. It implements
-// pflag.Value and refuses what the flag cannot take.
+// An optional is the value of a flag that may be left out. It implements pflag.Value
+// and refuses invalid values.
 type optional[T any] struct {
 	value *T
 	parse func(string) (T, error)
@@ -41,7 +41,7 @@ func (o *optional[T]) Type() string { return o.kind }
 
 func (o *optional[T]) given() bool { return o.value != nil }
 
-// orZero is the value, or the zero that stands for the model's default.
+// orZero returns the value, or zero, which stands for the model's default.
 func (o *optional[T]) orZero() (v T) {
 	if o.value != nil {
 		v = *o.value
@@ -49,29 +49,29 @@ func (o *optional[T]) orZero() (v T) {
 	return v
 }
 
-// count takes whole numbers from 1.
+// count is a flag for whole numbers from 1.
 func count(kind string) optional[int] {
 	return optional[int]{kind: kind, parse: func(s string) (int, error) {
 		n, err := strconv.ParseInt(s, 10, 32)
 		if err != nil || n < 1 {
-			return 0, errors.New("must be a whole number from 1")
+			return 0, errors.New("must be a whole number, 1 or more")
 		}
 		return int(n), nil
 	}}
 }
 
-// scale takes numbers from 0.
+// scale is a flag for numbers from 0.
 func scale(kind string) optional[float64] {
 	return optional[float64]{kind: kind, parse: func(s string) (float64, error) {
 		v, err := strconv.ParseFloat(s, 64)
 		if err != nil || math.IsNaN(v) || math.IsInf(v, 0) || v < 0 {
-			return 0, errors.New("must be a number from 0, which is none")
+			return 0, errors.New("must be a number, 0 or more")
 		}
 		return v, nil
 	}}
 }
 
-// strength takes numbers above 0 and below 1, which would leave no step.
+// strength is a flag for numbers above 0 and below 1; 1 would leave no step.
 func strength(kind string) optional[float64] {
 	return optional[float64]{kind: kind, parse: func(s string) (float64, error) {
 		v, err := strconv.ParseFloat(s, 64)
@@ -82,15 +82,15 @@ func strength(kind string) optional[float64] {
 	}}
 }
 
-// seedList takes 64-bit unsigned numbers: several by commas or by several
-// flags. It implements pflag.Value.
+// A seedList is the value of --seed: 64-bit unsigned numbers with commas between them,
+// or from several flags. It implements pflag.Value.
 type seedList []uint64
 
 func (l *seedList) Set(s string) error {
 	for word := range strings.SplitSeq(s, ",") {
 		n, err := strconv.ParseUint(word, 10, 64)
 		if err != nil {
-			return errors.New("must be whole numbers from 0 (leave it out for a random one)")
+			return errors.New("must be whole numbers, 0 or more (leave it out for a random seed)")
 		}
 		*l = append(*l, n)
 	}
@@ -112,8 +112,8 @@ func isSeed(s string) bool {
 	return err == nil
 }
 
-// fileNames are the values of a flag that takes a file, the last one given, or
-// several files. It implements pflag.Value.
+// fileNames is the value of a flag that takes several files, or one, the last one given.
+// It implements pflag.Value.
 type fileNames struct {
 	names   []string
 	several bool
@@ -136,22 +136,22 @@ func (f *fileNames) Type() string {
 	return "file"
 }
 
-// parsed takes what a function of another package can parse.
+// parsed is a flag for values that a function can parse.
 func parsed[T any](kind string, parse func(string) (T, error)) optional[T] {
 	return optional[T]{kind: kind, parse: parse}
 }
 
-// mfluxNames are what mflux calls flags that have another name here.
+// mfluxNames maps names of mflux's flags to names here.
 var mfluxNames = map[string]string{
 	"config-from-conf": "config-from-metadata",
 	"make-conf":        "metadata",
 	"no-exif":          "no-metadata",
 }
 
-// What mflux calls --image: a picture to start from, and pictures to edit.
+// mflux's names for --image of generate, and of edit.
 const mfluxStart, mfluxEdit = "image-path", "image-paths"
 
-// normalizeFlag lets a flag be given by mflux's name for it.
+// normalizeFlag makes mflux's names of flags aliases.
 func normalizeFlag(edits bool) func(*pflag.FlagSet, string) pflag.NormalizedName {
 	image := mfluxStart
 	if edits {
@@ -167,7 +167,7 @@ func normalizeFlag(edits bool) func(*pflag.FlagSet, string) pflag.NormalizedName
 
 func sortedKeys[V any](m map[string]V) []string { return slices.Sorted(maps.Keys(m)) }
 
-// oneOf takes some words, in any case.
+// oneOf is a flag for some words, in any case.
 func oneOf[T ~string](kind string, words ...T) optional[T] {
 	return optional[T]{kind: kind, parse: func(s string) (T, error) {
 		word := T(strings.ToLower(s))
@@ -179,7 +179,7 @@ func oneOf[T ~string](kind string, words ...T) optional[T] {
 	}}
 }
 
-// convert makes words those of another type.
+// convert converts words to another type.
 func convert[To, From ~string](words []From) []To {
 	out := make([]To, len(words))
 	for i, w := range words {

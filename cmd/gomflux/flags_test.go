@@ -71,7 +71,8 @@ func TestLoRAList(t *testing.T) {
 			t.Error(err)
 		}
 	}
-	want := []gomflux.LoRA{{Path: "a.safetensors", Scale: 1}, {Path: "~/b=c.safetensors", Scale: -0.5}, {Path: "x=y", Scale: 1}, {Path: "me/loras@v1:d/e.safetensors", Scale: 10}}
+	want := []gomflux.LoRA{{Path: "a.safetensors", Scale: 1}, {Path: "~/b=c.safetensors", Scale: -0.5}, {Path: "x=y",
+		Scale: 1}, {Path: "me/loras@v1:d/e.safetensors", Scale: 10}}
 	if !slices.Equal(l.list, want) || !l.given() {
 		t.Errorf("%v, expected %v", l.list, want)
 	}
@@ -103,19 +104,22 @@ func TestSeedList(t *testing.T) {
 }
 
 func TestNumbers(t *testing.T) {
-	for s, ok := range map[string]bool{"1": true, "2147483647": true, "0": false, "-1": false, "1.5": false, "2147483648": false, "": false, "NaN": false} {
+	for s, ok := range map[string]bool{"1": true, "2147483647": true, "0": false, "-1": false, "1.5": false,
+		"2147483648": false, "": false, "NaN": false} {
 		o := count("")
 		if err := o.Set(s); (err == nil) != ok {
 			t.Errorf("count %q: %v", s, err)
 		}
 	}
-	for s, ok := range map[string]bool{"0": true, "3.5": true, "1e3": true, "-0.1": false, "NaN": false, "Inf": false, "1e999": false, "": false, "x": false} {
+	for s, ok := range map[string]bool{"0": true, "3.5": true, "1e3": true, "-0.1": false, "NaN": false, "Inf": false,
+		"1e999": false, "": false, "x": false} {
 		o := scale("")
 		if err := o.Set(s); (err == nil) != ok {
 			t.Errorf("scale %q: %v", s, err)
 		}
 	}
-	for s, ok := range map[string]bool{"0.999": true, "0.001": true, "0": false, "-0.1": false, "1": false, "1.001": false, "NaN": false, "": false} {
+	for s, ok := range map[string]bool{"0.999": true, "0.001": true, "0": false, "-0.1": false, "1": false,
+		"1.001": false, "NaN": false, "": false} {
 		o := strength("")
 		if err := o.Set(s); (err == nil) != ok {
 			t.Errorf("strength %q: %v", s, err)

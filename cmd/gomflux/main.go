@@ -1,10 +1,9 @@
-// Command gomflux makes pictures from text with diffusion models on Apple's
-// MLX.
+// Command gomflux generates images from text with diffusion models on Apple's MLX.
 package main
 
-// Messages to people go to standard error, start with "gomflux: ", have no
-// capital at the start and no period at the end, and say what to do where there
-// is something. Standard output is for what a script would want to read.
+// Results go to standard output, everything else to standard error. Messages start
+// with "gomflux: ", in lower case, without a period at the end, and with a hint if
+// the user can do something. See package ui.
 
 import (
 	"context"
@@ -20,6 +19,7 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
+	"github.com/gomflux/gomflux/cmd/gomflux/internal/ui"
 	"github.com/gomflux/gomflux/internal/atomicfile"
 )
 
@@ -40,7 +40,7 @@ func run(args []string, stdin io.Reader, stdout, stderr io.Writer) (code int) {
 	defer handleSignals(cancel, stderr)()
 
 	root := newRootCommand()
-	started := false // what fails before is cobra's complaint about the command line
+	started := false // errors before are cobra's, about the command line
 	root.PersistentPreRun = func(*cobra.Command, []string) { started = true }
 	root.SetArgs(joinValues(args))
 	root.SetIn(stdin)
@@ -53,24 +53,24 @@ func run(args []string, stdin io.Reader, stdout, stderr io.Writer) (code int) {
 	case errors.Is(err, errInterrupted):
 		fmt.Fprintln(stderr, "gomflux: interrupted")
 	case !started && !errors.As(err, &c):
-		err = usageErrorf("%w (gomflux --help lists what there is)", err)
+		err = usageErrorf("%w (gomflux --help lists commands and topics)", err)
 		fallthrough
 	default:
-		complain(stderr, err)
+		ui.Complain(stderr, err)
 	}
 	if !started && slices.Contains([]string{"generate", "edit"}, cmd.Name()) && slices.Contains(args, "--json") {
-		(&printer{stdout: stdout, json: true}).failed(err)
+		failed(&ui.Output{Stdout: stdout, Format: ui.JSONLines}, err)
 	}
 	return exitCode(err)
 }
 
-// handleSignals makes the first signal end the context and the second one the
-// process: nothing can abort what MLX is computing.
+// handleSignals makes the first signal cancel the context and the second one end the
+// process: a computation of MLX cannot be aborted.
 func handleSignals(cancel context.CancelCauseFunc, stderr io.Writer) (stop func()) {
 	signal.Ignore(syscall.SIGXFSZ) // the write fails instead, with an error
 	signals := make(chan os.Signal, 2)
 	signal.Notify(signals, os.Interrupt, syscall.SIGTERM)
-	if !signal.Ignored(syscall.SIGHUP) { // as nohup makes it
+	if !signal.Ignored(syscall.SIGHUP) { // by nohup
 		signal.Notify(signals, syscall.SIGHUP)
 	}
 	go func() {
@@ -94,8 +94,8 @@ func handleSignals(cancel context.CancelCauseFunc, stderr io.Writer) (stop func(
 func newRootCommand() *cobra.Command {
 	root := &cobra.Command{
 		Use:   "gomflux",
-		Short: "Make pictures from text with diffusion models on Apple's MLX",
-		Long: `Gomflux makes pictures from text with diffusion models on Apple's MLX: with
+		Short: "Generate images from text with diffusion models on Apple's MLX",
+		Long: `Gomflux generates images from text with diffusion models on Apple's MLX: with
 Metal on Macs, with CUDA or on the CPU on Linux.
 
   gomflux generate --model shapes --prompt "a red circle left of a blue square"`,
@@ -117,9 +117,13 @@ Metal on Macs, with CUDA or on the CPU on Linux.
 		}
 		return coded(exitUsage, err)
 	})
-	root.AddCommand(newGenerateCommand(), newEditCommand(), newInfoCommand(), newModelsCommand(), newListCommand(), newShowCommand(), newPullCommand(), newRmCommand(), newSaveCommand(), newDecodeCommand(), newRoundtripCommand(), newInspectCommand(), newParityCommand(), newTensorsCommand(), newDoctorCommand(), newVersionCommand(), newCompletionCommand())
+	root.AddCommand(
+		newGenerateCommand(), newEditCommand(), newInfoCommand(), newModelsCommand(), newListCommand(), newShowCommand(),
+		newPullCommand(), newRmCommand(), newSaveCommand(), newDecodeCommand(), newRoundtripCommand(), newInspectCommand(),
+		newParityCommand(), newTensorsCommand(), newDoctorCommand(), newVersionCommand(), newCompletionCommand(),
+	)
 	root.AddCommand(newTopics()...)
 	checkTopics(root)
-	registerCompletions(root) // of all that was added before
+	registerCompletions(root) // of all commands above
 	return root
 }

@@ -8,14 +8,14 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/gomflux/gomflux"
+	"github.com/gomflux/gomflux/cmd/gomflux/internal/ui"
 	"github.com/gomflux/gomflux/mlx"
 	"github.com/gomflux/gomflux/models"
 	"github.com/gomflux/gomflux/models/lora"
 	_ "github.com/gomflux/gomflux/models/shapes"
 )
 
-// What --model stands at where it is on the machine: the first of the models
-// that make pictures, and of those that edit some.
+// The models that generate and edit use without --model.
 const (
 	defaultModel     = "z-image-turbo"
 	defaultEditModel = "flux2-klein-4b"
@@ -24,7 +24,7 @@ const (
 // modelFlags are the flags of every command that runs a model.
 type modelFlags struct {
 	model, base string
-	fallback    string // where none is given; "" if one must be
+	fallback    string // without --model; "" if it is required
 	dtype       optional[gomflux.Dtype]
 	device      optional[gomflux.Device]
 }
@@ -37,11 +37,11 @@ func newModelFlags() modelFlags {
 	}
 }
 
-// dtypes are what --dtype takes, with the short names.
+// dtypes are the values of --dtype, with short names.
 var dtypes = []gomflux.Dtype{gomflux.Float32, gomflux.BFloat16, gomflux.Float16, "fp32", "bf16", "fp16"}
 
-// place is --device and --dtype as the packages below gomflux take them, nil
-// where they are not given.
+// place returns --device and --dtype as the packages below gomflux take them, nil
+// for flags that are not given.
 func (m *modelFlags) place() (device *mlx.Device, dtype *mlx.Dtype, err error) {
 	if m.device.given() {
 		d, err := mlx.ParseDevice(m.device.String())
@@ -61,7 +61,8 @@ func (m *modelFlags) place() (device *mlx.Device, dtype *mlx.Dtype, err error) {
 }
 
 func (m *modelFlags) addModel(f *pflag.FlagSet) {
-	usage := "a built-in or published model (`name`; gomflux models lists them), a folder, a safetensors file, or owner/name[@revision][:file] in the Hugging Face cache"
+	usage := "`name` of a built-in or published model (see gomflux models), a folder, a safetensors file, " +
+		"or owner/name[@revision][:file] in the Hugging Face cache"
 	if m.fallback != "" {
 		usage += " (default: " + m.fallback + ")"
 	}
@@ -70,11 +71,11 @@ func (m *modelFlags) addModel(f *pflag.FlagSet) {
 }
 
 func addBaseModel(f *pflag.FlagSet, base *string) {
-	f.StringVar(base, "base-model", "", "the model (`name`) that what a single file does not have is taken from (default: the one that it is made from, if that can be told)")
+	f.StringVar(base, "base-model", "", "base model (`name`) that supplies what a single-file model lacks (default: detected)")
 }
 
-// A modelName is the value of --model, which has a default only where it is left
-// out. It implements pflag.Value.
+// A modelName is the value of --model, which cannot be empty. It implements
+// pflag.Value.
 type modelName string
 
 func (n *modelName) Set(s string) error {
@@ -88,15 +89,15 @@ func (n *modelName) Set(s string) error {
 func (n *modelName) String() string { return string(*n) }
 func (n *modelName) Type() string   { return "name" }
 
-func (m *modelFlags) addPlace(f *pflag.FlagSet) {
-	f.Var(&m.dtype, "dtype", "what to compute in: float32, bfloat16 or float16 (default: float32 on the CPU, bfloat16 on a GPU)")
-	f.Var(&m.device, "device", "where to compute: cpu or gpu (default: a GPU if there is one)")
+func (m *modelFlags) addCompute(f *pflag.FlagSet) {
+	f.Var(&m.dtype, "dtype", "dtype of the computation: float32, bfloat16 or float16 (default: float32 on the CPU, bfloat16 on a GPU)")
+	f.Var(&m.device, "device", "device of the computation: cpu or gpu (default: a GPU if there is one)")
 }
 
-// find looks for the model.
+// find finds the model.
 func (m *modelFlags) find() (*gomflux.Source, error) {
 	if m.model == "" && m.base != "" {
-		return nil, usageErrorf("--base-model is for a model that is a single file (--model FILE)")
+		return nil, usageErrorf("--base-model needs a single-file model (--model FILE)")
 	}
 	if m.model == "" {
 		s, err := gomflux.Find(m.fallback)
@@ -105,7 +106,8 @@ func (m *modelFlags) find() (*gomflux.Source, error) {
 			if m.fallback == defaultModel {
 				builtin = "--model shapes is built in; "
 			}
-			return nil, usageErrorf("no model given, and the default, %s, is not on this machine (%sto get the default: gomflux pull %s; --model FOLDER takes a model in a folder)",
+			return nil, usageErrorf("no --model given, and the default model, %s, is not downloaded "+
+				"(%sto download the default: gomflux pull %s; --model FOLDER uses a model in a folder)",
 				m.fallback, builtin, m.fallback)
 		}
 		return s, coded(exitModel, err)
@@ -113,7 +115,7 @@ func (m *modelFlags) find() (*gomflux.Source, error) {
 	return findWith(m.model, m.base)
 }
 
-// findWith looks for a model, and for what a single file takes from another one.
+// findWith finds a model, and the base model of a single file.
 func findWith(name, base string) (*gomflux.Source, error) {
 	s, err := gomflux.FindWith(name, base)
 	if errors.Is(err, gomflux.ErrRequest) {
@@ -122,19 +124,13 @@ func findWith(name, base string) (*gomflux.Source, error) {
 	return s, coded(exitModel, err)
 }
 
-// openOptions are the flags as a source is opened with them.
+// openOptions returns the flags as options to open a source with.
 func (m *modelFlags) openOptions() *gomflux.OpenOptions {
 	return &gomflux.OpenOptions{Device: m.device.orZero(), Dtype: m.dtype.orZero()}
 }
 
-// A warner passes on what may not be as the user expects.
-type warner interface {
-	warn(format string, args ...any)
-}
-
-// checkLibrary opens MLX, and finds out whether the device that was asked for
-// is there.
-func (m *modelFlags) checkLibrary(ctx context.Context, w warner) (mlx.Library, error) {
+// checkLibrary opens MLX and checks that the requested device is there.
+func (m *modelFlags) checkLibrary(ctx context.Context, out *ui.Output) (mlx.Library, error) {
 	lib, err := mlx.Open()
 	if err != nil {
 		return lib, coded(exitLibrary, err)
@@ -144,9 +140,10 @@ func (m *modelFlags) checkLibrary(ctx context.Context, w warner) (mlx.Library, e
 	case err != nil:
 		return lib, coded(exitLibrary, err)
 	case m.device.orZero() == gomflux.GPU && !gpu:
-		return lib, usageErrorf("device gpu: MLX finds no GPU here (gomflux doctor says what it finds; --device cpu always works)")
+		return lib, usageErrorf("device gpu: MLX finds no GPU on this machine " +
+			"(gomflux doctor lists the devices; --device cpu always works)")
 	case slowBLAS(lib) && (m.device.orZero() == gomflux.CPU || !gpu):
-		w.warn("%s", blasHint)
+		out.Warn("%s", blasHint)
 	}
 	return lib, nil
 }
@@ -161,18 +158,19 @@ func hasGPU(ctx context.Context) (gpu bool, err error) {
 	return gpu, err
 }
 
-const blasHint = "no fast BLAS library found, so the CPU is about ten times slower than it could be (install OpenBLAS; on Debian and Ubuntu: apt install libopenblas0-pthread)"
+const blasHint = "no fast BLAS library found: the CPU runs about ten times slower than it could " +
+	"(install OpenBLAS; on Debian and Ubuntu: apt install libopenblas0-pthread)"
 
-// slowBLAS says whether MLX's matrix products on the CPU are done by the
-// reference BLAS. Macs bring a fast one.
+// slowBLAS reports whether MLX's matrix products on the CPU use the reference
+// BLAS. Macs have a fast one.
 func slowBLAS(lib mlx.Library) bool { return runtime.GOOS == "linux" && lib.BLAS == "" }
 
-// modelError gives an error of a model's run its exit code.
+// modelError gives an error of loading or running a model its exit code.
 func modelError(err error) error {
 	if errors.Is(err, gomflux.ErrRequest) {
 		return coded(exitUsage, err)
 	}
-	// package parity's errors are the engine's, which gomflux's wrap
+	// package parity returns the engine's errors, which gomflux's wrap
 	_, unfit := errors.AsType[*lora.Error](err)
 	e, ok := errors.AsType[*models.NotFiniteError](err)
 	if unfit || ok && e.Damaged() || errors.Is(err, gomflux.ErrNotFound) || errors.Is(err, gomflux.ErrUnsupported) {

@@ -16,14 +16,14 @@ import (
 	"github.com/gomflux/gomflux/picture"
 )
 
-// checkOutput finds out early whether a picture can be written under a name.
+// checkOutput checks that an image can be written to a file, before it is generated.
 func checkOutput(name string) error {
 	if name == "" {
 		return errors.New("output: the name is empty")
 	}
 	info, err := os.Stat(name)
 	if err == nil && info.IsDir() || strings.HasSuffix(name, string(filepath.Separator)) {
-		return fmt.Errorf("output %s: is a folder (give a file in it, such as %s)", name, filepath.Join(name, "image.png"))
+		return fmt.Errorf("output %s: is a folder (give the name of a file, such as %s)", name, filepath.Join(name, "image.png"))
 	}
 	if err == nil && !info.Mode().IsRegular() {
 		return fmt.Errorf("output %s: is not a regular file", name)
@@ -33,7 +33,7 @@ func checkOutput(name string) error {
 	}
 	dir := filepath.Dir(name)
 	if info, err := os.Stat(dir); errors.Is(err, fs.ErrNotExist) {
-		return fmt.Errorf("output %s: the folder %s is not there (make it first)", name, dir)
+		return fmt.Errorf("output %s: folder %s does not exist (create it first)", name, dir)
 	} else if err == nil && !info.IsDir() {
 		return fmt.Errorf("output %s: %s is not a folder", name, dir)
 	}
@@ -48,30 +48,30 @@ func checkOutput(name string) error {
 	return nil
 }
 
-// A saver writes pictures.
+// A saver writes images.
 type saver struct {
 	overwrite bool
-	settings  *picture.Settings // to store in the picture, nil for none
-	sidecar   *picture.Settings // to write beside it, nil for none
+	settings  *picture.Settings // stored in the image unless nil
+	sidecar   *picture.Settings // stored in a file next to the image unless nil
 }
 
-// save writes a picture and returns the name it got: the given one, or the
-// next free of name_1.png, name_2.png, ... if that is taken and nothing is to
-// be overwritten. The file appears whole or not at all. A picture that cannot
-// be written there is not lost: the error says where it is then.
+// save writes an image and returns the name of its file: the given one or, if it is
+// taken and not to be overwritten, the first free one of name_1.png, name_2.png and
+// so on. The file appears complete or not at all. If it cannot be written, the image
+// is saved in the folder for temporary files, which the error names.
 func (s saver) save(ctx context.Context, name string, img image.Image) (string, error) {
 	saved, err := s.write(ctx, name, img)
 	if err == nil || context.Cause(ctx) != nil {
 		return saved, err
 	}
-	// the name may be what is wrong
+	// the name may be the problem
 	elsewhere := filepath.Join(os.TempDir(), "gomflux-rescued"+filepath.Ext(name))
 	s.overwrite = false
 	rescued, rescueErr := s.write(ctx, elsewhere, img)
 	if rescueErr != nil {
 		return "", err
 	}
-	return "", fmt.Errorf("%w (the picture is in %s)", err, rescued)
+	return "", fmt.Errorf("%w (the image is saved as %s instead)", err, rescued)
 }
 
 func (s saver) write(ctx context.Context, name string, img image.Image) (string, error) {
@@ -101,8 +101,8 @@ func (s saver) write(ctx context.Context, name string, img image.Image) (string,
 	return linkToFree(f, beside, name)
 }
 
-// moveBoth gives a file and its sidecar, which may be nil, their names, whatever
-// has them. The sidecar comes first, so that no picture is there without its own.
+// moveBoth renames a file and its sidecar, which may be nil, to their names,
+// replacing existing files. The sidecar comes first, so that no image is without it.
 func moveBoth(f, beside *atomicfile.File, name string) error {
 	if beside != nil {
 		if err := beside.Replace(sidecarName(name)); err != nil {
@@ -115,22 +115,22 @@ func moveBoth(f, beside *atomicfile.File, name string) error {
 	return nil
 }
 
-// sidecarName is the name of a picture's sidecar, as mflux gives it:
+// sidecarName returns the name of an image's sidecar, as in mflux:
 // image.metadata.json for image.png.
 func sidecarName(name string) string {
 	return strings.TrimSuffix(name, filepath.Ext(name)) + ".metadata.json"
 }
 
-// newTemporary makes an empty file beside name.
+// newTemporary makes an empty temporary file next to name.
 func newTemporary(name string) (*atomicfile.File, error) {
 	f, err := atomicfile.New(name)
 	if err != nil {
-		return nil, fmt.Errorf("cannot write to the folder %s: %w", filepath.Dir(name), oserr.Bare(err))
+		return nil, fmt.Errorf("cannot write to folder %s: %w", filepath.Dir(name), oserr.Bare(err))
 	}
 	return f, nil
 }
 
-// writeTemporary makes a whole temporary file beside name.
+// writeTemporary writes a temporary file next to name.
 func writeTemporary(name string, encode func(io.Writer) error) (*atomicfile.File, error) {
 	f, err := newTemporary(name)
 	if err != nil {
@@ -143,8 +143,8 @@ func writeTemporary(name string, encode func(io.Writer) error) (*atomicfile.File
 	return f, nil
 }
 
-// linkToFree gives a file the first name that is free, together with that of its
-// sidecar if it has one.
+// linkToFree renames a file to the first free name, together with its sidecar, which
+// may be nil.
 func linkToFree(f, beside *atomicfile.File, name string) (string, error) {
 	for i := 0; ; i++ {
 		candidate := numbered(name, i)
@@ -180,7 +180,7 @@ func exists(name string) bool {
 	return err == nil
 }
 
-// numbered is name for i = 0, and name_i before the extension otherwise.
+// numbered returns name for i = 0, and otherwise name_i before the extension.
 func numbered(name string, i int) string {
 	if i == 0 {
 		return name

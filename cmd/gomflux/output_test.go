@@ -9,10 +9,11 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/gomflux/gomflux/cmd/gomflux/internal/ui"
 	"github.com/gomflux/gomflux/picture"
 )
 
-// TestSaveRescue is for folders that go away while a picture is made.
+// TestSaveRescue is for folders that go away while an image is made.
 func TestSaveRescue(t *testing.T) {
 	rescue := t.TempDir()
 	t.Setenv("TMPDIR", rescue)
@@ -21,7 +22,8 @@ func TestSaveRescue(t *testing.T) {
 	s := saver{overwrite: true, settings: settings, sidecar: settings}
 	for _, want := range []string{"gomflux-rescued.jpg", "gomflux-rescued_1.jpg"} {
 		_, err := s.save(t.Context(), filepath.Join(t.TempDir(), "gone", "x.jpg"), img)
-		if err == nil || !strings.Contains(err.Error(), "no such file or directory (the picture is in "+filepath.Join(rescue, want)+")") {
+		if err == nil || !strings.Contains(err.Error(),
+			"no such file or directory (the image is saved as "+filepath.Join(rescue, want)+" instead)") {
 			t.Fatalf("%v, expected it in %s", err, want)
 		}
 		if _, err := picture.ReadFile(filepath.Join(rescue, want)); err != nil {
@@ -39,7 +41,7 @@ func TestSaveRescue(t *testing.T) {
 }
 
 // TestSaveSidecar: a sidecar that cannot be written is an error that names it,
-// and the picture is then in one place.
+// and the image is then in one place.
 func TestSaveSidecar(t *testing.T) {
 	settings := &picture.Settings{Generator: "test", Prompt: "x", Steps: 1, Height: 2, Width: 3}
 	for _, overwrite := range []bool{false, true} {
@@ -57,11 +59,12 @@ func TestSaveSidecar(t *testing.T) {
 			}
 			continue
 		}
-		if err == nil || !strings.Contains(err.Error(), "output "+sidecarName(name)+": ") || !strings.Contains(err.Error(), "the picture is in "+rescue) {
+		if err == nil || !strings.Contains(err.Error(), "output "+sidecarName(name)+": ") ||
+			!strings.Contains(err.Error(), "the image is saved as "+rescue) {
 			t.Errorf("error %v", err)
 		}
 		if exists(name) {
-			t.Error("the picture is there as well")
+			t.Error("the image is there as well")
 		}
 	}
 }
@@ -82,7 +85,7 @@ func TestSaveInterrupted(t *testing.T) {
 }
 
 // TestSaveAtOnce has several processes write under one name, half of them with a
-// sidecar: all are kept, and each sidecar is its picture's.
+// sidecar: all are kept, and each sidecar is its image's.
 func TestSaveAtOnce(t *testing.T) {
 	const n = 40
 	dir := t.TempDir()
@@ -149,15 +152,16 @@ func (w *fullWriter) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// TestPrinterUnwritten: what cannot be printed is an error when a picture is
-// done, not before.
-func TestPrinterUnwritten(t *testing.T) {
+// TestUnreported checks that output that cannot be written is an error after an
+// image is saved, not before.
+func TestUnreported(t *testing.T) {
 	var stderr strings.Builder
-	p := &printer{stdout: &fullWriter{100}, stderr: &stderr, json: true}
+	out := &ui.Output{Stdout: &fullWriter{100}, Stderr: &stderr, Format: ui.JSONLines}
+	report := newGenerateReport(out)
 	for range 10 {
-		p.start([]uint64{7}, 0, 1, "")
+		report.start([]uint64{7}, 0, 1, "")
 	}
-	if err := p.unprinted("x.png"); !errors.Is(err, errFull) || !strings.HasPrefix(err.Error(), "x.png is saved, but ") {
+	if err := unreported(out, "x.png"); !errors.Is(err, errFull) || !strings.HasPrefix(err.Error(), "x.png is saved, but ") {
 		t.Error(err)
 	}
 	if stderr.Len() > 0 {

@@ -14,7 +14,7 @@ import (
 )
 
 // TestPackedLatents gives generate initial noise as tokens, the shape of diffusers'
-// argument latents: the picture is that of the run's own noise.
+// argument latents: the image is that of the run's own noise.
 func TestPackedLatents(t *testing.T) {
 	dir := t.TempDir()
 	generate := func(name string, args ...string) []byte {

@@ -27,6 +27,7 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
+	"github.com/gomflux/gomflux/cmd/gomflux/internal/ui"
 	"github.com/gomflux/gomflux/internal/modeltest"
 	"github.com/gomflux/gomflux/picture"
 )
@@ -42,6 +43,7 @@ func TestScripts(t *testing.T) {
 			env.Setenv("SCHNELL_MODEL", absolute(tinySchnell))
 			env.Setenv("EDITOR_MODEL", absolute(tinyEditor))
 			env.Setenv("BASE_MODEL", absolute(tinyBase))
+			env.Setenv("KONTEXT_MODEL", absolute(tinyKontext))
 			env.Setenv("QWEN_MODEL", absolute(tinyQwen))
 			env.Setenv("QWEN_EDIT_MODEL", absolute(tinyQwenEdit))
 			env.Setenv("QWEN_PLUS_MODEL", absolute(tinyQwenPlus))
@@ -157,7 +159,7 @@ func cmdRefuses(ts *testscript.TestScript, neg bool, args []string) {
 	}
 }
 
-// A fileState tells whether a file was written to.
+// A fileState changes when a file is written.
 type fileState struct {
 	mode     fs.FileMode
 	size     int64
@@ -195,7 +197,8 @@ func cmdJSON(ts *testscript.TestScript, _ bool, args []string) {
 			Phase       string
 		}
 		ts.Check(json.Unmarshal([]byte(line), &kind))
-		known := map[string]any{"start": &jsonStart{}, "progress": &jsonProgress{}, "picture": &jsonPicture{}, "warning": &jsonMessage{}, "error": &jsonMessage{}}
+		known := map[string]any{"start": &jsonStart{}, "progress": &jsonProgress{}, "picture": &jsonPicture{},
+			"warning": &ui.Message{}, "error": &ui.Message{}}
 		d := json.NewDecoder(strings.NewReader(line))
 		d.DisallowUnknownFields()
 		if err := d.Decode(known[kind.MessageType]); err != nil {
@@ -255,7 +258,7 @@ func gradient(width, height int) *image.RGBA {
 	return img
 }
 
-// cmdOdd makes the picture of paint, as it is to be seen, in an unusual PNG
+// cmdOdd makes the image of paint, as it is to be seen, in an unusual PNG
 // file: of 16 bits, with an alpha channel that shows one white corner, or turned
 // by its EXIF: odd KIND FILE WIDTH HEIGHT. A plain one has that corner too.
 func cmdOdd(ts *testscript.TestScript, _ bool, args []string) {
@@ -314,7 +317,7 @@ func mount(dir, size string) error {
 	return exec.Command("mount", "-t", "tmpfs", "-o", "size="+size, "gomflux-test", dir).Run()
 }
 
-// canMount says whether cmdDisk works here.
+// canMount reports whether cmdDisk works here.
 var canMount = sync.OnceValue(func() bool {
 	dir, err := os.MkdirTemp("", "")
 	if err != nil {
@@ -324,7 +327,7 @@ var canMount = sync.OnceValue(func() bool {
 	return mount(dir, "4k") == nil && exec.Command("umount", dir).Run() == nil
 })
 
-// gpuThere says whether MLX finds a GPU.
+// gpuThere reports whether MLX finds a GPU.
 var gpuThere = sync.OnceValue(func() bool {
 	cmd := exec.Command("gomflux", "doctor")
 	cmd.Env = append(os.Environ(), "GOMFLUX_MLX="+absolute(libraries))
@@ -371,7 +374,7 @@ func cmdPicture(ts *testscript.TestScript, _ bool, args []string) {
 	}
 }
 
-// cmdPixels compares two pictures, whatever is stored beside the pixels:
+// cmdPixels compares two images, whatever is stored beside the pixels:
 // pixels FILE FILE
 func cmdPixels(ts *testscript.TestScript, neg bool, args []string) {
 	var images []*image.RGBA

@@ -19,8 +19,8 @@ import (
 	"github.com/gomflux/gomflux/picture"
 )
 
-// makeFolder makes a folder if it is not there, says whether it did, and finds
-// out whether files can be made in it.
+// makeFolder creates a folder unless it exists, and checks that files can be written
+// to it. It reports whether it created the folder.
 func makeFolder(dir string) (made bool, err error) {
 	info, err := os.Stat(dir)
 	switch {
@@ -42,23 +42,23 @@ func makeFolder(dir string) (made bool, err error) {
 	return made, nil
 }
 
-// A sheetStep is a step's picture, as large as on a contact sheet, and its label.
+// A sheetStep is the image of a step, as large as on the contact sheet, and its label.
 type sheetStep struct {
 	image *image.RGBA
 	label string
 }
 
-// newSheetStep makes a step's picture small at once: fifty large ones would take
-// gigabytes until the sheet is made.
+// newSheetStep shrinks the image of a step immediately: fifty large ones would take
+// gigabytes until the sheet is drawn.
 func newSheetStep(img *image.RGBA, label string) sheetStep {
-	const most = 384 // pixels of the longer side
+	const most = 384 // pixels, of the longer side
 	size := img.Rect.Size()
 	shrink := min(1, most/float64(max(size.X, size.Y)))
 	w, h := max(1, int(float64(size.X)*shrink)), max(1, int(float64(size.Y)*shrink))
 	return sheetStep{picture.Resize(img, w, h), label}
 }
 
-// contactSheet shows steps, at least one, on one picture, in rows.
+// contactSheet draws steps, at least one, in rows on one image.
 func contactSheet(steps []sheetStep) *image.RGBA {
 	const gap, line = 8, 16
 	size := steps[0].image.Rect.Size()

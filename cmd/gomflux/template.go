@@ -11,7 +11,7 @@ import (
 	"github.com/gomflux/gomflux/picture"
 )
 
-// templateFields are what an output name may have in braces.
+// templateFields are the fields in braces of an output name.
 var templateFields = map[string]func(s picture.Settings, index int) string{
 	"seed":      func(s picture.Settings, _ int) string { return strconv.FormatUint(s.Seed, 10) },
 	"index":     func(_ picture.Settings, i int) string { return strconv.Itoa(i + 1) },
@@ -26,20 +26,19 @@ var templateFields = map[string]func(s picture.Settings, index int) string{
 	"time":      func(s picture.Settings, _ int) string { return s.Created.Local().Format("150405") },
 }
 
-// expandName fills in an output name's fields. Several pictures under one name
-// get their seeds at its end, as in mflux, and those of several prompts their
-// numbers too.
-func expandName(name string, s picture.Settings, index, pictures, prompts int) (string, error) {
+// expandName replaces the fields of an output name. To a name for several images it
+// appends their seeds, as in mflux, and for several prompts also their numbers.
+func expandName(name string, s picture.Settings, index, images, prompts int) (string, error) {
 	if strings.Contains(filepath.Dir(name), "{") {
-		return "", fmt.Errorf("output %s: fields can be in the file's name, not in its folder's", name)
+		return "", fmt.Errorf("output %s: fields are allowed in the file name, not in the folder", name)
 	}
 	has := func(field string) bool { return strings.Contains(name, field) }
-	if pictures > 1 && !has("{index}") {
+	if images > 1 && !has("{index}") {
 		end := ""
 		if prompts > 1 && !has("{prompt}") {
 			end = "_{index}"
 		}
-		if pictures > prompts && !has("{seed}") {
+		if images > prompts && !has("{seed}") {
 			end += "_seed_{seed}"
 		}
 		ext := filepath.Ext(name)
@@ -58,14 +57,15 @@ func expandName(name string, s picture.Settings, index, pictures, prompts int) (
 		}
 		fill := templateFields[field]
 		if fill == nil {
-			return "", fmt.Errorf("output %s: {%s}: expected one of {%s}", name, field, strings.Join(sortedKeys(templateFields), "}, {"))
+			known := strings.Join(sortedKeys(templateFields), "}, {")
+			return "", fmt.Errorf("output %s: unknown field {%s}, expected one of {%s}", name, field, known)
 		}
 		b.WriteString(fill(s, index))
 		rest = after
 	}
 }
 
-// fileWord makes a part of a file's name from a text.
+// fileWord converts text to a part of a file name.
 func fileWord(s string) string {
 	const most = 60 // runes
 	var b strings.Builder

@@ -21,7 +21,8 @@ func TestTemplateFieldsInHelp(t *testing.T) {
 
 func TestExpandName(t *testing.T) {
 	s := picture.Settings{
-		Seed: 1<<64 - 1, Prompt: "A red circle,\nleft of a blue square", Model: "~/models/Z-Image-Turbo", Steps: 8, Guidance: 2.5, Height: 24, Width: 40,
+		Seed: 1<<64 - 1, Prompt: "A red circle,\nleft of a blue square", Model: "~/models/Z-Image-Turbo", Steps: 8,
+		Guidance: 2.5, Height: 24, Width: 40,
 		Scheduler: "flow_match_euler_discrete", Created: time.Date(2026, 11, 21, 9, 5, 7, 0, time.Local),
 	}
 	for name, want := range map[string]string{
@@ -64,10 +65,12 @@ func TestExpandName(t *testing.T) {
 		}
 	}
 	prompts := map[string][2]string{ // with one seed, and with two
-		"x.png":                 {"x_3.png", "x_3_seed_18446744073709551615.png"},
-		"{prompt}.png":          {"a-red-circle-left-of-a-blue-square.png", "a-red-circle-left-of-a-blue-square_seed_18446744073709551615.png"},
-		"{seed}.png":            {"18446744073709551615_3.png", "18446744073709551615_3.png"},
-		"{prompt}-{seed}.png":   {"a-red-circle-left-of-a-blue-square-18446744073709551615.png", "a-red-circle-left-of-a-blue-square-18446744073709551615.png"},
+		"x.png": {"x_3.png", "x_3_seed_18446744073709551615.png"},
+		"{prompt}.png": {"a-red-circle-left-of-a-blue-square.png",
+			"a-red-circle-left-of-a-blue-square_seed_18446744073709551615.png"},
+		"{seed}.png": {"18446744073709551615_3.png", "18446744073709551615_3.png"},
+		"{prompt}-{seed}.png": {"a-red-circle-left-of-a-blue-square-18446744073709551615.png",
+			"a-red-circle-left-of-a-blue-square-18446744073709551615.png"},
 		"{index} {steps}.png":   {"3 8.png", "3 8.png"},
 		"{prompt}/{prompt}.png": {"", ""},
 	}
@@ -112,7 +115,8 @@ func FuzzFileWord(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, s string) {
 		word := fileWord(s)
-		if word == "" || strings.HasPrefix(word, ".") || strings.ContainsAny(word, "/\\:\x00 {}") || utf8.RuneCountInString(word) > 60 || !utf8.ValidString(word) {
+		if word == "" || strings.HasPrefix(word, ".") || strings.ContainsAny(word, "/\\:\x00 {}") ||
+			utf8.RuneCountInString(word) > 60 || !utf8.ValidString(word) {
 			t.Errorf("%q", word)
 		}
 	})

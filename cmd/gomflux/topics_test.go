@@ -8,6 +8,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/gomflux/gomflux/cmd/gomflux/internal/ui"
 	"github.com/gomflux/gomflux/mlx"
 	"github.com/gomflux/gomflux/picture"
 	"github.com/gomflux/gomflux/scheduler"
@@ -25,7 +26,7 @@ func TestTopicsAreComplete(t *testing.T) {
 			t.Errorf("the topic metadata does not have the field %s", name)
 		}
 	}
-	for _, v := range []any{jsonStart{}, jsonProgress{}, jsonPicture{}, jsonSeconds{}, jsonMessage{}} {
+	for _, v := range []any{jsonStart{}, jsonProgress{}, jsonPicture{}, jsonSeconds{}, ui.Message{}} {
 		fields := reflect.TypeOf(v)
 		for i := range fields.NumField() {
 			name, _, _ := strings.Cut(fields.Field(i).Tag.Get("json"), ",")
@@ -53,16 +54,14 @@ func TestHelpFits(t *testing.T) {
 	commands := []*cobra.Command{root}
 	for i := 0; i < len(commands); i++ {
 		cmd := commands[i]
-		if cmd.Name() == "parity" {
-			continue // to be wrapped yet
-		}
 		commands = append(commands, cmd.Commands()...)
 		for line := range strings.Lines(cmd.Long + "\n" + cmd.LocalFlags().FlagUsagesWrapped(80)) {
 			if n := len([]rune(strings.TrimSuffix(line, "\n"))); n > 80 {
 				t.Errorf("the help of %s has a line of %d characters: %s", cmd.Name(), n, line)
 			}
 		}
-		if text := cmd.UsageString(); cmd.Runnable() && !strings.Contains(text, strings.TrimRight(cmd.LocalFlags().FlagUsagesWrapped(80), " \n")) {
+		if text := cmd.UsageString(); cmd.Runnable() && !strings.Contains(text,
+			strings.TrimRight(cmd.LocalFlags().FlagUsagesWrapped(80), " \n")) {
 			t.Errorf("the flags of %s are not wrapped: %s", cmd.Name(), text)
 		}
 	}

@@ -8,10 +8,10 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
 	"github.com/gomflux/gomflux"
+	"github.com/gomflux/gomflux/cmd/gomflux/internal/ui"
 	"github.com/gomflux/gomflux/models/catalog"
 	"github.com/gomflux/gomflux/models/component"
 	"github.com/gomflux/gomflux/models/inspect"
@@ -19,11 +19,10 @@ import (
 	"github.com/gomflux/gomflux/parity"
 )
 
-// none is what turns off what a picture was made with.
+// none is the value that turns off recorded LoRAs or quantization.
 const none = "none"
 
-// weightFlags are the flags of commands that change a model's weights while they
-// are loaded.
+// weightFlags are the flags that change a model's weights while they are loaded.
 type weightFlags struct {
 	quantize  optional[gomflux.Quantization]
 	groupSize optional[int]
@@ -49,13 +48,14 @@ func groupSize() optional[int] {
 	}}
 }
 
-// add adds the flags, with those that count for a model that runs.
+// add adds the flags, with those for a model that runs.
 func (w *weightFlags) add(f *pflag.FlagSet, runs bool) {
-	f.VarP(&w.quantize, "quantize", "q", "pack the weights while they are loaded: 3, 4, 5, 6 or 8 bits, mxfp4, mxfp8 or nvfp4 (gomflux help weights)")
-	f.Var(&w.groupSize, "group-size", "how many weights share a scale: 32, 64 or 128 (default: 64)")
-	f.Var(&w.loras, "lora", "change the weights by a LoRA, and by how much: --lora FILE 0.7; a safetensors file, owner/name or owner/name:file in the Hugging Face cache; without a number it is 1 (can be repeated)")
+	f.VarP(&w.quantize, "quantize", "q", "quantize the weights to 3, 4, 5, 6 or 8 bits, mxfp4, mxfp8 or nvfp4 (see gomflux help weights)")
+	f.Var(&w.groupSize, "group-size", "number of weights that share a scale: 32, 64 or 128 (default: 64)")
+	f.Var(&w.loras, "lora", "apply a LoRA, with an optional scale: --lora FILE 0.7. A safetensors file, owner/name, "+
+		"or owner/name:file in the Hugging Face cache (can be repeated)")
 	if runs {
-		f.BoolVar(&w.noBake, "no-bake-lora", false, "compute LoRAs beside the weights and not into them, which is slower")
+		f.BoolVar(&w.noBake, "no-bake-lora", false, "apply LoRAs at run time instead of baking them into the weights (slower)")
 	}
 	f.Var((*scaleList)(&w.scales), mfluxScales, "")
 	if err := f.MarkHidden(mfluxScales); err != nil {
@@ -63,21 +63,21 @@ func (w *weightFlags) add(f *pflag.FlagSet, runs bool) {
 	}
 }
 
-// check refuses flags that do not go together, and gives LoRAs the scales that
-// came by mflux's flag for them.
-func (w *weightFlags) check(cmd *cobra.Command) error {
-	given := cmd.Flags().Changed
-	if !given("config-from-metadata") { // which may have the other
+// validate refuses flags that do not go together, and gives LoRAs the scales of
+// mflux's --lora-scales.
+func (w *weightFlags) validate(given func(string) bool) error {
+	if !given("config-from-metadata") { // which may supply the other flag
 		switch {
 		case given("group-size") && !given("quantize"):
-			return usageErrorf("--group-size does nothing without --quantize")
+			return usageErrorf("--group-size has no effect without --quantize")
 		case w.noBake && len(w.loras.list) == 0:
-			return usageErrorf("--no-bake-lora does nothing without --lora")
+			return usageErrorf("--no-bake-lora has no effect without --lora")
 		}
 	}
 	if given(mfluxScales) {
 		if len(w.scales) != len(w.loras.list) {
-			return usageErrorf("--%s gives %s for %s (--lora FILE NUMBER gives them together)", mfluxScales, plural(len(w.scales), "number"), plural(len(w.loras.list), "LoRA"))
+			return usageErrorf("--%s has %s for %s (--lora FILE NUMBER gives both)",
+				mfluxScales, ui.Plural(len(w.scales), "number"), ui.Plural(len(w.loras.list), "LoRA"))
 		}
 		for i := range w.loras.list {
 			w.loras.list[i].Scale = w.scales[i]
@@ -86,13 +86,13 @@ func (w *weightFlags) check(cmd *cobra.Command) error {
 	}
 	for _, l := range w.loras.list {
 		if l.Scale == 0 {
-			return usageErrorf("--lora %s 0 leaves the model as it is (leave it out)", l.Path)
+			return usageErrorf("--lora %s 0 has no effect (leave it out)", l.Path)
 		}
 	}
 	return nil
 }
 
-// open puts what was given to the options that a model is opened with.
+// open sets the options that a model is opened with.
 func (w *weightFlags) open(o *gomflux.OpenOptions) {
 	if q := w.quantize.orZero(); q != none {
 		o.Quantize, o.GroupSize = q, w.groupSize.orZero()
@@ -100,20 +100,20 @@ func (w *weightFlags) open(o *gomflux.OpenOptions) {
 	o.LoRAs, o.RuntimeLoRA = w.loras.list, w.noBake && len(w.loras.list) > 0
 }
 
-// warnQuantized warns of a quantization that does nothing.
-func (w *weightFlags) warnQuantized(source *gomflux.Source, to warner) {
+// warnQuantized warns of a --quantize without effect.
+func (w *weightFlags) warnQuantized(source *gomflux.Source, out *ui.Output) {
 	q := w.quantize.orZero()
 	if q == "" || q == none {
 		return
 	}
 	if has := inspect.Model(source.FS()).Quantization; has != "" && has != string(q) {
-		to.warn("the weights are quantized already (%s), so that --quantize %s does nothing to them", quantizationText(has), q)
+		out.Warn("the weights are already quantized (%s): --quantize %s has no effect on them", quantizationText(has), q)
 	}
 }
 
-// parity puts what was given to the options of a comparison.
-func (w *weightFlags) parity(cmd *cobra.Command, p *parity.Options) (err error) {
-	if err := w.check(cmd); err != nil {
+// parity sets the options of a comparison.
+func (w *weightFlags) parity(given func(string) bool, p *parity.Options) (err error) {
+	if err := w.validate(given); err != nil {
 		return err
 	}
 	if q := w.quantize.orZero(); q != "" && q != none {
@@ -132,11 +132,11 @@ func (w *weightFlags) parity(cmd *cobra.Command, p *parity.Options) (err error) 
 	return nil
 }
 
-// A loraList is the value of --lora. It implements pflag.Value: a name, or
-// name=scale, which joinValues makes of two words.
+// A loraList is the value of --lora: a name, or name=scale, which joinValues
+// makes of two words. It implements pflag.Value.
 type loraList struct {
 	list []gomflux.LoRA
-	none bool // given, and not one
+	none bool // --lora none
 }
 
 func (l *loraList) Set(s string) error {
@@ -147,7 +147,7 @@ func (l *loraList) Set(s string) error {
 	one := gomflux.LoRA{Path: s, Scale: 1}
 	if i := strings.LastIndexByte(s, '='); i >= 0 && isScale(s[i+1:]) {
 		one.Path = s[:i]
-		one.Scale, _ = strconv.ParseFloat(s[i+1:], 64) // which isScale has tried
+		one.Scale, _ = strconv.ParseFloat(s[i+1:], 64) // isScale has checked it
 	}
 	if one.Path == "" {
 		return errors.New("the name is empty")
@@ -168,14 +168,13 @@ func (l *loraList) Type() string { return "file" }
 
 func (l *loraList) given() bool { return l.none || len(l.list) > 0 }
 
-// isScale says whether a word is a finite number.
+// isScale reports whether a word is a finite number.
 func isScale(s string) bool {
 	v, err := strconv.ParseFloat(s, 64)
 	return err == nil && !math.IsNaN(v) && !math.IsInf(v, 0)
 }
 
-// A scaleList is the value of mflux's flag for the scales of LoRAs. It implements
-// pflag.Value.
+// A scaleList is the value of mflux's --lora-scales. It implements pflag.Value.
 type scaleList []float64
 
 func (l *scaleList) Set(s string) error {
@@ -183,7 +182,7 @@ func (l *scaleList) Set(s string) error {
 		if !isScale(word) {
 			return errors.New("must be numbers")
 		}
-		v, _ := strconv.ParseFloat(word, 64) // which isScale has tried
+		v, _ := strconv.ParseFloat(word, 64) // isScale has checked it
 		*l = append(*l, v)
 	}
 	return nil
@@ -192,11 +191,11 @@ func (l *scaleList) Set(s string) error {
 func (l *scaleList) String() string { return "" }
 func (l *scaleList) Type() string   { return "numbers" }
 
-// mflux's flags for LoRAs and for their scales, each with all of them.
+// mflux's flags for all LoRAs and for all their scales.
 const mfluxLoRAs, mfluxScales = "lora-paths", "lora-scales"
 
-// joinLoRAs is joinValues for the words at i, if they are a flag about LoRAs: it
-// returns what stands for them, and how many they are.
+// joinLoRAs is joinValues for a flag about LoRAs at the start of args. It returns
+// its replacement and the number of words replaced, 0 for other flags.
 func joinLoRAs(args []string) (out []string, n int) {
 	flag, value, joined := strings.Cut(args[0], "=")
 	values := func(from int) []string {

@@ -1,7 +1,6 @@
-// Package atomicfile writes files that appear under their names whole or not at
-// all. A file gets its name in one of two ways: [Replace] and [File.Replace]
-// take the place of what has the name, [File.Create] fails where something has
-// it.
+// Package atomicfile writes files that appear under their names complete or not at
+// all. [Replace] and [File.Replace] replace an existing file; [File.Create] fails
+// if the file exists.
 package atomicfile
 
 import (
@@ -22,10 +21,11 @@ var temporaries = struct {
 	names map[string]bool
 }{names: map[string]bool{}}
 
-// A File has a temporary name, beside the one that it will get.
+// A File is a file with a temporary name in the folder of its final name.
 type File struct{ *os.File }
 
-// New makes an empty file beside path. [File.Discard] must be called in the end.
+// New creates an empty file in the folder of path. The caller must call
+// [File.Discard] at the end.
 func New(path string) (*File, error) {
 	temporaries.Lock()
 	defer temporaries.Unlock()
@@ -43,8 +43,8 @@ func New(path string) (*File, error) {
 	}
 }
 
-// Fill writes all of the file and closes it. Its content is on the disk then:
-// otherwise a crash of the machine could leave a name with nothing in it.
+// Fill writes the file, syncs it to disk and closes it. Without the sync a crash of
+// the machine could leave an empty file under the final name.
 func (f *File) Fill(write func(io.Writer) error) error {
 	err := f.write(write)
 	if err == nil {
@@ -64,12 +64,12 @@ func (f *File) write(write func(io.Writer) error) error {
 	return w.Flush()
 }
 
-// Replace gives the file its name, whatever has it.
+// Replace renames the file to path and replaces an existing file.
 func (f *File) Replace(path string) error { return os.Rename(f.Name(), path) }
 
-// Create gives the file a name that is free. Where something has it already,
-// that is kept and the error is [fs.ErrExist]. The temporary name stays where
-// the file system has links, so that further names can be tried.
+// Create gives the file the name path. If path exists, it stays, and the error is
+// [fs.ErrExist]. On file systems with hard links the temporary name remains, so
+// that other names can be tried.
 func (f *File) Create(path string) error {
 	err := os.Link(f.Name(), path) // which, unlike a rename, fails where another process was faster
 	if err == nil || errors.Is(err, fs.ErrExist) {
@@ -81,7 +81,7 @@ func (f *File) Create(path string) error {
 	return os.Rename(f.Name(), path)
 }
 
-// Withdraw undoes Create.
+// Withdraw reverses Create.
 func (f *File) Withdraw(path string) error {
 	if exists(f.Name()) {
 		return os.Remove(path)
@@ -94,8 +94,8 @@ func exists(path string) bool {
 	return err == nil
 }
 
-// Discard closes the file and removes its temporary name. A name that it got by
-// Create or Replace stays.
+// Discard closes the file and removes its temporary name. A name from Create or
+// Replace remains.
 func (f *File) Discard() {
 	temporaries.Lock()
 	defer temporaries.Unlock()
@@ -104,8 +104,8 @@ func (f *File) Discard() {
 	delete(temporaries.names, f.Name())
 }
 
-// RemoveAll removes all temporary files, for those who end the process: New and
-// Discard do not return after it.
+// RemoveAll removes all temporary files before the process exits. New and Discard
+// block forever after it.
 func RemoveAll() {
 	temporaries.Lock() // and never unlocked: none may be made from now on
 	for name := range temporaries.names {
@@ -113,8 +113,8 @@ func RemoveAll() {
 	}
 }
 
-// Replace writes a file, which takes the place of one that is there. Unlike
-// [File.Fill] it does not wait for the disk.
+// Replace writes a file and replaces an existing one. Unlike [File.Fill] it does
+// not sync.
 func Replace(path string, write func(io.Writer) error) error {
 	f, err := New(path)
 	if err != nil {

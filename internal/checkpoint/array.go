@@ -8,8 +8,8 @@ import (
 	"slices"
 )
 
-// An Array is a tensor in the host's memory. Its elements are in row-major order,
-// little-endian.
+// An Array is a tensor in the host's memory. Its elements are little-endian, in
+// row-major order.
 type Array struct {
 	Name  string
 	Dtype Dtype
@@ -17,7 +17,7 @@ type Array struct {
 	Data  []byte
 }
 
-// NewArray makes an array of data, whose length must be what the shape needs.
+// NewArray returns an array that uses data, whose length must match the shape.
 func NewArray(name string, dtype Dtype, shape []int, data []byte) (*Array, error) {
 	t := &Array{name, dtype, slices.Clone(shape), data}
 	if err := t.check(); err != nil {
@@ -26,7 +26,7 @@ func NewArray(name string, dtype Dtype, shape []int, data []byte) (*Array, error
 	return t, nil
 }
 
-// FromFloat32 makes an array of float32 values.
+// FromFloat32 returns an array with a copy of float32 values.
 func FromFloat32(name string, shape []int, values []float32) (*Array, error) {
 	data := make([]byte, 0, 4*len(values))
 	for _, v := range values {
@@ -44,7 +44,7 @@ func (t *Array) Len() int { return t.Tensor().Len() }
 // String returns the array's dtype and shape.
 func (t *Array) String() string { return t.Tensor().Type() }
 
-// check checks what NewArray promises.
+// check validates dtype, shape and length.
 func (t *Array) check() error {
 	described := t.Tensor()
 	if err := described.checkNumeric(); err != nil {
@@ -63,14 +63,14 @@ func (t *Array) Float64s() []float64 {
 	return out
 }
 
-// Float32s returns the elements as float32, rounded where that is smaller.
+// Float32s returns the elements as float32, rounded if necessary.
 func (t *Array) Float32s() []float32 {
 	out := make([]float32, t.Len())
 	decode(t.Dtype, out, t.Data)
 	return out
 }
 
-// chunk is how many elements are summed up at a time.
+// chunk is the number of elements that summarize reads at a time.
 const chunk = 1 << 14
 
 // Stats returns the statistics of all elements.
@@ -86,7 +86,7 @@ func (t *Array) First(n int) []float64 {
 	return out
 }
 
-// decode reads elements, little-endian, as floats.
+// decode converts little-endian elements to floats.
 func decode[T float32 | float64](d Dtype, out []T, data []byte) {
 	le := binary.LittleEndian
 	switch d {
@@ -117,7 +117,7 @@ func decode[T float32 | float64](d Dtype, out []T, data []byte) {
 	}
 }
 
-// integer is the i-th element of a type that fits an int64.
+// integer returns the i-th element of an integer or bool type.
 func integer(d Dtype, data []byte, i int) int64 {
 	le := binary.LittleEndian
 	switch d {
@@ -134,15 +134,15 @@ func integer(d Dtype, data []byte, i int) int64 {
 	case I8:
 		return int64(int8(data[i]))
 	case Bool:
-		return int64(min(data[i], 1)) // NumPy takes every other byte for true
+		return int64(min(data[i], 1)) // NumPy treats every byte but 0 as true
 	}
 	return int64(data[i])
 }
 
-// Cast returns the array in another dtype: floats are rounded to the nearest,
-// what is too large for them is infinite. A value that an integer type does
-// not have is an error. An array that has the dtype already is returned as it
-// is.
+// Cast converts the array to another dtype. Floats are rounded to the nearest;
+// values out of range become infinite. A value that an integer type cannot
+// represent is an error. If the array has the dtype already, Cast returns it
+// unchanged.
 func (t *Array) Cast(to Dtype) (*Array, error) {
 	if to == t.Dtype {
 		return t, nil
@@ -162,7 +162,7 @@ func (t *Array) Cast(to Dtype) (*Array, error) {
 			case F16:
 				le.PutUint16(out.Data[2*i:], toHalf(float32(v)))
 			case BF16:
-				le.PutUint16(out.Data[2*i:], toBrain(float32(v)))
+				le.PutUint16(out.Data[2*i:], toBFloat16(float32(v)))
 			}
 		}
 		return out, nil

@@ -206,13 +206,15 @@ func TestWriteErrors(t *testing.T) {
 	}{
 		{"a.npy", []*checkpoint.Array{x}, nil, "tensor x: NumPy has no dtype BF16 (write a .safetensors file"},
 		{"a.npz", []*checkpoint.Array{x}, nil, "tensor x: NumPy has no dtype BF16"},
-		{"a.npy", []*checkpoint.Array{other, x}, nil, "one array, not 2"},
-		{"a.npy", []*checkpoint.Array{other}, map[string]string{"k": "v"}, "no place for metadata (k)"},
-		{"a.npz", []*checkpoint.Array{other}, map[string]string{"k": "v"}, "no place for metadata (k)"},
+		{"a.npy", []*checkpoint.Array{other, x}, nil, "exactly one array, found 2"},
+		{"a.npy", []*checkpoint.Array{other}, map[string]string{"k": "v"}, "cannot store the metadata k"},
+		{"a.npz", []*checkpoint.Array{other}, map[string]string{"k": "v"}, "cannot store the metadata k"},
 		{"a.pt", []*checkpoint.Array{other}, nil, `ends in ".pt"`},
-		{"a.safetensors", []*checkpoint.Array{x, x}, nil, "tensor x is given twice"},
-		{"a.safetensors", []*checkpoint.Array{{Name: "x", Dtype: checkpoint.F32, Shape: []int{2}, Data: make([]byte, 7)}}, nil, "7 bytes for F32 [2], expected 8"},
-		{"a.safetensors", []*checkpoint.Array{{Name: "x", Dtype: "F8_E4M3", Shape: []int{2}, Data: make([]byte, 2)}}, nil, "cannot be read as numbers"},
+		{"a.safetensors", []*checkpoint.Array{x, x}, nil, "duplicate tensor x"},
+		{"a.safetensors", []*checkpoint.Array{{Name: "x", Dtype: checkpoint.F32, Shape: []int{2}, Data: make([]byte, 7)}},
+			nil, "7 bytes for F32 [2], expected 8"},
+		{"a.safetensors", []*checkpoint.Array{{Name: "x", Dtype: "F8_E4M3", Shape: []int{2}, Data: make([]byte, 2)}}, nil,
+			"is not a supported number type"},
 		{"a.safetensors", []*checkpoint.Array{{Name: "__metadata__", Dtype: checkpoint.U8}}, nil, "expected"},
 		{"nowhere/a.safetensors", nil, nil, "no such file"},
 	} {
@@ -239,25 +241,27 @@ func TestOpenErrors(t *testing.T) {
 		data []byte
 		err  string
 	}{
-		"empty":        {nil, "not a safetensors file"},
-		"magic":        {[]byte("\x93NUMPY"), "read the header: unexpected EOF"},
-		"version":      {[]byte("\x93NUMPY\x04\x00\x00\x00"), "version 4 of the .npy format"},
-		"cut":          {good[:len(good)-1], "95 bytes follow the header, expected 96 for F32 [2 3 4]"},
-		"longer":       {append(slices.Clone(good), 0), "97 bytes follow the header"},
-		"long header":  {append([]byte("\x93NUMPY\x02\x00"), 0xff, 0xff, 0xff, 0xff), "header of 4294967295 bytes"},
-		"no key":       {header("{'descr': '<f4'}"), `no key "fortran_order"`},
-		"twice":        {header("{'descr': '<f4', 'descr': '<f4'}"), `key "descr" is there twice`},
-		"unknown key":  {header("{'a': 1}"), `unknown key "a"`},
-		"no dict":      {header("hello"), "expected {"},
-		"trailing":     {header("{'descr': '<f4', 'fortran_order': False, 'shape': (), } x"), "expected the end"},
-		"negative":     {header("{'descr': '<f4', 'fortran_order': False, 'shape': (-1,), }"), "expected the size of an axis"},
-		"overflow":     {header("{'descr': '<f4', 'fortran_order': False, 'shape': (4294967296, 4294967296), }"), "overflows 63 bits"},
-		"empty, huge":  {header("{'descr': '<f4', 'fortran_order': True, 'shape': (0, 9223372036854775807, 9223372036854775807), }"), "overflows 63 bits"},
+		"empty":       {nil, "not a safetensors file"},
+		"magic":       {[]byte("\x93NUMPY"), "read the header: unexpected EOF"},
+		"version":     {[]byte("\x93NUMPY\x04\x00\x00\x00"), "version 4 of the .npy format"},
+		"cut":         {good[:len(good)-1], "95 bytes follow the header, expected 96 for F32 [2 3 4]"},
+		"longer":      {append(slices.Clone(good), 0), "97 bytes follow the header"},
+		"long header": {append([]byte("\x93NUMPY\x02\x00"), 0xff, 0xff, 0xff, 0xff), "header of 4294967295 bytes"},
+		"no key":      {header("{'descr': '<f4'}"), `no key "fortran_order"`},
+		"twice":       {header("{'descr': '<f4', 'descr': '<f4'}"), `duplicate key "descr"`},
+		"unknown key": {header("{'a': 1}"), `unknown key "a"`},
+		"no dict":     {header("hello"), "expected {"},
+		"trailing":    {header("{'descr': '<f4', 'fortran_order': False, 'shape': (), } x"), "expected the end"},
+		"negative":    {header("{'descr': '<f4', 'fortran_order': False, 'shape': (-1,), }"), "expected the size of an axis"},
+		"overflow":    {header("{'descr': '<f4', 'fortran_order': False, 'shape': (4294967296, 4294967296), }"), "overflows 63 bits"},
+		"empty, huge": {header("{'descr': '<f4', 'fortran_order': True, 'shape': (0, 9223372036854775807, 9223372036854775807), }"),
+			"overflows 63 bits"},
 		"huge":         {header("{'descr': '<f4', 'fortran_order': False, 'shape': (1000000000000,), }"), "0 bytes follow the header"},
 		"bfloat16":     {header("{'descr': '<V2', 'fortran_order': False, 'shape': (), }"), "may be bfloat16"},
 		"unterminated": {header("{'descr': '<f4"), "a string that ends"},
-		"axes":         {header("{'descr': '<f4', 'fortran_order': False, 'shape': (" + strings.Repeat("1,", 65) + ")}"), "more than 64 axes"},
-		"zip":          {[]byte("PK\x03\x04 and nothing more"), "not a whole .npz file"},
+		"axes": {header("{'descr': '<f4', 'fortran_order': False, 'shape': (" + strings.Repeat("1,", 65) + ")}"),
+			"more than 64 axes"},
+		"zip": {[]byte("PK\x03\x04 and nothing more"), "not a complete .npz file"},
 	} {
 		path := filepath.Join(dir, name)
 		os.WriteFile(path, c.data, 0o666)
@@ -274,9 +278,9 @@ func TestOpenErrors(t *testing.T) {
 	os.WriteFile(torch, pickle.Bytes(), 0o666)
 	for name, want := range map[string]string{
 		torch:                            "it is a PyTorch checkpoint",
-		"testdata/arrays/objects.npy":    "holds Python objects",
-		"testdata/arrays/complex.npy":    `dtype "<c16" cannot be read`,
-		"testdata/arrays/structured.npy": "structured arrays cannot be read",
+		"testdata/arrays/objects.npy":    "Python objects are not supported",
+		"testdata/arrays/complex.npy":    `dtype "<c16" is not supported`,
+		"testdata/arrays/structured.npy": "structured arrays are not supported",
 		"testdata/arrays":                "expected a file, found a folder",
 		"testdata/arrays/nowhere.npy":    "no such file or directory",
 		"/dev/null":                      "expected a file, found something else",
@@ -345,7 +349,8 @@ func TestCast(t *testing.T) {
 	for _, c := range []struct {
 		value float32
 		to    checkpoint.Dtype
-	}{{-1, checkpoint.U64}, {-1, checkpoint.U8}, {256, checkpoint.U8}, {128, checkpoint.I8}, {0.5, checkpoint.I32}, {1e30, checkpoint.I64}, {float32(math.NaN()), checkpoint.I64}, {2, checkpoint.Bool}} {
+	}{{-1, checkpoint.U64}, {-1, checkpoint.U8}, {256, checkpoint.U8}, {128, checkpoint.I8}, {0.5, checkpoint.I32},
+		{1e30, checkpoint.I64}, {float32(math.NaN()), checkpoint.I64}, {2, checkpoint.Bool}} {
 		x, _ := checkpoint.FromFloat32("x", []int{1}, []float32{c.value})
 		if _, err := x.Cast(c.to); err == nil || !strings.Contains(err.Error(), "element 0 cannot be cast") {
 			t.Errorf("%v to %s: %v", c.value, c.to, err)
@@ -383,7 +388,8 @@ func TestHalves(t *testing.T) {
 }
 
 func TestParseDtype(t *testing.T) {
-	for name, want := range map[string]checkpoint.Dtype{"f32": checkpoint.F32, "FP16": checkpoint.F16, "float64": checkpoint.F64, "bf16": checkpoint.BF16, "bfloat16": checkpoint.BF16, "I32": checkpoint.I32, "uint8": checkpoint.U8, "bool": checkpoint.Bool} {
+	for name, want := range map[string]checkpoint.Dtype{"f32": checkpoint.F32, "FP16": checkpoint.F16, "float64": checkpoint.F64,
+		"bf16": checkpoint.BF16, "bfloat16": checkpoint.BF16, "I32": checkpoint.I32, "uint8": checkpoint.U8, "bool": checkpoint.Bool} {
 		if got, err := checkpoint.ParseDtype(name); err != nil || got != want {
 			t.Errorf("%s: found %s, %v", name, got, err)
 		}
@@ -431,8 +437,9 @@ func TestReferenceRead(t *testing.T) {
 		{"testdata/arrays/all.safetensors:i4", nil, "I32 [2 1]", ""},
 		{"testdata/arrays/all.safetensors", []string{"latents", "b1"}, "BOOL [3]", ""},
 		{"testdata/arrays/stored.npz:f8@i32", nil, "", "testdata/arrays/stored.npz: tensor f8: element 0 cannot be cast from F64 to I32"},
-		{"testdata/arrays/stored.npz:f9", nil, "", `testdata/arrays/stored.npz: has no tensor f9 (near: f2, f4, f8`},
-		{"testdata/arrays/stored.npz", []string{"latents"}, "", "has 14 tensors and none is named latents: put :NAME behind the file's name, with one of f8 F64 [2 3], "},
+		{"testdata/arrays/stored.npz:f9", nil, "", `testdata/arrays/stored.npz: has no tensor f9 (similar: f2, f4, f8`},
+		{"testdata/arrays/stored.npz", []string{"latents"}, "",
+			"the file has 14 tensors, but no latents: append :NAME to the file name, with one of f8 F64 [2 3], "},
 		{"testdata/arrays/nowhere.npz:x", nil, "", "testdata/arrays/nowhere.npz: no such file or directory"},
 	} {
 		r, err := checkpoint.ParseReference(c.ref)
@@ -450,7 +457,8 @@ func TestReferenceRead(t *testing.T) {
 }
 
 func TestNear(t *testing.T) {
-	names := []string{"latents@0", "latents@1", "prompt.embeds", "transformer.layers.3.attention.to_q@0", "transformer.layers.3.attention.to_k@0"}
+	names := []string{"latents@0", "latents@1", "prompt.embeds", "transformer.layers.3.attention.to_q@0",
+		"transformer.layers.3.attention.to_k@0"}
 	for name, want := range map[string]string{
 		"latent@0":                              "latents@0 latents@1",
 		"prompt.embed":                          "prompt.embeds",
@@ -458,11 +466,12 @@ func TestNear(t *testing.T) {
 		"transformer.layers.3.attention.to_w@0": "transformer.layers.3.attention.to_k@0 transformer.layers.3.attention.to_q@0",
 		"zzz":                                   "",
 	} {
-		if got := strings.Join(checkpoint.Near(name, names, 5), " "); got != want {
+		if got := strings.Join(checkpoint.Similar(name, names, 5), " "); got != want {
 			t.Errorf("%s: found %q, expected %q", name, got, want)
 		}
 	}
-	if got := checkpoint.Hint("zzz", names); got != "there are latents@0, latents@1, prompt.embeds, transformer.layers.3.attention.to_k@0, transformer.layers.3.attention.to_q@0" {
+	if got := checkpoint.Hint("zzz", names); got != "there are latents@0, latents@1, prompt.embeds, "+
+		"transformer.layers.3.attention.to_k@0, transformer.layers.3.attention.to_q@0" {
 		t.Error(got)
 	}
 }

@@ -12,12 +12,12 @@ import (
 	"github.com/gomflux/gomflux/internal/quote"
 )
 
-// maxBytes bounds a tensor that is read: a few kilobytes of a compressed file
-// can ask for any amount of memory.
+// maxBytes limits the size of a tensor, since a few kilobytes of a compressed
+// file can expand to any size.
 const maxBytes = 64 << 30
 
-// An ArrayFile is an open file of tensors. Its headers have been read and checked,
-// its elements have not been read.
+// An ArrayFile is an open file of tensors whose headers have been validated. The
+// elements are read on demand.
 type ArrayFile struct {
 	Path     string
 	Format   string            // safetensors, npy or npz
@@ -32,10 +32,10 @@ type member struct {
 	Tensor
 	bigEndian, fortran bool
 	open               func() (io.ReadCloser, error)
-	sized              bool // whether the file is known to have all elements
+	sized              bool // the file is known to have all elements
 }
 
-// OpenArrays opens a file of tensors. What kind it is its first bytes say.
+// OpenArrays opens a file of tensors. It recognises the format by the first bytes.
 func OpenArrays(path string) (*ArrayFile, error) {
 	info, err := os.Stat(path)
 	if err != nil {
@@ -98,7 +98,7 @@ func (f *ArrayFile) parseSafetensors(r io.ReaderAt, size int64) error {
 // Close closes the file.
 func (f *ArrayFile) Close() error { return f.f.Close() }
 
-// Tensors lists what is in the file, in its order.
+// Tensors lists the tensors in the order of the file.
 func (f *ArrayFile) Tensors() []Tensor {
 	out := make([]Tensor, len(f.members))
 	for i, e := range f.members {
@@ -107,7 +107,7 @@ func (f *ArrayFile) Tensors() []Tensor {
 	return out
 }
 
-// names lists the names of what is in the file.
+// names lists the names of the tensors.
 func (f *ArrayFile) names() []string {
 	out := make([]string, len(f.members))
 	for i, e := range f.members {
@@ -124,16 +124,16 @@ func (f *ArrayFile) Tensor(name string) (Tensor, bool) {
 	return Tensor{}, false
 }
 
-// find returns the index of a tensor, -1 if there is none of that name.
+// find returns the index of a tensor, or -1.
 func (f *ArrayFile) find(name string) int {
 	return slices.IndexFunc(f.members, func(e member) bool { return e.Name == name })
 }
 
-// member finds a tensor whose elements can be read.
+// member finds a tensor and checks that it can be read.
 func (f *ArrayFile) member(name string) (member, error) {
 	i := f.find(name)
 	if i < 0 {
-		return member{}, fmt.Errorf("%s: %w", f.Path, f.lacks(name))
+		return member{}, fmt.Errorf("%s: %w", f.Path, f.noTensor(name))
 	}
 	e := f.members[i]
 	err := e.checkNumeric()
@@ -159,7 +159,7 @@ func (f *ArrayFile) Read(name string) (*Array, error) {
 	return NewArray(name, e.Dtype, e.Shape, data)
 }
 
-// read reads the elements, row-major and little-endian.
+// read returns the elements, row-major and little-endian.
 func (e member) read() ([]byte, error) {
 	r, err := e.open()
 	if err != nil {
@@ -171,7 +171,7 @@ func (e member) read() ([]byte, error) {
 	if e.sized {
 		data = make([]byte, n)
 		_, err = io.ReadFull(r, data)
-	} else { // no more memory than there is data
+	} else { // do not allocate memory for elements that may not exist
 		data, err = io.ReadAll(io.LimitReader(r, int64(n)+1))
 		if err == nil && len(data) != n {
 			err = fmt.Errorf("found %d bytes, expected %d", len(data), n)
@@ -189,8 +189,8 @@ func (e member) read() ([]byte, error) {
 	return data, nil
 }
 
-// Stats returns the statistics of a tensor and its first values, without holding all of it in
-// memory.
+// Stats returns the statistics of a tensor and its first values. It does not hold
+// the whole tensor in memory, unless its order has to be changed.
 func (f *ArrayFile) Stats(name string, first int) (Stats, []float64, error) {
 	e, err := f.member(name)
 	if err != nil {
@@ -215,15 +215,15 @@ func (f *ArrayFile) Stats(name string, first int) (Stats, []float64, error) {
 	return Stats{}, nil, fmt.Errorf("%s: tensor %s: %w", f.Path, quote.Printable(name), oserr.Bare(err))
 }
 
-// swap turns the bytes of every element around.
+// swap reverses the bytes of every element.
 func swap(data []byte, size int) {
 	for i := 0; i+size <= len(data); i += size {
 		slices.Reverse(data[i : i+size])
 	}
 }
 
-// rowMajor takes elements whose first axis is the fastest to the order in
-// which the last one is.
+// rowMajor converts column-major (Fortran) to row-major order. size is that of an
+// element in bytes.
 func rowMajor(data []byte, shape []int, size int) []byte {
 	out := make([]byte, len(data))
 	strides := make([]int, len(shape))
@@ -249,9 +249,9 @@ func rowMajor(data []byte, shape []int, size int) []byte {
 	return out
 }
 
-// lacks is the error about a tensor that is not there: with all that are or, if
-// these are many, the nearest.
-func (f *ArrayFile) lacks(name string) error {
+// noTensor returns the error about a tensor that does not exist. It lists all
+// tensors if they are few, otherwise those with similar names.
+func (f *ArrayFile) noTensor(name string) error {
 	const few = 5
 	if n := len(f.members); n > few {
 		return fmt.Errorf("has no tensor %s (%s)", quote.Printable(name), Hint(name, f.names()))

@@ -12,9 +12,9 @@ import (
 	"github.com/gomflux/gomflux/internal/hostiletest"
 )
 
-// attacks says what of each file in testdata/attacks the error names.
+// attacks has a part of the expected error for each file in testdata/attacks.
 var attacks = map[string]string{
-	"length-2-60":      "header length is 1152921504606846976 bytes, the format allows at most 100000000",
+	"length-2-60":      "header length is 1152921504606846976 bytes, expected at most 100000000",
 	"length-wraps":     "header length is 18446744073709551613 bytes",
 	"length-negative":  "header length is 9223372036854775808 bytes",
 	"length-past-end":  "header length is 1000 bytes, but only 86 follow it",
@@ -25,7 +25,7 @@ var attacks = map[string]string{
 	"duplicate-key":    `duplicate key "t"`,
 	"not-utf8":         "the text is not UTF-8",
 	"deep-json":        `__metadata__: key "a": at byte 21: expected a string, found an object`,
-	"nul-name":         `tensor name "t\x00.weight" holds a NUL`,
+	"nul-name":         `tensor name "t\x00.weight" contains a NUL`,
 	"shape-wraps-to-0": "axis 0 is too large: 4294967296",
 	"shape-wraps-to-1": "F32 of shape [998724481 1119412321 33] overflows",
 	"shape-wraps-32":   "axis 0 is too large: 4294967300",
@@ -37,16 +37,16 @@ var attacks = map[string]string{
 	"shape-under-data": "expected 32 bytes for F32 of shape [4 2], found data_offsets 0, 4096",
 	"dtype-unknown":    `unknown dtype "F128"`,
 	"offsets-overlap":  `begins at byte 0 of the data, inside tensor "weight_0"`,
-	"offsets-hole":     `tensor "b": expected to begin at byte 4 of the data, found 12`,
-	"offsets-outside":  `tensor "b": expected to begin at byte 16 of the data, found 1099511627776`,
+	"offsets-hole":     `tensor "b": begins at byte 12 of the data, expected 4`,
+	"offsets-outside":  `tensor "b": begins at byte 1099511627776 of the data, expected 16`,
 
-	"offsets-backwards": "data_offsets 16, 0 run backwards",
+	"offsets-backwards": "data_offsets 16, 0 are in the wrong order",
 	"offsets-wrap":      "number \"18446744073709551608\" is too large",
 	"offsets-one":       "expected 2 numbers, found 1",
 	"empty-inside":      `tensor "z": begins at byte 8 of the data, inside tensor "a"`,
 	"truncated":         `tensor "b": ends at byte 40 of the data, but the file has only 24`,
 	"zip-appended":      "belong to no tensor",
-	"pickle-protocol-2": "it is a pickle, as torch.save wrote, which can run programs and is not read (load the model with",
+	"pickle-protocol-2": "it is a pickle, as torch.save wrote, which gomflux does not read because it can run code (load the model with",
 	"pickle-protocol-0": "header length is 8391184065724903267 bytes",
 	"pickle-zip":        "it is a zip archive, as torch.save writes (load the model with",
 	"numpy-bomb":        "it is a NumPy file",

@@ -13,25 +13,28 @@ import (
 	"github.com/gomflux/gomflux/internal/quote"
 )
 
-// Checkpoint is all tensors of one component folder, in one file or in shards
-// with an index. Its files stay open until Close.
+// Checkpoint contains the tensors of a component's folder, from one file or from
+// shards with an index. Its files stay open until Close.
 type Checkpoint struct {
 	// Dir is the folder's name for messages.
 	Dir   string
 	Files []*File
-	// Tensors holds every tensor of Files; Tensor.File says which of them.
+	// Tensors has the tensors of all files by name. Tensor.File names the file.
 	Tensors map[string]Tensor
 }
 
 // OpenCheckpoint opens and validates the safetensors files of the folder dir of
-// fsys ("." for fsys itself). It takes, under the names that diffusers
-// (diffusion_pytorch_model) and transformers (model) give, an index with its
-// shards or else a single file; if there is none, any other index, or else any
-// other single file or variant (model.fp16.safetensors), but only if there is
-// exactly one: it does not guess.
+// fsys ("." for fsys itself). It looks for files in this order:
 //
-// With an index, the tensors of the shards must be those of the index, each in
-// the shard that it names.
+//   - an index or a single file with the standard name of diffusers
+//     (diffusion_pytorch_model) or transformers (model), the index first;
+//   - any other index;
+//   - any other single file or variant (model.fp16.safetensors).
+//
+// It is an error if it finds more than one of a kind.
+//
+// With an index, the shards must have exactly the tensors of the index, each in
+// the shard that the index names.
 func OpenCheckpoint(fsys fs.FS, dir string) (*Checkpoint, error) {
 	full := FullName(fsys, dir)
 	entries, err := fs.ReadDir(fsys, dir)
@@ -62,7 +65,8 @@ func OpenCheckpoint(fsys fs.FS, dir string) (*Checkpoint, error) {
 	return c, nil
 }
 
-// Close closes the files; see File.Close for arrays that are still to be evaluated.
+// Close closes the files. See File.Close about arrays that MLX has not yet
+// evaluated.
 func (c *Checkpoint) Close() error {
 	var errs []error
 	for _, f := range c.Files {
@@ -74,22 +78,24 @@ func (c *Checkpoint) Close() error {
 const suffix = ".safetensors"
 
 var (
-	// stems are the names that diffusers and transformers save under.
+	// stems are the standard names of diffusers and transformers.
 	stems = []string{"diffusion_pytorch_model", "model"}
 
 	shardName = regexp.MustCompile(`-\d+-of-\d+\.safetensors$`)
-	// Variants of an index are model.safetensors.index.fp16.json.
+	// A variant of an index is named model.safetensors.index.fp16.json.
 	variantIndex = regexp.MustCompile(`\.safetensors\.index\..+\.json$`)
 	pickle       = regexp.MustCompile(`(?i)\.(bin|pt|pth|ckpt|pkl)$`)
-	// Formats that hold weights but are not read.
+	// Formats of weights that gomflux does not read.
 	otherFormats = regexp.MustCompile(`(?i)\.(bin|pt|pth|ckpt|gguf|msgpack|h5|onnx)$`)
 )
 
-// choose picks the index or the single file to read among the names in a folder.
+// choose returns the index or the single file to read from a folder with these
+// names.
 func choose(names []string) (string, error) {
+	const indexSuffix = suffix + ".index.json"
 	var found []string
 	for _, stem := range stems {
-		for _, name := range []string{stem + suffix + ".index.json", stem + suffix} {
+		for _, name := range []string{stem + indexSuffix, stem + suffix} {
 			if slices.Contains(names, name) {
 				found = append(found, name)
 				break
@@ -100,8 +106,8 @@ func choose(names []string) (string, error) {
 	var indexes, singles, variants, others []string
 	for _, name := range names {
 		switch {
-		case strings.HasPrefix(name, "."): // the system's: ._model.safetensors
-		case strings.HasSuffix(name, suffix+".index.json"):
+		case strings.HasPrefix(name, "."): // such as ._model.safetensors of macOS
+		case strings.HasSuffix(name, indexSuffix):
 			indexes = append(indexes, name)
 		case variantIndex.MatchString(name):
 			variants = append(variants, name)
@@ -123,30 +129,32 @@ func choose(names []string) (string, error) {
 	case len(found) == 1:
 		return found[0], nil
 	case len(found) > 1:
-		return "", fmt.Errorf("found %s: expected one checkpoint, keep one and move the others away", list(found, len(found)))
+		return "", fmt.Errorf("expected one checkpoint, found %s (keep one and move the others away)", list(found, len(found)))
 	case shards:
-		return "", fmt.Errorf("found shards but not their index (%s or %s), is the download complete?", stems[0]+suffix+".index.json", stems[1]+suffix+".index.json")
+		return "", fmt.Errorf("found shards but not their index, %s or %s (is the download complete?)",
+			stems[0]+indexSuffix, stems[1]+indexSuffix)
 	case len(others) > 0:
-		return "", fmt.Errorf("found no safetensors file, only %s: pickle and GGUF files are not read; %s", list(others, 10), convert)
+		return "", fmt.Errorf("no safetensors file, only %s: gomflux does not read pickle and GGUF files (%s)", list(others, 10), convert)
 	case len(names) == 0:
-		return "", errors.New("found no safetensors file, the folder is empty (is the download complete?)")
+		return "", errors.New("no safetensors file, the folder is empty (is the download complete?)")
 	}
-	return "", fmt.Errorf("found no safetensors file (expected %s or %s), only %s (is the download complete?)", stems[0]+suffix, stems[1]+suffix, list(names, 10))
+	return "", fmt.Errorf("no safetensors file (expected %s or %s), only %s (is the download complete?)",
+		stems[0]+suffix, stems[1]+suffix, list(names, 10))
 }
 
-// IsPickle reports whether a file's name is that of a pickle, which can run any code
-// when it is read.
+// IsPickle reports whether a file name is that of a pickle. Loading a pickle can
+// run any code.
 func IsPickle(name string) bool { return pickle.MatchString(name) }
 
-// list joins names for a message, at most that many of them.
-func list(names []string, most int) string {
-	if len(names) > most {
-		return strings.Join(names[:most], ", ") + fmt.Sprintf(" and %d more", len(names)-most)
+// list joins at most limit names for a message.
+func list(names []string, limit int) string {
+	if len(names) > limit {
+		return strings.Join(names[:limit], ", ") + fmt.Sprintf(" and %d more", len(names)-limit)
 	}
 	return strings.Join(names, ", ")
 }
 
-// openShards opens the shards that an index names.
+// openShards opens the shards of an index and compares them with it.
 func (c *Checkpoint) openShards(fsys fs.FS, dir, indexName string) error {
 	indexFull := FullName(fsys, path.Join(dir, indexName))
 	data, err := readSmall(fsys, path.Join(dir, indexName), maxHeader)
@@ -164,7 +172,7 @@ func (c *Checkpoint) openShards(fsys fs.FS, dir, indexName string) error {
 	slices.Sort(shards)
 	shards = slices.Compact(shards)
 
-	// All missing files at once: each may be a download of hours.
+	// Report all missing files at once: each may take hours to download.
 	var missing []string
 	for _, shard := range shards {
 		if _, err := fs.Stat(fsys, path.Join(dir, shard)); errors.Is(err, fs.ErrNotExist) {
@@ -172,10 +180,11 @@ func (c *Checkpoint) openShards(fsys fs.FS, dir, indexName string) error {
 		}
 	}
 	if len(missing) > 0 {
-		return fmt.Errorf("%s: %d of %d shards are missing (is the download complete?): %s", indexFull, len(missing), len(shards), list(missing, len(missing)))
+		return fmt.Errorf("%s: %d of %d shards are missing (is the download complete?): %s",
+			indexFull, len(missing), len(shards), list(missing, len(missing)))
 	}
 
-	var stray []string
+	var mismatches []string
 	for _, shard := range shards {
 		f, err := Open(fsys, path.Join(dir, shard))
 		if err != nil {
@@ -189,27 +198,27 @@ func (c *Checkpoint) openShards(fsys fs.FS, dir, indexName string) error {
 			want, ok := index[name]
 			switch {
 			case !ok:
-				stray = append(stray, fmt.Sprintf("%s is in %s but not in the index", quote.Text(name), shard))
+				mismatches = append(mismatches, fmt.Sprintf("%s is in %s but not in the index", quote.Text(name), shard))
 			case want != shard:
-				stray = append(stray, fmt.Sprintf("%s is in %s, the index says %s", quote.Text(name), shard, want))
+				mismatches = append(mismatches, fmt.Sprintf("%s is in %s, the index has %s", quote.Text(name), shard, want))
 			}
 			c.Tensors[name] = f.Header.Tensors[name]
 		}
 	}
 	for name, shard := range index {
 		if _, ok := c.Tensors[name]; !ok {
-			stray = append(stray, fmt.Sprintf("%s is not in %s", quote.Text(name), shard))
+			mismatches = append(mismatches, fmt.Sprintf("%s is not in %s", quote.Text(name), shard))
 		}
 	}
-	if len(stray) > 0 {
-		slices.Sort(stray)
-		return fmt.Errorf("%s: the index and the shards do not agree: %s", indexFull, list(stray, 10))
+	if len(mismatches) > 0 {
+		slices.Sort(mismatches)
+		return fmt.Errorf("%s: the index does not match the shards: %s", indexFull, list(mismatches, 10))
 	}
 	return nil
 }
 
-// parseIndex reads the weight_map of an index, tensor to shard. What else the
-// index says, total_size for one, is checked as JSON and not used.
+// parseIndex returns the weight_map of an index, from tensors to shards. Other
+// keys, such as total_size, must be valid JSON and are ignored.
 func parseIndex(data []byte) (map[string]string, error) {
 	s, err := newScanner(data)
 	if err != nil {
@@ -250,15 +259,15 @@ func parseIndex(data []byte) (map[string]string, error) {
 		return nil, atLine(data, err)
 	}
 	if len(index) == 0 {
-		return nil, errors.New("expected tensors under weight_map, found none")
+		return nil, errors.New("weight_map is missing or empty")
 	}
 	return index, nil
 }
 
-// checkShard refuses a name that is not that of a file beside the index.
+// checkShard rejects names other than those of files in the folder of the index.
 func checkShard(name string) error {
 	if strings.ContainsAny(name, "/\\\x00") || name == suffix || !strings.HasSuffix(name, suffix) {
-		return fmt.Errorf("shard name %s is not that of a %s file in the same folder", quote.Text(name), suffix)
+		return fmt.Errorf("shard name %s: must be the name of a %s file in the same folder", quote.Text(name), suffix)
 	}
 	return nil
 }

@@ -9,14 +9,14 @@ import (
 	"github.com/gomflux/gomflux/internal/quote"
 )
 
-// maxConfig bounds a JSON config, in bytes.
+// maxConfig limits the size of a JSON config, in bytes.
 const maxConfig = 16 << 20
 
-// ReadJSON reads a config file into v, as json.Unmarshal does, but refuses what
-// that lets pass: duplicate keys, broken UTF-8, a lone null, and files over
-// 16 MB. Keys that v does not know are ignored; telling whether a key was there
-// at all is v's part (a pointer, or a value that no config has). Errors name
-// the file, the line and, where known, the key.
+// ReadJSON reads a config file into v. It is stricter than json.Unmarshal: it
+// rejects duplicate keys, invalid UTF-8, null in place of the config, and files
+// over 16 MB. Keys that v does not have are ignored. To detect missing keys, v
+// can use pointers or preset values. Errors name the file, the line and, if
+// known, the key.
 func ReadJSON(fsys fs.FS, name string, v any) error {
 	data, err := readSmall(fsys, name, maxConfig)
 	if err == nil {
@@ -28,7 +28,7 @@ func ReadJSON(fsys fs.FS, name string, v any) error {
 	return nil
 }
 
-// unmarshal is json.Unmarshal, but strict as ReadJSON says.
+// unmarshal is json.Unmarshal with the checks of ReadJSON.
 func unmarshal(data []byte, v any) error {
 	s, err := newScanner(data)
 	if err != nil {

@@ -25,7 +25,7 @@ func TestReadJSON(t *testing.T) {
 		{"empty", "", "line 1: expected a value, found the end of the text"},
 		{"null", " null", "expected a config, found null"},
 		{"two values", "{}\n{}", "line 2: expected one JSON value, found an object after it"},
-		{"cut short", "{\n\"dim\": 3,\n", "line 3: expected a string, found the end of the text"},
+		{"truncated", "{\n\"dim\": 3,\n", "line 3: expected a string, found the end of the text"},
 		{"comma at the end", "{\"dim\": 3,\n}", "line 2: expected a string, found '}'"},
 		{"comment", "{\n// x\n}", "line 2: expected a string, found '/'"},
 		{"byte order mark", "\ufeff{}", `line 1: expected a value, found '\ufeff'`},
@@ -40,7 +40,7 @@ func TestReadJSON(t *testing.T) {
 		{"fraction for int", "{\"dim\": 3.5}", `key "dim": expected int, found number 3.5`},
 		{"array", "[]", "expected checkpoint.config, found array"},
 		{"bad word", "{\"dim\": nul}", "expected a value, found 'n'"},
-		{"bad number", "{\"dim\": 1.}", "bad number"},
+		{"invalid number", "{\"dim\": 1.}", "invalid number"},
 		{"deep", strings.Repeat("[", 100_000), "nested deeper than 500 levels"},
 		{"too large", `{"x":"` + strings.Repeat("x", maxConfig) + `"}`, "is too large"},
 	} {
@@ -65,7 +65,8 @@ func TestReadJSON(t *testing.T) {
 func FuzzReadJSON(f *testing.F) {
 	for _, text := range []string{
 		`{}`, `[]`, ` {"a":[1,-2.5e+3,true,false,null,"x"],"b":{"c":{}}} `, `{"a":1,"a":2}`, `{"a":1,"\u0061":2}`,
-		`"\ud83d\ude00\"\\\/\b\f\n\r\t"`, `"\ud800"`, `NaN`, `-Infinity`, `-0`, `01`, `1.`, `1e`, `[1,]`, `{"a"}`, "\"\x01\"", "\"\xff\"", `null`, `1e999`, `{}{}`,
+		`"\ud83d\ude00\"\\\/\b\f\n\r\t"`, `"\ud800"`, `NaN`, `-Infinity`, `-0`, `01`, `1.`, `1e`, `[1,]`, `{"a"}`,
+		"\"\x01\"", "\"\xff\"", `null`, `1e999`, `{}{}`,
 	} {
 		f.Add([]byte(text))
 	}
@@ -74,7 +75,8 @@ func FuzzReadJSON(f *testing.F) {
 		err := ReadJSON(fstest.MapFS{"c": {Data: data}}, "c", &got)
 		if err != nil {
 			// What is refused is not JSON, or for a reason that JSON does not have.
-			for _, reason := range []string{"duplicate key", "not UTF-8", `bad \u escape`, "found null", "nested deeper", "expected float64, found number"} {
+			for _, reason := range []string{"duplicate key", "not UTF-8", `invalid \u escape`, "found null", "nested deeper",
+				"expected float64, found number"} {
 				if strings.Contains(err.Error(), reason) {
 					return
 				}

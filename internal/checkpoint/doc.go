@@ -1,20 +1,18 @@
 // Package checkpoint reads and writes the files of models and of tensors.
 //
-// A [Folder] is where the files of a model come from: a folder on disk or one that
-// is embedded in the program. [ReadJSON] reads its configs. [OpenCheckpoint] opens
-// the safetensors files of one of its components, in shards or not: it checks the
-// header of each ([ParseHeader]) and names the open descriptor ([File.Path]), so
-// that what MLX then loads is what was checked. The bytes of the tensors do not
-// pass through this package on that way.
+// A [Folder] contains the files of a model, on disk or embedded in the program.
+// [ReadJSON] reads its configs. [OpenCheckpoint] opens the safetensors files of a
+// component, in shards or not. It validates each header ([ParseHeader]) and names
+// the open descriptor ([File.Path]), so that MLX loads the file that was
+// validated. The elements of the tensors then do not pass through this package.
 //
-// A tensor is one of two things here. A [Tensor] says where a file has one, of what
-// dtype and shape, and by which forms it becomes what diffusers has. An [Array] is
-// one with its elements, in the host's memory. A [Reader] reads the elements of a
-// checkpoint's tensors, a part at a time. An [ArrayFile] is a file that carries
-// arrays between programs, in the format of safetensors or NumPy's .npy and .npz; a
-// [Reference] names one array of such a file. [WriteFile] writes arrays, [Create] a
-// safetensors file whose elements come one tensor after the other. [Stats] sum
-// elements up.
+// There are two types for tensors. A [Tensor] describes a tensor in a file: its
+// place, dtype and shape, and the transforms that lead to diffusers' layout. An
+// [Array] has its elements in the host's memory. A [Reader] reads the elements of
+// a checkpoint's tensors, a part at a time. An [ArrayFile] is a file for exchange
+// with other programs, in the safetensors format or NumPy's .npy and .npz; a
+// [Reference] names an array in such a file. [WriteFile] writes arrays. [Create]
+// writes a safetensors file tensor by tensor. [Stats] are statistics of elements.
 //
-// It does not use MLX. What dtypes are there is nn.DtypeOf.
+// This package does not use MLX. nn.DtypeOf maps its dtypes to MLX's.
 package checkpoint

@@ -9,7 +9,7 @@ import (
 // F32, BF16, F8_E4M3 and so on.
 type Dtype string
 
-// The element types that an [Array] can have, which can be read as numbers.
+// The element types of an [Array].
 const (
 	F64  Dtype = "F64"
 	F32  Dtype = "F32"
@@ -26,14 +26,14 @@ const (
 	Bool Dtype = "BOOL"
 )
 
-// The eight-bit floats that weights are stored in. A [Reader] reads them as F32.
+// The 8-bit floats of stored weights. A [Reader] reads them as F32.
 const (
 	F8E4M3 Dtype = "F8_E4M3"
 	F8E5M2 Dtype = "F8_E5M2"
 )
 
-// dtypes has every element type of safetensors 0.8, with its size in bits and,
-// where an [Array] can have it, the name that NumPy and PyTorch give it.
+// dtypes has every element type of safetensors 0.8 with its size in bits, and the
+// name in NumPy and PyTorch if an [Array] can have the type.
 var dtypes = map[Dtype]struct {
 	bits int
 	long string
@@ -45,25 +45,24 @@ var dtypes = map[Dtype]struct {
 	"F6_E2M3": {bits: 6}, "F6_E3M2": {bits: 6}, "F4": {bits: 4}, "C64": {bits: 64},
 }
 
-// Bits returns the size of one element in bits, 0 for a type that the format
-// does not have.
+// Bits returns the size of an element in bits, 0 for an unknown type.
 func (d Dtype) Bits() int { return dtypes[d].bits }
 
-// Size returns the size of one element in whole bytes, 0 for a type that has less
-// than one.
+// Size returns the size of an element in whole bytes, 0 for types of less than a
+// byte.
 func (d Dtype) Size() int { return dtypes[d].bits / 8 }
 
 // IsNumeric reports whether an [Array] can have the type.
 func (d Dtype) IsNumeric() bool { return dtypes[d].long != "" }
 
-// IsFloat reports whether an [Array] can have the type, and it is a floating-point
-// one.
+// IsFloat reports whether d is a floating-point type that an [Array] can have.
 func (d Dtype) IsFloat() bool { return d == F64 || d == F32 || d == F16 || d == BF16 }
 
-// IsWeight reports whether models compute with the type as it is: F32, F16 or BF16.
+// IsWeight reports whether models compute with the type without conversion: F32,
+// F16 or BF16.
 func (d Dtype) IsWeight() bool { return d == F32 || d == F16 || d == BF16 }
 
-// Long returns the name that NumPy and PyTorch give the type: bfloat16 for BF16.
+// Long returns the type's name in NumPy and PyTorch, such as bfloat16 for BF16.
 func (d Dtype) Long() string {
 	if long := dtypes[d].long; long != "" {
 		return long
@@ -71,8 +70,8 @@ func (d Dtype) Long() string {
 	return strings.ToLower(string(d))
 }
 
-// ParseDtype reads the name of a type that an [Array] can have, in any case: F32,
-// fp32 or float32.
+// ParseDtype parses the name of a type that an [Array] can have: F32, fp32 or
+// float32, in upper or lower case.
 func ParseDtype(name string) (Dtype, error) {
 	lower := strings.ToLower(name)
 	for d, t := range dtypes {

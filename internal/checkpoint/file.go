@@ -12,15 +12,15 @@ import (
 
 // File is an open safetensors file whose header has been validated.
 type File struct {
-	// Name is the file's name for messages, with its folder's where that is known.
+	// Name is the file's name for messages, with its folder if known.
 	Name   string
 	Header *Header
 	f      *os.File
 }
 
-// Open opens a safetensors file and validates its header; see ParseHeader. A
-// file that is not one of the operating system's, such as an embedded one, is
-// first copied to a temporary file that has no name and is gone once closed.
+// Open opens a safetensors file and validates its header with ParseHeader. A file
+// that is not an *os.File, such as an embedded one, is first copied to an unnamed
+// temporary file, which disappears when it is closed.
 func Open(fsys fs.FS, name string) (*File, error) {
 	full := FullName(fsys, name)
 	src, size, err := openRegular(fsys, name)
@@ -47,12 +47,12 @@ func Open(fsys fs.FS, name string) (*File, error) {
 	return &File{full, h, f}, nil
 }
 
-// spool copies src to a temporary file without a name.
+// spool copies src to an unnamed temporary file.
 func spool(src io.Reader) (*os.File, int64, error) {
-	const hint = "set TMPDIR to a folder that can be written and has room"
+	const hint = "set TMPDIR to a writable folder with enough space"
 	f, err := os.CreateTemp("", "gomflux-*.safetensors")
 	if err != nil {
-		return nil, 0, fmt.Errorf("cannot make a temporary file (%s): %w", hint, err)
+		return nil, 0, fmt.Errorf("cannot create a temporary file (%s): %w", hint, err)
 	}
 	err = os.Remove(f.Name())
 	var size int64
@@ -66,10 +66,10 @@ func spool(src io.Reader) (*os.File, int64, error) {
 	return f, size, nil
 }
 
-// Path returns a name under /dev/fd for the open file, and rewinds it: opening
-// the name on Linux gives a descriptor of its own, on macOS one that shares the
-// offset, so each use needs its own call. The name is good until Close, also
-// when the file has been replaced, moved or removed since.
+// Path rewinds the open file and returns its path under /dev/fd. On macOS the
+// descriptor from opening that path shares the offset (on Linux it does not), so
+// call Path before each use. The path is valid until Close, even if the file is
+// replaced, moved or removed.
 func (f *File) Path() (string, error) {
 	if _, err := f.f.Seek(0, io.SeekStart); err != nil {
 		return "", fmt.Errorf("%s: %w", f.Name, oserr.Bare(err))
@@ -81,11 +81,11 @@ func (f *File) Path() (string, error) {
 			return path, nil
 		}
 	}
-	return "", fmt.Errorf("%s: open, but neither /dev/fd nor /proc/self/fd shows it (is /proc mounted?)", f.Name)
+	return "", fmt.Errorf("%s: the open file is neither in /dev/fd nor in /proc/self/fd (is /proc mounted?)", f.Name)
 }
 
 // Close closes the file. Arrays that MLX has loaded from Path but not yet
-// evaluated stay good: MLX reads them through a descriptor of its own.
+// evaluated stay valid: MLX reads them through a descriptor of its own.
 func (f *File) Close() error {
 	if err := f.f.Close(); err != nil && !errors.Is(err, os.ErrClosed) {
 		return fmt.Errorf("%s: %w", f.Name, oserr.Bare(err))

@@ -242,7 +242,7 @@ func TestOpenFolder(t *testing.T) {
 	dir := t.TempDir()
 	write(t, dir, "file", nil)
 	for _, test := range []struct{ path, want string }{
-		{"", "path is empty"},
+		{"", "is empty"},
 		{filepath.Join(dir, "none"), filepath.Join(dir, "none") + ": no such file or directory"},
 		{filepath.Join(dir, "file"), filepath.Join(dir, "file") + ": expected a folder, found a file"},
 		{filepath.Join(dir, "file", "in"), "not a directory"},
@@ -290,7 +290,7 @@ func TestErrorsNameTheFile(t *testing.T) {
 	_, err = ReadFile(sub, "none.json", 10)
 	wantError(t, err, at("none.json")+"no such file or directory")
 	_, err = ReadFile(sub, "bad.json", 4)
-	wantError(t, err, at("bad.json")+"is too large: 9 bytes or more, at most 4")
+	wantError(t, err, at("bad.json")+"file is too large: 9 bytes or more, expected at most 4")
 	if data, err := ReadFile(sub, "bad.json", 9); err != nil || string(data) != "{\n\n\"a\" 1}" {
 		t.Errorf("read %q, error %v", data, err)
 	}
@@ -324,7 +324,7 @@ func TestSpecialFiles(t *testing.T) {
 		"folder":         "expected a file, found a folder",
 		"link to folder": "expected a file, found a folder",
 		"zero":           "expected a file, found a device",
-		"dangling":       "is a link to blobs/gone, which is not there",
+		"dangling":       "is a link to blobs/gone, which does not exist",
 		"loop":           "too many levels of symbolic links",
 	} {
 		for _, fsys := range []fs.FS{folder, folder.FS} {
@@ -350,7 +350,8 @@ func wantError(t *testing.T, err error, parts ...string) {
 		t.Errorf("no error, want one with %q", parts)
 		return
 	}
-	if missing := slices.DeleteFunc(slices.Clone(parts), func(p string) bool { return strings.Contains(err.Error(), p) }); len(missing) > 0 {
+	if missing := slices.DeleteFunc(slices.Clone(parts),
+		func(p string) bool { return strings.Contains(err.Error(), p) }); len(missing) > 0 {
 		t.Errorf("error %q lacks %q", err, missing)
 	}
 }

@@ -2,7 +2,7 @@ package checkpoint
 
 import "math"
 
-// fromHalf is an IEEE half as float32, exactly.
+// fromHalf converts an IEEE half to float32, exactly.
 func fromHalf(h uint16) float32 {
 	sign, exp, frac := uint32(h>>15)<<31, uint32(h>>10&0x1f), uint32(h&0x3ff)
 	switch exp {
@@ -15,7 +15,7 @@ func fromHalf(h uint16) float32 {
 	return math.Float32frombits(sign | (exp+112)<<23 | frac<<13)
 }
 
-// toHalf rounds to the nearest half, ties to even; what is too large is
+// toHalf rounds to the nearest half, ties to even. Values out of range become
 // infinite.
 func toHalf(v float32) uint16 {
 	b := math.Float32bits(v)
@@ -33,8 +33,8 @@ func toHalf(v float32) uint16 {
 	return sign | uint16(abs>>13-112<<10)
 }
 
-// toBrain rounds to the nearest bfloat16, ties to even.
-func toBrain(v float32) uint16 {
+// toBFloat16 rounds to the nearest bfloat16, ties to even.
+func toBFloat16(v float32) uint16 {
 	b := math.Float32bits(v)
 	if b&0x7fffffff > 0x7f800000 {
 		return uint16(b>>16) | 0x40
@@ -42,15 +42,16 @@ func toBrain(v float32) uint16 {
 	return uint16((b + 0x7fff + b>>16&1) >> 16)
 }
 
-// EightBits returns the values of an eight-bit float by its bits, nil for any other
-// type.
+// EightBits returns the values of an 8-bit float type indexed by their bits, nil
+// for any other type.
 func EightBits(d Dtype) *[256]float32 { return eightBits[d] }
 
 var eightBits = map[Dtype]*[256]float32{F8E4M3: eightBitValues(4, false), F8E5M2: eightBitValues(5, true)}
 
-// eightBitValues are those of a float with so many bits of exponent, as Micikevicius
-// et al. 2022 (FP8 Formats for Deep Learning) have them. The top exponent is NaN
-// or infinite, or without infinities only the last of its values is NaN.
+// eightBitValues returns the values of an 8-bit float with a number of exponent
+// bits, following Micikevicius et al. 2022 (FP8 Formats for Deep Learning). With
+// infinities, the top exponent means infinite or NaN. Without them, only its last
+// value is NaN.
 func eightBitValues(exponentBits int, infinities bool) *[256]float32 {
 	fractionBits := 7 - exponentBits
 	bias := 1<<(exponentBits-1) - 1

@@ -11,21 +11,19 @@ import (
 	"github.com/gomflux/gomflux/internal/oserr"
 )
 
-// Folder is a source of files that knows its own name, so that errors about a
-// file in it can say where it is. The FS of a folder on disk is an os.DirFS, in
-// which links are followed, as the Hugging Face cache needs; that of a built-in
-// model is an embed.FS.
+// Folder is a file system that knows its name, so that errors can give the full
+// path of a file. The FS of a folder on disk is an os.DirFS, which follows links,
+// as the Hugging Face cache requires. That of a built-in model is an embed.FS.
 type Folder struct {
 	fs.FS
-	// Name is put before the names of files in errors.
+	// Name is the prefix of file names in errors.
 	Name string
 }
 
-// OpenFolder returns the folder at path. It fails if nothing is there, or
-// something else than a folder.
+// OpenFolder returns the folder at path. It fails if path is not a folder.
 func OpenFolder(path string) (Folder, error) {
 	if path == "" {
-		return Folder{}, errors.New("no model folder given: its path is empty")
+		return Folder{}, errors.New("the path of the model folder is empty")
 	}
 	info, err := os.Stat(path)
 	if err != nil {
@@ -37,13 +35,13 @@ func OpenFolder(path string) (Folder, error) {
 	return Folder{os.DirFS(path), path}, nil
 }
 
-// FullName returns the name that errors give to a file of the folder.
+// FullName returns the name of a file of the folder for errors.
 func (f Folder) FullName(name string) string {
 	return filepath.Join(f.Name, filepath.FromSlash(name))
 }
 
-// Stat implements fs.StatFS: fs.Stat would otherwise open the file, which hangs
-// on a named pipe.
+// Stat implements fs.StatFS. Without it fs.Stat would open the file, which hangs
+// if that is a named pipe.
 func (f Folder) Stat(name string) (fs.FileInfo, error) { return fs.Stat(f.FS, name) }
 
 // ReadDir implements fs.ReadDirFS.
@@ -55,7 +53,7 @@ func (f Folder) ReadLink(name string) (string, error) { return fs.ReadLink(f.FS,
 // Lstat implements fs.ReadLinkFS.
 func (f Folder) Lstat(name string) (fs.FileInfo, error) { return fs.Lstat(f.FS, name) }
 
-// Sub implements fs.SubFS: a folder within the folder keeps its full name.
+// Sub implements fs.SubFS. The result is a Folder with a full name.
 func (f Folder) Sub(dir string) (fs.FS, error) {
 	sub, err := fs.Sub(f.FS, dir)
 	if err != nil {
@@ -64,8 +62,8 @@ func (f Folder) Sub(dir string) (fs.FS, error) {
 	return Folder{sub, f.FullName(dir)}, nil
 }
 
-// FullName names a file of fsys for messages: with its folder's name where fsys
-// has one, as a Folder does.
+// FullName returns the name of a file of fsys for messages. It includes the
+// folder if fsys has a FullName method, as a Folder does.
 func FullName(fsys fs.FS, name string) string {
 	if f, ok := fsys.(interface{ FullName(string) string }); ok {
 		return f.FullName(name)
@@ -73,7 +71,7 @@ func FullName(fsys fs.FS, name string) string {
 	return name
 }
 
-// kind names what a file is.
+// kind describes the type of a file.
 func kind(mode fs.FileMode) string {
 	switch {
 	case mode.IsRegular():
@@ -93,12 +91,12 @@ func kind(mode fs.FileMode) string {
 // openRegular opens a regular file, or a link to one. Its errors do not name
 // the file.
 func openRegular(fsys fs.FS, name string) (fs.File, int64, error) {
-	// Looked at before it is opened, because opening a named pipe waits for a
-	// writer, and after, because what was looked at may be gone.
+	// Check before opening, because opening a named pipe waits for a writer, and
+	// again afterwards, because the file may have been replaced in between.
 	info, err := fs.Stat(fsys, name)
 	if err != nil {
 		if target, linkErr := fs.ReadLink(fsys, name); linkErr == nil && errors.Is(err, fs.ErrNotExist) {
-			return nil, 0, fmt.Errorf("is a link to %s, which is not there (an unfinished download?): %w", target, oserr.Bare(err))
+			return nil, 0, fmt.Errorf("is a link to %s, which does not exist (is the download complete?): %w", target, oserr.Bare(err))
 		}
 		return nil, 0, oserr.Bare(err)
 	}
@@ -120,8 +118,8 @@ func openRegular(fsys fs.FS, name string) (fs.File, int64, error) {
 	return f, info.Size(), nil
 }
 
-// ReadFile reads a whole regular file of at most limit bytes. Errors name the
-// file in full.
+// ReadFile reads a regular file of at most limit bytes. Errors contain its full
+// name.
 func ReadFile(fsys fs.FS, name string, limit int64) ([]byte, error) {
 	data, err := readSmall(fsys, name, limit)
 	if err != nil {
@@ -130,7 +128,7 @@ func ReadFile(fsys fs.FS, name string, limit int64) ([]byte, error) {
 	return data, nil
 }
 
-// readSmall is ReadFile without the name in its errors.
+// readSmall is ReadFile without the name in errors.
 func readSmall(fsys fs.FS, name string, limit int64) ([]byte, error) {
 	f, size, err := openRegular(fsys, name)
 	if err != nil {
@@ -138,7 +136,7 @@ func readSmall(fsys fs.FS, name string, limit int64) ([]byte, error) {
 	}
 	defer f.Close()
 	if size <= limit {
-		// The file may have grown since.
+		// the file may have grown in the meantime
 		data, err := io.ReadAll(io.LimitReader(f, limit+1))
 		if err != nil {
 			return nil, oserr.Bare(err)
@@ -148,5 +146,5 @@ func readSmall(fsys fs.FS, name string, limit int64) ([]byte, error) {
 			return data, nil
 		}
 	}
-	return nil, fmt.Errorf("is too large: %d bytes or more, at most %d", size, limit)
+	return nil, fmt.Errorf("file is too large: %d bytes or more, expected at most %d", size, limit)
 }

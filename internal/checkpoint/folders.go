@@ -7,8 +7,8 @@ import (
 	"strings"
 )
 
-// WeightFolders lists the folders in a model folder that have safetensors files, or
-// names ".", the folder itself, where none of them has any and it does.
+// WeightFolders lists the folders of a model that contain safetensors files. If no
+// folder does but the model's folder itself, the list is ".".
 func WeightFolders(fsys fs.FS) (dirs []string, err error) {
 	entries, err := fs.ReadDir(fsys, ".")
 	if err != nil {
@@ -19,8 +19,9 @@ func WeightFolders(fsys fs.FS) (dirs []string, err error) {
 		return len(found) > 0
 	}
 	for _, e := range entries {
-		if info, err := fs.Stat(fsys, e.Name()); err == nil && info.IsDir() && !strings.ContainsAny(e.Name(), `*?[\`) && has(e.Name()) {
-			dirs = append(dirs, e.Name())
+		name := e.Name()
+		if info, err := fs.Stat(fsys, name); err == nil && info.IsDir() && !strings.ContainsAny(name, `*?[\`) && has(name) {
+			dirs = append(dirs, name)
 		}
 	}
 	if len(dirs) == 0 && has(".") {

@@ -32,7 +32,8 @@ func TestWeightFolders(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := checkpoint.WeightFolders(checkpoint.Folder{FS: fsys, Name: "gone"}); err == nil || !strings.HasPrefix(err.Error(), "model folder gone: ") {
+	if _, err := checkpoint.WeightFolders(checkpoint.Folder{FS: fsys, Name: "gone"}); err == nil ||
+		!strings.HasPrefix(err.Error(), "model folder gone: ") {
 		t.Errorf("a folder that is not there: error %v", err)
 	}
 }

@@ -16,10 +16,10 @@ import (
 )
 
 const (
-	// maxHeader is the format's bound on a header, in bytes.
+	// maxHeader is the format's limit on the size of a header, in bytes.
 	maxHeader = 100_000_000
-	// maxName bounds a tensor's name, in bytes: the longest that there are have
-	// some hundred, and a table is as wide as the longest.
+	// maxName limits the length of a tensor's name, in bytes. Real names have at
+	// most a few hundred; printed tables are as wide as the longest.
 	maxName = 4096
 )
 
@@ -28,42 +28,42 @@ type Header struct {
 	Tensors map[string]Tensor
 	// Names lists the tensors in the order of their data.
 	Names []string
-	// Metadata is the free text under __metadata__, nil if the file has none.
+	// Metadata is the text under __metadata__, nil if the key is missing.
 	Metadata map[string]string
-	// DataOffset is where the data section begins, in bytes from the start of the file.
+	// DataOffset is the offset of the data section in the file, in bytes.
 	DataOffset int64
 }
 
 // ParseHeader reads and validates the header of a safetensors file of size
-// bytes. What it accepts cannot be read in two ways: no key is given twice,
-// each tensor's bytes are what its shape and element type need, and the tensors
-// lie in the data section one after the other, from its first byte to the last
-// of the file, without gaps or overlaps.
+// bytes. Headers that it accepts have only one interpretation: no key is
+// repeated, each tensor has as many bytes as its shape and dtype require, and the
+// tensors fill the data section without gaps or overlaps.
 //
-// It is stricter than the safetensors crate where MLX would misread a file that
-// the crate accepts: an axis ends at 2^31-1 (MLX wraps it), names have no NUL
-// (C strings end there), tensor entries have no keys of unknown meaning.
+// It is stricter than the safetensors crate where MLX would misread a file: an
+// axis is at most 2^31-1 (MLX wraps larger ones), names contain no NUL (C strings
+// end there), and tensor entries have no unknown keys.
 func ParseHeader(r io.ReaderAt, size int64) (*Header, error) {
 	if size < 8 {
 		return nil, fmt.Errorf("not a safetensors file: expected at least 8 bytes, found %d", size)
 	}
 	var prefix [8]byte
 	if _, err := r.ReadAt(prefix[:], 0); err != nil {
-		return nil, fmt.Errorf("read the header length: %w", oserr.NoEOF(err))
+		return nil, fmt.Errorf("cannot read the header length: %w", oserr.NoEOF(err))
 	}
 	if hint := foreign(prefix[:]); hint != "" {
 		return nil, fmt.Errorf("not a safetensors file: %s", hint)
 	}
 	length := binary.LittleEndian.Uint64(prefix[:])
 	if length > maxHeader {
-		return nil, fmt.Errorf("header length is %d bytes, the format allows at most %d: damaged, or not a safetensors file", length, maxHeader)
+		return nil, fmt.Errorf("header length is %d bytes, expected at most %d: the file is damaged or not a safetensors file",
+			length, maxHeader)
 	}
 	if int64(length) > size-8 {
-		return nil, fmt.Errorf("header length is %d bytes, but only %d follow it: the file is damaged or cut short", length, size-8)
+		return nil, fmt.Errorf("header length is %d bytes, but only %d follow it: the file is damaged or truncated", length, size-8)
 	}
 	text := make([]byte, length)
 	if _, err := r.ReadAt(text, 8); err != nil && length > 0 {
-		return nil, fmt.Errorf("read the header: %w", oserr.NoEOF(err))
+		return nil, fmt.Errorf("cannot read the header: %w", oserr.NoEOF(err))
 	}
 	h := &Header{DataOffset: 8 + int64(length)}
 	if err := h.parse(text); err != nil {
@@ -75,19 +75,19 @@ func ParseHeader(r io.ReaderAt, size int64) (*Header, error) {
 	return h, nil
 }
 
-// convert is the hint about files that hold weights and are not read.
+// convert is the hint about weights in formats that gomflux does not read.
 const convert = "load the model with diffusers or transformers and save it with save_pretrained(folder, safe_serialization=True)"
 
-// foreign recognises by their first 8 bytes what is often found under a
-// safetensors name.
+// foreign recognises, by the first 8 bytes, other formats that often have the
+// name of a safetensors file.
 func foreign(prefix []byte) string {
 	switch {
 	case bytes.HasPrefix(prefix, []byte("version ")):
-		return "it is a Git LFS pointer, run git lfs pull to get the weights"
+		return "it is a Git LFS pointer (run git lfs pull to get the weights)"
 	case bytes.HasPrefix(prefix, []byte("PK\x03\x04")):
 		return "it is a zip archive, as torch.save writes (" + convert + ")"
 	case prefix[0] == 0x80 && prefix[1] >= 2 && prefix[1] <= 5 && binary.LittleEndian.Uint64(prefix) > maxHeader:
-		return "it is a pickle, as torch.save wrote, which can run programs and is not read (" + convert + ")"
+		return "it is a pickle, as torch.save wrote, which gomflux does not read because it can run code (" + convert + ")"
 	case bytes.HasPrefix(prefix, []byte("GGUF")):
 		return "it is a GGUF file (" + convert + ")"
 	case bytes.HasPrefix(prefix, []byte("\x93NUMPY")):
@@ -95,14 +95,14 @@ func foreign(prefix []byte) string {
 	case bytes.HasPrefix(prefix, []byte("\x89HDF")):
 		return "it is an HDF5 file, as Keras writes"
 	case bytes.HasPrefix(prefix, []byte("<!")), bytes.HasPrefix(prefix, []byte("<html")):
-		return "it is a web page, the download went wrong"
+		return "it is a web page (the download failed)"
 	}
 	return ""
 }
 
-// parse reads the JSON of the header; where the tensors lie is checked by tile.
+// parse reads the JSON of the header. tile checks the positions of the tensors.
 func (h *Header) parse(text []byte) error {
-	// Leading white space is refused by the format, trailing is its padding.
+	// The format forbids leading white space. Trailing white space is padding.
 	if len(text) == 0 || text[0] != '{' {
 		return failf(0, "expected '{' as the first byte")
 	}
@@ -125,9 +125,9 @@ func (h *Header) parse(text []byte) error {
 		}
 		switch {
 		case strings.IndexByte(key, 0) >= 0:
-			return failf(offset, "tensor name %s holds a NUL", quote.Text(key))
+			return failf(offset, "tensor name %s contains a NUL", quote.Text(key))
 		case len(key) > maxName:
-			return failf(offset, "tensor name %s is too long: %d bytes, at most %d", quote.Text(key), len(key), maxName)
+			return failf(offset, "tensor name %s is too long: %d bytes, expected at most %d", quote.Text(key), len(key), maxName)
 		}
 		t, err := parseTensor(s, key)
 		if err != nil {
@@ -144,7 +144,7 @@ func (h *Header) parse(text []byte) error {
 }
 
 func (h *Header) parseMetadata(s *scanner) error {
-	// MLX writes null where it has no metadata.
+	// MLX writes null if there is no metadata.
 	if s.peek(); s.has("null") {
 		s.pos += len("null")
 		return nil
@@ -167,7 +167,7 @@ func (h *Header) parseMetadata(s *scanner) error {
 	return nil
 }
 
-// parseTensor reads one entry and checks it in itself.
+// parseTensor reads and validates one entry.
 func parseTensor(s *scanner, name string) (Tensor, error) {
 	t := Tensor{Name: name, Shape: []int{}}
 	s.peek()
@@ -221,22 +221,23 @@ func parseTensor(s *scanner, name string) (Tensor, error) {
 		return t, &jsonError{start, err}
 	}
 	if t.Begin > t.End {
-		return t, failf(start, "data_offsets %d, %d run backwards", t.Begin, t.End)
+		return t, failf(start, "data_offsets %d, %d are in the wrong order", t.Begin, t.End)
 	}
 	if got := t.End - t.Begin; got != want {
-		return t, failf(start, "expected %d bytes for %s of shape %v, found data_offsets %d, %d (%d bytes)", want, t.Dtype, t.Shape, t.Begin, t.End, got)
+		return t, failf(start, "expected %d bytes for %s of shape %v, found data_offsets %d, %d (%d bytes)",
+			want, t.Dtype, t.Shape, t.Begin, t.End, got)
 	}
 	return t, nil
 }
 
-// size returns the bytes that the tensor's shape and element type need.
+// size returns the number of bytes that the tensor's shape and dtype require.
 func (t *Tensor) size() (int64, error) {
 	bits := int64(t.Dtype.Bits())
 	if bits == 0 {
 		return 0, fmt.Errorf("unknown dtype %s", quote.Text(string(t.Dtype)))
 	}
-	// The product is checked over the axes that are not zero: MLX computes
-	// strides from those even where the tensor is empty.
+	// Check the product of the axes that are not zero: MLX computes strides from
+	// them even if the tensor is empty.
 	n, empty := bits, false
 	for _, axis := range t.Shape {
 		switch {
@@ -267,7 +268,7 @@ func parseShape(s *scanner) ([]int, error) {
 			return err
 		}
 		if n > math.MaxInt32 {
-			return failf(at, "axis %d is too large: %d, at most %d", len(shape), n, math.MaxInt32)
+			return failf(at, "axis %d is too large: %d, expected at most %d", len(shape), n, math.MaxInt32)
 		}
 		if len(shape) == maxAxes {
 			return failf(at, "more than %d axes", maxAxes)
@@ -300,9 +301,9 @@ func parseOffsets(s *scanner) (begin, end int64, err error) {
 	return pair[0], pair[1], err
 }
 
-// tile sorts Names by where the tensors lie and checks that these cover the
-// data section of size bytes exactly. The header itself may list them in any
-// order: MLX writes them by name.
+// tile sorts Names by the tensors' positions and checks that the tensors fill the
+// data section of size bytes exactly. The header may list them in any order: MLX
+// writes them sorted by name.
 func (h *Header) tile(size int64) error {
 	slices.SortFunc(h.Names, func(x, y string) int {
 		a, b := h.Tensors[x], h.Tensors[y]
@@ -314,22 +315,27 @@ func (h *Header) tile(size int64) error {
 		t := h.Tensors[name]
 		switch {
 		case t.Begin > end:
-			return fmt.Errorf("tensor %s: expected to begin at byte %d of the data, found %d: bytes between belong to no tensor", quote.Text(name), end, t.Begin)
+			return fmt.Errorf("tensor %s: begins at byte %d of the data, expected %d: the bytes between belong to no tensor",
+				quote.Text(name), t.Begin, end)
 		case t.Begin < end:
-			return fmt.Errorf("tensor %s: begins at byte %d of the data, inside tensor %s that ends at %d", quote.Text(name), t.Begin, quote.Text(last), end)
+			return fmt.Errorf("tensor %s: begins at byte %d of the data, inside tensor %s, which ends at %d",
+				quote.Text(name), t.Begin, quote.Text(last), end)
 		case t.End > size:
-			return fmt.Errorf("tensor %s: ends at byte %d of the data, but the file has only %d: it is damaged or cut short", quote.Text(name), t.End, size)
+			return fmt.Errorf("tensor %s: ends at byte %d of the data, but the file has only %d: it is damaged or truncated",
+				quote.Text(name), t.End, size)
 		}
 		end, last = t.End, name
 	}
 	if end != size {
-		return fmt.Errorf("the tensors end at byte %d of the data, but the file has %d: the last %d belong to no tensor", end, size, size-end)
+		return fmt.Errorf("the tensors end at byte %d of the data, but the file has %d: the last %d belong to no tensor",
+			end, size, size-end)
 	}
 	return nil
 }
 
-// encodeHeader makes what a safetensors file begins with whose tensors follow in
-// this order, with nothing between them. Metadata that are nil are left out.
+// encodeHeader returns the beginning of a safetensors file: the length of the
+// header and the header. The tensors must follow in this order, without gaps. If
+// metadata is nil, it is left out.
 func encodeHeader(list []Tensor, metadata map[string]string) ([]byte, error) {
 	type entry struct {
 		Dtype   Dtype    `json:"dtype"`
@@ -358,7 +364,7 @@ func encodeHeader(list []Tensor, metadata map[string]string) ([]byte, error) {
 	var at int64
 	for _, t := range list {
 		if t.Name == "__metadata__" || strings.IndexByte(t.Name, 0) >= 0 {
-			return nil, fmt.Errorf("tensor %q: a safetensors file cannot have that name", t.Name)
+			return nil, fmt.Errorf("tensor %q: the safetensors format does not allow this name", t.Name)
 		}
 		end := at + t.Bytes()
 		if err := put(t.Name, entry{t.Dtype, append([]int{}, t.Shape...), [2]int64{at, end}}); err != nil {

@@ -57,7 +57,8 @@ var accepted = []struct {
 	{"half bytes that fill whole ones", blob(entry("F4", "[3,2]", "[0,3]"), 3), "a[3 2]"},
 	{"six bits that fill whole bytes", blob(entry("F6_E2M3", "[4]", "[0,3]"), 3), "a[4]"},
 	{"longest axis", blob(entry("U8", "[2147483647,0]", "[0,0]"), 0), "a[2147483647 0]"},
-	{"as many axes as allowed", blob(entry("U8", "["+strings.Repeat("1,", 63)+"1]", "[0,1]"), 1), "a" + fmt.Sprint(slices.Repeat([]int{1}, 64))},
+	{"as many axes as allowed", blob(entry("U8", "["+strings.Repeat("1,", 63)+"1]", "[0,1]"), 1), "a" +
+		fmt.Sprint(slices.Repeat([]int{1}, 64))},
 }
 
 func TestParseHeaderAccepts(t *testing.T) {
@@ -107,10 +108,10 @@ var malformed = []struct {
 	{"array", blob(`[]`, 0), "expected '{' as the first byte"},
 	{"not UTF-8", blob("{\"\xff\":1}", 0), "at byte 2: the text is not UTF-8"},
 	{"surrogate in UTF-8", blob("{\"\xed\xa0\x80\":1}", 0), "not UTF-8"},
-	{"lone surrogate escape", blob(`{`+u8(`\ud800`, 0, 1)+`}`, 1), `bad \u escape`},
-	{"wrong surrogate pair", blob(`{`+u8(`\ud800\u0041`, 0, 1)+`}`, 1), `bad \u escape`},
-	{"short escape", blob(`{"\u00`, 0), `bad \u escape`},
-	{"unknown escape", blob(`{`+u8(`\x41`, 0, 1)+`}`, 1), "bad escape"},
+	{"lone surrogate escape", blob(`{`+u8(`\ud800`, 0, 1)+`}`, 1), `invalid \u escape`},
+	{"wrong surrogate pair", blob(`{`+u8(`\ud800\u0041`, 0, 1)+`}`, 1), `invalid \u escape`},
+	{"short escape", blob(`{"\u00`, 0), `invalid \u escape`},
+	{"unknown escape", blob(`{`+u8(`\x41`, 0, 1)+`}`, 1), "invalid escape"},
 	{"escape at the end", blob(`{"\`, 0), "string without an end"},
 	{"control character", blob("{"+u8("a\n", 0, 1)+"}", 1), "control character 0x0a"},
 	{"control character after an escape", blob("{"+u8("\\n\n", 0, 1)+"}", 1), "control character 0x0a"},
@@ -128,7 +129,7 @@ var malformed = []struct {
 	// names
 	{"duplicate tensor", blob(`{`+u8("a", 0, 1)+`,`+u8("a", 0, 1)+`}`, 1), `duplicate key "a"`},
 	{"duplicate tensor, escaped", blob(`{`+u8("a", 0, 1)+`,`+u8(`\u0061`, 0, 1)+`}`, 1), `duplicate key "a"`},
-	{"long name", blob(`{"`+strings.Repeat("a", 100_000)+`":1}`, 0), `aaa"... is too long: 100000 bytes, at most 4096`},
+	{"long name", blob(`{"`+strings.Repeat("a", 100_000)+`":1}`, 0), `aaa"... is too long: 100000 bytes, expected at most 4096`},
 	{"NUL in a name", blob(`{`+u8(`a\u0000b`, 0, 1)+`}`, 1), "NUL"},
 
 	// metadata
@@ -149,10 +150,12 @@ var malformed = []struct {
 	{"unknown key", blob(`{"a":{"dtype":"U8","shape":[1],"data_offsets":[0,1],"strides":[1]}}`, 1), `unknown key "strides"`},
 	{"dtype twice", blob(`{"a":{"dtype":"U8","dtype":"I8","shape":[1],"data_offsets":[0,1]}}`, 1), `duplicate key "dtype"`},
 	{"shape twice", blob(`{"a":{"dtype":"U8","shape":[1],"shape":[1],"data_offsets":[0,1]}}`, 1), `duplicate key "shape"`},
-	{"offsets twice", blob(`{"a":{"dtype":"U8","shape":[1],"data_offsets":[0,1],"data_offsets":[0,1]}}`, 1), `duplicate key "data_offsets"`},
+	{"offsets twice", blob(`{"a":{"dtype":"U8","shape":[1],"data_offsets":[0,1],"data_offsets":[0,1]}}`, 1),
+		`duplicate key "data_offsets"`},
 	{"unknown dtype", blob(entry("F128", "[1]", "[0,16]"), 16), `unknown dtype "F128"`},
 	{"dtype in lower case", blob(entry("f32", "[1]", "[0,4]"), 4), `unknown dtype "f32"`},
-	{"dtype is a number", blob(`{"a":{"dtype":1,"shape":[1],"data_offsets":[0,1]}}`, 1), "dtype: at byte 14: expected a string, found a number"},
+	{"dtype is a number", blob(`{"a":{"dtype":1,"shape":[1],"data_offsets":[0,1]}}`, 1),
+		"dtype: at byte 14: expected a string, found a number"},
 
 	// numbers
 	{"shape is a number", blob(entry("U8", "1", "[0,1]"), 1), "shape: at byte 27: expected an array, found a number"},
@@ -162,8 +165,8 @@ var malformed = []struct {
 	{"negative axes with a positive product", blob(entry("U8", "[-2,-2]", "[0,4]"), 4), "expected a whole number"},
 	{"fraction", blob(entry("U8", "[1.0]", "[0,1]"), 1), `expected a whole number, found "1.0"`},
 	{"exponent", blob(entry("U8", "[1e3]", "[0,1000]"), 1000), `expected a whole number, found "1e3"`},
-	{"leading zero", blob(entry("U8", "[01]", "[0,1]"), 1), "bad number"},
-	{"only a minus", blob(entry("U8", "[-]", "[0,1]"), 1), "bad number"},
+	{"leading zero", blob(entry("U8", "[01]", "[0,1]"), 1), "invalid number"},
+	{"only a minus", blob(entry("U8", "[-]", "[0,1]"), 1), "invalid number"},
 	{"number in a string", blob(entry("U8", `["1"]`, "[0,1]"), 1), "expected a whole number, found a string"},
 	{"true", blob(entry("U8", "[true]", "[0,1]"), 1), "expected a whole number, found true"},
 	{"nested shape", blob(entry("U8", "[[1]]", "[0,1]"), 1), "expected a whole number, found an array"},
@@ -183,19 +186,20 @@ var malformed = []struct {
 	{"three offsets", blob(entry("U8", "[1]", "[0,1,1]"), 1), "expected 2 numbers, found 3"},
 	{"negative offset", blob(entry("U8", "[1]", "[-1,0]"), 1), "expected a whole number"},
 	{"offset over 63 bits", blob(entry("U8", "[1]", "[0,18446744073709551615]"), 1), "too large"},
-	{"offsets backwards", blob(entry("U8", "[1]", "[1,0]"), 1), "run backwards"},
-	{"fewer bytes than the shape", blob(entry("F32", "[2,3]", "[0,20]"), 20), "expected 24 bytes for F32 of shape [2 3], found data_offsets 0, 20 (20 bytes)"},
+	{"offsets backwards", blob(entry("U8", "[1]", "[1,0]"), 1), "are in the wrong order"},
+	{"fewer bytes than the shape", blob(entry("F32", "[2,3]", "[0,20]"), 20),
+		"expected 24 bytes for F32 of shape [2 3], found data_offsets 0, 20 (20 bytes)"},
 	{"more bytes than the shape", blob(entry("F32", "[2,3]", "[0,28]"), 28), "expected 24 bytes"},
 	{"scalar without bytes", blob(entry("F32", "[]", "[0,0]"), 0), "expected 4 bytes"},
 
 	// the data section
-	{"hole before", blob(entry("U8", "[1]", "[1,2]"), 2), `tensor "a": expected to begin at byte 0 of the data, found 1`},
-	{"hole between", blob(`{`+u8("a", 0, 1)+`,`+u8("b", 2, 3)+`}`, 3), `tensor "b": expected to begin at byte 1 of the data, found 2`},
+	{"hole before", blob(entry("U8", "[1]", "[1,2]"), 2), `tensor "a": begins at byte 1 of the data, expected 0`},
+	{"hole between", blob(`{`+u8("a", 0, 1)+`,`+u8("b", 2, 3)+`}`, 3), `tensor "b": begins at byte 2 of the data, expected 1`},
 	{"overlap", blob(`{`+u8("a", 0, 2)+`,`+u8("b", 1, 3)+`}`, 3), `tensor "b": begins at byte 1 of the data, inside tensor "a"`},
 	{"the same bytes twice", blob(`{`+u8("a", 0, 2)+`,`+u8("b", 0, 2)+`}`, 2), `tensor "b": begins at byte 0`},
 	{"empty tensor inside another", blob(`{`+u8("a", 0, 2)+`,`+u8("b", 1, 1)+`}`, 2), `tensor "b": begins at byte 1`},
-	{"cut short", blob(`{`+u8("a", 0, 1)+`,`+u8("b", 1, 9)+`}`, 8), `tensor "b": ends at byte 9 of the data, but the file has only 8`},
-	{"no data", blob(entry("U8", "[1]", "[0,1]"), 0), "cut short"},
+	{"truncated", blob(`{`+u8("a", 0, 1)+`,`+u8("b", 1, 9)+`}`, 8), `tensor "b": ends at byte 9 of the data, but the file has only 8`},
+	{"no data", blob(entry("U8", "[1]", "[0,1]"), 0), "truncated"},
 	{"bytes after", blob(entry("U8", "[1]", "[0,1]"), 3), "the last 2 belong to no tensor"},
 	{"bytes after no tensors", blob(`{}`, 1), "the last 1 belong to no tensor"},
 }
@@ -233,7 +237,8 @@ func TestParseHeaderTruncated(t *testing.T) {
 }
 
 func TestParseHeaderFields(t *testing.T) {
-	header := `{"__metadata__":{"format":"pt","é":"\n"},"w":{"dtype":"BF16","shape":[2,3],"data_offsets":[4,16]},"b":{"dtype":"F32","shape":[],"data_offsets":[0,4]}}`
+	header := `{"__metadata__":{"format":"pt","é":"\n"},"w":{"dtype":"BF16","shape":[2,3],"data_offsets":[4,16]},` +
+		`"b":{"dtype":"F32","shape":[],"data_offsets":[0,4]}}`
 	h, err := parse(blob(header, 16))
 	if err != nil {
 		t.Fatal(err)
@@ -244,7 +249,7 @@ func TestParseHeaderFields(t *testing.T) {
 	if got := fmt.Sprint(h.Metadata); got != "map[format:pt é:\n]" {
 		t.Errorf("Metadata %q", got)
 	}
-	if got := fmt.Sprintf("%+v", h.Tensors["w"]); got != "{Name:w Dtype:BF16 Shape:[2 3] Begin:4 End:16 File: Forms:[] Stored:[]}" {
+	if got := fmt.Sprintf("%+v", h.Tensors["w"]); got != "{Name:w Dtype:BF16 Shape:[2 3] Begin:4 End:16 File: Transforms:[] Stored:[]}" {
 		t.Errorf("tensor %s", got)
 	}
 	if h.Tensors["b"].Shape == nil {
@@ -294,7 +299,8 @@ func manyTensors(n int) []byte {
 	var b strings.Builder
 	b.WriteString(`{"__metadata__":{"format":"pt"}`)
 	for i := range n {
-		fmt.Fprintf(&b, `,"model.layers.%d.mlp.experts.down_proj.weight":{"dtype":"BF16","shape":[2,1],"data_offsets":[%d,%d]}`, i, 4*i, 4*i+4)
+		fmt.Fprintf(&b, `,"model.layers.%d.mlp.experts.down_proj.weight":{"dtype":"BF16","shape":[2,1],"data_offsets":[%d,%d]}`,
+			i, 4*i, 4*i+4)
 	}
 	b.WriteString("}")
 	return blob(b.String(), 4*n)

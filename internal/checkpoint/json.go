@@ -11,21 +11,21 @@ import (
 	"github.com/gomflux/gomflux/internal/quote"
 )
 
-// encoding/json lets a later duplicate of a key win and replaces broken UTF-8.
-// A file can use either to mean one thing here and another in the next reader,
-// so what is validated goes through this stricter scanner, which also takes no
-// memory beyond what it returns.
+// encoding/json accepts duplicate keys, of which the last wins, and replaces
+// invalid UTF-8. Other readers may interpret such a file differently, so
+// validated files go through this stricter scanner. It uses no memory other than
+// for its results.
 
-// maxDepth bounds the recursion of skip.
+// maxDepth limits the recursion of skip.
 const maxDepth = 500
 
-// scanner reads one JSON text (RFC 8259) from its bytes.
+// scanner reads a JSON text (RFC 8259).
 type scanner struct {
 	data []byte
 	pos  int
 }
 
-// jsonError is a fault at a byte of the text.
+// jsonError is an error at a byte of the text.
 type jsonError struct {
 	offset int
 	err    error
@@ -33,12 +33,12 @@ type jsonError struct {
 
 func (e *jsonError) Error() string { return fmt.Sprintf("at byte %d: %v", e.offset, e.err) }
 
-// failf makes an error for the byte at offset.
+// failf returns an error for the byte at offset.
 func failf(offset int, format string, args ...any) error {
 	return &jsonError{offset, fmt.Errorf(format, args...)}
 }
 
-// newScanner refuses text that is not UTF-8.
+// newScanner returns a scanner, or an error if the text is not UTF-8.
 func newScanner(data []byte) (*scanner, error) {
 	if !utf8.Valid(data) {
 		at := 0
@@ -54,8 +54,8 @@ func newScanner(data []byte) (*scanner, error) {
 	return &scanner{data: data}, nil
 }
 
-// peek skips white space and returns the next byte, 0 at the end of the text.
-// A NUL byte in the text reads as 0 too; no grammar rule takes it.
+// peek skips white space and returns the next byte, or 0 at the end of the text.
+// A NUL in the text is also returned as 0; no grammar rule accepts it.
 func (s *scanner) peek() byte {
 	for s.pos < len(s.data) {
 		switch c := s.data[s.pos]; c {
@@ -68,7 +68,7 @@ func (s *scanner) peek() byte {
 	return 0
 }
 
-// found describes what stands at the cursor.
+// found describes the value at the current position, for errors.
 func (s *scanner) found() string {
 	if s.pos >= len(s.data) {
 		return "the end of the text"
@@ -124,7 +124,8 @@ func (s *scanner) str() (string, error) {
 	return "", failf(s.pos, "string without an end")
 }
 
-// escaped reads on a string that began at start and has its first escape at i.
+// escaped reads the rest of a string that begins at start and has its first escape
+// at i.
 func (s *scanner) escaped(start, i int) (string, error) {
 	out := append([]byte(nil), s.data[start:i]...)
 	for i < len(s.data) {
@@ -166,19 +167,19 @@ func (s *scanner) escaped(start, i int) (string, error) {
 				i += 6
 			}
 			if r < 0 {
-				return "", failf(i, "bad \\u escape in a string")
+				return "", failf(i, "invalid \\u escape in a string")
 			}
 			out = utf8.AppendRune(out, r)
 			i += 4
 		default:
-			return "", failf(i, "bad escape in a string")
+			return "", failf(i, "invalid escape in a string")
 		}
 		i += 2
 	}
 	return "", failf(start-1, "string without an end")
 }
 
-// hex4 returns the value of the \uXXXX at i, -1 if there is none.
+// hex4 returns the value of the \uXXXX at i, or -1 if there is no such escape.
 func (s *scanner) hex4(i int) rune {
 	if i+6 > len(s.data) || s.data[i] != '\\' || s.data[i+1] != 'u' {
 		return -1
@@ -232,13 +233,13 @@ func (s *scanner) number() (string, error) {
 		ok = digits()
 	}
 	if !ok {
-		return "", failf(start, "bad number")
+		return "", failf(start, "invalid number")
 	}
 	return string(s.data[start:s.pos]), nil
 }
 
-// whole reads a number that is written as a whole number from 0 to 2^63-1,
-// with no sign, fraction or exponent.
+// whole reads a number from 0 to 2^63-1 that is written without sign, fraction or
+// exponent.
 func (s *scanner) whole() (int64, error) {
 	if c := s.peek(); c != '-' && (c < '0' || c > '9') {
 		return 0, failf(s.pos, "expected a whole number, found %s", s.found())
@@ -261,7 +262,7 @@ func (s *scanner) whole() (int64, error) {
 	return n, nil
 }
 
-// array reads an array; item reads each of its values.
+// array reads an array. item reads each of its values.
 func (s *scanner) array(item func() error) error {
 	if s.peek() != '[' {
 		return failf(s.pos, "expected an array, found %s", s.found())
@@ -286,8 +287,8 @@ func (s *scanner) array(item func() error) error {
 	}
 }
 
-// object reads an object; member reads the value of each key. Telling
-// duplicates is left to member, which knows what it keeps.
+// object reads an object. member reads the value of each key, and detects
+// duplicate keys.
 func (s *scanner) object(member func(key string, offset int) error) error {
 	if s.peek() != '{' {
 		return failf(s.pos, "expected an object, found %s", s.found())
@@ -326,7 +327,7 @@ func duplicate(key string, offset int) error {
 	return failf(offset, "duplicate key %s", quote.Text(key))
 }
 
-// skip checks any value, duplicate keys included, and steps over it.
+// skip skips a value. It checks its syntax and rejects duplicate keys.
 func (s *scanner) skip() error { return s.skipAt(0) }
 
 func (s *scanner) skipAt(depth int) error {
@@ -361,7 +362,7 @@ func (s *scanner) skipAt(depth int) error {
 	return failf(s.pos, "expected a value, found %s", s.found())
 }
 
-// lineOf returns the line, counted from 1, that the byte at offset is on.
+// lineOf returns the line of the byte at offset, counted from 1.
 func lineOf(data []byte, offset int) int {
 	line := 1
 	for _, c := range data[:min(max(offset, 0), len(data))] {
@@ -372,7 +373,7 @@ func lineOf(data []byte, offset int) int {
 	return line
 }
 
-// atLine names the place of a scanner's error by its line instead of its byte.
+// atLine replaces the byte offset in a scanner's error by the line.
 func atLine(data []byte, err error) error {
 	var fault *jsonError
 	if errors.As(err, &fault) {

@@ -6,7 +6,8 @@ import (
 	"strings"
 )
 
-// CompareNames orders names as people count: layers.2 comes before layers.10.
+// CompareNames compares names with their numbers in numerical order: layers.2
+// comes before layers.10.
 func CompareNames(a, b string) int {
 	as, bs := strings.Split(a, "."), strings.Split(b, ".")
 	for i := range min(len(as), len(bs)) {

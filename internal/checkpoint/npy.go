@@ -16,16 +16,16 @@ import (
 
 var npyMagic = []byte("\x93NUMPY")
 
-// maxNPYHeader bounds the text of a header. NumPy's own are of a line.
+// maxNPYHeader limits the length of a header. NumPy writes about one line.
 const maxNPYHeader = 1 << 16
 
-// numpyTypes are the element types by what follows the byte order in descr.
+// numpyTypes maps the part of descr after the byte order to element types.
 var numpyTypes = map[string]Dtype{
 	"f8": F64, "f4": F32, "f2": F16, "i8": I64, "i4": I32, "i2": I16, "i1": I8,
 	"u8": U64, "u4": U32, "u2": U16, "u1": U8, "b1": Bool,
 }
 
-// descr is a dtype as NumPy's files have it.
+// descr returns the name of a dtype in NumPy's files.
 func (d Dtype) descr() (string, error) {
 	for code, t := range numpyTypes {
 		if t == d {
@@ -35,7 +35,7 @@ func (d Dtype) descr() (string, error) {
 			return "<" + code, nil
 		}
 	}
-	return "", fmt.Errorf("NumPy has no dtype %s (write a .safetensors file, or cast it to float32)", d)
+	return "", fmt.Errorf("NumPy has no dtype %s (write a .safetensors file, or cast to float32)", d)
 }
 
 // parseNPY reads the header of a .npy file.
@@ -47,7 +47,7 @@ func (f *ArrayFile) parseNPY(r io.ReaderAt, size int64) error {
 	}
 	at, _ := s.Seek(0, io.SeekCurrent)
 	if got, want := size-at, e.Bytes(); got != want {
-		return fmt.Errorf("%d bytes follow the header, expected %d for %s: the file is damaged or cut short", got, want, e.Type())
+		return fmt.Errorf("%d bytes follow the header, expected %d for %s: the file is damaged or truncated", got, want, e.Type())
 	}
 	e.Name = strings.TrimSuffix(filepath.Base(f.Path), ".npy")
 	e.sized = true
@@ -56,12 +56,12 @@ func (f *ArrayFile) parseNPY(r io.ReaderAt, size int64) error {
 	return nil
 }
 
-// readNPYHeader reads all that comes before the elements. The member has no
-// name and cannot be opened yet.
+// readNPYHeader reads everything before the elements. The caller sets name and
+// open of the member.
 func readNPYHeader(r io.Reader) (member, error) {
 	var prefix [8]byte
 	if _, err := io.ReadFull(r, prefix[:]); err != nil {
-		return member{}, fmt.Errorf("read the header: %w", oserr.NoEOF(err))
+		return member{}, fmt.Errorf("cannot read the header: %w", oserr.NoEOF(err))
 	}
 	if string(prefix[:6]) != string(npyMagic) {
 		return member{}, errors.New("not a .npy file")
@@ -76,15 +76,15 @@ func readNPYHeader(r io.Reader) (member, error) {
 	}
 	var length [4]byte
 	if _, err := io.ReadFull(r, length[:size]); err != nil {
-		return member{}, fmt.Errorf("read the header: %w", oserr.NoEOF(err))
+		return member{}, fmt.Errorf("cannot read the header: %w", oserr.NoEOF(err))
 	}
 	n := binary.LittleEndian.Uint32(length[:])
 	if n > maxNPYHeader {
-		return member{}, fmt.Errorf("header of %d bytes, at most %d can be read", n, maxNPYHeader)
+		return member{}, fmt.Errorf("header of %d bytes, expected at most %d", n, maxNPYHeader)
 	}
 	text := make([]byte, n)
 	if _, err := io.ReadFull(r, text); err != nil {
-		return member{}, fmt.Errorf("read the header: %w", oserr.NoEOF(err))
+		return member{}, fmt.Errorf("cannot read the header: %w", oserr.NoEOF(err))
 	}
 	e, err := parseNPYHeader(string(text))
 	if err != nil {
@@ -93,7 +93,7 @@ func readNPYHeader(r io.Reader) (member, error) {
 	return e, e.checkNumeric()
 }
 
-// parseNPYHeader reads the header's text, a Python dictionary with the keys
+// parseNPYHeader parses the header's text, a Python dictionary with the keys
 // descr, fortran_order and shape.
 func parseNPYHeader(text string) (member, error) {
 	var e member
@@ -108,37 +108,14 @@ func parseNPYHeader(text string) (member, error) {
 			return e, err
 		}
 		if seen[key] {
-			return e, fmt.Errorf("key %q is there twice", key)
+			return e, fmt.Errorf("duplicate key %q", key)
 		}
 		seen[key] = true
 		if !p.take(':') {
 			return e, p.expected(":")
 		}
-		switch key {
-		case "descr":
-			if p.next() == '[' {
-				return e, errors.New("structured arrays cannot be read")
-			}
-			descr, err := p.str()
-			if err != nil {
-				return e, err
-			}
-			if e.Dtype, e.bigEndian, err = parseDescr(descr); err != nil {
-				return e, err
-			}
-		case "fortran_order":
-			switch {
-			case p.word("True"):
-				e.fortran = true
-			case !p.word("False"):
-				return e, p.expected("True or False")
-			}
-		case "shape":
-			if e.Shape, err = p.tuple(); err != nil {
-				return e, err
-			}
-		default:
-			return e, fmt.Errorf("unknown key %q", key)
+		if err := e.parseKey(key, p); err != nil {
+			return e, err
 		}
 		if !p.take(',') && p.next() != '}' {
 			return e, p.expected(", or }")
@@ -155,7 +132,35 @@ func parseNPYHeader(text string) (member, error) {
 	return e, nil
 }
 
-// parseDescr reads a dtype such as <f4: the order of its bytes, then its kind.
+// parseKey reads the value of a key of the header.
+func (e *member) parseKey(key string, p *literal) (err error) {
+	switch key {
+	case "descr":
+		if p.next() == '[' {
+			return errors.New("structured arrays are not supported")
+		}
+		descr, err := p.str()
+		if err != nil {
+			return err
+		}
+		e.Dtype, e.bigEndian, err = parseDescr(descr)
+		return err
+	case "fortran_order":
+		switch {
+		case p.word("True"):
+			e.fortran = true
+		case !p.word("False"):
+			return p.expected("True or False")
+		}
+		return nil
+	case "shape":
+		e.Shape, err = p.tuple()
+		return err
+	}
+	return fmt.Errorf("unknown key %q", key)
+}
+
+// parseDescr parses a dtype such as <f4: the byte order and the type.
 func parseDescr(descr string) (d Dtype, bigEndian bool, err error) {
 	if descr != "" && strings.ContainsRune("<>|=", rune(descr[0])) {
 		d = numpyTypes[descr[1:]]
@@ -165,20 +170,22 @@ func parseDescr(descr string) (d Dtype, bigEndian bool, err error) {
 	case d != "":
 		return d, bigEndian, nil
 	case strings.HasSuffix(descr, "V2"):
-		return "", false, fmt.Errorf("dtype %q may be bfloat16, which NumPy's files do not name: save it as float32, or in a .safetensors file", descr)
+		return "", false, fmt.Errorf("dtype %q may be bfloat16, which NumPy's files cannot name (save it as float32, or "+
+			"in a .safetensors file)",
+			descr)
 	case strings.HasSuffix(descr, "O"):
-		return "", false, fmt.Errorf("dtype %q holds Python objects, which are not read", descr)
+		return "", false, fmt.Errorf("dtype %q: Python objects are not supported", descr)
 	}
-	return "", false, fmt.Errorf("dtype %q cannot be read (expected <f4, <f2, <i8 and so on)", descr)
+	return "", false, fmt.Errorf("dtype %q is not supported (expected <f4, <f2, <i8 and so on)", descr)
 }
 
-// A literal reads the few kinds of Python literals that a header has.
+// A literal parses the Python literals of a header.
 type literal struct {
 	text string
 	pos  int
 }
 
-// next is the next byte that is no white space, 0 at the end.
+// next skips white space and returns the next byte, or 0 at the end.
 func (p *literal) next() byte {
 	for p.pos < len(p.text) && strings.IndexByte(" \t\r\n", p.text[p.pos]) >= 0 {
 		p.pos++
@@ -243,7 +250,7 @@ func (p *literal) tuple() ([]int, error) {
 			p.pos = start
 			return nil, p.expected("the size of an axis")
 		}
-		if p.pos < len(p.text) && p.text[p.pos] == 'L' { // as Python 2 wrote them
+		if p.pos < len(p.text) && p.text[p.pos] == 'L' { // written by Python 2
 			p.pos++
 		}
 		if len(shape) == maxAxes {
@@ -257,7 +264,7 @@ func (p *literal) tuple() ([]int, error) {
 	return shape, nil
 }
 
-// npyHeader is what NumPy writes before the elements.
+// npyHeader returns the bytes that NumPy writes before the elements.
 func npyHeader(t *Array) ([]byte, error) {
 	descr, err := t.Dtype.descr()
 	if err != nil {
@@ -272,7 +279,7 @@ func npyHeader(t *Array) ([]byte, error) {
 		shape += ","
 	}
 	text := fmt.Sprintf("{'descr': '%s', 'fortran_order': False, 'shape': (%s), }", descr, shape)
-	// elements begin at a multiple of 64 bytes
+	// the elements begin at a multiple of 64 bytes
 	const fixed = 10 // magic, version, length
 	text += strings.Repeat(" ", (64-(fixed+len(text)+1)%64)%64) + "\n"
 	header := append(slices.Clone(npyMagic), 1, 0)
@@ -280,10 +287,10 @@ func npyHeader(t *Array) ([]byte, error) {
 	return append(header, text...), nil
 }
 
-// writeNPY writes a .npy file, which has one array.
+// writeNPY writes a .npy file, which contains exactly one array.
 func writeNPY(w io.Writer, tensors []*Array, metadata map[string]string) error {
 	if len(tensors) != 1 {
-		return fmt.Errorf("a .npy file has one array, not %d (write a .npz file)", len(tensors))
+		return fmt.Errorf("a .npy file has exactly one array, found %d (write a .npz file)", len(tensors))
 	}
 	if len(metadata) > 0 {
 		return noMetadata(metadata)
@@ -300,7 +307,8 @@ func writeNPY(w io.Writer, tensors []*Array, metadata map[string]string) error {
 	return err
 }
 
-// noMetadata is the error about metadata for a file of NumPy's.
+// noMetadata returns the error about metadata for a NumPy file.
 func noMetadata(metadata map[string]string) error {
-	return fmt.Errorf("NumPy's files have no place for metadata (%s): write a .safetensors file", strings.Join(slices.Sorted(maps.Keys(metadata)), ", "))
+	return fmt.Errorf("NumPy's files cannot store the metadata %s (write a .safetensors file)",
+		strings.Join(slices.Sorted(maps.Keys(metadata)), ", "))
 }

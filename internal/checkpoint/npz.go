@@ -10,30 +10,30 @@ import (
 	"github.com/gomflux/gomflux/internal/oserr"
 )
 
-// maxMembers bounds the arrays of a .npz file.
+// maxMembers limits the number of arrays in a .npz file.
 const maxMembers = 100_000
 
-// parseNPZ reads the headers of all arrays of a .npz file, which is a zip archive of
-// .npy files.
+// parseNPZ reads the headers of all arrays of a .npz file, a zip archive of .npy
+// files.
 func (f *ArrayFile) parseNPZ(r io.ReaderAt, size int64) error {
 	z, err := zip.NewReader(r, size)
 	if err != nil {
-		return fmt.Errorf("not a whole .npz file: %w", err)
+		return fmt.Errorf("not a complete .npz file: %w", err)
 	}
 	if len(z.File) > maxMembers {
-		return fmt.Errorf("%d arrays, at most %d can be read", len(z.File), maxMembers)
+		return fmt.Errorf("%d arrays, expected at most %d", len(z.File), maxMembers)
 	}
 	seen := map[string]bool{}
 	for _, m := range z.File {
 		name, ok := strings.CutSuffix(m.Name, ".npy")
 		if strings.HasSuffix(m.Name, "/data.pkl") {
-			return errors.New("it is a PyTorch checkpoint: convert it with the package in scripts/reference")
+			return errors.New("it is a PyTorch checkpoint (convert it with the package in scripts/reference)")
 		}
 		if !ok {
-			return fmt.Errorf("member %q is no .npy file", m.Name)
+			return fmt.Errorf("member %q is not a .npy file", m.Name)
 		}
 		if seen[name] {
-			return fmt.Errorf("array %q is there twice", name)
+			return fmt.Errorf("duplicate array %q", name)
 		}
 		seen[name] = true
 		e, err := memberHeader(m)
@@ -76,7 +76,7 @@ func memberHeader(m *zip.File) (member, error) {
 	return e, nil
 }
 
-// A counter counts the bytes that are read.
+// A counter counts the bytes that it reads.
 type counter struct {
 	r io.Reader
 	n int64

@@ -11,23 +11,22 @@ import (
 	"os"
 )
 
-// PartLen is how many elements of a tensor are read at a time where nothing speaks
-// for another number.
+// PartLen is the default number of elements to read at a time.
 const PartLen = 1 << 18
 
-// A Reader reads the elements of a checkpoint's tensors. Several goroutines may use
-// it.
+// A Reader reads the elements of a checkpoint's tensors. It is safe for concurrent
+// use.
 type Reader struct {
 	files map[string]openFile // by the names of the checkpoint's files
 }
 
 type openFile struct {
 	*os.File
-	data int64 // where the tensors begin
+	data int64 // offset of the data section
 }
 
-// OpenReader opens a checkpoint's files by the descriptors whose headers were
-// checked.
+// OpenReader opens a checkpoint's files again, by the descriptors whose headers
+// were validated.
 func OpenReader(ck *Checkpoint) (*Reader, error) {
 	r := &Reader{map[string]openFile{}}
 	for _, file := range ck.Files {
@@ -52,9 +51,9 @@ func (r *Reader) Close() {
 	}
 }
 
-// Parts yields a tensor, whose dtype must be of whole bytes, so many elements at a
-// time, its rows in the order of its form. A part is good until the next one.
-// Eight-bit floats come as float32.
+// Parts yields the elements of a tensor, step at a time, with the rows in the order
+// of its transforms. The dtype must have whole bytes; 8-bit floats are converted
+// to float32. A part is valid until the next iteration.
 func (r *Reader) Parts(ctx context.Context, t Tensor, step int) iter.Seq2[*Array, error] {
 	return func(yield func(*Array, error) bool) {
 		f := r.files[t.File]
@@ -66,7 +65,7 @@ func (r *Reader) Parts(ctx context.Context, t Tensor, step int) iter.Seq2[*Array
 			err := context.Cause(ctx)
 			if err == nil {
 				if _, err = io.ReadFull(elements, buffer); err == io.EOF || err == io.ErrUnexpectedEOF {
-					err = errors.New("the file was cut short while it was read")
+					err = errors.New("the file was truncated while it was read")
 				}
 			}
 			if err != nil {
@@ -84,9 +83,9 @@ func (r *Reader) Parts(ctx context.Context, t Tensor, step int) iter.Seq2[*Array
 	}
 }
 
-// Values yields the elements of a tensor in its form as numbers, so many at a time,
-// which must be whole rows where [Tensor.InRows] says so. They are good until the
-// next ones.
+// Values yields the elements of a transformed tensor as numbers, step at a time.
+// If [Tensor.InRows] returns true, step must be a multiple of a row. The slice is
+// valid until the next iteration.
 func (r *Reader) Values(ctx context.Context, t Tensor, step int) iter.Seq2[[]float64, error] {
 	return func(yield func([]float64, error) bool) {
 		for part, err := range r.Parts(ctx, t, step) {
@@ -101,7 +100,7 @@ func (r *Reader) Values(ctx context.Context, t Tensor, step int) iter.Seq2[[]flo
 	}
 }
 
-// widen makes float32 of eight-bit floats.
+// widen converts 8-bit floats to float32.
 func widen(data []byte, values *[256]float32) []byte {
 	wide := make([]byte, 0, 4*len(data))
 	for _, b := range data {
@@ -110,16 +109,16 @@ func widen(data []byte, values *[256]float32) []byte {
 	return wide
 }
 
-// stored reads the bytes of a tensor out of a safetensors file whose tensors begin
-// at an offset: its rows in the order of its form.
+// stored returns a reader of a tensor's bytes in a safetensors file whose data
+// section begins at offset. The rows come in the order of the tensor's transforms.
 func stored(f io.ReaderAt, offset int64, t Tensor) io.Reader {
 	return &spanReader{f, offset, spans(t)}
 }
 
-// A spanReader reads some spans of a file's data, one after the other.
+// A spanReader reads the concatenation of spans of a file's data section.
 type spanReader struct {
 	f      io.ReaderAt
-	offset int64 // where the data begins
+	offset int64 // of the data section
 	left   []span
 }
 
@@ -135,9 +134,8 @@ func (r *spanReader) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// Stats reads a tensor and returns its statistics, nil for a dtype that cannot be
-// read as numbers. It holds a part of the tensor at a time, and reports the bytes of
-// each to done.
+// Stats reads a tensor and returns its statistics, or nil if the dtype is not
+// numeric. It reads a part at a time and passes the number of its bytes to done.
 func (r *Reader) Stats(ctx context.Context, t Tensor, done func(int64)) (*Stats, error) {
 	if !t.Dtype.IsReadable() {
 		done(t.Bytes())

@@ -10,21 +10,25 @@ import (
 	"github.com/gomflux/gomflux/internal/quote"
 )
 
-// A Reference says where a tensor is: FILE[:KEY][@CAST].
+// A Reference names a tensor in a file: FILE[:KEY][@CAST].
 type Reference struct {
 	File string
-	Key  string // "" is the file's only tensor
-	Cast Dtype  // what to make of it, "" for what it is
+	Key  string // "" for the file's only tensor
+	Cast Dtype  // dtype to convert to, "" to keep the tensor's
 }
 
-// suffixes are the names' ends by which a key can be told from its file.
+// suffixes are the file name extensions after which a key may follow.
 var suffixes = []string{".safetensors", ".npy", ".npz", ".pt", ".pth", ".bin"}
 
-// ParseReference reads FILE[:KEY][@CAST]. What is all the name of a file that is
-// there has no key. Else the key begins behind the first colon that follows one
-// of .safetensors, .npy and .npz; where there is none, behind the last one, if a
-// file is there under the name before it. A cast is a
-// dtype's name, so the step of a key (latents@8) is none.
+// ParseReference parses FILE[:KEY][@CAST].
+//
+// If all of FILE[:KEY] is the name of an existing file, there is no key.
+// Otherwise the key follows the first colon after one of the suffixes. If no
+// colon follows a suffix, it follows the last colon, provided that the part
+// before it is an existing file.
+//
+// CAST is the name of a dtype. Anything else after @, such as the step in
+// latents@8, belongs to the key.
 func ParseReference(s string) (Reference, error) {
 	var r Reference
 	rest := s
@@ -37,19 +41,19 @@ func ParseReference(s string) (Reference, error) {
 	if i := splitKey(rest); i >= 0 {
 		r.File, r.Key = rest[:i], rest[i+1:]
 		if r.Key == "" {
-			return r, fmt.Errorf("%s: no name behind the colon", s)
+			return r, fmt.Errorf("%s: no name after the colon", s)
 		}
 	}
 	if r.File == "" {
 		return r, fmt.Errorf("%q: expected FILE, FILE:NAME or FILE:NAME@dtype", s)
 	}
 	if strings.IndexByte(s, 0) >= 0 {
-		return r, errors.New("a file's name cannot have a NUL in it")
+		return r, errors.New("the name of the file contains a NUL")
 	}
 	return r, nil
 }
 
-// splitKey is where the colon before the key is, or -1.
+// splitKey returns the index of the colon before the key, or -1.
 func splitKey(s string) int {
 	if strings.IndexByte(s, ':') < 0 || isFile(s) {
 		return -1
@@ -85,8 +89,9 @@ func (r Reference) String() string {
 	return s
 }
 
-// Open opens the file and finds the tensor. Without a key it is the file's only
-// one, or that with one of the names; an error lists what there is.
+// Open opens the file and finds the tensor. Without a key that is the only tensor
+// of the file or the one with one of names. The error lists the tensors of the
+// file.
 func (r Reference) Open(names ...string) (*ArrayFile, Tensor, error) {
 	f, err := OpenArrays(r.File)
 	if err != nil {
@@ -107,9 +112,9 @@ func (f *ArrayFile) choose(key string, names []string) (Tensor, error) {
 		if i, ok := f.Tensor(key); ok {
 			return i, nil
 		}
-		return Tensor{}, f.lacks(key)
+		return Tensor{}, f.noTensor(key)
 	case len(all) == 0:
-		return Tensor{}, errors.New("has no tensors")
+		return Tensor{}, errors.New("the file has no tensors")
 	case len(all) == 1:
 		return all[0], nil
 	}
@@ -118,28 +123,27 @@ func (f *ArrayFile) choose(key string, names []string) (Tensor, error) {
 			return i, nil
 		}
 	}
-	none := ""
+	missing := ""
 	if len(names) > 0 {
-		none = fmt.Sprintf(" and none is named %s", strings.Join(names, " or "))
+		missing = fmt.Sprintf(", but no %s", strings.Join(names, " or "))
 	}
-	return Tensor{}, fmt.Errorf("has %d tensors%s: put :NAME behind the file's name, with one of %s", len(all), none, f.list())
+	return Tensor{}, fmt.Errorf("the file has %d tensors%s: append :NAME to the file name, with one of %s", len(all), missing, f.list())
 }
 
 // list describes the first tensors for a message.
 func (f *ArrayFile) list() string {
-	const most = 10
+	const limit = 10
 	var parts []string
-	for _, e := range f.members[:min(most, len(f.members))] {
+	for _, e := range f.members[:min(limit, len(f.members))] {
 		parts = append(parts, fmt.Sprintf("%s %s", quote.Printable(e.Name), e.Type()))
 	}
-	if n := len(f.members) - most; n > 0 {
+	if n := len(f.members) - limit; n > 0 {
 		parts = append(parts, fmt.Sprintf("%d more", n))
 	}
 	return strings.Join(parts, ", ")
 }
 
-// Read reads the tensor and casts it where that is asked for. It is chosen as
-// by [Reference.Open].
+// Read reads the tensor that [Reference.Open] finds and converts it to Cast.
 func (r Reference) Read(names ...string) (*Array, error) {
 	f, i, err := r.Open(names...)
 	if err != nil {

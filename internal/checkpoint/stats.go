@@ -9,7 +9,8 @@ import (
 	"github.com/gomflux/gomflux/internal/oserr"
 )
 
-// A Float is a number whose JSON may also be "NaN", "Infinity" or "-Infinity".
+// A Float is a float64 that can be NaN or infinite in JSON, as "NaN", "Infinity"
+// or "-Infinity".
 type Float float64
 
 // MarshalJSON implements json.Marshaler.
@@ -39,13 +40,14 @@ func (f *Float) UnmarshalJSON(data []byte) error {
 	case "-Infinity":
 		*f = Float(math.Inf(-1))
 	default:
-		return fmt.Errorf("%q is no number", word)
+		return fmt.Errorf("%q is not a number", word)
 	}
 	return nil
 }
 
-// Stats sum a tensor up. Min, Max, Mean and Std are of its finite elements, and
-// NaN where there are none; Std is that of the population, as NumPy's is.
+// Stats are the statistics of a tensor. Min, Max, Mean and Std are those of the
+// finite elements, or NaN if there are no finite elements. Std is the population's
+// standard deviation, as in NumPy.
 type Stats struct {
 	Min  Float `json:"min"`
 	Max  Float `json:"max"`
@@ -55,10 +57,11 @@ type Stats struct {
 	Inf  int   `json:"inf"`
 }
 
-// Finite reports whether every element is.
+// Finite reports whether all elements are finite.
 func (s Stats) Finite() bool { return s.NaN+s.Inf == 0 }
 
-// Range returns the text "min to max", with what is not finite.
+// Range returns the text "min to max", followed by the numbers of NaN and infinite
+// elements.
 func (s Stats) Range() string {
 	text := fmt.Sprintf("%.6g to %.6g", float64(s.Min), float64(s.Max))
 	if math.IsNaN(float64(s.Min)) {
@@ -76,14 +79,14 @@ func (s Stats) Range() string {
 // Summarize returns the statistics of values.
 func Summarize[T float32 | float64](values []T) Stats { return sumUp(values).stats() }
 
-// A Summary makes statistics of elements that come in parts. Its zero value is
+// A Summary computes statistics of elements that come in parts. Its zero value is
 // ready to use.
 type Summary struct{ all moments }
 
 // Add adds elements.
 func (s *Summary) Add(values []float64) {
 	part := sumUp(values)
-	if s.all.n == 0 { // exactly, which join rounds
+	if s.all.n == 0 { // copy exactly: join would round
 		part.nan += s.all.nan
 		part.inf += s.all.inf
 		s.all = part
@@ -92,9 +95,9 @@ func (s *Summary) Add(values []float64) {
 	s.all.join(part)
 }
 
-// Join adds n elements that were summed up before. Statistics that are joined to
-// nothing may come out with another last bit: the mean is multiplied by their
-// number and divided by it. What is printed of models has always been that.
+// Join adds the statistics of n elements. If the summary is empty, the result may
+// differ from part in the last bit, since the mean is multiplied by n and divided
+// by n. The printed statistics of models have always had that rounding.
 func (s *Summary) Join(part Stats, n int) {
 	finite, std := float64(n-part.NaN-part.Inf), float64(part.Std)
 	s.all.join(moments{finite, float64(part.Min), float64(part.Max), float64(part.Mean), std * std * finite, part.NaN, part.Inf})
@@ -103,11 +106,11 @@ func (s *Summary) Join(part Stats, n int) {
 // Stats returns the statistics of all elements so far.
 func (s *Summary) Stats() Stats { return s.all.stats() }
 
-// moments are what statistics are computed from.
+// moments are the values from which statistics are computed.
 type moments struct {
-	n        float64 // finite elements; without any the next four mean nothing
+	n        float64 // number of finite elements; if 0, the next four are undefined
 	min, max float64
-	mean, m2 float64 // m2 is the sum of squared distances from the mean
+	mean, m2 float64 // m2 is the sum of squared differences from the mean
 	nan, inf int
 }
 
@@ -140,7 +143,8 @@ func sumUp[T float32 | float64](values []T) moments {
 	return m
 }
 
-// join adds the moments of other elements, as Chan, Golub and LeVeque do.
+// join adds the moments of other elements with the method of Chan, Golub and
+// LeVeque.
 func (m *moments) join(part moments) {
 	m.nan += part.nan
 	m.inf += part.inf
@@ -165,8 +169,8 @@ func (m moments) stats() Stats {
 	return Stats{Float(m.min), Float(m.max), Float(m.mean), Float(math.Sqrt(m.m2 / m.n)), m.nan, m.inf}
 }
 
-// summarize reads the elements of a tensor once, without keeping them, and returns
-// the first of them too.
+// summarize reads the elements of a tensor in chunks and returns their statistics
+// and the first elements.
 func summarize(r io.Reader, t Tensor, first int) (Stats, []float64, error) {
 	var s Summary
 	size := t.Dtype.Size()

@@ -5,34 +5,34 @@ import (
 	"math"
 )
 
-// A Tensor describes one tensor: as a safetensors file has it, or, with a name, a
-// dtype and a shape only, one of another file or an [Array].
+// A Tensor describes a tensor of a safetensors file. For a tensor of another
+// format and for an [Array] it has only name, dtype and shape.
 type Tensor struct {
 	Name  string
 	Dtype Dtype
-	// Shape has no axes for a scalar. Each axis fits in 32 bits signed, which
-	// is what MLX keeps, and the element count in 63.
+	// Shape has no axes for a scalar. Each axis fits in a signed 32-bit integer, as
+	// MLX requires, and the number of elements in 63 bits.
 	Shape []int
 	// Begin and End bound the tensor's bytes, counted from Header.DataOffset.
 	Begin, End int64
-	// File is the Name of the File that holds the tensor; ParseHeader leaves it empty.
+	// File is the Name of the tensor's File. ParseHeader leaves it empty.
 	File string
-	// Forms lead from the stored tensor to one of Shape; none for a tensor as it is
-	// stored. Then Name, Begin and End are still those of the stored one, and Stored is
-	// its shape. ParseHeader leaves both empty.
-	Forms  []Form
-	Stored []int
+	// Transforms convert the stored tensor, of shape Stored, to one of shape Shape. Name,
+	// Begin and End remain those of the stored tensor. Without conversion both are
+	// empty, as after ParseHeader.
+	Transforms []Transform
+	Stored     []int
 }
 
-// maxAxes bounds the axes of a tensor, as PyTorch and NumPy do.
+// maxAxes limits the number of axes, as in PyTorch and NumPy.
 const maxAxes = 64
 
-// Type returns the tensor's dtype and shape as messages have them: F32 [2 3].
+// Type returns dtype and shape for messages: F32 [2 3].
 func (t Tensor) Type() string { return fmt.Sprintf("%s %v", t.Dtype, t.Shape) }
 
-// ID tells the tensors of a checkpoint apart, and the parts of a stored one that
-// several are made of.
-func (t Tensor) ID() string { return fmt.Sprint(t.File, "\n", t.Name, "\n", t.Forms) }
+// ID identifies a tensor in a checkpoint. Tensors that are different parts of one
+// stored tensor have different IDs.
+func (t Tensor) ID() string { return fmt.Sprint(t.File, "\n", t.Name, "\n", t.Transforms) }
 
 // Len returns the number of elements, which must fit an int.
 func (t Tensor) Len() int {
@@ -43,25 +43,25 @@ func (t Tensor) Len() int {
 	return n
 }
 
-// Bytes returns the size of the tensor in Shape.
+// Bytes returns the size of the tensor of shape Shape.
 func (t Tensor) Bytes() int64 {
 	n, bits := int64(t.Len()), int64(t.Dtype.Bits())
-	return n*(bits/8) + n*(bits%8)/8 // the number of bits may not fit
+	return n*(bits/8) + n*(bits%8)/8 // n*bits could overflow
 }
 
-// checkNumeric makes sure that an [Array] can have the dtype, and that the shape
-// is one whose size in bytes fits 63 bits.
+// checkNumeric checks that an [Array] can have the dtype, and that the size in
+// bytes fits 63 bits.
 func (t Tensor) checkNumeric() error {
 	if !t.Dtype.IsNumeric() {
-		return fmt.Errorf("dtype %s cannot be read as numbers", t.Dtype)
+		return fmt.Errorf("dtype %s is not a supported number type", t.Dtype)
 	}
 	if len(t.Shape) > maxAxes {
-		return fmt.Errorf("shape of %d axes, at most %d are possible", len(t.Shape), maxAxes)
+		return fmt.Errorf("shape with %d axes, expected at most %d", len(t.Shape), maxAxes)
 	}
 	n := int64(t.Dtype.Size())
 	for _, d := range t.Shape {
 		if d < 0 {
-			return fmt.Errorf("shape %v: an axis cannot be negative", t.Shape)
+			return fmt.Errorf("shape %v: axes must not be negative", t.Shape)
 		}
 		if d > 0 && n > math.MaxInt64/int64(d) {
 			return fmt.Errorf("shape %v: its size overflows 63 bits", t.Shape)

@@ -13,10 +13,9 @@ import (
 	"github.com/gomflux/gomflux/internal/oserr"
 )
 
-// WriteFile writes tensors to a file whose name's end says its kind:
-// .safetensors, .npy (of one tensor) or .npz. Only safetensors files have
-// metadata. The file appears whole or not at all, and takes the place of one
-// that is there.
+// WriteFile writes tensors to a file in the format of its extension:
+// .safetensors, .npy (exactly one tensor) or .npz. Only safetensors files can have
+// metadata. WriteFile replaces an existing file atomically.
 func WriteFile(path string, tensors []*Array, metadata map[string]string) error {
 	write, err := encoder(path)
 	if err == nil {
@@ -31,7 +30,7 @@ func WriteFile(path string, tensors []*Array, metadata map[string]string) error 
 	return nil
 }
 
-// encoder chooses how to write a file by its name.
+// encoder returns the function that writes the format of a file name.
 func encoder(path string) (func(io.Writer, []*Array, map[string]string) error, error) {
 	switch ext := filepath.Ext(path); ext {
 	case ".safetensors":
@@ -45,7 +44,7 @@ func encoder(path string) (func(io.Writer, []*Array, map[string]string) error, e
 	}
 }
 
-// checkAll makes sure that tensors can be written to one file.
+// checkAll validates tensors that are to be written to one file.
 func checkAll(tensors []*Array) error {
 	seen := map[string]bool{}
 	for _, t := range tensors {
@@ -53,7 +52,7 @@ func checkAll(tensors []*Array) error {
 			return fmt.Errorf("tensor %s: %w", t.Name, err)
 		}
 		if seen[t.Name] {
-			return fmt.Errorf("tensor %s is given twice", t.Name)
+			return fmt.Errorf("duplicate tensor %s", t.Name)
 		}
 		seen[t.Name] = true
 	}
@@ -62,7 +61,7 @@ func checkAll(tensors []*Array) error {
 
 // writeSafetensors writes a safetensors file.
 func writeSafetensors(w io.Writer, tensors []*Array, metadata map[string]string) error {
-	// the largest elements first, so that all lie at multiples of their size
+	// the largest elements first, so that all are aligned to their size
 	sorted := slices.SortedFunc(slices.Values(tensors), func(a, b *Array) int {
 		return cmp.Or(cmp.Compare(b.Dtype.Size(), a.Dtype.Size()), cmp.Compare(a.Name, b.Name))
 	})
@@ -85,21 +84,21 @@ func writeSafetensors(w io.Writer, tensors []*Array, metadata map[string]string)
 	return nil
 }
 
-// A Writer writes a new safetensors file, one tensor after the other.
+// A Writer writes a new safetensors file tensor by tensor.
 type Writer struct {
 	f    *os.File
 	w    *bufio.Writer
-	left int64 // bytes that are still to be written
+	left int64 // bytes left to write
 }
 
-// Create begins a file, which must not be there yet, with the header of all
-// tensors that it will have. Their elements are to be written in the same order.
+// Create creates a file, which must not exist, and writes the header for tensors.
+// The caller then writes their elements in the same order.
 func Create(path string, tensors []Tensor, metadata map[string]string) (*Writer, error) {
 	seen := map[string]bool{}
 	var size int64
 	for _, t := range tensors {
 		if seen[t.Name] {
-			return nil, fmt.Errorf("tensor %s is to be written twice", t.Name)
+			return nil, fmt.Errorf("duplicate tensor %s", t.Name)
 		}
 		seen[t.Name] = true
 		size += t.Bytes()
@@ -120,17 +119,17 @@ func Create(path string, tensors []Tensor, metadata map[string]string) (*Writer,
 	return w, nil
 }
 
-// Write implements io.Writer: it writes elements that come next.
+// Write implements io.Writer. It appends elements.
 func (w *Writer) Write(data []byte) (int, error) {
 	w.left -= int64(len(data))
 	return w.w.Write(data)
 }
 
-// Close ends the file, which is on the disk then.
+// Close completes the file and syncs it to disk.
 func (w *Writer) Close() error {
 	err := w.w.Flush()
 	if err == nil && w.left != 0 {
-		err = fmt.Errorf("%d bytes of the tensors are still to be written", w.left)
+		err = fmt.Errorf("%d bytes of tensors were not written", w.left)
 	}
 	if err == nil {
 		err = w.f.Sync()
@@ -141,5 +140,5 @@ func (w *Writer) Close() error {
 	return err
 }
 
-// Discard closes a file that is not to be ended. It does nothing after Close.
+// Discard closes the file without completing it. It does nothing after Close.
 func (w *Writer) Discard() { w.f.Close() }

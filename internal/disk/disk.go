@@ -1,4 +1,4 @@
-// Package disk says what is on disks, and what they have room for.
+// Package disk finds folders and free space on disks.
 package disk
 
 import (
@@ -9,7 +9,8 @@ import (
 	"syscall"
 )
 
-// Existing returns path if it is there, or else the first folder above it that is.
+// Existing returns path if it exists, otherwise the nearest parent folder that
+// exists.
 func Existing(path string) string {
 	for {
 		_, err := os.Stat(path)
@@ -27,8 +28,8 @@ func IsFolder(path string) bool {
 	return err == nil && info.IsDir()
 }
 
-// Free returns how many bytes those who are not root can write to the disk that
-// path is on, or will be on once it is made. Not all file systems tell.
+// Free returns the free space, in bytes, for users other than root on the disk of
+// path, which need not exist yet. Some file systems do not report it.
 func Free(path string) (int64, error) {
 	path = Existing(path)
 	var s syscall.Statfs_t

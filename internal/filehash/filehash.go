@@ -12,8 +12,8 @@ import (
 	"github.com/gomflux/gomflux/internal/oserr"
 )
 
-// SHA256 returns that of a file, in hexadecimal digits. Its errors do not name the
-// file. It ends with the context, whose cause is the error then.
+// SHA256 returns the SHA-256 of a file in hexadecimal digits. Its errors do not
+// contain the file's name. If the context is cancelled, the error is its cause.
 func SHA256(ctx context.Context, path string) (string, error) {
 	f, err := os.Open(path)
 	if err != nil {
@@ -27,7 +27,7 @@ func SHA256(ctx context.Context, path string) (string, error) {
 	return hex.EncodeToString(sum.Sum(nil)), nil
 }
 
-// untilDone is a hash that ends with a context.
+// untilDone is a hash that fails when a context is cancelled.
 type untilDone struct {
 	ctx context.Context
 	hash.Hash

@@ -1,5 +1,5 @@
-// Package filelock locks files and folders against other processes, with flock. A
-// lock ends when it is released, or with the process.
+// Package filelock locks files and folders against other processes with flock. A
+// lock is held until it is released or the process exits.
 package filelock
 
 import (
@@ -11,24 +11,24 @@ import (
 	"time"
 )
 
-// ErrHeld is that somebody else holds a lock.
+// ErrHeld means that another process, or another part of this one, holds the lock.
 var ErrHeld = errors.New("locked")
 
-// An Error says why a file that could be opened cannot be locked, other than that
-// somebody holds its lock. Not all file systems have locks.
+// An Error means that a file could be opened but not locked for a reason other
+// than ErrHeld. Some file systems do not support locks.
 type Error struct{ Err error }
 
 func (e *Error) Error() string { return e.Err.Error() }
 
 func (e *Error) Unwrap() error { return e.Err }
 
-// Try takes the lock of a file, which it makes if it is not there. The error is
-// ErrHeld, an *[Error], or about opening the file.
+// Try takes the lock of a file. It creates the file if necessary. The error is
+// ErrHeld, an *[Error], or that of opening the file.
 func Try(path string) (release func(), err error) {
 	return try(path, os.O_RDWR|os.O_CREATE)
 }
 
-// TryFolder is [Try] for a folder that is there.
+// TryFolder is [Try] for an existing folder.
 func TryFolder(path string) (release func(), err error) {
 	return try(path, os.O_RDONLY)
 }
@@ -64,7 +64,7 @@ func flock(f *os.File, how int) error {
 	}
 }
 
-// isAt reports whether an open file still has its name.
+// isAt reports whether path still is the open file.
 func isAt(f *os.File, path string) bool {
 	open, err := f.Stat()
 	if err != nil {
@@ -74,9 +74,9 @@ func isAt(f *os.File, path string) bool {
 	return err == nil && os.SameFile(open, named)
 }
 
-// Wait is [Try] until nobody else holds the lock. It makes the file's folder, as
-// often as others remove it, and calls waiting once if it has to wait. The error
-// may also be the context's cause.
+// Wait calls [Try] until it gets the lock. It creates the file's folder, again if
+// another process removes it. If it has to wait, it calls waiting once. The error
+// can also be the context's cause.
 func Wait(ctx context.Context, path string, waiting func()) (release func(), err error) {
 	for told := false; ; told = true {
 		if err := os.MkdirAll(filepath.Dir(path), 0o777); err != nil {
@@ -97,7 +97,7 @@ func Wait(ctx context.Context, path string, waiting func()) (release func(), err
 	}
 }
 
-// Held reports whether somebody holds the lock of a file.
+// Held reports whether the lock of a file is held.
 func Held(path string) bool {
 	f, err := os.Open(path)
 	if err != nil {

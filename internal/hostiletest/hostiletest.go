@@ -9,8 +9,7 @@ import (
 	"time"
 )
 
-// Bounded runs f and fails the test if it takes more memory or time than a
-// damaged file is worth.
+// Bounded runs f and fails the test if f uses too much memory or time.
 func Bounded(t testing.TB, f func()) {
 	t.Helper()
 	var before, after runtime.MemStats
@@ -30,9 +29,9 @@ func Bounded(t testing.TB, f func()) {
 // A Config is a component's config, read over its defaults.
 type Config interface{ Validate() error }
 
-// FuzzConfig holds that a config which Validate accepts can be declared as a
-// model. The files are the corpus; config makes the defaults, and declare a model
-// of what was read over them.
+// FuzzConfig checks that a model can be declared from every config that Validate
+// accepts. files are the corpus. config returns the defaults, and declare creates
+// the model.
 func FuzzConfig[C Config](f *testing.F, config func() C, declare func(C), files ...string) {
 	for _, name := range files {
 		text, err := os.ReadFile(name)

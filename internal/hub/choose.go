@@ -11,28 +11,29 @@ import (
 	"strings"
 )
 
-// indexName is the file that makes a repository a pipeline of diffusers.
+// indexName is the file that describes a pipeline of diffusers.
 const indexName = "model_index.json"
 
-// ErrSeveral is wrapped by the errors about repositories that have several
-// models, of which one has to be named.
-var ErrSeveral = errors.New("has several models")
+// ErrSeveral is wrapped by errors about repositories with several models, if the
+// user has to choose one.
+var ErrSeveral = errors.New("the repository has several models")
 
-// ErrFormat is wrapped by the errors about files that are not read.
+// ErrFormat is wrapped by errors about file formats that are not supported.
 var ErrFormat = errors.New("not supported")
 
-// adapters are the names that the files of LoRAs have by the libraries that
-// write them, diffusers and PEFT, and the config of the latter's.
+// adapters are the names that diffusers and PEFT give to the files of LoRAs.
 var adapters = []string{"pytorch_lora_weights.safetensors", "adapter_model.safetensors"}
 
+// adapterConfig is the config that PEFT writes next to a LoRA.
 const adapterConfig = "adapter_config.json"
 
 // needed chooses the files that a pipeline is loaded from: model_index.json,
-// card and licence, and of each component the configs, the tokenizer and one
-// set of safetensors files. Of a repository without model_index.json (nil) these
-// are a LoRA of one of the usual names, or all configs and one set of
-// safetensors files in each folder. Where that is several models, and nothing
-// tells which is meant, it is an ErrSeveral.
+// model card and licence, and for each component its configs, its tokenizer and
+// one set of safetensors files.
+//
+// In a repository without model_index.json (index is nil) it chooses a LoRA with
+// one of the names in adapters or else, from each folder, all configs and one
+// set of safetensors files. If these are several models, it returns ErrSeveral.
 func needed(files []File, index []byte) ([]File, error) {
 	if index == nil {
 		for _, name := range adapters {
@@ -56,7 +57,7 @@ func needed(files []File, index []byte) ([]File, error) {
 	}
 	var chosen []File
 	for _, f := range byFolder["."] {
-		if about(f.Path) || f.Path == indexName {
+		if isCard(f.Path) || f.Path == indexName {
 			chosen = append(chosen, f)
 		}
 	}
@@ -66,45 +67,46 @@ func needed(files []File, index []byte) ([]File, error) {
 			return nil, err
 		}
 		for _, f := range found {
-			if dir != "." || !about(f.Path) {
+			if dir != "." || !isCard(f.Path) {
 				chosen = append(chosen, f)
 			}
 		}
 	}
 	if !slices.ContainsFunc(chosen, func(f File) bool { return strings.HasSuffix(f.Path, suffix) }) {
-		return nil, fmt.Errorf("%w: has no %s files: others are not read", ErrFormat, suffix)
+		return nil, fmt.Errorf("%w: no %s files, and gomflux reads no other weights", ErrFormat, suffix)
 	}
 	if index == nil {
-		if several := alone(chosen, files); len(several) > 1 {
-			return nil, fmt.Errorf("%w: give one of %s", ErrSeveral, someOf(several))
+		if several := standalone(chosen, files); len(several) > 1 {
+			return nil, fmt.Errorf("%w: choose one of %s", ErrSeveral, someOf(several))
 		}
 	}
 	slices.SortFunc(chosen, func(a, b File) int { return strings.Compare(a.Path, b.Path) })
 	return chosen, nil
 }
 
-// named chooses files by their names, and with them card and licence and, of the
-// folders that they are in, the configs of models and adapters.
+// named chooses files by their names, together with model card and licence and
+// the configs of models and LoRAs in the same folders.
 func named(files []File, names []string) (chosen []File, err error) {
 	folders := map[string]bool{}
 	for _, name := range names {
 		if foreign.MatchString(name) {
-			return nil, fmt.Errorf("%w: %s is no %s file: others are not read", ErrFormat, name, suffix)
+			return nil, fmt.Errorf("%w: %s is not a %s file, and gomflux reads no other weights", ErrFormat, name, suffix)
 		}
 		if !slices.ContainsFunc(files, func(f File) bool { return f.Path == name }) {
-			var there []string
+			var found []string
 			for _, f := range files {
 				if strings.HasSuffix(f.Path, suffix) {
-					there = append(there, f.Path)
+					found = append(found, f.Path)
 				}
 			}
-			return nil, fmt.Errorf("%w: there is no file %s (there is %s)", ErrNoAccess, name, cmp.Or(someOf(there), "no "+suffix+" file"))
+			return nil, fmt.Errorf("%w: no file %s (the repository has %s)",
+				ErrNoAccess, name, cmp.Or(someOf(found), "no "+suffix+" file"))
 		}
 		folders[path.Dir(name)] = true
 	}
 	for _, f := range files {
-		beside := folders[path.Dir(f.Path)] && slices.Contains([]string{"config.json", adapterConfig}, path.Base(f.Path))
-		if slices.Contains(names, f.Path) || beside || about(f.Path) {
+		config := folders[path.Dir(f.Path)] && slices.Contains([]string{"config.json", adapterConfig}, path.Base(f.Path))
+		if slices.Contains(names, f.Path) || config || isCard(f.Path) {
 			chosen = append(chosen, f)
 		}
 	}
@@ -112,9 +114,9 @@ func named(files []File, names []string) (chosen []File, err error) {
 	return chosen, nil
 }
 
-// alone are the chosen safetensors files that nothing beside them says to be a
-// part of something: no config, no index, no other shard.
-func alone(chosen, files []File) (names []string) {
+// standalone returns the chosen safetensors files that are not part of a larger
+// model: those without a config, an index or other shards in their folder.
+func standalone(chosen, files []File) (names []string) {
 	known := map[string]bool{}
 	for _, f := range files {
 		if name := path.Base(f.Path); name == "config.json" || indexOfShards.MatchString(name) {
@@ -129,28 +131,29 @@ func alone(chosen, files []File) (names []string) {
 	return names
 }
 
-// someOf is a list of names for a message.
+// someOf lists at most eight names for a message.
 func someOf(names []string) string {
 	slices.Sort(names)
-	const most = 8
-	if len(names) > most {
-		return strings.Join(names[:most], ", ") + fmt.Sprintf(" and %d more", len(names)-most)
+	const limit = 8
+	if len(names) > limit {
+		return strings.Join(names[:limit], ", ") + fmt.Sprintf(" and %d more", len(names)-limit)
 	}
 	return strings.Join(names, ", ")
 }
 
-// about says whether a file at the top tells what the model is and what it may
-// be used for.
-func about(name string) bool {
+// isCard reports whether a file at the top of a repository is the model card, a
+// licence or a notice.
+func isCard(name string) bool {
 	stem, _, _ := strings.Cut(strings.ToUpper(name), ".")
-	ext := path.Ext(name)
-	return name == "README.md" || slices.Contains([]string{"", ".md", ".txt"}, ext) && slices.Contains([]string{"LICENSE", "LICENCE", "NOTICE"}, stem)
+	return name == "README.md" ||
+		slices.Contains([]string{"", ".md", ".txt"}, path.Ext(name)) &&
+			slices.Contains([]string{"LICENSE", "LICENCE", "NOTICE"}, stem)
 }
 
 const suffix = ".safetensors"
 
-// configs are the extensions of what lies beside weights: configs,
-// vocabularies, merges, sentencepiece models and templates.
+// configs are the extensions of the files next to weights: configs,
+// vocabularies, merges, SentencePiece models and templates.
 var configs = []string{".json", ".txt", ".model", ".jinja"}
 
 var (
@@ -159,33 +162,39 @@ var (
 	foreign       = regexp.MustCompile(`\.(bin|pt|pth|ckpt|msgpack|h5|onnx|gguf)$`)
 )
 
-// A checkpoint is a set of safetensors files.
+// A checkpoint is a set of safetensors files with the same parameters: one file,
+// or an index and its shards, or both.
 type checkpoint struct {
 	index, single, shards []File
 }
 
-// neededOf chooses among the files of one folder. Of the weights in several
-// forms it takes those under the library's own name that are not a variant
-// (fp16 and the like), in shards where there are both.
-func neededOf(dir string, files []File) (chosen []File, err error) {
-	sets := map[string]*checkpoint{} // by name without numbers, with the variant at its end
-	set := func(name string) *checkpoint {
-		if sets[name] == nil {
-			sets[name] = &checkpoint{}
-		}
-		return sets[name]
+// checkpoints maps names without shard numbers, with the variant as their
+// extension, to checkpoints.
+type checkpoints map[string]*checkpoint
+
+func (c checkpoints) at(name string) *checkpoint {
+	if c[name] == nil {
+		c[name] = &checkpoint{}
 	}
+	return c[name]
+}
+
+// neededOf chooses among the files of one folder. If it has the weights in
+// several forms, neededOf prefers the standard name of diffusers and
+// transformers, without a variant such as fp16, and shards to a single file.
+func neededOf(dir string, files []File) (chosen []File, err error) {
+	sets := checkpoints{}
 	var others []string
 	for _, f := range files {
 		name := path.Base(f.Path)
 		switch m := indexOfShards.FindStringSubmatch(name); {
 		case strings.HasPrefix(name, "."):
 		case m != nil:
-			s := set(m[1] + m[2])
+			s := sets.at(m[1] + m[2])
 			s.index = append(s.index, f)
 		case strings.HasSuffix(name, suffix):
 			stem := strings.TrimSuffix(name, suffix)
-			if s := set(shard.ReplaceAllString(stem, "")); shard.MatchString(stem) {
+			if s := sets.at(shard.ReplaceAllString(stem, "")); shard.MatchString(stem) {
 				s.shards = append(s.shards, f)
 			} else {
 				s.single = append(s.single, f)
@@ -197,33 +206,17 @@ func neededOf(dir string, files []File) (chosen []File, err error) {
 		}
 	}
 	if len(sets) == 0 && len(others) > 0 && dir != "." {
-		return nil, fmt.Errorf("%w: has no %s files in %s, only %s, which are not read", ErrFormat, suffix, dir, strings.Join(others[:min(len(others), 3)], ", "))
+		return nil, fmt.Errorf("%w: no %s files in %s, only %s, which gomflux does not read",
+			ErrFormat, suffix, dir, strings.Join(others[:min(len(others), 3)], ", "))
 	}
 	for name, s := range sets {
-		// mflux numbers its shards, and has an index of the library's name
+		// mflux's index has the standard name, its shards have only numbers
 		if len(s.single)+len(s.shards) == 0 && len(sets) > 1 {
 			chosen = append(chosen, s.index...)
 			delete(sets, name)
 		}
 	}
-	names := slices.Sorted(maps.Keys(sets))
-	own := slices.DeleteFunc(slices.Clone(names), func(name string) bool {
-		stem, _, _ := strings.Cut(name, ".")
-		return stem != "diffusion_pytorch_model" && stem != "model"
-	})
-	if len(own) > 0 {
-		names = own
-	}
-	plain := slices.DeleteFunc(slices.Clone(names), func(name string) bool { return variant(name) != "" })
-	switch {
-	case len(plain) > 0:
-		names = plain
-	case len(own) > 0:
-		// the one that is named bf16 has the range of float32
-		slices.SortStableFunc(names, func(a, b string) int { return rank(variant(a)) - rank(variant(b)) })
-		names = names[:1]
-	}
-	for _, name := range names {
+	for _, name := range sets.preferred() {
 		s := sets[name]
 		if len(s.index) > 0 && len(s.shards) > 0 {
 			chosen = append(append(chosen, s.index...), s.shards...)
@@ -234,7 +227,30 @@ func neededOf(dir string, files []File) (chosen []File, err error) {
 	return chosen, nil
 }
 
-// variant is what a checkpoint's name has after its stem.
+// preferred returns the names of the checkpoints to load, sorted.
+func (c checkpoints) preferred() []string {
+	names := slices.Sorted(maps.Keys(c))
+	standard := slices.DeleteFunc(slices.Clone(names), func(name string) bool {
+		stem, _, _ := strings.Cut(name, ".")
+		return stem != "diffusion_pytorch_model" && stem != "model"
+	})
+	if len(standard) > 0 {
+		names = standard
+	}
+	plain := slices.DeleteFunc(slices.Clone(names), func(name string) bool { return variant(name) != "" })
+	switch {
+	case len(plain) > 0:
+		names = plain
+	case len(standard) > 0:
+		// bf16 first: it has the range of float32
+		slices.SortStableFunc(names, func(a, b string) int { return rank(variant(a)) - rank(variant(b)) })
+		names = names[:1]
+	}
+	return names
+}
+
+// variant returns the part of a checkpoint's name after the first period, such
+// as fp16.
 func variant(name string) string {
 	_, v, _ := strings.Cut(name, ".")
 	return v

@@ -23,42 +23,44 @@ import (
 	"github.com/gomflux/gomflux/internal/oserr"
 )
 
-// DefaultEndpoint is the hub that is asked unless HF_ENDPOINT names another.
+// DefaultEndpoint is the URL of the hub, unless HF_ENDPOINT is set.
 const DefaultEndpoint = "https://huggingface.co"
 
-// ErrNoAccess is wrapped by the errors about repositories and revisions that
-// the hub does not have, or does not give to who asks.
-var ErrNoAccess = errors.New("the hub does not give it")
+// ErrNoAccess is wrapped by errors about repositories, revisions and files that
+// do not exist on the hub or that the user has no access to.
+var ErrNoAccess = errors.New("not available from the hub")
 
-// A Client asks a hub. NewClient makes one; it can be used by several goroutines.
+// A Client talks to a hub. NewClient creates it; it is safe for concurrent use.
 type Client struct {
 	// Endpoint is the hub's URL, without a slash at its end.
 	Endpoint string
-	// Token is sent to the hub, and to nobody else; "" for none.
+	// Token is the user's access token, sent to the hub only; "" without one.
 	Token string
-	// UserAgent is what the client calls itself.
+	// UserAgent is sent in the header of that name.
 	UserAgent string
 
 	once sync.Once
 	http *retryablehttp.Client
-	// stall is how long a connection may bring nothing.
+	// stall is how long a connection may stay silent.
 	stall time.Duration
-	// waitMin and waitMax are how long is waited before something is tried again,
-	// the first time and at most.
+	// waitMin is the pause before the first retry, waitMax the longest pause.
 	waitMin, waitMax time.Duration
 }
 
 const (
-	// tries is how often something is tried again that brings nothing.
+	// tries is the number of attempts without progress before giving up.
 	tries = 5
-	// longestWait is how long a hub may ask to wait.
+	// longestWait is the longest Retry-After of a hub that is accepted.
 	longestWait = 5 * time.Minute
 )
 
-// NewClient returns a client by the environment variables that Hugging Face's
-// tools heed: HF_ENDPOINT, HF_TOKEN, HF_TOKEN_PATH, HF_HOME.
+// NewClient returns a client that is configured by the environment variables of
+// Hugging Face's tools: HF_ENDPOINT, HF_TOKEN, HF_TOKEN_PATH, HF_HOME.
 func NewClient() (*Client, error) {
-	c := &Client{Endpoint: strings.TrimRight(os.Getenv("HF_ENDPOINT"), "/"), stall: time.Minute, waitMin: time.Second, waitMax: 30 * time.Second}
+	c := &Client{
+		Endpoint: strings.TrimRight(os.Getenv("HF_ENDPOINT"), "/"),
+		stall:    time.Minute, waitMin: time.Second, waitMax: 30 * time.Second,
+	}
 	if c.Endpoint == "" {
 		c.Endpoint = DefaultEndpoint
 	}
@@ -70,8 +72,8 @@ func NewClient() (*Client, error) {
 	return c, err
 }
 
-// token is the user's: of the environment, or of the file in which logging in
-// with Hugging Face's tools leaves it.
+// token returns the user's token, from the environment or from the file that
+// `hf auth login` writes; "" if there is no token.
 func token() (string, error) {
 	for _, name := range []string{"HF_TOKEN", "HUGGING_FACE_HUB_TOKEN"} {
 		if t := strings.TrimSpace(os.Getenv(name)); t != "" {
@@ -90,17 +92,17 @@ func token() (string, error) {
 	}
 	data, err := os.ReadFile(file)
 	if err != nil && !errors.Is(err, os.ErrNotExist) {
-		return "", fmt.Errorf("the token for the Hugging Face hub, %s: %w", file, oserr.Bare(err))
+		return "", fmt.Errorf("cannot read the token for the Hugging Face hub: %s: %w", file, oserr.Bare(err))
 	}
 	t := strings.TrimSpace(string(data))
 	if strings.ContainsFunc(t, func(r rune) bool { return r <= ' ' || r > '~' }) {
-		return "", fmt.Errorf("the token for the Hugging Face hub, %s: is more than one word", file)
+		return "", fmt.Errorf("the token for the Hugging Face hub in %s is not valid: expected a single word", file)
 	}
 	return t, nil
 }
 
-// Offline says whether HF_HUB_OFFLINE, or TRANSFORMERS_OFFLINE, forbids to ask
-// the hub.
+// Offline reports whether HF_HUB_OFFLINE or TRANSFORMERS_OFFLINE forbids access
+// to the hub.
 func Offline() bool {
 	value := os.Getenv("HF_HUB_OFFLINE")
 	if value == "" {
@@ -109,22 +111,23 @@ func Offline() bool {
 	return slices.Contains([]string{"1", "ON", "YES", "TRUE"}, strings.ToUpper(value))
 }
 
-// fileKey is the context's key of the File that is asked for.
+// fileKey is the context key of the File that a request is for.
 type fileKey struct{}
 
-// askingKey is the context's key of a first question, which is not tried again
-// where nobody can be reached: that is a machine without a network.
-type askingKey struct{}
+// firstKey is the context key of the first request of a command. It is not
+// retried if the connection fails, since the machine then has no network.
+type firstKey struct{}
 
-// A changedError is about a file that is not what the hub has listed.
+// A changedError means that the server's file differs from the hub's listing.
 type changedError struct{ what, found, expected string }
 
 func (e *changedError) Error() string {
-	return fmt.Sprintf("is not what the hub has listed: its %s is %s, expected %s (try again: it may just have changed)", e.what, e.found, e.expected)
+	return fmt.Sprintf("file does not match the hub's listing: its %s is %s, expected %s (try again: it may just have changed)",
+		e.what, e.found, e.expected)
 }
 
-// client returns the HTTP client. Requests are tried again where nobody
-// answers, the server fails, or it asks to wait.
+// client returns the HTTP client. It retries requests if the connection or the
+// server fails, or if the server asks to wait.
 func (c *Client) client() *retryablehttp.Client {
 	c.once.Do(func() { c.http = c.newHTTP() })
 	return c.http
@@ -132,10 +135,10 @@ func (c *Client) client() *retryablehttp.Client {
 
 func (c *Client) newHTTP() *retryablehttp.Client {
 	transport := http.DefaultTransport.(*http.Transport).Clone()
-	transport.DisableCompression = true // ranges are of the bytes as they are
+	transport.DisableCompression = true // ranges count bytes that are not compressed
 	transport.ResponseHeaderTimeout = c.stall
 	transport.MaxIdleConnsPerHost = connections
-	// with HTTP/2 all ranges would share one connection, and its speed
+	// with HTTP/2 all ranges would share the bandwidth of one connection
 	transport.ForceAttemptHTTP2 = false
 	transport.Protocols = &http.Protocols{}
 	transport.Protocols.SetHTTP1(true)
@@ -150,7 +153,7 @@ func (c *Client) newHTTP() *retryablehttp.Client {
 			return false, nil
 		}
 		var op *net.OpError
-		if errors.As(err, &op) && op.Op == "dial" && ctx.Value(askingKey{}) != nil {
+		if errors.As(err, &op) && op.Op == "dial" && ctx.Value(firstKey{}) != nil {
 			return false, nil
 		}
 		return retryablehttp.DefaultRetryPolicy(ctx, resp, err)
@@ -158,15 +161,15 @@ func (c *Client) newHTTP() *retryablehttp.Client {
 	return r
 }
 
-// askedToWait is the time of a Retry-After header.
+// askedToWait returns the duration of the Retry-After header.
 func askedToWait(resp *http.Response) time.Duration {
 	return retryablehttp.DefaultBackoff(0, 0, 0, resp)
 }
 
-var errDowngrade = errors.New("it leads from HTTPS to HTTP, which is refused")
+var errDowngrade = errors.New("refusing a redirect from HTTPS to HTTP")
 
-// checkRedirect lets the token go to the hub only, and compares what the hub
-// says of the file it leads to.
+// checkRedirect removes the token from requests to other hosts, and compares the
+// headers of the hub's redirect with the listed file.
 func (c *Client) checkRedirect(req *http.Request, via []*http.Request) error {
 	if len(via) > 10 {
 		return errors.New("stopped after 10 redirects")
@@ -184,7 +187,7 @@ func (c *Client) checkRedirect(req *http.Request, via []*http.Request) error {
 	return checkLinked(req.Context(), req.Response.Header)
 }
 
-// checkLinked compares what the hub's headers say of a file.
+// checkLinked compares the hub's X-Linked-* headers with the requested file.
 func checkLinked(ctx context.Context, h http.Header) error {
 	f, ok := ctx.Value(fileKey{}).(File)
 	if !ok {
@@ -199,13 +202,13 @@ func checkLinked(ctx context.Context, h http.Header) error {
 	return nil
 }
 
-// etag is what is between the quotes of an ETag header.
+// etag returns the value between the quotes of an ETag header.
 func etag(header string) string {
 	return strings.Trim(strings.TrimPrefix(header, "W/"), `"`)
 }
 
-// get asks for a URL of the hub. Whatever the answer is, its body is to be
-// closed.
+// get requests a URL of the hub. The caller closes the response's body, whatever
+// the status.
 func (c *Client) get(ctx context.Context, address string, header http.Header) (*http.Response, error) {
 	req, err := retryablehttp.NewRequestWithContext(ctx, http.MethodGet, address, nil)
 	if err != nil {
@@ -228,7 +231,7 @@ func (c *Client) get(ctx context.Context, address string, header http.Header) (*
 			return nil, context.Cause(ctx)
 		}
 		var u *url.Error
-		if errors.As(err, &u) { // its URL may be signed, which is nobody's business
+		if errors.As(err, &u) { // keep the query secret: it may contain a signature
 			host := u.URL
 			if parsed, err := url.Parse(u.URL); err == nil {
 				host = parsed.Host
@@ -240,43 +243,48 @@ func (c *Client) get(ctx context.Context, address string, header http.Header) (*
 	return resp, nil
 }
 
-// fromHub says whether the hub itself gave an answer, and not who it led to.
+// fromHub reports whether the response came from the hub itself, not from a host
+// that it redirected to.
 func (c *Client) fromHub(resp *http.Response) bool {
-	return c.Endpoint == resp.Request.URL.Scheme+"://"+resp.Request.URL.Host || strings.HasPrefix(c.Endpoint, resp.Request.URL.Scheme+"://"+resp.Request.URL.Host+"/")
+	host := resp.Request.URL.Scheme + "://" + resp.Request.URL.Host
+	return c.Endpoint == host || strings.HasPrefix(c.Endpoint, host+"/")
 }
 
-// refused is the error of an answer that is not what was asked for.
-func (c *Client) refused(resp *http.Response, repo, rev string) error {
+// statusError returns the error for a response with an unexpected status.
+func (c *Client) statusError(resp *http.Response, repo, rev string) error {
 	if !c.fromHub(resp) {
-		return fmt.Errorf("%s answers %s", resp.Request.URL.Host, resp.Status)
+		return fmt.Errorf("%s answered %s", resp.Request.URL.Host, resp.Status)
 	}
 	page := c.Endpoint + "/" + repo
-	withToken := "set HF_TOKEN to a token of yours, from " + c.Endpoint + "/settings/tokens"
+	withToken := "set HF_TOKEN to your token from " + c.Endpoint + "/settings/tokens"
 	if c.Token != "" {
-		withToken = "a token was sent, but its account has no access"
+		withToken = "the account of the token that was sent has no access"
 	}
 	switch code := resp.Header.Get("X-Error-Code"); {
 	case code == "GatedRepo":
-		return fmt.Errorf("%w: it is gated: accept its conditions at %s, and %s", ErrNoAccess, page, withToken)
+		return fmt.Errorf("%w: the repository is gated (accept its conditions at %s; %s)", ErrNoAccess, page, withToken)
 	case code == "RevisionNotFound":
-		return fmt.Errorf("%w: there is no revision %s (see %s/commits/main)", ErrNoAccess, rev, page)
+		return fmt.Errorf("%w: no revision %s (see %s/commits/main)", ErrNoAccess, rev, page)
 	case resp.StatusCode == http.StatusUnauthorized && c.Token != "":
-		return fmt.Errorf("%w: there is no such repository, or it is private, or the token that was sent is not valid (see %s)", ErrNoAccess, page)
+		return fmt.Errorf("%w: the repository does not exist or is private, or the token that was sent is not valid (see %s)",
+			ErrNoAccess, page)
 	case code == "RepoNotFound", resp.StatusCode == http.StatusUnauthorized, resp.StatusCode == http.StatusNotFound && code == "":
-		return fmt.Errorf("%w: there is no such repository, or it is private or gated (if so, see %s, and %s)", ErrNoAccess, page, withToken)
+		return fmt.Errorf("%w: the repository does not exist, or it is private or gated (if so, see %s, and %s)",
+			ErrNoAccess, page, withToken)
 	case resp.StatusCode == http.StatusForbidden:
-		return fmt.Errorf("%w: access is refused (see %s; %s)", ErrNoAccess, page, withToken)
+		return fmt.Errorf("%w: access denied (see %s; %s)", ErrNoAccess, page, withToken)
 	case resp.StatusCode == http.StatusTooManyRequests && askedToWait(resp) > 0:
-		return fmt.Errorf("the hub has had too many requests, and asks to wait %v", askedToWait(resp))
+		return fmt.Errorf("too many requests: the hub asks to wait %v", askedToWait(resp))
 	}
 	message := ""
 	if m := resp.Header.Get("X-Error-Message"); m != "" {
 		message = fmt.Sprintf(": %.200q", m)
 	}
-	return fmt.Errorf("the hub answers %s%s", resp.Status, message)
+	return fmt.Errorf("the hub answered %s%s", resp.Status, message)
 }
 
-// Info asks the hub about a repository at a revision, "" for the main branch.
+// Info asks the hub for the files and the licence of a repository at a revision;
+// "" is the main branch.
 func (c *Client) Info(ctx context.Context, repo, rev string) (*Info, error) {
 	if !IsRepo(repo) {
 		return nil, fmt.Errorf("%q is not the name of a repository (owner/name)", repo)
@@ -285,33 +293,34 @@ func (c *Client) Info(ctx context.Context, repo, rev string) (*Info, error) {
 		rev = "main"
 	}
 	if !IsRevision(rev) {
-		return nil, fmt.Errorf("%q is not the name of a revision", rev)
+		return nil, fmt.Errorf("%q is not a valid name of a revision", rev)
 	}
-	resp, err := c.get(context.WithValue(ctx, askingKey{}, true), c.Endpoint+"/api/models/"+repo+"/revision/"+url.PathEscape(rev)+"?blobs=true", nil)
+	address := c.Endpoint + "/api/models/" + repo + "/revision/" + url.PathEscape(rev) + "?blobs=true"
+	resp, err := c.get(context.WithValue(ctx, firstKey{}, true), address, nil)
 	if err != nil {
-		return nil, fmt.Errorf("%s: cannot ask the hub: %w (gomflux list has what is here)", repo, err)
+		return nil, fmt.Errorf("%s: cannot reach the hub: %w (gomflux list shows the models on this machine)", repo, err)
 	}
 	defer resp.Body.Close()
 	if resp.StatusCode != http.StatusOK {
-		return nil, fmt.Errorf("%s: %w", repo, c.refused(resp, repo, rev))
+		return nil, fmt.Errorf("%s: %w", repo, c.statusError(resp, repo, rev))
 	}
-	const most = 64 << 20
-	data, err := io.ReadAll(io.LimitReader(resp.Body, most))
-	if err != nil || len(data) == most {
-		return nil, fmt.Errorf("%s: the hub's answer is cut or too long: %w", repo, cmp.Or(err, io.ErrUnexpectedEOF))
+	const limit = 64 << 20
+	data, err := io.ReadAll(io.LimitReader(resp.Body, limit))
+	if err != nil || len(data) == limit {
+		return nil, fmt.Errorf("%s: the hub's answer is cut off or too long: %w", repo, cmp.Or(err, io.ErrUnexpectedEOF))
 	}
 	info, err := parseInfo(data)
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", repo, err)
 	}
 	if commitName.MatchString(rev) && info.Commit != rev {
-		return nil, fmt.Errorf("%s: the hub answers with commit %s, expected %s", repo, info.Commit, rev)
+		return nil, fmt.Errorf("%s: the hub answered with commit %s, expected %s", repo, info.Commit, rev)
 	}
 	info.Repo, info.Revision = repo, rev
 	return info, nil
 }
 
-// fileURL is where the hub has a file.
+// fileURL returns the URL of a file on the hub.
 func (c *Client) fileURL(info *Info, f File) string {
 	parts := strings.Split(f.Path, "/")
 	for i, p := range parts {
@@ -320,11 +329,11 @@ func (c *Client) fileURL(info *Info, f File) string {
 	return c.Endpoint + "/" + info.Repo + "/resolve/" + info.Commit + "/" + strings.Join(parts, "/")
 }
 
-// small fetches a small file into memory, and checks it.
-func (c *Client) small(ctx context.Context, info *Info, f File) (data []byte, err error) {
-	const most = 1 << 20
-	if f.Size > most {
-		return nil, fmt.Errorf("%s: is of %d bytes, expected at most %d", f.Path, f.Size, most)
+// fetchSmall downloads a file of at most 1 MiB into memory and checks its hash.
+func (c *Client) fetchSmall(ctx context.Context, info *Info, f File) (data []byte, err error) {
+	const limit = 1 << 20
+	if f.Size > limit {
+		return nil, fmt.Errorf("%s: has %d bytes, expected at most %d", f.Path, f.Size, limit)
 	}
 	for range tries {
 		var resp *http.Response
@@ -334,7 +343,7 @@ func (c *Client) small(ctx context.Context, info *Info, f File) (data []byte, er
 		}
 		if resp.StatusCode != http.StatusOK {
 			resp.Body.Close()
-			return nil, c.refused(resp, info.Repo, info.Revision)
+			return nil, c.statusError(resp, info.Repo, info.Revision)
 		}
 		data, err = io.ReadAll(io.LimitReader(resp.Body, f.Size+1))
 		resp.Body.Close()

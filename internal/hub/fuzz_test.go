@@ -7,11 +7,12 @@ import (
 	"testing"
 )
 
-// FuzzCachePaths: what is taken for a repository, a revision or a file stays in the
-// cache's folder.
+// FuzzCachePaths checks that valid repositories, revisions and files have paths
+// inside the cache.
 func FuzzCachePaths(f *testing.F) {
 	for _, s := range []string{
-		"me/mine", "me/mine@main", "me/mine@refs/pr/1:a/b.safetensors", "me/..", "../me", "me/mine@../../x", "me/mine@/etc", "me/mine:../x", "a--b/c--d", "me/mine@v1.0+a",
+		"me/mine", "me/mine@main", "me/mine@refs/pr/1:a/b.safetensors", "me/..", "../me", "me/mine@../../x", "me/mine@/etc",
+		"me/mine:../x", "a--b/c--d", "me/mine@v1.0+a",
 		"me/mine@a\x00b", "me/mine@.", "me/mine:a\\b",
 	} {
 		f.Add(s)
@@ -43,7 +44,8 @@ func FuzzCachePaths(f *testing.F) {
 	})
 }
 
-// FuzzComponents: the folders that a model_index.json names are in the snapshot.
+// FuzzComponents checks that the folders of a model_index.json are inside the
+// snapshot.
 func FuzzComponents(f *testing.F) {
 	f.Add([]byte(`{"_class_name": "FluxPipeline", "vae": ["diffusers", "AutoencoderKL"], "image_encoder": [null, null]}`))
 	f.Add([]byte(`{"../vae": ["diffusers", "AutoencoderKL"]}`))
@@ -61,7 +63,8 @@ func FuzzComponents(f *testing.F) {
 	})
 }
 
-// FuzzRef: whatever is in a reference, the snapshot is one of the repository's.
+// FuzzRef checks that any contents of a file of refs/ lead to a snapshot of the
+// repository or to an error.
 func FuzzRef(f *testing.F) {
 	for _, s := range []string{aCommit, aCommit + "\n", "", "..", ".", "/", "../../../etc", "a/b", "a\x00b", "c0ffee"} {
 		f.Add([]byte(s))

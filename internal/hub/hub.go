@@ -1,5 +1,4 @@
-// Package hub finds models in the cache that Hugging Face's tools keep, and
-// fetches models into it.
+// Package hub finds models in the Hugging Face cache and downloads models into it.
 package hub
 
 import (
@@ -16,19 +15,20 @@ import (
 	"syscall"
 )
 
-// repoName is what a repository's name looks like: an owner and a name.
+// repoName matches the name of a repository: owner/name.
 var repoName = regexp.MustCompile(`^[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*$`)
 
-// IsRepo says whether a name has the form owner/name of a repository.
+// IsRepo reports whether name has the form owner/name.
 func IsRepo(name string) bool { return repoName.MatchString(name) }
 
-// ErrNotCached is wrapped by the errors about repositories that are not in the
-// cache.
+// ErrNotCached is wrapped by errors about repositories, revisions and files that
+// are not in the cache.
 var ErrNotCached = errors.New("not in the Hugging Face cache")
 
-// Cache is the cache's folder, by the environment variables that Hugging Face's
-// tools heed: HF_HUB_CACHE, HF_HOME, XDG_CACHE_HOME. As to them ~ and $NAME mean
-// something in these, for there may have been no shell to replace them.
+// Cache returns the folder of the Hugging Face cache. It follows the environment
+// variables of Hugging Face's tools: HF_HUB_CACHE, HF_HOME, XDG_CACHE_HOME. As in
+// those tools, ~ and $NAME in the values are expanded, since a shell may not
+// have done so.
 func Cache() (string, error) {
 	if dir := os.Getenv("HF_HUB_CACHE"); dir != "" {
 		return filepath.Clean(expand(dir)), nil
@@ -40,7 +40,7 @@ func Cache() (string, error) {
 	return filepath.Join(home, "hub"), nil
 }
 
-// hfHome is the folder of Hugging Face's tools, with the cache and the token.
+// hfHome returns the folder in which Hugging Face's tools keep cache and token.
 func hfHome() (string, error) {
 	for _, v := range []struct{ name, below string }{{"HF_HOME", ""}, {"XDG_CACHE_HOME", "huggingface"}} {
 		if dir := os.Getenv(v.name); dir != "" {
@@ -56,8 +56,8 @@ func hfHome() (string, error) {
 
 var variable = regexp.MustCompile(`\$(\w+|\{[^}]*\})`)
 
-// expand is Python's os.path.expandvars(os.path.expanduser(path)), but for other
-// users' homes: a variable that is not set stays as it is written.
+// expand does what Python's os.path.expandvars(os.path.expanduser(path)) does,
+// except for other users' homes. Variables that are not set stay in the path.
 func expand(path string) string {
 	if rest, ok := strings.CutPrefix(path+"/", "~/"); ok {
 		if home, err := os.UserHomeDir(); err == nil {
@@ -72,16 +72,17 @@ func expand(path string) string {
 	})
 }
 
-// folderPrefix begins the names of the cache's folders of models, which go on
-// with owner--name.
+// folderPrefix begins the name of a model's folder in the cache:
+// models--owner--name.
 const folderPrefix = "models--"
 
 func folderName(repo string) string {
 	return folderPrefix + strings.ReplaceAll(repo, "/", "--")
 }
 
-// RepoOf returns the repository, owner/name, that a folder is a snapshot of, by
-// where it lies in a cache: models--owner--name/snapshots/COMMIT.
+// RepoOf returns the repository, owner/name, of a snapshot's folder, judging by
+// its path: models--owner--name/snapshots/COMMIT. ok reports whether the path
+// has that form.
 func RepoOf(folder string) (repo string, ok bool) {
 	snapshots := filepath.Dir(filepath.Clean(folder))
 	name, ok := strings.CutPrefix(filepath.Base(filepath.Dir(snapshots)), folderPrefix)
@@ -92,21 +93,22 @@ func RepoOf(folder string) (repo string, ok bool) {
 	return repo, true
 }
 
-// A Repo is a repository of a model in the cache.
+// A Repo is a model repository in the cache.
 type Repo struct {
 	Name     string // owner/name
-	Snapshot string // the folder that Find returns; "" with Err
-	Err      error  // why Find finds none
-	// Unfinished are the files whose download was begun and has not ended, by
-	// path. What they will be is not recorded.
+	Snapshot string // the folder that Find returns; "" if Err is set
+	Err      error  // the error of Find
+	// Unfinished lists the paths of partial downloads. The cache does not record
+	// which files they will become.
 	Unfinished []string
-	// Blobs says whether there are files in the cache, of whatever snapshot.
+	// Blobs reports whether the cache has any file of the repository, complete or
+	// not.
 	Blobs bool
 }
 
-// List returns the repositories of models in the cache, by name. A cache that
-// is not there has none. What Find does not take, such as the names without an
-// owner that there once were, is left out.
+// List returns the model repositories in the cache, sorted by name. If the cache
+// does not exist, the list is empty. Names that Find rejects, such as old ones
+// without an owner, are left out.
 func List() ([]Repo, error) {
 	cache, err := Cache()
 	if err != nil {
@@ -129,7 +131,7 @@ func List() ([]Repo, error) {
 		r := Repo{Name: name}
 		r.Snapshot, r.Err = Find(name, "")
 		blobs := filepath.Join(cache, e.Name(), "blobs")
-		files, _ := os.ReadDir(blobs) // a cache without links has none
+		files, _ := os.ReadDir(blobs) // does not exist in a cache without symlinks
 		for _, f := range files {
 			if strings.HasSuffix(f.Name(), ".incomplete") {
 				r.Unfinished = append(r.Unfinished, filepath.Join(blobs, f.Name()))
@@ -142,8 +144,8 @@ func List() ([]Repo, error) {
 	return repos, nil
 }
 
-// Address is how a repository, a revision of it and a file in that are named
-// together: owner/name@revision:file, where the last two can be left out ("").
+// Address joins a repository, a revision and a file to
+// owner/name@revision:file. An empty revision or file is left out.
 func Address(repo, revision, file string) string {
 	if revision != "" {
 		repo += "@" + revision
@@ -154,8 +156,8 @@ func Address(repo, revision, file string) string {
 	return repo
 }
 
-// ParseAddress takes apart what Address has put together. ok is false for what
-// is none.
+// ParseAddress splits an address made by Address. ok is false if address is not
+// valid.
 func ParseAddress(address string) (repo, revision, file string, ok bool) {
 	at, file, hasFile := strings.Cut(address, ":")
 	repo, revision, pinned := strings.Cut(at, "@")
@@ -166,10 +168,11 @@ func ParseAddress(address string) (repo, revision, file string, ok bool) {
 	return repo, revision, file, true
 }
 
-// FindFile returns the path of a file in the snapshot that Find returns.
+// FindFile returns the path of a file in the snapshot that Find returns for repo
+// and revision.
 func FindFile(repo, revision, file string) (string, error) {
 	if err := checkPath(file); err != nil {
-		return "", fmt.Errorf("%s: %q is not the name of a file in a repository", repo, file)
+		return "", fmt.Errorf("%s: %q is not a valid name of a file in a repository", repo, file)
 	}
 	snapshot, err := find(repo, revision, file)
 	if err != nil {
@@ -179,21 +182,22 @@ func FindFile(repo, revision, file string) (string, error) {
 	info, err := os.Stat(path)
 	switch {
 	case errors.Is(err, fs.ErrNotExist), errors.Is(err, syscall.ENOTDIR):
-		return "", fmt.Errorf("%s: %w: %s does not have %s (to get it: gomflux pull %s)", repo, ErrNotCached, snapshot, file, Address(repo, revision, file))
+		return "", fmt.Errorf("%s: %w: no %s in %s (to get it: gomflux pull %s)",
+			repo, ErrNotCached, file, snapshot, Address(repo, revision, file))
 	case err != nil:
 		return "", fmt.Errorf("%s: %w", repo, err)
 	case !info.Mode().IsRegular():
-		return "", fmt.Errorf("%s: %s is no file", repo, path)
+		return "", fmt.Errorf("%s: %s is not a regular file", repo, path)
 	}
 	return path, nil
 }
 
-// readRef reads a reference, a file with the name of a commit, as far as such a
-// name can go.
+// readRef reads a file of refs/, which contains the name of a commit. It reads at
+// most 4096 bytes.
 func readRef(path string) ([]byte, error) {
 	info, err := os.Stat(path)
 	if err == nil && !info.IsDir() && !info.Mode().IsRegular() {
-		err = fmt.Errorf("%s: is no file", path)
+		err = fmt.Errorf("%s: not a regular file", path)
 	}
 	if err != nil {
 		return nil, err
@@ -206,20 +210,21 @@ func readRef(path string) ([]byte, error) {
 	return io.ReadAll(io.LimitReader(f, 4096))
 }
 
-// Find returns the folder of a repository's snapshot in the cache: that of a
-// branch, a tag or a commit. With none ("") it is that of the main branch or,
-// where no branch is recorded, the only one there is.
+// Find returns the folder of a repository's snapshot in the cache. revision is a
+// branch, a tag or a commit. If it is "", Find returns the snapshot of the main
+// branch or, if the cache records no main branch, the only snapshot.
 func Find(repo, revision string) (string, error) { return find(repo, revision, "") }
 
-// find is Find for somebody who wants a file, or all ("").
+// find is Find with the name of the wanted file for the hint in the error; "" for
+// the whole model.
 func find(repo, revision, file string) (string, error) {
 	if !IsRepo(repo) {
 		return "", fmt.Errorf("%q is not the name of a repository (owner/name)", repo)
 	}
 	if revision != "" && !IsRevision(revision) {
-		return "", fmt.Errorf("%s: %q is not the name of a revision", repo, revision)
+		return "", fmt.Errorf("%s: %q is not a valid name of a revision", repo, revision)
 	}
-	get := "to get it: gomflux pull " + Address(repo, revision, file)
+	hint := "to get it: gomflux pull " + Address(repo, revision, file)
 	cache, err := Cache()
 	if err != nil {
 		return "", err
@@ -232,7 +237,7 @@ func find(repo, revision, file string) (string, error) {
 	case err == nil:
 		name := strings.TrimSpace(string(commit))
 		if !filepath.IsLocal(name) || name != filepath.Base(name) || name == "." || strings.ContainsAny(name, "\\\x00") {
-			return "", fmt.Errorf("%s: %.80q is not a snapshot's name", ref, name)
+			return "", fmt.Errorf("%s: contains %.80q, expected the name of a snapshot", ref, name)
 		}
 		snapshot := filepath.Join(snapshots, name)
 		if _, err := os.Stat(snapshot); err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -242,29 +247,31 @@ func find(repo, revision, file string) (string, error) {
 			if revision != "" {
 				what = revision
 			}
-			return "", fmt.Errorf("%s: %w: %s is at %s, and that snapshot is not there (is the download complete?)", repo, ErrNotCached, what, name)
+			return "", fmt.Errorf("%s: %w: %s is at %s, but this snapshot does not exist (is the download complete?)",
+				repo, ErrNotCached, what, name)
 		}
 		return snapshot, nil
 	case !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, syscall.ENOTDIR) && !errors.Is(err, syscall.EISDIR):
 		return "", err
 	}
 	if revision != "" {
-		// a commit's name has no slash, so that nothing but a snapshot is found
+		// without a slash the path can only be that of a snapshot
 		snapshot := filepath.Join(snapshots, revision)
 		if info, err := os.Stat(snapshot); err == nil && info.IsDir() && !strings.Contains(revision, "/") {
 			return snapshot, nil
 		}
-		return "", fmt.Errorf("%s: %w %s at the revision %s (%s)", repo, ErrNotCached, cache, revision, get)
+		return "", fmt.Errorf("%s: %w %s at revision %s (%s)", repo, ErrNotCached, cache, revision, hint)
 	}
 	entries, err := os.ReadDir(snapshots)
 	if errors.Is(err, fs.ErrNotExist) || err == nil && len(entries) == 0 {
-		return "", fmt.Errorf("%s: %w %s (%s)", repo, ErrNotCached, cache, get)
+		return "", fmt.Errorf("%s: %w %s (%s)", repo, ErrNotCached, cache, hint)
 	}
 	if err != nil {
 		return "", err
 	}
 	if len(entries) > 1 {
-		return "", fmt.Errorf("%s: %d snapshots in %s and no main branch: give one of them as %s@COMMIT", repo, len(entries), snapshots, repo)
+		return "", fmt.Errorf("%s: %d snapshots in %s and no main branch (choose one with %s@COMMIT)",
+			repo, len(entries), snapshots, repo)
 	}
 	return filepath.Join(snapshots, entries[0].Name()), nil
 }

@@ -11,7 +11,7 @@ import (
 	"github.com/gomflux/gomflux/internal/hub"
 )
 
-// cache makes a cache with the files given.
+// cache creates a cache with the given files.
 func cache(t *testing.T, files map[string]string) string {
 	t.Helper()
 	dir := t.TempDir()
@@ -69,7 +69,7 @@ func TestFind(t *testing.T) {
 		{repo: "a/several", err: "2 snapshots"},
 		{repo: "a/gone", err: "c9", missing: true},
 		{repo: "a/file", err: "snapshots/c1: not a directory"},
-		{repo: "a/escape", err: "is not a snapshot's name"},
+		{repo: "a/escape", err: "expected the name of a snapshot"},
 		{repo: "a/empty", err: "gomflux pull a/empty", missing: true},
 		{repo: "a/nothing", err: "gomflux pull a/nothing", missing: true},
 		{repo: "a", err: "owner/name"},
@@ -104,8 +104,9 @@ func TestFindRevision(t *testing.T) {
 	})
 	for revision, want := range map[string]string{
 		"": "c1", "main": "c1", "v1": "c2", "refs/pr/1": "c3", "c3": "c3", // a branch wins over a commit of its name
-		"refs": "!not in the Hugging Face cache", "c1/x": "!not in the", "nope": "!at the revision nope (to get it: gomflux pull a/b@nope)",
-		"gone": "!gone is at c9, and that snapshot is not there", "out": "!not a snapshot's name", "../x": "!not the name of a revision", "..": "!not the name of a revision",
+		"refs": "!not in the Hugging Face cache", "c1/x": "!not in the", "nope": "!at revision nope (to get it: gomflux pull a/b@nope)",
+		"gone": "!gone is at c9, but this snapshot does not exist", "out": "!expected the name of a snapshot",
+		"../x": "!not a valid name of a revision", "..": "!not a valid name of a revision",
 	} {
 		got, err := hub.Find("a/b", revision)
 		if text, wrong := strings.CutPrefix(want, "!"); wrong {
@@ -129,7 +130,8 @@ func TestAddress(t *testing.T) {
 		"a/b@v1":                   {"a/b", "v1", ""},
 		"a/b:x.safetensors":        {"a/b", "", "x.safetensors"},
 		"a/b@refs/pr/1:d/x y@z:.s": {"a/b", "refs/pr/1", "d/x y@z:.s"},
-		"a":                        {}, "a:x": {}, "a/b:": {}, "a/b@": {}, "a/b@:x": {}, "a/b:../x": {}, "a/b:/x": {}, "a/b@../x": {}, "a/b/c": {}, "": {}, "a/b:x\n": {},
+		"a":                        {}, "a:x": {}, "a/b:": {}, "a/b@": {}, "a/b@:x": {}, "a/b:../x": {}, "a/b:/x": {},
+		"a/b@../x": {}, "a/b/c": {}, "": {}, "a/b:x\n": {},
 	} {
 		repo, revision, file, ok := hub.ParseAddress(address)
 		if got := [3]string{repo, revision, file}; got != want || ok != (want[0] != "") {
@@ -176,10 +178,10 @@ func TestFindFile(t *testing.T) {
 		"a/b:sub/z.safetensors":    "!(to get it: gomflux pull a/b:sub/z.safetensors)",
 		"a/b@v1:x.safetensors":     "!(to get it: gomflux pull a/b@v1:x.safetensors)",
 		"a/c:x.safetensors":        "!(to get it: gomflux pull a/c:x.safetensors)",
-		"a/b:x.safetensors/y":      "!does not have x.safetensors/y",
-		"a/begun:x.safetensors":    "!does not have x.safetensors",
-		"a/b:sub":                  "?is no file",
-		"a/b:../c1/x.safetensors":  "?is not the name of a file",
+		"a/b:x.safetensors/y":      "!: no x.safetensors/y",
+		"a/begun:x.safetensors":    "!: no x.safetensors",
+		"a/b:sub":                  "?is not a regular file",
+		"a/b:../c1/x.safetensors":  "?is not a valid name of a file",
 	} {
 		repo, file, _ := strings.Cut(address, ":")
 		repo, revision, _ := strings.Cut(repo, "@")

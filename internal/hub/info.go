@@ -11,25 +11,25 @@ import (
 	"unicode"
 )
 
-// An Info is what a hub tells of a repository at a revision.
+// Info describes a repository at a revision, as the hub lists it.
 type Info struct {
-	Repo     string // owner/name, as it was asked for
-	Revision string // as it was asked for: a branch, a tag or a commit
+	Repo     string // owner/name, as requested
+	Revision string // as requested: a branch, a tag or a commit
 	Commit   string
 	Gated    bool
-	Licence  string // by the model card; "" where that does not tell
+	Licence  string // from the model card; "" if it has no licence
 	Files    []File
 }
 
-// A File is one of a repository's, at a commit.
+// A File is a file of a repository at a commit.
 type File struct {
 	Path string // with slashes
-	Size int64
-	// Hash names the file in the cache, and is what its bytes are checked by:
-	// the SHA-256 of a file in large file storage, the hash of the git object of
-	// any other one (SHA-1 over a header with the size, and the bytes).
+	Size int64  // bytes
+	// Hash is the file's name in the cache and verifies its contents. It is the
+	// SHA-256 of files in large file storage, and the hash of the git object of
+	// all others (SHA-1 of a header with the size, and the contents).
 	Hash string
-	LFS  bool
+	LFS  bool // in large file storage
 }
 
 var (
@@ -39,36 +39,42 @@ var (
 	revision   = regexp.MustCompile(`^[A-Za-z0-9_][\w.+/-]*$`)
 )
 
-// IsRevision says whether a name can be one of a branch, a tag or a commit, and
-// of a file below the cache's folder refs.
+// IsRevision reports whether name is valid for a branch, a tag or a commit, and
+// for a file in the cache's folder refs.
 func IsRevision(name string) bool {
 	return revision.MatchString(name) && fs.ValidPath(name) && !strings.HasSuffix(name, ".tmp")
 }
 
+// A sibling is a file in the hub's answer.
+type sibling struct {
+	Name   string `json:"rfilename"`
+	Size   *int64 `json:"size"`
+	BlobID string `json:"blobId"`
+	LFS    *struct {
+		SHA256 string `json:"sha256"`
+		Size   *int64 `json:"size"`
+	} `json:"lfs"`
+}
+
 // parseInfo reads the hub's answer to GET /api/models/REPO/revision/REVISION
-// with blobs=true. Nothing of it can lead out of the folder it is stored in.
+// with blobs=true. It rejects file names that lead out of the snapshot's folder.
 func parseInfo(data []byte) (*Info, error) {
 	var answer struct {
 		SHA      string          `json:"sha"`
 		Gated    json.RawMessage `json:"gated"` // false, "auto" or "manual"
 		CardData json.RawMessage `json:"cardData"`
-		Siblings []struct {
-			Name   string `json:"rfilename"`
-			Size   *int64 `json:"size"`
-			BlobID string `json:"blobId"`
-			LFS    *struct {
-				SHA256 string `json:"sha256"`
-				Size   *int64 `json:"size"`
-			} `json:"lfs"`
-		} `json:"siblings"`
+		Siblings []sibling       `json:"siblings"`
 	}
 	if err := json.Unmarshal(data, &answer); err != nil {
-		return nil, fmt.Errorf("the hub's answer is not the JSON that was expected: %w", err)
+		return nil, fmt.Errorf("the hub's answer is not the expected JSON: %w", err)
 	}
 	if !commitName.MatchString(answer.SHA) {
 		return nil, fmt.Errorf("the hub's answer has the commit %.80q, expected 40 hexadecimal digits", answer.SHA)
 	}
-	info := &Info{Commit: answer.SHA, Gated: len(answer.Gated) > 0 && string(answer.Gated) != "false" && string(answer.Gated) != "null"}
+	info := &Info{
+		Commit: answer.SHA,
+		Gated:  len(answer.Gated) > 0 && string(answer.Gated) != "false" && string(answer.Gated) != "null",
+	}
 	var card struct {
 		Licence string `json:"license"`
 		Name    string `json:"license_name"`
@@ -79,47 +85,60 @@ func parseInfo(data []byte) (*Info, error) {
 	var total int64
 	seen := map[string]bool{}
 	for _, s := range answer.Siblings {
-		if err := checkPath(s.Name); err != nil {
+		f, err := s.file()
+		if err != nil {
 			return nil, err
 		}
 		if seen[s.Name] {
 			return nil, fmt.Errorf("the hub lists the file %q twice", s.Name)
 		}
 		seen[s.Name] = true
-		f := File{Path: s.Name, Hash: s.BlobID}
-		size := s.Size
-		valid := sha1Hex
-		if s.LFS != nil {
-			f.LFS, f.Hash, valid = true, s.LFS.SHA256, sha256Hex
-			if s.LFS.Size != nil {
-				size = s.LFS.Size
-			}
+		if f.Size > math.MaxInt64-total {
+			return nil, fmt.Errorf("the hub lists %s with a size of %d bytes", s.Name, f.Size)
 		}
-		switch {
-		case size == nil || f.Hash == "":
-			return nil, fmt.Errorf("the hub does not tell size and hash of %s, without which no file can be checked", s.Name)
-		case !valid.MatchString(f.Hash):
-			return nil, fmt.Errorf("the hub gives %s the hash %.80q, which is none", s.Name, f.Hash)
-		case *size < 0 || *size > math.MaxInt64-total:
-			return nil, fmt.Errorf("the hub gives %s a size of %d bytes", s.Name, *size)
-		}
-		f.Size = *size
 		total += f.Size
 		info.Files = append(info.Files, f)
 	}
 	return info, nil
 }
 
-// checkPath refuses names of files that would be written elsewhere than below
-// the snapshot, or that a terminal would act on.
+// file validates a file of the hub's answer.
+func (s sibling) file() (File, error) {
+	if err := checkPath(s.Name); err != nil {
+		return File{}, err
+	}
+	f := File{Path: s.Name, Hash: s.BlobID}
+	size := s.Size
+	valid := sha1Hex
+	if s.LFS != nil {
+		f.LFS, f.Hash, valid = true, s.LFS.SHA256, sha256Hex
+		if s.LFS.Size != nil {
+			size = s.LFS.Size
+		}
+	}
+	switch {
+	case size == nil || f.Hash == "":
+		return File{}, fmt.Errorf("the hub lists %s without size or hash, so the file could not be verified", s.Name)
+	case !valid.MatchString(f.Hash):
+		return File{}, fmt.Errorf("the hub lists %s with the invalid hash %.80q", s.Name, f.Hash)
+	case *size < 0:
+		return File{}, fmt.Errorf("the hub lists %s with a size of %d bytes", s.Name, *size)
+	}
+	f.Size = *size
+	return f, nil
+}
+
+// checkPath rejects file names that lead out of the snapshot or contain control
+// characters.
 func checkPath(name string) error {
-	if !fs.ValidPath(name) || name == "." || strings.ContainsRune(name, '\\') || strings.ContainsFunc(name, func(r rune) bool { return !unicode.IsPrint(r) }) {
-		return fmt.Errorf("the hub lists a file named %.200q, which is refused", name)
+	unprintable := func(r rune) bool { return !unicode.IsPrint(r) }
+	if !fs.ValidPath(name) || name == "." || strings.ContainsRune(name, '\\') || strings.ContainsFunc(name, unprintable) {
+		return fmt.Errorf("the hub lists a file with the unsafe name %.200q", name)
 	}
 	return nil
 }
 
-// licenceOf is the licence's identifier, or its own name where that is other.
+// licenceOf returns the licence's identifier or, if that is "other", its name.
 func licenceOf(id, name string) string {
 	if id == "other" && name != "" {
 		return name
@@ -127,8 +146,8 @@ func licenceOf(id, name string) string {
 	return id
 }
 
-// CardLicence returns the licence that a model card, README.md, has in the YAML
-// block that it begins with; "" where there is none.
+// CardLicence returns the licence in the YAML block at the top of a model card
+// (README.md), or "".
 func CardLicence(card []byte) string {
 	text, ok := strings.CutPrefix(strings.ReplaceAll(string(card), "\r\n", "\n"), "---\n")
 	if !ok {
@@ -147,8 +166,7 @@ func CardLicence(card []byte) string {
 	return licenceOf(values["license"], values["license_name"])
 }
 
-// components returns the folders that a model_index.json names, those with a
-// class.
+// components returns the components of a model_index.json that have a class.
 func components(index []byte) (names []string, err error) {
 	var members map[string]json.RawMessage
 	if err := json.Unmarshal(index, &members); err != nil {
@@ -160,12 +178,12 @@ func components(index []byte) (names []string, err error) {
 			continue
 		}
 		if strings.Contains(name, "/") || checkPath(name) != nil {
-			return nil, fmt.Errorf("model_index.json: %q is not the name of a component", name)
+			return nil, fmt.Errorf("model_index.json: %q is not a valid name of a component", name)
 		}
 		names = append(names, name)
 	}
 	if len(names) == 0 {
-		return nil, errors.New("model_index.json: names no component")
+		return nil, errors.New("model_index.json: no components")
 	}
 	return names, nil
 }

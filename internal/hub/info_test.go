@@ -16,9 +16,11 @@ const (
 )
 
 func TestParseInfo(t *testing.T) {
-	info, err := parseInfo([]byte(`{"id": "me/mine", "sha": "` + aCommit + `", "gated": "manual", "private": false, "cardData": {"license": "other", "license_name": "my-own"}, "siblings": [
+	info, err := parseInfo([]byte(`{"id": "me/mine", "sha": "` + aCommit +
+		`", "gated": "manual", "private": false, "cardData": {"license": "other", "license_name": "my-own"}, "siblings": [
 		{"rfilename": "a/b.json", "size": 3, "blobId": "` + aCommit + `"},
-		{"rfilename": "a/c.safetensors", "size": 134, "blobId": "` + aCommit + `", "lfs": {"sha256": "` + aSHA256 + `", "size": 5, "pointerSize": 134}}]}`))
+		{"rfilename": "a/c.safetensors", "size": 134, "blobId": "` + aCommit + `", "lfs": {"sha256": "` + aSHA256 +
+		`", "size": 5, "pointerSize": 134}}]}`))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -38,26 +40,26 @@ func TestParseInfo(t *testing.T) {
 	}
 	good := `"size": 1, "blobId": "` + aCommit + `"`
 	for text, want := range map[string]string{
-		`<html>`:                  "not the JSON",
+		`<html>`:                  "not the expected JSON",
 		`{}`:                      "expected 40 hexadecimal digits",
 		`{"sha": "../../../x"}`:   "expected 40 hexadecimal digits",
-		file("../x", good):        "is refused",
-		file("/x", good):          "is refused",
-		file("a/../../x", good):   "is refused",
-		file(`a\..\x`, good):      "is refused",
-		file("a//x", good):        "is refused",
-		file("", good):            "is refused",
-		file(".", good):           "is refused",
-		file("x\u202e", good):     "is refused",
-		file("x", `"size": 1`):    "does not tell size and hash",
-		file("x", `"blobId": ""`): "does not tell size and hash",
+		file("../x", good):        "unsafe name",
+		file("/x", good):          "unsafe name",
+		file("a/../../x", good):   "unsafe name",
+		file(`a\..\x`, good):      "unsafe name",
+		file("a//x", good):        "unsafe name",
+		file("", good):            "unsafe name",
+		file(".", good):           "unsafe name",
+		file("x\u202e", good):     "unsafe name",
+		file("x", `"size": 1`):    "without size or hash",
+		file("x", `"blobId": ""`): "without size or hash",
 		file("x", `"size": -1, "blobId": "`+aCommit+`"`):                                             "size of -1",
 		file("x", `"size": 1, "blobId": "../x"`):                                                     "hash",
 		file("x", `"size": 1, "blobId": "`+aSHA256+`"`):                                              "hash",
 		file("x", `"size": 1, "lfs": {"sha256": "`+aCommit+`"}`):                                     "hash",
 		file("x", good+`}, {"rfilename": "x", `+good):                                                "twice",
 		file("x", good+`}, {"rfilename": "y", "size": 9223372036854775807, "blobId": "`+aCommit+`"`): "size of 9223372036854775807",
-		file("x", `"size": 1e30, "blobId": "`+aCommit+`"`):                                           "not the JSON",
+		file("x", `"size": 1e30, "blobId": "`+aCommit+`"`):                                           "not the expected JSON",
 	} {
 		if _, err := parseInfo([]byte(text)); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: error %v, expected %q", text, err, want)
@@ -66,8 +68,11 @@ func TestParseInfo(t *testing.T) {
 }
 
 func FuzzInfo(f *testing.F) {
-	f.Add([]byte(`{"sha": "`+aCommit+`", "gated": "auto", "cardData": {"license": "mit"}, "siblings": [{"rfilename": "a/b", "size": 1, "blobId": "`+aCommit+`", "lfs": {"sha256": "`+aSHA256+`", "size": 2}}]}`), []byte(`{"a": ["x", "y"], "_b": 1, "c": [null, null]}`))
-	f.Add([]byte(`{"sha": "`+aCommit+`", "siblings": [{"rfilename": "t/model-00001-of-00002.fp16.safetensors", "size": 1, "blobId": "`+aCommit+`"}, {"rfilename": "t/config.json", "size": 1, "blobId": "`+aCommit+`"}]}`), []byte(`{"t": ["x", "y"]}`))
+	f.Add([]byte(`{"sha": "`+aCommit+`", "gated": "auto", "cardData": {"license": "mit"}, "siblings": [{"rfilename": `+
+		`"a/b", "size": 1, "blobId": "`+aCommit+`", "lfs": {"sha256": "`+aSHA256+`", "size": 2}}]}`),
+		[]byte(`{"a": ["x", "y"], "_b": 1, "c": [null, null]}`))
+	f.Add([]byte(`{"sha": "`+aCommit+`", "siblings": [{"rfilename": "t/model-00001-of-00002.fp16.safetensors", "size": 1, "blobId": "`+
+		aCommit+`"}, {"rfilename": "t/config.json", "size": 1, "blobId": "`+aCommit+`"}]}`), []byte(`{"t": ["x", "y"]}`))
 	f.Fuzz(func(t *testing.T, answer, index []byte) {
 		info, err := parseInfo(answer)
 		if err != nil {
@@ -84,7 +89,8 @@ func FuzzInfo(f *testing.F) {
 					t.Errorf("chose %+v, of %+v", f, info.Files)
 				}
 				seen[f.Path] = true
-				if !filepath.IsLocal(filepath.FromSlash(f.Path)) || !sha1Hex.MatchString(f.Hash) && !sha256Hex.MatchString(f.Hash) || f.Size < 0 {
+				if !filepath.IsLocal(filepath.FromSlash(f.Path)) || !sha1Hex.MatchString(f.Hash) && !sha256Hex.MatchString(f.Hash) ||
+					f.Size < 0 {
 					t.Errorf("accepted %+v", f)
 				}
 			}
@@ -94,7 +100,8 @@ func FuzzInfo(f *testing.F) {
 
 func TestNamed(t *testing.T) {
 	var files []File
-	for _, name := range strings.Fields("README.md LICENSE.md model_index.json a.safetensors adapter_config.json loras/b.safetensors loras/c.safetensors loras/config.json loras/b.ckpt vae/config.json") {
+	for _, name := range strings.Fields("README.md LICENSE.md model_index.json a.safetensors adapter_config.json " +
+		"loras/b.safetensors loras/c.safetensors loras/config.json loras/b.ckpt vae/config.json") {
 		files = append(files, File{Path: name, Hash: aCommit})
 	}
 	for names, want := range map[string]string{
@@ -102,9 +109,10 @@ func TestNamed(t *testing.T) {
 		"loras/b.safetensors":               "LICENSE.md README.md loras/b.safetensors loras/config.json",
 		"loras/c.safetensors a.safetensors": "LICENSE.md README.md a.safetensors adapter_config.json loras/c.safetensors loras/config.json",
 		"vae/config.json":                   "LICENSE.md README.md vae/config.json",
-		"b.safetensors":                     "!there is no file b.safetensors (there is a.safetensors, loras/b.safetensors, loras/c.safetensors)",
-		"a.safetensors loras":               "!there is no file loras (",
-		"loras/b.ckpt":                      "!not supported: loras/b.ckpt is no .safetensors file: others are not read",
+		"b.safetensors": "!no file b.safetensors (the repository has a.safetensors, " +
+			"loras/b.safetensors, loras/c.safetensors)",
+		"a.safetensors loras": "!no file loras (",
+		"loras/b.ckpt":        "!not supported: loras/b.ckpt is not a .safetensors file, and gomflux reads no other weights",
 	} {
 		chosen, err := named(files, strings.Fields(names))
 		var got []string
@@ -122,44 +130,60 @@ func TestNamed(t *testing.T) {
 }
 
 func TestNeeded(t *testing.T) {
-	const index = `{"_class_name": "X", "transformer": ["d", "T"], "vae": ["d", "V"], "tokenizer": ["t", "Q"], "safety_checker": [null, null]}`
+	const index = `{"_class_name": "X", "transformer": ["d", "T"], "vae": ["d", "V"], "tokenizer": ["t", "Q"], ` +
+		`"safety_checker": [null, null]}`
 	tests := []struct {
 		name, index string
 		files       string // those that are not needed begin with -
 		err         string
 	}{
 		{name: "a pipeline", index: index, files: `
-			.-gitattributes README.md LICENSE.md NOTICE model_index.json -teaser.png -flux1-dev.safetensors -ae.safetensors -comfy/x.safetensors -config.json
+			.-gitattributes README.md LICENSE.md NOTICE model_index.json -teaser.png -flux1-dev.safetensors
+			-ae.safetensors -comfy/x.safetensors -config.json
 			transformer/config.json transformer/diffusion_pytorch_model.safetensors.index.json
 			transformer/diffusion_pytorch_model-00001-of-00002.safetensors transformer/diffusion_pytorch_model-00002-of-00002.safetensors
 			-transformer/diffusion_pytorch_model.bin -transformer/README.md -transformer/sub/model.safetensors
 			tokenizer/vocab.json tokenizer/merges.txt tokenizer/tokenizer.model tokenizer/chat_template.jinja
-			vae/config.json vae/diffusion_pytorch_model.safetensors -vae/diffusion_flax_model.msgpack -safety_checker/config.json -safety_checker/model.safetensors`},
+			vae/config.json vae/diffusion_pytorch_model.safetensors -vae/diffusion_flax_model.msgpack
+			-safety_checker/config.json -safety_checker/model.safetensors`},
 		{name: "variants beside", index: index, files: `
-			model_index.json transformer/config.json transformer/diffusion_pytorch_model.safetensors -transformer/diffusion_pytorch_model.fp16.safetensors
+			model_index.json transformer/config.json transformer/diffusion_pytorch_model.safetensors
+			-transformer/diffusion_pytorch_model.fp16.safetensors
 			-transformer/diffusion_pytorch_model.non_ema.safetensors -transformer/diffusion_pytorch_model.safetensors.index.fp16.json
-			-transformer/diffusion_pytorch_model-00001-of-00001.fp16.safetensors -transformer/diffusion_pytorch_model.fp16-00001-of-00001.safetensors`},
+			-transformer/diffusion_pytorch_model-00001-of-00001.fp16.safetensors
+			-transformer/diffusion_pytorch_model.fp16-00001-of-00001.safetensors`},
 		{name: "a variant alone", index: index, files: `
-			model_index.json transformer/diffusion_pytorch_model.safetensors.index.fp16.json transformer/diffusion_pytorch_model-00001-of-00002.fp16.safetensors
+			model_index.json transformer/diffusion_pytorch_model.safetensors.index.fp16.json
+			transformer/diffusion_pytorch_model-00001-of-00002.fp16.safetensors
 			transformer/diffusion_pytorch_model.fp16-00002-of-00002.safetensors`},
 		{name: "several variants", index: index, files: `
-			model_index.json -transformer/diffusion_pytorch_model.fp16.safetensors transformer/diffusion_pytorch_model.bf16.safetensors -transformer/diffusion_pytorch_model.a.safetensors`},
+			model_index.json -transformer/diffusion_pytorch_model.fp16.safetensors
+			transformer/diffusion_pytorch_model.bf16.safetensors -transformer/diffusion_pytorch_model.a.safetensors`},
 		{name: "shards and a single file", index: index, files: `
-			model_index.json -transformer/model.safetensors transformer/model.safetensors.index.json transformer/model-00001-of-00001.safetensors`},
+			model_index.json -transformer/model.safetensors transformer/model.safetensors.index.json
+			transformer/model-00001-of-00001.safetensors`},
 		{name: "names of its own", index: index, files: `model_index.json transformer/consolidated.safetensors`},
-		{name: "a name of its own beside the library's", index: index, files: `model_index.json transformer/model.safetensors -transformer/consolidated.safetensors`},
+		{name: "a name of its own beside the library's", index: index,
+			files: `model_index.json transformer/model.safetensors -transformer/consolidated.safetensors`},
 		{name: "hidden", index: index, files: `model_index.json transformer/model.safetensors -transformer/._model.safetensors`},
-		{name: "pickles only", index: index, files: `-model_index.json -transformer/config.json -transformer/diffusion_pytorch_model.bin -vae/model.safetensors`, err: "has no .safetensors files in transformer, only diffusion_pytorch_model.bin"},
-		{name: "nothing", index: index, files: `-model_index.json -other/x.safetensors`, err: "has no .safetensors files"},
-		{name: "no component", index: `{"_class_name": "X"}`, files: `-a.safetensors`, err: "names no component"},
-		{name: "a component elsewhere", index: `{"../x": ["a", "b"]}`, files: `-a.safetensors`, err: "is not the name of a component"},
+		{name: "pickles only", index: index, files: `-model_index.json -transformer/config.json ` +
+			`-transformer/diffusion_pytorch_model.bin -vae/model.safetensors`,
+			err: "no .safetensors files in transformer, only diffusion_pytorch_model.bin"},
+		{name: "nothing", index: index, files: `-model_index.json -other/x.safetensors`, err: "no .safetensors files"},
+		{name: "no component", index: `{"_class_name": "X"}`, files: `-a.safetensors`, err: "no components"},
+		{name: "a component elsewhere", index: `{"../x": ["a", "b"]}`, files: `-a.safetensors`, err: "is not a valid name of a component"},
 		{name: "no JSON", index: `[]`, files: `-a.safetensors`, err: "model_index.json: "},
-		{name: "no index", files: `README.md lora.safetensors -lora.png -lora.ckpt other.safetensors sub/model.safetensors -sub/model.fp16.safetensors config.json`},
-		{name: "a LoRA of diffusers", files: `README.md LICENSE pytorch_lora_weights.safetensors -other.safetensors -sub/x.safetensors -optimizer.bin -tokenizer.json`},
-		{name: "a LoRA of PEFT", files: `README.md adapter_model.safetensors adapter_config.json -other.safetensors -tokenizer.json -sub/adapter_config.json`},
+		{name: "no index", files: `README.md lora.safetensors -lora.png -lora.ckpt other.safetensors ` +
+			`sub/model.safetensors -sub/model.fp16.safetensors config.json`},
+		{name: "a LoRA of diffusers", files: `README.md LICENSE pytorch_lora_weights.safetensors -other.safetensors ` +
+			`-sub/x.safetensors -optimizer.bin -tokenizer.json`},
+		{name: "a LoRA of PEFT", files: `README.md adapter_model.safetensors adapter_config.json -other.safetensors ` +
+			`-tokenizer.json -sub/adapter_config.json`},
 		{name: "one file", files: `README.md anything.safetensors -anything.png`},
-		{name: "several models", files: `-a.safetensors -b.safetensors -README.md`, err: "has several models: give one of a.safetensors, b.safetensors"},
-		{name: "several in folders", files: `-split/a/1.safetensors -split/a/2.safetensors -split/b/3.safetensors`, err: "give one of split/a/1.safetensors, split/a/2.safetensors, split/b/3.safetensors"},
+		{name: "several models", files: `-a.safetensors -b.safetensors -README.md`,
+			err: "the repository has several models: choose one of a.safetensors, b.safetensors"},
+		{name: "several in folders", files: `-split/a/1.safetensors -split/a/2.safetensors -split/b/3.safetensors`,
+			err: "choose one of split/a/1.safetensors, split/a/2.safetensors, split/b/3.safetensors"},
 		{name: "shards alone", files: `model-00001-of-00002.safetensors model-00002-of-00002.safetensors`},
 		{name: "a folder that mflux saved", files: `
 			README.md mflux_model.json transformer/0.safetensors transformer/1.safetensors transformer/model.safetensors.index.json
@@ -225,7 +249,7 @@ func FuzzCardLicence(f *testing.F) {
 	})
 }
 
-// TestSpans compares with a table of single bytes.
+// TestSpans compares spans with a slice that has one bool per byte.
 func TestSpans(t *testing.T) {
 	random := rand.New(rand.NewPCG(1, 2))
 	for range 300 {
@@ -361,7 +385,8 @@ func FuzzContentRange(f *testing.F) {
 func TestIsRevision(t *testing.T) {
 	for name, want := range map[string]bool{
 		"main": true, "v1.0": true, "refs/pr/1": true, aCommit: true, "_x": true, "a+b": true,
-		"": false, ".": false, "..": false, "../x": false, "a/../b": false, "/a": false, "a/": false, "a//b": false, "-x": false, ".hidden": false, "a b": false, "a\n": false, `a\b`: false, "x.tmp": false,
+		"": false, ".": false, "..": false, "../x": false, "a/../b": false, "/a": false, "a/": false, "a//b": false,
+		"-x": false, ".hidden": false, "a b": false, "a\n": false, `a\b`: false, "x.tmp": false,
 	} {
 		if IsRevision(name) != want {
 			t.Errorf("%q: %v", name, !want)

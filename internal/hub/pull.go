@@ -21,25 +21,26 @@ import (
 	"github.com/gomflux/gomflux/internal/units"
 )
 
-// A Plan is what of a repository is needed, and how much of that is not here.
+// A Plan lists the files to download from a repository and how much of them the
+// cache has already.
 type Plan struct {
 	Info  *Info
-	Files []File // by path
-	// Index is model_index.json, nil in a repository without one, and where files
-	// were asked for by their names.
+	Files []File // sorted by path
+	// Index is the contents of model_index.json. It is nil if the repository has
+	// no such file or if the files were named by the user.
 	Index []byte
-	// Adapter says that it is a LoRA, by the name of its file.
+	// Adapter reports whether the files are a LoRA, judging by their names.
 	Adapter bool
-	// Bytes is the size of all files, Here what of it is in the cache already.
+	// Bytes is the size of all files, Here the part that is in the cache.
 	Bytes, Here int64
 
 	cache string
-	dir   string // the repository's folder in it
+	dir   string // the repository's folder in the cache
 }
 
-// Plan chooses what a repository's model is loaded from or, if there are names of
-// files, these and what belongs to them. With verify, files that are here count
-// only if they have the right hash: it reads them all.
+// Plan chooses the files that the repository's model is loaded from or, if names
+// are given, these files together with their configs. With verify it hashes all
+// files that are in the cache and removes damaged ones.
 func (c *Client) Plan(ctx context.Context, info *Info, verify bool, names ...string) (*Plan, error) {
 	cache, err := Cache()
 	if err != nil {
@@ -63,7 +64,7 @@ func (c *Client) Plan(ctx context.Context, info *Info, verify bool, names ...str
 	for _, f := range p.Files {
 		p.Adapter = p.Adapter || p.Index == nil && slices.Contains(adapters, path.Base(f.Path))
 		if seen[f.Hash] {
-			continue // the same bytes under another name
+			continue // the same contents under another name
 		}
 		seen[f.Hash] = true
 		p.Bytes += f.Size
@@ -82,12 +83,12 @@ func (c *Client) Plan(ctx context.Context, info *Info, verify bool, names ...str
 	return p, nil
 }
 
-// index reads model_index.json, from the cache if it is there.
+// index reads model_index.json, from the cache if possible.
 func (c *Client) index(ctx context.Context, p *Plan, f File) ([]byte, error) {
 	if data, err := os.ReadFile(p.blob(f)); err == nil && f.check(bytes.NewReader(data)) == nil {
 		return data, nil
 	}
-	return c.small(ctx, p.Info, f)
+	return c.fetchSmall(ctx, p.Info, f)
 }
 
 func (p *Plan) blob(f File) string { return filepath.Join(p.dir, "blobs", f.Hash) }
@@ -96,17 +97,17 @@ func (p *Plan) entry(f File) string {
 	return filepath.Join(p.dir, "snapshots", p.Info.Commit, filepath.FromSlash(f.Path))
 }
 
-// has says whether a file is in the cache: as a blob, or, where no links could
-// be made, in the snapshot.
+// has reports whether the cache has a file: in blobs/, or in snapshots/ on file
+// systems without symlinks.
 func (p *Plan) has(f File) bool { return sizeIs(p.blob(f), f.Size) || p.linked(f) }
 
-// linked says whether a snapshot's entry is the file.
+// linked reports whether the snapshot's entry for f is complete.
 func (p *Plan) linked(f File) bool {
 	target, err := os.Readlink(p.entry(f))
 	return sizeIs(p.entry(f), f.Size) && (err != nil || filepath.Base(target) == f.Hash)
 }
 
-// removeDamaged takes a file that has another hash out of the cache.
+// removeDamaged removes a file whose hash is wrong from the cache.
 func (p *Plan) removeDamaged(ctx context.Context, f File) error {
 	for _, path := range []string{p.blob(f), p.entry(f)} {
 		file, err := os.Open(path)
@@ -126,28 +127,28 @@ func (p *Plan) removeDamaged(ctx context.Context, f File) error {
 	return nil
 }
 
-// Missing is how many bytes are still to be fetched.
+// Missing returns the number of bytes left to download.
 func (p *Plan) Missing() int64 { return p.Bytes - p.Here }
 
-// Complete says whether nothing is to be fetched.
+// Complete reports whether the cache has all files.
 func (p *Plan) Complete() bool {
 	return !slices.ContainsFunc(p.Files, func(f File) bool { return !p.has(f) })
 }
 
-// A Progress tells how far a Pull is.
+// Progress is the state of a running Pull.
 type Progress struct {
-	Here, Bytes int64 // of the plan, the first as it is now
-	// Waiting is a file that another process is fetching; "" for none.
+	Here, Bytes int64 // as in Plan; Here grows during the download
+	// Waiting is the path of a file that another process is downloading, or "".
 	Waiting string
 }
 
-// ErrSpace is wrapped by the errors about disks that are too small.
+// ErrSpace is wrapped by errors about full disks.
 var ErrSpace = errors.New("not enough space on the disk")
 
-// Pull fetches what is missing, and returns the snapshot's folder, which is made
-// when all of it is there. It calls report, if not nil, a few times a second,
-// from one goroutine at a time. What it has when it fails, when the context
-// ends, or when the process does, the next Pull goes on from.
+// Pull downloads the missing files and returns the snapshot's folder, which it
+// creates when all files are complete. It calls report, if not nil, a few times
+// a second, from one goroutine at a time. If Pull fails, is cancelled or is
+// killed, the next Pull resumes the download.
 func (c *Client) Pull(ctx context.Context, p *Plan, report func(Progress)) (folder string, err error) {
 	if err := checkSpace(p); err != nil {
 		return "", fmt.Errorf("%s: %w", p.Info.Repo, err)
@@ -157,69 +158,22 @@ func (c *Client) Pull(ctx context.Context, p *Plan, report func(Progress)) (fold
 			return "", fmt.Errorf("the Hugging Face cache: %w", err)
 		}
 	}
-	var here atomic.Int64
-	var waiting atomic.Value
-	waiting.Store("")
-	tell := func() {
-		if report != nil {
-			report(Progress{Here: here.Load(), Bytes: p.Bytes, Waiting: waiting.Load().(string)})
-		}
-	}
+	state := &pullState{total: p.Bytes}
+	state.waiting.Store("")
 	ctx, cancel := context.WithCancelCause(ctx)
-	stopped := make(chan struct{})
-	go func() {
-		defer close(stopped)
-		tick := time.NewTicker(200 * time.Millisecond)
-		defer tick.Stop()
-		for {
-			select {
-			case <-tick.C:
-				tell()
-			case <-ctx.Done():
-				return
-			}
-		}
-	}()
+	stop := func() {}
+	if report != nil {
+		stop = every(ctx, 200*time.Millisecond, func() { report(state.progress()) })
+	}
 	defer func() {
 		cancel(nil)
-		<-stopped
-		if err == nil {
-			tell()
+		stop()
+		if err == nil && report != nil {
+			report(state.progress())
 		}
 	}()
-
-	slots := make(chan struct{}, connections)
-	files := make(chan struct{}, connections/2) // at a time
-	var wait sync.WaitGroup
-	seen := map[string]bool{}
-	for _, f := range p.Files {
-		if seen[f.Hash] {
-			continue
-		}
-		seen[f.Hash] = true
-		if p.has(f) {
-			here.Add(f.Size)
-			continue
-		}
-		select {
-		case files <- struct{}{}:
-		case <-ctx.Done():
-		}
-		if ctx.Err() != nil {
-			break
-		}
-		wait.Go(func() {
-			d := &download{client: c, info: p.Info, file: f, blob: p.blob(f), slots: slots, progress: func(n int64) { here.Add(n) }}
-			err := p.fetch(ctx, d, func(path string) { waiting.Store(path) })
-			<-files
-			if err != nil {
-				cancel(fileError(ctx, p.Info.Repo, f, err))
-			}
-		})
-	}
-	wait.Wait()
-	if ctx.Err() != nil {
-		return "", context.Cause(ctx)
+	if err := c.fetchAll(ctx, p, state, cancel); err != nil {
+		return "", err
 	}
 	release, err := lock(ctx, filepath.Join(locksFolder(p.cache, p.Info.Repo), p.Info.Commit+".snapshot.lock"), func() {})
 	if err == nil {
@@ -232,7 +186,78 @@ func (c *Client) Pull(ctx context.Context, p *Plan, report func(Progress)) (fold
 	return filepath.Join(p.dir, "snapshots", p.Info.Commit), nil
 }
 
-// fileError names the file, unless the error is that all of it has been ended.
+// pullState is the progress of a Pull, updated by its downloads.
+type pullState struct {
+	total   int64 // bytes
+	here    atomic.Int64
+	waiting atomic.Value // string, see Progress.Waiting
+}
+
+func (s *pullState) progress() Progress {
+	return Progress{Here: s.here.Load(), Bytes: s.total, Waiting: s.waiting.Load().(string)}
+}
+
+// every calls f at regular intervals, from a goroutine of its own, until the
+// context is cancelled. The returned function waits for the goroutine to end.
+func every(ctx context.Context, interval time.Duration, f func()) (wait func()) {
+	stopped := make(chan struct{})
+	go func() {
+		defer close(stopped)
+		tick := time.NewTicker(interval)
+		defer tick.Stop()
+		for {
+			select {
+			case <-tick.C:
+				f()
+			case <-ctx.Done():
+				return
+			}
+		}
+	}()
+	return func() { <-stopped }
+}
+
+// fetchAll downloads the missing files of a plan, several at a time. The first
+// error cancels the others.
+func (c *Client) fetchAll(ctx context.Context, p *Plan, state *pullState, cancel context.CancelCauseFunc) error {
+	slots := make(chan struct{}, connections)
+	files := make(chan struct{}, connections/2) // concurrent files
+	var wait sync.WaitGroup
+	seen := map[string]bool{}
+	for _, f := range p.Files {
+		if seen[f.Hash] {
+			continue
+		}
+		seen[f.Hash] = true
+		if p.has(f) {
+			state.here.Add(f.Size)
+			continue
+		}
+		select {
+		case files <- struct{}{}:
+		case <-ctx.Done():
+		}
+		if ctx.Err() != nil {
+			break
+		}
+		wait.Go(func() {
+			progress := func(n int64) { state.here.Add(n) }
+			d := &download{client: c, info: p.Info, file: f, blob: p.blob(f), slots: slots, progress: progress}
+			err := p.fetch(ctx, d, func(path string) { state.waiting.Store(path) })
+			<-files
+			if err != nil {
+				cancel(fileError(ctx, p.Info.Repo, f, err))
+			}
+		})
+	}
+	wait.Wait()
+	if ctx.Err() != nil {
+		return context.Cause(ctx)
+	}
+	return nil
+}
+
+// fileError adds the file's name to err, unless err is the context's.
 func fileError(ctx context.Context, repo string, f File, err error) error {
 	switch {
 	case ctx.Err() != nil && errors.Is(err, context.Cause(ctx)):
@@ -243,7 +268,8 @@ func fileError(ctx context.Context, repo string, f File, err error) error {
 	return fmt.Errorf("%s: %s: %w", repo, f.Path, err)
 }
 
-// fetch fetches a file under its lock, unless another process has just done so.
+// fetch downloads a file under its lock, unless another process did so while
+// fetch waited for the lock.
 func (p *Plan) fetch(ctx context.Context, d *download, waiting func(string)) error {
 	release, err := lock(ctx, filepath.Join(locksFolder(p.cache, p.Info.Repo), d.file.Hash+".lock"), func() { waiting(d.file.Path) })
 	if err != nil {
@@ -258,8 +284,8 @@ func (p *Plan) fetch(ctx context.Context, d *download, waiting func(string)) err
 	return d.run(ctx)
 }
 
-// link makes the snapshot, model_index.json last, and then the reference: an
-// interruption leaves nothing that looks like a whole model.
+// link creates the snapshot, with model_index.json last, and then the file of
+// refs/. An interruption leaves nothing that looks like a complete model.
 func (p *Plan) link() error {
 	files := slices.Clone(p.Files)
 	slices.SortStableFunc(files, func(a, b File) int {
@@ -278,7 +304,7 @@ func (p *Plan) link() error {
 			return err
 		}
 		temporary := entry + ".gomflux.tmp"
-		os.Remove(temporary) // of a process that was killed
+		os.Remove(temporary) // left by a process that was killed
 		if err := makeLink(target, p.blob(f), temporary); err != nil {
 			return err
 		}
@@ -299,11 +325,11 @@ func (p *Plan) link() error {
 	return replaceFile(ref, []byte(p.Info.Commit))
 }
 
-// symlink is os.Symlink, but in tests.
+// symlink is os.Symlink, except in tests.
 var symlink = os.Symlink
 
-// makeLink makes path a link to the blob or, on file systems without links, a
-// copy.
+// makeLink creates path as a symlink to the blob or, on file systems without
+// symlinks, as a copy.
 func makeLink(target, blob, path string) error {
 	if symlink(target, path) == nil {
 		return nil
@@ -324,18 +350,19 @@ func makeLink(target, blob, path string) error {
 	return err
 }
 
-// checkSpace compares what is to be fetched with what the disk has room for.
+// checkSpace compares the missing bytes with the free space of the disk.
 func checkSpace(p *Plan) error {
 	dir := disk.Existing(p.dir)
 	free, err := freeSpace(dir)
 	if err != nil {
-		return nil // not all file systems tell
+		return nil // some file systems do not report it
 	}
 	if missing := p.Missing(); missing > free {
-		return fmt.Errorf("%w: %s still to be fetched, and %s has %s free (HF_HUB_CACHE puts the cache elsewhere)", ErrSpace, units.Megabytes(missing), dir, units.Megabytes(free))
+		return fmt.Errorf("%w: %s left to download, %s has %s free (set HF_HUB_CACHE to put the cache elsewhere)",
+			ErrSpace, units.Megabytes(missing), dir, units.Megabytes(free))
 	}
 	return nil
 }
 
-// freeSpace is disk.Free, but in tests.
+// freeSpace is disk.Free, except in tests.
 var freeSpace = disk.Free

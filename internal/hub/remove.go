@@ -12,27 +12,27 @@ import (
 	"github.com/gomflux/gomflux/internal/oserr"
 )
 
-// A Removal is what can be removed of a repository in the cache: all of it, or
-// one of several snapshots.
+// A Removal describes what Remove will delete from the cache: a whole repository
+// or one of its snapshots.
 type Removal struct {
 	Repo   string
 	Commit string // of the snapshot; "" for the whole repository
-	// Refs are the branches and tags that lead to the snapshot, by name.
+	// Refs are the branches and tags of the snapshot, sorted.
 	Refs []string
-	// Folder is the repository's, or the snapshot's.
+	// Folder is the folder of the repository or of the snapshot.
 	Folder string
-	// Bytes is how much it frees: of a repository all revisions and unfinished
-	// files together, of a snapshot the files that no other one has.
+	// Bytes is the disk space that is freed: for a repository all revisions and
+	// partial downloads, for a snapshot the files that no other snapshot has.
 	Bytes int64
 
 	dir   string // the repository's folder
 	blobs []string
 }
 
-// Removable finds what there is to remove of a repository: with a branch, a tag
-// or a commit the snapshot of that, otherwise all. The last snapshot that there
-// is takes the whole repository with it, as with huggingface_hub's
-// delete_revisions. No links are followed.
+// Removable prepares the removal of a snapshot, if revision is a branch, a tag or
+// a commit, or of the whole repository. If the snapshot is the only one, the
+// whole repository is removed, as by huggingface_hub's delete_revisions.
+// Removable follows no symlinks.
 func Removable(repo, revision string) (*Removal, error) {
 	if !IsRepo(repo) {
 		return nil, fmt.Errorf("%q is not the name of a repository (owner/name)", repo)
@@ -49,7 +49,7 @@ func Removable(repo, revision string) (*Removal, error) {
 	case err != nil:
 		return nil, fmt.Errorf("%s: %w", repo, err)
 	case !info.IsDir():
-		return nil, fmt.Errorf("%s: %s is no folder but leads elsewhere, so it is left alone", repo, dir)
+		return nil, fmt.Errorf("%s: %s is a link or a file, expected a folder (remove it by hand)", repo, dir)
 	}
 	r := &Removal{Repo: repo, Folder: dir, dir: dir}
 	if revision != "" {
@@ -61,7 +61,8 @@ func Removable(repo, revision string) (*Removal, error) {
 		if err != nil {
 			return nil, fmt.Errorf("%s: %w", repo, err)
 		}
-		commits = slices.DeleteFunc(commits, func(c fs.DirEntry) bool { return c.Type().IsRegular() }) // a system's own
+		// ignore files such as .DS_Store
+		commits = slices.DeleteFunc(commits, func(c fs.DirEntry) bool { return c.Type().IsRegular() })
 		if len(commits) > 1 {
 			r.Commit, r.Folder = filepath.Base(snapshot), snapshot
 			if err := r.snapshot(commits); err != nil {
@@ -74,7 +75,8 @@ func Removable(repo, revision string) (*Removal, error) {
 	return r, err
 }
 
-// snapshot finds out what goes with the snapshot, and what others need of it.
+// snapshot finds the refs and the blobs that are removed with the snapshot.
+// Blobs that other snapshots use stay.
 func (r *Removal) snapshot(commits []fs.DirEntry) (err error) {
 	if r.Refs, err = refsTo(filepath.Join(r.dir, "refs"), r.Commit); err != nil {
 		return err
@@ -95,13 +97,13 @@ func (r *Removal) snapshot(commits []fs.DirEntry) (err error) {
 			delete(own, blob)
 		}
 	}
-	if r.Bytes, err = regularBytes(r.Folder); err != nil { // of files that are no links
+	if r.Bytes, err = regularBytes(r.Folder); err != nil { // copies, on file systems without symlinks
 		return err
 	}
 	for blob := range own {
 		info, err := os.Lstat(blob)
 		if errors.Is(err, fs.ErrNotExist) {
-			continue // an unfinished download
+			continue // the download is not complete
 		}
 		if err != nil {
 			return err
@@ -113,8 +115,8 @@ func (r *Removal) snapshot(commits []fs.DirEntry) (err error) {
 	return nil
 }
 
-// blobsOf are the repository's blobs that the links of a snapshot lead to.
-// Links elsewhere are not the cache's.
+// blobsOf returns the paths of the blobs that a snapshot links to. It ignores
+// links to anything else.
 func (r *Removal) blobsOf(snapshot string) (map[string]bool, error) {
 	blobs := map[string]bool{}
 	err := filepath.WalkDir(snapshot, func(path string, d fs.DirEntry, err error) error {
@@ -136,7 +138,8 @@ func (r *Removal) blobsOf(snapshot string) (map[string]bool, error) {
 	return blobs, err
 }
 
-// refsTo are the names below a folder of references that a commit has.
+// refsTo returns the names of the branches and tags in folder that point to
+// commit.
 func refsTo(folder, commit string) (names []string, err error) {
 	err = filepath.WalkDir(folder, func(path string, d fs.DirEntry, err error) error {
 		if errors.Is(err, fs.ErrNotExist) {
@@ -156,8 +159,8 @@ func refsTo(folder, commit string) (names []string, err error) {
 	return names, err
 }
 
-// regularBytes is the size of all files in a folder. Links count where they lead
-// to.
+// regularBytes returns the size of all regular files in a folder. It does not
+// count symlinks.
 func regularBytes(folder string) (n int64, err error) {
 	err = filepath.WalkDir(folder, func(_ string, d fs.DirEntry, err error) error {
 		if err != nil || !d.Type().IsRegular() {
@@ -172,7 +175,7 @@ func regularBytes(folder string) (n int64, err error) {
 	return n, err
 }
 
-// Remove removes it, unless somebody is fetching something of the repository.
+// Remove deletes the files, unless a process is downloading from the repository.
 func (r *Removal) Remove() error {
 	locks := locksFolder(filepath.Dir(r.dir), r.Repo)
 	entries, err := os.ReadDir(locks)
@@ -186,8 +189,7 @@ func (r *Removal) Remove() error {
 		}
 		defer release()
 	}
-	// in this order, so that what is left by an interruption is not taken for a
-	// model
+	// in this order, so that an interruption leaves nothing that looks like a model
 	var paths []string
 	if r.Commit == "" {
 		paths = []string{filepath.Join(r.dir, "refs"), filepath.Join(r.dir, "snapshots"), r.dir, locks}

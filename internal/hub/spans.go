@@ -7,13 +7,13 @@ import (
 	"slices"
 )
 
-// A span is the bytes of a file from Begin up to End.
+// A span is a range of bytes in a file, without the one at end.
 type span struct{ begin, end int64 }
 
-// spans are in order and neither overlap nor touch.
+// spans are sorted and neither overlap nor touch.
 type spans []span
 
-// add joins a span to the others.
+// add adds a span and merges it with those that it touches.
 func (s *spans) add(begin, end int64) {
 	if begin >= end {
 		return
@@ -27,13 +27,13 @@ func (s *spans) add(begin, end int64) {
 	*s = slices.Replace(old, i, j, span{begin, end})
 }
 
-// missing are the spans of a file of some size that are not in s, none longer
-// than most.
-func (s spans) missing(size, most int64) (rest spans) {
+// missing returns the spans that s lacks in a file of size bytes, cut into pieces
+// of at most limit bytes.
+func (s spans) missing(size, limit int64) (rest spans) {
 	at := int64(0)
 	gap := func(end int64) {
-		for ; at < end; at = min(at+most, end) {
-			rest = append(rest, span{at, min(at+most, end)})
+		for ; at < end; at = min(at+limit, end) {
+			rest = append(rest, span{at, min(at+limit, end)})
 		}
 	}
 	for _, x := range s {
@@ -44,7 +44,7 @@ func (s spans) missing(size, most int64) (rest spans) {
 	return rest
 }
 
-// bytes is how many they are together.
+// bytes returns the total length.
 func (s spans) bytes() (n int64) {
 	for _, x := range s {
 		n += x.end - x.begin
@@ -52,14 +52,14 @@ func (s spans) bytes() (n int64) {
 	return n
 }
 
-// A record is what is kept beside an unfinished file: which of its bytes are
-// there.
+// A record is the JSON file next to a partial download. It lists the bytes that
+// are complete.
 type record struct {
 	Size int64      `json:"size"`
 	Done [][2]int64 `json:"done"`
 }
 
-// marshal writes the record of a file of some size.
+// marshal encodes the record of a file of size bytes.
 func (s spans) marshal(size int64) []byte {
 	r := record{Size: size, Done: [][2]int64{}}
 	for _, x := range s {
@@ -67,24 +67,24 @@ func (s spans) marshal(size int64) []byte {
 	}
 	data, err := json.Marshal(r)
 	if err != nil {
-		panic(err) // numbers
+		panic(err) // cannot happen: there are only numbers
 	}
 	return data
 }
 
-// parseRecord reads the record of a file that must be of some size.
+// parseRecord decodes and validates the record of a file of size bytes.
 func parseRecord(data []byte, size int64) (spans, error) {
 	var r record
 	if err := json.Unmarshal(data, &r); err != nil {
 		return nil, err
 	}
 	if r.Size != size {
-		return nil, fmt.Errorf("is of a file of %d bytes, expected %d", r.Size, size)
+		return nil, fmt.Errorf("record of a file of %d bytes, expected %d", r.Size, size)
 	}
 	var s spans
 	for _, d := range r.Done {
 		if d[0] < 0 || d[1] <= d[0] || d[1] > size || len(s) > 0 && d[0] <= s[len(s)-1].end {
-			return nil, errors.New("its spans are not in order")
+			return nil, errors.New("the spans are not sorted")
 		}
 		s = append(s, span{d[0], d[1]})
 	}

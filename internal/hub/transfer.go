@@ -19,18 +19,18 @@ import (
 )
 
 const (
-	// connections is how many are open at a time, to all files together.
+	// connections is the number of concurrent connections of a Pull.
 	connections = 8
-	// piece is the most that one request asks for.
+	// piece is the largest range of a request, in bytes.
 	piece = 64 << 20
-	// first is what the first request for a file asks for, which shows whether
-	// the server does ranges.
+	// first is the size of the first range of a file, in bytes. Its response shows
+	// whether the server supports ranges.
 	first = 1 << 20
-	// recordEvery is how often it is written down which bytes are there.
+	// recordEvery is the interval between two records of a partial download.
 	recordEvery = time.Second
 )
 
-// check compares what r gives with the file's size and hash.
+// check compares the contents of r with the file's size and hash.
 func (f File) check(r io.Reader) error {
 	h, name := sha256.New(), "SHA-256"
 	if !f.LFS {
@@ -42,47 +42,48 @@ func (f File) check(r io.Reader) error {
 		return err
 	}
 	if n != f.Size {
-		return &corruptError{fmt.Sprintf("has %d bytes, expected %d", n, f.Size)}
+		return &corruptError{fmt.Sprintf("%d bytes, expected %d", n, f.Size)}
 	}
 	if sum := hex.EncodeToString(h.Sum(nil)); sum != f.Hash {
-		return &corruptError{fmt.Sprintf("its %s is %s, expected %s", name, sum, f.Hash)}
+		return &corruptError{fmt.Sprintf("%s %s, expected %s", name, sum, f.Hash)}
 	}
 	return nil
 }
 
-// A corruptError says that all bytes of a file came, and that they are not its
-// own.
-type corruptError struct{ what string }
+// A corruptError means that the contents of a complete file are wrong.
+type corruptError struct{ detail string }
 
-func (e *corruptError) Error() string { return "came damaged: " + e.what }
+func (e *corruptError) Error() string { return "file is damaged: " + e.detail }
 
-// A temporaryError is one of a single answer: another may go well.
+// A temporaryError is worth a retry.
 type temporaryError struct{ error }
 
 func (e temporaryError) Unwrap() error { return e.error }
 
-// A download is a file on its way.
+// A download downloads one file.
 type download struct {
 	client   *Client
 	info     *Info
 	file     File
-	blob     string             // where it goes when it is whole
-	slots    chan struct{}      // one for each connection
-	progress func(change int64) // of the bytes that are there
+	blob     string             // path of the complete file
+	slots    chan struct{}      // a semaphore, one slot for each connection
+	progress func(change int64) // is told how many bytes were gained or lost
 
 	out *os.File
 
 	mu     sync.Mutex
 	done   spans
-	ranged bool // the server does ranges
+	ranged bool // the server supports ranges
 }
 
-// Names of what an unfinished file is kept in: not those of huggingface_hub,
-// versions of which take any file under theirs for the beginning of one.
+// partName and recordName return the paths of a partial download and its record.
+// They differ from huggingface_hub's names, since some of its versions assume
+// that a file with their name is the beginning of the complete file.
 func (d *download) partName() string   { return d.blob + ".gomflux.incomplete" }
 func (d *download) recordName() string { return d.blob + ".gomflux.json" }
 
-// spansOn reads which bytes of a file are there already.
+// spansOn returns the complete spans of a partial download, according to its
+// record.
 func spansOn(part, record string, size int64) spans {
 	info, err := os.Lstat(part)
 	if err != nil || !info.Mode().IsRegular() || info.Size() != size {
@@ -99,12 +100,12 @@ func spansOn(part, record string, size int64) spans {
 	return done
 }
 
-// run fetches the file, or what is missing of it, and puts it in its place when
-// it is whole and has the right hash. Whatever happens before that, a later run
-// goes on from there. The lock is held.
+// run downloads the missing part of the file and, if its hash is right, moves it
+// to its place. After an interruption a later run resumes. The caller holds the
+// file's lock.
 func (d *download) run(ctx context.Context) (err error) {
 	d.done = spansOn(d.partName(), d.recordName(), d.file.Size)
-	// what older versions of huggingface_hub have of it is its beginning
+	// a partial download of older versions of huggingface_hub is the file's beginning
 	if old := d.blob + ".incomplete"; d.done == nil {
 		if info, err := os.Lstat(old); err == nil && info.Mode().IsRegular() && info.Size() > 0 && info.Size() <= d.file.Size {
 			if err := os.Rename(old, d.partName()); err != nil {
@@ -138,7 +139,7 @@ func (d *download) run(ctx context.Context) (err error) {
 		case !errors.As(err, &corrupt):
 			return err
 		}
-		// which of the bytes are wrong cannot be told
+		// any of the bytes may be wrong: start again
 		d.progress(-d.done.bytes())
 		d.done = nil
 		if err := d.record(); err != nil {
@@ -153,8 +154,7 @@ func (d *download) run(ctx context.Context) (err error) {
 	panic("unreachable")
 }
 
-// finish puts the whole file in its place. It is on the disk before it has its
-// name.
+// finish syncs the complete file and moves it to its place.
 func (d *download) finish() error {
 	if err := d.out.Sync(); err != nil {
 		return err
@@ -166,7 +166,7 @@ func (d *download) finish() error {
 	return nil
 }
 
-// record writes down which bytes are there.
+// record writes the record of the complete spans.
 func (d *download) record() error {
 	d.mu.Lock()
 	data := d.done.marshal(d.file.Size)
@@ -174,9 +174,9 @@ func (d *download) record() error {
 	return replaceFile(d.recordName(), data)
 }
 
-// replaceFile writes a file, which takes the place of one that is there. It is
-// for those who hold a lock: the temporary name is always the same, so that a
-// process that is killed leaves one file at most.
+// replaceFile writes a file, replacing an existing one. The caller holds a lock,
+// so the temporary name can be fixed, and a killed process leaves at most one
+// temporary file.
 func replaceFile(path string, data []byte) error {
 	temporary := path + ".tmp"
 	if err := os.WriteFile(temporary, data, 0o666); err != nil {
@@ -185,30 +185,18 @@ func replaceFile(path string, data []byte) error {
 	return os.Rename(temporary, path)
 }
 
-// fill fetches all bytes that are missing, over several connections if the
-// server does ranges.
+// fill downloads all missing bytes, over several connections if the server
+// supports ranges.
 func (d *download) fill(ctx context.Context) (err error) {
 	ctx, cancel := context.WithCancelCause(ctx)
-	defer cancel(nil)
-	stopped := make(chan struct{})
-	go func() {
-		defer close(stopped)
-		tick := time.NewTicker(recordEvery)
-		defer tick.Stop()
-		for {
-			select {
-			case <-tick.C:
-				if err := d.record(); err != nil {
-					cancel(err)
-				}
-			case <-ctx.Done():
-				return
-			}
+	stop := every(ctx, recordEvery, func() {
+		if err := d.record(); err != nil {
+			cancel(err)
 		}
-	}()
+	})
 	defer func() {
 		cancel(nil)
-		<-stopped
+		stop()
 		if e := d.record(); err == nil {
 			err = e
 		}
@@ -218,11 +206,11 @@ func (d *download) fill(ctx context.Context) (err error) {
 		if len(rest) == 0 {
 			return nil
 		}
-		if err := d.insist(ctx, rest[0], true); err != nil {
+		if err := d.fetchSpan(ctx, rest[0], true); err != nil {
 			return err
 		}
 		if !d.ranged {
-			continue // what was cut is asked for again, from the start
+			continue // after a cut connection the whole file is requested again
 		}
 		rest = d.missing(piece)
 		var wait sync.WaitGroup
@@ -235,7 +223,7 @@ func (d *download) fill(ctx context.Context) (err error) {
 				break
 			}
 			wait.Go(func() {
-				err := d.insist(ctx, s, false)
+				err := d.fetchSpan(ctx, s, false)
 				<-d.slots
 				if err != nil {
 					cancel(err)
@@ -249,15 +237,15 @@ func (d *download) fill(ctx context.Context) (err error) {
 	}
 }
 
-func (d *download) missing(most int64) spans {
+func (d *download) missing(limit int64) spans {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	return d.done.missing(d.file.Size, most)
+	return d.done.missing(d.file.Size, limit)
 }
 
-// insist fetches a span, in as many requests as it takes while they bring
-// something.
-func (d *download) insist(ctx context.Context, s span, alone bool) error {
+// fetchSpan downloads a span. It retries as long as requests make progress. alone
+// is as in request; fetchSpan then takes a slot itself.
+func (d *download) fetchSpan(ctx context.Context, s span, alone bool) error {
 	if alone {
 		select {
 		case d.slots <- struct{}{}:
@@ -281,17 +269,17 @@ func (d *download) insist(ctx context.Context, s span, alone bool) error {
 			return err
 		}
 		if left == 0 {
-			return nil // what was cut is more than the span
+			return nil // only bytes after the span are missing
 		}
 		if left < before {
 			failures = 0
 		}
 		if failures++; failures > tries {
-			return fmt.Errorf("%w (after %d tries that brought nothing)", err, tries)
+			return fmt.Errorf("%w (after %d tries without progress)", err, tries)
 		}
 		for _, x := range d.missing(piece) {
 			if x.begin >= s.begin && x.begin < s.end {
-				s.begin = x.begin // where it ended
+				s.begin = x.begin // continue where the connection was cut
 				break
 			}
 		}
@@ -303,7 +291,7 @@ func (d *download) insist(ctx context.Context, s span, alone bool) error {
 	}
 }
 
-// missingIn is how much of a span is not there.
+// missingIn returns the number of missing bytes of a span.
 func (d *download) missingIn(s span) (n int64) {
 	for _, x := range d.missing(piece) {
 		n += max(0, min(x.end, s.end)-max(x.begin, s.begin))
@@ -311,12 +299,14 @@ func (d *download) missingIn(s span) (n int64) {
 	return n
 }
 
-// request asks for a span once. Alone it also takes the whole file, from a
-// server that does no ranges.
+// request requests a span once. alone means that no other span of the file is
+// being downloaded, so that a server without support for ranges may send the
+// whole file instead.
 func (d *download) request(ctx context.Context, s span, alone bool) error {
 	ctx, cancel := context.WithCancelCause(context.WithValue(ctx, fileKey{}, d.file))
 	defer cancel(nil)
-	resp, err := d.client.get(ctx, d.client.fileURL(d.info, d.file), http.Header{"Range": {fmt.Sprintf("bytes=%d-%d", s.begin, s.end-1)}})
+	header := http.Header{"Range": {fmt.Sprintf("bytes=%d-%d", s.begin, s.end-1)}}
+	resp, err := d.client.get(ctx, d.client.fileURL(d.info, d.file), header)
 	if err != nil {
 		return err
 	}
@@ -324,59 +314,65 @@ func (d *download) request(ctx context.Context, s span, alone bool) error {
 	if err := checkLinked(ctx, resp.Header); err != nil {
 		return err
 	}
-	want := s
+	sent, err := d.sentSpan(resp, s, alone)
+	if err != nil {
+		return err
+	}
+	if e := resp.Header.Get("Content-Encoding"); e != "" && e != "identity" {
+		return temporaryError{fmt.Errorf("the server sent the unrequested encoding %.20q", e)}
+	}
+	if n := resp.ContentLength; n >= 0 && n != sent.end-sent.begin {
+		if sent.begin == 0 && sent.end == d.file.Size {
+			return &changedError{"size", strconv.FormatInt(n, 10), strconv.FormatInt(d.file.Size, 10)}
+		}
+		return temporaryError{fmt.Errorf("the server sent %d bytes, expected %d", n, sent.end-sent.begin)}
+	}
+	return d.receive(ctx, resp.Body, sent, cancel)
+}
+
+// sentSpan returns the span that a response to the request for s contains.
+func (d *download) sentSpan(resp *http.Response, s span, alone bool) (span, error) {
 	switch resp.StatusCode {
 	case http.StatusPartialContent:
 		begin, end, size, err := parseContentRange(resp.Header.Get("Content-Range"))
 		switch {
 		case err != nil:
-			return temporaryError{err}
+			return span{}, temporaryError{err}
 		case size >= 0 && size != d.file.Size:
-			return &changedError{"size", strconv.FormatInt(size, 10), strconv.FormatInt(d.file.Size, 10)}
+			return span{}, &changedError{"size", strconv.FormatInt(size, 10), strconv.FormatInt(d.file.Size, 10)}
 		case begin != s.begin || end > s.end:
-			return temporaryError{fmt.Errorf("the server sends the bytes from %d to %d, expected those from %d to %d", begin, end, s.begin, s.end)}
+			return span{}, temporaryError{fmt.Errorf("the server sent bytes %d to %d, expected %d to %d", begin, end, s.begin, s.end)}
 		}
-		want.end = end
 		if alone {
 			d.ranged = true
 		}
+		return span{begin, end}, nil
 	case http.StatusOK:
 		if !alone {
-			return temporaryError{errors.New("the server ignores the range that it is asked for")}
+			return span{}, temporaryError{errors.New("the server ignored the requested range")}
 		}
-		want = span{0, d.file.Size}
-	default:
-		err := d.client.refused(resp, d.info.Repo, d.info.Revision)
-		if !d.client.fromHub(resp) && resp.StatusCode < 500 {
-			return temporaryError{err} // where it leads to is only valid for a while
-		}
-		if resp.StatusCode == http.StatusRequestedRangeNotSatisfiable {
-			return &changedError{"size", "smaller", strconv.FormatInt(d.file.Size, 10)}
-		}
-		return err
+		return span{0, d.file.Size}, nil
 	}
-	if e := resp.Header.Get("Content-Encoding"); e != "" && e != "identity" {
-		return temporaryError{fmt.Errorf("the server sends it in the encoding %.20q, which was not asked for", e)}
+	err := d.client.statusError(resp, d.info.Repo, d.info.Revision)
+	if !d.client.fromHub(resp) && resp.StatusCode < 500 {
+		return span{}, temporaryError{err} // the redirect may have expired
 	}
-	if n := resp.ContentLength; n >= 0 && n != want.end-want.begin {
-		if want.begin == 0 && want.end == d.file.Size {
-			return &changedError{"size", strconv.FormatInt(n, 10), strconv.FormatInt(d.file.Size, 10)}
-		}
-		return temporaryError{fmt.Errorf("the server sends %d bytes, expected %d", n, want.end-want.begin)}
+	if resp.StatusCode == http.StatusRequestedRangeNotSatisfiable {
+		return span{}, &changedError{"size", "smaller", strconv.FormatInt(d.file.Size, 10)}
 	}
-	return d.receive(ctx, resp.Body, want, cancel)
+	return span{}, err
 }
 
-// errStalled ends a connection that brings nothing.
-var errStalled = errors.New("the connection brings nothing any more")
+// errStalled ends a connection that stays silent.
+var errStalled = errors.New("the connection stalled")
 
-// receive writes what comes to its place, and no byte that is not wanted.
-func (d *download) receive(ctx context.Context, body io.Reader, want span, cancel context.CancelCauseFunc) error {
+// receive writes the bytes of a span to the file, and ignores any after them.
+func (d *download) receive(ctx context.Context, body io.Reader, sent span, cancel context.CancelCauseFunc) error {
 	stalled := time.AfterFunc(d.client.stall, func() { cancel(errStalled) })
 	defer stalled.Stop()
 	buffer := make([]byte, 128<<10)
-	for at := want.begin; at < want.end; {
-		n, err := body.Read(buffer[:min(int64(len(buffer)), want.end-at)])
+	for at := sent.begin; at < sent.end; {
+		n, err := body.Read(buffer[:min(int64(len(buffer)), sent.end-at)])
 		stalled.Reset(d.client.stall)
 		if n > 0 {
 			if _, err := d.out.WriteAt(buffer[:n], at); err != nil {
@@ -390,7 +386,7 @@ func (d *download) receive(ctx context.Context, body io.Reader, want span, cance
 			d.progress(gained)
 			at += int64(n)
 		}
-		if err != nil && at < want.end {
+		if err != nil && at < sent.end {
 			if context.Cause(ctx) == errStalled {
 				err = errStalled
 			}
@@ -402,14 +398,14 @@ func (d *download) receive(ctx context.Context, body io.Reader, want span, cance
 
 var contentRange = regexp.MustCompile(`^bytes (\d{1,18})-(\d{1,18})/(\d{1,18}|\*)$`)
 
-// parseContentRange reads the header of the answer to a request for a range: the
-// span that comes and the file's size, -1 where that is not told.
+// parseContentRange parses a Content-Range header: the span, and the size of the
+// file or -1 if it is not known.
 func parseContentRange(header string) (begin, end, size int64, err error) {
 	m := contentRange.FindStringSubmatch(header)
 	if m == nil {
-		return 0, 0, 0, fmt.Errorf("the server does not say which bytes it sends: Content-Range is %.80q", header)
+		return 0, 0, 0, fmt.Errorf("the server sent the invalid Content-Range %.80q", header)
 	}
-	// the numbers have few enough digits
+	// 18 digits cannot overflow
 	begin, _ = strconv.ParseInt(m[1], 10, 64)
 	end, _ = strconv.ParseInt(m[2], 10, 64)
 	end++
@@ -418,12 +414,12 @@ func parseContentRange(header string) (begin, end, size int64, err error) {
 		size, _ = strconv.ParseInt(m[3], 10, 64)
 	}
 	if begin >= end || size >= 0 && end > size {
-		return 0, 0, 0, fmt.Errorf("the server sends bytes that there are not: Content-Range is %.80q", header)
+		return 0, 0, 0, fmt.Errorf("the server sent the impossible Content-Range %.80q", header)
 	}
 	return begin, end, size, nil
 }
 
-// readerWith ends with the context.
+// readerWith returns a reader of r that fails when the context is cancelled.
 func readerWith(ctx context.Context, r io.Reader) io.Reader { return contextReader{ctx, r} }
 
 type contextReader struct {
@@ -438,7 +434,8 @@ func (c contextReader) Read(b []byte) (int, error) {
 	return c.r.Read(b)
 }
 
-// sizeIs says whether there is a file of that size, links followed.
+// sizeIs reports whether path is a regular file of that size. It follows
+// symlinks.
 func sizeIs(path string, size int64) bool {
 	info, err := os.Stat(path)
 	return err == nil && info.Mode().IsRegular() && info.Size() == size

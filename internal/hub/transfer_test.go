@@ -25,7 +25,7 @@ const (
 	weight = "transformer/diffusion_pytorch_model.safetensors"
 )
 
-// pipeline is a small one, with a file of weights in several ranges.
+// pipeline is a small model whose weights take several ranges.
 func pipeline() map[string][]byte {
 	random := rand.NewChaCha8([32]byte{1})
 	bytes := func(n int) []byte {
@@ -34,8 +34,9 @@ func pipeline() map[string][]byte {
 		return b
 	}
 	return map[string][]byte{
-		"README.md":               []byte("---\nlicense: mit\n---\n"),
-		"model_index.json":        []byte(`{"_class_name": "ZImagePipeline", "transformer": ["diffusers", "A"], "vae": ["diffusers", "B"], "feature_extractor": [null, null]}`),
+		"README.md": []byte("---\nlicense: mit\n---\n"),
+		"model_index.json": []byte(`{"_class_name": "ZImagePipeline", "transformer": ["diffusers", "A"], "vae": ` +
+			`["diffusers", "B"], "feature_extractor": [null, null]}`),
 		"transformer/config.json": []byte("{}"),
 		weight:                    bytes(3<<20 + 7),
 		"vae/config.json":         []byte(`{"a": 1}`),
@@ -47,7 +48,7 @@ func pipeline() map[string][]byte {
 	}
 }
 
-// fast is a client that waits for nothing.
+// fast returns a client without pauses between retries.
 func fast(t *testing.T, h *hubtest.Hub) *Client {
 	t.Helper()
 	t.Setenv("HF_ENDPOINT", h.URL)
@@ -59,7 +60,7 @@ func fast(t *testing.T, h *hubtest.Hub) *Client {
 	return c
 }
 
-// pull fetches the model into the cache that is set.
+// pull downloads the model into the cache of HF_HUB_CACHE.
 func pull(ctx context.Context, c *Client, revision string) (string, error) {
 	info, err := c.Info(ctx, repo, revision)
 	if err != nil {
@@ -72,11 +73,12 @@ func pull(ctx context.Context, c *Client, revision string) (string, error) {
 	return c.Pull(ctx, p, nil)
 }
 
-// whole are the names of the files that a pull of pipeline brings.
-var whole = []string{"README.md", "model_index.json", "transformer/config.json", weight, "vae/config.json", "vae/diffusion_pytorch_model.safetensors", "vae/empty.txt"}
+// whole lists the files that a pull of pipeline downloads.
+var whole = []string{"README.md", "model_index.json", "transformer/config.json", weight, "vae/config.json",
+	"vae/diffusion_pytorch_model.safetensors", "vae/empty.txt"}
 
-// checkSnapshot compares a snapshot's files with the hub's, and refuses what
-// was left beside them.
+// checkSnapshot compares a snapshot's files with the hub's, and fails on leftover
+// files.
 func checkSnapshot(t *testing.T, h *hubtest.Hub, folder string) {
 	t.Helper()
 	var names []string
@@ -121,7 +123,7 @@ func checkSnapshot(t *testing.T, h *hubtest.Hub, folder string) {
 	}
 }
 
-// checkBlobs reads all blobs: what has a hash's name has these bytes.
+// checkBlobs checks that the contents of every blob match its name, a hash.
 func checkBlobs(t *testing.T, cache string) {
 	t.Helper()
 	blobs, err := filepath.Glob(filepath.Join(cache, "models--*", "blobs", "*"))
@@ -189,7 +191,7 @@ func TestPull(t *testing.T) {
 		t.Errorf("refs/main is %s, %v", ref, err)
 	}
 
-	// again there is nothing to do
+	// a second pull has nothing to do
 	sent := h.Sent()
 	if p, err = c.Plan(t.Context(), info, true); err != nil || !p.Complete() || p.Missing() != 0 {
 		t.Errorf("plan %+v, %v of what is whole", p, err)
@@ -223,9 +225,7 @@ func TestPull(t *testing.T) {
 	checkSnapshot(t, h, folder)
 }
 
-// TestFaults: a hub that misbehaves for a while is put up with; one that goes on
-// is an error, and never a model.
-// TestPullNamed: one file of a pipeline is no pipeline.
+// TestPullNamed checks that a pull of one file of a pipeline downloads no others.
 func TestPullNamed(t *testing.T) {
 	newCache(t)
 	h := hubtest.New(t, repo, pipeline())
@@ -293,7 +293,7 @@ func TestFaults(t *testing.T) {
 		host  string // store if not given
 		until int    // how often it happens; 0 is always
 		fault func(w http.ResponseWriter, r *http.Request)
-		// what the error of one that goes on says; "" where it is put up with
+		// expected error if the fault persists; "" if the pull succeeds anyway
 		err string
 	}{
 		{"cut", "", 3, func(w http.ResponseWriter, r *http.Request) {
@@ -321,18 +321,19 @@ func TestFaults(t *testing.T) {
 		{"another range always", "", 0, func(w http.ResponseWriter, r *http.Request) {
 			begin, end, _ := asked(r)
 			partial(w, contentRange(begin+1, end, len(body)), body[begin+1:end])
-		}, "the server sends the bytes from 1 to"},
+		}, "the server sent bytes 1 to"},
 		{"longer range", "", 0, func(w http.ResponseWriter, r *http.Request) {
 			begin, _, _ := asked(r)
 			partial(w, contentRange(begin, len(body), len(body)), body[begin:])
-		}, "expected those from"},
+		}, ", expected "},
 		{"shorter ranges", "", 0, func(w http.ResponseWriter, r *http.Request) {
 			begin, end, _ := asked(r)
 			end = min(end, begin+300_000)
 			partial(w, contentRange(begin, end, len(body)), body[begin:end])
 		}, ""},
-		{"range of nothing", "", 0, func(w http.ResponseWriter, r *http.Request) { partial(w, "bytes 5-2/9", body[:5]) }, "bytes that there are not"},
-		{"no Content-Range", "", 0, func(w http.ResponseWriter, r *http.Request) { partial(w, "", body) }, "does not say which bytes"},
+		{"range of nothing", "", 0, func(w http.ResponseWriter, r *http.Request) { partial(w, "bytes 5-2/9", body[:5]) },
+			"impossible Content-Range"},
+		{"no Content-Range", "", 0, func(w http.ResponseWriter, r *http.Request) { partial(w, "", body) }, "invalid Content-Range"},
 		{"another length in all", "", 0, func(w http.ResponseWriter, r *http.Request) {
 			begin, end, _ := asked(r)
 			partial(w, contentRange(begin, end, len(body)+1), body[begin:end])
@@ -348,7 +349,8 @@ func TestFaults(t *testing.T) {
 			w.Write(body[:2<<20])
 			panic(http.ErrAbortHandler)
 		}, "connection was cut"},
-		{"range ignored and too short", "", 0, func(w http.ResponseWriter, r *http.Request) { w.Write(body[:len(body)-1]) }, "connection was cut"},
+		{"range ignored and too short", "", 0, func(w http.ResponseWriter, r *http.Request) { w.Write(body[:len(body)-1]) },
+			"connection was cut"},
 		{"range ignored and another length", "", 0, func(w http.ResponseWriter, r *http.Request) {
 			w.Header().Set("Content-Length", fmt.Sprint(len(body)-1))
 			w.Write(body[:len(body)-1])
@@ -357,7 +359,7 @@ func TestFaults(t *testing.T) {
 		{"corrupted", "", 0, func(w http.ResponseWriter, r *http.Request) {
 			begin, end, _ := asked(r)
 			partial(w, contentRange(begin, end, len(body)), damaged[begin:end])
-		}, "came damaged: its SHA-256 is "},
+		}, "file is damaged: SHA-256 "},
 		{"too long", "", 0, func(w http.ResponseWriter, r *http.Request) { w.Write(append(bytes.Clone(body), 1)) }, ""}, // the rest is left
 		{"429", "hub", 2, func(w http.ResponseWriter, r *http.Request) {
 			w.Header().Set("Retry-After", "0")
@@ -366,12 +368,13 @@ func TestFaults(t *testing.T) {
 		{"429 for an hour", "hub", 0, func(w http.ResponseWriter, r *http.Request) {
 			w.Header().Set("Retry-After", "3600")
 			w.WriteHeader(http.StatusTooManyRequests)
-		}, "too many requests, and asks to wait 1h0m0s"},
+		}, "too many requests: the hub asks to wait 1h0m0s"},
 		{"500", "hub", 3, func(w http.ResponseWriter, r *http.Request) { w.WriteHeader(http.StatusInternalServerError) }, ""},
-		{"500 always", "hub", 0, func(w http.ResponseWriter, r *http.Request) { w.WriteHeader(http.StatusInternalServerError) }, "500 Internal Server Error"},
+		{"500 always", "hub", 0, func(w http.ResponseWriter, r *http.Request) { w.WriteHeader(http.StatusInternalServerError) },
+			"500 Internal Server Error"},
 		{"503 of the store", "", 3, func(w http.ResponseWriter, r *http.Request) { w.WriteHeader(http.StatusServiceUnavailable) }, ""},
 		{"a link that is no longer valid", "", 2, func(w http.ResponseWriter, r *http.Request) { w.WriteHeader(http.StatusForbidden) }, ""},
-		{"404 of the store", "", 0, func(w http.ResponseWriter, r *http.Request) { w.WriteHeader(http.StatusNotFound) }, "answers 404"},
+		{"404 of the store", "", 0, func(w http.ResponseWriter, r *http.Request) { w.WriteHeader(http.StatusNotFound) }, "answered 404"},
 		{"416", "", 0, func(w http.ResponseWriter, r *http.Request) { w.WriteHeader(http.StatusRequestedRangeNotSatisfiable) }, "416"},
 		{"redirects in a circle", "hub", 0, func(w http.ResponseWriter, r *http.Request) {
 			http.Redirect(w, r, r.URL.String(), http.StatusFound)
@@ -379,7 +382,7 @@ func TestFaults(t *testing.T) {
 		{"another etag", "hub", 0, func(w http.ResponseWriter, r *http.Request) {
 			w.Header().Set("X-Linked-Etag", `"`+hubtest.Hash(weight, damaged)+`"`)
 			http.Redirect(w, r, "/elsewhere", http.StatusFound)
-		}, "is not what the hub has listed: its etag is"},
+		}, "file does not match the hub's listing: its etag is"},
 		{"another size", "hub", 0, func(w http.ResponseWriter, r *http.Request) {
 			w.Header().Set("X-Linked-Size", "5")
 			http.Redirect(w, r, "/elsewhere", http.StatusFound)
@@ -441,12 +444,12 @@ func TestFaults(t *testing.T) {
 			} else if !strings.Contains(err.Error(), weight) && host == "store" {
 				t.Errorf("the error does not name the file: %v", err)
 			} else if strings.Contains(err.Error(), "secret") {
-				t.Errorf("the error tells what is secret: %v", err)
+				t.Errorf("the error contains the token: %v", err)
 			}
 			if found, err := Find(repo, ""); err == nil {
 				t.Errorf("a model is found: %s", found)
 			}
-			// when it behaves again, the same pull does it
+			// without the fault the same pull succeeds
 			h.Fault = nil
 			if folder, err = pull(t.Context(), fast(t, h), ""); err != nil {
 				t.Fatal(err)
@@ -456,7 +459,7 @@ func TestFaults(t *testing.T) {
 	}
 }
 
-// asked is the range that a request asks for.
+// asked returns the range of a request.
 func asked(r *http.Request) (begin, end int, err error) {
 	_, err = fmt.Sscanf(r.Header.Get("Range"), "bytes=%d-%d", &begin, &end)
 	return begin, end + 1, err
@@ -466,10 +469,11 @@ func TestRefused(t *testing.T) {
 	tests := []struct {
 		name, repo, revision, token, want string
 	}{
-		{"gated", repo, "", "", "is gated: accept its conditions at URL/me/mine, and set HF_TOKEN to a token of yours"},
-		{"gated with another's token", repo, "", "other", "is gated: accept its conditions at URL/me/mine, and a token was sent, but its account has no access"},
-		{"no revision", repo, "nope", "secret", "there is no revision nope (see URL/me/mine/commits/main)"},
-		{"no repository", "me/nope", "", "", "me/nope: the hub does not give it: there is no such repository"},
+		{"gated", repo, "", "", "is gated (accept its conditions at URL/me/mine; set HF_TOKEN to your token from"},
+		{"gated with another's token", repo, "", "other",
+			"is gated (accept its conditions at URL/me/mine; the account of the token that was sent has no access)"},
+		{"no revision", repo, "nope", "secret", "no revision nope (see URL/me/mine/commits/main)"},
+		{"no repository", "me/nope", "", "", "me/nope: not available from the hub: the repository does not exist"},
 		{"no repository, with a token", "me/nope", "", "secret", "or the token that was sent is not valid"},
 	}
 	for _, test := range tests {
@@ -498,12 +502,13 @@ func TestRefused(t *testing.T) {
 		t.Fatal(err)
 	}
 	c.waitMin, c.waitMax = time.Millisecond, time.Millisecond
-	if _, err := c.Info(t.Context(), repo, ""); err == nil || !strings.Contains(err.Error(), "me/mine: cannot ask the hub: 127.0.0.1:1: ") {
+	if _, err := c.Info(t.Context(), repo, ""); err == nil ||
+		!strings.Contains(err.Error(), "me/mine: cannot reach the hub: 127.0.0.1:1: ") {
 		t.Errorf("nobody there: %v", err)
 	}
 }
 
-// TestNoDowngrade: HTTPS does not lead to HTTP.
+// TestNoDowngrade checks that redirects from HTTPS to HTTP are refused.
 func TestNoDowngrade(t *testing.T) {
 	c := &Client{}
 	from, _ := http.NewRequest("GET", "https://a.example/x", nil)
@@ -513,7 +518,8 @@ func TestNoDowngrade(t *testing.T) {
 	}
 }
 
-// TestTokenStays: a subdomain, another port and HTTP are other hosts.
+// TestTokenStays checks that the token is not sent to a subdomain, another port or
+// another scheme.
 func TestTokenStays(t *testing.T) {
 	c := &Client{}
 	for address, stays := range map[string]bool{
@@ -531,7 +537,7 @@ func TestTokenStays(t *testing.T) {
 	}
 }
 
-// TestStopped: what a pull has when it is stopped is not fetched again.
+// TestStopped checks that a cancelled pull is resumed.
 func TestStopped(t *testing.T) {
 	newCache(t)
 	h := hubtest.New(t, repo, pipeline())
@@ -572,8 +578,8 @@ func TestStopped(t *testing.T) {
 	}
 }
 
-// TestBeginning: what older versions of huggingface_hub leave is gone on from,
-// and what is not the file's beginning is not taken for it.
+// TestBeginning checks that partial downloads of older versions of huggingface_hub
+// are resumed, and downloaded again if they are not the file's beginning.
 func TestBeginning(t *testing.T) {
 	for name, wrong := range map[string]bool{"right": false, "wrong": true} {
 		t.Run(name, func(t *testing.T) {
@@ -602,7 +608,7 @@ func TestBeginning(t *testing.T) {
 	}
 }
 
-// TestTogether: of several pulls at once each file is fetched by one.
+// TestTogether checks that concurrent pulls download each file once.
 func TestTogether(t *testing.T) {
 	newCache(t)
 	h := hubtest.New(t, repo, pipeline())
@@ -670,7 +676,7 @@ func TestSpace(t *testing.T) {
 	}
 }
 
-// remove removes what Removable finds.
+// remove calls Removable and Remove.
 func remove(repo, revision string) (*Removal, error) {
 	r, err := Removable(repo, revision)
 	if err == nil {
@@ -745,7 +751,8 @@ func TestRemoveRevision(t *testing.T) {
 	folder := filepath.Join(dir, "snapshots", first.Commit())
 	elsewhere := filepath.Join(t.TempDir(), "elsewhere")
 	own := "a file of its own, and no link"
-	for path, text := range map[string]string{elsewhere: "not the cache's", filepath.Join(folder, "own.txt"): own, filepath.Join(dir, "snapshots", ".DS_Store"): ""} {
+	for path, text := range map[string]string{elsewhere: "not the cache's", filepath.Join(folder, "own.txt"): own,
+		filepath.Join(dir, "snapshots", ".DS_Store"): ""} {
 		if err := os.WriteFile(path, []byte(text), 0o666); err != nil {
 			t.Fatal(err)
 		}
@@ -758,13 +765,15 @@ func TestRemoveRevision(t *testing.T) {
 		t.Fatal(err)
 	}
 	want := int64(len(files[weight]) + len(own)) // and vae/empty.txt
-	if r.Commit != first.Commit() || r.Folder != folder || r.Bytes != want || !slices.Equal(r.Refs, []string{"refs/pr/1", "v1"}) || len(r.blobs) != 2 {
+	if r.Commit != first.Commit() || r.Folder != folder || r.Bytes != want || !slices.Equal(r.Refs, []string{"refs/pr/1", "v1"}) ||
+		len(r.blobs) != 2 {
 		t.Errorf("found %+v, expected %d bytes", r, want)
 	}
 	if err := r.Remove(); err != nil {
 		t.Fatal(err)
 	}
-	for _, gone := range []string{folder, filepath.Join(dir, "refs", "v1"), filepath.Join(dir, "refs", "refs", "pr", "1"), filepath.Join(dir, "blobs", hubtest.Hash(weight, files[weight]))} {
+	for _, gone := range []string{folder, filepath.Join(dir, "refs", "v1"), filepath.Join(dir, "refs", "refs", "pr", "1"),
+		filepath.Join(dir, "blobs", hubtest.Hash(weight, files[weight]))} {
 		if _, err := os.Lstat(gone); !errors.Is(err, fs.ErrNotExist) {
 			t.Errorf("%s is still there: %v", gone, err)
 		}
@@ -772,7 +781,7 @@ func TestRemoveRevision(t *testing.T) {
 	if _, err := os.Stat(elsewhere); err != nil {
 		t.Error(err)
 	}
-	// the other one is whole
+	// the other snapshot is complete
 	client := fast(t, second)
 	info, err := client.Info(t.Context(), repo, "")
 	if err != nil {
@@ -834,7 +843,8 @@ func TestOffline(t *testing.T) {
 
 func TestEndpoint(t *testing.T) {
 	newCache(t)
-	for value, want := range map[string]string{"": DefaultEndpoint, "http://localhost:8080/hub//": "http://localhost:8080/hub", "localhost:8080": "", "ftp://x": "", "https://": ""} {
+	for value, want := range map[string]string{"": DefaultEndpoint, "http://localhost:8080/hub//": "http://localhost:8080/hub",
+		"localhost:8080": "", "ftp://x": "", "https://": ""} {
 		t.Setenv("HF_ENDPOINT", value)
 		c, err := NewClient()
 		if (err == nil) != (want != "") || err == nil && c.Endpoint != want {

@@ -1,5 +1,5 @@
-// Package hubtest is a stand-in of the Hugging Face hub, for tests. It serves
-// large files as the hub does: by leading to another host.
+// Package hubtest is a fake Hugging Face hub for tests. Like the real one, it
+// redirects requests for large files to another host.
 package hubtest
 
 import (
@@ -21,17 +21,18 @@ import (
 	"time"
 )
 
-// A Hub has one repository.
+// A Hub is a hub with one repository.
 type Hub struct {
 	URL   string
 	Repo  string
 	Files map[string][]byte
-	// Token is what files are refused without; "" for none.
+	// Token is required to download files, unless it is "".
 	Token string
-	// Revisions are the names that the commit has, main if there is none.
+	// Revisions are the names of the commit, main by default.
 	Revisions []string
-	// Fault, if not nil, is asked before a file is served, the n-th time from 0:
-	// it says whether it has given an answer. It is told the host: hub or store.
+	// Fault, if not nil, is called before a file is served for the n-th time,
+	// counted from 0. host is hub or store. Fault reports whether it has written
+	// the response.
 	Fault func(host, path string, n int, w http.ResponseWriter, r *http.Request) bool
 
 	store  string
@@ -43,14 +44,14 @@ type Hub struct {
 	sent   int64
 }
 
-// New starts a stand-in that ends with the test.
+// New starts a fake hub that runs until the test ends.
 func New(t testing.TB, repo string, files map[string][]byte) *Hub {
 	h, stop := Start(repo, files)
 	t.Cleanup(stop)
 	return h
 }
 
-// Start starts a stand-in.
+// Start starts a fake hub.
 func Start(repo string, files map[string][]byte) (h *Hub, stop func()) {
 	h = &Hub{Repo: repo, Files: files, Revisions: []string{"main"}, asked: map[string]int{}}
 	h.hashes = map[string]string{}
@@ -68,14 +69,14 @@ func Start(repo string, files map[string][]byte) (h *Hub, stop func()) {
 	}
 }
 
-// Set changes fields of a hub that other processes may ask already.
+// Set changes fields of a running hub.
 func (h *Hub) Set(change func()) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	change()
 }
 
-// ReadFiles are all files of a folder.
+// ReadFiles returns the contents of all files of a folder by path.
 func ReadFiles(fsys fs.FS) (map[string][]byte, error) {
 	files := map[string][]byte{}
 	return files, fs.WalkDir(fsys, ".", func(name string, d fs.DirEntry, err error) error {
@@ -87,7 +88,7 @@ func ReadFiles(fsys fs.FS) (map[string][]byte, error) {
 	})
 }
 
-// Commit is the only one that there is.
+// Commit returns the name of the only commit.
 func (h *Hub) Commit() string {
 	sum := sha1.New()
 	for _, name := range slices.Sorted(maps.Keys(h.Files)) {
@@ -96,10 +97,10 @@ func (h *Hub) Commit() string {
 	return hex.EncodeToString(sum.Sum(nil))
 }
 
-// LFS says whether a file is in large file storage.
+// LFS reports whether a file is in large file storage.
 func LFS(name string) bool { return strings.HasSuffix(name, ".safetensors") }
 
-// Hash is what a file is called in the cache.
+// Hash returns a file's name in the cache.
 func Hash(name string, data []byte) string {
 	if LFS(name) {
 		sum := sha256.Sum256(data)
@@ -109,21 +110,21 @@ func Hash(name string, data []byte) string {
 	return hex.EncodeToString(sum[:])
 }
 
-// Asked is how often a file was asked for, by either host.
+// Asked returns the number of requests for a file to either host.
 func (h *Hub) Asked(host, path string) int {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return h.asked[host+" "+path]
 }
 
-// Sent is how many bytes of large files were sent.
+// Sent returns the number of bytes of large files that were sent.
 func (h *Hub) Sent() int64 {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return h.sent
 }
 
-// Leaked are the credentials that came to the second host.
+// Leaked returns the credentials that the second host received.
 func (h *Hub) Leaked() []string {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -147,7 +148,8 @@ func (h *Hub) serveHub(w http.ResponseWriter, r *http.Request) {
 			json.NewEncoder(w).Encode(h.tree())
 			return
 		}
-		json.NewEncoder(w).Encode(map[string]any{"id": h.Repo, "sha": h.Commit(), "gated": h.gate(), "siblings": h.siblings(), "cardData": map[string]any{"license": "mit"}})
+		json.NewEncoder(w).Encode(map[string]any{"id": h.Repo, "sha": h.Commit(), "gated": h.gate(), "siblings": h.siblings(),
+			"cardData": map[string]any{"license": "mit"}})
 	case isFile:
 		revision, path, _ := strings.Cut(resolve, "/")
 		data, ok := h.Files[path]
@@ -206,7 +208,7 @@ func (h *Hub) serveStore(w http.ResponseWriter, r *http.Request) {
 	h.serve(counter{w, h}, r, path)
 }
 
-// faulty counts what is asked for, and asks for a fault.
+// faulty counts a request and calls Fault.
 func (h *Hub) faulty(host, path string, w http.ResponseWriter, r *http.Request) bool {
 	h.mu.Lock()
 	n := h.asked[host+" "+path]
@@ -215,7 +217,7 @@ func (h *Hub) faulty(host, path string, w http.ResponseWriter, r *http.Request) 
 	return h.Fault != nil && h.Fault(host, path, n, w, r)
 }
 
-// A counter counts bytes that are sent.
+// A counter counts the bytes sent.
 type counter struct {
 	http.ResponseWriter
 	hub *Hub
@@ -229,7 +231,7 @@ func (c counter) Write(b []byte) (int, error) {
 	return n, err
 }
 
-// serve serves a file well.
+// serve serves a file without faults.
 func (h *Hub) serve(w http.ResponseWriter, r *http.Request, path string) {
 	w.Header().Set("Etag", `"`+h.hashes[path]+`"`)
 	w.Header().Set("Content-Type", "application/octet-stream")
@@ -266,8 +268,8 @@ func (h *Hub) tree() (list []map[string]any) {
 	return list
 }
 
-// blob is the hash of the git object: of a large file that of what points to it,
-// which nobody asks for.
+// blob returns the hash of the git object. For a large file the real hub would
+// return that of the LFS pointer, which no client uses.
 func (h *Hub) blob(name string) string {
 	if LFS(name) {
 		return Hash("", []byte(h.hashes[name]))

@@ -34,7 +34,8 @@ func WriteLoRA(path, model string, seed uint64, modules ...string) error {
 			for range part.rows * part.columns {
 				data = binary.LittleEndian.AppendUint32(data, math.Float32bits(float32(random.NormFloat64()/2)))
 			}
-			t, err := checkpoint.NewArray(fmt.Sprintf("transformer.%s.%s.weight", module, part.name), checkpoint.F32, []int{part.rows, part.columns}, data)
+			t, err := checkpoint.NewArray(fmt.Sprintf("transformer.%s.%s.weight", module, part.name), checkpoint.F32,
+				[]int{part.rows, part.columns}, data)
 			if err != nil {
 				return err
 			}

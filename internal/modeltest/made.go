@@ -70,7 +70,8 @@ func SingleFiles(t testing.TB, model string) (bare, comfy, all string) {
 		}
 	}
 	dir := t.TempDir()
-	bare, comfy, all = filepath.Join(dir, "bare.safetensors"), filepath.Join(dir, "comfy.safetensors"), filepath.Join(dir, "all.safetensors")
+	bare, comfy, all = filepath.Join(dir, "bare.safetensors"), filepath.Join(dir, "comfy.safetensors"),
+		filepath.Join(dir, "all.safetensors")
 	Write(t, bare, nil, map[string]map[string]*checkpoint.Array{"": transformer})
 	Write(t, comfy, nil, map[string]map[string]*checkpoint.Array{prefix: transformer})
 	Write(t, all, nil, parts)
@@ -98,7 +99,8 @@ func MFluxFolder(t testing.TB, model string) (folder string) {
 			if err := os.Mkdir(to, 0o777); err != nil {
 				t.Fatal(err)
 			}
-			Write(t, filepath.Join(to, "0.safetensors"), metadata, map[string]map[string]*checkpoint.Array{"": Stored(t, table, Read(t, from))})
+			Write(t, filepath.Join(to, "0.safetensors"), metadata,
+				map[string]map[string]*checkpoint.Array{"": Stored(t, table, Read(t, from))})
 		}
 	}
 	return folder

@@ -44,17 +44,17 @@ func Stored(t testing.TB, table *layout.Table, from map[string]*checkpoint.Array
 	for name, tensor := range from {
 		other, rule, part := table.Other(name)
 		stored := &checkpoint.Array{Name: other, Dtype: tensor.Dtype, Shape: tensor.Shape, Data: tensor.Data}
-		if table.ChannelsLast && len(stored.Shape) > 3 && len(rule.Forms) == 0 {
+		if table.ChannelsLast && len(stored.Shape) > 3 && len(rule.Transforms) == 0 {
 			channelsLast(stored)
 		}
-		for _, form := range slices.Backward(rule.Forms) {
+		for _, form := range slices.Backward(rule.Transforms) {
 			switch form {
-			case checkpoint.FormSwap:
+			case checkpoint.TransformSwap:
 				half := len(stored.Data) / 2
 				stored.Data = slices.Concat(stored.Data[half:], stored.Data[:half])
-			case checkpoint.FormSqueeze:
+			case checkpoint.TransformSqueeze:
 				stored.Shape = append(slices.Clone(stored.Shape), 1, 1)
-			case checkpoint.FormExpand:
+			case checkpoint.TransformExpand:
 				stored.Shape = stored.Shape[:len(stored.Shape)-1]
 			default:
 				t.Fatalf("%s: no test has the form %s yet", name, form)
@@ -107,7 +107,8 @@ func Write(t testing.TB, path string, metadata map[string]string, byPrefix map[s
 	var all []*checkpoint.Array
 	for prefix, list := range byPrefix {
 		for name, tensor := range list {
-			all = append(all, &checkpoint.Array{Name: prefix + name, Dtype: tensor.Dtype, Shape: tensor.Shape, Data: bytes.Clone(tensor.Data)})
+			all = append(all, &checkpoint.Array{Name: prefix + name, Dtype: tensor.Dtype, Shape: tensor.Shape,
+				Data: bytes.Clone(tensor.Data)})
 		}
 	}
 	if err := checkpoint.WriteFile(path, all, metadata); err != nil {

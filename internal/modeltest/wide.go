@@ -21,7 +21,8 @@ var wides = []struct {
 	configs map[string]string // by component, what replaces keys of its config
 }{
 	{"flux1-dev-small", map[string]string{
-		"transformer":    `{"attention_head_dim": 32, "num_attention_heads": 4, "axes_dims_rope": [8, 12, 12], "joint_attention_dim": 128, "pooled_projection_dim": 64}`,
+		"transformer": `{"attention_head_dim": 32, "num_attention_heads": 4, "axes_dims_rope": [8, 12, 12], ` +
+			`"joint_attention_dim": 128, "pooled_projection_dim": 64}`,
 		"text_encoder":   `{"hidden_size": 64, "intermediate_size": 128, "projection_dim": 64}`,
 		"text_encoder_2": `{"d_model": 128, "d_ff": 128, "d_kv": 32}`,
 	}},
@@ -35,12 +36,14 @@ var wides = []struct {
 	}},
 	{"qwen-image-small", map[string]string{
 		"transformer": `{"attention_head_dim": 32, "num_attention_heads": 4, "axes_dims_rope": [8, 12, 12], "joint_attention_dim": 128}`,
-		"text_encoder": `{"text_config": {"hidden_size": 128, "intermediate_size": 128, "num_attention_heads": 4, "rope_parameters": {"mrope_section": [4, 6, 6], "rope_theta": 20000.0, "rope_type": "default"}},
+		"text_encoder": `{"text_config": {"hidden_size": 128, "intermediate_size": 128, "num_attention_heads": 4,
+			"rope_parameters": {"mrope_section": [4, 6, 6], "rope_theta": 20000.0, "rope_type": "default"}},
 			"vision_config": {"hidden_size": 64, "num_heads": 4, "intermediate_size": 128, "out_hidden_size": 128}}`,
 	}},
 	{"qwen-edit-plus", map[string]string{
 		"transformer": `{"attention_head_dim": 32, "num_attention_heads": 4, "axes_dims_rope": [8, 12, 12], "joint_attention_dim": 128}`,
-		"text_encoder": `{"text_config": {"hidden_size": 128, "intermediate_size": 128, "num_attention_heads": 4, "rope_parameters": {"mrope_section": [4, 6, 6], "rope_theta": 20000.0, "rope_type": "default"}},
+		"text_encoder": `{"text_config": {"hidden_size": 128, "intermediate_size": 128, "num_attention_heads": 4,
+			"rope_parameters": {"mrope_section": [4, 6, 6], "rope_theta": 20000.0, "rope_type": "default"}},
 			"vision_config": {"hidden_size": 64, "num_heads": 4, "intermediate_size": 128, "out_hidden_size": 128}}`,
 	}},
 }

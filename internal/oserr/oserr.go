@@ -1,4 +1,4 @@
-// Package oserr has what packages that read and write files do with the errors.
+// Package oserr simplifies errors of file operations.
 package oserr
 
 import (
@@ -8,8 +8,8 @@ import (
 	"os"
 )
 
-// Bare takes operation and path from an error of the file system, for messages
-// that name the file themselves, and in full.
+// Bare removes operation and path from an error of the file system, for messages
+// that contain the full name of the file already.
 func Bare(err error) error {
 	if e, ok := errors.AsType[*fs.PathError](err); ok {
 		return e.Err
@@ -20,7 +20,7 @@ func Bare(err error) error {
 	return err
 }
 
-// NoEOF turns the end of what is read into an error that says it came too early.
+// NoEOF converts io.EOF to io.ErrUnexpectedEOF.
 func NoEOF(err error) error {
 	if err == io.EOF {
 		return io.ErrUnexpectedEOF

@@ -1,10 +1,10 @@
-// Package pixels takes pictures to interleaved red, green and blue, as arrays have
-// them, and back.
+// Package pixels converts images to interleaved RGB values, as arrays have them,
+// and back.
 package pixels
 
 import "image"
 
-// FromRGB makes an opaque picture of interleaved red, green and blue.
+// FromRGB returns an opaque image of interleaved RGB values.
 func FromRGB(rgb []uint8, height, width int) *image.RGBA {
 	img := image.NewRGBA(image.Rect(0, 0, width, height))
 	for i := range height * width {
@@ -14,7 +14,7 @@ func FromRGB(rgb []uint8, height, width int) *image.RGBA {
 	return img
 }
 
-// RGB returns the interleaved red, green and blue of an opaque picture.
+// RGB returns the interleaved RGB values of an opaque image.
 func RGB(img *image.RGBA) []uint8 {
 	w, h := img.Rect.Dx(), img.Rect.Dy()
 	rgb := make([]uint8, 3*w*h)

@@ -1,5 +1,4 @@
-// Package plainjson writes JSON without the escapes that HTML needs: "<" and not
-// "\u003c".
+// Package plainjson writes JSON without escapes for HTML: "<" instead of "\u003c".
 package plainjson
 
 import (
@@ -8,7 +7,7 @@ import (
 	"io"
 )
 
-// Write writes v and a line's end. With an indent, each element has a line.
+// Write writes v and a newline. With an indent, each element has a line.
 func Write(w io.Writer, v any, indent string) error {
 	e := json.NewEncoder(w)
 	e.SetEscapeHTML(false)
@@ -16,7 +15,7 @@ func Write(w io.Writer, v any, indent string) error {
 	return e.Encode(v)
 }
 
-// Marshal returns what [Write] writes, without the line's end.
+// Marshal returns the JSON of [Write] without the newline.
 func Marshal(v any, indent string) ([]byte, error) {
 	var b bytes.Buffer
 	if err := Write(&b, v, indent); err != nil {

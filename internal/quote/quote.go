@@ -1,5 +1,5 @@
-// Package quote shows texts that nobody vouches for, such as names in files, so
-// that a message stays one line and a terminal does nothing that they ask for.
+// Package quote formats untrusted texts, such as names in files, so that messages
+// stay on one line and contain no control sequences for the terminal.
 package quote
 
 import (
@@ -8,8 +8,8 @@ import (
 	"unicode"
 )
 
-// Text quotes a text as in Go, with escapes for control characters. What is
-// longer than 200 bytes is cut.
+// Text quotes a text as in Go, with escapes for control characters. It shortens
+// texts of more than 200 bytes.
 func Text(s string) string {
 	const most = 200
 	if len(s) > most {
@@ -18,8 +18,8 @@ func Text(s string) string {
 	return strconv.Quote(s)
 }
 
-// Name returns a name as it is where it is short and nothing in it would have to
-// be escaped, and otherwise its [Text].
+// Name returns a name unchanged if it is short and needs no escapes, otherwise its
+// [Text].
 func Name(s string) string {
 	if q := Text(s); q != `"`+s+`"` {
 		return q
@@ -27,8 +27,8 @@ func Name(s string) string {
 	return s
 }
 
-// Printable returns a text as it is where a terminal shows all of it, and
-// otherwise quotes it as in Go, in full.
+// Printable returns a text unchanged if it is printable, otherwise quotes it as in
+// Go, without shortening.
 func Printable(s string) string {
 	if IsPrintable(s) {
 		return s
@@ -36,8 +36,8 @@ func Printable(s string) string {
 	return strconv.Quote(s)
 }
 
-// IsPrintable reports whether a text is valid UTF-8 of characters that a terminal
-// shows.
+// IsPrintable reports whether a text is valid UTF-8 and has only printable
+// characters.
 func IsPrintable(s string) bool {
 	return !strings.ContainsFunc(s, func(r rune) bool { return !unicode.IsPrint(r) || r == unicode.ReplacementChar })
 }

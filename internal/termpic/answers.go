@@ -7,8 +7,8 @@ import (
 	"strings"
 )
 
-// What is asked. Every terminal answers the request for its primary
-// attributes, so its answer is the end of the others.
+// The queries. Every terminal answers the request for its primary attributes
+// (DA1), so that answer marks the end of the others.
 const (
 	askAttributes = "\x1b[c"                                     // DA1
 	askKitty      = "\x1b_Gi=31,s=1,v=1,a=q,t=d,f=24;AAAA\x1b\\" // one pixel, which is not shown
@@ -17,21 +17,21 @@ const (
 	askSizes      = "\x1b[14t\x1b[16t"                           // XTWINOPS: text area and cell in pixels
 )
 
-// answers are what a terminal says about itself.
+// answers are a terminal's answers to the queries.
 type answers struct {
 	level  int  // DA1's first attribute: 62 and above is a VT200 and later
 	sixel  bool // DA1's attribute 4
 	kitty  bool
 	name   string      // with the version
-	colors int         // of sixels, 0 if not said
-	cell   image.Point // in pixels, zero if not said
-	area   image.Point // of all cells, in pixels, zero if not said
+	colors int         // of sixels, 0 if unknown
+	cell   image.Point // in pixels, zero if unknown
+	area   image.Point // of all cells, in pixels, zero if unknown
 }
 
 func (a answers) answered() bool { return a.level != 0 }
 
-// parse adds what is in data, which also holds what was typed, perhaps rubbish
-// and perhaps half an answer. done says that the answer to DA1 is there.
+// parse adds the answers in data, which may also contain typed input, garbage and
+// incomplete answers. done reports whether the answer to DA1 is complete.
 func (a *answers) parse(data []byte) (done bool) {
 	for {
 		i := bytes.IndexByte(data, 0x1b)
@@ -69,7 +69,7 @@ func (a *answers) parse(data []byte) (done bool) {
 	}
 }
 
-// control takes one control sequence.
+// control processes a control sequence.
 func (a *answers) control(params string, final byte) (attributes bool) {
 	private := strings.HasPrefix(params, "?")
 	var n []int

@@ -11,9 +11,9 @@ import (
 	"golang.org/x/term"
 )
 
-// ask asks the terminal what it can do. It does not unless this process has
-// out as its terminal and is in the foreground: to change a terminal's mode
-// from the background would stop the process.
+// ask queries the terminal's capabilities. It returns no answers if out is not the
+// terminal of this process or the process is in the background, where a change of
+// the terminal's mode would stop it.
 func ask(ctx context.Context, out *os.File, timeout time.Duration) answers {
 	group, err := unix.IoctlGetInt(int(out.Fd()), unix.TIOCGPGRP)
 	if err != nil || group != unix.Getpgrp() {
@@ -27,13 +27,13 @@ func ask(ctx context.Context, out *os.File, timeout time.Duration) answers {
 	defer unix.Close(fd)
 	a, interrupt := askTerminal(ctx, fd, timeout)
 	if interrupt != 0 {
-		unix.Kill(0, interrupt) // as the terminal would have done: the whole group
+		unix.Kill(0, interrupt) // the whole process group, as the terminal would have done
 	}
 	return a
 }
 
-// askTerminal talks with the terminal in raw mode. A key that the terminal
-// makes a signal of otherwise ends that, and the signal is returned.
+// askTerminal queries the terminal in raw mode. If the user presses a key that
+// normally sends a signal, it stops and returns the signal.
 func askTerminal(ctx context.Context, fd int, timeout time.Duration) (a answers, interrupt unix.Signal) {
 	before, err := term.MakeRaw(fd)
 	if err != nil {
@@ -41,10 +41,10 @@ func askTerminal(ctx context.Context, fd int, timeout time.Duration) (a answers,
 	}
 	defer term.Restore(fd, before)
 	if readable(fd, 0) {
-		return answers{}, 0 // typed ahead, for the shell
+		return answers{}, 0 // leave typed input for the shell
 	}
-	// Terminals may print what they do not know. All know DA1, and those that
-	// claim to be a VT200 or later know how the strings of kitty's query end.
+	// Terminals may print unknown sequences. All know DA1, and those that claim to
+	// be a VT200 or later know how the string of kitty's query ends.
 	a, interrupt = converse(ctx, fd, askAttributes, timeout)
 	if a.level > 60 && interrupt == 0 {
 		var more answers
@@ -97,8 +97,8 @@ func converse(ctx context.Context, fd int, questions string, timeout time.Durati
 	return answers{}, interrupt
 }
 
-// readable waits until there is something to read. (Not with poll, which macOS
-// does not have for terminals.)
+// readable waits until there is input. It does not use poll, which does not work
+// with terminals on macOS.
 func readable(fd int, wait time.Duration) bool {
 	if fd >= unix.FD_SETSIZE {
 		return false // it has no place in a set

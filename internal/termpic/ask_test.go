@@ -68,7 +68,8 @@ func TestAskTerminal(t *testing.T) {
 		interrupt unix.Signal
 		wait      bool // it takes until the time is over
 	}{
-		{"kitty", []round{{first, "\x1b[?62;c"}, {all, kittyAnswer}}, answers{level: 62, kitty: true, name: "kitty(0.26.5)", area: image.Pt(640, 400), cell: image.Pt(10, 19)}, 0, false},
+		{"kitty", []round{{first, "\x1b[?62;c"}, {all, kittyAnswer}}, answers{level: 62, kitty: true, name: "kitty(0.26.5)",
+			area: image.Pt(640, 400), cell: image.Pt(10, 19)}, 0, false},
 		{"one that is asked for nothing else", []round{{first, tmuxAnswer}, {askKitty, kittyAnswer}}, answers{level: 1}, 0, false},
 		{"silent", nil, answers{}, 0, true},
 		{"rubbish", []round{{first, "\x1b[\x00\xff\x1bP\x1b_c?c\x1b[?c"}}, answers{}, 0, true},

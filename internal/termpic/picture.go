@@ -17,25 +17,25 @@ import (
 )
 
 const (
-	previewRows = 16   // of a preview at most
-	spareRows   = 3    // below a picture: the line of progress, the cursor, and one more
-	leastRows   = 3    // where there are fewer nothing is shown
-	maxPixels   = 1000 // wide or high: xterm cuts larger sixels off
+	previewRows = 16   // largest height of a preview
+	spareRows   = 3    // below an image: the progress line, the cursor, and one more
+	leastRows   = 3    // smallest height at which an image is shown
+	maxPixels   = 1000 // of the longer side: xterm truncates larger sixels
 )
 
-// guessedCell is the size of a character where nothing else is known, but that
-// it is about twice as high as it is wide.
+// guessedCell is the assumed size of a character if the real one is unknown. Most
+// are about twice as high as wide.
 var guessedCell = image.Pt(10, 20)
 
-// An extent is how large a picture is shown.
+// An extent is the size of an image on the screen.
 type extent struct {
 	pixels     image.Point
 	cols, rows int
 }
 
-// fit is fitInto for what the terminal's protocol can draw. Sixels come in bands
-// of 6 pixels, and some terminals count the last one in full: it must not reach
-// into one more line.
+// fit is fitInto with the constraints of the terminal's protocol. Sixels come in
+// bands of 6 pixels, and some terminals count the last band in full, so that band
+// must not reach into another line.
 func (t *Terminal) fit(picture, cell image.Point, cols, rows, most int) extent {
 	f := fitInto(picture, cell, cols, rows, most)
 	height := f.pixels.Y
@@ -45,8 +45,8 @@ func (t *Terminal) fit(picture, cell image.Point, cols, rows, most int) extent {
 	return f
 }
 
-// fitInto scales a picture to at most cols x rows cells and its longer side to
-// at most most pixels, with its aspect kept.
+// fitInto scales an image to at most cols x rows cells and its longer side to at
+// most most pixels. It keeps the aspect ratio.
 func fitInto(picture, cell image.Point, cols, rows, most int) extent {
 	width, height := float64(picture.X), float64(picture.Y)
 	scale := min(float64(cols*cell.X)/width, float64(rows*cell.Y)/height, float64(most)/max(width, height))
@@ -55,10 +55,10 @@ func fitInto(picture, cell image.Point, cols, rows, most int) extent {
 	return extent{image.Pt(w, h), (w + cell.X - 1) / cell.X, (h + cell.Y - 1) / cell.Y}
 }
 
-// Show writes a picture where the cursor is, which must be at the start of a
-// line. Afterwards it is at the start of the line below. A picture is as large
-// as it is in pixels, but never larger than the terminal, and a small one is
-// enlarged to the size of a preview.
+// Show writes an image at the cursor, which must be at the start of a line, and
+// leaves the cursor at the start of the line below the image. The image has its
+// size in pixels, except that large images are scaled down to the terminal and
+// small ones are enlarged to the size of a preview.
 func (t *Terminal) Show(picture image.Image) error {
 	if t == nil || picture.Bounds().Empty() {
 		return nil
@@ -86,21 +86,22 @@ func (t *Terminal) cellOrGuess() image.Point {
 	return guessedCell
 }
 
-// A Preview is a picture that is replaced again and again by the next one.
+// A Preview is an image on the screen that can be replaced by the next one.
 type Preview struct {
 	terminal *Terminal
 	size     termSize // when the lines were reserved
-	rows     int      // reserved for it, 0 if it is not on the screen
+	rows     int      // reserved lines, 0 if it is not on the screen
 	id       uint32   // of kitty's image
 }
 
-// NewPreview returns a preview that is not shown yet.
+// NewPreview returns a preview that is not on the screen yet.
 func (t *Terminal) NewPreview() *Preview { return &Preview{terminal: t} }
 
-// Draw returns what shows a picture above the cursor, in the place of the one
-// before. When it is written, the cursor must be at the start of the line right
-// below the picture before, or of the line where the first one shall begin, and
-// nothing may be below. It comes to be right below the picture.
+// Draw returns the bytes that show an image above the cursor, in place of the
+// previous one. When they are written, the cursor must be at the start of the line
+// below the previous image or, for the first image, of the line where it shall
+// begin, and there must be nothing below. Afterwards the cursor is right below the
+// image.
 func (p *Preview) Draw(picture image.Image) (string, error) {
 	t := p.terminal
 	if t == nil || picture.Bounds().Empty() {
@@ -119,16 +120,16 @@ func (p *Preview) Draw(picture image.Image) (string, error) {
 	}
 	start := ""
 	if p.rows != f.rows || p.size != size {
-		// the screen may look different now: as if nothing had been there
+		// after a resize the old position is unknown: start again
 		start = p.Clear() + reserve(f.rows)
 	}
-	end := t.forget(p.id) // after the new one is there, or it would flicker
+	end := t.forget(p.id) // after the new image is drawn, to avoid flicker
 	p.size, p.rows, p.id = size, f.rows, id
 	return start + above(f.rows, shown) + end, nil
 }
 
-// Clear returns what removes the picture and its lines, under the conditions of
-// Draw. The cursor comes to be where the picture began.
+// Clear returns the bytes that remove the image and its lines, under the conditions
+// of Draw. Afterwards the cursor is where the image began.
 func (p *Preview) Clear() string {
 	if p.rows == 0 {
 		return ""
@@ -138,18 +139,17 @@ func (p *Preview) Clear() string {
 	return fmt.Sprintf("\r\x1b[%dA\x1b[J", rows) + p.terminal.forget(id)
 }
 
-// reserve makes empty lines and one below, which scrolls the screen if need be:
-// nothing that is drawn there may do that.
+// reserve creates empty lines and one below them. This scrolls the screen if
+// necessary, so that drawing does not.
 func reserve(rows int) string { return "\r" + strings.Repeat("\n", rows+1) + "\x1b[1A" }
 
-// above puts what is shown rows lines higher than the cursor, wherever that is
-// left by it, and moves the cursor back.
+// above moves the cursor up by rows lines, writes shown, and restores the cursor.
 func above(rows int, shown string) string {
 	return fmt.Sprintf("\r\x1b[%dA\x1b7%s\x1b8\x1b[%dB", rows, shown, rows)
 }
 
-// encode returns what shows a picture right and down of the cursor. Id is of
-// kitty's image, 0 for one that is never replaced.
+// encode returns the bytes that show an image to the right of and below the cursor.
+// id is that of kitty's image, 0 for one that is never replaced.
 func (t *Terminal) encode(picture image.Image, f extent, id uint32) (string, error) {
 	scaled := image.NewRGBA(image.Rectangle{Max: f.pixels})
 	if picture.Bounds().Size() == f.pixels {
@@ -170,12 +170,12 @@ func (t *Terminal) encode(picture image.Image, f extent, id uint32) (string, err
 	return b.String(), err
 }
 
-// kittyChunk is how many bytes of data one of kitty's sequences may have.
+// kittyChunk is the largest number of data bytes in a sequence of kitty's.
 const kittyChunk = 4096
 
-// encodeKitty leaves the size to the pixels where those of a cell are known,
-// since cells have not exactly the aspect of the picture. No answers (q), and
-// the cursor stays (C).
+// encodeKitty specifies the size in cells only if the cell's size in pixels is
+// unknown, since whole cells change the aspect ratio. It requests no answers (q)
+// and no movement of the cursor (C).
 func encodeKitty(w io.Writer, picture image.Image, f extent, knownCell bool, id uint32) error {
 	file, err := encodePNG(picture)
 	if err != nil {
@@ -199,8 +199,8 @@ func encodeKitty(w io.Writer, picture image.Image, f extent, knownCell bool, id 
 	return err
 }
 
-// forget removes an image of kitty's from the screen and its memory. The other
-// protocols draw over it.
+// forget removes a kitty image from the screen and from the terminal's memory. With
+// the other protocols new images are drawn over old ones.
 func (t *Terminal) forget(id uint32) string {
 	if t == nil || t.protocol != Kitty || id == 0 {
 		return ""
@@ -208,7 +208,8 @@ func (t *Terminal) forget(id uint32) string {
 	return fmt.Sprintf("\x1b_Ga=d,d=I,i=%d,q=2\x1b\\", id)
 }
 
-// randomID returns numbers that other images on the screen will hardly have.
+// randomID returns a generator of IDs that other images on the screen are unlikely
+// to have.
 func randomID() func() uint32 {
 	id := rand.Uint32N(1<<31) + 1
 	return func() uint32 { id++; return id }
@@ -224,27 +225,27 @@ func encodeITerm2(w io.Writer, picture image.Image, f extent) error {
 	return err
 }
 
-// encodeSixel uses as many colours as the terminal has registers for, 256 if it
-// does not say.
+// encodeSixel uses as many colours as the terminal has registers, 256 if the number
+// is unknown.
 func encodeSixel(w io.Writer, picture image.Image, registers int) error {
 	if registers < 3 || registers > 256 {
 		registers = 256
 	}
 	e := sixel.NewEncoder(w)
 	e.Dither = true
-	// one register is the encoder's, for transparency
+	// the encoder uses one register for transparency
 	e.Palette = median.Quantizer(0).Quantize(make(color.Palette, 0, registers-1), picture)
 	for i, c := range e.Palette {
-		// Means of colours are never at the ends of the range, so dithering
-		// could not reach those: white would be pink.
+		// Averages of colours are never at the ends of the range, so dithering could
+		// not reach them: white would be pink.
 		r, g, b, _ := c.RGBA()
 		e.Palette[i] = color.RGBA{widen(r), widen(g), widen(b), 255}
 	}
 	return e.Encode(picture)
 }
 
-// widen makes 8 bits of 16, and what is within 8 of an end that end: the
-// encoder finds colours by their upper 5 bits.
+// widen converts 16 bits to 8 and rounds values within 8 of an end of the range to
+// that end, since the encoder compares colours by their upper 5 bits.
 func widen(v uint32) uint8 {
 	switch v >>= 8; {
 	case v < 8:

@@ -328,7 +328,8 @@ func (s *screen) down() {
 	s.top = max(s.top, s.y-s.rows+1)
 }
 
-var sequence = regexp.MustCompile(`(?s)^(?:\x1b\[(\d*)([A-Z])|\x1b([78])|((?:\x1b_G[^\x1b]*;[^\x1b]*\x1b\\)+)|(\x1b_G[^;\x1b]*\x1b\\)|(\x1b\][^\a]*\a)|(\x1bP[^\x1b]*\x1b\\)|\r|\n|[ -~])`)
+var sequence = regexp.MustCompile(`(?s)^(?:\x1b\[(\d*)([A-Z])|\x1b([78])|((?:\x1b_G[^\x1b]*;[^\x1b]*\x1b\\)+)|` +
+	`(\x1b_G[^;\x1b]*\x1b\\)|(\x1b\][^\a]*\a)|(\x1bP[^\x1b]*\x1b\\)|\r|\n|[ -~])`)
 
 func (s *screen) write(t *testing.T, text string) {
 	t.Helper()

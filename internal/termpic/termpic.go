@@ -1,5 +1,5 @@
-// Package termpic shows pictures in terminals that can: with kitty's graphics
-// protocol, iTerm2's inline images, or sixels.
+// Package termpic shows images in terminals with kitty's graphics protocol,
+// iTerm2's inline images, or sixels.
 package termpic
 
 import (
@@ -14,7 +14,7 @@ import (
 	"golang.org/x/term"
 )
 
-// A Protocol is a way to send a picture to a terminal.
+// A Protocol is a protocol for images in terminals.
 type Protocol string
 
 const (
@@ -25,10 +25,10 @@ const (
 	None   Protocol = "none"
 )
 
-// Protocols are the names that ParseProtocol takes.
+// Protocols are the names that ParseProtocol accepts.
 var Protocols = []Protocol{Auto, Kitty, ITerm2, Sixel, None}
 
-// ParseProtocol checks the name of a protocol.
+// ParseProtocol parses the name of a protocol.
 func ParseProtocol(name string) (Protocol, error) {
 	names := make([]string, len(Protocols))
 	for i, p := range Protocols {
@@ -37,26 +37,25 @@ func ParseProtocol(name string) (Protocol, error) {
 		}
 		names[i] = string(p)
 	}
-	return None, fmt.Errorf("%q is not a way to show pictures (%s)", name, strings.Join(names, ", "))
+	return None, fmt.Errorf("%q is not a terminal image protocol (%s)", name, strings.Join(names, ", "))
 }
 
-// A Terminal shows pictures. Nil is one that cannot.
+// A Terminal shows images. A nil Terminal cannot.
 type Terminal struct {
 	out      *os.File
 	protocol Protocol
-	answers  answers         // empty if nothing was asked
+	answers  answers         // empty without queries
 	size     func() termSize // in cells and, where the system knows, in pixels
 	nextID   func() uint32   // of kitty's images
 }
 
-// Open finds out how to show pictures on w. It returns nil when w is no
-// terminal, whatever protocol is asked for, and when there is no way to.
+// Open determines how to show images on w. It returns nil if w is not a terminal
+// or the terminal supports no protocol.
 //
-// With Auto, and for what the system does not know of a terminal's pixels, the
-// terminal is asked, for a second at most or until ctx is done. It is not asked
-// in the background or when something was typed ahead: what the answer to that
-// would be, the environment has to tell. Nothing else may read from the
-// terminal meanwhile.
+// With Auto, and to learn the size in pixels if the system does not know it, Open
+// queries the terminal, for at most a second or until ctx is done. It does not
+// query in the background or if there is typed input; it then relies on the
+// environment. Nothing else may read from the terminal during the query.
 func Open(ctx context.Context, w io.Writer, want Protocol) *Terminal {
 	out, ok := w.(*os.File)
 	if !ok || want == None || want == "" || !term.IsTerminal(int(out.Fd())) {
@@ -73,7 +72,7 @@ func Open(ctx context.Context, w io.Writer, want Protocol) *Terminal {
 	if t.protocol == Auto {
 		t.protocol = choose(t.answers, told)
 		if t.protocol == Sixel && t.cell() == (image.Point{}) {
-			return nil // how many lines a picture takes would be a guess
+			return nil // the number of lines of an image would be a guess
 		}
 	}
 	if t.protocol == None {
@@ -82,7 +81,7 @@ func Open(ctx context.Context, w io.Writer, want Protocol) *Terminal {
 	return t
 }
 
-// Protocol is how pictures are sent, None for a terminal that shows none.
+// Protocol returns the protocol that is used, None for a nil Terminal.
 func (t *Terminal) Protocol() Protocol {
 	if t == nil {
 		return None
@@ -90,8 +89,9 @@ func (t *Terminal) Protocol() Protocol {
 	return t.protocol
 }
 
-// choose prefers what terminals draw best: iTerm2 and WezTerm speak several
-// protocols and their own with the fewest gaps, and sixels have 256 colours.
+// choose prefers the protocol that the terminal implements best. iTerm2 and WezTerm
+// know several, of which iTerm2's has the fewest gaps. Sixels have only 256
+// colours.
 func choose(a answers, told Protocol) Protocol {
 	switch {
 	case !a.answered():
@@ -106,9 +106,9 @@ func choose(a answers, told Protocol) Protocol {
 	return None
 }
 
-// fromEnvironment is what the environment tells of the terminal. It is sure of
-// TERM alone, which every terminal sets: all else is inherited by a terminal
-// that was started from another. Inside a multiplexer it tells nothing.
+// fromEnvironment determines the protocol by environment variables. sure is true
+// only for TERM, which every terminal sets; a terminal that was started from
+// another inherits the other variables. Inside a multiplexer it returns None.
 func fromEnvironment(getenv func(string) string) (p Protocol, sure bool) {
 	name, program := getenv("TERM"), getenv("TERM_PROGRAM")
 	switch {
@@ -126,19 +126,19 @@ func fromEnvironment(getenv func(string) string) (p Protocol, sure bool) {
 		return Sixel, false
 	}
 	// Konsole, Windows Terminal, VS Code and xterm depend on versions and
-	// settings, so they have to answer
+	// settings, so only a query helps
 	return None, false
 }
 
-// multiplexer says whether there is a program between us and the terminal that
-// hands on only what it knows itself.
+// multiplexer reports whether a program such as tmux is between us and the
+// terminal. It passes on only sequences that it knows.
 func multiplexer(getenv func(string) string) bool {
 	name := getenv("TERM")
 	return getenv("TMUX") != "" || getenv("STY") != "" || getenv("ZELLIJ") != "" ||
 		strings.HasPrefix(name, "screen") || strings.HasPrefix(name, "tmux")
 }
 
-// A termSize is what the system knows about a terminal. Pixels may be 0.
+// A termSize is the size of a terminal according to the system. Pixels may be 0.
 type termSize struct{ cols, rows, width, height int }
 
 // cell is the size of a character in pixels, zero if it is not known.
@@ -149,7 +149,7 @@ func (s termSize) cell() image.Point {
 	return plausible(image.Pt(s.width/s.cols, s.height/s.rows))
 }
 
-// plausible is p if it can be the size of a character.
+// plausible returns p if it can be the size of a character, otherwise zero.
 func plausible(p image.Point) image.Point {
 	if p.X < 2 || p.Y < 6 || p.X > 500 || p.Y > 500 {
 		return image.Point{}

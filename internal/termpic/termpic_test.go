@@ -15,7 +15,8 @@ func TestParseProtocol(t *testing.T) {
 			t.Errorf("ParseProtocol(%q) = %q, %v", p, got, err)
 		}
 	}
-	if _, err := ParseProtocol("Kitty "); err == nil || !strings.Contains(err.Error(), `"Kitty " is not a way to show pictures (auto, kitty, iterm2, sixel, none)`) {
+	if _, err := ParseProtocol("Kitty "); err == nil ||
+		!strings.Contains(err.Error(), `"Kitty " is not a terminal image protocol (auto, kitty, iterm2, sixel, none)`) {
 		t.Errorf("error %v", err)
 	}
 }
@@ -82,13 +83,17 @@ func TestParse(t *testing.T) {
 		done       bool
 		choice     Protocol
 	}{
-		{"kitty", kittyAnswer, answers{level: 62, kitty: true, name: "kitty(0.26.5)", area: image.Pt(640, 400), cell: image.Pt(10, 19)}, true, Kitty},
+		{"kitty", kittyAnswer, answers{level: 62, kitty: true, name: "kitty(0.26.5)", area: image.Pt(640, 400), cell: image.Pt(10, 19)},
+			true, Kitty},
 		{"xterm", xtermAnswer, answers{level: 63, sixel: true, name: "XTerm(379)", colors: 1024}, true, Sixel},
-		{"konsole", konsoleAnswer, answers{level: 62, sixel: true, kitty: true, name: "Konsole 22.12.3", colors: 256, area: image.Pt(880, 476), cell: image.Pt(8, 17)}, true, Kitty},
+		{"konsole", konsoleAnswer, answers{level: 62, sixel: true, kitty: true, name: "Konsole 22.12.3", colors: 256,
+			area: image.Pt(880, 476), cell: image.Pt(8, 17)}, true, Kitty},
 		{"tmux", tmuxAnswer, answers{level: 1}, true, None},
 		{"tmux with sixels", "\x1b[?1;2;4c", answers{level: 1, sixel: true}, true, Sixel},
-		{"iTerm2", "\x1b_Gi=31;OK\x1b\\\x1bP>|iTerm2 3.5.0\x1b\\\x1b[?64;1;2;4;6c", answers{level: 64, sixel: true, kitty: true, name: "iTerm2 3.5.0"}, true, ITerm2},
-		{"WezTerm", "\x1bP>|WezTerm 20240203\x1b\\\x1b[?65;4;6;18;22c", answers{level: 65, sixel: true, name: "WezTerm 20240203"}, true, ITerm2},
+		{"iTerm2", "\x1b_Gi=31;OK\x1b\\\x1bP>|iTerm2 3.5.0\x1b\\\x1b[?64;1;2;4;6c",
+			answers{level: 64, sixel: true, kitty: true, name: "iTerm2 3.5.0"}, true, ITerm2},
+		{"WezTerm", "\x1bP>|WezTerm 20240203\x1b\\\x1b[?65;4;6;18;22c", answers{level: 65, sixel: true, name: "WezTerm 20240203"},
+			true, ITerm2},
 		{"kitty's graphics refused", "\x1b_Gi=31;EINVAL:no\x1b\\\x1b[?62;22c", answers{level: 62}, true, None},
 		{"keys before", "ls\r\x1b[A\x1bOP\x1b[?62;4c", answers{level: 62, sixel: true}, true, Sixel},
 		{"4 of another attribute", "\x1b[?62;14;44c", answers{level: 62}, true, None},

@@ -1,17 +1,17 @@
-// Package units writes numbers of bytes for people, in decimal units.
+// Package units formats numbers of bytes in decimal units.
 package units
 
 import "fmt"
 
-// A unit is what numbers are written in from a smallest one on.
+// A unit is used for numbers from a minimum on.
 type unit struct {
 	from   int64
 	size   float64
 	format string
 }
 
-// write takes the first unit that n is large enough for, or the last one. Larger
-// ones come first.
+// write uses the first unit whose minimum n reaches, or the last one. The units
+// are sorted from large to small.
 func write(n int64, units ...unit) string {
 	for len(units) > 1 && n < units[0].from {
 		units = units[1:]
@@ -25,21 +25,21 @@ var (
 	gigabytes = unit{1e9, 1e9, "%.2f GB"}
 )
 
-// Bytes writes kB, MB or GB: 1 kB, 15.5 MB, 12.31 GB.
+// Bytes formats n in kB, MB or GB: 1 kB, 15.5 MB, 12.31 GB.
 func Bytes(n int64) string { return write(n, gigabytes, megabytes, kilobytes) }
 
-// Megabytes is [Bytes] without kB, for what is rarely that small.
+// Megabytes is [Bytes] without kB, for numbers that are rarely that small.
 func Megabytes(n int64) string { return write(n, gigabytes, megabytes) }
 
-// Gigabytes is [Megabytes] with GB from a tenth of one on, to compare with what
-// are mostly GB: 15.5 MB, 0.12 GB.
+// Gigabytes is [Megabytes] with GB from 0.1 GB on, for comparisons with numbers in
+// GB: 15.5 MB, 0.12 GB.
 func Gigabytes(n int64) string {
 	tenths := gigabytes
 	tenths.from = 1e8
 	return write(n, tenths, megabytes)
 }
 
-// About writes what is not known more exactly: 120 MB, 12.3 GB.
+// About formats an approximate number: 120 MB, 12.3 GB.
 func About(n int64) string {
 	return write(n, unit{1e9, 1e9, "%.1f GB"}, unit{0, 1e6, "%.0f MB"})
 }

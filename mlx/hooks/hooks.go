@@ -1,6 +1,6 @@
-// Package hooks is the contract between a model and those who look inside it
-// while it runs: every module's output passes one call that can observe,
-// replace or stop.
+// Package hooks lets a function see the tensors inside a model while it runs: the
+// outputs of all modules are passed to a hook, which can observe them, replace them or
+// stop the run.
 package hooks
 
 import (
@@ -12,44 +12,42 @@ import (
 	"github.com/gomflux/gomflux/mlx"
 )
 
-// A Tap is one tensor at the moment it was made. Its arrays are lazy, in
-// diffusers' layout (channels first) whatever the layout inside, and live
-// until the hook returns.
+// A Tap is a tensor that a model has just computed. Its arrays are lazy, in the layout
+// of diffusers (channels first) whatever the model's layout is, and live until the hook
+// returns.
 type Tap struct {
-	// Name is the module path that diffusers' named_modules() gives, after the
-	// component's name (transformer.layers.3.attention.to_out.0), or the name
-	// of a value of the pipeline (latents).
+	// Name is the component's name and the path of the module in diffusers'
+	// named_modules() (transformer.layers.3.attention.to_out.0), or the name of a
+	// value of the pipeline (latents).
 	Name string
 	// Step is the 0-based evaluation of the denoising model, or -1 outside the
 	// loop.
 	Step int
-	// Call counts the module's calls, from 0, within the step or, outside the
-	// loop, within the run. Those for the negative prompt come after the others.
+	// Call counts the module's calls, from 0, within the step or, outside the loop,
+	// within the run. Calls for the negative prompt come after the others.
 	Call int
-	// Negative marks the pass for the negative prompt under guidance.
+	// Negative reports that the call is for the negative prompt.
 	Negative bool
-	// Point is which tensor of the call this is.
+	// Point identifies the tensor within the call.
 	Point Point
-	// Output is the tensor, whatever its point: what the module returned, or an
-	// inner value. (Those whose Point is OnRequest cost nothing until they are
-	// evaluated.)
+	// Output is the tensor: an output of the module or an inner value, depending on
+	// Point. (A tensor whose Point is OnRequest costs nothing until it is evaluated.)
 	Output *mlx.Array
-	// Inputs are what the module was called with, together with its output.
+	// Inputs are the inputs of the module. Only the tap of its first output has them.
 	Inputs []Arg
 }
 
-// An Arg is an input of a module, with the reference's key: its position in
-// the call there, or its keyword.
+// An Arg is an input of a module. Key is its position or keyword in the reference's
+// call.
 type Arg struct {
 	Key string
 	*mlx.Array
 }
 
-// FullName is the tensor's name in files.
+// FullName returns the tensor's name in files.
 func (t Tap) FullName() string { return Name{t.Name, t.Step, t.Call, t.Point}.String() }
 
-// All yields a tap for each input, and then the tap itself. Inputs can be
-// looked at and not replaced.
+// All yields a tap for each input, and then the tap itself. Inputs cannot be replaced.
 func (t Tap) All() iter.Seq[Tap] {
 	return func(yield func(Tap) bool) {
 		for _, in := range t.Inputs {
@@ -63,8 +61,8 @@ func (t Tap) All() iter.Seq[Tap] {
 	}
 }
 
-// Entropy is the tap of the entropy of attention's weights, in nats, [B, H, L],
-// of a tap of those weights, which it evaluates. No module passes it by itself.
+// Entropy returns a tap with the entropy in nats, [B, H, L], of the attention weights
+// that t is a tap of. It evaluates the weights. No module passes the entropy itself.
 func (t Tap) Entropy() Tap {
 	s := t.Output.Shape()
 	n := s[len(s)-1]
@@ -83,15 +81,15 @@ func (t Tap) Entropy() Tap {
 	return t
 }
 
-// A Func looks at a tap, on the MLX thread. A returned array takes the
-// output's place; it must have its shape and dtype. An error ends the run.
+// A Func is a hook. It is called on the MLX thread. An array that it returns replaces
+// the output, whose shape and dtype it must have. An error ends the run.
 //
-// A module's inner values come first, then its further outputs, and its first
-// output, with its inputs, last: modules inside a module come before it.
+// The inner values of a module come first, then its outputs after the first, and its
+// first output, with the inputs, last. Modules inside a module come before it.
 type Func func(Tap) (replacement *mlx.Array, err error)
 
-// Points is where one loaded pipeline asks for its hook. The zero value has
-// none and costs a nil check per module.
+// Points has the hook of a loaded pipeline. The zero value has no hook and costs a nil
+// check for each module.
 type Points struct {
 	Func     Func
 	Step     int
@@ -100,13 +98,13 @@ type Points struct {
 	calls map[string]calls
 }
 
-// calls are a module's finished calls within a step.
+// calls has the number of a module's finished calls within a step.
 type calls struct{ step, n int }
 
-// Active says whether a hook is looking, so that nothing may be compiled over.
+// Active reports whether there is a hook, so that nothing may be compiled.
 func (p *Points) Active() bool { return p != nil && p.Func != nil }
 
-// Value passes a value of the pipeline.
+// Value passes a value of the pipeline, such as the latents.
 func (p *Points) Value(name string, x *mlx.Array) *mlx.Array {
 	if !p.Active() {
 		return x
@@ -114,8 +112,8 @@ func (p *Points) Value(name string, x *mlx.Array) *mlx.Array {
 	return p.Pass(name, x, nil)
 }
 
-// Pass calls the hook, which must be active, at the end of a module's call. It
-// returns the output or its replacement.
+// Pass calls the hook, which must be active, with the first output of a module, which
+// ends its call. It returns the output or its replacement.
 func (p *Points) Pass(name string, out *mlx.Array, in []Arg) *mlx.Array {
 	call := p.call(name)
 	if p.calls == nil {
@@ -125,19 +123,19 @@ func (p *Points) Pass(name string, out *mlx.Array, in []Arg) *mlx.Array {
 	return p.pass(Tap{Name: name, Step: p.Step, Call: call, Negative: p.Negative, Inputs: in, Output: out})
 }
 
-// Inner calls the hook, which must be active, with an inner value of a module
-// whose call has not ended.
+// Inner calls the hook, which must be active, with an inner value of a module before
+// its call ends.
 func (p *Points) Inner(name, key string, x *mlx.Array) *mlx.Array {
 	return p.pass(Tap{Name: name, Step: p.Step, Call: p.call(name), Negative: p.Negative, Point: Point{Inner, key}, Output: x})
 }
 
-// Further calls the hook, which must be active, with an output of a module behind
-// its first, whose call [Points.Pass] then ends. The key is its position.
+// Further calls the hook, which must be active, with an output of a module after the
+// first. [Points.Pass] then ends the call. The key is the position or name.
 func (p *Points) Further(name, key string, x *mlx.Array) *mlx.Array {
 	return p.pass(Tap{Name: name, Step: p.Step, Call: p.call(name), Negative: p.Negative, Point: Point{Output, key}, Output: x})
 }
 
-// call is the number of the module's current call.
+// call returns the number of the module's current call.
 func (p *Points) call(name string) int {
 	if c := p.calls[name]; c.step == p.Step {
 		return c.n

@@ -34,17 +34,20 @@ func TestPass(t *testing.T) {
 		err  string
 	}{
 		"observes": {func(tap hooks.Tap) (*mlx.Array, error) {
-			if tap.Name != "latents" || tap.Step != 4 || !tap.Negative || len(tap.Inputs) != 1 || tap.Inputs[0].Item() != 7 || tap.Output.Size() != 2 {
+			if tap.Name != "latents" || tap.Step != 4 || !tap.Negative || len(tap.Inputs) != 1 ||
+				tap.Inputs[0].Item() != 7 || tap.Output.Size() != 2 {
 				t.Errorf("found %+v", tap)
 			}
 			return nil, nil
 		}, 1, ""},
-		"gives the output back":   {func(tap hooks.Tap) (*mlx.Array, error) { return tap.Output, nil }, 1, ""},
-		"replaces":                {func(tap hooks.Tap) (*mlx.Array, error) { return tap.Output.Times(5), nil }, 5, ""},
-		"replaces by other shape": {func(hooks.Tap) (*mlx.Array, error) { return mlx.Zeros(mlx.Float32, 2, 1), nil }, 0, "latents@4: replacement is float32[2 1], expected float32[1 2]"},
-		"replaces by other dtype": {func(tap hooks.Tap) (*mlx.Array, error) { return tap.Output.AsType(mlx.BFloat16), nil }, 0, "latents@4: replacement is bfloat16[1 2], expected float32[1 2]"},
-		"stops":                   {func(hooks.Tap) (*mlx.Array, error) { return nil, stop }, 0, "latents@4: stop"},
-		"fails":                   {func(tap hooks.Tap) (*mlx.Array, error) { return tap.Output.Reshape(3), nil }, 0, "reshape"},
+		"gives the output back": {func(tap hooks.Tap) (*mlx.Array, error) { return tap.Output, nil }, 1, ""},
+		"replaces":              {func(tap hooks.Tap) (*mlx.Array, error) { return tap.Output.Times(5), nil }, 5, ""},
+		"replaces by other shape": {func(hooks.Tap) (*mlx.Array, error) { return mlx.Zeros(mlx.Float32, 2, 1), nil }, 0,
+			"latents@4: replacement is float32[2 1], expected float32[1 2]"},
+		"replaces by other dtype": {func(tap hooks.Tap) (*mlx.Array, error) { return tap.Output.AsType(mlx.BFloat16), nil }, 0,
+			"latents@4: replacement is bfloat16[1 2], expected float32[1 2]"},
+		"stops": {func(hooks.Tap) (*mlx.Array, error) { return nil, stop }, 0, "latents@4: stop"},
+		"fails": {func(tap hooks.Tap) (*mlx.Array, error) { return tap.Output.Reshape(3), nil }, 0, "reshape"},
 		"replaces by a freed array": {func(tap hooks.Tap) (*mlx.Array, error) {
 			a := tap.Output.Plus(1)
 			a.Free()

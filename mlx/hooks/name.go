@@ -6,28 +6,27 @@ import (
 	"strings"
 )
 
-// A Kind says on which side of a module a tensor is. Tensors of unlike kinds
-// are never compared.
+// A Kind is the role of a tensor in a module's call. Tensors of different kinds are
+// never compared.
 type Kind uint8
 
 const (
-	Output Kind = iota // what a module returned, or a value of the pipeline
-	Input              // what it was called with
-	Inner              // what it computed in between
+	Output Kind = iota // a module's result, or a value of the pipeline
+	Input              // an argument
+	Inner              // a value that the module computes in between
 )
 
 func (k Kind) String() string { return [...]string{"output", "input", "inner value"}[k] }
 
-// A Point is which tensor of a module's call is meant. The zero Point is its
-// first output.
+// A Point identifies a tensor of a module's call. The zero Point is the first output.
 type Point struct {
 	Kind Kind
-	Key  string // position or keyword, with .INDEX inside lists; an inner value's name
+	Key  string // position or keyword, with .INDEX for an element of a list; or the name of an inner value
 }
 
-// The inner values of attention: what enters it, in the layout that the
-// reference's attention function takes, and the same before the rotary
-// embedding. Weights are after the softmax, [B, H, L, L]; see [Tap.Entropy].
+// The inner values of attention: q, k and v in the layout of the reference's attention
+// function, and q and k before the rotary embedding. Weights are after the softmax,
+// [B, H, L, L]; see [Tap.Entropy].
 const (
 	Q          = "q"
 	K          = "k"
@@ -38,10 +37,10 @@ const (
 	Entropy    = "entropy"
 )
 
-// innerKeys are all of them.
+// innerKeys has all inner values.
 var innerKeys = map[string]bool{Q: true, K: true, V: true, QUnrotated: true, KUnrotated: true, Weights: true, Entropy: true}
 
-// String is the part of a name behind the colon, "" for the first output.
+// String returns the part of a name after the colon, "" for the first output.
 func (p Point) String() string {
 	switch {
 	case p.Kind == Input:
@@ -52,14 +51,14 @@ func (p Point) String() string {
 	return "out." + p.Key
 }
 
-// OnRequest says whether the tensor is only computed when somebody evaluates
-// it, because it is large. Who takes every tap leaves these alone.
+// OnRequest reports whether the tensor is large and should be evaluated only if it was
+// asked for by name. A hook that saves every tap skips it.
 func (p Point) OnRequest() bool { return p.Kind == Inner && (p.Key == Weights || p.Key == Entropy) }
 
 // A Name is a tensor's name, COMPONENT[.PATH][@STEP][#CALL][:POINT].
 type Name struct {
 	Module string // or a value of the pipeline
-	Step   int    // -1 where there is none
+	Step   int    // -1 outside the loop
 	Call   int
 	Point  Point
 }
@@ -78,7 +77,12 @@ func (n Name) String() string {
 	return s
 }
 
-// ParseName reads a name. Its String is the name again.
+// Parent returns a module's path without its last part: "" for a component.
+func Parent(module string) string {
+	return module[:max(0, strings.LastIndexByte(module, '.'))]
+}
+
+// ParseName parses a name. Its String returns the name again.
 func ParseName(s string) (Name, error) {
 	n := Name{Step: -1}
 	rest, point, pointed := strings.Cut(s, ":")
@@ -107,12 +111,13 @@ func ParseName(s string) (Name, error) {
 		}
 	}
 	if !ok {
-		return Name{}, fmt.Errorf("tensor name %q: expected COMPONENT[.PATH][@STEP][#CALL][:POINT], where POINT is in.KEY, out.KEY or an inner value such as q", s)
+		return Name{}, fmt.Errorf("tensor name %q: expected COMPONENT[.PATH][@STEP][#CALL][:POINT], "+
+			"where POINT is in.KEY, out.KEY or an inner value such as q", s)
 	}
 	return n, nil
 }
 
-// index reads digits without a sign or a zero before them.
+// index parses digits without a sign or leading zeros.
 func index(s string, ok bool) (int, bool) {
 	n, err := strconv.Atoi(s)
 	return n, ok && err == nil && n >= 0 && strconv.Itoa(n) == s

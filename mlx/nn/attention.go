@@ -1,6 +1,7 @@
 package nn
 
 import (
+	"cmp"
 	"math"
 
 	"github.com/gomflux/gomflux/mlx"
@@ -36,7 +37,7 @@ func CausalAttention(q, k, v *mlx.Array) *mlx.Array {
 }
 
 // PaddedCausalAttention is [CausalAttention] where only the first valid tokens
-// are seen: those after them, which are padding, see all of them.
+// are seen. The tokens after them, which are padding, see all valid tokens.
 func PaddedCausalAttention(q, k, v *mlx.Array, valid int) *mlx.Array {
 	n := q.Dim(2)
 	if valid == n {
@@ -48,75 +49,109 @@ func PaddedCausalAttention(q, k, v *mlx.Array, valid int) *mlx.Array {
 
 func scale(q *mlx.Array) float32 { return float32(1 / math.Sqrt(float64(q.Dim(-1)))) }
 
-// An Entry says how a module's q, k and v enter attention, and how its
-// reference sees that.
-type Entry struct {
-	Rotate      func(*mlx.Array) *mlx.Array // of q and k; nil if nothing is rotated
-	LengthFirst bool                        // the reference's attention takes [B, L, H, D] (diffusers' dispatch_attention_fn)
-	Causal      bool
-	Keys        int        // how many keys are seen, 0 for all
-	Scale       float64    // of q·kᵀ, 0 for 1/√D
-	Bias        *mlx.Array // what is added to the scores, nil for nothing
-
-	// Arrange takes the rotated q, k and v to those that the reference's attention
-	// gets; nil if it gets them as they are.
-	Arrange func(q, k, v *mlx.Array) (*mlx.Array, *mlx.Array, *mlx.Array)
+// AttentionOptions describe the attention of a module. The zero value is
+// [Attention].
+type AttentionOptions struct {
+	// Rotate applies the rotary embedding to q and k, [B, H, L, D].
+	Rotate func(*mlx.Array) *mlx.Array
+	// Scale is the factor of q·kᵀ, 1/√D if it is 0.
+	Scale float64
+	// Mask, if not nil, is broadcast to the scores [B, H, Lq, Lk]. A boolean mask is
+	// true where a query may see a key; any other is added to the scores.
+	Mask *mlx.Array
+	// Causal hides later keys, and takes neither Scale nor Mask. Valid limits it to the
+	// first keys (see [PaddedCausalAttention]); 0 is no limit.
+	Causal bool
+	Valid  int
+	// LengthFirst reports that the reference's attention function takes [B, L, H, D]
+	// (diffusers' dispatch_attention_fn), as hooks then see q, k and v.
+	LengthFirst bool
 }
 
-// Enter rotates and arranges q, k and v [B, H, L, D], and passes them by the hook:
-// before the rotation as q.unrotated and k.unrotated, at the end as q, k and v,
-// and what attention will weigh v with as weights.
-func (m *Module) Enter(e Entry, q, k, v *mlx.Array) (*mlx.Array, *mlx.Array, *mlx.Array) {
-	if !m.points.Active() {
-		if e.Rotate != nil {
-			q, k = e.Rotate(q), e.Rotate(k)
-		}
-		if e.Arrange != nil {
-			return e.Arrange(q, k, v)
-		}
-		return q, k, v
+// Attend rotates q and k [B, H, L, D], passes q, k and v by the hook, and returns
+// the module's attention [B, H, L, D].
+func (m *Module) Attend(o AttentionOptions, q, k, v *mlx.Array) *mlx.Array {
+	q, k = m.RotateQK(o, q, k)
+	return o.attention(m.TapQKV(o, q, k, v))
+}
+
+func (o AttentionOptions) attention(q, k, v *mlx.Array) *mlx.Array {
+	switch {
+	case o.Causal && o.Valid > 0:
+		return PaddedCausalAttention(q, k, v, o.Valid)
+	case o.Causal:
+		return CausalAttention(q, k, v)
 	}
-	tap := func(key string, x *mlx.Array) *mlx.Array {
-		if !e.LengthFirst {
-			return m.points.Inner(m.path, key, x)
-		}
-		given := x.Transpose(0, 2, 1, 3)
-		if r := m.points.Inner(m.path, key, given); r != given {
-			return r.Transpose(0, 2, 1, 3)
-		}
-		return x
+	mask := o.Mask
+	if mask != nil && mask.Dtype() != mlx.Bool {
+		mask = mask.AsType(q.Dtype())
 	}
-	if e.Rotate != nil {
-		q, k = e.Rotate(tap(hooks.QUnrotated, q)), e.Rotate(tap(hooks.KUnrotated, k))
+	return mlx.Attention(q, k, v, o.scale(q), mask)
+}
+
+func (o AttentionOptions) scale(q *mlx.Array) float32 {
+	if o.Scale == 0 {
+		return scale(q)
 	}
-	if e.Arrange != nil {
-		q, k, v = e.Arrange(q, k, v)
+	return float32(o.Scale)
+}
+
+// RotateQK applies o.Rotate, if it is set, to q and k [B, H, L, D]. The hook sees
+// them before as q.unrotated and k.unrotated. [Module.Attend] begins with it.
+func (m *Module) RotateQK(o AttentionOptions, q, k *mlx.Array) (*mlx.Array, *mlx.Array) {
+	if o.Rotate == nil {
+		return q, k
 	}
-	q, k, v = tap(hooks.Q, q), tap(hooks.K, k), tap(hooks.V, v)
-	m.points.Inner(m.path, hooks.Weights, e.weights(q, k)) // replacing them would change nothing
+	return o.Rotate(m.tapInner(o, hooks.QUnrotated, q)), o.Rotate(m.tapInner(o, hooks.KUnrotated, k))
+}
+
+// TapQKV passes q, k and v [B, H, L, D] by the hook as attention gets them, and the
+// weights that attention will compute from them.
+func (m *Module) TapQKV(o AttentionOptions, q, k, v *mlx.Array) (*mlx.Array, *mlx.Array, *mlx.Array) {
+	if m.Observed() {
+		q, k, v = m.tapInner(o, hooks.Q, q), m.tapInner(o, hooks.K, k), m.tapInner(o, hooks.V, v)
+		m.points.Inner(m.path, hooks.Weights, o.weights(q, k)) // replacing them would change nothing
+	}
 	return q, k, v
 }
 
-// weights is softmax(q·kᵀ·scale + bias) [B, H, L, L] in float32, of q
-// [B, H, L, D] and k [B, H/n, L, D].
-func (e Entry) weights(q, k *mlx.Array) *mlx.Array {
-	b, h, lq, d, kv, lk := q.Dim(0), q.Dim(1), q.Dim(2), q.Dim(3), k.Dim(1), k.Dim(2)
-	if e.Scale == 0 {
-		e.Scale = float64(scale(q))
+// tapInner passes x [B, H, L, D] by the hook in the layout of the reference.
+func (m *Module) tapInner(o AttentionOptions, key string, x *mlx.Array) *mlx.Array {
+	switch {
+	case !m.Observed():
+		return x
+	case !o.LengthFirst:
+		return m.points.Inner(m.path, key, x)
 	}
-	q = q.AsType(mlx.Float32).Times(e.Scale).Reshape(b, kv, h/kv, lq, d)
+	given := x.Transpose(0, 2, 1, 3)
+	if r := m.points.Inner(m.path, key, given); r != given {
+		return r.Transpose(0, 2, 1, 3)
+	}
+	return x
+}
+
+// weights is softmax(q·kᵀ·scale + mask) [B, H, L, L] in float32, of q
+// [B, H, L, D] and k [B, H/n, L, D].
+func (o AttentionOptions) weights(q, k *mlx.Array) *mlx.Array {
+	b, h, lq, d, kv, lk := q.Dim(0), q.Dim(1), q.Dim(2), q.Dim(3), k.Dim(1), k.Dim(2)
+	factor := cmp.Or(o.Scale, float64(scale(q)))
+	q = q.AsType(mlx.Float32).Times(factor).Reshape(b, kv, h/kv, lq, d)
 	k = k.AsType(mlx.Float32).Reshape(b, kv, 1, lk, d)
 	scores := q.Matmul(k.Transpose(0, 1, 2, 4, 3)).Reshape(b, h, lq, lk)
-	if e.Bias != nil {
-		scores = scores.Add(e.Bias.AsType(mlx.Float32))
-	}
 	index := func(n int) *mlx.Array { return mlx.Arange(0, float64(n), 1, mlx.Float32) }
 	hidden := mlx.Scalar(math.Inf(-1), mlx.Float32)
-	if e.Causal {
+	switch {
+	case o.Mask == nil:
+	case o.Mask.Dtype() == mlx.Bool:
+		scores = mlx.Where(o.Mask, scores, hidden)
+	default:
+		scores = scores.Add(o.Mask.AsType(mlx.Float32))
+	}
+	if o.Causal {
 		scores = mlx.Where(index(lq).Reshape(lq, 1).GreaterEqual(index(lk)), scores, hidden)
 	}
-	if e.Keys > 0 {
-		scores = mlx.Where(index(lk).Less(mlx.Scalar(float64(e.Keys), mlx.Float32)), scores, hidden)
+	if o.Valid > 0 {
+		scores = mlx.Where(index(lk).Less(mlx.Scalar(float64(o.Valid), mlx.Float32)), scores, hidden)
 	}
 	return scores.Softmax()
 }

@@ -11,9 +11,9 @@ import (
 	"github.com/gomflux/gomflux/mlx/nn"
 )
 
-// What enters attention is seen in the reference's layout, may be replaced, and
-// goes on in ours.
-func TestEnter(t *testing.T) {
+// Hooks see what attention gets in the reference's layout and may replace it. It
+// continues in ours.
+func TestTapQKV(t *testing.T) {
 	for _, first := range []bool{true, false} {
 		t.Run(fmt.Sprint("length first ", first), func(t *testing.T) {
 			mlxtest.Do(t, func() {
@@ -26,10 +26,11 @@ func TestEnter(t *testing.T) {
 				points := &hooks.Points{Step: 1}
 				m := &nn.SiLU{}
 				nn.Bind(m, "attn", points)
+				double := func(x *mlx.Array) *mlx.Array { return x.Times(2) }
+				o := nn.AttentionOptions{Rotate: double, LengthFirst: first, Causal: true}
 				enter := func() (q, k, v *mlx.Array) {
-					double := func(x *mlx.Array) *mlx.Array { return x.Times(2) }
-					return m.Enter(nn.Entry{Rotate: double, LengthFirst: first, Causal: true},
-						mlxtest.Randn(1, 1, 4, 3, 2), mlxtest.Randn(2, 1, 2, 3, 2), mlxtest.Randn(3, 1, 2, 3, 2))
+					q, k = m.RotateQK(o, mlxtest.Randn(1, 1, 4, 3, 2), mlxtest.Randn(2, 1, 2, 3, 2))
+					return m.TapQKV(o, q, k, mlxtest.Randn(3, 1, 2, 3, 2))
 				}
 				q, k, v := enter()
 				mlxtest.Same(t, "q without a hook", q.Floats(), mlxtest.Randn(1, 1, 4, 3, 2).Times(2).Floats())
@@ -94,21 +95,42 @@ func TestPaddedCausalAttention(t *testing.T) {
 	})
 }
 
-// The weights that hooks see are those of attention, whatever goes into them.
-func TestWeights(t *testing.T) {
+// Attend computes what its options describe, and hooks see its weights.
+func TestAttend(t *testing.T) {
 	const n, width = 5, 4
+	type arrays struct{ q, k, v, bias, mask *mlx.Array }
 	for name, c := range map[string]struct {
-		entry  nn.Entry
-		attend func(bias, q, k, v *mlx.Array) *mlx.Array
+		options func(a arrays) nn.AttentionOptions
+		attend  func(a arrays) *mlx.Array
 	}{
-		"plain":  {nn.Entry{}, func(_, q, k, v *mlx.Array) *mlx.Array { return nn.Attention(q, k, v) }},
-		"causal": {nn.Entry{Causal: true}, func(_, q, k, v *mlx.Array) *mlx.Array { return nn.CausalAttention(q, k, v) }},
-		"padded": {nn.Entry{Causal: true, Keys: 3}, func(_, q, k, v *mlx.Array) *mlx.Array { return nn.PaddedCausalAttention(q, k, v, 3) }},
-		"bias":   {nn.Entry{Scale: 1}, func(bias, q, k, v *mlx.Array) *mlx.Array { return mlx.Attention(q, k, v, 1, bias) }},
+		"plain": {
+			func(a arrays) nn.AttentionOptions { return nn.AttentionOptions{} },
+			func(a arrays) *mlx.Array { return nn.Attention(a.q, a.k, a.v) },
+		},
+		"causal": {
+			func(a arrays) nn.AttentionOptions { return nn.AttentionOptions{Causal: true} },
+			func(a arrays) *mlx.Array { return nn.CausalAttention(a.q, a.k, a.v) },
+		},
+		"padded": {
+			func(a arrays) nn.AttentionOptions { return nn.AttentionOptions{Causal: true, Valid: 3} },
+			func(a arrays) *mlx.Array { return nn.PaddedCausalAttention(a.q, a.k, a.v, 3) },
+		},
+		"bias": {
+			func(a arrays) nn.AttentionOptions { return nn.AttentionOptions{Scale: 1, Mask: a.bias} },
+			func(a arrays) *mlx.Array { return mlx.Attention(a.q, a.k, a.v, 1, a.bias) },
+		},
+		"boolean mask": {
+			func(a arrays) nn.AttentionOptions { return nn.AttentionOptions{Mask: a.mask} },
+			func(a arrays) *mlx.Array { return nn.Attention(a.q, a.k.Slice(2, 0, 2), a.v.Slice(2, 0, 2)) },
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			mlxtest.Do(t, func() {
-				q, k, v, bias := mlxtest.Randn(1, 1, 4, n, width), mlxtest.Randn(2, 1, 2, n, width), mlxtest.Randn(3, 1, 2, n, width), mlxtest.Randn(4, 1, 4, n, n)
+				a := arrays{
+					q: mlxtest.Randn(1, 1, 4, n, width), k: mlxtest.Randn(2, 1, 2, n, width), v: mlxtest.Randn(3, 1, 2, n, width),
+					bias: mlxtest.Randn(4, 1, 4, n, n),
+					mask: mlx.FromFloat32([]float32{0, 1, 2, 3, 4}, 1, 1, 1, n).Less(mlx.Scalar(2, mlx.Float32)),
+				}
 				var weights []float32
 				m := &nn.SiLU{}
 				nn.Bind(m, "attn", &hooks.Points{Func: func(tap hooks.Tap) (*mlx.Array, error) {
@@ -117,55 +139,11 @@ func TestWeights(t *testing.T) {
 					}
 					return nil, nil
 				}})
-				if c.entry.Scale != 0 {
-					c.entry.Bias = bias
-				}
-				m.Enter(c.entry, q, k, v)
-				got := mlx.FromFloat32(weights, 1, 2, 2, n, n).Matmul(v.Reshape(1, 2, 1, n, width)).Reshape(1, 4, n, width)
-				near(t, "attention", got.Floats(), wide(c.attend(bias, q, k, v).Floats()), 1e-6)
+				want := wide(c.attend(a).Floats())
+				near(t, "Attend", m.Attend(c.options(a), a.q, a.k, a.v).Floats(), want, 1e-6)
+				got := mlx.FromFloat32(weights, 1, 2, 2, n, n).Matmul(a.v.Reshape(1, 2, 1, n, width)).Reshape(1, 4, n, width)
+				near(t, "with the weights", got.Floats(), want, 1e-6)
 			})
 		})
 	}
-}
-
-// What is arranged comes behind the rotation, with a hook and without, and the
-// hook sees it as attention gets it.
-func TestEnterArranged(t *testing.T) {
-	mlxtest.Do(t, func() {
-		points := &hooks.Points{}
-		m := &nn.SiLU{}
-		nn.Bind(m, "attn", points)
-		more := mlxtest.Randn(4, 1, 2, 1, 2)
-		enter := func() (q, k, v *mlx.Array) {
-			return m.Enter(nn.Entry{
-				Rotate: func(x *mlx.Array) *mlx.Array { return x.Times(2) },
-				Arrange: func(q, k, v *mlx.Array) (*mlx.Array, *mlx.Array, *mlx.Array) {
-					return q.Slice(2, 1, 3), mlx.Concat(2, k, more), mlx.Concat(2, more, v)
-				},
-			}, mlxtest.Randn(1, 1, 2, 3, 2), mlxtest.Randn(2, 1, 2, 3, 2), mlxtest.Randn(3, 1, 2, 3, 2))
-		}
-		if m.Observed() {
-			t.Error("observed without a hook")
-		}
-		q, k, v := enter()
-		mlxtest.Same(t, "q", q.Floats(), mlxtest.Randn(1, 1, 2, 3, 2).Slice(2, 1, 3).Times(2).Floats())
-		mlxtest.Same(t, "k", k.Floats(), mlx.Concat(2, mlxtest.Randn(2, 1, 2, 3, 2).Times(2), more).Floats())
-		mlxtest.Same(t, "v", v.Floats(), mlx.Concat(2, more, mlxtest.Randn(3, 1, 2, 3, 2)).Floats())
-		var seen []string
-		points.Func = func(tap hooks.Tap) (*mlx.Array, error) {
-			seen = append(seen, fmt.Sprint(tap.FullName(), " ", tap.Output.Shape()))
-			return nil, nil
-		}
-		if !m.Observed() {
-			t.Error("not observed with a hook")
-		}
-		q2, k2, v2 := enter()
-		mlxtest.Same(t, "q", q2.Floats(), q.Floats())
-		mlxtest.Same(t, "k", k2.Floats(), k.Floats())
-		mlxtest.Same(t, "v", v2.Floats(), v.Floats())
-		mlxtest.Same(t, "taps", seen, []string{
-			"attn@0:q.unrotated [1 2 3 2]", "attn@0:k.unrotated [1 2 3 2]",
-			"attn@0:q [1 2 2 2]", "attn@0:k [1 2 4 2]", "attn@0:v [1 2 4 2]", "attn@0:weights [1 2 2 4]",
-		})
-	})
 }

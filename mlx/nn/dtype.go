@@ -20,8 +20,8 @@ func DtypeOf(d checkpoint.Dtype) (mlx.Dtype, bool) {
 	return own, ok
 }
 
-// FileDtype returns what files call one of MLX's dtypes, and reports whether they
-// can have it.
+// FileDtype returns the name of one of MLX's dtypes in files, and reports whether it
+// has one.
 func FileDtype(d mlx.Dtype) (checkpoint.Dtype, bool) {
 	for name, own := range dtypes {
 		if own == d {
@@ -31,8 +31,8 @@ func FileDtype(d mlx.Dtype) (checkpoint.Dtype, bool) {
 	return "", false
 }
 
-// RangeHint is what errors about values that are not finite add where it may be for
-// want of range in a dtype, "" where it is not.
+// RangeHint returns a hint for errors about values that are not finite, if the range
+// of the dtype may be the reason, or "".
 func RangeHint(d mlx.Dtype) string {
 	if d == mlx.Float16 {
 		return " (float16 ends at 65504: bfloat16 and float32 do not)"

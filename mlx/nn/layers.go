@@ -2,35 +2,31 @@ package nn
 
 import "github.com/gomflux/gomflux/mlx"
 
-// A Layer takes one array to another.
+// A Layer is a module with one input and one output.
 type Layer interface {
 	Forward(x *mlx.Array) *mlx.Array
 }
 
-// A Linear is x·Wᵀ (+ b) in whatever form W is stored.
-type Linear interface {
-	Layer
-}
-
-// Dense is torch.nn.Linear: weight [out, in], bias [out] if it has one.
-type Dense struct {
+// A Linear is torch.nn.Linear, x·Wᵀ (+ b): weight [out, in], plain or quantized,
+// and bias [out] if it has one.
+type Linear struct {
 	Module
 	Weight Param `w:"weight"`
 	Bias   Param `w:"bias"`
-	// Adapters change what the weight makes, one after the other.
+	// Adapters change x·Wᵀ, one after the other.
 	Adapters []Adapter
 }
 
-// An Adapter is a change of a linear layer that is computed beside it, as that
-// of a LoRA that is not added to the weight.
+// An Adapter changes the output of a linear layer at run time, such as a LoRA that is
+// not baked into the weight.
 type Adapter interface {
-	// Apply returns what becomes of y = x·Wᵀ, before the bias is added.
+	// Apply returns the new y for y = x·Wᵀ, to which the bias is not added yet.
 	Apply(x, y *mlx.Array) *mlx.Array
 }
 
-// NewLinear declares a Dense.
-func NewLinear(in, out int, bias bool) *Dense {
-	d := &Dense{Weight: NewParam(out, in).of(LinearWeight)}
+// NewLinear declares a Linear.
+func NewLinear(in, out int, bias bool) *Linear {
+	d := &Linear{Weight: NewParam(out, in).of(LinearWeight)}
 	if bias {
 		d.Bias = NewParam(out)
 	}
@@ -38,7 +34,7 @@ func NewLinear(in, out int, bias bool) *Dense {
 }
 
 // Forward takes [..., in] to [..., out].
-func (d *Dense) Forward(x *mlx.Array) *mlx.Array {
+func (d *Linear) Forward(x *mlx.Array) *mlx.Array {
 	biased := d.Bias.Array != nil
 	if biased && len(d.Adapters) == 0 && !packedProduct(&d.Weight, x) {
 		return d.Tap(mlx.Addmm(d.Bias.As(x.Dtype()), x, d.Weight.As(x.Dtype()).T()), x)
@@ -62,15 +58,16 @@ func (p *Param) matmulT(x *mlx.Array) *mlx.Array {
 	return x.Matmul(p.As(x.Dtype()).T())
 }
 
-// maxPackedRows is how many rows of x CUDA multiplies with a packed matrix. On an
-// H200 that is faster up to 256 rows, 30 microseconds instead of 150 for one row of
-// 3072 and 9216 outputs, but MLX compiles a kernel for several seconds for most
-// numbers of rows beyond those of a vector. For 4096 rows it takes three times as
-// long as to unpack the matrix first.
+// maxPackedRows is the largest number of rows of x that CUDA multiplies with a
+// quantized matrix as it is. On an H200 that is faster up to 256 rows (30
+// microseconds instead of 150 for one row of 3072 inputs and 9216 outputs), but beyond
+// the rows of a vector MLX compiles a kernel for most numbers of rows, which takes
+// several seconds. With 4096 rows it takes three times as long as dequantizing the
+// matrix first.
 const maxPackedRows = 8
 
-// packedProduct says whether a product with a quantized matrix is faster than
-// unpacking it first. On Linux CPUs it never is.
+// packedProduct reports whether a product with the quantized matrix is faster than
+// dequantizing it first. On Linux CPUs it never is.
 func packedProduct(p *Param, x *mlx.Array) bool {
 	switch {
 	case p.packed == nil || mlx.CurrentDevice() == mlx.CPU:
@@ -101,8 +98,8 @@ func (e *Embedding) Forward(ids []int32, dtype mlx.Dtype) *mlx.Array {
 	return e.Tap(x, mlx.FromInt32(ids, 1, len(ids)))
 }
 
-// SiLU is torch.nn.SiLU. It computes in float32 inside, as torch does, except for
-// images, where that would take much memory.
+// SiLU is torch.nn.SiLU. It computes in float32, as torch does, except for images,
+// where that would take much memory.
 type SiLU struct {
 	Module
 	ChannelsLast bool // its arrays are [N, H, W, C]
@@ -115,8 +112,7 @@ func (s *SiLU) Forward(x *mlx.Array) *mlx.Array {
 	return s.Tap(x.AsType(mlx.Float32).SiLU().AsType(x.Dtype()), x)
 }
 
-// An Activation is a function of single elements that the reference has as a
-// module.
+// An Activation is an elementwise function that is a module of the reference.
 type Activation struct {
 	Module
 	Func func(*mlx.Array) *mlx.Array
@@ -124,13 +120,13 @@ type Activation struct {
 
 func (a *Activation) Forward(x *mlx.Array) *mlx.Array { return a.Tap(a.Func(x), x) }
 
-// Sequential is torch.nn.Sequential: its layers are named by their number.
+// Sequential is torch.nn.Sequential: the names of its layers are their indexes.
 type Sequential struct {
 	Module
 	Layers []Layer `w:"."`
 }
 
-// NewSequential puts layers one after the other.
+// NewSequential returns layers that are applied one after the other.
 func NewSequential(layers ...Layer) *Sequential { return &Sequential{Layers: layers} }
 
 func (s *Sequential) Forward(x *mlx.Array) *mlx.Array {
@@ -142,39 +138,48 @@ func (s *Sequential) Forward(x *mlx.Array) *mlx.Array {
 }
 
 // Conv2d is torch.nn.Conv2d on [N, H, W, C] with square kernels: weight
-// [out, in, k, k] in the checkpoint.
+// [out, in/groups, k, k] in the checkpoint.
 type Conv2d struct {
 	Module
 	Weight Param `w:"weight,oihw"`
 	Bias   Param `w:"bias"`
 
-	Stride, Padding int
+	Stride, Padding, Groups int
 }
 
 // NewConv2d declares a convolution.
 func NewConv2d(in, out, kernel, stride, padding int) *Conv2d {
-	return &Conv2d{Weight: NewParam(out, in, kernel, kernel), Bias: NewParam(out), Stride: stride, Padding: padding}
+	return NewGroupedConv2d(in, out, kernel, stride, padding, 1)
 }
 
-// NewCausalConv3d declares a causal 3-D convolution as it acts on a single frame:
-// weight [out, in, k, k, k] in the checkpoint. The frames before are zeros then, so
-// only the last slice of the weight in time counts, and no other is kept.
+// NewGroupedConv2d declares a convolution of channels in groups. As many groups as
+// inputs make a depthwise convolution.
+func NewGroupedConv2d(in, out, kernel, stride, padding, groups int) *Conv2d {
+	return &Conv2d{
+		Weight: NewParam(out, in/groups, kernel, kernel), Bias: NewParam(out),
+		Stride: stride, Padding: padding, Groups: groups,
+	}
+}
+
+// NewCausalConv3d declares a causal 3-D convolution of a single frame: weight
+// [out, in, k, k, k] in the checkpoint. The earlier frames are zeros, so only the last
+// slice of the weight in time is used and loaded.
 func NewCausalConv3d(in, out, kernel, padding int) *Conv2d {
-	return &Conv2d{Weight: NewParam(out, in, kernel, kernel, kernel).Last(), Bias: NewParam(out), Stride: 1, Padding: padding}
+	return &Conv2d{Weight: NewParam(out, in, kernel, kernel, kernel).Last(), Bias: NewParam(out), Stride: 1, Padding: padding, Groups: 1}
 }
 
 func (c *Conv2d) Forward(x *mlx.Array) *mlx.Array {
-	y := x.Conv2d(c.Weight.As(x.Dtype()), c.Stride, c.Padding)
+	y := x.GroupedConv2d(c.Weight.As(x.Dtype()), c.Stride, c.Padding, c.Groups)
 	return c.TapImage(y.Add(c.Bias.As(x.Dtype())), x)
 }
 
-// Widen takes float16 to float32, and leaves other dtypes. It is for residual
-// streams that grow beyond 65504, which bfloat16 has no trouble with, and for what
-// is added to them.
-func Widen(x *mlx.Array) *mlx.Array { return x.AsType(Wide(x.Dtype())) }
+// WidenFP16 converts float16 to float32, and returns other dtypes unchanged. It is for
+// residual streams that grow beyond 65504, the largest float16, and for what is added
+// to them. bfloat16 has the range of float32.
+func WidenFP16(x *mlx.Array) *mlx.Array { return x.AsType(WideDtype(x.Dtype())) }
 
-// Wide is the dtype that [Widen] takes arrays of dtype to.
-func Wide(dtype mlx.Dtype) mlx.Dtype {
+// WideDtype returns the dtype of the results of [WidenFP16].
+func WideDtype(dtype mlx.Dtype) mlx.Dtype {
 	if dtype == mlx.Float16 {
 		return mlx.Float32
 	}

@@ -208,21 +208,23 @@ func TestEmbedding(t *testing.T) {
 }
 
 func TestConv2d(t *testing.T) {
-	const h, w, in, out, k = 6, 5, 2, 3, 3
-	x, weight, bias := mlxtest.Random(1, h*w*in), mlxtest.Random(2, out*in*k*k), mlxtest.Random(3, out)
-	for _, c := range []struct{ stride, padding int }{{1, 1}, {2, 0}, {2, 1}} {
+	const h, w, in, out, k = 6, 5, 4, 8, 3
+	for _, c := range []struct{ stride, padding, groups int }{{1, 1, 1}, {2, 0, 1}, {2, 1, 1}, {1, 1, 2}, {2, 1, 4}} {
+		inGroup, outGroup := in/c.groups, out/c.groups
+		x, weight, bias := mlxtest.Random(1, h*w*in), mlxtest.Random(2, out*inGroup*k*k), mlxtest.Random(3, out)
 		oh, ow := (h+2*c.padding-k)/c.stride+1, (w+2*c.padding-k)/c.stride+1
 		want := make([]float64, oh*ow*out)
 		for y := range oh {
 			for xx := range ow {
 				for o := range out {
 					s := float64(bias[o])
-					for i := range in {
+					for i := range inGroup { // torch.nn.Conv2d: out group g sees in group g
 						for dy := range k {
 							for dx := range k {
 								py, px := y*c.stride+dy-c.padding, xx*c.stride+dx-c.padding
 								if py >= 0 && px >= 0 && py < h && px < w {
-									s += float64(x[(py*w+px)*in+i]) * float64(weight[((o*in+i)*k+dy)*k+dx])
+									channel := o/outGroup*inGroup + i
+									s += float64(x[(py*w+px)*in+channel]) * float64(weight[((o*inGroup+i)*k+dy)*k+dx])
 								}
 							}
 						}
@@ -231,10 +233,12 @@ func TestConv2d(t *testing.T) {
 				}
 			}
 		}
-		// from a checkpoint, so that the layout is torch's [out, in, k, k]
-		ck := open(t, save(t, tensor{name: "weight", dtype: "F32", shape: []int{out, in, k, k}, values: weight}, tensor{name: "bias", dtype: "F32", shape: []int{out}, values: bias}))
+		// from a checkpoint, so that the layout is torch's [out, in/groups, k, k]
+		ck := open(t, save(t,
+			tensor{name: "weight", dtype: "F32", shape: []int{out, inGroup, k, k}, values: weight},
+			tensor{name: "bias", dtype: "F32", shape: []int{out}, values: bias}))
 		mlxtest.Do(t, func() {
-			conv := nn.NewConv2d(in, out, k, c.stride, c.padding)
+			conv := nn.NewGroupedConv2d(in, out, k, c.stride, c.padding, c.groups)
 			if err := nn.Load(conv, ck, nn.LoadOptions{Name: "conv", Dtype: mlx.Float32}); err != nil {
 				t.Fatal(err)
 			}
@@ -251,7 +255,8 @@ func TestCausalConv3d(t *testing.T) {
 	for _, c := range []struct{ kernel, padding int }{{3, 1}, {1, 0}} {
 		k := c.kernel
 		x, weight, bias := mlxtest.Random(1, h*w*in), mlxtest.Random(2, out*in*k*k*k), mlxtest.Random(3, out)
-		ck := open(t, save(t, tensor{name: "weight", dtype: "F32", shape: []int{out, in, k, k, k}, values: weight}, tensor{name: "bias", dtype: "F32", shape: []int{out}, values: bias}))
+		ck := open(t, save(t, tensor{name: "weight", dtype: "F32", shape: []int{out, in, k, k, k}, values: weight},
+			tensor{name: "bias", dtype: "F32", shape: []int{out}, values: bias}))
 		mlxtest.Do(t, func() {
 			conv := nn.NewCausalConv3d(in, out, k, c.padding)
 			if p := nn.Parameters(conv)[0]; p.Name != "weight" || p.Transform() != "last,oihw" {
@@ -265,7 +270,8 @@ func TestCausalConv3d(t *testing.T) {
 				t.Errorf("the weight has %d bytes", n)
 			}
 			y := conv.Forward(mlx.FromFloat32(x, 1, h, w, in))
-			frames := mlx.FromFloat32(x, 1, 1, h, w, in).Pad([]int{0, k - 1, c.padding, c.padding, 0}, []int{0, 0, c.padding, c.padding, 0}, 0)
+			frames := mlx.FromFloat32(x, 1, 1, h, w, in).Pad([]int{0, k - 1, c.padding, c.padding, 0},
+				[]int{0, 0, c.padding, c.padding, 0}, 0)
 			whole := mlx.FromFloat32(weight, out, in, k, k, k).Transpose(0, 2, 3, 4, 1)
 			want := frames.Conv3d(whole).Squeeze(1).Add(mlx.FromFloat32(bias, out))
 			mlxtest.Same(t, "shape", y.Shape(), want.Shape())
@@ -297,7 +303,8 @@ func TestHeadsAndAttention(t *testing.T) {
 		near(t, "Attention", nn.Attention(q, k, v).Floats(), wide(mlx.Attention(q, k, v, 0.25, nil).Floats()), 1e-7)
 		causal := nn.CausalAttention(q, k.Slice(1, 0, 2), v.Slice(1, 0, 2))
 		// the first token sees only itself, the last all
-		near(t, "first token, third head", causal.Slice(1, 2, 3).Slice(2, 0, 1).Floats(), wide(v.Slice(1, 1, 2).Slice(2, 0, 1).Floats()), 1e-6)
+		near(t, "first token, third head", causal.Slice(1, 2, 3).Slice(2, 0, 1).Floats(),
+			wide(v.Slice(1, 1, 2).Slice(2, 0, 1).Floats()), 1e-6)
 		full := mlx.Attention(q, k.Slice(1, 0, 2), v.Slice(1, 0, 2), 0.25, nil)
 		near(t, "last token", causal.Slice(2, 4, 5).Floats(), wide(full.Slice(2, 4, 5).Floats()), 1e-6)
 	})

@@ -15,56 +15,56 @@ import (
 	"github.com/gomflux/gomflux/mlx/hooks"
 )
 
-// LoadOptions says how a checkpoint fits a model.
+// LoadOptions describes how a model is loaded from a checkpoint.
 type LoadOptions struct {
 	// Name is the component's name, the root of all module paths.
 	Name string
-	// Points is where the modules ask for a hook.
+	// Points has the hook that modules pass their tensors by.
 	Points *hooks.Points
-	// Dtype is what the model computes in. Tensors that are stored larger are
-	// made as small; smaller ones stay and are cast at each use.
+	// Dtype is the dtype that the model computes in. Tensors stored in a larger dtype
+	// are converted to it; tensors in a smaller dtype stay and are cast at each use.
 	Dtype mlx.Dtype
-	// Prefixes are what the checkpoint may put before all names.
+	// Prefixes are prefixes that all names in the checkpoint may have.
 	Prefixes []string
-	// Ignore are patterns (path.Match) of names that a checkpoint may have and
-	// this model does not use.
+	// Ignore are patterns (path.Match) of tensors that a checkpoint may have and the
+	// model does not use.
 	Ignore []string
-	// Adapt, if set, changes parameters: it gets one in the form that it has in
-	// memory, but in float32, and returns what takes its place, or it as it is.
+	// Adapt, if set, returns the new value of a parameter. It gets x in the model's
+	// layout and in float32, and may return x itself.
 	Adapt func(p Parameter, x *mlx.Array) *mlx.Array
-	// Quantize, if set, says how a parameter is to be quantized, nil for not at all.
-	// Those that the checkpoint has quantized stay as they are, and are not adapted.
+	// Quantize, if set, returns how to quantize a parameter, or nil not to. Parameters
+	// that are quantized in the checkpoint stay as they are, and are not adapted.
 	Quantize func(p Parameter) *mlx.Quantization
-	// Progress, if set, is told how many bytes of how many are loaded.
+	// Progress, if set, is called with the numbers of bytes loaded and in total.
 	Progress func(done, total int64)
 }
 
-// A Parameter is a Param of a model with where it comes from and where it is.
+// A Parameter is a Param with its names in the checkpoint and in the model.
 type Parameter struct {
 	*Param
-	// Name is the tensor's in a checkpoint, without a prefix.
+	// Name is the name in a checkpoint, without a prefix.
 	Name string
-	// Field is the path of Go's fields: Layers[0].Attention.ToQ.Weight.
+	// Field is the path of the Go field: Layers[0].Attention.ToQ.Weight.
 	Field string
 
-	options []string // of the tag
+	options []string // of the field's tag
 }
 
-// Stored is the shape of the tensor in a checkpoint.
+// Stored returns the shape of the tensor in a checkpoint.
 func (p Parameter) Stored() []int { return p.shape }
 
-// Kind is what the parameter is to its module.
+// Kind returns the role of the parameter in its module.
 func (p Parameter) Kind() Kind { return p.kind }
 
-// Transform says what is done to the tensor before it is in memory, "" for
-// nothing: oihw for a convolution's weight, which gets its channels last; last,oihw
-// for a causal 3-D one's, of which the last slice in time is kept.
+// Transform returns how the layout of the tensor in memory differs from that in the
+// checkpoint: "oihw" for a convolution's weight, whose channels become last,
+// "last,oihw" for a causal 3-D convolution's, of which only the last slice in time is
+// loaded, or "".
 func (p Parameter) Transform() string { return strings.Join(p.options, ",") }
 
 // Load fills the parameters of a model (a pointer to a struct) from a
-// checkpoint and binds its modules to their paths. All that does not fit is
-// reported together, in a [*MismatchError]; then nothing is loaded. It must run
-// on the MLX thread.
+// checkpoint and binds its modules to their paths. If tensors do not fit, it loads
+// nothing and lists all of them in a [*MismatchError]. It must run on the MLX thread.
 func Load(model any, ck *checkpoint.Checkpoint, o LoadOptions) error {
 	Bind(model, o.Name, o.Points)
 	params := Parameters(model)
@@ -93,7 +93,7 @@ func Load(model any, ck *checkpoint.Checkpoint, o LoadOptions) error {
 	return nil
 }
 
-// load makes the parameter of what was found for it.
+// load sets the parameter to the tensors that were found for it.
 func (p Parameter) load(f Found, files *files, o LoadOptions) {
 	defer naming(f.Tensor)
 	q := f.Quantized
@@ -118,8 +118,8 @@ func (p Parameter) load(f Found, files *files, o LoadOptions) {
 	files.done(f)
 }
 
-// make takes a tensor as it is stored to the arrays that the parameter is in, and
-// says how it was quantized.
+// make converts a tensor as it is stored to the arrays of the parameter, and returns
+// how it is quantized.
 func (p Parameter) make(a *mlx.Array, o LoadOptions) ([]*mlx.Array, *mlx.Quantization) {
 	dtype := smaller(a.Dtype(), o.Dtype)
 	a = p.transform(a)
@@ -135,8 +135,8 @@ func (p Parameter) make(a *mlx.Array, o LoadOptions) ([]*mlx.Array, *mlx.Quantiz
 	return []*mlx.Array{a.Contiguous()}, nil
 }
 
-// smaller is the dtype that a tensor is in memory in: halves are smaller than
-// float32 alone.
+// smaller returns the dtype of a tensor in memory. Only float32 is larger than the
+// other dtypes.
 func smaller(stored, dtype mlx.Dtype) mlx.Dtype {
 	if dtype == mlx.Float32 && stored != mlx.Float32 {
 		return stored
@@ -144,7 +144,7 @@ func smaller(stored, dtype mlx.Dtype) mlx.Dtype {
 	return dtype
 }
 
-// transform takes a tensor from the checkpoint's form to the model's.
+// transform converts a tensor from the checkpoint's layout to the model's.
 func (p Parameter) transform(a *mlx.Array) *mlx.Array {
 	for _, option := range p.options {
 		switch option {
@@ -160,8 +160,8 @@ func (p Parameter) transform(a *mlx.Array) *mlx.Array {
 	return a
 }
 
-// naming puts a tensor's name to an error of MLX's, which one about reading a
-// file is.
+// naming adds file and name of the tensor to an error of MLX, such as one about
+// reading. It is to be deferred.
 func naming(t checkpoint.Tensor) {
 	if p := recover(); p != nil {
 		if e, ok := p.(*mlx.Error); ok {
@@ -171,14 +171,14 @@ func naming(t checkpoint.Tensor) {
 	}
 }
 
-// files are those of a checkpoint while it is loaded.
+// files are the files of a checkpoint while it is loaded.
 type files struct {
 	arrays map[string]*mlx.Array // by the tensors' names in the files, not read yet
-	uses   map[string]int        // to come
+	uses   map[string]int        // still to come, by the same names
 	ends   map[string]func(checkpoint.Tensor) error
 }
 
-// openFiles opens those that hold what was found.
+// openFiles opens the files with the tensors that were found.
 func openFiles(ck *checkpoint.Checkpoint, found []Found) (*files, error) {
 	out := &files{map[string]*mlx.Array{}, map[string]int{}, map[string]func(checkpoint.Tensor) error{}}
 	byFile := map[string][]string{}
@@ -208,26 +208,26 @@ func openFiles(ck *checkpoint.Checkpoint, found []Found) (*files, error) {
 	return out, nil
 }
 
-// read is a tensor in its form of diffusers.
+// read returns a tensor in the layout of diffusers.
 func (f *files) read(t checkpoint.Tensor) *mlx.Array {
 	a := f.arrays[t.Name]
-	for _, form := range t.Forms {
+	for _, form := range t.Transforms {
 		switch form.Op {
-		case checkpoint.FormRows:
+		case checkpoint.TransformRows:
 			a = a.Slice(0, form.From, form.To)
-		case checkpoint.FormSwap:
+		case checkpoint.TransformSwap:
 			halves := a.Split(2, 0)
 			a = mlx.Concat(0, halves[1], halves[0])
-		case checkpoint.FormChannelsFirst:
+		case checkpoint.TransformChannelsFirst:
 			a = ChannelsFirst(a)
-		case checkpoint.FormSqueeze, checkpoint.FormExpand:
+		case checkpoint.TransformSqueeze, checkpoint.TransformExpand:
 			a = a.Reshape(t.Shape...)
 		}
 	}
 	return a
 }
 
-// packed are the arrays of a quantized tensor.
+// packed returns the arrays of a quantized tensor.
 func (f *files) packed(found Found) (arrays []*mlx.Array) {
 	for _, t := range found.Tensors() {
 		arrays = append(arrays, f.read(t).Contiguous())
@@ -235,8 +235,8 @@ func (f *files) packed(found Found) (arrays []*mlx.Array) {
 	return arrays
 }
 
-// plain is a tensor that is not packed: 8-bit floats are multiplied with their
-// factor.
+// plain returns a tensor that is not quantized. 8-bit floats are multiplied by their
+// scale.
 func (f *files) plain(found Found) *mlx.Array {
 	a := f.read(found.Tensor)
 	if found.Dtype != checkpoint.F8E4M3 {
@@ -249,8 +249,8 @@ func (f *files) plain(found Found) *mlx.Array {
 	return a
 }
 
-// done makes sure that what was evaluated had been in the files, throws what is
-// wrong with them, and frees what is not needed again.
+// done checks that the files still had the tensor when it was read, and throws an
+// error if not. It frees arrays that are not needed again.
 func (f *files) done(found Found) {
 	for _, t := range found.Tensors() {
 		if err := f.ends[t.File](t); err != nil {
@@ -262,9 +262,9 @@ func (f *files) done(found Found) {
 	}
 }
 
-// checkEnd makes sure that a file still reaches to end, after a tensor was read
-// up to there: MLX 0.32 does not notice when a read of less than 32 MiB fails,
-// and leaves in the array what was in memory.
+// checkEnd checks that a file still reaches to end, after a tensor was read up to
+// there. MLX 0.32 does not notice if a read of less than 32 MiB fails, and leaves the
+// array uninitialized.
 func checkEnd(path string, end int64) error {
 	info, err := os.Stat(path)
 	if err != nil {
@@ -276,16 +276,16 @@ func checkEnd(path string, end int64) error {
 	return nil
 }
 
-// Found is what a checkpoint has for a parameter.
+// Found has the tensors of a checkpoint for a parameter.
 type Found struct {
-	checkpoint.Tensor // without a name if there is none
-	// Quantized says how the tensor is packed, with Scales and, if it is affine,
-	// Biases; nil if it is not. Scales alone is the factor of 8-bit floats.
+	checkpoint.Tensor // without a name if it is missing
+	// Quantized describes a quantized tensor, which has Scales and, if it is affine,
+	// Biases. It is nil for other tensors: 8-bit floats may have Scales.
 	Quantized      *mlx.Quantization
 	Scales, Biases *checkpoint.Tensor
 }
 
-// Tensors are all of them.
+// Tensors returns all tensors that were found.
 func (f Found) Tensors() (all []checkpoint.Tensor) {
 	for _, t := range []*checkpoint.Tensor{&f.Tensor, f.Scales, f.Biases} {
 		if t != nil && t.Name != "" {
@@ -295,11 +295,11 @@ func (f Found) Tensors() (all []checkpoint.Tensor) {
 	return all
 }
 
-// companions are what may come with a weight in a module: scales and biases of a
-// quantized one, and what ComfyUI and others call the factor of 8-bit floats.
+// companions are the names of tensors that may come with a weight: scales and biases
+// of a quantized one, and the scale of 8-bit floats in ComfyUI's and other files.
 var companions = []string{"scales", "biases", "scale_weight", "weight_scale"}
 
-// Companions are the names of what may come with a weight.
+// Companions returns the names of the tensors that may come with a weight.
 func Companions(weight string) (names []string) {
 	for _, name := range companions {
 		names = append(names, strings.TrimSuffix(weight, "weight")+name)
@@ -307,8 +307,8 @@ func Companions(weight string) (names []string) {
 	return names
 }
 
-// Companion returns the name of the weight that a tensor comes with, by its own
-// name, and reports whether there may be one.
+// Companion returns the name of the weight that a tensor belongs to, and reports
+// whether its name is that of a companion.
 func Companion(name string) (weight string, ok bool) {
 	for _, own := range companions {
 		if module, ok := strings.CutSuffix(name, "."+own); ok {
@@ -318,7 +318,7 @@ func Companion(name string) (weight string, ok bool) {
 	return "", false
 }
 
-// Bytes is the size of all of them.
+// Bytes returns the size of all tensors that were found.
 func (f Found) Bytes() (n int64) {
 	for _, t := range f.Tensors() {
 		n += t.Bytes()
@@ -326,8 +326,8 @@ func (f Found) Bytes() (n int64) {
 	return n
 }
 
-// Match finds the tensors of every one of a model's parameters, without loading
-// any. The error, nil for none, is about all that does not fit. It needs no MLX.
+// Match finds the tensors of a model's parameters, without loading them. The error,
+// which may be nil, lists all tensors that do not fit. Match does not need MLX.
 func Match(model any, ck *checkpoint.Checkpoint, o LoadOptions) ([]Found, *MismatchError) {
 	return match(Parameters(model), ck, o)
 }
@@ -350,16 +350,15 @@ func match(params []Parameter, ck *checkpoint.Checkpoint, o LoadOptions) ([]Foun
 	return found, &m.MismatchError
 }
 
-// A matcher finds tensors and collects what does not fit.
+// A matcher finds tensors and collects those that do not fit.
 type matcher struct {
 	MismatchError
 	ck   *checkpoint.Checkpoint
 	o    LoadOptions
-	used map[string]bool // by their names in the checkpoint
+	used map[string]bool // names in the checkpoint
 }
 
-// find is the tensor of a name, or of the name behind one of the prefixes; nil
-// for none.
+// find returns the tensor with a name, which may have one of the prefixes, or nil.
 func (m *matcher) find(name string) *checkpoint.Tensor {
 	for _, prefix := range append([]string{""}, m.o.Prefixes...) {
 		if t, ok := m.ck.Tensors[prefix+name]; ok {
@@ -388,7 +387,7 @@ func (m *matcher) match(p Parameter) (f Found) {
 		m.matchPacked(p, &f, module)
 		return f
 	case t.Dtype == checkpoint.F8E4M3:
-		for _, scale := range []string{"scale_weight", "weight_scale"} { // as ComfyUI and as others call it
+		for _, scale := range []string{"scale_weight", "weight_scale"} { // in ComfyUI's and in other files
 			if f.Scales == nil {
 				f.Scales = m.find(module + scale)
 			}
@@ -413,13 +412,14 @@ func (m *matcher) misshapen(t checkpoint.Tensor, expected string) {
 	m.Misshapen = append(m.Misshapen, Misfit{t.Name, fmt.Sprintf(", expected %s, found %s in %s", expected, found, t.File)})
 }
 
-// matchPacked finds out how a matrix is quantized: bits and group follow from
-// the shapes of what it comes with.
+// matchPacked determines how a matrix is quantized: bits and group follow from the
+// shapes of its companions.
 func (m *matcher) matchPacked(p Parameter, f *Found, module string) {
 	rows, columns := p.shape[0], p.shape[1]
 	f.Scales, f.Biases = m.find(module+"scales"), m.find(module+"biases")
 	missing := func(what string) {
-		m.Missing = append(m.Missing, Misfit{module + what, fmt.Sprintf(", without which %s (%s in %s) cannot be unpacked", f.Name, f.Dtype, f.File)})
+		m.Missing = append(m.Missing,
+			Misfit{module + what, fmt.Sprintf(", without which %s (%s in %s) cannot be unpacked", f.Name, f.Dtype, f.File)})
 	}
 	if f.Scales == nil {
 		missing("scales")
@@ -433,7 +433,7 @@ func (m *matcher) matchPacked(p Parameter, f *Found, module string) {
 	if s := f.Scales.Shape; len(s) == 2 && s[0] == rows && s[1] > 0 && columns%s[1] == 0 {
 		q.Group = columns / s[1]
 	}
-	if f.Scales.Dtype == checkpoint.U8 { // of floating-point blocks
+	if f.Scales.Dtype == checkpoint.U8 { // mxfp4, mxfp8 or nvfp4
 		if block, ok := mlx.Block(q.Bits, q.Group); ok {
 			f.Quantized = &block
 			return
@@ -447,13 +447,16 @@ func (m *matcher) matchPacked(p Parameter, f *Found, module string) {
 	case !slices.Contains([]int{32, 64, 128}, q.Group):
 		m.misshapen(*f.Scales, fmt.Sprintf("one for every 32, 64 or 128 of %v", p.shape))
 	case !f.Scales.Dtype.IsWeight():
-		m.Mistyped = append(m.Mistyped, Misfit{f.Scales.Name, fmt.Sprintf(", expected F32, F16, BF16 or U8, found %s in %s", f.Scales.Dtype, f.Scales.File)})
+		m.Mistyped = append(m.Mistyped,
+			Misfit{f.Scales.Name, fmt.Sprintf(", expected F32, F16, BF16 or U8, found %s in %s", f.Scales.Dtype, f.Scales.File)})
 	case f.Biases == nil:
 		missing("biases")
 	case !slices.Equal(f.Biases.Shape, f.Scales.Shape):
 		m.misshapen(*f.Biases, fmt.Sprintf("%v, as of %s", f.Scales.Shape, f.Scales.Name))
 	case f.Biases.Dtype != f.Scales.Dtype:
-		m.Mistyped = append(m.Mistyped, Misfit{f.Biases.Name, fmt.Sprintf(", expected %s, as of %s, found %s in %s", f.Scales.Dtype, f.Scales.Name, f.Biases.Dtype, f.Biases.File)})
+		m.Mistyped = append(m.Mistyped,
+			Misfit{f.Biases.Name,
+				fmt.Sprintf(", expected %s, as of %s, found %s in %s", f.Scales.Dtype, f.Scales.Name, f.Biases.Dtype, f.Biases.File)})
 	default:
 		f.Quantized = &q
 	}
@@ -474,7 +477,7 @@ func (o LoadOptions) ignores(name string) bool {
 // A Misfit is a tensor that does not fit a model.
 type Misfit struct {
 	Name string
-	Why  string // what follows the name in a message
+	Why  string // follows the name in a message
 }
 
 func (m Misfit) String() string { return m.Name + m.Why }
@@ -492,12 +495,12 @@ func (e *MismatchError) empty() bool {
 
 func (e *MismatchError) Error() string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "the tensors in %s are not those of the %s that its config describes:", e.Dir, e.Name)
+	fmt.Fprintf(&b, "the tensors in %s do not match the %s that its config describes:", e.Dir, e.Name)
 	for _, group := range []struct {
 		what  string
 		lines []Misfit
 	}{{"missing", e.Missing}, {"unexpected", e.Unexpected}, {"wrong shape", e.Misshapen}, {"wrong dtype", e.Mistyped}} {
-		const most = 200 // lines, of files that can have any number of tensors
+		const most = 200 // lines: a file may have any number of tensors
 		for _, line := range group.lines[:min(len(group.lines), most)] {
 			fmt.Fprintf(&b, "\n\t%s: %s", group.what, line)
 		}
@@ -508,14 +511,15 @@ func (e *MismatchError) Error() string {
 	return b.String()
 }
 
-// Bind tells the modules of a model their paths, under name, and where to ask
-// for a hook.
+// Bind sets the paths of a model's modules, which begin with name, and their hook.
 func Bind(model any, name string, points *hooks.Points) {
-	walk(reflect.ValueOf(model), at{path: name}, visitor{module: func(a at, m *Module) { m.bind(a.path, points) }})
+	walk(reflect.ValueOf(model), at{path: name}, visitor{
+		module: func(a at, m *Module, tag reflect.StructTag) { m.bind(a.path, points, tag) },
+	})
 }
 
-// Parameters lists what a model (a pointer to a struct) has of parameters, in
-// the order of its fields.
+// Parameters lists the parameters of a model (a pointer to a struct) in the order of
+// its fields.
 func Parameters(model any) (params []Parameter) {
 	walk(reflect.ValueOf(model), at{}, visitor{param: func(a at, p *Param, options []string) {
 		if p.last {
@@ -528,10 +532,11 @@ func Parameters(model any) (params []Parameter) {
 	return params
 }
 
-// Linears are a model's linear layers by their names, without the component's.
-func Linears(model any) map[string]*Dense {
-	found := map[string]*Dense{}
-	walk(reflect.ValueOf(model), at{}, visitor{linear: func(a at, d *Dense) { found[a.path] = d }})
+// Linears returns a model's linear layers by their paths, without the component's
+// name.
+func Linears(model any) map[string]*Linear {
+	found := map[string]*Linear{}
+	walk(reflect.ValueOf(model), at{}, visitor{linear: func(a at, d *Linear) { found[a.path] = d }})
 	return found
 }
 
@@ -540,29 +545,29 @@ var (
 	paramType  = reflect.TypeFor[Param]()
 )
 
-// at is a place in a model: by its name in checkpoints, and by Go's.
+// at is a position in a model: its path in checkpoints, and in Go.
 type at struct{ path, field string }
 
-// element is the place of an element of a slice or a map.
+// element returns the position of an element of a slice or a map.
 func (a at) element(name, index string) at {
 	return at{join(a.path, name), a.field + "[" + index + "]"}
 }
 
-// A visitor is told what a model has; its functions may be nil.
+// A visitor has functions that are called for the parts of a model. They may be nil.
 type visitor struct {
-	module func(at, *Module)
-	linear func(at, *Dense)
+	module func(at, *Module, reflect.StructTag)
+	linear func(at, *Linear)
 	param  func(at, *Param, []string)
 }
 
-// walk visits what is under v, depth first, with its places.
+// walk visits everything below v, depth first.
 func walk(v reflect.Value, a at, to visitor) {
 	switch v.Kind() {
 	case reflect.Pointer, reflect.Interface:
 		if v.IsNil() {
 			return
 		}
-		if d, ok := v.Interface().(*Dense); ok && v.Kind() == reflect.Pointer && to.linear != nil {
+		if d, ok := v.Interface().(*Linear); ok && v.Kind() == reflect.Pointer && to.linear != nil {
 			to.linear(a, d)
 		}
 		walk(v.Elem(), a, to)
@@ -580,7 +585,7 @@ func walk(v reflect.Value, a at, to visitor) {
 		for i := range v.NumField() {
 			field := v.Type().Field(i)
 			if field.Type == moduleType && to.module != nil {
-				to.module(a, v.Field(i).Addr().Interface().(*Module))
+				to.module(a, v.Field(i).Addr().Interface().(*Module), field.Tag)
 			}
 			tag, ok := field.Tag.Lookup("w")
 			if !ok {

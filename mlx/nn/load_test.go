@@ -23,15 +23,15 @@ type model struct {
 	Heads  map[string]*nn.Sequential `w:"heads"`
 	Norm   nn.RMSNorm                `w:"norm"`
 	Scale  nn.Param                  `w:"scale"`
-	Absent *nn.Dense                 `w:"absent"`
+	Absent *nn.Linear                `w:"absent"`
 	Unset  nn.Param                  `w:"unset"`
 
-	Other *nn.Dense // no tag: not part of the checkpoint
+	Other *nn.Linear // no tag: not part of the checkpoint
 }
 
 type block struct {
 	nn.Module
-	Q   nn.Linear  `w:"attn.to_q"` // a module inside one that has no struct here
+	Q   *nn.Linear `w:"attn.to_q"` // a module inside one that has no struct here
 	Out []nn.Layer `w:"to_out"`
 }
 
@@ -66,15 +66,16 @@ func tensors() []tensor {
 // params is what was loaded, by name.
 func params(m *model) map[string]*mlx.Array {
 	out := map[string]*mlx.Array{
-		"conv_in.weight": m.ConvIn.Weight.Array, "conv_in.bias": m.ConvIn.Bias.Array, "norm.weight": m.Norm.Weight.Array, "scale": m.Scale.Array,
-		"heads.0-x.0.weight": m.Heads["0-x"].Layers[0].(*nn.Dense).Weight.Array,
-		"heads.1-1.1.weight": m.Heads["1-1"].Layers[1].(*nn.Dense).Weight.Array,
-		"heads.1-1.1.bias":   m.Heads["1-1"].Layers[1].(*nn.Dense).Bias.Array,
+		"conv_in.weight": m.ConvIn.Weight.Array, "conv_in.bias": m.ConvIn.Bias.Array, "norm.weight": m.Norm.Weight.Array,
+		"scale":              m.Scale.Array,
+		"heads.0-x.0.weight": m.Heads["0-x"].Layers[0].(*nn.Linear).Weight.Array,
+		"heads.1-1.1.weight": m.Heads["1-1"].Layers[1].(*nn.Linear).Weight.Array,
+		"heads.1-1.1.bias":   m.Heads["1-1"].Layers[1].(*nn.Linear).Bias.Array,
 	}
 	for i, name := range []string{"blocks.0.", "blocks.1."} {
-		out[name+"attn.to_q.weight"] = m.Blocks[i].Q.(*nn.Dense).Weight.Array
-		out[name+"to_out.0.weight"] = m.Blocks[i].Out[0].(*nn.Dense).Weight.Array
-		out[name+"to_out.0.bias"] = m.Blocks[i].Out[0].(*nn.Dense).Bias.Array
+		out[name+"attn.to_q.weight"] = m.Blocks[i].Q.Weight.Array
+		out[name+"to_out.0.weight"] = m.Blocks[i].Out[0].(*nn.Linear).Weight.Array
+		out[name+"to_out.0.bias"] = m.Blocks[i].Out[0].(*nn.Linear).Bias.Array
 	}
 	return out
 }
@@ -117,7 +118,8 @@ func TestLoad(t *testing.T) {
 	for _, w := range tensors() {
 		total += int64(4 * len(w.values))
 	}
-	if n := len(progress); n != 2*len(tensors()) || progress[n-2] != total || progress[n-1] != total || progress[0] <= 0 || progress[0] >= total {
+	if n := len(progress); n != 2*len(tensors()) || progress[n-2] != total || progress[n-1] != total ||
+		progress[0] <= 0 || progress[0] >= total {
 		t.Errorf("found progress %v, expected %d steps up to %d", progress, len(tensors()), total)
 	}
 	for i := 2; i < len(progress); i += 2 {
@@ -127,14 +129,14 @@ func TestLoad(t *testing.T) {
 	}
 	paths := map[*nn.Module]string{
 		&m.Module: "transformer", &m.ConvIn.Module: "transformer.conv_in", &m.Norm.Module: "transformer.norm",
-		&m.Blocks[1].Module:                          "transformer.blocks.1",
-		&m.Blocks[0].Q.(*nn.Dense).Module:            "transformer.blocks.0.attn.to_q",
-		&m.Blocks[1].Out[0].(*nn.Dense).Module:       "transformer.blocks.1.to_out.0",
-		&m.Blocks[1].Out[1].(*nn.SiLU).Module:        "transformer.blocks.1.to_out.1",
-		&m.Heads["1-1"].Module:                       "transformer.heads.1-1",
-		&m.Heads["1-1"].Layers[1].(*nn.Dense).Module: "transformer.heads.1-1.1",
-		&m.Heads["0-x"].Layers[0].(*nn.Dense).Module: "transformer.heads.0-x.0",
-		&m.Other.Module:                              "",
+		&m.Blocks[1].Module:                           "transformer.blocks.1",
+		&m.Blocks[0].Q.Module:                         "transformer.blocks.0.attn.to_q",
+		&m.Blocks[1].Out[0].(*nn.Linear).Module:       "transformer.blocks.1.to_out.0",
+		&m.Blocks[1].Out[1].(*nn.SiLU).Module:         "transformer.blocks.1.to_out.1",
+		&m.Heads["1-1"].Module:                        "transformer.heads.1-1",
+		&m.Heads["1-1"].Layers[1].(*nn.Linear).Module: "transformer.heads.1-1.1",
+		&m.Heads["0-x"].Layers[0].(*nn.Linear).Module: "transformer.heads.0-x.0",
+		&m.Other.Module:                               "",
 	}
 	for module, want := range paths {
 		if module.Path() != want {
@@ -274,8 +276,8 @@ func TestWatch(t *testing.T) {
 func TestLoadPrefixesAndIgnore(t *testing.T) {
 	type small struct {
 		nn.Module
-		A *nn.Dense `w:"a"`
-		B nn.Param  `w:"b"`
+		A *nn.Linear `w:"a"`
+		B nn.Param   `w:"b"`
 	}
 	load := func(options nn.LoadOptions, file ...tensor) (*small, error) {
 		m := &small{A: nn.NewLinear(2, 1, false), B: nn.NewParam(3)}
@@ -335,7 +337,8 @@ func TestLoadPrefixesAndIgnore(t *testing.T) {
 		} {
 			m := &tied{A: nn.NewEmbedding(1, 2)}
 			m.A.Weight = m.A.Weight.Or("shared.weight")
-			found, err := nn.Match(m, open(t, save(t, c.file...)), nn.LoadOptions{Prefixes: []string{"model."}, Ignore: []string{"shared.weight"}})
+			found, err := nn.Match(m, open(t, save(t, c.file...)),
+				nn.LoadOptions{Prefixes: []string{"model."}, Ignore: []string{"shared.weight"}})
 			if err != nil || found[0].Name != c.want {
 				t.Errorf("%s: found %v, %v, expected %s", name, found, err, c.want)
 			}
@@ -419,7 +422,8 @@ func TestLoadShards(t *testing.T) {
 		}
 		index = append(index, `"`+w.name+`":"`+shard+`"`)
 	}
-	if err := os.WriteFile(filepath.Join(dir, "model.safetensors.index.json"), []byte(`{"weight_map":{`+strings.Join(index, ",")+`}}`), 0o644); err != nil {
+	if err := os.WriteFile(filepath.Join(dir, "model.safetensors.index.json"), []byte(`{"weight_map":{`+strings.Join(index, ",")+`}}`),
+		0o644); err != nil {
 		t.Fatal(err)
 	}
 	ck := open(t, dir)
@@ -507,7 +511,8 @@ func TestLoadOfChangedFile(t *testing.T) {
 func TestLoadOfFileCutShortMeanwhile(t *testing.T) {
 	for name, n := range map[string]int{"small": 100, "beyond 32 MiB": 9 << 20} {
 		t.Run(name, func(t *testing.T) {
-			dir := save(t, tensor{name: "a", dtype: "F32", shape: []int{2}, values: []float32{1, 2}}, tensor{name: "b", dtype: "F32", shape: []int{n}, values: make([]float32, n)})
+			dir := save(t, tensor{name: "a", dtype: "F32", shape: []int{2}, values: []float32{1, 2}},
+				tensor{name: "b", dtype: "F32", shape: []int{n}, values: make([]float32, n)})
 			path := filepath.Join(dir, "model.safetensors")
 			m := &struct {
 				nn.Module
@@ -556,7 +561,8 @@ func TestLoadCancelled(t *testing.T) {
 // A loaded model is all that loading leaves in memory.
 func TestLoadMemory(t *testing.T) {
 	const n = 1 << 20
-	dir := save(t, tensor{name: "a", dtype: "F32", shape: []int{n}, values: make([]float32, n)}, tensor{name: "b", dtype: "F32", shape: []int{n}, values: make([]float32, n)})
+	dir := save(t, tensor{name: "a", dtype: "F32", shape: []int{n}, values: make([]float32, n)},
+		tensor{name: "b", dtype: "F32", shape: []int{n}, values: make([]float32, n)})
 	m := &struct {
 		nn.Module
 		A nn.Param `w:"a"`

@@ -5,10 +5,9 @@ import (
 	"github.com/gomflux/gomflux/mlx"
 )
 
-// Memory is what a parameter takes once it is loaded in a dtype: its bytes, and
-// whether they are other ones than those that it is computed with, for which it is
-// cast or unpacked right before every use. The quantization is what
-// LoadOptions.Quantize says of it.
+// Memory returns the bytes of a parameter once it is loaded for a dtype, and reports
+// whether it is cast or dequantized right before each use, which takes more. q is the
+// result of LoadOptions.Quantize for it.
 func (p Parameter) Memory(f Found, dtype mlx.Dtype, q *mlx.Quantization) (bytes int64, unpacked bool) {
 	n := int64(1)
 	for i, d := range p.shape {
@@ -34,7 +33,7 @@ func (p Parameter) Memory(f Found, dtype mlx.Dtype, q *mlx.Quantization) (bytes 
 	return n*int64(q.Bits)/8 + groups, true
 }
 
-// storedDtype is what a tensor of plain numbers is read as.
+// storedDtype returns the dtype that a tensor which is not quantized is read as.
 func storedDtype(name checkpoint.Dtype) mlx.Dtype {
 	if d, ok := DtypeOf(name); ok && name.IsWeight() {
 		return d

@@ -1,17 +1,21 @@
-// Package nn holds the parts that models are built of. A model is a tree of
-// structs whose field tags are the checkpoint's names:
+// Package nn has the layers that models consist of. A model is a tree of structs
+// whose field tags are the names in the checkpoint:
 //
 //	type FeedForward struct {
 //		nn.Module
-//		W1 nn.Linear `w:"w1"`
-//		W2 nn.Linear `w:"w2"`
+//		W1 *nn.Linear `w:"w1"`
+//		W2 *nn.Linear `w:"w2"`
 //	}
 //
-// One loader ([Load]) fills any such tree, and every module in it knows its
-// own path, under which hooks see it.
+// [Load] fills any such tree. Every module in it knows its path, which is its name
+// for hooks.
 package nn
 
 import (
+	"cmp"
+	"fmt"
+	"reflect"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -20,48 +24,72 @@ import (
 )
 
 // A Module is embedded in every part of a model that diffusers has as a
-// torch.nn.Module. [Load] or [Bind] tells it where it is.
+// torch.nn.Module. [Load] or [Bind] tells it its path.
+//
+// A tag of the embedded field declares the parameters of the reference's forward
+// method that [Module.Tap] is called with: the keyword, or the position if the
+// reference is called with positional arguments, and .INDEX for an element of a
+// list. Without a tag a module has one, "0".
+//
+//	type fluxBlock struct {
+//		nn.Module `in:"hidden_states encoder_hidden_states temb"`
+//
+// The tag out declares the keys of the outputs after the first, which are their
+// positions ("1", "2") without it.
 type Module struct {
-	path   string
-	points *hooks.Points
+	path    string
+	points  *hooks.Points
+	in, out string // the tags
 }
 
 // Path is the module's name, from the component down
 // (vae.decoder.mid_block.resnets.0).
 func (m *Module) Path() string { return m.path }
 
-func (m *Module) bind(path string, points *hooks.Points) { m.path, m.points = path, points }
+func (m *Module) bind(path string, points *hooks.Points, tag reflect.StructTag) {
+	*m = Module{path: path, points: points, in: tag.Get("in"), out: tag.Get("out")}
+}
 
-// Observed says whether a hook is looking, for what is only made to be seen, and
-// for modules whose outputs must then be computed by themselves.
+// Observed reports whether a hook sees the module's tensors. Code that is needed
+// only for hooks depends on it.
 func (m *Module) Observed() bool { return m.points.Active() }
 
-// Tap passes a module's output by the hook, and returns it or what the hook
-// put in its place. Every Forward ends in it. The inputs are those that the
-// reference's module gets as its first positional ones.
+// Tap passes the output of a module by the hook, and returns it or the array that
+// the hook replaces it with. Every Forward ends with it. The inputs are those that
+// the module's tag declares; an input is nil if this call does not have it.
 func (m *Module) Tap(out *mlx.Array, in ...*mlx.Array) *mlx.Array {
 	if !m.points.Active() {
 		return out
 	}
-	return m.points.Pass(m.path, out, args("", in))
+	return m.points.Pass(m.path, out, m.args(in))
 }
 
-// TapKeys is Tap where the reference's module gets its inputs in other
-// positions or as keywords: one key for each, with spaces between.
-func (m *Module) TapKeys(keys string, out *mlx.Array, in ...*mlx.Array) *mlx.Array {
+// Tap2 is [Module.Tap] for a module with two outputs, in the order in which the
+// reference returns them.
+func (m *Module) Tap2(out, second *mlx.Array, in ...*mlx.Array) (*mlx.Array, *mlx.Array) {
+	if !m.points.Active() {
+		return out, second
+	}
+	outputs := m.TapAll([]*mlx.Array{out, second}, in...)
+	return outputs[0], outputs[1]
+}
+
+// TapAll is [Module.Tap] for any number of outputs.
+func (m *Module) TapAll(out []*mlx.Array, in ...*mlx.Array) []*mlx.Array {
 	if !m.points.Active() {
 		return out
 	}
-	return m.points.Pass(m.path, out, args(keys, in))
-}
-
-// TapFurther passes an output behind a module's first by the hook, under its
-// position. It comes before Tap.
-func (m *Module) TapFurther(position string, out *mlx.Array) *mlx.Array {
-	if !m.points.Active() {
-		return out
+	passed := slices.Clone(out)
+	keys := strings.Fields(m.out)
+	for i := 1; i < len(out); i++ { // the first output ends the call
+		key := strconv.Itoa(i)
+		if len(keys) > 0 {
+			key = keys[i-1]
+		}
+		passed[i] = m.points.Further(m.path, key, out[i])
 	}
-	return m.points.Further(m.path, position, out)
+	passed[0] = m.points.Pass(m.path, out[0], m.args(in))
+	return passed
 }
 
 // TapImage is Tap for arrays with channels last ([N, H, W, C] or [N, L, C]),
@@ -70,7 +98,7 @@ func (m *Module) TapImage(out *mlx.Array, in ...*mlx.Array) *mlx.Array {
 	if !m.points.Active() {
 		return out
 	}
-	inputs := args("", in)
+	inputs := m.args(in)
 	for i := range inputs {
 		inputs[i].Array = ChannelsFirst(inputs[i].Array)
 	}
@@ -82,20 +110,22 @@ func (m *Module) TapImage(out *mlx.Array, in ...*mlx.Array) *mlx.Array {
 	return ChannelsLast(r)
 }
 
-// args gives inputs their keys, which are their positions where none are given.
-func args(keys string, in []*mlx.Array) []hooks.Arg {
-	words := strings.Fields(keys)
-	out := make([]hooks.Arg, len(in)) // a copy, so that in stays off the heap
+// args are the inputs that are not nil, with their keys.
+func (m *Module) args(in []*mlx.Array) []hooks.Arg {
+	keys := strings.Fields(cmp.Or(m.in, "0"))
+	if len(in) > len(keys) || m.in != "" && len(in) < len(keys) {
+		panic(fmt.Sprintf("nn: module %s is tapped with %d inputs, but declares %d: %q", m.path, len(in), len(keys), keys))
+	}
+	out := make([]hooks.Arg, 0, len(in)) // a copy, so that in stays off the heap
 	for i, x := range in {
-		out[i] = hooks.Arg{Key: strconv.Itoa(i), Array: x}
-		if keys != "" {
-			out[i].Key = words[i]
+		if x != nil {
+			out = append(out, hooks.Arg{Key: keys[i], Array: x})
 		}
 	}
 	return out
 }
 
-// ChannelsFirst moves the last axis behind the first: [N, H, W, C] to
+// ChannelsFirst moves the last axis to the second place: [N, H, W, C] to
 // [N, C, H, W].
 func ChannelsFirst(x *mlx.Array) *mlx.Array {
 	axes := []int{0, x.Ndim() - 1}
@@ -114,8 +144,8 @@ func ChannelsLast(x *mlx.Array) *mlx.Array {
 	return x.Transpose(append(axes, 1)...)
 }
 
-// What a config may ask for. Real models stay far below; a damaged config must
-// not make a program declare a model larger than memory.
+// Limits of configs. Published models stay far below them; a damaged config must not
+// make a program declare a model larger than memory.
 const (
 	MaxLayers = 1000
 	MaxDim    = 1 << 20
@@ -125,45 +155,45 @@ const (
 type Param struct {
 	*mlx.Array
 	shape  []int
-	other  string
-	last   bool
+	other  string // another name in checkpoints
+	last   bool   // see Last
 	kind   Kind
-	packed *mlx.Quantized // of which the array is a part; nil for one that is not quantized
+	packed *mlx.Quantized // with the array and its scales, nil if it is not quantized
 }
 
-// A Kind is what a parameter is to its module.
+// A Kind is the role of a parameter in its module.
 type Kind int
 
 const (
 	OtherParam      Kind = iota
 	LinearWeight         // [out, in], of a linear layer
-	EmbeddingWeight      // [n, dim], of which rows are taken
+	EmbeddingWeight      // [n, dim], a table of rows
 )
 
-// NewParam declares a tensor with the shape that it has in the checkpoint.
-// A Param without a shape (the zero Param) is one that the model does not have.
+// NewParam declares a tensor with its shape in the checkpoint. The zero Param, which
+// has no shape, is one that the model does not have.
 func NewParam(shape ...int) Param { return Param{shape: shape} }
 
-// Or says under what other name, from the model's root, a checkpoint may have
-// the tensor instead.
+// Or adds another name, from the model's root, that a checkpoint may have the tensor
+// under.
 func (p Param) Or(name string) Param {
 	p.other = name
 	return p
 }
 
-// Last says that of the third axis only the last slice is kept, without the axis.
+// Last keeps only the last slice of the third axis, without the axis.
 func (p Param) Last() Param {
 	p.last = true
 	return p
 }
 
-// of says what the parameter is to its module.
+// of sets the kind of the parameter.
 func (p Param) of(kind Kind) Param {
 	p.kind = kind
 	return p
 }
 
-// Quantization is how the parameter is stored in memory, nil for plain numbers.
+// Quantization returns how the parameter is quantized in memory, nil if it is not.
 func (p *Param) Quantization() *mlx.Quantization {
 	if p.packed == nil {
 		return nil
@@ -171,7 +201,8 @@ func (p *Param) Quantization() *mlx.Quantization {
 	return &p.packed.Quantization
 }
 
-// Arrays are those that the parameter is in; none before it is loaded.
+// Arrays returns the arrays of the parameter: nil before it is loaded, several if it
+// is quantized.
 func (p *Param) Arrays() []*mlx.Array {
 	switch {
 	case p.Array == nil:
@@ -182,7 +213,7 @@ func (p *Param) Arrays() []*mlx.Array {
 	return []*mlx.Array{p.Array}
 }
 
-// Free frees the parameter, which can be loaded again.
+// Free frees the parameter's memory. It can be loaded again.
 func (p *Param) Free() {
 	for _, a := range p.Arrays() {
 		a.Free()
@@ -190,16 +221,16 @@ func (p *Param) Free() {
 	p.Array, p.packed = nil, nil
 }
 
-// used tells the watcher.
+// used reports the use of the parameter to the watcher.
 func (p *Param) used() {
 	if watcher != nil {
 		watcher(p.Array)
 	}
 }
 
-// As is the parameter in another dtype. Parameters stay in memory as small as
-// they are stored, and are cast right before their use; those that are quantized
-// are unpacked.
+// As returns the parameter in another dtype. Parameters stay in memory in the dtype
+// that they are stored in if it is smaller, and are cast, or dequantized, right
+// before their use.
 func (p *Param) As(dtype mlx.Dtype) *mlx.Array {
 	p.used()
 	if p.packed != nil {
@@ -208,7 +239,7 @@ func (p *Param) As(dtype mlx.Dtype) *mlx.Array {
 	return p.AsType(dtype)
 }
 
-// TakeRows selects rows of the parameter by number, in a dtype.
+// TakeRows returns rows of the parameter in a dtype.
 func (p *Param) TakeRows(rows []int32, dtype mlx.Dtype) *mlx.Array {
 	p.used()
 	if p.packed != nil {
@@ -217,8 +248,7 @@ func (p *Param) TakeRows(rows []int32, dtype mlx.Dtype) *mlx.Array {
 	return p.Array.TakeRows(rows).AsType(dtype)
 }
 
-// watcher is told of the parameters that are used. It belongs to the MLX
-// thread.
+// watcher is called with each parameter that is used. It belongs to the MLX thread.
 var watcher func(*mlx.Array)
 
 // Watch calls f with every parameter that a forward pass uses, until stop. Both

@@ -22,7 +22,7 @@ type small struct {
 func newSmall(points *hooks.Points) *small {
 	m := &small{Conv: nn.NewConv2d(2, 3, 1, 1, 0), Net: nn.NewSequential(nn.NewLinear(3, 2, false), &nn.SiLU{})}
 	m.Conv.Weight.Array, m.Conv.Bias.Array = mlxtest.Randn(1, 3, 1, 1, 2), mlxtest.Randn(2, 3)
-	m.Net.Layers[0].(*nn.Dense).Weight.Array = mlxtest.Randn(3, 2, 3)
+	m.Net.Layers[0].(*nn.Linear).Weight.Array = mlxtest.Randn(3, 2, 3)
 	nn.Bind(m, "model", points)
 	return m
 }
@@ -40,7 +40,9 @@ func TestTaps(t *testing.T) {
 		m, x := newSmall(points), mlxtest.Randn(9, 1, 4, 5, 2)
 		plain := m.Forward(x).Floats()
 		points.Func = func(tap hooks.Tap) (*mlx.Array, error) {
-			seen = append(seen, fmt.Sprintf("%s %v %d %s %v %v", tap.FullName(), tap.Negative, len(tap.Inputs), tap.Inputs[0].Key, tap.Inputs[0].Shape(), tap.Output.Shape()))
+			seen = append(seen,
+				fmt.Sprintf("%s %v %d %s %v %v", tap.FullName(), tap.Negative, len(tap.Inputs), tap.Inputs[0].Key,
+					tap.Inputs[0].Shape(), tap.Output.Shape()))
 			if tap.Name == "model.conv" {
 				mlxtest.Same(t, "input of conv", tap.Inputs[0].Floats(), x.Transpose(0, 3, 1, 2).Floats())
 				y := x.Conv2d(m.Conv.Weight.Array, 1, 0).Add(m.Conv.Bias.Array)
@@ -187,10 +189,70 @@ func TestTapOffIsFree(t *testing.T) {
 			if l.Tap(x, x) != x || l.TapImage(x, x) != x {
 				t.Error("found another array")
 			}
+			if a, b := l.Tap2(x, x, x, nil); a != x || b != x {
+				t.Error("found another array")
+			}
 		}); n != 0 {
 			t.Errorf("%v allocations", n)
 		}
 	})
+}
+
+// split is a module with two outputs and inputs with names.
+type split struct {
+	nn.Module `in:"hidden_states temb" out:"second"`
+}
+
+// Inputs and outputs have the keys that the tag declares; an input that a call does
+// not have is left out.
+func TestTapTags(t *testing.T) {
+	mlxtest.Do(t, func() {
+		var seen []string
+		points := &hooks.Points{Step: -1}
+		m, x, y := &split{}, mlx.Zeros(mlx.Float32, 1), mlx.Zeros(mlx.Float32, 2)
+		nn.Bind(m, "m", points)
+		points.Func = func(tap hooks.Tap) (*mlx.Array, error) {
+			for tap := range tap.All() {
+				seen = append(seen, fmt.Sprint(tap.FullName(), tap.Output.Shape()))
+			}
+			if tap.FullName() == "m:out.second" {
+				return mlx.Full(7, mlx.Float32, 2), nil
+			}
+			return nil, nil
+		}
+		first, second := m.Tap2(x, y, x, y)
+		if first != x || second.Floats()[1] != 7 {
+			t.Errorf("found %v and %v", first, second)
+		}
+		m.Tap2(x, y, nil, y)
+		mlxtest.Same(t, "taps", seen, []string{
+			"m:out.second[2]", "m:in.hidden_states[1]", "m:in.temb[2]", "m[1]",
+			"m#1:out.second[2]", "m#1:in.temb[2]", "m#1[1]",
+		})
+	})
+}
+
+// A tap with another number of inputs than the tag declares is a bug that shows when
+// somebody observes the module. (TestTaps of the root finds it without.)
+func TestTapCounts(t *testing.T) {
+	for _, tap := range []func(m *split, x *mlx.Array){
+		func(m *split, x *mlx.Array) { m.Tap(x) },
+		func(m *split, x *mlx.Array) { m.Tap(x, x) },
+		func(m *split, x *mlx.Array) { m.Tap2(x, x, x, x, x) },
+		func(m *split, x *mlx.Array) { m.TapImage(x, x) },
+	} {
+		mlxtest.Do(t, func() {
+			points := &hooks.Points{}
+			m, x := &split{}, mlx.Zeros(mlx.Float32, 1, 2, 2, 3)
+			nn.Bind(m, "model.split", points)
+			tap(m, x)
+			points.Func = func(hooks.Tap) (*mlx.Array, error) { return nil, nil }
+			defer func() {
+				mlxtest.Contains(t, fmt.Sprint(recover()), "nn: module model.split is tapped with ")
+			}()
+			tap(m, x)
+		})
+	}
 }
 
 func BenchmarkGroupNorm(b *testing.B) {
@@ -202,7 +264,7 @@ func BenchmarkGroupNorm(b *testing.B) {
 		mlx.Eval(x)
 		b.ResetTimer()
 		for range b.N {
-			mlx.Scope(func() *mlx.Array { mlx.Eval(n.Forward(x)); return nil })
+			mlx.WithScope(func() { mlx.Eval(n.Forward(x)) })
 		}
 	})
 }

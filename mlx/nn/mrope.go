@@ -6,11 +6,11 @@ import (
 	"github.com/gomflux/gomflux/mlx"
 )
 
-// NewMRope is the table of multimodal rotary embeddings (M-RoPE, of Qwen2-VL):
-// the frequencies of all features, of which each section of pairs is turned by
-// one axis of the positions, the first section by the first one, and so on in
-// turn. There are as many pairs as the sections have together. Frequencies and
-// angles are rounded to float32, as transformers does.
+// NewMRope computes the table of multimodal rotary embeddings (M-RoPE, Qwen2-VL).
+// sections are numbers of feature pairs: the pairs of section i are rotated by axis i
+// of the positions, starting again with the first axis after the last. Frequencies are
+// those of all features together. They and the angles are rounded to float32, as
+// transformers does.
 func NewMRope(positions [][]int, sections []int, theta float64) Rope {
 	var axes []int // of each pair
 	for i, n := range sections {

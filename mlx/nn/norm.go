@@ -2,8 +2,8 @@ package nn
 
 import "github.com/gomflux/gomflux/mlx"
 
-// RMSNorm is x·rsqrt(mean(x²)+eps)·weight over the last axis, with statistics
-// in float32 (diffusers.models.normalization.RMSNorm, Qwen3RMSNorm).
+// RMSNorm is x·rsqrt(mean(x²)+eps)·weight over the last axis, with statistics in
+// float32 (diffusers.models.normalization.RMSNorm, Qwen3RMSNorm).
 type RMSNorm struct {
 	Module
 	Weight Param `w:"weight"`
@@ -58,31 +58,30 @@ func NewGroupNorm(groups, channels int, eps float64) *GroupNorm {
 	return &GroupNorm{Weight: NewParam(channels), Bias: NewParam(channels), Groups: groups, Eps: eps}
 }
 
-// Forward normalises [N, H, W, C].
+// Forward normalizes [N, H, W, C].
 func (n *GroupNorm) Forward(x *mlx.Array) *mlx.Array {
-	return n.TapImage(n.normalise(x), x)
+	return n.TapImage(n.normalize(x), x)
 }
 
-// ForwardTokens normalises [N, H·W, C].
+// ForwardTokens normalizes [N, H·W, C].
 func (n *GroupNorm) ForwardTokens(x *mlx.Array, h, w int) *mlx.Array {
-	y := n.normalise(x.Reshape(x.Dim(0), h, w, x.Dim(2)))
+	y := n.normalize(x.Reshape(x.Dim(0), h, w, x.Dim(2)))
 	return n.TapImage(y.Reshape(x.Shape()...), x)
 }
 
-func (n *GroupNorm) normalise(x *mlx.Array) *mlx.Array {
+func (n *GroupNorm) normalize(x *mlx.Array) *mlx.Array {
 	return n.Apply(x, n.Statistics(x, x.Dim(1)))
 }
 
-// Statistics are what a [GroupNorm] normalises with: for each channel the mean
-// of its group and the reciprocal of the standard deviation, [N, 1, 1, C] in
-// float32.
+// Statistics are the mean of each channel's group and the reciprocal of its standard
+// deviation, [N, 1, 1, C] in float32.
 type Statistics struct{ Mean, Rstd *mlx.Array }
 
-// Statistics computes mean and then variance about it, each one axis after the
-// other: a group of a large picture holds millions of elements, over which a
-// single float32 reduction on the CPU is off by 1e-4 and more. It looks at so
-// many rows of x [N, H, W, C] at a time, and evaluates each time unless they are
-// all; the result does not depend on it.
+// Statistics computes the mean and then the variance about it, each one axis after the
+// other: a group of a large image has millions of elements, over which a single
+// float32 reduction on the CPU is off by 1e-4 and more. It reduces the given number of
+// rows of x [N, H, W, C] at a time, and evaluates after each part unless there is only
+// one. The result does not depend on rows.
 func (n *GroupNorm) Statistics(x *mlx.Array, rows int) Statistics {
 	c := x.Dim(3)
 	channels := func(groups *mlx.Array) *mlx.Array {
@@ -96,7 +95,7 @@ func (n *GroupNorm) Statistics(x *mlx.Array, rows int) Statistics {
 	return Statistics{out[0], out[1]}
 }
 
-// mean is that of f(x) over every group, [N, 1, 1, groups, 1].
+// mean returns the mean of f(x) over each group, [N, 1, 1, groups, 1].
 func (n *GroupNorm) mean(x *mlx.Array, rows int, f func(*mlx.Array) *mlx.Array) *mlx.Array {
 	s := x.Shape()
 	means := func(x *mlx.Array) *mlx.Array { // of each row
@@ -115,7 +114,7 @@ func (n *GroupNorm) mean(x *mlx.Array, rows int, f func(*mlx.Array) *mlx.Array) 
 	return mlx.Concat(1, parts...).Mean(1)
 }
 
-// Apply normalises any rows of the x that the statistics are of, unseen by hooks.
+// Apply normalizes any rows of the x with these statistics. Hooks do not see it.
 func (n *GroupNorm) Apply(x *mlx.Array, s Statistics) *mlx.Array {
 	y := x.AsType(mlx.Float32).Sub(s.Mean).Mul(s.Rstd)
 	return y.Mul(n.Weight.As(mlx.Float32)).Add(n.Bias.As(mlx.Float32)).AsType(x.Dtype())

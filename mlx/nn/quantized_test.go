@@ -16,7 +16,7 @@ import (
 // layers are what can be quantized, and a norm, which cannot.
 type layers struct {
 	nn.Module
-	Proj  *nn.Dense     `w:"proj"`
+	Proj  *nn.Linear    `w:"proj"`
 	Embed *nn.Embedding `w:"embed"`
 	Norm  *nn.LayerNorm `w:"norm"`
 }
@@ -29,7 +29,8 @@ func newLayers() *layers {
 
 // plainLayers are tensors for them.
 func plainLayers() []tensor {
-	return []tensor{f32("proj.weight", 12, columns), f32("proj.bias", 12), f32("embed.weight", 12, columns), f32("norm.weight", columns), f32("norm.bias", columns)}
+	return []tensor{f32("proj.weight", 12, columns), f32("proj.bias", 12), f32("embed.weight", 12, columns),
+		f32("norm.weight", columns), f32("norm.bias", columns)}
 }
 
 // everyMatrix quantizes what can be.
@@ -116,16 +117,20 @@ func TestQuantizedMismatch(t *testing.T) {
 	}{
 		{"no scales", func(a map[string]*mlx.Array) { delete(a, "scales") }, "missing: scales, without which weight (U32 in "},
 		{"no biases", func(a map[string]*mlx.Array) { delete(a, "biases") }, "missing: biases, without which weight (U32 in "},
-		{"rows", func(a map[string]*mlx.Array) { a["weight"] = a["weight"].Slice(0, 0, 11) }, "wrong shape: weight, expected [12 128] packed into numbers of 32 bits, found [11 16] in "},
+		{"rows", func(a map[string]*mlx.Array) { a["weight"] = a["weight"].Slice(0, 0, 11) },
+			"wrong shape: weight, expected [12 128] packed into numbers of 32 bits, found [11 16] in "},
 		{"group", func(a map[string]*mlx.Array) {
 			a["scales"] = a["scales"].Slice(1, 0, 2).Slice(1, 0, 1).BroadcastTo(12, 8)
 		},
 			"wrong shape: scales, expected one for every 32, 64 or 128 of [12 128], found [12 8] in "},
 		{"bits", func(a map[string]*mlx.Array) { a["weight"] = mlx.Concat(1, a["weight"], a["weight"].Slice(1, 0, 12)) },
 			"wrong shape: weight, expected [12 128] packed with 2, 3, 4, 5, 6 or 8 bits, found [12 28] in "},
-		{"biases' shape", func(a map[string]*mlx.Array) { a["biases"] = a["biases"].Slice(1, 0, 2) }, "wrong shape: biases, expected [12 4], as of scales, found [12 2] in "},
-		{"biases' dtype", func(a map[string]*mlx.Array) { a["biases"] = a["biases"].AsType(mlx.BFloat16) }, "wrong dtype: biases, expected F32, as of scales, found BF16 in "},
-		{"scales' dtype", func(a map[string]*mlx.Array) { a["scales"] = a["scales"].AsType(mlx.Uint32) }, "wrong dtype: scales, expected F32, F16, BF16 or U8, found U32 in "},
+		{"biases' shape", func(a map[string]*mlx.Array) { a["biases"] = a["biases"].Slice(1, 0, 2) },
+			"wrong shape: biases, expected [12 4], as of scales, found [12 2] in "},
+		{"biases' dtype", func(a map[string]*mlx.Array) { a["biases"] = a["biases"].AsType(mlx.BFloat16) },
+			"wrong dtype: biases, expected F32, as of scales, found BF16 in "},
+		{"scales' dtype", func(a map[string]*mlx.Array) { a["scales"] = a["scales"].AsType(mlx.Uint32) },
+			"wrong dtype: scales, expected F32, F16, BF16 or U8, found U32 in "},
 		{"format", func(a map[string]*mlx.Array) { a["scales"] = a["scales"].AsType(mlx.Uint8).Slice(1, 0, 1) },
 			"wrong shape: scales, expected one for every 16 or 32 of [12 128], as mxfp4, mxfp8 and nvfp4 have, found [12 1] in "},
 	} {
@@ -189,10 +194,10 @@ func TestAdapt(t *testing.T) {
 // TestForms loads tensors that are stored in other forms than diffusers'.
 func TestForms(t *testing.T) {
 	fused := f32("fused", 6, 4)
-	in := func(t *testing.T, tensor checkpoint.Tensor, forms ...checkpoint.Form) checkpoint.Tensor {
+	in := func(t *testing.T, tensor checkpoint.Tensor, forms ...checkpoint.Transform) checkpoint.Tensor {
 		for _, f := range forms {
 			var err error
-			if tensor, err = tensor.In(f); err != nil {
+			if tensor, err = tensor.Apply(f); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -200,16 +205,17 @@ func TestForms(t *testing.T) {
 	}
 	ck := open(t, save(t, fused, f32("conv", 2, 3, 3, 4), f32("point", 4, 4, 1, 1)))
 	view := &checkpoint.Checkpoint{Dir: ck.Dir, Files: ck.Files, Tensors: map[string]checkpoint.Tensor{
-		"a.weight": in(t, ck.Tensors["fused"], checkpoint.Form{Op: checkpoint.FormRows, From: 0, To: 2}),
-		"b.weight": in(t, ck.Tensors["fused"], checkpoint.Form{Op: checkpoint.FormRows, From: 2, To: 6}, checkpoint.Form{Op: checkpoint.FormSwap}),
-		"c.weight": in(t, ck.Tensors["conv"], checkpoint.Form{Op: checkpoint.FormChannelsFirst}),
-		"d.weight": in(t, ck.Tensors["point"], checkpoint.Form{Op: checkpoint.FormSqueeze}),
+		"a.weight": in(t, ck.Tensors["fused"], checkpoint.Transform{Op: checkpoint.TransformRows, From: 0, To: 2}),
+		"b.weight": in(t, ck.Tensors["fused"], checkpoint.Transform{Op: checkpoint.TransformRows, From: 2, To: 6},
+			checkpoint.Transform{Op: checkpoint.TransformSwap}),
+		"c.weight": in(t, ck.Tensors["conv"], checkpoint.Transform{Op: checkpoint.TransformChannelsFirst}),
+		"d.weight": in(t, ck.Tensors["point"], checkpoint.Transform{Op: checkpoint.TransformSqueeze}),
 	}}
 	var m struct {
-		A *nn.Dense  `w:"a"`
-		B *nn.Dense  `w:"b"`
+		A *nn.Linear `w:"a"`
+		B *nn.Linear `w:"b"`
 		C *nn.Conv2d `w:"c"`
-		D *nn.Dense  `w:"d"`
+		D *nn.Linear `w:"d"`
 	}
 	m.A, m.B, m.D = nn.NewLinear(4, 2, false), nn.NewLinear(4, 4, false), nn.NewLinear(4, 4, false)
 	m.C = nn.NewConv2d(4, 2, 3, 1, 1)
@@ -224,7 +230,7 @@ func TestForms(t *testing.T) {
 		mlxtest.Same(t, "channels", m.C.Weight.Floats(), f32("conv", 2, 3, 3, 4).values) // which MLX has last too
 		mlxtest.Same(t, "1x1", m.D.Weight.Floats(), f32("point", 4, 4, 1, 1).values)
 	})
-	view.Tensors["a.weight"] = in(t, ck.Tensors["fused"], checkpoint.Form{Op: checkpoint.FormRows, From: 0, To: 3})
+	view.Tensors["a.weight"] = in(t, ck.Tensors["fused"], checkpoint.Transform{Op: checkpoint.TransformRows, From: 0, To: 3})
 	_, mismatch := nn.Match(&m, view, nn.LoadOptions{Name: "x"})
 	if mismatch == nil {
 		t.Fatal("rows of another number fit")
@@ -240,8 +246,8 @@ func TestFP8(t *testing.T) {
 		tensor{name: "a.weight", dtype: "F8_E4M3", shape: []int{2, 2}, raw: bytes},
 		tensor{name: "b.weight", dtype: "F8_E4M3", shape: []int{2, 2}, raw: bytes}))
 	var m struct {
-		A *nn.Dense `w:"a"`
-		B *nn.Dense `w:"b"`
+		A *nn.Linear `w:"a"`
+		B *nn.Linear `w:"b"`
 	}
 	m.A, m.B = nn.NewLinear(2, 2, false), nn.NewLinear(2, 2, false)
 	mlxtest.Do(t, func() {

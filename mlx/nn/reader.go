@@ -5,11 +5,12 @@ import (
 	"github.com/gomflux/gomflux/mlx"
 )
 
-// A Reader reads a checkpoint's tensors one after the other, for what is no model:
-// they stay in the form of diffusers. It belongs to the MLX thread.
+// A Reader reads tensors of a checkpoint one after the other, without a model: they
+// stay in the layout of diffusers. It belongs to the MLX thread.
 type Reader struct{ files *files }
 
-// NewReader opens the files of what is to be read, each as often as it is listed.
+// NewReader opens the files of the tensors in found, which may be read once for each
+// time they are listed.
 func NewReader(ck *checkpoint.Checkpoint, found []Found) (*Reader, error) {
 	files, err := openFiles(ck, found)
 	if err != nil {
@@ -18,7 +19,7 @@ func NewReader(ck *checkpoint.Checkpoint, found []Found) (*Reader, error) {
 	return &Reader{files}, nil
 }
 
-// Packed reads a quantized matrix as it is stored.
+// Packed reads a quantized matrix without dequantizing it.
 func (r *Reader) Packed(f Found) *mlx.Quantized {
 	defer naming(f.Tensor)
 	arrays := mlx.Scopes(func() []*mlx.Array {
@@ -30,8 +31,8 @@ func (r *Reader) Packed(f Found) *mlx.Quantized {
 	return f.Quantized.Of(arrays)
 }
 
-// Plain reads a tensor: in the dtype that it is stored in, or, if it is quantized,
-// in float32, as 8-bit floats are in bfloat16.
+// Plain reads a tensor in the dtype that it is stored in. Quantized tensors are
+// dequantized to float32, and 8-bit floats become bfloat16.
 func (r *Reader) Plain(f Found) *mlx.Array {
 	if f.Quantized != nil {
 		return mlx.Scope(func() *mlx.Array { return r.Packed(f).Dequantize(mlx.Float32) })

@@ -12,23 +12,23 @@ type Rope struct {
 	Cos, Sin *mlx.Array
 }
 
-// NewRope computes the table for positions with several axes each. Axis a
-// turns dims[a] features, the i-th pair of them by position·theta^(-2i/dims[a]);
-// the axes follow each other along the features. Angles are computed in
+// NewRope computes the table for positions with several axes. Axis a rotates dims[a]
+// features, the i-th pair of them by position·theta^(-2i/dims[a]); the axes follow each
+// other along the features. Angles are computed in
 // float64 and rounded to float32 before cos and sin, as diffusers does for
 // Z-Image.
 func NewRope(positions [][]int, dims []int, theta float64) Rope {
 	return newRope(positions, dims, theta, frequency64, round32)
 }
 
-// NewFluxRope is [NewRope] with angles that are not rounded, as diffusers does
-// for FLUX.1 and FLUX.2.
+// NewFluxRope is [NewRope] with angles that are not rounded, as diffusers does for
+// FLUX.1 and FLUX.2.
 func NewFluxRope(positions [][]int, dims []int, theta float64) Rope {
 	return newRope(positions, dims, theta, frequency64, func(angle float64) float64 { return angle })
 }
 
-// NewQwenImageRope is [NewRope] with frequencies that are rounded to float32 as
-// well, as diffusers does for Qwen-Image.
+// NewQwenImageRope is [NewRope] with frequencies rounded to float32 as well, as
+// diffusers does for Qwen-Image.
 func NewQwenImageRope(positions [][]int, dims []int, theta float64) Rope {
 	return newRope(positions, dims, theta, frequency32, round32)
 }
@@ -44,7 +44,8 @@ func frequency32(theta float64, i, d int) float64 {
 
 func round32(x float64) float64 { return float64(float32(x)) }
 
-func newRope(positions [][]int, dims []int, theta float64, frequency func(theta float64, i, d int) float64, round func(angle float64) float64) Rope {
+func newRope(positions [][]int, dims []int, theta float64, frequency func(theta float64, i, d int) float64,
+	round func(angle float64) float64) Rope {
 	half := 0
 	frequencies := make([][]float64, len(dims))
 	for axis, d := range dims {
@@ -67,12 +68,12 @@ func newRope(positions [][]int, dims []int, theta float64, frequency func(theta 
 	return Rope{mlx.FromFloat32(cos, len(positions), half), mlx.FromFloat32(sin, len(positions), half)}
 }
 
-// Concat is the table of r's positions followed by those of s.
+// Concat returns the table of the positions of r followed by those of s.
 func (r Rope) Concat(s Rope) Rope {
 	return Rope{mlx.Concat(0, r.Cos, s.Cos), mlx.Concat(0, r.Sin, s.Sin)}
 }
 
-// Interleaved turns the pairs (2i, 2i+1) of x [B, H, L, D], in float32, as the
+// Interleaved rotates the pairs (2i, 2i+1) of x [B, H, L, D], in float32, as the
 // image transformers do.
 func (r Rope) Interleaved(x *mlx.Array) *mlx.Array {
 	s := x.Shape()
@@ -81,7 +82,7 @@ func (r Rope) Interleaved(x *mlx.Array) *mlx.Array {
 	return mlx.Concat(-1, a.ExpandDims(-1), b.ExpandDims(-1)).Reshape(s...)
 }
 
-// HalfSplit turns the pairs (i, i+D/2) of x [B, H, L, D], in float32, as the
+// HalfSplit rotates the pairs (i, i+D/2) of x [B, H, L, D], in float32, as the
 // language models do.
 func (r Rope) HalfSplit(x *mlx.Array) *mlx.Array {
 	halves := x.Split(2, -1)
@@ -89,8 +90,8 @@ func (r Rope) HalfSplit(x *mlx.Array) *mlx.Array {
 	return mlx.Concat(-1, a, b)
 }
 
-// rotate casts right before and behind the arithmetic, with which MLX fuses it
-// then when it compiles.
+// rotate casts right before and after the arithmetic, so that MLX fuses the casts with
+// it when it compiles.
 func (r Rope) rotate(a, b *mlx.Array) (*mlx.Array, *mlx.Array) {
 	dtype := a.Dtype()
 	a, b = a.AsType(mlx.Float32), b.AsType(mlx.Float32)

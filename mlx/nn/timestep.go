@@ -11,8 +11,8 @@ import (
 // flip_sin_to_cos=True and downscale_freq_shift=0).
 func TimestepEmbedding(t float32, dim int) *mlx.Array { return ScaledTimestepEmbedding(t, 1, dim) }
 
-// ScaledTimestepEmbedding is [TimestepEmbedding] of scale·t, with angles that are
-// scale·(t·f), which rounds elsewhere (the scale of get_timestep_embedding).
+// ScaledTimestepEmbedding is [TimestepEmbedding] of scale·t with angles scale·(t·f),
+// which are rounded differently (the argument scale of get_timestep_embedding).
 func ScaledTimestepEmbedding(t, scale float32, dim int) *mlx.Array {
 	half := dim / 2
 	emb := make([]float32, dim)
@@ -22,7 +22,7 @@ func ScaledTimestepEmbedding(t, scale float32, dim int) *mlx.Array {
 		exponent := float32(-math.Log(10000)) * float32(i) / float32(half)
 		f := float32(math.Exp(float64(exponent)))
 		if half == 128 && (i == 12 || i == 106) {
-			f = math.Nextafter32(f, 1) // torch's exp, which all models have seen, rounds these two up
+			f = math.Nextafter32(f, 1) // torch's exp, which all models are trained with, rounds these two up
 		}
 		angle := scale * (t * f)
 		emb[i] = float32(math.Cos(float64(angle)))

@@ -15,30 +15,30 @@ import (
 	"github.com/gomflux/gomflux/models/index"
 )
 
-// What is not a whole model in diffusers' layout is made one: a file with one or
-// all of the components, as ComfyUI and the models' makers have it, a transformer's
-// own folder, and a folder that mflux saved, which has no configs. What a config
-// says is found out by the tensors' shapes, as far as they tell, and where they do
-// not, it is that of the base model or, without one, of what is published. All
-// components that are missing are the base model's.
+// This file completes sources that are not a whole model in diffusers' layout: a
+// single file with one or all of the components, as ComfyUI and the models' makers
+// publish them, a transformer's own folder, and a folder saved by mflux, which has no
+// configs. Configs are inferred from the shapes of the tensors. Values that shapes do
+// not determine come from the base model or, if no base model is needed, from what is
+// published about the model. Missing components come from the base model.
 
-// assemble makes a whole model of a source that is not. It leaves others as they
-// are, and those that it does not know: what is wrong with them is said when they
-// are opened.
+// assemble completes a source that is not a whole model and reports whether it did.
+// Whole models and unknown folders are left as they are: errors in those are reported
+// when they are opened.
 func (s *Source) assemble(base string) (made bool, err error) {
 	if s.Folder == "" {
-		return false, nil // in the program
+		return false, nil // built into the program
 	}
 	info, err := os.Stat(s.Folder)
 	if err != nil {
 		return false, err
 	}
-	var parts map[string]*loose
+	var parts map[string]*bareComponent
 	if !info.IsDir() {
-		parts, err = looseFile(s.FS, filepath.Base(s.Folder))
+		parts, err = componentsOfFile(s.FS, filepath.Base(s.Folder))
 	} else if !index.Exists(s.FS) {
-		if parts, err = looseFolder(s.FS); base == "" {
-			base = savedByMFlux(s.FS)
+		if parts, err = componentsOfFolder(s.FS); base == "" {
+			base = mfluxModelName(s.FS) // "" if mflux did not save it
 		}
 	}
 	if err != nil || parts == nil {
@@ -47,43 +47,46 @@ func (s *Source) assemble(base string) (made bool, err error) {
 	return true, s.complete(parts, base)
 }
 
-// complete makes a model of components, with what another one has.
-func (s *Source) complete(parts map[string]*loose, baseName string) error {
+// complete makes a whole model from components and the base model of that name. If
+// the name is empty, the base model is guessed.
+func (s *Source) complete(parts map[string]*bareComponent, baseName string) error {
 	b, err := s.baseOf(parts, baseName)
 	if err != nil {
 		return err
 	}
 	o := &overlay{name: s.Folder, hidden: map[string]bool{}, files: map[string]overlayFile{}}
 	var x index.Index
-	if b.like != nil {
-		o.under = b.like.FS
-		x, err = b.like.Index()
+	if b.local != nil {
+		o.lower = b.local.FS
+		x, err = b.local.Index()
 	} else {
 		x, err = o.writePublished(b.preset, parts)
 	}
 	if err != nil {
-		return fmt.Errorf("%s: its base model: %w", s.Folder, err)
+		return fmt.Errorf("%s: base model: %w", s.Folder, err)
 	}
 	for _, dir := range slices.Sorted(maps.Keys(parts)) {
 		part, own := parts[dir], x.Components[dir]
 		switch {
 		case own == "" && part.class == "":
-			continue // a folder of something else
+			continue // a folder that belongs to no component
 		case own == "":
-			return fmt.Errorf("%s: has a %s, and the base model, %s, has none (--base-model names another)", part.from, part.class, b.name())
+			return fmt.Errorf("%s: contains a %s, but its base model %s has no such component (choose another with --base-model)",
+				part.from, part.class, b.name())
 		case part.class != "" && part.class != mainName(own):
-			return fmt.Errorf("%s: has a %s, and the base model, %s, a %s (--base-model names another)", part.from, part.class, b.name(), own)
+			return fmt.Errorf("%s: contains a %s, but its base model %s has a %s instead (choose another with --base-model)",
+				part.from, part.class, b.name(), own)
 		}
 		o.hidden[dir] = true
 		for file, f := range part.files {
 			o.files[path.Join(dir, file)] = f
 		}
-		if part.config == nil {
+		if part.inferred == nil {
 			continue
 		}
 		config, err := b.configFor(dir, part)
 		if err == nil {
-			err = o.write(path.Join(dir, component.ConfigFile), "the shapes of its tensors and "+b.configs(), config)
+			err = o.writeJSON(path.Join(dir, component.ConfigFile), "inferred from the shapes of its tensors and "+b.configs(), config)
 		}
 		if err != nil {
 			return err
@@ -93,16 +96,16 @@ func (s *Source) complete(parts map[string]*loose, baseName string) error {
 	return nil
 }
 
-// configFor is the config of a component without one: what its tensors tell, over
-// the base model's or what is published.
-func (b *base) configFor(dir string, part *loose) (map[string]any, error) {
+// configFor returns the config of a component that has no config.json: the values
+// inferred from its tensors, on top of the base model's config or published values.
+func (b *base) configFor(dir string, part *bareComponent) (map[string]any, error) {
 	config := map[string]any{}
-	if b.like != nil {
-		if err := checkpoint.ReadJSON(b.like.FS, path.Join(dir, component.ConfigFile), &config); err != nil {
+	if b.local != nil {
+		if err := checkpoint.ReadJSON(b.local.FS, path.Join(dir, component.ConfigFile), &config); err != nil {
 			return nil, fmt.Errorf("base model %s: %w", b.name(), err)
 		}
 	} else {
-		maps.Copy(config, part.config.Published)
+		maps.Copy(config, part.inferred.Published)
 		if dir == component.Transformers {
 			maps.Copy(config, b.preset.Transformer)
 		}
@@ -110,15 +113,16 @@ func (b *base) configFor(dir string, part *loose) (map[string]any, error) {
 	if dir == component.Transformers || dir == component.Autoencoders {
 		config["_class_name"] = part.class
 	}
-	maps.Copy(config, part.config.Told)
-	if text, ok := config["text_config"].(map[string]any); ok { // where newer files have it
-		maps.Copy(text, part.config.Told)
+	maps.Copy(config, part.inferred.Inferred)
+	if text, ok := config["text_config"].(map[string]any); ok { // the nested config of newer files
+		maps.Copy(text, part.inferred.Inferred)
 	}
 	return config, nil
 }
 
-// writePublished makes what the components of a preset's model lack.
-func (o *overlay) writePublished(preset *Preset, parts map[string]*loose) (index.Index, error) {
+// writePublished adds the published model_index.json of a preset, and the configs of
+// the scheduler and the processor that parts lack.
+func (o *overlay) writePublished(preset *Preset, parts map[string]*bareComponent) (index.Index, error) {
 	x := index.Index{Class: preset.Class, Components: map[string]string{}}
 	members := map[string]any{"_class_name": preset.Class}
 	maps.Copy(members, preset.Index)
@@ -140,19 +144,19 @@ func (o *overlay) writePublished(preset *Preset, parts map[string]*loose) (index
 		}
 	}
 	for name, text := range files {
-		if err := o.write(name, "what is published of "+preset.Name, text); err != nil {
+		if err := o.writeJSON(name, "published values of "+preset.Name, text); err != nil {
 			return x, err
 		}
 	}
 	return x, nil
 }
 
-// write makes a JSON file of something, for messages.
-func (o *overlay) write(name, of string, v any) error {
+// writeJSON adds v as a JSON file. Messages describe the file by origin.
+func (o *overlay) writeJSON(name, origin string, v any) error {
 	text, err := json.MarshalIndent(v, "", "  ")
 	if err != nil {
 		return err
 	}
-	o.files[name] = overlayFile{text: text, of: of}
+	o.files[name] = overlayFile{text: text, origin: origin}
 	return nil
 }

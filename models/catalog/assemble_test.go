@@ -115,7 +115,7 @@ func TestMFluxFolder(t *testing.T) {
 			}
 			checkWhole(t, s)
 
-			// what mflux says of it is enough for a published model: what is wrong with this one is its size
+			// the file of mflux names the published model; the only error is that this one is small
 			saved := `{"model_name": "` + test.name + `", "base_model": null, "upstream": null}`
 			if err := os.WriteFile(filepath.Join(dir, "mflux_model.json"), []byte(saved), 0o666); err != nil {
 				t.Fatal(err)
@@ -133,13 +133,13 @@ func TestMFluxFolder(t *testing.T) {
 			if _, err = declare(t, s); !errors.Is(err, errs.ErrUnsupported) {
 				t.Fatal(err)
 			}
-			mlxtest.Contains(t, err.Error(), dir, "/config.json, of the shapes of its tensors and what is published of "+preset.Name)
+			mlxtest.Contains(t, err.Error(), dir,
+				"/config.json, inferred from the shapes of its tensors and published values of "+preset.Name)
 		})
 	}
 }
 
-// TestWritePublished writes what published models have beside weights and
-// tokenizers, and reads it.
+// TestWritePublished writes and reads the published configs of all presets.
 func TestWritePublished(t *testing.T) {
 	for _, preset := range Presets {
 		o := &overlay{name: preset.Name, files: map[string]overlayFile{}}

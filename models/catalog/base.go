@@ -17,68 +17,71 @@ import (
 	"github.com/gomflux/gomflux/models/index"
 )
 
-// A base is the model that components are completed by: one on this machine, or a
-// published one of which no files are needed.
+// A base is the base model that completes components: a model on this machine, or a
+// published model none of whose files are needed.
 type base struct {
-	like   *Source
-	preset *Preset // nil if there is like
+	local  *Source // nil for a published model
+	preset *Preset // nil for a model on this machine
 }
 
 func (b *base) name() string {
-	if b.like != nil {
-		return b.like.Name
+	if b.local != nil {
+		return b.local.Name
 	}
 	return b.preset.Name
 }
 
 func (b *base) defaults() *family.Defaults {
-	if b.like != nil {
-		return b.like.Defaults
+	if b.local != nil {
+		return b.local.Defaults
 	}
 	return &b.preset.Defaults
 }
 
-// configs is where configs say what shapes do not, for messages.
+// configs describes, for messages, where config values come from that tensor shapes
+// do not determine.
 func (b *base) configs() string {
-	if b.like != nil {
-		return "the config of " + b.like.Name
+	if b.local != nil {
+		return "the config of " + b.local.Name
 	}
-	return "what is published of " + b.preset.Name
+	return "published values of " + b.preset.Name
 }
 
-// baseOf finds the model that components are completed by: the one of a name, or
-// without a name the one that they tell of.
-func (s *Source) baseOf(parts map[string]*loose, name string) (*base, error) {
+// baseOf finds the base model of components by its name. If the name is empty, it is
+// guessed from the components.
+func (s *Source) baseOf(parts map[string]*bareComponent, name string) (*base, error) {
 	if name == "" {
 		return s.guessBase(parts)
 	}
-	preset, known := findNamed(name)
-	if known && wholeWithout(parts, &preset) {
+	preset, known := presetByName(name)
+	if known && isComplete(parts, &preset) {
 		return &base{preset: &preset}, nil
 	}
-	like, err := locate(name)
+	local, err := locate(name)
 	if err != nil {
-		return nil, fmt.Errorf("%s: its base model: %w", s.Folder, err)
+		return nil, fmt.Errorf("%s: base model: %w", s.Folder, err)
 	}
-	if !index.Exists(like.FS) {
-		return nil, fmt.Errorf("%s: its base model, %s, is no whole model in diffusers' layout (it has no %s)", s.Folder, name, index.File)
+	if !index.Exists(local.FS) {
+		return nil, fmt.Errorf("%s: base model %s: must be a whole model in diffusers' layout, found no %s", s.Folder, name, index.File)
 	}
-	return &base{like: like}, nil
+	return &base{local: local}, nil
 }
 
-// guessBase finds the model that components are made from, which has to be on this
-// machine unless they lack none of its files.
-func (s *Source) guessBase(parts map[string]*loose) (*base, error) {
-	what := fmt.Sprintf("%s: has %s", s.Folder, describe(parts))
-	candidates := basesOf(parts[component.Transformers], s.word())
+// guessBase finds the base model by the class and size of the transformer and the
+// name of the source. It must be on this machine, unless the components need none of
+// its weights and tokenizers.
+func (s *Source) guessBase(parts map[string]*bareComponent) (*base, error) {
+	what := fmt.Sprintf("%s: contains %s", s.Folder, describe(parts))
+	candidates := basesOf(parts[component.Transformers], s.baseName())
 	if len(candidates) == 0 {
-		return nil, fmt.Errorf("%s; it is made from no model that is known by name: --base-model NAME says what to take the rest from", what)
+		return nil, fmt.Errorf("%s, whose size is that of no known model: "+
+			"name the model that supplies the other components with --base-model NAME", what)
 	}
 	var names []string
 	var complete, cached []*Preset
 	for _, preset := range candidates {
 		names = append(names, preset.Name)
-		if wholeWithout(parts, preset) {
+		if isComplete(parts, preset) {
 			complete = append(complete, preset)
 		}
 		if folder, err := hub.Find(preset.Repo, ""); err == nil && index.Exists(os.DirFS(folder)) {
@@ -90,32 +93,35 @@ func (s *Source) guessBase(parts map[string]*loose) (*base, error) {
 	}
 	switch {
 	case len(cached) == 0:
-		return nil, errs.NotFound(fmt.Errorf("%s, and takes the rest from a model that is not on this machine: gomflux pull %s, or --base-model NAME", what, names[0]))
-	case slices.ContainsFunc(cached[1:], func(p *Preset) bool { return !alike(p, cached[0]) }):
-		return nil, errs.Requestf("%s; its tensors do not tell which of %s it is made from: --base-model NAME does", what, strings.Join(names, ", "))
+		return nil, errs.NotFound(fmt.Errorf("%s; its base model, which supplies the other components, is not on this machine "+
+			"(gomflux pull %s, or name another model with --base-model NAME)", what, names[0]))
+	case slices.ContainsFunc(cached[1:], func(p *Preset) bool { return !interchangeable(p, cached[0]) }):
+		return nil, errs.Requestf("%s, which fits several base models: choose one of %s with --base-model NAME",
+			what, strings.Join(names, ", "))
 	case len(complete) == len(candidates):
 		return &base{preset: cached[0]}, nil
 	}
-	like, err := locate(cached[0].Repo)
-	return &base{like: like}, err
+	local, err := locate(cached[0].Repo)
+	return &base{local: local}, err
 }
 
-// wholeWithout reports whether components and what is published make a whole model
-// like a preset's: whether it has all but the settings of scheduler and processor.
-func wholeWithout(parts map[string]*loose, preset *Preset) bool {
+// isComplete reports whether components need nothing but published configs to be a
+// whole model of a preset: whether only its scheduler and processor are missing.
+func isComplete(parts map[string]*bareComponent, preset *Preset) bool {
 	return !slices.ContainsFunc(family.Find(preset.Class).Components, func(m family.Member) bool {
 		return parts[m.Folder] == nil && m.Class.Role != component.Scheduler && m.Class.Role != component.Processor
 	})
 }
 
-// alike reports whether a component of one preset can be completed by either.
-func alike(a, b *Preset) bool {
-	return a.Class == b.Class && reflect.DeepEqual(a.Scheduler, b.Scheduler) && reflect.DeepEqual(a.Index, b.Index) && reflect.DeepEqual(a.Transformer, b.Transformer)
+// interchangeable reports whether two presets complete a component in the same way.
+func interchangeable(a, b *Preset) bool {
+	return a.Class == b.Class && reflect.DeepEqual(a.Scheduler, b.Scheduler) &&
+		reflect.DeepEqual(a.Index, b.Index) && reflect.DeepEqual(a.Transformer, b.Transformer)
 }
 
-// word is what the source is called, without where it is.
-func (s *Source) word() string {
-	if s.Revision != "" { // a snapshot's folder is called by its commit
+// baseName returns the last element of the source's name.
+func (s *Source) baseName() string {
+	if s.Revision != "" { // the folder of a snapshot is named by its commit
 		return path.Base(s.Name)
 	}
 	if abs, err := filepath.Abs(s.Folder); err == nil {
@@ -124,18 +130,31 @@ func (s *Source) word() string {
 	return filepath.Base(s.Folder)
 }
 
-// basesOf lists the presets that a transformer can be of: by its class and sizes,
-// and by what its file or folder is called, if that says anything.
-func basesOf(transformer *loose, name string) (bases []*Preset) {
-	best := 0
-	words := wordsOf(name)
+// basesOf lists the published models that a transformer can come from: those with its
+// class and sizes. If the name of its file or folder contains a model's FileNames, only
+// such models are listed, otherwise only models without FileNames. Of these, it lists
+// the ones whose own name has the most words in common with the file's.
+func basesOf(transformer *bareComponent, name string) (bases []*Preset) {
+	var candidates []*Preset
 	for i := range Presets {
-		preset := &Presets[i]
-		member, ok := family.Find(preset.Class).Member(component.Transformers)
-		if !ok || member.Class.Name != transformer.class || !transformer.fits(preset) {
-			continue
+		member, ok := family.Find(Presets[i].Class).Member(component.Transformers)
+		if ok && member.Class.Name == transformer.class && transformer.matches(&Presets[i]) {
+			candidates = append(candidates, &Presets[i])
 		}
-		switch score := wordsOfPreset(words, preset); {
+	}
+	identified := func(p *Preset) bool {
+		return slices.ContainsFunc(p.FileNames, func(part string) bool {
+			return strings.Contains(strings.ToLower(name), strings.ToLower(part))
+		})
+	}
+	if slices.ContainsFunc(candidates, identified) {
+		candidates = slices.DeleteFunc(candidates, func(p *Preset) bool { return !identified(p) })
+	} else {
+		candidates = slices.DeleteFunc(candidates, func(p *Preset) bool { return len(p.FileNames) > 0 })
+	}
+	best, words := 0, splitWords(name)
+	for _, preset := range candidates {
+		switch score := matchingWords(words, preset); {
 		case score > best:
 			best, bases = score, []*Preset{preset}
 		case score == best:
@@ -145,26 +164,27 @@ func basesOf(transformer *loose, name string) (bases []*Preset) {
 	return bases
 }
 
-// wordsOfPreset counts the words of the longest name of a preset that is among some
-// words.
-func wordsOfPreset(words []string, preset *Preset) (most int) {
+// matchingWords returns the number of words in the longest name of a preset all of
+// whose words are among the given ones.
+func matchingWords(words []string, preset *Preset) (most int) {
+	missing := func(w string) bool { return !slices.Contains(words, w) }
 	for _, own := range append([]string{preset.Name, preset.RepoName()}, preset.Aliases...) {
-		if list := wordsOf(own); len(list) > most && !slices.ContainsFunc(list, func(w string) bool { return !slices.Contains(words, w) }) {
+		if list := splitWords(own); len(list) > most && !slices.ContainsFunc(list, missing) {
 			most = len(list)
 		}
 	}
 	return most
 }
 
-// wordsOf takes a name apart.
-func wordsOf(name string) []string {
+// splitWords returns the words of a name in lower case.
+func splitWords(name string) []string {
 	return strings.FieldsFunc(strings.ToLower(name), func(r rune) bool { return !unicode.IsLetter(r) && !unicode.IsDigit(r) })
 }
 
-// fits reports whether what the transformer's tensors tell is what is published.
-func (l *loose) fits(preset *Preset) bool {
+// matches reports whether the transformer's config agrees with the published one.
+func (l *bareComponent) matches(preset *Preset) bool {
 	for key, want := range preset.Transformer {
-		if told, ok := l.told[key]; ok && fmt.Sprint(told) != fmt.Sprint(want) {
+		if known, ok := l.known[key]; ok && fmt.Sprint(known) != fmt.Sprint(want) {
 			return false
 		}
 	}

@@ -81,11 +81,11 @@ func TestBase(t *testing.T) {
 	find(turbo, "Tongyi-MAI/Z-Image-Turbo")
 
 	fail(turbo, "flux1-dev", nil, turbo, "ZImageTransformer2DModel", "FLUX.1-dev", "FluxTransformer2DModel")
-	fail(turbo, file, nil, file, "no whole model")
-	fail(turbo, turbo, nil, "no whole model")
+	fail(turbo, file, nil, file, "must be a whole model")
+	fail(turbo, turbo, nil, "must be a whole model")
 	fail(turbo, "nobody/nothing", errs.ErrNotFound, "nobody/nothing")
-	fail(testModel("zimage-ordinary"), "flux1-dev", errs.ErrRequest, "is whole")
-	fail(testModel("zimage-ordinary")+"/vae", "flux1-dev", errs.ErrRequest, "no transformer")
+	fail(testModel("zimage-ordinary"), "flux1-dev", errs.ErrRequest, "is a whole model")
+	fail(testModel("zimage-ordinary")+"/vae", "flux1-dev", errs.ErrRequest, "neither a transformer")
 	// what cannot be completed can be looked at
 	lone := filepath.Join(dir, "lone")
 	if err := os.CopyFS(lone, os.DirFS(testModel("flux2-klein")+"/transformer")); err != nil {
@@ -105,7 +105,74 @@ func TestBase(t *testing.T) {
 		}
 	}
 	// of no published size
-	fail(write("flux-2.safetensors", "flux2-klein"), "", nil, "no model that is known by name", "--base-model")
+	fail(write("flux-2.safetensors", "flux2-klein"), "", nil, "no known model", "--base-model")
+}
+
+// TestFileNames tells models with the same shapes apart by the names of their files.
+func TestFileNames(t *testing.T) {
+	cache := t.TempDir()
+	t.Setenv("HF_HUB_CACHE", cache)
+	dev, _ := FindPreset("flux1-dev")
+	edit := dev
+	edit.Name, edit.Aliases, edit.Repo = "flux1-edit-dev", nil, "black-forest-labs/FLUX.1-Edit-dev"
+	edit.Index, edit.FileNames = map[string]any{"edits": true}, []string{"edit", "change"}
+	all := Presets
+	t.Cleanup(func() { Presets = all })
+	Presets = append([]Preset{edit}, all...)
+	dir := t.TempDir()
+	file := func(name string) string {
+		t.Helper()
+		path := filepath.Join(dir, name)
+		tensors := modeltest.Original(t, testModel("flux1-dev-small")+"/transformer")
+		modeltest.Write(t, path, nil, map[string]map[string]*checkpoint.Array{"": tensors})
+		return path
+	}
+	files := map[string]string{
+		"flux1-edit-dev.safetensors":    edit.Repo,
+		"flux1-dev-EDIT-q8.safetensors": edit.Repo,
+		"dev_changed.safetensors":       edit.Repo,
+		"flux1-dev.safetensors":         dev.Repo,
+		"tuned.safetensors":             dev.Repo,
+	}
+	find := func() {
+		t.Helper()
+		for name, repo := range files {
+			s, err := Find(file(name))
+			if folder := filepath.Join(cache, "models--"+strings.ReplaceAll(repo, "/", "--")); !exists(folder) {
+				if !errors.Is(err, errs.ErrNotFound) || !strings.Contains(err.Error(), "gomflux pull "+presetName(t, repo)) {
+					t.Errorf("%s: %v, expected a hint to pull %s", name, err, repo)
+				}
+			} else if err != nil || s.Base != repo {
+				t.Errorf("%s: %+v, %v, expected base %s", name, s, err, repo)
+			}
+		}
+	}
+	find()
+	for _, repo := range []string{edit.Repo, dev.Repo} { // with one of them, then both
+		dir := filepath.Join(cache, "models--"+strings.ReplaceAll(repo, "/", "--"), "snapshots", "c0")
+		if err := os.CopyFS(dir, os.DirFS(testModel("flux1-dev-small"))); err != nil {
+			t.Fatal(err)
+		}
+		find()
+	}
+	// the base model's name decides, whatever the file is called
+	if s, err := FindWith(file("flux1-dev.safetensors"), edit.Name); err != nil || s.Base != edit.Repo {
+		t.Errorf("%+v, %v", s, err)
+	}
+}
+
+func exists(path string) bool {
+	_, err := os.Stat(path)
+	return err == nil
+}
+
+func presetName(t *testing.T, repo string) string {
+	t.Helper()
+	preset, ok := FindPreset(repo)
+	if !ok {
+		t.Fatalf("%s: no preset", repo)
+	}
+	return preset.Name
 }
 
 // TestOtherBase completes a file by models that have other components.
@@ -118,8 +185,9 @@ func TestOtherBase(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "model.safetensors")
 	modeltest.Write(t, path, nil, parts)
 	for base, text := range map[string]string{
-		base:                                "has a T5EncoderModel, and the base model, " + base + ", has none",
-		testModel("flux1-schnell-ordinary"): "has a ZImageTransformer2DModel, and the base model, " + testModel("flux1-schnell-ordinary") + ", a FluxTransformer2DModel",
+		base: "contains a T5EncoderModel, but its base model " + base + " has no such component",
+		testModel("flux1-schnell-ordinary"): "contains a ZImageTransformer2DModel, but its base model " +
+			testModel("flux1-schnell-ordinary") + " has a FluxTransformer2DModel",
 	} {
 		if _, err := FindWith(path, base); err == nil || !strings.Contains(err.Error(), text) {
 			t.Errorf("base %s: error %v, expected %q", base, err, text)

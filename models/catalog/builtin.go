@@ -7,17 +7,16 @@ import (
 	"github.com/gomflux/gomflux/models/family"
 )
 
-// A Builtin is a model inside the program.
+// A Builtin is a model that is embedded in the program.
 type Builtin struct {
-	FS       fs.FS
-	Defaults family.Defaults
-	About    string // one line for lists
+	FS       fs.FS           // the model folder in diffusers' layout
+	Defaults family.Defaults // the recommended settings
+	About    string          // a description of one line, for lists of models
 }
 
 var builtins = map[string]Builtin{}
 
-// Register makes a built-in model known by name, for the packages that embed
-// one.
+// Register adds a built-in model. Packages that embed a model call it in init.
 func Register(name string, b Builtin) {
 	if _, ok := builtins[name]; ok {
 		panic("catalog: " + name + " is registered twice")
@@ -25,5 +24,5 @@ func Register(name string, b Builtin) {
 	builtins[name] = b
 }
 
-// Builtins are the registered models by name.
+// Builtins returns the registered models by name.
 func Builtins() map[string]Builtin { return maps.Clone(builtins) }

@@ -123,7 +123,7 @@ func TestFind(t *testing.T) {
 		here bool // something is on this machine
 	}{
 		{"", []string{"name is empty"}, false},
-		{"nothing", []string{"no model nothing", "none of built-in", "z-image-turbo"}, false},
+		{"nothing", []string{"no model nothing", "or one of built-in", "z-image-turbo"}, false},
 		{"./nothing", []string{"no model ./nothing"}, false},
 		{"~/nothing", []string{"no model ~/nothing"}, false},
 		{"someone/nothing", []string{"no folder someone/nothing", "gomflux pull someone/nothing", cache}, false},
@@ -131,13 +131,15 @@ func TestFind(t *testing.T) {
 		{"tongyi-mai/z-image", []string{"no folder tongyi-mai/z-image", "gomflux pull Tongyi-MAI/Z-Image)"}, false},
 		{"dev", []string{
 			"black-forest-labs/FLUX.1-dev: not in the Hugging Face cache", "gomflux pull black-forest-labs/FLUX.1-dev)",
-			"it is gated: accept its conditions at https://huggingface.co/black-forest-labs/FLUX.1-dev, and set HF_TOKEN to a token of yours",
+			"it is gated: accept its conditions at https://huggingface.co/black-forest-labs/FLUX.1-dev, " +
+				"and set HF_TOKEN to a token of yours",
 		}, false},
 		{"black-forest-labs/FLUX.2-klein-9B", []string{"no folder black-forest-labs/FLUX.2-klein-9B, and ", "it is gated: "}, false},
-		{turbo + "@nope", []string{"no folder " + turbo + "@nope, and ", "at the revision nope (to get it: gomflux pull " + turbo + "@nope)"}, false},
+		{turbo + "@nope", []string{"no folder " + turbo + "@nope, and ",
+			"at revision nope (to get it: gomflux pull " + turbo + "@nope)"}, false},
 		{"z-image-turbo@../c1", []string{"no model z-image-turbo@../c1: "}, false},
 		{"built-in@main", []string{"no model built-in@main: "}, false},
-		{"someone/several", []string{"2 snapshots in ", "give one of them as someone/several@COMMIT"}, true},
+		{"someone/several", []string{"2 snapshots in ", "(choose one with someone/several@COMMIT)"}, true},
 		{"file", []string{"file: expected a folder, found a file"}, true},
 	}
 	for _, test := range missing {
@@ -161,7 +163,8 @@ func TestFind(t *testing.T) {
 		}
 	}
 
-	if names := Names(); len(names) != 1+len(Presets) || !slices.Equal(names[:4], []string{"built-in", "z-image-turbo", "z-image", "flux1-schnell"}) {
+	if names := Names(); len(names) != 1+len(Presets) || !slices.Equal(names[:4],
+		[]string{"built-in", "z-image-turbo", "z-image", "flux1-schnell"}) {
 		t.Errorf("names %q", names)
 	}
 	all := Builtins()
@@ -187,12 +190,13 @@ func TestNoIndex(t *testing.T) {
 	if err != nil || s.Err != nil {
 		t.Fatalf("%+v, %v", s, err)
 	}
-	const want = ": has no model_index.json (gomflux reads the layout of Hugging Face diffusers)"
-	if _, err := s.Index(); err == nil || err.Error() != "model folder "+dir+want {
+	const noIndex = ": has no model_index.json (gomflux reads the layout of Hugging Face diffusers)"
+	if _, err := s.Index(); err == nil || err.Error() != "model folder "+dir+noIndex {
 		t.Errorf("error %v", err)
 	}
 	_, err = FindWith(dir, "z-image")
-	if want := "--base-model z-image: " + dir + " has no transformer that could be completed, and no model_index.json"; err == nil || err.Error() != want || !errors.Is(err, errs.ErrRequest) {
+	want := "--base-model z-image: does not apply to " + dir + ", which has neither a transformer nor a model_index.json"
+	if err == nil || err.Error() != want || !errors.Is(err, errs.ErrRequest) {
 		t.Errorf("error %v, expected %s", err, want)
 	}
 }

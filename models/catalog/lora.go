@@ -16,38 +16,38 @@ import (
 	"github.com/gomflux/gomflux/models/errs"
 )
 
-// A LoRAFile is where a LoRA was found.
+// A LoRAFile is a LoRA that was found.
 type LoRAFile struct {
-	// Name is what FindLoRA takes: a file, or owner/name:file.
+	// Name is the LoRA's name as accepted by FindLoRA: a file, or owner/name:file.
 	Name string
-	// Path is the file.
+	// Path is the path of the file.
 	Path string
-	// Revision is the commit, of one in the Hugging Face cache.
+	// Revision is the commit, for a LoRA in the Hugging Face cache.
 	Revision string
 }
 
-// FindLoRA looks for a LoRA by name: a safetensors file, a folder with one, or
-// owner/name[@revision][:file] in the Hugging Face cache, where a repository of
-// one LoRA needs no file. Of several files it is the one that diffusers or PEFT
-// writes. A name without a folder is also looked for below the folders that
-// LORA_LIBRARY_PATH lists, without its extension. What is not on this machine is
-// errs.ErrNotFound.
+// FindLoRA looks for a LoRA by name: a safetensors file, a folder that contains one, or
+// owner/name[@revision][:file] in the Hugging Face cache. The file may be omitted if
+// the repository or folder contains only one, or one with the name that diffusers or
+// PEFT writes. A name without a slash is also searched for, with or without its
+// extension, in the folders listed in LORA_LIBRARY_PATH and in their subfolders. A LoRA
+// that is not on this machine is an errs.ErrNotFound.
 func FindLoRA(name string) (*LoRAFile, error) {
 	if name == "" {
-		return nil, errs.NotFound(errors.New("the LoRA's name is empty"))
+		return nil, errs.NotFound(errors.New("the LoRA name is empty"))
 	}
 	local := ExpandHome(name)
 	info, err := os.Stat(local)
 	switch {
 	case err == nil && info.IsDir():
-		file, err := loraIn(local)
+		file, err := findLoRAFile(local)
 		if err != nil {
 			return nil, fmt.Errorf("%s: %w", name, err)
 		}
 		file = filepath.FromSlash(file)
 		return &LoRAFile{Name: filepath.Join(name, file), Path: filepath.Join(local, file)}, nil
 	case err == nil:
-		if err := checkLoRAName(local); err != nil {
+		if err := refusePickle(local); err != nil {
 			return nil, fmt.Errorf("%s: %w", name, err)
 		}
 		return &LoRAFile{Name: name, Path: local}, nil
@@ -56,10 +56,11 @@ func FindLoRA(name string) (*LoRAFile, error) {
 	}
 	repo, revision, file, ok := hub.ParseAddress(name)
 	if !ok || file == "" && strings.HasSuffix(name, safetensors) {
-		if path := inLibrary(name); path != "" {
+		if path := findInLibrary(name); path != "" {
 			return &LoRAFile{Name: path, Path: path}, nil
 		}
-		return nil, errs.NotFound(fmt.Errorf("no LoRA %s: there is no such file, and it is no owner/name[@revision][:file] of the Hugging Face hub", name))
+		return nil, errs.NotFound(fmt.Errorf("no LoRA %s: expected a safetensors file, a folder with one, "+
+			"or owner/name[@revision][:file] of the Hugging Face hub", name))
 	}
 	found, err := cachedLoRA(repo, revision, &file)
 	switch {
@@ -71,36 +72,36 @@ func FindLoRA(name string) (*LoRAFile, error) {
 	return &LoRAFile{Name: hub.Address(repo, "", file), Path: found, Revision: filepath.Base(snapshotOf(found, file))}, nil
 }
 
-// cachedLoRA is the path of a file in the Hugging Face cache. Where it is not
-// named, its name is found.
+// cachedLoRA returns the path of a file in the Hugging Face cache. If *file is empty,
+// it is set to the LoRA file in the repository.
 func cachedLoRA(repo, revision string, file *string) (string, error) {
 	if *file == "" {
 		snapshot, err := hub.Find(repo, revision)
 		if err == nil {
-			*file, err = loraIn(snapshot)
+			*file, err = findLoRAFile(snapshot)
 		}
 		if err != nil {
 			return "", err
 		}
 	}
-	if err := checkLoRAName(*file); err != nil {
+	if err := refusePickle(*file); err != nil {
 		return "", err
 	}
 	return hub.FindFile(repo, revision, *file)
 }
 
-func checkLoRAName(name string) error {
+func refusePickle(name string) error {
 	if checkpoint.IsPickle(name) {
-		return fmt.Errorf("%w: it is a pickle file, which can run any code (there may be one of safetensors beside it)", errs.ErrUnsupported)
+		return fmt.Errorf("%w: pickle file, which can run arbitrary code: use a safetensors file of the same LoRA", errs.ErrUnsupported)
 	}
 	return nil
 }
 
-// loraIn is the file in a folder that holds its LoRA: one with the name that
-// diffusers or PEFT gives it, or the only one, at the top if there is one. It has
-// slashes in its name.
-func loraIn(folder string) (string, error) {
-	const deepest = 3 // a home folder must not be searched for hours
+// findLoRAFile returns the slash-separated name of the LoRA file in a folder: a file
+// with the name that diffusers or PEFT writes, or the only safetensors file. Files in
+// the folder itself take precedence over those in subfolders.
+func findLoRAFile(folder string) (string, error) {
+	const deepest = 3 // levels of subfolders, so that searching a home folder does not take hours
 	var top, below, pickles []string
 	err := fs.WalkDir(os.DirFS(folder), ".", func(name string, d fs.DirEntry, err error) error {
 		switch {
@@ -123,9 +124,9 @@ func loraIn(folder string) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	for _, usual := range []string{"pytorch_lora_weights" + safetensors, "adapter_model" + safetensors} {
-		if slices.Contains(top, usual) {
-			return usual, nil
+	for _, standard := range []string{"pytorch_lora_weights" + safetensors, "adapter_model" + safetensors} {
+		if slices.Contains(top, standard) {
+			return standard, nil
 		}
 	}
 	if len(top) == 0 {
@@ -135,16 +136,18 @@ func loraIn(folder string) (string, error) {
 	case len(top) == 1:
 		return top[0], nil
 	case len(top) > 1:
-		return "", fmt.Errorf("has %d safetensors files, expected one LoRA: name the file, one of %s", len(top), strings.Join(top[:min(len(top), 8)], ", "))
+		return "", fmt.Errorf("expected one LoRA, found %d safetensors files: name one of %s", len(top),
+			strings.Join(top[:min(len(top), 8)], ", "))
 	case len(pickles) > 0:
-		return "", fmt.Errorf("%w: has no safetensors file, only %s, which can run any code", errs.ErrUnsupported, strings.Join(pickles[:min(len(pickles), 3)], ", "))
+		return "", fmt.Errorf("%w: contains no safetensors file, only pickle files, which can run arbitrary code: %s",
+			errs.ErrUnsupported, strings.Join(pickles[:min(len(pickles), 3)], ", "))
 	}
-	return "", errors.New("has no safetensors file")
+	return "", errors.New("contains no safetensors file")
 }
 
-// inLibrary is the file of a LoRA's name in the folders of LORA_LIBRARY_PATH, as
-// mflux has it.
-func inLibrary(name string) (found string) {
+// findInLibrary returns the path of a LoRA in the folders of LORA_LIBRARY_PATH, an
+// environment variable of mflux, or "" if it is not there.
+func findInLibrary(name string) (found string) {
 	if strings.ContainsAny(name, `/\:`) {
 		return ""
 	}

@@ -76,10 +76,11 @@ func TestFindLoRA(t *testing.T) {
 		"me/one@c2":                {"me/one:older.safetensors", snapshot("one", "c2", "older.safetensors"), "c2"},
 		"me/one:style.safetensors": {"me/one:style.safetensors", snapshot("one", "c1", "style.safetensors"), "c1"},
 		"me/peft":                  {"me/peft:adapter_model.safetensors", snapshot("peft", "c1", "adapter_model.safetensors"), "c1"},
-		"me/peft:checkpoint-10/adapter_model.safetensors": {"me/peft:checkpoint-10/adapter_model.safetensors", snapshot("peft", "c1", "checkpoint-10/adapter_model.safetensors"), "c1"},
-		"me/many@c1:sub/b.safetensors":                    {"me/many:sub/b.safetensors", snapshot("many", "c1", "sub/b.safetensors"), "c1"},
-		"ink":                                             {library + "/styles/ink.safetensors", library + "/styles/ink.safetensors", ""},
-		"ink.safetensors":                                 {library + "/styles/ink.safetensors", library + "/styles/ink.safetensors", ""},
+		"me/peft:checkpoint-10/adapter_model.safetensors": {"me/peft:checkpoint-10/adapter_model.safetensors",
+			snapshot("peft", "c1", "checkpoint-10/adapter_model.safetensors"), "c1"},
+		"me/many@c1:sub/b.safetensors": {"me/many:sub/b.safetensors", snapshot("many", "c1", "sub/b.safetensors"), "c1"},
+		"ink":                          {library + "/styles/ink.safetensors", library + "/styles/ink.safetensors", ""},
+		"ink.safetensors":              {library + "/styles/ink.safetensors", library + "/styles/ink.safetensors", ""},
 	} {
 		found, err := FindLoRA(name)
 		if err != nil {
@@ -93,17 +94,18 @@ func TestFindLoRA(t *testing.T) {
 		is   error
 	}{
 		"":                        {"name is empty", errs.ErrNotFound},
-		"nothing":                 {"no LoRA nothing: there is no such file", errs.ErrNotFound},
-		"loras/other.safetensors": {"no LoRA loras/other.safetensors: there is no such file", errs.ErrNotFound},
-		"me/other":                {"no file me/other, and me/other: not in the Hugging Face cache " + cache + " (to get it: gomflux pull me/other)", errs.ErrNotFound},
+		"nothing":                 {"no LoRA nothing: expected a safetensors file", errs.ErrNotFound},
+		"loras/other.safetensors": {"no LoRA loras/other.safetensors: expected a safetensors file", errs.ErrNotFound},
+		"me/other": {"no file me/other, and me/other: not in the Hugging Face cache " + cache +
+			" (to get it: gomflux pull me/other)", errs.ErrNotFound},
 		"me/other:x.safetensors":  {"(to get it: gomflux pull me/other:x.safetensors)", errs.ErrNotFound},
 		"me/one@v1:x.safetensors": {"(to get it: gomflux pull me/one@v1:x.safetensors)", errs.ErrNotFound},
 		"me/begun":                {"(to get it: gomflux pull me/begun:x.safetensors)", hub.ErrNotCached},
-		"me/many":                 {"me/many: has 2 safetensors files, expected one LoRA: name the file, one of a.safetensors, z.safetensors", nil},
-		"me/pickle":               {"only pytorch_lora_weights.bin, which can run any code", errs.ErrUnsupported},
-		"me/many:a.pt":            {"it is a pickle file", errs.ErrUnsupported},
-		"old.ckpt":                {"old.ckpt: not supported: it is a pickle file", errs.ErrUnsupported},
-		"me/nothing":              {"me/nothing: has no safetensors file", nil},
+		"me/many":                 {"me/many: expected one LoRA, found 2 safetensors files: name one of a.safetensors, z.safetensors", nil},
+		"me/pickle":               {"only pickle files, which can run arbitrary code: pytorch_lora_weights.bin", errs.ErrUnsupported},
+		"me/many:a.pt":            {"pickle file", errs.ErrUnsupported},
+		"old.ckpt":                {"old.ckpt: not supported: pickle file", errs.ErrUnsupported},
+		"me/nothing":              {"me/nothing: contains no safetensors file", nil},
 	} {
 		found, err := FindLoRA(name)
 		switch {

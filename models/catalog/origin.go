@@ -9,8 +9,8 @@ import (
 	"github.com/gomflux/gomflux/models/index"
 )
 
-// Origin is the name of the model that a source is of: a built-in one, or the
-// repository of a preset; "" for one that is not known.
+// Origin returns the name of the model that a source is, or was saved from: a built-in
+// model's name or the repository of a preset, "" if it is unknown.
 func (s *Source) Origin() string {
 	if s.Folder == "" {
 		return s.Name
@@ -24,29 +24,30 @@ func (s *Source) Origin() string {
 			return p.Repo
 		}
 	}
-	saved := savedOf(s.Folder)
+	saved := savedModelName(s.Folder)
 	if _, ok := builtins[saved]; ok {
 		return saved
 	}
-	p, _ := findNamed(saved)
+	p, _ := presetByName(saved)
 	return p.Repo
 }
 
-// savedDefaults are those of the model that a folder was saved of; nil for none.
+// savedDefaults returns the recommended settings of the model that a folder was saved
+// from, nil if it is unknown.
 func savedDefaults(folder string) *family.Defaults {
-	name := savedOf(folder)
+	name := savedModelName(folder)
 	if b, ok := builtins[name]; ok {
 		return &b.Defaults
 	}
-	if p, ok := findNamed(name); ok {
+	if p, ok := presetByName(name); ok {
 		return &p.Defaults
 	}
 	return nil
 }
 
-// savedOf is the name of the model that a folder was saved of, by gomflux or by
-// mflux; "" for none that is known.
-func savedOf(folder string) string {
+// savedModelName returns the name of the model that gomflux or mflux saved a folder
+// from, "" if it is unknown.
+func savedModelName(folder string) string {
 	fsys, err := checkpoint.OpenFolder(folder)
 	if err != nil {
 		return ""
@@ -57,12 +58,12 @@ func savedOf(folder string) string {
 			return name
 		}
 	}
-	return savedByMFlux(fsys)
+	return mfluxModelName(fsys)
 }
 
-// savedByMFlux is the name of the preset that mflux saved a folder of, by the file
-// that it puts there, "" for none that is known.
-func savedByMFlux(fsys fs.FS) string {
+// mfluxModelName returns the name of the preset that mflux saved a folder from, which
+// it records in index.MFluxFile, or "" if it is unknown.
+func mfluxModelName(fsys fs.FS) string {
 	var saved struct {
 		Model    string `json:"model_name"`
 		Base     string `json:"base_model"`
@@ -78,7 +79,7 @@ func savedByMFlux(fsys fs.FS) string {
 		names = append(names, saved.Upstream.Repo)
 	}
 	for _, name := range names {
-		if p, ok := findNamed(name); ok {
+		if p, ok := presetByName(name); ok {
 			return p.Name
 		}
 	}

@@ -15,49 +15,46 @@ import (
 	"github.com/gomflux/gomflux/internal/checkpoint"
 )
 
-// An overlay is a model folder in diffusers' layout that is put together of files
-// from elsewhere.
+// An overlay is a model folder in diffusers' layout that combines files from several
+// places.
 type overlay struct {
-	// name is the model's, for messages.
-	name string
-	// under is what has everything else, but for the folders in hidden; nil for
-	// nothing.
-	under  fs.FS
-	hidden map[string]bool
-	files  map[string]overlayFile // by their paths here
+	name   string                 // the model's name, for messages
+	lower  fs.FS                  // everything that is not in files; may be nil
+	hidden map[string]bool        // top-level folders of lower that are not visible
+	files  map[string]overlayFile // the overlay's own files by path
 }
 
 // An overlayFile is a file of another folder, or a text.
 type overlayFile struct {
-	fsys fs.FS // nil for a text
-	path string
-	text []byte
-	of   string // what the text was made of, for messages
+	fsys   fs.FS  // the file's folder, nil for a text
+	path   string // in fsys
+	text   []byte
+	origin string // where the text comes from, for messages
 }
 
-// FullName is the name of a file where it really is; see checkpoint.FullName.
+// FullName returns the real name of a file; see checkpoint.FullName.
 func (o *overlay) FullName(name string) string {
 	if f, ok := o.files[name]; ok && f.fsys != nil {
 		return checkpoint.FullName(f.fsys, f.path)
 	}
-	if o.fromUnder(name) && name != "" && name != "." {
-		if _, err := fs.Stat(o.under, name); err == nil {
-			return checkpoint.FullName(o.under, name)
+	if o.fromLower(name) && name != "" && name != "." {
+		if _, err := fs.Stat(o.lower, name); err == nil {
+			return checkpoint.FullName(o.lower, name)
 		}
 	}
 	switch f := o.files[name]; {
 	case name == "" || name == ".":
 		return o.name
-	case f.of != "":
-		return fmt.Sprintf("%s (%s, of %s)", o.name, name, f.of)
+	case f.origin != "":
+		return fmt.Sprintf("%s (%s, %s)", o.name, name, f.origin)
 	}
 	return fmt.Sprintf("%s (%s)", o.name, name)
 }
 
-// fromUnder reports whether a path is that of what is under.
-func (o *overlay) fromUnder(name string) bool {
+// fromLower reports whether a path refers to the lower file system.
+func (o *overlay) fromLower(name string) bool {
 	top, _, _ := strings.Cut(name, "/")
-	return o.under != nil && !o.hidden[top] && fs.ValidPath(name)
+	return o.lower != nil && !o.hidden[top] && fs.ValidPath(name)
 }
 
 // isDir reports whether a path is a folder of the overlay's own files.
@@ -70,8 +67,8 @@ func (o *overlay) isDir(name string) bool {
 	return false
 }
 
-// Open implements fs.FS. A file of another folder stays the one that it is, with its
-// own name: package checkpoint wants files of the operating system, whose descriptors MLX reads.
+// Open implements fs.FS. Files of other folders are returned as they are, because
+// package checkpoint passes the descriptors of operating system files to MLX.
 func (o *overlay) Open(name string) (fs.File, error) {
 	f, own := o.files[name]
 	switch {
@@ -84,8 +81,8 @@ func (o *overlay) Open(name string) (fs.File, error) {
 	case name == "." || o.isDir(name):
 		entries, err := o.ReadDir(name)
 		return &overlayDir{info: dirInfo(path.Base(name)), entries: entries}, err
-	case o.fromUnder(name):
-		return o.under.Open(name)
+	case o.fromLower(name):
+		return o.lower.Open(name)
 	}
 	return nil, &fs.PathError{Op: "open", Path: name, Err: fs.ErrNotExist}
 }
@@ -102,16 +99,16 @@ func (o *overlay) Stat(name string) (fs.FileInfo, error) {
 		return fs.Stat(f.fsys, f.path)
 	case name == "." || o.isDir(name):
 		return dirInfo(path.Base(name)), nil
-	case o.fromUnder(name):
-		return fs.Stat(o.under, name)
+	case o.fromLower(name):
+		return fs.Stat(o.lower, name)
 	}
 	return nil, &fs.PathError{Op: "stat", Path: name, Err: fs.ErrNotExist}
 }
 
-// Lstat implements fs.ReadLinkFS. The overlay's own files are no links.
+// Lstat implements fs.ReadLinkFS. The overlay's own files are never reported as links.
 func (o *overlay) Lstat(name string) (fs.FileInfo, error) {
-	if _, own := o.files[name]; !own && !o.isDir(name) && o.fromUnder(name) {
-		return fs.Lstat(o.under, name)
+	if _, own := o.files[name]; !own && !o.isDir(name) && o.fromLower(name) {
+		return fs.Lstat(o.lower, name)
 	}
 	return o.Stat(name)
 }
@@ -122,8 +119,8 @@ func (o *overlay) ReadLink(name string) (string, error) {
 	switch {
 	case own && f.fsys != nil:
 		return fs.ReadLink(f.fsys, f.path)
-	case !own && o.fromUnder(name):
-		return fs.ReadLink(o.under, name)
+	case !own && o.fromLower(name):
+		return fs.ReadLink(o.lower, name)
 	}
 	return "", &fs.PathError{Op: "readlink", Path: name, Err: fs.ErrInvalid}
 }
@@ -135,9 +132,9 @@ func (o *overlay) ReadDir(name string) ([]fs.DirEntry, error) {
 	}
 	entries := map[string]fs.DirEntry{}
 	var err error = &fs.PathError{Op: "readdir", Path: name, Err: fs.ErrNotExist}
-	if o.fromUnder(name) {
+	if o.fromLower(name) {
 		var list []fs.DirEntry
-		list, err = fs.ReadDir(o.under, name)
+		list, err = fs.ReadDir(o.lower, name)
 		for _, e := range list {
 			if name != "." || !o.hidden[e.Name()] {
 				entries[e.Name()] = e
@@ -169,7 +166,7 @@ func (o *overlay) ReadDir(name string) ([]fs.DirEntry, error) {
 	return list, nil
 }
 
-// namedEntry is an entry under another name than its file's own.
+// namedEntry is a directory entry under another name than that of its file.
 type namedEntry struct {
 	fs.DirEntry
 	name string
@@ -177,7 +174,7 @@ type namedEntry struct {
 
 func (e namedEntry) Name() string { return e.name }
 
-// textInfo and dirInfo are what there is to know of a text and of a folder.
+// textInfo implements fs.FileInfo for a text.
 type textInfo struct {
 	name string
 	size int64
@@ -190,6 +187,7 @@ func (textInfo) ModTime() time.Time { return time.Time{} }
 func (textInfo) IsDir() bool        { return false }
 func (textInfo) Sys() any           { return nil }
 
+// dirInfo implements fs.FileInfo for the folder of that name.
 type dirInfo string
 
 func (i dirInfo) Name() string     { return string(i) }

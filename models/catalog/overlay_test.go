@@ -10,9 +10,10 @@ import (
 
 // TestOverlay reads a folder put together of two.
 func TestOverlay(t *testing.T) {
-	under := fstest.MapFS{"model_index.json": {Data: []byte("{}")}, "vae/config.json": {Data: []byte("1")}, "transformer/config.json": {Data: []byte("2")}, "transformer/a.bin": {}}
+	under := fstest.MapFS{"model_index.json": {Data: []byte("{}")}, "vae/config.json": {Data: []byte("1")},
+		"transformer/config.json": {Data: []byte("2")}, "transformer/a.bin": {}}
 	from := fstest.MapFS{"x/weights": {Data: []byte("three")}}
-	o := &overlay{name: "here", under: under, hidden: map[string]bool{"transformer": true}, files: map[string]overlayFile{
+	o := &overlay{name: "here", lower: under, hidden: map[string]bool{"transformer": true}, files: map[string]overlayFile{
 		"transformer/config.json": {text: []byte("four")},
 		"transformer/weights":     {fsys: from, path: "x/weights"},
 	}}
@@ -27,7 +28,8 @@ func TestOverlay(t *testing.T) {
 		}
 		return err
 	})
-	want := map[string]string{"model_index.json": "{}", "vae/config.json": "1", "transformer/config.json": "four", "transformer/weights": "three"}
+	want := map[string]string{"model_index.json": "{}", "vae/config.json": "1", "transformer/config.json": "four",
+		"transformer/weights": "three"}
 	if !maps.Equal(got, want) {
 		t.Errorf("found %v, expected %v", got, want)
 	}

@@ -6,10 +6,10 @@ import (
 	"strings"
 )
 
-// safetensors is what files of weights end in.
+// safetensors is the extension of files of weights.
 const safetensors = ".safetensors"
 
-// ExpandHome replaces a leading ~ or ~/ by the user's home folder.
+// ExpandHome replaces a leading ~ or ~/ with the user's home folder.
 func ExpandHome(name string) string {
 	rest, ok := strings.CutPrefix(name+"/", "~/")
 	if !ok {
@@ -22,8 +22,8 @@ func ExpandHome(name string) string {
 	return filepath.Join(home, rest)
 }
 
-// TildePath is a path as it can be shown to others: without the home folder's
-// own name, with ~ in its place. Find takes it back.
+// TildePath replaces the user's home folder at the start of a path with ~, so that the
+// path can be shown to others. Find accepts the result.
 func TildePath(name string) string {
 	home, err := os.UserHomeDir()
 	if home = filepath.Clean(home); err != nil || home == "/" || home == "." {

@@ -10,7 +10,7 @@ import (
 	"github.com/gomflux/gomflux/models/family"
 )
 
-// A Preset is a published model that is known by name.
+// A Preset is a published model with a short name.
 type Preset = family.Model
 
 // Presets holds the published models of all families.
@@ -21,8 +21,8 @@ var Presets = func() (presets []Preset) {
 	return presets
 }()
 
-// Names are the names that models are known by, without aliases: built-in ones,
-// then published ones.
+// Names returns the names of all known models, without aliases: built-in models, then
+// published ones.
 func Names() []string {
 	names := slices.Sorted(maps.Keys(builtins))
 	for _, p := range Presets {
@@ -31,16 +31,16 @@ func Names() []string {
 	return names
 }
 
-// Published takes the name of a published model apart: its repository, "" for
-// a name that is none's, and the revision after @, "" for the main branch. The
-// preset is nil for a model that is not known by name.
+// Published splits the name of a published model into its repository and the revision
+// after @, which is empty for the main branch. The repository is empty if the name
+// cannot be that of a published model. The preset is nil for a model without one.
 func Published(name string) (repo, revision string, preset *Preset) {
 	plain, revision, pinned := strings.Cut(name, "@")
 	if pinned && !hub.IsRevision(revision) {
 		return "", "", nil
 	}
-	if p, ok := findNamed(plain); ok {
-		return p.Repo, revision, &p // the cache minds the case
+	if p, ok := presetByName(plain); ok {
+		return p.Repo, revision, &p // in the spelling of the cache, which is case-sensitive
 	}
 	if hub.IsRepo(plain) {
 		return plain, revision, nil
@@ -48,19 +48,19 @@ func Published(name string) (repo, revision string, preset *Preset) {
 	return "", "", nil
 }
 
-// FindPreset returns the preset of a short name, an alias, a repository, or a
-// folder: a snapshot of its repository in a Hugging Face cache, or one that has its
-// name or that of its repository. Find takes a folder that is there for no alias.
+// FindPreset returns the preset with a short name, an alias or a repository, or the
+// preset of a folder: a snapshot of its repository in a Hugging Face cache, or a folder
+// with the preset's name or that of its repository. An alias is not looked for among
+// the names of folders.
 func FindPreset(model string) (Preset, bool) {
-	if p, ok := findNamed(model); ok {
+	if p, ok := presetByName(model); ok {
 		return p, true
 	}
-	return presetOf(model)
+	return presetOfFolder(model)
 }
 
-// findNamed returns the preset that has a name, in any case: its own, an alias
-// or its repository.
-func findNamed(name string) (Preset, bool) {
+// presetByName returns the preset with a name, an alias or a repository, ignoring case.
+func presetByName(name string) (Preset, bool) {
 	is := func(own string) bool { return strings.EqualFold(name, own) }
 	for _, p := range Presets {
 		if is(p.Name) || is(p.Repo) || slices.ContainsFunc(p.Aliases, is) {
@@ -70,11 +70,12 @@ func findNamed(name string) (Preset, bool) {
 	return Preset{}, false
 }
 
-// presetOf returns the preset of a folder. One of another name can hold anything.
-func presetOf(folder string) (Preset, bool) {
+// presetOfFolder returns the preset of a folder, which it recognises by the folder's
+// name.
+func presetOfFolder(folder string) (Preset, bool) {
 	folder = filepath.Clean(folder)
 	if abs, err := filepath.Abs(folder); err == nil {
-		folder = abs // the name of . and .. too
+		folder = abs // so that . and .. have a name
 	}
 	base := filepath.Base(folder)
 	if repo, ok := hub.RepoOf(folder); ok {

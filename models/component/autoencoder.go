@@ -10,8 +10,7 @@ import (
 	"github.com/gomflux/gomflux/vae"
 )
 
-// DeclareAutoencoder declares the autoencoder that the config in a folder
-// describes.
+// DeclareAutoencoder declares the autoencoder described by the config in a folder.
 func DeclareAutoencoder(f *Folder, dir string) (vae.Autoencoder, Component, error) {
 	var config struct {
 		Class         string   `json:"_class_name"`
@@ -26,7 +25,7 @@ func DeclareAutoencoder(f *Folder, dir string) (vae.Autoencoder, Component, erro
 	}
 	class := Find(config.Class)
 	if class == nil || class.Role != Autoencoder {
-		return nil, Component{}, fmt.Errorf("%w: %s: class %q; this version runs %s",
+		return nil, Component{}, fmt.Errorf("%w: %s: class %q: expected one of %s",
 			errs.ErrUnsupported, checkpoint.FullName(f.FS, file), config.Class, strings.Join(Names(Autoencoder), ", "))
 	}
 	a, err := class.NewAutoencoder(func(c vae.Config) error { return f.ConfigAt(file, c) })

@@ -9,12 +9,11 @@ import (
 	"github.com/gomflux/gomflux/vae"
 )
 
-// AutoencoderKL is the autoencoder of latent diffusion, which FLUX.1 and Z-Image
-// have.
+// AutoencoderKL is the autoencoder of latent diffusion models, FLUX.1 and Z-Image.
 var AutoencoderKL = &Class{
 	Name: "AutoencoderKL", Aliases: []string{""}, // of a config.json without a class
 	Library: "diffusers", Role: Autoencoder, Folder: Autoencoders,
-	MFlux: []*layout.Table{{ // of FLUX.1
+	MFlux: []*layout.Table{{ // in models of FLUX.1
 		Signature: []string{"decoder.conv_in.conv2d.weight", "encoder.conv_in.conv2d.weight"},
 		Rules: layout.Rename(
 			"encoder.conv_in.conv2d", "encoder.conv_in",
@@ -46,8 +45,7 @@ var AutoencoderKL = &Class{
 	},
 }
 
-// AutoencoderKLOfZImage is what mflux calls the tensors where the autoencoder is
-// that of a Z-Image.
+// AutoencoderKLOfZImage is mflux's layout of the autoencoder of a Z-Image model.
 var AutoencoderKLOfZImage = &layout.Table{
 	Signature: []string{"decoder.conv_in.conv.weight", "encoder.conv_in.conv2d.weight"},
 	Rules: layout.Rename(
@@ -61,8 +59,8 @@ var AutoencoderKLOfZImage = &layout.Table{
 	ChannelsLast: true,
 }
 
-// flux1Projection is the published one of FLUX.1's autoencoder, which Z-Image
-// has too; ComfyUI and stable-diffusion.cpp use it.
+// flux1Projection is the published projection of the autoencoder of FLUX.1, which
+// Z-Image shares. ComfyUI and stable-diffusion.cpp use it.
 var flux1Projection = Projection{
 	Factors: [][3]float64{
 		{-0.0346, 0.0244, 0.0681}, {0.0034, 0.0210, 0.0687}, {0.0275, -0.0668, -0.0433}, {-0.0174, 0.0160, 0.0617},
@@ -73,13 +71,13 @@ var flux1Projection = Projection{
 	Bias: [3]float64{-0.0329, -0.0718, -0.0851},
 }
 
-// maxLevels bounds the levels of an autoencoder. Published ones have four.
+// maxLevels is the largest number of levels of an autoencoder. Published ones have four.
 const maxLevels = 6
 
-// klTables are those of the names of latent diffusion, for every number of levels,
-// and of diffusers' own. The first table that fits counts, and files with more
-// levels have the names of fewer. Rules and signature are of what a class has
-// besides.
+// klTables returns the layouts of latent diffusion, one for each number of levels, and
+// that of diffusers. Layouts with more levels come first, because the first match is
+// used and files contain the names of fewer levels too. Rules and signature are those
+// that a class has in addition.
 func klTables(rules []layout.Rule, signature ...string) (tables []*layout.Table) {
 	for levels := maxLevels; levels > 0; levels-- {
 		top := fmt.Sprintf("decoder.up.%d.block.0.norm1.weight", levels-1)
@@ -89,20 +87,22 @@ func klTables(rules []layout.Rule, signature ...string) (tables []*layout.Table)
 		})
 	}
 	return append(tables, &layout.Table{
-		Prefixes:  autoencoderPrefixes,
-		Signature: append([]string{"decoder.up_blocks.0.resnets.0.norm1.weight", "decoder.mid_block.attentions.0.to_q.weight"}, signature...),
+		Prefixes: autoencoderPrefixes,
+		Signature: append([]string{"decoder.up_blocks.0.resnets.0.norm1.weight", "decoder.mid_block.attentions.0.to_q.weight"},
+			signature...),
 	})
 }
 
-// klRules are those of an autoencoder of latent diffusion (ldm's
-// diffusionmodules/model.py), which counts the levels of the decoder from the
-// largest picture down.
+// klRules returns the rules for an autoencoder of latent diffusion (ldm's
+// diffusionmodules/model.py), which numbers the levels of the decoder from the highest
+// resolution down.
 func klRules(levels int) []layout.Rule {
 	resnet := layout.Rename("norm1", "norm1", "conv1", "conv1", "norm2", "norm2", "conv2", "conv2", "nin_shortcut", "conv_shortcut")
 	attention := layout.Rename("norm", "group_norm")
 	for _, pair := range [][2]string{{"q", "to_q"}, {"k", "to_k"}, {"v", "to_v"}, {"proj_out", "to_out.0"}} {
 		attention = append(attention, layout.Rule{ // a convolution with a kernel of 1
-			Other: pair[0] + ".weight", Names: []string{pair[1] + ".weight"}, Forms: []checkpoint.FormOp{checkpoint.FormSqueeze},
+			Other: pair[0] + ".weight", Names: []string{pair[1] + ".weight"},
+			Transforms: []checkpoint.TransformOp{checkpoint.TransformSqueeze},
 		})
 		attention = append(attention, layout.Rename(pair[0], pair[1])...)
 	}
@@ -128,8 +128,9 @@ func klRules(levels int) []layout.Rule {
 	return rules
 }
 
-// inferCoder are the sizes of encoder and decoder as latent diffusion has them.
-func inferCoder(s *layout.Sizes, told, published map[string]any) (decoder []int) {
+// inferCoder infers the sizes of encoder and decoder, and returns the channels of the
+// decoder's levels.
+func inferCoder(s *layout.Sizes, inferred, published map[string]any) (decoder []int) {
 	levels := s.Count("encoder.down_blocks")
 	var widths []int
 	for i := range levels {
@@ -139,21 +140,21 @@ func inferCoder(s *layout.Sizes, told, published map[string]any) (decoder []int)
 		decoder = append(decoder, s.Dim(fmt.Sprintf("decoder.up_blocks.%d.resnets.0.conv1.weight", i), 0))
 	}
 	slices.Reverse(decoder)
-	told["block_out_channels"] = widths
-	told["down_block_types"] = slices.Repeat([]string{"DownEncoderBlock2D"}, levels)
-	told["up_block_types"] = slices.Repeat([]string{"UpDecoderBlock2D"}, levels)
-	told["layers_per_block"] = s.Count("encoder.down_blocks.0.resnets")
-	told["in_channels"], told["out_channels"] = s.Dim("encoder.conv_in.weight", 1), s.Dim("decoder.conv_out.weight", 0)
-	told["latent_channels"] = s.Dim("decoder.conv_in.weight", 1)
-	told["use_quant_conv"], told["use_post_quant_conv"] = s.Has("quant_conv.weight"), s.Has("post_quant_conv.weight")
-	told["mid_block_add_attention"] = s.Has("decoder.mid_block.attentions.0.to_q.weight")
+	inferred["block_out_channels"] = widths
+	inferred["down_block_types"] = slices.Repeat([]string{"DownEncoderBlock2D"}, levels)
+	inferred["up_block_types"] = slices.Repeat([]string{"UpDecoderBlock2D"}, levels)
+	inferred["layers_per_block"] = s.Count("encoder.down_blocks.0.resnets")
+	inferred["in_channels"], inferred["out_channels"] = s.Dim("encoder.conv_in.weight", 1), s.Dim("decoder.conv_out.weight", 0)
+	inferred["latent_channels"] = s.Dim("decoder.conv_in.weight", 1)
+	inferred["use_quant_conv"], inferred["use_post_quant_conv"] = s.Has("quant_conv.weight"), s.Has("post_quant_conv.weight")
+	inferred["mid_block_add_attention"] = s.Has("decoder.mid_block.attentions.0.to_q.weight")
 	published["act_fn"], published["norm_num_groups"] = "silu", 32
 	return decoder
 }
 
-func inferKL(s *layout.Sizes, told, published map[string]any) {
-	inferCoder(s, told, published)
-	if told["latent_channels"] == 16 { // FLUX.1's, which Z-Image has too
+func inferKL(s *layout.Sizes, inferred, published map[string]any) {
+	inferCoder(s, inferred, published)
+	if inferred["latent_channels"] == 16 { // as in FLUX.1 and Z-Image
 		published["scaling_factor"], published["shift_factor"] = 0.3611, 0.1159
 	}
 }

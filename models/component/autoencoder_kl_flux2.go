@@ -17,7 +17,8 @@ var AutoencoderKLFlux2 = &Class{
 		ChannelsLast: true,
 		Lacks:        []string{"bn.num_batches_tracked"},
 	}},
-	Original:     klTables(layout.Rename("encoder.quant_conv", "quant_conv", "decoder.post_quant_conv", "post_quant_conv"), "bn.running_mean"),
+	Original: klTables(layout.Rename("encoder.quant_conv", "quant_conv", "decoder.post_quant_conv", "post_quant_conv"),
+		"bn.running_mean"),
 	Infer:        inferKLFlux2,
 	Quantization: []QuantizationRule{{"*", 16}},
 	NewAutoencoder: func(read func(vae.Config) error) (vae.Autoencoder, error) {
@@ -30,7 +31,7 @@ var AutoencoderKLFlux2 = &Class{
 	LatentKey: "latent_channels",
 }
 
-func inferKLFlux2(s *layout.Sizes, told, published map[string]any) {
-	told["decoder_block_out_channels"] = inferCoder(s, told, published)
+func inferKLFlux2(s *layout.Sizes, inferred, published map[string]any) {
+	inferred["decoder_block_out_channels"] = inferCoder(s, inferred, published)
 	published["batch_norm_eps"], published["patch_size"] = 1e-4, []int{2, 2}
 }

@@ -9,7 +9,7 @@ import (
 	"github.com/gomflux/gomflux/vae"
 )
 
-// AutoencoderKLQwenImage is the autoencoder of Qwen-Image, which is Wan's.
+// AutoencoderKLQwenImage is the autoencoder of Qwen-Image, in Wan's architecture.
 var AutoencoderKLQwenImage = &Class{
 	Name: "AutoencoderKLQwenImage", Library: "diffusers", Role: Autoencoder, Folder: Autoencoders,
 	MFlux: []*layout.Table{{
@@ -30,8 +30,8 @@ var AutoencoderKLQwenImage = &Class{
 	LatentKey: "z_dim",
 }
 
-// wanTables are those of the names of Wan, for every number of levels and blocks,
-// and of diffusers' own.
+// wanTables returns the layouts of Wan, one for each number of levels and blocks, and
+// that of diffusers.
 func wanTables() (tables []*layout.Table) {
 	for levels := maxLevels; levels > 1; levels-- {
 		for blocks := 1; blocks <= 3; blocks++ {
@@ -47,9 +47,9 @@ func wanTables() (tables []*layout.Table) {
 	}})
 }
 
-// wanRules are those of Wan's autoencoder (wan/modules/vae.py), of which
-// Qwen-Image has one: the blocks of all levels of a side, some residual ones and
-// one between levels, are in one list.
+// wanRules returns the rules for Wan's autoencoder (wan/modules/vae.py), which
+// Qwen-Image uses. The blocks of all levels of the encoder, or decoder, are in one
+// list: the residual blocks of each level, and a resampling block between levels.
 func wanRules(levels, blocks int) []layout.Rule {
 	resnet := layout.Rename(
 		"residual.0", "norm1", "residual.2", "conv1", "residual.3", "norm2", "residual.6", "conv2", "shortcut", "conv_shortcut",
@@ -70,24 +70,25 @@ func wanRules(levels, blocks int) []layout.Rule {
 	at := 0
 	for level := range levels {
 		for i := range blocks + 1 {
-			rules = append(rules, layout.Under(fmt.Sprintf("decoder.upsamples.%d", at), fmt.Sprintf("decoder.up_blocks.%d.resnets.%d", level, i), resnet)...)
+			name := fmt.Sprintf("decoder.up_blocks.%d.resnets.%d", level, i)
+			rules = append(rules, layout.Under(fmt.Sprintf("decoder.upsamples.%d", at), name, resnet)...)
 			at++
 		}
 		if level < levels-1 {
-			rules = append(rules, layout.Under(fmt.Sprintf("decoder.upsamples.%d", at), fmt.Sprintf("decoder.up_blocks.%d.upsamplers.0", level), resample)...)
+			name := fmt.Sprintf("decoder.up_blocks.%d.upsamplers.0", level)
+			rules = append(rules, layout.Under(fmt.Sprintf("decoder.upsamples.%d", at), name, resample)...)
 			at++
 		}
 	}
 	return rules
 }
 
-// mfluxQwenVAE are the rules of an autoencoder whose levels are of two residual
-// blocks in the encoder: mflux numbers them by level, diffusers one after the
-// other.
+// mfluxQwenVAE returns the rules for an autoencoder with two residual blocks per level
+// in the encoder. mflux numbers these by level, diffusers consecutively.
 func mfluxQwenVAE() (rules []layout.Rule) {
 	norm := func(module string, ones int) layout.Rule {
-		forms := slices.Repeat([]checkpoint.FormOp{checkpoint.FormExpand}, ones)
-		return layout.Rule{Other: module + ".weight", Names: []string{module + ".gamma"}, Forms: forms}
+		forms := slices.Repeat([]checkpoint.TransformOp{checkpoint.TransformExpand}, ones)
+		return layout.Rule{Other: module + ".weight", Names: []string{module + ".gamma"}, Transforms: forms}
 	}
 	block := slices.Concat(layout.Rename(
 		"conv1.conv3d", "conv1",
@@ -119,11 +120,11 @@ func mfluxQwenVAE() (rules []layout.Rule) {
 	)
 }
 
-func inferKLQwenImage(s *layout.Sizes, told, published map[string]any) {
+func inferKLQwenImage(s *layout.Sizes, inferred, published map[string]any) {
 	base := s.Dim("encoder.conv_in.weight", 0)
-	told["base_dim"], told["z_dim"] = base, s.Dim("decoder.conv_in.weight", 1)
-	told["input_channels"] = s.Dim("encoder.conv_in.weight", 1)
-	told["attn_scales"] = []float64{}
+	inferred["base_dim"], inferred["z_dim"] = base, s.Dim("decoder.conv_in.weight", 1)
+	inferred["input_channels"] = s.Dim("encoder.conv_in.weight", 1)
+	inferred["attn_scales"] = []float64{}
 	mults, temporal, blocks := []int{}, []bool{}, 0
 	for i := range s.Count("encoder.down_blocks") {
 		name := fmt.Sprintf("encoder.down_blocks.%d", i)
@@ -131,7 +132,7 @@ func inferKLQwenImage(s *layout.Sizes, told, published map[string]any) {
 		case s.Has(name + ".resample.1.weight"):
 			temporal = append(temporal, s.Has(name+".time_conv.weight"))
 		case len(mults) == len(temporal): // the first of a level
-			mults = append(mults, s.Over("a level's width", s.Dim(name+".conv1.weight", 0), base))
+			mults = append(mults, s.Divide("a level's width", s.Dim(name+".conv1.weight", 0), base))
 			fallthrough
 		default:
 			if len(mults) == 1 {
@@ -139,7 +140,7 @@ func inferKLQwenImage(s *layout.Sizes, told, published map[string]any) {
 			}
 		}
 	}
-	told["dim_mult"], told["num_res_blocks"] = mults, blocks
-	// mflux leaves a convolution in time out, which pictures do not need
+	inferred["dim_mult"], inferred["num_res_blocks"] = mults, blocks
+	// not certain, because mflux omits a convolution over time that images do not need
 	published["temperal_downsample"] = temporal
 }

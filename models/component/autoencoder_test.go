@@ -29,7 +29,8 @@ func TestNewAutoencoder(t *testing.T) {
 			t.Fatal(err)
 		}
 		if m.ScaleFactor() != want.scale || m.LatentChannels() != want.channels || !slices.Equal(m.Unscaled(3, 5), want.unscaled) {
-			t.Errorf("%q: scale %d, %d channels, unscaled %v, expected %v", class, m.ScaleFactor(), m.LatentChannels(), m.Unscaled(3, 5), want)
+			t.Errorf("%q: scale %d, %d channels, unscaled %v, expected %v", class, m.ScaleFactor(), m.LatentChannels(),
+				m.Unscaled(3, 5), want)
 		}
 		broken := errors.New("broken")
 		if _, err := component.Find(class).NewAutoencoder(func(vae.Config) error { return broken }); err != broken {
@@ -39,7 +40,8 @@ func TestNewAutoencoder(t *testing.T) {
 	for _, class := range []string{"AutoencoderTiny", "CLIPTextModel"} {
 		fsys := fstest.MapFS{"vae/config.json": {Data: []byte(`{"_class_name": "` + class + `"}`)}}
 		_, _, err := component.DeclareAutoencoder(&component.Folder{FS: fsys, Points: &hooks.Points{}}, "vae")
-		if !errors.Is(err, errs.ErrUnsupported) || !strings.Contains(err.Error(), `class "`+class+`"; this version runs AutoencoderKL, AutoencoderKLFlux2, AutoencoderKLQwenImage`) {
+		if !errors.Is(err, errs.ErrUnsupported) || !strings.Contains(err.Error(),
+			`class "`+class+`": expected one of AutoencoderKL, AutoencoderKLFlux2, AutoencoderKLQwenImage`) {
 			t.Errorf("%s: error %v", class, err)
 		}
 	}

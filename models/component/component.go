@@ -1,11 +1,11 @@
-// Package component describes the classes of diffusers and transformers that
-// models are made of: one file for each class, with everything that is particular
-// to it. [All] lists them.
+// Package component describes the component classes of diffusers and transformers
+// that models consist of. Each class has a file with everything specific to it, and
+// [All] lists the classes.
 //
-// What a class computes is in packages transformer, textenc and vae. Here is how
-// such a component is found in files, loaded and judged: what other programs call
-// its tensors, what their shapes say of its config, which of its layers are
-// quantized, and how much work and memory it takes.
+// The networks themselves are in packages transformer, textenc and vae. This package
+// describes how to find components in files and how to load and quantize them: the
+// names that other programs give their tensors, how a config is inferred from tensor
+// shapes, which layers are quantized, and how much computation and memory they need.
 package component
 
 import (
@@ -44,69 +44,69 @@ type Class struct {
 	Aliases []string // other classes with the same modules
 	Library string   // diffusers or transformers
 	Role    Role
-	// Folder is where pipelines have a component of the class, for files that do not
-	// say: a single file, or a folder without model_index.json.
+	// Folder is the folder that pipelines use for the class. It applies to files that do
+	// not name one: a single file, or a folder without model_index.json.
 	Folder string
 
-	// MFlux and Original are what mflux calls the tensors, and what ComfyUI and the
-	// models' makers do. Files are compared with the former first, and in this order.
+	// MFlux and Original map the tensor names of mflux, and those of ComfyUI and the
+	// original checkpoints, to diffusers' names. They are tried in this order.
 	MFlux, Original []*layout.Table
-	// LoRA are names that only LoRAs have.
+	// LoRA maps module names that occur only in LoRAs.
 	LoRA []layout.Rule
-	// LoRABeyond reports that LoRAs may change layers that are not declared, since
-	// nothing that comes behind them is used.
-	LoRABeyond bool
-	// LoRAHint tells by the names of its tensors that a LoRA is for the class.
+	// LoRAUnusedLayers reports that LoRAs may have tensors for the last layers of a text
+	// encoder, which are not declared because the pipeline does not use their output.
+	LoRAUnusedLayers bool
+	// LoRAHint recognises LoRAs for the class by the names of their tensors.
 	LoRAHint *lora.Hint
-	// Prefix is what transformers may put before the names of tensors.
+	// Prefix is a prefix that transformers may put before all tensor names.
 	Prefix string
-	// Infer finds out by the shapes of tensors what config.json would say: values
-	// that follow from them, and those that published models of such sizes have.
-	Infer func(s *layout.Sizes, told, published map[string]any)
+	// Infer infers the values of config.json from the shapes of the tensors. Values that
+	// follow from shapes go to inferred; values that shapes do not determine, but that
+	// published models of such a size have, go to published.
+	Infer func(s *layout.Sizes, inferred, published map[string]any)
 
-	// Quantization are the layers that keep more bits than a model is quantized to.
-	// The first rule that fits a layer counts.
+	// Quantization lists the layers that keep more bits than the rest of a quantized
+	// model. The first rule that matches a layer applies.
 	Quantization []QuantizationRule
 
-	// FLOPs counts the operations of one evaluation of a transformer, of which model
-	// is the module, for so many tokens of pictures and of text.
+	// FLOPs returns the number of floating-point operations of one forward pass of a
+	// transformer for a number of image tokens and text tokens. model is its module.
 	FLOPs func(model any, image, text int) float64
-	// Blocks describes the memory that the blocks of a module take. Nil is for what
-	// [DefaultStack] finds.
-	Blocks func(model any) Stack
+	// Blocks describes the memory that the blocks of a module need. If it is nil,
+	// [DefaultBlockMemory] is used.
+	Blocks func(model any) BlockMemory
 
-	// NewAutoencoder declares an autoencoder. read reads the model's config over the
-	// class's and validates it.
+	// NewAutoencoder declares an autoencoder. It calls read with the class's default
+	// config, and read overrides that with the model's config and validates it.
 	NewAutoencoder func(read func(vae.Config) error) (vae.Autoencoder, error)
-	// LatentKey is the key of an autoencoder's config with the channels of its latents.
+	// LatentKey is the key of the number of latent channels in an autoencoder's config.
 	LatentKey string
-	// Preview returns the published projection of an autoencoder's latents to
-	// colours, nil for none.
+	// Preview returns the published projection of an autoencoder's latents to colours,
+	// nil if there is no such projection.
 	Preview func(a vae.Autoencoder) *Projection
 
-	// Headed reports that a text encoder is the model inside a class that has a
-	// language model's head too, and that pipelines call the outer one.
+	// Headed reports that a text encoder is the inner model of a class that also has a
+	// language model head, and that pipelines call the outer class.
 	Headed bool
-	// Untapped are values of the reference's modules that have no counterpart here.
+	// Untapped lists values of the reference's modules that have no counterpart here.
 	Untapped []Untapped
 }
 
-// An Untapped tells values by their names in a recorded run, and why they have no
-// counterpart.
+// An Untapped describes values of the reference that have no counterpart here.
 type Untapped struct {
-	Names  *regexp.Regexp
-	Reason string
+	Names  *regexp.Regexp // the names of the values in a dump
+	Reason string         // why they have no counterpart
 }
 
-// Tables lists what other programs call the class's tensors.
+// Tables lists the layouts in which other programs name the class's tensors.
 func (c *Class) Tables() []*layout.Table {
 	return slices.Concat(c.MFlux, c.Original)
 }
 
-// bare is a tensor's name without what transformers may put before it.
+// bare removes the class's prefix from a tensor name.
 func (c *Class) bare(name string) string { return strings.TrimPrefix(name, c.Prefix) }
 
-// is reports whether the class is known by a name.
+// is reports whether name is the class's name or one of its aliases.
 func (c *Class) is(name string) bool {
 	return name == c.Name || slices.Contains(c.Aliases, name)
 }
@@ -114,17 +114,17 @@ func (c *Class) is(name string) bool {
 // A Component is a part of a pipeline with weights, declared by its config.
 type Component struct {
 	Class    *Class
-	Name     string   // the root of its modules' names
+	Name     string   // the root of its module names
 	Dir      string   // its folder
 	Model    any      // a pointer to a struct, for nn.Load
-	Prefixes []string // that names in files may have
-	Ignore   []string // patterns of tensors that files may have besides
-	// Projection is that of an autoencoder's latents, nil for one that is not known.
+	Prefixes []string // prefixes that tensor names may have in files
+	Ignore   []string // patterns of tensors in files that are not needed
+	// Projection projects an autoencoder's latents to colours; nil if it is unknown.
 	Projection *Projection
 }
 
-// Open opens the component's checkpoint under diffusers' names, whatever its
-// tensors are called.
+// Open opens the component's checkpoint. Tensors have diffusers' names, whatever the
+// layout of the file.
 func (c Component) Open(fsys fs.FS) (*checkpoint.Checkpoint, error) {
 	ck, err := checkpoint.OpenCheckpoint(fsys, c.Dir)
 	if err != nil || c.Model == nil {
@@ -142,13 +142,12 @@ func (c Component) Open(fsys fs.FS) (*checkpoint.Checkpoint, error) {
 	return view, nil
 }
 
-// Match finds the component's tensors in its checkpoint.
+// Match finds the tensors of the component's parameters in its checkpoint.
 func (c Component) Match(ck *checkpoint.Checkpoint) ([]nn.Found, *nn.MismatchError) {
 	return nn.Match(c.Model, ck, nn.LoadOptions{Name: c.Name, Prefixes: c.Prefixes, Ignore: c.Ignore})
 }
 
-// Bare is the name of a tensor of the component without what its checkpoint may put
-// before all names.
+// Bare removes a prefix in c.Prefixes from a tensor name.
 func (c Component) Bare(name string) string {
 	for _, prefix := range c.Prefixes {
 		if rest, ok := strings.CutPrefix(name, prefix); ok {
@@ -166,25 +165,25 @@ func (c Component) Unload() {
 	mlx.ClearCache()
 }
 
-// ConfigFile is the config of a component that is a model.
+// ConfigFile is the name of the config file of a component with weights.
 const ConfigFile = "config.json"
 
 // A Folder is a model folder whose components are being declared.
 type Folder struct {
 	FS     fs.FS
-	Dtype  mlx.Dtype     // that is computed in
-	Points *hooks.Points // of the pipeline's taps
-	// Absent are the folders of components that are not there, and may not be needed.
+	Dtype  mlx.Dtype     // the dtype of computations
+	Points *hooks.Points // the tap points of the pipeline
+	// Absent has the folders of components that do not exist and may not be needed.
 	Absent map[string]bool
 }
 
-// Config reads the config of a component over its defaults, which stay where the
-// component is absent.
+// Config reads a component's config.json into c, which holds the defaults, and
+// validates it. The config of an absent component keeps its defaults.
 func (f *Folder) Config(dir string, c interface{ Validate() error }) error {
 	return f.ConfigAt(path.Join(dir, ConfigFile), c)
 }
 
-// ConfigAt is Config for a config of any name.
+// ConfigAt is Config for a config file of any name.
 func (f *Folder) ConfigAt(name string, c interface{ Validate() error }) error {
 	if f.Absent[path.Dir(name)] {
 		return nil
@@ -198,16 +197,16 @@ func (f *Folder) ConfigAt(name string, c interface{ Validate() error }) error {
 	return nil
 }
 
-// SameSize compares a size of two components that must be the same.
+// SameSize returns an error if two sizes that must be equal differ.
 func SameSize(what string, size int, other string, otherSize int) error {
 	if size != otherSize {
-		return fmt.Errorf("%s is %d and %s %d: they belong to different models", what, size, other, otherSize)
+		return fmt.Errorf("%s is %d, but %s is %d: the components belong to different models", what, size, other, otherSize)
 	}
 	return nil
 }
 
-// FitsTransformer compares the size of what a text encoder, by its folder, makes
-// with what the transformer takes, if both are there.
+// FitsTransformer returns an error if the output size of the text encoder in a folder
+// is not the input size of the transformer, unless one of them is absent.
 func (f *Folder) FitsTransformer(encoder, what string, size int, key string, transformerSize int) error {
 	if f.Absent[encoder] || f.Absent[Transformers] {
 		return nil
@@ -215,7 +214,8 @@ func (f *Folder) FitsTransformer(encoder, what string, size int, key string, tra
 	return SameSize(what, size, "the transformer's "+key, transformerSize)
 }
 
-// Transformers and Autoencoders are the folders that pipelines have those in.
+// Transformers and Autoencoders are the folders of a pipeline's transformer and
+// autoencoder.
 const (
 	Transformers = "transformer"
 	Autoencoders = "vae"

@@ -12,35 +12,35 @@ import (
 	"github.com/gomflux/gomflux/internal/checkpoint/layout"
 )
 
-// A Part is a component that was found in a checkpoint.
-type Part struct {
+// A Detected is a component that was found in a checkpoint.
+type Detected struct {
 	Class *Class
-	// Table is the layout that its tensors have under Prefix. One without rules is
-	// of diffusers' own names.
+	// Table is the layout of its tensor names after Prefix. A table without rules
+	// stands for diffusers' names.
 	Table  *layout.Table
 	Prefix string
 }
 
-// Infer finds out by the shapes of the part's tensors what its config.json would
-// say.
-func (p Part) Infer(ck *checkpoint.Checkpoint) (layout.Config, error) {
-	return layout.Infer(p.Class.Name, p.Class.Infer, layout.Shapes(ck, p.Table, p.Prefix, p.Class.bare))
+// Infer infers the component's config from the shapes of its tensors.
+func (d Detected) Infer(ck *checkpoint.Checkpoint) (layout.Config, error) {
+	return layout.Infer(d.Class.Name, d.Class.Infer, layout.Shapes(ck, d.Table, d.Prefix, d.Class.bare))
 }
 
-// ErrLoRA is wrapped by errors about files that are LoRAs, and no models.
+// ErrLoRA is wrapped by errors about files that are LoRAs instead of models.
 var ErrLoRA = errors.New("a LoRA")
 
-// Detect finds out by its tensors' names which components a checkpoint holds, at
-// least one. Its errors name some of them, and end with what is supported.
-func Detect(ck *checkpoint.Checkpoint, supported string) ([]Part, error) {
-	var parts []Part
+// Detect finds the components in a checkpoint, at least one, by the names of its
+// tensors. Errors name some of the tensors and end with the text supported, which
+// describes the supported formats.
+func Detect(ck *checkpoint.Checkpoint, supported string) ([]Detected, error) {
+	var parts []Detected
 	for _, class := range All {
-		if class.Role != TextEncoder && slices.ContainsFunc(parts, func(p Part) bool { return p.Class.Role == class.Role }) {
-			continue // there is one of its kind, whose names it has too
+		if class.Role != TextEncoder && slices.ContainsFunc(parts, func(p Detected) bool { return p.Class.Role == class.Role }) {
+			continue // a class with the same role and more specific names was found
 		}
 		for _, t := range class.Tables() {
 			if prefix, ok := t.Matches(ck); ok {
-				parts = append(parts, Part{class, t, prefix})
+				parts = append(parts, Detected{class, t, prefix})
 				break
 			}
 		}
@@ -50,30 +50,34 @@ func Detect(ck *checkpoint.Checkpoint, supported string) ([]Part, error) {
 	}
 	names := slices.Sorted(maps.Keys(ck.Tensors))
 	if len(names) == 0 {
-		return nil, fmt.Errorf("%s: holds no tensors", ck.Dir)
+		return nil, fmt.Errorf("%s: contains no tensors", ck.Dir)
 	}
 	if i := slices.IndexFunc(names, isLoRA); i >= 0 {
-		return nil, fmt.Errorf("%s: is %w (it has %s): give it with --lora, and with --model the model that it was made for", ck.Dir, ErrLoRA, shorten(names[i]))
+		return nil, fmt.Errorf("%s: is %w (it has tensor %s): pass it with --lora, and its base model with --model",
+			ck.Dir, ErrLoRA, shorten(names[i]))
 	}
-	for _, other := range foreign {
+	for _, other := range unsupportedModels {
 		if slices.ContainsFunc(names, func(name string) bool { return strings.Contains("."+name, other.part) }) {
-			return nil, fmt.Errorf("%s: is %s, which this version does not run; %s", ck.Dir, other.name, supported)
+			return nil, fmt.Errorf("%s: is %s, which is not supported by this version; %s", ck.Dir, other.name, supported)
 		}
 	}
-	// some from all over the file
+	// name tensors from all over the file
 	var some []string
 	for i := range min(4, len(names)) {
 		some = append(some, shorten(names[i*len(names)/min(4, len(names))]))
 	}
-	return nil, fmt.Errorf("%s: it is not known what has these tensors: %s (%d in all); %s", ck.Dir, strings.Join(some, ", "), len(names), supported)
+	return nil, fmt.Errorf("%s: unknown model, with tensors such as %s (%d in all); %s", ck.Dir, strings.Join(some, ", "),
+		len(names), supported)
 }
 
-// isLoRA tells the tensors of LoRA, LoKr, LoHa and DoRA.
+// isLoRA reports whether a tensor name is one of LoRA, LoKr, LoHa or DoRA.
 func isLoRA(name string) bool {
 	if strings.HasPrefix(name, "lora_") {
 		return true
 	}
-	for _, part := range []string{".lora_A.", ".lora_B.", ".lora_up.", ".lora_down.", ".lora.up.", ".lora.down.", ".lokr_w", ".hada_w", ".lora_A", ".lora_B"} {
+	for _, part := range []string{
+		".lora_A.", ".lora_B.", ".lora_up.", ".lora_down.", ".lora.up.", ".lora.down.", ".lokr_w", ".hada_w", ".lora_A", ".lora_B",
+	} {
 		if strings.Contains(name, part) {
 			return true
 		}
@@ -81,20 +85,21 @@ func isLoRA(name string) bool {
 	return false
 }
 
-// foreign are models that one may try by mistake, by a part of a tensor's name
-// with a dot before it.
-var foreign = []struct{ part, name string }{
-	{".input_blocks.0.0.weight", "a Stable Diffusion 1, 2 or XL"},
-	{".joint_blocks.0.", "a Stable Diffusion 3"},
-	{".distilled_guidance_layer.", "a Chroma"},
+// unsupportedModels lists models that a user may try by mistake, with a part of the
+// name of one of their tensors. A name is searched with a dot before it.
+var unsupportedModels = []struct{ part, name string }{
+	{".input_blocks.0.0.weight", "a Stable Diffusion 1, 2 or XL model"},
+	{".joint_blocks.0.", "a Stable Diffusion 3 model"},
+	{".distilled_guidance_layer.", "a Chroma model"},
 	{".controlnet_", "a ControlNet"},
 	{".control_", "a ControlNet"},
-	{".layers.0.adaLN_modulation.1.", "a Lumina 2"},
+	{".layers.0.adaLN_modulation.1.", "a Lumina 2 model"},
 	{".patch_embedding.weight", "a Wan video model"},
-	{".txt_in.individual_token_refiner.", "a HunyuanVideo"},
+	{".txt_in.individual_token_refiner.", "a HunyuanVideo model"},
 }
 
-// shorten is a tensor's name as a message has it.
+// shorten returns a tensor name for a message, cut to 100 bytes and with control
+// characters escaped.
 func shorten(name string) string {
 	const most = 100
 	if len(name) > most {

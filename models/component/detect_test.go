@@ -33,8 +33,10 @@ func TestDetect(t *testing.T) {
 		want  map[string]string // prefixes by class
 	}{
 		{names("", component.FluxTransformer2DModel, true), map[string]string{"FluxTransformer2DModel": ""}},
-		{names("diffusion_model.", component.FluxTransformer2DModel, false), map[string]string{"FluxTransformer2DModel": "diffusion_model."}},
-		{names("model.diffusion_model.", component.Flux2Transformer2DModel, true), map[string]string{"Flux2Transformer2DModel": "model.diffusion_model."}},
+		{names("diffusion_model.", component.FluxTransformer2DModel, false),
+			map[string]string{"FluxTransformer2DModel": "diffusion_model."}},
+		{names("model.diffusion_model.", component.Flux2Transformer2DModel, true),
+			map[string]string{"Flux2Transformer2DModel": "model.diffusion_model."}},
 		{names("", component.AutoencoderKLFlux2, true), map[string]string{"AutoencoderKLFlux2": ""}},
 		{names("first_stage_model.", component.AutoencoderKL, true), map[string]string{"AutoencoderKL": "first_stage_model."}},
 		{names("", component.AutoencoderKLQwenImage, true), map[string]string{"AutoencoderKLQwenImage": ""}},
@@ -44,11 +46,13 @@ func TestDetect(t *testing.T) {
 			names("model.diffusion_model.", component.ZImageTransformer2DModel, true), names("vae.", component.AutoencoderKL, true),
 			names("text_encoders.qwen3_4b.transformer.", component.Qwen3Model, false),
 		), map[string]string{
-			"ZImageTransformer2DModel": "model.diffusion_model.", "AutoencoderKL": "vae.", "Qwen3Model": "text_encoders.qwen3_4b.transformer.",
+			"ZImageTransformer2DModel": "model.diffusion_model.", "AutoencoderKL": "vae.",
+			"Qwen3Model": "text_encoders.qwen3_4b.transformer.",
 		}},
 		{slices.Concat(
 			names("model.diffusion_model.", component.FluxTransformer2DModel, true), names("vae.", component.AutoencoderKL, true),
-			names("text_encoders.clip_l.transformer.", component.CLIPTextModel, true), names("text_encoders.t5xxl.transformer.", component.T5EncoderModel, true),
+			names("text_encoders.clip_l.transformer.", component.CLIPTextModel, true),
+			names("text_encoders.t5xxl.transformer.", component.T5EncoderModel, true),
 		), map[string]string{
 			"FluxTransformer2DModel": "model.diffusion_model.", "AutoencoderKL": "vae.",
 			"CLIPTextModel": "text_encoders.clip_l.transformer.", "T5EncoderModel": "text_encoders.t5xxl.transformer.",
@@ -66,7 +70,8 @@ func TestDetect(t *testing.T) {
 	if _, err := component.Detect(named(nil), ""); err == nil {
 		t.Error("no tensors: no error")
 	}
-	for _, name := range []string{"lora_unet_a.lora_down.weight", "diffusion_model.a.lora_A.weight", "a.lokr_w1", "base_model.model.a.hada_w1_a"} {
+	for _, name := range []string{"lora_unet_a.lora_down.weight", "diffusion_model.a.lora_A.weight", "a.lokr_w1",
+		"base_model.model.a.hada_w1_a"} {
 		if _, err := component.Detect(named([]string{name}), ""); !errors.Is(err, component.ErrLoRA) {
 			t.Errorf("%s: %v", name, err)
 		}
@@ -92,8 +97,8 @@ func parseTensors(text string) *checkpoint.Checkpoint {
 	return ck
 }
 
-// FuzzDetect looks for components among tensors of any names and shapes, and makes
-// configs of what it finds, which are not much larger than the names.
+// FuzzDetect detects components among tensors with any names and shapes, and infers their
+// configs, which must not be much larger than the names.
 func FuzzDetect(f *testing.F) {
 	lists, err := filepath.Glob("testdata/original/*.json")
 	if err != nil || len(lists) == 0 {
@@ -117,7 +122,8 @@ func FuzzDetect(f *testing.F) {
 		}
 	}
 	for _, class := range []*component.Class{
-		component.CLIPTextModel, component.T5EncoderModel, component.Qwen3Model, component.Qwen25VLForConditionalGeneration, component.AutoencoderKLQwenImage,
+		component.CLIPTextModel, component.T5EncoderModel, component.Qwen3Model, component.Qwen25VLForConditionalGeneration,
+		component.AutoencoderKLQwenImage,
 	} {
 		for _, table := range class.Tables() {
 			f.Add(strings.Join(table.Signature, " BF16 8 8\n") + " BF16 8 8\nscaled_fp8 F32 0\n")
@@ -140,7 +146,8 @@ func FuzzDetect(f *testing.F) {
 					t.Errorf("%s: a config of %d bytes, %v", p.Class.Name, len(data), err)
 				}
 			}
-			view, _, err := layout.View(ck, p.Class.Tables(), layout.Shapes(ck, p.Table, p.Prefix, func(name string) string { return name }))
+			view, _, err := layout.View(ck, p.Class.Tables(),
+				layout.Shapes(ck, p.Table, p.Prefix, func(name string) string { return name }))
 			if err == nil && len(view.Tensors) > 5*len(ck.Tensors) {
 				t.Errorf("%s: %d tensors of %d", p.Class.Name, len(view.Tensors), len(ck.Tensors))
 			}
@@ -151,7 +158,8 @@ func FuzzDetect(f *testing.F) {
 // TestMarks has what stands beside 8-bit weights.
 func TestMarks(t *testing.T) {
 	text := ""
-	for _, name := range []string{"img_in", "vector_in.in_layer", "double_blocks.0.img_mod.lin", "final_layer.adaLN_modulation.1", "double_blocks.0.img_attn.qkv"} {
+	for _, name := range []string{"img_in", "vector_in.in_layer", "double_blocks.0.img_mod.lin",
+		"final_layer.adaLN_modulation.1", "double_blocks.0.img_attn.qkv"} {
 		text += "model.diffusion_model." + name + ".weight F8_E4M3 6 2\n" +
 			"model.diffusion_model." + name + ".scale_weight F32\n" +
 			"model.diffusion_model." + name + ".scale_input F32\n" +
@@ -177,7 +185,7 @@ func TestMarks(t *testing.T) {
 	}
 	got := map[string]int{}
 	for name, tensor := range view.Tensors {
-		got[name] = len(tensor.Forms)
+		got[name] = len(tensor.Transforms)
 	}
 	if !maps.Equal(got, want) {
 		t.Errorf("found %v, expected %v", got, want)
@@ -202,8 +210,8 @@ func TestIndexTimestepZero(t *testing.T) {
 			t.Fatalf("%+v, %v", parts, err)
 		}
 		c, err := parts[0].Infer(ck)
-		if err != nil || c.Told["zero_cond_t"] != want || c.Told["num_attention_heads"] != 2 || c.Told["out_channels"] != 4 {
-			t.Errorf("mark %q: %v, %v", mark, c.Told, err)
+		if err != nil || c.Inferred["zero_cond_t"] != want || c.Inferred["num_attention_heads"] != 2 || c.Inferred["out_channels"] != 4 {
+			t.Errorf("mark %q: %v, %v", mark, c.Inferred, err)
 		}
 		view, _, err := layout.View(ck, class.Tables(), nil)
 		if err != nil || len(view.Tensors) != 7 {
@@ -216,8 +224,8 @@ func TestIndexTimestepZero(t *testing.T) {
 func TestInferNumbers(t *testing.T) {
 	for _, number := range []string{"9223372036854775807", "1000000000"} {
 		ck := parseTensors("encoder.down_blocks." + number + ".resnets.0.conv1.weight F32 8 8 3 3\n")
-		_, err := component.Part{Class: component.AutoencoderKL, Table: &layout.Table{}}.Infer(ck)
-		if err == nil || !strings.Contains(err.Error(), "encoder.down_blocks has a module of number "+number) {
+		_, err := component.Detected{Class: component.AutoencoderKL, Table: &layout.Table{}}.Infer(ck)
+		if err == nil || !strings.Contains(err.Error(), "encoder.down_blocks has index "+number) {
 			t.Errorf("number %s: error %v", number, err)
 		}
 	}

@@ -16,8 +16,8 @@ import (
 	"github.com/gomflux/gomflux/models/index"
 )
 
-// TestFLOPs counts the linear layers of a step as they are called, and attention
-// from what it is given.
+// TestFLOPs compares the FLOPs with those counted from the calls of linear layers and the
+// inputs of attention in a step.
 func TestFLOPs(t *testing.T) {
 	for _, c := range []struct {
 		folder   string
@@ -28,6 +28,7 @@ func TestFLOPs(t *testing.T) {
 		{"zimage-ordinary", 3, 0},
 		{"flux1-schnell-ordinary", 0, 0},
 		{"flux1-dev-small", 3.5, 0},
+		{"flux1-kontext", 2.5, 1},
 		{"flux2-klein", 1, 0},
 		{"flux2-klein-base", 4, 0},
 		{"flux2-klein", 1, 2},
@@ -59,7 +60,8 @@ func TestFLOPs(t *testing.T) {
 			}
 			defer m.Close()
 
-			o := gomflux.Options{Prompt: "a red circle", NegativePrompt: "a red circle", Height: 48, Width: 64, Steps: 1, Guidance: &c.guidance}
+			o := gomflux.Options{Prompt: "a red circle", NegativePrompt: "a red circle", Height: 48, Width: 64, Steps: 1,
+				Guidance: &c.guidance}
 			for range c.images {
 				o.References = append(o.References, image.NewRGBA(image.Rect(0, 0, 70, 80)))
 			}

@@ -32,24 +32,29 @@ var Flux2Transformer2DModel = &Class{
 			"transformer_blocks.0.attn.to_q.weight",
 		}},
 	},
-	// some programs cut the first four letters off
+	// some programs cut off the first four letters of transformer_blocks
 	LoRA:     append(joined("transformer_blocks.{}"), layout.Rename("sformer_blocks.{}", "transformer_blocks.{}")...),
 	LoRAHint: &lora.Hint{For: "FLUX.2", Names: regexp.MustCompile(`to_qkv_mlp_proj|stream_modulation`)},
 	Infer:    inferFlux2,
 	Quantization: []QuantizationRule{
-		{"x_embedder", 8}, {"context_embedder", 8}, {"time_guidance_embed.*", 8}, {"*_modulation*.linear", 8}, {"norm_out.linear", 8}, {"proj_out", 8},
+		{"x_embedder", 8}, {"context_embedder", 8}, {"time_guidance_embed.*", 8}, {"*_modulation*.linear", 8},
+		{"norm_out.linear", 8}, {"proj_out", 8},
 	},
 	FLOPs: func(model any, image, text int) float64 {
 		return flux2FLOPs(model.(*transformer.Flux2).Config, image, text)
 	},
-	Blocks: func(model any) Stack {
+	Blocks: func(model any) BlockMemory {
 		c := model.(*transformer.Flux2).Config
 		w := float64(c.NumAttentionHeads * c.AttentionHeadDim)
-		return Stack{Blocks: c.NumLayers + c.NumSingleLayers, Heads: c.NumAttentionHeads, Made: 24.5 * w, Read: 27 * w, Alive: 35.5 * w, Scores: 0.85, Cast: 1.3}
+		return BlockMemory{
+			Blocks: c.NumLayers + c.NumSingleLayers, Heads: c.NumAttentionHeads,
+			Written: 24.5 * w, Read: 27 * w,
+			Live: 35.5 * w, Scores: 0.85, Cast: 1.3,
+		}
 	},
 }
 
-// flux2Rules are those of FLUX.2 as its makers have it (flux2/model.py).
+// flux2Rules returns the rules for FLUX.2's original checkpoints (flux2/model.py).
 func flux2Rules() []layout.Rule {
 	return slices.Concat(
 		fluxEnds("time_guidance_embed"),
@@ -71,22 +76,23 @@ func flux2Rules() []layout.Rule {
 	)
 }
 
-func inferFlux2(s *layout.Sizes, told, published map[string]any) {
+func inferFlux2(s *layout.Sizes, inferred, published map[string]any) {
 	width := s.Dim("x_embedder.weight", 0)
 	heads, size := s.Heads(width, "transformer_blocks.0.attn.norm_q.weight")
-	told["in_channels"], told["out_channels"] = s.Dim("x_embedder.weight", 1), nil
-	told["num_layers"], told["num_single_layers"] = s.Count("transformer_blocks"), s.Count("single_transformer_blocks")
-	told["num_attention_heads"], told["attention_head_dim"] = heads, size
-	told["joint_attention_dim"] = s.Dim("context_embedder.weight", 1)
-	told["timestep_guidance_channels"] = s.Dim("time_guidance_embed.timestep_embedder.linear_1.weight", 1)
-	told["guidance_embeds"] = s.Has("time_guidance_embed.guidance_embedder.linear_1.weight")
-	told["mlp_ratio"] = float64(s.Dim("transformer_blocks.0.ff.linear_out.weight", 1)) / float64(width)
+	inferred["in_channels"], inferred["out_channels"] = s.Dim("x_embedder.weight", 1), nil
+	inferred["num_layers"], inferred["num_single_layers"] = s.Count("transformer_blocks"), s.Count("single_transformer_blocks")
+	inferred["num_attention_heads"], inferred["attention_head_dim"] = heads, size
+	inferred["joint_attention_dim"] = s.Dim("context_embedder.weight", 1)
+	inferred["timestep_guidance_channels"] = s.Dim("time_guidance_embed.timestep_embedder.linear_1.weight", 1)
+	inferred["guidance_embeds"] = s.Has("time_guidance_embed.guidance_embedder.linear_1.weight")
+	inferred["mlp_ratio"] = float64(s.Dim("transformer_blocks.0.ff.linear_out.weight", 1)) / float64(width)
 	published["patch_size"], published["rope_theta"], published["eps"] = 1, 2000, 1e-6
 	layout.Axes(published, "axes_dims_rope", size, 32, 32, 32, 32)
 }
 
-// flux2FLOPs is that of FLUX.2's, whose blocks share their modulation, with tokens
-// of references that come out with those of the picture.
+// flux2FLOPs returns the FLOPs of FLUX.2's transformer, whose blocks share their
+// modulation. Image tokens include those of reference images, which pass through the
+// last layer too.
 func flux2FLOPs(c transformer.Flux2Config, image, text int) float64 {
 	d := float64(c.NumAttentionHeads * c.AttentionHeadDim)
 	macs := float64(c.TimestepGuidanceChannels)*d + d*d + 15*d*d

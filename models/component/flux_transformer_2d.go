@@ -49,14 +49,18 @@ var FluxTransformer2DModel = &Class{
 	FLOPs: func(model any, image, text int) float64 {
 		return fluxFLOPs(model.(*transformer.Flux).Config, image, text)
 	},
-	Blocks: func(model any) Stack {
+	Blocks: func(model any) BlockMemory {
 		c := model.(*transformer.Flux).Config
 		w := float64(c.NumAttentionHeads * c.AttentionHeadDim)
-		return Stack{Blocks: c.NumLayers + c.NumSingleLayers, Heads: c.NumAttentionHeads, Made: 28 * w, Read: 38 * w, Alive: 36 * w, Scores: 1, Cast: 0.65}
+		return BlockMemory{
+			Blocks: c.NumLayers + c.NumSingleLayers, Heads: c.NumAttentionHeads,
+			Written: 28 * w, Read: 38 * w,
+			Live: 36 * w, Scores: 1, Cast: 0.65,
+		}
 	},
 }
 
-// fluxRules are those of FLUX.1 as its makers have it (flux/model.py).
+// fluxRules returns the rules for FLUX.1's original checkpoints (flux/model.py).
 func fluxRules() []layout.Rule {
 	return slices.Concat(
 		fluxEnds("time_text_embed"),
@@ -80,24 +84,25 @@ func fluxRules() []layout.Rule {
 	)
 }
 
-func inferFlux(s *layout.Sizes, told, published map[string]any) {
+func inferFlux(s *layout.Sizes, inferred, published map[string]any) {
 	width := s.Dim("x_embedder.weight", 0)
 	heads, size := s.Heads(width, "transformer_blocks.0.attn.norm_q.weight")
 	in, out := s.Dim("x_embedder.weight", 1), s.Dim("proj_out.weight", 0)
-	told["in_channels"], told["out_channels"] = in, nil
+	inferred["in_channels"], inferred["out_channels"] = in, nil
 	if out != in {
-		told["out_channels"] = out
+		inferred["out_channels"] = out
 	}
-	told["num_layers"], told["num_single_layers"] = s.Count("transformer_blocks"), s.Count("single_transformer_blocks")
-	told["num_attention_heads"], told["attention_head_dim"] = heads, size
-	told["joint_attention_dim"] = s.Dim("context_embedder.weight", 1)
-	told["pooled_projection_dim"] = s.Dim("time_text_embed.text_embedder.linear_1.weight", 1)
-	told["guidance_embeds"] = s.Has("time_text_embed.guidance_embedder.linear_1.weight")
+	inferred["num_layers"], inferred["num_single_layers"] = s.Count("transformer_blocks"), s.Count("single_transformer_blocks")
+	inferred["num_attention_heads"], inferred["attention_head_dim"] = heads, size
+	inferred["joint_attention_dim"] = s.Dim("context_embedder.weight", 1)
+	inferred["pooled_projection_dim"] = s.Dim("time_text_embed.text_embedder.linear_1.weight", 1)
+	inferred["guidance_embeds"] = s.Has("time_text_embed.guidance_embedder.linear_1.weight")
 	published["patch_size"] = 1
 	layout.Axes(published, "axes_dims_rope", size, 16, 56, 56)
 }
 
-// fluxFLOPs is that of FLUX.1's transformer, with image tokens of 2x2 latents.
+// fluxFLOPs returns the FLOPs of FLUX.1's transformer. An image token is a 2x2 patch of
+// latents.
 func fluxFLOPs(c transformer.FluxConfig, image, text int) float64 {
 	d := float64(c.NumAttentionHeads * c.AttentionHeadDim)
 	embed := timeFeatures*d + d*d

@@ -24,7 +24,8 @@ func TestInfer(t *testing.T) {
 	dev.GuidanceEmbeds = true
 	schnell := transformer.DefaultFluxConfig()
 	klein4 := transformer.DefaultFlux2Config()
-	klein4.NumLayers, klein4.NumSingleLayers, klein4.NumAttentionHeads, klein4.JointAttentionDim, klein4.GuidanceEmbeds = 5, 20, 24, 7680, false
+	klein4.NumLayers, klein4.NumSingleLayers, klein4.NumAttentionHeads, klein4.JointAttentionDim, klein4.GuidanceEmbeds = 5, 20,
+		24, 7680, false
 	klein9 := klein4
 	klein9.NumLayers, klein9.NumSingleLayers, klein9.NumAttentionHeads, klein9.JointAttentionDim = 8, 24, 32, 12288
 	zimage := transformer.DefaultZImageConfig()
@@ -50,7 +51,8 @@ func TestInfer(t *testing.T) {
 	qwen3.RopeTheta = number(1e6)
 	vl := textenc.DefaultQwen25VLConfig()
 	kvHeads := 4
-	vl.Text.HiddenSize, vl.Text.IntermediateSize, vl.Text.NumHiddenLayers, vl.Text.NumAttentionHeads, vl.Text.NumKeyValueHeads = 3584, 18944, 28, 28, &kvHeads
+	vl.Text.HiddenSize, vl.Text.IntermediateSize, vl.Text.NumHiddenLayers, vl.Text.NumAttentionHeads,
+		vl.Text.NumKeyValueHeads = 3584, 18944, 28, 28, &kvHeads
 	vl.Text.RMSNormEps, vl.Text.RopeTheta = 1e-6, number(1e6)
 	vl.Vision.HiddenSize = 1280
 
@@ -63,18 +65,22 @@ func TestInfer(t *testing.T) {
 		got   config // with diffusers' defaults
 	}{
 		{"flux dev", component.FluxTransformer2DModel, transformer.NewFlux(dev), &dev, defaultOf(transformer.DefaultFluxConfig)},
-		{"flux schnell", component.FluxTransformer2DModel, transformer.NewFlux(schnell), &schnell, defaultOf(transformer.DefaultFluxConfig)},
+		{"flux schnell", component.FluxTransformer2DModel, transformer.NewFlux(schnell), &schnell,
+			defaultOf(transformer.DefaultFluxConfig)},
 		{"klein 4B", component.Flux2Transformer2DModel, transformer.NewFlux2(klein4), &klein4, defaultOf(transformer.DefaultFlux2Config)},
 		{"klein 9B", component.Flux2Transformer2DModel, transformer.NewFlux2(klein9), &klein9, defaultOf(transformer.DefaultFlux2Config)},
 		{"Z-Image", component.ZImageTransformer2DModel, transformer.NewZImage(zimage), &zimage, defaultOf(transformer.DefaultZImageConfig)},
-		{"Qwen-Image", component.QwenImageTransformer2DModel, transformer.NewQwenImage(qwen), &qwen, defaultOf(transformer.DefaultQwenImageConfig)},
+		{"Qwen-Image", component.QwenImageTransformer2DModel, transformer.NewQwenImage(qwen), &qwen,
+			defaultOf(transformer.DefaultQwenImageConfig)},
 		{"FLUX.1's vae", component.AutoencoderKL, vae.NewKL(kl), &kl, defaultOf(vae.DefaultKLConfig)},
 		{"FLUX.2's vae", component.AutoencoderKLFlux2, vae.NewKLFlux2(kl2), &kl2, defaultOf(vae.DefaultKLFlux2Config)},
-		{"Qwen-Image's vae", component.AutoencoderKLQwenImage, vae.NewKLQwenImage(qwenVAE), &qwenVAE, defaultOf(vae.DefaultKLQwenImageConfig)},
+		{"Qwen-Image's vae", component.AutoencoderKLQwenImage, vae.NewKLQwenImage(qwenVAE), &qwenVAE,
+			defaultOf(vae.DefaultKLQwenImageConfig)},
 		{"CLIP", component.CLIPTextModel, textenc.NewCLIPText(clip, mlx.Float32), &clip, defaultOf(textenc.DefaultCLIPTextConfig)},
 		{"T5", component.T5EncoderModel, textenc.NewT5Encoder(t5, mlx.Float32), &t5, defaultOf(textenc.DefaultT5Config)},
 		{"Qwen3", component.Qwen3Model, textenc.NewQwen3(qwen3, []int{36}, mlx.Float32), &qwen3, defaultOf(textenc.DefaultQwen3Config)},
-		{"Qwen2.5-VL", component.Qwen25VLForConditionalGeneration, textenc.NewQwen25VL(vl, true, mlx.Float32), &vl, defaultOf(textenc.DefaultQwen25VLConfig)},
+		{"Qwen2.5-VL", component.Qwen25VLForConditionalGeneration, textenc.NewQwen25VL(vl, true, mlx.Float32), &vl,
+			defaultOf(textenc.DefaultQwen25VLConfig)},
 	} {
 		shapes := map[string][]int{}
 		for _, p := range nn.Parameters(test.model) {
@@ -89,7 +95,7 @@ func TestInfer(t *testing.T) {
 			continue
 		}
 		all := maps.Clone(c.Published)
-		maps.Copy(all, c.Told)
+		maps.Copy(all, c.Inferred)
 		data, err := json.Marshal(all)
 		if err == nil {
 			err = json.Unmarshal(data, test.got)

@@ -7,14 +7,14 @@ import (
 	"github.com/gomflux/gomflux/internal/checkpoint/layout"
 )
 
-// All lists the classes that have weights. Files are searched for them in this
-// order.
-var All = described(
-	Flux2Transformer2DModel, // before FLUX.1's, whose names LoRAs of both have
+// All lists the classes with weights, in the order in which files are searched for
+// them.
+var All = named(
+	Flux2Transformer2DModel, // before FluxTransformer2DModel, whose names occur in LoRAs for both
 	FluxTransformer2DModel,
 	ZImageTransformer2DModel,
 	QwenImageTransformer2DModel,
-	AutoencoderKLFlux2, // before AutoencoderKL, whose tensors it has too
+	AutoencoderKLFlux2, // before AutoencoderKL, whose tensors are a subset
 	AutoencoderKL,
 	AutoencoderKLQwenImage,
 	CLIPTextModel,
@@ -23,8 +23,8 @@ var All = described(
 	Qwen25VLForConditionalGeneration,
 )
 
-// described completes the tables of classes with their names.
-func described(classes ...*Class) []*Class {
+// named sets the names of the classes' tables.
+func named(classes ...*Class) []*Class {
 	for _, c := range classes {
 		for name, tables := range map[string][]*layout.Table{"mflux": c.MFlux, "original": c.Original} {
 			for _, t := range tables {
@@ -35,8 +35,8 @@ func described(classes ...*Class) []*Class {
 	return classes
 }
 
-// Find returns the class of a name, as model_index.json or a component's config
-// has it; nil for one that is not known.
+// Find returns the class with a name or alias from model_index.json or a component's
+// config, nil for an unknown class.
 func Find(name string) *Class {
 	if i := slices.IndexFunc(All, func(c *Class) bool { return c.is(name) }); i >= 0 {
 		return All[i]

@@ -7,20 +7,21 @@ import (
 	"github.com/gomflux/gomflux/models/lora"
 )
 
-// A Loader fills the components of a folder with weights.
+// A Loader loads the weights of the components in a folder.
 type Loader struct {
 	Folder
-	// Quantize is how plain weights are packed; nil leaves them as they are.
+	// Quantize is the quantization of weights that are not quantized in the files; nil
+	// leaves them as they are.
 	Quantize *mlx.Quantization
-	// LoRAs change the weights before these are packed; nil for none. With
-	// RuntimeLoRA they are computed beside the layers as far as possible.
+	// LoRAs, if set, are baked into the weights before quantization. With RuntimeLoRA
+	// they are computed at run time, next to their layers, where that is possible.
 	LoRAs       *lora.Set
 	RuntimeLoRA bool
-	// Report, if set, is told how many bytes of a component are read.
+	// Report, if set, is called with the number of bytes of a component that were read.
 	Report func(component string, done, total int64)
 }
 
-// OpenLoRAs finds what LoRAs change of the components.
+// OpenLoRAs opens LoRAs and finds the parameters of the components that they change.
 func (l *Loader) OpenLoRAs(specs []lora.Spec, components []Component) (err error) {
 	if len(specs) == 0 {
 		return nil
@@ -31,23 +32,26 @@ func (l *Loader) OpenLoRAs(specs []lora.Spec, components []Component) (err error
 			continue
 		}
 		parts = append(parts, lora.Component{
-			Name: c.Dir, Class: c.Class.Name, Model: c.Model, Tables: c.Class.Tables(), Rules: c.Class.LoRA, Beyond: c.Class.LoRABeyond,
+			Name: c.Dir, Class: c.Class.Name, Model: c.Model, Tables: c.Class.Tables(), Rules: c.Class.LoRA,
+			UnusedLayers: c.Class.LoRAUnusedLayers,
 		})
 	}
 	l.LoRAs, err = lora.Load(specs, parts, loraHints()...)
 	return err
 }
 
-// Load fills a component from its checkpoint.
+// Load loads a component from its checkpoint.
 func (l *Loader) Load(c Component, ck *checkpoint.Checkpoint) error {
-	o := nn.LoadOptions{Name: c.Name, Points: l.Points, Dtype: l.Dtype, Prefixes: c.Prefixes, Ignore: c.Ignore, Quantize: c.LayerQuantizer(l.Quantize)}
+	o := nn.LoadOptions{
+		Name: c.Name, Points: l.Points, Dtype: l.Dtype, Prefixes: c.Prefixes, Ignore: c.Ignore, Quantize: c.LayerQuantizer(l.Quantize),
+	}
 	if l.Report != nil {
 		o.Progress = func(done, total int64) { l.Report(c.Name, done, total) }
 	}
 	if l.LoRAs != nil {
 		o.Adapt = l.LoRAs.Bake(c.Dir)
 		if l.RuntimeLoRA {
-			o.Adapt = l.LoRAs.BakeFixed(c.Dir)
+			o.Adapt = l.LoRAs.BakeRequired(c.Dir)
 		}
 	}
 	if err := nn.Load(c.Model, ck, o); err != nil {
@@ -59,7 +63,7 @@ func (l *Loader) Load(c Component, ck *checkpoint.Checkpoint) error {
 	return nil
 }
 
-// Unload frees a component, which can be loaded again.
+// Unload frees the weights of a component. It can be loaded again.
 func (l *Loader) Unload(c Component) {
 	if l.LoRAs != nil {
 		l.LoRAs.Detach(c.Model)
@@ -67,7 +71,7 @@ func (l *Loader) Unload(c Component) {
 	c.Unload()
 }
 
-// loraHints are those of all classes.
+// loraHints returns the hints of all classes.
 func loraHints() (hints []lora.Hint) {
 	for _, c := range All {
 		if c.LoRAHint != nil {

@@ -32,7 +32,8 @@ var mfluxComponents = []struct {
 	{"zimage-small/model/text_encoder", component.Qwen3Model, component.Qwen3Model.MFlux[0]},
 	{"zimage-ordinary/model/vae", component.AutoencoderKL, component.AutoencoderKLOfZImage},
 	{"qwen-image-ordinary/model/transformer", component.QwenImageTransformer2DModel, component.QwenImageTransformer2DModel.MFlux[0]},
-	{"qwen-image-ordinary/model/text_encoder", component.Qwen25VLForConditionalGeneration, component.Qwen25VLForConditionalGeneration.MFlux[0]},
+	{"qwen-image-ordinary/model/text_encoder", component.Qwen25VLForConditionalGeneration,
+		component.Qwen25VLForConditionalGeneration.MFlux[0]},
 	{"qwen-edit-plus/model/text_encoder", component.Qwen25VLForConditionalGeneration, component.Qwen25VLForConditionalGeneration.MFlux[0]},
 	{"qwen-image-ordinary/model/vae", component.AutoencoderKLQwenImage, component.AutoencoderKLQwenImage.MFlux[0]},
 }
@@ -84,18 +85,28 @@ func TestMFluxKnown(t *testing.T) {
 		table       *layout.Table
 		other, name string
 	}{
-		{component.FluxTransformer2DModel.MFlux[0], "transformer_blocks.18.ff_context.linear2.weight", "transformer_blocks.18.ff_context.net.2.weight"},
-		{component.FluxTransformer2DModel.MFlux[0], "single_transformer_blocks.37.proj_mlp.scales", "single_transformer_blocks.37.proj_mlp.scales"},
-		{component.Flux2Transformer2DModel.MFlux[0], "transformer_blocks.0.attn.to_out.scales", "transformer_blocks.0.attn.to_out.0.scales"},
-		{component.Flux2Transformer2DModel.MFlux[0], "single_transformer_blocks.0.attn.to_out.weight", "single_transformer_blocks.0.attn.to_out.weight"},
-		{component.ZImageTransformer2DModel.MFlux[0], "all_final_layer.2-1.adaLN_modulation.0.bias", "all_final_layer.2-1.adaLN_modulation.1.bias"},
+		{component.FluxTransformer2DModel.MFlux[0], "transformer_blocks.18.ff_context.linear2.weight",
+			"transformer_blocks.18.ff_context.net.2.weight"},
+		{component.FluxTransformer2DModel.MFlux[0], "single_transformer_blocks.37.proj_mlp.scales",
+			"single_transformer_blocks.37.proj_mlp.scales"},
+		{component.Flux2Transformer2DModel.MFlux[0], "transformer_blocks.0.attn.to_out.scales",
+			"transformer_blocks.0.attn.to_out.0.scales"},
+		{component.Flux2Transformer2DModel.MFlux[0], "single_transformer_blocks.0.attn.to_out.weight",
+			"single_transformer_blocks.0.attn.to_out.weight"},
+		{component.ZImageTransformer2DModel.MFlux[0], "all_final_layer.2-1.adaLN_modulation.0.bias",
+			"all_final_layer.2-1.adaLN_modulation.1.bias"},
 		{component.ZImageTransformer2DModel.MFlux[0], "layers.29.adaLN_modulation.0.bias", "layers.29.adaLN_modulation.0.bias"},
-		{component.QwenImageTransformer2DModel.MFlux[0], "transformer_blocks.59.img_mod_linear.biases", "transformer_blocks.59.img_mod.1.biases"},
-		{component.QwenImageTransformer2DModel.MFlux[0], "transformer_blocks.0.attn.attn_to_out.0.weight", "transformer_blocks.0.attn.to_out.0.weight"},
-		{component.CLIPTextModel.MFlux[0], "text_model.embeddings.position_embedding.weight", "text_model.embeddings.position_embedding.weight"},
+		{component.QwenImageTransformer2DModel.MFlux[0], "transformer_blocks.59.img_mod_linear.biases",
+			"transformer_blocks.59.img_mod.1.biases"},
+		{component.QwenImageTransformer2DModel.MFlux[0], "transformer_blocks.0.attn.attn_to_out.0.weight",
+			"transformer_blocks.0.attn.to_out.0.weight"},
+		{component.CLIPTextModel.MFlux[0], "text_model.embeddings.position_embedding.weight",
+			"text_model.embeddings.position_embedding.weight"},
 		{component.T5EncoderModel.MFlux[0], "shared.scales", "shared.scales"},
-		{component.T5EncoderModel.MFlux[0], "t5_blocks.23.ff.DenseReluDense.wi_0.weight", "encoder.block.23.layer.1.DenseReluDense.wi_0.weight"},
-		{component.T5EncoderModel.MFlux[0], "t5_blocks.0.attention.SelfAttention.relative_attention_bias.weight", "encoder.block.0.layer.0.SelfAttention.relative_attention_bias.weight"},
+		{component.T5EncoderModel.MFlux[0], "t5_blocks.23.ff.DenseReluDense.wi_0.weight",
+			"encoder.block.23.layer.1.DenseReluDense.wi_0.weight"},
+		{component.T5EncoderModel.MFlux[0], "t5_blocks.0.attention.SelfAttention.relative_attention_bias.weight",
+			"encoder.block.0.layer.0.SelfAttention.relative_attention_bias.weight"},
 		{component.T5EncoderModel.MFlux[0], "t5_blocks.1.attention.SelfAttention.relative_attention_bias.weight", ""},
 		{component.Qwen3Model.MFlux[0], "layers.35.mlp.down_proj.weight", "model.layers.35.mlp.down_proj.weight"},
 		{component.Qwen3Model.MFlux[0], "norm.weight", "model.norm.weight"},
@@ -104,10 +115,14 @@ func TestMFluxKnown(t *testing.T) {
 		{component.Qwen25VLForConditionalGeneration.MFlux[0], "encoder.visual.merger.mlp_1.bias", "visual.merger.mlp.2.bias"},
 		{component.AutoencoderKL.MFlux[0], "decoder.conv_in.conv2d.weight", "decoder.conv_in.weight"},
 		{component.AutoencoderKLOfZImage, "decoder.conv_in.conv.weight", "decoder.conv_in.weight"},
-		{component.AutoencoderKLQwenImage.MFlux[0], "decoder.up_block3.resnets.2.norm2.weight", "decoder.up_blocks.3.resnets.2.norm2.gamma"},
-		{component.AutoencoderKLQwenImage.MFlux[0], "encoder.down_blocks.1.resnets.0.skip_conv.conv3d.bias", "encoder.down_blocks.3.conv_shortcut.bias"},
-		{component.AutoencoderKLQwenImage.MFlux[0], "encoder.down_blocks.2.downsamplers.0.resample_conv.weight", "encoder.down_blocks.8.resample.1.weight"},
-		{component.AutoencoderKLQwenImage.MFlux[0], "encoder.down_blocks.3.resnets.1.conv2.conv3d.weight", "encoder.down_blocks.10.conv2.weight"},
+		{component.AutoencoderKLQwenImage.MFlux[0], "decoder.up_block3.resnets.2.norm2.weight",
+			"decoder.up_blocks.3.resnets.2.norm2.gamma"},
+		{component.AutoencoderKLQwenImage.MFlux[0], "encoder.down_blocks.1.resnets.0.skip_conv.conv3d.bias",
+			"encoder.down_blocks.3.conv_shortcut.bias"},
+		{component.AutoencoderKLQwenImage.MFlux[0], "encoder.down_blocks.2.downsamplers.0.resample_conv.weight",
+			"encoder.down_blocks.8.resample.1.weight"},
+		{component.AutoencoderKLQwenImage.MFlux[0], "encoder.down_blocks.3.resnets.1.conv2.conv3d.weight",
+			"encoder.down_blocks.10.conv2.weight"},
 	} {
 		table := c.table
 		names, _ := table.Names(c.other)
@@ -123,8 +138,8 @@ func TestMFluxKnown(t *testing.T) {
 	}
 }
 
-// TestMFluxForms checks the forms of what mflux keeps in another one.
-func TestMFluxForms(t *testing.T) {
+// TestMFluxTransforms checks the transforms of tensors that mflux stores differently.
+func TestMFluxTransforms(t *testing.T) {
 	names := map[string][]int{
 		"decoder.conv_in.conv3d.weight":                   {8, 3, 3, 3, 4},
 		"decoder.up_block0.resnets.0.conv1.conv3d.weight": {8, 3, 3, 3, 8},

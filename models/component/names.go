@@ -7,16 +7,16 @@ import (
 	"github.com/gomflux/gomflux/internal/checkpoint/layout"
 )
 
-// mfluxKey is in the metadata of all files that mflux saves.
+// mfluxKey is a metadata key in all files that mflux saves.
 const mfluxKey = "mflux_version"
 
-// What files that hold several components put before the names of one's tensors.
+// Prefixes of tensor names in files that contain several components.
 var (
 	transformerPrefixes = []string{"model.diffusion_model.", "diffusion_model.", "transformer.", "model."}
 	autoencoderPrefixes = []string{"vae.", "first_stage_model."}
 )
 
-// textPrefixes are those of a text encoder by ComfyUI's name for it.
+// textPrefixes returns the prefixes of a text encoder, given ComfyUI's names for it.
 func textPrefixes(names ...string) (prefixes []string) {
 	for _, name := range names {
 		prefixes = append(prefixes, "text_encoders."+name+".transformer.", "text_encoders."+name+".", name+".transformer.")
@@ -24,8 +24,8 @@ func textPrefixes(names ...string) (prefixes []string) {
 	return append(prefixes, "transformer.", "text_encoder.")
 }
 
-// qkNorm are the norms of query and key. Their weights are called scale, and
-// weight in the files of newer ComfyUIs.
+// qkNorm returns the rules for the norms of queries and keys. Their weights are called
+// scale, or weight in files of newer versions of ComfyUI.
 func qkNorm(other, q, k string) []layout.Rule {
 	return layout.Rename(
 		other+".query_norm.scale", q+".weight", other+".key_norm.scale", k+".weight",
@@ -33,7 +33,8 @@ func qkNorm(other, q, k string) []layout.Rule {
 	)
 }
 
-// fluxEnds are what FLUX.1 and FLUX.2 have before and behind their blocks.
+// fluxEnds returns the rules for the layers of FLUX.1 and FLUX.2 before and after their
+// blocks.
 func fluxEnds(embed string) []layout.Rule {
 	return append(layout.Rename(
 		"img_in", "x_embedder",
@@ -44,12 +45,13 @@ func fluxEnds(embed string) []layout.Rule {
 		"guidance_in.out_layer", embed+".guidance_embedder.linear_2",
 		"final_layer.linear", "proj_out",
 	), layout.Rule{
-		// shift and scale, which diffusers has the other way round
-		Other: "final_layer.adaLN_modulation.1", Names: []string{"norm_out.linear"}, Forms: []checkpoint.FormOp{checkpoint.FormSwap},
+		// shift and scale, which diffusers stores in the opposite order
+		Other: "final_layer.adaLN_modulation.1", Names: []string{"norm_out.linear"},
+		Transforms: []checkpoint.TransformOp{checkpoint.TransformSwap},
 	})
 }
 
-// fluxAttention is that of a block over two streams.
+// fluxAttention returns the rules for the attention of a block with two streams.
 func fluxAttention() []layout.Rule {
 	return slices.Concat(
 		[]layout.Rule{
@@ -62,7 +64,8 @@ func fluxAttention() []layout.Rule {
 	)
 }
 
-// joined are the rules of blocks whose projections diffusers can join.
+// joined returns the rules for blocks whose query, key and value projections diffusers
+// can fuse.
 func joined(blocks ...string) (rules []layout.Rule) {
 	for _, block := range blocks {
 		rules = append(rules,
@@ -72,7 +75,7 @@ func joined(blocks ...string) (rules []layout.Rule) {
 	return rules
 }
 
-// in puts a module's name before others.
+// in returns names prefixed with the name of their module.
 func in(module string, names ...string) (out []string) {
 	for _, name := range names {
 		out = append(out, module+"."+name)

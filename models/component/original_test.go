@@ -103,7 +103,8 @@ func back(t *testing.T, class *component.Class, prefix string, made, source map[
 			continue
 		}
 		if data := read(t, ck, got); !slices.Equal(got.Shape, want.Shape) || !bytes.Equal(data, want.Data) {
-			t.Errorf("prefix %q: %s (%s, %v) of shape %v is not what it was, of shape %v", prefix, name, got.Name, got.Forms, got.Shape, want.Shape)
+			t.Errorf("prefix %q: %s (%s, %v) of shape %v is not what it was, of shape %v", prefix, name, got.Name, got.Transforms,
+				got.Shape, want.Shape)
 		}
 	}
 	parts, err := component.Detect(ck, "")
@@ -138,14 +139,14 @@ func read(t *testing.T, ck *checkpoint.Checkpoint, tensor checkpoint.Tensor) []b
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, form := range tensor.Forms {
+	for _, form := range tensor.Transforms {
 		switch form.Op {
-		case checkpoint.FormRows:
+		case checkpoint.TransformRows:
 			row := len(data) / tensor.Stored[0]
 			data = data[form.From*row : form.To*row]
-		case checkpoint.FormSwap:
+		case checkpoint.TransformSwap:
 			data = slices.Concat(data[len(data)/2:], data[:len(data)/2])
-		case checkpoint.FormSqueeze:
+		case checkpoint.TransformSqueeze:
 		default:
 			t.Fatalf("%s: unexpected form %s", tensor.Name, form.Op)
 		}

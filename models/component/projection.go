@@ -9,18 +9,18 @@ import (
 	"github.com/gomflux/gomflux/vae"
 )
 
-// A Projection shows latents as colours without a decoder: red, green and blue,
-// from -1 to 1, are a linear function of the latents at each position.
+// A Projection projects latents to colours without a decoder: red, green and blue, in
+// [-1, 1], are a linear function of the latents at each position.
 type Projection struct {
-	Factors [][3]float64 `json:"latent_rgb_factors"` // of each channel
+	Factors [][3]float64 `json:"latent_rgb_factors"` // for each channel
 	Bias    [3]float64   `json:"latent_rgb_factors_bias"`
 }
 
-// projectionFile has the projection of the autoencoder that it lies beside.
+// projectionFile is a file in an autoencoder's folder with its projection.
 const projectionFile = "latent_rgb_factors.json"
 
-// readProjection reads the projection in an autoencoder's folder, or else returns
-// the published one, nil for none.
+// readProjection reads the projection in an autoencoder's folder. Without a file, it
+// returns the published projection, or nil if there is no such projection.
 func readProjection(fsys fs.FS, dir string, class *Class, a vae.Autoencoder) (*Projection, error) {
 	file := path.Join(dir, projectionFile)
 	if _, err := fs.Stat(fsys, file); err != nil {
@@ -29,7 +29,7 @@ func readProjection(fsys fs.FS, dir string, class *Class, a vae.Autoencoder) (*P
 		}
 		return class.Preview(a), nil
 	}
-	// slices, because arrays take lists that are too short or too long
+	// slices, because decoding into an array accepts lists of any length
 	var read struct {
 		Factors [][]float64 `json:"latent_rgb_factors"`
 		Bias    []float64   `json:"latent_rgb_factors_bias"`
@@ -42,7 +42,7 @@ func readProjection(fsys fs.FS, dir string, class *Class, a vae.Autoencoder) (*P
 	}
 	channels := a.LatentChannels()
 	if len(read.Factors) != channels {
-		return wrong("%d latent_rgb_factors, expected the channels of the vae's latents, %d", len(read.Factors), channels)
+		return wrong("%d latent_rgb_factors, expected %d, the number of the VAE's latent channels", len(read.Factors), channels)
 	}
 	p := &Projection{Factors: make([][3]float64, channels)}
 	for i, f := range read.Factors {

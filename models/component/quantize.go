@@ -13,12 +13,13 @@ import (
 	"github.com/gomflux/gomflux/models/errs"
 )
 
-// Quantizations are the names that [ParseQuantization] takes.
+// Quantizations lists the names that [ParseQuantization] accepts.
 var Quantizations = []string{"3", "4", "5", "6", "8", "mxfp4", "mxfp8", "nvfp4"}
 
-// ParseQuantization reads what a model is to be quantized to: a number of bits, or
-// a floating-point format. The group is how many weights of a row share a scale,
-// 0 for the usual number: 64 for bits, and no other than its own for a format.
+// ParseQuantization parses the name of a quantization: a number of bits, or a
+// floating-point format. The group is the number of weights in a row that share a
+// scale; 0 stands for the default, which is 64 for a number of bits. A format has a
+// fixed group size.
 func ParseQuantization(name string, group int) (*mlx.Quantization, error) {
 	for _, q := range mlx.Blocks {
 		if name != q.Mode {
@@ -47,7 +48,7 @@ func ParseQuantization(name string, group int) (*mlx.Quantization, error) {
 
 const defaultGroup = 64
 
-// QuantizationName is the name that [ParseQuantization] takes.
+// QuantizationName returns the name of a quantization, as [ParseQuantization] accepts it.
 func QuantizationName(q mlx.Quantization) string {
 	if q.Mode == "affine" {
 		return strconv.Itoa(q.Bits)
@@ -55,23 +56,23 @@ func QuantizationName(q mlx.Quantization) string {
 	return q.Mode
 }
 
-// A QuantizationRule says how many bits layers keep at least: 8, or 16 for those
-// that are not quantized. Layers is a pattern (path.Match) of a module's name, in
-// which * stands for anything.
+// A QuantizationRule sets the minimum number of bits of some layers.
 type QuantizationRule struct {
+	// Layers is a pattern for module names, for path.Match: * matches any characters.
 	Layers string
-	Least  int
+	// Least is the minimum number of bits: 8, or 16 for layers that are not quantized.
+	Least int
 }
 
-// Fits reports whether the rule is about a layer, by the name of its module.
+// Fits reports whether the rule applies to the layer with a module name.
 func (r QuantizationRule) Fits(layer string) bool {
-	ok, _ := path.Match(r.Layers, layer) // whose name has no slashes, so that * goes over dots
+	ok, _ := path.Match(r.Layers, layer) // module names have no slashes, so * matches dots too
 	return ok
 }
 
-// LayerQuantization is how a layer is quantized, by the name of its module and the
-// number of its columns, where a model is quantized to q; nil for a layer that is
-// not.
+// LayerQuantization returns the quantization of a layer, given its module name and the
+// number of its columns, in a model that is quantized to q. It is nil for a layer that
+// is not quantized.
 func (c *Class) LayerQuantization(q mlx.Quantization, layer string, columns int) *mlx.Quantization {
 	for _, rule := range c.Quantization {
 		if !rule.Fits(layer) {
@@ -97,8 +98,9 @@ func (c *Class) LayerQuantization(q mlx.Quantization, layer string, columns int)
 	return &q
 }
 
-// LayerQuantizer returns how the component's parameters are quantized where the
-// model is to q, as nn.LoadOptions wants it; nil where it is not.
+// LayerQuantizer returns a function for nn.LoadOptions that gives the quantization of
+// each of the component's parameters in a model that is quantized to q. It is nil if q
+// is nil.
 func (c Component) LayerQuantizer(q *mlx.Quantization) func(nn.Parameter) *mlx.Quantization {
 	if q == nil {
 		return nil
@@ -111,54 +113,58 @@ func (c Component) LayerQuantizer(q *mlx.Quantization) func(nn.Parameter) *mlx.Q
 	}
 }
 
-// Module is the name of the module that a weight is of.
+// Module returns the name of the module of a weight.
 func Module(weight string) string { return strings.TrimSuffix(weight, ".weight") }
 
-// relative is ‖a-b‖/‖b‖.
+// relative returns ‖a-b‖/‖b‖.
 func relative(a, b *mlx.Array) float64 { return math.Sqrt(SumOfSquares(a.Sub(b)) / SumOfSquares(b)) }
 
-// SumOfSquares is the sum of all elements' squares.
+// SumOfSquares returns the sum of the squares of all elements.
 func SumOfSquares(a *mlx.Array) (sum float64) {
-	mlx.Scope(func() *mlx.Array {
+	mlx.WithScope(func() {
 		for _, row := range a.Square().Sum(-1).Floats() {
 			sum += float64(row)
 		}
-		return nil
 	})
 	return sum
 }
 
-// CheckQuantization makes sure that the device does a quantization as it should:
-// some versions of MLX fail at some modes on some devices, and not all of them
-// say so.
+// CheckQuantization returns an error if a quantization does not work on the device.
+// Some versions of MLX fail for some modes and devices, and some of them compute wrong
+// values without an error.
 func CheckQuantization(q mlx.Quantization) (err error) {
 	const rows, columns = 32, 256
-	most := map[int]float64{2: 0.5, 3: 0.25, 4: 0.16, 5: 0.07, 6: 0.04, 8: 0.05}[q.Bits] // of normal weights
+	// the largest relative error for normally distributed weights, by bits
+	most := map[int]float64{2: 0.5, 3: 0.25, 4: 0.16, 5: 0.07, 6: 0.04, 8: 0.05}[q.Bits]
+	unsupported := func(format string, args ...any) error {
+		return fmt.Errorf("%w: quantization %s on this device (%v): %w",
+			errs.ErrUnsupported, QuantizationName(q), mlx.CurrentDevice(), fmt.Errorf(format, args...))
+	}
 	defer func() {
 		if p := recover(); p != nil {
 			e, ok := p.(*mlx.Error)
 			if !ok {
 				panic(p)
 			}
-			err = fmt.Errorf("%w: quantization %s on this device (%v): %w", errs.ErrUnsupported, QuantizationName(q), mlx.CurrentDevice(), e)
+			err = unsupported("%w", e)
 		}
 	}()
-	dtype := mlx.CurrentDevice().ComputeDtype() // whose kernels, which CUDA compiles now, are used later
-	mlx.Scope(func() *mlx.Array {
+	dtype := mlx.CurrentDevice().ComputeDtype() // CUDA compiles the kernels for it, which are used later
+	mlx.WithScope(func() {
 		w := mlx.Normal(mlx.Key(1), dtype, rows, columns)
 		x := mlx.Normal(mlx.Key(2), dtype, 1, columns)
 		packed := w.Quantize(q)
 		plain := packed.Dequantize(dtype)
 		wide := func(a *mlx.Array) *mlx.Array { return a.AsType(mlx.Float32) }
-		what, found := "unpacked weights", relative(wide(plain), wide(w))
+		what, found := "dequantized weights", relative(wide(plain), wide(w))
 		if found <= most && found > 0 {
 			what, found = "products", relative(wide(packed.MatmulT(x)), wide(x).Matmul(wide(plain).T()))
 			most = 2e-2
 		}
 		if !(found <= most) {
-			err = fmt.Errorf("%w: quantization %s on this device (%v): MLX %s makes %s that are off by %.2g", errs.ErrUnsupported, QuantizationName(q), mlx.CurrentDevice(), mlx.Version(), what, found)
+			err = unsupported("MLX %s computes wrong values: the relative error of %s is %.2g, expected at most %.2g",
+				mlx.Version(), what, found, most)
 		}
-		return nil
 	})
 	return err
 }

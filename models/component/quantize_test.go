@@ -15,7 +15,8 @@ func TestParseQuantization(t *testing.T) {
 		group int
 		want  string // the quantization, or what the error has
 	}{
-		{"4", 0, "{affine 4 64}"}, {"3", 32, "{affine 3 32}"}, {"5", 128, "{affine 5 128}"}, {"6", 64, "{affine 6 64}"}, {"8", 0, "{affine 8 64}"},
+		{"4", 0, "{affine 4 64}"}, {"3", 32, "{affine 3 32}"}, {"5", 128, "{affine 5 128}"}, {"6", 64, "{affine 6 64}"},
+		{"8", 0, "{affine 8 64}"},
 		{"mxfp4", 0, "{mxfp4 4 32}"}, {"mxfp8", 32, "{mxfp8 8 32}"}, {"nvfp4", 0, "{nvfp4 4 16}"},
 		{"7", 0, "expected 3, 4, 5, 6, 8, mxfp4, mxfp8, nvfp4"}, {"2", 0, "expected 3"}, {"", 0, "expected 3"},
 		{"4", 16, "group size 16: expected 32, 64 or 128"}, {"4", -1, "group size -1"}, {"nvfp4", 32, "nvfp4 has groups of 16"},

@@ -10,10 +10,11 @@ import (
 
 // Qwen25VLForConditionalGeneration is the text encoder of Qwen-Image.
 var Qwen25VLForConditionalGeneration = &Class{
-	Name: "Qwen2_5_VLForConditionalGeneration", Library: "transformers", Role: TextEncoder, Folder: "text_encoder", Prefix: "model.", Headed: true,
+	Name: "Qwen2_5_VLForConditionalGeneration", Library: "transformers", Role: TextEncoder, Folder: "text_encoder",
+	Prefix: "model.", Headed: true,
 	MFlux: []*layout.Table{{
 		Signature: []string{"encoder.embed_tokens.weight", "encoder.layers.0.self_attn.q_proj.weight"},
-		// what transformers 4 saves, and 5, with its prefix and without
+		// names of transformers 4 and 5, with and without prefix
 		Rules: slices.Concat(layout.Rename(
 			"encoder.visual.merger.mlp_0", "visual.merger.mlp.0",
 			"encoder.visual.merger.mlp_0", "model.visual.merger.mlp.0",
@@ -24,14 +25,17 @@ var Qwen25VLForConditionalGeneration = &Class{
 			"encoder", "model",
 			"encoder", "model.language_model",
 			"encoder", "language_model",
-		), layout.Unused("encoder.rotary_emb.inv_freq", "encoder.layers.{}.self_attn.rotary_emb.inv_freq", "encoder.visual.rotary_pos_emb.inv_freq")),
+		), layout.Unused("encoder.rotary_emb.inv_freq", "encoder.layers.{}.self_attn.rotary_emb.inv_freq",
+			"encoder.visual.rotary_pos_emb.inv_freq")),
 		ChannelsLast: true,
 		Lacks:        []string{"lm_head.weight"},
 	}},
-	Original:     []*layout.Table{qwen25VLTable("model."), qwen25VLTable("model.language_model."), qwen25VLTable("language_model.")}, // of transformers 4 and 5
+	Original: []*layout.Table{ // names of transformers 4 and 5
+		qwen25VLTable("model."), qwen25VLTable("model.language_model."), qwen25VLTable("language_model."),
+	},
 	Infer:        inferQwen25VL,
 	Quantization: []QuantizationRule{{"*", 8}},
-	Blocks: func(model any) Stack {
+	Blocks: func(model any) BlockMemory {
 		c := model.(*textenc.Qwen25VL).Config.Text
 		return languageModel(c.NumHiddenLayers, c.NumAttentionHeads, c.HiddenSize, c.IntermediateSize)
 	},
@@ -43,8 +47,8 @@ func qwen25VLTable(prefix string) *layout.Table {
 	}}
 }
 
-// inferQwen25VL has the sizes of heads of the published model.
-func inferQwen25VL(s *layout.Sizes, told, published map[string]any) {
+// inferQwen25VL assumes the head sizes of the published model.
+func inferQwen25VL(s *layout.Sizes, inferred, published map[string]any) {
 	const size = 128
 	text := "language_model.layers.0."
 	embedding := "language_model.embed_tokens.weight"
@@ -52,28 +56,28 @@ func inferQwen25VL(s *layout.Sizes, told, published map[string]any) {
 		text, embedding = "layers.0.", "embed_tokens.weight"
 	}
 	layers := s.Count(strings.TrimSuffix(text, ".0."))
-	told["vocab_size"], told["hidden_size"] = s.Dim(embedding, 0), s.Dim(embedding, 1)
-	told["intermediate_size"], told["num_hidden_layers"] = s.Dim(text+"mlp.gate_proj.weight", 0), layers
-	if keys := s.Dim(text+"self_attn.k_proj.weight", 0); told["hidden_size"].(int)%size == 0 && keys%size == 0 {
-		published["num_attention_heads"], published["num_key_value_heads"] = told["hidden_size"].(int)/size, keys/size
+	inferred["vocab_size"], inferred["hidden_size"] = s.Dim(embedding, 0), s.Dim(embedding, 1)
+	inferred["intermediate_size"], inferred["num_hidden_layers"] = s.Dim(text+"mlp.gate_proj.weight", 0), layers
+	if keys := s.Dim(text+"self_attn.k_proj.weight", 0); inferred["hidden_size"].(int)%size == 0 && keys%size == 0 {
+		published["num_attention_heads"], published["num_key_value_heads"] = inferred["hidden_size"].(int)/size, keys/size
 	}
 	published["hidden_act"], published["rms_norm_eps"], published["rope_theta"] = "silu", 1e-6, 1e6
 	published["image_token_id"] = 151655
 	vision := map[string]any{
 		"depth": 32, "hidden_size": 1280, "intermediate_size": 3420, "num_heads": 16, "hidden_act": "silu", "in_channels": 3,
 		"patch_size": 14, "spatial_merge_size": 2, "temporal_patch_size": 2, "window_size": 112,
-		"fullatt_block_indexes": []int{7, 15, 23, 31}, "out_hidden_size": told["hidden_size"],
+		"fullatt_block_indexes": []int{7, 15, 23, 31}, "out_hidden_size": inferred["hidden_size"],
 	}
 	published["vision_config"] = vision
 }
 
-// Qwen25VLVision is the vision encoder of a text encoder that sees pictures, as a
-// component of its own.
+// Qwen25VLVision returns the vision encoder inside the text encoder as a component of
+// its own.
 func Qwen25VLVision(m *textenc.Qwen25VL) Component {
 	c := m.Config.Vision
 	return Component{Model: m.Visual, Class: &Class{
 		Name: "Qwen2_5_VisionTransformerPretrainedModel", Library: "transformers",
-		Blocks: func(any) Stack {
+		Blocks: func(any) BlockMemory {
 			return languageModel(c.Depth, c.NumHeads, c.HiddenSize, c.IntermediateSize)
 		},
 	}}

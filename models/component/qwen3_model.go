@@ -9,7 +9,8 @@ import (
 
 // Qwen3Model is the text encoder of Z-Image and FLUX.2-klein.
 var Qwen3Model = &Class{
-	Name: "Qwen3Model", Aliases: []string{Qwen3ForCausalLM}, Library: "transformers", Role: TextEncoder, Folder: "text_encoder", Prefix: "model.",
+	Name: "Qwen3Model", Aliases: []string{Qwen3ForCausalLM}, Library: "transformers", Role: TextEncoder,
+	Folder: "text_encoder", Prefix: "model.",
 	MFlux: []*layout.Table{{
 		Metadata:  mfluxKey,
 		Signature: []string{"embed_tokens.weight", "layers.0.self_attn.q_norm.weight"},
@@ -20,18 +21,18 @@ var Qwen3Model = &Class{
 		), layout.Unused("rotary_emb.inv_freq")),
 		Lacks: []string{"lm_head.weight"},
 	}},
-	Original:   []*layout.Table{qwen3Table("model."), qwen3Table("")}, // a Qwen3ForCausalLM's is what is published
-	LoRABeyond: true,
-	Infer:      inferQwen3,
-	Blocks: func(model any) Stack {
+	Original:         []*layout.Table{qwen3Table("model."), qwen3Table("")}, // published files are of Qwen3ForCausalLM
+	LoRAUnusedLayers: true,
+	Infer:            inferQwen3,
+	Blocks: func(model any) BlockMemory {
 		m := model.(*textenc.Qwen3)
 		c := m.Config
 		return languageModel(len(m.Layers), c.NumAttentionHeads, c.HiddenSize, c.IntermediateSize)
 	},
 }
 
-// Qwen3ForCausalLM is the class by which FLUX.2-klein lists its text encoder: the
-// model with a head that nothing reads.
+// Qwen3ForCausalLM is the class name of the text encoder in FLUX.2-klein: the model
+// with a language model head, which is not used.
 const Qwen3ForCausalLM = "Qwen3ForCausalLM"
 
 func qwen3Table(prefix string) *layout.Table {
@@ -40,14 +41,14 @@ func qwen3Table(prefix string) *layout.Table {
 	}}
 }
 
-func inferQwen3(s *layout.Sizes, told, published map[string]any) {
+func inferQwen3(s *layout.Sizes, inferred, published map[string]any) {
 	size := s.Dim("layers.0.self_attn.q_norm.weight", 0)
-	told["vocab_size"], told["hidden_size"] = s.Dim("embed_tokens.weight", 0), s.Dim("embed_tokens.weight", 1)
-	told["intermediate_size"] = s.Dim("layers.0.mlp.gate_proj.weight", 0)
-	told["num_hidden_layers"] = s.Count("layers")
-	told["head_dim"] = size
-	told["num_attention_heads"] = s.Over("the queries' width", s.Dim("layers.0.self_attn.q_proj.weight", 0), size)
-	told["num_key_value_heads"] = s.Over("the keys' width", s.Dim("layers.0.self_attn.k_proj.weight", 0), size)
-	told["attention_bias"] = s.Has("layers.0.self_attn.q_proj.bias")
+	inferred["vocab_size"], inferred["hidden_size"] = s.Dim("embed_tokens.weight", 0), s.Dim("embed_tokens.weight", 1)
+	inferred["intermediate_size"] = s.Dim("layers.0.mlp.gate_proj.weight", 0)
+	inferred["num_hidden_layers"] = s.Count("layers")
+	inferred["head_dim"] = size
+	inferred["num_attention_heads"] = s.Divide("the queries' width", s.Dim("layers.0.self_attn.q_proj.weight", 0), size)
+	inferred["num_key_value_heads"] = s.Divide("the keys' width", s.Dim("layers.0.self_attn.k_proj.weight", 0), size)
+	inferred["attention_bias"] = s.Has("layers.0.self_attn.q_proj.bias")
 	published["hidden_act"], published["rms_norm_eps"], published["rope_theta"] = "silu", 1e-6, 1e6
 }

@@ -31,49 +31,56 @@ var QwenImageTransformer2DModel = &Class{
 			"transformer_blocks.0.attn.add_q_proj.weight",
 		}},
 	},
-	LoRA:     joined("transformer_blocks.{}"),
-	LoRAHint: &lora.Hint{For: "Qwen-Image", Names: regexp.MustCompile(`transformer_blocks[._]\d+[._](img|txt)_m(lp|od)|transformer_blocks[._]\d+[._]attn[._]add_[qkv]_proj`)},
-	Infer:    inferQwenImage,
+	LoRA: joined("transformer_blocks.{}"),
+	LoRAHint: &lora.Hint{For: "Qwen-Image", Names: regexp.MustCompile(
+		`transformer_blocks[._]\d+[._](img|txt)_m(lp|od)|transformer_blocks[._]\d+[._]attn[._]add_[qkv]_proj`)},
+	Infer: inferQwenImage,
 	Quantization: []QuantizationRule{
-		{"img_in", 8}, {"txt_in", 8}, {"time_text_embed.*", 8}, {"transformer_blocks.*.img_mod.1", 8}, {"norm_out.linear", 8}, {"proj_out", 8},
+		{"img_in", 8}, {"txt_in", 8}, {"time_text_embed.*", 8}, {"transformer_blocks.*.img_mod.1", 8},
+		{"norm_out.linear", 8}, {"proj_out", 8},
 	},
 	FLOPs: func(model any, image, text int) float64 {
 		return qwenImageFLOPs(model.(*transformer.QwenImage).Config, image, text)
 	},
-	Blocks: func(model any) Stack {
+	Blocks: func(model any) BlockMemory {
 		c := model.(*transformer.QwenImage).Config
 		w := float64(c.NumAttentionHeads * c.AttentionHeadDim)
-		return Stack{Blocks: c.NumLayers, Heads: c.NumAttentionHeads, Made: 17 * w, Read: 23 * w, Alive: 20 * w, Scores: 1, Cast: 0.12, CastAlone: 0.5}
+		return BlockMemory{
+			Blocks: c.NumLayers, Heads: c.NumAttentionHeads,
+			Written: 17 * w, Read: 23 * w,
+			Live: 20 * w, Scores: 1, Cast: 0.12, CastAlone: 0.5,
+		}
 	},
 }
 
-// indexTimestepZero is a tensor without elements by which ComfyUI knows a
-// Qwen-Image-Edit that sees its pictures at time zero (zero_cond_t).
+// indexTimestepZero is an empty tensor in ComfyUI's files. It marks a Qwen-Image-Edit
+// that sees reference images at timestep zero (zero_cond_t).
 const indexTimestepZero = "__index_timestep_zero__"
 
-func inferQwenImage(s *layout.Sizes, told, published map[string]any) {
+func inferQwenImage(s *layout.Sizes, inferred, published map[string]any) {
 	width := s.Dim("img_in.weight", 0)
 	heads, size := s.Heads(width, "transformer_blocks.0.attn.norm_q.weight")
-	told["patch_size"] = 2
-	told["in_channels"], told["out_channels"] = s.Dim("img_in.weight", 1), s.Over("the size of a patch", s.Dim("proj_out.weight", 0), 4)
-	told["num_layers"] = s.Count("transformer_blocks")
-	told["num_attention_heads"], told["attention_head_dim"] = heads, size
-	told["joint_attention_dim"] = s.Dim("txt_in.weight", 1)
-	told["guidance_embeds"] = false
+	inferred["patch_size"] = 2
+	inferred["in_channels"] = s.Dim("img_in.weight", 1)
+	inferred["out_channels"] = s.Divide("the size of a patch", s.Dim("proj_out.weight", 0), 4)
+	inferred["num_layers"] = s.Count("transformer_blocks")
+	inferred["num_attention_heads"], inferred["attention_head_dim"] = heads, size
+	inferred["joint_attention_dim"] = s.Dim("txt_in.weight", 1)
+	inferred["guidance_embeds"] = false
 	if s.Has(indexTimestepZero) {
-		told["zero_cond_t"] = true
+		inferred["zero_cond_t"] = true
 	}
 	if s.Has("time_text_embed.addition_t_embedding.weight") {
-		told["use_additional_t_cond"] = true
+		inferred["use_additional_t_cond"] = true
 	}
 	layout.Axes(published, "axes_dims_rope", size, 16, 56, 56)
 }
 
-// qwenImageFLOPs is that of Qwen-Image's, likewise.
+// qwenImageFLOPs returns the FLOPs of Qwen-Image's transformer.
 func qwenImageFLOPs(c transformer.QwenImageConfig, image, text int) float64 {
 	d := float64(c.NumAttentionHeads * c.AttentionHeadDim)
 	times := 1.0
-	if c.ZeroCondT { // references have a time of their own
+	if c.ZeroCondT { // reference images have a timestep of their own
 		times = 2
 	}
 	macs := times * (timeFeatures*d + d*d)

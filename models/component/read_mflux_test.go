@@ -39,8 +39,10 @@ func TestReadMFlux(t *testing.T) {
 		component.Component
 		bits map[int]int // how many layers have so many
 	}{
-		{component.Component{Name: "transformer", Dir: "transformer", Class: component.QwenImageTransformer2DModel, Model: transformer.NewQwenImage(config)}, map[int]int{4: 19, 8: 1}},
-		{component.Component{Name: "text_encoder_2", Dir: "text_encoder_2", Class: component.T5EncoderModel, Model: encoder, Ignore: encoder.Unused()}, map[int]int{3: 16}},
+		{component.Component{Name: "transformer", Dir: "transformer", Class: component.QwenImageTransformer2DModel,
+			Model: transformer.NewQwenImage(config)}, map[int]int{4: 19, 8: 1}},
+		{component.Component{Name: "text_encoder_2", Dir: "text_encoder_2", Class: component.T5EncoderModel, Model: encoder,
+			Ignore: encoder.Unused()}, map[int]int{3: 16}},
 	} {
 		ck, err := c.Open(fsys)
 		if err != nil {

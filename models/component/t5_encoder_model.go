@@ -25,10 +25,14 @@ var T5EncoderModel = &Class{
 			"t5_blocks.{}.attention", "encoder.block.{}.layer.0",
 			"t5_blocks.{}.ff", "encoder.block.{}.layer.1",
 		)),
-		// the table of relative positions, which transformers has in the first block, is
-		// in every one
-		Repeats: []layout.Repeat{{Tensor: t5Bias(0) + ".weight", Again: t5Bias("{}") + ".weight", Per: "t5_blocks.{}.attention.layer_norm.weight"}},
-		Lacks:   []string{"decoder.*", "lm_head.weight"},
+		// every block has the relative position bias, which transformers stores in the
+		// first block only
+		Repeats: []layout.Repeat{{
+			Tensor: t5Bias(0) + ".weight",
+			Again:  t5Bias("{}") + ".weight",
+			Per:    "t5_blocks.{}.attention.layer_norm.weight",
+		}},
+		Lacks: []string{"decoder.*", "lm_head.weight"},
 	}},
 	Original: []*layout.Table{{
 		Prefixes: textPrefixes("t5xxl"), Rules: layout.Unused("spiece_model", "logit_scale"),
@@ -36,7 +40,7 @@ var T5EncoderModel = &Class{
 	}},
 	Infer:        inferT5,
 	Quantization: []QuantizationRule{{"*.relative_attention_bias", 16}},
-	Blocks: func(model any) Stack {
+	Blocks: func(model any) BlockMemory {
 		c := model.(*textenc.T5Encoder).Config
 		s := languageModel(c.NumLayers, c.NumHeads, c.DModel, c.DFF)
 		s.Scores = 3 // with the bias of relative positions
@@ -48,13 +52,12 @@ var T5EncoderModel = &Class{
 	}},
 }
 
-// t5Bias is a module that mflux keeps in every block, and transformers in the
-// first.
+// t5Bias returns mflux's name for the relative position bias of a block.
 func t5Bias(block any) string {
 	return fmt.Sprintf("t5_blocks.%v.attention.SelfAttention.relative_attention_bias", block)
 }
 
-func inferT5(s *layout.Sizes, told, published map[string]any) {
+func inferT5(s *layout.Sizes, inferred, published map[string]any) {
 	embedding := "shared.weight"
 	if !s.Has(embedding) {
 		embedding = "encoder.embed_tokens.weight"
@@ -62,14 +65,14 @@ func inferT5(s *layout.Sizes, told, published map[string]any) {
 	const block = "encoder.block.0.layer."
 	bias := block + "0.SelfAttention.relative_attention_bias.weight"
 	heads := s.Dim(bias, 1)
-	told["vocab_size"], told["d_model"] = s.Dim(embedding, 0), s.Dim(embedding, 1)
-	told["num_heads"], told["relative_attention_num_buckets"] = heads, s.Dim(bias, 0)
-	told["d_kv"] = s.Over("the width of attention", s.Dim(block+"0.SelfAttention.q.weight", 0), heads)
-	told["num_layers"] = s.Count("encoder.block")
-	told["d_ff"] = s.Dim(block+"1.DenseReluDense.wo.weight", 1)
-	told["feed_forward_proj"] = "relu"
+	inferred["vocab_size"], inferred["d_model"] = s.Dim(embedding, 0), s.Dim(embedding, 1)
+	inferred["num_heads"], inferred["relative_attention_num_buckets"] = heads, s.Dim(bias, 0)
+	inferred["d_kv"] = s.Divide("the width of attention", s.Dim(block+"0.SelfAttention.q.weight", 0), heads)
+	inferred["num_layers"] = s.Count("encoder.block")
+	inferred["d_ff"] = s.Dim(block+"1.DenseReluDense.wo.weight", 1)
+	inferred["feed_forward_proj"] = "relu"
 	if s.Has(block + "1.DenseReluDense.wi_0.weight") {
-		told["feed_forward_proj"] = "gated-gelu"
+		inferred["feed_forward_proj"] = "gated-gelu"
 	}
 	published["relative_attention_max_distance"], published["layer_norm_epsilon"] = 128, 1e-6
 }

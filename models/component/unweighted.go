@@ -1,6 +1,6 @@
 package component
 
-// Classes without weights, which pipelines list in their model_index.json.
+// Classes without weights, which model_index.json lists too.
 var (
 	CLIPTokenizer      = &Class{Name: "CLIPTokenizer", Library: "transformers", Role: Tokenizer}
 	T5TokenizerFast    = &Class{Name: "T5TokenizerFast", Library: "transformers", Role: Tokenizer}

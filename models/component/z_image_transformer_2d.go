@@ -20,7 +20,7 @@ var ZImageTransformer2DModel = &Class{
 		),
 	}},
 	Original: []*layout.Table{
-		// Lumina 2, whose names are alike otherwise, has adaLN_modulation.1.
+		// Lumina 2 has the same names except for adaLN_modulation.1
 		{Prefixes: transformerPrefixes, Rules: zimageRules(), Signature: []string{
 			"x_embedder.weight",
 			"cap_embedder.1.weight",
@@ -33,25 +33,31 @@ var ZImageTransformer2DModel = &Class{
 			"layers.0.attention.to_q.weight",
 		}},
 	},
-	LoRAHint: &lora.Hint{For: "Z-Image", Names: regexp.MustCompile(`(noise|context)_refiner|layers[._]\d+[._](attention[._]|feed_forward|adaLN)`)},
-	Infer:    inferZImage,
+	LoRAHint: &lora.Hint{For: "Z-Image", Names: regexp.MustCompile(
+		`(noise|context)_refiner|layers[._]\d+[._](attention[._]|feed_forward|adaLN)`)},
+	Infer: inferZImage,
 	Quantization: []QuantizationRule{
 		{"all_x_embedder.*", 8}, {"cap_embedder.*", 8}, {"t_embedder.*", 8}, {"all_final_layer.*", 8},
 	},
 	FLOPs: func(model any, image, text int) float64 {
 		return zimageFLOPs(model.(*transformer.ZImage).Config, image, text)
 	},
-	Blocks: func(model any) Stack {
+	Blocks: func(model any) BlockMemory {
 		c := model.(*transformer.ZImage).Config
 		w := float64(c.Dim)
-		return Stack{Blocks: c.NLayers + 2*c.NRefinerLayers, Heads: c.NHeads, Made: 16 * w, Read: 13 * w, Alive: 30 * w, Scores: 1, Cast: 0.75, CastAlone: 0.95}
+		return BlockMemory{
+			Blocks: c.NLayers + 2*c.NRefinerLayers, Heads: c.NHeads,
+			Written: 16 * w, Read: 13 * w,
+			Live: 30 * w, Scores: 1, Cast: 0.75, CastAlone: 0.95,
+		}
 	},
 	Untapped: []Untapped{{
-		regexp.MustCompile(`^transformer\.(layers|(noise|context)_refiner)\.\d+@\d+(#\d+)?:in\.[12]$`), "mask and rotary table of Z-Image's blocks",
+		regexp.MustCompile(`^transformer\.(layers|(noise|context)_refiner)\.\d+@\d+(#\d+)?:in\.[12]$`),
+		"mask and rotary table of Z-Image's blocks",
 	}},
 }
 
-// zimageRules are those of Z-Image as ComfyUI has it.
+// zimageRules returns the rules for Z-Image in ComfyUI's files.
 func zimageRules() []layout.Rule {
 	rules := layout.Rename(
 		"x_embedder", "all_x_embedder.2-1",
@@ -68,25 +74,23 @@ func zimageRules() []layout.Rule {
 	return append(rules, layout.Unused("norm_final")...)
 }
 
-func inferZImage(s *layout.Sizes, told, published map[string]any) {
+func inferZImage(s *layout.Sizes, inferred, published map[string]any) {
 	embed := "all_x_embedder.2-1.weight"
 	width := s.Dim(embed, 0)
 	heads, size := s.Heads(width, "layers.0.attention.norm_q.weight")
-	told["all_patch_size"], told["all_f_patch_size"] = []int{2}, []int{1}
-	told["in_channels"] = s.Over("the size of a patch", s.Dim(embed, 1), 4)
-	told["dim"], told["n_heads"], told["n_kv_heads"] = width, heads, heads
-	told["n_layers"], told["n_refiner_layers"] = s.Count("layers"), s.Count("noise_refiner")
-	told["cap_feat_dim"] = s.Dim("cap_embedder.1.weight", 1)
-	told["qk_norm"] = true
+	inferred["all_patch_size"], inferred["all_f_patch_size"] = []int{2}, []int{1}
+	inferred["in_channels"] = s.Divide("the size of a patch", s.Dim(embed, 1), 4)
+	inferred["dim"], inferred["n_heads"], inferred["n_kv_heads"] = width, heads, heads
+	inferred["n_layers"], inferred["n_refiner_layers"] = s.Count("layers"), s.Count("noise_refiner")
+	inferred["cap_feat_dim"] = s.Dim("cap_embedder.1.weight", 1)
+	inferred["qk_norm"] = true
 	published["norm_eps"], published["rope_theta"], published["t_scale"] = 1e-5, 256, 1000
 	published["axes_lens"] = []int{1536, 512, 512}
 	layout.Axes(published, "axes_dims", size, 32, 48, 48)
 }
 
-// zimageFLOPs counts one pass of a Z-Image transformer over a picture of so
-// many tokens and a caption: two per multiplication and addition in linear
-// layers and attention. Norms, activations and rotations are left out, as is
-// usual.
+// zimageFLOPs returns the FLOPs of Z-Image's transformer for an image and a caption,
+// whose tokens are padded to a multiple of 32.
 func zimageFLOPs(c transformer.ZImageConfig, image, caption int) float64 {
 	const timeHidden, multiple = 1024, 32
 	pad := func(n int) float64 { return float64((n + multiple - 1) / multiple * multiple) }

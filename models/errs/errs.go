@@ -1,5 +1,5 @@
-// Package errs has the kinds of errors that the packages below models share. The
-// root package shows them to programs under the same names.
+// Package errs has the kinds of errors that package models and those below it share. The root
+// package exports them under the same names.
 package errs
 
 import (
@@ -9,17 +9,16 @@ import (
 )
 
 var (
-	// ErrUnsupported is wrapped by errors about models that are whole but that this
-	// version cannot run: a pipeline class or a config that it does not know.
+	// ErrUnsupported is wrapped by errors about complete models that this version cannot run,
+	// because of their pipeline class or a config.
 	ErrUnsupported = errors.New("not supported")
 	// ErrNotFound is wrapped by errors about models that are not on this machine.
 	ErrNotFound = errors.New("not on this machine")
-	// ErrRequest is what errors about a request are (errors.Is): a size, a number or
-	// a prompt that another request would not have.
+	// ErrRequest is matched by errors about a request, such as an invalid size or prompt.
 	ErrRequest = errors.New("bad request")
 )
 
-// kindError is an error in its own words that errors.Is finds to be of a kind.
+// A kindError is an error that errors.Is matches with a kind, which its text does not mention.
 type kindError struct {
 	error
 	kind error
@@ -28,14 +27,13 @@ type kindError struct {
 func (e kindError) Unwrap() error        { return e.error }
 func (e kindError) Is(target error) bool { return target == e.kind }
 
-// Request makes an error one about a request. Its text stays as it is.
+// Request marks an error as ErrRequest. Its text stays as it is.
 func Request(err error) error { return kindError{err, ErrRequest} }
 
-// Requestf formats an error about a request.
+// Requestf formats an error and marks it as ErrRequest.
 func Requestf(format string, args ...any) error { return Request(fmt.Errorf(format, args...)) }
 
-// NotFound makes an error one about something that is not on this machine. Its
-// text stays as it is.
+// NotFound marks an error as ErrNotFound. Its text stays as it is.
 func NotFound(err error) error { return kindError{err, ErrNotFound} }
 
 // A List is several errors on one line.
@@ -51,7 +49,7 @@ func (l List) Error() string {
 
 func (l List) Unwrap() []error { return l }
 
-// Err is the list, or nil if it is empty.
+// Err returns the list, or nil if it is empty.
 func (l List) Err() error {
 	if len(l) == 0 {
 		return nil

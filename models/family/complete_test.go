@@ -12,7 +12,7 @@ import (
 
 const root = "../../"
 
-// text is what some files have in them.
+// text returns the contents of some files.
 func text(t *testing.T, patterns ...string) string {
 	t.Helper()
 	var b strings.Builder
@@ -32,8 +32,7 @@ func text(t *testing.T, patterns ...string) string {
 	return b.String()
 }
 
-// TestFamiliesAreComplete says what a family lacks of what docs/adding-a-family.md
-// lists.
+// TestFamiliesAreComplete checks that families have everything that docs/adding-a-family.md lists.
 func TestFamiliesAreComplete(t *testing.T) {
 	pages, reference := text(t, "docs/models/*.md"), text(t, "scripts/reference/gomflux_reference/families/*.py")
 	goldens, changes, readme := text(t, "models/testdata/*/model/model_index.json"), text(t, "CHANGELOG.md"), text(t, "README.md")
@@ -79,7 +78,7 @@ func TestFamiliesAreComplete(t *testing.T) {
 	}
 }
 
-// TestClassesAreComplete says what a component class lacks.
+// TestClassesAreComplete checks that component classes have everything too.
 func TestClassesAreComplete(t *testing.T) {
 	used := map[*component.Class]bool{}
 	for _, f := range family.All {

@@ -9,23 +9,23 @@ import (
 	"github.com/gomflux/gomflux/vae"
 )
 
-// A Declared is a pipeline whose configs were read, and nothing else.
+// A Declared is a pipeline of which only the configs have been read.
 type Declared struct {
 	Class      *Class
 	Pipeline   Pipeline
-	Scheduler  scheduler.FlowMatchEulerConfig
+	Scheduler  scheduler.ModelConfig
 	VAE        vae.Autoencoder
-	Components []component.Component // that have weights, the autoencoder last
+	Components []component.Component // components with weights, the autoencoder last
 }
 
-// Declare reads the configs of a model folder, which has an index, and declares the
-// components that have weights.
+// Declare reads the configs of a model folder with an index, and declares the components that have
+// weights.
 func Declare(f *component.Folder, x index.Index) (*Declared, error) {
 	class, err := Of(f.FS, x)
 	if err != nil {
 		return nil, err
 	}
-	d := &Declared{Class: class, Pipeline: class.New(), Scheduler: scheduler.DefaultFlowMatchEulerConfig()}
+	d := &Declared{Class: class, Pipeline: class.New()}
 	if err := f.ConfigAt("scheduler/scheduler_config.json", &d.Scheduler); err != nil {
 		return nil, err
 	}
@@ -40,27 +40,27 @@ func Declare(f *component.Folder, x index.Index) (*Declared, error) {
 	if f.Absent[component.Transformers] {
 		return d, nil
 	}
-	return d, d.sameLatents(autoencoder.Class)
+	return d, d.checkLatents(autoencoder.Class)
 }
 
-// sameLatents returns an error if the autoencoder and the transformer mean different
-// things by latents. Either may see patches of them.
-func (d *Declared) sameLatents(autoencoder *component.Class) error {
-	latent, own := d.Pipeline.LatentShape(1, 1)[0], d.VAE.Unscaled(1, 1)[0]
-	patch, in := d.VAE.LatentChannels()/own, latent
-	if p, ok := d.Pipeline.(Packer); ok {
-		shape := p.Packed(2, 2)
+// checkLatents returns an error if the latents of the autoencoder and of the transformer differ in
+// shape. Both may use patches of latents.
+func (d *Declared) checkLatents(autoencoder *component.Class) error {
+	latent, unscaled := d.Pipeline.LatentShape(1, 1)[0], d.VAE.Unscaled(1, 1)[0]
+	patch, in := d.VAE.LatentChannels()/unscaled, latent
+	if p, ok := d.Pipeline.(NoisePacker); ok {
+		shape := p.PackedShape(2, 2)
 		in = shape[len(shape)-1]
 		patch *= in / latent
 	}
 	what := "the vae's " + autoencoder.LatentKey
 	if patch > 1 {
-		what = fmt.Sprintf("%d times %s, %d,", patch, what, own)
+		what = fmt.Sprintf("%d times %s, %d,", patch, what, unscaled)
 	}
-	return component.SameSize(what, patch*own, "the transformer's in_channels", in)
+	return component.SameSize(what, patch*unscaled, "the transformer's in_channels", in)
 }
 
-// Transformer is the component that denoises.
+// Transformer returns the component that denoises.
 func (d *Declared) Transformer() component.Component {
 	for _, c := range d.Components {
 		if c.Dir == component.Transformers {

@@ -1,7 +1,6 @@
-// Package family describes the families of diffusers' pipelines, one file for each,
-// with everything that is particular to it: [All] lists them. What all pipelines do
-// alike is in package models, and what belongs to a single component is in package
-// component.
+// Package family describes the families of diffusers' pipelines, one file for each, with
+// everything that is specific to it. [All] lists them. Package models has what all pipelines
+// share, and package component what is specific to a single component.
 package family
 
 import (
@@ -14,22 +13,22 @@ import (
 	"github.com/gomflux/gomflux/textenc/tokenizer"
 )
 
-// A Family is pipelines that have much in common, and what is published of them.
+// A Family is a group of pipeline classes that have much in common.
 type Family struct {
-	Name      string // as people call it
+	Name      string // in help texts and messages
 	Pipelines []*Class
-	Models    []Model // that are published
+	Models    []Model // published models
 	Help      Help
 }
 
-// Help are the parts of help texts and messages that are about a family.
+// Help has the parts of help texts and messages that are about a family.
 type Help struct {
-	// Guidance says, after a comma or a semicolon, how the family counts guidance.
+	// Guidance describes the family's guidance scale, as a part of a sentence.
 	Guidance string
-	// Editing describes in a paragraph which pictures the family edits; "" if it does
-	// not.
+	// Editing is a paragraph about the reference images of the family's edit models; "" if there
+	// are no such models.
 	Editing string
-	// Editors are the models that edit, as people call them.
+	// Editors names the family's edit models; "" if there are no such models.
 	Editors string
 }
 
@@ -38,28 +37,28 @@ type Class struct {
 	Name       string // in model_index.json
 	Components []Member
 	New        func() Pipeline
-	// NeedsNegativePrompt reports that diffusers' pipeline uses guidance only where a
-	// negative prompt is given.
+	// NeedsNegativePrompt reports that diffusers' pipeline applies guidance only if a negative
+	// prompt is given.
 	NeedsNegativePrompt bool
 }
 
-// A Member is a component that a pipeline class names in model_index.json.
+// A Member is a component of a pipeline class, as in model_index.json.
 type Member struct {
 	Folder string
 	Class  *component.Class
-	As     string        // the name of the class there, if it is an alias
-	MFlux  *layout.Table // how mflux saves it, if not as the first of the class's tables
+	Alias  string        // name of the class in model_index.json, if not Class.Name
+	MFlux  *layout.Table // names in mflux's folders, if not the first of the class's tables
 }
 
-// ClassName is the name of the member's class in model_index.json.
+// ClassName returns the name of the member's class in model_index.json.
 func (m Member) ClassName() string {
-	if m.As != "" {
-		return m.As
+	if m.Alias != "" {
+		return m.Alias
 	}
 	return m.Class.Name
 }
 
-// Member returns the member that has a folder, and reports whether there is one.
+// Member returns the member in a folder, and reports whether there is one.
 func (c *Class) Member(folder string) (Member, bool) {
 	for _, m := range c.Components {
 		if m.Folder == folder {
@@ -69,155 +68,154 @@ func (c *Class) Member(folder string) (Member, bool) {
 	return Member{}, false
 }
 
-// A Model is a published model: its names, where it is, what it may be used for, the
-// settings that it is meant to be run with, and what tells it from others.
+// A Model is a published model.
 type Model struct {
-	Name    string
-	Aliases []string
-	Repo    string
-	// Licence is an SPDX identifier, or the licence's own name where it has none.
-	Licence    string
+	Name       string
+	Aliases    []string
+	Repo       string // owner/name on the Hugging Face hub
+	Licence    string // an SPDX identifier, or the licence's own name
 	LicenceURL string
-	// Gated models are fetched with a token of somebody who has accepted their
-	// conditions at the repository's page.
+	// Gated models are downloaded with a token of a user who has accepted their conditions on
+	// the repository's page.
 	Gated    bool
 	Defaults Defaults
 
 	Class     string         // of its pipeline
 	Scheduler map[string]any // its scheduler_config.json
 	Processor map[string]any // its preprocessor_config.json, if it has one
-	// Index and Transformer are what model_index.json and the transformer's
-	// config.json have that other models of the class have not.
-	Index, Transformer map[string]any
+	// Index has the keys of model_index.json that distinguish the model from others of its class.
+	Index map[string]any
+	// Transformer has the keys of the transformer's config.json that do so.
+	Transformer map[string]any
+	// FileNames identify single files of a model whose tensors have the shapes of another
+	// model's: only a file whose name contains one of them, in any case, is of this model.
+	FileNames []string
 }
 
-// Defaults are the settings a model is meant to be run with.
+// Defaults are a model's default settings.
 type Defaults struct {
 	Steps             int
-	Guidance          float64
+	Guidance          float64 // guidance scale
 	NegativePrompt    string
-	Height, Width     int
-	MaxSequenceLength int
+	Height, Width     int // in pixels
+	MaxSequenceLength int // in tokens
 }
 
-// A Pipeline is what one pipeline class has of its own. Its methods run on the MLX
-// thread.
+// A Pipeline has what is specific to a pipeline class. Its methods run on the MLX thread.
 type Pipeline interface {
-	// Configure reads the configs of its components and declares them: all but
-	// scheduler, tokenizers and vae. The other methods count on it.
+	// Configure reads the configs of the pipeline's components and declares them, except
+	// scheduler, tokenizers and vae. It is called before all other methods.
 	Configure(f *component.Folder) ([]component.Component, error)
 	Defaults() Defaults
-	// Texts are what a prompt goes through, with the pictures that it speaks about.
-	Texts(references []image.Image) []Text
-	// LatentShape is that of one picture's latents in diffusers, [C, h, w] for a
-	// latent size of h×w.
+	// PromptEncodings returns the text encoders that a prompt goes through, with the reference
+	// images of an edit.
+	PromptEncodings(references []image.Image) []PromptEncoding
+	// LatentShape returns the shape [C, h, w] of an image's latents in diffusers.
 	LatentShape(h, w int) []int
-	// Multiple is what the latents' sides must be a multiple of.
+	// Multiple returns the number that h and w of latents must be a multiple of.
 	Multiple() int
-	// Fits returns an error if a latent size of h×w or a prompt of so many tokens is
-	// too large.
+	// Fits returns an error if latents of h×w or a prompt of so many tokens are too large.
 	Fits(h, w, tokens int) error
-	// Guidance reports whether a scale asks for a prediction for the negative prompt
-	// too. A scale that the model cannot take is an error.
+	// Guidance reports whether a guidance scale needs a prediction for the negative prompt. A
+	// scale that the model cannot take is an error.
 	Guidance(scale float64) (negative bool, err error)
-	// Sigmas is the schedule before the scheduler's shift, and Mu the shift of a
-	// picture of so many tokens.
+	// Sigmas returns the noise schedule before the scheduler shifts it.
 	Sigmas(steps int) []float32
-	Mu(c *scheduler.FlowMatchEulerConfig, tokens, steps int) float64
-	// Predictor prepares to predict for a latent size of h×w. What it runs at every
-	// step goes through compile.
-	Predictor(c Conditions, h, w int, compile Compiler) (Predictor, error)
-	// Guide joins the predictions for prompt and negative prompt.
+	// Mu returns the shift for an image of so many tokens, for schedulers with dynamic
+	// shifting.
+	Mu(shift scheduler.DynamicShift, tokens, steps int) float64
+	// Predictor returns a predictor for latents of h×w. It compiles what runs at every step.
+	Predictor(c Conditioning, h, w int, compile Compiler) (Predictor, error)
+	// Guide combines the predictions for prompt and negative prompt.
 	Guide(positive, negative *mlx.Array, scale float64) *mlx.Array
 }
 
-// A Packer is a pipeline whose transformer sees latents in another form, in which
-// mflux draws the noise, so that the same seed gives the same picture.
-type Packer interface {
-	// Packed is the shape of that form of latents of h×w, and Unpack takes it to
-	// theirs.
-	Packed(h, w int) []int
+// A NoisePacker is a Pipeline whose transformer takes packed latents. mflux draws the noise in
+// that form, and gomflux does so too, so that the same seed generates the same image.
+type NoisePacker interface {
+	// PackedShape returns the packed shape of latents of h×w.
+	PackedShape(h, w int) []int
+	// Unpack returns packed latents in the shape of LatentShape.
 	Unpack(x *mlx.Array, h, w int) *mlx.Array
 }
 
-// An Editor is a pipeline that can be shown pictures.
+// An Editor is a Pipeline that takes reference images. Each is encoded by the autoencoder, and its
+// latents are tokens in the transformer's sequence, as many as those of an image of ReferenceSize.
 type Editor interface {
-	// CheckReferences returns an error for a number of pictures that the model cannot
-	// be shown, and CheckReference one for a picture of such a size.
+	// CheckReferences returns an error if the model cannot take n reference images.
 	CheckReferences(n int) error
+	// CheckReference returns an error if it cannot take an image of some size.
 	CheckReference(size image.Point) error
-	// Reference is a picture as the autoencoder gets it, of the size that
-	// ReferenceSize says, with sides of a multiple.
-	Reference(img *image.RGBA, multiple int) *image.RGBA
+	// ReferenceSize returns the size in which an image is encoded, with sides of a multiple.
 	ReferenceSize(size image.Point, multiple int) image.Point
-	// EditSize is the size of what is made of pictures of some sizes.
+	// Reference returns an image as it is encoded, in the size of ReferenceSize.
+	Reference(img *image.RGBA, multiple int) *image.RGBA
+	// EditSize returns the default size of an edit of images of some sizes.
 	EditSize(sizes []image.Point, multiple int) image.Point
-	// ReferenceName is what the model knows pictures by, before their numbers.
+	// ReferenceName returns the word that stands before an image's number in prompts.
 	ReferenceName() string
 }
 
-// A Looker is a pipeline whose text encoder is shown pictures.
-type Looker interface {
-	// Vision is its vision encoder, and how many tokens that sees of pictures.
+// A VisionEncoder is an Editor whose text encoder sees the reference images.
+type VisionEncoder interface {
+	// Vision returns the vision encoder, and the number of its tokens for the images.
 	Vision(references []image.Image) (vision component.Component, tokens int)
 }
 
-// A Cacher is a pipeline that may keep what one step computed for the next ones.
-type Cacher interface {
-	// CacheSize is how many elements it keeps of so many tokens of references.
+// A KVCached is an Editor that may keep a KV cache of the reference images between steps.
+type KVCached interface {
+	// CacheSize returns the number of elements in the cache for so many tokens, 0 without one.
 	CacheSize(tokens int) int64
 }
 
-// Conditions are what a picture is predicted from.
-type Conditions struct {
-	Text       []*mlx.Array // what each of the pipeline's texts makes of the prompt
-	References []*mlx.Array // latents [C, h, w] of pictures
-	Guidance   float64
-	// Keep keeps arrays of one step for later ones.
+// Conditioning is the input of a prediction besides latents and timestep.
+type Conditioning struct {
+	Text       []*mlx.Array // output of each of the pipeline's PromptEncodings
+	References []*mlx.Array // latents [C, h, w] of the reference images
+	Guidance   float64      // guidance scale
+	// Keep keeps arrays that are made in a step until the last step is done.
 	Keep func(...*mlx.Array)
 }
 
-// A Predictor predicts from latents [B, C, h, w] the velocity, float32 in their
-// shape, at a timestep of the schedule.
-type Predictor func(latents *mlx.Array, timestep float32) *mlx.Array
+// A Predictor predicts the velocity of latents [B, C, h, w], float32 in their shape, at the
+// first timestep of an interval of the noise schedule.
+type Predictor func(latents *mlx.Array, at scheduler.Interval) *mlx.Array
 
 // A Compiler is mlx.Compile, or returns the function as it is.
 type Compiler func(func([]*mlx.Array) []*mlx.Array) func([]*mlx.Array) []*mlx.Array
 
-// A Text is a way that a prompt takes to the transformer: through a tokenizer and
-// an encoder, which are named by their folders.
-type Text struct {
-	Tokenizer, Encoder string
-	// What they make is a tap under the prompt's name: prompt.input_ids and
-	// prompt.embeds.
-	IDs, Embeds string
-	Shape       []int // of the embeds in diffusers; -1 is any size
-	// Limit is how many ids there are at most, 0 for as many as a request says,
-	// beside those at the beginning of the model's template that do not count. What
-	// Limit cuts off is no error, since another text encoder sees all of the prompt.
-	Limit     int
-	Uncounted int
-	// CutsRows reports that the limit is on the rows of the embeds, of which the
-	// encoder makes more.
-	CutsRows bool
-	// Whole reports that diffusers' pipeline cuts nothing off, whatever the limit.
-	Whole bool
-	// Tokens are the ids of a prompt, with all that the model wants around them, cut
-	// to a limit as diffusers' pipeline does it.
-	Tokens func(t *tokenizer.Tokenizer, prompt string, limit int) (Tokens, error)
-	Encode func(ids []int32) *mlx.Array
-	// Masked is Encode instead where padding is masked and must be told, and so the
-	// tokenizer is needed even with ids that are given.
-	Masked func(ids []int32, valid int) *mlx.Array
-	// Looks reports that the encoder is shown the reference pictures too.
-	Looks bool
+// A PromptEncoding is the way of a prompt through a tokenizer and a text encoder.
+type PromptEncoding struct {
+	Tokenizer string // folder
+	Encoder   string // folder
+	IDs       string // tap of the ids, after "prompt."
+	Embeds    string // tap of the text encoder's output, after "prompt."
+	Shape     []int  // of the output in diffusers; -1 is any size
+	// Limit is the largest number of ids, 0 for the request's. A prompt beyond it is no error,
+	// since another text encoder sees all of it.
+	Limit int
+	// PrefixTokens is the number of ids at the beginning of the model's template that do not
+	// count towards the limit.
+	PrefixTokens int
+	// LimitsRows reports that the limit applies to the rows of the output, of which the text
+	// encoder computes more.
+	LimitsRows bool
+	// NeverCut reports that diffusers' pipeline ignores the limit.
+	NeverCut bool
+	// Tokenize returns the ids of a prompt in the model's template, truncated to a limit as
+	// diffusers' pipeline does.
+	Tokenize func(t *tokenizer.Tokenizer, prompt string, limit int) (Tokens, error)
+	Encode   func(ids []int32) *mlx.Array
+	// EncodeMasked replaces Encode for text encoders that mask padding: only the first valid ids
+	// are not padding. It needs the tokenizer even if the ids are overridden.
+	EncodeMasked func(ids []int32, valid int) *mlx.Array
+	// SeesReferences reports that the text encoder sees the reference images too.
+	SeesReferences bool
 }
 
-// Tokens are the ids of a prompt.
+// Tokens are the tokens of a prompt.
 type Tokens struct {
-	IDs []int32
-	// Total is how many there would be without a limit, Text.Uncounted included.
-	Total int
-	// Lost is the part of the prompt that is cut off.
-	Lost string
+	IDs   []int32
+	Total int    // number of ids without a limit, including PromptEncoding.PrefixTokens
+	Lost  string // end of the prompt that is cut off
 }

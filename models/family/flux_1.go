@@ -7,6 +7,7 @@ import (
 	"github.com/gomflux/gomflux/mlx"
 	"github.com/gomflux/gomflux/models/component"
 	"github.com/gomflux/gomflux/models/errs"
+	"github.com/gomflux/gomflux/scheduler"
 	"github.com/gomflux/gomflux/textenc"
 	"github.com/gomflux/gomflux/textenc/tokenizer"
 	"github.com/gomflux/gomflux/transformer"
@@ -16,15 +17,8 @@ import (
 var Flux1 = &Family{
 	Name: "FLUX.1",
 	Pipelines: []*Class{
-		{Name: "FluxPipeline", New: func() Pipeline { return &flux1{} }, Components: []Member{
-			{Folder: "scheduler", Class: component.FlowMatchEulerDiscreteScheduler},
-			{Folder: "text_encoder", Class: component.CLIPTextModel},
-			{Folder: "text_encoder_2", Class: component.T5EncoderModel},
-			{Folder: "tokenizer", Class: component.CLIPTokenizer},
-			{Folder: "tokenizer_2", Class: component.T5TokenizerFast},
-			{Folder: "transformer", Class: component.FluxTransformer2DModel},
-			{Folder: "vae", Class: component.AutoencoderKL},
-		}},
+		{Name: "FluxPipeline", New: func() Pipeline { return &flux1{} }, Components: flux1Components},
+		{Name: "FluxKontextPipeline", New: newFlux1Kontext, Components: flux1Components},
 	},
 	Models: []Model{
 		{
@@ -36,27 +30,53 @@ var Flux1 = &Family{
 		},
 		{
 			Name: "flux1-dev", Aliases: []string{"dev", "flux-dev", "flux.1-dev"},
-			Repo:    "black-forest-labs/FLUX.1-dev",
-			Licence: "FLUX.1 [dev] Non-Commercial License", LicenceURL: "https://huggingface.co/black-forest-labs/FLUX.1-dev/blob/main/LICENSE.md", Gated: true,
+			Repo:       "black-forest-labs/FLUX.1-dev",
+			Licence:    "FLUX.1 [dev] Non-Commercial License",
+			LicenceURL: "https://huggingface.co/black-forest-labs/FLUX.1-dev/blob/main/LICENSE.md", Gated: true,
 			Defaults: Defaults{Steps: 28, Guidance: 3.5, Height: 1024, Width: 1024, MaxSequenceLength: 512},
 			Class:    "FluxPipeline", Scheduler: shiftBySize, Transformer: map[string]any{"guidance_embeds": true},
 		},
 		{
 			Name: "flux1-krea-dev", Aliases: []string{"krea-dev", "dev-krea", "flux-krea-dev", "flux.1-krea-dev"},
-			Repo:    "black-forest-labs/FLUX.1-Krea-dev",
-			Licence: "FLUX.1 [dev] Non-Commercial License", LicenceURL: "https://huggingface.co/black-forest-labs/FLUX.1-Krea-dev/blob/main/LICENSE.md", Gated: true,
+			Repo:       "black-forest-labs/FLUX.1-Krea-dev",
+			Licence:    "FLUX.1 [dev] Non-Commercial License",
+			LicenceURL: "https://huggingface.co/black-forest-labs/FLUX.1-Krea-dev/blob/main/LICENSE.md", Gated: true,
 			Defaults: Defaults{Steps: 28, Guidance: 3.5, Height: 1024, Width: 1024, MaxSequenceLength: 512},
 			Class:    "FluxPipeline", Scheduler: shiftBySize, Transformer: map[string]any{"guidance_embeds": true},
 		},
+		{
+			Name: "flux1-kontext-dev", Aliases: []string{"kontext", "dev-kontext", "kontext-dev", "flux-kontext-dev", "flux.1-kontext-dev"},
+			Repo: "black-forest-labs/FLUX.1-Kontext-dev", Gated: true,
+			Licence:    "FLUX.1 [dev] Non-Commercial License",
+			LicenceURL: "https://huggingface.co/black-forest-labs/FLUX.1-Kontext-dev/blob/main/LICENSE.md",
+			Defaults:   kontextDefaults,
+			Class:      "FluxKontextPipeline", Scheduler: shiftBySize, Transformer: map[string]any{"guidance_embeds": true},
+			FileNames: []string{"kontext"},
+		},
 	},
 	Help: Help{
-		Guidance: "FLUX.1-dev takes any value as an input, and FLUX.1-schnell has no guidance",
+		Guidance: "FLUX.1-dev takes any value, and FLUX.1-schnell has no guidance",
+		Editors:  "FLUX.1-Kontext",
+		Editing: `FLUX.1-Kontext takes one image with sides of at least 16 pixels. Of 17 sizes of
+about a megapixel, from 672x1568 to 1568x672, it is resized to the one nearest
+in shape. Without --height and --width the new image has that size too.`,
 	},
+}
+
+// flux1Components are the components of FLUX.1's pipelines.
+var flux1Components = []Member{
+	{Folder: "scheduler", Class: component.FlowMatchEulerDiscreteScheduler},
+	{Folder: "text_encoder", Class: component.CLIPTextModel},
+	{Folder: "text_encoder_2", Class: component.T5EncoderModel},
+	{Folder: "tokenizer", Class: component.CLIPTokenizer},
+	{Folder: "tokenizer_2", Class: component.T5TokenizerFast},
+	{Folder: "transformer", Class: component.FluxTransformer2DModel},
+	{Folder: "vae", Class: component.AutoencoderKL},
 }
 
 // flux1 is diffusers' FluxPipeline: FLUX.1 schnell and dev.
 type flux1 struct {
-	usual
+	defaultMethods
 	patches
 	textEncoder  *textenc.CLIPText
 	textEncoder2 *textenc.T5Encoder
@@ -76,10 +96,12 @@ func (f *flux1) Configure(l *component.Folder) ([]component.Component, error) {
 	if err := l.Config("transformer", &c); err != nil {
 		return nil, err
 	}
-	if err := l.FitsTransformer("text_encoder", "the text encoder's hidden_size", clip.HiddenSize, "pooled_projection_dim", c.PooledProjectionDim); err != nil {
+	if err := l.FitsTransformer("text_encoder", "the text encoder's hidden_size", clip.HiddenSize, "pooled_projection_dim",
+		c.PooledProjectionDim); err != nil {
 		return nil, err
 	}
-	if err := l.FitsTransformer("text_encoder_2", "the second text encoder's d_model", t5.DModel, "joint_attention_dim", c.JointAttentionDim); err != nil {
+	if err := l.FitsTransformer("text_encoder_2", "the second text encoder's d_model", t5.DModel, "joint_attention_dim",
+		c.JointAttentionDim); err != nil {
 		return nil, err
 	}
 	f.patches = patches{c.InChannels}
@@ -89,15 +111,16 @@ func (f *flux1) Configure(l *component.Folder) ([]component.Component, error) {
 	return []component.Component{
 		{
 			Name: "text_encoder", Dir: "text_encoder", Class: component.CLIPTextModel, Model: f.textEncoder,
-			Prefixes: []string{"text_model."}, // of all files but transformers 5's
+			Prefixes: []string{"text_model."}, // except in files of transformers 5
 			Ignore:   f.textEncoder.Unused(),
 		},
-		{Name: "text_encoder_2", Dir: "text_encoder_2", Class: component.T5EncoderModel, Model: f.textEncoder2, Ignore: f.textEncoder2.Unused()},
+		{Name: "text_encoder_2", Dir: "text_encoder_2", Class: component.T5EncoderModel, Model: f.textEncoder2,
+			Ignore: f.textEncoder2.Unused()},
 		{Name: "transformer", Dir: "transformer", Class: component.FluxTransformer2DModel, Model: f.transformer},
 	}, nil
 }
 
-// guided says whether the guidance is an input of the transformer, as of dev.
+// guided reports whether the guidance scale is an input of the transformer, as for FLUX.1-dev.
 func (f *flux1) guided() bool { return f.transformer.Config.GuidanceEmbeds }
 
 func (f *flux1) Defaults() Defaults {
@@ -107,14 +130,14 @@ func (f *flux1) Defaults() Defaults {
 	return Defaults{Steps: 4, Guidance: 0, Height: 1024, Width: 1024, MaxSequenceLength: 256}
 }
 
-// Texts are CLIP's, of which the pooled output is used, and T5's. Both see
-// padding: CLIP behind the end of the prompt, where it has no effect, T5 as
-// tokens like others.
-func (f *flux1) Texts([]image.Image) []Text {
+// PromptEncodings returns CLIP, of which the pooled output is used, and T5. Both see padding: it
+// has no effect on CLIP, where it comes after the end of the prompt, and T5 treats it like other
+// tokens.
+func (f *flux1) PromptEncodings([]image.Image) []PromptEncoding {
 	limit := f.textEncoder.Config.MaxPositionEmbeddings
-	return []Text{{
+	return []PromptEncoding{{
 		Tokenizer: "tokenizer", Encoder: "text_encoder", IDs: "input_ids", Embeds: "pooled_embeds", Shape: []int{-1}, Limit: limit,
-		Tokens: func(t *tokenizer.Tokenizer, prompt string, limit int) (Tokens, error) {
+		Tokenize: func(t *tokenizer.Tokenizer, prompt string, limit int) (Tokens, error) {
 			if most := t.MaxLength(); most > 0 {
 				limit = min(limit, most)
 			}
@@ -123,30 +146,35 @@ func (f *flux1) Texts([]image.Image) []Text {
 		Encode: func(ids []int32) *mlx.Array { return f.textEncoder.Forward(ids).Squeeze(0) },
 	}, {
 		Tokenizer: "tokenizer_2", Encoder: "text_encoder_2", IDs: "input_ids_2", Embeds: "embeds", Shape: []int{-1, -1},
-		Tokens: template{}.padded,
-		Encode: func(ids []int32) *mlx.Array { return f.textEncoder2.Forward(ids).Squeeze(0) },
+		Tokenize: template{}.padded,
+		Encode:   func(ids []int32) *mlx.Array { return f.textEncoder2.Forward(ids).Squeeze(0) },
 	}}
 }
 
 func (f *flux1) Guidance(scale float64) (bool, error) {
 	if scale > 0 && !f.guided() {
-		return false, fmt.Errorf("guidance %g: this model was made to do without (leave it out, or give 0)", scale)
+		return false, fmt.Errorf("guidance %g: this model has no guidance (leave it out, or set it to 0)", scale)
 	}
 	return false, nil
 }
 
-func (f *flux1) Predictor(c Conditions, h, w int, compile Compiler) (Predictor, error) {
+func (f *flux1) Predictor(c Conditioning, h, w int, compile Compiler) (Predictor, error) {
 	pooled, embeds := c.Text[0].ExpandDims(0), c.Text[1].ExpandDims(0)
-	s, err := f.transformer.Sequence(h, w, embeds.Dim(1))
+	sizes, references := c.referenceTokens(transformer.Pack)
+	s, err := f.transformer.Sequence(h, w, embeds.Dim(1), sizes...)
 	if err != nil {
 		return nil, errs.Request(err)
 	}
-	forward := compile(func(in []*mlx.Array) []*mlx.Array {
-		return []*mlx.Array{f.transformer.Forward(in[0], in[1], optional(in, 4), in[2], in[3], s)}
+	type inputs struct{ Latents, Timestep, Guidance, Text, Pooled, References *mlx.Array }
+	forward := mlx.Named(compile, func(in inputs) *mlx.Array {
+		return f.transformer.Forward(in.Latents, in.Timestep, in.Guidance, in.Text, in.Pooled, in.References, s)
 	})
-	same := []*mlx.Array{embeds, pooled}
+	in := inputs{Text: embeds, Pooled: pooled, References: references}
 	if f.guided() {
-		same = append(same, f.transformer.Guidance(float32(c.Guidance)))
+		in.Guidance = f.transformer.Guidance(float32(c.Guidance))
 	}
-	return predictWith(forward, f.dtype, fraction(f.transformer.Timestep), same...), nil
+	return func(latents *mlx.Array, at scheduler.Interval) *mlx.Array {
+		in.Latents, in.Timestep = latents.AsType(f.dtype), f.transformer.Timestep(at.Timestep/1000)
+		return forward(in).AsType(mlx.Float32)
+	}, nil
 }

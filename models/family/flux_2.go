@@ -21,20 +21,8 @@ import (
 var Flux2 = &Family{
 	Name: "FLUX.2-klein",
 	Pipelines: []*Class{
-		{Name: "Flux2KleinPipeline", New: func() Pipeline { return &flux2{} }, Components: []Member{
-			{Folder: "scheduler", Class: component.FlowMatchEulerDiscreteScheduler},
-			{Folder: "text_encoder", Class: component.Qwen3Model, As: component.Qwen3ForCausalLM},
-			{Folder: "tokenizer", Class: component.Qwen2TokenizerFast},
-			{Folder: "transformer", Class: component.Flux2Transformer2DModel},
-			{Folder: "vae", Class: component.AutoencoderKLFlux2},
-		}},
-		{Name: "Flux2KleinKVPipeline", New: func() Pipeline { return &flux2{cached: true} }, Components: []Member{
-			{Folder: "scheduler", Class: component.FlowMatchEulerDiscreteScheduler},
-			{Folder: "text_encoder", Class: component.Qwen3Model, As: component.Qwen3ForCausalLM},
-			{Folder: "tokenizer", Class: component.Qwen2TokenizerFast},
-			{Folder: "transformer", Class: component.Flux2Transformer2DModel},
-			{Folder: "vae", Class: component.AutoencoderKLFlux2},
-		}},
+		{Name: "Flux2KleinPipeline", New: func() Pipeline { return &flux2{} }, Components: flux2Components},
+		{Name: "Flux2KleinKVPipeline", New: func() Pipeline { return &flux2{cached: true} }, Components: flux2Components},
 	},
 	Models: []Model{
 		{
@@ -42,19 +30,23 @@ var Flux2 = &Family{
 			Repo:    "black-forest-labs/FLUX.2-klein-4B",
 			Licence: "Apache-2.0", LicenceURL: "https://www.apache.org/licenses/LICENSE-2.0",
 			Defaults: Defaults{Steps: 4, Guidance: 1, Height: 1024, Width: 1024, MaxSequenceLength: 512},
-			Class:    "Flux2KleinPipeline", Scheduler: shiftBySize, Index: map[string]any{"is_distilled": true}, Transformer: map[string]any{"joint_attention_dim": 7680},
+			Class:    "Flux2KleinPipeline", Scheduler: shiftBySize, Index: map[string]any{"is_distilled": true},
+			Transformer: map[string]any{"joint_attention_dim": 7680},
 		},
 		{
 			Name: "flux2-klein-9b", Aliases: []string{"klein-9b", "flux.2-klein-9b"},
-			Repo:    "black-forest-labs/FLUX.2-klein-9B",
-			Licence: "FLUX Non-Commercial License", LicenceURL: "https://huggingface.co/black-forest-labs/FLUX.2-klein-9B/blob/main/LICENSE.md", Gated: true,
+			Repo:       "black-forest-labs/FLUX.2-klein-9B",
+			Licence:    "FLUX Non-Commercial License",
+			LicenceURL: "https://huggingface.co/black-forest-labs/FLUX.2-klein-9B/blob/main/LICENSE.md", Gated: true,
 			Defaults: Defaults{Steps: 4, Guidance: 1, Height: 1024, Width: 1024, MaxSequenceLength: 512},
-			Class:    "Flux2KleinPipeline", Scheduler: shiftBySize, Index: map[string]any{"is_distilled": true}, Transformer: map[string]any{"joint_attention_dim": 12288},
+			Class:    "Flux2KleinPipeline", Scheduler: shiftBySize, Index: map[string]any{"is_distilled": true},
+			Transformer: map[string]any{"joint_attention_dim": 12288},
 		},
 		{
 			Name: "flux2-klein-9b-kv", Aliases: []string{"klein-9b-kv", "flux.2-klein-9b-kv"},
-			Repo:    "black-forest-labs/FLUX.2-klein-9b-kv",
-			Licence: "FLUX Non-Commercial License", LicenceURL: "https://huggingface.co/black-forest-labs/FLUX.2-klein-9b-kv/blob/main/LICENSE.md", Gated: true,
+			Repo:       "black-forest-labs/FLUX.2-klein-9b-kv",
+			Licence:    "FLUX Non-Commercial License",
+			LicenceURL: "https://huggingface.co/black-forest-labs/FLUX.2-klein-9b-kv/blob/main/LICENSE.md", Gated: true,
 			Defaults: Defaults{Steps: 4, Guidance: 1, Height: 1024, Width: 1024, MaxSequenceLength: 512},
 			Class:    "Flux2KleinKVPipeline", Scheduler: shiftBySize, Transformer: map[string]any{"joint_attention_dim": 12288},
 		},
@@ -63,32 +55,44 @@ var Flux2 = &Family{
 			Repo:    "black-forest-labs/FLUX.2-klein-base-4B",
 			Licence: "Apache-2.0", LicenceURL: "https://www.apache.org/licenses/LICENSE-2.0",
 			Defaults: Defaults{Steps: 50, Guidance: 4, Height: 1024, Width: 1024, MaxSequenceLength: 512},
-			Class:    "Flux2KleinPipeline", Scheduler: shiftBySize, Index: map[string]any{"is_distilled": false}, Transformer: map[string]any{"joint_attention_dim": 7680},
+			Class:    "Flux2KleinPipeline", Scheduler: shiftBySize, Index: map[string]any{"is_distilled": false},
+			Transformer: map[string]any{"joint_attention_dim": 7680},
 		},
 		{
 			Name: "flux2-klein-base-9b", Aliases: []string{"flux2-base-9b", "klein-base-9b", "flux.2-klein-base-9b"},
-			Repo:    "black-forest-labs/FLUX.2-klein-base-9B",
-			Licence: "FLUX Non-Commercial License", LicenceURL: "https://huggingface.co/black-forest-labs/FLUX.2-klein-base-9B/blob/main/LICENSE.md", Gated: true,
+			Repo:       "black-forest-labs/FLUX.2-klein-base-9B",
+			Licence:    "FLUX Non-Commercial License",
+			LicenceURL: "https://huggingface.co/black-forest-labs/FLUX.2-klein-base-9B/blob/main/LICENSE.md", Gated: true,
 			Defaults: Defaults{Steps: 50, Guidance: 4, Height: 1024, Width: 1024, MaxSequenceLength: 512},
-			Class:    "Flux2KleinPipeline", Scheduler: shiftBySize, Index: map[string]any{"is_distilled": false}, Transformer: map[string]any{"joint_attention_dim": 12288},
+			Class:    "Flux2KleinPipeline", Scheduler: shiftBySize, Index: map[string]any{"is_distilled": false},
+			Transformer: map[string]any{"joint_attention_dim": 12288},
 		},
 	},
 	Help: Help{
-		Guidance: "for FLUX.2-klein-base 1 turns it off, and FLUX.2-klein has none",
+		Guidance: "1 or less disables it for FLUX.2-klein-base, and FLUX.2-klein has no guidance",
 		Editors:  "FLUX.2-klein",
-		Editing: `For FLUX.2-klein a picture has sides of at least 64 pixels, one at most 8 times
-as long as the other. One of more than a megapixel is made smaller, and its
-sides are cut at both ends to multiples of 16. It takes any number of pictures,
-and the prompt speaks of them as image 1, image 2 and so on. Without --height
-and --width the new picture is as large as the first is then.`,
+		Editing: `FLUX.2-klein takes any number of reference images. Each side must have at least
+64 pixels, and the long side at most 8 times as many as the short side. Images
+larger than a megapixel are reduced to one, and all are cropped at the center so
+that their sides are multiples of 16. Prompts refer to them as image 1, image 2
+and so on. Without --height and --width the result has the size of the first
+image after that.`,
 	},
 }
 
-// flux2 is diffusers' Flux2KleinPipeline: FLUX.2-klein, distilled and base. With
-// cached set it is Flux2KleinKVPipeline, which computes the keys and values of
-// reference pictures once.
+// flux2Components are the components of FLUX.2-klein's pipelines.
+var flux2Components = []Member{
+	{Folder: "scheduler", Class: component.FlowMatchEulerDiscreteScheduler},
+	{Folder: "text_encoder", Class: component.Qwen3Model, Alias: component.Qwen3ForCausalLM},
+	{Folder: "tokenizer", Class: component.Qwen2TokenizerFast},
+	{Folder: "transformer", Class: component.Flux2Transformer2DModel},
+	{Folder: "vae", Class: component.AutoencoderKLFlux2},
+}
+
+// flux2 is diffusers' Flux2KleinPipeline: FLUX.2-klein, distilled and base. With cached set it is
+// Flux2KleinKVPipeline, which computes the keys and values of reference images once.
 type flux2 struct {
-	usual
+	defaultMethods
 	cached      bool
 	distilled   bool
 	textEncoder *textenc.Qwen3
@@ -96,7 +100,7 @@ type flux2 struct {
 	dtype       mlx.Dtype
 }
 
-// flux2OutLayers are the hidden states that the published models are told by
+// flux2OutLayers are the hidden states that the published models use
 // (text_encoder_out_layers).
 var flux2OutLayers = []int{9, 18, 27}
 
@@ -109,8 +113,8 @@ func (f *flux2) Configure(l *component.Folder) ([]component.Component, error) {
 	if err := l.Config("transformer", &c); err != nil {
 		return nil, err
 	}
-	// diffusers takes the layers as an argument of a call; what is here besides
-	// the published models can name its own
+	// in diffusers the layers are an argument of a call; other models than the published ones
+	// can name theirs in the index
 	var own struct {
 		IsDistilled bool  `json:"is_distilled"`
 		OutLayers   []int `json:"text_encoder_out_layers"`
@@ -125,11 +129,13 @@ func (f *flux2) Configure(l *component.Folder) ([]component.Component, error) {
 	}
 	if !l.Absent["text_encoder"] {
 		if slices.Min(layers) < 1 || slices.Max(layers) > text.NumHiddenLayers || len(layers) > text.NumHiddenLayers {
-			return nil, fmt.Errorf("%w: %s: text_encoder_out_layers %v: expected numbers from 1 to the text encoder's num_hidden_layers, %d",
+			return nil, fmt.Errorf("%w: %s: text_encoder_out_layers %v: "+
+				"expected numbers from 1 to the text encoder's num_hidden_layers, %d",
 				errs.ErrUnsupported, checkpoint.FullName(l.FS, index.File), layers, text.NumHiddenLayers)
 		}
 	}
-	if err := l.FitsTransformer("text_encoder", fmt.Sprintf("the size of %d hidden states of the text encoder", len(layers)), len(layers)*text.HiddenSize,
+	if err := l.FitsTransformer("text_encoder", fmt.Sprintf("the size of %d hidden states of the text encoder", len(layers)),
+		len(layers)*text.HiddenSize,
 		"joint_attention_dim", c.JointAttentionDim); err != nil {
 		return nil, err
 	}
@@ -152,33 +158,34 @@ func (f *flux2) Defaults() Defaults {
 	return Defaults{Steps: 50, Guidance: 4, Height: 1024, Width: 1024, MaxSequenceLength: 512}
 }
 
-// Texts is Qwen3's, which sees the prompt with padding to the full length. Pads
-// are tokens to the transformer like others.
-func (f *flux2) Texts([]image.Image) []Text {
-	return []Text{{
+// PromptEncodings returns Qwen3, which sees the prompt padded to the full length. The transformer
+// treats padding like other tokens.
+func (f *flux2) PromptEncodings([]image.Image) []PromptEncoding {
+	return []PromptEncoding{{
 		Tokenizer: "tokenizer", Encoder: "text_encoder", IDs: "input_ids", Embeds: "embeds", Shape: []int{-1, -1},
 		// the chat template with enable_thinking=False and a generation prompt
-		Tokens: chat("", "<think>\n\n</think>\n\n").padded,
-		Masked: func(ids []int32, valid int) *mlx.Array { return f.textEncoder.ForwardPadded(ids, valid).Squeeze(0) },
+		Tokenize:     chat("", "<think>\n\n</think>\n\n").padded,
+		EncodeMasked: func(ids []int32, valid int) *mlx.Array { return f.textEncoder.ForwardPadded(ids, valid).Squeeze(0) },
 	}}
 }
 
-// LatentShape is that of the autoencoder's patches.
+// LatentShape returns the shape of the autoencoder's patches.
 func (f *flux2) LatentShape(h, w int) []int {
 	return []int{f.transformer.Config.InChannels, h, w}
 }
 
 func (f *flux2) Multiple() int { return 1 }
 
-// Guidance counts from 1, which is none.
+// Guidance needs a scale above 1 to have an effect.
 func (f *flux2) Guidance(scale float64) (bool, error) {
 	if scale > 1 && f.distilled {
-		return false, fmt.Errorf("guidance %g: this model is distilled and takes none (leave it out, or give 1; the base models take it)", scale)
+		return false, fmt.Errorf("guidance %g: this model is distilled and has no guidance "+
+			"(leave it out, or set it to 1; the base models have guidance)", scale)
 	}
 	return scale > 1, nil
 }
 
-// CacheSize is that of the kv variant; others keep nothing.
+// CacheSize returns the size of the KV cache, which only Flux2KleinKVPipeline has.
 func (f *flux2) CacheSize(tokens int) int64 {
 	if !f.cached {
 		return 0
@@ -187,11 +194,11 @@ func (f *flux2) CacheSize(tokens int) int64 {
 	return int64(2*(c.NumLayers+c.NumSingleLayers)) * int64(tokens) * int64(c.NumAttentionHeads*c.AttentionHeadDim)
 }
 
-func (f *flux2) Mu(_ *scheduler.FlowMatchEulerConfig, tokens, steps int) float64 {
+func (f *flux2) Mu(_ scheduler.DynamicShift, tokens, steps int) float64 {
 	return scheduler.EmpiricalMu(tokens, steps)
 }
 
-// Bounds of a reference picture (Flux2ImageProcessor).
+// Limits of a reference image (Flux2ImageProcessor).
 const (
 	flux2MinSide   = 64
 	flux2MaxAspect = 8
@@ -203,7 +210,7 @@ func (f *flux2) CheckReferences(int) error { return nil }
 func (f *flux2) CheckReference(size image.Point) error {
 	switch w, h := size.X, size.Y; {
 	case w < flux2MinSide || h < flux2MinSide:
-		return fmt.Errorf("has %dx%d pixels, and the model needs %d on each side", w, h, flux2MinSide)
+		return fmt.Errorf("has %dx%d pixels, expected at least %d on each side", w, h, flux2MinSide)
 	case max(w, h) > flux2MaxAspect*min(w, h):
 		return fmt.Errorf("has %dx%d pixels, and one side may be at most %d times as long as the other (crop it)", w, h, flux2MaxAspect)
 	}
@@ -211,19 +218,19 @@ func (f *flux2) CheckReference(size image.Point) error {
 }
 
 func (f *flux2) ReferenceSize(size image.Point, multiple int) image.Point {
-	size = flux2Shrunk(size)
+	size = flux2Reduced(size)
 	return image.Pt(size.X/multiple*multiple, size.Y/multiple*multiple)
 }
 
 func (f *flux2) ReferenceName() string { return "image" }
 
-// EditSize is that of the first picture.
+// EditSize returns the size of the first image.
 func (f *flux2) EditSize(sizes []image.Point, multiple int) image.Point {
 	return f.ReferenceSize(sizes[0], multiple)
 }
 
-// flux2Shrunk is the size of a picture that is made smaller if it is too large.
-func flux2Shrunk(size image.Point) image.Point {
+// flux2Reduced returns the size of an image after it is reduced to a megapixel, if it is larger.
+func flux2Reduced(size image.Point) image.Point {
 	area := size.X * size.Y
 	if area <= flux2MaxArea {
 		return size
@@ -232,17 +239,17 @@ func flux2Shrunk(size image.Point) image.Point {
 	return image.Pt(int(float64(size.X)*scale), int(float64(size.Y)*scale))
 }
 
-// Reference is a picture made smaller if it is too large, and cut evenly at its
-// edges to what the model can take.
+// Reference reduces an image to a megapixel, if it is larger, and crops it at the center to sides
+// of the multiple.
 func (f *flux2) Reference(img *image.RGBA, multiple int) *image.RGBA {
-	shrunk := flux2Shrunk(img.Bounds().Size())
-	img = picture.Resize(img, shrunk.X, shrunk.Y)
-	size := f.ReferenceSize(shrunk, multiple)
-	at := img.Bounds().Min.Add(image.Pt((shrunk.X-size.X)/2, (shrunk.Y-size.Y)/2))
+	reduced := flux2Reduced(img.Bounds().Size())
+	img = picture.Resize(img, reduced.X, reduced.Y)
+	size := f.ReferenceSize(reduced, multiple)
+	at := img.Bounds().Min.Add(image.Pt((reduced.X-size.X)/2, (reduced.Y-size.Y)/2))
 	return img.SubImage(image.Rectangle{at, at.Add(size)}).(*image.RGBA)
 }
 
-func (f *flux2) Predictor(c Conditions, h, w int, compile Compiler) (Predictor, error) {
+func (f *flux2) Predictor(c Conditioning, h, w int, compile Compiler) (Predictor, error) {
 	embeds := c.Text[0].ExpandDims(0)
 	sizes, references := c.referenceTokens(func(x *mlx.Array) *mlx.Array {
 		return x.Reshape(1, x.Dim(1), -1).Transpose(0, 2, 1)
@@ -251,34 +258,52 @@ func (f *flux2) Predictor(c Conditions, h, w int, compile Compiler) (Predictor, 
 	if err != nil {
 		return nil, errs.Request(err)
 	}
-	time := fraction(f.transformer.Timestep)
 	if f.cached && references != nil {
-		return predictWith(f.cachedForward(references[0], s, compile, c.Keep), f.dtype, time, embeds), nil
+		return f.cachedPredictor(embeds, references, s, compile, c.Keep), nil
 	}
-	forward := compile(func(in []*mlx.Array) []*mlx.Array {
-		return []*mlx.Array{f.transformer.Forward(in[0], in[1], in[2], optional(in, 3), s)}
+	type inputs struct{ Latents, Timestep, Text, References *mlx.Array }
+	forward := mlx.Named(compile, func(in inputs) *mlx.Array {
+		return f.transformer.Forward(in.Latents, in.Timestep, in.Text, in.References, s)
 	})
-	return predictWith(forward, f.dtype, time, append([]*mlx.Array{embeds}, references...)...), nil
+	return func(latents *mlx.Array, at scheduler.Interval) *mlx.Array {
+		time := f.transformer.Timestep(at.Timestep / 1000)
+		in := inputs{Latents: latents.AsType(f.dtype), Timestep: time, Text: embeds, References: references}
+		return forward(in).AsType(mlx.Float32)
+	}, nil
 }
 
-// cachedForward sees the references at its first step only, and keeps what
-// others see of them.
-func (f *flux2) cachedForward(references *mlx.Array, s *transformer.Flux2Sequence, compile Compiler, keep func(...*mlx.Array)) func([]*mlx.Array) []*mlx.Array {
-	extract := compile(func(in []*mlx.Array) []*mlx.Array {
-		velocity, cache := f.transformer.Extract(in[0], in[1], in[2], in[3], s)
-		return append([]*mlx.Array{velocity}, cache...)
+// cachedPredictor returns a predictor that sees the references only at its first step, and keeps
+// their keys and values for the next ones.
+func (f *flux2) cachedPredictor(
+	embeds, references *mlx.Array, s *transformer.Flux2Sequence, compile Compiler, keep func(...*mlx.Array),
+) Predictor {
+	type inputs struct {
+		Latents, Timestep, Text, References *mlx.Array
+		Cache                               transformer.Flux2Cache
+	}
+	type outputs struct {
+		Velocity *mlx.Array
+		Cache    transformer.Flux2Cache
+	}
+	extract := mlx.Named(compile, func(in inputs) outputs {
+		velocity, cache := f.transformer.Extract(in.Latents, in.Timestep, in.Text, in.References, s)
+		return outputs{velocity, cache}
 	})
-	forward := compile(func(in []*mlx.Array) []*mlx.Array {
-		return []*mlx.Array{f.transformer.Cached(in[0], in[1], in[2], in[3:], s)}
+	forward := mlx.Named(compile, func(in inputs) *mlx.Array {
+		return f.transformer.Cached(in.Latents, in.Timestep, in.Text, in.Cache, s)
 	})
-	var cache []*mlx.Array
-	return func(in []*mlx.Array) []*mlx.Array {
+	var cache *transformer.Flux2Cache
+	return func(latents *mlx.Array, at scheduler.Interval) *mlx.Array {
+		in := inputs{Latents: latents.AsType(f.dtype), Timestep: f.transformer.Timestep(at.Timestep / 1000), Text: embeds}
 		if cache != nil {
-			return forward(append(in, cache...))
+			in.Cache = *cache
+			return forward(in).AsType(mlx.Float32)
 		}
-		out := extract(append(in, references))
-		cache = out[1:]
-		keep(cache...)
-		return out
+		in.References = references
+		out := extract(in)
+		cache = &out.Cache
+		keep(cache.Keys...)
+		keep(cache.Values...)
+		return out.Velocity.AsType(mlx.Float32)
 	}
 }

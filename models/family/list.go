@@ -11,10 +11,10 @@ import (
 	"github.com/gomflux/gomflux/models/index"
 )
 
-// All lists the families that can be run.
+// All lists the supported families.
 var All = []*Family{ZImage, Flux1, Flux2, QwenImage}
 
-// Classes lists the names of the pipeline classes that can be run, sorted.
+// Classes lists the names of the supported pipeline classes, sorted.
 func Classes() (names []string) {
 	for _, f := range All {
 		for _, c := range f.Pipelines {
@@ -25,7 +25,7 @@ func Classes() (names []string) {
 	return names
 }
 
-// Find returns the pipeline class of a name, nil for one that cannot be run.
+// Find returns the pipeline class with a name, or nil if it is not supported.
 func Find(class string) *Class {
 	for _, f := range All {
 		for _, c := range f.Pipelines {
@@ -42,10 +42,11 @@ func Of(fsys fs.FS, x index.Index) (*Class, error) {
 	if c := Find(x.Class); c != nil {
 		return c, nil
 	}
-	return nil, fmt.Errorf("%w: %s: pipeline class %q; this version runs %s", errs.ErrUnsupported, checkpoint.FullName(fsys, index.File), x.Class, strings.Join(Classes(), ", "))
+	return nil, fmt.Errorf("%w: %s: pipeline class %q; this version runs %s",
+		errs.ErrUnsupported, checkpoint.FullName(fsys, index.File), x.Class, strings.Join(Classes(), ", "))
 }
 
-// Names are the families' names.
+// Names returns the names of the families.
 func Names() (names []string) {
 	for _, f := range All {
 		names = append(names, f.Name)
@@ -53,7 +54,7 @@ func Names() (names []string) {
 	return names
 }
 
-// Editors names the models that edit, for messages.
+// Editors names the models that edit, for messages, as "A, B and C".
 func Editors() string {
 	var names []string
 	for _, f := range All {
@@ -64,7 +65,24 @@ func Editors() string {
 	return And(names)
 }
 
-// And lists words in a sentence.
+// tooManyReferences is the error of a model that edits one image and was given more. Its
+// message names the first model of each family that takes so many.
+type tooManyReferences int
+
+func (n tooManyReferences) Error() string {
+	var names []string
+	for _, f := range All {
+		for _, m := range f.Models {
+			if editor, ok := Find(m.Class).New().(Editor); ok && editor.CheckReferences(int(n)) == nil {
+				names = append(names, m.Name)
+				break
+			}
+		}
+	}
+	return fmt.Sprintf("%d images: this model edits one (%s take several)", int(n), And(names))
+}
+
+// And joins words to "a, b and c".
 func And(words []string) string {
 	n := len(words)
 	if n < 2 {

@@ -6,15 +6,16 @@ import (
 	"github.com/gomflux/gomflux/internal/hub"
 )
 
-// URL is the model's page.
+// URL returns the address of the model's page.
 func (m *Model) URL() string { return hub.DefaultEndpoint + "/" + m.Repo }
 
-// Access is what there is to do before a gated model can be fetched.
+// Access describes how to get access to a gated model.
 func (m *Model) Access() string {
-	return "accept its conditions at " + m.URL() + ", and set HF_TOKEN to a token of yours (from " + hub.DefaultEndpoint + "/settings/tokens) or log in (hf auth login)"
+	return "accept its conditions at " + m.URL() +
+		", and set HF_TOKEN to a token of yours (from " + hub.DefaultEndpoint + "/settings/tokens) or log in (hf auth login)"
 }
 
-// RepoName is the name of the model's repository without its owner's.
+// RepoName returns the name of the model's repository without the owner.
 func (m *Model) RepoName() string {
 	_, name, _ := strings.Cut(m.Repo, "/")
 	return name

@@ -26,7 +26,7 @@ func published(t *testing.T, check func(t *testing.T, m family.Model)) {
 	}
 }
 
-// TestModelNames checks that models have names of their own, and repositories.
+// TestModelNames checks that the names and repositories of models are unique and well-formed.
 func TestModelNames(t *testing.T) {
 	taken := map[string]string{}
 	published(t, func(t *testing.T, m family.Model) {
@@ -55,7 +55,7 @@ func TestModelNames(t *testing.T) {
 	})
 }
 
-// TestModelDefaults checks that a picture can be made with a model's settings.
+// TestModelDefaults checks that the default settings of models are valid.
 func TestModelDefaults(t *testing.T) {
 	published(t, func(t *testing.T, m family.Model) {
 		d := m.Defaults
@@ -71,8 +71,8 @@ func TestModelDefaults(t *testing.T) {
 	})
 }
 
-// TestModelConfigs checks that what is published is enough for a whole model beside
-// its weights and tokenizers.
+// TestModelConfigs checks that models have all configs that a model needs in addition to its
+// weights and tokenizers.
 func TestModelConfigs(t *testing.T) {
 	seen := map[string]bool{}
 	published(t, func(t *testing.T, m family.Model) {
@@ -90,7 +90,7 @@ func TestModelConfigs(t *testing.T) {
 				t.Errorf("the scheduler's config has no %s: %v", key, m.Scheduler)
 			}
 		}
-		c := scheduler.DefaultFlowMatchEulerConfig()
+		var c scheduler.ModelConfig
 		text, err := json.Marshal(m.Scheduler)
 		if err == nil {
 			err = json.Unmarshal(text, &c)
@@ -111,7 +111,7 @@ func TestModelConfigs(t *testing.T) {
 	}
 }
 
-// TestMembers checks that every pipeline has what its files are found by.
+// TestMembers checks the folders and classes of the components of every pipeline.
 func TestMembers(t *testing.T) {
 	for _, name := range family.Classes() {
 		class := family.Find(name)
@@ -127,11 +127,12 @@ func TestMembers(t *testing.T) {
 			if found, ok := class.Member(m.Folder); !ok || found.ClassName() != m.ClassName() {
 				t.Errorf("%s: member %s is %+v, %v", name, m.Folder, found, ok)
 			}
-			if m.As != "" && component.Find(m.As) != m.Class {
-				t.Errorf("%s: %s is no %s", name, m.As, m.Class.Name)
+			if m.Alias != "" && component.Find(m.Alias) != m.Class {
+				t.Errorf("%s: %s is no %s", name, m.Alias, m.Class.Name)
 			}
 		}
-		for _, role := range []component.Role{component.Transformer, component.Autoencoder, component.TextEncoder, component.Tokenizer, component.Scheduler} {
+		for _, role := range []component.Role{component.Transformer, component.Autoencoder, component.TextEncoder,
+			component.Tokenizer, component.Scheduler} {
 			if !roles[role] {
 				t.Errorf("%s: no component of role %d", name, role)
 			}

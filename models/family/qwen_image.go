@@ -14,6 +14,7 @@ import (
 	"github.com/gomflux/gomflux/models/errs"
 	"github.com/gomflux/gomflux/models/index"
 	"github.com/gomflux/gomflux/picture"
+	"github.com/gomflux/gomflux/scheduler"
 	"github.com/gomflux/gomflux/textenc"
 	"github.com/gomflux/gomflux/textenc/tokenizer"
 	"github.com/gomflux/gomflux/transformer"
@@ -23,29 +24,11 @@ import (
 var QwenImage = &Family{
 	Name: "Qwen-Image",
 	Pipelines: []*Class{
-		{Name: "QwenImagePipeline", New: func() Pipeline { return &qwenImage{} }, NeedsNegativePrompt: true, Components: []Member{
-			{Folder: "scheduler", Class: component.FlowMatchEulerDiscreteScheduler},
-			{Folder: "text_encoder", Class: component.Qwen25VLForConditionalGeneration},
-			{Folder: "tokenizer", Class: component.Qwen2Tokenizer},
-			{Folder: "transformer", Class: component.QwenImageTransformer2DModel},
-			{Folder: "vae", Class: component.AutoencoderKLQwenImage},
-		}},
-		{Name: "QwenImageEditPipeline", New: func() Pipeline { return &qwenEdit{} }, NeedsNegativePrompt: true, Components: []Member{
-			{Folder: "processor", Class: component.Qwen2VLProcessor},
-			{Folder: "scheduler", Class: component.FlowMatchEulerDiscreteScheduler},
-			{Folder: "text_encoder", Class: component.Qwen25VLForConditionalGeneration},
-			{Folder: "tokenizer", Class: component.Qwen2Tokenizer},
-			{Folder: "transformer", Class: component.QwenImageTransformer2DModel},
-			{Folder: "vae", Class: component.AutoencoderKLQwenImage},
-		}},
-		{Name: "QwenImageEditPlusPipeline", New: func() Pipeline { return &qwenEdit{plus: true} }, NeedsNegativePrompt: true, Components: []Member{
-			{Folder: "processor", Class: component.Qwen2VLProcessor},
-			{Folder: "scheduler", Class: component.FlowMatchEulerDiscreteScheduler},
-			{Folder: "text_encoder", Class: component.Qwen25VLForConditionalGeneration},
-			{Folder: "tokenizer", Class: component.Qwen2Tokenizer},
-			{Folder: "transformer", Class: component.QwenImageTransformer2DModel},
-			{Folder: "vae", Class: component.AutoencoderKLQwenImage},
-		}},
+		{Name: "QwenImagePipeline", New: func() Pipeline { return &qwenImage{} }, NeedsNegativePrompt: true, Components: qwenComponents},
+		{Name: "QwenImageEditPipeline", New: func() Pipeline { return &qwenEdit{} }, NeedsNegativePrompt: true,
+			Components: qwenEditComponents},
+		{Name: "QwenImageEditPlusPipeline", New: func() Pipeline { return &qwenEdit{plus: true} }, NeedsNegativePrompt: true,
+			Components: qwenEditComponents},
 	},
 	Models: []Model{
 		{
@@ -67,35 +50,53 @@ var QwenImage = &Family{
 			Repo:    "Qwen/Qwen-Image-Edit",
 			Licence: "Apache-2.0", LicenceURL: "https://www.apache.org/licenses/LICENSE-2.0",
 			Defaults: Defaults{Steps: 50, Guidance: 4, NegativePrompt: " ", Height: 1024, Width: 1024, MaxSequenceLength: 512},
-			Class:    "QwenImageEditPipeline", Scheduler: qwenShift, Processor: qwen2VLProcessor, Transformer: map[string]any{"zero_cond_t": false},
+			Class:    "QwenImageEditPipeline", Scheduler: qwenShift, Processor: qwen2VLProcessor,
+			Transformer: map[string]any{"zero_cond_t": false},
 		},
 		{
 			Name: "qwen-image-edit-2509", Aliases: []string{"qwen-edit-plus", "qwen-edit-2509"},
 			Repo:    "Qwen/Qwen-Image-Edit-2509",
 			Licence: "Apache-2.0", LicenceURL: "https://www.apache.org/licenses/LICENSE-2.0",
 			Defaults: Defaults{Steps: 40, Guidance: 4, NegativePrompt: " ", Height: 1024, Width: 1024, MaxSequenceLength: 512},
-			Class:    "QwenImageEditPlusPipeline", Scheduler: qwenShift, Processor: qwen2VLProcessor, Transformer: map[string]any{"zero_cond_t": false},
+			Class:    "QwenImageEditPlusPipeline", Scheduler: qwenShift, Processor: qwen2VLProcessor,
+			Transformer: map[string]any{"zero_cond_t": false},
 		},
 		{
 			Name: "qwen-image-edit-2511", Aliases: []string{"qwen-edit-2511"},
 			Repo:    "Qwen/Qwen-Image-Edit-2511",
 			Licence: "Apache-2.0", LicenceURL: "https://www.apache.org/licenses/LICENSE-2.0",
 			Defaults: Defaults{Steps: 40, Guidance: 4, NegativePrompt: " ", Height: 1024, Width: 1024, MaxSequenceLength: 512},
-			Class:    "QwenImageEditPlusPipeline", Scheduler: qwenShift, Processor: qwen2VLProcessor, Transformer: map[string]any{"zero_cond_t": true},
+			Class:    "QwenImageEditPlusPipeline", Scheduler: qwenShift, Processor: qwen2VLProcessor,
+			Transformer: map[string]any{"zero_cond_t": true},
 		},
 	},
 	Help: Help{
-		Guidance: "for Qwen-Image 1 turns it off",
+		Guidance: "1 or less disables it for Qwen-Image",
 		Editors:  "Qwen-Image-Edit",
-		Editing: `Qwen-Image-Edit takes one picture, its later versions (2509, 2511) several, of
-any size. Each is brought to about a megapixel with sides that are multiples of
-32, and the prompt speaks of them as Picture 1, Picture 2 and so on. Without
---height and --width the new picture is as large as the last is then.`,
+		Editing: `Qwen-Image-Edit takes one reference image, and its later versions (2509, 2511)
+take several, of any size. Each is resized to about a megapixel, with sides that
+are multiples of 32. Prompts refer to them as Picture 1, Picture 2 and so on.
+Without --height and --width the result has the size of the last image after
+that.`,
 	},
 }
 
-// qwenShift is the scheduler's config of Qwen-Image: shifts by the picture's size,
-// stretched so that the last sigma is 0.02.
+// qwenComponents are the components of QwenImagePipeline.
+var qwenComponents = []Member{
+	{Folder: "scheduler", Class: component.FlowMatchEulerDiscreteScheduler},
+	{Folder: "text_encoder", Class: component.Qwen25VLForConditionalGeneration},
+	{Folder: "tokenizer", Class: component.Qwen2Tokenizer},
+	{Folder: "transformer", Class: component.QwenImageTransformer2DModel},
+	{Folder: "vae", Class: component.AutoencoderKLQwenImage},
+}
+
+// qwenEditComponents are the components of the pipelines of Qwen-Image-Edit.
+var qwenEditComponents = append([]Member{
+	{Folder: "processor", Class: component.Qwen2VLProcessor},
+}, qwenComponents...)
+
+// qwenShift is the scheduler's config of Qwen-Image: it shifts sigmas by the image's size, and
+// stretches them so that the last one is 0.02.
 var qwenShift = map[string]any{
 	"shift": 1.0, "use_dynamic_shifting": true, "shift_terminal": 0.02,
 	"base_shift": 0.5, "max_shift": 0.9, "base_image_seq_len": 256, "max_image_seq_len": 8192,
@@ -110,21 +111,22 @@ var qwen2VLProcessor = map[string]any{
 
 // qwenImage is diffusers' QwenImagePipeline.
 type qwenImage struct {
-	usual
+	defaultMethods
 	patches
 	textEncoder *textenc.Qwen25VL
 	transformer *transformer.QwenImage
 	dtype       mlx.Dtype
 }
 
-// The chat template of Qwen2.5-VL around a prompt, with what the text encoder is
-// asked to do; and how many tokens of its beginning the transformer is not given
-// (prompt_template_encode_start_idx).
+// System prompts of the chat template of Qwen2.5-VL, and the number of tokens at the beginning of
+// the template that the transformer does not get (prompt_template_encode_start_idx).
 const (
-	qwenImageSystem = "Describe the image by detailing the color, shape, size, texture, quantity, text, spatial relationships of the objects and background:"
-	qwenImageDrop   = 34
+	qwenImageSystem = "Describe the image by detailing the color, shape, size, texture, quantity, text, spatial " +
+		"relationships of the objects and background:"
+	qwenImageDrop = 34
 
-	qwenEditSystem = "Describe the key features of the input image (color, shape, size, texture, objects, background), then explain how the user's text instruction should alter or modify the image. " +
+	qwenEditSystem = "Describe the key features of the input image (color, shape, size, texture, objects, background), " +
+		"then explain how the user's text instruction should alter or modify the image. " +
 		"Generate a new image that meets the user's requirements while maintaining consistency with the original input where appropriate."
 	qwenEditDrop = 64
 )
@@ -135,8 +137,8 @@ func qwenTemplate(system, images string) template {
 	return t
 }
 
-// qwenMaxTokens is how many tokens the text encoder is given at most beside those
-// that are dropped (tokenizer_max_length).
+// qwenMaxTokens is the largest number of tokens of the text encoder, in addition to those that are
+// dropped (tokenizer_max_length).
 const qwenMaxTokens = 1024
 
 func (q *qwenImage) Configure(l *component.Folder) ([]component.Component, error) {
@@ -152,7 +154,8 @@ func (q *qwenImage) configureWith(l *component.Folder, vision bool) ([]component
 	if err := l.Config("transformer", &c); err != nil {
 		return nil, err
 	}
-	if err := l.FitsTransformer("text_encoder", "the text encoder's hidden_size", text.Text.HiddenSize, "joint_attention_dim", c.JointAttentionDim); err != nil {
+	if err := l.FitsTransformer("text_encoder", "the text encoder's hidden_size", text.Text.HiddenSize,
+		"joint_attention_dim", c.JointAttentionDim); err != nil {
 		return nil, err
 	}
 	q.patches = patches{c.InChannels}
@@ -168,17 +171,18 @@ func (q *qwenImage) configureWith(l *component.Folder, vision bool) ([]component
 	}, nil
 }
 
-// Defaults has the negative prompt of the model's page: without one diffusers
-// does not guide.
+// Defaults has the negative prompt of the model's page: without one diffusers does not apply
+// guidance.
 func (q *qwenImage) Defaults() Defaults {
 	return Defaults{Steps: 50, Guidance: 4, NegativePrompt: " ", Height: 1024, Width: 1024, MaxSequenceLength: 512}
 }
 
-func (q *qwenImage) Texts([]image.Image) []Text {
-	return []Text{{
-		Tokenizer: "tokenizer", Encoder: "text_encoder", IDs: "input_ids", Embeds: "embeds", Shape: []int{-1, -1}, Uncounted: qwenImageDrop,
-		CutsRows: true,
-		Tokens: func(t *tokenizer.Tokenizer, prompt string, limit int) (Tokens, error) {
+func (q *qwenImage) PromptEncodings([]image.Image) []PromptEncoding {
+	return []PromptEncoding{{
+		Tokenizer: "tokenizer", Encoder: "text_encoder", IDs: "input_ids", Embeds: "embeds", Shape: []int{-1, -1},
+		PrefixTokens: qwenImageDrop,
+		LimitsRows:   true,
+		Tokenize: func(t *tokenizer.Tokenizer, prompt string, limit int) (Tokens, error) {
 			w := qwenTemplate(qwenImageSystem, "")
 			tokens, err := w.cut(t, prompt, qwenImageDrop+max(limit, qwenMaxTokens))
 			if err == nil && tokens.Total > qwenImageDrop+limit {
@@ -190,50 +194,55 @@ func (q *qwenImage) Texts([]image.Image) []Text {
 	}}
 }
 
-// states are the text encoder's hidden states [n, joint_attention_dim] without
-// the first ones, which are the template's.
-func (q *qwenImage) states(ids []int32, pictures []textenc.VisionInput, drop int) *mlx.Array {
-	x := q.textEncoder.Forward(ids, pictures)
+// states returns the text encoder's hidden states [n, joint_attention_dim] without the first ones,
+// which belong to the template.
+func (q *qwenImage) states(ids []int32, images []textenc.VisionInput, drop int) *mlx.Array {
+	x := q.textEncoder.Forward(ids, images)
 	return x.Slice(1, min(drop, len(ids)-1), len(ids)).Squeeze(0)
 }
 
-// Guidance counts from 1, which is none (true_cfg_scale).
+// Guidance needs a scale above 1 to have an effect (true_cfg_scale).
 func (q *qwenImage) Guidance(scale float64) (bool, error) { return scale > 1, nil }
 
-// Guide brings each token of the guided prediction back to the length that it
-// has for the prompt.
+// Guide rescales each token of the guided prediction to the norm of the positive prediction.
 func (q *qwenImage) Guide(positive, negative *mlx.Array, scale float64) *mlx.Array {
 	h, w := positive.Dim(2)/2, positive.Dim(3)/2
 	length := func(x *mlx.Array) *mlx.Array { return x.Mul(x).Sum(-1).Sqrt() }
 	pos := transformer.Pack(positive)
-	guided := transformer.Pack(q.usual.Guide(positive, negative, scale))
+	guided := transformer.Pack(q.defaultMethods.Guide(positive, negative, scale))
 	return transformer.Unpack(guided.Mul(length(pos).Div(length(guided))), h, w)
 }
 
-func (q *qwenImage) Predictor(c Conditions, h, w int, compile Compiler) (Predictor, error) {
+func (q *qwenImage) Predictor(c Conditioning, h, w int, compile Compiler) (Predictor, error) {
 	embeds := c.Text[0].ExpandDims(0)
 	sizes, references := c.referenceTokens(transformer.Pack)
 	s, err := q.transformer.Sequence(h, w, embeds.Dim(1), sizes...)
 	if err != nil {
 		return nil, errs.Request(err)
 	}
-	forward := compile(func(in []*mlx.Array) []*mlx.Array {
-		return []*mlx.Array{q.transformer.Forward(in[0], in[1], in[2], optional(in, 3), s)}
+	type inputs struct{ Latents, Timestep, Text, References *mlx.Array }
+	forward := mlx.Named(compile, func(in inputs) *mlx.Array {
+		return q.transformer.Forward(in.Latents, in.Timestep, in.Text, in.References, s)
 	})
-	return predictWith(forward, q.dtype, fraction(q.transformer.Timestep), append([]*mlx.Array{embeds}, references...)...), nil
+	return func(latents *mlx.Array, at scheduler.Interval) *mlx.Array {
+		time := q.transformer.Timestep(at.Timestep / 1000)
+		in := inputs{Latents: latents.AsType(q.dtype), Timestep: time, Text: embeds, References: references}
+		return forward(in).AsType(mlx.Float32)
+	}, nil
 }
 
-// qwenEdit is diffusers' QwenImageEditPipeline, which is shown one picture. With
-// plus set it is QwenImageEditPlusPipeline, which is shown several: each as its
-// own picture to the text encoder, which gets a small copy, and as latents.
+// qwenEdit is diffusers' QwenImageEditPipeline, which takes one reference image. With plus set it
+// is QwenImageEditPlusPipeline, which takes several. The text encoder sees a copy of each image,
+// which is small for QwenImageEditPlusPipeline, and the transformer gets its latents.
 type qwenEdit struct {
 	qwenImage
 	plus      bool
 	processor *textenc.Qwen2VLImageProcessor
 	points    *hooks.Points
-	passed    []textenc.VisionInput // by the hook, of the prompt
-	// areas of the copies of a picture, in pixels
-	vaeArea, conditionArea int
+	passed    []textenc.VisionInput // inputs of the vision encoder for the prompt, after the hook
+
+	vaeArea       int // area of the images that the autoencoder encodes, in pixels
+	conditionArea int // area of the images that the text encoder sees, in pixels
 }
 
 func (q *qwenEdit) Configure(l *component.Folder) ([]component.Component, error) {
@@ -242,8 +251,8 @@ func (q *qwenEdit) Configure(l *component.Folder) ([]component.Component, error)
 	if err != nil {
 		return nil, err
 	}
-	// diffusers has these areas in its code; what is here besides the published
-	// models can name its own
+	// diffusers has these areas in its code; other models than the published ones can name
+	// theirs in the index
 	own := struct {
 		VAEImageSize       int `json:"vae_image_size"`
 		ConditionImageSize int `json:"condition_image_size"`
@@ -265,7 +274,7 @@ func (q *qwenEdit) Configure(l *component.Folder) ([]component.Component, error)
 	return components, q.processor.Fits(&q.textEncoder.Config.Vision)
 }
 
-// qwenSize is the size of a copy of so many pixels, in multiples of 32
+// qwenSize returns the size of an image that is resized to an area in pixels, in multiples of 32
 // (calculate_dimensions).
 func qwenSize(size image.Point, area int) image.Point {
 	ratio := float64(size.X) / float64(size.Y)
@@ -275,7 +284,7 @@ func qwenSize(size image.Point, area int) image.Point {
 	return image.Pt(round(width), round(height))
 }
 
-// conditionSize is that of the copy which the text encoder is shown.
+// conditionSize returns the size of the copy of an image that the text encoder sees.
 func (q *qwenEdit) conditionSize(size image.Point) image.Point {
 	if q.plus {
 		return qwenSize(size, q.conditionArea)
@@ -287,7 +296,8 @@ func (q *qwenEdit) CheckReference(size image.Point) error {
 	long, short := max(size.X, size.Y), min(size.X, size.Y)
 	vae, condition := qwenSize(size, q.vaeArea), q.conditionSize(size)
 	if min(vae.X, vae.Y, condition.X, condition.Y) < 32 {
-		return fmt.Errorf("has %dx%d pixels: the long side is %d times the short one, too much for this model (crop it)", size.X, size.Y, long/short)
+		return fmt.Errorf("has %dx%d pixels: the long side is %d times the short side, which is too much for this model "+
+			"(crop it)", size.X, size.Y, long/short)
 	}
 	if q.processor == nil {
 		return nil
@@ -298,13 +308,13 @@ func (q *qwenEdit) CheckReference(size image.Point) error {
 	return nil
 }
 
-// CheckReferences says what is wrong with a number of pictures.
 func (q *qwenEdit) CheckReferences(n int) error {
 	switch {
 	case n == 0:
-		return fmt.Errorf("this model edits pictures, and none is given (gomflux edit --image; Qwen-Image makes pictures from a prompt alone)")
+		return fmt.Errorf("this model edits images and needs at least one (gomflux edit --image; Qwen-Image generates " +
+			"images from a prompt alone)")
 	case n > 1 && !q.plus:
-		return fmt.Errorf("%d pictures: this model edits one (Qwen-Image-Edit-2509 and later ones several)", n)
+		return fmt.Errorf("%d images: this model takes one (Qwen-Image-Edit-2509 and later versions take several)", n)
 	}
 	return nil
 }
@@ -318,21 +328,21 @@ func (q *qwenEdit) Reference(img *image.RGBA, multiple int) *image.RGBA {
 	return picture.Resize(img, size.X, size.Y)
 }
 
-// ReferenceName is that of the template.
+// ReferenceName returns the word of the template.
 func (q *qwenEdit) ReferenceName() string { return "Picture" }
 
-// EditSize is that of the last picture.
+// EditSize returns the size of the last image.
 func (q *qwenEdit) EditSize(sizes []image.Point, multiple int) image.Point {
 	return q.ReferenceSize(sizes[len(sizes)-1], multiple)
 }
 
-// visionSize is the size in which the vision tower sees a picture.
+// visionSize returns the size in which the vision encoder sees an image.
 func (q *qwenEdit) visionSize(size image.Point) (image.Point, error) {
 	return q.processor.Resized(q.conditionSize(size))
 }
 
-// vision are pictures as the text encoder sees them. Those of the negative prompt are
-// those of the prompt, which a hook may have replaced.
+// vision returns the inputs of the vision encoder. For the negative prompt they are those of the
+// prompt, which a hook may have replaced.
 func (q *qwenEdit) vision(references []image.Image) []textenc.VisionInput {
 	if q.points.Active() && q.points.Negative && q.passed != nil {
 		return q.passed
@@ -364,7 +374,7 @@ func (q *qwenEdit) vision(references []image.Image) []textenc.VisionInput {
 	return all
 }
 
-// pass passes what the vision encoder gets by the hook.
+// pass passes the inputs of the vision encoder through the hook.
 func (q *qwenEdit) pass(all []textenc.VisionInput) error {
 	var values []float32
 	var grids []int32
@@ -377,8 +387,10 @@ func (q *qwenEdit) pass(all []textenc.VisionInput) error {
 	grids = q.points.Value("vision.grid_thw", mlx.FromInt32(grids, len(all), 3)).Int32s()
 	for i := range all {
 		grid, merge := grids[3*i:3*i+3], int32(q.processor.MergeSize)
-		if patches := all[i].Height * all[i].Width; grid[0] != 1 || grid[1] < 1 || grid[2] < 1 || grid[1]%merge != 0 || grid[2]%merge != 0 || int(grid[1])*int(grid[2]) != patches {
-			return fmt.Errorf("vision.grid_thw of picture %d is %v: expected 1 and sides that are multiples of %d, of %d patches in all", i+1, grid, merge, patches)
+		if patches := all[i].Height * all[i].Width; grid[0] != 1 || grid[1] < 1 || grid[2] < 1 || grid[1]%merge != 0 ||
+			grid[2]%merge != 0 || int(grid[1])*int(grid[2]) != patches {
+			return fmt.Errorf("vision.grid_thw of image %d is %v: expected 1 and sides that are multiples of %d, of %d "+
+				"patches in all", i+1, grid, merge, patches)
 		}
 		all[i].Height, all[i].Width = int(grid[1]), int(grid[2])
 		n := len(all[i].Pixels)
@@ -387,7 +399,7 @@ func (q *qwenEdit) pass(all []textenc.VisionInput) error {
 	return nil
 }
 
-// Vision counts attention as if the pictures were one, the size of all of them.
+// Vision counts the tokens of all images together, as if they were one image.
 func (q *qwenEdit) Vision(references []image.Image) (vision component.Component, tokens int) {
 	for _, img := range references {
 		if size, err := q.visionSize(img.Bounds().Size()); err == nil {
@@ -397,8 +409,8 @@ func (q *qwenEdit) Vision(references []image.Image) (vision component.Component,
 	return component.Qwen25VLVision(q.textEncoder), tokens
 }
 
-func (q *qwenEdit) Texts(references []image.Image) []Text {
-	// the pictures' sizes are all that their tokens need
+func (q *qwenEdit) PromptEncodings(references []image.Image) []PromptEncoding {
+	// the number of an image's tokens follows from its size
 	sizes := func() ([]textenc.VisionInput, error) {
 		var all []textenc.VisionInput
 		for _, img := range references {
@@ -419,10 +431,11 @@ func (q *qwenEdit) Texts(references []image.Image) []Text {
 		}
 		user = b.String()
 	}
-	return []Text{{
-		Tokenizer: "tokenizer", Encoder: "text_encoder", IDs: "input_ids", Embeds: "embeds", Shape: []int{-1, -1}, Looks: true, Whole: true,
-		Uncounted: qwenEditDrop,
-		Tokens: func(t *tokenizer.Tokenizer, prompt string, _ int) (Tokens, error) {
+	return []PromptEncoding{{
+		Tokenizer: "tokenizer", Encoder: "text_encoder", IDs: "input_ids", Embeds: "embeds", Shape: []int{-1, -1},
+		SeesReferences: true, NeverCut: true,
+		PrefixTokens: qwenEditDrop,
+		Tokenize: func(t *tokenizer.Tokenizer, prompt string, _ int) (Tokens, error) {
 			tokens, err := qwenTemplate(qwenEditSystem, user).whole(t, prompt)
 			if err != nil {
 				return Tokens{}, err

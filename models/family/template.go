@@ -6,25 +6,25 @@ import (
 	"github.com/gomflux/gomflux/textenc/tokenizer"
 )
 
-// A template is the text that a model wants around a prompt.
+// A template is the text that a model's pipeline puts around a prompt.
 type template struct{ before, after string }
 
-// chat is a user's turn in the chat template of Qwen, which begins with some text,
-// and the beginning of the answer.
+// chat returns the chat template of Qwen: a user's turn, which begins with some text, and the
+// beginning of the answer.
 func chat(user, answer string) template {
 	return template{"<|im_start|>user\n" + user, "<|im_end|>\n<|im_start|>assistant\n" + answer}
 }
 
 func (w template) text(prompt string) string { return w.before + prompt + w.after }
 
-// whole is the prompt in its template, whatever its length.
+// whole tokenizes the prompt in its template without a limit.
 func (w template) whole(t *tokenizer.Tokenizer, prompt string) (Tokens, error) {
 	ids, err := t.Encode(w.text(prompt))
 	return Tokens{IDs: ids, Total: len(ids)}, err
 }
 
-// cut is the prompt in its template, of which the first limit tokens are kept: of a
-// long prompt the end of the template is lost too.
+// cut tokenizes the prompt in its template and keeps the first limit tokens: a long prompt loses
+// the end of the template too.
 func (w template) cut(t *tokenizer.Tokenizer, prompt string, limit int) (Tokens, error) {
 	tokens, err := w.whole(t, prompt)
 	if err != nil || len(tokens.IDs) <= limit {
@@ -34,8 +34,8 @@ func (w template) cut(t *tokenizer.Tokenizer, prompt string, limit int) (Tokens,
 	return tokens, w.lost(t, prompt, limit, &tokens)
 }
 
-// padded is the prompt in its template with the tokenizer's own special tokens,
-// padded or cut to the limit. The special tokens at the end stay.
+// padded tokenizes the prompt in its template with the tokenizer's own special tokens, and pads or
+// truncates to the limit. The special tokens at the end are kept.
 func (w template) padded(t *tokenizer.Tokenizer, prompt string, limit int) (Tokens, error) {
 	padded, err := t.EncodePadded(w.text(prompt), limit)
 	tokens := Tokens{IDs: padded.IDs, Total: padded.Tokens}
@@ -50,7 +50,7 @@ func (w template) padded(t *tokenizer.Tokenizer, prompt string, limit int) (Toke
 	return tokens, w.lost(t, prompt, limit-t.Special(), &tokens)
 }
 
-// lost notes what is lost of a prompt whose template is cut to n tokens.
+// lost sets Tokens.Lost for a prompt that is cut, with its template, to n tokens.
 func (w template) lost(t *tokenizer.Tokenizer, prompt string, n int, tokens *Tokens) error {
 	rest, err := t.Rest(w.text(prompt), n)
 	if len(rest) > len(w.after) {

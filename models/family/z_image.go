@@ -40,13 +40,13 @@ var ZImage = &Family{
 		},
 	},
 	Help: Help{
-		Guidance: "for Z-Image 0 turns it off",
+		Guidance: "0 disables it for Z-Image",
 	},
 }
 
 // zImage is diffusers' ZImagePipeline.
 type zImage struct {
-	usual
+	defaultMethods
 	textEncoder *textenc.Qwen3
 	transformer *transformer.ZImage
 	dtype       mlx.Dtype
@@ -62,10 +62,11 @@ func (z *zImage) Configure(l *component.Folder) ([]component.Component, error) {
 	if err := l.Config("transformer", &c); err != nil {
 		return nil, err
 	}
-	if err := l.FitsTransformer("text_encoder", "the text encoder's hidden_size", text.HiddenSize, "cap_feat_dim", c.CapFeatDim); err != nil {
+	if err := l.FitsTransformer("text_encoder", "the text encoder's hidden_size", text.HiddenSize, "cap_feat_dim",
+		c.CapFeatDim); err != nil {
 		return nil, err
 	}
-	// hidden_states[-2]: the last layer and the norm behind it are not needed
+	// hidden_states[-2]: the last layer and the norm after it are not needed
 	z.textEncoder = textenc.NewQwen3(text, []int{text.NumHiddenLayers - 1}, z.dtype)
 	z.transformer = transformer.NewZImage(c)
 	return []component.Component{
@@ -82,12 +83,12 @@ func (z *zImage) Defaults() Defaults {
 	return Defaults{Steps: 50, Guidance: 5, Height: 1024, Width: 1024, MaxSequenceLength: 512}
 }
 
-func (z *zImage) Texts([]image.Image) []Text {
-	return []Text{{
+func (z *zImage) PromptEncodings([]image.Image) []PromptEncoding {
+	return []PromptEncoding{{
 		Tokenizer: "tokenizer", Encoder: "text_encoder", IDs: "input_ids", Embeds: "embeds", Shape: []int{-1, -1},
 		// Qwen3's chat template with enable_thinking=True and a generation prompt
-		Tokens: chat("", "").cut,
-		Encode: func(ids []int32) *mlx.Array { return z.textEncoder.Forward(ids).Squeeze(0) },
+		Tokenize: chat("", "").cut,
+		Encode:   func(ids []int32) *mlx.Array { return z.textEncoder.Forward(ids).Squeeze(0) },
 	}}
 }
 
@@ -103,23 +104,27 @@ func (z *zImage) Guidance(scale float64) (bool, error) { return scale > 0, nil }
 
 func (z *zImage) Sigmas(steps int) []float32 { return scheduler.LinearSigmas(steps) }
 
-// Guide is positive + scale·(positive - negative): Z-Image counts its guidance
-// from the positive prediction.
+// Guide returns positive + scale·(positive - negative): the guidance of Z-Image starts from the
+// positive prediction.
 func (z *zImage) Guide(positive, negative *mlx.Array, scale float64) *mlx.Array {
 	return positive.Add(positive.Sub(negative).Times(scale))
 }
 
-// Predictor turns the model's time, which runs from 0 at pure noise, and the
-// sign of its output around.
-func (z *zImage) Predictor(c Conditions, h, w int, compile Compiler) (Predictor, error) {
+// Predictor inverts the timestep, since the model's time is 0 for pure noise, and negates the
+// output.
+func (z *zImage) Predictor(c Conditioning, h, w int, compile Compiler) (Predictor, error) {
 	caption := c.Text[0]
 	s, err := z.transformer.Sequence(h, w, caption.Dim(0))
 	if err != nil {
 		return nil, errs.Request(err)
 	}
-	forward := compile(func(in []*mlx.Array) []*mlx.Array {
-		return []*mlx.Array{z.transformer.Forward(in[0], in[1], in[2], s).Neg()}
+	type inputs struct{ Latents, Timestep, Caption *mlx.Array }
+	forward := mlx.Named(compile, func(in inputs) *mlx.Array {
+		return z.transformer.Forward(in.Latents, in.Timestep, in.Caption, s).Neg()
 	})
-	time := func(timestep float32) *mlx.Array { return z.transformer.Timestep((1000 - timestep) / 1000) }
-	return predictWith(forward, z.dtype, time, caption), nil
+	return func(latents *mlx.Array, at scheduler.Interval) *mlx.Array {
+		time := z.transformer.Timestep((1000 - at.Timestep) / 1000)
+		in := inputs{Latents: latents.AsType(z.dtype), Timestep: time, Caption: caption}
+		return forward(in).AsType(mlx.Float32)
+	}, nil
 }

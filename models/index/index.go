@@ -18,24 +18,25 @@ import (
 // File is the name of the index in a model folder.
 const File = "model_index.json"
 
-// MFluxFile is what mflux puts into the folders that it saves, which have no index.
+// MFluxFile is the name of the file that mflux writes into the folders that it saves, which have no
+// index.
 const MFluxFile = "mflux_model.json"
 
-// OriginKey is a key of the index, which diffusers' pipelines have in memory: the
-// model that a folder was saved of. Nothing else would tell the settings that a
-// saved model is meant to be run with.
+// OriginKey is a key of the index with the name of the model from which a folder was saved, as
+// diffusers' pipelines have it in memory. The default settings of a saved model follow from it.
 const OriginKey = "_name_or_path"
 
 // An Index is a model_index.json.
 type Index struct {
-	Class      string            // of the pipeline
-	Components map[string]string // the class of each component that there is, by its folder's name
+	Class      string            // pipeline class
+	Components map[string]string // class of each component, by the name of its folder
 }
 
 // Read reads the index of a model folder.
 func Read(fsys fs.FS) (Index, error) {
 	if _, err := fs.Lstat(fsys, File); errors.Is(err, fs.ErrNotExist) {
-		return Index{}, fmt.Errorf("model folder %s: has no %s (gomflux reads the layout of Hugging Face diffusers)", checkpoint.FullName(fsys, ""), File)
+		return Index{}, fmt.Errorf("model folder %s: has no %s (gomflux reads the layout of Hugging Face diffusers)",
+			checkpoint.FullName(fsys, ""), File)
 	}
 	var members map[string]json.RawMessage
 	if err := checkpoint.ReadJSON(fsys, File, &members); err != nil {
@@ -44,9 +45,9 @@ func Read(fsys fs.FS) (Index, error) {
 	x := Index{Components: map[string]string{}}
 	for name, raw := range members {
 		if name == "_class_name" {
-			json.Unmarshal(raw, &x.Class) // of another type it is no class that is known
+			json.Unmarshal(raw, &x.Class) // a value of another type stays empty, which is refused as an unknown class
 		}
-		// a component is [library, class], [null, null] for one that is left out
+		// a component is [library, class], or [null, null] if it is left out
 		var pair []*string
 		if strings.HasPrefix(name, "_") || json.Unmarshal(raw, &pair) != nil || len(pair) != 2 || pair[0] == nil || pair[1] == nil {
 			continue
@@ -65,15 +66,15 @@ func Exists(fsys fs.FS) bool {
 	return !errors.Is(err, fs.ErrNotExist)
 }
 
-// The configs of components, by what they are.
+// Names of the configs of components.
 const (
 	modelConfig     = "config.json"
 	schedulerConfig = "scheduler_config.json"
 	processorConfig = "preprocessor_config.json"
 )
 
-// ConfigFile is the file that a component of a class cannot do without, "" where there
-// are several ways.
+// ConfigFile returns the file that a component of a class must have, or "" for tokenizers, which
+// can be stored in several ways.
 func ConfigFile(class string) string {
 	switch {
 	case strings.HasSuffix(class, "Scheduler"):
@@ -86,10 +87,10 @@ func ConfigFile(class string) string {
 	return modelConfig
 }
 
-// IsModel reports whether a component of a class has weights, by its name.
+// IsModel reports whether a component of a class has weights, by the class's name.
 func IsModel(class string) bool { return ConfigFile(class) == modelConfig }
 
-// IsTokenizer reports whether a class is a tokenizer's, by its name.
+// IsTokenizer reports whether a class is a tokenizer, by its name.
 func IsTokenizer(class string) bool { return ConfigFile(class) == "" }
 
 // Models lists the folders of the components with weights.
@@ -102,8 +103,8 @@ func (x Index) Models() (dirs []string) {
 	return dirs
 }
 
-// Missing lists the folders and configs of components that are not there. Of a
-// pipeline class that can be run, supported, that includes tokenizers' files.
+// Missing lists the folders and configs of components that are missing. If the pipeline class is
+// supported, it checks the tokenizers' files too.
 func (x Index) Missing(fsys fs.FS, supported bool) (names []string) {
 	for _, name := range slices.Sorted(maps.Keys(x.Components)) {
 		has := func(file string) bool {
@@ -126,10 +127,11 @@ func (x Index) Missing(fsys fs.FS, supported bool) (names []string) {
 	return names
 }
 
-// MissingError is the error about files that are missing, nil for none.
+// MissingError returns the error for missing files, or nil if there are no such files.
 func MissingError(fsys fs.FS, missing []string) error {
 	if len(missing) == 0 {
 		return nil
 	}
-	return fmt.Errorf("model folder %s: is not complete (is the download complete?), missing: %s", checkpoint.FullName(fsys, ""), strings.Join(missing, ", "))
+	return fmt.Errorf("model folder %s: is not complete (is the download complete?), missing: %s",
+		checkpoint.FullName(fsys, ""), strings.Join(missing, ", "))
 }

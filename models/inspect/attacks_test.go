@@ -8,8 +8,8 @@ import (
 	"testing"
 )
 
-// An attack is a change to the folder m of a model, which has a folder outside
-// beside it. The error names file and has want.
+// An attack is a change to the model folder m, which has a sibling folder outside. The
+// error must name file and contain want.
 type attack struct {
 	change     func(t *testing.T)
 	file, want string
@@ -26,8 +26,8 @@ const (
 	vaeConfig         = "vae/config.json"
 )
 
-// attacks are those of internal/checkpoint/testdata/attacks, and what a folder can do that
-// is no single safetensors file.
+// attacks returns the attacks of internal/checkpoint/testdata/attacks, and attacks that need
+// a folder instead of a single safetensors file.
 func attacks(t *testing.T) map[string]attack {
 	all := map[string]attack{}
 	files, err := filepath.Glob("../../internal/checkpoint/testdata/attacks/*.safetensors")
@@ -51,17 +51,18 @@ func attacks(t *testing.T) map[string]attack {
 		"folder":    "folder/" + filepath.Base(transformerShard),
 		"pickle":    "pytorch_model.bin",
 	} {
-		all["shard's name: "+name] = attack{file: transformerIndex, want: "is not that of a .safetensors file in the same folder", change: func(t *testing.T) {
-			data, err := os.ReadFile("m/" + transformerShard)
-			if err != nil {
-				t.Fatal(err)
-			}
-			for _, dir := range []string{"outside", "m/transformer/folder"} {
-				os.Mkdir(dir, 0o777)
-				put("../"+dir+"/"+filepath.Base(transformerShard), string(data))(t)
-			}
-			replaced(transformerIndex, filepath.Base(transformerShard), shard)(t)
-		}}
+		all["shard's name: "+name] = attack{file: transformerIndex,
+			want: "must be the name of a .safetensors file in the same folder", change: func(t *testing.T) {
+				data, err := os.ReadFile("m/" + transformerShard)
+				if err != nil {
+					t.Fatal(err)
+				}
+				for _, dir := range []string{"outside", "m/transformer/folder"} {
+					os.Mkdir(dir, 0o777)
+					put("../"+dir+"/"+filepath.Base(transformerShard), string(data))(t)
+				}
+				replaced(transformerIndex, filepath.Base(transformerShard), shard)(t)
+			}}
 	}
 
 	for name, target := range map[string]string{
@@ -69,19 +70,26 @@ func attacks(t *testing.T) map[string]attack {
 		"a file of another kind": "../../outside/secret", "nothing": "../../outside/nothing", "itself": filepath.Base(vaeFile),
 	} {
 		want := map[string]string{
-			"a device": "expected a file, found a device", "a named pipe": "expected a file, found a named pipe", "a folder": "expected a file, found a folder",
-			"a file of another kind": "damaged, or not a safetensors file", "nothing": "is a link to ../../outside/nothing, which is not there", "itself": "too many levels of symbolic links",
+			"a device": "expected a file, found a device", "a named pipe": "expected a file, found a named pipe",
+			"a folder":               "expected a file, found a folder",
+			"a file of another kind": "damaged or not a safetensors file",
+			"nothing":                "is a link to ../../outside/nothing, which does not exist",
+			"itself":                 "too many levels of symbolic links",
 		}[name]
 		all["link to "+name] = attack{file: vaeFile, want: want, change: linked(vaeFile, target)}
 	}
 	all["config is a link to a device"] = attack{file: vaeConfig, want: "found a device", change: linked(vaeConfig, "/dev/zero")}
 	all["config is a link to a pipe"] = attack{file: vaeConfig, want: "found a named pipe", change: linked(vaeConfig, "../../outside/pipe")}
 	all["config is a link to another file"] = attack{file: vaeConfig, want: "line 1: ", change: linked(vaeConfig, "../../outside/secret")}
-	all["tokenizer is a link to a device"] = attack{file: "tokenizer/tokenizer.json", want: "found a device", change: linked("tokenizer/tokenizer.json", "/dev/zero")}
-	all["index is a link to a pipe"] = attack{file: transformerIndex, want: "found a named pipe", change: linked(transformerIndex, "../../outside/pipe")}
+	all["tokenizer is a link to a device"] = attack{file: "tokenizer/tokenizer.json", want: "found a device",
+		change: linked("tokenizer/tokenizer.json", "/dev/zero")}
+	all["index is a link to a pipe"] = attack{file: transformerIndex, want: "found a named pipe",
+		change: linked(transformerIndex, "../../outside/pipe")}
 
-	for name, component := range map[string]string{"parent": "../outside", "inside": "vae/../../outside", "absolute": "/outside", "this folder": ".", "none": ""} {
-		all["component's name: "+name] = attack{file: "model_index.json", want: "is not the name of a component", change: replaced("model_index.json", `"vae"`, `"`+component+`"`)}
+	for name, component := range map[string]string{"parent": "../outside", "inside": "vae/../../outside",
+		"absolute": "/outside", "this folder": ".", "none": ""} {
+		all["component's name: "+name] = attack{file: "model_index.json", want: "is not the name of a component",
+			change: replaced("model_index.json", `"vae"`, `"`+component+`"`)}
 	}
 
 	// numbers that no model has
@@ -117,14 +125,16 @@ func attacks(t *testing.T) map[string]attack {
 	all["deep tokenizer"] = attack{file: "tokenizer/tokenizer.json", change: put("tokenizer/tokenizer.json", deep)}
 	all["large config"] = attack{file: vaeConfig, want: "is too large", change: sparse(vaeConfig, 1<<40)}
 	all["large index of shards"] = attack{file: transformerIndex, want: "is too large", change: sparse(transformerIndex, 1<<40)}
-	all["large tokenizer"] = attack{file: "tokenizer/tokenizer.json", want: "is too large", change: sparse("tokenizer/tokenizer.json", 1<<40)}
+	all["large tokenizer"] = attack{file: "tokenizer/tokenizer.json", want: "is too large",
+		change: sparse("tokenizer/tokenizer.json", 1<<40)}
 	all["large weights"] = attack{file: vaeFile, want: "belong to no tensor", change: sparse(vaeFile, 1<<40)}
-	all["a tensor of 1 TB"] = attack{file: "vae", want: "are not those of the vae that its config describes", change: func(t *testing.T) {
+	all["a tensor of 1 TB"] = attack{file: "vae", want: "do not match the vae that its config describes", change: func(t *testing.T) {
 		header := fmt.Sprintf(`{"t":{"dtype":"F32","shape":[1048576,262144],"data_offsets":[0,%d]}}`, int64(1)<<40)
 		put(vaeFile, string([]byte{byte(len(header)), 0, 0, 0, 0, 0, 0, 0})+header)(t)
 		sparse(vaeFile, 1<<40+8+int64(len(header)))(t)
 	}}
-	all["tokenizer of something else"] = attack{file: "tokenizer/tokenizer.json", late: true, change: put("tokenizer/tokenizer.json", `{"model": {"type": "BPE", "vocab": {"a": -1e308}, "merges": [["a"]]}}`)}
+	all["tokenizer of something else"] = attack{file: "tokenizer/tokenizer.json", late: true,
+		change: put("tokenizer/tokenizer.json", `{"model": {"type": "BPE", "vocab": {"a": -1e308}, "merges": [["a"]]}}`)}
 	all["tokenizer without a model"] = attack{file: "tokenizer/tokenizer.json", late: true, change: put("tokenizer/tokenizer.json", `{}`)}
 	return all
 }

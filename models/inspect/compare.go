@@ -10,26 +10,25 @@ import (
 	"github.com/gomflux/gomflux/models/component"
 )
 
-// A Comparison is how the tensors of one model differ from those of another.
+// A Comparison describes how the tensors of two models, a and b, differ.
 type Comparison struct {
 	Components []*ComponentComparison
 }
 
-// ComponentComparison compares one component.
+// A ComponentComparison compares one component.
 type ComponentComparison struct {
 	Name string
-	// Only says that one of the models has the component alone, "a" or "b"; ""
-	// if both have it.
+	// Only is the model that has the component if the other does not, "a" or "b".
 	Only string
-	// Tensors are those that both have, OnlyA and OnlyB the names of others.
-	Tensors      []*TensorDifference
+	// Tensors compares the tensors that both models have.
+	Tensors []*TensorDifference
+	// OnlyA and OnlyB are the names of tensors that only one model has.
 	OnlyA, OnlyB []string
 }
 
-// Compare compares the tensors of two models by their names. Their elements are
-// read a part at a time and compared as float64, which holds every dtype below
-// it exactly. Progress, if it is not nil, is told how many bytes of a component's
-// tensors in a are read.
+// Compare compares the tensors of two models by their names. Elements are read in
+// parts and compared as float64, which represents the other dtypes exactly. Progress,
+// if not nil, is called with the number of bytes of a component in a that were read.
 func Compare(ctx context.Context, a, b *Weights, progress func(component string, done, total int64)) (*Comparison, error) {
 	pairs, err := pairUp(a, b)
 	if err != nil {
@@ -53,15 +52,15 @@ func Compare(ctx context.Context, a, b *Weights, progress func(component string,
 	return out, nil
 }
 
-// A componentPair is the components of a name in two models, nil in one that has
-// none.
+// A componentPair has the components with a name in two models, nil in a model without
+// the component.
 type componentPair struct {
 	name string
 	a, b *ComponentWeights
 }
 
-// pairUp pairs components by their names, in the order of these. Two models with
-// one component each are folders or files of their own, whatever their names.
+// pairUp pairs components by name and sorts them. Two models with a single component
+// each are paired whatever the names, which are those of folders or files.
 func pairUp(a, b *Weights) (pairs []*componentPair, err error) {
 	for _, c := range slices.Concat(a.Components, b.Components) {
 		if c.Err != nil {
@@ -87,7 +86,9 @@ func pairUp(a, b *Weights) (pairs []*componentPair, err error) {
 }
 
 // compare compares the tensors of a component.
-func (c *ComponentComparison) compare(ctx context.Context, a, b *ComponentWeights, progress func(component string, done, total int64)) error {
+func (c *ComponentComparison) compare(
+	ctx context.Context, a, b *ComponentWeights, progress func(component string, done, total int64),
+) error {
 	readA, err := checkpoint.OpenReader(a.ck)
 	if err != nil {
 		return err
@@ -103,12 +104,12 @@ func (c *ComponentComparison) compare(ctx context.Context, a, b *ComponentWeight
 	for _, p := range shared {
 		read = append(read, p.a.TensorWeights)
 	}
-	done := counter(c.Name, read, progress)
-	return each(ctx, shared, func(ctx context.Context, p *pair) error { return p.compare(ctx, readA, readB, done) })
+	done := progressCounter(c.Name, read, progress)
+	return forEach(ctx, shared, func(ctx context.Context, p *pair) error { return p.compare(ctx, readA, readB, done) })
 }
 
-// match finds the tensors that both models have, and returns those whose elements
-// can be compared.
+// match pairs the tensors of both models and returns the pairs whose elements can be
+// compared.
 func (c *ComponentComparison) match(a, b *ComponentWeights) (shared []*pair) {
 	either := component.Component{Prefixes: slices.Concat(a.prefixes, b.prefixes)}
 	inB := map[string]*matrix{}

@@ -10,34 +10,33 @@ import (
 	"github.com/gomflux/gomflux/internal/checkpoint"
 )
 
-// A TensorDifference is how a tensor of a model a differs from the one of the
-// same name in b.
+// A TensorDifference describes how a tensor of model a differs from the tensor with the
+// same name in model b.
 type TensorDifference struct {
 	Name string
 	A, B *TensorWeights
-	// Shape is that of the elements, DtypeA and DtypeB how they are stored: a dtype,
-	// or how they are quantized, of a matrix that is unpacked to be compared.
-	Shape          []int
+	// Shape is the shape of the elements, after dequantization.
+	Shape []int
+	// DtypeA and DtypeB describe how the elements are stored: a dtype or a quantization.
 	DtypeA, DtypeB string
-	// Mismatch says why the elements are not compared: their shapes differ, or a
-	// dtype cannot be read as numbers. "" if they are.
+	// Mismatch is the reason why the elements cannot be compared: different shapes, or a
+	// dtype that cannot be read as numbers. It is empty if they were compared.
 	Mismatch string
-	// Differing counts the elements that are not equal. A NaN is equal to a NaN.
+	// Differing is the number of elements that are not equal. NaN equals NaN.
 	Differing int
-	// Relative is ‖a-b‖/‖b‖, MaxAbs the largest |a-b|, Cosine that of the angle
-	// between the two. They are NaN where something is not finite in one of them
-	// only. Where b is zero and a is not, Relative is infinite; Cosine is NaN where
-	// one of them is zero.
+	// Relative is the relative error ‖a-b‖/‖b‖, infinite if only b is zero. MaxAbs is the
+	// largest |a-b|. Cosine is the cosine similarity of a and b, NaN if one of them is
+	// zero. All are NaN if elements are not finite in only one of the tensors.
 	Relative, MaxAbs, Cosine checkpoint.Float
 }
 
-// Within reports whether the tensors agree: exactly for a tolerance of 0, else
-// with a Relative error of at most that.
+// Within reports whether the tensors agree: exactly if the tolerance is 0, otherwise
+// with a Relative of at most the tolerance.
 func (d *TensorDifference) Within(tolerance float64) bool {
 	return d.Mismatch == "" && (d.Differing == 0 || tolerance > 0 && float64(d.Relative) <= tolerance)
 }
 
-// elements is how many there are.
+// elements returns the number of elements.
 func (d *TensorDifference) elements() int {
 	n := 1
 	for _, axis := range d.Shape {
@@ -46,14 +45,14 @@ func (d *TensorDifference) elements() int {
 	return n
 }
 
-// A pair is two tensors of the same name, and how they differ.
+// A pair is two tensors with the same name and their difference.
 type pair struct {
 	*TensorDifference
 	a, b *matrix
 }
 
-// newPair finds out of what shape and dtypes the two are, or why they cannot be
-// compared. Columns are those that the matrix should have, 0 if that is not known.
+// newPair determines the shapes and dtypes of two tensors, or why they cannot be
+// compared. columns is the expected number of columns of a matrix, 0 if unknown.
 func newPair(a, b *matrix, columns int) *pair {
 	nan := checkpoint.Float(math.NaN())
 	d := &TensorDifference{Name: a.Name, A: a.TensorWeights, B: b.TensorWeights, MaxAbs: nan, Relative: nan, Cosine: nan}
@@ -64,7 +63,7 @@ func newPair(a, b *matrix, columns int) *pair {
 	}
 	for _, side := range []*matrix{a, b} {
 		if side.scales != nil && d.Mismatch == "" {
-			if err := side.unpacked(columns); err != nil {
+			if err := side.detectQuantization(columns); err != nil {
 				d.Mismatch = err.Error()
 			}
 		}
@@ -75,12 +74,13 @@ func newPair(a, b *matrix, columns int) *pair {
 	case !slices.Equal(a.shape, b.shape):
 		d.Mismatch = fmt.Sprintf("shape %v against %v", a.shape, b.shape)
 	case a.scales == nil && !a.Dtype.IsReadable() || b.scales == nil && !b.Dtype.IsReadable():
-		d.Mismatch = fmt.Sprintf("dtype %s against %s, of which one cannot be read as numbers", a.Dtype, b.Dtype)
+		d.Mismatch = fmt.Sprintf("dtype %s against %s: at least one cannot be read as numbers", a.Dtype, b.Dtype)
 	}
 	return &pair{d, a, b}
 }
 
-// compare reads both tensors side by side, and tells how many bytes of a are done.
+// compare reads both tensors in parallel and compares their elements. It calls done
+// with the number of bytes of a that were read.
 func (p *pair) compare(ctx context.Context, readA, readB *checkpoint.Reader, done func(int64)) error {
 	step := checkpoint.PartLen
 	if p.a.rowwise() || p.b.rowwise() {
@@ -109,7 +109,7 @@ func (p *pair) compare(ctx context.Context, readA, readB *checkpoint.Reader, don
 	return nil
 }
 
-// A distance sums up how the elements of two tensors a and b differ.
+// A distance accumulates differences between the elements of two tensors a and b.
 type distance struct {
 	differing     int
 	largest       float64 // |a-b|
@@ -117,7 +117,7 @@ type distance struct {
 	dot           float64
 }
 
-// add adds elements of both.
+// add adds elements of both tensors.
 func (d *distance) add(a, b []float64) {
 	for i, x := range a {
 		y := b[i]
@@ -136,7 +136,7 @@ func (d *distance) add(a, b []float64) {
 	}
 }
 
-// result is what a TensorDifference has of the distance.
+// result returns the values of a TensorDifference.
 func (d *distance) result() (relative, maxAbs, cosine checkpoint.Float) {
 	switch {
 	case !(math.Abs(d.diff2) <= math.MaxFloat64):

@@ -16,14 +16,14 @@ import (
 	"github.com/gomflux/gomflux/models/index"
 )
 
-// An expectation is what a config says of a component's tensors.
+// An expectation describes the tensors that a component should have by its config.
 type expectation struct {
-	component.Component       // without a model where nothing is known but its folder
-	unknown             error // why that is so
-	damaged             bool  // which is the fault of the files
+	component.Component       // without Model if only the folder is known
+	unknown             error // the reason why only the folder is known
+	damaged             bool  // whether that is because of damaged files
 }
 
-// unknown is the expectation of a component of which nothing is known.
+// unknown returns the expectation for a component of which only the folder is known.
 func unknown(dir string, why error) expectation {
 	return expectation{Component: component.Component{Dir: dir}, unknown: why}
 }
@@ -50,9 +50,9 @@ func expect(fsys fs.FS, x index.Index) []expectation {
 		case family.Find(x.Class) == nil && isAutoencoder(x.Components[dir]):
 			list = append(list, expectAutoencoder(fsys, dir))
 		case family.Find(x.Class) == nil:
-			list = append(list, unknown(dir, fmt.Errorf("what the components of pipeline class %q have is not known to this version", x.Class)))
+			list = append(list, unknown(dir, fmt.Errorf("pipeline class %q is not supported by this version", x.Class)))
 		case err == nil:
-			list = append(list, unknown(dir, fmt.Errorf("the pipeline class %s has no component of that name here", x.Class)))
+			list = append(list, unknown(dir, fmt.Errorf("pipeline class %s has no such component", x.Class)))
 		default:
 			e := unknown(dir, err)
 			e.damaged = !errors.Is(err, errs.ErrUnsupported)
@@ -62,14 +62,14 @@ func expect(fsys fs.FS, x index.Index) []expectation {
 	return list
 }
 
-// expectLone declares a component that no index names: an autoencoder, which can be
-// told by its config alone.
+// expectLone declares a component without a model_index.json. Only autoencoders can be
+// declared by their config alone.
 func expectLone(fsys fs.FS, dir string) expectation {
 	var config struct {
 		Class string `json:"_class_name"`
 	}
 	if err := checkpoint.ReadJSON(fsys, path.Join(dir, component.ConfigFile), &config); err != nil || !isAutoencoder(config.Class) {
-		return unknown(dir, errors.New("without a model_index.json it is not known what the component is"))
+		return unknown(dir, errors.New("the component is unknown without a model_index.json"))
 	}
 	return expectAutoencoder(fsys, dir)
 }
@@ -84,6 +84,5 @@ func expectAutoencoder(fsys fs.FS, dir string) expectation {
 	return expectation{Component: c}
 }
 
-// isAutoencoder reports whether a component is an autoencoder, by its class, which
-// need not be one that can be run.
+// isAutoencoder reports whether a component class is an autoencoder, supported or not.
 func isAutoencoder(class string) bool { return strings.HasPrefix(class, "Autoencoder") }

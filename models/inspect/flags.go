@@ -8,36 +8,37 @@ import (
 	"github.com/gomflux/gomflux/mlx/nn"
 )
 
-// A FlagKind is what is wrong with a tensor or a component.
+// A FlagKind is a kind of problem with a tensor or a component.
 type FlagKind string
 
 const (
-	FlagUnreadable FlagKind = "unreadable"  // the component's files cannot be read, or its config
-	FlagMissing    FlagKind = "missing"     // expected and not there
-	FlagUnexpected FlagKind = "unexpected"  // there and not expected
-	FlagShape      FlagKind = "wrong shape" // not the expected one
-	FlagDtype      FlagKind = "wrong dtype" // not one that can be computed with
-	FlagNotFinite  FlagKind = "not finite"  // has NaN or infinite elements
-	FlagZero       FlagKind = "all zero"
-	FlagConstant   FlagKind = "constant"
-	FlagStd        FlagKind = "suspicious std" // far from that of the same tensor in other layers
-	FlagBiases     FlagKind = "biases zero"    // all of a component's
+	FlagUnreadable FlagKind = "unreadable"     // the component's files or its config cannot be read
+	FlagMissing    FlagKind = "missing"        // an expected tensor is missing
+	FlagUnexpected FlagKind = "unexpected"     // a tensor is not expected
+	FlagShape      FlagKind = "wrong shape"    // a tensor does not have the expected shape
+	FlagDtype      FlagKind = "wrong dtype"    // a tensor has a dtype that cannot be computed with
+	FlagNotFinite  FlagKind = "not finite"     // a tensor has NaN or infinite elements
+	FlagZero       FlagKind = "all zero"       // all elements of a tensor are zero
+	FlagConstant   FlagKind = "constant"       // all elements of a tensor are equal
+	FlagStd        FlagKind = "suspicious std" // the std is far from that of the same tensor in other layers
+	FlagBiases     FlagKind = "biases zero"    // all biases of a component are zero
 )
 
-// A Flag is one thing that is wrong, or may be.
+// A Flag is a problem, or a possible problem.
 type Flag struct {
 	Kind FlagKind
-	// Error marks what no trained model has. The rest are warnings.
+	// Error marks a problem that no trained model has. Other flags are warnings.
 	Error  bool
-	Tensor string // "" where it is about the component
+	Tensor string // "" if the flag is about the component
 	Text   string // the details, on one line
 }
 
-// stdFactor is how far a standard deviation may be from the median of its role.
+// stdFactor is the largest factor between a standard deviation and the median of its
+// role that is not flagged.
 const stdFactor = 8
 
-// Flags lists what is wrong with a component, errors first. Those about elements
-// need [Weights.Read] to have been called, and are not of unused tensors.
+// Flags lists the problems of a component, errors first. Flags about elements require
+// that [Weights.Read] was called, and do not cover unused tensors.
 func (c *ComponentWeights) Flags() []Flag {
 	flags := slices.Concat(c.flagFiles(), c.flagElements(), c.flagStds())
 	slices.SortStableFunc(flags, func(a, b Flag) int {
@@ -52,7 +53,7 @@ func (c *ComponentWeights) Flags() []Flag {
 	return flags
 }
 
-// flagFiles lists what is wrong by the headers.
+// flagFiles lists the problems that the headers show.
 func (c *ComponentWeights) flagFiles() (flags []Flag) {
 	if c.Err != nil {
 		flags = append(flags, Flag{FlagUnreadable, true, "", c.Err.Error()})
@@ -73,11 +74,11 @@ func (c *ComponentWeights) flagFiles() (flags []Flag) {
 	return flags
 }
 
-// flagElements lists the tensors with elements that no trained model has.
+// flagElements lists the tensors with elements that trained models do not have.
 func (c *ComponentWeights) flagElements() (flags []Flag) {
 	n := c.zeroBiases()
 	if n > 0 {
-		flags = append(flags, Flag{FlagBiases, false, "", fmt.Sprintf("all %d biases", n)})
+		flags = append(flags, Flag{FlagBiases, false, "", fmt.Sprintf("all %d biases of the component", n)})
 	}
 	for _, t := range c.Tensors {
 		s := t.Stats
@@ -96,8 +97,8 @@ func (c *ComponentWeights) flagElements() (flags []Flag) {
 	return flags
 }
 
-// zeroBiases is how many biases the component has if all of them are zero, and
-// there are several; otherwise 0.
+// zeroBiases returns the number of the component's biases if there are several and all
+// of them are zero, otherwise 0.
 func (c *ComponentWeights) zeroBiases() (n int) {
 	for _, t := range c.Tensors {
 		if t.isBias() && !t.Unused && t.Stats != nil && t.Len() > 0 {
@@ -112,8 +113,8 @@ func (c *ComponentWeights) zeroBiases() (n int) {
 	return n
 }
 
-// flagStds lists the tensors whose standard deviation is far from that of the same
-// tensor in other layers.
+// flagStds lists the tensors whose standard deviation is far from the median of the same
+// tensor in all layers.
 func (c *ComponentWeights) flagStds() (flags []Flag) {
 	for _, r := range c.roles() {
 		median, ok := r.median()
@@ -123,7 +124,8 @@ func (c *ComponentWeights) flagStds() (flags []Flag) {
 		for _, t := range r.tensors {
 			std := t.std()
 			if ratio := max(std/median, median/std); !t.Unused && std > 0 && ratio > stdFactor {
-				flags = append(flags, t.flag(FlagStd, false, "%.3g, the median of the %d tensors %s is %.3g", std, len(r.tensors), r.name, median))
+				flags = append(flags, t.flag(FlagStd, false, "%.3g, expected about %.3g, the median of the %d tensors %s",
+					std, median, len(r.tensors), r.name))
 			}
 		}
 	}
@@ -136,7 +138,7 @@ func (t *TensorWeights) flag(kind FlagKind, isError bool, format string, args ..
 
 func (t *TensorWeights) isBias() bool { return t.Name == "bias" || strings.HasSuffix(t.Name, ".bias") }
 
-// allZero reports whether every element is zero; there must be some.
+// allZero reports whether every element is zero. The tensor must not be empty.
 func (t *TensorWeights) allZero() bool {
 	return t.Stats.Finite() && t.Stats.Min == 0 && t.Stats.Max == 0
 }

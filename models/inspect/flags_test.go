@@ -43,17 +43,23 @@ func TestWeightsFlags(t *testing.T) {
 		change func(map[string]*checkpoint.Array)
 		want   []string // prefixes
 	}{
-		"whole":       {change: func(map[string]*checkpoint.Array) {}},
-		"zero weight": {change: func(m map[string]*checkpoint.Array) { modeltest.Fill(m[weight], zero) }, want: []string{"error: vae: all zero: " + weight + ": BF16 [8 8 3 3]"}},
-		"zero norm":   {change: func(m map[string]*checkpoint.Array) { modeltest.Fill(m[norm], zero) }, want: []string{"error: vae: all zero: " + norm}},
+		"whole": {change: func(map[string]*checkpoint.Array) {}},
+		"zero weight": {change: func(m map[string]*checkpoint.Array) { modeltest.Fill(m[weight], zero) },
+			want: []string{"error: vae: all zero: " + weight + ": BF16 [8 8 3 3]"}},
+		"zero norm": {change: func(m map[string]*checkpoint.Array) { modeltest.Fill(m[norm], zero) },
+			want: []string{"error: vae: all zero: " + norm}},
 		"minus zero": {change: func(m map[string]*checkpoint.Array) {
 			modeltest.Fill(m[norm], func(int, float32) float32 { return float32(math.Copysign(0, -1)) })
 		}, want: []string{"error: vae: all zero: " + norm}},
-		"zero bias": {change: func(m map[string]*checkpoint.Array) { modeltest.Fill(m[bias], zero) }, want: []string{"warning: vae: all zero: " + bias}},
+		"zero bias": {change: func(m map[string]*checkpoint.Array) { modeltest.Fill(m[bias], zero) },
+			want: []string{"warning: vae: all zero: " + bias}},
 		"constant weight": {change: func(m map[string]*checkpoint.Array) {
 			modeltest.Fill(m[weight], func(int, float32) float32 { return 0.5 })
 		}, want: []string{"error: vae: constant: " + weight + ": BF16 [8 8 3 3], every element is 0.5"}},
-		"constant norm": {change: func(m map[string]*checkpoint.Array) { modeltest.Fill(m[norm], func(int, float32) float32 { return 1 }) }, want: []string{"warning: vae: constant: " + norm}},
+		"constant norm": {change: func(m map[string]*checkpoint.Array) {
+			modeltest.Fill(m[norm],
+				func(int, float32) float32 { return 1 })
+		}, want: []string{"warning: vae: constant: " + norm}},
 		"NaN": {change: func(m map[string]*checkpoint.Array) {
 			modeltest.Fill(m[weight], func(i int, v float32) float32 {
 				if i%100 == 7 {
@@ -86,8 +92,10 @@ func TestWeightsFlags(t *testing.T) {
 		"ordinary std": {change: func(m map[string]*checkpoint.Array) {
 			modeltest.Fill(m[weight], func(_ int, v float32) float32 { return 3 * v })
 		}},
-		"missing":    {change: func(m map[string]*checkpoint.Array) { delete(m, weight) }, want: []string{"error: vae: missing: " + weight + ": expected [8 8 3 3]"}},
-		"unexpected": {change: func(m map[string]*checkpoint.Array) { x := *m[bias]; m["scale"] = &x }, want: []string{"error: vae: unexpected: scale: [12] in "}},
+		"missing": {change: func(m map[string]*checkpoint.Array) { delete(m, weight) },
+			want: []string{"error: vae: missing: " + weight + ": expected [8 8 3 3]"}},
+		"unexpected": {change: func(m map[string]*checkpoint.Array) { x := *m[bias]; m["scale"] = &x },
+			want: []string{"error: vae: unexpected: scale: [12] in "}},
 		"renamed": {change: func(m map[string]*checkpoint.Array) { m["decoder.conv_in.b"] = m[bias]; delete(m, bias) }, want: []string{
 			"error: vae: missing: " + bias + ": expected [12]", "error: vae: unexpected: decoder.conv_in.b: [12] in "}},
 		"reshaped": {change: func(m map[string]*checkpoint.Array) { m[weight].Shape = []int{3, 3, 8, 8} }, want: []string{

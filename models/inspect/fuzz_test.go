@@ -31,7 +31,8 @@ func FuzzFolder(f *testing.F) {
 	if err != nil {
 		f.Fatal(err)
 	}
-	small["vae/latent_rgb_factors.json"] = &fstest.MapFile{Data: []byte(`{"latent_rgb_factors": [[1, 2, 3], [1, 2, 3], [1, 2, 3], [1, 2, 3]], "latent_rgb_factors_bias": [0, 0, 1e308]}`)}
+	small["vae/latent_rgb_factors.json"] = &fstest.MapFile{Data: []byte(
+		`{"latent_rgb_factors": [[1, 2, 3], [1, 2, 3], [1, 2, 3], [1, 2, 3]], "latent_rgb_factors_bias": [0, 0, 1e308]}`)}
 	names := slices.Sorted(maps.Keys(small))
 	for i, name := range names {
 		f.Add(uint8(i), small[name].Data)

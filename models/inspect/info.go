@@ -1,7 +1,7 @@
-// Package inspect looks at the weights of model folders without running them: what
-// there is of a model and what is wrong with it ([Model]), the tensors of its
-// components and their statistics ([OpenWeights]), how those of two models differ
-// ([Compare]), and what its parameters are in memory ([Loaded]).
+// Package inspect examines the weights of models without generating images: it checks
+// whether a model is complete and supported ([Model]), lists the tensors of its
+// components with statistics ([OpenWeights]), compares the tensors of two models
+// ([Compare]), and describes the parameters of a loaded model ([Loaded]).
 package inspect
 
 import (
@@ -23,32 +23,32 @@ import (
 	"github.com/gomflux/gomflux/models/index"
 )
 
-// An Info is what can be told of a model without loading it.
+// An Info describes a model without loading it.
 type Info struct {
-	// Class is the pipeline class, "" where model_index.json does not tell.
+	// Class is the pipeline class, "" if model_index.json does not name one.
 	Class string
-	// Size is that of all files together, in bytes.
+	// Size is the total size of all files in bytes.
 	Size int64
-	// Quantization is how most of the quantized layers are, as
-	// [component.ParseQuantization] takes it; "" if none is.
+	// Quantization is the quantization of most quantized layers, as accepted by
+	// [component.ParseQuantization]; "" if no layer is quantized.
 	Quantization string
-	// Incomplete says which files are missing or damaged, on one line; nil for
-	// none.
+	// Incomplete lists the missing or damaged files on one line; nil if there are no
+	// such files.
 	Incomplete error
-	// Unsupported says what this version cannot run, and wraps
-	// [errs.ErrUnsupported]; nil for a model that it can run.
+	// Unsupported is the reason why this version cannot run the model, and wraps
+	// [errs.ErrUnsupported]; nil for a supported model.
 	Unsupported error
 }
 
-// Model judges a model folder in diffusers' layout by its configs and by the
-// headers of its safetensors files, which have to fit the files' sizes and, of a
-// class that this version runs, to have the tensors that the configs ask for.
-// It reads no tensors, needs no MLX, and finds all that is wrong at once.
+// Model checks a model folder in diffusers' layout by its configs and the headers of
+// its safetensors files. Headers must agree with the sizes of the files. For supported
+// classes they must also describe the tensors that the configs require. Model does not
+// read tensors, does not need MLX, and reports all problems at once.
 func Model(fsys fs.FS) Info {
 	i := inspection{fsys: fsys, layers: map[string]int{}}
 	info := Info{}
 	var err error
-	info.Size, err = sizeOf(fsys)
+	info.Size, err = totalSize(fsys)
 	i.add(err)
 	x, err := index.Read(fsys)
 	i.add(err)
@@ -57,18 +57,18 @@ func Model(fsys fs.FS) Info {
 		i.components(x)
 		info.Quantization = i.quantization()
 	} else {
-		i.parts()
+		i.weightFolders()
 	}
 	info.Incomplete, info.Unsupported = i.damage.Err(), i.unsupported
 	return info
 }
 
-// An inspection gathers what is wrong with a model folder.
+// An inspection collects the problems of a model folder.
 type inspection struct {
 	fsys        fs.FS
 	damage      errs.List
 	unsupported error
-	layers      map[string]int // that are quantized, by their quantization
+	layers      map[string]int // the number of quantized layers by quantization
 }
 
 func (i *inspection) add(err error) {
@@ -79,18 +79,18 @@ func (i *inspection) add(err error) {
 	}
 }
 
-// parts looks at what there is of weights in a folder that is no whole model: all
-// files of one component, or of several in folders.
-func (i *inspection) parts() {
+// weightFolders checks the weights in a folder without a model_index.json: the files of
+// a component, or folders of several components.
+func (i *inspection) weightFolders() {
 	dirs, err := checkpoint.WeightFolders(i.fsys)
 	if err != nil {
-		return // said before
+		return // reported by totalSize
 	}
 	for _, dir := range dirs {
 		files, _ := fs.Glob(i.fsys, path.Join(dir, "*.safetensors"))
 		indexes, _ := fs.Glob(i.fsys, path.Join(dir, "*.safetensors.index.json"))
 		if len(files) != 1 && len(indexes) != 1 {
-			continue // of which none is meant by itself
+			continue // alternatives, which are not a component together
 		}
 		ck, err := checkpoint.OpenCheckpoint(i.fsys, dir)
 		if err == nil {
@@ -100,13 +100,13 @@ func (i *inspection) parts() {
 	}
 }
 
-// components looks at the components that an index names.
+// components checks the components that an index names.
 func (i *inspection) components(x index.Index) {
 	class, err := family.Of(i.fsys, x)
 	i.add(err)
 	missing := x.Missing(i.fsys, class != nil)
 	i.add(index.MissingError(i.fsys, missing))
-	parts := map[string]component.Component{} // of other classes nothing but the folder is known
+	parts := map[string]component.Component{} // with nothing but the folder for unsupported classes
 	for _, dir := range x.Models() {
 		if !slices.ContainsFunc(missing, func(file string) bool { return strings.HasPrefix(file, dir+"/") }) {
 			parts[dir] = component.Component{Dir: dir}
@@ -129,8 +129,8 @@ func (i *inspection) components(x index.Index) {
 	}
 }
 
-// component looks at a component's files and, if it is declared, at their tensors,
-// of which it counts the quantized ones.
+// component checks a component's files and, if it is declared, their tensors. It counts
+// the quantized layers.
 func (i *inspection) component(c component.Component) error {
 	ck, err := c.Open(i.fsys)
 	if err != nil {
@@ -158,10 +158,11 @@ func (i *inspection) component(c component.Component) error {
 			parts = append(parts, fmt.Sprintf("%d %s (such as %s)", n, part.what, part.misfits[0].Name))
 		}
 	}
-	return fmt.Errorf("the tensors in %s are not those of the %s that its config describes: %s", m.Dir, m.Name, strings.Join(parts, ", "))
+	return fmt.Errorf("the tensors in %s do not match the %s that its config describes: %s", m.Dir, m.Name, strings.Join(parts, ", "))
 }
 
-// quantization is how most of the quantized layers are, "" if there are none.
+// quantization returns the quantization of most quantized layers, "" if no layer is
+// quantized.
 func (i *inspection) quantization() (most string) {
 	for _, name := range component.Quantizations {
 		if i.layers[name] > i.layers[most] {
@@ -171,7 +172,7 @@ func (i *inspection) quantization() (most string) {
 	return most
 }
 
-// checkTokenizer makes sure that the file with a tokenizer's vocabulary is whole.
+// checkTokenizer checks that the file with a tokenizer's vocabulary is valid JSON.
 func checkTokenizer(fsys fs.FS, dir string) error {
 	name := path.Join(dir, "tokenizer.json")
 	if _, err := fs.Stat(fsys, name); errors.Is(err, fs.ErrNotExist) {
@@ -179,14 +180,14 @@ func checkTokenizer(fsys fs.FS, dir string) error {
 	}
 	data, err := checkpoint.ReadFile(fsys, name, 256<<20)
 	if err == nil && !json.Valid(data) {
-		err = fmt.Errorf("%s: is not whole JSON (is the download complete?)", checkpoint.FullName(fsys, name))
+		err = fmt.Errorf("%s: not valid JSON (is the download complete?)", checkpoint.FullName(fsys, name))
 	}
 	return err
 }
 
-// sizeOf is that of all files together, in bytes. Links count as what they lead
-// to, and a file that is in several places once.
-func sizeOf(fsys fs.FS) (n int64, err error) {
+// totalSize returns the size of all files in bytes. Links are followed, and a file that
+// occurs several times is counted once.
+func totalSize(fsys fs.FS) (n int64, err error) {
 	var counted []fs.FileInfo
 	err = fs.WalkDir(fsys, ".", func(name string, d fs.DirEntry, err error) error {
 		if err != nil || d.IsDir() {
@@ -194,9 +195,10 @@ func sizeOf(fsys fs.FS) (n int64, err error) {
 		}
 		info, err := fs.Stat(fsys, name)
 		if errors.Is(err, fs.ErrNotExist) {
-			return nil // a link to a file that is not there, which may not be needed
+			return nil // a dangling link, which may not be needed
 		}
-		if err == nil && info.Mode().IsRegular() && !slices.ContainsFunc(counted, func(other fs.FileInfo) bool { return os.SameFile(other, info) }) {
+		same := func(other fs.FileInfo) bool { return os.SameFile(other, info) }
+		if err == nil && info.Mode().IsRegular() && !slices.ContainsFunc(counted, same) {
 			n += info.Size()
 			counted = append(counted, info)
 		}

@@ -72,37 +72,53 @@ func TestModel(t *testing.T) {
 		unsupported string
 		noClass     bool
 	}{
-		"whole":              {damage: func(*testing.T) {}},
-		"more files":         {damage: write("README.md", "read me")},
-		"no index":           {damage: remove("model_index.json"), incomplete: []string{"m: has no model_index.json"}, noClass: true},
-		"dangling index":     {damage: dangle("model_index.json"), incomplete: []string{"m/model_index.json: is a link to ../../blobs/abc"}, noClass: true},
-		"index is no JSON":   {damage: write("model_index.json", "{"), incomplete: []string{"m/model_index.json: line 1"}, noClass: true},
-		"escaping index":     {damage: write("model_index.json", `{"_class_name": "ZImagePipeline", "../m": ["diffusers", "AutoencoderKL"]}`), incomplete: []string{`"../m" is not the name of a component`}, noClass: true},
-		"no component":       {damage: remove("vae"), incomplete: []string{"folder m: is not complete (is the download complete?), missing: vae/"}},
-		"no configs":         {damage: remove("transformer/config.json", "scheduler/scheduler_config.json", "tokenizer/tokenizer.json"), incomplete: []string{"missing: scheduler/scheduler_config.json, transformer/config.json"}},
-		"no tokenizer":       {damage: remove("tokenizer/tokenizer.json", "tokenizer/vocab.json"), incomplete: []string{"missing: tokenizer/tokenizer.json"}},
-		"dangling config":    {damage: dangle("vae/config.json"), incomplete: []string{"missing: vae/config.json"}},
-		"no shard":           {damage: remove(shard), incomplete: []string{"1 of 2 shards are missing (is the download complete?): diffusion_pytorch_model-00002"}},
-		"dangling shard":     {damage: dangle(shard), incomplete: []string{"1 of 2 shards are missing (is the download complete?): diffusion_pytorch_model-00002"}},
-		"no index of shards": {damage: remove("transformer/diffusion_pytorch_model.safetensors.index.json"), incomplete: []string{"folder m/transformer: found shards but not their index"}},
-		"no weights":         {damage: remove("vae/diffusion_pytorch_model.safetensors"), incomplete: []string{"folder m/vae: found no safetensors file", "is the download complete?"}},
-		"dangling weights":   {damage: dangle("vae/diffusion_pytorch_model.safetensors"), incomplete: []string{"m/vae/diffusion_pytorch_model.safetensors: is a link to ../../blobs/abc", "unfinished download"}},
-		"cut":                {damage: cut(shard, 60000), incomplete: []string{"m/" + shard + ": ", "cut short"}},
-		"cut header":         {damage: cut(shard, 7), incomplete: []string{"m/" + shard + ": not a safetensors file"}},
-		"cut tokenizer":      {damage: cut("tokenizer/tokenizer.json", 9000), incomplete: []string{"m/tokenizer/tokenizer.json: "}},
-		"cut config":         {damage: cut("vae/config.json", 100), incomplete: []string{"m/vae/config.json: "}},
+		"whole":      {damage: func(*testing.T) {}},
+		"more files": {damage: write("README.md", "read me")},
+		"no index":   {damage: remove("model_index.json"), incomplete: []string{"m: has no model_index.json"}, noClass: true},
+		"dangling index": {damage: dangle("model_index.json"),
+			incomplete: []string{"m/model_index.json: is a link to ../../blobs/abc"}, noClass: true},
+		"index is no JSON": {damage: write("model_index.json", "{"), incomplete: []string{"m/model_index.json: line 1"}, noClass: true},
+		"escaping index": {damage: write("model_index.json",
+			`{"_class_name": "ZImagePipeline", "../m": ["diffusers", "AutoencoderKL"]}`),
+			incomplete: []string{`"../m" is not the name of a component`}, noClass: true},
+		"no component": {damage: remove("vae"),
+			incomplete: []string{"folder m: is not complete (is the download complete?), missing: vae/"}},
+		"no configs": {damage: remove("transformer/config.json", "scheduler/scheduler_config.json",
+			"tokenizer/tokenizer.json"), incomplete: []string{"missing: scheduler/scheduler_config.json, transformer/config.json"}},
+		"no tokenizer": {damage: remove("tokenizer/tokenizer.json", "tokenizer/vocab.json"),
+			incomplete: []string{"missing: tokenizer/tokenizer.json"}},
+		"dangling config": {damage: dangle("vae/config.json"), incomplete: []string{"missing: vae/config.json"}},
+		"no shard": {damage: remove(shard),
+			incomplete: []string{"1 of 2 shards are missing (is the download complete?): diffusion_pytorch_model-00002"}},
+		"dangling shard": {damage: dangle(shard),
+			incomplete: []string{"1 of 2 shards are missing (is the download complete?): diffusion_pytorch_model-00002"}},
+		"no index of shards": {damage: remove("transformer/diffusion_pytorch_model.safetensors.index.json"),
+			incomplete: []string{"folder m/transformer: found shards but not their index"}},
+		"no weights": {damage: remove("vae/diffusion_pytorch_model.safetensors"),
+			incomplete: []string{"folder m/vae: no safetensors file", "is the download complete?"}},
+		"dangling weights": {damage: dangle("vae/diffusion_pytorch_model.safetensors"),
+			incomplete: []string{"m/vae/diffusion_pytorch_model.safetensors: is a link to ../../blobs/abc", "is the download complete"}},
+		"cut":           {damage: cut(shard, 60000), incomplete: []string{"m/" + shard + ": ", "truncated"}},
+		"cut header":    {damage: cut(shard, 7), incomplete: []string{"m/" + shard + ": not a safetensors file"}},
+		"cut tokenizer": {damage: cut("tokenizer/tokenizer.json", 9000), incomplete: []string{"m/tokenizer/tokenizer.json: "}},
+		"cut config":    {damage: cut("vae/config.json", 100), incomplete: []string{"m/vae/config.json: "}},
 		"pickles": {damage: func(t *testing.T) {
 			remove("vae/diffusion_pytorch_model.safetensors")(t)
 			write("vae/diffusion_pytorch_model.bin", "")(t)
-		}, incomplete: []string{"only diffusion_pytorch_model.bin: pickle"}},
+		}, incomplete: []string{"only diffusion_pytorch_model.bin: gomflux does not read pickle"}},
 		"all at once": {damage: func(t *testing.T) {
 			remove("vae", shard)(t)
 			cut("text_encoder/model-00001-of-00002.safetensors", 20000)(t)
 		}, incomplete: []string{"missing: vae/", "1 of 2 shards", "m/text_encoder/model-00001-of-00002.safetensors: "}},
-		"two models":   {damage: replace("vae/config.json", `"latent_channels": 4`, `"latent_channels": 8`), incomplete: []string{"the vae's latent_channels is 8 and the transformer's in_channels 4: they belong to different models"}},
-		"other config": {damage: replace("transformer/config.json", `"n_refiner_layers": 1`, `"n_refiner_layers": 2`), incomplete: []string{"the tensors in m/transformer are not those of the transformer that its config describes: 28 missing (such as noise_refiner.1."}},
-		"class":        {damage: replace("model_index.json", "ZImagePipeline", "StableDiffusion3Pipeline"), unsupported: `m/model_index.json: pipeline class "StableDiffusion3Pipeline"`},
-		"no class":     {damage: replace("model_index.json", "_class_name", "_classname"), unsupported: `pipeline class ""`, noClass: true},
+		"two models": {damage: replace("vae/config.json", `"latent_channels": 4`, `"latent_channels": 8`),
+			incomplete: []string{"the vae's latent_channels is 8, but the transformer's in_channels is 4: " +
+				"the components belong to different models"}},
+		"other config": {damage: replace("transformer/config.json", `"n_refiner_layers": 1`, `"n_refiner_layers": 2`),
+			incomplete: []string{"the tensors in m/transformer do not match the transformer that its config describes: " +
+				"28 missing (such as noise_refiner.1."}},
+		"class": {damage: replace("model_index.json", "ZImagePipeline", "StableDiffusion3Pipeline"),
+			unsupported: `m/model_index.json: pipeline class "StableDiffusion3Pipeline"`},
+		"no class": {damage: replace("model_index.json", "_class_name", "_classname"), unsupported: `pipeline class ""`, noClass: true},
 		"class and shard": {damage: func(t *testing.T) {
 			replace("model_index.json", "ZImagePipeline", "StableDiffusion3Pipeline")(t)
 			remove(shard)(t)
@@ -111,8 +127,10 @@ func TestModel(t *testing.T) {
 			replace("model_index.json", "ZImagePipeline", "StableDiffusion3Pipeline")(t)
 			remove("tokenizer/tokenizer.json")(t)
 		}, unsupported: `"StableDiffusion3Pipeline"`},
-		"projection": {damage: write("vae/latent_rgb_factors.json", `{"latent_rgb_factors": [[1,2,3]]}`), incomplete: []string{"m/vae/latent_rgb_factors.json: 1 latent_rgb_factors"}},
-		"config":     {damage: replace("vae/config.json", `"act_fn": "silu"`, `"act_fn": "mish"`), unsupported: `m/vae/config.json: act_fn "mish"`},
+		"projection": {damage: write("vae/latent_rgb_factors.json", `{"latent_rgb_factors": [[1,2,3]]}`),
+			incomplete: []string{"m/vae/latent_rgb_factors.json: 1 latent_rgb_factors"}},
+		"config": {damage: replace("vae/config.json", `"act_fn": "silu"`, `"act_fn": "mish"`),
+			unsupported: `m/vae/config.json: act_fn "mish"`},
 	}
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -142,12 +160,14 @@ func TestModel(t *testing.T) {
 				t.Errorf("incomplete: %v, expected %q", info.Incomplete, test.incomplete)
 			}
 			for _, want := range test.incomplete {
-				if info.Incomplete == nil || !strings.Contains(info.Incomplete.Error(), want) || strings.Contains(info.Incomplete.Error(), "\n") {
+				if info.Incomplete == nil || !strings.Contains(info.Incomplete.Error(), want) ||
+					strings.Contains(info.Incomplete.Error(), "\n") {
 					t.Errorf("incomplete: %v, expected one line with %q", info.Incomplete, want)
 				}
 			}
 			if test.unsupported == "" && info.Unsupported != nil ||
-				test.unsupported != "" && (!errors.Is(info.Unsupported, errs.ErrUnsupported) || !strings.Contains(info.Unsupported.Error(), test.unsupported)) {
+				test.unsupported != "" && (!errors.Is(info.Unsupported, errs.ErrUnsupported) ||
+					!strings.Contains(info.Unsupported.Error(), test.unsupported)) {
 				t.Errorf("not supported: %v, expected %q", info.Unsupported, test.unsupported)
 			}
 
@@ -171,12 +191,14 @@ func FuzzModel(f *testing.F) {
 		f.Fatal(err)
 	}
 	f.Add(text)
-	f.Add([]byte(`{"_class_name": 1, "vae": ["diffusers", "AutoencoderKL"], "image_encoder": [null, null], "tokenizer_2": ["transformers", "T5Tokenizer"]}`))
+	f.Add([]byte(`{"_class_name": 1, "vae": ["diffusers", "AutoencoderKL"], "image_encoder": [null, null], ` +
+		`"tokenizer_2": ["transformers", "T5Tokenizer"]}`))
 	f.Add([]byte(`{"_class_name": "ZImagePipeline", ".": ["a", "b"], "vae/x": ["a", "b"], "": ["a", "b"], "vae": [1, 2, 3]}`))
 	f.Fuzz(func(t *testing.T, text []byte) {
 		config := &fstest.MapFile{Data: []byte("{}")}
 		info := inspect.Model(fstest.MapFS{
-			"model_index.json": {Data: text}, "vae/config.json": config, "scheduler/scheduler_config.json": config, "tokenizer/tokenizer.json": config,
+			"model_index.json": {Data: text}, "vae/config.json": config, "scheduler/scheduler_config.json": config,
+			"tokenizer/tokenizer.json": config,
 		})
 		if info.Size != int64(len(text)+6) {
 			t.Errorf("%d bytes", info.Size)

@@ -20,16 +20,16 @@ import (
 	"github.com/gomflux/gomflux/textenc/tokenizer"
 )
 
-// LoadOptions say how [Loaded] loads a model.
+// LoadOptions configure [Loaded].
 type LoadOptions struct {
-	Device *mlx.Device // nil: a GPU if there is one
-	Dtype  *mlx.Dtype  // nil: the device's own
-	// Progress, if set, is told how many bytes of a component are read.
+	Device *mlx.Device // nil for a GPU if there is one, otherwise the CPU
+	Dtype  *mlx.Dtype  // nil for the device's default
+	// Progress, if set, is called with the number of bytes of a component that were read.
 	Progress func(component string, done, total int64)
 }
 
-// ofPipeline are the options for package models.
-func (o LoadOptions) ofPipeline() models.LoadOptions {
+// forPipeline returns the options for package models.
+func (o LoadOptions) forPipeline() models.LoadOptions {
 	load := models.LoadOptions{Device: o.Device, Dtype: o.Dtype}
 	if o.Progress != nil {
 		load.Progress = func(p models.Progress) { o.Progress(p.Component, p.Bytes, p.TotalBytes) }
@@ -37,16 +37,16 @@ func (o LoadOptions) ofPipeline() models.LoadOptions {
 	return load
 }
 
-// A LoadedModel is what a model's parameters are in memory.
+// A LoadedModel describes the parameters of a model in memory.
 type LoadedModel struct {
-	Class      string
+	Class      string // the pipeline class
 	Device     mlx.Device
 	Components []*LoadedComponent
-	// NotRun says why no forward pass was tried; nil if one was.
+	// NotRun is the reason why no forward pass was run; nil if one was.
 	NotRun error
 }
 
-// LoadedComponent lists one component's parameters, in the order of the model's
+// A LoadedComponent lists the parameters of a component, in the order of the model's
 // fields.
 type LoadedComponent struct {
 	Name       string
@@ -55,28 +55,28 @@ type LoadedComponent struct {
 
 // A LoadedParameter is one parameter in memory.
 type LoadedParameter struct {
-	Name      string            // in the module tree, which a file's may have a prefix to
-	Tensor    checkpoint.Tensor // that it was loaded from
-	Field     string            // of Go's structs
-	Transform string            // from the file's form to that in memory, "" for none
-	Dtype     mlx.Dtype         // in memory, as Shape and First
-	Shape     []int
-	First     []float32
-	// SHA256 is over dtype, shape and elements in memory; Again is that of the
-	// second load.
+	Name      string            // in the module tree; the name in the file may have a prefix
+	Tensor    checkpoint.Tensor // the tensor in the file
+	Field     string            // the path of the field in Go's structs
+	Transform string            // the conversion from the file to memory, "" if there is no conversion
+	Dtype     mlx.Dtype         // in memory
+	Shape     []int             // in memory
+	First     []float32         // the first elements in memory
+	// SHA256 is the hash of dtype, shape and elements in memory, Again that of the second
+	// load.
 	SHA256, Again string
-	// Used reports whether the forward pass needed it, if one was tried.
+	// Used reports whether the forward pass, if there was one, used the parameter.
 	Used bool
 }
 
-// firstValues is how many elements a LoadedParameter shows.
+// firstValues is the number of elements in LoadedParameter.First.
 const firstValues = 4
 
-// Loaded loads every component of a model twice, or only one by its name, and
-// compares the two. A component is freed before the next one is loaded, until the
-// second time, when all stay as they do for a picture: then the smallest one is
-// made from a picture in a single step, to see which parameters are used. It must
-// run on the MLX thread.
+// Loaded loads every component of a model twice, or one component if only is its name,
+// and hashes the parameters each time. The first time, each component is freed before
+// the next one is loaded. The second time, all are loaded as for generating images, and
+// the smallest image is generated in a single image-to-image step to find out which
+// parameters are used. Loaded must run on the MLX thread.
 func Loaded(fsys fs.FS, only string, o LoadOptions) (*LoadedModel, error) {
 	s, err := newSession(fsys, o)
 	if err != nil {
@@ -96,7 +96,7 @@ func Loaded(fsys fs.FS, only string, o LoadOptions) (*LoadedModel, error) {
 		}
 	}
 	if s.out.NotRun == nil {
-		if err := s.run(o.ofPipeline()); err != nil {
+		if err := s.run(o.forPipeline()); err != nil {
 			return nil, err
 		}
 		return s.out, nil
@@ -117,7 +117,7 @@ type session struct {
 	out        *LoadedModel
 }
 
-// newSession chooses a device and declares the components of a whole model.
+// newSession selects the device and declares the components of a model.
 func newSession(fsys fs.FS, o LoadOptions) (*session, error) {
 	x, err := index.Read(fsys)
 	if err != nil {
@@ -149,7 +149,7 @@ func newSession(fsys fs.FS, o LoadOptions) (*session, error) {
 	return s, nil
 }
 
-// keepOne leaves the component of a folder.
+// keepOne keeps only the component of a folder.
 func (s *session) keepOne(dir string) error {
 	var names []string
 	for i, c := range s.components {
@@ -162,9 +162,9 @@ func (s *session) keepOne(dir string) error {
 	return noComponent(dir, names)
 }
 
-// checkTokenizers makes sure that all tokenizers can be read.
+// checkTokenizers checks that all tokenizers can be read.
 func (s *session) checkTokenizers() error {
-	for _, text := range s.pipeline.Texts(nil) {
+	for _, text := range s.pipeline.PromptEncodings(nil) {
 		t, err := tokenizer.Load(s.loader.FS, text.Tokenizer)
 		if err != nil {
 			return err
@@ -174,8 +174,8 @@ func (s *session) checkTokenizers() error {
 	return nil
 }
 
-// load loads a component and calls f with each of its parameters and the tensor
-// that it comes from. Then it frees the component.
+// load loads a component, calls f with each parameter and its tensor in the file, and
+// frees the component.
 func (s *session) load(c component.Component, f func(i int, p nn.Parameter, t checkpoint.Tensor)) error {
 	ck, err := c.Open(s.loader.FS)
 	if err != nil {
@@ -204,22 +204,22 @@ func (s *session) loadFirst(c component.Component) error {
 	return s.load(c, func(_ int, p nn.Parameter, t checkpoint.Tensor) {
 		loaded.Parameters = append(loaded.Parameters, &LoadedParameter{
 			Name: p.Name, Tensor: t, Field: p.Field, Transform: p.Transform(),
-			Dtype: p.Dtype(), Shape: p.Array.Shape(), First: first(p.Array), SHA256: hash(p.Arrays()),
+			Dtype: p.Dtype(), Shape: p.Array.Shape(), First: firstElements(p.Array), SHA256: hash(p.Arrays()),
 		})
 	})
 }
 
-// loadAgain loads the component with a number for the second time.
+// loadAgain loads a component, given with its number, for the second time.
 func (s *session) loadAgain(number int, c component.Component) error {
 	return s.load(c, func(i int, p nn.Parameter, _ checkpoint.Tensor) {
 		s.out.Components[number].Parameters[i].Again = hash(p.Arrays())
 	})
 }
 
-// run loads the model as for a picture, which is the second time, and makes the
-// smallest one.
+// run loads the model for the second time, as for generating images, and generates the
+// smallest image.
 func (s *session) run(o models.LoadOptions) error {
-	o.For = func(p *models.Pipeline) []models.Request { return []models.Request{s.smallest(p)} }
+	o.Requests = func(p *models.Pipeline) []models.Request { return []models.Request{s.smallestRequest(p)} }
 	p, err := models.Load(s.loader.FS, o)
 	if err != nil {
 		return err
@@ -227,7 +227,7 @@ func (s *session) run(o models.LoadOptions) error {
 	defer p.Close()
 	for number, c := range p.Components() {
 		parameters := nn.Parameters(c.Model)
-		if parameters[0].Array == nil { // there is not the memory for all at a time
+		if parameters[0].Array == nil { // not loaded, because memory is too short for all components at once
 			if err := s.loadAgain(number, c); err != nil {
 				return err
 			}
@@ -239,14 +239,14 @@ func (s *session) run(o models.LoadOptions) error {
 		}
 	}
 	defer nn.Watch(s.watcher(p.Components()))()
-	if _, err := p.Generate(s.smallest(p)); err != nil {
+	if _, err := p.Generate(s.smallestRequest(p)); err != nil {
 		return fmt.Errorf("forward pass: %w", err)
 	}
 	return nil
 }
 
-// watcher returns what marks the parameters that components use. These may be
-// loaded again meanwhile.
+// watcher returns a function that marks the parameter of an array as used. Components
+// may be loaded again in between.
 func (s *session) watcher(components []component.Component) func(*mlx.Array) {
 	byArray := map[*mlx.Array]*LoadedParameter{}
 	return func(a *mlx.Array) {
@@ -265,9 +265,9 @@ func (s *session) watcher(components []component.Component) func(*mlx.Array) {
 	}
 }
 
-// smallest is the smallest picture in one step, from a picture, so that the
-// autoencoder's encoder runs too.
-func (s *session) smallest(p *models.Pipeline) models.Request {
+// smallestRequest is a request for the smallest image in one step. It is image-to-image,
+// so that the autoencoder's encoder runs too.
+func (s *session) smallestRequest(p *models.Pipeline) models.Request {
 	side := p.Multiple()
 	grey := image.NewRGBA(image.Rect(0, 0, side, side))
 	for i := range grey.Pix {
@@ -283,25 +283,23 @@ func (s *session) smallest(p *models.Pipeline) models.Request {
 	return r
 }
 
-// first are the first elements in memory.
-func first(a *mlx.Array) (values []float32) {
-	mlx.Scope(func() *mlx.Array {
+// firstElements returns the first elements of an array.
+func firstElements(a *mlx.Array) (values []float32) {
+	mlx.WithScope(func() {
 		values = a.Reshape(-1).Slice(0, 0, min(firstValues, a.Size())).Floats()
-		return nil
 	})
 	return values
 }
 
-// hash is the SHA-256 of the arrays' dtypes, shapes and elements, which are
-// copied to the host a part at a time.
+// hash returns the SHA-256 of the dtypes, shapes and elements of arrays, whose elements
+// are copied to the host in parts.
 func hash(arrays []*mlx.Array) string {
 	sum := sha256.New()
 	for _, a := range arrays {
 		fmt.Fprint(sum, a)
 		for at := 0; at < a.Size(); at += checkpoint.PartLen {
-			mlx.Scope(func() *mlx.Array {
+			mlx.WithScope(func() {
 				sum.Write(a.Reshape(-1).Slice(0, at, min(at+checkpoint.PartLen, a.Size())).Bytes())
-				return nil
 			})
 		}
 	}

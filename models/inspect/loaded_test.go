@@ -42,7 +42,8 @@ func TestLoaded(t *testing.T) {
 			t.Errorf("parameters %v", counts)
 		}
 		conv := byField["vae Decoder.ConvIn.Weight"]
-		if conv == nil || conv.Name != "decoder.conv_in.weight" || conv.Transform != "oihw" || !slices.Equal(conv.Shape, []int{12, 3, 3, 4}) || len(conv.First) != 4 {
+		if conv == nil || conv.Name != "decoder.conv_in.weight" || conv.Transform != "oihw" ||
+			!slices.Equal(conv.Shape, []int{12, 3, 3, 4}) || len(conv.First) != 4 {
 			t.Errorf("conv_in: %+v", conv)
 		}
 		q := byField["text_encoder Layers[1].SelfAttn.QProj.Weight"]
@@ -54,7 +55,8 @@ func TestLoaded(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if one.NotRun == nil || len(one.Components) != 1 || one.Components[0].Parameters[0].SHA256 != one.Components[0].Parameters[0].Again {
+		if one.NotRun == nil || len(one.Components) != 1 ||
+			one.Components[0].Parameters[0].SHA256 != one.Components[0].Parameters[0].Again {
 			t.Errorf("the vae alone: not run: %v, %d components", one.NotRun, len(one.Components))
 		}
 		if _, err := Loaded(folder, "unet", LoadOptions{}); err == nil || !strings.Contains(err.Error(), "text_encoder, transformer, vae") {
@@ -63,8 +65,8 @@ func TestLoaded(t *testing.T) {
 	})
 }
 
-// TestLoadedUnused makes a picture without one to start from, for which
-// the encoder is not needed.
+// TestLoadedUnused generates an image without image-to-image, which does not need the
+// encoder.
 func TestLoadedUnused(t *testing.T) {
 	folder, err := checkpoint.OpenFolder("../testdata/zimage-ordinary/model")
 	if err != nil {
@@ -92,8 +94,7 @@ func TestLoadedUnused(t *testing.T) {
 	})
 }
 
-// TestLoadedLowMemory makes a picture where only one component is in memory at a
-// time.
+// TestLoadedLowMemory generates an image with only one component in memory at a time.
 func TestLoadedLowMemory(t *testing.T) {
 	folder, err := checkpoint.OpenFolder("../testdata/zimage-ordinary/model")
 	if err != nil {
@@ -122,7 +123,7 @@ func TestLoadedLowMemory(t *testing.T) {
 	})
 }
 
-// TestHash tells arrays apart, and finds what is changed beyond the first part.
+// TestHash distinguishes arrays, also by elements after the first part.
 func TestHash(t *testing.T) {
 	values := mlxtest.Random(1, checkpoint.PartLen+10)
 	mlxtest.Do(t, func() {
@@ -153,7 +154,7 @@ func TestLoadedRefuses(t *testing.T) {
 		t.Fatal(err)
 	}
 	mlxtest.Do(t, func() {
-		for dir, want := range map[string]string{dir: "found no safetensors file", t.TempDir(): "model_index.json"} {
+		for dir, want := range map[string]string{dir: ": no safetensors file", t.TempDir(): "model_index.json"} {
 			folder, err := checkpoint.OpenFolder(dir)
 			if err != nil {
 				t.Fatal(err)

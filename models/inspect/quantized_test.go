@@ -29,7 +29,8 @@ type packed struct {
 func TestCompareQuantized(t *testing.T) {
 	for _, model := range []string{"zimage-ordinary", "flux1-dev-small", "flux2-klein", "qwen-image-ordinary"} {
 		dir := filepath.Join("..", "testdata", model, "model")
-		for _, q := range []mlx.Quantization{{Mode: "affine", Bits: 4, Group: 32}, {Mode: "affine", Bits: 3, Group: 64}, {Mode: "mxfp4", Bits: 4, Group: 32}} {
+		for _, q := range []mlx.Quantization{{Mode: "affine", Bits: 4, Group: 32}, {Mode: "affine", Bits: 3, Group: 64},
+			{Mode: "mxfp4", Bits: 4, Group: 32}} {
 			t.Run(fmt.Sprintf("%s %s", model, component.QuantizationName(q)), func(t *testing.T) {
 				target := t.TempDir()
 				want := quantize(t, dir, target, q)

@@ -8,9 +8,9 @@ import (
 	"github.com/gomflux/gomflux/internal/checkpoint"
 )
 
-// Read sums up every tensor. It holds a few megabytes of them at a time, whatever
-// their size, and reads with as many threads as Go runs. Progress, if it is not
-// nil, is told how many bytes of a component are read.
+// Read computes the statistics of every tensor. It keeps only a few megabytes in memory
+// and reads on GOMAXPROCS goroutines, at most 16. Progress, if not nil, is called with
+// the number of bytes of a component that were read.
 func (w *Weights) Read(ctx context.Context, progress func(component string, done, total int64)) error {
 	for _, c := range w.Components {
 		if c.ck == nil {
@@ -20,8 +20,8 @@ func (w *Weights) Read(ctx context.Context, progress func(component string, done
 		if err != nil {
 			return err
 		}
-		done := counter(c.Name, c.Tensors, progress)
-		err = each(ctx, c.Tensors, func(ctx context.Context, t *TensorWeights) (err error) {
+		done := progressCounter(c.Name, c.Tensors, progress)
+		err = forEach(ctx, c.Tensors, func(ctx context.Context, t *TensorWeights) (err error) {
 			t.Stats, err = r.Stats(ctx, t.Tensor, done)
 			return err
 		})
@@ -33,9 +33,9 @@ func (w *Weights) Read(ctx context.Context, progress func(component string, done
 	return nil
 }
 
-// counter returns what adds up how many bytes of a component's tensors are done.
-// Several goroutines may call it.
-func counter(component string, list []*TensorWeights, progress func(component string, done, total int64)) func(int64) {
+// progressCounter returns a function that adds a number of bytes to the progress of a
+// component. Several goroutines may call it.
+func progressCounter(component string, list []*TensorWeights, progress func(component string, done, total int64)) func(int64) {
 	var mu sync.Mutex
 	var sum, total int64
 	for _, t := range list {
@@ -50,8 +50,8 @@ func counter(component string, list []*TensorWeights, progress func(component st
 	}
 }
 
-// each calls f with every item, from several goroutines, until one call fails.
-func each[T any](ctx context.Context, list []T, f func(context.Context, T) error) error {
+// forEach calls f with every item, from several goroutines, until a call fails.
+func forEach[T any](ctx context.Context, list []T, f func(context.Context, T) error) error {
 	ctx, stop := context.WithCancelCause(ctx)
 	defer stop(nil)
 	queue := make(chan T)

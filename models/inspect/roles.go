@@ -7,9 +7,9 @@ import (
 	"strings"
 )
 
-// RoleOf is a tensor's name without the numbers of its layers, the same for the
-// same tensor in all of them: layers.*.attention.to_out.0.weight. A number just
-// before the last part stays, since what is in a list of modules there differs.
+// RoleOf returns a tensor's name with * in place of the numbers of its layers, which is
+// the same in all layers: layers.*.attention.to_out.0.weight. A number just before the
+// last part is kept, since the modules in such a list differ.
 func RoleOf(name string) string {
 	parts := strings.Split(name, ".")
 	for i := range max(0, len(parts)-2) {
@@ -20,8 +20,8 @@ func RoleOf(name string) string {
 	return strings.Join(parts, ".")
 }
 
-// LayerOf is the part of a tensor's name that says which layer it is in, up to the
-// first number that RoleOf leaves out (layers.12), or else its first part.
+// LayerOf returns the layer of a tensor: its name up to the first number that RoleOf
+// replaces (layers.12), or its first part if there is no such number.
 func LayerOf(name string) string {
 	parts := strings.Split(name, ".")
 	for i := range max(0, len(parts)-2) {
@@ -32,13 +32,14 @@ func LayerOf(name string) string {
 	return parts[0]
 }
 
-// A role is the same tensor in all layers.
+// A role groups the same tensor in all layers.
 type role struct {
 	name    string
 	tensors []*TensorWeights
 }
 
-// roles are in the order of their first tensors.
+// roles returns the roles of the component's tensors, in the order of their first
+// tensors.
 func (c *ComponentWeights) roles() []*role {
 	var list []*role
 	byName := map[string]*role{}
@@ -53,10 +54,11 @@ func (c *ComponentWeights) roles() []*role {
 	return list
 }
 
-// minRole is how many tensors it takes to know a median.
+// minRole is the number of tensors that a median needs.
 const minRole = 4
 
-// median is that of the standard deviations, if there are enough of them.
+// median returns the median of the standard deviations. It returns false if there are
+// too few.
 func (r *role) median() (float64, bool) {
 	var stds []float64
 	for _, t := range r.tensors {
@@ -72,7 +74,7 @@ func (r *role) median() (float64, bool) {
 	return (stds[(n-1)/2] + stds[n/2]) / 2, true
 }
 
-// std is the standard deviation, 0 where it says nothing.
+// std returns the standard deviation, 0 if it is unknown or not meaningful.
 func (t *TensorWeights) std() float64 {
 	if t.Stats == nil || !t.Stats.Finite() || t.Len() < 2 {
 		return 0

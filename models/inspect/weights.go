@@ -17,51 +17,50 @@ import (
 	"github.com/gomflux/gomflux/models/index"
 )
 
-// Weights are the tensors of a model's components, as they are in its files:
-// the headers are read when it is opened, the elements when [Weights.Read] or
-// [Compare] needs them. No MLX.
+// Weights has the tensors of a model's components as they are in the files. Opening
+// them reads the headers; [Weights.Read] and [Compare] read the elements. MLX is not
+// needed.
 type Weights struct {
-	// Class is the pipeline class, "" where there is no model_index.json.
+	// Class is the pipeline class, "" if there is no model_index.json.
 	Class string
-	// Components are those with weights, by name.
+	// Components lists the components with weights by name.
 	Components []*ComponentWeights
 }
 
-// ComponentWeights are the tensors of one component.
+// ComponentWeights has the tensors of one component.
 type ComponentWeights struct {
-	// Name is that of its folder, "." for the model folder itself, or of the
-	// file if it is a single one.
+	// Name is the name of the component's folder, "." for the model folder itself, or
+	// the name of a single file.
 	Name string
-	// Err says why its files cannot be read; nil if they can.
+	// Err is the reason why the files cannot be read; nil if they can.
 	Err error
-	// Unchecked says why there is nothing to hold the tensors' names and shapes
-	// against; nil if that has been done.
+	// Unchecked is the reason why the names and shapes of the tensors could not be
+	// checked against a config; nil if they were.
 	Unchecked error
-	// Tensors are in the order of their names.
+	// Tensors lists the tensors by name.
 	Tensors []*TensorWeights
 
 	ck       *checkpoint.Checkpoint
-	columns  map[string]int // of the matrices that are expected, by their names without a prefix
+	columns  map[string]int // the columns of expected matrices, by name without prefix
 	mismatch *nn.MismatchError
-	damaged  bool     // Unchecked is the fault of the files
-	prefixes []string // that names may have
+	damaged  bool     // whether Unchecked is because of damaged files
+	prefixes []string // prefixes that names may have
 }
 
 // TensorWeights is one tensor.
 type TensorWeights struct {
 	checkpoint.Tensor
-	// Unused marks a tensor that is expected and that nothing here needs, such
-	// as a language model's head.
+	// Unused marks an expected tensor that gomflux does not need, such as a language
+	// model's head.
 	Unused bool
-	// Stats is nil before [Weights.Read], and for a dtype that cannot be read as
-	// numbers.
+	// Stats is set by [Weights.Read], except for a dtype that cannot be read as numbers.
 	Stats *checkpoint.Stats
 }
 
-// OpenWeights opens a model folder: the components that its model_index.json
-// names, or else all folders in it that have safetensors files, or else its own
-// files. A component whose files cannot be read has an Err. The tensors are
-// held against what the configs describe where the class is a known one.
+// OpenWeights opens the components of a model folder: those that model_index.json
+// names or, without that file, the folders with safetensors files, or the safetensors
+// files of the folder itself. A component whose files cannot be read has an Err. The
+// tensors of supported classes are checked against the configs.
 func OpenWeights(fsys fs.FS) (*Weights, error) {
 	w := &Weights{}
 	var expected []expectation
@@ -72,7 +71,7 @@ func OpenWeights(fsys fs.FS) (*Weights, error) {
 		}
 		w.Class = x.Class
 		if expected = expect(fsys, x); len(expected) == 0 {
-			return nil, fmt.Errorf("%s: names no components with weights", checkpoint.FullName(fsys, index.File))
+			return nil, fmt.Errorf("%s: expected components with weights, found none", checkpoint.FullName(fsys, index.File))
 		}
 	} else {
 		dirs, err := checkpoint.WeightFolders(fsys)
@@ -80,7 +79,7 @@ func OpenWeights(fsys fs.FS) (*Weights, error) {
 			return nil, err
 		}
 		if len(dirs) == 0 {
-			return nil, fmt.Errorf("model folder %s: has no safetensors files, and neither have the folders in it", checkpoint.FullName(fsys, ""))
+			return nil, fmt.Errorf("model folder %s: contains no safetensors files, nor do its subfolders", checkpoint.FullName(fsys, ""))
 		}
 		for _, dir := range dirs {
 			expected = append(expected, expectLone(fsys, dir))
@@ -89,7 +88,7 @@ func OpenWeights(fsys fs.FS) (*Weights, error) {
 	for _, e := range expected {
 		c := &ComponentWeights{Name: e.Dir}
 		if c.ck, c.Err = e.Open(fsys); c.Err == nil {
-			c.list(e)
+			c.listTensors(e)
 		}
 		w.Components = append(w.Components, c)
 	}
@@ -104,12 +103,12 @@ func OpenWeightsFile(path string) (*Weights, error) {
 		return nil, err
 	}
 	c := &ComponentWeights{Name: name, ck: &checkpoint.Checkpoint{Dir: path, Files: []*checkpoint.File{f}, Tensors: f.Header.Tensors}}
-	c.list(expectation{unknown: errors.New("of a single file it is not known what it should have")})
+	c.listTensors(expectation{unknown: errors.New("there is no config for a single file")})
 	return &Weights{Components: []*ComponentWeights{c}}, nil
 }
 
-// list makes the list of tensors and holds it against what is expected.
-func (c *ComponentWeights) list(e expectation) {
+// listTensors lists the tensors and checks them against the expected ones.
+func (c *ComponentWeights) listTensors(e expectation) {
 	used := map[string]bool{}
 	if c.Unchecked, c.damaged = e.unknown, e.damaged; e.unknown == nil {
 		c.prefixes, c.columns = e.Prefixes, map[string]int{}
@@ -125,13 +124,13 @@ func (c *ComponentWeights) list(e expectation) {
 		}
 		if c.mismatch != nil {
 			for _, m := range c.mismatch.Unexpected {
-				used[c.ck.Tensors[m.Name].ID()] = true // a flag says more
+				used[c.ck.Tensors[m.Name].ID()] = true // there is a flag for it
 			}
 		}
 	}
 	for _, name := range slices.SortedFunc(maps.Keys(c.ck.Tensors), checkpoint.CompareNames) {
 		t := &TensorWeights{Tensor: c.ck.Tensors[name], Unused: e.unknown == nil && !used[c.ck.Tensors[name].ID()]}
-		t.Name = name // diffusers' where it has another one in its file
+		t.Name = name // diffusers' name, whatever the name in the file
 		c.Tensors = append(c.Tensors, t)
 	}
 }
@@ -164,7 +163,7 @@ func (w *Weights) Select(name string) error {
 	return err
 }
 
-// noComponent is the error about a component that is not one of those with weights.
+// noComponent returns the error for an unknown component, given the known ones.
 func noComponent(name string, names []string) error {
-	return errs.Requestf("no component %q with weights (there are %s)", name, strings.Join(names, ", "))
+	return errs.Requestf("no component %q with weights (expected one of %s)", name, strings.Join(names, ", "))
 }

@@ -14,8 +14,8 @@ import (
 	"github.com/gomflux/gomflux/internal/checkpoint"
 )
 
-// A config is what PEFT writes beside an adapter, adapter_config.json, or diffusers
-// into the file's metadata: how the adapter is to be scaled.
+// A config describes how an adapter is scaled. PEFT writes it to adapter_config.json
+// next to the adapter, diffusers to the metadata of the file.
 type config struct {
 	Type         string            `json:"peft_type"`
 	R            int               `json:"r"`
@@ -27,10 +27,10 @@ type config struct {
 	UseDoRA      bool              `json:"use_dora"`
 	Init         any               `json:"init_lora_weights"`
 
-	source string // for messages
+	source string // the file, or its metadata, for messages
 }
 
-// patterns are the values of modules whose names fit. The first that fits counts.
+// patterns gives values to modules by their names. The first match applies.
 type patterns[T any] []pattern[T]
 
 type pattern[T any] struct {
@@ -38,14 +38,14 @@ type pattern[T any] struct {
 	value T
 }
 
-// UnmarshalJSON reads an object in its order.
+// UnmarshalJSON reads an object and keeps the order of its keys.
 func (p *patterns[T]) UnmarshalJSON(data []byte) error {
 	if string(data) == "null" {
 		return nil
 	}
 	d := json.NewDecoder(bytes.NewReader(data))
 	if t, err := d.Token(); err != nil || t != json.Delim('{') {
-		return errors.Join(err, fmt.Errorf("expected patterns with their values, found %.40s", data))
+		return errors.Join(err, fmt.Errorf("expected an object of patterns and values, found %.40s", data))
 	}
 	for d.More() {
 		key, err := d.Token()
@@ -64,7 +64,7 @@ func (p *patterns[T]) UnmarshalJSON(data []byte) error {
 	return nil
 }
 
-// find is the value of the first pattern that fits one of the names.
+// find returns the value of the first pattern that matches one of the names.
 func (p patterns[T]) find(names []string, otherwise T) T {
 	for _, one := range p {
 		if slices.ContainsFunc(names, one.name.MatchString) {
@@ -80,7 +80,7 @@ const (
 	maxConfig   = 16 << 20
 )
 
-// readConfig reads a PEFT config.
+// readConfig reads an adapter_config.json.
 func readConfig(fsys fs.FS, name string) (*config, error) {
 	c := &config{source: checkpoint.FullName(fsys, name)}
 	if err := checkpoint.ReadJSON(fsys, name, c); err != nil {
@@ -92,13 +92,13 @@ func readConfig(fsys fs.FS, name string) (*config, error) {
 	return c, nil
 }
 
-// parseMetadata reads the configs in a file's metadata by their components: ""
-// for a model that was saved alone. The keys are those of one config behind the
-// component's name.
+// parseMetadata reads the configs in a file's metadata. It returns them by component;
+// the component is "" if the adapter of a single model was saved. Keys consist of the
+// component, a dot and a key of PEFT's config.
 func parseMetadata(text string) (map[string]*config, error) {
 	var flat map[string]json.RawMessage
 	if len(text) > maxConfig {
-		return nil, fmt.Errorf("is too large: %d bytes, at most %d", len(text), maxConfig)
+		return nil, fmt.Errorf("has %d bytes, expected at most %d", len(text), maxConfig)
 	}
 	if err := json.Unmarshal([]byte(text), &flat); err != nil {
 		return nil, err
@@ -132,7 +132,7 @@ func parseMetadata(text string) (map[string]*config, error) {
 	return configs, nil
 }
 
-// check says what of the config cannot be followed.
+// check returns an error if the config has values that are invalid or not supported.
 func (c *config) check() error {
 	init, _ := c.Init.(string)
 	residual := func(method string) bool { return strings.HasPrefix(init, method) }
@@ -140,16 +140,16 @@ func (c *config) check() error {
 	case c.Type != "" && !slices.Contains([]string{"LORA", "LOKR", "LOHA"}, c.Type):
 		return fmt.Errorf("peft_type %q: expected LORA, LOKR or LOHA", c.Type)
 	case slices.ContainsFunc([]string{"pissa", "olora", "corda", "loftq", "lora_ga"}, residual):
-		return fmt.Errorf("init_lora_weights %q: the adapter belongs to weights that were changed when its training began; "+
-			"save it with PEFT's save_pretrained(folder, path_initial_model_for_weight_conversion=...)", init)
+		return fmt.Errorf("init_lora_weights %q: the adapter needs base weights that its initialisation changed "+
+			"(convert it with PEFT's save_pretrained(folder, path_initial_model_for_weight_conversion=...))", init)
 	case c.R < 1:
-		return fmt.Errorf("r is %d, expected a positive rank", c.R)
+		return fmt.Errorf("r: expected a positive rank, found %d", c.R)
 	case c.alpha() == nil:
-		return errors.New("neither lora_alpha nor alpha is there")
+		return errors.New("expected lora_alpha or alpha, found neither")
 	}
 	for _, rank := range c.RankPattern {
 		if rank.value < 1 {
-			return fmt.Errorf("rank_pattern: found %d, expected a positive rank", rank.value)
+			return fmt.Errorf("rank_pattern: expected a positive rank, found %d", rank.value)
 		}
 	}
 	err := checkAlpha(*c.alpha())
@@ -166,10 +166,10 @@ func (c *config) alpha() *float64 {
 	return c.Alpha
 }
 
-// compilePattern is how PEFT reads a pattern: it fits the end of a module's name.
+// compilePattern compiles a pattern as PEFT does: it matches the end of a module name.
 func compilePattern(text string) (*regexp.Regexp, error) {
 	if len(text) > 1000 {
-		return nil, fmt.Errorf("a pattern of %d characters, at most 1000", len(text))
+		return nil, fmt.Errorf("a pattern has %d characters, expected at most 1000", len(text))
 	}
 	re, err := regexp.Compile(`^(?:.*\.)?(?:` + text + `)$`)
 	if err != nil {
@@ -178,8 +178,8 @@ func compilePattern(text string) (*regexp.Regexp, error) {
 	return re, nil
 }
 
-// scale is what a module's update is multiplied with. The rank is that of its
-// tensors, 0 if they have none: then it is the config's.
+// scale returns the factor of a module's update, given the names by which patterns may
+// match it. If rank, that of its tensors, is 0, the config's rank is used.
 func (c *config) scale(names []string, rank int) float64 {
 	alpha := c.AlphaPattern.find(names, *c.alpha())
 	if rank == 0 {
@@ -191,7 +191,7 @@ func (c *config) scale(names []string, rank int) float64 {
 	return alpha / float64(rank)
 }
 
-// checkAlpha refuses what no training writes.
+// checkAlpha returns an error unless alpha is positive and finite.
 func checkAlpha(alpha float64) error {
 	if !(alpha > 0) || math.IsInf(alpha, 0) {
 		return fmt.Errorf("alpha is %v, expected a positive number", alpha)
@@ -199,12 +199,12 @@ func checkAlpha(alpha float64) error {
 	return nil
 }
 
-// maxScale bounds alpha by rank: real ones are from 1/128 to a few.
+// maxScale is the largest plausible alpha/rank. Real ones are between 1/128 and about 4.
 const maxScale = 1e5
 
 func checkScale(alpha, scale float64) error {
 	if !(scale > 0 && scale <= maxScale) {
-		return fmt.Errorf("alpha %v scales the update by %v, expected at most %v", alpha, scale, float64(maxScale))
+		return fmt.Errorf("alpha %v: scales the change by %v, expected at most %v", alpha, scale, float64(maxScale))
 	}
 	return nil
 }

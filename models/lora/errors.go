@@ -10,7 +10,7 @@ import (
 	"github.com/gomflux/gomflux/mlx"
 )
 
-// An Error is about a LoRA: its file cannot be read, or it does not fit the model.
+// An Error reports a LoRA whose file cannot be read, or that does not fit the model.
 type Error struct{ err error }
 
 func (e *Error) Error() string { return e.err.Error() }
@@ -19,34 +19,33 @@ func (e *Error) Unwrap() error { return e.err }
 // throw ends the running job with an Error.
 func throw(format string, args ...any) { mlx.Throw(&Error{fmt.Errorf(format, args...)}) }
 
-// An UnmatchedError says that tensors of a LoRA fit nothing in a model.
+// An UnmatchedError reports tensors of a LoRA that match no layer of a model.
 type UnmatchedError struct {
 	File    string
-	Keys    []string // the names of the tensors
-	Tensors int      // how many the file has
-	// Classes are the components that were looked through.
-	Classes []string
-	// For is what the LoRA seems to be for, "" if that cannot be told.
-	For string
-	// Foreign says that no tensor is called as those of LoRAs are.
-	Foreign bool
+	Keys    []string // the names of the unmatched tensors
+	Tensors int      // the number of tensors in the file
+	Classes []string // the classes of the components that were searched
+	For     string   // the model that the LoRA seems to be for, "" if unknown
+	NotLoRA bool     // whether no tensor has a name that LoRAs use
 }
 
+// maxGroups is the largest number of groups of names in a message.
 const maxGroups = 10
 
 func (e *UnmatchedError) Error() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "LoRA %s: ", e.File)
-	in := fmt.Sprintf("in this model (%s)", strings.Join(e.Classes, ", "))
+	model := fmt.Sprintf("this model (%s)", strings.Join(e.Classes, ", "))
 	switch n := len(e.Keys); {
-	case e.Foreign:
-		fmt.Fprintf(&b, "none of its %d tensors is called as those of LoRAs are (X.lora_A.weight, X.lokr_w1 and so on), so it is another kind of file; a model is given with --model", e.Tensors)
+	case e.NotLoRA:
+		fmt.Fprintf(&b, "not a LoRA: expected tensors such as X.lora_A.weight or X.lokr_w1, found %d with other names "+
+			"(pass a model with --model)", e.Tensors)
 	case n == e.Tensors:
-		fmt.Fprintf(&b, "none of its %d tensors fits anything %s", n, in)
+		fmt.Fprintf(&b, "does not fit %s: none of its %d tensors matches a layer", model, n)
 	case n == 1:
-		fmt.Fprintf(&b, "1 of its %d tensors fits nothing %s", e.Tensors, in)
+		fmt.Fprintf(&b, "does not fit %s: 1 of its %d tensors matches no layer", model, e.Tensors)
 	default:
-		fmt.Fprintf(&b, "%d of its %d tensors fit nothing %s", n, e.Tensors, in)
+		fmt.Fprintf(&b, "does not fit %s: %d of its %d tensors match no layer", model, n, e.Tensors)
 	}
 	if e.For != "" {
 		fmt.Fprintf(&b, "; it seems to be for %s", e.For)
@@ -68,8 +67,8 @@ func (e *UnmatchedError) Error() string {
 
 var number = regexp.MustCompile(`(^|[._])\d+`)
 
-// grouped puts names that differ in numbers only together, under the first one's
-// with {} for the numbers.
+// grouped groups names that differ in numbers only. A group of several names is
+// described by their common name with {} in place of numbers.
 func grouped(names []string) (groups []string, counts map[string]int) {
 	alone := map[string]string{}
 	counts = map[string]int{}
@@ -81,7 +80,7 @@ func grouped(names []string) (groups []string, counts map[string]int) {
 		}
 	}
 	for i, g := range groups {
-		if counts[g] == 1 { // as it is
+		if counts[g] == 1 {
 			groups[i] = alone[g]
 			counts[alone[g]] = 1
 		}
@@ -89,16 +88,17 @@ func grouped(names []string) (groups []string, counts map[string]int) {
 	return groups, counts
 }
 
-// others are hints at models that this version does not run.
-var others = []Hint{
+// otherModels has hints for models that this version does not support.
+var otherModels = []Hint{
 	{"Stable Diffusion 3", regexp.MustCompile(`joint_blocks`)},
 	{"Stable Diffusion or SDXL", regexp.MustCompile(`(down|up|input|output|middle|mid)_block`)},
 	{"Wan", regexp.MustCompile(`(^|[._])blocks[._]\d+[._](cross|self)_attn`)},
 }
 
-// guess is the model that a LoRA with such names is for, "" if none is known.
-func guess(names []string, hints []Hint) string {
-	for _, hint := range slices.Concat(hints, others) {
+// guessModel returns the model that a LoRA with such tensor names seems to be for, ""
+// if it is unknown.
+func guessModel(names []string, hints []Hint) string {
+	for _, hint := range slices.Concat(hints, otherModels) {
 		if slices.ContainsFunc(names, hint.Names.MatchString) {
 			return hint.For
 		}

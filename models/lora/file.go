@@ -21,24 +21,24 @@ import (
 type file struct {
 	*checkpoint.File
 	strength float64            // Spec.Scale
-	configs  map[string]*config // by the component they are for, "" for any
-	data     *os.File           // what the header was read of
+	configs  map[string]*config // by component, "" for all components
+	data     *os.File           // the open file
 }
 
-// peftName is what PEFT saves an adapter as, beside its config.
+// peftName is the name of an adapter that PEFT saves next to its config.
 const peftName = "adapter_model.safetensors"
 
 // open opens a LoRA's file.
 func open(spec Spec) (*file, error) {
 	if spec.Path == "" {
-		return nil, errors.New("no LoRA given: its path is empty")
+		return nil, errors.New("LoRA: the path is empty")
 	}
 	if math.IsNaN(spec.Scale) || math.IsInf(spec.Scale, 0) {
-		return nil, fmt.Errorf("%s: scale is %v, expected a number", spec.Path, spec.Scale)
+		return nil, fmt.Errorf("%s: scale: expected a number, found %v", spec.Path, spec.Scale)
 	}
 	if checkpoint.IsPickle(spec.Path) {
-		return nil, fmt.Errorf("%s: a pickle file, which can hold programs and is not read: convert it with "+
-			"safetensors.torch.save_file(torch.load(path, weights_only=True), new_path)", spec.Path)
+		return nil, fmt.Errorf("%s: pickle file, which can run arbitrary code (convert it with "+
+			"safetensors.torch.save_file(torch.load(path, weights_only=True), new_path))", spec.Path)
 	}
 	dir, name := filepath.Split(filepath.Clean(spec.Path))
 	folder := checkpoint.Folder{FS: os.DirFS(filepath.Join(dir, ".")), Name: dir}
@@ -54,7 +54,7 @@ func open(spec Spec) (*file, error) {
 	return f, nil
 }
 
-// safetensors lists the files of that kind in a folder.
+// safetensors lists the safetensors files in a folder.
 func safetensors(fsys fs.FS) (names []string, err error) {
 	entries, err := fs.ReadDir(fsys, ".")
 	for _, e := range entries {
@@ -65,7 +65,7 @@ func safetensors(fsys fs.FS) (names []string, err error) {
 	return names, err
 }
 
-// prepare opens the file for reading, and reads how its adapters are scaled.
+// prepare opens the file for reading and reads the configs of its adapters.
 func (f *file) prepare(folder checkpoint.Folder, name string) error {
 	path, err := f.Path()
 	if err != nil {
@@ -80,8 +80,8 @@ func (f *file) prepare(folder checkpoint.Folder, name string) error {
 		}
 		return nil
 	}
-	// another file's config must not be taken for this one's
-	if beside, err := safetensors(folder); err != nil || name != peftName && len(beside) > 1 {
+	// the config of the folder may belong to another file in it
+	if siblings, err := safetensors(folder); err != nil || name != peftName && len(siblings) > 1 {
 		return oserr.Bare(err)
 	}
 	if _, err := fs.Stat(folder, configName); errors.Is(err, fs.ErrNotExist) {
@@ -92,8 +92,7 @@ func (f *file) prepare(folder checkpoint.Folder, name string) error {
 	return err
 }
 
-// config is what is known about the scale of a component's adapters, nil for
-// nothing.
+// config returns the config of a component's adapters, nil if there is no config.
 func (f *file) config(component string) *config {
 	if c := f.configs[component]; c != nil {
 		return c
@@ -112,8 +111,8 @@ func (f *file) Close() error {
 	return err
 }
 
-// A tensor is one of a file. Its axes of 1 behind the second, which 1x1
-// convolutions have, are dropped.
+// A tensor is a tensor of a file. Trailing axes of 1 after the second axis, which 1x1
+// convolutions have, are removed.
 type tensor struct {
 	checkpoint.Tensor
 	file *file
@@ -127,7 +126,7 @@ func (f *file) tensor(name string) *tensor {
 	return &t
 }
 
-// errorf is an error about the tensor.
+// errorf returns an error about the tensor.
 func (t *tensor) errorf(format string, args ...any) error {
 	return fmt.Errorf("LoRA %s: tensor %s: %w", t.file.Name, quote.Name(t.Name), fmt.Errorf(format, args...))
 }
@@ -137,15 +136,14 @@ func (t *tensor) bytes() ([]byte, error) {
 	data := make([]byte, t.End-t.Begin)
 	if _, err := t.file.data.ReadAt(data, t.file.Header.DataOffset+t.Begin); err != nil && len(data) > 0 {
 		if errors.Is(err, io.EOF) {
-			return nil, t.errorf("the file was cut short while it was used")
+			return nil, t.errorf("the file was truncated while it was in use")
 		}
 		return nil, t.errorf("%w", oserr.Bare(err))
 	}
 	return data, nil
 }
 
-// array reads the tensor in the dtype that it is stored in. It throws what is
-// wrong.
+// array reads the tensor in its stored dtype. It throws errors.
 func (t *tensor) array() *mlx.Array {
 	data, err := t.bytes()
 	if err != nil {
@@ -154,13 +152,13 @@ func (t *tensor) array() *mlx.Array {
 	dtype, _ := nn.DtypeOf(t.Dtype)
 	a := mlx.FromBytes(data, dtype, t.Shape...)
 	if !a.AllFinite() {
-		throw("%w", t.errorf("has values that are NaN or infinite"))
+		throw("%w", t.errorf("has NaN or infinite values"))
 	}
 	return a
 }
 
-// wide is the tensor in float32.
-func (t *tensor) wide() *mlx.Array { return t.array().AsType(mlx.Float32) }
+// asFloat32 reads the tensor as float32.
+func (t *tensor) asFloat32() *mlx.Array { return t.array().AsType(mlx.Float32) }
 
 // number reads a tensor of one element.
 func (t *tensor) number() (float64, error) {

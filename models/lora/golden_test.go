@@ -69,7 +69,7 @@ func (g goldens) components(t testing.TB, model string) (out []lora.Component) {
 // described is a component with all that package component knows of its class.
 func described(name, class string, model any) lora.Component {
 	c := component.Find(class)
-	return lora.Component{Name: name, Class: class, Model: model, Tables: c.Tables(), Rules: c.LoRA, Beyond: c.LoRABeyond}
+	return lora.Component{Name: name, Class: class, Model: model, Tables: c.Tables(), Rules: c.LoRA, UnusedLayers: c.LoRAUnusedLayers}
 }
 
 // hints are those of all classes.
@@ -175,8 +175,7 @@ func (s sampling) check(t *testing.T, what string, got []float32, tolerance floa
 
 const tolerance = 1e-6
 
-// loadGolden loads a LoRA of testdata, some of which are in a folder with their
-// config.
+// loadGolden loads a LoRA of testdata: a file, or a folder with a config.
 func loadGolden(t *testing.T, name string, scale float64, components []lora.Component) *lora.Set {
 	path := filepath.Join(testdata, name)
 	if in, _ := filepath.Glob(filepath.Join(path, "*.safetensors")); len(in) == 1 {
@@ -228,7 +227,7 @@ func TestBake(t *testing.T) {
 	}
 }
 
-// What runs beside a layer makes what the baked weights would.
+// TestAttach checks that adapters compute the same as baked weights.
 func TestAttach(t *testing.T) {
 	g := readGoldens(t)
 	for _, c := range g.Cases {
@@ -239,7 +238,7 @@ func TestAttach(t *testing.T) {
 				for _, component := range components {
 					baked := map[string]*mlx.Array{}
 					bake := set.Bake(component.Name)
-					fixed := set.BakeFixed(component.Name) // from here on only what it bakes counts as baked
+					fixed := set.BakeRequired(component.Name) // from here on only what it bakes counts as baked
 					for _, p := range nn.Parameters(component.Model) {
 						p.Array = weight(p)
 						if baked[p.Name] = p.Array; bake != nil {

@@ -5,18 +5,18 @@ import (
 	"strings"
 )
 
-// A part is what one tensor of a file is to the module that it changes.
+// A part is the role of a tensor in the change of a module.
 type part string
 
 const (
-	partDown      part = "lora_A" // or lora_down: [rank, in]
-	partUp        part = "lora_B" // or lora_up: [out, rank]
+	partDown      part = "lora_A" // also lora_down: [rank, in]
+	partUp        part = "lora_B" // also lora_up: [out, rank]
 	partUpBias    part = "lora_B.bias"
 	partAlpha     part = "alpha"
-	partMagnitude part = "lora_magnitude_vector" // of PEFT's DoRA: [out]
-	partDoRAScale part = "dora_scale"            // of LyCORIS' DoRA: [out, 1] or [1, in]
-	partDiff      part = "diff"                  // what is added to the weight
-	partDiffBias  part = "diff_b"                // what is added to the bias
+	partMagnitude part = "lora_magnitude_vector" // PEFT's DoRA: [out]
+	partDoRAScale part = "dora_scale"            // LyCORIS' DoRA: [out, 1] or [1, in]
+	partDiff      part = "diff"                  // added to the weight
+	partDiffBias  part = "diff_b"                // added to the bias
 	partKronW1    part = "lokr_w1"
 	partKronW1A   part = "lokr_w1_a"
 	partKronW1B   part = "lokr_w1_b"
@@ -29,8 +29,8 @@ const (
 	partHadaW2B   part = "hada_w2_b"
 )
 
-// endings are the words behind a module's name that say what a tensor is.
-var endings = map[string]part{
+// partNames maps the word after a module's name to the role of the tensor.
+var partNames = map[string]part{
 	"lora_A": partDown, "lora_down": partDown,
 	"lora_B": partUp, "lora_up": partUp,
 	"alpha":                 partAlpha,
@@ -44,11 +44,11 @@ var endings = map[string]part{
 	"hada_w2_a": partHadaW2A, "hada_w2_b": partHadaW2B,
 }
 
-// maxName bounds names of tensors. Real ones have up to a hundred bytes.
+// maxName is the largest length of tensor names. Real ones have up to a hundred bytes.
 const maxName = 1000
 
-// parseKey divides the name of a tensor into that of a module, with whatever the
-// program that wrote the file puts before it, and what the tensor is to it:
+// parseKey splits the name of a tensor into the name of a module, including any prefix
+// that the program that wrote the file uses, and the role of the tensor:
 //
 //	transformer.x_embedder.lora_A.weight
 //	base_model.model.x_embedder.lora_A.default.weight
@@ -62,11 +62,11 @@ func parseKey(name string) (module string, p part, ok bool) {
 	}
 	words := strings.Split(name, ".")
 	for i := len(words) - 1; i > 0; i-- {
-		p, known := endings[words[i]]
+		p, known := partNames[words[i]]
 		rest := words[i+1:]
 		switch {
 		case known:
-			p, known = p.before(rest)
+			p, known = p.withSuffix(rest)
 		case slices.Equal(rest, []string{"weight"}) && (words[i] == "down" || words[i] == "up"):
 			p, known = map[string]part{"down": partDown, "up": partUp}[words[i]], true
 			last := words[i-1]
@@ -87,9 +87,10 @@ func parseKey(name string) (module string, p part, ok bool) {
 	return "", "", false
 }
 
-// before says what a tensor is whose name goes on with some words behind the one
-// of p: an adapter's name, and whether it is a weight or a bias.
-func (p part) before(words []string) (part, bool) {
+// withSuffix returns the role of a tensor whose name continues with words after the
+// name of p: the name of an adapter, and weight or bias. It reports whether such a
+// name is valid.
+func (p part) withSuffix(words []string) (part, bool) {
 	switch p {
 	case partAlpha, partDoRAScale, partDiff, partDiffBias:
 		return p, len(words) == 0

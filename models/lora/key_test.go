@@ -119,16 +119,16 @@ func TestScale(t *testing.T) {
 
 func TestMetadataErrors(t *testing.T) {
 	for text, want := range map[string]string{
-		`{"r": 4}`:                  "neither lora_alpha nor alpha is there",
-		`{"r": 0, "lora_alpha": 1}`: "r is 0, expected a positive rank",
+		`{"r": 4}`:                  "expected lora_alpha or alpha, found neither",
+		`{"r": 0, "lora_alpha": 1}`: "r: expected a positive rank, found 0",
 		`{"transformer.r": 4, "transformer.lora_alpha": 0}`:                "alpha is 0, expected a positive number",
 		`{"r": 4, "lora_alpha": -1}`:                                       "alpha is -1",
 		`{"r": 4, "lora_alpha": 4, "peft_type": "IA3"}`:                    `peft_type "IA3": expected LORA, LOKR or LOHA`,
 		`{"r": 4, "lora_alpha": 4, "init_lora_weights": "pissa_niter_16"}`: "path_initial_model_for_weight_conversion",
 		`{"r": 4, "lora_alpha": 4, "alpha_pattern": {"(": 1}}`:             `pattern "("`,
 		`{"r": 4, "lora_alpha": 4, "alpha_pattern": {"q": 0}}`:             "alpha is 0",
-		`{"r": 4, "lora_alpha": 4, "alpha_pattern": [1]}`:                  "expected patterns with their values",
-		`{"r": 4, "lora_alpha": 4, "rank_pattern": {"q": 0}}`:              "rank_pattern: found 0",
+		`{"r": 4, "lora_alpha": 4, "alpha_pattern": [1]}`:                  "expected an object of patterns",
+		`{"r": 4, "lora_alpha": 4, "rank_pattern": {"q": 0}}`:              "rank_pattern: expected a positive rank, found 0",
 		`{"r": "4", "lora_alpha": 4}`:                                      "cannot unmarshal string",
 		`{`:                                                                "unexpected end",
 	} {

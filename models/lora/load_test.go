@@ -64,7 +64,7 @@ func load(t testing.TB, model string, specs ...lora.Spec) (*lora.Set, []lora.Com
 	return set, components, err
 }
 
-// Everything that is wrong with a file is said by name, and nothing is loaded.
+// TestLoadErrors checks that errors in a file name the tensor, and that nothing is loaded.
 func TestLoadErrors(t *testing.T) {
 	const to = "transformer.transformer_blocks.0.attn.to_q"
 	integers := tensor(to+".lora_A.weight", 3, 16)
@@ -75,42 +75,60 @@ func TestLoadErrors(t *testing.T) {
 	}{
 		"no pair":    {pair(to, 16, 3, 16)[:1], []string{to + ": expected lora_B, found only lora_A"}},
 		"no tensors": {nil, []string{"the file has no tensors"}},
-		"ranks":      {[]*checkpoint.Array{tensor(to+".lora_A.weight", 3, 16), tensor(to+".lora_B.weight", 16, 4)}, []string{to + ".lora_B.weight: expected rank 3", "[16 4]"}},
-		"rank 0":     {[]*checkpoint.Array{filled(to+".lora_A.weight", nil, 0, 16), filled(to+".lora_B.weight", nil, 16, 0)}, []string{"lora_A.weight: has rank 0"}},
-		"shape": {pair(to, 16, 3, 20), []string{to + ": expected a change of [16 16], for transformer_blocks.0.attn.to_q.weight, found [16 20]", "lora_A.weight [3 20]",
-			"it seems to be for a model of another size"}},
-		"fused shape":  {pair("diffusion_model.double_blocks.0.img_attn.qkv", 16, 3, 16), []string{"expected a change of [48 16]", "to_q.weight, transformer_blocks.0.attn.to_k.weight", "found [16 16]"}},
-		"axes":         {[]*checkpoint.Array{tensor(to+".lora_A.weight", 3, 16, 2), tensor(to+".lora_B.weight", 16, 3)}, []string{"lora_A.weight: expected two axes, found shape [3 16 2]"}},
-		"dtype":        {[]*checkpoint.Array{integers, tensor(to+".lora_B.weight", 16, 3)}, []string{"lora_A.weight: expected F32, F16 or BF16, found I32"}},
-		"alpha 0":      {append(pair(to, 16, 3, 16), scalar(to+".alpha", 0)), []string{to + ".alpha: alpha is 0, expected a positive number"}},
+		"ranks": {[]*checkpoint.Array{tensor(to+".lora_A.weight", 3, 16), tensor(to+".lora_B.weight", 16, 4)},
+			[]string{to + ".lora_B.weight: expected rank 3", "[16 4]"}},
+		"rank 0": {[]*checkpoint.Array{filled(to+".lora_A.weight", nil, 0, 16), filled(to+".lora_B.weight", nil, 16, 0)},
+			[]string{"lora_A.weight: has rank 0"}},
+		"shape": {pair(to, 16, 3, 20),
+			[]string{to + ": expected a change of shape [16 16], that of transformer_blocks.0.attn.to_q.weight, found [16 20]",
+				"lora_A.weight [3 20]",
+				"the LoRA seems to be for a model of another size"}},
+		"fused shape": {pair("diffusion_model.double_blocks.0.img_attn.qkv", 16, 3, 16),
+			[]string{"expected a change of shape [48 16]", "to_q.weight, transformer_blocks.0.attn.to_k.weight", "found [16 16]"}},
+		"axes": {[]*checkpoint.Array{tensor(to+".lora_A.weight", 3, 16, 2), tensor(to+".lora_B.weight", 16, 3)},
+			[]string{"lora_A.weight: expected a matrix, found shape [3 16 2]"}},
+		"dtype": {[]*checkpoint.Array{integers, tensor(to+".lora_B.weight", 16, 3)},
+			[]string{"lora_A.weight: expected F32, F16 or BF16, found I32"}},
+		"alpha 0": {append(pair(to, 16, 3, 16), scalar(to+".alpha", 0)),
+			[]string{to + ".alpha: alpha is 0, expected a positive number"}},
 		"alpha -1":     {append(pair(to, 16, 3, 16), scalar(to+".alpha", -1)), []string{"alpha is -1"}},
 		"alpha NaN":    {append(pair(to, 16, 3, 16), scalar(to+".alpha", math.NaN())), []string{"alpha is NaN"}},
 		"alpha inf":    {append(pair(to, 16, 3, 16), scalar(to+".alpha", math.Inf(1))), []string{"alpha is +Inf"}},
-		"alpha absurd": {append(pair(to, 16, 3, 16), scalar(to+".alpha", 1e30)), []string{"scales the update by 3.3", "at most 100000"}},
-		"alphas":       {append(pair(to, 16, 3, 16), tensor(to+".alpha", 2)), []string{to + ".alpha: expected one number, found shape [2]"}},
-		"alpha alone":  {[]*checkpoint.Array{scalar(to+".alpha", 1)}, []string{to + ": has no change of a weight, only alpha"}},
-		"no linear":    {pair("transformer.transformer_blocks.0.attn.norm_q", 8, 1, 1), []string{"norm_q.weight is no linear layer's"}},
-		"two kinds":    {append(pair(to, 16, 3, 16), tensor(to+".diff", 16, 16)), []string{"has the tensors of LoRA and difference"}},
-		"difference":   {[]*checkpoint.Array{tensor(to+".diff", 16, 3)}, []string{to + ".diff: expected shape [16 16], of transformer_blocks.0.attn.to_q.weight, found [16 3]"}},
-		"bias":         {[]*checkpoint.Array{tensor(to+".diff_b", 17)}, []string{to + ".diff_b: expected shape [16]"}},
-		"no bias":      {[]*checkpoint.Array{tensor("transformer.transformer_blocks.0.attn.norm_q.diff_b", 8)}, []string{"norm_q has no bias"}},
+		"alpha absurd": {append(pair(to, 16, 3, 16), scalar(to+".alpha", 1e30)), []string{"scales the change by 3.3", "at most 100000"}},
+		"alphas": {append(pair(to, 16, 3, 16), tensor(to+".alpha", 2)),
+			[]string{to + ".alpha: expected one number, found shape [2]"}},
+		"alpha alone": {[]*checkpoint.Array{scalar(to+".alpha", 1)}, []string{to + ": expected a change of a weight, found only alpha"}},
+		"no linear": {pair("transformer.transformer_blocks.0.attn.norm_q", 8, 1, 1),
+			[]string{"norm_q.weight: expected the weight of a linear layer"}},
+		"two formats": {append(pair(to, 16, 3, 16), tensor(to+".diff", 16, 16)), []string{"found those of LoRA and difference"}},
+		"difference": {[]*checkpoint.Array{tensor(to+".diff", 16, 3)},
+			[]string{to + ".diff: expected shape [16 16], that of transformer_blocks.0.attn.to_q.weight, found [16 3]"}},
+		"bias": {[]*checkpoint.Array{tensor(to+".diff_b", 17)}, []string{to + ".diff_b: expected shape [16]"}},
+		"no bias": {[]*checkpoint.Array{tensor("transformer.transformer_blocks.0.attn.norm_q.diff_b", 8)},
+			[]string{"norm_q has no bias"}},
 		"LoKr": {[]*checkpoint.Array{tensor(to+".lokr_w1", 4, 4), tensor(to+".lokr_w2", 4, 5)},
-			[]string{"expected a change of [16 16]", "found [16 20]", "lokr_w1 [4 4]"}},
-		"half a LoKr": {[]*checkpoint.Array{tensor(to+".lokr_w1", 4, 4), tensor(to+".lokr_w2_a", 4, 2)}, []string{"expected lokr_w2_b, found only lokr_w1, lokr_w2_a"}},
-		"LoHa":        {[]*checkpoint.Array{tensor(to+".hada_w1_a", 16, 2), tensor(to+".hada_w1_b", 2, 16)}, []string{"expected hada_w2_a"}},
-		"DoRA alone":  {[]*checkpoint.Array{tensor(to+".lora_magnitude_vector", 16)}, []string{"expected a change of the weight, found only lora_magnitude_vector"}},
-		"DoRA":        {append(pair(to, 16, 3, 16), tensor(to+".lora_magnitude_vector", 15)), []string{"lora_magnitude_vector: expected shape [16], found [15]"}},
-		"DoRA scale":  {append(pair(to, 16, 3, 16), tensor(to+".dora_scale", 16, 16)), []string{"dora_scale: expected shape [16 1] or [1 16], found [16 16]"}},
+			[]string{"expected a change of shape [16 16]", "found [16 20]", "lokr_w1 [4 4]"}},
+		"half a LoKr": {[]*checkpoint.Array{tensor(to+".lokr_w1", 4, 4), tensor(to+".lokr_w2_a", 4, 2)},
+			[]string{"expected lokr_w2_b, found only lokr_w1, lokr_w2_a"}},
+		"LoHa": {[]*checkpoint.Array{tensor(to+".hada_w1_a", 16, 2), tensor(to+".hada_w1_b", 2, 16)},
+			[]string{"expected hada_w2_a"}},
+		"DoRA alone": {[]*checkpoint.Array{tensor(to+".lora_magnitude_vector", 16)},
+			[]string{"expected a change of the weight, found only lora_magnitude_vector"}},
+		"DoRA": {append(pair(to, 16, 3, 16), tensor(to+".lora_magnitude_vector", 15)),
+			[]string{"lora_magnitude_vector: expected shape [16], found [15]"}},
+		"DoRA scale": {append(pair(to, 16, 3, 16), tensor(to+".dora_scale", 16, 16)),
+			[]string{"dora_scale: expected shape [16 1] or [1 16], found [16 16]"}},
 		"DoRA along the inputs of several": {
 			append(pair("double_blocks.0.img_attn.qkv", 48, 3, 16), tensor("double_blocks.0.img_attn.qkv.dora_scale", 1, 16)),
-			[]string{"DoRA along the inputs of transformer_blocks.0.attn.to_q.weight, ", "several here"}},
+			[]string{"DoRA along the inputs is not supported for transformer_blocks.0.attn.to_q.weight, ", "one layer in the file"}},
 		"twice": {append(pair(to, 16, 3, 16), pair("transformer_blocks.0.attn.to_q", 16, 3, 16)...),
 			[]string{"both change transformer_blocks.0.attn.to_q.weight of the transformer"}},
 		"fused and not": {append(pair(to, 16, 3, 16), pair("double_blocks.0.img_attn.qkv", 48, 3, 16)...),
 			[]string{"double_blocks.0.img_attn.qkv and transformer.transformer_blocks.0.attn.to_q both change"}},
 		"one name twice": {append(pair(to, 16, 3, 16), tensor(to+".lora_A.default.weight", 3, 16)), []string{"are both lora_A of " + to}},
 		"many": {slices.Concat(pair("x_embedder", 1, 1, 1), pair("proj_out", 1, 1, 1), pair("context_embedder", 1, 1, 1),
-			pair("norm_out.linear", 1, 1, 1), pair("transformer_blocks.0.attn.to_q", 1, 1, 1), pair("transformer_blocks.0.attn.to_v", 1, 1, 1)),
+			pair("norm_out.linear", 1, 1, 1), pair("transformer_blocks.0.attn.to_q", 1, 1, 1),
+			pair("transformer_blocks.0.attn.to_v", 1, 1, 1)),
 			[]string{"context_embedder: expected", "and 1 more"}},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -124,13 +142,14 @@ func TestLoadErrors(t *testing.T) {
 	}
 }
 
-// A change that has another size than its weight, among others that fit, says
-// nothing about the size of the model.
+// TestLoadOneSize checks that a single change of a wrong size, among others that fit, does
+// not suggest a model of another size.
 func TestLoadOneSize(t *testing.T) {
 	const block = "transformer.transformer_blocks.0.attn."
 	path := save(t, append(pair(block+"to_q", 16, 3, 16), pair(block+"to_k", 16, 3, 20)...)...)
 	_, _, err := load(t, "flux", lora.Spec{Path: path, Scale: 1})
-	if err == nil || !strings.Contains(err.Error(), "to_k: expected a change of [16 16]") || strings.Contains(err.Error(), "another size") {
+	if err == nil || !strings.Contains(err.Error(), "to_k: expected a change of shape [16 16]") ||
+		strings.Contains(err.Error(), "another size") {
 		t.Errorf("found %v", err)
 	}
 }
@@ -148,24 +167,28 @@ func TestUnmatched(t *testing.T) {
 		unmatched int
 	}{
 		"one": {append(pair("transformer.x_embedder", 16, 3, 16), tensor("transformer.x_embedder.weight", 2)),
-			"1 of its 3 tensors fits nothing in this model (" + components + "):\n\ttransformer.x_embedder.weight", 1},
+			"does not fit this model (" + components + "): 1 of its 3 tensors matches no layer:\n\ttransformer.x_embedder.weight", 1},
 		"a layer": {append(pair("transformer.x_embedder", 16, 3, 16), pair("transformer.transformer_blocks.7.attn.to_q", 16, 1, 16)...),
-			"2 of its 4 tensors fit nothing in this model (" + components + "):\n" +
-				"\ttransformer.transformer_blocks.7.attn.to_q.lora_A.weight\n\ttransformer.transformer_blocks.7.attn.to_q.lora_B.weight", 2},
-		"many": {several, "60 of its 62 tensors fit nothing in this model (" + components + "):\n" +
+			"does not fit this model (" + components + "): 2 of its 4 tensors match no layer:\n" +
+				"\ttransformer.transformer_blocks.7.attn.to_q.lora_A.weight\n\ttransformer.transformer_blocks.7.attn.to_q.lora_B.weight",
+			2},
+		"many": {several, "does not fit this model (" + components + "): 60 of its 62 tensors match no layer:\n" +
 			"\ttransformer.transformer_blocks.{}.attn.to_qq.lora_A.weight (30 of this form)\n" +
 			"\ttransformer.transformer_blocks.{}.attn.to_qq.lora_B.weight (30 of this form)", 60},
 		"kohya": {append(pair("lora_unet_img_in", 16, 3, 16), scalar("lora_unet_img_out.alpha", 1)),
-			"1 of its 3 tensors fits nothing in this model (" + components + "):\n\tlora_unet_img_out.alpha", 1},
+			"does not fit this model (" + components + "): 1 of its 3 tensors matches no layer:\n\tlora_unet_img_out.alpha", 1},
 		"SDXL": {pair("lora_unet_input_blocks_4_1_proj_in", 16, 3, 16),
-			"none of its 2 tensors fits anything in this model (" + components + "); it seems to be for Stable Diffusion or SDXL:\n" +
+			"does not fit this model (" + components +
+				"): none of its 2 tensors matches a layer; it seems to be for Stable Diffusion or SDXL:\n" +
 				"\tlora_unet_input_blocks_4_1_proj_in.lora_A.weight\n\tlora_unet_input_blocks_4_1_proj_in.lora_B.weight", 2},
 		"Z-Image": {pair("diffusion_model.layers.3.attention.to_q", 16, 3, 16), "it seems to be for Z-Image", 2},
 		"Qwen":    {pair("transformer_blocks.3.img_mlp.net.2", 16, 3, 16), "it seems to be for Qwen-Image", 2},
 		"escapes": {[]*checkpoint.Array{tensor("\x1b[2Ja\nb.lora_A.weight", 1)}, `"\x1b[2Ja\nb.lora_A.weight"`, 1},
 		"long":    {[]*checkpoint.Array{tensor(strings.Repeat("x.", 1000)+"lora_A", 1)}, `"` + strings.Repeat("x.", 100) + `"...`, 1},
-		"no LoRA": {[]*checkpoint.Array{tensor("decoder.mid_block.resnets.0.conv1.weight", 4, 4)}, "none of its 1 tensors is called as those of LoRAs are", 1},
-		"other":   {pair("a.b", 16, 3, 16), "none of its 2 tensors fits anything in this model (" + components + "):\n\ta.b.lora_A.weight", 2},
+		"no LoRA": {[]*checkpoint.Array{tensor("decoder.mid_block.resnets.0.conv1.weight", 4, 4)},
+			"not a LoRA: expected tensors such as X.lora_A.weight or X.lokr_w1, found 1 with other names", 1},
+		"other": {pair("a.b", 16, 3, 16), "does not fit this model (" + components +
+			"): none of its 2 tensors matches a layer:\n\ta.b.lora_A.weight", 2},
 	} {
 		t.Run(name, func(t *testing.T) {
 			path := save(t, test.tensors...)
@@ -207,16 +230,16 @@ func TestOpenErrors(t *testing.T) {
 	metadata := filepath.Join(dir, "metadata.safetensors")
 	write(t, metadata, map[string]string{"lora_adapter_metadata": "{"}, pair("x_embedder", 16, 3, 16)...)
 	for path, want := range map[string]string{
-		"":                         "its path is empty",
+		"":                         "the path is empty",
 		filepath.Join(dir, "gone"): "no such file",
 		put("my.pt", "PK\x03\x04"): "safetensors.torch.save_file",
-		put("my.ckpt", "x"):        "a pickle file",
+		put("my.ckpt", "x"):        "pickle file",
 		put("zip.safetensors", "PK\x03\x04xxxxxxx"):                 "zip archive",
-		put("cut.safetensors", "\x40\x00\x00\x00\x00\x00\x00\x00{"): "cut short",
+		put("cut.safetensors", "\x40\x00\x00\x00\x00\x00\x00\x00{"): "truncated",
 		dir:      "expected a file, found a folder",
 		config:   "adapter_config.json",
 		pissa:    "path_initial_model_for_weight_conversion",
-		dora:     "expected lora_magnitude_vector, as " + filepath.Join(filepath.Dir(dora), "adapter_config.json") + " says use_dora",
+		dora:     "expected lora_magnitude_vector, because " + filepath.Join(filepath.Dir(dora), "adapter_config.json") + " sets use_dora",
 		metadata: "metadata lora_adapter_metadata: unexpected end",
 	} {
 		_, _, err := load(t, "flux", lora.Spec{Path: path, Scale: 1})
@@ -225,13 +248,15 @@ func TestOpenErrors(t *testing.T) {
 		}
 	}
 	for _, scale := range []float64{math.NaN(), math.Inf(1)} {
-		if _, _, err := load(t, "flux", lora.Spec{Path: save(t, pair("x_embedder", 16, 3, 16)...), Scale: scale}); err == nil || !strings.Contains(err.Error(), "expected a number") {
+		if _, _, err := load(t, "flux", lora.Spec{Path: save(t, pair("x_embedder", 16, 3, 16)...), Scale: scale}); err == nil ||
+			!strings.Contains(err.Error(), "expected a number") {
 			t.Errorf("scale %v: found %v", scale, err)
 		}
 	}
 }
 
-// The config of one file is not taken for that of another beside it.
+// TestConfigOfAnother checks that the config of a file is not used for another file in the
+// same folder.
 func TestConfigOfAnother(t *testing.T) {
 	dir := t.TempDir()
 	if err := os.WriteFile(filepath.Join(dir, "adapter_config.json"), []byte(`{"r": 3, "lora_alpha": 6}`), 0o644); err != nil {
@@ -297,7 +322,8 @@ func TestSeveral(t *testing.T) {
 	if changed := baked(t, lora.Spec{Path: one}); len(changed) > 0 {
 		t.Errorf("a scale of 0 changes %v", slices.Sorted(maps.Keys(changed)))
 	}
-	if got, want := fmt.Sprint(set.Reports()), fmt.Sprintf("[{%s 0.5 map[transformer:2] []} {%s -2 map[transformer:2] []}]", one, two); got != want {
+	if got, want := fmt.Sprint(set.Reports()), fmt.Sprintf("[{%s 0.5 map[transformer:2] []} {%s -2 map[transformer:2] []}]",
+		one, two); got != want {
 		t.Errorf("found %s, expected %s", got, want)
 	}
 }
@@ -312,7 +338,8 @@ func TestZero(t *testing.T) {
 	zero := filled("x_embedder.lora_B.weight", make([]float32, 48), 16, 3)
 	down := tensor("x_embedder.lora_A.weight", 3, 16)
 	path := save(t, zero, down)
-	if _, _, err := load(t, "flux", lora.Spec{Path: path, Scale: 1}); err == nil || !strings.Contains(err.Error(), path+": changes nothing") {
+	if _, _, err := load(t, "flux", lora.Spec{Path: path, Scale: 1}); err == nil ||
+		!strings.Contains(err.Error(), path+": has no effect") {
 		t.Errorf("found %v", err)
 	}
 	for name, more := range map[string]*checkpoint.Array{
@@ -328,22 +355,27 @@ func TestZero(t *testing.T) {
 // Layers of a text encoder that are not declared, because nothing uses them, are
 // no mistake of a LoRA.
 func TestUnused(t *testing.T) {
-	path := save(t, slices.Concat(pair("text_encoder.layers.1.mlp.up_proj", 20, 2, 12), pair("text_encoder.model.layers.7.mlp.up_proj", 20, 2, 12))...)
+	path := save(t, slices.Concat(pair("text_encoder.layers.1.mlp.up_proj", 20, 2, 12),
+		pair("text_encoder.model.layers.7.mlp.up_proj", 20, 2, 12))...)
 	set, _, err := load(t, "zimage", lora.Spec{Path: path, Scale: 1})
 	if err != nil {
 		t.Fatal(err)
 	}
 	report := set.Reports()[0]
-	mlxtest.Same(t, "unused", report.Unused, []string{"text_encoder.model.layers.7.mlp.up_proj.lora_A.weight", "text_encoder.model.layers.7.mlp.up_proj.lora_B.weight"})
+	mlxtest.Same(t, "unused", report.Unused, []string{"text_encoder.model.layers.7.mlp.up_proj.lora_A.weight",
+		"text_encoder.model.layers.7.mlp.up_proj.lora_B.weight"})
 	if report.Modules["text_encoder"] != 1 {
 		t.Errorf("found %v", report.Modules)
 	}
 	path = save(t, pair("text_encoder.layers.7.mlp.up_proj", 20, 2, 12)...)
-	if _, _, err := load(t, "zimage", lora.Spec{Path: path, Scale: 1}); err == nil || !strings.Contains(err.Error(), "none of its 2 tensors fits anything") {
+	if _, _, err := load(t, "zimage", lora.Spec{Path: path, Scale: 1}); err == nil ||
+		!strings.Contains(err.Error(), "none of its 2 tensors matches a layer") {
 		t.Errorf("found %v", err)
 	}
-	path = save(t, slices.Concat(pair("text_encoder.layers.1.mlp.up_proj", 20, 2, 12), pair("text_encoder.layers.7.mlp.other", 20, 2, 12))...)
-	if _, _, err := load(t, "zimage", lora.Spec{Path: path, Scale: 1}); err == nil || !strings.Contains(err.Error(), "2 of its 4 tensors fit nothing") {
+	path = save(t, slices.Concat(pair("text_encoder.layers.1.mlp.up_proj", 20, 2, 12),
+		pair("text_encoder.layers.7.mlp.other", 20, 2, 12))...)
+	if _, _, err := load(t, "zimage", lora.Spec{Path: path, Scale: 1}); err == nil ||
+		!strings.Contains(err.Error(), "2 of its 4 tensors match no layer") {
 		t.Errorf("found %v", err)
 	}
 }
@@ -366,9 +398,9 @@ func TestBakeErrors(t *testing.T) {
 		want    string
 		attach  bool // whether it shows when adapters are made
 	}{
-		"NaN":      {bad, false, "tensor x_embedder.lora_B.weight: has values that are NaN or infinite", true},
+		"NaN":      {bad, false, "tensor x_embedder.lora_B.weight: has NaN or infinite values", true},
 		"overflow": {large, false, "makes values of x_embedder.weight in the transformer NaN or infinite", false},
-		"cut":      {pair("x_embedder", 16, 3, 16), true, "the file was cut short while it was used", true},
+		"cut":      {pair("x_embedder", 16, 3, 16), true, "the file was truncated while it was in use", true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			path := save(t, test.tensors...)
@@ -397,7 +429,7 @@ func TestBakeErrors(t *testing.T) {
 			}))
 			if test.attach {
 				check(mlxtest.Try(func() {
-					set.BakeFixed("transformer")
+					set.BakeRequired("transformer")
 					set.Attach("transformer", model)
 				}))
 			}
@@ -405,7 +437,7 @@ func TestBakeErrors(t *testing.T) {
 	}
 }
 
-// What cannot run beside a layer, and was not baked, is an error.
+// TestAttachErrors checks that a change that must be baked, but was not, is an error.
 func TestAttachErrors(t *testing.T) {
 	for name, list := range map[string][]*checkpoint.Array{
 		"transformer_blocks.0.attn.norm_q": {tensor("transformer_blocks.0.attn.norm_q.diff", 8)},
@@ -418,7 +450,8 @@ func TestAttachErrors(t *testing.T) {
 		for _, c := range components {
 			err = errors.Join(err, mlxtest.Try(func() { set.Attach(c.Name, c.Model) }))
 		}
-		if err == nil || !strings.Contains(err.Error(), name+" cannot run beside "+name+".weight of the transformer, only be added") {
+		if err == nil || !strings.Contains(err.Error(),
+			name+" changes "+name+".weight of the transformer, which is quantized in the file") {
 			t.Errorf("%s: found %v", name, err)
 		}
 	}

@@ -1,10 +1,10 @@
 // Package lora reads LoRAs, finds the parameters that their tensors change, and
-// changes them: in the weights while these are loaded, or beside the layers while
-// the model runs.
+// applies them: it bakes them into the weights while these are loaded, or computes
+// them next to the layers while the model runs.
 //
-// It reads safetensors files under the names of diffusers and PEFT, kohya-ss'
-// sd-scripts, LyCORIS, ComfyUI, and of the models' makers, with LoRA, DoRA, LoKr,
-// LoHa and plain differences in them. The order of LoRAs counts for DoRA only.
+// It reads safetensors files with the tensor names of diffusers and PEFT, kohya-ss'
+// sd-scripts, LyCORIS, ComfyUI and the original models. Changes can be LoRA, DoRA,
+// LoKr, LoHa and plain differences. The order of several LoRAs matters for DoRA only.
 package lora
 
 import (
@@ -21,41 +21,39 @@ import (
 	"github.com/gomflux/gomflux/mlx/nn"
 )
 
-// A Set is LoRAs that were found to fit a model. Their files stay open until
-// Close.
+// A Set is a set of LoRAs that fit a model. Their files stay open until Close.
 type Set struct {
 	files   []*file
 	reports []Report
-	// updates are by component and by parameter, in the order of the LoRAs.
+	// updates has the changes by component and parameter, in the order of the LoRAs.
 	updates map[string]map[string][]*update
-	// baked are the parameters that were changed when they were loaded, by component.
+	// baked has the parameters that were changed while they were loaded, by component.
 	baked map[string]map[string]bool
 }
 
-// A Report is what was found in one LoRA.
+// A Report describes one LoRA.
 type Report struct {
 	Path  string
 	Scale float64
-	// Modules is how many modules it changes of the components.
+	// Modules is the number of modules that the LoRA changes, by component.
 	Modules map[string]int
-	// Unused are its tensors for layers of a text encoder that come behind all that
-	// the pipeline uses of it.
+	// Unused lists tensors for the last layers of a text encoder, whose output the
+	// pipeline does not use.
 	Unused []string
 }
 
-// Load opens LoRAs and finds what their tensors change. It reads their headers,
-// their scales, and as much as shows that they change something. Errors are an
-// [*Error]: tensors that fit nothing are an [*UnmatchedError] in it, others name file
-// and tensor, what was expected and what was found. The hints tell what a LoRA that
-// fits nothing seems to be for.
+// Load opens LoRAs and finds the parameters that their tensors change. It reads their
+// headers and scales, and enough of the tensors to know that not all of them are zero.
+// An error is an [*Error]. It wraps an [*UnmatchedError] if tensors match no layer; in
+// that case hints are used to guess the model that the LoRA is for.
 func Load(specs []Spec, components []Component, hints ...Hint) (*Set, error) {
 	s := &Set{updates: map[string]map[string][]*update{}, baked: map[string]map[string]bool{}}
 	var known []*component
 	for _, c := range components {
 		known = append(known, newComponent(c))
 	}
-	// a name without a prefix is the transformer's, if it has it
-	slices.SortStableFunc(known, func(a, b *component) int { return a.rank() - b.rank() })
+	// the transformer comes first: names without a prefix are usually its modules
+	slices.SortStableFunc(known, func(a, b *component) int { return a.searchOrder() - b.searchOrder() })
 	var errs []error
 	for _, spec := range specs {
 		f, err := open(spec)
@@ -71,7 +69,7 @@ func Load(specs []Spec, components []Component, hints ...Hint) (*Set, error) {
 	return s, nil
 }
 
-// Close closes the files. Nothing can be baked or attached then.
+// Close closes the files. Afterwards nothing can be baked or attached.
 func (s *Set) Close() error {
 	var errs []error
 	for _, f := range s.files {
@@ -80,72 +78,41 @@ func (s *Set) Close() error {
 	return errors.Join(errs...)
 }
 
-// Reports says what was found, LoRA by LoRA.
+// Reports describes the LoRAs.
 func (s *Set) Reports() []Report { return s.reports }
 
-// add finds what the tensors of a file change.
+// add adds the updates of a file.
 func (s *Set) add(spec Spec, f *file, components []*component, hints []Hint) error {
-	type found struct {
-		component *component
-		name      string // with dots, without a prefix
-	}
-	modules, where := map[string]map[part]*tensor{}, map[string]found{}
-	var unmatched, unused []string
-	for _, name := range f.Header.Names {
-		raw, p, ok := parseKey(name)
-		if !ok {
-			unmatched = append(unmatched, name)
-			continue
-		}
-		if modules[raw] == nil {
-			modules[raw] = map[part]*tensor{}
-			for _, c := range components {
-				if name := c.find(raw); name != "" {
-					where[raw] = found{c, name}
-					break
-				}
-			}
-		}
-		if where[raw].component == nil {
-			if slices.ContainsFunc(components, func(c *component) bool { return c.unused(raw) }) {
-				unused = append(unused, name)
-			} else {
-				unmatched = append(unmatched, name)
-			}
-			continue
-		}
-		if before := modules[raw][p]; before != nil {
-			return fmt.Errorf("LoRA %s: tensors %s and %s are both %s of %s", f.Name, quote.Name(before.Name), quote.Name(name), p, quote.Name(raw))
-		}
-		modules[raw][p] = f.tensor(name)
+	matched, err := f.match(components)
+	if err != nil {
+		return err
 	}
 	if len(f.Header.Names) == 0 {
 		return fmt.Errorf("LoRA %s: the file has no tensors", f.Name)
 	}
-	if len(where) == 0 {
-		unmatched = append(unmatched, unused...)
+	if len(matched.modules) == 0 {
+		matched.unmatched = append(matched.unmatched, matched.unused...)
 	}
-	if len(unmatched) > 0 {
-		return newUnmatchedError(f, unmatched, components, hints)
+	if len(matched.unmatched) > 0 {
+		return newUnmatchedError(f, matched.unmatched, components, hints)
 	}
-
-	report := Report{Path: spec.Path, Scale: spec.Scale, Modules: map[string]int{}, Unused: unused}
+	report := Report{Path: spec.Path, Scale: spec.Scale, Modules: map[string]int{}, Unused: matched.unused}
 	var errs []error
 	var all []*update
-	for _, raw := range slices.Sorted(maps.Keys(where)) {
-		in := where[raw]
-		updates, err := f.module(raw, in.name, in.component, modules[raw])
+	for _, raw := range slices.Sorted(maps.Keys(matched.modules)) {
+		m := matched.modules[raw]
+		updates, err := m.updates()
 		for _, u := range updates {
-			err = errors.Join(err, s.enter(in.component.Name, u))
+			err = errors.Join(err, s.addUpdate(m.component.Name, u))
 		}
 		all = append(all, updates...)
 		errs = append(errs, err)
-		report.Modules[in.component.Name]++
+		report.Modules[m.component.Name]++
 	}
 	s.reports = append(s.reports, report)
-	if err := first(errs, 5); err != nil {
+	if err := joinErrors(errs, 5); err != nil {
 		if !slices.ContainsFunc(errs, func(err error) bool { _, ok := errors.AsType[*sizeError](err); return !ok }) {
-			err = fmt.Errorf("%w\n\tno change has the size of its weight: it seems to be for a model of another size", err)
+			err = fmt.Errorf("%w\n\tno change has the size of its weight: the LoRA seems to be for a model of another size", err)
 		}
 		return err
 	}
@@ -154,26 +121,67 @@ func (s *Set) add(spec Spec, f *file, components []*component, hints []Hint) err
 			return err
 		}
 	}
-	return fmt.Errorf("LoRA %s: changes nothing: all its values are 0, as before a training", f.Name)
+	return fmt.Errorf("LoRA %s: has no effect: all its values are 0, as before training", f.Name)
 }
 
-// enter puts an update to those of its parameter, of which a file has only one.
-func (s *Set) enter(component string, u *update) error {
+// A matching is the result of searching components for the tensors of a file.
+type matching struct {
+	modules           map[string]*module // by the file's names for them
+	unmatched, unused []string           // names of other tensors, see Report.Unused
+}
+
+// match finds the modules that the tensors of a file change.
+func (f *file) match(components []*component) (*matching, error) {
+	out := &matching{modules: map[string]*module{}}
+	missing := map[string]bool{} // names of modules that no component has
+	for _, name := range f.Header.Names {
+		raw, p, ok := parseKey(name)
+		if !ok {
+			out.unmatched = append(out.unmatched, name)
+			continue
+		}
+		if out.modules[raw] == nil && !missing[raw] {
+			if c, name := findModule(components, raw); c != nil {
+				out.modules[raw] = &module{file: f, raw: raw, name: name, component: c, parts: map[part]*tensor{}}
+			} else {
+				missing[raw] = true
+			}
+		}
+		m := out.modules[raw]
+		switch {
+		case m == nil && slices.ContainsFunc(components, func(c *component) bool { return c.isUnusedLayer(raw) }):
+			out.unused = append(out.unused, name)
+		case m == nil:
+			out.unmatched = append(out.unmatched, name)
+		case m.parts[p] != nil:
+			return nil, fmt.Errorf("LoRA %s: tensors %s and %s are both %s of %s",
+				f.Name, quote.Name(m.parts[p].Name), quote.Name(name), p, quote.Name(raw))
+		default:
+			m.parts[p] = f.tensor(name)
+		}
+	}
+	return out, nil
+}
+
+// addUpdate adds an update to those of its parameter. A file can have only one for each
+// parameter.
+func (s *Set) addUpdate(component string, u *update) error {
 	if s.updates[component] == nil {
 		s.updates[component] = map[string][]*update{}
 	}
 	list := s.updates[component][u.Name]
 	for _, before := range list {
 		if before.file == u.file {
-			return fmt.Errorf("LoRA %s: %s and %s both change %s of the %s", u.file.Name, quote.Name(before.module), quote.Name(u.module), u.Name, component)
+			return fmt.Errorf("LoRA %s: %s and %s both change %s of the %s",
+				u.file.Name, quote.Name(before.module), quote.Name(u.module), u.Name, component)
 		}
 	}
 	s.updates[component][u.Name] = append(list, u)
 	return nil
 }
 
-// first joins errors, at most that many of them.
-func first(errs []error, most int) error {
+// joinErrors joins errors, at most a number of them.
+func joinErrors(errs []error, most int) error {
 	errs = slices.DeleteFunc(errs, func(err error) bool { return err == nil })
 	if n := len(errs); n > most {
 		errs = append(errs[:most:most], fmt.Errorf("and %d more", n-most))
@@ -181,23 +189,23 @@ func first(errs []error, most int) error {
 	return errors.Join(errs...)
 }
 
-// Changes says whether a parameter of a component is changed.
+// Changes reports whether a parameter of a component is changed.
 func (s *Set) Changes(component, parameter string) bool {
 	return len(s.updates[component][parameter]) > 0
 }
 
-// Bake returns what changes the parameters of a component while they are loaded,
-// nil if no LoRA changes any. It gets a parameter as it is in memory, but in
-// float32, and returns it changed, or as it is; what is wrong with a file it
-// throws ([mlx.Throw]). It must be called on the MLX thread.
+// Bake returns a function that changes the parameters of a component while they are
+// loaded, nil if no LoRA changes any. It is called with the values of a parameter in
+// float32, in the shape that it has in memory, and returns the changed values. It
+// throws errors ([mlx.Throw]) and must be called on the MLX thread.
 func (s *Set) Bake(component string) func(p nn.Parameter, w *mlx.Array) *mlx.Array {
 	return s.bake(component, func(*update) bool { return true })
 }
 
-// BakeFixed is [Set.Bake] for what [Set.Attach] cannot do: the parameters that are
-// none of a linear layer, and DoRA along the inputs.
-func (s *Set) BakeFixed(component string) func(p nn.Parameter, w *mlx.Array) *mlx.Array {
-	return s.bake(component, (*update).fixed)
+// BakeRequired is [Set.Bake] for the changes that [Set.Attach] does not support: those
+// of parameters outside of linear layers, and DoRA along the inputs.
+func (s *Set) BakeRequired(component string) func(p nn.Parameter, w *mlx.Array) *mlx.Array {
+	return s.bake(component, (*update).mustBake)
 }
 
 func (s *Set) bake(component string, takes func(*update) bool) func(p nn.Parameter, w *mlx.Array) *mlx.Array {
@@ -222,23 +230,22 @@ func (s *Set) bake(component string, takes func(*update) bool) func(p nn.Paramet
 			w = mlx.Scope(func() *mlx.Array { return u.bake(w, before) })
 		}
 		if !w.AllFinite() && before.AllFinite() {
-			throw("LoRA %s: makes values of %s in the %s NaN or infinite", names(all[p.Name]), p.Name, component)
+			throw("LoRA %s: makes values of %s in the %s NaN or infinite", fileNames(all[p.Name]), p.Name, component)
 		}
 		done[p.Name] = true
 		return w
 	}
 }
 
-// Attach puts adapters beside the linear layers of a loaded component, for all
-// changes that were not baked when it was loaded: none after [Set.Bake], except
-// those of weights that the checkpoint has quantized. Adapters of an earlier
-// Attach are dropped. It throws what cannot be done. It must run on the MLX
-// thread.
+// Attach adds adapters to the linear layers of a loaded component, for all changes that
+// were not baked while it was loaded. After [Set.Bake] these are only the changes of
+// weights that are quantized in the checkpoint. Adapters of an earlier Attach are
+// removed. It throws errors and must run on the MLX thread.
 func (s *Set) Attach(component string, model any) {
 	s.Detach(model)
 	layers := nn.Linears(model)
 	parameters := slices.Collect(maps.Keys(s.updates[component]))
-	slices.SortFunc(parameters, func(a, b string) int { // biases last, because DoRA multiplies what is before it
+	slices.SortFunc(parameters, func(a, b string) int { // biases last, because DoRA must not multiply them
 		return cmp.Or(cmp.Compare(path.Ext(b), path.Ext(a)), cmp.Compare(a, b))
 	})
 	for _, name := range parameters {
@@ -248,8 +255,8 @@ func (s *Set) Attach(component string, model any) {
 		list := s.updates[component][name]
 		layer := layers[strings.TrimSuffix(name, path.Ext(name))]
 		for _, u := range list {
-			if layer == nil || u.fixed() {
-				throw("LoRA %s: %s cannot run beside %s of the %s, only be added to it while it is loaded, if it is not quantized yet",
+			if layer == nil || u.mustBake() {
+				throw("LoRA %s: %s changes %s of the %s, which is quantized in the file and cannot be changed at run time",
 					u.file.Name, quote.Name(u.module), name, component)
 			}
 			layer.Adapters = append(layer.Adapters, u.attach(s, layer))
@@ -257,7 +264,7 @@ func (s *Set) Attach(component string, model any) {
 	}
 }
 
-// Detach drops the adapters that Attach put to a model, and frees them.
+// Detach removes the adapters that Attach added to a model, and frees them.
 func (s *Set) Detach(model any) {
 	for _, layer := range nn.Linears(model) {
 		layer.Adapters = slices.DeleteFunc(layer.Adapters, func(a nn.Adapter) bool {
@@ -272,8 +279,8 @@ func (s *Set) Detach(model any) {
 	}
 }
 
-// names are those of the files that updates are from.
-func names(list []*update) string {
+// fileNames returns the names of the files of updates.
+func fileNames(list []*update) string {
 	var out []string
 	for _, u := range list {
 		out = append(out, u.file.Name)

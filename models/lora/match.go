@@ -10,55 +10,54 @@ import (
 	"github.com/gomflux/gomflux/mlx/nn"
 )
 
-// A piece is what one parameter takes of an update: rows from to to, of which the
-// halves may have to be exchanged.
+// A piece is the part of an update that changes one parameter.
 type piece struct {
 	nn.Parameter
-	from, to int
-	swap     bool
+	from, to int  // the rows of the update
+	swap     bool // whether the two halves of these rows are exchanged
 }
 
-// A component is one with the names that files may have for its parameters.
+// A component is a Component with the names that files may use for its parameters.
 type component struct {
 	Component
 	params map[string]nn.Parameter
 	tables []*layout.Table
-	// flat has the names of modules in every layout, by what they are with
+	// modules has the names of modules in all layouts. The keys are the names with
 	// underscores instead of dots.
-	flat map[string][]string
+	modules map[string][]string
 }
 
 func newComponent(c Component) *component {
-	out := &component{Component: c, params: map[string]nn.Parameter{}, flat: map[string][]string{}}
+	out := &component{Component: c, params: map[string]nn.Parameter{}, modules: map[string][]string{}}
 	params := nn.Parameters(c.Model)
 	for _, p := range params {
 		out.params[p.Name] = p
 	}
 	out.tables = append(slices.Clone(c.Tables), &layout.Table{Rules: c.Rules})
 	for _, p := range params {
-		out.flatten(p.Name)
+		out.addModule(p.Name)
 		for _, t := range out.tables {
 			other, _, _ := t.Other(p.Name)
-			out.flatten(other)
+			out.addModule(other)
 		}
 	}
 	return out
 }
 
-// flatten enters the module of a tensor into flat.
-func (c *component) flatten(name string) {
+// addModule adds the module of a tensor to modules.
+func (c *component) addModule(name string) {
 	module := strings.TrimSuffix(strings.TrimSuffix(name, ".weight"), ".bias")
 	key := strings.ReplaceAll(module, ".", "_")
-	if !slices.Contains(c.flat[key], module) {
-		c.flat[key] = append(c.flat[key], module)
+	if !slices.Contains(c.modules[key], module) {
+		c.modules[key] = append(c.modules[key], module)
 	}
 }
 
-// pieces are the parameters that are the weight or the bias of a module, under
-// whatever name, nil for none.
+// pieces returns the parameters that are the weight (or bias, depending on suffix) of a
+// module in any layout, nil if there is no such module.
 func (c *component) pieces(module, suffix string) []piece {
 	candidates := []string{module + suffix}
-	if suffix == ".weight" { // a parameter that is no module's weight
+	if suffix == ".weight" { // a parameter of its own, which is not the weight of a module
 		candidates = append(candidates, module)
 	}
 	for _, name := range candidates {
@@ -78,7 +77,7 @@ func (c *component) pieces(module, suffix string) []piece {
 	return nil
 }
 
-// divide gives parameters their rows of what another layout has as one.
+// divide divides the rows of a tensor that another layout has fused among parameters.
 func (c *component) divide(names []string, rule layout.Rule) (out []piece) {
 	at := 0
 	for _, name := range names {
@@ -87,11 +86,11 @@ func (c *component) divide(names []string, rule layout.Rule) (out []piece) {
 			return nil
 		}
 		one := piece{Parameter: p, from: at, to: at + rows(p)}
-		for _, op := range rule.Forms {
+		for _, op := range rule.Transforms {
 			switch op {
-			case checkpoint.FormSwap:
+			case checkpoint.TransformSwap:
 				one.swap = true
-			case checkpoint.FormSqueeze: // axes of 1 are dropped anyway
+			case checkpoint.TransformSqueeze: // axes of 1 are removed anyway
 			default:
 				return nil
 			}
@@ -104,13 +103,13 @@ func (c *component) divide(names []string, rule layout.Rule) (out []piece) {
 
 func rows(p nn.Parameter) int { return p.Stored()[0] }
 
-// own finds a module by its name without a prefix, and returns that with dots in
-// one of the layouts; "" for none.
-func (c *component) own(module string) string {
+// lookUp finds a module by its name without a prefix, with dots or underscores. It
+// returns the name with dots in one of the layouts, "" if there is no such module.
+func (c *component) lookUp(module string) string {
 	if c.pieces(module, ".weight") != nil {
 		return module
 	}
-	for _, name := range c.flat[strings.ReplaceAll(module, ".", "_")] {
+	for _, name := range c.modules[strings.ReplaceAll(module, ".", "_")] {
 		if c.pieces(name, ".weight") != nil {
 			return name
 		}
@@ -118,21 +117,34 @@ func (c *component) own(module string) string {
 	return ""
 }
 
-// layerNumber is that of a text encoder's layer, whose modules are all alike.
+// layerNumber matches the number of a text encoder's layer. All layers have the same
+// modules.
 var layerNumber = regexp.MustCompile(`(^|[._])layers([._])\d+([._])`)
 
-// unused says whether a module would be one of a layer that a text encoder has,
-// but that is not declared, because nothing that comes behind it is used.
-func (c *component) unused(raw string) bool {
+// isUnusedLayer reports whether a module belongs to one of a text encoder's last
+// layers, which are not declared because the pipeline does not use their output.
+func (c *component) isUnusedLayer(raw string) bool {
 	first := layerNumber.ReplaceAllString(raw, "${1}layers${2}0${3}")
-	return c.Beyond && c.find(first) != ""
+	return c.UnusedLayers && c.findModule(first) != ""
 }
 
-// find finds a module by the name that a file has for it; "" for none.
-func (c *component) find(raw string) string {
+// findModule finds the component and the name of a module, with dots and without a
+// prefix, by the name that a file uses for it.
+func findModule(components []*component, raw string) (*component, string) {
+	for _, c := range components {
+		if name := c.findModule(raw); name != "" {
+			return c, name
+		}
+	}
+	return nil, ""
+}
+
+// findModule is like the function of that name, for one component. It returns "" if
+// the component has no such module.
+func (c *component) findModule(raw string) string {
 	for _, prefix := range c.prefixes(raw) {
 		names := []string{raw[len(prefix):]}
-		if !c.transformer() { // what checkpoints put before the names of a text encoder, or do not
+		if !c.transformer() { // prefixes that checkpoints of text encoders may have
 			for _, before := range []string{"text_model.", "text_model_", "model.", "model_"} {
 				if cut, ok := strings.CutPrefix(names[0], before); ok {
 					names = append(names, cut)
@@ -143,7 +155,7 @@ func (c *component) find(raw string) string {
 			}
 		}
 		for _, name := range names {
-			if module := c.own(name); module != "" {
+			if module := c.lookUp(name); module != "" {
 				return module
 			}
 		}
@@ -151,8 +163,8 @@ func (c *component) find(raw string) string {
 	return ""
 }
 
-// rank is the component's place among those that are looked through.
-func (c *component) rank() int {
+// searchOrder returns the component's position in the search for a module.
+func (c *component) searchOrder() int {
 	if c.transformer() {
 		return 0
 	}
@@ -162,31 +174,32 @@ func (c *component) rank() int {
 func (c *component) transformer() bool { return !strings.HasPrefix(c.Name, "text_encoder") }
 
 var (
-	comfyText = regexp.MustCompile(`^text_encoders\.[A-Za-z0-9_]+\.(transformer\.)?`)
-	ofModel   = []string{"", "base_model.model.", "module."}
-	// what may be before the names of a transformer's modules
-	ofTransformer = []string{
+	comfyTextPrefix = regexp.MustCompile(`^text_encoders\.[A-Za-z0-9_]+\.(transformer\.)?`)
+	outerPrefixes   = []string{"", "base_model.model.", "module."}
+	// prefixes of a transformer's modules
+	transformerPrefixes = []string{
 		"transformer.", "model.diffusion_model.", "diffusion_model.", "unet.", "model.",
 		"lora_unet_", "lora_transformer_", "lycoris_",
 	}
-	// and of a text encoder's, besides its folder. kohya counts from 1, and has T5 as 3.
-	ofText = map[string][]string{
+	// prefixes of a text encoder's modules, in addition to its folder. kohya counts text
+	// encoders from 1, and T5 is 3.
+	textPrefixes = map[string][]string{
 		"text_encoder":   {"lora_te_", "lora_te1_", "lycoris_"},
 		"text_encoder_2": {"lora_te2_", "lora_te3_"},
 	}
 )
 
-// prefixes are those that a name begins with.
+// prefixes returns the known prefixes of a name.
 func (c *component) prefixes(raw string) (out []string) {
-	for _, outer := range ofModel {
+	for _, outer := range outerPrefixes {
 		rest, ok := strings.CutPrefix(raw, outer)
 		if !ok {
 			continue
 		}
-		known := ofTransformer
+		known := transformerPrefixes
 		if !c.transformer() {
-			known = append([]string{c.Name + "."}, ofText[c.Name]...)
-			if found := comfyText.FindString(rest); found != "" {
+			known = append([]string{c.Name + "."}, textPrefixes[c.Name]...)
+			if found := comfyTextPrefix.FindString(rest); found != "" {
 				known = append(known, found, strings.TrimSuffix(found, "transformer."))
 			}
 		}
@@ -206,9 +219,9 @@ func newUnmatchedError(f *file, keys []string, components []*component, hints []
 	for _, c := range components {
 		e.Classes = append(e.Classes, c.Class)
 	}
-	e.Foreign = len(keys) == e.Tensors && !slices.ContainsFunc(keys, func(key string) bool { _, _, ok := parseKey(key); return ok })
-	if len(keys) == e.Tensors && !e.Foreign {
-		e.For = guess(keys, hints)
+	e.NotLoRA = len(keys) == e.Tensors && !slices.ContainsFunc(keys, func(key string) bool { _, _, ok := parseKey(key); return ok })
+	if len(keys) == e.Tensors && !e.NotLoRA {
+		e.For = guessModel(keys, hints)
 	}
 	return e
 }

@@ -10,9 +10,9 @@ import (
 	"github.com/gomflux/gomflux/mlx/nn"
 )
 
-// kinds are the ways to write a change of a weight, with the tensors that only
-// they have.
-var kinds = []struct {
+// formats lists the formats for the change of a weight, with the tensors that only they
+// have.
+var formats = []struct {
 	name  string
 	parts []part
 }{
@@ -22,29 +22,30 @@ var kinds = []struct {
 	{"difference", []part{partDiff}},
 }
 
-// A module is what a file has for one module of a model.
+// A module is a module of a model with the tensors that a file has for it.
 type module struct {
 	file       *file
-	raw, name  string // as the file has it, and with dots and without a prefix
+	raw        string // its name in the file
+	name       string // its name with dots, without a prefix
 	component  *component
 	parts      map[part]*tensor
-	pieces     []piece // of the weight
-	rows, cols int     // of the weight as the file has it
+	pieces     []piece // the parameters of its weight
+	rows, cols int     // the shape of its weight in the file's layout
 }
 
-// module makes the updates of a module.
-func (f *file) module(raw, name string, c *component, parts map[part]*tensor) ([]*update, error) {
-	m := &module{file: f, raw: raw, name: name, component: c, parts: parts, pieces: c.pieces(name, ".weight")}
+// updates returns the updates of the module's parameters.
+func (m *module) updates() ([]*update, error) {
+	m.pieces = m.component.pieces(m.name, ".weight")
 	m.rows, m.cols = m.pieces[len(m.pieces)-1].to, 1
 	for _, d := range m.pieces[0].Stored()[1:] {
 		m.cols *= d
 	}
-	for _, p := range slices.Sorted(maps.Keys(parts)) {
-		if t := parts[p]; p != partAlpha && !t.Dtype.IsWeight() {
+	for _, p := range slices.Sorted(maps.Keys(m.parts)) {
+		if t := m.parts[p]; p != partAlpha && !t.Dtype.IsWeight() {
 			return nil, t.errorf("expected F32, F16 or BF16, found %s", t.Dtype)
 		}
 	}
-	weight, scale, err := m.weight()
+	weight, scale, err := m.weightChange()
 	if err != nil {
 		return nil, err
 	}
@@ -57,7 +58,7 @@ func (f *file) module(raw, name string, c *component, parts map[part]*tensor) ([
 		return nil, err
 	}
 	if updates = append(updates, biases...); len(updates) == 0 {
-		return nil, m.errorf("has no change of a weight, only %s", m.have())
+		return nil, m.errorf("expected a change of a weight, found only %s", m.partList())
 	}
 	return updates, nil
 }
@@ -66,8 +67,8 @@ func (m *module) errorf(format string, args ...any) error {
 	return fmt.Errorf("LoRA %s: %s: %w", m.file.Name, quote.Name(m.raw), fmt.Errorf(format, args...))
 }
 
-// have lists what the file has for the module.
-func (m *module) have() string {
+// partList lists the tensors that the file has for the module.
+func (m *module) partList() string {
 	var names []string
 	for _, p := range slices.Sorted(maps.Keys(m.parts)) {
 		names = append(names, string(p))
@@ -75,45 +76,47 @@ func (m *module) have() string {
 	return strings.Join(names, ", ")
 }
 
-// weight is the change of the weight, nil for none, and what it is scaled with.
-func (m *module) weight() (delta, float64, error) {
+// weightChange returns the change of the weight and its scale. The change is nil if the
+// file has no tensors for it.
+func (m *module) weightChange() (delta, float64, error) {
 	var found []string
-	for _, kind := range kinds {
-		if slices.ContainsFunc(kind.parts, func(p part) bool { return m.parts[p] != nil }) {
-			found = append(found, kind.name)
+	for _, format := range formats {
+		if slices.ContainsFunc(format.parts, func(p part) bool { return m.parts[p] != nil }) {
+			found = append(found, format.name)
 		}
 	}
 	if len(found) == 0 {
 		return nil, 1, nil
 	}
 	if len(found) > 1 {
-		return nil, 0, m.errorf("has the tensors of %s, expected those of one", strings.Join(found, " and "))
+		return nil, 0, m.errorf("expected tensors of one format, found those of %s", strings.Join(found, " and "))
 	}
 	for _, p := range m.pieces {
 		if p.Transform() != "" || len(p.Stored()) > 2 {
-			return nil, 0, m.errorf("%s is a convolution's weight %v, which only models of other kinds have LoRAs for", p.Name, p.Stored())
+			return nil, 0, m.errorf("%s: expected the weight of a linear layer, found that of a convolution, %v", p.Name, p.Stored())
 		}
 		if found[0] != "difference" && p.Kind() != nn.LinearWeight {
-			return nil, 0, m.errorf("%s is no linear layer's, expected that of one for a %s", p.Name, found[0])
+			return nil, 0, m.errorf("%s: expected the weight of a linear layer for a %s, found that of another module", p.Name, found[0])
 		}
 	}
 	switch found[0] {
 	case "LoRA":
-		return m.low()
+		return m.lowRank()
 	case "LoKr":
 		return m.kron()
 	case "LoHa":
 		return m.hadamard()
 	}
 	diff := m.parts[partDiff]
-	if err := m.shaped(diff, m.pieces); err != nil {
+	if err := m.checkShape(diff, m.pieces); err != nil {
 		return nil, 0, err
 	}
-	return full{diff}, m.file.strength, nil
+	return difference{diff}, m.file.strength, nil
 }
 
-// shaped compares the shape of a plain difference with that of its parameters.
-func (m *module) shaped(t *tensor, pieces []piece) error {
+// checkShape returns an error if a plain difference does not have the shape of its
+// parameters.
+func (m *module) checkShape(t *tensor, pieces []piece) error {
 	want := slices.Clone(pieces[0].Stored())
 	want[0] = pieces[len(pieces)-1].to
 	size := func(shape []int) int {
@@ -124,12 +127,12 @@ func (m *module) shaped(t *tensor, pieces []piece) error {
 		return n
 	}
 	if !slices.Equal(t.Shape, want) && !(len(want) == 1 && size(t.Shape) == want[0]) {
-		return t.errorf("expected shape %v, of %s, found %v", want, parameters(pieces), t.Shape)
+		return t.errorf("expected shape %v, that of %s, found %v", want, parameters(pieces), t.Shape)
 	}
 	return nil
 }
 
-// parameters lists the names of what an update changes.
+// parameters lists the names of the parameters that an update changes.
 func parameters(pieces []piece) string {
 	var names []string
 	for _, p := range pieces {
@@ -138,25 +141,25 @@ func parameters(pieces []piece) string {
 	return strings.Join(names, ", ")
 }
 
-// need returns tensors that must all be there.
-func (m *module) need(parts ...part) ([]*tensor, error) {
+// require returns tensors, which must all exist and be matrices.
+func (m *module) require(parts ...part) ([]*tensor, error) {
 	var out []*tensor
 	for _, p := range parts {
 		t := m.parts[p]
 		if t == nil {
-			return nil, m.errorf("expected %s, found only %s", p, m.have())
+			return nil, m.errorf("expected %s, found only %s", p, m.partList())
 		}
 		if len(t.Shape) != 2 {
-			return nil, t.errorf("expected two axes, found shape %v", t.Shape)
+			return nil, t.errorf("expected a matrix, found shape %v", t.Shape)
 		}
 		out = append(out, t)
 	}
 	return out, nil
 }
 
-// pair returns two matrices that are multiplied: [n, rank] and [rank, m].
-func (m *module) pair(a, b part) (left, right *tensor, err error) {
-	both, err := m.need(a, b)
+// lowRankPair returns two matrices that are multiplied: [n, rank] and [rank, m].
+func (m *module) lowRankPair(a, b part) (left, right *tensor, err error) {
+	both, err := m.require(a, b)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -170,12 +173,11 @@ func (m *module) pair(a, b part) (left, right *tensor, err error) {
 	return left, right, nil
 }
 
-// A sizeError says that a change has another shape than the weight.
+// A sizeError reports a change with another shape than its weight.
 type sizeError struct{ error }
 
-// fits compares the shape of a change with that of the weight. An error is a
-// [*sizeError].
-func (m *module) fits(rows, cols int, tensors ...*tensor) error {
+// checkSize returns a [*sizeError] if the shape of a change is not that of the weight.
+func (m *module) checkSize(rows, cols int, tensors ...*tensor) error {
 	if rows == m.rows && cols == m.cols {
 		return nil
 	}
@@ -183,35 +185,35 @@ func (m *module) fits(rows, cols int, tensors ...*tensor) error {
 	for _, t := range tensors {
 		found = append(found, fmt.Sprintf("%s %v", quote.Name(t.Name), t.Shape))
 	}
-	return &sizeError{m.errorf("expected a change of %v, for %s, found %v: %s",
+	return &sizeError{m.errorf("expected a change of shape %v, that of %s, found %v: %s",
 		[]int{m.rows, m.cols}, parameters(m.pieces), []int{rows, cols}, strings.Join(found, ", "))}
 }
 
-func (m *module) low() (delta, float64, error) {
-	up, down, err := m.pair(partUp, partDown)
+func (m *module) lowRank() (delta, float64, error) {
+	up, down, err := m.lowRankPair(partUp, partDown)
 	if err != nil {
 		return nil, 0, err
 	}
-	if err := m.fits(up.Shape[0], down.Shape[1], up, down); err != nil {
+	if err := m.checkSize(up.Shape[0], down.Shape[1], up, down); err != nil {
 		return nil, 0, err
 	}
 	scale, err := m.scale(down.Shape[0], true)
-	return low{down, up}, scale, err
+	return lowRank{down, up}, scale, err
 }
 
-// factor is one of LoKr's, and its rank, 0 if it is whole.
+// factor returns one of LoKr's factors and its rank, 0 if it is not a product.
 func (m *module) factor(whole, a, b part) (f factor, rank int, err error) {
 	if m.parts[whole] != nil {
 		if m.parts[a] != nil || m.parts[b] != nil {
-			return f, 0, m.errorf("expected either %s or %s and %s, found %s", whole, a, b, m.have())
+			return f, 0, m.errorf("expected either %s or %s and %s, found %s", whole, a, b, m.partList())
 		}
-		one, err := m.need(whole)
+		one, err := m.require(whole)
 		if err != nil {
 			return f, 0, err
 		}
 		return factor{whole: one[0]}, 0, nil
 	}
-	left, right, err := m.pair(a, b)
+	left, right, err := m.lowRankPair(a, b)
 	if err != nil {
 		return f, 0, err
 	}
@@ -230,10 +232,11 @@ func (m *module) kron() (delta, float64, error) {
 	s1, s2 := w1.shape(), w2.shape()
 	for i, d := range append(slices.Clone(s1), s2...) {
 		if d == 0 {
-			return nil, 0, append(w1.tensors(), w2.tensors()...)[0].errorf("factors of shapes %v and %v: axis %d is empty", s1, s2, i)
+			return nil, 0, append(w1.tensors(), w2.tensors()...)[0].errorf(
+				"factors of shapes %v and %v: axis %d is empty", s1, s2, i)
 		}
 	}
-	if err := m.fits(s1[0]*s2[0], s1[1]*s2[1], append(w1.tensors(), w2.tensors()...)...); err != nil {
+	if err := m.checkSize(s1[0]*s2[0], s1[1]*s2[1], append(w1.tensors(), w2.tensors()...)...); err != nil {
 		return nil, 0, err
 	}
 	rank := rank2
@@ -245,16 +248,16 @@ func (m *module) kron() (delta, float64, error) {
 }
 
 func (m *module) hadamard() (delta, float64, error) {
-	a1, b1, err := m.pair(partHadaW1A, partHadaW1B)
+	a1, b1, err := m.lowRankPair(partHadaW1A, partHadaW1B)
 	if err != nil {
 		return nil, 0, err
 	}
-	a2, b2, err := m.pair(partHadaW2A, partHadaW2B)
+	a2, b2, err := m.lowRankPair(partHadaW2A, partHadaW2B)
 	if err != nil {
 		return nil, 0, err
 	}
 	for _, p := range [][2]*tensor{{a1, b1}, {a2, b2}} {
-		if err := m.fits(p[0].Shape[0], p[1].Shape[1], p[0], p[1]); err != nil {
+		if err := m.checkSize(p[0].Shape[0], p[1].Shape[1], p[0], p[1]); err != nil {
 			return nil, 0, err
 		}
 	}
@@ -262,8 +265,8 @@ func (m *module) hadamard() (delta, float64, error) {
 	return hadamard{factor{a: a1, b: b1}, factor{a: a2, b: b2}}, scale, err
 }
 
-// scale is what a change is multiplied with. The rank is 0 for a LoKr of whole
-// factors, whose alpha LyCORIS writes but does not use.
+// scale returns the factor of a change. The rank is 0 for a LoKr whose factors are not
+// products; LyCORIS writes an alpha for these, but does not use it.
 func (m *module) scale(rank int, useAlpha bool) (float64, error) {
 	if t := m.parts[partAlpha]; t != nil {
 		if !useAlpha {
@@ -292,7 +295,7 @@ func (m *module) scale(rank int, useAlpha bool) (float64, error) {
 	return m.file.strength, nil
 }
 
-// names are those by which a PEFT config may know the module.
+// names returns the names that a PEFT config may use for the module.
 func (m *module) names() []string {
 	names := []string{m.name}
 	for _, p := range m.pieces {
@@ -301,17 +304,18 @@ func (m *module) names() []string {
 	return names
 }
 
-// dora makes the updates of the weight's parameters.
+// dora returns the updates of the weight's parameters, with DoRA if the file has its
+// norms.
 func (m *module) dora(d delta, scale float64) ([]*update, error) {
 	magnitude, lycoris := m.parts[partMagnitude], m.parts[partDoRAScale]
 	if d == nil {
 		if magnitude != nil || lycoris != nil {
-			return nil, m.errorf("expected a change of the weight, found only %s", m.have())
+			return nil, m.errorf("expected a change of the weight, found only %s", m.partList())
 		}
 		return nil, nil
 	}
 	if c := m.file.config(m.component.Name); c != nil && c.UseDoRA && magnitude == nil && lycoris == nil {
-		return nil, m.errorf("expected %s, as %s says use_dora, found only %s", partMagnitude, c.source, m.have())
+		return nil, m.errorf("expected %s, because %s sets use_dora, found only %s", partMagnitude, c.source, m.partList())
 	}
 	base := update{file: m.file, module: m.raw, delta: d, scale: scale, strength: 1}
 	switch {
@@ -328,9 +332,10 @@ func (m *module) dora(d delta, scale float64) ([]*update, error) {
 		switch {
 		case slices.Equal(s, []int{m.rows, 1}) || slices.Equal(s, []int{m.rows}):
 		case slices.Equal(s, []int{1, m.cols}):
-			base.inputs = true
+			base.alongInputs = true
 			if len(m.pieces) > 1 || m.pieces[0].swap {
-				return nil, lycoris.errorf("DoRA along the inputs of %s, which are one layer in the file and several here", parameters(m.pieces))
+				return nil, lycoris.errorf("DoRA along the inputs is not supported for %s, which are one layer in the file",
+					parameters(m.pieces))
 			}
 		default:
 			return nil, lycoris.errorf("expected shape [%d 1] or [1 %d], found %v", m.rows, m.cols, s)
@@ -343,7 +348,7 @@ func (m *module) dora(d delta, scale float64) ([]*update, error) {
 	return spread(base, m.pieces), nil
 }
 
-// spread makes an update of every piece.
+// spread returns a copy of an update for every piece.
 func spread(base update, pieces []piece) (out []*update) {
 	for _, p := range pieces {
 		one := base
@@ -353,8 +358,8 @@ func spread(base update, pieces []piece) (out []*update) {
 	return out
 }
 
-// biases makes the updates of the module's bias. That of a LoRA's second half is
-// scaled as the weight is.
+// biases returns the updates of the module's bias. The bias of lora_B is scaled like
+// the change of the weight.
 func (m *module) biases(scale float64) (out []*update, err error) {
 	for _, p := range []part{partUpBias, partDiffBias} {
 		t := m.parts[p]
@@ -365,19 +370,19 @@ func (m *module) biases(scale float64) (out []*update, err error) {
 		if pieces == nil {
 			return nil, t.errorf("%s has no bias", quote.Name(m.name))
 		}
-		if err := m.shaped(t, pieces); err != nil {
+		if err := m.checkShape(t, pieces); err != nil {
 			return nil, err
 		}
-		base := update{file: m.file, module: m.raw, delta: full{t}, scale: m.file.strength, strength: 1}
+		base := update{file: m.file, module: m.raw, delta: difference{t}, scale: m.file.strength, strength: 1}
 		if p == partUpBias {
 			if m.parts[partUp] == nil {
-				return nil, m.errorf("expected %s, found only %s", partUp, m.have())
+				return nil, m.errorf("expected %s, found only %s", partUp, m.partList())
 			}
 			base.scale = scale
 		}
 		for _, u := range spread(base, pieces) {
 			weight := m.component.params[strings.TrimSuffix(u.Name, ".bias")+".weight"]
-			u.ofLinear = weight.Param != nil && weight.Kind() == nn.LinearWeight
+			u.linearBias = weight.Param != nil && weight.Kind() == nn.LinearWeight
 			out = append(out, u)
 		}
 	}

@@ -8,28 +8,28 @@ import (
 
 // A Spec is a LoRA to load.
 type Spec struct {
-	// Path is that of a safetensors file.
+	// Path is the path of a safetensors file.
 	Path string
-	// Scale is what its changes are multiplied with; 0 leaves the model as it is.
+	// Scale multiplies its changes; 0 leaves the model as it is.
 	Scale float64
 }
 
-// A Component is a part of a pipeline that LoRAs may change.
+// A Component is a component of a pipeline that LoRAs may change.
 type Component struct {
 	Name  string // its folder: transformer, text_encoder, text_encoder_2
-	Class string // of diffusers or transformers
+	Class string // its class in diffusers or transformers
 	Model any    // a pointer to its module tree, loaded or only declared
-	// Tables are the names that other programs have for its tensors, and Rules names
-	// that only LoRAs have.
+	// Tables are the layouts in which other programs name its tensors, and Rules map
+	// names that occur only in LoRAs.
 	Tables []*layout.Table
 	Rules  []layout.Rule
-	// Beyond reports that LoRAs may change layers that Model does not declare, which
-	// come behind all that is used.
-	Beyond bool
+	// UnusedLayers reports that LoRAs may have tensors for layers that Model does not
+	// declare, because their output is not used.
+	UnusedLayers bool
 }
 
-// A Hint tells by the names of tensors what model a LoRA is for.
+// A Hint recognises the model that a LoRA is for by the names of its tensors.
 type Hint struct {
-	For   string
-	Names *regexp.Regexp
+	For   string         // the model
+	Names *regexp.Regexp // matches some of the names
 }

@@ -8,38 +8,39 @@ import (
 	"github.com/gomflux/gomflux/mlx/nn"
 )
 
-// An update is what one file changes of one parameter.
+// An update is the change of one parameter by one file.
 type update struct {
 	piece
-	file   *file
-	module string // as the file has it, for messages
-	// ofLinear says of a bias that it is a linear layer's.
-	ofLinear bool
-	delta    delta
-	scale    float64 // of delta, with the file's strength
-	// DoRA: the norms that the changed weight gets, [out] or, along the inputs, [in].
-	norms  *tensor
-	inputs bool
-	// LyCORIS' DoRA is computed at full strength, and then its change is multiplied;
-	// PEFT's has only its delta multiplied.
+	file       *file
+	module     string // the module's name in the file, for messages
+	linearBias bool   // whether the parameter is the bias of a linear layer
+	delta      delta
+	scale      float64 // the factor of delta, including the file's strength
+	// norms are the norms of the weight that DoRA sets: [out] or, along the inputs, [in].
+	// It is nil without DoRA.
+	norms       *tensor
+	alongInputs bool
+	// strength multiplies the whole change of LyCORIS' DoRA. It is 1 for PEFT's DoRA,
+	// where scale contains the strength.
 	strength float64
 }
 
-// A delta is a change of a weight [out, in], before it is scaled.
+// A delta is a change of a weight [out, in], before scaling.
 type delta interface {
-	// tensors are those that it is made of. If one is zero, so is the change.
+	// tensors returns the tensors of the change. If one of them is zero, so is the change.
 	tensors() []*tensor
-	// dense is the whole of it in float32, scaled, of which pick takes rows.
+	// dense computes the scaled change in float32. pick selects its rows.
 	dense(pick func(*mlx.Array) *mlx.Array, scale float64) *mlx.Array
-	// beside prepares to compute it of inputs: it returns the arrays that are needed,
-	// and what computes with them.
-	beside(pick func(*mlx.Array) *mlx.Array) ([]*mlx.Array, product)
+	// runtime returns a function that applies the change to the inputs of a layer, and
+	// the arrays that this function needs. pick selects the rows of the change.
+	runtime(pick func(*mlx.Array) *mlx.Array) ([]*mlx.Array, product)
 }
 
-// A product takes x [..., in] to [..., out] by some arrays, and scales that.
+// A product multiplies x [..., in] with a change, given as arrays, and scales the
+// result [..., out].
 type product func(x *mlx.Array, arrays []*mlx.Array, scale float64) *mlx.Array
 
-// pick takes the update's rows of an array.
+// pick selects the update's rows of an array.
 func (u *update) pick(x *mlx.Array) *mlx.Array {
 	if u.from != 0 || u.to != x.Dim(0) {
 		x = x.Slice(0, u.from, u.to)
@@ -51,7 +52,7 @@ func (u *update) pick(x *mlx.Array) *mlx.Array {
 	return x
 }
 
-// zero says whether the update is one that changes nothing.
+// zero reports whether the update changes nothing.
 func (u *update) zero() (bool, error) {
 	if u.norms != nil {
 		return false, nil
@@ -68,13 +69,13 @@ func (u *update) zero() (bool, error) {
 	return false, nil
 }
 
-// fixed says whether the update cannot run beside its layer.
-func (u *update) fixed() bool {
-	return u.inputs || u.Kind() != nn.LinearWeight && !(strings.HasSuffix(u.Name, ".bias") && u.ofLinear)
+// mustBake reports whether the update cannot be computed at run time.
+func (u *update) mustBake() bool {
+	return u.alongInputs || u.Kind() != nn.LinearWeight && !(strings.HasSuffix(u.Name, ".bias") && u.linearBias)
 }
 
-// bake changes w, float32 in the parameter's shape in memory. Before is what it
-// was before all updates.
+// bake returns w with the update. w is float32 and has the parameter's shape in memory;
+// before is its value before all updates.
 func (u *update) bake(w, before *mlx.Array) *mlx.Array {
 	if u.file.strength == 0 {
 		return w
@@ -90,18 +91,18 @@ func (u *update) bake(w, before *mlx.Array) *mlx.Array {
 	return w.Add(changed.Sub(w).Times(u.strength))
 }
 
-// factors are what takes the rows of w [out, in], or its columns, to DoRA's norms:
-// [out, 1] or [1, in] in float32.
+// factors returns the factors that scale the rows of w [out, in], or its columns, to
+// DoRA's norms: [out, 1] or [1, in] in float32.
 func (u *update) factors(w *mlx.Array) *mlx.Array {
-	norms := u.norms.wide()
-	if u.inputs {
+	norms := u.norms.asFloat32()
+	if u.alongInputs {
 		return norms.Reshape(1, -1).Div(w.Square().Sum(0).Sqrt())
 	}
 	return u.pick(norms.Reshape(-1)).Reshape(-1, 1).Div(w.Square().Sum(1).Sqrt())
 }
 
-// attach makes an adapter of the update.
-func (u *update) attach(s *Set, layer *nn.Dense) *adapter {
+// attach returns an adapter that computes the update at run time.
+func (u *update) attach(s *Set, layer *nn.Linear) *adapter {
 	a := &adapter{set: s, scale: u.scale, strength: u.strength}
 	if u.file.strength == 0 {
 		return a
@@ -112,7 +113,7 @@ func (u *update) attach(s *Set, layer *nn.Dense) *adapter {
 			arrays = []*mlx.Array{u.delta.dense(u.pick, 1)}
 			a.product = func(_ *mlx.Array, w []*mlx.Array, scale float64) *mlx.Array { return w[0].Times(scale) }
 		} else {
-			arrays, a.product = u.delta.beside(u.pick)
+			arrays, a.product = u.delta.runtime(u.pick)
 		}
 		for i := range arrays {
 			arrays[i] = arrays[i].Contiguous()
@@ -137,7 +138,7 @@ func (u *update) attach(s *Set, layer *nn.Dense) *adapter {
 	return a
 }
 
-// An adapter is an update beside a linear layer. It computes in the dtype of the
+// An adapter is an update that is computed next to a linear layer, in the dtype of the
 // layer's input.
 type adapter struct {
 	set      *Set
@@ -145,7 +146,7 @@ type adapter struct {
 	strength float64
 	arrays   []*mlx.Array
 	product  product // nil for a scale of 0
-	dora     bool    // the last array is its factors
+	dora     bool    // the last array holds DoRA's factors
 }
 
 // Apply implements nn.Adapter.
@@ -166,7 +167,7 @@ func (a *adapter) Apply(x, y *mlx.Array) *mlx.Array {
 	if factors == nil {
 		return y.Add(d)
 	}
-	wide := y.AsType(mlx.Float32) // factors are near 1
+	wide := y.AsType(mlx.Float32) // because factors are near 1
 	changed := wide.Add(d.AsType(mlx.Float32)).Mul(factors)
 	if a.strength != 1 {
 		changed = wide.Add(changed.Sub(wide).Times(a.strength))
@@ -174,35 +175,35 @@ func (a *adapter) Apply(x, y *mlx.Array) *mlx.Array {
 	return changed.AsType(y.Dtype())
 }
 
-// low is up·down: [out, rank] and [rank, in].
-type low struct{ down, up *tensor }
+// lowRank is up·down, of shapes [out, rank] and [rank, in].
+type lowRank struct{ down, up *tensor }
 
-func (l low) tensors() []*tensor { return []*tensor{l.up, l.down} }
+func (l lowRank) tensors() []*tensor { return []*tensor{l.up, l.down} }
 
-func (l low) dense(pick func(*mlx.Array) *mlx.Array, scale float64) *mlx.Array {
-	return pick(l.up.wide()).Matmul(l.down.wide().Times(scale))
+func (l lowRank) dense(pick func(*mlx.Array) *mlx.Array, scale float64) *mlx.Array {
+	return pick(l.up.asFloat32()).Matmul(l.down.asFloat32().Times(scale))
 }
 
-func (l low) beside(pick func(*mlx.Array) *mlx.Array) ([]*mlx.Array, product) {
+func (l lowRank) runtime(pick func(*mlx.Array) *mlx.Array) ([]*mlx.Array, product) {
 	return []*mlx.Array{l.down.array(), pick(l.up.array())}, func(x *mlx.Array, w []*mlx.Array, scale float64) *mlx.Array {
 		return x.Matmul(w[0].T()).Times(scale).Matmul(w[1].T())
 	}
 }
 
-// full is a change as it is.
-type full struct{ diff *tensor }
+// difference is a change that is stored as it is.
+type difference struct{ diff *tensor }
 
-func (f full) tensors() []*tensor { return []*tensor{f.diff} }
+func (f difference) tensors() []*tensor { return []*tensor{f.diff} }
 
-func (f full) dense(pick func(*mlx.Array) *mlx.Array, scale float64) *mlx.Array {
-	return pick(f.diff.wide()).Times(scale)
+func (f difference) dense(pick func(*mlx.Array) *mlx.Array, scale float64) *mlx.Array {
+	return pick(f.diff.asFloat32()).Times(scale)
 }
 
-func (f full) beside(pick func(*mlx.Array) *mlx.Array) ([]*mlx.Array, product) {
+func (f difference) runtime(pick func(*mlx.Array) *mlx.Array) ([]*mlx.Array, product) {
 	return []*mlx.Array{pick(f.diff.array())}, matmulT
 }
 
-// matmulT is x·Wᵀ.
+// matmulT computes x·Wᵀ.
 func matmulT(x *mlx.Array, w []*mlx.Array, scale float64) *mlx.Array {
 	return x.Matmul(w[0].T()).Times(scale)
 }
@@ -221,27 +222,27 @@ func (f factor) shape() []int {
 	return []int{f.a.Shape[0], f.b.Shape[1]}
 }
 
-func (f factor) wide() *mlx.Array {
+func (f factor) asFloat32() *mlx.Array {
 	if f.whole != nil {
-		return f.whole.wide()
+		return f.whole.asFloat32()
 	}
-	return f.a.wide().Matmul(f.b.wide())
+	return f.a.asFloat32().Matmul(f.b.asFloat32())
 }
 
-// kron is LoKr: the Kronecker product of w1 [a, b] and w2 [c, d], [a·c, b·d].
+// kron is LoKr: the Kronecker product [a·c, b·d] of w1 [a, b] and w2 [c, d].
 type kron struct{ w1, w2 factor }
 
 func (k kron) tensors() []*tensor { return append(k.w1.tensors(), k.w2.tensors()...) }
 
 func (k kron) dense(pick func(*mlx.Array) *mlx.Array, scale float64) *mlx.Array {
-	w1, w2 := k.w1.wide().Times(scale), k.w2.wide()
+	w1, w2 := k.w1.asFloat32().Times(scale), k.w2.asFloat32()
 	a, b, c, d := w1.Dim(0), w1.Dim(1), w2.Dim(0), w2.Dim(1)
 	return pick(w1.Reshape(a, 1, b, 1).Mul(w2.Reshape(1, c, 1, d)).Reshape(a*c, b*d))
 }
 
-// beside uses that kron(w1, w2)·x is w1·X·w2ᵀ for x as X [b, d].
-func (k kron) beside(pick func(*mlx.Array) *mlx.Array) ([]*mlx.Array, product) {
-	w1, w2 := k.w1.wide(), k.w2.wide()
+// runtime uses the identity kron(w1, w2)·x = w1·X·w2ᵀ for x reshaped to X [b, d].
+func (k kron) runtime(pick func(*mlx.Array) *mlx.Array) ([]*mlx.Array, product) {
+	w1, w2 := k.w1.asFloat32(), k.w2.asFloat32()
 	a, b, c, d := w1.Dim(0), w1.Dim(1), w2.Dim(0), w2.Dim(1)
 	return []*mlx.Array{w1, w2}, func(x *mlx.Array, w []*mlx.Array, scale float64) *mlx.Array {
 		shape := x.Shape()
@@ -252,15 +253,15 @@ func (k kron) beside(pick func(*mlx.Array) *mlx.Array) ([]*mlx.Array, product) {
 	}
 }
 
-// hadamard is LoHa: the elements of one matrix by those of another, both products.
+// hadamard is LoHa: the element-wise product of two low-rank matrices.
 type hadamard struct{ w1, w2 factor }
 
 func (h hadamard) tensors() []*tensor { return append(h.w1.tensors(), h.w2.tensors()...) }
 
 func (h hadamard) dense(pick func(*mlx.Array) *mlx.Array, scale float64) *mlx.Array {
-	return pick(h.w1.wide()).Mul(pick(h.w2.wide())).Times(scale)
+	return pick(h.w1.asFloat32()).Mul(pick(h.w2.asFloat32())).Times(scale)
 }
 
-func (h hadamard) beside(pick func(*mlx.Array) *mlx.Array) ([]*mlx.Array, product) {
+func (h hadamard) runtime(pick func(*mlx.Array) *mlx.Array) ([]*mlx.Array, product) {
 	return []*mlx.Array{h.dense(pick, 1)}, matmulT
 }

@@ -17,10 +17,10 @@ import (
 	"github.com/gomflux/gomflux/models/index"
 )
 
-// configFile are the names of configs, vocabularies and templates.
+// configFile matches the names of configs, vocabularies and templates.
 var configFile = regexp.MustCompile(`^[^.].*\.(json|txt|model|jinja)$`)
 
-// copyOthers copies the files of a model that are no weights to a folder.
+// copyOthers copies the files of a model that are not weights to a folder.
 func copyOthers(src Source, x index.Index, dir string) error {
 	if err := copyIndex(src, dir); err != nil {
 		return err
@@ -33,7 +33,10 @@ func copyOthers(src Source, x index.Index, dir string) error {
 		for _, entry := range entries {
 			name := path.Join(component, entry.Name())
 			info, err := fs.Stat(src.FS, name)
-			if err != nil || !info.Mode().IsRegular() || !configFile.MatchString(entry.Name()) || strings.Contains(entry.Name(), ".safetensors.index.") {
+			if err != nil || !info.Mode().IsRegular() {
+				continue
+			}
+			if !configFile.MatchString(entry.Name()) || strings.Contains(entry.Name(), ".safetensors.index.") {
 				continue
 			}
 			if err := copyFile(src.FS, name, dir); err != nil {
@@ -44,7 +47,7 @@ func copyOthers(src Source, x index.Index, dir string) error {
 	return nil
 }
 
-// copyIndex copies model_index.json, and records in it the model that it is of.
+// copyIndex copies model_index.json and records the name of the original model in it.
 func copyIndex(src Source, dir string) error {
 	if src.Origin == "" {
 		return copyFile(src.FS, index.File, dir)
@@ -57,7 +60,7 @@ func copyIndex(src Source, dir string) error {
 	return writeNewJSON(filepath.Join(dir, index.File), members)
 }
 
-// copyFile copies a small file to the same place in a folder.
+// copyFile copies a small file to the same path in a folder.
 func copyFile(fsys fs.FS, name, dir string) error {
 	data, err := checkpoint.ReadFile(fsys, name, 256<<20)
 	if err != nil {
@@ -66,7 +69,7 @@ func copyFile(fsys fs.FS, name, dir string) error {
 	return writeNew(filepath.Join(dir, filepath.FromSlash(name)), data)
 }
 
-// writeNew writes a small file that is not there yet.
+// writeNew writes a small file, which must not exist yet.
 func writeNew(path string, data []byte) error {
 	err := os.MkdirAll(filepath.Dir(path), 0o755)
 	var f *os.File

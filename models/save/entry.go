@@ -13,23 +13,23 @@ import (
 	"github.com/gomflux/gomflux/models/errs"
 )
 
-// An entry is a tensor, or a quantized matrix, with its places.
+// An entry is a tensor to write, or a quantized matrix with its scales and biases.
 type entry struct {
-	key   string // its name in diffusers
-	found nn.Found
-	param *nn.Parameter               // nil if the model does not declare it
-	like  *nn.Parameter               // of one that it does not, a layer of other numbers that it does
-	pack  *mlx.Quantization           // how it is written; nil for plain numbers
-	adapt func(*mlx.Array) *mlx.Array // nil: as it is
-	form  func(*mlx.Array) *mlx.Array // of a part of its rows; nil: as it is
-	dtype mlx.Dtype                   // of plain numbers, and of the scales that are affine
-	slots []checkpoint.Tensor         // what is written of it
+	key        string                      // its name in diffusers
+	found      nn.Found                    // the tensor in the source
+	param      *nn.Parameter               // nil if the model does not declare it
+	similar    *nn.Parameter               // if the model does not declare it: the parameter in another layer
+	quantize   *mlx.Quantization           // the quantization in the output, nil for none
+	applyLoRAs func(*mlx.Array) *mlx.Array // nil if no LoRA changes it
+	transform  func(*mlx.Array) *mlx.Array // converts rows to the layout's form; nil if that is the same
+	dtype      mlx.Dtype                   // the dtype if it is not quantized, and that of affine scales
+	slots      []checkpoint.Tensor         // the tensors in the output
 }
 
 // kept reports whether a quantized matrix is written as it is stored.
-func (e *entry) kept() bool { return e.pack != nil && e.pack == e.found.Quantized }
+func (e *entry) kept() bool { return e.quantize != nil && e.quantize == e.found.Quantized }
 
-// bytes is the size of what is written.
+// bytes returns the size in the output.
 func (e *entry) bytes() (n int64) {
 	for _, s := range e.slots {
 		n += s.Bytes()
@@ -37,56 +37,56 @@ func (e *entry) bytes() (n int64) {
 	return n
 }
 
-// layOut gives a tensor its places, under a name, in the form of a table's rule;
-// of no table, in diffusers' form.
+// layOut sets the slots of a tensor with a name in the output, in the form given by a
+// table's rule. Without a table that is diffusers' form.
 func (e *entry) layOut(name string, o *Options, table *layout.Table, rule layout.Rule) error {
 	var err error
 	if e.dtype, err = o.dtype(e.found); err != nil {
 		return err
 	}
-	if e.pack != nil {
-		e.layOutPacked(name)
+	if e.quantize != nil {
+		e.layOutQuantized(name)
 		return nil
 	}
 	shape := e.shape()
 	expanded := 0
-	for _, op := range rule.Forms {
-		if op != checkpoint.FormExpand {
-			return fmt.Errorf("%s: tensor %s: cannot be brought to the form of %s", e.found.File, e.found.Name, table.Name)
+	for _, op := range rule.Transforms {
+		if op != checkpoint.TransformExpand {
+			return fmt.Errorf("%s: tensor %s: cannot be converted to the layout of %s", e.found.File, e.found.Name, table.Name)
 		}
 		expanded++
 	}
 	switch {
 	case expanded > 0:
 		shape = shape[:len(shape)-expanded]
-		e.form = func(a *mlx.Array) *mlx.Array { return a.Reshape(a.Shape()[:a.Ndim()-expanded]...) }
+		e.transform = func(a *mlx.Array) *mlx.Array { return a.Reshape(a.Shape()[:a.Ndim()-expanded]...) }
 	case table != nil && table.ChannelsLast && len(shape) > 3:
 		shape = slices.Concat(shape[:1], shape[2:], shape[1:2])
-		e.form = nn.ChannelsLast
+		e.transform = nn.ChannelsLast
 	}
 	e.slots = []checkpoint.Tensor{slot(name, e.dtype, shape...)}
 	return nil
 }
 
-// layOutPacked is layOut of a matrix that is packed: its weights come before the
-// scales, and, if it is affine, the biases.
-func (e *entry) layOutPacked(name string) {
+// layOutQuantized is layOut for a quantized matrix: its slots are the weights, the
+// scales and, for affine quantization, the biases.
+func (e *entry) layOutQuantized(name string) {
 	shape := e.shape()
-	scales := slot(component.Module(name)+".scales", e.dtype, shape[0], shape[1]/e.pack.Group)
+	scales := slot(component.Module(name)+".scales", e.dtype, shape[0], shape[1]/e.quantize.Group)
 	if e.kept() {
 		scales.Dtype = e.found.Scales.Dtype
-	} else if e.pack.Mode != "affine" {
+	} else if e.quantize.Mode != "affine" {
 		scales.Dtype = checkpoint.U8
 	}
-	e.slots = []checkpoint.Tensor{slot(name, mlx.Uint32, shape[0], shape[1]*e.pack.Bits/32), scales}
-	if e.pack.Mode == "affine" {
+	e.slots = []checkpoint.Tensor{slot(name, mlx.Uint32, shape[0], shape[1]*e.quantize.Bits/32), scales}
+	if e.quantize.Mode == "affine" {
 		biases := scales
 		biases.Name = component.Module(name) + ".biases"
 		e.slots = append(e.slots, biases)
 	}
 }
 
-// shape is that of the tensor when it is unpacked.
+// shape returns the shape of the tensor, dequantized.
 func (e *entry) shape() []int {
 	shape := e.found.Shape
 	if q := e.found.Quantized; q != nil {
@@ -95,14 +95,14 @@ func (e *entry) shape() []int {
 	return shape
 }
 
-// slot describes a tensor that is to be written.
+// slot describes a tensor in the output.
 func slot(name string, dtype mlx.Dtype, shape ...int) checkpoint.Tensor {
 	stored, _ := nn.FileDtype(dtype)
 	return checkpoint.Tensor{Name: name, Dtype: stored, Shape: shape}
 }
 
-// under is the same tensor, to be written once more under another name.
-func (e *entry) under(name string) *entry {
+// renamed returns a copy of the entry that is written under another name.
+func (e *entry) renamed(name string) *entry {
 	other := *e
 	other.slots = slices.Clone(e.slots)
 	for i, slot := range other.slots {
@@ -111,17 +111,17 @@ func (e *entry) under(name string) *entry {
 	return &other
 }
 
-// dtype is what a tensor is written in, if it is not packed.
+// dtype returns the dtype of a tensor in the output, if it is not quantized there.
 func (o *Options) dtype(f nn.Found) (mlx.Dtype, error) {
 	stored := f.Dtype
 	if f.Quantized != nil {
 		stored = f.Scales.Dtype
 	}
-	d, ok := readAs(stored)
+	d, ok := memoryDtype(stored)
 	switch {
 	case !ok:
 		return 0, fmt.Errorf("%w: %s: tensor %s: dtype %s", errs.ErrUnsupported, f.File, f.Name, f.Dtype)
-	case d.IsFloat() && o.KeepDtypes, !d.IsFloat() && f.Quantized == nil: // numbers that are no weights stay
+	case d.IsFloat() && o.KeepDtypes, !d.IsFloat() && f.Quantized == nil: // integers are not weights
 		return d, nil
 	case o.Dtype != nil:
 		return *o.Dtype, nil
@@ -129,13 +129,13 @@ func (o *Options) dtype(f nn.Found) (mlx.Dtype, error) {
 	return mlx.BFloat16, nil
 }
 
-// readAs returns the dtype that tensors of a file's dtype have in memory, and
-// reports whether they can be read.
-func readAs(d checkpoint.Dtype) (mlx.Dtype, bool) {
+// memoryDtype returns the dtype in memory of tensors with a dtype in files, and reports
+// whether they can be read.
+func memoryDtype(d checkpoint.Dtype) (mlx.Dtype, bool) {
 	switch d {
 	case checkpoint.F8E4M3:
 		return mlx.BFloat16, true
-	case checkpoint.F64: // no weights are
+	case checkpoint.F64: // never the dtype of weights
 		return 0, false
 	}
 	return nn.DtypeOf(d)

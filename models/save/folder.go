@@ -15,16 +15,16 @@ import (
 	"github.com/gomflux/gomflux/models/index"
 )
 
-// A target is the folder that a model is saved to. All of it is written to a folder
-// beside it first, so that giving that its name is one step.
+// A target is the folder that a model is saved to. The model is written to a temporary
+// folder in the same place first, so that it appears in one step, by a rename.
 type target struct {
 	dir      string // an absolute path
-	replaces bool   // another model
-	work     string // the folder that is written to
-	release  func() // its lock
+	replaces bool   // whether dir holds a model that is replaced
+	work     string // the temporary folder
+	release  func() // unlocks the temporary folder
 }
 
-// newTarget makes sure that a folder can be made, or replaced.
+// newTarget checks that a folder can be created or replaced.
 func newTarget(dir string, overwrite bool) (*target, error) {
 	replaces, err := checkFolder(dir, overwrite)
 	if err != nil {
@@ -37,30 +37,31 @@ func newTarget(dir string, overwrite bool) (*target, error) {
 	return &target{dir: abs, replaces: replaces}, nil
 }
 
-// checkFolder reports whether a folder is to be replaced: one that is there, and not
-// empty, must hold a model then.
+// checkFolder reports whether a folder exists and is to be replaced. It returns an
+// error unless the folder is missing or empty, or holds a model and overwrite is set.
 func checkFolder(dir string, overwrite bool) (replaces bool, err error) {
 	entries, err := os.ReadDir(dir)
 	switch {
 	case errors.Is(err, fs.ErrNotExist) || err == nil && len(entries) == 0:
 		return false, nil
 	case err != nil:
-		return false, errs.Requestf("%s: expected a folder to be made, found something: %w", dir, oserr.Bare(err))
+		return false, errs.Requestf("%s: cannot be used as a folder: %w", dir, oserr.Bare(err))
 	case !overwrite:
-		return false, errs.Requestf("%s: is there, and not empty (give another folder, or --overwrite to replace the model in it)", dir)
+		return false, errs.Requestf("%s: already exists and is not empty "+
+			"(choose another folder, or replace the model in it with --overwrite)", dir)
 	}
 	for _, name := range []string{index.File, index.MFluxFile} {
 		if _, err := os.Stat(filepath.Join(dir, name)); err == nil {
 			return true, nil
 		}
 	}
-	return false, errs.Requestf("%s: is there, and no model's folder, so it is left alone", dir)
+	return false, errs.Requestf("%s: already exists and is not a model folder, so it is not replaced", dir)
 }
 
-// begin makes the folder that is written to, if the disk has room for so many bytes.
+// begin creates the temporary folder, if the disk has space for a number of bytes.
 func (t *target) begin(need int64) error {
 	if free := freeBytes(t.dir); free > 0 && need > free {
-		return fmt.Errorf("%s: the model takes %.2f GB, and the disk has %.2f GB free", t.dir, float64(need)/1e9, float64(free)/1e9)
+		return fmt.Errorf("%s: the model needs %.2f GB, but only %.2f GB are free on the disk", t.dir, float64(need)/1e9, float64(free)/1e9)
 	}
 	parent := filepath.Dir(t.dir)
 	if err := os.MkdirAll(parent, 0o755); err != nil {
@@ -72,18 +73,18 @@ func (t *target) begin(need int64) error {
 		return err
 	}
 	if t.release, err = filelock.TryFolder(t.work); err != nil {
-		t.release = func() {} // not all file systems have locks
+		t.release = func() {} // not all file systems support locks
 	}
 	return nil
 }
 
-// commit gives the folder that was written its name.
+// commit renames the temporary folder to the target.
 func (t *target) commit() error {
 	err := os.Chmod(t.work, 0o755)
 	if err == nil && t.replaces {
 		err = t.replace()
 	} else if err == nil {
-		os.Remove(t.dir) // if it is there, and empty
+		os.Remove(t.dir) // it may exist and be empty
 		err = os.Rename(t.work, t.dir)
 	}
 	if err != nil {
@@ -92,8 +93,8 @@ func (t *target) commit() error {
 	return nil
 }
 
-// replace puts the folder that was written in the place of the one that is there. No
-// step of it leaves either under a name that says that it is incomplete.
+// replace replaces the existing folder with the temporary one. At every step both have
+// names that do not end in incomplete, so that an interruption loses neither.
 func (t *target) replace() error {
 	whole := strings.TrimSuffix(t.work, incomplete)
 	if err := os.Rename(t.work, whole); err != nil {
@@ -110,17 +111,16 @@ func (t *target) replace() error {
 	return os.RemoveAll(old)
 }
 
-// discard removes what was written, unless it has its name.
+// discard removes the temporary folder, unless it was renamed.
 func (t *target) discard() {
 	os.RemoveAll(t.work)
 	t.release()
 }
 
-// incomplete is what the names of folders that are being written end in.
+// incomplete is the suffix of folders that are being written.
 const incomplete = ".incomplete"
 
-// removeAbandoned removes what others who were killed have left beside what they
-// wanted to save.
+// removeAbandoned removes temporary folders that were left by killed processes.
 func removeAbandoned(parent string) {
 	entries, err := os.ReadDir(parent)
 	if err != nil {
@@ -138,7 +138,7 @@ func removeAbandoned(parent string) {
 	}
 }
 
-// freeBytes is what a disk has room for; 0 if it does not tell.
+// freeBytes returns the free space on the disk of a folder, 0 if it is unknown.
 var freeBytes = func(dir string) int64 {
 	free, _ := disk.Free(dir)
 	return free

@@ -19,8 +19,8 @@ import (
 	"github.com/gomflux/gomflux/models/save"
 )
 
-// TestRefused has what cannot be saved: the reason is named, and nothing is left in
-// the folder where it should have been.
+// TestRefused checks the errors about models and folders that cannot be saved, and that
+// nothing is left behind.
 func TestRefused(t *testing.T) {
 	plain := modeltest.Wide(t, "zimage-small")
 	// changed is the model with other tensors of its transformer
@@ -31,7 +31,8 @@ func TestRefused(t *testing.T) {
 		}
 		all := stored(t, dir, "transformer")
 		change(all)
-		if err := checkpoint.WriteFile(filepath.Join(dir, "transformer", "model.safetensors"), slices.Collect(maps.Values(all)), nil); err != nil {
+		if err := checkpoint.WriteFile(filepath.Join(dir, "transformer", "model.safetensors"), slices.Collect(maps.Values(all)),
+			nil); err != nil {
 			t.Fatal(err)
 		}
 		return dir
@@ -43,17 +44,19 @@ func TestRefused(t *testing.T) {
 	q := &mlx.Quantization{Mode: "affine", Bits: 4, Group: 64}
 	for _, c := range []refusal{
 		{"not empty", plain, full, save.Options{}, []string{full, "not empty", "--overwrite"}},
-		{"no model to replace", plain, full, save.Options{Overwrite: true}, []string{full, "no model's folder"}},
-		{"a file", plain, filepath.Join(full, "note.txt"), save.Options{}, []string{"note.txt", "expected a folder to be made"}},
+		{"no model to replace", plain, full, save.Options{Overwrite: true}, []string{full, "is not a model folder"}},
+		{"a file", plain, filepath.Join(full, "note.txt"), save.Options{}, []string{"note.txt", "cannot be used as a folder"}},
 		{"unknown layout", plain, "", save.Options{Layout: "gguf"}, []string{`layout "gguf"`, "diffusers or mflux"}},
-		{"quantized for diffusers", plain, "", save.Options{Layout: save.LayoutDiffusers, Quantize: q}, []string{"diffusers' layout has no quantized weights"}},
+		{"quantized for diffusers", plain, "", save.Options{Layout: save.LayoutDiffusers, Quantize: q},
+			[]string{"layout diffusers: does not support quantized weights"}},
 		{"NaN", changed(func(all map[string]*checkpoint.Array) {
 			copy(all["layers.1.attention.to_v.weight"].Data, []byte{0xff, 0xff})
 		}), "", save.Options{Quantize: q}, []string{"model.safetensors", "tensor layers.1.attention.to_v.weight", "NaN"}},
 		{"too large for float16", changed(func(all map[string]*checkpoint.Array) {
 			copy(all["layers.1.attention_norm1.weight"].Data, []byte{0x80, 0x47}) // 65536
 		}), "", save.Options{Dtype: new(mlx.Float16)}, []string{"tensor layers.1.attention_norm1.weight", "float16 ends at 65504"}},
-		{"missing", changed(func(all map[string]*checkpoint.Array) { delete(all, "cap_pad_token") }), "", save.Options{}, []string{"missing: cap_pad_token"}},
+		{"missing", changed(func(all map[string]*checkpoint.Array) { delete(all, "cap_pad_token") }), "", save.Options{},
+			[]string{"missing: cap_pad_token"}},
 	} {
 		t.Run(c.name, c.test)
 	}
@@ -164,8 +167,8 @@ func TestAfterKill(t *testing.T) {
 	}
 }
 
-// TestOverwrite puts models in the place of others, of themselves too, and leaves
-// what is there if one cannot be written.
+// TestOverwrite replaces models by others and by themselves, and keeps the existing model
+// if saving fails.
 func TestOverwrite(t *testing.T) {
 	parent := t.TempDir()
 	dir := filepath.Join(parent, "saved")

@@ -16,13 +16,13 @@ import (
 	"github.com/gomflux/gomflux/models/save"
 )
 
-// found is a model that was found by name, with what is recorded of it.
+// found converts a model that was found by name.
 func found(s *catalog.Source) save.Source {
 	return save.Source{FS: s.FS, Name: s.Name, Folder: s.Folder, Revision: s.Revision, Origin: s.Origin()}
 }
 
-// TestOrigin saves what is meant to be run with settings of its own: they
-// are those of what was saved, and of what is saved of that.
+// TestOrigin checks that a saved model keeps the recommended settings of its original, also
+// when it is saved again.
 func TestOrigin(t *testing.T) {
 	parent := t.TempDir()
 	turbo := filepath.Join(parent, "Z-Image-Turbo") // a folder of a preset's name
@@ -59,7 +59,8 @@ func TestOrigin(t *testing.T) {
 	// a folder as mflux itself saves it says so elsewhere
 	theirs := filepath.Join(parent, "theirs")
 	if err := os.CopyFS(theirs, os.DirFS(modeltest.Folder(t, "zimage-ordinary"))); err == nil {
-		err = os.WriteFile(filepath.Join(theirs, "mflux_model.json"), []byte(`{"model_name": "z-image-turbo", "base_model": null, "upstream": null}`), 0o644)
+		err = os.WriteFile(filepath.Join(theirs, "mflux_model.json"),
+			[]byte(`{"model_name": "z-image-turbo", "base_model": null, "upstream": null}`), 0o644)
 		if err != nil {
 			t.Fatal(err)
 		}

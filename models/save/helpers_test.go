@@ -13,7 +13,7 @@ import (
 	"github.com/gomflux/gomflux/picture"
 )
 
-// source is the model in a folder, of which nothing else is known.
+// source returns the model in a folder, without further information.
 func source(t *testing.T, dir string) save.Source {
 	t.Helper()
 	fsys, err := checkpoint.OpenFolder(dir)

@@ -44,7 +44,8 @@ func TestLoRA(t *testing.T) {
 		for _, o := range []save.Options{{LoRAs: loras}, {LoRAs: loras, Quantize: q}} {
 			saved, report := saveNew(t, dir, o)
 			got := latentsWith(t, saved, models.LoadOptions{})
-			if want := latentsWith(t, dir, models.LoadOptions{LoRAs: loras, Quantize: o.Quantize}); !slices.Equal(got, want) || slices.Equal(got, plain) {
+			if want := latentsWith(t, dir, models.LoadOptions{LoRAs: loras, Quantize: o.Quantize}); !slices.Equal(got, want) ||
+				slices.Equal(got, plain) {
 				t.Errorf("%v: what was saved makes something else", o.Quantize)
 			}
 			if len(report.LoRAs) != 1 || report.LoRAs[0].Modules["transformer"] != 1 {
@@ -58,7 +59,7 @@ func TestLoRA(t *testing.T) {
 				t.Errorf("%+v", l)
 			}
 		}
-		// beside packed weights, where a LoRA runs if they are not changed, it makes nearly the same
+		// the result is nearly that of the LoRA computed at run time next to the quantized weights
 		got, want := latentsWith(t, saved, models.LoadOptions{}), latentsWith(t, packed, models.LoadOptions{LoRAs: loras})
 		a, b := mlx.FromFloat32(got), mlx.FromFloat32(want)
 		if off := math.Sqrt(component.SumOfSquares(a.Sub(b)) / component.SumOfSquares(b)); !(off < 0.02) {
@@ -75,7 +76,8 @@ func TestLoRA(t *testing.T) {
 			t.Fatal(err)
 		}
 		sum := sha256.Sum256(read(t, file))
-		if len(about.LoRAs) != 1 || about.LoRAs[0].Source != "lora.safetensors" || about.LoRAs[0].Scale != 0.75 || about.LoRAs[0].SHA256 != hex.EncodeToString(sum[:]) {
+		if len(about.LoRAs) != 1 || about.LoRAs[0].Source != "lora.safetensors" || about.LoRAs[0].Scale != 0.75 ||
+			about.LoRAs[0].SHA256 != hex.EncodeToString(sum[:]) {
 			t.Errorf("%+v", about.LoRAs)
 		}
 	})

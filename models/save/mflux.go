@@ -22,7 +22,7 @@ import (
 // mfluxVersion is the version of mflux whose layout is written.
 const mfluxVersion = "0.24.0"
 
-// mfluxModel is mflux_model.json.
+// mfluxModel is the content of mflux_model.json.
 type mfluxModel struct {
 	Format    int              `json:"format_version"`
 	Version   string           `json:"mflux_version"`
@@ -50,7 +50,7 @@ type mfluxSavedLoRA struct {
 }
 
 // describe writes mflux_model.json, which mflux-save writes last, to a folder.
-func describe(p *plan, dir string) (err error) {
+func writeMFluxModel(p *plan, dir string) (err error) {
 	now := time.Now().UTC().Format("2006-01-02T15:04:05Z")
 	about := mfluxModel{
 		Format: 1, Version: mfluxVersion, Created: now, Updated: now, CreatedBy: "gomflux",
@@ -59,7 +59,7 @@ func describe(p *plan, dir string) (err error) {
 	if p.src.Revision != "" {
 		repo, _, _ := strings.Cut(p.src.Name, ":")
 		about.Upstream = &mfluxUpstream{repo, &p.src.Revision}
-	} else if p.src.Folder != "" { // others need not know where it was
+	} else if p.src.Folder != "" { // without the path, which is private
 		about.Name = filepath.Base(p.src.Folder)
 	}
 	if p.level != "" {
@@ -72,7 +72,7 @@ func describe(p *plan, dir string) (err error) {
 		return err
 	}
 	for _, spec := range p.o.LoRAs {
-		sum := "" // of a folder
+		sum := "" // for a folder
 		if !disk.IsFolder(spec.Path) {
 			if sum, err = filehash.SHA256(context.Background(), spec.Path); err != nil {
 				return fmt.Errorf("%s: %w", spec.Path, err)
@@ -83,7 +83,7 @@ func describe(p *plan, dir string) (err error) {
 	return writeNewJSON(filepath.Join(dir, index.MFluxFile), about)
 }
 
-// encoders lists the kinds of the text encoders, by their configs.
+// encoders lists the model types of the text encoders, from their configs.
 func encoders(p *plan) ([]string, error) {
 	var dirs []string
 	for _, c := range p.declared.Components {
@@ -92,7 +92,7 @@ func encoders(p *plan) ([]string, error) {
 		}
 	}
 	slices.Sort(dirs)
-	kinds := []string{} // null would be another thing in JSON
+	kinds := []string{} // an empty list, not null, in JSON
 	for _, dir := range dirs {
 		var config struct {
 			Type string `json:"model_type"`

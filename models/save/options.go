@@ -12,52 +12,51 @@ import (
 
 // The layouts that [Model] writes.
 const (
-	// LayoutDiffusers is what from_pretrained of diffusers reads. It has no
-	// quantized weights.
+	// LayoutDiffusers is the layout that from_pretrained of diffusers reads. It does not
+	// support quantized weights.
 	LayoutDiffusers = "diffusers"
-	// LayoutMFlux is what mflux reads, as its mflux-save writes it, with the
-	// configs of diffusers beside it.
+	// LayoutMFlux is the layout that mflux-save writes and mflux reads, with the configs
+	// of diffusers in addition.
 	LayoutMFlux = "mflux"
 )
 
-// A Source is a model that is to be saved, with what is recorded of it.
+// A Source is a model to save, with the information that is recorded about it.
 type Source struct {
-	FS       fs.FS
-	Name     string // that it was found by
-	Folder   string // on disk, or the file; "" for a model inside the program
-	Revision string // the commit, of a model in the Hugging Face cache
-	// Origin is the name of the model that it is, or was saved of, "" for one that
-	// is not known. It tells the settings that the model is meant to be run with.
+	FS       fs.FS  // the model folder in diffusers' layout
+	Name     string // the name by which it was found
+	Folder   string // the folder or file on disk, "" for a built-in model
+	Revision string // the commit, for a model in the Hugging Face cache
+	// Origin is the name of the model, or of the model that it was saved from, "" if it
+	// is unknown. It determines the recommended settings.
 	Origin string
-	// Base is the name by which mflux knows the published model that it is, nil for
-	// none.
+	// Base is mflux's name for the published model, nil for other models.
 	Base *string
 }
 
-// Options say how a model is saved.
+// Options configure how a model is saved.
 type Options struct {
-	// Layout is LayoutDiffusers or LayoutMFlux; "" for the latter if weights are
-	// quantized and for the former if none are.
+	// Layout is LayoutDiffusers or LayoutMFlux. If it is empty, LayoutMFlux is used for
+	// quantized weights, and LayoutDiffusers otherwise.
 	Layout string
-	// Quantize is how weights are packed, all but those that the components' classes
-	// have rules of; nil for not at all. Those that are quantized already stay as they
-	// are, but in diffusers' layout. Of all modes mflux reads affine alone.
+	// Quantize is the quantization of the weights, subject to the rules of the component
+	// classes; nil does not quantize. Weights that are quantized already stay as they
+	// are, except in LayoutDiffusers. mflux reads affine quantization only.
 	Quantize *mlx.Quantization
-	// Dtype is that of all other floating-point tensors, bfloat16 if it is nil;
-	// KeepDtypes leaves each in its own.
+	// Dtype is the dtype of all other floating-point tensors, nil for bfloat16.
+	// KeepDtypes keeps the dtype of every tensor instead.
 	Dtype      *mlx.Dtype
 	KeepDtypes bool
-	// LoRAs are added to the weights before these are quantized.
+	// LoRAs are baked into the weights before quantization.
 	LoRAs []lora.Spec
-	// Overwrite lets the model take the place of another one in the folder.
+	// Overwrite allows replacing a model in the folder.
 	Overwrite bool
-	// Progress, if set, is told how many bytes of all components are written, while
-	// those of one are.
+	// Progress, if set, is called with the number of bytes of all components that were
+	// written, while a component is written.
 	Progress func(component string, done, total int64)
 }
 
-// check refuses options that do not go together, and a quantization that the
-// device cannot do.
+// check returns an error for options that exclude each other, and for a quantization
+// that the device does not support.
 func (o *Options) check() error {
 	if !slices.Contains([]string{"", LayoutDiffusers, LayoutMFlux}, o.Layout) {
 		return errs.Requestf("layout %q: expected %s or %s", o.Layout, LayoutDiffusers, LayoutMFlux)
@@ -66,22 +65,22 @@ func (o *Options) check() error {
 		return nil
 	}
 	if o.Layout == LayoutDiffusers {
-		return errs.Requestf("diffusers' layout has no quantized weights of this kind: leave the layout or the quantization out")
+		return errs.Requestf("layout %s: does not support quantized weights (leave out the layout or the quantization)", LayoutDiffusers)
 	}
 	return component.CheckQuantization(*o.Quantize)
 }
 
-// A Report says what was saved.
+// A Report describes a saved model.
 type Report struct {
-	Folder       string // as it was given
+	Folder       string // as passed to Model
 	Layout       string
-	Quantization string // as component.ParseQuantization takes it; "" if nothing is quantized
-	Bytes        int64  // of all tensors
-	Files        int    // with weights
-	// Layers are the quantized ones, in the order of components and names.
+	Quantization string // as accepted by component.ParseQuantization; "" if nothing is quantized
+	Bytes        int64  // size of all tensors
+	Files        int    // number of files with weights
+	// Layers lists the quantized layers by component and name.
 	Layers []Layer
-	// Left lists tensors, with their components, that the layout has no place for,
-	// and that no picture needs.
+	// Left lists tensors, with their components, that the layout does not contain and
+	// that generating images does not need.
 	Left  []string
 	LoRAs []lora.Report
 }
@@ -91,8 +90,8 @@ type Layer struct {
 	Component, Name string
 	mlx.Quantization
 	Bytes int64
-	// Error is ‖W-Ŵ‖/‖W‖ of the weights W and what they are unpacked to. It is 0 if
-	// Kept is set, of a layer that was quantized before.
+	// Error is the relative error ‖W-Ŵ‖/‖W‖ of the dequantized weights Ŵ, 0 if Kept.
 	Error float64
-	Kept  bool
+	// Kept reports that the layer was quantized in the source and is unchanged.
+	Kept bool
 }

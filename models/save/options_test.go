@@ -63,7 +63,8 @@ func TestShards(t *testing.T) {
 			if layout == save.LayoutMFlux {
 				q := &mlx.Quantization{Mode: "affine", Bits: 5, Group: 32}
 				packed, _ := saveNew(t, dir, save.Options{Quantize: q})
-				if got, want := latentsWith(t, packed, models.LoadOptions{}), latentsWith(t, dir, models.LoadOptions{Quantize: q}); !slices.Equal(got, want) {
+				if got, want := latentsWith(t, packed, models.LoadOptions{}),
+					latentsWith(t, dir, models.LoadOptions{Quantize: q}); !slices.Equal(got, want) {
 					t.Error("what was quantized in parts makes something else")
 				}
 			}
@@ -93,7 +94,8 @@ func TestDtypes(t *testing.T) {
 		t.Fatal(err)
 	}
 	mlxtest.Do(t, func() {
-		for want, o := range map[checkpoint.Dtype]save.Options{checkpoint.BF16: {}, checkpoint.F16: {Dtype: new(mlx.Float16)}, checkpoint.F32: {KeepDtypes: true}} {
+		for want, o := range map[checkpoint.Dtype]save.Options{checkpoint.BF16: {}, checkpoint.F16: {Dtype: new(mlx.Float16)},
+			checkpoint.F32: {KeepDtypes: true}} {
 			saved, _ := saveNew(t, dir, o)
 			for _, x := range list {
 				if got := stored(t, saved, "text_encoder")[x.Name]; got.Dtype != want {
@@ -104,11 +106,12 @@ func TestDtypes(t *testing.T) {
 				t.Errorf("%s is %s", x.Name, x.Dtype)
 			}
 		}
-		// what is kept is the same to the last bit, when it is quantized too
+		// kept tensors are the same bit for bit, also with quantization
 		q := &mlx.Quantization{Mode: "affine", Bits: 4, Group: 64}
 		for _, o := range []save.Options{{KeepDtypes: true}, {KeepDtypes: true, Quantize: q}} {
 			saved, _ := saveNew(t, dir, o)
-			if got, want := latentsWith(t, saved, models.LoadOptions{}), latentsWith(t, dir, models.LoadOptions{Quantize: o.Quantize}); !slices.Equal(got, want) {
+			if got, want := latentsWith(t, saved, models.LoadOptions{}),
+				latentsWith(t, dir, models.LoadOptions{Quantize: o.Quantize}); !slices.Equal(got, want) {
 				t.Errorf("%v: what was saved makes something else", o.Quantize)
 			}
 		}

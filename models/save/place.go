@@ -14,32 +14,32 @@ import (
 	"github.com/gomflux/gomflux/models/lora"
 )
 
-// mfluxTable is what mflux calls the tensors of a pipeline's component.
+// mfluxTable returns mflux's layout of a pipeline's component.
 func mfluxTable(pipeline *family.Class, c component.Component) (*layout.Table, error) {
 	if m, ok := pipeline.Member(c.Dir); ok && m.Class == c.Class && m.MFlux != nil {
 		return m.MFlux, nil
 	}
 	if len(c.Class.MFlux) == 0 {
-		return nil, fmt.Errorf("%w: mflux has no %s", errs.ErrUnsupported, c.Class.Name)
+		return nil, fmt.Errorf("%w: mflux has no layout for a %s", errs.ErrUnsupported, c.Class.Name)
 	}
 	return c.Class.MFlux[0], nil
 }
 
-// A placer decides how a component's tensors are written and what they are called.
+// A placer decides under which names and in which form a component's tensors are
+// written.
 type placer struct {
 	o     *Options
-	part  *part
+	part  *savedComponent
 	table *layout.Table // nil for the layout of diffusers
-	loras *lora.Set     // nil for none
+	loras *lora.Set     // may be nil
 
 	bake   func(nn.Parameter, *mlx.Array) *mlx.Array
-	byName map[string]*entry
-	names  []string
-	left   []string // keys that the layout has no place for
+	byName map[string]*entry // by name in the layout
+	names  []string          // of byName
+	left   []string          // keys that the layout does not contain
 }
 
-// place gives all of the component's entries their places and puts them in the
-// order of their names.
+// place lays out all entries of the component and sorts them by name.
 func (p *placer) place() error {
 	if p.loras != nil {
 		p.bake = p.loras.Bake(p.part.Dir)
@@ -53,7 +53,7 @@ func (p *placer) place() error {
 	if p.table != nil {
 		for name, copies := range p.table.Repeated(p.names) {
 			for _, again := range copies {
-				p.byName[again] = p.byName[name].under(again)
+				p.byName[again] = p.byName[name].renamed(again)
 				p.names = append(p.names, again)
 			}
 		}
@@ -75,7 +75,7 @@ func (p *placer) add(e *entry) error {
 			return nil
 		}
 		name, rule, _ = p.table.Other(e.key)
-		if p.byName[name] != nil { // under two names
+		if p.byName[name] != nil { // a tensor with two names in diffusers' layout
 			if e.param == nil {
 				return nil
 			}
@@ -84,9 +84,9 @@ func (p *placer) add(e *entry) error {
 	}
 	changed := e.param != nil && p.loras != nil && p.loras.Changes(p.part.Dir, e.param.Name)
 	if changed {
-		e.adapt = func(a *mlx.Array) *mlx.Array { return p.bake(*e.param, a.AsType(mlx.Float32)) }
+		e.applyLoRAs = func(a *mlx.Array) *mlx.Array { return p.bake(*e.param, a.AsType(mlx.Float32)) }
 	}
-	e.pack = p.packing(e, changed)
+	e.quantize = p.quantization(e, changed)
 	if err := e.layOut(name, p.o, p.table, rule); err != nil {
 		return err
 	}
@@ -95,14 +95,14 @@ func (p *placer) add(e *entry) error {
 	return nil
 }
 
-// packing is how a tensor is written, nil for plain numbers; changed is one that
-// LoRAs change.
-func (p *placer) packing(e *entry, changed bool) *mlx.Quantization {
+// quantization returns the quantization of a tensor, nil if it is not quantized.
+// changed reports whether LoRAs change it.
+func (p *placer) quantization(e *entry, changed bool) *mlx.Quantization {
 	stored := e.found.Quantized
 	switch {
-	case p.table == nil: // diffusers has none
+	case p.table == nil: // diffusers' layout has no quantized weights
 		return nil
-	case stored != nil && changed: // what is added would be rounded away in fewer bits
+	case stored != nil && changed: // fewer bits would round away the change
 		return &mlx.Quantization{Mode: "affine", Bits: 8, Group: max(stored.Group, 32)}
 	case stored != nil:
 		return stored
@@ -110,7 +110,7 @@ func (p *placer) packing(e *entry, changed bool) *mlx.Quantization {
 		return nil
 	case e.param != nil:
 		return p.part.LayerQuantizer(p.o.Quantize)(*e.param)
-	case e.like != nil:
+	case e.similar != nil:
 		return p.part.Class.LayerQuantization(*p.o.Quantize, component.Module(p.part.Bare(e.key)), e.found.Shape[1])
 	}
 	return nil

@@ -15,22 +15,22 @@ import (
 	"github.com/gomflux/gomflux/models/lora"
 )
 
-// A plan is all that is to be written of a model, and where.
+// A plan describes everything that is written of a model.
 type plan struct {
 	src      Source
 	o        *Options
 	index    index.Index
 	declared *family.Declared
-	loras    *lora.Set // nil for none
+	loras    *lora.Set // may be nil
 	layout   string
-	level    string // how the model is quantized as a whole, "" for not at all
-	parts    []*part
-	left     []string // tensors that the layout has no place for
+	level    string // mflux's quantization_level, "" if the model is not quantized
+	parts    []*savedComponent
+	left     []string // tensors that the layout does not contain
 	total    int64    // bytes of all tensors
 }
 
-// make reads configs and headers, and finds out all that is to be written before
-// anything is. The plan must be closed, whatever becomes of it.
+// make plans all files from configs and headers, before anything is written. The plan
+// must be closed, also after an error.
 func (p *plan) make() error {
 	if err := p.declare(); err != nil {
 		return err
@@ -59,7 +59,7 @@ func (p *plan) make() error {
 	return nil
 }
 
-// declare reads the configs, and finds what LoRAs change.
+// declare reads the configs and opens the LoRAs.
 func (p *plan) declare() (err error) {
 	fsys := p.src.FS
 	if p.index, err = index.Read(fsys); err != nil {
@@ -77,7 +77,8 @@ func (p *plan) declare() (err error) {
 	}
 	for _, dir := range p.index.Models() {
 		if !slices.ContainsFunc(p.declared.Components, func(c component.Component) bool { return c.Dir == dir }) {
-			return fmt.Errorf("%w: %s: component %s, a %s, cannot be saved", errs.ErrUnsupported, checkpoint.FullName(fsys, index.File), dir, p.index.Components[dir])
+			return fmt.Errorf("%w: %s: component %s of class %s cannot be saved",
+				errs.ErrUnsupported, checkpoint.FullName(fsys, index.File), dir, p.index.Components[dir])
 		}
 	}
 	if err := loader.OpenLoRAs(p.o.LoRAs, p.declared.Components); err != nil {
@@ -87,8 +88,8 @@ func (p *plan) declare() (err error) {
 	return nil
 }
 
-// place gives the tensors of a component their places.
-func (p *plan) place(part *part) (err error) {
+// place decides how the tensors of a component are written.
+func (p *plan) place(part *savedComponent) (err error) {
 	var table *layout.Table
 	if p.layout == LayoutMFlux {
 		if table, err = mfluxTable(p.declared.Class, part.Component); err != nil {
@@ -108,8 +109,8 @@ func (p *plan) place(part *part) (err error) {
 	return nil
 }
 
-// quantization is how the model is quantized as a whole, "" for not at all: of one
-// that was quantized before, as most of its bytes are.
+// quantization returns the quantization of the model as a whole, "" if it is not
+// quantized. For weights that were quantized before, it is the one with the most bytes.
 func (p *plan) quantization() string {
 	if p.layout != LayoutMFlux {
 		return ""
@@ -120,8 +121,8 @@ func (p *plan) quantization() string {
 	bytes := map[string]int64{}
 	for _, part := range p.parts {
 		for _, e := range part.entries {
-			if e.pack != nil {
-				bytes[component.QuantizationName(*e.pack)] += e.slots[0].Bytes()
+			if e.quantize != nil {
+				bytes[component.QuantizationName(*e.quantize)] += e.slots[0].Bytes()
 			}
 		}
 	}

@@ -72,11 +72,16 @@ func TestOpenDamagedQuantization(t *testing.T) {
 		change func(map[string]*checkpoint.Array)
 		want   []string
 	}{
-		{"no scales", func(all map[string]*checkpoint.Array) { delete(all, layer+".scales") }, []string{"missing: " + layer + ".scales", "cannot be unpacked"}},
-		{"no biases", func(all map[string]*checkpoint.Array) { delete(all, layer+".biases") }, []string{"missing: " + layer + ".biases", "cannot be unpacked"}},
-		{"groups of 16", func(all map[string]*checkpoint.Array) { columns(all[layer+".scales"], 8) }, []string{"wrong shape: " + layer + ".scales", "32, 64 or 128"}},
-		{"biases of other groups", func(all map[string]*checkpoint.Array) { columns(all[layer+".biases"], 1) }, []string{"wrong shape: " + layer + ".biases", "as of " + layer + ".scales"}},
-		{"too few bits", func(all map[string]*checkpoint.Array) { columns(all[layer+".weight"], 11) }, []string{"wrong shape: " + layer + ".weight"}},
+		{"no scales", func(all map[string]*checkpoint.Array) { delete(all, layer+".scales") },
+			[]string{"missing: " + layer + ".scales", "cannot be unpacked"}},
+		{"no biases", func(all map[string]*checkpoint.Array) { delete(all, layer+".biases") },
+			[]string{"missing: " + layer + ".biases", "cannot be unpacked"}},
+		{"groups of 16", func(all map[string]*checkpoint.Array) { columns(all[layer+".scales"], 8) },
+			[]string{"wrong shape: " + layer + ".scales", "32, 64 or 128"}},
+		{"biases of other groups", func(all map[string]*checkpoint.Array) { columns(all[layer+".biases"], 1) },
+			[]string{"wrong shape: " + layer + ".biases", "as of " + layer + ".scales"}},
+		{"too few bits", func(all map[string]*checkpoint.Array) { columns(all[layer+".weight"], 11) },
+			[]string{"wrong shape: " + layer + ".weight"}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			all := map[string]*checkpoint.Array{}
@@ -86,7 +91,8 @@ func TestOpenDamagedQuantization(t *testing.T) {
 				all[name] = &other
 			}
 			c.change(all)
-			if err := checkpoint.WriteFile(file, slices.Collect(maps.Values(all)), map[string]string{"mflux_version": "0.24.0"}); err != nil {
+			if err := checkpoint.WriteFile(file, slices.Collect(maps.Values(all)),
+				map[string]string{"mflux_version": "0.24.0"}); err != nil {
 				t.Fatal(err)
 			}
 			fsys, err := checkpoint.OpenFolder(saved)

@@ -9,10 +9,10 @@ import (
 	"github.com/gomflux/gomflux/models/component"
 )
 
-// rowsBytes is how much of a tensor is packed and written at a time.
+// rowsBytes is the number of bytes of a tensor that are quantized and written at a time.
 var rowsBytes = 8 << 20
 
-// inRows calls f with a tensor, some of its rows at a time.
+// inRows calls f with the rows of a tensor, some at a time.
 func inRows(a *mlx.Array, f func(rows *mlx.Array) error) error {
 	if a.Ndim() == 0 || a.Nbytes() <= rowsBytes {
 		return f(a)
@@ -21,9 +21,8 @@ func inRows(a *mlx.Array, f func(rows *mlx.Array) error) error {
 	step := max(1, int(int64(n)*int64(rowsBytes)/int64(a.Nbytes())))
 	for at := 0; at < n; at += step {
 		var err error
-		mlx.Scope(func() *mlx.Array {
+		mlx.WithScope(func() {
 			err = f(a.Slice(0, at, min(at+step, n)))
-			return nil
 		})
 		if err != nil {
 			return err
@@ -32,17 +31,17 @@ func inRows(a *mlx.Array, f func(rows *mlx.Array) error) error {
 	return nil
 }
 
-// read is the tensor as LoRAs change it.
+// read reads the tensor and applies LoRAs to it.
 func (e *entry) read(r *nn.Reader) *mlx.Array {
 	a := r.Plain(e.found)
-	if e.adapt != nil {
-		a = e.adapt(a)
+	if e.applyLoRAs != nil {
+		a = e.applyLoRAs(a)
 		mlx.Eval(a)
 	}
 	return a
 }
 
-// writeKept writes a matrix as it is stored.
+// writeKept writes a quantized matrix as it is stored.
 func (e *entry) writeKept(r *nn.Reader, put func([]byte) error) error {
 	for _, a := range r.Packed(e.found).Arrays() {
 		if err := put(a.Bytes()); err != nil {
@@ -52,7 +51,7 @@ func (e *entry) writeKept(r *nn.Reader, put func([]byte) error) error {
 	return nil
 }
 
-// writePlain writes a tensor that is not packed.
+// writePlain writes a tensor without quantization.
 func (e *entry) writePlain(a *mlx.Array, put func([]byte) error) error {
 	return inRows(a, func(rows *mlx.Array) error {
 		if rows.Dtype() != e.dtype {
@@ -61,17 +60,16 @@ func (e *entry) writePlain(a *mlx.Array, put func([]byte) error) error {
 		if err := e.checkFinite(rows); err != nil {
 			return err
 		}
-		if e.form != nil {
-			rows = e.form(rows)
+		if e.transform != nil {
+			rows = e.transform(rows)
 		}
 		return put(rows.Bytes())
 	})
 }
 
-// writePacked packs a matrix and writes it, and returns the relative error of what
-// is written.
-func (e *entry) writePacked(a *mlx.Array, put func([]byte) error) (float64, error) {
-	var rest [2][]byte // scales and biases, which come behind the whole of the packed weights
+// writeQuantized quantizes and writes a matrix, and returns the relative error.
+func (e *entry) writeQuantized(a *mlx.Array, put func([]byte) error) (float64, error) {
+	var rest [2][]byte // scales and biases, which are written after all quantized weights
 	var off, whole float64
 	if err := inRows(a, func(rows *mlx.Array) error {
 		plain := rows.AsType(mlx.Float32)
@@ -79,7 +77,7 @@ func (e *entry) writePacked(a *mlx.Array, put func([]byte) error) (float64, erro
 		if err := e.checkFinite(rows); err != nil {
 			return err
 		}
-		q := rows.Quantize(*e.pack)
+		q := rows.Quantize(*e.quantize)
 		off += component.SumOfSquares(q.Dequantize(mlx.Float32).Sub(plain))
 		whole += component.SumOfSquares(plain)
 		for i, part := range q.Arrays()[1:] {
@@ -100,7 +98,8 @@ func (e *entry) writePacked(a *mlx.Array, put func([]byte) error) (float64, erro
 	return math.Sqrt(off / whole), nil
 }
 
-// checkFinite refuses NaN and infinite weights: no picture could be made of them.
+// checkFinite returns an error for NaN and infinite weights, which would make the model
+// useless.
 func (e *entry) checkFinite(a *mlx.Array) error {
 	if a.AllFinite() {
 		return nil

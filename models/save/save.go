@@ -1,17 +1,16 @@
-// Package save writes models to folders, in the layouts of diffusers and of mflux,
-// with weights that are quantized, changed by LoRAs or brought to another dtype.
+// Package save writes models to folders in the layouts of diffusers and mflux. It can
+// quantize the weights, bake LoRAs into them, and convert them to another dtype.
 //
-// A model is planned first: all its tensors with their names, forms and places
-// (plan.go, from part.go, entry.go and place.go). Then one tensor after the other is
-// read and written (write.go), to a folder that gets its name at the end (folder.go).
+// Saving starts with a plan of all tensors, with their names, shapes and files
+// (plan.go, component.go, entry.go, place.go). Then tensors are read and written one
+// by one (write.go) to a temporary folder, which is renamed at the end (folder.go).
 package save
 
-// Model writes a model to a folder, which must not be there yet, or be empty, unless
-// it holds a model and Overwrite is set. It reads and writes one tensor after the
-// other. The folder appears, or is replaced, when all of it is written: whoever stops
-// it before finds nothing there, or what was there. What the disk has no room for is
-// an error before the first byte. It must run on the MLX thread, in a job whose
-// context stops it.
+// Model writes a model to a folder. The folder must not exist or be empty, unless it
+// holds a model and Overwrite is set. It appears, or is replaced, after everything was
+// written, so an interruption leaves it as it was. It is an error if the disk does not
+// have enough free space, which is checked before writing. Model must run on the MLX
+// thread, in a job whose context stops it.
 func Model(src Source, dir string, o Options) (*Report, error) {
 	to, err := newTarget(dir, o.Overwrite)
 	if err != nil {
@@ -21,7 +20,7 @@ func Model(src Source, dir string, o Options) (*Report, error) {
 		return nil, err
 	}
 	p := &plan{src: src, o: &o, layout: o.Layout}
-	defer p.close() // after a panic too, which is how a job is interrupted
+	defer p.close() // also after a panic, which is how a job is interrupted
 	if err := p.make(); err != nil {
 		return nil, err
 	}

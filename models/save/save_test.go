@@ -44,7 +44,8 @@ func TestModel(t *testing.T) {
 						o.Quantize = q
 					}
 					saved, report := saveNew(t, dir, o)
-					if want := max(c.layout, map[bool]string{true: save.LayoutMFlux}[c.layout == ""]); report.Layout != want || report.Quantization != c.quantization {
+					if want := max(c.layout, map[bool]string{true: save.LayoutMFlux}[c.layout == ""]); report.Layout != want ||
+						report.Quantization != c.quantization {
 						t.Errorf("%v: saved as %s with %q", c, report.Layout, report.Quantization)
 					}
 					want := plain
@@ -61,8 +62,7 @@ func TestModel(t *testing.T) {
 	}
 }
 
-// checkLayers holds the layers of a model that is saved against what it is quantized
-// to.
+// checkLayers checks the layers of a saved model against its quantization.
 func checkLayers(t *testing.T, q *mlx.Quantization, layers []save.Layer) {
 	t.Helper()
 	if q == nil {
@@ -87,13 +87,14 @@ func checkLayers(t *testing.T, q *mlx.Quantization, layers []save.Layer) {
 	}
 }
 
-// TestRoundTrip makes sure that nothing is lost on the way through mflux's layout
-// and back, of layers that no picture needs either.
+// TestRoundTrip checks that converting to mflux's layout and back loses nothing, including
+// layers that generating images does not need.
 func TestRoundTrip(t *testing.T) {
 	for folder, left := range map[string][]string{
 		"zimage-ordinary":        nil,
 		"flux1-dev-small":        nil,
 		"flux1-schnell-ordinary": nil,
+		"flux1-kontext":          nil,
 		"flux2-klein":            {"vae/bn.num_batches_tracked"},
 		"qwen-image-ordinary":    {"text_encoder/lm_head.weight"},
 		"qwen-edit-plus":         {"text_encoder/lm_head.weight"},
@@ -136,8 +137,8 @@ func TestRoundTrip(t *testing.T) {
 	}
 }
 
-// TestUnusedLayers quantizes a layer of a text encoder that no picture needs,
-// as mflux does, which has all of them.
+// TestUnusedLayers quantizes a layer of a text encoder that generating images does not
+// need, because mflux quantizes all layers.
 func TestUnusedLayers(t *testing.T) {
 	dir := modeltest.Wide(t, "zimage-small")
 	all := stored(t, dir, "text_encoder")
@@ -151,7 +152,8 @@ func TestUnusedLayers(t *testing.T) {
 			all[other.Name] = &other
 		}
 	}
-	if err := checkpoint.WriteFile(filepath.Join(dir, "text_encoder", "model.safetensors"), slices.Collect(maps.Values(all)), nil); err != nil {
+	if err := checkpoint.WriteFile(filepath.Join(dir, "text_encoder", "model.safetensors"), slices.Collect(maps.Values(all)),
+		nil); err != nil {
 		t.Fatal(err)
 	}
 	mlxtest.Do(t, func() {

@@ -6,12 +6,12 @@ import (
 	"slices"
 )
 
-// maxShard is how large a file of weights gets, unless one tensor is larger.
+// maxShard is the maximum size of a file of weights, unless a single tensor is larger.
 var maxShard int64 = 2 << 30
 
-// shards divides entries into files of a size at most, unless one alone is larger.
-// Those with the largest elements come first in each, so that all lie at multiples
-// of their elements' size.
+// shards divides entries into files of at most a size, unless a single entry is larger.
+// In each file, tensors with the largest elements come first, so that every tensor
+// is aligned to the size of its elements.
 func shards(entries []*entry, most int64) (files [][]*entry) {
 	var size int64
 	for _, e := range entries {
@@ -30,13 +30,13 @@ func shards(entries []*entry, most int64) (files [][]*entry) {
 	return files
 }
 
-// A naming is what a component's files are called in a layout.
+// A naming describes the names of a component's files in a layout.
 type naming struct {
-	stem     string // of the names of files
-	numbered bool   // mflux's files have numbers alone
+	stem     string // the beginning of the names
+	numbered bool   // names are plain numbers, as in mflux
 }
 
-// of is the name of one of n files.
+// of returns the name of file i of n.
 func (f naming) of(i, n int) string {
 	switch {
 	case f.numbered:
@@ -47,5 +47,5 @@ func (f naming) of(i, n int) string {
 	return f.stem + ".safetensors"
 }
 
-// index is the name of the file that says which tensor is where.
+// index returns the name of the index file, which maps tensors to files.
 func (f naming) index() string { return f.stem + ".safetensors.index.json" }

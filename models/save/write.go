@@ -13,11 +13,11 @@ import (
 	"github.com/gomflux/gomflux/models/component"
 )
 
-// A writer writes what is planned.
+// A writer carries out a plan.
 type writer struct {
 	*plan
 	dir    string
-	done   int64 // bytes of all tensors
+	done   int64 // bytes of tensors that were written
 	report *Report
 }
 
@@ -32,13 +32,13 @@ func (w *writer) write() error {
 		return err
 	}
 	if w.layout == LayoutMFlux {
-		return describe(w.plan, w.dir)
+		return writeMFluxModel(w.plan, w.dir)
 	}
 	return nil
 }
 
 // writePart writes the files of a component.
-func (w *writer) writePart(part *part) error {
+func (w *writer) writePart(part *savedComponent) error {
 	dir := filepath.Join(w.dir, part.Dir)
 	if err := os.Mkdir(dir, 0o755); err != nil {
 		return err
@@ -51,7 +51,7 @@ func (w *writer) writePart(part *part) error {
 	if err != nil {
 		return err
 	}
-	names, metadata := w.style(part)
+	names, metadata := w.fileNaming(part)
 	files := shards(part.entries, maxShard)
 	where := map[string]string{}
 	var size int64
@@ -81,12 +81,13 @@ func (w *writer) writePart(part *part) error {
 	return writeNewJSON(filepath.Join(dir, names.index()), map[string]any{"metadata": about, "weight_map": where})
 }
 
-// style is what the files of a component are called, and the metadata that they
-// have.
-func (w *writer) style(part *part) (naming, map[string]string) {
+// fileNaming returns the naming of a component's files, and their metadata.
+func (w *writer) fileNaming(part *savedComponent) (naming, map[string]string) {
 	switch {
 	case w.layout == LayoutMFlux:
-		return naming{stem: "model", numbered: true}, map[string]string{"quantization_level": cmp.Or(w.level, "None"), "mflux_version": mfluxVersion}
+		return naming{stem: "model", numbered: true}, map[string]string{
+			"quantization_level": cmp.Or(w.level, "None"), "mflux_version": mfluxVersion,
+		}
 	case part.Class.Library == "diffusers":
 		return naming{stem: "diffusion_pytorch_model"}, map[string]string{"format": "pt"}
 	}
@@ -95,7 +96,7 @@ func (w *writer) style(part *part) (naming, map[string]string) {
 
 // A shard is one of a component's files.
 type shard struct {
-	part     *part
+	part     *savedComponent
 	reader   *nn.Reader
 	entries  []*entry
 	metadata map[string]string
@@ -120,14 +121,13 @@ func (w *writer) writeShard(name string, s shard) error {
 		return err
 	}
 	for _, e := range s.entries {
-		mlx.Scope(func() *mlx.Array {
+		mlx.WithScope(func() {
 			err = w.writeEntry(s.part, s.reader, e, put)
-			return nil
 		})
 		if err != nil {
 			return fmt.Errorf("%s: %w", name, oserr.Bare(err))
 		}
-		mlx.ClearCache() // which would keep the memory of all tensors' sizes
+		mlx.ClearCache() // the cache would keep memory for every size of tensor
 		mlx.StopPoint()
 	}
 	if err := file.Close(); err != nil {
@@ -136,22 +136,22 @@ func (w *writer) writeShard(name string, s shard) error {
 	return nil
 }
 
-// writeEntry reads a tensor and writes it as it is planned.
-func (w *writer) writeEntry(part *part, reader *nn.Reader, e *entry, put func([]byte) error) (err error) {
+// writeEntry reads a tensor, quantizes it if planned, and writes it.
+func (w *writer) writeEntry(part *savedComponent, reader *nn.Reader, e *entry, put func([]byte) error) (err error) {
 	off := 0.0
 	switch {
-	case e.pack == nil:
+	case e.quantize == nil:
 		return e.writePlain(e.read(reader), put)
 	case e.kept():
 		err = e.writeKept(reader, put)
 	default:
-		off, err = e.writePacked(e.read(reader), put)
+		off, err = e.writeQuantized(e.read(reader), put)
 	}
 	if err != nil {
 		return err
 	}
 	w.report.Layers = append(w.report.Layers, Layer{
-		Component: part.Dir, Name: component.Module(e.key), Quantization: *e.pack, Bytes: e.bytes(), Error: off, Kept: e.kept(),
+		Component: part.Dir, Name: component.Module(e.key), Quantization: *e.quantize, Bytes: e.bytes(), Error: off, Kept: e.kept(),
 	})
 	return nil
 }

@@ -1,13 +1,12 @@
-// Package shapes is the built-in model: a small Z-Image model that draws one or
-// two coloured shapes. Importing it, for its effect alone, makes it known by
-// its name:
+// Package shapes embeds a small Z-Image model that draws one or two coloured shapes.
+// Importing it registers the model under the name shapes:
 //
 //	import _ "github.com/gomflux/gomflux/models/shapes"
 //
 //	model, err := gomflux.Open(ctx, "shapes", nil)
 //
-// It adds its weights, some twenty megabytes, to every program that does. How
-// it was trained and what it can do is in model/README.md.
+// It adds about twenty megabytes of weights to a program. The file model/README.md
+// describes how the model was trained and what it can draw.
 package shapes
 
 import (
@@ -21,7 +20,7 @@ import (
 //go:embed all:model
 var files embed.FS
 
-// FS holds the model in the layout of Hugging Face diffusers.
+// FS contains the model in the layout of Hugging Face diffusers.
 var FS = func() fs.FS {
 	sub, err := fs.Sub(files, "model")
 	if err != nil {
@@ -30,7 +29,7 @@ var FS = func() fs.FS {
 	return sub
 }()
 
-// defaults are the settings that the model's score was measured with.
+// defaults are the settings with which the model's score was measured.
 var defaults = family.Defaults{Steps: 12, Guidance: 2, Height: 256, Width: 256, MaxSequenceLength: 512}
 
 func init() {

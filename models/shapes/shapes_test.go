@@ -34,8 +34,7 @@ func TestSize(t *testing.T) {
 	}
 }
 
-// TestPicture makes a picture that is right or wrong: prompt to pixels, through
-// everything there is.
+// TestPicture generates an image that can be checked against its prompt.
 func TestPicture(t *testing.T) {
 	ctx := context.Background()
 	m, err := gomflux.Open(ctx, "shapes", &gomflux.OpenOptions{Device: "cpu"})

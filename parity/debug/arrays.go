@@ -8,8 +8,8 @@ import (
 	"github.com/gomflux/gomflux/mlx/nn"
 )
 
-// FromArray evaluates an array and copies it to the host as it is. It must run
-// on the MLX thread.
+// FromArray evaluates an array and copies it to the host, with its dtype. It must run on the MLX
+// thread.
 func FromArray(name string, a *mlx.Array) (*checkpoint.Array, error) {
 	d, ok := nn.FileDtype(a.Dtype())
 	if !ok {
@@ -18,7 +18,7 @@ func FromArray(name string, a *mlx.Array) (*checkpoint.Array, error) {
 	return checkpoint.NewArray(name, d, a.Shape(), a.Bytes())
 }
 
-// ToArray copies a tensor to MLX as it is. It must run on the MLX thread.
+// ToArray copies a tensor to MLX, with its dtype. It must run on the MLX thread.
 func ToArray(t *checkpoint.Array) (*mlx.Array, error) {
 	if d, ok := nn.DtypeOf(t.Dtype); ok {
 		return mlx.FromBytes(t.Data, d, append([]int{}, t.Shape...)...), nil

@@ -10,8 +10,7 @@ import (
 	"github.com/gomflux/gomflux/mlx"
 )
 
-// current is the process's run, which the first that is saved begins, and the
-// tree it is in.
+// current is the process's run, which the first [Save] begins, and the tree that it is in.
 var current struct {
 	sync.Mutex
 	run  *Run
@@ -32,8 +31,8 @@ func (r *Run) dropCurrent() {
 	}
 }
 
-// makeCurrent makes a tree the one in which the first save begins a run, unless
-// there is a run already.
+// makeCurrent makes a tree the one in which the first [Save] begins a run, unless there is a run
+// already.
 func (t *Tree) makeCurrent() {
 	current.Lock()
 	defer current.Unlock()
@@ -42,8 +41,8 @@ func (t *Tree) makeCurrent() {
 	}
 }
 
-// takeCurrent ends what makeCurrent began. It returns the run that a save has
-// begun in the tree meanwhile, or nil.
+// takeCurrent undoes makeCurrent. It returns the run that a [Save] has begun in the tree in the
+// meantime, or nil.
 func (t *Tree) takeCurrent() *Run {
 	current.Lock()
 	defer current.Unlock()
@@ -55,7 +54,7 @@ func (t *Tree) takeCurrent() *Run {
 	return r
 }
 
-// theTree is that of the process's run, or else the default one.
+// theTree returns the tree of the process's run, or else the default one.
 func theTree() (*Tree, error) {
 	current.Lock()
 	defer current.Unlock()
@@ -65,6 +64,7 @@ func theTree() (*Tree, error) {
 	return Open("")
 }
 
+// theRun returns the process's run, and begins it if necessary.
 func theRun() (*Run, error) {
 	t, err := theTree()
 	if err != nil {
@@ -82,17 +82,15 @@ func theRun() (*Run, error) {
 // An Option changes what [Save] does.
 type Option int
 
-// Exit ends the MLX job after the tensor is saved: its Do returns an error that
-// is [ErrExit].
+// Exit ends the MLX job after the tensor is saved: its Do returns an error that is [ErrExit].
 const Exit Option = iota + 1
 
-// ErrExit is what errors of runs are that ended because they were asked to,
-// after a tensor was saved or passed.
-var ErrExit = errors.New("ended as asked for")
+// ErrExit is wrapped by errors of runs that ended on request, after a tensor was saved or passed.
+var ErrExit = errors.New("ended as requested")
 
-// Save saves an array under a name in the latest run of gomflux's side, which
-// the first call begins. Like the operations of package mlx it is for the MLX
-// thread and ends the job if it fails.
+// Save saves an array under a name in the latest run of gomflux's side, which the first call
+// begins. Like the operations of package mlx it must run on the MLX thread, and ends the job if it
+// fails.
 func Save(name string, x *mlx.Array, options ...Option) {
 	if err := save(name, x); err != nil {
 		mlx.Throw(err)
@@ -117,8 +115,8 @@ func save(name string, x *mlx.Array) error {
 	return err
 }
 
-// Load reads the tensor that was saved under a name by either side; see
-// [Tree.Find]. Like Save it is for the MLX thread and ends the job if it fails.
+// Load reads the tensor that either side saved under a name; see [Tree.Find]. Like Save it must run
+// on the MLX thread, and ends the job if it fails.
 func Load(name string) *mlx.Array {
 	var t *checkpoint.Array
 	tree, err := theTree()
@@ -135,9 +133,8 @@ func Load(name string) *mlx.Array {
 	return a
 }
 
-// Checkpoint writes what variables hold to a JSON file; see [Run.Checkpoint].
-// Arrays of MLX are tensors. Like Save it is for the MLX thread and ends the
-// job if it fails.
+// Checkpoint writes the values of variables to a JSON file; see [Run.Checkpoint]. Arrays of MLX are
+// written as tensors. Like Save it must run on the MLX thread, and ends the job if it fails.
 func Checkpoint(name string, variables, metadata map[string]any) {
 	r, err := theRun()
 	values := map[string]any{}
@@ -164,7 +161,7 @@ func List() ([]Entry, error) {
 	return t.List()
 }
 
-// Info says what is known of a tensor; see [Tree.Find].
+// Info describes a saved tensor; see [Tree.Find].
 func Info(name string) (Entry, error) {
 	t, err := theTree()
 	if err != nil {
@@ -173,7 +170,7 @@ func Info(name string) (Entry, error) {
 	return t.Find(name)
 }
 
-// Clear removes tensors of gomflux's latest run: those of some names, or all.
+// Clear removes tensors with the given names from gomflux's latest run; without names, all.
 func Clear(names ...string) error {
 	t, err := theTree()
 	if err != nil {
@@ -185,13 +182,12 @@ func Clear(names ...string) error {
 
 const module = "github.com/gomflux/gomflux/"
 
-// userCode is the caller that is not of this package.
+// userCode returns the nearest caller outside of this package.
 func userCode() Location {
 	return caller(func(function string) bool { return strings.HasPrefix(function, module+"parity/debug.") })
 }
 
-// modelCode is the place in a model that made a tap: the caller of package hooks,
-// which the hook may have been called from by way of others.
+// modelCode returns the place in a model that called package hooks.
 func modelCode() Location {
 	passed := false
 	return caller(func(function string) bool {

@@ -20,13 +20,12 @@ type Entry struct {
 	checkpoint.Tensor
 	Side     string
 	Path     string // its file
-	Key      string // its name there
+	Key      string // its name in the file
 	Modified time.Time
-	Record   *Record // what is known of it, nil for what others wrote
+	Record   *Record // nil for files of other programs
 }
 
-// List lists the tensors of the latest runs of both sides, by name; those of
-// one name the newest first.
+// List lists the tensors of the latest runs of both sides by name, the newest of one name first.
 func (t *Tree) List() ([]Entry, error) {
 	var all []Entry
 	for _, side := range Sides {
@@ -60,7 +59,7 @@ func listRun(dir, side string) ([]Entry, error) {
 			}
 			entries, err := listFile(filepath.Join(sub, f.Name()), side)
 			if errors.Is(err, fs.ErrNotExist) {
-				continue // cleared meanwhile
+				continue // removed in the meantime
 			}
 			if err != nil {
 				return nil, err
@@ -71,23 +70,31 @@ func listRun(dir, side string) ([]Entry, error) {
 			}
 		}
 	}
-	// the reference stores equal tensors once
-	var settings struct {
-		Aliases map[string]string `json:"aliases"`
-	}
-	if text, err := os.ReadFile(filepath.Join(dir, settingsFile)); err == nil {
-		if err := json.Unmarshal(text, &settings); err != nil {
-			return nil, fmt.Errorf("%s: %w", filepath.Join(dir, settingsFile), err)
-		}
-	}
-	for name, stored := range settings.Aliases {
+	aliases, err := readAliases(filepath.Join(dir, settingsFile))
+	for name, stored := range aliases {
 		if i, ok := at[stored]; ok {
 			e := all[i]
 			e.Name = name
 			all = append(all, e)
 		}
 	}
-	return all, nil
+	return all, err
+}
+
+// readAliases reads the further names of tensors from settings.json, if there is such a file: the
+// reference stores equal tensors once.
+func readAliases(name string) (map[string]string, error) {
+	var settings struct {
+		Aliases map[string]string `json:"aliases"`
+	}
+	text, err := os.ReadFile(name)
+	if err != nil {
+		return nil, nil
+	}
+	if err := json.Unmarshal(text, &settings); err != nil {
+		return nil, fmt.Errorf("%s: %w", name, err)
+	}
+	return settings.Aliases, nil
 }
 
 func listFile(path, side string) ([]Entry, error) {
@@ -114,8 +121,8 @@ func listFile(path, side string) ([]Entry, error) {
 // ErrNotFound is wrapped by errors about tensors that are not in a tree.
 var ErrNotFound = errors.New("no such tensor")
 
-// Find looks for a tensor in the latest runs of both sides; of several it is the
-// newest. What is not there is [ErrNotFound], with near names.
+// Find finds a tensor in the latest runs of both sides, the newest if both have it. Otherwise it
+// returns [ErrNotFound], with similar names.
 func (t *Tree) Find(name string) (Entry, error) {
 	all, err := t.List()
 	if err != nil {
@@ -154,9 +161,9 @@ func (t *Tree) Load(name string) (*checkpoint.Array, error) {
 	return e.Read()
 }
 
-// Clear removes the files of tensors from the latest runs of sides: those of
-// some names, or all of them. A file with several tensors goes only with all of
-// its side. It returns how many files and bytes that were.
+// Clear removes the files of tensors with the given names from the latest runs of sides; without
+// names, all of them. A file with several tensors is removed only with all of its side. Clear
+// returns the number of removed files and bytes.
 func (t *Tree) Clear(sides, names []string) (files int, bytes int64, err error) {
 	all, err := t.List()
 	if err != nil {
@@ -177,7 +184,8 @@ func (t *Tree) Clear(sides, names []string) (files int, bytes int64, err error) 
 				continue
 			}
 			if inFile[e.Path] > 1 {
-				return 0, 0, fmt.Errorf("%s is in %s, with %d other names: nothing was removed (without names all of the side is)", name, e.Path, inFile[e.Path]-1)
+				return 0, 0, fmt.Errorf("%s is in %s, with %d other names: nothing was removed (without names everything is)",
+					name, e.Path, inFile[e.Path]-1)
 			}
 			found = true
 			remove[e.Path] = true

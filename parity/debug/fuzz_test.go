@@ -10,7 +10,8 @@ import (
 // FuzzReplacement: a replacement has a name that is one, and is from a file or
 // from what was saved.
 func FuzzReplacement(f *testing.F) {
-	for _, s := range []string{"latents", "latents@f16", "latents@3=x.npy:y@bf16", "a.b:in.0=vae.encode.out", "x=", "=x", "x=a/b", "x=a@", "noise_pred@1=nan.npz:a@b"} {
+	for _, s := range []string{"latents", "latents@f16", "latents@3=x.npy:y@bf16", "a.b:in.0=vae.encode.out", "x=", "=x", "x=a/b", "x=a@",
+		"noise_pred@1=nan.npz:a@b"} {
 		f.Add(s)
 	}
 	f.Fuzz(func(t *testing.T, s string) {

@@ -24,7 +24,8 @@ func TestPacked(t *testing.T) {
 	for i := range img.Pix {
 		img.Pix[i] = byte(i)
 	}
-	request := models.Request{Prompt: "a red circle", Height: 48, Width: 64, Steps: 2, Guidance: 2, Seed: 7, MaxSequenceLength: 64, Image: img, ImageStrength: 0.5}
+	request := models.Request{Prompt: "a red circle", Height: 48, Width: 64, Steps: 2, Guidance: 2, Seed: 7, MaxSequenceLength: 64,
+		Image: img, ImageStrength: 0.5}
 	tree, _ := open(t)
 	run := func(o debug.Options) (*debug.Session, []byte) {
 		t.Helper()
@@ -33,7 +34,7 @@ func TestPacked(t *testing.T) {
 			t.Fatal(err)
 		}
 		r := request
-		r.Hook, r.Given = s.Hook, s
+		r.Hook, r.Overrides = s.Hook, s
 		var made *models.Result
 		err = mlx.Do(context.Background(), func() error {
 			p, err := models.Load(os.DirFS("../../models/testdata/flux1-dev-small/model"), models.LoadOptions{})

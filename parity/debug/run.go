@@ -25,7 +25,7 @@ import (
 
 const settingsFile = "settings.json"
 
-// A Run is one that is going on. It is for one goroutine at a time.
+// A Run is a run that is being recorded. It must be used by one goroutine at a time.
 type Run struct {
 	Tree  *Tree
 	Side  string
@@ -33,8 +33,8 @@ type Run struct {
 	Began time.Time
 
 	settings map[string]any
-	hits     map[string]int
-	size     int64 // of the tree
+	hits     map[string]int // how often each name was saved
+	size     int64          // of the tree, in bytes
 	warned   bool
 	saved    int
 	trace    *os.File
@@ -42,11 +42,11 @@ type Run struct {
 	unlock   func()
 }
 
-// Saved is how many tensors the run has saved.
+// Saved returns how many tensors the run has saved.
 func (r *Run) Saved() int { return r.saved }
 
-// Describe adds to what settings.json says of the run. Its names are those of
-// the reference's dumps: model, prompt, seed and so on.
+// Describe adds to the run's settings.json. The names are those of the reference's dumps: model,
+// prompt, seed and so on.
 func (r *Run) Describe(settings map[string]any) error {
 	if r.settings == nil {
 		r.settings = map[string]any{
@@ -58,7 +58,7 @@ func (r *Run) Describe(settings map[string]any) error {
 	return r.write(settingsFile, r.settings)
 }
 
-// write makes a JSON file of the run, whole or not at all.
+// write writes a JSON file of the run atomically.
 func (r *Run) write(name string, v any) error {
 	return atomicfile.Replace(filepath.Join(r.Dir, name), func(w io.Writer) error { return plainjson.Write(w, v, " ") })
 }
@@ -81,7 +81,7 @@ type Location struct {
 	Function string `json:"function"`
 }
 
-// A Record is what a saved tensor's file says about it.
+// A Record is the metadata of a saved tensor, in its file.
 type Record struct {
 	Name      string             `json:"name"`
 	HitCount  int                `json:"hit_count"` // of the name within the run, from 1
@@ -94,16 +94,17 @@ type Record struct {
 	Preview   []checkpoint.Float `json:"preview"` // the first values
 }
 
-// RecordKey is where the metadata of a saved tensor's file has its [Record].
+// RecordKey is the metadata key of the [Record] in a saved tensor's file.
 const RecordKey = "gomflux"
 
-// previewed is how many values of a tensor are shown.
+// previewed is how many first values a record has.
 const previewed = 10
 
 func record(t *checkpoint.Array, hit int, at Location) Record {
 	rec := Record{
-		Name: t.Name, HitCount: hit, Timestamp: time.Now().Format("2006-01-02T15:04:05.000000"), Location: at, Point: hooks.Output.String(),
-		Shape: append([]int{}, t.Shape...), Dtype: t.Dtype.Long(), Stats: t.Stats(), Preview: []checkpoint.Float{},
+		Name: t.Name, HitCount: hit, Timestamp: time.Now().Format("2006-01-02T15:04:05.000000"), Location: at,
+		Point: hooks.Output.String(), Shape: append([]int{}, t.Shape...), Dtype: t.Dtype.Long(), Stats: t.Stats(),
+		Preview: []checkpoint.Float{},
 	}
 	for _, v := range t.First(previewed) {
 		rec.Preview = append(rec.Preview, checkpoint.Float(v))
@@ -114,8 +115,8 @@ func record(t *checkpoint.Array, hit int, at Location) Record {
 	return rec
 }
 
-// Save writes a tensor under its name, as safetensors. A name that was saved in
-// the run before is a further call of it: name#1. It returns the file.
+// Save writes a tensor as safetensors and returns the file. If the run has saved the name before,
+// the tensor is saved as a further call: name#1.
 func (r *Run) Save(t *checkpoint.Array, at Location) (string, error) {
 	path, err := r.save(*t, at)
 	if err != nil {
@@ -126,7 +127,7 @@ func (r *Run) Save(t *checkpoint.Array, at Location) (string, error) {
 
 func (r *Run) save(t checkpoint.Array, at Location) (string, error) {
 	if t.Name == "" {
-		return "", errors.New("it has no name")
+		return "", errors.New("the name is empty")
 	}
 	r.hits[t.Name]++
 	hit := r.hits[t.Name]
@@ -157,19 +158,18 @@ func (r *Run) save(t checkpoint.Array, at Location) (string, error) {
 	r.size += int64(len(t.Data))
 	if r.size > r.Tree.Warn && !r.warned && r.size-int64(len(t.Data)) <= r.Tree.Warn {
 		r.warned = true
-		r.Tree.warn("%s holds %s of runs now, the limit is %s", r.Tree.Root, units.Gigabytes(r.size), units.Gigabytes(r.Tree.Limit))
+		r.Tree.warn("%s now holds %s of runs, the limit is %s", r.Tree.Root, units.Gigabytes(r.size), units.Gigabytes(r.Tree.Limit))
 	}
 	return path, nil
 }
 
-// fileName is a tensor's name as that of a file: what is not usual in one is
-// written as %3A for its bytes.
+// fileName returns a tensor's name as a file name. Unusual bytes are written as %3A.
 func fileName(name string) string {
 	var b strings.Builder
 	for i := range len(name) {
 		c := name[i]
-		usual := c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9' || strings.IndexByte("_-@#=", c) >= 0 || c == '.' && i > 0
-		if usual {
+		letter := c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9'
+		if letter || strings.IndexByte("_-@#=", c) >= 0 || c == '.' && i > 0 {
 			b.WriteByte(c)
 		} else {
 			fmt.Fprintf(&b, "%%%02X", c)
@@ -178,7 +178,7 @@ func fileName(name string) string {
 	return b.String()
 }
 
-// Trace notes a tensor that passed, saved or not, in traces/taps.jsonl.
+// Trace appends a tensor that passed, saved or not, to traces/taps.jsonl.
 func (r *Run) Trace(name, point string, shape []int, dtype string) error {
 	if r.trace == nil {
 		f, err := os.Create(filepath.Join(r.Dir, "traces", "taps.jsonl"))
@@ -216,7 +216,7 @@ type codeContext struct {
 	Lines     map[string]string `json:"lines"`
 }
 
-// tensorVariable is a tensor in a checkpoint, and plainVariable anything else.
+// A checkpoint's variables: tensors, and anything else.
 type (
 	tensorVariable struct {
 		Type    string             `json:"type"`
@@ -231,12 +231,12 @@ type (
 	}
 )
 
-// Checkpoint writes what variables hold at a place of the program to
-// checkpoints/checkpoint_NAME_hit001.json, the number being that of its calls.
-// Of tensors (*checkpoint.Array) it has shape, dtype, statistics and first values;
-// everything else is written as it is. It returns the file.
+// Checkpoint writes the values of variables at a place of the program to
+// checkpoints/checkpoint_NAME_hit001.json, where the number counts the calls, and returns the
+// file. Of tensors (*checkpoint.Array) it writes shape, dtype, statistics and first values;
+// everything else is written in full.
 func (r *Run) Checkpoint(name string, variables, metadata map[string]any, at Location) (string, error) {
-	key := "checkpoint " + name // apart from the tensors'
+	key := "checkpoint " + name // different from tensors' names
 	r.hits[key]++
 	c := savedCheckpoint{
 		Name: name, HitCount: r.hits[key], Timestamp: time.Now().Format("2006-01-02T15:04:05.000000"), Location: at,
@@ -259,7 +259,7 @@ func (r *Run) Checkpoint(name string, variables, metadata map[string]any, at Loc
 	return filepath.Join(r.Dir, file), nil
 }
 
-// readContext reads the lines around a place, where the source is at hand.
+// readContext reads the lines around a place, or returns nil without the source file.
 func readContext(at Location) *codeContext {
 	text, err := os.ReadFile(at.File)
 	if err != nil {
@@ -274,13 +274,14 @@ func readContext(at Location) *codeContext {
 	return c
 }
 
-// commandLine quotes what a shell would split.
+// commandLine joins arguments, and quotes those that a shell would split.
 func commandLine(args []string) string {
+	const plain = "%+,-./:=@_abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789"
 	quoted := make([]string, len(args))
 	for i, arg := range args {
 		quoted[i] = arg
 		if arg == "" || strings.ContainsFunc(arg, func(r rune) bool {
-			return !strings.ContainsRune("%+,-./:=@_", r) && (r > 'z' || !strings.ContainsRune("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789", r))
+			return !strings.ContainsRune(plain, r)
 		}) {
 			quoted[i] = "'" + strings.ReplaceAll(arg, "'", `'"'"'`) + "'"
 		}
@@ -288,7 +289,7 @@ func commandLine(args []string) string {
 	return strings.Join(quoted, " ")
 }
 
-// versions are those of the program's parts that are known without MLX.
+// versions returns the versions that are known without MLX.
 func versions() map[string]string {
 	found := map[string]string{"go": runtime.Version()}
 	if info, ok := debug.ReadBuildInfo(); ok {
@@ -302,8 +303,8 @@ func versions() map[string]string {
 	return found
 }
 
-// gitState is the commit of the working folder's repository and whether files
-// differ from it, or nil outside of one.
+// gitState returns the commit of the working folder's repository and whether files differ from it,
+// or nil outside of a repository.
 func gitState() any {
 	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
 	defer cancel()
@@ -322,7 +323,7 @@ func gitState() any {
 	return map[string]any{"commit": commit, "dirty": status != ""}
 }
 
-// caller is the first place up the stack whose function skip does not want.
+// caller returns the first place up the stack that skip does not skip.
 func caller(skip func(function string) bool) Location {
 	pcs := make([]uintptr, 64)
 	frames := runtime.CallersFrames(pcs[:runtime.Callers(2, pcs)])

@@ -3,9 +3,7 @@ package debug
 import (
 	"errors"
 	"fmt"
-	"os"
 	"path"
-	"path/filepath"
 	"slices"
 	"strings"
 
@@ -15,150 +13,20 @@ import (
 	"github.com/gomflux/gomflux/mlx/nn"
 )
 
-// Options say what a [Session] does with a run's tensors.
-type Options struct {
-	// Save are globs of names, in which * stands for anything. One that begins
-	// with ! takes names out again. A glob without a step takes every step's.
-	Save []string
-	// Load are tensors that take the place of the run's.
-	Load []Replacement
-	// ExitAfter is the name of the tensor after which the run ends, with
-	// [ErrExit]; "" is none. Without a step it is the first.
-	ExitAfter string
-	// CheckFinite ends the run at the first tensor with NaN or infinite values.
-	CheckFinite bool
-	// BoundsCheck computes every tensor as soon as it passes, so that what MLX
-	// refuses, an index that is out of bounds first of all, is said of the module
-	// that did it.
-	BoundsCheck bool
-}
-
-// Records reports whether the options write a run. Loading alone does not.
-func (o *Options) Records() bool { return len(o.Save) > 0 }
-
-// UsesTree reports whether the options need a tree, to read from or to write to.
-func (o *Options) UsesTree() bool { return len(o.Save)+len(o.Load) > 0 }
-
-// Any says whether there is anything to do.
-func (o *Options) Any() bool {
-	return o.UsesTree() || o.ExitAfter != "" || o.CheckFinite || o.BoundsCheck
-}
-
-// A Replacement is a tensor that takes the place of one of the run's. A name
-// without a step is that of every step. It is in a file or, where From names
-// none, in the tree, by its name there.
-type Replacement struct {
-	Name  hooks.Name
-	From  checkpoint.Reference
-	Saved string
-}
-
-// ParseReplacement reads NAME=FILE[:KEY][@CAST], NAME=SAVED[@CAST] with the name
-// of a tensor that either side has saved, or NAME[@CAST] for the one that is
-// saved under the same name. What is no file is such a name, unless it has a
-// folder in it or ends as files of tensors do.
-func ParseReplacement(s string) (Replacement, error) {
-	name, from, given := strings.Cut(s, "=")
-	r := Replacement{}
-	if at := strings.LastIndexByte(name, '@'); !given && at >= 0 {
-		if cast, err := checkpoint.ParseDtype(name[at+1:]); err == nil {
-			r.From.Cast, name = cast, name[:at]
-		}
-	}
-	var err error
-	if r.Name, err = hooks.ParseName(name); err != nil {
-		return Replacement{}, err
-	}
-	switch {
-	case r.Name.Point.Kind == hooks.Input:
-		return Replacement{}, fmt.Errorf("%s: an input cannot be replaced (replace the output that it comes from)", name)
-	case r.Name.Point.OnRequest():
-		return Replacement{}, fmt.Errorf("%s: nothing is computed from it, so it cannot be replaced (q, k and v can)", name)
-	case !given:
-		r.Saved = name
-		return r, nil
-	}
-	if r.From, err = checkpoint.ParseReference(from); err == nil && r.From.Key == "" && isName(r.From.File) {
-		r.From.File, r.Saved = "", r.From.File
-	}
-	return r, err
-}
-
-// isName says whether something can only be a saved tensor's name.
-func isName(s string) bool {
-	if strings.ContainsAny(s, `/\`) || filepath.Ext(s) != "" && slices.Contains([]string{".safetensors", ".npy", ".npz", ".pt", ".pth", ".bin"}, filepath.Ext(s)) {
-		return false
-	}
-	_, err := os.Stat(s)
-	return err != nil
-}
-
-// matches says whether a tensor of a run is meant by a name, in which no step
-// is any step.
-func matches(want, name hooks.Name) bool {
-	return want.Module == name.Module && want.Call == name.Call && want.Point == name.Point && (want.Step < 0 || want.Step == name.Step)
-}
-
-func parseExit(name string) (hooks.Name, error) {
-	n, err := hooks.ParseName(name)
-	switch {
-	case err != nil:
-	case n.Point.Kind == hooks.Input:
-		err = fmt.Errorf("%s: an input is no place to end at (name the output that it comes from)", name)
-	case n.Point.Key == hooks.Entropy:
-		err = fmt.Errorf("%s: the entropy is no place to end at (name the weights)", name)
-	}
-	return n, err
-}
-
-// Check says what is wrong with the options, before anything runs: bad names,
-// and files or tensors that are not there.
-func (o *Options) Check() error {
-	for _, glob := range o.Save {
-		if _, err := path.Match(strings.TrimPrefix(glob, "!"), ""); err != nil || strings.TrimPrefix(glob, "!") == "" {
-			return fmt.Errorf("%q is no pattern of names (such as 'transformer.layers.*')", glob)
-		}
-	}
-	if o.ExitAfter != "" {
-		if _, err := parseExit(o.ExitAfter); err != nil {
-			return err
-		}
-	}
-	seen := map[hooks.Name]bool{}
-	for _, r := range o.Load {
-		if seen[r.Name] {
-			return fmt.Errorf("%s is given twice", r.Name)
-		}
-		seen[r.Name] = true
-		if r.From.File == "" {
-			continue
-		}
-		f, info, err := r.From.Open(r.Name.String())
-		if err != nil {
-			return err
-		}
-		f.Close()
-		if !info.Dtype.IsNumeric() {
-			return fmt.Errorf("%s: dtype %s cannot be read as numbers", r.From, info.Dtype)
-		}
-	}
-	return nil
-}
-
-// A Session is what [Options] make of one run: its Hook and what the pipeline
-// is [models.Given].
+// A Session applies [Options] to one run: with its Hook, and as the pipeline's
+// [models.Overrides].
 type Session struct {
-	options Options
-	tree    *Tree
-	run     *Run // nil if nothing is recorded
-	loads   []*load
-	given   map[hooks.Name]bool // values that Array returned
-	exit    *hooks.Name
+	options  Options
+	tree     *Tree
+	run      *Run // nil if nothing is saved
+	loads    []*load
+	override map[hooks.Name]bool // values that Array returned
+	exit     *hooks.Name
 
 	seen  []string // full names, once each
 	known map[string]bool
 	last  string
-	hits  []bool // of Save
+	hits  []bool // whether each glob of Save has matched
 }
 
 // A load is a replacement whose tensor was found.
@@ -166,16 +34,16 @@ type load struct {
 	Replacement
 	read   func() (*checkpoint.Array, error)
 	used   bool
-	packed bool // in the shape of diffusers' argument
+	packed bool // had the shape of diffusers' argument
 }
 
-// NewSession begins a session, with a new run in the tree if the options save
-// anything. Close ends both.
+// NewSession begins a session, with a new run in the tree if the options save anything. Close ends
+// both.
 func NewSession(t *Tree, o Options) (*Session, error) {
 	if err := o.Check(); err != nil {
 		return nil, err
 	}
-	s := &Session{options: o, tree: t, given: map[hooks.Name]bool{}, known: map[string]bool{}, hits: make([]bool, len(o.Save))}
+	s := &Session{options: o, tree: t, override: map[hooks.Name]bool{}, known: map[string]bool{}, hits: make([]bool, len(o.Save))}
 	if o.ExitAfter != "" {
 		n, err := parseExit(o.ExitAfter)
 		if err != nil {
@@ -184,25 +52,9 @@ func NewSession(t *Tree, o Options) (*Session, error) {
 		s.exit = &n
 	}
 	for _, r := range o.Load {
-		l := &load{Replacement: r}
-		l.read = func() (*checkpoint.Array, error) { return r.From.Read(r.Name.String()) }
-		if r.From.File == "" {
-			e, err := t.Find(r.Saved)
-			if err != nil && r.Saved != r.Name.String() {
-				err = fmt.Errorf("%w, and no file has that name", err)
-			}
-			if err != nil {
-				return nil, err
-			}
-			x, err := e.Read() // now: a new run moves the latest one away
-			if err == nil && r.From.Cast != "" {
-				x, err = x.Cast(r.From.Cast)
-			}
-			if err != nil {
-				return nil, fmt.Errorf("%s: %w", r.Saved, err)
-			}
-			l.From.File, l.From.Key = e.Path, e.Key
-			l.read = func() (*checkpoint.Array, error) { return x, nil }
+		l, err := t.newLoad(r)
+		if err != nil {
+			return nil, err
 		}
 		s.loads = append(s.loads, l)
 	}
@@ -220,23 +72,48 @@ func NewSession(t *Tree, o Options) (*Session, error) {
 	return s, nil
 }
 
-// Run is the session's, nil if nothing is recorded.
+// newLoad finds the tensor of a replacement.
+func (t *Tree) newLoad(r Replacement) (*load, error) {
+	l := &load{Replacement: r}
+	if r.From.File != "" {
+		l.read = func() (*checkpoint.Array, error) { return r.From.Read(r.Name.String()) }
+		return l, nil
+	}
+	e, err := t.Find(r.Saved)
+	if err != nil && r.Saved != r.Name.String() {
+		err = fmt.Errorf("%w, and no file has that name", err)
+	}
+	if err != nil {
+		return nil, err
+	}
+	x, err := e.Read() // before a new run moves the latest one to the archive
+	if err == nil && r.From.Cast != "" {
+		x, err = x.Cast(r.From.Cast)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", r.Saved, err)
+	}
+	l.From.File, l.From.Key = e.Path, e.Key
+	l.read = func() (*checkpoint.Array, error) { return x, nil }
+	return l, nil
+}
+
+// Run returns the session's run; nil if nothing is saved.
 func (s *Session) Run() *Run { return s.run }
 
-// Last is the name of the last tensor that passed, "" for none.
+// Last returns the name of the last tensor that passed, or "".
 func (s *Session) Last() string { return s.last }
 
 // Seen lists the names of all tensors that passed.
 func (s *Session) Seen() []string { return s.seen }
 
-// Has says whether a value of the pipeline is to be replaced; see
-// [models.Given].
+// Has reports whether a value of the pipeline is replaced; see [models.Overrides].
 func (s *Session) Has(name string, step int) bool {
 	return s.find(hooks.Name{Module: name, Step: step}) != nil
 }
 
-// Array reads the tensor that takes a value's place. The hook then leaves the value
-// as it is: the pipeline has checked it, and may have unpacked it.
+// Array reads the tensor that replaces a value. The hook does not replace it again: the pipeline
+// has checked it, and may have unpacked it.
 func (s *Session) Array(name string, step int) (*mlx.Array, error) {
 	n := hooks.Name{Module: name, Step: step}
 	l := s.find(n)
@@ -244,18 +121,19 @@ func (s *Session) Array(name string, step int) (*mlx.Array, error) {
 		return nil, fmt.Errorf("%w %s", ErrNotFound, n)
 	}
 	x, err := l.array()
-	s.given[n] = err == nil
+	s.override[n] = err == nil
 	return x, err
 }
 
-// Unpacked notes that a tensor had the shape of diffusers' argument; see
-// [models.Unpacker].
+// Unpacked records that a tensor had the shape of diffusers' argument; see
+// [models.UnpackObserver].
 func (s *Session) Unpacked(name string, step int) {
 	if l := s.find(hooks.Name{Module: name, Step: step}); l != nil {
 		l.packed = true
 	}
 }
 
+// find returns the replacement of a tensor, or nil. A name with a step precedes one without.
 func (s *Session) find(name hooks.Name) *load {
 	for _, exact := range []bool{true, false} {
 		for _, l := range s.loads {
@@ -276,12 +154,12 @@ func (l *load) array() (*mlx.Array, error) {
 	return ToArray(t)
 }
 
-// Hook is the session's hook.
+// Hook saves, replaces and checks a tensor that passes.
 func (s *Session) Hook(tap hooks.Tap) (*mlx.Array, error) {
 	name := hooks.Name{Module: tap.Name, Step: tap.Step, Call: tap.Call, Point: tap.Point}
 	full := name.String()
 	var replacement *mlx.Array
-	if l := s.find(name); l != nil && !s.given[name] {
+	if l := s.find(name); l != nil && !s.override[name] {
 		x, err := l.array()
 		if err == nil {
 			err = fits(l, x, tap.Output)
@@ -322,21 +200,24 @@ func (s *Session) Hook(tap hooks.Tap) (*mlx.Array, error) {
 	return replacement, nil
 }
 
-// ErrMismatch is wrapped by errors about replacements of another shape or dtype
-// than what they are to replace.
-var ErrMismatch = errors.New("cannot take its place")
+// ErrMismatch is wrapped by errors about replacements with another shape or dtype than the tensor
+// that they replace.
+var ErrMismatch = errors.New("the replacement does not fit")
 
-// fits makes sure that a replacement is what it replaces.
+// fits checks that a replacement has the shape and dtype of the tensor that it replaces.
 func fits(l *load, x, out *mlx.Array) error {
 	if !slices.Equal(x.Shape(), out.Shape()) {
-		return fmt.Errorf("%w: %s has the shape %v, expected %v%s", ErrMismatch, l.source(), x.Shape(), out.Shape(), guess(x.Shape(), out.Shape()))
+		return fmt.Errorf("%w: %s has the shape %v, expected %v%s",
+			ErrMismatch, l.source(), x.Shape(), out.Shape(), guess(x.Shape(), out.Shape()))
 	}
 	if x.Dtype() != out.Dtype() {
-		return fmt.Errorf("%w: %s has the dtype %v, expected %v (put @%v behind it to cast it)", ErrMismatch, l.source(), x.Dtype(), out.Dtype(), out.Dtype())
+		return fmt.Errorf("%w: %s has the dtype %v, expected %v (append @%[4]v to cast it)",
+			ErrMismatch, l.source(), x.Dtype(), out.Dtype())
 	}
 	return nil
 }
 
+// source returns where the replacement is read from.
 func (l *load) source() string {
 	if l.From.File == "" {
 		return l.Name.String()
@@ -344,7 +225,7 @@ func (l *load) source() string {
 	return l.From.String()
 }
 
-// guess says what may be the matter with a shape.
+// guess returns a hint about two shapes that differ, or "".
 func guess(got, want []int) string {
 	ones := func(s []int) []int { return slices.DeleteFunc(slices.Clone(s), func(d int) bool { return d == 1 }) }
 	sorted := func(s []int) []int { return slices.Sorted(slices.Values(s)) }
@@ -357,7 +238,7 @@ func guess(got, want []int) string {
 	return ""
 }
 
-// visit saves a tensor, if it is wanted, and remembers its name.
+// visit remembers a tensor's name, and saves it if it is wanted.
 func (s *Session) visit(t hooks.Tap) error {
 	full := t.FullName()
 	if !s.known[full] {
@@ -382,7 +263,7 @@ func (s *Session) visit(t hooks.Tap) error {
 	return err
 }
 
-// wanted says whether Save has a tensor in it.
+// wanted reports whether the globs of Save match a tensor.
 func (s *Session) wanted(t hooks.Tap, full string) bool {
 	anyStep := hooks.Name{Module: t.Name, Step: -1, Point: t.Point}.String()
 	asked := func(glob string) bool { return !t.Point.OnRequest() || strings.Contains(glob, t.Point.Key) }
@@ -407,58 +288,7 @@ func (s *Session) wanted(t hooks.Tap, full string) bool {
 	return found
 }
 
-// finite ends the run at a tensor that is not finite everywhere.
-func (s *Session) finite(tap hooks.Tap) error {
-	if tap.Output.AllFinite() {
-		return nil
-	}
-	out, err := FromArray(tap.FullName(), tap.Output)
-	if err != nil {
-		return err
-	}
-	e := &NotFiniteTensorError{Name: out.Name, Output: out.Tensor(), Stats: out.Stats()}
-	for _, in := range tap.Inputs {
-		x, err := FromArray(in.Key, in.Array)
-		if err != nil {
-			return err
-		}
-		e.Inputs = append(e.Inputs, InputStats{x.Tensor(), x.Stats()})
-	}
-	return e
-}
-
-// A NotFiniteTensorError is about the first tensor of a run with values that are
-// NaN or infinite.
-type NotFiniteTensorError struct {
-	Name   string
-	Output checkpoint.Tensor
-	Stats  checkpoint.Stats
-	Inputs []InputStats // of the module that made it
-}
-
-// InputStats sum up an input of a module. Its name is its position or keyword.
-type InputStats struct {
-	checkpoint.Tensor
-	checkpoint.Stats
-}
-
-func (e *NotFiniteTensorError) Error() string {
-	text := fmt.Sprintf("%d of %d values are not finite (%s, %s)", e.Stats.NaN+e.Stats.Inf, e.Output.Len(), e.Output.Type(), e.Stats.Range())
-	made := "its inputs are finite, so that module made them"
-	var inputs []string
-	for _, in := range e.Inputs {
-		inputs = append(inputs, fmt.Sprintf("in.%s %s from %s", in.Name, in.Type(), in.Range()))
-		if in.NaN > 0 {
-			made = fmt.Sprintf("in.%s has them already, so they come from what lies before", in.Name)
-		}
-	}
-	if len(inputs) == 0 {
-		return text
-	}
-	return text + "; " + made + ": " + strings.Join(inputs, ", ")
-}
-
-// Explain adds to an error of MLX after which tensor of the run it was.
+// Explain adds the last tensor that passed to an error of MLX.
 func (s *Session) Explain(err error) error {
 	var e *mlx.Error
 	if s.last == "" || !errors.As(err, &e) {
@@ -467,13 +297,14 @@ func (s *Session) Explain(err error) error {
 	return fmt.Errorf("%w (the last tensor before it was %s)", err, s.last)
 }
 
-// Unmatched is the error about replacements that the run had no place for, and
-// an end that it did not reach. It is nil for a run that ended before.
+// Unmatched returns an error about replacements and an end whose tensors did not pass in the run,
+// or nil.
 func (s *Session) Unmatched() error {
 	var errs []error
 	for _, l := range s.loads {
 		if !l.used {
-			errs = append(errs, fmt.Errorf("the run had no tensor %s to be replaced by %s (%s)", l.Name, l.source(), checkpoint.Hint(l.Name.String(), s.seen)))
+			errs = append(errs, fmt.Errorf("the run had no tensor %s to be replaced by %s (%s)",
+				l.Name, l.source(), checkpoint.Hint(l.Name.String(), s.seen)))
 		}
 	}
 	if s.exit != nil && !slices.ContainsFunc(s.seen, func(full string) bool {
@@ -496,8 +327,8 @@ func (s *Session) Unsaved() []string {
 	return out
 }
 
-// Close ends the session's run, or else the one that [Save] or [Checkpoint]
-// began in the session's tree.
+// Close ends the session's run, or else the one that [Save] or [Checkpoint] began in the session's
+// tree.
 func (s *Session) Close() error {
 	run := s.run
 	if run == nil {
@@ -509,7 +340,7 @@ func (s *Session) Close() error {
 		return nil
 	}
 	replaced := map[string]string{}
-	var packed []string // of those
+	var packed []string // names of those with the shape of diffusers' argument
 	for _, l := range s.loads {
 		if l.used {
 			replaced[l.Name.String()] = l.source()

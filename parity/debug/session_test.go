@@ -20,7 +20,7 @@ import (
 )
 
 // The package's session is what a pipeline takes.
-var _ models.Given = (*debug.Session)(nil)
+var _ models.Overrides = (*debug.Session)(nil)
 
 const model = "../../models/testdata/zimage-ordinary/model"
 
@@ -35,10 +35,11 @@ func run(t *testing.T, tree *debug.Tree, dir string, o debug.Options) (*debug.Se
 	}
 	defer s.Close()
 	r := request
-	r.Hook, r.Given = s.Hook, s
+	r.Hook, r.Overrides = s.Hook, s
 	var res *models.Result
 	err = mlx.Do(context.Background(), func() error {
-		p, err := models.Load(os.DirFS(dir), models.LoadOptions{For: func(*models.Pipeline) []models.Request { return []models.Request{r} }, Given: s})
+		requests := func(*models.Pipeline) []models.Request { return []models.Request{r} }
+		p, err := models.Load(os.DirFS(dir), models.LoadOptions{Requests: requests, Overrides: s})
 		if err != nil {
 			return err
 		}
@@ -79,7 +80,8 @@ func TestSession(t *testing.T) {
 	}
 	for _, name := range []string{
 		"latents@0", "latents@1", "prompt.embeds", "negative.embeds", "vae.decode.in", "vae.decode.out",
-		"transformer.layers.0.attention@0", "transformer.layers.0.attention@1#1", "transformer.layers.0.attention@0:q", "transformer.layers.0.attention.norm_q@0",
+		"transformer.layers.0.attention@0", "transformer.layers.0.attention@1#1", "transformer.layers.0.attention@0:q",
+		"transformer.layers.0.attention.norm_q@0",
 		"transformer.layers.0.attention@0:in.0",
 	} {
 		if !slices.Contains(names, name) {
@@ -87,7 +89,8 @@ func TestSession(t *testing.T) {
 		}
 	}
 	for _, name := range names {
-		if strings.Contains(name, ".to_q") || strings.Contains(name, "weights") || strings.HasPrefix(name, "text_encoder") || strings.HasPrefix(name, "transformer@0") {
+		if strings.Contains(name, ".to_q") || strings.Contains(name, "weights") || strings.HasPrefix(name, "text_encoder") ||
+			strings.HasPrefix(name, "transformer@0") {
 			t.Errorf("%s was saved", name)
 		}
 	}
@@ -101,7 +104,8 @@ func TestSession(t *testing.T) {
 		t.Error(err)
 	}
 	trace, err := os.ReadFile(filepath.Join(tree.Latest(debug.Gomflux), "traces", "taps.jsonl"))
-	if err != nil || strings.Count(string(trace), "\n") < len(s.Seen()) || !strings.Contains(string(trace), `{"name":"vae.decode.in","point":"output","shape":[1,4,4,6],"dtype":"float32"}`) {
+	if err != nil || strings.Count(string(trace), "\n") < len(s.Seen()) ||
+		!strings.Contains(string(trace), `{"name":"vae.decode.in","point":"output","shape":[1,4,4,6],"dtype":"float32"}`) {
 		t.Errorf("trace of %d lines, %v", strings.Count(string(trace), "\n"), err)
 	}
 	mlxtest.Do(t, func() { // the harness reads the run
@@ -148,7 +152,8 @@ func TestSession(t *testing.T) {
 	if _, _, err := run(t, tree, alone, debug.Options{Load: load, Save: []string{"vae.decode.in"}}); err != nil {
 		t.Fatal(err)
 	}
-	if text, err := os.ReadFile(filepath.Join(tree.Latest(debug.Gomflux), "settings.json")); err != nil || !strings.Contains(string(text), latents) {
+	if text, err := os.ReadFile(filepath.Join(tree.Latest(debug.Gomflux), "settings.json")); err != nil ||
+		!strings.Contains(string(text), latents) {
 		t.Errorf("what was replaced is not recorded: %s, %v", text, err)
 	}
 
@@ -162,12 +167,15 @@ func TestSession(t *testing.T) {
 		t.Fatal(err)
 	}
 	for load, want := range map[string]string{
-		"transformer.layers.0=" + zero:       "transformer.layers.0@0: cannot take its place: " + zero + " has the shape [1 1], expected",
-		"transformer@0=" + latents + "@bf16": "transformer@0: cannot take its place: " + latents + "@bfloat16 has the ",
-		"transformer.layers.0@0=" + filepath.Join(files, "tensors", "transformer.layers.0.attention@0.safetensors") + "@f16": "has the dtype float16, expected float32 (put @float32 behind it to cast it)",
-		"prompt.embeds=" + zero + "@f16": "prompt.embeds is given as float16, expected float32",
+		"transformer.layers.0=" + zero: "transformer.layers.0@0: the replacement does not fit: " + zero +
+			" has the shape [1 1], expected",
+		"transformer@0=" + latents + "@bf16": "transformer@0: the replacement does not fit: " + latents + "@bfloat16 has the ",
+		"transformer.layers.0@0=" + filepath.Join(files, "tensors", "transformer.layers.0.attention@0.safetensors") +
+			"@f16": "has the dtype float16, expected float32 (append @float32 to cast it)",
+		"prompt.embeds=" + zero + "@f16": "prompt.embeds has dtype float16, expected float32",
 	} {
-		if _, _, err := run(t, tree, model, debug.Options{Load: []debug.Replacement{replacement(t, load)}}); err == nil || !strings.Contains(err.Error(), want) {
+		if _, _, err := run(t, tree, model, debug.Options{Load: []debug.Replacement{replacement(t, load)}}); err == nil ||
+			!strings.Contains(err.Error(), want) {
 			t.Errorf("%s: found %v, expected %q", load, err, want)
 		}
 	}
@@ -178,7 +186,8 @@ func TestSession(t *testing.T) {
 	if err != nil || slices.Equal(got.Image.Pix, want.Image.Pix) {
 		t.Errorf("replacing what a layer makes changed nothing: %v", err)
 	}
-	if err := s.Unmatched(); err == nil || !strings.Contains(err.Error(), "the run had no tensor transformer.layer.0 to be replaced by "+zero+" (near: transformer.layers.0") {
+	if err := s.Unmatched(); err == nil || !strings.Contains(err.Error(),
+		"the run had no tensor transformer.layer.0 to be replaced by "+zero+" (similar: transformer.layers.0") {
 		t.Errorf("found %v", err)
 	}
 }
@@ -193,7 +202,8 @@ func TestExit(t *testing.T) {
 	if err != nil || s.Run() != nil {
 		t.Fatal(err)
 	}
-	if err := s.Unmatched(); err == nil || !strings.Contains(err.Error(), "the run had no tensor transformer.layers.99 to end after (near: transformer.layers.") {
+	if err := s.Unmatched(); err == nil || !strings.Contains(err.Error(),
+		"the run had no tensor transformer.layers.99 to end after (similar: transformer.layers.") {
 		t.Errorf("found %v", err)
 	}
 }
@@ -201,7 +211,8 @@ func TestExit(t *testing.T) {
 // TestNames finds a tensor by its name, on the side that has it.
 func TestNames(t *testing.T) {
 	tree, _ := open(t)
-	if _, err := debug.NewSession(tree, debug.Options{Load: []debug.Replacement{replacement(t, "latents@1")}}); !errors.Is(err, debug.ErrNotFound) {
+	if _, err := debug.NewSession(tree, debug.Options{Load: []debug.Replacement{replacement(t, "latents@1")}}); !errors.Is(err,
+		debug.ErrNotFound) {
 		t.Errorf("found %v", err)
 	}
 	_, want, err := run(t, tree, model, debug.Options{Save: []string{"latents"}})
@@ -244,11 +255,12 @@ func TestSavedNames(t *testing.T) {
 	if err != nil || !strings.Contains(string(settings), "latents@1.safetensors:latents@1@float32") {
 		t.Errorf("the cast is not recorded: %s, %v", settings, err)
 	}
-	if _, _, err := run(t, tree, model, debug.Options{Load: []debug.Replacement{replacement(t, "latents@1=theirs:z@f16")}}); err == nil || !strings.Contains(err.Error(), "given as float16, expected float32") {
+	if _, _, err := run(t, tree, model, debug.Options{Load: []debug.Replacement{replacement(t, "latents@1=theirs:z@f16")}}); err == nil ||
+		!strings.Contains(err.Error(), "has dtype float16, expected float32") {
 		t.Errorf("found %v", err)
 	}
 	_, err = debug.NewSession(tree, debug.Options{Load: []debug.Replacement{replacement(t, "latents@1=theirs:y")}})
-	if !errors.Is(err, debug.ErrNotFound) || !strings.Contains(err.Error(), "near: theirs:z), and no file has that name") {
+	if !errors.Is(err, debug.ErrNotFound) || !strings.Contains(err.Error(), "similar: theirs:z), and no file has that name") {
 		t.Errorf("found %v", err)
 	}
 }
@@ -296,7 +308,8 @@ func TestSavedByCode(t *testing.T) {
 // TestEntropy saves what is only computed on request.
 func TestEntropy(t *testing.T) {
 	tree, _ := open(t)
-	s, _, err := run(t, tree, model, debug.Options{Save: []string{"transformer.layers.0*:weights", "transformer.layers.0.attention@0:entropy", "!*#1*"}})
+	s, _, err := run(t, tree, model, debug.Options{Save: []string{"transformer.layers.0*:weights",
+		"transformer.layers.0.attention@0:entropy", "!*#1*"}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -327,7 +340,8 @@ func TestEntropy(t *testing.T) {
 			t.Fatalf("row %d: %v, expected %v", i, found, want)
 		}
 	}
-	if s, _, err = run(t, tree, model, debug.Options{Save: []string{"transformer.layers.0*"}}); err != nil || slices.ContainsFunc(s.Seen(), func(name string) bool { return strings.HasSuffix(name, "entropy") }) {
+	if s, _, err = run(t, tree, model, debug.Options{Save: []string{"transformer.layers.0*"}}); err != nil ||
+		slices.ContainsFunc(s.Seen(), func(name string) bool { return strings.HasSuffix(name, "entropy") }) {
 		t.Errorf("the entropy was computed without being asked for: %v", err)
 	}
 }
@@ -346,8 +360,9 @@ func TestFinite(t *testing.T) {
 		"whole":  {func() *mlx.Array { return mlx.Zeros(mlx.Int32, 2) }, nil, ""},
 		"alone":  {nan, nil, "m: 2 of 4 values are not finite (F32 [2 2], 1 to 2, 1 NaN, 1 infinite)"},
 		"made here": {nan, []func() *mlx.Array{func() *mlx.Array { return mlx.Full(3, mlx.Float32, 5) }},
-			"; its inputs are finite, so that module made them: in.0 F32 [5] from 3 to 3"},
-		"made before": {nan, []func() *mlx.Array{nan}, "; in.0 has them already, so they come from what lies before: in.0 F32 [2 2] from 1 to 2, 1 NaN, 1 infinite"},
+			"; its inputs are finite, so this module produced them: in.0 F32 [5] from 3 to 3"},
+		"made before": {nan, []func() *mlx.Array{nan},
+			"; in.0 already has them, so they come from an earlier module: in.0 F32 [2 2] from 1 to 2, 1 NaN, 1 infinite"},
 	} {
 		tree, _ := open(t)
 		s, err := debug.NewSession(tree, debug.Options{CheckFinite: true})
@@ -374,7 +389,8 @@ func TestFinite(t *testing.T) {
 // TestBounds gives a run a token that the text encoder does not have.
 func TestBounds(t *testing.T) {
 	tree, _ := open(t)
-	x := &checkpoint.Array{Name: "prompt.input_ids", Dtype: checkpoint.I32, Shape: []int{1, 2}, Data: []byte{1, 0, 0, 0, 0xff, 0xff, 0xff, 0x7f}}
+	x := &checkpoint.Array{Name: "prompt.input_ids", Dtype: checkpoint.I32, Shape: []int{1, 2},
+		Data: []byte{1, 0, 0, 0, 0xff, 0xff, 0xff, 0x7f}}
 	file := filepath.Join(t.TempDir(), "ids.safetensors")
 	if err := checkpoint.WriteFile(file, []*checkpoint.Array{x}, nil); err != nil {
 		t.Fatal(err)
@@ -383,7 +399,8 @@ func TestBounds(t *testing.T) {
 	if err == nil {
 		t.Fatal("a token that is not there was looked up")
 	}
-	if err = s.Explain(err); !strings.Contains(err.Error(), "row 2147483647 (number 1 asked for)") || !strings.Contains(err.Error(), "(the last tensor before it was prompt.input_ids)") {
+	if err = s.Explain(err); !strings.Contains(err.Error(), "row 2147483647 (number 1 asked for)") ||
+		!strings.Contains(err.Error(), "(the last tensor before it was prompt.input_ids)") {
 		t.Errorf("found %v", err)
 	}
 }
@@ -395,15 +412,17 @@ func TestCheck(t *testing.T) {
 		}
 	}
 	for want, o := range map[string]debug.Options{
-		"is no pattern of names":     {Save: []string{"a["}},
-		`"!" is no pattern`:          {Save: []string{"!"}},
-		"an input is no place":       {ExitAfter: "a:in.0"},
-		"the entropy is no place":    {ExitAfter: "a:entropy"},
-		`tensor name "a@"`:           {ExitAfter: "a@"},
-		"nowhere.npy: no such file":  {Load: []debug.Replacement{replacement(t, "a=nowhere.npy")}},
-		"latents@1 is given twice":   {Load: []debug.Replacement{replacement(t, "latents@1"), replacement(t, "latents@1")}},
-		"has no tensor nothing":      {Load: []debug.Replacement{replacement(t, "a=../../internal/checkpoint/testdata/arrays/all.safetensors:nothing")}},
-		"has 15 tensors and none is": {Load: []debug.Replacement{replacement(t, "a=../../internal/checkpoint/testdata/arrays/all.safetensors")}},
+		"is not a pattern of names":       {Save: []string{"a["}},
+		`"!" is not a pattern`:            {Save: []string{"!"}},
+		"a run cannot end at an input":    {ExitAfter: "a:in.0"},
+		"a run cannot end at the entropy": {ExitAfter: "a:entropy"},
+		`tensor name "a@"`:                {ExitAfter: "a@"},
+		"nowhere.npy: no such file":       {Load: []debug.Replacement{replacement(t, "a=nowhere.npy")}},
+		"latents@1 is replaced twice":     {Load: []debug.Replacement{replacement(t, "latents@1"), replacement(t, "latents@1")}},
+		"has no tensor nothing": {Load: []debug.Replacement{replacement(t,
+			"a=../../internal/checkpoint/testdata/arrays/all.safetensors:nothing")}},
+		"has 15 tensors, but no a": {Load: []debug.Replacement{replacement(t,
+			"a=../../internal/checkpoint/testdata/arrays/all.safetensors")}},
 	} {
 		if err := o.Check(); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("found %v, expected %q", err, want)
@@ -429,17 +448,19 @@ func TestProcess(t *testing.T) {
 		t.Errorf("found %v", err)
 	}
 	e, err := debug.Info("q")
-	if err != nil || e.Record.Location.Function != "TestProcess.func1" || filepath.Base(e.Record.Location.File) != "session_test.go" || e.Dtype != checkpoint.BF16 {
+	if err != nil || e.Record.Location.Function != "TestProcess.func1" || filepath.Base(e.Record.Location.File) != "session_test.go" ||
+		e.Dtype != checkpoint.BF16 {
 		t.Errorf("found %+v, %v", e.Record, err)
 	}
-	if err := mlxtest.Try(func() { debug.Load("qq") }); !errors.Is(err, debug.ErrNotFound) || !strings.Contains(err.Error(), "near: q") {
+	if err := mlxtest.Try(func() { debug.Load("qq") }); !errors.Is(err, debug.ErrNotFound) || !strings.Contains(err.Error(), "similar: q") {
 		t.Errorf("found %v", err)
 	}
 	if all, err := debug.List(); err != nil || len(all) != 2 {
 		t.Errorf("%d tensors, %v", len(all), err)
 	}
 	text, err := os.ReadFile(filepath.Join(os.Getenv("GOMFLUX_LOG_DIR"), "runs/latest/gomflux/checkpoints/checkpoint_here_hit001.json"))
-	if err != nil || !strings.Contains(string(text), `debug.Checkpoint(\"here\"`) || !strings.Contains(string(text), `"mlx.core.bfloat16"`) {
+	if err != nil || !strings.Contains(string(text), `debug.Checkpoint(\"here\"`) ||
+		!strings.Contains(string(text), `"mlx.core.bfloat16"`) {
 		t.Errorf("%s, %v", text, err)
 	}
 	if err := debug.Clear("q"); err != nil {

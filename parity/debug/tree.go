@@ -1,18 +1,16 @@
-// Package debug keeps what was seen inside of runs: tensors, checkpoints and
-// traces, in one tree of folders that gomflux and the reference side
-// (scripts/reference) share.
+// Package debug stores tensors, checkpoints and traces of runs in one tree of folders, which
+// gomflux and the reference's side (scripts/reference) share.
 //
 //	logs/runs/latest/SIDE/{settings.json,checkpoints,tensors,traces,images}
 //	logs/runs/archive/TIME-SIDE/...
 //	logs/runs/.gitignore
 //
-// SIDE is gomflux or reference. A new run moves the side's latest one to the
-// archive, under the time it began in UTC. While a run lasts it holds a lock,
-// and another one that begins meanwhile goes straight into the archive, so that
-// they do not mix.
+// SIDE is gomflux or reference. A new run moves the side's latest one to the archive, under the
+// time it began in UTC. A run holds a lock until it ends; another run that begins in the meantime
+// is written to the archive from the start, so that they do not mix.
 //
-// [Save], [Load] and [Checkpoint] are for those who edit a model. A [Session]
-// does the same from outside, as a hook.
+// [Save], [Load] and [Checkpoint] are called from within a model's code. A [Session] does the same
+// from outside, as a hook.
 package debug
 
 import (
@@ -38,13 +36,13 @@ const (
 	Reference = "reference"
 )
 
-// Sides are both.
+// Sides lists both sides.
 var Sides = []string{Gomflux, Reference}
 
-// Folders are those of a run.
+// folders are the folders in a run.
 var folders = []string{"checkpoints", "tensors", "traces", "images"}
 
-// What a tree may hold by default, in bytes.
+// Default limits of a tree, in bytes.
 const (
 	DefaultWarn  = 1 << 30
 	DefaultLimit = 10 << 30
@@ -52,17 +50,16 @@ const (
 
 // A Tree is a folder with runs in it.
 type Tree struct {
-	Root string
-	// Warn and Limit are how large the tree may get, in bytes, before a run is
-	// warned of it, and before nothing more is saved.
-	Warn, Limit int64
-	// Warnf gets warnings; nil is standard error.
+	Root  string
+	Warn  int64 // size in bytes above which runs print a warning
+	Limit int64 // size in bytes above which nothing more is saved
+	// Warnf prints warnings; nil prints to standard error.
 	Warnf func(format string, args ...any)
 }
 
-// Open names a tree: root, or else GOMFLUX_LOG_DIR, or else logs. Its limits are
-// GOMFLUX_LOG_WARN and GOMFLUX_LOG_LIMIT, in bytes, where those are set.
-// Nothing needs to be there yet.
+// Open returns the tree in root, or else in GOMFLUX_LOG_DIR, or else in logs. The environment
+// variables GOMFLUX_LOG_WARN and GOMFLUX_LOG_LIMIT set its limits, in bytes. The folder does not
+// need to exist.
 func Open(root string) (*Tree, error) {
 	t := &Tree{Root: cmp.Or(root, os.Getenv("GOMFLUX_LOG_DIR"), "logs"), Warn: DefaultWarn, Limit: DefaultLimit}
 	for name, to := range map[string]*int64{"GOMFLUX_LOG_WARN": &t.Warn, "GOMFLUX_LOG_LIMIT": &t.Limit} {
@@ -91,18 +88,18 @@ func (t *Tree) latest() string         { return filepath.Join(t.Root, "runs", "l
 func (t *Tree) archive() string        { return filepath.Join(t.Root, "runs", "archive") }
 func (t *Tree) lock(dir string) string { return filepath.Join(t.latest(), "."+dir+".lock") }
 
-// Latest is the folder of a side's latest run.
+// Latest returns the folder of a side's latest run.
 func (t *Tree) Latest(side string) string { return filepath.Join(t.latest(), side) }
 
-// Busy says whether a run of a side is going on.
+// Busy reports whether a run of a side is in progress.
 func (t *Tree) Busy(side string) bool { return filelock.Held(t.lock(side)) }
 
-// Size is what the tree holds, in bytes.
+// Size returns the size of the tree in bytes.
 func (t *Tree) Size() (int64, error) { return folderSize(t.Root) }
 
 func folderSize(dir string) (size int64, err error) {
 	err = filepath.WalkDir(dir, func(_ string, d fs.DirEntry, err error) error {
-		if errors.Is(err, fs.ErrNotExist) { // moved or removed meanwhile, or never there
+		if errors.Is(err, fs.ErrNotExist) { // moved or removed in the meantime, or never there
 			return nil
 		}
 		if err != nil || !d.Type().IsRegular() {
@@ -126,20 +123,22 @@ func folderSize(dir string) (size int64, err error) {
 // ErrFull is wrapped by errors about a tree that has reached its limit.
 var ErrFull = errors.New("the folder of runs is full")
 
-// room makes sure that more bytes may be saved.
+// room returns an error if a number of further bytes exceeds the limit.
 func (t *Tree) room(size, more int64) error {
 	if size+more <= t.Limit {
 		return nil
 	}
-	hint := "remove what is not needed"
+	hint := "remove old runs"
 	if oldest, err := t.Archived(); err == nil && len(oldest) > 0 {
 		var names []string
 		for _, a := range oldest[:min(3, len(oldest))] {
 			names = append(names, fmt.Sprintf("%s (%s)", a.Name, units.Gigabytes(a.Size)))
 		}
-		hint = fmt.Sprintf("the oldest archived runs are %s; gomflux tensors clear --archive removes all %d of them", strings.Join(names, ", "), len(oldest))
+		hint = fmt.Sprintf("the oldest archived runs are %s; gomflux tensors clear --archive removes all %d of them",
+			strings.Join(names, ", "), len(oldest))
 	}
-	return fmt.Errorf("%w: %s holds %s, the limit is %s (%s; GOMFLUX_LOG_LIMIT sets another limit, in bytes)", ErrFull, t.Root, units.Gigabytes(size+more), units.Gigabytes(t.Limit), hint)
+	return fmt.Errorf("%w: %s holds %s, the limit is %s (%s; GOMFLUX_LOG_LIMIT sets another limit, in bytes)",
+		ErrFull, t.Root, units.Gigabytes(size+more), units.Gigabytes(t.Limit), hint)
 }
 
 // An Archive is an earlier run.
@@ -150,8 +149,7 @@ type Archive struct {
 	Size int64 // bytes
 }
 
-// Archived lists the earlier runs, the oldest first. Those that are still going
-// on are left out.
+// Archived lists the earlier runs, the oldest first, except those in progress.
 func (t *Tree) Archived() ([]Archive, error) {
 	entries, err := os.ReadDir(t.archive())
 	if errors.Is(err, fs.ErrNotExist) {
@@ -177,13 +175,13 @@ func (t *Tree) Archived() ([]Archive, error) {
 	return out, nil
 }
 
-// stamp is a time in the name of an archived run, as scripts/reference has it.
+// stamp formats a time for the name of an archived run, as scripts/reference does.
 func stamp(at time.Time) string {
 	return at.UTC().Format("20060102T150405.000000Z")
 }
 
-// began is when the run in a folder began: what its settings say, or else when
-// the folder was changed last.
+// began returns when the run in a folder began: by its settings, or else by the folder's
+// modification time.
 func began(dir string) string {
 	var settings struct {
 		Began string `json:"began"`
@@ -201,8 +199,8 @@ func began(dir string) string {
 	return stamp(info.ModTime())
 }
 
-// fresh makes something under a name or, where there is something already, under
-// that with a number at its end. It returns the name.
+// fresh calls make with a path or, if that exists, with the path and a number appended. It returns
+// the path.
 func fresh(path string, make func(string) error) (string, error) {
 	for n := 1; ; n++ {
 		candidate := path
@@ -215,8 +213,8 @@ func fresh(path string, make func(string) error) (string, error) {
 	}
 }
 
-// Start begins a run of a side: its latest one is archived, unless it is still
-// going on; then the new one is in the archive from the start.
+// Start begins a run of a side and archives its latest one. If that is still in progress, the new
+// run is in the archive from the start.
 func (t *Tree) Start(side string) (*Run, error) {
 	if !slices.Contains(Sides, side) {
 		return nil, fmt.Errorf("side %q: expected %s", side, strings.Join(Sides, " or "))
@@ -246,8 +244,8 @@ func (t *Tree) Start(side string) (*Run, error) {
 	return r, nil
 }
 
-// ignore keeps the runs out of git, unless they have a .gitignore already. It is
-// in runs, since what else is in the root may be somebody's.
+// ignore writes a .gitignore that keeps the runs out of git, unless there is one. It is in runs,
+// since the root may have other files of the user.
 func (t *Tree) ignore() error {
 	name := filepath.Join(t.Root, "runs", ".gitignore")
 	f, err := os.OpenFile(name, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o666)
@@ -259,11 +257,12 @@ func (t *Tree) ignore() error {
 	}
 	_, err = f.WriteString("*\n")
 	if err = errors.Join(err, f.Close()); err != nil {
-		os.Remove(name) // it would stay empty
+		os.Remove(name) // it may be incomplete
 	}
 	return err
 }
 
+// begin locks and creates the run's folder.
 func (r *Run) begin() error {
 	t := r.Tree
 	unlock, err := filelock.Try(t.lock(r.Side))
@@ -278,7 +277,7 @@ func (r *Run) begin() error {
 			return err
 		}
 		r.unlock = func() { os.Remove(own); unlock() }
-		t.warn("another run is going on: this one is in %s", r.Dir)
+		t.warn("another run is in progress: this one is in %s", r.Dir)
 	case err != nil:
 		return err
 	default:

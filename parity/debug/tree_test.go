@@ -88,7 +88,7 @@ func TestArchive(t *testing.T) {
 	if !tree.Busy(debug.Gomflux) || tree.Busy(debug.Reference) {
 		t.Error("a run is going on, of gomflux alone")
 	}
-	if len(*warnings) != 1 || !strings.Contains((*warnings)[0], "another run is going on") {
+	if len(*warnings) != 1 || !strings.Contains((*warnings)[0], "another run is in progress") {
 		t.Errorf("warnings %q", *warnings)
 	}
 	if second.Dir != tree.Latest(debug.Gomflux) || filepath.Dir(concurrent.Dir) != filepath.Join(tree.Root, "runs", "archive") {
@@ -139,7 +139,8 @@ func TestArchive(t *testing.T) {
 	for _, a := range archived {
 		names = append(names, a.Name)
 	}
-	if got, want := strings.Join(names[:2], " "), "20261121T100000.000000Z-gomflux 20261121T100000.000000Z-gomflux-2"; got != want || len(names) != 3 {
+	if got, want := strings.Join(names[:2], " "), "20261121T100000.000000Z-gomflux 20261121T100000.000000Z-gomflux-2"; got != want ||
+		len(names) != 3 {
 		t.Errorf("found %s, expected %s", got, want)
 	}
 }
@@ -197,11 +198,14 @@ func TestSave(t *testing.T) {
 		t.Fatalf("found %+v, %v", e, err)
 	}
 	rec := *e.Record
-	if rec.HitCount != 1 || rec.Location.Line != 7 || rec.Point != "input" || rec.Dtype != "float32" || !slices.Equal(rec.Shape, []int{1, 3}) ||
-		rec.Stats.NaN != 1 || rec.Stats.Max != 3 || rec.Stats.Mean != 2 || rec.Stats.Std != 1 || len(rec.Preview) != 3 || !math.IsNaN(float64(rec.Preview[1])) {
+	if rec.HitCount != 1 || rec.Location.Line != 7 || rec.Point != "input" || rec.Dtype != "float32" ||
+		!slices.Equal(rec.Shape, []int{1, 3}) ||
+		rec.Stats.NaN != 1 || rec.Stats.Max != 3 || rec.Stats.Mean != 2 || rec.Stats.Std != 1 || len(rec.Preview) != 3 ||
+		!math.IsNaN(float64(rec.Preview[1])) {
 		t.Errorf("found %+v", rec)
 	}
-	if at, err := time.ParseInLocation("2006-01-02T15:04:05.000000", rec.Timestamp, time.Local); err != nil || time.Since(at) > time.Minute {
+	if at, err := time.ParseInLocation("2006-01-02T15:04:05.000000", rec.Timestamp, time.Local); err != nil ||
+		time.Since(at) > time.Minute {
 		t.Errorf("timestamp %s", rec.Timestamp)
 	}
 	for name, want := range map[string]string{ // of the second time
@@ -223,7 +227,8 @@ func TestSave(t *testing.T) {
 			t.Errorf("%q was saved", name)
 		}
 	}
-	if _, err := tree.Load("transformer.layers.4@0:in.0"); !errors.Is(err, debug.ErrNotFound) || !strings.Contains(err.Error(), "near: transformer.layers.3@0:in.0") {
+	if _, err := tree.Load("transformer.layers.4@0:in.0"); !errors.Is(err, debug.ErrNotFound) ||
+		!strings.Contains(err.Error(), "similar: transformer.layers.3@0:in.0") {
 		t.Errorf("found %v", err)
 	}
 }
@@ -313,7 +318,8 @@ func TestLimits(t *testing.T) {
 		t.Errorf("warnings %q", *warnings)
 	}
 	_, err = r.Save(large, debug.Location{})
-	if !errors.Is(err, debug.ErrFull) || !strings.Contains(err.Error(), "the oldest archived runs are 2") || !strings.Contains(err.Error(), "gomflux tensors clear --archive") {
+	if !errors.Is(err, debug.ErrFull) || !strings.Contains(err.Error(), "the oldest archived runs are 2") ||
+		!strings.Contains(err.Error(), "gomflux tensors clear --archive") {
 		t.Errorf("found %v", err)
 	}
 	tree.Limit = 100
@@ -321,7 +327,7 @@ func TestLimits(t *testing.T) {
 		t.Errorf("found %v", err)
 	}
 	if _, err := tree.Start("ours"); err == nil {
-		t.Error("a run of a side that is none began")
+		t.Error("a run of an unknown side began")
 	}
 }
 
@@ -358,7 +364,8 @@ func TestCheckpoint(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if want := []string{"checkpoint_after_latents_hit001.json", "checkpoint_after_latents_hit002.json"}[i]; filepath.Base(path) != want {
+		if want := []string{"checkpoint_after_latents_hit001.json",
+			"checkpoint_after_latents_hit002.json"}[i]; filepath.Base(path) != want {
 			t.Errorf("wrote %s, expected %s", path, want)
 		}
 	}
@@ -366,25 +373,60 @@ func TestCheckpoint(t *testing.T) {
 	if err != nil {
 		t.Skip("jq is not installed")
 	}
-	for script, want := range map[string]string{
-		`cat checkpoint_after_latents_*.json | jq -cs 'first | .variables.latents | {shape, dtype, preview, stats}'`:                             `{"shape":[1,3],"dtype":"mlx.core.float32","preview":[1,2,3],"stats":{"min":1,"max":3,"mean":2,"std":0.816496580927726,"nan":0,"inf":0}}`,
-		`cat checkpoint_*.json | jq -c '.variables | with_entries(select(.value.shape != null) | {key, value: .value.shape})'`:                   `{"latents":[1,3]}` + "\n" + `{"latents":[1,3]}`,
-		`cat checkpoint_*.json | jq -r '.variables.latents.stats.mean' | head -1`:                                                                `2`,
-		`jq -c '.variables | keys' checkpoint_after_latents_hit001.json`:                                                                         `["latents","layer_num","note"]`,
-		`jq -c '.variables.latents.stats' checkpoint_after_latents_hit001.json`:                                                                  `{"min":1,"max":3,"mean":2,"std":0.816496580927726,"nan":0,"inf":0}`,
-		`jq -c '.variables.latents.preview' checkpoint_after_latents_hit002.json`:                                                                `[1,2,3]`,
-		`jq -c 'select(.variables.layer_num.value == 15) | [.checkpoint_name, .hit_count, .metadata.block]' checkpoint_*.json`:                   `["after_latents",2,1]`,
-		`jq -cs 'map(.variables.latents.shape) | unique' checkpoint_*.json`:                                                                      `[[1,3]]`,
-		`jq -c '.location' checkpoint_after_latents_hit001.json`:                                                                                 `{"file":"tree_test.go","line":3,"function":"TestCheckpoint"}`,
-		`jq -c '[.code_context.start_line, .code_context.end_line, .code_context.lines["1"]]' checkpoint_after_latents_hit001.json`:              `[1,8,"package debug_test"]`,
-		`jq -r '.timestamp' checkpoint_after_latents_hit001.json | grep -cE '^[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}\.[0-9]{6}$'`: `1`,
+	for _, c := range []struct{ script, want string }{
+		{
+			`cat checkpoint_after_latents_*.json | jq -cs 'first | .variables.latents | {shape, dtype, preview, stats}'`,
+			`{"shape":[1,3],"dtype":"mlx.core.float32","preview":[1,2,3],` +
+				`"stats":{"min":1,"max":3,"mean":2,"std":0.816496580927726,"nan":0,"inf":0}}`,
+		},
+		{
+			`cat checkpoint_*.json | jq -c '.variables | with_entries(select(.value.shape != null) | {key, value: .value.shape})'`,
+			`{"latents":[1,3]}` + "\n" + `{"latents":[1,3]}`,
+		},
+		{
+			`cat checkpoint_*.json | jq -r '.variables.latents.stats.mean' | head -1`,
+			`2`,
+		},
+		{
+			`jq -c '.variables | keys' checkpoint_after_latents_hit001.json`,
+			`["latents","layer_num","note"]`,
+		},
+		{
+			`jq -c '.variables.latents.stats' checkpoint_after_latents_hit001.json`,
+			`{"min":1,"max":3,"mean":2,"std":0.816496580927726,"nan":0,"inf":0}`,
+		},
+		{
+			`jq -c '.variables.latents.preview' checkpoint_after_latents_hit002.json`,
+			`[1,2,3]`,
+		},
+		{
+			`jq -c 'select(.variables.layer_num.value == 15) | [.checkpoint_name, .hit_count, .metadata.block]' checkpoint_*.json`,
+			`["after_latents",2,1]`,
+		},
+		{
+			`jq -cs 'map(.variables.latents.shape) | unique' checkpoint_*.json`,
+			`[[1,3]]`,
+		},
+		{
+			`jq -c '.location' checkpoint_after_latents_hit001.json`,
+			`{"file":"tree_test.go","line":3,"function":"TestCheckpoint"}`,
+		},
+		{
+			`jq -c '[.code_context.start_line, .code_context.end_line, .code_context.lines["1"]]' checkpoint_after_latents_hit001.json`,
+			`[1,8,"package debug_test"]`,
+		},
+		{
+			`jq -r '.timestamp' checkpoint_after_latents_hit001.json | ` +
+				`grep -cE '^[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}\.[0-9]{6}$'`,
+			`1`,
+		},
 	} {
-		cmd := exec.Command("sh", "-c", script)
+		cmd := exec.Command("sh", "-c", c.script)
 		cmd.Dir = filepath.Join(r.Dir, "checkpoints")
 		cmd.Path, _ = exec.LookPath("sh")
 		out, err := cmd.CombinedOutput()
-		if got := strings.TrimSpace(string(out)); err != nil || got != want {
-			t.Errorf("%s (%s): found %s, %v, expected %s", script, jq, got, err, want)
+		if got := strings.TrimSpace(string(out)); err != nil || got != c.want {
+			t.Errorf("%s (%s): found %s, %v, expected %s", c.script, jq, got, err, c.want)
 		}
 	}
 }

@@ -1,9 +1,9 @@
-// Command bench times the phases of a generation, and says how close a
-// denoising step comes to what the machine can do in a matrix product:
+// Command bench measures the times of the phases of a run, and compares the speed of a denoising
+// step with that of a large matrix product:
 //
 //	go run ./scripts/bench [--model shapes|FOLDER] [--image FILE]... [--json]
 //
-// One run to warm up comes first. Times are medians over the runs.
+// It runs once to warm up. Times are medians over the runs.
 package main
 
 import (
@@ -31,7 +31,7 @@ import (
 	"github.com/gomflux/gomflux/picture"
 )
 
-// A report is what one bench measured. Times are in seconds.
+// A report has the results of a benchmark. Times are in seconds.
 type report struct {
 	Model    string  `json:"model"`
 	Class    string  `json:"class"`
@@ -47,8 +47,8 @@ type report struct {
 	Steps    int     `json:"steps"`
 	Guidance float64 `json:"guidance"`
 	Tokens   int     `json:"prompt_tokens"`
-	Images   int     `json:"images"`       // that an edit was shown
-	Image    int     `json:"image_tokens"` // of the transformer, with those of the images
+	Images   int     `json:"images"`       // reference images
+	Image    int     `json:"image_tokens"` // tokens of the image and the reference images
 	Runs     int     `json:"runs"`
 
 	Load   float64 `json:"load_s"`
@@ -59,10 +59,10 @@ type report struct {
 	Weights      int     `json:"weights_bytes"`          // in memory after loading
 	LoadPeak     int     `json:"load_peak_memory_bytes"` // while they were loaded
 	PeakMemory   int     `json:"peak_memory_bytes"`      // of a run
-	Estimated    int64   `json:"estimated_memory_bytes"` // what that was to be
-	StepTFLOP    float64 `json:"step_tflop"`             // work of one step
-	StepTFLOPS   float64 `json:"step_tflop_per_s"`       // how fast it is done
-	MatmulTFLOPS float64 `json:"matmul_tflop_per_s"`     // what a large square product reaches
+	Estimated    int64   `json:"estimated_memory_bytes"` // estimate of PeakMemory
+	StepTFLOP    float64 `json:"step_tflop"`             // operations of a step
+	StepTFLOPS   float64 `json:"step_tflop_per_s"`       // speed of a step
+	MatmulTFLOPS float64 `json:"matmul_tflop_per_s"`     // speed of a large square product
 }
 
 func main() {
@@ -74,9 +74,9 @@ func main() {
 	device := flag.String("device", "", "cpu or gpu")
 	dtype := flag.String("dtype", "", "float32, bfloat16 or float16")
 	quantize := flag.String("quantize", "", "3, 4, 5, 6, 8, mxfp4, mxfp8 or nvfp4")
-	lowRAM := flag.Bool("low-ram", false, "load parts one at a time")
+	lowRAM := flag.Bool("low-ram", false, "have one component in memory at a time")
 	var images []image.Image
-	flag.Func("image", "a picture to edit (again for more)", func(name string) error {
+	flag.Func("image", "a reference image (repeat for more)", func(name string) error {
 		p, err := picture.ReadFile(name)
 		if err == nil {
 			images = append(images, p.Image)
@@ -96,7 +96,8 @@ func main() {
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
 	defer stop()
-	open := &gomflux.OpenOptions{Device: gomflux.Device(*device), Dtype: gomflux.Dtype(*dtype), Quantize: gomflux.Quantization(*quantize), LowRAM: *lowRAM}
+	open := &gomflux.OpenOptions{Device: gomflux.Device(*device), Dtype: gomflux.Dtype(*dtype),
+		Quantize: gomflux.Quantization(*quantize), LowRAM: *lowRAM}
 	r, err := bench(ctx, *model, open, o, *runs)
 	if err == nil && *asJSON {
 		enc := json.NewEncoder(os.Stdout)
@@ -126,7 +127,8 @@ func bench(ctx context.Context, name string, open *gomflux.OpenOptions, o gomflu
 		return nil, err
 	}
 	defer m.Close()
-	r := &report{Model: name, Class: m.Class(), Device: string(m.Device()), Dtype: string(m.Dtype()), Quantize: string(open.Quantize), LowRAM: open.LowRAM,
+	r := &report{Model: name, Class: m.Class(), Device: string(m.Device()), Dtype: string(m.Dtype()),
+		Quantize: string(open.Quantize), LowRAM: open.LowRAM,
 		BLAS: lib.BLAS, CPUs: runtime.NumCPU(), Runs: runs, Load: time.Since(start).Seconds()}
 	if err := mlx.Do(ctx, func() error {
 		r.Weights, r.LoadPeak = mlx.ActiveMemory(), mlx.PeakMemory()
@@ -135,34 +137,9 @@ func bench(ctx context.Context, name string, open *gomflux.OpenOptions, o gomflu
 		return nil, err
 	}
 
-	var encode, step, decode []float64
-	prompt := o.Prompt
-	for i := range runs + 1 {
-		// not the same again, whose encoding is kept; the negative prompt is
-		// the prompt, so that both passes of a guided step are equal work
-		o.Prompt = fmt.Sprintf("%s %d", prompt, i%10)
-		o.NegativePrompt = o.Prompt
-		res, err := m.Generate(ctx, o)
-		if err != nil {
-			return nil, err
-		}
-		if i == 0 {
-			s := res.Settings
-			r.Height, r.Width, r.Steps, r.Guidance, r.Tokens = s.Height, s.Width, s.Steps, s.Guidance, res.TextTokens
-			if r.Images, r.Image = len(o.References), r.Height/m.Multiple()*(r.Width/m.Multiple()); r.Images > 0 {
-				if r.Image, err = imageTokens(ctx, m, o); err != nil {
-					return nil, err
-				}
-			}
-			continue
-		}
-		encode = append(encode, res.EncodeTime.Seconds())
-		step = append(step, res.StepTime.Seconds()/float64(res.Settings.Steps))
-		decode = append(decode, res.DecodeTime.Seconds())
-		r.PeakMemory, r.Estimated = max(r.PeakMemory, res.PeakMemory), res.EstimatedMemory
+	if err := r.measure(ctx, m, o); err != nil {
+		return nil, err
 	}
-	r.Encode, r.Step, r.Decode = median(encode), median(step), median(decode)
-
 	flops, err := stepFLOPs(source.FS(), r)
 	if err != nil {
 		return nil, err
@@ -173,8 +150,40 @@ func bench(ctx context.Context, name string, open *gomflux.OpenOptions, o gomflu
 	return r, err
 }
 
-// imageTokens is how many tokens a transformer gets of a picture and the images
-// that an edit is shown, seen in a run that ends there.
+// measure runs the model r.Runs times after a run to warm up.
+func (r *report) measure(ctx context.Context, m *gomflux.Model, o gomflux.Options) error {
+	var encode, step, decode []float64
+	prompt := o.Prompt
+	for i := range r.Runs + 1 {
+		// another prompt each time, since encodings are cached; the negative prompt equals the
+		// prompt, so that both passes of a step with guidance take the same time
+		o.Prompt = fmt.Sprintf("%s %d", prompt, i%10)
+		o.NegativePrompt = o.Prompt
+		res, err := m.Generate(ctx, o)
+		if err != nil {
+			return err
+		}
+		if i == 0 {
+			s := res.Settings
+			r.Height, r.Width, r.Steps, r.Guidance, r.Tokens = s.Height, s.Width, s.Steps, s.Guidance, res.TextTokens
+			if r.Images, r.Image = len(o.References), r.Height/m.Multiple()*(r.Width/m.Multiple()); r.Images > 0 {
+				if r.Image, err = imageTokens(ctx, m, o); err != nil {
+					return err
+				}
+			}
+			continue
+		}
+		encode = append(encode, res.EncodeTime.Seconds())
+		step = append(step, res.StepTime.Seconds()/float64(res.Settings.Steps))
+		decode = append(decode, res.DecodeTime.Seconds())
+		r.PeakMemory, r.Estimated = max(r.PeakMemory, res.PeakMemory), res.EstimatedMemory
+	}
+	r.Encode, r.Step, r.Decode = median(encode), median(step), median(decode)
+	return nil
+}
+
+// imageTokens returns the number of tokens of the image and the reference images in the
+// transformer's sequence, from a run that ends at the transformer.
 func imageTokens(ctx context.Context, m *gomflux.Model, o gomflux.Options) (int, error) {
 	seen, n := errors.New("seen"), 0
 	o.Hook = func(tap gomflux.Tap) (gomflux.Tensor, error) {
@@ -187,13 +196,13 @@ func imageTokens(ctx context.Context, m *gomflux.Model, o gomflux.Options) (int,
 		return nil, nil
 	}
 	if _, err := m.Generate(ctx, o); !errors.Is(err, seen) {
-		return 0, fmt.Errorf("no tokens were seen: %w", err)
+		return 0, fmt.Errorf("found no tokens: %w", err)
 	}
 	return n, nil
 }
 
-// stepFLOPs is the work of one denoising step of a model folder, with both passes of
-// a guided one.
+// stepFLOPs returns the number of operations of one denoising step of a model folder, including
+// both passes of a step with guidance.
 func stepFLOPs(fsys fs.FS, r *report) (float64, error) {
 	x, err := index.Read(fsys)
 	if err != nil {
@@ -203,8 +212,8 @@ func stepFLOPs(fsys fs.FS, r *report) (float64, error) {
 	if err != nil {
 		return 0, err
 	}
-	if c, ok := d.Pipeline.(family.Cacher); ok && r.Images > 0 && c.CacheSize(r.Image) > 0 {
-		return 0, fmt.Errorf("no FLOP count for a %s that is shown images: its first step does more than the others", d.Class.Name)
+	if c, ok := d.Pipeline.(family.KVCached); ok && r.Images > 0 && c.CacheSize(r.Image) > 0 {
+		return 0, fmt.Errorf("no FLOP count for a %s with reference images: its first step does more than the others", d.Class.Name)
 	}
 	t := d.Transformer()
 	if t.Class.FLOPs == nil {
@@ -218,8 +227,8 @@ func stepFLOPs(fsys fs.FS, r *report) (float64, error) {
 	return flops, err
 }
 
-// matmulCeiling measures the product of two large square matrices on the
-// device that a model runs on, in TFLOP/s, and says which MLX did it.
+// matmulCeiling measures the product of two large square matrices on a device, in TFLOP/s, and
+// returns MLX's version too.
 func matmulCeiling(ctx context.Context, device, dtype string) (tflops float64, version string, err error) {
 	d, err := mlx.ParseDevice(device)
 	if err != nil {
@@ -232,7 +241,7 @@ func matmulCeiling(ctx context.Context, device, dtype string) (tflops float64, v
 	n := 8192
 	switch {
 	case d == mlx.CPU && kind != mlx.Float32:
-		n = 512 // slow there
+		n = 512 // half precision is slow on the CPU
 	case d == mlx.CPU:
 		n = 2048
 	}
@@ -247,11 +256,10 @@ func matmulCeiling(ctx context.Context, device, dtype string) (tflops float64, v
 		best := time.Duration(0)
 		for i := range 6 {
 			start := time.Now()
-			mlx.Scope(func() *mlx.Array {
+			mlx.WithScope(func() {
 				mlx.Eval(a.Matmul(b))
-				return nil
 			})
-			// the first is to warm up
+			// the first one warms up
 			if took := time.Since(start); i > 0 && (best == 0 || took < best) {
 				best = took
 			}

@@ -6,38 +6,37 @@ import (
 	"github.com/gomflux/gomflux/models/component"
 )
 
-// A knob is a constant of a stack that is fitted.
+// A knob is a constant that is fitted.
 type knob struct {
-	of   func(*component.Stack) *float64
-	step float64 // the first
-	most float64
+	of   func(*component.BlockMemory) *float64
+	step float64 // initial step
+	max  float64
 }
 
-// knobs are the constants that count on the CPU or a GPU, for a model of a width.
+// knobs returns the constants that matter on the CPU or on a GPU, for a model's width.
 func knobs(cpu bool, width float64) []knob {
 	if !cpu {
 		return []knob{
-			{func(s *component.Stack) *float64 { return &s.Made }, 4 * width, 500 * width},
-			{func(s *component.Stack) *float64 { return &s.Read }, 4 * width, 500 * width},
+			{func(s *component.BlockMemory) *float64 { return &s.Written }, 4 * width, 500 * width},
+			{func(s *component.BlockMemory) *float64 { return &s.Read }, 4 * width, 500 * width},
 		}
 	}
 	return []knob{
-		{func(s *component.Stack) *float64 { return &s.Alive }, 4 * width, 500 * width},
-		{func(s *component.Stack) *float64 { return &s.Scores }, 0.25, 4},
-		{func(s *component.Stack) *float64 { return &s.Cast }, 0.2, 2},
-		{func(s *component.Stack) *float64 { return &s.CastAlone }, 0.2, 2},
+		{func(s *component.BlockMemory) *float64 { return &s.Live }, 4 * width, 500 * width},
+		{func(s *component.BlockMemory) *float64 { return &s.Scores }, 0.25, 4},
+		{func(s *component.BlockMemory) *float64 { return &s.Cast }, 0.2, 2},
+		{func(s *component.BlockMemory) *float64 { return &s.CastAlone }, 0.2, 2},
 	}
 }
 
 const (
-	halvings = 6    // of steps
-	gain     = 1e-3 // that is worth a change, of the error
+	halvings = 6    // of the steps
+	gain     = 1e-3 // relative improvement of the error that a change must bring
 )
 
-// fit searches the stack with the smallest error from a first one. Around the best
-// one it tries a grid, one step to each side, and halves the steps when that is no
-// better.
-func fit(first component.Stack, knobs []knob, loss func(component.Stack) float64) component.Stack {
+// fit searches the constants with the smallest loss. It tries a grid around the best ones so far,
+// one step to each side, and halves the steps when no point is better.
+func fit(first component.BlockMemory, knobs []knob, loss func(component.BlockMemory) float64) component.BlockMemory {
 	best, least := first, loss(first)
 	for scale := 1.0; scale >= math.Pow(0.5, halvings); {
 		from, before := best, least
@@ -53,15 +52,15 @@ func fit(first component.Stack, knobs []knob, loss func(component.Stack) float64
 	return best
 }
 
-// grid is a stack and its neighbours.
-func grid(s component.Stack, knobs []knob, scale float64) []component.Stack {
-	all := []component.Stack{s}
+// grid returns a point and its neighbours.
+func grid(s component.BlockMemory, knobs []knob, scale float64) []component.BlockMemory {
+	all := []component.BlockMemory{s}
 	for _, k := range knobs {
-		for _, s := range all { // as many as there were
+		for _, s := range all { // evaluated once, before all grows
 			for _, step := range []float64{-k.step, k.step} {
 				other := s
 				v := k.of(&other)
-				*v = min(max(0, *v+scale*step), k.most)
+				*v = min(max(0, *v+scale*step), k.max)
 				all = append(all, other)
 			}
 		}
@@ -69,7 +68,7 @@ func grid(s component.Stack, knobs []knob, scale float64) []component.Stack {
 	return all
 }
 
-// squares is the root of the mean square of errors.
+// squares returns the root mean square of errors.
 func squares(errors []float64) float64 {
 	sum := 0.0
 	for _, e := range errors {

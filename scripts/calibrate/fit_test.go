@@ -13,25 +13,25 @@ func TestFit(t *testing.T) {
 	const width, weights = 256.0, 5e6
 	type pass struct{ tokens, heads, cast float64 }
 	passes := []pass{{64, 4, 1e6}, {256, 4, 1e6}, {1024, 4, 1e6}, {1024, 4, 0}, {256, 4, 0}, {2048, 4, 1e6}, {16, 4, 2e6}}
-	cpu := func(s component.Stack, p pass) float64 {
+	cpu := func(s component.BlockMemory, p pass) float64 {
 		scores := s.Scores * p.heads * p.tokens * p.tokens
-		return weights + 4*(p.tokens*s.Alive+max(scores+s.Cast*p.cast, s.CastAlone*p.cast))
+		return weights + 4*(p.tokens*s.Live+max(scores+s.Cast*p.cast, s.CastAlone*p.cast))
 	}
-	gpu := func(s component.Stack, p pass) float64 {
-		return weights + p.tokens*(4*s.Made+s.Read) + p.cast*s.Read/s.Made
+	gpu := func(s component.BlockMemory, p pass) float64 {
+		return weights + p.tokens*(4*s.Written+s.Read) + p.cast*s.Read/s.Written
 	}
 	for _, test := range []struct {
 		name        string
 		cpu         bool
-		first, want component.Stack
-		peak        func(component.Stack, pass) float64
+		first, want component.BlockMemory
+		peak        func(component.BlockMemory, pass) float64
 	}{
-		{"cpu", true, component.Stack{Alive: 20 * width, Scores: 1, Cast: 0.3, CastAlone: 0.7},
-			component.Stack{Alive: 36 * width, Scores: 0.85, Cast: 0.5, CastAlone: 0.9}, cpu},
-		{"gpu", false, component.Stack{Made: 20 * width, Read: 20 * width, Alive: 7, Scores: 1},
-			component.Stack{Made: 28 * width, Read: 38 * width, Alive: 7, Scores: 1}, gpu},
+		{"cpu", true, component.BlockMemory{Live: 20 * width, Scores: 1, Cast: 0.3, CastAlone: 0.7},
+			component.BlockMemory{Live: 36 * width, Scores: 0.85, Cast: 0.5, CastAlone: 0.9}, cpu},
+		{"gpu", false, component.BlockMemory{Written: 20 * width, Read: 20 * width, Live: 7, Scores: 1},
+			component.BlockMemory{Written: 28 * width, Read: 38 * width, Live: 7, Scores: 1}, gpu},
 	} {
-		loss := func(s component.Stack) float64 {
+		loss := func(s component.BlockMemory) float64 {
 			var errors []float64
 			for _, p := range passes {
 				errors = append(errors, test.peak(s, p)/test.peak(test.want, p)-1)
@@ -47,22 +47,22 @@ func TestFit(t *testing.T) {
 				t.Errorf("%s: %g, expected %g", test.name, g, w)
 			}
 		}
-		if test.cpu == (got.Made != test.first.Made) || !test.cpu && got.Alive != test.first.Alive {
+		if test.cpu == (got.Written != test.first.Written) || !test.cpu && got.Live != test.first.Live {
 			t.Errorf("%s: what is of another device changed: %+v", test.name, got)
 		}
 	}
-	flat := func(component.Stack) float64 { return 0.1 }
-	first := component.Stack{Alive: 3, Scores: 1, Cast: 0.3}
+	flat := func(component.BlockMemory) float64 { return 0.1 }
+	first := component.BlockMemory{Live: 3, Scores: 1, Cast: 0.3}
 	if got := fit(first, knobs(true, width), flat); got != first {
 		t.Errorf("what nothing tells apart became %+v", got)
 	}
 }
 
 func TestLiteral(t *testing.T) {
-	s := component.Stack{Blocks: 3, Heads: 4, Made: 280, Read: 385, Alive: 361.4, Scores: 1, Cast: 0.65}
+	s := component.BlockMemory{Blocks: 3, Heads: 4, Written: 280, Read: 385, Live: 361.4, Scores: 1, Cast: 0.65}
 	for cpu, want := range map[bool]string{
-		true:  "component.Stack{Blocks: 3, Heads: 4, Alive: 36.1 * w, Scores: 1, Cast: 0.65, CastAlone: 0}",
-		false: "component.Stack{Blocks: 3, Heads: 4, Made: 28 * w, Read: 38.5 * w}",
+		true:  "component.BlockMemory{Blocks: 3, Heads: 4, Live: 36.1 * w, Scores: 1, Cast: 0.65, CastAlone: 0}",
+		false: "component.BlockMemory{Blocks: 3, Heads: 4, Written: 28 * w, Read: 38.5 * w}",
 	} {
 		if got := literal(s, 10, cpu); got != want {
 			t.Errorf("%s, expected %s", got, want)

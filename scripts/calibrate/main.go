@@ -1,32 +1,29 @@
-// Command calibrate fits the constants by which the memory of a model's runs is
-// estimated to what its runs take on this machine:
+// Command calibrate fits the constants of the memory model for a model's components to the memory
+// that its runs take on this machine:
 //
 //	go run ./scripts/calibrate [flags] FOLDER
 //
-// A component class needs none: what has no constants is described by
-// component.DefaultStack, which is a quarter off at most for the models that there
-// are. Constants of its own make the estimates better, and with them the choices
-// that follow from them, such as when one part of the model is in memory at a time.
+// A component class without constants uses component.DefaultBlockMemory, whose estimates are off by
+// a quarter at most for the existing models. Constants of its own make the estimates better, and
+// with them the choices that follow, such as whether only one component is in memory at a time.
 //
-// The model is run at several sizes, for several pictures at once and with prompts
-// of several lengths, a step each, and the most memory that encoding and the step
-// take is measured (mlx.PeakMemory). Then constants are searched with which
-// Run.Estimate is closest to that, by least squares of relative errors: on the CPU
-// Alive, Scores, Cast and CastAlone, on a GPU Made and Read. What is printed for each
-// component is the stack for component.Class.Blocks, w being the model's width, and
-// how far off estimates are: with it, with what the class has now, and with the
-// default.
+// The model runs a single step at several sizes, with several batch sizes, and with prompts of
+// several lengths, and the peak memory of encoding and of the step is measured (mlx.PeakMemory).
+// Then the constants are searched with which Run.Estimate is closest to these peaks, by least
+// squares of relative errors: on the CPU Live, Scores, Cast and CastAlone, on a GPU Written and
+// Read. For each component the command prints the value for component.Class.Blocks, where w is the
+// model's width, and the errors of the estimates with it, with the class's current constants, and
+// with the default.
 //
-// What no run tells apart stays as the default has it. On the CPU, weights that are
-// cast or unpacked tell more of Cast (-quantize 4, or files in bfloat16), and large
-// pictures of Scores. A GPU needs a large model: it is done with a small one before
-// MLX has given it much to do; and what MLX takes in advance on CUDA is limited in
-// the estimate as in the run, so that a run at the limit tells nothing. If two text
-// encoders run, a peak is that of the larger, and the other one is not fitted.
+// Constants on which no run depends keep their default. On the CPU, weights that are cast or
+// dequantized help to fit Cast (-quantize 4, or files in bfloat16), and large images help to fit
+// Scores. A GPU needs a large model, since it finishes a small one before MLX has queued much work.
+// On CUDA the memory that MLX allocates ahead of the work is limited in the estimate as in the run,
+// so runs at the limit do not help. If two text encoders run, the peak is that of the larger one,
+// and the other one is not fitted.
 //
-// Other work on the machine makes MLX take less at times, and more at others, when
-// what is done is freed late. Every run is repeated, and the median of its peaks
-// counts.
+// Other work on the machine changes the peaks in both directions: MLX may allocate less, or free
+// memory later. Every run is repeated, and the median of its peaks is used.
 package main
 
 import (
@@ -44,13 +41,13 @@ import (
 	"github.com/gomflux/gomflux/models/component"
 )
 
-// options are those of the command line.
+// options are the options of the command line.
 type options struct {
 	folder   string
 	device   string
 	dtype    string
 	quantize string
-	sizes    []int // sides of pictures; none: parts of the model's own
+	sizes    []int // sides of images; empty: fractions of the model's default
 	batches  []int
 	repeats  int
 }
@@ -60,9 +57,10 @@ func main() {
 	flag.StringVar(&o.device, "device", "", "cpu or gpu (default: a GPU if there is one)")
 	flag.StringVar(&o.dtype, "dtype", "", "float32, bfloat16 or float16 (default: the device's)")
 	flag.StringVar(&o.quantize, "quantize", "", "3, 4, 5, 6, 8, mxfp4, mxfp8 or nvfp4")
-	flag.Func("sizes", "`sides` of pictures, with commas (default: a quarter, half and all of the model's own, on the CPU of at most 256)", numbers(&o.sizes))
-	flag.Func("batches", "how many `pictures` at once, with commas (default 1,2,4)", numbers(&o.batches))
-	flag.IntVar(&o.repeats, "repeats", 3, "how often each run is measured")
+	flag.Func("sizes", "`sides` of images, separated by commas "+
+		"(default: a quarter, half and all of the model's default size, on the CPU at most 256)", numbers(&o.sizes))
+	flag.Func("batches", "batch sizes, as `numbers` separated by commas (default 1,2,4)", numbers(&o.batches))
+	flag.IntVar(&o.repeats, "repeats", 3, "number of times that each run is measured")
 	flag.Usage = func() {
 		fmt.Fprintln(flag.CommandLine.Output(), "usage: calibrate [flags] FOLDER")
 		flag.PrintDefaults()
@@ -81,14 +79,14 @@ func main() {
 	}
 }
 
-// numbers reads positive numbers with commas between them.
+// numbers parses positive numbers that are separated by commas.
 func numbers(list *[]int) func(string) error {
 	return func(s string) error {
 		*list = nil
 		for _, word := range strings.Split(s, ",") {
 			n, err := strconv.Atoi(word)
 			if err != nil || n < 1 {
-				return fmt.Errorf("%q is no positive number", word)
+				return fmt.Errorf("%q is not a positive number", word)
 			}
 			*list = append(*list, n)
 		}
@@ -96,7 +94,7 @@ func numbers(list *[]int) func(string) error {
 	}
 }
 
-// calibrate measures the model and writes what fits it.
+// calibrate measures the model and writes the fitted constants.
 func calibrate(ctx context.Context, w io.Writer, o options) error {
 	if _, err := mlx.Open(); err != nil {
 		return err
@@ -120,10 +118,10 @@ func calibrate(ctx context.Context, w io.Writer, o options) error {
 	})
 }
 
-// load loads the model with stacks that can be changed.
+// load loads the model with constants that can be changed.
 func load(o options) (*bench, error) {
-	b := &bench{trial: map[*component.Class]component.Stack{}}
-	to := models.LoadOptions{Stack: b.stack}
+	b := &bench{trial: map[*component.Class]component.BlockMemory{}}
+	to := models.LoadOptions{BlockMemory: b.stack}
 	if o.device != "" {
 		d, err := mlx.ParseDevice(o.device)
 		if err != nil {

@@ -17,28 +17,28 @@ import (
 // A bench is a model whose runs are measured.
 type bench struct {
 	*models.Pipeline
-	// trial are the stacks that are tried, by class. Others are as they are.
-	trial   map[*component.Class]component.Stack
-	weights int // bytes in memory
-	prompts int // so far
+	// trial has the constants that are tried, by class; other classes use their own.
+	trial   map[*component.Class]component.BlockMemory
+	weights int // memory of the weights, in bytes
+	prompts int // number of prompts so far
 }
 
-// stack is models.LoadOptions.Stack.
-func (b *bench) stack(c component.Component) component.Stack {
+// stack is models.LoadOptions.BlockMemory.
+func (b *bench) stack(c component.Component) component.BlockMemory {
 	if s, ok := b.trial[c.Class]; ok {
 		return s
 	}
 	return c.Blocks()
 }
 
-// A measured is a run, and the most memory that each of its phases took.
+// A measured is a run with the peak memory of each of its phases, in bytes.
 type measured struct {
 	name  string
 	run   *models.Run
 	peaks map[models.Phase]int
 }
 
-// settled frees what nothing refers to any more, and returns what is in memory.
+// settled frees unused arrays and returns the memory in use, in bytes.
 func settled() int {
 	runtime.GC()
 	mlx.StopPoint()
@@ -47,22 +47,21 @@ func settled() int {
 	return mlx.ActiveMemory()
 }
 
-// A setting is what one run differs in from others.
+// A setting has the parameters in which runs differ.
 type setting struct{ side, batch, tokens int }
 
-// patience is the largest side of pictures on the CPU, where nothing else is asked
-// for.
-const patience = 256
+// maxSideOnCPU is the largest default side of images on the CPU, which is slow.
+const maxSideOnCPU = 256
 
-// settings are all sizes with all batches whose pictures are as many pixels as the
-// largest size, with the longest prompt, and shorter prompts of the smallest picture.
+// settings returns all sizes with all batches of at most as many pixels as the largest size, with
+// the longest prompt, and the smallest size with shorter prompts.
 func (b *bench) settings(o options) (all []setting) {
 	multiple := b.Multiple()
 	sizes := o.sizes
 	if len(sizes) == 0 {
 		own := max(b.Defaults.Width, b.Defaults.Height)
 		if b.Device() == mlx.CPU {
-			own = min(own, patience)
+			own = min(own, maxSideOnCPU)
 		}
 		sizes = []int{own / 4, own / 2, own}
 	}
@@ -82,7 +81,7 @@ func (b *bench) settings(o options) (all []setting) {
 	return append(all, setting{sizes[0], 1, tokens / 2}, setting{sizes[0], 1, tokens / 4})
 }
 
-// measure runs the model with all settings.
+// measure measures runs with all settings.
 func (b *bench) measure(o options) (all []*measured, err error) {
 	settings := b.settings(o)
 	for i, s := range settings {
@@ -109,9 +108,8 @@ func (b *bench) measure(o options) (all []*measured, err error) {
 	return all, nil
 }
 
-// prompt is one of so many words, eight of them in turn. The next one begins with
-// another word: encodings of the last prompts are kept, and as many tokens are wanted
-// again.
+// prompt returns a prompt of n words, which repeats eight words. Each call begins with another
+// word, since encodings of recent prompts are cached, and the number of tokens must stay the same.
 func (b *bench) prompt(n int) string {
 	words := strings.Fields("red blue green black white grey brown pink")
 	var text []string
@@ -122,7 +120,7 @@ func (b *bench) prompt(n int) string {
 	return strings.Join(text, " ")
 }
 
-// prepare prepares a run of one step. A model that only edits is shown a picture.
+// prepare prepares a run of one step. An edit model gets a reference image.
 func (b *bench) prepare(s setting) (*models.Run, error) {
 	r := models.Request{
 		Prompt: b.prompt(s.tokens), Height: s.side, Width: s.side, Steps: 1, Guidance: b.Defaults.Guidance, MaxSequenceLength: s.tokens,
@@ -137,11 +135,10 @@ func (b *bench) prepare(s setting) (*models.Run, error) {
 	return run, err
 }
 
-// generate is the most memory that each phase of the run takes. The last one is not
-// reported.
+// generate runs and returns the peak memory of each phase but the last, in bytes.
 func (b *bench) generate(run *models.Run, batch int) (map[models.Phase]int, error) {
 	peaks, phase := map[models.Phase]int{}, models.PhaseEncode
-	kept := settled() - b.weights // of other runs
+	kept := settled() - b.weights // by earlier runs
 	run.Progress = func(p models.Progress) {
 		peaks[phase] = max(peaks[phase], mlx.PeakMemory()-kept)
 		mlx.ResetPeakMemory()
@@ -154,7 +151,7 @@ func (b *bench) generate(run *models.Run, batch int) (map[models.Phase]int, erro
 	return peaks, err
 }
 
-// median is that of numbers, of which it is the lower of two.
+// median returns the median, or the lower one of two.
 func median(list []int) int {
 	return slices.Sorted(slices.Values(list))[(len(list)-1)/2]
 }

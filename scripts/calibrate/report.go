@@ -12,7 +12,7 @@ import (
 	"github.com/gomflux/gomflux/models/component"
 )
 
-// phaseOf is when a component runs.
+// phaseOf returns the phase in which a component runs.
 func phaseOf(c component.Component) models.Phase {
 	if c.Class.Role == component.Transformer {
 		return models.PhaseStep
@@ -20,9 +20,8 @@ func phaseOf(c component.Component) models.Phase {
 	return models.PhaseEncode
 }
 
-// off is how far off the estimates of all runs are with a stack, as parts of the
-// peaks.
-func (b *bench) off(c component.Component, s component.Stack, runs []*measured) (errors []float64) {
+// off returns the relative errors of the estimates of all runs with some constants.
+func (b *bench) off(c component.Component, s component.BlockMemory, runs []*measured) (errors []float64) {
 	b.trial[c.Class] = s
 	defer delete(b.trial, c.Class)
 	for _, m := range runs {
@@ -36,15 +35,15 @@ func (b *bench) off(c component.Component, s component.Stack, runs []*measured) 
 	return errors
 }
 
-// report fits a component's stack and writes it, with the errors of the estimates.
+// report fits a component's constants and writes them with the errors of the estimates.
 func (b *bench) report(w io.Writer, c component.Component, runs []*measured) {
-	standard, width := component.DefaultStack(c.Model), float64(component.Width(c.Model))
+	standard, width := component.DefaultBlockMemory(c.Model), float64(component.Width(c.Model))
 	if width == 0 {
 		fmt.Fprintf(w, "%s has no blocks.\n\n", c.Class.Name)
 		return
 	}
-	loss := func(s component.Stack) float64 { return squares(b.off(c, s, runs)) }
-	if loss(standard) == loss(component.Stack{Blocks: standard.Blocks, Heads: standard.Heads}) {
+	loss := func(s component.BlockMemory) float64 { return squares(b.off(c, s, runs)) }
+	if loss(standard) == loss(component.BlockMemory{Blocks: standard.Blocks, Heads: standard.Heads}) {
 		fmt.Fprintf(w, "%s is not fitted: another text encoder takes more in all runs.\n\n", c.Class.Name)
 		return
 	}
@@ -53,7 +52,7 @@ func (b *bench) report(w io.Writer, c component.Component, runs []*measured) {
 	fmt.Fprintf(w, "%s, %s: %d runs on the %v in %v, width %.0f\n\n", c.Class.Name, phaseOf(c), len(runs), e.Device, e.Dtype, width)
 
 	first := standard
-	if c.Class.Blocks != nil { // heads and blocks as the config has them
+	if c.Class.Blocks != nil { // with the heads and blocks of the config
 		own := c.Class.Blocks(c.Model)
 		first.Blocks, first.Heads = own.Blocks, own.Heads
 	}
@@ -68,7 +67,7 @@ func (b *bench) report(w io.Writer, c component.Component, runs []*measured) {
 	table(w, phaseOf(c), runs, columns)
 }
 
-// A column is the errors with one stack.
+// A column has the errors with some constants.
 type column struct {
 	name   string
 	errors []float64
@@ -104,12 +103,14 @@ func table(w io.Writer, phase models.Phase, runs []*measured, columns []column) 
 	fmt.Fprintln(t)
 }
 
-// literal is the stack in Go, with what is fitted on a device, in terms of the width w.
-func literal(s component.Stack, width float64, cpu bool) string {
+// literal returns the constants that are fitted on a device as a Go literal, relative to the width
+// w.
+func literal(s component.BlockMemory, width float64, cpu bool) string {
 	number := func(x float64) string { return strconv.FormatFloat(x, 'g', 3, 64) }
 	if !cpu {
-		return fmt.Sprintf("component.Stack{Blocks: %d, Heads: %d, Made: %s * w, Read: %s * w}", s.Blocks, s.Heads, number(s.Made/width), number(s.Read/width))
+		return fmt.Sprintf("component.BlockMemory{Blocks: %d, Heads: %d, Written: %s * w, Read: %s * w}", s.Blocks, s.Heads,
+			number(s.Written/width), number(s.Read/width))
 	}
-	return fmt.Sprintf("component.Stack{Blocks: %d, Heads: %d, Alive: %s * w, Scores: %s, Cast: %s, CastAlone: %s}",
-		s.Blocks, s.Heads, number(s.Alive/width), number(s.Scores), number(s.Cast), number(s.CastAlone))
+	return fmt.Sprintf("component.BlockMemory{Blocks: %d, Heads: %d, Live: %s * w, Scores: %s, Cast: %s, CastAlone: %s}",
+		s.Blocks, s.Heads, number(s.Live/width), number(s.Scores), number(s.Cast), number(s.CastAlone))
 }

@@ -195,7 +195,8 @@ held 3, MIT
 	if got := read(t, "out/INDEX.txt"); !strings.HasSuffix(got, index) {
 		t.Errorf("index:\n%s", got)
 	}
-	if got, want := read(t, "out/held-3/LICENSE"), "MIT License\n\nCopyright (c) 1999 Somebody\n\nPermission is hereby granted, as we say\n"; got != want {
+	if got, want := read(t, "out/held-3/LICENSE"),
+		"MIT License\n\nCopyright (c) 1999 Somebody\n\nPermission is hereby granted, as we say\n"; got != want {
 		t.Errorf("%q", got)
 	}
 	if got := read(t, "out/crate-none-2/LICENSE-APACHE"); !strings.Contains(got, "Apache License") {
@@ -211,7 +212,8 @@ held 3, MIT
 func TestWheelParts(t *testing.T) {
 	dir := t.TempDir()
 	bom := func(name string) string {
-		return `{"components": [{"name": "mlx", "version": "1", "purl": "pkg:pypi/mlx@1"}, {"name": "` + name + `", "version": "3.10", "purl": "pkg:deb/ubuntu/` + name + `@3.10"}]}`
+		return `{"components": [{"name": "mlx", "version": "1", "purl": "pkg:pypi/mlx@1"}, {"name": "` + name +
+			`", "version": "3.10", "purl": "pkg:deb/ubuntu/` + name + `@3.10"}]}`
 	}
 	write(t, dir, map[string]string{
 		"known/sboms/auditwheel.cdx.json":   bom("liblapack3"),
@@ -232,7 +234,8 @@ func TestWheelParts(t *testing.T) {
 		for _, p := range parts {
 			names = append(names, p.name)
 		}
-		if got := strings.Join(names, " "); got != test.names || (err == nil) != (test.err == "") || err != nil && !strings.Contains(err.Error(), test.err) {
+		if got := strings.Join(names, " "); got != test.names || (err == nil) != (test.err == "") || err != nil &&
+			!strings.Contains(err.Error(), test.err) {
 			t.Errorf("%s: %s, %v", test.info, got, err)
 		}
 	}

@@ -12,19 +12,18 @@ import (
 	"strings"
 )
 
-// A part is something packed that is not ours.
+// A part is a third-party part of the archive.
 type part struct {
-	name, version string // version "" is not known
-	licence       string // an SPDX expression where it is declared, or ""
-	holder        string // of the copyright, where there is no file and it is MIT
+	name, version string // version "" is unknown
+	licence       string // the declared SPDX expression, or ""
+	holder        string // of the copyright, for MIT without a licence file
 	dir           string // where its licence files are
 	files         []string
 }
 
-// collectLicences copies the licence files of all that is packed into a folder
-// and lists the parts in its INDEX.txt. A part without a licence file is an
-// error, unless it is under Apache-2.0, whose text is the same for all, or
-// under MIT and names its authors.
+// collectLicences copies the licence files of all parts into a folder and lists the
+// parts in INDEX.txt. A part without a licence file is an error, unless it is
+// under Apache-2.0, whose text is always the same, or under MIT with named authors.
 func collectLicences(out string) error {
 	var parts []part
 	for _, find := range []func() ([]part, error){goParts, crateParts, mlxParts, blasParts} {
@@ -90,7 +89,7 @@ func writeLicences(out string, parts []part) error {
 	return os.WriteFile(filepath.Join(out, "INDEX.txt"), []byte(index.String()), 0o666)
 }
 
-// writeMIT writes the MIT licence with another's name.
+// writeMIT writes the MIT licence with another copyright holder.
 func writeMIT(path, holder string) error {
 	text, err := os.ReadFile("LICENSE")
 	if err != nil {
@@ -113,8 +112,8 @@ var (
 	codeName      = regexp.MustCompile(`\.(go|rs|py|js|c|h)$`)
 )
 
-// licenceFiles lists the licence files in a folder and in those right in it,
-// where sources of others may lie.
+// licenceFiles lists the licence files in a folder and its direct subfolders, which
+// may contain third-party sources.
 func licenceFiles(dir string) ([]string, error) {
 	var files []string
 	for _, pattern := range []string{"*", "*/*"} {
@@ -140,7 +139,7 @@ func newPart(name, version, licence, dir string) (part, error) {
 	return part{name: name, version: version, licence: licence, dir: dir, files: files}, err
 }
 
-// goParts are Go itself and the modules whose packages are in the program.
+// goParts returns Go itself and the modules that the program uses.
 func goParts() ([]part, error) {
 	root, err := output("go", "env", "GOROOT")
 	if err != nil {
@@ -151,7 +150,8 @@ func goParts() ([]part, error) {
 		return nil, err
 	}
 	parts := []part{toolchain}
-	text, err := output("go", "list", "-deps", "-f", `{{with .Module}}{{if not .Main}}{{.Path}} {{.Version}} {{.Dir}}{{end}}{{end}}`, "./cmd/gomflux")
+	text, err := output("go", "list", "-deps", "-f", `{{with .Module}}{{if not .Main}}{{.Path}} {{.Version}} {{.Dir}}{{end}}{{end}}`,
+		"./cmd/gomflux")
 	if err != nil {
 		return nil, err
 	}
@@ -171,8 +171,8 @@ func goParts() ([]part, error) {
 	return parts, nil
 }
 
-// crateParts are the Rust crates in libtokenizers.a. Those that only ran when
-// it was compiled are among them.
+// crateParts returns the Rust crates of libtokenizers.a, including those that were
+// only used at compile time.
 func crateParts() ([]part, error) {
 	dir, err := output("go", "list", "-m", "-f", "{{.Dir}}", "github.com/daulet/tokenizers")
 	if err != nil {
@@ -202,7 +202,8 @@ func crateParts() ([]part, error) {
 		if !used[c.Name+" "+c.Version] || c.Source == "" { // the root is the Go module
 			continue
 		}
-		p, err := newPart("crate "+c.Name, c.Version, strings.Join(strings.Fields(strings.ReplaceAll(c.License, "/", " OR ")), " "), filepath.Dir(c.ManifestPath))
+		p, err := newPart("crate "+c.Name, c.Version, strings.Join(strings.Fields(strings.ReplaceAll(c.License, "/", " OR ")), " "),
+			filepath.Dir(c.ManifestPath))
 		if err != nil {
 			return nil, err
 		}
@@ -214,7 +215,7 @@ func crateParts() ([]part, error) {
 	return parts, nil
 }
 
-// rustPart is Rust's standard library.
+// rustPart returns Rust's standard library.
 func rustPart() (part, error) {
 	version, err := output("rustc", "--version")
 	if err != nil {
@@ -229,7 +230,8 @@ func rustPart() (part, error) {
 		return part{}, fmt.Errorf("rustc --version: %q", version)
 	}
 	// the other file there is the compiler's
-	p := part{name: "rust", version: f[1], licence: "MIT OR Apache-2.0", dir: filepath.Join(strings.TrimSpace(root), "share", "doc", "rust")}
+	p := part{name: "rust", version: f[1], licence: "MIT OR Apache-2.0", dir: filepath.Join(strings.TrimSpace(root), "share",
+		"doc", "rust")}
 	if p.files, err = filepath.Glob(filepath.Join(p.dir, "COPYRIGHT-library.html")); err != nil {
 		return part{}, err
 	}
@@ -255,7 +257,7 @@ func cratePackages(manifest string) ([]crate, error) {
 	return metadata.Packages, nil
 }
 
-// mlxParts are MLX, mlx-c and the libraries that MLX's wheel brings along.
+// mlxParts returns MLX, mlx-c and the libraries in MLX's wheel.
 func mlxParts() ([]part, error) {
 	packages, err := cratePackages("scripts/setup/mlxc/Cargo.toml")
 	if err != nil {
@@ -293,7 +295,7 @@ func mlxParts() ([]part, error) {
 	return append(parts, wheel...), err
 }
 
-// blasParts are the packages of blasLibraries.
+// blasParts returns the packages of blasLibraries.
 func blasParts() (parts []part, err error) {
 	if runtime.GOOS != "linux" {
 		return nil, nil
@@ -312,8 +314,8 @@ func blasParts() (parts []part, err error) {
 	return parts, nil
 }
 
-// compiledIn are the libraries inside libmlx that its wheel brings no licences
-// of. Object code with {fmt} in it needs none, by that licence's exception.
+// compiledIn lists the libraries inside libmlx whose licences are missing from its
+// wheel. {fmt} is not listed: its licence has an exception for object code.
 var compiledIn = []struct {
 	part
 	mac bool // there only
@@ -323,8 +325,8 @@ var compiledIn = []struct {
 	{part: part{name: "metal-cpp", licence: "Apache-2.0"}, mac: true},
 }
 
-// wheelParts are the libraries of a Linux distribution in a wheel, as auditwheel
-// has listed them.
+// wheelParts returns the libraries of a Linux distribution in a wheel, as listed by
+// auditwheel.
 func wheelParts(info, share string) ([]part, error) {
 	text, err := os.ReadFile(filepath.Join(info, "sboms", "auditwheel.cdx.json"))
 	if errors.Is(err, os.ErrNotExist) {
@@ -353,8 +355,8 @@ func wheelParts(info, share string) ([]part, error) {
 	return parts, nil
 }
 
-// debianPart is a Debian package, or Ubuntu's of the same name, with the
-// licence that the installed one has below share.
+// debianPart returns a Debian package, or Ubuntu's of the same name, with the
+// licence of the installed package below share.
 func debianPart(name, version, share string) (part, error) {
 	p := part{name: name, version: version, dir: filepath.Join(share, "doc", name)}
 	p.files = []string{filepath.Join(p.dir, "copyright")}

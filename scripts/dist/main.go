@@ -1,6 +1,6 @@
 // Command dist packs gomflux with the libraries that it opens into
-// dist/gomflux-VERSION-OS-ARCH.tar.gz, for machines on which nothing was set
-// up. It runs in the root of a checkout in which make setup has run.
+// dist/gomflux-VERSION-OS-ARCH.tar.gz, for machines without a development
+// environment. Run it in the root of a checkout after make setup.
 package main
 
 import (
@@ -44,8 +44,7 @@ func dist(out string) (string, error) {
 	}
 	defer os.RemoveAll(stage)
 
-	// built here and not taken from bin, so that the version is in it whatever
-	// the environment says
+	// build instead of using bin/gomflux, so that it always contains the version
 	binary := filepath.Join(stage, "gomflux")
 	if _, err := output("go", "build", "-trimpath", "-buildvcs=true", "-ldflags=-s -w", "-o", binary, "./cmd/gomflux"); err != nil {
 		return "", err
@@ -92,18 +91,19 @@ func dist(out string) (string, error) {
 	return path, writeSum(path)
 }
 
-// parseVersion takes the version from what gomflux version prints.
+// parseVersion returns the version from the output of gomflux version.
 func parseVersion(text string) (string, error) {
 	fields := strings.Fields(text)
 	if len(fields) < 2 || fields[0] != "gomflux" || !strings.HasPrefix(fields[1], "v") {
-		return "", fmt.Errorf("the program says it is %q: expected a version such as v0.1.0 (it comes from git: is this a clone with git installed?)", strings.TrimSpace(text))
+		return "", fmt.Errorf("the program says it is %q: expected a version such as v0.1.0 (it comes from git: is this "+
+			"a clone with git installed?)", strings.TrimSpace(text))
 	}
 	return fields[1], nil
 }
 
-// copyLibraries lays out lib/ as .setup/lib: the libraries find each other by
-// paths relative to themselves, so nothing has to be changed in them, and on
-// macOS their signatures stay valid.
+// copyLibraries creates lib/ with the structure of .setup/lib. The libraries find
+// each other by relative paths, so they need no changes, and on macOS their
+// signatures stay valid.
 func copyLibraries(stage string) error {
 	patterns := []string{"libmlxc.so", "mlx/lib/*", "mlx_*.libs/*"}
 	if runtime.GOOS == "darwin" {
@@ -165,7 +165,7 @@ func copyBLAS(dir string) error {
 	return nil
 }
 
-// findLibrary finds a library in what ldconfig -p prints.
+// findLibrary finds a library in the output of ldconfig -p.
 func findLibrary(cache, file string) (string, bool) {
 	for line := range strings.Lines(cache) {
 		name, path, ok := strings.Cut(strings.TrimSpace(line), " => ")
@@ -197,7 +197,7 @@ func completions(binary, dir string) error {
 //go:embed readme.txt
 var readme string
 
-// writeReadme says in README.txt what the files in the folder need.
+// writeReadme writes README.txt with the requirements of the files.
 func writeReadme(stage, version string) error {
 	t, err := template.New("readme.txt").Parse(readme)
 	if err != nil {
@@ -216,7 +216,7 @@ func writeReadme(stage, version string) error {
 	return os.WriteFile(filepath.Join(stage, "README.txt"), text.Bytes(), 0o666)
 }
 
-// commitTime is that of HEAD, which all files in the archive get.
+// commitTime returns the time of HEAD, which all files in the archive get.
 func commitTime() (time.Time, error) {
 	text, err := output("git", "log", "-1", "--format=%cI")
 	if err != nil {

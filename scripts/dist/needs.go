@@ -12,8 +12,7 @@ import (
 )
 
 // needs finds the newest version of a kind of symbols, such as GLIBC for
-// GLIBC_2.35, that an ELF file below dir asks its libraries for. It is "" where
-// there is none.
+// GLIBC_2.35, that an ELF file below dir requires; "" if no file requires any.
 func needs(dir, kind string) (newest string, err error) {
 	err = filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
 		if err != nil || d.IsDir() {

@@ -70,10 +70,10 @@ func TestParse(t *testing.T) {
 func TestParseErrors(t *testing.T) {
 	for text, want := range map[string]string{
 		"a\n\n```sh\nmake\n":                        "x.md:3: this code block does not end",
-		"<!-- docs-check: skip x -->\ntext\n":       "x.md:1: no code block follows",
-		"text\n\n<!-- docs-check: skip x -->\n":     "x.md:3: no code block follows",
+		"<!-- docs-check: skip x -->\ntext\n":       "x.md:1: no code block after",
+		"text\n\n<!-- docs-check: skip x -->\n":     "x.md:3: no code block after",
 		"<!-- comment\n":                            "x.md:1: this comment does not end",
-		"<!-- docs-check: skip x -->\n# Heading\n":  "x.md:1: no code block follows",
+		"<!-- docs-check: skip x -->\n# Heading\n":  "x.md:1: no code block after",
 		"<!-- docs-check: skip x -->\n\n    ok\n\n": "",
 	} {
 		_, err := parse("x.md", text)
@@ -191,8 +191,9 @@ func TestReadMarks(t *testing.T) {
 func fakeRunner(t *testing.T) *runner {
 	dir := t.TempDir()
 	for name, text := range map[string]string{
-		"bin/gomflux": "#!/bin/sh\ntest \"$1\" != unknown || exit 2\ntest \"$2\" != nothing || exit 2\necho '  -p, --prompt text   what'\necho '      --steps N'\nseq 3000\n",
-		"Makefile":    "demo:\n\ttouch made\n",
+		"bin/gomflux": "#!/bin/sh\ntest \"$1\" != unknown || exit 2\ntest \"$2\" != nothing || exit 2\necho '  -p, " +
+			"--prompt text   what'\necho '      --steps N'\nseq 3000\n",
+		"Makefile": "demo:\n\ttouch made\n",
 	} {
 		path := filepath.Join(dir, name)
 		if err := os.MkdirAll(filepath.Dir(path), 0o777); err != nil {
@@ -216,6 +217,8 @@ func TestDocument(t *testing.T) {
 		{"```json\n{a: 1}\n```\n", "not valid JSON"},
 		{"```text\nanything\n```\n", ""},
 		{"```go\nfunc f() {}\n```\n", "not a whole Go program"},
+		{"<!-- docs-check: skip excerpt -->\n\n```go\nfunc f() {}\n```\n", ""},
+		{"<!-- docs-check: skip excerpt -->\n\n```go\nfunc f() {\n```\n", "expected '}'"},
 		{"<!-- docs-check: skip slow -->\n\n    exit 1\n    make demo && bin/gomflux generate -p x --steps=3\n", ""},
 		{"<!-- docs-check: skip slow -->\n\n    bin/gomflux generate --stepz 3\n", "gomflux generate has no flag --stepz"},
 		{"<!-- docs-check: skip slow -->\n\n    bin/gomflux generate --step 3\n", "has no flag --step"},
@@ -246,7 +249,8 @@ func TestDocument(t *testing.T) {
 // TestSkippedIsNotRun looks for what a command would leave behind.
 func TestSkippedIsNotRun(t *testing.T) {
 	r := fakeRunner(t)
-	d, err := parse("README.md", "<!-- docs-check: skip slow -->\n\n    make demo\n\n<!-- docs-check: skip `make` slow -->\n\n    make demo\n    touch other\n")
+	d, err := parse("README.md", "<!-- docs-check: skip slow -->\n\n    make demo\n\n<!-- docs-check: skip `make` slow "+
+		"-->\n\n    make demo\n    touch other\n")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -6,8 +6,8 @@ import (
 	"strings"
 )
 
-// checkLinks finds links to files and headings that are not there. files has
-// every file and folder that a fresh clone would have, by its slash path.
+// checkLinks finds links to files and headings that do not exist. files has every
+// file and folder of a fresh clone by its slash path.
 func checkLinks(docs map[string]*document, files map[string]bool) (problems []string) {
 	for _, d := range docs {
 		for _, l := range d.links {
@@ -23,7 +23,8 @@ func checkLinks(docs map[string]*document, files map[string]bool) (problems []st
 			if file != "" {
 				to = path.Join(path.Dir(d.name), file)
 				if strings.HasPrefix(file, "/") || !files[to] {
-					problems = append(problems, fmt.Sprintf("%s:%d: link %s: there is no file %s in the repository", d.name, l.line, l.target, to))
+					problems = append(problems, fmt.Sprintf("%s:%d: link %s: there is no file %s in the repository", d.name,
+						l.line, l.target, to))
 					continue
 				}
 			}

@@ -1,20 +1,22 @@
-// Command docscheck runs what the documentation says: every command and every
-// Go program in the code blocks of README.md, CONTRIBUTING.md and docs, as
+// Command docscheck runs the examples of the documentation: every command and
+// every Go program in the code blocks of README.md, CONTRIBUTING.md and docs, as
 // written and in order, in a copy of the checkout. It also checks the links of
-// all Markdown files. Run it in the repository's root, after make setup.
+// all Markdown files. Run it in the repository's root, after make setup. With
+// arguments, it runs only the examples of these files.
 //
-// Blocks that are indented, or marked sh, are commands; go is a program. json
-// must be valid; text is shown to people only. Any other is an error. A comment
-// before a block changes what happens to it:
+// Indented blocks and sh blocks are commands. A go block is a program. A json
+// block must be valid. A text block is not checked. Any other language is an
+// error. A comment before a block changes how it is handled:
 //
-//	<!-- docs-check: skip REASON -->           it is not run
-//	<!-- docs-check: skip `PREFIX` REASON -->  nor are its lines that start so
-//	<!-- docs-check: in FOLDER -->             it is run there; a go block is the
-//	                                           main.go of the folder program
+//	<!-- docs-check: skip REASON -->           do not run it
+//	<!-- docs-check: skip `PREFIX` REASON -->  do not run lines with this prefix
+//	<!-- docs-check: in FOLDER -->             run it in this folder; a go block
+//	                                           is the main.go of the folder program
 //
-// What is not run is checked as far as it can be: the targets of make, the
-// flags of gomflux, the packages of go run, and Go programs are compiled. So
-// are commands in the text itself. /path/to/gomflux stands for the checkout.
+// Examples that are not run are checked as far as possible: targets of make, flags
+// of gomflux and packages of go run must exist, Go programs must compile, and
+// excerpts of Go, without a package, must parse. The same holds for commands within
+// the text. /path/to/gomflux is replaced by the checkout.
 package main
 
 import (
@@ -34,7 +36,7 @@ import (
 func main() {
 	log.SetFlags(0)
 	log.SetPrefix("docs-check: ")
-	keep := flag.Bool("keep", false, "keep the copy of the checkout, and say where it is")
+	keep := flag.Bool("keep", false, "keep the copy of the checkout, and print its path")
 	flag.Parse()
 	start := time.Now()
 	problems, err := check(flag.Args(), *keep)
@@ -47,10 +49,10 @@ func main() {
 	if len(problems) > 0 {
 		log.Fatalf("%d problems", len(problems))
 	}
-	log.Printf("all is as written (%.0f s)", time.Since(start).Seconds())
+	log.Printf("no problems (%.0f s)", time.Since(start).Seconds())
 }
 
-// check returns what is wrong in the files given, or in all.
+// check returns the problems in the named files, or in all.
 func check(only []string, keep bool) (problems []string, err error) {
 	names, err := checkoutFiles()
 	if err != nil {
@@ -81,7 +83,7 @@ func check(only []string, keep bool) (problems []string, err error) {
 	}
 	for _, name := range only {
 		if docs[name] == nil && !slices.ContainsFunc(problems, func(p string) bool { return strings.HasPrefix(p, name+":") }) {
-			return nil, fmt.Errorf("%s is no Markdown file of the checkout (give its path from there)", name)
+			return nil, fmt.Errorf("%s is not a Markdown file of the checkout (its path must be relative to the root)", name)
 		}
 	}
 	problems = append(problems, checkLinks(docs, files)...)
@@ -106,14 +108,12 @@ func check(only []string, keep bool) (problems []string, err error) {
 	return problems, nil
 }
 
-// isDocumentation says whether the code of a Markdown file is for its readers
-// to run.
+// isDocumentation reports whether the code of a Markdown file is to be run.
 func isDocumentation(name string) bool {
 	return name == "README.md" || name == "CONTRIBUTING.md" || strings.HasPrefix(name, "docs/")
 }
 
-// checkoutFiles lists what is in the checkout and not ignored, deleted files
-// excepted.
+// checkoutFiles lists the files of the checkout that git does not ignore.
 func checkoutFiles() ([]string, error) {
 	out, err := exec.Command("git", "ls-files", "-z", "--cached", "--others", "--exclude-standard", "--deduplicate").Output()
 	if err != nil {

@@ -8,13 +8,13 @@ import (
 	"unicode"
 )
 
-// A document is what there is to check in a Markdown file.
+// A document contains the parts of a Markdown file to check.
 type document struct {
 	name    string
 	blocks  []block
 	spans   []span
 	links   []link
-	anchors map[string]bool // of its headings, as GitHub makes them
+	anchors map[string]bool // of its headings, as on GitHub
 }
 
 // A block is a code block, fenced or indented.
@@ -25,13 +25,13 @@ type block struct {
 	marks []string // docs-check comments before it, without that word
 }
 
-// A span is code within a line of text.
+// A span is a code span in a line of text.
 type span struct {
 	line int
 	text string
 }
 
-// A link is the target of one, as it is written.
+// A link is the target of a link, as written.
 type link struct {
 	line   int
 	target string
@@ -49,8 +49,8 @@ var (
 	html     = regexp.MustCompile(`\b(?:href|src)="([^"]+)"`)
 )
 
-// parse reads the parts of Markdown that matter here. It knows fenced and
-// indented code, lists, headings, comments, links and code spans.
+// parse parses the parts of Markdown that are checked: fenced and indented code,
+// lists, headings, comments, links and code spans.
 func parse(name, text string) (*document, error) {
 	d := &document{name: name, anchors: map[string]bool{}}
 	lines := strings.Split(strings.ReplaceAll(text, "\r\n", "\n"), "\n")
@@ -111,7 +111,7 @@ func parse(name, text string) (*document, error) {
 			continue
 		}
 		if len(marks) > 0 {
-			return nil, fmt.Errorf("%s:%d: no code block follows this docs-check mark", name, marked)
+			return nil, fmt.Errorf("%s:%d: no code block after this docs-check mark", name, marked)
 		}
 		if m := heading.FindStringSubmatch(line); m != nil {
 			s := slug(m[1])
@@ -132,7 +132,7 @@ func parse(name, text string) (*document, error) {
 		open = true
 	}
 	if len(marks) > 0 {
-		return nil, fmt.Errorf("%s:%d: no code block follows this docs-check mark", name, marked)
+		return nil, fmt.Errorf("%s:%d: no code block after this docs-check mark", name, marked)
 	}
 	d.readProse(strings.Join(prose, "\n"))
 	return d, nil
@@ -141,7 +141,7 @@ func parse(name, text string) (*document, error) {
 // readProse finds the code spans and links of a document's text.
 func (d *document) readProse(text string) {
 	lineOf := func(offset int) int { return strings.Count(text[:offset], "\n") + 1 }
-	blankOut := func(s string) string { // keeps the lines, and where in bytes the rest is
+	blankOut := func(s string) string { // keeps lines and byte offsets
 		out := []byte(s)
 		for i, c := range out {
 			if c != '\n' {
@@ -163,8 +163,8 @@ func (d *document) readProse(text string) {
 	}
 }
 
-// codeSpans finds the start and end of code in text. A span ends with as many
-// backticks as it starts with, in the same paragraph.
+// codeSpans finds the start and end of code spans. A span ends with as many
+// backticks as it begins with, in the same paragraph.
 func codeSpans(text string) (spans [][2]int) {
 	runs := ticks.FindAllStringIndex(text, -1)
 	for i := 0; i < len(runs); i++ {
@@ -179,7 +179,7 @@ func codeSpans(text string) (spans [][2]int) {
 	return spans
 }
 
-// closes says whether a line ends the block that a fence has begun.
+// closes reports whether a line ends the block that a fence began.
 func closes(line, fence string) bool {
 	line = strings.TrimSpace(line)
 	return len(line) >= len(fence) && strings.Trim(line, fence[:1]) == ""
@@ -187,7 +187,7 @@ func closes(line, fence string) bool {
 
 func blank(line string) bool { return strings.TrimSpace(line) == "" }
 
-// unindent joins lines without the first n spaces of each.
+// unindent removes the first n spaces of each line and joins the lines.
 func unindent(lines []string, n int) string {
 	var b strings.Builder
 	for _, line := range lines {
@@ -200,7 +200,7 @@ func unindent(lines []string, n int) string {
 	return b.String()
 }
 
-// slug is the anchor that GitHub gives a heading.
+// slug returns the anchor of a heading on GitHub.
 func slug(text string) string {
 	text = inline.ReplaceAllString(text, "]")
 	var b strings.Builder
@@ -215,7 +215,8 @@ func slug(text string) string {
 	return b.String()
 }
 
-// split takes a link's target apart; remote says that it is no file's.
+// split splits the target of a link. remote reports whether it is not a file of the
+// repository.
 func (l link) split() (path, anchor string, remote bool, err error) {
 	u, err := url.Parse(l.target)
 	if err != nil {

@@ -69,7 +69,8 @@ func newRunner(dir string, names []string) (*runner, error) {
 	}
 	for _, v := range os.Environ() {
 		name, _, _ := strings.Cut(v, "=")
-		if !slices.Contains([]string{"GOMFLUX_MLX", "HF_HOME", "HF_HUB_CACHE", "XDG_CACHE_HOME", "MAKEFLAGS", "MAKELEVEL", "MFLAGS"}, name) {
+		if !slices.Contains([]string{"GOMFLUX_MLX", "HF_HOME", "HF_HUB_CACHE", "XDG_CACHE_HOME", "MAKEFLAGS", "MAKELEVEL", "MFLAGS"},
+			name) {
 			r.env = append(r.env, v)
 		}
 	}
@@ -210,9 +211,14 @@ func (r *runner) shell(where string, b block, o options) error {
 // programFolder is where Go programs are put. It is a module of its own.
 const programFolder = "program"
 
-// program compiles a Go program and, unless it is not to be run, runs it.
+// program compiles a Go program and, unless it is skipped, runs it. A skipped block
+// may also be an excerpt, which only has to parse.
 func (r *runner) program(where, text string, o options) error {
 	f, err := parser.ParseFile(token.NewFileSet(), "main.go", text, parser.PackageClauseOnly)
+	if err != nil && o.skip {
+		_, err := parser.ParseFile(token.NewFileSet(), "excerpt.go", "package excerpt\n"+text, 0)
+		return err
+	}
 	if err != nil || f.Name.Name != "main" {
 		return errors.New("this is not a whole Go program (package main)")
 	}

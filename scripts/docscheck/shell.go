@@ -5,8 +5,8 @@ import (
 	"strings"
 )
 
-// A command is one command of a shell script: its words, without assignments
-// before it.
+// A command is a command of a shell script: its words without preceding
+// assignments.
 type command struct {
 	line  int // in the script, from 0
 	words []string
@@ -14,8 +14,8 @@ type command struct {
 
 var assignment = regexp.MustCompile(`^[A-Za-z_]\w*=`)
 
-// commands splits a script of simple commands. It is for checking what is not
-// run, so it does not have to know loops and expansions.
+// commands splits a script into simple commands. It is used to check commands that
+// are not run, so it need not support loops and expansions.
 func commands(script string) (list []command) {
 	var words []string
 	var word strings.Builder

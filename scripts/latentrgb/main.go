@@ -1,8 +1,8 @@
-// Command latentrgb finds the linear projection of an autoencoder's latents to
-// colours that --preview shows, from pictures of the kind that the model makes.
-// It belongs into the model's folder vae:
+// Command latentrgb fits the linear projection of an autoencoder's latents to colours that
+// --preview uses, to images of the kind that the model generates. The result belongs into the
+// model's folder vae:
 //
-//	go run ./scripts/latentrgb --model FOLDER PICTURE... >latent_rgb_factors.json
+//	go run ./scripts/latentrgb --model FOLDER IMAGE... >latent_rgb_factors.json
 package main
 
 import (
@@ -38,20 +38,20 @@ func run(model string, files []string) error {
 	if err != nil {
 		return err
 	}
-	var pictures []*image.RGBA
+	var images []*image.RGBA
 	for _, file := range files {
 		p, err := picture.ReadFile(file)
 		if err != nil {
 			return err
 		}
-		pictures = append(pictures, p.Image)
+		images = append(images, p.Image)
 	}
 	return mlx.Do(context.Background(), func() error {
 		a, err := models.LoadAutoencoder(source.FS, models.LoadOptions{})
 		if err != nil {
 			return err
 		}
-		p, err := a.FitProjection(pictures...)
+		p, err := a.FitProjection(images...)
 		if err != nil {
 			return err
 		}

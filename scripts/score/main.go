@@ -1,11 +1,10 @@
-// Command score makes the pictures that the built-in model is judged by: one
-// for each prompt of scripts/train_shapes/prompts.json, in float32, with the
-// prompt's index as its seed. scripts/train_shapes/check.py then says how many
-// are right.
+// Command score generates the images by which the built-in model is judged: one for each prompt of
+// scripts/train_shapes/prompts.json, in float32, with the prompt's index as its seed.
+// scripts/train_shapes/check.py then counts the correct ones.
 //
 //	go run ./scripts/score [-n N] [-force] [-device gpu]
 //
-// Pictures that are there already are skipped, so a run can be continued.
+// Images that exist already are skipped, so an interrupted run can be continued.
 package main
 
 import (
@@ -27,10 +26,10 @@ import (
 
 func main() {
 	n := flag.Int("n", 0, "only the first `N` prompts")
-	force := flag.Bool("force", false, "make pictures again that are there")
+	force := flag.Bool("force", false, "generate images again that exist already")
 	model := flag.String("model", "shapes", "the built-in model, or the `folder` of another one of its kind")
-	prompts := flag.String("prompts", "scripts/train_shapes/prompts.json", "the prompts' `file`")
-	out := flag.String("out", "out/score", "the pictures' `folder`")
+	prompts := flag.String("prompts", "scripts/train_shapes/prompts.json", "`file` of the prompts")
+	out := flag.String("out", "out/score", "`folder` of the images")
 	steps := flag.Int("steps", 0, "denoising steps (default: the model's)")
 	device := flag.String("device", "cpu", "cpu or gpu")
 	flag.Parse()
@@ -82,27 +81,29 @@ func score(ctx context.Context, name, device, promptFile, out string, n, steps i
 		}
 		took += time.Since(start)
 		made++
-		// whole or not at all, since one that is there is skipped next time
+		// atomically, since a file that exists is skipped next time
 		if err := atomicfile.Replace(file, func(w io.Writer) error { return png.Encode(w, res.Image) }); err != nil {
 			return err
 		}
 		mean := took / time.Duration(made)
-		fmt.Fprintf(os.Stderr, "%s (%d of %d)  %.2f s a picture, at most %v left\n", file, i+1, len(prompts), mean.Seconds(),
+		fmt.Fprintf(os.Stderr, "%s (%d of %d)  %.2f s an image, at most %v left\n", file, i+1, len(prompts), mean.Seconds(),
 			(mean * time.Duration(len(prompts)-i-1)).Round(time.Second))
 	}
 	if made > 0 {
-		fmt.Fprintf(os.Stderr, "%d pictures made, %.2f s each, %d were there\n", made, (took / time.Duration(made)).Seconds(), len(prompts)-made)
+		fmt.Fprintf(os.Stderr, "%d images generated, %.2f s each, %d existed\n", made,
+			(took / time.Duration(made)).Seconds(), len(prompts)-made)
 	} else {
-		fmt.Fprintf(os.Stderr, "all %d pictures are there (-force makes them again)\n", len(prompts))
+		fmt.Fprintf(os.Stderr, "all %d images exist (-force generates them again)\n", len(prompts))
 	}
 	return nil
 }
 
-// open opens a model with the built-in one's settings.
+// open opens a model with the defaults of the built-in one.
 func open(ctx context.Context, name, device string) (*gomflux.Model, error) {
 	builtin, err := gomflux.Find("shapes")
 	if err != nil {
 		return nil, err
 	}
-	return gomflux.Open(ctx, name, &gomflux.OpenOptions{Device: gomflux.Device(device), Dtype: gomflux.Float32, Defaults: builtin.Defaults()})
+	return gomflux.Open(ctx, name, &gomflux.OpenOptions{Device: gomflux.Device(device), Dtype: gomflux.Float32,
+		Defaults: builtin.Defaults()})
 }

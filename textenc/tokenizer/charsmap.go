@@ -22,8 +22,8 @@ type charsmap struct {
 	replacements []byte
 }
 
-// parseCharsmap reads base64. It refuses a table that leads out of itself:
-// the library follows it unchecked.
+// parseCharsmap decodes base64. A table with offsets outside of it is an error: the
+// library does not check them.
 func parseCharsmap(text string) (*charsmap, error) {
 	data, err := base64.StdEncoding.DecodeString(text)
 	if err != nil {
@@ -66,8 +66,7 @@ func (c *charsmap) value(i uint32) uint32 { return c.unit(i) &^ (1 << 31) }
 
 func offset(unit uint32) uint32 { return unit >> 10 << (unit >> 9 & 1 * 8) }
 
-// keeps says whether text is printable ASCII, none of which is replaced by
-// nothing.
+// keeps reports whether text is printable ASCII, of which the table removes nothing.
 func (c *charsmap) keeps(text string) bool {
 	for i := range len(text) {
 		b := uint32(text[i])

@@ -69,11 +69,11 @@ var tokenizerClasses = []*tokenizerClass{
 	},
 }
 
-// unigramUnknown is the piece that stands for unknown text in T5's vocabulary.
+// unigramUnknown is the index of T5's piece for unknown text.
 const unigramUnknown = 2
 
-// classNamed returns the class of tokenizer_config.json's tokenizer_class, nil
-// if that does not say which.
+// classNamed returns the class for tokenizer_class in tokenizer_config.json, or nil
+// for names that do not identify one.
 func classNamed(name string) (*tokenizerClass, error) {
 	switch name {
 	case "", "PreTrainedTokenizerFast", "TokenizersBackend":
@@ -89,25 +89,24 @@ func classNamed(name string) (*tokenizerClass, error) {
 	return nil, fmt.Errorf("tokenizer_class %q, expected one of %s", name, strings.Join(names, ", "))
 }
 
-// A tokenizerSpec is what the files of a tokenizer come to. Nothing in it makes
-// the tokenizers library fail, which could end the process: that is Rust, and
-// its panics do not cross into Go.
+// A tokenizerSpec is the validated content of a tokenizer's files. The tokenizers
+// library must not fail on it, since it is Rust, whose panics end the process.
 type tokenizerSpec struct {
 	file          string // the one with the vocabulary
 	class         *tokenizerClass
 	vocab         map[string]uint32 // of BPE
 	merges        []merge
 	pieces        []piece   // of Unigram
-	charsmap      *charsmap // nil is none
+	charsmap      *charsmap // nil if text is not normalized
 	added         []addedToken
 	unk           string
 	before, after []int32 // special tokens around a text
-	pad           int32   // -1 is none
+	pad           int32   // -1 without padding
 	maxLength     int
-	left          string // what is done at the left end of a text, "" is nothing
+	left          string // the option that pads or truncates on the left, or ""
 }
 
-// A merge is a pair of tokens that BPE makes one of.
+// A merge is a pair of tokens that BPE joins.
 type merge [2]string
 
 // A piece is a string of a Unigram vocabulary and its log probability.
@@ -129,7 +128,7 @@ func (p *piece) UnmarshalJSON(data []byte) error {
 	return nil
 }
 
-// addedToken is one that is cut out of the text before anything else.
+// addedToken is a token that is cut out of the text first.
 type addedToken struct {
 	ID         uint32 `json:"id"`
 	Content    string `json:"content"`
@@ -140,15 +139,15 @@ type addedToken struct {
 	Special    bool   `json:"special"`
 }
 
-// maxTokenID bounds ids. Embeddings have fewer rows.
+// maxTokenID is the largest id. Embeddings have fewer rows.
 const maxTokenID = 1 << 30
 
-// noID is the ID of an added token that takes the next one.
+// noID is the ID of an added token that gets the next free one.
 const noID = math.MaxUint32
 
-// place gives the added tokens the ids that the tokenizers library will give
-// them, which disregards what the files say: those of the vocabulary, and then
-// the next. It returns a function from tokens to ids.
+// place gives the added tokens the ids that the tokenizers library will give them,
+// whatever the files say: the ids in the vocabulary, and then the next free ones. It
+// returns a function from tokens to ids.
 func (s *tokenizerSpec) place() (func(token string) (int32, error), error) {
 	ids := maps.Clone(s.vocab)
 	if s.class.unigram {
@@ -186,11 +185,11 @@ func (s *tokenizerSpec) place() (func(token string) (int32, error), error) {
 	}, nil
 }
 
-// validate says what of the vocabulary the library could not run.
+// validate returns an error if the library would fail on the vocabulary.
 func (s *tokenizerSpec) validate() error {
 	for token, id := range s.vocab {
 		if id > maxTokenID {
-			return fmt.Errorf("token %q has id %d, at most %d", token, id, maxTokenID)
+			return fmt.Errorf("token %q has id %d, expected at most %d", token, id, maxTokenID)
 		}
 	}
 	if s.class.unigram {
@@ -210,7 +209,8 @@ func (s *tokenizerSpec) validate() error {
 	return nil
 }
 
-// validateMerges says which merge has or makes no token.
+// validateMerges returns an error for a merge whose tokens or result are not in the
+// vocabulary.
 func (s *tokenizerSpec) validateMerges() error {
 	for i, m := range s.merges {
 		for _, token := range []string{m[0], m[1], m[0] + m[1]} {
@@ -222,13 +222,13 @@ func (s *tokenizerSpec) validateMerges() error {
 	return nil
 }
 
-// validateAdded says what of the added tokens the library could not run.
+// validateAdded returns an error if the library would fail on the added tokens.
 func (s *tokenizerSpec) validateAdded() error {
 	if s.charsmap == nil {
 		return nil
 	}
 	for _, t := range s.added {
-		// One that is normalized to nothing would be found everywhere.
+		// a token that is normalized to nothing would be found everywhere
 		if t.Normalized && !s.charsmap.keeps(t.Content) {
 			return fmt.Errorf("added token %q is normalized and not plain ASCII", t.Content)
 		}
@@ -236,8 +236,8 @@ func (s *tokenizerSpec) validateAdded() error {
 	return nil
 }
 
-// json returns the tokenizer.json of the spec. Special tokens around a text and
-// padding are not in it, Tokenizer adds them.
+// json returns a tokenizer.json. Special tokens around a text and padding are not in
+// it: Tokenizer adds them.
 func (s *tokenizerSpec) json() ([]byte, error) {
 	normalizer := s.class.normalizer
 	var model object

@@ -2,8 +2,9 @@
 
 package tokenizer
 
-// The tokenizers library is Rust, linked statically from where make setup puts
-// it. The check is here because a linker's message would not say what to do.
+// The tokenizers library is Rust. It is linked statically from the folder that make
+// setup writes it to. A message of the linker would not explain that, so it is checked
+// here.
 
 /*
 #cgo CFLAGS: -I${SRCDIR}
@@ -27,8 +28,8 @@ func newEncoder(data []byte) (encoder, error) {
 }
 
 func (e rustEncoder) Encode(text string) []int32 {
-	// Not Encode, which asks for the tokens' names too: one with a NUL in it ends
-	// the process.
+	// not Encode, which also asks for the names of tokens: a name with a NUL ends the
+	// process
 	ids := e.t.EncodeWithOptions(text, false).IDs
 	out := make([]int32, len(ids))
 	for i, id := range ids {

@@ -86,11 +86,13 @@ func TestTokenizerFilesRefused(t *testing.T) {
 	}{
 		{"no vocabulary", "clip-vocab", vocab, nil, "-", "tok", "neither tokenizer.json nor vocab.json"},
 		{"no merges", "clip-vocab", merges, nil, "-", merges, "not exist"},
-		{"no class", "qwen2-vocab", config, map[string]any{"tokenizer_class": nil}, "", config, "no tokenizer_class"},
-		{"no config", "qwen2-vocab", config, nil, "-", config, "no tokenizer_class"},
-		{"another class", "qwen2-vocab", config, map[string]any{"tokenizer_class": "LlamaTokenizerFast"}, "", config, `"LlamaTokenizerFast", expected one of CLIPTokenizer,`},
+		{"no class", "qwen2-vocab", config, map[string]any{"tokenizer_class": nil}, "", config, "tokenizer_class is missing"},
+		{"no config", "qwen2-vocab", config, nil, "-", config, "tokenizer_class is missing"},
+		{"another class", "qwen2-vocab", config, map[string]any{"tokenizer_class": "LlamaTokenizerFast"}, "", config,
+			`"LlamaTokenizerFast", expected one of CLIPTokenizer,`},
 		{"T5 of vocab.json", "qwen2-vocab", config, map[string]any{"tokenizer_class": "T5Tokenizer"}, "", config, "no vocab.json"},
-		{"T5 of BPE", "qwen2-5", config, map[string]any{"tokenizer_class": "T5Tokenizer"}, "", whole, "model type BPE is not T5Tokenizer's"},
+		{"T5 of BPE", "qwen2-5", config, map[string]any{"tokenizer_class": "T5Tokenizer"}, "", whole,
+			"model type BPE: expected Unigram for T5Tokenizer"},
 		{"CLIP of Unigram", "t5-5", config, map[string]any{"tokenizer_class": "CLIPTokenizer"}, "", whole, "model type Unigram"},
 		{"CLIP of Qwen's", "qwen2-5", config, map[string]any{"tokenizer_class": "CLIPTokenizer"}, "", whole, "end_of_word_suffix"},
 		{"broken config", "clip-vocab", config, nil, "{", config, "line 1"},
@@ -98,9 +100,12 @@ func TestTokenizerFilesRefused(t *testing.T) {
 		{"split_special_tokens", "clip-vocab", config, map[string]any{"split_special_tokens": true}, "", config, "split_special_tokens"},
 		{"add_prefix_space", "qwen2-vocab", config, map[string]any{"add_prefix_space": true}, "", config, "add_prefix_space"},
 		{"many extra_ids", "t5-5", config, map[string]any{"extra_ids": 1e7}, "", config, "extra_ids"},
-		{"a key that is no id", "clip-vocab", config, map[string]any{"added_tokens_decoder": object(`{"x":{"content":"y"}}`)}, "", config, `"x" is not an id`},
-		{"another id", "clip-vocab", config, map[string]any{"added_tokens_decoder": object(`{"7":{"content":"<|endoftext|>"}}`)}, "", config, `"<|endoftext|>": expected id 613, found 7`},
-		{"a gap of ids", "clip-vocab", config, map[string]any{"added_tokens_decoder": object(`{"700":{"content":"<new>"}}`)}, "", config, `"<new>": expected id 614, found 700`},
+		{"a key that is no id", "clip-vocab", config, map[string]any{"added_tokens_decoder": object(`{"x":{"content":"y"}}`)}, "",
+			config, `"x" is not an id`},
+		{"another id", "clip-vocab", config, map[string]any{"added_tokens_decoder": object(`{"7":{"content":"<|endoftext|>"}}`)}, "",
+			config, `"<|endoftext|>": expected id 613, found 7`},
+		{"a gap of ids", "clip-vocab", config, map[string]any{"added_tokens_decoder": object(`{"700":{"content":"<new>"}}`)}, "",
+			config, `"<new>": expected id 614, found 700`},
 		{"a token of its own name", "clip-vocab", config, map[string]any{"image_token": "<image>"}, "", config, `image_token "<image>"`},
 		{"tokens of another type", "clip-vocab", config, map[string]any{"extra_special_tokens": 1}, "", config, "extra_special_tokens"},
 		{"unknown token", "clip-vocab", config, map[string]any{"unk_token": "<unk>"}, "", vocab, `unknown token "<unk>"`},
@@ -114,30 +119,49 @@ func TestTokenizerFilesRefused(t *testing.T) {
 		{"merge of unknown tokens", "clip-vocab", merges, nil, "a b\nz q", merges, `merge 2 ("z", "q"): the vocabulary does not have "zq"`},
 		{"merges not UTF-8", "clip-vocab", merges, nil, "a \xff", merges, "not UTF-8"},
 		{"broken special tokens", "clip-vocab", "special_tokens_map.json", nil, "[", "special_tokens_map.json", "line 1"},
-		{"special token of another type", "clip-vocab", "special_tokens_map.json", nil, `{"pad_token":{"content":3}}`, "special_tokens_map.json", "pad_token"},
+		{"special token of another type", "clip-vocab", "special_tokens_map.json", nil, `{"pad_token":{"content":3}}`,
+			"special_tokens_map.json", "pad_token"},
 		{"broken added tokens", "qwen2-vocab", "added_tokens.json", nil, `{"a":"b"}`, "added_tokens.json", "expected uint32"},
 		{"twins", "qwen2-vocab", "added_tokens.json", nil, `{"a":3,"b":3}`, "added_tokens.json", `"a" and "b" have id 3`},
 		{"broken tokenizer.json", "clip-5", whole, nil, `{"model":`, whole, "unexpected end"},
 		{"tokenizer.json not UTF-8", "clip-5", whole, nil, "\"\xff\"", whole, "not UTF-8"},
-		{"WordPiece", "clip-5", whole, map[string]any{"model": object(`{"type":"WordPiece","vocab":{"a":0}}`)}, "", whole, `model type "WordPiece"`},
-		{"merges of three", "clip-5", whole, map[string]any{"model": object(`{"type":"BPE","vocab":{"a":0},"merges":[["a","a","a"]]}`)}, "", whole, "merge 1: expected two tokens"},
-		{"strings of three", "clip-5", whole, map[string]any{"model": object(`{"type":"BPE","vocab":{"a":0},"merges":["a a a"]}`)}, "", whole, "merge 1: expected two tokens"},
-		{"merges that are none", "clip-5", whole, map[string]any{"model": object(`{"type":"BPE","vocab":{"a":0},"merges":7}`)}, "", whole, "merges:"},
-		{"pieces that are none", "t5-5", whole, map[string]any{"model": object(`{"type":"Unigram","unk_id":2,"vocab":["a","b","c"]}`)}, "", whole, "vocab:"},
-		{"pieces without scores", "t5-5", whole, map[string]any{"model": object(`{"type":"Unigram","unk_id":2,"vocab":[["a"],["b"],["c"]]}`)}, "", whole, "expected a piece and its score"},
-		{"few pieces", "t5-5", whole, map[string]any{"model": object(`{"type":"Unigram","unk_id":2,"vocab":[["a",0]]}`)}, "", whole, "1 pieces"},
-		{"an empty piece", "t5-5", whole, map[string]any{"model": object(`{"type":"Unigram","unk_id":2,"vocab":[["a",0],["",0],["c",0]]}`)}, "", whole, "piece 1 is empty"},
-		{"another unk_id", "t5-5", whole, map[string]any{"model": object(`{"type":"Unigram","unk_id":0,"vocab":[["a",0]]}`)}, "", whole, "unk_id"},
-		{"charsmap not base64", "t5-5", whole, map[string]any{"normalizer": object(`{"precompiled_charsmap":"*"}`)}, "", whole, "precompiled_charsmap: illegal base64"},
-		{"short charsmap", "t5-5", whole, map[string]any{"normalizer": object(`{"precompiled_charsmap":"AAA="}`)}, "", whole, "precompiled_charsmap: cut off"},
+		{"WordPiece", "clip-5", whole, map[string]any{"model": object(`{"type":"WordPiece","vocab":{"a":0}}`)}, "", whole,
+			`model type "WordPiece"`},
+		{"merges of three", "clip-5", whole, map[string]any{"model": object(`{"type":"BPE","vocab":{"a":0},"merges":[["a","a","a"]]}`)},
+			"", whole, "merge 1: expected two tokens"},
+		{"strings of three", "clip-5", whole, map[string]any{"model": object(`{"type":"BPE","vocab":{"a":0},"merges":["a a a"]}`)}, "",
+			whole, "merge 1: expected two tokens"},
+		{"merges of another type", "clip-5", whole, map[string]any{"model": object(`{"type":"BPE","vocab":{"a":0},"merges":7}`)}, "",
+			whole, "merges:"},
+		{"pieces of another type", "t5-5", whole, map[string]any{"model": object(`{"type":"Unigram","unk_id":2,"vocab":["a","b","c"]}`)},
+			"", whole, "vocab:"},
+		{"pieces without scores", "t5-5", whole,
+			map[string]any{"model": object(`{"type":"Unigram","unk_id":2,"vocab":[["a"],["b"],["c"]]}`)}, "", whole,
+			"expected a piece and its score"},
+		{"few pieces", "t5-5", whole, map[string]any{"model": object(`{"type":"Unigram","unk_id":2,"vocab":[["a",0]]}`)}, "", whole,
+			"1 pieces"},
+		{"an empty piece", "t5-5", whole,
+			map[string]any{"model": object(`{"type":"Unigram","unk_id":2,"vocab":[["a",0],["",0],["c",0]]}`)}, "", whole,
+			"piece 1 is empty"},
+		{"another unk_id", "t5-5", whole, map[string]any{"model": object(`{"type":"Unigram","unk_id":0,"vocab":[["a",0]]}`)}, "", whole,
+			"unk_id"},
+		{"charsmap not base64", "t5-5", whole, map[string]any{"normalizer": object(`{"precompiled_charsmap":"*"}`)}, "", whole,
+			"precompiled_charsmap: illegal base64"},
+		{"short charsmap", "t5-5", whole, map[string]any{"normalizer": object(`{"precompiled_charsmap":"AAA="}`)}, "", whole,
+			"precompiled_charsmap: cut off"},
 		{"charsmap without a trie", "t5-5", whole, charsmap(nil, "a"), "", whole, "trie has 0 bytes"},
-		{"charsmap of a long trie", "t5-5", whole, map[string]any{"normalizer": object(`{"precompiled_charsmap":"CAAAAAAAAAA="}`)}, "", whole, "trie has 8 bytes"},
+		{"charsmap of a long trie", "t5-5", whole, map[string]any{"normalizer": object(`{"precompiled_charsmap":"CAAAAAAAAAA="}`)}, "",
+			whole, "trie has 8 bytes"},
 		{"charsmap that leads out", "t5-5", whole, charsmap(make([]uint32, 255), ""), "", whole, "unit 0 leads out"},
 		{"charsmap without the replacement", "t5-5", whole, charsmap(leaf, "a"), "", whole, "unit 0 leads to no replacement, 9"},
 		{"charsmap not UTF-8", "t5-5", whole, charsmap(make([]uint32, 256), "\xff"), "", whole, "not UTF-8"},
-		{"unknown processor", "qwen2-5", whole, map[string]any{"post_processor": object(`{"type":"BertProcessing"}`)}, "", whole, `post_processor: type "BertProcessing"`},
-		{"template without the text", "qwen2-5", whole, map[string]any{"post_processor": object(`{"type":"TemplateProcessing","single":[]}`)}, "", whole, "just once"},
-		{"template without ids", "qwen2-5", whole, map[string]any{"post_processor": object(`{"type":"TemplateProcessing","single":[{"SpecialToken":{"id":"x"}}]}`)}, "", whole, `"x" has no ids`},
+		{"unknown processor", "qwen2-5", whole, map[string]any{"post_processor": object(`{"type":"BertProcessing"}`)}, "", whole,
+			`post_processor: type "BertProcessing"`},
+		{"template without the text", "qwen2-5", whole,
+			map[string]any{"post_processor": object(`{"type":"TemplateProcessing","single":[]}`)}, "", whole, "exactly once"},
+		{"template without ids", "qwen2-5", whole,
+			map[string]any{"post_processor": object(`{"type":"TemplateProcessing","single":[{"SpecialToken":{"id":"x"}}]}`)}, "", whole,
+			`"x" has no ids`},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			files := tokenizerFiles(t, c.folder)
@@ -201,14 +225,16 @@ func TestTokenizerVariants(t *testing.T) {
 		defer tok.Close()
 		ids, err := tok.EncodeSpecial(longText(texts))
 		if err != nil || tok.VocabSize() != v.Size || len(ids) != v.Long.Tokens || hashIDs(ids) != v.Long.SHA256 {
-			t.Errorf("variant %d of %s, %v: %d other tokens of %d, %v, expected %d of %d", i, v.Folder, v.Changes, len(ids), tok.VocabSize(), err, v.Long.Tokens, v.Size)
+			t.Errorf("variant %d of %s, %v: %d other tokens of %d, %v, expected %d of %d", i, v.Folder, v.Changes, len(ids),
+				tok.VocabSize(), err, v.Long.Tokens, v.Size)
 		}
 	}
 }
 
 func TestTokenizerOfSentencePieceAlone(t *testing.T) {
 	files := fstest.MapFS{"tok/spiece.model": {}}
-	if _, err := tokenizer.Load(files, "tok"); err == nil || !strings.Contains(err.Error(), "tok/spiece.model: ") || !strings.Contains(err.Error(), "save_pretrained") {
+	if _, err := tokenizer.Load(files, "tok"); err == nil || !strings.Contains(err.Error(),
+		"tok/spiece.model: ") || !strings.Contains(err.Error(), "save_pretrained") {
 		t.Errorf("error %v", err)
 	}
 }
@@ -224,7 +250,8 @@ func TestTokenizerUnfinished(t *testing.T) {
 			}
 		}
 		if name == "special_tokens_map.json" {
-			if err := os.WriteFile(filepath.Join(dir, "tokenizer_config.json"), []byte(`{"tokenizer_class":"CLIPTokenizer"}`), 0o666); err != nil {
+			if err := os.WriteFile(filepath.Join(dir, "tokenizer_config.json"), []byte(`{"tokenizer_class":"CLIPTokenizer"}`),
+				0o666); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -266,7 +293,7 @@ func TestTokenizerClassUnnamed(t *testing.T) {
 	files := tokenizerFiles(t, "qwen2-5")
 	edit(t, files, "tokenizer_config.json", map[string]any{"tokenizer_class": nil})
 	edit(t, files, "tokenizer.json", map[string]any{"pre_tokenizer": nil})
-	if _, err := tokenizer.Load(files, "tok"); err == nil || !strings.Contains(err.Error(), "which of transformers' classes") {
+	if _, err := tokenizer.Load(files, "tok"); err == nil || !strings.Contains(err.Error(), "identifies the class in transformers") {
 		t.Errorf("another pattern: error %v", err)
 	}
 }
@@ -312,7 +339,8 @@ func TestEncodePaddedRefuses(t *testing.T) {
 		"no pad token":    {"qwen2-5", "tokenizer_config.json", map[string]any{"pad_token": "null"}, 5, "no pad token"},
 		"padding_side":    {"qwen2-5", "tokenizer_config.json", map[string]any{"padding_side": "left"}, 5, "padding_side left"},
 		"truncation_side": {"qwen2-5", "tokenizer_config.json", map[string]any{"truncation_side": "left"}, 5, "truncation_side left"},
-		"padding":         {"qwen2-5", "tokenizer.json", map[string]any{"padding": map[string]any{"direction": "Left"}}, 5, "padding_side left"},
+		"padding": {"qwen2-5", "tokenizer.json", map[string]any{"padding": map[string]any{"direction": "Left"}}, 5,
+			"padding_side left"},
 	} {
 		files := tokenizerFiles(t, c.folder)
 		edit(t, files, c.file, c.changes)
@@ -359,7 +387,8 @@ func TestEncodePaddedConcurrent(t *testing.T) {
 	for range 8 {
 		wg.Go(func() {
 			for i, text := range texts {
-				if got, err := tok.EncodePadded(text, 77); err != nil || !slices.Equal(got.IDs, want[i].IDs) || got.Tokens != want[i].Tokens {
+				if got, err := tok.EncodePadded(text, 77); err != nil || !slices.Equal(got.IDs,
+					want[i].IDs) || got.Tokens != want[i].Tokens {
 					t.Errorf("%+q: %+v, %v, expected %+v", text, got, err, want[i])
 					return
 				}
@@ -384,10 +413,14 @@ func FuzzTokenizerFiles(f *testing.F) {
 		f.Add(data[0], data[1], data[2], data[3], data[4], data[5], "A ﬁne cat <|endoftext|></s> \x01猫")
 	}
 	small := []byte(`{"tokenizer_class":"CLIPTokenizer"}`)
-	f.Add(small, []byte(nil), []byte(`{"a":0,"b</w>":1,"ab</w>":2,"<|endoftext|>":3}`), []byte("#version: 0.2\na b</w>\n"), []byte(`{"pad_token":"a"}`), []byte(`{"x":4}`), "ab AB x\ny")
-	f.Add([]byte(`{"extra_ids":1,"added_tokens_decoder":{"0":{"content":"a","lstrip":true,"normalized":true}}}`), []byte(`{"normalizer":null,"model":{"type":"Unigram","unk_id":2,"vocab":[["a",-1],["▁",-2],["b",0]]}}`), []byte(nil), []byte(nil), []byte(nil), []byte(nil), "a b  a")
+	f.Add(small, []byte(nil), []byte(`{"a":0,"b</w>":1,"ab</w>":2,"<|endoftext|>":3}`), []byte("#version: 0.2\na b</w>\n"),
+		[]byte(`{"pad_token":"a"}`), []byte(`{"x":4}`), "ab AB x\ny")
+	f.Add([]byte(`{"extra_ids":1,"added_tokens_decoder":{"0":{"content":"a","lstrip":true,"normalized":true}}}`),
+		[]byte(`{"normalizer":null,"model":{"type":"Unigram","unk_id":2,"vocab":[["a",-1],["▁",-2],["b",0]]}}`), []byte(nil),
+		[]byte(nil), []byte(nil), []byte(nil), "a b  a")
 	// Names of one id, in some of which a NUL is.
-	f.Add([]byte(`{"tokenizer_class":"Qwen2Tokenizer"}`), []byte(nil), []byte(`{"a":0,"\u0000":0,"\u0000a":0,"\u0000b":0,"<|endoftext|>":1}`), []byte("\n"), []byte(nil), []byte(nil), "aa a")
+	f.Add([]byte(`{"tokenizer_class":"Qwen2Tokenizer"}`), []byte(nil),
+		[]byte(`{"a":0,"\u0000":0,"\u0000a":0,"\u0000b":0,"<|endoftext|>":1}`), []byte("\n"), []byte(nil), []byte(nil), "aa a")
 	f.Fuzz(func(t *testing.T, config, whole, vocab, merges, special, added []byte, text string) {
 		files := fstest.MapFS{}
 		for i, data := range [][]byte{config, whole, vocab, merges, special, added} {

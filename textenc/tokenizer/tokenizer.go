@@ -15,34 +15,33 @@ import (
 type Tokenizer struct {
 	encoder   encoder
 	vocab     int
-	before    []int32 // what goes before a text's ids
-	after     []int32 // and after them
-	pad       int32   // -1 is none
+	before    []int32 // special tokens before a text
+	after     []int32 // special tokens after it
+	pad       int32   // -1 without padding
 	maxLength int
-	left      string // why EncodePadded is refused, "" is not at all
+	left      string // why EncodePadded returns an error, or ""
 }
 
-// maxText bounds a text, in bytes. The library ends the process where one of
-// its regular expressions needs more than ten million steps at one place.
+// maxText is the largest size of a text in bytes. The library ends the process if one
+// of its regular expressions needs more than ten million steps at one position.
 const maxText = 1 << 20
 
 type encoder interface {
 	Encode(text string) []int32
-	// Starts are where the tokens of a text begin in it, in bytes.
+	// Starts returns the offsets in bytes at which the tokens of a text begin.
 	Starts(text string) []int
 	VocabSize() int
 	Close()
 }
 
-// Load reads the tokenizer in dir: tokenizer.json, or vocab.json and
-// merges.txt where there is none, which is how the tokenizers of FLUX.1 (CLIP)
-// and Qwen-Image are published, with what transformers 4 or 5 has written
-// beside them (tokenizer_config.json, special_tokens_map.json,
-// added_tokens.json). Errors name the file.
+// Load reads the tokenizer in dir: tokenizer.json or, if it does not exist, vocab.json
+// and merges.txt, as FLUX.1 (CLIP) and Qwen-Image are published. It also reads the
+// files that transformers 4 or 5 writes next to them (tokenizer_config.json,
+// special_tokens_map.json, added_tokens.json). Errors name the file.
 //
-// Of a tokenizer.json vocabulary, merges, normalization table and added tokens
-// count. How text is normalized and split goes by the class, as it does in
-// transformers 5; a file of an unknown class that splits otherwise is refused.
+// From tokenizer.json it takes the vocabulary, merges, normalization table and added
+// tokens. The class determines how text is normalized and split, as in transformers 5;
+// a file of an unknown class that splits differently is an error.
 func Load(fsys fs.FS, dir string) (*Tokenizer, error) {
 	spec, err := readTokenizer(fsys, dir)
 	if err != nil {
@@ -62,8 +61,8 @@ func Load(fsys fs.FS, dir string) (*Tokenizer, error) {
 	}, nil
 }
 
-// Encode returns the ids of text alone. Names of special tokens in it
-// (<|im_start|>) become those tokens.
+// Encode returns the ids of text without the special tokens around it. Names of
+// special tokens in text (<|im_start|>) become these tokens.
 func (t *Tokenizer) Encode(text string) ([]int32, error) {
 	if !utf8.ValidString(text) {
 		return nil, errors.New("text is not valid UTF-8")
@@ -77,8 +76,8 @@ func (t *Tokenizer) Encode(text string) ([]int32, error) {
 	return t.encoder.Encode(text), nil
 }
 
-// Rest returns the end of a text from its token number n on, without special
-// tokens: what is lost of a text that is cut to n tokens.
+// Rest returns the end of a text from token n on, counted without special tokens: the
+// part that is lost if the text is truncated to n tokens.
 func (t *Tokenizer) Rest(text string, n int) (string, error) {
 	if _, err := t.Encode(text); err != nil {
 		return "", err
@@ -94,12 +93,12 @@ func (t *Tokenizer) Rest(text string, n int) (string, error) {
 	return text[at:], nil
 }
 
-// Special is how many special tokens [Tokenizer.EncodeSpecial] puts around a text.
+// Special returns the number of special tokens that [Tokenizer.EncodeSpecial] puts around a text.
 func (t *Tokenizer) Special() int { return len(t.before) + len(t.after) }
 
-// EncodeSpecial returns the ids of text between the special tokens that the
-// model expects around it: <|startoftext|> and <|endoftext|> for CLIP, </s> at
-// the end for T5, none for Qwen.
+// EncodeSpecial returns the ids of text with the special tokens that the model expects
+// around it: <|startoftext|> and <|endoftext|> for CLIP, </s> at the end for T5, no
+// tokens for Qwen.
 func (t *Tokenizer) EncodeSpecial(text string) ([]int32, error) {
 	ids, err := t.Encode(text)
 	if err != nil {
@@ -108,17 +107,16 @@ func (t *Tokenizer) EncodeSpecial(text string) ([]int32, error) {
 	return t.around(ids, len(ids)+t.Special()), nil
 }
 
-// Padded is a text as a fixed number of tokens.
+// Padded is a text with a fixed number of tokens.
 type Padded struct {
 	IDs       []int32
-	Tokens    int  // how many of them are not padding; they come first
-	Truncated bool // whether the text had more
+	Tokens    int  // number of ids, at the beginning, that are not padding
+	Truncated bool // the text had more tokens
 }
 
-// EncodePadded returns exactly n ids: text and the special tokens around it, as
-// EncodeSpecial has them, then padding. Of a longer text the end is cut off,
-// not the special tokens. transformers calls this padding="max_length",
-// truncation=True and max_length=n.
+// EncodePadded returns exactly n ids: the ids of EncodeSpecial, then padding. A longer
+// text loses its end, but not the special tokens. It is transformers'
+// padding="max_length", truncation=True and max_length=n.
 func (t *Tokenizer) EncodePadded(text string, n int) (Padded, error) {
 	if n < t.Special() {
 		return Padded{}, fmt.Errorf("%d tokens do not hold the %d special ones around a text", n, t.Special())
@@ -144,7 +142,7 @@ func (t *Tokenizer) EncodePadded(text string, n int) (Padded, error) {
 	return p, nil
 }
 
-// around returns ids with the special tokens, in a slice of room for size.
+// around returns ids with the special tokens, in a slice with a capacity of size.
 func (t *Tokenizer) around(ids []int32, size int) []int32 {
 	all := make([]int32, 0, size)
 	all = append(all, t.before...)
@@ -152,14 +150,14 @@ func (t *Tokenizer) around(ids []int32, size int) []int32 {
 	return append(all, t.after...)
 }
 
-// VocabSize is the number of ids.
+// VocabSize returns the number of ids.
 func (t *Tokenizer) VocabSize() int { return t.vocab }
 
-// PadID is the id that EncodePadded fills up with, and whether there is one.
+// PadID returns the id of the padding, and reports whether there is one.
 func (t *Tokenizer) PadID() (int32, bool) { return t.pad, t.pad >= 0 }
 
-// MaxLength is tokenizer_config.json's model_max_length: how many tokens, the
-// special ones included, the text encoder takes. 0 is unknown.
+// MaxLength returns model_max_length in tokenizer_config.json: the largest number of
+// tokens of the text encoder, including special tokens. It is 0 if unknown.
 func (t *Tokenizer) MaxLength() int { return t.maxLength }
 
 // Close frees the tokenizer.

@@ -1,7 +1,7 @@
-// Package layout gives tensors that other programs have named the names that they
-// have in diffusers and transformers, and back, by tables of names: those of the
-// models' makers, ComfyUI and mflux. The tables are those of the component classes
-// (package models/component). It reads names and shapes only.
+// Package layout translates tensor names of other layouts (those of the models'
+// original repositories, ComfyUI and mflux) to those of diffusers and transformers,
+// and back. The tables of names come from the component classes (package
+// models/component). The package reads names and shapes only.
 package layout
 
 import (
@@ -14,61 +14,63 @@ import (
 	"github.com/gomflux/gomflux/internal/checkpoint"
 )
 
-// A Table is what a layout calls the modules of one class of diffusers or
-// transformers. It is read both ways. What has no rule is called the same.
+// A Table maps the names of a layout to those of one class of diffusers or
+// transformers. It is used in both directions. Names without a rule are the same
+// in both.
 type Table struct {
-	// Name is the layout's: original or mflux.
+	// Name is the name of the layout: original or mflux.
 	Name string
-	// Class is that of the module whose tensors these are, as model_index.json
-	// names it.
+	// Class is the class in model_index.json of the module with these tensors.
 	Class string
-	// Prefixes are what a file that holds other modules too may put before all
-	// names. It can do without.
+	// Prefixes are optional prefixes of all names, in files that also contain
+	// other modules.
 	Prefixes []string
-	// Signature are names of tensors that all files of the layout have, and no
-	// others of this class.
+	// Signature lists tensors that every file of the layout has, and no file of
+	// another layout of the class.
 	Signature []string
-	// Metadata, if set, is a key that the metadata of its files have.
+	// Metadata, if set, is a key that the files' metadata must have.
 	Metadata string
-	// ChannelsLast says that convolutions have their channels in the last axis.
+	// ChannelsLast means that the last axis of convolutions is the channels.
 	ChannelsLast bool
 	Rules        []Rule
-	// Repeats are tensors that the layout has more than once.
+	// Repeats lists tensors that the layout stores more than once.
 	Repeats []Repeat
 	// Lacks are patterns (path.Match) of diffusers' names of tensors that the layout
-	// does not have.
+	// does not store.
 	Lacks []string
 }
 
-// A Repeat is a tensor that a layout has again in every block, in the names of
-// which {} stands for the block's number.
+// A Repeat is a tensor of which a layout stores a copy in every block. In the
+// names {} stands for the number of the block.
 type Repeat struct {
 	Tensor string // the layout's name, without a number
-	Again  string // in a block
-	Per    string // a tensor that every block has
+	Again  string // the layout's name in a block
+	Per    string // the name of a tensor that every block has
 }
 
-// A Rule is what a layout calls one module, or one tensor. In the names {} stands
-// for a number.
+// A Rule maps the name of a module or a tensor. In the names {} stands for a
+// number.
 type Rule struct {
+	// Other is the name in the layout.
 	Other string
-	// Names are diffusers'. The rows of several follow one another in the one of
-	// the layout.
+	// Names are the names in diffusers. If there are several, their rows are
+	// concatenated in the layout.
 	Names []string
-	// Forms lead from the layout's tensors to diffusers'.
-	Forms []checkpoint.FormOp
+	// Transforms convert the layout's tensors to diffusers'.
+	Transforms []checkpoint.TransformOp
 }
 
-// View returns the tensors of a checkpoint under diffusers' names, by the first
-// of some tables that it has the layout of, and that table. It is the checkpoint itself, and no table, if it has
-// the names already. Shapes are those that the class has under diffusers' names;
-// they tell how rows that are stored as one are divided. Tensors of a name that
-// the layout does not know stay under that name.
+// View returns the tensors of a checkpoint under diffusers' names, and the first
+// of the tables that matches the checkpoint. If the checkpoint has diffusers'
+// names already, View returns it unchanged, without a table. shapes has the
+// class's shapes under diffusers' names; they determine how concatenated rows are
+// divided. Tensors with unknown names keep them.
 func View(ck *checkpoint.Checkpoint, tables []*Table, shapes map[string][]int) (*checkpoint.Checkpoint, *Table, error) {
+	unchanged := func(a, b checkpoint.Tensor) bool { return a.Name == b.Name && len(a.Transforms) == 0 }
 	for _, t := range tables {
 		if prefix, ok := t.Matches(ck); ok {
 			view, err := t.view(ck, prefix, shapes)
-			if err == nil && maps.EqualFunc(view.Tensors, ck.Tensors, func(a, b checkpoint.Tensor) bool { return a.Name == b.Name && len(a.Forms) == 0 }) {
+			if err == nil && maps.EqualFunc(view.Tensors, ck.Tensors, unchanged) {
 				return ck, nil, nil
 			}
 			return view, t, err
@@ -77,19 +79,19 @@ func View(ck *checkpoint.Checkpoint, tables []*Table, shapes map[string][]int) (
 	return ck, nil, nil
 }
 
-// marks are names that ComfyUI and others put beside 8-bit weights, and that
-// reading them does not need: what they are called at the end, in any module or
-// in none.
-var marks = []string{"scaled_fp8", "input_scale", "scale_input", "comfy_quant"}
+// ignored lists the last parts of names that ComfyUI and others store next to
+// 8-bit weights and that are not needed to read these.
+var ignored = []string{"scaled_fp8", "input_scale", "scale_input", "comfy_quant"}
 
-func isMark(name string) bool {
-	return slices.Contains(marks, name[strings.LastIndexByte(name, '.')+1:])
+func isIgnored(name string) bool {
+	return slices.Contains(ignored, name[strings.LastIndexByte(name, '.')+1:])
 }
 
-// Matches reports whether a checkpoint has the layout, and with what prefix before
-// all names.
+// Matches reports whether a checkpoint has the layout, and returns the prefix of
+// its names.
 func (t *Table) Matches(ck *checkpoint.Checkpoint) (prefix string, ok bool) {
-	if t.Metadata != "" && !slices.ContainsFunc(ck.Files, func(f *checkpoint.File) bool { return f.Header.Metadata[t.Metadata] != "" }) {
+	hasKey := func(f *checkpoint.File) bool { return f.Header.Metadata[t.Metadata] != "" }
+	if t.Metadata != "" && !slices.ContainsFunc(ck.Files, hasKey) {
 		return "", false
 	}
 	for _, prefix := range append([]string{""}, t.Prefixes...) {
@@ -104,36 +106,36 @@ func (t *Table) view(ck *checkpoint.Checkpoint, prefix string, shapes map[string
 	view := &checkpoint.Checkpoint{Dir: ck.Dir, Files: ck.Files, Tensors: make(map[string]checkpoint.Tensor, len(ck.Tensors))}
 	for _, stored := range slices.Sorted(maps.Keys(ck.Tensors)) {
 		other, ok := strings.CutPrefix(stored, prefix)
-		if !ok || isMark(stored) {
-			continue // another module's, or none's
+		if !ok || isIgnored(stored) {
+			continue // not a tensor of this module
 		}
 		tensor := ck.Tensors[stored]
 		names, rule := t.Names(other)
-		forms := rule.Forms
-		if t.ChannelsLast && len(tensor.Shape) > 3 && len(forms) == 0 {
-			forms = []checkpoint.FormOp{checkpoint.FormChannelsFirst}
+		transforms := rule.Transforms
+		if t.ChannelsLast && len(tensor.Shape) > 3 && len(transforms) == 0 {
+			transforms = []checkpoint.TransformOp{checkpoint.TransformChannelsFirst}
 		}
 		at, divided := 0, len(names) > 1
-		if tensor.Bytes() <= int64(tensor.Dtype.Bits()/8) { // one number is for all of the module
-			divided, forms = false, nil
+		if tensor.Bytes() <= int64(tensor.Dtype.Bits()/8) { // a scalar applies to all parts
+			divided, transforms = false, nil
 		}
 		for _, name := range names {
 			part, err := tensor, error(nil)
 			if divided {
 				shape := shapes[rowsOf(name)]
 				if len(shape) == 0 {
-					return nil, fmt.Errorf("%s: tensor %s: holds %s, whose size is not known", tensor.File, stored, name)
+					return nil, fmt.Errorf("%s: tensor %s: contains %s, whose size is not known", tensor.File, stored, name)
 				}
-				part, err = part.In(checkpoint.Form{Op: checkpoint.FormRows, From: at, To: at + shape[0]})
+				part, err = part.Apply(checkpoint.Transform{Op: checkpoint.TransformRows, From: at, To: at + shape[0]})
 				at += shape[0]
 			}
-			for _, op := range forms {
+			for _, op := range transforms {
 				if err == nil {
-					part, err = part.In(checkpoint.Form{Op: op})
+					part, err = part.Apply(checkpoint.Transform{Op: op})
 				}
 			}
 			if err != nil {
-				return nil, fmt.Errorf("%w, as the %s layout of %s has it", err, t.Name, t.Class)
+				return nil, fmt.Errorf("%w (%s layout of %s)", err, t.Name, t.Class)
 			}
 			if before, dup := view.Tensors[name]; dup {
 				return nil, fmt.Errorf("%s: tensors %s and %s are both %s", tensor.File, before.Name, stored, name)
@@ -141,18 +143,19 @@ func (t *Table) view(ck *checkpoint.Checkpoint, prefix string, shapes map[string
 			view.Tensors[name] = part
 		}
 		if divided && at != tensor.Shape[0] {
-			return nil, fmt.Errorf("%s: tensor %s: expected %d rows, for %s, found shape %v", tensor.File, stored, at, strings.Join(names, ", "), tensor.Shape)
+			return nil, fmt.Errorf("%s: tensor %s: expected %d rows, for %s, found shape %v",
+				tensor.File, stored, at, strings.Join(names, ", "), tensor.Shape)
 		}
 	}
 	return view, nil
 }
 
-// maxName bounds the names that rules are compared with, which takes a while for a
-// hostile one.
+// maxName limits the length of names that are compared with rules, since the
+// comparison is slow for long names.
 const maxName = 1000
 
-// rowsOf is the name of the tensor that has as many rows as one of a name: those
-// that a quantized weight comes with have as many as it.
+// rowsOf returns the name of a tensor with the same number of rows: that of the
+// weight for the scales and biases of a quantized weight.
 func rowsOf(name string) string {
 	for _, suffix := range []string{".scales", ".biases"} {
 		if module, ok := strings.CutSuffix(name, suffix); ok {
@@ -162,9 +165,9 @@ func rowsOf(name string) string {
 	return name
 }
 
-// Names are diffusers' names for one of the layout's, without a prefix, and the
-// rule that says so, which is the zero one for a name that stays. The name may be
-// a tensor's or a module's.
+// Names returns diffusers' names for the name of a tensor or a module in the
+// layout, without its prefix, and the rule that it used. The rule is zero if the
+// name is the same in both.
 func (t *Table) Names(other string) ([]string, Rule) {
 	if len(other) > maxName {
 		return []string{other}, Rule{}
@@ -187,8 +190,8 @@ func (t *Table) Names(other string) ([]string, Rule) {
 	}
 }
 
-// Other is the layout's name for one of diffusers', a tensor's or a module's,
-// with the rule that says so and the number of the name among the rule's.
+// Other returns the layout's name for the name of a tensor or a module in
+// diffusers, the rule that it used, and the index of the name in Rule.Names.
 func (t *Table) Other(name string) (other string, rule Rule, part int) {
 	for module := name; ; {
 		for _, rule := range t.Rules {
@@ -230,7 +233,7 @@ func match(pattern, name string) (numbers []string, ok bool) {
 	}
 }
 
-// fill puts numbers in the places of {}.
+// fill replaces each {} in a pattern by a number.
 func fill(pattern string, numbers []string) string {
 	for _, n := range numbers {
 		pattern = strings.Replace(pattern, "{}", n, 1)
@@ -238,8 +241,8 @@ func fill(pattern string, numbers []string) string {
 	return pattern
 }
 
-// Repeated lists what the layout has more than once, of all of its names: under
-// what other names it has a tensor of one name.
+// Repeated returns, for each tensor that the layout stores more than once, the
+// names of its copies. names are all names of the layout.
 func (t *Table) Repeated(names []string) map[string][]string {
 	again := map[string][]string{}
 	for _, r := range t.Repeats {
@@ -253,7 +256,7 @@ func (t *Table) Repeated(names []string) map[string][]string {
 	return again
 }
 
-// Without reports whether the layout does not have a tensor of diffusers.
+// Without reports whether the layout lacks a tensor of diffusers.
 func (t *Table) Without(name string) bool {
 	return slices.ContainsFunc(t.Lacks, func(pattern string) bool {
 		ok, err := path.Match(pattern, name)

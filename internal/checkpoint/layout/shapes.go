@@ -9,32 +9,33 @@ import (
 	"github.com/gomflux/gomflux/internal/checkpoint"
 )
 
-// Shapes are those of a checkpoint's tensors that a table names with some prefix:
-// under diffusers' names, as bare has them, and of quantized matrices those that they are
-// packed from. A tensor that is stored as rows of a larger one has nil.
+// Shapes returns the shapes of the checkpoint's tensors that have the prefix, by
+// diffusers' names. bare strips what else the names need to lose. For a quantized
+// matrix it returns the shape before quantization, for a tensor that is stored as
+// rows of a larger one nil.
 func Shapes(ck *checkpoint.Checkpoint, t *Table, prefix string, bare func(name string) string) map[string][]int {
 	shapes := map[string][]int{}
 	for stored, tensor := range ck.Tensors {
 		other, ok := strings.CutPrefix(stored, prefix)
-		if !ok || isMark(other) {
+		if !ok || isIgnored(other) {
 			continue
 		}
 		names, rule := t.Names(other)
-		forms := rule.Forms
-		if t.ChannelsLast && len(tensor.Shape) > 3 && len(forms) == 0 {
-			forms = []checkpoint.FormOp{checkpoint.FormChannelsFirst}
+		transforms := rule.Transforms
+		if t.ChannelsLast && len(tensor.Shape) > 3 && len(transforms) == 0 {
+			transforms = []checkpoint.TransformOp{checkpoint.TransformChannelsFirst}
 		}
 		var err error
-		for _, op := range forms {
+		for _, op := range transforms {
 			if err == nil {
-				tensor, err = tensor.In(checkpoint.Form{Op: op})
+				tensor, err = tensor.Apply(checkpoint.Transform{Op: op})
 			}
 		}
 		shape := tensor.Shape
 		if module, ok := strings.CutSuffix(stored, ".weight"); ok && tensor.Dtype == "U32" && len(shape) == 2 {
 			shape = unpacked(ck, tensor, module)
 		}
-		if len(names) == 0 { // what diffusers does not have may tell something too
+		if len(names) == 0 { // not in diffusers, but infer may use the shape
 			names = []string{other}
 		}
 		for _, name := range names {
@@ -48,8 +49,9 @@ func Shapes(ck *checkpoint.Checkpoint, t *Table, prefix string, bare func(name s
 	return shapes
 }
 
-// unpacked is the shape of a matrix that is quantized: a number of 32 bits holds
-// as many as fit, and a group, of 64 if nothing else is known, has a scale.
+// unpacked returns the shape of a matrix before quantization. Each 32-bit number
+// has as many elements as fit, and each group, preferably of 64 elements, has a
+// scale.
 func unpacked(ck *checkpoint.Checkpoint, packed checkpoint.Tensor, module string) []int {
 	scales, ok := ck.Tensors[module+".scales"]
 	if !ok || len(scales.Shape) != 2 || scales.Shape[1] == 0 {
@@ -63,79 +65,84 @@ func unpacked(ck *checkpoint.Checkpoint, packed checkpoint.Tensor, module string
 		}
 	}
 	for _, group := range []int{64, 32, 128} {
-		per := 32 * columns / groups // of a group, times its size
-		if n := per / group; per%group == 0 && per*groups == 32*columns && (n == bits || bits == 0 && slices.Contains([]int{2, 3, 4, 5, 6, 8}, n)) {
+		groupBits := 32 * columns / groups
+		n := groupBits / group // bits per element
+		exact := groupBits%group == 0 && groupBits*groups == 32*columns
+		if exact && (n == bits || bits == 0 && slices.Contains([]int{2, 3, 4, 5, 6, 8}, n)) {
 			return []int{packed.Shape[0], groups * group}
 		}
 	}
 	return nil
 }
 
-// A Config is what can be said of a component's config.json by the shapes of its
-// tensors.
+// A Config contains the values of a component's config.json that Infer found.
 type Config struct {
-	// Told are the keys whose values follow from the shapes.
-	Told map[string]any
-	// Published are further ones, with the values of the published models of such
-	// sizes, for where nothing says better.
+	// Inferred are the values that follow from the shapes.
+	Inferred map[string]any
+	// Published are values of published models with the same shapes, to be used if
+	// there is no better source.
 	Published map[string]any
 }
 
-// Infer makes a component's config of the shapes of its tensors; see [Shapes].
-// infer is what is particular to its class: it judges what it needs of the shapes,
-// and leaves it to the config's own Validate to judge the result.
-func Infer(class string, infer func(s *Sizes, told, published map[string]any), shapes map[string][]int) (Config, error) {
+// Infer infers a component's config from the shapes of its tensors; see [Shapes].
+// infer is the function of the component's class. It checks only the shapes that
+// it uses; the Validate method of the config checks the result.
+func Infer(class string, infer func(s *Sizes, inferred, published map[string]any), shapes map[string][]int) (Config, error) {
 	s := &Sizes{shapes: shapes}
 	c := Config{map[string]any{}, map[string]any{}}
-	infer(s, c.Told, c.Published)
+	infer(s, c.Inferred, c.Published)
 	if s.err != nil {
 		return c, fmt.Errorf("config of a %s: %w", class, s.err)
 	}
 	return c, nil
 }
 
-// Sizes reads the shapes of a component's tensors, and keeps the first error.
+// Sizes gives access to the shapes of a component's tensors, and keeps the first
+// error.
 type Sizes struct {
 	shapes map[string][]int
 	err    error
 }
 
+// Fail records an error, unless there is one already.
 func (s *Sizes) Fail(format string, args ...any) {
 	if s.err == nil {
 		s.err = fmt.Errorf(format, args...)
 	}
 }
 
+// Has reports whether there is a tensor.
 func (s *Sizes) Has(name string) bool {
 	_, ok := s.shapes[name]
 	return ok
 }
 
-// Dim is an axis of a tensor that has at least so many, 1 where there is an error.
+// Dim returns the size of an axis of a tensor. It fails if the tensor has fewer
+// axes, and returns 1 then.
 func (s *Sizes) Dim(name string, axis int) int {
 	shape, ok := s.shapes[name]
 	switch {
 	case !ok:
-		s.Fail("there is no tensor %s", name)
+		s.Fail("no tensor %s", name)
 	case axis >= len(shape):
 		s.Fail("tensor %s: expected %d axes or more, found shape %v", name, axis+1, shape)
 	case shape[axis] < 1:
-		s.Fail("tensor %s: is empty, of shape %v", name, shape)
+		s.Fail("tensor %s: expected elements, found shape %v", name, shape)
 	default:
 		return shape[axis]
 	}
 	return 1
 }
 
-// Over divides what must be a multiple.
-func (s *Sizes) Over(what string, size, by int) int {
+// Divide returns size / by. It fails if size is not a multiple of by.
+func (s *Sizes) Divide(what string, size, by int) int {
 	if size%by != 0 {
 		s.Fail("%s is %d, expected a multiple of %d", what, size, by)
 	}
 	return size / by
 }
 
-// Count is how many modules a list has, by the largest number of one.
+// Count returns the length of a list of modules, judging by the largest index.
 func (s *Sizes) Count(list string) int {
 	last := -1
 	for name := range s.shapes {
@@ -147,20 +154,20 @@ func (s *Sizes) Count(list string) int {
 		}
 	}
 	if last >= len(s.shapes) {
-		s.Fail("%s has a module of number %d, and there are %d tensors in all", list, last, len(s.shapes))
+		s.Fail("%s has index %d, but there are only %d tensors", list, last, len(s.shapes))
 		return 0
 	}
 	return last + 1
 }
 
-// Heads are those of a width by the size of one, which is that of the norm of its
-// queries.
+// Heads returns the number of attention heads of a width, and the size of a head,
+// which is that of the norm of the queries.
 func (s *Sizes) Heads(width int, norm string) (heads, size int) {
 	size = s.Dim(norm, 0)
-	return s.Over("the width", width, size), size
+	return s.Divide("the width", width, size), size
 }
 
-// Axes are the rotary axes of published models, whose heads are of 128.
+// Axes sets the rotary axes of published models, if heads have their size of 128.
 func Axes(published map[string]any, key string, headDim int, dims ...int) {
 	if headDim == 128 {
 		published[key] = dims

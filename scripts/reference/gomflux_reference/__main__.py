@@ -1,4 +1,4 @@
-"""Makes small random pipelines of diffusers, and records what diffusers computes with a pipeline."""
+"""Makes small random pipelines of diffusers, and records the tensors of diffusers' runs."""
 
 import argparse
 import re
@@ -26,7 +26,7 @@ def dump_mflux(argv):
     parser = argparse.ArgumentParser(prog="gomflux-reference")
     c = parser.add_subparsers(required=True).add_parser("dump", help="record a generation")
     dump_arguments(c, ("linear", "flow_match_euler_discrete"))
-    c.add_argument("--rng", choices=("mlx", "torch"), default="mlx", help="who draws the initial noise")
+    c.add_argument("--rng", choices=("mlx", "torch"), default="mlx", help="the generator of the initial noise")
     args = vars(parser.parse_args(argv))
     del args["framework"]
     mflux_side.pipeline(**args)
@@ -58,7 +58,7 @@ def parse(argv=None) -> dict:
     c.add_argument("--dtype", choices=sorted(tiny.DTYPES), default="bf16")
     c.add_argument("--only", nargs="+", default=[], metavar="COMPONENT", help="write only these components")
     c.add_argument("--full", action="store_true", help="the published model's dimensions (for measuring; gigabytes)")
-    c.add_argument("--device", default="cpu", help="where the weights are drawn: cuda gives other ones, faster")
+    c.add_argument("--device", default="cpu", help="where random weights are drawn; cuda is faster and draws other ones")
     group = c.add_argument_group("dimensions")
     dims = {}
     for family, f in families.FAMILIES.items():
@@ -79,18 +79,18 @@ def parse(argv=None) -> dict:
     dump_arguments(c, (schedules.HEUN, schedules.LINEAR))
 
     c = command("again", again.repeat, "record a run once more, with other taps")
-    c.add_argument("folder", type=Path, help="of the run, with settings.json")
+    c.add_argument("folder", type=Path, help="folder of the run, with settings.json")
     c.add_argument("out", type=Path)
-    c.add_argument("--model", help="instead of the one that the settings name")
+    c.add_argument("--model", help="model to run; default: the one in the settings")
     tap_arguments(c)
 
-    c = command("encode", dump.encode, "record the encoding of a picture")
+    c = command("encode", dump.encode, "record the encoding of an image")
     c.add_argument("folder", type=Path)
     c.add_argument("out", type=Path)
     c.add_argument("--picture", type=Path, required=True)
     recording(c)
 
-    c = command("decode", dump.decode, "record the decoding of a latent")
+    c = command("decode", dump.decode, "record the decoding of latents")
     c.add_argument("folder", type=Path)
     c.add_argument("out", type=Path)
     c.add_argument("--latent", metavar="FILE:KEY", help="default: normal noise of --seed, --height, --width")
@@ -99,42 +99,42 @@ def parse(argv=None) -> dict:
     c.add_argument("--width", type=int, default=64)
     recording(c)
 
-    c = command("convert", debug.convert, "turn a .pt file into .safetensors")
+    c = command("convert", debug.convert, "convert a .pt file to .safetensors")
     c.add_argument("source", type=Path, help="written by torch.save: a tensor, or lists and dicts of tensors")
-    c.add_argument("out", type=Path, nargs="?", help="default: beside it, with the other name's end")
+    c.add_argument("out", type=Path, nargs="?", help="default: next to it, with the other extension")
 
     c = command("modules", modules.show, "list the modules of a pipeline and which of them a run calls")
     c.add_argument("folder", type=Path)
     c.add_argument("--out", type=Path, help="text file, instead of standard output")
 
-    c = command("noise", noise.write, "write PyTorch's normal noise of some seeds")
+    c = command("noise", noise.write, "write PyTorch's normal noise for some seeds")
     c.add_argument("file", type=Path)
 
     c = command("schedules", schedules.make, "write the schedulers' goldens (scheduler/testdata/schedules.json)")
     c.add_argument("out", type=Path)
 
-    c = command("original", original.goldens, "list small models as their makers would have them (models/component/testdata/original)")
+    c = command("original", original.goldens, "list the tensors of small models under their authors' names (models/component/testdata/original)")
     c.add_argument("models", type=Path, help="models/testdata")
     c.add_argument("folder", type=Path)
 
-    c = command("loras", make_loras, "write LoRAs, and what diffusers and PEFT make of models with them (models/lora/testdata)")
+    c = command("loras", make_loras, "write LoRAs, and the weights of diffusers and PEFT with them (models/lora/testdata)")
     c.add_argument("out", type=Path)
 
     c = command("parity", live.check, "compare gomflux with diffusers on new random models of every family")
     c.add_argument("gomflux", type=Path, help="the program")
-    c.add_argument("--seed", type=int, help="of models and settings; default: a new one, which is printed")
-    c.add_argument("--keep", type=Path, metavar="FOLDER", help="leave models, dumps and pictures there")
+    c.add_argument("--seed", type=int, help="seed of models and settings; default: a new one, which is printed")
+    c.add_argument("--keep", type=Path, metavar="FOLDER", help="keep models, dumps and images there")
     names = list(families.FAMILIES)
     c.add_argument("--families", nargs="+", choices=names, default=names, metavar="NAME", help=", ".join(names))
-    c.add_argument("--models", type=int, default=2, metavar="N", help="of each family")
-    c.add_argument("--pictures", type=int, default=6, metavar="N", help="of each family, from prompt and seed alone")
+    c.add_argument("--models", type=int, default=2, metavar="N", help="models of each family")
+    c.add_argument("--pictures", type=int, default=6, metavar="N", help="images of each family, from prompt and seed alone")
 
     c = command("mflux", check_mflux, "compare the folders that gomflux and mflux save, on small models")
     c.add_argument("gomflux", type=Path, help="the program")
-    c.add_argument("--seed", type=int, default=1, help="of the models")
+    c.add_argument("--seed", type=int, default=1, help="seed of the models")
     c.add_argument("--bits", type=int, nargs="+", default=[3, 4, 5, 6, 8], choices=(3, 4, 5, 6, 8), metavar="N")
-    c.add_argument("--keep", type=Path, metavar="FOLDER", help="leave models and what is saved of them there")
-    c.add_argument("--families", nargs="+", choices=names, metavar="NAME", help="those that mflux has; default: all of them")
+    c.add_argument("--keep", type=Path, metavar="FOLDER", help="keep the models and their saved files there")
+    c.add_argument("--families", nargs="+", choices=names, metavar="NAME", help="families to compare; default: all that mflux has")
 
     c = command("mflux-golden", make_mflux_golden, "write parts of models that mflux saved (models/component/testdata/mflux)")
     c.add_argument("folder", type=Path)
@@ -155,34 +155,34 @@ def dump_arguments(c, schedulers):
     from . import runs
 
     c.add_argument("model", help="a folder in the layout of diffusers, or owner/name on the hub")
-    c.add_argument("out", type=Path, nargs="?", help="folder; without it the latest run of the reference in --log-dir")
+    c.add_argument("out", type=Path, nargs="?", help="folder; default: the latest run of the reference in --log-dir")
     c.add_argument("--log-dir", type=Path, default=runs.default_root(), help="GOMFLUX_LOG_DIR sets another default")
     c.add_argument("--device", default="cpu", help="cpu, cuda, cuda:1, mps, ...")
     c.add_argument("--compute", choices=("float32", "bfloat16", "float16"), default="float32")
-    c.add_argument("--threads", type=int, default=1, help="more are faster, and do not always give the same bits")
+    c.add_argument("--threads", type=int, default=1, help="more are faster, but do not always give the same bits")
     c.add_argument("--prompt", required=True)
     c.add_argument("--negative-prompt")
     c.add_argument("--steps", type=int, required=True)
     c.add_argument("--guidance", type=float, default=0.0)
-    c.add_argument("--seed", type=int, default=0, help="of the initial latents")
+    c.add_argument("--seed", type=int, default=0, help="seed of the initial latents")
     c.add_argument("--height", type=int, required=True)
     c.add_argument("--width", type=int, required=True)
     c.add_argument("--max-sequence-length", type=int, default=512)
-    c.add_argument("--picture", type=Path, help="begin with this picture and --image-strength")
-    c.add_argument("--image-strength", type=float, default=0.4, help="how much of the picture is kept, as in mflux")
-    c.add_argument("--references", type=Path, nargs="+", default=[], metavar="PICTURE", help="edit these pictures")
-    c.add_argument("--scheduler", choices=schedulers, help="instead of the model's own")
-    c.add_argument("--framework", choices=("diffusers", "mflux"), default="diffusers", help="who is to be recorded")
+    c.add_argument("--picture", type=Path, help="image-to-image from this image, with --image-strength")
+    c.add_argument("--image-strength", type=float, default=0.4, help="how much of the image is kept, as in mflux")
+    c.add_argument("--references", type=Path, nargs="+", default=[], metavar="PICTURE", help="edit these images")
+    c.add_argument("--scheduler", choices=schedulers, help="scheduler; default: the model's own")
+    c.add_argument("--framework", choices=("diffusers", "mflux"), default="diffusers", help="the program to record")
     tap_arguments(c)
 
 
 def tap_arguments(c):
     from . import record
 
-    c.add_argument("--taps", nargs="+", default=["*"], metavar="GLOB", help="tensors to keep; !GLOB drops")
+    c.add_argument("--taps", nargs="+", default=["*"], metavar="GLOB", help="tensors to record; !GLOB excludes")
     c.add_argument(
         "--max-memory", type=size, default=record.MEMORY, dest="memory", metavar="SIZE",
-        help="tensors that are held before they are written, as bytes or like 64MB",
+        help="size of the tensors in memory before they are written: bytes, or for example 64MB",
     )  # fmt: skip
 
 
@@ -196,7 +196,7 @@ def make_loras(out):
     try:
         from . import lora
     except ModuleNotFoundError as e:
-        raise SystemExit(f"{e} (scripts/reference/requirements-lora.txt has what loras needs further)") from None
+        raise SystemExit(f"{e} (the command loras needs scripts/reference/requirements-lora.txt)") from None
     lora.make(out)
 
 

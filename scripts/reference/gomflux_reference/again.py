@@ -7,7 +7,7 @@ SAME = ("prompt", "negative_prompt", "steps", "guidance", "seed", "height", "wid
 
 
 def repeat(folder: Path, out: Path, taps, memory: int, model: str | None = None):
-    """Dumps to the folder out what the settings of a run say. The model is theirs unless another one is given."""
+    """Repeats a run by its settings and dumps it to the folder out. The model is the run's unless another one is given."""
     try:
         settings = json.loads((folder / "settings.json").read_text(encoding="utf-8"))
     except OSError as e:

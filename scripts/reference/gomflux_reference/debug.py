@@ -73,7 +73,7 @@ def debug_load(
     found = saved(root or (_run.root if _run else runs.default_root()))
     if name not in found:
         near = difflib.get_close_matches(name, found, 5, 0.3) or sorted(found)[:5]
-        raise FileNotFoundError(f"no tensor {name} is saved; there is {', '.join(near) or 'none'}")
+        raise FileNotFoundError(f"no tensor {name} is saved (near: {', '.join(near) or 'nothing'})")
     t = found[name].read()
     if like is None:
         return t
@@ -85,7 +85,7 @@ def debug_load(
 
 
 def debug_checkpoint(name: str, skip: bool = False, metadata: dict | None = None, **variables) -> Path:
-    """Writes what variables hold here to checkpoints/checkpoint_NAME_hit001.json, the number being that of the call.
+    """Writes the values of variables to checkpoints/checkpoint_NAME_hit001.json, where the number counts the calls.
 
     skip is for scripts that were written for mflux's debugger: here nothing ever stops.
     """
@@ -107,7 +107,7 @@ def debug_checkpoint(name: str, skip: bool = False, metadata: dict | None = None
 
 
 def convert(source: Path, out: Path | None = None):
-    """Turns a file of torch.save into safetensors, without running what it may have in it (weights_only)."""
+    """Converts a file of torch.save to safetensors, without running code in it (weights_only)."""
     loaded = torch.load(source, map_location="cpu", weights_only=True)
     tensors = {key or source.stem: t.detach().clone().contiguous() for key, t in leaves(loaded)}
     if not tensors:
@@ -198,7 +198,7 @@ def summary(t: torch.Tensor) -> dict:
 
 
 def number(x):
-    """For JSON, which has no words of its own for what is not finite."""
+    """Replaces values that are not finite, which JSON does not have."""
     x = float(x)
     if math.isnan(x):
         return "NaN"

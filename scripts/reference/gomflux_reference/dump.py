@@ -77,23 +77,23 @@ def pipeline(
     scheduler: str | None = None,
     compute: str = "float32", device: str = "cpu", threads: int = 1, memory: int = MEMORY, log_dir: Path | None = None,
 ):  # fmt: skip
-    """Records one generation, from initial latents that are drawn here, or from a picture and such latents.
+    """Records one generation, from initial latents that are drawn here, or from an image and such latents.
 
     references are pictures to be edited. It goes into the folder out, or else is the latest run of the reference in
     log_dir.
     """
     if picture and scheduler:
-        raise SystemExit("picture to picture is recorded with the model's own scheduler")
+        raise SystemExit("image-to-image is recorded with the model's own scheduler only")
     if picture and references:
-        raise SystemExit("a picture to begin with and pictures to edit do not go together")
+        raise SystemExit("--picture and --references cannot be combined")
     prepare(threads, device)
     pipe, name = load(model, compute, device)
     family = FAMILIES[name]
     if picture and not family.image_pipeline:
-        raise SystemExit(f"{name} has no picture to picture")
+        raise SystemExit(f"{name} does not support image-to-image")
     check_references(name, family, len(references or ()))
     if len({file.name for file in references or ()}) < len({file.resolve() for file in references or ()}):
-        raise SystemExit("pictures to edit need names of their own, even in different folders")
+        raise SystemExit("reference images need different file names, even in different folders")
     if negative_prompt is not None and not family.negative_prompt:
         raise SystemExit(f"{name} has no negative prompt of one's own")
     if scheduler:
@@ -112,7 +112,7 @@ def pipeline(
     generator = torch.Generator().manual_seed(seed)  # of the CPU, whose noise is the same everywhere
     if picture:
         observe_start(pipe, record)
-        # The pipeline itself may only round a picture's sides down, by the same resize.
+        # The pipeline itself may only round an image's sides down, with the same resize.
         image = pipe.image_processor.resize(Image.open(picture).convert("RGB"), height, width)
         # diffusers' strength is what is changed, not what is kept
         start = {"image": image, "strength": 1 - image_strength, "generator": generator}
@@ -166,11 +166,11 @@ def pipeline(
 
 def check_references(name: str, family: Family, n: int):
     if n and max(family.references) == 0:
-        raise SystemExit(f"{name} does not edit pictures")
+        raise SystemExit(f"{name} does not edit images")
     if not n and 0 not in family.references:
-        raise SystemExit(f"{name} needs pictures to edit")
+        raise SystemExit(f"{name} needs images to edit (--references)")
     if n > 1 and max(family.references) == 1:
-        raise SystemExit(f"{name} edits one picture, not {n}")
+        raise SystemExit(f"{name} edits one image, not {n}")
 
 
 def editable(family: Family, files: list[Path]):
@@ -228,7 +228,7 @@ def observe_pipeline(pipe, family: Family, record: Recorder, first: int, height:
 
 
 def bring(picture: Path, run, out: Path | None) -> str:
-    """What settings.json calls the picture: a file in the run's folder, or, as it is, beside a dump's."""
+    """Returns the image's name for settings.json: a file in the run's folder, or next to a dump's."""
     if run:
         return runs.copy_into(picture, run.folder / "images" / "given").relative_to(run.folder).as_posix()
     if picture.resolve().parent != out.resolve().parent:
@@ -247,12 +247,12 @@ def own_sigmas(pipe):
 
 
 def first_step(steps: int, image_strength: float) -> int:
-    """The step that picture-to-picture begins with, as mflux counts: the higher the strength, the more is kept."""
+    """Returns the first step of image-to-image as in mflux: the higher the strength, the more is kept."""
     return max(1, int(steps * image_strength))
 
 
 def observe_start(pipe, record):
-    """Observes how picture to picture begins.
+    """Records the beginning of image-to-image.
 
     diffusers draws from the encoder's distribution, of which we take the mean.
     """
@@ -275,7 +275,7 @@ def observe_start(pipe, record):
 
 
 def observe_references(pipe, record):
-    """Observes how pictures that are edited become latents, and what the text encoder is shown of them."""
+    """Records how reference images become latents, and the text encoder's inputs of them."""
 
     def before_prompt(prompt, image, *_, **__):
         if "image.condition" not in record.calls:  # a negative prompt has the same ones
@@ -289,7 +289,7 @@ def observe_references(pipe, record):
 
 
 def observe_encode(pipe, record):
-    """Records pictures, as they are resized or cropped, and what they are encoded to."""
+    """Records images as they are resized or cropped, and their latents."""
     preprocess = pipe.image_processor.preprocess
 
     def preprocess_contiguous(*args, **kwargs):
@@ -322,13 +322,13 @@ def load_vae(folder: Path, compute: str):
 
 
 def framed(vae, x: torch.Tensor) -> torch.Tensor:
-    """A picture, or latents of one, as the autoencoder takes it: those of videos have an axis of frames."""
+    """Returns an image, or its latents, as the autoencoder takes it: autoencoders of videos have an axis of frames."""
     x = x.to(vae.dtype)
     return x.unsqueeze(2) if "temperal_downsample" in vae.config else x
 
 
 def encode(folder: Path, out: Path, picture: Path, compute: str, taps, sample: int, memory: int = MEMORY):
-    """Records the encoding of a picture. vae.encode.out is the mode of the distribution, neither scaled nor shifted."""
+    """Records the encoding of an image. vae.encode.out is the mode of the distribution, neither scaled nor shifted."""
     prepare()
     vae, processor = load_vae(folder, compute)
     record = Recorder(out, taps, sample, memory)

@@ -1,4 +1,4 @@
-"""The committed goldens: what models/testdata holds, and how it is made."""
+"""Makes the committed goldens in models/testdata."""
 
 import os
 import shlex
@@ -123,6 +123,34 @@ dump flux1-schnell-ordinary/model flux1-inner/dump --prompt 'a red circle'
     'text_encoder.final_layer_norm*' 'text_encoder.*.self_attn:[qkv]' 'text_encoder_2.*.block.[01]*'
     'text_encoder_2.*.SelfAttention:[qkv]' 'text_encoder_2.encoder.embed_tokens' vae.decoder.conv_in
     '!*dropout*' '!*single*.norm@1:in.*'
+
+tiny flux1-kontext/model --family flux1-kontext --seed 28 --layout hub
+    --heads 2 --axes-dims 2 4 4 --layers 1 --single-layers 1
+    --clip-hidden 18 --clip-intermediate 28 --clip-layers 2 --clip-heads 3 --clip-merges 60
+    --t5-hidden 20 --t5-intermediate 36 --t5-layers 2 --t5-heads 3 --t5-head-dim 6 --t5-buckets 16 --t5-max-distance 40
+    --t5-pieces 100 --vae-channels 4 4 8 --vae-layers-per-block 1 --vae-norm-groups 2
+    --preferred-sizes 44 60 52 52 60 44
+
+dump flux1-kontext/model flux1-kontext/dump --prompt {shlex.quote(EDIT)} --references flux1-kontext/first.png
+    --steps 2 --guidance 2.5 --seed 28 --height 24 --width 40 --max-sequence-length 24
+    --taps 'transformer@*' 'transformer.*_blocks.?@1*' 'transformer.*_blocks.0.attn@1:[qk]' 'transformer.*embed*@0'
+    'transformer.norm_out*@0' 'vae.encoder.mid_block' '!transformer.*:in.*' '!vae*:in.*'
+
+tiny flux1-kontext-small/model --family flux1-kontext --seed 29 --kind small-activations --layout v5
+    --heads 3 --axes-dims 4 2 2 --layers 1 --single-layers 2
+    --clip-hidden 20 --clip-intermediate 24 --clip-layers 2 --clip-heads 2 --clip-norm-eps 3e-5 --clip-merges 60
+    --t5-hidden 28 --t5-intermediate 24 --t5-layers 2 --t5-heads 2 --t5-head-dim 8 --t5-norm-eps 2e-6 --t5-pieces 100
+    --vae-channels 3 6 6 6 --vae-layers-per-block 1 --vae-norm-groups 3 --latent-channels 6
+    --scaling-factor 0.5 --shift-factor -0.2 --base-shift 0.4 --max-shift 1.3
+    --preferred-sizes 40 72 50 58 58 50 72 40
+
+dump flux1-kontext-small/model flux1-kontext-small/dump --prompt {shlex.quote(EDIT)}
+    --references flux1-kontext-small/first.png
+    --steps 3 --guidance 4 --seed 29 --height 80 --width 48 --max-sequence-length 40
+    --taps 'transformer@*' 'transformer.*_blocks.?@0' 'transformer.transformer_blocks.0.*norm*@0'
+    'transformer.single_transformer_blocks.1.*norm*@0' 'transformer.norm_out*@0' 'text_encoder*.*.layers.1.*norm?'
+    'text_encoder_2.*.block.1.*norm' 'vae.encoder.conv_norm_out' 'vae.encoder.mid_block' 'vae.decoder.mid_block'
+    '!*dropout*' '!transformer.*:in.*' '!vae*:in.*' '!text*:in.*'
 
 tiny flux2-klein/model --family flux2-klein --seed 24 --layout hub --shards 2
     --heads 2 --axes-dims 2 4 2 4 --layers 1 --single-layers 2 --mlp-ratio 2.5 --rope-theta 1500
@@ -277,6 +305,8 @@ PICTURES = {
     "zimage-image/picture.png": (40, 24),
     "zimage-image-resized/picture.png": (101, 67),
     "flux1-dev-image/picture.png": (90, 71),
+    "flux1-kontext/first.png": (61, 40),
+    "flux1-kontext-small/first.png": (50, 75),
     "flux2-klein-edit2/first.png": (70, 67),
     "flux2-klein-edit2/second.png": (83, 64),
     "flux2-klein-kv/first.png": (75, 66),
@@ -289,7 +319,7 @@ PICTURES = {
 
 
 def make(root: Path):
-    """Remakes everything under root; `git diff` then shows what has changed."""
+    """Makes everything under root again; `git diff` then shows the changes."""
     from .__main__ import main
 
     root.mkdir(parents=True, exist_ok=True)
@@ -312,7 +342,7 @@ def limited(command: list[str]) -> list[str]:
 
 
 def draw(width: int, height: int) -> Image.Image:
-    """A picture with slopes, hard edges, saturated areas and texture, different in each channel."""
+    """Returns an image with slopes, hard edges, saturated areas and texture, different in each channel."""
     y, x = np.mgrid[0:height, 0:width]
     u, v = x / max(width, height), y / max(width, height)
     levels = np.stack([u, 1 - v, (u + v) / 2], -1)

@@ -53,7 +53,7 @@ def observe(record, components: dict, unrotated: dict):
 
 
 class Interfaces:
-    """transformers' table of attention functions, each of which is wrapped on its way out."""
+    """Wraps every function that transformers' table of attention functions returns."""
 
     def __init__(self, functions, wrap):
         self._functions, self._wrap = functions, wrap
@@ -78,7 +78,7 @@ class Watch:
         self.busy = False  # inside an attention function: those that it calls are not others
 
     def _enter(self):
-        """Forgets what another module, or an earlier call of it, has left."""
+        """Forgets the values of another module, or of an earlier call."""
         owner = self.record.running[-1][1] if self.record.running else None
         if owner != self.owner:
             self.owner, self.pairs, self.calls = owner, [], 0
@@ -128,7 +128,7 @@ class Watch:
 
     @contextmanager
     def _attention(self, axis, query, key, value, mask, causal, scale):
-        """Taps a call. axis is that of the sequence, 1 or 2; the heads' is the other one."""
+        """Taps a call. axis is the axis of the sequence, 1 or 2; the other one is that of the heads."""
         if self.busy or not self.record.running:
             yield
             return
@@ -196,7 +196,7 @@ def rows(query, key, mask, causal, scale, head: int):
 
 
 def masked(scores, mask):
-    """A mask is what to look at, or what to add."""
+    """Applies a mask: booleans of the tokens to attend to, or values to add."""
     return scores.masked_fill(~mask, -torch.inf) if mask.dtype == torch.bool else scores + mask
 
 

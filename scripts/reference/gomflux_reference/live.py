@@ -45,7 +45,7 @@ class Row:
 
 
 def check(gomflux: Path, seed: int | None, keep: Path | None, families: list[str], models: int, pictures: int):
-    """Makes random models of every family, and lets gomflux repeat what diffusers does with them."""
+    """Makes random models of every family, runs diffusers on them, and replays the runs with gomflux."""
     gomflux = gomflux.resolve()
     seed = secrets.randbits(32) if seed is None else seed
     print(f"PARITY_SEED={seed} repeats these models and runs\n")
@@ -72,7 +72,7 @@ def check(gomflux: Path, seed: int | None, keep: Path | None, families: list[str
     failed = [row for row in rows if not row.ok]
     print(f"\n{len(rows) - len(failed)} of {len(rows)} hold; PARITY_SEED={seed}")
     if keep:
-        print(f"models, dumps and pictures are in {keep}")
+        print(f"models, dumps and images are in {keep}")
     if failed:
         print("failed:")
         for row in failed:
@@ -128,7 +128,7 @@ def draw_picture(file: Path, r: random.Random, least: int, most: int) -> Path:
 
 
 def draw_references(folder: Path, family: Family, n: int, r: random.Random) -> list[Path]:
-    """Pictures to edit; what their files are called after is the folder."""
+    """Draws images to edit. Their file names begin with the folder's name."""
     return [draw_picture(Path(f"{folder}-{i + 1}.png"), r, *family.reference_sides) for i in range(n)]
 
 
@@ -220,7 +220,7 @@ def verdict(report: dict) -> str:
 
 
 def same_seed(gomflux: Path, model: Path, family: str, n: int, r: random.Random) -> Row:
-    """The picture of a prompt and a seed, with no dump: both programs draw the noise themselves."""
+    """Compares the images of a prompt and a seed, without a dump: both programs draw the noise themselves."""
     start = time.monotonic()
     dump.prepare()
     pipe, _ = dump.load(model)

@@ -593,7 +593,7 @@ def sampled(p: torch.Tensor) -> dict:
 
 
 def make(out: Path):
-    """Writes the LoRAs, and cases.json with what they make of the models."""
+    """Writes the LoRAs, and cases.json with the weights that they change."""
     torch.set_num_threads(1)
     if out.exists() and any(out.iterdir()) and not (out / "cases.json").exists():
         raise SystemExit(f"{out}: expected a new folder, or one with the cases.json of an earlier run, which is replaced")

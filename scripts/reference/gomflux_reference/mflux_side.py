@@ -53,7 +53,7 @@ def pipeline(
     if version("mflux") != VERSION:
         raise SystemExit(f"mflux {version('mflux')} is installed, expected {VERSION}")
     if picture or references:
-        raise SystemExit("mflux can only be recorded from text to picture")
+        raise SystemExit("mflux can only be recorded for text-to-image")
     if height % 16 or width % 16:
         raise SystemExit(f"{width}x{height}: mflux rounds to multiples of 16")
     folder = Path(model)
@@ -136,7 +136,7 @@ def load(folder: Path, guidance: float, compute: str, max_sequence_length: int):
     ):
         config = ModelConfig.z_image() if guidance > 0 else ModelConfig.z_image_turbo()
         pipe = ZImage(model_path=str(folder), model_config=config, float32=compute == "float32")
-    # what is compiled, or decoded in strips, calls no modules
+    # compiled functions, and decoding in strips, call no modules
     AppleSiliconUtil.is_m1_or_m2 = classmethod(lambda cls: True)
     pipe.vae.decode_mode = VAEBlockDecoder.LEGACY
     return pipe
@@ -162,7 +162,7 @@ def diffusers_name(component: str, path: str) -> str:
 
 
 class Watch:
-    """Records what modules return."""
+    """Records the outputs of modules."""
 
     def __init__(self, record: Recorder):
         self.record = record
@@ -211,7 +211,7 @@ class Watch:
 
 
 def watch_values(patches: ExitStack, pipe, record: Recorder, tokens: dict, seed: int, rng: str):
-    """Records what is no module's output, and numbers the steps."""
+    """Records values that are no module's output, and counts the steps."""
     from mflux.models.common.schedulers.base_scheduler import BaseScheduler
     from mflux.models.z_image.latent_creator import ZImageLatentCreator
     from mflux.models.z_image.model.z_image_text_encoder.prompt_encoder import PromptEncoder

@@ -1,4 +1,4 @@
-"""Records what modules receive and return, through PyTorch's forward hooks.
+"""Records the inputs and outputs of modules, through PyTorch's forward hooks.
 
 The name of a tensor is
 
@@ -40,7 +40,7 @@ def leaves(value, key=""):
 
 
 def still(tensor: torch.Tensor) -> torch.Tensor:
-    """A video of one frame, [B, C, 1, H, W], as a picture."""
+    """Returns a video of one frame, [B, C, 1, H, W], as an image."""
     return tensor[:, :, 0] if tensor.dim() == 5 and tensor.shape[2] == 1 else tensor
 
 
@@ -195,7 +195,7 @@ class Recorder:
         self._held, self._size = {}, 0
 
     def finish(self, settings: dict):
-        """Writes what is left, and settings.json."""
+        """Writes the remaining tensors, and settings.json."""
         self._write(f"tensors-{len(self.files) + 1}.safetensors" if self.files else "tensors.safetensors")
         settings = settings | {"files": self.files, "shapes": self.shapes, "aliases": self.aliases}
         text = json.dumps(settings, indent=1, ensure_ascii=False) + "\n"

@@ -110,7 +110,7 @@ class Run:
             print(f"warning: {self.root} holds {self.size / 1e9:.2f} GB of runs", file=sys.stderr)
 
     def settings(self) -> dict:
-        """What every run says about itself."""
+        """Returns the settings that every run has."""
         return {
             "side": self.side,
             BEGAN: stamp(self.began),

@@ -17,7 +17,7 @@ from .files import read_json
 
 
 def check(root: Path):
-    """Checks that the goldens are what this package makes, and everything that they do not show."""
+    """Checks that this package makes the committed goldens, and checks everything that they do not cover."""
     with tempfile.TemporaryDirectory() as scratch:
         scratch = Path(scratch)
         for test in (
@@ -37,7 +37,7 @@ def same_goldens(scratch: Path, root: Path):
     ours, theirs = files(scratch), files(root)
     for name in sorted(ours.keys() | theirs.keys()):
         if name not in ours or name not in theirs or ours[name].read_bytes() != theirs[name].read_bytes():
-            raise SystemExit(f"{root / name}: not what `goldens` makes")
+            raise SystemExit(f"{root / name}: differs from the file that `goldens` makes")
 
 
 def both_layouts(scratch: Path, root: Path):
@@ -112,7 +112,7 @@ ATTENTIONS = {
 
 
 def inner_values(scratch: Path, root: Path):
-    """What attention gets, and its weights, give what it hands on."""
+    """Checks that the inputs of attention and its weights give its result."""
     globs = ["*attention*", "*Attention*", "*attn*", "*:[qkv]*", "*:weights", "*:entropy"]
     for golden, modules in ATTENTIONS.items():
         again.repeat(root / golden / "dump", scratch / golden, globs, 1 << 30)
@@ -164,7 +164,7 @@ def memory_bound(scratch: Path, root: Path):
 
 
 def autoencoders(scratch: Path, root: Path):
-    """One picture through an autoencoder of videos alone is the same as in a pipeline."""
+    """Checks that an image through an autoencoder of videos alone gives the same as in a pipeline."""
     model, edit = root / "qwen-edit" / "model", root / "qwen-edit"
     pictures = Dump(edit / "dump")
     Image.fromarray(pictures["image.in"].numpy()).save(scratch.with_suffix(".png"))
@@ -204,6 +204,7 @@ def once_more(scratch: Path, root: Path):
         ("zimage-image-resized", "transformer.layers.0.attention"),
         ("zimage-heun", "transformer.layers.0.attention"),
         ("flux1-dev-image", "transformer.single_transformer_blocks.0.attn"),
+        ("flux1-kontext", "transformer.single_transformer_blocks.0.attn"),
         ("flux2-klein-edit2", "transformer.single_transformer_blocks.0.attn"),
         ("qwen-edit", "transformer.transformer_blocks.0.attn"),
         ("qwen-edit-plus3", "transformer.transformer_blocks.1.attn"),
@@ -216,7 +217,7 @@ def once_more(scratch: Path, root: Path):
 
 
 def pictures(scratch: Path, root: Path):
-    """References are cropped around their middle, and all of what they become is recorded."""
+    """Checks that reference images are cropped around their centre, and that all tensors of them are recorded."""
     d = Dump(root / "flux2-klein-edit2" / "dump")
     for i, (file, left, top, width, height) in enumerate((("first.png", 3, 1, 64, 64), ("second.png", 1, 0, 80, 64))):
         call = f"#{i}" if i else ""
@@ -224,14 +225,26 @@ def pictures(scratch: Path, root: Path):
         assert torch.equal(d[f"image.in{call}"], picture[top : top + height, left : left + width]), file
         assert list(d[f"vae.encode.in{call}"].shape) == [1, 3, height, width], file
         assert list(d[f"latents.reference{call}"].shape) == [1, 16, height // 16, width // 16], file
-    # tokens of the picture that is made, and then of those two
+    # tokens of the generated image, and then of the two references
     tokens = [d[name].flatten(2).mT for name in ("latents.init", "latents.reference", "latents.reference#1")]
     assert torch.equal(d["transformer@0:in.hidden_states"], torch.cat(tokens, 1))
+    kontext_pictures(root)
     qwen_pictures(root)
 
 
+def kontext_pictures(root: Path):
+    """References have the preferred size whose ratio is nearest to that of their size in whole patches."""
+    for golden, reference, made in (("flux1-kontext", (40, 56), (24, 40)), ("flux1-kontext-small", (48, 48), (80, 48))):
+        d = Dump(root / golden / "dump")
+        assert d["image.in"].shape == (*reference, 3) and d["image"].shape == (*made, 3), golden
+        patch = 2 ** len(read_json(root / golden / "model" / "vae" / "config.json")["block_out_channels"])
+        grids = [(i, h // patch, w // patch) for i, (h, w) in enumerate((made, reference))]
+        ids = [[i, y, x] for i, h, w in grids for y in range(h) for x in range(w)]
+        assert d["transformer@0:in.img_ids"].tolist() == ids, golden
+
+
 def qwen_pictures(root: Path):
-    """Copies of pictures have the areas of the model's own, and the text encoder has their tokens in two axes."""
+    """Checks that images are resized to the model's areas, and that their tokens have positions on two axes."""
     d = Dump(root / "qwen-edit-plus" / "dump")
     for i, (vae, condition, grid) in enumerate((((32, 64), (32, 64), (6, 12)), ((64, 32), (96, 32), (16, 4)))):
         call = f"#{i}" if i else ""

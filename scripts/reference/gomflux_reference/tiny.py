@@ -111,7 +111,7 @@ def split(file: Path, count: int):
 
 
 def to_hub(folder: Path, components: dict, family: Family):
-    """Turns what transformers 5 has saved into the names and keys of transformers 4, which the hub's models have."""
+    """Renames what transformers 5 saves to the names and keys of transformers 4, as the hub's models have them."""
     if (index := folder / "model_index.json").exists():
         write_json(index, read_json(index) | {"_diffusers_version": "0.36.0"})
     for name, component in components.items():
@@ -154,7 +154,7 @@ def model_files(folder: Path, module: transformers.PreTrainedModel):
 
 
 def rotary(config: dict):
-    """Puts what transformers 5 says of the rotary embedding as transformers 4 did."""
+    """Writes the rotary embedding's settings of transformers 5 as transformers 4 did."""
     if not (rope := config.pop("rope_parameters", None)):
         return
     section = rope.get("mrope_section")
@@ -165,7 +165,7 @@ def rotary(config: dict):
 
 
 def processor_files(folder: Path):
-    """Splits what transformers 5 has saved of a processor into the files of transformers 4."""
+    """Splits a processor that transformers 5 saved into the files of transformers 4."""
     config = read_json(folder / "processor_config.json")
     for key, name in (("image_processor", "preprocessor_config"), ("video_processor", "video_preprocessor_config")):
         part = config[key] | {"processor_class": config["processor_class"]}

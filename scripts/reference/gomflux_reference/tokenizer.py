@@ -174,7 +174,7 @@ def precompiled_charsmap(rules: dict[str, str]) -> bytes:
 
 
 def to_transformers4(folder: Path, fast: bool = True):
-    """Rewrites what transformers 5 has saved of a tokenizer into the files of transformers 4, which the hub has.
+    """Writes a tokenizer that transformers 5 saved as the files of transformers 4, which the hub has.
 
     BPE tokenizers get vocab.json and merges.txt, and with `fast` keep a tokenizer.json as transformers 4 writes it;
     without, the folder is what FLUX.1's tokenizer and Qwen-Image's are published as. Unigram ones keep tokenizer.json.
@@ -334,7 +334,7 @@ VARIANTS = [
 
 
 def ids_of_variants(folder: Path, texts: list[str]) -> list[dict]:
-    """What ids_of says of the VARIANTS, without the ids of each text."""
+    """Returns ids_of for the VARIANTS, without the ids of each text."""
     found = []
     for base, changes in VARIANTS:
         with tempfile.TemporaryDirectory() as temporary:

@@ -7,7 +7,7 @@ from typing import Callable
 
 
 def valid_rows(config, ids, mask) -> int:
-    """The tokens that are no pads: what there is without a mask."""
+    """Returns the tokens that are not pads; all of them without a mask."""
     return ids.shape[1] if mask is None else int(mask.sum())
 
 

@@ -1,14 +1,21 @@
 """FLUX.1: a transformer of two streams, then one, CLIP and T5 as its text encoders, an autoencoder without quant convs.
 
 schnell is distilled to few steps, dev has the guidance as an input, and a schedule that is shifted by the size.
+Kontext is dev with an image to edit, whose tokens follow those of the image that is made.
 """
 
 import dataclasses
 import functools
+import json
 import random
+import sys
+from contextlib import contextmanager
+from pathlib import Path
+from unittest import mock
 
 import diffusers
 import transformers
+from diffusers.pipelines.flux.pipeline_flux_kontext import PREFERRED_KONTEXT_RESOLUTIONS
 
 from .. import schedules, tokenizer
 from . import Family, TextEncoder, all_rows, parts
@@ -171,4 +178,46 @@ SCHNELL = dataclasses.replace(
     schedulers=(schedules.HEUN, schedules.LINEAR),
 )
 
-FAMILIES = {"flux1-schnell": SCHNELL, "flux1-dev": DEV}
+# The pipeline's code lists the sizes that the image to edit may be resized to, each of about a megapixel. Small models
+# name smaller ones in model_index.json, all widths and heights in a row.
+PREFERRED = "preferred_sizes"
+
+
+@contextmanager
+def kontext(pipe):
+    """Makes the pipeline choose among the model's own preferred sizes, and keep the height and width of its call."""
+    cls, file = type(pipe), Path(pipe.config["_name_or_path"], "model_index.json")
+    own = json.loads(file.read_text(encoding="utf-8")).get(PREFERRED) if file.exists() else None
+    with mock.patch.object(cls, "__call__", functools.partialmethod(keep_size, cls.__call__)):
+        if not own:
+            yield
+            return
+        sizes = list(zip(own[::2], own[1::2]))
+        with mock.patch.object(sys.modules[cls.__module__], "PREFERRED_KONTEXT_RESOLUTIONS", sizes):
+            yield
+
+
+def keep_size(pipe, call, **arguments):
+    """Calls a pipeline that would bring any height and width to a megapixel, unless told another area."""
+    return call(pipe, max_area=arguments["height"] * arguments["width"], **arguments)
+
+
+def draw_kontext(r: random.Random) -> dict:
+    return draw(r) | {PREFERRED: tuple(r.randint(24, 110) for _ in range(2 * r.randint(2, 6)))}
+
+
+KONTEXT = dataclasses.replace(
+    DEV,
+    pipeline=diffusers.FluxKontextPipeline,
+    image_pipeline=None,
+    dims=DEV.dims | {PREFERRED: (56, 100, 68, 84, 76, 76, 84, 68, 100, 56)},
+    full=DEV.full | {PREFERRED: tuple(side for size in PREFERRED_KONTEXT_RESOLUTIONS for side in size)},
+    draw=draw_kontext,
+    matches=lambda pipe: True,
+    running=kontext,
+    index=lambda d: {PREFERRED: list(d[PREFERRED])},
+    references=(1,),
+    reference_sides=(24, 140),
+)
+
+FAMILIES = {"flux1-schnell": SCHNELL, "flux1-dev": DEV, "flux1-kontext": KONTEXT}

@@ -91,7 +91,7 @@ def draw_qwen3(r: random.Random, layers: int) -> dict:
 
 
 def by_size(d: dict, **more) -> diffusers.FlowMatchEulerDiscreteScheduler:
-    """A scheduler that knows how to shift by the picture's size, as FLUX's do, whether they do or not."""
+    """Returns a scheduler that can shift by the image's size, as FLUX's do, whether its config asks for it or not."""
     return diffusers.FlowMatchEulerDiscreteScheduler(
         shift=d["shift"], base_shift=d["base_shift"], max_shift=d["max_shift"], **more
     )

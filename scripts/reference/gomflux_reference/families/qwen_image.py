@@ -30,7 +30,7 @@ SPECIAL = [
 
 
 def prompt_templates() -> list[tuple[str, int]]:
-    """What the pipelines put before pictures and prompt, and how many tokens they drop of it."""
+    """Returns the template before images and prompt, and how many of its tokens the pipelines drop."""
     pipes = diffusers.QwenImagePipeline(*[None] * 5), diffusers.QwenImageEditPlusPipeline(*[None] * 6)
     return [(p.prompt_template_encode.split("{}")[0], p.prompt_template_encode_start_idx) for p in pipes]
 
@@ -184,7 +184,7 @@ def index(d: dict, *names) -> dict:
 
 
 def prepare(pipe):
-    """Tells the text encoder which tokens are a picture's, which the pipelines forget.
+    """Passes the types of tokens to the text encoder (mm_token_type_ids), which the pipelines forget.
 
     Without that transformers 5 counts positions along the prompt only, and not, as transformers 4 did and the models
     know it, over a picture's two axes.
@@ -200,7 +200,7 @@ def prepare(pipe):
 
 @contextmanager
 def running(pipe):
-    """Makes the pipelines bring pictures to the areas of the model's own."""
+    """Makes the pipelines resize images to the areas in the model's own config."""
     module, file = sys.modules[type(pipe).__module__], Path(pipe.config["_name_or_path"], "model_index.json")
     said = json.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
     areas = {usual: said.get(name, usual) for name, usual in AREAS.items()}
@@ -210,7 +210,7 @@ def running(pipe):
 
 
 def without_effect(config) -> str:
-    """What only leads to the text's stream behind the last block, which nothing takes."""
+    """Returns the modules that only lead to the text's stream after the last block, which is not used."""
     return rf"^transformer_blocks\.{config.num_layers - 1}\.(txt_mlp|attn\.(to_add_out|add_q_proj))\."
 
 

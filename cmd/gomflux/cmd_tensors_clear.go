@@ -1,0 +1,136 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/gomflux/gomflux/cmd/gomflux/internal/ui"
+	"github.com/gomflux/gomflux/internal/units"
+	"github.com/gomflux/gomflux/parity/debug"
+)
+
+const tensorsClearHelp = `Clear removes tensors of the latest run of gomflux: those with the given names,
+or without names all of them. --side selects the reference's run, or both. With
+--archive it removes all earlier runs instead, of both sides unless --side is
+given.
+
+Without names it asks first. Without a terminal to ask on, --yes is required.
+
+With --json it prints one object: removed (number of files or runs) and bytes.
+` + exitStatus
+
+// clearOptions are the flags of gomflux tensors clear.
+type clearOptions struct {
+	treeFlags
+	side         optional[string]
+	archive, yes bool
+}
+
+func newTensorsClearCommand() *cobra.Command {
+	o := &clearOptions{side: oneOf("side", debug.Gomflux, debug.Reference, "both")}
+	cmd := &cobra.Command{
+		Use:   "clear [NAME...]",
+		Short: "Remove saved tensors or earlier runs",
+		Long:  tensorsClearHelp,
+		Example: `  gomflux tensors clear latents@0
+  gomflux tensors clear --side both --yes
+  gomflux tensors clear --archive`,
+		ValidArgsFunction: o.complete,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			tree, err := o.open()
+			if err != nil {
+				return err
+			}
+			if err := o.validate(args); err != nil {
+				return err
+			}
+			return o.run(cmd.Context(), cmd.InOrStdin(), o.out(cmd), tree, args)
+		},
+	}
+	o.add(cmd)
+	f := cmd.Flags()
+	f.Var(&o.side, "side", "whose tensors to remove: gomflux, reference or both")
+	f.BoolVar(&o.archive, "archive", false, "remove the earlier runs")
+	addYes(cmd, &o.yes, "")
+	return cmd
+}
+
+func (o *clearOptions) validate(names []string) error {
+	if o.archive && len(names) > 0 {
+		return usageErrorf("--archive removes runs, not tensors: give no names with it")
+	}
+	return nil
+}
+
+// sides returns the sides whose runs are meant.
+func (o *clearOptions) sides() []string {
+	switch side := o.side.orZero(); {
+	case side == "both" || side == "" && o.archive:
+		return debug.Sides
+	case side != "":
+		return []string{side}
+	}
+	return []string{debug.Gomflux}
+}
+
+// A cleared is what tensors clear prints.
+type cleared struct {
+	Removed int   `json:"removed"`
+	Bytes   int64 `json:"bytes"`
+}
+
+// Text implements ui.Result. For people there is a note instead.
+func (cleared) Text(*ui.Page) {}
+
+func (o *clearOptions) run(ctx context.Context, stdin io.Reader, out *ui.Output, tree *debug.Tree, names []string) error {
+	sides := o.sides()
+	var runs []debug.Archive
+	what := "all tensors of the latest run of " + strings.Join(sides, " and ")
+	if o.archive {
+		all, err := tree.Archived()
+		if err != nil {
+			return err
+		}
+		runs = slices.DeleteFunc(all, func(a debug.Archive) bool { return !slices.Contains(sides, a.Side) })
+		what = fmt.Sprintf("%d earlier runs in %s", len(runs), tree.Root)
+	}
+	for _, side := range sides {
+		if !o.archive && tree.Busy(side) {
+			return fmt.Errorf("a run of %s is in progress in %s: its tensors cannot be removed until it ends", side, tree.Root)
+		}
+	}
+	if len(names) == 0 && !o.yes {
+		ok, err := confirm(ctx, stdin, out, what)
+		if err != nil || !ok {
+			return err
+		}
+	}
+	r, err := o.remove(tree, sides, names, runs)
+	if err != nil {
+		return notFound(err)
+	}
+	kind := "files"
+	if o.archive {
+		kind = "runs"
+	}
+	out.Note("%d %s removed, %s", r.Removed, kind, units.Bytes(r.Bytes))
+	return out.Result(r)
+}
+
+// remove removes runs with --archive, and tensors otherwise.
+func (o *clearOptions) remove(tree *debug.Tree, sides, names []string, runs []debug.Archive) (r cleared, err error) {
+	if !o.archive {
+		r.Removed, r.Bytes, err = tree.Clear(sides, names)
+		return r, err
+	}
+	for _, a := range runs {
+		r.Bytes += a.Size
+	}
+	r.Removed = len(runs)
+	return r, tree.Prune(runs)
+}

@@ -1,0 +1,108 @@
+package main
+
+import (
+	"github.com/spf13/cobra"
+
+	"github.com/gomflux/gomflux/cmd/gomflux/internal/ui"
+	"github.com/gomflux/gomflux/internal/checkpoint"
+	"github.com/gomflux/gomflux/internal/quote"
+	"github.com/gomflux/gomflux/internal/units"
+	"github.com/gomflux/gomflux/parity/debug"
+)
+
+const tensorsInfoHelp = `Info describes saved tensors: file, shape, dtype, when and where in the program
+they were saved, smallest and largest value, mean, standard deviation, the
+number of NaN and infinite values, and the first values.
+
+With --json it prints an object per line for each: name, side, file, dtype,
+shape, bytes, saved and record (name, hit_count, timestamp, location, point,
+shape, dtype, stats, preview; left out for files without such a record).
+` + exitStatus
+
+func newTensorsInfoCommand() *cobra.Command {
+	var flags treeFlags
+	cmd := &cobra.Command{
+		Use:   "info NAME...",
+		Short: "Describe saved tensors",
+		Long:  tensorsInfoHelp,
+		Example: `  gomflux tensors info latents@0
+  gomflux tensors info prompt.embeds --json | jq .record.stats`,
+		ValidArgsFunction: flags.complete,
+		Args:              someArgs("give the names of tensors (gomflux tensors list prints them)"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			tree, err := flags.open()
+			if err != nil {
+				return err
+			}
+			for i, name := range args {
+				e, err := tree.Find(name)
+				if err != nil {
+					return notFound(err)
+				}
+				info, err := newTensorInfo(e, i > 0, flags.json)
+				if err == nil {
+					err = flags.out(cmd).Result(info)
+				}
+				if err != nil {
+					return err
+				}
+			}
+			return nil
+		},
+	}
+	flags.add(cmd)
+	return cmd
+}
+
+// A tensorInfo is what tensors info prints of a tensor.
+type tensorInfo struct {
+	jsonEntry
+	entry debug.Entry
+	again bool // not the first one that is printed
+	stats checkpoint.Stats
+	first []float64
+}
+
+// newTensorInfo reads what a record or else, unless there is only JSON to print,
+// the tensor has to tell.
+func newTensorInfo(e debug.Entry, again, asJSON bool) (*tensorInfo, error) {
+	info := &tensorInfo{jsonEntry: newEntry(e), entry: e, again: again}
+	info.About = e.Record
+	if r := e.Record; r != nil {
+		info.stats = r.Stats
+		for _, v := range r.Preview {
+			info.first = append(info.first, float64(v))
+		}
+		return info, nil
+	}
+	if asJSON {
+		return info, nil
+	}
+	f, err := checkpoint.OpenArrays(e.Path)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	info.stats, info.first, err = f.Stats(e.Key, defaultValues)
+	return info, err
+}
+
+// Text implements ui.Result.
+func (i *tensorInfo) Text(p *ui.Page) {
+	if i.again {
+		p.Printf("\n")
+	}
+	line := p.Fields(9)
+	line("name", "%s", quote.Printable(i.Name))
+	line("side", "%s", i.Side)
+	line("file", "%s", quote.Printable(i.File))
+	line("tensor", "%s, %s", i.entry.Type(), units.Bytes(i.Bytes))
+	line("saved", "%s", i.entry.Modified.Format("2006-01-02 15:04:05"))
+	if r := i.About; r != nil {
+		line("point", "%s, hit %d", r.Point, r.HitCount)
+		if r.Location.File != "" {
+			line("made at", "%s:%d (%s)", quote.Printable(r.Location.File), r.Location.Line, quote.Printable(r.Location.Function))
+		}
+	}
+	statLines(line, i.stats, i.first)
+}

@@ -1,0 +1,96 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"strings"
+	"unicode/utf8"
+
+	"github.com/gomflux/gomflux/internal/oserr"
+	"github.com/gomflux/gomflux/internal/units"
+)
+
+// maxPrompt limits the length of a prompt, in bytes. No model takes as much.
+const maxPrompt = 1 << 20
+
+// readPrompts reads the prompts from flags, files and standard input.
+func (o *generateOptions) readPrompts(ctx context.Context, stdin io.Reader) (prompts []string, err error) {
+	add := func(prompt, from string, err error) error {
+		if err == nil && strings.TrimSpace(prompt) == "" {
+			err = errors.New("is empty")
+		}
+		if err == nil {
+			err = checkText(prompt)
+		}
+		if err != nil {
+			return fmt.Errorf("%s: %w", from, err)
+		}
+		prompts = append(prompts, prompt)
+		return nil
+	}
+	for _, name := range o.promptFiles {
+		prompt, err := readTextFile(ctx, name)
+		if err := add(prompt, "prompt file "+name, err); err != nil {
+			return nil, err
+		}
+	}
+	for _, prompt := range o.prompts {
+		from := "prompt"
+		var err error
+		if prompt == "-" {
+			from = "prompt on standard input"
+			prompt, err = readText(ctx, stdin)
+		}
+		if err := add(prompt, from, err); err != nil {
+			return nil, err
+		}
+	}
+	return prompts, nil
+}
+
+func readTextFile(ctx context.Context, name string) (string, error) {
+	f, err := os.Open(name)
+	if err != nil {
+		return "", oserr.Bare(err)
+	}
+	defer f.Close()
+	return readText(ctx, f)
+}
+
+// readText reads all of r, without the final line end that editors and echo add. A
+// read cannot be interrupted, so it goes on in the background when ctx is done.
+func readText(ctx context.Context, r io.Reader) (string, error) {
+	var data []byte
+	done := make(chan error, 1)
+	go func() {
+		var err error
+		data, err = io.ReadAll(io.LimitReader(r, maxPrompt+1))
+		done <- err
+	}()
+	select {
+	case <-ctx.Done():
+		return "", context.Cause(ctx)
+	case err := <-done:
+		if err != nil {
+			return "", oserr.Bare(err)
+		}
+	}
+	if len(data) > maxPrompt {
+		return "", fmt.Errorf("is longer than %s", units.Bytes(maxPrompt))
+	}
+	text := strings.TrimSuffix(string(data), "\n")
+	return strings.TrimSuffix(text, "\r"), nil
+}
+
+func checkText(s string) error {
+	if !utf8.ValidString(s) {
+		return errors.New("is not valid UTF-8")
+	}
+	if strings.ContainsRune(s, 0) {
+		return errors.New("contains a NUL character")
+	}
+	return nil
+}

@@ -1,0 +1,221 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/spf13/pflag"
+
+	"github.com/gomflux/gomflux"
+	"github.com/gomflux/gomflux/internal/hub"
+	"github.com/gomflux/gomflux/internal/quote"
+	"github.com/gomflux/gomflux/mlx"
+	"github.com/gomflux/gomflux/models/catalog"
+	"github.com/gomflux/gomflux/picture"
+	"github.com/gomflux/gomflux/scheduler"
+)
+
+// useRecorded sets the flags that are not given to the recorded settings. Invalid
+// settings are refused as the flags refuse them.
+func (g *generation) useRecorded() error {
+	f, o := g.recorded, g.generateOptions
+	s := f.Settings
+	if err := g.useImages(&s); err != nil {
+		return err
+	}
+	if f.Has("model") && o.model == "" {
+		o.model, g.modelRecorded = s.Model, true
+		if o.base == "" {
+			o.base = s.BaseModel
+		}
+	}
+	if s.Prompt != "" && !o.promptGiven {
+		g.allPrompts = []string{s.Prompt}
+	}
+	if f.Has("seed") && len(o.seeds) == 0 && !o.autoSeeds.given() {
+		o.seeds = seedList{s.Seed}
+	}
+	g.useLoRAs(f)
+	for _, v := range o.recordedFlags(&s) {
+		text := fmt.Sprint(v.value)
+		if !v.use || !f.Has(v.field) || text == "" || v.flag.given() {
+			continue
+		}
+		if err := v.flag.Set(text); err != nil {
+			flag := strings.ReplaceAll(v.field, "_", "-")
+			return fmt.Errorf("%s: %s %s: %w (give another one with --%s)", o.config, v.field, quote.Printable(text), err, flag)
+		}
+	}
+	return nil
+}
+
+// A recordedFlag is a flag and the recorded setting for it.
+type recordedFlag struct {
+	field string
+	flag  interface {
+		pflag.Value
+		given() bool
+	}
+	value any
+	use   bool
+}
+
+// recordedFlags returns the flags that recorded settings set.
+func (o *generateOptions) recordedFlags(s *picture.Settings) []recordedFlag {
+	r := gomflux.OptionsFrom(s)
+	_, err := scheduler.Name(s.Scheduler)
+	knownScheduler := err == nil // compare warns of an unknown one
+	// with only one of height and width, the other one may follow the input image
+	noSize := !o.height.given() && !o.width.given()
+	noQuantize := !o.quantize.given() // the group size belongs to it
+	return []recordedFlag{
+		{"negative_prompt", &o.negative, r.NegativePrompt, true},
+		{"steps", &o.steps, r.Steps, true},
+		{"guidance", &o.guidance, *r.Guidance, true},
+		{"max_sequence_length", &o.maxSequenceLength, r.MaxSequenceLength, true},
+		{"scheduler", &o.scheduler, r.Scheduler, knownScheduler},
+		{"rng", &o.rng, r.RNG, true},
+		{"dtype", &o.dtype, s.Dtype, true},
+		{"height", &o.height, r.Height, noSize},
+		{"width", &o.width, r.Width, noSize},
+		{"quantize", &o.quantize, s.Quantize, noQuantize},
+		{"group_size", &o.groupSize, s.GroupSize, noQuantize},
+		{"image_strength", &o.imageStrength, r.ImageStrength, !o.edits && len(o.images.names) > 0},
+	}
+}
+
+// useImages uses the recorded input images if --image is not given. Only edit
+// generates the image of an edit again, and only generate other images.
+func (g *generation) useImages(s *picture.Settings) error {
+	o, recorded := g.generateOptions, s.References
+	switch {
+	case o.edits && len(o.images.names) == 0 && len(recorded) == 0:
+		return fmt.Errorf("%s is not the result of an edit (give the images to edit with --image, or use gomflux generate)", o.config)
+	case !o.edits && len(recorded) > 0:
+		return fmt.Errorf("%s is the result of an edit (use gomflux edit --config-from-metadata)", o.config)
+	case !o.edits && s.Image != nil && s.Image.Path != "":
+		recorded = []picture.SourceImage{*s.Image}
+	}
+	if len(o.images.names) > 0 {
+		return nil
+	}
+	g.recordedFrom = recorded
+	for _, source := range recorded {
+		o.images.names = append(o.images.names, catalog.ExpandHome(source.Path))
+	}
+	return nil
+}
+
+// useLoRAs uses the recorded LoRAs if --lora is not given.
+func (g *generation) useLoRAs(f *picture.Found) {
+	o := g.generateOptions
+	if o.loras.given() || !f.Has("loras") {
+		return
+	}
+	open := gomflux.OpenOptionsFrom(&f.Settings)
+	o.loras.list = open.LoRAs
+	o.noBake = o.noBake || open.RuntimeLoRA
+	g.lorasRecorded = len(o.loras.list) > 0
+}
+
+// compareLoRAs warns of files that have changed since they were recorded.
+func (g *generation) compareLoRAs(found []picture.LoRA) {
+	if !g.lorasRecorded {
+		return
+	}
+	i := 0
+	for _, l := range g.recorded.Settings.LoRAs {
+		if l.Scale == 0 {
+			continue // without effect
+		}
+		if l.SHA256 != "" && l.SHA256 != found[i].SHA256 {
+			g.out.Warn("LoRA %s has changed since %s was generated with it", quote.Printable(found[i].Path), g.config)
+		}
+		i++
+	}
+}
+
+// findModel finds the model: that of recorded settings at the recorded commit, if it
+// is downloaded.
+func (g *generation) findModel() (*gomflux.Source, error) {
+	f, o := g.recorded, g.generateOptions
+	if !g.modelRecorded || f.Source != picture.SourceGomflux || f.Settings.Revision == "" {
+		return o.find()
+	}
+	repo, _, file, ok := hub.ParseAddress(f.Settings.Model)
+	if !ok || !hub.IsRevision(f.Settings.Revision) {
+		return o.find()
+	}
+	s, err := gomflux.FindWith(hub.Address(repo, f.Settings.Revision, file), o.base)
+	if errors.Is(err, gomflux.ErrNotFound) {
+		if other, otherErr := o.find(); otherErr == nil {
+			return other, nil // compare warns of it
+		}
+	}
+	return s, coded(exitModel, err)
+}
+
+// compare warns of differences that lead to another image than the recorded one.
+func (g *generation) compare(ctx context.Context, source *gomflux.Source) {
+	s := g.recorded.Settings
+	if s.Scheduler != "" && !g.scheduler.given() {
+		g.out.Warn("%s was generated with the scheduler %s, which this version does not know: the model's default is used",
+			g.config, quote.Printable(s.Scheduler))
+	}
+	if g.recorded.Source != picture.SourceGomflux {
+		g.out.Warn("%s was not generated by gomflux (%s metadata): its settings are used, but seeds give other images here",
+			g.config, g.recorded.Source)
+		return
+	}
+	batch := min(g.batchSize.orZero(), len(g.seeds))
+	if s.Batch > 1 && s.Batch != batch && slices.Contains(g.seeds, s.Seed) {
+		g.out.Warn("%s was generated in a batch of %d: alone or in another batch, pixels may differ by rounding", g.config, s.Batch)
+	}
+	if s.Revision != "" && source.Revision() != "" && s.Revision != source.Revision() {
+		g.warnRevision(source)
+	}
+	g.compareDevice(ctx)
+}
+
+// warnRevision warns of another revision of the model.
+func (g *generation) warnRevision(source *gomflux.Source) {
+	s := g.recorded.Settings
+	recorded := hub.Address(source.Name(), s.Revision, "")
+	if repo, _, file, ok := hub.ParseAddress(source.Name()); ok {
+		recorded = hub.Address(repo, s.Revision, file)
+	}
+	hint := "to download it: gomflux pull " + recorded
+	if _, err := gomflux.Find(recorded); err == nil {
+		hint = "to use it: --model " + recorded
+	}
+	g.out.Warn("%s was generated with revision %s of %s, but revision %s is used (%s)",
+		g.config, quote.Printable(s.Revision), source.Name(), source.Revision(), quote.Printable(hint))
+}
+
+// compareDevice warns of another device or version.
+func (g *generation) compareDevice(ctx context.Context) {
+	s := g.recorded.Settings
+	var device, version string
+	if err := mlx.Do(ctx, func() error {
+		d := mlx.CurrentDevice()
+		given, _, err := g.place()
+		if given != nil {
+			d = *given
+		}
+		device, version = d.String(), mlx.Version()
+		return err
+	}); err != nil {
+		return
+	}
+	if s.Device != "" && s.Device != device {
+		g.out.Warn("%s was generated on %s, and this runs on %s: the image will not be identical", g.config, s.Device, device)
+	}
+	otherVersion := s.MLX != "" && s.MLX != version || s.Generator != "" && s.Generator != "gomflux "+gomflux.Version()
+	if otherVersion && g.out.Verbose {
+		g.out.Warn("%s was generated by %s with MLX %s, and this is gomflux %s with MLX %s: the image may differ slightly",
+			g.config, s.Generator, s.MLX, gomflux.Version(), version)
+	}
+}

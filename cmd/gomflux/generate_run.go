@@ -1,0 +1,358 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"image"
+	"io"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/gomflux/gomflux"
+	"github.com/gomflux/gomflux/cmd/gomflux/internal/ui"
+	"github.com/gomflux/gomflux/internal/quote"
+	"github.com/gomflux/gomflux/internal/termpic"
+	"github.com/gomflux/gomflux/mlx"
+	"github.com/gomflux/gomflux/models/catalog"
+	"github.com/gomflux/gomflux/parity/debug"
+	"github.com/gomflux/gomflux/picture"
+)
+
+// A generation is a run of generate or edit: its flags, which recorded settings
+// complete, and what follows from them.
+type generation struct {
+	*generateOptions
+	out    *ui.Output
+	report generateReport
+
+	options    gomflux.Options // of all images; prompt and seed are those of the next one
+	allPrompts []string
+	knownSeeds []uint64 // given seeds, or those drawn so far
+	each       int      // images of a prompt
+	total      int      // images in all
+
+	recorded      *picture.Found // settings of --config-from-metadata
+	modelRecorded bool           // the model is from the recorded settings
+	lorasRecorded bool           // the LoRAs are from the recorded settings
+	sources       []picture.SourceImage
+	recordedFrom  []picture.SourceImage // input images of the recorded settings, nil if --image is given
+
+	model             *gomflux.Model
+	previews, results *termpic.Terminal  // nil: images are not shown
+	saved             map[string]bool    // names of saved images
+	cuts              map[promptCut]bool // cuts that a warning was printed for
+}
+
+// A promptCut is a cut of a prompt, or with "" of the negative prompt, which all
+// images share.
+type promptCut struct {
+	prompt string
+	gomflux.Cut
+}
+
+func newGeneration(o *generateOptions, out *ui.Output) *generation {
+	return &generation{
+		generateOptions: o, out: out, report: newGenerateReport(out), saved: map[string]bool{}, cuts: map[promptCut]bool{},
+	}
+}
+
+// run generates all images.
+func (g *generation) run(ctx context.Context, stdin io.Reader) error {
+	// cheap checks come first: loading a model can take minutes
+	if err := g.prepare(ctx, stdin); err != nil {
+		return coded(exitUsage, err)
+	}
+	done := false
+	if g.stepwise != "" {
+		made, err := makeFolder(g.stepwise)
+		if err != nil {
+			return coded(exitUsage, err)
+		}
+		defer func() {
+			if made && !done {
+				os.Remove(g.stepwise) // if it is empty
+			}
+		}()
+	}
+	defer g.debug.end()
+	if err := g.open(ctx); err != nil {
+		return err
+	}
+	defer g.model.Close()
+	batch := g.batch()
+	for i, n := 0, 0; i < g.total; i += n {
+		n = min(batch, g.each-i%g.each) // images of one prompt
+		err := g.generate(ctx, i, n)
+		if errors.Is(err, debug.ErrExit) {
+			break
+		}
+		if err != nil {
+			return modelError(err)
+		}
+	}
+	done = true
+	return g.debug.end()
+}
+
+// prepare reads prompts, recorded settings and images, and checks them without a
+// model.
+func (g *generation) prepare(ctx context.Context, stdin io.Reader) (err error) {
+	if g.allPrompts, err = g.readPrompts(ctx, stdin); err != nil {
+		return err
+	}
+	if g.config != "" {
+		if g.recorded, err = picture.ReadSettingsFile(g.config); err != nil {
+			return err
+		}
+		if err := g.useRecorded(); err != nil {
+			return err
+		}
+	}
+	if len(g.allPrompts) == 0 {
+		return fmt.Errorf("%s: has no prompt (give one with --prompt)", g.config)
+	}
+	if err := checkText(g.negative.orZero()); err != nil {
+		return fmt.Errorf("negative prompt: %w", err)
+	}
+	g.knownSeeds = slices.Clone(g.seeds)
+	g.each = max(1, len(g.seeds), g.autoSeeds.orZero())
+	g.total = g.each * len(g.allPrompts)
+	name, err := g.fileName(picture.Settings{Seed: g.seed(0), Prompt: g.prompt(0), Model: g.modelFlags.model}, 0)
+	if err != nil {
+		return err
+	}
+	if err := checkOutput(name); err != nil {
+		return err
+	}
+	if len(g.images.names) == 0 && g.imageStrength.given() {
+		return errors.New("--image-strength has no effect without --image")
+	}
+	g.options = gomflux.Options{
+		Prompt: g.prompt(0), NegativePrompt: g.negative.orZero(), Height: g.height.orZero(), Width: g.width.orZero(),
+		Steps: g.steps.orZero(), Guidance: g.guidance.value, MaxSequenceLength: g.maxSequenceLength.orZero(),
+		RefuseLongPrompts: g.refuseLongPrompts, Scheduler: g.scheduler.orZero(), RNG: g.rng.orZero(),
+		ImageStrength: g.imageStrength.orZero(), Progress: g.report.progress,
+	}
+	images, err := g.readImages()
+	if g.edits {
+		g.options.References = images
+	} else if len(images) > 0 {
+		g.options.Image = images[0]
+	}
+	return err
+}
+
+// open finds and loads the model.
+func (g *generation) open(ctx context.Context) error {
+	source, err := g.findModel()
+	if err != nil {
+		if g.recorded != nil && g.recorded.Has("model") && g.recorded.Settings.Model == g.modelFlags.model {
+			err = coded(exitModel,
+				fmt.Errorf("%s was generated with a model that is not available (choose another with --model): %w", g.config, err))
+		}
+		return err
+	}
+	lib, err := g.checkLibrary(ctx, g.out)
+	if err != nil {
+		return err
+	}
+	if g.recorded != nil {
+		g.compare(ctx, source)
+	}
+	g.warnQuantized(source, g.out)
+	g.openTerminals(ctx)
+	if err := g.debug.begin(g.out); err != nil {
+		return err
+	}
+	g.debug.attach(&g.options)
+	began := time.Now()
+	if err := g.load(ctx, source); err != nil {
+		return err
+	}
+	if g.recorded != nil {
+		g.compareLoRAs(g.model.Settings(g.options).LoRAs)
+	}
+	g.warnNegative()
+	g.describeModel(lib, time.Since(began))
+	return nil
+}
+
+// load loads the model.
+func (g *generation) load(ctx context.Context, source *gomflux.Source) (err error) {
+	g.report.begin(ctx, g.previews)
+	defer g.report.end()
+	open := g.openOptions()
+	open.Progress, open.LowRAM = g.report.progress, g.lowRAM
+	g.weightFlags.open(open)
+	open.Batch = g.batchSize.orZero()
+	open.Warn = func(message string) { g.out.Warn("%s", message) }
+	for _, prompt := range g.allPrompts {
+		options := g.options
+		options.Prompt = prompt
+		open.For = append(open.For, options)
+	}
+	g.model, err = source.Open(ctx, open)
+	if e, ok := errors.AsType[*gomflux.ReferenceError](err); ok {
+		return usageErrorf("%s: %w", g.images.names[e.Index], e.Err)
+	}
+	if errors.Is(err, gomflux.ErrNotFound) && g.lorasRecorded {
+		const missing = "was generated with a LoRA that is not available (choose others with --lora, or give --lora none)"
+		err = fmt.Errorf("%s %s: %w", g.config, missing, err)
+	}
+	return coded(exitModel, modelError(err))
+}
+
+// openTerminals finds out how the terminal shows previews and results.
+func (g *generation) openTerminals(ctx context.Context) {
+	if g.out.Format != ui.Text {
+		return
+	}
+	if g.preview.given() {
+		g.previews = termpic.Open(ctx, g.out.Stderr, g.preview.orZero())
+	}
+	switch show := g.show.orZero(); {
+	case !g.show.given():
+	case show == g.preview.orZero():
+		g.results = g.previews
+	default:
+		g.results = termpic.Open(ctx, g.out.Stderr, show)
+	}
+}
+
+// describeModel prints what is loaded, with --verbose.
+func (g *generation) describeModel(lib mlx.Library, took time.Duration) {
+	if !g.out.Verbose {
+		return
+	}
+	g.out.Say("%s on %s in %s, loaded in %s", g.model.Class(), g.model.Device(), g.model.Dtype(), ui.Duration(took))
+	g.out.Say("libraries %s", libraryPaths(lib))
+	for _, l := range g.model.LoRAs() {
+		g.out.Say("%s", quote.Printable(loraText(l)))
+	}
+}
+
+// loraText describes what a LoRA changes.
+func loraText(l gomflux.LoRAReport) string {
+	var parts []string
+	for _, component := range sortedKeys(l.Modules) {
+		parts = append(parts, fmt.Sprintf("%s of the %s", ui.Plural(l.Modules[component], "module"), component))
+	}
+	return fmt.Sprintf("LoRA %s, scale %v: %s", catalog.TildePath(l.Path), l.Scale, strings.Join(parts, ", "))
+}
+
+// warnNegative warns of a negative prompt without effect.
+func (g *generation) warnNegative() {
+	options := g.options
+	if options.NegativePrompt == "" || g.model.UsesNegativePrompt(options) {
+		return
+	}
+	guided := 5.0
+	options.Guidance = &guided
+	if g.model.UsesNegativePrompt(options) {
+		g.out.Warn("the negative prompt has no effect without guidance (--guidance)")
+		return
+	}
+	g.out.Warn("the negative prompt has no effect: this model has no classifier-free guidance")
+}
+
+// batch returns the largest number of images that are generated at once.
+func (g *generation) batch() int {
+	switch {
+	case g.batchSize.given():
+		return g.batchSize.orZero()
+	case g.stepwise != "" || g.preview.given() || g.debug.options.Any():
+		return 1
+	case g.recorded != nil && slices.Contains(g.knownSeeds, g.recorded.Settings.Seed):
+		return 1 // most images are generated alone
+	}
+	return g.model.BatchSize(g.options)
+}
+
+// generate generates some images of a prompt at once, from an index on, and saves
+// them.
+func (g *generation) generate(ctx context.Context, first, n int) error {
+	seeds := g.seedsOf(first, n)
+	g.options.Prompt, g.options.Seed = g.prompt(first), &seeds[0]
+	about := ""
+	if len(g.allPrompts) > 1 {
+		about = g.options.Prompt
+	}
+	g.report.start(seeds, first, g.total, about)
+	if err := g.debug.beginImage(g, first); err != nil {
+		return err
+	}
+	g.report.begin(ctx, g.previews)
+	defer g.report.end()
+	options := g.options
+	options.OnCut = func(c gomflux.Cut) { g.warnCut(c, options) }
+	steps := make([][]sheetStep, n)
+	if g.previews != nil || g.stepwise != "" {
+		options.OnStep = func(s gomflux.Step) error { return g.step(ctx, first, s, steps) }
+	}
+	results, err := g.model.GenerateBatch(ctx, options, seeds)
+	if err != nil {
+		err = g.debug.failed(err, g)
+		if errors.Is(err, gomflux.ErrMemory) && n > 1 {
+			err = fmt.Errorf("%w (--batch-size 1 generates one image at a time)", err)
+		}
+		return err
+	}
+	for i, result := range results {
+		if err := g.finish(ctx, first+i, result, steps[i]); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// step shows a preview of a step, and saves its image with
+// --stepwise-image-output-dir.
+func (g *generation) step(ctx context.Context, first int, s gomflux.Step, steps [][]sheetStep) error {
+	var img *image.RGBA
+	var err error
+	if g.previews != nil && s.Index == 0 {
+		if img, err = g.model.Preview(ctx, s.Denoised); err != nil {
+			return err
+		}
+		g.report.preview(img)
+	}
+	if g.stepwise == "" {
+		return nil
+	}
+	if img, err = g.model.Decode(ctx, s.Latents); err != nil {
+		return err
+	}
+	steps[s.Index] = append(steps[s.Index], newSheetStep(img, fmt.Sprintf("%d/%d", s.Step, s.Steps)))
+	return g.saveStep(ctx, fmt.Sprintf("%s_step%dof%d.png", g.stepName(first+s.Index), s.Step, s.Steps), img)
+}
+
+// warnCut warns of the text that is cut off a prompt, once for all of its images.
+func (g *generation) warnCut(c gomflux.Cut, options gomflux.Options) {
+	key := promptCut{Cut: c}
+	if c.Prompt == "prompt" {
+		key.prompt = options.Prompt
+	}
+	if g.cuts[key] {
+		return
+	}
+	g.cuts[key] = true
+	const most = 100 // characters
+	text := []rune(strings.Join(strings.Fields(c.Text), " "))
+	if len(text) > most {
+		text = append(text[:most], '…')
+	}
+	lost := "the end of the model's template"
+	if len(text) > 0 {
+		lost = strconv.Quote(string(text))
+	}
+	hint := ""
+	if c.Limit == g.model.Settings(options).MaxSequenceLength {
+		hint = " (shorten it, or raise --max-sequence-length)"
+	}
+	g.out.Warn("the %s is %s too long for %s, which takes %d; lost: %s%s",
+		c.Prompt, ui.Plural(c.Tokens, "token"), c.Encoder, c.Limit, lost, hint)
+}

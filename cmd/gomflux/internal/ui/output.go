@@ -1,0 +1,138 @@
+// Package ui is how the command talks to its user: results go to standard
+// output, as text or as JSON; progress, notes, warnings and errors go to
+// standard error. Commands make values and hand them to an [Output], which
+// knows the format and whether there is a terminal.
+package ui
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"syscall"
+
+	"golang.org/x/term"
+)
+
+// A Format is how an [Output] writes what a command has to say.
+type Format int
+
+const (
+	Text      Format = iota // text for people
+	JSON                    // results as JSON, each on a line; messages as text
+	JSONLines               // everything as JSON lines: results, progress, warnings, errors
+)
+
+// An Output writes the results and messages of one command.
+type Output struct {
+	Stdout, Stderr io.Writer
+	Format         Format
+	Quiet          bool // leaves out notes and progress
+	Verbose        bool // adds details
+
+	progress *Progress // what is shown now, nil for nothing
+	err      error     // the first error of writing to Stdout
+}
+
+// A Result is what a command reports. As JSON it is encoded by its fields.
+type Result interface {
+	// Text writes the result for people.
+	Text(p *Page)
+}
+
+// A Message is the JSON line of a warning or an error.
+type Message struct {
+	MessageType string `json:"message_type"` // warning or error
+	Message     string `json:"message"`
+	ExitCode    int    `json:"exit_code,omitempty"`
+}
+
+// Result writes a result to standard output in the output's format.
+func (o *Output) Result(r Result) error {
+	if o.Format != Text {
+		return WriteJSON(o.Stdout, r)
+	}
+	var p Page
+	r.Text(&p)
+	_, err := io.WriteString(o.Stdout, p.String())
+	return err
+}
+
+// Line writes a line of text to standard output, such as the name of a file.
+func (o *Output) Line(text string) error {
+	_, err := fmt.Fprintln(o.Stdout, text)
+	return err
+}
+
+// Event writes a JSON line to standard output. [Output.Err] returns the first
+// error.
+func (o *Output) Event(v any) { o.Wrote(WriteJSON(o.Stdout, v)) }
+
+// Wrote keeps the first error of writing to standard output. A pipe that nobody
+// reads any longer is not an error: the files that a command makes matter.
+func (o *Output) Wrote(err error) {
+	if o.err == nil && !errors.Is(err, syscall.EPIPE) {
+		o.err = err
+	}
+}
+
+// Err returns the first error of an [Output.Event] or [Output.Wrote].
+func (o *Output) Err() error { return o.err }
+
+// Note writes a line for people to standard error, unless the output is quiet or
+// JSON.
+func (o *Output) Note(format string, args ...any) {
+	if o.Format == Text && !o.Quiet {
+		fmt.Fprintf(o.messages(), format+"\n", args...)
+	}
+}
+
+// Say is Note even when the output is quiet.
+func (o *Output) Say(format string, args ...any) {
+	if o.Format == Text {
+		fmt.Fprintf(o.messages(), format+"\n", args...)
+	}
+}
+
+// Warn warns of something that the user may not expect.
+func (o *Output) Warn(format string, args ...any) {
+	message := fmt.Sprintf(format, args...)
+	if o.Format == JSONLines {
+		o.Event(Message{MessageType: "warning", Message: message})
+		return
+	}
+	fmt.Fprintf(o.messages(), "gomflux: warning: %s\n", Escape(message))
+}
+
+// Failed writes the JSON line of an error, as the last line. The text for people
+// is that of [Complain].
+func (o *Output) Failed(message string, exitCode int) {
+	if o.Format == JSONLines {
+		o.Event(Message{"error", message, exitCode})
+	}
+}
+
+// Complain writes an error for people.
+func Complain(stderr io.Writer, err error) {
+	fmt.Fprintf(stderr, "gomflux: %s\n", Escape(err.Error()))
+}
+
+// Status replaces the current line of a terminal; without one it does nothing.
+func (o *Output) Status(format string, args ...any) {
+	if IsTerminal(o.Stderr) {
+		fmt.Fprintf(o.Stderr, "\r"+format, args...)
+	}
+}
+
+// ClearStatus removes what Status wrote.
+func (o *Output) ClearStatus() { o.Status("\x1b[K") }
+
+// messages returns a writer for lines that stay. While progress is shown they go
+// above it.
+func (o *Output) messages() io.Writer { return above{o.progress, o.Stderr} }
+
+// IsTerminal reports whether a writer or reader is a terminal.
+func IsTerminal(v any) bool {
+	f, ok := v.(*os.File)
+	return ok && term.IsTerminal(int(f.Fd()))
+}

@@ -1,0 +1,91 @@
+package ui
+
+import (
+	"os"
+	"os/exec"
+	"testing"
+	"time"
+)
+
+func TestEscaped(t *testing.T) {
+	for s, want := range map[string]string{
+		"plain é 你\n\n\tlines": "plain é 你\n\n\tlines",
+		"a\x1b[31m\r\x00":      `a\x1b[31m\r\x00`,
+		"\x9b\u009b\u202e\xff": `\x9b\u009b\u202e\xff`,
+		"\ufffd\\x":            "\ufffd\\x",
+	} {
+		if got := Escape(s); got != want {
+			t.Errorf("%q is shown as %q, expected %q", s, got, want)
+		}
+	}
+}
+
+func TestDuration(t *testing.T) {
+	for d, want := range map[time.Duration]string{
+		310 * time.Millisecond: "0.31 s", 12400 * time.Millisecond: "12.4 s", 200*time.Second + 400*time.Millisecond: "3 min 20 s",
+	} {
+		if got := Duration(d); got != want {
+			t.Errorf("Duration(%v) = %q, expected %q", d, got, want)
+		}
+	}
+}
+
+func TestShellQuote(t *testing.T) {
+	bash, err := exec.LookPath("bash")
+	if err != nil {
+		t.Skip("there is no bash")
+	}
+	for s, want := range map[string]string{
+		"a/b-c_1.png":         "a/b-c_1.png",
+		"":                    "''",
+		"é.png":               "é.png",
+		"a b":                 "'a b'",
+		"$(x)`y`":             "'$(x)`y`'",
+		"it's":                `'it'\''s'`,
+		"~/x":                 "'~/x'",
+		"\x1b[0m'\"\\é\n\xff": `$'\x1b[0m\'"\\\u00e9\n\xff'`,
+	} {
+		got := ShellQuote(s)
+		if got != want {
+			t.Errorf("%q is quoted as %s, expected %s", s, got, want)
+		}
+		cmd := exec.Command(bash, "-c", "printf %s "+got)
+		cmd.Env = append(os.Environ(), "LC_ALL=C.UTF-8")
+		if out, err := cmd.Output(); err != nil || string(out) != s {
+			t.Errorf("%q is quoted as %s, which bash takes as %q, %v", s, got, out, err)
+		}
+	}
+}
+
+func TestTable(t *testing.T) {
+	var p Page
+	p.Table(Table{{"one", "two"}, {"x", ""}, {"a\x1bb", "ä longer"}})
+	if want := "one       two\nx\n\"a\\x1bb\"  ä longer\n"; p.String() != want {
+		t.Errorf("found\n%s\nexpected\n%s", p.String(), want)
+	}
+}
+
+func TestRate(t *testing.T) {
+	var r Rate
+	start := time.Now()
+	if r.Add(start, 0); r.PerSecond() != 0 {
+		t.Error("a rate after one sample")
+	}
+	for i := 1; i <= 30; i++ {
+		n := int64(i) * 1e6
+		if i > 15 {
+			n = 15e6 + int64(i-15)*2e6
+		}
+		r.Add(start.Add(time.Duration(i)*time.Second), n)
+	}
+	if per := r.PerSecond(); per != 2e6 {
+		t.Errorf("%f per second, expected that of the last ten seconds", per)
+	}
+	if left := r.Left(60e6); left != 30*time.Second {
+		t.Errorf("%v left, expected 30 s", left)
+	}
+	r.Add(start.Add(31*time.Second), 10)
+	if r.PerSecond() != 0 {
+		t.Error("fewer bytes than before did not reset the rate")
+	}
+}

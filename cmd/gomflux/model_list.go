@@ -1,0 +1,164 @@
+package main
+
+import (
+	"errors"
+	"io/fs"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+
+	"github.com/gomflux/gomflux"
+	"github.com/gomflux/gomflux/internal/checkpoint"
+	"github.com/gomflux/gomflux/internal/hub"
+	"github.com/gomflux/gomflux/internal/quote"
+	"github.com/gomflux/gomflux/models/catalog"
+	"github.com/gomflux/gomflux/models/inspect"
+)
+
+// A listedModel is a model that --model takes, downloaded or not.
+type listedModel struct {
+	Name       string   `json:"name"`
+	Repo       string   `json:"repo,omitempty"`
+	Revision   string   `json:"revision,omitempty"`
+	Path       string   `json:"path,omitempty"`
+	Builtin    bool     `json:"builtin"`
+	About      string   `json:"about,omitempty"`
+	Class      string   `json:"class,omitempty"`
+	Bytes      int64    `json:"bytes"`
+	Quantized  string   `json:"quantized,omitempty"`
+	Here       bool     `json:"here"`
+	Complete   bool     `json:"complete"`
+	Supported  bool     `json:"supported"`
+	Problems   []string `json:"problems,omitempty"`
+	Unfinished []string `json:"unfinished,omitempty"`
+	Get        string   `json:"get,omitempty"`
+	Aliases    []string `json:"aliases,omitempty"`
+	Licence    string   `json:"licence,omitempty"`
+	LicenceURL string   `json:"licence_url,omitempty"`
+	Gated      bool     `json:"gated"`
+
+	access string // how to get access, if it is gated
+}
+
+func (m *listedModel) state() string {
+	switch {
+	case !m.Here:
+		return "not downloaded"
+	case !m.Supported:
+		return "not supported"
+	case !m.Complete:
+		return "incomplete"
+	}
+	return "ready"
+}
+
+func (m *listedModel) where() string {
+	switch {
+	case m.Builtin:
+		return "built in: " + m.About
+	case !m.Here:
+		return "to download: " + m.Get
+	}
+	return quote.Printable(catalog.TildePath(m.Path))
+}
+
+// listModels returns all models; with an error those that could be found.
+func listModels() ([]listedModel, error) {
+	list := []listedModel{}
+	builtins := catalog.Builtins()
+	for _, name := range slices.Sorted(maps.Keys(builtins)) {
+		m := listedModel{Name: name, Builtin: true, About: builtins[name].About}
+		m.inspect("", checkpoint.Folder{FS: builtins[name].FS, Name: name})
+		list = append(list, m)
+	}
+	cached, err := hub.List()
+	repos := map[string]hub.Repo{}
+	for _, r := range cached {
+		repos[r.Name] = r
+	}
+	for _, p := range catalog.Presets {
+		m := listedModel{Name: p.Name, Repo: p.Repo, Get: "gomflux pull " + p.Name, Supported: true}
+		s, err := gomflux.Find(p.Name)
+		switch {
+		case err == nil:
+			m.inspect(s.Path(), s.FS())
+			m.Revision = s.Revision()
+		case !errors.Is(err, gomflux.ErrNotFound) || repos[p.Repo].Blobs:
+			m.Here, m.Problems = true, []string{err.Error()}
+		}
+		if s != nil && s.Revision() == "" {
+			m.Repo, m.Get = "", "" // a folder of that name
+		} else {
+			m.Aliases, m.Licence, m.LicenceURL, m.Gated = p.Aliases, p.Licence, p.LicenceURL, p.Gated
+			if m.Gated {
+				m.access = p.Access()
+			}
+			m.Unfinished = repos[p.Repo].Unfinished
+			delete(repos, p.Repo)
+		}
+		list = append(list, m)
+	}
+	for _, name := range slices.Sorted(maps.Keys(repos)) {
+		r := repos[name]
+		if r.Err != nil && !errors.Is(r.Err, hub.ErrNotCached) {
+			list = append(list, listedModel{Name: name, Repo: name, Here: true, Supported: true,
+				Problems: []string{r.Err.Error()}, Unfinished: r.Unfinished})
+			continue
+		}
+		fsys, err := pipelineIn(r)
+		if fsys == nil && err == nil {
+			continue // not a pipeline, as far as can be seen
+		}
+		m := listedModel{Name: name, Repo: name, Revision: filepath.Base(r.Snapshot), Unfinished: r.Unfinished, Get: "gomflux pull " + name}
+		if err != nil {
+			m.Here, m.Problems = true, []string{err.Error()}
+		} else {
+			m.inspect(r.Snapshot, fsys)
+		}
+		list = append(list, m)
+	}
+	return list, err
+}
+
+// pipelineIn returns the files of the pipeline in a repository's snapshot, in the
+// diffusers layout or completed to it; nil if the repository is something else.
+func pipelineIn(r hub.Repo) (fs.FS, error) {
+	if r.Snapshot == "" {
+		return nil, nil
+	}
+	if _, err := os.Lstat(filepath.Join(r.Snapshot, "model_index.json")); !errors.Is(err, fs.ErrNotExist) {
+		return checkpoint.OpenFolder(r.Snapshot)
+	}
+	s, err := gomflux.Find(r.Name)
+	if err != nil {
+		return nil, nil
+	}
+	if _, err := fs.Stat(s.FS(), "model_index.json"); err != nil {
+		return nil, nil
+	}
+	return s.FS(), nil
+}
+
+// inspect fills in what the configs and headers of a model say.
+func (m *listedModel) inspect(path string, fsys fs.FS) {
+	info := inspect.Model(fsys)
+	m.Path, m.Class, m.Bytes, m.Quantized, m.Here = path, info.Class, info.Size, info.Quantization, true
+	m.Complete, m.Supported = info.Incomplete == nil, info.Unsupported == nil
+	for _, err := range []error{info.Unsupported, info.Incomplete} {
+		if err != nil {
+			m.Problems = append(m.Problems, err.Error())
+		}
+	}
+	if m.Complete {
+		m.Get = ""
+	}
+}
+
+// quantizationText returns a quantization level in words.
+func quantizationText(name string) string {
+	if len(name) == 1 {
+		return name + " bits"
+	}
+	return name
+}

@@ -1,0 +1,140 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"path"
+	"slices"
+	"strings"
+
+	"github.com/gomflux/gomflux/cmd/gomflux/internal/ui"
+	"github.com/gomflux/gomflux/internal/hub"
+	"github.com/gomflux/gomflux/internal/quote"
+	"github.com/gomflux/gomflux/internal/units"
+	"github.com/gomflux/gomflux/mlx"
+	"github.com/gomflux/gomflux/models/family"
+)
+
+// warnUnusable warns of a download that this machine or version cannot use.
+func warnUnusable(ctx context.Context, out *ui.Output, plan *hub.Plan) {
+	var index struct {
+		Class string `json:"_class_name"`
+	}
+	sizes, files := map[string]int64{}, 0
+	for _, f := range plan.Files {
+		if strings.HasSuffix(f.Path, ".safetensors") {
+			sizes[path.Dir(f.Path)] += f.Size
+			files++
+		}
+	}
+	repo := plan.Info.Repo
+	_, transformer := sizes["transformer"]
+	switch noIndex := plan.Index == nil && !plan.Adapter; {
+	case noIndex && transformer: // as mflux saves it
+		out.Warn("%s has no model_index.json: its other components come from the base model, which must be downloaded too", repo)
+	case noIndex && files == 1 && sizes["."] > 0:
+		out.Warn("%s has no model_index.json but one file: unless it is a LoRA, its other components come from the base model, "+
+			"which must be downloaded too", repo)
+	case noIndex:
+		out.Warn("%s has no model_index.json: it is not a pipeline in the diffusers layout", repo)
+	case plan.Index != nil && json.Unmarshal(plan.Index, &index) == nil && !slices.Contains(family.Classes(), index.Class):
+		out.Warn("%s is a %s, which this version cannot run", repo, quote.Printable(index.Class))
+	}
+	if text := fitWarning(sizes, transformer && plan.Index == nil, modelMemory(ctx)); text != "" {
+		out.Warn("%s", text)
+	}
+}
+
+// modelMemory returns the memory of the device that models run on, in bytes, 0 if
+// unknown.
+func modelMemory(ctx context.Context) (n int64) {
+	n = int64(systemMemory())
+	if _, err := mlx.Open(); err != nil {
+		return n
+	}
+	mlx.Do(ctx, func() error { // if it fails, system memory is returned
+		for _, d := range mlx.Devices() {
+			if d.Device == mlx.GPU && d.Memory > 0 {
+				n = int64(d.Memory)
+			}
+		}
+		return nil
+	})
+	return n
+}
+
+// fitWarning compares the weights of a pipeline, in bytes by component folder, with
+// a device's memory, and names the flags that make them fit. Before the download
+// only file sizes are known: weights are assumed to have 16 bits and to be
+// quantizable, unless mflux saved them, which are usually quantized.
+func fitWarning(sizes map[string]int64, quantized bool, memory int64) string {
+	var all int64
+	for _, n := range sizes {
+		all += n
+	}
+	if memory == 0 || all == 0 {
+		return ""
+	}
+	var fitting []string
+	for _, f := range fits {
+		if quantized && f.scale < 1 {
+			break
+		}
+		need := f.memory(sizes)
+		if need > memory {
+			continue
+		}
+		if f.flags == "" {
+			return ""
+		}
+		fitting = append(fitting, fmt.Sprintf("%s (about %s)", f.flags, units.Bytes(need)))
+		if !f.oneAtATime || len(fitting) == 2 {
+			break
+		}
+	}
+	text := fmt.Sprintf("the model may not fit into memory: its weights have %s, and this machine has %s for weights and computation; ",
+		units.Bytes(all), units.Bytes(memory))
+	if len(fitting) == 0 {
+		least := fits[len(fits)-1].flags
+		if quantized {
+			least = "--low-ram"
+		}
+		return text + "it does not fit even with " + least
+	}
+	return text + "it fits with " + strings.Join(fitting, " or ")
+}
+
+// A fit is a set of flags and the memory that a model takes with it.
+type fit struct {
+	flags      string
+	scale      float64 // of the weights' size
+	oneAtATime bool    // components are loaded one at a time
+}
+
+var fits = []fit{
+	{"", 1, false},
+	{"--low-ram", 1, true},
+	{"-q 8", 8.5 / 16, false},
+	{"-q 8 --low-ram", 8.5 / 16, true},
+	{"-q 4", 4.5 / 16, false},
+	{"-q 4 --low-ram", 4.5 / 16, true},
+}
+
+// memory returns the memory for weights and computation, in bytes.
+func (f fit) memory(sizes map[string]int64) int64 {
+	var sum, largest, vae float64
+	for dir, n := range sizes {
+		if dir == "vae" {
+			vae += float64(n)
+			continue
+		}
+		sum += float64(n) * f.scale
+		largest = max(largest, float64(n)*f.scale)
+	}
+	if f.oneAtATime {
+		sum = largest
+	}
+	const computation = 1.25
+	return int64((vae + sum) * computation)
+}

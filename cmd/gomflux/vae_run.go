@@ -1,0 +1,71 @@
+package main
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/gomflux/gomflux"
+	"github.com/gomflux/gomflux/cmd/gomflux/internal/ui"
+	"github.com/gomflux/gomflux/internal/units"
+	"github.com/gomflux/gomflux/mlx"
+)
+
+// openVAE loads the autoencoder that the flags name. The progress shows loading,
+// and stays for what the caller does.
+func (m *modelFlags) openVAE(ctx context.Context, out *ui.Output) (*gomflux.VAE, *ui.Progress, error) {
+	source, err := m.find()
+	if err != nil {
+		return nil, nil, err
+	}
+	if _, err := m.checkLibrary(ctx, out); err != nil {
+		return nil, nil, err
+	}
+	progress := out.StartProgress(ctx)
+	open := m.openOptions()
+	open.Progress = progress.Report
+	vae, err := source.OpenVAE(ctx, open)
+	if err != nil {
+		progress.Close()
+		return nil, nil, coded(exitModel, modelError(err))
+	}
+	return vae, progress, nil
+}
+
+// warnMemory warns before decoding that memory may not suffice.
+func warnMemory(ctx context.Context, out *ui.Output, vae *gomflux.VAE, height, width int) {
+	device, err := mlx.ParseDevice(string(vae.Device()))
+	if err != nil {
+		return
+	}
+	consequence := "the system may kill the program"
+	if device == mlx.GPU {
+		consequence = "decoding may fail"
+	}
+	var free int64
+	mlx.Do(ctx, func() error {
+		free = mlx.FreeMemory(device)
+		return nil
+	})
+	if text := memoryWarning(vae.DecodeMemory(height, width), free, height, width); text != "" {
+		out.Warn("%s: %s", text, consequence)
+	}
+}
+
+// memoryWarning compares the memory that decoding needs, in strips where memory
+// is short, with the free memory, in bytes, 0 if unknown.
+func memoryWarning(need, free int64, height, width int) string {
+	if free == 0 || need <= free {
+		return ""
+	}
+	return fmt.Sprintf("decoding an image of %dx%d needs about %s of memory, even in strips, and %s are free",
+		width, height, units.Bytes(need), units.Bytes(free))
+}
+
+// peakMemory returns the peak memory of MLX's arrays, in bytes.
+func peakMemory(ctx context.Context) (n int, err error) {
+	err = mlx.Do(ctx, func() error {
+		n = mlx.PeakMemory()
+		return nil
+	})
+	return n, err
+}

@@ -1,0 +1,199 @@
+package catalog
+
+import (
+	"fmt"
+	"io/fs"
+	"maps"
+	"path"
+	"regexp"
+	"slices"
+	"strings"
+
+	"github.com/gomflux/gomflux/internal/checkpoint"
+	"github.com/gomflux/gomflux/internal/checkpoint/layout"
+	"github.com/gomflux/gomflux/models/component"
+	"github.com/gomflux/gomflux/models/family"
+)
+
+// A bareComponent is a component without a model around it: from a single file, or a
+// folder without a model_index.json.
+type bareComponent struct {
+	class    string                 // the main name of its class, "" if unknown
+	from     string                 // the file or folder, for messages
+	files    map[string]overlayFile // by name in the component's folder
+	inferred *layout.Config         // the config inferred from its tensors, nil if there is a config.json
+	known    map[string]any         // the known config values, from config.json or inferred
+}
+
+// supported is the end of the error of [component.Detect] about unknown files.
+var supported = "supported are the transformers of " + family.And(family.Names()) + ", their autoencoders and text encoders, " +
+	"with tensor names as in diffusers, ComfyUI, mflux or the original checkpoints"
+
+var shard = regexp.MustCompile(`-\d+-of-\d+\.safetensors$`)
+
+// componentsOfFile finds the components in a file by their folders.
+func componentsOfFile(fsys fs.FS, name string) (map[string]*bareComponent, error) {
+	if shard.MatchString(name) {
+		return nil, fmt.Errorf("%s: is one of several files of a component: name the folder that contains them",
+			checkpoint.FullName(fsys, name))
+	}
+	f, err := checkpoint.Open(fsys, name)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	ck := &checkpoint.Checkpoint{Dir: f.Name, Files: []*checkpoint.File{f}, Tensors: f.Header.Tensors}
+	found, err := component.Detect(ck, supported)
+	if err != nil {
+		return nil, err
+	}
+	parts := map[string]*bareComponent{}
+	for _, p := range found {
+		part, err := infer(ck, p)
+		if err != nil {
+			return nil, err
+		}
+		part.files["model"+safetensors] = overlayFile{fsys: fsys, path: name}
+		parts[p.Class.Folder] = part
+	}
+	if parts[component.Transformers] == nil {
+		return nil, fmt.Errorf("%s: expected a transformer, found only %s", f.Name, describe(parts))
+	}
+	return parts, nil
+}
+
+// componentsOfFolder finds the components in a folder: the folder itself, if it is a
+// transformer's, or the folders in it. It returns nil if there is no transformer.
+func componentsOfFolder(fsys fs.FS) (map[string]*bareComponent, error) {
+	dirs, err := checkpoint.WeightFolders(fsys)
+	switch {
+	case err != nil || len(dirs) == 0:
+		return nil, err
+	case dirs[0] == ".":
+		return transformerFolder(fsys), nil
+	case !slices.Contains(dirs, component.Transformers):
+		return nil, nil
+	}
+	parts := map[string]*bareComponent{}
+	for _, dir := range dirs {
+		if _, err := fs.Stat(fsys, path.Join(dir, component.ConfigFile)); err == nil && len(dirs) > 1 {
+			return nil, nil // diffusers' layout with a missing model_index.json: an incomplete download
+		}
+		if parts[dir], err = readComponent(fsys, dir); err != nil {
+			return nil, err
+		}
+	}
+	// add folders without weights: tokenizers, the scheduler
+	entries, err := fs.ReadDir(fsys, ".")
+	if err != nil {
+		return parts, err
+	}
+	for _, e := range entries {
+		info, err := fs.Stat(fsys, e.Name())
+		if err != nil || !info.IsDir() || parts[e.Name()] != nil || strings.HasPrefix(e.Name(), ".") {
+			continue
+		}
+		if parts[e.Name()], err = listFiles(fsys, e.Name()); err != nil {
+			return nil, err
+		}
+	}
+	return parts, nil
+}
+
+// transformerFolder returns the transformer whose own folder this is, nil if it is not
+// a transformer's.
+func transformerFolder(fsys fs.FS) map[string]*bareComponent {
+	part, err := readComponent(fsys, ".")
+	if err != nil {
+		return nil
+	}
+	if class := component.Find(part.class); class == nil || class.Role != component.Transformer {
+		return nil
+	}
+	return map[string]*bareComponent{component.Transformers: part}
+}
+
+// readComponent reads the component with weights in a folder.
+func readComponent(fsys fs.FS, dir string) (*bareComponent, error) {
+	part, err := listFiles(fsys, dir)
+	if err != nil {
+		return nil, err
+	}
+	if _, ok := part.files[component.ConfigFile]; ok {
+		err = checkpoint.ReadJSON(fsys, path.Join(dir, component.ConfigFile), &part.known)
+		if part.class, _ = part.known["_class_name"].(string); part.class == "" {
+			list, _ := part.known["architectures"].([]any)
+			if len(list) > 0 {
+				part.class, _ = list[0].(string)
+			}
+		}
+		if part.class != "" {
+			part.class = mainName(part.class)
+		}
+		return part, err
+	}
+	ck, err := checkpoint.OpenCheckpoint(fsys, dir)
+	if err != nil {
+		return nil, err
+	}
+	defer ck.Close()
+	found, err := component.Detect(ck, supported)
+	if err != nil {
+		return nil, err
+	}
+	if len(found) > 1 {
+		return nil, fmt.Errorf("%s: expected one component, found %s and %s", ck.Dir, found[0].Class.Name, found[1].Class.Name)
+	}
+	other, err := infer(ck, found[0])
+	if err != nil {
+		return nil, err
+	}
+	part.class, part.inferred, part.known = other.class, other.inferred, other.known
+	return part, nil
+}
+
+// listFiles returns a component with the files of a folder, without subfolders.
+func listFiles(fsys fs.FS, dir string) (*bareComponent, error) {
+	entries, err := fs.ReadDir(fsys, dir)
+	if err != nil {
+		return nil, fmt.Errorf("model folder %s: %w", checkpoint.FullName(fsys, dir), err)
+	}
+	part := &bareComponent{from: checkpoint.FullName(fsys, dir), files: map[string]overlayFile{}}
+	for _, e := range entries {
+		name := path.Join(dir, e.Name())
+		if info, err := fs.Stat(fsys, name); err != nil || !info.IsDir() { // a dangling link is an error when it is read
+			part.files[e.Name()] = overlayFile{fsys: fsys, path: name}
+		}
+	}
+	return part, nil
+}
+
+// infer returns a detected component with its inferred config.
+func infer(ck *checkpoint.Checkpoint, p component.Detected) (*bareComponent, error) {
+	config, err := p.Infer(ck)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", ck.Dir, err)
+	}
+	return &bareComponent{class: p.Class.Name, from: ck.Dir, files: map[string]overlayFile{}, inferred: &config,
+		known: config.Inferred}, nil
+}
+
+// mainName returns the main name of a class for its name or an alias. An unknown class
+// keeps its name.
+func mainName(class string) string {
+	if c := component.Find(class); c != nil {
+		return c.Name
+	}
+	return class
+}
+
+// describe lists components for messages, such as "transformer (FluxTransformer2DModel)".
+func describe(parts map[string]*bareComponent) string {
+	var list []string
+	for _, dir := range slices.Sorted(maps.Keys(parts)) {
+		if parts[dir].class != "" {
+			list = append(list, fmt.Sprintf("%s (%s)", dir, parts[dir].class))
+		}
+	}
+	return strings.Join(list, ", ")
+}

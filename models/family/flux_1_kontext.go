@@ -1,0 +1,105 @@
+package family
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"image"
+	"math"
+	"slices"
+
+	"github.com/gomflux/gomflux/internal/checkpoint"
+	"github.com/gomflux/gomflux/models/component"
+	"github.com/gomflux/gomflux/models/errs"
+	"github.com/gomflux/gomflux/models/index"
+	"github.com/gomflux/gomflux/picture"
+)
+
+// flux1Kontext is diffusers' FluxKontextPipeline: FLUX.1-dev trained to edit one image,
+// whose tokens follow those of the new image.
+type flux1Kontext struct {
+	flux1
+	preferred []image.Point // the sizes that a reference image may be resized to
+}
+
+func newFlux1Kontext() Pipeline { return &flux1Kontext{preferred: kontextPreferred} }
+
+var kontextDefaults = Defaults{Steps: 28, Guidance: 2.5, Height: 1024, Width: 1024, MaxSequenceLength: 512}
+
+// kontextPreferred are the sizes, each of about a megapixel, that the published model
+// was trained with (PREFERRED_KONTEXT_RESOLUTIONS).
+var kontextPreferred = []image.Point{
+	{X: 672, Y: 1568}, {X: 688, Y: 1504}, {X: 720, Y: 1456}, {X: 752, Y: 1392}, {X: 800, Y: 1328}, {X: 832, Y: 1248},
+	{X: 880, Y: 1184}, {X: 944, Y: 1104}, {X: 1024, Y: 1024}, {X: 1104, Y: 944}, {X: 1184, Y: 880}, {X: 1248, Y: 832},
+	{X: 1328, Y: 800}, {X: 1392, Y: 752}, {X: 1456, Y: 720}, {X: 1504, Y: 688}, {X: 1568, Y: 672},
+}
+
+// kontextMinSide is the shortest side of a reference image, one patch of the published
+// model: a shorter one has no ratio in whole patches.
+const kontextMinSide = 16
+
+func (f *flux1Kontext) Configure(l *component.Folder) ([]component.Component, error) {
+	// diffusers lists the sizes in its code; small test models name their own, all
+	// widths and heights in a row
+	var own struct {
+		Sizes []int `json:"preferred_sizes"`
+	}
+	if err := checkpoint.ReadJSON(l.FS, index.File, &own); err != nil {
+		return nil, err
+	}
+	if len(own.Sizes) > 0 {
+		f.preferred = nil
+	}
+	for size := range slices.Chunk(own.Sizes, 2) {
+		if len(size) < 2 || min(size[0], size[1]) < 1 || max(size[0], size[1]) > picture.MaxPixels/min(size[0], size[1]) {
+			return nil, fmt.Errorf("%w: %s: preferred_sizes %v: expected widths and heights in turn",
+				errs.ErrUnsupported, checkpoint.FullName(l.FS, index.File), own.Sizes)
+		}
+		f.preferred = append(f.preferred, image.Pt(size[0], size[1]))
+	}
+	return f.flux1.Configure(l)
+}
+
+func (f *flux1Kontext) Defaults() Defaults { return kontextDefaults }
+
+func (f *flux1Kontext) CheckReferences(n int) error {
+	switch {
+	case n == 0:
+		return errors.New("this model needs an image to edit (gomflux edit --image; FLUX.1-dev generates from a prompt alone)")
+	case n > 1:
+		return tooManyReferences(n)
+	}
+	return nil
+}
+
+func (f *flux1Kontext) CheckReference(size image.Point) error {
+	if min(size.X, size.Y) < kontextMinSide {
+		return fmt.Errorf("has %dx%d pixels, and the model needs %d on each side", size.X, size.Y, kontextMinSide)
+	}
+	return nil
+}
+
+// ReferenceSize is the preferred size whose ratio of width to height is nearest to that
+// of an image cut to whole patches; of several the narrowest.
+func (f *flux1Kontext) ReferenceSize(size image.Point, multiple int) image.Point {
+	cut := func(p image.Point) image.Point {
+		return image.Pt(max(p.X/multiple, 1)*multiple, max(p.Y/multiple, 1)*multiple)
+	}
+	ratio := func(p image.Point) float64 { return float64(p.X) / float64(p.Y) }
+	own := ratio(cut(size))
+	return cut(slices.MinFunc(f.preferred, func(a, b image.Point) int {
+		return cmp.Or(cmp.Compare(math.Abs(own-ratio(a)), math.Abs(own-ratio(b))), cmp.Compare(a.X, b.X), cmp.Compare(a.Y, b.Y))
+	}))
+}
+
+func (f *flux1Kontext) Reference(img *image.RGBA, multiple int) *image.RGBA {
+	size := f.ReferenceSize(img.Rect.Size(), multiple)
+	return picture.Resize(img, size.X, size.Y)
+}
+
+func (f *flux1Kontext) ReferenceName() string { return "image" }
+
+// EditSize is the size that the reference image is resized to.
+func (f *flux1Kontext) EditSize(sizes []image.Point, multiple int) image.Point {
+	return f.ReferenceSize(sizes[0], multiple)
+}

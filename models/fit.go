@@ -1,0 +1,208 @@
+package models
+
+import (
+	"fmt"
+	"image"
+	"slices"
+	"strings"
+
+	"github.com/gomflux/gomflux/internal/units"
+	"github.com/gomflux/gomflux/mlx"
+	"github.com/gomflux/gomflux/mlx/nn"
+	"github.com/gomflux/gomflux/models/component"
+	"github.com/gomflux/gomflux/models/family"
+)
+
+// available returns the memory that is available for the model, in bytes: free memory and that of
+// the loaded weights. It returns 0 if that is unknown.
+func (p *Pipeline) available() int64 {
+	if p.memory > 0 {
+		return p.memory
+	}
+	free := mlx.FreeMemory(p.device)
+	if free == 0 {
+		return 0
+	}
+	for _, l := range p.loadables {
+		if l.loaded {
+			free += p.weightsMemory(l, p.loader.Quantize).bytes
+		}
+	}
+	return free
+}
+
+// defaultRequest returns a request with the model's defaults and without a prompt.
+func (p *Pipeline) defaultRequest() Request {
+	d := p.Defaults
+	return Request{
+		NegativePrompt: d.NegativePrompt, Height: d.Height, Width: d.Width, Steps: d.Steps, Guidance: d.Guidance,
+		MaxSequenceLength: d.MaxSequenceLength,
+	}
+}
+
+// defaultRun returns the run of defaultRequest.
+func (p *Pipeline) defaultRun() (*Run, error) {
+	r, err := p.newRun(p.defaultRequest())
+	if err == nil {
+		r.tokenizePrompts() // an error does not matter: edit models lack their reference images
+	}
+	return r, err
+}
+
+// checkFit chooses how weights share the memory for the largest of some runs, or for one with the
+// model's defaults, and warns if it does not fit.
+func (p *Pipeline) checkFit(runs []*Run, batch int, warn func(string)) {
+	available := p.available()
+	if available == 0 {
+		return
+	}
+	if len(runs) == 0 {
+		r, err := p.defaultRun()
+		if err != nil {
+			return // there is no run to warn about
+		}
+		runs = []*Run{r}
+	}
+	var largest *Run
+	var peak int64
+	for _, r := range runs {
+		r.batch = max(1, batch)
+		if n := r.Estimate().Peak(); largest == nil || n > peak {
+			largest, peak = r, n
+		}
+	}
+	// loading components again and again takes time, so each measure is taken only if it must be
+	for _, measure := range []*bool{&p.residency.shortLookahead, &p.residency.lowRAM, &p.residency.decodeAlone} {
+		if largest.Estimate().Peak() > available {
+			*measure = true
+		}
+	}
+	if e := largest.Estimate(); e.Peak() > available && warn != nil {
+		warn(largest.shortage(e, available))
+	}
+}
+
+// fittingBatch returns the batch size if that many images fit into memory, and otherwise the
+// largest half, quarter and so on that does, at least 1.
+func (r *Run) fittingBatch(batch int) int {
+	if r.loader == nil {
+		return batch
+	}
+	available := r.available()
+	for ; batch > 1 && available > 0; batch /= 2 {
+		if r.changed(func(other *Run) { other.batch = batch }).Estimate().Peak() <= available {
+			break
+		}
+	}
+	return batch
+}
+
+// changed returns a copy of the run with a change.
+func (r *Run) changed(change func(*Run)) *Run {
+	other := *r
+	change(&other)
+	return &other
+}
+
+// shortage returns a warning that the run needs more memory than is available, with settings that
+// fit.
+func (r *Run) shortage(e Estimate, available int64) string {
+	var b strings.Builder
+	what := fmt.Sprintf("an image of %dx%d", r.Width, r.Height)
+	if r.batch > 1 {
+		what = fmt.Sprintf("a batch of %d images of %dx%d", r.batch, r.Width, r.Height)
+	}
+	fmt.Fprintf(&b, "%s in %v needs about %s of memory", what, r.dtype, units.About(e.Peak()))
+	if e.LowRAM {
+		b.WriteString(", even with one component of the model in memory at a time,")
+	}
+	fmt.Fprintf(&b, " and %s are free: the run may fail, or slow this machine down", units.About(available))
+	if remedies := r.remedies(available); len(remedies) > 0 {
+		b.WriteString("; try " + strings.Join(remedies, ", or "))
+	}
+	return b.String()
+}
+
+// remedies returns up to three combinations of flags with which the run fits.
+func (r *Run) remedies(available int64) (fitting []string) {
+	const limit = 3
+	quantize := r.loader.Quantize
+	try := func(flags string, q *mlx.Quantization, change func(*Run)) (fits bool) {
+		need := r.changed(change).estimate(residency{shortLookahead: true, lowRAM: true, decodeAlone: true}, q).Peak()
+		if len(fitting) < limit && need <= available {
+			fitting = append(fitting, fmt.Sprintf("%s (%s)", flags, units.About(need)))
+		}
+		return need <= available
+	}
+	if r.batch > 1 {
+		try("--batch-size 1", quantize, func(other *Run) { other.batch = 1 })
+	}
+	if quantize == nil && !r.quantized() {
+		for _, name := range []string{"8", "4"} {
+			if q, err := component.ParseQuantization(name, 0); err == nil {
+				try("-q "+name, q, func(*Run) {})
+			}
+		}
+	}
+	for _, quarters := range []int{3, 2, 1} { // of each side
+		side := func(n int) int { return max(1, n*quarters/4/r.Multiple()) * r.Multiple() }
+		flags := fmt.Sprintf("--width %d --height %d", side(r.Width), side(r.Height))
+		if try(flags, quantize, func(other *Run) { other.Width, other.Height = side(r.Width), side(r.Height) }) {
+			break
+		}
+	}
+	return fitting
+}
+
+// quantized reports whether the model's files have quantized weights.
+func (p *Pipeline) quantized() bool {
+	for _, l := range p.loadables {
+		if slices.ContainsFunc(l.found, func(f nn.Found) bool { return f.Quantized != nil }) {
+			return true
+		}
+	}
+	return false
+}
+
+// BatchSize returns the batch size that generates images of this run fastest. A single image keeps
+// a GPU busy unless it is small: on an H200, four images of 512x512 took 0.88 of the time that they
+// took one by one, and eight of 256x256 took 0.74. On the CPU batches gain nothing. The batch is
+// smaller if it does not fit into memory. It must run on the MLX thread.
+func (r *Run) BatchSize() int {
+	tokens := r.Pipeline.tokens(r.Height, r.Width) + r.referenceTokens()
+	n := 1
+	switch {
+	case r.device == mlx.CPU || r.Overrides != nil || r.Latents.Data != nil || r.Hook != nil:
+	case tokens <= 256:
+		n = 8
+	case tokens <= 1024:
+		n = 4
+	}
+	return r.fittingBatch(n)
+}
+
+// BatchSize returns the batch size of a request's run, 1 for a request that cannot be run.
+func (p *Pipeline) BatchSize(request Request) int {
+	r, err := p.Prepare(request, 1)
+	if err != nil {
+		return 1
+	}
+	return r.BatchSize()
+}
+
+// referenceSizes returns the sizes in which the reference images are encoded.
+func (r *Run) referenceSizes() (sizes []image.Point) {
+	for _, img := range r.References {
+		sizes = append(sizes, r.family.(family.Editor).ReferenceSize(img.Bounds().Size(), r.Multiple()))
+	}
+	return sizes
+}
+
+// referenceTokens returns the number of tokens of the reference images in the transformer's
+// sequence.
+func (r *Run) referenceTokens() (n int) {
+	for _, size := range r.referenceSizes() {
+		n += r.Pipeline.tokens(size.Y, size.X)
+	}
+	return n
+}

@@ -1,0 +1,79 @@
+package models
+
+import (
+	"maps"
+	"slices"
+
+	"github.com/gomflux/gomflux/internal/checkpoint"
+	"github.com/gomflux/gomflux/mlx"
+	"github.com/gomflux/gomflux/mlx/nn"
+	"github.com/gomflux/gomflux/models/component"
+)
+
+// A loadable is a component whose weights can be freed and loaded again.
+type loadable struct {
+	component.Component
+	found  []nn.Found                         // tensor of each parameter
+	sizes  map[mlx.Quantization]weightsMemory // cache of Pipeline.weightsMemory
+	loaded bool
+}
+
+// newLoadable matches a component with the headers of its checkpoint. Tensors that are missing or
+// do not belong to it are an error.
+func newLoadable(c component.Component, ck *checkpoint.Checkpoint) (*loadable, error) {
+	found, mismatch := c.Match(ck)
+	if mismatch != nil {
+		return nil, mismatch
+	}
+	return &loadable{Component: c, found: found, sizes: map[mlx.Quantization]weightsMemory{}}, nil
+}
+
+// quantizations returns how each parameter is quantized in memory if plain weights are quantized
+// to q; nil for parameters that stay plain.
+func (l *loadable) quantizations(q *mlx.Quantization) []*mlx.Quantization {
+	quantize := l.LayerQuantizer(q)
+	list := make([]*mlx.Quantization, len(l.found))
+	for i, parameter := range nn.Parameters(l.Model) {
+		if list[i] = l.found[i].Quantized; list[i] == nil && quantize != nil {
+			list[i] = quantize(parameter)
+		}
+	}
+	return list
+}
+
+// A weightsMemory describes the memory of a component's weights.
+type weightsMemory struct {
+	bytes  int64
+	linear int64 // number of weights in linear layers
+	cast   int64 // number of weights in linear layers that are cast or dequantized for every product
+}
+
+// weightsMemory returns the memory of a component's weights if the plain ones are quantized to q.
+func (p *Pipeline) weightsMemory(l *loadable, q *mlx.Quantization) (m weightsMemory) {
+	key := mlx.Quantization{}
+	if q != nil {
+		key = *q
+	}
+	if known, ok := l.sizes[key]; ok {
+		return known
+	}
+	defer func() { l.sizes[key] = m }()
+	quantized := l.quantizations(q)
+	for i, parameter := range nn.Parameters(l.Model) {
+		bytes, cast := parameter.Memory(l.found[i], p.dtype, quantized[i])
+		m.bytes += bytes
+		if parameter.Kind() != nn.LinearWeight {
+			continue
+		}
+		shape := parameter.Stored()
+		n := int64(shape[0]) * int64(shape[1])
+		m.linear += n
+		if cast && !(quantized[i] != nil && p.device.Backend() == mlx.BackendMetal) {
+			m.cast += n
+		}
+	}
+	return m
+}
+
+// sorted returns the keys of a map.
+func sorted[V any](m map[string]V) []string { return slices.Sorted(maps.Keys(m)) }

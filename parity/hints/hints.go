@@ -1,0 +1,197 @@
+// Package hints turns the difference between two tensors into a known mistake: it computes
+// what a mistake would have made of the reference's tensors, and compares that with ours.
+//
+// values.go looks for factors, offsets and rounding, order.go for other orders of axes and of
+// parts of axes, modules.go for norms and activations, and pipeline.go for what is around the
+// modules: schedule, timesteps, positions, guidance, embeddings, latents and pixels. Hints hold
+// for any model: where models differ in the names or layouts of their tensors, as for rotary
+// tables, a function tries each.
+package hints
+
+import (
+	"fmt"
+	"math"
+	"strings"
+
+	"github.com/gomflux/gomflux/mlx"
+	"github.com/gomflux/gomflux/mlx/hooks"
+)
+
+// A Hint is a known mistake that explains a difference.
+type Hint struct {
+	Key  string `json:"key"`
+	Text string `json:"text"`
+}
+
+// A Question is a tensor that differs from the reference's, with all that an answer may be
+// computed from. The functions of this package that take one must run on the MLX thread.
+type Question struct {
+	Name      hooks.Name // in the reference's run
+	Ours      *mlx.Array
+	Reference *mlx.Array
+	Guidance  float64  // the run's guidance scale
+	Names     []string // of all tensors in the reference's run
+	// Tensor returns a tensor of the reference's run, cut to the pass (prompt or negative
+	// prompt) that Ours belongs to; nil if the run does not have it.
+	Tensor func(hooks.Name) *mlx.Array
+}
+
+// maxValues is the size of the largest tensor that is searched.
+const maxValues = 1 << 22
+
+// Explain returns what is known about the difference of two tensors of one shape.
+func Explain(q Question) []Hint {
+	if n := q.Ours.Size(); n > maxValues || n < 2 {
+		return nil
+	}
+	s := newSearch(q)
+	if !s.finite() {
+		return s.hints
+	}
+	if s.off = distance(s.got, s.want); s.off == 0 {
+		return nil
+	}
+	// Special hints come before those that fit anything.
+	for _, look := range []func(*search){
+		(*search).windowOrder, (*search).timestep, (*search).schedule, (*search).positions, (*search).angles,
+		(*search).embeddings, (*search).guidance, (*search).pixels, (*search).attention, (*search).activation,
+		(*search).modulation, (*search).norm, (*search).constant, (*search).latents, (*search).siblings, (*search).order,
+		(*search).rounding, (*search).alongAxes, (*search).overall,
+	} {
+		if look(s); len(s.hints) > 0 {
+			break
+		}
+	}
+	return s.hints
+}
+
+// ExplainShapes returns what is known about tensors of different shapes: prompt embeddings that
+// end with the same rows.
+func ExplainShapes(q Question) []Hint {
+	g, w := q.Ours.Shape(), q.Reference.Shape()
+	if !strings.HasSuffix(q.Name.Module, ".embeds") || len(g) != 2 || len(w) != 2 || g[1] != w[1] {
+		return nil
+	}
+	n := min(g[0], w[0])
+	x, y := hostTensor("", q.Ours.Slice(0, g[0]-n, g[0])), hostTensor("", q.Reference.Slice(0, w[0]-n, w[0]))
+	if distance(x, y) > 1e-3*norm(y) {
+		return nil
+	}
+	return []Hint{{"dropped prefix", fmt.Sprintf("both end with the same rows, but ours has %d, the reference %d: another number of "+
+		"the template's tokens is dropped", g[0], w[0])}}
+}
+
+// A search looks for known mistakes in one wrong tensor.
+type search struct {
+	Question
+	got, want tensor
+	off       float64 // norm of the error
+	hints     []Hint
+}
+
+func newSearch(q Question) *search {
+	name := q.Name.String()
+	return &search{Question: q, got: hostTensor(name, q.Ours), want: hostTensor(name, q.Reference)}
+}
+
+// say adds a hint, once for each key.
+func (s *search) say(key, format string, args ...any) {
+	for _, h := range s.hints {
+		if h.Key == key {
+			return
+		}
+	}
+	s.hints = append(s.hints, Hint{key, fmt.Sprintf(format, args...)})
+}
+
+// fits reports whether a mistake explains ours: what it makes of the reference's tensors is at
+// least ten times closer to ours than the reference's own tensor is.
+func (s *search) fits(candidate tensor) bool {
+	return len(candidate.v) == len(s.got.v) && distance(candidate, s.got) <= 0.1*s.off
+}
+
+// isReference reports whether a formula is the one that the reference computes.
+func (s *search) isReference(candidate tensor) bool {
+	return len(candidate.v) == len(s.want.v) && distance(candidate, s.want) <= min(1e-3*norm(s.want), 0.1*s.off)
+}
+
+// A variant is one mistake, its hint, and what it would compute.
+type variant struct {
+	key, text string
+	value     func() tensor
+}
+
+// try adds the hint of the first variant that explains ours, and reports whether one does.
+func (s *search) try(variants ...variant) bool {
+	for _, v := range variants {
+		if s.fits(v.value()) {
+			s.say(v.key, "%s", v.text)
+			return true
+		}
+	}
+	return false
+}
+
+// array returns the reference's tensor of a module, at this step and call, or nil.
+func (s *search) array(module string, point hooks.Point) *mlx.Array {
+	return s.Tensor(hooks.Name{Module: module, Step: s.Name.Step, Call: s.Name.Call, Point: point})
+}
+
+// tensor is array on the host, unless it is too large.
+func (s *search) tensor(module string, point hooks.Point) (tensor, bool) {
+	a := s.array(module, point)
+	if a == nil || a.Size() > maxValues || a.Size() == 0 {
+		return tensor{}, false
+	}
+	n := hooks.Name{Module: module, Step: s.Name.Step, Call: s.Name.Call, Point: point}
+	return hostTensor(n.String(), a), true
+}
+
+func (s *search) input(module, key string) (tensor, bool) { return s.tensor(module, input(key)) }
+
+func input(key string) hooks.Point { return hooks.Point{Kind: hooks.Input, Key: key} }
+func inner(key string) hooks.Point { return hooks.Point{Kind: hooks.Inner, Key: key} }
+
+// around returns the reference's tensors of a module and of those in it, at the same step,
+// that accept holds for: at most 300.
+func (s *search) around(scope string, accept func(hooks.Name, tensor) bool) []tensor {
+	var out []tensor
+	for _, name := range s.Names {
+		n, err := hooks.ParseName(name)
+		if err != nil || n == s.Name || n.Step != s.Name.Step || n.Module != scope && !strings.HasPrefix(n.Module, scope+".") {
+			continue
+		}
+		a := s.Tensor(n)
+		if a == nil || a.Size() > maxValues || a.Size() < 2 || len(out) > 300 {
+			continue
+		}
+		if t := hostTensor(name, a); accept(n, t) {
+			out = append(out, t)
+		}
+	}
+	return out
+}
+
+// isOutput reports whether the wrong tensor is a module's output.
+func (s *search) isOutput() bool { return s.Name.Point.Kind == hooks.Output }
+
+// isInput reports whether the wrong tensor is a module's input.
+func (s *search) isInput() bool { return s.Name.Point.Kind == hooks.Input }
+
+// finite reports whether both tensors are finite everywhere, with a hint if only ours is not.
+func (s *search) finite() bool {
+	count := func(t tensor) (n int) {
+		for _, x := range t.v {
+			if math.IsNaN(x) || math.IsInf(x, 0) {
+				n++
+			}
+		}
+		return n
+	}
+	ours, reference := count(s.got), count(s.want)
+	if ours > 0 && reference == 0 {
+		s.say("not finite", "%d of %d values are NaN or infinite: an overflow, a division by zero, or a missing attention scale",
+			ours, len(s.got.v))
+	}
+	return ours+reference == 0
+}

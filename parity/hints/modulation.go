@@ -1,0 +1,150 @@
+package hints
+
+import (
+	"fmt"
+	"math"
+	"slices"
+	"strings"
+
+	"github.com/gomflux/gomflux/mlx/hooks"
+)
+
+// A chunk is a part of a modulation: scale, shift or gate of a norm or a residual.
+type chunk struct {
+	name string
+	tensor
+}
+
+// modulation looks for chunks of a modulation that are used for each other, where a norm is
+// scaled and shifted, or what is added to a residual is gated.
+func (s *search) modulation() {
+	if len(s.want.shape) != 3 || len(s.want.v) > 1<<18 {
+		return
+	}
+	scope := s.Name.Module
+	if s.isInput() {
+		scope = hooks.Parent(scope)
+	}
+	for ; scope != "" && len(s.hints) == 0; scope = hooks.Parent(scope) { // an input may be seen first at a module further inside
+		if strings.Count(s.Name.Module, ".")-strings.Count(scope, ".") > 3 {
+			return
+		}
+		chunks := s.chunks(scope)
+		if len(chunks) == 0 || len(chunks) > 18 {
+			continue
+		}
+		bases := s.around(scope, func(n hooks.Name, t tensor) bool { return of(n, scope) && slices.Equal(t.shape, s.want.shape) })
+		if !s.scaleAndShift(bases, chunks) {
+			s.gate(bases, chunks)
+		}
+	}
+}
+
+// of reports whether a tensor is a module's own, or of one right inside it.
+func of(n hooks.Name, module string) bool {
+	return n.Module == module || hooks.Parent(n.Module) == module
+}
+
+// chunks returns the parts of the modulations of a module, each as long as a row of the wrong
+// tensor. Where tokens have unlike modulations (modulate_index chooses a row for each token)
+// they are as large as all of it.
+func (s *search) chunks(scope string) (out []chunk) {
+	d := s.want.last()
+	index, indexed := s.input(scope, "modulate_index")
+	indexed = indexed && len(index.v)*d == len(s.want.v)
+	for _, t := range s.around(scope, func(n hooks.Name, t tensor) bool {
+		vector := n.Point.Kind == hooks.Output || strings.HasPrefix(n.Point.Key, "temb_mod")
+		rows := len(t.v) / t.last()
+		return of(n, scope) && vector && t.last()%d == 0 && t.last() <= 9*d && (rows == 1 || rows == 2 && indexed)
+	}) {
+		for i := range t.last() / d {
+			name, part := fmt.Sprintf("chunk %d of %s", i, t.name), t.columns(i*d, (i+1)*d)
+			if len(t.v) > t.last() {
+				byToken := tensor{v: make([]float64, 0, len(s.want.v))}
+				for _, row := range index.v {
+					byToken.v = append(byToken.v, part.row(int(row)).v...)
+				}
+				out = append(out, chunk{name, byToken})
+				name, part = name+" at the step's time, for references too", part.row(0)
+			}
+			out = append(out, chunk{name, part})
+		}
+	}
+	return out
+}
+
+// scaleAndShift looks for mistakes in x·(1+scale) and x·(1+scale)+shift.
+func (s *search) scaleAndShift(bases []tensor, chunks []chunk) bool {
+	noShift := chunk{"no shift", tensor{v: []float64{0}}}
+	shifts := append([]chunk{noShift}, chunks...)
+	scaled := func(x tensor, scale, shift chunk) tensor {
+		return x.with(scale.tensor, func(x, c float64) float64 { return x * (1 + c) }).with(shift.tensor, plus)
+	}
+	for _, x := range bases {
+		for _, scale := range chunks {
+			for _, shift := range shifts {
+				if scale.name == shift.name || !s.isReference(scaled(x, scale, shift)) {
+					continue
+				}
+				if s.try(
+					variant{"scale and shift swapped", fmt.Sprintf("%s is scaled with %s and shifted with %s, in the reference the "+
+						"other way round", x.name, shift.name, scale.name), func() tensor { return scaled(x, shift, scale) }},
+					variant{"modulation without 1", fmt.Sprintf("%s is scaled by %s and should be by 1 plus that", x.name, scale.name),
+						func() tensor { return x.with(scale.tensor, times).with(shift.tensor, plus) }},
+					variant{"modulation missing", fmt.Sprintf("%s goes on without the scale of %s and the shift of %s", x.name,
+						scale.name, shift.name), func() tensor { return x }},
+				) {
+					return true
+				}
+				for _, a := range chunks {
+					for _, b := range shifts {
+						if a.name != b.name && (b.name == noShift.name) == (shift.name == noShift.name) &&
+							s.try(variant{"modulation swapped",
+								fmt.Sprintf("%s is scaled with %s and shifted with %s, in the reference with %s and %s: scale and shift, "+
+									"or those of attention and the MLP, are swapped", x.name, a.name, b.name, scale.name, shift.name),
+								func() tensor { return scaled(x, a, b) }}) {
+							return true
+						}
+					}
+				}
+			}
+		}
+	}
+	return false
+}
+
+// gate looks for mistakes in base + x·gate and base + x·tanh(gate).
+func (s *search) gate(bases []tensor, chunks []chunk) bool {
+	added := func(base, x tensor, c chunk, f function) tensor {
+		return base.with(x.with(c.apply(f.f), times), plus)
+	}
+	functions := []function{{"tanh of ", math.Tanh}, {"", identity}}
+	for _, base := range bases {
+		for _, x := range bases {
+			if base.name == x.name || distance(base, x) == 0 {
+				continue
+			}
+			for _, c := range chunks {
+				for _, f := range functions {
+					if !s.isReference(added(base, x, c, f)) {
+						continue
+					}
+					if s.try(variant{"gate missing", fmt.Sprintf("%s is added without its gate, %s%s", x.name, f.name, c.name),
+						func() tensor { return base.with(x, plus) }}) {
+						return true
+					}
+					for _, other := range chunks {
+						for _, g := range functions {
+							if (other.name != c.name || g.name != f.name) && s.try(variant{"gate", fmt.Sprintf("%s is gated with %s%s, "+
+								"in the reference with %s%s", x.name, g.name, other.name, f.name, c.name),
+								func() tensor { return added(base, x, other, g) }}) {
+								return true
+							}
+						}
+					}
+				}
+			}
+		}
+	}
+	return false
+}

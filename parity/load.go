@@ -1,0 +1,117 @@
+package parity
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"image"
+	"io/fs"
+	"os"
+	"path/filepath"
+
+	"github.com/gomflux/gomflux/internal/checkpoint"
+	"github.com/gomflux/gomflux/internal/disk"
+	"github.com/gomflux/gomflux/models"
+	"github.com/gomflux/gomflux/models/catalog"
+	"github.com/gomflux/gomflux/models/family"
+	"github.com/gomflux/gomflux/picture"
+)
+
+// load loads the model and prepares the run's request.
+func (r *replay) load() error {
+	var err error
+	if r.model, r.fsys, err = r.find(); err != nil {
+		return err
+	}
+	r.pipeline, err = models.Load(r.fsys, models.LoadOptions{
+		Device: r.Device, Dtype: r.Dtype, Quantize: r.Quantize, LoRAs: r.LoRAs, RuntimeLoRA: r.RuntimeLoRA,
+	})
+	if err != nil {
+		return err
+	}
+	if r.absent, err = absentFrom(r.fsys, r.pipeline.Components()); err != nil {
+		return err
+	}
+	if r.request, err = r.newRequest(); err != nil {
+		return err
+	}
+	if err := r.pipeline.Check(r.request); err != nil {
+		return fmt.Errorf("run %s: %w: %w", r.run, ErrRun, err)
+	}
+	r.passNames = passNames{r.ref, r.ref.batched() && r.pipeline.UsesNegativePrompt(r.request)}
+	return nil
+}
+
+// newRequest returns the run's settings as a request.
+func (r *replay) newRequest() (models.Request, error) {
+	s := r.ref.Settings
+	q := models.Request{
+		Prompt: s.Prompt, Height: s.Height, Width: s.Width, Steps: s.Steps, Guidance: s.Guidance, Seed: s.Seed,
+		MaxSequenceLength: s.MaxSequenceLength, Scheduler: s.Scheduler, ImageStrength: s.ImageStrength,
+	}
+	switch {
+	case s.NegativePrompt != nil:
+		q.NegativePrompt = *s.NegativePrompt
+	case family.Find(r.pipeline.Class).NeedsNegativePrompt:
+		q.Guidance = min(q.Guidance, 1) // which disables guidance
+	}
+	if noise := r.ref.Array("latents.init"); noise != nil && noise.Ndim() > 1 {
+		q.Latents = models.Latents{Shape: noise.Shape()[1:], Data: noise.Floats()}
+	} else {
+		q.RNG = cmp.Or(s.RNG, "torch") // as diffusers draws noise for the seed
+	}
+	var err error
+	if s.Picture != "" {
+		if q.Image, err = r.readImage(s.Picture); err != nil {
+			return q, err
+		}
+	}
+	for _, name := range s.References {
+		img, err := r.readImage(name)
+		if err != nil {
+			return q, err
+		}
+		q.References = append(q.References, img)
+	}
+	return q, nil
+}
+
+// find finds the model: the one of the options, or else the one that the dump was made with.
+func (r *replay) find() (string, fs.FS, error) {
+	name := r.Options.Model
+	if name == "" {
+		if name = r.ref.Model; name == "" {
+			return "", nil, fmt.Errorf("run %s: its settings name no model (set one with --model)", r.run)
+		}
+		for _, up := range []string{".", "..", "../.."} {
+			if folder := filepath.Join(r.run, up, name); !filepath.IsAbs(name) && disk.IsFolder(folder) {
+				name = folder
+				break
+			}
+		}
+	}
+	if !disk.IsFolder(name) {
+		source, err := catalog.Find(name)
+		if err != nil {
+			return "", nil, err
+		}
+		return name, source.FS, nil
+	}
+	folder, err := checkpoint.OpenFolder(name)
+	return name, folder, err
+}
+
+// readImage reads an input image of the run: a file in the run's folder, or next to it.
+func (r *replay) readImage(name string) (image.Image, error) {
+	file := filepath.Join(r.run, name)
+	if filepath.IsAbs(name) {
+		file = name
+	} else if _, err := os.Stat(file); errors.Is(err, fs.ErrNotExist) {
+		file = filepath.Join(r.run, "..", name)
+	}
+	p, err := picture.ReadFile(file)
+	if err != nil {
+		return nil, err
+	}
+	return p.Image, nil
+}

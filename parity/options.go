@@ -1,0 +1,26 @@
+package parity
+
+import (
+	"github.com/gomflux/gomflux/mlx"
+	"github.com/gomflux/gomflux/mlx/hooks"
+	"github.com/gomflux/gomflux/models/lora"
+)
+
+// Options configure a replay.
+type Options struct {
+	Model       string            // a folder or a name for catalog.Find; "" is the run's own
+	Readings    []string          // Free, Isolated; nil is both
+	Device      *mlx.Device       // nil: a GPU if there is one
+	Dtype       *mlx.Dtype        // nil: the device's default
+	Tolerances  *Table            // nil: the built-in table
+	Quantize    *mlx.Quantization // as in models.LoadOptions
+	LoRAs       []lora.Spec       // as in models.LoadOptions
+	RuntimeLoRA bool              // as in models.LoadOptions
+	// Progress is called before every pass through the model.
+	Progress func(pass, passes int)
+
+	bug   func(*replay, hooks.Tap) *mlx.Array // for tests: replaces an output before it is compared
+	fault func(*replay, hooks.Tap) *mlx.Array // for tests: replaces an output after it is compared
+	quick bool                                // only the last pass
+	more  []string                            // folders with more of the run's tensors
+}

@@ -1,0 +1,203 @@
+package parity
+
+import (
+	"fmt"
+	"math"
+	"regexp"
+	"slices"
+	"strings"
+
+	"github.com/gomflux/gomflux/mlx/hooks"
+)
+
+// A Tensor compares one of the reference's tensors with ours.
+type Tensor struct {
+	Name      string `json:"name"`
+	Reference string `json:"reference,omitempty"` // its name in the reference's run, if that is another
+	Module    string `json:"module"`              // with its step and call
+	Kind      string `json:"kind"`                // output, input or inner value
+	Stage     string `json:"stage"`
+	Order     int    `json:"order"`
+	Shape     []int  `json:"shape"`
+	RefShape  []int  `json:"reference_shape"`
+	Guess     string `json:"shape_guess,omitempty"`
+	Dtype     string `json:"dtype"`
+	RefDtype  string `json:"reference_dtype"`
+
+	Free     *Reading `json:"free,omitempty"`     // computed from the start of the run
+	Isolated *Reading `json:"isolated,omitempty"` // the module as a whole, with the reference's inputs
+	Own      *Reading `json:"own,omitempty"`      // the module's own arithmetic, everything inside it being the reference's
+
+	Got       []float64  `json:"first_values"`
+	Ref       []float64  `json:"reference_first_values"`
+	Hints     []Hint     `json:"hints,omitempty"`
+	Histogram *Histogram `json:"histogram,omitempty"`
+
+	made int // its place in the run, from 1; 0 if unknown
+}
+
+// moduleOf returns a tensor's name without its point.
+func moduleOf(name string) string {
+	module, _, _ := strings.Cut(name, ":")
+	return module
+}
+
+// moduleName returns the module's path alone.
+func (t *Tensor) moduleName() string {
+	n, err := hooks.ParseName(t.Name)
+	if err != nil {
+		return t.Name
+	}
+	return n.Module
+}
+
+// moduleAtStep returns the module's path and step.
+func (t *Tensor) moduleAtStep() string {
+	n, err := hooks.ParseName(t.Name)
+	if err != nil {
+		return t.Name
+	}
+	return fmt.Sprint(n.Module, "@", n.Step)
+}
+
+// sameShape reports whether both sides have one shape.
+func (t *Tensor) sameShape() bool { return slices.Equal(t.Shape, t.RefShape) }
+
+// shapesText describes how the shapes differ.
+func (t *Tensor) shapesText() string {
+	text := fmt.Sprintf("shape %v, the reference's %v", t.Shape, t.RefShape)
+	if t.Guess != "" {
+		text += fmt.Sprintf(" (%s)", t.Guess)
+	}
+	return text
+}
+
+// best returns the reading that verdicts are based on.
+func (t *Tensor) best() *Reading {
+	switch {
+	case t.Own != nil:
+		return t.Own
+	case t.Isolated != nil:
+		return t.Isolated
+	}
+	return t.Free
+}
+
+// OK reports whether every reading is within tolerance.
+func (t *Tensor) OK() bool {
+	for _, r := range []*Reading{t.Free, t.Isolated, t.Own} {
+		if r != nil && !r.OK {
+			return false
+		}
+	}
+	return t.sameShape()
+}
+
+// ownOK reports whether the tensor's own error is within tolerance.
+func (t *Tensor) ownOK() bool {
+	r := t.best()
+	return t.sameShape() && (r == nil || r.OK)
+}
+
+// A Reading is one comparison of a tensor.
+type Reading struct {
+	Difference
+	Tolerance Tolerance
+	OK        bool
+}
+
+// l2 returns the relative L2 error: 0 without a reading, infinite if a value is not finite.
+func (r *Reading) l2() float64 {
+	switch {
+	case r == nil:
+		return 0
+	case !r.Finite:
+		return math.Inf(1)
+	}
+	return r.L2
+}
+
+// newReading compares a tensor's values and judges them. Samples of a tensor have a nil shape.
+func newReading(name string, got, want []float32, shape []int, tolerance Tolerance) *Reading {
+	d := &Reading{Difference: Compare(got, want), Tolerance: tolerance}
+	if axis := channelAxis(name, shape); axis >= 0 && len(want) > 0 {
+		d.channels(got, want, shape, axis)
+	}
+	d.count(got, want, tolerance.ATol, tolerance.RTol)
+	if name == "image" && tolerance.OffByOne > 0 {
+		d.OK = offByOne(got, want, tolerance.OffByOne)
+	} else {
+		d.OK = d.Within(tolerance)
+	}
+	return d
+}
+
+// offByOne reports whether no pixel value differs by more than 1, and no more than a part of
+// them at all. Two may differ in any image, however small.
+func offByOne(got, want []float32, part float64) bool {
+	off := 0
+	for i, w := range want {
+		switch e := math.Abs(float64(got[i]) - float64(w)); {
+		case !(e <= 1):
+			return false
+		case e != 0:
+			off++
+		}
+	}
+	return float64(off) <= max(2, part*float64(len(want)))
+}
+
+// pixels matches the names of 8-bit images.
+var pixels = regexp.MustCompile(`^image(\.in|\.condition)?(#\d+)?$`)
+
+// channelAxis returns the axis of features: after the batch in images, the last one of tokens;
+// -1 if there is no such axis.
+func channelAxis(name string, shape []int) int {
+	switch {
+	case len(shape) < 2 || pixels.MatchString(name) || strings.Contains(name, ".input_ids"):
+		return -1
+	case len(shape) == 4 && !strings.HasPrefix(name, "t"), len(shape) == 3 && strings.Contains(name, "group_norm"), len(shape) == 5:
+		return 1
+	case len(shape) == 4 && strings.HasPrefix(name, "transformer@"):
+		return 0
+	}
+	return len(shape) - 1
+}
+
+// first returns the first values, for people to look at.
+func first(values []float32) []float64 {
+	out := make([]float64, min(10, len(values)))
+	for i := range out {
+		out[i] = float64(values[i])
+	}
+	return out
+}
+
+// A Histogram counts the values of both sides in bins of equal width.
+type Histogram struct {
+	Min       float64 `json:"min"`
+	Max       float64 `json:"max"`
+	Got       []int   `json:"got"`
+	Reference []int   `json:"reference"`
+}
+
+const bins = 32
+
+func histogram(got, want []float32) *Histogram {
+	a, b := rangeOf(got), rangeOf(want)
+	h := &Histogram{Min: min(a.Min, b.Min), Max: max(a.Max, b.Max), Got: make([]int, bins), Reference: make([]int, bins)}
+	fill := func(counts []int, values []float32) {
+		for _, v := range values {
+			at := 0
+			if h.Max > h.Min {
+				at = min(bins-1, int(bins*((float64(v)-h.Min)/(h.Max-h.Min))))
+			}
+			if at >= 0 && !math.IsNaN(float64(v)) && !math.IsInf(float64(v), 0) {
+				counts[at]++
+			}
+		}
+	}
+	fill(h.Got, got)
+	fill(h.Reference, want)
+	return h
+}

@@ -1,0 +1,197 @@
+package parity
+
+import (
+	"fmt"
+	"slices"
+
+	"github.com/gomflux/gomflux/mlx/hooks"
+)
+
+// A Verdict names what is wrong first.
+type Verdict struct {
+	OK     bool   `json:"ok"`
+	Stage  string `json:"stage,omitempty"`  // the first that diverges
+	Module string `json:"module,omitempty"` // the first that diverges
+	Tensor string `json:"tensor,omitempty"` // the tensor that shows it
+	Text   string `json:"text"`
+	Hints  []Hint `json:"hints,omitempty"`
+	// Children are the modules right inside Module.
+	Children []Child `json:"children,omitempty"`
+	// Ask lists globs of the tensors of modules inside that the run lacks, for a closer look.
+	Ask []string `json:"ask,omitempty"`
+	// Others lists further modules that differ: on their own, if modules got the reference's
+	// inputs.
+	Others []string `json:"others,omitempty"`
+
+	unseen   bool // the reference could be asked for more
+	isolated bool // modules got the reference's inputs
+}
+
+// A Child is a module inside the one that diverges, and its own error.
+type Child struct {
+	Module string  `json:"module"`
+	OK     bool    `json:"ok"`
+	L2     float64 `json:"l2"`
+}
+
+func (r *Report) verdict() Verdict {
+	if !slices.Contains(r.Readings, Isolated) {
+		return r.firstToDiffer()
+	}
+	var culprits []culprit
+	seen := map[string]bool{}
+	for _, t := range r.Tensors {
+		if t.ownOK() {
+			continue
+		}
+		if c := r.attribute(t); !seen[c.module] {
+			seen[c.module] = true
+			culprits = append(culprits, c)
+		}
+	}
+	if len(culprits) == 0 {
+		return r.drift()
+	}
+	c := culprits[0]
+	v := Verdict{Stage: c.tensor.Stage, Module: c.module, Tensor: c.tensor.Name, Hints: c.tensor.Hints, isolated: true}
+	v.Text = fmt.Sprintf("%s diverges first, in stage %s: ", c.module, v.Stage)
+	switch {
+	case !c.tensor.sameShape():
+		v.Text += fmt.Sprintf("%s has %s", c.tensor.Name, c.tensor.shapesText())
+	case c.tensor.Module != c.module:
+		v.Text += fmt.Sprintf("it passes on %s, which is wrong (%v), although its inputs are right", c.tensor.Name, c.tensor.best())
+	default:
+		v.Text += fmt.Sprintf("%s is wrong (%v)", c.tensor.Name, c.tensor.best())
+	}
+	v.Children = r.children(c.module)
+	for _, other := range culprits[1:] {
+		v.Others = append(v.Others, other.module)
+	}
+	return v
+}
+
+// firstToDiffer is the verdict where each side computed everything itself, so that a module may
+// differ only because of one before it.
+func (r *Report) firstToDiffer() Verdict {
+	var v Verdict
+	for _, t := range r.Tensors {
+		switch {
+		case t.OK():
+		case v.Tensor == "":
+			v = Verdict{
+				Stage: t.Stage, Module: t.Module, Tensor: t.Name, Hints: t.Hints, Children: r.children(t.Module), Text: r.differs(t),
+			}
+		case t.Module != v.Module && !slices.Contains(v.Others, t.Module):
+			v.Others = append(v.Others, t.Module)
+		}
+	}
+	if v.Tensor == "" {
+		return r.drift()
+	}
+	return v
+}
+
+// differs is the text about the first tensor that differs, and in which order it is the first.
+func (r *Report) differs(t *Tensor) string {
+	by := ""
+	if !r.replayed && t.made == 0 {
+		by = fmt.Sprintf(" by name (neither run has %s, which has the order)", traceFile)
+	}
+	if !t.sameShape() {
+		return fmt.Sprintf("%s is the first to differ%s, in stage %s: it has %s", t.Name, by, t.Stage, t.shapesText())
+	}
+	return fmt.Sprintf("%s is the first to differ%s, in stage %s (%v)", t.Name, by, t.Stage, t.best())
+}
+
+// drift is the verdict where every module is within tolerance on its own.
+func (r *Report) drift() Verdict {
+	for _, t := range r.Tensors {
+		if t.OK() {
+			continue
+		}
+		reading, what := t.Free, "accumulated since the start of the run"
+		if t.Isolated != nil && !t.Isolated.OK {
+			reading, what = t.Isolated, "accumulated inside it"
+		}
+		return Verdict{
+			Stage: t.Stage, Module: t.Module, Tensor: t.Name, Children: r.children(t.Module),
+			Text: fmt.Sprintf("every module is within tolerance given the reference's inputs, but at %s the error that %s exceeds the "+
+				"tolerance (%v)", t.Name, what, reading),
+		}
+	}
+	switch {
+	case len(r.Tensors) == 0:
+		return Verdict{Text: "nothing was compared: both runs have no tensor name in common"}
+	case r.replayed && slices.ContainsFunc(r.Missing, isValue):
+		name := r.Missing[slices.IndexFunc(r.Missing, isValue)]
+		return Verdict{Text: fmt.Sprintf("%s is in the reference's run, but was not computed here", name), Stage: stageOf(name),
+			Tensor: name}
+	case r.FirstStep != r.RefFirstStep:
+		text := fmt.Sprintf("the first step that ran is %d, the reference's %d", r.FirstStep, r.RefFirstStep)
+		return Verdict{Text: text, Stage: "scheduler"}
+	}
+	return Verdict{OK: true, Text: fmt.Sprintf("all %d tensors are within tolerance", len(r.Tensors))}
+}
+
+// A culprit is a module that computes something wrong, and the tensor that shows it.
+type culprit struct {
+	module string
+	tensor *Tensor
+}
+
+// attribute finds the module that causes a wrong tensor: the nearest one around it whose inputs
+// are right. A wrong input is caused by the module around the one that gets it.
+func (r *Report) attribute(t *Tensor) culprit {
+	module := t.Module
+	if t.Kind == hooks.Input.String() {
+		module = r.parent(module)
+	}
+	for module != "" && r.wrongInput(module) {
+		module = r.parent(module)
+	}
+	if module == "" { // of the pipeline
+		module = moduleOf(t.Name)
+	}
+	return culprit{module, t}
+}
+
+// wrongInput reports whether a module gets a wrong input.
+func (r *Report) wrongInput(module string) bool {
+	return slices.ContainsFunc(r.Tensors, func(t *Tensor) bool {
+		return t.Module == module && t.Kind == hooks.Input.String() && !t.ownOK()
+	})
+}
+
+// parent returns the nearest module around one that was compared, at the same step and call, or
+// "".
+func (r *Report) parent(module string) string {
+	n, err := hooks.ParseName(module)
+	if err != nil {
+		return ""
+	}
+	for {
+		if n.Module = hooks.Parent(n.Module); n.Module == "" {
+			return ""
+		}
+		for _, name := range []string{n.String(), hooks.Name{Module: n.Module, Step: n.Step}.String()} {
+			if slices.ContainsFunc(r.Tensors, func(t *Tensor) bool { return t.Module == name }) {
+				return name
+			}
+		}
+	}
+}
+
+// children returns the modules right inside one, with their own errors.
+func (r *Report) children(module string) []Child {
+	n, err := hooks.ParseName(module)
+	if err != nil || !inside.MatchString(n.Module) {
+		return nil
+	}
+	var out []Child
+	for _, t := range r.Tensors {
+		if t.Kind == hooks.Output.String() && r.parent(t.Module) == module && t.best() != nil {
+			out = append(out, Child{t.Module, t.ownOK(), t.best().L2})
+		}
+	}
+	return out
+}

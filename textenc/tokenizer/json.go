@@ -1,0 +1,214 @@
+package tokenizer
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+)
+
+// tokenizerFile is tokenizer.json.
+type tokenizerFile struct {
+	Truncation    struct{ Direction string }
+	Padding       struct{ Direction string }
+	AddedTokens   []fileToken  `json:"added_tokens"`
+	Normalizer    charsmapFile `json:"normalizer"`
+	PreTokenizer  splitFile    `json:"pre_tokenizer"`
+	PostProcessor postFile     `json:"post_processor"`
+	Model         struct {
+		Type   string
+		Vocab  json.RawMessage
+		Merges json.RawMessage
+		UnkID  *int    `json:"unk_id"`
+		Suffix *string `json:"end_of_word_suffix"`
+	}
+}
+
+// charsmapFile has the fields of a normalizer that are used.
+type charsmapFile struct {
+	Charsmap    string `json:"precompiled_charsmap"`
+	Normalizers []struct {
+		Charsmap string `json:"precompiled_charsmap"`
+	}
+}
+
+// splitFile has the fields of a pre_tokenizer that are used.
+type splitFile struct {
+	Pretokenizers []struct {
+		Pattern struct{ Regex string }
+	}
+}
+
+// fromTokenizerJSON takes the vocabulary, and the class if it is not known.
+func (s *tokenizerSpec) fromTokenizerJSON(f *tokenizerFile) error {
+	m := &f.Model
+	kind := m.Type
+	if kind == "" && m.Merges != nil {
+		kind = "BPE" // as tokenizers before 0.8 wrote it
+	}
+	if kind != "BPE" && kind != "Unigram" {
+		return fmt.Errorf("model type %q, expected BPE or Unigram", kind)
+	}
+	if s.class == nil {
+		if s.class = f.class(); s.class == nil {
+			return errors.New("neither tokenizer_class nor the pattern that splits text identifies the class in transformers")
+		}
+	}
+	if expected := s.class.modelType(); kind != expected {
+		return fmt.Errorf("model type %s: expected %s for %s", kind, expected, s.class.name)
+	}
+	if s.class.unigram {
+		return s.fromUnigram(f)
+	}
+	if m.Suffix != nil && *m.Suffix != s.class.suffix {
+		return fmt.Errorf("end_of_word_suffix %q, expected %q, as %s has it", *m.Suffix, s.class.suffix, s.class.name)
+	}
+	if err := json.Unmarshal(m.Vocab, &s.vocab); err != nil {
+		return fmt.Errorf("vocab: %w", err)
+	}
+	var err error
+	if s.merges, err = parseMerges(m.Merges); err != nil {
+		return fmt.Errorf("merges: %w", err)
+	}
+	return nil
+}
+
+// fromUnigram takes the vocabulary of a Unigram model, and the table that normalizes
+// text.
+func (s *tokenizerSpec) fromUnigram(f *tokenizerFile) error {
+	m := &f.Model
+	if m.UnkID == nil || *m.UnkID != unigramUnknown {
+		return fmt.Errorf("unk_id: expected %d, as %s has it", unigramUnknown, s.class.name)
+	}
+	if err := json.Unmarshal(m.Vocab, &s.pieces); err != nil {
+		return fmt.Errorf("vocab: %w", err)
+	}
+	maps := []string{f.Normalizer.Charsmap}
+	for _, n := range f.Normalizer.Normalizers {
+		maps = append(maps, n.Charsmap)
+	}
+	for _, text := range maps {
+		if text == "" {
+			continue
+		}
+		var err error
+		if s.charsmap, err = parseCharsmap(text); err != nil {
+			return fmt.Errorf("precompiled_charsmap: %w", err)
+		}
+		break
+	}
+	return nil
+}
+
+// class returns the class with the pattern in the file, or nil.
+func (f *tokenizerFile) class() *tokenizerClass {
+	for _, c := range tokenizerClasses {
+		if c.unigram && f.Model.Type == "Unigram" {
+			return c
+		}
+		for _, p := range f.PreTokenizer.Pretokenizers {
+			if slices.Contains(c.splits, p.Pattern.Regex) {
+				return c
+			}
+		}
+	}
+	return nil
+}
+
+func (c *tokenizerClass) modelType() string {
+	if c.unigram {
+		return "Unigram"
+	}
+	return "BPE"
+}
+
+// parseMerges reads pairs, as transformers 5 writes them, or strings with a space
+// between two tokens, as transformers 4 does.
+func parseMerges(data json.RawMessage) ([]merge, error) {
+	var lines []string
+	if json.Unmarshal(data, &lines) == nil {
+		merges := make([]merge, len(lines))
+		for i, line := range lines {
+			var ok bool
+			if merges[i], ok = splitMerge(line); !ok {
+				return nil, fmt.Errorf("merge %d: expected two tokens and a space between them, found %q", i+1, line)
+			}
+		}
+		return merges, nil
+	}
+	var pairs [][]string
+	if err := json.Unmarshal(data, &pairs); err != nil {
+		return nil, err
+	}
+	merges := make([]merge, len(pairs))
+	for i, pair := range pairs {
+		if len(pair) != 2 {
+			return nil, fmt.Errorf("merge %d: expected two tokens, found %q", i+1, pair)
+		}
+		merges[i] = merge(pair)
+	}
+	return merges, nil
+}
+
+func splitMerge(line string) (merge, bool) {
+	a, b, ok := strings.Cut(line, " ")
+	return merge{a, b}, ok && a != "" && b != "" && !strings.Contains(b, " ")
+}
+
+// postFile is a post_processor.
+type postFile struct {
+	Type       string
+	Processors []postFile
+	Single     []struct {
+		SpecialToken *struct{ ID string }
+		Sequence     *struct{ ID string }
+	}
+	SpecialTokens map[string]struct{ IDs []uint32 } `json:"special_tokens"`
+}
+
+// around returns the ids before and after a single text.
+func (p *postFile) around() (before, after []int32, err error) {
+	switch p.Type {
+	case "", "ByteLevel":
+	case "Sequence":
+		for i := range p.Processors {
+			b, a, err := p.Processors[i].around()
+			if err != nil {
+				return nil, nil, err
+			}
+			before, after = append(b, before...), append(after, a...)
+		}
+	case "TemplateProcessing":
+		seen := false
+		for _, part := range p.Single {
+			if part.SpecialToken == nil {
+				if seen || part.Sequence == nil || part.Sequence.ID != "A" {
+					return nil, nil, errors.New("a template must have the text exactly once")
+				}
+				seen = true
+				continue
+			}
+			token, ok := p.SpecialTokens[part.SpecialToken.ID]
+			if !ok {
+				return nil, nil, fmt.Errorf("special token %q has no ids", part.SpecialToken.ID)
+			}
+			for _, id := range token.IDs {
+				if id > maxTokenID {
+					return nil, nil, fmt.Errorf("special token %q has id %d", part.SpecialToken.ID, id)
+				}
+				if seen {
+					after = append(after, int32(id))
+				} else {
+					before = append(before, int32(id))
+				}
+			}
+		}
+		if !seen {
+			return nil, nil, errors.New("a template must have the text exactly once")
+		}
+	default:
+		return nil, nil, fmt.Errorf("type %q is not supported", p.Type)
+	}
+	return before, after, nil
+}

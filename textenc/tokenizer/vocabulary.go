@@ -1,0 +1,61 @@
+package tokenizer
+
+import (
+	"bytes"
+	"fmt"
+	"io/fs"
+	"path"
+	"strings"
+	"unicode/utf8"
+
+	"github.com/gomflux/gomflux/internal/checkpoint"
+)
+
+// fromVocabulary reads vocab.json and merges.txt.
+func (s *tokenizerSpec) fromVocabulary(fsys fs.FS, dir string) error {
+	full := func(name string) string { return checkpoint.FullName(fsys, path.Join(dir, name)) }
+	data, err := checkpoint.ReadFile(fsys, s.file, maxTokenizerSize)
+	if notExist(fsys, s.file, err) {
+		if _, spm := fs.Stat(fsys, path.Join(dir, "spiece.model")); spm == nil {
+			return fmt.Errorf("%s: SentencePiece's format is not supported (create tokenizer.json next to it: "+
+				"T5Tokenizer.from_pretrained(folder).save_pretrained(folder))", full("spiece.model"))
+		}
+		return fmt.Errorf("%s: found neither tokenizer.json nor vocab.json: %w", checkpoint.FullName(fsys, dir), fs.ErrNotExist)
+	}
+	if err == nil {
+		if err = decodeLarge(data, &s.vocab); err != nil {
+			err = fmt.Errorf("%s: %w", full("vocab.json"), err)
+		}
+	}
+	if err != nil {
+		return err
+	}
+	switch {
+	case s.class == nil:
+		return fmt.Errorf("%s: tokenizer_class is missing, which vocab.json needs (CLIPTokenizer or Qwen2Tokenizer)",
+			full("tokenizer_config.json"))
+	case s.class.unigram:
+		return fmt.Errorf("%s: tokenizer_class %s has no vocab.json, and there is no tokenizer.json", full("tokenizer_config.json"),
+			s.class.name)
+	}
+	if data, err = checkpoint.ReadFile(fsys, path.Join(dir, "merges.txt"), maxTokenizerSize); err != nil {
+		return err
+	}
+	if !utf8.Valid(data) {
+		return fmt.Errorf("%s: the text is not UTF-8", full("merges.txt"))
+	}
+	n := 0
+	for line := range bytes.Lines(data) {
+		n++
+		text := strings.TrimSuffix(strings.TrimSuffix(string(line), "\n"), "\r")
+		if text == "" || strings.HasPrefix(text, "#version") {
+			continue
+		}
+		m, ok := splitMerge(text)
+		if !ok {
+			return fmt.Errorf("%s: line %d: expected two tokens and a space between them, found %.80q", full("merges.txt"), n, text)
+		}
+		s.merges = append(s.merges, m)
+	}
+	return nil
+}
