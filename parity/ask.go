@@ -3,6 +3,7 @@ package parity
 import (
 	"cmp"
 	"slices"
+	"strings"
 
 	"github.com/gomflux/gomflux/mlx/hooks"
 )
@@ -37,14 +38,27 @@ func (r *Report) ask(asked map[string]bool) []string {
 		from--
 	}
 	names := choose(r.sights[from:until+1], asked)
-	if len(names) > 0 || module == r.Verdict.Module {
+	if len(names) > 0 {
 		return names
 	}
-	// A module got a wrong input, which any module before it in the stage may have caused.
-	for from > 0 && stageOf(r.sights[from-1].ours) == r.Verdict.Stage {
+	// What is wrong may also come before the last tensor that was compared, in the other stream of
+	// the module. A wrong input may be from any module before it in the stage.
+	within := func(s sight) bool { return inModule(s.ours, module) }
+	if module != r.Verdict.Module {
+		within = func(s sight) bool { return stageOf(s.ours) == r.Verdict.Stage }
+	}
+	for from > 0 && within(r.sights[from-1]) {
 		from--
 	}
 	return choose(r.sights[from:until+1], asked)
+}
+
+// inModule reports whether a tensor is of a module, or of one inside it, at the module's step.
+func inModule(tensor, module string) bool {
+	t, err := hooks.ParseName(tensor)
+	m, err2 := hooks.ParseName(module)
+	return err == nil && err2 == nil && t.Step == m.Step &&
+		(t.Module == m.Module || strings.HasPrefix(t.Module, m.Module+"."))
 }
 
 // choose takes tensors level by level of the module tree, up to mostAsked, and some of the first

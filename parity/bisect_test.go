@@ -218,20 +218,33 @@ func TestBisectEnds(t *testing.T) {
 	}
 }
 
-// A correct second output of the module that differs must not hide the modules inside it.
+// Modules inside the one that differs must be found behind a correct tensor: its own second
+// output, or the output of a module of its other stream.
 func TestAskInsideModule(t *testing.T) {
 	output := func(name string, depth int, there bool) sight {
 		return sight{ours: name, name: name, kind: hooks.Output, depth: depth, there: there, wanted: true}
 	}
-	r := &Report{
-		Verdict: Verdict{Tensor: "blocks.0.attn@0", Module: "blocks.0.attn@0"},
-		sights: []sight{
+	for _, c := range []struct {
+		name, wrong string
+		sights      []sight
+		want        []string
+	}{
+		{"second output", "blocks.0.attn@0", []sight{
 			output("blocks.0.norm1@0", 3, true), output("blocks.0.attn.to_q@0", 4, false),
 			output("blocks.0.attn@0:out.1", 3, true), output("blocks.0.attn@0", 3, true),
-		},
-	}
-	if got := r.ask(map[string]bool{}); !slices.Equal(got, []string{"blocks.0.attn.to_q@0"}) {
-		t.Errorf("asked for %q", got)
+		}, []string{"blocks.0.attn.to_q@0"}},
+		{"other stream", "blocks.1@0:out.1", []sight{
+			output("blocks.0.ff@0", 3, false), output("blocks.0@0", 2, true), output("blocks.1.ff.net.2@0", 4, false),
+			output("blocks.1.ff@0", 3, false), output("blocks.1.ff_context@0", 3, true), output("blocks.1@0:out.1", 2, true),
+			output("blocks.1@0", 2, true),
+		}, []string{"blocks.1.ff@0", "blocks.1.ff.net.2@0"}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			r := &Report{Verdict: Verdict{Tensor: c.wrong, Module: moduleOf(c.wrong)}, sights: c.sights}
+			if got := r.ask(map[string]bool{}); !slices.Equal(got, c.want) {
+				t.Errorf("asked for %q, expected %q", got, c.want)
+			}
+		})
 	}
 }
 
