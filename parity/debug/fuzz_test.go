@@ -1,7 +1,9 @@
 package debug_test
 
 import (
+	"encoding/json"
 	"testing"
+	"testing/fstest"
 
 	"github.com/gomflux/gomflux/mlx/hooks"
 	"github.com/gomflux/gomflux/parity/debug"
@@ -24,6 +26,31 @@ func FuzzReplacement(f *testing.F) {
 		}
 		if (r.From.File == "") == (r.Saved == "") {
 			t.Errorf("%q is from %+v and %q", s, r.From, r.Saved)
+		}
+	})
+}
+
+// FuzzReadStats: what is read has names, and reads the same when it is written again.
+func FuzzReadStats(f *testing.F) {
+	f.Add([]byte(`{"name":"latents@0","hit_count":1,"timestamp":"","location":{"file":"a.go","line":1,"function":"f"},` +
+		`"point":"output","class":"","shape":[1,2],"dtype":"float32","stats":{"min":-1,"max":"Infinity","mean":"NaN","std":0,` +
+		`"nan":0,"inf":1},"preview":[1,"-Infinity"]}` + "\n" + `{"name":"x"}` + "\n" + `{"na`))
+	f.Fuzz(func(t *testing.T, data []byte) {
+		records, err := debug.ReadStats(fstest.MapFS{debug.StatsFile: {Data: data}})
+		if err != nil {
+			return
+		}
+		var text []byte
+		for _, rec := range records {
+			line, err := json.Marshal(rec)
+			if err != nil || rec.Name == "" {
+				t.Fatalf("%+v: %v", rec, err)
+			}
+			text = append(append(text, line...), '\n')
+		}
+		again, err := debug.ReadStats(fstest.MapFS{debug.StatsFile: {Data: text}})
+		if err != nil || len(again) != len(records) {
+			t.Fatalf("found %d records, %v, expected %d", len(again), err, len(records))
 		}
 	})
 }

@@ -1,7 +1,6 @@
 package debug
 
 import (
-	"bufio"
 	"context"
 	"encoding/json"
 	"errors"
@@ -37,13 +36,17 @@ type Run struct {
 	size     int64          // of the tree, in bytes
 	warned   bool
 	saved    int
-	trace    *os.File
-	traces   *bufio.Writer
+	recorded int      // lines of StatsFile
+	trace    *os.File // traces/taps.jsonl
+	stats    *os.File // StatsFile
 	unlock   func()
 }
 
 // Saved returns how many tensors the run has saved.
 func (r *Run) Saved() int { return r.saved }
+
+// Recorded returns of how many tensors the run has recorded statistics.
+func (r *Run) Recorded() int { return r.recorded }
 
 // Describe adds to the run's settings.json. The names are those of the reference's dumps: model,
 // prompt, seed and so on.
@@ -65,10 +68,12 @@ func (r *Run) write(name string, v any) error {
 
 // Close ends the run.
 func (r *Run) Close() error {
-	err := r.Describe(map[string]any{"ended": stamp(time.Now()), "tensors": r.saved})
-	if r.trace != nil {
-		err = errors.Join(err, r.traces.Flush(), r.trace.Close())
-		r.trace = nil
+	err := r.Describe(map[string]any{"ended": stamp(time.Now()), "tensors": r.saved, "stats": r.recorded})
+	for _, f := range []**os.File{&r.trace, &r.stats} {
+		if *f != nil {
+			err = errors.Join(err, (*f).Close())
+			*f = nil
+		}
 	}
 	r.unlock()
 	return err
@@ -81,13 +86,14 @@ type Location struct {
 	Function string `json:"function"`
 }
 
-// A Record is the metadata of a saved tensor, in its file.
+// A Record describes a tensor of a run: in the metadata of its file, or in a line of [StatsFile].
 type Record struct {
 	Name      string             `json:"name"`
 	HitCount  int                `json:"hit_count"` // of the name within the run, from 1
 	Timestamp string             `json:"timestamp"`
 	Location  Location           `json:"location"`
 	Point     string             `json:"point"` // output, input or inner value
+	Class     string             `json:"class"` // of the module: a Go type; "" for values of the pipeline
 	Shape     []int              `json:"shape"`
 	Dtype     string             `json:"dtype"` // as PyTorch names it
 	Stats     checkpoint.Stats   `json:"stats"`
@@ -180,23 +186,12 @@ func fileName(name string) string {
 
 // Trace appends a tensor that passed, saved or not, to traces/taps.jsonl.
 func (r *Run) Trace(name, point string, shape []int, dtype string) error {
-	if r.trace == nil {
-		f, err := os.Create(filepath.Join(r.Dir, "traces", "taps.jsonl"))
-		if err != nil {
-			return err
-		}
-		r.trace, r.traces = f, bufio.NewWriter(f)
-	}
-	text, err := json.Marshal(struct {
+	return r.append(&r.trace, "traces/taps.jsonl", struct {
 		Name  string `json:"name"`
 		Point string `json:"point"`
 		Shape []int  `json:"shape"`
 		Dtype string `json:"dtype"`
 	}{name, point, shape, dtype})
-	if err == nil {
-		_, err = r.traces.Write(append(text, '\n'))
-	}
-	return err
 }
 
 // A savedCheckpoint is the file of a checkpoint, with the keys of mflux's debugger.
