@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"fmt"
-	"os"
 	"slices"
 
 	"github.com/gomflux/gomflux/mlx"
@@ -20,7 +19,7 @@ func DiffRuns(ctx context.Context, a, b string, table *Table) (*Report, error) {
 		table = DefaultTable()
 	}
 	rep := &Report{Run: b, Model: a, Readings: []string{Free}}
-	ourFiles, refFiles := os.DirFS(a), os.DirFS(b)
+	ourFiles, refFiles := folder(a), folder(b)
 	err := mlx.Do(ctx, func() error {
 		ours, err := OpenRun(ourFiles)
 		if err != nil {

@@ -6,16 +6,19 @@ package parity
 
 import (
 	"cmp"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
 	"maps"
+	"os"
 	"path"
 	"slices"
 	"strings"
 
 	"github.com/gomflux/gomflux/internal/checkpoint"
 	"github.com/gomflux/gomflux/mlx"
+	"github.com/gomflux/gomflux/parity/debug"
 )
 
 // Settings is settings.json of a dump: the settings of the run, and where its tensors are.
@@ -47,25 +50,34 @@ type Settings struct {
 type Run struct {
 	Settings
 	arrays map[string]*mlx.Array
-	dtypes map[string]string // as stored
+	dtypes map[string]string          // as stored
+	given  map[string]json.RawMessage // the keys of settings.json; nil without such a file
 }
 
+// runFiles are the files of a run whose settings list none.
+var runFiles = []string{"*.safetensors", "*.npy", "*.npz", "tensors/*.safetensors", "tensors/*.npy", "tensors/*.npz"}
+
 // OpenRun reads the run in a folder. Its tensors live until the MLX job ends. If the settings list
-// no files, all safetensors files in the folder and its folder tensors are read.
+// no files, or there are no settings, all files of tensors in the folder and its folder tensors
+// are read: safetensors, .npy and .npz.
 func OpenRun(fsys fs.FS) (*Run, error) {
 	r := &Run{arrays: map[string]*mlx.Array{}, dtypes: map[string]string{}}
-	if err := checkpoint.ReadJSON(fsys, "settings.json", &r.Settings); err != nil {
+	if err := r.readSettings(fsys); err != nil {
 		return nil, err
 	}
 	files := r.Files
 	if files == nil {
-		for _, pattern := range []string{"*.safetensors", "tensors/*.safetensors"} {
+		for _, pattern := range runFiles {
 			names, err := fs.Glob(fsys, pattern)
 			if err != nil {
 				return nil, err
 			}
 			files = append(files, names...)
 		}
+	}
+	if r.given == nil && len(files) == 0 {
+		return nil, fmt.Errorf("%s: not the folder of a run: it has neither settings.json nor tensors (.safetensors, .npy or .npz files)",
+			checkpoint.FullName(fsys, "."))
 	}
 	for _, name := range files {
 		if err := r.read(fsys, name); err != nil {
@@ -80,29 +92,103 @@ func OpenRun(fsys fs.FS) (*Run, error) {
 	return r, nil
 }
 
+// readSettings reads settings.json, if the folder has it.
+func (r *Run) readSettings(fsys fs.FS) error {
+	err := checkpoint.ReadJSON(fsys, "settings.json", &r.Settings)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err == nil {
+		err = checkpoint.ReadJSON(fsys, "settings.json", &r.given)
+	}
+	return err
+}
+
+// checkSettings reports what a folder lacks to be replayed.
+func (r *Run) checkSettings(run string) error {
+	const instead = "gomflux parity diff compares the tensors of two folders without it"
+	if r.given == nil {
+		return fmt.Errorf("run %s: %w: it has no settings.json with the run's prompt, size and steps (%s)", run, ErrRun, instead)
+	}
+	var missing []string
+	for _, key := range []string{"prompt", "height", "width", "steps"} {
+		if _, ok := r.given[key]; !ok {
+			missing = append(missing, key)
+		}
+	}
+	if len(missing) > 0 {
+		return fmt.Errorf("run %s: %w: its settings.json has no %s (%s)", run, ErrRun, strings.Join(missing, ", "), instead)
+	}
+	return nil
+}
+
+// read reads the tensors of a file.
 func (r *Run) read(fsys fs.FS, name string) error {
-	f, err := checkpoint.Open(fsys, path.Clean(name))
+	name = path.Clean(name)
+	arrays, dtypes, err := readArrays(fsys, name)
 	if err != nil {
 		return err
-	}
-	defer f.Close()
-	file, err := f.Path()
-	if err != nil {
-		return err
-	}
-	arrays, err := mlx.LoadSafetensors(file, slices.Collect(maps.Keys(f.Header.Tensors)))
-	if err != nil {
-		return fmt.Errorf("%s: %w", name, err)
 	}
 	for tensor, a := range arrays {
 		if r.arrays[tensor] != nil {
 			return fmt.Errorf("%s: tensor %s is also in another file", checkpoint.FullName(fsys, name), tensor)
 		}
-		mlx.Eval(a) // while the file is open
 		r.arrays[tensor] = a
-		r.dtypes[tensor] = a.Dtype().String()
+		r.dtypes[tensor] = dtypes[tensor]
 	}
 	return nil
+}
+
+// readArrays reads a file of tensors, and returns them with their stored dtypes.
+func readArrays(fsys fs.FS, name string) (arrays map[string]*mlx.Array, dtypes map[string]string, err error) {
+	if ext := path.Ext(name); ext == ".npy" || ext == ".npz" {
+		return readNumPy(fsys, name)
+	}
+	f, err := checkpoint.Open(fsys, name)
+	if err != nil {
+		return nil, nil, err
+	}
+	defer f.Close()
+	file, err := f.Path()
+	if err != nil {
+		return nil, nil, err
+	}
+	if arrays, err = mlx.LoadSafetensors(file, slices.Collect(maps.Keys(f.Header.Tensors))); err != nil {
+		return nil, nil, fmt.Errorf("%s: %w", checkpoint.FullName(fsys, name), err)
+	}
+	dtypes = map[string]string{}
+	for tensor, a := range arrays {
+		mlx.Eval(a) // while the file is open
+		dtypes[tensor] = a.Dtype().String()
+	}
+	return arrays, dtypes, nil
+}
+
+// readNumPy reads a .npy file, whose tensor has the file's name, or a .npz file. Values of float64,
+// NumPy's default, are rounded to float32, in which everything is compared.
+func readNumPy(fsys fs.FS, name string) (arrays map[string]*mlx.Array, dtypes map[string]string, err error) {
+	f, err := checkpoint.OpenArraysFS(fsys, name)
+	if err != nil {
+		return nil, nil, err
+	}
+	defer f.Close()
+	arrays, dtypes = map[string]*mlx.Array{}, map[string]string{}
+	for _, t := range f.Tensors() {
+		x, err := f.Read(t.Name)
+		if err != nil {
+			return nil, nil, err
+		}
+		dtypes[t.Name] = t.Dtype.Long()
+		if t.Dtype == checkpoint.F64 {
+			if x, err = x.Cast(checkpoint.F32); err != nil {
+				return nil, nil, fmt.Errorf("%s: %w", f.Path, err)
+			}
+		}
+		if arrays[t.Name], err = debug.ToArray(x); err != nil {
+			return nil, nil, fmt.Errorf("%s: %w", f.Path, err)
+		}
+	}
+	return arrays, dtypes, nil
 }
 
 // add adds the tensors of another recording of the same run.
@@ -149,6 +235,9 @@ func (r *Run) has(prefix string) bool {
 	begins := func(name string) bool { return strings.HasPrefix(name, prefix) }
 	return slices.ContainsFunc(r.Names(), begins)
 }
+
+// folder is the file system of a run's folder, which knows its name.
+func folder(run string) fs.FS { return checkpoint.Folder{FS: os.DirFS(run), Name: run} }
 
 // ErrRun is wrapped by errors about dumps that cannot be replayed.
 var ErrRun = errors.New("cannot be replayed")

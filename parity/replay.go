@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"os"
 	"slices"
 	"strings"
 
@@ -37,17 +36,20 @@ func Replay(ctx context.Context, run string, o Options) (*Report, error) {
 	}
 	var report *Report
 	err := mlx.Do(ctx, func() error {
-		ref, err := OpenRun(os.DirFS(run))
+		ref, err := OpenRun(folder(run))
 		if err != nil {
+			return fmt.Errorf("%w: %w", ErrRun, err)
+		}
+		if err := ref.checkSettings(run); err != nil {
 			return err
 		}
-		for _, folder := range o.more {
-			other, err := OpenRun(os.DirFS(folder))
+		for _, more := range o.more {
+			other, err := OpenRun(folder(more))
 			if err == nil {
 				err = ref.add(other)
 			}
 			if err != nil {
-				return fmt.Errorf("%s, with more tensors of %s: %w", folder, run, err)
+				return fmt.Errorf("%s, with more tensors of %s: %w", more, run, err)
 			}
 		}
 		r := &replay{Options: o, ref: ref, run: run, entries: map[string]*Tensor{}}

@@ -28,9 +28,9 @@ func addParityModel(f *pflag.FlagSet, model *string) {
 	f.StringVarP(model, "model", "m", "", "model `name` or folder (default: the model that the run's settings name)")
 }
 
-const parityRunHelp = `Run repeats a reference's run (a folder with settings.json and safetensors
-files, as scripts/reference records it) with gomflux, and compares all tensors
-that both have. There are two readings of each tensor:
+const parityRunHelp = `Run repeats a reference's run (a folder with settings.json and safetensors, .npy
+or .npz files, as scripts/reference records it) with gomflux, and compares all
+tensors that both have. There are two readings of each tensor:
 
   from the start   gomflux's own results are used throughout, so errors add up
   by itself        every module gets the reference's inputs: after comparison
@@ -112,9 +112,13 @@ func (o *parityRunOptions) validate(given func(string) bool) (p parity.Options, 
 }
 
 const parityDiffHelp = `Diff compares the tensors that two folders of runs both have, by name. The
-second folder is the reference. Nothing is computed again, so errors add up from
-tensor to tensor: a module may differ only because its inputs do. gomflux parity
-run tells these cases apart; diff cannot.
+second folder is the reference. The tensors are those of safetensors, .npy and
+.npz files: the ones that settings.json lists, or all in the folder and in its
+folder tensors. A folder without settings.json will do.
+
+Nothing is computed again, so errors add up from tensor to tensor: a module may
+differ only because its inputs do. gomflux parity run tells these cases apart;
+diff cannot.
 
 The verdict names the first tensor that differs, in the order of computation.
 That order comes from traces/taps.jsonl, which gomflux generate --debug-save
@@ -132,7 +136,7 @@ func newParityDiffCommand() *cobra.Command {
 		Args:    twoArgs("give two folders of runs"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			for _, name := range args {
-				if err := checkRun(name); err != nil {
+				if err := checkFolder(name); err != nil {
 					return err
 				}
 			}
@@ -145,7 +149,7 @@ func newParityDiffCommand() *cobra.Command {
 			}
 			r, err := parity.DiffRuns(cmd.Context(), args[0], args[1], table)
 			if err != nil {
-				return err
+				return coded(exitUsage, err)
 			}
 			return o.print(o.out(cmd), r)
 		},

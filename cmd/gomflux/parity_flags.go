@@ -11,6 +11,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/gomflux/gomflux/cmd/gomflux/internal/ui"
+	"github.com/gomflux/gomflux/internal/oserr"
 	"github.com/gomflux/gomflux/parity"
 )
 
@@ -88,12 +89,27 @@ func writePage(name string, r *parity.Report) error {
 	return errors.Join(err, f.Close())
 }
 
-// checkRun checks that a folder holds a run.
+// checkRun checks that a folder holds a run that can be repeated.
 func checkRun(name string) error {
+	if err := checkFolder(name); err != nil {
+		return err
+	}
 	_, err := os.Stat(name + "/settings.json")
 	if errors.Is(err, fs.ErrNotExist) {
-		return usageErrorf("%s is not the folder of a run: it has no settings.json "+
-			"(python -m gomflux_reference dump in scripts/reference records a run)", name)
+		return usageErrorf("%s is not the folder of a run: it has no settings.json (python -m gomflux_reference dump in scripts/reference "+
+			"records a run; gomflux parity diff compares tensors without it)", name)
+	}
+	return coded(exitUsage, err)
+}
+
+// checkFolder checks that a name is that of a folder.
+func checkFolder(name string) error {
+	info, err := os.Stat(name)
+	switch {
+	case err != nil:
+		err = fmt.Errorf("%s: %w", name, oserr.Bare(err))
+	case !info.IsDir():
+		err = fmt.Errorf("%s: expected the folder of a run, found a file (gomflux tensors diff compares files)", name)
 	}
 	return coded(exitUsage, err)
 }

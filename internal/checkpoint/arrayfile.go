@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"fmt"
 	"io"
+	"io/fs"
 	"math"
 	"os"
 	"slices"
@@ -23,8 +24,14 @@ type ArrayFile struct {
 	Format   string            // safetensors, npy or npz
 	Metadata map[string]string // of a safetensors file
 
-	f       *os.File
+	f       arraySource
 	members []member
+}
+
+// An arraySource is a file of tensors.
+type arraySource interface {
+	io.ReaderAt
+	io.Closer
 }
 
 // A member is one tensor of a file.
@@ -52,8 +59,29 @@ func OpenArrays(path string) (*ArrayFile, error) {
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", path, oserr.Bare(err))
 	}
+	return openArrays(path, f, info.Size())
+}
+
+// OpenArraysFS opens a file of tensors in a file system, which must be one of
+// regular files, as that of a folder on disk is.
+func OpenArraysFS(fsys fs.FS, name string) (*ArrayFile, error) {
+	full := FullName(fsys, name)
+	src, size, err := openRegular(fsys, name)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", full, err)
+	}
+	f, ok := src.(arraySource)
+	if !ok {
+		src.Close()
+		return nil, fmt.Errorf("%s: the file can only be read from its beginning", full)
+	}
+	return openArrays(full, f, size)
+}
+
+// openArrays reads the headers of a file, and closes it if that fails.
+func openArrays(path string, f arraySource, size int64) (*ArrayFile, error) {
 	file := &ArrayFile{Path: path, f: f}
-	if err := file.parse(f, info.Size()); err != nil {
+	if err := file.parse(f, size); err != nil {
 		f.Close()
 		return nil, fmt.Errorf("%s: %w", path, err)
 	}

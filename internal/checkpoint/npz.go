@@ -13,6 +13,14 @@ import (
 // maxMembers limits the number of arrays in a .npz file.
 const maxMembers = 100_000
 
+// A compressed file may expand to maxExpanded bytes, or to maxRatio times its size
+// if that is more. Tensors compress to about half; a zip bomb expands a thousand
+// times, or without limit if its members overlap.
+const (
+	maxExpanded = 1 << 30
+	maxRatio    = 100
+)
+
 // parseNPZ reads the headers of all arrays of a .npz file, a zip archive of .npy
 // files.
 func (f *ArrayFile) parseNPZ(r io.ReaderAt, size int64) error {
@@ -24,7 +32,13 @@ func (f *ArrayFile) parseNPZ(r io.ReaderAt, size int64) error {
 		return fmt.Errorf("%d arrays, expected at most %d", len(z.File), maxMembers)
 	}
 	seen := map[string]bool{}
+	most := max(maxExpanded, maxRatio*size)
+	room := uint64(most)
 	for _, m := range z.File {
+		if m.UncompressedSize64 > room {
+			return fmt.Errorf("its arrays expand to more than %d bytes, of a file of %d: it is not read", most, size)
+		}
+		room -= m.UncompressedSize64
 		name, ok := strings.CutSuffix(m.Name, ".npy")
 		if strings.HasSuffix(m.Name, "/data.pkl") {
 			return errors.New("it is a PyTorch checkpoint (convert it with the package in scripts/reference)")
