@@ -85,6 +85,8 @@ type Tap struct {
 	// named_modules(), such as transformer.layers.3.attention.to_out.0, or the name of a
 	// value of the pipeline, such as latents.
 	Name string
+	// Class is the Go type of the module, or "" for a value of the pipeline.
+	Class string
 	// Step is the number of the evaluation of the denoising model, from 0. It is -1
 	// outside the denoising loop.
 	Step int
@@ -135,7 +137,7 @@ func (h Hook) internal() hooks.Func {
 
 func newTap(t hooks.Tap) Tap {
 	tap := Tap{
-		Name: t.Name, Step: t.Step, Call: t.Call, Negative: t.Negative, Kind: OutputTap, Key: t.Point.Key,
+		Name: t.Name, Class: t.Class, Step: t.Step, Call: t.Call, Negative: t.Negative, Kind: OutputTap, Key: t.Point.Key,
 		FullName: t.FullName(), Output: arrayTensor{t.Output},
 	}
 	if t.Point.Kind == hooks.Inner {

@@ -28,11 +28,47 @@ type debugFlags struct {
 
 	tree    *debug.Tree
 	session *debug.Session // nil without such flags
+	log     runLog
+}
+
+// A runLog copies what is printed to output.log of the run that is recorded. Text that is printed
+// before the first run begins waits for it.
+type runLog struct {
+	run    *debug.Run
+	before []byte
+	ended  bool // no run will begin
+}
+
+// maxBefore is how many bytes wait for a run.
+const maxBefore = 1 << 20
+
+// Write never fails: the text is printed in any case.
+func (l *runLog) Write(text []byte) (int, error) {
+	switch {
+	case l.run != nil:
+		l.run.Write(text)
+	case !l.ended && len(l.before)+len(text) <= maxBefore:
+		l.before = append(l.before, text...)
+	}
+	return len(text), nil
+}
+
+// begin begins the log of a run, nil for none.
+func (l *runLog) begin(run *debug.Run) {
+	l.run, l.ended = run, run == nil
+	if len(l.before) > 0 {
+		l.Write(l.before)
+		l.before = nil
+	}
 }
 
 func (d *debugFlags) add(f *pflag.FlagSet) {
 	f.StringArrayVar(&d.options.Save, "debug-save", nil,
 		"save tensors whose names match a `glob` such as 'transformer.layers.0.*'; !GLOB leaves out matches (can be repeated)")
+	f.StringArrayVar(&d.options.Stats, "debug-stats", nil,
+		"record range, mean and first values of tensors whose names match a `glob`, without their data (can be repeated)")
+	f.StringArrayVar(&d.options.Checkpoints, "debug-checkpoint", nil,
+		"write the same to a JSON file for each tensor whose name matches a `glob` (can be repeated)")
 	f.StringArrayVar(&d.load, "debug-load", nil,
 		"replace a `tensor`: NAME=FILE[:KEY][@dtype], or NAME=SAVED or NAME for a saved tensor (can be repeated)")
 	f.StringVar(&d.options.ExitAfter, "debug-exit-after", "", "end the run after the tensor of this `name`, without an image")
@@ -60,7 +96,7 @@ func (d *debugFlags) validate(given func(string) bool) error {
 		return coded(exitUsage, err)
 	}
 	if d.logDir != "" && !d.options.UsesTree() {
-		return usageErrorf("--log-dir has no effect without --debug-save or --debug-load")
+		return usageErrorf("--log-dir has no effect without --debug-save, --debug-stats, --debug-checkpoint or --debug-load")
 	}
 	return nil
 }
@@ -78,17 +114,38 @@ func (d *debugFlags) begin(out *ui.Output) (err error) {
 	if errors.Is(err, debug.ErrNotFound) {
 		err = coded(exitUsage, err)
 	}
+	if err == nil {
+		d.log.begin(d.session.Run())
+	}
 	return err
 }
 
 // end ends the session.
-func (d *debugFlags) end() error {
+func (d *debugFlags) end() error { return d.close((*debug.Session).Close) }
+
+// interrupt ends the session of a run that failed, unless it has ended.
+func (d *debugFlags) interrupt(err error) {
+	if d.session == nil {
+		return
+	}
+	if errors.Is(err, errInterrupted) {
+		err = errInterrupted
+	}
+	if err != nil {
+		ui.Complain(&d.log, err)
+	}
+	d.close((*debug.Session).Interrupt) // an error would hide that of the run
+}
+
+func (d *debugFlags) close(end func(*debug.Session) error) error {
 	if d.session == nil {
 		return nil
 	}
 	s := d.session
 	d.session = nil
-	return s.Close()
+	err := end(s)
+	d.log.begin(nil)
+	return err
 }
 
 // attach sets the hook and the replaced values of a run.
@@ -125,7 +182,7 @@ func (d *debugFlags) beginImage(g *generation, index int) error {
 		settings["model"] = dir
 	}
 	copies, err := copyImages(g.images.names, run.Dir)
-	if err != nil {
+	if err = d.session.Tolerate(err); err != nil {
 		return err
 	}
 	if g.edits {
@@ -134,7 +191,7 @@ func (d *debugFlags) beginImage(g *generation, index int) error {
 		settings["picture"], settings["image_strength"] = copies[0], s.ImageStrength
 		settings["first_step"] = scheduler.FirstStep(s.Steps, s.ImageStrength)
 	}
-	return run.Describe(settings)
+	return d.session.Describe(settings)
 }
 
 // copyImages copies images into a run's folder and returns their names there.
@@ -159,15 +216,17 @@ func copyImages(names []string, dir string) (copies []string, err error) {
 	return copies, nil
 }
 
-// savedTensors is the JSON line about saved tensors, and about a run that ended at
+// savedTensors is the JSON line about recorded tensors, and about a run that ended at
 // --debug-exit-after.
 type savedTensors struct {
 	MessageType string `json:"message_type"` // tensors
 	Folder      string `json:"folder,omitempty"`
 	Saved       int    `json:"saved"`
+	Stats       int    `json:"stats,omitempty"`
+	Checkpoints int    `json:"checkpoints,omitempty"`
 	EndedAfter  string `json:"ended_after,omitempty"`
 
-	saves bool // --debug-save is given
+	options *debug.Options
 }
 
 // text returns the same in words, "" if there is nothing to report.
@@ -176,8 +235,17 @@ func (t savedTensors) text() string {
 	if t.EndedAfter != "" {
 		parts = append(parts, "ended after "+t.EndedAfter)
 	}
-	if t.saves {
+	if t.Folder == "" { // nothing is recorded
+		return strings.Join(parts, ", ")
+	}
+	if len(t.options.Save) > 0 {
 		parts = append(parts, fmt.Sprintf("%s saved in %s", ui.Plural(t.Saved, "tensor"), filepath.Join(t.Folder, "tensors")))
+	}
+	if len(t.options.Stats) > 0 {
+		parts = append(parts, fmt.Sprintf("statistics of %s in %s", ui.Plural(t.Stats, "tensor"), filepath.Join(t.Folder, debug.StatsFile)))
+	}
+	if len(t.options.Checkpoints) > 0 {
+		parts = append(parts, fmt.Sprintf("%s in %s", ui.Plural(t.Checkpoints, "checkpoint"), filepath.Join(t.Folder, "checkpoints")))
 	}
 	return strings.Join(parts, ", ")
 }
@@ -192,7 +260,7 @@ func (d *debugFlags) failed(err error, g *generation) error {
 	if errors.Is(err, debug.ErrExit) {
 		g.report.end()
 		d.report(s.Last(), g)
-		return err
+		return cmp.Or(s.Lost(), err)
 	}
 	if errors.Is(err, debug.ErrMismatch) {
 		return coded(exitUsage, err)
@@ -202,16 +270,16 @@ func (d *debugFlags) failed(err error, g *generation) error {
 
 // report reports the saved tensors, and warns of globs without a match.
 func (d *debugFlags) report(endedAfter string, g *generation) {
-	t := savedTensors{MessageType: "tensors", EndedAfter: endedAfter, saves: len(d.options.Save) > 0}
+	t := savedTensors{MessageType: "tensors", EndedAfter: endedAfter, options: &d.options}
 	if run := d.session.Run(); run != nil {
-		t.Folder, t.Saved = run.Dir, run.Saved()
-	}
-	for _, glob := range d.session.Unsaved() {
-		near := ""
-		if names := checkpoint.Similar(strings.TrimPrefix(glob, "!"), d.session.Seen(), 3); len(names) > 0 {
-			near = " (near: " + strings.Join(names, ", ") + ")"
+		t.Folder, t.Saved, t.Stats, t.Checkpoints = run.Dir, run.Saved(), run.Recorded(), run.Checkpoints()
+		for _, glob := range d.session.UnmatchedGlobs() {
+			near := ""
+			if names := checkpoint.Similar(strings.TrimPrefix(glob.Pattern, "!"), d.session.Seen(), 3); len(names) > 0 {
+				near = " (near: " + strings.Join(names, ", ") + ")"
+			}
+			g.out.Warn("--debug-%s %s: no tensor name matches%s", glob.Option, glob.Pattern, near)
 		}
-		g.out.Warn("--debug-save %s: no tensor name matches%s", glob, near)
 	}
 	g.report.tensors(t)
 }
@@ -229,16 +297,21 @@ func (d *debugFlags) endImage(r *gomflux.Result, g *generation) error {
 			err = cmp.Or(err, f.Close())
 		}
 		if err == nil {
-			err = run.Describe(map[string]any{"scheduler_name": r.Settings.Scheduler, "steps_run": r.StepsRun, "mlx": r.Settings.MLX})
+			err = s.Describe(map[string]any{"scheduler_name": r.Settings.Scheduler, "steps_run": r.StepsRun, "mlx": r.Settings.MLX})
 		}
-		if err != nil {
+		if err = s.Tolerate(err); err != nil {
 			return err
 		}
 	}
-	if len(d.options.Save) > 0 {
+	if d.options.Records() {
 		d.report("", g)
 	}
-	return coded(exitUsage, oneLine(s.Unmatched()))
+	err := cmp.Or(s.Lost(), coded(exitUsage, oneLine(s.Unmatched())))
+	if err != nil { // of a run that has made its image
+		ui.Complain(&d.log, err)
+		d.end()
+	}
+	return err
 }
 
 // oneLine joins the lines of an error.

@@ -49,7 +49,9 @@ func hookOf(f hooks.Func) gomflux.Hook {
 
 // engineTap converts a tap of gomflux to one of the engine.
 func engineTap(t gomflux.Tap) (tap hooks.Tap, err error) {
-	tap = hooks.Tap{Name: t.Name, Step: t.Step, Call: t.Call, Negative: t.Negative, Point: hooks.Point{Key: t.Key}}
+	tap = hooks.Tap{
+		Name: t.Name, Class: t.Class, Step: t.Step, Call: t.Call, Negative: t.Negative, Point: hooks.Point{Key: t.Key},
+	}
 	if t.Kind == gomflux.InnerTap {
 		tap.Point.Kind = hooks.Inner
 	}

@@ -61,7 +61,10 @@ func newGeneration(o *generateOptions, out *ui.Output) *generation {
 }
 
 // run generates all images.
-func (g *generation) run(ctx context.Context, stdin io.Reader) error {
+func (g *generation) run(ctx context.Context, stdin io.Reader) (err error) {
+	if g.debug.options.Records() {
+		g.out.Log = &g.debug.log
+	}
 	// cheap checks come first: loading a model can take minutes
 	if err := g.prepare(ctx, stdin); err != nil {
 		return coded(exitUsage, err)
@@ -78,7 +81,7 @@ func (g *generation) run(ctx context.Context, stdin io.Reader) error {
 			}
 		}()
 	}
-	defer g.debug.end()
+	defer func() { g.debug.interrupt(err) }()
 	if err := g.open(ctx); err != nil {
 		return err
 	}
@@ -281,10 +284,10 @@ func (g *generation) generate(ctx context.Context, first, n int) error {
 	if len(g.allPrompts) > 1 {
 		about = g.options.Prompt
 	}
-	g.report.start(seeds, first, g.total, about)
 	if err := g.debug.beginImage(g, first); err != nil {
 		return err
 	}
+	g.report.start(seeds, first, g.total, about)
 	g.report.begin(ctx, g.previews)
 	defer g.report.end()
 	options := g.options

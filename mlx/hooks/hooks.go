@@ -20,6 +20,8 @@ type Tap struct {
 	// named_modules() (transformer.layers.3.attention.to_out.0), or the name of a
 	// value of the pipeline (latents).
 	Name string
+	// Class is the Go type of the module, or "" for a value of the pipeline.
+	Class string
 	// Step is the 0-based evaluation of the denoising model, or -1 outside the
 	// loop.
 	Step int
@@ -81,6 +83,10 @@ func (t Tap) Entropy() Tap {
 	return t
 }
 
+// A Module is a module whose tensors are passed, or with only a Name a value of the
+// pipeline. See [Tap] for the fields.
+type Module struct{ Name, Class string }
+
 // A Func is a hook. It is called on the MLX thread. An array that it returns replaces
 // the output, whose shape and dtype it must have. An error ends the run.
 //
@@ -109,30 +115,30 @@ func (p *Points) Value(name string, x *mlx.Array) *mlx.Array {
 	if !p.Active() {
 		return x
 	}
-	return p.Pass(name, x, nil)
+	return p.Pass(Module{Name: name}, x, nil)
 }
 
 // Pass calls the hook, which must be active, with the first output of a module, which
 // ends its call. It returns the output or its replacement.
-func (p *Points) Pass(name string, out *mlx.Array, in []Arg) *mlx.Array {
-	call := p.call(name)
+func (p *Points) Pass(m Module, out *mlx.Array, in []Arg) *mlx.Array {
+	call := p.call(m.Name)
 	if p.calls == nil {
 		p.calls = map[string]calls{}
 	}
-	p.calls[name] = calls{p.Step, call + 1}
-	return p.pass(Tap{Name: name, Step: p.Step, Call: call, Negative: p.Negative, Inputs: in, Output: out})
+	p.calls[m.Name] = calls{p.Step, call + 1}
+	return p.pass(m, Tap{Call: call, Inputs: in, Output: out})
 }
 
 // Inner calls the hook, which must be active, with an inner value of a module before
 // its call ends.
-func (p *Points) Inner(name, key string, x *mlx.Array) *mlx.Array {
-	return p.pass(Tap{Name: name, Step: p.Step, Call: p.call(name), Negative: p.Negative, Point: Point{Inner, key}, Output: x})
+func (p *Points) Inner(m Module, key string, x *mlx.Array) *mlx.Array {
+	return p.pass(m, Tap{Call: p.call(m.Name), Point: Point{Inner, key}, Output: x})
 }
 
 // Further calls the hook, which must be active, with an output of a module after the
 // first. [Points.Pass] then ends the call. The key is the position or name.
-func (p *Points) Further(name, key string, x *mlx.Array) *mlx.Array {
-	return p.pass(Tap{Name: name, Step: p.Step, Call: p.call(name), Negative: p.Negative, Point: Point{Output, key}, Output: x})
+func (p *Points) Further(m Module, key string, x *mlx.Array) *mlx.Array {
+	return p.pass(m, Tap{Call: p.call(m.Name), Point: Point{Output, key}, Output: x})
 }
 
 // call returns the number of the module's current call.
@@ -143,7 +149,8 @@ func (p *Points) call(name string) int {
 	return 0
 }
 
-func (p *Points) pass(t Tap) *mlx.Array {
+func (p *Points) pass(m Module, t Tap) *mlx.Array {
+	t.Name, t.Class, t.Step, t.Negative = m.Name, m.Class, p.Step, p.Negative
 	r, err := p.Func(t)
 	if err != nil {
 		mlx.Throw(fmt.Errorf("%s: %w", t.FullName(), err))

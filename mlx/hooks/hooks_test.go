@@ -34,7 +34,7 @@ func TestPass(t *testing.T) {
 		err  string
 	}{
 		"observes": {func(tap hooks.Tap) (*mlx.Array, error) {
-			if tap.Name != "latents" || tap.Step != 4 || !tap.Negative || len(tap.Inputs) != 1 ||
+			if tap.Name != "latents" || tap.Class != "x" || tap.Step != 4 || !tap.Negative || len(tap.Inputs) != 1 ||
 				tap.Inputs[0].Item() != 7 || tap.Output.Size() != 2 {
 				t.Errorf("found %+v", tap)
 			}
@@ -59,7 +59,8 @@ func TestPass(t *testing.T) {
 			var got []float32
 			err := try(func() {
 				p := &hooks.Points{Func: c.hook, Step: 4, Negative: true}
-				got = p.Pass("latents", mlx.Full(1, mlx.Float32, 1, 2), []hooks.Arg{{Key: "c", Array: mlx.Scalar(7, mlx.Float32)}}).Floats()
+				in := []hooks.Arg{{Key: "c", Array: mlx.Scalar(7, mlx.Float32)}}
+				got = p.Pass(hooks.Module{Name: "latents", Class: "x"}, mlx.Full(1, mlx.Float32, 1, 2), in).Floats()
 			})
 			switch {
 			case c.err == "" && (err != nil || got[0] != c.want || got[1] != c.want):
@@ -106,13 +107,14 @@ func TestCalls(t *testing.T) {
 			return nil, nil
 		}}
 		x := mlx.Full(1, mlx.Float32, 2)
+		a := hooks.Module{Name: "a"}
 		p.Value("prompt", x)
 		for step := range 2 {
 			p.Step = step
 			for _, p.Negative = range []bool{false, true} {
-				p.Inner("a", "q", x)
-				p.Further("a", "1", x)
-				p.Pass("a", x, []hooks.Arg{{Key: "0", Array: x}, {Key: "c", Array: x}})
+				p.Inner(a, "q", x)
+				p.Further(a, "1", x)
+				p.Pass(a, x, []hooks.Arg{{Key: "0", Array: x}, {Key: "c", Array: x}})
 			}
 		}
 		want := []string{

@@ -110,7 +110,7 @@ func (m *Module) RotateQK(o AttentionOptions, q, k *mlx.Array) (*mlx.Array, *mlx
 func (m *Module) TapQKV(o AttentionOptions, q, k, v *mlx.Array) (*mlx.Array, *mlx.Array, *mlx.Array) {
 	if m.Observed() {
 		q, k, v = m.tapInner(o, hooks.Q, q), m.tapInner(o, hooks.K, k), m.tapInner(o, hooks.V, v)
-		m.points.Inner(m.path, hooks.Weights, o.weights(q, k)) // replacing them would change nothing
+		m.points.Inner(m.id, hooks.Weights, o.weights(q, k)) // replacing them would change nothing
 	}
 	return q, k, v
 }
@@ -121,10 +121,10 @@ func (m *Module) tapInner(o AttentionOptions, key string, x *mlx.Array) *mlx.Arr
 	case !m.Observed():
 		return x
 	case !o.LengthFirst:
-		return m.points.Inner(m.path, key, x)
+		return m.points.Inner(m.id, key, x)
 	}
 	given := x.Transpose(0, 2, 1, 3)
-	if r := m.points.Inner(m.path, key, given); r != given {
+	if r := m.points.Inner(m.id, key, given); r != given {
 		return r.Transpose(0, 2, 1, 3)
 	}
 	return x

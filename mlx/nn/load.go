@@ -514,7 +514,7 @@ func (e *MismatchError) Error() string {
 // Bind sets the paths of a model's modules, which begin with name, and their hook.
 func Bind(model any, name string, points *hooks.Points) {
 	walk(reflect.ValueOf(model), at{path: name}, visitor{
-		module: func(a at, m *Module, tag reflect.StructTag) { m.bind(a.path, points, tag) },
+		module: func(id hooks.Module, m *Module, tag reflect.StructTag) { m.bind(id, points, tag) },
 	})
 }
 
@@ -555,7 +555,7 @@ func (a at) element(name, index string) at {
 
 // A visitor has functions that are called for the parts of a model. They may be nil.
 type visitor struct {
-	module func(at, *Module, reflect.StructTag)
+	module func(hooks.Module, *Module, reflect.StructTag)
 	linear func(at, *Linear)
 	param  func(at, *Param, []string)
 }
@@ -585,7 +585,8 @@ func walk(v reflect.Value, a at, to visitor) {
 		for i := range v.NumField() {
 			field := v.Type().Field(i)
 			if field.Type == moduleType && to.module != nil {
-				to.module(a, v.Field(i).Addr().Interface().(*Module), field.Tag)
+				id := hooks.Module{Name: a.path, Class: v.Type().String()}
+				to.module(id, v.Field(i).Addr().Interface().(*Module), field.Tag)
 			}
 			tag, ok := field.Tag.Lookup("w")
 			if !ok {

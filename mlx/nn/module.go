@@ -37,17 +37,17 @@ import (
 // The tag out declares the keys of the outputs after the first, which are their
 // positions ("1", "2") without it.
 type Module struct {
-	path    string
+	id      hooks.Module // path and class
 	points  *hooks.Points
 	in, out string // the tags
 }
 
 // Path is the module's name, from the component down
 // (vae.decoder.mid_block.resnets.0).
-func (m *Module) Path() string { return m.path }
+func (m *Module) Path() string { return m.id.Name }
 
-func (m *Module) bind(path string, points *hooks.Points, tag reflect.StructTag) {
-	*m = Module{path: path, points: points, in: tag.Get("in"), out: tag.Get("out")}
+func (m *Module) bind(id hooks.Module, points *hooks.Points, tag reflect.StructTag) {
+	*m = Module{id: id, points: points, in: tag.Get("in"), out: tag.Get("out")}
 }
 
 // Observed reports whether a hook sees the module's tensors. Code that is needed
@@ -61,7 +61,7 @@ func (m *Module) Tap(out *mlx.Array, in ...*mlx.Array) *mlx.Array {
 	if !m.points.Active() {
 		return out
 	}
-	return m.points.Pass(m.path, out, m.args(in))
+	return m.points.Pass(m.id, out, m.args(in))
 }
 
 // Tap2 is [Module.Tap] for a module with two outputs, in the order in which the
@@ -86,9 +86,9 @@ func (m *Module) TapAll(out []*mlx.Array, in ...*mlx.Array) []*mlx.Array {
 		if len(keys) > 0 {
 			key = keys[i-1]
 		}
-		passed[i] = m.points.Further(m.path, key, out[i])
+		passed[i] = m.points.Further(m.id, key, out[i])
 	}
-	passed[0] = m.points.Pass(m.path, out[0], m.args(in))
+	passed[0] = m.points.Pass(m.id, out[0], m.args(in))
 	return passed
 }
 
@@ -103,7 +103,7 @@ func (m *Module) TapImage(out *mlx.Array, in ...*mlx.Array) *mlx.Array {
 		inputs[i].Array = ChannelsFirst(inputs[i].Array)
 	}
 	given := ChannelsFirst(out)
-	r := m.points.Pass(m.path, given, inputs)
+	r := m.points.Pass(m.id, given, inputs)
 	if r == given {
 		return out
 	}
@@ -114,7 +114,7 @@ func (m *Module) TapImage(out *mlx.Array, in ...*mlx.Array) *mlx.Array {
 func (m *Module) args(in []*mlx.Array) []hooks.Arg {
 	keys := strings.Fields(cmp.Or(m.in, "0"))
 	if len(in) > len(keys) || m.in != "" && len(in) < len(keys) {
-		panic(fmt.Sprintf("nn: module %s is tapped with %d inputs, but declares %d: %q", m.path, len(in), len(keys), keys))
+		panic(fmt.Sprintf("nn: module %s is tapped with %d inputs, but declares %d: %q", m.id.Name, len(in), len(keys), keys))
 	}
 	out := make([]hooks.Arg, 0, len(in)) // a copy, so that in stays off the heap
 	for i, x := range in {

@@ -134,7 +134,8 @@ func Load(name string) *mlx.Array {
 }
 
 // Checkpoint writes the values of variables to a JSON file; see [Run.Checkpoint]. Arrays of MLX are
-// written as tensors. Like Save it must run on the MLX thread, and ends the job if it fails.
+// written as tensors. Like Save it must run on the MLX thread, and ends the job if it fails; a
+// checkpoint too many is only a warning.
 func Checkpoint(name string, variables, metadata map[string]any) {
 	r, err := theRun()
 	values := map[string]any{}
@@ -146,6 +147,7 @@ func Checkpoint(name string, variables, metadata map[string]any) {
 	}
 	if err == nil {
 		_, err = r.Checkpoint(name, values, metadata, userCode())
+		err = r.tolerate(err)
 	}
 	if err != nil {
 		mlx.Throw(err)

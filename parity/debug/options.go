@@ -17,6 +17,11 @@ type Options struct {
 	// Save lists globs of the names to save, in which * matches anything. A glob that begins
 	// with ! excludes names. A glob without a step matches every step.
 	Save []string
+	// Stats lists globs, as in Save, of the names whose statistics are recorded in [StatsFile].
+	Stats []string
+	// Checkpoints lists globs, as in Save, of the names that get a checkpoint file each; see
+	// [Run.Checkpoint].
+	Checkpoints []string
 	// Load lists tensors that replace those of the run.
 	Load []Replacement
 	// ExitAfter is the name of the tensor after which the run ends with [ErrExit]; "" runs to the
@@ -30,10 +35,10 @@ type Options struct {
 }
 
 // Records reports whether the options write a run. Loading alone writes nothing.
-func (o *Options) Records() bool { return len(o.Save) > 0 }
+func (o *Options) Records() bool { return len(o.Save)+len(o.Stats)+len(o.Checkpoints) > 0 }
 
 // UsesTree reports whether the options read from a tree or write to one.
-func (o *Options) UsesTree() bool { return len(o.Save)+len(o.Load) > 0 }
+func (o *Options) UsesTree() bool { return o.Records() || len(o.Load) > 0 }
 
 // Any reports whether any option is set.
 func (o *Options) Any() bool {
@@ -108,7 +113,7 @@ func parseExit(name string) (hooks.Name, error) {
 
 // Check validates the options before anything runs: names, and that files and tensors exist.
 func (o *Options) Check() error {
-	for _, glob := range o.Save {
+	for _, glob := range slices.Concat(o.Save, o.Stats, o.Checkpoints) {
 		if _, err := path.Match(strings.TrimPrefix(glob, "!"), ""); err != nil || strings.TrimPrefix(glob, "!") == "" {
 			return fmt.Errorf("%q is not a pattern of names (such as 'transformer.layers.*')", glob)
 		}

@@ -39,14 +39,39 @@ type Run struct {
 	recorded int      // lines of StatsFile
 	trace    *os.File // traces/taps.jsonl
 	stats    *os.File // StatsFile
+	output   *os.File // OutputFile
 	unlock   func()
+
+	checkpoints int  // files
+	refused     bool // a warning about too many checkpoints was printed
 }
 
 // Saved returns how many tensors the run has saved.
 func (r *Run) Saved() int { return r.saved }
 
-// Recorded returns of how many tensors the run has recorded statistics.
+// Recorded returns the number of tensors whose statistics the run has recorded.
 func (r *Run) Recorded() int { return r.recorded }
+
+// Checkpoints returns the number of checkpoint files that the run has written.
+func (r *Run) Checkpoints() int { return r.checkpoints }
+
+// OutputFile is a copy of the text that a run printed. It is a path in the run's folder.
+const OutputFile = "output.log"
+
+// Write appends to [OutputFile].
+func (r *Run) Write(text []byte) (n int, err error) {
+	if err := r.Tree.room(r.size, int64(len(text))); err != nil {
+		return 0, err
+	}
+	if r.output == nil {
+		if r.output, err = os.Create(filepath.Join(r.Dir, OutputFile)); err != nil {
+			return 0, err
+		}
+	}
+	n, err = r.output.Write(text)
+	r.size += int64(n)
+	return n, err
+}
 
 // Describe adds to the run's settings.json. The names are those of the reference's dumps: model,
 // prompt, seed and so on.
@@ -67,9 +92,15 @@ func (r *Run) write(name string, v any) error {
 }
 
 // Close ends the run.
-func (r *Run) Close() error {
-	err := r.Describe(map[string]any{"ended": stamp(time.Now()), "tensors": r.saved, "stats": r.recorded})
-	for _, f := range []**os.File{&r.trace, &r.stats} {
+func (r *Run) Close() error { return r.end(map[string]any{"ended": stamp(time.Now())}) }
+
+// Interrupt ends a run that a signal or an error has stopped.
+func (r *Run) Interrupt() error { return r.end(map[string]any{"interrupted": true}) }
+
+func (r *Run) end(settings map[string]any) error {
+	maps.Copy(settings, map[string]any{"tensors": r.saved, "stats": r.recorded, "checkpoints": r.checkpoints})
+	err := r.Describe(settings)
+	for _, f := range []**os.File{&r.trace, &r.stats, &r.output} {
 		if *f != nil {
 			err = errors.Join(err, (*f).Close())
 			*f = nil
@@ -107,12 +138,19 @@ const RecordKey = "gomflux"
 const previewed = 10
 
 func record(t *checkpoint.Array, hit int, at Location) Record {
+	rec := newRecord(t.Tensor(), t.Stats(), t.First(previewed), at)
+	rec.HitCount = hit
+	return rec
+}
+
+// newRecord makes the record of a tensor of which there are no more than its first elements.
+func newRecord(t checkpoint.Tensor, stats checkpoint.Stats, first []float64, at Location) Record {
 	rec := Record{
-		Name: t.Name, HitCount: hit, Timestamp: time.Now().Format("2006-01-02T15:04:05.000000"), Location: at,
-		Point: hooks.Output.String(), Shape: append([]int{}, t.Shape...), Dtype: t.Dtype.Long(), Stats: t.Stats(),
+		Name: t.Name, HitCount: 1, Timestamp: time.Now().Format("2006-01-02T15:04:05.000000"), Location: at,
+		Point: hooks.Output.String(), Shape: append([]int{}, t.Shape...), Dtype: t.Dtype.Long(), Stats: stats,
 		Preview: []checkpoint.Float{},
 	}
-	for _, v := range t.First(previewed) {
+	for _, v := range first {
 		rec.Preview = append(rec.Preview, checkpoint.Float(v))
 	}
 	if n, err := hooks.ParseName(t.Name); err == nil {
@@ -124,14 +162,19 @@ func record(t *checkpoint.Array, hit int, at Location) Record {
 // Save writes a tensor as safetensors and returns the file. If the run has saved the name before,
 // the tensor is saved as a further call: name#1.
 func (r *Run) Save(t *checkpoint.Array, at Location) (string, error) {
-	path, err := r.save(*t, at)
+	return r.saveOf(t, "", at)
+}
+
+// saveOf is Save for a tensor of a module of a class.
+func (r *Run) saveOf(t *checkpoint.Array, class string, at Location) (string, error) {
+	path, err := r.save(*t, class, at)
 	if err != nil {
 		return "", fmt.Errorf("save tensor %s: %w", t.Name, err)
 	}
 	return path, nil
 }
 
-func (r *Run) save(t checkpoint.Array, at Location) (string, error) {
+func (r *Run) save(t checkpoint.Array, class string, at Location) (string, error) {
 	if t.Name == "" {
 		return "", errors.New("the name is empty")
 	}
@@ -152,7 +195,9 @@ func (r *Run) save(t checkpoint.Array, at Location) (string, error) {
 	if err := r.Tree.room(r.size, int64(len(t.Data))); err != nil {
 		return "", err
 	}
-	text, err := json.Marshal(record(&t, hit, at))
+	rec := record(&t, hit, at)
+	rec.Class = class
+	text, err := json.Marshal(rec)
 	if err != nil {
 		return "", err
 	}
@@ -226,11 +271,30 @@ type (
 	}
 )
 
+// Limits of the number of checkpoint files in a run.
+const (
+	warnCheckpoints = 1_000
+	maxCheckpoints  = 10_000
+)
+
+// ErrCheckpoints is wrapped by errors about a run that has as many checkpoint files as it may have.
+var ErrCheckpoints = errors.New("too many checkpoint files")
+
 // Checkpoint writes the values of variables at a place of the program to
 // checkpoints/checkpoint_NAME_hit001.json, where the number counts the calls, and returns the
-// file. Of tensors (*checkpoint.Array) it writes shape, dtype, statistics and first values;
-// everything else is written in full.
+// file. Of tensors (*checkpoint.Array or [Record]) it writes shape, dtype, statistics and first
+// values; everything else is written in full. A run that has 10000 such files gets no more.
 func (r *Run) Checkpoint(name string, variables, metadata map[string]any, at Location) (string, error) {
+	switch n := r.checkpoints; {
+	case n >= maxCheckpoints:
+		return "", fmt.Errorf("checkpoint %s: %w: %s has %d (--debug-stats writes statistics to one file)", name, ErrCheckpoints, r.Dir, n)
+	case n+1 == warnCheckpoints:
+		r.Tree.warn("%s has %d checkpoint files, and gets at most %d (--debug-stats writes statistics to one file)",
+			r.Dir, n, maxCheckpoints)
+	}
+	if err := r.Tree.room(r.size, 0); err != nil {
+		return "", fmt.Errorf("checkpoint %s: %w", name, err)
+	}
 	key := "checkpoint " + name // different from tensors' names
 	r.hits[key]++
 	c := savedCheckpoint{
@@ -239,19 +303,40 @@ func (r *Run) Checkpoint(name string, variables, metadata map[string]any, at Loc
 	}
 	c.Location.File = filepath.Base(at.File)
 	for name, v := range variables {
-		t, ok := v.(*checkpoint.Array)
-		if !ok {
+		var rec Record
+		switch v := v.(type) {
+		case Record:
+			rec = v
+		case *checkpoint.Array:
+			rec = record(v, 1, at)
+		default:
 			c.Variables[name] = plainVariable{fmt.Sprintf("%T", v), v}
 			continue
 		}
-		rec := record(t, 1, at)
 		c.Variables[name] = tensorVariable{"mlx.core.array", rec.Shape, "mlx.core." + rec.Dtype, rec.Preview, rec.Stats}
 	}
 	file := filepath.Join("checkpoints", fmt.Sprintf("checkpoint_%s_hit%03d.json", fileName(name), c.HitCount))
 	if err := r.write(file, c); err != nil {
 		return "", fmt.Errorf("checkpoint %s: %w", name, err)
 	}
-	return filepath.Join(r.Dir, file), nil
+	r.checkpoints++
+	path := filepath.Join(r.Dir, file)
+	if info, err := os.Stat(path); err == nil {
+		r.size += info.Size()
+	}
+	return path, nil
+}
+
+// tolerate warns of the first checkpoint that is too many. It returns any other error.
+func (r *Run) tolerate(err error) error {
+	if !errors.Is(err, ErrCheckpoints) {
+		return err
+	}
+	if !r.refused {
+		r.refused = true
+		r.Tree.warn("no more checkpoints are written: %v", err)
+	}
+	return nil
 }
 
 // readContext reads the lines around a place, or returns nil without the source file.

@@ -1,16 +1,14 @@
 package debug
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
-	"path"
 	"slices"
-	"strings"
 
 	"github.com/gomflux/gomflux/internal/checkpoint"
 	"github.com/gomflux/gomflux/mlx"
 	"github.com/gomflux/gomflux/mlx/hooks"
-	"github.com/gomflux/gomflux/mlx/nn"
 )
 
 // A Session applies [Options] to one run: with its Hook, and as the pipeline's
@@ -18,7 +16,7 @@ import (
 type Session struct {
 	options  Options
 	tree     *Tree
-	run      *Run // nil if nothing is saved
+	run      *Run // nil if nothing is recorded
 	loads    []*load
 	override map[hooks.Name]bool // values that Array returned
 	exit     *hooks.Name
@@ -26,7 +24,9 @@ type Session struct {
 	seen  []string // full names, once each
 	known map[string]bool
 	last  string
-	hits  []bool // whether each glob of Save has matched
+
+	save, stats, checkpoints *globs
+	failed                   error // why nothing more is recorded
 }
 
 // A load is a replacement whose tensor was found.
@@ -37,13 +37,17 @@ type load struct {
 	packed bool // had the shape of diffusers' argument
 }
 
-// NewSession begins a session, with a new run in the tree if the options save anything. Close ends
-// both.
+// NewSession begins a session, with a new run in the tree if the options record anything. Close or
+// Interrupt ends both. If no tensors are to be saved, a folder that cannot be written is no error:
+// the session warns, and records nothing.
 func NewSession(t *Tree, o Options) (*Session, error) {
 	if err := o.Check(); err != nil {
 		return nil, err
 	}
-	s := &Session{options: o, tree: t, override: map[hooks.Name]bool{}, known: map[string]bool{}, hits: make([]bool, len(o.Save))}
+	s := &Session{
+		options: o, tree: t, override: map[hooks.Name]bool{}, known: map[string]bool{},
+		save: newGlobs("save", o.Save), stats: newGlobs("stats", o.Stats), checkpoints: newGlobs("checkpoint", o.Checkpoints),
+	}
 	if o.ExitAfter != "" {
 		n, err := parseExit(o.ExitAfter)
 		if err != nil {
@@ -64,11 +68,13 @@ func NewSession(t *Tree, o Options) (*Session, error) {
 		}
 		return s, nil
 	}
-	var err error
-	if s.run, err = t.Start(Gomflux); err != nil {
+	run, err := t.Start(Gomflux)
+	if err = s.Tolerate(err); err != nil {
 		return nil, err
 	}
-	s.run.makeCurrent()
+	if s.run = run; run != nil {
+		run.makeCurrent()
+	}
 	return s, nil
 }
 
@@ -98,7 +104,7 @@ func (t *Tree) newLoad(r Replacement) (*load, error) {
 	return l, nil
 }
 
-// Run returns the session's run; nil if nothing is saved.
+// Run returns the session's run; nil if nothing is recorded.
 func (s *Session) Run() *Run { return s.run }
 
 // Last returns the name of the last tensor that passed, or "".
@@ -174,10 +180,10 @@ func (s *Session) Hook(tap hooks.Tap) (*mlx.Array, error) {
 			return nil, err
 		}
 	}
-	if tap.Point.Key == hooks.Weights && s.run != nil {
+	if tap.Point.Key == hooks.Weights && s.records() {
 		entropy := tap // not computed yet
 		entropy.Point.Key = hooks.Entropy
-		if s.wanted(entropy, entropy.FullName()) {
+		if s.wanted(entropy) != (wanted{}) {
 			if err := s.visit(tap.Entropy()); err != nil {
 				return nil, err
 			}
@@ -238,56 +244,6 @@ func guess(got, want []int) string {
 	return ""
 }
 
-// visit remembers a tensor's name, and saves it if it is wanted.
-func (s *Session) visit(t hooks.Tap) error {
-	full := t.FullName()
-	if !s.known[full] {
-		s.known[full] = true
-		s.seen = append(s.seen, full)
-	}
-	if s.run == nil {
-		return nil
-	}
-	d, _ := nn.FileDtype(t.Output.Dtype())
-	if err := s.run.Trace(full, t.Point.Kind.String(), t.Output.Shape(), d.Long()); err != nil {
-		return err
-	}
-	if !s.wanted(t, full) {
-		return nil
-	}
-	x, err := FromArray(full, t.Output)
-	if err != nil {
-		return err
-	}
-	_, err = s.run.Save(x, modelCode())
-	return err
-}
-
-// wanted reports whether the globs of Save match a tensor.
-func (s *Session) wanted(t hooks.Tap, full string) bool {
-	anyStep := hooks.Name{Module: t.Name, Step: -1, Point: t.Point}.String()
-	asked := func(glob string) bool { return !t.Point.OnRequest() || strings.Contains(glob, t.Point.Key) }
-	hit := func(glob string) bool {
-		match := func(name string) bool {
-			ok, err := path.Match(glob, strings.ReplaceAll(name, "/", "\\"))
-			return err == nil && ok
-		}
-		return match(full) || !strings.ContainsAny(glob, "@#") && match(anyStep)
-	}
-	found := false
-	for i, glob := range s.options.Save {
-		if glob[0] != '!' && asked(glob) && hit(glob) {
-			found, s.hits[i] = true, true
-		}
-	}
-	for i, glob := range s.options.Save {
-		if found && glob[0] == '!' && hit(glob[1:]) {
-			found, s.hits[i] = false, true
-		}
-	}
-	return found
-}
-
 // Explain adds the last tensor that passed to an error of MLX.
 func (s *Session) Explain(err error) error {
 	var e *mlx.Error
@@ -316,20 +272,14 @@ func (s *Session) Unmatched() error {
 	return errors.Join(errs...)
 }
 
-// Unsaved lists the globs that no tensor of the run matched.
-func (s *Session) Unsaved() []string {
-	var out []string
-	for i, glob := range s.options.Save {
-		if !s.hits[i] {
-			out = append(out, glob)
-		}
-	}
-	return out
-}
-
 // Close ends the session's run, or else the one that [Save] or [Checkpoint] began in the session's
 // tree.
-func (s *Session) Close() error {
+func (s *Session) Close() error { return s.end((*Run).Close) }
+
+// Interrupt is Close for a run that a signal or an error has ended.
+func (s *Session) Interrupt() error { return s.end((*Run).Interrupt) }
+
+func (s *Session) end(end func(*Run) error) error {
 	run := s.run
 	if run == nil {
 		run = s.tree.takeCurrent()
@@ -350,9 +300,13 @@ func (s *Session) Close() error {
 		}
 	}
 	settings := map[string]any{"replaced": replaced, "taps": s.options.Save}
-	if len(packed) > 0 {
-		settings["packed"] = packed
+	for name, globs := range map[string][]string{
+		"packed": packed, "stats_taps": s.options.Stats, "checkpoint_taps": s.options.Checkpoints,
+	} {
+		if len(globs) > 0 {
+			settings[name] = globs
+		}
 	}
 	err := run.Describe(settings)
-	return errors.Join(err, run.Close())
+	return s.Tolerate(cmp.Or(err, end(run)))
 }

@@ -34,9 +34,14 @@ func run(t *testing.T, tree *debug.Tree, dir string, o debug.Options) (*debug.Se
 		t.Fatal(err)
 	}
 	defer s.Close()
+	res, err := generateFrom(s, dir)
+	return s, res, err
+}
+
+// generateFrom makes an image in a session with the model in a folder.
+func generateFrom(s *debug.Session, dir string) (res *models.Result, err error) {
 	r := request
 	r.Hook, r.Overrides = s.Hook, s
-	var res *models.Result
 	err = mlx.Do(context.Background(), func() error {
 		requests := func(*models.Pipeline) []models.Request { return []models.Request{r} }
 		p, err := models.Load(os.DirFS(dir), models.LoadOptions{Requests: requests, Overrides: s})
@@ -47,7 +52,7 @@ func run(t *testing.T, tree *debug.Tree, dir string, o debug.Options) (*debug.Se
 		res, err = p.Generate(r)
 		return err
 	})
-	return s, res, err
+	return res, err
 }
 
 func replacement(t *testing.T, s string) debug.Replacement {
@@ -97,7 +102,7 @@ func TestSession(t *testing.T) {
 	if e, _ := tree.Find("transformer.layers.0.attention@0"); e.Record == nil || !strings.Contains(e.Record.Location.Function, "Forward") {
 		t.Errorf("made at %+v", e.Record)
 	}
-	if got := s.Unsaved(); !slices.Equal(got, []string{"nothing*"}) {
+	if got := s.UnmatchedGlobs(); !slices.Equal(got, []debug.Glob{{Option: "save", Pattern: "nothing*"}}) {
 		t.Errorf("unmatched globs %q", got)
 	}
 	if err := s.Unmatched(); err != nil {
@@ -313,8 +318,8 @@ func TestEntropy(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if s.Run().Saved() != 3 || len(s.Unsaved()) > 0 {
-		t.Errorf("%d saved, not %q", s.Run().Saved(), s.Unsaved())
+	if s.Run().Saved() != 3 || len(s.UnmatchedGlobs()) > 0 {
+		t.Errorf("%d saved, not %q", s.Run().Saved(), s.UnmatchedGlobs())
 	}
 	entropy, err := tree.Load("transformer.layers.0.attention@0:entropy")
 	if err != nil {
@@ -374,7 +379,7 @@ func TestFinite(t *testing.T) {
 			for i, f := range c.in {
 				in = append(in, hooks.Arg{Key: []string{"0", "1"}[i], Array: f()})
 			}
-			points(s).Pass("m", c.out(), in)
+			points(s).Pass(hooks.Module{Name: "m"}, c.out(), in)
 		})
 		var e *debug.NotFiniteTensorError
 		if c.err == "" && err != nil || c.err != "" && (!errors.As(err, &e) || !strings.Contains(err.Error(), c.err)) {

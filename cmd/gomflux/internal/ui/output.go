@@ -29,6 +29,9 @@ type Output struct {
 	Format         Format
 	Quiet          bool // leaves out notes and progress
 	Verbose        bool // adds details
+	// Log gets a copy of everything that is printed, except progress, unless it is nil. Its errors
+	// are ignored.
+	Log io.Writer
 
 	progress *Progress // what is shown now, nil for nothing
 	err      error     // the first error of writing to Stdout
@@ -50,23 +53,23 @@ type Message struct {
 // Result writes a result to standard output in the output's format.
 func (o *Output) Result(r Result) error {
 	if o.Format != Text {
-		return WriteJSON(o.Stdout, r)
+		return WriteJSON(o.stdout(), r)
 	}
 	var p Page
 	r.Text(&p)
-	_, err := io.WriteString(o.Stdout, p.String())
+	_, err := io.WriteString(o.stdout(), p.String())
 	return err
 }
 
 // Line writes a line of text to standard output, such as the name of a file.
 func (o *Output) Line(text string) error {
-	_, err := fmt.Fprintln(o.Stdout, text)
+	_, err := fmt.Fprintln(o.stdout(), text)
 	return err
 }
 
 // Event writes a JSON line to standard output. [Output.Err] returns the first
 // error.
-func (o *Output) Event(v any) { o.Wrote(WriteJSON(o.Stdout, v)) }
+func (o *Output) Event(v any) { o.Wrote(WriteJSON(o.stdout(), v)) }
 
 // Wrote keeps the first error of writing to standard output. A pipe that nobody
 // reads any longer is not an error: the files that a command makes matter.
@@ -129,7 +132,24 @@ func (o *Output) ClearStatus() { o.Status("\x1b[K") }
 
 // messages returns a writer for lines that stay. While progress is shown they go
 // above it.
-func (o *Output) messages() io.Writer { return above{o.progress, o.Stderr} }
+func (o *Output) messages() io.Writer { return o.logged(above{o.progress, o.Stderr}) }
+
+func (o *Output) stdout() io.Writer { return o.logged(o.Stdout) }
+
+func (o *Output) logged(w io.Writer) io.Writer {
+	if o.Log == nil {
+		return w
+	}
+	return logged{w, o.Log}
+}
+
+// logged copies what is written to a log.
+type logged struct{ to, log io.Writer }
+
+func (l logged) Write(text []byte) (int, error) {
+	l.log.Write(text)
+	return l.to.Write(text)
+}
 
 // IsTerminal reports whether a writer or reader is a terminal.
 func IsTerminal(v any) bool {
