@@ -44,7 +44,7 @@ type Range struct {
 	NaN, Inf            int
 }
 
-func rangeOf(values []float32) Range {
+func rangeOf[T float32 | float64](values []T) Range {
 	s := checkpoint.Summarize(values)
 	r := Range{NaN: s.NaN, Inf: s.Inf}
 	if s.NaN+s.Inf < len(values) {
@@ -54,7 +54,7 @@ func rangeOf(values []float32) Range {
 }
 
 // Compare measures got against want, which must have the same length.
-func Compare(got, want []float32) Difference {
+func Compare[T float32 | float64](got, want []T) Difference {
 	d := Difference{Finite: true, Count: len(want), Got: rangeOf(got), Ref: rangeOf(want)}
 	var errors, absolute, norm, own, dot float64
 	for i, w := range want {
@@ -115,14 +115,14 @@ func (d *Difference) channels(got, want []float32, shape []int, axis int) {
 	}
 }
 
-// count counts the values that numpy's allclose rejects.
-func (d *Difference) count(got, want []float32, atol, rtol float64) {
-	d.ATol, d.RTol = atol, rtol
+// beyond counts the values that numpy's allclose rejects.
+func beyond[T float32 | float64](got, want []T, atol, rtol float64) (over int) {
 	for i, w := range want {
-		if e := math.Abs(float64(got[i]) - float64(w)); !(e <= atol+rtol*math.Abs(float64(w))) {
-			d.Over++
+		if e := math.Abs(float64(got[i]) - float64(w)); got[i] != w && !(e <= atol+rtol*math.Abs(float64(w))) {
+			over++
 		}
 	}
+	return over
 }
 
 // Relative returns the largest error over the largest reference value.

@@ -4,10 +4,12 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"maps"
 	"slices"
 
 	"github.com/gomflux/gomflux/mlx"
 	"github.com/gomflux/gomflux/mlx/hooks"
+	"github.com/gomflux/gomflux/parity/debug"
 	"github.com/gomflux/gomflux/parity/hints"
 )
 
@@ -51,7 +53,7 @@ func (r *Report) diff(ours, ref *Run, table *Table) {
 	names := passNames{ref, ref.batched() && !ours.batched()}
 	calls := ours.calls()
 	compared := map[string]bool{}
-	for _, name := range ours.Names() {
+	for _, name := range ours.recorded() {
 		n, err := hooks.ParseName(name)
 		if err != nil {
 			continue
@@ -60,19 +62,18 @@ func (r *Report) diff(ours, ref *Run, table *Table) {
 		negative := n.Call >= positive && names.inBatch(n.Module)
 		refName := names.name(n, negative, positive)
 		got, want := ours.Array(name), ref.Array(refName)
-		if want == nil {
+		if got == nil || want == nil {
+			cut := func(x *mlx.Array, shape []int) *mlx.Array { return names.onePass(x, n, negative, shape) }
+			if r.diffStats(ours, ref, name, refName, cut, table) {
+				compared[refName] = true
+			}
 			continue
 		}
 		compared[refName] = true
 		want = names.onePass(want, n, negative, got.Shape())
-		t := &Tensor{
-			Name: name, Module: moduleOf(name), Kind: n.Point.Kind.String(), Stage: stageOf(name),
-			Shape: got.Shape(), RefShape: want.Shape(),
-			Dtype: ours.dtypes[ours.stored(name)], RefDtype: ref.dtypes[ref.stored(refName)],
-		}
-		if refName != name {
-			t.Reference = refName
-		}
+		t := newDiffTensor(name, refName)
+		t.Shape, t.RefShape = got.Shape(), want.Shape()
+		t.Dtype, t.RefDtype = ours.dtypes[ours.stored(name)], ref.dtypes[ref.stored(refName)]
 		r.Tensors = append(r.Tensors, t)
 		g, w := got.Floats(), want.Floats()
 		t.Got, t.Ref = first(g), first(w)
@@ -83,7 +84,7 @@ func (r *Report) diff(ours, ref *Run, table *Table) {
 		tolerance := table.For(mlx.BackendCPU, cmp.Or(ours.Compute, "float32"), stageKey(t.Stage), Free, t.Name)
 		t.Free, t.Histogram = newReading(name, g, w, t.Shape, tolerance), histogram(g, w)
 	}
-	for _, name := range ref.Names() {
+	for _, name := range ref.recorded() {
 		switch reason := untappedAnywhere(name); {
 		case compared[name]:
 		case reason != "":
@@ -95,10 +96,67 @@ func (r *Report) diff(ours, ref *Run, table *Table) {
 	r.setImages(ours, ref)
 }
 
+// newDiffTensor returns the entry of a tensor.
+func newDiffTensor(name, refName string) *Tensor {
+	t := &Tensor{Name: name, Module: moduleOf(name), Kind: hooks.Output.String(), Stage: stageOf(name)}
+	if n, err := hooks.ParseName(name); err == nil {
+		t.Kind = n.Point.Kind.String()
+	}
+	if refName != name {
+		t.Reference = refName
+	}
+	return t
+}
+
+// diffStats compares the statistics of a tensor of which one side has no values. It reports whether
+// both sides have statistics. cut takes the part of the reference's tensor that is in ours; its
+// statistics are unknown without values.
+func (r *Report) diffStats(ours, ref *Run, name, refName string, cut func(*mlx.Array, []int) *mlx.Array, table *Table) bool {
+	got, ok := ours.record(name)
+	want, there := ref.record(refName)
+	if !ok || !there {
+		return false
+	}
+	if x := ref.Array(refName); x != nil {
+		want = recordOf(cut(x, got.Shape), want.Dtype)
+	} else if part := cut(mlx.Full(0, mlx.Float32, want.Shape...), got.Shape); !slices.Equal(part.Shape(), want.Shape) {
+		r.leaveOut(refName, "statistics of more rows than here: of pads, or of prompt and negative prompt in one batch")
+		return true
+	}
+	t := newDiffTensor(name, refName)
+	t.Shape, t.RefShape, t.Dtype, t.RefDtype = got.Shape, want.Shape, got.Dtype, want.Dtype
+	t.Got, t.Ref = previews(got), previews(want)
+	r.Tensors = append(r.Tensors, t)
+	r.Statistics++
+	if !t.sameShape() {
+		t.Guess = hints.Shapes(t.Shape, t.RefShape)
+		return true
+	}
+	tolerance := table.For(mlx.BackendCPU, cmp.Or(ours.Compute, "float32"), stageKey(t.Stage), Free, t.Name)
+	t.Stats = compareStats(got, want, tolerance.Max)
+	return true
+}
+
+// previews returns the first values of a record.
+func previews(rec debug.Record) []float64 {
+	out := make([]float64, len(rec.Preview))
+	for i, v := range rec.Preview {
+		out[i] = float64(v)
+	}
+	return out
+}
+
+// recorded lists the names of all tensors of the run and of those with statistics alone.
+func (r *Run) recorded() []string {
+	names := slices.AppendSeq(r.Names(), maps.Keys(r.stats))
+	slices.Sort(names)
+	return slices.Compact(names)
+}
+
 // calls counts the calls of each module (with @STEP).
 func (r *Run) calls() map[string]int {
 	calls := map[string]int{}
-	for _, name := range r.Names() {
+	for _, name := range r.recorded() {
 		if n, err := hooks.ParseName(name); err == nil {
 			at := fmt.Sprint(n.Module, "@", n.Step)
 			calls[at] = max(calls[at], n.Call+1)

@@ -213,6 +213,8 @@ func (r *Report) tensorsPlot() template.HTML {
 				x, plotY(l2), class, i, template.HTMLEscapeString(t.Name), l2)
 		}
 		switch own := t.best(); {
+		case t.Stats != nil:
+			point("own", t.Stats.OK, t.Stats.largest())
 		case own == nil: // another shape
 			point("own", false, math.Inf(1))
 		default:

@@ -11,15 +11,20 @@ import (
 
 	"github.com/gomflux/gomflux/internal/checkpoint"
 	"github.com/gomflux/gomflux/mlx/hooks"
+	"github.com/gomflux/gomflux/parity/debug"
 )
 
 // traceFile has the names of all tensors of a run, in the order in which they were computed.
 const traceFile = "traces/taps.jsonl"
 
-// readTrace numbers the tensors of a run from 1, in the order in which they were computed. The
-// result is empty without a trace, and lacks an incomplete last line of a run that was killed.
+// readTrace numbers the tensors of a run from 1, in the order in which they were computed, which
+// their statistics have too. The result is empty without a trace, and lacks an incomplete last line
+// of a run that was killed.
 func readTrace(fsys fs.FS) (map[string]int, error) {
 	f, err := fsys.Open(traceFile)
+	if errors.Is(err, fs.ErrNotExist) {
+		f, err = fsys.Open(debug.StatsFile)
+	}
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil
 	}

@@ -52,6 +52,7 @@ type Run struct {
 	arrays map[string]*mlx.Array
 	dtypes map[string]string          // as stored
 	given  map[string]json.RawMessage // the keys of settings.json; nil without such a file
+	stats  map[string]debug.Record    // by name; nil without traces/stats.jsonl
 }
 
 // runFiles are the files of a run whose settings list none.
@@ -59,10 +60,13 @@ var runFiles = []string{"*.safetensors", "*.npy", "*.npz", "tensors/*.safetensor
 
 // OpenRun reads the run in a folder. Its tensors live until the MLX job ends. If the settings list
 // no files, or there are no settings, all files of tensors in the folder and its folder tensors
-// are read: safetensors, .npy and .npz.
+// are read: safetensors, .npy and .npz. Statistics of tensors are read too.
 func OpenRun(fsys fs.FS) (*Run, error) {
 	r := &Run{arrays: map[string]*mlx.Array{}, dtypes: map[string]string{}}
 	if err := r.readSettings(fsys); err != nil {
+		return nil, err
+	}
+	if err := r.readStats(fsys); err != nil {
 		return nil, err
 	}
 	files := r.Files
@@ -75,7 +79,7 @@ func OpenRun(fsys fs.FS) (*Run, error) {
 			files = append(files, names...)
 		}
 	}
-	if r.given == nil && len(files) == 0 {
+	if r.given == nil && r.stats == nil && len(files) == 0 {
 		return nil, fmt.Errorf("%s: not the folder of a run: it has neither settings.json nor tensors (.safetensors, .npy or .npz files)",
 			checkpoint.FullName(fsys, "."))
 	}
@@ -109,6 +113,9 @@ func (r *Run) checkSettings(run string) error {
 	const instead = "gomflux parity diff compares the tensors of two folders without it"
 	if r.given == nil {
 		return fmt.Errorf("run %s: %w: it has no settings.json with the run's prompt, size and steps (%s)", run, ErrRun, instead)
+	}
+	if len(r.arrays) == 0 && len(r.stats) > 0 {
+		return fmt.Errorf("run %s: %w: it has only statistics of tensors (gomflux parity diff compares them)", run, ErrRun)
 	}
 	var missing []string
 	for _, key := range []string{"prompt", "height", "width", "steps"} {
@@ -233,7 +240,7 @@ func (r *Run) Names() []string {
 // has reports whether some tensor's name begins with prefix.
 func (r *Run) has(prefix string) bool {
 	begins := func(name string) bool { return strings.HasPrefix(name, prefix) }
-	return slices.ContainsFunc(r.Names(), begins)
+	return slices.ContainsFunc(r.recorded(), begins)
 }
 
 // folder is the file system of a run's folder, which knows its name.

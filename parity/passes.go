@@ -22,7 +22,7 @@ var secondCall = regexp.MustCompile(`^transformer[^:]*@\d+#1`)
 // batched reports whether a run's passes are rows of one batch.
 func (r *Run) batched() bool {
 	return r.Guidance > 0 && r.Passes != "calls" && r.has("transformer") &&
-		!slices.ContainsFunc(r.Names(), secondCall.MatchString)
+		!slices.ContainsFunc(r.recorded(), secondCall.MatchString)
 }
 
 func nameOf(tap hooks.Tap) hooks.Name {

@@ -59,6 +59,9 @@ func (r *Report) Print(w io.Writer, all bool) error {
 	if n := len(r.Missing); n > 0 {
 		fmt.Fprintf(&b, "not compared: %d of the reference's tensors, such as %s\n", n, r.Missing[0])
 	}
+	if r.Statistics > 0 {
+		fmt.Fprintf(&b, "statistics alone: of %d of the %d tensors, of which one side has no values\n", r.Statistics, len(r.Tensors))
+	}
 	if all {
 		for _, u := range r.Untapped {
 			fmt.Fprintf(&b, "without a counterpart: %d, such as %s (%s)\n", len(u.Names), u.Names[0], u.Reason)
@@ -140,6 +143,9 @@ func (t *Tensor) print(b *strings.Builder) {
 	if d := t.best(); d != nil {
 		fmt.Fprintf(b, "  range %v, reference %v\n", d.Got, d.Ref)
 	}
+	if s := t.Stats; s != nil {
+		fmt.Fprintf(b, "  %v (at most %g)\n  range %v, reference %v\n", s, s.Tolerance, s.Got, s.Ref)
+	}
 	fmt.Fprintf(b, "  first %s\n  reference %s\n", values(t.Got), values(t.Ref))
 	for _, h := range t.Hints {
 		fmt.Fprintf(b, "  hint: %s\n", h.Text)
@@ -163,18 +169,19 @@ func values(v []float64) string {
 }
 
 // MarshalJSON writes NaN and infinity as null.
-func (r *Reading) MarshalJSON() ([]byte, error) {
-	type jsonRange struct {
+func (r Range) MarshalJSON() ([]byte, error) {
+	return json.Marshal(struct {
 		Min  *float64 `json:"min"`
 		Max  *float64 `json:"max"`
 		Mean *float64 `json:"mean"`
 		Std  *float64 `json:"std"`
 		NaN  int      `json:"nan"`
 		Inf  int      `json:"inf"`
-	}
-	ranges := func(v Range) jsonRange {
-		return jsonRange{finite(v.Min), finite(v.Max), finite(v.Mean), finite(v.Std), v.NaN, v.Inf}
-	}
+	}{finite(r.Min), finite(r.Max), finite(r.Mean), finite(r.Std), r.NaN, r.Inf})
+}
+
+// MarshalJSON writes NaN and infinity as null.
+func (r *Reading) MarshalJSON() ([]byte, error) {
 	return json.Marshal(struct {
 		OK        bool      `json:"ok"`
 		Max       *float64  `json:"max_abs"`
@@ -192,19 +199,20 @@ func (r *Reading) MarshalJSON() ([]byte, error) {
 		RTol      float64   `json:"rtol"`
 		Finite    bool      `json:"finite"`
 		Allowed   allowance `json:"allowed"`
-		Range     jsonRange `json:"range"`
-		Ref       jsonRange `json:"reference_range"`
+		Range     Range     `json:"range"`
+		Ref       Range     `json:"reference_range"`
 	}{
 		r.OK, finite(r.Max), finite(r.Mean), finite(r.MaxRef), finite(r.Guarded), finite(r.Cosine), finite(r.L2), finite(r.Channel),
 		r.ChannelAt, r.At, r.Count, r.Over, r.ATol, r.RTol, r.Finite,
-		allowance{r.Tolerance.Max, r.Tolerance.L2, r.Tolerance.Channel}, ranges(r.Got), ranges(r.Difference.Ref),
+		allowance{finite(r.Tolerance.Max), finite(r.Tolerance.L2), r.Tolerance.Channel}, r.Got, r.Difference.Ref,
 	})
 }
 
+// An allowance is null where there is no limit.
 type allowance struct {
-	Max     float64 `json:"max"`
-	L2      float64 `json:"l2"`
-	Channel float64 `json:"channel_l2"`
+	Max     *float64 `json:"max"`
+	L2      *float64 `json:"l2"`
+	Channel float64  `json:"channel_l2"`
 }
 
 // MarshalJSON writes infinite errors as null.
@@ -229,19 +237,21 @@ func (c Child) MarshalJSON() ([]byte, error) {
 // MarshalJSON writes NaN and infinity as null.
 func (t *Tensor) MarshalJSON() ([]byte, error) {
 	type plain Tensor
-	some := func(v []float64) []*float64 {
-		out := make([]*float64, len(v))
-		for i := range v {
-			out[i] = finite(v[i])
-		}
-		return out
-	}
 	return json.Marshal(struct {
 		*plain
 		OK  bool       `json:"ok"`
 		Got []*float64 `json:"first_values"`
 		Ref []*float64 `json:"reference_first_values"`
-	}{(*plain)(t), t.OK(), some(t.Got), some(t.Ref)})
+	}{(*plain)(t), t.OK(), allFinite(t.Got), allFinite(t.Ref)})
+}
+
+// allFinite has null for NaN and infinity.
+func allFinite(v []float64) []*float64 {
+	out := make([]*float64, len(v))
+	for i := range v {
+		out[i] = finite(v[i])
+	}
+	return out
 }
 
 func finite(v float64) *float64 {

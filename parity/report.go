@@ -20,6 +20,8 @@ type Report struct {
 	Tensors []*Tensor `json:"tensors"`
 	// Missing lists the reference's tensors that should have been compared and were not.
 	Missing []string `json:"missing,omitempty"`
+	// Statistics counts the tensors of which only statistics were compared.
+	Statistics int `json:"statistics,omitempty"`
 	// Untapped lists the reference's tensors that have no counterpart.
 	Untapped []Untapped `json:"untapped,omitempty"`
 	// FirstStep and RefFirstStep are the first steps that ran, here and in the reference.

@@ -28,7 +28,7 @@ type Stage struct {
 	OK       bool    `json:"ok"`
 	Tensors  int     `json:"tensors"`
 	Failing  int     `json:"failing"`
-	Free     float64 `json:"free"`     // the largest relative L2
+	Free     float64 `json:"free"`     // the largest relative L2, or error of statistics
 	Isolated float64 `json:"isolated"` // the largest relative L2 of a module's own error
 	Worst    string  `json:"worst,omitempty"`
 }
@@ -87,7 +87,7 @@ func (s *Stage) add(t *Tensor) {
 		s.OK = false
 		s.Failing++
 	}
-	s.Free = max(s.Free, t.Free.l2())
+	s.Free = max(s.Free, t.Free.l2(), t.Stats.largest())
 	if own := max(t.Own.l2(), t.Isolated.l2()); own > s.Isolated {
 		s.Isolated, s.Worst = own, t.Name
 	}

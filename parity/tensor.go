@@ -27,6 +27,8 @@ type Tensor struct {
 	Free     *Reading `json:"free,omitempty"`     // computed from the start of the run
 	Isolated *Reading `json:"isolated,omitempty"` // the module as a whole, with the reference's inputs
 	Own      *Reading `json:"own,omitempty"`      // the module's own arithmetic, everything inside it being the reference's
+	// Stats compares statistics, if one side has no values. There are no readings then.
+	Stats *StatsDifference `json:"stats,omitempty"`
 
 	Got       []float64  `json:"first_values"`
 	Ref       []float64  `json:"reference_first_values"`
@@ -90,13 +92,24 @@ func (t *Tensor) OK() bool {
 			return false
 		}
 	}
-	return t.sameShape()
+	return t.sameShape() && t.statsOK()
+}
+
+// statsOK reports whether the statistics agree, where values were not compared.
+func (t *Tensor) statsOK() bool { return t.Stats == nil || t.Stats.OK }
+
+// errorText describes the error that verdicts are based on.
+func (t *Tensor) errorText() string {
+	if t.Stats != nil {
+		return t.Stats.String()
+	}
+	return t.best().String()
 }
 
 // ownOK reports whether the tensor's own error is within tolerance.
 func (t *Tensor) ownOK() bool {
 	r := t.best()
-	return t.sameShape() && (r == nil || r.OK)
+	return t.sameShape() && t.statsOK() && (r == nil || r.OK)
 }
 
 // A Reading is one comparison of a tensor.
@@ -123,7 +136,8 @@ func newReading(name string, got, want []float32, shape []int, tolerance Toleran
 	if axis := channelAxis(name, shape); axis >= 0 && len(want) > 0 {
 		d.channels(got, want, shape, axis)
 	}
-	d.count(got, want, tolerance.ATol, tolerance.RTol)
+	d.ATol, d.RTol = tolerance.ATol, tolerance.RTol
+	d.Over = beyond(got, want, d.ATol, d.RTol)
 	if name == "image" && tolerance.OffByOne > 0 {
 		d.OK = offByOne(got, want, tolerance.OffByOne)
 	} else {
@@ -165,7 +179,7 @@ func channelAxis(name string, shape []int) int {
 }
 
 // first returns the first values, for people to look at.
-func first(values []float32) []float64 {
+func first[T float32 | float64](values []T) []float64 {
 	out := make([]float64, min(10, len(values)))
 	for i := range out {
 		out[i] = float64(values[i])

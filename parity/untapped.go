@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"io/fs"
 	"regexp"
+	"slices"
 	"strings"
 
 	"github.com/gomflux/gomflux/mlx/hooks"
@@ -150,7 +151,9 @@ func (a absent) isIdle(module string) bool {
 func (r *Report) leaveOut(name, reason string) {
 	for i := range r.Untapped {
 		if u := &r.Untapped[i]; u.Reason == reason {
-			u.Names = append(u.Names, name)
+			if !slices.Contains(u.Names, name) {
+				u.Names = append(u.Names, name)
+			}
 			return
 		}
 	}

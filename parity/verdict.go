@@ -100,7 +100,7 @@ func (r *Report) differs(t *Tensor) string {
 	if !t.sameShape() {
 		return fmt.Sprintf("%s is the first to differ%s, in stage %s: it has %s", t.Name, by, t.Stage, t.shapesText())
 	}
-	return fmt.Sprintf("%s is the first to differ%s, in stage %s (%v)", t.Name, by, t.Stage, t.best())
+	return fmt.Sprintf("%s is the first to differ%s, in stage %s (%s)", t.Name, by, t.Stage, t.errorText())
 }
 
 // drift is the verdict where every module is within tolerance on its own.

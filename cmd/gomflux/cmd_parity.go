@@ -122,8 +122,13 @@ diff cannot.
 
 The verdict names the first tensor that differs, in the order of computation.
 That order comes from traces/taps.jsonl, which gomflux generate --debug-save
-records, of the first folder or else of the second. Tensors that are in neither
-come last, by stage, depth and name.
+records, or traces/stats.jsonl, of the first folder or else of the second.
+Tensors that are in neither come last, by stage, depth and name.
+
+Of a tensor whose values one side lacks, the statistics in traces/stats.jsonl
+are compared: smallest and largest value, mean, standard deviation, the numbers
+of NaN and infinite values, and the first values. The report says of how many
+tensors; in the JSON they have stats instead of free.
 ` + parityStatus
 
 func newParityDiffCommand() *cobra.Command {

@@ -36,18 +36,20 @@ func newTensorsCommand() *cobra.Command {
 		Example: `  gomflux generate -p "a lighthouse" --debug-save 'latents' --debug-save 'transformer.layers.0.*'
   gomflux tensors list
   gomflux tensors show latents@0
+  gomflux tensors diff latents@0 reference.npz:latents
   gomflux tensors clear --archive`,
 		Args: func(_ *cobra.Command, args []string) error {
 			if len(args) > 0 {
-				return usageErrorf("unknown command %q (list, info, show or clear)", args[0])
+				return usageErrorf("unknown command %q (list, info, show, diff or clear)", args[0])
 			}
 			return nil
 		},
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			return usageErrorf("give a command: list, info, show or clear (gomflux tensors --help)")
+			return usageErrorf("give a command: list, info, show, diff or clear (gomflux tensors --help)")
 		},
 	}
-	cmd.AddCommand(newTensorsListCommand(), newTensorsInfoCommand(), newTensorsShowCommand(), newTensorsClearCommand())
+	cmd.AddCommand(newTensorsListCommand(), newTensorsInfoCommand(), newTensorsShowCommand(), newTensorsClearCommand(),
+		newTensorsDiffCommand())
 	return cmd
 }
 
