@@ -2,9 +2,6 @@ package parity
 
 import (
 	"cmp"
-	"encoding/json"
-	"errors"
-	"fmt"
 	"io/fs"
 	"math"
 	"slices"
@@ -14,48 +11,16 @@ import (
 	"github.com/gomflux/gomflux/parity/debug"
 )
 
-// traceFile has the names of all tensors of a run, in the order in which they were computed.
-const traceFile = "traces/taps.jsonl"
-
-// readTrace numbers the tensors of a run from 1, in the order in which they were computed, which
-// their statistics have too. The result is empty without a trace, and lacks an incomplete last line
-// of a run that was killed.
-func readTrace(fsys fs.FS) (map[string]int, error) {
-	f, err := fsys.Open(traceFile)
-	if errors.Is(err, fs.ErrNotExist) {
-		f, err = fsys.Open(debug.StatsFile)
-	}
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil, nil
-	}
-	if err != nil {
-		return nil, fmt.Errorf("trace of the run: %w", err)
-	}
-	defer f.Close()
-	made := map[string]int{}
-	for d := json.NewDecoder(f); ; {
-		var tap struct {
-			Name string `json:"name"`
-		}
-		if d.Decode(&tap) != nil {
-			return made, nil
-		}
-		if made[tap.Name] == 0 {
-			made[tap.Name] = len(made) + 1
-		}
-	}
-}
-
 // order sorts tensors by the trace of one of the runs. Tensors that are in neither trace come
 // last, by stage, depth and name.
 func (r *Report) order(ours, reference fs.FS) error {
-	made, err := readTrace(ours)
+	made, err := debug.ReadTrace(ours)
 	if err != nil {
 		return err
 	}
 	names := func(t *Tensor) string { return t.Name }
 	if len(made) == 0 {
-		if made, err = readTrace(reference); err != nil {
+		if made, err = debug.ReadTrace(reference); err != nil {
 			return err
 		}
 		names = func(t *Tensor) string { return cmp.Or(t.Reference, t.Name) }

@@ -5,6 +5,7 @@ import (
 	"slices"
 
 	"github.com/gomflux/gomflux/mlx/hooks"
+	"github.com/gomflux/gomflux/parity/debug"
 )
 
 // A Verdict names what is wrong first.
@@ -95,7 +96,7 @@ func (r *Report) firstToDiffer() Verdict {
 func (r *Report) differs(t *Tensor) string {
 	by := ""
 	if !r.replayed && t.made == 0 {
-		by = fmt.Sprintf(" by name (neither run has %s, which has the order)", traceFile)
+		by = fmt.Sprintf(" by name (neither run has %s, which has the order)", debug.TraceFile)
 	}
 	if !t.sameShape() {
 		return fmt.Sprintf("%s is the first to differ%s, in stage %s: it has %s", t.Name, by, t.Stage, t.shapesText())

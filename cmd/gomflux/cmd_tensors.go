@@ -17,16 +17,20 @@ const tensorsHelp = `Tensors shows and removes tensors that were saved by gomflu
 --debug-save and by the Python reference (scripts/reference). Both sides write
 into one folder, ./logs by default (--log-dir or GOMFLUX_LOG_DIR changes it):
 
-  logs/runs/latest/gomflux      the latest run, with settings.json, tensors,
-  logs/runs/latest/reference    checkpoints, traces and images
+  logs/runs/latest/gomflux      the latest run, with settings.json, output.log,
+  logs/runs/latest/reference    tensors, checkpoints, traces and images
   logs/runs/archive/TIME-SIDE   earlier runs
 
 A name is looked up in the latest runs of both sides; if both have it, the newer
-tensor is used. Files are safetensors; NumPy's .npy and .npz are read too.
+tensor is used. --run looks it up in another run, by the beginning of its time
+(gomflux tensors runs lists them), its side or its folder. Files are safetensors; NumPy's .npy and .npz are read too.
 
 Runs warn when the folder holds 1 GB, and save nothing more at 10 GB.
 GOMFLUX_LOG_WARN and GOMFLUX_LOG_LIMIT set other limits, in bytes.
 ` + exitStatus
+
+// tensorsCommands are the commands of gomflux tensors, for messages.
+const tensorsCommands = "list, info, show, ranges, diff, runs or clear"
 
 func newTensorsCommand() *cobra.Command {
 	cmd := &cobra.Command{
@@ -37,19 +41,22 @@ func newTensorsCommand() *cobra.Command {
   gomflux tensors list
   gomflux tensors show latents@0
   gomflux tensors diff latents@0 reference.npz:latents
+  gomflux tensors runs
+  gomflux tensors show latents@0 --run 20261122T1042
+  gomflux tensors ranges
   gomflux tensors clear --archive`,
 		Args: func(_ *cobra.Command, args []string) error {
 			if len(args) > 0 {
-				return usageErrorf("unknown command %q (list, info, show, diff or clear)", args[0])
+				return usageErrorf("unknown command %q (%s)", args[0], tensorsCommands)
 			}
 			return nil
 		},
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			return usageErrorf("give a command: list, info, show, diff or clear (gomflux tensors --help)")
+			return usageErrorf("give a command: %s (gomflux tensors --help)", tensorsCommands)
 		},
 	}
-	cmd.AddCommand(newTensorsListCommand(), newTensorsInfoCommand(), newTensorsShowCommand(), newTensorsClearCommand(),
-		newTensorsDiffCommand())
+	cmd.AddCommand(newTensorsListCommand(), newTensorsInfoCommand(), newTensorsShowCommand(), newTensorsRangesCommand(),
+		newTensorsDiffCommand(), newTensorsRunsCommand(), newTensorsClearCommand())
 	return cmd
 }
 
@@ -57,6 +64,7 @@ func newTensorsCommand() *cobra.Command {
 type treeFlags struct {
 	outputFlags
 	logDir string
+	run    string // whose tensors are meant, "" for the latest runs
 }
 
 func (t *treeFlags) add(cmd *cobra.Command) {
@@ -66,9 +74,30 @@ func (t *treeFlags) add(cmd *cobra.Command) {
 	t.addJSON(f, "JSON")
 }
 
+// addRun adds --run to a command that looks names up.
+func (t *treeFlags) addRun(cmd *cobra.Command) {
+	cmd.Flags().StringVar(&t.run, "run", "", "the `run`: the beginning of its time, its side or a folder (default: the latest)")
+	cmd.RegisterFlagCompletionFunc("run", t.completeRuns)
+}
+
 func (t *treeFlags) open() (*debug.Tree, error) {
 	tree, err := debug.Open(t.logDir)
+	if err == nil && t.run != "" {
+		err = tree.Select(t.run)
+	}
 	return tree, coded(exitUsage, err)
+}
+
+// completeRuns offers the times of runs, and folders.
+func (t *treeFlags) completeRuns(*cobra.Command, []string, string) (found []string, _ cobra.ShellCompDirective) {
+	tree, err := debug.Open(t.logDir)
+	if err == nil {
+		runs, _ := tree.Runs()
+		for _, r := range runs {
+			found = append(found, fmt.Sprintf("%s\t%s, %s", r.Name(), r.State, shortened(r.Prompt, 40)))
+		}
+	}
+	return found, cobra.ShellCompDirectiveDefault
 }
 
 // complete offers the names of saved tensors.
@@ -84,7 +113,7 @@ func (t *treeFlags) complete(*cobra.Command, []string, string) (found []string, 
 }
 
 func notFound(err error) error {
-	if errors.Is(err, debug.ErrNotFound) {
+	if errors.Is(err, debug.ErrNotFound) || errors.Is(err, debug.ErrNoRun) {
 		return coded(exitUsage, err)
 	}
 	return err

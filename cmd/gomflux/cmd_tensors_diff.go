@@ -80,6 +80,7 @@ func newTensorsDiffCommand() *cobra.Command {
 		},
 	}
 	o.add(cmd)
+	o.addRun(cmd)
 	f := cmd.Flags()
 	f.Var(&o.atol, "atol", "largest absolute error of a value")
 	f.Var(&o.rtol, "rtol", "largest error of a value relative to the reference's")
@@ -158,8 +159,8 @@ func openSide(tree *debug.Tree, arg string) (s diffSide, err error) {
 // findRecord finds the statistics of a tensor in the latest runs, or nil.
 func findRecord(tree *debug.Tree, name string) *debug.Record {
 	var newest *debug.Record
-	for _, side := range debug.Sides {
-		records, err := debug.ReadStats(os.DirFS(tree.Latest(side)))
+	for _, run := range tree.Places() {
+		records, err := debug.ReadStats(os.DirFS(run.Dir))
 		if err != nil && !errors.Is(err, fs.ErrNotExist) {
 			continue // of a damaged file there are no statistics; the error about the name follows
 		}

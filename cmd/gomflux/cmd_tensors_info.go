@@ -12,11 +12,12 @@ import (
 
 const tensorsInfoHelp = `Info describes saved tensors: file, shape, dtype, when and where in the program
 they were saved, smallest and largest value, mean, standard deviation, the
-number of NaN and infinite values, and the first values.
+number of NaN and infinite values, and the first values. Of a tensor of which
+only statistics were recorded (gomflux generate --debug-stats) there is no file.
 
 With --json it prints an object per line for each: name, side, file, dtype,
 shape, bytes, saved and record (name, hit_count, timestamp, location, point,
-shape, dtype, stats, preview; left out for files without such a record).
+class, shape, dtype, stats, preview; left out for files without such a record).
 ` + exitStatus
 
 func newTensorsInfoCommand() *cobra.Command {
@@ -35,7 +36,7 @@ func newTensorsInfoCommand() *cobra.Command {
 				return err
 			}
 			for i, name := range args {
-				e, err := tree.Find(name)
+				e, err := findEntry(tree, name)
 				if err != nil {
 					return notFound(err)
 				}
@@ -51,7 +52,22 @@ func newTensorsInfoCommand() *cobra.Command {
 		},
 	}
 	flags.add(cmd)
+	flags.addRun(cmd)
 	return cmd
+}
+
+// findEntry finds a saved tensor, or else one of which only statistics were recorded.
+func findEntry(tree *debug.Tree, name string) (debug.Entry, error) {
+	e, err := tree.Find(name)
+	if err == nil {
+		return e, nil
+	}
+	r := findRecord(tree, name)
+	if r == nil {
+		return e, err
+	}
+	dtype, _ := checkpoint.ParseDtype(r.Dtype) // "" for one that tensors cannot have
+	return debug.Entry{Tensor: checkpoint.Tensor{Name: name, Dtype: dtype, Shape: r.Shape}, Record: r}, nil
 }
 
 // A tensorInfo is what tensors info prints of a tensor.
@@ -94,12 +110,19 @@ func (i *tensorInfo) Text(p *ui.Page) {
 	}
 	line := p.Fields(9)
 	line("name", "%s", quote.Printable(i.Name))
-	line("side", "%s", i.Side)
-	line("file", "%s", quote.Printable(i.File))
-	line("tensor", "%s, %s", i.entry.Type(), units.Bytes(i.Bytes))
-	line("saved", "%s", i.entry.Modified.Format("2006-01-02 15:04:05"))
+	if i.File == "" {
+		line("tensor", "%s, of which only statistics were recorded", i.entry.Type())
+	} else {
+		line("side", "%s", i.Side)
+		line("file", "%s", quote.Printable(i.File))
+		line("tensor", "%s, %s", i.entry.Type(), units.Bytes(i.Bytes))
+		line("saved", "%s", i.entry.Modified.Format("2006-01-02 15:04:05"))
+	}
 	if r := i.About; r != nil {
 		line("point", "%s, hit %d", r.Point, r.HitCount)
+		if r.Class != "" {
+			line("class", "%s", quote.Printable(r.Class))
+		}
 		if r.Location.File != "" {
 			line("made at", "%s:%d (%s)", quote.Printable(r.Location.File), r.Location.Line, quote.Printable(r.Location.Function))
 		}

@@ -51,6 +51,7 @@ func newTensorsShowCommand() *cobra.Command {
 		},
 	}
 	flags.add(cmd)
+	flags.addRun(cmd)
 	cmd.Flags().Var(&values, "values", "number of values to print (default: 10)")
 	return cmd
 }

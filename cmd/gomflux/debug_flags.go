@@ -25,6 +25,7 @@ type debugFlags struct {
 	options debug.Options
 	load    []string
 	logDir  string
+	run     string // of the saved tensors that replace others, "" for the latest
 
 	tree    *debug.Tree
 	session *debug.Session // nil without such flags
@@ -71,6 +72,8 @@ func (d *debugFlags) add(f *pflag.FlagSet) {
 		"write the same to a JSON file for each tensor whose name matches a `glob` (can be repeated)")
 	f.StringArrayVar(&d.load, "debug-load", nil,
 		"replace a `tensor`: NAME=FILE[:KEY][@dtype], or NAME=SAVED or NAME for a saved tensor (can be repeated)")
+	f.StringVar(&d.run, "debug-load-run", "",
+		"the `run` of saved tensors for --debug-load: the beginning of its time, its side or a folder (default: the latest)")
 	f.StringVar(&d.options.ExitAfter, "debug-exit-after", "", "end the run after the tensor of this `name`, without an image")
 	f.BoolVar(&d.options.CheckFinite, "check-finite", false, "end the run at the first NaN or infinite value and name the module")
 	f.BoolVar(&d.options.BoundsCheck, "bounds-check", false,
@@ -80,7 +83,7 @@ func (d *debugFlags) add(f *pflag.FlagSet) {
 
 // validate parses the flags, and checks that the files exist.
 func (d *debugFlags) validate(given func(string) bool) error {
-	for name, value := range map[string]string{"debug-exit-after": d.options.ExitAfter, "log-dir": d.logDir} {
+	for name, value := range map[string]string{"debug-exit-after": d.options.ExitAfter, "log-dir": d.logDir, "debug-load-run": d.run} {
 		if given(name) && value == "" {
 			return usageErrorf("--%s: the name is empty", name)
 		}
@@ -94,6 +97,9 @@ func (d *debugFlags) validate(given func(string) bool) error {
 	}
 	if err := d.options.Check(); err != nil {
 		return coded(exitUsage, err)
+	}
+	if given("debug-load-run") && len(d.load) == 0 {
+		return usageErrorf("--debug-load-run has no effect without --debug-load")
 	}
 	if d.logDir != "" && !d.options.UsesTree() {
 		return usageErrorf("--log-dir has no effect without --debug-save, --debug-stats, --debug-checkpoint or --debug-load")
@@ -110,6 +116,11 @@ func (d *debugFlags) begin(out *ui.Output) (err error) {
 		return coded(exitUsage, err)
 	}
 	d.tree.Warnf = out.Warn
+	if d.run != "" {
+		if err := d.tree.Select(d.run); err != nil {
+			return coded(exitUsage, err)
+		}
+	}
 	d.session, err = debug.NewSession(d.tree, d.options)
 	if errors.Is(err, debug.ErrNotFound) {
 		err = coded(exitUsage, err)

@@ -25,12 +25,17 @@ type Entry struct {
 	Record   *Record // nil for files of other programs
 }
 
-// List lists the tensors of the latest runs of both sides by name, the newest of one name first.
+// List lists the tensors of the latest runs of both sides by name, the newest of one name first;
+// or those of the run that [Tree.Select] has selected. A *[DamagedError] is about files that cannot
+// be read, and comes with the tensors of the others.
 func (t *Tree) List() ([]Entry, error) {
 	var all []Entry
-	for _, side := range Sides {
-		entries, err := listRun(t.Latest(side), side)
-		if err != nil {
+	var errs []error
+	for _, run := range t.Places() {
+		entries, err := listRun(run.Dir, run.Side)
+		if e, ok := errors.AsType[*DamagedError](err); ok {
+			errs = append(errs, e.Errors...)
+		} else if err != nil {
 			return nil, err
 		}
 		all = append(all, entries...)
@@ -38,12 +43,14 @@ func (t *Tree) List() ([]Entry, error) {
 	slices.SortStableFunc(all, func(a, b Entry) int {
 		return cmp.Or(cmp.Compare(a.Name, b.Name), b.Modified.Compare(a.Modified))
 	})
-	return all, nil
+	return all, damaged(errs)
 }
 
-// listRun lists the tensors in a run's folder and its folder tensors.
+// listRun lists the tensors in a run's folder and its folder tensors, without the files that cannot
+// be read, about which there is a *DamagedError.
 func listRun(dir, side string) ([]Entry, error) {
 	var all []Entry
+	var errs []error
 	at := map[string]int{} // by name, for aliases
 	for _, sub := range []string{dir, filepath.Join(dir, "tensors")} {
 		files, err := os.ReadDir(sub)
@@ -62,7 +69,7 @@ func listRun(dir, side string) ([]Entry, error) {
 				continue // removed in the meantime
 			}
 			if err != nil {
-				return nil, err
+				errs = append(errs, err)
 			}
 			for _, e := range entries {
 				at[e.Name] = len(all)
@@ -71,6 +78,9 @@ func listRun(dir, side string) ([]Entry, error) {
 		}
 	}
 	aliases, err := readAliases(filepath.Join(dir, settingsFile))
+	if err != nil {
+		errs = append(errs, err)
+	}
 	for name, stored := range aliases {
 		if i, ok := at[stored]; ok {
 			e := all[i]
@@ -78,7 +88,7 @@ func listRun(dir, side string) ([]Entry, error) {
 			all = append(all, e)
 		}
 	}
-	return all, err
+	return all, damaged(errs)
 }
 
 // readAliases reads the further names of tensors from settings.json, if there is such a file: the
@@ -121,11 +131,11 @@ func listFile(path, side string) ([]Entry, error) {
 // ErrNotFound is wrapped by errors about tensors that are not in a tree.
 var ErrNotFound = errors.New("no such tensor")
 
-// Find finds a tensor in the latest runs of both sides, the newest if both have it. Otherwise it
-// returns [ErrNotFound], with similar names.
+// Find finds a tensor in the latest runs of both sides, the newest if both have it, or in the run
+// that [Tree.Select] has selected. Otherwise it returns [ErrNotFound], with similar names.
 func (t *Tree) Find(name string) (Entry, error) {
 	all, err := t.List()
-	if err != nil {
+	if _, ok := errors.AsType[*DamagedError](err); err != nil && !ok {
 		return Entry{}, err
 	}
 	var names []string
@@ -135,7 +145,11 @@ func (t *Tree) Find(name string) (Entry, error) {
 		}
 		names = append(names, e.Name)
 	}
-	return Entry{}, fmt.Errorf("%w %s in %s (%s)", ErrNotFound, name, t.latest(), checkpoint.Hint(name, slices.Compact(names)))
+	missing := fmt.Errorf("%w %s in %s (%s)", ErrNotFound, name, t.where(), checkpoint.Hint(name, slices.Compact(names)))
+	if err != nil {
+		missing = fmt.Errorf("%w; %w", missing, err)
+	}
+	return Entry{}, missing
 }
 
 // Read reads the tensor.

@@ -134,6 +134,9 @@ type Record struct {
 // RecordKey is the metadata key of the [Record] in a saved tensor's file.
 const RecordKey = "gomflux"
 
+// timestamp is the format of times in records.
+const timestamp = "2006-01-02T15:04:05.000000"
+
 // previewed is how many first values a record has.
 const previewed = 10
 
@@ -146,16 +149,14 @@ func record(t *checkpoint.Array, hit int, at Location) Record {
 // newRecord makes the record of a tensor of which there are no more than its first elements.
 func newRecord(t checkpoint.Tensor, stats checkpoint.Stats, first []float64, at Location) Record {
 	rec := Record{
-		Name: t.Name, HitCount: 1, Timestamp: time.Now().Format("2006-01-02T15:04:05.000000"), Location: at,
-		Point: hooks.Output.String(), Shape: append([]int{}, t.Shape...), Dtype: t.Dtype.Long(), Stats: stats,
+		Name: t.Name, HitCount: 1, Timestamp: time.Now().Format(timestamp), Location: at,
+		Shape: append([]int{}, t.Shape...), Dtype: t.Dtype.Long(), Stats: stats,
 		Preview: []checkpoint.Float{},
 	}
 	for _, v := range first {
 		rec.Preview = append(rec.Preview, checkpoint.Float(v))
 	}
-	if n, err := hooks.ParseName(t.Name); err == nil {
-		rec.Point = n.Point.Kind.String()
-	}
+	rec.Point = rec.Kind().String()
 	return rec
 }
 
@@ -231,7 +232,7 @@ func fileName(name string) string {
 
 // Trace appends a tensor that passed, saved or not, to traces/taps.jsonl.
 func (r *Run) Trace(name, point string, shape []int, dtype string) error {
-	return r.append(&r.trace, "traces/taps.jsonl", struct {
+	return r.append(&r.trace, TraceFile, struct {
 		Name  string `json:"name"`
 		Point string `json:"point"`
 		Shape []int  `json:"shape"`
@@ -298,7 +299,7 @@ func (r *Run) Checkpoint(name string, variables, metadata map[string]any, at Loc
 	key := "checkpoint " + name // different from tensors' names
 	r.hits[key]++
 	c := savedCheckpoint{
-		Name: name, HitCount: r.hits[key], Timestamp: time.Now().Format("2006-01-02T15:04:05.000000"), Location: at,
+		Name: name, HitCount: r.hits[key], Timestamp: time.Now().Format(timestamp), Location: at,
 		Context: readContext(at), Metadata: metadata, Variables: map[string]any{},
 	}
 	c.Location.File = filepath.Base(at.File)

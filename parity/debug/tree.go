@@ -55,6 +55,8 @@ type Tree struct {
 	Limit int64 // size in bytes above which nothing more is saved
 	// Warnf prints warnings; nil prints to standard error.
 	Warnf func(format string, args ...any)
+
+	selected *RunInfo // see Select
 }
 
 // Open returns the tree in root, or else in GOMFLUX_LOG_DIR, or else in logs. The environment

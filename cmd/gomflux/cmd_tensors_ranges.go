@@ -1,0 +1,181 @@
+package main
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"slices"
+
+	"github.com/spf13/cobra"
+
+	"github.com/gomflux/gomflux/cmd/gomflux/internal/ui"
+	"github.com/gomflux/gomflux/internal/checkpoint"
+	"github.com/gomflux/gomflux/mlx/hooks"
+	"github.com/gomflux/gomflux/parity/debug"
+)
+
+const tensorsRangesHelp = `Ranges prints smallest and largest value, mean and standard deviation of the
+tensors of a run, in the order in which they were computed, one line for each
+output of a module and each value of the pipeline; --all adds inputs and inner
+values. The first tensor with NaN or infinite values is marked.
+
+RUN is as for --run: the beginning of a run's time (gomflux tensors runs), the
+side for its latest run, or a folder with a run. The default is the latest run
+of gomflux, or else of the reference.
+
+The statistics are those that gomflux generate --debug-stats or the reference
+recorded in traces/stats.jsonl, and those of saved tensors.
+
+With --json it prints one object: folder, first_not_finite (a name, left out if
+all values are finite) and tensors (name, hit_count, timestamp, location, point,
+class, shape, dtype, stats, preview). NaN and infinite values are strings.
+` + exitStatus
+
+func newTensorsRangesCommand() *cobra.Command {
+	var flags treeFlags
+	var all bool
+	cmd := &cobra.Command{
+		Use:   "ranges [RUN]",
+		Short: "Print the ranges of a run's tensors in order of execution",
+		Long:  tensorsRangesHelp,
+		Example: `  gomflux generate -p "a lighthouse" --debug-stats '*@0*'
+  gomflux tensors ranges
+  gomflux tensors ranges 20261122T1042 --all --json | jq -r .first_not_finite`,
+		ValidArgsFunction: flags.completeRuns,
+		Args: func(_ *cobra.Command, args []string) error {
+			if len(args) > 1 {
+				return usageErrorf("unexpected argument %q", args[1])
+			}
+			if len(args) > 0 && flags.run != "" {
+				return usageErrorf("give the run either as an argument or with --run")
+			}
+			return nil
+		},
+		RunE: func(cmd *cobra.Command, args []string) error {
+			name := flags.run
+			flags.run = "" // nothing is looked up
+			tree, err := flags.open()
+			if err != nil {
+				return err
+			}
+			if len(args) > 0 {
+				name = args[0]
+			}
+			run, err := findRun(tree, name)
+			if err != nil {
+				return err
+			}
+			return printRanges(flags.out(cmd), run, all)
+		},
+	}
+	flags.add(cmd)
+	flags.addRun(cmd)
+	cmd.Flags().BoolVar(&all, "all", false, "print inputs and inner values too")
+	return cmd
+}
+
+// findRun finds a run by the argument of tensors ranges; "" is the default.
+func findRun(tree *debug.Tree, name string) (run debug.RunInfo, err error) {
+	if name != "" {
+		run, err = tree.FindRun(name)
+	} else if run, err = tree.FindRun(debug.Gomflux); err != nil {
+		if run, err = tree.FindRun(debug.Reference); err != nil {
+			err = fmt.Errorf("%w in %s (gomflux generate --debug-stats '*' records one)", debug.ErrNoRun, tree.Root)
+		}
+	}
+	return run, notFound(err)
+}
+
+// A rangeList is what tensors ranges prints.
+type rangeList struct {
+	Folder         string         `json:"folder"`
+	FirstNotFinite string         `json:"first_not_finite,omitempty"`
+	Tensors        []debug.Record `json:"tensors"`
+}
+
+func printRanges(out *ui.Output, run debug.RunInfo, all bool) error {
+	records, err := run.Ranges()
+	if len(records) == 0 {
+		return cmp.Or(err, usageErrorf("%s has no statistics and no saved tensors", run.Dir))
+	}
+	list := rangeList{Folder: run.Dir, Tensors: []debug.Record{}}
+	if i := slices.IndexFunc(records, func(r debug.Record) bool { return !r.Stats.Finite() }); i >= 0 {
+		list.FirstNotFinite = records[i].Name
+	}
+	for _, r := range records {
+		if all || r.Kind() == hooks.Output || r.Name == list.FirstNotFinite {
+			list.Tensors = append(list.Tensors, r)
+		}
+	}
+	if err := out.Result(list); err != nil {
+		return err
+	}
+	if list.FirstNotFinite != "" {
+		out.Note("%s is the first tensor with values that are not finite", list.FirstNotFinite)
+	}
+	return complainAll(out, err)
+}
+
+// Text implements ui.Result.
+func (l rangeList) Text(p *ui.Page) {
+	var t ui.Table
+	t.Row("NAME", "CLASS", "DTYPE", "SHAPE", "MIN", "MAX", "MEAN", "STD", "")
+	for _, r := range l.Tensors {
+		mark := notFinite(r.Stats)
+		if r.Name == l.FirstNotFinite {
+			mark += " <- first"
+		}
+		t.Row(append([]string{r.Name, cmp.Or(r.Class, "-"), r.Dtype, fmt.Sprint(r.Shape)}, append(rangeCells(r.Stats), mark)...)...)
+	}
+	p.Table(t)
+}
+
+// rangeCells returns the columns min, max, mean and std of a table.
+func rangeCells(s checkpoint.Stats) (cells []string) {
+	for _, v := range []checkpoint.Float{s.Min, s.Max, s.Mean, s.Std} {
+		cells = append(cells, fmt.Sprintf("%.5g", float64(v)))
+	}
+	return cells
+}
+
+// notFinite returns the numbers of values that are not finite, "" if all are.
+func notFinite(s checkpoint.Stats) string {
+	switch {
+	case s.NaN > 0 && s.Inf > 0:
+		return fmt.Sprintf("%d NaN, %d infinite", s.NaN, s.Inf)
+	case s.NaN > 0:
+		return fmt.Sprintf("%d NaN", s.NaN)
+	case s.Inf > 0:
+		return fmt.Sprintf("%d infinite", s.Inf)
+	}
+	return ""
+}
+
+// complainAll prints the lines of an error, except the last, which it returns.
+func complainAll(out *ui.Output, err error) error {
+	lines := linesOf(err)
+	if len(lines) == 0 {
+		return nil
+	}
+	for _, err := range lines[:len(lines)-1] {
+		ui.Complain(out.Stderr, err)
+	}
+	return lines[len(lines)-1]
+}
+
+// linesOf returns the errors that an error joins.
+func linesOf(err error) (lines []error) {
+	if err == nil {
+		return nil
+	}
+	if e, ok := errors.AsType[interface {
+		error
+		Unwrap() []error
+	}](err); ok {
+		for _, err := range e.Unwrap() {
+			lines = append(lines, linesOf(err)...)
+		}
+		return lines
+	}
+	return []error{err}
+}
