@@ -29,6 +29,9 @@ func (r *replay) load() error {
 	if err != nil {
 		return err
 	}
+	if r.prepare != nil {
+		r.prepare(r.pipeline)
+	}
 	if r.absent, err = absentFrom(r.fsys, r.pipeline.Components()); err != nil {
 		return err
 	}

@@ -3,6 +3,7 @@ package parity
 import (
 	"github.com/gomflux/gomflux/mlx"
 	"github.com/gomflux/gomflux/mlx/hooks"
+	"github.com/gomflux/gomflux/models"
 	"github.com/gomflux/gomflux/models/lora"
 )
 
@@ -19,8 +20,12 @@ type Options struct {
 	// Progress is called before every pass through the model.
 	Progress func(pass, passes int)
 
-	bug   func(*replay, hooks.Tap) *mlx.Array // for tests: replaces an output before it is compared
-	fault func(*replay, hooks.Tap) *mlx.Array // for tests: replaces an output after it is compared
-	quick bool                                // only the last pass
-	more  []string                            // folders with more of the run's tensors
+	// prepare, if set, is called with the loaded pipeline.
+	prepare func(*models.Pipeline)
+	// measure, if set, gets every pair of tensors of one shape, which are not judged then.
+	measure func(r *replay, t *Tensor, tap hooks.Tap, want *mlx.Array)
+	bug     func(*replay, hooks.Tap) *mlx.Array // for tests: replaces an output before it is compared
+	fault   func(*replay, hooks.Tap) *mlx.Array // for tests: replaces an output after it is compared
+	quick   bool                                // only the last pass
+	more    []string                            // folders with more of the run's tensors
 }

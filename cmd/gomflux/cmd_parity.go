@@ -1,9 +1,12 @@
 package main
 
 import (
+	"context"
+
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
+	"github.com/gomflux/gomflux/cmd/gomflux/internal/ui"
 	"github.com/gomflux/gomflux/mlx"
 	"github.com/gomflux/gomflux/parity"
 )
@@ -19,7 +22,8 @@ func newParityCommand() *cobra.Command {
 		Args:  noArgs(" (see gomflux parity --help)"),
 		RunE:  func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
-	cmd.AddCommand(newParityRunCommand(), newParityBisectCommand(), newParityDiffCommand(), newParityImageCommand())
+	cmd.AddCommand(newParityRunCommand(), newParityBisectCommand(), newParityPrecisionCommand(), newParityDiffCommand(),
+		newParityImageCommand())
 	return cmd
 }
 
@@ -55,6 +59,20 @@ and 1e-2. From the start of a run they are larger. --tolerances changes them.
 
 With --quantize the comparison measures the error of quantized weights. With
 --lora the reference must use the same LoRA.
+
+ROUNDING
+--precise judges half precision and quantized weights by the reference's own
+rounding, without tolerances. It names a second recording of the same run, in
+float32; RUN is then one in bfloat16 or float16. First the run must be within
+tolerance in float32. Then each module gets the inputs of RUN, and its output in
+float32 is the truth for two errors: the reference's and ours. The table has the
+relative L2 error of both, and ours as a multiple of the reference's. With
+--quantize "quantized" is the part of the quantized weights in that multiple,
+and "rounding" the rest. A rounding error above --limit, 4 by default, fails.
+
+With --json it prints one object then: run, precise, model, device, dtype,
+reference_dtype, quantization, limit, verdict, and in modules and values:
+module, tensor, stage, reference, ours, multiple, quantized, rounding and ok.
 ` + parityStatus
 
 // parityRunOptions are the flags of gomflux parity run.
@@ -63,16 +81,19 @@ type parityRunOptions struct {
 	weightFlags
 	reportFlags
 	free, isolated bool
+	precise        string
+	limit          optional[float64]
 }
 
 func newParityRunCommand() *cobra.Command {
-	o := &parityRunOptions{modelFlags: newModelFlags(), weightFlags: newWeightFlags()}
+	o := &parityRunOptions{modelFlags: newModelFlags(), weightFlags: newWeightFlags(), limit: scale("number")}
 	cmd := &cobra.Command{
 		Use:   "run RUN",
 		Short: "Repeat a reference's run and find the first module that differs",
 		Long:  parityRunHelp,
 		Example: `  gomflux parity run models/testdata/zimage-ordinary/dump
-  gomflux parity run logs/runs/latest/reference --model ./z-image --html parity.html`,
+  gomflux parity run logs/runs/latest/reference --model ./z-image --html parity.html
+  gomflux parity run ./dump16 --precise ./dump32 --dtype bfloat16 -q 4`,
 		Args: oneArg("the folder of a run"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			p, err := o.validate(cmd.Flags().Changed)
@@ -82,6 +103,9 @@ func newParityRunCommand() *cobra.Command {
 			if err := checkRun(args[0]); err != nil {
 				return err
 			}
+			if o.precise != "" {
+				return o.runPrecise(cmd.Context(), o.out(cmd), args[0], p)
+			}
 			return runParity(cmd.Context(), o.out(cmd), args[0], &o.modelFlags, &o.reportFlags, p, parity.Replay)
 		},
 	}
@@ -90,6 +114,8 @@ func newParityRunCommand() *cobra.Command {
 	addParityModel(f, &o.model)
 	f.BoolVar(&o.free, "free", false, "make only the reading from the start")
 	f.BoolVar(&o.isolated, "isolated", false, "make only the reading of modules by themselves")
+	f.StringVar(&o.precise, "precise", "", "the same run of the reference in float32 (a `folder`): judge by rounding errors")
+	f.Var(&o.limit, "limit", "with --precise: largest rounding error, as a multiple of the reference's (default: 4)")
 	o.reportFlags.add(cmd)
 	o.weightFlags.add(f, true)
 	o.addCompute(f)
@@ -100,6 +126,10 @@ func newParityRunCommand() *cobra.Command {
 func (o *parityRunOptions) validate(given func(string) bool) (p parity.Options, err error) {
 	p.Model = o.model
 	switch {
+	case o.precise == "" && o.limit.given():
+		return p, usageErrorf("--limit has no effect without --precise")
+	case o.precise != "" && o.html != "":
+		return p, usageErrorf("--html cannot show a comparison with --precise (--json has all its figures)")
 	case o.free && o.isolated:
 		return p, usageErrorf("give either --free or --isolated (without them both readings are made)")
 	case o.free:
@@ -109,6 +139,37 @@ func (o *parityRunOptions) validate(given func(string) bool) (p parity.Options, 
 	}
 	err = o.weightFlags.parity(given, &p)
 	return p, err
+}
+
+// A preciseResult is what parity run --precise prints.
+type preciseResult struct {
+	*parity.PreciseReport
+	all bool
+}
+
+// Text implements ui.Result.
+func (r preciseResult) Text(p *ui.Page) { r.Print(p, r.all) } // which cannot fail
+
+// runPrecise compares a run with the reference's and with the precise one.
+func (o *parityRunOptions) runPrecise(ctx context.Context, out *ui.Output, run string, p parity.Options) error {
+	if err := checkRun(o.precise); err != nil {
+		return err
+	}
+	if err := prepareReplay(ctx, out, &o.modelFlags, &o.reportFlags, &p); err != nil {
+		return err
+	}
+	r, err := parity.ReplayPrecise(ctx, run, parity.PreciseOptions{Options: p, Precise: o.precise, Limit: o.limit.orZero()})
+	out.ClearStatus()
+	if err != nil {
+		return parityError(err)
+	}
+	if err := out.Result(preciseResult{r, o.all}); err != nil {
+		return err
+	}
+	if !r.Verdict.OK {
+		return errDiffers
+	}
+	return nil
 }
 
 const parityDiffHelp = `Diff compares the tensors that two folders of runs both have, by name. The

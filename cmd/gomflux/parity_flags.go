@@ -119,24 +119,39 @@ type replayFunc func(ctx context.Context, run string, p parity.Options) (*parity
 
 // runParity replays a run and prints the report.
 func runParity(ctx context.Context, out *ui.Output, run string, m *modelFlags, o *reportFlags, p parity.Options, replay replayFunc) error {
-	var err error
+	if err := prepareReplay(ctx, out, m, o, &p); err != nil {
+		return err
+	}
+	r, err := replay(ctx, run, p)
+	out.ClearStatus()
+	if err != nil {
+		return parityError(err)
+	}
+	return o.print(out, r)
+}
+
+// prepareReplay opens the libraries and completes the options of a replay.
+func prepareReplay(ctx context.Context, out *ui.Output, m *modelFlags, o *reportFlags, p *parity.Options) (err error) {
 	if p.Tolerances, err = o.table(); err != nil {
 		return err
 	}
+	p.Progress = func(pass, passes int) { out.Status("pass %d of %d", pass, passes) }
+	return preparePlace(ctx, out, m, p)
+}
+
+// preparePlace opens the libraries, and sets device and dtype.
+func preparePlace(ctx context.Context, out *ui.Output, m *modelFlags, p *parity.Options) (err error) {
 	if _, err := m.checkLibrary(ctx, out); err != nil {
 		return err
 	}
-	if p.Device, p.Dtype, err = m.place(); err != nil {
-		return coded(exitUsage, err)
-	}
-	p.Progress = func(pass, passes int) { out.Status("pass %d of %d", pass, passes) }
-	r, err := replay(ctx, run, p)
-	out.ClearStatus()
+	p.Device, p.Dtype, err = m.place()
+	return coded(exitUsage, err)
+}
+
+// parityError gives an error of a replay its exit code.
+func parityError(err error) error {
 	if err = modelError(err); errors.Is(err, parity.ErrRun) {
 		err = coded(exitUsage, err) // if it has no code yet
 	}
-	if err != nil {
-		return err
-	}
-	return o.print(out, r)
+	return err
 }

@@ -69,6 +69,12 @@ dump zimage-ordinary/model zimage-heun/dump --prompt {shlex.quote(PROMPT)} --neg
 dump zimage-small/model zimage-linear/dump --prompt {shlex.quote(PROMPT)} --scheduler linear
     --steps 3 --seed 7 --height 80 --width 112 --max-sequence-length 80 --taps 'transformer@*' 'transformer.t_embedder@*'
 
+dump zimage-ordinary/model zimage-bfloat16/dump --prompt {shlex.quote(PROMPT)} --compute bfloat16
+    --steps 2 --seed 1 --height 24 --width 40 --max-sequence-length 96
+    --taps 'transformer@*' 'transformer.layers.*@0*' 'transformer.t_embedder*@0' 'transformer.all_final_layer*@0'
+    'text_encoder.layers.[01]' 'text_encoder.layers.0.*' vae.decoder vae.decoder.conv_in 'vae.decoder.mid_block*'
+    '!*dropout*'
+
 dump zimage-ordinary/model zimage-inner/dump --prompt {shlex.quote(PROMPT)} --negative-prompt {shlex.quote(NEGATIVE)}
     --steps 2 --guidance 2.5 --seed 8 --height 24 --width 40 --max-sequence-length 64
     --taps 'transformer@*' 'transformer.*attention@*' 'transformer.*.0.attention@1*:[qkv]*'

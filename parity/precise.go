@@ -1,0 +1,343 @@
+package parity
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"math"
+	"os"
+	"slices"
+	"strings"
+
+	"github.com/gomflux/gomflux/internal/checkpoint"
+	"github.com/gomflux/gomflux/mlx"
+	"github.com/gomflux/gomflux/mlx/hooks"
+	"github.com/gomflux/gomflux/models"
+	"github.com/gomflux/gomflux/models/component"
+)
+
+// MostRounding is the default limit of a [Rounding]: our error as a multiple of the reference's.
+const MostRounding = 4
+
+// PreciseOptions configure [ReplayPrecise].
+type PreciseOptions struct {
+	Options
+	// Precise is the folder of the same run in float32.
+	Precise string
+	// Limit is the largest error that is allowed, as a multiple of the reference's; 0 is
+	// MostRounding.
+	Limit float64
+}
+
+// A PreciseReport compares three runs: a reference in float32, the same reference in fewer bits,
+// and ours. Errors are relative L2 errors.
+type PreciseReport struct {
+	Run          string  `json:"run"`
+	Precise      string  `json:"precise"`
+	Model        string  `json:"model"`
+	Device       string  `json:"device"`
+	Dtype        string  `json:"dtype"`
+	RefDtype     string  `json:"reference_dtype"`
+	Quantization string  `json:"quantization,omitempty"`
+	Limit        float64 `json:"limit"`
+	Verdict      Verdict `json:"verdict"`
+	// Modules have a module's own errors, given the reference's inputs in fewer bits.
+	Modules []*Rounding `json:"modules,omitempty"`
+	// Values have the errors of the pipeline's values from the start of the run.
+	Values []*Rounding `json:"values"`
+
+	replayed bool // Modules was filled
+}
+
+// A Rounding has the error of a tensor in ours and in the reference.
+type Rounding struct {
+	Module    string  `json:"module"` // or the value of the pipeline
+	Tensor    string  `json:"tensor"` // the module's tensor with the largest multiple
+	Stage     string  `json:"stage"`
+	Reference float64 `json:"reference"` // the reference's error
+	Ours      float64 `json:"ours"`
+	// Multiple is our error as a multiple of the reference's.
+	Multiple float64 `json:"multiple"`
+	// Quantized is the part of quantized weights in our error, as such a multiple, and Rounding
+	// the remaining error. Without quantization Rounding is Multiple.
+	Quantized float64 `json:"quantized,omitempty"`
+	Rounding  float64 `json:"rounding"`
+	OK        bool    `json:"ok"`
+}
+
+// ReplayPrecise judges a run by the reference's own rounding errors, for which it needs the
+// reference's run twice: in the folder run in its usual dtype, and in o.Precise in float32.
+//
+// It first replays the precise run in float32, which must be within tolerance. So ours in float32
+// is exact enough to measure what bfloat16, float16 and quantized weights change: given the inputs
+// of each module in run, the errors of the reference's output and of ours are the distances from
+// the output in float32. Where the reference hardly rounds, its error counts as a quarter of its
+// dtype's unit roundoff, which is less than that of random values.
+func ReplayPrecise(ctx context.Context, run string, o PreciseOptions) (*PreciseReport, error) {
+	o.Limit = cmp.Or(o.Limit, MostRounding)
+	if len(o.Readings) == 0 {
+		o.Readings = []string{Free, Isolated}
+	}
+	settings, err := sameRun(run, o.Precise)
+	if err != nil {
+		return nil, err
+	}
+	compute, err := mlx.ParseDtype(settings.Compute)
+	if err != nil || compute == mlx.Float32 {
+		return nil, fmt.Errorf("run %s: %w: it was computed in %q, expected bfloat16 or float16", run, ErrRun, settings.Compute)
+	}
+	p := &precise{PreciseOptions: o, run: run, compute: compute, report: &PreciseReport{
+		Run: run, Precise: o.Precise, RefDtype: settings.Compute, Limit: o.Limit, replayed: slices.Contains(o.Readings, Isolated),
+	}}
+	if o.Quantize != nil {
+		p.report.Quantization = component.QuantizationName(*o.Quantize)
+	}
+	if p.report.replayed {
+		if ok, err := p.own(ctx); !ok || err != nil {
+			return p.report, err
+		}
+	}
+	if err := p.free(ctx); err != nil {
+		return nil, err
+	}
+	p.report.judge()
+	return p.report, nil
+}
+
+// sameRun checks that two folders have one run, the second in float32, and returns the settings of
+// the first.
+func sameRun(run, precise string) (low Settings, err error) {
+	var exact Settings
+	if err := checkpoint.ReadJSON(os.DirFS(run), "settings.json", &low); err != nil {
+		return low, err
+	}
+	if err := checkpoint.ReadJSON(os.DirFS(precise), "settings.json", &exact); err != nil {
+		return low, err
+	}
+	if exact.Compute != "float32" {
+		return low, fmt.Errorf("run %s: %w: it was computed in %q, expected float32", precise, ErrRun, exact.Compute)
+	}
+	text := func(s *string) string {
+		if s == nil {
+			return "none"
+		}
+		return *s
+	}
+	for _, c := range []struct {
+		what string
+		a, b any
+	}{
+		{"prompt", low.Prompt, exact.Prompt}, {"negative prompt", text(low.NegativePrompt), text(exact.NegativePrompt)},
+		{"seed", low.Seed, exact.Seed}, {"steps", low.Steps, exact.Steps}, {"guidance", low.Guidance, exact.Guidance},
+		{"size", size{low.Width, low.Height}, size{exact.Width, exact.Height}}, {"scheduler", low.Scheduler, exact.Scheduler},
+		{"image strength", low.ImageStrength, exact.ImageStrength},
+		{"number of reference images", len(low.References), len(exact.References)},
+	} {
+		if c.a != c.b {
+			return low, fmt.Errorf("run %s: %w: its %s is %v, that of %s is %v (both must be the same run)",
+				precise, ErrRun, c.what, c.b, run, c.a)
+		}
+	}
+	return low, nil
+}
+
+type size struct{ width, height int }
+
+func (s size) String() string { return fmt.Sprintf("%dx%d", s.width, s.height) }
+
+// precise is a three-way comparison in progress.
+type precise struct {
+	PreciseOptions
+	run     string
+	compute mlx.Dtype // of run
+	report  *PreciseReport
+}
+
+// own measures the errors of modules by themselves. It returns false if float32 differs, with that
+// verdict.
+func (p *precise) own(ctx context.Context) (ok bool, err error) {
+	o := p.Options
+	float32s := mlx.Float32
+	o.Dtype, o.Quantize = &float32s, nil
+	o.Readings = []string{Isolated}
+	r, err := Replay(ctx, p.Precise, o)
+	if err != nil {
+		return false, err
+	}
+	if !r.Verdict.OK {
+		p.report.Model, p.report.Device, p.report.Dtype, p.report.Verdict = r.Model, r.Device, r.Dtype, r.Verdict
+		p.report.Verdict.Text = "in float32, before anything is rounded: " + r.Verdict.Text
+		return false, nil
+	}
+	exact, err := p.outputs(ctx, o)
+	if err != nil {
+		return false, err
+	}
+	quantized := exact
+	if p.Quantize != nil {
+		o.prepare = p.quantizeWeights
+		if quantized, err = p.outputs(ctx, o); err != nil {
+			return false, err
+		}
+	}
+	o = p.Options
+	o.Readings, o.quick = []string{Isolated}, true
+	o.measure = func(_ *replay, t *Tensor, tap hooks.Tap, want *mlx.Array) {
+		truth, known := exact[t.Name]
+		if !known || !tap.Output.Dtype().IsFloat() {
+			return
+		}
+		x := newRounding(t, truth, want.Floats(), tap.Output.Floats(), p.compute)
+		if p.Quantize != nil {
+			x.split(truth, quantized[t.Name], tap.Output.Floats())
+		}
+		p.report.add(x)
+	}
+	return true, p.replay(ctx, p.run, o)
+}
+
+// quantizeWeights replaces the weights by what is left of them after they are quantized in the
+// dtype of ours.
+func (p *precise) quantizeWeights(pipeline *models.Pipeline) {
+	dtype := pipeline.Device().ComputeDtype()
+	if p.Dtype != nil {
+		dtype = *p.Dtype
+	}
+	for _, w := range parametersOf(pipeline, p.Quantize) {
+		if w.quantization != nil {
+			w.set(w.lowered(dtype))
+		}
+	}
+}
+
+// outputs returns all tensors that o computes from the inputs of the run, on the host.
+func (p *precise) outputs(ctx context.Context, o Options) (map[string][]float32, error) {
+	found := map[string][]float32{}
+	o.Readings, o.quick = []string{Isolated}, true
+	o.measure = func(_ *replay, t *Tensor, tap hooks.Tap, _ *mlx.Array) { found[t.Name] = tap.Output.Floats() }
+	return found, p.replay(ctx, p.run, o)
+}
+
+// free measures the errors of the pipeline's values from the start of the run.
+func (p *precise) free(ctx context.Context) error {
+	o := p.Options
+	o.Readings = []string{Free}
+	var low *Run
+	o.prepare = func(*models.Pipeline) {
+		var err error
+		if low, err = OpenRun(os.DirFS(p.run)); err != nil {
+			mlx.Throw(err)
+		}
+	}
+	o.measure = func(r *replay, t *Tensor, tap hooks.Tap, want *mlx.Array) {
+		if inside.MatchString(tap.Name) || t.Kind != hooks.Output.String() || strings.HasSuffix(tap.Name, ".input_ids") {
+			return
+		}
+		name := cmp.Or(t.Reference, t.Name)
+		rounded := low.Array(name)
+		if rounded == nil {
+			return
+		}
+		rounded = r.onePass(rounded, nameOf(tap), tap.Negative, want.Shape())
+		if !slices.Equal(rounded.Shape(), want.Shape()) {
+			mlx.Throw(fmt.Errorf("%s: %w: %s is %v in %s, and %v in %s: another model", p.Precise, ErrRun, name, want.Shape(),
+				p.Precise, rounded.Shape(), p.run))
+		}
+		p.report.Values = append(p.report.Values,
+			newRounding(t, want.Floats(), rounded.Floats(), tap.Output.Floats(), p.compute))
+	}
+	return p.replay(ctx, p.Precise, o)
+}
+
+// replay replays a run for what o measures.
+func (p *precise) replay(ctx context.Context, run string, o Options) error {
+	r, err := Replay(ctx, run, o)
+	if err != nil {
+		return err
+	}
+	p.report.Model, p.report.Device, p.report.Dtype = r.Model, r.Device, r.Dtype
+	return nil
+}
+
+// newRounding compares the reference's values in fewer bits, and ours, with the exact ones. dtype
+// is that of the reference's computation.
+func newRounding(t *Tensor, exact, reference, ours []float32, dtype mlx.Dtype) *Rounding {
+	x := &Rounding{Module: t.Module, Tensor: t.Name, Stage: t.Stage}
+	x.Reference = max(relativeL2(reference, exact), unitRoundoff[dtype]/4)
+	x.Ours = relativeL2(ours, exact)
+	x.Multiple = multiple(x.Ours, x.Reference)
+	x.Rounding = x.Multiple
+	return x
+}
+
+// split divides our error into that of quantized weights and the rest.
+func (x *Rounding) split(exact, quantized, ours []float32) {
+	x.Quantized = multiple(relativeL2(quantized, exact), x.Reference)
+	x.Rounding = multiple(relativeL2(ours, quantized), x.Reference)
+}
+
+// multiple returns an error as a multiple of another one.
+func multiple(e, of float64) float64 {
+	if math.IsInf(e, 0) && math.IsInf(of, 0) {
+		return 1
+	}
+	return ratio(e, of)
+}
+
+// relativeL2 is the relative L2 error, infinite if a value is not finite where the exact one is.
+func relativeL2(values, exact []float32) float64 {
+	var errors, norm float64
+	for i, w := range exact {
+		e := float64(values[i]) - float64(w)
+		if values[i] == w { // both may be infinite
+			e = 0
+		}
+		errors += e * e
+		norm += float64(w) * float64(w)
+	}
+	if math.IsNaN(errors) {
+		return math.Inf(1)
+	}
+	return ratio(math.Sqrt(errors), math.Sqrt(norm))
+}
+
+// unitRoundoff is the largest relative error of rounding a value to a dtype.
+var unitRoundoff = map[mlx.Dtype]float64{mlx.BFloat16: 1.0 / (1 << 8), mlx.Float16: 1.0 / (1 << 11)}
+
+// add keeps the largest multiple of each module.
+func (r *PreciseReport) add(x *Rounding) {
+	i := slices.IndexFunc(r.Modules, func(m *Rounding) bool { return m.Module == x.Module })
+	switch {
+	case i < 0:
+		r.Modules = append(r.Modules, x)
+	case x.Rounding > r.Modules[i].Rounding:
+		r.Modules[i] = x
+	}
+}
+
+func (r *PreciseReport) judge() {
+	var wrong []*Rounding
+	all := r.Modules
+	if !r.replayed {
+		all = r.Values
+	}
+	for _, x := range all {
+		if x.OK = x.Rounding <= r.Limit; !x.OK {
+			wrong = append(wrong, x)
+		}
+	}
+	if len(wrong) == 0 {
+		r.Verdict = Verdict{OK: true, Text: fmt.Sprintf("the rounding errors of all %d modules are at most %g times those of the reference",
+			len(all), r.Limit)}
+		return
+	}
+	x := wrong[0]
+	r.Verdict = Verdict{Stage: x.Stage, Module: x.Module, Tensor: x.Tensor, Text: fmt.Sprintf(
+		"%s is the first with a rounding error above %g times the reference's: %s has %s, the reference %s (%s times)",
+		x.Module, r.Limit, x.Tensor, errorText(x.Ours), errorText(x.Reference), times(x.Rounding))}
+	for _, x := range wrong[1:] {
+		r.Verdict.Others = append(r.Verdict.Others, x.Module)
+	}
+}
+
+func times(m float64) string { return fmt.Sprintf("%.3g", m) }

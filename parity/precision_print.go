@@ -1,0 +1,81 @@
+package parity
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"strings"
+	"text/tabwriter"
+)
+
+// Print writes the report as text, with one line for modules whose names differ by numbers alone,
+// or with all a line for each module.
+func (r *PrecisionReport) Print(w io.Writer, all bool) error {
+	var b strings.Builder
+	low, kept := r.Dtype, "in "+r.KeptDtype
+	if r.Quantization != "" {
+		low, kept = "quantized ("+r.Quantization+")", "not quantized"
+	}
+	fmt.Fprintf(&b, "run      %s\n", r.Run)
+	fmt.Fprintf(&b, "against  %s in float32, on %s\n", r.Model, r.Device)
+	fmt.Fprintf(&b, "low      %s, computed in %s\n\n", low, r.Dtype)
+	fmt.Fprintf(&b, "error of %s: %s with all %d modules low, %s with none, %s allowed (%d runs)\n\n", measured, errorText(r.AllLow),
+		r.Modules, errorText(r.AllKept), errorText(r.Allowed), r.Runs)
+	switch {
+	case !r.OK:
+		fmt.Fprintf(&b, "FAIL: no choice of modules has an error of %s\n", errorText(r.Allowed))
+	case len(r.Keep) == 0:
+		b.WriteString("PASS: no module must be kept\n")
+	default:
+		r.table(&b, all)
+		fmt.Fprintf(&b, "\nPASS: with these %d of %d modules %s, the error is %s\n", len(r.Keep), r.Modules, kept, errorText(r.Error))
+	}
+	_, err := io.WriteString(w, b.String())
+	return err
+}
+
+// table writes the modules that are kept.
+func (r *PrecisionReport) table(b *strings.Builder, all bool) {
+	t := tabwriter.NewWriter(b, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(t, "keep\tmodules\terror if low alone")
+	errors := map[string]float64{}
+	var names []string
+	for _, k := range r.Keep {
+		names = append(names, k.Module)
+		errors[k.Module] = k.Error
+	}
+	if all {
+		for _, name := range names {
+			fmt.Fprintf(t, "%s\t1\t%s\n", name, errorText(errors[name]))
+		}
+		t.Flush()
+		return
+	}
+	for _, k := range kinds(names) {
+		worst := 0.0
+		for _, m := range k.modules {
+			worst = max(worst, errors[m])
+		}
+		fmt.Fprintf(t, "%s\t%d\t%s\n", k.name, len(k.modules), errorText(worst))
+	}
+	t.Flush()
+}
+
+// MarshalJSON writes infinite errors as null.
+func (r *PrecisionReport) MarshalJSON() ([]byte, error) {
+	type plain PrecisionReport
+	return json.Marshal(struct {
+		*plain
+		AllLow  *float64 `json:"all_low_error"`
+		AllKept *float64 `json:"all_kept_error"`
+		Error   *float64 `json:"error"`
+	}{(*plain)(r), finite(r.AllLow), finite(r.AllKept), finite(r.Error)})
+}
+
+// MarshalJSON writes an infinite error as null.
+func (k Kept) MarshalJSON() ([]byte, error) {
+	return json.Marshal(struct {
+		Module string   `json:"module"`
+		Error  *float64 `json:"error"`
+	}{k.Module, finite(k.Error)})
+}
