@@ -66,7 +66,8 @@ func TestReplayPrecise(t *testing.T) {
 			if err := r.Print(&text, true); err != nil {
 				t.Fatal(err)
 			}
-			mlxtest.Contains(t, text.String(), "module by itself", "transformer.layers.{0-1}.feed_forward.w{1-3}@0", "vae.decode.out", "PASS: ")
+			mlxtest.Contains(t, text.String(), "module by itself",
+				"transformer.layers.{0-1}.feed_forward.w{1-3}@0", "vae.decode.out", "PASS: ")
 			if strings.Contains(text.String(), "quantized") != (c.quantize != nil) {
 				t.Errorf("text:\n%s", &text)
 			}
@@ -107,7 +108,8 @@ func TestReplayPreciseFaults(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if v := r.Verdict; v.OK || v.Module != module || !strings.HasPrefix(v.Text, "in float32, before anything is rounded: ") || len(v.Hints) == 0 {
+	if v := r.Verdict; v.OK || v.Module != module || len(v.Hints) == 0 ||
+		!strings.HasPrefix(v.Text, "in float32, before anything is rounded: ") {
 		t.Errorf("in float32: %+v", v)
 	}
 	var text bytes.Buffer
