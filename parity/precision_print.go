@@ -19,8 +19,8 @@ func (r *PrecisionReport) Print(w io.Writer, all bool) error {
 	fmt.Fprintf(&b, "run      %s\n", r.Run)
 	fmt.Fprintf(&b, "against  %s in float32, on %s\n", r.Model, r.Device)
 	fmt.Fprintf(&b, "low      %s, computed in %s\n\n", low, r.Dtype)
-	fmt.Fprintf(&b, "error of %s: %s if all %d modules are low, %s if all are kept, %s allowed (%d runs)\n\n", measured, errorText(r.AllLow),
-		r.Modules, errorText(r.AllKept), errorText(r.Allowed), r.Runs)
+	fmt.Fprintf(&b, "error of %s: %s if all %d modules are low, %s if all are kept, %s allowed (%d runs)\n\n",
+		measured, errorText(r.AllLow), r.Modules, errorText(r.AllKept), errorText(r.Allowed), r.Runs)
 	switch {
 	case !r.OK:
 		fmt.Fprintf(&b, "FAIL: no choice of modules has an error of %s\n", errorText(r.Allowed))
