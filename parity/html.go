@@ -20,7 +20,7 @@ import (
 //go:embed report.html
 var pageText string
 
-var page = template.Must(template.New("report").Funcs(template.FuncMap{"error": errorText}).Parse(pageText))
+var page = template.Must(template.New("report").Funcs(template.FuncMap{"error": errorText, "others": Others.text}).Parse(pageText))
 
 // HTML writes the report as a single page without external files: the chain of stages, plots of
 // errors, both images and their difference, and a histogram of each tensor.

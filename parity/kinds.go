@@ -15,14 +15,18 @@ type kind struct {
 	modules []string
 }
 
-var digits = regexp.MustCompile(`\d+`)
+// digits matches the number of a list's member, a step or a call, not that in norm1.
+var digits = regexp.MustCompile(`[.@#]\d+\b`)
+
+// kindOf returns a module's name without numbers.
+func kindOf(module string) string { return digits.ReplaceAllString(module, "*") }
 
 // kinds groups modules, in the order of the first of each kind.
 func kinds(modules []string) []kind {
 	var out []kind
 	at := map[string]int{}
 	for _, m := range modules {
-		key := digits.ReplaceAllString(m, "#")
+		key := kindOf(m)
 		i, ok := at[key]
 		if !ok {
 			i = len(out)
@@ -42,7 +46,7 @@ func joinNumbers(names []string) string {
 	places := make([][]int, len(digits.FindAllString(names[0], -1)))
 	for _, name := range names {
 		for i, word := range digits.FindAllString(name, -1) {
-			n, err := strconv.Atoi(word)
+			n, err := strconv.Atoi(word[1:])
 			if err != nil { // too large to be an index
 				return names[0]
 			}
@@ -57,7 +61,7 @@ func joinNumbers(names []string) string {
 		if numbers = slices.Compact(numbers); len(numbers) == 1 {
 			return word
 		}
-		return "{" + ranges(numbers) + "}"
+		return word[:1] + "{" + ranges(numbers) + "}"
 	})
 }
 

@@ -85,9 +85,7 @@ func (v *Verdict) print(b *strings.Builder) {
 		word = "FAIL"
 	}
 	fmt.Fprintf(b, "%s: %s\n", word, v.Text)
-	for _, h := range v.Hints {
-		fmt.Fprintf(b, "  hint: %s\n", h.Text)
-	}
+	printHints(b, "  ", v.Hints, v.HintLimits)
 	for _, c := range v.Children {
 		word := "ok"
 		if !c.OK {
@@ -102,21 +100,31 @@ func (v *Verdict) print(b *strings.Builder) {
 		b.WriteString("  the run does not have all tensors; gomflux parity bisect has the reference record more\n")
 	}
 	const most = 8
-	for i, m := range v.Others {
+	for i, k := range v.Kinds {
 		if i == most {
-			fmt.Fprintf(b, "  and %d more\n", len(v.Others)-most)
+			fmt.Fprintf(b, "  and %d more\n", len(v.Kinds)-most)
 			break
 		}
-		text := "differs"
-		if v.isolated {
-			text = "differs by itself"
-		}
-		fmt.Fprintf(b, "  also: %s %s\n", m, text)
+		fmt.Fprintf(b, "  also: %s %s\n", k.Modules, k.text(v.isolated))
+		printHints(b, "    ", k.Hints, k.HintLimits)
 	}
 	if len(v.Others) > 0 && !v.isolated {
 		b.WriteString("  a module may differ because of one before it; " +
 			"gomflux parity run replays each module with the reference's inputs\n")
 	}
+}
+
+// text is the verb of the modules.
+func (o Others) text(isolated bool) string {
+	switch {
+	case o.Count == 1 && isolated:
+		return "differs by itself"
+	case o.Count == 1:
+		return "differs"
+	case isolated:
+		return fmt.Sprintf("(%d modules) differ by themselves", o.Count)
+	}
+	return fmt.Sprintf("(%d modules) differ", o.Count)
 }
 
 // print writes everything about a tensor.
@@ -147,8 +155,16 @@ func (t *Tensor) print(b *strings.Builder) {
 		fmt.Fprintf(b, "  %v (at most %g)\n  range %v, reference %v\n", s, s.Tolerance, s.Got, s.Ref)
 	}
 	fmt.Fprintf(b, "  first %s\n  reference %s\n", values(t.Got), values(t.Ref))
-	for _, h := range t.Hints {
-		fmt.Fprintf(b, "  hint: %s\n", h.Text)
+	printHints(b, "  ", t.Hints, t.HintLimits)
+}
+
+// printHints writes hints, and in which part of a large tensor they were looked for.
+func printHints(b *strings.Builder, indent string, found []Hint, limits string) {
+	for _, h := range found {
+		fmt.Fprintf(b, "%shint: %s\n", indent, h.Text)
+	}
+	if limits != "" {
+		fmt.Fprintf(b, "%shints: %s\n", indent, limits)
 	}
 }
 

@@ -80,8 +80,8 @@ type replay struct {
 
 	entries map[string]*Tensor
 	sights  []sight
-	ours    []uint8 // pixels of the image
-	seeking int     // tensors of this pass that may still be searched for hints
+	ours    []uint8         // pixels of the image
+	sought  map[string]bool // kinds of this pass that have been searched for hints
 
 	// Of the current pass:
 	pass    pass
@@ -148,7 +148,7 @@ func depth(module string) int {
 }
 
 func (r *replay) once(p pass) error {
-	r.pass, r.visited, r.incomplete, r.order, r.first, r.seeking = p, map[string]bool{}, map[string]bool{}, 0, -1, 4
+	r.pass, r.visited, r.incomplete, r.order, r.first, r.sought = p, map[string]bool{}, map[string]bool{}, 0, -1, map[string]bool{}
 	positive := map[string]int{} // finished calls for the prompt, by name and step
 	request := r.request
 	request.Hook = func(tap hooks.Tap) (*mlx.Array, error) {
@@ -273,15 +273,28 @@ func (r *replay) compare(name string, tap hooks.Tap) *mlx.Array {
 	}
 	if r.measure != nil {
 		r.measure(r, t, tap, want)
-	} else if d := r.read(t, got.Floats(), want.Floats(), got.Shape()); !d.OK && r.seeking > 0 &&
-		(r.pass.last || !slices.Contains(r.Readings, Isolated)) {
-		r.seeking--
-		t.Hints = hints.Explain(r.question(name, tap, got, want))
+	} else if d := r.read(t, got.Floats(), want.Floats(), got.Shape()); !d.OK &&
+		(r.pass.last || !slices.Contains(r.Readings, Isolated)) && r.isFirst(t) {
+		t.Hints, t.HintLimits = hints.Explain(r.question(name, tap, got, want))
 	}
 	if forced && !ofImages(tap.Name) {
 		return want.AsType(got.Dtype())
 	}
 	return nil
+}
+
+// mostSought limits how many tensors of a pass are searched for hints.
+const mostSought = 16
+
+// isFirst reports whether a wrong tensor is the first of its kind in this pass: of a module whose
+// name differs from earlier ones' not only by numbers, and of its outputs, inputs or inner values.
+func (r *replay) isFirst(t *Tensor) bool {
+	key := kindOf(t.Module) + ":" + t.Kind
+	if r.sought[key] || len(r.sought) == mostSought {
+		return false
+	}
+	r.sought[key] = true
+	return true
 }
 
 // entry returns the report's entry of a tap, whose name in the reference's run is given.

@@ -30,10 +30,13 @@ type Tensor struct {
 	// Stats compares statistics, if one side has no values. There are no readings then.
 	Stats *StatsDifference `json:"stats,omitempty"`
 
-	Got       []float64  `json:"first_values"`
-	Ref       []float64  `json:"reference_first_values"`
-	Hints     []Hint     `json:"hints,omitempty"`
-	Histogram *Histogram `json:"histogram,omitempty"`
+	Got   []float64 `json:"first_values"`
+	Ref   []float64 `json:"reference_first_values"`
+	Hints []Hint    `json:"hints,omitempty"`
+	// HintLimits describes the part of a large tensor that hints were looked for in, or why no part
+	// was possible.
+	HintLimits string     `json:"hint_limits,omitempty"`
+	Histogram  *Histogram `json:"histogram,omitempty"`
 
 	made int // its place in the run, from 1; 0 if unknown
 }

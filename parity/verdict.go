@@ -16,6 +16,8 @@ type Verdict struct {
 	Tensor string `json:"tensor,omitempty"` // the tensor that shows it
 	Text   string `json:"text"`
 	Hints  []Hint `json:"hints,omitempty"`
+	// HintLimits is that of Tensor.
+	HintLimits string `json:"hint_limits,omitempty"`
 	// Children are the modules right inside Module.
 	Children []Child `json:"children,omitempty"`
 	// Ask lists globs of the tensors of modules inside that the run lacks, for a closer look.
@@ -23,9 +25,20 @@ type Verdict struct {
 	// Others lists further modules that differ: on their own, if modules got the reference's
 	// inputs.
 	Others []string `json:"others,omitempty"`
+	// Kinds groups the others by names that differ by numbers alone.
+	Kinds []Others `json:"kinds,omitempty"`
 
 	unseen   bool // the reference could be asked for more
 	isolated bool // modules got the reference's inputs
+}
+
+// Others are further modules that differ, of one kind.
+type Others struct {
+	Modules    string `json:"modules"` // such as transformer.layers.{0-29}.attention@0
+	Count      int    `json:"count"`
+	Tensor     string `json:"tensor"` // of the first one
+	Hints      []Hint `json:"hints,omitempty"`
+	HintLimits string `json:"hint_limits,omitempty"` // as of a tensor
 }
 
 // A Child is a module inside the one that diverges, and its own error.
@@ -54,7 +67,8 @@ func (r *Report) verdict() Verdict {
 		return r.drift()
 	}
 	c := culprits[0]
-	v := Verdict{Stage: c.tensor.Stage, Module: c.module, Tensor: c.tensor.Name, Hints: c.tensor.Hints, isolated: true}
+	v := Verdict{Stage: c.tensor.Stage, Module: c.module, Tensor: c.tensor.Name, Hints: c.tensor.Hints,
+		HintLimits: c.tensor.HintLimits, isolated: true}
 	v.Text = fmt.Sprintf("%s diverges first, in stage %s: ", c.module, v.Stage)
 	switch {
 	case !c.tensor.sameShape():
@@ -65,9 +79,7 @@ func (r *Report) verdict() Verdict {
 		v.Text += fmt.Sprintf("%s is wrong (%v)", c.tensor.Name, c.tensor.best())
 	}
 	v.Children = r.children(c.module)
-	for _, other := range culprits[1:] {
-		v.Others = append(v.Others, other.module)
-	}
+	v.others(culprits[1:])
 	return v
 }
 
@@ -75,21 +87,43 @@ func (r *Report) verdict() Verdict {
 // differ only because of one before it.
 func (r *Report) firstToDiffer() Verdict {
 	var v Verdict
+	var others []culprit
+	seen := map[string]bool{}
 	for _, t := range r.Tensors {
 		switch {
 		case t.OK():
 		case v.Tensor == "":
 			v = Verdict{
-				Stage: t.Stage, Module: t.Module, Tensor: t.Name, Hints: t.Hints, Children: r.children(t.Module), Text: r.differs(t),
+				Stage: t.Stage, Module: t.Module, Tensor: t.Name, Hints: t.Hints, HintLimits: t.HintLimits, Children: r.children(t.Module),
+				Text: r.differs(t),
 			}
-		case t.Module != v.Module && !slices.Contains(v.Others, t.Module):
-			v.Others = append(v.Others, t.Module)
+			seen[t.Module] = true
+		case !seen[t.Module]:
+			seen[t.Module] = true
+			others = append(others, culprit{t.Module, t})
 		}
 	}
+	v.others(others)
 	if v.Tensor == "" {
 		return r.drift()
 	}
 	return v
+}
+
+// others lists further modules that differ, and their kinds.
+func (v *Verdict) others(all []culprit) {
+	first := map[string]*Tensor{}
+	for _, c := range all {
+		v.Others = append(v.Others, c.module)
+		key := kindOf(c.module)
+		if t := first[key]; t == nil || len(t.Hints) == 0 && len(c.tensor.Hints) > 0 {
+			first[key] = c.tensor
+		}
+	}
+	for _, k := range kinds(v.Others) {
+		t := first[kindOf(k.modules[0])]
+		v.Kinds = append(v.Kinds, Others{k.name, len(k.modules), t.Name, t.Hints, t.HintLimits})
+	}
 }
 
 // differs is the text about the first tensor that differs, and in which order it is the first.

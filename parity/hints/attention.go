@@ -10,8 +10,12 @@ import (
 	"github.com/gomflux/gomflux/mlx/nn"
 )
 
-// maxTokens limits attention that is computed anew.
-const maxTokens = 4096
+// Attention is computed anew with about manyScores scores: of some heads, if all have more. One head
+// may have mostScores.
+const (
+	manyScores = 1 << 25
+	mostScores = 1 << 28
+)
 
 // An attention has what the reference's attention is computed from, and the ways in which it
 // may be computed. The reference's is the first that gives its tensor; ours is then looked for
@@ -23,6 +27,7 @@ type attention struct {
 	text      int                           // tokens of the text, where the image's follow in the same sequence
 	unscaled  bool                          // scores are not scaled by 1/√D
 	cut       func(y *mlx.Array) *mlx.Array // the part of the result [B, L, H·D] that is wrong; nil is all
+	byHead    bool                          // a mask has another bias for each head
 }
 
 // A rotation is a way to apply rotary embeddings, with the key of the hint if ours uses it.
@@ -120,21 +125,63 @@ func (s *search) attention() {
 		}
 		return
 	}
+	whole := s.unparted()
 	for _, find := range []func(*search, string) *attention{enteredAttention, rotatedAttention} {
-		a := find(s, module)
-		if len(s.hints) > 0 || a == nil || a.q.Size() > maxValues || a.q.Dim(2) > maxTokens {
+		a := find(whole, module)
+		if len(s.hints) > 0 || a == nil {
 			continue
 		}
-		if n := a.q.Dim(2); len(s.want.shape) == 2 && n < s.want.shape[0] { // q, k and v are of the first window
-			first := *s
-			first.got, first.want = s.got.firstRows(n), s.want.firstRows(n)
-			first.off = distance(first.got, first.want)
-			first.attended(a)
-			s.hints = first.hints
+		q := s.whole
+		if n, rows := a.q.Dim(2), q.Ours.Dim(0); q.Ours.Ndim() == 2 && n < rows { // q, k and v are of the first window
+			q = q.cut(part{q.Ours.Shape(), 0, 0, n})
+		}
+		tokens := a.q.Dim(2)
+		if a, q = a.narrow(q); a == nil {
+			s.limits = append(s.limits, fmt.Sprintf("attention of %d tokens is too long to be computed with known mistakes", tokens))
 			continue
 		}
-		s.attended(a)
+		other := newSearch(q)
+		if other.off = distance(other.got, other.want); other.off > 0 && other.part == nil {
+			other.attended(a)
+			s.hints = other.hints
+		}
 	}
+}
+
+// unparted returns a search with the shapes, but not the values, of the whole tensor.
+func (s *search) unparted() *search {
+	shape := s.whole.Ours.Shape()
+	return &search{Question: s.whole, whole: s.whole, got: tensor{shape: shape}, want: tensor{shape: shape}}
+}
+
+// narrow returns an attention of a few heads, and the question about their features, if all would
+// be too much to compute; nil if one head is.
+func (a *attention) narrow(q Question) (*attention, Question) {
+	heads, tokens, dim := a.q.Dim(1), a.q.Dim(2), a.q.Dim(3)
+	group := max(1, heads/a.k.Dim(1)) // query heads of one key
+	scores := tokens * a.k.Dim(2)
+	n := min(heads, max(group, min(manyScores/scores, maxValues/(tokens*dim))/group*group))
+	switch {
+	case n == heads && q.Ours.Size() <= maxValues:
+		return a, q
+	case group*scores > mostScores || a.byHead || a.k.Dim(1) != a.v.Dim(1) || q.Ours.Dim(-1) < heads*dim:
+		return nil, q
+	}
+	axis := q.Ours.Ndim() - 1
+	wrong := q.worst(axis, group*dim)
+	from := min(wrong.from/(group*dim)*group, heads-n) // the first of the heads
+	b := *a
+	b.q = a.q.Slice(1, from, from+n)
+	b.k, b.v = a.k.Slice(1, from/group, (from+n)/group), a.v.Slice(1, from/group, (from+n)/group)
+	b.cut = func(y *mlx.Array) *mlx.Array {
+		if a.cut != nil {
+			y = a.cut(y)
+		}
+		return y.Slice(2, 0, n*dim) // features of an MLP may follow
+	}
+	features := part{q.Ours.Shape(), axis, from * dim, (from + n) * dim}
+	q.Ours, q.Reference = features.of(q.Ours), features.of(q.Reference)
+	return &b, q
 }
 
 // attentionModule returns the attention that the wrong tensor is of: an inner value, an input of

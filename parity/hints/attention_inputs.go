@@ -28,7 +28,7 @@ func enteredAttention(s *search, module string) *attention {
 				return mlx.Attention(q, k, v, float32(scale), bias.AsType(q.Dtype()))
 			}}
 		}
-		a.unscaled = true
+		a.unscaled, a.byHead = true, true
 		a.masks = []mask{biased("a bias of positions", bias), open,
 			biased("a bias of positions with queries and keys exchanged", bias.Transpose(0, 1, 3, 2))}
 		return a

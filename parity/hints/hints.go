@@ -10,7 +10,6 @@ package hints
 
 import (
 	"fmt"
-	"math"
 	"strings"
 
 	"github.com/gomflux/gomflux/mlx"
@@ -36,20 +35,26 @@ type Question struct {
 	Tensor func(hooks.Name) *mlx.Array
 }
 
-// maxValues is the size of the largest tensor that is searched.
-const maxValues = 1 << 22
-
-// Explain returns what is known about the difference of two tensors of one shape.
-func Explain(q Question) []Hint {
-	if n := q.Ours.Size(); n > maxValues || n < 2 {
-		return nil
+// Explain returns what is known about the difference of two tensors of one shape. Of a tensor of
+// more than four million values it looks at a part; limits describes the part, or why no part was
+// possible, and what else was too large.
+func Explain(q Question) (found []Hint, limits string) {
+	size := q.Ours.Size()
+	if size < 2 {
+		return nil, ""
+	}
+	if h := q.finite(); h != nil {
+		return h, ""
 	}
 	s := newSearch(q)
-	if !s.finite() {
-		return s.hints
+	if s.part == nil && size > maxValues {
+		return nil, fmt.Sprintf("not looked for, no part of shape %v is small enough", q.Ours.Shape())
+	}
+	if s.part != nil {
+		s.limits = []string{fmt.Sprintf("looked for in a part, %v", *s.part)}
 	}
 	if s.off = distance(s.got, s.want); s.off == 0 {
-		return nil
+		return nil, strings.Join(s.limits, "; ")
 	}
 	// Special hints come before those that fit anything.
 	for _, look := range []func(*search){
@@ -62,7 +67,7 @@ func Explain(q Question) []Hint {
 			break
 		}
 	}
-	return s.hints
+	return s.hints, strings.Join(s.limits, "; ")
 }
 
 // ExplainShapes returns what is known about tensors of different shapes: prompt embeddings that
@@ -87,11 +92,26 @@ type search struct {
 	got, want tensor
 	off       float64 // norm of the error
 	hints     []Hint
+	whole     Question // about the whole tensor
+	part      *part    // what got and want are of it, nil for all
+	sampled   bool     // got and want may be other values of the same tensor
+	limits    []string // what was not looked for
 }
 
+// newSearch looks at all of a tensor, or at a part of a large one if there is a suitable part.
 func newSearch(q Question) *search {
+	s := &search{Question: q, whole: q}
+	if q.Ours.Size() > maxValues {
+		axis := q.partAxis()
+		if axis < 0 {
+			return s
+		}
+		p := q.partOf(axis, partValues)
+		s.part, s.sampled, s.Question = &p, true, q.cut(p)
+	}
 	name := q.Name.String()
-	return &search{Question: q, got: hostTensor(name, q.Ours), want: hostTensor(name, q.Reference)}
+	s.got, s.want = hostTensor(name, s.Ours), hostTensor(name, s.Reference)
+	return s
 }
 
 // say adds a hint, once for each key.
@@ -178,20 +198,17 @@ func (s *search) isOutput() bool { return s.Name.Point.Kind == hooks.Output }
 // isInput reports whether the wrong tensor is a module's input.
 func (s *search) isInput() bool { return s.Name.Point.Kind == hooks.Input }
 
-// finite reports whether both tensors are finite everywhere, with a hint if only ours is not.
-func (s *search) finite() bool {
-	count := func(t tensor) (n int) {
-		for _, x := range t.v {
-			if math.IsNaN(x) || math.IsInf(x, 0) {
-				n++
-			}
-		}
-		return n
+// finite returns no hints, but not nil, if the reference is not finite everywhere; one if only ours
+// is not, and nil if both are finite.
+func (q Question) finite() []Hint {
+	all := q.Ours.Floats()
+	ours, reference := notFinite(all), notFinite(q.Reference.Floats())
+	switch {
+	case reference > 0:
+		return []Hint{}
+	case ours > 0:
+		return []Hint{{"not finite", fmt.Sprintf("%d of %d values are NaN or infinite: an overflow, a division by zero, or a missing "+
+			"attention scale", ours, len(all))}}
 	}
-	ours, reference := count(s.got), count(s.want)
-	if ours > 0 && reference == 0 {
-		s.say("not finite", "%d of %d values are NaN or infinite: an overflow, a division by zero, or a missing attention scale",
-			ours, len(s.got.v))
-	}
-	return ours+reference == 0
+	return nil
 }

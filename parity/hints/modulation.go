@@ -18,7 +18,16 @@ type chunk struct {
 // modulation looks for chunks of a modulation that are used for each other, where a norm is
 // scaled and shifted, or what is added to a residual is gated.
 func (s *search) modulation() {
-	if len(s.want.shape) != 3 || len(s.want.v) > 1<<18 {
+	if len(s.want.shape) != 3 {
+		return
+	}
+	const most, few = 1 << 18, 1 << 16 // there are many combinations to try
+	if s.part == nil && len(s.want.v) > most && s.want.shape[1] > minIndices {
+		other := newSearch(s.whole.cut(s.whole.partOf(1, few)))
+		if other.off = distance(other.got, other.want); other.off > 0 {
+			other.modulation()
+			s.hints = other.hints
+		}
 		return
 	}
 	scope := s.Name.Module
