@@ -4,8 +4,10 @@ import (
 	"path"
 	"slices"
 	"strings"
+	"weak"
 
 	"github.com/gomflux/gomflux/internal/checkpoint"
+	"github.com/gomflux/gomflux/mlx"
 	"github.com/gomflux/gomflux/mlx/hooks"
 	"github.com/gomflux/gomflux/mlx/nn"
 )
@@ -112,7 +114,7 @@ func (s *Session) record(t hooks.Tap, tensor checkpoint.Tensor, want wanted) err
 	if !want.stats && !want.checkpoint {
 		return nil
 	}
-	stats, first, err := Summarize(t.Output, previewed)
+	stats, first, err := s.recent.summarize(t.Output)
 	if err != nil {
 		return err
 	}
@@ -129,6 +131,33 @@ func (s *Session) record(t hooks.Tap, tensor checkpoint.Tensor, want wanted) err
 	metadata := map[string]any{"module": t.Name, "class": t.Class, "point": rec.Point, "step": t.Step, "call": t.Call}
 	_, err = s.run.Checkpoint(tensor.Name, map[string]any{variableName(t): rec}, metadata, at)
 	return s.run.tolerate(err)
+}
+
+// summaries are the statistics of the last arrays: the output of a module is often the input of
+// the next ones.
+type summaries struct {
+	kept [16]struct {
+		of    weak.Pointer[mlx.Array]
+		stats checkpoint.Stats
+		first []float64
+	}
+	next int
+}
+
+func (s *summaries) summarize(x *mlx.Array) (checkpoint.Stats, []float64, error) {
+	of := weak.Make(x)
+	for _, k := range s.kept {
+		if k.of == of {
+			return k.stats, k.first, nil
+		}
+	}
+	stats, first, err := Summarize(x, previewed)
+	if err == nil {
+		k := &s.kept[s.next%len(s.kept)]
+		k.of, k.stats, k.first = of, stats, first
+		s.next++
+	}
+	return stats, first, err
 }
 
 // variableName returns the name of a tensor in a checkpoint: the keyword of an input (hidden_states),

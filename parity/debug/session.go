@@ -26,6 +26,7 @@ type Session struct {
 	last  string
 
 	save, stats, checkpoints *globs
+	recent                   summaries
 	failed                   error // why nothing more is recorded
 }
 

@@ -14,22 +14,26 @@ const (
 	summaryBlock = summarySide * summarySide
 )
 
-// The statistics of a block, in the order in which the device returns them. Mean and squares are
-// those of the elements divided by the scale, so that squares of huge elements do not overflow.
+// The statistics of a block, in the order in which the device returns them. Without extreme
+// elements these are only the first four, and the scale is 1.
 const (
 	blockMin = iota
 	blockMax
-	blockScale
-	blockMean
-	blockSquares // sum of the squared differences from the mean
-	blockFinite  // number of finite elements
-	blockNumbers // number of elements that are not NaN
-	blockStats
+	blockMean    // approximately, of the finite elements divided by the scale
+	blockRest    // sum of their differences from that mean, which is rounded
+	blockSquares // sum of the squares of these differences
+	plainStats   // number of the statistics above
+
+	blockScale   = iota - 1 // largest absolute value, so that squares of huge elements do not overflow
+	blockFinite             // number of finite elements
+	blockNumbers            // number of elements that are not NaN
+	maskedStats             // number of all statistics
 )
 
 // Summarize returns the statistics of an array and its first n elements, as
 // [checkpoint.Array.Stats] and First do, but does not copy the array to the host: its device
-// computes the statistics of blocks, in one evaluation. It must run on the MLX thread.
+// computes the statistics of blocks, in one evaluation, or two if there are extreme elements. It
+// must run on the MLX thread.
 func Summarize(x *mlx.Array, n int) (checkpoint.Stats, []float64, error) {
 	switch d := x.Dtype(); {
 	case x.Size() > 0 && (d == mlx.Float32 || d == mlx.Float16 || d == mlx.BFloat16):
@@ -40,58 +44,104 @@ func Summarize(x *mlx.Array, n int) (checkpoint.Stats, []float64, error) {
 		}
 		return t.Stats(), t.First(n), nil
 	}
-	var values []float64
 	blocks := x.Size() / summaryBlock
+	var values []float32
+	kinds := plainStats
 	mlx.WithScope(func() {
-		for _, v := range summaryParts(x.Reshape(-1).AsType(mlx.Float32), blocks, n).Floats() {
-			values = append(values, float64(v))
+		flat := x.Reshape(-1).AsType(mlx.Float32)
+		if blocks == 0 {
+			values = flat.Floats()
+			return
+		}
+		b := flat.Slice(0, 0, blocks*summaryBlock).Reshape(blocks, summarySide, summarySide)
+		rest := []*mlx.Array{flat.Slice(0, 0, n)}
+		if end := blocks * summaryBlock; end < x.Size() {
+			rest = append(rest, flat.Slice(0, end, x.Size()))
+		}
+		if values = together(plainParts(b), rest); extreme(values, blocks) {
+			kinds = maskedStats
+			values = together(maskedParts(b), rest)
 		}
 	})
 	var all checkpoint.Summary
 	for i := range blocks {
-		stat := func(k int) float64 { return values[k*blocks+i] }
-		part := checkpoint.Stats{Min: checkpoint.Float(stat(blockMin)), Max: checkpoint.Float(stat(blockMax))}
-		part.NaN = summaryBlock - int(stat(blockNumbers))
-		part.Inf = summaryBlock - part.NaN - int(stat(blockFinite))
-		part.Mean = checkpoint.Float(stat(blockMean) * stat(blockScale))
-		part.Std = checkpoint.Float(math.Sqrt(stat(blockSquares)/max(1, stat(blockFinite))) * stat(blockScale))
-		all.Join(part, summaryBlock)
+		stats := make([]float64, kinds, maskedStats)
+		for k := range stats {
+			stats[k] = float64(values[k*blocks+i])
+		}
+		all.Join(blockSummary(stats), summaryBlock)
 	}
-	values = values[blockStats*blocks:]
-	first := values[:min(n, len(values))]
-	if blocks > 0 { // the rest begins after the first elements
-		values = values[len(first):]
+	rest := make([]float64, len(values)-kinds*blocks)
+	for i := range rest {
+		rest[i] = float64(values[kinds*blocks+i])
 	}
-	all.Add(values)
+	first := rest[:min(n, len(rest))]
+	if blocks > 0 { // the elements after the last block follow
+		rest = rest[len(first):]
+	}
+	all.Add(rest)
 	return all.Stats(), first, nil
 }
 
-// summaryParts returns the statistics of the blocks of x, [N], then if there are any the first n
-// elements of x, and then the elements after the last block.
-func summaryParts(x *mlx.Array, blocks, n int) *mlx.Array {
-	if blocks == 0 {
-		return x
+// together evaluates the statistics of blocks and further elements, and copies them to the host.
+func together(stats, rest []*mlx.Array) []float32 {
+	for i := range stats {
+		stats[i] = stats[i].Reshape(-1)
 	}
+	return mlx.Concat(0, append(stats, rest...)...).Floats()
+}
+
+// sumBlock adds up the elements of each block.
+func sumBlock(b *mlx.Array) *mlx.Array { return b.AsType(mlx.Float32).Sum(2).Sum(1) }
+
+// plainParts returns the first statistics of blocks, [blocks, side, side].
+func plainParts(b *mlx.Array) []*mlx.Array {
+	mean := sumBlock(b).Over(summaryBlock)
+	d := b.Sub(mean)
+	return []*mlx.Array{b.Min(2).Min(1), b.Max(2).Max(1), mean, sumBlock(d), sumBlock(d.Square())}
+}
+
+// extreme reports whether a block has elements that are not finite, or so large or small that the
+// squares of float32 values overflow or underflow.
+func extreme(values []float32, blocks int) bool {
+	const small, large = 1e-12, 1e15
+	for i := range blocks {
+		low, high := values[blockMin*blocks+i], values[blockMax*blocks+i]
+		size := max(-low, high) // NaN if either is
+		constant := low == 0 && high == 0
+		if sum := values[blockMean*blocks+i]; !constant && !(size > small && size < large) || sum != sum {
+			return true
+		}
+	}
+	return false
+}
+
+// maskedParts returns all statistics of blocks, [blocks, side, side].
+func maskedParts(b *mlx.Array) []*mlx.Array {
 	number := func(v float64) *mlx.Array { return mlx.Scalar(v, mlx.Float32) }
-	sum := func(x *mlx.Array) *mlx.Array { return x.AsType(mlx.Float32).Sum(2).Sum(1) }
-	end := blocks * summaryBlock
-	b := x.Slice(0, 0, end).Reshape(blocks, summarySide, summarySide)
 	finite := b.IsFinite()
 	low := mlx.Where(finite, b, number(math.Inf(1))).Min(2).Min(1)
 	high := mlx.Where(finite, b, number(math.Inf(-1))).Max(2).Max(1)
-	count := sum(finite)
+	count := sumBlock(finite)
 	scale := low.Abs().Maximum(high.Abs())
 	scale = mlx.Where(scale.Equal(number(0)).Or(scale.Equal(number(math.Inf(1)))), number(1), scale)
 	scaled := mlx.Where(finite, b, number(0)).Div(scale)
-	mean := sum(scaled).Div(count.Maximum(number(1)))
-	squares := sum(mlx.Where(finite, scaled.Sub(mean), number(0)).Square())
-	parts := []*mlx.Array{low, high, scale, mean, squares, count, sum(b.Equal(b))}
-	for i := range parts {
-		parts[i] = parts[i].Reshape(blocks)
+	mean := sumBlock(scaled).Div(count.Maximum(number(1)))
+	d := mlx.Where(finite, scaled.Sub(mean), number(0))
+	return []*mlx.Array{low, high, mean, sumBlock(d), sumBlock(d.Square()), scale, count, sumBlock(b.Equal(b))}
+}
+
+// blockSummary returns the statistics of a block.
+func blockSummary(stats []float64) checkpoint.Stats {
+	scale, finite, numbers := 1.0, float64(summaryBlock), float64(summaryBlock)
+	if len(stats) > plainStats {
+		scale, finite, numbers = stats[blockScale], stats[blockFinite], stats[blockNumbers]
 	}
-	parts = append(parts, x.Slice(0, 0, n))
-	if end < x.Size() {
-		parts = append(parts, x.Slice(0, end, x.Size()))
+	rest := stats[blockRest] / max(1, finite)
+	variance := stats[blockSquares]/max(1, finite) - rest*rest
+	return checkpoint.Stats{
+		Min: checkpoint.Float(stats[blockMin]), Max: checkpoint.Float(stats[blockMax]),
+		Mean: checkpoint.Float((stats[blockMean] + rest) * scale), Std: checkpoint.Float(math.Sqrt(max(0, variance)) * scale),
+		NaN: int(summaryBlock - numbers), Inf: int(numbers - finite),
 	}
-	return mlx.Concat(0, parts...)
 }
