@@ -70,6 +70,10 @@ transformer.layers.3.attention@0 is the output of a module in the first step;
 prompt.embeds, latents@7 and vae.decode.in are values between modules. gomflux
 tensors shows saved tensors.
 
+--debug-stats records only ranges, means and first values, which takes little
+space; gomflux tensors ranges prints them in the order of execution. If nothing
+can be recorded, because the disk is full, say, the image is made all the same.
+
 Ctrl-C ends the run as soon as possible and leaves no partial file; a second
 Ctrl-C ends it immediately.
 ` + exitStatus

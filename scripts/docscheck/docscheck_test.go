@@ -192,7 +192,8 @@ func fakeRunner(t *testing.T) *runner {
 	dir := t.TempDir()
 	for name, text := range map[string]string{
 		"bin/gomflux": "#!/bin/sh\ntest \"$1\" != unknown || exit 2\ntest \"$2\" != nothing || exit 2\necho '  -p, " +
-			"--prompt text   what'\necho '      --steps N'\nseq 3000\n",
+			"--prompt text   what'\nif test \"$2\" = list; then echo '      --stats'; exit; fi\n" +
+			"echo 'Available Commands:'\necho '  diff   x'\necho '  list   y'\necho\necho '      --steps N'\nseq 3000\n",
 		"Makefile": "demo:\n\ttouch made\n",
 	} {
 		path := filepath.Join(dir, name)
@@ -222,6 +223,9 @@ func TestDocument(t *testing.T) {
 		{"<!-- docs-check: skip slow -->\n\n    exit 1\n    make demo && bin/gomflux generate -p x --steps=3\n", ""},
 		{"<!-- docs-check: skip slow -->\n\n    bin/gomflux generate --stepz 3\n", "gomflux generate has no flag --stepz"},
 		{"<!-- docs-check: skip slow -->\n\n    bin/gomflux generate --step 3\n", "has no flag --step"},
+		{"<!-- docs-check: skip slow -->\n\n    bin/gomflux tensors list --stats\n", ""},
+		{"<!-- docs-check: skip slow -->\n\n    bin/gomflux tensors list --steps 3\n", "gomflux tensors list has no flag --steps"},
+		{"<!-- docs-check: skip slow -->\n\n    bin/gomflux tensors show --stats\n", "gomflux tensors has no flag --stats"},
 		{"<!-- docs-check: skip slow -->\n\n    gomflux unknown\n", "gomflux unknown --help: exit status 2"},
 		{"<!-- docs-check: skip slow -->\n\n    make demon\n", "make demon: "},
 		{"<!-- docs-check: skip slow -->\n\n    scripts/none.sh\n", "none.sh: no such file"},

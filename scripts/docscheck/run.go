@@ -292,6 +292,21 @@ func (r *runner) examine(words []string) error {
 	return nil
 }
 
+// help returns the help of a command.
+func (r *runner) help(name []string) (string, error) {
+	key := strings.Join(name, " ")
+	help, ok := r.helps[key]
+	if ok {
+		return help, nil
+	}
+	out, err := r.bash(".", "bin/gomflux "+quote(append(slices.Clip(name), "--help")))
+	if err != nil {
+		return "", fmt.Errorf("gomflux %s --help: %w: %s", key, err, strings.TrimSpace(out))
+	}
+	r.helps[key] = out
+	return out, nil
+}
+
 var flagName = regexp.MustCompile(`^(--[a-z][a-z0-9-]*|-[A-Za-z])(=.*)?$`)
 
 // examineFlags looks for the command and for each flag in its help.
@@ -305,14 +320,16 @@ func (r *runner) examineFlags(args []string) error {
 			return fmt.Errorf("there is no gomflux help %s", args[1])
 		}
 	}
-	key := strings.Join(name, " ")
-	help, ok := r.helps[key]
-	if !ok {
-		out, err := r.bash(".", "bin/gomflux "+quote(append(slices.Clip(name), "--help")))
-		if err != nil {
-			return fmt.Errorf("gomflux %s --help: %w: %s", key, err, strings.TrimSpace(out))
+	help, err := r.help(name)
+	if err != nil {
+		return err
+	}
+	// of a command with commands, such as tensors list
+	if len(args) > 1 && regexp.MustCompile(`(?m)^Available Commands:$(\n  .*)*\n  `+regexp.QuoteMeta(args[1])+` `).MatchString(help) {
+		name = args[:2]
+		if help, err = r.help(name); err != nil {
+			return err
 		}
-		help, r.helps[key] = out, out
 	}
 	for _, arg := range args {
 		m := flagName.FindStringSubmatch(arg)
@@ -320,7 +337,7 @@ func (r *runner) examineFlags(args []string) error {
 			continue
 		}
 		if !regexp.MustCompile(`(?m)(^|[\s,])` + m[1] + `([\s,=]|$)`).MatchString(help) {
-			return fmt.Errorf("gomflux %s has no flag %s", key, m[1])
+			return fmt.Errorf("gomflux %s has no flag %s", strings.Join(name, " "), m[1])
 		}
 	}
 	return nil
