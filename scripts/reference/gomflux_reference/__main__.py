@@ -1,7 +1,9 @@
 """Makes small random pipelines of diffusers, and records the tensors of diffusers' runs."""
 
 import argparse
+import errno
 import re
+import signal
 import sys
 from pathlib import Path
 
@@ -17,7 +19,14 @@ def main(argv=None):
         library.utils.logging.set_verbosity_error()
         library.utils.logging.disable_progress_bar()
     args = parse(argv)
-    args.pop("run")(**args)
+    # a signal that asks to end is as good as an interrupt: what a run has written is then put in order
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
+    try:
+        args.pop("run")(**args)
+    except OSError as e:
+        if not e.filename and e.errno != errno.ENOSPC:
+            raise
+        raise SystemExit(f"{e.filename or 'writing'}: {e.strerror}") from e
 
 
 def dump_mflux(argv):
@@ -33,7 +42,7 @@ def dump_mflux(argv):
 
 
 def parse(argv=None) -> dict:
-    from . import again, debug, dump, families, goldens, live, modules, noise, original, schedules, selftest, tiny
+    from . import again, check, debug, dump, families, goldens, live, modules, noise, original, schedules, selftest, tiny
 
     parser = argparse.ArgumentParser(prog="gomflux-reference", description=__doc__)
     commands = parser.add_subparsers(dest="command", required=True)
@@ -45,7 +54,6 @@ def parse(argv=None) -> dict:
 
     def recording(c):
         tap_arguments(c)
-        c.add_argument("--sample", type=int, default=0, metavar="N", help="keep N random values of larger tensors")
         c.add_argument("--compute", choices=("float32", "float64"), default="float32")
 
     c = command("tiny", make_tiny, "make a small random pipeline")
@@ -77,12 +85,26 @@ def parse(argv=None) -> dict:
 
     c = command("dump", dump_diffusers, "record a generation")
     dump_arguments(c, (schedules.HEUN, schedules.LINEAR))
+    c.add_argument(
+        "--lora", nargs="+", action="append", default=[], dest="loras", metavar=("FILE", "SCALE"),
+        help="load this LoRA, with a scale other than 1; may be repeated",
+    )  # fmt: skip
+    c.add_argument(
+        "--load", action="append", default=[], dest="loads", metavar="NAME=FILE[:KEY]",
+        help="replace a tensor by one of a file, or by one that either side has saved; may be repeated",
+    )  # fmt: skip
+    c.add_argument("--unchecked", action="store_true", help="record it although a check has found a problem")
+
+    c = command("check", check.model, "check that a model's libraries compute what it was made for")
+    c.add_argument("model", help="a folder in the layout of diffusers, or owner/name on the hub")
+    c.add_argument("--compute", choices=("float32", "bfloat16", "float16"), default="float32")
 
     c = command("again", again.repeat, "record a run once more, with other taps")
     c.add_argument("folder", type=Path, help="folder of the run, with settings.json")
     c.add_argument("out", type=Path)
     c.add_argument("--model", help="model to run; default: the one in the settings")
     tap_arguments(c)
+    looking_arguments(c)
 
     c = command("encode", dump.encode, "record the encoding of an image")
     c.add_argument("folder", type=Path)
@@ -173,23 +195,34 @@ def dump_arguments(c, schedulers):
     c.add_argument("--references", type=Path, nargs="+", default=[], metavar="PICTURE", help="edit these images")
     c.add_argument("--scheduler", choices=schedulers, help="scheduler; default: the model's own")
     c.add_argument("--framework", choices=("diffusers", "mflux"), default="diffusers", help="the program to record")
-    tap_arguments(c)
+    tap_arguments(c, None)
+    looking_arguments(c)
 
 
-def tap_arguments(c):
+def looking_arguments(c):
+    for flag, what in (("--stats", "write their statistics to traces/stats.jsonl"), ("--checkpoint", "write a file each")):
+        c.add_argument(flag, nargs="+", action="extend", default=[], metavar="GLOB", help=f"tensors to look at: {what}")
+
+
+def tap_arguments(c, default=("*",)):
     from . import record
 
-    c.add_argument("--taps", nargs="+", default=["*"], metavar="GLOB", help="tensors to record; !GLOB excludes")
+    usual = "" if default else "; default: all, or none with --stats or --checkpoint"
+    c.add_argument(
+        "--taps", nargs="+", default=default and list(default), metavar="GLOB",
+        help=f"tensors to record; !GLOB excludes{usual}",
+    )  # fmt: skip
+    c.add_argument("--sample", type=int, default=0, metavar="N", help="keep N random values of modules' larger tensors")
     c.add_argument(
         "--max-memory", type=size, default=record.MEMORY, dest="memory", metavar="SIZE",
         help="size of the tensors in memory before they are written: bytes, or for example 64MB",
     )  # fmt: skip
 
 
-def dump_diffusers(framework, **args):
-    from . import dump
+def dump_diffusers(framework, loras, **args):
+    from . import adapters, dump
 
-    dump.pipeline(**args)
+    dump.pipeline(loras=adapters.specs_of(loras), **args)
 
 
 def make_loras(out):

@@ -6,7 +6,9 @@ from pathlib import Path
 SAME = ("prompt", "negative_prompt", "steps", "guidance", "seed", "height", "width", "max_sequence_length", "compute")
 
 
-def repeat(folder: Path, out: Path, taps, memory: int, model: str | None = None):
+def repeat(
+    folder: Path, out: Path, taps, memory: int, model: str | None = None, sample: int = 0, stats=(), checkpoint=()
+):
     """Repeats a run by its settings and dumps it to the folder out. The model is the run's unless another one is given."""
     try:
         settings = json.loads((folder / "settings.json").read_text(encoding="utf-8"))
@@ -29,10 +31,18 @@ def repeat(folder: Path, out: Path, taps, memory: int, model: str | None = None)
     if settings.get("framework") == "mflux":
         from . import mflux_side
 
-        mflux_side.pipeline(model, out, taps=taps, memory=memory, rng=settings["rng"], **same, **more)
+        looks = {"sample": sample, "stats": stats, "checkpoint": checkpoint}
+        mflux_side.pipeline(model, out, taps=taps, memory=memory, rng=settings["rng"], **same, **more, **looks)
     else:
         from . import dump
 
+        def lora(name):
+            return str(find(folder, name) or missing(folder, f"LoRA {name}"))
+
+        more["loras"] = [(lora(given["file"]), given["scale"]) for given in settings.get("loras", [])]
+        more["loads"] = [f"{name}={source}" for name, source in settings.get("replaced", {}).items()]
+        more["unchecked"] = "problems" in settings
+        more |= {"sample": sample, "stats": stats, "checkpoint": checkpoint}
         dump.pipeline(model, out, taps=taps, memory=memory, **same, **more)
 
 

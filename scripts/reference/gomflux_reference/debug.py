@@ -41,8 +41,13 @@ def the_run() -> runs.Run:
     if _run is None:
         _run = runs.Run()
         _run.describe({"command": "script", "versions": runs.versions()})
-        atexit.register(_run.end)
+        atexit.register(end)
     return _run
+
+
+def end():
+    """Ends this process's run: well, unless the interpreter has reported an exception that nobody caught."""
+    _run.end(interrupted=hasattr(sys, "last_value"))
 
 
 def debug_save(tensor, name: str, exit_after: bool = False) -> Path:
@@ -91,17 +96,24 @@ def debug_checkpoint(name: str, skip: bool = False, metadata: dict | None = None
     """
     run, key = the_run(), f"checkpoint {name}"
     _hits[key] = _hits.get(key, 0) + 1
-    at = location()
-    text = {"checkpoint_name": name, "hit_count": _hits[key], "timestamp": now()}
+    return write_checkpoint(run.folder, run, name, _hits[key], location(), variables, metadata)
+
+
+def write_checkpoint(
+    folder: Path, run: runs.Run | None, name: str, hit: int, at: dict, variables: dict, metadata: dict | None = None
+) -> Path:
+    text = {"checkpoint_name": name, "hit_count": hit, "timestamp": now()}
     text["location"] = at | {"file": Path(at["file"]).name}
     if context := code_context(at):
         text["code_context"] = context
     if metadata:
         text["metadata"] = metadata
     text["variables"] = {k: variable(v) for k, v in variables.items()}
-    file = run.folder / "checkpoints" / f"checkpoint_{file_name(name)}_hit{_hits[key]:03d}.json"
+    file = folder / "checkpoints" / f"checkpoint_{file_name(name)}_hit{hit:03d}.json"
     data = json.dumps(text, indent=1, ensure_ascii=False, default=str) + "\n"
-    run.reserve(len(data))
+    if run:
+        run.reserve(len(data))
+    file.parent.mkdir(parents=True, exist_ok=True)
     file.write_text(data, encoding="utf-8")
     return file
 
@@ -183,16 +195,18 @@ def is_tensor(x) -> bool:
 
 def summary(t: torch.Tensor) -> dict:
     """Shape, dtype, the first values, and statistics of the finite ones."""
-    v = t.double().flatten()
-    nan, inf = int(v.isnan().sum()), int(v.isinf().sum())
+    v = (t.cpu() if t.device.type == "mps" else t).double().flatten()  # which has no float64
+    nan, inf = torch.stack([v.isnan().sum(), v.isinf().sum()]).tolist()
     finite = v[v.isfinite()] if nan or inf else v
-    stats = dict.fromkeys(("min", "max", "mean", "std"), math.nan)
+    names = ("min", "max", "mean", "std")
+    stats = dict.fromkeys(names, math.nan)
     if finite.numel():
-        stats = {"min": finite.min(), "max": finite.max(), "mean": finite.mean(), "std": finite.std(correction=0)}
+        found = torch.stack([finite.min(), finite.max(), finite.mean(), finite.std(correction=0)])
+        stats = dict(zip(names, found.tolist()))
     return {
         "shape": list(t.shape),
         "dtype": str(t.dtype).removeprefix("torch."),
-        "preview": [number(x) for x in v[:PREVIEWED]],
+        "preview": [number(x) for x in v[:PREVIEWED].tolist()],
         "stats": {k: number(x) for k, x in stats.items()} | {"nan": nan, "inf": inf},
     }
 

@@ -1,6 +1,7 @@
 """Runs pipelines and autoencoders of diffusers and records their tensors."""
 
 import os
+import re
 import sys
 from contextlib import nullcontext
 from pathlib import Path
@@ -12,10 +13,11 @@ import torch
 from PIL import Image
 from safetensors import safe_open
 
-from . import inner, runs, schedules
+from . import adapters, check, inner, replace, runs, schedules
 from .families import FAMILIES, Family, family_of
 from .files import read_json
-from .record import MEMORY, Recorder, still
+from .record import MEMORY, Recorder, Taps, near, still
+from .stats import attach
 
 
 def prepare(threads: int = 1, device: str = "cpu"):
@@ -57,15 +59,16 @@ def describe(command: str, **settings) -> dict:
 
 
 def wrap(owner, method: str, before=None, after=None):
-    """Observes one bound method of one object."""
+    """Observes one bound method of one object. What before or after return takes the place of the first argument or of
+    the result."""
     inner = getattr(owner, method)
 
     def observed(*args, **kwargs):
-        if before:
-            before(*args, **kwargs)
+        if before and (first := before(*args, **kwargs)) is not None:
+            args = (first, *args[1:])
         result = inner(*args, **kwargs)
-        if after:
-            after(result)
+        if after and (other := after(result)) is not None:
+            return other
         return result
 
     setattr(owner, method, observed)
@@ -76,16 +79,19 @@ def pipeline(
     picture: Path | None = None, image_strength: float | None = None, references: list[Path] | None = None,
     scheduler: str | None = None,
     compute: str = "float32", device: str = "cpu", threads: int = 1, memory: int = MEMORY, log_dir: Path | None = None,
+    sample: int = 0, stats=(), checkpoint=(), loras=(), loads=(), unchecked: bool = False,
 ):  # fmt: skip
     """Records one generation, from initial latents that are drawn here, or from an image and such latents.
 
     references are pictures to be edited. It goes into the folder out, or else is the latest run of the reference in
-    log_dir.
+    log_dir. taps are globs of the tensors to keep, stats and checkpoint of those to describe; taps are everything
+    unless others are given. loras are pairs of file and scale, loads the tensors to replace (see replace.py).
     """
     if picture and scheduler:
         raise SystemExit("image-to-image is recorded with the model's own scheduler only")
     if picture and references:
         raise SystemExit("--picture and --references cannot be combined")
+    given = replace.Replacements(loads, log_dir)
     prepare(threads, device)
     pipe, name = load(model, compute, device)
     family = FAMILIES[name]
@@ -96,31 +102,78 @@ def pipeline(
         raise SystemExit("reference images need different file names, even in different folders")
     if negative_prompt is not None and not family.negative_prompt:
         raise SystemExit(f"{name} has no negative prompt of one's own")
+    adapters.apply(pipe, loras)
+    modules = names_of(pipe)
+    given.check(modules)
+    for option, globs in (("taps", taps or ()), ("stats", stats), ("checkpoint", checkpoint)):
+        check_globs(option, globs, modules)
     if scheduler:
         pipe.scheduler = schedules.scheduler_of(scheduler, pipe.scheduler.config)
+    taps = taps or ([] if stats or checkpoint else ["*"])
     run = None if out else runs.Run(log_dir)
-    record = Recorder(out, taps, memory=memory, run=run)
-    record.taps.unwanted += family.untapped
+    record = Recorder(out, taps, sample, memory, run, keep=bool(taps), given=given)
+    with run or nullcontext(), record:
+        record.taps.unwanted += family.untapped
+        attach(record, stats, checkpoint, family.untapped)
+        settings = dict(
+            model=os.path.abspath(model) if run and os.path.isdir(model) else str(model), prompt=prompt,
+            negative_prompt=negative_prompt, steps=steps, guidance=guidance, seed=seed, height=height, width=width,
+            max_sequence_length=max_sequence_length, compute=compute,
+        )  # fmt: skip
+        more = {k: v for k, v, usual in (("device", device, "cpu"), ("threads", threads, 1)) if v != usual}
+        more |= options(run, sample, stats, checkpoint, loras, given)
+        if run:
+            more |= run.settings() | {"device": device, "threads": threads}
+            run.begin({"command": "dump", "family": name, **settings, "taps": taps, **more})
+        image, tokens, generated = generate(
+            pipe, family, record, settings, picture, image_strength, references, scheduler, run, out, unchecked
+        )
+        if device.startswith("cuda"):
+            more["device_name"] = torch.cuda.get_device_name(device)
+        for _, observer in record.observers:
+            more |= observer.settings()
+        if run:
+            image.save(run.folder / "images" / "image.png")
+        record.finish(
+            describe(
+                "dump", family=name, pipeline=generated.pop("pipeline"), **settings, tokens=tokens, taps=taps,
+                **generated, **more,
+            ),
+        )  # fmt: skip
+        for option, globs in (("taps", record.taps), *((o.option, t) for t, o in record.observers)):
+            report_unmatched(option, globs, record.seen)
+    if run:
+        print(run.folder)
+    given.end(record.seen)
+
+
+def generate(pipe, family, record, settings, picture, image_strength, references, scheduler, run, out, unchecked):
+    """Runs the pipeline. Returns its image, the prompts' lengths, and what is to be recorded besides the settings."""
+    height, width, steps = settings["height"], settings["width"], settings["steps"]
     first = 0
     if picture:
         pipe = family.image_pipeline(**pipe.components)
         quiet(pipe)
         first = first_step(steps, image_strength)
         record.step = first
-    tokens = observe_pipeline(pipe, family, record, first, height, width)
+    checks = check.Checks(pipe, family, unchecked)
+    tokens = observe_pipeline(pipe, family, record, first, height, width, checks)
 
-    generator = torch.Generator().manual_seed(seed)  # of the CPU, whose noise is the same everywhere
+    generator = torch.Generator().manual_seed(settings["seed"])  # of the CPU, whose noise is the same everywhere
+    more = {"pipeline": type(pipe).__name__}
     if picture:
         observe_start(pipe, record)
         # The pipeline itself may only round an image's sides down, with the same resize.
         image = pipe.image_processor.resize(Image.open(picture).convert("RGB"), height, width)
         # diffusers' strength is what is changed, not what is kept
         start = {"image": image, "strength": 1 - image_strength, "generator": generator}
-        more = {"picture": bring(picture, run, out), "image_strength": image_strength, "first_step": first}
+        more |= {"picture": bring(picture, run, out), "image_strength": image_strength, "first_step": first}
     else:
         latents = torch.randn(family.latents(pipe, height, width), generator=generator)
+        latents = record.replaced("latents.init", latents)
         record.put("latents.init", latents)
-        start, more = {"latents": family.pack(pipe, latents)}, {"scheduler": scheduler} if scheduler else {}
+        start = {"latents": family.pack(pipe, latents)}
+        more |= {"scheduler": scheduler} if scheduler else {}
     if references:
         observe_references(pipe, record)
         start["image"] = editable(family, references)
@@ -133,35 +186,70 @@ def pipeline(
         inner.observe(record, modules_of(pipe), family.unrotated),
     ):
         image = pipe(
-            prompt=prompt,
+            prompt=settings["prompt"],
             num_inference_steps=steps,
             height=height,
             width=width,
-            max_sequence_length=max_sequence_length,
-            **family.arguments(pipe, guidance, negative_prompt),
+            max_sequence_length=settings["max_sequence_length"],
+            **family.arguments(pipe, settings["guidance"], settings["negative_prompt"]),
             **start,
         ).images[0]
     if pipe.scheduler.begin_index != first:
         raise SystemExit(f"diffusers begins at step {pipe.scheduler.begin_index} of {steps}, not at {first}")
     record.put("image", torch.from_numpy(np.array(image)))
-    more |= {k: v for k, v, usual in (("device", device, "cpu"), ("threads", threads, 1)) if v != usual}
-    if device.startswith("cuda"):
-        more["device_name"] = torch.cuda.get_device_name(device)
-    where = str(model)
-    if run:
-        image.save(run.folder / "images" / "image.png")
-        more |= run.settings() | {"device": device, "threads": threads}
-        where = os.path.abspath(model) if os.path.isdir(model) else where
-    record.finish(
-        describe(
-            "dump", family=name, pipeline=type(pipe).__name__, model=where, prompt=prompt,
-            negative_prompt=negative_prompt, steps=steps, guidance=guidance, seed=seed, height=height, width=width,
-            max_sequence_length=max_sequence_length, compute=compute, tokens=tokens, taps=taps, **more,
-        ),
-    )  # fmt: skip
-    if run:
-        run.end()
-        print(run.folder)
+    if checks.problems:
+        more["problems"] = checks.problems
+    return image, tokens, more
+
+
+def options(run, sample: int, stats, checkpoint, loras, given) -> dict:
+    """The settings that only some runs have."""
+    more = {"sample": sample} if sample else {}
+    if stats:
+        more["stats_globs"] = list(stats)
+    if checkpoint:
+        more["checkpoint_globs"] = list(checkpoint)
+    if loras:
+        where = os.path.abspath if run else str
+        more["loras"] = [{"file": where(file), "scale": scale} for file, scale in loras]
+        more["peft"] = runs.versions(("peft",))["peft"]
+    if given:
+        more["replaced"] = given.sources
+    return more
+
+
+def names_of(pipe) -> set[str]:
+    """The names of all modules, without those that only LoRAs have added."""
+    found = set()
+    for component, module in modules_of(pipe).items():
+        skipped = adapters.inside(module)
+        paths = (path for path, _ in module.named_modules() if not (skipped and path.startswith(skipped)))
+        found |= {f"{component}.{path}" if path else component for path in paths}
+    return found
+
+
+# What the names of values of the pipeline begin with.
+VALUES = ("prompt.", "negative.", "sigmas", "timesteps", "latents", "image", "vae.encode.", "vae.decode.", "vision.",
+          "noise_pred")  # fmt: skip
+
+
+def check_globs(option: str, globs, modules: set[str]):
+    """Ends the program if a glob begins like no name at all."""
+    for glob in globs:
+        glob = glob.removeprefix("!")
+        literal = re.split(r"[*?\[@#:]", glob)[0]
+        exact = literal == glob or glob[len(literal)] in "@#:"
+        if exact and literal in modules or any(v.startswith(literal) or literal.startswith(v) for v in VALUES):
+            continue
+        if not exact and any(m.startswith(literal) for m in modules):
+            continue
+        hint = near(literal, {*modules, *VALUES})
+        raise SystemExit(f"--{option} {glob}: no module or value of that name (near: {hint})")
+
+
+def report_unmatched(option: str, taps: Taps, seen: set[str]):
+    for glob in taps.without_match(seen):
+        print(f"warning: --{option} {glob} matches no tensor of this run (near: {near(glob, seen)})", file=sys.stderr)
 
 
 def check_references(name: str, family: Family, n: int):
@@ -179,7 +267,9 @@ def editable(family: Family, files: list[Path]):
     return pictures if max(family.references) > 1 else pictures[0]
 
 
-def observe_pipeline(pipe, family: Family, record: Recorder, first: int, height: int, width: int) -> dict:
+def observe_pipeline(
+    pipe, family: Family, record: Recorder, first: int, height: int, width: int, checks: check.Checks
+) -> dict:
     """Records the values of a pipeline, and its modules. Returns the prompts' lengths, once they are known."""
     tokens = {}
 
@@ -195,26 +285,46 @@ def observe_pipeline(pipe, family: Family, record: Recorder, first: int, height:
                 record.put("vision.grid_thw", kwargs["image_grid_thw"])
             padded, valid = ids.shape[1], encoder.valid(module.config, ids, mask)
             tokens[kind + encoder.suffix] = {"padded": padded, "valid": valid}
+            checks.before_text_encoder(component, module, ids, kwargs)
             record.crop[component] = padded, encoder.kept(module.config, ids, mask) if encoder.kept else valid
 
         return hook
 
     def before_transformer(module, args, kwargs):
-        if record.step == first:
-            # one batch of both prompts, or a call for each
-            call = record.calls.get("transformer", -1) + 1
-            for which, values in zip(("prompt", "negative")[call:], family.prompts(args, kwargs)):
-                for name, value in values.items():
+        # one batch of both prompts, or a call for each
+        call = record.calls.get("transformer", -1) + 1
+        for which, values in zip(("prompt", "negative")[call:], family.prompts(args, kwargs)):
+            for name, value in values.items():
+                if (new := record.replaced(f"{which}.{name}", value)) is not value:
+                    value.copy_(new)  # for all steps
+                if record.step == first:
                     record.put(f"{which}.{name}", value)
+                    checks.embeddings(f"{which}.{name}", value)
+        if record.step == first:
             record.put("sigmas", pipe.scheduler.sigmas)
             record.put("timesteps", pipe.scheduler.timesteps)
 
     def before_step(prediction, *_, **__):
-        record.put(f"noise_pred@{record.step}", family.unpack(pipe, prediction, height, width))
+        return stepped("noise_pred", prediction)
 
     def after_step(result):
-        record.put(f"latents@{record.step}", family.unpack(pipe, result[0], height, width))
+        found = stepped("latents", result[0])
         record.next_step()
+        return (found, *result[1:])
+
+    def stepped(what, packed):
+        """Records latents or a prediction, as pictures. Returns what the scheduler steps with."""
+
+        def unpack(x):
+            return family.unpack(pipe, x, height, width)
+
+        value, name = unpack(packed), f"{what}@{record.step}"
+        new = record.replaced(name, value)
+        record.put(name, new)
+        if new is value:
+            return packed
+        at = unpack(torch.arange(packed.numel(), device=packed.device).reshape(packed.shape))
+        return packed.flatten().index_copy(0, at.flatten(), new.flatten()).reshape(packed.shape)
 
     parts = modules_of(pipe)
     for component, encoder in family.text_encoders.items():
@@ -223,7 +333,8 @@ def observe_pipeline(pipe, family: Family, record: Recorder, first: int, height:
     wrap(pipe.scheduler, "step", before_step, after_step)
     observe_decode(pipe.vae, record)
     for name, part in parts.items():
-        record.watch(name, part, name in family.stepped)
+        record.watch(name, part, name in family.stepped, adapters.inside(part))
+        checks.watch(name, part)
     return tokens
 
 
@@ -304,12 +415,18 @@ def observe_encode(pipe, record):
 
 
 def observe_decode(vae, record):
-    wrap(
-        vae,
-        "decode",
-        before=lambda z, *_, **__: record.put("vae.decode.in", still(z)),
-        after=lambda result: record.put("vae.decode.out", still(result[0])),
-    )
+    def decoding(z, *_, **__):
+        value = record.replaced("vae.decode.in", still(z))
+        record.put("vae.decode.in", value)
+        return value.reshape(z.shape)
+
+    def decoded(result):
+        image = still(result[0])
+        value = record.replaced("vae.decode.out", image)
+        record.put("vae.decode.out", value)
+        return None if value is image else (value.reshape(result[0].shape), *result[1:])
+
+    wrap(vae, "decode", decoding, decoded)
 
 
 def load_vae(folder: Path, compute: str):
@@ -331,7 +448,7 @@ def encode(folder: Path, out: Path, picture: Path, compute: str, taps, sample: i
     """Records the encoding of an image. vae.encode.out is the mode of the distribution, neither scaled nor shifted."""
     prepare()
     vae, processor = load_vae(folder, compute)
-    record = Recorder(out, taps, sample, memory)
+    record = Recorder(out, taps, sample, memory, sample_all=True)
     record.watch("vae", vae)
     # The processor returns a channels-last view, and GroupNorm's channels-last kernel is off by 5e-4 at 512x512 in
     # float32.
@@ -348,7 +465,7 @@ def decode(
     """Records the decoding of a latent (FILE:KEY of a safetensors file, or normal noise), already unscaled."""
     prepare()
     vae, processor = load_vae(folder, compute)
-    record = Recorder(out, taps, sample, memory)
+    record = Recorder(out, taps, sample, memory, sample_all=True)
     record.watch("vae", vae)
     observe_decode(vae, record)
     if latent:

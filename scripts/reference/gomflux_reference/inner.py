@@ -26,7 +26,7 @@ def observe(record, components: dict, unrotated: dict):
     components are the modules by name. unrotated says of components that rotate in a function of their own, out of
     reach: which two of an attention's modules return q and k as they are before it.
     """
-    if not record.taps.any_inner():
+    if not record.any_inner():
         yield
         return
     watch = Watch(record, unrotated)
@@ -147,7 +147,8 @@ class Watch:
         padded, valid = record.crop.get(component, (None, None))
 
         def keep(point, tensor, *axes):
-            if f"{name}:{point}" not in record.taps:
+            record.seen.add(f"{name}:{point}")
+            if not record.wants(f"{name}:{point}"):
                 return
             tensor = tensor() if callable(tensor) else tensor
             if tensor is None:
@@ -155,7 +156,7 @@ class Watch:
             for a in axes:
                 if tensor.shape[a] == padded:
                     tensor = tensor.narrow(a, 0, valid)
-            record.put(f"{name}:{point}", tensor)
+            record.tapped(f"{name}:{point}", tensor, record.modules[-1])
 
         for point, tensor in (("q", query), ("k", key), ("v", value)):
             keep(point, tensor, axis)

@@ -20,11 +20,12 @@ import numpy as np
 import peft
 import torch
 import transformers
-from diffusers.loaders import lora_conversion_utils, lora_pipeline
+from diffusers.loaders import lora_pipeline
 from peft.tuners.tuners_utils import BaseTunerLayer
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
+from .adapters import narrow
 from .files import read_json, write_json
 
 SAMPLES = 24
@@ -184,19 +185,6 @@ def with_diffusers(model: str, rename: Callable[[str], str] = str) -> Callable:
         pipe.unload_lora_weights()
 
     return apply
-
-
-def narrow(transformer) -> Callable:
-    """diffusers' conversion, which has the widths of the published FLUX.1 in it, for another's."""
-    original = lora_conversion_utils._convert_kohya_flux_lora_to_diffusers
-    if not isinstance(transformer, diffusers.FluxTransformer2DModel):
-        return original
-    source, widths = inspect.getsource(original), "[3072, 3072, 3072, 12288]"
-    assert widths in source
-    scope = dict(vars(lora_conversion_utils))
-    dim = transformer.inner_dim
-    exec(source.replace(widths, str([dim, dim, dim, 4 * dim])), scope)
-    return scope[original.__name__]
 
 
 def with_peft(modules: dict, folder: Path, scale: float):

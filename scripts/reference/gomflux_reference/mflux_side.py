@@ -29,6 +29,7 @@ import torch
 
 from . import runs
 from .record import Recorder
+from .stats import attach
 
 VERSION = "0.24.0"
 DTYPES = {"float32": mx.float32, "bfloat16": mx.bfloat16, "float16": mx.float16}
@@ -47,7 +48,7 @@ VAE = {
 
 def pipeline(
     model: str, out: Path | None, prompt, negative_prompt, steps, guidance, seed, height, width, max_sequence_length, taps,
-    picture, image_strength, references, scheduler, compute, device, threads, memory, log_dir, rng="mlx",
+    picture, image_strength, references, scheduler, compute, device, threads, memory, log_dir, rng="mlx", sample=0, stats=(), checkpoint=(),
 ):  # fmt: skip
     """Records one generation of Z-Image by mflux, from a folder. rng is who draws the initial noise, mlx or torch."""
     if version("mflux") != VERSION:
@@ -62,10 +63,15 @@ def pipeline(
     mx.set_default_device(mx.cpu if device == "cpu" else mx.gpu)
     pipe = load(folder, guidance, compute, max_sequence_length)
     run = None if out else runs.Run(log_dir)
-    record = Recorder(out, taps, memory=memory, run=run)
+    taps = taps or ([] if stats or checkpoint else ["*"])
+    record = Recorder(out, taps, sample, memory, run, keep=bool(taps))
     watch = Watch(record)
     tokens = {}
     with ExitStack() as patches:
+        if run:
+            patches.enter_context(run)
+        patches.enter_context(record)
+        attach(record, stats, checkpoint)
         for name in ("transformer", "text_encoder", "vae"):
             watch.modules(name, getattr(pipe, name))
         for cls in watch.classes():
@@ -75,25 +81,26 @@ def pipeline(
             seed=seed, prompt=prompt, negative_prompt=negative_prompt, num_inference_steps=steps, guidance=guidance,
             height=height, width=width, scheduler=scheduler,
         ).image  # fmt: skip
-    record.put("image", torch.from_numpy(np.array(image.convert("RGB"))))
-    more = {"rng": rng} | ({"passes": "calls"} if guidance > 1 else {})
-    scheduler = scheduler or ("flow_match_euler_discrete" if guidance > 0 else "linear")  # what mflux takes by itself
-    where = folder.as_posix()
+        record.put("image", torch.from_numpy(np.array(image.convert("RGB"))))
+        more = {"rng": rng} | ({"passes": "calls"} if guidance > 1 else {}) | ({"sample": sample} if sample else {})
+        scheduler = scheduler or ("flow_match_euler_discrete" if guidance > 0 else "linear")  # what mflux takes by itself
+        where = folder.as_posix()
+        for _, observer in record.observers:
+            more |= observer.settings()
+        if run:
+            image.save(run.folder / "images" / "image.png")
+            more |= run.settings()
+            where = os.path.abspath(folder)
+        record.finish(
+            {
+                "command": "dump", "framework": "mflux", "family": "z-image", "pipeline": "ZImage", "model": where,
+                "prompt": prompt, "negative_prompt": negative_prompt, "steps": steps, "guidance": guidance, "seed": seed,
+                "height": height, "width": width, "max_sequence_length": max_sequence_length, "compute": compute,
+                "device": device, "scheduler": scheduler, "tokens": tokens, "taps": taps, **more,
+                "versions": runs.versions(PACKAGES),
+            }
+        )  # fmt: skip
     if run:
-        image.save(run.folder / "images" / "image.png")
-        more |= run.settings()
-        where = os.path.abspath(folder)
-    record.finish(
-        {
-            "command": "dump", "framework": "mflux", "family": "z-image", "pipeline": "ZImage", "model": where,
-            "prompt": prompt, "negative_prompt": negative_prompt, "steps": steps, "guidance": guidance, "seed": seed,
-            "height": height, "width": width, "max_sequence_length": max_sequence_length, "compute": compute,
-            "device": device, "scheduler": scheduler, "tokens": tokens, "taps": taps, **more,
-            "versions": runs.versions(PACKAGES),
-        }
-    )  # fmt: skip
-    if run:
-        run.end()
         print(run.folder)
 
 
@@ -189,8 +196,8 @@ class Watch:
             if name and name != "text_encoder" and isinstance(result, mx.array):
                 full = name + (f"@{self.record.step}" if component == "transformer" else "")
                 full += f"#{call}" if call else ""
-                if full in self.record.taps:
-                    self.record.put(full, self._as_diffusers(component, name, module, result))
+                if self.record.wants(full):
+                    self.record.tapped(full, self._as_diffusers(component, name, module, result), module)
             return result
 
         return called

@@ -10,9 +10,11 @@ output, of several its first tensor; the others are :out.KEY. Inputs are :in.KEY
 keyword, and goes on with .INDEX inside lists. Only tensors count. INNER values are those of attention (see inner.py).
 """
 
+import difflib
 import fnmatch
 import hashlib
 import json
+from contextlib import suppress
 from pathlib import Path
 
 import torch
@@ -37,6 +39,21 @@ def leaves(value, key=""):
         return
     for k, v in items:
         yield from leaves(v, f"{key}.{k}" if key else str(k))
+
+
+def kept(tensor: torch.Tensor) -> torch.Tensor:
+    """A tensor as it is recorded: complex as [..., 2] (real, imaginary), float64 in float32, the rest as it is."""
+    t = tensor.detach()
+    if t.is_complex():
+        t = torch.view_as_real(t)
+    return t.float() if t.dtype == torch.float64 else t
+
+
+def near(name: str, names) -> str:
+    """A few names that are like one that is not there."""
+    wanted, found = name.lower(), sorted(names)
+    close = difflib.get_close_matches(wanted, found, 3, 0.5) or [n for n in found if wanted.strip("*!") in n][:3]
+    return ", ".join(close or found[:3]) or "nothing"
 
 
 def still(tensor: torch.Tensor) -> torch.Tensor:
@@ -74,23 +91,37 @@ class Taps:
     def any_inner(self) -> bool:
         return any(self._means(glob, point) for _, glob in self.inner for point in INNER)
 
+    def without_match(self, seen) -> list[str]:
+        """The globs that match none of the names."""
+        alone = {g: Taps([g]) for g in self.wanted}
+        return [g for g, taps in alone.items() if g not in seen and not any(name in taps for name in seen)]
+
 
 class Recorder:
     """Keeps the tensors that taps name, and whatever is put, in files of a folder, or of a run's.
 
     Tensors go to disk as they come: memory is the number of bytes that are held before a file is written. With
-    sample > 0, tensors with more values than that keep only that many, at random places that depend on the shape
-    alone: NAME:positions (indices into the flattened tensor) and NAME:samples.
+    sample > 0, tensors of modules with more values than that keep only that many, at random places that depend on the
+    shape alone: NAME:positions (indices into the flattened tensor) and NAME:samples. Values of the pipeline are kept
+    whole, since a replay needs them, unless sample_all is set.
+
+    observers are pairs of taps and what looks at the tensors that they name (see stats.py), which works without
+    keeping any (keep). given replaces tensors as they are computed (see replace.py).
     """
 
-    def __init__(self, out: Path | None, taps, sample: int = 0, memory: int = MEMORY, run=None):
+    def __init__(
+        self, out: Path | None, taps, sample: int = 0, memory: int = MEMORY, run=None, sample_all: bool = False,
+        keep: bool = True, given=None,
+    ):  # fmt: skip
         out, inside = (run.folder, "tensors") if run else (out, "")
         self.out, self.inside, self.run = out, inside, run
         self.taps, self.sample, self.memory = Taps(taps), sample, memory
-        self.aliases, self.shapes, self.files = {}, {}, []
+        self.sample_all, self.keep, self.given, self.observers = sample_all, keep, given, []
+        self.aliases, self.shapes, self.files, self.seen = {}, {}, [], set()
         self.step = 0
         self.calls = {}
         self.running = []  # names of the modules that are being called, the innermost last
+        self.modules = []  # the modules themselves
         self.crop = {}  # component -> (padded, valid) number of tokens
         self._stored, self._held, self._size = {}, {}, 0
         folder = out / inside
@@ -99,8 +130,20 @@ class Recorder:
         for old in folder.glob("tensors*.safetensors"):
             old.unlink()
 
-    def watch(self, component: str, module: torch.nn.Module, stepped: bool = False):
+    def observe(self, taps: Taps, observer):
+        self.observers.append((taps, observer))
+
+    def any_inner(self) -> bool:
+        return self.taps.any_inner() or any(taps.any_inner() for taps, _ in self.observers)
+
+    def wants(self, name: str) -> bool:
+        return name in self.taps or any(name in taps for taps, _ in self.observers)
+
+    def watch(self, component: str, module: torch.nn.Module, stepped: bool = False, skipped: tuple[str, ...] = ()):
+        """Records a component's modules, except those whose paths begin with one of skipped."""
         for path, m in module.named_modules():
+            if skipped and path.startswith(skipped):
+                continue
             name = f"{component}.{path}" if path else component
             m.register_forward_pre_hook(self._before(component, name, stepped), with_kwargs=True)
             m.register_forward_hook(self._after(component, name, stepped))
@@ -122,23 +165,62 @@ class Recorder:
             self.calls[name] = self.calls.get(name, -1) + 1
             full = self._name(name, stepped)
             self.running.append((component, full))
+            self.modules.append(module)
+            if self.given and self.given.inputs(name):
+                args = changed(list(args), lambda key, t: self._replaced(component, f"{full}:in.{key}", t))
+                kwargs = changed(kwargs, lambda key, t: self._replaced(component, f"{full}:in.{key}", t))
+                args = tuple(args)
             for inputs in (list(args), kwargs):
                 for key, tensor in leaves(inputs):
-                    self._tap(component, f"{full}:in.{key}", tensor)
+                    self._tap(component, f"{full}:in.{key}", tensor, module)
+            return args, kwargs
 
         return hook
 
     def _after(self, component, name, stepped):
         def hook(module, args, output):
             self.running.pop()
-            for i, (key, tensor) in enumerate(leaves(output)):
-                self._tap(component, self._name(name, stepped) + (f":out.{key}" if i else ""), tensor)
+            self.modules.pop()
+            full = self._name(name, stepped)
+            # the first has no point, whatever its key
+            points = {key: f":out.{key}" if i else "" for i, (key, _) in enumerate(leaves(output))}
+            if self.given and self.given.outputs(name):
+                output = changed(output, lambda key, t: self._replaced(component, full + points[key], t))
+            for key, tensor in leaves(output):
+                self._tap(component, full + points[key], tensor, module)
+            return output
 
         return hook
 
-    def _tap(self, component, name, tensor):
+    def _replaced(self, component, name, tensor):
+        """The tensor, or a copy of it in which the part that is recorded is the one that was given."""
+        given = self.given.find(name) if self.given else None
+        if given is None:
+            return tensor
+        new = tensor.clone()
+        self.given.put(name, given, self._cropped(component, new))
+        return new
+
+    def replaced(self, name: str, tensor: torch.Tensor) -> torch.Tensor:
+        """A value of the pipeline, or the one that was given in its place."""
+        return self._replaced(None, name, tensor)
+
+    def _tap(self, component, name, tensor, module):
+        self.seen.add(name)
+        if self.wants(name):
+            self.tapped(name, self._cropped(component, tensor), module)
+
+    def tapped(self, name: str, tensor: torch.Tensor, module=None):
+        """Keeps a tensor of a module that is wanted, and shows it to those who want it."""
+        self.seen.add(name)
+        self._show(name, tensor, module)
         if name in self.taps:
-            self.put(name, self._cropped(component, tensor))
+            self._keep(name, tensor, self.sample)
+
+    def _show(self, name, tensor, module=None):
+        for taps, observer in self.observers:
+            if name in taps:
+                observer.put(name, kept(tensor), module)
 
     def _cropped(self, component, tensor):
         """Without the rows of pad tokens, where the component has them: no valid row depends on them. Of autoencoders
@@ -153,16 +235,18 @@ class Recorder:
         return tensor
 
     def put(self, name: str, tensor: torch.Tensor):
-        """Keeps a copy: complex as [..., 2] (real, imaginary), float64 in float32, the rest as it is."""
-        t = tensor.detach()
-        if t.is_complex():
-            t = torch.view_as_real(t)
-        if t.dtype == torch.float64:
-            t = t.float()
-        t = t.contiguous().to("cpu", copy=True)
-        if self.sample and t.numel() > self.sample:
+        """Keeps a copy of a value of the pipeline, whether taps name it or not."""
+        self.seen.add(name)
+        self._show(name, tensor)
+        self._keep(name, tensor, self.sample if self.sample_all else 0)
+
+    def _keep(self, name: str, tensor: torch.Tensor, sample: int):
+        if not self.keep:
+            return
+        t = kept(tensor).contiguous().to("cpu", copy=True)
+        if sample and t.numel() > sample:
             seed = int.from_bytes(hashlib.sha256(repr(list(t.shape)).encode()).digest()[:7], "big")
-            at = torch.randint(t.numel(), (self.sample,), generator=torch.Generator().manual_seed(seed))
+            at = torch.randint(t.numel(), (sample,), generator=torch.Generator().manual_seed(seed))
             self.shapes[name] = list(t.shape)
             self._store(f"{name}:positions", at.int())
             self._store(f"{name}:samples", t.flatten()[at])
@@ -194,9 +278,48 @@ class Recorder:
         self.files.append(f"{self.inside}/{name}" if self.inside else name)
         self._held, self._size = {}, 0
 
+    def __enter__(self):
+        return self
+
+    def __exit__(self, error, *_):
+        """Writes what an interrupted run has computed, if its folder is a run's: others are then no dumps."""
+        if error and self.run:
+            with suppress(Exception, SystemExit):  # of a full disk, say, after which there is the first error to report
+                self._write_rest()
+            self.run.add(self._contents())
+
+    def _contents(self) -> dict:
+        return {"files": self.files, "shapes": self.shapes, "aliases": self.aliases}
+
+    def _write_rest(self):
+        if self.keep:
+            self._write(f"tensors-{len(self.files) + 1}.safetensors" if self.files else "tensors.safetensors")
+
     def finish(self, settings: dict):
         """Writes the remaining tensors, and settings.json."""
-        self._write(f"tensors-{len(self.files) + 1}.safetensors" if self.files else "tensors.safetensors")
-        settings = settings | {"files": self.files, "shapes": self.shapes, "aliases": self.aliases}
+        self._write_rest()
+        settings = settings | self._contents()
         text = json.dumps(settings, indent=1, ensure_ascii=False) + "\n"
         (self.out / "settings.json").write_text(text, encoding="utf-8")
+
+
+def changed(value, change, key=""):
+    """Nested lists, tuples and dicts with changed tensors; the value itself where none has changed."""
+    if isinstance(value, torch.Tensor):
+        return change(key, value)
+    if isinstance(value, dict):
+        items = list(value.items())
+    elif isinstance(value, (list, tuple)):
+        items = list(enumerate(value))
+    else:
+        return value
+    new = {k: changed(v, change, f"{key}.{k}" if key else str(k)) for k, v in items}
+    if all(new[k] is v for k, v in items):
+        return value
+    if type(value) is dict:
+        return new
+    if isinstance(value, dict):  # a ModelOutput, which is new in each call
+        for k, v in new.items():
+            value[k] = v
+        return value
+    return type(value)(*new.values()) if hasattr(value, "_fields") else type(value)(new.values())

@@ -14,10 +14,12 @@ import fcntl
 import json
 import os
 import platform
+import re
 import shlex
 import shutil
 import subprocess
 import sys
+from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
@@ -26,6 +28,9 @@ FOLDERS = ("checkpoints", "tensors", "traces", "images")
 PACKAGES = ("torch", "diffusers", "transformers", "tokenizers", "numpy", "pillow")
 WARN, REFUSE = 1 << 30, 10 << 30  # bytes of the whole tree
 BEGAN = "began"  # of settings.json: the run's time, which its archive is named by
+ENDED = "ended"  # and when it ended; a run with neither this nor "interrupted" was killed
+LOG = "output.log"
+CONTROL = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]|[\x00-\x08\x0b-\x1f]")
 
 
 def default_root() -> Path:
@@ -93,6 +98,13 @@ class Run:
                 self.folder.rename(fresh(archive / f"{began(self.folder)}-{side}"))
         for name in FOLDERS:
             (self.folder / name).mkdir(parents=True)
+        self._log = Log(self.folder / LOG)
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, error, *_):
+        self.end(interrupted=error is not None)
 
     def reserve(self, more: int):
         """Counts bytes that are about to be written. Warns about a large tree, and refuses one that is too large."""
@@ -122,14 +134,77 @@ class Run:
 
     def describe(self, settings: dict):
         """Writes settings.json of a run whose tensors are files of their own."""
-        text = json.dumps(settings | self.settings(), indent=1, ensure_ascii=False) + "\n"
-        (self.folder / "settings.json").write_text(text, encoding="utf-8")
+        self._write(settings | self.settings())
 
+    def begin(self, settings: dict):
+        """Writes settings.json of a run whose tensors are still to come."""
+        self._write(settings | {"files": []})
 
-    def end(self):
+    def add(self, more: dict):
+        """Adds to settings.json, if there is one yet."""
+        try:
+            settings = json.loads((self.folder / "settings.json").read_text(encoding="utf-8"))
+        except (OSError, ValueError):
+            settings = self.settings()
+        self._write(settings | more)
+
+    def _write(self, settings: dict):
+        text = json.dumps(settings, indent=1, ensure_ascii=False, default=str) + "\n"
+        new = self.folder / ".settings.json"
+        new.write_text(text, encoding="utf-8")
+        new.rename(self.folder / "settings.json")
+
+    def end(self, interrupted: bool = False):
+        """Records when the run ended, or that an error or a signal has interrupted it."""
+        if self._lock.closed:
+            return
+        self._log.close()
+        with suppress(OSError):  # of a full disk
+            self.add({"interrupted": True} if interrupted else {ENDED: stamp(datetime.datetime.now(datetime.timezone.utc))})
         self._lock.close()
         if self.folder.parent.name == "archive":
             (self.root / "runs" / "latest" / f".{self.folder.name}.lock").unlink(missing_ok=True)
+
+
+class Log:
+    """Keeps in a file what the program prints, without the control codes of progress bars."""
+
+    def __init__(self, file: Path):
+        self._file = open(file, "w", encoding="utf-8", buffering=1)
+        self._streams = sys.stdout, sys.stderr
+        sys.stdout, sys.stderr = (Copied(stream, self) for stream in self._streams)
+        self._own = sys.stdout, sys.stderr
+        self._line = ""
+
+    def write(self, text: str):
+        if self._file.closed:
+            return
+        *lines, self._line = (self._line + text).split("\n")
+        with suppress(OSError):  # of a full disk
+            for line in lines:
+                # a progress bar writes its line again and again
+                self._file.write(CONTROL.sub("", line.rstrip("\r").rpartition("\r")[2]) + "\n")
+
+    def close(self):
+        if self._line:
+            self.write("\n")
+        if (sys.stdout, sys.stderr) == self._own:
+            sys.stdout, sys.stderr = self._streams
+        self._file.close()
+
+
+class Copied:
+    """A stream whose text goes into a log as well."""
+
+    def __init__(self, stream, log: Log):
+        self._stream, self._log = stream, log
+
+    def write(self, text: str) -> int:
+        self._log.write(text)
+        return self._stream.write(text)
+
+    def __getattr__(self, name):
+        return getattr(self._stream, name)
 
 
 def ignore(folder: Path):

@@ -15,6 +15,9 @@ def all_rows(config, ids, mask) -> int:
     return ids.shape[1]
 
 
+NORMED = "normed"  # the hidden states after a text encoder's final norm
+
+
 @dataclass(frozen=True)
 class TextEncoder:
     suffix: str = ""  # of its prompts' names
@@ -34,6 +37,8 @@ class Family:
     prompts: Callable  # positional and keyword arguments of the transformer -> for each prompt in them, values by name
     arguments: Callable  # pipe, guidance, negative prompt -> arguments of its call
     guidance: Callable  # random.Random -> guidance of a run that is quick
+    # pipe -> the hidden states that prompt.embeds are, side by side: numbers of layers from 1, or NORMED
+    embeddings: Callable = lambda pipe: (NORMED,)
     matches: Callable = lambda pipe: True  # whether a pipeline of that class is of this family
     prepare: Callable = lambda pipe: None  # puts right what is wrong in diffusers
     running: Callable = lambda pipe: nullcontext()  # what has to be in place while it is called

@@ -87,6 +87,10 @@ def arguments(pipe, guidance, negative) -> dict:
     return {OUT_LAYERS: tuple(layers)} if layers else {}
 
 
+def embeddings(pipe) -> tuple:
+    return arguments(pipe, None, None).get(OUT_LAYERS, (9, 18, 27))
+
+
 def guided(pipe, guidance, negative) -> dict:
     return {"guidance_scale": guidance} | arguments(pipe, guidance, negative)
 
@@ -113,6 +117,7 @@ DISTILLED = Family(
     latents=latents,
     prompts=lambda args, kwargs: [{"embeds": kwargs["encoder_hidden_states"][0]}],
     arguments=guided,
+    embeddings=embeddings,
     guidance=lambda r: 1.0,
     matches=lambda pipe: pipe.config.is_distilled,
     unpack=unpack,

@@ -93,6 +93,7 @@ FAMILY = Family(
     one_batch=True,
     negative_prompt=True,
     schedulers=(schedules.HEUN, schedules.LINEAR),
+    embeddings=lambda pipe: (pipe.text_encoder.config.num_hidden_layers - 1,),
     unrotated={"transformer": ("norm_q", "norm_k")},
 )  # fmt: skip
 
