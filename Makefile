@@ -65,6 +65,7 @@ $(VENV)/ready: scripts/setup/score.txt
 	touch $@
 
 parity: build ## compare with diffusers on new random models (PARITY_SEED=N repeats a run, PARITY_KEEP=DIR keeps its files)
+	scripts/reference/run.sh selftest --quick
 	scripts/reference/run.sh parity bin/gomflux $(if $(PARITY_SEED),--seed $(PARITY_SEED)) $(if $(PARITY_KEEP),--keep "$(PARITY_KEEP)") $(ARGS)
 
 mflux: build ## save small models with gomflux and with mflux, and read each other's folders

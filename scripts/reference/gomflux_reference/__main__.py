@@ -23,6 +23,8 @@ def main(argv=None):
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     try:
         args.pop("run")(**args)
+    except KeyboardInterrupt:
+        sys.exit(128 + signal.SIGINT)
     except OSError as e:
         if not e.filename and e.errno != errno.ENOSPC:
             raise
@@ -64,6 +66,7 @@ def parse(argv=None) -> dict:
     c.add_argument("--layout", choices=("hub", "v5"), default="hub")
     c.add_argument("--shards", type=int, default=1, help="files per transformer and text encoder")
     c.add_argument("--dtype", choices=sorted(tiny.DTYPES), default="bf16")
+    c.add_argument("--quick", action="store_true", help="only the tests that compare no bytes, as make parity does")
     c.add_argument("--only", nargs="+", default=[], metavar="COMPONENT", help="write only these components")
     c.add_argument("--full", action="store_true", help="the published model's dimensions (for measuring; gigabytes)")
     c.add_argument("--device", default="cpu", help="where random weights are drawn; cuda is faster and draws other ones")
@@ -167,6 +170,8 @@ def parse(argv=None) -> dict:
     ):
         c = command(name, run, help)
         c.add_argument("root", type=Path, nargs="?", default=goldens.ROOT)
+    c.add_argument("--quick", action="store_true", help="only the tests that compare no bytes, as make parity does")
+    c.add_argument("--only", nargs="+", choices=selftest.names(), metavar="TEST", help=", ".join(selftest.names()))
 
     args = vars(parser.parse_args(argv))
     del args["command"]

@@ -3,12 +3,14 @@
 import inspect
 import random
 import re
+import warnings
 from pathlib import Path
 from unittest import mock
 
 import diffusers
 import torch
 from diffusers.loaders import lora_conversion_utils, lora_pipeline
+from diffusers.utils import logging
 from safetensors.torch import save_file
 
 
@@ -36,9 +38,16 @@ def apply(pipe, loras: list[tuple[str, float]]):
     if not hasattr(pipe, "load_lora_weights"):
         raise SystemExit(f"{type(pipe).__name__} does not load LoRAs")
     names = [f"lora{i}" for i in range(len(loras))]
-    with mock.patch.object(lora_pipeline, "_convert_kohya_flux_lora_to_diffusers", narrow(pipe.transformer)):
-        for name, (file, _) in zip(names, loras):
-            load(pipe, Path(file), name)
+    verbosity = logging.get_verbosity()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # PEFT's, of a second LoRA and of layers without a change
+        logging.set_verbosity(logging.CRITICAL)  # what does not fit is reported here
+        try:
+            with mock.patch.object(lora_pipeline, "_convert_kohya_flux_lora_to_diffusers", narrow(pipe.transformer)):
+                for name, (file, _) in zip(names, loras):
+                    load(pipe, Path(file), name)
+        finally:
+            logging.set_verbosity(verbosity)
     pipe.set_adapters(names, [scale for _, scale in loras])
 
 
@@ -74,8 +83,9 @@ def some(names: set) -> str:
 
 
 def first_line(e: Exception) -> str:
-    lines = [line.strip() for line in str(e).strip().splitlines()]
-    return " ".join(lines[:2])[:400] if lines else type(e).__name__
+    """The line of a long error that names a tensor, or else its first."""
+    lines = [line.strip() for line in str(e).splitlines() if line.strip()] or [type(e).__name__]
+    return next((line for line in lines if line.startswith("size mismatch")), lines[0])[:300]
 
 
 def inside(module: torch.nn.Module) -> tuple[str, ...]:

@@ -81,6 +81,8 @@ class Checks:
         if self.norm is None:
             return
 
+        running = []  # pipelines may call its modules by themselves as well
+
         def keep(label):
             def hook(module, args, output):
                 output = output[0] if isinstance(output, tuple) else output
@@ -89,8 +91,12 @@ class Checks:
             return hook
 
         def keep_norm(module, args, output):
-            self.states.setdefault(len(layers), []).append(args[0])
-            self.states.setdefault(NORMED, []).append(output)
+            if running:
+                self.states.setdefault(len(layers), []).append(args[0])
+                self.states.setdefault(NORMED, []).append(output)
+
+        encoder.register_forward_pre_hook(lambda *_: running.append(True))
+        encoder.register_forward_hook(lambda *_: running.clear())
 
         for label in self.family.embeddings(self.pipe):
             if label != NORMED and 0 < label < len(layers):
@@ -114,7 +120,7 @@ class Checks:
         chunks = value.split(width, -1) if value.shape[-1] == len(expected) * width else ()
         found = [label_of(chunk, self.states, self.norm) for chunk in chunks]
         if found != list(expected):
-            text = f"{name}: {', '.join(map(label, found)) or 'of another width'}"
+            text = f"{name} are {', '.join(map(label, found)) or 'of another width'}"
             self.report([f"{text}, but {type(self.pipe).__name__} was made for {', '.join(map(label, expected))}"])
 
 

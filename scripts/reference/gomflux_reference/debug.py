@@ -1,6 +1,6 @@
 """For those who edit their reference script: save tensors, load those of the other side, log checkpoints.
 
-    from gomflux_reference.debug import debug_checkpoint, debug_load, debug_save
+    from gomflux_reference.debug import debug_checkpoint, debug_load, debug_save  # debug_list, debug_info, debug_clear
 
     debug_save(latents, "latents.start")
     latents = debug_load("latents.start", like=latents)
@@ -30,6 +30,11 @@ from .record import leaves
 
 RECORD = "gomflux"  # where the metadata of a tensor's file has what is known of it
 PREVIEWED = 10  # values
+SIDES = ("gomflux", runs.SIDE)
+LONG = {
+    "F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat16", "I64": "int64", "I32": "int32",
+    "I16": "int16", "I8": "int8", "U8": "uint8", "BOOL": "bool",
+}  # fmt: skip
 AROUND = 5  # lines before and after a checkpoint
 
 _run, _hits = None, {}
@@ -75,10 +80,9 @@ def debug_load(
     With like, a tensor that it is to replace, its shape must be that one's, and so must its dtype unless a cast is
     asked for; it is on the same device then.
     """
-    found = saved(root or (_run.root if _run else runs.default_root()))
+    found = saved(root or current_root())
     if name not in found:
-        near = difflib.get_close_matches(name, found, 5, 0.3) or sorted(found)[:5]
-        raise FileNotFoundError(f"no tensor {name} is saved (near: {', '.join(near) or 'nothing'})")
+        raise not_saved(name, found)
     t = found[name].read()
     if like is None:
         return t
@@ -118,6 +122,108 @@ def write_checkpoint(
     return file
 
 
+def debug_list(root: Path | None = None) -> list[dict]:
+    """Prints the tensors that both sides' latest runs have saved, and returns them: gomflux's first, by name."""
+    root = root or current_root()
+    found = [about(name, at) for side in SIDES for name, at in sorted(saved(root, [side]).items())]
+    if not found:
+        print(f"no tensors in {root / 'runs' / 'latest'}")
+    width = max((len(known["name"]) for known in found), default=0)
+    for known in found:
+        text = f"{known['dtype']} {known['shape']}"
+        print(f"{known['name']:{width}}  {known['side']:9}  {text:28}  {readable(known['bytes'])}")
+    return found
+
+
+def debug_info(name: str, root: Path | None = None) -> dict:
+    """Prints shape, statistics and first values of a saved tensor, and returns them."""
+    found = saved(root or current_root())
+    if name not in found:
+        raise not_saved(name, found)
+    at = found[name]
+    known = about(name, at) | summary(at.read())
+    for key, value in known.items():
+        text = value
+        if key == "stats":
+            text = "  ".join(f"{k} {v if isinstance(v, (str, int)) else format(v, '.6g')}" for k, v in value.items())
+        elif key == "preview":
+            text = "  ".join(v if isinstance(v, str) else format(v, ".6g") for v in value)
+        elif key == "bytes":
+            text = readable(value)
+        print(f"{key:8}  {text}")
+    return known
+
+
+def debug_show_all(root: Path | None = None) -> list[dict]:
+    """debug_list, with the bytes of all runs."""
+    root = root or current_root()
+    found = debug_list(root)
+    print(f"{len(found)} tensors; {root} holds {readable(runs.size_of(root) if root.exists() else 0)} with all runs")
+    return found
+
+
+def debug_clear(name: str | None = None, confirm: bool = True, side: str = runs.SIDE, root: Path | None = None) -> dict:
+    """Removes a tensor of a side's latest run, or all of them, after a question. Returns the files and their bytes.
+
+    side is reference, gomflux or both. Earlier runs stay: `gomflux tensors clear --archive` removes them.
+    """
+    if side not in (*SIDES, "both"):
+        raise ValueError(f"side {side}: expected {', '.join(SIDES)} or both")
+    root = root or current_root()
+    sides = SIDES if side == "both" else (side,)
+    for one in sides:
+        if runs.busy(root, one) and not (_run and _run.root == root and _run.side == one):
+            raise RuntimeError(f"a run of {one} is in progress in {root}: its tensors cannot be removed until it ends")
+    found = saved(root, sides)
+    if name is not None:
+        if name not in found:
+            raise not_saved(name, found)
+        if others := [n for n, at in found.items() if at.file == found[name].file and n != name]:
+            raise ValueError(f"{name} is in {found[name].file}, with {len(others)} other names: nothing was removed")
+    files = {at.file for n, at in found.items() if name in (None, n)}
+    size = sum(file.stat().st_size for file in files)
+    what = name or f"all {len(found)} tensors of the latest run of {' and '.join(sides)}"
+    if confirm and files:
+        try:
+            answer = input(f"remove {what}, {readable(size)}? [y/N] ")
+        except EOFError:
+            raise RuntimeError(f"nothing was removed: no one to ask about {what} (confirm=False does not ask)") from None
+        if answer.strip().lower() not in ("y", "yes"):
+            print("nothing was removed")
+            return {"removed": 0, "bytes": 0}
+    for file in files:
+        file.unlink()
+    print(f"{len(files)} files removed, {readable(size)}")
+    return {"removed": len(files), "bytes": size}
+
+
+def current_root() -> Path:
+    return _run.root if _run else runs.default_root()
+
+
+def not_saved(name: str, found: dict) -> FileNotFoundError:
+    near = difflib.get_close_matches(name, found, 5, 0.3) or sorted(found)[:5]
+    return FileNotFoundError(f"no tensor {name} is saved (near: {', '.join(near) or 'nothing'})")
+
+
+def about(name: str, at: "Saved") -> dict:
+    """What is known of a saved tensor without reading all of it."""
+    if at.file.suffix == ".safetensors":
+        with safe_open(at.file, "pt") as f:
+            part = f.get_slice(at.key)
+            shape, dtype = part.get_shape(), LONG.get(part.get_dtype(), part.get_dtype().lower())
+    else:
+        t = at.read()
+        shape, dtype = list(t.shape), str(t.dtype).removeprefix("torch.")
+    bits = 1 if dtype == "bool" else int("".join(c for c in dtype.partition("_")[0] if c.isdigit()) or 8)
+    size = math.prod(shape) * max(8, bits) // 8
+    return {"name": name, "side": at.side, "shape": shape, "dtype": dtype, "bytes": size, "file": str(at.file)}
+
+
+def readable(n: int) -> str:
+    return f"{n} bytes" if n < 1e4 else f"{n / 1e3:.0f} kB" if n < 1e7 else f"{n / 1e6:.0f} MB"
+
+
 def convert(source: Path, out: Path | None = None):
     """Converts a file of torch.save to safetensors, without running code in it (weights_only)."""
     loaded = torch.load(source, map_location="cpu", weights_only=True)
@@ -133,6 +239,7 @@ def convert(source: Path, out: Path | None = None):
 class Saved:
     file: Path
     key: str
+    side: str = ""
 
     def read(self) -> torch.Tensor:
         if self.file.suffix == ".safetensors":
@@ -142,15 +249,15 @@ class Saved:
         return torch.from_numpy(loaded if self.file.suffix == ".npy" else loaded[self.key])
 
 
-def saved(root: Path) -> dict[str, Saved]:
-    """The tensors of both sides' latest runs, by name; the newest of each."""
+def saved(root: Path, sides=SIDES) -> dict[str, Saved]:
+    """The tensors of sides' latest runs, by name; the newest of each."""
     found, times = {}, {}
 
     def add(name, file, key):
         if (time := file.stat().st_mtime_ns) >= times.get(name, 0):
-            found[name], times[name] = Saved(file, key), time
+            found[name], times[name] = Saved(file, key, side), time
 
-    for side in ("gomflux", runs.SIDE):
+    for side in sides:
         folder = root / "runs" / "latest" / side
         own = {}
         for file in (*folder.glob("*"), *(folder / "tensors").glob("*")):

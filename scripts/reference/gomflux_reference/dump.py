@@ -130,8 +130,6 @@ def pipeline(
         )
         if device.startswith("cuda"):
             more["device_name"] = torch.cuda.get_device_name(device)
-        for _, observer in record.observers:
-            more |= observer.settings()
         if run:
             image.save(run.folder / "images" / "image.png")
         record.finish(
@@ -295,11 +293,13 @@ def observe_pipeline(
         call = record.calls.get("transformer", -1) + 1
         for which, values in zip(("prompt", "negative")[call:], family.prompts(args, kwargs)):
             for name, value in values.items():
-                if (new := record.replaced(f"{which}.{name}", value)) is not value:
+                new = record.replaced(f"{which}.{name}", value)
+                if new is not value:
                     value.copy_(new)  # for all steps
                 if record.step == first:
                     record.put(f"{which}.{name}", value)
-                    checks.embeddings(f"{which}.{name}", value)
+                    if new is value:
+                        checks.embeddings(f"{which}.{name}", value)
         if record.step == first:
             record.put("sigmas", pipe.scheduler.sigmas)
             record.put("timesteps", pipe.scheduler.timesteps)

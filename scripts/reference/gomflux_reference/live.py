@@ -19,7 +19,7 @@ import torch
 from PIL import Image
 from safetensors.torch import load_file, save_file
 
-from . import dump, goldens, schedules, tiny
+from . import adapters, dump, goldens, schedules, tiny
 from .families import FAMILIES, Family
 
 SCENES = (
@@ -90,7 +90,7 @@ def kinds(family: Family, i: int) -> list[str]:
     found = [f"edit of {n}" if n else "text" for n in family.references]
     if family.image_pipeline:
         found.append("picture")
-    return found + (["large", "long prompt"] if i == 0 else [])
+    return found + (["large", "long prompt", "LoRAs"] if i == 0 else [])
 
 
 def make_model(folder: Path, family: str, r: random.Random, i: int) -> str:
@@ -163,16 +163,39 @@ def replay(gomflux: Path, model: Path, family: str, kind: str, r: random.Random)
         # Heun's divides by its last sigma, a thousandth unless shifted: diffusers' own float32 is off by 2e-5 there
         if request["scheduler"] == schedules.HEUN and pipe.scheduler.config.shift < 3:
             del request["scheduler"]
+    flags = []
+    if kind == "LoRAs":
+        request["loras"], flags = draw_loras(pipe, model, r)
     out = model.parent / name
     dump.pipeline(model, out, taps=taps, **request)
     page = model.parent / f"{name}.html"
-    ran = run(gomflux, "parity", "run", out, "--model", model, "--dtype", "float32", "--json", "--html", page)
+    ran = run(gomflux, "parity", "run", out, "--model", model, "--dtype", "float32", "--json", "--html", page, *flags)
     try:
         result, ok = verdict(json.loads(ran.stdout)), ran.returncode == 0
         (model.parent / f"{name}.json").write_text(ran.stdout, encoding="utf-8")
     except ValueError:
         result, ok = f"exit status {ran.returncode}: {ran.stderr.strip()}", False
     return Row(f"{model.parent.name} {kind}", described(request), result, ok, time.monotonic() - start)
+
+
+def draw_loras(pipe, model: Path, r: random.Random) -> tuple[list, list[str]]:
+    """Draws one or two LoRAs, and the flags that have gomflux apply them.
+
+    Baked into weights of 16 bits they would be rounded as those are, and the reference adds them in float32.
+    """
+    loras, flags = [], ["--no-bake-lora"] if stored(model) != torch.float32 else []
+    for i in range(r.randint(1, 2)):
+        file, scale = model.parent / f"lora-{i + 1}.safetensors", round(r.uniform(-1.5, 1.5), 2) or 1.0
+        adapters.draw(pipe, file, r)
+        loras.append((str(file), scale))
+        flags += ["--lora", file, str(scale)]
+    return loras, flags
+
+
+def stored(model: Path) -> torch.dtype:
+    """The dtype of a model's transformer in its files."""
+    file = sorted((model / "transformer").glob("*.safetensors"))[0]
+    return next(iter(load_file(file).values())).dtype
 
 
 def narrow(gomflux: Path, model: Path, family: str, r: random.Random) -> Row:

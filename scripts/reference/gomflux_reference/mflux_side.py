@@ -85,8 +85,6 @@ def pipeline(
         more = {"rng": rng} | ({"passes": "calls"} if guidance > 1 else {}) | ({"sample": sample} if sample else {})
         scheduler = scheduler or ("flow_match_euler_discrete" if guidance > 0 else "linear")  # what mflux takes by itself
         where = folder.as_posix()
-        for _, observer in record.observers:
-            more |= observer.settings()
         if run:
             image.save(run.folder / "images" / "image.png")
             more |= run.settings()

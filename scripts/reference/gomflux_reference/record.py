@@ -14,10 +14,12 @@ import difflib
 import fnmatch
 import hashlib
 import json
+import sys
 from contextlib import suppress
 from pathlib import Path
 
 import torch
+from safetensors import SafetensorError
 from safetensors.torch import save_file
 
 INNER = ("q", "k", "v", "q.unrotated", "k.unrotated", "weights", "entropy")
@@ -219,8 +221,13 @@ class Recorder:
 
     def _show(self, name, tensor, module=None):
         for taps, observer in self.observers:
-            if name in taps:
+            if name not in taps or observer.failed:
+                continue
+            try:
                 observer.put(name, kept(tensor), module)
+            except OSError as e:  # the run goes on: its image and its tensors may be elsewhere
+                observer.failed = f"--{observer.option}: {e.strerror} at {name}, and nothing more was written"
+                print(observer.failed, file=sys.stderr)
 
     def _cropped(self, component, tensor):
         """Without the rows of pad tokens, where the component has them: no valid row depends on them. Of autoencoders
@@ -273,10 +280,16 @@ class Recorder:
         file = self.out / self.inside / name
         if self.run:
             self.run.reserve(self._size)
-        save_file(self._held, file)
-        file.chmod(0o644)
+        held, self._held, self._size = self._held, {}, 0
+        try:
+            save_file(held, file)
+            file.chmod(0o644)
+        except (OSError, SafetensorError) as e:
+            file.unlink(missing_ok=True)
+            raise SystemExit(f"{file}: {e}") from e
         self.files.append(f"{self.inside}/{name}" if self.inside else name)
-        self._held, self._size = {}, 0
+        if self.run:
+            self.run.add(self.contents())
 
     def __enter__(self):
         return self
@@ -284,23 +297,28 @@ class Recorder:
     def __exit__(self, error, *_):
         """Writes what an interrupted run has computed, if its folder is a run's: others are then no dumps."""
         if error and self.run:
-            with suppress(Exception, SystemExit):  # of a full disk, say, after which there is the first error to report
+            with suppress(OSError, SystemExit):  # of a full disk, say, after which there is the first error to report
                 self._write_rest()
-            self.run.add(self._contents())
+                self.run.add(self.contents())
 
-    def _contents(self) -> dict:
-        return {"files": self.files, "shapes": self.shapes, "aliases": self.aliases}
+    def contents(self) -> dict:
+        """What settings.json says of the tensors, and of what observers have written."""
+        seen = [observer.settings() for _, observer in self.observers]
+        found = {"files": self.files, "shapes": self.shapes, "aliases": self.aliases}
+        return {k: v for settings in seen for k, v in settings.items()} | found
 
     def _write_rest(self):
         if self.keep:
             self._write(f"tensors-{len(self.files) + 1}.safetensors" if self.files else "tensors.safetensors")
 
     def finish(self, settings: dict):
-        """Writes the remaining tensors, and settings.json."""
+        """Writes the remaining tensors, and settings.json. A tensor that could not be described is an error after that."""
         self._write_rest()
-        settings = settings | self._contents()
+        settings = settings | self.contents()
         text = json.dumps(settings, indent=1, ensure_ascii=False) + "\n"
         (self.out / "settings.json").write_text(text, encoding="utf-8")
+        if failed := next((o.failed for _, o in self.observers if o.failed), None):
+            raise SystemExit(failed)
 
 
 def changed(value, change, key=""):

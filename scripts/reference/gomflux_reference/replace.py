@@ -83,15 +83,23 @@ def described(t: torch.Tensor, dtype: torch.dtype | None = None) -> str:
     return f"{str(dtype or t.dtype).removeprefix('torch.')} {list(t.shape)}"
 
 
+def aliases_of(file: Path) -> dict:
+    """The names of tensors that the dump of a file has under other ones, which have the same values."""
+    for folder in (file.parent, file.parent.parent):
+        if (settings := folder / "settings.json").is_file():
+            return json.loads(settings.read_text(encoding="utf-8")).get("aliases", {})
+    return {}
+
+
 def read(spec: str, name: str, source: str, root: Path) -> tuple[str, torch.Tensor]:
     """A tensor and where it is from."""
     colons = [i for i, c in enumerate(source) if c == ":"] + [len(source)]
     file = next((source[:i] for i in colons if i and Path(source[:i]).is_file()), None)
     try:
         if file:
-            keys = debug.keys(Path(file))
-            key = source[len(file) + 1 :] or (name if name in keys else keys[0] if len(keys) == 1 else name)
-            if key not in keys:
+            keys, aliases = debug.keys(Path(file)), aliases_of(Path(file))
+            key = source[len(file) + 1 :] or (name if name in (*keys, *aliases) or len(keys) != 1 else keys[0])
+            if (key := aliases.get(key, key)) not in keys:
                 raise SystemExit(f"--load {spec}: {file} has no tensor {key} (near: {near(key, keys)})")
             return f"{Path(file).resolve()}:{key}", debug.Saved(Path(file), key).read()
         if Path(source).suffix in (".safetensors", ".npy", ".npz"):

@@ -103,7 +103,9 @@ class Run:
     def __enter__(self):
         return self
 
-    def __exit__(self, error, *_):
+    def __exit__(self, error, value, _):
+        if error:  # which is printed only after this
+            self._log.write(f"{'' if issubclass(error, SystemExit) else error.__name__ + ': '}{value}\n")
         self.end(interrupted=error is not None)
 
     def reserve(self, more: int):
@@ -225,6 +227,16 @@ def lock(file: Path):
         opened.close()
         return None
     return opened
+
+
+def busy(root: Path, side: str) -> bool:
+    """Reports whether a process is writing a side's latest run."""
+    file = root / "runs" / "latest" / f".{side}.lock"
+    if not file.exists():
+        return False
+    if held := lock(file):
+        held.close()
+    return not held
 
 
 def began(folder: Path) -> str:

@@ -1,31 +1,36 @@
 """Checks of this package itself."""
 
+import io
 import json
 import os
+import random
+import sys
 import tempfile
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stderr, redirect_stdout, suppress
 from pathlib import Path
+from unittest import mock
 
 import numpy as np
 import torch
 from PIL import Image
 from safetensors import safe_open
+from safetensors.torch import load_file, save_file
 
-from . import again, debug, dump, goldens, runs, tiny
+from . import adapters, again, debug, dump, goldens, lies, runs, tiny
 from .families import FAMILIES
 from .files import read_json
 
 
-def check(root: Path):
+def check(root: Path, only: list[str] | None = None, quick: bool = False):
     """Checks that this package makes the committed goldens, and checks everything that they do not cover."""
     with tempfile.TemporaryDirectory() as scratch:
-        scratch = Path(scratch)
-        for test in (
-            same_goldens, both_layouts, inner_values, memory_bound, own_runs, once_more, pictures, encoders,
-            autoencoders, own_tensors,
-        ):  # fmt: skip
-            test(scratch / test.__name__, root)
+        for name in only or (QUICK if quick else names()):
+            TESTS[name](Path(scratch) / name, root)
     print("ok")
+
+
+def names() -> list[str]:
+    return list(TESTS)
 
 
 def files(folder: Path) -> dict:
@@ -77,6 +82,9 @@ class Dump:
 
     def __contains__(self, name: str) -> bool:
         return name in self.tensors or name in self.settings["aliases"]
+
+    def names(self) -> set[str]:
+        return self.tensors.keys() | self.settings["aliases"].keys()
 
 
 def record(root: Path, out: Path | None, taps, **more):
@@ -332,3 +340,208 @@ def own_tensors(scratch: Path, root: Path):
     debug.convert(scratch / "x.pt", scratch / "x.safetensors")
     with safe_open(scratch / "x.safetensors", "pt") as f:
         assert torch.equal(f.get_tensor("a.1.b").nan_to_num(), x.T.nan_to_num())
+
+
+def fails(what: str, call, *args, **more):
+    """Checks that a call ends the program with a message of one line that has these words."""
+    with redirect_stderr(io.StringIO()):
+        try:
+            call(*args, **more)
+        except SystemExit as e:
+            assert what in str(e) and "\n" not in str(e), e
+        else:
+            raise AssertionError(f"no error about {what}")
+
+
+def saved_debug(scratch: Path, root: Path):
+    """debug_list, debug_info, debug_show_all and debug_clear."""
+    with logs_in(scratch), redirect_stdout(io.StringIO()) as printed:
+        folder = scratch / "runs" / "latest" / "gomflux" / "tensors"
+        folder.mkdir(parents=True)
+        np.save(folder / "theirs.npy", np.float32([[1, 2], [3, np.inf]]))
+        ours = scratch / "runs" / "latest" / "reference" / "tensors"
+        ours.mkdir(parents=True)
+        save_file({"a": torch.zeros(3), "b": torch.ones(2, dtype=torch.bfloat16)}, ours / "two.safetensors")
+        save_file({"theirs": torch.zeros(1)}, ours / "theirs.safetensors")
+        listed = debug.debug_list()
+        assert [(t["name"], t["side"], t["shape"], t["dtype"], t["bytes"]) for t in listed] == [
+            ("theirs", "gomflux", [2, 2], "float32", 16), ("a", "reference", [3], "float32", 12),
+            ("b", "reference", [2], "bfloat16", 4), ("theirs", "reference", [1], "float32", 4),
+        ]  # fmt: skip
+        assert debug.debug_show_all() == listed and "4 tensors" in printed.getvalue()
+        assert debug.debug_info("b")["stats"]["mean"] == 1 and "bfloat16" in printed.getvalue()
+        for error, call in (
+            (ValueError, lambda: debug.debug_clear("a", confirm=False)),  # the file has another
+            (FileNotFoundError, lambda: debug.debug_clear("c", confirm=False)),
+            (FileNotFoundError, lambda: debug.debug_info("c")),
+            (ValueError, lambda: debug.debug_clear(side="mine")),
+        ):
+            try:
+                call()
+            except error:
+                continue
+            raise AssertionError(f"no {error.__name__}")
+        with mock.patch("builtins.input", lambda text: "n"):
+            assert debug.debug_clear() == {"removed": 0, "bytes": 0} and len(debug.debug_list()) == 4
+        assert debug.debug_clear("theirs", confirm=False)["removed"] == 1
+        assert [t["side"] for t in debug.debug_list() if t["name"] == "theirs"] == ["gomflux"]
+        with mock.patch("builtins.input", lambda text: "y"):
+            assert debug.debug_clear()["removed"] == 1
+        assert debug.debug_clear(confirm=False, side="both")["removed"] == 1 and not debug.debug_list()
+
+
+def statistics(scratch: Path, root: Path):
+    """Lines of statistics are those of the tensors, and need none; checkpoint files likewise."""
+    taps = ["transformer.layers.0*@0*", "!*feed_forward*"]
+    record(root, scratch / "both", taps, stats=[*taps, "latents*", "prompt.embeds"])
+    d, lines = Dump(scratch / "both"), stats_of(scratch / "both")
+    assert d.settings["stats"] == len(lines) and set(taps) <= set(d.settings["stats_globs"])
+    assert {line["name"] for line in lines if line["class"]} == {n for n in d.names() if n.startswith("transformer")}
+    for line in lines:
+        t = d[line["name"]]
+        assert line["shape"] == list(t.shape) and line["dtype"] == str(t.dtype).removeprefix("torch."), line
+        assert abs(line["stats"]["mean"] - t.double().mean()) < 1e-9 and line["preview"] == t.flatten()[:10].tolist()
+    said = {line["name"]: line for line in lines}
+    block = said["transformer.layers.0@0"]
+    source = Path(block["location"]["file"]).read_text(encoding="utf-8").split("\n")
+    assert block["class"] == "ZImageTransformerBlock" and block["point"] == "output" and block["hit_count"] == 1
+    assert "def forward" in source[block["location"]["line"] - 1] and "ZImage" in block["location"]["function"]
+    assert said["latents@0"]["location"]["file"].endswith("pipeline_z_image.py") and said["latents@0"]["class"] == ""
+    assert said["transformer.layers.0@0:in.0"]["point"] == "input"
+    record(root, scratch / "alone", None, stats=["*"])
+    assert not list((scratch / "alone").glob("*.safetensors")) and Dump(scratch / "alone").settings["files"] == []
+    alone = {line["name"]: line for line in stats_of(scratch / "alone")}
+    assert all(alone[name]["stats"] == line["stats"] for name, line in said.items()) and "image" in alone
+    record(root, scratch / "files", None, checkpoint=["transformer.layers.0@[01]", "!*:*"])
+    files = sorted((scratch / "files" / "checkpoints").iterdir())
+    assert [f.name for f in files] == [f"checkpoint_transformer.layers.0@{s}_hit001.json" for s in (0, 1)]
+    known = read_json(files[0])["variables"]["transformer.layers.0@0"]
+    assert known["stats"] == alone["transformer.layers.0@0"]["stats"]
+    for option in ("taps", "stats"):
+        fails("near: transformer.layers.0", record, root, scratch / "typo", **{"taps": None, option: ["transformer.lajers.0"]})
+
+
+def stats_of(folder: Path) -> list[dict]:
+    return [json.loads(line) for line in (folder / "traces" / "stats.jsonl").read_text(encoding="utf-8").splitlines()]
+
+
+def samples(scratch: Path, root: Path):
+    """A dump of samples has the values of the whole one, and values of the pipeline whole."""
+    for name, sample in (("whole", 0), ("some", 50)):
+        record(root, scratch / name, ["transformer.layers*@0"], sample=sample)
+    whole, some = Dump(scratch / "whole"), Dump(scratch / "some")
+    assert some.settings["sample"] == 50 and torch.equal(some["latents.init"], whole["latents.init"])
+    name = "transformer.layers.1@0"
+    assert name not in some and some.settings["shapes"][name] == list(whole[name].shape)
+    assert torch.equal(some[f"{name}:samples"], whole[name].flatten()[some[f"{name}:positions"].long()])
+
+
+def replacements(scratch: Path, root: Path):
+    """Replaced tensors are what the run goes on with, and what cannot replace one is refused."""
+    whole, out = scratch / "whole", scratch / "out"
+    record(root, whole, ["*"])
+    file, d = whole / "tensors.safetensors", Dump(whole)
+    # replaced by itself, a tensor changes nothing; by that of another step, all that comes after it
+    names = ("transformer.layers.0.attention@0", "transformer.layers.1@1:in.0", "prompt.embeds", "latents.init",
+             "noise_pred@0", "latents@0", "vae.decode.in", "vae.decode.out")  # fmt: skip
+    for name in names:
+        record(root, out, ["transformer@*"], loads=[f"{name}={file}"])
+        assert torch.equal(Dump(out)["image"], d["image"]), name
+        assert list(Dump(out).settings["replaced"]) == [name]
+    for name, other in (("transformer.layers.0.attention@0", "transformer.layers.0.attention@1"),
+                        ("latents@0", "latents.init"), ("noise_pred@1", "noise_pred@0"), ("latents.init", "latents@0"),
+                        ("prompt.embeds", None), ("transformer.layers.1.feed_forward@1:in.0", "transformer.layers.1@1:in.0"),
+                        ):  # fmt: skip
+        source = f"{file}:{other}"
+        if not other:
+            save_file({"x": d[name].flip(0).contiguous()}, scratch / "flipped.safetensors")
+            source = scratch / "flipped.safetensors"
+        record(root, out, ["*"], loads=[f"{name}={source}"])
+        found = Dump(out)
+        assert torch.equal(found[name], d[other] if other else d[name].flip(0)), name
+        assert not torch.equal(found["latents@1"], d["latents@1"]), name
+    again.repeat(out, scratch / "again", ["*"], 1 << 30)
+    assert torch.equal(Dump(scratch / "again")["image"], found["image"]), "again does not repeat what was replaced"
+    np.savez(scratch / "pickled.npz", x=np.array([{}], dtype=object))
+    for what, load in (
+        ("expected float32 [1, 4, 6, 10]", f"latents.init={file}:prompt.embeds"),
+        ("expected float32", f"latents={file}:prompt.input_ids"),
+        ("near: transformer.layers.0.attention", f"transformer.layers.0.atention={file}:latents@0"),
+        ("no such tensor (near: latents@", f"latents@5={file}:latents@1"),
+        ("no tensor latents@5 (near: latents@", f"latents={file}:latents@5"),
+        ("no such file", "latents=nothing.npy"),
+        ("expected NAME=FILE", f"={file}"),
+        ("Object arrays cannot be loaded", f"latents={scratch / 'pickled.npz'}"),
+    ):
+        fails(what, record, root, out, ["image"], loads=[load])
+
+
+def lora_runs(scratch: Path, root: Path):
+    """A run with LoRAs is repeated with them, has the names of one without, and refuses those that do not fit."""
+    dump.prepare()
+    pipe, _ = dump.load(root / "zimage-ordinary" / "model")
+    scratch.mkdir()
+    files = [scratch / "a.safetensors", scratch / "b.safetensors"]
+    for i, file in enumerate(files):
+        adapters.draw(pipe, file, random.Random(i))
+    record(root, scratch / "plain", ["*"])
+    record(root, scratch / "out", ["*"], loras=[(str(files[0]), 0.75), (str(files[1]), -0.5)])
+    plain, d = Dump(scratch / "plain"), Dump(scratch / "out")
+    assert plain.names() == d.names() and not torch.equal(plain["image"], d["image"])
+    assert [lora["scale"] for lora in d.settings["loras"]] == [0.75, -0.5]
+    # what a layer computes has both changes
+    changes = [load_file(file) for file in files]
+    path = next(k for k in changes[0] if k in changes[1] and k.endswith("lora_A.weight") and ".layers." in k)
+    path = path.removesuffix(".lora_A.weight")
+    x, y = d[f"{path}@0:in.0"], d[f"{path}@0"]
+    layer = pipe.transformer.get_submodule(path.removeprefix("transformer."))
+    for scale, change in zip((0.75, -0.5), changes):
+        y = y - scale * x @ change[f"{path}.lora_A.weight"].mT @ change[f"{path}.lora_B.weight"].mT
+    torch.testing.assert_close(y, layer(x), rtol=1e-4, atol=1e-4)
+    again.repeat(scratch / "out", scratch / "again", ["image"], 1 << 30)
+    assert torch.equal(Dump(scratch / "again")["image"], d["image"])
+    for file in ("flux-kohya.safetensors", "zimage-kohya.safetensors", "flux-peft-dora", "nothing"):
+        what = "no such LoRA" if file == "nothing" else "does not fit the model"
+        file = root.parent / "lora" / "testdata" / file
+        fails(what, record, root, scratch / "bad", ["image"], loras=[(str(file), 1.0)])
+    fails("expected a number", adapters.specs_of, [["a.safetensors", "much"]])
+
+
+def interrupted_runs(scratch: Path, root: Path):
+    """A run's folder has what it printed, and how it ended."""
+    latest = scratch / "runs" / "latest" / "reference"
+    with redirect_stderr(io.StringIO()):
+        record(root, None, ["transformer@*", "*:nothing"], log_dir=scratch)
+    settings = Dump(latest).settings
+    assert settings["ended"] > settings["began"] and "interrupted" not in settings
+    assert "*:nothing matches no tensor" in (latest / "output.log").read_text(encoding="utf-8")
+    with mock.patch.object(Image.Image, "save", side_effect=KeyboardInterrupt), suppress(KeyboardInterrupt):
+        record(root, None, ["transformer@*"], log_dir=scratch, stats=["latents*"])
+    broken = Dump(latest)
+    assert broken.settings["interrupted"] and "ended" not in broken.settings and "transformer@1" in broken
+    assert broken.settings["stats"] == len(stats_of(latest)) == 3
+    assert "KeyboardInterrupt" in (latest / "output.log").read_text(encoding="utf-8")
+    # killed: neither, and what was written until then
+    with redirect_stdout(io.StringIO()), redirect_stderr(io.StringIO()):
+        run = runs.Run(scratch)
+        run.begin({"command": "dump"})
+        print("50%\r100%\x1b[0m\nhalf a line", end="")
+        sys.stdout, sys.stderr = run._log._streams
+    assert not {"ended", "interrupted"} & read_json(run.folder / "settings.json").keys()
+    run.end()
+    assert (run.folder / "output.log").read_text(encoding="utf-8") == "100%\nhalf a line\n"
+
+
+TESTS = {
+    test.__name__: test
+    for test in (
+        same_goldens, both_layouts, inner_values, memory_bound, own_runs, once_more, pictures, encoders, autoencoders,
+        own_tensors, saved_debug, statistics, samples, replacements, lora_runs, interrupted_runs, lies.real, lies.planted,
+        lies.refused,
+    )
+}  # fmt: skip
+# The tests of `make parity`: they compare no bytes, which depend on the processor, and take seconds.
+QUICK = tuple(
+    test.__name__
+    for test in (saved_debug, statistics, samples, replacements, lora_runs, interrupted_runs, lies.real, lies.planted, lies.refused)
+)

@@ -24,7 +24,7 @@ MANY, TOO_MANY = 1000, 10_000  # checkpoint files
 class Stats:
     """Writes lines to the stats of a run's or a dump's folder. Each is on disk when the next tensor is computed."""
 
-    option = "stats"
+    option, failed = "stats", None
 
     def __init__(self, folder: Path, run=None):
         self.file, self.run, self.lines = folder / FILE, run, 0
@@ -43,14 +43,13 @@ class Stats:
         self.lines += 1
 
     def settings(self) -> dict:
-        self._opened.close()
         return {"stats": self.lines}
 
 
 class Checkpoints:
     """Writes a checkpoint file, as debug_checkpoint does, for each tensor."""
 
-    option = "checkpoint"
+    option, failed = "checkpoint", None
 
     def __init__(self, folder: Path, run=None):
         self.folder, self.run, self.files, self._hits = folder, run, 0, {}
@@ -101,7 +100,7 @@ def of_pipeline() -> dict:
     while frame:
         module = frame.f_globals.get("__name__", "")
         if module.startswith(f"{__package__}."):
-            own = frame if frame.f_globals["__name__"] == f"{__package__}.dump" else own
+            own = own or (frame if module == f"{__package__}.dump" else None)
         elif not module.startswith(("torch.", "__main__", "runpy")):
             own = frame
             break
