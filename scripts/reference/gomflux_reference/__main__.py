@@ -44,7 +44,8 @@ def dump_mflux(argv):
 
 
 def parse(argv=None) -> dict:
-    from . import again, check, debug, dump, families, goldens, live, modules, noise, original, schedules, selftest, tiny
+    from . import again, check, debug, dump, families, goldens
+    from . import live, modules, noise, original, schedules, selftest, tiny
 
     parser = argparse.ArgumentParser(prog="gomflux-reference", description=__doc__)
     commands = parser.add_subparsers(dest="command", required=True)
@@ -66,7 +67,6 @@ def parse(argv=None) -> dict:
     c.add_argument("--layout", choices=("hub", "v5"), default="hub")
     c.add_argument("--shards", type=int, default=1, help="files per transformer and text encoder")
     c.add_argument("--dtype", choices=sorted(tiny.DTYPES), default="bf16")
-    c.add_argument("--quick", action="store_true", help="only the tests that compare no bytes, as make parity does")
     c.add_argument("--only", nargs="+", default=[], metavar="COMPONENT", help="write only these components")
     c.add_argument("--full", action="store_true", help="the published model's dimensions (for measuring; gigabytes)")
     c.add_argument("--device", default="cpu", help="where random weights are drawn; cuda is faster and draws other ones")
@@ -90,7 +90,7 @@ def parse(argv=None) -> dict:
     dump_arguments(c, (schedules.HEUN, schedules.LINEAR))
     c.add_argument(
         "--lora", nargs="+", action="append", default=[], dest="loras", metavar=("FILE", "SCALE"),
-        help="load this LoRA, with a scale other than 1; may be repeated",
+        help="load a LoRA, with a scale other than 1; may be repeated",
     )  # fmt: skip
     c.add_argument(
         "--load", action="append", default=[], dest="loads", metavar="NAME=FILE[:KEY]",
@@ -205,8 +205,11 @@ def dump_arguments(c, schedulers):
 
 
 def looking_arguments(c):
-    for flag, what in (("--stats", "write their statistics to traces/stats.jsonl"), ("--checkpoint", "write a file each")):
-        c.add_argument(flag, nargs="+", action="extend", default=[], metavar="GLOB", help=f"tensors to look at: {what}")
+    for flag, help in (
+        ("--stats", "tensors whose statistics are written to traces/stats.jsonl; !GLOB excludes"),
+        ("--checkpoint", "tensors that are described in a file each; !GLOB excludes"),
+    ):
+        c.add_argument(flag, nargs="+", action="extend", default=[], metavar="GLOB", help=help)
 
 
 def tap_arguments(c, default=("*",)):

@@ -28,7 +28,7 @@ def specs_of(given: list[list[str]] | None) -> list[tuple[str, float]]:
 
 
 def apply(pipe, loras: list[tuple[str, float]]):
-    """Loads LoRAs, in files or folders, and activates them with their scales. One that does not fit ends the program."""
+    """Loads LoRAs, in files or folders, and activates them with their scales. One that does not fit is an error."""
     if not loras:
         return
     try:

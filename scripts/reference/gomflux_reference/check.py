@@ -53,7 +53,7 @@ class Checks:
             print(f"check: {problem}", file=sys.stderr)
         self.problems += new
         if new and not self.unchecked:
-            raise SystemExit("this reference computes something else than its model was made for (--unchecked records it)")
+            raise SystemExit("the reference computes something else than the model was made for (--unchecked records it)")
 
     def watch(self, component: str, module: torch.nn.Module):
         """Looks at the first call of each module."""
@@ -323,7 +323,9 @@ def model(model: str, compute: str = "float32"):
         settings = dict(prompt="a red circle", negative_prompt=None, steps=2, guidance=1.0, seed=0, height=side)
         settings |= dict(width=side, max_sequence_length=64)
         record = Recorder(folder / "run", (), keep=False)
-        _, _, more = dump.generate(pipe, family, record, settings, None, None, references, None, None, folder / "run", True)
+        _, _, more = dump.generate(
+            pipe, family, record, settings, None, None, references, None, None, folder / "run", unchecked=True
+        )
     problems = more.get("problems", [])
     if problems:
         raise SystemExit(f"{model}: {len(problems)} problem{'s' if len(problems) > 1 else ''}")

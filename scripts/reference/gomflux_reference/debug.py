@@ -187,7 +187,7 @@ def debug_clear(name: str | None = None, confirm: bool = True, side: str = runs.
         try:
             answer = input(f"remove {what}, {readable(size)}? [y/N] ")
         except EOFError:
-            raise RuntimeError(f"nothing was removed: no one to ask about {what} (confirm=False does not ask)") from None
+            raise RuntimeError(f"nobody to ask about {what}: nothing was removed (confirm=False does not ask)") from None
         if answer.strip().lower() not in ("y", "yes"):
             print("nothing was removed")
             return {"removed": 0, "bytes": 0}

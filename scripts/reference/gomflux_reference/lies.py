@@ -136,13 +136,13 @@ class Custom(transformers.PreTrainedModel):
 
 
 def buffers_in_no_file(scratch: Path):
-    """Code of a model's own: from_pretrained makes modules without memory, and buffers that are in no file stay unset."""
+    """Code of a model's own: from_pretrained makes modules without memory, and buffers in no file stay unset."""
     scratch.mkdir(parents=True, exist_ok=True)
     made = Custom(CustomConfig())
     assert not check.buffers("text_encoder", made)
     made.save_pretrained(scratch / "custom")
     loaded = Custom.from_pretrained(scratch / "custom")
-    assert not torch.allclose(loaded.rotary_emb.inv_freq, made.rotary_emb.inv_freq), "transformers sets such buffers now"
+    assert not torch.allclose(loaded.rotary_emb.inv_freq, made.rotary_emb.inv_freq), "transformers sets them"
     [problem] = check.buffers("text_encoder", loaded)
     assert problem.startswith("text_encoder.rotary_emb.inv_freq: "), problem
     # and by hand, as a port of such code does it

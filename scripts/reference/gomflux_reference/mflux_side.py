@@ -48,7 +48,8 @@ VAE = {
 
 def pipeline(
     model: str, out: Path | None, prompt, negative_prompt, steps, guidance, seed, height, width, max_sequence_length, taps,
-    picture, image_strength, references, scheduler, compute, device, threads, memory, log_dir, rng="mlx", sample=0, stats=(), checkpoint=(),
+    picture, image_strength, references, scheduler, compute, device, threads, memory, log_dir, rng="mlx",
+    sample=0, stats=(), checkpoint=(),
 ):  # fmt: skip
     """Records one generation of Z-Image by mflux, from a folder. rng is who draws the initial noise, mlx or torch."""
     if version("mflux") != VERSION:
@@ -83,7 +84,7 @@ def pipeline(
         ).image  # fmt: skip
         record.put("image", torch.from_numpy(np.array(image.convert("RGB"))))
         more = {"rng": rng} | ({"passes": "calls"} if guidance > 1 else {}) | ({"sample": sample} if sample else {})
-        scheduler = scheduler or ("flow_match_euler_discrete" if guidance > 0 else "linear")  # what mflux takes by itself
+        scheduler = scheduler or ("flow_match_euler_discrete" if guidance > 0 else "linear")  # mflux's own choice
         where = folder.as_posix()
         if run:
             image.save(run.folder / "images" / "image.png")
@@ -92,8 +93,8 @@ def pipeline(
         record.finish(
             {
                 "command": "dump", "framework": "mflux", "family": "z-image", "pipeline": "ZImage", "model": where,
-                "prompt": prompt, "negative_prompt": negative_prompt, "steps": steps, "guidance": guidance, "seed": seed,
-                "height": height, "width": width, "max_sequence_length": max_sequence_length, "compute": compute,
+                "prompt": prompt, "negative_prompt": negative_prompt, "steps": steps, "guidance": guidance,
+                "seed": seed, "height": height, "width": width, "max_sequence_length": max_sequence_length, "compute": compute,
                 "device": device, "scheduler": scheduler, "tokens": tokens, "taps": taps, **more,
                 "versions": runs.versions(PACKAGES),
             }

@@ -312,7 +312,7 @@ class Recorder:
             self._write(f"tensors-{len(self.files) + 1}.safetensors" if self.files else "tensors.safetensors")
 
     def finish(self, settings: dict):
-        """Writes the remaining tensors, and settings.json. A tensor that could not be described is an error after that."""
+        """Writes the remaining tensors, and settings.json. Statistics that could not be written are an error then."""
         self._write_rest()
         settings = settings | self.contents()
         text = json.dumps(settings, indent=1, ensure_ascii=False) + "\n"

@@ -162,7 +162,8 @@ class Run:
             return
         self._log.close()
         with suppress(OSError):  # of a full disk
-            self.add({"interrupted": True} if interrupted else {ENDED: stamp(datetime.datetime.now(datetime.timezone.utc))})
+            ended = stamp(datetime.datetime.now(datetime.timezone.utc))
+            self.add({"interrupted": True} if interrupted else {ENDED: ended})
         self._lock.close()
         if self.folder.parent.name == "archive":
             (self.root / "runs" / "latest" / f".{self.folder.name}.lock").unlink(missing_ok=True)

@@ -418,7 +418,8 @@ def statistics(scratch: Path, root: Path):
     known = read_json(files[0])["variables"]["transformer.layers.0@0"]
     assert known["stats"] == alone["transformer.layers.0@0"]["stats"]
     for option in ("taps", "stats"):
-        fails("near: transformer.layers.0", record, root, scratch / "typo", **{"taps": None, option: ["transformer.lajers.0"]})
+        globs = {"taps": None, option: ["transformer.lajers.0"]}
+        fails("near: transformer.layers.0", record, root, scratch / "typo", **globs)
 
 
 def stats_of(folder: Path) -> list[dict]:
@@ -450,8 +451,8 @@ def replacements(scratch: Path, root: Path):
         assert list(Dump(out).settings["replaced"]) == [name]
     for name, other in (("transformer.layers.0.attention@0", "transformer.layers.0.attention@1"),
                         ("latents@0", "latents.init"), ("noise_pred@1", "noise_pred@0"), ("latents.init", "latents@0"),
-                        ("prompt.embeds", None), ("transformer.layers.1.feed_forward@1:in.0", "transformer.layers.1@1:in.0"),
-                        ):  # fmt: skip
+                        ("transformer.layers.1.feed_forward@1:in.0", "transformer.layers.1@1:in.0"),
+                        ("prompt.embeds", None)):  # fmt: skip
         source = f"{file}:{other}"
         if not other:
             save_file({"x": d[name].flip(0).contiguous()}, scratch / "flipped.safetensors")
@@ -536,12 +537,9 @@ TESTS = {
     test.__name__: test
     for test in (
         same_goldens, both_layouts, inner_values, memory_bound, own_runs, once_more, pictures, encoders, autoencoders,
-        own_tensors, saved_debug, statistics, samples, replacements, lora_runs, interrupted_runs, lies.real, lies.planted,
-        lies.refused,
+        own_tensors, saved_debug, statistics, samples, replacements, lora_runs, interrupted_runs, lies.real,
+        lies.planted, lies.refused,
     )
 }  # fmt: skip
 # The tests of `make parity`: they compare no bytes, which depend on the processor, and take seconds.
-QUICK = tuple(
-    test.__name__
-    for test in (saved_debug, statistics, samples, replacements, lora_runs, interrupted_runs, lies.real, lies.planted, lies.refused)
-)
+QUICK = tuple(TESTS)[list(TESTS).index(saved_debug.__name__) :]

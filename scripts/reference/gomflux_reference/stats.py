@@ -5,7 +5,7 @@ A line has what gomflux's --debug-stats writes:
     {"name", "hit_count", "timestamp", "location": {"file", "line", "function"}, "point", "class", "shape", "dtype",
      "stats": {"min", "max", "mean", "std", "nan", "inf"}, "preview"}
 
-A module's location is its class's forward; that of a value of the pipeline is the line of the pipeline that computed it.
+A module's location is its class's forward, and that of a value of the pipeline is the line that computed it.
 """
 
 import inspect
@@ -56,7 +56,7 @@ class Checkpoints:
 
     def put(self, name: str, tensor, module=None):
         if self.files == TOO_MANY:
-            raise SystemExit(f"--checkpoint: {name} would be file {TOO_MANY + 1}: choose fewer tensors, or take --stats")
+            raise SystemExit(f"--checkpoint: {name} would be file {TOO_MANY + 1} (choose fewer, or take --stats)")
         if self.files == MANY:
             print(f"warning: --checkpoint writes more than {MANY} files", file=sys.stderr)
         self._hits[name] = hit = self._hits.get(name, 0) + 1
