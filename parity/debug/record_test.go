@@ -11,6 +11,7 @@ import (
 	"testing"
 
 	"github.com/gomflux/gomflux/internal/checkpoint"
+	"github.com/gomflux/gomflux/mlx/hooks"
 	"github.com/gomflux/gomflux/parity/debug"
 )
 
@@ -226,5 +227,33 @@ func TestCheckpointLimit(t *testing.T) {
 	}
 	if len(*warnings) != 1 || !strings.HasPrefix((*warnings)[0], "no more checkpoints are written: ") || s.Run().Recorded() != 2 {
 		t.Errorf("warnings %q, %d records", *warnings, s.Run().Recorded())
+	}
+}
+
+// TestVariableName: jq finds the names without quotes.
+func TestVariableName(t *testing.T) {
+	for name, want := range map[string]string{
+		"latents@3":     "latents",
+		"prompt.embeds": "embeds",
+		"transformer.layers.3.attention.to_out.0@0#1":     "to_out",
+		"transformer.layers.12@0":                         "layers",
+		"transformer.layers.12@0:in.0":                    "in_0",
+		"transformer.layers.12@0:in.0.1":                  "in_0_1",
+		"transformer.layers.12@0:in.hidden_states":        "hidden_states",
+		"transformer.layers.12@0:in.hidden_states.2":      "hidden_states_2",
+		"transformer.transformer_blocks.0@0:out.1":        "out_1",
+		"transformer.layers.12.attention@0:q.unrotated":   "q_unrotated",
+		"transformer.all_x_embedder.2-1@0":                "all_x_embedder",
+		"text_encoder.model-x":                            "model_x",
+		"transformer.layers.12.attention@0:out.hidden.10": "hidden_10",
+	} {
+		n, err := hooks.ParseName(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		tap := hooks.Tap{Name: n.Module, Step: n.Step, Call: n.Call, Point: n.Point}
+		if got := debug.VariableName(tap); got != want {
+			t.Errorf("%s: found %s, expected %s", name, got, want)
+		}
 	}
 }

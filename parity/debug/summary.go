@@ -8,10 +8,12 @@ import (
 )
 
 // summaryBlock is the number of elements whose statistics the device computes together, in rows
-// and columns of summarySide: sums of more float32 values lose accuracy.
+// and columns of summarySide: sums of more float32 values lose accuracy. Arrays are summarized in
+// parts of summaryMost blocks, 64 MiB, since there are copies of a part.
 const (
 	summarySide  = 64
 	summaryBlock = summarySide * summarySide
+	summaryMost  = 4096
 )
 
 // The statistics of a block, in the order in which the device returns them. Without extreme
@@ -32,8 +34,8 @@ const (
 
 // Summarize returns the statistics of an array and its first n elements, as
 // [checkpoint.Array.Stats] and First do, but does not copy the array to the host: its device
-// computes the statistics of blocks, in one evaluation, or two if there are extreme elements. It
-// must run on the MLX thread.
+// computes the statistics of blocks, in one evaluation, or two if there are extreme elements, for
+// every 16 million elements. It must run on the MLX thread.
 func Summarize(x *mlx.Array, n int) (checkpoint.Stats, []float64, error) {
 	switch d := x.Dtype(); {
 	case x.Size() > 0 && (d == mlx.Float32 || d == mlx.Float16 || d == mlx.BFloat16):
@@ -44,51 +46,68 @@ func Summarize(x *mlx.Array, n int) (checkpoint.Stats, []float64, error) {
 		}
 		return t.Stats(), t.First(n), nil
 	}
-	blocks := x.Size() / summaryBlock
-	var values []float32
-	kinds := plainStats
-	mlx.WithScope(func() {
-		flat := x.Reshape(-1).AsType(mlx.Float32)
-		if blocks == 0 {
-			values = flat.Floats()
-			return
-		}
-		b := flat.Slice(0, 0, blocks*summaryBlock).Reshape(blocks, summarySide, summarySide)
-		rest := []*mlx.Array{flat.Slice(0, 0, n)}
-		if end := blocks * summaryBlock; end < x.Size() {
-			rest = append(rest, flat.Slice(0, end, x.Size()))
-		}
-		if values = together(plainParts(b), rest); extreme(values, blocks) {
-			kinds = maskedStats
-			values = together(maskedParts(b), rest)
-		}
-	})
 	var all checkpoint.Summary
-	for i := range blocks {
-		stats := make([]float64, kinds, maskedStats)
-		for k := range stats {
-			stats[k] = float64(values[k*blocks+i])
-		}
-		all.Join(blockSummary(stats), summaryBlock)
+	var rest []float32
+	mlx.WithScope(func() { rest = addBlocks(&all, x.Reshape(-1), n) })
+	values := make([]float64, len(rest))
+	for i, v := range rest {
+		values[i] = float64(v)
 	}
-	rest := make([]float64, len(values)-kinds*blocks)
-	for i := range rest {
-		rest[i] = float64(values[kinds*blocks+i])
+	first := values[:min(n, len(values))]
+	if x.Size() >= summaryBlock { // the elements after the last block follow
+		values = values[len(first):]
 	}
-	first := rest[:min(n, len(rest))]
-	if blocks > 0 { // the elements after the last block follow
-		rest = rest[len(first):]
-	}
-	all.Add(rest)
+	all.Add(values)
 	return all.Stats(), first, nil
+}
+
+// addBlocks adds the statistics of the blocks of x, [N], to a summary. It returns the first n
+// elements, unless there are no blocks, and the elements after the last block.
+func addBlocks(all *checkpoint.Summary, x *mlx.Array, n int) (rest []float32) {
+	blocks := x.Size() / summaryBlock
+	if blocks == 0 {
+		return x.Floats()
+	}
+	more := []*mlx.Array{x.Slice(0, 0, n)}
+	if end := blocks * summaryBlock; end < x.Size() {
+		more = append(more, x.Slice(0, end, x.Size()))
+	}
+	for at := 0; at < blocks; at += summaryMost {
+		count := min(summaryMost, blocks-at)
+		var others []*mlx.Array
+		if at+count == blocks {
+			others = more
+		}
+		mlx.WithScope(func() {
+			part := x.Slice(0, at*summaryBlock, (at+count)*summaryBlock)
+			part = part.AsType(mlx.Float32).Reshape(count, summarySide, summarySide)
+			kinds, values := plainStats, together(plainParts(part), others)
+			if extreme(values, count) {
+				kinds, values = maskedStats, together(maskedParts(part), others)
+			}
+			for i := range count {
+				stats := make([]float64, kinds)
+				for k := range stats {
+					stats[k] = float64(values[k*count+i])
+				}
+				all.Join(blockSummary(stats), summaryBlock)
+			}
+			rest = values[kinds*count:]
+		})
+	}
+	return rest
 }
 
 // together evaluates the statistics of blocks and further elements, and copies them to the host.
 func together(stats, rest []*mlx.Array) []float32 {
-	for i := range stats {
-		stats[i] = stats[i].Reshape(-1)
+	var parts []*mlx.Array
+	for _, x := range stats {
+		parts = append(parts, x.Reshape(-1))
 	}
-	return mlx.Concat(0, append(stats, rest...)...).Floats()
+	for _, x := range rest {
+		parts = append(parts, x.AsType(mlx.Float32))
+	}
+	return mlx.Concat(0, parts...).Floats()
 }
 
 // sumBlock adds up the elements of each block.

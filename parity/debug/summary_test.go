@@ -37,6 +37,7 @@ func TestSummarize(t *testing.T) {
 			"a block":                     make32(4096, normal(1, 0)),
 			"blocks and a rest":           make32(3*4096+5, normal(1, 3)),
 			"many blocks":                 make32(1<<20, normal(3, 100)),
+			"several parts":               mlx.Normal(mlx.Key(1), mlx.BFloat16, 2*4096*4096+5000),
 			"constant":                    make32(9000, func(int) float64 { return 0.1 }),
 			"tiny":                        make32(9000, normal(1e-30, 0)),
 			"nearly constant":             make32(9000, normal(1e-3, 1e3)),
