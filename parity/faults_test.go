@@ -314,7 +314,7 @@ func TestFaults(t *testing.T) {
 			t.Fatalf("%s without a fault: %+v", dump, r.Verdict)
 		}
 	}
-	for _, f := range slices.Concat(faults, fluxFaults, kontextFaults, qwenFaults) {
+	for _, f := range slices.Concat(faults, fluxFaults, kontextFaults, qwenFaults, seedFaults) {
 		t.Run(f.name, func(t *testing.T) {
 			dump := f.dump
 			if dump == "" {

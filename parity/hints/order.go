@@ -20,8 +20,8 @@ func (s *search) order() {
 	if !same && !s.sampled {
 		return
 	}
-	if i, j, k, ok := s.exchanged(); ok {
-		s.exchanges(i, j, k)
+	if g, back, ok := s.exchanged(); ok {
+		s.exchanges(g, back)
 		return
 	}
 	for axis := range s.want.shape {
@@ -36,31 +36,44 @@ func (s *search) order() {
 	s.say("permuted", "ours has the reference's values in another order")
 }
 
-// exchanges is the hint about axes in another order.
-func (s *search) exchanges(i, j, k int) {
-	s.say("layout", "ours is the reference with axes %d to %d after axes %d to %d: a layout is mistaken (channels first or last, "+
-		"a missing transpose)", i, j-1, j, k-1)
+// exchanges is the hint about a group of axes in another order; back means that the reference has
+// ours exchanged.
+func (s *search) exchanges(g [3]int, back bool) {
+	text := "ours is the reference with"
+	if back {
+		text = "the reference is ours with"
+	}
+	s.say("layout", "%s axes %d to %d after axes %d to %d: a layout is mistaken (channels first or last, a missing transpose)",
+		text, g[0], g[1]-1, g[1], g[2]-1)
 }
 
-// exchanged finds neighbouring groups of axes, i to j-1 and j to k-1, that ours has in the other
-// order.
-func (s *search) exchanged() (i, j, k int, ok bool) {
-	n := len(s.want.shape)
-	size := func(from, to int) int {
+// exchanged finds neighbouring groups of axes that one side has in the other's order.
+func (s *search) exchanged() (group [3]int, back, ok bool) {
+	for g := range groups(len(s.want.shape)) {
+		exchange := func(t tensor) tensor { return t.reshape(grouped(s.want.shape, g)...).permute(0, 2, 1, 3) }
+		if s.fits(exchange(s.want)) {
+			return g, false, true
+		}
+		if distance(exchange(s.got), s.want) <= 0.1*s.off {
+			return g, true, true
+		}
+	}
+	return group, false, false
+}
+
+// grouped returns the sizes of the axes before a group, of its two parts, and of those after it.
+func grouped(shape []int, g [3]int) []int {
+	sizes := make([]int, 0, 4)
+	from := 0
+	for _, to := range []int{g[0], g[1], g[2], len(shape)} {
 		product := 1
-		for _, d := range s.want.shape[from:to] {
+		for _, d := range shape[from:to] {
 			product *= d
 		}
-		return product
+		sizes = append(sizes, product)
+		from = to
 	}
-	for g := range groups(n) {
-		i, j, k := g[0], g[1], g[2]
-		parts := s.want.reshape(size(0, i), size(i, j), size(j, k), size(k, n))
-		if s.fits(parts.permute(0, 2, 1, 3)) {
-			return i, j, k, true
-		}
-	}
-	return 0, 0, 0, false
+	return sizes
 }
 
 // groups yields the neighbouring groups of n axes, i to j-1 and j to k-1.

@@ -295,6 +295,11 @@ dump qwen-edit-plus/model qwen-inner/dump --prompt {shlex.quote(EDIT)} --negativ
     '!*.mlp.net.2@*' '!*.visual.blocks.0.mlp.*' '!*language_model*.self_attn' '!*.txt_in@1' '!*.layers.0.mlp'
     '!*.attn.qkv:in.0' '!*post_attention_layernorm:in.0'
 
+dump qwen-edit-plus/model qwen-vision/dump --prompt {shlex.quote(EDIT)} --references qwen-edit-plus/first.png
+    --steps 2 --guidance 1 --seed 47 --height 16 --width 32 --taps 'text_encoder.*.visual.patch_embed*'
+    'text_encoder.*.visual.blocks.0.mlp*' 'text_encoder.*.visual.blocks.0.norm2*' 'text_encoder.*.visual.blocks.0'
+    '!*position_embeddings*' vision.pixel_values
+
 modules qwen-edit-plus/model --out qwen-edit-plus/modules.txt
 
 tiny vae-512/model --seed 13 --layout v5 --only vae --vae-channels 4 4 8 8 --vae-norm-groups 2
