@@ -50,6 +50,11 @@ func compareTensors(a, b *Tensor) int {
 	)
 }
 
+// CompareByStage orders the names of tensors of a run without a trace: by stage, depth and name.
+func CompareByStage(a, b string) int {
+	return compareTensors(&Tensor{Name: a, Stage: stageOf(a)}, &Tensor{Name: b, Stage: stageOf(b)})
+}
+
 // compareNames sorts numbers in names by value. Of one call inputs come first and outputs last.
 func compareNames(a, b string) int {
 	parse := func(s string) hooks.Name {

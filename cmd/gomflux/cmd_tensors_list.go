@@ -125,6 +125,10 @@ func listTensors(out *ui.Output, tree *debug.Tree, globs []string, stats bool) e
 	if err := out.Result(list); err != nil {
 		return err
 	}
+	if run := tree.Selected(); run != nil {
+		out.Note("%d tensors in %s", len(list.Tensors), run.Dir)
+		return complainAll(out, damage)
+	}
 	out.Note("%d tensors; %s holds %s, with %d earlier runs", len(list.Tensors), tree.Root, units.Bytes(size), len(archived))
 	return complainAll(out, damage)
 }

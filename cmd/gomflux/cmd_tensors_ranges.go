@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"os"
 	"slices"
 
 	"github.com/spf13/cobra"
@@ -11,6 +12,7 @@ import (
 	"github.com/gomflux/gomflux/cmd/gomflux/internal/ui"
 	"github.com/gomflux/gomflux/internal/checkpoint"
 	"github.com/gomflux/gomflux/mlx/hooks"
+	"github.com/gomflux/gomflux/parity"
 	"github.com/gomflux/gomflux/parity/debug"
 )
 
@@ -24,10 +26,12 @@ side for its latest run, or a folder with a run. The default is the latest run
 of gomflux, or else of the reference.
 
 The statistics are those that gomflux generate --debug-stats or the reference
-recorded in traces/stats.jsonl, and those of saved tensors.
+recorded in traces/stats.jsonl, and those of saved tensors. The order is that of
+traces/taps.jsonl or stats.jsonl. A run that has neither is sorted by stage,
+modules before those that contain them.
 
-With --json it prints one object: folder, first_not_finite (a name, left out if
-all values are finite) and tensors (name, hit_count, timestamp, location, point,
+With --json it prints one object: folder, order (execution or stage),
+first_not_finite (a name, left out if all values are finite) and tensors (name, hit_count, timestamp, location, point,
 class, shape, dtype, stats, preview). NaN and infinite values are strings.
 ` + exitStatus
 
@@ -89,6 +93,7 @@ func findRun(tree *debug.Tree, name string) (run debug.RunInfo, err error) {
 // A rangeList is what tensors ranges prints.
 type rangeList struct {
 	Folder         string         `json:"folder"`
+	Order          string         `json:"order"` // execution or stage
 	FirstNotFinite string         `json:"first_not_finite,omitempty"`
 	Tensors        []debug.Record `json:"tensors"`
 }
@@ -98,7 +103,11 @@ func printRanges(out *ui.Output, run debug.RunInfo, all bool) error {
 	if len(records) == 0 {
 		return cmp.Or(err, usageErrorf("%s has no statistics and no saved tensors", run.Dir))
 	}
-	list := rangeList{Folder: run.Dir, Tensors: []debug.Record{}}
+	list := rangeList{Folder: run.Dir, Order: "execution", Tensors: []debug.Record{}}
+	if made, _ := debug.ReadTrace(os.DirFS(run.Dir)); len(made) == 0 {
+		list.Order = "stage"
+		slices.SortStableFunc(records, func(a, b debug.Record) int { return parity.CompareByStage(a.Name, b.Name) })
+	}
 	if i := slices.IndexFunc(records, func(r debug.Record) bool { return !r.Stats.Finite() }); i >= 0 {
 		list.FirstNotFinite = records[i].Name
 	}
@@ -109,6 +118,9 @@ func printRanges(out *ui.Output, run debug.RunInfo, all bool) error {
 	}
 	if err := out.Result(list); err != nil {
 		return err
+	}
+	if list.Order == "stage" {
+		out.Note("the run has no traces: its tensors are in the order of stages, depth and names")
 	}
 	if list.FirstNotFinite != "" {
 		out.Note("%s is the first tensor with values that are not finite", list.FirstNotFinite)

@@ -267,6 +267,9 @@ func (t *Tree) Select(run string) error {
 	return err
 }
 
+// Selected returns the run that [Tree.Select] has selected, or nil.
+func (t *Tree) Selected() *RunInfo { return t.selected }
+
 // Places returns the runs in which names are looked up.
 func (t *Tree) Places() []RunInfo {
 	if t.selected != nil {
