@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -22,7 +23,8 @@ const tensorsDiffHelp = `Diff compares two tensors, or the tensors of two files 
 the reference. An argument is the name of a saved tensor, or a safetensors, .npy
 or .npz file, with :KEY for one of its tensors; @DTYPE casts first. Of a file
 with one tensor the key does not matter. Of a name with statistics alone
-(generate --debug-stats), the statistics are compared.
+(generate --debug-stats), the statistics are compared. --run and --reference-run
+set the runs of the first and the second name.
 
 It prints shapes, with a guess if they differ, dtypes, the largest and the mean
 error, the relative error (reference values count as at least a thousandth of
@@ -51,6 +53,7 @@ that does not apply are null.
 // tensorsDiffOptions are the flags of gomflux tensors diff.
 type tensorsDiffOptions struct {
 	treeFlags
+	refRun     string // where the second name is looked up
 	atol, rtol limitFlag
 }
 
@@ -61,6 +64,7 @@ func newTensorsDiffCommand() *cobra.Command {
 		Short: "Compare two tensors, or the tensors of two files",
 		Long:  tensorsDiffHelp,
 		Example: `  gomflux tensors diff latents@0 reference.npz:latents
+  gomflux tensors diff latents@0 latents@0 --run gomflux --reference-run reference
   gomflux tensors diff ours.safetensors theirs.npz --atol 1e-3 --rtol 1e-3
   gomflux tensors diff a.npz b.npz --json | jq -r '.tensors[] | select(.ok | not) | .name'`,
 		ValidArgsFunction: func(cmd *cobra.Command, args []string, word string) ([]string, cobra.ShellCompDirective) {
@@ -76,12 +80,20 @@ func newTensorsDiffCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			return o.run(cmd.Context(), o.out(cmd), tree, args)
+			reference := o.treeFlags
+			reference.run = cmp.Or(o.refRun, reference.run)
+			refTree, err := reference.open()
+			if err != nil {
+				return err
+			}
+			return o.run(cmd.Context(), o.out(cmd), [2]*debug.Tree{tree, refTree}, args)
 		},
 	}
 	o.add(cmd)
 	o.addRun(cmd)
 	f := cmd.Flags()
+	f.StringVar(&o.refRun, "reference-run", "", "the `run` of the second name (default: as for the first)")
+	cmd.RegisterFlagCompletionFunc("reference-run", o.completeRuns)
 	f.Var(&o.atol, "atol", "largest absolute error of a value")
 	f.Var(&o.rtol, "rtol", "largest error of a value relative to the reference's")
 	return cmd
@@ -207,11 +219,11 @@ type tensorsDiff struct {
 	files  [2]string
 }
 
-func (o *tensorsDiffOptions) run(ctx context.Context, out *ui.Output, tree *debug.Tree, args []string) error {
+func (o *tensorsDiffOptions) run(ctx context.Context, out *ui.Output, trees [2]*debug.Tree, args []string) error {
 	var sides [2]diffSide
 	for i, arg := range args {
 		var err error
-		if sides[i], err = openSide(tree, arg); err != nil {
+		if sides[i], err = openSide(trees[i], arg); err != nil {
 			return err
 		}
 	}
