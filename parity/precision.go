@@ -69,7 +69,8 @@ var ErrMemory = errors.New("not enough memory")
 //
 // The search measures the error of every block if it alone is low, makes as many blocks low as the
 // limit allows, those with the smallest errors first, and repeats this with the parts of the
-// blocks that are left. No single module of the result could be low as well.
+// blocks that are left. No single module of the result could be low as well, as far as its error
+// adds to that of the others like an independent one.
 func SearchPrecision(ctx context.Context, run string, o PrecisionOptions) (report *PrecisionReport, err error) {
 	err = mlx.Do(ctx, func() error {
 		ref, err := OpenRun(os.DirFS(run))
@@ -310,7 +311,8 @@ func (s *precisionSearch) measure(groups []group) (err error) {
 }
 
 // fill makes the first groups low, as many as the limit allows together, and then each of the
-// others that it still allows. It returns those that are left.
+// others that it still allows; it does not try those whose error would be far too large. It
+// returns the groups that are left.
 func (s *precisionSearch) fill(r *PrecisionReport, groups []group) (left []group, err error) {
 	within := func(groups ...group) (bool, error) {
 		e, err := s.errorOf(groups...)
@@ -336,7 +338,7 @@ func (s *precisionSearch) fill(r *PrecisionReport, groups []group) (left []group
 	s.lower(groups[:n]...)
 	for _, g := range groups[n:] {
 		ok := false
-		if g.error <= s.Error || len(g.modules) == 1 && !math.IsInf(g.error, 0) {
+		if math.Hypot(r.Error, g.error) <= 1.1*s.Error {
 			if ok, err = within(g); err != nil {
 				return nil, err
 			}
