@@ -23,7 +23,8 @@ into one folder, ./logs by default (--log-dir or GOMFLUX_LOG_DIR changes it):
 
 A name is looked up in the latest runs of both sides; if both have it, the newer
 tensor is used. --run looks it up in another run, by the beginning of its time
-(gomflux tensors runs lists them), its side or its folder. Files are safetensors; NumPy's .npy and .npz are read too.
+(gomflux tensors runs lists them), its side or its folder. Files are
+safetensors; NumPy's .npy and .npz are read too.
 
 Runs warn when the folder holds 1 GB, and save nothing more at 10 GB.
 GOMFLUX_LOG_WARN and GOMFLUX_LOG_LIMIT set other limits, in bytes.

@@ -31,8 +31,9 @@ traces/taps.jsonl or stats.jsonl. A run that has neither is sorted by stage,
 modules before those that contain them.
 
 With --json it prints one object: folder, order (execution or stage),
-first_not_finite (a name, left out if all values are finite) and tensors (name, hit_count, timestamp, location, point,
-class, shape, dtype, stats, preview). NaN and infinite values are strings.
+first_not_finite (a name, left out if all values are finite) and tensors (name,
+hit_count, timestamp, location, point, class, shape, dtype, stats, preview). NaN
+and infinite values are strings.
 ` + exitStatus
 
 func newTensorsRangesCommand() *cobra.Command {
