@@ -187,6 +187,7 @@ class Watch:
         return sorted({type(m) for m in self.kept if "__call__" in vars(type(m))}, key=lambda cls: cls.__name__)
 
     def call(self, function):
+        @functools.wraps(function)
         def called(module, *args, **kwargs):
             component, name = self.names.get(id(module), (None, None))
             if name:
