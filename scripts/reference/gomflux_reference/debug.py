@@ -303,19 +303,26 @@ def is_tensor(x) -> bool:
 def summary(t: torch.Tensor) -> dict:
     """Shape, dtype, the first values, and statistics of the finite ones."""
     v = (t.cpu() if t.device.type == "mps" else t).double().flatten()  # which has no float64
-    nan, inf = torch.stack([v.isnan().sum(), v.isinf().sum()]).tolist()
-    finite = v[v.isfinite()] if nan or inf else v
-    names = ("min", "max", "mean", "std")
-    stats = dict.fromkeys(names, math.nan)
-    if finite.numel():
-        found = torch.stack([finite.min(), finite.max(), finite.mean(), finite.std(correction=0)])
-        stats = dict(zip(names, found.tolist()))
+    nan = inf = 0
+    found = statistics(v)
+    if not math.isfinite(found[2]):  # a value that is not finite, or none at all
+        nan, inf = torch.stack([v.isnan().count_nonzero(), v.isinf().count_nonzero()]).tolist()
+        found = statistics(v[v.isfinite()])
+    stats = dict(zip(("min", "max", "mean", "std"), found))
     return {
         "shape": list(t.shape),
         "dtype": str(t.dtype).removeprefix("torch."),
         "preview": [number(x) for x in v[:PREVIEWED].tolist()],
         "stats": {k: number(x) for k, x in stats.items()} | {"nan": nan, "inf": inf},
     }
+
+
+def statistics(v: torch.Tensor) -> list[float]:
+    """Minimum, maximum, mean and standard deviation."""
+    if not v.numel():
+        return [math.nan] * 4
+    std, mean = torch.std_mean(v, correction=0)
+    return torch.stack([*v.aminmax(), mean, std]).tolist()
 
 
 def number(x):
