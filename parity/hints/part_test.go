@@ -51,6 +51,9 @@ func (w world) ask(t *testing.T, name string, ours *mlx.Array) (hint, limits str
 	var keys []string
 	for _, h := range found {
 		keys = append(keys, h.Key)
+		if want := "only indices 4096 to 4099 of the 4128 along axis 1 differ"; h.Key == "one axis" && !strings.Contains(h.Text, want) {
+			t.Errorf("%s: %s, expected %s", name, h.Text, want)
+		}
 	}
 	return strings.Join(keys, ", "), limits
 }

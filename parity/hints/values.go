@@ -123,6 +123,13 @@ func (s *search) alongAxes() {
 			s.say("scale", "ours is the reference times one factor for each index of axis %d: a scale is missing, "+
 				"applied twice, or applied along the wrong axis", axis)
 		}
+		if s.part != nil { // which indices are wrong is known of the whole tensor
+			wrong = s.whole.wrongAlong(axis)
+			d, total = len(wrong), 0
+			for _, e := range wrong {
+				total += e
+			}
+		}
 		from, to, hit := d, 0, 0 // the indices that have nearly all of the error
 		for k, e := range wrong {
 			if e > 1e-6*total {
