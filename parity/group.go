@@ -1,8 +1,6 @@
 package parity
 
-import (
-	"strings"
-)
+import "strings"
 
 // A group is a module and those inside it, or one module alone.
 type group struct {
@@ -56,7 +54,7 @@ func (g group) blocks() (blocks []group) {
 func (g group) isList() bool {
 	parts := g.split()
 	for _, p := range parts {
-		if last := p.name[strings.LastIndexByte(p.name, '.')+1:]; digits.FindString(last) != last {
+		if last := p.name[max(0, strings.LastIndexByte(p.name, '.')):]; digits.FindString(last) != last {
 			return false
 		}
 	}
