@@ -99,9 +99,6 @@ func (t tensor) row(i int) tensor {
 	return tensor{t.name, []int{d}, t.v[i*d : (i+1)*d]}
 }
 
-// firstRows returns the first n rows of the last axis.
-func (t tensor) firstRows(n int) tensor { return tensor{t.name, []int{n, t.last()}, t.v[:n*t.last()]} }
-
 // rows returns the tensor as a matrix of its rows.
 func (t tensor) rows() tensor { return t.reshape(len(t.v)/t.last(), t.last()) }
 
