@@ -1,6 +1,8 @@
 package parity
 
 import (
+	"slices"
+
 	"github.com/gomflux/gomflux/mlx"
 	"github.com/gomflux/gomflux/mlx/hooks"
 	"github.com/gomflux/gomflux/mlx/nn"
@@ -32,6 +34,16 @@ func parametersOf(p *models.Pipeline, q *mlx.Quantization) (all []*parameter) {
 		}
 	}
 	return all
+}
+
+// notLoaded returns the name of a component of which no parameter is loaded, or "".
+func notLoaded(p *models.Pipeline) string {
+	for _, c := range p.Components() {
+		if !slices.ContainsFunc(nn.Parameters(c.Model), func(param nn.Parameter) bool { return param.Array != nil }) {
+			return c.Name
+		}
+	}
+	return ""
 }
 
 // set changes the parameter's value.

@@ -193,7 +193,26 @@ func (p *precise) own(ctx context.Context) (ok bool, err error) {
 		}
 		p.report.add(x)
 	}
-	return true, p.replay(ctx, p.run, o)
+	if err := p.replay(ctx, p.run, o); err != nil {
+		return false, err
+	}
+	return true, p.report.checkModel()
+}
+
+// checkModel returns an error if the reference's errors are not those of rounding, so that its two
+// runs are of different models.
+func (r *PreciseReport) checkModel() error {
+	var errors []float64
+	for _, m := range r.Modules {
+		errors = append(errors, m.Reference)
+	}
+	slices.Sort(errors)
+	const most = 0.1 // far more than half precision loses in a module
+	if len(errors) > 0 && errors[len(errors)/2] <= most {
+		return nil
+	}
+	return fmt.Errorf("run %s: %w: its modules do not compute those of %s with rounding: the runs are of different models", r.Run,
+		ErrRun, r.Precise)
 }
 
 // quantizeWeights replaces the weights by what is left of them after they are quantized in the

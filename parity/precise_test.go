@@ -3,12 +3,14 @@ package parity
 import (
 	"bytes"
 	"encoding/json"
+	"errors"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
 
+	"github.com/gomflux/gomflux/internal/checkpoint"
 	"github.com/gomflux/gomflux/internal/mlxtest"
 	"github.com/gomflux/gomflux/mlx"
 	"github.com/gomflux/gomflux/mlx/hooks"
@@ -135,6 +137,46 @@ func TestReplayPreciseFaults(t *testing.T) {
 	if data, err := json.Marshal(r); err != nil || !bytes.Contains(data, []byte(`"multiple":null`)) {
 		t.Errorf("JSON: %v", err)
 	}
+}
+
+// A run of another model has the same settings, but its errors are not those of rounding.
+func TestReplayPreciseOtherModel(t *testing.T) {
+	dir := t.TempDir()
+	n, err := record(rounded, dir, []string{"*"})
+	if err != nil || n < 100 {
+		t.Fatalf("%d tensors, %v", n, err)
+	}
+	file := filepath.Join(dir, "tensors.safetensors")
+	f, err := checkpoint.OpenArrays(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var all []*checkpoint.Array
+	for _, info := range f.Tensors() {
+		x, err := f.Read(info.Name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if size := x.Dtype.Size(); inside.MatchString(info.Name) { // values in reverse
+			for i, j := 0, len(x.Data)-size; i < j; i, j = i+size, j-size {
+				for k := range size {
+					x.Data[i+k], x.Data[j+k] = x.Data[j+k], x.Data[i+k]
+				}
+			}
+		}
+		all = append(all, x)
+	}
+	f.Close()
+	if err := checkpoint.WriteFile(file, all, nil); err != nil {
+		t.Fatal(err)
+	}
+	o := in(mlx.BFloat16)
+	o.Model = filepath.Join(ordinary, "..", "model")
+	_, err = ReplayPrecise(t.Context(), dir, o)
+	if err == nil || !errors.Is(err, ErrRun) {
+		t.Fatalf("error %v", err)
+	}
+	mlxtest.Contains(t, err.Error(), "the runs are of different models")
 }
 
 func TestReplayPreciseRefuses(t *testing.T) {

@@ -156,6 +156,9 @@ func (s *precisionSearch) search() (*PrecisionReport, error) {
 
 // lowerParameters computes the values of parameters in low modules, and adds these to modules.
 func (s *precisionSearch) lowerParameters(modules map[string]bool) error {
+	if name := notLoaded(s.pipeline); name != "" {
+		return fmt.Errorf("%w: the search needs the whole model in float32, and %s is loaded only while it runs", ErrMemory, name)
+	}
 	s.parameters = parametersOf(s.pipeline, s.quantization)
 	s.lowValues = map[*parameter]*mlx.Array{}
 	lowers := func(p *parameter) bool { return s.quantization == nil || p.quantization != nil }

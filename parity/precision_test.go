@@ -12,6 +12,7 @@ import (
 
 	"github.com/gomflux/gomflux/internal/mlxtest"
 	"github.com/gomflux/gomflux/mlx"
+	"github.com/gomflux/gomflux/models"
 )
 
 var bits4 = &mlx.Quantization{Mode: "affine", Bits: 4, Group: 32}
@@ -106,6 +107,25 @@ func TestSearchPrecisionRefuses(t *testing.T) {
 	weight("vae", "decoder.conv_out.weight", func(_ []int, v []float32) { v[0] = float32(math.Inf(1)) })(t, model, "")
 	_, err = SearchPrecision(t.Context(), ordinary, PrecisionOptions{Options: Options{Model: model, Dtype: &dtype}})
 	mlxtest.Contains(t, err.Error(), "the image is not finite in float32")
+}
+
+func TestNotLoaded(t *testing.T) {
+	for _, lowRAM := range []bool{false, true} {
+		err := mlx.Do(t.Context(), func() error {
+			p, err := models.Load(os.DirFS("../models/testdata/zimage-ordinary/model"), models.LoadOptions{LowRAM: lowRAM})
+			if err != nil {
+				return err
+			}
+			defer p.Close()
+			if name := notLoaded(p); (name != "") != lowRAM {
+				t.Errorf("low RAM %v: found %q", lowRAM, name)
+			}
+			return nil
+		})
+		if err != nil {
+			t.Error(err)
+		}
+	}
 }
 
 func TestCheckRoom(t *testing.T) {
