@@ -86,7 +86,7 @@ func ReplayPrecise(ctx context.Context, run string, o PreciseOptions) (*PreciseR
 	if err != nil || compute == mlx.Float32 {
 		return nil, fmt.Errorf("run %s: %w: it was computed in %q, expected bfloat16 or float16", run, ErrRun, settings.Compute)
 	}
-	p := &precise{PreciseOptions: o, run: run, compute: compute, report: &PreciseReport{
+	p := &precise{PreciseOptions: o, run: run, compute: compute, modules: map[string]int{}, report: &PreciseReport{
 		Run: run, Precise: o.Precise, RefDtype: settings.Compute, Limit: o.Limit, replayed: slices.Contains(o.Readings, Isolated),
 	}}
 	if o.Quantize != nil {
@@ -151,6 +151,7 @@ type precise struct {
 	run     string
 	compute mlx.Dtype // of run
 	report  *PreciseReport
+	modules map[string]int // index in report.Modules
 }
 
 // own measures the errors of modules by themselves. It returns false if float32 differs, with that
@@ -191,7 +192,7 @@ func (p *precise) own(ctx context.Context) (ok bool, err error) {
 		if p.Quantize != nil {
 			x.split(truth, quantized[t.Name], tap.Output.Floats())
 		}
-		p.report.add(x)
+		p.add(x)
 	}
 	if err := p.replay(ctx, p.run, o); err != nil {
 		return false, err
@@ -324,13 +325,14 @@ func relativeL2(values, exact []float32) float64 {
 var unitRoundoff = map[mlx.Dtype]float64{mlx.BFloat16: 1.0 / (1 << 8), mlx.Float16: 1.0 / (1 << 11)}
 
 // add keeps the largest multiple of each module.
-func (r *PreciseReport) add(x *Rounding) {
-	i := slices.IndexFunc(r.Modules, func(m *Rounding) bool { return m.Module == x.Module })
+func (p *precise) add(x *Rounding) {
+	at, known := p.modules[x.Module]
 	switch {
-	case i < 0:
-		r.Modules = append(r.Modules, x)
-	case x.Rounding > r.Modules[i].Rounding:
-		r.Modules[i] = x
+	case !known:
+		p.modules[x.Module] = len(p.report.Modules)
+		p.report.Modules = append(p.report.Modules, x)
+	case x.Rounding > p.report.Modules[at].Rounding:
+		p.report.Modules[at] = x
 	}
 }
 

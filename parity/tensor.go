@@ -183,7 +183,7 @@ func channelAxis(name string, shape []int) int {
 
 // first returns the first values, for people to look at.
 func first[T float32 | float64](values []T) []float64 {
-	out := make([]float64, min(10, len(values)))
+	out := make([]float64, min(previewed, len(values)))
 	for i := range out {
 		out[i] = float64(values[i])
 	}

@@ -6,9 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"math"
 	"os"
-	"strconv"
 
 	"github.com/spf13/cobra"
 
@@ -54,11 +52,11 @@ that does not apply are null.
 type tensorsDiffOptions struct {
 	treeFlags
 	refRun     string // where the second name is looked up
-	atol, rtol limitFlag
+	atol, rtol optional[float64]
 }
 
 func newTensorsDiffCommand() *cobra.Command {
-	o := &tensorsDiffOptions{}
+	o := &tensorsDiffOptions{atol: scale("number"), rtol: scale("number")}
 	cmd := &cobra.Command{
 		Use:   "diff NAME|FILE[:KEY][@DTYPE] NAME|FILE[:KEY][@DTYPE]",
 		Short: "Compare two tensors, or the tensors of two files",
@@ -99,34 +97,9 @@ func newTensorsDiffCommand() *cobra.Command {
 	return cmd
 }
 
-// A limitFlag is a number from 0.
-type limitFlag struct{ value *float64 }
-
-func (l *limitFlag) String() string { return "" }
-
-// Type implements pflag.Value.
-func (l *limitFlag) Type() string { return "number" }
-
-// Set implements pflag.Value.
-func (l *limitFlag) Set(s string) error {
-	v, err := strconv.ParseFloat(s, 64)
-	if err != nil || !(v >= 0) || math.IsInf(v, 0) {
-		return errors.New("must be a number, 0 or more")
-	}
-	l.value = &v
-	return nil
-}
-
-func (l *limitFlag) orZero() float64 {
-	if l.value == nil {
-		return 0
-	}
-	return *l.value
-}
-
 // limits returns the limits of --atol and --rtol, nil without them.
 func (o *tensorsDiffOptions) limits() *parity.Limits {
-	if o.atol.value == nil && o.rtol.value == nil {
+	if !o.atol.given() && !o.rtol.given() {
 		return nil
 	}
 	return &parity.Limits{ATol: o.atol.orZero(), RTol: o.rtol.orZero()}

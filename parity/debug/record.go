@@ -25,6 +25,9 @@ func newGlobs(option string, patterns []string) *globs {
 
 // match reports whether the patterns match a tensor.
 func (g *globs) match(t hooks.Tap) bool {
+	if len(g.patterns) == 0 {
+		return false
+	}
 	full, anyStep := t.FullName(), hooks.Name{Module: t.Name, Step: -1, Point: t.Point}.String()
 	asked := func(glob string) bool { return !t.Point.OnRequest() || strings.Contains(glob, t.Point.Key) }
 	hit := func(glob string) bool {

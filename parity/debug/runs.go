@@ -160,16 +160,12 @@ func (r *RunInfo) describe() {
 		errs = append(errs, fmt.Errorf("%s: %w", r.Dir, err))
 	}
 	r.Stats = len(records)
-	files, _ := filepath.Glob(filepath.Join(escapeGlob(r.Dir), "checkpoints", "*.json"))
+	files, _ := fs.Glob(os.DirFS(r.Dir), "checkpoints/*.json")
 	r.Checkpoints = len(files)
 	if r.Bytes, err = folderSize(r.Dir); err != nil {
 		errs = append(errs, err)
 	}
 	r.Problem = damaged(errs)
-}
-
-func escapeGlob(path string) string {
-	return strings.NewReplacer(`\`, `\\`, `*`, `\*`, `?`, `\?`, `[`, `\[`).Replace(path)
 }
 
 // maxSettings is the largest size of a settings.json, in bytes.
