@@ -107,6 +107,53 @@ type Tap struct {
 	Output Tensor
 	// Inputs are the inputs of the module. They are set for its first output.
 	Inputs []TapInput
+
+	parameters func() []hooks.Parameter
+}
+
+// A TapParameter is a parameter of a module, as checkpoints have it, dequantized.
+type TapParameter struct {
+	// Path is the name from the module on, such as to_q.weight.
+	Path string
+	// Bits and GroupSize describe how the parameter is quantized in memory. Bits is 0 for
+	// one that is not quantized.
+	Bits, GroupSize int
+	// Tensor is nil for a parameter that is not in memory.
+	Tensor
+}
+
+// Parameters returns the parameters of the module and of the modules inside it.
+func (t Tap) Parameters() (all []TapParameter) {
+	if t.parameters == nil {
+		return nil
+	}
+	for _, p := range t.parameters() {
+		param := TapParameter{Path: p.Path}
+		if q := p.Quantization; q != nil {
+			param.Bits, param.GroupSize = q.Bits, q.Group
+		}
+		if p.Array != nil {
+			param.Tensor = parameterTensor{p}
+		}
+		all = append(all, param)
+	}
+	return all
+}
+
+// A parameterTensor is a parameter as a tensor. This module's command uses the method
+// Parameter.
+type parameterTensor struct{ p hooks.Parameter }
+
+func (t parameterTensor) Shape() []int               { return t.p.Shape }
+func (t parameterTensor) Dtype() Dtype               { return Dtype(t.p.Dtype.String()) }
+func (t parameterTensor) Parameter() hooks.Parameter { return t.p }
+
+func (t parameterTensor) Float32s() (elements []float32) {
+	mlx.Scope(func() *mlx.Array {
+		elements = t.p.Array().AsType(mlx.Float32).Floats()
+		return nil
+	})
+	return elements
 }
 
 // A TapInput is an input of a module.
@@ -138,7 +185,7 @@ func (h Hook) internal() hooks.Func {
 func newTap(t hooks.Tap) Tap {
 	tap := Tap{
 		Name: t.Name, Class: t.Class, Step: t.Step, Call: t.Call, Negative: t.Negative, Kind: OutputTap, Key: t.Point.Key,
-		FullName: t.FullName(), Output: arrayTensor{t.Output},
+		FullName: t.FullName(), Output: arrayTensor{t.Output}, parameters: t.Parameters,
 	}
 	if t.Point.Kind == hooks.Inner {
 		tap.Kind = InnerTap

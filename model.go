@@ -42,6 +42,20 @@ func (m *Model) Defaults() Defaults { return Defaults(m.pipeline.Defaults) }
 // Multiple returns the number of pixels that heights and widths must be multiples of.
 func (m *Model) Multiple() int { return m.pipeline.Multiple() }
 
+// A Module is a module of a model's networks.
+type Module struct {
+	Name  string // as in [Tap]
+	Class string // the Go type
+}
+
+// Modules lists the modules whose tensors hooks see.
+func (m *Model) Modules() (all []Module) {
+	for _, module := range m.pipeline.Modules() {
+		all = append(all, Module(module))
+	}
+	return all
+}
+
 // Options describe the image to generate. Fields with the value zero stand for the
 // model's defaults.
 type Options struct {

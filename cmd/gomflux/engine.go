@@ -55,6 +55,16 @@ func engineTap(t gomflux.Tap) (tap hooks.Tap, err error) {
 	if t.Kind == gomflux.InnerTap {
 		tap.Point.Kind = hooks.Inner
 	}
+	tap.Parameters = func() (all []hooks.Parameter) {
+		for _, p := range t.Parameters() {
+			found := hooks.Parameter{Path: p.Path}
+			if has, ok := p.Tensor.(interface{ Parameter() hooks.Parameter }); ok {
+				found = has.Parameter()
+			}
+			all = append(all, found)
+		}
+		return all
+	}
 	if tap.Output, err = arrayOf(t.Output); err != nil {
 		return tap, err
 	}

@@ -37,6 +37,21 @@ type Tap struct {
 	Output *mlx.Array
 	// Inputs are the inputs of the module. Only the tap of its first output has them.
 	Inputs []Arg
+	// Parameters lists the parameters of the module and of the modules inside it. It is nil if
+	// they are not known.
+	Parameters func() []Parameter
+}
+
+// A Parameter is a parameter of a module.
+type Parameter struct {
+	Path  string // from the module on, such as to_q.weight
+	Shape []int  // as in the checkpoint
+	Dtype mlx.Dtype
+	// Quantization describes a parameter that is quantized in memory; nil for others.
+	Quantization *mlx.Quantization
+	// Array returns the parameter in the model's layout, dequantized. It is nil for a parameter
+	// that is not loaded.
+	Array func() *mlx.Array
 }
 
 // An Arg is an input of a module. Key is its position or keyword in the reference's
@@ -100,6 +115,8 @@ type Points struct {
 	Func     Func
 	Step     int
 	Negative bool
+	// Parameters lists the parameters of the module with a name; see [Tap]. It may be nil.
+	Parameters func(module string) []Parameter
 
 	calls map[string]calls
 }
@@ -151,6 +168,9 @@ func (p *Points) call(name string) int {
 
 func (p *Points) pass(m Module, t Tap) *mlx.Array {
 	t.Name, t.Class, t.Step, t.Negative = m.Name, m.Class, p.Step, p.Negative
+	if p.Parameters != nil && m.Class != "" {
+		t.Parameters = func() []Parameter { return p.Parameters(m.Name) }
+	}
 	r, err := p.Func(t)
 	if err != nil {
 		mlx.Throw(fmt.Errorf("%s: %w", t.FullName(), err))

@@ -62,6 +62,25 @@ func (p Parameter) Kind() Kind { return p.kind }
 // loaded, or "".
 func (p Parameter) Transform() string { return strings.Join(p.options, ",") }
 
+// Shape returns the shape of the parameter in the layout of diffusers, without the
+// axis of which only the last slice is loaded; see [Param.Last].
+func (p Parameter) Shape() []int {
+	if p.last {
+		return slices.Delete(slices.Clone(p.shape), 2, 3)
+	}
+	return p.shape
+}
+
+// Original returns the loaded parameter in a dtype, dequantized, in the layout of
+// diffusers.
+func (p Parameter) Original(dtype mlx.Dtype) *mlx.Array {
+	x := p.As(dtype)
+	if slices.Contains(p.options, "oihw") {
+		x = ChannelsFirst(x)
+	}
+	return x
+}
+
 // Load fills the parameters of a model (a pointer to a struct) from a
 // checkpoint and binds its modules to their paths. If tensors do not fit, it loads
 // nothing and lists all of them in a [*MismatchError]. It must run on the MLX thread.
@@ -530,6 +549,14 @@ func Parameters(model any) (params []Parameter) {
 		}
 	}})
 	return params
+}
+
+// Modules lists the modules of a model whose component has a name, outermost first.
+func Modules(model any, name string) (all []hooks.Module) {
+	walk(reflect.ValueOf(model), at{path: name}, visitor{
+		module: func(id hooks.Module, _ *Module, _ reflect.StructTag) { all = append(all, id) },
+	})
+	return all
 }
 
 // Linears returns a model's linear layers by their paths, without the component's

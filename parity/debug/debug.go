@@ -31,9 +31,9 @@ func (r *Run) dropCurrent() {
 	}
 }
 
-// makeCurrent makes a tree the one in which the first [Save] begins a run, unless there is a run
+// MakeCurrent makes a tree the one in which the first [Save] begins a run, unless there is a run
 // already.
-func (t *Tree) makeCurrent() {
+func (t *Tree) MakeCurrent() {
 	current.Lock()
 	defer current.Unlock()
 	if current.run == nil {
@@ -41,7 +41,7 @@ func (t *Tree) makeCurrent() {
 	}
 }
 
-// takeCurrent undoes makeCurrent. It returns the run that a [Save] has begun in the tree in the
+// takeCurrent undoes MakeCurrent. It returns the run that a [Save] has begun in the tree in the
 // meantime, or nil.
 func (t *Tree) takeCurrent() *Run {
 	current.Lock()
@@ -189,8 +189,8 @@ func userCode() Location {
 	return caller(func(function string) bool { return strings.HasPrefix(function, module+"parity/debug.") })
 }
 
-// modelCode returns the place in a model that called package hooks.
-func modelCode() Location {
+// ModelCode returns the place in a model that called package hooks. A hook calls it.
+func ModelCode() Location {
 	passed := false
 	return caller(func(function string) bool {
 		rest, ok := strings.CutPrefix(function, module)

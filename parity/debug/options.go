@@ -3,7 +3,6 @@ package debug
 import (
 	"fmt"
 	"os"
-	"path"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -114,8 +113,8 @@ func parseExit(name string) (hooks.Name, error) {
 // Check validates the options before anything runs: names, and that files and tensors exist.
 func (o *Options) Check() error {
 	for _, glob := range slices.Concat(o.Save, o.Stats, o.Checkpoints) {
-		if _, err := path.Match(strings.TrimPrefix(glob, "!"), ""); err != nil || strings.TrimPrefix(glob, "!") == "" {
-			return fmt.Errorf("%q is not a pattern of names (such as 'transformer.layers.*')", glob)
+		if err := CheckGlob(strings.TrimPrefix(glob, "!")); err != nil {
+			return err
 		}
 	}
 	if o.ExitAfter != "" {

@@ -1,6 +1,7 @@
 package debug
 
 import (
+	"fmt"
 	"path"
 	"slices"
 	"strings"
@@ -28,15 +29,9 @@ func (g *globs) match(t hooks.Tap) bool {
 	if len(g.patterns) == 0 {
 		return false
 	}
-	full, anyStep := t.FullName(), hooks.Name{Module: t.Name, Step: -1, Point: t.Point}.String()
+	names := namesOf(t)
 	asked := func(glob string) bool { return !t.Point.OnRequest() || strings.Contains(glob, t.Point.Key) }
-	hit := func(glob string) bool {
-		match := func(name string) bool {
-			ok, err := path.Match(glob, strings.ReplaceAll(name, "/", "\\"))
-			return err == nil && ok
-		}
-		return match(full) || !strings.ContainsAny(glob, "@#") && match(anyStep)
-	}
+	hit := names.match
 	found := false
 	for i, glob := range g.patterns {
 		if glob[0] != '!' && asked(glob) && hit(glob) {
@@ -49,6 +44,33 @@ func (g *globs) match(t hooks.Tap) bool {
 		}
 	}
 	return found
+}
+
+// tapNames are the names of a tensor that a pattern may match: with its step and without.
+type tapNames struct{ full, anyStep string }
+
+func namesOf(t hooks.Tap) tapNames {
+	return tapNames{t.FullName(), hooks.Name{Module: t.Name, Step: -1, Point: t.Point}.String()}
+}
+
+// match reports whether a pattern matches.
+func (n tapNames) match(glob string) bool {
+	match := func(name string) bool {
+		ok, err := path.Match(glob, strings.ReplaceAll(name, "/", "\\"))
+		return err == nil && ok
+	}
+	return match(n.full) || !strings.ContainsAny(glob, "@#") && match(n.anyStep)
+}
+
+// Matches reports whether a pattern, as in [Options.Save], matches a tensor.
+func Matches(glob string, t hooks.Tap) bool { return namesOf(t).match(glob) }
+
+// CheckGlob returns an error about a pattern that is malformed.
+func CheckGlob(glob string) error {
+	if _, err := path.Match(glob, ""); err != nil || glob == "" {
+		return fmt.Errorf("%q is not a pattern of names (such as 'transformer.layers.*')", glob)
+	}
+	return nil
 }
 
 // A Glob is a pattern of one of the lists of [Options].
@@ -104,7 +126,7 @@ func (s *Session) visit(t hooks.Tap) error {
 
 // record records a tensor.
 func (s *Session) record(t hooks.Tap, tensor checkpoint.Tensor, want wanted) error {
-	at := modelCode()
+	at := ModelCode()
 	if want.save {
 		x, err := FromArray(tensor.Name, t.Output)
 		if err == nil {

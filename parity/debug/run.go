@@ -246,12 +246,13 @@ type savedCheckpoint struct {
 	HitCount  int            `json:"hit_count"`
 	Timestamp string         `json:"timestamp"`
 	Location  Location       `json:"location"`
-	Context   *codeContext   `json:"code_context,omitempty"`
+	Context   *CodeContext   `json:"code_context,omitempty"`
 	Metadata  map[string]any `json:"metadata,omitempty"`
 	Variables map[string]any `json:"variables"`
 }
 
-type codeContext struct {
+// A CodeContext has the lines around a [Location], by number.
+type CodeContext struct {
 	StartLine int               `json:"start_line"`
 	EndLine   int               `json:"end_line"`
 	Lines     map[string]string `json:"lines"`
@@ -300,7 +301,7 @@ func (r *Run) Checkpoint(name string, variables, metadata map[string]any, at Loc
 	r.hits[key]++
 	c := savedCheckpoint{
 		Name: name, HitCount: r.hits[key], Timestamp: time.Now().Format(timestamp), Location: at,
-		Context: readContext(at), Metadata: metadata, Variables: map[string]any{},
+		Context: at.Context(), Metadata: metadata, Variables: map[string]any{},
 	}
 	c.Location.File = filepath.Base(at.File)
 	for name, v := range variables {
@@ -340,19 +341,34 @@ func (r *Run) tolerate(err error) error {
 	return nil
 }
 
-// readContext reads the lines around a place, or returns nil without the source file.
-func readContext(at Location) *codeContext {
+// Context reads the lines around a place, or returns nil without the source file. The working
+// folder or one above it may be the source of this module, whose file names begin with its path in
+// some builds.
+func (at Location) Context() *CodeContext {
 	text, err := os.ReadFile(at.File)
+	if name, ok := strings.CutPrefix(at.File, module); ok {
+		for dir := "."; err != nil && exists(filepath.Join(dir, "..")) && len(dir) < 100; dir = filepath.Join(dir, "..") {
+			if exists(filepath.Join(dir, "go.mod")) {
+				text, err = os.ReadFile(filepath.Join(dir, name))
+				break
+			}
+		}
+	}
 	if err != nil {
 		return nil
 	}
 	const around = 5
 	lines := strings.Split(string(text), "\n")
-	c := &codeContext{max(1, at.Line-around), min(len(lines), at.Line+around), map[string]string{}}
+	c := &CodeContext{max(1, at.Line-around), min(len(lines), at.Line+around), map[string]string{}}
 	for n := c.StartLine; n <= c.EndLine; n++ {
 		c.Lines[fmt.Sprint(n)] = lines[n-1]
 	}
 	return c
+}
+
+func exists(name string) bool {
+	_, err := os.Stat(name)
+	return err == nil
 }
 
 // commandLine joins arguments, and quotes those that a shell would split.

@@ -65,7 +65,7 @@ func NewSession(t *Tree, o Options) (*Session, error) {
 	}
 	if !o.Records() {
 		if o.UsesTree() {
-			t.makeCurrent()
+			t.MakeCurrent()
 		}
 		return s, nil
 	}

@@ -16,6 +16,7 @@ import (
 	"encoding/json"
 
 	"github.com/gomflux/gomflux/internal/checkpoint"
+	"github.com/gomflux/gomflux/parity/debug"
 )
 
 // A Request is a command for a session. Arguments is an object with the fields of the command's
@@ -168,24 +169,10 @@ type Watched struct {
 // A Place describes where a run is stopped.
 type Place struct {
 	Stop
-	Location *CodeLocation `json:"location,omitempty"`
-	Context  *CodeContext  `json:"code_context,omitempty"` // if the source file is at hand
-	Around   []AroundItem  `json:"around"`                 // modules, outermost first
-	Before   []string      `json:"before"`                 // tensors that passed, the last one last
-}
-
-// CodeLocation is a line of a source file.
-type CodeLocation struct {
-	File     string `json:"file"`
-	Line     int    `json:"line"`
-	Function string `json:"function"`
-}
-
-// CodeContext has the lines around a location, by number.
-type CodeContext struct {
-	StartLine int               `json:"start_line"`
-	EndLine   int               `json:"end_line"`
-	Lines     map[string]string `json:"lines"`
+	Location *debug.Location    `json:"location,omitempty"`
+	Context  *debug.CodeContext `json:"code_context,omitempty"` // if the source file is at hand
+	Around   []AroundItem       `json:"around"`                 // modules, outermost first
+	Before   []string           `json:"before"`                 // tensors that passed, the last one last
 }
 
 // AroundItem is a module around the stop.
