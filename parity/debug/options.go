@@ -113,7 +113,7 @@ func parseExit(name string) (hooks.Name, error) {
 // Check validates the options before anything runs: names, and that files and tensors exist.
 func (o *Options) Check() error {
 	for _, glob := range slices.Concat(o.Save, o.Stats, o.Checkpoints) {
-		if err := CheckGlob(strings.TrimPrefix(glob, "!")); err != nil {
+		if err := CheckGlob(glob); err != nil {
 			return err
 		}
 	}

@@ -67,7 +67,8 @@ func Matches(glob string, t hooks.Tap) bool { return namesOf(t).match(glob) }
 
 // CheckGlob returns an error about a pattern that is malformed.
 func CheckGlob(glob string) error {
-	if _, err := path.Match(glob, ""); err != nil || glob == "" {
+	name := strings.TrimPrefix(glob, "!")
+	if _, err := path.Match(name, ""); err != nil || name == "" {
 		return fmt.Errorf("%q is not a pattern of names (such as 'transformer.layers.*')", glob)
 	}
 	return nil
