@@ -20,7 +20,7 @@ const maxConfig = 16 << 20
 func ReadJSON(fsys fs.FS, name string, v any) error {
 	data, err := readSmall(fsys, name, maxConfig)
 	if err == nil {
-		err = unmarshal(data, v)
+		err = ParseJSON(data, v)
 	}
 	if err != nil {
 		return fmt.Errorf("%s: %w", FullName(fsys, name), err)
@@ -28,14 +28,14 @@ func ReadJSON(fsys fs.FS, name string, v any) error {
 	return nil
 }
 
-// unmarshal is json.Unmarshal with the checks of ReadJSON.
-func unmarshal(data []byte, v any) error {
+// ParseJSON is json.Unmarshal with the checks of [ReadJSON], except the size.
+func ParseJSON(data []byte, v any) error {
 	s, err := newScanner(data)
 	if err != nil {
 		return atLine(data, err)
 	}
 	if s.peek(); s.has("null") {
-		return errors.New("expected a config, found null")
+		return errors.New("expected an object, found null")
 	}
 	if err := s.skip(); err != nil {
 		return atLine(data, err)

@@ -23,7 +23,7 @@ func TestReadJSON(t *testing.T) {
 	}{
 		{"good", "{\n \"dim\": 3, \"eps\": 1e-5, \"name\": \"x\", \"nested\": {\"heads\": [1, 2]}, \"_class_name\": null\n}\n", ""},
 		{"empty", "", "line 1: expected a value, found the end of the text"},
-		{"null", " null", "expected a config, found null"},
+		{"null", " null", "expected an object, found null"},
 		{"two values", "{}\n{}", "line 2: expected one JSON value, found an object after it"},
 		{"truncated", "{\n\"dim\": 3,\n", "line 3: expected a string, found the end of the text"},
 		{"comma at the end", "{\"dim\": 3,\n}", "line 2: expected a string, found '}'"},
