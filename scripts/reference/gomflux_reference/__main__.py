@@ -45,7 +45,7 @@ def dump_mflux(argv):
 
 def parse(argv=None) -> dict:
     from . import again, check, debug, dump, families, goldens
-    from . import live, modules, noise, original, schedules, selftest, tiny
+    from . import live, noise, original, schedules, selftest, tiny
 
     parser = argparse.ArgumentParser(prog="gomflux-reference", description=__doc__)
     commands = parser.add_subparsers(dest="command", required=True)
@@ -88,15 +88,14 @@ def parse(argv=None) -> dict:
 
     c = command("dump", dump_diffusers, "record a generation")
     dump_arguments(c, (schedules.HEUN, schedules.LINEAR))
-    c.add_argument(
-        "--lora", nargs="+", action="append", default=[], dest="loras", metavar=("FILE", "SCALE"),
-        help="load a LoRA, with a scale other than 1; may be repeated",
-    )  # fmt: skip
+    lora_argument(c)
     c.add_argument(
         "--load", action="append", default=[], dest="loads", metavar="NAME=FILE[:KEY]",
         help="replace a tensor by one of a file, or by one that either side has saved; may be repeated",
     )  # fmt: skip
     c.add_argument("--unchecked", action="store_true", help="record it although a check has found a problem")
+
+    profile_arguments(command("profile", profile_diffusers, "report which code of the libraries a generation executes"))
 
     c = command("check", check.model, "check that a model's libraries compute what it was made for")
     c.add_argument("model", help="a folder in the layout of diffusers, or owner/name on the hub")
@@ -127,10 +126,6 @@ def parse(argv=None) -> dict:
     c = command("convert", debug.convert, "convert a .pt file to .safetensors")
     c.add_argument("source", type=Path, help="written by torch.save: a tensor, or lists and dicts of tensors")
     c.add_argument("out", type=Path, nargs="?", help="default: next to it, with the other extension")
-
-    c = command("modules", modules.show, "list the modules of a pipeline and which of them a run calls")
-    c.add_argument("folder", type=Path)
-    c.add_argument("--out", type=Path, help="text file, instead of standard output")
 
     c = command("noise", noise.write, "write PyTorch's normal noise for some seeds")
     c.add_argument("file", type=Path)
@@ -179,6 +174,14 @@ def parse(argv=None) -> dict:
 
 
 def dump_arguments(c, schedulers):
+    run_arguments(c, schedulers)
+    c.add_argument("--framework", choices=("diffusers", "mflux"), default="diffusers", help="the program to record")
+    tap_arguments(c, None)
+    looking_arguments(c)
+
+
+def run_arguments(c, schedulers):
+    """What a generation is made of, and where its run goes."""
     from . import runs
 
     c.add_argument("model", help="a folder in the layout of diffusers, or owner/name on the hub")
@@ -199,9 +202,28 @@ def dump_arguments(c, schedulers):
     c.add_argument("--image-strength", type=float, default=0.4, help="how much of the image is kept, as in mflux")
     c.add_argument("--references", type=Path, nargs="+", default=[], metavar="PICTURE", help="edit these images")
     c.add_argument("--scheduler", choices=schedulers, help="scheduler; default: the model's own")
-    c.add_argument("--framework", choices=("diffusers", "mflux"), default="diffusers", help="the program to record")
-    tap_arguments(c, None)
-    looking_arguments(c)
+
+
+def lora_argument(c):
+    c.add_argument(
+        "--lora", nargs="+", action="append", default=[], dest="loras", metavar=("FILE", "SCALE"),
+        help="load a LoRA, with a scale other than 1; may be repeated",
+    )  # fmt: skip
+
+
+def profile_arguments(c):
+    from . import schedules
+
+    c.description = (
+        "Runs a generation once while it is observed, and writes PROFILE.md and profile.json: which files and functions "
+        "of diffusers, transformers and torch.nn were executed, by component and module, with calls and own times (which "
+        "include a part of the observer's), which of several implementations ran, and the lines that were not reached."
+    )
+    run_arguments(c, (schedules.HEUN, schedules.LINEAR))
+    lora_argument(c)
+    c.add_argument("--unchecked", action="store_true", help="profile it although a check has found a problem")
+    c.add_argument("--compare", action="store_true", help="run it once more without observing, and report the slow-down")
+    c.add_argument("--modules", type=Path, metavar="FILE", help="write only a list of the modules, without a profile")
 
 
 def looking_arguments(c):
@@ -231,6 +253,12 @@ def dump_diffusers(framework, loras, **args):
     from . import adapters, dump
 
     dump.pipeline(loras=adapters.specs_of(loras), **args)
+
+
+def profile_diffusers(loras, **args):
+    from . import adapters, profile
+
+    profile.run(loras=adapters.specs_of(loras), **args)
 
 
 def make_loras(out):

@@ -37,7 +37,14 @@ def settle(module: torch.nn.Module):
 
 def load(model, compute: str = "float32", device: str = "cpu"):
     """A pipeline, from a folder or by its hub id, and the name of its family."""
-    pipe = diffusers.DiffusionPipeline.from_pretrained(model, dtype=getattr(torch, compute))
+    if not os.path.isdir(model) and (os.path.exists(model) or not re.fullmatch(r"[\w.-]+/[\w.-]+", str(model))):
+        raise SystemExit(f"{model}: expected a folder in the layout of diffusers, or owner/name on the hub")
+    try:
+        pipe = diffusers.DiffusionPipeline.from_pretrained(model, dtype=getattr(torch, compute))
+    except OSError as e:
+        if e.filename:
+            raise
+        raise SystemExit(f"{model}: {str(e).splitlines()[0]}") from e
     family = family_of(pipe)
     FAMILIES[family].prepare(pipe)
     quiet(pipe)
@@ -87,28 +94,12 @@ def pipeline(
     log_dir. taps are globs of the tensors to keep, stats and checkpoint of those to describe; taps are everything
     unless others are given. loras are pairs of file and scale, loads the tensors to replace (see replace.py).
     """
-    if picture and scheduler:
-        raise SystemExit("image-to-image is recorded with the model's own scheduler only")
-    if picture and references:
-        raise SystemExit("--picture and --references cannot be combined")
     given = replace.Replacements(loads, log_dir)
-    prepare(threads, device)
-    pipe, name = load(model, compute, device)
-    family = FAMILIES[name]
-    if picture and not family.image_pipeline:
-        raise SystemExit(f"{name} does not support image-to-image")
-    check_references(name, family, len(references or ()))
-    if len({file.name for file in references or ()}) < len({file.resolve() for file in references or ()}):
-        raise SystemExit("reference images need different file names, even in different folders")
-    if negative_prompt is not None and not family.negative_prompt:
-        raise SystemExit(f"{name} has no negative prompt of one's own")
-    adapters.apply(pipe, loras)
+    pipe, name, family = opened(model, negative_prompt, picture, references, scheduler, compute, device, threads, loras)
     modules = names_of(pipe)
     given.check(modules)
     for option, globs in (("taps", taps or ()), ("stats", stats), ("checkpoint", checkpoint)):
         check_globs(option, globs, modules)
-    if scheduler:
-        pipe.scheduler = schedules.scheduler_of(scheduler, pipe.scheduler.config)
     taps = taps or ([] if stats or checkpoint else ["*"])
     run = None if out else runs.Run(log_dir)
     record = Recorder(out, taps, sample, memory, run, keep=bool(taps), given=given)
@@ -145,8 +136,31 @@ def pipeline(
     given.end(record.seen)
 
 
-def generate(pipe, family, record, settings, picture, image_strength, references, scheduler, run, out, unchecked):
-    """Runs the pipeline. Returns its image, the prompts' lengths, and what is to be recorded besides the settings."""
+def opened(model, negative_prompt, picture, references, scheduler, compute, device, threads, loras):
+    """Loads what a generation needs: the pipeline, the name of its family, and the family. Refuses what it cannot do."""
+    if picture and scheduler:
+        raise SystemExit("image-to-image is recorded with the model's own scheduler only")
+    if picture and references:
+        raise SystemExit("--picture and --references cannot be combined")
+    prepare(threads, device)
+    pipe, name = load(model, compute, device)
+    family = FAMILIES[name]
+    if picture and not family.image_pipeline:
+        raise SystemExit(f"{name} does not support image-to-image")
+    check_references(name, family, len(references or ()))
+    if len({file.name for file in references or ()}) < len({file.resolve() for file in references or ()}):
+        raise SystemExit("reference images need different file names, even in different folders")
+    if negative_prompt is not None and not family.negative_prompt:
+        raise SystemExit(f"{name} has no negative prompt of one's own")
+    adapters.apply(pipe, loras)
+    if scheduler:
+        pipe.scheduler = schedules.scheduler_of(scheduler, pipe.scheduler.config)
+    return pipe, name, family
+
+
+def generate(pipe, family, record, settings, picture, image_strength, references, scheduler, run, out, unchecked, around=None):
+    """Runs the pipeline, inside the context around. Returns its image, the prompts' lengths, and what is to be recorded
+    besides the settings."""
     height, width, steps = settings["height"], settings["width"], settings["steps"]
     first = 0
     if picture:
@@ -182,6 +196,7 @@ def generate(pipe, family, record, settings, picture, image_strength, references
         family.running(pipe),
         own_sigmas(pipe) if scheduler == schedules.HEUN else nullcontext(),
         inner.observe(record, modules_of(pipe), family.unrotated),
+        around or nullcontext(),
     ):
         image = pipe(
             prompt=settings["prompt"],
@@ -339,10 +354,10 @@ def observe_pipeline(
 
 
 def bring(picture: Path, run, out: Path | None) -> str:
-    """Returns the image's name for settings.json: a file in the run's folder, or next to a dump's."""
+    """Returns the image's name for settings.json: a file in the run's folder, or next to a dump's, if there is one."""
     if run:
         return runs.copy_into(picture, run.folder / "images" / "given").relative_to(run.folder).as_posix()
-    if picture.resolve().parent != out.resolve().parent:
+    if out and picture.resolve().parent != out.resolve().parent:
         runs.copy_into(picture, out)
     return picture.name
 

@@ -32,7 +32,8 @@ encode zimage-ordinary/model zimage-ordinary/encode --picture zimage-ordinary/en
 decode zimage-ordinary/model zimage-ordinary/roundtrip
     --latent zimage-ordinary/encode/tensors.safetensors:vae.encode.out --taps vae.decoder
 
-modules zimage-ordinary/model --out zimage-ordinary/modules.txt
+profile zimage-ordinary/model --modules zimage-ordinary/modules.txt --prompt 'a red circle' --picture zimage-ordinary/encode/picture.png
+    --image-strength 0.5 --steps 2 --height 40 --width 40 --max-sequence-length 40
 
 tiny zimage-small/model --seed 12 --kind small-activations --layout v5
     --dim 36 --heads 3 --axes-dims 2 4 6 --axes-lens 600 64 48 --layers 2 --refiner-layers 2 --rope-theta 100
@@ -115,7 +116,8 @@ dump flux1-dev-small/model flux1-dev-small/dump --prompt {shlex.quote(SHORT)}
     'text_encoder_2.*.block.1.*norm' 'vae.decoder.conv_in' 'vae.decoder.mid_block' 'vae.decoder.up_blocks.0'
     '!*dropout*' '!*.act*' '!*:in.*' '!transformer.pos_embed*'
 
-modules flux1-dev-small/model --out flux1-dev-small/modules.txt
+profile flux1-dev-small/model --modules flux1-dev-small/modules.txt --prompt 'a red circle' --picture flux1-dev-image/picture.png
+    --image-strength 0.5 --steps 2 --height 80 --width 80 --max-sequence-length 40
 
 dump flux1-dev-small/model flux1-dev-image/dump --prompt {shlex.quote(SHORT)} --picture flux1-dev-image/picture.png
     --image-strength 0.4 --steps 5 --guidance 2.5 --seed 23 --height 32 --width 48 --max-sequence-length 40
@@ -200,7 +202,8 @@ dump flux2-klein-base/model flux2-klein-base/dump --prompt {shlex.quote(SHORT)}
     'transformer.norm_out*@0' 'text_encoder.*.layers.[012]' 'text_encoder.*.layers.1.*norm' 'text_encoder.*.layers.2#1'
     'vae.decoder.*_block' '!*dropout*' '!*:in.*' '!transformer.pos_embed*'
 
-modules flux2-klein-base/model --out flux2-klein-base/modules.txt
+profile flux2-klein-base/model --modules flux2-klein-base/modules.txt --prompt 'a red circle' --references flux2-klein-edit2/first.png
+    --steps 2 --height 40 --width 40 --max-sequence-length 40
 
 tiny flux2-klein-kv/model --family flux2-klein-kv --seed 27 --layout hub
     --heads 2 --axes-dims 4 2 4 2 --layers 1 --single-layers 1
@@ -300,7 +303,8 @@ dump qwen-edit-plus/model qwen-vision/dump --prompt {shlex.quote(EDIT)} --refere
     'text_encoder.*.visual.blocks.0.mlp*' 'text_encoder.*.visual.blocks.0.norm2*' 'text_encoder.*.visual.blocks.0'
     '!*position_embeddings*' vision.pixel_values
 
-modules qwen-edit-plus/model --out qwen-edit-plus/modules.txt
+profile qwen-edit-plus/model --modules qwen-edit-plus/modules.txt --prompt 'a red circle' --references qwen-edit-plus/first.png
+    --steps 2 --height 80 --width 80 --max-sequence-length 40
 
 tiny vae-512/model --seed 13 --layout v5 --only vae --vae-channels 4 4 8 8 --vae-norm-groups 2
 

@@ -126,6 +126,8 @@ class Recorder:
         self.modules = []  # the modules themselves
         self.crop = {}  # component -> (padded, valid) number of tokens
         self._stored, self._held, self._size = {}, {}, 0
+        if not out:
+            return  # nothing is kept
         folder = out / inside
         folder.mkdir(parents=True, exist_ok=True)
         (out / "settings.json").unlink(missing_ok=True)  # without it nobody takes an unfinished dump for a whole one
