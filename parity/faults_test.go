@@ -1,6 +1,7 @@
 package parity
 
 import (
+	"cmp"
 	"context"
 	"encoding/binary"
 	"encoding/json"
@@ -301,9 +302,42 @@ func transposeKernel(shape []int, v []float32) {
 	}
 }
 
+const testdata = "../models/testdata"
+
+// plant edits the model's files, if the fault does so, and returns the folders of model, "" for the
+// run's own, and run.
+func (f fault) plant(t *testing.T) (model, run string) {
+	run = filepath.Join(testdata, cmp.Or(f.dump, "zimage-ordinary"), "dump")
+	if f.edit == nil {
+		return "", run
+	}
+	dir := t.TempDir()
+	from := filepath.Join(testdata, modelOf(t, run))
+	for part, from := range map[string]string{"model": from, "dump": run} {
+		if err := os.CopyFS(filepath.Join(dir, part), os.DirFS(from)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	pictures, err := filepath.Glob(filepath.Join(run, "..", "*.png"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range pictures {
+		data, err := os.ReadFile(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(filepath.Join(dir, filepath.Base(name)), data, 0o666); err != nil {
+			t.Fatal(err)
+		}
+	}
+	model, run = filepath.Join(dir, "model"), filepath.Join(dir, "dump")
+	f.edit(t, model, run)
+	return model, run
+}
+
 // TestFaults plants each fault and reads the verdict.
 func TestFaults(t *testing.T) {
-	const testdata = "../models/testdata"
 	for _, dump := range []string{"zimage-ordinary", "zimage-small", "flux1-inner", "flux1-kontext", "flux2-inner",
 		"qwen-inner"} { // what is found below is not there without it
 		r, err := Replay(context.Background(), filepath.Join(testdata, dump, "dump"), Options{Readings: []string{Isolated}, quick: true})
@@ -316,35 +350,7 @@ func TestFaults(t *testing.T) {
 	}
 	for _, f := range slices.Concat(faults, fluxFaults, kontextFaults, qwenFaults, seedFaults) {
 		t.Run(f.name, func(t *testing.T) {
-			dump := f.dump
-			if dump == "" {
-				dump = "zimage-ordinary"
-			}
-			model, run := "", filepath.Join(testdata, dump, "dump")
-			if f.edit != nil {
-				dir := t.TempDir()
-				from := filepath.Join(testdata, modelOf(t, run))
-				for part, from := range map[string]string{"model": from, "dump": run} {
-					if err := os.CopyFS(filepath.Join(dir, part), os.DirFS(from)); err != nil {
-						t.Fatal(err)
-					}
-				}
-				pictures, err := filepath.Glob(filepath.Join(run, "..", "*.png"))
-				if err != nil {
-					t.Fatal(err)
-				}
-				for _, name := range pictures {
-					data, err := os.ReadFile(name)
-					if err != nil {
-						t.Fatal(err)
-					}
-					if err := os.WriteFile(filepath.Join(dir, filepath.Base(name)), data, 0o666); err != nil {
-						t.Fatal(err)
-					}
-				}
-				model, run = filepath.Join(dir, "model"), filepath.Join(dir, "dump")
-				f.edit(t, model, run)
-			}
+			model, run := f.plant(t)
 			r, err := Replay(context.Background(), run,
 				Options{Model: model, Readings: []string{Isolated}, quick: true, bug: f.bug, fault: f.fault})
 			if err != nil {
@@ -358,7 +364,7 @@ func TestFaults(t *testing.T) {
 			if v.OK || v.Stage != f.stage || v.Module != f.module {
 				t.Errorf("found %s in stage %s, expected %s in stage %s", v.Module, v.Stage, f.module, f.stage)
 			}
-			if asked := dump == "zimage-small"; asked != (len(v.Ask) > 0) && (asked || dump == "zimage-ordinary") && f.stage != "step 1" {
+			if asked := f.dump == "zimage-small"; asked != (len(v.Ask) > 0) && (asked || f.dump == "") && f.stage != "step 1" {
 				t.Errorf("asks for %q", v.Ask)
 			}
 			if f.hint != "" && !slices.ContainsFunc(v.Hints, func(h Hint) bool { return h.Key == f.hint }) {

@@ -35,6 +35,9 @@ func (r *replay) load() error {
 	if r.absent, err = absentFrom(r.fsys, r.pipeline.Components()); err != nil {
 		return err
 	}
+	if r.ref.live != nil {
+		r.ref.live.untapped = r.absent.untapped
+	}
 	if r.request, err = r.newRequest(); err != nil {
 		return err
 	}
@@ -42,6 +45,9 @@ func (r *replay) load() error {
 		return fmt.Errorf("run %s: %w: %w", r.run, ErrRun, err)
 	}
 	r.passNames = passNames{r.ref, r.ref.batched() && r.pipeline.UsesNegativePrompt(r.request)}
+	if r.ref.live != nil {
+		r.ref.live.twice = r.inBatch
+	}
 	return nil
 }
 
@@ -58,6 +64,7 @@ func (r *replay) newRequest() (models.Request, error) {
 	case family.Find(r.pipeline.Class).NeedsNegativePrompt:
 		q.Guidance = min(q.Guidance, 1) // which disables guidance
 	}
+	r.ref.await("latents.init")
 	if noise := r.ref.Array("latents.init"); noise != nil && noise.Ndim() > 1 {
 		q.Latents = models.Latents{Shape: noise.Shape()[1:], Data: noise.Floats()}
 	} else {

@@ -53,6 +53,7 @@ type Run struct {
 	dtypes map[string]string          // as stored
 	given  map[string]json.RawMessage // the keys of settings.json; nil without such a file
 	stats  map[string]debug.Record    // by name; nil without traces/stats.jsonl
+	live   *stream                    // where the tensors come from while the run goes on; nil if it has ended
 }
 
 // runFiles are the files of a run whose settings list none.
@@ -225,13 +226,22 @@ func (r *Run) add(other *Run) error {
 }
 
 // Array returns a tensor of the run, or nil.
-func (r *Run) Array(name string) *mlx.Array { return r.arrays[r.stored(name)] }
+func (r *Run) Array(name string) *mlx.Array {
+	x := r.arrays[r.stored(name)]
+	if r.live != nil && x != nil {
+		return x.Reshape(x.Shape()...) // which lives on where x is freed
+	}
+	return x
+}
 
 // stored returns the name that a tensor has in the files.
 func (r *Run) stored(name string) string { return cmp.Or(r.Aliases[name], name) }
 
 // Names lists every tensor of the run.
 func (r *Run) Names() []string {
+	if r.live != nil {
+		return slices.Sorted(maps.Keys(r.live.names))
+	}
 	names := slices.AppendSeq(slices.Collect(maps.Keys(r.arrays)), maps.Keys(r.Aliases))
 	slices.Sort(names)
 	return slices.Compact(names)

@@ -21,6 +21,9 @@ var secondCall = regexp.MustCompile(`^transformer[^:]*@\d+#1`)
 
 // batched reports whether a run's passes are rows of one batch.
 func (r *Run) batched() bool {
+	if r.live != nil {
+		return r.Guidance > 0 && r.Passes != "calls"
+	}
 	return r.Guidance > 0 && r.Passes != "calls" && r.has("transformer") &&
 		!slices.ContainsFunc(r.recorded(), secondCall.MatchString)
 }

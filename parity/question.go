@@ -19,7 +19,7 @@ func (r *replay) question(name string, tap hooks.Tap, got, want *mlx.Array) hint
 	}
 	return hints.Question{
 		Name: n, Ours: got, Reference: want, Guidance: r.ref.Guidance,
-		Names: r.ref.Names(), Tensor: func(n hooks.Name) *mlx.Array { return r.samePass(n, tap, want.Shape()) },
+		Names: r.ref.heldNames(), Tensor: func(n hooks.Name) *mlx.Array { return r.samePass(n, tap, want.Shape()) },
 	}
 }
 

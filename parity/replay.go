@@ -52,18 +52,26 @@ func Replay(ctx context.Context, run string, o Options) (*Report, error) {
 				return fmt.Errorf("%s, with more tensors of %s: %w", more, run, err)
 			}
 		}
-		r := &replay{Options: o, ref: ref, run: run, entries: map[string]*Tensor{}}
-		if err := r.load(); err != nil {
-			return err
-		}
-		defer r.pipeline.Close()
-		if err := r.passes(); err != nil {
-			return err
-		}
-		report = r.report()
-		return nil
+		report, err = o.replay(run, ref)
+		return err
 	})
 	return report, err
+}
+
+// replay runs the settings of a reference's run, and compares its tensors.
+func (o Options) replay(run string, ref *Run) (*Report, error) {
+	r := &replay{Options: o, ref: ref, run: run, entries: map[string]*Tensor{}}
+	if err := r.load(); err != nil {
+		return nil, err
+	}
+	defer r.pipeline.Close()
+	if err := r.passes(); err != nil {
+		return nil, err
+	}
+	if err := ref.end(r.ours != nil); err != nil {
+		return nil, err
+	}
+	return r.report(), nil
 }
 
 // A replay is one in progress.
@@ -129,7 +137,7 @@ func (r *replay) passes() error {
 // depths returns the depths of the modules in the dump.
 func (r *replay) depths() []int {
 	depths := []int{0}
-	for _, name := range r.ref.Names() {
+	for _, name := range r.ref.moduleNames() {
 		if n, err := hooks.ParseName(name); err == nil && n.Point.Kind != hooks.Input {
 			depths = append(depths, depth(n.Module))
 		}
@@ -202,10 +210,8 @@ func (r *replay) look(tap hooks.Tap, positive int) (replacement *mlx.Array, err 
 		if t.Point.Kind != hooks.Output && !own {
 			continue
 		}
-		if name := r.name(nameOf(t), t.Negative, positive); r.isThere(name, t) {
-			if x := r.compare(name, t); t.Point == tap.Point { // inputs cannot be replaced
-				replacement = x
-			}
+		if x := r.meet(r.name(nameOf(t), t.Negative, positive), t); t.Point == tap.Point { // inputs cannot be replaced
+			replacement = x
 		}
 		if t.Point.Key != hooks.Weights {
 			continue
@@ -222,6 +228,15 @@ func (r *replay) look(tap hooks.Tap, positive int) (replacement *mlx.Array, err 
 	return replacement, nil
 }
 
+// meet compares a tensor if the reference has it, and returns what replaces it.
+func (r *replay) meet(name string, tap hooks.Tap) *mlx.Array {
+	if !r.isThere(name, tap) {
+		return nil
+	}
+	defer r.ref.used(name)
+	return r.compare(name, tap)
+}
+
 // ownPass reports whether this pass compares inputs and inner values too.
 func (r *replay) ownPass() bool {
 	return r.pass.last || r.pass.reading == Free && !slices.Contains(r.Readings, Isolated)
@@ -231,6 +246,7 @@ func (r *replay) ownPass() bool {
 // reference lacks as incomplete: their errors include those of what is inside.
 func (r *replay) isThere(name string, tap hooks.Tap) bool {
 	r.visited[name] = true
+	r.ref.await(name)
 	there := r.ref.Array(name) != nil || r.ref.Array(name+":samples") != nil
 	if r.ownPass() {
 		wanted := !tap.Point.OnRequest() && r.absent.untapped(name) == ""

@@ -50,22 +50,18 @@ func ParseHeader(r io.ReaderAt, size int64) (*Header, error) {
 	if _, err := r.ReadAt(prefix[:], 0); err != nil {
 		return nil, fmt.Errorf("cannot read the header length: %w", oserr.NoEOF(err))
 	}
-	if hint := foreign(prefix[:]); hint != "" {
-		return nil, fmt.Errorf("not a safetensors file: %s", hint)
+	length, err := headerLength(prefix[:], maxHeader)
+	if err != nil {
+		return nil, err
 	}
-	length := binary.LittleEndian.Uint64(prefix[:])
-	if length > maxHeader {
-		return nil, fmt.Errorf("header length is %d bytes, expected at most %d: the file is damaged or not a safetensors file",
-			length, maxHeader)
-	}
-	if int64(length) > size-8 {
+	if length > size-8 {
 		return nil, fmt.Errorf("header length is %d bytes, but only %d follow it: the file is damaged or truncated", length, size-8)
 	}
 	text := make([]byte, length)
 	if _, err := r.ReadAt(text, 8); err != nil && length > 0 {
 		return nil, fmt.Errorf("cannot read the header: %w", oserr.NoEOF(err))
 	}
-	h := &Header{DataOffset: 8 + int64(length)}
+	h := &Header{DataOffset: 8 + length}
 	if err := h.parse(text); err != nil {
 		return nil, fmt.Errorf("header: %w", err)
 	}
@@ -73,6 +69,48 @@ func ParseHeader(r io.ReaderAt, size int64) (*Header, error) {
 		return nil, err
 	}
 	return h, nil
+}
+
+// ReadHeader reads and validates the header of a safetensors file that is part of a stream, whose
+// next bytes are then the tensors' data, in the order of Names. The header has at most limit bytes.
+// The error is io.EOF only if the stream ends before the file.
+func ReadHeader(r io.Reader, limit int64) (*Header, error) {
+	var prefix [8]byte
+	if n, err := io.ReadFull(r, prefix[:]); err == io.EOF && n == 0 {
+		return nil, err
+	} else if err != nil {
+		return nil, fmt.Errorf("cannot read the header length: %w", err)
+	}
+	length, err := headerLength(prefix[:], min(limit, maxHeader))
+	if err != nil {
+		return nil, err
+	}
+	text := make([]byte, length)
+	if _, err := io.ReadFull(r, text); err != nil {
+		return nil, fmt.Errorf("cannot read the header: %w", oserr.NoEOF(err))
+	}
+	h := &Header{DataOffset: 8 + length}
+	if err := h.parse(text); err != nil {
+		return nil, fmt.Errorf("header: %w", err)
+	}
+	var size int64
+	for _, t := range h.Tensors {
+		size = max(size, t.End)
+	}
+	return h, h.tile(size)
+}
+
+// headerLength returns the length of a header, of a file's first 8 bytes.
+func headerLength(prefix []byte, most int64) (int64, error) {
+	if hint := foreign(prefix); hint != "" {
+		return 0, fmt.Errorf("not a safetensors file: %s", hint)
+	}
+	length := binary.LittleEndian.Uint64(prefix)
+	if length > uint64(most) {
+		return 0, fmt.Errorf("header length is %d bytes, expected at most %d: the file is damaged or not a safetensors file",
+			length, most)
+	}
+	return int64(length), nil
 }
 
 // convert is the hint about weights in formats that gomflux does not read.
