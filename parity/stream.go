@@ -19,20 +19,14 @@ import (
 	"github.com/gomflux/gomflux/parity/debug"
 )
 
-// A stream is a sequence of safetensors files without anything between them. The keys of their
-// metadata tell what they are:
-//
-//	settings   the first file: settings.json of the run, as far as it is known when the run
-//	           begins, with the names of the reference's modules in "modules"
-//	(none)     tensors, as they are computed
-//	finished   the module whose call, with step and number, has finished
-//	end        the last file
-//
-// Other keys are ignored.
+// Keys of the metadata in a stream, which is a sequence of safetensors files without anything
+// between them. The files have tensors, as they are computed, or one of these keys.
 const (
+	// The first file: the run's settings.json as it is known at the beginning, with the names of the
+	// reference's modules in "modules".
 	streamSettings = "settings"
-	streamFinished = "finished"
-	streamEnd      = "end"
+	streamFinished = "finished" // a module's call, with step and number, has finished
+	streamEnd      = "end"      // the last file
 
 	maxStreamHeader = 16 << 20 // bytes
 	maxStreamNames  = 1 << 22
