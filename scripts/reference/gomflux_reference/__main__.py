@@ -7,9 +7,16 @@ import signal
 import sys
 from pathlib import Path
 
+from .files import HEUN, LINEAR, MEMORY
 
-def main(argv=None):
+
+def main(argv=None, signals: bool = True):
+    """Runs a command. signals has those that ask to end end it; a debugger handles them itself."""
     argv = sys.argv[1:] if argv is None else argv
+    if argv[:1] == ["debug"]:  # without diffusers
+        from .debugger import command
+
+        sys.exit(command.main(argv[1:]))
     if ("--framework", "mflux") in zip(argv, argv[1:]) or "--framework=mflux" in argv:  # without diffusers
         return dump_mflux(argv)
     import diffusers
@@ -20,10 +27,13 @@ def main(argv=None):
         library.utils.logging.disable_progress_bar()
     args = parse(argv)
     # a signal that asks to end is as good as an interrupt: what a run has written is then put in order
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
+    if signals:
+        signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     try:
         args.pop("run")(**args)
     except KeyboardInterrupt:
+        if not signals:
+            raise
         sys.exit(128 + signal.SIGINT)
     except OSError as e:
         if not e.filename and e.errno != errno.ENOSPC:
@@ -87,13 +97,8 @@ def parse(argv=None) -> dict:
         )
 
     c = command("dump", dump_diffusers, "record a generation")
-    dump_arguments(c, (schedules.HEUN, schedules.LINEAR))
-    lora_argument(c)
-    c.add_argument(
-        "--load", action="append", default=[], dest="loads", metavar="NAME=FILE[:KEY]",
-        help="replace a tensor by one of a file, or by one that either side has saved; may be repeated",
-    )  # fmt: skip
-    c.add_argument("--unchecked", action="store_true", help="record it although a check has found a problem")
+    diffusers_arguments(c)
+    commands.add_parser("debug", help="stop a dump or a script at tensors and lines (debug --help)", add_help=False)
 
     profile_arguments(command("profile", profile_diffusers, "report which code of the libraries a generation executes"))
 
@@ -173,6 +178,26 @@ def parse(argv=None) -> dict:
     return args
 
 
+def diffusers_arguments(c):
+    """The arguments of dump with diffusers."""
+    dump_arguments(c, (HEUN, LINEAR))
+    lora_argument(c)
+    c.add_argument(
+        "--load", action="append", default=[], dest="loads", metavar="NAME=FILE[:KEY]",
+        help="replace a tensor by one of a file, or by one that either side has saved; may be repeated",
+    )  # fmt: skip
+    c.add_argument("--unchecked", action="store_true", help="record it although a check has found a problem")
+
+
+def check_dump(argv, parser):
+    """Checks the arguments of dump, with a class of parsers, and without diffusers."""
+    c = parser(prog="gomflux-reference dump", description="record a generation")
+    diffusers_arguments(c)
+    args = c.parse_args(argv)
+    if args.framework != "diffusers":
+        c.error("--framework mflux: the debugger runs PyTorch only")
+
+
 def dump_arguments(c, schedulers):
     run_arguments(c, schedulers)
     c.add_argument("--framework", choices=("diffusers", "mflux"), default="diffusers", help="the program to record")
@@ -235,8 +260,6 @@ def looking_arguments(c):
 
 
 def tap_arguments(c, default=("*",)):
-    from . import record
-
     usual = "" if default else "; default: all, or none with --stats or --checkpoint"
     c.add_argument(
         "--taps", nargs="+", default=default and list(default), metavar="GLOB",
@@ -244,7 +267,7 @@ def tap_arguments(c, default=("*",)):
     )  # fmt: skip
     c.add_argument("--sample", type=int, default=0, metavar="N", help="keep N random values of modules' larger tensors")
     c.add_argument(
-        "--max-memory", type=size, default=record.MEMORY, dest="memory", metavar="SIZE",
+        "--max-memory", type=size, default=MEMORY, dest="memory", metavar="SIZE",
         help="size of the tensors in memory before they are written: bytes, or for example 64MB",
     )  # fmt: skip
 

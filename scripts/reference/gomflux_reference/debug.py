@@ -25,7 +25,8 @@ import torch
 from safetensors import safe_open
 from safetensors.torch import save_file
 
-from . import runs
+from . import debugger, runs
+from .files import code_context
 from .record import leaves
 
 RECORD = "gomflux"  # where the metadata of a tensor's file has what is known of it
@@ -35,7 +36,6 @@ LONG = {
     "F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat16", "I64": "int64", "I32": "int32",
     "I16": "int16", "I8": "int8", "U8": "uint8", "BOOL": "bool",
 }  # fmt: skip
-AROUND = 5  # lines before and after a checkpoint
 
 _run, _hits = None, {}
 
@@ -55,20 +55,32 @@ def end():
     _run.end(interrupted=hasattr(sys, "last_value"))
 
 
+def use_run(run: runs.Run):
+    """Makes this process's run one that has begun already, and that its owner ends."""
+    global _run
+    _run = _run or run
+
+
 def debug_save(tensor, name: str, exit_after: bool = False) -> Path:
     """Saves a tensor (of PyTorch, NumPy or MLX). One that has a name for the second time is name#1, and so on."""
+    file = save(tensor, name, location())
+    if exit_after:
+        print(f"ended after {name} was saved to {file}", file=sys.stderr)
+        sys.exit(0)
+    return file
+
+
+def save(tensor, name: str, at: dict) -> Path:
+    """debug_save of a tensor that was computed at a place."""
     run = the_run()
     _hits[name] = hit = _hits.get(name, 0) + 1
     full = name if hit == 1 else further(name, hit - 1)
     t = plain(tensor)
-    known = {"name": full, "hit_count": hit, "timestamp": now(), "location": location(), "point": point_of(full)}
+    known = {"name": full, "hit_count": hit, "timestamp": now(), "location": at, "point": point_of(full)}
     known |= summary(t)
     file = run.folder / "tensors" / (file_name(full) + ".safetensors")
     run.reserve(t.nbytes)
     save_file({full: t}, file, metadata={RECORD: json.dumps(known)})
-    if exit_after:
-        print(f"ended after {full} was saved to {file}", file=sys.stderr)
-        sys.exit(0)
     return file
 
 
@@ -96,11 +108,14 @@ def debug_load(
 def debug_checkpoint(name: str, skip: bool = False, metadata: dict | None = None, **variables) -> Path:
     """Writes the values of variables to checkpoints/checkpoint_NAME_hit001.json, where the number counts the calls.
 
-    skip is for scripts that were written for mflux's debugger: here nothing ever stops.
+    Under the debugger (gomflux-reference debug start -- script.py) the run stops here then, unless skip is set.
     """
     run, key = the_run(), f"checkpoint {name}"
     _hits[key] = _hits.get(key, 0) + 1
-    return write_checkpoint(run.folder, run, name, _hits[key], location(), variables, metadata)
+    file = write_checkpoint(run.folder, run, name, _hits[key], location(), variables, metadata)
+    if debugger.current and not skip:
+        debugger.current.checkpoint(name, variables, caller())
+    return file
 
 
 def write_checkpoint(
@@ -366,19 +381,16 @@ def now() -> str:
     return datetime.datetime.now().isoformat(timespec="microseconds")
 
 
-def location() -> dict:
-    """The place outside of this file that called."""
+def caller():
+    """The innermost frame outside of this file."""
     frame = sys._getframe()
     while frame.f_code.co_filename == __file__ and frame.f_back:
         frame = frame.f_back
+    return frame
+
+
+def location() -> dict:
+    """The place outside of this file that called."""
+    frame = caller()
     code = frame.f_code
     return {"file": code.co_filename, "line": frame.f_lineno, "function": code.co_name}
-
-
-def code_context(at: dict) -> dict | None:
-    try:
-        lines = Path(at["file"]).read_text(encoding="utf-8").split("\n")
-    except (OSError, ValueError):
-        return None
-    start, end = max(1, at["line"] - AROUND), min(len(lines), at["line"] + AROUND)
-    return {"start_line": start, "end_line": end, "lines": {str(n): lines[n - 1] for n in range(start, end + 1)}}

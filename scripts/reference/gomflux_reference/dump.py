@@ -249,15 +249,19 @@ VALUES = ("prompt.", "negative.", "sigmas", "timesteps", "latents", "image", "va
 def check_globs(option: str, globs, modules: set[str]):
     """Ends the program if a glob begins like no name at all."""
     for glob in globs:
-        glob = glob.removeprefix("!")
-        literal = re.split(r"[*?\[@#:]", glob)[0]
-        exact = literal == glob or glob[len(literal)] in "@#:"
-        if exact and literal in modules or any(v.startswith(literal) or literal.startswith(v) for v in VALUES):
-            continue
-        if not exact and any(m.startswith(literal) for m in modules):
-            continue
-        hint = near(literal, {*modules, *VALUES})
-        raise SystemExit(f"--{option} {glob}: no module or value of that name (near: {hint})")
+        if hint := impossible(glob.removeprefix("!"), modules):
+            raise SystemExit(f"--{option} {glob.removeprefix('!')}: no module or value of that name (near: {hint})")
+
+
+def impossible(glob: str, modules: set[str]) -> str:
+    """Names that are near to a glob that begins like no name at all; nothing for another."""
+    literal = re.split(r"[*?\[@#:]", glob)[0]
+    exact = literal == glob or glob[len(literal)] in "@#:"
+    if exact and literal in modules or any(v.startswith(literal) or literal.startswith(v) for v in VALUES):
+        return ""
+    if not exact and any(m.startswith(literal) for m in modules):
+        return ""
+    return near(literal, {*modules, *VALUES})
 
 
 def report_unmatched(option: str, taps: Taps, seen: set[str]):

@@ -129,7 +129,7 @@ class Watch:
     @contextmanager
     def _attention(self, axis, query, key, value, mask, causal, scale):
         """Taps a call. axis is the axis of the sequence, 1 or 2; the other one is that of the heads."""
-        if self.busy or not self.record.running:
+        if self.busy or self.record.paused or not self.record.running:
             yield
             return
         self._enter()

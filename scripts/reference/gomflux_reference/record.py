@@ -22,10 +22,11 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import save_file
 
+from . import debugger
+from .files import MEMORY
+
 INNER = ("q", "k", "v", "q.unrotated", "k.unrotated", "weights", "entropy")
 COSTLY = ("weights", "entropy")
-
-MEMORY = 256 << 20  # bytes
 
 
 def leaves(value, key=""):
@@ -108,7 +109,8 @@ class Recorder:
     whole, since a replay needs them, unless sample_all is set.
 
     observers are pairs of taps and what looks at the tensors that they name (see stats.py), which works without
-    keeping any (keep). given replaces tensors as they are computed (see replace.py).
+    keeping any (keep). given replaces tensors as they are computed (see replace.py). Without a folder and a run
+    nothing is kept.
     """
 
     def __init__(
@@ -125,9 +127,17 @@ class Recorder:
         self.running = []  # names of the modules that are being called, the innermost last
         self.modules = []  # the modules themselves
         self.crop = {}  # component -> (padded, valid) number of tokens
+        self.names = set()  # of the modules that are watched
         self._stored, self._held, self._size = {}, {}, 0
+<<<<<<< HEAD
         if not out:
             return  # nothing is kept
+=======
+        self.debugger = debugger.attach(self)
+        if not out:
+            self.keep = False
+            return
+>>>>>>> c7bc2aa (gomflux-reference debug: sessions that stop at tensors and lines (in progress))
         folder = out / inside
         folder.mkdir(parents=True, exist_ok=True)
         (out / "settings.json").unlink(missing_ok=True)  # without it nobody takes an unfinished dump for a whole one
@@ -149,8 +159,9 @@ class Recorder:
             if skipped and path.startswith(skipped):
                 continue
             name = f"{component}.{path}" if path else component
-            m.register_forward_pre_hook(self._before(component, name, stepped), with_kwargs=True)
-            m.register_forward_hook(self._after(component, name, stepped))
+            self.names.add(name)
+            m.register_forward_pre_hook(self.before(component, name, stepped), with_kwargs=True)
+            m.register_forward_hook(self.after(component, name, stepped))
 
     def next_step(self):
         self.step += 1
@@ -164,8 +175,15 @@ class Recorder:
         call = self.calls[name]
         return name + (f"@{self.step}" if stepped else "") + (f"#{call}" if call else "")
 
-    def _before(self, component, name, stepped):
+    @property
+    def paused(self) -> bool:
+        """Reports whether a debugger has stopped the run, so that modules which it calls are not the run's."""
+        return self.debugger is not None and self.debugger.paused
+
+    def before(self, component, name, stepped):
         def hook(module, args, kwargs):
+            if self.paused:
+                return None
             self.calls[name] = self.calls.get(name, -1) + 1
             full = self._name(name, stepped)
             self.running.append((component, full))
@@ -174,6 +192,8 @@ class Recorder:
                 args = changed(list(args), lambda key, t: self._replaced(component, f"{full}:in.{key}", t))
                 kwargs = changed(kwargs, lambda key, t: self._replaced(component, f"{full}:in.{key}", t))
                 args = tuple(args)
+            if self.debugger:
+                self.debugger.entered(component, name, full, stepped, module, args, kwargs)
             for inputs in (list(args), kwargs):
                 for key, tensor in leaves(inputs):
                     self._tap(component, f"{full}:in.{key}", tensor, module)
@@ -181,8 +201,10 @@ class Recorder:
 
         return hook
 
-    def _after(self, component, name, stepped):
+    def after(self, component, name, stepped):
         def hook(module, args, output):
+            if self.paused:
+                return None
             self.running.pop()
             self.modules.pop()
             full = self._name(name, stepped)
@@ -190,6 +212,8 @@ class Recorder:
             points = {key: f":out.{key}" if i else "" for i, (key, _) in enumerate(leaves(output))}
             if self.given and self.given.outputs(name):
                 output = changed(output, lambda key, t: self._replaced(component, full + points[key], t))
+            if self.debugger:
+                output = self.debugger.left(output)
             for key, tensor in leaves(output):
                 self._tap(component, full + points[key], tensor, module)
             return output
@@ -207,7 +231,8 @@ class Recorder:
 
     def replaced(self, name: str, tensor: torch.Tensor) -> torch.Tensor:
         """A value of the pipeline, or the one that was given in its place."""
-        return self._replaced(None, name, tensor)
+        tensor = self._replaced(None, name, tensor)
+        return self.debugger.value(name, tensor) if self.debugger else tensor
 
     def _tap(self, component, name, tensor, module):
         self.seen.add(name)
@@ -246,6 +271,8 @@ class Recorder:
     def put(self, name: str, tensor: torch.Tensor):
         """Keeps a copy of a value of the pipeline, whether taps name it or not."""
         self.seen.add(name)
+        if self.debugger:
+            self.debugger.seen(name, tensor)
         self._show(name, tensor)
         self._keep(name, tensor, self.sample if self.sample_all else 0)
 

@@ -9,6 +9,7 @@ import json
 from pathlib import Path
 
 import torch
+from safetensors import SafetensorError
 
 from . import debug, runs
 from .record import near
@@ -93,6 +94,14 @@ def aliases_of(file: Path) -> dict:
 
 def read(spec: str, name: str, source: str, root: Path) -> tuple[str, torch.Tensor]:
     """A tensor and where it is from."""
+    try:
+        return find(name, source, root)
+    except ValueError as e:
+        raise SystemExit(f"--load {spec}: {e}") from e
+
+
+def find(name: str, source: str, root: Path | None = None) -> tuple[str, torch.Tensor]:
+    """A tensor that is to replace one with a name, and where it is from. The error is a ValueError."""
     colons = [i for i, c in enumerate(source) if c == ":"] + [len(source)]
     file = next((source[:i] for i in colons if i and Path(source[:i]).is_file()), None)
     try:
@@ -100,14 +109,14 @@ def read(spec: str, name: str, source: str, root: Path) -> tuple[str, torch.Tens
             keys, aliases = debug.keys(Path(file)), aliases_of(Path(file))
             key = source[len(file) + 1 :] or (name if name in (*keys, *aliases) or len(keys) != 1 else keys[0])
             if (key := aliases.get(key, key)) not in keys:
-                raise SystemExit(f"--load {spec}: {file} has no tensor {key} (near: {near(key, keys)})")
+                raise ValueError(f"{file} has no tensor {key} (near: {near(key, keys)})")
             return f"{Path(file).resolve()}:{key}", debug.Saved(Path(file), key).read()
         if Path(source).suffix in (".safetensors", ".npy", ".npz"):
-            raise SystemExit(f"--load {spec}: no such file")
-        found, wanted = debug.saved(root), source or name
+            raise ValueError("no such file")
+        found, wanted = debug.saved(root or runs.default_root()), source or name
         if wanted not in found:
-            raise SystemExit(f"--load {spec}: no file, and no saved tensor {wanted} (near: {near(wanted, found)})")
+            raise ValueError(f"no file, and no saved tensor {wanted} (near: {near(wanted, found)})")
         at = found[wanted]
         return f"{at.file.resolve()}:{at.key}", at.read()
-    except (OSError, ValueError, json.JSONDecodeError) as e:
-        raise SystemExit(f"--load {spec}: {e}") from e
+    except (OSError, SafetensorError) as e:
+        raise ValueError(str(e)) from e

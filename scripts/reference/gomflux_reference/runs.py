@@ -74,6 +74,18 @@ def limit_of(name: str, default: int) -> int:
     return int(text or default)
 
 
+def refuse_full(root: Path, size: int):
+    """Ends the program if the tree of runs is too large."""
+    limit = limit_of("GOMFLUX_LOG_LIMIT", REFUSE)
+    if size > limit:
+        oldest = sorted(p.name for p in (root / "runs" / "archive").glob("*"))[:3]
+        hint = f"; the oldest archived runs are {', '.join(oldest)}" if oldest else ""
+        raise SystemExit(
+            f"{root} holds {size / 1e9:.2f} GB, the limit is {limit / 1e9:.2f} GB: remove runs{hint} "
+            "(GOMFLUX_LOG_LIMIT sets another limit, in bytes)"
+        )
+
+
 class Run:
     """This process's run. Making one archives the latest."""
 
@@ -111,14 +123,7 @@ class Run:
     def reserve(self, more: int):
         """Counts bytes that are about to be written. Warns about a large tree, and refuses one that is too large."""
         self.size += more
-        limit = limit_of("GOMFLUX_LOG_LIMIT", REFUSE)
-        if self.size > limit:
-            oldest = sorted(p.name for p in (self.root / "runs" / "archive").glob("*"))[:3]
-            hint = f"; the oldest archived runs are {', '.join(oldest)}" if oldest else ""
-            raise SystemExit(
-                f"{self.root} holds {self.size / 1e9:.2f} GB, the limit is {limit / 1e9:.2f} GB: remove runs{hint} "
-                "(GOMFLUX_LOG_LIMIT sets another limit, in bytes)"
-            )
+        refuse_full(self.root, self.size)
         if self.size > limit_of("GOMFLUX_LOG_WARN", WARN) and not self._warned:
             self._warned = True
             print(f"warning: {self.root} holds {self.size / 1e9:.2f} GB of runs", file=sys.stderr)

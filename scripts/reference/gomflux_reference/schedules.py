@@ -9,9 +9,7 @@ import diffusers
 import numpy as np
 import torch
 
-from .files import write_json
-
-EULER, HEUN, LINEAR = "flow_match_euler_discrete", "flow_match_heun_discrete", "linear"
+from .files import EULER, HEUN, LINEAR, write_json
 
 CONFIGS = (
     (EULER, {}),

@@ -18,6 +18,7 @@ from . import debug
 from .record import Taps
 
 FILE = Path("traces", "stats.jsonl")
+STARTS = (str(Path(__file__).with_name("__main__.py")), "<string>")  # the files of this program's first frames
 MANY, TOO_MANY = 1000, 10_000  # checkpoint files
 
 
@@ -101,7 +102,7 @@ def of_pipeline() -> dict:
         module = frame.f_globals.get("__name__", "")
         if module.startswith(f"{__package__}."):
             own = own or (frame if module == f"{__package__}.dump" else None)
-        elif not module.startswith(("torch.", "__main__", "runpy")):
+        elif not module.startswith(("torch.", "runpy")) and frame.f_code.co_filename not in STARTS:
             own = frame
             break
         frame = frame.f_back
