@@ -110,7 +110,7 @@ class Recorder:
 
     observers are pairs of taps and what looks at the tensors that they name (see stats.py), which works without
     keeping any (keep). given replaces tensors as they are computed (see replace.py). Without a folder and a run
-    nothing is kept.
+    only a debugger sees them.
     """
 
     def __init__(
@@ -194,6 +194,8 @@ class Recorder:
                 args = tuple(args)
             if self.debugger:
                 self.debugger.entered(component, name, full, stepped, module, args, kwargs)
+            if not self.out:
+                return args, kwargs
             for inputs in (list(args), kwargs):
                 for key, tensor in leaves(inputs):
                     self._tap(component, f"{full}:in.{key}", tensor, module)
@@ -208,6 +210,9 @@ class Recorder:
             self.running.pop()
             self.modules.pop()
             full = self._name(name, stepped)
+            if not self.out:
+                self.seen.add(full)
+                return self.debugger.left(output)
             # the first has no point, whatever its key
             points = {key: f":out.{key}" if i else "" for i, (key, _) in enumerate(leaves(output))}
             if self.given and self.given.outputs(name):

@@ -226,11 +226,27 @@ def number(x) -> str:
 
 def short(value) -> str:
     """A value that is no tensor, in at most a line."""
-    try:
-        written = " ".join(repr(value).split())
-    except Exception as e:
-        written = f"<{type(value).__name__}, whose repr fails: {type(e).__name__}>"
+    written = brief(value)
     return written if len(written) <= SHORT else written[: SHORT - 1] + "…"
+
+
+def brief(value, depth: int = 0) -> str:
+    """A value's repr on one line, with tensors by their dtype and shape and modules by their class."""
+    if is_tensor(value):
+        return f"{str(value.dtype).removeprefix('torch.')} {list(value.shape)}"
+    torch = sys.modules.get("torch")
+    if torch and isinstance(value, torch.nn.Module):
+        return f"{type(value).__name__}(...)"
+    if type(value) in (tuple, list) and depth < 4:
+        items = [brief(v, depth + 1) for v in value[:50]]
+        opened, closed = "()" if type(value) is tuple else "[]"
+        return opened + ", ".join(items) + ("," if opened == "(" and len(items) == 1 else "") + closed
+    if type(value) is dict and depth < 4:
+        return "{" + ", ".join(f"{k!r}: {brief(v, depth + 1)}" for k, v in list(value.items())[:50]) + "}"
+    try:
+        return " ".join(repr(value).split())
+    except Exception as e:
+        return f"<{type(value).__name__}, whose repr fails: {type(e).__name__}>"
 
 
 def as_json(value, depth: int = 0):

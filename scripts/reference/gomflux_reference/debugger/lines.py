@@ -144,17 +144,17 @@ class Lines:
         """Executed files that have names like that of a breakpoint's; nothing if it was executed itself."""
         file = os.path.realpath(b.asked["file"])
         imported = [m.__file__ for m in list(sys.modules.values()) if isinstance(getattr(m, "__file__", None), str)]
-        executed = {os.path.realpath(f) for f in self.executed if not f.startswith("<")}
-        if file in executed:
+        if any(os.path.realpath(f) == file for f in self.executed):
             return []
-        for files in (executed, set(imported)):
+        for files in (self.executed, imported):
             by_name = {}
-            for f in sorted(files):
-                by_name.setdefault(os.path.basename(f), []).append(f)
+            for f in sorted(set(files)):
+                if f.endswith(".py") and os.path.realpath(f) != file:
+                    by_name.setdefault(os.path.basename(f), []).append(f)
             same = by_name.pop(os.path.basename(file), [])
             like = difflib.get_close_matches(os.path.basename(file), by_name, NEAR, 0.6)
             if found := (same + [by_name[name][0] for name in like])[:NEAR]:
-                return [f for f in found if f != file]
+                return found
         return []
 
 
@@ -242,7 +242,7 @@ class Checkpoint(Here):
         return {"name": self.stop["name"], "variables": tensors + others, "parameters": []}
 
     def names(self, hit: int) -> dict:
-        return super().names(hit) | {"inner": dict(self.given)}
+        return super().names(hit) | self.given | {"inner": dict(self.given)}
 
 
 def without_call(name: str) -> str:

@@ -450,12 +450,12 @@ def wait_of(arguments) -> float:
     return min(float(wait), 1e6)
 
 
-def lines_of(file: Path, count: int) -> list[str]:
+def lines_of(file: Path | str, count: int) -> list[str]:
     """The last lines of what a run has printed; all of them for 0."""
     from ..runs import CONTROL
 
     try:
-        text = file.read_text(encoding="utf-8", errors="replace")
+        text = Path(file).read_text(encoding="utf-8", errors="replace")
     except OSError:
         return []
     found = [CONTROL.sub("", line.rpartition("\r")[2]) for line in text.replace("\r\n", "\n").split("\n")]

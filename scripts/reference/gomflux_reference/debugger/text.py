@@ -104,7 +104,8 @@ def location(place: dict) -> str:
     where = f"step {place['step']}" if place["step"] >= 0 else "outside the denoising loop"
     prompt = [] if place["step"] < 0 and not place.get("negative") else ["negative prompt" if place["negative"] else "prompt"]
     more = [f"{key} {place[key]:.6g}" for key in ("sigma", "timestep") if place.get(key) is not None]
-    lines.append(", ".join([where, f"call {place['call']}", *prompt, *more]))
+    if place.get("dtype") or place.get("module"):  # or it is a line outside of all modules
+        lines.append(", ".join([where, f"call {place['call']}", *prompt, *more]))
     if place.get("around"):
         lines.append("inside " + ", ".join(a["name"] + (f" ({a['class']})" if a.get("class") else "") for a in place["around"]))
     if at := place.get("location"):
