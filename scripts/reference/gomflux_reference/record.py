@@ -129,15 +129,10 @@ class Recorder:
         self.crop = {}  # component -> (padded, valid) number of tokens
         self.names = set()  # of the modules that are watched
         self._stored, self._held, self._size = {}, {}, 0
-<<<<<<< HEAD
+        self.debugger = debugger.attach(self)
+        self.unseen = bool(self.debugger and not out)  # by anyone else
         if not out:
             return  # nothing is kept
-=======
-        self.debugger = debugger.attach(self)
-        if not out:
-            self.keep = False
-            return
->>>>>>> c7bc2aa (gomflux-reference debug: sessions that stop at tensors and lines (in progress))
         folder = out / inside
         folder.mkdir(parents=True, exist_ok=True)
         (out / "settings.json").unlink(missing_ok=True)  # without it nobody takes an unfinished dump for a whole one
@@ -194,7 +189,7 @@ class Recorder:
                 args = tuple(args)
             if self.debugger:
                 self.debugger.entered(component, name, full, stepped, module, args, kwargs)
-            if not self.out:
+            if self.unseen:
                 return args, kwargs
             for inputs in (list(args), kwargs):
                 for key, tensor in leaves(inputs):
@@ -210,7 +205,7 @@ class Recorder:
             self.running.pop()
             self.modules.pop()
             full = self._name(name, stepped)
-            if not self.out:
+            if self.unseen:
                 self.seen.add(full)
                 return self.debugger.left(output)
             # the first has no point, whatever its key

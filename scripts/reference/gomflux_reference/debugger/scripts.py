@@ -79,7 +79,7 @@ class Modules:
 
         from ..record import Recorder
 
-        self.record, self.kind = Recorder(None, []), torch.nn.Module
+        self.record, self.kind = Recorder(None, [], keep=False), torch.nn.Module
         self.known = weakref.WeakKeyDictionary()  # module -> its name, and the recorder's hooks for it
         self.components = weakref.WeakValueDictionary()  # the outermost modules, by name
         self.schedulers = weakref.WeakSet()
