@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"os"
 	"runtime"
 	"strings"
 	"sync"
@@ -228,7 +229,7 @@ func TestIdle(t *testing.T) {
 	}
 	for _, conn := range []net.Conn{nothing, half} {
 		conn.SetReadDeadline(time.Now().Add(5 * time.Second))
-		if n, err := conn.Read(make([]byte, 1)); n > 0 || errors.Is(err, context.DeadlineExceeded) {
+		if n, err := conn.Read(make([]byte, 1)); n > 0 || errors.Is(err, os.ErrDeadlineExceeded) {
 			t.Errorf("%d bytes, error %v", n, err)
 		}
 	}
