@@ -12,6 +12,7 @@ const (
 	exitUsage       = 2   // invalid input: a flag, a size, the prompt, the output
 	exitModel       = 3   // the model is missing, damaged or not supported
 	exitLibrary     = 4   // the MLX libraries are missing or cannot be used
+	exitTimeout     = 124 // of gomflux debug: the run has not stopped in time
 	exitInterrupted = 130 // SIGINT, SIGTERM or SIGHUP
 )
 

@@ -50,11 +50,14 @@ func (o *optional[T]) orZero() (v T) {
 }
 
 // count is a flag for whole numbers from 1.
-func count(kind string) optional[int] {
+func count(kind string) optional[int] { return wholeFrom(1, kind) }
+
+// wholeFrom is a flag for whole numbers from the least one.
+func wholeFrom(least int64, kind string) optional[int] {
 	return optional[int]{kind: kind, parse: func(s string) (int, error) {
 		n, err := strconv.ParseInt(s, 10, 32)
-		if err != nil || n < 1 {
-			return 0, errors.New("must be a whole number, 1 or more")
+		if err != nil || n < least {
+			return 0, fmt.Errorf("must be a whole number, %d or more", least)
 		}
 		return int(n), nil
 	}}

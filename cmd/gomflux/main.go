@@ -120,7 +120,7 @@ Metal on Macs, with CUDA or on the CPU on Linux.
 	root.AddCommand(
 		newGenerateCommand(), newEditCommand(), newInfoCommand(), newModelsCommand(), newListCommand(), newShowCommand(),
 		newPullCommand(), newRmCommand(), newSaveCommand(), newDecodeCommand(), newRoundtripCommand(), newInspectCommand(),
-		newParityCommand(), newTensorsCommand(), newDoctorCommand(), newVersionCommand(), newCompletionCommand(),
+		newParityCommand(), newTensorsCommand(), newDebugCommand(), newDoctorCommand(), newVersionCommand(), newCompletionCommand(),
 	)
 	root.AddCommand(newTopics()...)
 	checkTopics(root)

@@ -1,0 +1,45 @@
+package main
+
+import (
+	"github.com/spf13/cobra"
+
+	"github.com/gomflux/gomflux/parity/debugger/protocol"
+)
+
+const debugContinueHelp = `Continue lets the run go on until the next breakpoint or its end, and prints
+where it stopped. At the beginning it lets the model be loaded. While the run is
+running, continue only waits. If the session has ended, it prints how.
+
+It waits at most --max-wait seconds; then the exit code is 124 and the run goes
+on. Ctrl-C ends the waiting only, too.
+
+With --json it prints the status of the session: session, side, state, progress,
+stop, error, exit_code, command, pid, began, run, trace, output, last (tensors
+that passed), watched, never_hit and timed_out.
+` + debugStatus
+
+func newDebugContinueCommand() *cobra.Command {
+	o := newResumeFlags()
+	until := ""
+	cmd := &cobra.Command{
+		Use:   "continue",
+		Short: "Go on until a breakpoint or the end",
+		Long:  debugContinueHelp,
+		Example: `  gomflux debug continue
+  gomflux debug continue --until transformer.layers.5 --max-wait 600`,
+		Args: noArgs(" (--until names a tensor)"),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			_, s, err := o.choose()
+			if err != nil {
+				return err
+			}
+			if s.Ended() {
+				return printProgress(o.out(cmd), s)
+			}
+			return o.resume(cmd, protocol.Continue, until)
+		},
+	}
+	o.add(cmd)
+	cmd.Flags().StringVar(&until, "until", "", "stop after a tensor whose name matches a `glob`, too")
+	return cmd
+}

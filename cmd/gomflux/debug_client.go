@@ -1,0 +1,190 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/spf13/cobra"
+
+	"github.com/gomflux/gomflux/cmd/gomflux/internal/ui"
+	"github.com/gomflux/gomflux/parity/debug"
+	"github.com/gomflux/gomflux/parity/debugger/protocol"
+)
+
+// sessionStatus ends the help of commands about a session.
+const sessionStatus = `
+EXIT STATUS
+  0    success
+  1    an error while the command ran
+  2    invalid input, no session, or not possible now
+  130  interrupted`
+
+// debugStatus ends the help of commands that wait for the run.
+const debugStatus = `
+EXIT STATUS
+  0    the run has stopped or finished
+  1    the run has failed
+  2    invalid input, no session, or not possible now
+  124  the run has not stopped within --max-wait
+  130  interrupted: the session goes on`
+
+// Errors of commands that wait for the run, after its status is printed.
+var (
+	errRunFailed  = errors.New("the run has failed (gomflux debug log prints its output)")
+	errRunKilled  = errors.New("the session's process was killed")
+	errNotStopped = errors.New("the run has not stopped within --max-wait (gomflux debug continue waits again)")
+)
+
+// defaultMaxWait is the default of --max-wait, in seconds.
+const defaultMaxWait = 60
+
+// sessionFlags are the flags of every command about a session.
+type sessionFlags struct {
+	outputFlags
+	session string
+}
+
+func (d *sessionFlags) add(cmd *cobra.Command) {
+	f := cmd.Flags()
+	f.SortFlags = false
+	f.StringVar(&d.session, "session", "", "`name` of the session (default: the only one of gomflux)")
+	d.addJSON(f, "a JSON object")
+	cmd.RegisterFlagCompletionFunc("session", completeSessions)
+}
+
+// completeSessions offers the names of sessions.
+func completeSessions(*cobra.Command, []string, string) (found []string, _ cobra.ShellCompDirective) {
+	if folder, err := protocol.OpenFolder(); err == nil {
+		all, _ := folder.Sessions()
+		for _, s := range all {
+			found = append(found, fmt.Sprintf("%s\t%s, %s", s.Session, s.Side, s.State))
+		}
+	}
+	return found, cobra.ShellCompDirectiveNoFileComp
+}
+
+// choose returns the session that a command is meant for, which may have ended.
+func (d *sessionFlags) choose() (*protocol.Folder, protocol.Status, error) {
+	folder, err := protocol.OpenFolder()
+	if err != nil {
+		return nil, protocol.Status{}, coded(exitUsage, err)
+	}
+	s, err := folder.Choose(d.session, debug.Gomflux)
+	return folder, s, coded(exitUsage, err)
+}
+
+// connect connects to the chosen session, which must be alive.
+func (d *sessionFlags) connect(ctx context.Context) (*protocol.Client, error) {
+	folder, s, err := d.choose()
+	if err == nil && s.Ended() {
+		err = &protocol.EndedError{Status: s}
+	}
+	var c *protocol.Client
+	if err == nil {
+		c, err = protocol.Dial(ctx, folder, s.Session)
+	}
+	if err != nil {
+		return nil, sessionError(err)
+	}
+	return c, nil
+}
+
+// sessionError is the error of connecting to a session.
+func sessionError(err error) error {
+	var ended *protocol.EndedError
+	if errors.As(err, &ended) || errors.Is(err, protocol.ErrNoSession) {
+		return coded(exitUsage, err)
+	}
+	return err
+}
+
+// debugError gives the error of a command the exit code that the session's answer has.
+func debugError(err error) error {
+	var answer *protocol.AnswerError
+	if errors.As(err, &answer) && answer.Code > 0 {
+		return coded(answer.Code, err)
+	}
+	return err
+}
+
+// A resultOf is a pointer to what a command prints.
+type resultOf[T any] interface {
+	*T
+	ui.Result
+}
+
+// call sends a command to the session, and prints the result.
+func call[T any, R resultOf[T]](cmd *cobra.Command, d *sessionFlags, command string, arguments any) error {
+	client, err := d.connect(cmd.Context())
+	if err != nil {
+		return err
+	}
+	defer client.Close()
+	var result T
+	if err := client.Do(cmd.Context(), command, arguments, &result); err != nil {
+		return debugError(err)
+	}
+	return d.out(cmd).Result(R(&result))
+}
+
+// resumeFlags are the flags of commands that let the run go on.
+type resumeFlags struct {
+	sessionFlags
+	maxWait optional[float64]
+}
+
+func newResumeFlags() resumeFlags { return resumeFlags{maxWait: scale("seconds")} }
+
+func (r *resumeFlags) add(cmd *cobra.Command) {
+	r.sessionFlags.add(cmd)
+	cmd.Flags().Var(&r.maxWait, "max-wait", "wait at most this long; 0 does not wait (default: 60)")
+}
+
+func (r *resumeFlags) arguments(until string) protocol.ResumeArguments {
+	args := protocol.ResumeArguments{Until: until, MaxWait: defaultMaxWait}
+	if r.maxWait.given() {
+		args.MaxWait = r.maxWait.orZero()
+	}
+	return args
+}
+
+// resume lets the run of the chosen session go on.
+func (r *resumeFlags) resume(cmd *cobra.Command, command, until string) error {
+	client, err := r.connect(cmd.Context())
+	if err != nil {
+		return err
+	}
+	defer client.Close()
+	return resumeSession(cmd.Context(), r.out(cmd), client, command, r.arguments(until))
+}
+
+// resumeSession lets a run go on, waits, and prints where it has stopped or how it ended.
+func resumeSession(ctx context.Context, out *ui.Output, c *protocol.Client, command string, args protocol.ResumeArguments) error {
+	var s protocol.Status
+	err := c.Do(ctx, command, args, &s)
+	var ended *protocol.EndedError
+	if errors.As(err, &ended) {
+		s, err = ended.Status, nil
+	}
+	if err != nil {
+		return debugError(err)
+	}
+	return printProgress(out, s)
+}
+
+// printProgress prints where a run has stopped or how it ended. The error has the exit code for it.
+func printProgress(out *ui.Output, s protocol.Status) error {
+	if err := out.Result(progressed{s}); err != nil {
+		return err
+	}
+	switch {
+	case s.State == protocol.Failed:
+		return errRunFailed
+	case s.State == protocol.Killed:
+		return errRunKilled
+	case s.TimedOut:
+		return coded(exitTimeout, errNotStopped)
+	}
+	return nil
+}

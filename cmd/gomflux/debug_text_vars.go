@@ -1,0 +1,56 @@
+package main
+
+import (
+	"fmt"
+
+	"github.com/gomflux/gomflux/cmd/gomflux/internal/ui"
+	"github.com/gomflux/gomflux/internal/checkpoint"
+	"github.com/gomflux/gomflux/parity/debugger/protocol"
+)
+
+// stopVariables are what debug vars prints.
+type stopVariables struct{ protocol.Variables }
+
+// Text implements ui.Result.
+func (v stopVariables) Text(p *ui.Page) {
+	var t ui.Table
+	t.Row("NAME", "DTYPE", "SHAPE", "min", "max", "mean", "std", "nan", "inf")
+	for _, one := range v.Variables.Variables {
+		if one.Value == "" {
+			t.Row(append([]string{one.Name, one.Dtype, shapeText(one.Shape)}, statCells(one.Stats)...)...)
+		}
+	}
+	if len(t) > 1 {
+		p.Table(t)
+	}
+	for _, one := range v.Variables.Variables {
+		switch {
+		case one.Value == "":
+		case one.Dtype == "": // not a tensor
+			line(p, "%s = %s", one.Name, one.Value)
+		default:
+			line(p, "%s %s: %s", one.Name, tensorType(one.Dtype, one.Shape), one.Value)
+		}
+	}
+	if len(v.Parameters) == 0 {
+		return
+	}
+	p.Printf("parameters\n")
+	t = nil
+	for _, one := range v.Parameters {
+		row := []string{one.Path, one.Dtype, shapeText(one.Shape)}
+		if one.Stats != nil {
+			row = append(row, statCells(*one.Stats)...)
+		}
+		if one.Quantized != "" {
+			row = append(row, fmt.Sprintf("(quantized: %s)", one.Quantized))
+		}
+		t.Row(row...)
+	}
+	p.Table(t)
+}
+
+// statCells are the cells of a table for statistics.
+func statCells(s checkpoint.Stats) []string {
+	return []string{number6(s.Min), number6(s.Max), number6(s.Mean), number6(s.Std), fmt.Sprint(s.NaN), fmt.Sprint(s.Inf)}
+}
