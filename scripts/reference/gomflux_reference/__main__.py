@@ -102,6 +102,9 @@ def parse(argv=None) -> dict:
 
     profile_arguments(command("profile", profile_diffusers, "report which code of the libraries a generation executes"))
 
+    c = command("prune", prune_diffusers, "copy the code of the libraries that a generation executes")
+    prune_arguments(c)
+
     c = command("check", check.model, "check that a model's libraries compute what it was made for")
     c.add_argument("model", help="a folder in the layout of diffusers, or owner/name on the hub")
     c.add_argument("--compute", choices=("float32", "bfloat16", "float16"), default="float32")
@@ -206,12 +209,16 @@ def dump_arguments(c, schedulers):
 
 
 def run_arguments(c, schedulers):
-    """What a generation is made of, and where its run goes."""
+    """Where a run goes, and what it is made of."""
     from . import runs
 
     c.add_argument("model", help="a folder in the layout of diffusers, or owner/name on the hub")
     c.add_argument("out", type=Path, nargs="?", help="folder; default: the latest run of the reference in --log-dir")
     c.add_argument("--log-dir", type=Path, default=runs.default_root(), help="GOMFLUX_LOG_DIR sets another default")
+    generation_arguments(c, schedulers)
+
+
+def generation_arguments(c, schedulers):
     c.add_argument("--device", default="cpu", help="cpu, cuda, cuda:1, mps, ...")
     c.add_argument("--compute", choices=("float32", "bfloat16", "float16"), default="float32")
     c.add_argument("--threads", type=int, default=1, help="more are faster, but do not always give the same bits")
@@ -276,6 +283,28 @@ def dump_diffusers(framework, loras, **args):
     from . import adapters, dump
 
     dump.pipeline(loras=adapters.specs_of(loras), **args)
+
+
+def prune_arguments(c):
+    from . import schedules
+
+    c.description = (
+        "Copies diffusers and transformers with the files that a generation executes, into a folder for PYTHONPATH. "
+        "Functions that it does not call raise an error there. The generation is repeated with the copy, and if any "
+        "tensor differs nothing is left of it. What is installed stays as it is."
+    )
+    c.add_argument("model", help="a folder in the layout of diffusers, or owner/name on the hub")
+    c.add_argument("out", type=Path, help="a new or empty folder")
+    generation_arguments(c, (schedules.HEUN, schedules.LINEAR))
+    lora_argument(c)
+    c.add_argument("--unchecked", action="store_true", help="go on although a check has found a problem")
+    tap_arguments(c)
+
+
+def prune_diffusers(loras, **args):
+    from . import adapters, prune
+
+    prune.make(loras=adapters.specs_of(loras), **args)
 
 
 def profile_diffusers(loras, **args):
