@@ -62,7 +62,7 @@ func newDebugCommand() *cobra.Command {
 		newDebugCleanCommand(), newDebugBreakCommand(), newDebugWatchCommand(), newDebugBreaksCommand(), newDebugRemoveCommand(),
 		newDebugClearCommand(), newDebugContinueCommand(), newDebugNextCommand(), newDebugOutCommand(), newDebugStepCommand(),
 		newDebugAcceptCommand(), newDebugLocationCommand(), newDebugVarsCommand(), newDebugEvalCommand(), newDebugSaveCommand(),
-		newDebugSetCommand())
+		newDebugSetCommand(), newDebugTraceCommand())
 	var names []string
 	for _, sub := range cmd.Commands() {
 		if !sub.Hidden {

@@ -249,6 +249,7 @@ func TestDebugUsage(t *testing.T) {
 		{"status|--session=../1", `session name "../1"`},
 		{"status|--session=2", "no session 2 (there are: 1)"},
 		{"sessions|x", "unexpected argument"},
+		{"trace|x", "unexpected argument"},
 		{"clean|1", "debug terminate ends a session"},
 	} {
 		args := append([]string{"debug"}, strings.Split(c.args, "|")...)

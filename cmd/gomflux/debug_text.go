@@ -265,14 +265,22 @@ func codeText(p *ui.Page, c *debug.CodeContext, marked int) {
 		return
 	}
 	width := len(fmt.Sprint(c.EndLine))
-	for n := c.StartLine; n <= c.EndLine && n-c.StartLine < len(c.Lines); n++ {
+	for _, l := range codeLines(c) {
 		mark := " "
-		if n == marked {
+		if l.Line == marked {
 			mark = ">"
 		}
-		code := strings.ReplaceAll(c.Lines[fmt.Sprint(n)], "\t", "    ")
-		p.Printf("%s\n", strings.TrimRight(fmt.Sprintf("   %s %*d  %s", mark, width, n, ui.Escape(code)), " "))
+		code := ui.Escape(strings.ReplaceAll(l.Text, "\t", "    "))
+		p.Printf("%s\n", strings.TrimRight(fmt.Sprintf("   %s %*d  %s", mark, width, l.Line, code), " "))
 	}
+}
+
+// codeLines returns the lines in their order.
+func codeLines(c *debug.CodeContext) (lines []traceCodeLine) {
+	for n := c.StartLine; n <= c.EndLine && n-c.StartLine < len(c.Lines); n++ {
+		lines = append(lines, traceCodeLine{n, c.Lines[fmt.Sprint(n)]})
+	}
+	return lines
 }
 
 // Text implements ui.Result.

@@ -204,7 +204,7 @@ func (t *Tree) FindRun(text string) (RunInfo, error) {
 	if err != nil {
 		return RunInfo{}, err
 	}
-	prefix := compactTime(text)
+	prefix := CompactTime(text)
 	var found []RunInfo
 	for _, r := range runs {
 		switch {
@@ -234,8 +234,8 @@ func (t *Tree) FindRun(text string) (RunInfo, error) {
 	return RunInfo{}, fmt.Errorf("%w %s, and no folder of this name (the newest are %s)", ErrNoRun, text, runNames(runs))
 }
 
-// compactTime removes the punctuation of a time: 2026-11-22 10:42 is 20261122T1042.
-func compactTime(text string) string {
+// CompactTime removes the punctuation of a time: 2026-11-22 10:42 is 20261122T1042.
+func CompactTime(text string) string {
 	if len(text) >= 8 && text[4] == '-' && text[7] == '-' {
 		text = text[:4] + text[5:7] + text[8:]
 	}
