@@ -66,6 +66,20 @@ func catch(err *error) {
 	}
 }
 
+// Try runs f and returns the error of an operation that fails in it, instead of ending the
+// job.
+func Try(f func()) (err error) {
+	outer := scopes
+	defer func() {
+		if err != nil {
+			unwind(outer)
+		}
+	}()
+	defer catch(&err)
+	f()
+	return nil
+}
+
 func takeMessage() string {
 	msg := lastMessage
 	lastMessage = ""

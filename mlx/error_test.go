@@ -307,3 +307,30 @@ func TestDtypeNames(t *testing.T) {
 		t.Errorf("found %s", s)
 	}
 }
+
+// TestTry continues after an operation that failed, and frees the arrays of the scopes in which
+// it was.
+func TestTry(t *testing.T) {
+	mlxtest.Do(t, func() {
+		outside := mlx.Zeros(mlx.Float32, 3)
+		var inside *mlx.Array
+		err := mlx.Try(func() {
+			mlx.WithScope(func() {
+				inside = mlx.Zeros(mlx.Float32, 2)
+				inside.Add(outside)
+			})
+		})
+		var e *mlx.Error
+		if !errors.As(err, &e) || !strings.Contains(e.Message, "broadcast") {
+			t.Errorf("found error %v, expected that of Add", err)
+		}
+		if inside.String() != "array(freed)" {
+			t.Errorf("found %v after the scope", inside)
+		}
+		made := outside
+		if err := mlx.Try(func() { made = outside.Plus(1) }); err != nil {
+			t.Error(err)
+		}
+		mlxtest.Same(t, "made", made.Floats(), []float32{1, 1, 1})
+	})
+}

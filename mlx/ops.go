@@ -39,6 +39,10 @@ func (a *Array) Equal(b *Array) *Array        { return a.binary(mlxc.Equal, b) }
 func (a *Array) Less(b *Array) *Array         { return a.binary(mlxc.Less, b) }
 func (a *Array) GreaterEqual(b *Array) *Array { return a.binary(mlxc.GreaterEqual, b) }
 func (a *Array) Or(b *Array) *Array           { return a.binary(mlxc.LogicalOr, b) }
+func (a *Array) And(b *Array) *Array          { return a.binary(mlxc.LogicalAnd, b) }
+func (a *Array) Power(b *Array) *Array        { return a.binary(mlxc.Power, b) }
+func (a *Array) FloorDivide(b *Array) *Array  { return a.binary(mlxc.FloorDivide, b) }
+func (a *Array) Remainder(b *Array) *Array    { return a.binary(mlxc.Remainder, b) }
 
 // Plus, Times and Over are Add, Mul and Div with a constant of a's dtype.
 func (a *Array) Plus(c float64) *Array  { return a.Add(Scalar(c, a.Dtype())) }
@@ -48,6 +52,8 @@ func (a *Array) Over(c float64) *Array  { return a.Div(Scalar(c, a.Dtype())) }
 func (a *Array) Neg() *Array     { return a.unary(mlxc.Negative) }
 func (a *Array) Abs() *Array     { return a.unary(mlxc.Abs) }
 func (a *Array) Exp() *Array     { return a.unary(mlxc.Exp) }
+func (a *Array) Log() *Array     { return a.unary(mlxc.Log) }
+func (a *Array) Not() *Array     { return a.unary(mlxc.LogicalNot) }
 func (a *Array) Sin() *Array     { return a.unary(mlxc.Sin) }
 func (a *Array) Cos() *Array     { return a.unary(mlxc.Cos) }
 func (a *Array) Tanh() *Array    { return a.unary(mlxc.Tanh) }
@@ -162,6 +168,9 @@ func (a *Array) Mean(axis int) *Array { return a.reduce(mlxc.MeanAxis, axis, tru
 func (a *Array) Sum(axis int) *Array  { return a.reduce(mlxc.SumAxis, axis, true) }
 func (a *Array) Max(axis int) *Array  { return a.reduce(mlxc.MaxAxis, axis, true) }
 func (a *Array) Min(axis int) *Array  { return a.reduce(mlxc.MinAxis, axis, true) }
+
+// Argmax returns the indices of the largest elements of one axis, which stays as size 1.
+func (a *Array) Argmax(axis int) *Array { return a.reduce(mlxc.ArgmaxAxis, axis, true) }
 
 // All is true if every element is.
 func (a *Array) All() bool {

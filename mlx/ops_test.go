@@ -307,12 +307,23 @@ func TestOps(t *testing.T) {
 		{"Or", func() *mlx.Array {
 			return a.mlx().Less(mlx.Scalar(-0.5, mlx.Float32)).Or(b.mlx().Less(mlx.Scalar(-0.5, mlx.Float32)))
 		}, both(a, b, func(x, y float64) float64 { return truth(x < -0.5 || y < -0.5) }), 0},
+		{"And", func() *mlx.Array {
+			return a.mlx().Less(mlx.Scalar(0.5, mlx.Float32)).And(b.mlx().Less(mlx.Scalar(0.5, mlx.Float32)))
+		}, both(a, b, func(x, y float64) float64 { return truth(x < 0.5 && y < 0.5) }), 0},
+		{"Not", func() *mlx.Array { return a.mlx().Less(b.mlx()).Not() },
+			both(a, b, func(x, y float64) float64 { return truth(x >= y) }), 0},
+		{"Power", func() *mlx.Array { return positive.mlx().Power(row.mlx()) }, both(positive, row, math.Pow), 1e-6},
+		{"FloorDivide", func() *mlx.Array { return wide.mlx().FloorDivide(mlx.Scalar(0.7, mlx.Float32)) },
+			each(wide, func(v float64) float64 { return math.Floor(v / 0.7) }), 0},
+		{"Remainder", func() *mlx.Array { return wide.mlx().Remainder(mlx.Scalar(0.75, mlx.Float32)) },
+			each(wide, func(v float64) float64 { return v - 0.75*math.Floor(v/0.75) }), 1e-6},
 		{"Plus", func() *mlx.Array { return a.mlx().Plus(0.3) }, each(a, func(v float64) float64 { return v + 0.3 }), 1e-7},
 		{"Times", func() *mlx.Array { return a.mlx().Times(-0.3) }, each(a, func(v float64) float64 { return v * -0.3 }), 2e-7},
 		{"Over", func() *mlx.Array { return a.mlx().Over(0.3) }, each(a, func(v float64) float64 { return v / 0.3 }), 2e-7},
 		{"Neg", func() *mlx.Array { return a.mlx().Neg() }, each(a, func(v float64) float64 { return -v }), 0},
 		{"Abs", func() *mlx.Array { return a.mlx().Abs() }, each(a, math.Abs), 0},
 		{"Exp", func() *mlx.Array { return a.mlx().Exp() }, each(a, math.Exp), 1e-6},
+		{"Log", func() *mlx.Array { return positive.mlx().Log() }, each(positive, math.Log), 1e-6},
 		{"Sin", func() *mlx.Array { return wide.mlx().Sin() }, each(wide, math.Sin), 1e-6},
 		{"Cos", func() *mlx.Array { return wide.mlx().Cos() }, each(wide, math.Cos), 1e-6},
 		{"Tanh", func() *mlx.Array { return a.mlx().Tanh() }, each(a, math.Tanh), 1e-6},
@@ -498,6 +509,7 @@ func TestShapeQueries(t *testing.T) {
 		for i, p := range parts {
 			mlxtest.Same(t, "part", p.Floats(), []float32{float32(2 * i), float32(2*i + 1)})
 		}
+		mlxtest.Same(t, "Argmax", mlx.FromFloat32([]float32{1, 5, 2, 7, 0, 3}, 2, 3).Argmax(1).Int32s(), []int32{1, 0})
 		if !mlx.Full(1, mlx.Bool, 2, 2).All() || mlx.FromInt32([]int32{1, 0}).All() {
 			t.Error("All is wrong")
 		}

@@ -10,6 +10,7 @@ var (
 	Addmm                         func(res *uintptr, c uintptr, a uintptr, b uintptr, alpha float32, beta float32, s uintptr) int32
 	All                           func(res *uintptr, a uintptr, keepdims bool, s uintptr) int32
 	Arange                        func(res *uintptr, start float64, stop float64, step float64, dtype int32, s uintptr) int32
+	ArgmaxAxis                    func(res *uintptr, a uintptr, axis int32, keepdims bool, s uintptr) int32
 	ArrayDataUint8                func(arr uintptr) unsafe.Pointer
 	ArrayDim                      func(arr uintptr, dim int32) int32
 	ArrayDtype                    func(arr uintptr) int32
@@ -52,6 +53,7 @@ var (
 	FastLayerNorm                 func(res *uintptr, x uintptr, weight uintptr, bias uintptr, eps float32, s uintptr) int32
 	FastRmsNorm                   func(res *uintptr, x uintptr, weight uintptr, eps float32, s uintptr) int32
 	FastScaledDotProductAttention func(res *uintptr, queries uintptr, keys uintptr, values uintptr, scale float32, mask_mode string, mask_arr uintptr, sinks uintptr, force_fused bool, s uintptr) int32
+	FloorDivide                   func(res *uintptr, a uintptr, b uintptr, s uintptr) int32
 	FromFp8                       func(res *uintptr, x uintptr, dtype int32, s uintptr) int32
 	Full                          func(res *uintptr, shape *int32, shape_num uintptr, vals uintptr, dtype int32, s uintptr) int32
 	GetActiveMemory               func(res *uintptr) int32
@@ -62,6 +64,9 @@ var (
 	Isfinite                      func(res *uintptr, a uintptr, s uintptr) int32
 	Less                          func(res *uintptr, a uintptr, b uintptr, s uintptr) int32
 	LoadSafetensors               func(res_0 *uintptr, res_1 *uintptr, file string, s uintptr) int32
+	Log                           func(res *uintptr, a uintptr, s uintptr) int32
+	LogicalAnd                    func(res *uintptr, a uintptr, b uintptr, s uintptr) int32
+	LogicalNot                    func(res *uintptr, a uintptr, s uintptr) int32
 	LogicalOr                     func(res *uintptr, a uintptr, b uintptr, s uintptr) int32
 	MapStringToArrayFree          func(map_ uintptr) int32
 	MapStringToArrayGet           func(value *uintptr, map_ uintptr, key string) int32
@@ -77,10 +82,12 @@ var (
 	Multiply                      func(res *uintptr, a uintptr, b uintptr, s uintptr) int32
 	Negative                      func(res *uintptr, a uintptr, s uintptr) int32
 	Pad                           func(res *uintptr, a uintptr, axes *int32, axes_num uintptr, low_pad_size *int32, low_pad_size_num uintptr, high_pad_size *int32, high_pad_size_num uintptr, pad_value uintptr, mode string, s uintptr) int32
+	Power                         func(res *uintptr, a uintptr, b uintptr, s uintptr) int32
 	Quantize                      func(res *uintptr, w uintptr, group_size uint64, bits uint64, mode string, global_scale uintptr, s uintptr) int32
 	QuantizedMatmul               func(res *uintptr, x uintptr, w uintptr, scales uintptr, biases uintptr, transpose bool, group_size uint64, bits uint64, mode string, s uintptr) int32
 	RandomKey                     func(res *uintptr, seed uint64) int32
 	RandomNormal                  func(res *uintptr, shape *int32, shape_num uintptr, dtype int32, loc float32, scale float32, key uintptr, s uintptr) int32
+	Remainder                     func(res *uintptr, a uintptr, b uintptr, s uintptr) int32
 	ResetPeakMemory               func() int32
 	Reshape                       func(res *uintptr, a uintptr, shape *int32, shape_num uintptr, s uintptr) int32
 	Round                         func(res *uintptr, a uintptr, decimals int32, s uintptr) int32
@@ -123,6 +130,7 @@ var functions = []function{
 	{"mlx_addmm", &Addmm},
 	{"mlx_all", &All},
 	{"mlx_arange", &Arange},
+	{"mlx_argmax_axis", &ArgmaxAxis},
 	{"mlx_array_data_uint8", &ArrayDataUint8},
 	{"mlx_array_dim", &ArrayDim},
 	{"mlx_array_dtype", &ArrayDtype},
@@ -165,6 +173,7 @@ var functions = []function{
 	{"mlx_fast_layer_norm", &FastLayerNorm},
 	{"mlx_fast_rms_norm", &FastRmsNorm},
 	{"mlx_fast_scaled_dot_product_attention", &FastScaledDotProductAttention},
+	{"mlx_floor_divide", &FloorDivide},
 	{"mlx_from_fp8", &FromFp8},
 	{"mlx_full", &Full},
 	{"mlx_get_active_memory", &GetActiveMemory},
@@ -175,6 +184,9 @@ var functions = []function{
 	{"mlx_isfinite", &Isfinite},
 	{"mlx_less", &Less},
 	{"mlx_load_safetensors", &LoadSafetensors},
+	{"mlx_log", &Log},
+	{"mlx_logical_and", &LogicalAnd},
+	{"mlx_logical_not", &LogicalNot},
 	{"mlx_logical_or", &LogicalOr},
 	{"mlx_map_string_to_array_free", &MapStringToArrayFree},
 	{"mlx_map_string_to_array_get", &MapStringToArrayGet},
@@ -190,10 +202,12 @@ var functions = []function{
 	{"mlx_multiply", &Multiply},
 	{"mlx_negative", &Negative},
 	{"mlx_pad", &Pad},
+	{"mlx_power", &Power},
 	{"mlx_quantize", &Quantize},
 	{"mlx_quantized_matmul", &QuantizedMatmul},
 	{"mlx_random_key", &RandomKey},
 	{"mlx_random_normal", &RandomNormal},
+	{"mlx_remainder", &Remainder},
 	{"mlx_reset_peak_memory", &ResetPeakMemory},
 	{"mlx_reshape", &Reshape},
 	{"mlx_round", &Round},
