@@ -9,7 +9,19 @@
 //	{"command": "location"}
 //	{"ok": false, "error": "the run has not stopped yet (gomflux debug continue waits for it)", "code": 2}
 //
-// Sessions of gomflux and of the reference (scripts/reference) speak the same protocol.
+// Sessions of gomflux and of the reference (scripts/reference) speak the same protocol. A request has
+// at most 1 MiB. A client may close its side for writing once it has sent its requests, as
+// printf '...' | nc -N -U 1.sock does; if it closes the connection, a command that waits ends, and the
+// session lives on.
+//
+// The files of a session in the folder of sockets, which only its user can open, are
+//
+//	NAME.lock  locked with flock while the session's process lives
+//	NAME.sock  the socket, which accepts processes of the same user
+//	NAME.json  the last known Status, and after the end how the session ended
+//
+// A session without a lock that is held has ended. If NAME.json does not describe the end, its
+// process was killed, and who notices that removes the other files.
 package protocol
 
 import (

@@ -56,9 +56,11 @@ func TestSessions(t *testing.T) {
 	one := begin(t, f, "1", Status{State: Running})
 	two := begin(t, f, "2", Status{State: Loading})
 	ten := begin(t, f, "10", Status{State: Stopped, Stop: &Stop{Name: "latents@0"}})
-	if _, err := f.Reserve("new"); err != nil { // without a state, a lock alone
+	fresh, err := f.Reserve("new") // without a state, a lock alone
+	if err != nil {
 		t.Fatal(err)
 	}
+	defer fresh.Close(Status{State: Finished})    // which keeps the lock until then
 	put(t, f.file("gone", socketSuffix), "")      // a stale socket
 	put(t, f.file("half", tempSuffix), `{"sess`)  // killed while it wrote its first state
 	put(t, f.file("bad", statusSuffix), `{"sess`) // damaged by somebody
@@ -221,7 +223,7 @@ func TestKilled(t *testing.T) {
 func TestKilledWhileWaiting(t *testing.T) {
 	f := newFolder(t)
 	cmd := startChild(t, "x")
-	for len(f.files(t)) == 0 {
+	for !f.has("x", socketSuffix) {
 		time.Sleep(time.Millisecond)
 	}
 	c, err := Dial(t.Context(), f, "x")
