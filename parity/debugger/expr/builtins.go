@@ -48,6 +48,12 @@ func init() {
 			r.result = args[0]
 			return starlark.None, nil
 		},
+		sliceName: func(_ *run, _ string, args starlark.Tuple, _ []starlark.Tuple) (starlark.Value, error) {
+			if len(args) > 3 {
+				return nil, errors.New("a slice has at most two colons")
+			}
+			return &axisSlice{args}, nil
+		},
 		loadName: load, "keep": keep, "compare": compare,
 
 		"abs": ofTensor("abs", nil), "min": extreme, "max": extreme, "sum": sum, "round": round, "pow": pow,
@@ -506,12 +512,23 @@ var guarded = map[string]bool{
 	"join": true, "replace": true, "format": true, "split": true, "rsplit": true, "splitlines": true,
 	"extend": true, "index": true, "remove": true, "items": true, "popitem": true, "update": true,
 	"union": true, "difference": true, "intersection": true, "symmetric_difference": true,
-	"issubset": true, "issuperset": true,
+	"issubset": true, "issuperset": true, "item": true,
 }
 
 // attr returns an attribute. The methods in guarded check their arguments before, and their
 // results after the call.
+//
+// Numbers have the method item, since in other frameworks the reductions return tensors.
 func (r *run) attr(x starlark.Value, name string) (starlark.Value, error) {
+	switch x.(type) {
+	case starlark.Int, starlark.Float, starlark.Bool:
+		if name == "item" {
+			return starlark.NewBuiltin(name, func(_ *starlark.Thread, b *starlark.Builtin, args starlark.Tuple, kw []starlark.Tuple) (
+				starlark.Value, error) {
+				return x, starlark.UnpackArgs(b.Name(), args, kw)
+			}), nil
+		}
+	}
 	v, err := r.universal("getattr", starlark.Tuple{x, starlark.String(name)}, nil)
 	if err != nil {
 		return nil, err

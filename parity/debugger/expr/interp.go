@@ -7,6 +7,7 @@ import (
 	"maps"
 	"slices"
 	"strings"
+	"sync"
 
 	starlarkmath "go.starlark.net/lib/math"
 	"go.starlark.net/starlark"
@@ -16,12 +17,13 @@ import (
 )
 
 // An Interpreter evaluates the expressions of a session. It must be used inside [mlx.Do], except
-// Compile.
+// Compile. Its methods can be called from several goroutines; one waits for the other.
 type Interpreter struct {
 	// Compare compares two tensors with the same number of elements, as the parity harness
 	// does. Without it, expressions have no function compare.
 	Compare func(got, want []float32) Difference
 
+	mu sync.Mutex
 	// names has what names stand for: builtins, globals, and the names of the stop. Functions
 	// look up names here when they are called, so that they see the latest values.
 	names    starlark.StringDict
@@ -50,11 +52,14 @@ func New() *Interpreter {
 	}
 	in.names["math"] = starlarkmath.Module
 	in.names[globalsName] = &globals{in}
+	in.names[ellipsisName] = ellipsis{}
 	return in
 }
 
 // Close frees the tensors that variables hold.
 func (in *Interpreter) Close() {
+	in.mu.Lock()
+	defer in.mu.Unlock()
 	for t := range in.kept {
 		in.forget(t)
 	}
@@ -90,8 +95,10 @@ func (o *output) add(line string) error {
 }
 
 // Eval evaluates source, one expression or many lines, at a stop. An error is one line that names
-// the line of the source. What the source defines before an error stays.
+// the line of the source. What the source defines and prints before an error stays.
 func (in *Interpreter) Eval(ctx context.Context, env Env, source string) (Result, error) {
+	in.mu.Lock()
+	defer in.mu.Unlock()
 	p, err := in.compile(source, false)
 	if err != nil {
 		return Result{}, err
@@ -100,7 +107,7 @@ func (in *Interpreter) Eval(ctx context.Context, env Env, source string) (Result
 	err = in.execute(ctx, env, p, func(r *run) (err error) {
 		out, err = r.describe(r.result)
 		return err
-	})
+	}, &out.Output)
 	return out, err
 }
 
@@ -112,6 +119,8 @@ type Condition struct {
 
 // Compile checks the syntax and the names of a condition.
 func (in *Interpreter) Compile(source string) (*Condition, error) {
+	in.mu.Lock()
+	defer in.mu.Unlock()
 	p, err := in.compile(source, true)
 	if err != nil {
 		return nil, err
@@ -121,7 +130,10 @@ func (in *Interpreter) Compile(source string) (*Condition, error) {
 
 // Holds reports whether the condition is true. Any value but True and False is an error.
 func (c *Condition) Holds(ctx context.Context, env Env) (bool, error) {
+	c.in.mu.Lock()
+	defer c.in.mu.Unlock()
 	var holds bool
+	var output []string
 	err := c.in.execute(ctx, env, c.p, func(r *run) error {
 		b, ok := r.result.(starlark.Bool)
 		if !ok {
@@ -129,7 +141,7 @@ func (c *Condition) Holds(ctx context.Context, env Env) (bool, error) {
 		}
 		holds = bool(b)
 		return nil
-	})
+	}, &output)
 	return holds, err
 }
 
@@ -154,10 +166,7 @@ func hintFor(v starlark.Value) string {
 }
 
 // execute runs a program and calls f in the end, while its tensors are in memory.
-func (in *Interpreter) execute(ctx context.Context, env Env, p *program, f func(r *run) error) error {
-	if in.running != nil {
-		return errors.New("another expression is being evaluated")
-	}
+func (in *Interpreter) execute(ctx context.Context, env Env, p *program, f func(r *run) error, output *[]string) error {
 	thread := &starlark.Thread{Name: "eval"}
 	r := &run{guard: startGuard(ctx, thread), in: in, env: env}
 	before := maps.Clone(in.globals)
@@ -165,6 +174,7 @@ func (in *Interpreter) execute(ctx context.Context, env Env, p *program, f func(
 	defer func() {
 		in.running = nil
 		r.stop()
+		*output = r.output.lines
 	}()
 	var err error
 	failed := mlx.Try(func() {
@@ -244,7 +254,8 @@ func (in *Interpreter) define(name string, v starlark.Value) {
 func (in *Interpreter) known() []string {
 	var names []string
 	for name := range in.names {
-		if !strings.HasPrefix(name, "$") && (name != "compare" || in.Compare != nil) {
+		hidden := strings.HasPrefix(name, "$") || name == sliceName || name == ellipsisName || name == "compare" && in.Compare == nil
+		if !hidden {
 			names = append(names, name)
 		}
 	}

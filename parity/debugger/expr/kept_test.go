@@ -152,7 +152,7 @@ func TestConditions(t *testing.T) {
 		{source: "wnat.max() > 1", compile: "similar: int, want"},
 		{source: "want.max() > 1", holds: "no tensor of the reference"},
 		{source: "x = 1", compile: "not a statement"}, {source: "1\n2", compile: "line 2: a condition is a single expression"},
-		{source: "", compile: "empty"}, {source: "step ==", compile: "line 1, column 8"},
+		{source: "", compile: "empty"}, {source: "#", compile: "empty"}, {source: "step ==", compile: "line 1, column 8"},
 		{source: "out.shap == 1", holds: "shape"},
 	} {
 		condition, err := in.Compile(c.source)
@@ -207,4 +207,24 @@ func FuzzEval(f *testing.F) {
 		}
 		mlxtest.Do(t, in.Close)
 	})
+}
+
+func BenchmarkCondition(b *testing.B) {
+	in := newInterpreter()
+	for name, source := range map[string]string{"scalar": "timestep > 1000 and step == 1", "tensor": "out.max() > 100"} {
+		c, err := in.Compile(source)
+		if err != nil {
+			b.Fatal(err)
+		}
+		b.Run(name, func(b *testing.B) {
+			mlxtest.Do(b, func() {
+				env := testEnv()
+				for b.Loop() {
+					if _, err := c.Holds(context.Background(), env); err != nil {
+						b.Fatal(err)
+					}
+				}
+			})
+		})
+	}
 }

@@ -2,6 +2,7 @@ package expr
 
 import (
 	"fmt"
+	"math"
 
 	"go.starlark.net/starlark"
 
@@ -39,6 +40,8 @@ func init() {
 		"astype":    astype,
 		"argmax":    argmax,
 		"numel":     numel,
+		"norm":      norm,
+		"float":     toFloat,
 	}
 }
 
@@ -337,6 +340,14 @@ func astype(r *run, t *tensor, b *starlark.Builtin, args starlark.Tuple, kw []st
 var dtypeNames = []string{"bool", "uint8", "uint16", "uint32", "uint64", "int8", "int16", "int32", "int64",
 	"float16", "float32", "bfloat16"}
 
+// toFloat is astype("float32").
+func toFloat(r *run, t *tensor, b *starlark.Builtin, args starlark.Tuple, kw []starlark.Tuple) (starlark.Value, error) {
+	if err := starlark.UnpackArgs(b.Name(), args, kw); err != nil {
+		return nil, err
+	}
+	return astype(r, t, b, starlark.Tuple{starlark.String("float32")}, nil)
+}
+
 // argmax returns the index of the largest element in row-major order.
 func argmax(r *run, t *tensor, b *starlark.Builtin, args starlark.Tuple, kw []starlark.Tuple) (starlark.Value, error) {
 	if err := starlark.UnpackArgs(b.Name(), args, kw); err != nil {
@@ -357,4 +368,26 @@ func numel(_ *run, t *tensor, b *starlark.Builtin, args starlark.Tuple, kw []sta
 		return nil, err
 	}
 	return starlark.MakeInt(t.a.Size()), nil
+}
+
+// norm is the square root of the sum of all squares, computed as the statistics are.
+func norm(_ *run, t *tensor, b *starlark.Builtin, args starlark.Tuple, kw []starlark.Tuple) (starlark.Value, error) {
+	if err := starlark.UnpackArgs(b.Name(), args, kw); err != nil {
+		return nil, err
+	}
+	s, err := t.summarize()
+	if err != nil {
+		return nil, err
+	}
+	mean, std := float64(s.stats.Mean), float64(s.stats.Std)
+	switch n := float64(t.a.Size()); {
+	case s.stats.NaN > 0:
+		return starlark.Float(math.NaN()), nil
+	case s.stats.Inf > 0:
+		return starlark.Float(math.Inf(1)), nil
+	case n == 0:
+		return starlark.Float(0), nil
+	default:
+		return starlark.Float(float32(math.Sqrt(n * (mean*mean + std*std)))), nil
+	}
 }

@@ -26,19 +26,27 @@ type program struct {
 
 // compile parses, rewrites and compiles source. Errors are one line.
 func (in *Interpreter) compile(source string, condition bool) (*program, error) {
-	source = strings.TrimSpace(strings.ReplaceAll(source, "\r\n", "\n"))
-	if source == "" {
-		return nil, errors.New("the expression is empty")
+	source = strings.TrimRight(strings.ReplaceAll(source, "\r\n", "\n"), " \t\n")
+	if !strings.Contains(source, "\n") {
+		source = strings.TrimSpace(source)
 	}
-	text, powers, err := scan(source)
+	if len(source) > maxSource {
+		return nil, fmt.Errorf("the expression has %d bytes, expected at most %d", len(source), maxSource)
+	}
+	axes := sliceAxes(source)
+	text, powers, err := scan(axes)
 	if err != nil {
 		return nil, err
 	}
+	w := &rewriter{powers: powers, moved: axes != source, assigned: map[string]bool{}, checked: map[syntax.Expr]bool{}}
 	in.compiled++
 	p := &program{name: fmt.Sprint("expression ", in.compiled)}
 	f, err := options.Parse(p.name, text, 0)
 	if err != nil {
-		return nil, parseError(err)
+		return nil, w.parseError(err)
+	}
+	if len(f.Stmts) == 0 {
+		return nil, errors.New("the expression is empty")
 	}
 	if condition {
 		if len(f.Stmts) != 1 {
@@ -48,7 +56,6 @@ func (in *Interpreter) compile(source string, condition bool) (*program, error) 
 			return nil, errors.New("a condition is an expression, not a statement (== compares)")
 		}
 	}
-	w := &rewriter{powers: powers, assigned: map[string]bool{}, checked: map[syntax.Expr]bool{}}
 	w.file(f)
 	if w.err != nil {
 		return nil, w.err
@@ -66,15 +73,23 @@ func (in *Interpreter) compile(source string, condition bool) (*program, error) 
 	return p, nil
 }
 
+// place returns a position for an error, without the column if columns have changed.
+func (w *rewriter) place(pos syntax.Position) string {
+	if w.moved {
+		return fmt.Sprintf("line %d: ", pos.Line)
+	}
+	return fmt.Sprintf("line %d, column %d: ", pos.Line, pos.Col)
+}
+
 // parseError returns an error of the syntax as one line.
-func parseError(err error) error {
+func (w *rewriter) parseError(err error) error {
 	var e syntax.Error
 	if errors.As(err, &e) {
 		hint := ""
 		if strings.HasPrefix(e.Msg, "got import") {
 			hint = " (there is nothing to import; math is defined)"
 		}
-		return oneLine(fmt.Sprintf("line %d, column %d: ", e.Pos.Line, e.Pos.Col), errors.New(e.Msg+hint))
+		return oneLine(w.place(e.Pos), errors.New(e.Msg+hint))
 	}
 	return oneLine("", err)
 }
@@ -86,7 +101,7 @@ func (in *Interpreter) resolveError(err error, w *rewriter) error {
 		return oneLine("", err)
 	}
 	e := list[0]
-	at := fmt.Sprintf("line %d, column %d: ", e.Pos.Line, e.Pos.Col)
+	at := w.place(e.Pos)
 	rest, ok := strings.CutPrefix(e.Msg, "undefined: ")
 	if !ok {
 		return oneLine(at, errors.New(strings.ReplaceAll(e.Msg, "$", "")))
@@ -120,12 +135,9 @@ type scanner struct {
 const loadName = "łoad"
 
 // scan replaces each operator ** by //, which the rewriter then changes back at the positions that
-// it returns, and the word load by loadName. It also refuses source that is so long or nested that
-// parsing it could exhaust the stack.
+// it returns, and the word load by loadName. It also refuses source that is so nested that parsing it
+// could exhaust the stack.
 func scan(source string) (string, map[position]bool, error) {
-	if len(source) > maxSource {
-		return "", nil, fmt.Errorf("the expression has %d bytes, expected at most %d", len(source), maxSource)
-	}
 	s := &scanner{text: []rune(source), at: position{1, 1}, powers: map[position]bool{}}
 	for s.i < len(s.text) {
 		if err := s.token(); err != nil {

@@ -63,7 +63,7 @@ func (t Tensor) String() string {
 
 // describe makes the result of the evaluation.
 func (r *run) describe(v starlark.Value) (Result, error) {
-	out := Result{Output: r.output.lines}
+	var out Result
 	if v == nil || v == starlark.None {
 		return out, nil
 	}

@@ -1,6 +1,7 @@
 package expr
 
 import (
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -12,6 +13,7 @@ import (
 // builtins that check their operands, and its global variables keys of [globals].
 type rewriter struct {
 	powers   map[position]bool    // the operators // that are **
+	moved    bool                 // whether columns differ from those of the source
 	assigned map[string]bool      // names of global variables
 	checked  map[syntax.Expr]bool // products without operators **
 	function bool                 // inside a function, whose variables are local
@@ -32,7 +34,7 @@ const (
 
 func (w *rewriter) fail(pos syntax.Position, format string, args ...any) {
 	if w.err == nil {
-		w.err = fmt.Errorf("line %d, column %d: %s", pos.Line, pos.Col, fmt.Sprintf(format, args...))
+		w.err = errors.New(w.place(pos) + fmt.Sprintf(format, args...))
 	}
 }
 

@@ -105,71 +105,23 @@ func (t *tensor) Len() int {
 	return n
 }
 
-// Get returns t[i], or t[i, j] for a tuple.
-func (t *tensor) Get(k starlark.Value) (v starlark.Value, found bool, err error) {
-	index, ok := k.(starlark.Tuple)
-	if !ok {
-		index = starlark.Tuple{k}
-	}
-	err = t.try(func(r *run) (err error) {
-		shape := t.shape()
-		if len(index) > len(shape) {
-			return fmt.Errorf("%d indices for a tensor with shape %s", len(index), shapeText(shape))
-		}
-		at := make([]int, len(index))
-		for axis, x := range index {
-			if at[axis], err = element(x, axis, shape); err != nil {
-				return err
-			}
-		}
-		v, err = r.view(shape[len(at):], t, func() *mlx.Array {
-			x := t.a
-			for axis, i := range at {
-				x = x.Slice(axis, i, i+1)
-			}
-			return x.Reshape(shape[len(at):]...)
-		})
-		return err
-	})
-	return v, err == nil, err
-}
-
-// element reads the index of an element of an axis, which counts from the end if it is negative.
-func element(x starlark.Value, axis int, shape []int) (int, error) {
-	i, err := starlark.AsInt32(x)
-	if err != nil {
-		return 0, fmt.Errorf("index %s of axis %d: expected a whole number (t.slice(axis, a, b) selects a range)", brief(x), axis)
-	}
-	if i < -shape[axis] || i >= shape[axis] {
-		return 0, fmt.Errorf("index %d of axis %d of a tensor with shape %s", i, axis, shapeText(shape))
-	}
-	if i < 0 {
-		i += shape[axis]
-	}
-	return i, nil
-}
-
 // Index returns an element of the first axis, or None if that fails: the evaluation then ends.
 func (t *tensor) Index(i int) starlark.Value {
 	v, _, err := t.Get(starlark.MakeInt(i))
 	return t.or(v, err)
 }
 
-// Slice returns t[start:end:step].
+// Slice returns t[start:end:step], for bounds that Starlark has checked.
 func (t *tensor) Slice(start, end, step int) starlark.Value {
 	var v starlark.Value
 	err := t.try(func(r *run) (err error) {
-		shape := t.shape()
-		var rows []int32
-		if step != 1 {
-			for i := start; (step > 0 && i < end) || (step < 0 && i > end); i += step {
-				rows = append(rows, int32(i))
-			}
-			shape[0] = len(rows)
-			v, err = r.op(shape, t.dtype(), func() *mlx.Array { return t.a.TakeRows(rows) }, t)
-			return err
+		shape, p := t.shape(), selection{start: start, end: end, step: step}
+		shape[0] = p.len()
+		if step == 1 {
+			v, err = r.part(t, 0, start, end)
+		} else {
+			v, err = r.op(shape, t.dtype(), func() *mlx.Array { return p.of(t.a, 0) }, t)
 		}
-		v, err = r.part(t, 0, start, end)
 		return err
 	})
 	return t.or(v, err)
