@@ -113,11 +113,10 @@ def recorded(run: dict) -> list[str]:
 
 def only_family_of(model: str):
     """Takes the place of the modules of other families, so that their pipelines need not be in the copy."""
-    import diffusers
-
-    if not os.path.isdir(model):
+    try:
+        pipeline = read_json(Path(model) / "model_index.json").get("_class_name", "")
+    except (OSError, ValueError):  # on the hub, or damaged
         return
-    pipeline = diffusers.DiffusionPipeline.load_config(model).get("_class_name", "")
     modules = {f.stem: f.read_text(encoding="utf-8") for f in (Path(__file__).parent / "families").glob("[a-z]*.py")}
     families = {name for name, text in modules.items() if re.search(r"^FAMILIES = ", text, re.MULTILINE)}
     if wanted := {name for name in families if re.search(rf"\b{pipeline}\b", modules[name])}:
