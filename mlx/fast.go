@@ -1,6 +1,10 @@
 package mlx
 
-import "github.com/gomflux/gomflux/mlx/internal/mlxc"
+import (
+	"math"
+
+	"github.com/gomflux/gomflux/mlx/internal/mlxc"
+)
 
 // The fused operations of mlx.core.fast: kernels on a GPU, plain graphs on the
 // CPU. All compute their statistics in float32.
@@ -37,7 +41,32 @@ func Attention(q, k, v *Array, scale float32, mask *Array) *Array {
 	if mask != nil {
 		mode = "array"
 	}
-	return attention(q, k, v, scale, mode, mask)
+	rows := queriesAtOnce(q, k)
+	if rows >= q.Dim(2) {
+		return attention(q, k, v, scale, mode, mask)
+	}
+	var parts []*Array
+	for from := 0; from < q.Dim(2); from += rows {
+		until, part := min(from+rows, q.Dim(2)), mask
+		if mask != nil && mask.Ndim() > 1 && mask.Dim(-2) > 1 {
+			part = mask.Slice(mask.Ndim()-2, from, until)
+		}
+		parts = append(parts, attention(q.Slice(2, from, until), k, v, scale, mode, part))
+	}
+	return Concat(2, parts...)
+}
+
+// maxScores is the largest number of attention scores that the CPU computes at once: MLX 0.32
+// counts the elements of a matrix product in 32 bits there, and crashes with more.
+var maxScores = math.MaxInt32
+
+// queriesAtOnce returns how many queries of attention are computed at once: all of them, except on
+// the CPU if there are too many scores.
+func queriesAtOnce(q, k *Array) int {
+	if device != CPU || q.Ndim() != 4 || k.Ndim() != 4 || q.Size() == 0 || k.Size() == 0 {
+		return math.MaxInt
+	}
+	return max(1, maxScores/(q.Dim(0)*q.Dim(1)*k.Dim(2)))
 }
 
 // CausalAttention is [Attention] in which a query sees no later key.

@@ -1,0 +1,64 @@
+package parity
+
+import (
+	"fmt"
+	"strings"
+
+	"github.com/gomflux/gomflux/mlx"
+	"github.com/gomflux/gomflux/mlx/hooks"
+	"github.com/gomflux/gomflux/parity/debugger"
+)
+
+// note records what a comparison found about a tensor of a call, for the debugger. The first wrong
+// tensor of a call counts.
+func (r *replay) note(tap hooks.Tap, t *Tensor, want *mlx.Array) {
+	if r.Debugger == nil {
+		return
+	}
+	j := r.judged[tap.Name]
+	if j == nil {
+		j = &debugger.Judgement{OK: true}
+		r.judged[tap.Name] = j
+	}
+	if tap.Point == (hooks.Point{}) {
+		j.Want = want
+	}
+	if !j.OK || t.ownOK() {
+		return
+	}
+	j.OK = false
+	if !t.sameShape() {
+		j.Text = fmt.Sprintf("%s is wrong: %s", t.Name, t.shapesText())
+	} else {
+		j.Text = fmt.Sprintf("%s is wrong (%v)", t.Name, t.best())
+	}
+	var lines []string
+	for _, h := range t.Hints {
+		lines = append(lines, h.Text)
+	}
+	if len(lines) > 0 {
+		j.Text += "\n" + strings.Join(lines, "\n")
+	}
+}
+
+// debug passes a tap to the debugger. It returns what replaces the output: the reference's tensor,
+// as without a debugger, unless the debugger has stopped at a wrong one or set another.
+func (r *replay) debug(tap hooks.Tap, reference *mlx.Array) (*mlx.Array, error) {
+	var j *debugger.Judgement
+	if tap.Point == (hooks.Point{}) {
+		j = r.judged[tap.Name]
+		delete(r.judged, tap.Name)
+	}
+	set, next, err := r.Debugger(tap, j)
+	switch {
+	case err != nil || set != nil:
+		return set, err
+	case next == debugger.Accept && reference == nil && j != nil && j.Want != nil && j.Want.Dtype() != tap.Output.Dtype():
+		return j.Want.AsType(tap.Output.Dtype()), nil
+	case next == debugger.Accept && reference == nil && j != nil:
+		return j.Want, nil
+	case next == debugger.Own && j != nil && !j.OK:
+		return nil, nil
+	}
+	return reference, nil
+}
