@@ -29,6 +29,9 @@ func (r *replay) load() error {
 	if err != nil {
 		return err
 	}
+	if r.Loaded != nil {
+		r.Loaded(r.pipeline.Modules())
+	}
 	if r.prepare != nil {
 		r.prepare(r.pipeline)
 	}

@@ -5,6 +5,7 @@ import (
 	"github.com/gomflux/gomflux/mlx/hooks"
 	"github.com/gomflux/gomflux/models"
 	"github.com/gomflux/gomflux/models/lora"
+	"github.com/gomflux/gomflux/parity/debugger"
 )
 
 // Options configure a replay.
@@ -19,6 +20,13 @@ type Options struct {
 	RuntimeLoRA bool              // as in models.LoadOptions
 	// Progress is called before every pass through the model.
 	Progress func(pass, passes int)
+
+	// Loaded is called with the modules of the loaded model.
+	Loaded func([]hooks.Module)
+	// Debugger is called with every tap and, for a module's first output, with what the comparison
+	// of the call found. It may stop the run. Only the pass in which modules get the reference's
+	// inputs is made then; see [debugger.Session.Judged].
+	Debugger func(hooks.Tap, *debugger.Judgement) (*mlx.Array, debugger.Decision, error)
 
 	// prepare, if set, is called with the loaded pipeline.
 	prepare func(*models.Pipeline)

@@ -12,6 +12,7 @@ import (
 	"github.com/gomflux/gomflux/mlx"
 	"github.com/gomflux/gomflux/mlx/hooks"
 	"github.com/gomflux/gomflux/models"
+	"github.com/gomflux/gomflux/parity/debugger"
 	"github.com/gomflux/gomflux/parity/hints"
 )
 
@@ -30,6 +31,9 @@ func Replay(ctx context.Context, run string, o Options) (*Report, error) {
 		if reading != Free && reading != Isolated {
 			return nil, fmt.Errorf("unknown reading %q, expected %s or %s", reading, Free, Isolated)
 		}
+	}
+	if o.Debugger != nil {
+		o.Readings = []string{Isolated}
 	}
 	if o.Tolerances == nil {
 		o.Tolerances = DefaultTable()
@@ -93,7 +97,8 @@ type replay struct {
 
 	// Of the current pass:
 	pass    pass
-	visited map[string]bool // names of the reference's tensors
+	visited map[string]bool                // names of the reference's tensors
+	judged  map[string]*debugger.Judgement // of calls that are not done, by module
 	// incomplete holds the modules (with @STEP) and stages that contain modules that the dump
 	// lacks.
 	incomplete map[string]bool
@@ -120,7 +125,7 @@ func (r *replay) passes() error {
 		}
 		plan[len(plan)-1].last = true
 	}
-	if r.quick {
+	if r.quick || r.Debugger != nil {
 		plan = plan[len(plan)-1:]
 	}
 	for i, p := range plan {
@@ -157,6 +162,7 @@ func depth(module string) int {
 
 func (r *replay) once(p pass) error {
 	r.pass, r.visited, r.incomplete, r.order, r.first, r.sought = p, map[string]bool{}, map[string]bool{}, 0, -1, map[string]bool{}
+	r.judged = map[string]*debugger.Judgement{}
 	positive := map[string]int{} // finished calls for the prompt, by name and step
 	request := r.request
 	request.Hook = func(tap hooks.Tap) (*mlx.Array, error) {
@@ -173,6 +179,9 @@ func (r *replay) once(p pass) error {
 			}
 		}
 		out, err := r.look(tap, positive[made])
+		if r.Debugger != nil && err == nil {
+			out, err = r.debug(tap, out)
+		}
 		if r.fault != nil {
 			seen := tap
 			if out != nil {
@@ -268,6 +277,7 @@ func (r *replay) isThere(name string, tap hooks.Tap) bool {
 func (r *replay) compare(name string, tap hooks.Tap) *mlx.Array {
 	got, want := tap.Output, r.ref.Array(name)
 	t := r.entry(name, tap)
+	defer func() { r.note(tap, t, want) }()
 	if want == nil {
 		r.compareSamples(t, name, got)
 		return nil

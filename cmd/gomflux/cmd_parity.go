@@ -104,6 +104,9 @@ func newParityRunCommand() *cobra.Command {
 				return err
 			}
 			if o.precise != "" {
+				if debugHostOf(cmd.Context()) != nil {
+					return usageErrorf("--precise makes several runs, which a debugging session cannot follow")
+				}
 				return o.runPrecise(cmd.Context(), o.out(cmd), args[0], p)
 			}
 			return runParity(cmd.Context(), o.out(cmd), args[0], &o.modelFlags, &o.reportFlags, p, parity.Replay)

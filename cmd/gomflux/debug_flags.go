@@ -159,13 +159,6 @@ func (d *debugFlags) close(end func(*debug.Session) error) error {
 	return err
 }
 
-// attach sets the hook and the replaced values of a run.
-func (d *debugFlags) attach(options *gomflux.Options) {
-	if d.session != nil {
-		options.Hook, options.Values = hookOf(d.session.Hook), engineValues{d.session}
-	}
-}
-
 // beginImage begins the run of an image. Every image but the first has a session of
 // its own.
 func (d *debugFlags) beginImage(g *generation, index int) error {
@@ -177,11 +170,12 @@ func (d *debugFlags) beginImage(g *generation, index int) error {
 			return err
 		}
 	}
-	d.attach(&g.options)
+	g.attach()
 	if d.session == nil || d.session.Run() == nil {
 		return nil
 	}
 	run := d.session.Run()
+	g.debugger.recording(run)
 	s := g.model.Settings(g.options)
 	settings := map[string]any{
 		"pipeline": s.Class, "model": s.Model, "prompt": s.Prompt, "negative_prompt": s.NegativePrompt, "seed": s.Seed, "steps": s.Steps,

@@ -54,6 +54,9 @@ func exitCode(err error) int {
 	return exitFailure
 }
 
+// errReported is an error that was printed already.
+var errReported = errors.New("reported")
+
 // errInterrupted is the context's cause after a signal.
 var errInterrupted = errors.New("interrupted")
 

@@ -17,6 +17,7 @@ import (
 	"github.com/gomflux/gomflux/internal/quote"
 	"github.com/gomflux/gomflux/internal/termpic"
 	"github.com/gomflux/gomflux/mlx"
+	"github.com/gomflux/gomflux/mlx/hooks"
 	"github.com/gomflux/gomflux/models/catalog"
 	"github.com/gomflux/gomflux/parity/debug"
 	"github.com/gomflux/gomflux/picture"
@@ -42,6 +43,7 @@ type generation struct {
 	recordedFrom  []picture.SourceImage // input images of the recorded settings, nil if --image is given
 
 	model             *gomflux.Model
+	debugger          *debugHost         // nil without a debugging session
 	previews, results *termpic.Terminal  // nil: images are not shown
 	saved             map[string]bool    // names of saved images
 	cuts              map[promptCut]bool // cuts that a warning was printed for
@@ -68,6 +70,10 @@ func (g *generation) run(ctx context.Context, stdin io.Reader) (err error) {
 	// cheap checks come first: loading a model can take minutes
 	if err := g.prepare(ctx, stdin); err != nil {
 		return coded(exitUsage, err)
+	}
+	g.debugger = debugHostOf(ctx)
+	if err := g.debugger.begin(ctx, false); err != nil {
+		return err
 	}
 	done := false
 	if g.stepwise != "" {
@@ -138,7 +144,7 @@ func (g *generation) prepare(ctx context.Context, stdin io.Reader) (err error) {
 		Prompt: g.prompt(0), NegativePrompt: g.negative.orZero(), Height: g.height.orZero(), Width: g.width.orZero(),
 		Steps: g.steps.orZero(), Guidance: g.guidance.value, MaxSequenceLength: g.maxSequenceLength.orZero(),
 		RefuseLongPrompts: g.refuseLongPrompts, Scheduler: g.scheduler.orZero(), RNG: g.rng.orZero(),
-		ImageStrength: g.imageStrength.orZero(), Progress: g.report.progress,
+		ImageStrength: g.imageStrength.orZero(), Progress: g.progress,
 	}
 	images, err := g.readImages()
 	if g.edits {
@@ -171,11 +177,12 @@ func (g *generation) open(ctx context.Context) error {
 	if err := g.debug.begin(g.out); err != nil {
 		return err
 	}
-	g.debug.attach(&g.options)
+	g.attach()
 	began := time.Now()
 	if err := g.load(ctx, source); err != nil {
 		return err
 	}
+	g.debugger.loaded(g.model)
 	if g.recorded != nil {
 		g.compareLoRAs(g.model.Settings(g.options).LoRAs)
 	}
@@ -189,7 +196,7 @@ func (g *generation) load(ctx context.Context, source *gomflux.Source) (err erro
 	g.report.begin(ctx, g.previews)
 	defer g.report.end()
 	open := g.openOptions()
-	open.Progress, open.LowRAM = g.report.progress, g.lowRAM
+	open.Progress, open.LowRAM = g.options.Progress, g.lowRAM
 	g.weightFlags.open(open)
 	open.Batch = g.batchSize.orZero()
 	open.Warn = func(message string) { g.out.Warn("%s", message) }
@@ -207,6 +214,27 @@ func (g *generation) load(ctx context.Context, source *gomflux.Source) (err erro
 		err = fmt.Errorf("%s %s: %w", g.config, missing, err)
 	}
 	return coded(exitModel, modelError(err))
+}
+
+// attach sets the hooks and the replaced values of a run.
+func (g *generation) attach() {
+	var all []hooks.Func
+	if s := g.debug.session; s != nil {
+		all = append(all, s.Hook)
+		g.options.Values = engineValues{s}
+	}
+	if g.debugger != nil {
+		all = append(all, g.debugger.session.Hook)
+	}
+	if len(all) > 0 {
+		g.options.Hook = hookOf(hooks.Chain(all...))
+	}
+}
+
+// progress shows the progress of loading or generating.
+func (g *generation) progress(p gomflux.Progress) {
+	g.debugger.loading(p)
+	g.report.progress(p)
 }
 
 // openTerminals finds out how the terminal shows previews and results.
@@ -267,7 +295,7 @@ func (g *generation) batch() int {
 	switch {
 	case g.batchSize.given():
 		return g.batchSize.orZero()
-	case g.stepwise != "" || g.preview.given() || g.debug.options.Any():
+	case g.stepwise != "" || g.preview.given() || g.debug.options.Any() || g.debugger != nil:
 		return 1
 	case g.recorded != nil && slices.Contains(g.knownSeeds, g.recorded.Settings.Seed):
 		return 1 // most images are generated alone

@@ -122,6 +122,12 @@ func runParity(ctx context.Context, out *ui.Output, run string, m *modelFlags, o
 	if err := prepareReplay(ctx, out, m, o, &p); err != nil {
 		return err
 	}
+	if h := debugHostOf(ctx); h != nil {
+		if err := h.begin(ctx, true); err != nil {
+			return err
+		}
+		h.replay(&p)
+	}
 	r, err := replay(ctx, run, p)
 	out.ClearStatus()
 	if err != nil {

@@ -109,6 +109,26 @@ type Module struct{ Name, Class string }
 // first output, with the inputs, last. Modules inside a module come before it.
 type Func func(Tap) (replacement *mlx.Array, err error)
 
+// Chain returns a hook that calls several, in order. Each sees the output as the ones before have
+// replaced it.
+func Chain(all ...Func) Func {
+	if len(all) == 1 {
+		return all[0]
+	}
+	return func(t Tap) (replacement *mlx.Array, err error) {
+		for _, f := range all {
+			r, err := f(t)
+			if err != nil {
+				return nil, err
+			}
+			if r != nil {
+				replacement, t.Output = r, r
+			}
+		}
+		return replacement, nil
+	}
+}
+
 // Points has the hook of a loaded pipeline. The zero value has no hook and costs a nil
 // check for each module.
 type Points struct {

@@ -3,6 +3,7 @@ package debug
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"sync"
 
@@ -41,9 +42,9 @@ func (t *Tree) MakeCurrent() {
 	}
 }
 
-// takeCurrent undoes MakeCurrent. It returns the run that a [Save] has begun in the tree in the
+// TakeCurrent undoes MakeCurrent. It returns the run that a [Save] has begun in the tree in the
 // meantime, or nil.
-func (t *Tree) takeCurrent() *Run {
+func (t *Tree) TakeCurrent() *Run {
 	current.Lock()
 	defer current.Unlock()
 	if current.tree != t {
@@ -79,11 +80,15 @@ func theRun() (*Run, error) {
 	return current.run, err
 }
 
-// An Option changes what [Save] does.
+// An Option changes what [Save] or [Checkpoint] does.
 type Option int
 
-// Exit ends the MLX job after the tensor is saved: its Do returns an error that is [ErrExit].
-const Exit Option = iota + 1
+const (
+	// Exit ends the MLX job after the tensor is saved: its Do returns an error that is [ErrExit].
+	Exit Option = iota + 1
+	// Skip makes [Checkpoint] not stop a run under the debugger.
+	Skip
+)
 
 // ErrExit is wrapped by errors of runs that ended on request, after a tensor was saved or passed.
 var ErrExit = errors.New("ended as requested")
@@ -111,8 +116,21 @@ func save(name string, x *mlx.Array) error {
 	if err != nil {
 		return err
 	}
-	_, err = r.Save(t, userCode())
+	_, err = r.Save(t, UserCode())
 	return err
+}
+
+// SaveAs saves an array as [Save] does, with the place where it was computed, and returns the file.
+func SaveAs(name string, x *mlx.Array, at Location) (file string, err error) {
+	r, err := theRun()
+	if err != nil {
+		return "", err
+	}
+	t, err := FromArray(name, x)
+	if err != nil {
+		return "", err
+	}
+	return r.Save(t, at)
 }
 
 // Load reads the tensor that either side saved under a name; see [Tree.Find]. Like Save it must run
@@ -133,10 +151,17 @@ func Load(name string) *mlx.Array {
 	return a
 }
 
+// stopAt stops a run under the debugger at a checkpoint. It is nil without a debugger.
+var stopAt func(name string, variables map[string]any, at Location) error
+
+// StopAtCheckpoints makes [Checkpoint] call a function, which may stop the run, with its arguments
+// and place, after the file is written. It must be called before the run begins; nil undoes it.
+func StopAtCheckpoints(f func(name string, variables map[string]any, at Location) error) { stopAt = f }
+
 // Checkpoint writes the values of variables to a JSON file; see [Run.Checkpoint]. Arrays of MLX are
-// written as tensors. Like Save it must run on the MLX thread, and ends the job if it fails; a
-// checkpoint too many is only a warning.
-func Checkpoint(name string, variables, metadata map[string]any) {
+// written as tensors. Under the debugger it then stops the run, except with [Skip]. Like Save it
+// must run on the MLX thread, and ends the job if it fails; a checkpoint too many is only a warning.
+func Checkpoint(name string, variables, metadata map[string]any, options ...Option) {
 	r, err := theRun()
 	values := map[string]any{}
 	for key, v := range variables {
@@ -146,8 +171,11 @@ func Checkpoint(name string, variables, metadata map[string]any) {
 		values[key] = v
 	}
 	if err == nil {
-		_, err = r.Checkpoint(name, values, metadata, userCode())
+		_, err = r.Checkpoint(name, values, metadata, UserCode())
 		err = r.tolerate(err)
+	}
+	if err == nil && stopAt != nil && !slices.Contains(options, Skip) {
+		err = stopAt(name, variables, UserCode())
 	}
 	if err != nil {
 		mlx.Throw(err)
@@ -184,8 +212,8 @@ func Clear(names ...string) error {
 
 const module = "github.com/gomflux/gomflux/"
 
-// userCode returns the nearest caller outside of this package.
-func userCode() Location {
+// UserCode returns the nearest caller outside of this package.
+func UserCode() Location {
 	return caller(func(function string) bool { return strings.HasPrefix(function, module+"parity/debug.") })
 }
 
@@ -201,3 +229,11 @@ func ModelCode() Location {
 		return !passed || ok && strings.HasPrefix(rest, "mlx/nn.(*Module).")
 	})
 }
+
+// ShortFile returns the name of a source file of this module from the module's folder on, and other
+// names as they are.
+func ShortFile(file string) string { return strings.TrimPrefix(file, source) }
+
+// source is what the names of this module's source files begin with: the folder that it was built
+// in, or the module's path if the build has trimmed it.
+var source = strings.TrimSuffix(caller(func(string) bool { return false }).File, "parity/debug/debug.go")

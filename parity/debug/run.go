@@ -346,7 +346,7 @@ func (r *Run) tolerate(err error) error {
 // some builds.
 func (at Location) Context() *CodeContext {
 	text, err := os.ReadFile(at.File)
-	if name, ok := strings.CutPrefix(at.File, module); ok {
+	if name := ShortFile(at.File); err != nil && name != at.File {
 		for dir := "."; err != nil && exists(filepath.Join(dir, "..")) && len(dir) < 100; dir = filepath.Join(dir, "..") {
 			if exists(filepath.Join(dir, "go.mod")) {
 				text, err = os.ReadFile(filepath.Join(dir, name))

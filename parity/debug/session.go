@@ -79,6 +79,19 @@ func NewSession(t *Tree, o Options) (*Session, error) {
 	return s, nil
 }
 
+// Replacement reads the tensor of a replacement for an output, whose shape and dtype it must have, and
+// returns where it was read from. It must run on the MLX thread.
+func (t *Tree) Replacement(r Replacement, out *mlx.Array) (x *mlx.Array, from string, err error) {
+	l, err := t.newLoad(r)
+	if err != nil {
+		return nil, "", err
+	}
+	if x, err = l.array(); err == nil {
+		err = fits(l, x, out)
+	}
+	return x, l.source(), err
+}
+
 // newLoad finds the tensor of a replacement.
 func (t *Tree) newLoad(r Replacement) (*load, error) {
 	l := &load{Replacement: r}
@@ -283,7 +296,7 @@ func (s *Session) Interrupt() error { return s.end((*Run).Interrupt) }
 func (s *Session) end(end func(*Run) error) error {
 	run := s.run
 	if run == nil {
-		run = s.tree.takeCurrent()
+		run = s.tree.TakeCurrent()
 	} else {
 		run.dropCurrent()
 	}

@@ -50,6 +50,8 @@ func (s *Session) newBreakpoint(a protocol.BreakArguments, watch bool) (*breakpo
 		}
 	}
 	if a.If != "" {
+		s.expressions.Lock()
+		defer s.expressions.Unlock()
 		var err error
 		if b.condition, err = s.interpreter.Compile(a.If); err != nil {
 			return nil, invalidf("if: %w", err)
@@ -174,7 +176,7 @@ func (s *Session) check(tap hooks.Tap, call *held) (*stop, error) {
 	full := tap.FullName()
 	defer s.pass(full)
 	st := &stop{tap: tap, held: call, Stop: protocol.Stop{
-		Name: full, Module: tap.Name, Class: class(tap.Class), Step: tap.Step, Call: tap.Call, Negative: tap.Negative,
+		Name: full, Module: tap.Name, Class: shortClass(tap.Class), Step: tap.Step, Call: tap.Call, Negative: tap.Negative,
 		Sigma: at(s.sigmas, tap.Step), Timestep: at(s.timesteps, tap.Step), Shape: tap.Output.Shape(), Dtype: dtypeOf(tap.Output),
 	}}
 	var found *stop
@@ -231,7 +233,11 @@ func (s *Session) hits(b *breakpoint, st *stop) (bool, error) {
 	if b.condition != nil {
 		var holds bool
 		var err error
-		mlx.WithScope(func() { holds, err = b.condition.Holds(s.env(st, b.Hits)) })
+		mlx.WithScope(func() {
+			s.expressions.Lock()
+			defer s.expressions.Unlock()
+			holds, err = b.condition.Holds(s.Context, s.env(st, b.Hits))
+		})
 		if err != nil {
 			st.Problem = fmt.Sprintf("the condition of breakpoint %d: %v", b.Number, err)
 		} else if !holds {

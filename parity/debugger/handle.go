@@ -284,7 +284,9 @@ func (s *Session) evaluate(ctx context.Context, a protocol.EvalArguments) (any, 
 	}
 	var out protocol.Evaluated
 	err = s.compute(ctx, at, func() error {
-		r, err := s.interpreter.Eval(s.env(at, at.Hit), a.Source)
+		s.expressions.Lock()
+		defer s.expressions.Unlock()
+		r, err := s.interpreter.Eval(ctx, s.env(at, at.Hit), a.Source)
 		if err != nil {
 			return invalidError{err}
 		}

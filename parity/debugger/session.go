@@ -36,7 +36,7 @@ type Options struct {
 	Tree    *debug.Tree
 	// Compare is the function of expressions that compares two tensors, which have the same number
 	// of elements.
-	Compare func(got, want []float32) any
+	Compare func(got, want []float32) expr.Difference
 	// Replay reports that the run is a replay, which has the reference's tensors.
 	Replay bool
 	// Context is that of the run, and Terminate ends it.
@@ -51,6 +51,7 @@ type Session struct {
 	Options
 	began       time.Time
 	trace       *trace
+	expressions sync.Mutex // for the interpreter
 	interpreter *expr.Interpreter
 
 	mu       sync.Mutex
@@ -88,13 +89,16 @@ type mode struct {
 }
 
 // New begins a session, and its trace.
+//
+// The trace is the file with the name of the output and the extension .jsonl.
 func New(o Options) (*Session, error) {
 	s := &Session{
 		Options: o, began: time.Now(), state: protocol.Starting, changed: make(chan struct{}), begin: make(chan struct{}),
-		known: map[string]bool{}, held: map[string]*held{}, interpreter: expr.New(o.Compare),
+		known: map[string]bool{}, held: map[string]*held{}, interpreter: expr.New(),
 	}
+	s.interpreter.Compare = o.Compare
 	var err error
-	if s.trace, err = newTrace(o.Tree.Root, s.began); err != nil {
+	if s.trace, err = newTrace(strings.TrimSuffix(o.Output, OutputExtension) + TraceExtension); err != nil {
 		return nil, err
 	}
 	s.trace.write("start", o.Command, nil, nil, s.began)
@@ -167,24 +171,24 @@ func (s *Session) Recording(folder string) {
 func (s *Session) End(err error, code int) protocol.Status {
 	s.mu.Lock()
 	s.state, s.progress, s.exitCode, s.at = protocol.Finished, "", &code, nil
-	if err != nil || code != 0 {
-		s.state = protocol.Failed
-	}
 	if err != nil {
+		s.state = protocol.Failed
 		s.err, _, _ = strings.Cut(err.Error(), "\n")
 	}
 	status := s.status()
 	s.wake()
 	s.mu.Unlock()
 	s.trace.write("end", nil, status, err, time.Now())
-	s.trace.close()
 	if run := s.Tree.TakeCurrent(); run != nil {
 		run.Close()
 	}
 	return status
 }
 
-// TakeWatched returns the statistics of watched tensors since the last call. The caller holds the
+// Close closes the trace, when no command is in progress any more.
+func (s *Session) Close() { s.trace.close() }
+
+// takeWatched returns the statistics of watched tensors since the last call. The caller holds the
 // lock.
 func (s *Session) takeWatched() []protocol.Watched {
 	w := s.watched

@@ -247,8 +247,8 @@ func (s *Session) weigh(at *stop, v protocol.Variables) (protocol.Variables, err
 // env has what the names of expressions stand for.
 func (s *Session) env(at *stop, hit int) expr.Env {
 	e := expr.Env{
-		Out: at.tap.Output, Inputs: at.tap.Inputs, Inner: at.held.inner, Outs: at.held.outs, Step: at.Step, Call: at.Call,
-		Negative: at.Negative, Sigma: at.Sigma, Timestep: at.Timestep, Hit: hit, Weights: weights(at.tap), Load: s.load,
+		Out: at.tap.Output, Inputs: at.tap.Inputs, Inner: at.held.inner, Outputs: at.held.outs, Parameters: at.tap.Parameters,
+		Step: at.Step, Call: at.Call, Negative: at.Negative, Sigma: at.Sigma, Timestep: at.Timestep, Hit: hit, Load: s.load,
 	}
 	if j := at.held.judgement; j != nil {
 		e.Want = j.Want
@@ -263,38 +263,6 @@ func (s *Session) load(name string) (*mlx.Array, error) {
 		return nil, err
 	}
 	return debug.ToArray(t)
-}
-
-// parameters are those of a module, for expressions.
-type parameters []hooks.Parameter
-
-func weights(tap hooks.Tap) expr.Weights {
-	if tap.Parameters == nil {
-		return parameters{}
-	}
-	return parameters(tap.Parameters())
-}
-
-// Names implements expr.Weights.
-func (p parameters) Names() (names []string) {
-	for _, one := range p {
-		names = append(names, one.Path)
-	}
-	return names
-}
-
-// Weight implements expr.Weights.
-func (p parameters) Weight(path string) (*mlx.Array, error) {
-	for _, one := range p {
-		if one.Path != path {
-			continue
-		}
-		if one.Array == nil {
-			return nil, fmt.Errorf("%s is not in memory", path)
-		}
-		return one.Array(), nil
-	}
-	return nil, fmt.Errorf("the module has no parameter %s (%s)", path, checkpoint.Hint(path, p.Names()))
 }
 
 // replace reads the tensor that takes the place of the output.

@@ -2,18 +2,46 @@ package debugger
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"sync"
 	"time"
+
+	"github.com/gomflux/gomflux/parity/debug"
 )
 
-// TraceFolder is the folder of a log tree with the traces of debugging sessions.
-const TraceFolder = "traces"
+// The files of a session are in the folder traces of a log tree: debug_TIME.jsonl is its trace, and
+// debug_TIME.log what the run has printed.
+const (
+	TraceFolder     = "traces"
+	TracePrefix     = "debug_"
+	TraceTime       = "20060102T150405.000000Z" // in UTC
+	TraceExtension  = ".jsonl"
+	OutputExtension = ".log"
+)
 
-// TraceTime is the format of the time in the name of a trace, debug_TIME.jsonl.
-const TraceTime = "20060102T150405.000000Z"
+// NewOutput creates the file for what the run of a new session prints.
+func NewOutput(t *debug.Tree) (*os.File, error) {
+	dir, err := filepath.Abs(filepath.Join(t.Root, TraceFolder))
+	if err == nil {
+		err = os.MkdirAll(dir, 0o777)
+	}
+	for now := time.Now(); err == nil; now = now.Add(time.Microsecond) { // another session may have the time
+		var f *os.File
+		f, err = os.OpenFile(filepath.Join(dir, TracePrefix+now.UTC().Format(TraceTime)+OutputExtension),
+			os.O_WRONLY|os.O_CREATE|os.O_EXCL|os.O_APPEND, 0o666)
+		if err == nil {
+			return f, nil
+		}
+		if errors.Is(err, fs.ErrExist) {
+			err = nil
+		}
+	}
+	return nil, fmt.Errorf("output of the session: %w", err)
+}
 
 // A trace has a line of JSON for each command and each stop.
 type trace struct {
@@ -24,27 +52,13 @@ type trace struct {
 	lost error // why lines are missing
 }
 
-// newTrace creates the trace of a session that began at a time.
-func newTrace(root string, began time.Time) (*trace, error) {
-	dir := filepath.Join(root, TraceFolder)
-	if err := os.MkdirAll(dir, 0o777); err != nil {
+// newTrace creates the file of a trace, which must not exist.
+func newTrace(file string) (*trace, error) {
+	out, err := os.OpenFile(file, os.O_WRONLY|os.O_CREATE|os.O_EXCL|os.O_APPEND, 0o666)
+	if err != nil {
 		return nil, fmt.Errorf("trace: %w", err)
 	}
-	for { // another session may have begun in the same microsecond
-		file := filepath.Join(dir, "debug_"+began.UTC().Format(TraceTime)+".jsonl")
-		out, err := os.OpenFile(file, os.O_WRONLY|os.O_CREATE|os.O_EXCL|os.O_APPEND, 0o666)
-		if os.IsExist(err) {
-			began = began.Add(time.Microsecond)
-			continue
-		}
-		if err != nil {
-			return nil, fmt.Errorf("trace: %w", err)
-		}
-		if file, err = filepath.Abs(file); err != nil {
-			return nil, err
-		}
-		return &trace{file: file, out: out}, nil
-	}
+	return &trace{file: file, out: out}, nil
 }
 
 func (t *trace) now() time.Time { return time.Now() }
