@@ -159,6 +159,7 @@ func (o *debugStartOptions) spawn(
 	defer ready.Close()
 	serve := []string{"debug", "serve", "--name=" + o.name, "--output=" + output.Name(), "--log-dir=" + o.logDir, "--"}
 	process := exec.Command(program, slices.Concat(serve, args)...)
+	process.Args[0] = os.Args[0]
 	process.Stdout, process.Stderr, process.ExtraFiles = output, output, []*os.File{theirs}
 	process.SysProcAttr = &syscall.SysProcAttr{Setsid: true} // it outlives the terminal
 	err = process.Start()

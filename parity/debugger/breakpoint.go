@@ -239,7 +239,7 @@ func (s *Session) hits(b *breakpoint, st *stop) (bool, error) {
 			holds, err = b.condition.Holds(s.Context, s.env(st, b.Hits))
 		})
 		if err != nil {
-			st.Problem = fmt.Sprintf("the condition of breakpoint %d: %v", b.Number, err)
+			st.Problem = err.Error()
 		} else if !holds {
 			return false, nil
 		}
