@@ -109,7 +109,7 @@ func (o *debugStartOptions) start(ctx context.Context, stderr io.Writer, out *ui
 	if err != nil {
 		return coded(exitUsage, err)
 	}
-	status, err := o.spawn(ctx, tree, stderr, out, args)
+	process, status, err := o.spawn(ctx, tree, stderr, out, args)
 	if err != nil || status == nil {
 		return err
 	}
@@ -120,9 +120,9 @@ func (o *debugStartOptions) start(ctx context.Context, stderr io.Writer, out *ui
 	defer client.Close()
 	for _, glob := range o.breaks {
 		if err := client.Do(ctx, protocol.Break, protocol.BreakArguments{Glob: glob}, nil); err != nil {
-			client.Do(context.WithoutCancel(ctx), protocol.Terminate, nil, nil)
-			folder.Forget([]protocol.Status{*status})
-			return debugError(err)
+			client.Do(context.WithoutCancel(ctx), protocol.Terminate, nil, status)
+			process.Wait()
+			return errors.Join(debugError(err), folder.Forget([]protocol.Status{*status}))
 		}
 	}
 	if !o.run {
@@ -142,19 +142,19 @@ func (o *debugStartOptions) wait() float64 {
 // error, as with --help.
 func (o *debugStartOptions) spawn(
 	ctx context.Context, tree *debug.Tree, stderr io.Writer, out *ui.Output, args []string,
-) (*protocol.Status, error) {
+) (*exec.Cmd, *protocol.Status, error) {
 	output, err := debugger.NewOutput(tree)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	defer output.Close()
 	program, err := os.Executable()
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	ready, theirs, err := os.Pipe()
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	defer ready.Close()
 	serve := []string{"debug", "serve", "--name=" + o.name, "--output=" + output.Name(), "--log-dir=" + o.logDir, "--"}
@@ -166,18 +166,18 @@ func (o *debugStartOptions) spawn(
 	theirs.Close()
 	if err != nil {
 		os.Remove(output.Name())
-		return nil, fmt.Errorf("the session's process: %w", err)
+		return nil, nil, fmt.Errorf("the session's process: %w", err)
 	}
 	stop := context.AfterFunc(ctx, func() { process.Process.Signal(syscall.SIGTERM) })
 	line, err := bufio.NewReader(ready).ReadBytes('\n')
 	if stop() && err == nil {
 		var status protocol.Status
 		if err := json.Unmarshal(line, &status); err != nil {
-			return nil, fmt.Errorf("the session's process: %w", err)
+			return nil, nil, fmt.Errorf("the session's process: %w", err)
 		}
-		return &status, nil
+		return process, &status, nil
 	}
-	return nil, o.failed(ctx, process, output.Name(), stderr, out)
+	return nil, nil, o.failed(ctx, process, output.Name(), stderr, out)
 }
 
 // failed reports what a command printed that ended before its session began.
