@@ -58,7 +58,8 @@ func newDebugCommand() *cobra.Command {
   gomflux debug eval '(out.mean(), out.std())'
   gomflux debug continue`,
 	}
-	cmd.AddCommand(newDebugStartCommand(), newDebugServeCommand(), newDebugStatusCommand(), newDebugLogCommand(), newDebugSessionsCommand(), newDebugTerminateCommand(),
+	cmd.AddCommand(newDebugStartCommand(), newDebugServeCommand())
+	cmd.AddCommand(newDebugStatusCommand(), newDebugLogCommand(), newDebugSessionsCommand(), newDebugTerminateCommand(),
 		newDebugCleanCommand(), newDebugBreakCommand(), newDebugWatchCommand(), newDebugBreaksCommand(), newDebugRemoveCommand(),
 		newDebugClearCommand(), newDebugContinueCommand(), newDebugNextCommand(), newDebugOutCommand(), newDebugStepCommand(),
 		newDebugAcceptCommand(), newDebugLocationCommand(), newDebugVarsCommand(), newDebugEvalCommand(), newDebugSaveCommand(),

@@ -225,7 +225,8 @@ func TestVariablesAndSet(t *testing.T) {
 	if len(want) > 0 || len(v.Parameters) != 1 || v.Parameters[0].Stats == nil || v.Parameters[0].Stats.Mean != 4 {
 		t.Errorf("without %v; parameters %+v", want, v.Parameters)
 	}
-	e := must[protocol.Evaluated](r, protocol.Eval, protocol.EvalArguments{Source: "d = out - inp['0']\n(d.sum(), inner['q'].max(), w['w'].min())"})
+	const program = "d = out - inp['0']\n(d.sum(), inner['q'].max(), w['w'].min())"
+	e := must[protocol.Evaluated](r, protocol.Eval, protocol.EvalArguments{Source: program})
 	if e.Text != "(10.0, 14.0, 3.0)" {
 		t.Errorf("eval: %s", e.Text)
 	}
