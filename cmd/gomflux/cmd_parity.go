@@ -22,7 +22,8 @@ func newParityCommand() *cobra.Command {
 		Args:  noArgs(" (see gomflux parity --help)"),
 		RunE:  func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
-	cmd.AddCommand(newParityRunCommand(), newParityBisectCommand(), newParityPrecisionCommand(), newParityDiffCommand(),
+	cmd.AddCommand(newParityRunCommand(), newParityBisectCommand(), newParityLiveCommand(),
+		newParityPrecisionCommand(), newParityDiffCommand(),
 		newParityImageCommand())
 	return cmd
 }

@@ -9,6 +9,8 @@ from pathlib import Path
 
 from .files import HEUN, LINEAR, MEMORY
 
+MODEL = "a folder in the layout of diffusers, or owner/name on the hub"  # for help
+
 
 def main(argv=None, signals: bool = True):
     """Runs a command. signals has those that ask to end end it; a debugger handles them itself."""
@@ -17,6 +19,21 @@ def main(argv=None, signals: bool = True):
         from .debugger import command
 
         sys.exit(command.main(argv[1:]))
+    out = None
+    if argv[:1] == ["stream"] and not {"-h", "--help"} & set(argv):
+        from . import stream
+
+        out = stream.take_output()  # before a library prints
+        stream.end_with_input()
+    try:
+        execute(argv, out, signals)
+    except KeyboardInterrupt:
+        if not signals:
+            raise
+        sys.exit(128 + signal.SIGINT)
+
+
+def execute(argv, out, signals):
     if ("--framework", "mflux") in zip(argv, argv[1:]) or "--framework=mflux" in argv:  # without diffusers
         return dump_mflux(argv)
     import diffusers
@@ -26,15 +43,13 @@ def main(argv=None, signals: bool = True):
         library.utils.logging.set_verbosity_error()
         library.utils.logging.disable_progress_bar()
     args = parse(argv)
+    if out:
+        args["out"] = out
     # a signal that asks to end is as good as an interrupt: what a run has written is then put in order
     if signals:
         signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     try:
         args.pop("run")(**args)
-    except KeyboardInterrupt:
-        if not signals:
-            raise
-        sys.exit(128 + signal.SIGINT)
     except OSError as e:
         if not e.filename and e.errno != errno.ENOSPC:
             raise
@@ -106,8 +121,14 @@ def parse(argv=None) -> dict:
     prune_arguments(c)
 
     c = command("check", check.model, "check that a model's libraries compute what it was made for")
-    c.add_argument("model", help="a folder in the layout of diffusers, or owner/name on the hub")
+    c.add_argument("model", help=MODEL)
     c.add_argument("--compute", choices=("float32", "bfloat16", "float16"), default="float32")
+
+    c = command("stream", stream_diffusers, "send a generation's tensors to standard output, for gomflux parity live")
+    c.add_argument("model", help=MODEL)
+    generation_arguments(c, (HEUN, LINEAR))
+    lora_argument(c)
+    c.add_argument("--unchecked", action="store_true", help="send it although a check has found a problem")
 
     c = command("again", again.repeat, "record a run once more, with other taps")
     c.add_argument("folder", type=Path, help="folder of the run, with settings.json")
@@ -212,7 +233,7 @@ def run_arguments(c, schedulers):
     """Where a run goes, and what it is made of."""
     from . import runs
 
-    c.add_argument("model", help="a folder in the layout of diffusers, or owner/name on the hub")
+    c.add_argument("model", help=MODEL)
     c.add_argument("out", type=Path, nargs="?", help="folder; default: the latest run of the reference in --log-dir")
     c.add_argument("--log-dir", type=Path, default=runs.default_root(), help="GOMFLUX_LOG_DIR sets another default")
     generation_arguments(c, schedulers)
@@ -293,7 +314,7 @@ def prune_arguments(c):
         "Functions that it does not call raise an error there. The generation is repeated with the copy, and if any "
         "tensor differs nothing is left of it. What is installed stays as it is."
     )
-    c.add_argument("model", help="a folder in the layout of diffusers, or owner/name on the hub")
+    c.add_argument("model", help=MODEL)
     c.add_argument("out", type=Path, help="a new or empty folder")
     generation_arguments(c, (schedules.HEUN, schedules.LINEAR))
     lora_argument(c)
@@ -311,6 +332,12 @@ def profile_diffusers(loras, **args):
     from . import adapters, profile
 
     profile.run(loras=adapters.specs_of(loras), **args)
+
+
+def stream_diffusers(loras, **args):
+    from . import adapters, stream
+
+    stream.run(loras=adapters.specs_of(loras), **args)
 
 
 def make_loras(out):

@@ -1,8 +1,10 @@
 """Runs pipelines and autoencoders of diffusers and records their tensors."""
 
+import functools
 import os
 import re
 import sys
+from collections import Counter
 from contextlib import nullcontext
 from pathlib import Path
 from unittest import mock
@@ -70,6 +72,7 @@ def wrap(owner, method: str, before=None, after=None):
     the result."""
     inner = getattr(owner, method)
 
+    @functools.wraps(inner)  # pipelines look at the parameters of their scheduler's methods
     def observed(*args, **kwargs):
         if before and (first := before(*args, **kwargs)) is not None:
             args = (first, *args[1:])
@@ -174,24 +177,30 @@ def generate(pipe, family, record, settings, picture, image_strength, references
     generator = torch.Generator().manual_seed(settings["seed"])  # of the CPU, whose noise is the same everywhere
     more = {"pipeline": type(pipe).__name__}
     if picture:
+        more |= {"picture": bring(picture, run, out), "image_strength": image_strength, "first_step": first}
+    elif scheduler:
+        more |= {"scheduler": scheduler}
+    if references:
+        more["references"] = [bring(file, run, out) for file in references]
+    if not family.one_batch:
+        more["passes"] = "calls"
+    record.begin(more)
+    if picture:
         observe_start(pipe, record)
         # The pipeline itself may only round an image's sides down, with the same resize.
         image = pipe.image_processor.resize(Image.open(picture).convert("RGB"), height, width)
         # diffusers' strength is what is changed, not what is kept
         start = {"image": image, "strength": 1 - image_strength, "generator": generator}
-        more |= {"picture": bring(picture, run, out), "image_strength": image_strength, "first_step": first}
+        noise = torch.randn(family.latents(pipe, height, width), generator=generator.clone_state())
+        record.put_early("latents.init", noise.to(pipe.transformer.dtype))
     else:
         latents = torch.randn(family.latents(pipe, height, width), generator=generator)
         latents = record.replaced("latents.init", latents)
         record.put("latents.init", latents)
         start = {"latents": family.pack(pipe, latents)}
-        more |= {"scheduler": scheduler} if scheduler else {}
     if references:
         observe_references(pipe, record)
         start["image"] = editable(family, references)
-        more["references"] = [bring(file, run, out) for file in references]
-    if not family.one_batch:
-        more["passes"] = "calls"
     with (
         family.running(pipe),
         own_sigmas(pipe) if scheduler == schedules.HEUN else nullcontext(),
@@ -294,9 +303,9 @@ def observe_pipeline(
         def hook(module, args, kwargs):
             kind = "negative" if f"prompt{encoder.suffix}" in tokens else "prompt"
             ids, mask = args[0] if args else kwargs["input_ids"], kwargs.get("attention_mask")
-            record.put(f"{kind}.input_ids{encoder.suffix}", ids)
             if mask is not None:
                 record.put(f"{kind}.attention_mask{encoder.suffix}", mask)
+            record.put(f"{kind}.input_ids{encoder.suffix}", ids)
             if kind == "prompt" and kwargs.get("pixel_values") is not None:
                 record.put("vision.pixel_values", kwargs["pixel_values"])
                 record.put("vision.grid_thw", kwargs["image_grid_thw"])
@@ -319,7 +328,7 @@ def observe_pipeline(
                     record.put(f"{which}.{name}", value)
                     if new is value:
                         checks.embeddings(f"{which}.{name}", value)
-        if record.step == first:
+        if record.step == first and not call:
             record.put("sigmas", pipe.scheduler.sigmas)
             record.put("timesteps", pipe.scheduler.timesteps)
 
@@ -345,7 +354,13 @@ def observe_pipeline(
         at = unpack(torch.arange(packed.numel(), device=packed.device).reshape(packed.shape))
         return packed.flatten().index_copy(0, at.flatten(), new.flatten()).reshape(packed.shape)
 
+    def schedule_set(_):
+        record.put_early("sigmas", pipe.scheduler.sigmas)
+        record.put_early("timesteps", pipe.scheduler.timesteps)
+
     parts = modules_of(pipe)
+    observe_encodings(pipe, family, record)
+    wrap(pipe.scheduler, "set_timesteps", after=schedule_set)
     for component, encoder in family.text_encoders.items():
         parts[component].register_forward_pre_hook(before_text_encoder(component, encoder), with_kwargs=True)
     pipe.transformer.register_forward_pre_hook(before_transformer, with_kwargs=True)
@@ -355,6 +370,23 @@ def observe_pipeline(
         record.watch(name, part, name in family.stepped, adapters.inside(part))
         checks.watch(name, part)
     return tokens
+
+
+def observe_encodings(pipe, family: Family, record: Recorder):
+    """Puts prompts' embeddings as soon as they are computed."""
+    calls = Counter()
+
+    def observe(method, values):
+        def encoded(result):
+            which = "negative" if calls[method] else "prompt"
+            calls[method] += 1
+            for name, value in values(result).items():
+                record.put_early(f"{which}.{name}", value)
+
+        wrap(pipe, method, after=encoded)
+
+    for method, values in family.encodings.items():
+        observe(method, values)
 
 
 def bring(picture: Path, run, out: Path | None) -> str:

@@ -101,7 +101,7 @@ class Taps:
 
 
 class Recorder:
-    """Keeps the tensors that taps name, and whatever is put, in files of a folder, or of a run's.
+    """Keeps the tensors that taps name, and whatever is put, in files of a folder, or of a run's (or see sender.py).
 
     Tensors go to disk as they come: memory is the number of bytes that are held before a file is written. With
     sample > 0, tensors of modules with more values than that keep only that many, at random places that depend on the
@@ -133,6 +133,8 @@ class Recorder:
         self.unseen = bool(self.debugger and not out)  # by anyone else
         if not out:
             return  # nothing is kept
+        if out is None:
+            return
         folder = out / inside
         folder.mkdir(parents=True, exist_ok=True)
         (out / "settings.json").unlink(missing_ok=True)  # without it nobody takes an unfinished dump for a whole one
@@ -216,9 +218,16 @@ class Recorder:
                 output = self.debugger.left(output)
             for key, tensor in leaves(output):
                 self._tap(component, full + points[key], tensor, module)
+            self.called(full)
             return output
 
         return hook
+
+    def begin(self, settings: dict):
+        """Is called before the pipeline, with what settings.json has of it."""
+
+    def called(self, name: str):
+        """Is called after each call of a module, and its tensors."""
 
     def _replaced(self, component, name, tensor):
         """The tensor, or a copy of it in which the part that is recorded is the one that was given."""
@@ -288,6 +297,9 @@ class Recorder:
             self._store(f"{name}:samples", t.flatten()[at])
         else:
             self._store(name, t)
+
+    def put_early(self, name: str, tensor: torch.Tensor):
+        """Is called with a value that is put later, when the pipeline uses it."""
 
     def put_next(self, name: str, tensor: torch.Tensor):
         """Keeps a value that a run may have several of."""

@@ -37,6 +37,8 @@ class Family:
     prompts: Callable  # positional and keyword arguments of the transformer -> for each prompt in them, values by name
     arguments: Callable  # pipe, guidance, negative prompt -> arguments of its call
     guidance: Callable  # random.Random -> guidance of a run that is quick
+    # method of the pipeline that encodes one prompt -> its result -> those values, before the transformer gets them
+    encodings: dict = field(default_factory=lambda: {"encode_prompt": lambda result: {"embeds": result[0][0]}})
     # pipe -> the hidden states that prompt.embeds are, side by side: numbers of layers from 1, or NORMED
     embeddings: Callable = lambda pipe: (NORMED,)
     matches: Callable = lambda pipe: True  # whether a pipeline of that class is of this family

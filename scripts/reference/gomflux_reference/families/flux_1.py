@@ -143,6 +143,10 @@ DEV = Family(
     draw=draw,
     latents=latents,
     prompts=prompts,
+    encodings={
+        "_get_clip_prompt_embeds": lambda result: {"pooled_embeds": result[0]},
+        "_get_t5_prompt_embeds": lambda result: {"embeds": result[0]},
+    },
     arguments=lambda pipe, guidance, negative: {"guidance_scale": guidance},
     guidance=lambda r: round(r.uniform(1, 5), 2),
     matches=lambda pipe: pipe.transformer.config.guidance_embeds,

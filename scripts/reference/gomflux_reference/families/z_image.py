@@ -88,6 +88,7 @@ FAMILY = Family(
     draw=draw,
     latents=latents,
     prompts=lambda args, kwargs: [{"embeds": embeds} for embeds in args[2]],
+    encodings={"_encode_prompt": lambda result: {"embeds": result[0]}},
     arguments=lambda pipe, guidance, negative: {"guidance_scale": guidance, "negative_prompt": negative},
     guidance=lambda r: r.choice((0.0, round(r.uniform(0.5, 5), 2))),
     one_batch=True,

@@ -1,0 +1,277 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/gomflux/gomflux"
+	"github.com/gomflux/gomflux/cmd/gomflux/internal/ui"
+	"github.com/gomflux/gomflux/internal/disk"
+	"github.com/gomflux/gomflux/internal/oserr"
+	"github.com/gomflux/gomflux/parity"
+)
+
+const parityLiveHelp = `Live compares gomflux with the reference while both run, for models whose tensors
+do not fit on a disk. It starts the reference, whose tensors come through a pipe
+and are compared as soon as gomflux has computed its own. Nothing is written.
+
+It makes the reading of every module by itself, in one pass: each tensor is
+replaced by the reference's after comparison, so that a module's error is that of
+its own arithmetic. The report and the verdict are those of gomflux parity run
+--isolated, without the errors of modules as a whole.
+
+MEMORY
+Both programs hold the model, and work at the same time. Besides, gomflux holds
+the reference's tensors that it has not compared yet, at most --max-memory; if
+there is room, older ones stay for hints. The reference waits where it is ahead.
+With guidance, Z-Image's reference computes both prompts in one batch, so that
+all tensors of a step are held until the negative prompt's pass. If --max-memory
+is not enough, the error names the tensor that gomflux waits for, and the one
+that does not fit. gomflux parity bisect does without a dump of everything: it
+needs more runs and little memory.
+
+REFERENCE
+The reference is run by a shell as
+
+  COMMAND stream MODEL --prompt TEXT --steps N ...
+
+COMMAND is --reference, which may include arguments. The default is
+gomflux-reference (pip install ./scripts/reference), or in a checkout
+scripts/reference/run.sh, which installs PyTorch first. It sends the tensors to
+its standard output, and ends when its standard input is closed. MODEL is
+--reference-model, or the folder of --model. LoRAs are applied on both sides.
+` + parityStatus
+
+// parityLiveOptions are the flags of gomflux parity live.
+type parityLiveOptions struct {
+	modelFlags
+	weightFlags
+	reportFlags
+	prompt                    optional[string]
+	negative                  optional[string]
+	steps, height, width      optional[int]
+	seed                      optional[uint64]
+	guidance                  optional[float64]
+	maxSequenceLength         optional[int]
+	scheduler                 optional[gomflux.Scheduler]
+	image                     string
+	imageStrength             optional[float64]
+	references                []string
+	memory                    optional[int64]
+	reference, referenceModel string
+	referenceDevice           string
+	referenceDtype            optional[gomflux.Dtype]
+}
+
+func newParityLiveCommand() *cobra.Command {
+	text := func(s string) (string, error) { return s, nil }
+	o := &parityLiveOptions{
+		modelFlags: newModelFlags(), weightFlags: newWeightFlags(), prompt: parsed("text", text), negative: parsed("text", text),
+		steps: count("number"), height: count("pixels"), width: count("pixels"), guidance: scale("scale"),
+		seed:              parsed("number", func(s string) (uint64, error) { return strconv.ParseUint(s, 10, 64) }),
+		maxSequenceLength: count("tokens"), scheduler: parsed("name", schedulerOf), imageStrength: strength("strength"),
+		memory: parsed("size", parseSize), referenceDtype: oneOf("dtype", gomflux.Float32, gomflux.BFloat16, gomflux.Float16),
+	}
+	cmd := &cobra.Command{
+		Use:   "live --model MODEL --prompt TEXT --steps N --height N --width N",
+		Short: "Compare with the reference while both run, without a dump",
+		Long:  parityLiveHelp,
+		Example: `  gomflux parity live -m ./Qwen-Image -p "a lighthouse" -s 4 -H 1024 -W 1024 --max-memory 16GB
+  gomflux parity live -m ./Z-Image -p "a lighthouse" -s 2 -H 512 -W 512 --reference "ssh gpu gomflux-reference" --reference-device cuda`,
+		Args: noArgs(" (see gomflux parity live --help)"),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			p, err := o.validate(cmd.Flags().Changed)
+			if err != nil {
+				return err
+			}
+			return o.run(cmd.Context(), o.out(cmd), p)
+		},
+	}
+	o.addFlags(cmd)
+	return cmd
+}
+
+func (o *parityLiveOptions) addFlags(cmd *cobra.Command) {
+	f := cmd.Flags()
+	f.SortFlags = false
+	f.StringVarP(&o.model, "model", "m", "", "`name` of a published model in the Hugging Face cache, or its folder")
+	f.VarP(&o.prompt, "prompt", "p", "text that describes the image")
+	f.VarP(&o.negative, "negative-prompt", "n", "text that describes what to avoid")
+	f.VarP(&o.steps, "steps", "s", "number of denoising steps")
+	f.VarP(&o.seed, "seed", "S", "seed of the initial noise (default: 0)")
+	f.VarP(&o.height, "height", "H", "height of the image")
+	f.VarP(&o.width, "width", "W", "width of the image")
+	f.VarP(&o.guidance, "guidance", "g", "guidance scale (default: 0)")
+	f.Var(&o.maxSequenceLength, "max-sequence-length", "maximum length of the prompt (default: 512)")
+	f.Var(&o.scheduler, "scheduler", "linear or flow_match_heun_discrete (default: the model's)")
+	f.StringVarP(&o.image, "image", "i", "", "start from this image `file`")
+	f.Var(&o.imageStrength, "image-strength", "how much of the image is kept, above 0 and below 1 (default: 0.4)")
+	f.StringArrayVar(&o.references, "references", nil, "edit this image `file` (can be repeated)")
+	f.Var(&o.memory, "max-memory", "memory for the reference's tensors, such as 500MB or 16GB (default: 4GB)")
+	f.StringVar(&o.reference, "reference", "", "the reference's `command` (default: gomflux-reference, or scripts/reference/run.sh)")
+	f.StringVar(&o.referenceModel, "reference-model", "", "the reference's model, a `folder` or a name on the hub (default: --model)")
+	f.StringVar(&o.referenceDevice, "reference-device", "", "the reference's `device`, such as cuda or mps (default: cpu)")
+	f.Var(&o.referenceDtype, "reference-dtype", "the reference's dtype: float32, bfloat16 or float16 (default: float32)")
+	o.reportFlags.add(cmd)
+	o.weightFlags.add(f, true)
+	o.addCompute(f)
+}
+
+var sizePattern = regexp.MustCompile(`^(?i)([0-9]+(?:\.[0-9]+)?) ?([kmg]?)b?$`)
+
+// parseSize parses a number of bytes, such as 16GB.
+func parseSize(s string) (int64, error) {
+	m := sizePattern.FindStringSubmatch(s)
+	if m == nil {
+		return 0, errors.New("must be a size, such as 500MB or 16GB")
+	}
+	v, _ := strconv.ParseFloat(m[1], 64) // the pattern allows numbers only
+	v *= map[string]float64{"": 1, "k": 1e3, "m": 1e6, "g": 1e9}[strings.ToLower(m[2])]
+	if v < 1 || v >= math.MaxInt64 {
+		return 0, errors.New("must be a size, such as 500MB or 16GB")
+	}
+	return int64(v), nil
+}
+
+// validate refuses flags that are missing or contradict each other, and returns the options.
+func (o *parityLiveOptions) validate(given func(string) bool) (p parity.Options, err error) {
+	switch {
+	case o.model == "":
+		return p, usageErrorf("no model (give one with --model)")
+	case !o.prompt.given():
+		return p, usageErrorf("no prompt (give one with --prompt)")
+	case !o.steps.given() || !o.height.given() || !o.width.given():
+		return p, usageErrorf("give --steps, --height and --width, which are the same on both sides")
+	case o.image != "" && len(o.references) > 0:
+		return p, usageErrorf("give either --image or --references")
+	case o.imageStrength.given() && o.image == "":
+		return p, usageErrorf("--image-strength has no effect without --image")
+	case given("image") && o.image == "" || slices.Contains(o.references, ""):
+		return p, usageErrorf("--image, --references: the file name is empty")
+	}
+	for _, name := range append(slices.Clone(o.references), o.image) {
+		if name == "" {
+			continue
+		}
+		if _, err := os.Stat(name); err != nil {
+			return p, usageErrorf("%s: %w", name, oserr.Bare(err))
+		}
+	}
+	p.Model = o.model
+	return p, o.weightFlags.parity(given, &p)
+}
+
+// arguments returns those of the reference, given its model.
+func (o *parityLiveOptions) arguments(model string, p parity.Options) ([]string, error) {
+	args := []string{model}
+	for _, a := range []struct {
+		flag, value string
+		given       bool
+	}{
+		{"prompt", o.prompt.String(), true}, {"negative-prompt", o.negative.String(), o.negative.given()},
+		{"steps", o.steps.String(), true}, {"seed", o.seed.String(), o.seed.given()}, {"height", o.height.String(), true},
+		{"width", o.width.String(), true}, {"guidance", o.guidance.String(), o.guidance.given()},
+		{"max-sequence-length", o.maxSequenceLength.String(), o.maxSequenceLength.given()},
+		{"scheduler", o.scheduler.String(), o.scheduler.given()}, {"image-strength", o.imageStrength.String(), o.imageStrength.given()},
+		{"device", o.referenceDevice, o.referenceDevice != ""}, {"compute", o.referenceDtype.String(), o.referenceDtype.given()},
+	} {
+		if a.given {
+			args = append(args, "--"+a.flag+"="+a.value)
+		}
+	}
+	if o.image != "" {
+		file, err := filepath.Abs(o.image)
+		if err != nil {
+			return nil, err
+		}
+		args = append(args, "--picture="+file)
+	}
+	for i, name := range o.references {
+		file, err := filepath.Abs(name)
+		if err != nil {
+			return nil, err
+		}
+		if i == 0 {
+			args = append(args, "--references")
+		}
+		args = append(args, file)
+	}
+	for _, l := range p.LoRAs {
+		file, err := filepath.Abs(l.Path)
+		if err != nil {
+			return nil, err
+		}
+		args = append(args, "--lora", file, strconv.FormatFloat(l.Scale, 'g', -1, 64))
+	}
+	return args, nil
+}
+
+// findModel returns the reference's model.
+func (o *parityLiveOptions) findModel() (string, error) {
+	source, err := findWith(o.model, "")
+	switch {
+	case err != nil:
+		return "", err
+	case o.referenceModel != "":
+		return o.referenceModel, nil
+	case source.Path() == "" || !disk.IsFolder(source.Path()):
+		return "", usageErrorf("%s: the reference needs the folder of a model (give one with --reference-model)", o.model)
+	}
+	return filepath.Abs(source.Path())
+}
+
+func (o *parityLiveOptions) run(ctx context.Context, out *ui.Output, p parity.Options) error {
+	model, err := o.findModel()
+	if err != nil {
+		return err
+	}
+	command := o.reference
+	if command == "" {
+		if command, err = findReference(); err != nil {
+			return coded(exitUsage, err)
+		}
+	}
+	args, err := o.arguments(model, p)
+	if err != nil {
+		return err
+	}
+	live := func(ctx context.Context, run string, p parity.Options) (*parity.Report, error) {
+		out.Status("the reference loads its model")
+		stream, err := startReference(ctx, command, args, out.Stderr)
+		if err != nil {
+			return nil, err
+		}
+		p.Progress = func(int, int) {
+			out.ClearStatus()
+			out.Status("comparing")
+		}
+		limit := int64(parity.DefaultLiveMemory)
+		if o.memory.given() {
+			limit = *o.memory.value
+		}
+		r, err := parity.Live(ctx, run, stream.tensors, limit, p)
+		if err = stream.end(err); err != nil {
+			return nil, memoryHint(err)
+		}
+		return r, nil
+	}
+	return runParity(ctx, out, "live", &o.modelFlags, &o.reportFlags, p, live)
+}
+
+// memoryHint adds what can be done about too little memory.
+func memoryHint(err error) error {
+	if _, ok := errors.AsType[*parity.MemoryError](err); ok {
+		return fmt.Errorf("%w (give more with --max-memory; gomflux parity bisect does without a dump of everything)", err)
+	}
+	return err
+}
