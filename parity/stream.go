@@ -177,14 +177,16 @@ func (s *stream) take(t checkpoint.Tensor, waiting string) error {
 	s.names[t.Name] = true
 	s.phase = max(s.phase, phaseOf(t.Name))
 	h := &holding{name: t.Name, bytes: t.Bytes(), phase: phaseOf(t.Name), uses: s.uses(t.Name)}
-	if waiting == "" && t.Name != imageValue {
+	kept := waiting != "" || h.name == imageValue
+	fits := kept && s.makeRoom(h.bytes)
+	switch {
+	case kept && !fits && s.needed(h):
+		return s.full(waiting, t.Name)
+	case !fits:
 		if _, err := io.CopyN(io.Discard, s.in, h.bytes); err != nil {
 			return s.failed(err)
 		}
 		return nil
-	}
-	if !s.makeRoom(h.bytes) {
-		return s.full(waiting, t.Name)
 	}
 	s.buffer = slices.Grow(s.buffer[:0], int(h.bytes))[:h.bytes]
 	if _, err := io.ReadFull(s.in, s.buffer); err != nil {

@@ -79,6 +79,7 @@ func TestScripts(t *testing.T) {
 			"only":    cmdOnly,
 			"hub":     cmdHub,
 			"lora":    cmdLoRA,
+			"stream":  cmdStream,
 		},
 	})
 }

@@ -1,6 +1,7 @@
 """make parity: gomflux against diffusers, on small models that nobody has seen before."""
 
 import json
+import math
 import random
 import re
 import secrets
@@ -33,6 +34,8 @@ SCENES = (
 )
 TAPS = ["*", "*:[qkv]*"]
 LARGE = 512  # pixels, once per family
+LIVE_MEMORY = "30MB"
+REFERENCE = f"{shlex.quote(sys.executable)} -m {__package__}"  # the command
 
 
 @dataclass
@@ -65,6 +68,9 @@ def check(gomflux: Path, seed: int | None, keep: Path | None, families: list[str
             if made:
                 rows.append(narrow(gomflux, made[0], family, random.Random(f"{seed}/{family}/fault")))
                 report(rows[-1])
+                for row in while_running(gomflux, made[0], family, random.Random(f"{seed}/{family}/live")):
+                    rows.append(row)
+                    report(row)
             for n in range(pictures):
                 r = random.Random(f"{seed}/{family}/seed {n}")
                 rows.append(same_seed(gomflux, made[n % len(made)], family, n, r))
@@ -208,17 +214,9 @@ def narrow(gomflux: Path, model: Path, family: str, r: random.Random) -> Row:
     request["references"] = draw_references(folder / "edited", FAMILIES[family], min(FAMILIES[family].references), r)
     dump.pipeline(model, folder / "dump", taps=["image"], **request)
     wrong = folder / "model"
-    shutil.copytree(model, wrong, dirs_exist_ok=True)
-    shards = {file: load_file(file) for file in sorted((wrong / "transformer").glob("*.safetensors"))}
-    weights = [(file, key) for file, shard in shards.items() for key in sorted(shard) if key.endswith(".weight")]
-    idle = FAMILIES[family].without_effect(pipe.transformer.config)
-    file, key = r.choice([(f, k) for f, k in weights if shards[f][k].ndim == 2 and not re.search(idle, k)])
-    shards[file][key] = shards[file][key].flip(0).contiguous()
-    save_file(shards[file], file, {"format": "pt"})
-    reference = f"{shlex.quote(sys.executable)} -m {__package__}"
-    flags = ("--model", wrong, "--dtype", "float32", "--reference", reference, "--json")
+    expected = damage(model, wrong, FAMILIES[family].without_effect(pipe.transformer.config), r)
+    flags = ("--model", wrong, "--dtype", "float32", "--reference", REFERENCE, "--json")
     ran = run(gomflux, "parity", "bisect", folder / "dump", *flags)
-    expected = f"transformer.{key.removesuffix('.weight')}@0"
     try:
         found = json.loads(ran.stdout)
         module = found["verdict"].get("module")
@@ -228,6 +226,51 @@ def narrow(gomflux: Path, model: Path, family: str, r: random.Random) -> Row:
     except ValueError:
         result, ok = f"exit status {ran.returncode}: {ran.stderr.strip()}", False
     return Row(f"{model.parent.name} bisect", described(request), result, ok, time.monotonic() - start)
+
+
+def damage(model: Path, wrong: Path, idle: str, r: random.Random) -> str:
+    """Copies a model with the rows of one of the transformer's weights turned around, and returns the module's name.
+
+    idle is a pattern of the weights that have no effect.
+    """
+    shutil.copytree(model, wrong, dirs_exist_ok=True)
+    shards = {file: load_file(file) for file in sorted((wrong / "transformer").glob("*.safetensors"))}
+    weights = [(file, key) for file, shard in shards.items() for key in sorted(shard) if key.endswith(".weight")]
+    file, key = r.choice([(f, k) for f, k in weights if shards[f][k].ndim == 2 and not re.search(idle, k)])
+    shards[file][key] = shards[file][key].flip(0).contiguous()
+    save_file(shards[file], file, {"format": "pt"})
+    return f"transformer.{key.removesuffix('.weight')}@0"
+
+
+def while_running(gomflux: Path, model: Path, family: str, r: random.Random) -> list[Row]:
+    """Has parity live compare a run while it goes on, with the model itself and with a damaged one."""
+    pipe, _ = dump.load(model)
+    request = draw_request(pipe, FAMILIES[family], r)
+    folder = model.parent / "live"
+    folder.mkdir(exist_ok=True)
+    wrong = folder / "model"
+    expected = damage(model, wrong, FAMILIES[family].without_effect(pipe.transformer.config), r)
+    given = [f"--{key.replace('_', '-')}={value}" for key, value in request.items() if value is not None]
+    references = draw_references(folder / "edited", FAMILIES[family], min(FAMILIES[family].references), r)
+    given += [f"--references={file}" for file in references]
+    rows = []
+    for ours in (model, wrong):
+        start = time.monotonic()
+        flags = ("--model", ours, "--reference-model", model, "--max-memory", LIVE_MEMORY, "--dtype", "float32")
+        ran = run(gomflux, "parity", "live", *flags, "--reference", REFERENCE, "--json", *given)
+        try:
+            found = json.loads(ran.stdout)
+            size = sum(4 * math.prod(tensor["reference_shape"]) for tensor in found["tensors"])
+            result = f"{verdict(found)}; about {size / 1e6:.0f} MB, at most {LIVE_MEMORY} at a time"
+            module = found["verdict"].get("module")
+            ok = ran.returncode == 0 if ours == model else module == expected
+            if not ok and ours == wrong:
+                result = f"found {module}, expected {expected}: {found['verdict']['text']}"
+        except ValueError:
+            result, ok = f"exit status {ran.returncode}: {ran.stderr.strip()}", False
+        what = f"{model.parent.name} live" + (" damaged" if ours == wrong else "")
+        rows.append(Row(what, described(request), result, ok, time.monotonic() - start))
+    return rows
 
 
 def run(*command) -> subprocess.CompletedProcess:
