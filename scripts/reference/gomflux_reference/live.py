@@ -34,7 +34,6 @@ SCENES = (
 )
 TAPS = ["*", "*:[qkv]*"]
 LARGE = 512  # pixels, once per family
-LIVE_MEMORY = "30MB"
 REFERENCE = f"{shlex.quote(sys.executable)} -m {__package__}"  # the command
 
 
@@ -243,7 +242,8 @@ def damage(model: Path, wrong: Path, idle: str, r: random.Random) -> str:
 
 
 def while_running(gomflux: Path, model: Path, family: str, r: random.Random) -> list[Row]:
-    """Has parity live compare a run while it goes on, with the model itself and with a damaged one."""
+    """Has parity live compare a run while it goes on, with the model itself, and with a damaged one in less memory than
+    the tensors take."""
     pipe, _ = dump.load(model)
     request = draw_request(pipe, FAMILIES[family], r)
     folder = model.parent / "live"
@@ -253,15 +253,16 @@ def while_running(gomflux: Path, model: Path, family: str, r: random.Random) -> 
     given = [f"--{key.replace('_', '-')}={value}" for key, value in request.items() if value is not None]
     references = draw_references(folder / "edited", FAMILIES[family], min(FAMILIES[family].references), r)
     given += [f"--references={file}" for file in references]
-    rows = []
+    rows, memory = [], 50_000_000
     for ours in (model, wrong):
         start = time.monotonic()
-        flags = ("--model", ours, "--reference-model", model, "--max-memory", LIVE_MEMORY, "--dtype", "float32")
+        flags = ("--model", ours, "--reference-model", model, "--max-memory", str(memory), "--dtype", "float32")
         ran = run(gomflux, "parity", "live", *flags, "--reference", REFERENCE, "--json", *given)
         try:
             found = json.loads(ran.stdout)
             size = sum(4 * math.prod(tensor["reference_shape"]) for tensor in found["tensors"])
-            result = f"{verdict(found)}; about {size / 1e6:.0f} MB, at most {LIVE_MEMORY} at a time"
+            result = f"{size / 1e6:.1f} MB, at most {memory / 1e6:.1f} MB at a time; {verdict(found)}"
+            memory = size * 3 // 4
             module = found["verdict"].get("module")
             ok = ran.returncode == 0 if ours == model else module == expected
             if not ok and ours == wrong:
