@@ -272,7 +272,7 @@ def profile_arguments(c):
         "of diffusers, transformers and torch.nn were executed, by component and module, with calls and own times (which "
         "include a part of the observer's), which of several implementations ran, and the lines that were not reached."
     )
-    run_arguments(c, (schedules.HEUN, schedules.LINEAR))
+    run_arguments(c, (HEUN, LINEAR))
     lora_argument(c)
     c.add_argument("--unchecked", action="store_true", help="profile it although a check has found a problem")
     c.add_argument("--compare", action="store_true", help="run it once more without observing, and report the slow-down")
@@ -307,8 +307,6 @@ def dump_diffusers(framework, loras, **args):
 
 
 def prune_arguments(c):
-    from . import schedules
-
     c.description = (
         "Copies diffusers and transformers with the files that a generation executes, into a folder for PYTHONPATH. "
         "Functions that it does not call raise an error there. The generation is repeated with the copy, and if any "
@@ -316,7 +314,7 @@ def prune_arguments(c):
     )
     c.add_argument("model", help=MODEL)
     c.add_argument("out", type=Path, help="a new or empty folder")
-    generation_arguments(c, (schedules.HEUN, schedules.LINEAR))
+    generation_arguments(c, (HEUN, LINEAR))
     lora_argument(c)
     c.add_argument("--unchecked", action="store_true", help="go on although a check has found a problem")
     tap_arguments(c)
