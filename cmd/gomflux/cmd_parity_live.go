@@ -34,11 +34,11 @@ MEMORY
 Both programs hold the model, and work at the same time. Besides, gomflux holds
 the reference's tensors that it has not compared yet, at most --max-memory; if
 there is room, older ones stay for hints. The reference waits where it is ahead.
-With guidance, Z-Image's reference computes both prompts in one batch, so that
-all tensors of a step are held until the negative prompt's pass. If --max-memory
-is not enough, the error names the tensor that gomflux waits for, and the one
-that does not fit. gomflux parity bisect does without a dump of everything: it
-needs more runs and little memory.
+A reference that computes both prompts in one batch is a pass ahead: all tensors
+of a step are held until the negative prompt's pass. If --max-memory is not
+enough, the error names the tensor that gomflux waits for, and the one that does
+not fit. gomflux parity bisect does without a dump of everything: it needs more
+runs and little memory.
 
 REFERENCE
 The reference is run by a shell as
@@ -86,8 +86,8 @@ func newParityLiveCommand() *cobra.Command {
 		Use:   "live --model MODEL --prompt TEXT --steps N --height N --width N",
 		Short: "Compare with the reference while both run, without a dump",
 		Long:  parityLiveHelp,
-		Example: `  gomflux parity live -m ./Qwen-Image -p "a lighthouse" -s 4 -H 1024 -W 1024 --max-memory 16GB
-  gomflux parity live -m ./Z-Image -p "a lighthouse" -s 2 -H 512 -W 512 --reference "ssh gpu gomflux-reference" --reference-device cuda`,
+		Example: `  gomflux parity live -m ./model -p "a lighthouse" -s 4 -H 1024 -W 1024 --max-memory 16GB
+  gomflux parity live -m ./model -p "a lighthouse" -s 2 -H 512 -W 512 --reference "ssh gpu gomflux-reference" --reference-device cuda`,
 		Args: noArgs(" (see gomflux parity live --help)"),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			p, err := o.validate(cmd.Flags().Changed)

@@ -265,8 +265,6 @@ def lora_argument(c):
 
 
 def profile_arguments(c):
-    from . import schedules
-
     c.description = (
         "Runs a generation once while it is observed, and writes PROFILE.md and profile.json: which files and functions "
         "of diffusers, transformers and torch.nn were executed, by component and module, with calls and own times (which "
