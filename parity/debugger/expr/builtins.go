@@ -512,7 +512,7 @@ var guarded = map[string]bool{
 	"join": true, "replace": true, "format": true, "split": true, "rsplit": true, "splitlines": true,
 	"extend": true, "index": true, "remove": true, "items": true, "popitem": true, "update": true,
 	"union": true, "difference": true, "intersection": true, "symmetric_difference": true,
-	"issubset": true, "issuperset": true, "item": true,
+	"issubset": true, "issuperset": true, "item": true, "strip": true, "lstrip": true, "rstrip": true,
 }
 
 // attr returns an attribute. The methods in guarded check their arguments before, and their
@@ -581,7 +581,20 @@ func (r *run) checkMethod(x starlark.Value, name string, args starlark.Tuple, kw
 		}
 		return r.checkText(len(s) + strings.Count(string(s), "{")*w.bytes)
 	case name == "split" || name == "rsplit" || name == "splitlines":
-		return r.checkCount(len(s)/2, 48)
+		pieces := len(s)/2 + 1
+		if len(args) > 0 {
+			sep, _ := starlark.AsString(args[0])
+			pieces = strings.Count(string(s), sep) + 1
+		}
+		if name == "splitlines" {
+			pieces = strings.Count(string(s), "\n") + 1
+		}
+		return r.checkCount(pieces, 48)
+	case strings.HasSuffix(name, "strip") && len(args) > 0:
+		const maxChars = 1000 // each of which is compared with each of the string
+		if chars, _ := starlark.AsString(args[0]); len(chars) > maxChars {
+			return fmt.Errorf("%d characters to remove: at most %d are possible", len(chars), maxChars)
+		}
 	}
 	return nil
 }

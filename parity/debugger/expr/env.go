@@ -188,20 +188,14 @@ func (g *group) find(r *run, key string) (*tensor, error) {
 	if p.Array == nil {
 		return nil, errors.New("the parameter is not loaded")
 	}
-	bytes, err := tensorSize(p.Shape, max4(p.Dtype))
-	if err != nil {
-		return nil, err
+	bytes := 0 // it is in memory already
+	if p.Quantization != nil {
+		var err error
+		if bytes, err = tensorSize(p.Shape, mlx.Float32); err != nil {
+			return nil, err
+		}
 	}
 	return r.alias(bytes, func() (*mlx.Array, error) { return p.Array(), nil })
-}
-
-// max4 returns a dtype of as many bytes as a parameter of a dtype may have: quantized ones are
-// dequantized.
-func max4(d mlx.Dtype) mlx.Dtype {
-	if d.ItemSize() < mlx.Float32.ItemSize() {
-		return mlx.Float32
-	}
-	return d
 }
 
 // Iterate iterates over the keys.

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"runtime"
 	"slices"
 	"strings"
 	"sync"
@@ -178,6 +179,7 @@ func (in *Interpreter) execute(ctx context.Context, env Env, p *program, f func(
 	}()
 	var err error
 	failed := mlx.Try(func() {
+		defer bug()
 		mlx.WithScope(func() {
 			if err = r.bind(); err == nil {
 				_, err = p.program.Init(thread, in.names)
@@ -198,6 +200,17 @@ func (in *Interpreter) execute(ctx context.Context, env Env, p *program, f func(
 		return bare(failed)
 	}
 	return err
+}
+
+// bug, when deferred, turns a bug of this package into an error, so that it does not end the run.
+func bug() {
+	p := recover()
+	if e, ok := p.(runtime.Error); ok {
+		panic(&mlx.Error{Message: "internal error: " + e.Error()})
+	}
+	if p != nil {
+		panic(p)
+	}
 }
 
 // keepOr keeps what globals hold. If that is not possible, they get the values that they had

@@ -27,6 +27,8 @@ var endless = [][2]string{
 	{"x = [1]\nwhile True:\n  x += x", "at most 10000000"},
 	{"x = [1]\nwhile True:\n  x.extend(x)", "at most 10000000"},
 	{"x = [1]\nfor i in range(40):\n  x = x + x", "at most 10000000"},
+	{`("é" * 10**6).strip("x" * 10**6 + "é")`, "characters to remove"},
+	{`("," * 15000000).split(",")`, "at most 10000000"},
 	{"10 ** 10 ** 8", "a whole number of"},
 	{"1 << 10 ** 9", "a whole number of"},
 	{"x = 3\nwhile True:\n  x = x * x", "a whole number of"},

@@ -81,7 +81,7 @@ func (r *run) op(shape []int, dtype mlx.Dtype, f func() *mlx.Array, from ...*ten
 		t.depth = max(t.depth, 1+x.depth)
 	}
 	err = mlx.Try(func() {
-		t.a = mlx.Scope(func() *mlx.Array { return f().Reshape(shape...) }) // never the operand itself
+		t.a = mlx.Scope(func() *mlx.Array { return f().AsType(dtype).Reshape(shape...) }) // never the operand itself
 		if t.depth >= maxDepth || t.pending >= maxPending {
 			mlx.Eval(t.a)
 			t.depth, t.pending = 0, 0

@@ -156,31 +156,88 @@ func (r *run) tensorOp(op string, x, y *tensor) (starlark.Value, error) {
 	if !ok {
 		return nil, fmt.Errorf("tensors have no operator %s", op)
 	}
-	dx, dy := x.dtype(), y.dtype()
-	if (op == "&" || op == "|") && (dx != mlx.Bool || dy != mlx.Bool) {
+	if dx, dy := x.dtype(), y.dtype(); (op == "&" || op == "|") && (dx != mlx.Bool || dy != mlx.Bool) {
 		return nil, fmt.Errorf("tensor %s tensor: expected tensors of dtype bool, found %v and %v", op, dx, dy)
 	}
 	shape, err := broadcast(op, x.shape(), y.shape())
 	if err != nil {
 		return nil, err
 	}
-	common := promote(dx, dy)
-	if op == "/" {
-		common = promoteFloat(dx, dy)
+	common, err := r.common(op, x, y)
+	if err != nil {
+		return nil, err
 	}
-	if common == mlx.Bool && (op == "+" || op == "-" || op == "**" || op == "//" || op == "%") {
-		common = mlx.Int32 // as numbers, as in Python
-	}
-	d := f.result(dx, dy)
-	if d != mlx.Bool || op == "+" || op == "-" || op == "**" || op == "//" || op == "%" {
+	compute, d := f.compute, f.result(common, common)
+	if isArithmetic(op) {
 		d = common
+	}
+	if (op == "//" || op == "%") && !common.IsFloat() {
+		compute = func(x, y *mlx.Array) *mlx.Array { return divideWhole(op, x, y) }
 	}
 	for _, s := range [][]int{x.shape(), y.shape()} { // their copies in the common dtype
 		if _, err := tensorSize(s, common); err != nil {
 			return nil, err
 		}
 	}
-	return r.op(shape, d, func() *mlx.Array { return f.compute(x.a.AsType(common), y.a.AsType(common)).AsType(d) }, x, y)
+	return r.op(shape, d, func() *mlx.Array { return compute(x.a.AsType(common), y.a.AsType(common)).AsType(d) }, x, y)
+}
+
+// isArithmetic reports whether booleans are numbers for an operator, as in Python.
+func isArithmetic(op string) bool {
+	return op == "+" || op == "-" || op == "**" || op == "//" || op == "%"
+}
+
+// common returns the dtype in which an operator computes.
+func (r *run) common(op string, x, y *tensor) (mlx.Dtype, error) {
+	common := promote(x.dtype(), y.dtype())
+	if op == "/" {
+		common = promoteFloat(x.dtype(), y.dtype())
+	}
+	if common == mlx.Bool && isArithmetic(op) {
+		common = mlx.Int32
+	}
+	if common.IsFloat() || y.a.Size() == 0 {
+		return common, nil
+	}
+	switch op {
+	case "//", "%": // dividing whole numbers by zero would end the process
+		nonzero, err := r.truthOf(y, true)
+		if err == nil && !bool(nonzero) {
+			err = fmt.Errorf("tensor %s tensor: division of whole numbers by zero", op)
+		}
+		return common, err
+	case "**":
+		least, err := y.statistic("min")
+		if n, ok := least.(starlark.Int); ok && n.Sign() < 0 {
+			common = mlx.Float32
+		}
+		return common, err
+	}
+	return common, nil
+}
+
+// divideWhole returns x // y or x % y, rounded down, for whole numbers. y must not contain 0. MLX
+// rounds towards zero, and dividing the smallest number by -1 would end the process.
+func divideWhole(op string, x, y *mlx.Array) *mlx.Array {
+	number := func(n float64) *mlx.Array { return mlx.Scalar(n, x.Dtype()) }
+	signed := x.Dtype() >= mlx.Int8 && x.Dtype() <= mlx.Int64
+	divisor := y
+	if signed {
+		divisor = mlx.Where(y.Equal(number(-1)), number(1), y)
+	}
+	quotient := x.FloorDivide(divisor)
+	rest := x.Sub(quotient.Mul(divisor))
+	if signed {
+		zero := number(0)
+		down := rest.Equal(zero).Not().And(rest.Less(zero).Equal(divisor.Less(zero)).Not())
+		quotient = mlx.Where(down, quotient.Sub(number(1)), quotient)
+		rest = mlx.Where(down, rest.Add(divisor), rest)
+		quotient = mlx.Where(y.Equal(number(-1)), quotient.Neg(), quotient)
+	}
+	if op == "%" {
+		return rest
+	}
+	return quotient
 }
 
 // broadcast returns the shape of an operation of two tensors.
@@ -357,11 +414,29 @@ func (r *run) checkSum(x, y starlark.Value) error {
 
 // augment returns the value of x after x op= y.
 func (r *run) augment(op string, x, y starlark.Value) (starlark.Value, error) {
+	if d, ok := x.(*starlark.Dict); ok && op == "|" {
+		if other, ok := y.(*starlark.Dict); ok {
+			return d, r.update(d, other)
+		}
+	}
 	list, ok := x.(*starlark.List)
 	if _, iterable := y.(starlark.Iterable); !ok || op != "+" || !iterable {
 		return r.operator(op, x, y)
 	}
 	return list, r.extend(list, y)
+}
+
+// update adds the entries of a dict to another one, as |= does.
+func (r *run) update(d, other *starlark.Dict) error {
+	if err := r.checkHashed(starlark.Tuple{d, other}); err != nil {
+		return err
+	}
+	for k, v := range other.Entries() {
+		if err := d.SetKey(k, v); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // extend appends the elements of y to a list, as Starlark's += and extend do.

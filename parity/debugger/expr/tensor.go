@@ -116,6 +116,9 @@ func (t *tensor) Slice(start, end, step int) starlark.Value {
 	var v starlark.Value
 	err := t.try(func(r *run) (err error) {
 		shape, p := t.shape(), selection{start: start, end: end, step: step}
+		if len(shape) == 0 {
+			return errors.New("a tensor without axes cannot be sliced")
+		}
 		shape[0] = p.len()
 		if step == 1 {
 			v, err = r.part(t, 0, start, end)
