@@ -18,6 +18,11 @@ TIMED_OUT, INTERRUPTED = 124, 130
 MAX_WAIT = 60  # seconds
 TERMINATED = 10  # seconds in which a terminated session ends
 
+REASONS = {
+    "failed": f"the run has failed ({PROG} log prints its output)",
+    "killed": "the session's process was killed",
+    TIMED_OUT: f"the run has not stopped within --max-wait ({PROG} continue waits again)",
+}
 EXIT = """
 exit status: 0 success, also when the run has finished; 1 the run or the command has failed; 2 invalid input or no
 session; 124 the run has not stopped within --max-wait; 130 interrupted (the session lives on)
@@ -56,11 +61,13 @@ def main(argv: list[str]) -> int:
     except OSError as e:
         return fail(f"{PROG}: {e.filename or ''}: {e.strerror or e}", 1)
     try:
-        written = json.dumps(result, indent=2, ensure_ascii=False) if as_json else written(result)
+        written = json.dumps(result) if as_json else written(result)
         if written:
             print(written, flush=True)
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    if code:
+        fail(f"{PROG}: {REASONS[code] if code == TIMED_OUT else REASONS[result['state']]}", code)
     return code
 
 
@@ -107,7 +114,6 @@ def parser() -> Parser:
     c.add_argument("place", metavar="GLOB|FILE:LINE", help="such as 'transformer.layers.*' or pipeline_z_image.py:473")
     tensors(c)
     c.add_argument("--hit", type=int, metavar="N", help="only at the Nth match")
-    c.add_argument("--if", dest="condition", metavar="EXPR", help="only if this Python expression is true")
     c.add_argument("--once", action="store_true", help="remove it when it has stopped the run")
     c = command("watch", set_watch, "print the statistics of tensors that match a glob, without a stop")
     c.add_argument("place", metavar="GLOB")
@@ -135,7 +141,7 @@ def parser() -> Parser:
 
     command("status", status, "print the state of a session")
     c = command("log", log, "print what the run has printed")
-    c.add_argument("--lines", type=int, default=0, metavar="N", help="only the last N lines")
+    c.add_argument("-n", "--lines", type=int, default=0, metavar="N", help="only the last N lines")
     command("sessions", sessions, "list all sessions, and put those in order whose process is gone", False)
     c = command("terminate", terminate, "end a session and its run")
     c.add_argument("--all", action="store_true", dest="every", help="all sessions of the reference")
@@ -147,6 +153,7 @@ def tensors(c):
     c.add_argument("--step", type=int, metavar="N", help="only in step N, from 0; -1 is outside the denoising loop")
     c.add_argument("--call", type=int, metavar="N", help="only in the module's Nth call of a step, from 0")
     c.add_argument("--negative", action="store_true", help="only for the negative prompt")
+    c.add_argument("--if", dest="condition", metavar="EXPR", help="only if this Python expression is true")
 
 
 def seconds(written: str) -> float:
@@ -164,12 +171,15 @@ def live(name: str | None) -> str:
     return chosen["session"]
 
 
+def given(arguments: dict) -> dict:
+    return {k: v for k, v in arguments.items() if v is not None and v is not False}
+
+
 def simple(command: str, written):
     """A command that is a request, with its answer as text."""
 
     def run(session=None, **arguments):
-        arguments = {k: v for k, v in arguments.items() if v not in (None, False)}
-        return wire.call(live(session), command, arguments), written, 0
+        return wire.call(live(session), command, given(arguments)), written, 0
 
     return run
 
@@ -258,13 +268,13 @@ def set_break(place, session, step, call, negative, hit, condition, once):
     asked = {"step": step, "call": call, "hit": hit, "negative": negative, "if": condition, "once": once}
     if hit is not None and hit < 1:
         raise Refused(f"--hit {hit}: must be a whole number, 1 or more")
-    asked = parse_place(place) | {k: v for k, v in asked.items() if v not in (None, False)}
+    asked = parse_place(place) | given(asked)
     return wire.call(live(session), "break", asked), text.breakpoint_of, 0
 
 
-def set_watch(place, session, step, call, negative):
-    asked = {"glob": place} | ({"step": step} if step is not None else {}) | ({"call": call} if call is not None else {})
-    return wire.call(live(session), "watch", asked | ({"negative": True} if negative else {})), text.breakpoint_of, 0
+def set_watch(place, session, **conditions):
+    asked = {"glob": place} | given({"if" if k == "condition" else k: v for k, v in conditions.items()})
+    return wire.call(live(session), "watch", asked), text.breakpoint_of, 0
 
 
 def resume(command, session, max_wait, until=None):
@@ -338,16 +348,11 @@ def sessions():
 def terminate(session, every):
     if every and session:
         raise Refused("--all and --session cannot be combined")
-    if every:
-        found = [n for n, s in wire.known().items() if s["state"] not in ENDED and s.get("side") in (wire.SIDE, "")]
-        if not found:
-            return {"terminated": []}, lambda r: "no sessions", 0
-    else:
-        found = [live(session)]
-    results = [end(name) for name in found]
     if not every:
-        return results[0], lambda r: f"session {r['session']} is terminated", 0
-    return {"terminated": results}, lambda r: "\n".join(f"session {name} is terminated" for name in found), 0
+        return end(live(session)), text.terminated, 0
+    found = [n for n, s in wire.known().items() if s["state"] not in ENDED and s.get("side") in (wire.SIDE, "")]
+    results = [end(name) for name in found]
+    return {"sessions": results}, lambda r: "\n".join(map(text.terminated, r["sessions"])) or "no sessions", 0
 
 
 def end(name: str) -> dict:
@@ -365,8 +370,7 @@ def end(name: str) -> dict:
 
 
 def clean():
-    ended = [name for name, s in wire.known().items() if s["state"] in ENDED]
-    for name in ended:
-        wire.forget(name)
-    written = f"forgot session{'s' * (len(ended) > 1)} {', '.join(ended)}" if ended else "no sessions"
-    return {"cleaned": ended}, lambda r: written, 0
+    ended = [s for s in wire.known().values() if s["state"] in ENDED]
+    for s in ended:
+        wire.forget(s["session"])
+    return {"removed": ended}, text.cleaned, 0

@@ -3,10 +3,14 @@
 import ast
 import ctypes
 import io
+import json
 import linecache
+import math
 import signal
+import struct
 import sys
 import threading
+import traceback
 from contextlib import contextmanager, redirect_stdout
 
 from .wire import Refused
@@ -50,10 +54,10 @@ def run(source: str, names: dict) -> tuple[dict, dict]:
         last = ast.Expression(tree.body.pop().value) if tree.body and isinstance(tree.body[-1], ast.Expr) else None
         first, last = compile(tree, SOURCE, "exec"), last and compile(last, SOURCE, "eval")
     except (SyntaxError, ValueError, RecursionError) as e:
-        raise Refused(problem(e)) from None
+        raise Refused(problem(e, "\n" in source)) from None
     linecache.cache[SOURCE] = (len(source), None, source.splitlines(True), SOURCE)
     names, printed, value = dict(names), Printed(), None
-    with errors(), redirect_stdout(printed), limit():
+    with errors("\n" in source), redirect_stdout(printed), limit():
         exec(first, names)
         value = eval(last, names) if last else None
         if size_of(value) > LARGEST:
@@ -75,8 +79,8 @@ class Printed(io.StringIO):
 
 
 @contextmanager
-def errors():
-    """Reports what goes wrong in an expression in one line."""
+def errors(many: bool = False):
+    """Reports what goes wrong in an expression, or in one of many lines."""
     try:
         yield
     except Endless:
@@ -84,21 +88,15 @@ def errors():
     except Refused:
         raise
     except (Exception, SystemExit) as e:
-        raise Refused(problem(e), 1) from None
+        raise Refused(problem(e, many), 1) from None
 
 
-def problem(e: BaseException) -> str:
+def problem(e: BaseException, many: bool = False) -> str:
     words = " ".join(str(e.msg if isinstance(e, SyntaxError) else e).split())[:1000]
-    lines = [t.lineno for t in traces(e.__traceback__) if t.filename == SOURCE]
+    lines = [t.lineno for t in traceback.extract_tb(e.__traceback__) if t.filename == SOURCE]
     line = e.lineno if isinstance(e, SyntaxError) else lines[-1] if lines else None
-    at = f"line {line}: " if line else ""
+    at = f"line {line}: " if line and many else ""
     return f"{at}{type(e).__name__}: {words}" if words else f"{at}{type(e).__name__}"
-
-
-def traces(trace):
-    import traceback
-
-    return traceback.extract_tb(trace)
 
 
 @contextmanager
@@ -173,30 +171,45 @@ def described(tensor) -> dict:
     return debug.summary(kept(t) if t.numel() else t)
 
 
-def text(value, depth: int = 0) -> str:
-    """A value as Python prints it, tensors by their dtype, shape and statistics."""
-    written = _text(value, depth)
+def text(value) -> str:
+    """A value as Python prints it, a tensor by its dtype, shape, statistics and first values."""
+    if value is None:
+        return ""
+    written = tensor_text(described(value)) if is_tensor(value) and value.ndim else _text(value, 0)
     return written if len(written) <= TEXT else written[:TEXT] + "…"
 
 
 def _text(value, depth: int) -> str:
-    if value is None and not depth:
-        return ""
-    if isinstance(value, str) and not depth:
-        return value
+    if value is None:
+        return "None"
     if is_tensor(value):
-        return tensor_text(described(value)) if value.ndim else _text(value.item(), depth)
+        dtype = str(value.dtype).removeprefix("torch.")
+        return f"tensor({dtype}, {of_many(tuple(value.shape), depth)})" if value.ndim else _text(value.item(), depth)
     if type(value).__module__ == "numpy" and hasattr(value, "item"):
         value = value.item()
     if isinstance(value, float):
-        return format(value, ".6g")
+        return shortest(value)
+    if isinstance(value, str):
+        return json.dumps(value, ensure_ascii=False)
     if type(value).__name__ == "dtype" and type(value).__module__ == "torch":
-        return str(value).removeprefix("torch.")
+        return f'"{str(value).removeprefix("torch.")}"'
     if type(value).__name__ == "Size" and type(value).__module__ == "torch":
-        return of_many(tuple(value), depth)
+        value = tuple(value)
     if depth < 8 and type(value) in (tuple, list, dict, set, frozenset):
         return of_many(value, depth)
     return short(value)
+
+
+def shortest(x: float) -> str:
+    """A number with as few digits as identify the float32 value, if it is one, or else the float64 value."""
+    try:
+        [single] = struct.unpack("f", struct.pack("f", x))
+    except OverflowError:
+        return repr(x)
+    if single != x or x in (math.inf, -math.inf):
+        return repr(x)
+    digits = (f"{x:.{n}g}" for n in range(1, 10))
+    return repr(float(next(d for d in digits if struct.unpack("f", struct.pack("f", float(d)))[0] == x)))
 
 
 def of_many(value, depth: int) -> str:
@@ -212,12 +225,18 @@ def of_many(value, depth: int) -> str:
 
 
 def tensor_text(known: dict) -> str:
-    return f"{known['dtype']} {known['shape']}" + (f"  {stats_text(known['stats'])}" if "stats" in known else "")
+    line = f"tensor {known['dtype']} {of_many(tuple(known['shape']), 0)}"
+    if "stats" not in known:
+        return line
+    stats = known["stats"]
+    line += ": " + ", ".join(f"{k} {number(stats[k])}" for k in ("min", "max", "mean", "std"))
+    line += "".join(f", {stats[k]} {word}" for k, word in (("nan", "NaN"), ("inf", "infinite")) if stats[k])
+    return line + "; first " + ", ".join(number(x) for x in known["preview"])
 
 
 def stats_text(stats: dict) -> str:
     line = "  ".join(f"{k} {number(stats[k])}" for k in ("min", "max", "mean", "std"))
-    return line + (f"  nan {stats['nan']}  inf {stats['inf']}" if stats["nan"] or stats["inf"] else "")
+    return line + "".join(f"  {k} {stats[k]}" for k in ("nan", "inf") if stats[k])
 
 
 def number(x) -> str:
@@ -256,7 +275,7 @@ def as_json(value, depth: int = 0):
     if type(value).__module__ == "numpy" and hasattr(value, "item"):
         value = value.item()
     if isinstance(value, float):
-        return value if abs(value) < float("inf") else str(value)
+        return value if math.isfinite(value) else str(value)
     if value is None or isinstance(value, (bool, int)):
         return value
     if isinstance(value, str):

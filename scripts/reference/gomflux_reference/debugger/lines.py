@@ -1,11 +1,14 @@
 """Stops at lines of Python files: through sys.monitoring, or before Python 3.12 through a trace function.
 
 Without a breakpoint at a line neither is there. With one, only code that has such a line is watched: sys.monitoring is
-told once of each function that runs, and a trace function is called once per call of any function.
+told once of each function that runs. A trace function is called once per call of any function, so it is set only when a
+file with a breakpoint is imported: the import of the libraries is not slower.
 """
 
 import ctypes
 import difflib
+import importlib.abc
+import importlib.machinery
 import importlib.util
 import os
 import signal
@@ -29,7 +32,7 @@ class Lines:
         self.wanted = {}  # file -> line -> breakpoints
         self.files = {}  # the name of a file in code -> its part of wanted
         self.executed = set()  # names of files whose functions were called
-        self.tool, self.watched = None, []
+        self.tool, self.watched, self.tracing = None, [], False
 
     def check(self, file: str, line: int) -> str:
         """The path of a file that has code at a line. Other lines are refused."""
@@ -100,6 +103,11 @@ class Lines:
         self._passed(breakpoints, sys._getframe(1))
 
     def _trace(self):
+        missing = [file for file in self.wanted if not self._imported(file)]
+        ImportOf.install(missing, self._trace_imported)
+        if len(missing) == len(self.wanted) and not self.tracing:
+            return
+        self.tracing = bool(self.wanted)
         trace = self._called if self.wanted else None
         threading.settrace(trace)
         frame = sys._getframe()
@@ -110,6 +118,18 @@ class Lines:
                 frame.f_trace = None
             frame = frame.f_back
         sys.settrace(trace)
+
+    def _trace_imported(self):
+        """Sets the trace function, before a file with a breakpoint is executed."""
+        self.tracing = True
+        self._trace()
+
+    def _imported(self, file: str) -> bool:
+        if file == os.path.realpath(self.session.command[0]):
+            return True
+        name = os.path.basename(file)
+        found = (getattr(m, "__file__", None) for m in list(sys.modules.values()))
+        return any(isinstance(f, str) and f.endswith(name) and os.path.realpath(f) == file for f in found)
 
     def _called(self, frame, event, arg):
         code = frame.f_code
@@ -188,7 +208,7 @@ class Here:
             if expressions.is_tensor(value):
                 known |= expressions.described(value)
             else:
-                known |= {"shape": [], "dtype": type(value).__name__, "value": expressions.short(value)}
+                known |= {"shape": [], "dtype": "", "value": expressions.short(value)}
             found.append(known)
         return {"name": self.stop["name"], "variables": found, "parameters": []}
 
@@ -237,7 +257,7 @@ class Checkpoint(Here):
             if expressions.is_tensor(value):
                 tensors.append({"name": f'inner["{name}"]', "point": "inner value", **expressions.described(value)})
             else:
-                known = {"shape": [], "dtype": type(value).__name__, "value": expressions.short(value)}
+                known = {"shape": [], "dtype": "", "value": expressions.short(value)}
                 others.append({"name": name, "point": "inner value", **known})
         return {"name": self.stop["name"], "variables": tensors + others, "parameters": []}
 
@@ -250,6 +270,36 @@ def without_call(name: str) -> str:
     return name.partition("@")[0].partition("#")[0]
 
 
+class ImportOf(importlib.abc.MetaPathFinder):
+    """Calls a function before one of some files is executed as a module."""
+
+    def __init__(self, files: list[str], function):
+        self.names = {Path(f).parent.name if Path(f).name == "__init__.py" else Path(f).stem for f in files}
+        self.files, self.function = set(files), function
+
+    @classmethod
+    def install(cls, files: list[str], function):
+        """Takes the place of the last one."""
+        sys.meta_path[:] = [finder for finder in sys.meta_path if not isinstance(finder, cls)]
+        if files:
+            sys.meta_path.insert(0, cls(files, function))
+
+    def find_spec(self, name, path, target=None):
+        if name.rpartition(".")[2] not in self.names:
+            return None
+        spec = importlib.machinery.PathFinder.find_spec(name, path, target)
+        if not spec or not spec.origin or os.path.realpath(spec.origin) not in self.files:
+            return None
+        execute = spec.loader.exec_module
+
+        def exec_module(module):
+            self.function()
+            execute(module)
+
+        spec.loader.exec_module = exec_module
+        return spec
+
+
 def load(name: str):
     """A tensor that either side has saved."""
     from .. import debug
@@ -257,7 +307,7 @@ def load(name: str):
     return debug.debug_load(name)
 
 
-def compare(a, b) -> str:
+def compare(a, b):
     from .tensors import reading
 
     return reading(a, b)

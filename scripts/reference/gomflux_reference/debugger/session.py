@@ -133,7 +133,7 @@ class Session:
                     if not expressions.truth(b.code, here().names(b.hits)):
                         return None
             except Refused as e:
-                reason["problem"] = f"the condition of breakpoint {b.number}: {e}"
+                reason["problem"] = str(e)
         if b.asked.get("once") and first:
             self._remove_once(b.number)
         return reason

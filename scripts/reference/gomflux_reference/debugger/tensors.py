@@ -277,18 +277,20 @@ def parameter(path: str, tensor, weights: bool) -> dict:
     return known
 
 
-def reading(a, b) -> str:
-    """Compares two tensors of the same number of values."""
-    a, b = debug.plain(a), debug.plain(b)
+class Difference(dict):
+    """The result of compare: measures by name."""
+
+    def __repr__(self) -> str:
+        return f"difference({', '.join(f'{k}={expressions.text(v)}' for k, v in self.items())})"
+
+
+def reading(got, want) -> Difference:
+    """Compares two tensors of the same number of elements."""
+    a, b = debug.plain(got), debug.plain(want)
     if a.numel() != b.numel():
         raise ValueError(f"compare: {replace.described(a)} and {replace.described(b)}")
     a, b = a.double().flatten(), b.double().flatten()
-    if torch.equal(a, b):
-        return "equal"
     difference = (a - b).abs()
-    rms = ((a - b).square().mean() / b.square().mean()).sqrt()
-    at = int(difference.nan_to_num(torch.inf).argmax())
-    return (
-        f"largest difference {difference[at]:.6g} at {at} ({a[at]:.6g}, expected {b[at]:.6g}), relative RMS {rms:.6g}, "
-        f"cosine {torch.nn.functional.cosine_similarity(a, b, 0):.6g}"
-    )
+    rms = float(((a - b).square().mean() / b.square().mean()).sqrt()) if not torch.equal(a, b) else 0.0
+    cosine = float(torch.nn.functional.cosine_similarity(a, b, 0))
+    return Difference(largest=float(difference.max()) if len(a) else 0.0, relative_rms=rms, cosine=cosine)

@@ -1,11 +1,13 @@
 """Answers of sessions as text, the same as gomflux's."""
 
+import os
 import shlex
 
-from .expressions import stats_text
-from .wire import ENDED, PROG
+from .expressions import number, stats_text
+from .wire import PROG
 
-LAST = 10  # lines of the output of a failed run
+LAST = 5  # lines of the output of a failed run
+WIDE = 60  # characters of a command in a list
 
 
 def breakpoint_of(b: dict, hits: bool = False) -> str:
@@ -34,13 +36,15 @@ def removed(result: dict) -> str:
 
 def stop_of(stop: dict) -> str:
     hit = f", hit {stop['hit']}" if stop.get("hit") else ""
+    line = f"stopped after {stop['name']} ({stop['reason']}{hit})"
     if stop.get("dtype"):
-        line = f"stopped after {stop['name']} ({stop['reason']}{hit}): {stop['dtype']} {stop['shape']}"
-    elif stop["reason"].startswith("checkpoint"):
-        line = f"stopped at {stop['name']} ({stop['reason']})"
-    else:
-        line = f"stopped before {stop['name']} ({stop['reason']}{hit}): the line is not executed yet"
-    return "\n".join(filter(None, (line, stop.get("problem"), stop.get("differs"))))
+        line += f": {stop['dtype']} {stop['shape']}"
+    elif not stop["reason"].startswith("checkpoint"):
+        line = f"{line.replace('after', 'before', 1)}: the line is not executed yet"
+    lines = [line]
+    if stop.get("problem"):
+        lines.append(f"the condition of {stop['reason']}: {stop['problem']}")
+    return "\n".join(lines + ([stop["differs"]] if stop.get("differs") else []))
 
 
 def watched(status: dict) -> list[str]:
@@ -52,25 +56,31 @@ def watched(status: dict) -> list[str]:
 
 def arrived(status: dict) -> str:
     """Where a run has stopped, or how it has ended, or what it does."""
-    lines = watched(status)
-    state = status["state"]
-    if status.get("stop"):
+    lines, state, last = watched(status), status["state"], status.get("last")
+    if status.get("timed_out"):
+        running = f"running (last tensor: {last[-1]})" if last and state == "running" else doing(status)
+        lines.append(f"still {status.get('progress') or running}")
+    elif status.get("stop"):
         lines.append(stop_of(status["stop"]))
-    elif state in ENDED:
-        lines += ended(status)
-    elif state == "loading":
-        lines.append(f"still {status.get('progress') or 'loading'}")
+    elif state == "finished":
+        lines.append("the run has finished")
+    elif state == "failed":
+        lines.append(f"the run has failed: {status.get('error', '')}")
+    elif state == "killed":
+        lines.append(f"session {status['session']}: its process was killed")
     else:
-        last = status.get("last")
-        lines.append(f"still running (last tensor: {last[-1]})" if last else "still running")
-    return "\n".join(lines)
+        lines.append(doing(status))
+    return "\n".join(lines + never_hit(status))
 
 
-def ended(status: dict) -> list[str]:
-    state = status["state"]
-    if state == "killed":
-        return [f"session {status['session']}: its process was killed"]
-    lines = ["the run has finished" if state == "finished" else f"the run has failed: {status.get('error', '')}"]
+def doing(status: dict) -> str:
+    if status["state"] == "starting":
+        return "stopped before the model is loaded"
+    return status["state"] == "loading" and status.get("progress") or status["state"]
+
+
+def never_hit(status: dict) -> list[str]:
+    lines = []
     for b in status.get("never_hit", ()):
         near = f" (near: {', '.join(b['near'])})" if b.get("near") else ""
         lines.append(f"{breakpoint_of(b)} was never hit{near}")
@@ -82,20 +92,19 @@ def begun(status: dict) -> str:
 
 
 def status_of(status: dict) -> str:
-    state = status["state"]
-    doing = "stopped before the model is loaded" if state == "starting" else status.get("progress") or state
-    lines = [f"session {status['session']} ({status.get('side') or 'unknown'}): {doing}"]
+    lines = [f"session {status['session']} ({status.get('side', '')}): {doing(status)}", *watched(status)]
     if status.get("stop"):
         lines.append(stop_of(status["stop"]))
-    elif state in ENDED:
-        lines += ended(status)
-    lines.append(f"command: {shlex.join(status.get('command') or [])}")
-    lines += [f"{key}: {status[key]}" for key in ("output", "trace") if status.get(key)]
-    if state == "failed" and status.get("output"):
+    if status["state"] == "running" and status.get("last"):
+        lines.append(f"last tensor: {status['last'][-1]}")
+    if status.get("error"):
         from .session import lines_of
 
-        lines += [f"    {line}" for line in lines_of(status["output"], LAST)]
-    return "\n".join(lines)
+        lines.append(f"error: {status['error']}")
+        lines += [f"    {line}" for line in lines_of(status.get("output") or os.devnull, LAST)]
+    lines += never_hit(status)
+    fields = {"command": shlex.join(status.get("command") or ())} | {k: status.get(k) for k in ("output", "trace", "run")}
+    return "\n".join(lines + [f"{key}: {value}" for key, value in fields.items() if value])
 
 
 def location(place: dict) -> str:
@@ -114,7 +123,8 @@ def location(place: dict) -> str:
         width = len(str(context["end_line"]))
         for n in range(context["start_line"], context["end_line"] + 1):
             mark = ">" if n == at["line"] else " "
-            lines.append(f"  {mark} {n:{width + 2}}  {context['lines'][str(n)]}".rstrip())
+            code = context["lines"][str(n)].replace("\t", "    ")
+            lines.append(f"   {mark} {n:{width}}  {code}".rstrip())
     if place.get("before"):
         lines.append("before: " + ", ".join(place["before"]))
     return "\n".join(lines)
@@ -129,30 +139,35 @@ STATS = ("min", "max", "mean", "std", "nan", "inf")
 
 
 def numbers(stats: dict | None) -> list[str]:
-    from .expressions import number
-
     return [number(stats[key]) if key in stats else "" for key in STATS] if stats else []
 
 
 def variables(result: dict) -> str:
-    rows = [["NAME", "DTYPE", "SHAPE", *STATS]]
+    rows, lines = [["NAME", "DTYPE", "SHAPE", *STATS]], []
     for v in result["variables"]:
-        if v.get("value"):
-            rows.append([v["name"], v["dtype"], v["value"]])
-        else:
+        if not v.get("value"):
             rows.append([v["name"], v["dtype"], str(v["shape"]), *numbers(v.get("stats"))])
-    wide = [row for row in rows if len(row) != 3]
-    lines = table(wide) if len(wide) > 1 else []
-    plain = [row for row in rows if len(row) == 3]
-    lines += table(plain) if plain else []
+        elif v.get("dtype"):
+            lines.append(f"{v['name']} {v['dtype']} {v['shape']}: {v['value']}")
+        else:
+            lines.append(f"{v['name']} = {v['value']}")
+    lines = (table(rows) if len(rows) > 1 else []) + lines
     if result.get("parameters"):
         lines.append("parameters")
         rows = []
         for p in result["parameters"]:
-            quantized = f" ({p['quantized']})" if p.get("quantized") else ""
-            rows.append([p["path"], p["dtype"], str(p["shape"]) + quantized, *numbers(p.get("stats"))])
-        lines += [f"  {line}" for line in table(rows)]
-    return "\n".join(lines) or "no variables"
+            quantized = [f"(quantized: {p['quantized']})"] if p.get("quantized") else []
+            rows.append([p["path"], p["dtype"], str(p["shape"]), *numbers(p.get("stats")), *quantized])
+        lines += table(rows)
+    return "\n".join(lines)
+
+
+def terminated(result: dict) -> str:
+    return f"session {result['session']} is terminated"
+
+
+def cleaned(result: dict) -> str:
+    return "\n".join(f"session {s['session']} ({s['state']}) is removed" for s in result["removed"]) or "nothing to remove"
 
 
 def evaluated(result: dict) -> str:
@@ -165,5 +180,6 @@ def sessions(found: list[dict]) -> str:
     rows = [["SESSION", "SIDE", "STATE", "PID", "BEGAN", "COMMAND"]]
     for s in found:
         command = shlex.join(s.get("command") or [])
+        command = command if len(command) <= WIDE else command[: WIDE - 1] + "…"
         rows.append([s["session"], s.get("side") or "", s["state"], str(s.get("pid") or ""), s.get("began") or "", command])
     return "\n".join(table(rows))

@@ -103,6 +103,15 @@ def take(name: str, wait: float = 0):
         held.close()  # of a session that has just ended
 
 
+def lives(name: str) -> bool:
+    """Reports whether a process has the lock of a session."""
+    if not file_of(name, "lock").exists():
+        return False
+    if held := take(name):
+        held.close()
+    return not held
+
+
 def reserve(name: str | None):
     """Locks a name, or the first free number, and removes what a session of that name has left. Returns both."""
     if name:
