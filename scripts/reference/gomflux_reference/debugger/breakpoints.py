@@ -2,7 +2,7 @@
 
 import fnmatch
 import os
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from .wire import Refused
 
@@ -18,7 +18,6 @@ class Breakpoint:
     asked: dict  # the request's fields, as in protocol.BreakArguments
     watch: bool = False
     hits: int = 0
-    near: list = field(default_factory=list)
     code: object = None  # the compiled condition
 
     @property
@@ -33,8 +32,7 @@ class Breakpoint:
 
     def as_json(self) -> dict:
         known = {"number": self.number, **self.asked}
-        known |= {"watch": True} if self.watch else {}
-        return known | {"hits": self.hits} | ({"near": self.near} if self.near else {})
+        return known | ({"watch": True} if self.watch else {}) | {"hits": self.hits}
 
 
 def matches(glob: str, name: str, any_step: str) -> bool:

@@ -59,6 +59,15 @@ class Lines:
         else:
             self._trace()
 
+    def end(self):
+        """Ends the watching of lines, as far as other threads allow it."""
+        self.wanted, self.files = {}, {}
+        if MONITORING and self.tool is not None:
+            sys.monitoring.set_events(self.tool, 0)
+        elif self.tracing:
+            sys.settrace(None)
+            threading.settrace(None)
+
     def set_while_running(self):
         if MONITORING:
             self.set()
@@ -164,9 +173,10 @@ class Lines:
         """Executed files that have names like that of a breakpoint's; nothing if it was executed itself."""
         file = os.path.realpath(b.asked["file"])
         imported = [m.__file__ for m in list(sys.modules.values()) if isinstance(getattr(m, "__file__", None), str)]
-        if any(os.path.realpath(f) == file for f in self.executed):
+        executed = list(self.executed)
+        if any(os.path.realpath(f) == file for f in executed):
             return []
-        for files in (self.executed, imported):
+        for files in (executed, imported):
             by_name = {}
             for f in sorted(set(files)):
                 if f.endswith(".py") and os.path.realpath(f) != file:

@@ -55,6 +55,7 @@ class Session:
         self.breakpoints, self.number, self.at_tensors = {}, 0, ()
         self.watched = collections.deque(maxlen=WATCHED)
         self.before = collections.deque(maxlen=BEFORE)
+        self.never_hit = []  # breakpoints, at the end
         self.mode = None  # how the run goes on: what to do, and with what
         self.defined = {}  # names that expressions have defined
         self.tensors = None  # of the run's recorder
@@ -197,6 +198,8 @@ class Session:
             self.state, self.error, self.exit_code, self.here, self.progress = state, error, exit_code, None, ""
             while not self.jobs.empty():
                 self.jobs.get().refuse(self._runs())
+            self.lines.end()
+            self.never_hit = [b.as_json() | self._near(b) for b in self.breakpoints.values() if not b.hits]
             status = self.status()
             self.write("end", result=status)
             wire.write_status(self.name, status)
@@ -426,11 +429,12 @@ class Session:
         status |= {"run": self.run} if self.run else {}
         status |= {"trace": str(self.trace), "output": str(self.output)}
         status |= {"last": list(self.before)} if self.before else {}
-        if self.state in ENDED and (never := [b for b in self.breakpoints.values() if not b.hits]):
-            for b in never:
-                b.near = self.lines.near(b) if b.at_line else self.tensors.near(b.asked["glob"]) if self.tensors else []
-            status["never_hit"] = [b.as_json() for b in never]
-        return status
+        return status | ({"never_hit": self.never_hit} if self.never_hit else {})
+
+    def _near(self, b) -> dict:
+        """Names that are like a breakpoint that was never hit."""
+        found = self.lines.near(b) if b.at_line else self.tensors.near(b.asked["glob"]) if self.tensors else []
+        return {"near": found} if found else {}
 
     def write(self, event, arguments=None, result=None, error=None, duration=0.0):
         """Adds a line to the trace, with one write."""
