@@ -156,7 +156,7 @@ class Stack:
         if function is None:
             function = self.observer.learn(code)
             if not function:
-                self._end(now)
+                self.pause(now)
                 return None
         frame.f_trace_lines = bool(function.left)
         self.enter(function, function.start is None or frame.f_lasti == function.start, now)

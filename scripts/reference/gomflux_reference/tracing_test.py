@@ -195,7 +195,8 @@ def all_of(found: dict, place: str):
     left = {name: sorted(f.left) for name, f in found.items() if f.left}
     assert left == {"branch": [12, 13]}, left
     own = {name: f.own for name, f in found.items() if f.own}
-    assert own == {"caller": 10, "Model.forward": 31, "inside": 40}, own  # with the other package's, of both threads
+    # with the other package's, of both threads; run waits for the other thread
+    assert own == {"run": 20, "caller": 10, "Model.forward": 31, "inside": 40}, own
 
 
 if __name__ == "__main__":
