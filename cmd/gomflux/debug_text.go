@@ -10,6 +10,7 @@ import (
 	"github.com/gomflux/gomflux/internal/checkpoint"
 	"github.com/gomflux/gomflux/internal/quote"
 	"github.com/gomflux/gomflux/parity/debug"
+	"github.com/gomflux/gomflux/parity/debugger"
 	"github.com/gomflux/gomflux/parity/debugger/protocol"
 )
 
@@ -342,6 +343,9 @@ func (c cleanedSessions) Text(p *ui.Page) {
 	}
 }
 
+// shownOutput is the number of lines of a failed run's output that are printed.
+const shownOutput = 5
+
 // Text implements ui.Result.
 func (s sessionState) Text(p *ui.Page) {
 	line(p, "session %s (%s): %s", s.Session, s.Side, stateText(s.Status))
@@ -354,7 +358,8 @@ func (s sessionState) Text(p *ui.Page) {
 	}
 	if s.Error != "" {
 		line(p, "error: %s", s.Error)
-		for _, text := range lastLines(s.Output, shownOutput) {
+		output, _ := debugger.ReadLines(s.Output, shownOutput) // it may be removed already
+		for _, text := range output {
 			line(p, "    %s", text)
 		}
 	}

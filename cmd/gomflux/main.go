@@ -49,7 +49,7 @@ func run(args []string, stdin io.Reader, stdout, stderr io.Writer) (code int) {
 	cmd, err := root.ExecuteContextC(ctx)
 	var c *codedError
 	switch {
-	case err == nil:
+	case err == nil, errors.Is(err, errReported):
 	case errors.Is(err, errInterrupted):
 		fmt.Fprintln(stderr, "gomflux: interrupted")
 	case !started && !errors.As(err, &c):

@@ -78,7 +78,7 @@ func (r *Run) Write(text []byte) (n int, err error) {
 func (r *Run) Describe(settings map[string]any) error {
 	if r.settings == nil {
 		r.settings = map[string]any{
-			"side": r.Side, "began": stamp(r.Began), "command_line": commandLine(os.Args), "versions": versions(),
+			"side": r.Side, "began": Stamp(r.Began), "command_line": commandLine(os.Args), "versions": versions(),
 			"machine": runtime.GOOS + " " + runtime.GOARCH, "git": gitState(),
 		}
 	}
@@ -92,7 +92,7 @@ func (r *Run) write(name string, v any) error {
 }
 
 // Close ends the run.
-func (r *Run) Close() error { return r.end(map[string]any{"ended": stamp(time.Now())}) }
+func (r *Run) Close() error { return r.end(map[string]any{"ended": Stamp(time.Now())}) }
 
 // Interrupt ends a run that a signal or an error has stopped.
 func (r *Run) Interrupt() error { return r.end(map[string]any{"interrupted": true}) }

@@ -177,8 +177,8 @@ func (t *Tree) Archived() ([]Archive, error) {
 	return out, nil
 }
 
-// stamp formats a time for the name of an archived run, as scripts/reference does.
-func stamp(at time.Time) string {
+// Stamp formats a time for the name of an archived run or a trace, as scripts/reference does.
+func Stamp(at time.Time) string {
 	return at.UTC().Format("20060102T150405.000000Z")
 }
 
@@ -191,14 +191,14 @@ func began(dir string) string {
 	text, err := os.ReadFile(filepath.Join(dir, settingsFile))
 	if err == nil && json.Unmarshal(text, &settings) == nil {
 		if at, err := time.Parse("20060102T150405.999999Z", settings.Began); err == nil {
-			return stamp(at)
+			return Stamp(at)
 		}
 	}
 	info, err := os.Stat(dir)
 	if err != nil {
-		return stamp(time.Now())
+		return Stamp(time.Now())
 	}
-	return stamp(info.ModTime())
+	return Stamp(info.ModTime())
 }
 
 // fresh calls make with a path or, if that exists, with the path and a number appended. It returns
@@ -270,7 +270,7 @@ func (r *Run) begin() error {
 	unlock, err := filelock.Try(t.lock(r.Side))
 	switch {
 	case errors.Is(err, filelock.ErrHeld):
-		name := filepath.Join(t.archive(), stamp(r.Began)+"-"+r.Side)
+		name := filepath.Join(t.archive(), Stamp(r.Began)+"-"+r.Side)
 		if r.Dir, err = fresh(name, func(name string) error { return os.Mkdir(name, 0o777) }); err != nil {
 			return err
 		}

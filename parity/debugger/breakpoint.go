@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/gomflux/gomflux/internal/checkpoint"
 	"github.com/gomflux/gomflux/mlx"
@@ -260,7 +261,7 @@ func (s *Session) observe(b *breakpoint, st *stop) error {
 		return err
 	}
 	w := protocol.Watched{Number: b.Number, Variable: v}
-	s.trace.write("watch", nil, w, nil, s.trace.now())
+	s.trace.write(protocol.Watch, nil, w, nil, time.Now())
 	if len(s.watched) == mostWatched {
 		s.watched = s.watched[1:]
 	}

@@ -75,6 +75,9 @@ func (s *Session) Handle(ctx context.Context, r protocol.Request) protocol.Answe
 		return refuse(invalidf("unknown command %q", r.Command))
 	}
 	result, err := h(s, ctx, r.Arguments)
+	if err != nil {
+		result = nil
+	}
 	if r.Command != protocol.GetStatus && r.Command != protocol.Log && r.Command != protocol.Breaks {
 		var arguments any
 		if len(r.Arguments) > 0 {
@@ -349,7 +352,7 @@ func (s *Session) log(_ context.Context, a protocol.LogArguments) (any, error) {
 // mostLog limits how much of a log is read, in bytes.
 const mostLog = 1 << 20
 
-// ReadLines reads the last n lines of a file, all of the last mebibyte if n is 0.
+// ReadLines returns the last n lines of a file, or all if n is 0, of the file's last mebibyte.
 func ReadLines(file string, n int) ([]string, error) {
 	f, err := os.Open(file)
 	if err != nil {
@@ -368,6 +371,9 @@ func ReadLines(file string, n int) ([]string, error) {
 	lines := []string{}
 	for l := range strings.Lines(string(text)) {
 		lines = append(lines, strings.TrimSuffix(l, "\n"))
+	}
+	if from > 0 {
+		lines = lines[1:] // the first is not whole
 	}
 	if n > 0 {
 		lines = lines[max(0, len(lines)-n):]

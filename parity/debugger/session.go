@@ -98,10 +98,10 @@ func New(o Options) (*Session, error) {
 	}
 	s.interpreter.Compare = o.Compare
 	var err error
-	if s.trace, err = newTrace(strings.TrimSuffix(o.Output, OutputExtension) + TraceExtension); err != nil {
+	if s.trace, err = newTrace(strings.TrimSuffix(o.Output, protocol.OutputSuffix) + protocol.TraceSuffix); err != nil {
 		return nil, err
 	}
-	s.trace.write("start", o.Command, nil, nil, s.began)
+	s.trace.write(protocol.EventStart, o.Command, nil, nil, s.began)
 	o.Tree.MakeCurrent()
 	return s, nil
 }
@@ -178,7 +178,7 @@ func (s *Session) End(err error, code int) protocol.Status {
 	status := s.status()
 	s.wake()
 	s.mu.Unlock()
-	s.trace.write("end", nil, status, err, time.Now())
+	s.trace.write(protocol.EventEnd, nil, status, err, time.Now())
 	if run := s.Tree.TakeCurrent(); run != nil {
 		run.Close()
 	}

@@ -51,10 +51,7 @@ func (s *Session) stop(at *stop) error {
 	if err != nil {
 		return err
 	}
-	s.trace.write("stop", nil, struct {
-		protocol.Place
-		Variables *protocol.Variables `json:"variables"`
-	}{s.place(at), at.vars}, nil, s.trace.now())
+	s.trace.write(protocol.EventStop, nil, protocol.TracedStop{Place: s.place(at), Variables: at.vars}, nil, time.Now())
 	s.mu.Lock()
 	s.at, s.state, s.mode = at, protocol.Stopped, mode{}
 	s.stops++

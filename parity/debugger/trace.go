@@ -10,28 +10,20 @@ import (
 	"sync"
 	"time"
 
+	"github.com/gomflux/gomflux/internal/plainjson"
 	"github.com/gomflux/gomflux/parity/debug"
-)
-
-// The files of a session are in the folder traces of a log tree: debug_TIME.jsonl is its trace, and
-// debug_TIME.log what the run has printed.
-const (
-	TraceFolder     = "traces"
-	TracePrefix     = "debug_"
-	TraceTime       = "20060102T150405.000000Z" // in UTC
-	TraceExtension  = ".jsonl"
-	OutputExtension = ".log"
+	"github.com/gomflux/gomflux/parity/debugger/protocol"
 )
 
 // NewOutput creates the file for what the run of a new session prints.
 func NewOutput(t *debug.Tree) (*os.File, error) {
-	dir, err := filepath.Abs(filepath.Join(t.Root, TraceFolder))
+	dir, err := filepath.Abs(filepath.Join(t.Root, protocol.TraceFolder))
 	if err == nil {
 		err = os.MkdirAll(dir, 0o777)
 	}
 	for now := time.Now(); err == nil; now = now.Add(time.Microsecond) { // another session may have the time
 		var f *os.File
-		f, err = os.OpenFile(filepath.Join(dir, TracePrefix+now.UTC().Format(TraceTime)+OutputExtension),
+		f, err = os.OpenFile(filepath.Join(dir, protocol.TracePrefix+debug.Stamp(now)+protocol.OutputSuffix),
 			os.O_WRONLY|os.O_CREATE|os.O_EXCL|os.O_APPEND, 0o666)
 		if err == nil {
 			return f, nil
@@ -49,7 +41,8 @@ type trace struct {
 
 	mu   sync.Mutex
 	out  *os.File
-	lost error // why lines are missing
+	size int64 // of what is written
+	lost bool  // lines are missing, which was reported
 }
 
 // newTrace creates the file of a trace, which must not exist.
@@ -61,40 +54,55 @@ func newTrace(file string) (*trace, error) {
 	return &trace{file: file, out: out}, nil
 }
 
-func (t *trace) now() time.Time { return time.Now() }
-
-// A line of a trace.
-type line struct {
-	Time      string  `json:"time"` // RFC 3339
-	Event     string  `json:"event"`
-	Arguments any     `json:"arguments,omitempty"`
-	Result    any     `json:"result,omitempty"`
-	Error     string  `json:"error,omitempty"`
-	Duration  float64 `json:"duration"` // seconds
-}
-
-// write appends a line about what began at a time. A session goes on without a trace that cannot be
+// write appends a line about what began at a time. A session goes on without lines that cannot be
 // written, for example because the disk is full.
 func (t *trace) write(event string, arguments, result any, failed error, began time.Time) {
-	l := line{
-		Time: began.Format(time.RFC3339Nano), Event: event, Arguments: arguments, Result: result, Duration: time.Since(began).Seconds(),
-	}
-	if failed != nil {
-		l.Error = failed.Error()
-	}
-	text, err := json.Marshal(l)
+	text, err := traceLine(event, arguments, result, failed, began)
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if t.lost != nil || t.out == nil {
+	if t.out == nil {
 		return
 	}
 	if err == nil {
-		_, err = t.out.Write(append(text, '\n'))
+		err = t.append(text)
 	}
-	if err != nil {
-		t.lost = err
-		fmt.Fprintf(os.Stderr, "gomflux: warning: the trace ends here: %v\n", err)
+	if err != nil && !t.lost {
+		t.lost = true
+		fmt.Fprintf(os.Stderr, "gomflux: warning: lines are missing in the trace: %v\n", err)
 	}
+}
+
+// append appends a whole line, or nothing.
+func (t *trace) append(text []byte) error {
+	n, err := t.out.Write(text)
+	if err == nil {
+		t.size += int64(n)
+		return nil
+	}
+	return errors.Join(err, t.out.Truncate(t.size))
+}
+
+// traceLine returns a line of a trace.
+func traceLine(event string, arguments, result any, failed error, began time.Time) ([]byte, error) {
+	l := protocol.TraceLine{Time: began.Format(time.RFC3339Nano), Event: event, Duration: time.Since(began).Seconds()}
+	if failed != nil {
+		l.Error = failed.Error()
+	}
+	for _, part := range []struct {
+		value any
+		json  *json.RawMessage
+	}{{arguments, &l.Arguments}, {result, &l.Result}} {
+		if part.value == nil {
+			continue
+		}
+		text, err := plainjson.Marshal(part.value, "")
+		if err != nil {
+			return nil, fmt.Errorf("%s: %w", event, err)
+		}
+		*part.json = text
+	}
+	text, err := plainjson.Marshal(l, "")
+	return append(text, '\n'), err
 }
 
 func (t *trace) close() {

@@ -41,9 +41,16 @@ type TracedStop struct {
 	Variables *Variables `json:"variables,omitempty"`
 }
 
+// The files of a session are in this folder of a log tree: debug_TIME.jsonl is its trace, and
+// debug_TIME.log what the run has printed.
 const (
-	tracePrefix    = "debug_"
-	traceSuffix    = ".jsonl"
+	TraceFolder  = "traces"
+	TracePrefix  = "debug_"
+	TraceSuffix  = ".jsonl"
+	OutputSuffix = ".log"
+)
+
+const (
 	maxTraceLine   = 64 << 20 // bytes
 	maxTraceFaults = 100      // after which a file is not read further
 )
@@ -56,15 +63,15 @@ type TraceFile struct {
 
 // Traces lists the traces in a log tree, the newest first.
 func Traces(t *debug.Tree) ([]TraceFile, error) {
-	dir := filepath.Join(t.Root, "traces")
+	dir := filepath.Join(t.Root, TraceFolder)
 	entries, err := os.ReadDir(dir)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil, err
 	}
 	var all []TraceFile
 	for _, e := range slices.Backward(entries) { // ReadDir sorts by name
-		name, ok := strings.CutPrefix(e.Name(), tracePrefix)
-		name, isTrace := strings.CutSuffix(name, traceSuffix)
+		name, ok := strings.CutPrefix(e.Name(), TracePrefix)
+		name, isTrace := strings.CutSuffix(name, TraceSuffix)
 		if ok && isTrace && e.Type().IsRegular() {
 			all = append(all, TraceFile{name, filepath.Join(dir, e.Name())})
 		}
@@ -83,7 +90,7 @@ func FindTrace(t *debug.Tree, time string) (TraceFile, error) {
 		return TraceFile{}, err
 	}
 	if len(all) == 0 {
-		return TraceFile{}, fmt.Errorf("%w in %s (gomflux debug start begins a session)", ErrNoTrace, filepath.Join(t.Root, "traces"))
+		return TraceFile{}, fmt.Errorf("%w in %s (gomflux debug start begins a session)", ErrNoTrace, filepath.Join(t.Root, TraceFolder))
 	}
 	if time == "" {
 		return all[0], nil
