@@ -9,6 +9,7 @@ import (
 
 	"github.com/gomflux/gomflux/internal/mlxtest"
 	"github.com/gomflux/gomflux/mlx"
+	"github.com/gomflux/gomflux/mlx/hooks"
 )
 
 // TestKept uses tensors of an earlier job, whose own arrays are freed.
@@ -120,10 +121,15 @@ func TestModelParameters(t *testing.T) {
 		p := env.Parameters()[0]
 		array := p.Array()
 		p.Array = func() *mlx.Array { return array }
+		env.Parameters = func() []hooks.Parameter { return []hooks.Parameter{p} }
 		for range 3 {
 			if _, err := in.Eval(context.Background(), env, "x = [out, inp['0'], inner['q']]\nx[0].sum()"); err != nil {
 				t.Fatal(err)
 			}
+		}
+		set(t, &maxTemporary, 1000)
+		if _, err := in.Eval(context.Background(), env, "for i in range(200):\n  w['to_q.weight'].sum()\n  y = out * i"); err != nil {
+			t.Fatal(err)
 		}
 		in.Close()
 		mlxtest.Same(t, "out", env.Out.Floats(), []float32{1, 2, 3, 4, 5, 6})
