@@ -1,7 +1,8 @@
 // Package parity compares the tensors of this program with those of a reference's dump
 // (scripts/reference), one by one, under the names of diffusers' modules. [Replay] runs a dump's
 // settings again and finds the first module that computes something else. [Bisect] has the
-// reference record more until that module is known, and [DiffRuns] compares two saved runs.
+// reference record more until that module is known, [Live] compares while the reference runs, and
+// [DiffRuns] compares two saved runs.
 package parity
 
 import (

@@ -16,7 +16,7 @@ from PIL import Image
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
-from . import adapters, again, debug, dump, goldens, lies, profile_test, prune_test, runs, tiny, tracing_test
+from . import adapters, again, debug, dump, goldens, lies, profile_test, prune_test, runs, stream_test, tiny, tracing_test
 from .debugger import debugger_test
 from .families import FAMILIES
 from .files import read_json
@@ -540,7 +540,8 @@ TESTS = {
         same_goldens, both_layouts, inner_values, memory_bound, own_runs, once_more, pictures, encoders, autoencoders,
         own_tensors, prune_test.copies, prune_test.wrong_copies, saved_debug, statistics, samples, replacements,
         lora_runs, interrupted_runs, lies.real, lies.planted, lies.refused, tracing_test.observed,
-        profile_test.profiled, prune_test.functions_reduced, *debugger_test.TESTS,
+        profile_test.profiled, prune_test.functions_reduced, stream_test.sent, stream_test.ends,
+        *debugger_test.TESTS,
     )
 }  # fmt: skip
 # The tests of `make parity`: they compare no bytes, which depend on the processor, and take seconds.
