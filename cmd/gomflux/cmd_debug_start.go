@@ -22,8 +22,8 @@ import (
 	"github.com/gomflux/gomflux/parity/debugger/protocol"
 )
 
-const debugStartHelp = `Start runs generate, edit or parity run in the background, in a new debugging
-session. The session stops before the model is loaded: gomflux debug continue
+const debugStartHelp = `Start runs generate, edit, parity run or parity live in the background, in a new
+debugging session. The session stops before the model is loaded: gomflux debug continue
 begins the run. With --run it goes on until the first breakpoint.
 
 The flags of the command are checked at once, and its errors are reported as
@@ -75,12 +75,13 @@ func newDebugStartCommand() *cobra.Command {
 }
 
 func (o *debugStartOptions) validate(args []string) error {
-	runs := len(args) > 0 && (args[0] == "generate" || args[0] == "edit") || len(args) > 1 && args[0] == "parity" && args[1] == "run"
+	runs := []string{"generate", "edit", "parity run", "parity live"}
+	makesRun := slices.ContainsFunc(runs, func(run string) bool { return strings.HasPrefix(strings.Join(args, " ")+" ", run+" ") })
 	switch {
 	case len(args) == 0:
 		return usageErrorf("the command is missing (gomflux debug start -- generate --prompt ...)")
-	case !runs:
-		return usageErrorf("%s makes no run (debug start takes generate, edit or parity run)", strings.Join(args[:min(2, len(args))], " "))
+	case !makesRun:
+		return usageErrorf("%s makes no run (debug start takes %s)", strings.Join(args[:min(2, len(args))], " "), strings.Join(runs, ", "))
 	case o.maxWait.given() && !o.run:
 		return usageErrorf("--max-wait has no effect without --run")
 	}
