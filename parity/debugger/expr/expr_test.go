@@ -283,6 +283,8 @@ var failures = [][]string{
 	{"lload", "similar: load"},
 	{"load('x')", "tensor x is not saved"},
 	{"import os", "nothing to import"},
+	{"out is 1", "== compares"},
+	{"f'{out}'", "no f-strings"},
 	{"open('x')", "name open is not defined"},
 	{"inp['1']", "inp has no \"1\" (there are 0, temb)"},
 	{"inp[0]", `inp["0"]`},

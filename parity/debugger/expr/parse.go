@@ -81,13 +81,23 @@ func (w *rewriter) place(pos syntax.Position) string {
 	return fmt.Sprintf("line %d, column %d: ", pos.Line, pos.Col)
 }
 
+// missing has hints for parts of Python that Starlark does not have, by what errors begin with.
+var missing = map[string]string{
+	"got import":         "there is nothing to import; math is defined",
+	"got from":           "there is nothing to import; math is defined",
+	"got is":             "== compares",
+	"got string literal": "there are no f-strings: \"%.3f\" % x",
+}
+
 // parseError returns an error of the syntax as one line.
 func (w *rewriter) parseError(err error) error {
 	var e syntax.Error
 	if errors.As(err, &e) {
 		hint := ""
-		if strings.HasPrefix(e.Msg, "got import") {
-			hint = " (there is nothing to import; math is defined)"
+		for begin, text := range missing {
+			if strings.HasPrefix(e.Msg, begin) {
+				hint = " (" + text + ")"
+			}
 		}
 		return oneLine(w.place(e.Pos), errors.New(e.Msg+hint))
 	}
