@@ -228,6 +228,7 @@ class Here:
 
     def _keep(self, name: str, value):
         self.session.defined[name] = value
+        return value
 
     def keep(self, before: dict, after: dict):
         """Takes over assignments: to the frame's variables, and else for later expressions."""
