@@ -298,7 +298,7 @@ var failures = [][]string{
 	{"1 % (outs['1'] - 8)", "division of whole numbers by zero"},
 	{"out[0, 'a':]", "slice of axis 1"},
 	{"out[0, ::0]", "step 0"},
-	{"out[..., ...]", "only one ..."},
+	{"out[..., ...]", "more than one ... in an index"},
 	{"out[0, 1:2:3:4]", "at most two colons"},
 	{"out[0, 1:2] + nme", "line 1: name nme"},
 	{"out[0:1, 0, 0]", "3 indices for a tensor with shape (2, 3)"},

@@ -183,7 +183,7 @@ func expand(index starlark.Tuple, shape []int) (starlark.Tuple, error) {
 		}
 	}
 	if dots > 1 {
-		return nil, errors.New("an index has only one ...")
+		return nil, errors.New("more than one ... in an index")
 	}
 	if len(out) > len(shape) {
 		return nil, fmt.Errorf("%d indices for a tensor with shape %s", len(out), shapeText(shape))
