@@ -54,7 +54,7 @@ func newDebugStartCommand() *cobra.Command {
 		Short: "Run generate, edit or parity run in a new session",
 		Long:  debugStartHelp,
 		Example: `  gomflux debug start -- generate -m shapes -p "a red circle" --seed 7
-  gomflux debug start --run --break transformer.blocks.0@3 -- generate -m shapes -p "a red circle"
+  gomflux debug start --run --break transformer.layers.0@3 -- generate -m shapes -p "a red circle"
   gomflux debug start --name port -- parity run logs/runs/latest/reference --model ./z-image`,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if err := o.validate(args); err != nil {
