@@ -64,8 +64,8 @@ var handlers = map[string]handler{
 	protocol.Terminate: with((*Session).terminate),
 }
 
-// none are the arguments of a command without any.
-type none struct{}
+// noArguments are those of a command without any.
+type noArguments struct{}
 
 // Handle answers a request.
 func (s *Session) Handle(ctx context.Context, r protocol.Request) protocol.Answer {
@@ -124,7 +124,7 @@ func (s *Session) add(a protocol.BreakArguments, watch bool) (any, error) {
 	return b.Breakpoint, nil
 }
 
-func (s *Session) breakpoints(context.Context, none) (any, error) {
+func (s *Session) breakpoints(context.Context, noArguments) (any, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	all := protocol.Breakpoints{Breakpoints: []protocol.Breakpoint{}}
@@ -145,7 +145,7 @@ func (s *Session) remove(_ context.Context, a protocol.RemoveArguments) (any, er
 	return protocol.Removed{Removed: []int{a.Number}}, nil
 }
 
-func (s *Session) clear(context.Context, none) (any, error) {
+func (s *Session) clear(context.Context, noArguments) (any, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	all := protocol.Removed{Removed: []int{}}
@@ -257,7 +257,7 @@ func (s *Session) stopped() (*stop, error) {
 	return s.at, nil
 }
 
-func (s *Session) locate(context.Context, none) (any, error) {
+func (s *Session) locate(context.Context, noArguments) (any, error) {
 	at, err := s.stopped()
 	if err != nil {
 		return nil, err
@@ -342,7 +342,7 @@ func inputOf(source string) (name string, ok bool) {
 	return name, err == nil && (n.Point.Kind == hooks.Input || strings.HasPrefix(name, "inp["))
 }
 
-func (s *Session) report(context.Context, none) (any, error) { return s.Status(), nil }
+func (s *Session) report(context.Context, noArguments) (any, error) { return s.Status(), nil }
 
 func (s *Session) log(_ context.Context, a protocol.LogArguments) (any, error) {
 	lines, err := ReadLines(s.Output, a.Lines)
@@ -385,7 +385,7 @@ func ReadLines(file string, n int) ([]string, error) {
 // computes.
 const patience = 5 * time.Second
 
-func (s *Session) terminate(ctx context.Context, _ none) (any, error) {
+func (s *Session) terminate(ctx context.Context, _ noArguments) (any, error) {
 	s.Options.Terminate(ErrTerminated)
 	s.mu.Lock()
 	before := s.stops
