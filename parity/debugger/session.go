@@ -116,13 +116,7 @@ func (s *Session) Begin(ctx context.Context) error {
 	return nil
 }
 
-// Release lets the run begin.
-func (s *Session) Release() {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.release()
-}
-
+// release lets the run begin. The caller holds the lock.
 func (s *Session) release() {
 	if s.state == protocol.Starting {
 		s.state, s.progress = protocol.Loading, "starting"
