@@ -26,6 +26,7 @@ type stop struct {
 	before   []string
 	others   map[string]any // variables of a checkpoint that are not tensors
 
+	device mlx.Device    // of the run
 	work   chan func()   // for the goroutine of the run
 	resume chan struct{} // closed when the run goes on
 
@@ -39,7 +40,7 @@ func (s *Session) stop(at *stop) error {
 	if at.location.File == "" {
 		at.location = debug.ModelCode()
 	}
-	at.work, at.resume = make(chan func()), make(chan struct{})
+	at.device, at.work, at.resume = mlx.CurrentDevice(), make(chan func()), make(chan struct{})
 	s.mu.Lock()
 	at.before = s.lastSeen()
 	if n := len(at.before); n > 0 && at.before[n-1] == at.Name { // it has passed
@@ -84,7 +85,12 @@ func (s *Session) compute(ctx context.Context, at *stop, f func() error) error {
 	done := make(chan struct{})
 	work := func() {
 		defer close(done)
-		err = mlx.Do(ctx, f)
+		err = mlx.Do(ctx, func() error {
+			if err := mlx.Use(at.device); err != nil { // a job begins on the default device
+				return err
+			}
+			return f()
+		})
 	}
 	select {
 	case at.work <- work:
