@@ -36,6 +36,8 @@ At a stop
   set           replace the output
 Afterwards
   trace         print what happened in a session
+To begin with
+  tutorial      learn these commands step by step
 
 Modules report when they are done, those inside before those around them, and
 nothing reports when a module begins. So a stop is always after a module's call,
@@ -63,7 +65,7 @@ func newDebugCommand() *cobra.Command {
 		newDebugCleanCommand(), newDebugBreakCommand(), newDebugWatchCommand(), newDebugBreaksCommand(), newDebugRemoveCommand(),
 		newDebugClearCommand(), newDebugContinueCommand(), newDebugNextCommand(), newDebugOutCommand(), newDebugStepCommand(),
 		newDebugAcceptCommand(), newDebugLocationCommand(), newDebugVarsCommand(), newDebugEvalCommand(), newDebugSaveCommand(),
-		newDebugSetCommand(), newDebugTraceCommand())
+		newDebugSetCommand(), newDebugTraceCommand(), newDebugTutorialCommand())
 	var names []string
 	for _, sub := range cmd.Commands() {
 		if !sub.Hidden {
