@@ -21,13 +21,14 @@ import (
 	"github.com/gomflux/gomflux/parity"
 )
 
-const parityLiveHelp = `Live compares gomflux with the reference while both run, for models whose tensors
-do not fit on a disk. It starts the reference, whose tensors come through a pipe
-and are compared as soon as gomflux has computed its own. Nothing is written.
+const parityLiveHelp = `Live compares gomflux with the reference while both run, for models whose
+tensors do not fit on a disk. It starts the reference, whose tensors come
+through a pipe and are compared as soon as gomflux has computed its own. Nothing
+is written.
 
 It makes the reading of every module by itself, in one pass: each tensor is
-replaced by the reference's after comparison, so that a module's error is that of
-its own arithmetic. The report and the verdict are those of gomflux parity run
+replaced by the reference's after comparison, so that a module's error is that
+of its own arithmetic. The report and the verdict are those of gomflux parity run
 --isolated, without the errors of modules as a whole.
 
 MEMORY
