@@ -28,8 +28,8 @@ is written.
 
 It makes the reading of every module by itself, in one pass: each tensor is
 replaced by the reference's after comparison, so that a module's error is that
-of its own arithmetic. The report and the verdict are those of gomflux parity run
---isolated, without the errors of modules as a whole.
+of its own arithmetic. The report and the verdict are those of gomflux parity
+run --isolated, without the errors of modules as a whole.
 
 MEMORY
 Both programs hold the model, and work at the same time. Besides, gomflux holds
