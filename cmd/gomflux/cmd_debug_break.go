@@ -1,8 +1,10 @@
 package main
 
 import (
+	"cmp"
 	"regexp"
 	"strconv"
+	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -59,6 +61,14 @@ func (o *pointFlags) add(cmd *cobra.Command) {
 	f.StringVar(&o.condition, "if", "", "only if an `expression` is true")
 }
 
+// check refuses an empty condition, such as that of an unset variable of the shell.
+func (o *pointFlags) check(cmd *cobra.Command) error {
+	if cmd.Flags().Changed("if") && strings.TrimSpace(o.condition) == "" {
+		return usageErrorf("--if: the expression is empty")
+	}
+	return nil
+}
+
 // arguments returns those of the request.
 func (o *pointFlags) arguments(glob string) protocol.BreakArguments {
 	return protocol.BreakArguments{Glob: glob, Step: o.step.value, Call: o.call.value, Negative: o.negative, If: o.condition}
@@ -82,7 +92,7 @@ func newDebugBreakCommand() *cobra.Command {
   gomflux debug break latents --if 'out.abs().max() > 10'
   gomflux debug break --differs`,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if err := o.validate(args); err != nil {
+			if err := cmp.Or(o.check(cmd), o.validate(args)); err != nil {
 				return err
 			}
 			return call[setBreakpoint](cmd, &o.sessionFlags, protocol.Break, o.arguments(args))

@@ -28,8 +28,8 @@ NAMES
   compare(a, b)          compares two tensors as parity run does
 
 TENSORS
-  shape, dtype, arithmetic, comparison, indexing, slice(axis, a, b), min(), max(),
-  mean(), std(), abs(), sum(), reshape(...), transpose(...), first(n)
+  shape, dtype, arithmetic, comparison, indexing, slice(axis, a, b), min(),
+  max(), mean(), std(), abs(), sum(), reshape(...), transpose(...), first(n)
 
 An expression ends with an error after 10 million steps, 5 seconds, or at 1 GB.
 The run is not changed by it.

@@ -7,8 +7,8 @@ import (
 	"github.com/gomflux/gomflux/parity/debugger/protocol"
 )
 
-const debugLogHelp = `Log prints what the run has printed: progress, warnings, and the names of images.
-It works after the end of the run too.
+const debugLogHelp = `Log prints what the run has printed: progress, warnings, and the names of
+images. It works after the end of the run too.
 
 With --json it prints one object: lines.
 ` + sessionStatus

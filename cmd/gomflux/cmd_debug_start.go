@@ -23,8 +23,8 @@ import (
 )
 
 const debugStartHelp = `Start runs generate, edit, parity run or parity live in the background, in a new
-debugging session. The session stops before the model is loaded: gomflux debug continue
-begins the run. With --run it goes on until the first breakpoint.
+debugging session. The session stops before the model is loaded: gomflux debug
+continue begins the run. With --run it goes on until the first breakpoint.
 
 The flags of the command are checked at once, and its errors are reported as
 without a session. Its output is in a file that debug status names; debug log

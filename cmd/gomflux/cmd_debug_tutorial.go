@@ -13,10 +13,11 @@ import (
 	"github.com/gomflux/gomflux/parity/debugger/protocol"
 )
 
-const debugTutorialHelp = `Tutorial teaches the debugger with a session of the built-in model. It prints one
-step at a time: what to type, and why. After each step, gomflux debug tutorial
-again checks it and prints the next one. At the end it removes the session and
-the folder gomflux-tutorial, which the session has made in the current folder.
+const debugTutorialHelp = `Tutorial teaches the debugger with a session of the built-in model. It prints
+one step at a time: what to type, and why. After each step, gomflux debug
+tutorial again checks it and prints the next one. At the end it removes the
+session and the folder gomflux-tutorial, which the session has made in the
+current folder.
 
 With --run it does all steps itself in a temporary folder, prints the commands
 and their output, and checks them.

@@ -26,6 +26,9 @@ func newDebugWatchCommand() *cobra.Command {
   gomflux debug watch 'transformer.layers.*' --step 0`,
 		Args: oneArg("the pattern of a tensor's name, such as 'latents'"),
 		RunE: func(cmd *cobra.Command, args []string) error {
+			if err := o.check(cmd); err != nil {
+				return err
+			}
 			return call[setBreakpoint](cmd, &o.sessionFlags, protocol.Watch, o.arguments(args[0]))
 		},
 	}

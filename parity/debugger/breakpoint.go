@@ -42,8 +42,11 @@ func (s *Session) newBreakpoint(a protocol.BreakArguments, watch bool) (*breakpo
 		return nil, invalidf("call %d: must be a whole number, 0 or more", *a.Call)
 	case a.Step != nil && *a.Step < -1:
 		return nil, invalidf("step %d: must be 0 or more, or -1 outside the denoising loop", *a.Step)
-	case a.Step != nil && s.steps > 0 && *a.Step >= s.steps:
-		return nil, invalidf("step %d: the run has %d evaluations of the model, 0 to %d", *a.Step, s.steps, s.steps-1)
+	}
+	if a.Step != nil {
+		if err := s.checkStep(*a.Step); err != nil {
+			return nil, err
+		}
 	}
 	if a.Glob != "" {
 		if err := s.checkGlob(a.Glob); err != nil {
@@ -70,9 +73,20 @@ func (s *Session) checkGlob(glob string) error {
 		return invalidf("%w", err)
 	}
 	if s.modules == nil || s.possible(glob) {
+		if n, err := hooks.ParseName(glob); err == nil {
+			return s.checkStep(n.Step)
+		}
 		return nil
 	}
 	return invalidf("%s: no module or value has such a name (%s)", glob, checkpoint.Hint(literal(glob), s.names()))
+}
+
+// checkStep refuses a step that the run, as far as is known, does not have.
+func (s *Session) checkStep(step int) error {
+	if s.steps > 0 && step >= s.steps {
+		return invalidf("step %d: the run has %d evaluations of the model, 0 to %d", step, s.steps, s.steps-1)
+	}
+	return nil
 }
 
 // literal is the part of a pattern that names begin with.

@@ -180,7 +180,7 @@ func resuming(command string) handler {
 
 func (s *Session) resume(ctx context.Context, command string, a protocol.ResumeArguments) (any, error) {
 	if !(a.MaxWait >= 0 && a.MaxWait <= 1e6) {
-		return nil, invalidf("max_wait %v: must be a number of seconds, 0 or more", a.MaxWait)
+		return nil, invalidf("max_wait %v: must be a number of seconds, 0 to 1000000", a.MaxWait)
 	}
 	s.mu.Lock()
 	before, at := s.stops, s.at
