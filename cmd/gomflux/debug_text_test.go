@@ -77,7 +77,7 @@ func TestDebugText(t *testing.T) {
 			{Name: "note", Value: "'a\x1b'"}},
 			Parameters: []protocol.Parameter{{Path: "to_q.weight", Dtype: "uint32", Shape: []int{8, 2}, Quantized: "4 bits, groups of 64"},
 				{Path: "to_q.bias", Dtype: "float32", Shape: []int{8}}}}},
-			"NAME      DTYPE    SHAPE   min   max  mean      std    nan  inf\n" +
+			"NAME      DTYPE    SHAPE   min   max  mean      std    nan  inf  first values\n" +
 				"out       float32  [1, 4]  -1.5  2    0.1       0.9    0    0\n" +
 				"inp[\"0\"]  float32  [1, 4]  NaN   2    0.123457  1e-09  1    2\n" +
 				"inner[\"weights\"] float32 [2]: is computed when an expression uses it\n" +

@@ -2,6 +2,7 @@ package main
 
 import (
 	"fmt"
+	"strings"
 
 	"github.com/gomflux/gomflux/cmd/gomflux/internal/ui"
 	"github.com/gomflux/gomflux/internal/checkpoint"
@@ -14,10 +15,11 @@ type stopVariables struct{ protocol.Variables }
 // Text implements ui.Result.
 func (v stopVariables) Text(p *ui.Page) {
 	var t ui.Table
-	t.Row("NAME", "DTYPE", "SHAPE", "min", "max", "mean", "std", "nan", "inf")
+	t.Row("NAME", "DTYPE", "SHAPE", "min", "max", "mean", "std", "nan", "inf", "first values")
 	for _, one := range v.Variables.Variables {
 		if one.Value == "" {
-			t.Row(append([]string{one.Name, one.Dtype, shapeText(one.Shape)}, statCells(one.Stats)...)...)
+			row := append([]string{one.Name, one.Dtype, shapeText(one.Shape)}, statCells(one.Stats)...)
+			t.Row(append(row, firstValues(one.Preview))...)
 		}
 	}
 	if len(t) > 1 {
@@ -48,6 +50,15 @@ func (v stopVariables) Text(p *ui.Page) {
 		t.Row(row...)
 	}
 	p.Table(t)
+}
+
+// firstValues are the first three values of a tensor.
+func firstValues(preview []checkpoint.Float) string {
+	var words []string
+	for _, v := range preview[:min(3, len(preview))] {
+		words = append(words, fmt.Sprintf("%.4g", float64(v)))
+	}
+	return strings.Join(words, " ")
 }
 
 // statCells are the cells of a table for statistics.

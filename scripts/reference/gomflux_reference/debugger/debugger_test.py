@@ -227,7 +227,7 @@ def debug_scripts(scratch: Path, root: Path):
               % str(scratch / "zeros.npy"))  # fmt: skip
         expect("net#2 is replaced by .*zeros.npy:zeros", "set", scratch / "zeros.npy")
         expect("stopped after here .checkpoint here.", "continue")
-        expect('NAME\ninner."y". +float32 +.2, 2. +0 +0 +0 +0 +0 +0\nn = 3', "vars")
+        expect('NAME\ninner."y". +float32 +.2, 2. +0 +0 +0 +0 +0 +0 +0 0 0\nn = 3', "vars")
         expect(r"\(3, 0.0\)$", "eval", "n, y.sum()")
         expect("the run has finished", "continue")
         expect("error\nsum 0.0", "log")

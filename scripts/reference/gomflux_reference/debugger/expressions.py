@@ -239,8 +239,8 @@ def stats_text(stats: dict) -> str:
     return line + "".join(f"  {k} {stats[k]}" for k in ("nan", "inf") if stats[k])
 
 
-def number(x) -> str:
-    return x if isinstance(x, str) else format(x, ".6g")
+def number(x, digits: int = 6) -> str:
+    return x if isinstance(x, str) else format(x, f".{digits}g")
 
 
 def short(value) -> str:

@@ -143,10 +143,11 @@ def numbers(stats: dict | None) -> list[str]:
 
 
 def variables(result: dict) -> str:
-    rows, lines = [["NAME", "DTYPE", "SHAPE", *STATS]], []
+    rows, lines = [["NAME", "DTYPE", "SHAPE", *STATS, "first values"]], []
     for v in result["variables"]:
         if not v.get("value"):
-            rows.append([v["name"], v["dtype"], str(v["shape"]), *numbers(v.get("stats"))])
+            first = " ".join(number(x, 4) for x in v.get("preview", ())[:3])
+            rows.append([v["name"], v["dtype"], str(v["shape"]), *numbers(v.get("stats")), first])
         elif v.get("dtype"):
             lines.append(f"{v['name']} {v['dtype']} {v['shape']}: {v['value']}")
         else:
