@@ -5,6 +5,7 @@ import os
 import runpy
 import signal
 import sys
+import threading
 import traceback
 from pathlib import Path
 
@@ -51,6 +52,15 @@ class Ended:
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             signal.signal(number, self.end)
         signal.signal(signal.SIGUSR2, lambda *_: session.lines.set())
+        sys.unraisablehook = self.unraisable
+
+    def unraisable(self, what):
+        """Repeats a signal that came where Python ignores exceptions, such as in a destructor."""
+        if self.session.ending and isinstance(what.exc_value, (SystemExit, KeyboardInterrupt)) and not self.ignore:
+            number = signal.SIGINT if self.session.ending == "interrupted" else signal.SIGTERM
+            threading.Timer(0.05, os.kill, (os.getpid(), number)).start()
+        else:
+            sys.__unraisablehook__(what)
 
     def end(self, number, frame):
         if self.ignore:

@@ -19,6 +19,7 @@ from .wire import ENDED, PROG, Refused
 BEFORE = 5  # tensors that a stop lists
 WATCHED = 1000  # statistics that are kept until the next answer
 PATIENCE = 5  # seconds in which a run can end by itself
+WAKE = 0.1  # seconds after which a stopped thread looks for signals, which another thread may have got
 UNTRACED = ("status", "log", "breaks")
 
 
@@ -183,7 +184,10 @@ class Session:
     def _obey(self):
         """Does what commands ask, until one lets the run go on."""
         while True:
-            job = self.jobs.get()
+            try:
+                job = self.jobs.get(timeout=WAKE)
+            except queue.Empty:
+                continue
             job.run()
             if self.state not in ("stopped", "starting"):
                 while not self.jobs.empty():
