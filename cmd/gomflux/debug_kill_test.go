@@ -17,6 +17,8 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/gomflux/gomflux/parity/debugger/protocol"
 )
 
@@ -205,6 +207,9 @@ func TestDebugSignals(t *testing.T) {
 	for _, signal := range []syscall.Signal{syscall.SIGTERM, syscall.SIGINT, syscall.SIGHUP} {
 		u := newDebugUser(t)
 		s := u.start("--run", "--break", "latents@0")
+		if id, err := unix.Getsid(s.PID); err != nil || id != s.PID {
+			t.Errorf("the process %d belongs to the terminal's session %d (%v)", s.PID, id, err)
+		}
 		if err := syscall.Kill(s.PID, signal); err != nil {
 			t.Fatal(err)
 		}
