@@ -38,6 +38,8 @@ Afterwards
   trace         print what happened in a session
 To begin with
   tutorial      learn these commands step by step
+With a coding assistant
+  mcp           offer these commands to it, as tools
 
 Modules report when they are done, those inside before those around them, and
 nothing reports when a module begins. So a stop is always after a module's call,
@@ -65,7 +67,7 @@ func newDebugCommand() *cobra.Command {
 		newDebugCleanCommand(), newDebugBreakCommand(), newDebugWatchCommand(), newDebugBreaksCommand(), newDebugRemoveCommand(),
 		newDebugClearCommand(), newDebugContinueCommand(), newDebugNextCommand(), newDebugOutCommand(), newDebugStepCommand(),
 		newDebugAcceptCommand(), newDebugLocationCommand(), newDebugVarsCommand(), newDebugEvalCommand(), newDebugSaveCommand(),
-		newDebugSetCommand(), newDebugTraceCommand(), newDebugTutorialCommand())
+		newDebugSetCommand(), newDebugTraceCommand(), newDebugTutorialCommand(), newDebugMCPCommand())
 	var names []string
 	for _, sub := range cmd.Commands() {
 		if !sub.Hidden {

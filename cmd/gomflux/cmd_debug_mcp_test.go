@@ -1,0 +1,295 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"io"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/jsonschema-go/jsonschema"
+	"github.com/modelcontextprotocol/go-sdk/mcp"
+
+	"github.com/gomflux/gomflux/internal/checkpoint"
+)
+
+// An assistant is a client of gomflux debug mcp.
+type assistant struct {
+	*mcp.ClientSession
+	t      *testing.T
+	server *exec.Cmd
+	log    bytes.Buffer
+}
+
+// startAssistant starts the server in an empty folder.
+func startAssistant(t *testing.T) *assistant {
+	t.Helper()
+	sessionsFolder(t)
+	t.Setenv("GOMFLUX_MLX", absolute(libraries))
+	a := &assistant{t: t, server: exec.Command("gomflux", "debug", "mcp")}
+	a.server.Dir = t.TempDir()
+	a.server.Stderr = &a.log
+	client := mcp.NewClient(&mcp.Implementation{Name: "test", Version: "1"}, nil)
+	var err error
+	if a.ClientSession, err = client.Connect(t.Context(), &mcp.CommandTransport{Command: a.server}, nil); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		end := exec.Command("gomflux", "debug", "terminate", "--all") // what a failed test leaves
+		end.Run()
+		a.Close()
+	})
+	return a
+}
+
+// called is what a tool has returned.
+type called struct {
+	failed     bool
+	text       string
+	code       float64
+	structured map[string]any
+}
+
+func (a *assistant) call(ctx context.Context, tool string, arguments map[string]any) called {
+	a.t.Helper()
+	r, err := a.CallTool(ctx, &mcp.CallToolParams{Name: tool, Arguments: arguments})
+	if err != nil {
+		a.t.Fatalf("%s: %v", tool, err)
+	}
+	c := called{failed: r.IsError}
+	for _, content := range r.Content {
+		c.text += content.(*mcp.TextContent).Text + "\n"
+	}
+	c.code, _ = r.Meta["exit_code"].(float64)
+	c.structured, _ = r.StructuredContent.(map[string]any)
+	return c
+}
+
+// works calls a tool that must succeed with a text.
+func (a *assistant) works(tool string, arguments map[string]any, text string) called {
+	a.t.Helper()
+	c := a.call(a.t.Context(), tool, arguments)
+	if c.failed || c.structured == nil || !strings.Contains(c.text, text) {
+		a.t.Fatalf("%s: failed %v, structured content %v, text %s, expected %q", tool, c.failed, c.structured, c.text, text)
+	}
+	return c
+}
+
+// refuses calls a tool that must report an error on one line.
+func (a *assistant) refuses(tool string, arguments map[string]any, message string) {
+	a.t.Helper()
+	c := a.call(a.t.Context(), tool, arguments)
+	if !c.failed || c.code != exitUsage || c.text != message+" (exit code 2)\n" {
+		a.t.Errorf("%s: failed %v, exit code %v, %q, expected %q", tool, c.failed, c.code, c.text, message)
+	}
+}
+
+type object = map[string]any
+
+// TestAssistantSession looks into a run as an assistant does.
+func TestAssistantSession(t *testing.T) {
+	a := startAssistant(t)
+	run := []string{"generate", "-p", "square", "-H", "24", "-W", "40", "-s", "2", "-S", "7", "-g", "0",
+		"-m", absolute(tinyModel), "-o", "a.png"}
+	a.refuses("debug_vars", nil, "no session (gomflux debug start begins one)")
+	a.refuses("debug_start", object{"command": []string{"models"}},
+		"models makes no run (debug start takes generate, edit or parity run)")
+	a.works("debug_start", object{"command": run, "name": "one"}, `"session":"one"`)
+	a.works("debug_break", object{"glob": "transformer.layers.0", "step": 1, "if": "out.std() > 0"}, `"number":1`)
+	stop := a.works("debug_continue", object{"session": "one", "max_wait": 50}, `"state":"stopped"`)
+	if at, _ := stop.structured["stop"].(object); at["name"] != "transformer.layers.0@1" {
+		t.Errorf("stopped at %v", at)
+	}
+	a.works("debug_vars", object{"weights": true}, `"path":"attention.to_q.weight"`)
+	a.works("debug_location", nil, `"class":"zimageBlock"`)
+	if c := a.works("debug_eval", object{"source": "x = 2 * out\n(x - out == out).all()"}, "True"); c.structured["value"] != true {
+		t.Errorf("the value is %v", c.structured["value"])
+	}
+	a.refuses("debug_eval", object{"source": "-"}, "the expression is empty")
+	a.works("debug_save", object{"name": "mine"}, "mine.safetensors")
+	a.works("tensors_info", object{"names": []string{"mine", "mine"}}, `"mine"`)
+	a.refuses("tensors_list", object{"globs": []string{"["}},
+		`"[" is not a pattern of names (such as 'transformer.layers.*')`)
+	a.works("debug_remove", object{"number": 1}, `"removed":[1]`)
+	a.works("debug_terminate", nil, `"session":"one"`)
+	a.works("debug_trace", object{"grep": "eval"}, `"total_steps"`)
+	if a.Close(); a.log.Len() > 0 {
+		t.Errorf("the server's log: %s", &a.log)
+	}
+	if code := a.server.ProcessState.ExitCode(); code != 0 {
+		t.Errorf("exit code %d", code)
+	}
+}
+
+// TestAssistantCompares compares tensors and runs through tools.
+func TestAssistantCompares(t *testing.T) {
+	a := startAssistant(t)
+	dump := absolute(filepath.Join(tinyModel, "../dump"))
+	tensors := filepath.Join(dump, "tensors-1.safetensors")
+	a.works("parity_diff", object{"run": dump, "reference": dump}, `"verdict"`)
+	a.works("tensors_diff", object{"tensor": tensors, "reference": tensors}, `"ok":true`)
+	folder := t.TempDir()
+	for name, value := range map[string]byte{"a": 1, "b": 2} {
+		x := &checkpoint.Array{Name: "x", Dtype: checkpoint.U8, Shape: []int{2}, Data: []byte{1, value}}
+		if err := checkpoint.WriteFile(filepath.Join(folder, name+".safetensors"), []*checkpoint.Array{x}, nil); err != nil {
+			t.Fatal(err)
+		}
+	}
+	files := object{"tensor": filepath.Join(folder, "a.safetensors"), "reference": filepath.Join(folder, "b.safetensors")}
+	if c := a.works("tensors_diff", files, "the tensors differ (exit code 1)"); c.code != exitFailure || c.structured["ok"] != false {
+		t.Errorf("exit code %v, %v", c.code, c.structured["ok"])
+	}
+	files["atol"], files["rtol"] = 1.5, "0"
+	a.works("tensors_diff", files, `"ok":true`)
+	a.refuses("parity_run", object{"run": "nowhere"}, "nowhere: no such file or directory")
+}
+
+// TestAssistantGone: a request that is cancelled and a client that goes leave the session alive and no
+// process of a command.
+func TestAssistantGone(t *testing.T) {
+	a := startAssistant(t)
+	a.works("debug_start", object{"command": []string{"parity", "run", absolute(filepath.Join(tinyModel, "../dump"))}}, `"session":"1"`)
+	// the run takes many seconds
+	a.works("debug_break", object{"glob": "*", "if": "[x for x in range(1000000)] == []"}, `"number":1`)
+	ctx, cancel := context.WithTimeout(t.Context(), 500*time.Millisecond)
+	defer cancel()
+	began := time.Now()
+	if _, err := a.CallTool(ctx, &mcp.CallToolParams{Name: "debug_continue"}); err == nil || time.Since(began) > 10*time.Second {
+		t.Errorf("a cancelled call ended with %v after %v", err, time.Since(began))
+	}
+	server := exec.CommandContext(t.Context(), "gomflux", "debug", "mcp")
+	in, err := server.StdinPipe()
+	if err == nil {
+		err = server.Start()
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	io.WriteString(in, `{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":"2025-06-18","capabilities":{},`+
+		`"clientInfo":{"name":"test","version":"1"}}}
+{"jsonrpc":"2.0","method":"notifications/initialized"}
+{"jsonrpc":"2.0","id":2,"method":"tools/call","params":{"name":"debug_continue","arguments":{"max_wait":40}}}
+`)
+	time.Sleep(300 * time.Millisecond)
+	began = time.Now()
+	in.Close()
+	if err := server.Wait(); err != nil || time.Since(began) > 10*time.Second {
+		t.Errorf("the server ended after %v: %v", time.Since(began), err)
+	}
+	list, err := exec.Command("gomflux", "debug", "sessions").Output()
+	if err != nil || !strings.Contains(string(list), " running ") {
+		t.Errorf("sessions: %s (%v)", list, err)
+	}
+}
+
+// TestAssistantTools: every command of debug is a tool, with a schema and the flags of the command.
+func TestAssistantTools(t *testing.T) {
+	tools := map[string]*assistantTool{}
+	root := newRootCommand()
+	for _, a := range assistantTools() {
+		if err := a.describe(root); err != nil {
+			t.Fatal(err)
+		}
+		if tools[a.name()] != nil {
+			t.Errorf("%s is there twice", a.name())
+		}
+		tools[a.name()] = &a
+		tool := a.tool()
+		if _, err := tool.InputSchema.(*jsonschema.Schema).Resolve(&jsonschema.ResolveOptions{ValidateDefaults: true}); err != nil {
+			t.Errorf("the schema of %s: %v", a.name(), err)
+		}
+		cmd, _, _ := root.Find(strings.Fields(a.command))
+		_, positionals, _ := strings.Cut(cmd.Use, " ")
+		if (positionals == "") != (len(a.args) == 0) {
+			t.Errorf("%s has the arguments %v, the command %q", a.name(), a.args, positionals)
+		}
+		if !strings.HasPrefix(tool.Description, cmd.Short+". ") || a.when == "" {
+			t.Errorf("the description of %s: %s", a.name(), tool.Description)
+		}
+	}
+	for _, cmd := range newDebugCommand().Commands() {
+		if !slices.Contains([]string{"serve", "mcp", "tutorial"}, cmd.Name()) && tools["debug_"+cmd.Name()] == nil {
+			t.Errorf("debug %s is no tool", cmd.Name())
+		}
+	}
+	for name, kinds := range map[string]string{
+		"debug_start": "command:array break:array run:boolean max_wait:number name:string log_dir:string",
+		"debug_break": "glob:string session:string step:integer call:integer negative:boolean if:string hit:integer " +
+			"differs:boolean once:boolean",
+	} {
+		var found []string
+		s := tools[name].schema()
+		for _, p := range s.PropertyOrder {
+			found = append(found, p+":"+s.Properties[p].Type)
+			if s.Properties[p].Description == "" {
+				t.Errorf("%s of %s has no description", p, name)
+			}
+		}
+		if strings.Join(found, " ") != kinds {
+			t.Errorf("the arguments of %s are %q, expected %q", name, found, kinds)
+		}
+	}
+	for word := range strings.FieldsFuncSeq(assistantInstructions, func(r rune) bool { return r != '_' && (r < 'a' || r > 'z') }) {
+		if strings.Contains(word, "_") && word != "timed_out" && tools[word] == nil {
+			t.Errorf("the instructions name %s", word)
+		}
+	}
+}
+
+// TestAssistantArguments compares command lines with the arguments of calls.
+func TestAssistantArguments(t *testing.T) {
+	root := newRootCommand()
+	for _, c := range []struct{ tool, arguments, want string }{
+		{"debug_break", `{"glob":"-x*","step":3,"once":true,"if":"a b"}`, "debug break --json --step=3 --if=a b --once=true -- -x*"},
+		{"debug_break", `{"differs":true,"glob":null,"hit":"2"}`, "debug break --json --hit=2 --differs=true --"},
+		{"debug_start", `{"command":["generate","--json"],"break":["a","b"],"max_wait":0.5}`,
+			"debug start --json --break=a --break=b --max-wait=0.5 -- generate --json"},
+		{"tensors_diff", `{"reference":"b","tensor":"a"}`, "tensors diff --json -- a b"},
+		{"debug_vars", ``, "debug vars --json --"},
+		{"debug_vars", `[]`, "the arguments are no JSON object: "},
+		{"debug_vars", `{"json":true}`, "unknown argument json (session, weights)"},
+		{"debug_watch", `{}`, "the argument glob is missing: pattern of tensors' names"},
+		{"debug_watch", `{"glob":3}`, "glob: expected a string, found 3"},
+		{"debug_watch", `{"glob":"a","step":[1]}`, "step: expected a integer, found [1]"},
+		{"debug_watch", `{"glob":"a","negative":"yes"}`, `negative: expected true or false, found "yes"`},
+		{"tensors_list", `{"globs":"a"}`, `globs: expected a list of strings, found "a"`},
+	} {
+		all := assistantTools()
+		i := slices.IndexFunc(all, func(a assistantTool) bool { return a.name() == c.tool })
+		if err := all[i].describe(root); err != nil {
+			t.Fatal(err)
+		}
+		line, err := all[i].commandLine(json.RawMessage(c.arguments))
+		got := strings.Join(line, " ")
+		if err != nil {
+			got = err.Error()[:min(len(c.want), len(err.Error()))]
+		}
+		if got != c.want {
+			t.Errorf("%s %s is %q (%v), expected %q", c.tool, c.arguments, got, err, c.want)
+		}
+	}
+}
+
+// TestAssistantGarbage: what is no request ends the server without a panic and without output.
+func TestAssistantGarbage(t *testing.T) {
+	for _, in := range []string{"", "hello\n", "{\"jsonrpc\":\"2.0\"}\n", "[]\n"} {
+		var out bytes.Buffer
+		done := make(chan error, 1)
+		go func() {
+			done <- serveAssistant(t.Context(), newRootCommand(), strings.NewReader(in), &out, io.Discard)
+		}()
+		select {
+		case <-done:
+		case <-time.After(10 * time.Second):
+			t.Fatalf("the server still runs after %q", in)
+		}
+		if strings.Contains(out.String(), "result") {
+			t.Errorf("after %q the server answers %s", in, &out)
+		}
+	}
+}
