@@ -70,7 +70,7 @@ var (
 	globArg    = positional{name: "glob", usage: "pattern of tensors' names, such as transformer.layers.*.attention@0", required: true}
 	namesArg   = positional{name: "names", usage: "names of saved tensors", required: true, kind: "array"}
 	commandArg = positional{name: "command", required: true, kind: "array",
-		usage: `the command to run: generate, edit or parity run with its arguments, such as ["generate", "--prompt", "a lighthouse"]`}
+		usage: `generate, edit, parity run or parity live with its arguments, such as ["generate", "--prompt", "a lighthouse"]`}
 )
 
 // assistantTools are the commands that are tools, in the order in which they are listed.
@@ -78,7 +78,8 @@ func assistantTools() []assistantTool {
 	return []assistantTool{
 		{command: "debug start", args: []positional{commandArg}, effect: replaces,
 			when: "Use it first: it begins a session, stopped before the model is loaded."},
-		{command: "debug break", effect: adds, args: []positional{{name: "glob", usage: globArg.usage + "; needed unless differs is true"}},
+		{command: "debug break", effect: adds,
+			args: []positional{{name: "glob", usage: globArg.usage + "; needed unless differs is true"}},
 			when: `Use it before debug_continue. The condition "if" is Starlark, such as "timestep > 900" or "not out.isfinite().all()".`},
 		{command: "debug watch", effect: adds, args: []positional{globArg},
 			when: "Use it to see the ranges of tensors while the run goes on."},
@@ -93,30 +94,41 @@ func assistantTools() []assistantTool {
 		{command: "debug step", effect: adds, when: "Use it to get to the first tensor of the next denoising step."},
 		{command: "debug accept", effect: adds, when: "Use it in a replay after a stop that differs, to find the next fault."},
 		{command: "debug location", when: "Use it at a stop: which module, which step, and which line of Go."},
-		{command: "debug vars", when: "Use it at a stop: shapes, ranges and NaN of inputs, output and inner values; which weights the module has."},
-		{command: "debug eval", effect: adds, args: []positional{{name: "source", required: true, usage: "the expression, or a program of several lines"}},
-			when: `Use it at a stop for anything debug_vars does not show. Starlark with out, outs["1"], inp["0"], inner["q"], w["weight"], ` +
+		{command: "debug vars",
+
+			when: "Use it at a stop: shapes, ranges and NaN of inputs, output and inner values; which weights the module has."},
+		{command: "debug eval", effect: adds,
+			args: []positional{{name: "source", required: true, usage: "the expression, or a program of several lines"}},
+			when: `Use it at a stop for anything that debug_vars does not show. Starlark with out, outs["1"], inp["0"], ` +
+				`inner["q"], w["weight"], ` +
 				`want (the reference's, in a replay), step, call, negative, sigma, timestep, load("NAME"), keep("x", t), compare(a, b); ` +
-				"tensors have shape, dtype, arithmetic, indexing, slice, min, max, mean, std, abs, sum, isfinite, reshape, transpose, first(n)."},
-		{command: "debug save", effect: adds, args: []positional{{name: "name", usage: "name of the saved tensor (default: the output's)"}},
+				"tensors have shape, dtype, arithmetic, indexing, slice, min, max, mean, std, abs, sum, " +
+				"isfinite, reshape, transpose, first(n)."},
+		{command: "debug save", effect: adds,
+			args: []positional{{name: "name", usage: "name of the saved tensor (default: the output's)"}},
 			when: "Use it at a stop, for tensors_diff, debug_set or load in debug_eval."},
-		{command: "debug set", effect: replaces, when: "Use it at a stop to test whether the rest of the run is right with another tensor.",
+		{command: "debug set", effect: replaces,
+			when: "Use it at a stop to test whether the rest of the run is right with another tensor.",
 			args: []positional{{name: "source", usage: "FILE[:KEY][@dtype], or the name of a saved tensor", required: true}}},
 		{command: "debug status", when: "Use it to see where a session is, without waiting; or how it ended."},
 		{command: "debug log", when: "Use it when a run has failed, or to see its warnings."},
 		{command: "debug sessions", effect: adds, when: "Use it if several sessions may be there. Ended ones are listed once."},
-		{command: "debug terminate", effect: replaces, when: "Use it when the questions are answered: a stopped run keeps its memory."},
+		{command: "debug terminate", effect: replaces,
+			when: "Use it when the questions are answered: a stopped run keeps its memory."},
 		{command: "debug clean", effect: replaces, when: "Use it to forget ended sessions."},
-		{command: "debug trace", when: "Use it afterwards: every command, stop and result of a session, also of one that was killed."},
+		{command: "debug trace",
+			when: "Use it afterwards: every command, stop and result of a session, also of one that was killed."},
 
 		{command: "tensors list", when: "Use it to see which tensors were saved, by generate --debug-save or debug_save.",
 			args: []positional{{name: "globs", usage: "patterns of names (default: all)", kind: "array"}}},
 		{command: "tensors info", args: []positional{namesArg}, when: "Use it for shape, dtype and range of saved tensors."},
 		{command: "tensors show", when: "Use it for the values themselves.",
 			args: []positional{{name: "tensor", usage: "name of a saved tensor, or FILE[:KEY][@dtype]", required: true}}},
-		{command: "tensors ranges", when: "Use it to find the first NaN or infinite value, or where values grow, in a run with statistics.",
+		{command: "tensors ranges",
+			when: "Use it to find the first NaN or infinite value, or where values grow, in a run with statistics.",
 			args: []positional{{name: "run", usage: "the beginning of the run's time, its side or a folder (default: the latest)"}}},
-		{command: "tensors diff", when: "Use it to compare two tensors, or all tensors of two files; the second one is the reference.",
+		{command: "tensors diff",
+			when: "Use it to compare two tensors, or all tensors of two files; the second one is the reference.",
 			args: []positional{
 				{name: "tensor", usage: "name of a saved tensor, or FILE[:KEY][@dtype]", required: true},
 				{name: "reference", usage: "what it is compared with, in the same form", required: true}}},
