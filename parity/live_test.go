@@ -71,7 +71,8 @@ func TestLive(t *testing.T) {
 // TestLiveGoldens replays the runs of all families without a fault, with a part of the memory that
 // their dumps take.
 func TestLiveGoldens(t *testing.T) {
-	for dump, part := range map[string]int64{"zimage-ordinary": 16, "zimage-small": 2, "zimage-image": 4, "flux1-inner": 16, "flux1-dev-image": 3,
+	for dump, part := range map[string]int64{"zimage-ordinary": 16, "zimage-small": 2,
+		"zimage-image": 4, "flux1-inner": 16, "flux1-dev-image": 3,
 		"flux1-kontext": 2, "flux2-inner": 4, "flux2-klein-base": 2, "flux2-klein-kv": 4, "flux2-klein-edit2": 3, "qwen-inner": 8,
 		"qwen-edit-plus": 3, "qwen-image-ordinary": 8} {
 		t.Run(dump, func(t *testing.T) {
