@@ -297,7 +297,6 @@ func at(values []float32, step int) *float64 {
 // A held has tensors of a call that is not done.
 type held struct {
 	inner, outs []hooks.Arg
-	names       []string // of all of them
 	judgement   *Judgement
 }
 
