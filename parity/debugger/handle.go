@@ -221,7 +221,7 @@ func (at *stop) leave(command string, m *mode) error {
 	m.from, m.begun = output(at.tap), true
 	switch command {
 	case protocol.Out:
-		if !strings.Contains(at.Module, ".") {
+		if at.Class == "" || !strings.Contains(at.Module, ".") { // a value, or a whole component
 			return invalidf("%s is not inside another module (next and continue go on)", at.Name)
 		}
 	case protocol.Accept:

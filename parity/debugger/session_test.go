@@ -93,6 +93,7 @@ func (r *run) compute() float32 {
 		}}}
 	}
 	p := &hooks.Points{Func: judged, Step: -1, Parameters: weight}
+	p.Value("prompt.embeds", mlx.FromFloat32([]float32{1}, 1))
 	p.Value("sigmas", mlx.FromFloat32([]float32{1, 0.5, 0}, 3))
 	p.Value("timesteps", mlx.FromFloat32([]float32{1000, 500}, 2))
 	x := mlx.FromFloat32([]float32{1, 2, 3, 4}, 2, 2)
@@ -191,7 +192,10 @@ func TestStops(t *testing.T) {
 
 func TestNextOutStep(t *testing.T) {
 	r := start(t, false)
-	r.goOn(protocol.Next, "sigmas")
+	r.goOn(protocol.Next, "prompt.embeds")
+	if _, err := do[protocol.Status](r, protocol.Out, wait); !strings.Contains(err, "not inside another module") {
+		t.Errorf("out of prompt.embeds: %q", err)
+	}
 	r.goOn(protocol.Step, "transformer.block.layer@0")
 	r.goOn(protocol.Out, "transformer.block@0")
 	r.goOn(protocol.Step, "transformer.block.layer@1")
@@ -332,6 +336,7 @@ func TestRefused(t *testing.T) {
 			t.Errorf("%s %+v: %q, expected %q", c.command, c.arguments, err, c.expected)
 		}
 	}
+	r.goOn(protocol.Next, "prompt.embeds")
 	r.goOn(protocol.Next, "sigmas")
 	r.goOn(protocol.Next, "timesteps")
 	for _, c := range []struct {
@@ -360,7 +365,7 @@ func TestRefused(t *testing.T) {
 
 func TestTerminate(t *testing.T) {
 	r := start(t, false)
-	r.goOn(protocol.Next, "sigmas")
+	r.goOn(protocol.Next, "prompt.embeds")
 	s := must[protocol.Status](r, protocol.Terminate, nil)
 	if s.State != protocol.Failed || !strings.Contains(s.Error, "terminated") {
 		t.Errorf("%+v", s)
@@ -408,7 +413,7 @@ func TestCheckpoint(t *testing.T) {
 // TestTrace checks that each line is whole, and that stops have their variables.
 func TestTrace(t *testing.T) {
 	r := start(t, false)
-	r.goOn(protocol.Next, "sigmas")
+	r.goOn(protocol.Next, "prompt.embeds")
 	must[protocol.Evaluated](r, protocol.Eval, protocol.EvalArguments{Source: "out.shape"})
 	do[any](r, protocol.Eval, protocol.EvalArguments{Source: "out."})
 	r.goOn(protocol.Continue, "")
@@ -450,7 +455,7 @@ func TestLog(t *testing.T) {
 // TestTwoClients sends commands from several goroutines while the run is stopped.
 func TestTwoClients(t *testing.T) {
 	r := start(t, false)
-	r.goOn(protocol.Next, "sigmas")
+	r.goOn(protocol.Next, "prompt.embeds")
 	done := make(chan string)
 	for range 4 {
 		go func() {
