@@ -49,6 +49,7 @@ func TestScripts(t *testing.T) {
 			env.Setenv("QWEN_PLUS_MODEL", absolute(tinyQwenPlus))
 			env.Setenv("PICTURES", absolute(pictures))
 			env.Setenv("HF_ENDPOINT", "http://127.0.0.1:1") // nobody
+			env.Defer(func() { endSessions(env.WorkDir) })
 			return nil
 		},
 		Condition: func(name string) (bool, error) {
@@ -304,6 +305,16 @@ func chunk(name string, data []byte) []byte {
 	body := append([]byte(name), data...)
 	out := append(binary.BigEndian.AppendUint32(nil, uint32(len(data))), body...)
 	return binary.BigEndian.AppendUint32(out, crc32.ChecksumIEEE(body))
+}
+
+// endSessions ends debugging sessions that a failed script has left.
+func endSessions(dir string) {
+	folders, _ := filepath.Glob(filepath.Join(dir, "*/gomflux-debug"))
+	for _, folder := range folders {
+		cmd := exec.Command("gomflux", "debug", "terminate", "--all")
+		cmd.Env = append(os.Environ(), "XDG_RUNTIME_DIR="+filepath.Dir(folder))
+		cmd.Run()
+	}
 }
 
 // cmdDisk mounts a small disk: disk FOLDER SIZE
