@@ -13,9 +13,9 @@ import (
 	"github.com/spf13/cobra"
 )
 
-const debugMCPHelp = `Mcp offers the debugger to a coding assistant: the commands of gomflux debug, and
-those of gomflux tensors and gomflux parity that look into runs, as tools of a
-server for the Model Context Protocol on standard input and output. The
+const debugMCPHelp = `Mcp offers the debugger to a coding assistant: the commands of gomflux debug,
+and those of gomflux tensors and gomflux parity that look into runs, as tools of
+a server for the Model Context Protocol on standard input and output. The
 assistant starts it. Most have a file in which it is registered:
 
   {

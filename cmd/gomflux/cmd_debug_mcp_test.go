@@ -294,3 +294,30 @@ func TestAssistantGarbage(t *testing.T) {
 		}
 	}
 }
+
+// FuzzAssistantArguments: no arguments make a call panic, or give the command more flags than it has.
+func FuzzAssistantArguments(f *testing.F) {
+	for _, s := range []string{"", "null", `{"glob":"a","step":3}`, `{"glob":"--if=x","if":"--once"}`, `{"glob":[]}`, `{"step":1e9}`} {
+		f.Add([]byte(s))
+	}
+	tool := assistantTools()[1]
+	if err := tool.describe(newRootCommand()); err != nil {
+		f.Fatal(err)
+	}
+	f.Fuzz(func(t *testing.T, arguments []byte) {
+		line, err := tool.commandLine(arguments)
+		if err != nil {
+			return
+		}
+		at := slices.Index(line, "--")
+		if at < 0 || len(line)-at > 2 {
+			t.Fatalf("%s makes %q", arguments, line)
+		}
+		for _, word := range line[3:at] {
+			name, _, ok := strings.Cut(strings.TrimPrefix(word, "--"), "=")
+			if !ok || !slices.ContainsFunc(tool.flags, func(f toolFlag) bool { return f.flag.Name == name }) {
+				t.Errorf("%s makes the flag %q", arguments, word)
+			}
+		}
+	})
+}
