@@ -284,6 +284,9 @@ func (s *stream) await(name string) error {
 			return err
 		}
 	}
+	if s.names[name] && s.byName[name] == nil && s.uses(name) > 0 {
+		return fmt.Errorf("%w: %s was freed before it was compared, which is a bug of gomflux", ErrStream, name)
+	}
 	return nil
 }
 
