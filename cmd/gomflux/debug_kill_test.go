@@ -228,7 +228,7 @@ func TestDebugSignals(t *testing.T) {
 func TestDebugInterruptedClient(t *testing.T) {
 	u := newDebugUser(t)
 	s := u.start("--run", "--break", "latents@0", "--break", "image")
-	state := u.signalled(syscall.SIGINT, 0, 500*time.Millisecond, "eval", "while True: pass")
+	state := u.signalled(syscall.SIGINT, 0, 500*time.Millisecond, "eval", "[out + i for i in range(1000000)]") // 5 seconds
 	if state.ExitCode() != exitInterrupted {
 		t.Errorf("eval: %v", state)
 	}
