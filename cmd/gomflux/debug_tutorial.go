@@ -71,7 +71,7 @@ around, the line in the source, and the tensors that passed before.`,
 	title:    "list the tensors",
 	text:     `Vars lists the output, the inputs and the parameters of the module, with statistics.`,
 	commands: [][]string{{"vars"}},
-	output:   []string{`(?m)^out +float32 +\[`},
+	output:   []string{`(?m)^out +[a-z0-9]+ +\[`},
 	done:     event(protocol.Vars),
 }, {
 	title: "evaluate an expression",
@@ -85,7 +85,7 @@ inp["0"], w["attention.to_q.weight"], step, sigma and more (gomflux debug eval
 	title:    "keep a tensor",
 	text:     `Keep gives a tensor a name for later stops of this session.`,
 	commands: [][]string{{"eval", `keep("first", out)`}},
-	output:   []string{`^tensor float32 `},
+	output:   []string{`^tensor [a-z0-9]+ `},
 	done:     evaluation("keep("),
 }, {
 	title:    "save a tensor",

@@ -53,14 +53,6 @@ func (s *Session) newBreakpoint(a protocol.BreakArguments, watch bool) (*breakpo
 			return nil, err
 		}
 	}
-	if a.If != "" {
-		s.expressions.Lock()
-		defer s.expressions.Unlock()
-		var err error
-		if b.condition, err = s.interpreter.Compile(a.If); err != nil {
-			return nil, invalidf("if: %w", err)
-		}
-	}
 	return b, nil
 }
 
@@ -249,8 +241,6 @@ func (s *Session) hits(b *breakpoint, st *stop) (bool, error) {
 		var holds bool
 		var err error
 		mlx.WithScope(func() {
-			s.expressions.Lock()
-			defer s.expressions.Unlock()
 			holds, err = b.condition.Holds(s.Context, s.env(st, b.Hits))
 		})
 		if err != nil {

@@ -15,6 +15,7 @@ import (
 	"github.com/gomflux/gomflux/internal/plainjson"
 	"github.com/gomflux/gomflux/mlx/hooks"
 	"github.com/gomflux/gomflux/parity/debug"
+	"github.com/gomflux/gomflux/parity/debugger/expr"
 	"github.com/gomflux/gomflux/parity/debugger/protocol"
 )
 
@@ -112,12 +113,20 @@ func (s *Session) addWatch(_ context.Context, a protocol.BreakArguments) (any, e
 }
 
 func (s *Session) add(a protocol.BreakArguments, watch bool) (any, error) {
+	var condition *expr.Condition
+	if a.If != "" { // before the lock: it waits for an expression in progress
+		var err error
+		if condition, err = s.interpreter.Compile(a.If); err != nil {
+			return nil, invalidf("if: %w", err)
+		}
+	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	b, err := s.newBreakpoint(a, watch)
 	if err != nil {
 		return nil, err
 	}
+	b.condition = condition
 	s.numbers++
 	b.Number = s.numbers
 	s.points = append(s.points, b)
@@ -287,8 +296,6 @@ func (s *Session) evaluate(ctx context.Context, a protocol.EvalArguments) (any, 
 	}
 	var out protocol.Evaluated
 	err = s.compute(ctx, at, func() error {
-		s.expressions.Lock()
-		defer s.expressions.Unlock()
 		r, err := s.interpreter.Eval(ctx, s.env(at, at.Hit), a.Source)
 		if err != nil {
 			return invalidError{err}

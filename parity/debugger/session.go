@@ -51,7 +51,6 @@ type Session struct {
 	Options
 	began       time.Time
 	trace       *trace
-	expressions sync.Mutex // for the interpreter
 	interpreter *expr.Interpreter
 
 	mu       sync.Mutex
