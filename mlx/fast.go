@@ -42,7 +42,7 @@ func Attention(q, k, v *Array, scale float32, mask *Array) *Array {
 		mode = "array"
 	}
 	rows := queriesAtOnce(q, k)
-	if rows >= q.Dim(2) {
+	if rows == math.MaxInt || rows >= q.Dim(2) {
 		return attention(q, k, v, scale, mode, mask)
 	}
 	var parts []*Array

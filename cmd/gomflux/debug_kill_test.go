@@ -193,6 +193,11 @@ func (u *debugUser) checkUsable(s protocol.Status) {
 		u.Fatalf("the session is %+v", now)
 	}
 	for now := u.status(); now.Stop == nil || now.Stop.Name != "image"; now = u.status() {
+		if now.Ended() { // it had stopped at the image between status and continue
+			u.Logf("the session is %s", now.State)
+			u.checkNothingLeft(s.PID, protocol.Finished)
+			return
+		}
 		u.debug(0, "continue")
 	}
 	if out, _ := u.debug(0, "eval", "out.shape[0]"); out != "24\n" {

@@ -199,6 +199,8 @@ func (s *Session) resume(ctx context.Context, command string, a protocol.ResumeA
 	}
 	var err error
 	switch {
+	case ctx.Err() != nil: // the client has gone, and another may have let the run go on
+		err = context.Cause(ctx)
 	case at != nil:
 		err = at.leave(command, &m)
 	case s.state == protocol.Starting && (command == protocol.Out || command == protocol.Accept):
