@@ -91,6 +91,11 @@ func TestFlagsInScripts(t *testing.T) {
 	for _, cmd := range []*cobra.Command{newGenerateCommand(), newEditCommand()} {
 		testFlagsInScripts(t, cmd, append(sortedKeys(mfluxNames), mfluxImage[cmd.Name()], mfluxLoRAs))
 	}
+	for _, cmd := range newDebugCommand().Commands() {
+		if !cmd.Hidden {
+			testFlagsInScripts(t, cmd, nil)
+		}
+	}
 }
 
 func testFlagsInScripts(t *testing.T, cmd *cobra.Command, hidden []string) {
@@ -105,7 +110,7 @@ func testFlagsInScripts(t *testing.T, cmd *cobra.Command, hidden []string) {
 			t.Fatal(err)
 		}
 		for line := range strings.Lines(string(script)) {
-			if _, args, ok := strings.Cut(line, "gomflux "+cmd.Name()+" "); ok {
+			if _, args, ok := strings.Cut(line, "gomflux "+cmd.CommandPath()+" "); ok {
 				for _, word := range strings.Fields(args) {
 					flag, _, _ := strings.Cut(word, "=")
 					used[flag] = true
