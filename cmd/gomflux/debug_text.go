@@ -96,8 +96,11 @@ func stopText(p *ui.Page, s protocol.Stop) {
 		reason += fmt.Sprintf(", hit %d", s.Hit)
 	}
 	text := fmt.Sprintf("stopped after %s (%s)", s.Name, reason)
-	if s.Dtype != "" {
+	switch {
+	case s.Dtype != "":
 		text += ": " + tensorType(s.Dtype, s.Shape)
+	case !strings.HasPrefix(s.Reason, "checkpoint"): // a line of Python, in a session of the reference
+		text = fmt.Sprintf("stopped before %s (%s): the line is not executed yet", s.Name, reason)
 	}
 	line(p, "%s", text)
 	if s.Problem != "" {
