@@ -63,6 +63,7 @@ func newDoctorCommand() *cobra.Command {
 // doctorVariables are the environment variables that change what gomflux does.
 var doctorVariables = []string{
 	mlx.EnvLibrary, "HF_HUB_CACHE", "HF_HOME", "XDG_CACHE_HOME", "HF_ENDPOINT", "HF_HUB_OFFLINE", "TMPDIR",
+	"XDG_RUNTIME_DIR",
 	"OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH", "CUDA_VISIBLE_DEVICES",
 	"MLX_ENABLE_CACHE_THRASHING_CHECK", "MLX_CUDA_GRAPH_CACHE_SIZE", "MLX_ENABLE_TF32", "TERM", "TERM_PROGRAM",
 	"LC_TERMINAL", "KITTY_WINDOW_ID", "WEZTERM_PANE", "GHOSTTY_RESOURCES_DIR", "TMUX", "STY", "ZELLIJ",
