@@ -106,6 +106,12 @@ func (f *Folder) ask(name string) (*Status, error) {
 		return f.look(name)
 	}
 	own.Session = name
+	if own.Ended() { // its process is about to remove its files
+		c.Close()
+		if s, err := f.lookAgain(name, endWait); err == nil && s != nil && s.Ended() {
+			return s, nil
+		}
+	}
 	return &own, nil
 }
 
