@@ -74,13 +74,19 @@ def parts_of(data: bytes):
         data = data[size:]
 
 
+def heed_interrupts():
+    """A shell starts programs in the background with SIGINT ignored."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
 def ends(scratch: Path, root: Path):
     """The process ends with its input, with who reads it, and after an error, without a traceback."""
     model = root / "zimage-ordinary" / "model"
     given = ["--prompt", "x", "--steps", "500", "--height", "64", "--width", "64"]
     for what in ("input", "reader", "interrupt", "model"):
         command = [sys.executable, "-m", __package__, "stream", str(root if what == "model" else model), *given]
-        p = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+        pipes = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
+        p = subprocess.Popen(command, **pipes, preexec_fn=heed_interrupts)
         if what != "model":
             p.stdout.read(100_000)  # it runs
         if what == "input":
