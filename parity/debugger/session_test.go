@@ -24,6 +24,7 @@ type run struct {
 	*Session
 	result chan float32
 	err    chan error
+	gate   chan struct{} // if set, the network computes when it is closed
 }
 
 const steps = 2
@@ -48,7 +49,7 @@ func start(t *testing.T, replay bool) *run {
 	if err != nil {
 		t.Fatal(err)
 	}
-	r := &run{t, s, make(chan float32, 1), make(chan error, 1)}
+	r := &run{t: t, Session: s, result: make(chan float32, 1), err: make(chan error, 1)}
 	go r.network(ctx)
 	t.Cleanup(func() {
 		cancel(errors.New("the test has ended"))
@@ -61,6 +62,9 @@ func start(t *testing.T, replay bool) *run {
 // network is the run.
 func (r *run) network(ctx context.Context) {
 	err := r.Begin(ctx)
+	if r.gate != nil {
+		<-r.gate
+	}
 	if err == nil {
 		r.Loading("loading the transformer (50 %)")
 		r.Loaded([]hooks.Module{{Name: "transformer", Class: "t.Model"}, {Name: "transformer.block", Class: "t.Block"},
@@ -374,11 +378,13 @@ func TestTerminate(t *testing.T) {
 
 func TestTimeOut(t *testing.T) {
 	r := start(t, false)
+	r.gate = make(chan struct{})
 	must[protocol.Breakpoint](r, protocol.Break, protocol.BreakArguments{Glob: "latents"})
 	s := must[protocol.Status](r, protocol.Continue, protocol.ResumeArguments{})
-	if !s.TimedOut && s.State != protocol.Stopped {
+	if !s.TimedOut || s.State == protocol.Stopped {
 		t.Errorf("%+v", s)
 	}
+	time.AfterFunc(200*time.Millisecond, func() { close(r.gate) }) // when the next command waits
 	r.goOn(protocol.Continue, "latents@0")
 }
 
