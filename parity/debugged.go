@@ -53,10 +53,8 @@ func (r *replay) debug(tap hooks.Tap, reference *mlx.Array) (*mlx.Array, error) 
 	switch {
 	case err != nil || set != nil:
 		return set, err
-	case next == debugger.Accept && reference == nil && j != nil && j.Want != nil && j.Want.Dtype() != tap.Output.Dtype():
+	case next == debugger.Accept && reference == nil: // accept is refused without a tensor
 		return j.Want.AsType(tap.Output.Dtype()), nil
-	case next == debugger.Accept && reference == nil && j != nil:
-		return j.Want, nil
 	case next == debugger.Own && j != nil && !j.OK:
 		return nil, nil
 	}

@@ -12,11 +12,7 @@ running, continue only waits. If the session has ended, it prints how.
 
 It waits at most --max-wait seconds; then the exit code is 124 and the run goes
 on. Ctrl-C ends the waiting only, too.
-
-With --json it prints the status of the session: session, side, state, progress,
-stop, error, exit_code, command, pid, began, run, trace, output, last (tensors
-that passed), watched, never_hit and timed_out.
-` + debugStatus
+` + resumeJSON
 
 func newDebugContinueCommand() *cobra.Command {
 	o := newResumeFlags()

@@ -129,14 +129,7 @@ func (o *debugStartOptions) start(ctx context.Context, stderr io.Writer, out *ui
 	if !o.run {
 		return out.Result(startedSession{*status})
 	}
-	return resumeSession(ctx, out, client, protocol.Continue, protocol.ResumeArguments{MaxWait: o.wait()})
-}
-
-func (o *debugStartOptions) wait() float64 {
-	if o.maxWait.given() {
-		return o.maxWait.orZero()
-	}
-	return defaultMaxWait
+	return resumeSession(ctx, out, client, protocol.Continue, protocol.ResumeArguments{MaxWait: waitSeconds(&o.maxWait)})
 }
 
 // spawn starts the process of a session. It returns nil if the command ended at once without an

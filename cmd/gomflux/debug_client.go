@@ -128,6 +128,30 @@ func call[T any, R resultOf[T]](cmd *cobra.Command, d *sessionFlags, command str
 	return d.out(cmd).Result(R(&result))
 }
 
+// resumeHelp ends the help of commands that let the run go on, and resumeJSON is its end about JSON.
+const (
+	resumeHelp = `
+It waits at most --max-wait seconds; then the exit code is 124 and the run goes
+on.
+` + resumeJSON
+	resumeJSON = `
+With --json it prints the status of the session: session, side, state, progress,
+stop, error, exit_code, command, pid, began, run, trace, output, last (tensors
+that passed), watched, never_hit and timed_out.
+` + debugStatus
+)
+
+// newResumeCommand returns a command that lets the run go on, and has no flags of its own.
+func newResumeCommand(command, short, long, example string) *cobra.Command {
+	o := newResumeFlags()
+	cmd := &cobra.Command{
+		Use: command, Short: short, Long: long, Example: example, Args: noArgs(""),
+		RunE: func(cmd *cobra.Command, _ []string) error { return o.resume(cmd, command, "") },
+	}
+	o.add(cmd)
+	return cmd
+}
+
 // resumeFlags are the flags of commands that let the run go on.
 type resumeFlags struct {
 	sessionFlags
@@ -142,11 +166,15 @@ func (r *resumeFlags) add(cmd *cobra.Command) {
 }
 
 func (r *resumeFlags) arguments(until string) protocol.ResumeArguments {
-	args := protocol.ResumeArguments{Until: until, MaxWait: defaultMaxWait}
-	if r.maxWait.given() {
-		args.MaxWait = r.maxWait.orZero()
+	return protocol.ResumeArguments{Until: until, MaxWait: waitSeconds(&r.maxWait)}
+}
+
+// waitSeconds returns the value of --max-wait, or its default.
+func waitSeconds(maxWait *optional[float64]) float64 {
+	if maxWait.given() {
+		return *maxWait.value
 	}
-	return args
+	return defaultMaxWait
 }
 
 // resume lets the run of the chosen session go on.

@@ -49,8 +49,8 @@ type Parameter struct {
 	Dtype mlx.Dtype
 	// Quantization describes a parameter that is quantized in memory; nil for others.
 	Quantization *mlx.Quantization
-	// Array returns the parameter in the model's layout, dequantized. It is nil for a parameter
-	// that is not loaded.
+	// Array returns the parameter in the layout of diffusers, dequantized. It is nil for a
+	// parameter that is not loaded.
 	Array func() *mlx.Array
 }
 

@@ -1,25 +1,10 @@
 package protocol
 
-import (
-	"net"
+import "golang.org/x/sys/unix"
 
-	"golang.org/x/sys/unix"
-)
-
-// peerUID returns the user of a client's process.
-func peerUID(c *net.UnixConn) (int, error) {
-	raw, err := c.SyscallConn()
-	if err != nil {
-		return 0, err
-	}
-	var peer *unix.Xucred
-	var peerErr error
-	err = raw.Control(func(fd uintptr) {
-		peer, peerErr = unix.GetsockoptXucred(int(fd), unix.SOL_LOCAL, unix.LOCAL_PEERCRED)
-	})
-	if err == nil {
-		err = peerErr
-	}
+// socketUser returns the user of the process at the other end of a socket.
+func socketUser(fd int) (uid int, err error) {
+	peer, err := unix.GetsockoptXucred(fd, unix.SOL_LOCAL, unix.LOCAL_PEERCRED)
 	if err != nil {
 		return 0, err
 	}
