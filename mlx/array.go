@@ -65,9 +65,17 @@ type Array struct {
 	cleanup *runtime.Cleanup
 }
 
+// made counts the arrays. It belongs to the MLX thread.
+var made int
+
+// Made returns the number of arrays that were made so far, including those of functions while they
+// are traced. The difference of two numbers is about the size of the graph between them.
+func Made() int { return made }
+
 // wrap returns an Array for a new handle.
 func wrap(handle uintptr) *Array {
 	a := &Array{handle: handle}
+	made++
 	adopt(a)
 	return a
 }

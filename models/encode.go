@@ -2,6 +2,7 @@ package models
 
 import (
 	"slices"
+	"time"
 
 	"github.com/gomflux/gomflux/mlx"
 	"github.com/gomflux/gomflux/models/component"
@@ -99,7 +100,11 @@ func (r *Run) runEncoder(t *family.PromptEncoding, ids []int32) *mlx.Array {
 		return t.Encode(ids)
 	}
 	valid := len(ids)
-	if pad, ok := r.tokenizers[t.Tokenizer].PadID(); ok {
+	pad, ok := int32(randomPad), r.random != nil
+	if !ok {
+		pad, ok = r.tokenizers[t.Tokenizer].PadID()
+	}
+	if ok {
 		for valid > 0 && ids[valid-1] == pad {
 			valid--
 		}
@@ -134,6 +139,8 @@ type predictors struct {
 	prompt   family.Predictor
 	negative family.Predictor // nil without a negative prompt
 	rows     int              // tokens of the prompt in the transformer's sequence
+	// references is the time in which the reference images were encoded.
+	references time.Duration
 }
 
 // predictors encodes the prompts and the reference images, and prepares the predictors.
@@ -152,9 +159,11 @@ func (r *Run) predictors() (out predictors, err error) {
 		}
 	}
 	r.points.Negative = false
+	start := time.Now()
 	for _, img := range references {
 		c.References = append(c.References, r.encodeReference(img))
 	}
+	out.references = time.Since(start)
 	if err := r.ensureLoaded(component.Transformers); err != nil {
 		return out, err
 	}

@@ -10,6 +10,7 @@ import (
 	"github.com/gomflux/gomflux/mlx"
 	"github.com/gomflux/gomflux/mlx/nn"
 	"github.com/gomflux/gomflux/models/component"
+	"github.com/gomflux/gomflux/models/errs"
 	"github.com/gomflux/gomflux/models/family"
 )
 
@@ -50,16 +51,16 @@ func (p *Pipeline) defaultRun() (*Run, error) {
 }
 
 // checkFit chooses how weights share the memory for the largest of some runs, or for one with the
-// model's defaults, and warns if it does not fit.
-func (p *Pipeline) checkFit(runs []*Run, batch int, warn func(string)) {
+// model's defaults, and warns if it does not fit. With random weights that is an error.
+func (p *Pipeline) checkFit(runs []*Run, batch int, warn func(string)) error {
 	available := p.available()
 	if available == 0 {
-		return
+		return nil
 	}
 	if len(runs) == 0 {
 		r, err := p.defaultRun()
 		if err != nil {
-			return // there is no run to warn about
+			return nil // there is no run to warn about
 		}
 		runs = []*Run{r}
 	}
@@ -77,9 +78,14 @@ func (p *Pipeline) checkFit(runs []*Run, batch int, warn func(string)) {
 			*measure = true
 		}
 	}
-	if e := largest.Estimate(); e.Peak() > available && warn != nil {
-		warn(largest.shortage(e, available))
+	switch e := largest.Estimate(); {
+	case e.Peak() <= available:
+	case p.random != nil:
+		return errs.Requestf("%s", largest.shortage(e, available, ""))
+	case warn != nil:
+		warn(largest.shortage(e, available, ": the run may fail, or slow this machine down"))
 	}
+	return nil
 }
 
 // fittingBatch returns the batch size if that many images fit into memory, and otherwise the
@@ -104,9 +110,9 @@ func (r *Run) changed(change func(*Run)) *Run {
 	return &other
 }
 
-// shortage returns a warning that the run needs more memory than is available, with settings that
-// fit.
-func (r *Run) shortage(e Estimate, available int64) string {
+// shortage returns a message that the run needs more memory than is available, with the
+// consequence, and with settings that fit.
+func (r *Run) shortage(e Estimate, available int64, consequence string) string {
 	var b strings.Builder
 	what := fmt.Sprintf("an image of %dx%d", r.Width, r.Height)
 	if r.batch > 1 {
@@ -116,7 +122,7 @@ func (r *Run) shortage(e Estimate, available int64) string {
 	if e.LowRAM {
 		b.WriteString(", even with one component of the model in memory at a time,")
 	}
-	fmt.Fprintf(&b, " and %s are free: the run may fail, or slow this machine down", units.About(available))
+	fmt.Fprintf(&b, " and %s are free%s", units.About(available), consequence)
 	if remedies := r.remedies(available); len(remedies) > 0 {
 		b.WriteString("; try " + strings.Join(remedies, ", or "))
 	}

@@ -52,7 +52,7 @@ func (r *Run) Generate(seeds []uint64) ([]*Result, error) {
 		if predict, err = r.predictors(); err != nil {
 			return nil, err
 		}
-		res.PromptTokens = predict.rows
+		res.PromptTokens, res.References = predict.rows, predict.references
 	}
 	res.Encode = clock.lap()
 
@@ -61,6 +61,7 @@ func (r *Run) Generate(seeds []uint64) ([]*Result, error) {
 		return nil, err
 	}
 	res.Step = (clock.lap() - clock.inCallbacks) / time.Duration(len(seeds))
+	res.Compiled = len(r.compiled) > 0
 	r.freeKept()
 	if r.residency.decodeAlone {
 		r.freeCompiled()

@@ -46,6 +46,10 @@ type LoadOptions struct {
 	// Batch is the number of images that a run generates at once, for the memory estimate; 0 for
 	// one.
 	Batch int
+	// Random, if set, draws the weights at random. The folder needs only configs, no weights and
+	// no tokenizers. Prompts get random tokens, and a run that does not fit into memory is an
+	// error.
+	Random *Random
 	// BlockMemory, if set, replaces the memory constants of component classes in estimates.
 	BlockMemory func(component.Component) component.BlockMemory
 	// Warn, if set, is called before the weights are read if the runs may need more memory than
@@ -68,12 +72,18 @@ func Load(fsys fs.FS, o LoadOptions) (*Pipeline, error) {
 		return nil, err
 	}
 	missing := x.Missing(fsys, true)
+	if o.Random != nil {
+		missing = slices.DeleteFunc(missing, func(name string) bool { return index.IsTokenizer(x.Components[path.Dir(name)]) })
+	}
 	if o.Requests == nil || o.Overrides == nil {
 		if err := index.MissingError(fsys, missing); err != nil {
 			return nil, err
 		}
 	}
-	p := &Pipeline{Autoencoder: &Autoencoder{}, Class: class.Name, notLoaded: map[string]bool{}, loadables: map[string]*loadable{}}
+	p := &Pipeline{
+		Autoencoder: &Autoencoder{}, Class: class.Name, random: o.Random,
+		notLoaded: map[string]bool{}, loadables: map[string]*loadable{},
+	}
 	if err := p.chooseDevice(o); err != nil {
 		return nil, err
 	}
@@ -148,7 +158,9 @@ func (p *Pipeline) loadWeights(runs []*Run, o LoadOptions) error {
 	if err := p.checkQuantizations(); err != nil {
 		return err
 	}
-	p.checkFit(runs, o.Batch, o.Warn)
+	if err := p.checkFit(runs, o.Batch, o.Warn); err != nil {
+		return err
+	}
 	for _, c := range p.declared.Components {
 		if p.residency.lowRAM && c.Dir != component.Autoencoders {
 			continue
@@ -170,6 +182,11 @@ func (p *Pipeline) declare(x index.Index, defaults *family.Defaults) (err error)
 		p.Defaults = *defaults
 	}
 	components := p.declared.Components
+	if p.random != nil {
+		for i := range components {
+			components[i].Random = p.random.Dtype
+		}
+	}
 	p.Autoencoder.setVAE(p.declared.VAE, components[len(components)-1], p.loader)
 	return nil
 }
@@ -217,6 +234,9 @@ func (p *Pipeline) matchWeights(needs func(dir string) bool) error {
 // loadTokenizers reads the tokenizers that are needed.
 func (p *Pipeline) loadTokenizers(needs func(dir string) bool) error {
 	p.tokenizers = map[string]*tokenizer.Tokenizer{}
+	if p.random != nil {
+		return nil
+	}
 	for _, t := range p.family.PromptEncodings(nil) {
 		if !needs(t.Tokenizer) {
 			p.notLoaded[t.Tokenizer] = true

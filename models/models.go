@@ -26,6 +26,8 @@ type Pipeline struct {
 	residency  residency
 	loading    bool // while a component is being loaded
 
+	random *Random // LoadOptions.Random
+
 	promptCache    lru[encodedPrompt]
 	referenceCache lru[encodedReference]
 

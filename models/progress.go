@@ -42,7 +42,9 @@ type Result struct {
 	PromptTokens    int    // tokens of the prompt in the transformer's sequence
 	Steps           int    // number of steps that ran
 	Scheduler       string // its name
+	Compiled        bool   // the transformer was compiled
 	Encode          time.Duration
+	References      time.Duration // part of Encode for reference images
 	Step            time.Duration // all steps, without the time in OnStep
 	Decode          time.Duration
 	PeakMemory      int   // of MLX's arrays, in bytes

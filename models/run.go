@@ -113,6 +113,9 @@ func (r *Run) tokenize(t *family.PromptEncoding, prompt *prompt) (family.Tokens,
 	if !r.tokenizes(t, prompt) {
 		return family.Tokens{}, nil
 	}
+	if r.random != nil {
+		return r.randomTokens(t, prompt)
+	}
 	tokens, err := t.Tokenize(r.tokenizers[t.Tokenizer], prompt.text, r.tokenLimit(t))
 	if err != nil {
 		return family.Tokens{}, errs.Requestf("%s: %w", prompt.label, err)

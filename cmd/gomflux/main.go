@@ -118,7 +118,7 @@ Metal on Macs, with CUDA or on the CPU on Linux.
 		return coded(exitUsage, err)
 	})
 	root.AddCommand(
-		newGenerateCommand(), newEditCommand(), newInfoCommand(), newModelsCommand(), newListCommand(), newShowCommand(),
+		newGenerateCommand(), newEditCommand(), newBenchCommand(), newInfoCommand(), newModelsCommand(), newListCommand(), newShowCommand(),
 		newPullCommand(), newRmCommand(), newSaveCommand(), newDecodeCommand(), newRoundtripCommand(), newInspectCommand(),
 		newParityCommand(), newTensorsCommand(), newDebugCommand(), newDoctorCommand(), newVersionCommand(), newCompletionCommand(),
 	)

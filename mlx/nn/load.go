@@ -35,6 +35,8 @@ type LoadOptions struct {
 	// Quantize, if set, returns how to quantize a parameter, or nil not to. Parameters
 	// that are quantized in the checkpoint stay as they are, and are not adapted.
 	Quantize func(p Parameter) *mlx.Quantization
+	// Random draws the tensors of a [RandomCheckpoint], which has no files to read.
+	Random bool
 	// Progress, if set, is called with the numbers of bytes loaded and in total.
 	Progress func(done, total int64)
 }
@@ -91,9 +93,12 @@ func Load(model any, ck *checkpoint.Checkpoint, o LoadOptions) error {
 	if mismatch != nil {
 		return mismatch
 	}
-	files, err := openFiles(ck, found)
-	if err != nil {
-		return err
+	files := &files{random: true}
+	if !o.Random {
+		var err error
+		if files, err = openFiles(ck, found); err != nil {
+			return err
+		}
 	}
 	var total, done int64
 	for _, f := range found {
@@ -192,6 +197,7 @@ func naming(t checkpoint.Tensor) {
 
 // files are the files of a checkpoint while it is loaded.
 type files struct {
+	random bool                  // there are no files: tensors are drawn
 	arrays map[string]*mlx.Array // by the tensors' names in the files, not read yet
 	uses   map[string]int        // still to come, by the same names
 	ends   map[string]func(checkpoint.Tensor) error
@@ -199,7 +205,9 @@ type files struct {
 
 // openFiles opens the files with the tensors that were found.
 func openFiles(ck *checkpoint.Checkpoint, found []Found) (*files, error) {
-	out := &files{map[string]*mlx.Array{}, map[string]int{}, map[string]func(checkpoint.Tensor) error{}}
+	out := &files{
+		arrays: map[string]*mlx.Array{}, uses: map[string]int{}, ends: map[string]func(checkpoint.Tensor) error{},
+	}
 	byFile := map[string][]string{}
 	for _, f := range found {
 		for _, t := range f.Tensors() {
@@ -229,6 +237,9 @@ func openFiles(ck *checkpoint.Checkpoint, found []Found) (*files, error) {
 
 // read returns a tensor in the layout of diffusers.
 func (f *files) read(t checkpoint.Tensor) *mlx.Array {
+	if f.random {
+		return draw(t)
+	}
 	a := f.arrays[t.Name]
 	for _, form := range t.Transforms {
 		switch form.Op {
@@ -271,6 +282,9 @@ func (f *files) plain(found Found) *mlx.Array {
 // done checks that the files still had the tensor when it was read, and throws an
 // error if not. It frees arrays that are not needed again.
 func (f *files) done(found Found) {
+	if f.random {
+		return
+	}
 	for _, t := range found.Tensors() {
 		if err := f.ends[t.File](t); err != nil {
 			mlx.Throw(fmt.Errorf("%s: tensor %s: %w", found.File, found.Name, err))

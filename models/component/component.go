@@ -121,11 +121,16 @@ type Component struct {
 	Ignore   []string // patterns of tensors in files that are not needed
 	// Projection projects an autoencoder's latents to colours; nil if it is unknown.
 	Projection *Projection
+	// Random, if set, is the dtype of weights that are drawn at random; no files have them.
+	Random checkpoint.Dtype
 }
 
 // Open opens the component's checkpoint. Tensors have diffusers' names, whatever the
 // layout of the file.
 func (c Component) Open(fsys fs.FS) (*checkpoint.Checkpoint, error) {
+	if c.Random != "" {
+		return nn.RandomCheckpoint(c.Model, c.Random), nil
+	}
 	ck, err := checkpoint.OpenCheckpoint(fsys, c.Dir)
 	if err != nil || c.Model == nil {
 		return ck, err

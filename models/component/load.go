@@ -44,6 +44,7 @@ func (l *Loader) OpenLoRAs(specs []lora.Spec, components []Component) (err error
 func (l *Loader) Load(c Component, ck *checkpoint.Checkpoint) error {
 	o := nn.LoadOptions{
 		Name: c.Name, Points: l.Points, Dtype: l.Dtype, Prefixes: c.Prefixes, Ignore: c.Ignore, Quantize: c.LayerQuantizer(l.Quantize),
+		Random: c.Random != "",
 	}
 	if l.Report != nil {
 		o.Progress = func(done, total int64) { l.Report(c.Name, done, total) }

@@ -87,6 +87,9 @@ type Model struct {
 	Index map[string]any
 	// Transformer has the keys of the transformer's config.json that do so.
 	Transformer map[string]any
+	// Configs has the other keys of config.json in the folders of components with weights that
+	// determine a component's size and are not the defaults of its class.
+	Configs map[string]map[string]any
 	// FileNames identify single files of a model whose tensors have the shapes of another
 	// model's: only a file whose name contains one of them, in any case, is of this model.
 	FileNames []string
@@ -205,7 +208,12 @@ type PromptEncoding struct {
 	// Tokenize returns the ids of a prompt in the model's template, truncated to a limit as
 	// diffusers' pipeline does.
 	Tokenize func(t *tokenizer.Tokenizer, prompt string, limit int) (Tokens, error)
-	Encode   func(ids []int32) *mlx.Array
+	// Padded reports that Tokenize pads the ids to the limit.
+	Padded bool
+	// Images adds the ids of the reference images to random ids of a template and a prompt; nil
+	// if the text encoder does not see them.
+	Images func(ids []int32) ([]int32, error)
+	Encode func(ids []int32) *mlx.Array
 	// EncodeMasked replaces Encode for text encoders that mask padding: only the first valid ids
 	// are not padding. It needs the tokenizer even if the ids are overridden.
 	EncodeMasked func(ids []int32, valid int) *mlx.Array

@@ -27,6 +27,7 @@ var Flux1 = &Family{
 			Licence: "Apache-2.0", LicenceURL: "https://www.apache.org/licenses/LICENSE-2.0", Gated: true,
 			Defaults: Defaults{Steps: 4, Guidance: 0, Height: 1024, Width: 1024, MaxSequenceLength: 256},
 			Class:    "FluxPipeline", Scheduler: constantShift(1), Transformer: map[string]any{"guidance_embeds": false},
+			Configs: flux1Configs,
 		},
 		{
 			Name: "flux1-dev", Aliases: []string{"dev", "flux-dev", "flux.1-dev"},
@@ -35,6 +36,7 @@ var Flux1 = &Family{
 			LicenceURL: "https://huggingface.co/black-forest-labs/FLUX.1-dev/blob/main/LICENSE.md", Gated: true,
 			Defaults: Defaults{Steps: 28, Guidance: 3.5, Height: 1024, Width: 1024, MaxSequenceLength: 512},
 			Class:    "FluxPipeline", Scheduler: shiftBySize, Transformer: map[string]any{"guidance_embeds": true},
+			Configs: flux1Configs,
 		},
 		{
 			Name: "flux1-krea-dev", Aliases: []string{"krea-dev", "dev-krea", "flux-krea-dev", "flux.1-krea-dev"},
@@ -43,6 +45,7 @@ var Flux1 = &Family{
 			LicenceURL: "https://huggingface.co/black-forest-labs/FLUX.1-Krea-dev/blob/main/LICENSE.md", Gated: true,
 			Defaults: Defaults{Steps: 28, Guidance: 3.5, Height: 1024, Width: 1024, MaxSequenceLength: 512},
 			Class:    "FluxPipeline", Scheduler: shiftBySize, Transformer: map[string]any{"guidance_embeds": true},
+			Configs: flux1Configs,
 		},
 		{
 			Name: "flux1-kontext-dev", Aliases: []string{"kontext", "dev-kontext", "kontext-dev", "flux-kontext-dev", "flux.1-kontext-dev"},
@@ -51,6 +54,7 @@ var Flux1 = &Family{
 			LicenceURL: "https://huggingface.co/black-forest-labs/FLUX.1-Kontext-dev/blob/main/LICENSE.md",
 			Defaults:   kontextDefaults,
 			Class:      "FluxKontextPipeline", Scheduler: shiftBySize, Transformer: map[string]any{"guidance_embeds": true},
+			Configs:   flux1Configs,
 			FileNames: []string{"kontext"},
 		},
 	},
@@ -72,6 +76,17 @@ var flux1Components = []Member{
 	{Folder: "tokenizer_2", Class: component.T5TokenizerFast},
 	{Folder: "transformer", Class: component.FluxTransformer2DModel},
 	{Folder: "vae", Class: component.AutoencoderKL},
+}
+
+// flux1Configs has the configs of FLUX.1: CLIP-L, T5-XXL and an autoencoder with 16 channels.
+var flux1Configs = map[string]map[string]any{
+	"text_encoder": {
+		"hidden_size": 768, "intermediate_size": 3072, "num_hidden_layers": 12, "num_attention_heads": 12, "eos_token_id": 2,
+	},
+	"text_encoder_2": {
+		"d_model": 4096, "d_kv": 64, "d_ff": 10240, "num_layers": 24, "num_heads": 64, "feed_forward_proj": "gated-gelu",
+	},
+	"vae": kl16,
 }
 
 // flux1 is diffusers' FluxPipeline: FLUX.1 schnell and dev.
@@ -143,10 +158,12 @@ func (f *flux1) PromptEncodings([]image.Image) []PromptEncoding {
 			}
 			return template{}.padded(t, prompt, limit)
 		},
+		Padded: true,
 		Encode: func(ids []int32) *mlx.Array { return f.textEncoder.Forward(ids).Squeeze(0) },
 	}, {
 		Tokenizer: "tokenizer_2", Encoder: "text_encoder_2", IDs: "input_ids_2", Embeds: "embeds", Shape: []int{-1, -1},
 		Tokenize: template{}.padded,
+		Padded:   true,
 		Encode:   func(ids []int32) *mlx.Array { return f.textEncoder2.Forward(ids).Squeeze(0) },
 	}}
 }

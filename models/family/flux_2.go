@@ -31,7 +31,7 @@ var Flux2 = &Family{
 			Licence: "Apache-2.0", LicenceURL: "https://www.apache.org/licenses/LICENSE-2.0",
 			Defaults: Defaults{Steps: 4, Guidance: 1, Height: 1024, Width: 1024, MaxSequenceLength: 512},
 			Class:    "Flux2KleinPipeline", Scheduler: shiftBySize, Index: map[string]any{"is_distilled": true},
-			Transformer: map[string]any{"joint_attention_dim": 7680},
+			Transformer: map[string]any{"joint_attention_dim": 7680}, Configs: klein4B,
 		},
 		{
 			Name: "flux2-klein-9b", Aliases: []string{"klein-9b", "flux.2-klein-9b"},
@@ -40,7 +40,7 @@ var Flux2 = &Family{
 			LicenceURL: "https://huggingface.co/black-forest-labs/FLUX.2-klein-9B/blob/main/LICENSE.md", Gated: true,
 			Defaults: Defaults{Steps: 4, Guidance: 1, Height: 1024, Width: 1024, MaxSequenceLength: 512},
 			Class:    "Flux2KleinPipeline", Scheduler: shiftBySize, Index: map[string]any{"is_distilled": true},
-			Transformer: map[string]any{"joint_attention_dim": 12288},
+			Transformer: map[string]any{"joint_attention_dim": 12288}, Configs: klein9B,
 		},
 		{
 			Name: "flux2-klein-9b-kv", Aliases: []string{"klein-9b-kv", "flux.2-klein-9b-kv"},
@@ -49,6 +49,7 @@ var Flux2 = &Family{
 			LicenceURL: "https://huggingface.co/black-forest-labs/FLUX.2-klein-9b-kv/blob/main/LICENSE.md", Gated: true,
 			Defaults: Defaults{Steps: 4, Guidance: 1, Height: 1024, Width: 1024, MaxSequenceLength: 512},
 			Class:    "Flux2KleinKVPipeline", Scheduler: shiftBySize, Transformer: map[string]any{"joint_attention_dim": 12288},
+			Configs: klein9B,
 		},
 		{
 			Name: "flux2-klein-base-4b", Aliases: []string{"flux2-base-4b", "klein-base-4b", "flux.2-klein-base-4b"},
@@ -56,7 +57,7 @@ var Flux2 = &Family{
 			Licence: "Apache-2.0", LicenceURL: "https://www.apache.org/licenses/LICENSE-2.0",
 			Defaults: Defaults{Steps: 50, Guidance: 4, Height: 1024, Width: 1024, MaxSequenceLength: 512},
 			Class:    "Flux2KleinPipeline", Scheduler: shiftBySize, Index: map[string]any{"is_distilled": false},
-			Transformer: map[string]any{"joint_attention_dim": 7680},
+			Transformer: map[string]any{"joint_attention_dim": 7680}, Configs: klein4B,
 		},
 		{
 			Name: "flux2-klein-base-9b", Aliases: []string{"flux2-base-9b", "klein-base-9b", "flux.2-klein-base-9b"},
@@ -65,7 +66,7 @@ var Flux2 = &Family{
 			LicenceURL: "https://huggingface.co/black-forest-labs/FLUX.2-klein-base-9B/blob/main/LICENSE.md", Gated: true,
 			Defaults: Defaults{Steps: 50, Guidance: 4, Height: 1024, Width: 1024, MaxSequenceLength: 512},
 			Class:    "Flux2KleinPipeline", Scheduler: shiftBySize, Index: map[string]any{"is_distilled": false},
-			Transformer: map[string]any{"joint_attention_dim": 12288},
+			Transformer: map[string]any{"joint_attention_dim": 12288}, Configs: klein9B,
 		},
 	},
 	Help: Help{
@@ -88,6 +89,18 @@ var flux2Components = []Member{
 	{Folder: "transformer", Class: component.Flux2Transformer2DModel},
 	{Folder: "vae", Class: component.AutoencoderKLFlux2},
 }
+
+// The configs of FLUX.2-klein. The autoencoder has the defaults of its class.
+var (
+	klein4B = map[string]map[string]any{
+		"text_encoder": qwen3Of4B,
+		"transformer":  {"num_layers": 5, "num_single_layers": 20, "num_attention_heads": 24, "guidance_embeds": false},
+	}
+	klein9B = map[string]map[string]any{
+		"text_encoder": qwen3Of8B,
+		"transformer":  {"num_layers": 8, "num_single_layers": 24, "num_attention_heads": 32, "guidance_embeds": false},
+	}
+)
 
 // flux2 is diffusers' Flux2KleinPipeline: FLUX.2-klein, distilled and base. With cached set it is
 // Flux2KleinKVPipeline, which computes the keys and values of reference images once.
@@ -165,6 +178,7 @@ func (f *flux2) PromptEncodings([]image.Image) []PromptEncoding {
 		Tokenizer: "tokenizer", Encoder: "text_encoder", IDs: "input_ids", Embeds: "embeds", Shape: []int{-1, -1},
 		// the chat template with enable_thinking=False and a generation prompt
 		Tokenize:     chat("", "<think>\n\n</think>\n\n").padded,
+		Padded:       true,
 		EncodeMasked: func(ids []int32, valid int) *mlx.Array { return f.textEncoder.ForwardPadded(ids, valid).Squeeze(0) },
 	}}
 }

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"image"
 	"math"
+	"slices"
 	"strings"
 
 	"github.com/gomflux/gomflux/internal/checkpoint"
@@ -36,14 +37,14 @@ var QwenImage = &Family{
 			Repo:    "Qwen/Qwen-Image",
 			Licence: "Apache-2.0", LicenceURL: "https://www.apache.org/licenses/LICENSE-2.0",
 			Defaults: Defaults{Steps: 50, Guidance: 4, NegativePrompt: " ", Height: 1024, Width: 1024, MaxSequenceLength: 512},
-			Class:    "QwenImagePipeline", Scheduler: qwenShift, Transformer: map[string]any{"zero_cond_t": false},
+			Class:    "QwenImagePipeline", Scheduler: qwenShift, Transformer: map[string]any{"zero_cond_t": false}, Configs: qwenConfigs,
 		},
 		{
 			Name: "qwen-image-2512", Aliases: []string{"qwen-2512"},
 			Repo:    "Qwen/Qwen-Image-2512",
 			Licence: "Apache-2.0", LicenceURL: "https://www.apache.org/licenses/LICENSE-2.0",
 			Defaults: Defaults{Steps: 50, Guidance: 4, NegativePrompt: " ", Height: 1024, Width: 1024, MaxSequenceLength: 512},
-			Class:    "QwenImagePipeline", Scheduler: qwenShift, Transformer: map[string]any{"zero_cond_t": false},
+			Class:    "QwenImagePipeline", Scheduler: qwenShift, Transformer: map[string]any{"zero_cond_t": false}, Configs: qwenConfigs,
 		},
 		{
 			Name: "qwen-image-edit", Aliases: []string{"qwen-edit"},
@@ -51,7 +52,7 @@ var QwenImage = &Family{
 			Licence: "Apache-2.0", LicenceURL: "https://www.apache.org/licenses/LICENSE-2.0",
 			Defaults: Defaults{Steps: 50, Guidance: 4, NegativePrompt: " ", Height: 1024, Width: 1024, MaxSequenceLength: 512},
 			Class:    "QwenImageEditPipeline", Scheduler: qwenShift, Processor: qwen2VLProcessor,
-			Transformer: map[string]any{"zero_cond_t": false},
+			Transformer: map[string]any{"zero_cond_t": false}, Configs: qwenConfigs,
 		},
 		{
 			Name: "qwen-image-edit-2509", Aliases: []string{"qwen-edit-plus", "qwen-edit-2509"},
@@ -59,7 +60,7 @@ var QwenImage = &Family{
 			Licence: "Apache-2.0", LicenceURL: "https://www.apache.org/licenses/LICENSE-2.0",
 			Defaults: Defaults{Steps: 40, Guidance: 4, NegativePrompt: " ", Height: 1024, Width: 1024, MaxSequenceLength: 512},
 			Class:    "QwenImageEditPlusPipeline", Scheduler: qwenShift, Processor: qwen2VLProcessor,
-			Transformer: map[string]any{"zero_cond_t": false},
+			Transformer: map[string]any{"zero_cond_t": false}, Configs: qwenConfigs,
 		},
 		{
 			Name: "qwen-image-edit-2511", Aliases: []string{"qwen-edit-2511"},
@@ -67,7 +68,7 @@ var QwenImage = &Family{
 			Licence: "Apache-2.0", LicenceURL: "https://www.apache.org/licenses/LICENSE-2.0",
 			Defaults: Defaults{Steps: 40, Guidance: 4, NegativePrompt: " ", Height: 1024, Width: 1024, MaxSequenceLength: 512},
 			Class:    "QwenImageEditPlusPipeline", Scheduler: qwenShift, Processor: qwen2VLProcessor,
-			Transformer: map[string]any{"zero_cond_t": true},
+			Transformer: map[string]any{"zero_cond_t": true}, Configs: qwenConfigs,
 		},
 	},
 	Help: Help{
@@ -94,6 +95,14 @@ var qwenComponents = []Member{
 var qwenEditComponents = append([]Member{
 	{Folder: "processor", Class: component.Qwen2VLProcessor},
 }, qwenComponents...)
+
+// qwenConfigs has the configs of Qwen-Image: Qwen2.5-VL with 7 billion weights. Transformer and
+// autoencoder have the defaults of their classes.
+var qwenConfigs = map[string]map[string]any{"text_encoder": {
+	"hidden_size": 3584, "intermediate_size": 18944, "num_hidden_layers": 28, "num_attention_heads": 28,
+	"num_key_value_heads": 4, "rms_norm_eps": 1e-6,
+	"vision_config": map[string]any{"hidden_size": 1280, "out_hidden_size": 3584},
+}}
 
 // qwenShift is the scheduler's config of Qwen-Image: it shifts sigmas by the image's size, and
 // stretches them so that the last one is 0.02.
@@ -411,7 +420,7 @@ func (q *qwenEdit) Vision(references []image.Image) (vision component.Component,
 
 func (q *qwenEdit) PromptEncodings(references []image.Image) []PromptEncoding {
 	// the number of an image's tokens follows from its size
-	sizes := func() ([]textenc.VisionInput, error) {
+	expand := func(ids []int32) ([]int32, error) {
 		var all []textenc.VisionInput
 		for _, img := range references {
 			size, err := q.visionSize(img.Bounds().Size())
@@ -420,7 +429,7 @@ func (q *qwenEdit) PromptEncodings(references []image.Image) []PromptEncoding {
 			}
 			all = append(all, textenc.VisionInput{Height: size.Y / q.processor.PatchSize, Width: size.X / q.processor.PatchSize})
 		}
-		return all, nil
+		return q.textEncoder.Config.ExpandImages(ids, all)
 	}
 	const placeholder = "<|vision_start|><|image_pad|><|vision_end|>"
 	user := placeholder
@@ -440,12 +449,12 @@ func (q *qwenEdit) PromptEncodings(references []image.Image) []PromptEncoding {
 			if err != nil {
 				return Tokens{}, err
 			}
-			vision, err := sizes()
-			if err != nil {
-				return Tokens{}, err
-			}
-			tokens.IDs, err = q.textEncoder.Config.ExpandImages(tokens.IDs, vision)
+			tokens.IDs, err = expand(tokens.IDs)
 			return tokens, err
+		},
+		Images: func(ids []int32) ([]int32, error) {
+			images := slices.Repeat([]int32{int32(q.textEncoder.Config.ImageTokenID)}, len(references))
+			return expand(slices.Insert(slices.Clone(ids), qwenEditDrop, images...))
 		},
 		Encode: func(ids []int32) *mlx.Array { return q.states(ids, q.vision(references), qwenEditDrop) },
 	}}

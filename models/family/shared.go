@@ -1,6 +1,8 @@
 package family
 
 import (
+	"slices"
+
 	"github.com/gomflux/gomflux/mlx"
 	"github.com/gomflux/gomflux/scheduler"
 	"github.com/gomflux/gomflux/transformer"
@@ -64,4 +66,25 @@ func (c *Conditioning) referenceTokens(pack func(*mlx.Array) *mlx.Array) (sizes 
 		return nil, nil
 	}
 	return sizes, mlx.Concat(1, all...)
+}
+
+// The configs of components that several families have.
+var (
+	// kl16 is an autoencoder with 16 channels, as FLUX.1 and Z-Image have it.
+	kl16 = map[string]any{
+		"block_out_channels": []int{128, 256, 512, 512}, "layers_per_block": 2, "latent_channels": 16,
+		"down_block_types": slices.Repeat([]string{"DownEncoderBlock2D"}, 4),
+		"up_block_types":   slices.Repeat([]string{"UpDecoderBlock2D"}, 4),
+		"scaling_factor":   0.3611, "shift_factor": 0.1159, "use_quant_conv": false, "use_post_quant_conv": false,
+	}
+	qwen3Of4B = qwen3(2560, 9728)
+	qwen3Of8B = qwen3(4096, 12288)
+)
+
+// qwen3 returns the config of a Qwen3 of 36 layers.
+func qwen3(hidden, intermediate int) map[string]any {
+	return map[string]any{
+		"hidden_size": hidden, "intermediate_size": intermediate, "num_hidden_layers": 36, "num_attention_heads": 32,
+		"num_key_value_heads": 8, "head_dim": 128, "rope_theta": 1e6,
+	}
 }

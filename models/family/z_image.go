@@ -29,19 +29,27 @@ var ZImage = &Family{
 			Repo:    "Tongyi-MAI/Z-Image-Turbo",
 			Licence: "Apache-2.0", LicenceURL: "https://www.apache.org/licenses/LICENSE-2.0",
 			Defaults: Defaults{Steps: 8, Guidance: 0, Height: 1024, Width: 1024, MaxSequenceLength: 512},
-			Class:    "ZImagePipeline", Scheduler: constantShift(3),
+			Class:    "ZImagePipeline", Scheduler: constantShift(3), Configs: zImageConfigs,
 		},
 		{
 			Name: "z-image", Aliases: []string{"zimage"},
 			Repo:    "Tongyi-MAI/Z-Image",
 			Licence: "Apache-2.0", LicenceURL: "https://www.apache.org/licenses/LICENSE-2.0",
 			Defaults: Defaults{Steps: 50, Guidance: 5, Height: 1024, Width: 1024, MaxSequenceLength: 512},
-			Class:    "ZImagePipeline", Scheduler: constantShift(6),
+			Class:    "ZImagePipeline", Scheduler: constantShift(6), Configs: zImageConfigs,
 		},
 	},
 	Help: Help{
 		Guidance: "0 disables it for Z-Image",
 	},
+}
+
+// zImageConfigs has the configs of Z-Image. The transformer has the defaults of its class, except
+// that captions can be longer.
+var zImageConfigs = map[string]map[string]any{
+	"text_encoder": qwen3Of4B,
+	"transformer":  {"axes_lens": []int{1536, 512, 512}},
+	"vae":          kl16,
 }
 
 // zImage is diffusers' ZImagePipeline.

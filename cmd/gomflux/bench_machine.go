@@ -1,0 +1,25 @@
+package main
+
+import (
+	"cmp"
+	"runtime"
+
+	"github.com/gomflux/gomflux/mlx"
+)
+
+// newBenchMachine describes this machine and one of its devices. It runs on the MLX thread.
+func newBenchMachine(device mlx.Device) benchMachine {
+	m := benchMachine{
+		Name: cmp.Or(processorName(), runtime.GOARCH), OS: cmp.Or(systemName(), runtime.GOOS), CPUs: runtime.NumCPU(),
+		Memory: systemMemory(),
+	}
+	for _, d := range mlx.Devices() {
+		if d.Device == device {
+			m.DeviceName, m.DeviceMemory = d.Name, uint64(d.Memory)
+		}
+	}
+	if device == mlx.CPU {
+		m.DeviceName, m.DeviceMemory = m.Name, m.Memory
+	}
+	return m
+}

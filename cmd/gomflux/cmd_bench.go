@@ -1,0 +1,161 @@
+package main
+
+import (
+	"github.com/spf13/cobra"
+
+	"github.com/gomflux/gomflux"
+	"github.com/gomflux/gomflux/models/component"
+)
+
+const benchHelp = `Bench measures how long the phases of a generation take on this machine:
+loading, encoding the prompt and reference images, a denoising step, and
+decoding. It generates an image once, which includes what only a first run does,
+such as compiling, and then --repeat times.
+
+MODEL
+--model names a model on this machine, as in gomflux generate. --random needs no
+weights and no network: it takes the name of a published model (gomflux models
+lists them) or a folder with the configs of a model, draws weights of that size
+at random, in bfloat16 or the dtype of --dtype, and tokens instead of a prompt.
+After that it runs the same code. A model that does not fit into memory is an
+error.
+
+RESULTS
+  first     the first run; of a step, its first step
+  steady    the median of the other runs; of a step, that of all steps except
+            the first of each run, which compiles
+  TFLOP     two for each multiply-add of linear layers, convolutions and
+            attention
+  matmul    a product of two large square matrices in the same dtype, the faster
+            of two measurements, before and after the runs
+  of matmul speed of the phase as a part of that
+  memory    the weights, and the peak of MLX's arrays in a run
+
+A phase of a model with --low-ram includes loading components.
+
+On a machine with other work only ratios are meaningful: measure alternately,
+and in new processes.
+
+SHARE
+--share prints a block of text for an issue: the machine's processor, memory,
+operating system and GPU, versions, settings and results. It contains no names
+of users, machines or folders.
+
+JSON
+With --json bench prints one object:
+
+  model, random           the model, and whether its weights are random
+  class                   pipeline class
+  device, dtype           of the computation
+  quantize                of the weights, "" for none
+  low_ram                 whether components are loaded when they are needed
+  compiled                whether the transformer was compiled
+  height, width, steps, guidance
+  prompt_tokens           tokens of the prompt that the transformer sees
+  image_tokens            tokens of the image and the reference images
+  references, repeat      numbers of reference images and of runs after the
+                          first
+  phases                  an array with name (load, encode, references, step,
+                          decode, and image for all but load), first_s,
+                          steady_s, min_s, max_s and, where known, tflop,
+                          tflop_per_s, share_of_matmul, and operations, the
+                          number of arrays in the graph of a step
+  matmul_tflop_per_s, matmul_size
+  weights_bytes           of all components
+  peak_memory_bytes       of a run
+  estimated_memory_bytes  estimate of the peak before the run
+  machine                 name, os, cpus, memory_bytes, device_name,
+                          device_memory_bytes
+  versions                gomflux, mlx, mlx_c, go, blas
+` + exitStatus
+
+// defaultBenchModel needs no download.
+const defaultBenchModel = "shapes"
+
+// benchOptions are the flags of gomflux bench, in the order of the help.
+type benchOptions struct {
+	modelFlags
+	random        string
+	promptTokens  optional[int]
+	size          optional[int]
+	height, width optional[int]
+	steps         optional[int]
+	guidance      optional[float64]
+	references    optional[int]
+	repeat        int
+	quantize      optional[gomflux.Quantization]
+	lowRAM        bool
+	share         bool
+	outputFlags
+}
+
+func newBenchCommand() *cobra.Command {
+	o := &benchOptions{
+		modelFlags: newModelFlags(), promptTokens: count("tokens"), size: count("pixels"), height: count("pixels"),
+		width: count("pixels"), steps: count("number"), guidance: scale("scale"), references: wholeFrom(0, "count"),
+		quantize: oneOf("level", convert[gomflux.Quantization](component.Quantizations)...),
+	}
+	o.fallback = defaultBenchModel
+	repeat := count("count")
+	cmd := &cobra.Command{
+		Use:   "bench [--model MODEL | --random MODEL]",
+		Short: "Measure the speed of a model on this machine",
+		Long:  benchHelp,
+		Example: `  gomflux bench
+  gomflux bench --random z-image-turbo --quantize 4 --share
+  gomflux bench --model ./my-model --size 512 --repeat 10 --json`,
+		Args: noArgs(""),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if err := o.validate(cmd.Flags().Changed); err != nil {
+				return err
+			}
+			if o.repeat = 3; repeat.given() {
+				o.repeat = *repeat.value
+			}
+			b := &benchmark{benchOptions: o, out: o.out(cmd)}
+			if err := b.run(cmd.Context()); err != nil {
+				return err
+			}
+			return b.out.Result(&b.report)
+		},
+	}
+	f := cmd.Flags()
+	f.SortFlags = false
+	o.addModel(f)
+	f.Var((*modelName)(&o.random), "random", "random weights of the size of this published model, or of the configs in this folder")
+	f.Var(&o.promptTokens, "prompt-tokens", "number of tokens of the prompt, with --random (default: 32)")
+	f.Var(&o.size, "size", "height and width of the image (default: the model's)")
+	f.VarP(&o.height, "height", "H", "height of the image")
+	f.VarP(&o.width, "width", "W", "width of the image")
+	f.VarP(&o.steps, "steps", "s", "number of denoising steps (default: the model's, at most 4)")
+	f.VarP(&o.guidance, "guidance", "g", "guidance scale (default: the model's)")
+	f.Var(&o.references, "references", "number of reference images of the same size (default: as few as the model takes)")
+	f.Var(&repeat, "repeat", "number of runs after the first (default: 3)")
+	f.VarP(&o.quantize, "quantize", "q", "quantize the weights to 3, 4, 5, 6 or 8 bits, mxfp4, mxfp8 or nvfp4 (see gomflux help weights)")
+	o.addCompute(f)
+	f.BoolVar(&o.lowRAM, "low-ram", false, "keep only one text encoder or the transformer in memory at a time, and none while decoding")
+	o.addJSON(f, "a JSON object")
+	f.BoolVar(&o.share, "share", false, "print a block of text for an issue, without anything personal")
+	o.addQuiet(f, "", "results, warnings and errors")
+	return cmd
+}
+
+// validate refuses flags that contradict each other.
+func (o *benchOptions) validate(given func(string) bool) error {
+	switch {
+	case given("model") && given("random"):
+		return usageErrorf("give either --model or --random")
+	case given("base-model") && given("random"):
+		return usageErrorf("--base-model has no effect with --random")
+	case given("prompt-tokens") && !given("random"):
+		return usageErrorf("--prompt-tokens has no effect without --random")
+	case given("size") && (given("height") || given("width")):
+		return usageErrorf("give either --size or --height and --width")
+	case o.json && o.share:
+		return usageErrorf("give either --json or --share")
+	}
+	if o.size.given() {
+		o.height, o.width = o.size, o.size
+	}
+	return nil
+}

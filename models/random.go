@@ -1,0 +1,102 @@
+package models
+
+import (
+	"hash/fnv"
+	"math/rand/v2"
+	"slices"
+
+	"github.com/gomflux/gomflux/internal/checkpoint"
+	"github.com/gomflux/gomflux/mlx/nn"
+	"github.com/gomflux/gomflux/models/component"
+	"github.com/gomflux/gomflux/models/errs"
+	"github.com/gomflux/gomflux/models/family"
+)
+
+// Random describes weights and prompts that are drawn at random, to measure a model that is not on
+// this machine.
+type Random struct {
+	Dtype        checkpoint.Dtype // of the weights before quantization
+	PromptTokens int              // number of tokens of a prompt, including the model's template
+}
+
+// Random ids are at least randomIDs, except for padding. Vocabularies begin with special tokens.
+const randomPad, randomIDs, randomIDsEnd = 0, 3, 256
+
+// randomTokens returns random tokens of an encoding, the same ones for the same prompt.
+func (r *Run) randomTokens(t *family.PromptEncoding, prompt *prompt) (family.Tokens, error) {
+	n, limit := r.random.PromptTokens, r.tokenLimit(t)
+	switch {
+	case t.Limit > 0:
+		n = min(n, limit) // as long prompts are truncated for this text encoder
+	case n > limit && !t.NeverCut:
+		return family.Tokens{}, errs.Requestf("a prompt of %d tokens: the model takes at most %d", n, limit)
+	}
+	text := fnv.New64a()
+	text.Write([]byte(prompt.text))
+	random := rand.New(rand.NewPCG(text.Sum64(), 0))
+	end := min(randomIDsEnd, r.vocabulary(t.Encoder))
+	ids := make([]int32, t.PrefixTokens+n)
+	for i := range ids {
+		ids[i] = int32(randomIDs + random.IntN(end-randomIDs))
+	}
+	tokens := family.Tokens{IDs: ids, Total: len(ids)}
+	if t.Padded && len(ids) < limit {
+		tokens.IDs = append(ids, slices.Repeat([]int32{randomPad}, limit-len(ids))...)
+	}
+	if t.Images != nil {
+		var err error
+		if tokens.IDs, err = t.Images(ids); err != nil {
+			return family.Tokens{}, errs.Request(err)
+		}
+	}
+	return tokens, nil
+}
+
+// vocabulary returns the number of tokens of a text encoder, the rows of its largest embedding.
+func (r *Run) vocabulary(encoder string) int {
+	rows := randomIDs + 1
+	for _, c := range r.Components() {
+		if c.Dir != encoder {
+			continue
+		}
+		for _, p := range nn.Parameters(c.Model) {
+			if p.Kind() == nn.EmbeddingWeight {
+				rows = max(rows, p.Stored()[0])
+			}
+		}
+	}
+	return rows
+}
+
+// ImageTokens returns the number of tokens of the image and the reference images in the
+// transformer's sequence.
+func (r *Run) ImageTokens() int { return r.Pipeline.tokens(r.Height, r.Width) + r.referenceTokens() }
+
+// StepFLOPs returns the number of floating-point operations of a step for a prompt of so many
+// tokens in the transformer's sequence, and reports whether it is known. It is not known with a KV
+// cache of reference images, where the first step does more than the others.
+func (r *Run) StepFLOPs(text int) (flops float64, ok bool) {
+	references := r.referenceTokens()
+	if c, ok := r.family.(family.KVCached); ok && references > 0 && c.CacheSize(references) > 0 {
+		return 0, false
+	}
+	t := r.declared.Transformer()
+	if t.Class.FLOPs == nil {
+		return 0, false
+	}
+	return float64(len(r.prompts)) * t.Class.FLOPs(t.Model, r.ImageTokens(), text), true
+}
+
+// DecodeFLOPs returns the number of floating-point operations of decoding the image.
+func (r *Run) DecodeFLOPs() float64 {
+	h, w := r.latentSize(r.Height, r.Width)
+	return component.DecodeFLOPs(r.component.Model, h, w)
+}
+
+// LeastReferences returns the smallest number of reference images that the model takes.
+func (p *Pipeline) LeastReferences() int {
+	if e, ok := p.family.(family.Editor); ok && e.CheckReferences(0) != nil {
+		return 1
+	}
+	return 0
+}
