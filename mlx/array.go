@@ -183,6 +183,9 @@ func Eval(arrays ...*Array) {
 	if len(arrays) == 0 {
 		return
 	}
+	if evalWatcher != nil {
+		defer evalWatcher()()
+	}
 	v := newVector(arrays)
 	defer mlxc.VectorArrayFree(v)
 	check(mlxc.Eval(v))

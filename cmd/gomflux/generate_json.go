@@ -123,3 +123,5 @@ func (r *jsonReport) image(file string, result *gomflux.Result, saveTime time.Du
 }
 
 func (r *jsonReport) tensors(t savedTensors) { r.out.Event(t) }
+
+func (r *jsonReport) profile(p profileReport) { r.out.Event(p.json()) }

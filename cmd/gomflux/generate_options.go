@@ -25,7 +25,8 @@ type generateOptions struct {
 	fileFlags
 	metadataFlags
 	stepFlags
-	debug debugFlags
+	profile profileFlags
+	debug   debugFlags
 	outputFlags
 }
 
@@ -110,6 +111,7 @@ func (o *generateOptions) addFlags(f *pflag.FlagSet) {
 	o.addFile(f, "image.png", "output `file`, .png or .jpg; can contain {seed}, {prompt} and other fields")
 	o.metadataFlags.add(f)
 	o.stepFlags.add(f)
+	o.profile.add(f)
 	o.debug.add(f)
 	o.addJSON(f, "JSON lines (gomflux help json)")
 	f.BoolVarP(&o.verbose, "verbose", "v", false, "print times, memory and libraries")
@@ -179,6 +181,9 @@ func (o *generateOptions) validate(given func(string) bool) error {
 		return err
 	}
 	if err := o.debug.validate(given); err != nil {
+		return err
+	}
+	if err := o.profile.validate(o, given); err != nil {
 		return err
 	}
 	if o.batchSize.orZero() > 1 && o.debug.options.Any() {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"image"
+	"strings"
 	"time"
 
 	"github.com/gomflux/gomflux"
@@ -33,6 +34,8 @@ type generateReport interface {
 	image(file string, r *gomflux.Result, saveTime time.Duration) error
 	// tensors reports saved tensors.
 	tensors(t savedTensors)
+	// profile reports the result of --profile.
+	profile(r profileReport)
 }
 
 func newGenerateReport(out *ui.Output) generateReport {
@@ -129,6 +132,15 @@ func (r *textReport) tensors(t savedTensors) {
 		r.out.Say("%s", text)
 	default:
 		r.out.Note("%s", text)
+	}
+}
+
+func (r *textReport) profile(p profileReport) {
+	for line := range strings.Lines(p.text()) {
+		r.out.Note("%s", strings.TrimSuffix(line, "\n"))
+	}
+	if p.File != "" {
+		r.out.Note("trace in %s (open it in ui.perfetto.dev)", quote.Printable(p.File))
 	}
 }
 

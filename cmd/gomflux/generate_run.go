@@ -88,6 +88,7 @@ func (g *generation) run(ctx context.Context, stdin io.Reader) (err error) {
 		}()
 	}
 	defer func() { g.debug.interrupt(err) }()
+	defer func() { err = g.profile.end(g, err) }()
 	if err := g.open(ctx); err != nil {
 		return err
 	}
@@ -177,12 +178,16 @@ func (g *generation) open(ctx context.Context) error {
 	if err := g.debug.begin(g.out); err != nil {
 		return err
 	}
+	if err := g.profile.begin(ctx); err != nil {
+		return err
+	}
 	g.attach()
 	began := time.Now()
 	if err := g.load(ctx, source); err != nil {
 		return err
 	}
 	g.debugger.loaded(g.model)
+	g.profile.loaded(g.model)
 	if g.recorded != nil {
 		g.compareLoRAs(g.model.Settings(g.options).LoRAs)
 	}
@@ -226,6 +231,7 @@ func (g *generation) attach() {
 	if g.debugger != nil {
 		all = append(all, g.debugger.session.Hook)
 	}
+	all = g.profile.appendHook(all)
 	if len(all) > 0 {
 		g.options.Hook = hookOf(hooks.Chain(all...))
 	}
@@ -234,6 +240,7 @@ func (g *generation) attach() {
 // progress shows the progress of loading or generating.
 func (g *generation) progress(p gomflux.Progress) {
 	g.debugger.loading(p)
+	g.profile.progress(p)
 	g.report.progress(p)
 }
 
@@ -324,7 +331,9 @@ func (g *generation) generate(ctx context.Context, first, n int) error {
 	if g.previews != nil || g.stepwise != "" {
 		options.OnStep = func(s gomflux.Step) error { return g.step(ctx, first, s, steps) }
 	}
-	results, err := g.model.GenerateBatch(ctx, options, seeds)
+	results, err := g.profile.generate(g.model, seeds, func() ([]*gomflux.Result, error) {
+		return g.model.GenerateBatch(ctx, options, seeds)
+	})
 	if err != nil {
 		err = g.debug.failed(err, g)
 		if errors.Is(err, gomflux.ErrMemory) && n > 1 {
@@ -343,6 +352,7 @@ func (g *generation) generate(ctx context.Context, first, n int) error {
 // step shows a preview of a step, and saves its image with
 // --stepwise-image-output-dir.
 func (g *generation) step(ctx context.Context, first int, s gomflux.Step, steps [][]sheetStep) error {
+	defer g.profile.callback()()
 	var img *image.RGBA
 	var err error
 	if g.previews != nil && s.Index == 0 {

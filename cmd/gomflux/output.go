@@ -18,26 +18,39 @@ import (
 
 // checkOutput checks that an image can be written to a file, before it is generated.
 func checkOutput(name string) error {
+	if err := checkName(name, "image.png"); err != nil {
+		return err
+	}
+	if _, err := picture.FormatOf(name); err != nil {
+		return fmt.Errorf("output %s: %w", name, err)
+	}
+	return checkFolderOf(name)
+}
+
+// checkName checks that a name can be that of a file. The example is the name of such a file.
+func checkName(name, example string) error {
 	if name == "" {
 		return errors.New("output: the name is empty")
 	}
 	info, err := os.Stat(name)
 	if err == nil && info.IsDir() || strings.HasSuffix(name, string(filepath.Separator)) {
-		return fmt.Errorf("output %s: is a folder (give the name of a file, such as %s)", name, filepath.Join(name, "image.png"))
+		return fmt.Errorf("output %s: is a folder (give the name of a file, such as %s)", name, filepath.Join(name, example))
 	}
 	if err == nil && !info.Mode().IsRegular() {
 		return fmt.Errorf("output %s: is not a regular file", name)
 	}
-	if _, err := picture.FormatOf(name); err != nil {
-		return fmt.Errorf("output %s: %w", name, err)
-	}
+	return nil
+}
+
+// checkFolderOf checks that a file can be made in its folder.
+func checkFolderOf(name string) error {
 	dir := filepath.Dir(name)
 	if info, err := os.Stat(dir); errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("output %s: folder %s does not exist (create it first)", name, dir)
 	} else if err == nil && !info.IsDir() {
 		return fmt.Errorf("output %s: %s is not a folder", name, dir)
 	}
-	if err != nil && !errors.Is(err, fs.ErrNotExist) { // such as a name that is too long
+	if _, err := os.Stat(name); err != nil && !errors.Is(err, fs.ErrNotExist) { // such as a name that is too long
 		return fmt.Errorf("output %s: %w", name, oserr.Bare(err))
 	}
 	f, err := newTemporary(name)

@@ -81,6 +81,7 @@ func TestScripts(t *testing.T) {
 			"hub":     cmdHub,
 			"lora":    cmdLoRA,
 			"stream":  cmdStream,
+			"trace":   cmdTrace,
 		},
 	})
 }
@@ -205,7 +206,7 @@ func cmdJSON(ts *testscript.TestScript, _ bool, args []string) {
 		}
 		ts.Check(json.Unmarshal([]byte(line), &kind))
 		known := map[string]any{"start": &jsonStart{}, "progress": &jsonProgress{}, "picture": &jsonPicture{},
-			"warning": &ui.Message{}, "error": &ui.Message{}}
+			"profile": &jsonProfile{}, "warning": &ui.Message{}, "error": &ui.Message{}}
 		d := json.NewDecoder(strings.NewReader(line))
 		d.DisallowUnknownFields()
 		if err := d.Decode(known[kind.MessageType]); err != nil {

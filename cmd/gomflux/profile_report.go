@@ -1,0 +1,122 @@
+package main
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/gomflux/gomflux/cmd/gomflux/internal/ui"
+	"github.com/gomflux/gomflux/internal/units"
+	"github.com/gomflux/gomflux/models/profile"
+)
+
+// A profileReport is the result of --profile.
+type profileReport struct {
+	File    string // of the trace, "" if it was not written
+	summary *profile.Summary
+	partial bool // the run has failed
+}
+
+// profileRows is the number of modules in the table.
+const profileRows = 25
+
+// The JSON line of a profile.
+type (
+	jsonProfile struct {
+		MessageType string              `json:"message_type"` // profile
+		File        string              `json:"file,omitempty"`
+		Partial     bool                `json:"partial,omitempty"`
+		Overhead    float64             `json:"overhead_seconds"`
+		Phases      []jsonProfilePhase  `json:"phases"`
+		Steps       []jsonProfileTimes  `json:"steps"`
+		Modules     []jsonProfileModule `json:"modules"`
+	}
+	jsonProfileTimes struct {
+		Name      string  `json:"name"`
+		Seconds   float64 `json:"seconds"`
+		Evaluated float64 `json:"evaluated_seconds"`
+		Host      float64 `json:"host_seconds"`
+		Peak      int     `json:"peak_memory_bytes"`
+	}
+	jsonProfilePhase struct {
+		jsonProfileTimes
+		Self  float64 `json:"self_seconds"`
+		Count int     `json:"count"`
+	}
+	jsonProfileModule struct {
+		Name  string  `json:"name"`
+		Class string  `json:"class,omitempty"`
+		Phase string  `json:"phase"`
+		Calls int     `json:"calls"`
+		Self  float64 `json:"self_seconds"`
+		Total float64 `json:"total_seconds"`
+		Peak  int     `json:"peak_memory_bytes"`
+		Shape []int   `json:"shape,omitempty"`
+		Dtype string  `json:"dtype,omitempty"`
+	}
+)
+
+// json returns the JSON line.
+func (r profileReport) json() jsonProfile {
+	seconds := func(d time.Duration) float64 { return d.Round(time.Microsecond).Seconds() }
+	times := func(name string, t profile.Times, peak int) jsonProfileTimes {
+		return jsonProfileTimes{name, seconds(t.Duration), seconds(t.Evaluated), seconds(t.Host), peak}
+	}
+	p := jsonProfile{MessageType: "profile", File: r.File, Partial: r.partial, Overhead: seconds(r.summary.Overhead)}
+	for _, phase := range r.summary.Phases {
+		p.Phases = append(p.Phases, jsonProfilePhase{times(phase.Name, phase.Times, phase.Peak), seconds(phase.Self), phase.Count})
+	}
+	for _, s := range r.summary.Steps {
+		p.Steps = append(p.Steps, times(s.Name, s.Times, s.Peak))
+	}
+	for _, m := range r.summary.Modules {
+		p.Modules = append(p.Modules, jsonProfileModule{
+			m.Name, m.Class, m.Phase, m.Calls, seconds(m.Self), seconds(m.Total), m.Peak, m.Shape, m.Dtype,
+		})
+	}
+	return p
+}
+
+// text returns the tables.
+func (r profileReport) text() string {
+	var p ui.Page
+	var whole time.Duration
+	for _, phase := range r.summary.Phases {
+		whole += phase.Duration
+	}
+	share := func(d time.Duration) string {
+		return fmt.Sprintf("%6s", fmt.Sprintf("%.1f %%", 100*d.Seconds()/max(whole, 1).Seconds()))
+	}
+	size := func(n int) string { return fmt.Sprintf("%8s", units.Bytes(int64(n))) }
+	phases := ui.Table{{" time ms", " share", " modules", "  others", "    host", "    peak", "phase"}}
+	for _, phase := range r.summary.Phases {
+		phases.Row(milliseconds(phase.Duration), share(phase.Duration), milliseconds(phase.Evaluated-phase.Self),
+			milliseconds(phase.Self), milliseconds(phase.Host), size(phase.Peak), phase.Name)
+	}
+	p.Table(phases)
+	groups := r.summary.Groups()
+	modules := ui.Table{{" self ms", " share", "calls", "total ms", "    peak", "module"}}
+	for i, m := range groups {
+		if i == profileRows {
+			var rest time.Duration
+			for _, m := range groups[i:] {
+				rest += m.Self
+			}
+			modules.Row(milliseconds(rest), share(rest), "", "", "", fmt.Sprintf("%d more", len(groups)-i))
+			break
+		}
+		modules.Row(milliseconds(m.Self), share(m.Self), fmt.Sprintf("%5d", m.Calls), milliseconds(m.Total), size(m.Peak),
+			m.Name+" "+m.ShapeText())
+	}
+	p.Printf("\n")
+	p.Table(modules)
+	return p.String()
+}
+
+// milliseconds returns a duration for a column of a table.
+func milliseconds(d time.Duration) string {
+	ms := d.Seconds() * 1e3
+	if ms >= 1e5 {
+		return fmt.Sprintf("%6.0f s", ms/1e3)
+	}
+	return fmt.Sprintf("%8.2f", ms)
+}

@@ -1,0 +1,366 @@
+package profile
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/gomflux/gomflux/internal/mlxtest"
+	"github.com/gomflux/gomflux/mlx"
+	"github.com/gomflux/gomflux/mlx/hooks"
+	"github.com/gomflux/gomflux/models/profile/tracetest"
+)
+
+// A model has two blocks of two modules each, of which attn has an inner value and mlp two outputs.
+type model struct {
+	hooks.Points
+	stop bool // evaluates after every block, as on the CPU
+}
+
+var modelModules = []string{
+	"net", "net.proj", "net.blocks.0", "net.blocks.0.attn", "net.blocks.0.mlp", "net.blocks.1", "net.blocks.1.attn",
+	"net.blocks.1.mlp",
+}
+
+func (m *model) pass(name string, out, in *mlx.Array) *mlx.Array {
+	return m.Pass(hooks.Module{Name: name, Class: "class of " + name[strings.LastIndexByte(name, '.')+1:]}, out, []hooks.Arg{{Key: "0",
+		Array: in}})
+}
+
+func (m *model) block(name string, x *mlx.Array) *mlx.Array {
+	scaled := x.Times(1.5)
+	attn := hooks.Module{Name: name + ".attn", Class: "attn"}
+	q := m.Inner(attn, "q", scaled.Matmul(scaled))
+	m.Inner(attn, hooks.Weights, q.Matmul(q)) // is not evaluated
+	y := m.pass(attn.Name, q.Plus(1), scaled)
+	mlp := y.Times(0.25)
+	m.Further(hooks.Module{Name: name + ".mlp", Class: "mlp"}, "1", mlp.Plus(2))
+	y = m.pass(name+".mlp", mlp.Times(0.5), y)
+	return m.pass(name, y.Add(x).Times(0.01), x)
+}
+
+func (m *model) forward(x *mlx.Array) *mlx.Array {
+	y := mlx.Scope(func() *mlx.Array { return m.pass("net.proj", x.Plus(1).Times(0.01), x) })
+	for i := range 2 {
+		y = mlx.Scope(func() *mlx.Array { return m.block(fmt.Sprintf("net.blocks.%d", i), y) })
+		if m.stop {
+			mlx.Eval(y)
+		}
+	}
+	return m.pass("net", y.Plus(3), x)
+}
+
+// profiled runs two steps of a model, and returns the trace and the summary.
+func profiled(t *testing.T, stop bool, size int) ([]*tracetest.Slice, *Summary, []float32) {
+	t.Helper()
+	var text bytes.Buffer
+	p := New(&text)
+	p.SetModules(modelModules)
+	var out []float32
+	active := func() (n int) {
+		mlxtest.Do(t, func() { n = mlx.ActiveMemory() })
+		return n
+	}
+	before := active()
+	mlxtest.Do(t, func() {
+		p.Attach()
+		m := &model{stop: stop, Points: hooks.Points{Func: p.Hook}}
+		end := p.BeginOther("load net")
+		x := mlx.Full(0.5, mlx.Float32, size, size)
+		mlx.Eval(x)
+		end()
+		p.BeginImage("seed 7")
+		p.BeginPhase("step")
+		for m.Step = range 2 {
+			p.BeginStep(fmt.Sprintf("step %d", m.Step+1))
+			x = m.Value("latents", m.forward(x))
+			mlx.Eval(x)
+		}
+		p.BeginPhase("decode")
+		out = x.Times(2).Floats()
+		p.EndImage()
+		p.Detach()
+	})
+	if after := active(); after != before {
+		t.Errorf("%d bytes stay in memory", after-before)
+	}
+	if p.Peak() < 4*size*size {
+		t.Errorf("peak of %d bytes, expected at least one array of %dx%[2]d", p.Peak(), size)
+	}
+	s, err := p.Close(map[string]any{"device": "cpu"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	slices, facts, err := tracetest.Check(text.Bytes())
+	if err != nil || facts["device"] != "cpu" {
+		t.Fatalf("%v, facts %v\n%s", err, facts, text.String())
+	}
+	return slices, s, out
+}
+
+// tree returns the names of slices, indented by the slices around them.
+func tree(all []*tracetest.Slice) string {
+	var b strings.Builder
+	for _, s := range all {
+		if s.Category == "host" {
+			continue
+		}
+		for outer := s.Inside; outer != nil; outer = outer.Inside {
+			b.WriteString(" ")
+		}
+		b.WriteString(s.Name + "\n")
+	}
+	return b.String()
+}
+
+const steps = `load net
+seed 7
+ step
+  step 1
+NET
+   latents
+  step 2
+NET
+   latents
+ decode
+`
+
+const net = `   net
+    proj
+    blocks.0
+     attn
+      q
+     mlp
+    blocks.1
+     attn
+      q
+     mlp`
+
+// TestTree holds that calls are nested in the trace as they were made, whether a run evaluates
+// after each block or after each step.
+func TestTree(t *testing.T) {
+	want := strings.ReplaceAll(steps, "NET", net)
+	var results [][]float32
+	for _, stop := range []bool{false, true} {
+		all, s, out := profiled(t, stop, 64)
+		results = append(results, out)
+		if got := tree(all); got != want {
+			t.Errorf("evaluating after each block %v: found\n%s\nexpected\n%s", stop, got, want)
+		}
+		checkModules(t, s)
+	}
+	m := &model{}
+	m.Func = func(hooks.Tap) (*mlx.Array, error) { return nil, nil }
+	mlxtest.Do(t, func() {
+		x := m.forward(m.forward(mlx.Full(0.5, mlx.Float32, 64, 64)))
+		results = append(results, x.Times(2).Floats())
+	})
+	for _, other := range results[:2] {
+		mlxtest.Same(t, "result", other, results[2])
+	}
+}
+
+func checkModules(t *testing.T, s *Summary) {
+	t.Helper()
+	found := map[string]int{}
+	for _, m := range s.Modules {
+		found[m.Name] = m.Calls
+		if m.Phase != "step" || m.Self > m.Total || m.Self <= 0 || m.Peak <= 0 || m.Dtype != "float32" || m.ShapeText() != "64x64" {
+			t.Errorf("%+v", *m)
+		}
+	}
+	want := map[string]int{"latents": 2, "net.blocks.0.attn:q": 2, "net.blocks.1.attn:q": 2}
+	for _, name := range modelModules {
+		want[name] = 2
+	}
+	if !maps.Equal(found, want) {
+		t.Errorf("found %v, expected %v", found, want)
+	}
+	if groups := s.Groups(); len(groups) != 7 {
+		t.Errorf("%d groups, expected 7", len(groups))
+	}
+}
+
+// TestTimes holds that every moment belongs to exactly one module or phase, and the work to the
+// module that does it.
+func TestTimes(t *testing.T) {
+	_, s, _ := profiled(t, true, 512)
+	if len(s.Steps) != 2 || len(s.Phases) != 3 || s.Overhead <= 0 {
+		t.Fatalf("%+v", s)
+	}
+	phase := s.Phases[1]
+	sum := phase.Self + phase.Host
+	for _, m := range s.Modules {
+		sum += m.Self
+	}
+	if d := (sum - phase.Duration).Abs(); phase.Name != "step" || d > phase.Duration/100 {
+		t.Errorf("phase %+v: the times of its parts add up to %v", phase, sum)
+	}
+	steps := s.Steps[0].Duration + s.Steps[1].Duration
+	if d := (steps - phase.Duration).Abs(); d > phase.Duration/20+time.Millisecond {
+		t.Errorf("steps take %v of %v", steps, phase.Duration)
+	}
+	matmul := map[string]bool{"net.blocks.*.attn:q": true}
+	if first := s.Groups()[0]; !matmul[first.Name] || first.Calls != 4 {
+		t.Errorf("most time has %+v, expected the matrix product", *first)
+	}
+	for _, m := range s.Modules {
+		if m.Name == "net.blocks.0.attn" && m.Total < 2*m.Self {
+			t.Errorf("%s: %v in all, %v without the matrix product inside", m.Name, m.Total, m.Self)
+		}
+	}
+}
+
+// TestInside charges what a module evaluates itself to it, also after its inner values.
+func TestInside(t *testing.T) {
+	p := New(&bytes.Buffer{})
+	p.SetModules([]string{"net", "net.attn"})
+	mlxtest.Do(t, func() {
+		p.Attach()
+		p.BeginPhase("step")
+		m := &model{Points: hooks.Points{Func: p.Hook}}
+		x := mlx.Full(0.5, mlx.Float32, 512, 512)
+		m.Inner(hooks.Module{Name: "net.attn", Class: "attn"}, "q", x)
+		x = x.Matmul(x)
+		mlx.Eval(x)
+		m.pass("net", m.pass("net.attn", x.Plus(1), x), x).Floats()
+		p.Detach()
+	})
+	s, err := p.Close(nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if first := s.Groups()[0]; first.Name != "net.attn" || first.Calls != 1 {
+		t.Errorf("most time has %+v, expected net.attn", *first)
+	}
+}
+
+// TestFrees holds that calls that were never evaluated do not stay in memory.
+func TestFrees(t *testing.T) {
+	mlxtest.Do(t, func() {
+		before := mlx.ActiveMemory()
+		p := New(&bytes.Buffer{})
+		p.Attach()
+		mlx.WithScope(func() {
+			x := mlx.Full(0.5, mlx.Float32, 512, 512)
+			mlx.Eval(x)
+			m := &model{Points: hooks.Points{Func: p.Hook}}
+			m.forward(x)
+			m.Further(hooks.Module{Name: "a", Class: "a"}, "1", x)
+		})
+		if mlx.ActiveMemory() == before {
+			t.Error("the profiler holds no arrays, so this tests nothing")
+		}
+		p.Detach()
+		if after := mlx.ActiveMemory(); after != before {
+			t.Errorf("%d bytes stay in memory", after-before)
+		}
+		mlx.Eval(mlx.Full(0.5, mlx.Float32, 2)) // is not watched any longer
+		if s, err := p.Close(nil); err != nil || !s.Empty() {
+			t.Errorf("%v, %v", s, err)
+		}
+	})
+}
+
+// TestEnds ends a profile in the middle of a step: the trace is whole.
+func TestEnds(t *testing.T) {
+	var text bytes.Buffer
+	p := New(&text)
+	p.SetModules(modelModules)
+	failed := errors.New("failed")
+	err := mlxtest.Try(func() {
+		p.Attach()
+		p.BeginImage("seed 7")
+		p.BeginPhase("step")
+		p.BeginStep("step 1")
+		m := &model{stop: true}
+		m.Func = func(tap hooks.Tap) (*mlx.Array, error) {
+			if tap.Name == "net.blocks.1" {
+				return nil, failed
+			}
+			return p.Hook(tap)
+		}
+		m.forward(mlx.Full(0.5, mlx.Float32, 64, 64))
+	})
+	if !errors.Is(err, failed) {
+		t.Fatal(err)
+	}
+	mlxtest.Do(t, p.Detach)
+	s, err := p.Close(nil)
+	if err != nil || s.Empty() || len(s.Steps) != 1 {
+		t.Errorf("%+v, %v", s, err)
+	}
+	all, _, err := tracetest.Check(text.Bytes())
+	if want := "seed 7\n step\n  step 1\n   net\n    proj\n    blocks.0\n     attn\n      q\n     mlp\n"; err != nil || tree(all) != want {
+		t.Errorf("%v\n%s", err, tree(all))
+	}
+}
+
+// TestOther holds that loading and callbacks do not count as time of the phase.
+func TestOther(t *testing.T) {
+	now := time.Duration(0)
+	p := New(&bytes.Buffer{})
+	p.now = func() time.Duration { now += time.Second; return now }
+	p.BeginImage("seed 7")            // 1
+	p.BeginPhase("encode")            // 2
+	p.BeginOther("load text_encoder") // 3
+	p.BeginOther("load text_encoder") // goes on
+	p.BeginOther("load transformer")  // 4, 5
+	p.BeginStep("step 1")             // 6, 7
+	s, err := p.Close(nil)            // 8 to 10
+	if err != nil {
+		t.Fatal(err)
+	}
+	var found []string
+	for _, p := range s.Phases {
+		found = append(found, fmt.Sprintf("%s %d %v %v", p.Name, p.Count, p.Duration, p.Host))
+	}
+	if want := []string{"load 2 2s 2s", "encode 1 5s 5s"}; !slices.Equal(found, want) {
+		t.Errorf("found %q, expected %q", found, want)
+	}
+}
+
+type fullDisk struct{ room int }
+
+var errFull = errors.New("no space left on device")
+
+func (d *fullDisk) Write(text []byte) (int, error) {
+	if d.room -= len(text); d.room < 0 {
+		return 0, errFull
+	}
+	return len(text), nil
+}
+
+func TestWriteError(t *testing.T) {
+	for _, room := range []int{0, 1 << 16} {
+		p := New(&fullDisk{room})
+		for range 1000 {
+			p.BeginPhase("step")
+		}
+		if s, err := p.Close(nil); !errors.Is(err, errFull) || s.Phases[0].Count != 1000 {
+			t.Errorf("%v, %+v", err, s)
+		}
+	}
+}
+
+func TestGroups(t *testing.T) {
+	s := Summary{Modules: []*Module{
+		{Name: "net.layers.0.net.2", Self: 1, Total: 3, Calls: 1, Peak: 5, Shape: []int{2, 3}},
+		{Name: "net.layers.1.net.2", Self: 1, Total: 3, Calls: 2, Peak: 4, Shape: []int{2, 3}},
+		{Name: "net.layers.2.net.2", Self: 4, Total: 4, Calls: 1, Peak: 4, Shape: []int{4, 3}},
+		{Name: "net.x_embedder.2-1", Self: 3, Total: 3, Calls: 1},
+	}}
+	var found []string
+	for _, g := range s.Groups() {
+		found = append(found, fmt.Sprint(g.Name, g.Self, g.Total, g.Calls, g.Peak, g.ShapeText()))
+	}
+	want := []string{"net.layers.2.net.24ns 4ns 1 44x3", "net.x_embedder.2-13ns 3ns 1 0", "net.layers.*.net.22ns 6ns 3 52x3"}
+	if !slices.Equal(found, want) || s.Modules[0].Calls != 1 {
+		t.Errorf("found %q, expected %q", found, want)
+	}
+}
