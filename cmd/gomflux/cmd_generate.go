@@ -78,11 +78,11 @@ can be recorded, because the disk is full, say, the image is made all the same.
 PROFILING
 --profile FILE evaluates every module by itself, and writes the times, with
 MLX's active, peak and cache memory, as a trace that ui.perfetto.dev and
-chrome://tracing open. A table on standard error has the phases, and the modules
-with the longest times without the modules inside them; modules that differ in
-their numbers, but not in the shape of their output, share a row. --quiet leaves
-it out. The image is the same, but the run is slower. A run that fails or is
-interrupted leaves the trace of what has run.
+chrome://tracing open. Tables on standard error have the phases, and the classes
+and modules with the longest times; self is without the modules inside. Modules
+that differ in their numbers, but not in the shape of their output, share a row.
+--quiet leaves the tables out. The run is slower, but on the CPU its image is
+the same. If it fails or is interrupted, the trace has what has run.
 
 Ctrl-C ends the run as soon as possible and leaves no partial file; a second
 Ctrl-C ends it immediately.

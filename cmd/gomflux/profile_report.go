@@ -1,7 +1,9 @@
 package main
 
 import (
+	"cmp"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/gomflux/gomflux/cmd/gomflux/internal/ui"
@@ -16,8 +18,8 @@ type profileReport struct {
 	partial bool // the run has failed
 }
 
-// profileRows is the number of modules in the table.
-const profileRows = 25
+// profileRows and profileClasses are the numbers of modules and of their classes in the tables.
+const profileRows, profileClasses = 25, 8
 
 // The JSON line of a profile.
 type (
@@ -93,22 +95,26 @@ func (r profileReport) text() string {
 			milliseconds(phase.Self), milliseconds(phase.Host), size(phase.Peak), phase.Name)
 	}
 	p.Table(phases)
-	groups := r.summary.Groups()
-	modules := ui.Table{{" self ms", " share", "calls", "total ms", "    peak", "module"}}
-	for i, m := range groups {
-		if i == profileRows {
-			var rest time.Duration
-			for _, m := range groups[i:] {
-				rest += m.Self
+	table := func(name string, all []*profile.Module, most int) {
+		p.Printf("\n")
+		t := ui.Table{{" self ms", " share", "calls", "total ms", "    peak", name}}
+		for i, m := range all {
+			if i == most {
+				var rest time.Duration
+				for _, m := range all[i:] {
+					rest += m.Self
+				}
+				t.Row(milliseconds(rest), share(rest), "", "", "", fmt.Sprintf("%d more", len(all)-i))
+				break
 			}
-			modules.Row(milliseconds(rest), share(rest), "", "", "", fmt.Sprintf("%d more", len(groups)-i))
-			break
+			t.Row(milliseconds(m.Self), share(m.Self), fmt.Sprintf("%5d", m.Calls), milliseconds(m.Total), size(m.Peak),
+				strings.TrimSpace(cmp.Or(m.Name, "values between modules")+" "+m.ShapeText()))
 		}
-		modules.Row(milliseconds(m.Self), share(m.Self), fmt.Sprintf("%5d", m.Calls), milliseconds(m.Total), size(m.Peak),
-			m.Name+" "+m.ShapeText())
+		p.Table(t)
 	}
-	p.Printf("\n")
-	p.Table(modules)
+	table("class", r.summary.Classes(), profileClasses)
+	table("module", r.summary.Groups(), profileRows)
+	p.Printf("\nthe smallest evaluation takes %.3f ms, and every call has at least one\n", r.summary.Overhead.Seconds()*1e3)
 	return p.String()
 }
 

@@ -28,12 +28,11 @@ var modelModules = []string{
 }
 
 func (m *model) pass(name string, out, in *mlx.Array) *mlx.Array {
-	return m.Pass(hooks.Module{Name: name, Class: "class of " + name[strings.LastIndexByte(name, '.')+1:]}, out, []hooks.Arg{{Key: "0",
-		Array: in}})
+	return m.Pass(hooks.Module{Name: name, Class: "class"}, out, []hooks.Arg{{Key: "0", Array: in}})
 }
 
 func (m *model) block(name string, x *mlx.Array) *mlx.Array {
-	scaled := x.Times(1.5)
+	scaled := x.Matmul(x)
 	attn := hooks.Module{Name: name + ".attn", Class: "attn"}
 	q := m.Inner(attn, "q", scaled.Matmul(scaled))
 	m.Inner(attn, hooks.Weights, q.Matmul(q)) // is not evaluated
@@ -205,9 +204,11 @@ func TestTimes(t *testing.T) {
 	if d := (steps - phase.Duration).Abs(); d > phase.Duration/20+time.Millisecond {
 		t.Errorf("steps take %v of %v", steps, phase.Duration)
 	}
-	matmul := map[string]bool{"net.blocks.*.attn:q": true}
-	if first := s.Groups()[0]; !matmul[first.Name] || first.Calls != 4 {
-		t.Errorf("most time has %+v, expected the matrix product", *first)
+	groups := s.Groups() // the two first have a matrix product each
+	first, second := groups[0], groups[1]
+	if min(first.Name, second.Name) != "net.blocks.*" || max(first.Name, second.Name) != "net.blocks.*.attn:q" || first.Calls != 4 ||
+		second.Self < 2*groups[2].Self {
+		t.Errorf("most time have %+v and %+v, more than %+v; expected the modules with matrix products", *first, *second, *groups[2])
 	}
 	for _, m := range s.Modules {
 		if m.Name == "net.blocks.0.attn" && m.Total < 2*m.Self {
@@ -216,27 +217,40 @@ func TestTimes(t *testing.T) {
 	}
 }
 
-// TestInside charges what a module evaluates itself to it, also after its inner values.
+// TestInside charges what a module evaluates itself to it, also after its inner values. A list of
+// modules, which has no output, ends with the module around it.
 func TestInside(t *testing.T) {
-	p := New(&bytes.Buffer{})
-	p.SetModules([]string{"net", "net.attn"})
+	var text bytes.Buffer
+	p := New(&text)
+	p.SetModules([]string{"net", "net.list", "net.list.attn"})
 	mlxtest.Do(t, func() {
 		p.Attach()
 		p.BeginPhase("step")
 		m := &model{Points: hooks.Points{Func: p.Hook}}
 		x := mlx.Full(0.5, mlx.Float32, 512, 512)
-		m.Inner(hooks.Module{Name: "net.attn", Class: "attn"}, "q", x)
+		m.Inner(hooks.Module{Name: "net.list.attn", Class: "attn"}, "q", x)
 		x = x.Matmul(x)
 		mlx.Eval(x)
-		m.pass("net", m.pass("net.attn", x.Plus(1), x), x).Floats()
+		x = m.pass("net.list.attn", x.Plus(1), x)
+		mlx.Eval(x)
+		m.pass("net", x.Plus(1), x).Floats()
 		p.Detach()
 	})
 	s, err := p.Close(nil)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if first := s.Groups()[0]; first.Name != "net.attn" || first.Calls != 1 {
-		t.Errorf("most time has %+v, expected net.attn", *first)
+	if first := s.Groups()[0]; first.Name != "net.list.attn" || first.Calls != 1 || first.Self < s.Phases[0].Evaluated/2 {
+		t.Errorf("most time has %+v, expected net.list.attn in %+v", *first, s.Phases[0])
+	}
+	all, _, err := tracetest.Check(text.Bytes())
+	if want := "step\n net\n  list\n   attn\n    q\n"; err != nil || tree(all) != want {
+		t.Errorf("%v\n%s", err, tree(all))
+	}
+	for _, m := range s.Modules {
+		if m.Name == "net.list" != (m.Class == "") && m.Name != "net.list.attn:q" {
+			t.Errorf("%+v", *m)
+		}
 	}
 }
 
@@ -350,17 +364,27 @@ func TestWriteError(t *testing.T) {
 
 func TestGroups(t *testing.T) {
 	s := Summary{Modules: []*Module{
-		{Name: "net.layers.0.net.2", Self: 1, Total: 3, Calls: 1, Peak: 5, Shape: []int{2, 3}},
-		{Name: "net.layers.1.net.2", Self: 1, Total: 3, Calls: 2, Peak: 4, Shape: []int{2, 3}},
-		{Name: "net.layers.2.net.2", Self: 4, Total: 4, Calls: 1, Peak: 4, Shape: []int{4, 3}},
+		{Name: "net.layers.0.net.2", Class: "a", Self: 1, Total: 3, Calls: 1, Peak: 5, Shape: []int{2, 3}},
+		{Name: "net.layers.1.net.2", Class: "a", Self: 1, Total: 3, Calls: 2, Peak: 4, Shape: []int{2, 3}},
+		{Name: "net.layers.0.net.0", Class: "b", Self: 1, Total: 1, Calls: 1, Peak: 9, Shape: []int{2, 3}},
+		{Name: "net.layers.2.net.2", Class: "a", Self: 4, Total: 4, Calls: 1, Peak: 4, Shape: []int{4, 3}},
 		{Name: "net.x_embedder.2-1", Self: 3, Total: 3, Calls: 1},
 	}}
-	var found []string
-	for _, g := range s.Groups() {
-		found = append(found, fmt.Sprint(g.Name, g.Self, g.Total, g.Calls, g.Peak, g.ShapeText()))
+	rows := func(all []*Module) (found []string) {
+		for _, m := range all {
+			found = append(found, fmt.Sprint(m.Name, m.Self, m.Total, m.Calls, m.Peak, m.ShapeText()))
+		}
+		return found
 	}
-	want := []string{"net.layers.2.net.24ns 4ns 1 44x3", "net.x_embedder.2-13ns 3ns 1 0", "net.layers.*.net.22ns 6ns 3 52x3"}
-	if !slices.Equal(found, want) || s.Modules[0].Calls != 1 {
-		t.Errorf("found %q, expected %q", found, want)
+	want := []string{
+		"net.layers.2.net.24ns 4ns 1 44x3", "net.x_embedder.2-13ns 3ns 1 0", "net.layers.*.net.22ns 6ns 3 52x3",
+		"net.layers.0.net.01ns 1ns 1 92x3",
+	}
+	if found := rows(s.Groups()); !slices.Equal(found, want) || s.Modules[0].Calls != 1 {
+		t.Errorf("groups %q, expected %q", found, want)
+	}
+	want = []string{"a6ns 10ns 4 5", "3ns 3ns 1 0", "b1ns 1ns 1 9"}
+	if found := rows(s.Classes()); !slices.Equal(found, want) {
+		t.Errorf("classes %q, expected %q", found, want)
 	}
 }
