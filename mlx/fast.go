@@ -19,6 +19,9 @@ func handleOrNil(a *Array) uintptr {
 
 // RMSNorm is x·rsqrt(mean(x²)+eps)·weight over the last axis; weight may be nil.
 func (a *Array) RMSNorm(weight *Array, eps float32) *Array {
+	if y := a.rmsNormOnHost(weight, eps); y != nil {
+		return y
+	}
 	var r uintptr
 	check(mlxc.FastRmsNorm(&r, a.h(), handleOrNil(weight), eps, stream))
 	return wrap(r)
@@ -27,6 +30,9 @@ func (a *Array) RMSNorm(weight *Array, eps float32) *Array {
 // LayerNorm is (x-mean)·rsqrt(var+eps)·weight+bias over the last axis, with the
 // biased variance; weight and bias may be nil.
 func (a *Array) LayerNorm(weight, bias *Array, eps float32) *Array {
+	if y := a.layerNormOnHost(weight, bias, eps); y != nil {
+		return y
+	}
 	var r uintptr
 	check(mlxc.FastLayerNorm(&r, a.h(), handleOrNil(weight), handleOrNil(bias), eps, stream))
 	return wrap(r)
@@ -37,6 +43,9 @@ func (a *Array) LayerNorm(weight, bias *Array, eps float32) *Array {
 // and v. The optional mask is added to the scores or, if it is boolean,
 // true where a query sees a key.
 func Attention(q, k, v *Array, scale float32, mask *Array) *Array {
+	if y := attentionOnHost(q, k, v, scale, mask, false); y != nil {
+		return y
+	}
 	mode := ""
 	if mask != nil {
 		mode = "array"
@@ -71,6 +80,9 @@ func queriesAtOnce(q, k *Array) int {
 
 // CausalAttention is [Attention] in which a query sees no later key.
 func CausalAttention(q, k, v *Array, scale float32) *Array {
+	if y := attentionOnHost(q, k, v, scale, nil, true); y != nil {
+		return y
+	}
 	return attention(q, k, v, scale, "causal", nil)
 }
 

@@ -67,7 +67,12 @@ func (a *Array) Rsqrt() *Array   { return a.unary(mlxc.Rsqrt) }
 func (a *Array) IsFinite() *Array { return a.unary(mlxc.Isfinite) }
 
 // SiLU is x·sigmoid(x).
-func (a *Array) SiLU() *Array { return a.Mul(a.Sigmoid()) }
+func (a *Array) SiLU() *Array {
+	if onHost(a) {
+		return a.siluOnHost(1)
+	}
+	return a.Mul(a.Sigmoid())
+}
 
 // GELU is x·Φ(x), with the normal distribution's Φ, in float32 inside.
 func (a *Array) GELU() *Array {
@@ -78,13 +83,21 @@ func (a *Array) GELU() *Array {
 // GELUTanh is [Array.GELU] with the approximation by tanh (gelu_new), in
 // float32 inside.
 func (a *Array) GELUTanh() *Array {
+	if onHost(a) {
+		return a.geluTanhOnHost()
+	}
 	x := a.AsType(Float32)
 	u := x.Square().Mul(x).Times(0.044715).Add(x).Times(math.Sqrt(2 / math.Pi))
 	return x.Times(0.5).Mul(u.Tanh().Plus(1)).AsType(a.Dtype())
 }
 
 // QuickGELU is x·sigmoid(1.702·x).
-func (a *Array) QuickGELU() *Array { return a.Mul(a.Times(1.702).Sigmoid()) }
+func (a *Array) QuickGELU() *Array {
+	if onHost(a) {
+		return a.siluOnHost(1.702)
+	}
+	return a.Mul(a.Times(1.702).Sigmoid())
+}
 
 // Round rounds half to even.
 func (a *Array) Round() *Array {
@@ -138,10 +151,21 @@ func (a *Array) Conv2d(weight *Array, stride, padding int) *Array {
 // GroupedConv2d is [Array.Conv2d] for channels in groups, with weight
 // [Cout, kH, kW, Cin/groups]: the outputs of a group depend on its inputs only.
 func (a *Array) GroupedConv2d(weight *Array, stride, padding, groups int) *Array {
+	if y := a.convOnHost(weight, nil, stride, padding, groups); y != nil {
+		return y
+	}
 	var r uintptr
 	s, p := int32(stride), int32(padding)
 	check(mlxc.Conv2d(&r, a.h(), weight.h(), s, s, p, p, 1, 1, int32(groups), stream))
 	return wrap(r)
+}
+
+// BiasedConv2d is [Array.GroupedConv2d] with a bias [Cout].
+func (a *Array) BiasedConv2d(weight, bias *Array, stride, padding, groups int) *Array {
+	if y := a.convOnHost(weight, bias, stride, padding, groups); y != nil {
+		return y
+	}
+	return a.GroupedConv2d(weight, stride, padding, groups).Add(bias)
 }
 
 // Conv3d convolves x [N, D, H, W, Cin] with weight [Cout, kD, kH, kW, Cin] in steps
@@ -191,6 +215,9 @@ func (a *Array) AllFinite() (ok bool) {
 
 // Softmax normalises along the last axis, in float32 inside.
 func (a *Array) Softmax() *Array {
+	if onHost(a) && a.Ndim() > 0 {
+		return a.softmaxOnHost()
+	}
 	var r uintptr
 	check(mlxc.SoftmaxAxis(&r, a.h(), -1, true, stream))
 	return wrap(r)

@@ -360,7 +360,7 @@ type zimageFeedForward struct {
 }
 
 func (f *zimageFeedForward) Forward(x *mlx.Array) *mlx.Array {
-	return f.Tap(f.W2.Forward(f.W1.Forward(x).SiLU().Mul(f.W3.Forward(x))), x)
+	return f.Tap(f.W2.Forward(mlx.SwiGLU(f.W1.Forward(x), f.W3.Forward(x))), x)
 }
 
 // zimageFinal is FinalLayer.

@@ -97,8 +97,8 @@ func (s stage) stripThen(x *mlx.Array, budget int64, then func(y *mlx.Array, lo,
 		top, bottom := max(0, -from), max(0, to-inputRows)
 		y := mlx.Scope(func() *mlx.Array { return s.input(x, stats, from+top, to-bottom) })
 		mlx.Eval(y) // frees the temporaries of the norm before the convolution allocates its own
-		y = y.Pad([]int{0, top, s.before, 0}, []int{0, bottom, s.after, 0}, 0).GroupedConv2d(weight, stride, 0, s.conv.Groups)
-		return then(y.Add(bias), lo, hi)
+		y = y.Pad([]int{0, top, s.before, 0}, []int{0, bottom, s.after, 0}, 0).BiasedConv2d(weight, bias, stride, 0, s.conv.Groups)
+		return then(y, lo, hi)
 	}
 	step := m.rows(s, in)
 	if step >= out.h {

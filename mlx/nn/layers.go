@@ -169,8 +169,8 @@ func NewCausalConv3d(in, out, kernel, padding int) *Conv2d {
 }
 
 func (c *Conv2d) Forward(x *mlx.Array) *mlx.Array {
-	y := x.GroupedConv2d(c.Weight.As(x.Dtype()), c.Stride, c.Padding, c.Groups)
-	return c.TapImage(y.Add(c.Bias.As(x.Dtype())), x)
+	y := x.BiasedConv2d(c.Weight.As(x.Dtype()), c.Bias.As(x.Dtype()), c.Stride, c.Padding, c.Groups)
+	return c.TapImage(y, x)
 }
 
 // WidenFP16 converts float16 to float32, and returns other dtypes unchanged. It is for

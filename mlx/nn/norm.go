@@ -83,6 +83,9 @@ type Statistics struct{ Mean, Rstd *mlx.Array }
 // rows of x [N, H, W, C] at a time, and evaluates after each part unless there is only
 // one. The result does not depend on rows.
 func (n *GroupNorm) Statistics(x *mlx.Array, rows int) Statistics {
+	if mean, rstd := x.GroupStatisticsOnHost(n.Groups, n.Eps); mean != nil {
+		return Statistics{mean, rstd}
+	}
 	c := x.Dim(3)
 	channels := func(groups *mlx.Array) *mlx.Array {
 		return groups.BroadcastTo(x.Dim(0), 1, 1, n.Groups, c/n.Groups).Reshape(x.Dim(0), 1, 1, c)
@@ -116,6 +119,9 @@ func (n *GroupNorm) mean(x *mlx.Array, rows int, f func(*mlx.Array) *mlx.Array) 
 
 // Apply normalizes any rows of the x with these statistics. Hooks do not see it.
 func (n *GroupNorm) Apply(x *mlx.Array, s Statistics) *mlx.Array {
+	if y := x.NormalizeOnHost(s.Mean, s.Rstd, n.Weight.As(mlx.Float32), n.Bias.As(mlx.Float32)); y != nil {
+		return y
+	}
 	y := x.AsType(mlx.Float32).Sub(s.Mean).Mul(s.Rstd)
 	return y.Mul(n.Weight.As(mlx.Float32)).Add(n.Bias.As(mlx.Float32)).AsType(x.Dtype())
 }

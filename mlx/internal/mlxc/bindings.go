@@ -21,6 +21,7 @@ var (
 	ArrayNewFloat32               func(val float32) uintptr
 	ArrayShape                    func(arr uintptr) unsafe.Pointer
 	ArraySize                     func(arr uintptr) uintptr
+	ArrayStrides                  func(arr uintptr) unsafe.Pointer
 	Astype                        func(res *uintptr, a uintptr, dtype int32, s uintptr) int32
 	BroadcastTo                   func(res *uintptr, a uintptr, shape *int32, shape_num uintptr, s uintptr) int32
 	ClearCache                    func() int32
@@ -141,6 +142,7 @@ var functions = []function{
 	{"mlx_array_new_float32", &ArrayNewFloat32},
 	{"mlx_array_shape", &ArrayShape},
 	{"mlx_array_size", &ArraySize},
+	{"mlx_array_strides", &ArrayStrides},
 	{"mlx_astype", &Astype},
 	{"mlx_broadcast_to", &BroadcastTo},
 	{"mlx_clear_cache", &ClearCache},

@@ -1,0 +1,256 @@
+package mlx
+
+import (
+	"math"
+	"runtime"
+	"slices"
+	"unsafe"
+
+	"github.com/gomflux/gomflux/mlx/internal/host"
+	"github.com/gomflux/gomflux/mlx/internal/mlxc"
+)
+
+// On Linux CPUs, MLX computes exponentials one at a time on one thread, and norms, rotary embeddings
+// and attention in many passes over memory. The operations below evaluate their inputs and compute
+// on the arrays' memory with package host. On a Mac, MLX's own operations use vectors.
+
+// useHost is false where MLX's operations are used on the CPU, too. Tests change it.
+var useHost = runtime.GOOS == "linux"
+
+// onHost reports whether an operation on arrays is computed by package host: on the CPU, in float32,
+// and not within a function that MLX compiles, where arrays have no elements. Arrays may be nil.
+func onHost(arrays ...*Array) bool {
+	if !useHost || device != CPU || thread.tracing > 0 {
+		return false
+	}
+	return !slices.ContainsFunc(arrays, func(a *Array) bool { return a != nil && (a.Dtype() != Float32 || a.Size() == 0) })
+}
+
+// hostData returns the elements of an evaluated array in row-major order. They are valid
+// as long as the array is.
+func (a *Array) hostData() []float32 {
+	return unsafe.Slice((*float32)(mlxc.ArrayDataUint8(a.h())), a.Size())
+}
+
+// hostInputs evaluates arrays, of which some may be nil, in row-major order.
+func hostInputs(arrays ...*Array) [][]float32 {
+	rows, data := make([]*Array, 0, len(arrays)), make([][]float32, len(arrays))
+	for _, a := range arrays {
+		if a != nil {
+			rows = append(rows, a.Contiguous())
+		}
+	}
+	Eval(rows...)
+	for i, a := range arrays {
+		if a != nil {
+			data[i], rows = rows[0].hostData(), rows[1:]
+		}
+	}
+	return data
+}
+
+// hostOutput returns a new array, and its elements to write to. Nothing else may use the array
+// before they are written.
+func hostOutput(shape ...int) (*Array, []float32) {
+	a := Zeros(Float32, shape...)
+	Eval(a)
+	return a, a.hostData()
+}
+
+// mapOnHost returns f of the inputs in the shape of the first of them.
+func mapOnHost(f func(dst []float32, in [][]float32), inputs ...*Array) *Array {
+	return Scope(func() *Array {
+		in := hostInputs(inputs...)
+		out, dst := hostOutput(inputs[0].Shape()...)
+		f(dst, in)
+		return out
+	})
+}
+
+func (a *Array) siluOnHost(factor float32) *Array {
+	return mapOnHost(func(dst []float32, in [][]float32) { host.SiLU(dst, in[0], factor) }, a)
+}
+
+func (a *Array) geluTanhOnHost() *Array {
+	return mapOnHost(func(dst []float32, in [][]float32) { host.GELUTanh(dst, in[0]) }, a)
+}
+
+func (a *Array) softmaxOnHost() *Array {
+	n := a.Dim(-1)
+	return mapOnHost(func(dst []float32, in [][]float32) { host.Softmax(dst, in[0], n) }, a)
+}
+
+// SwiGLU is SiLU(gate)·x.
+func SwiGLU(gate, x *Array) *Array {
+	if !onHost(gate, x) || !slices.Equal(gate.Shape(), x.Shape()) {
+		return gate.SiLU().Mul(x)
+	}
+	return mapOnHost(func(dst []float32, in [][]float32) { host.SwiGLU(dst, in[0], in[1]) }, gate, x)
+}
+
+func (a *Array) rmsNormOnHost(weight *Array, eps float32) *Array {
+	if !onHost(a, weight) || !a.hasFeatures(weight) {
+		return nil
+	}
+	n := a.Dim(-1)
+	return mapOnHost(func(dst []float32, in [][]float32) { host.RMSNorm(dst, in[0], in[1], n, float64(eps)) }, a, weight)
+}
+
+func (a *Array) layerNormOnHost(weight, bias *Array, eps float32) *Array {
+	if !onHost(a, weight, bias) || (weight == nil) != (bias == nil) || !a.hasFeatures(weight, bias) {
+		return nil
+	}
+	n := a.Dim(-1)
+	return mapOnHost(func(dst []float32, in [][]float32) {
+		host.LayerNorm(dst, in[0], in[1], in[2], n, float64(eps))
+	}, a, weight, bias)
+}
+
+// hasFeatures reports whether vectors, which may be nil, have an element for each feature of a.
+func (a *Array) hasFeatures(vectors ...*Array) bool {
+	return a.Ndim() > 0 && !slices.ContainsFunc(vectors, func(v *Array) bool {
+		return v != nil && (v.Ndim() != 1 || v.Dim(0) != a.Dim(-1))
+	})
+}
+
+// GroupStatisticsOnHost returns the mean of each channel's group in images [N, H, W, C], and the
+// reciprocal of its standard deviation, [N, 1, 1, C], on a Linux CPU in float32, and nil elsewhere.
+func (a *Array) GroupStatisticsOnHost(groups int, eps float64) (mean, rstd *Array) {
+	if !onHost(a) || a.Ndim() != 4 || groups < 1 || a.Dim(3)%groups != 0 {
+		return nil, nil
+	}
+	out := Scopes(func() []*Array {
+		n, c, data := a.Dim(0), a.Dim(3), hostInputs(a)[0]
+		mean, rstd, size := make([]float32, n*c), make([]float32, n*c), len(data)/n
+		for i := range n {
+			host.GroupStatistics(mean[i*c:(i+1)*c], rstd[i*c:(i+1)*c], data[i*size:(i+1)*size], c, groups, eps)
+		}
+		return []*Array{FromFloat32(mean, n, 1, 1, c), FromFloat32(rstd, n, 1, 1, c)}
+	})
+	return out[0], out[1]
+}
+
+// NormalizeOnHost is (a-mean)·rstd·weight+bias for images [N, H, W, C] with statistics [N, 1, 1, C] and
+// weight and bias [C], on a Linux CPU in float32, and nil elsewhere.
+func (a *Array) NormalizeOnHost(mean, rstd, weight, bias *Array) *Array {
+	if !onHost(a, mean, rstd, weight, bias) || a.Ndim() != 4 || !a.hasFeatures(weight, bias) {
+		return nil
+	}
+	n, c := a.Dim(0), a.Dim(3)
+	if mean.Size() != n*c || rstd.Size() != n*c {
+		return nil
+	}
+	return mapOnHost(func(dst []float32, in [][]float32) {
+		x, mean, rstd, weight, bias := in[0], in[1], in[2], in[3], in[4]
+		scale, size := make([]float32, c), len(x)/n
+		for i := range n {
+			for j := range scale {
+				scale[j] = rstd[i*c+j] * weight[j]
+			}
+			host.Normalize(dst[i*size:(i+1)*size], x[i*size:(i+1)*size], mean[i*c:(i+1)*c], scale, bias)
+		}
+	}, a, mean, rstd, weight, bias)
+}
+
+// RotateOnHost applies a rotary embedding, cos and sin [L, D/2], to the pairs (2i, 2i+1) of a
+// [B, H, L, D], on a Linux CPU in float32, and returns nil elsewhere.
+func (a *Array) RotateOnHost(cos, sin *Array) *Array {
+	if !onHost(a, cos, sin) || a.Ndim() != 4 || a.Dim(3)%2 != 0 || cos.Size() != a.Dim(2)*a.Dim(3)/2 || sin.Size() != cos.Size() {
+		return nil
+	}
+	heads, length, dim := a.Dim(1), a.Dim(2), a.Dim(3)
+	y := mapOnHost(func(dst []float32, in [][]float32) {
+		host.Rotate(dst, in[0], in[1], in[2], length, heads, dim)
+	}, a.Transpose(0, 2, 1, 3), cos, sin) // the order in memory, of the product that computed it
+	return y.Transpose(0, 2, 1, 3)
+}
+
+// convOnHost returns nil if a convolution must be computed by MLX.
+func (a *Array) convOnHost(weight, bias *Array, stride, padding, groups int) *Array {
+	if !onHost(a, weight, bias) || !host.Vector() || groups != 1 || a.Ndim() != 4 || weight.Ndim() != 4 {
+		return nil
+	}
+	c := &host.Conv{In: weight.Dim(3), Out: weight.Dim(0), Kernel: weight.Dim(1), Stride: stride, Padding: padding}
+	n, h, w := a.Dim(0), a.Dim(1), a.Dim(2)
+	if c.In != a.Dim(3) || c.Kernel != weight.Dim(2) || stride < 1 || padding < 0 || min(h, w)+2*padding < c.Kernel ||
+		bias != nil && (bias.Ndim() != 1 || bias.Dim(0) != c.Out) {
+		return nil
+	}
+	return Scope(func() *Array {
+		in := hostInputs(a, weight, bias)
+		c.Weight, c.Bias = in[1], in[2]
+		out, dst := hostOutput(n, c.Size(h), c.Size(w), c.Out)
+		c.Run(dst, in[0], n, h, w)
+		return out
+	})
+}
+
+// attentionOnHost returns nil if attention must be computed by MLX.
+func attentionOnHost(q, k, v *Array, scale float32, mask *Array, causal bool) *Array {
+	if !onHost(q, k, v) || !host.Vector() || !(scale > 0) || q.Ndim() != 4 || k.Ndim() != 4 || v.Ndim() != 4 {
+		return nil
+	}
+	b, heads, lq, lk := q.Dim(0), q.Dim(1), q.Dim(2), k.Dim(2)
+	if !slices.Equal(k.Shape()[:3], v.Shape()[:3]) || k.Dim(0) != b || k.Dim(3) != q.Dim(3) || heads%k.Dim(1) != 0 || causal && lq > lk {
+		return nil
+	}
+	if mask != nil && (mask.Dtype() != Bool && mask.Dtype() != Float32 || mask.Ndim() > 4) {
+		return nil
+	}
+	return Scope(func() *Array {
+		if mask != nil && mask.Dtype() == Bool { // as MLX hides keys
+			mask = Where(mask, Scalar(0, Float32), Scalar(-math.MaxFloat32, Float32))
+		}
+		if mask != nil {
+			mask = mask.BroadcastTo(b, heads, lq, lk)
+		}
+		in := []host.Heads{hostHeads(q), hostHeads(k), hostHeads(v)}
+		out, dst := hostOutput(b, lq, heads, v.Dim(3))
+		result := host.Heads{Data: dst, Batch: b, Heads: heads, Len: lq, Dim: v.Dim(3),
+			BatchStride: lq * heads * v.Dim(3), Stride: v.Dim(3), Row: heads * v.Dim(3)}
+		host.Attention(result, in[0], in[1], in[2], scale, hostMask(mask), causal)
+		return out.Transpose(0, 2, 1, 3)
+	})
+}
+
+// hostHeads evaluates a [B, H, L, D], in its order in memory if its last axis is contiguous.
+func hostHeads(a *Array) host.Heads {
+	Eval(a)
+	data, strides := a.strided()
+	if strides[3] != 1 && a.Dim(3) > 1 {
+		a = a.Contiguous()
+		Eval(a)
+		data, strides = a.strided()
+	}
+	return host.Heads{Data: data, Batch: a.Dim(0), Heads: a.Dim(1), Len: a.Dim(2), Dim: a.Dim(3),
+		BatchStride: strides[0], Stride: strides[1], Row: strides[2]}
+}
+
+func hostMask(a *Array) *host.Mask {
+	if a == nil {
+		return nil
+	}
+	Eval(a)
+	m := &host.Mask{}
+	var strides []int
+	m.Data, strides = a.strided()
+	copy(m.Strides[:], strides)
+	return m
+}
+
+// strided returns the memory of an evaluated array from its first element to its last, and the
+// strides of its axes, in elements. It makes the array contiguous if a stride is negative.
+func (a *Array) strided() (data []float32, strides []int) {
+	shape := a.Shape()
+	last := 0
+	for i, s := range unsafe.Slice((*int64)(mlxc.ArrayStrides(a.h())), len(shape)) {
+		if s < 0 {
+			a = a.Contiguous()
+			Eval(a)
+			return a.strided()
+		}
+		strides = append(strides, int(s))
+		last += (shape[i] - 1) * int(s)
+	}
+	return unsafe.Slice((*float32)(mlxc.ArrayDataUint8(a.h())), last+1), strides
+}
