@@ -10,7 +10,9 @@ import (
 // small number.
 func TestAttentionInParts(t *testing.T) {
 	most := maxScores
-	defer func() { maxScores = most }()
+	onHost := useHost
+	useHost = false
+	defer func() { maxScores, useHost = most, onHost }()
 	err := Do(context.Background(), func() error {
 		if err := Use(CPU); err != nil {
 			return err

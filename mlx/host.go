@@ -26,25 +26,35 @@ func onHost(arrays ...*Array) bool {
 	return !slices.ContainsFunc(arrays, func(a *Array) bool { return a != nil && (a.Dtype() != Float32 || a.Size() == 0) })
 }
 
-// hostData returns the elements of an evaluated array in row-major order. They are valid
-// as long as the array is.
-func (a *Array) hostData() []float32 {
-	return unsafe.Slice((*float32)(mlxc.ArrayDataUint8(a.h())), a.Size())
-}
+// ConvolvesOnHost reports whether convolutions and attention on the CPU in float32 are computed by
+// package host, and so take hardly more memory than their inputs and outputs.
+func ConvolvesOnHost() bool { return useHost && host.Vector() }
 
-// hostInputs evaluates arrays, of which some may be nil, in row-major order.
+// hostInputs evaluates arrays, of which some may be nil, and returns their elements in row-major
+// order. They are valid as long as the arrays are, and those of copies as long as the scope is.
 func hostInputs(arrays ...*Array) [][]float32 {
-	rows, data := make([]*Array, 0, len(arrays)), make([][]float32, len(arrays))
-	for _, a := range arrays {
-		if a != nil {
-			rows = append(rows, a.Contiguous())
-		}
-	}
-	Eval(rows...)
+	data, given := make([][]float32, len(arrays)), slices.Clone(arrays)
+	Eval(slices.DeleteFunc(given, func(a *Array) bool { return a == nil })...)
 	for i, a := range arrays {
 		if a != nil {
-			data[i], rows = rows[0].hostData(), rows[1:]
+			data[i] = a.rowMajor()
 		}
+	}
+	return data
+}
+
+// rowMajor returns the elements of an evaluated array in row-major order, of a copy if necessary.
+func (a *Array) rowMajor() []float32 {
+	data, strides := a.strided()
+	next := 1
+	for i, n := range slices.Backward(a.Shape()) {
+		if n > 1 && strides[i] != next {
+			row := a.Contiguous()
+			Eval(row)
+			data, _ = row.strided()
+			return data
+		}
+		next *= n
 	}
 	return data
 }
@@ -54,7 +64,7 @@ func hostInputs(arrays ...*Array) [][]float32 {
 func hostOutput(shape ...int) (*Array, []float32) {
 	a := Zeros(Float32, shape...)
 	Eval(a)
-	return a, a.hostData()
+	return a, a.rowMajor()
 }
 
 // mapOnHost returns f of the inputs in the shape of the first of them.

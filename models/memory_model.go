@@ -116,6 +116,9 @@ func (m memoryModel) estimateCPU(passes []pass) (peak int64) {
 	for _, s := range passes {
 		n := float64(s.tokens) * float64(s.rows)
 		scores := s.blocks.Scores * float64(s.rows) * float64(s.blocks.Heads) * float64(s.tokens) * float64(s.tokens)
+		if mlx.ConvolvesOnHost() {
+			scores = 0
+		}
 		cast := float64(s.cast) / float64(max(1, s.blocks.Blocks)) // of one block
 		peak = max(peak, int64(n*s.blocks.Live+max(scores+s.blocks.Cast*cast, s.blocks.CastAlone*cast))*m.item)
 	}

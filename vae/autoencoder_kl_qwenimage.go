@@ -191,7 +191,11 @@ func (e *qwenEncoder) Forward(x *mlx.Array) *mlx.Array {
 	if e.strips.budget > 0 && !e.Observed() {
 		return e.strips.run(x, e.layers())
 	}
-	y := mlx.EvalChain(e.ConvIn.Forward(x), e.DownBlocks, block.Forward)
+	layers := []nn.Layer{e.ConvIn}
+	for _, b := range e.DownBlocks {
+		layers = append(layers, b)
+	}
+	y := mlx.EvalChain(x, layers, nn.Layer.Forward)
 	y = e.MidBlock.Forward(y)
 	y = mlx.EvalChain(y, []nn.Layer{e.NormOut, e.Nonlinearity, e.ConvOut}, nn.Layer.Forward)
 	return e.TapImage(y, x)
@@ -246,7 +250,7 @@ func (d *qwenDecoder) Forward(x *mlx.Array) *mlx.Array {
 	if d.strips.budget > 0 && !d.Observed() {
 		return d.strips.run(x, d.layers())
 	}
-	y := d.MidBlock.Forward(d.ConvIn.Forward(x))
+	y := mlx.Scope(func() *mlx.Array { return d.MidBlock.Forward(d.ConvIn.Forward(x)) })
 	y = mlx.Chain(y, d.UpBlocks, (*qwenUpBlock).Forward)
 	y = mlx.EvalChain(y, []nn.Layer{d.NormOut, d.Nonlinearity, d.ConvOut}, nn.Layer.Forward)
 	return d.TapImage(y, x)

@@ -219,7 +219,7 @@ func (d *decoder) Forward(x *mlx.Array) *mlx.Array {
 	if d.strips.budget > 0 && !d.Observed() {
 		return d.strips.run(x, d.layers())
 	}
-	y := d.MidBlock.Forward(d.ConvIn.Forward(x))
+	y := mlx.Scope(func() *mlx.Array { return d.MidBlock.Forward(d.ConvIn.Forward(x)) })
 	y = mlx.Chain(y, d.UpBlocks, (*upBlock).Forward)
 	y = mlx.EvalChain(y, []nn.Layer{d.ConvNormOut, d.ConvAct, d.ConvOut}, nn.Layer.Forward)
 	return d.TapImage(y, x)

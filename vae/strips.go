@@ -159,7 +159,26 @@ func (s stage) outputs(n, kernel int) int {
 
 func (s stage) memory(in size, m memoryModel) (int64, size) {
 	out := s.size(in)
+	if m.onHost() && m.budget == noBudget {
+		return in.bytes(4) + s.wholeOnHost(in.bytes(4), out.bytes(4)) + s.weights(in).bytes(4), out
+	}
 	return in.bytes(m.item()) + out.bytes(m.item()) + m.temporaries(s, in, m.rows(s, in)), out
+}
+
+// wholeOnHost is the memory for a whole image if package host computes it, in addition to the input
+// of the stage, or of the block that it is in.
+func (s stage) wholeOnHost(in, out int64) int64 {
+	switch {
+	case s.norm != nil && s.residual > 0:
+		return max(2*in, in+out, 3*out)
+	case s.norm != nil:
+		return max(2*in, in+out, 2*out)
+	case s.double:
+		return 6*in + out
+	case s.conv.Stride > 1: // padded
+		return 2*in + out
+	}
+	return out
 }
 
 func (r *resnet) stages() (first, second stage) {
@@ -188,6 +207,9 @@ func (r *resnet) memory(in size, m memoryModel) (int64, size) {
 	first, second := r.stages()
 	a, between := first.memory(in, m)
 	b, out := second.memory(between, m)
+	if m.onHost() && m.budget == noBudget {
+		b -= between.bytes(4) // which replaces its input
+	}
 	return max(a, in.bytes(m.item())+b), out
 }
 
@@ -215,6 +237,9 @@ func (a *attention) memory(in size, m memoryModel) (int64, size) { return attent
 
 func attentionMemory(in size, m memoryModel) (int64, size) {
 	tokens := int64(in.h) * int64(in.w)
+	if m.onHost() {
+		return 6 * in.bytes(4), in
+	}
 	each := max(tokens, min(tokens*tokens, int64(scores(m.budget))))
 	if m.device == mlx.CPU { // updates the scores in place
 		return 6*in.bytes(4) + 4*each, in
@@ -230,6 +255,11 @@ type memoryModel struct {
 }
 
 const noBudget = math.MaxInt64
+
+// onHost reports whether package host computes the layers.
+func (m memoryModel) onHost() bool {
+	return m.device == mlx.CPU && m.dtype == mlx.Float32 && mlx.ConvolvesOnHost()
+}
 
 // item is the size of an element in bytes.
 func (m memoryModel) item() int64 {
@@ -253,6 +283,9 @@ func (m memoryModel) perRow(s stage, in size) (each, edges int64) {
 	input, group, channel := int64(3), int64(7), int64(4)
 	unfolded := int64(out.w) * int64(in.c) * 4
 	switch {
+	case m.onHost(): // without copies by MLX
+		input, group, channel, unfolded = 2, 2, 2, 0
+		s.residual = min(s.residual, out.c)
 	case m.device == mlx.CPU:
 		unfolded *= 9
 		if m.budget == noBudget {
@@ -293,9 +326,11 @@ func (m memoryModel) statisticsRows(in size) int {
 // its input and output.
 func (m memoryModel) temporaries(s stage, in size, rows int) int64 {
 	each, edges := m.perRow(s, in)
-	weights := size{9, in.c, s.size(in).c}.bytes(m.item()) // 3x3 kernels, cast to the dtype
-	return int64(rows)*each + edges + weights
+	return int64(rows)*each + edges + s.weights(in).bytes(m.item())
 }
+
+// weights returns the number of weights, which are cast to the dtype.
+func (s stage) weights(in size) size { return size{9, in.c, s.size(in).c} }
 
 // peak returns the largest memory that one of the layers takes.
 func (m memoryModel) peak(layers []layer, in size) int64 {

@@ -152,7 +152,11 @@ func TestStripsOfOddSize(t *testing.T) {
 // at the borders of strips than elsewhere.
 func TestNoSeams(t *testing.T) {
 	mlxtest.Do(t, func() {
-		const h, w, budget = 112, 208, 1.2e6
+		const h, w = 112, 208
+		budget := int64(1.2e6)
+		if mlx.ConvolvesOnHost() { // with fewer temporaries
+			budget = 0.4e6
+		}
 		m := oddModels(true)["AutoencoderKLFlux2"].(*KLFlux2)
 		z := mlxtest.Randn(2, append([]int{1}, m.Unscaled(h/16, w/16)...)...)
 		want := m.Decode(z).Floats()
@@ -236,7 +240,8 @@ func TestMemory(t *testing.T) {
 				return n
 			}
 			whole, least := peak(0), peak(1)
-			if 3*least > whole {
+			// package host takes hardly any temporaries, so strips, which it adds to an output, save little
+			if !mlx.ConvolvesOnHost() && 3*least > whole || float64(least) > 1.1*float64(whole) {
 				t.Errorf("%s: %d bytes row by row, %d for the whole", what, least, whole)
 			}
 			for _, budget := range []int64{300e3, 1e6} {

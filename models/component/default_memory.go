@@ -42,7 +42,7 @@ func DefaultBlockMemory(model any) BlockMemory {
 		outputs += float64(l.blocks) * l.outputs()
 		s.Heads = max(s.Heads, l.heads())
 		// the CPU evaluates one block at a time, so the largest block determines the peak
-		s.Live = max(s.Live, live*l.liveOutputs())
+		s.Live = max(s.Live, live*l.outputs())
 		if l.biases > 0 {
 			s.Scores = biasedScores
 		}
@@ -175,10 +175,6 @@ func (l *blockList) addLinear(out, in int, name string) {
 // outputs returns the output elements of a block's linear layers for one token, which
 // passes through the layers of one stream.
 func (l *blockList) outputs() float64 { return float64(l.output) / float64(l.streams) }
-
-// liveOutputs returns the part of outputs that is in memory at a time. Two streams are
-// evaluated one after the other.
-func (l *blockList) liveOutputs() float64 { return l.outputs() / float64(l.streams) }
 
 // heads returns the number of attention heads. If no parameter determines it, heads of
 // the common sizes are assumed.

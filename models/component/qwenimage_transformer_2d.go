@@ -48,7 +48,7 @@ var QwenImageTransformer2DModel = &Class{
 		return BlockMemory{
 			Blocks: c.NumLayers, Heads: c.NumAttentionHeads,
 			Written: 17 * w, Read: 23 * w,
-			Live: 20 * w, Scores: 1, Cast: 0.12, CastAlone: 0.5,
+			Live: 36.5 * w, Scores: 1, Cast: 0.12, CastAlone: 0.6,
 		}
 	},
 }
