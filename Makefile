@@ -50,8 +50,8 @@ dist: setup ## pack gomflux with its libraries into dist/
 generate: setup ## make the generated Go files again
 	go generate ./...
 
-bench: setup ## time the phases of a generation (ARGS goes to scripts/bench)
-	go run ./scripts/bench $(ARGS)
+bench: build ## measure the phases of a generation (ARGS goes to gomflux bench)
+	bin/gomflux bench $(ARGS)
 
 VENV = .setup/venv-score
 score: setup $(VENV)/ready ## generate 500 pictures with the built-in model and count the right ones

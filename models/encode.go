@@ -162,8 +162,8 @@ func (r *Run) predictors() (out predictors, err error) {
 	start := time.Now()
 	for _, img := range references {
 		c.References = append(c.References, r.encodeReference(img))
+		out.references = time.Since(start)
 	}
-	out.references = time.Since(start)
 	if err := r.ensureLoaded(component.Transformers); err != nil {
 		return out, err
 	}

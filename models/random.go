@@ -89,8 +89,8 @@ func (r *Run) StepFLOPs(text int) (flops float64, ok bool) {
 
 // DecodeFLOPs returns the number of floating-point operations of decoding the image.
 func (r *Run) DecodeFLOPs() float64 {
-	h, w := r.latentSize(r.Height, r.Width)
-	return component.DecodeFLOPs(r.component.Model, h, w)
+	shape := r.vae.Unscaled(r.latentSize(r.Height, r.Width))
+	return component.DecodeFLOPs(r.component.Model, shape[1], shape[2])
 }
 
 // LeastReferences returns the smallest number of reference images that the model takes.

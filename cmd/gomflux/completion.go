@@ -88,6 +88,7 @@ var (
 var flagCompletions = map[string]cobra.CompletionFunc{
 	"model":                     completeModel,
 	"base-model":                completeModel,
+	"random":                    completeRandom,
 	"scheduler":                 completeWords(scheduler.Names()...),
 	"rng":                       completeWords(scheduler.RNGs...),
 	"quantize":                  completeWords(component.Quantizations...),
@@ -245,6 +246,15 @@ func completePublished(_ *cobra.Command, args []string, prefix string) ([]string
 		}
 	}
 	return found, cobra.ShellCompDirectiveNoFileComp
+}
+
+// completeRandom offers the published models, or folders if no name fits.
+func completeRandom(cmd *cobra.Command, _ []string, prefix string) ([]string, cobra.ShellCompDirective) {
+	found, directive := completePublished(cmd, nil, prefix)
+	if len(found) == 0 {
+		return nil, cobra.ShellCompDirectiveFilterDirs
+	}
+	return found, directive
 }
 
 // completeCached offers the repositories in the Hugging Face cache.

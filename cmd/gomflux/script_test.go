@@ -86,12 +86,13 @@ func TestScripts(t *testing.T) {
 	})
 }
 
-// TestFlagsInScripts: no flag of generate and of edit is left out of the scripts.
+// TestFlagsInScripts: no flag of generate, edit and bench is left out of the scripts.
 func TestFlagsInScripts(t *testing.T) {
 	mfluxImage := map[string]string{"generate": mfluxStart, "edit": mfluxEdit}
 	for _, cmd := range []*cobra.Command{newGenerateCommand(), newEditCommand()} {
 		testFlagsInScripts(t, cmd, append(sortedKeys(mfluxNames), mfluxImage[cmd.Name()], mfluxLoRAs))
 	}
+	testFlagsInScripts(t, newBenchCommand(), nil)
 	for _, cmd := range newDebugCommand().Commands() {
 		if !cmd.Hidden {
 			testFlagsInScripts(t, cmd, nil)

@@ -25,8 +25,8 @@ func endMACs(d float64, channels, textDim, image, text int) float64 {
 	return float64(image)*2*float64(channels)*d + float64(text)*float64(textDim)*d + 2*d*d
 }
 
-// DecodeFLOPs returns the FLOPs of an autoencoder that decodes latents of h×w: those of the
-// convolutions of its decoder, and of the attention between the latents' pixels. A level of the
+// DecodeFLOPs returns the FLOPs of an autoencoder whose decoder gets an input of h×w: those of the
+// convolutions of its decoder, and of the attention between the pixels of that input. A level of the
 // decoder doubles both sides at its end, except the last one.
 func DecodeFLOPs(autoencoder any, h, w int) float64 {
 	pixels, macs := float64(h)*float64(w), 0.0

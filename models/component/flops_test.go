@@ -11,13 +11,14 @@ import (
 	"github.com/gomflux/gomflux/internal/checkpoint"
 	"github.com/gomflux/gomflux/internal/modeltest"
 	"github.com/gomflux/gomflux/mlx/hooks"
+	"github.com/gomflux/gomflux/mlx/nn"
 	"github.com/gomflux/gomflux/models/component"
 	"github.com/gomflux/gomflux/models/family"
 	"github.com/gomflux/gomflux/models/index"
 )
 
-// TestFLOPs compares the FLOPs with those counted from the calls of linear layers and the
-// inputs of attention in a step.
+// TestFLOPs compares the FLOPs with those counted from the calls of linear layers,
+// convolutions and the inputs of attention, in a step and while decoding.
 func TestFLOPs(t *testing.T) {
 	for _, c := range []struct {
 		folder   string
@@ -53,6 +54,11 @@ func TestFLOPs(t *testing.T) {
 				t.Fatal(err)
 			}
 			defer checkpoint.Close()
+			autoencoder := d.Components[len(d.Components)-1]
+			kernels := map[string][]int{}
+			for _, p := range nn.Parameters(autoencoder.Model) {
+				kernels[p.Name] = p.Shape()
+			}
 			ctx := context.Background()
 			m, err := gomflux.Open(ctx, folder, &gomflux.OpenOptions{Device: gomflux.CPU})
 			if err != nil {
@@ -66,9 +72,23 @@ func TestFLOPs(t *testing.T) {
 				o.References = append(o.References, image.NewRGBA(image.Rect(0, 0, 70, 80)))
 			}
 			tokens := o.Height / m.Multiple() * (o.Width / m.Multiple())
-			want, layers := 0.0, 0
+			want, layers, decode := 0.0, 0, 0.0
+			decoded := func(tap gomflux.Tap) {
+				name, ok := strings.CutPrefix(tap.Name, "vae.")
+				shape := tap.Output.Shape()
+				switch {
+				case !ok || strings.HasPrefix(name, "encoder.") || strings.HasPrefix(name, "quant_conv"):
+				case tap.Kind == gomflux.InnerTap && tap.Key == hooks.Q:
+					pixels := float64(shape[len(shape)-2])
+					decode += 2 * 2 * pixels * pixels * float64(shape[len(shape)-1])
+				case tap.Kind == gomflux.OutputTap && tap.Key == "" && len(kernels[name+".weight"]) > 1:
+					kernel := kernels[name+".weight"]
+					decode += 2 * float64(size(shape)) / float64(kernel[0]) * float64(size(kernel))
+				}
+			}
 			headDim := 0
 			o.Hook = func(tap gomflux.Tap) (gomflux.Tensor, error) {
+				decoded(tap)
 				name, ok := strings.CutPrefix(tap.Name, "transformer.")
 				shape := tap.Output.Shape()
 				for _, in := range tap.Inputs {
@@ -103,6 +123,11 @@ func TestFLOPs(t *testing.T) {
 			}
 			if got != want || layers == 0 {
 				t.Errorf("counted %.0f FLOPs, the %d layers that ran and attention did %.0f", got, layers, want)
+			}
+			scale := d.VAE.ScaleFactor()
+			shape := d.VAE.Unscaled(o.Height/scale, o.Width/scale)
+			if got := component.DecodeFLOPs(autoencoder.Model, shape[1], shape[2]); got != decode {
+				t.Errorf("counted %.0f FLOPs of decoding, the layers that ran did %.0f", got, decode)
 			}
 		})
 	}

@@ -1,0 +1,64 @@
+package main
+
+import (
+	"bufio"
+	"math"
+	"os"
+	"os/exec"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// TestInterruptBench: a signal ends a benchmark, and nothing is printed.
+func TestInterruptBench(t *testing.T) {
+	cmd := exec.Command("gomflux", "bench", "--size", "512", "--steps", "1000", "--share")
+	cmd.Dir = t.TempDir()
+	cmd.Env = append(os.Environ(), "GOMFLUX_MLX="+absolute(libraries))
+	var stderr strings.Builder
+	cmd.Stderr = &stderr
+	stdout, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	time.Sleep(2 * time.Second)
+	signaled := time.Now()
+	if err := cmd.Process.Signal(syscall.SIGINT); err != nil {
+		t.Error(err)
+	}
+	if lines := bufio.NewScanner(stdout); lines.Scan() {
+		t.Errorf("standard output: %q", lines.Text())
+	}
+	cmd.Wait()
+	if code := cmd.ProcessState.ExitCode(); code != exitInterrupted || stderr.String() != "gomflux: interrupted\n" {
+		t.Errorf("exit code %d, said %q", code, &stderr)
+	}
+	if took := time.Since(signaled); took > 10*time.Second {
+		t.Errorf("ended after %v", took)
+	}
+}
+
+// TestBenchPhases: the first time stands apart, and a phase that ran once has only that.
+func TestBenchPhases(t *testing.T) {
+	r := benchReport{stepFLOPs: 6e12, operations: 7, Matmul: 6}
+	r.finish(map[string]*benchTimes{
+		"load": {first: 3}, "step": {first: 9, later: []float64{4, 1, 2, 1}}, "image": {first: 1, later: []float64{2, 3, 7}},
+	})
+	want := []benchPhase{
+		{Name: "load", First: 3, Steady: 3, Min: 3, Max: 3},
+		{Name: "step", First: 9, Steady: 1.5, Min: 1, Max: 4, TFLOP: 6, Speed: 4, Share: math.Round(1e4*4/6.0) / 1e4, Operations: 7},
+		{Name: "image", First: 1, Steady: 3, Min: 2, Max: 7},
+	}
+	if len(r.Phases) != len(want) {
+		t.Fatalf("phases %+v", r.Phases)
+	}
+	for i, p := range r.Phases {
+		if p != want[i] {
+			t.Errorf("phase %+v, expected %+v", p, want[i])
+		}
+	}
+}

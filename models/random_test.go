@@ -1,0 +1,192 @@
+package models
+
+import (
+	"context"
+	"errors"
+	"image"
+	"io/fs"
+	"os"
+	"path"
+	"strings"
+	"testing"
+	"testing/fstest"
+
+	"github.com/gomflux/gomflux/internal/checkpoint"
+	"github.com/gomflux/gomflux/internal/mlxtest"
+	"github.com/gomflux/gomflux/mlx"
+	"github.com/gomflux/gomflux/models/errs"
+)
+
+// configs returns the configs of a golden's model, without weights and tokenizers.
+func configs(t *testing.T, golden string) fs.FS {
+	t.Helper()
+	folder, files := os.DirFS("testdata/"+golden+"/model"), fstest.MapFS{}
+	err := fs.WalkDir(folder, ".", func(name string, d fs.DirEntry, err error) error {
+		if err != nil || d.IsDir() || path.Ext(name) != ".json" || strings.Contains(path.Dir(name), "tokenizer") {
+			return err
+		}
+		text, err := fs.ReadFile(folder, name)
+		files[name] = &fstest.MapFile{Data: text}
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return files
+}
+
+// references returns reference images.
+func references(n int) (images []image.Image) {
+	for range n {
+		images = append(images, image.NewRGBA(image.Rect(0, 0, 80, 64)))
+	}
+	return images
+}
+
+// TestRandomModels runs a model of every class with random weights: the tokens that its transformer
+// gets, the same image again, and with components that are drawn again.
+func TestRandomModels(t *testing.T) {
+	const prompt = 20
+	for _, c := range []struct {
+		golden     string
+		guidance   float64
+		references int
+		tokens     int // of the prompt in the transformer's sequence
+	}{
+		{"zimage-ordinary", 3, 0, prompt},
+		{"flux1-schnell-ordinary", 0, 0, 48}, // padded to the limit
+		{"flux1-dev-small", 3.5, 0, 48},
+		{"flux1-kontext", 2.5, 1, 48},
+		{"flux2-klein", 1, 2, 48},
+		{"flux2-klein-base", 4, 0, 48},
+		{"flux2-klein-kv", 1, 1, 48},
+		{"qwen-image-ordinary", 4, 0, prompt},
+		{"qwen-edit", 4, 1, prompt + 6}, // an image of 80x64 is seen in 84x56 pixels, 28x28 a token
+		{"qwen-edit-plus", 1, 2, prompt + 2*18},
+	} {
+		t.Run(c.golden, func(t *testing.T) {
+			mlxtest.Do(t, func() {
+				r := Request{
+					Prompt: "a", Height: 64, Width: 64, Steps: 2, Guidance: c.guidance, MaxSequenceLength: 48,
+					References: references(c.references),
+				}
+				generate := func(prompt string, low bool) *Result {
+					p, err := Load(configs(t, c.golden), LoadOptions{
+						Random: &Random{Dtype: checkpoint.BF16, PromptTokens: 20}, LowRAM: low,
+						Requests: func(*Pipeline) []Request { return []Request{r} },
+					})
+					if err != nil {
+						t.Fatal(err)
+					}
+					defer p.Close()
+					if least := p.LeastReferences(); c.references < least {
+						t.Errorf("takes at least %d reference images", least)
+					}
+					again := r
+					again.Prompt = prompt
+					result, err := p.Generate(again)
+					if err != nil {
+						t.Fatal(err)
+					}
+					return result
+				}
+				first := generate("a", false)
+				if first.PromptTokens != c.tokens {
+					t.Errorf("%d tokens of the prompt, expected %d", first.PromptTokens, c.tokens)
+				}
+				if first.Compiled || (first.References > 0) != (c.references > 0) || first.References > first.Encode {
+					t.Errorf("compiled %v, references in %v of %v", first.Compiled, first.References, first.Encode)
+				}
+				if low := generate("a", true); string(low.Image.Pix) != string(first.Image.Pix) {
+					t.Error("another image with low RAM")
+				}
+				if other := generate("b", false); string(other.Image.Pix) == string(first.Image.Pix) {
+					t.Error("the same image for another prompt")
+				}
+			})
+		})
+	}
+}
+
+// TestRandomRefused: runs of random weights that do not fit, and prompts that are too long.
+func TestRandomRefused(t *testing.T) {
+	load := func(golden string, tokens int, memory int64) error {
+		return mlx.Do(context.Background(), func() error {
+			p, err := Load(configs(t, golden), LoadOptions{
+				Random: &Random{Dtype: checkpoint.BF16, PromptTokens: tokens}, memory: memory,
+				Requests: func(p *Pipeline) []Request {
+					r := p.defaultRequest()
+					r.Height, r.Width = 64, 64
+					return []Request{r}
+				},
+				Warn: func(message string) { t.Errorf("warning %q", message) },
+			})
+			if err == nil {
+				p.Close()
+			}
+			return err
+		})
+	}
+	if err := load("flux2-klein", 512, 1<<30); err != nil {
+		t.Error(err)
+	}
+	err := load("flux2-klein", 512, 1<<10)
+	if !errors.Is(err, errs.ErrRequest) || !strings.Contains(err.Error(), "an image of 64x64 in float32 needs about ") ||
+		!strings.HasSuffix(err.Error(), " are free") {
+		t.Errorf("without memory: %v", err)
+	}
+	err = load("flux2-klein", 513, 1<<30)
+	if !errors.Is(err, errs.ErrRequest) || err.Error() != "a prompt of 513 tokens: the model takes at most 512" {
+		t.Errorf("with too many tokens: %v", err)
+	}
+	// the reference cuts what CLIP does not see, and Qwen-Image-Edit takes any number
+	if err := load("flux1-schnell-ordinary", 200, 1<<30); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestStepFLOPs: a step has two passes where the family says that guidance needs them, and a model
+// with a KV cache of its reference images has no count.
+func TestStepFLOPs(t *testing.T) {
+	for _, c := range []struct {
+		golden     string
+		off, on    float64 // values of guidance
+		passes     float64 // with the latter
+		references int
+	}{
+		{"zimage-ordinary", 0, 1, 2, 0},
+		{"flux1-dev-small", 1, 3.5, 1, 0}, // an input of the transformer
+		{"flux2-klein", 1, 1, 1, 2},
+		{"flux2-klein-base", 1, 4, 2, 0},
+		{"flux2-klein-kv", 1, 1, 1, 0},
+		{"qwen-image-ordinary", 1, 4, 2, 0},
+		{"qwen-edit-plus", 1, 4, 2, 2},
+	} {
+		mlxtest.Do(t, func() {
+			p, err := Load(os.DirFS("testdata/"+c.golden+"/model"), LoadOptions{headersOnly: true})
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer p.Close()
+			run := func(guidance float64, references []image.Image) *Run {
+				r := p.defaultRequest()
+				r.Height, r.Width, r.Guidance, r.References = 64, 48, guidance, references
+				run, err := p.Prepare(r, 1)
+				if err != nil {
+					t.Fatal(err)
+				}
+				return run
+			}
+			off, ok := run(c.off, references(c.references)).StepFLOPs(20)
+			on, alsoOK := run(c.on, references(c.references)).StepFLOPs(20)
+			if !ok || !alsoOK || off <= 0 || on != c.passes*off {
+				t.Errorf("%s: %g FLOPs with guidance %g and %g with %g", c.golden, off, c.off, on, c.on)
+			}
+			if c.golden == "flux2-klein-kv" {
+				if n, ok := run(1, references(1)).StepFLOPs(20); ok {
+					t.Errorf("%s: %g FLOPs with a KV cache", c.golden, n)
+				}
+			}
+		})
+	}
+}
