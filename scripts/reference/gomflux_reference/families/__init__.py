@@ -32,6 +32,8 @@ class Family:
     dims: dict  # command-line flags of `tiny` and their defaults
     full: dict  # the same, where the published model has more
     build: Callable[[dict], dict]  # dims -> arguments of the pipeline's class, components with any weights
+    transformer: Callable[[dict], object]  # dims -> that component alone
+    autoencoder: Callable[[dict], object]  # the same
     draw: Callable  # random.Random -> dims, all of them other than in dims, of a model that is quick to run
     latents: Callable  # pipe, height, width -> shape of the latents as pictures, [1, C, h, w]
     prompts: Callable  # positional and keyword arguments of the transformer -> for each prompt in them, values by name

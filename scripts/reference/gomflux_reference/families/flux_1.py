@@ -21,6 +21,20 @@ from .. import schedules, tokenizer
 from . import Family, TextEncoder, all_rows, parts
 
 
+def transformer(d: dict, guided: bool) -> diffusers.FluxTransformer2DModel:
+    return diffusers.FluxTransformer2DModel(
+        in_channels=4 * d["latent_channels"],
+        num_layers=d["layers"],
+        num_single_layers=d["single_layers"],
+        attention_head_dim=sum(d["axes_dims"]),
+        num_attention_heads=d["heads"],
+        joint_attention_dim=d["t5_hidden"],
+        pooled_projection_dim=d["clip_hidden"],
+        guidance_embeds=guided,
+        axes_dims_rope=d["axes_dims"],
+    )
+
+
 def build(d: dict, guided: bool) -> dict:
     clip, t5 = tokenizer.train_clip(d["clip_merges"]), tokenizer.train_t5(d["t5_pieces"])
     return {
@@ -59,17 +73,7 @@ def build(d: dict, guided: bool) -> dict:
             )
         ),
         "tokenizer_2": t5,
-        "transformer": diffusers.FluxTransformer2DModel(
-            in_channels=4 * d["latent_channels"],
-            num_layers=d["layers"],
-            num_single_layers=d["single_layers"],
-            attention_head_dim=sum(d["axes_dims"]),
-            num_attention_heads=d["heads"],
-            joint_attention_dim=d["t5_hidden"],
-            pooled_projection_dim=d["clip_hidden"],
-            guidance_embeds=guided,
-            axes_dims_rope=d["axes_dims"],
-        ),
+        "transformer": transformer(d, guided),
     }
 
 
@@ -140,6 +144,8 @@ DEV = Family(
         vae_channels=(128, 256, 512, 512), vae_layers_per_block=2, vae_norm_groups=32, latent_channels=16,
     ),
     build=functools.partial(build, guided=True),
+    transformer=functools.partial(transformer, guided=True),
+    autoencoder=parts.autoencoder_kl,
     draw=draw,
     latents=latents,
     prompts=prompts,
@@ -177,6 +183,7 @@ SCHNELL = dataclasses.replace(
     DEV,
     dims=DEV.dims | {"shift": 1.0},
     build=functools.partial(build, guided=False),
+    transformer=functools.partial(transformer, guided=False),
     guidance=lambda r: 0.0,
     matches=lambda pipe: not DEV.matches(pipe),
     schedulers=(schedules.HEUN, schedules.LINEAR),

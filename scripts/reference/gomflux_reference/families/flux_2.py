@@ -19,33 +19,41 @@ from . import Family, TextEncoder, all_rows, parts
 OUT_LAYERS = "text_encoder_out_layers"
 
 
+def transformer(d: dict) -> diffusers.Flux2Transformer2DModel:
+    return diffusers.Flux2Transformer2DModel(
+        in_channels=4 * d["latent_channels"],
+        num_layers=d["layers"],
+        num_single_layers=d["single_layers"],
+        attention_head_dim=sum(d["axes_dims"]),
+        num_attention_heads=d["heads"],
+        joint_attention_dim=len(d["out_layers"]) * d["text_hidden"],
+        mlp_ratio=d["mlp_ratio"],
+        axes_dims_rope=d["axes_dims"],
+        rope_theta=d["rope_theta"],
+        eps=d["norm_eps"],
+        guidance_embeds=False,
+    )
+
+
+def autoencoder(d: dict) -> diffusers.AutoencoderKLFlux2:
+    return diffusers.AutoencoderKLFlux2(
+        **parts.vae_config(d),
+        decoder_block_out_channels=d["vae_decoder_channels"],
+        batch_norm_eps=d["batch_norm_eps"],
+        sample_size=64,
+    )
+
+
 def build(d: dict, **more) -> dict:
     if not 0 < min(d["out_layers"]) <= max(d["out_layers"]) < d["text_layers"]:
         raise SystemExit(f"out-layers are {d['out_layers']}, expected 1 to {d['text_layers'] - 1}")
     tok = tokenizer.train(d["merges"])
     return {
         "scheduler": parts.by_size(d, use_dynamic_shifting=True),
-        "vae": diffusers.AutoencoderKLFlux2(
-            **parts.vae_config(d),
-            decoder_block_out_channels=d["vae_decoder_channels"],
-            batch_norm_eps=d["batch_norm_eps"],
-            sample_size=64,
-        ),
+        "vae": autoencoder(d),
         "text_encoder": transformers.Qwen3ForCausalLM(parts.qwen3_config(d, tok)),
         "tokenizer": tok,
-        "transformer": diffusers.Flux2Transformer2DModel(
-            in_channels=4 * d["latent_channels"],
-            num_layers=d["layers"],
-            num_single_layers=d["single_layers"],
-            attention_head_dim=sum(d["axes_dims"]),
-            num_attention_heads=d["heads"],
-            joint_attention_dim=len(d["out_layers"]) * d["text_hidden"],
-            mlp_ratio=d["mlp_ratio"],
-            axes_dims_rope=d["axes_dims"],
-            rope_theta=d["rope_theta"],
-            eps=d["norm_eps"],
-            guidance_embeds=False,
-        ),
+        "transformer": transformer(d),
         **more,
     }
 
@@ -113,6 +121,8 @@ DISTILLED = Family(
         vae_norm_groups=32, latent_channels=32,
     ),
     build=functools.partial(build, is_distilled=True),
+    transformer=transformer,
+    autoencoder=autoencoder,
     draw=draw,
     latents=latents,
     prompts=lambda args, kwargs: [{"embeds": kwargs["encoder_hidden_states"][0]}],

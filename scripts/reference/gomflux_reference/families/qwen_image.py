@@ -45,8 +45,12 @@ def trained(merges: int):
     return tok
 
 
+def text_hidden(d: dict) -> int:
+    return 2 * sum(d["text_mrope_section"]) * d["text_heads"]
+
+
 def text_encoder(d: dict, tok) -> transformers.Qwen2_5_VLForConditionalGeneration:
-    hidden = 2 * sum(d["text_mrope_section"]) * d["text_heads"]
+    hidden = text_hidden(d)
     image, video, start, end = tok.convert_tokens_to_ids(
         ["<|image_pad|>", "<|video_pad|>", "<|vision_start|>", "<|vision_end|>"]
     )
@@ -99,37 +103,45 @@ def processor(d: dict, tok) -> transformers.Qwen2VLProcessor:
     )
 
 
+def transformer(d: dict) -> diffusers.QwenImageTransformer2DModel:
+    z = len(d["latents_mean"])
+    return diffusers.QwenImageTransformer2DModel(
+        in_channels=4 * z,
+        out_channels=z,
+        num_layers=d["layers"],
+        attention_head_dim=sum(d["axes_dims"]),
+        num_attention_heads=d["heads"],
+        joint_attention_dim=text_hidden(d),
+        axes_dims_rope=list(d["axes_dims"]),
+        zero_cond_t=bool(d["zero_cond_t"]),
+    )
+
+
+def autoencoder(d: dict) -> diffusers.AutoencoderKLQwenImage:
+    base = math.gcd(*d["vae_channels"])
+    return diffusers.AutoencoderKLQwenImage(
+        base_dim=base,
+        z_dim=len(d["latents_mean"]),
+        dim_mult=[c // base for c in d["vae_channels"]],
+        num_res_blocks=d["vae_layers_per_block"],
+        temperal_downsample=[level > 0 for level in range(len(d["vae_channels"]) - 1)],
+        latents_mean=list(d["latents_mean"]),
+        latents_std=list(d["latents_std"]),
+    )
+
+
 def build(d: dict, edits: bool) -> dict:
     if len(d["latents_mean"]) != len(d["latents_std"]):
         raise SystemExit(f"latents-mean has {len(d['latents_mean'])} values, and latents-std {len(d['latents_std'])}")
     tok = trained(d["merges"])
-    encoder = text_encoder(d, tok)
-    z, base = len(d["latents_mean"]), math.gcd(*d["vae_channels"])
     return {
         "scheduler": parts.by_size(
             d, use_dynamic_shifting=True, max_image_seq_len=8192, shift_terminal=d["shift_terminal"] or None
         ),
-        "vae": diffusers.AutoencoderKLQwenImage(
-            base_dim=base,
-            z_dim=z,
-            dim_mult=[c // base for c in d["vae_channels"]],
-            num_res_blocks=d["vae_layers_per_block"],
-            temperal_downsample=[level > 0 for level in range(len(d["vae_channels"]) - 1)],
-            latents_mean=list(d["latents_mean"]),
-            latents_std=list(d["latents_std"]),
-        ),
-        "text_encoder": encoder,
+        "vae": autoencoder(d),
+        "text_encoder": text_encoder(d, tok),
         "tokenizer": tok,
-        "transformer": diffusers.QwenImageTransformer2DModel(
-            in_channels=4 * z,
-            out_channels=z,
-            num_layers=d["layers"],
-            attention_head_dim=sum(d["axes_dims"]),
-            num_attention_heads=d["heads"],
-            joint_attention_dim=encoder.config.text_config.hidden_size,
-            axes_dims_rope=list(d["axes_dims"]),
-            zero_cond_t=bool(d["zero_cond_t"]),
-        ),
+        "transformer": transformer(d),
     } | ({"processor": processor(d, tok)} if edits else {})
 
 
@@ -241,6 +253,8 @@ TEXT = Family(
                      1.5579, 1.6382, 1.1253, 2.8251, 1.9160),
     ),
     build=functools.partial(build, edits=False),
+    transformer=transformer,
+    autoencoder=autoencoder,
     draw=functools.partial(draw, zero_cond_t=(0,)),
     latents=latents,
     prompts=lambda args, kwargs: [{"embeds": kwargs["encoder_hidden_states"][0]}],

@@ -9,6 +9,22 @@ from .. import schedules, tokenizer
 from . import Family, parts
 
 
+def transformer(d: dict) -> diffusers.ZImageTransformer2DModel:
+    return diffusers.ZImageTransformer2DModel(
+        in_channels=d["latent_channels"],
+        dim=d["dim"],
+        n_heads=d["heads"],
+        n_kv_heads=d["heads"],
+        n_layers=d["layers"],
+        n_refiner_layers=d["refiner_layers"],
+        norm_eps=d["norm_eps"],
+        cap_feat_dim=d["text_hidden"],
+        rope_theta=d["rope_theta"],
+        axes_dims=list(d["axes_dims"]),
+        axes_lens=list(d["axes_lens"]),
+    )
+
+
 def build(d: dict) -> dict:
     if d["dim"] != d["heads"] * sum(d["axes_dims"]):
         raise SystemExit(f"dim {d['dim']} is not heads {d['heads']} x the sum of axes-dims {sum(d['axes_dims'])}")
@@ -18,19 +34,7 @@ def build(d: dict) -> dict:
         "vae": parts.autoencoder_kl(d),
         "text_encoder": transformers.Qwen3Model(parts.qwen3_config(d, tok)),
         "tokenizer": tok,
-        "transformer": diffusers.ZImageTransformer2DModel(
-            in_channels=d["latent_channels"],
-            dim=d["dim"],
-            n_heads=d["heads"],
-            n_kv_heads=d["heads"],
-            n_layers=d["layers"],
-            n_refiner_layers=d["refiner_layers"],
-            norm_eps=d["norm_eps"],
-            cap_feat_dim=d["text_hidden"],
-            rope_theta=d["rope_theta"],
-            axes_dims=list(d["axes_dims"]),
-            axes_lens=list(d["axes_lens"]),
-        ),
+        "transformer": transformer(d),
     }
 
 
@@ -74,6 +78,8 @@ FAMILY = Family(
         vae_channels=(128, 256, 512, 512), vae_layers_per_block=2, vae_norm_groups=32, latent_channels=16,
     ),
     build=build,
+    transformer=transformer,
+    autoencoder=parts.autoencoder_kl,
     gains={
         r"^(transformer|text_encoder)\..*\.(to_[qk]|[qk]_proj)\.weight$": 1.5,
         r"\.adaLN_modulation\.": 0.7,
