@@ -53,6 +53,9 @@ generate: setup ## make the generated Go files again
 bench: build ## measure the phases of a generation (ARGS goes to gomflux bench)
 	bin/gomflux bench $(ARGS)
 
+bench-peers: build ## measure gomflux, mflux and diffusers in turn (ARGS goes to peers compare)
+	scripts/bench/peers/run.sh compare $(ARGS)
+
 VENV = .setup/venv-score
 score: setup $(VENV)/ready ## generate 500 pictures with the built-in model and count the right ones
 	go run ./scripts/score -force
@@ -66,6 +69,7 @@ $(VENV)/ready: scripts/setup/score.txt
 
 parity: build ## compare with diffusers on new random models (PARITY_SEED=N repeats a run, PARITY_KEEP=DIR keeps its files)
 	scripts/reference/run.sh selftest --quick
+	scripts/bench/peers/run.sh selftest
 	scripts/reference/run.sh parity bin/gomflux $(if $(PARITY_SEED),--seed $(PARITY_SEED)) $(if $(PARITY_KEEP),--keep "$(PARITY_KEEP)") $(ARGS)
 
 mflux: build ## save small models with gomflux and with mflux, and read each other's folders
@@ -77,4 +81,4 @@ newcomer: setup ## the first hour of a user, from the build to twenty pictures a
 clean: ## remove what was built; .setup stays
 	rm -rf bin dist out
 
-.PHONY: help setup build demo test race fuzz lint docs-check dist generate bench score parity mflux newcomer clean
+.PHONY: help setup build demo test race fuzz lint docs-check dist generate bench bench-peers score parity mflux newcomer clean
