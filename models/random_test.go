@@ -5,6 +5,7 @@ import (
 	"errors"
 	"image"
 	"io/fs"
+	"math"
 	"os"
 	"path"
 	"strings"
@@ -14,6 +15,7 @@ import (
 	"github.com/gomflux/gomflux/internal/checkpoint"
 	"github.com/gomflux/gomflux/internal/mlxtest"
 	"github.com/gomflux/gomflux/mlx"
+	"github.com/gomflux/gomflux/models/catalog"
 	"github.com/gomflux/gomflux/models/errs"
 )
 
@@ -142,6 +144,45 @@ func TestRandomRefused(t *testing.T) {
 	// the reference cuts what CLIP does not see, and Qwen-Image-Edit takes any number
 	if err := load("flux1-schnell-ordinary", 200, 1<<30); err != nil {
 		t.Error(err)
+	}
+}
+
+// TestPublishedRuns prepares a run of every published model with random weights, and compares the
+// operations of a step at the default size, with a short prompt, with what was counted before.
+func TestPublishedRuns(t *testing.T) {
+	want := map[string]float64{ // TFLOP, of both passes with guidance
+		"z-image-turbo": 55.1, "z-image": 110.2, "flux1-schnell": 69.5, "flux1-dev": 74.4, "flux2-klein-4b": 34.8,
+		"flux2-klein-9b": 75.5, "qwen-image": 137.4,
+	}
+	for _, preset := range catalog.Presets {
+		s, err := catalog.FindConfigs(preset.Name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		mlxtest.Do(t, func() {
+			p, err := Load(s.FS, LoadOptions{
+				Defaults: s.Defaults, Random: &Random{Dtype: checkpoint.BF16, PromptTokens: 32}, headersOnly: true,
+			})
+			if err != nil {
+				t.Fatalf("%s: %v", preset.Name, err)
+			}
+			defer p.Close()
+			r := p.defaultRequest()
+			r.References = references(p.LeastReferences())
+			run, err := p.Prepare(r, 1)
+			if err != nil {
+				t.Fatalf("%s: %v", preset.Name, err)
+			}
+			encodings := p.family.PromptEncodings(r.References)
+			rows := len(run.prompts[0].tokens[len(encodings)-1].IDs)
+			if !encodings[len(encodings)-1].Padded {
+				rows, _ = run.Tokens()
+			}
+			flops, ok := run.StepFLOPs(rows)
+			if expected := want[preset.Name]; !ok || expected > 0 && math.Abs(flops/1e12-expected) > 0.06 {
+				t.Errorf("%s: %.2f TFLOP in a step, expected %.1f", preset.Name, flops/1e12, expected)
+			}
+		})
 	}
 }
 

@@ -93,10 +93,13 @@ func Load(model any, ck *checkpoint.Checkpoint, o LoadOptions) error {
 	if mismatch != nil {
 		return mismatch
 	}
-	files := &files{random: true}
-	if !o.Random {
+	var opened *files
+	if o.Random {
+		opened = &files{numbers: drawNumbers(found)}
+		defer opened.numbers.Free()
+	} else {
 		var err error
-		if files, err = openFiles(ck, found); err != nil {
+		if opened, err = openFiles(ck, found); err != nil {
 			return err
 		}
 	}
@@ -105,7 +108,7 @@ func Load(model any, ck *checkpoint.Checkpoint, o LoadOptions) error {
 		total += f.Bytes()
 	}
 	for i, p := range params {
-		p.load(found[i], files, o)
+		p.load(found[i], opened, o)
 		for _, a := range p.Arrays() {
 			mlx.Keep(a)
 		}
@@ -197,7 +200,8 @@ func naming(t checkpoint.Tensor) {
 
 // files are the files of a checkpoint while it is loaded.
 type files struct {
-	random bool                  // there are no files: tensors are drawn
+	numbers *mlx.Array // random numbers that all tensors consist of, nil if there are files
+
 	arrays map[string]*mlx.Array // by the tensors' names in the files, not read yet
 	uses   map[string]int        // still to come, by the same names
 	ends   map[string]func(checkpoint.Tensor) error
@@ -237,8 +241,8 @@ func openFiles(ck *checkpoint.Checkpoint, found []Found) (*files, error) {
 
 // read returns a tensor in the layout of diffusers.
 func (f *files) read(t checkpoint.Tensor) *mlx.Array {
-	if f.random {
-		return draw(t)
+	if f.numbers != nil {
+		return randomTensor(f.numbers, t)
 	}
 	a := f.arrays[t.Name]
 	for _, form := range t.Transforms {
@@ -282,7 +286,7 @@ func (f *files) plain(found Found) *mlx.Array {
 // done checks that the files still had the tensor when it was read, and throws an
 // error if not. It frees arrays that are not needed again.
 func (f *files) done(found Found) {
-	if f.random {
+	if f.numbers != nil {
 		return
 	}
 	for _, t := range found.Tensors() {

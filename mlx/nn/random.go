@@ -3,7 +3,6 @@ package nn
 import (
 	"hash/fnv"
 	"math"
-	"slices"
 	"strings"
 
 	"github.com/gomflux/gomflux/internal/checkpoint"
@@ -20,10 +19,28 @@ func RandomCheckpoint(model any, dtype checkpoint.Dtype) *checkpoint.Checkpoint 
 	return ck
 }
 
-// draw returns a tensor of random numbers, the same ones for the same name and shape.
-// Weights are so small that a layer's output is about as large as its input; those of
-// norms, and variances, are about 1.
-func draw(t checkpoint.Tensor) *mlx.Array {
+// period is how many numbers are drawn for a component, unless all its tensors are smaller.
+// Larger tensors repeat them, since the CPU would need minutes to draw a billion. It is a prime
+// number, so that the rows of a matrix differ.
+const period = 1<<22 + 15
+
+// drawNumbers returns numbers of the standard normal distribution for tensors, which the caller
+// frees.
+func drawNumbers(found []Found) *mlx.Array {
+	n := 1
+	for _, f := range found {
+		n = max(n, f.Len())
+	}
+	x := mlx.Scope(func() *mlx.Array { return mlx.Normal(mlx.Key(0), mlx.Float32, min(n, period)) })
+	mlx.Eval(x)
+	mlx.Keep(x)
+	return x
+}
+
+// randomTensor returns a tensor of random numbers, the same ones for the same name and shape.
+// Weights are so small that a layer's output is about as large as its input; those of norms, and
+// variances, are about 1.
+func randomTensor(numbers *mlx.Array, t checkpoint.Tensor) *mlx.Array {
 	const spread = 0.02
 	mean, deviation := 0.0, spread
 	last := t.Name[strings.LastIndexByte(t.Name, '.')+1:]
@@ -40,19 +57,14 @@ func draw(t checkpoint.Tensor) *mlx.Array {
 	}
 	name := fnv.New64a()
 	name.Write([]byte(t.Name))
-	const most = 1 << 24 // numbers at once, which take some times 4 bytes
+	x := numbers.Times(deviation).Plus(mean).AsType(dtype)
+	size := x.Dim(0)
+	at := int(name.Sum64() % uint64(size)) // where the tensor's numbers begin
 	var parts []*mlx.Array
-	for n := t.Len(); n > 0; n -= most {
-		part := mlx.Scope(func() *mlx.Array {
-			x := mlx.Normal(mlx.Key(name.Sum64()+uint64(len(parts))), mlx.Float32, min(n, most))
-			return x.Times(deviation).Plus(mean).AsType(dtype)
-		})
-		mlx.Eval(part)
-		mlx.StopPoint()
-		parts = append(parts, part)
+	for n := t.Len(); n > 0; {
+		end := min(size, at+n)
+		parts = append(parts, x.Slice(0, at, end))
+		n, at = n-(end-at), 0
 	}
-	if len(parts) == 1 {
-		return parts[0].Reshape(slices.Clone(t.Shape)...)
-	}
-	return mlx.Concat(0, parts...).Reshape(slices.Clone(t.Shape)...)
+	return mlx.Concat(0, parts...).Reshape(t.Shape...)
 }

@@ -51,7 +51,7 @@ func TestRandomNumbers(t *testing.T) {
 		Mean   nn.Param      `w:"running_mean"`
 		Var    nn.Param      `w:"running_var"`
 	}
-	const rows = 1<<14 + 1 // of 1024, more than 1<<24 numbers
+	const rows = 1 << 14 // of 1024, four times as many numbers as are drawn
 	mlxtest.Do(t, func() {
 		m := &parts{
 			Linear: nn.NewLinear(400, 300, true), Large: nn.NewEmbedding(rows, 1024), Norm: nn.NewParam(3000),
@@ -63,8 +63,7 @@ func TestRandomNumbers(t *testing.T) {
 		if err := nn.Load(m, nn.RandomCheckpoint(m, checkpoint.BF16), o); err != nil {
 			t.Fatal(err)
 		}
-		// the parts of a tensor are cast before the next one is drawn
-		if peak, most := mlx.PeakMemory()-before, 4*rows*1024+4*4<<24; peak > most {
+		if peak, most := mlx.PeakMemory()-before, 2*2*rows*1024+5*4<<22; peak > most {
 			t.Errorf("%d bytes at the peak, expected at most %d", peak, most)
 		}
 		for name, c := range map[string]struct {
@@ -88,8 +87,15 @@ func TestRandomNumbers(t *testing.T) {
 			}
 		}
 		large := m.Large.Weight.Floats()
-		if first, second := large[:1024], large[1<<24:]; slices.Equal(first, second) {
-			t.Error("two parts of a tensor are equal")
+		rowsSeen := map[[8]float32]bool{}
+		for i := 0; i < len(large); i += 1024 {
+			rowsSeen[[8]float32(large[i:])] = true
+		}
+		if len(rowsSeen) != rows {
+			t.Errorf("%d different rows, expected %d", len(rowsSeen), rows)
+		}
+		if slices.Equal(m.Norm.Floats(), m.Var.Floats()) {
+			t.Error("two tensors are equal")
 		}
 		for _, p := range nn.Parameters(m) {
 			p.Free()
@@ -118,8 +124,8 @@ func TestRandomQuantized(t *testing.T) {
 			t.Fatal(err)
 		}
 		packed := layers * size * size * 9 / 16 // scales and biases of 16 bits for 64 weights
-		if loaded := mlx.ActiveMemory() - before; loaded != packed {
-			t.Errorf("%d bytes in memory, expected %d", loaded, packed)
+		if loaded := mlx.ActiveMemory() - before; loaded < packed || loaded > packed+packed/100 {
+			t.Errorf("%d bytes in memory, expected about %d", loaded, packed)
 		}
 		if peak := mlx.PeakMemory() - before; peak > packed+8*4*size*size {
 			t.Errorf("%d bytes at the peak, for %d of quantized weights", peak, packed)
