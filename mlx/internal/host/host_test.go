@@ -275,7 +275,7 @@ func TestConv(t *testing.T) {
 		for _, s := range []struct{ n, h, w, in, out, kernel, stride, padding int }{
 			{1, 5, 7, 8, 16, 3, 1, 1}, {2, 4, 6, 16, 5, 3, 1, 1}, {1, 9, 9, 8, 24, 3, 1, 0}, {1, 1, 1, 8, 8, 3, 1, 1},
 			{1, 30, 29, 8, 3, 3, 1, 1}, {1, 6, 7, 3, 20, 3, 1, 1}, {2, 9, 8, 4, 8, 3, 2, 0}, {1, 4, 5, 6, 7, 1, 1, 0},
-			{1, 3, 2, 2, 2, 5, 1, 2},
+			{1, 3, 2, 2, 2, 5, 1, 2}, {1, 12, 10, 512, 16, 3, 1, 1},
 		} {
 			c := Conv{Weight: random(s.out*s.kernel*s.kernel*s.in, 1), Bias: random(s.out, 1), In: s.in, Out: s.out, Kernel: s.kernel,
 				Stride: s.stride, Padding: s.padding}
