@@ -183,9 +183,7 @@ func Eval(arrays ...*Array) {
 	if len(arrays) == 0 {
 		return
 	}
-	if evalWatcher != nil {
-		defer evalWatcher()()
-	}
+	defer watched()()
 	v := newVector(arrays)
 	defer mlxc.VectorArrayFree(v)
 	check(mlxc.Eval(v))

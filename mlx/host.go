@@ -70,6 +70,7 @@ func hostOutput(shape ...int) (*Array, []float32) {
 // mapOnHost returns f of the inputs in the shape of the first of them.
 func mapOnHost(f func(dst []float32, in [][]float32), inputs ...*Array) *Array {
 	return Scope(func() *Array {
+		defer watched()()
 		in := hostInputs(inputs...)
 		out, dst := hostOutput(inputs[0].Shape()...)
 		f(dst, in)
@@ -130,6 +131,7 @@ func (a *Array) GroupStatisticsOnHost(groups int, eps float64) (mean, rstd *Arra
 		return nil, nil
 	}
 	out := Scopes(func() []*Array {
+		defer watched()()
 		n, c, data := a.Dim(0), a.Dim(3), hostInputs(a)[0]
 		mean, rstd, size := make([]float32, n*c), make([]float32, n*c), len(data)/n
 		for i := range n {
@@ -187,6 +189,7 @@ func (a *Array) convOnHost(weight, bias *Array, stride, padding, groups int) *Ar
 		return nil
 	}
 	return Scope(func() *Array {
+		defer watched()()
 		in := hostInputs(a, weight, bias)
 		c.Weight, c.Bias = in[1], in[2]
 		out, dst := hostOutput(n, c.Size(h), c.Size(w), c.Out)
@@ -208,6 +211,7 @@ func attentionOnHost(q, k, v *Array, scale float32, mask *Array, causal bool) *A
 		return nil
 	}
 	return Scope(func() *Array {
+		defer watched()()
 		if mask != nil && mask.Dtype() == Bool { // as MLX hides keys
 			mask = Where(mask, Scalar(0, Float32), Scalar(-math.MaxFloat32, Float32))
 		}

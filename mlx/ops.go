@@ -218,6 +218,12 @@ func (a *Array) Softmax() *Array {
 	if onHost(a) && a.Ndim() > 0 {
 		return a.softmaxOnHost()
 	}
+	return a.LazySoftmax()
+}
+
+// LazySoftmax is Softmax for results that are rarely needed: it computes nothing before the result
+// is evaluated, on any device.
+func (a *Array) LazySoftmax() *Array {
 	var r uintptr
 	check(mlxc.SoftmaxAxis(&r, a.h(), -1, true, stream))
 	return wrap(r)

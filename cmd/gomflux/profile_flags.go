@@ -76,11 +76,11 @@ func (f *profileFlags) loaded(m *gomflux.Model) {
 	if f.profiler == nil {
 		return
 	}
-	var names []string
+	var classes []string
 	for _, module := range m.Modules() {
-		names = append(names, module.Name)
+		classes = append(classes, module.Class)
 	}
-	f.profiler.SetModules(names)
+	f.profiler.SetClasses(classes)
 	f.facts = map[string]any{
 		"program": version(), "pipeline": m.Class(), "device": string(m.Device()), "dtype": string(m.Dtype()),
 	}

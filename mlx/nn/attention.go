@@ -153,5 +153,5 @@ func (o AttentionOptions) weights(q, k *mlx.Array) *mlx.Array {
 	if o.Valid > 0 {
 		scores = mlx.Where(index(lk).Less(mlx.Scalar(float64(o.Valid), mlx.Float32)), scores, hidden)
 	}
-	return scores.Softmax()
+	return scores.LazySoftmax()
 }

@@ -11,7 +11,6 @@ package profile
 import (
 	"io"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/gomflux/gomflux/mlx"
@@ -21,7 +20,9 @@ import (
 // thread, and the other methods by the goroutine that starts the runs, or from their callbacks.
 type Profiler struct {
 	trace   *trace
-	modules map[string]bool
+	classes map[string]bool      // of modules
+	methods map[string]string    // the class of a module by its method; "" for other functions
+	running func() []string      // the classes of the modules that are running, the outermost first
 	now     func() time.Duration // since the start, and later at each call
 
 	stack   []*frame
@@ -32,13 +33,17 @@ type Profiler struct {
 	pending []*node                 // calls that have ended since the last evaluation
 	further map[string][]*mlx.Array // outputs after the first, of calls that have not ended
 	inside  bool                    // the profiler evaluates arrays itself
+	level   int                     // the number of evaluations that have begun and not ended
+	begun   bool                    // a module began with the evaluation, whose inputs are not known to be evaluated
 	stop    func()                  // stops to watch evaluations; nil if it does not
 }
 
 // New begins a profile, and a trace that is written to w. [Profiler.Close] must be called.
 func New(w io.Writer) *Profiler {
 	start, last := time.Now(), time.Duration(0)
-	p := &Profiler{trace: newTrace(w), sums: newSums(), further: map[string][]*mlx.Array{}}
+	p := &Profiler{trace: newTrace(w), sums: newSums(), further: map[string][]*mlx.Array{},
+		classes: map[string]bool{}, methods: map[string]string{}}
+	p.running = p.onStack
 	p.now = func() time.Duration {
 		last = max(last+1, time.Since(start)) // no two slices begin or end at the same time
 		return last
@@ -46,11 +51,10 @@ func New(w io.Writer) *Profiler {
 	return p
 }
 
-// SetModules sets the names of all modules whose outputs the hook gets.
-func (p *Profiler) SetModules(names []string) {
-	p.modules = map[string]bool{}
-	for _, name := range names {
-		p.modules[name] = true
+// SetClasses sets the classes of all modules whose outputs the hook gets.
+func (p *Profiler) SetClasses(classes []string) {
+	for _, class := range classes {
+		p.classes[class] = true
 	}
 }
 
@@ -68,8 +72,9 @@ const (
 // A frame is a part of the run that has begun and not ended.
 type frame struct {
 	kind     kind
-	name     string
-	call     *node // of a module or a value, when it has ended; nil before
+	name     string // of a module without an output, its class until a module inside it has ended
+	class    string // of a module
+	call     *node  // of a module or a value, when it has ended; nil before
 	start    time.Duration
 	self     time.Duration // of evaluations, without those of modules inside
 	stepSelf time.Duration // of evaluations in the steps of a phase, without those of modules
@@ -123,6 +128,9 @@ func (p *Profiler) pop() {
 	}
 	if outer := p.top(); outer != nil {
 		outer.peak = max(outer.peak, f.peak)
+		if around := parent(f.name); outer.kind == moduleFrame && outer.name == outer.class && around != "" {
+			outer.name = around // it may have no output
+		}
 		if f.kind == otherFrame {
 			outer.excluded += dur
 		} else {
@@ -135,19 +143,7 @@ func (p *Profiler) pop() {
 		}
 	}
 	p.sums.add(f, dur-f.excluded, p.phase())
-	p.trace.slice(f, dur, p.relative(f))
-}
-
-// relative returns the name of a module from the innermost module around it on.
-func (p *Profiler) relative(f *frame) string {
-	if outer := p.top(); outer != nil && f.kind == moduleFrame && outer.kind == moduleFrame {
-		for _, dot := range []string{".", ":"} {
-			if rest, ok := strings.CutPrefix(f.name, outer.name+dot); ok {
-				return rest
-			}
-		}
-	}
-	return f.name
+	p.trace.slice(f, dur)
 }
 
 // endTo ends all frames inside the first n.

@@ -19,7 +19,9 @@ import (
 // A model has two blocks of two modules each, of which attn has an inner value and mlp two outputs.
 type model struct {
 	hooks.Points
-	stop bool // evaluates after every block, as on the CPU
+	stop bool     // evaluates after every block, as on the CPU
+	host bool     // evaluates in a module, as operations on the host do
+	open []string // the classes of the modules that are running
 }
 
 var modelModules = []string{
@@ -27,39 +29,62 @@ var modelModules = []string{
 	"net.blocks.1.mlp",
 }
 
-func (m *model) pass(name string, out, in *mlx.Array) *mlx.Array {
-	return m.Pass(hooks.Module{Name: name, Class: "class"}, out, []hooks.Arg{{Key: "0", Array: in}})
+// newModel returns a model for a profiler.
+func newModel(p *Profiler) *model {
+	m := &model{Points: hooks.Points{Func: p.Hook}}
+	p.running = func() []string { return slices.Clone(m.open) }
+	return m
+}
+
+// call runs a module.
+func (m *model) call(name, class string, in *mlx.Array, forward func() *mlx.Array) *mlx.Array {
+	m.open = append(m.open, class)
+	out := m.Pass(hooks.Module{Name: name, Class: class}, forward(), []hooks.Arg{{Key: "0", Array: in}})
+	m.open = m.open[:len(m.open)-1]
+	return out
 }
 
 func (m *model) block(name string, x *mlx.Array) *mlx.Array {
-	scaled := x.Matmul(x)
-	attn := hooks.Module{Name: name + ".attn", Class: "attn"}
-	q := m.Inner(attn, "q", scaled.Matmul(scaled))
-	m.Inner(attn, hooks.Weights, q.Matmul(q)) // is not evaluated
-	y := m.pass(attn.Name, q.Plus(1), scaled)
-	mlp := y.Times(0.25)
-	m.Further(hooks.Module{Name: name + ".mlp", Class: "mlp"}, "1", mlp.Plus(2))
-	y = m.pass(name+".mlp", mlp.Times(0.5), y)
-	return m.pass(name, y.Add(x).Times(0.01), x)
+	return m.call(name, "block", x, func() *mlx.Array {
+		scaled := x.Matmul(x)
+		attn := hooks.Module{Name: name + ".attn", Class: "attn"}
+		y := m.call(attn.Name, attn.Class, scaled, func() *mlx.Array {
+			q := m.Inner(attn, "q", scaled.Matmul(scaled))
+			m.Inner(attn, hooks.Weights, q.Matmul(q)) // is not evaluated
+			return q.Plus(1)
+		})
+		mlp := hooks.Module{Name: name + ".mlp", Class: "mlp"}
+		z := m.call(mlp.Name, mlp.Class, y, func() *mlx.Array {
+			if m.host {
+				y.SiLU() // evaluates y first
+			}
+			m.Further(mlp, "1", y.Plus(2))
+			return y.Times(0.5)
+		})
+		return z.Add(x).Times(0.01)
+	})
 }
 
 func (m *model) forward(x *mlx.Array) *mlx.Array {
-	y := mlx.Scope(func() *mlx.Array { return m.pass("net.proj", x.Plus(1).Times(0.01), x) })
-	for i := range 2 {
-		y = mlx.Scope(func() *mlx.Array { return m.block(fmt.Sprintf("net.blocks.%d", i), y) })
-		if m.stop {
-			mlx.Eval(y)
+	return m.call("net", "net", x, func() *mlx.Array {
+		y := mlx.Scope(func() *mlx.Array {
+			return m.call("net.proj", "proj", x, func() *mlx.Array { return x.Plus(1).Times(0.01) })
+		})
+		for i := range 2 {
+			y = mlx.Scope(func() *mlx.Array { return m.block(fmt.Sprintf("net.blocks.%d", i), y) })
+			if m.stop {
+				mlx.Eval(y)
+			}
 		}
-	}
-	return m.pass("net", y.Plus(3), x)
+		return y.Plus(3)
+	})
 }
 
 // profiled runs two steps of a model, and returns the trace and the summary.
-func profiled(t *testing.T, stop bool, size int) ([]*tracetest.Slice, *Summary, []float32) {
+func profiled(t *testing.T, stop, host bool, size int) ([]*tracetest.Slice, *Summary, []float32) {
 	t.Helper()
 	var text bytes.Buffer
 	p := New(&text)
-	p.SetModules(modelModules)
 	var out []float32
 	active := func() (n int) {
 		mlxtest.Do(t, func() { n = mlx.ActiveMemory() })
@@ -68,7 +93,8 @@ func profiled(t *testing.T, stop bool, size int) ([]*tracetest.Slice, *Summary, 
 	before := active()
 	mlxtest.Do(t, func() {
 		p.Attach()
-		m := &model{stop: stop, Points: hooks.Points{Func: p.Hook}}
+		m := newModel(p)
+		m.stop, m.host = stop, host
 		end := p.BeginOther("load net")
 		x := mlx.Full(0.5, mlx.Float32, size, size)
 		mlx.Eval(x)
@@ -145,11 +171,12 @@ const net = `   net
 func TestTree(t *testing.T) {
 	want := strings.ReplaceAll(steps, "NET", net)
 	var results [][]float32
-	for _, stop := range []bool{false, true} {
-		all, s, out := profiled(t, stop, 64)
+	for i := range 4 {
+		stop, host := i&1 > 0, i&2 > 0
+		all, s, out := profiled(t, stop, host, 64)
 		results = append(results, out)
 		if got := tree(all); got != want {
-			t.Errorf("evaluating after each block %v: found\n%s\nexpected\n%s", stop, got, want)
+			t.Errorf("evaluating after each block %v, on the host %v: found\n%s\nexpected\n%s", stop, host, got, want)
 		}
 		checkModules(t, s)
 	}
@@ -159,8 +186,8 @@ func TestTree(t *testing.T) {
 		x := m.forward(m.forward(mlx.Full(0.5, mlx.Float32, 64, 64)))
 		results = append(results, x.Times(2).Floats())
 	})
-	for _, other := range results[:2] {
-		mlxtest.Same(t, "result", other, results[2])
+	for _, other := range results[:4] {
+		mlxtest.Same(t, "result", other, results[4])
 	}
 }
 
@@ -188,7 +215,7 @@ func checkModules(t *testing.T, s *Summary) {
 // TestTimes holds that every moment belongs to exactly one module or phase, and the work to the
 // module that does it.
 func TestTimes(t *testing.T) {
-	_, s, _ := profiled(t, true, 512)
+	_, s, _ := profiled(t, true, false, 512)
 	if len(s.Steps) != 2 || len(s.Phases) != 3 || s.Overhead <= 0 {
 		t.Fatalf("%+v", s)
 	}
@@ -217,23 +244,28 @@ func TestTimes(t *testing.T) {
 	}
 }
 
-// TestInside charges what a module evaluates itself to it, also after its inner values. A list of
-// modules, which has no output, ends with the module around it.
+// TestInside charges what a module evaluates itself to it, also after its inner values. A module
+// without an output ends with the module around it.
 func TestInside(t *testing.T) {
 	var text bytes.Buffer
 	p := New(&text)
-	p.SetModules([]string{"net", "net.list", "net.list.attn"})
 	mlxtest.Do(t, func() {
 		p.Attach()
 		p.BeginPhase("step")
-		m := &model{Points: hooks.Points{Func: p.Hook}}
+		m := newModel(p)
 		x := mlx.Full(0.5, mlx.Float32, 512, 512)
-		m.Inner(hooks.Module{Name: "net.list.attn", Class: "attn"}, "q", x)
-		x = x.Matmul(x)
-		mlx.Eval(x)
-		x = m.pass("net.list.attn", x.Plus(1), x)
-		mlx.Eval(x)
-		m.pass("net", x.Plus(1), x).Floats()
+		m.call("net", "net", x, func() *mlx.Array {
+			m.open = append(m.open, "list")
+			x := m.call("net.list.attn", "attn", x, func() *mlx.Array {
+				m.Inner(hooks.Module{Name: "net.list.attn", Class: "attn"}, "q", x)
+				x = x.Matmul(x)
+				mlx.Eval(x)
+				return x.Plus(1)
+			})
+			mlx.Eval(x)
+			m.open = m.open[:1]
+			return x.Plus(1)
+		}).Floats()
 		p.Detach()
 	})
 	s, err := p.Close(nil)
@@ -244,15 +276,57 @@ func TestInside(t *testing.T) {
 		t.Errorf("most time has %+v, expected net.list.attn in %+v", *first, s.Phases[0])
 	}
 	all, _, err := tracetest.Check(text.Bytes())
-	if want := "step\n net\n  list\n   attn\n    q\n"; err != nil || tree(all) != want {
+	if want := "step\n net\n  net.list\n   attn\n    q\n"; err != nil || tree(all) != want {
 		t.Errorf("%v\n%s", err, tree(all))
 	}
+}
+
+// TestInputs charges the inputs of an operation on the host to the module around its module.
+func TestInputs(t *testing.T) {
+	p := New(&bytes.Buffer{})
+	mlxtest.Do(t, func() {
+		p.Attach()
+		p.BeginPhase("step")
+		m := newModel(p)
+		x := mlx.Full(0.5, mlx.Float32, 512, 512)
+		m.call("net", "net", x, func() *mlx.Array {
+			y := x.Matmul(x)
+			return m.call("net.act", "act", y, func() *mlx.Array { return y.SiLU() })
+		}).Floats()
+		p.Detach()
+	})
+	s, err := p.Close(nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	times := map[string]time.Duration{}
 	for _, m := range s.Modules {
-		if m.Name == "net.list" != (m.Class == "") && m.Name != "net.list.attn:q" {
-			t.Errorf("%+v", *m)
-		}
+		times[m.Name] = m.Self
+	}
+	if times["net"] < times["net.act"] || times["net.act"] == 0 {
+		t.Errorf("found %v, expected the matrix product in net", times)
 	}
 }
+
+// TestOnStack finds the modules whose methods are running.
+func TestOnStack(t *testing.T) {
+	p := New(&bytes.Buffer{})
+	p.SetClasses([]string{"profile.outerModule", "profile.innerModule"})
+	var found []string
+	(&outerModule{inner: &innerModule{func() { found = p.running() }}}).Forward()
+	if want := []string{"profile.outerModule", "profile.innerModule"}; !slices.Equal(found, want) {
+		t.Errorf("found %q, expected %q", found, want)
+	}
+}
+
+type outerModule struct{ inner *innerModule }
+
+func (m *outerModule) Forward() { m.forward() }
+func (m *outerModule) forward() { func() { m.inner.Forward() }() }
+
+type innerModule struct{ f func() }
+
+func (m *innerModule) Forward() { m.f() }
 
 // TestFrees holds that calls that were never evaluated do not stay in memory.
 func TestFrees(t *testing.T) {
@@ -263,7 +337,7 @@ func TestFrees(t *testing.T) {
 		mlx.WithScope(func() {
 			x := mlx.Full(0.5, mlx.Float32, 512, 512)
 			mlx.Eval(x)
-			m := &model{Points: hooks.Points{Func: p.Hook}}
+			m := newModel(p)
 			m.forward(x)
 			m.Further(hooks.Module{Name: "a", Class: "a"}, "1", x)
 		})
@@ -285,14 +359,14 @@ func TestFrees(t *testing.T) {
 func TestEnds(t *testing.T) {
 	var text bytes.Buffer
 	p := New(&text)
-	p.SetModules(modelModules)
 	failed := errors.New("failed")
 	err := mlxtest.Try(func() {
 		p.Attach()
 		p.BeginImage("seed 7")
 		p.BeginPhase("step")
 		p.BeginStep("step 1")
-		m := &model{stop: true}
+		m := newModel(p)
+		m.stop = true
 		m.Func = func(tap hooks.Tap) (*mlx.Array, error) {
 			if tap.Name == "net.blocks.1" {
 				return nil, failed
@@ -358,6 +432,17 @@ func TestWriteError(t *testing.T) {
 		}
 		if s, err := p.Close(nil); !errors.Is(err, errFull) || s.Phases[0].Count != 1000 {
 			t.Errorf("%v, %+v", err, s)
+		}
+	}
+}
+
+func TestShort(t *testing.T) {
+	for name, want := range map[string]string{
+		"net": "net", "net.layers.0": "layers.0", "net.layers.10.to_q": "to_q", "net.to_out.0": "to_out.0", "net.attn:q.unrotated": "q.unrotated",
+		"net.all_x_embedder.2-1": "all_x_embedder.2-1",
+	} {
+		if got := short(name); got != want || parent(name) != strings.TrimRight(strings.TrimSuffix(name, want), ".:") {
+			t.Errorf("%s: found %s in %s, expected %s", name, got, parent(name), want)
 		}
 	}
 }

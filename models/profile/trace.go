@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"strings"
 	"time"
 )
 
@@ -80,9 +81,9 @@ func (t *trace) write(e event) {
 func microseconds(d time.Duration) float64 { return float64(d.Nanoseconds()) / 1e3 }
 
 // slice writes a frame that has ended.
-func (t *trace) slice(f *frame, dur time.Duration, name string) {
+func (t *trace) slice(f *frame, dur time.Duration) {
 	us := microseconds(dur)
-	e := event{Name: name, Category: string(f.kind), Phase: "X", Time: microseconds(f.start), Duration: &us, Process: 1, Thread: 1}
+	e := event{Name: f.name, Category: string(f.kind), Phase: "X", Time: microseconds(f.start), Duration: &us, Process: 1, Thread: 1}
 	self, total := microseconds(f.self), microseconds(f.total)
 	args := sliceArgs{
 		Self: &self, Total: &total, Host: microseconds(f.host), Peak: f.peak, Active: t.before.Active, Cache: t.before.Cache,
@@ -92,8 +93,8 @@ func (t *trace) slice(f *frame, dur time.Duration, name string) {
 	}
 	if n := f.call; n != nil {
 		args.Class, args.Call, args.Negative, args.Shape, args.Dtype = n.tap.Class, n.tap.Call, n.tap.Negative, n.shape, n.dtype
-		if n.tap.Class == "" {
-			e.Category = "value"
+		if e.Name = short(f.name); n.tap.Class == "" {
+			e.Name, e.Category = f.name, "value"
 		}
 		if n.tap.Step >= 0 {
 			args.Step = &n.tap.Step
@@ -101,6 +102,23 @@ func (t *trace) slice(f *frame, dur time.Duration, name string) {
 	}
 	e.Args = args
 	t.write(e)
+}
+
+// short returns the last part of a module's name, and the part before it if it is an index.
+func short(name string) string {
+	if _, key, ok := strings.Cut(name, ":"); ok {
+		return key
+	}
+	dot := strings.LastIndexByte(name, '.')
+	if last := name[dot+1:]; dot > 0 && last[0] >= '0' && last[0] <= '9' {
+		dot = strings.LastIndexByte(name[:dot], '.')
+	}
+	return name[dot+1:]
+}
+
+// parent returns the name of the module around a module, or "".
+func parent(name string) string {
+	return name[:max(0, len(name)-len(short(name))-1)]
 }
 
 // host writes a slice for work between evaluations, unless it is short.
