@@ -4,8 +4,8 @@
 // the inputs and outputs that modules pass to its hook, and just before the run evaluates anything
 // it evaluates them one after the other: the inputs of a module, its inner values and the modules
 // inside it, and its outputs. The time of each evaluation belongs to the innermost module that it
-// is a part of. Operations are not fused across these places, so a profiled run is slower than
-// another one.
+// is a part of. What a run evaluates itself belongs to the module whose method is on the call stack.
+// Operations are not fused across these places, so a profiled run is slower than another one.
 package profile
 
 import (

@@ -438,8 +438,8 @@ func TestWriteError(t *testing.T) {
 
 func TestShort(t *testing.T) {
 	for name, want := range map[string]string{
-		"net": "net", "net.layers.0": "layers.0", "net.layers.10.to_q": "to_q", "net.to_out.0": "to_out.0", "net.attn:q.unrotated": "q.unrotated",
-		"net.all_x_embedder.2-1": "all_x_embedder.2-1",
+		"net": "net", "net.layers.0": "layers.0", "net.layers.10.to_q": "to_q", "net.to_out.0": "to_out.0",
+		"net.attn:q.unrotated": "q.unrotated", "net.all_x_embedder.2-1": "all_x_embedder.2-1",
 	} {
 		if got := short(name); got != want || parent(name) != strings.TrimRight(strings.TrimSuffix(name, want), ".:") {
 			t.Errorf("%s: found %s in %s, expected %s", name, got, parent(name), want)
