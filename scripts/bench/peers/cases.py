@@ -1,6 +1,7 @@
 """What is measured: a step or a decode of a model with random weights, of given shapes."""
 
 from dataclasses import asdict, dataclass, field, fields
+from importlib.metadata import PackageNotFoundError, version
 
 ENGINES = {
     "gomflux": "gomflux",
@@ -180,3 +181,14 @@ class Case:
 
 def from_json(values: dict) -> Case:
     return Case(**{f.name: values[f.name] for f in fields(Case) if f.name in values})
+
+
+def versions(packages: tuple) -> dict:
+    """Returns the versions of packages, of those that were installed by pip."""
+    found = {}
+    for name in packages:
+        try:
+            found[name] = version(name)
+        except PackageNotFoundError:
+            pass
+    return found

@@ -14,7 +14,7 @@ from .cases import ENGINES, PARTS, Case, Unsupported
 from .process import Failed
 
 BASE = "gomflux"  # ratios are relative to it
-REPEATS_OF_GOMFLUX = 3  # runs after the first, of four steps each
+STEPS = 3  # that count, of each of gomflux's runs
 
 
 def installed(engine: str, program: str) -> bool:
@@ -85,7 +85,7 @@ class Comparison:
                     self.add(engine, one, part, measured)
 
     def of_gomflux(self, engine: str, case: Case, part: str, limit: float | None) -> dict:
-        return gomflux_side.measure(case, self.program, self.device, REPEATS_OF_GOMFLUX, limit)
+        return gomflux_side.measure(case, self.program, self.device, max(1, self.repeats // STEPS), limit)
 
     def of_peer(self, engine: str, case: Case, part: str, limit: float | None) -> dict:
         return process.measure(engine, case.part_of(part), part, self.device, self.repeats, limit)

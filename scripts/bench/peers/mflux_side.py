@@ -8,13 +8,12 @@ FLUX.1 in mflux computes in float32 even so, from the first rotary embedding on.
 
 import functools
 import math
-from importlib.metadata import version
 
 import mlx.core as mx
 import mlx.nn as nn
 import numpy as np
 
-from .cases import LATENT, PIXELS, Case, Unsupported
+from .cases import LATENT, PIXELS, Case, Unsupported, versions
 
 PACKAGES = ("mflux", "mlx")
 GROUP = 64  # values that share a scale in quantized weights, as in mflux
@@ -45,7 +44,7 @@ def prepare(case: Case, part: str, compiled: bool, device: str | None) -> dict:
         "peak": mx.get_peak_memory,
         "device": "cpu" if on_cpu else mx.device_info().get("device_name", "gpu"),
         "parameters": parameters,
-        "versions": {name: version(name) for name in PACKAGES},
+        "versions": versions(PACKAGES),
     }
 
 

@@ -1,11 +1,10 @@
 """The transformers and autoencoders of diffusers, with random weights, in PyTorch or compiled by torch.compile."""
 
 import functools
-from importlib.metadata import version
 
 import torch
 
-from .cases import LATENT, Case, Unsupported, dims
+from .cases import LATENT, Case, Unsupported, dims, versions
 
 PACKAGES = ("diffusers", "torch", "transformers")
 
@@ -32,7 +31,7 @@ def prepare(case: Case, part: str, compiled: bool, device: str | None) -> dict:
         "peak": functools.partial(peak_memory, device),
         "device": torch.cuda.get_device_name() if device.startswith("cuda") else device,
         "parameters": sum(p.numel() for p in model.parameters()),
-        "versions": {name: version(name) for name in PACKAGES},
+        "versions": versions(PACKAGES),
     }
 
 
