@@ -122,7 +122,7 @@ func (r *benchReport) Text(p *ui.Page) {
 
 // shareText writes the block for an issue.
 func (r *benchReport) shareText(p *ui.Page) {
-	name := "a model without a known name"
+	name := "a custom model"
 	if preset, ok := catalog.FindPreset(r.Model); ok {
 		name = preset.Name
 	} else if _, ok := catalog.Builtins()[r.Model]; ok {

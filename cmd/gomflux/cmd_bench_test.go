@@ -5,6 +5,7 @@ import (
 	"math"
 	"os"
 	"os/exec"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -59,6 +60,23 @@ func TestBenchPhases(t *testing.T) {
 	for i, p := range r.Phases {
 		if p != want[i] {
 			t.Errorf("phase %+v, expected %+v", p, want[i])
+		}
+	}
+}
+
+// TestMeasuredSteps: the steps of a run that compile do not count, except in the first run.
+func TestMeasuredSteps(t *testing.T) {
+	for _, c := range []struct {
+		run         int
+		steps, want []time.Duration
+	}{
+		{0, []time.Duration{9, 1, 2}, []time.Duration{9}},
+		{0, []time.Duration{9}, []time.Duration{9}},
+		{1, []time.Duration{5, 1, 2}, []time.Duration{1, 2}},
+		{3, []time.Duration{5}, []time.Duration{5}},
+	} {
+		if got := measuredSteps(c.run, c.steps); !slices.Equal(got, c.want) {
+			t.Errorf("run %d with steps %v: %v, expected %v", c.run, c.steps, got, c.want)
 		}
 	}
 }
