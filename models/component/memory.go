@@ -11,7 +11,8 @@ type BlockMemory struct {
 	// Live is the number of elements per token that a block has in memory at its peak
 	// on the CPU, without attention scores.
 	Live float64
-	// Scores is the number of copies of the attention scores in memory at that peak.
+	// Scores is the number of copies of the attention scores in memory at that peak, if MLX
+	// computes attention (mlx.ConvolvesOnHost is false).
 	Scores float64
 	// Cast is the fraction of a block's weights that are cast or dequantized at the
 	// peak with attention scores, CastAlone that at a peak without them.

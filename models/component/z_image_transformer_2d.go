@@ -48,7 +48,7 @@ var ZImageTransformer2DModel = &Class{
 		return BlockMemory{
 			Blocks: c.NLayers + 2*c.NRefinerLayers, Heads: c.NHeads,
 			Written: 16 * w, Read: 13 * w,
-			Live: 53 * w, Scores: 1, Cast: 0.75, CastAlone: 1.1,
+			Live: 31 * w, Scores: 1, Cast: 0.75, CastAlone: 2.5,
 		}
 	},
 	Untapped: []Untapped{{
