@@ -38,6 +38,7 @@ type benchReport struct {
 	Estimated    int64         `json:"estimated_memory_bytes"`
 	Machine      benchMachine  `json:"machine"`
 	Versions     benchVersions `json:"versions"`
+	Profile      *jsonProfile  `json:"profile,omitempty"`
 
 	stepFLOPs, decodeFLOPs float64 // 0 if unknown
 	operations             int     // of a step

@@ -190,7 +190,10 @@ func (b *benchmark) measure(ctx context.Context) error {
 	}
 	after, err := b.matmul(ctx)
 	b.report.Matmul = max(before, after)
-	return err
+	if err != nil || b.profile.file == "" {
+		return err
+	}
+	return b.profiled(ctx)
 }
 
 // generate runs the model once.

@@ -36,6 +36,10 @@ A phase of a model with --low-ram includes loading components.
 On a machine with other work only ratios are meaningful: measure alternately,
 and in new processes.
 
+PROFILE
+--profile FILE runs the model once more, and measures every module, as in
+gomflux generate. This run does not count for the results.
+
 SHARE
 --share prints a block of text for an issue: the machine's processor, memory,
 operating system and GPU, versions, settings and results. It contains no names
@@ -67,6 +71,7 @@ With --json bench prints one object:
   machine                 name, os, cpus, memory_bytes, device_name,
                           device_memory_bytes
   versions                gomflux, mlx, mlx_c, go, blas
+  profile                 of --profile, as in gomflux help json
 ` + exitStatus
 
 // defaultBenchModel needs no download.
@@ -86,6 +91,7 @@ type benchOptions struct {
 	quantize      optional[gomflux.Quantization]
 	lowRAM        bool
 	share         bool
+	profile       profileFlags
 	outputFlags
 }
 
@@ -134,6 +140,7 @@ func newBenchCommand() *cobra.Command {
 	f.VarP(&o.quantize, "quantize", "q", "quantize the weights to 3, 4, 5, 6 or 8 bits, mxfp4, mxfp8 or nvfp4 (see gomflux help weights)")
 	o.addCompute(f)
 	f.BoolVar(&o.lowRAM, "low-ram", false, "keep only one text encoder or the transformer in memory at a time, and none while decoding")
+	o.profile.add(f)
 	o.addJSON(f, "a JSON object")
 	f.BoolVar(&o.share, "share", false, "print a block of text for an issue, without anything personal")
 	o.addQuiet(f, "", "results, warnings and errors")
@@ -153,6 +160,10 @@ func (o *benchOptions) validate(given func(string) bool) error {
 		return usageErrorf("give either --size or --height and --width")
 	case o.json && o.share:
 		return usageErrorf("give either --json or --share")
+	case given("profile"):
+		if err := o.profile.validateFile(); err != nil {
+			return err
+		}
 	}
 	if o.size.given() {
 		o.height, o.width = o.size, o.size

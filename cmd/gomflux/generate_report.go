@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"image"
-	"strings"
 	"time"
 
 	"github.com/gomflux/gomflux"
@@ -136,12 +135,7 @@ func (r *textReport) tensors(t savedTensors) {
 }
 
 func (r *textReport) profile(p profileReport) {
-	for line := range strings.Lines(p.text()) {
-		r.out.Note("%s", strings.TrimSuffix(line, "\n"))
-	}
-	if p.File != "" {
-		r.out.Note("trace in %s (open it in ui.perfetto.dev)", quote.Printable(p.File))
-	}
+	p.note(r.out)
 }
 
 // tokensText returns the length of the prompt in words.

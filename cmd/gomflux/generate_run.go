@@ -88,7 +88,7 @@ func (g *generation) run(ctx context.Context, stdin io.Reader) (err error) {
 		}()
 	}
 	defer func() { g.debug.interrupt(err) }()
-	defer func() { err = g.profile.end(g, err) }()
+	defer func() { err = g.profile.end(g.report.profile, err) }()
 	if err := g.open(ctx); err != nil {
 		return err
 	}

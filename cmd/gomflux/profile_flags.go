@@ -37,12 +37,18 @@ func (f *profileFlags) validate(o *generateOptions, given func(string) bool) err
 	switch {
 	case !given("profile"):
 		return nil
-	case f.file == "":
-		return usageErrorf("--profile: the file name is empty")
 	case o.debug.options.Any():
 		return usageErrorf("--profile and debugging flags cannot be combined (the times would include their work)")
 	case filepath.Clean(f.file) == filepath.Clean(o.output):
 		return usageErrorf("--profile and --output are the same file: %s", f.file)
+	}
+	return f.validateFile()
+}
+
+// validateFile refuses a file that cannot be written.
+func (f *profileFlags) validateFile() error {
+	if f.file == "" {
+		return usageErrorf("--profile: the file name is empty")
 	}
 	err := checkName(f.file, "profile.json")
 	if err == nil {
@@ -80,10 +86,13 @@ func (f *profileFlags) loaded(m *gomflux.Model) {
 	for _, module := range m.Modules() {
 		classes = append(classes, module.Class)
 	}
+	f.describe(classes, m.Class(), string(m.Device()), string(m.Dtype()))
+}
+
+// describe describes the model, whose modules have some classes.
+func (f *profileFlags) describe(classes []string, pipeline, device, dtype string) {
 	f.profiler.SetClasses(classes)
-	f.facts = map[string]any{
-		"program": version(), "pipeline": m.Class(), "device": string(m.Device()), "dtype": string(m.Dtype()),
-	}
+	f.facts = map[string]any{"program": version(), "pipeline": pipeline, "device": device, "dtype": dtype}
 }
 
 func (f *profileFlags) appendHook(all []hooks.Func) []hooks.Func {
@@ -142,9 +151,9 @@ func (f *profileFlags) generate(m *gomflux.Model, seeds []uint64, run func() ([]
 	return results, err
 }
 
-// end ends the profile of a run, whose error it gets. A run that failed, or was interrupted, leaves
+// end ends the profile of a run, whose error it gets, and reports it. A run that failed, or was interrupted, leaves
 // the trace of what has run.
-func (f *profileFlags) end(g *generation, err error) error {
+func (f *profileFlags) end(report func(profileReport), err error) error {
 	if f.out == nil {
 		return err
 	}
@@ -155,7 +164,7 @@ func (f *profileFlags) end(g *generation, err error) error {
 		return err
 	}
 	name, failed := f.save(cmp.Or(detach, failed))
-	g.report.profile(profileReport{File: name, summary: summary, partial: err != nil})
+	report(profileReport{File: name, summary: summary, partial: err != nil})
 	return cmp.Or(err, failed)
 }
 

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/gomflux/gomflux/cmd/gomflux/internal/ui"
+	"github.com/gomflux/gomflux/internal/quote"
 	"github.com/gomflux/gomflux/internal/units"
 	"github.com/gomflux/gomflux/models/profile"
 )
@@ -76,6 +77,16 @@ func (r profileReport) json() jsonProfile {
 		})
 	}
 	return p
+}
+
+// note writes the tables, and the name of the trace, for people.
+func (r profileReport) note(out *ui.Output) {
+	for line := range strings.Lines(r.text()) {
+		out.Note("%s", strings.TrimSuffix(line, "\n"))
+	}
+	if r.File != "" {
+		out.Note("trace in %s (open it in ui.perfetto.dev)", quote.Printable(r.File))
+	}
 }
 
 // text returns the tables.
