@@ -102,7 +102,7 @@ stamp() { # the parts are in place: say so, in one move
 }
 
 mlx_key="$wheel $MLX_VERSION $platform $(wheel_sum $wheel)"
-mlxc_key="mlx-c $(files_sum $here/mlxc/{CMakeLists.txt,Cargo.lock,Cargo.toml,format.h}) for $mlx_key"
+mlxc_key="mlx-c $(files_sum $here/mlxc/{CMakeLists.txt,Cargo.lock,Cargo.toml,cuda_kernel.cpp,cuda_kernel.h,format.h}) for $mlx_key"
 tokenizers_key="tokenizers $TOKENIZERS_VERSION $TOKENIZERS_SUM $(uname -sm)"
 cuda_key=
 nvidia_key=
