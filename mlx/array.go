@@ -189,6 +189,13 @@ func Eval(arrays ...*Array) {
 	check(mlxc.Eval(v))
 }
 
+// AsyncEval begins to compute the arrays and does not wait for the results. [Eval] waits for them.
+func AsyncEval(arrays ...*Array) {
+	v := newVector(arrays)
+	defer mlxc.VectorArrayFree(v)
+	check(mlxc.AsyncEval(v))
+}
+
 // Floats evaluates the array and copies its elements as float32, in row-major
 // order whatever its strides.
 func (a *Array) Floats() []float32 {

@@ -91,10 +91,10 @@ func (a *Array) softmaxOnHost() *Array {
 	return mapOnHost(func(dst []float32, in [][]float32) { host.Softmax(dst, in[0], n) }, a)
 }
 
-// SwiGLU is SiLU(gate)·x.
-func SwiGLU(gate, x *Array) *Array {
+// swiGLU is SiLU(gate)·x, with SiLU in float32.
+func swiGLU(gate, x *Array) *Array {
 	if !onHost(gate, x) || !slices.Equal(gate.Shape(), x.Shape()) {
-		return gate.SiLU().Mul(x)
+		return gate.AsType(Float32).SiLU().AsType(gate.Dtype()).Mul(x)
 	}
 	return mapOnHost(func(dst []float32, in [][]float32) { host.SwiGLU(dst, in[0], in[1]) }, gate, x)
 }
@@ -164,9 +164,9 @@ func (a *Array) NormalizeOnHost(mean, rstd, weight, bias *Array) *Array {
 	}, a, mean, rstd, weight, bias)
 }
 
-// RotateOnHost applies a rotary embedding, cos and sin [L, D/2], to the pairs (2i, 2i+1) of a
+// rotateOnHost applies a rotary embedding, cos and sin [L, D/2], to the pairs (2i, 2i+1) of a
 // [B, H, L, D], on a Linux CPU in float32, and returns nil elsewhere.
-func (a *Array) RotateOnHost(cos, sin *Array) *Array {
+func (a *Array) rotateOnHost(cos, sin *Array) *Array {
 	if !onHost(a, cos, sin) || a.Ndim() != 4 || a.Dim(3)%2 != 0 || cos.Size() != a.Dim(2)*a.Dim(3)/2 || sin.Size() != cos.Size() {
 		return nil
 	}

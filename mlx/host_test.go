@@ -67,8 +67,8 @@ func hostOperations() map[string]func() *Array {
 		"SiLU":        func() *Array { return strided().SiLU() },
 		"QuickGELU":   func() *Array { return strided().QuickGELU() },
 		"GELUTanh":    func() *Array { return strided().GELUTanh() },
-		"SwiGLU":      func() *Array { return SwiGLU(strided(), strided().Times(2)) },
-		"broadcast":   func() *Array { return SwiGLU(strided(), wide) },
+		"SwiGLU":      func() *Array { return swiGLU(strided(), strided().Times(2)) },
+		"broadcast":   func() *Array { return swiGLU(strided(), wide) },
 		"special":     func() *Array { return FromFloat32([]float32{float32(math.NaN()), -200, 200, 0}).SiLU() },
 		"nothing":     func() *Array { return normal(0, 3).SiLU() },
 		"softmax":     func() *Array { return strided().Softmax() },
@@ -114,7 +114,7 @@ func TestHostAlone(t *testing.T) {
 		}
 		heads := normal(1, 2, 3, 4)
 		angle := normal(3, 2)
-		rotated := heads.RotateOnHost(angle.Cos(), angle.Sin()).Floats()
+		rotated := heads.rotateOnHost(angle.Cos(), angle.Sin()).Floats()
 		in, a := heads.Floats(), angle.Floats()
 		for i := 0; i < len(in); i += 2 {
 			s, c := math.Sincos(float64(a[i/4%3*2+i%4/2]))

@@ -165,7 +165,7 @@ func (a *Array) BiasedConv2d(weight, bias *Array, stride, padding, groups int) *
 	if y := a.convOnHost(weight, bias, stride, padding, groups); y != nil {
 		return y
 	}
-	return a.GroupedConv2d(weight, stride, padding, groups).Add(bias)
+	return AddBias(a.GroupedConv2d(weight, stride, padding, groups), bias, nil)
 }
 
 // Conv3d convolves x [N, D, H, W, Cin] with weight [Cout, kD, kH, kW, Cin] in steps

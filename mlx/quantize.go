@@ -60,6 +60,13 @@ func (q Quantization) Of(arrays []*Array) *Quantized {
 // Dequantize returns the matrix in dtype. For float32 it also computes in float32,
 // whatever the dtype of the scales.
 func (q *Quantized) Dequantize(dtype Dtype) *Array {
+	if y := q.dequantizeAffine(dtype); y != nil {
+		return y
+	}
+	return q.dequantizeGraph(dtype)
+}
+
+func (q *Quantized) dequantizeGraph(dtype Dtype) *Array {
 	scales, biases := q.Scales, q.Biases
 	if biases != nil && dtype == Float32 {
 		scales, biases = scales.AsType(dtype), biases.AsType(dtype)

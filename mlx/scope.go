@@ -110,9 +110,9 @@ func Chain[T any](x *Array, layers []T, f func(layer T, x *Array) *Array) *Array
 	return x
 }
 
-// EvalChain is [Chain] with an evaluation after every layer, on a GPU too. Use it for few
-// layers with large arrays: on a GPU, MLX allocates memory for layers when they are
-// queued, before they are computed.
+// EvalChain is [Chain] with an evaluation after every layer, on a GPU too, where it waits for the
+// layer. Use it for layers with large arrays if memory is short: on a GPU, MLX allocates memory for
+// layers when they are queued, before they are computed.
 func EvalChain[T any](x *Array, layers []T, f func(layer T, x *Array) *Array) *Array {
 	for _, layer := range eachLayer(layers, []**Array{&x}, evalPoint) {
 		x = f(layer, x)

@@ -8,6 +8,7 @@ import (
 	"os"
 	"runtime"
 	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -25,6 +26,13 @@ const doctorHelp = `Doctor checks the installation: libraries, devices, memory, 
 environment variables that matter. It prints what it finds, and how to get what
 is missing. Only configs and headers of models are checked; no model is loaded.
 
+On a GPU, custom kernels do the work of several of MLX's operations. Doctor
+compares each with these operations, and lists those that are used.
+
+With --warm doctor also generates a small image with the built-in model. MLX
+compiles some of its kernels for a GPU when they are first used, and stores them
+on disk, so the first image of another model does not wait for them.
+
 JSON
 With --json doctor prints one object:
 
@@ -38,12 +46,16 @@ With --json doctor prints one object:
   environment             the variables that are set
   mlx                     version, mlxc, mlx and blas (paths), devices (device,
                           standard, name, architecture, memory_bytes, dtype);
-                          null if MLX is unusable, for the reason in problem
+                          and kernels (list of name, used, problem; problem if
+                          there are none); null if MLX is unusable, for the
+                          reason in problem
+  warm_seconds            how long --warm took
   advice                  what to do, an array of texts
 ` + exitStatus
 
 func newDoctorCommand() *cobra.Command {
 	var o outputFlags
+	var warmUp bool
 	cmd := &cobra.Command{
 		Use:   "doctor",
 		Short: "Check the installation and report what is missing",
@@ -52,20 +64,28 @@ func newDoctorCommand() *cobra.Command {
   gomflux doctor --json | jq -r .advice[]`,
 		Args: noArgs(""),
 		RunE: func(cmd *cobra.Command, _ []string) error {
+			out := o.out(cmd)
+			mlx.OnKernelFailure = nil // the diagnosis has it
 			d, err := diagnose(cmd.Context(), cmd.ErrOrStderr())
-			return cmp.Or(o.out(cmd).Result(d), err)
+			if err == nil && warmUp {
+				var took time.Duration
+				took, err = warm(cmd.Context())
+				d.Warm = took.Seconds()
+			}
+			return cmp.Or(out.Result(d), err)
 		},
 	}
 	o.addJSON(cmd.Flags(), "a JSON object")
+	cmd.Flags().BoolVar(&warmUp, "warm", false, "have MLX compile its kernels now")
 	return cmd
 }
 
 // doctorVariables are the environment variables that change what gomflux does.
 var doctorVariables = []string{
-	mlx.EnvLibrary, "HF_HUB_CACHE", "HF_HOME", "XDG_CACHE_HOME", "HF_ENDPOINT", "HF_HUB_OFFLINE", "TMPDIR",
+	mlx.EnvLibrary, mlx.EnvKernels, "HF_HUB_CACHE", "HF_HOME", "XDG_CACHE_HOME", "HF_ENDPOINT", "HF_HUB_OFFLINE", "TMPDIR",
 	"XDG_RUNTIME_DIR",
 	"OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH", "CUDA_VISIBLE_DEVICES",
-	"MLX_ENABLE_CACHE_THRASHING_CHECK", "MLX_CUDA_GRAPH_CACHE_SIZE", "MLX_ENABLE_TF32", "TERM", "TERM_PROGRAM",
+	"MLX_ENABLE_CACHE_THRASHING_CHECK", "MLX_CUDA_GRAPH_CACHE_SIZE", "MLX_PTX_CACHE_DIR", "MLX_ENABLE_TF32", "TERM", "TERM_PROGRAM",
 	"LC_TERMINAL", "KITTY_WINDOW_ID", "WEZTERM_PANE", "GHOSTTY_RESOURCES_DIR", "TMUX", "STY", "ZELLIJ",
 }
 
@@ -81,6 +101,7 @@ type diagnosis struct {
 	MLX         *mlxInfo          `json:"mlx"`
 	Problem     string            `json:"problem,omitempty"`
 	Advice      []string          `json:"advice"`
+	Warm        float64           `json:"warm_seconds,omitempty"`
 
 	tty bool // whether standard error is a terminal
 }
@@ -102,6 +123,7 @@ type mlxInfo struct {
 	MLX     string       `json:"mlx,omitempty"` // unknown if the system's loader found it
 	BLAS    string       `json:"blas,omitempty"`
 	Devices []deviceInfo `json:"devices"`
+	Kernels kernelsInfo  `json:"kernels"`
 
 	free uint64 // main memory, 0 if unknown
 }
@@ -191,6 +213,7 @@ func describeMLX(ctx context.Context, lib mlx.Library) (*mlxInfo, error) {
 				Architecture: d.Architecture, Memory: memory, Dtype: d.Device.ComputeDtype().String(),
 			})
 		}
+		m.Kernels = describeKernels()
 		return nil
 	})
 	if err != nil {
@@ -227,6 +250,9 @@ func (d *diagnosis) Text(p *ui.Page) {
 		line("mlx", "unusable")
 	} else {
 		d.MLX.lines(line)
+	}
+	if d.Warm > 0 {
+		line("warm", "%.1f s", d.Warm)
 	}
 	p.Printf("\n")
 	if len(d.Advice) == 0 && d.MLX != nil {
@@ -301,6 +327,7 @@ func (m *mlxInfo) lines(line ui.Field) {
 		}
 		line("device", "%s, computes in %s", strings.Join(parts, ", "), device.Dtype)
 	}
+	m.Kernels.lines(line)
 }
 
 // libraryPaths lists the files of a library on one line.

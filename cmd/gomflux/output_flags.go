@@ -28,6 +28,7 @@ func (o *outputFlags) out(cmd *cobra.Command) *ui.Output {
 	if o.json {
 		out.Format = ui.JSON
 	}
+	warnOfKernels(out)
 	return out
 }
 

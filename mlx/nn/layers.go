@@ -35,18 +35,28 @@ func NewLinear(in, out int, bias bool) *Linear {
 
 // Forward takes [..., in] to [..., out].
 func (d *Linear) Forward(x *mlx.Array) *mlx.Array {
-	biased := d.Bias.Array != nil
-	if biased && len(d.Adapters) == 0 && !packedProduct(&d.Weight, x) {
-		return d.Tap(mlx.Addmm(d.Bias.As(x.Dtype()), x, d.Weight.As(x.Dtype()).T()), x)
+	if len(d.Adapters) == 0 {
+		return d.Tap(project(&d.Weight, &d.Bias, x), x)
 	}
 	y := d.Weight.matmulT(x)
 	for _, a := range d.Adapters {
 		y = a.Apply(x, y)
 	}
-	if biased {
+	if d.Bias.Array != nil {
 		y = y.Add(d.Bias.As(x.Dtype()))
 	}
 	return d.Tap(y, x)
+}
+
+// project is x·Wᵀ + b. The bias may not be loaded.
+func project(weight, bias *Param, x *mlx.Array) *mlx.Array {
+	switch {
+	case bias.Array == nil:
+		return weight.matmulT(x)
+	case packedProduct(weight, x):
+		return weight.matmulT(x).Add(bias.As(x.Dtype()))
+	}
+	return mlx.Addmm(bias.As(x.Dtype()), x, weight.As(x.Dtype()).T())
 }
 
 // matmulT is x·Wᵀ.
@@ -109,7 +119,7 @@ func (s *SiLU) Forward(x *mlx.Array) *mlx.Array {
 	if s.ChannelsLast {
 		return s.TapImage(x.SiLU(), x)
 	}
-	return s.Tap(x.AsType(mlx.Float32).SiLU().AsType(x.Dtype()), x)
+	return s.Tap(mlx.WideSiLU(x), x)
 }
 
 // An Activation is an elementwise function that is a module of the reference.
@@ -171,6 +181,11 @@ func NewCausalConv3d(in, out, kernel, padding int) *Conv2d {
 func (c *Conv2d) Forward(x *mlx.Array) *mlx.Array {
 	y := x.BiasedConv2d(c.Weight.As(x.Dtype()), c.Bias.As(x.Dtype()), c.Stride, c.Padding, c.Groups)
 	return c.TapImage(y, x)
+}
+
+// Plain convolves without the bias. Hooks do not see it.
+func (c *Conv2d) Plain(x *mlx.Array) *mlx.Array {
+	return x.GroupedConv2d(c.Weight.As(x.Dtype()), c.Stride, c.Padding, c.Groups)
 }
 
 // WidenFP16 converts float16 to float32, and returns other dtypes unchanged. It is for

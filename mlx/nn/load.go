@@ -117,6 +117,7 @@ func Load(model any, ck *checkpoint.Checkpoint, o LoadOptions) error {
 			o.Progress(done, total)
 		}
 	}
+	Join(model)
 	return nil
 }
 
@@ -138,10 +139,8 @@ func (p Parameter) load(f Found, files *files, o LoadOptions) {
 		mlx.Eval(made...)
 		return made
 	})
-	p.Array, p.packed = made[0], nil
-	if q != nil {
-		p.packed = q.Of(made)
-	}
+	p.packed = nil
+	p.set(made, q)
 	files.done(f)
 }
 
@@ -588,6 +587,7 @@ func Linears(model any) map[string]*Linear {
 var (
 	moduleType = reflect.TypeFor[Module]()
 	paramType  = reflect.TypeFor[Param]()
+	stackType  = reflect.TypeFor[Stack]()
 )
 
 // at is a position in a model: its path in checkpoints, and in Go.
@@ -603,6 +603,7 @@ type visitor struct {
 	module func(hooks.Module, *Module, reflect.StructTag)
 	linear func(at, *Linear)
 	param  func(at, *Param, []string)
+	stack  func(*Stack)
 }
 
 // walk visits everything below v, depth first.
@@ -632,6 +633,9 @@ func walk(v reflect.Value, a at, to visitor) {
 			if field.Type == moduleType && to.module != nil {
 				id := hooks.Module{Name: a.path, Class: v.Type().String()}
 				to.module(id, v.Field(i).Addr().Interface().(*Module), field.Tag)
+			}
+			if field.Type == stackType && to.stack != nil {
+				to.stack(v.Field(i).Addr().Interface().(*Stack))
 			}
 			tag, ok := field.Tag.Lookup("w")
 			if !ok {

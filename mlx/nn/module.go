@@ -223,7 +223,7 @@ func (p *Param) Free() {
 
 // used reports the use of the parameter to the watcher.
 func (p *Param) used() {
-	if watcher != nil {
+	if watcher != nil && p.Array != nil {
 		watcher(p.Array)
 	}
 }

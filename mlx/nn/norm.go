@@ -19,6 +19,23 @@ func (n *RMSNorm) Forward(x *mlx.Array) *mlx.Array {
 	return n.Tap(x.RMSNorm(n.Weight.As(x.Dtype()), float32(n.Eps)), x)
 }
 
+// Plain describes the norm for fused operations in a dtype, which hooks do not see. scale and shift
+// are those of adaptive layer norm, and may be nil.
+func (n *RMSNorm) Plain(dtype mlx.Dtype, scale, shift *mlx.Array) mlx.Norm {
+	return mlx.Norm{Weight: n.Weight.As(dtype), Eps: float32(n.Eps), Scale: scale, Shift: shift}
+}
+
+// Plain is [RMSNorm.Plain] for a norm without weight and bias.
+func (n *LayerNorm) Plain(_ mlx.Dtype, scale, shift *mlx.Array) mlx.Norm {
+	return mlx.Norm{Center: true, Eps: float32(n.Eps), Scale: scale, Shift: shift}
+}
+
+// QK describes queries and keys with the norms of their heads, for [mlx.NormRope].
+func QK(normQ, normK *RMSNorm, q, k mlx.Columns) mlx.QK {
+	dtype := q.X.Dtype()
+	return mlx.QK{Q: q, K: k, NormQ: normQ.Weight.As(dtype), NormK: normK.Weight.As(dtype), Eps: float32(normQ.Eps)}
+}
+
 // LayerNorm is torch.nn.LayerNorm over the last axis.
 type LayerNorm struct {
 	Module
@@ -74,8 +91,37 @@ func (n *GroupNorm) normalize(x *mlx.Array) *mlx.Array {
 }
 
 // Statistics are the mean of each channel's group and the reciprocal of its standard
-// deviation, [N, 1, 1, C] in float32.
-type Statistics struct{ Mean, Rstd *mlx.Array }
+// deviation, [N, 1, 1, C] in float32, or what a kernel needs instead.
+type Statistics struct {
+	Mean, Rstd *mlx.Array
+	factors    mlx.GroupFactors
+}
+
+// Eval evaluates the statistics. The zero value has none.
+func (s Statistics) Eval() {
+	switch {
+	case s.factors.Array != nil:
+		mlx.Eval(s.factors.Array)
+	case s.Mean != nil:
+		mlx.Eval(s.Mean, s.Rstd)
+	}
+}
+
+// plain describes the norm of x + before for a kernel. before is nil or [C].
+func (n *GroupNorm) plain(dtype mlx.Dtype, before *mlx.Array) mlx.GroupNorm {
+	return mlx.GroupNorm{Groups: n.Groups, Eps: float32(n.Eps), Weight: n.Weight.As(dtype), Bias: n.Bias.As(dtype), Before: before}
+}
+
+// SiLU returns silu(norm(x + before)) of [N, H, W, C]. before is nil or [C]. Hooks do not see it.
+func (n *GroupNorm) SiLU(x, before *mlx.Array) *mlx.Array {
+	if g := n.plain(x.Dtype(), before); g.Usable(x) {
+		return g.Factors(x).Apply(x, true)
+	}
+	if before != nil {
+		x = x.Add(before)
+	}
+	return n.normalize(x).SiLU()
+}
 
 // Statistics computes the mean and then the variance about it, each one axis after the
 // other: a group of a large image has millions of elements, over which a single
@@ -83,8 +129,11 @@ type Statistics struct{ Mean, Rstd *mlx.Array }
 // rows of x [N, H, W, C] at a time, and evaluates after each part unless there is only
 // one. The result does not depend on rows.
 func (n *GroupNorm) Statistics(x *mlx.Array, rows int) Statistics {
+	if g := n.plain(x.Dtype(), nil); g.Usable(x) {
+		return Statistics{factors: g.Factors(x)}
+	}
 	if mean, rstd := x.GroupStatisticsOnHost(n.Groups, n.Eps); mean != nil {
-		return Statistics{mean, rstd}
+		return Statistics{Mean: mean, Rstd: rstd}
 	}
 	c := x.Dim(3)
 	channels := func(groups *mlx.Array) *mlx.Array {
@@ -95,7 +144,7 @@ func (n *GroupNorm) Statistics(x *mlx.Array, rows int) Statistics {
 		variance := n.mean(x, rows, func(x *mlx.Array) *mlx.Array { return x.Sub(mean).Square() })
 		return []*mlx.Array{mean, channels(variance.Plus(n.Eps).Rsqrt())}
 	})
-	return Statistics{out[0], out[1]}
+	return Statistics{Mean: out[0], Rstd: out[1]}
 }
 
 // mean returns the mean of f(x) over each group, [N, 1, 1, groups, 1].
@@ -119,9 +168,20 @@ func (n *GroupNorm) mean(x *mlx.Array, rows int, f func(*mlx.Array) *mlx.Array) 
 
 // Apply normalizes any rows of the x with these statistics. Hooks do not see it.
 func (n *GroupNorm) Apply(x *mlx.Array, s Statistics) *mlx.Array {
+	if s.factors.Array != nil {
+		return s.factors.Apply(x, false)
+	}
 	if y := x.NormalizeOnHost(s.Mean, s.Rstd, n.Weight.As(mlx.Float32), n.Bias.As(mlx.Float32)); y != nil {
 		return y
 	}
 	y := x.AsType(mlx.Float32).Sub(s.Mean).Mul(s.Rstd)
 	return y.Mul(n.Weight.As(mlx.Float32)).Add(n.Bias.As(mlx.Float32)).AsType(x.Dtype())
+}
+
+// ApplySiLU is [GroupNorm.Apply] followed by SiLU.
+func (n *GroupNorm) ApplySiLU(x *mlx.Array, s Statistics) *mlx.Array {
+	if s.factors.Array != nil {
+		return s.factors.Apply(x, true)
+	}
+	return n.Apply(x, s).SiLU()
 }

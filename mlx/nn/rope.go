@@ -76,13 +76,7 @@ func (r Rope) Concat(s Rope) Rope {
 // Interleaved rotates the pairs (2i, 2i+1) of x [B, H, L, D], in float32, as the
 // image transformers do.
 func (r Rope) Interleaved(x *mlx.Array) *mlx.Array {
-	if y := x.RotateOnHost(r.Cos, r.Sin); y != nil {
-		return y
-	}
-	s := x.Shape()
-	pairs := x.Reshape(s[0], s[1], s[2], s[3]/2, 2).Split(2, -1)
-	a, b := r.rotate(pairs[0].Squeeze(-1), pairs[1].Squeeze(-1))
-	return mlx.Concat(-1, a.ExpandDims(-1), b.ExpandDims(-1)).Reshape(s...)
+	return mlx.RotatePairs(x, r.Cos, r.Sin)
 }
 
 // HalfSplit rotates the pairs (i, i+D/2) of x [B, H, L, D], in float32, as the

@@ -5,124 +5,135 @@ package mlxc
 import "unsafe"
 
 var (
-	Abs                           func(res *uintptr, a uintptr, s uintptr) int32
-	Add                           func(res *uintptr, a uintptr, b uintptr, s uintptr) int32
-	Addmm                         func(res *uintptr, c uintptr, a uintptr, b uintptr, alpha float32, beta float32, s uintptr) int32
-	All                           func(res *uintptr, a uintptr, keepdims bool, s uintptr) int32
-	Arange                        func(res *uintptr, start float64, stop float64, step float64, dtype int32, s uintptr) int32
-	ArgmaxAxis                    func(res *uintptr, a uintptr, axis int32, keepdims bool, s uintptr) int32
-	ArrayDataUint8                func(arr uintptr) unsafe.Pointer
-	ArrayDim                      func(arr uintptr, dim int32) int32
-	ArrayDtype                    func(arr uintptr) int32
-	ArrayFree                     func(arr uintptr) int32
-	ArrayNbytes                   func(arr uintptr) uintptr
-	ArrayNdim                     func(arr uintptr) uintptr
-	ArrayNewData                  func(data unsafe.Pointer, shape *int32, dim int32, dtype int32) uintptr
-	ArrayNewFloat32               func(val float32) uintptr
-	ArrayShape                    func(arr uintptr) unsafe.Pointer
-	ArraySize                     func(arr uintptr) uintptr
-	ArrayStrides                  func(arr uintptr) unsafe.Pointer
-	Astype                        func(res *uintptr, a uintptr, dtype int32, s uintptr) int32
-	BroadcastTo                   func(res *uintptr, a uintptr, shape *int32, shape_num uintptr, s uintptr) int32
-	ClearCache                    func() int32
-	Clip                          func(res *uintptr, a uintptr, a_min uintptr, a_max uintptr, s uintptr) int32
-	ClosureApply                  func(res *uintptr, cls uintptr, input uintptr) int32
-	ClosureFree                   func(cls uintptr) int32
-	ClosureNew                    func() uintptr
-	ClosureNewFuncPayload         func(callback0 uintptr, payload uintptr, callback2 uintptr) uintptr
-	Compile                       func(res *uintptr, fun uintptr, shapeless bool) int32
-	ConcatenateAxis               func(res *uintptr, arrays uintptr, axis int32, s uintptr) int32
-	Contiguous                    func(res *uintptr, a uintptr, allow_col_major bool, s uintptr) int32
-	Conv2d                        func(res *uintptr, input uintptr, weight uintptr, stride_0 int32, stride_1 int32, padding_0 int32, padding_1 int32, dilation_0 int32, dilation_1 int32, groups int32, s uintptr) int32
-	Conv3d                        func(res *uintptr, input uintptr, weight uintptr, stride_0 int32, stride_1 int32, stride_2 int32, padding_0 int32, padding_1 int32, padding_2 int32, dilation_0 int32, dilation_1 int32, dilation_2 int32, groups int32, s uintptr) int32
-	Cos                           func(res *uintptr, a uintptr, s uintptr) int32
-	Dequantize                    func(res *uintptr, w uintptr, scales uintptr, biases uintptr, group_size uint64, bits uint64, mode string, global_scale uintptr, dtype uint64, s uintptr) int32
-	DeviceInfoFree                func(info uintptr) int32
-	DeviceInfoGet                 func(info *uintptr, dev uintptr) int32
-	DeviceInfoGetSize             func(value *uintptr, info uintptr, key string) int32
-	DeviceInfoGetString           func(value unsafe.Pointer, info uintptr, key string) int32
-	DeviceInfoHasKey              func(exists *bool, info uintptr, key string) int32
-	DeviceInfoNew                 func() uintptr
-	DeviceIsAvailable             func(avail *bool, dev uintptr) int32
-	DeviceNewType                 func(type_ int32, index int32) uintptr
-	Divide                        func(res *uintptr, a uintptr, b uintptr, s uintptr) int32
-	Equal                         func(res *uintptr, a uintptr, b uintptr, s uintptr) int32
-	Erf                           func(res *uintptr, a uintptr, s uintptr) int32
-	Eval                          func(outputs uintptr) int32
-	Exp                           func(res *uintptr, a uintptr, s uintptr) int32
-	ExpandDims                    func(res *uintptr, a uintptr, axis int32, s uintptr) int32
-	FastLayerNorm                 func(res *uintptr, x uintptr, weight uintptr, bias uintptr, eps float32, s uintptr) int32
-	FastRmsNorm                   func(res *uintptr, x uintptr, weight uintptr, eps float32, s uintptr) int32
-	FastScaledDotProductAttention func(res *uintptr, queries uintptr, keys uintptr, values uintptr, scale float32, mask_mode string, mask_arr uintptr, sinks uintptr, force_fused bool, s uintptr) int32
-	FloorDivide                   func(res *uintptr, a uintptr, b uintptr, s uintptr) int32
-	FromFp8                       func(res *uintptr, x uintptr, dtype int32, s uintptr) int32
-	Full                          func(res *uintptr, shape *int32, shape_num uintptr, vals uintptr, dtype int32, s uintptr) int32
-	GetActiveMemory               func(res *uintptr) int32
-	GetCacheMemory                func(res *uintptr) int32
-	GetDefaultStream              func(stream *uintptr, dev uintptr) int32
-	GetPeakMemory                 func(res *uintptr) int32
-	GreaterEqual                  func(res *uintptr, a uintptr, b uintptr, s uintptr) int32
-	Isfinite                      func(res *uintptr, a uintptr, s uintptr) int32
-	Less                          func(res *uintptr, a uintptr, b uintptr, s uintptr) int32
-	LoadSafetensors               func(res_0 *uintptr, res_1 *uintptr, file string, s uintptr) int32
-	Log                           func(res *uintptr, a uintptr, s uintptr) int32
-	LogicalAnd                    func(res *uintptr, a uintptr, b uintptr, s uintptr) int32
-	LogicalNot                    func(res *uintptr, a uintptr, s uintptr) int32
-	LogicalOr                     func(res *uintptr, a uintptr, b uintptr, s uintptr) int32
-	MapStringToArrayFree          func(map_ uintptr) int32
-	MapStringToArrayGet           func(value *uintptr, map_ uintptr, key string) int32
-	MapStringToArrayNew           func() uintptr
-	MapStringToStringFree         func(map_ uintptr) int32
-	MapStringToStringNew          func() uintptr
-	Matmul                        func(res *uintptr, a uintptr, b uintptr, s uintptr) int32
-	MaxAxis                       func(res *uintptr, a uintptr, axis int32, keepdims bool, s uintptr) int32
-	Maximum                       func(res *uintptr, a uintptr, b uintptr, s uintptr) int32
-	MeanAxis                      func(res *uintptr, a uintptr, axis int32, keepdims bool, s uintptr) int32
-	MinAxis                       func(res *uintptr, a uintptr, axis int32, keepdims bool, s uintptr) int32
-	Minimum                       func(res *uintptr, a uintptr, b uintptr, s uintptr) int32
-	Multiply                      func(res *uintptr, a uintptr, b uintptr, s uintptr) int32
-	Negative                      func(res *uintptr, a uintptr, s uintptr) int32
-	Pad                           func(res *uintptr, a uintptr, axes *int32, axes_num uintptr, low_pad_size *int32, low_pad_size_num uintptr, high_pad_size *int32, high_pad_size_num uintptr, pad_value uintptr, mode string, s uintptr) int32
-	Power                         func(res *uintptr, a uintptr, b uintptr, s uintptr) int32
-	Quantize                      func(res *uintptr, w uintptr, group_size uint64, bits uint64, mode string, global_scale uintptr, s uintptr) int32
-	QuantizedMatmul               func(res *uintptr, x uintptr, w uintptr, scales uintptr, biases uintptr, transpose bool, group_size uint64, bits uint64, mode string, s uintptr) int32
-	RandomKey                     func(res *uintptr, seed uint64) int32
-	RandomNormal                  func(res *uintptr, shape *int32, shape_num uintptr, dtype int32, loc float32, scale float32, key uintptr, s uintptr) int32
-	Remainder                     func(res *uintptr, a uintptr, b uintptr, s uintptr) int32
-	ResetPeakMemory               func() int32
-	Reshape                       func(res *uintptr, a uintptr, shape *int32, shape_num uintptr, s uintptr) int32
-	Round                         func(res *uintptr, a uintptr, decimals int32, s uintptr) int32
-	Rsqrt                         func(res *uintptr, a uintptr, s uintptr) int32
-	SetCacheLimit                 func(res *uintptr, limit uintptr) int32
-	SetDefaultDevice              func(dev uintptr) int32
-	SetErrorHandler               func(handler uintptr, data uintptr, callback2 uintptr)
-	SetMemoryLimit                func(res *uintptr, limit uintptr) int32
-	Sigmoid                       func(res *uintptr, a uintptr, s uintptr) int32
-	Sin                           func(res *uintptr, a uintptr, s uintptr) int32
-	Slice                         func(res *uintptr, a uintptr, start *int32, start_num uintptr, stop *int32, stop_num uintptr, strides *int32, strides_num uintptr, s uintptr) int32
-	SliceUpdate                   func(res *uintptr, src uintptr, update uintptr, start *int32, start_num uintptr, stop *int32, stop_num uintptr, strides *int32, strides_num uintptr, s uintptr) int32
-	SoftmaxAxis                   func(res *uintptr, a uintptr, axis int32, precise bool, s uintptr) int32
-	Split                         func(res *uintptr, a uintptr, num_splits int32, axis int32, s uintptr) int32
-	Sqrt                          func(res *uintptr, a uintptr, s uintptr) int32
-	Square                        func(res *uintptr, a uintptr, s uintptr) int32
-	SqueezeAxis                   func(res *uintptr, a uintptr, axis int32, s uintptr) int32
-	StringData                    func(str uintptr) unsafe.Pointer
-	StringFree                    func(str uintptr) int32
-	StringNew                     func() uintptr
-	Subtract                      func(res *uintptr, a uintptr, b uintptr, s uintptr) int32
-	SumAxis                       func(res *uintptr, a uintptr, axis int32, keepdims bool, s uintptr) int32
-	Swapaxes                      func(res *uintptr, a uintptr, axis1 int32, axis2 int32, s uintptr) int32
-	TakeAxis                      func(res *uintptr, a uintptr, indices uintptr, axis int32, s uintptr) int32
-	Tanh                          func(res *uintptr, a uintptr, s uintptr) int32
-	TransposeAxes                 func(res *uintptr, a uintptr, axes *int32, axes_num uintptr, s uintptr) int32
-	VectorArrayFree               func(vec uintptr) int32
-	VectorArrayGet                func(res *uintptr, vec uintptr, idx uintptr) int32
-	VectorArrayNew                func() uintptr
-	VectorArrayNewData            func(data *uintptr, size uintptr) uintptr
-	VectorArraySet                func(vec *uintptr, src uintptr) int32
-	VectorArraySize               func(vec uintptr) uintptr
-	Version                       func(str_ *uintptr) int32
-	Where                         func(res *uintptr, condition uintptr, x uintptr, y uintptr, s uintptr) int32
+	Abs                                 func(res *uintptr, a uintptr, s uintptr) int32
+	Add                                 func(res *uintptr, a uintptr, b uintptr, s uintptr) int32
+	Addmm                               func(res *uintptr, c uintptr, a uintptr, b uintptr, alpha float32, beta float32, s uintptr) int32
+	All                                 func(res *uintptr, a uintptr, keepdims bool, s uintptr) int32
+	Arange                              func(res *uintptr, start float64, stop float64, step float64, dtype int32, s uintptr) int32
+	ArgmaxAxis                          func(res *uintptr, a uintptr, axis int32, keepdims bool, s uintptr) int32
+	ArrayDataUint8                      func(arr uintptr) unsafe.Pointer
+	ArrayDim                            func(arr uintptr, dim int32) int32
+	ArrayDtype                          func(arr uintptr) int32
+	ArrayFree                           func(arr uintptr) int32
+	ArrayNbytes                         func(arr uintptr) uintptr
+	ArrayNdim                           func(arr uintptr) uintptr
+	ArrayNewData                        func(data unsafe.Pointer, shape *int32, dim int32, dtype int32) uintptr
+	ArrayNewFloat32                     func(val float32) uintptr
+	ArrayShape                          func(arr uintptr) unsafe.Pointer
+	ArraySize                           func(arr uintptr) uintptr
+	ArrayStrides                        func(arr uintptr) unsafe.Pointer
+	Astype                              func(res *uintptr, a uintptr, dtype int32, s uintptr) int32
+	AsyncEval                           func(outputs uintptr) int32
+	BroadcastTo                         func(res *uintptr, a uintptr, shape *int32, shape_num uintptr, s uintptr) int32
+	ClearCache                          func() int32
+	Clip                                func(res *uintptr, a uintptr, a_min uintptr, a_max uintptr, s uintptr) int32
+	ClosureApply                        func(res *uintptr, cls uintptr, input uintptr) int32
+	ClosureFree                         func(cls uintptr) int32
+	ClosureNew                          func() uintptr
+	ClosureNewFuncPayload               func(callback0 uintptr, payload uintptr, callback2 uintptr) uintptr
+	Compile                             func(res *uintptr, fun uintptr, shapeless bool) int32
+	ConcatenateAxis                     func(res *uintptr, arrays uintptr, axis int32, s uintptr) int32
+	Contiguous                          func(res *uintptr, a uintptr, allow_col_major bool, s uintptr) int32
+	Conv2d                              func(res *uintptr, input uintptr, weight uintptr, stride_0 int32, stride_1 int32, padding_0 int32, padding_1 int32, dilation_0 int32, dilation_1 int32, groups int32, s uintptr) int32
+	Conv3d                              func(res *uintptr, input uintptr, weight uintptr, stride_0 int32, stride_1 int32, stride_2 int32, padding_0 int32, padding_1 int32, padding_2 int32, dilation_0 int32, dilation_1 int32, dilation_2 int32, groups int32, s uintptr) int32
+	Cos                                 func(res *uintptr, a uintptr, s uintptr) int32
+	Dequantize                          func(res *uintptr, w uintptr, scales uintptr, biases uintptr, group_size uint64, bits uint64, mode string, global_scale uintptr, dtype uint64, s uintptr) int32
+	DeviceInfoFree                      func(info uintptr) int32
+	DeviceInfoGet                       func(info *uintptr, dev uintptr) int32
+	DeviceInfoGetSize                   func(value *uintptr, info uintptr, key string) int32
+	DeviceInfoGetString                 func(value unsafe.Pointer, info uintptr, key string) int32
+	DeviceInfoHasKey                    func(exists *bool, info uintptr, key string) int32
+	DeviceInfoNew                       func() uintptr
+	DeviceIsAvailable                   func(avail *bool, dev uintptr) int32
+	DeviceNewType                       func(type_ int32, index int32) uintptr
+	Divide                              func(res *uintptr, a uintptr, b uintptr, s uintptr) int32
+	Equal                               func(res *uintptr, a uintptr, b uintptr, s uintptr) int32
+	Erf                                 func(res *uintptr, a uintptr, s uintptr) int32
+	Eval                                func(outputs uintptr) int32
+	Exp                                 func(res *uintptr, a uintptr, s uintptr) int32
+	ExpandDims                          func(res *uintptr, a uintptr, axis int32, s uintptr) int32
+	FastLayerNorm                       func(res *uintptr, x uintptr, weight uintptr, bias uintptr, eps float32, s uintptr) int32
+	FastMetalKernelApply                func(outputs *uintptr, cls uintptr, inputs uintptr, config uintptr, stream uintptr) int32
+	FastMetalKernelConfigAddOutputArg   func(cls uintptr, shape *int32, size uintptr, dtype int32) int32
+	FastMetalKernelConfigFree           func(cls uintptr)
+	FastMetalKernelConfigNew            func() uintptr
+	FastMetalKernelConfigSetGrid        func(cls uintptr, grid1 int32, grid2 int32, grid3 int32) int32
+	FastMetalKernelConfigSetThreadGroup func(cls uintptr, thread1 int32, thread2 int32, thread3 int32) int32
+	FastMetalKernelNew                  func(name string, input_names uintptr, output_names uintptr, source string, header string, ensure_row_contiguous bool, atomic_outputs bool) uintptr
+	FastRmsNorm                         func(res *uintptr, x uintptr, weight uintptr, eps float32, s uintptr) int32
+	FastScaledDotProductAttention       func(res *uintptr, queries uintptr, keys uintptr, values uintptr, scale float32, mask_mode string, mask_arr uintptr, sinks uintptr, force_fused bool, s uintptr) int32
+	FloorDivide                         func(res *uintptr, a uintptr, b uintptr, s uintptr) int32
+	FromFp8                             func(res *uintptr, x uintptr, dtype int32, s uintptr) int32
+	Full                                func(res *uintptr, shape *int32, shape_num uintptr, vals uintptr, dtype int32, s uintptr) int32
+	GetActiveMemory                     func(res *uintptr) int32
+	GetCacheMemory                      func(res *uintptr) int32
+	GetDefaultStream                    func(stream *uintptr, dev uintptr) int32
+	GetPeakMemory                       func(res *uintptr) int32
+	GreaterEqual                        func(res *uintptr, a uintptr, b uintptr, s uintptr) int32
+	Isfinite                            func(res *uintptr, a uintptr, s uintptr) int32
+	Less                                func(res *uintptr, a uintptr, b uintptr, s uintptr) int32
+	LoadSafetensors                     func(res_0 *uintptr, res_1 *uintptr, file string, s uintptr) int32
+	Log                                 func(res *uintptr, a uintptr, s uintptr) int32
+	LogicalAnd                          func(res *uintptr, a uintptr, b uintptr, s uintptr) int32
+	LogicalNot                          func(res *uintptr, a uintptr, s uintptr) int32
+	LogicalOr                           func(res *uintptr, a uintptr, b uintptr, s uintptr) int32
+	MapStringToArrayFree                func(map_ uintptr) int32
+	MapStringToArrayGet                 func(value *uintptr, map_ uintptr, key string) int32
+	MapStringToArrayNew                 func() uintptr
+	MapStringToStringFree               func(map_ uintptr) int32
+	MapStringToStringNew                func() uintptr
+	Matmul                              func(res *uintptr, a uintptr, b uintptr, s uintptr) int32
+	MaxAxis                             func(res *uintptr, a uintptr, axis int32, keepdims bool, s uintptr) int32
+	Maximum                             func(res *uintptr, a uintptr, b uintptr, s uintptr) int32
+	MeanAxis                            func(res *uintptr, a uintptr, axis int32, keepdims bool, s uintptr) int32
+	MinAxis                             func(res *uintptr, a uintptr, axis int32, keepdims bool, s uintptr) int32
+	Minimum                             func(res *uintptr, a uintptr, b uintptr, s uintptr) int32
+	Multiply                            func(res *uintptr, a uintptr, b uintptr, s uintptr) int32
+	Negative                            func(res *uintptr, a uintptr, s uintptr) int32
+	Pad                                 func(res *uintptr, a uintptr, axes *int32, axes_num uintptr, low_pad_size *int32, low_pad_size_num uintptr, high_pad_size *int32, high_pad_size_num uintptr, pad_value uintptr, mode string, s uintptr) int32
+	Power                               func(res *uintptr, a uintptr, b uintptr, s uintptr) int32
+	Quantize                            func(res *uintptr, w uintptr, group_size uint64, bits uint64, mode string, global_scale uintptr, s uintptr) int32
+	QuantizedMatmul                     func(res *uintptr, x uintptr, w uintptr, scales uintptr, biases uintptr, transpose bool, group_size uint64, bits uint64, mode string, s uintptr) int32
+	RandomKey                           func(res *uintptr, seed uint64) int32
+	RandomNormal                        func(res *uintptr, shape *int32, shape_num uintptr, dtype int32, loc float32, scale float32, key uintptr, s uintptr) int32
+	Remainder                           func(res *uintptr, a uintptr, b uintptr, s uintptr) int32
+	ResetPeakMemory                     func() int32
+	Reshape                             func(res *uintptr, a uintptr, shape *int32, shape_num uintptr, s uintptr) int32
+	Round                               func(res *uintptr, a uintptr, decimals int32, s uintptr) int32
+	Rsqrt                               func(res *uintptr, a uintptr, s uintptr) int32
+	SetCacheLimit                       func(res *uintptr, limit uintptr) int32
+	SetDefaultDevice                    func(dev uintptr) int32
+	SetErrorHandler                     func(handler uintptr, data uintptr, callback2 uintptr)
+	SetMemoryLimit                      func(res *uintptr, limit uintptr) int32
+	Sigmoid                             func(res *uintptr, a uintptr, s uintptr) int32
+	Sin                                 func(res *uintptr, a uintptr, s uintptr) int32
+	Slice                               func(res *uintptr, a uintptr, start *int32, start_num uintptr, stop *int32, stop_num uintptr, strides *int32, strides_num uintptr, s uintptr) int32
+	SliceUpdate                         func(res *uintptr, src uintptr, update uintptr, start *int32, start_num uintptr, stop *int32, stop_num uintptr, strides *int32, strides_num uintptr, s uintptr) int32
+	SoftmaxAxis                         func(res *uintptr, a uintptr, axis int32, precise bool, s uintptr) int32
+	Split                               func(res *uintptr, a uintptr, num_splits int32, axis int32, s uintptr) int32
+	Sqrt                                func(res *uintptr, a uintptr, s uintptr) int32
+	Square                              func(res *uintptr, a uintptr, s uintptr) int32
+	SqueezeAxis                         func(res *uintptr, a uintptr, axis int32, s uintptr) int32
+	StringData                          func(str uintptr) unsafe.Pointer
+	StringFree                          func(str uintptr) int32
+	StringNew                           func() uintptr
+	Subtract                            func(res *uintptr, a uintptr, b uintptr, s uintptr) int32
+	SumAxis                             func(res *uintptr, a uintptr, axis int32, keepdims bool, s uintptr) int32
+	Swapaxes                            func(res *uintptr, a uintptr, axis1 int32, axis2 int32, s uintptr) int32
+	TakeAxis                            func(res *uintptr, a uintptr, indices uintptr, axis int32, s uintptr) int32
+	Tanh                                func(res *uintptr, a uintptr, s uintptr) int32
+	TransposeAxes                       func(res *uintptr, a uintptr, axes *int32, axes_num uintptr, s uintptr) int32
+	VectorArrayFree                     func(vec uintptr) int32
+	VectorArrayGet                      func(res *uintptr, vec uintptr, idx uintptr) int32
+	VectorArrayNew                      func() uintptr
+	VectorArrayNewData                  func(data *uintptr, size uintptr) uintptr
+	VectorArraySet                      func(vec *uintptr, src uintptr) int32
+	VectorArraySize                     func(vec uintptr) uintptr
+	VectorStringAppendValue             func(vec uintptr, val string) int32
+	VectorStringFree                    func(vec uintptr) int32
+	VectorStringNew                     func() uintptr
+	Version                             func(str_ *uintptr) int32
+	Where                               func(res *uintptr, condition uintptr, x uintptr, y uintptr, s uintptr) int32
 )
 
 var functions = []function{
@@ -144,6 +155,7 @@ var functions = []function{
 	{"mlx_array_size", &ArraySize},
 	{"mlx_array_strides", &ArrayStrides},
 	{"mlx_astype", &Astype},
+	{"mlx_async_eval", &AsyncEval},
 	{"mlx_broadcast_to", &BroadcastTo},
 	{"mlx_clear_cache", &ClearCache},
 	{"mlx_clip", &Clip},
@@ -173,6 +185,13 @@ var functions = []function{
 	{"mlx_exp", &Exp},
 	{"mlx_expand_dims", &ExpandDims},
 	{"mlx_fast_layer_norm", &FastLayerNorm},
+	{"mlx_fast_metal_kernel_apply", &FastMetalKernelApply},
+	{"mlx_fast_metal_kernel_config_add_output_arg", &FastMetalKernelConfigAddOutputArg},
+	{"mlx_fast_metal_kernel_config_free", &FastMetalKernelConfigFree},
+	{"mlx_fast_metal_kernel_config_new", &FastMetalKernelConfigNew},
+	{"mlx_fast_metal_kernel_config_set_grid", &FastMetalKernelConfigSetGrid},
+	{"mlx_fast_metal_kernel_config_set_thread_group", &FastMetalKernelConfigSetThreadGroup},
+	{"mlx_fast_metal_kernel_new", &FastMetalKernelNew},
 	{"mlx_fast_rms_norm", &FastRmsNorm},
 	{"mlx_fast_scaled_dot_product_attention", &FastScaledDotProductAttention},
 	{"mlx_floor_divide", &FloorDivide},
@@ -242,6 +261,9 @@ var functions = []function{
 	{"mlx_vector_array_new_data", &VectorArrayNewData},
 	{"mlx_vector_array_set", &VectorArraySet},
 	{"mlx_vector_array_size", &VectorArraySize},
+	{"mlx_vector_string_append_value", &VectorStringAppendValue},
+	{"mlx_vector_string_free", &VectorStringFree},
+	{"mlx_vector_string_new", &VectorStringNew},
 	{"mlx_version", &Version},
 	{"mlx_where", &Where},
 }

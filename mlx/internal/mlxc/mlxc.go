@@ -33,6 +33,7 @@ func Open(path string) error {
 		}
 		purego.RegisterFunc(f.fn, addr)
 	}
+	openCUDAKernel(lib)
 	return nil
 }
 

@@ -1,0 +1,489 @@
+package mlx
+
+import (
+	"math"
+	"slices"
+)
+
+// Fused operations. On a GPU each is a custom kernel if the kernel works there, and elsewhere a
+// graph of MLX's operations. A kernel computes in float32 and rounds once, at the end; the graph
+// rounds to the arrays' dtype after every operation.
+
+// kernels lists all custom kernels.
+var kernels = []*kernel{
+	normRopeKernel, modulatedNormKernel, gatedSumKernel, activationKernel, groupStatisticsKernel, groupFactorsKernel, groupApplyKernel,
+	biasSumKernel, upsampleKernel, dequantizeKernel,
+}
+
+// The kernels are named as their files. Their checks are in fused_check.go, and set there, since they use the kernels.
+var (
+	normRopeKernel        = &kernel{name: "norm_rope"}
+	modulatedNormKernel   = &kernel{name: "modulated_norm"}
+	gatedSumKernel        = &kernel{name: "gated_sum"}
+	activationKernel      = &kernel{name: "activation"}
+	groupStatisticsKernel = &kernel{name: "group_statistics"}
+	groupFactorsKernel    = &kernel{name: "group_factors"}
+	groupApplyKernel      = &kernel{name: "group_apply"}
+	biasSumKernel         = &kernel{name: "bias_sum"}
+	upsampleKernel        = &kernel{name: "upsample"}
+	dequantizeKernel      = &kernel{name: "dequantize"}
+)
+
+// blockThreads is the number of threads of a block where nothing asks for another.
+const blockThreads = 256
+
+// pack returns how many elements of a dtype a thread of a kernel reads at once, in 16 bytes.
+func pack(d Dtype) int {
+	if d == Float32 {
+		return 4
+	}
+	return 8
+}
+
+func ceilDiv(a, b int) int { return (a + b - 1) / b }
+
+// A QK has the queries and keys of some tokens: H heads of D consecutive columns each. NormQ and NormK
+// [D] and Eps are the weights of the norms of heads and what is added to the mean squares.
+type QK struct {
+	Q, K         Columns
+	NormQ, NormK *Array
+	Eps          float32
+}
+
+// NormRope returns queries and keys [B, T+L, H, D] of the text and the image, in this order, each head
+// divided by the root of its mean square times the weight, with the pairs (2i, 2i+1) rotated by the
+// table cos, sin, float32 [T+L, D/2]. There may be no text: the zero QK.
+func NormRope(text, image QK, h int, cos, sin *Array) (q, k *Array) {
+	adjacent := func(s QK) bool { return s.Q.X == s.K.X && s.K.From == s.Q.From+s.Q.Size }
+	if adjacent(image) && (text.Q.X == nil || adjacent(text)) {
+		if both := normRope(text, image, 2*h, h, cos, sin); both != nil {
+			return both.Slice(2, 0, h), both.Slice(2, h, 2*h)
+		}
+	}
+	onlyKeys := func(s QK) QK { return QK{Q: s.K, NormQ: s.NormK, NormK: s.NormK, Eps: s.Eps} }
+	q = normRope(text, image, h, h, cos, sin)
+	k = normRope(onlyKeys(text), onlyKeys(image), h, h, cos, sin)
+	if q == nil || k == nil {
+		return normRopeGraph(text, image, h, cos, sin)
+	}
+	return q, k
+}
+
+// normRope returns the given number of heads from the first of the queries, or nil if the kernel
+// cannot. Heads after the queries are keys.
+func normRope(text, image QK, heads, queries int, cos, sin *Array) *Array {
+	b, l, d := image.Q.X.Dim(0), image.Q.X.Dim(1), image.NormQ.Size()
+	arrays, tokens := []*Array{}, l
+	aligned := d == 64 || d == 128 || d == 256
+	in := launch{
+		constants: []constant{{"T", image.Q.X.Dtype()}, {"D", d}, {"TEXT", text.Q.X != nil}},
+		inputs:    []input{{"cosines", cos}, {"sines", sin}},
+		ints:      []parameter[int]{{"heads", heads}, {"queries", queries}},
+		threads:   blockThreads,
+	}
+	for _, stream := range []struct {
+		name string
+		QK
+	}{{"image", image}, {"text", text}} {
+		x := stream.Q.X
+		if x == nil {
+			continue
+		}
+		arrays = append(arrays, x, stream.NormQ, stream.NormK)
+		aligned = aligned && stream.Q.From%8 == 0 && x.Dim(2)%8 == 0
+		in.inputs = append(in.inputs, input{stream.name, x}, input{stream.name + "_norm_q", stream.NormQ},
+			input{stream.name + "_norm_k", stream.NormK})
+		in.ints = append(in.ints, parameter[int]{stream.name + "_tokens", x.Dim(1)}, parameter[int]{stream.name + "_width", x.Dim(2)},
+			parameter[int]{stream.name + "_column", stream.Q.From})
+		in.floats = append(in.floats, parameter[float32]{stream.name + "_eps", stream.Eps})
+	}
+	if !aligned || !normRopeKernel.usable(arrays...) {
+		return nil
+	}
+	if text.Q.X != nil {
+		tokens += text.Q.X.Dim(1)
+	}
+	in.outputs = []output{{"y", image.Q.X.Dtype(), []int{b, tokens, heads, d}}}
+	in.blocks = b * tokens
+	return normRopeKernel.apply(in)[0]
+}
+
+func normRopeGraph(text, image QK, h int, cos, sin *Array) (q, k *Array) {
+	heads := func(c Columns, weight *Array, eps float32) *Array {
+		x := c.Array()
+		return x.Reshape(x.Dim(0), x.Dim(1), h, c.Size/h).RMSNorm(weight, eps)
+	}
+	rotate := func(x *Array) *Array {
+		return RotatePairs(x.Transpose(0, 2, 1, 3), cos, sin).Transpose(0, 2, 1, 3)
+	}
+	q, k = heads(image.Q, image.NormQ, image.Eps), heads(image.K, image.NormK, image.Eps)
+	if text.Q.X != nil {
+		q = Concat(1, heads(text.Q, text.NormQ, text.Eps), q)
+		k = Concat(1, heads(text.K, text.NormK, text.Eps), k)
+	}
+	return rotate(q), rotate(k)
+}
+
+// RotatePairs rotates the pairs (2i, 2i+1) of x [B, H, L, D] by the table cos, sin, float32
+// [L, D/2]. It computes in float32.
+func RotatePairs(x, cos, sin *Array) *Array {
+	if y := x.rotateOnHost(cos, sin); y != nil {
+		return y
+	}
+	s, dtype := x.Shape(), x.Dtype()
+	pairs := x.Reshape(s[0], s[1], s[2], s[3]/2, 2).Split(2, -1)
+	// the casts are next to the arithmetic, so that MLX fuses them with it when it compiles
+	a, b := pairs[0].Squeeze(-1).AsType(Float32), pairs[1].Squeeze(-1).AsType(Float32)
+	c, d := a.Mul(cos).Sub(b.Mul(sin)).AsType(dtype), a.Mul(sin).Add(b.Mul(cos)).AsType(dtype)
+	return Concat(-1, c.ExpandDims(-1), d.ExpandDims(-1)).Reshape(s...)
+}
+
+// A Norm is a norm over the last axis with what adaptive layer norm does to its result:
+// norm(x)·(1+Scale) + Shift. Scale and Shift are [B, 1, C] or [1, 1, C], nil without modulation.
+type Norm struct {
+	Center       bool   // layer norm, which subtracts the mean; else by the root of the mean square
+	Weight       *Array // [C]; may be nil
+	Eps          float32
+	Scale, Shift *Array
+}
+
+// Apply normalizes x [B, L, C].
+func (n Norm) Apply(x *Array) *Array {
+	if l, ok := n.launch(x, nil, nil); ok {
+		return modulatedNormKernel.apply(l)[0]
+	}
+	return n.graph(x)
+}
+
+// ApplyThenAdd returns residual + gate·norm(x).
+func (n Norm) ApplyThenAdd(residual, gate, x *Array) *Array {
+	if l, ok := n.launch(x, residual, gate, constant{"AFTER", true}); ok {
+		return modulatedNormKernel.apply(l)[0]
+	}
+	return residual.Add(gate.Mul(n.graph(x)))
+}
+
+// AddThenApply returns sum = residual + gate·x, and its norm.
+func (n Norm) AddThenApply(residual, gate, x *Array) (sum, y *Array) {
+	if l, ok := n.launch(x, residual, gate, constant{"BEFORE", true}); ok {
+		l.outputs = append([]output{{"x", x.Dtype(), x.Shape()}}, l.outputs...)
+		out := modulatedNormKernel.apply(l)
+		return out[0], out[1]
+	}
+	sum = residual.Add(gate.Mul(x))
+	return sum, n.graph(sum)
+}
+
+// launch prepares the kernel, and reports whether it can compute this.
+func (n Norm) launch(x, residual, gate *Array, more ...constant) (l launch, ok bool) {
+	arrays := []*Array{x}
+	optional := []input{{"weight", n.Weight}, {"scale", n.Scale}, {"shift", n.Shift}, {"residual", residual}, {"gate", gate}}
+	for _, in := range optional {
+		if in.array != nil {
+			arrays = append(arrays, in.array)
+		}
+	}
+	if x.Ndim() != 3 || !modulatedNormKernel.usable(arrays...) {
+		return launch{}, false
+	}
+	batch, tokens, c := x.Dim(0), x.Dim(1), x.Dim(2)
+	v := pack(x.Dtype())
+	const most = 1024
+	packs := ceilDiv(c/v, most)
+	if c%v != 0 || packs > 4 || residual != nil && !slices.Equal(residual.Shape(), x.Shape()) {
+		return launch{}, false
+	}
+	l = launch{
+		constants: append([]constant{{"T", x.Dtype()}, {"C", c}, {"PACKS", packs}, {"CENTER", n.Center}, {"WEIGHT", n.Weight != nil},
+			{"SCALE", n.Scale != nil}, {"SHIFT", n.Shift != nil}}, more...),
+		inputs:  []input{{"in", x}},
+		outputs: []output{{"y", x.Dtype(), x.Shape()}},
+		floats:  []parameter[float32]{{"eps", n.Eps}},
+		ints:    []parameter[int]{{"tokens", tokens}},
+		blocks:  batch * tokens,
+		threads: ceilDiv(ceilDiv(c/v, packs), 32) * 32,
+	}
+	for _, in := range optional {
+		if in.array == nil {
+			continue
+		}
+		l.inputs = append(l.inputs, in)
+		switch in.name {
+		case "scale", "shift", "gate":
+			step, ok := modulationStep(in.array, batch, c)
+			if !ok {
+				return launch{}, false
+			}
+			l.ints = append(l.ints, parameter[int]{in.name + "_step", step})
+		}
+	}
+	return l, true
+}
+
+// modulationStep returns the distance between the rows of a modulation [B, 1, C] or [1, 1, C] for
+// one batch and the next, and reports whether it has that shape.
+func modulationStep(m *Array, batch, c int) (step int, ok bool) {
+	switch {
+	case m.Size() == c:
+		return 0, m.Dim(-1) == c
+	case slices.Equal(m.Shape(), []int{batch, 1, c}):
+		return c, true
+	}
+	return 0, false
+}
+
+func (n Norm) graph(x *Array) *Array {
+	y := x
+	if n.Center {
+		y = x.LayerNorm(n.Weight, nil, n.Eps)
+	} else {
+		y = x.RMSNorm(n.Weight, n.Eps)
+	}
+	return Modulate(y, n.Scale, n.Shift)
+}
+
+// Modulate is x·(1+scale) + shift, in the dtype of the modulation. Both may be nil.
+func Modulate(x, scale, shift *Array) *Array {
+	if scale == nil {
+		return x
+	}
+	y := x.Mul(scale.Plus(1))
+	if shift != nil {
+		y = y.Add(shift)
+	}
+	return y.AsType(scale.Dtype())
+}
+
+// GatedSum is a + gate·b for a and b [B, L, C] and a gate [B, 1, C] or [1, 1, C].
+func GatedSum(a, gate, b *Array) *Array {
+	if a.Ndim() == 3 && slices.Equal(a.Shape(), b.Shape()) && gatedSumKernel.usable(a, gate, b) {
+		c, v := a.Dim(2), pack(a.Dtype())
+		if step, ok := modulationStep(gate, a.Dim(0), c); ok && c%v == 0 && a.Size() <= math.MaxInt32 {
+			return gatedSumKernel.apply(launch{
+				constants: []constant{{"T", a.Dtype()}, {"C", c}},
+				inputs:    []input{{"a", a}, {"gate", gate}, {"b", b}},
+				outputs:   []output{{"y", a.Dtype(), a.Shape()}},
+				ints:      []parameter[int]{{"size", a.Size()}, {"tokens", a.Dim(1)}, {"gate_step", step}},
+				blocks:    ceilDiv(a.Size()/v, blockThreads), threads: blockThreads,
+			})[0]
+		}
+	}
+	return a.Add(gate.Mul(b))
+}
+
+// Columns are consecutive columns of an array [B, L, W].
+type Columns struct {
+	X          *Array
+	From, Size int
+}
+
+// Array returns the columns as an array [B, L, Size], nil if there are none.
+func (c Columns) Array() *Array {
+	if c.X == nil {
+		return nil
+	}
+	if c.From == 0 && c.Size == c.X.Dim(-1) {
+		return c.X
+	}
+	return c.X.Slice(c.X.Ndim()-1, c.From, c.From+c.Size)
+}
+
+// AllColumns are all columns of an array.
+func AllColumns(x *Array) Columns { return Columns{x, 0, x.Dim(-1)} }
+
+// SwiGLU returns the columns [first, silu(a)·b]. first, which may be nil, is [B, L, W].
+func SwiGLU(first *Array, a, b Columns) *Array { return activate(first, a, b, false) }
+
+// ConcatGELU returns the columns [first, gelu(a)], with GELU's approximation by tanh. first, which
+// may be nil, is [B, L, W].
+func ConcatGELU(first *Array, a Columns) *Array { return activate(first, a, Columns{}, false) }
+
+// WideSiLU is [Array.SiLU] in float32 inside, as torch computes it.
+func WideSiLU(x *Array) *Array { return activate(nil, AllColumns(x), Columns{}, true) }
+
+// activate returns the columns [first, f(a)], where f(a) is silu(a)·b if there is a b, silu(a) if silu
+// is set, else gelu(a).
+func activate(first *Array, a, b Columns, silu bool) *Array {
+	arrays := []*Array{a.X}
+	for _, x := range []*Array{first, b.X} {
+		if x != nil {
+			arrays = append(arrays, x)
+		}
+	}
+	v, shape, skip := pack(a.X.Dtype()), a.X.Shape(), 0
+	aligned := a.From%v == 0 && a.Size%v == 0 && shape[len(shape)-1]%v == 0
+	if first != nil {
+		skip = first.Dim(-1)
+		aligned = aligned && skip%v == 0
+	}
+	if b.X != nil {
+		aligned = aligned && b.From%v == 0 && b.X.Dim(-1)%v == 0
+	}
+	if !aligned || !activationKernel.usable(arrays...) {
+		return activationGraph(first, a, b, silu)
+	}
+	rows := a.X.Size() / shape[len(shape)-1]
+	shape[len(shape)-1] = skip + a.Size
+	l := launch{
+		constants: []constant{{"T", a.X.Dtype()}, {"FIRST", first != nil}, {"GATED", b.X != nil}, {"SILU", silu}},
+		inputs:    []input{{"a", a.X}},
+		outputs:   []output{{"y", a.X.Dtype(), shape}},
+		ints: []parameter[int]{{"rows", rows}, {"inner", a.Size}, {"first_width", skip}, {"a_width", a.X.Dim(-1)},
+			{"a_column", a.From}},
+		blocks: ceilDiv(rows*(skip+a.Size)/v, blockThreads), threads: blockThreads,
+	}
+	if b.X != nil {
+		l.ints = append(l.ints, parameter[int]{"b_width", b.X.Dim(-1)}, parameter[int]{"b_column", b.From})
+		l.inputs = append(l.inputs, input{"b", b.X})
+	}
+	if first != nil {
+		l.inputs = append(l.inputs, input{"first", first})
+	}
+	return activationKernel.apply(l)[0]
+}
+
+func activationGraph(first *Array, a, b Columns, silu bool) *Array {
+	y := a.Array()
+	switch {
+	case b.X != nil:
+		y = swiGLU(y, b.Array())
+	case silu:
+		y = y.AsType(Float32).SiLU().AsType(y.Dtype())
+	default:
+		y = y.GELUTanh()
+	}
+	if first == nil {
+		return y
+	}
+	return Concat(-1, first, y)
+}
+
+// AddBias is x + bias, plus residual unless it is nil, for x and residual [..., C] and a bias [C].
+func AddBias(x, bias, residual *Array) *Array {
+	arrays := []*Array{x, bias}
+	if residual != nil {
+		arrays = append(arrays, residual)
+	}
+	c, v := x.Dim(-1), pack(x.Dtype())
+	if c%v != 0 || x.Size() > math.MaxInt32 || residual != nil && !slices.Equal(residual.Shape(), x.Shape()) ||
+		!biasSumKernel.usable(arrays...) {
+		y := x.Add(bias)
+		if residual != nil {
+			y = residual.Add(y)
+		}
+		return y
+	}
+	l := launch{
+		constants: []constant{{"T", x.Dtype()}, {"C", c}, {"RESIDUAL", residual != nil}},
+		inputs:    []input{{"x", x}, {"bias", bias}},
+		outputs:   []output{{"y", x.Dtype(), x.Shape()}},
+		ints:      []parameter[int]{{"size", x.Size()}},
+		blocks:    ceilDiv(x.Size()/v, blockThreads), threads: blockThreads,
+	}
+	if residual != nil {
+		l.inputs = append(l.inputs, input{"residual", residual})
+	}
+	return biasSumKernel.apply(l)[0]
+}
+
+// Upsample doubles the size of images [N, H, W, C]: every pixel becomes 2x2 (nearest neighbours).
+func Upsample(x *Array) *Array {
+	n, h, w, c := x.Dim(0), x.Dim(1), x.Dim(2), x.Dim(3)
+	v := pack(x.Dtype())
+	if c%v != 0 || !upsampleKernel.usable(x) {
+		return x.Reshape(n, h, 1, w, 1, c).BroadcastTo(n, h, 2, w, 2, c).Reshape(n, 2*h, 2*w, c)
+	}
+	return upsampleKernel.apply(launch{
+		constants: []constant{{"T", x.Dtype()}, {"C", c}},
+		inputs:    []input{{"x", x}},
+		outputs:   []output{{"y", x.Dtype(), []int{n, 2 * h, 2 * w, c}}},
+		ints:      []parameter[int]{{"rows", n * h}, {"columns", w}},
+		blocks:    ceilDiv(x.Size()/v, blockThreads), threads: blockThreads,
+	})[0]
+}
+
+// A GroupNorm is torch.nn.GroupNorm on [N, H, W, C], for which it has a kernel on GPUs.
+type GroupNorm struct {
+	Groups       int
+	Eps          float32
+	Weight, Bias *Array // [C]
+	// Before, if not nil, is added to x first, [C]: the bias of a convolution.
+	Before *Array
+}
+
+// Usable reports whether [GroupNorm.Factors] and [GroupFactors.Apply] can compute with x.
+func (g GroupNorm) Usable(x *Array) bool {
+	arrays := []*Array{x, g.Weight, g.Bias}
+	if g.Before != nil {
+		arrays = append(arrays, g.Before)
+	}
+	c := x.Dim(-1)
+	return x.Ndim() == 4 && c%pack(x.Dtype()) == 0 && c/pack(x.Dtype()) <= blockThreads && c%g.Groups == 0 &&
+		groupStatisticsKernel.usable(arrays...) && groupFactorsKernel.usable(arrays...) && groupApplyKernel.usable(arrays...)
+}
+
+// GroupFactors are the factors and summands by which a [GroupNorm] normalizes each channel,
+// float32 [N, 2, C].
+type GroupFactors struct{ *Array }
+
+// Factors returns the factors for x [N, H, W, C].
+func (g GroupNorm) Factors(x *Array) GroupFactors {
+	n, c, pixels := x.Dim(0), x.Dim(3), x.Dim(1)*x.Dim(2)
+	chunk := max(128, ceilDiv(pixels, 1024)) // pixels a block
+	chunks := ceilDiv(pixels, chunk)
+	constants := []constant{{"C", c}, {"GROUPS", g.Groups}, {"BEFORE", g.Before != nil}}
+	ints := []parameter[int]{{"pixels", pixels}, {"chunk", chunk}}
+	lanes := c / pack(x.Dtype())
+	statistics := launch{
+		constants: append([]constant{{"T", x.Dtype()}}, constants...),
+		inputs:    []input{{"x", x}},
+		outputs:   []output{{"y", Float32, []int{n, chunks, c, 2}}},
+		ints:      ints,
+		blocks:    n * chunks, threads: blockThreads / lanes * lanes,
+	}
+	factors := launch{
+		constants: constants,
+		outputs:   []output{{"y", Float32, []int{n, 2, c}}},
+		ints:      ints,
+		floats:    []parameter[float32]{{"eps", g.Eps}},
+		blocks:    n * g.Groups, threads: blockThreads,
+	}
+	if g.Before != nil {
+		before := input{"before", g.Before}
+		statistics.inputs, factors.inputs = append(statistics.inputs, before), append(factors.inputs, before)
+	}
+	moments := groupStatisticsKernel.apply(statistics)[0]
+	factors.inputs = append(factors.inputs, input{"moments", moments}, input{"weight", g.Weight}, input{"bias", g.Bias})
+	return GroupFactors{groupFactorsKernel.apply(factors)[0]}
+}
+
+// Apply normalizes any rows of x [N, H, W, C], and applies SiLU to the result if silu is set.
+func (f GroupFactors) Apply(x *Array, silu bool) *Array {
+	n, c, pixels := x.Dim(0), x.Dim(3), x.Dim(1)*x.Dim(2)
+	lanes := c / pack(x.Dtype())
+	atOnce := blockThreads / lanes
+	chunk := 8 * atOnce
+	return groupApplyKernel.apply(launch{
+		constants: []constant{{"T", x.Dtype()}, {"C", c}, {"SILU", silu}},
+		inputs:    []input{{"x", x}, {"factors", f.Array}},
+		outputs:   []output{{"y", x.Dtype(), x.Shape()}},
+		ints:      []parameter[int]{{"pixels", pixels}, {"chunk", chunk}},
+		blocks:    n * ceilDiv(pixels, chunk), threads: atOnce * lanes,
+	})[0]
+}
+
+// dequantizeAffine unpacks a matrix of 4 or 8 bits, or returns nil if the kernel cannot.
+func (q *Quantized) dequantizeAffine(dtype Dtype) *Array {
+	if q.Biases == nil || q.Bits != 4 && q.Bits != 8 || q.Scales.Dtype() != dtype || q.Packed.Ndim() != 2 ||
+		q.Packed.Size() > math.MaxInt32 || !dequantizeKernel.usable(q.Scales, q.Biases) {
+		return nil
+	}
+	rows, words := q.Packed.Dim(0), q.Packed.Dim(1)
+	return dequantizeKernel.apply(launch{
+		constants: []constant{{"T", dtype}, {"BITS", q.Bits}, {"GROUP", q.Group}},
+		inputs:    []input{{"packed", q.Packed}, {"scales", q.Scales}, {"biases", q.Biases}},
+		outputs:   []output{{"y", dtype, []int{rows, words * 32 / q.Bits}}},
+		ints:      []parameter[int]{{"size", rows * words}},
+		blocks:    ceilDiv(rows*words, blockThreads), threads: blockThreads,
+	})[0]
+}

@@ -1,0 +1,86 @@
+package mlx
+
+// The checks of the kernels: small inputs in float32, for which kernel and graph must agree.
+
+func init() {
+	normRopeKernel.check = func() (found, expected []*Array) {
+		w := func(seed uint64) *Array { return Normal(Key(seed), Float32, 64) }
+		columns := func(x *Array, from int) Columns { return Columns{x, from, 128} }
+		x, y := Normal(Key(1), Float32, 2, 3, 256), Normal(Key(2), Float32, 2, 5, 384)
+		text := QK{columns(x, 0), columns(x, 128), w(3), w(4), 1e-6}
+		image := QK{columns(y, 128), columns(y, 256), w(5), w(6), 1e-5}
+		apart := QK{columns(y, 256), columns(y, 0), w(5), w(6), 1e-5}
+		angles := Normal(Key(7), Float32, 8, 32)
+		cos, sin := angles.Cos(), angles.Sin()
+		add := func(list []*Array, compute func(text, image QK, h int, cos, sin *Array) (q, k *Array), text, image QK, tokens int) []*Array {
+			q, k := compute(text, image, 2, cos.Slice(0, 0, tokens), sin.Slice(0, 0, tokens))
+			return append(list, q, k)
+		}
+		for _, c := range []struct {
+			text, image QK
+			tokens      int
+		}{{text, image, 8}, {QK{}, image, 5}, {text, apart, 8}} {
+			found = add(found, NormRope, c.text, c.image, c.tokens)
+			expected = add(expected, normRopeGraph, c.text, c.image, c.tokens)
+		}
+		return found, expected
+	}
+	modulatedNormKernel.check = func() (found, expected []*Array) {
+		x, residual := Normal(Key(1), Float32, 2, 3, 72), Normal(Key(2), Float32, 2, 3, 72)
+		rows, one := Normal(Key(3), Float32, 2, 1, 72), Normal(Key(4), Float32, 1, 1, 72)
+		layer := Norm{Center: true, Eps: 1e-6, Scale: rows, Shift: one}
+		square := Norm{Weight: Normal(Key(5), Float32, 72), Eps: 1e-5, Scale: one}
+		sum, y := layer.AddThenApply(residual, rows, x)
+		added := residual.Add(rows.Mul(x))
+		return []*Array{layer.Apply(x), square.Apply(x), square.ApplyThenAdd(residual, one, x), sum, y},
+			[]*Array{layer.graph(x), square.graph(x), residual.Add(one.Mul(square.graph(x))), added, layer.graph(added)}
+	}
+	gatedSumKernel.check = func() (found, expected []*Array) {
+		a, b, gate := Normal(Key(1), Float32, 2, 3, 8), Normal(Key(2), Float32, 2, 3, 8), Normal(Key(3), Float32, 2, 1, 8)
+		return []*Array{GatedSum(a, gate, b)}, []*Array{a.Add(gate.Mul(b))}
+	}
+	activationKernel.check = func() (found, expected []*Array) {
+		x, first := Normal(Key(1), Float32, 2, 3, 48).Times(3), Normal(Key(2), Float32, 2, 3, 8)
+		a, b := Columns{x, 8, 16}, Columns{x, 24, 16}
+		return []*Array{SwiGLU(nil, a, b), SwiGLU(first, a, b), ConcatGELU(first, a), ConcatGELU(nil, AllColumns(x)), WideSiLU(x)},
+			[]*Array{activationGraph(nil, a, b, false), activationGraph(first, a, b, false), activationGraph(first, a, Columns{}, false),
+				activationGraph(nil, AllColumns(x), Columns{}, false), activationGraph(nil, AllColumns(x), Columns{}, true)}
+	}
+	// the three kernels of a group norm are checked together
+	group := func() (found, expected []*Array) {
+		const n, h, w, c, groups = 2, 19, 17, 24, 3
+		x, vector := Normal(Key(1), Float32, n, h, w, c).Plus(2), func(seed uint64) *Array { return Normal(Key(seed), Float32, c) }
+		for _, before := range []*Array{nil, vector(4)} {
+			g := GroupNorm{Groups: groups, Eps: 1e-5, Weight: vector(2), Bias: vector(3), Before: before}
+			found = append(found, g.Factors(x).Apply(x, before != nil))
+			sum := x
+			if before != nil {
+				sum = x.Add(before)
+			}
+			grouped := sum.Reshape(n, h*w, groups, c/groups)
+			centered := grouped.Sub(grouped.Mean(3).Mean(1))
+			y := centered.Mul(centered.Square().Mean(3).Mean(1).Plus(1e-5).Rsqrt()).Reshape(n, h, w, c).Mul(g.Weight).Add(g.Bias)
+			if before != nil {
+				y = y.SiLU()
+			}
+			expected = append(expected, y)
+		}
+		return found, expected
+	}
+	groupStatisticsKernel.check, groupFactorsKernel.check, groupApplyKernel.check = group, group, group
+	biasSumKernel.check = func() (found, expected []*Array) {
+		x, bias := Normal(Key(1), Float32, 2, 3, 8), Normal(Key(2), Float32, 8)
+		return []*Array{AddBias(x, bias, nil), AddBias(x, bias, x)}, []*Array{x.Add(bias), x.Add(x.Add(bias))}
+	}
+	upsampleKernel.check = func() (found, expected []*Array) {
+		x := Normal(Key(1), Float32, 2, 3, 5, 8)
+		return []*Array{Upsample(x)}, []*Array{x.Reshape(2, 3, 1, 5, 1, 8).BroadcastTo(2, 3, 2, 5, 2, 8).Reshape(2, 6, 10, 8)}
+	}
+	dequantizeKernel.check = func() (found, expected []*Array) {
+		for _, bits := range []int{4, 8} {
+			q := Normal(Key(1), Float32, 6, 128).Quantize(Quantization{Mode: "affine", Bits: bits, Group: 64})
+			found, expected = append(found, q.dequantizeAffine(Float32)), append(expected, q.dequantizeGraph(Float32))
+		}
+		return found, expected
+	}
+}

@@ -1,0 +1,175 @@
+package mlx
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/gomflux/gomflux/mlx/internal/mlxc"
+)
+
+// TestKernels compares every kernel with its graph on a GPU, in all dtypes.
+func TestKernels(t *testing.T) {
+	err := Do(context.Background(), func() error {
+		states, err := Kernels()
+		if err != nil {
+			t.Skip(err)
+		}
+		for _, s := range states {
+			if s.Err != nil {
+				t.Errorf("%s: %v", s.Name, s.Err)
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// A recorder records the launches of kernels, and returns zeros as their results.
+type recorder struct{ launches map[string]recorded }
+
+type recorded struct {
+	kernel *kernel
+	launch launch
+}
+
+func (r recorder) run(k *kernel, l launch) (out []*Array) {
+	r.launches[l.variant(k)] = recorded{k, l}
+	for _, o := range l.outputs {
+		out = append(out, Zeros(o.dtype, o.shape...))
+	}
+	return out
+}
+
+// record returns the launches that the checks of all kernels make.
+func record(t *testing.T, use func(recorded)) {
+	r := recorder{map[string]recorded{}}
+	kernelRunners[BackendCPU] = r
+	defer delete(kernelRunners, BackendCPU)
+	err := Do(context.Background(), func() error {
+		if err := Use(CPU); err != nil {
+			return err
+		}
+		for _, k := range kernels {
+			fresh := *k
+			k.checked, k.failed = true, nil
+			k.check()
+			*k = fresh
+		}
+		for _, l := range r.launches {
+			use(l)
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// TestKernelNames expects a file for every kernel, a check that launches it, and no other files.
+func TestKernelNames(t *testing.T) {
+	launched := map[string]bool{}
+	record(t, func(r recorded) { launched[r.kernel.name] = true })
+	for _, k := range kernels {
+		if !launched[k.name] {
+			t.Errorf("the check of %s does not launch it", k.name)
+		}
+		delete(launched, k.name)
+		launched[k.name+".cpp"] = true
+	}
+	files, err := kernelFiles.ReadDir("kernels")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, f := range files {
+		if filepath.Ext(f.Name()) == ".cpp" && !launched[f.Name()] {
+			t.Errorf("%s belongs to no kernel", f.Name())
+		}
+	}
+}
+
+// TestCompileCUDA compiles the kernels with NVIDIA's run-time compiler, where it is installed. It
+// needs no GPU.
+func TestCompileCUDA(t *testing.T) {
+	library := "libnvrtc.so.13"
+	if path := os.Getenv("GOMFLUX_NVRTC"); path != "" {
+		library = path
+	}
+	if err := mlxc.OpenGlobal(library); err != nil {
+		t.Skip(err)
+	}
+	record(t, func(r recorded) {
+		for _, architecture := range []string{"sm_75", "sm_90"} {
+			source := r.kernel.cudaSource(r.launch)
+			if code, err := mlxc.CompileCUDA(r.kernel.name, source, architecture); err != nil || len(code) == 0 {
+				t.Errorf("%s for %s: %v", r.launch.variant(r.kernel), architecture, err)
+			}
+		}
+	})
+	if _, err := mlxc.CompileCUDA("wrong", "nonsense", "sm_90"); err == nil || !strings.Contains(err.Error(), "error") {
+		t.Errorf("nonsense: found %v", err)
+	}
+}
+
+// metalWords lets a C++ compiler read Metal's language.
+const metalWords = `#include <cmath>
+#include <cstring>
+#define device
+#define threadgroup
+typedef _Float16 half;
+typedef _Float16 bfloat16_t;
+typedef unsigned int uint;
+struct uint3 { uint x, y, z; };
+namespace metal { namespace precise { using std::exp; inline float rsqrt(float x) { return 1 / std::sqrt(x); } } }
+enum class mem_flags { mem_threadgroup };
+void threadgroup_barrier(mem_flags);
+float simd_shuffle_xor(float, int);
+`
+
+// TestMetalSource has a C++ compiler check the kernels' source for Metal.
+func TestMetalSource(t *testing.T) {
+	compiler, err := exec.LookPath("g++")
+	if err != nil {
+		t.Skip(err)
+	}
+	var b strings.Builder
+	b.WriteString(metalWords)
+	first := true
+	record(t, func(r recorded) {
+		header, body := r.kernel.source(r.launch, "metal")
+		constants := header[strings.LastIndex(header, "}\n")+2:]
+		if first {
+			b.WriteString(strings.TrimSuffix(header, constants))
+			first = false
+		}
+		b.WriteString(constants)
+		var params []string
+		for _, in := range r.launch.inputs {
+			params = append(params, fmt.Sprintf("const device %s* %s", kernelType(in.array.Dtype()), in.name))
+		}
+		params = append(params, "const device int* ints", "const device float* floats")
+		for _, out := range r.launch.outputs {
+			params = append(params, fmt.Sprintf("device %s* %s", kernelType(out.dtype), out.name))
+		}
+		params = append(params, "uint3 threadgroup_position_in_grid", "uint3 thread_position_in_threadgroup", "uint3 threads_per_threadgroup")
+		fmt.Fprintf(&b, "namespace { [[maybe_unused]] void %s_%d(%s) {\n%s}\n}\n", r.kernel.name, b.Len(), strings.Join(params, ", "),
+			metalBody(r.launch, body))
+		for _, c := range r.launch.constants {
+			fmt.Fprintf(&b, "#undef %s\n", c.name)
+		}
+	})
+	file := filepath.Join(t.TempDir(), "kernels.cpp")
+	if err := os.WriteFile(file, []byte(b.String()), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if out, err := exec.Command(compiler, "-std=c++17", "-fsyntax-only", "-Wall", "-Wno-unused-variable", file).CombinedOutput(); err != nil ||
+		len(out) > 0 {
+		t.Fatalf("%v\n%s", err, out)
+	}
+}

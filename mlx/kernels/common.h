@@ -1,0 +1,48 @@
+// N consecutive elements, which a thread reads and writes at once.
+template <typename E, int N>
+struct alignas(N * sizeof(E)) Pack {
+  E e[N];
+};
+
+template <int N, typename E>
+DEVICE Pack<E, N> load(const GLOBAL E* x) {
+  return *reinterpret_cast<const GLOBAL Pack<E, N>*>(x);
+}
+
+template <int N, typename E>
+DEVICE void store(GLOBAL E* y, Pack<E, N> x) {
+  *reinterpret_cast<GLOBAL Pack<E, N>*>(y) = x;
+}
+
+DEVICE float silu(float x) { return x / (1.0f + EXP(-x)); }
+
+// x times the normal distribution's integral, approximated by tanh: 1 + tanh(u) is 2·sigmoid(2u).
+DEVICE float gelu_tanh(float x) {
+  return x / (1.0f + EXP(-1.5957691216057308f * (x + 0.044715f * x * x * x)));
+}
+
+DEVICE float warp_sum(float x) {
+  for (int mask = 16; mask > 0; mask /= 2) x += warp_xor(x, mask);
+  return x;
+}
+
+// The sum over a block of at most 1024 threads, whole warps. partial has 32 elements.
+DEVICE float block_sum(float x, LOCAL float* partial, int thread, int threads) {
+  x = warp_sum(x);
+  BARRIER;
+  if (thread % 32 == 0) partial[thread / 32] = x;
+  BARRIER;
+  return warp_sum(thread % 32 < threads / 32 ? partial[thread % 32] : 0.0f);
+}
+
+// Mean and sum of squared deviations of a number of values, which merge (Chan, Golub and LeVeque
+// 1979).
+struct Moments {
+  float mean, m2, count;
+};
+
+DEVICE Moments merge(Moments a, Moments b) {
+  if (b.count == 0.0f) return a;
+  const float count = a.count + b.count, d = b.mean - a.mean;
+  return Moments{a.mean + d * b.count / count, a.m2 + b.m2 + d * d * a.count * b.count / count, count};
+}
