@@ -23,6 +23,7 @@ type Autoencoder struct {
 	projection *Projection
 	component  component.Component
 	loader     *component.Loader // of its files
+	budget     int64             // bytes of temporaries, 0 for as many as the free memory allows
 }
 
 // setVAE sets a declared vae.
@@ -51,7 +52,7 @@ type memoryFunc func(height, width int, d mlx.Device, dtype mlx.Dtype) int64
 // setBudget bounds the memory in which the autoencoder encodes or decodes an image to half of the
 // free memory, or to as little as it can, and returns the estimate. If free is 0, it is unknown.
 func (a *Autoencoder) setBudget(height, width int, free int64, memory memoryFunc) int64 {
-	a.vae.SetBudget(0)
+	a.vae.SetBudget(a.budget)
 	if a.device != mlx.CPU && a.dtype == mlx.Float32 {
 		// without it MLX asks CUDA for more memory than there is to convolve 1024x1024 at once
 		a.vae.SetBudget(1 << 30)
@@ -84,6 +85,7 @@ func (a *Autoencoder) Encode(img image.Image) (Latents, error) {
 		return Latents{}, err
 	}
 	defer a.suspendHook()()
+	defer limitMemory(a.device, autoencoderLookahead).restore()
 	latents := a.encodeImage(picture.Opaque(img), "latents.image")
 	if !latents.AllFinite() {
 		return Latents{}, a.notFinite("latents")
@@ -131,6 +133,7 @@ func (a *Autoencoder) decodeLatents(l Latents, unscale func(*mlx.Array) *mlx.Arr
 		return nil, err
 	}
 	defer a.suspendHook()()
+	defer limitMemory(a.device, autoencoderLookahead).restore()
 	return a.decodeWith(unscale, mlx.FromFloat32(l.Data, shape...))
 }
 

@@ -200,9 +200,11 @@ func (r *Run) freeKept() {
 
 // compiler returns a compiler for a GPU. On the CPU it compiles nothing, since MLX would call a C++
 // compiler and gain no speed; and neither while a hook looks at modules, since it must see every
-// operation.
+// operation. On CUDA custom kernels do what compiling would gain, and MLX takes three seconds to
+// compile each kernel of its own the first time.
 func (r *Run) compiler() family.Compiler {
-	if r.device == mlx.CPU && !r.compileOnCPU || r.points.Active() {
+	kernels := mlx.CheckKernels()
+	if r.device == mlx.CPU && !r.compileOnCPU || r.points.Active() || kernels && r.device.Backend() == mlx.BackendCUDA {
 		return func(f func([]*mlx.Array) []*mlx.Array) func([]*mlx.Array) []*mlx.Array { return f }
 	}
 	return func(f func([]*mlx.Array) []*mlx.Array) func([]*mlx.Array) []*mlx.Array {

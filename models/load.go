@@ -147,6 +147,9 @@ func (p *Pipeline) load(x index.Index, o LoadOptions, missing []string) error {
 	}
 	p.blockMemory = o.BlockMemory
 	p.residency, p.memory = residency{shortLookahead: o.LowRAM, lowRAM: o.LowRAM, decodeAlone: o.LowRAM}, o.memory
+	if o.LowRAM && p.device != mlx.CPU {
+		p.budget = 1 << 30
+	}
 	if o.headersOnly {
 		return nil
 	}

@@ -30,3 +30,6 @@ func (l *limiter) restore() {
 		mlx.SetMemoryLimit(l.limit)
 	}
 }
+
+// autoencoderLookahead is the limit in bytes for an autoencoder without a run.
+const autoencoderLookahead = 2e9

@@ -16,16 +16,15 @@ type residency struct {
 
 // lookahead returns how many bytes MLX may allocate beyond those in use between two runs. MLX
 // queues work on CUDA as fast as it can, and allocates the memory of every kernel when it is
-// queued, so without a limit that is tens of gigabytes. On an H200, FLUX.1-dev at 1024x1024 takes
-// 46.2 GB of memory and 0.192 s a step without a limit, 41.6 and 0.188 with 8 GB, 37.9 and 0.195
-// with 4, 36.8 and 0.197 with 2; at 4 bits 26.4 and 0.199, 17.7 and 0.207, 14.0 and 0.206, 12.9 and
-// 0.220.
+// queued, so without a limit that is tens of gigabytes. On an H200 at 1024x1024, a step of Z-Image
+// takes 12.1 GB and 94 to 99 ms without a limit, 3.2 GB and 93 to 95 ms with 3 GB, and 1.5 GB and
+// 101 to 105 ms with 1 GB.
 func (w residency) lookahead(r *Run) int64 {
-	limit := int64(8e9)
+	limit := int64(3e9)
 	if w.shortLookahead {
-		limit = 2e9
+		limit = 1.5e9
 	}
-	const pixels = 2 << 20 // of two images of 1024x1024; more pixels get a larger limit
+	const pixels = 1 << 20 // of an image of 1024x1024; more pixels get a larger limit
 	return limit * max(pixels, int64(r.Height)*int64(r.Width)*int64(max(1, r.batch))) / pixels
 }
 

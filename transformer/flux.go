@@ -210,7 +210,7 @@ func newAdaLayerNorm(dim, modulations int) *adaLayerNorm {
 // modulation of the feed-forward.
 func (n *adaLayerNorm) Forward(x, temb *mlx.Array) (y *mlx.Array, attn, mlp modulation) {
 	m := splitModulations(n.Linear.Forward(n.SiLU.Forward(temb)), n.modulations)
-	y = n.tap(m[0].apply(n.Norm.Forward(x)), m, x, temb)
+	y = n.tap(m[0].norm(n.Norm, x), m, x, temb)
 	if n.modulations == 1 {
 		return y, m[0], modulation{}
 	}
@@ -266,10 +266,10 @@ func (b *fluxBlock) Forward(c, x, temb *mlx.Array, j joint) (nextC, nextX *mlx.A
 	normC, attnC, mlpC := b.Norm1Context.Forward(c, temb)
 	dx, dc := b.Attn.Forward(normX, normC, j)
 
-	nextX = x.Add(attnX.Gate.Mul(dx))
-	nextX = nextX.Add(mlpX.Gate.Mul(b.FF.Forward(mlpX.apply(b.Norm2.Forward(nextX)))))
-	nextC = c.Add(attnC.Gate.Mul(dc))
-	nextC = nextC.Add(mlpC.Gate.Mul(b.FFContext.Forward(mlpC.apply(b.Norm2Context.Forward(nextC)))))
+	nextX, normX = attnX.addThenNorm(x, dx, b.Norm2, mlpX)
+	nextX = mlpX.add(nextX, b.FF.Forward(normX))
+	nextC, normC = attnC.addThenNorm(c, dc, b.Norm2Context, mlpC)
+	nextC = mlpC.add(nextC, b.FFContext.Forward(normC))
 	return b.Tap2(clipFP16(nextC), nextX, x, c, temb, j.emb[0], j.emb[1])
 }
 
@@ -282,25 +282,38 @@ type fluxSingleBlock struct {
 	ActMLP  *nn.Activation  `w:"act_mlp"` // GELU with approximate "tanh"
 	ProjOut *nn.Linear      `w:"proj_out"`
 	Attn    *jointAttention `w:"attn"`
+
+	QKVMLP nn.Stack
 }
 
 func newFluxSingleBlock(c FluxConfig) *fluxSingleBlock {
 	dim := c.NumAttentionHeads * c.AttentionHeadDim
-	return &fluxSingleBlock{
+	b := &fluxSingleBlock{
 		Norm:    newAdaLayerNorm(dim, 1),
 		ProjMLP: nn.NewLinear(dim, 4*dim, true), ActMLP: &nn.Activation{Func: (*mlx.Array).GELUTanh},
 		ProjOut: nn.NewLinear(5*dim, dim, true),
 		Attn:    newSelfAttention(c.NumAttentionHeads, c.AttentionHeadDim, true, 1e-6),
 	}
+	b.QKVMLP = nn.NewStack(b.Attn.ToQ, b.Attn.ToK, b.Attn.ToV, b.ProjMLP)
+	return b
 }
 
 // Forward takes x [B, T+L, dim], whose first tokens are the text.
 func (b *fluxSingleBlock) Forward(x, temb *mlx.Array, j joint, text int) *mlx.Array {
 	h, mod, _ := b.Norm.Forward(x, temb)
-	mlp := b.ActMLP.Forward(b.ProjMLP.Forward(h))
-	attn := b.Attn.ForwardSelf(h, j)
-	y := x.Add(mod.Gate.Mul(b.ProjOut.Forward(mlx.Concat(2, attn, mlp))))
+	y := mod.add(x, b.ProjOut.Forward(b.attentionAndMLP(h, j)))
 	return b.tap(clipFP16(y), x, temb, j, text)
+}
+
+// attentionAndMLP returns the columns of both for h [B, L, dim].
+func (b *fluxSingleBlock) attentionAndMLP(h *mlx.Array, j joint) *mlx.Array {
+	if b.Observed() {
+		mlp := b.ActMLP.Forward(b.ProjMLP.Forward(h))
+		return mlx.Concat(2, b.Attn.ForwardSelf(h, j), mlp)
+	}
+	columns := b.QKVMLP.Forward(h)
+	attn := j.attendSelf(&b.Attn.Module, b.Attn.NormQ, b.Attn.NormK, b.Attn.heads, columns[:3])
+	return mlx.ConcatGELU(attn, columns[3])
 }
 
 // tap passes text and image through the hook separately, as the reference's block takes

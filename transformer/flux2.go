@@ -293,12 +293,12 @@ func (c *Flux2Config) hidden() int {
 func (b *flux2Block) Forward(c, x *mlx.Array, ofImage, ofText streamModulation, j joint) (nextC, nextX *mlx.Array) {
 	attnX, mlpX := ofImage.attentionAndMLP()
 	attnC, mlpC := ofText.attentionAndMLP()
-	dx, dc := b.Attn.Forward(attnX.apply(b.Norm1.Forward(x)), attnC.apply(b.Norm1Context.Forward(c)), j)
+	dx, dc := b.Attn.Forward(attnX.norm(b.Norm1, x), attnC.norm(b.Norm1Context, c), j)
 
-	nextX = x.Add(attnX.Gate.Mul(dx))
-	nextX = nextX.Add(mlpX.Gate.Mul(b.FF.Forward(mlpX.apply(b.Norm2.Forward(nextX)))))
-	nextC = c.Add(attnC.Gate.Mul(dc))
-	nextC = nextC.Add(mlpC.Gate.Mul(b.FFContext.Forward(mlpC.apply(b.Norm2Context.Forward(nextC)))))
+	nextX, normX := attnX.addThenNorm(x, dx, b.Norm2, mlpX)
+	nextX = mlpX.add(nextX, b.FF.Forward(normX))
+	nextC, normC := attnC.addThenNorm(c, dc, b.Norm2Context, mlpC)
+	nextC = mlpC.add(nextC, b.FFContext.Forward(normC))
 	return b.Tap2(clipFP16(nextC), nextX, x, c, ofImage.tapped, ofText.tapped, j.emb[0], j.emb[1])
 }
 
@@ -323,6 +323,10 @@ type swiGLU struct {
 func newSwiGLU() *swiGLU { return &swiGLU{Gate: &nn.SiLU{}} }
 
 func (s *swiGLU) Forward(x *mlx.Array) *mlx.Array {
+	if !s.Observed() {
+		half := x.Dim(-1) / 2
+		return mlx.SwiGLU(nil, mlx.Columns{X: x, Size: half}, mlx.Columns{X: x, From: half, Size: half})
+	}
 	half := x.Split(2, -1)
 	return s.Tap(s.Gate.Forward(half[0]).Mul(half[1]), x)
 }
@@ -360,13 +364,20 @@ func newFlux2SingleBlock(c Flux2Config) *flux2SingleBlock {
 // Forward takes [B, T+L, dim].
 func (b *flux2SingleBlock) Forward(x *mlx.Array, mod streamModulation, j joint) *mlx.Array {
 	m := mod.split(1)[0]
-	y := b.Attn.Forward(m.apply(b.Norm.Forward(x)), j)
-	return b.Tap(clipFP16(x.Add(m.Gate.Mul(y))), x, mod.tapped, j.emb[0], j.emb[1])
+	y := b.Attn.Forward(m.norm(b.Norm, x), j)
+	return b.Tap(clipFP16(m.add(x, y)), x, mod.tapped, j.emb[0], j.emb[1])
 }
 
 func (a *flux2ParallelAttention) Forward(x *mlx.Array, j joint) *mlx.Array {
-	heads := func(x *mlx.Array) *mlx.Array { return nn.SplitHeads(x, a.heads) }
 	all := a.ToQKVMLP.Forward(x)
+	if !a.Observed() && j.kv == nil {
+		columns := func(i, n int) mlx.Columns { return mlx.Columns{X: all, From: i, Size: n} }
+		qkv := []mlx.Columns{columns(0, a.dim), columns(a.dim, a.dim), columns(2*a.dim, a.dim)}
+		attn := j.attendSelf(&a.Module, a.NormQ, a.NormK, a.heads, qkv)
+		hidden := (all.Dim(2) - 3*a.dim) / 2
+		return a.ToOut.Forward(mlx.SwiGLU(attn, columns(3*a.dim, hidden), columns(3*a.dim+hidden, hidden)))
+	}
+	heads := func(x *mlx.Array) *mlx.Array { return nn.SplitHeads(x, a.heads) }
 	qkv := all.Slice(2, 0, 3*a.dim).Split(3, -1)
 	q, k, v := a.NormQ.Forward(heads(qkv[0])), a.NormK.Forward(heads(qkv[1])), heads(qkv[2])
 	attn := j.attend(&a.Module, q, k, v)

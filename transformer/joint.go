@@ -56,13 +56,39 @@ func (t *textProjection) Forward(x *mlx.Array) *mlx.Array {
 // [B, 1, dim], or [B, L, dim] if tokens differ in them. The shift may be nil.
 type modulation struct{ Shift, Scale, Gate *mlx.Array }
 
-// apply is x·(1+scale) + shift, in the dtype of the modulation.
-func (m modulation) apply(x *mlx.Array) *mlx.Array {
-	y := x.Mul(m.Scale.Plus(1))
-	if m.Shift != nil {
-		y = y.Add(m.Shift)
+// A norm is nn.LayerNorm or nn.RMSNorm.
+type norm interface {
+	nn.Layer
+	Observed() bool
+	Plain(dtype mlx.Dtype, scale, shift *mlx.Array) mlx.Norm
+}
+
+// norm is n(x)·(1+scale) + shift, in the dtype of the modulation.
+func (m modulation) norm(n norm, x *mlx.Array) *mlx.Array {
+	if n.Observed() {
+		return mlx.Modulate(n.Forward(x), m.Scale, m.Shift)
 	}
-	return y.AsType(m.Scale.Dtype())
+	return n.Plain(x.Dtype(), m.Scale, m.Shift).Apply(x)
+}
+
+// add is x + gate·dx.
+func (m modulation) add(x, dx *mlx.Array) *mlx.Array { return mlx.GatedSum(x, m.Gate, dx) }
+
+// addThenNorm returns sum = x + gate·dx, and the norm of sum with another modulation.
+func (m modulation) addThenNorm(x, dx *mlx.Array, n norm, next modulation) (sum, y *mlx.Array) {
+	if n.Observed() {
+		sum = m.add(x, dx)
+		return sum, next.norm(n, sum)
+	}
+	return n.Plain(x.Dtype(), next.Scale, next.Shift).AddThenApply(x, m.Gate, dx)
+}
+
+// normThenAdd is x + gate·n(dx).
+func (m modulation) normThenAdd(x *mlx.Array, n norm, dx *mlx.Array) *mlx.Array {
+	if n.Observed() {
+		return m.add(x, n.Forward(dx))
+	}
+	return n.Plain(dx.Dtype(), nil, nil).ApplyThenAdd(x, m.Gate, dx)
 }
 
 // splitModulations splits a projection [B, 3n·dim] of a time embedding.
@@ -137,7 +163,7 @@ func newAdaLayerNormContinuous(dim int, eps float64, bias bool) *adaLayerNormCon
 func (n *adaLayerNormContinuous) Forward(x, temb *mlx.Array) *mlx.Array {
 	parts := n.Linear.Forward(n.SiLU.Forward(temb)).ExpandDims(1).Split(2, -1)
 	m := modulation{Scale: parts[0], Shift: parts[1]} // the scale first, unlike everywhere else
-	return n.Tap(m.apply(n.Norm.Forward(x)), x, temb)
+	return n.Tap(m.norm(n.Norm, x), x, temb)
 }
 
 // dropout is torch.nn.Dropout, which does nothing outside training.
@@ -175,7 +201,7 @@ type geluLinear struct {
 }
 
 func (g *geluLinear) Forward(x *mlx.Array) *mlx.Array {
-	return g.Tap(g.Proj.Forward(x).GELUTanh(), x)
+	return g.Tap(mlx.ConcatGELU(nil, mlx.AllColumns(g.Proj.Forward(x))), x)
 }
 
 // posEmbed is FluxPosEmbed or Flux2PosEmbed, whose tables are computed on the host.
@@ -230,6 +256,13 @@ func (j joint) attend(m *nn.Module, q, k, v *mlx.Array) *mlx.Array {
 	return nn.MergeHeads(m.Attend(j.options(), q, k, v))
 }
 
+// attendRotated is [joint.attend] for q and k that are rotated already.
+func (j joint) attendRotated(m *nn.Module, q, k, v *mlx.Array) *mlx.Array {
+	options := j.options()
+	options.Rotate = nil
+	return nn.MergeHeads(m.Attend(options, q.Transpose(0, 2, 1, 3), k.Transpose(0, 2, 1, 3), v.Transpose(0, 2, 1, 3)))
+}
+
 func (j joint) options() nn.AttentionOptions {
 	return nn.AttentionOptions{Rotate: j.rope.Interleaved, LengthFirst: true, Mask: j.mask}
 }
@@ -252,8 +285,9 @@ type jointAttention struct {
 	NormAddedK *nn.RMSNorm `w:"norm_added_k"`
 	ToAddOut   *nn.Linear  `w:"to_add_out"`
 
-	heads int
-	wide  bool // see nn.WidenFP16
+	QKV, AddQKV nn.Stack
+	heads       int
+	wide        bool // see nn.WidenFP16
 }
 
 func newSelfAttention(heads, headDim int, bias bool, eps float64) *jointAttention {
@@ -271,17 +305,27 @@ func newJointAttention(heads, headDim int, bias bool, eps float64) *jointAttenti
 	a.AddQ, a.AddK, a.AddV = nn.NewLinear(dim, dim, bias), nn.NewLinear(dim, dim, bias), nn.NewLinear(dim, dim, bias)
 	a.NormAddedQ, a.NormAddedK = nn.NewRMSNorm(headDim, eps), nn.NewRMSNorm(headDim, eps)
 	a.ToAddOut = nn.NewLinear(dim, dim, bias)
+	a.QKV, a.AddQKV = nn.NewStack(a.ToQ, a.ToK, a.ToV), nn.NewStack(a.AddQ, a.AddK, a.AddV)
 	return a
 }
 
 // Forward returns what attention over [c, x] adds to the image x [B, L, dim] and to
 // the text c [B, T, dim].
 func (a *jointAttention) Forward(x, c *mlx.Array, j joint) (dx, dc *mlx.Array) {
-	heads := func(l *nn.Linear, x *mlx.Array) *mlx.Array { return nn.SplitHeads(l.Forward(x), a.heads) }
-	q := mlx.Concat(1, a.NormAddedQ.Forward(heads(a.AddQ, c)), a.NormQ.Forward(heads(a.ToQ, x)))
-	k := mlx.Concat(1, a.NormAddedK.Forward(heads(a.AddK, c)), a.NormK.Forward(heads(a.ToK, x)))
-	v := mlx.Concat(1, heads(a.AddV, c), heads(a.ToV, x))
-	y := j.attend(&a.Module, q, k, v)
+	var y *mlx.Array
+	if a.Observed() || j.kv != nil {
+		heads := func(l *nn.Linear, x *mlx.Array) *mlx.Array { return nn.SplitHeads(l.Forward(x), a.heads) }
+		q := mlx.Concat(1, a.NormAddedQ.Forward(heads(a.AddQ, c)), a.NormQ.Forward(heads(a.ToQ, x)))
+		k := mlx.Concat(1, a.NormAddedK.Forward(heads(a.AddK, c)), a.NormK.Forward(heads(a.ToK, x)))
+		v := mlx.Concat(1, heads(a.AddV, c), heads(a.ToV, x))
+		y = j.attend(&a.Module, q, k, v)
+	} else {
+		text, image := a.AddQKV.Forward(c), a.QKV.Forward(x)
+		q, k := mlx.NormRope(nn.QK(a.NormAddedQ, a.NormAddedK, text[0], text[1]), nn.QK(a.NormQ, a.NormK, image[0], image[1]),
+			a.heads, j.rope.Cos, j.rope.Sin)
+		v := mlx.Concat(1, text[2].Array(), image[2].Array())
+		y = j.attendRotated(&a.Module, q, k, nn.SplitHeads(v, a.heads))
+	}
 	if a.wide {
 		y = nn.WidenFP16(y)
 	}
@@ -292,6 +336,13 @@ func (a *jointAttention) Forward(x, c *mlx.Array, j joint) (dx, dc *mlx.Array) {
 		dx = layer.Forward(dx)
 	}
 	return a.Tap2(dx, dc, x, c, j.emb[0], j.emb[1])
+}
+
+// attendSelf returns the attention [B, L, dim] of one stream with the projections qkv, which hooks
+// do not see.
+func (j joint) attendSelf(m *nn.Module, normQ, normK *nn.RMSNorm, heads int, qkv []mlx.Columns) *mlx.Array {
+	q, k := mlx.NormRope(mlx.QK{}, nn.QK(normQ, normK, qkv[0], qkv[1]), heads, j.rope.Cos, j.rope.Sin)
+	return j.attendRotated(m, q, k, nn.SplitHeads(qkv[2].Array(), heads))
 }
 
 // ForwardSelf takes one stream [B, L, dim], without an output projection.

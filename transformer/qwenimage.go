@@ -248,12 +248,12 @@ func newQwenImageBlock(c QwenImageConfig) *qwenImageBlock {
 func (b *qwenImageBlock) Forward(c, x *mlx.Array, t qwenImageTime, j joint) (nextC, nextX *mlx.Array) {
 	attnX, mlpX := t.modulation(b.ImgMod.Forward(t.temb)).attentionAndMLP()
 	attnC, mlpC := streamModulation{all: b.TxtMod.Forward(t.now())}.attentionAndMLP()
-	dx, dc := b.Attn.Forward(attnX.apply(b.ImgNorm1.Forward(x)), attnC.apply(b.TxtNorm1.Forward(c)), j)
+	dx, dc := b.Attn.Forward(attnX.norm(b.ImgNorm1, x), attnC.norm(b.TxtNorm1, c), j)
 
-	nextX = x.Add(attnX.Gate.Mul(dx))
-	nextX = nextX.Add(mlpX.Gate.Mul(b.ImgMLP.Forward(mlpX.apply(b.ImgNorm2.Forward(nextX)))))
-	nextC = c.Add(attnC.Gate.Mul(dc))
-	nextC = nextC.Add(mlpC.Gate.Mul(b.TxtMLP.Forward(mlpC.apply(b.TxtNorm2.Forward(nextC)))))
+	nextX, normX := attnX.addThenNorm(x, dx, b.ImgNorm2, mlpX)
+	nextX = mlpX.add(nextX, b.ImgMLP.Forward(normX))
+	nextC, normC := attnC.addThenNorm(c, dc, b.TxtNorm2, mlpC)
+	nextC = mlpC.add(nextC, b.TxtMLP.Forward(normC))
 	return b.tap(nextC, nextX, x, c, t, j)
 }
 

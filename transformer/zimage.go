@@ -307,6 +307,7 @@ func newZImageBlock(c ZImageConfig, modulated bool) *zimageBlock {
 		},
 		AttentionNorm1: norm(), FFNNorm1: norm(), AttentionNorm2: norm(), FFNNorm2: norm(),
 	}
+	b.Attention.QKV = nn.NewStack(b.Attention.ToQ, b.Attention.ToK, b.Attention.ToV)
 	if modulated {
 		b.AdaLN = nn.NewSequential(nn.NewLinear(min(c.Dim, zimageAdaLNDim), 4*c.Dim, true))
 	}
@@ -324,10 +325,10 @@ func (b *zimageBlock) Forward(x, temb *mlx.Array, rope nn.Rope) *mlx.Array {
 	attn := modulation{Scale: parts[0], Gate: parts[1].Tanh()}
 	mlp := modulation{Scale: parts[2], Gate: parts[3].Tanh()}
 
-	dx := b.Attention.Forward(attn.apply(b.AttentionNorm1.Forward(x)), rope)
-	y := x.Add(attn.Gate.Mul(b.AttentionNorm2.Forward(dx)))
-	dy := b.FeedForward.Forward(mlp.apply(b.FFNNorm1.Forward(y)))
-	return b.Tap(y.Add(mlp.Gate.Mul(b.FFNNorm2.Forward(dy))), x, temb)
+	dx := b.Attention.Forward(attn.norm(b.AttentionNorm1, x), rope)
+	y := attn.normThenAdd(x, b.AttentionNorm2, dx)
+	dy := b.FeedForward.Forward(mlp.norm(b.FFNNorm1, y))
+	return b.Tap(mlp.normThenAdd(y, b.FFNNorm2, dy), x, temb)
 }
 
 // zimageAttention is diffusers' Attention with ZSingleStreamAttnProcessor.
@@ -340,10 +341,14 @@ type zimageAttention struct {
 	NormK *nn.RMSNorm  `w:"norm_k"`
 	ToOut []*nn.Linear `w:"to_out"`
 
+	QKV   nn.Stack
 	heads int
 }
 
 func (a *zimageAttention) Forward(x *mlx.Array, rope nn.Rope) *mlx.Array {
+	if !a.Observed() {
+		return a.ToOut[0].Forward(joint{rope: rope}.attendSelf(&a.Module, a.NormQ, a.NormK, a.heads, a.QKV.Forward(x)))
+	}
 	q := a.NormQ.Forward(nn.SplitHeads(a.ToQ.Forward(x), a.heads)).Transpose(0, 2, 1, 3)
 	k := a.NormK.Forward(nn.SplitHeads(a.ToK.Forward(x), a.heads)).Transpose(0, 2, 1, 3)
 	v := nn.Heads(a.ToV.Forward(x), a.heads)
@@ -360,7 +365,7 @@ type zimageFeedForward struct {
 }
 
 func (f *zimageFeedForward) Forward(x *mlx.Array) *mlx.Array {
-	return f.Tap(f.W2.Forward(mlx.SwiGLU(f.W1.Forward(x), f.W3.Forward(x))), x)
+	return f.Tap(f.W2.Forward(mlx.SwiGLU(nil, mlx.AllColumns(f.W1.Forward(x)), mlx.AllColumns(f.W3.Forward(x)))), x)
 }
 
 // zimageFinal is FinalLayer.
@@ -373,5 +378,5 @@ type zimageFinal struct {
 
 func (f *zimageFinal) Forward(x, temb *mlx.Array) *mlx.Array {
 	m := modulation{Scale: f.AdaLN.Forward(temb).ExpandDims(1)}
-	return f.Tap(f.Linear.Forward(m.apply(f.NormFinal.Forward(x))), x, temb)
+	return f.Tap(f.Linear.Forward(m.norm(f.NormFinal, x)), x, temb)
 }

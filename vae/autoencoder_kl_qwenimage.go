@@ -195,10 +195,9 @@ func (e *qwenEncoder) Forward(x *mlx.Array) *mlx.Array {
 	for _, b := range e.DownBlocks {
 		layers = append(layers, b)
 	}
-	y := mlx.EvalChain(x, layers, nn.Layer.Forward)
+	y := chain(x, layers, nn.Layer.Forward)
 	y = e.MidBlock.Forward(y)
-	y = mlx.EvalChain(y, []nn.Layer{e.NormOut, e.Nonlinearity, e.ConvOut}, nn.Layer.Forward)
-	return e.TapImage(y, x)
+	return e.TapImage(normActConv(e.NormOut, e.Nonlinearity, e.ConvOut, y), x)
 }
 
 func (e *qwenEncoder) layers() []layer {
@@ -252,8 +251,7 @@ func (d *qwenDecoder) Forward(x *mlx.Array) *mlx.Array {
 	}
 	y := mlx.Scope(func() *mlx.Array { return d.MidBlock.Forward(d.ConvIn.Forward(x)) })
 	y = mlx.Chain(y, d.UpBlocks, (*qwenUpBlock).Forward)
-	y = mlx.EvalChain(y, []nn.Layer{d.NormOut, d.Nonlinearity, d.ConvOut}, nn.Layer.Forward)
-	return d.TapImage(y, x)
+	return d.TapImage(normActConv(d.NormOut, d.Nonlinearity, d.ConvOut, y), x)
 }
 
 func (d *qwenDecoder) layers() []layer {
@@ -273,8 +271,8 @@ type qwenUpBlock struct {
 }
 
 func (b *qwenUpBlock) Forward(x *mlx.Array) *mlx.Array {
-	y := mlx.Chain(x, b.Resnets, (*resnet).Forward)
-	y = mlx.EvalChain(y, b.Upsamplers, (*qwenResample).Forward)
+	y := chain(x, b.Resnets, (*resnet).Forward)
+	y = chain(y, b.Upsamplers, (*qwenResample).Forward)
 	return b.TapImage(y, x)
 }
 
@@ -325,16 +323,29 @@ func newChannelNorm(channels int, ones ...int) *channelNorm {
 }
 
 func (n *channelNorm) Forward(x *mlx.Array) *mlx.Array {
-	return n.TapImage(n.Apply(x, nn.Statistics{}), x)
+	return n.TapImage(n.normalize(x), x)
 }
 
 // Statistics returns the zero value: each pixel has its own statistics.
 func (n *channelNorm) Statistics(*mlx.Array, int) nn.Statistics { return nn.Statistics{} }
 
-// Apply normalises any rows. diffusers clamps the norm to at least 1e-12. Here the
+// ApplySiLU normalises any rows and applies SiLU.
+func (n *channelNorm) ApplySiLU(x *mlx.Array, _ nn.Statistics) *mlx.Array {
+	return n.normalize(x).SiLU()
+}
+
+// SiLU returns silu(norm(x + before)).
+func (n *channelNorm) SiLU(x, before *mlx.Array) *mlx.Array {
+	if before != nil {
+		x = mlx.AddBias(x, before, nil)
+	}
+	return n.normalize(x).SiLU()
+}
+
+// normalize normalises any rows. diffusers clamps the norm to at least 1e-12. Here the
 // square of that is added to the sum of squares, since MLX's norm does so in one pass;
 // only pixels with a norm below 1e-9 differ.
-func (n *channelNorm) Apply(x *mlx.Array, _ nn.Statistics) *mlx.Array {
+func (n *channelNorm) normalize(x *mlx.Array) *mlx.Array {
 	return x.RMSNorm(n.Gamma.As(x.Dtype()).Reshape(-1), float32(1e-24/float64(x.Dim(3))))
 }
 
@@ -368,7 +379,7 @@ func (r *resampling) Forward(x *mlx.Array) *mlx.Array {
 
 func (r *resizing) Forward(x *mlx.Array) *mlx.Array {
 	if r.up {
-		return r.TapImage(double(x), x)
+		return r.TapImage(mlx.Upsample(x), x)
 	}
 	return r.TapImage(x.Pad([]int{0, 0, 0, 0}, []int{0, 1, 1, 0}, 0), x)
 }

@@ -165,8 +165,7 @@ func (e *encoder) Forward(x *mlx.Array) *mlx.Array {
 	}
 	y := mlx.Chain(e.ConvIn.Forward(x), e.DownBlocks, (*downBlock).Forward)
 	y = e.MidBlock.Forward(y)
-	y = mlx.EvalChain(y, []nn.Layer{e.ConvNormOut, e.ConvAct, e.ConvOut}, nn.Layer.Forward)
-	return e.TapImage(y, x)
+	return e.TapImage(normActConv(e.ConvNormOut, e.ConvAct, e.ConvOut, y), x)
 }
 
 func (e *encoder) layers() []layer {
@@ -221,8 +220,7 @@ func (d *decoder) Forward(x *mlx.Array) *mlx.Array {
 	}
 	y := mlx.Scope(func() *mlx.Array { return d.MidBlock.Forward(d.ConvIn.Forward(x)) })
 	y = mlx.Chain(y, d.UpBlocks, (*upBlock).Forward)
-	y = mlx.EvalChain(y, []nn.Layer{d.ConvNormOut, d.ConvAct, d.ConvOut}, nn.Layer.Forward)
-	return d.TapImage(y, x)
+	return d.TapImage(normActConv(d.ConvNormOut, d.ConvAct, d.ConvOut, y), x)
 }
 
 func (d *decoder) layers() []layer {
@@ -234,6 +232,23 @@ func (d *decoder) layers() []layer {
 	return append(layers, stage{norm: d.ConvNormOut, conv: d.ConvOut, before: 1, after: 1})
 }
 
+// chain is [mlx.EvalChain], except on CUDA: there the memory limit of a run bounds what MLX allocates
+// ahead, and waiting for every layer takes a quarter of the time.
+func chain[T any](x *mlx.Array, layers []T, f func(T, *mlx.Array) *mlx.Array) *mlx.Array {
+	if mlx.CurrentDevice().Backend() == mlx.BackendCUDA {
+		return mlx.Chain(x, layers, f)
+	}
+	return mlx.EvalChain(x, layers, f)
+}
+
+// normActConv is the end of encoders and decoders.
+func normActConv(n norm, act *nn.SiLU, conv *nn.Conv2d, x *mlx.Array) *mlx.Array {
+	if mlx.CurrentDevice() != mlx.CPU && !act.Observed() {
+		return conv.Forward(n.SiLU(x, nil))
+	}
+	return mlx.EvalChain(x, []nn.Layer{n, act, conv}, nn.Layer.Forward)
+}
+
 // downBlock is DownEncoderBlock2D.
 type downBlock struct {
 	nn.Module
@@ -242,8 +257,8 @@ type downBlock struct {
 }
 
 func (b *downBlock) Forward(x *mlx.Array) *mlx.Array {
-	y := mlx.Chain(x, b.Resnets, (*resnet).Forward)
-	y = mlx.EvalChain(y, b.Downsamplers, (*downsample).Forward)
+	y := chain(x, b.Resnets, (*resnet).Forward)
+	y = chain(y, b.Downsamplers, (*downsample).Forward)
 	return b.TapImage(y, x)
 }
 
@@ -255,8 +270,8 @@ type upBlock struct {
 }
 
 func (b *upBlock) Forward(x *mlx.Array) *mlx.Array {
-	y := mlx.Chain(x, b.Resnets, (*resnet).Forward)
-	y = mlx.EvalChain(y, b.Upsamplers, (*upsample).Forward)
+	y := chain(x, b.Resnets, (*resnet).Forward)
+	y = chain(y, b.Upsamplers, (*upsample).Forward)
 	return b.TapImage(y, x)
 }
 
@@ -278,7 +293,7 @@ type upsample struct {
 }
 
 func (u *upsample) Forward(x *mlx.Array) *mlx.Array {
-	return u.TapImage(u.Conv.Forward(double(x)), x)
+	return u.TapImage(u.Conv.Forward(mlx.Upsample(x)), x)
 }
 
 // midBlock is UNetMidBlock2D: a resnet, then attention and another resnet.
@@ -344,11 +359,24 @@ func newResnets(n, in, out int, c CoderConfig) []*resnet {
 }
 
 func (r *resnet) Forward(x *mlx.Array) *mlx.Array {
+	if mlx.CurrentDevice() != mlx.CPU && !r.Observed() {
+		return r.fused(x)
+	}
 	y := mlx.EvalChain(x, []nn.Layer{r.Norm1, r.Nonlinearity, r.Conv1, r.Norm2, r.Nonlinearity, r.Conv2}, nn.Layer.Forward)
 	if r.ConvShortcut != nil {
 		return r.TapImage(r.ConvShortcut.Forward(x).Add(y), x)
 	}
 	return r.TapImage(x.Add(y), x)
+}
+
+// fused is Forward with fewer operations: the next one adds the bias of a convolution.
+func (r *resnet) fused(x *mlx.Array) *mlx.Array {
+	y := r.Conv1.Plain(r.Norm1.SiLU(x, nil))
+	y = r.Conv2.Plain(r.Norm2.SiLU(y, r.Conv1.Bias.As(x.Dtype())))
+	if r.ConvShortcut != nil {
+		x = r.ConvShortcut.Forward(x)
+	}
+	return mlx.AddBias(y, r.Conv2.Bias.As(x.Dtype()), x)
 }
 
 // A block is a module that can be computed in strips.

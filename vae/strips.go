@@ -62,7 +62,10 @@ type stage struct {
 type norm interface {
 	nn.Layer
 	Statistics(x *mlx.Array, rows int) nn.Statistics
-	Apply(x *mlx.Array, s nn.Statistics) *mlx.Array
+	// ApplySiLU normalises rows and applies SiLU.
+	ApplySiLU(x *mlx.Array, s nn.Statistics) *mlx.Array
+	// SiLU returns silu(norm(x + before)). before is nil or [C].
+	SiLU(x, before *mlx.Array) *mlx.Array
 }
 
 // convStage is a stage with nothing but a 3x3 convolution, which keeps the size.
@@ -87,9 +90,7 @@ func (s stage) stripThen(x *mlx.Array, budget int64, then func(y *mlx.Array, lo,
 	var stats nn.Statistics
 	if s.norm != nil {
 		stats = s.norm.Statistics(x, m.statisticsRows(in))
-		if stats.Mean != nil {
-			mlx.Eval(stats.Mean, stats.Rstd)
-		}
+		stats.Eval()
 	}
 	mlx.Eval(weight, bias)
 	rows := func(lo, hi int) *mlx.Array {
@@ -121,12 +122,12 @@ func (s stage) input(x *mlx.Array, stats nn.Statistics, lo, hi int) *mlx.Array {
 	if !s.double {
 		y := slice(x, lo, hi)
 		if s.norm != nil {
-			y = s.norm.Apply(y, stats).SiLU()
+			y = s.norm.ApplySiLU(y, stats)
 		}
 		return y
 	}
 	first := lo / 2
-	return slice(double(slice(x, first, (hi+1)/2)), lo-2*first, hi-2*first)
+	return slice(mlx.Upsample(slice(x, first, (hi+1)/2)), lo-2*first, hi-2*first)
 }
 
 // slice returns rows [lo, hi) of [N, H, W, C].
@@ -135,12 +136,6 @@ func slice(x *mlx.Array, lo, hi int) *mlx.Array {
 		return x
 	}
 	return x.Slice(1, lo, hi)
-}
-
-// double upsamples [N, H, W, C] by nearest neighbour: every pixel becomes 2x2.
-func double(x *mlx.Array) *mlx.Array {
-	n, h, w, c := x.Dim(0), x.Dim(1), x.Dim(2), x.Dim(3)
-	return x.Reshape(n, h, 1, w, 1, c).BroadcastTo(n, h, 2, w, 2, c).Reshape(n, 2*h, 2*w, c)
 }
 
 // size returns the size of the output.

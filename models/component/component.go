@@ -164,9 +164,7 @@ func (c Component) Bare(name string) string {
 
 // Unload frees the component's parameters.
 func (c Component) Unload() {
-	for _, p := range nn.Parameters(c.Model) {
-		p.Free()
-	}
+	nn.Free(c.Model)
 	mlx.ClearCache()
 }
 
