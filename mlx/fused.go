@@ -277,7 +277,7 @@ type Columns struct {
 	From, Size int
 }
 
-// Array returns the columns as an array [B, L, Size], nil if there are none.
+// Array returns the columns as an array [B, L, Size], nil without an X.
 func (c Columns) Array() *Array {
 	if c.X == nil {
 		return nil

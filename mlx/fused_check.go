@@ -12,7 +12,8 @@ func init() {
 		apart := QK{columns(y, 256), columns(y, 0), w(5), w(6), 1e-5}
 		angles := Normal(Key(7), Float32, 8, 32)
 		cos, sin := angles.Cos(), angles.Sin()
-		add := func(list []*Array, compute func(text, image QK, h int, cos, sin *Array) (q, k *Array), text, image QK, tokens int) []*Array {
+		type function = func(text, image QK, h int, cos, sin *Array) (q, k *Array)
+		add := func(list []*Array, compute function, text, image QK, tokens int) []*Array {
 			q, k := compute(text, image, 2, cos.Slice(0, 0, tokens), sin.Slice(0, 0, tokens))
 			return append(list, q, k)
 		}

@@ -2,6 +2,7 @@ package mlx
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -117,6 +118,62 @@ func TestCompileCUDA(t *testing.T) {
 	}
 }
 
+// A broken runner runs kernels that fail, or return zeros.
+type broken struct {
+	err   error
+	calls int
+}
+
+func (b *broken) run(_ *kernel, l launch) (out []*Array) {
+	b.calls++
+	if b.err != nil {
+		raise("%v", b.err)
+	}
+	for _, o := range l.outputs {
+		out = append(out, Zeros(o.dtype, o.shape...))
+	}
+	return out
+}
+
+// TestKernelFailure computes with kernels that do not compile, and with ones whose results differ. The
+// graph is used instead, with one warning.
+func TestKernelFailure(t *testing.T) {
+	for _, c := range []struct {
+		err  error
+		want string
+	}{{errors.New("no such instruction"), "no such instruction"}, {nil, "differ"}} {
+		b := &broken{err: c.err}
+		kernelRunners[BackendCPU] = b
+		var warnings []string
+		OnKernelFailure = func(s KernelStatus) { warnings = append(warnings, s.Name+": "+s.Err.Error()) }
+		before := *gatedSumKernel
+		err := Do(context.Background(), func() error {
+			if err := Use(CPU); err != nil {
+				return err
+			}
+			gatedSumKernel.checked, gatedSumKernel.failed = false, nil
+			a := FromFloat32([]float32{1, 2, 3, 4, 5, 6, 7, 8}, 1, 1, 8)
+			for range 3 {
+				if got := GatedSum(a, a, a).Floats(); got[7] != 72 {
+					t.Errorf("found %v, expected a + a·a", got)
+				}
+			}
+			return nil
+		})
+		*gatedSumKernel, OnKernelFailure = before, nil
+		delete(kernelRunners, BackendCPU)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if len(warnings) != 1 || !strings.HasPrefix(warnings[0], "gated_sum: ") || !strings.Contains(warnings[0], c.want) {
+			t.Errorf("warnings %q, expected one with %q", warnings, c.want)
+		}
+		if b.calls != 1 {
+			t.Errorf("the kernel ran %d times, expected once", b.calls)
+		}
+	}
+}
+
 // metalWords lets a C++ compiler read Metal's language.
 const metalWords = `#include <cmath>
 #include <cstring>
@@ -157,7 +214,9 @@ func TestMetalSource(t *testing.T) {
 		for _, out := range r.launch.outputs {
 			params = append(params, fmt.Sprintf("device %s* %s", kernelType(out.dtype), out.name))
 		}
-		params = append(params, "uint3 threadgroup_position_in_grid", "uint3 thread_position_in_threadgroup", "uint3 threads_per_threadgroup")
+		for _, position := range []string{"threadgroup_position_in_grid", "thread_position_in_threadgroup", "threads_per_threadgroup"} {
+			params = append(params, "uint3 "+position)
+		}
 		fmt.Fprintf(&b, "namespace { [[maybe_unused]] void %s_%d(%s) {\n%s}\n}\n", r.kernel.name, b.Len(), strings.Join(params, ", "),
 			metalBody(r.launch, body))
 		for _, c := range r.launch.constants {
@@ -168,8 +227,8 @@ func TestMetalSource(t *testing.T) {
 	if err := os.WriteFile(file, []byte(b.String()), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if out, err := exec.Command(compiler, "-std=c++17", "-fsyntax-only", "-Wall", "-Wno-unused-variable", file).CombinedOutput(); err != nil ||
-		len(out) > 0 {
+	out, err := exec.Command(compiler, "-std=c++17", "-fsyntax-only", "-Wall", "-Wno-unused-variable", file).CombinedOutput()
+	if err != nil || len(out) > 0 {
 		t.Fatalf("%v\n%s", err, out)
 	}
 }

@@ -46,8 +46,8 @@ With --json doctor prints one object:
   environment             the variables that are set
   mlx                     version, mlxc, mlx and blas (paths), devices (device,
                           standard, name, architecture, memory_bytes, dtype);
-                          and kernels (list of name, used, problem; problem if
-                          there are none); null if MLX is unusable, for the
+                          and kernels (list of name, used, problem; problem
+                          without a GPU); null if MLX is unusable, for the
                           reason in problem
   warm_seconds            how long --warm took
   advice                  what to do, an array of texts

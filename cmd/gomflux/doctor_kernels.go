@@ -21,7 +21,7 @@ type kernelInfo struct {
 // kernelsInfo describes the custom kernels on this machine.
 type kernelsInfo struct {
 	List    []kernelInfo `json:"list"`
-	Problem string       `json:"problem,omitempty"` // why there are none
+	Problem string       `json:"problem,omitempty"` // why the list is empty
 }
 
 // describeKernels checks the custom kernels. It runs on the MLX thread.

@@ -97,7 +97,7 @@ type Statistics struct {
 	factors    mlx.GroupFactors
 }
 
-// Eval evaluates the statistics. The zero value has none.
+// Eval evaluates the statistics, if there are any.
 func (s Statistics) Eval() {
 	switch {
 	case s.factors.Array != nil:
