@@ -7,6 +7,7 @@ import (
 	"math"
 	"os"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/gomflux/gomflux/mlx/internal/mlxc"
@@ -195,15 +196,23 @@ func (k *kernel) apply(l launch) []*Array { return kernelRunners[device.Backend(
 
 // variant identifies the code of a launch: its constants, and the names of its arrays.
 func (l *launch) variant(k *kernel) string {
-	var b strings.Builder
-	b.WriteString(k.name + " ")
+	b := append(make([]byte, 0, 256), k.name...) // at every launch, so without package fmt
 	for _, c := range l.constants {
-		fmt.Fprintf(&b, "%v ", c.value)
+		b = append(b, ' ')
+		switch v := c.value.(type) {
+		case int:
+			b = strconv.AppendInt(b, int64(v), 10)
+		case bool:
+			b = strconv.AppendBool(b, v)
+		case Dtype:
+			b = append(b, v.String()...)
+		}
 	}
 	for _, in := range l.inputs {
-		fmt.Fprintf(&b, "%s:%d ", in.name, in.array.Dtype())
+		b = append(append(append(b, ' '), in.name...), ':')
+		b = strconv.AppendInt(b, int64(in.array.Dtype()), 10)
 	}
-	return b.String()
+	return string(b)
 }
 
 // source is the text of a kernel's file, and that of the headers for a backend with the constants

@@ -145,26 +145,27 @@ func (a *Autoencoder) decodeWith(unscale func(*mlx.Array) *mlx.Array, latents *m
 // decode returns the image for the decoder's input [1, C, h, w]. Values that are not finite are an
 // error, because they would become black or white pixels.
 func (a *Autoencoder) decode(in func() *mlx.Array) (*image.RGBA, error) {
-	var rgb []uint8
-	var h, w int
+	var img *image.RGBA
 	mlx.WithScope(func() {
 		z := a.points.Value("vae.decode.in", in())
 		unit := a.vae.Unscaled(1, 1) // of the decoder's input for one position of latents
 		height, width := z.Dim(2)*a.ScaleFactor()/unit[1], z.Dim(3)*a.ScaleFactor()/unit[2]
 		a.setBudget(height, width, mlx.FreeMemory(a.device), a.vae.DecodeMemory)
 		x := a.points.Value("vae.decode.out", a.vae.Decode(z))
+		rgb := x.AsType(mlx.Float32).Over(2).Plus(0.5).Clip(0, 1).Times(255).Round()
+		rgb = rgb.Squeeze(0).Transpose(1, 2, 0).AsType(mlx.Uint8)
+		mlx.AsyncEval(x, rgb) // a GPU need not wait for the check
 		if !x.AllFinite() {
 			return
 		}
-		x = x.AsType(mlx.Float32).Over(2).Plus(0.5).Clip(0, 1).Times(255).Round()
-		x = a.points.Value("image", x.Squeeze(0).Transpose(1, 2, 0).AsType(mlx.Uint8))
-		h, w = x.Dim(0), x.Dim(1)
-		rgb = x.Uint8s()
+		rgb = a.points.Value("image", rgb)
+		img = image.NewRGBA(image.Rect(0, 0, rgb.Dim(1), rgb.Dim(0)))
+		img.Pix = rgb.Pad([]int{0, 0, 0}, []int{0, 0, 1}, 255).Uint8s() // opaque
 	})
-	if rgb == nil {
+	if img == nil {
 		return nil, a.notFinite("pixels")
 	}
-	return pixels.FromRGB(rgb, h, w), nil
+	return img, nil
 }
 
 // notFinite returns the error for results of the autoencoder that are not finite.

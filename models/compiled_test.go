@@ -156,7 +156,7 @@ func TestCompiledGoldens(t *testing.T) {
 			var latents [2][]float32
 			var images [2]*image.RGBA
 			mlxtest.Do(t, func() {
-				p, err := Load(fsys, LoadOptions{})
+				p, err := Load(fsys, LoadOptions{Dtype: new(mlx.Float32)})
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -165,7 +165,7 @@ func TestCompiledGoldens(t *testing.T) {
 					t.Skip("MLX compiles for the CPU with g++, which is not here")
 				}
 				for i := range latents {
-					p.compileOnCPU, p.overlapOnCPU = i == 1, i == 1
+					p.compileOnCPU = i == 1
 					r.OnStep = func(s Step) error { latents[i] = s.Latents.Data; return nil }
 					res, err := p.Generate(r)
 					if err != nil {

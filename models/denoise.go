@@ -31,16 +31,11 @@ func (r *Run) denoise(seeds []uint64, predict predictors) (*mlx.Array, error) {
 			}
 		}
 		next := r.evaluate(i, latents, state, seeds, predict)
-		if r.overlaps() && i > r.plan.first {
-			if err := r.endQueued(i-1, latents); err != nil {
-				return nil, err
-			}
-		}
 		for _, a := range append(state, latents) {
 			a.Free()
 		}
 		latents, state = next.latents, next.state
-		if r.overlaps() || !r.schedule.Ends(i) {
+		if !r.schedule.Ends(i) {
 			continue
 		}
 		if err := r.endStep(i, latents, next.denoised); err != nil {
@@ -48,11 +43,6 @@ func (r *Run) denoise(seeds []uint64, predict predictors) (*mlx.Array, error) {
 		}
 	}
 	r.points.Step = -1
-	if last := len(r.schedule.Timesteps) - 1; r.overlaps() && last >= r.plan.first {
-		if err := r.endQueued(last, latents); err != nil {
-			return nil, err
-		}
-	}
 	if !latents.AllFinite() {
 		return nil, r.notFinite("latents", r.Progress)
 	}
@@ -119,29 +109,9 @@ func (r *Run) evaluate(i int, latents *mlx.Array, state scheduler.State, seeds [
 		}
 		return made
 	})
-	if r.overlaps() {
-		mlx.AsyncEval(made...)
-	} else {
-		mlx.Eval(made...) // so that steps can be timed and stopped
-	}
+	mlx.Eval(made...) // so that steps can be timed and stopped
 	mlx.StopPoint()
 	return out
-}
-
-// overlaps reports whether an evaluation is queued while a GPU still computes the one before, so that
-// it does not wait while the graph is built. Callbacks and hooks need the results of every step.
-func (r *Run) overlaps() bool {
-	return (r.device != mlx.CPU || r.overlapOnCPU) && r.OnStep == nil && !r.points.Active()
-}
-
-// endQueued waits for evaluation i, which made latents, and reports the step that it ends.
-func (r *Run) endQueued(i int, latents *mlx.Array) error {
-	mlx.Eval(latents)
-	mlx.StopPoint()
-	if !r.schedule.Ends(i) {
-		return nil
-	}
-	return r.endStep(i, latents, nil)
 }
 
 // endStep reports the step that evaluation i ends.

@@ -34,7 +34,6 @@ type Pipeline struct {
 	blockMemory func(component.Component) component.BlockMemory // LoadOptions.BlockMemory, may be nil
 
 	compileOnCPU bool  // set by tests
-	overlapOnCPU bool  // the same
 	memory       int64 // replaces the available memory in tests, in bytes
 }
 

@@ -20,9 +20,9 @@ type residency struct {
 // takes 12.1 GB and 94 to 99 ms without a limit, 3.2 GB and 93 to 95 ms with 3 GB, and 1.5 GB and
 // 101 to 105 ms with 1 GB.
 func (w residency) lookahead(r *Run) int64 {
-	limit := int64(3e9)
+	limit := int64(2.5e9)
 	if w.shortLookahead {
-		limit = 1.5e9
+		limit = 1.2e9
 	}
 	const pixels = 1 << 20 // of an image of 1024x1024; more pixels get a larger limit
 	return limit * max(pixels, int64(r.Height)*int64(r.Width)*int64(max(1, r.batch))) / pixels
