@@ -63,6 +63,10 @@ type Array struct {
 	handle  uintptr
 	scope   *scope
 	cleanup *runtime.Cleanup
+
+	// what MLX was asked before: a call takes most of the time of building a graph
+	shape []int // nil until it is known
+	dtype Dtype // -1 until it is known
 }
 
 // made counts the arrays. It belongs to the MLX thread.
@@ -74,7 +78,7 @@ func Made() int { return made }
 
 // wrap returns an Array for a new handle.
 func wrap(handle uintptr) *Array {
-	a := &Array{handle: handle}
+	a := &Array{handle: handle, dtype: -1}
 	made++
 	adopt(a)
 	return a
@@ -89,33 +93,49 @@ func (a *Array) h() uintptr {
 }
 
 // Shape is the size of each axis.
-func (a *Array) Shape() []int {
-	n := int(mlxc.ArrayNdim(a.h()))
-	shape := make([]int, n)
-	if n > 0 {
-		for i, d := range unsafe.Slice((*int32)(mlxc.ArrayShape(a.h())), n) {
-			shape[i] = int(d)
+func (a *Array) Shape() []int { return slices.Clone(a.dims()) }
+
+// dims is Shape without a copy. The caller must not change it.
+func (a *Array) dims() []int {
+	h := a.h()
+	if a.shape == nil {
+		n := int(mlxc.ArrayNdim(h))
+		a.shape = make([]int, n)
+		if n > 0 {
+			for i, d := range unsafe.Slice((*int32)(mlxc.ArrayShape(h)), n) {
+				a.shape[i] = int(d)
+			}
 		}
 	}
-	return shape
+	return a.shape
 }
 
 // Dim is the size of one axis; a negative axis counts from the end.
-func (a *Array) Dim(axis int) int {
-	return int(mlxc.ArrayDim(a.h(), int32(a.axis(axis))))
-}
+func (a *Array) Dim(axis int) int { return a.dims()[a.axis(axis)] }
 
 // Ndim is the number of axes.
-func (a *Array) Ndim() int { return int(mlxc.ArrayNdim(a.h())) }
+func (a *Array) Ndim() int { return len(a.dims()) }
 
 // Size is the number of elements.
-func (a *Array) Size() int { return int(mlxc.ArraySize(a.h())) }
+func (a *Array) Size() int {
+	n := 1
+	for _, d := range a.dims() {
+		n *= d
+	}
+	return n
+}
 
 // Nbytes is the size of the elements in bytes.
 func (a *Array) Nbytes() int { return int(mlxc.ArrayNbytes(a.h())) }
 
 // Dtype is the type of the elements.
-func (a *Array) Dtype() Dtype { return Dtype(mlxc.ArrayDtype(a.h())) }
+func (a *Array) Dtype() Dtype {
+	h := a.h()
+	if a.dtype < 0 {
+		a.dtype = Dtype(mlxc.ArrayDtype(h))
+	}
+	return a.dtype
+}
 
 // axis checks an axis and returns it counted from the start.
 func (a *Array) axis(axis int) int {

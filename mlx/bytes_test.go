@@ -35,3 +35,17 @@ func TestBytes(t *testing.T) {
 	mlxtest.Contains(t, mlxtest.Fail(t, func() { mlx.FromBytes(make([]byte, 3), mlx.Float16) }).Message, "3 bytes for elements of 2")
 	mlxtest.Contains(t, mlxtest.Fail(t, func() { mlx.FromBytes(make([]byte, 4), mlx.Float16, 3) }).Message, "2 elements for shape [3]")
 }
+
+// TestShapeIsACopy changes the result of Shape.
+func TestShapeIsACopy(t *testing.T) {
+	mlxtest.Do(t, func() {
+		a := mlx.Zeros(mlx.Int32, 2, 3)
+		a.Shape()[0] = 7
+		if got := a.Shape(); !slices.Equal(got, []int{2, 3}) || a.Dim(0) != 2 || a.Size() != 6 {
+			t.Errorf("shape %v, first axis %d, %d elements", got, a.Dim(0), a.Size())
+		}
+		if s := mlx.Scalar(1, mlx.Float32); s.Ndim() != 0 || s.Size() != 1 || len(s.Shape()) != 0 {
+			t.Errorf("scalar of shape %v, %d elements", s.Shape(), s.Size())
+		}
+	})
+}

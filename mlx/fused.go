@@ -15,7 +15,8 @@ var kernels = []*kernel{
 	biasSumKernel, upsampleKernel, dequantizeKernel,
 }
 
-// The kernels are named as their files. Their checks are in fused_check.go, and set there, since they use the kernels.
+// The kernels are named as their files. Their checks are set in fused_check.go, since they use the
+// kernels.
 var (
 	normRopeKernel        = &kernel{name: "norm_rope"}
 	modulatedNormKernel   = &kernel{name: "modulated_norm"}
@@ -190,7 +191,7 @@ func (n Norm) launch(x, residual, gate *Array, more ...constant) (l launch, ok b
 	v := pack(x.Dtype())
 	const most = 1024
 	packs := ceilDiv(c/v, most)
-	if c%v != 0 || packs > 4 || residual != nil && !slices.Equal(residual.Shape(), x.Shape()) {
+	if c%v != 0 || packs > 4 || residual != nil && !slices.Equal(residual.dims(), x.dims()) {
 		return launch{}, false
 	}
 	l = launch{
@@ -226,7 +227,7 @@ func modulationStep(m *Array, batch, c int) (step int, ok bool) {
 	switch {
 	case m.Size() == c:
 		return 0, m.Dim(-1) == c
-	case slices.Equal(m.Shape(), []int{batch, 1, c}):
+	case slices.Equal(m.dims(), []int{batch, 1, c}):
 		return c, true
 	}
 	return 0, false
@@ -244,19 +245,22 @@ func (n Norm) graph(x *Array) *Array {
 
 // Modulate is x·(1+scale) + shift, in the dtype of the modulation. Both may be nil.
 func Modulate(x, scale, shift *Array) *Array {
-	if scale == nil {
-		return x
+	y := x
+	if scale != nil {
+		y = y.Mul(scale.Plus(1))
 	}
-	y := x.Mul(scale.Plus(1))
 	if shift != nil {
 		y = y.Add(shift)
 	}
-	return y.AsType(scale.Dtype())
+	if scale != nil {
+		y = y.AsType(scale.Dtype())
+	}
+	return y
 }
 
 // GatedSum is a + gate·b for a and b [B, L, C] and a gate [B, 1, C] or [1, 1, C].
 func GatedSum(a, gate, b *Array) *Array {
-	if a.Ndim() == 3 && slices.Equal(a.Shape(), b.Shape()) && gatedSumKernel.usable(a, gate, b) {
+	if a.Ndim() == 3 && slices.Equal(a.dims(), b.dims()) && gatedSumKernel.usable(a, gate, b) {
 		c, v := a.Dim(2), pack(a.Dtype())
 		if step, ok := modulationStep(gate, a.Dim(0), c); ok && c%v == 0 && a.Size() <= math.MaxInt32 {
 			return gatedSumKernel.apply(launch{
@@ -365,7 +369,7 @@ func AddBias(x, bias, residual *Array) *Array {
 		arrays = append(arrays, residual)
 	}
 	c, v := x.Dim(-1), pack(x.Dtype())
-	if c%v != 0 || x.Size() > math.MaxInt32 || residual != nil && !slices.Equal(residual.Shape(), x.Shape()) ||
+	if c%v != 0 || x.Size() > math.MaxInt32 || residual != nil && !slices.Equal(residual.dims(), x.dims()) ||
 		!biasSumKernel.usable(arrays...) {
 		y := x.Add(bias)
 		if residual != nil {

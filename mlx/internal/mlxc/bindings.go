@@ -12,7 +12,6 @@ var (
 	Arange                              func(res *uintptr, start float64, stop float64, step float64, dtype int32, s uintptr) int32
 	ArgmaxAxis                          func(res *uintptr, a uintptr, axis int32, keepdims bool, s uintptr) int32
 	ArrayDataUint8                      func(arr uintptr) unsafe.Pointer
-	ArrayDim                            func(arr uintptr, dim int32) int32
 	ArrayDtype                          func(arr uintptr) int32
 	ArrayFree                           func(arr uintptr) int32
 	ArrayNbytes                         func(arr uintptr) uintptr
@@ -20,7 +19,6 @@ var (
 	ArrayNewData                        func(data unsafe.Pointer, shape *int32, dim int32, dtype int32) uintptr
 	ArrayNewFloat32                     func(val float32) uintptr
 	ArrayShape                          func(arr uintptr) unsafe.Pointer
-	ArraySize                           func(arr uintptr) uintptr
 	ArrayStrides                        func(arr uintptr) unsafe.Pointer
 	Astype                              func(res *uintptr, a uintptr, dtype int32, s uintptr) int32
 	AsyncEval                           func(outputs uintptr) int32
@@ -144,7 +142,6 @@ var functions = []function{
 	{"mlx_arange", &Arange},
 	{"mlx_argmax_axis", &ArgmaxAxis},
 	{"mlx_array_data_uint8", &ArrayDataUint8},
-	{"mlx_array_dim", &ArrayDim},
 	{"mlx_array_dtype", &ArrayDtype},
 	{"mlx_array_free", &ArrayFree},
 	{"mlx_array_nbytes", &ArrayNbytes},
@@ -152,7 +149,6 @@ var functions = []function{
 	{"mlx_array_new_data", &ArrayNewData},
 	{"mlx_array_new_float32", &ArrayNewFloat32},
 	{"mlx_array_shape", &ArrayShape},
-	{"mlx_array_size", &ArraySize},
 	{"mlx_array_strides", &ArrayStrides},
 	{"mlx_astype", &Astype},
 	{"mlx_async_eval", &AsyncEval},
