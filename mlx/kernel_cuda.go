@@ -76,6 +76,6 @@ func (k *kernel) cudaSource(l launch) string {
 		params = append(params, "const float "+p.name)
 	}
 	return fmt.Sprintf("%s\nextern \"C\" __global__ void __launch_bounds__(%d) %s(%s) {\n"+
-		"const int block = blockIdx.x, thread = threadIdx.x, threads = blockDim.x;\n%s}\n",
+		"const int block = blockIdx.x, tid = threadIdx.x, threads = blockDim.x;\n%s}\n",
 		header, l.threads, k.name, strings.Join(params, ", "), body)
 }

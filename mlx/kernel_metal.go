@@ -69,7 +69,7 @@ func (r *metalRunner) function(k *kernel, l launch) uintptr {
 // metalBody is the body of the function, which begins with the numbers.
 func metalBody(l launch, body string) string {
 	var b strings.Builder
-	b.WriteString("const int block = threadgroup_position_in_grid.x, thread = thread_position_in_threadgroup.x,\n" +
+	b.WriteString("const int block = threadgroup_position_in_grid.x, tid = thread_position_in_threadgroup.x,\n" +
 		"    threads = threads_per_threadgroup.x;\n")
 	for i, p := range l.ints {
 		fmt.Fprintf(&b, "const int %s = ints[%d];\n", p.name, i)

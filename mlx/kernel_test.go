@@ -179,6 +179,11 @@ const metalWords = `#include <cmath>
 #include <cstring>
 #define device
 #define threadgroup
+#define thread
+#define constant
+#define kernel
+#define vertex
+#define fragment
 typedef _Float16 half;
 typedef _Float16 bfloat16_t;
 typedef unsigned int uint;

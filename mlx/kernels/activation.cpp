@@ -7,7 +7,7 @@ const int skip = first_width;
 const int skip = 0;
 #endif
 const int width = skip + inner;
-const long at = (long(block) * threads + thread) * V;
+const long at = (long(block) * threads + tid) * V;
 if (at >= long(rows) * width) return;
 const int column = at % width;
 const long row = at / width;

@@ -1,6 +1,6 @@
 // A thread computes V elements of x + bias, plus residual if RESIDUAL, for rows of C elements.
 const int V = 16 / sizeof(T);
-const long at = (long(block) * threads + thread) * V;
+const long at = (long(block) * threads + tid) * V;
 if (at >= size) return;
 const Pack<T, V> p = load<V>(x + at), q = load<V>(bias + at % C);
 Pack<T, V> out;

@@ -1,3 +1,6 @@
+// What all kernels use. Their functions have block, the number of the block, tid, that of the thread in
+// it (thread is a keyword of Metal), and threads, the size of a block.
+
 // N consecutive elements, which a thread reads and writes at once.
 template <typename E, int N>
 struct alignas(N * sizeof(E)) Pack {
@@ -27,12 +30,12 @@ DEVICE float warp_sum(float x) {
 }
 
 // The sum over a block of at most 1024 threads, whole warps. partial has 32 elements.
-DEVICE float block_sum(float x, LOCAL float* partial, int thread, int threads) {
+DEVICE float block_sum(float x, LOCAL float* partial, int tid, int threads) {
   x = warp_sum(x);
   BARRIER;
-  if (thread % 32 == 0) partial[thread / 32] = x;
+  if (tid % 32 == 0) partial[tid / 32] = x;
   BARRIER;
-  return warp_sum(thread % 32 < threads / 32 ? partial[thread % 32] : 0.0f);
+  return warp_sum(tid % 32 < threads / 32 ? partial[tid % 32] : 0.0f);
 }
 
 // Mean and sum of squared deviations of a number of values, which merge (Chan, Golub and LeVeque

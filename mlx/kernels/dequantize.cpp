@@ -1,6 +1,6 @@
 // A thread unpacks 32 bits: elements of one group, each scale·q + bias.
 const int N = 32 / BITS;
-const long at = long(block) * threads + thread;
+const long at = long(block) * threads + tid;
 if (at >= size) return;
 const long group = at * N / GROUP;
 const float s = float(scales[group]), b = float(biases[group]);

@@ -1,6 +1,6 @@
 // A thread computes V elements of a + gate·b, for rows of C elements.
 const int V = 16 / sizeof(T);
-const long at = (long(block) * threads + thread) * V;
+const long at = (long(block) * threads + tid) * V;
 if (at >= size) return;
 const int column = at % C, n = at / C / tokens;
 const Pack<T, V> p = load<V>(a + at), q = load<V>(b + at), g = load<V>(gate + n * gate_step + column);

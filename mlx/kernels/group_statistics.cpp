@@ -4,7 +4,7 @@ const int V = 16 / sizeof(T), LANES = C / V;
 SHARED float means[256 * V];
 SHARED float m2s[256 * V];
 SHARED float counts[256];
-const int lane = thread % LANES, at_once = threads / LANES, mine = thread / LANES;
+const int lane = tid % LANES, at_once = threads / LANES, mine = tid / LANES;
 const int chunks = (pixels + chunk - 1) / chunk;
 const int n = block / chunks, from = block % chunks * chunk;
 const int until = from + chunk < pixels ? from + chunk : pixels;
@@ -28,7 +28,7 @@ for (int i = 0; i < V; i++) {
 }
 if (lane == 0) counts[mine] = count;
 BARRIER;
-for (int c = thread; c < C; c += threads) {
+for (int c = tid; c < C; c += threads) {
   Moments all = {0, 0, 0};
   for (int j = 0; j < at_once; j++) all = merge(all, Moments{means[j * C + c], m2s[j * C + c], counts[j]});
   GLOBAL float* out = y + (long(block) * C + c) * 2;

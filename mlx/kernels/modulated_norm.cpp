@@ -11,7 +11,7 @@ const int n = block / tokens;
 float v[PACKS][V];
 float sum = 0;
 for (int k = 0; k < PACKS; k++) {
-  const int at = (k * threads + thread) * V;
+  const int at = (k * threads + tid) * V;
   for (int i = 0; i < V; i++) v[k][i] = 0;
   if (at >= C) continue;
   Pack<T, V> p = load<V>(in + row + at);
@@ -25,21 +25,21 @@ for (int k = 0; k < PACKS; k++) {
     sum += CENTER ? v[k][i] : v[k][i] * v[k][i];
   }
 }
-sum = block_sum(sum, partial, thread, threads) / C;
+sum = block_sum(sum, partial, tid, threads) / C;
 float mean = 0;
 if (CENTER) {
   mean = sum;
   sum = 0;
   for (int k = 0; k < PACKS; k++) {
-    if ((k * threads + thread) * V < C)
+    if ((k * threads + tid) * V < C)
       for (int i = 0; i < V; i++) sum += (v[k][i] - mean) * (v[k][i] - mean);
   }
-  sum = block_sum(sum, partial, thread, threads) / C;
+  sum = block_sum(sum, partial, tid, threads) / C;
 }
 const float r = RSQRT(sum + eps);
 
 for (int k = 0; k < PACKS; k++) {
-  const int at = (k * threads + thread) * V;
+  const int at = (k * threads + tid) * V;
   if (at >= C) continue;
   for (int i = 0; i < V; i++) v[k][i] = (v[k][i] - mean) * r;
 #if WEIGHT

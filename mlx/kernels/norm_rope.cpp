@@ -2,7 +2,7 @@
 // the root of their mean square, and rotates their pairs (2i, 2i+1). Tokens are those of the text,
 // of which there may be none, followed by those of the image. A warp has every warps-th head.
 const int V = D / 32; // elements a thread
-const int lane = thread % 32, warps = threads / 32;
+const int lane = tid % 32, warps = threads / 32;
 #if TEXT
 const int before = text_tokens;
 #else
@@ -26,7 +26,7 @@ const Pack<float, V / 2> c = load<V / 2>(cosines + long(t) * (D / 2) + lane * (V
 const Pack<float, V / 2> s = load<V / 2>(sines + long(t) * (D / 2) + lane * (V / 2));
 const Pack<T, V> norm_q = load<V>(of_q + lane * V), norm_k = load<V>(of_k + lane * V);
 
-for (int h = thread / 32; h < heads; h += warps) {
+for (int h = tid / 32; h < heads; h += warps) {
   const Pack<T, V> in = load<V>(x + h * D + lane * V);
   const Pack<T, V> w = h < queries ? norm_q : norm_k;
   float v[V];

@@ -1,7 +1,7 @@
 // A thread copies V channels of a pixel of [rows, columns, C] to the four pixels in its place in an
 // image of twice the size.
 const int V = 16 / sizeof(T), LANES = C / V;
-const long at = long(block) * threads + thread;
+const long at = long(block) * threads + tid;
 if (at >= long(rows) * columns * LANES) return;
 const int lane = at % LANES, column = at / LANES % columns;
 const long row = at / LANES / columns;
