@@ -210,9 +210,13 @@ func (f *Folder) Forget(sessions []Status) error {
 	return errors.Join(errs...)
 }
 
+// forgetWait is how long forget waits for a lock: another command may look at the session, or its
+// process may not have released it yet.
+const forgetWait = 2 * time.Second
+
 // forget removes NAME.json unless a new session has taken the name.
 func (f *Folder) forget(name string) (*Status, error) {
-	release, err := f.lock(name, 0)
+	release, err := f.lock(name, forgetWait)
 	if errors.Is(err, filelock.ErrHeld) {
 		return nil, nil
 	}
