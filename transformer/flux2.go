@@ -227,7 +227,7 @@ func (m *Flux2) modulations(temb *mlx.Array, s *Flux2Sequence, n int, kv *flux2K
 		ofBoth = ofBoth.withReferences(m.SingleStreamModulation.Forward(temb),
 			between(s.text.n+n, s.text.n, s.text.n+s.references.n), m.Observed())
 	}
-	return ofImage, ofText, ofBoth
+	return ofImage.forAllBlocks(2), ofText.forAllBlocks(2), ofBoth.forAllBlocks(1)
 }
 
 // flux2TimeEmbed is Flux2TimestepGuidanceEmbeddings without guidance.

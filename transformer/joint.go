@@ -108,6 +108,14 @@ type streamModulation struct {
 	references  *mlx.Array // for the tokens of reference images; nil if all is for these too
 	isReference *mlx.Array // [1, L, 1], true for these tokens
 	tapped      *mlx.Array // the projection in the form that diffusers' blocks get
+
+	parts []modulation // what split returns, where all blocks have the same; else nil
+}
+
+// forAllBlocks splits the projection once for all blocks, which have n modulations each.
+func (s streamModulation) forAllBlocks(n int) streamModulation {
+	s.parts = s.split(n)
+	return s
 }
 
 // withReferences sets another projection for the tokens where isReference is true.
@@ -121,6 +129,9 @@ func (s streamModulation) withReferences(references, isReference *mlx.Array, obs
 
 // split returns the n modulations of a block.
 func (s streamModulation) split(n int) []modulation {
+	if s.parts != nil {
+		return s.parts
+	}
 	all := splitModulations(s.all, n)
 	if s.isReference == nil {
 		return all
