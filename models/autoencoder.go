@@ -159,8 +159,9 @@ func (a *Autoencoder) decode(in func() *mlx.Array) (*image.RGBA, error) {
 			return
 		}
 		rgb = a.points.Value("image", rgb)
-		img = image.NewRGBA(image.Rect(0, 0, rgb.Dim(1), rgb.Dim(0)))
-		img.Pix = rgb.Pad([]int{0, 0, 0}, []int{0, 0, 1}, 255).Uint8s() // opaque
+		h, w := rgb.Dim(0), rgb.Dim(1)
+		opaque := rgb.Pad([]int{0, 0, 0}, []int{0, 0, 1}, 255)
+		img = &image.RGBA{Pix: opaque.Uint8s(), Stride: 4 * w, Rect: image.Rect(0, 0, w, h)}
 	})
 	if img == nil {
 		return nil, a.notFinite("pixels")

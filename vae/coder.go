@@ -233,7 +233,7 @@ func (d *decoder) layers() []layer {
 }
 
 // chain is [mlx.EvalChain], except on CUDA: there the memory limit of a run bounds what MLX allocates
-// ahead, and waiting for every layer takes a quarter of the time.
+// ahead, and waiting for every layer takes a fifth of the time.
 func chain[T any](x *mlx.Array, layers []T, f func(T, *mlx.Array) *mlx.Array) *mlx.Array {
 	if mlx.CurrentDevice().Backend() == mlx.BackendCUDA {
 		return mlx.Chain(x, layers, f)
