@@ -352,7 +352,7 @@ func activationGraph(first *Array, a, b Columns, silu bool) *Array {
 	case b.X != nil:
 		y = swiGLU(y, b.Array())
 	case silu:
-		y = y.AsType(Float32).SiLU().AsType(y.Dtype())
+		y = y.wideSiLU()
 	default:
 		y = y.GELUTanh()
 	}

@@ -94,7 +94,7 @@ func (a *Array) softmaxOnHost() *Array {
 // swiGLU is SiLU(gate)·x, with SiLU in float32.
 func swiGLU(gate, x *Array) *Array {
 	if !onHost(gate, x) || !slices.Equal(gate.Shape(), x.Shape()) {
-		return gate.AsType(Float32).SiLU().AsType(gate.Dtype()).Mul(x)
+		return gate.wideSiLU().Mul(x)
 	}
 	return mapOnHost(func(dst []float32, in [][]float32) { host.SwiGLU(dst, in[0], in[1]) }, gate, x)
 }

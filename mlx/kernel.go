@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 
 	"github.com/gomflux/gomflux/mlx/internal/mlxc"
 )
@@ -96,9 +97,9 @@ func Kernels() ([]KernelStatus, error) {
 	on := device
 	defer setDevice(on)
 	setDevice(GPU)
+	CheckKernels()
 	states := make([]KernelStatus, len(kernels))
 	for i, k := range kernels {
-		k.verify()
 		states[i] = KernelStatus{k.name, k.failed}
 	}
 	return states, nil
@@ -107,10 +108,13 @@ func Kernels() ([]KernelStatus, error) {
 // OnKernelFailure, if set, is called on the MLX thread when a kernel that failed is first asked for.
 var OnKernelFailure func(KernelStatus)
 
+// kernelsOff reports whether custom kernels are turned off. Every launch asks.
+var kernelsOff = sync.OnceValue(func() bool { return os.Getenv(EnvKernels) == "0" })
+
 // kernelsUnavailable returns why there are no custom kernels, nil if there are.
 func kernelsUnavailable() error {
 	switch {
-	case os.Getenv(EnvKernels) == "0":
+	case kernelsOff():
 		return fmt.Errorf("turned off by %s=0", EnvKernels)
 	case kernelRunners[BackendCPU] != nil: // in a test
 		return nil
@@ -256,6 +260,18 @@ func kernelType(d Dtype) string {
 		return "unsigned int"
 	}
 	return d.String() // bfloat16 and float16, which the headers define
+}
+
+// numbers returns the values of ints and floats, each followed by a zero, so that it has an address.
+func (l *launch) numbers() (ints []int32, floats []float32) {
+	ints, floats = make([]int32, len(l.ints)+1), make([]float32, len(l.floats)+1)
+	for i, p := range l.ints {
+		ints[i] = int32(p.value)
+	}
+	for i, p := range l.floats {
+		floats[i] = p.value
+	}
+	return ints, floats
 }
 
 func (l *launch) handles() uintptr {

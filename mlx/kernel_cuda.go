@@ -25,13 +25,7 @@ func (r *cudaRunner) run(k *kernel, l launch) []*Array {
 			layout = append(layout, int32(n))
 		}
 	}
-	ints, floats := make([]int32, len(l.ints)+1), make([]float32, len(l.floats)+1) // never empty
-	for i, p := range l.ints {
-		ints[i] = int32(p.value)
-	}
-	for i, p := range l.floats {
-		floats[i] = p.value
-	}
+	ints, floats := l.numbers()
 	in := l.handles()
 	defer mlxc.VectorArrayFree(in)
 	out := mlxc.VectorArrayNew()

@@ -14,13 +14,7 @@ type metalRunner struct {
 }
 
 func (r *metalRunner) run(k *kernel, l launch) []*Array {
-	ints, floats := make([]int32, len(l.ints)+1), make([]float32, len(l.floats)+1) // never empty
-	for i, p := range l.ints {
-		ints[i] = int32(p.value)
-	}
-	for i, p := range l.floats {
-		floats[i] = p.value
-	}
+	ints, floats := l.numbers()
 	handle := r.function(k, l)
 	config := mlxc.FastMetalKernelConfigNew()
 	defer mlxc.FastMetalKernelConfigFree(config)

@@ -74,6 +74,9 @@ func (a *Array) SiLU() *Array {
 	return a.Mul(a.Sigmoid())
 }
 
+// wideSiLU is [Array.SiLU] in float32 inside.
+func (a *Array) wideSiLU() *Array { return a.AsType(Float32).SiLU().AsType(a.Dtype()) }
+
 // GELU is x·Φ(x), with the normal distribution's Φ, in float32 inside.
 func (a *Array) GELU() *Array {
 	x := a.AsType(Float32)

@@ -3,7 +3,6 @@ package main
 import (
 	"context"
 
-	"github.com/gomflux/gomflux"
 	"github.com/gomflux/gomflux/mlx"
 	"github.com/gomflux/gomflux/models"
 )
@@ -23,9 +22,7 @@ func (b *benchmark) profiled(ctx context.Context) (err error) {
 	profiler, request := b.profile.profiler, b.request(b.pipeline, b.repeat+1)
 	request.Hook = profiler.Hook
 	request.Progress = func(p models.Progress) {
-		b.profile.progress(gomflux.Progress{
-			Phase: gomflux.Phase(p.Phase), Component: p.Component, Bytes: p.Bytes, TotalBytes: p.TotalBytes, Step: p.Step, Steps: p.Steps,
-		})
+		b.profile.progress(publicProgress(p))
 		b.show(p)
 	}
 	return mlx.Do(ctx, func() error {

@@ -268,11 +268,14 @@ func (b *benchmark) add(phase string, d time.Duration) {
 
 // show shows the progress of loading or generating.
 func (b *benchmark) show(p models.Progress) {
-	mlx.Call(func() {
-		b.progress.Report(gomflux.Progress{
-			Phase: gomflux.Phase(p.Phase), Component: p.Component, Bytes: p.Bytes, TotalBytes: p.TotalBytes, Step: p.Step, Steps: p.Steps,
-		})
-	})
+	mlx.Call(func() { b.progress.Report(publicProgress(p)) })
+}
+
+// publicProgress returns the progress as the public API has it.
+func publicProgress(p models.Progress) gomflux.Progress {
+	return gomflux.Progress{
+		Phase: gomflux.Phase(p.Phase), Component: p.Component, Bytes: p.Bytes, TotalBytes: p.TotalBytes, Step: p.Step, Steps: p.Steps,
+	}
 }
 
 // matmul measures the product of two large square matrices, in TFLOP/s.

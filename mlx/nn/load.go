@@ -117,7 +117,9 @@ func Load(model any, ck *checkpoint.Checkpoint, o LoadOptions) error {
 			o.Progress(done, total)
 		}
 	}
-	Join(model)
+	if mlx.CurrentDevice() != mlx.CPU {
+		joinStacks(model)
+	}
 	return nil
 }
 

@@ -57,8 +57,12 @@ func randomTensor(numbers *mlx.Array, t checkpoint.Tensor) *mlx.Array {
 	}
 	name := fnv.New64a()
 	name.Write([]byte(t.Name))
-	x := numbers.Times(deviation).Plus(mean).AsType(dtype)
-	size := x.Dim(0)
+	scale := func(x *mlx.Array) *mlx.Array { return x.Times(deviation).Plus(mean).AsType(dtype) }
+	x, size := numbers, numbers.Dim(0)
+	small := t.Len() < size
+	if !small { // it repeats the numbers, of which there are fewer
+		x = scale(x)
+	}
 	at := int(name.Sum64() % uint64(size)) // where the tensor's numbers begin
 	var parts []*mlx.Array
 	for n := t.Len(); n > 0; {
@@ -66,5 +70,9 @@ func randomTensor(numbers *mlx.Array, t checkpoint.Tensor) *mlx.Array {
 		parts = append(parts, x.Slice(0, at, end))
 		n, at = n-(end-at), 0
 	}
-	return mlx.Concat(0, parts...).Reshape(t.Shape...)
+	x = mlx.Concat(0, parts...)
+	if small {
+		x = scale(x)
+	}
+	return x.Reshape(t.Shape...)
 }

@@ -136,13 +136,7 @@ func (p *Param) set(arrays []*mlx.Array, q *mlx.Quantization) {
 	}
 }
 
-// Join joins the weights of the model's stacks if it runs on a GPU. [Load] does this.
-func Join(model any) {
-	if mlx.CurrentDevice() != mlx.CPU {
-		joinStacks(model)
-	}
-}
-
+// joinStacks joins the weights of the model's stacks.
 func joinStacks(model any) {
 	walk(reflect.ValueOf(model), at{}, visitor{stack: (*Stack).join})
 }
