@@ -11,19 +11,32 @@ var compiled struct {
 	panic     any // what a traced function panicked with
 }
 
+// A CompileMode is what MLX does with the graph of a compiled function, besides keeping it.
+type CompileMode int32
+
+// The modes, which are values of mlx_compile_mode.
+const (
+	// Unfused leaves the operations as they are. A call then costs less than one of the function,
+	// which makes an array in Go for every operation.
+	Unfused CompileMode = 2
+	// Fused turns chains of elementwise operations into kernels, which MLX compiles at their first
+	// use: on CUDA in three seconds each, on the CPU with a C++ compiler.
+	Fused CompileMode = 3
+)
+
 // Compile returns f compiled: MLX traces f and fuses its graph. The result can be used
 // for the rest of the running job. f must compute its results from its inputs and from
 // arrays that never change, and must not read elements: it runs only once, when it is
 // traced, and again for every new set of input shapes and dtypes.
 func Compile(f func(in []*Array) []*Array) func(in []*Array) []*Array {
-	compiled, _ := CompileUntil(f)
+	compiled, _ := CompileUntil(Fused, f)
 	return compiled
 }
 
-// CompileUntil is [Compile] for a function that can be freed before the job ends. Until
+// CompileUntil is [Compile] in a mode, for a function that can be freed before the job ends. Until
 // free is called or the job ends, arrays that f uses besides its inputs stay in memory,
 // even if they are freed.
-func CompileUntil(f func(in []*Array) []*Array) (run func(in []*Array) []*Array, free func()) {
+func CompileUntil(mode CompileMode, f func(in []*Array) []*Array) (run func(in []*Array) []*Array, free func()) {
 	if compiled.callback == 0 {
 		compiled.callback = mlxc.Callback(trace)
 	}
@@ -39,6 +52,10 @@ func CompileUntil(f func(in []*Array) []*Array) (run func(in []*Array) []*Array,
 	run = func(in []*Array) []*Array {
 		if thread.job != job || freed {
 			raise("compiled function used after the job that made it, or after it was freed")
+		}
+		if mode != Fused {
+			check(mlxc.SetCompileMode(int32(mode))) // for all functions, when they are traced
+			defer func() { check(mlxc.SetCompileMode(int32(Fused))) }()
 		}
 		return apply(closure, in)
 	}

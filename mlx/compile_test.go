@@ -3,6 +3,7 @@ package mlx_test
 import (
 	"context"
 	"errors"
+	"os"
 	"path/filepath"
 	"testing"
 
@@ -23,6 +24,12 @@ func gelu(in []*mlx.Array) []*mlx.Array {
 }
 
 func TestCompile(t *testing.T) {
+	for name, mode := range map[string]mlx.CompileMode{"fused": mlx.Fused, "unfused": mlx.Unfused} {
+		t.Run(name, func(t *testing.T) { testCompile(t, mode) })
+	}
+}
+
+func testCompile(t *testing.T, mode mlx.CompileMode) {
 	compiles(t)
 	traces := 0
 	constant := []float32{1, 2, 3}
@@ -35,7 +42,7 @@ func TestCompile(t *testing.T) {
 			x := mlx.Chain(out[1], []int{0, 1}, func(_ int, x *mlx.Array) *mlx.Array { return x.Add(c) })
 			return []*mlx.Array{out[0], x}
 		}
-		compiled := mlx.Compile(f)
+		compiled, _ := mlx.CompileUntil(mode, f)
 		compare := func(a, b *mlx.Array, wantTraces int) {
 			t.Helper()
 			traces = 0
@@ -64,6 +71,10 @@ func TestCompile(t *testing.T) {
 		compare(mlxtest.Randn(3, 4, 3), mlxtest.Randn(4, 4, 3), 0) // other values, same shapes
 		compare(mlxtest.Randn(5, 7, 3), mlxtest.Randn(6, 3), 1)    // other shapes
 		compare(mlxtest.Randn(1, 4, 3), mlxtest.Randn(2, 4, 3), 0) // the first shapes again
+		made, err := filepath.Glob(filepath.Join(os.Getenv("TMPDIR"), "mlx*", "*", "*", "*.so"))
+		if mlx.CurrentDevice() == mlx.CPU && (err != nil || (len(made) > 0) != (mode == mlx.Fused)) {
+			t.Errorf("MLX compiled %d libraries (%v)", len(made), err)
+		}
 	})
 }
 
@@ -163,7 +174,7 @@ func TestCompileUntil(t *testing.T) {
 		x := block(1)
 		before := settled()
 		c := block(8)
-		f, free := mlx.CompileUntil(func(in []*mlx.Array) []*mlx.Array { return []*mlx.Array{in[0].Add(c).Square()} })
+		f, free := mlx.CompileUntil(mlx.Fused, func(in []*mlx.Array) []*mlx.Array { return []*mlx.Array{in[0].Add(c).Square()} })
 		other := mlx.Compile(func(in []*mlx.Array) []*mlx.Array { return []*mlx.Array{in[0].Plus(2).Square()} })
 		run := func() {
 			mlx.WithScope(func() { f([]*mlx.Array{x})[0].Floats() })

@@ -153,8 +153,8 @@ func TestCompiledGoldens(t *testing.T) {
 					want = x
 				}
 			}
-			var latents [2][]float32
-			var images [2]*image.RGBA
+			modes := []mlx.CompileMode{0, mlx.Unfused, mlx.Fused}
+			latents, images := make([][]float32, len(modes)), make([]*image.RGBA, len(modes))
 			mlxtest.Do(t, func() {
 				p, err := Load(fsys, LoadOptions{Dtype: new(mlx.Float32)})
 				if err != nil {
@@ -162,10 +162,13 @@ func TestCompiledGoldens(t *testing.T) {
 				}
 				defer p.Close()
 				if _, err := exec.LookPath("g++"); err != nil && p.device == mlx.CPU {
-					t.Skip("MLX compiles for the CPU with g++, which is not here")
+					t.Log("not fused: MLX compiles for the CPU with g++, which is not here")
+					modes = modes[:2]
+				} else if p.device.Backend() == mlx.BackendCUDA {
+					modes = modes[:2] // MLX would compile kernels for minutes
 				}
-				for i := range latents {
-					p.compileOnCPU = i == 1
+				for i, mode := range modes {
+					p.compileMode = mode
 					r.OnStep = func(s Step) error { latents[i] = s.Latents.Data; return nil }
 					res, err := p.Generate(r)
 					if err != nil {
@@ -173,25 +176,32 @@ func TestCompiledGoldens(t *testing.T) {
 					}
 					images[i] = res.Image
 					made, err := filepath.Glob(filepath.Join(tmp, "mlx*", "*", "*", "*.so"))
-					if compiled = compiled || i == 1; err != nil || p.device == mlx.CPU && compiled != (len(made) > 0) {
+					if compiled = compiled || mode == mlx.Fused; err != nil || p.device == mlx.CPU && compiled != (len(made) > 0) {
 						t.Fatalf("compiled is %v, and MLX left %d libraries (%v)", compiled, len(made), err)
 					}
 				}
 			})
-			plain := farthest(latents[1], latents[0])
-			reference := farthest(latents[1], float32s(want))
-			t.Logf("latents: %.1e of the largest from plain ones, %.1e from the reference's", plain, reference)
-			if !(plain < 5e-5) || !(reference < 1e-4) {
-				t.Errorf("latents are off by %.1e and %.1e of the largest", plain, reference)
-			}
-			pixels := g.tensor(t, "image").Data
-			for i, v := range images[1].Pix {
-				at := i/4*3 + i%4
-				if i%4 < 3 && (suspendHook(v, images[0].Pix[i]) > 1 || suspendHook(v, pixels[at]) > 1) {
-					t.Fatalf("value %d of the picture is %d, plain %d, the reference's %d", at, v, images[0].Pix[i], pixels[at])
-				}
+			for i, mode := range modes[1:] {
+				compareCompiled(t, mode, latents[0], latents[i+1], float32s(want), images[0], images[i+1], g.tensor(t, "image").Data)
 			}
 		})
+	}
+}
+
+// compareCompiled compares the latents and the image of a compiled model with those of the model
+// as it is and those of the reference.
+func compareCompiled(t *testing.T, mode mlx.CompileMode, plain, compiled, reference []float32, plainImage, compiledImage *image.RGBA, pixels []byte) {
+	t.Helper()
+	ofPlain, ofReference := farthest(compiled, plain), farthest(compiled, reference)
+	t.Logf("mode %d: latents %.1e of the largest from plain ones, %.1e from the reference's", mode, ofPlain, ofReference)
+	if !(ofPlain < 5e-5) || !(ofReference < 1e-4) {
+		t.Errorf("mode %d: latents are off by %.1e and %.1e of the largest", mode, ofPlain, ofReference)
+	}
+	for i, v := range compiledImage.Pix {
+		at := i/4*3 + i%4
+		if i%4 < 3 && (apart(v, plainImage.Pix[i]) > 1 || apart(v, pixels[at]) > 1) {
+			t.Fatalf("mode %d: value %d of the image is %d, plain %d, the reference's %d", mode, at, v, plainImage.Pix[i], pixels[at])
+		}
 	}
 }
 
@@ -215,4 +225,4 @@ func farthest(got, want []float32) float64 {
 	return most / largest
 }
 
-func suspendHook(a, b uint8) int { return max(int(a)-int(b), int(b)-int(a)) }
+func apart(a, b uint8) int { return max(int(a)-int(b), int(b)-int(a)) }

@@ -200,15 +200,20 @@ func (r *Run) freeKept() {
 
 // compiler returns a compiler for a GPU. On the CPU it compiles nothing, since MLX would call a C++
 // compiler and gain no speed; and neither while a hook looks at modules, since it must see every
-// operation. On CUDA custom kernels do what compiling would gain, and MLX takes three seconds to
-// compile each kernel of its own the first time.
+// operation. On CUDA custom kernels do what fusing would gain.
 func (r *Run) compiler() family.Compiler {
-	kernels := mlx.CheckKernels()
-	if r.device == mlx.CPU && !r.compileOnCPU || r.points.Active() || kernels && r.device.Backend() == mlx.BackendCUDA {
+	kernels := mlx.CheckKernels() // before they are traced
+	mode := r.compileMode
+	switch {
+	case r.points.Active() || r.device == mlx.CPU && mode == 0:
 		return func(f func([]*mlx.Array) []*mlx.Array) func([]*mlx.Array) []*mlx.Array { return f }
+	case mode == 0 && kernels && r.device.Backend() == mlx.BackendCUDA:
+		mode = mlx.Unfused
+	case mode == 0:
+		mode = mlx.Fused
 	}
 	return func(f func([]*mlx.Array) []*mlx.Array) func([]*mlx.Array) []*mlx.Array {
-		compiled, free := mlx.CompileUntil(f)
+		compiled, free := mlx.CompileUntil(mode, f)
 		r.compiled = append(r.compiled, free)
 		return compiled
 	}

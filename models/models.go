@@ -5,6 +5,7 @@
 package models
 
 import (
+	"github.com/gomflux/gomflux/mlx"
 	"github.com/gomflux/gomflux/models/component"
 	"github.com/gomflux/gomflux/models/family"
 	"github.com/gomflux/gomflux/models/lora"
@@ -33,8 +34,8 @@ type Pipeline struct {
 
 	blockMemory func(component.Component) component.BlockMemory // LoadOptions.BlockMemory, may be nil
 
-	compileOnCPU bool  // set by tests
-	memory       int64 // replaces the available memory in tests, in bytes
+	compileMode mlx.CompileMode // replaces the device's in tests, unless it is 0
+	memory      int64           // replaces the available memory in tests, in bytes
 }
 
 // Components lists the components that have weights, as declared by their configs.

@@ -100,6 +100,7 @@ var (
 	Round                               func(res *uintptr, a uintptr, decimals int32, s uintptr) int32
 	Rsqrt                               func(res *uintptr, a uintptr, s uintptr) int32
 	SetCacheLimit                       func(res *uintptr, limit uintptr) int32
+	SetCompileMode                      func(mode int32) int32
 	SetDefaultDevice                    func(dev uintptr) int32
 	SetErrorHandler                     func(handler uintptr, data uintptr, callback2 uintptr)
 	SetMemoryLimit                      func(res *uintptr, limit uintptr) int32
@@ -230,6 +231,7 @@ var functions = []function{
 	{"mlx_round", &Round},
 	{"mlx_rsqrt", &Rsqrt},
 	{"mlx_set_cache_limit", &SetCacheLimit},
+	{"mlx_set_compile_mode", &SetCompileMode},
 	{"mlx_set_default_device", &SetDefaultDevice},
 	{"mlx_set_error_handler", &SetErrorHandler},
 	{"mlx_set_memory_limit", &SetMemoryLimit},
