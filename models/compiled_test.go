@@ -154,7 +154,7 @@ func TestCompiledGoldens(t *testing.T) {
 				}
 			}
 			modes := []mlx.CompileMode{0, mlx.Unfused, mlx.Fused}
-			latents, images := make([][]float32, len(modes)), make([]*image.RGBA, len(modes))
+			found := make([]generated, len(modes))
 			mlxtest.Do(t, func() {
 				p, err := Load(fsys, LoadOptions{Dtype: new(mlx.Float32)})
 				if err != nil {
@@ -169,12 +169,12 @@ func TestCompiledGoldens(t *testing.T) {
 				}
 				for i, mode := range modes {
 					p.compileMode = mode
-					r.OnStep = func(s Step) error { latents[i] = s.Latents.Data; return nil }
+					r.OnStep = func(s Step) error { found[i].latents = s.Latents.Data; return nil }
 					res, err := p.Generate(r)
 					if err != nil {
 						t.Fatal(err)
 					}
-					images[i] = res.Image
+					found[i].pixels = opaque(res.Image)
 					made, err := filepath.Glob(filepath.Join(tmp, "mlx*", "*", "*", "*.so"))
 					if compiled = compiled || mode == mlx.Fused; err != nil || p.device == mlx.CPU && compiled != (len(made) > 0) {
 						t.Fatalf("compiled is %v, and MLX left %d libraries (%v)", compiled, len(made), err)
@@ -182,25 +182,37 @@ func TestCompiledGoldens(t *testing.T) {
 				}
 			})
 			for i, mode := range modes[1:] {
-				compareCompiled(t, mode, latents[0], latents[i+1], float32s(want), images[0], images[i+1], g.tensor(t, "image").Data)
+				t.Logf("mode %d", mode)
+				found[i+1].compare(t, "plain", found[0], 5e-5)
+				found[i+1].compare(t, "the reference's", generated{float32s(want), g.tensor(t, "image").Data}, 1e-4)
 			}
 		})
 	}
 }
 
-// compareCompiled compares the latents and the image of a compiled model with those of the model
-// as it is and those of the reference.
-func compareCompiled(t *testing.T, mode mlx.CompileMode, plain, compiled, reference []float32, plainImage, compiledImage *image.RGBA, pixels []byte) {
-	t.Helper()
-	ofPlain, ofReference := farthest(compiled, plain), farthest(compiled, reference)
-	t.Logf("mode %d: latents %.1e of the largest from plain ones, %.1e from the reference's", mode, ofPlain, ofReference)
-	if !(ofPlain < 5e-5) || !(ofReference < 1e-4) {
-		t.Errorf("mode %d: latents are off by %.1e and %.1e of the largest", mode, ofPlain, ofReference)
+// generated has the latents after the last step, and the values of the image without alpha.
+type generated struct {
+	latents []float32
+	pixels  []byte
+}
+
+func opaque(img *image.RGBA) (pixels []byte) {
+	for i := 0; i < len(img.Pix); i += 4 {
+		pixels = append(pixels, img.Pix[i:i+3]...)
 	}
-	for i, v := range compiledImage.Pix {
-		at := i/4*3 + i%4
-		if i%4 < 3 && (apart(v, plainImage.Pix[i]) > 1 || apart(v, pixels[at]) > 1) {
-			t.Fatalf("mode %d: value %d of the image is %d, plain %d, the reference's %d", mode, at, v, plainImage.Pix[i], pixels[at])
+	return pixels
+}
+
+func (g generated) compare(t *testing.T, name string, other generated, tolerance float64) {
+	t.Helper()
+	off := farthest(g.latents, other.latents)
+	t.Logf("latents: %.1e of the largest from %s", off, name)
+	if !(off < tolerance) {
+		t.Errorf("latents are off by %.1e of the largest from %s", off, name)
+	}
+	for i, v := range g.pixels {
+		if apart(v, other.pixels[i]) > 1 {
+			t.Fatalf("value %d of the image is %d, %s %d", i, v, name, other.pixels[i])
 		}
 	}
 }
