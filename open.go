@@ -17,8 +17,9 @@ type OpenOptions struct {
 	// Device is the device that the model runs on. Metal and CUDA are an error on a
 	// machine without such a GPU.
 	Device Device
-	// Dtype is the dtype of computations. "" stands for float32 on the CPU and bfloat16 on
-	// a GPU.
+	// Dtype is the dtype of computations. "" stands for float32 on the CPU and for bfloat16
+	// on a GPU, or float16 if the GPU has no bfloat16 hardware (Apple's M1 and M2, NVIDIA's
+	// before compute capability 8.0).
 	Dtype Dtype
 	// Defaults, if set, override the model's default settings.
 	Defaults *Defaults

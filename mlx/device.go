@@ -3,6 +3,9 @@ package mlx
 import (
 	"fmt"
 	"runtime"
+	"strconv"
+	"strings"
+	"sync"
 	"unsafe"
 
 	"github.com/gomflux/gomflux/mlx/internal/mlxc"
@@ -105,14 +108,22 @@ func Use(d Device) error {
 // CurrentDevice is the device of the running job.
 func CurrentDevice() Device { return device }
 
-// ComputeDtype is the dtype in which models compute on a device by default. Half
-// precision is 40 times slower than float32 on Linux CPUs.
+// ComputeDtype is the dtype in which models compute on a device by default: see
+// [DeviceInfo.ComputeDtype].
 func (d Device) ComputeDtype() Dtype {
 	if d == CPU {
 		return Float32
 	}
-	return BFloat16
+	return gpuDtype()
 }
+
+var gpuDtype = sync.OnceValue(func() Dtype {
+	if !gpuAvailable {
+		return BFloat16
+	}
+	dtype, _ := describe(GPU).ComputeDtype()
+	return dtype
+})
 
 // DeviceInfo describes a device.
 type DeviceInfo struct {
@@ -120,6 +131,42 @@ type DeviceInfo struct {
 	Name         string // "" where MLX does not know it
 	Architecture string
 	Memory       uint64 // bytes, 0 where MLX does not know it
+}
+
+// ComputeDtype returns the dtype in which models compute on the device by default, and the
+// reason for it. Half precision is 40 times slower than float32 on Linux CPUs. The GPUs of
+// Apple's M1 and M2, and NVIDIA's before compute capability 8.0, have no bfloat16 hardware,
+// and multiply matrices of float16 faster. GPUs that are not known compute in bfloat16,
+// which has the range of float32.
+func (d DeviceInfo) ComputeDtype() (dtype Dtype, reason string) {
+	if d.Device == CPU {
+		return Float32, "half precision is slower on CPUs"
+	}
+	if chip := d.withoutBFloat16(); chip != "" {
+		return Float16, chip + " has no bfloat16 hardware"
+	}
+	return BFloat16, ""
+}
+
+// withoutBFloat16 returns the name of the GPU's kind if it has no hardware for bfloat16, or
+// "". Metal's architectures are like applegpu_g13s: M1 has generation 13, M2 generation 14.
+// The names are Apple M1, Apple M1 Pro and so on. CUDA's architectures are like sm_75.
+func (d DeviceInfo) withoutBFloat16() string {
+	if generation, ok := strings.CutPrefix(d.Architecture, "applegpu_g"); ok {
+		digits := strings.TrimRight(generation, "abcdefghijklmnopqrstuvwxyz")
+		return map[string]string{"13": "the M1", "14": "the M2"}[digits]
+	}
+	if capability, ok := strings.CutPrefix(d.Architecture, "sm_"); ok {
+		if n, err := strconv.Atoi(capability); err == nil && n < 80 {
+			return "compute capability below 8.0"
+		}
+		return ""
+	}
+	if chip, ok := strings.CutPrefix(d.Name, "Apple "); ok {
+		chip, _, _ = strings.Cut(chip, " ")
+		return map[string]string{"M1": "the M1", "M2": "the M2"}[chip]
+	}
+	return ""
 }
 
 // Devices lists the devices that can be used.

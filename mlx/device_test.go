@@ -38,3 +38,41 @@ func TestBackend(t *testing.T) {
 		t.Errorf("the devices are %v and %v", mlx.CPU, mlx.GPU)
 	}
 }
+
+func TestComputeDtype(t *testing.T) {
+	gpu := func(name, architecture string) mlx.DeviceInfo {
+		return mlx.DeviceInfo{Device: mlx.GPU, Name: name, Architecture: architecture}
+	}
+	const m1, m2, old = "the M1 has no bfloat16 hardware", "the M2 has no bfloat16 hardware",
+		"compute capability below 8.0 has no bfloat16 hardware"
+	for _, c := range []struct {
+		info   mlx.DeviceInfo
+		want   mlx.Dtype
+		reason string
+	}{
+		{mlx.DeviceInfo{Device: mlx.CPU, Name: "Apple M1", Architecture: "arm64"}, mlx.Float32, "half precision is slower on CPUs"},
+		{gpu("Apple M1", "applegpu_g13g"), mlx.Float16, m1},
+		{gpu("Apple M1 Max", "applegpu_g13s"), mlx.Float16, m1},
+		{gpu("Apple M1 Ultra", "applegpu_g13d"), mlx.Float16, m1},
+		{gpu("Apple M2 Pro", "applegpu_g14s"), mlx.Float16, m2},
+		{gpu("Apple M3 Max", "applegpu_g15s"), mlx.BFloat16, ""},
+		{gpu("Apple M4", "applegpu_g16g"), mlx.BFloat16, ""},
+		{gpu("Apple M5", "applegpu_g17g"), mlx.BFloat16, ""},
+		{gpu("Apple M1 Max", ""), mlx.Float16, m1},
+		{gpu("Apple M2", "unknown"), mlx.Float16, m2},
+		{gpu("Apple M10", ""), mlx.BFloat16, ""},
+		{gpu("Apple Paravirtual device", "applegpu_g13g"), mlx.Float16, m1}, // a virtual machine on an M1
+		{gpu("Apple Paravirtual device", ""), mlx.BFloat16, ""},
+		{gpu("NVIDIA T4", "sm_75"), mlx.Float16, old},
+		{gpu("Tesla V100", "sm_70"), mlx.Float16, old},
+		{gpu("NVIDIA A100", "sm_80"), mlx.BFloat16, ""},
+		{gpu("NVIDIA H200", "sm_90"), mlx.BFloat16, ""},
+		{gpu("NVIDIA GeForce RTX 5090", "sm_120"), mlx.BFloat16, ""},
+		{gpu("", "sm_"), mlx.BFloat16, ""},
+		{gpu("", ""), mlx.BFloat16, ""},
+	} {
+		if dtype, reason := c.info.ComputeDtype(); dtype != c.want || reason != c.reason {
+			t.Errorf("%q %q: %v (%s), expected %v (%s)", c.info.Name, c.info.Architecture, dtype, reason, c.want, c.reason)
+		}
+	}
+}

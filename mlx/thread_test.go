@@ -334,8 +334,10 @@ func TestUse(t *testing.T) {
 			t.Errorf("found %v on %v", err, mlx.CurrentDevice())
 		}
 		mlxtest.Same(t, "on the CPU", mlx.Full(2, mlx.Float32, 2).Square().Floats(), []float32{4, 4})
-		if mlx.CPU.ComputeDtype() != mlx.Float32 || mlx.GPU.ComputeDtype() != mlx.BFloat16 {
-			t.Error("wrong compute dtype")
+		for _, info := range infos {
+			if dtype, _ := info.ComputeDtype(); dtype != info.Device.ComputeDtype() {
+				t.Errorf("the %v computes in %v, expected %v", info.Device, info.Device.ComputeDtype(), dtype)
+			}
 		}
 	})
 	mlxtest.Do(t, func() { // Use applies to its job only

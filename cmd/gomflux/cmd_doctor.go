@@ -45,7 +45,9 @@ With --json doctor prints one object:
                           none
   environment             the variables that are set
   mlx                     version, mlxc, mlx and blas (paths), devices (device,
-                          standard, name, architecture, memory_bytes, dtype);
+                          standard, name, architecture, memory_bytes, dtype,
+                          dtype_reason: why it is the default, absent for
+                          bfloat16);
                           and kernels (list of name, used, problem; problem
                           without a GPU); null if MLX is unusable, for the
                           reason in problem
@@ -134,7 +136,8 @@ type deviceInfo struct {
 	Name         string `json:"name,omitempty"`
 	Architecture string `json:"architecture,omitempty"`
 	Memory       uint64 `json:"memory_bytes"`
-	Dtype        string `json:"dtype"`
+	Dtype        string `json:"dtype"` // the default one of computations
+	DtypeReason  string `json:"dtype_reason,omitempty"`
 }
 
 // diagnose checks everything. It returns an error if MLX is unusable.
@@ -204,14 +207,7 @@ func describeMLX(ctx context.Context, lib mlx.Library) (*mlxInfo, error) {
 	err := mlx.Do(ctx, func() error {
 		m.Version, m.free = mlx.Version(), uint64(mlx.FreeMemory(mlx.CPU))
 		for _, d := range mlx.Devices() {
-			memory := uint64(d.Memory)
-			if d.Device == mlx.CPU {
-				memory = cmp.Or(memory, systemMemory())
-			}
-			m.Devices = append(m.Devices, deviceInfo{
-				Device: d.Device.String(), Standard: d.Device == mlx.CurrentDevice(), Name: d.Name,
-				Architecture: d.Architecture, Memory: memory, Dtype: d.Device.ComputeDtype().String(),
-			})
+			m.Devices = append(m.Devices, describeDevice(d))
 		}
 		m.Kernels = describeKernels()
 		return nil
@@ -220,6 +216,41 @@ func describeMLX(ctx context.Context, lib mlx.Library) (*mlxInfo, error) {
 		return nil, err
 	}
 	return m, nil
+}
+
+// describeDevice describes one of the devices of MLX, or of another machine.
+func describeDevice(d mlx.DeviceInfo) deviceInfo {
+	memory := uint64(d.Memory)
+	if d.Device == mlx.CPU {
+		memory = cmp.Or(memory, systemMemory())
+	}
+	dtype, reason := d.ComputeDtype()
+	return deviceInfo{
+		Device: d.Device.String(), Standard: d.Device == mlx.CurrentDevice(), Name: d.Name,
+		Architecture: d.Architecture, Memory: memory, Dtype: dtype.String(), DtypeReason: reason,
+	}
+}
+
+// text describes the device in one line.
+func (d deviceInfo) text() string {
+	parts := []string{d.Device}
+	if d.Standard {
+		parts[0] += " (default)"
+	}
+	for _, s := range []string{d.Name, d.Architecture} {
+		if s != "" && s != d.Device {
+			parts = append(parts, s)
+		}
+	}
+	if d.Memory > 0 {
+		parts = append(parts, units.Bytes(int64(d.Memory)))
+	}
+	parts = append(parts, "computes in "+d.Dtype)
+	text := strings.Join(parts, ", ")
+	if d.DtypeReason != "" {
+		text += ": " + d.DtypeReason
+	}
+	return text
 }
 
 // Text implements ui.Result.
@@ -313,19 +344,7 @@ func (m *mlxInfo) lines(line ui.Field) {
 		line("blas", "the slow one that MLX was built with")
 	}
 	for _, device := range m.Devices {
-		parts := []string{device.Device}
-		if device.Standard {
-			parts[0] += " (default)"
-		}
-		for _, s := range []string{device.Name, device.Architecture} {
-			if s != "" && s != device.Device {
-				parts = append(parts, s)
-			}
-		}
-		if device.Memory > 0 {
-			parts = append(parts, units.Bytes(int64(device.Memory)))
-		}
-		line("device", "%s, computes in %s", strings.Join(parts, ", "), device.Dtype)
+		line("device", "%s", device.text())
 	}
 	m.Kernels.lines(line)
 }
