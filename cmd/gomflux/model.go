@@ -90,7 +90,7 @@ func (n *modelName) String() string { return string(*n) }
 func (n *modelName) Type() string   { return "name" }
 
 func (m *modelFlags) addCompute(f *pflag.FlagSet) {
-	f.Var(&m.dtype, "dtype", "dtype of the computation: float32, bfloat16 or float16 (default: float32 on the CPU; on a GPU bfloat16, on an M1 or M2 float16)")
+	f.Var(&m.dtype, "dtype", "dtype of the computation: float32, bfloat16 or float16 (default: see gomflux doctor)")
 	f.Var(&m.device, "device", "device of the computation: cpu or gpu (default: a GPU if there is one)")
 }
 
