@@ -73,6 +73,12 @@ type Options struct {
 	// the pages in docs/models describe which value disables it, and which models do not
 	// support it. A value that the model does not support is an [ErrRequest].
 	Guidance *float64
+	// GuidanceInterval are two fractions of Steps, from 0 to 1, between which
+	// classifier-free guidance is applied, as the start and stop of diffusers' guiders:
+	// after [0, 0.6] of 10 steps, the model runs for the prompt alone in the last 4 steps,
+	// which takes about half of the time. nil stands for all steps. A model or guidance
+	// scale without classifier-free guidance makes it an [ErrRequest].
+	GuidanceInterval []float64
 	// Seed determines the initial noise. nil stands for a random seed.
 	Seed *uint64
 	// MaxSequenceLength is the largest number of tokens of a prompt, including those of
@@ -123,7 +129,8 @@ func OptionsFrom(s *Settings) Options {
 	seed, guidance := s.Seed, s.Guidance
 	return Options{
 		Prompt: s.Prompt, NegativePrompt: s.NegativePrompt, Height: s.Height, Width: s.Width,
-		Steps: s.Steps, Guidance: &guidance, Seed: &seed, MaxSequenceLength: s.MaxSequenceLength,
+		Steps: s.Steps, Guidance: &guidance, GuidanceInterval: slices.Clone(s.GuidanceInterval),
+		Seed: &seed, MaxSequenceLength: s.MaxSequenceLength,
 		Scheduler: Scheduler(s.Scheduler), RNG: RNG(s.RNG), ImageStrength: s.ImageStrength,
 	}
 }
@@ -143,7 +150,8 @@ func (m *Model) settings(r models.Request) Settings {
 		Version: picture.SettingsVersion, Generator: "gomflux " + Version(), Class: m.Class(),
 		Model: catalog.TildePath(m.source.Name()), Revision: m.source.Revision(), BaseModel: catalog.TildePath(m.source.BaseModel()),
 		Prompt: r.Prompt, NegativePrompt: r.NegativePrompt, Seed: r.Seed, Steps: r.Steps, Guidance: r.Guidance,
-		Height: r.Height, Width: r.Width, MaxSequenceLength: r.MaxSequenceLength, Scheduler: r.Scheduler,
+		GuidanceInterval: slices.Clone([]float64(r.GuidanceInterval)),
+		Height:           r.Height, Width: r.Width, MaxSequenceLength: r.MaxSequenceLength, Scheduler: r.Scheduler,
 		Dtype: string(m.Dtype()), Device: string(m.Device()),
 		Quantize: m.changes.Quantize, GroupSize: m.changes.GroupSize,
 		LoRAs: slices.Clone(m.changes.LoRAs), RuntimeLoRA: m.changes.RuntimeLoRA,
@@ -191,7 +199,7 @@ func request(p *models.Pipeline, o Options) models.Request {
 	r := models.Request{
 		Prompt: o.Prompt, NegativePrompt: cmp.Or(o.NegativePrompt, d.NegativePrompt),
 		Height: o.Height, Width: o.Width,
-		Steps: cmp.Or(o.Steps, d.Steps), Guidance: d.Guidance,
+		Steps: cmp.Or(o.Steps, d.Steps), Guidance: d.Guidance, GuidanceInterval: o.GuidanceInterval,
 		MaxSequenceLength: cmp.Or(o.MaxSequenceLength, d.MaxSequenceLength),
 		RefuseLongPrompts: o.RefuseLongPrompts,
 		Scheduler:         string(o.Scheduler), RNG: string(o.RNG), Image: o.Image, ImageStrength: cmp.Or(o.ImageStrength, 0.4),

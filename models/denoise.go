@@ -143,8 +143,8 @@ func (r *Run) endStep(i int, latents, denoised *mlx.Array) error {
 // that is freed elsewhere.
 func owned(x *mlx.Array) *mlx.Array { return x.Reshape(x.Shape()...) }
 
-// velocity returns the prediction of evaluation i, with guidance if there is a negative prompt, or
-// its override.
+// velocity returns the prediction of evaluation i, with guidance if there is a negative prompt and
+// the step is in the guidance interval, or its override.
 func (r *Run) velocity(i int, latents *mlx.Array, predict predictors) *mlx.Array {
 	if r.isOverridden("noise_pred", i) {
 		x, err := overrideLatents(r.Overrides, r.packer(), "noise_pred", i, mlx.Float32, latents.Shape())
@@ -154,7 +154,7 @@ func (r *Run) velocity(i int, latents *mlx.Array, predict predictors) *mlx.Array
 		return r.points.Value("noise_pred", x)
 	}
 	t := r.schedule.Interval(i)
-	if predict.negative == nil {
+	if predict.negative == nil || !r.GuidanceInterval.Includes(r.schedule.StepOf(i), r.Steps) {
 		return r.points.Value("noise_pred", predict.prompt(latents, t))
 	}
 	one := func(predict family.Predictor) *mlx.Array {

@@ -17,11 +17,13 @@ import (
 
 // A Request describes one image to generate.
 type Request struct {
-	Prompt            string
-	NegativePrompt    string
-	Height, Width     int // in pixels
-	Steps             int
-	Guidance          float64 // guidance scale
+	Prompt         string
+	NegativePrompt string
+	Height, Width  int // in pixels
+	Steps          int
+	Guidance       float64 // guidance scale
+	// GuidanceInterval is the part of the steps with classifier-free guidance, nil for all of them.
+	GuidanceInterval  scheduler.Part
 	Seed              uint64
 	MaxSequenceLength int     // limit of the prompt's tokens, including those of the model's template
 	RefuseLongPrompts bool    // makes a prompt beyond the limit an error instead of truncating it
@@ -57,6 +59,9 @@ func (p *Pipeline) checkNumbers(r Request) error {
 	if _, err := p.family.Guidance(r.Guidance); err != nil {
 		return errs.Request(err)
 	}
+	if err := p.checkGuidanceInterval(&r); err != nil {
+		return err
+	}
 	if r.Scheduler != "" {
 		if _, err := scheduler.Name(r.Scheduler); err != nil {
 			return errs.Request(err)
@@ -72,6 +77,26 @@ func (p *Pipeline) checkNumbers(r Request) error {
 		return err
 	}
 	return r.checkImage()
+}
+
+// checkGuidanceInterval refuses an interval that no guided step is in.
+func (p *Pipeline) checkGuidanceInterval(r *Request) error {
+	part := r.GuidanceInterval
+	if part == nil {
+		return nil
+	}
+	if err := part.Check(); err != nil {
+		return errs.Requestf("guidance interval %v: %w", []float64(part), err)
+	}
+	if !p.UsesNegativePrompt(*r) {
+		return errs.Requestf("guidance interval %s: needs classifier-free guidance, which this model does not use at guidance %g "+
+			"(leave it out)", part, r.Guidance)
+	}
+	if first, end := part.Steps(r.Steps); max(first, r.firstStep()) >= end {
+		return errs.Requestf("guidance interval %s: contains none of the %d steps that run (leave it out, or set --guidance "+
+			"to a scale that disables it)", part, r.Steps-r.firstStep())
+	}
+	return nil
 }
 
 func (p *Pipeline) checkSize(r Request) error {

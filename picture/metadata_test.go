@@ -155,6 +155,12 @@ func TestParseParameters(t *testing.T) {
 			"generator model prompt seed steps scheduler",
 		},
 		{
+			"settings that save work",
+			"a cat\nSteps: 20, CFG scale: 4, Seed: 2, Guidance interval: \"0.1,0.6\", Version: gomflux v9",
+			Settings{Generator: "gomflux v9", Prompt: "a cat", Seed: 2, Steps: 20, Guidance: 4, GuidanceInterval: []float64{0.1, 0.6}},
+			"generator prompt seed steps guidance guidance_interval",
+		},
+		{
 			"values out of bounds are passed over",
 			"Negative prompt: b\nSteps: 5, Seed: -1, Size: 0x7, CFG scale: NaN, Model: , Hires resize: 2x2",
 			Settings{NegativePrompt: "b", Steps: 5, Height: 7},

@@ -29,6 +29,9 @@ func (s *Settings) parameters() string {
 	}
 	fmt.Fprintf(&b, ", CFG scale: %s, Seed: %d, Size: %dx%d",
 		strconv.FormatFloat(s.Guidance, 'g', -1, 64), s.Seed, s.Width, s.Height)
+	if v := s.GuidanceInterval; len(v) == 2 {
+		b.WriteString(", Guidance interval: " + quoteValue(fmt.Sprintf("%g,%g", v[0], v[1])))
+	}
 	if s.Model != "" {
 		b.WriteString(", Model: " + quoteValue(s.Model))
 	}
@@ -185,6 +188,9 @@ func parseParameters(text string) (s Settings, found []string, ok bool) {
 	}
 	if strings.HasPrefix(pairs["Version"], "gomflux ") { // other programs have other names
 		values["scheduler"] = pairs["Sampler"]
+		if v := pairs["Guidance interval"]; v != "" {
+			values["guidance_interval"] = "[" + v + "]"
+		}
 		values["prompt"] = tags.ReplaceAllString(prompt, "")
 	}
 	for _, name := range settingsFields {

@@ -47,6 +47,9 @@ type Settings struct {
 	Steps int `json:"steps"`
 	// Guidance is the guidance scale of the model's pipeline.
 	Guidance float64 `json:"guidance"`
+	// GuidanceInterval are the two fractions of the steps between which guidance was
+	// applied, nil for all steps.
+	GuidanceInterval []float64 `json:"guidance_interval,omitempty"`
 	// Height and Width are in pixels.
 	Height int `json:"height"`
 	Width  int `json:"width"`
@@ -136,8 +139,8 @@ const (
 // settingsFields are the JSON names of all fields, in the order of Settings.
 var settingsFields = []string{
 	"version", "generator", "model", "revision", "base_model", "class", "prompt", "negative_prompt", "seed", "steps", "guidance",
-	"height", "width", "max_sequence_length", "scheduler", "rng", "batch", "dtype", "device", "mlx", "image", "image_strength",
-	"references", "quantize", "group_size", "loras", "runtime_lora", "created", "seconds",
+	"guidance_interval", "height", "width", "max_sequence_length", "scheduler", "rng", "batch", "dtype", "device", "mlx", "image",
+	"image_strength", "references", "quantize", "group_size", "loras", "runtime_lora", "created", "seconds",
 }
 
 // field returns a pointer to the field with a JSON name.
@@ -165,6 +168,8 @@ func (s *Settings) field(name string) any {
 		return &s.Steps
 	case "guidance":
 		return &s.Guidance
+	case "guidance_interval":
+		return &s.GuidanceInterval
 	case "height":
 		return &s.Height
 	case "width":
@@ -238,6 +243,10 @@ func (s *Settings) checkField(name string) error {
 		return checkInt(name, *v)
 	case *float64:
 		return checkFloat(name, *v)
+	case *[]float64:
+		if f := *v; f != nil && !(len(f) == 2 && f[0] >= 0 && f[0] < f[1] && f[1] <= 1) {
+			return fmt.Errorf("%s: expected two numbers from 0 to 1 that rise, found %v", name, f)
+		}
 	case *time.Time:
 		if y := v.UTC().Year(); y < 1 || y > 9999 {
 			return fmt.Errorf("%s: expected a year from 1 to 9999, found %d", name, y)
@@ -418,6 +427,8 @@ func (s *Settings) readField(name string, raw json.RawMessage) error {
 			want = "a whole number from 0 to 2^64-1"
 		case *float64:
 			want = "a number"
+		case *[]float64:
+			want = "an array of two numbers"
 		case *time.Time:
 			want = "a time (RFC 3339)"
 		case **SourceImage:

@@ -10,6 +10,7 @@ import (
 	"github.com/gomflux/gomflux/internal/units"
 	"github.com/gomflux/gomflux/mlx"
 	"github.com/gomflux/gomflux/models/catalog"
+	"github.com/gomflux/gomflux/scheduler"
 )
 
 // A benchReport is what bench prints.
@@ -26,6 +27,7 @@ type benchReport struct {
 	Width        int           `json:"width"`
 	Steps        int           `json:"steps"`
 	Guidance     float64       `json:"guidance"`
+	Interval     []float64     `json:"guidance_interval,omitempty"`
 	PromptTokens int           `json:"prompt_tokens"`
 	ImageTokens  int           `json:"image_tokens"`
 	References   int           `json:"references"`
@@ -77,7 +79,7 @@ type benchVersions struct {
 }
 
 // benchPhases are the phases in the order of the report.
-var benchPhases = []string{"load", "encode", "references", "step", "decode", "image"}
+var benchPhases = []string{"load", "encode", "references", "step", "steps", "decode", "image"}
 
 // finish computes the phases from their times.
 func (r *benchReport) finish(times map[string]*benchTimes) {
@@ -167,7 +169,11 @@ func (r *benchReport) settingsText(p *ui.Page) {
 		words = append(words, "not compiled")
 	}
 	p.Printf("%s\n", strings.Join(words, ", "))
-	p.Printf("%dx%d, %s, guidance %g, %s, %s", r.Width, r.Height, ui.Plural(r.Steps, "step"), r.Guidance,
+	guidance := fmt.Sprintf("%g", r.Guidance)
+	if part := scheduler.Part(r.Interval); part != nil {
+		guidance += fmt.Sprintf(" in %s of the steps", part)
+	}
+	p.Printf("%dx%d, %s, guidance %s, %s, %s", r.Width, r.Height, ui.Plural(r.Steps, "step"), guidance,
 		ui.Plural(r.PromptTokens, "prompt token"), ui.Plural(r.ImageTokens, "image token"))
 	if r.References > 0 {
 		p.Printf(", %s", ui.Plural(r.References, "reference image"))

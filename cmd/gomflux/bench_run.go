@@ -143,6 +143,7 @@ func (b *benchmark) describe(run *models.Run) {
 	r.Class, r.Device, r.Dtype = b.pipeline.Class, b.pipeline.Device().String(), b.pipeline.Dtype().String()
 	r.Quantize, r.LowRAM, r.Repeat = string(b.quantize.orZero()), e.LowRAM, b.repeat
 	r.Height, r.Width, r.Steps, r.Guidance = run.Height, run.Width, run.Steps, run.Guidance
+	r.Interval = run.GuidanceInterval
 	r.ImageTokens, r.References = run.ImageTokens(), len(run.Request.References)
 	r.Weights = e.AllWeights()
 	r.Versions.MLX = mlx.Version()
@@ -159,6 +160,7 @@ func (b *benchmark) request(p *models.Pipeline, run int) models.Request {
 		Steps: cmp.Or(b.steps.orZero(), min(d.Steps, benchSteps)), Guidance: d.Guidance,
 		MaxSequenceLength: d.MaxSequenceLength, Progress: b.show,
 	}
+	r.GuidanceInterval = b.interval.orZero()
 	if b.guidance.given() {
 		r.Guidance = *b.guidance.value
 	}
@@ -234,16 +236,23 @@ func (b *benchmark) generate(ctx context.Context, run int) error {
 		for _, d := range measuredSteps(run, steps) {
 			b.add("step", d)
 		}
+		if b.unequalSteps() {
+			b.add("steps", all)
+		}
 		b.add("decode", result.Decode)
 		b.add("image", result.Encode+all+result.Decode)
 		b.report.PeakMemory = max(b.report.PeakMemory, result.PeakMemory)
 		b.report.Estimated, b.report.Compiled, b.report.PromptTokens = result.EstimatedMemory, result.Compiled, result.PromptTokens
-		if b.report.decodeFLOPs = prepared.DecodeFLOPs(); b.report.stepFLOPs == 0 {
+		if b.report.decodeFLOPs = prepared.DecodeFLOPs(); b.report.stepFLOPs == 0 && !b.unequalSteps() {
 			b.report.stepFLOPs, _ = prepared.StepFLOPs(result.PromptTokens)
 		}
 		return nil
 	})
 }
+
+// unequalSteps reports whether some steps leave out work that others do, so that the time of one
+// step does not describe a run.
+func (b *benchmark) unequalSteps() bool { return b.interval.given() }
 
 // measuredSteps returns the times of the steps of a run that are reported: the first one of the
 // first run, and of later runs all but the first, which compiles.

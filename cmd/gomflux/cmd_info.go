@@ -12,6 +12,7 @@ import (
 	"github.com/gomflux/gomflux/cmd/gomflux/internal/ui"
 	"github.com/gomflux/gomflux/internal/plainjson"
 	"github.com/gomflux/gomflux/picture"
+	"github.com/gomflux/gomflux/scheduler"
 )
 
 const infoHelp = `Info prints the settings stored in an image, and the command that generates the
@@ -31,7 +32,8 @@ With --json info prints one object per line for each file:
   source          gomflux, mflux or parameters
   settings        those that were found of version, generator, model, revision,
                   base_model, class, prompt, negative_prompt, seed, steps,
-                  guidance, height, width, max_sequence_length, scheduler, rng,
+                  guidance, guidance_interval, height, width,
+                  max_sequence_length, scheduler, rng,
                   batch, dtype, device, mlx, image, image_strength, references,
                   quantize, group_size, loras, runtime_lora, created, seconds
   metadata        the JSON in the file, unchanged
@@ -130,7 +132,7 @@ func settingsFields(found *picture.Found) map[string]json.RawMessage {
 
 // infoOrder is the order of the settings after the prompts.
 var infoOrder = []string{
-	"model", "revision", "base_model", "class", "seed", "steps", "guidance", "scheduler", "rng", "batch",
+	"model", "revision", "base_model", "class", "seed", "steps", "guidance", "guidance_interval", "scheduler", "rng", "batch",
 	"width", "height", "max_sequence_length", "image", "image_strength", "references", "quantize",
 	"group_size", "loras", "runtime_lora", "dtype", "device", "mlx", "generator", "created", "seconds", "version",
 }
@@ -175,6 +177,8 @@ func (i *imageInfo) setting(line ui.Field, name string, raw json.RawMessage) {
 		for k, l := range s.LoRAs {
 			line(fmt.Sprint("lora ", k+1), "%s", loraLine(l))
 		}
+	case "guidance_interval":
+		line(name, "%s", scheduler.Part(s.GuidanceInterval))
 	default:
 		var text string
 		if json.Unmarshal(raw, &text) != nil {

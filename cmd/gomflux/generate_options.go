@@ -46,6 +46,7 @@ type samplingFlags struct {
 	steps                optional[int]
 	height, width        optional[int]
 	guidance             optional[float64]
+	guidanceInterval     optional[scheduler.Part]
 	maxSequenceLength    optional[int]
 	scheduler            optional[gomflux.Scheduler]
 	rng                  optional[gomflux.RNG]
@@ -76,7 +77,8 @@ func newGenerateOptions() *generateOptions {
 		samplingFlags: samplingFlags{
 			autoSeeds: count("count"), batchSize: count("count"), steps: count("number"), height: count("pixels"),
 			width: count("pixels"), guidance: scale("scale"), maxSequenceLength: count("tokens"),
-			scheduler: parsed("name", schedulerOf), rng: oneOf("name", convert[gomflux.RNG](scheduler.RNGs)...),
+			guidanceInterval: parsed("start,stop", scheduler.ParsePart),
+			scheduler:        parsed("name", schedulerOf), rng: oneOf("name", convert[gomflux.RNG](scheduler.RNGs)...),
 		},
 		imageFlags: imageFlags{imageStrength: strength("strength")},
 		stepFlags:  stepFlags{preview: parsed("protocol", termpic.ParseProtocol), show: parsed("protocol", termpic.ParseProtocol)},
@@ -134,6 +136,9 @@ func (o *samplingFlags) add(f *pflag.FlagSet) {
 	f.VarP(&o.height, "height", "H", "height of the image")
 	f.VarP(&o.width, "width", "W", "width of the image")
 	f.VarP(&o.guidance, "guidance", "g", "guidance scale: how closely to follow the prompt ("+guidance+")")
+	f.Var(&o.guidanceInterval, "guidance-interval",
+		"the part of the steps with classifier-free guidance, in fractions: 0,0.6 is the first 60 %, and later steps take half "+
+			"of the time (default: 0,1)")
 	f.Var(&o.maxSequenceLength, "max-sequence-length", "maximum length of the prompt, including the model's template")
 	f.Var(&o.scheduler, "scheduler", "sampling method: "+strings.Join(scheduler.Names(), ", ")+" (default: the model's)")
 	f.Var(&o.rng, "rng",

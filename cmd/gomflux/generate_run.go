@@ -143,7 +143,8 @@ func (g *generation) prepare(ctx context.Context, stdin io.Reader) (err error) {
 	}
 	g.options = gomflux.Options{
 		Prompt: g.prompt(0), NegativePrompt: g.negative.orZero(), Height: g.height.orZero(), Width: g.width.orZero(),
-		Steps: g.steps.orZero(), Guidance: g.guidance.value, MaxSequenceLength: g.maxSequenceLength.orZero(),
+		Steps: g.steps.orZero(), Guidance: g.guidance.value, GuidanceInterval: g.guidanceInterval.orZero(),
+		MaxSequenceLength: g.maxSequenceLength.orZero(),
 		RefuseLongPrompts: g.refuseLongPrompts, Scheduler: g.scheduler.orZero(), RNG: g.rng.orZero(),
 		ImageStrength: g.imageStrength.orZero(), Progress: g.progress,
 	}
