@@ -216,6 +216,16 @@ func AsyncEval(arrays ...*Array) {
 	check(mlxc.AsyncEval(v))
 }
 
+// Drain waits for the work that was begun, and drops its errors. MLX reports an error of a stream
+// at every later evaluation, also in other jobs, until somebody waits for the stream.
+func Drain() {
+	for _, s := range streams {
+		if s != 0 && mlxc.Synchronize(s) != 0 {
+			takeMessage()
+		}
+	}
+}
+
 // Floats evaluates the array and copies its elements as float32, in row-major
 // order whatever its strides.
 func (a *Array) Floats() []float32 {

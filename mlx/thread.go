@@ -237,6 +237,7 @@ func (j *job) do(restore func()) {
 		switch p := recover().(type) {
 		case nil:
 		case *Error:
+			Drain()
 			out = outcome{err: p}
 		case *outcome:
 			out = *p

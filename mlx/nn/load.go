@@ -103,19 +103,27 @@ func Load(model any, ck *checkpoint.Checkpoint, o LoadOptions) error {
 			return err
 		}
 	}
-	var total, done int64
-	for _, f := range found {
-		total += f.Bytes()
+	l := loading{files: opened, options: o}
+	limit := readAhead
+	if o.Random {
+		limit = 0 // there is nothing to read
 	}
+	for _, f := range found {
+		l.total += f.Bytes()
+	}
+	defer func() { // also after a panic, by which a job is interrupted
+		if len(l.started) > 0 {
+			mlx.Drain()
+		}
+	}()
 	for i, p := range params {
-		p.load(found[i], opened, o)
-		for _, a := range p.Arrays() {
-			mlx.Keep(a)
+		l.start(p, found[i])
+		for l.ahead > limit {
+			l.finish()
 		}
-		mlx.StopPoint()
-		if done += found[i].Bytes(); o.Progress != nil {
-			o.Progress(done, total)
-		}
+	}
+	for len(l.started) > 0 {
+		l.finish()
 	}
 	if mlx.CurrentDevice() != mlx.CPU {
 		joinStacks(model)
@@ -123,27 +131,67 @@ func Load(model any, ck *checkpoint.Checkpoint, o LoadOptions) error {
 	return nil
 }
 
-// load sets the parameter to the tensors that were found for it.
-func (p Parameter) load(f Found, files *files, o LoadOptions) {
+// readAhead is how many bytes of a checkpoint may be read beyond the parameter that is waited for.
+// MLX reads several tensors at a time, and reads while it converts others.
+var readAhead int64 = 128 << 20
+
+// loading is the state of [Load].
+type loading struct {
+	files   *files
+	options LoadOptions
+	started []started // in order
+	ahead   int64     // bytes of their tensors
+	done    int64     // bytes of the parameters that are loaded
+	total   int64
+}
+
+// A started parameter is being read.
+type started struct {
+	parameter Parameter
+	found     Found
+	made      []*mlx.Array // its arrays
+	quantized *mlx.Quantization
+}
+
+// start begins to read and convert the tensors of a parameter.
+func (l *loading) start(p Parameter, f Found) {
 	defer naming(f.Tensor)
-	q := f.Quantized
-	made := mlx.Scopes(func() (made []*mlx.Array) {
-		if q != nil {
-			for _, a := range files.packed(f) {
-				if a.Dtype().IsFloat() {
-					a = a.AsType(smaller(a.Dtype(), o.Dtype))
-				}
-				made = append(made, a)
-			}
-		} else {
-			made, q = p.make(files.plain(f), o)
+	s := started{parameter: p, found: f, quantized: f.Quantized}
+	s.made = mlx.Scopes(func() (made []*mlx.Array) {
+		if s.quantized == nil {
+			made, s.quantized = p.make(l.files.plain(f), l.options)
+			return made
 		}
-		mlx.Eval(made...)
+		for _, a := range l.files.packed(f) {
+			if a.Dtype().IsFloat() {
+				a = a.AsType(smaller(a.Dtype(), l.options.Dtype))
+			}
+			made = append(made, a)
+		}
 		return made
 	})
-	p.packed = nil
-	p.set(made, q)
-	files.done(f)
+	mlx.AsyncEval(s.made...)
+	l.started = append(l.started, s)
+	l.ahead += f.Bytes()
+}
+
+// finish waits for the parameter that was started first, and sets it.
+func (l *loading) finish() {
+	s := l.started[0]
+	l.started = l.started[1:]
+	defer naming(s.found.Tensor)
+	mlx.Eval(s.made...)
+	s.parameter.packed = nil
+	s.parameter.set(s.made, s.quantized)
+	l.files.done(s.found)
+	for _, a := range s.parameter.Arrays() {
+		mlx.Keep(a)
+	}
+	l.ahead -= s.found.Bytes()
+	mlx.StopPoint()
+	if l.done += s.found.Bytes(); l.options.Progress != nil {
+		l.options.Progress(l.done, l.total)
+	}
 }
 
 // make converts a tensor as it is stored to the arrays of the parameter, and returns

@@ -506,25 +506,39 @@ func TestLoadOfChangedFile(t *testing.T) {
 	})
 }
 
-// The file is cut short between two tensors: MLX reads lazily, and says
-// nothing when a small read fails.
+// The file is cut short while it is read: MLX reads lazily, and says nothing when a small read
+// fails.
 func TestLoadOfFileCutShortMeanwhile(t *testing.T) {
-	for name, n := range map[string]int{"small": 100, "beyond 32 MiB": 9 << 20} {
+	for name, c := range map[string]struct {
+		n     int
+		ahead int64
+	}{
+		"small": {100, 0}, "beyond 32 MiB": {9 << 20, 0}, "small, read ahead": {100, 500}, "beyond 32 MiB, read ahead": {9 << 20, 40 << 20},
+	} {
 		t.Run(name, func(t *testing.T) {
-			dir := save(t, tensor{name: "a", dtype: "F32", shape: []int{2}, values: []float32{1, 2}},
-				tensor{name: "b", dtype: "F32", shape: []int{n}, values: make([]float32, n)})
+			nn.SetReadAhead(t, c.ahead)
+			names := []string{"a", "b", "c"}
+			var tensors []tensor
+			for _, name := range names {
+				tensors = append(tensors, tensor{name: name + ".weight", dtype: "F32", shape: []int{c.n, 1}, values: make([]float32, c.n)})
+			}
+			dir := save(t, tensors...)
 			path := filepath.Join(dir, "model.safetensors")
 			m := &struct {
 				nn.Module
-				A nn.Param `w:"a"`
-				B nn.Param `w:"b"`
-			}{A: nn.NewParam(2), B: nn.NewParam(n)}
+				A *nn.Linear `w:"a"`
+				B *nn.Linear `w:"b"`
+				C *nn.Linear `w:"c"`
+			}{}
+			for _, l := range []**nn.Linear{&m.A, &m.B, &m.C} {
+				*l = nn.NewLinear(1, c.n, false)
+			}
 			ck := open(t, dir)
 			var loaded int
 			err := mlx.Do(context.Background(), func() error {
 				return nn.Load(m, ck, nn.LoadOptions{Name: "m", Dtype: mlx.Float32, Progress: func(int64, int64) {
 					if loaded++; loaded == 1 {
-						if err := os.Truncate(path, 300); err != nil {
+						if err := os.Truncate(path, 600); err != nil {
 							t.Error(err)
 						}
 					}
@@ -533,7 +547,7 @@ func TestLoadOfFileCutShortMeanwhile(t *testing.T) {
 			if err == nil || loaded != 1 {
 				t.Fatalf("found %v after %d tensors, expected an error after 1", err, loaded)
 			}
-			mlxtest.Contains(t, err.Error(), path+": tensor b: ")
+			mlxtest.Contains(t, err.Error(), path+": tensor ")
 		})
 	}
 }
@@ -558,33 +572,50 @@ func TestLoadCancelled(t *testing.T) {
 	}
 }
 
-// A loaded model is all that loading leaves in memory.
+// A loaded model is all that loading leaves in memory, and what is read ahead is bounded.
 func TestLoadMemory(t *testing.T) {
-	const n = 1 << 20
-	dir := save(t, tensor{name: "a", dtype: "F32", shape: []int{n}, values: make([]float32, n)},
-		tensor{name: "b", dtype: "F32", shape: []int{n}, values: make([]float32, n)})
-	m := &struct {
-		nn.Module
-		A nn.Param `w:"a"`
-		B nn.Param `w:"b"`
-	}{A: nn.NewParam(n), B: nn.NewParam(n)}
-	var before, after, peak int
-	mlxtest.Do(t, func() {
-		before = mlx.ActiveMemory()
-		mlx.ResetPeakMemory()
-		if err := nn.Load(m, open(t, dir), nn.LoadOptions{Name: "m", Dtype: mlx.BFloat16}); err != nil {
-			t.Fatal(err)
-		}
-		// in the same job, between which the collector's frees would be counted
-		peak, after = mlx.PeakMemory()-before, mlx.ActiveMemory()-before
-	})
-	if after != 4*n {
-		t.Errorf("%d bytes live after loading, expected %d", after, 4*n)
+	const params, n = 8, 1 << 20
+	var tensors []tensor
+	for i := range params {
+		tensors = append(tensors, tensor{name: fmt.Sprintf("layers.%d.w", i), dtype: "F32", shape: []int{n}, values: make([]float32, n)})
 	}
-	if limit := 2*n + 4*n + 3*n; peak > limit { // one done, one being made
-		t.Errorf("%d bytes at the peak, expected at most %d", peak, limit)
+	dir := save(t, tensors...)
+	for _, ahead := range []int{0, 2, params} {
+		t.Run(fmt.Sprint(ahead), func(t *testing.T) {
+			nn.SetReadAhead(t, int64(ahead)*4*n)
+			type layer struct {
+				nn.Module
+				W nn.Param `w:"w"`
+			}
+			m := &struct {
+				nn.Module
+				Layers []*layer `w:"layers"`
+			}{}
+			for range params {
+				m.Layers = append(m.Layers, &layer{W: nn.NewParam(n)})
+			}
+			var before, after, peak int
+			mlxtest.Do(t, func() {
+				before = mlx.ActiveMemory()
+				mlx.ResetPeakMemory()
+				if err := nn.Load(m, open(t, dir), nn.LoadOptions{Name: "m", Dtype: mlx.BFloat16}); err != nil {
+					t.Fatal(err)
+				}
+				// in the same job, between which the collector's frees would be counted
+				peak, after = mlx.PeakMemory()-before, mlx.ActiveMemory()-before
+				for _, l := range m.Layers {
+					l.W.Free()
+				}
+			})
+			if after != params*2*n {
+				t.Errorf("%d bytes live after loading, expected %d", after, params*2*n)
+			}
+			// a tensor that is read takes 4 bytes a number, and 2 more when it is converted
+			if limit := params*2*n + (ahead+1)*4*n + 3*n; peak > limit {
+				t.Errorf("%d bytes at the peak, expected at most %d", peak, limit)
+			}
+		})
 	}
-	mlxtest.Do(t, func() { m.A.Free(); m.B.Free() })
 }
 
 // A model with a field that cannot be part of one is a bug that says where.

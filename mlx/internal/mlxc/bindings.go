@@ -119,6 +119,7 @@ var (
 	Subtract                            func(res *uintptr, a uintptr, b uintptr, s uintptr) int32
 	SumAxis                             func(res *uintptr, a uintptr, axis int32, keepdims bool, s uintptr) int32
 	Swapaxes                            func(res *uintptr, a uintptr, axis1 int32, axis2 int32, s uintptr) int32
+	Synchronize                         func(stream uintptr) int32
 	TakeAxis                            func(res *uintptr, a uintptr, indices uintptr, axis int32, s uintptr) int32
 	Tanh                                func(res *uintptr, a uintptr, s uintptr) int32
 	TransposeAxes                       func(res *uintptr, a uintptr, axes *int32, axes_num uintptr, s uintptr) int32
@@ -250,6 +251,7 @@ var functions = []function{
 	{"mlx_subtract", &Subtract},
 	{"mlx_sum_axis", &SumAxis},
 	{"mlx_swapaxes", &Swapaxes},
+	{"mlx_synchronize", &Synchronize},
 	{"mlx_take_axis", &TakeAxis},
 	{"mlx_tanh", &Tanh},
 	{"mlx_transpose_axes", &TransposeAxes},
