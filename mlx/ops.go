@@ -163,8 +163,11 @@ func (a *Array) GroupedConv2d(weight *Array, stride, padding, groups int) *Array
 	return wrap(r)
 }
 
-// BiasedConv2d is [Array.GroupedConv2d] with a bias [Cout].
+// BiasedConv2d is [Array.GroupedConv2d] with a bias [Cout], which may be nil.
 func (a *Array) BiasedConv2d(weight, bias *Array, stride, padding, groups int) *Array {
+	if bias == nil {
+		return a.GroupedConv2d(weight, stride, padding, groups)
+	}
 	if y := a.convOnHost(weight, bias, stride, padding, groups); y != nil {
 		return y
 	}

@@ -98,22 +98,32 @@ func (m *KLFlux2) Unscaled(h, w int) []int {
 func (m *KLFlux2) Unused() []string { return []string{"bn.num_batches_tracked"} }
 
 // Scale converts latents [..., latent_channels, 2·h, 2·w] to normalised patches
-// [..., 4·latent_channels, h, w]. As in _patchify_latents of diffusers'
-// Flux2KleinPipeline, the four values of a channel are consecutive, row by row.
+// [..., 4·latent_channels, h, w].
 func (m *KLFlux2) Scale(z *mlx.Array) *mlx.Array {
-	s := z.Shape()
-	c, h, w := s[len(s)-3], s[len(s)-2]/patch, s[len(s)-1]/patch
-	y := z.Reshape(-1, c, h, patch, w, patch).Transpose(0, 1, 3, 5, 2, 4)
 	mean, std := m.statistics(z.Dtype())
-	return y.Reshape(append(s[:len(s)-3:len(s)-3], patch*patch*c, h, w)...).Sub(mean).Div(std)
+	return patchify(z).Sub(mean).Div(std)
 }
 
 // Unscale is the inverse of Scale.
 func (m *KLFlux2) Unscale(z *mlx.Array) *mlx.Array {
+	mean, std := m.statistics(z.Dtype())
+	return unpatchify(z.Mul(std).Add(mean))
+}
+
+// patchify converts latents [..., c, 2·h, 2·w] to patches [..., 4·c, h, w]. As in _patchify_latents of
+// diffusers' Flux2KleinPipeline, the four values of a channel are consecutive, row by row.
+func patchify(z *mlx.Array) *mlx.Array {
+	s := z.Shape()
+	c, h, w := s[len(s)-3], s[len(s)-2]/patch, s[len(s)-1]/patch
+	y := z.Reshape(-1, c, h, patch, w, patch).Transpose(0, 1, 3, 5, 2, 4)
+	return y.Reshape(append(s[:len(s)-3:len(s)-3], patch*patch*c, h, w)...)
+}
+
+// unpatchify is the inverse of patchify.
+func unpatchify(z *mlx.Array) *mlx.Array {
 	s := z.Shape()
 	c, h, w := s[len(s)-3]/(patch*patch), s[len(s)-2], s[len(s)-1]
-	mean, std := m.statistics(z.Dtype())
-	y := z.Mul(std).Add(mean).Reshape(-1, c, patch, patch, h, w).Transpose(0, 1, 4, 2, 5, 3)
+	y := z.Reshape(-1, c, patch, patch, h, w).Transpose(0, 1, 4, 2, 5, 3)
 	return y.Reshape(append(s[:len(s)-3:len(s)-3], c, patch*h, patch*w)...)
 }
 

@@ -41,6 +41,12 @@ func load(fsys checkpoint.Folder, dir string) (Autoencoder, error) {
 			return nil, err
 		}
 		m = NewKLQwenImage(c)
+	case "AutoencoderTiny":
+		c := DefaultTinyConfig()
+		if err := read(&c); err != nil {
+			return nil, err
+		}
+		m = NewTiny(c)
 	default:
 		c := DefaultKLConfig()
 		if err := read(&c); err != nil {
@@ -81,6 +87,12 @@ func TestClassesAgainstDiffusers(t *testing.T) {
 		{"qwenimage-thin", 48, 80, 20e3},
 		{"qwenimage-odd", 112, 208, 0},
 		{"qwenimage-odd", 112, 208, 200e3},
+		{"tiny-thin", 48, 80, 0},
+		{"tiny-thin", 48, 80, 20e3},
+		{"tiny-odd", 112, 208, 0},
+		{"tiny-odd", 112, 208, 200e3},
+		{"tiny-pool", 48, 80, 0},
+		{"tiny-pool", 48, 80, 20e3},
 	} {
 		t.Run(fmt.Sprintf("%s/%d", test.name, test.budget), func(t *testing.T) {
 			err := mlx.Do(context.Background(), func() error {

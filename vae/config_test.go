@@ -28,3 +28,10 @@ func FuzzQwenImageConfig(f *testing.F) {
 		func(c *vae.KLQwenImageConfig) { nn.Bind(vae.NewKLQwenImage(*c), "model", nil) },
 		"testdata/qwenimage-thin/config.json", "testdata/qwenimage-odd/config.json")
 }
+
+func FuzzTinyConfig(f *testing.F) {
+	hostiletest.FuzzConfig(f,
+		func() *vae.TinyConfig { c := vae.DefaultTinyConfig(); return &c },
+		func(c *vae.TinyConfig) { nn.Bind(vae.NewTiny(*c), "model", nil) },
+		"testdata/tiny-thin/config.json", "testdata/tiny-pool/config.json")
+}

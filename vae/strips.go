@@ -81,7 +81,7 @@ func (s stage) stripThen(x *mlx.Array, budget int64, then func(y *mlx.Array, lo,
 	in := size{x.Dim(1), x.Dim(2), x.Dim(3)}
 	out := s.size(in)
 	m := memoryModel{mlx.CurrentDevice(), x.Dtype(), budget / int64(max(1, x.Dim(0)))}
-	weight, bias := s.conv.Weight.As(x.Dtype()), s.conv.Bias.As(x.Dtype())
+	weight, bias := s.conv.As(x.Dtype())
 	kernel, stride := weight.Dim(1), s.conv.Stride
 	inputRows := in.h // of the convolution, without padding
 	if s.double {
@@ -92,7 +92,10 @@ func (s stage) stripThen(x *mlx.Array, budget int64, then func(y *mlx.Array, lo,
 		stats = s.norm.Statistics(x, m.statisticsRows(in))
 		stats.Eval()
 	}
-	mlx.Eval(weight, bias)
+	mlx.Eval(weight)
+	if bias != nil {
+		mlx.Eval(bias)
+	}
 	rows := func(lo, hi int) *mlx.Array {
 		from, to := lo*stride-s.before, (hi-1)*stride+kernel-s.before
 		top, bottom := max(0, -from), max(0, to-inputRows)

@@ -51,7 +51,12 @@ func oddModels(attention bool) map[string]Autoencoder {
 	flux2 := DefaultKLFlux2Config()
 	flux2.BlockOutChannels, flux2.DecoderBlockOutChannels = []int{4, 6, 6, 8}, []int{6, 4, 10, 8}
 	flux2.NormNumGroups, flux2.LatentChannels, flux2.LayersPerBlock, flux2.MidBlockAddAttention = 2, 5, 1, attention
-	out := map[string]Autoencoder{"AutoencoderKL": NewKL(kl), "AutoencoderKLFlux2": NewKLFlux2(flux2)}
+	tiny := DefaultTinyConfig()
+	tiny.EncoderBlockOutChannels, tiny.DecoderBlockOutChannels = []int{5, 5, 5, 5}, []int{6, 6, 6, 6}
+	tiny.LatentChannels, tiny.UseMidblockGN = 3, true
+	out := map[string]Autoencoder{
+		"AutoencoderKL": NewKL(kl), "AutoencoderKLFlux2": NewKLFlux2(flux2), "AutoencoderTiny": NewTiny(tiny),
+	}
 	if attention { // AutoencoderKLQwenImage always has attention
 		out["AutoencoderKLQwenImage"] = NewKLQwenImage(oddQwenImage())
 	}
@@ -213,6 +218,8 @@ func TestMemory(t *testing.T) {
 		q.BaseDim, q.DimMult = 24, []int{1, 2, 3, 3}
 		qwen := NewKLQwenImage(q)
 		fill(qwen, mlx.BFloat16)
+		tiny := NewTiny(DefaultTinyConfig())
+		fill(tiny, mlx.BFloat16)
 		for what, f := range map[string]struct {
 			Autoencoder
 			run      func(*mlx.Array) *mlx.Array
@@ -222,6 +229,8 @@ func TestMemory(t *testing.T) {
 			"decode":               {m, m.Decode, append([]int{1}, m.Unscaled(h/16, w/16)...), m.DecodeMemory},
 			"encode":               {m, m.Encode, []int{1, 3, h, w}, m.EncodeMemory},
 			"decode of Qwen-Image": {qwen, qwen.Decode, append([]int{1}, qwen.Unscaled(h/8, w/8)...), qwen.DecodeMemory},
+			"decode of TAESD":      {tiny, tiny.Decode, append([]int{1}, tiny.Unscaled(h/8, w/8)...), tiny.DecodeMemory},
+			"encode of TAESD":      {tiny, tiny.Encode, []int{1, 3, h, w}, tiny.EncodeMemory},
 			"encode of Qwen-Image": {qwen, qwen.Encode, []int{1, 3, h, w}, qwen.EncodeMemory},
 		} {
 			x := mlxtest.Randn(1, f.in...)

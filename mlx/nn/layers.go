@@ -148,7 +148,7 @@ func (s *Sequential) Forward(x *mlx.Array) *mlx.Array {
 }
 
 // Conv2d is torch.nn.Conv2d on [N, H, W, C] with square kernels: weight
-// [out, in/groups, k, k] in the checkpoint.
+// [out, in/groups, k, k] in the checkpoint, and bias [out] if it has one.
 type Conv2d struct {
 	Module
 	Weight Param `w:"weight,oihw"`
@@ -178,9 +178,23 @@ func NewCausalConv3d(in, out, kernel, padding int) *Conv2d {
 	return &Conv2d{Weight: NewParam(out, in, kernel, kernel, kernel).Last(), Bias: NewParam(out), Stride: 1, Padding: padding, Groups: 1}
 }
 
+// WithoutBias removes the bias of a declared convolution, and returns it.
+func (c *Conv2d) WithoutBias() *Conv2d {
+	c.Bias = Param{}
+	return c
+}
+
 func (c *Conv2d) Forward(x *mlx.Array) *mlx.Array {
-	y := x.BiasedConv2d(c.Weight.As(x.Dtype()), c.Bias.As(x.Dtype()), c.Stride, c.Padding, c.Groups)
-	return c.TapImage(y, x)
+	weight, bias := c.As(x.Dtype())
+	return c.TapImage(x.BiasedConv2d(weight, bias, c.Stride, c.Padding, c.Groups), x)
+}
+
+// As returns weight and bias in another dtype. The bias is nil if there is no such parameter.
+func (c *Conv2d) As(dtype mlx.Dtype) (weight, bias *mlx.Array) {
+	if c.Bias.Array != nil {
+		bias = c.Bias.As(dtype)
+	}
+	return c.Weight.As(dtype), bias
 }
 
 // Plain convolves without the bias. Hooks do not see it.

@@ -37,12 +37,23 @@ var AutoencoderKL = &Class{
 	},
 	LatentKey: "latent_channels",
 	Preview: func(a vae.Autoencoder) *Projection {
-		c := a.(*vae.KL).Config
-		if a.LatentChannels() == 16 && c.ScalingFactor == 0.3611 && c.ShiftFactor != nil && *c.ShiftFactor == 0.1159 {
-			return &flux1Projection
+		if !isFlux1(a) {
+			return nil
 		}
-		return nil
+		return &flux1Projection
 	},
+	Tiny: func(a vae.Autoencoder) *TinyAutoencoder {
+		if !isFlux1(a) {
+			return nil
+		}
+		return &TinyAutoencoder{"madebyollin/taef1", "diffusion_pytorch_model.safetensors"}
+	},
+}
+
+// isFlux1 reports whether an AutoencoderKL is that of FLUX.1, which Z-Image shares.
+func isFlux1(a vae.Autoencoder) bool {
+	c := a.(*vae.KL).Config
+	return a.LatentChannels() == 16 && c.ScalingFactor == 0.3611 && c.ShiftFactor != nil && *c.ShiftFactor == 0.1159
 }
 
 // AutoencoderKLOfZImage is mflux's layout of the autoencoder of a Z-Image model.

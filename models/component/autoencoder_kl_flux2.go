@@ -29,6 +29,12 @@ var AutoencoderKLFlux2 = &Class{
 		return vae.NewKLFlux2(c), nil
 	},
 	LatentKey: "latent_channels",
+	Tiny: func(a vae.Autoencoder) *TinyAutoencoder {
+		if a.LatentChannels() != 128 || a.ScaleFactor() != 16 {
+			return nil
+		}
+		return &TinyAutoencoder{"madebyollin/taef2", "taef2.safetensors"}
+	},
 }
 
 func inferKLFlux2(s *layout.Sizes, inferred, published map[string]any) {

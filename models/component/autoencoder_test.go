@@ -23,6 +23,7 @@ func TestNewAutoencoder(t *testing.T) {
 		"AutoencoderKL":          {1, 4, []int{4, 3, 5}},
 		"AutoencoderKLFlux2":     {16, 128, []int{32, 6, 10}},
 		"AutoencoderKLQwenImage": {8, 16, []int{16, 3, 5}},
+		"AutoencoderTiny":        {8, 4, []int{4, 3, 5}},
 	} {
 		m, err := component.Find(class).NewAutoencoder(keep)
 		if err != nil {
@@ -37,11 +38,11 @@ func TestNewAutoencoder(t *testing.T) {
 			t.Errorf("%s: found %v, expected what reading returned", class, err)
 		}
 	}
-	for _, class := range []string{"AutoencoderTiny", "CLIPTextModel"} {
+	for _, class := range []string{"AutoencoderDC", "CLIPTextModel"} {
 		fsys := fstest.MapFS{"vae/config.json": {Data: []byte(`{"_class_name": "` + class + `"}`)}}
 		_, _, err := component.DeclareAutoencoder(&component.Folder{FS: fsys, Points: &hooks.Points{}}, "vae")
 		if !errors.Is(err, errs.ErrUnsupported) || !strings.Contains(err.Error(),
-			`class "`+class+`": expected one of AutoencoderKL, AutoencoderKLFlux2, AutoencoderKLQwenImage`) {
+			`class "`+class+`": expected one of AutoencoderKL, AutoencoderKLFlux2, AutoencoderKLQwenImage, AutoencoderTiny`) {
 			t.Errorf("%s: error %v", class, err)
 		}
 	}

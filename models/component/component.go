@@ -84,6 +84,11 @@ type Class struct {
 	// Preview returns the published projection of an autoencoder's latents to colours,
 	// nil if there is no such projection.
 	Preview func(a vae.Autoencoder) *Projection
+	// Tiny returns the published tiny autoencoder for an autoencoder's latents, nil if there is no such
+	// one.
+	Tiny func(a vae.Autoencoder) *TinyAutoencoder
+	// Standalone reports that no pipeline has the class. An autoencoder can decode previews then.
+	Standalone bool
 
 	// Headed reports that a text encoder is the inner model of a class that also has a
 	// language model head, and that pipelines call the outer class.

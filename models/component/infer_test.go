@@ -41,6 +41,12 @@ func TestInfer(t *testing.T) {
 	kl2.DecoderBlockOutChannels = kl2.BlockOutChannels
 	qwenVAE := vae.DefaultKLQwenImageConfig()
 	qwenVAE.AttnScales = []float64{}
+	taef1 := vae.DefaultTinyConfig()
+	taef1.LatentChannels = 16
+	taef2 := vae.DefaultTinyConfig()
+	taef2.LatentChannels, taef2.UseMidblockGN, taef2.PatchSize = 32, true, 2
+	decoder := taef1
+	decoder.EncoderBlockOutChannels, decoder.NumEncoderBlocks = []int{}, []int{}
 
 	clip := textenc.DefaultCLIPTextConfig()
 	clip.HiddenSize, clip.IntermediateSize, clip.NumAttentionHeads, clip.EOSTokenID = 768, 3072, 12, 2
@@ -76,6 +82,9 @@ func TestInfer(t *testing.T) {
 		{"FLUX.2's vae", component.AutoencoderKLFlux2, vae.NewKLFlux2(kl2), &kl2, defaultOf(vae.DefaultKLFlux2Config)},
 		{"Qwen-Image's vae", component.AutoencoderKLQwenImage, vae.NewKLQwenImage(qwenVAE), &qwenVAE,
 			defaultOf(vae.DefaultKLQwenImageConfig)},
+		{"TAEF1", component.AutoencoderTiny, vae.NewTiny(taef1), &taef1, defaultOf(vae.DefaultTinyConfig)},
+		{"TAEF2", component.AutoencoderTiny, vae.NewTiny(taef2), &taef2, defaultOf(vae.DefaultTinyConfig)},
+		{"TAEF1's decoder", component.AutoencoderTiny, vae.NewTiny(decoder), &decoder, defaultOf(vae.DefaultTinyConfig)},
 		{"CLIP", component.CLIPTextModel, textenc.NewCLIPText(clip, mlx.Float32), &clip, defaultOf(textenc.DefaultCLIPTextConfig)},
 		{"T5", component.T5EncoderModel, textenc.NewT5Encoder(t5, mlx.Float32), &t5, defaultOf(textenc.DefaultT5Config)},
 		{"Qwen3", component.Qwen3Model, textenc.NewQwen3(qwen3, []int{36}, mlx.Float32), &qwen3, defaultOf(textenc.DefaultQwen3Config)},

@@ -17,6 +17,7 @@ var All = named(
 	AutoencoderKLFlux2, // before AutoencoderKL, whose tensors are a subset
 	AutoencoderKL,
 	AutoencoderKLQwenImage,
+	AutoencoderTiny,
 	CLIPTextModel,
 	T5EncoderModel,
 	Qwen3Model,

@@ -1,10 +1,11 @@
-"""Makes the goldens of AutoencoderKLFlux2 and AutoencoderKLQwenImage in this folder:
-two small random models of each, and what diffusers 0.42.1 computes with them in
-float64.
+"""Makes the goldens of AutoencoderKLFlux2, AutoencoderKLQwenImage and AutoencoderTiny in
+this folder: two or three small random models of each, and what diffusers 0.42.1 computes
+with them in float64.
 
     python make.py    # with torch, diffusers and safetensors
 """
 
+import json
 import math
 import pathlib
 
@@ -35,6 +36,21 @@ QWENIMAGE = {
     "qwenimage-odd": (112, 208, {
         "base_dim": 5, "dim_mult": [1, 2, 1, 1], "num_res_blocks": 2, "z_dim": 3, "temperal_downsample": [True, False, False],
         "latents_mean": [0.9653, -0.2921, -0.9113], "latents_std": [0.7083, 2.6052, 1.1253],
+    }),
+}
+TINY = {
+    # name: (height, width of the picture, patch size, config)
+    "tiny-thin": (48, 80, 1, {
+        "encoder_block_out_channels": (8, 8, 8, 8), "decoder_block_out_channels": (12, 12, 12, 12), "latent_channels": 5,
+        "scaling_factor": 0.7, "shift_factor": 0.2,
+    }),
+    "tiny-odd": (112, 208, 1, {
+        "encoder_block_out_channels": (5, 5, 5), "decoder_block_out_channels": (7, 7, 7), "latent_channels": 3,
+        "num_encoder_blocks": (0, 1, 2), "num_decoder_blocks": (2, 1, 0),
+    }),
+    "tiny-pool": (48, 80, 2, {
+        "encoder_block_out_channels": (6, 6, 6, 6), "decoder_block_out_channels": (8, 8, 8, 8), "latent_channels": 3,
+        "num_decoder_blocks": (2, 1, 1, 1), "num_encoder_blocks": (1, 1, 1, 2),
     }),
 }
 SAMPLE = 23  # of a decoded picture, one value of so many is kept
@@ -108,9 +124,58 @@ def qwenimage():
         save(name, tensors)
 
 
+def add_pool(block):
+    """Gives an AutoencoderTinyBlock the branch that those of TAEF2 have at the lowest resolution, and
+    diffusers' class lacks: github.com/madebyollin/taesd, taesd.py, Block with use_midblock_gn."""
+    width = block.conv[0].in_channels
+    block.pool = torch.nn.Sequential(
+        torch.nn.Conv2d(width, 4 * width, 1, bias=False), torch.nn.GroupNorm(4, 4 * width), torch.nn.ReLU(),
+        torch.nn.Conv2d(4 * width, width, 1, bias=False))
+    plain = block.forward
+    block.forward = lambda x: plain(x + block.pool(x))
+
+
+def tiny():
+    for seed, (name, (height, width, patch, config)) in enumerate(TINY.items()):
+        torch.manual_seed(200 + seed)
+        model = diffusers.AutoencoderTiny(**config).eval()
+        folder = pathlib.Path(__file__).parent / name
+        if patch > 1:
+            is_block = lambda layer: hasattr(layer, "fuse")
+            first = model.config.num_decoder_blocks[0]
+            for block in [b for b in model.decoder.layers if is_block(b)][:first]:
+                add_pool(block)
+            last = model.config.num_encoder_blocks[-1]
+            for block in [b for b in model.encoder.layers if is_block(b)][-last:]:
+                add_pool(block)
+        with torch.no_grad():
+            for key, p in model.named_parameters():
+                if p.ndim == 4:  # keeps the residual stream at a magnitude of about 1
+                    p.normal_(0, 0.9 / math.sqrt(p[0].numel()))
+                else:
+                    p.add_(0.2 * torch.randn_like(p))
+            model.to(torch.bfloat16).save_pretrained(folder)
+            if patch > 1:
+                file = folder / "config.json"
+                keys = json.loads(file.read_text()) | {"use_midblock_gn": True, "patch_size": patch}
+                file.write_text(json.dumps(keys, indent=2) + "\n")
+            model.double()  # the same values
+            scaling, shift = model.config.scaling_factor, model.config.shift_factor
+            pack, unpack = (lambda x: x), (lambda x: x)
+            if patch > 1:
+                pack, unpack = Flux2KleinPipeline._patchify_latents, Flux2KleinPipeline._unpatchify_latents
+            encoded = model.encode(pattern(1, 3, height, width)).latents
+            scaled = pack((encoded - shift) * scaling)
+            unscaled = unpack(pattern(*scaled.shape)) / scaling + shift
+            decoded = model.decode(unscaled).sample
+            print(f"{name}: latents to {encoded.abs().max():.3g}, pixels to {decoded.abs().max():.3g}")
+        save(name, {"encoded": encoded, "scaled": scaled, "unscaled": unscaled, "decoded": decoded.flatten()[::SAMPLE]})
+
+
 def main():
     flux2()
     qwenimage()
+    tiny()
 
 
 if __name__ == "__main__":
