@@ -49,7 +49,8 @@ func (c *TinyConfig) Validate() error {
 	case c.ActFn != "relu":
 		return fmt.Errorf("act_fn %q, expected relu", c.ActFn)
 	case c.UpsampleFn != "nearest" || c.UpsamplingScalingFactor != 2:
-		return fmt.Errorf("upsample_fn %q and upsampling_scaling_factor %d, expected nearest and 2", c.UpsampleFn, c.UpsamplingScalingFactor)
+		return fmt.Errorf("upsample_fn %q and upsampling_scaling_factor %d, expected nearest and 2",
+			c.UpsampleFn, c.UpsamplingScalingFactor)
 	case c.LatentChannels < 1 || c.LatentChannels > nn.MaxDim:
 		return fmt.Errorf("latent_channels %d, expected 1 to %d", c.LatentChannels, nn.MaxDim)
 	case c.ScalingFactor == 0:
@@ -73,7 +74,8 @@ func (c *TinyConfig) Validate() error {
 func validTinyBlocks(side string, widths, blocks []int) error {
 	const most = 10 // levels
 	if len(widths) == 0 || len(widths) > most || len(blocks) != len(widths) {
-		return fmt.Errorf("%s_block_out_channels %v and num_%[1]s_blocks %v: expected as many of both, 1 to %d", side, widths, blocks, most)
+		return fmt.Errorf("%s_block_out_channels %v and num_%[1]s_blocks %v: expected as many of both, 1 to %d",
+			side, widths, blocks, most)
 	}
 	for _, w := range widths {
 		if w != widths[0] || w < 1 || w > nn.MaxDim {
@@ -293,10 +295,12 @@ func newTinyBlock(width int, pool bool) *tinyBlock {
 
 func (b *tinyBlock) Forward(x *mlx.Array) *mlx.Array {
 	in := b.pooled(x)
-	c := b.Conv
-	add := layerFunc(func(y *mlx.Array) *mlx.Array { return in.Add(c.TapImage(y, in)) })
-	y := chain(in, []nn.Layer{c.In, c.Act, c.Mid, c.Act, c.Out, add, b.Fuse}, nn.Layer.Forward)
-	return b.TapImage(y, x)
+	add := layerFunc(func(y *mlx.Array) *mlx.Array { return in.Add(y) })
+	return b.TapImage(chain(in, []nn.Layer{b.Conv, add, b.Fuse}, nn.Layer.Forward), x)
+}
+
+func (c *tinyConvs) Forward(x *mlx.Array) *mlx.Array {
+	return c.TapImage(chain(x, []nn.Layer{c.In, c.Act, c.Mid, c.Act, c.Out}, nn.Layer.Forward), x)
 }
 
 // pooled adds the branch with the norm, if there is one.
