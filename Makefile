@@ -44,6 +44,8 @@ lint: setup ## check gofmt, vet, staticcheck, the workflows and shell scripts
 docs-check: setup ## run the commands and programs of the documentation, and check its links
 	go run ./scripts/docscheck
 
+# the archive for macOS has MLX for more than one version of it
+dist: SETUP += $(if $(filter Darwin,$(shell uname -s)),--with-macos)
 dist: setup ## pack gomflux with its libraries into dist/
 	go run ./scripts/dist
 

@@ -4,12 +4,15 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"os"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strings"
 	"sync"
 
+	"github.com/gomflux/gomflux/internal/macos"
 	"github.com/gomflux/gomflux/mlx/internal/mlxc"
 )
 
@@ -42,38 +45,80 @@ func Open() (Library, error) {
 
 func openLibrary() (Library, error) {
 	setDefaults()
-	var lib Library
-	var tried []string
-	for _, dir := range libraryFolders() {
-		path := filepath.Join(dir, libName("mlxc"))
-		if _, err := os.Stat(path); err != nil {
-			if !errors.Is(err, fs.ErrNotExist) {
-				path += ": " + err.Error()
-			}
-			tried = append(tried, path)
-			continue
-		}
-		lib.MLXC = path
-		// open libmlx first, from the same folder, so that libmlxc uses this one (which may
-		// be a CUDA build) whatever its own search path is
-		for _, path := range []string{filepath.Join(dir, libName("mlx")), filepath.Join(dir, "mlx", "lib", libName("mlx"))} {
-			if lib.MLX == "" && exists(path) {
-				lib.MLX = path
-			}
-		}
-		lib.BLAS = openBLAS(dir)
-		if lib.MLX != "" {
-			if err := mlxc.OpenGlobal(lib.MLX); err != nil {
-				return lib, openError(lib.MLX, err)
-			}
-		}
-		if err := mlxc.Open(lib.MLXC); err != nil {
-			return lib, openError(lib.MLXC, err)
-		}
-		return lib, nil
+	lib, tried := findLibrary(libraryFolders(), macos.System())
+	if lib.MLXC == "" {
+		return lib, fmt.Errorf("mlx: library %s not found; run make setup, or set %s to the folder that holds it; tried:\n\t%s",
+			libName("mlxc"), EnvLibrary, strings.Join(tried, "\n\t"))
 	}
-	return lib, fmt.Errorf("mlx: library %s not found; run make setup, or set %s to the folder that holds it; tried:\n\t%s",
-		libName("mlxc"), EnvLibrary, strings.Join(tried, "\n\t"))
+	lib.BLAS = openBLAS(filepath.Dir(lib.MLXC))
+	if lib.MLX != "" && opensFirst(runtime.GOOS, lib) {
+		if err := mlxc.OpenGlobal(lib.MLX); err != nil {
+			return lib, openError(lib.MLX, err)
+		}
+	}
+	if err := mlxc.Open(lib.MLXC); err != nil {
+		return lib, openError(lib.MLXC, err)
+	}
+	return lib, nil
+}
+
+// findLibrary finds libmlxc, and the libmlx that belongs to it, in the first of the folders
+// that has it. If a folder also has builds for newer versions of macOS, the newest that runs
+// on this system is taken. Paths without a library are listed in tried.
+func findLibrary(folders []string, system macos.Version) (lib Library, tried []string) {
+	for _, folder := range folders {
+		for _, dir := range append(macOSFolders(folder, system), folder) {
+			path := filepath.Join(dir, libName("mlxc"))
+			if _, err := os.Stat(path); err != nil {
+				if !errors.Is(err, fs.ErrNotExist) {
+					path += ": " + err.Error()
+				}
+				tried = append(tried, path)
+				continue
+			}
+			lib.MLXC = path
+			for _, path := range []string{filepath.Join(dir, libName("mlx")), filepath.Join(dir, "mlx", "lib", libName("mlx"))} {
+				if lib.MLX == "" && exists(path) {
+					lib.MLX = path
+				}
+			}
+			return lib, tried
+		}
+	}
+	return lib, tried
+}
+
+// macOSFolder is the start of the name of a folder with a build of MLX for newer versions of
+// macOS; the rest is the oldest version on which it runs, as in macos26.2.
+const macOSFolder = "macos"
+
+// macOSFolders lists the folders in dir with builds for newer versions of macOS that run on
+// this system, the newest first.
+func macOSFolders(dir string, system macos.Version) []string {
+	if system == (macos.Version{}) {
+		return nil
+	}
+	paths, _ := filepath.Glob(filepath.Join(quoteGlob(dir), macOSFolder+"*")) // the pattern is valid
+	minimum := map[string]macos.Version{}
+	for _, path := range paths {
+		v, err := macos.Parse(strings.TrimPrefix(filepath.Base(path), macOSFolder))
+		if err == nil && v.Compare(system) <= 0 {
+			minimum[path] = v
+		}
+	}
+	return slices.SortedFunc(maps.Keys(minimum), func(a, b string) int { return minimum[b].Compare(minimum[a]) })
+}
+
+// quoteGlob quotes the characters of a path that have a meaning in a pattern.
+func quoteGlob(path string) string {
+	return strings.NewReplacer(`\`, `\\`, "*", `\*`, "?", `\?`, "[", `\[`).Replace(path)
+}
+
+// opensFirst reports whether libmlx is to be opened before libmlxc, so that libmlxc uses this
+// one (which may be a CUDA build) whatever its own search path is. On macOS the libmlx of a
+// wheel has no search path of its own: only libmlxc's leads it to the libraries beside it.
+func opensFirst(system string, lib Library) bool {
+	return system != "darwin" || filepath.Dir(lib.MLX) == filepath.Dir(lib.MLXC)
 }
 
 func openError(path string, err error) error {

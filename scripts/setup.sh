@@ -4,7 +4,7 @@ set -euo pipefail
 
 usage() {
   cat <<'EOF'
-usage: scripts/setup.sh [--backend cuda13 [--with-nvidia]]
+usage: scripts/setup.sh [--backend cuda13 [--with-nvidia]] [--with-macos] [--list]
 
 Fetches MLX, builds its C API (mlx-c) and the tokenizer library, and leaves
   .setup/lib/libmlxc.so (.dylib)  the C API; it finds MLX in mlx/ beside it
@@ -18,6 +18,9 @@ Steps that are done are skipped. Versions and checksums: scripts/setup/.
                     scripts/setup/cuda13.txt (cuBLAS, cuDNN, NCCL, ...; some
                     gigabytes). Without, the system's loader must find them,
                     for example through LD_LIBRARY_PATH.
+  --with-macos      also unpack MLX for macOS 15 and for 26.2 into .setup/macos,
+                    from which make dist makes the archive for all Macs
+  --list            print the wheels of MLX that set-up uses here, and end
 EOF
 }
 
@@ -42,11 +45,15 @@ have() { command -v "$1" >/dev/null 2>&1; }
 
 backend=
 with_nvidia=
+with_macos=
+list=
 while [ $# -gt 0 ]; do
   case $1 in
     --backend) [ $# -ge 2 ] || die "--backend needs a value: cuda13"; backend=$2; shift ;;
     --backend=*) backend=${1#*=} ;;
     --with-nvidia) with_nvidia=yes ;;
+    --with-macos) with_macos=yes ;;
+    --list) list=yes ;;
     -h | --help) usage; exit ;;
     *) usage >&2; die "unknown argument: $1" ;;
   esac
@@ -71,10 +78,12 @@ case $(uname -s)-$(uname -m) in
     wheel=mlx-metal
     lib=dylib
     macos=$(sw_vers -productVersion)
-    case ${macos%%.*} in
-      14 | 15) platform=macosx_${macos%%.*}_0_arm64 ;;
-      [0-9] | 1[0-3]) die "MLX needs macOS 14 or newer, this is $macos" ;;
-      1[6-9] | 2[0-5]) platform=macosx_15_0_arm64 ;;
+    # The wheel for macOS 26 has the kernels for the M5's neural accelerators,
+    # and its libraries open on 26.2 and newer only.
+    case $macos in
+      14 | 14.*) platform=macosx_14_0_arm64 ;;
+      [0-9] | [0-9].* | 1[0-3] | 1[0-3].*) die "MLX needs macOS 14 or newer, this is $macos" ;;
+      1[5-9] | 1[5-9].* | 2[0-5] | 2[0-5].* | 26 | 26.[01] | 26.[01].*) platform=macosx_15_0_arm64 ;;
       *) platform=macosx_26_0_arm64 ;;
     esac
     ;;
@@ -86,8 +95,8 @@ if [ "$backend" = metal ] && [ $lib = so ]; then die "Metal is for macOS only"; 
 
 # A step that is done leaves a stamp that says what it was made from.
 files_sum() { cat "$@" | cksum | cut -d' ' -f1; }
-wheel_sum() { # distribution: the pinned sha256 of its wheel for this platform
-  local name=SHA256_$1_$platform
+wheel_sum() { # distribution [platform]: the pinned sha256 of its wheel
+  local name=SHA256_$1_${2:-$platform}
   name=${name//-/_}
   echo "${!name}"
 }
@@ -104,6 +113,12 @@ stamp() { # the parts are in place: say so, in one move
 mlx_key="$wheel $MLX_VERSION $platform $(wheel_sum $wheel)"
 mlxc_key="mlx-c $(files_sum $here/mlxc/{CMakeLists.txt,Cargo.lock,Cargo.toml,cuda_kernel.cpp,cuda_kernel.h,format.h}) for $mlx_key"
 tokenizers_key="tokenizers $TOKENIZERS_VERSION $TOKENIZERS_SUM $(uname -sm)"
+macos_platforms="macosx_15_0_arm64 macosx_26_0_arm64"
+macos_key=
+if [ -n "$with_macos" ]; then
+  macos_key="mlx-metal $MLX_VERSION"
+  for p in $macos_platforms; do macos_key="$macos_key $p $(wheel_sum mlx-metal "$p")"; done
+fi
 cuda_key=
 nvidia_key=
 if [ "$backend" = cuda13 ]; then
@@ -115,6 +130,7 @@ mlx_done() { is_done mlx "$mlx_key" lib/mlx; }
 mlxc_done() { is_done mlxc "$mlxc_key" lib/libmlxc.$lib; }
 tokenizers_done() { is_done tokenizers "$tokenizers_key" lib/libtokenizers.a; }
 cuda13_done() { [ -z "$cuda_key" ] || is_done cuda13 "$cuda_key" cuda13/lib/mlx; }
+macos_done() { [ -z "$macos_key" ] || is_done macos "$macos_key" macos; }
 nvidia_done() { [ -z "$nvidia_key" ] || is_done nvidia "$nvidia_key" cuda13/lib/nvidia; }
 
 # What must be on the machine before the steps.
@@ -210,14 +226,14 @@ check_machine() {
 
 # The steps. Each works below .setup/build and moves its results into place.
 
-fetch_wheel() { # distribution folder: unpacks the pinned wheel
-  local dir=$build/wheel
+fetch_wheel() { # distribution folder [platform]: unpacks the pinned wheel
+  local dir=$build/wheel target=${3:-$platform}
   rm -rf "$dir" "$2"
   mkdir -p "$dir"
-  echo "$1==$MLX_VERSION --hash=sha256:$(wheel_sum "$1")" >"$dir/requirements.txt"
-  say "fetching $1 $MLX_VERSION for $platform"
+  echo "$1==$MLX_VERSION --hash=sha256:$(wheel_sum "$1" "$target")" >"$dir/requirements.txt"
+  say "fetching $1 $MLX_VERSION for $target"
   logged "$dir/log" python3 -m pip --disable-pip-version-check download --no-deps --only-binary=:all: \
-    --platform "$platform" --require-hashes -r "$dir/requirements.txt" -d "$dir"
+    --platform "$target" --require-hashes -r "$dir/requirements.txt" -d "$dir"
   python3 -m zipfile -e "$dir"/*.whl "$2"
 }
 
@@ -312,6 +328,18 @@ install_cuda13() {
   stamp cuda13 "$cuda_key"
 }
 
+install_macos() { # a folder for each, named after its platform
+  local p
+  undo macos
+  rm -rf "$setup/macos"
+  mkdir -p "$setup/macos"
+  for p in $macos_platforms; do
+    fetch_wheel mlx-metal "$build/$p" "$p"
+    mv "$build/$p" "$setup/macos/$p"
+  done
+  stamp macos "$macos_key"
+}
+
 install_nvidia() { # libmlx looks for these in ../../nvidia, as in a Python environment
   local dir wheel
   dir=$(build_dir nvidia "$nvidia_key")
@@ -328,6 +356,13 @@ install_nvidia() { # libmlx looks for these in ../../nvidia, as in a Python envi
   mv "$dir/unpacked/nvidia" "$setup/cuda13/lib/nvidia"
   stamp nvidia "$nvidia_key"
 }
+
+if [ -n "$list" ]; then
+  echo "$wheel $MLX_VERSION $platform"
+  if [ -n "$cuda_key" ]; then echo "mlx-cuda-13 $MLX_VERSION $platform"; fi
+  if [ -n "$macos_key" ]; then for p in $macos_platforms; do echo "mlx-metal $MLX_VERSION $p"; done; fi
+  exit
+fi
 
 # One set-up at a time in a tree.
 lock=$setup/lock
@@ -347,7 +382,7 @@ take_lock() {
   trap 'rm -f "$lock"' EXIT
 }
 
-if mlx_done && mlxc_done && tokenizers_done && cuda13_done && nvidia_done; then exit; fi
+if mlx_done && mlxc_done && tokenizers_done && cuda13_done && nvidia_done && macos_done; then exit; fi
 take_lock
 check_machine
 mlx_done || install_mlx
@@ -355,5 +390,6 @@ mlxc_done || install_mlxc
 tokenizers_done || install_tokenizers
 cuda13_done || install_cuda13
 nvidia_done || install_nvidia
+macos_done || install_macos
 rm -rf "$build"
 say "done: .setup is ready${cuda_key:+; for CUDA set GOMFLUX_MLX=$setup/cuda13/lib}"

@@ -27,7 +27,9 @@ environment variables that matter. It prints what it finds, and how to get what
 is missing. Only configs and headers of models are checked; no model is loaded.
 
 On a GPU, custom kernels do the work of several of MLX's operations. Doctor
-compares each with these operations, and lists those that are used.
+compares each with these operations, and lists those that are used. On a Mac
+with an M5 or newer doctor also checks that MLX uses the GPU's neural
+accelerators.
 
 With --warm doctor also generates a small image with the built-in model. MLX
 compiles some of its kernels for a GPU when they are first used, and stores them
@@ -48,9 +50,11 @@ With --json doctor prints one object:
                           standard, name, architecture, memory_bytes, dtype,
                           dtype_reason: why it is the default, absent for
                           bfloat16);
-                          and kernels (list of name, used, problem; problem
-                          without a GPU); null if MLX is unusable, for the
-                          reason in problem
+                          kernels (list of name, used, problem; problem without
+                          a GPU); on a Mac macos (version, library_minimum: the
+                          oldest macOS for this MLX, neural_accelerators: used,
+                          unused, unknown, or none in this GPU); null if MLX is
+                          unusable, for the reason in problem
   warm_seconds            how long --warm took
   advice                  what to do, an array of texts
 ` + exitStatus
@@ -126,8 +130,10 @@ type mlxInfo struct {
 	BLAS    string       `json:"blas,omitempty"`
 	Devices []deviceInfo `json:"devices"`
 	Kernels kernelsInfo  `json:"kernels"`
+	MacOS   *macOSInfo   `json:"macos,omitempty"`
 
-	free uint64 // main memory, 0 if unknown
+	free   uint64 // main memory, 0 if unknown
+	advice string // about the system's version, or ""
 }
 
 type deviceInfo struct {
@@ -170,6 +176,9 @@ func diagnose(ctx context.Context, terminal io.Writer) (*diagnosis, error) {
 	if slowBLAS(lib) {
 		advise("%s", blasHint)
 	}
+	if d.MLX.advice != "" {
+		advise("%s", d.MLX.advice)
+	}
 	return d, nil
 }
 
@@ -210,6 +219,7 @@ func describeMLX(ctx context.Context, lib mlx.Library) (*mlxInfo, error) {
 			m.Devices = append(m.Devices, describeDevice(d))
 		}
 		m.Kernels = describeKernels()
+		m.MacOS, m.advice = macOSFactsOf(lib).describe()
 		return nil
 	})
 	if err != nil {
@@ -346,6 +356,7 @@ func (m *mlxInfo) lines(line ui.Field) {
 	for _, device := range m.Devices {
 		line("device", "%s", device.text())
 	}
+	m.MacOS.lines(line)
 	m.Kernels.lines(line)
 }
 

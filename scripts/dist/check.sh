@@ -30,7 +30,7 @@ done
 ln -s "$here/gomflux" gomflux
 env -i ./gomflux doctor >doctor.txt || fail "gomflux doctor failed"
 cat doctor.txt
-grep "^mlx-c .*$here/lib/libmlxc" doctor.txt >/dev/null || fail "it does not use the library of the archive"
+grep "^mlx-c .*$here/lib/\(macos[0-9.]*/\)\{0,1\}libmlxc" doctor.txt >/dev/null || fail "it does not use the library of the archive"
 if [ "$(uname -s)" = Linux ]; then
   grep "^blas .*$here/lib/libopenblas" doctor.txt >/dev/null || fail "it does not use the OpenBLAS of the archive"
 fi

@@ -1,6 +1,7 @@
 // Command dist packs gomflux with the libraries that it opens into
 // dist/gomflux-VERSION-OS-ARCH.tar.gz, for machines without a development
-// environment. Run it in the root of a checkout after make setup.
+// environment. Run it in the root of a checkout after make setup; for an archive for macOS
+// after scripts/setup.sh --with-macos, as make dist does.
 package main
 
 import (
@@ -29,12 +30,17 @@ func main() {
 	log.SetFlags(0)
 	log.SetPrefix("dist: ")
 	out := flag.String("o", "dist", "the `folder` to write to")
+	libraries := flag.Bool("mac-libraries", false, "pack only MLX's libraries of an archive for macOS, on any system, and list them")
 	flag.Parse()
-	path, err := dist(*out)
+	make := dist
+	if *libraries {
+		make = macLibraries
+	}
+	result, err := make(*out)
 	if err != nil {
 		log.Fatal(err)
 	}
-	fmt.Println(path)
+	fmt.Println(result)
 }
 
 func dist(out string) (string, error) {
@@ -101,15 +107,14 @@ func parseVersion(text string) (string, error) {
 	return fields[1], nil
 }
 
-// copyLibraries creates lib/ with the structure of .setup/lib. The libraries find
+// copyLibraries creates lib/ with the structure of .setup/lib, on macOS with two of them. The libraries find
 // each other by relative paths, so they need no changes, and on macOS their
 // signatures stay valid.
 func copyLibraries(stage string) error {
-	patterns := []string{"libmlxc.so", "mlx/lib/*", "mlx_*.libs/*"}
 	if runtime.GOOS == "darwin" {
-		patterns = []string{"libmlxc.dylib", "mlx/lib/*"} // libmlx and mlx.metallib
+		return copyMacLibraries(filepath.Join(stage, "lib"), setupMacOS, filepath.Join(setupLib, "libmlxc.dylib"))
 	}
-	for _, pattern := range patterns {
+	for _, pattern := range []string{"libmlxc.so", "mlx/lib/*", "mlx_*.libs/*"} {
 		paths, err := filepath.Glob(filepath.Join(setupLib, pattern))
 		if err != nil {
 			return err
@@ -204,6 +209,11 @@ func writeReadme(stage, version string) error {
 		return err
 	}
 	v := map[string]any{"Version": version, "Mac": runtime.GOOS == "darwin"}
+	if runtime.GOOS == "darwin" {
+		if v["MacOS"], err = macRequires(stage); err != nil {
+			return err
+		}
+	}
 	for _, kind := range []string{"GLIBC", "GLIBCXX"} {
 		if v[kind], err = needs(stage, kind); err != nil {
 			return err

@@ -1,0 +1,94 @@
+package mlx
+
+import (
+	"os"
+	"path/filepath"
+	"slices"
+	"testing"
+
+	"github.com/gomflux/gomflux/internal/macos"
+)
+
+// TestFindLibrary checks which library is taken on a version of macOS. A line of have is a
+// folder with libmlxc and its libmlx.
+func TestFindLibrary(t *testing.T) {
+	both := []string{"lib", "lib/macos26.2"}
+	for _, c := range []struct {
+		name    string
+		have    []string
+		folders []string
+		system  macos.Version
+		want    string
+	}{
+		{"not macOS", both, []string{"lib"}, macos.Version{}, "lib"},
+		{"older", both, []string{"lib"}, macos.Version{Major: 15, Minor: 7}, "lib"},
+		{"same major version", both, []string{"lib"}, macos.Version{Major: 26, Minor: 1}, "lib"},
+		{"the same", both, []string{"lib"}, macos.Version{Major: 26, Minor: 2}, "lib/macos26.2"},
+		{"newer", both, []string{"lib"}, macos.Version{Major: 27}, "lib/macos26.2"},
+		{"the newest that runs", []string{"lib", "lib/macos26.2", "lib/macos26.10", "lib/macos28"}, []string{"lib"},
+			macos.Version{Major: 27, Minor: 3}, "lib/macos26.10"},
+		{"an empty folder for it", []string{"lib", "lib/macos26.2/other"}, []string{"lib"}, macos.Version{Major: 26, Minor: 4}, "lib"},
+		{"only the newer one, too new", []string{"lib/macos26.2"}, []string{"lib"}, macos.Version{Major: 15}, ""},
+		{"other names", []string{"lib", "lib/macosX", "lib/macos"}, []string{"lib"}, macos.Version{Major: 26, Minor: 4}, "lib"},
+		{"the first folder wins", []string{"a", "b/macos26.2"}, []string{"none", "a", "b"}, macos.Version{Major: 26, Minor: 4}, "a"},
+		{"a folder named directly", both, []string{"lib/macos26.2"}, macos.Version{Major: 15}, "lib/macos26.2"},
+		{"a name with pattern's characters", []string{"l[i]*b", "l[i]*b/macos26.2"}, []string{"l[i]*b"},
+			macos.Version{Major: 26, Minor: 2}, "l[i]*b/macos26.2"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			root := t.TempDir()
+			for _, dir := range c.have {
+				for _, name := range []string{libName("mlxc"), "mlx/lib/" + libName("mlx")} {
+					path := filepath.Join(root, dir, name)
+					if err := os.MkdirAll(filepath.Dir(path), 0o777); err != nil {
+						t.Fatal(err)
+					}
+					if err := os.WriteFile(path, nil, 0o666); err != nil {
+						t.Fatal(err)
+					}
+				}
+			}
+			var folders []string
+			for _, dir := range c.folders {
+				folders = append(folders, filepath.Join(root, dir))
+			}
+			var want Library
+			if c.want != "" {
+				want.MLXC = filepath.Join(root, c.want, libName("mlxc"))
+				want.MLX = filepath.Join(root, c.want, "mlx", "lib", libName("mlx"))
+			}
+			got, tried := findLibrary(folders, c.system)
+			if got != want {
+				t.Errorf("%+v, expected %+v; tried %v", got, want, tried)
+			}
+			if slices.Contains(tried, got.MLXC) || got.MLXC == "" && len(tried) == 0 {
+				t.Errorf("tried %v for %v", tried, got)
+			}
+		})
+	}
+}
+
+func TestOpensFirst(t *testing.T) {
+	for _, c := range []struct {
+		system, mlx string
+		want        bool
+	}{
+		{"linux", "/lib/mlx/lib/libmlx.so", true}, {"linux", "/lib/libmlx.so", true},
+		{"darwin", "/lib/mlx/lib/libmlx.dylib", false}, {"darwin", "/lib/libmlx.dylib", true},
+	} {
+		if got := opensFirst(c.system, Library{MLXC: "/lib/libmlxc.dylib", MLX: c.mlx}); got != c.want {
+			t.Errorf("%s, %s: %v, expected %v", c.system, c.mlx, got, c.want)
+		}
+	}
+}
+
+func TestHasNeuralAccelerators(t *testing.T) {
+	for architecture, want := range map[string]bool{
+		"applegpu_g13g": false, "applegpu_g16s": false, "applegpu_g17g": true, "applegpu_g17s": true, "applegpu_g17p": false,
+		"applegpu_g18p": true, "applegpu_g20d": true, "applegpu_g": false, "applegpu_gxs": false, "sm_90": false, "arm64": false, "": false,
+	} {
+		if got := (DeviceInfo{Device: GPU, Architecture: architecture}).HasNeuralAccelerators(); got != want {
+			t.Errorf("%q: %v, expected %v", architecture, got, want)
+		}
+	}
+}
