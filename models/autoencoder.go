@@ -6,6 +6,7 @@ import (
 	"github.com/gomflux/gomflux/internal/pixels"
 	"github.com/gomflux/gomflux/mlx"
 	"github.com/gomflux/gomflux/mlx/hooks"
+	"github.com/gomflux/gomflux/mlx/nn"
 	"github.com/gomflux/gomflux/models/component"
 	"github.com/gomflux/gomflux/models/errs"
 	"github.com/gomflux/gomflux/picture"
@@ -96,6 +97,14 @@ func (a *Autoencoder) Encode(img image.Image) (Latents, error) {
 // encodeImage is Encode with an array [C, h, w], float32, as its result, which passes the hook
 // under a name.
 func (a *Autoencoder) encodeImage(img *image.RGBA, name string) *mlx.Array {
+	latents := a.encodeOnce(img, name)
+	if a.mayOverflow() && !latents.AllFinite() {
+		a.inFloat32(func() { latents = a.encodeOnce(img, name) })
+	}
+	return latents
+}
+
+func (a *Autoencoder) encodeOnce(img *image.RGBA, name string) *mlx.Array {
 	return mlx.Scope(func() *mlx.Array {
 		size := img.Bounds().Size()
 		a.setBudget(size.Y, size.X, mlx.FreeMemory(a.device), a.vae.EncodeMemory)
@@ -142,10 +151,36 @@ func (a *Autoencoder) decodeWith(unscale func(*mlx.Array) *mlx.Array, latents *m
 	return a.decode(func() *mlx.Array { return unscale(latents.AsType(a.dtype)).ExpandDims(0) })
 }
 
-// decode returns the image for the decoder's input [1, C, h, w]. Values that are not finite are an
-// error, because they would become black or white pixels.
+// mayOverflow reports whether values that are not finite may be finite in float32. A hook must see
+// a run once only, so with a hook they are an error.
+func (a *Autoencoder) mayOverflow() bool {
+	return nn.WideDtype(a.dtype) != a.dtype && !a.points.Active()
+}
+
+// inFloat32 calls f while the autoencoder computes in float32.
+func (a *Autoencoder) inFloat32(f func()) {
+	dtype := a.dtype
+	a.dtype = mlx.Float32
+	defer func() { a.dtype = dtype }()
+	f()
+}
+
+// decode returns the image for the decoder's input [1, C, h, w] in the autoencoder's dtype. Values
+// that are not finite are an error, because they would become black or white pixels. If they are
+// beyond the range of float16, the image is decoded again in float32.
 func (a *Autoencoder) decode(in func() *mlx.Array) (*image.RGBA, error) {
-	var img *image.RGBA
+	img := a.decodeOnce(in)
+	if img == nil && a.mayOverflow() {
+		a.inFloat32(func() { img = a.decodeOnce(in) })
+	}
+	if img == nil {
+		return nil, a.notFinite("pixels")
+	}
+	return img, nil
+}
+
+// decodeOnce returns nil for values that are not finite.
+func (a *Autoencoder) decodeOnce(in func() *mlx.Array) (img *image.RGBA) {
 	mlx.WithScope(func() {
 		z := a.points.Value("vae.decode.in", in())
 		unit := a.vae.Unscaled(1, 1) // of the decoder's input for one position of latents
@@ -163,10 +198,7 @@ func (a *Autoencoder) decode(in func() *mlx.Array) (*image.RGBA, error) {
 		opaque := rgb.Pad([]int{0, 0, 0}, []int{0, 0, 1}, 255)
 		img = &image.RGBA{Pix: opaque.Uint8s(), Stride: 4 * w, Rect: image.Rect(0, 0, w, h)}
 	})
-	if img == nil {
-		return nil, a.notFinite("pixels")
-	}
-	return img, nil
+	return img
 }
 
 // notFinite returns the error for results of the autoencoder that are not finite.

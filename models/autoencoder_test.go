@@ -19,6 +19,7 @@ import (
 	"github.com/gomflux/gomflux/internal/mlxtest"
 	"github.com/gomflux/gomflux/mlx"
 	"github.com/gomflux/gomflux/mlx/hooks"
+	"github.com/gomflux/gomflux/mlx/nn"
 	"github.com/gomflux/gomflux/picture"
 )
 
@@ -152,6 +153,68 @@ func loadAutoencoder(t *testing.T, folder string) *Autoencoder {
 		t.Fatal(err)
 	}
 	return a
+}
+
+// TestAutoencoderOverflow checks that values beyond the range of float16 are computed again in
+// float32, and that they are an error for a hook, which sees a run once.
+func TestAutoencoderOverflow(t *testing.T) {
+	from, err := picture.ReadFile("testdata/zimage-ordinary/encode/picture.png")
+	if err != nil {
+		t.Fatal(err)
+	}
+	mlxtest.Do(t, func() {
+		a := loadAutoencoder(t, ordinary)
+		for _, p := range nn.Parameters(a.component.Model) {
+			if strings.Contains(p.Name, "conv_in.weight") {
+				p.Array = p.AsType(mlx.Float32).Times(1e6)
+			}
+		}
+		run := func(dtype mlx.Dtype) (Latents, *image.RGBA, error) {
+			a.dtype = dtype
+			l, err := a.Encode(from.Image)
+			if err != nil {
+				return l, nil, err
+			}
+			img, err := a.Decode(l)
+			if a.dtype != dtype {
+				t.Errorf("computes in %v then, expected %v", a.dtype, dtype)
+			}
+			return l, img, err
+		}
+		l, img, err := run(mlx.Float32)
+		if err != nil {
+			t.Fatal(err)
+		}
+		again, same, err := run(mlx.Float16)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !slices.Equal(again.Data, l.Data) || !slices.Equal(same.Pix, img.Pix) {
+			t.Error("found others than in float32")
+		}
+
+		overflowed := errors.AsType[*NotFiniteError]
+		calls := 0
+		a.points.Func = func(tap hooks.Tap) (*mlx.Array, error) {
+			if tap.Name == "vae.decode.out" {
+				calls++
+			}
+			return nil, nil
+		}
+		_, err = a.decodeWith(a.vae.Unscale, mlx.FromFloat32(l.Data, l.Shape...))
+		if _, ok := overflowed(err); !ok || calls != 1 {
+			t.Errorf("with a hook: %v after %d calls", err, calls)
+		}
+		a.points.Func = nil
+		for _, p := range nn.Parameters(a.component.Model) {
+			p.Array = p.Times(math.NaN())
+		}
+		if _, err = a.Decode(l); err == nil {
+			t.Error("decoded NaN")
+		} else if _, ok := overflowed(err); !ok {
+			t.Error(err)
+		}
+	})
 }
 
 func TestLoadAutoencoderErrors(t *testing.T) {

@@ -61,7 +61,7 @@ func TestNotFinite(t *testing.T) {
 			text + ": tensor model.layers.0.mlp.up_proj.weight: has 1 NaN"}},
 		"too large for float16": {file: first, change: set(1e6, "layers.1.attention.to_q.weight"), half: true, want: []string{
 			first + ": tensor layers.1.attention.to_q.weight: is finite in the file but not as float16 in memory",
-			"float16 ends at 65504: bfloat16 and float32 do not"}},
+			"float16 ends at 65504: try --dtype bfloat16 or float32"}},
 		"computed": {hook: "noise_pred", want: []string{"the model computed latents that are NaN or infinite, although " +
 			"all its weights are finite", "--check-finite names"}},
 		"decoded": {hook: "vae.decode.out", half: true, want: []string{"the model computed pixels that are NaN or infinite",

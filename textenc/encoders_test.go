@@ -374,6 +374,33 @@ func TestT5Float16(t *testing.T) {
 	})
 }
 
+// TestQwen3Float16 checks that in float16 the hidden states of Qwen3 may be beyond its range.
+func TestQwen3Float16(t *testing.T) {
+	mlxtest.Do(t, func() {
+		const folder = "qwen3-published"
+		g := readGolden(t, folder+"/golden.safetensors")
+		forward := func(dtype mlx.Dtype, gain float64) *mlx.Array {
+			m := openQwen3(t, folder, how{dtype: dtype}, g)
+			for _, l := range []*nn.Linear{m.Layers[0].MLP.GateProj, m.Layers[0].MLP.UpProj} {
+				l.Weight.Array = l.Weight.Times(gain)
+			}
+			return m.ForwardPadded(g.ids(), g.valid())
+		}
+		for _, gain := range []float64{1, 3000} {
+			want, got := forward(mlx.Float32, gain), forward(mlx.Float16, gain)
+			largest := want.Abs().Reshape(-1).Max(0).Floats()[0]
+			d := off(t, "float16", got, want)
+			t.Logf("float16 is off by %.2g where values reach %.2g", d, largest)
+			if got.Dtype() != mlx.Float32 || !(d <= 2e-2) {
+				t.Errorf("%v is off by %.2g", got, d)
+			}
+			if gain > 1 && !(largest >= 1e6) {
+				t.Errorf("values reach only %.2g", largest)
+			}
+		}
+	})
+}
+
 func TestBadIDs(t *testing.T) {
 	var clip *textenc.CLIPText
 	var t5 *textenc.T5Encoder

@@ -136,7 +136,8 @@ func (m *Qwen3) Unused() []string {
 }
 
 // Forward returns the hidden states of ids, concatenated on the last axis:
-// [1, len(ids), hidden_size·len(HiddenStates)].
+// [1, len(ids), hidden_size·len(HiddenStates)]. In float16 they are float32, as the residual
+// stream.
 func (m *Qwen3) Forward(ids []int32) *mlx.Array { return m.ForwardPadded(ids, len(ids)) }
 
 // ForwardPadded is Forward with padding after the first valid ids, at least one. No token
@@ -150,12 +151,12 @@ func (m *Qwen3) ForwardPadded(ids []int32, valid int) *mlx.Array {
 		positions[i] = []int{i}
 	}
 	rope := nn.NewRope(positions, []int{m.Config.HeadDim}, m.Config.ropeTheta())
-	x := m.EmbedTokens.Forward(ids, m.Dtype)
+	x := nn.WidenFP16(m.EmbedTokens.Forward(ids, m.Dtype))
 	states := map[int]*mlx.Array{}
 	done := 0
 	for _, i := range slices.Sorted(slices.Values(m.HiddenStates)) {
 		for _, l := range mlx.Layers(m.Layers[done:i], &x) {
-			x = l.Forward(x, rope, valid)
+			x = l.Forward(x, rope, valid, m.Dtype)
 		}
 		states[i], done = x, i
 	}
@@ -199,9 +200,9 @@ func newQwen3Layer(c Qwen3Config) *qwen3Layer {
 	}
 }
 
-func (l *qwen3Layer) Forward(x *mlx.Array, rope nn.Rope, valid int) *mlx.Array {
-	y := x.Add(l.SelfAttn.Forward(l.InputLayerNorm.Forward(x), rope, valid))
-	y = y.Add(l.MLP.Forward(l.PostAttentionLayerNorm.Forward(y)))
+func (l *qwen3Layer) Forward(x *mlx.Array, rope nn.Rope, valid int, dtype mlx.Dtype) *mlx.Array {
+	y := x.Add(l.SelfAttn.Forward(l.InputLayerNorm.Forward(x).AsType(dtype), rope, valid))
+	y = y.Add(l.MLP.Forward(l.PostAttentionLayerNorm.Forward(y).AsType(dtype)))
 	return l.Tap(y, x)
 }
 
@@ -225,7 +226,7 @@ func (a *qwen3Attention) Forward(x *mlx.Array, rope nn.Rope, valid int) *mlx.Arr
 	k := a.KNorm.Forward(nn.SplitHeads(a.KProj.Forward(x), a.kvHeads)).Transpose(0, 2, 1, 3)
 	v := nn.Heads(a.VProj.Forward(x), a.kvHeads)
 	y := a.Attend(nn.AttentionOptions{Rotate: rope.HalfSplit, Causal: true, Valid: valid}, q, k, v)
-	return a.Tap(a.OProj.Forward(nn.MergeHeads(y)), x)
+	return a.Tap(a.OProj.ForwardWide(nn.MergeHeads(y), x.Dtype()), x)
 }
 
 // qwen3MLP is Qwen3MLP: down(silu(gate x)·up x).
@@ -238,5 +239,6 @@ type qwen3MLP struct {
 }
 
 func (m *qwen3MLP) Forward(x *mlx.Array) *mlx.Array {
-	return m.Tap(m.DownProj.Forward(m.ActFn.Forward(m.GateProj.Forward(x)).Mul(m.UpProj.Forward(x))), x)
+	y := nn.WidenFP16(m.ActFn.Forward(m.GateProj.Forward(x))).Mul(nn.WidenFP16(m.UpProj.Forward(x)))
+	return m.Tap(m.DownProj.ForwardWide(y, x.Dtype()), x)
 }

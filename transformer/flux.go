@@ -132,7 +132,8 @@ func (m *Flux) Guidance(scale float32) *mlx.Array {
 // guidance_embeds), text are prompt embeddings [B, T, joint_attention_dim], pooled are
 // pooled embeddings [B, pooled_projection_dim], and references are the packed latents
 // of reference images [B, R, in_channels], or nil. Text, pooled and references may
-// have a batch of 1 for all latents. It computes in the dtype of the latents.
+// have a batch of 1 for all latents. It computes in the dtype of the latents, in float16
+// with float32 residual streams, which diffusers clips instead.
 func (m *Flux) Forward(latents, timestep, guidance, text, pooled, references *mlx.Array, s *FluxSequence) *mlx.Array {
 	dtype := latents.Dtype()
 	tokens, text, pooled := Pack(latents), text.AsType(dtype), pooled.AsType(dtype)
@@ -145,6 +146,7 @@ func (m *Flux) Forward(latents, timestep, guidance, text, pooled, references *ml
 	c := toBatch(m.ContextEmbedder.Forward(text), x.Dim(0))
 	j := newFluxJoint(&m.Module, m.PosEmbed.Forward(s.rope, s.positions))
 
+	c, x = nn.WidenFP16(c), nn.WidenFP16(x)
 	for _, b := range mlx.Layers(m.TransformerBlocks, &c, &x) {
 		c, x = b.Forward(c, x, temb, j)
 	}
@@ -270,7 +272,7 @@ func (b *fluxBlock) Forward(c, x, temb *mlx.Array, j joint) (nextC, nextX *mlx.A
 	nextX = mlpX.add(nextX, b.FF.Forward(normX))
 	nextC, normC = attnC.addThenNorm(c, dc, b.Norm2Context, mlpC)
 	nextC = mlpC.add(nextC, b.FFContext.Forward(normC))
-	return b.Tap2(clipFP16(nextC), nextX, x, c, temb, j.emb[0], j.emb[1])
+	return b.Tap2(nextC, nextX, x, c, temb, j.emb[0], j.emb[1])
 }
 
 // fluxSingleBlock is FluxSingleTransformerBlock.
@@ -301,8 +303,8 @@ func newFluxSingleBlock(c FluxConfig) *fluxSingleBlock {
 // Forward takes x [B, T+L, dim], whose first tokens are the text.
 func (b *fluxSingleBlock) Forward(x, temb *mlx.Array, j joint, text int) *mlx.Array {
 	h, mod, _ := b.Norm.Forward(x, temb)
-	y := mod.add(x, b.ProjOut.Forward(b.attentionAndMLP(h, j)))
-	return b.tap(clipFP16(y), x, temb, j, text)
+	y := mod.add(x, b.ProjOut.ForwardWide(b.attentionAndMLP(h, j), h.Dtype()))
+	return b.tap(y, x, temb, j, text)
 }
 
 // attentionAndMLP returns the columns of both for h [B, L, dim].

@@ -161,7 +161,8 @@ func (m *Flux2) Timestep(t float32) *mlx.Array {
 // Forward returns the velocity [B, C, h, w] for latents [B, C, h, w]. timestep are
 // sinusoids, text are prompt embeddings [B, T, joint_attention_dim], and references
 // are the tokens of reference images [B, R, C], or nil. Text and references may have a
-// batch of 1 for all latents. It computes in the dtype of the latents.
+// batch of 1 for all latents. It computes in the dtype of the latents, in float16 with
+// float32 residual streams, which diffusers clips instead, and without rounding the text.
 func (m *Flux2) Forward(latents, timestep, text, references *mlx.Array, s *Flux2Sequence) *mlx.Array {
 	tokens := flux2Tokens(latents)
 	if references != nil {
@@ -184,12 +185,13 @@ func (s *Flux2Sequence) latents(x *mlx.Array) *mlx.Array {
 // forward takes an image stream's tokens [B, n, C] at positions at to the model's
 // output for them [B, n, C]. A pass that fills the KV cache returns only the target.
 func (m *Flux2) forward(tokens, timestep, text *mlx.Array, s *Flux2Sequence, at flux2Positions, kv *flux2KV) *mlx.Array {
-	text = text.AsType(tokens.Dtype())
-	temb := m.TimeGuidanceEmbed.Forward(timestep, tokens.Dtype())
+	dtype := tokens.Dtype()
+	text = text.AsType(nn.WideDtype(dtype))
+	temb := m.TimeGuidanceEmbed.Forward(timestep, dtype)
 	ofImage, ofText, ofBoth := m.modulations(temb, s, at.n, kv)
 
-	x := m.XEmbedder.Forward(tokens)
-	c := toBatch(m.ContextEmbedder.Forward(text), x.Dim(0))
+	x := nn.WidenFP16(m.XEmbedder.Forward(tokens))
+	c := toBatch(m.ContextEmbedder.ForwardWide(text, dtype), x.Dim(0))
 	imageRope := m.PosEmbed.Forward(at.rope, at.at)
 	j := newFluxJoint(&m.Module, m.PosEmbed.Forward(s.text.rope, s.text.at).Concat(imageRope))
 	j.kv = kv
@@ -299,7 +301,7 @@ func (b *flux2Block) Forward(c, x *mlx.Array, ofImage, ofText streamModulation, 
 	nextX = mlpX.add(nextX, b.FF.Forward(normX))
 	nextC, normC := attnC.addThenNorm(c, dc, b.Norm2Context, mlpC)
 	nextC = mlpC.add(nextC, b.FFContext.Forward(normC))
-	return b.Tap2(clipFP16(nextC), nextX, x, c, ofImage.tapped, ofText.tapped, j.emb[0], j.emb[1])
+	return b.Tap2(nextC, nextX, x, c, ofImage.tapped, ofText.tapped, j.emb[0], j.emb[1])
 }
 
 // flux2FeedForward is Flux2FeedForward.
@@ -311,10 +313,10 @@ type flux2FeedForward struct {
 }
 
 func (f *flux2FeedForward) Forward(x *mlx.Array) *mlx.Array {
-	return f.Tap(f.LinearOut.Forward(f.Act.Forward(f.LinearIn.Forward(x))), x)
+	return f.Tap(f.LinearOut.ForwardWide(f.Act.Forward(f.LinearIn.Forward(x)), x.Dtype()), x)
 }
 
-// swiGLU is Flux2SwiGLU: silu(a)·b of [a|b].
+// swiGLU is Flux2SwiGLU: silu(a)·b of [a|b], in float32 for float16.
 type swiGLU struct {
 	nn.Module
 	Gate *nn.SiLU `w:"gate_fn"`
@@ -325,10 +327,10 @@ func newSwiGLU() *swiGLU { return &swiGLU{Gate: &nn.SiLU{}} }
 func (s *swiGLU) Forward(x *mlx.Array) *mlx.Array {
 	if !s.Observed() {
 		half := x.Dim(-1) / 2
-		return mlx.SwiGLU(nil, mlx.Columns{X: x, Size: half}, mlx.Columns{X: x, From: half, Size: half})
+		return wideSwiGLU(nil, mlx.Columns{X: x, Size: half}, mlx.Columns{X: x, From: half, Size: half})
 	}
 	half := x.Split(2, -1)
-	return s.Tap(s.Gate.Forward(half[0]).Mul(half[1]), x)
+	return s.Tap(nn.WidenFP16(s.Gate.Forward(half[0])).Mul(nn.WidenFP16(half[1])), x)
 }
 
 // flux2SingleBlock is Flux2SingleTransformerBlock.
@@ -365,7 +367,7 @@ func newFlux2SingleBlock(c Flux2Config) *flux2SingleBlock {
 func (b *flux2SingleBlock) Forward(x *mlx.Array, mod streamModulation, j joint) *mlx.Array {
 	m := mod.split(1)[0]
 	y := b.Attn.Forward(m.norm(b.Norm, x), j)
-	return b.Tap(clipFP16(m.add(x, y)), x, mod.tapped, j.emb[0], j.emb[1])
+	return b.Tap(m.add(x, y), x, mod.tapped, j.emb[0], j.emb[1])
 }
 
 func (a *flux2ParallelAttention) Forward(x *mlx.Array, j joint) *mlx.Array {
@@ -375,13 +377,14 @@ func (a *flux2ParallelAttention) Forward(x *mlx.Array, j joint) *mlx.Array {
 		qkv := []mlx.Columns{columns(0, a.dim), columns(a.dim, a.dim), columns(2*a.dim, a.dim)}
 		attn := j.attendSelf(&a.Module, a.NormQ, a.NormK, a.heads, qkv)
 		hidden := (all.Dim(2) - 3*a.dim) / 2
-		return a.ToOut.Forward(mlx.SwiGLU(attn, columns(3*a.dim, hidden), columns(3*a.dim+hidden, hidden)))
+		y := wideSwiGLU(attn, columns(3*a.dim, hidden), columns(3*a.dim+hidden, hidden))
+		return a.ToOut.ForwardWide(y, x.Dtype())
 	}
 	heads := func(x *mlx.Array) *mlx.Array { return nn.SplitHeads(x, a.heads) }
 	qkv := all.Slice(2, 0, 3*a.dim).Split(3, -1)
 	q, k, v := a.NormQ.Forward(heads(qkv[0])), a.NormK.Forward(heads(qkv[1])), heads(qkv[2])
 	attn := j.attend(&a.Module, q, k, v)
 	mlp := a.Act.Forward(all.Slice(2, 3*a.dim, all.Dim(2)))
-	y := a.ToOut.Forward(mlx.Concat(2, attn, mlp))
+	y := a.ToOut.ForwardWide(mlx.Concat(2, nn.WidenFP16(attn), mlp), x.Dtype())
 	return a.Tap(y, x, j.emb[0], j.emb[1])
 }

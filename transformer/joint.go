@@ -63,16 +63,30 @@ type norm interface {
 	Plain(dtype mlx.Dtype, scale, shift *mlx.Array) mlx.Norm
 }
 
-// norm is n(x)·(1+scale) + shift, in the dtype of the modulation.
-func (m modulation) norm(n norm, x *mlx.Array) *mlx.Array {
-	if n.Observed() {
-		return mlx.Modulate(n.Forward(x), m.Scale, m.Shift)
+// as returns the modulation in the dtype of a stream, which may be wider: see
+// [nn.WidenFP16]. Fused operations take arrays of one dtype.
+func (m modulation) as(dtype mlx.Dtype) modulation {
+	for _, a := range []**mlx.Array{&m.Shift, &m.Scale, &m.Gate} {
+		if *a != nil {
+			*a = (*a).AsType(dtype)
+		}
 	}
-	return n.Plain(x.Dtype(), m.Scale, m.Shift).Apply(x)
+	return m
 }
 
-// add is x + gate·dx.
-func (m modulation) add(x, dx *mlx.Array) *mlx.Array { return mlx.GatedSum(x, m.Gate, dx) }
+// norm is n(x)·(1+scale) + shift, in the dtype of the modulation.
+func (m modulation) norm(n norm, x *mlx.Array) *mlx.Array {
+	dtype, m := m.Scale.Dtype(), m.as(x.Dtype())
+	if n.Observed() {
+		return mlx.Modulate(n.Forward(x), m.Scale, m.Shift).AsType(dtype)
+	}
+	return n.Plain(x.Dtype(), m.Scale, m.Shift).Apply(x).AsType(dtype)
+}
+
+// add is x + gate·dx, in the dtype of x.
+func (m modulation) add(x, dx *mlx.Array) *mlx.Array {
+	return mlx.GatedSum(x, m.Gate.AsType(x.Dtype()), dx)
+}
 
 // addThenNorm returns sum = x + gate·dx, and the norm of sum with another modulation.
 func (m modulation) addThenNorm(x, dx *mlx.Array, n norm, next modulation) (sum, y *mlx.Array) {
@@ -80,7 +94,9 @@ func (m modulation) addThenNorm(x, dx *mlx.Array, n norm, next modulation) (sum,
 		sum = m.add(x, dx)
 		return sum, next.norm(n, sum)
 	}
-	return n.Plain(x.Dtype(), next.Scale, next.Shift).AddThenApply(x, m.Gate, dx)
+	dtype, next := next.Scale.Dtype(), next.as(x.Dtype())
+	sum, y = n.Plain(x.Dtype(), next.Scale, next.Shift).AddThenApply(x, m.Gate.AsType(x.Dtype()), dx)
+	return sum, y.AsType(dtype)
 }
 
 // normThenAdd is x + gate·n(dx).
@@ -88,7 +104,7 @@ func (m modulation) normThenAdd(x *mlx.Array, n norm, dx *mlx.Array) *mlx.Array 
 	if n.Observed() {
 		return m.add(x, n.Forward(dx))
 	}
-	return n.Plain(dx.Dtype(), nil, nil).ApplyThenAdd(x, m.Gate, dx)
+	return n.Plain(dx.Dtype(), nil, nil).ApplyThenAdd(x, m.Gate.AsType(x.Dtype()), dx)
 }
 
 // splitModulations splits a projection [B, 3n·dim] of a time embedding.
@@ -182,12 +198,11 @@ type dropout struct{ nn.Module }
 
 func (d *dropout) Forward(x *mlx.Array) *mlx.Array { return d.Tap(x, x) }
 
-// feedForward is FeedForward with activation_fn "gelu-approximate".
+// feedForward is FeedForward with activation_fn "gelu-approximate". Its output may be
+// wide: see [nn.Linear.ForwardWide].
 type feedForward struct {
 	nn.Module
 	Net []nn.Layer `w:"net"`
-
-	wide bool // see nn.WidenFP16
 }
 
 func newFeedForward(dim, hidden int) *feedForward {
@@ -195,14 +210,21 @@ func newFeedForward(dim, hidden int) *feedForward {
 }
 
 func (f *feedForward) Forward(x *mlx.Array) *mlx.Array {
-	y := x
-	for i, layer := range f.Net {
-		if f.wide && i == len(f.Net)-1 {
-			y = nn.WidenFP16(y)
-		}
+	y, last := x, len(f.Net)-1
+	for _, layer := range f.Net[:last] {
 		y = layer.Forward(y)
 	}
-	return f.Tap(y, x)
+	return f.Tap(f.Net[last].(*nn.Linear).ForwardWide(y, x.Dtype()), x)
+}
+
+// wideSwiGLU is [mlx.SwiGLU] with a result in float32 for float16, whose range products of two
+// activations leave first.
+func wideSwiGLU(first *mlx.Array, a, b mlx.Columns) *mlx.Array {
+	if first != nil {
+		first = nn.WidenFP16(first)
+	}
+	a.X, b.X = nn.WidenFP16(a.X), nn.WidenFP16(b.X)
+	return mlx.SwiGLU(first, a, b)
 }
 
 // geluLinear is diffusers' GELU with approximate "tanh".
@@ -298,7 +320,6 @@ type jointAttention struct {
 
 	QKV, AddQKV nn.Stack
 	heads       int
-	wide        bool // see nn.WidenFP16
 }
 
 func newSelfAttention(heads, headDim int, bias bool, eps float64) *jointAttention {
@@ -321,7 +342,7 @@ func newJointAttention(heads, headDim int, bias bool, eps float64) *jointAttenti
 }
 
 // Forward returns what attention over [c, x] adds to the image x [B, L, dim] and to
-// the text c [B, T, dim].
+// the text c [B, T, dim]. Both may be wide: see [nn.Linear.ForwardWide].
 func (a *jointAttention) Forward(x, c *mlx.Array, j joint) (dx, dc *mlx.Array) {
 	var y *mlx.Array
 	if a.Observed() || j.kv != nil {
@@ -337,15 +358,10 @@ func (a *jointAttention) Forward(x, c *mlx.Array, j joint) (dx, dc *mlx.Array) {
 		v := mlx.Concat(1, text[2].Array(), image[2].Array())
 		y = j.attendRotated(&a.Module, q, k, nn.SplitHeads(v, a.heads))
 	}
-	if a.wide {
-		y = nn.WidenFP16(y)
-	}
 	t, l := c.Dim(1), y.Dim(1)
-	dc = a.ToAddOut.Forward(y.Slice(1, 0, t))
-	dx = y.Slice(1, t, l)
-	for _, layer := range a.ToOut {
-		dx = layer.Forward(dx)
-	}
+	dc = a.ToAddOut.ForwardWide(y.Slice(1, 0, t), c.Dtype())
+	dx = a.ToOut[0].(*nn.Linear).ForwardWide(y.Slice(1, t, l), x.Dtype())
+	dx = a.ToOut[1].Forward(dx)
 	return a.Tap2(dx, dc, x, c, j.emb[0], j.emb[1])
 }
 
@@ -382,14 +398,6 @@ func toBatch(x *mlx.Array, n int) *mlx.Array {
 		return x
 	}
 	return x.BroadcastTo(n, x.Dim(1), x.Dim(2))
-}
-
-// clipFP16 keeps a residual stream in float16 finite, as diffusers does.
-func clipFP16(x *mlx.Array) *mlx.Array {
-	if x.Dtype() != mlx.Float16 {
-		return x
-	}
-	return x.Clip(-65504, 65504)
 }
 
 // outChannels returns a config's out_channels, or in_channels if it is nil or 0.

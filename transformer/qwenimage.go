@@ -141,8 +141,8 @@ func (m *QwenImage) Timestep(t float32) *mlx.Array {
 // references are the tokens of reference images [B, R, 4C] from [Pack], in the order
 // of the sequence, or nil. Text and references may have a batch of 1 for all latents.
 // It computes in the dtype of the latents. In float16 the residual streams, which
-// reach tens of millions in the published model, and the projections that are added
-// to them are float32, and the text is not rounded before its norm.
+// reach tens of millions in the published model, are float32, and the text is not
+// rounded before its norm.
 func (m *QwenImage) Forward(latents, timestep, text, references *mlx.Array, s *QwenImageSequence) *mlx.Array {
 	dtype := latents.Dtype()
 	tokens, text := Pack(latents), text.AsType(nn.WideDtype(dtype))
@@ -235,13 +235,11 @@ func newQwenImageBlock(c QwenImageConfig) *qwenImageBlock {
 	dim := c.NumAttentionHeads * c.AttentionHeadDim
 	mod := func() *nn.Sequential { return nn.NewSequential(&nn.SiLU{}, nn.NewLinear(dim, 6*dim, true)) }
 	norm := func() *nn.LayerNorm { return nn.NewLayerNorm(1e-6) }
-	b := &qwenImageBlock{
+	return &qwenImageBlock{
 		ImgMod: mod(), ImgNorm1: norm(), ImgNorm2: norm(), ImgMLP: newFeedForward(dim, 4*dim),
 		TxtMod: mod(), TxtNorm1: norm(), TxtNorm2: norm(), TxtMLP: newFeedForward(dim, 4*dim),
 		Attn: newJointAttention(c.NumAttentionHeads, c.AttentionHeadDim, true, 1e-6),
 	}
-	b.Attn.wide, b.ImgMLP.wide, b.TxtMLP.wide = true, true, true
-	return b
 }
 
 // Forward takes the text c [B, T, dim] and the image x [B, L, dim].

@@ -3,14 +3,11 @@ package transformer_test
 import (
 	"errors"
 	"fmt"
-	"math"
-	"strings"
 	"testing"
 
 	"github.com/gomflux/gomflux/internal/mlxtest"
 	"github.com/gomflux/gomflux/mlx"
 	"github.com/gomflux/gomflux/mlx/hooks"
-	"github.com/gomflux/gomflux/mlx/nn"
 	"github.com/gomflux/gomflux/transformer"
 )
 
@@ -162,54 +159,6 @@ func TestQwenImageHalf(t *testing.T) {
 				}
 			})
 		}
-	}
-}
-
-// TestQwenImageLargeValues checks that float16 is as close to float32 with large values as
-// without: the streams of the published model reach tens of millions, 700 times float16's
-// limit, and so do its prompt embeddings here.
-func TestQwenImageLargeValues(t *testing.T) {
-	stream := func(tap hooks.Tap) bool { // of a block, text or image
-		return strings.HasPrefix(tap.Name, "transformer.transformer_blocks.") && strings.Count(tap.Name, ".") == 2
-	}
-	for _, g := range readGoldens(t, "qwenimage.json") {
-		mlxtest.Do(t, func() {
-			c := g.Cases[1]
-			c.TextScale = 1e7
-			run := func(dtype mlx.Dtype) []float32 {
-				m, points := g.qwenImage(t, mlx.Float16)
-				for _, p := range nn.Parameters(m) {
-					switch {
-					case strings.Contains(p.Name, "_mlp.net.2."), strings.Contains(p.Name, ".to_out.0."),
-						strings.Contains(p.Name, ".to_add_out."):
-						p.Array = p.Array.Times(40000)
-					case strings.Contains(p.Name, "_mod.1."):
-						p.Array = p.Array.Times(100)
-					}
-				}
-				points.Func = func(tap hooks.Tap) (*mlx.Array, error) {
-					for _, in := range tap.Inputs {
-						if stream(tap) && strings.HasSuffix(in.Key, "hidden_states") && in.Dtype() != mlx.Float32 {
-							t.Errorf("%s gets %v", tap.FullName(), in)
-						}
-					}
-					largest := 0.0
-					for i, v := range tap.Output.AsType(mlx.Float32).Floats() {
-						if math.IsNaN(float64(v)) || math.IsInf(float64(v), 0) {
-							return nil, fmt.Errorf("element %d in %v is %v", i, dtype, v)
-						}
-						largest = max(largest, math.Abs(float64(v)))
-					}
-					if stream(tap) && !(largest > 5e7) {
-						t.Errorf("%s: the largest value is %v", tap.FullName(), largest)
-					}
-					return nil, nil
-				}
-				return c.forwardQwenImage(t, m, dtype).AsType(mlx.Float32).Floats()
-			}
-			want := run(mlx.Float32)
-			check(t, g.Kind, run(mlx.Float16), want, 0.01)
-		})
 	}
 }
 

@@ -187,18 +187,19 @@ func (m *ZImage) Timestep(t float32) *mlx.Array {
 
 // Forward returns the negated velocity [B, C, H, W] for latents [B, C, H, W].
 // timestep are sinusoids [1, 256], and caption are prompt embeddings
-// [T, cap_feat_dim] for the whole batch. It computes in the dtype of the latents.
+// [T, cap_feat_dim] for the whole batch. It computes in the dtype of the latents, in
+// float16 with float32 residual streams, and the caption up to the first layer in float32.
 func (m *ZImage) Forward(latents, timestep, caption *mlx.Array, s *ZImageSequence) *mlx.Array {
 	dtype := latents.Dtype()
 	temb := m.TEmbedder.Forward(timestep.AsType(dtype))
 
 	x := eachRow(latents, func(one *mlx.Array) *mlx.Array {
-		return padTokens(m.patchify(one, s), m.XEmbedder[m.patch], m.XPadToken)
+		return nn.WidenFP16(padTokens(m.patchify(one, s), m.XEmbedder[m.patch], m.XPadToken))
 	})
 	for _, b := range mlx.Layers(m.NoiseRefiner, &x) {
 		x = b.Forward(x, temb, s.imageRope)
 	}
-	c := padTokens(caption.AsType(dtype), m.CapEmbedder, m.CapPadToken)
+	c := padTokens(caption.AsType(nn.WideDtype(dtype)), m.CapEmbedder, m.CapPadToken)
 	for _, b := range mlx.Layers(m.ContextRefiner, &c) {
 		c = b.Forward(c, nil, s.captionRope)
 	}
@@ -347,13 +348,14 @@ type zimageAttention struct {
 
 func (a *zimageAttention) Forward(x *mlx.Array, rope nn.Rope) *mlx.Array {
 	if !a.Observed() {
-		return a.ToOut[0].Forward(joint{rope: rope}.attendSelf(&a.Module, a.NormQ, a.NormK, a.heads, a.QKV.Forward(x)))
+		y := joint{rope: rope}.attendSelf(&a.Module, a.NormQ, a.NormK, a.heads, a.QKV.Forward(x))
+		return a.ToOut[0].ForwardWide(y, x.Dtype())
 	}
 	q := a.NormQ.Forward(nn.SplitHeads(a.ToQ.Forward(x), a.heads)).Transpose(0, 2, 1, 3)
 	k := a.NormK.Forward(nn.SplitHeads(a.ToK.Forward(x), a.heads)).Transpose(0, 2, 1, 3)
 	v := nn.Heads(a.ToV.Forward(x), a.heads)
 	y := a.Attend(nn.AttentionOptions{Rotate: rope.Interleaved, LengthFirst: true}, q, k, v)
-	return a.Tap(a.ToOut[0].Forward(nn.MergeHeads(y)), x)
+	return a.Tap(a.ToOut[0].ForwardWide(nn.MergeHeads(y), x.Dtype()), x)
 }
 
 // zimageFeedForward is FeedForward: w2(silu(w1 x)·w3 x).
@@ -365,7 +367,8 @@ type zimageFeedForward struct {
 }
 
 func (f *zimageFeedForward) Forward(x *mlx.Array) *mlx.Array {
-	return f.Tap(f.W2.Forward(mlx.SwiGLU(nil, mlx.AllColumns(f.W1.Forward(x)), mlx.AllColumns(f.W3.Forward(x)))), x)
+	y := wideSwiGLU(nil, mlx.AllColumns(f.W1.Forward(x)), mlx.AllColumns(f.W3.Forward(x)))
+	return f.Tap(f.W2.ForwardWide(y, x.Dtype()), x)
 }
 
 // zimageFinal is FinalLayer.

@@ -35,7 +35,7 @@ func FileDtype(d mlx.Dtype) (checkpoint.Dtype, bool) {
 // of the dtype may be the reason, or "".
 func RangeHint(d mlx.Dtype) string {
 	if d == mlx.Float16 {
-		return " (float16 ends at 65504: bfloat16 and float32 do not)"
+		return " (float16 ends at 65504: try --dtype bfloat16 or float32)"
 	}
 	return ""
 }

@@ -38,14 +38,40 @@ func (d *Linear) Forward(x *mlx.Array) *mlx.Array {
 	if len(d.Adapters) == 0 {
 		return d.Tap(project(&d.Weight, &d.Bias, x), x)
 	}
-	y := d.Weight.matmulT(x)
-	for _, a := range d.Adapters {
-		y = a.Apply(x, y)
-	}
+	y := d.product(x)
 	if d.Bias.Array != nil {
 		y = y.Add(d.Bias.As(x.Dtype()))
 	}
 	return d.Tap(y, x)
+}
+
+// ForwardWide is Forward for a layer whose output, or input x, may be beyond the range of
+// float16 if the model computes in that dtype. The output is float32 then. The product is
+// still one of float16 matrices: each row of x is scaled to a largest value of 4, and the
+// row of the output by the inverse. So values keep float16's 11 bits down to 2^-16 of the
+// row's largest, and outputs may be 16000 times as large as that. In other dtypes
+// ForwardWide is Forward in dtype.
+func (d *Linear) ForwardWide(x *mlx.Array, dtype mlx.Dtype) *mlx.Array {
+	if dtype != mlx.Float16 {
+		return d.Forward(x.AsType(dtype))
+	}
+	const largest, least = 4, 1e-30 // of a row, which may be all zeros
+	wide := x.AsType(mlx.Float32)
+	scale := wide.Abs().Max(-1).Maximum(mlx.Scalar(least, mlx.Float32)).Over(largest)
+	y := d.product(wide.Div(scale).AsType(dtype)).AsType(mlx.Float32).Mul(scale)
+	if d.Bias.Array != nil {
+		y = y.Add(d.Bias.As(mlx.Float32))
+	}
+	return d.Tap(y, x)
+}
+
+// product is x·Wᵀ with the adapters.
+func (d *Linear) product(x *mlx.Array) *mlx.Array {
+	y := d.Weight.matmulT(x)
+	for _, a := range d.Adapters {
+		y = a.Apply(x, y)
+	}
+	return y
 }
 
 // project is x·Wᵀ + b. The bias may not be loaded.

@@ -187,6 +187,53 @@ func TestDense(t *testing.T) {
 	})
 }
 
+// three is an adapter that triples what the weight makes, and adds the first inputs.
+type three struct{}
+
+func (three) Apply(x, y *mlx.Array) *mlx.Array { return y.Times(3).Add(x.Slice(2, 0, y.Dim(2))) }
+
+// TestLinearWide checks products of float16 whose inputs and outputs are beyond its range,
+// against float32.
+func TestLinearWide(t *testing.T) {
+	rows := []float64{1, 0, 1e-6, 3e4, 1e9} // the largest value of each row, about
+	const in, out = 64, 32
+	mlxtest.Do(t, func() {
+		d := nn.NewLinear(in, out, true)
+		d.Weight.Array = mlxtest.Randn(1, out, in).AsType(mlx.Float16)
+		d.Bias.Array = mlxtest.Randn(2, out).AsType(mlx.Float16)
+		x := mlxtest.Randn(3, 1, len(rows), in)
+		scaled := make([]float32, len(rows))
+		for i, row := range rows {
+			scaled[i] = float32(row)
+		}
+		x = x.Mul(mlx.FromFloat32(scaled, 1, len(rows), 1))
+		for _, adapters := range [][]nn.Adapter{nil, {three{}}} {
+			d.Adapters = adapters
+			want, got := d.Forward(x), d.ForwardWide(x, mlx.Float16)
+			if got.Dtype() != mlx.Float32 {
+				t.Errorf("found %v", got)
+			}
+			for i, row := range rows {
+				one := func(y *mlx.Array) []float32 { return y.Slice(1, i, i+1).Floats() }
+				largest := 0.0
+				for j, w := range one(want) {
+					largest = max(largest, math.Abs(float64(w)))
+					if e := math.Abs(float64(one(got)[j]) - float64(w)); !(e <= 2e-3*math.Abs(float64(w))+2e-2*row+1e-5) {
+						t.Errorf("row of %g, %d adapters: %v, expected %v", row, len(adapters), one(got)[j], w)
+					}
+				}
+				if row > 1 && largest < row {
+					t.Errorf("row of %g: the largest output is %g", row, largest)
+				}
+			}
+			for _, dtype := range []mlx.Dtype{mlx.Float32, mlx.BFloat16} {
+				mlxtest.Same(t, "in "+dtype.String(), d.ForwardWide(x, dtype).AsType(mlx.Float32).Floats(),
+					d.Forward(x.AsType(dtype)).AsType(mlx.Float32).Floats())
+			}
+		}
+	})
+}
+
 func TestEmbedding(t *testing.T) {
 	mlxtest.Do(t, func() {
 		e := nn.NewEmbedding(3, 2)
