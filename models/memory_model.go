@@ -18,7 +18,7 @@ type pass struct {
 // A memoryModel predicts the memory that passes allocate on a device, without their weights.
 type memoryModel struct {
 	device          mlx.Device
-	item            int64   // size of an element, in bytes
+	item            int64   // size of an element, in bytes, on average
 	lookahead       int64   // bytes that MLX may allocate ahead of the work, 0 for no limit
 	commandElements float64 // elements that the kernels of a command buffer read, at most
 	commandKernels  float64 // kernels in a command buffer, at most
@@ -36,8 +36,11 @@ func (p *Pipeline) memoryModel() memoryModel {
 
 func newMemoryModel(device mlx.Device, dtype mlx.Dtype, architecture string) memoryModel {
 	m := memoryModel{device: device, item: 2}
-	if dtype == mlx.Float32 {
+	switch dtype {
+	case mlx.Float32:
 		m.item = 4
+	case mlx.Float16:
+		m.item = 3 // half of the activations are float32: see nn.Linear.ForwardWide
 	}
 	m.commandKernels, m.commandElements = commandLimits(architecture)
 	return m

@@ -1,12 +1,12 @@
 package models_test
 
 import (
-	"context"
 	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
 
+	"github.com/gomflux/gomflux/mlx"
 	"github.com/gomflux/gomflux/parity"
 )
 
@@ -21,66 +21,99 @@ var goldens = []string{
 	"qwen-image-ordinary", "qwen-image-small", "qwen-edit", "qwen-edit-plus", "qwen-edit-plus3", "qwen-inner", "qwen-vision",
 }
 
+// halfGoldens are the dumps of runs in float16, of every family.
+var halfGoldens = []string{"zimage-float16", "flux1-float16", "flux2-float16", "qwen-image-float16", "qwen-edit-float16"}
+
 // TestParity replays the dumps: freely, from prompt, initial latents and image to the result, and
 // with the reference's inputs for every module.
 func TestParity(t *testing.T) {
 	for _, golden := range goldens {
+		t.Run(golden, func(t *testing.T) { replayGolden(t, golden, parity.Options{}) })
+	}
+}
+
+// TestParityFloat16 replays the dumps in float16. The limits are about twice what was measured.
+func TestParityFloat16(t *testing.T) {
+	dtype := mlx.Float16
+	limits := map[string]float64{"own": 1e-2, "own L2": 8e-3, "free": 2e-2, "free L2": 8e-3}
+	for _, golden := range halfGoldens {
 		t.Run(golden, func(t *testing.T) {
-			report, err := parity.Replay(context.Background(), filepath.Join("testdata", golden, "dump"), parity.Options{})
-			if err != nil {
-				t.Fatal(err)
-			}
-			free, owned := 0, 0
-			worst, worstName := 0.0, ""
-			worstFree, worstFreeName := 0.0, "" // of what a step makes
+			report := replayGolden(t, golden, parity.Options{Dtype: &dtype})
+			most := map[string]float64{}
 			for _, tensor := range report.Tensors {
-				if !tensor.OK() {
-					t.Errorf("%s: shape %v of %v, free %v, isolated %v, own %v", tensor.Name, tensor.Shape, tensor.RefShape,
-						tensor.Free, tensor.Isolated, tensor.Own)
-				}
-				if tensor.Free != nil {
-					free++
-					if name, _, _ := strings.Cut(tensor.Name, "@"); (name == "latents" || name == "noise_pred") &&
-						tensor.Free.Relative() > worstFree {
-						worstFree, worstFreeName = tensor.Free.Relative(), tensor.Name
-					}
-				}
-				if tensor.Own != nil {
-					owned++
-					if tensor.Name != "image" && tensor.Own.Relative() > worst {
-						worst, worstName = tensor.Own.Relative(), tensor.Name
+				for reading, d := range map[string]*parity.Reading{"own": tensor.Own, "free": tensor.Free} {
+					if d != nil {
+						most[reading] = max(most[reading], d.Relative())
+						most[reading+" L2"] = max(most[reading+" L2"], d.L2)
 					}
 				}
 			}
-			for _, name := range []string{"image.in", "image.in#1", "image.condition", "image.condition#1"} {
-				if in := report.Find(name); in != nil && in.Free.Max != 0 {
-					t.Errorf("%s: %v, expected no difference", name, in.Free)
+			t.Logf("the largest differences are %v", most)
+			for reading, limit := range limits {
+				if !(most[reading] <= limit) {
+					t.Errorf("%s: %.2g, expected at most %.2g", reading, most[reading], limit)
 				}
-			}
-			t.Logf("%d tensors, worst own error %.1e (%s), worst free error %.1e (%s)", len(report.Tensors), worst,
-				worstName, worstFree, worstFreeName)
-			if worstFreeName == "" {
-				t.Error("no latents or predictions were read freely")
-			}
-			if free < 8 || owned < free {
-				t.Errorf("%d tensors read freely, %d by themselves", free, owned)
-			}
-			if report.FirstStep != report.RefFirstStep {
-				t.Errorf("ran from step %d, expected %d", report.FirstStep, report.RefFirstStep)
-			}
-			if len(report.Missing) > 0 {
-				t.Errorf("in the dump and not tapped: %s", strings.Join(report.Missing, ", "))
-			}
-			if !report.Verdict.OK {
-				t.Errorf("verdict: %+v", report.Verdict)
-			}
-			names := []string{}
-			for _, stage := range report.Stages {
-				names = append(names, stage.Name)
-			}
-			if names[0] != "picture" || names[1] != "vae" || !slices.Contains(names, "tokenizer") || names[len(names)-1] != "scheduler" {
-				t.Errorf("stages %q", names)
 			}
 		})
 	}
+}
+
+func replayGolden(t *testing.T, golden string, o parity.Options) *parity.Report {
+	t.Helper()
+	report, err := parity.Replay(t.Context(), filepath.Join("testdata", golden, "dump"), o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	free, owned := 0, 0
+	worst, worstName := 0.0, ""
+	worstFree, worstFreeName := 0.0, "" // of what a step makes
+	for _, tensor := range report.Tensors {
+		if !tensor.OK() {
+			t.Errorf("%s: shape %v of %v, free %v, isolated %v, own %v", tensor.Name, tensor.Shape, tensor.RefShape,
+				tensor.Free, tensor.Isolated, tensor.Own)
+		}
+		if tensor.Free != nil {
+			free++
+			if name, _, _ := strings.Cut(tensor.Name, "@"); (name == "latents" || name == "noise_pred") &&
+				tensor.Free.Relative() > worstFree {
+				worstFree, worstFreeName = tensor.Free.Relative(), tensor.Name
+			}
+		}
+		if tensor.Own != nil {
+			owned++
+			if tensor.Name != "image" && tensor.Own.Relative() > worst {
+				worst, worstName = tensor.Own.Relative(), tensor.Name
+			}
+		}
+	}
+	for _, name := range []string{"image.in", "image.in#1", "image.condition", "image.condition#1"} {
+		if in := report.Find(name); in != nil && in.Free.Max != 0 {
+			t.Errorf("%s: %v, expected no difference", name, in.Free)
+		}
+	}
+	t.Logf("%d tensors, worst own error %.1e (%s), worst free error %.1e (%s)", len(report.Tensors), worst,
+		worstName, worstFree, worstFreeName)
+	if worstFreeName == "" {
+		t.Error("no latents or predictions were read freely")
+	}
+	if free < 8 || owned < free {
+		t.Errorf("%d tensors read freely, %d by themselves", free, owned)
+	}
+	if report.FirstStep != report.RefFirstStep {
+		t.Errorf("ran from step %d, expected %d", report.FirstStep, report.RefFirstStep)
+	}
+	if len(report.Missing) > 0 {
+		t.Errorf("in the dump and not tapped: %s", strings.Join(report.Missing, ", "))
+	}
+	if !report.Verdict.OK {
+		t.Errorf("verdict: %+v", report.Verdict)
+	}
+	names := []string{}
+	for _, stage := range report.Stages {
+		names = append(names, stage.Name)
+	}
+	if names[0] != "picture" || names[1] != "vae" || !slices.Contains(names, "tokenizer") || names[len(names)-1] != "scheduler" {
+		t.Errorf("stages %q", names)
+	}
+	return report
 }

@@ -76,6 +76,12 @@ dump zimage-ordinary/model zimage-bfloat16/dump --prompt {shlex.quote(PROMPT)} -
     'text_encoder.layers.[01]' 'text_encoder.layers.0.*' vae.decoder vae.decoder.conv_in 'vae.decoder.mid_block*'
     '!*dropout*'
 
+dump zimage-ordinary/model zimage-float16/dump --prompt 'a red circle' --negative-prompt {shlex.quote(NEGATIVE)}
+    --compute float16 --steps 2 --guidance 2.5 --seed 51 --height 24 --width 40 --max-sequence-length 64
+    --taps 'transformer@*' 'transformer.layers.?@0' 'transformer.*_refiner.?@0' 'transformer.layers.0.attention@0'
+    'transformer.layers.0.feed_forward@0' 'text_encoder.layers.?' 'text_encoder.layers.0.*' 'vae.decoder.mid_block'
+    '!text_encoder*:in.*' '!*#1*'
+
 dump zimage-ordinary/model zimage-inner/dump --prompt {shlex.quote(PROMPT)} --negative-prompt {shlex.quote(NEGATIVE)}
     --steps 2 --guidance 2.5 --seed 8 --height 24 --width 40 --max-sequence-length 64
     --taps 'transformer@*' 'transformer.*attention@*' 'transformer.*.0.attention@1*:[qkv]*'
@@ -131,6 +137,11 @@ dump flux1-schnell-ordinary/model flux1-inner/dump --prompt 'a red circle'
     'text_encoder.final_layer_norm*' 'text_encoder.*.self_attn:[qkv]' 'text_encoder_2.*.block.[01]*'
     'text_encoder_2.*.SelfAttention:[qkv]' 'text_encoder_2.encoder.embed_tokens' vae.decoder.conv_in
     '!*dropout*' '!*single*.norm@1:in.*'
+
+dump flux1-schnell-ordinary/model flux1-float16/dump --prompt 'a red circle' --compute float16
+    --steps 2 --seed 52 --height 24 --width 40 --max-sequence-length 20
+    --taps 'transformer@*' 'transformer.*_blocks.?@0' 'transformer.*_blocks.0.attn@0' 'transformer.*_blocks.0.ff*@0'
+    'transformer.*_blocks.0.proj_out@0' 'text_encoder.*.layers.?' 'text_encoder_2.*.block.?' 'vae.decoder.mid_block' '!*:in.*'
 
 tiny flux1-kontext/model --family flux1-kontext --seed 28 --layout hub
     --heads 2 --axes-dims 2 4 4 --layers 1 --single-layers 1
@@ -188,6 +199,11 @@ dump flux2-klein/model flux2-inner/dump --prompt 'a red circle'
     'text_encoder.*.layers.0.self_attn:[qkv]' text_encoder.model.embed_tokens vae.decoder.conv_in vae.post_quant_conv
     '!text_encoder*:in.attention_mask' '!text_encoder*:in.position_ids'
 
+dump flux2-klein/model flux2-float16/dump --prompt 'a red circle' --compute float16
+    --steps 2 --guidance 1 --seed 53 --height 48 --width 80 --max-sequence-length 30
+    --taps 'transformer@*' 'transformer.*_blocks.?@0' 'transformer.*_blocks.0.attn@0' 'transformer.*_blocks.0.ff*@0'
+    'text_encoder.*.layers.[0123]' 'text_encoder.*.layers.0.mlp' 'vae.decoder.mid_block' '!*:in.*' '!*.act_fn*'
+
 tiny flux2-klein-base/model --family flux2-klein-base --seed 26 --kind small-activations --layout v5
     --heads 3 --axes-dims 2 2 4 2 --layers 1 --single-layers 1 --mlp-ratio 2 --norm-eps 2e-6
     --text-hidden 24 --text-intermediate 28 --text-layers 4 --text-heads 4 --text-kv-heads 2 --text-head-dim 6
@@ -229,6 +245,11 @@ dump qwen-image-ordinary/model qwen-image-ordinary/dump --prompt {shlex.quote(SH
     'text_encoder.*.language_model*' 'vae.post_quant_conv' 'vae.decoder.conv_in' 'vae.decoder.mid_block'
     'vae.decoder.up_blocks.[01]' '!*dropout*' '!*.act_fn*' '!*:in.*' '!*rotary_emb*' '!*.to_out.1@*' '!*.net.*'
     '!*hidden_states*' '!*.down_proj*' '!*.layers.1.*.*' '!*.mlp.*' '!text_encoder*.layers.?.*#1'
+
+dump qwen-image-ordinary/model qwen-image-float16/dump --prompt 'a red circle' --compute float16
+    --steps 2 --guidance 1 --seed 54 --height 32 --width 48
+    --taps 'transformer@*' 'transformer.*_blocks.?@0' 'transformer.*_blocks.0.attn@0' 'transformer.*_blocks.0.*_mlp@0'
+    'text_encoder.*.language_model.layers.?' 'vae.decoder.mid_block' '!*:in.*'
 
 tiny qwen-image-small/model --family qwen-image --seed 42 --kind small-activations --layout v5
     --heads 3 --axes-dims 2 2 2 --layers 2 --text-intermediate 24 --text-layers 3 --text-heads 2 --text-kv-heads 2
@@ -302,6 +323,11 @@ dump qwen-edit-plus/model qwen-vision/dump --prompt {shlex.quote(EDIT)} --refere
     --steps 2 --guidance 1 --seed 47 --height 16 --width 32 --taps 'text_encoder.*.visual.patch_embed*'
     'text_encoder.*.visual.blocks.0.mlp*' 'text_encoder.*.visual.blocks.0.norm2*' 'text_encoder.*.visual.blocks.0'
     '!*position_embeddings*' vision.pixel_values
+
+dump qwen-edit-plus/model qwen-edit-float16/dump --prompt {shlex.quote(EDIT)} --references qwen-edit-plus/first.png
+    --compute float16 --steps 2 --guidance 1 --seed 55 --height 16 --width 32
+    --taps 'transformer@*' 'transformer.*_blocks.?@0' 'transformer.*_blocks.0.attn@0' 'transformer.*_blocks.0.*_mlp@0'
+    'text_encoder.*.language_model.layers.?' 'text_encoder.*.visual.blocks.?' 'vae.decoder.mid_block' '!*:in.*'
 
 profile qwen-edit-plus/model --modules qwen-edit-plus/modules.txt --prompt 'a red circle' --references qwen-edit-plus/first.png
     --steps 2 --height 80 --width 80 --max-sequence-length 40
