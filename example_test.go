@@ -141,6 +141,34 @@ func ExampleModel_Generate_steps() {
 	// 3 of 3 (10,6) (40,24)
 }
 
+// A tiny autoencoder decodes previews of the full size.
+func ExampleOpenOptions_previewDecoder() {
+	ctx := context.Background()
+	model, err := gomflux.Open(ctx, "models/testdata/zimage-ordinary/model",
+		&gomflux.OpenOptions{PreviewDecoder: "vae/testdata/tiny-preview"}) // or gomflux.TinyPreviews
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer model.Close()
+
+	_, err = model.Generate(ctx, gomflux.Options{Prompt: "a red circle", Height: 24, Width: 40, Steps: 2,
+		OnStep: func(s gomflux.Step) error {
+			preview, err := model.Preview(ctx, s.Denoised)
+			if err != nil {
+				return err
+			}
+			fmt.Println(s.Step, "of", s.Steps, preview.Bounds().Size())
+			return nil
+		},
+	})
+	if err != nil {
+		log.Fatal(err)
+	}
+	// Output:
+	// 1 of 2 (40,24)
+	// 2 of 2 (40,24)
+}
+
 // Image-to-image: the first four of ten steps are skipped, and the others change the
 // image towards the prompt.
 func ExampleModel_Generate_image() {

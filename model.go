@@ -20,6 +20,7 @@ type Model struct {
 	VAE
 	pipeline *models.Pipeline
 	source   *Source
+	previews string   // see PreviewDecoder
 	changes  Settings // only the fields that describe how the weights were changed
 }
 
@@ -38,6 +39,10 @@ func (m *Model) Class() string { return m.pipeline.Class }
 
 // Defaults returns the settings that Generate uses for options that are not set.
 func (m *Model) Defaults() Defaults { return Defaults(m.pipeline.Defaults) }
+
+// PreviewDecoder returns the name of the autoencoder that decodes previews, or
+// LinearPreviews. See [OpenOptions].PreviewDecoder.
+func (m *Model) PreviewDecoder() string { return m.previews }
 
 // Multiple returns the number of pixels that heights and widths must be multiples of.
 func (m *Model) Multiple() int { return m.pipeline.Multiple() }

@@ -7,6 +7,7 @@ import (
 
 	"github.com/gomflux/gomflux/mlx"
 	"github.com/gomflux/gomflux/models"
+	"github.com/gomflux/gomflux/models/catalog"
 	"github.com/gomflux/gomflux/models/component"
 	"github.com/gomflux/gomflux/models/errs"
 )
@@ -50,12 +51,51 @@ type OpenOptions struct {
 	// Batch is the number of images that will be generated at once, for the memory
 	// estimate. 0 stands for 1.
 	Batch int
+	// PreviewDecoder selects how [Model.Preview] decodes latents. LinearPreviews and "" stand
+	// for a linear function of the latents. TinyPreviews stands for the published tiny
+	// autoencoder (diffusers' AutoencoderTiny) that fits the model, if it is in the Hugging
+	// Face cache; otherwise Warn is called, and previews are linear. All other values name an
+	// autoencoder: its folder, file or repository. An autoencoder for other latents is an
+	// [ErrRequest]. Previews never change the image. OpenVAE ignores this option.
+	PreviewDecoder string
 	// Warn, if set, is called before weights are loaded if the runs in For, or a run with
 	// the default settings, need more memory than is free. The message includes what
-	// would fit.
+	// would fit. It is also called if PreviewDecoder is TinyPreviews and there is no such
+	// autoencoder.
 	Warn func(string)
 	// Progress, if set, is called on the caller's goroutine while the model is loaded.
 	Progress func(Progress)
+}
+
+// Values of [OpenOptions].PreviewDecoder.
+const (
+	LinearPreviews = "linear" // colours that are a linear function of the latents
+	TinyPreviews   = "tiny"   // the published tiny autoencoder for the model's latents
+)
+
+// findPreviewDecoder returns a function that finds the autoencoder for previews and stores
+// its name, nil if previews are linear.
+func (o *OpenOptions) findPreviewDecoder(name *string) func(component.Component) (fs.FS, error) {
+	if o == nil || o.PreviewDecoder == "" || o.PreviewDecoder == LinearPreviews {
+		return nil
+	}
+	return func(own component.Component) (fs.FS, error) {
+		if o.PreviewDecoder != TinyPreviews {
+			*name = o.PreviewDecoder
+			return catalog.FindAutoencoder(o.PreviewDecoder)
+		}
+		fsys, found, err := catalog.FindTiny(own)
+		switch {
+		case err == nil:
+			*name = found
+		case errors.Is(err, errs.ErrNotFound):
+			if o.Warn != nil {
+				mlx.Call(func() { o.Warn(err.Error() + "; previews are linear") })
+			}
+			return nil, nil
+		}
+		return fsys, err
+	}
 }
 
 func (o *OpenOptions) baseModel() string {
@@ -133,7 +173,8 @@ func (s *Source) Open(ctx context.Context, o *OpenOptions) (*Model, error) {
 	if load.Defaults == nil {
 		load.Defaults = s.found.Defaults
 	}
-	m := &Model{source: s}
+	m := &Model{source: s, previews: LinearPreviews}
+	load.PreviewDecoder = o.findPreviewDecoder(&m.previews)
 	if load.LoRAs, load.RuntimeLoRA, err = m.change(o, load.Quantize); err != nil {
 		return nil, err
 	}

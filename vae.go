@@ -92,17 +92,15 @@ func (v *VAE) DecodeUnscaled(ctx context.Context, l Latents) (img *image.RGBA, e
 	return img, public(err)
 }
 
-// Preview converts latents to an image of their own size without the decoder. Colours
-// are a linear function of the latents. If it is not published for the model, the first
-// call determines it by encoding a colour chart. Previews are best of [Step].Denoised.
-func (v *VAE) Preview(ctx context.Context, l Latents) (*image.RGBA, error) {
-	var p *models.Projection
-	err := mlx.Do(ctx, func() (err error) {
-		p, err = v.autoencoder.Projection()
+// Preview converts latents to an image quickly. With [OpenOptions].PreviewDecoder, a tiny
+// autoencoder decodes them to an image of the full size. Otherwise the image has the size
+// of the latents, and colours are a linear function of them: if it is not published for
+// the model, the first call determines it by encoding a colour chart. Previews are best
+// of [Step].Denoised.
+func (v *VAE) Preview(ctx context.Context, l Latents) (img *image.RGBA, err error) {
+	err = mlx.Do(ctx, func() (err error) {
+		img, err = v.autoencoder.Preview(models.Latents(l))
 		return err
 	})
-	if err != nil {
-		return nil, public(err)
-	}
-	return p.Picture(models.Latents(l))
+	return img, public(err)
 }

@@ -22,6 +22,7 @@ type Autoencoder struct {
 	points hooks.Points
 
 	projection *Projection
+	previewer  *Autoencoder // decodes previews; nil: they are projections
 	component  component.Component
 	loader     *component.Loader // of its files
 	budget     int64             // bytes of temporaries, 0 for as many as the free memory allows

@@ -11,7 +11,7 @@ type Estimate struct {
 	Device        mlx.Device
 	Dtype         mlx.Dtype
 	Width, Height int              // of the image
-	Weights       map[string]int64 // weights of each component in memory, by folder
+	Weights       map[string]int64 // weights of each component in memory, by folder, and of the preview decoder
 	LowRAM        bool             // only one text encoder or the transformer is in memory at a time
 	Encode        int64            // peak of encoding, including the weights in memory; 0 if it does not run
 	Step          int64            // peak of the steps, likewise
@@ -48,6 +48,9 @@ func (r *Run) estimateWith(w residency, q *mlx.Quantization, m memoryModel) Esti
 		e.weights[dir] = r.weightsMemory(l, q)
 		e.out.Weights[dir] = e.weights[dir].bytes
 	}
+	if r.previewer != nil {
+		e.out.Weights[previewWeights] = r.previewer.weightsSize()
+	}
 	tokens, encoder := e.encode()
 	e.encodeReferences(encoder)
 	e.step(tokens)
@@ -55,7 +58,7 @@ func (r *Run) estimateWith(w residency, q *mlx.Quantization, m memoryModel) Esti
 	if w.decodeAlone {
 		inMemory = component.Autoencoders
 	}
-	e.out.Decode = e.autoencoderPeak(r.Height, r.Width, r.vae.DecodeMemory, inMemory)
+	e.out.Decode = e.autoencoderPeak(r.Autoencoder, r.vae.DecodeMemory, r.Height, r.Width, inMemory)
 	return e.out
 }
 
@@ -69,24 +72,27 @@ type estimator struct {
 	out         Estimate
 }
 
+// previewWeights is the key of the preview decoder in Estimate.Weights.
+const previewWeights = "preview decoder"
+
 // weightsWith returns the size of the weights in memory when a component runs.
 func (e *estimator) weightsWith(dir string) int64 {
 	switch {
 	case !e.residency.lowRAM:
 		return e.out.AllWeights()
 	case dir == component.Autoencoders:
-		return e.out.Weights[dir]
+		return e.out.Weights[dir] + e.out.Weights[previewWeights]
 	}
-	return e.out.Weights[dir] + e.out.Weights[component.Autoencoders]
+	return e.out.Weights[dir] + e.out.Weights[component.Autoencoders] + e.out.Weights[previewWeights]
 }
 
 // autoencoderPeak returns the peak of encoding or decoding an image while a component is in memory.
-func (e *estimator) autoencoderPeak(height, width int, memory memoryFunc, dir string) int64 {
+func (e *estimator) autoencoderPeak(a *Autoencoder, memory memoryFunc, height, width int, dir string) int64 {
 	free := int64(0)
 	if e.room > 0 {
 		free = max(1, e.room-e.weightsWith(dir))
 	}
-	n := e.setBudget(height, width, free, memory)
+	n := a.setBudget(height, width, free, memory)
 	if lookahead := e.memoryModel.lookahead; lookahead > 0 { // about a third of n is allocated ahead of the work
 		n = min(n, max(lookahead+overshoot, n*2/3))
 	}
@@ -129,7 +135,7 @@ func (e *estimator) addEncoder(encoder string, p pass) {
 // encodeReferences estimates encoding the reference images.
 func (e *estimator) encodeReferences(encoder string) {
 	for _, size := range e.referenceSizes() {
-		e.out.Encode = max(e.out.Encode, e.autoencoderPeak(size.Y, size.X, e.vae.EncodeMemory, encoder))
+		e.out.Encode = max(e.out.Encode, e.autoencoderPeak(e.Autoencoder, e.vae.EncodeMemory, size.Y, size.X, encoder))
 	}
 }
 
@@ -150,7 +156,10 @@ func (e *estimator) step(text []int) {
 		}
 	}
 	if e.Image != nil {
-		e.out.Step = max(e.out.Step, e.autoencoderPeak(e.Height, e.Width, e.vae.EncodeMemory, dir))
+		e.out.Step = max(e.out.Step, e.autoencoderPeak(e.Autoencoder, e.vae.EncodeMemory, e.Height, e.Width, dir))
+	}
+	if a := e.previewer; a != nil {
+		e.out.Step = max(e.out.Step, e.autoencoderPeak(a, a.vae.DecodeMemory, e.Height, e.Width, dir))
 	}
 }
 

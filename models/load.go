@@ -52,6 +52,9 @@ type LoadOptions struct {
 	Random *Random
 	// BlockMemory, if set, replaces the memory constants of component classes in estimates.
 	BlockMemory func(component.Component) component.BlockMemory
+	// PreviewDecoder, if set, is called with the model's autoencoder, and returns the folder of the
+	// autoencoder that decodes previews, or nil for projections of the latents.
+	PreviewDecoder func(component.Component) (fs.FS, error)
 	// Warn, if set, is called before the weights are read if the runs may need more memory than
 	// is free. The message suggests settings that fit.
 	Warn func(string)
@@ -144,6 +147,9 @@ func (p *Pipeline) load(x index.Index, o LoadOptions, missing []string) error {
 		if err := r.tokenizePrompts(); err != nil {
 			return err
 		}
+	}
+	if err := p.loadPreviewer(o); err != nil {
+		return err
 	}
 	p.blockMemory = o.BlockMemory
 	p.residency, p.memory = residency{shortLookahead: o.LowRAM, lowRAM: o.LowRAM, decodeAlone: o.LowRAM}, o.memory

@@ -1,13 +1,67 @@
 package models
 
 import (
+	"fmt"
 	"image"
 	"image/color"
 	"math"
 	"math/rand/v2"
 
+	"github.com/gomflux/gomflux/internal/checkpoint"
+	"github.com/gomflux/gomflux/mlx/nn"
+	"github.com/gomflux/gomflux/models/errs"
 	"github.com/gomflux/gomflux/picture"
 )
+
+// Preview returns an image of latents for a preview: that of the preview decoder, if there is one, or
+// the projection of the latents. It must run on the MLX thread.
+func (a *Autoencoder) Preview(l Latents) (*image.RGBA, error) {
+	if a.previewer != nil {
+		return a.previewer.Decode(l)
+	}
+	p, err := a.Projection()
+	if err != nil {
+		return nil, err
+	}
+	return p.Picture(l)
+}
+
+// loadPreviewer loads the autoencoder that decodes previews, if there is one in the options, and checks
+// that it takes the model's latents.
+func (p *Pipeline) loadPreviewer(o LoadOptions) error {
+	if o.PreviewDecoder == nil {
+		return nil
+	}
+	fsys, err := o.PreviewDecoder(p.component)
+	if err == nil && fsys == nil {
+		return nil
+	}
+	var a *Autoencoder
+	if err == nil {
+		a, err = LoadAutoencoder(fsys, LoadOptions{Device: &p.device, Dtype: &p.dtype})
+	}
+	if err != nil {
+		return fmt.Errorf("preview decoder: %w", err)
+	}
+	if a.vae.LatentChannels() != p.vae.LatentChannels() || a.ScaleFactor() != p.ScaleFactor() {
+		const format = "preview decoder: %s: takes latents with %d channels at 1/%d of the size, " +
+			"but this model's have %d channels at 1/%d"
+		return errs.Requestf(format, checkpoint.FullName(fsys, ""), a.vae.LatentChannels(), a.ScaleFactor(),
+			p.vae.LatentChannels(), p.ScaleFactor())
+	}
+	p.previewer = a
+	return nil
+}
+
+// weightsSize returns the size of the weights in memory.
+func (a *Autoencoder) weightsSize() (n int64) {
+	for _, p := range nn.Parameters(a.component.Model) {
+		for _, x := range p.Arrays() {
+			n += int64(x.Nbytes())
+		}
+	}
+	return n
+}
 
 // Projection returns the projection of the autoencoder's latents to colours. If the model does not
 // come with one, the first call fits it to a chart of colours, which it encodes. It must run on the

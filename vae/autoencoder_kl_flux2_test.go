@@ -91,6 +91,7 @@ func TestClassesAgainstDiffusers(t *testing.T) {
 		{"tiny-thin", 48, 80, 20e3},
 		{"tiny-odd", 112, 208, 0},
 		{"tiny-odd", 112, 208, 200e3},
+		{"tiny-preview", 24, 40, 0},
 		{"tiny-pool", 48, 80, 0},
 		{"tiny-pool", 48, 80, 20e3},
 	} {

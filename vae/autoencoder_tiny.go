@@ -74,8 +74,8 @@ func (c *TinyConfig) Validate() error {
 func validTinyBlocks(side string, widths, blocks []int) error {
 	const most = 10 // levels
 	if len(widths) == 0 || len(widths) > most || len(blocks) != len(widths) {
-		return fmt.Errorf("%s_block_out_channels %v and num_%[1]s_blocks %v: expected as many of both, 1 to %d",
-			side, widths, blocks, most)
+		return fmt.Errorf("%s_block_out_channels %v and num_%s_blocks %v: expected as many of both, 1 to %d",
+			side, widths, side, blocks, most)
 	}
 	for _, w := range widths {
 		if w != widths[0] || w < 1 || w > nn.MaxDim {

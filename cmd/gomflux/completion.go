@@ -99,6 +99,7 @@ var flagCompletions = map[string]cobra.CompletionFunc{
 	"dtype":                     completeWords("float32", "bfloat16", "float16"),
 	"device":                    completeWords("cpu", "gpu"),
 	"preview":                   completeWords(protocolNames()...),
+	"preview-decoder":           completePreviewDecoder,
 	"show":                      completeWords(protocolNames()...),
 	"image":                     completeFiles(imageFiles...),
 	"config-from-metadata":      completeFiles(settingsFiles...),
@@ -107,6 +108,13 @@ var flagCompletions = map[string]cobra.CompletionFunc{
 	"log-dir":                   completeFolders,
 	"side":                      completeWords("gomflux", "reference", "both"),
 	"prompt-file":               nil, // any file
+}
+
+// completePreviewDecoder offers the two words, and files if neither has the prefix.
+func completePreviewDecoder(_ *cobra.Command, _ []string, prefix string) ([]string, cobra.ShellCompDirective) {
+	words := []string{gomflux.LinearPreviews, gomflux.TinyPreviews}
+	words = slices.DeleteFunc(words, func(w string) bool { return !strings.HasPrefix(w, prefix) })
+	return words, cobra.ShellCompDirectiveDefault
 }
 
 // argCompletions complete the arguments of commands.

@@ -66,8 +66,9 @@ type metadataFlags struct {
 
 // stepFlags are the flags that show the steps and the result.
 type stepFlags struct {
-	stepwise      string
-	preview, show optional[termpic.Protocol]
+	stepwise       string
+	preview, show  optional[termpic.Protocol]
+	previewDecoder string
 }
 
 func newGenerateOptions() *generateOptions {
@@ -155,6 +156,9 @@ func (o *stepFlags) add(f *pflag.FlagSet) {
 	f.StringVar(&o.stepwise, "stepwise-image-output-dir", "", "write the image of every step, and a contact sheet, to this `folder`")
 	f.Var(&o.preview, "preview", "show previews in the terminal: auto, kitty, iterm2, sixel or none")
 	f.Lookup("preview").NoOptDefVal = string(termpic.Auto)
+	f.StringVar(&o.previewDecoder, "preview-decoder", "",
+		"decode previews and images of steps with this autoencoder: linear (the default, without one), "+
+			"tiny (the published one for the model), or the `name`, folder or file of another")
 	f.Var(&o.show, "show", "show the image in the terminal: auto, kitty, iterm2, sixel or none")
 	f.Lookup("show").NoOptDefVal = string(termpic.Auto)
 }
@@ -181,6 +185,10 @@ func (o *generateOptions) validate(given func(string) bool) error {
 		return usageErrorf("--prompt-file: the file name is empty")
 	case given("stepwise-image-output-dir") && o.stepwise == "":
 		return usageErrorf("--stepwise-image-output-dir: the folder name is empty")
+	case given("preview-decoder") && o.previewDecoder == "":
+		return usageErrorf("--preview-decoder: the name is empty")
+	case given("preview-decoder") && !o.preview.given() && o.stepwise == "":
+		return usageErrorf("--preview-decoder has no effect without --preview or --stepwise-image-output-dir")
 	}
 	if err := o.weightFlags.validate(given); err != nil {
 		return err

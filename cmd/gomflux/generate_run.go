@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"image"
 	"io"
 	"os"
 	"slices"
@@ -204,7 +203,7 @@ func (g *generation) load(ctx context.Context, source *gomflux.Source) (err erro
 	open := g.openOptions()
 	open.Progress, open.LowRAM = g.options.Progress, g.lowRAM
 	g.weightFlags.open(open)
-	open.Batch = g.batchSize.orZero()
+	open.Batch, open.PreviewDecoder = g.batchSize.orZero(), g.previewDecoder
 	open.Warn = func(message string) { g.out.Warn("%s", message) }
 	for _, prompt := range g.allPrompts {
 		options := g.options
@@ -245,23 +244,6 @@ func (g *generation) progress(p gomflux.Progress) {
 	g.report.progress(p)
 }
 
-// openTerminals finds out how the terminal shows previews and results.
-func (g *generation) openTerminals(ctx context.Context) {
-	if g.out.Format != ui.Text {
-		return
-	}
-	if g.preview.given() {
-		g.previews = termpic.Open(ctx, g.out.Stderr, g.preview.orZero())
-	}
-	switch show := g.show.orZero(); {
-	case !g.show.given():
-	case show == g.preview.orZero():
-		g.results = g.previews
-	default:
-		g.results = termpic.Open(ctx, g.out.Stderr, show)
-	}
-}
-
 // describeModel prints what is loaded, with --verbose.
 func (g *generation) describeModel(lib mlx.Library, took time.Duration) {
 	if !g.out.Verbose {
@@ -269,6 +251,9 @@ func (g *generation) describeModel(lib mlx.Library, took time.Duration) {
 	}
 	g.out.Say("%s on %s in %s, loaded in %s", g.model.Class(), g.model.Device(), g.model.Dtype(), ui.Duration(took))
 	g.out.Say("libraries %s", libraryPaths(lib))
+	if g.previewDecoder != "" {
+		g.out.Say("preview decoder %s", quote.Printable(catalog.TildePath(g.model.PreviewDecoder())))
+	}
 	for _, l := range g.model.LoRAs() {
 		g.out.Say("%s", quote.Printable(loraText(l)))
 	}
@@ -348,28 +333,6 @@ func (g *generation) generate(ctx context.Context, first, n int) error {
 		}
 	}
 	return nil
-}
-
-// step shows a preview of a step, and saves its image with
-// --stepwise-image-output-dir.
-func (g *generation) step(ctx context.Context, first int, s gomflux.Step, steps [][]sheetStep) error {
-	defer g.profile.callback()()
-	var img *image.RGBA
-	var err error
-	if g.previews != nil && s.Index == 0 {
-		if img, err = g.model.Preview(ctx, s.Denoised); err != nil {
-			return err
-		}
-		g.report.preview(img)
-	}
-	if g.stepwise == "" {
-		return nil
-	}
-	if img, err = g.model.Decode(ctx, s.Latents); err != nil {
-		return err
-	}
-	steps[s.Index] = append(steps[s.Index], newSheetStep(img, fmt.Sprintf("%d/%d", s.Step, s.Steps)))
-	return g.saveStep(ctx, fmt.Sprintf("%s_step%dof%d.png", g.stepName(first+s.Index), s.Step, s.Steps), img)
 }
 
 // warnCut warns of the text that is cut off a prompt, once for all of its images.

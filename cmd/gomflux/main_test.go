@@ -22,6 +22,8 @@ const (
 	tinyQwenEdit = "../../models/testdata/qwen-edit/model"
 	tinyQwenPlus = "../../models/testdata/qwen-edit-plus/model"
 	pictures     = "../../picture/testdata"
+	tinyDecoder  = "../../vae/testdata/tiny-preview" // for the latents of tinyModel
+	otherDecoder = "../../vae/testdata/tiny-thin"    // for 5 channels
 )
 
 func TestMain(m *testing.M) {

@@ -34,8 +34,8 @@ func warnUnusable(ctx context.Context, out *ui.Output, plan *hub.Plan) {
 	case noIndex && transformer: // as mflux saves it
 		out.Warn("%s has no model_index.json: its other components come from the base model, which must be downloaded too", repo)
 	case noIndex && files == 1 && sizes["."] > 0:
-		out.Warn("%s has no model_index.json but one file: unless it is a LoRA, its other components come from the base model, "+
-			"which must be downloaded too", repo)
+		out.Warn("%s has no model_index.json but one file: unless it is a LoRA or an autoencoder, "+
+			"its other components come from the base model, which must be downloaded too", repo)
 	case noIndex:
 		out.Warn("%s has no model_index.json: it is not a pipeline in the diffusers layout", repo)
 	case plan.Index != nil && json.Unmarshal(plan.Index, &index) == nil && !slices.Contains(family.Classes(), index.Class):

@@ -48,6 +48,8 @@ func TestScripts(t *testing.T) {
 			env.Setenv("QWEN_EDIT_MODEL", absolute(tinyQwenEdit))
 			env.Setenv("QWEN_PLUS_MODEL", absolute(tinyQwenPlus))
 			env.Setenv("PICTURES", absolute(pictures))
+			env.Setenv("DECODER", absolute(tinyDecoder))
+			env.Setenv("OTHER_DECODER", absolute(otherDecoder))
 			env.Setenv("HF_ENDPOINT", "http://127.0.0.1:1") // nobody
 			env.Defer(func() { endSessions(env.WorkDir) })
 			return nil

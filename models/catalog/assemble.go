@@ -35,7 +35,7 @@ func (s *Source) assemble(base string) (made bool, err error) {
 	}
 	var parts map[string]*bareComponent
 	if !info.IsDir() {
-		parts, err = componentsOfFile(s.FS, filepath.Base(s.Folder))
+		parts, err = modelOfFile(s.FS, filepath.Base(s.Folder))
 	} else if !index.Exists(s.FS) {
 		if parts, err = componentsOfFolder(s.FS); base == "" {
 			base = mfluxModelName(s.FS) // "" if mflux did not save it

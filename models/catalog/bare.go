@@ -31,6 +31,15 @@ var supported = "supported are the transformers of " + family.And(family.Names()
 
 var shard = regexp.MustCompile(`-\d+-of-\d+\.safetensors$`)
 
+// modelOfFile finds the components in a file, one of which must be a transformer, by their folders.
+func modelOfFile(fsys fs.FS, name string) (map[string]*bareComponent, error) {
+	parts, err := componentsOfFile(fsys, name)
+	if err == nil && parts[component.Transformers] == nil {
+		err = fmt.Errorf("%s: expected a transformer, found only %s", checkpoint.FullName(fsys, name), describe(parts))
+	}
+	return parts, err
+}
+
 // componentsOfFile finds the components in a file by their folders.
 func componentsOfFile(fsys fs.FS, name string) (map[string]*bareComponent, error) {
 	if shard.MatchString(name) {
@@ -55,9 +64,6 @@ func componentsOfFile(fsys fs.FS, name string) (map[string]*bareComponent, error
 		}
 		part.files["model"+safetensors] = overlayFile{fsys: fsys, path: name}
 		parts[p.Class.Folder] = part
-	}
-	if parts[component.Transformers] == nil {
-		return nil, fmt.Errorf("%s: expected a transformer, found only %s", f.Name, describe(parts))
 	}
 	return parts, nil
 }

@@ -48,6 +48,10 @@ TINY = {
         "encoder_block_out_channels": (5, 5, 5), "decoder_block_out_channels": (7, 7, 7), "latent_channels": 3,
         "num_encoder_blocks": (0, 1, 2), "num_decoder_blocks": (2, 1, 0),
     }),
+    "tiny-preview": (24, 40, 1, {  # for the latents of zimage-ordinary in models/testdata
+        "encoder_block_out_channels": (4, 4, 4), "decoder_block_out_channels": (4, 4, 4), "latent_channels": 4,
+        "num_encoder_blocks": (1, 1, 1), "num_decoder_blocks": (1, 1, 1),
+    }),
     "tiny-pool": (48, 80, 2, {
         "encoder_block_out_channels": (6, 6, 6, 6), "decoder_block_out_channels": (8, 8, 8, 8), "latent_channels": 3,
         "num_decoder_blocks": (2, 1, 1, 1), "num_encoder_blocks": (1, 1, 1, 2),
