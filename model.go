@@ -157,7 +157,7 @@ func (m *Model) settings(r models.Request) Settings {
 		Prompt: r.Prompt, NegativePrompt: r.NegativePrompt, Seed: r.Seed, Steps: r.Steps, Guidance: r.Guidance,
 		GuidanceInterval: slices.Clone([]float64(r.GuidanceInterval)),
 		Height:           r.Height, Width: r.Width, MaxSequenceLength: r.MaxSequenceLength, Scheduler: r.Scheduler,
-		Dtype: string(m.Dtype()), Device: string(m.Device()),
+		Dtype: string(m.Dtype()), Device: string(m.Device()), Tuning: m.pipeline.Tuned(),
 		Quantize: m.changes.Quantize, GroupSize: m.changes.GroupSize,
 		LoRAs: slices.Clone(m.changes.LoRAs), RuntimeLoRA: m.changes.RuntimeLoRA,
 	}

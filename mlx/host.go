@@ -18,9 +18,10 @@ import (
 var useHost = runtime.GOOS == "linux"
 
 // onHost reports whether an operation on arrays is computed by package host: on the CPU, in float32,
-// and not within a function that MLX compiles, where arrays have no elements. Arrays may be nil.
-func onHost(arrays ...*Array) bool {
-	if !useHost || device != CPU || thread.tracing > 0 {
+// unless it is turned off, and not within a function that MLX compiles, where arrays have no
+// elements. Arrays may be nil.
+func onHost(o hostOperation, arrays ...*Array) bool {
+	if !useHost || hostOff[o] || device != CPU || thread.tracing > 0 {
 		return false
 	}
 	return !slices.ContainsFunc(arrays, func(a *Array) bool { return a != nil && (a.Dtype() != Float32 || a.Size() == 0) })
@@ -93,14 +94,14 @@ func (a *Array) softmaxOnHost() *Array {
 
 // swiGLU is SiLU(gate)·x, with SiLU in float32.
 func swiGLU(gate, x *Array) *Array {
-	if !onHost(gate, x) || !slices.Equal(gate.Shape(), x.Shape()) {
+	if !onHost(hostActivations, gate, x) || !slices.Equal(gate.Shape(), x.Shape()) {
 		return gate.wideSiLU().Mul(x)
 	}
 	return mapOnHost(func(dst []float32, in [][]float32) { host.SwiGLU(dst, in[0], in[1]) }, gate, x)
 }
 
 func (a *Array) rmsNormOnHost(weight *Array, eps float32) *Array {
-	if !onHost(a, weight) || !a.hasFeatures(weight) {
+	if !onHost(hostNorms, a, weight) || !a.hasFeatures(weight) {
 		return nil
 	}
 	n := a.Dim(-1)
@@ -108,7 +109,7 @@ func (a *Array) rmsNormOnHost(weight *Array, eps float32) *Array {
 }
 
 func (a *Array) layerNormOnHost(weight, bias *Array, eps float32) *Array {
-	if !onHost(a, weight, bias) || (weight == nil) != (bias == nil) || !a.hasFeatures(weight, bias) {
+	if !onHost(hostNorms, a, weight, bias) || (weight == nil) != (bias == nil) || !a.hasFeatures(weight, bias) {
 		return nil
 	}
 	n := a.Dim(-1)
@@ -127,7 +128,7 @@ func (a *Array) hasFeatures(vectors ...*Array) bool {
 // GroupStatisticsOnHost returns the mean of each channel's group in images [N, H, W, C], and the
 // reciprocal of its standard deviation, [N, 1, 1, C], on a Linux CPU in float32, and nil elsewhere.
 func (a *Array) GroupStatisticsOnHost(groups int, eps float64) (mean, rstd *Array) {
-	if !onHost(a) || a.Ndim() != 4 || groups < 1 || a.Dim(3)%groups != 0 {
+	if !onHost(hostGroupNorms, a) || a.Ndim() != 4 || groups < 1 || a.Dim(3)%groups != 0 {
 		return nil, nil
 	}
 	out := Scopes(func() []*Array {
@@ -145,7 +146,7 @@ func (a *Array) GroupStatisticsOnHost(groups int, eps float64) (mean, rstd *Arra
 // NormalizeOnHost is (a-mean)·rstd·weight+bias for images [N, H, W, C] with statistics [N, 1, 1, C] and
 // weight and bias [C], on a Linux CPU in float32, and nil elsewhere.
 func (a *Array) NormalizeOnHost(mean, rstd, weight, bias *Array) *Array {
-	if !onHost(a, mean, rstd, weight, bias) || a.Ndim() != 4 || !a.hasFeatures(weight, bias) {
+	if !onHost(hostGroupNorms, a, mean, rstd, weight, bias) || a.Ndim() != 4 || !a.hasFeatures(weight, bias) {
 		return nil
 	}
 	n, c := a.Dim(0), a.Dim(3)
@@ -167,7 +168,7 @@ func (a *Array) NormalizeOnHost(mean, rstd, weight, bias *Array) *Array {
 // rotateOnHost applies a rotary embedding, cos and sin [L, D/2], to the pairs (2i, 2i+1) of a
 // [B, H, L, D], on a Linux CPU in float32, and returns nil elsewhere.
 func (a *Array) rotateOnHost(cos, sin *Array) *Array {
-	if !onHost(a, cos, sin) || a.Ndim() != 4 || a.Dim(3)%2 != 0 || cos.Size() != a.Dim(2)*a.Dim(3)/2 || sin.Size() != cos.Size() {
+	if !onHost(hostRope, a, cos, sin) || a.Ndim() != 4 || a.Dim(3)%2 != 0 || cos.Size() != a.Dim(2)*a.Dim(3)/2 || sin.Size() != cos.Size() {
 		return nil
 	}
 	heads, length, dim := a.Dim(1), a.Dim(2), a.Dim(3)
@@ -179,7 +180,7 @@ func (a *Array) rotateOnHost(cos, sin *Array) *Array {
 
 // convOnHost returns nil if a convolution must be computed by MLX.
 func (a *Array) convOnHost(weight, bias *Array, stride, padding, groups int) *Array {
-	if !onHost(a, weight, bias) || !host.Vector() || groups != 1 || a.Ndim() != 4 || weight.Ndim() != 4 {
+	if !onHost(hostAlways, a, weight, bias) || !host.Vector() || groups != 1 || a.Ndim() != 4 || weight.Ndim() != 4 {
 		return nil
 	}
 	c := &host.Conv{In: weight.Dim(3), Out: weight.Dim(0), Kernel: weight.Dim(1), Stride: stride, Padding: padding}
@@ -200,7 +201,7 @@ func (a *Array) convOnHost(weight, bias *Array, stride, padding, groups int) *Ar
 
 // attentionOnHost returns nil if attention must be computed by MLX.
 func attentionOnHost(q, k, v *Array, scale float32, mask *Array, causal bool) *Array {
-	if !onHost(q, k, v) || !host.Vector() || !(scale > 0) || q.Ndim() != 4 || k.Ndim() != 4 || v.Ndim() != 4 {
+	if !onHost(hostAlways, q, k, v) || !host.Vector() || !(scale > 0) || q.Ndim() != 4 || k.Ndim() != 4 || v.Ndim() != 4 {
 		return nil
 	}
 	b, heads, lq, lk := q.Dim(0), q.Dim(1), q.Dim(2), k.Dim(2)

@@ -33,6 +33,7 @@ type kernel struct {
 
 	checked bool
 	failed  error // why the kernel is not used
+	off     bool  // turned off by TurnOff
 }
 
 // A kernelRunner runs kernels on a backend.
@@ -86,6 +87,8 @@ type KernelStatus struct {
 	Err error
 }
 
+var errTurnedOff = errors.New("MLX's operations are faster here, as gomflux bench --tune measured")
+
 var errKernelDiffers = errors.New("its results differ from those of MLX's operations")
 
 // Kernels checks all custom kernels on the GPU and returns their states. The reason why there are
@@ -101,6 +104,9 @@ func Kernels() ([]KernelStatus, error) {
 	states := make([]KernelStatus, len(kernels))
 	for i, k := range kernels {
 		states[i] = KernelStatus{k.name, k.failed}
+		if k.failed == nil && k.off {
+			states[i].Err = errTurnedOff
+		}
 	}
 	return states, nil
 }
@@ -129,7 +135,7 @@ func kernelsUnavailable() error {
 // usable reports whether the kernel can compute with these arrays on the running job's device. All
 // must have the same dtype.
 func (k *kernel) usable(arrays ...*Array) bool {
-	if kernelRunners[device.Backend()] == nil || kernelsUnavailable() != nil {
+	if k.off || kernelRunners[device.Backend()] == nil || kernelsUnavailable() != nil {
 		return false
 	}
 	for _, a := range arrays {
@@ -167,7 +173,10 @@ func (k *kernel) verify() {
 		return
 	}
 	k.checked = true // check uses the kernel
+	off := k.off
+	k.off = false
 	k.failed = k.compare()
+	k.off = off
 	if k.failed != nil && OnKernelFailure != nil {
 		OnKernelFailure(KernelStatus{k.name, k.failed})
 	}

@@ -68,7 +68,7 @@ func (a *Array) IsFinite() *Array { return a.unary(mlxc.Isfinite) }
 
 // SiLU is x·sigmoid(x).
 func (a *Array) SiLU() *Array {
-	if onHost(a) {
+	if onHost(hostActivations, a) {
 		return a.siluOnHost(1)
 	}
 	return a.Mul(a.Sigmoid())
@@ -86,7 +86,7 @@ func (a *Array) GELU() *Array {
 // GELUTanh is [Array.GELU] with the approximation by tanh (gelu_new), in
 // float32 inside.
 func (a *Array) GELUTanh() *Array {
-	if onHost(a) {
+	if onHost(hostActivations, a) {
 		return a.geluTanhOnHost()
 	}
 	x := a.AsType(Float32)
@@ -96,7 +96,7 @@ func (a *Array) GELUTanh() *Array {
 
 // QuickGELU is x·sigmoid(1.702·x).
 func (a *Array) QuickGELU() *Array {
-	if onHost(a) {
+	if onHost(hostActivations, a) {
 		return a.siluOnHost(1.702)
 	}
 	return a.Mul(a.Times(1.702).Sigmoid())
@@ -221,7 +221,7 @@ func (a *Array) AllFinite() (ok bool) {
 
 // Softmax normalises along the last axis, in float32 inside.
 func (a *Array) Softmax() *Array {
-	if onHost(a) && a.Ndim() > 0 {
+	if onHost(hostActivations, a) && a.Ndim() > 0 {
 		return a.softmaxOnHost()
 	}
 	return a.LazySoftmax()

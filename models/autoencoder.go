@@ -9,6 +9,7 @@ import (
 	"github.com/gomflux/gomflux/mlx/nn"
 	"github.com/gomflux/gomflux/models/component"
 	"github.com/gomflux/gomflux/models/errs"
+	"github.com/gomflux/gomflux/models/tuning"
 	"github.com/gomflux/gomflux/picture"
 	"github.com/gomflux/gomflux/vae"
 )
@@ -19,6 +20,7 @@ type Autoencoder struct {
 	vae    vae.Autoencoder
 	device mlx.Device
 	dtype  mlx.Dtype
+	tuned  tuning.Settings
 	points hooks.Points
 
 	projection *Projection
@@ -38,6 +40,14 @@ func (a *Autoencoder) Device() mlx.Device { return a.device }
 
 // Dtype returns the dtype that it computes in.
 func (a *Autoencoder) Dtype() mlx.Dtype { return a.dtype }
+
+// Tuned returns the tuned settings, apart from the dtype, in words that [tuning.Parse] reads, "" for
+// the defaults.
+func (a *Autoencoder) Tuned() string {
+	s := a.tuned
+	s.Dtype = ""
+	return s.String()
+}
 
 // ScaleFactor returns the size of an image divided by the size of its latents.
 func (a *Autoencoder) ScaleFactor() int { return a.vae.ScaleFactor() }

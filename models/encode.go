@@ -7,6 +7,7 @@ import (
 	"github.com/gomflux/gomflux/mlx"
 	"github.com/gomflux/gomflux/models/component"
 	"github.com/gomflux/gomflux/models/family"
+	"github.com/gomflux/gomflux/models/tuning"
 	"github.com/gomflux/gomflux/picture"
 )
 
@@ -198,22 +199,18 @@ func (r *Run) freeKept() {
 	r.kept = nil
 }
 
-// compiler returns a compiler for a GPU. On the CPU it compiles nothing, since MLX would call a C++
-// compiler and gain no speed; and neither while a hook looks at modules, since it must see every
-// operation. On CUDA custom kernels do what fusing would gain.
+// compiler returns a compiler for the run's device: see [tuning.Compile]. It compiles nothing while
+// a hook looks at modules, since it must see every operation.
 func (r *Run) compiler() family.Compiler {
-	kernels := mlx.CheckKernels() // before they are traced
-	mode := r.compileMode
-	switch {
-	case r.points.Active() || r.device == mlx.CPU && mode == 0:
+	how := tuning.Compile(r.device)
+	if r.compileMode != 0 {
+		how = tuning.Compilation{Mode: r.compileMode}
+	}
+	if r.points.Active() || how.Off {
 		return func(f func([]*mlx.Array) []*mlx.Array) func([]*mlx.Array) []*mlx.Array { return f }
-	case mode == 0 && kernels && r.device.Backend() == mlx.BackendCUDA:
-		mode = mlx.Unfused
-	case mode == 0:
-		mode = mlx.Fused
 	}
 	return func(f func([]*mlx.Array) []*mlx.Array) func([]*mlx.Array) []*mlx.Array {
-		compiled, free := mlx.CompileUntil(mode, f)
+		compiled, free := mlx.CompileUntil(how.Mode, f)
 		r.compiled = append(r.compiled, free)
 		return compiled
 	}

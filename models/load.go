@@ -15,6 +15,7 @@ import (
 	"github.com/gomflux/gomflux/models/family"
 	"github.com/gomflux/gomflux/models/index"
 	"github.com/gomflux/gomflux/models/lora"
+	"github.com/gomflux/gomflux/models/tuning"
 	"github.com/gomflux/gomflux/textenc/tokenizer"
 )
 
@@ -323,7 +324,7 @@ func (a *Autoencoder) chooseDevice(o LoadOptions) error {
 		}
 		a.device = *o.Device
 	}
-	a.dtype = a.device.ComputeDtype()
+	a.dtype, a.tuned = tuning.Dtype(a.device), tuning.InUse(a.device)
 	if o.Dtype != nil {
 		a.dtype = *o.Dtype
 	}

@@ -28,7 +28,7 @@ func full() *Settings {
 		NegativePrompt: "blurry\tor\\worse", Seed: math.MaxUint64, Steps: 8, Guidance: 3.25, Height: 5, Width: 7,
 		GuidanceInterval:  []float64{0, 0.6},
 		MaxSequenceLength: 512, Scheduler: "flow_match_euler_discrete", RNG: "torch", Dtype: "bfloat16", Device: "metal", MLX: "0.32.2",
-		Batch:         4,
+		Batch: 4, Tuning: "packed-4=64 compile=off",
 		Image:         &SourceImage{Path: `C:\pictures\in, 1.png`, SHA256: strings.Repeat("0123456789abcdef", 4)},
 		ImageStrength: 0.4,
 		References:    []SourceImage{{Path: "dress, “red”.png", SHA256: strings.Repeat("fedcba9876543210", 4)}, {Path: "~/b.jpg"}},

@@ -70,6 +70,9 @@ type Settings struct {
 	Device string `json:"device,omitempty"`
 	// MLX is the version of MLX.
 	MLX string `json:"mlx,omitempty"`
+	// Tuning has the choices of gomflux bench --tune that the computation differed in from
+	// the defaults, which affects rounding. "" means the defaults.
+	Tuning string `json:"tuning,omitempty"`
 
 	// Image is the initial image of image-to-image, nil without one.
 	Image *SourceImage `json:"image,omitempty"`
@@ -139,8 +142,8 @@ const (
 // settingsFields are the JSON names of all fields, in the order of Settings.
 var settingsFields = []string{
 	"version", "generator", "model", "revision", "base_model", "class", "prompt", "negative_prompt", "seed", "steps", "guidance",
-	"guidance_interval", "height", "width", "max_sequence_length", "scheduler", "rng", "batch", "dtype", "device", "mlx", "image",
-	"image_strength", "references", "quantize", "group_size", "loras", "runtime_lora", "created", "seconds",
+	"guidance_interval", "height", "width", "max_sequence_length", "scheduler", "rng", "batch", "dtype", "device", "mlx", "tuning",
+	"image", "image_strength", "references", "quantize", "group_size", "loras", "runtime_lora", "created", "seconds",
 }
 
 // field returns a pointer to the field with a JSON name.
@@ -188,6 +191,8 @@ func (s *Settings) field(name string) any {
 		return &s.Device
 	case "mlx":
 		return &s.MLX
+	case "tuning":
+		return &s.Tuning
 	case "image":
 		return &s.Image
 	case "image_strength":

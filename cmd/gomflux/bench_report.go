@@ -23,6 +23,7 @@ type benchReport struct {
 	Quantize     string        `json:"quantize"`
 	LowRAM       bool          `json:"low_ram"`
 	Compiled     bool          `json:"compiled"`
+	Tuning       string        `json:"tuning,omitempty"`
 	Height       int           `json:"height"`
 	Width        int           `json:"width"`
 	Steps        int           `json:"steps"`
@@ -167,6 +168,9 @@ func (r *benchReport) settingsText(p *ui.Page) {
 		words = append(words, "compiled")
 	} else {
 		words = append(words, "not compiled")
+	}
+	if r.Tuning != "" {
+		words = append(words, "tuned ("+r.Tuning+")")
 	}
 	p.Printf("%s\n", strings.Join(words, ", "))
 	guidance := fmt.Sprintf("%g", r.Guidance)

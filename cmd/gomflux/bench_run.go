@@ -20,6 +20,7 @@ import (
 	"github.com/gomflux/gomflux/models/catalog"
 	"github.com/gomflux/gomflux/models/component"
 	"github.com/gomflux/gomflux/models/family"
+	"github.com/gomflux/gomflux/models/tuning"
 )
 
 // Defaults of gomflux bench. The speed of a step does not depend on their number.
@@ -52,7 +53,7 @@ func (b *benchmark) run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	lib, err := b.checkLibrary(ctx, b.out)
+	lib, err := b.openTuned(ctx, b.out, nil)
 	if err != nil {
 		return err
 	}
@@ -132,6 +133,7 @@ func (b *benchmark) load(ctx context.Context, fsys fs.FS, defaults *family.Defau
 			return err
 		}
 		b.describe(r)
+		b.report.Tuning = tuning.InUse(b.pipeline.Device()).String()
 		return nil
 	})
 	return err

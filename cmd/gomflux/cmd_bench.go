@@ -37,6 +37,19 @@ A phase of a model with --low-ram includes loading components.
 On a machine with other work only ratios are meaningful: measure alternately,
 and in new processes.
 
+TUNING
+--tune generates nothing. It compares, in a minute or two, what can only be
+known on the machine, for the device of --device: products of 1, 8, 64, 512
+and 4096 rows with quantized matrices as they are (packed) and dequantized first
+(unpacked), in bfloat16 and float16, compiled and not, and each kernel of
+gomflux with MLX's operations. What a device cannot do is left out. The
+candidates take turns, --repeat times forwards and backwards. Where something is
+clearly faster than the default, it is used from then on by generate, edit and
+bench, on this machine with the same versions of MLX, driver and kernels.
+
+The result is a file in the user's cache folder, which gomflux doctor shows.
+GOMFLUX_TUNING=0 ignores it. Images record what differs from the defaults.
+
 PROFILE
 --profile FILE runs the model once more, and measures every module, as in
 gomflux generate. This run does not count for the results.
@@ -55,6 +68,8 @@ With --json bench prints one object:
   quantize                of the weights, "" for none
   low_ram                 whether components are loaded when they are needed
   compiled                whether the transformer was compiled
+  tuning                  the choices of --tune that are used, if they are not
+                          the defaults
   height, width, steps, guidance
   guidance_interval       of --guidance-interval
   prompt_tokens           tokens of the prompt that the transformer sees
@@ -76,6 +91,16 @@ With --json bench prints one object:
                           device_memory_bytes
   versions                gomflux, mlx, mlx_c, go, blas
   profile                 of --profile, as in gomflux help json
+
+With --tune the object has
+
+  tuning                  the choices as text, "" for the defaults
+  file                    of the profile
+  profile                 the profile: version, machine, created, seconds,
+                          settings and measured, an array of comparisons with
+                          name, left_out, chosen and cases (name, and times with
+                          candidate, first_s, median_s and samples)
+  versions                as above
 ` + exitStatus
 
 // defaultBenchModel needs no download.
@@ -96,6 +121,7 @@ type benchOptions struct {
 	quantize      optional[gomflux.Quantization]
 	lowRAM        bool
 	share         bool
+	compare       bool
 	profile       profileFlags
 	outputFlags
 }
@@ -110,19 +136,23 @@ func newBenchCommand() *cobra.Command {
 	o.fallback = defaultBenchModel
 	repeat := count("count")
 	cmd := &cobra.Command{
-		Use:   "bench [--model MODEL | --random MODEL]",
+		Use:   "bench [--model MODEL | --random MODEL | --tune]",
 		Short: "Measure the speed of a model on this machine",
 		Long:  benchHelp,
 		Example: `  gomflux bench
   gomflux bench --random z-image-turbo --quantize 4 --share
-  gomflux bench --model ./my-model --size 512 --repeat 10 --json`,
+  gomflux bench --model ./my-model --size 512 --repeat 10 --json
+  gomflux bench --tune`,
 		Args: noArgs(""),
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if err := o.validate(cmd.Flags().Changed); err != nil {
-				return err
-			}
 			if o.repeat = 3; repeat.given() {
 				o.repeat = *repeat.value
+			}
+			if o.compare {
+				return o.runTune(cmd)
+			}
+			if err := o.validate(cmd.Flags().Changed); err != nil {
+				return err
 			}
 			b := &benchmark{benchOptions: o, out: o.out(cmd)}
 			if err := b.run(cmd.Context()); err != nil {
@@ -143,9 +173,10 @@ func newBenchCommand() *cobra.Command {
 	f.VarP(&o.guidance, "guidance", "g", "guidance scale (default: the model's)")
 	f.Var(&o.interval, "guidance-interval", "the part of the steps with classifier-free guidance, in fractions (default: 0,1)")
 	f.Var(&o.references, "references", "number of reference images of the same size (default: as few as the model takes)")
-	f.Var(&repeat, "repeat", "number of runs after the first (default: 3)")
+	f.Var(&repeat, "repeat", "number of runs after the first, or of turns with --tune (default: 3)")
 	f.VarP(&o.quantize, "quantize", "q", "quantize the weights to 3, 4, 5, 6 or 8 bits, mxfp4, mxfp8 or nvfp4 (see gomflux help weights)")
 	o.addCompute(f)
+	f.BoolVar(&o.compare, "tune", false, "compare ways to compute on this machine, and use the fastest from then on")
 	f.BoolVar(&o.lowRAM, "low-ram", false, "keep only one text encoder or the transformer in memory at a time, and none while decoding")
 	o.profile.add(f)
 	o.addJSON(f, "a JSON object")

@@ -20,6 +20,7 @@ import (
 	"github.com/gomflux/gomflux/internal/units"
 	"github.com/gomflux/gomflux/mlx"
 	"github.com/gomflux/gomflux/models/catalog"
+	"github.com/gomflux/gomflux/models/tuning"
 )
 
 const doctorHelp = `Doctor checks the installation: libraries, devices, memory, models and the
@@ -51,9 +52,11 @@ With --json doctor prints one object:
                           dtype_reason: why it is the default, absent for
                           bfloat16);
                           kernels (list of name, used, problem; problem without
-                          a GPU); on a Mac macos (version, library_minimum: the
-                          oldest macOS for this MLX, neural_accelerators: used,
-                          unused, unknown, or none in this GPU); null if MLX is
+                          a GPU); tuning, the profiles of gomflux bench --tune
+                          (device, file, used, problem, created, settings); on a
+                          Mac macos (version, library_minimum: the oldest macOS
+                          for this MLX, neural_accelerators: used, unused,
+                          unknown, or none in this GPU); null if MLX is
                           unusable, for the reason in problem
   warm_seconds            how long --warm took
   advice                  what to do, an array of texts
@@ -88,7 +91,7 @@ func newDoctorCommand() *cobra.Command {
 
 // doctorVariables are the environment variables that change what gomflux does.
 var doctorVariables = []string{
-	mlx.EnvLibrary, mlx.EnvKernels, "HF_HUB_CACHE", "HF_HOME", "XDG_CACHE_HOME", "HF_ENDPOINT", "HF_HUB_OFFLINE", "TMPDIR",
+	mlx.EnvLibrary, mlx.EnvKernels, tuning.Env, "HF_HUB_CACHE", "HF_HOME", "XDG_CACHE_HOME", "HF_ENDPOINT", "HF_HUB_OFFLINE", "TMPDIR",
 	"XDG_RUNTIME_DIR",
 	"OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH", "CUDA_VISIBLE_DEVICES",
 	"MLX_ENABLE_CACHE_THRASHING_CHECK", "MLX_CUDA_GRAPH_CACHE_SIZE", "MLX_PTX_CACHE_DIR", "MLX_ENABLE_TF32", "TERM", "TERM_PROGRAM",
@@ -130,6 +133,7 @@ type mlxInfo struct {
 	BLAS    string       `json:"blas,omitempty"`
 	Devices []deviceInfo `json:"devices"`
 	Kernels kernelsInfo  `json:"kernels"`
+	Tuning  []tuningInfo `json:"tuning"`
 	MacOS   *macOSInfo   `json:"macos,omitempty"`
 
 	free   uint64 // main memory, 0 if unknown
@@ -213,14 +217,15 @@ func (d *diagnosis) diagnoseModels(advise func(format string, args ...any)) {
 // describeMLX describes an open MLX and its devices.
 func describeMLX(ctx context.Context, lib mlx.Library) (*mlxInfo, error) {
 	m := &mlxInfo{MLXC: lib.MLXC, MLX: lib.MLX, BLAS: lib.BLAS}
-	err := mlx.Do(ctx, func() error {
+	err := mlx.Do(ctx, func() (err error) {
 		m.Version, m.free = mlx.Version(), uint64(mlx.FreeMemory(mlx.CPU))
 		for _, d := range mlx.Devices() {
 			m.Devices = append(m.Devices, describeDevice(d))
 		}
+		m.Tuning, err = describeTuning(lib)
 		m.Kernels = describeKernels()
 		m.MacOS, m.advice = macOSFactsOf(lib).describe()
-		return nil
+		return err
 	})
 	if err != nil {
 		return nil, err
@@ -358,6 +363,7 @@ func (m *mlxInfo) lines(line ui.Field) {
 	}
 	m.MacOS.lines(line)
 	m.Kernels.lines(line)
+	tuningLines(m.Tuning, line)
 }
 
 // libraryPaths lists the files of a library on one line.

@@ -134,7 +134,7 @@ func settingsFields(found *picture.Found) map[string]json.RawMessage {
 var infoOrder = []string{
 	"model", "revision", "base_model", "class", "seed", "steps", "guidance", "guidance_interval", "scheduler", "rng", "batch",
 	"width", "height", "max_sequence_length", "image", "image_strength", "references", "quantize",
-	"group_size", "loras", "runtime_lora", "dtype", "device", "mlx", "generator", "created", "seconds", "version",
+	"group_size", "loras", "runtime_lora", "dtype", "device", "mlx", "tuning", "generator", "created", "seconds", "version",
 }
 
 // Text implements ui.Result.

@@ -166,7 +166,7 @@ func (g *generation) open(ctx context.Context) error {
 		}
 		return err
 	}
-	lib, err := g.checkLibrary(ctx, g.out)
+	lib, err := g.openTuned(ctx, g.out, g.recorded)
 	if err != nil {
 		return err
 	}

@@ -25,3 +25,6 @@ func systemName() string {
 	}
 	return "macOS " + version
 }
+
+// driverVersion is empty: on a Mac the driver is a part of the system.
+func driverVersion() string { return "" }

@@ -22,6 +22,15 @@ func processorName() string { return valueOf("/proc/cpuinfo", "model name", ":")
 // systemName returns the name and version of the distribution.
 func systemName() string { return strings.Trim(valueOf("/etc/os-release", "PRETTY_NAME", "="), `"`) }
 
+// driverVersion returns the version of NVIDIA's driver, "" without one.
+func driverVersion() string {
+	text, err := os.ReadFile("/sys/module/nvidia/version")
+	if err != nil {
+		return ""
+	}
+	return strings.TrimSpace(string(text))
+}
+
 // valueOf returns the first value of a key in a file of lines, or "".
 func valueOf(file, key, separator string) string {
 	text, err := os.ReadFile(file)

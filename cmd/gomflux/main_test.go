@@ -1,11 +1,14 @@
 package main
 
 import (
+	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 
 	"github.com/rogpeppe/go-internal/testscript"
+
+	"github.com/gomflux/gomflux/models/tuning"
 )
 
 const (
@@ -27,6 +30,9 @@ const (
 )
 
 func TestMain(m *testing.M) {
+	if filepath.Base(os.Args[0]) != "gomflux" { // scripts have a cache folder of their own
+		os.Setenv(tuning.Env, "0") // no test depends on a profile of this machine
+	}
 	testscript.Main(m, map[string]func(){"gomflux": main})
 }
 

@@ -1,6 +1,10 @@
 package nn
 
-import "github.com/gomflux/gomflux/mlx"
+import (
+	"math"
+
+	"github.com/gomflux/gomflux/mlx"
+)
 
 // A Layer is a module with one input and one output.
 type Layer interface {
@@ -94,24 +98,47 @@ func (p *Param) matmulT(x *mlx.Array) *mlx.Array {
 	return x.Matmul(p.As(x.Dtype()).T())
 }
 
-// maxPackedRows is the largest number of rows of x that CUDA multiplies with a
+// maxPackedRowsCUDA is the largest number of rows of x that CUDA multiplies with a
 // quantized matrix as it is. On an H200 that is faster up to 256 rows (30
 // microseconds instead of 150 for one row of 3072 inputs and 9216 outputs), but beyond
 // the rows of a vector MLX compiles a kernel for most numbers of rows, which takes
 // several seconds. With 4096 rows it takes three times as long as dequantizing the
 // matrix first.
-const maxPackedRows = 8
+const maxPackedRowsCUDA = 8
+
+// tunedPackedRows replaces the default of [PackedRows] on a device. It belongs to the MLX thread.
+var tunedPackedRows struct {
+	device mlx.Device
+	rows   map[mlx.Quantization]int
+}
+
+// SetPackedRows replaces the defaults of [PackedRows] for some quantizations on a device, and
+// restores those of all others. It must be called on the MLX thread.
+func SetPackedRows(device mlx.Device, rows map[mlx.Quantization]int) {
+	tunedPackedRows.device, tunedPackedRows.rows = device, rows
+}
+
+// PackedRows returns the largest number of rows of x for which a [Linear] multiplies with a quantized
+// matrix as it is, because that is faster than dequantizing it first: all on Metal, and none on
+// Linux CPUs.
+func PackedRows(q mlx.Quantization) int {
+	device := mlx.CurrentDevice()
+	if rows, ok := tunedPackedRows.rows[q]; ok && tunedPackedRows.device == device {
+		return rows
+	}
+	switch device.Backend() {
+	case mlx.BackendMetal:
+		return math.MaxInt
+	case mlx.BackendCUDA:
+		return maxPackedRowsCUDA
+	}
+	return 0
+}
 
 // packedProduct reports whether a product with the quantized matrix is faster than
-// dequantizing it first. On Linux CPUs it never is.
+// dequantizing it first.
 func packedProduct(p *Param, x *mlx.Array) bool {
-	switch {
-	case p.packed == nil || mlx.CurrentDevice() == mlx.CPU:
-		return false
-	case mlx.GPU.Backend() == mlx.BackendMetal:
-		return true
-	}
-	return x.Size()/x.Dim(-1) <= maxPackedRows
+	return p.packed != nil && x.Size()/x.Dim(-1) <= PackedRows(p.packed.Quantization)
 }
 
 // Embedding is torch.nn.Embedding: weight [n, dim].
