@@ -35,7 +35,7 @@ func Replacements() (names []string) {
 			names = append(names, k.name)
 		}
 	}
-	for _, o := range hostOperations {
+	for _, o := range hostReplacements {
 		if device == CPU && useHost {
 			names = append(names, string(o))
 		}
@@ -43,14 +43,14 @@ func Replacements() (names []string) {
 	return names
 }
 
-var hostOperations = []hostOperation{hostActivations, hostNorms, hostGroupNorms, hostRope}
+var hostReplacements = []hostOperation{hostActivations, hostNorms, hostGroupNorms, hostRope}
 
 // AllReplacements lists the names that [TurnOff] takes, those of other devices too.
 func AllReplacements() (names []string) {
 	for _, k := range kernels {
 		names = append(names, k.name)
 	}
-	for _, o := range hostOperations {
+	for _, o := range hostReplacements {
 		names = append(names, string(o))
 	}
 	return names
@@ -68,7 +68,7 @@ func TurnOff(names ...string) error {
 	for _, k := range kernels {
 		k.off = slices.Contains(names, k.name)
 	}
-	for _, o := range hostOperations {
+	for _, o := range hostReplacements {
 		if slices.Contains(names, string(o)) {
 			hostOff[o] = true
 		}
