@@ -21,6 +21,9 @@ func newTuningMachine(lib mlx.Library, device mlx.Device) tuning.Machine {
 		Device: device.String(), Name: cmp.Or(b.DeviceName, b.Name), Memory: b.DeviceMemory >> 30, System: b.OS, MLX: mlx.Version(),
 		Kernels: mlx.ReplacementsVersion(),
 	}
+	if info, _ := macOSFactsOf(lib).describe(); info != nil {
+		m.MacOS = info.Library
+	}
 	if device == mlx.CPU {
 		m.CPUs = b.CPUs
 		if lib.BLAS != "" {

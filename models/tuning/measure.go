@@ -65,7 +65,7 @@ type Time struct {
 	Samples int     `json:"samples"`
 }
 
-// time returns the time of a candidate, nil if it has none.
+// time returns the time of a candidate, nil if it was not timed.
 func (c *CaseResult) time(candidate string) *Time {
 	for i := range c.Times {
 		if c.Times[i].Candidate == candidate {

@@ -35,6 +35,8 @@ type Machine struct {
 	Driver string `json:"driver,omitempty"` // of a GPU, where it is no part of the system
 	BLAS   string `json:"blas,omitempty"`
 	MLX    string `json:"mlx"`
+	// MacOS is the oldest version of macOS that MLX is built for, on which its kernels depend.
+	MacOS string `json:"built_for_macos,omitempty"`
 	// Kernels is [mlx.ReplacementsVersion].
 	Kernels string `json:"kernels"`
 }
@@ -46,6 +48,7 @@ func (m Machine) differs(other Machine) string {
 		{"memory", fmt.Sprintf("%d GiB", m.Memory), fmt.Sprintf("%d GiB", other.Memory)},
 		{"number of CPUs", fmt.Sprint(m.CPUs), fmt.Sprint(other.CPUs)}, {"system", m.System, other.System},
 		{"driver", m.Driver, other.Driver}, {"BLAS", m.BLAS, other.BLAS}, {"MLX", m.MLX, other.MLX},
+		{"MLX for macOS", m.MacOS, other.MacOS},
 		{"version of gomflux's kernels", m.Kernels, other.Kernels},
 	} {
 		if part.a != part.b {
@@ -157,7 +160,7 @@ func parse(data []byte) (*Profile, error) {
 		return nil, errors.New("damaged: no time, or too many results")
 	}
 	m := p.Machine
-	for _, text := range []string{m.Device, m.Name, m.Architecture, m.System, m.Driver, m.BLAS, m.MLX, m.Kernels} {
+	for _, text := range []string{m.Device, m.Name, m.Architecture, m.System, m.Driver, m.BLAS, m.MLX, m.MacOS, m.Kernels} {
 		if len(text) > maxName {
 			return nil, fmt.Errorf("a text of %d bytes: expected at most %d", len(text), maxName)
 		}

@@ -109,7 +109,7 @@ func Parse(text string) (s Settings, err error) {
 	return s, nil
 }
 
-// validate returns an error if a value is none of those that are known.
+// validate returns an error if a value is not known.
 func (s Settings) validate() error {
 	for name, rows := range s.PackedRows {
 		if !slices.Contains(component.Quantizations, name) {

@@ -124,7 +124,8 @@ func TestMeter(t *testing.T) {
 			{Name: "three", Candidates: []string{"a", "b", "slow"},
 				Cases: []Case{
 					{"large", func() []Trial {
-						return []Trial{c.trial("a", 7*time.Second, 30*time.Millisecond), c.trial("b", time.Second, 20*time.Millisecond), slow}
+						a := c.trial("a", 7*time.Second, 30*time.Millisecond)
+						return []Trial{a, c.trial("b", time.Second, 20*time.Millisecond), slow}
 					}},
 					{"never", func() []Trial { panic("enough") }},
 				},
@@ -164,13 +165,15 @@ func TestMeterFails(t *testing.T) {
 		}
 		ended := false
 		settings, results := (&Meter{}).Measure([]Comparison{
-			{Name: "wrong", Candidates: []string{"a"}, Choose: func(s *Settings, _ []CaseResult) string { s.Dtype = "float16"; return "" },
+			{Name: "wrong", Candidates: []string{"a"},
+				Choose: func(s *Settings, _ []CaseResult) string { s.Dtype = "float16"; return "" },
 				Cases: []Case{{"x", func() []Trial {
 					return []Trial{{Begin: func() func() { return func() { ended = true } }, Run: fails}}
 				}}}},
 			{Name: "right", Choose: func(*Settings, []CaseResult) string { return "a" }},
 		})
-		if len(results) != 2 || !strings.Contains(results[0].LeftOut, "matmul") || results[1].Chosen != "a" || !settings.IsDefault() || !ended {
+		if len(results) != 2 || !strings.Contains(results[0].LeftOut, "matmul") || results[1].Chosen != "a" ||
+			!settings.IsDefault() || !ended {
 			t.Errorf("found %+v and %v, ended: %v", results, settings, ended)
 		}
 	})
@@ -286,15 +289,16 @@ func TestUse(t *testing.T) {
 // TestParse reads the texts of settings again, and refuses others.
 func TestParse(t *testing.T) {
 	for _, s := range []Settings{
-		{}, {PackedRows: map[string]int{"4": 64, "8": AllRows, "nvfp4": 0}, Dtype: "float16", Compile: "off", Without: []string{"bias_sum", "upsample"}},
+		{}, {PackedRows: map[string]int{"4": 64, "8": AllRows, "nvfp4": 0}, Dtype: "float16", Compile: "off",
+			Without: []string{"bias_sum", "upsample"}},
 	} {
 		found, err := Parse(s.String())
 		if err != nil || !reflect.DeepEqual(found, s) {
 			t.Errorf("%q became %+v (%v), expected %+v", s.String(), found, err, s)
 		}
 	}
-	for _, text := range []string{"x", "packed-7=1", "packed-4=-1", "packed-4=1e9", "dtype=int8", "compile=on", "without=a", "without=upsample,bias_sum",
-		"without=", "colour=red", strings.Repeat("a", maxText+1)} {
+	for _, text := range []string{"x", "packed-7=1", "packed-4=-1", "packed-4=1e9", "dtype=int8", "compile=on", "without=a",
+		"without=upsample,bias_sum", "without=", "colour=red", strings.Repeat("a", maxText+1)} {
 		if s, err := Parse(text); err == nil {
 			t.Errorf("%.20q became %+v", text, s)
 		} else if strings.Contains(err.Error(), "\n") {
@@ -365,7 +369,8 @@ func TestProfile(t *testing.T) {
 		}
 	}
 	for name, text := range map[string]string{
-		"empty": "", "cut": `{"version": 1, "machine": {`, "version": `{"version": 2}`, "list": "[]", "twice": `{"version": 1, "version": 1}`,
+		"empty": "", "cut": `{"version": 1, "machine": {`, "version": `{"version": 2}`, "list": "[]",
+		"twice": `{"version": 1, "version": 1}`,
 		"large": strings.Repeat(" ", maxFile+1), "no time": `{"version": 1}`,
 		"setting": `{"version": 1, "created": "2026-11-23T08:00:00Z", "settings": {"compile": "twice"}}`,
 	} {
