@@ -51,10 +51,10 @@ func (d *Linear) Forward(x *mlx.Array) *mlx.Array {
 
 // ForwardWide is Forward for a layer whose output, or input x, may be beyond the range of
 // float16 if the model computes in that dtype. The output is float32 then. The product is
-// still one of float16 matrices: each row of x is scaled to a largest value of 4, and the
-// row of the output by the inverse. So values keep float16's 11 bits down to 2^-16 of the
-// row's largest, and outputs may be 16000 times as large as that. In other dtypes
-// ForwardWide is Forward in dtype.
+// still one of float16 matrices: each row of x is divided by a power of two, which rounds
+// nothing, so that its largest value is about 4, and the row of the output is multiplied by
+// it. So values keep float16's 11 bits down to 2^-16 of the row's largest, and outputs may
+// be 8000 times as large as that. In other dtypes ForwardWide is Forward in dtype.
 func (d *Linear) ForwardWide(x *mlx.Array, dtype mlx.Dtype) *mlx.Array {
 	if dtype != mlx.Float16 {
 		return d.Forward(x.AsType(dtype))
@@ -62,6 +62,8 @@ func (d *Linear) ForwardWide(x *mlx.Array, dtype mlx.Dtype) *mlx.Array {
 	const largest, least = 4, 1e-30 // of a row, which may be all zeros
 	wide := x.AsType(mlx.Float32)
 	scale := wide.Abs().Max(-1).Maximum(mlx.Scalar(least, mlx.Float32)).Over(largest)
+	one, two := mlx.Scalar(1, mlx.Float32), mlx.Scalar(2, mlx.Float32)
+	scale = two.Power(scale.Log().Over(math.Ln2).FloorDivide(one))
 	y := d.product(wide.Div(scale).AsType(dtype)).AsType(mlx.Float32).Mul(scale)
 	if d.Bias.Array != nil {
 		y = y.Add(d.Bias.As(mlx.Float32))

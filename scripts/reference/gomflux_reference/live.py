@@ -65,6 +65,8 @@ def check(gomflux: Path, seed: int | None, keep: Path | None, families: list[str
                     rows.append(replay(gomflux, made[-1], family, kind, r))
                     report(rows[-1])
             if made:
+                rows.append(half_precision(gomflux, made[0], family, random.Random(f"{seed}/{family}/float16")))
+                report(rows[-1])
                 rows.append(narrow(gomflux, made[0], family, random.Random(f"{seed}/{family}/fault")))
                 report(rows[-1])
                 for row in while_running(gomflux, made[0], family, random.Random(f"{seed}/{family}/live")):
@@ -181,6 +183,29 @@ def replay(gomflux: Path, model: Path, family: str, kind: str, r: random.Random)
     except ValueError:
         result, ok = f"exit status {ran.returncode}: {ran.stderr.strip()}", False
     return Row(f"{model.parent.name} {kind}", described(request), result, ok, time.monotonic() - start)
+
+
+def half_precision(gomflux: Path, model: Path, family: str, r: random.Random) -> Row:
+    """Dumps a generation in float16 and in float32, and compares the rounding errors of both programs in float16."""
+    start = time.monotonic()
+    pipe, _ = dump.load(model)
+    request = draw_request(pipe, FAMILIES[family], r) | {"steps": 2}
+    out = {dtype: model.parent / dtype for dtype in ("float16", "float32")}
+    references = draw_references(model.parent / "half", FAMILIES[family], min(FAMILIES[family].references), r)
+    for dtype, folder in out.items():
+        dump.pipeline(model, folder, taps=["*"], compute=dtype, references=references, **request)
+    ran = run(
+        gomflux, "parity", "run", out["float16"], "--precise", out["float32"], "--model", model, "--dtype", "float16", "--json"
+    )
+    try:
+        found = json.loads(ran.stdout)
+        worst = max(found["modules"], key=lambda m: m["multiple"] if m["multiple"] is not None else math.inf)
+        result, ok = f"{len(found['modules'])} modules, the most rounding is {worst['multiple']:.2f} of diffusers' ({worst['module']})", ran.returncode == 0
+        if not ok:
+            result = found["verdict"]["text"]
+    except ValueError:
+        result, ok = f"exit status {ran.returncode}: {ran.stderr.strip()}", False
+    return Row(f"{model.parent.name} float16", described(request), result, ok, time.monotonic() - start)
 
 
 def draw_loras(pipe, model: Path, r: random.Random) -> tuple[list, list[str]]:
