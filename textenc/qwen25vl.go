@@ -444,7 +444,7 @@ func (a *qwen25VLAttention) Forward(x *mlx.Array, rope nn.Rope) *mlx.Array {
 	k := nn.Heads(a.KProj.Forward(x), a.kvHeads)
 	v := nn.Heads(a.VProj.Forward(x), a.kvHeads)
 	y := a.Attend(nn.AttentionOptions{Rotate: rope.HalfSplit, Causal: true}, q, k, v)
-	return a.Tap(a.OProj.Forward(nn.WidenFP16(nn.MergeHeads(y))), x)
+	return a.Tap(a.OProj.ForwardWide(nn.MergeHeads(y), x.Dtype()), x)
 }
 
 // qwen25VLMLP is Qwen2MLP and Qwen2_5_VLMLP: down(silu(gate x)·up x).
@@ -465,5 +465,5 @@ func newQwen25VLMLP(dim, hidden int, bias bool) *qwen25VLMLP {
 
 func (m *qwen25VLMLP) Forward(x *mlx.Array) *mlx.Array {
 	y := nn.WidenFP16(m.ActFn.Forward(m.GateProj.Forward(x))).Mul(nn.WidenFP16(m.UpProj.Forward(x)))
-	return m.Tap(m.DownProj.Forward(y), x)
+	return m.Tap(m.DownProj.ForwardWide(y, x.Dtype()), x)
 }

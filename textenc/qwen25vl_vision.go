@@ -377,7 +377,7 @@ func (a *visionAttention) Forward(x *mlx.Array, s *spans) *mlx.Array {
 	if s.back != nil {
 		y = y.TakeRows(s.back)
 	}
-	return a.Tap(a.Proj.Forward(nn.WidenFP16(y)), x)
+	return a.Tap(a.Proj.ForwardWide(y, x.Dtype()), x)
 }
 
 // tapFirst passes the first of several spans through the hook: the reference computes

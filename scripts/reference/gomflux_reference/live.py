@@ -194,15 +194,15 @@ def half_precision(gomflux: Path, model: Path, family: str, r: random.Random) ->
     references = draw_references(model.parent / "half", FAMILIES[family], min(FAMILIES[family].references), r)
     for dtype, folder in out.items():
         dump.pipeline(model, folder, taps=["*"], compute=dtype, references=references, **request)
-    ran = run(
-        gomflux, "parity", "run", out["float16"], "--precise", out["float32"], "--model", model, "--dtype", "float16", "--json"
-    )
+    flags = ["--precise", out["float32"], "--model", model, "--dtype", "float16"]
+    ran = run(gomflux, "parity", "run", out["float16"], *flags, "--json")
     try:
         found = json.loads(ran.stdout)
         worst = max(found["modules"], key=lambda m: m["multiple"] if m["multiple"] is not None else math.inf)
-        result, ok = f"{len(found['modules'])} modules, the most rounding is {worst['multiple']:.2f} of diffusers' ({worst['module']})", ran.returncode == 0
-        if not ok:
-            result = found["verdict"]["text"]
+        result, ok = found["verdict"]["text"], ran.returncode == 0
+        if ok:
+            rounding = f"the largest is {worst['multiple']:.2f} times diffusers' ({worst['module']})"
+            result = f"rounding errors of {len(found['modules'])} modules: {rounding}"
     except ValueError:
         result, ok = f"exit status {ran.returncode}: {ran.stderr.strip()}", False
     return Row(f"{model.parent.name} float16", described(request), result, ok, time.monotonic() - start)
