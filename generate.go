@@ -81,6 +81,11 @@ type Result struct {
 	// StepsRun is the number of steps that were run. It is less than Settings.Steps with
 	// Options.Image.
 	StepsRun int
+	// SkippedSteps and SkippedNegativeSteps are the steps, from 1, in which
+	// Options.StepCache left out most of the transformer: for the prompt, and for the
+	// negative prompt. A step of a scheduler that evaluates the model twice may be there
+	// twice.
+	SkippedSteps, SkippedNegativeSteps []int
 
 	// EncodeTime, StepTime and DecodeTime are the durations of the phases. StepTime is
 	// the sum of all steps, without the time that OnStep took.
@@ -192,6 +197,7 @@ func (m *Model) generate(ctx context.Context, o Options, seeds []uint64) ([]*Res
 		settings.Created, settings.Seconds = start.UTC().Truncate(time.Second), took.Round(time.Millisecond).Seconds()
 		results[i] = &Result{
 			Image: out.Image, Settings: settings, StepsRun: out.Steps,
+			SkippedSteps: out.Skipped, SkippedNegativeSteps: out.SkippedNegative,
 			PromptTokens: cmp.Or(tokens, out.PromptTokens), TextTokens: out.PromptTokens, CutTokens: cut, Cuts: lost,
 			EncodeTime: out.Encode, StepTime: out.Step, DecodeTime: out.Decode,
 			PeakMemory: out.PeakMemory, EstimatedMemory: out.EstimatedMemory,

@@ -84,6 +84,13 @@ type Options struct {
 	// which takes about half of the time. nil stands for all steps. A model or guidance
 	// scale without classifier-free guidance makes it an [ErrRequest].
 	GuidanceInterval []float64
+	// StepCache leaves out most of the transformer in steps whose prediction changes
+	// little, and uses what it added in an earlier step: a rule and its threshold, such as
+	// "first-block:0.1", the rule of diffusers' FirstBlockCacheConfig. The larger the
+	// threshold, above 0 and below 1, the more is left out, and the more the image
+	// differs. It needs at least 12 steps, and helps from 20. "" computes everything.
+	// Result.SkippedSteps lists what was left out.
+	StepCache string
 	// Seed determines the initial noise. nil stands for a random seed.
 	Seed *uint64
 	// MaxSequenceLength is the largest number of tokens of a prompt, including those of
@@ -135,7 +142,7 @@ func OptionsFrom(s *Settings) Options {
 	return Options{
 		Prompt: s.Prompt, NegativePrompt: s.NegativePrompt, Height: s.Height, Width: s.Width,
 		Steps: s.Steps, Guidance: &guidance, GuidanceInterval: slices.Clone(s.GuidanceInterval),
-		Seed: &seed, MaxSequenceLength: s.MaxSequenceLength,
+		StepCache: s.StepCache, Seed: &seed, MaxSequenceLength: s.MaxSequenceLength,
 		Scheduler: Scheduler(s.Scheduler), RNG: RNG(s.RNG), ImageStrength: s.ImageStrength,
 	}
 }
@@ -155,8 +162,8 @@ func (m *Model) settings(r models.Request) Settings {
 		Version: picture.SettingsVersion, Generator: "gomflux " + Version(), Class: m.Class(),
 		Model: catalog.TildePath(m.source.Name()), Revision: m.source.Revision(), BaseModel: catalog.TildePath(m.source.BaseModel()),
 		Prompt: r.Prompt, NegativePrompt: r.NegativePrompt, Seed: r.Seed, Steps: r.Steps, Guidance: r.Guidance,
-		GuidanceInterval: slices.Clone([]float64(r.GuidanceInterval)),
-		Height:           r.Height, Width: r.Width, MaxSequenceLength: r.MaxSequenceLength, Scheduler: r.Scheduler,
+		GuidanceInterval: slices.Clone([]float64(r.GuidanceInterval)), StepCache: r.StepCache,
+		Height: r.Height, Width: r.Width, MaxSequenceLength: r.MaxSequenceLength, Scheduler: r.Scheduler,
 		Dtype: string(m.Dtype()), Device: string(m.Device()), Tuning: m.pipeline.Tuned(),
 		Quantize: m.changes.Quantize, GroupSize: m.changes.GroupSize,
 		LoRAs: slices.Clone(m.changes.LoRAs), RuntimeLoRA: m.changes.RuntimeLoRA,
@@ -205,6 +212,7 @@ func request(p *models.Pipeline, o Options) models.Request {
 		Prompt: o.Prompt, NegativePrompt: cmp.Or(o.NegativePrompt, d.NegativePrompt),
 		Height: o.Height, Width: o.Width,
 		Steps: cmp.Or(o.Steps, d.Steps), Guidance: d.Guidance, GuidanceInterval: o.GuidanceInterval,
+		StepCache:         o.StepCache,
 		MaxSequenceLength: cmp.Or(o.MaxSequenceLength, d.MaxSequenceLength),
 		RefuseLongPrompts: o.RefuseLongPrompts,
 		Scheduler:         string(o.Scheduler), RNG: string(o.RNG), Image: o.Image, ImageStrength: cmp.Or(o.ImageStrength, 0.4),

@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -58,6 +59,9 @@ type golden struct {
 	Scheduler         string
 	Picture           string
 	ImageStrength     float64 `json:"image_strength"`
+	StepCache         string  `json:"step_cache"`
+	Skipped           []int   `json:"skipped_steps"`
+	SkippedNegative   []int   `json:"skipped_negative_steps"`
 	References        []string
 	Compute           string // dtype
 	Files             []string
@@ -122,7 +126,8 @@ func TestCompiledGoldens(t *testing.T) {
 			r := Request{
 				Prompt: g.Prompt, Steps: g.Steps, Guidance: g.Guidance, Height: g.Height, Width: g.Width,
 				MaxSequenceLength: g.MaxSequenceLength, Scheduler: g.Scheduler, ImageStrength: g.ImageStrength,
-				Latents: Latents{Shape: noise.Shape[1:], Data: float32s(noise)},
+				StepCache: g.StepCache,
+				Latents:   Latents{Shape: noise.Shape[1:], Data: float32s(noise)},
 			}
 			if g.NegativePrompt != nil {
 				r.NegativePrompt = *g.NegativePrompt
@@ -175,6 +180,10 @@ func TestCompiledGoldens(t *testing.T) {
 						t.Fatal(err)
 					}
 					found[i].pixels = opaque(res.Image)
+					if !slices.Equal(res.Skipped, g.Skipped) || !slices.Equal(res.SkippedNegative, g.SkippedNegative) {
+						t.Errorf("mode %d: steps %v and %v used the step cache, the reference's %v and %v", mode, res.Skipped,
+							res.SkippedNegative, g.Skipped, g.SkippedNegative)
+					}
 					made, err := filepath.Glob(filepath.Join(tmp, "mlx*", "*", "*", "*.so"))
 					if compiled = compiled || mode == mlx.Fused; err != nil || p.device == mlx.CPU && compiled != (len(made) > 0) {
 						t.Fatalf("compiled is %v, and MLX left %d libraries (%v)", compiled, len(made), err)

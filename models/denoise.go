@@ -5,6 +5,7 @@ import (
 	"github.com/gomflux/gomflux/models/component"
 	"github.com/gomflux/gomflux/models/errs"
 	"github.com/gomflux/gomflux/models/family"
+	"github.com/gomflux/gomflux/models/stepcache"
 	"github.com/gomflux/gomflux/scheduler"
 )
 
@@ -155,7 +156,9 @@ func (r *Run) velocity(i int, latents *mlx.Array, predict predictors) *mlx.Array
 	}
 	t := r.schedule.Interval(i)
 	if predict.negative == nil || !r.GuidanceInterval.Includes(r.schedule.StepOf(i), r.Steps) {
-		return r.points.Value("noise_pred", predict.prompt(latents, t))
+		y := predict.prompt(latents, t)
+		r.countSkipped(i, predict.promptCache, &r.skipped)
+		return r.points.Value("noise_pred", y)
 	}
 	one := func(predict family.Predictor) *mlx.Array {
 		y := mlx.Scope(func() *mlx.Array { return predict(latents, t) })
@@ -163,8 +166,18 @@ func (r *Run) velocity(i int, latents *mlx.Array, predict predictors) *mlx.Array
 		return y
 	}
 	positive := one(predict.prompt)
+	r.countSkipped(i, predict.promptCache, &r.skipped)
 	r.points.Negative = true
 	velocity := r.family.Guide(positive, one(predict.negative), r.Guidance)
 	r.points.Negative = false
+	r.countSkipped(i, predict.negativeCache, &r.skippedNegative)
 	return r.points.Value("noise_pred", velocity)
+}
+
+// countSkipped appends the step of evaluation i, from 1, to steps if its prediction used the step
+// cache.
+func (r *Run) countSkipped(i int, cache *stepcache.Cache, steps *[]int) {
+	if cache != nil && cache.Reused {
+		*steps = append(*steps, r.schedule.StepOf(i)+1)
+	}
 }

@@ -7,6 +7,7 @@ import (
 	"github.com/gomflux/gomflux/mlx"
 	"github.com/gomflux/gomflux/models/component"
 	"github.com/gomflux/gomflux/models/family"
+	"github.com/gomflux/gomflux/models/stepcache"
 	"github.com/gomflux/gomflux/models/tuning"
 	"github.com/gomflux/gomflux/picture"
 )
@@ -139,7 +140,9 @@ func (r *Run) encodeReference(img reference) *mlx.Array {
 type predictors struct {
 	prompt   family.Predictor
 	negative family.Predictor // nil without a negative prompt
-	rows     int              // tokens of the prompt in the transformer's sequence
+	// the step caches of both, nil without
+	promptCache, negativeCache *stepcache.Cache
+	rows                       int // tokens of the prompt in the transformer's sequence
 	// references is the time in which the reference images were encoded.
 	references time.Duration
 }
@@ -169,20 +172,34 @@ func (r *Run) predictors() (out predictors, err error) {
 		return out, err
 	}
 	for _, prompt := range r.prompts {
-		c.Text = texts[prompt.name]
+		c.Text, c.StepCache = texts[prompt.name], r.newStepCache()
 		predict, err := r.family.Predictor(c, h, w, r.compiler())
 		if err != nil {
 			return out, err
 		}
 		if prompt.name == "negative" {
-			out.negative = predict
+			out.negative, out.negativeCache = predict, c.StepCache
 			continue
 		}
-		out.prompt = predict
+		out.prompt, out.promptCache = predict, c.StepCache
 		rows := c.Text[len(c.Text)-1]
 		out.rows = rows.Dim(rows.Ndim() - 2)
 	}
 	return out, nil
+}
+
+// newStepCache returns a step cache for the predictions of a prompt, nil without one.
+func (r *Run) newStepCache() *stepcache.Cache {
+	if r.StepCache == "" {
+		return nil
+	}
+	rule, err := stepcache.ParseRule(r.StepCache)
+	if err != nil { // the request is checked
+		mlx.Throw(err)
+	}
+	c := &stepcache.Cache{Rule: rule, Compiled: !r.compilation().Off}
+	r.stepCaches = append(r.stepCaches, c)
+	return c
 }
 
 // keep keeps arrays in memory until the last step is done.
@@ -191,22 +208,33 @@ func (r *Run) keep(arrays ...*mlx.Array) {
 	r.kept = append(r.kept, arrays...)
 }
 
-// freeKept frees the arrays of keep.
+// freeKept frees the arrays of keep and of step caches.
 func (r *Run) freeKept() {
+	for _, c := range r.stepCaches {
+		c.Free()
+	}
+	r.stepCaches = nil
 	for _, a := range r.kept {
 		a.Free()
 	}
 	r.kept = nil
 }
 
-// compiler returns a compiler for the run's device: see [tuning.Compile]. It compiles nothing while
-// a hook looks at modules, since it must see every operation.
-func (r *Run) compiler() family.Compiler {
+// compilation returns how the run compiles: see [tuning.Compile]. It compiles nothing while a hook
+// looks at modules, since it must see every operation.
+func (r *Run) compilation() tuning.Compilation {
 	how := tuning.Compile(r.device)
 	if r.compileMode != 0 {
 		how = tuning.Compilation{Mode: r.compileMode}
 	}
-	if r.points.Active() || how.Off {
+	how.Off = how.Off || r.points.Active()
+	return how
+}
+
+// compiler returns a compiler for the run's device.
+func (r *Run) compiler() family.Compiler {
+	how := r.compilation()
+	if how.Off {
 		return func(f func([]*mlx.Array) []*mlx.Array) func([]*mlx.Array) []*mlx.Array { return f }
 	}
 	return func(f func([]*mlx.Array) []*mlx.Array) func([]*mlx.Array) []*mlx.Array {

@@ -146,11 +146,16 @@ func (e *estimator) step(text []int) {
 		references := e.referenceTokens()
 		blocks := e.blocksOf(e.declared.Transformer())
 		var passes []pass
+		stepCache := int64(0)
 		for _, n := range text {
 			tokens := e.Pipeline.tokens(e.Height, e.Width) + references + n
 			passes = append(passes, pass{blocks: blocks, tokens: tokens, rows: e.batch, weightsMemory: e.weights[dir]})
+			if e.StepCache != "" { // two arrays of hidden states
+				width := int64(component.Width(e.declared.Transformer().Model))
+				stepCache += 2 * int64(tokens*e.batch) * width * e.memoryModel.item
+			}
 		}
-		e.out.Step = e.weightsWith(dir) + e.memoryModel.estimate(passes...)
+		e.out.Step = e.weightsWith(dir) + e.memoryModel.estimate(passes...) + stepCache
 		if f, ok := e.family.(family.KVCached); ok && e.device == mlx.CPU {
 			e.out.Step += f.CacheSize(references*e.batch) * e.memoryModel.item
 		}

@@ -32,7 +32,7 @@ func (r *Run) Generate(seeds []uint64) ([]*Result, error) {
 	if err := mlx.Use(r.device); err != nil {
 		return nil, err
 	}
-	r.batch = len(seeds)
+	r.batch, r.skipped, r.skippedNegative = len(seeds), nil, nil
 	defer r.enter()()
 	mlx.ResetPeakMemory()
 	clock := stopwatch{at: time.Now()}
@@ -62,6 +62,7 @@ func (r *Run) Generate(seeds []uint64) ([]*Result, error) {
 	}
 	res.Step = (clock.lap() - clock.inCallbacks) / time.Duration(len(seeds))
 	res.Compiled = len(r.compiled) > 0
+	res.Skipped, res.SkippedNegative = r.skipped, r.skippedNegative
 	r.freeKept()
 	if r.residency.decodeAlone {
 		r.freeCompiled()

@@ -19,6 +19,7 @@ var goldens = []string{
 	"flux1-schnell-ordinary", "flux1-dev-small", "flux1-dev-image", "flux1-kontext", "flux1-kontext-small", "flux1-inner",
 	"flux2-klein", "flux2-klein-base", "flux2-klein-edit2", "flux2-klein-kv", "flux2-inner",
 	"qwen-image-ordinary", "qwen-image-small", "qwen-edit", "qwen-edit-plus", "qwen-edit-plus3", "qwen-inner", "qwen-vision",
+	"zimage-step-cache", "flux1-step-cache", "flux2-step-cache", "qwen-step-cache",
 }
 
 // halfGoldens are the dumps of runs in float16, of every family.

@@ -38,17 +38,21 @@ type Step struct {
 
 // A Result is a generated image, with the times that its phases took.
 type Result struct {
-	Image           *image.RGBA
-	PromptTokens    int    // tokens of the prompt in the transformer's sequence
-	Steps           int    // number of steps that ran
-	Scheduler       string // its name
-	Compiled        bool   // the transformer was compiled
-	Encode          time.Duration
-	References      time.Duration // part of Encode for reference images
-	Step            time.Duration // all steps, without the time in OnStep
-	Decode          time.Duration
-	PeakMemory      int   // of MLX's arrays, in bytes
-	EstimatedMemory int64 // estimate of PeakMemory, 0 if it was not estimated
+	Image        *image.RGBA
+	PromptTokens int    // tokens of the prompt in the transformer's sequence
+	Steps        int    // number of steps that ran
+	Scheduler    string // its name
+	// Skipped and SkippedNegative are the steps, from 1, in which the step cache replaced most of
+	// the transformer for the prompt and for the negative prompt. A step is there once for each
+	// evaluation.
+	Skipped, SkippedNegative []int
+	Compiled                 bool // the transformer was compiled
+	Encode                   time.Duration
+	References               time.Duration // part of Encode for reference images
+	Step                     time.Duration // all steps, without the time in OnStep
+	Decode                   time.Duration
+	PeakMemory               int   // of MLX's arrays, in bytes
+	EstimatedMemory          int64 // estimate of PeakMemory, 0 if it was not estimated
 }
 
 // reporter returns a function that reports the progress of loading.

@@ -11,6 +11,7 @@ import (
 	"github.com/gomflux/gomflux/mlx/hooks"
 	"github.com/gomflux/gomflux/models/errs"
 	"github.com/gomflux/gomflux/models/family"
+	"github.com/gomflux/gomflux/models/stepcache"
 	"github.com/gomflux/gomflux/picture"
 	"github.com/gomflux/gomflux/scheduler"
 )
@@ -23,7 +24,9 @@ type Request struct {
 	Steps          int
 	Guidance       float64 // guidance scale
 	// GuidanceInterval is the part of the steps with classifier-free guidance, nil for all of them.
-	GuidanceInterval  scheduler.Part
+	GuidanceInterval scheduler.Part
+	// StepCache is the rule by which most of the transformer is left out in some steps, "" for none.
+	StepCache         string
 	Seed              uint64
 	MaxSequenceLength int     // limit of the prompt's tokens, including those of the model's template
 	RefuseLongPrompts bool    // makes a prompt beyond the limit an error instead of truncating it
@@ -62,6 +65,9 @@ func (p *Pipeline) checkNumbers(r Request) error {
 	if err := p.checkGuidanceInterval(&r); err != nil {
 		return err
 	}
+	if err := r.checkStepCache(); err != nil {
+		return err
+	}
 	if r.Scheduler != "" {
 		if _, err := scheduler.Name(r.Scheduler); err != nil {
 			return errs.Request(err)
@@ -95,6 +101,21 @@ func (p *Pipeline) checkGuidanceInterval(r *Request) error {
 	if first, end := part.Steps(r.Steps); max(first, r.firstStep()) >= end {
 		return errs.Requestf("guidance interval %s: contains none of the %d steps that run (leave it out, or set --guidance "+
 			"to a scale that disables it)", part, r.Steps-r.firstStep())
+	}
+	return nil
+}
+
+// checkStepCache refuses a step cache of an unknown rule, and for few steps.
+func (r *Request) checkStepCache() error {
+	if r.StepCache == "" {
+		return nil
+	}
+	if _, err := stepcache.ParseRule(r.StepCache); err != nil {
+		return errs.Requestf("step cache %q: %w", r.StepCache, err)
+	}
+	if steps := r.Steps - r.firstStep(); steps < stepcache.MinSteps {
+		return errs.Requestf("step cache %s: needs at least %d steps, and %d run (leave it out, or raise --steps)", r.StepCache,
+			stepcache.MinSteps, max(0, steps))
 	}
 	return nil
 }

@@ -9,6 +9,7 @@ import (
 	"github.com/gomflux/gomflux/models/component"
 	"github.com/gomflux/gomflux/models/errs"
 	"github.com/gomflux/gomflux/models/family"
+	"github.com/gomflux/gomflux/models/stepcache"
 	"github.com/gomflux/gomflux/scheduler"
 )
 
@@ -24,9 +25,11 @@ type Run struct {
 	batch    int       // number of images that are generated at once
 
 	// during Generate
-	compiled []func()     // free the compiled functions
-	kept     []*mlx.Array // live until the last step, such as a KV cache
-	limiter  *limiter
+	compiled                 []func()     // free the compiled functions
+	kept                     []*mlx.Array // live until the last step, such as a KV cache
+	skipped, skippedNegative []int        // steps whose predictions used the step cache
+	stepCaches               []*stepcache.Cache
+	limiter                  *limiter
 }
 
 // A prompt is one of the prompts of a run.

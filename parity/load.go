@@ -60,6 +60,7 @@ func (r *replay) newRequest() (models.Request, error) {
 	q := models.Request{
 		Prompt: s.Prompt, Height: s.Height, Width: s.Width, Steps: s.Steps, Guidance: s.Guidance, Seed: s.Seed,
 		MaxSequenceLength: s.MaxSequenceLength, Scheduler: s.Scheduler, ImageStrength: s.ImageStrength,
+		GuidanceInterval: s.GuidanceInterval, StepCache: s.StepCache,
 	}
 	switch {
 	case s.NegativePrompt != nil:

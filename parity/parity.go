@@ -34,7 +34,9 @@ type Settings struct {
 	Height            int               `json:"height"`
 	Width             int               `json:"width"`
 	MaxSequenceLength int               `json:"max_sequence_length"`
-	Scheduler         string            `json:"scheduler"`      // "" is the model's own
+	Scheduler         string            `json:"scheduler"` // "" is the model's own
+	GuidanceInterval  []float64         `json:"guidance_interval"`
+	StepCache         string            `json:"step_cache"`     // "" is no step cache
 	Picture           string            `json:"picture"`        // input of image-to-image, in or next to the dump's folder
 	ImageStrength     float64           `json:"image_strength"` // how much of the picture is kept
 	References        []string          `json:"references"`     // reference images of an edit, found as Picture is

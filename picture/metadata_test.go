@@ -156,9 +156,10 @@ func TestParseParameters(t *testing.T) {
 		},
 		{
 			"settings that save work",
-			"a cat\nSteps: 20, CFG scale: 4, Seed: 2, Guidance interval: \"0.1,0.6\", Version: gomflux v9",
-			Settings{Generator: "gomflux v9", Prompt: "a cat", Seed: 2, Steps: 20, Guidance: 4, GuidanceInterval: []float64{0.1, 0.6}},
-			"generator prompt seed steps guidance guidance_interval",
+			"a cat\nSteps: 20, CFG scale: 4, Seed: 2, Guidance interval: \"0.1,0.6\", Step cache: \"first-block:0.1\", Version: gomflux v9",
+			Settings{Generator: "gomflux v9", Prompt: "a cat", Seed: 2, Steps: 20, Guidance: 4, GuidanceInterval: []float64{0.1, 0.6},
+				StepCache: "first-block:0.1"},
+			"generator prompt seed steps guidance guidance_interval step_cache",
 		},
 		{
 			"values out of bounds are passed over",

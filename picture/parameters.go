@@ -32,6 +32,9 @@ func (s *Settings) parameters() string {
 	if v := s.GuidanceInterval; len(v) == 2 {
 		b.WriteString(", Guidance interval: " + quoteValue(fmt.Sprintf("%g,%g", v[0], v[1])))
 	}
+	if s.StepCache != "" {
+		b.WriteString(", Step cache: " + quoteValue(s.StepCache))
+	}
 	if s.Model != "" {
 		b.WriteString(", Model: " + quoteValue(s.Model))
 	}
@@ -188,6 +191,7 @@ func parseParameters(text string) (s Settings, found []string, ok bool) {
 	}
 	if strings.HasPrefix(pairs["Version"], "gomflux ") { // other programs have other names
 		values["scheduler"] = pairs["Sampler"]
+		values["step_cache"] = pairs["Step cache"]
 		if v := pairs["Guidance interval"]; v != "" {
 			values["guidance_interval"] = "[" + v + "]"
 		}

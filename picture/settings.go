@@ -50,6 +50,9 @@ type Settings struct {
 	// GuidanceInterval are the two fractions of the steps between which guidance was
 	// applied, nil for all steps.
 	GuidanceInterval []float64 `json:"guidance_interval,omitempty"`
+	// StepCache is the rule of the step cache and its threshold, "" if all steps were
+	// computed.
+	StepCache string `json:"step_cache,omitempty"`
 	// Height and Width are in pixels.
 	Height int `json:"height"`
 	Width  int `json:"width"`
@@ -142,8 +145,8 @@ const (
 // settingsFields are the JSON names of all fields, in the order of Settings.
 var settingsFields = []string{
 	"version", "generator", "model", "revision", "base_model", "class", "prompt", "negative_prompt", "seed", "steps", "guidance",
-	"guidance_interval", "height", "width", "max_sequence_length", "scheduler", "rng", "batch", "dtype", "device", "mlx", "tuning",
-	"image", "image_strength", "references", "quantize", "group_size", "loras", "runtime_lora", "created", "seconds",
+	"guidance_interval", "step_cache", "height", "width", "max_sequence_length", "scheduler", "rng", "batch", "dtype", "device", "mlx",
+	"tuning", "image", "image_strength", "references", "quantize", "group_size", "loras", "runtime_lora", "created", "seconds",
 }
 
 // field returns a pointer to the field with a JSON name.
@@ -173,6 +176,8 @@ func (s *Settings) field(name string) any {
 		return &s.Guidance
 	case "guidance_interval":
 		return &s.GuidanceInterval
+	case "step_cache":
+		return &s.StepCache
 	case "height":
 		return &s.Height
 	case "width":

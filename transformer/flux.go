@@ -135,29 +135,62 @@ func (m *Flux) Guidance(scale float32) *mlx.Array {
 // have a batch of 1 for all latents. It computes in the dtype of the latents, in float16
 // with float32 residual streams, which diffusers clips instead.
 func (m *Flux) Forward(latents, timestep, guidance, text, pooled, references *mlx.Array, s *FluxSequence) *mlx.Array {
+	return Run(m.Pass(latents, timestep, guidance, text, pooled, references, s))
+}
+
+// Pass returns Forward in parts.
+func (m *Flux) Pass(latents, timestep, guidance, text, pooled, references *mlx.Array, s *FluxSequence) Pass {
 	dtype := latents.Dtype()
 	tokens, text, pooled := Pack(latents), text.AsType(dtype), pooled.AsType(dtype)
 	if references != nil {
 		tokens = mlx.Concat(1, tokens, toBatch(references.AsType(dtype), latents.Dim(0)))
 	}
-
+	p := &fluxPass{Flux: m, FluxSequence: s, tokens: tokens, textTokens: text, pooled: pooled}
 	x := m.XEmbedder.Forward(tokens)
-	temb := m.TimeTextEmbed.Forward(timestep, guidance, pooled)
+	p.temb = m.TimeTextEmbed.Forward(timestep, guidance, pooled)
 	c := toBatch(m.ContextEmbedder.Forward(text), x.Dim(0))
-	j := newFluxJoint(&m.Module, m.PosEmbed.Forward(s.rope, s.positions))
+	p.embedded = Hidden{Text: nn.WidenFP16(c), Image: nn.WidenFP16(x)}
+	p.joint = newFluxJoint(&m.Module, m.PosEmbed.Forward(s.rope, s.positions))
+	return p
+}
 
-	c, x = nn.WidenFP16(c), nn.WidenFP16(x)
-	for _, b := range mlx.Layers(m.TransformerBlocks, &c, &x) {
-		c, x = b.Forward(c, x, temb, j)
+type fluxPass struct {
+	*Flux
+	*FluxSequence
+	tokens, textTokens, pooled, temb *mlx.Array
+	embedded                         Hidden
+	joint                            joint
+}
+
+func (p *fluxPass) Embed() Hidden { return p.embedded }
+
+func (p *fluxPass) Len() int { return len(p.TransformerBlocks) + len(p.SingleTransformerBlocks) }
+
+func (p *fluxPass) Blocks(h Hidden, first, end int) Hidden {
+	c, x := h.Text, h.Image
+	double, single := cut(p.TransformerBlocks, p.SingleTransformerBlocks, first, end)
+	for _, b := range mlx.Layers(double, &c, &x) {
+		c, x = b.Forward(c, x, p.temb, p.joint)
+	}
+	if len(single) == 0 {
+		return Hidden{Text: c, Image: x}
 	}
 	x = mlx.Concat(1, c, x)
-	for _, b := range mlx.Layers(m.SingleTransformerBlocks, &x) {
-		x = b.Forward(x, temb, j, s.text)
+	for _, b := range mlx.Layers(single, &x) {
+		x = b.Forward(x, p.temb, p.joint, p.text)
 	}
-	n := x.Dim(1)
-	out := m.ProjOut.Forward(m.NormOut.Forward(x.Slice(1, s.text, n), temb))
-	out = m.Tap(out, tokens, text, pooled, s.positions.Slice(0, 0, s.text), s.positions.Slice(0, s.text, n))
-	return Unpack(out.Slice(1, 0, s.h*s.w), s.h, s.w)
+	return splitText(x, p.text, end == p.Len())
+}
+
+func (p *fluxPass) Output(image *mlx.Array) *mlx.Array {
+	out := p.Flux.tap(p.ProjOut.Forward(p.NormOut.Forward(image, p.temb)), p)
+	return Unpack(out.Slice(1, 0, p.h*p.w), p.h, p.w)
+}
+
+// tap passes the output of a pass through the hook.
+func (m *Flux) tap(out *mlx.Array, p *fluxPass) *mlx.Array {
+	n := p.text + out.Dim(1)
+	return m.Tap(out, p.tokens, p.textTokens, p.pooled, p.positions.Slice(0, 0, p.text), p.positions.Slice(0, p.text, n))
 }
 
 // fluxTimeTextEmbed is CombinedTimestepGuidanceTextProjEmbeddings or, without

@@ -164,12 +164,16 @@ func (m *Flux2) Timestep(t float32) *mlx.Array {
 // batch of 1 for all latents. It computes in the dtype of the latents, in float16 with
 // float32 residual streams, which diffusers clips instead, and without rounding the text.
 func (m *Flux2) Forward(latents, timestep, text, references *mlx.Array, s *Flux2Sequence) *mlx.Array {
+	return Run(m.Pass(latents, timestep, text, references, s))
+}
+
+// Pass returns Forward in parts.
+func (m *Flux2) Pass(latents, timestep, text, references *mlx.Array, s *Flux2Sequence) Pass {
 	tokens := flux2Tokens(latents)
 	if references != nil {
 		tokens = mlx.Concat(1, tokens, toBatch(references.AsType(latents.Dtype()), latents.Dim(0)))
 	}
-	out := m.forward(tokens, timestep, text, s, s.target.then(s.references), nil)
-	return s.latents(out.Slice(1, 0, s.target.n))
+	return m.pass(tokens, timestep, text, s, s.target.then(s.references), nil)
 }
 
 // flux2Tokens takes [B, C, h, w] to [B, h·w, C].
@@ -182,36 +186,70 @@ func (s *Flux2Sequence) latents(x *mlx.Array) *mlx.Array {
 	return x.Transpose(0, 2, 1).Reshape(x.Dim(0), x.Dim(2), s.h, s.w)
 }
 
-// forward takes an image stream's tokens [B, n, C] at positions at to the model's
-// output for them [B, n, C]. A pass that fills the KV cache returns only the target.
-func (m *Flux2) forward(tokens, timestep, text *mlx.Array, s *Flux2Sequence, at flux2Positions, kv *flux2KV) *mlx.Array {
+// pass returns the pass of an image stream's tokens [B, n, C] at some positions. One that fills
+// the KV cache runs all blocks.
+func (m *Flux2) pass(tokens, timestep, text *mlx.Array, s *Flux2Sequence, at flux2Positions, kv *flux2KV) Pass {
 	dtype := tokens.Dtype()
-	text = text.AsType(nn.WideDtype(dtype))
-	temb := m.TimeGuidanceEmbed.Forward(timestep, dtype)
-	ofImage, ofText, ofBoth := m.modulations(temb, s, at.n, kv)
-
+	p := &flux2Pass{Flux2: m, Flux2Sequence: s, tokens: tokens, textTokens: text.AsType(nn.WideDtype(dtype)), at: at}
+	p.temb = m.TimeGuidanceEmbed.Forward(timestep, dtype)
+	p.ofImage, p.ofText, p.ofBoth = m.modulations(p.temb, s, at.n, kv)
 	x := nn.WidenFP16(m.XEmbedder.Forward(tokens))
-	c := toBatch(m.ContextEmbedder.ForwardWide(text, dtype), x.Dim(0))
+	p.embedded = Hidden{Text: toBatch(m.ContextEmbedder.ForwardWide(p.textTokens, dtype), x.Dim(0)), Image: x}
 	imageRope := m.PosEmbed.Forward(at.rope, at.at)
-	j := newFluxJoint(&m.Module, m.PosEmbed.Forward(s.text.rope, s.text.at).Concat(imageRope))
-	j.kv = kv
+	p.joint = newFluxJoint(&m.Module, m.PosEmbed.Forward(s.text.rope, s.text.at).Concat(imageRope))
+	p.joint.kv = kv
+	return p
+}
 
-	for i, b := range mlx.Layers(m.TransformerBlocks, kv.state(&c, &x)...) {
-		j.layer = i
-		c, x = b.Forward(c, x, ofImage, ofText, j)
+type flux2Pass struct {
+	*Flux2
+	*Flux2Sequence
+	tokens, textTokens, temb *mlx.Array
+	embedded                 Hidden
+	at                       flux2Positions // of tokens
+	ofImage, ofText, ofBoth  streamModulation
+	joint                    joint
+}
+
+func (p *flux2Pass) Embed() Hidden { return p.embedded }
+
+func (p *flux2Pass) Len() int { return p.layers() }
+
+func (p *flux2Pass) Blocks(h Hidden, first, end int) Hidden {
+	c, x, j := h.Text, h.Image, p.joint
+	double, single := cut(p.TransformerBlocks, p.SingleTransformerBlocks, first, end)
+	for i, b := range mlx.Layers(double, j.kv.state(&c, &x)...) {
+		j.layer = first + i
+		c, x = b.Forward(c, x, p.ofImage, p.ofText, j)
+	}
+	if len(single) == 0 {
+		return Hidden{Text: c, Image: x}
 	}
 	x = mlx.Concat(1, c, x)
-	for i, b := range mlx.Layers(m.SingleTransformerBlocks, kv.state(&x)...) {
-		j.layer = len(m.TransformerBlocks) + i
-		x = b.Forward(x, ofBoth, j)
+	for i, b := range mlx.Layers(single, j.kv.state(&x)...) {
+		j.layer = first + len(double) + i
+		x = b.Forward(x, p.ofBoth, j)
 	}
+	text := p.text.n
+	if j.kv.fills() { // the references are needed no more
+		text += p.references.n
+	}
+	return splitText(x, text, end == p.Len())
+}
 
-	first := s.text.n
-	if kv.fills() {
-		first += s.references.n
+// Output returns the velocity. image has the target first, and only the target in a pass that
+// fills the KV cache.
+func (p *flux2Pass) Output(image *mlx.Array) *mlx.Array {
+	out := p.Flux2.tap(p.ProjOut.Forward(p.NormOut.Forward(image, p.temb)), p)
+	if out.Dim(1) > p.target.n {
+		out = out.Slice(1, 0, p.target.n)
 	}
-	out := m.ProjOut.Forward(m.NormOut.Forward(x.Slice(1, first, x.Dim(1)), temb))
-	return m.Tap(out, tokens, text, s.text.at.ExpandDims(0), at.at.ExpandDims(0))
+	return p.latents(out)
+}
+
+// tap passes the output of a pass through the hook.
+func (m *Flux2) tap(out *mlx.Array, p *flux2Pass) *mlx.Array {
+	return m.Tap(out, p.tokens, p.textTokens, p.text.at.ExpandDims(0), p.at.at.ExpandDims(0))
 }
 
 // modulations projects temb for the image stream of n tokens, the text stream, and

@@ -17,17 +17,21 @@ type Flux2Cache struct{ Keys, Values []*mlx.Array }
 func (m *Flux2) Extract(latents, timestep, text, references *mlx.Array, s *Flux2Sequence) (velocity *mlx.Array, cache Flux2Cache) {
 	tokens := mlx.Concat(1, toBatch(references.AsType(latents.Dtype()), latents.Dim(0)), flux2Tokens(latents))
 	kv := newFlux2KV(s, Flux2Cache{make([]*mlx.Array, m.layers()), make([]*mlx.Array, m.layers())}, true)
-	out := m.forward(tokens, timestep, text, s, s.references.then(s.target), kv)
-	return s.latents(out), kv.cache
+	return Run(m.pass(tokens, timestep, text, s, s.references.then(s.target), kv)), kv.cache
 }
 
 // Cached is a later step of the kv variant: Forward with the cache from
 // [Flux2.Extract] instead of the references.
 func (m *Flux2) Cached(latents, timestep, text *mlx.Array, cache Flux2Cache, s *Flux2Sequence) *mlx.Array {
+	return Run(m.CachedPass(latents, timestep, text, cache, s))
+}
+
+// CachedPass returns Cached in parts.
+func (m *Flux2) CachedPass(latents, timestep, text *mlx.Array, cache Flux2Cache, s *Flux2Sequence) Pass {
 	if k, v := len(cache.Keys), len(cache.Values); k != m.layers() || v != k {
 		mlx.Throw(fmt.Errorf("KV cache with keys of %d layers and values of %d, expected %d", k, v, m.layers()))
 	}
-	return s.latents(m.forward(flux2Tokens(latents), timestep, text, s, s.target, newFlux2KV(s, cache, false)))
+	return m.pass(flux2Tokens(latents), timestep, text, s, s.target, newFlux2KV(s, cache, false))
 }
 
 func (m *Flux2) layers() int { return len(m.TransformerBlocks) + len(m.SingleTransformerBlocks) }

@@ -144,29 +144,60 @@ func (m *QwenImage) Timestep(t float32) *mlx.Array {
 // reach tens of millions in the published model, are float32, and the text is not
 // rounded before its norm.
 func (m *QwenImage) Forward(latents, timestep, text, references *mlx.Array, s *QwenImageSequence) *mlx.Array {
+	return Run(m.Pass(latents, timestep, text, references, s))
+}
+
+// Pass returns Forward in parts.
+func (m *QwenImage) Pass(latents, timestep, text, references *mlx.Array, s *QwenImageSequence) Pass {
 	dtype := latents.Dtype()
 	tokens, text := Pack(latents), text.AsType(nn.WideDtype(dtype))
 	if references != nil {
 		tokens = mlx.Concat(1, tokens, toBatch(references.AsType(dtype), tokens.Dim(0)))
 	}
-
 	x := m.ImgIn.Forward(tokens)
 	c := toBatch(m.TxtIn.Forward(m.TxtNorm.Forward(text).AsType(dtype)), x.Dim(0))
 	if m.Config.ZeroCondT {
 		timestep = mlx.Concat(0, timestep, m.Timestep(0))
 	}
-	t := qwenImageTime{temb: m.TimeTextEmbed.Forward(timestep, x)}
+	p := &qwenImagePass{QwenImage: m, QwenImageSequence: s, tokens: tokens, textTokens: text}
+	p.time = qwenImageTime{temb: m.TimeTextEmbed.Forward(timestep, x)}
+	p.embedded = Hidden{Text: nn.WidenFP16(c), Image: nn.WidenFP16(x)}
 	if m.Config.ZeroCondT {
-		t.isReference = between(s.target+s.references, s.target, s.target+s.references)
+		p.time.isReference = between(s.target+s.references, s.target, s.target+s.references)
 	}
-	j := m.PosEmbed.Forward(s.rope, s.text)
+	p.joint = m.PosEmbed.Forward(s.rope, s.text)
+	return p
+}
 
-	c, x = nn.WidenFP16(c), nn.WidenFP16(x)
-	for _, b := range mlx.Layers(m.TransformerBlocks, &c, &x) {
-		c, x = b.Forward(c, x, t, j)
+type qwenImagePass struct {
+	*QwenImage
+	*QwenImageSequence
+	tokens, textTokens *mlx.Array
+	embedded           Hidden
+	time               qwenImageTime
+	joint              joint
+}
+
+func (p *qwenImagePass) Embed() Hidden { return p.embedded }
+
+func (p *qwenImagePass) Len() int { return len(p.TransformerBlocks) }
+
+func (p *qwenImagePass) Blocks(h Hidden, first, end int) Hidden {
+	c, x := h.Text, h.Image
+	for _, b := range mlx.Layers(p.TransformerBlocks[first:end], &c, &x) {
+		c, x = b.Forward(c, x, p.time, p.joint)
 	}
-	out := m.Tap(m.ProjOut.Forward(m.NormOut.Forward(x, t.now())), tokens, text)
-	return Unpack(out.Slice(1, 0, s.target), s.h, s.w)
+	return Hidden{Text: c, Image: x}
+}
+
+func (p *qwenImagePass) Output(image *mlx.Array) *mlx.Array {
+	out := p.QwenImage.tap(p.ProjOut.Forward(p.NormOut.Forward(image, p.time.now())), p)
+	return Unpack(out.Slice(1, 0, p.target), p.h, p.w)
+}
+
+// tap passes the output of a pass through the hook.
+func (m *QwenImage) tap(out *mlx.Array, p *qwenImagePass) *mlx.Array {
+	return m.Tap(out, p.tokens, p.textTokens)
 }
 
 // qwenImageTimeEmbed is QwenTimestepProjEmbeddings.

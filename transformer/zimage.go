@@ -190,27 +190,50 @@ func (m *ZImage) Timestep(t float32) *mlx.Array {
 // [T, cap_feat_dim] for the whole batch. It computes in the dtype of the latents, in
 // float16 with float32 residual streams, and the caption up to the first layer in float32.
 func (m *ZImage) Forward(latents, timestep, caption *mlx.Array, s *ZImageSequence) *mlx.Array {
-	dtype := latents.Dtype()
-	temb := m.TEmbedder.Forward(timestep.AsType(dtype))
+	return Run(m.Pass(latents, timestep, caption, s))
+}
 
-	x := eachRow(latents, func(one *mlx.Array) *mlx.Array {
-		return nn.WidenFP16(padTokens(m.patchify(one, s), m.XEmbedder[m.patch], m.XPadToken))
+// Pass returns Forward in parts. Its blocks are those of layers; the refiners belong to the
+// embedding.
+func (m *ZImage) Pass(latents, timestep, caption *mlx.Array, s *ZImageSequence) Pass {
+	temb := m.TEmbedder.Forward(timestep.AsType(latents.Dtype()))
+	return &zimagePass{ZImage: m, s: s, latents: latents, tokens: caption, temb: temb}
+}
+
+type zimagePass struct {
+	*ZImage
+	s                     *ZImageSequence
+	latents, tokens, temb *mlx.Array // tokens of the caption
+}
+
+func (p *zimagePass) Embed() Hidden {
+	x := eachRow(p.latents, func(one *mlx.Array) *mlx.Array {
+		return nn.WidenFP16(padTokens(p.patchify(one, p.s), p.XEmbedder[p.patch], p.XPadToken))
 	})
-	for _, b := range mlx.Layers(m.NoiseRefiner, &x) {
-		x = b.Forward(x, temb, s.imageRope)
+	for _, b := range mlx.Layers(p.NoiseRefiner, &x) {
+		x = b.Forward(x, p.temb, p.s.imageRope)
 	}
-	c := padTokens(caption.AsType(nn.WideDtype(dtype)), m.CapEmbedder, m.CapPadToken)
-	for _, b := range mlx.Layers(m.ContextRefiner, &c) {
-		c = b.Forward(c, nil, s.captionRope)
+	c := padTokens(p.tokens.AsType(nn.WideDtype(p.latents.Dtype())), p.CapEmbedder, p.CapPadToken)
+	for _, b := range mlx.Layers(p.ContextRefiner, &c) {
+		c = b.Forward(c, nil, p.s.captionRope)
 	}
+	return Hidden{Image: mlx.Concat(1, x, toBatch(c, x.Dim(0)))}
+}
 
-	x = mlx.Concat(1, x, toBatch(c, x.Dim(0)))
-	for _, b := range mlx.Layers(m.Layers, &x) {
-		x = b.Forward(x, temb, s.jointRope)
+func (p *zimagePass) Len() int { return len(p.Layers) }
+
+func (p *zimagePass) Blocks(h Hidden, first, end int) Hidden {
+	x := h.Image
+	for _, b := range mlx.Layers(p.Layers[first:end], &x) {
+		x = b.Forward(x, p.temb, p.s.jointRope)
 	}
-	x = m.FinalLayer[m.patch].Forward(x, temb)
-	out := eachRow(x, func(one *mlx.Array) *mlx.Array { return m.unpatchify(one, s).ExpandDims(0) })
-	return m.tap(out, latents, caption)
+	return Hidden{Image: x}
+}
+
+func (p *zimagePass) Output(x *mlx.Array) *mlx.Array {
+	x = p.FinalLayer[p.patch].Forward(x, p.temb)
+	out := eachRow(x, func(one *mlx.Array) *mlx.Array { return p.unpatchify(one, p.s).ExpandDims(0) })
+	return p.tap(out, p.latents, p.tokens)
 }
 
 // tap passes a single image through the hook: the reference's is in a list, with an axis

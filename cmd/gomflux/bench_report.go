@@ -15,33 +15,36 @@ import (
 
 // A benchReport is what bench prints.
 type benchReport struct {
-	Model        string        `json:"model"`
-	Random       bool          `json:"random"`
-	Class        string        `json:"class"`
-	Device       string        `json:"device"`
-	Dtype        string        `json:"dtype"`
-	Quantize     string        `json:"quantize"`
-	LowRAM       bool          `json:"low_ram"`
-	Compiled     bool          `json:"compiled"`
-	Tuning       string        `json:"tuning,omitempty"`
-	Height       int           `json:"height"`
-	Width        int           `json:"width"`
-	Steps        int           `json:"steps"`
-	Guidance     float64       `json:"guidance"`
-	Interval     []float64     `json:"guidance_interval,omitempty"`
-	PromptTokens int           `json:"prompt_tokens"`
-	ImageTokens  int           `json:"image_tokens"`
-	References   int           `json:"references"`
-	Repeat       int           `json:"repeat"`
-	Phases       []benchPhase  `json:"phases"`
-	Matmul       float64       `json:"matmul_tflop_per_s"`
-	MatmulSize   int           `json:"matmul_size"`
-	Weights      int64         `json:"weights_bytes"`
-	PeakMemory   int           `json:"peak_memory_bytes"`
-	Estimated    int64         `json:"estimated_memory_bytes"`
-	Machine      benchMachine  `json:"machine"`
-	Versions     benchVersions `json:"versions"`
-	Profile      *jsonProfile  `json:"profile,omitempty"`
+	Model           string        `json:"model"`
+	Random          bool          `json:"random"`
+	Class           string        `json:"class"`
+	Device          string        `json:"device"`
+	Dtype           string        `json:"dtype"`
+	Quantize        string        `json:"quantize"`
+	LowRAM          bool          `json:"low_ram"`
+	Compiled        bool          `json:"compiled"`
+	Tuning          string        `json:"tuning,omitempty"`
+	Height          int           `json:"height"`
+	Width           int           `json:"width"`
+	Steps           int           `json:"steps"`
+	Guidance        float64       `json:"guidance"`
+	Interval        []float64     `json:"guidance_interval,omitempty"`
+	StepCache       string        `json:"step_cache,omitempty"`
+	Skipped         []int         `json:"skipped_steps,omitempty"`
+	SkippedNegative []int         `json:"skipped_negative_steps,omitempty"`
+	PromptTokens    int           `json:"prompt_tokens"`
+	ImageTokens     int           `json:"image_tokens"`
+	References      int           `json:"references"`
+	Repeat          int           `json:"repeat"`
+	Phases          []benchPhase  `json:"phases"`
+	Matmul          float64       `json:"matmul_tflop_per_s"`
+	MatmulSize      int           `json:"matmul_size"`
+	Weights         int64         `json:"weights_bytes"`
+	PeakMemory      int           `json:"peak_memory_bytes"`
+	Estimated       int64         `json:"estimated_memory_bytes"`
+	Machine         benchMachine  `json:"machine"`
+	Versions        benchVersions `json:"versions"`
+	Profile         *jsonProfile  `json:"profile,omitempty"`
 
 	stepFLOPs, decodeFLOPs float64 // 0 if unknown
 	operations             int     // of a step
@@ -181,6 +184,9 @@ func (r *benchReport) settingsText(p *ui.Page) {
 		ui.Plural(r.PromptTokens, "prompt token"), ui.Plural(r.ImageTokens, "image token"))
 	if r.References > 0 {
 		p.Printf(", %s", ui.Plural(r.References, "reference image"))
+	}
+	if r.StepCache != "" {
+		p.Printf(", step cache %s (%s)", r.StepCache, skippedText(r.Skipped, r.SkippedNegative))
 	}
 	p.Printf(", %s after the first\n", ui.Plural(r.Repeat, "run"))
 }

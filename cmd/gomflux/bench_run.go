@@ -145,7 +145,7 @@ func (b *benchmark) describe(run *models.Run) {
 	r.Class, r.Device, r.Dtype = b.pipeline.Class, b.pipeline.Device().String(), b.pipeline.Dtype().String()
 	r.Quantize, r.LowRAM, r.Repeat = string(b.quantize.orZero()), e.LowRAM, b.repeat
 	r.Height, r.Width, r.Steps, r.Guidance = run.Height, run.Width, run.Steps, run.Guidance
-	r.Interval = run.GuidanceInterval
+	r.Interval, r.StepCache = run.GuidanceInterval, run.StepCache
 	r.ImageTokens, r.References = run.ImageTokens(), len(run.Request.References)
 	r.Weights = e.AllWeights()
 	r.Versions.MLX = mlx.Version()
@@ -162,7 +162,7 @@ func (b *benchmark) request(p *models.Pipeline, run int) models.Request {
 		Steps: cmp.Or(b.steps.orZero(), min(d.Steps, benchSteps)), Guidance: d.Guidance,
 		MaxSequenceLength: d.MaxSequenceLength, Progress: b.show,
 	}
-	r.GuidanceInterval = b.interval.orZero()
+	r.GuidanceInterval, r.StepCache = b.interval.orZero(), b.stepCache.String()
 	if b.guidance.given() {
 		r.Guidance = *b.guidance.value
 	}
@@ -241,6 +241,7 @@ func (b *benchmark) generate(ctx context.Context, run int) error {
 		if b.unequalSteps() {
 			b.add("steps", all)
 		}
+		b.report.Skipped, b.report.SkippedNegative = result.Skipped, result.SkippedNegative
 		b.add("decode", result.Decode)
 		b.add("image", result.Encode+all+result.Decode)
 		b.report.PeakMemory = max(b.report.PeakMemory, result.PeakMemory)
@@ -254,7 +255,7 @@ func (b *benchmark) generate(ctx context.Context, run int) error {
 
 // unequalSteps reports whether some steps leave out work that others do, so that the time of one
 // step does not describe a run.
-func (b *benchmark) unequalSteps() bool { return b.interval.given() }
+func (b *benchmark) unequalSteps() bool { return b.interval.given() || b.stepCache.given() }
 
 // measuredSteps returns the times of the steps of a run that are reported: the first one of the
 // first run, and of later runs all but the first, which compiles.

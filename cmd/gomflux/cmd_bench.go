@@ -5,6 +5,7 @@ import (
 
 	"github.com/gomflux/gomflux"
 	"github.com/gomflux/gomflux/models/component"
+	"github.com/gomflux/gomflux/models/stepcache"
 	"github.com/gomflux/gomflux/scheduler"
 )
 
@@ -71,15 +72,18 @@ With --json bench prints one object:
   tuning                  the choices of --tune that are used, if they are not
                           the defaults
   height, width, steps, guidance
-  guidance_interval       of --guidance-interval
+  guidance_interval, step_cache
+                          of the flags of these names
+  skipped_steps, skipped_negative_steps
+                          of the last run, as in gomflux help json
   prompt_tokens           tokens of the prompt that the transformer sees
   image_tokens            tokens of the image and the reference images
   references, repeat      numbers of reference images and of runs after the
                           first
   phases                  an array with name (load, encode, references, step,
                           decode, and image for all but load; with
-                          --guidance-interval also steps, all steps of a run,
-                          and no tflop of a step), first_s,
+                          --guidance-interval or --step-cache also steps,
+                          all steps of a run, and no tflop of a step), first_s,
                           steady_s, min_s, max_s and, where known, tflop,
                           tflop_per_s, share_of_matmul, and operations, the
                           number of arrays in the graph of a step
@@ -116,6 +120,7 @@ type benchOptions struct {
 	steps         optional[int]
 	guidance      optional[float64]
 	interval      optional[scheduler.Part]
+	stepCache     optional[stepcache.Rule]
 	references    optional[int]
 	repeat        int
 	quantize      optional[gomflux.Quantization]
@@ -130,8 +135,9 @@ func newBenchCommand() *cobra.Command {
 	o := &benchOptions{
 		modelFlags: newModelFlags(), promptTokens: count("tokens"), size: count("pixels"), height: count("pixels"),
 		width: count("pixels"), steps: count("number"), guidance: scale("scale"),
-		interval: parsed("start,stop", scheduler.ParsePart), references: wholeFrom(0, "count"),
-		quantize: oneOf("level", convert[gomflux.Quantization](component.Quantizations)...),
+		interval: parsed("start,stop", scheduler.ParsePart), stepCache: parsed("rule", stepcache.ParseRule),
+		references: wholeFrom(0, "count"),
+		quantize:   oneOf("level", convert[gomflux.Quantization](component.Quantizations)...),
 	}
 	o.fallback = defaultBenchModel
 	repeat := count("count")
@@ -172,6 +178,7 @@ func newBenchCommand() *cobra.Command {
 	f.VarP(&o.steps, "steps", "s", "number of denoising steps (default: the model's, at most 4)")
 	f.VarP(&o.guidance, "guidance", "g", "guidance scale (default: the model's)")
 	f.Var(&o.interval, "guidance-interval", "the part of the steps with classifier-free guidance, in fractions (default: 0,1)")
+	f.Var(&o.stepCache, "step-cache", "leave out most of the transformer in some steps: first-block:0.1; for 12 steps and more")
 	f.Var(&o.references, "references", "number of reference images of the same size (default: as few as the model takes)")
 	f.Var(&repeat, "repeat", "number of runs after the first, or of turns with --tune (default: 3)")
 	f.VarP(&o.quantize, "quantize", "q", "quantize the weights to 3, 4, 5, 6 or 8 bits, mxfp4, mxfp8 or nvfp4 (see gomflux help weights)")

@@ -32,7 +32,7 @@ With --json info prints one object per line for each file:
   source          gomflux, mflux or parameters
   settings        those that were found of version, generator, model, revision,
                   base_model, class, prompt, negative_prompt, seed, steps,
-                  guidance, guidance_interval, height, width,
+                  guidance, guidance_interval, step_cache, height, width,
                   max_sequence_length, scheduler, rng,
                   batch, dtype, device, mlx, image, image_strength, references,
                   quantize, group_size, loras, runtime_lora, created, seconds
@@ -132,7 +132,7 @@ func settingsFields(found *picture.Found) map[string]json.RawMessage {
 
 // infoOrder is the order of the settings after the prompts.
 var infoOrder = []string{
-	"model", "revision", "base_model", "class", "seed", "steps", "guidance", "guidance_interval", "scheduler", "rng", "batch",
+	"model", "revision", "base_model", "class", "seed", "steps", "guidance", "guidance_interval", "step_cache", "scheduler", "rng", "batch",
 	"width", "height", "max_sequence_length", "image", "image_strength", "references", "quantize",
 	"group_size", "loras", "runtime_lora", "dtype", "device", "mlx", "tuning", "generator", "created", "seconds", "version",
 }

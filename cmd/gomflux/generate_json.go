@@ -43,6 +43,9 @@ type (
 		PromptTokens int `json:"prompt_tokens"`
 		TextTokens   int `json:"text_tokens"`
 		CutTokens    int `json:"cut_tokens,omitempty"`
+
+		Skipped         []int `json:"skipped_steps,omitempty"`
+		SkippedNegative []int `json:"skipped_negative_steps,omitempty"`
 	}
 	jsonSeconds struct {
 		Encode float64 `json:"encode"`
@@ -118,6 +121,7 @@ func (r *jsonReport) image(file string, result *gomflux.Result, saveTime time.Du
 		},
 		PeakMemory: result.PeakMemory, Estimated: result.EstimatedMemory,
 		PromptTokens: result.PromptTokens, TextTokens: result.TextTokens, CutTokens: result.CutTokens,
+		Skipped: result.SkippedSteps, SkippedNegative: result.SkippedNegativeSteps,
 	})
 	return unreported(r.out, file)
 }

@@ -9,6 +9,7 @@ import (
 	"github.com/gomflux/gomflux"
 	"github.com/gomflux/gomflux/internal/termpic"
 	"github.com/gomflux/gomflux/models/family"
+	"github.com/gomflux/gomflux/models/stepcache"
 	"github.com/gomflux/gomflux/scheduler"
 )
 
@@ -47,6 +48,7 @@ type samplingFlags struct {
 	height, width        optional[int]
 	guidance             optional[float64]
 	guidanceInterval     optional[scheduler.Part]
+	stepCache            optional[stepcache.Rule]
 	maxSequenceLength    optional[int]
 	scheduler            optional[gomflux.Scheduler]
 	rng                  optional[gomflux.RNG]
@@ -78,8 +80,8 @@ func newGenerateOptions() *generateOptions {
 		samplingFlags: samplingFlags{
 			autoSeeds: count("count"), batchSize: count("count"), steps: count("number"), height: count("pixels"),
 			width: count("pixels"), guidance: scale("scale"), maxSequenceLength: count("tokens"),
-			guidanceInterval: parsed("start,stop", scheduler.ParsePart),
-			scheduler:        parsed("name", schedulerOf), rng: oneOf("name", convert[gomflux.RNG](scheduler.RNGs)...),
+			guidanceInterval: parsed("start,stop", scheduler.ParsePart), stepCache: parsed("rule", stepcache.ParseRule),
+			scheduler: parsed("name", schedulerOf), rng: oneOf("name", convert[gomflux.RNG](scheduler.RNGs)...),
 		},
 		imageFlags: imageFlags{imageStrength: strength("strength")},
 		stepFlags:  stepFlags{preview: parsed("protocol", termpic.ParseProtocol), show: parsed("protocol", termpic.ParseProtocol)},
@@ -140,6 +142,9 @@ func (o *samplingFlags) add(f *pflag.FlagSet) {
 	f.Var(&o.guidanceInterval, "guidance-interval",
 		"the part of the steps with classifier-free guidance, in fractions: 0,0.6 is the first 60 %, and later steps take half "+
 			"of the time (default: 0,1)")
+	f.Var(&o.stepCache, "step-cache",
+		"leave out most of the transformer in steps that change little: first-block:0.1, where a larger number leaves out more; "+
+			"for 12 steps and more")
 	f.Var(&o.maxSequenceLength, "max-sequence-length", "maximum length of the prompt, including the model's template")
 	f.Var(&o.scheduler, "scheduler", "sampling method: "+strings.Join(scheduler.Names(), ", ")+" (default: the model's)")
 	f.Var(&o.rng, "rng",

@@ -76,6 +76,7 @@ func (o *generateOptions) recordedFlags(s *picture.Settings) []recordedFlag {
 		{"steps", &o.steps, r.Steps, true},
 		{"guidance", &o.guidance, *r.Guidance, true},
 		{"guidance_interval", &o.guidanceInterval, scheduler.Part(r.GuidanceInterval), true},
+		{"step_cache", &o.stepCache, r.StepCache, true},
 		{"max_sequence_length", &o.maxSequenceLength, r.MaxSequenceLength, true},
 		{"scheduler", &o.scheduler, r.Scheduler, knownScheduler},
 		{"rng", &o.rng, r.RNG, true},

@@ -109,6 +109,9 @@ func (r *textReport) image(file string, result *gomflux.Result, saveTime time.Du
 	case n > 1:
 		steps = fmt.Sprintf("%d steps of %s", n, ui.Duration(result.StepTime/time.Duration(n)))
 	}
+	if result.Settings.StepCache != "" {
+		steps += ", " + skippedText(result.SkippedSteps, result.SkippedNegativeSteps)
+	}
 	batch := ""
 	if result.Settings.Batch > 1 {
 		batch = fmt.Sprintf(", one of %d at once", result.Settings.Batch)
@@ -136,6 +139,15 @@ func (r *textReport) tensors(t savedTensors) {
 
 func (r *textReport) profile(p profileReport) {
 	p.note(r.out)
+}
+
+// skippedText returns the number of predictions that used the step cache.
+func skippedText(skipped, negative []int) string {
+	text := fmt.Sprintf("%d skipped", len(skipped))
+	if len(negative) > 0 {
+		text += fmt.Sprintf(", and %d for the negative prompt", len(negative))
+	}
+	return text
 }
 
 // tokensText returns the length of the prompt in words.

@@ -143,6 +143,7 @@ func (g *generation) prepare(ctx context.Context, stdin io.Reader) (err error) {
 	g.options = gomflux.Options{
 		Prompt: g.prompt(0), NegativePrompt: g.negative.orZero(), Height: g.height.orZero(), Width: g.width.orZero(),
 		Steps: g.steps.orZero(), Guidance: g.guidance.value, GuidanceInterval: g.guidanceInterval.orZero(),
+		StepCache:         g.stepCache.String(),
 		MaxSequenceLength: g.maxSequenceLength.orZero(),
 		RefuseLongPrompts: g.refuseLongPrompts, Scheduler: g.scheduler.orZero(), RNG: g.rng.orZero(),
 		ImageStrength: g.imageStrength.orZero(), Progress: g.progress,

@@ -9,6 +9,7 @@ import (
 	"github.com/gomflux/gomflux/internal/checkpoint/layout"
 	"github.com/gomflux/gomflux/mlx"
 	"github.com/gomflux/gomflux/models/component"
+	"github.com/gomflux/gomflux/models/stepcache"
 	"github.com/gomflux/gomflux/scheduler"
 	"github.com/gomflux/gomflux/textenc/tokenizer"
 )
@@ -176,6 +177,8 @@ type Conditioning struct {
 	Text       []*mlx.Array // output of each of the pipeline's PromptEncodings
 	References []*mlx.Array // latents [C, h, w] of the reference images
 	Guidance   float64      // guidance scale
+	// StepCache leaves out parts of the forward pass in some steps, nil for none.
+	StepCache *stepcache.Cache
 	// Keep keeps arrays that are made in a step until the last step is done.
 	Keep func(...*mlx.Array)
 }

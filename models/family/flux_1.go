@@ -7,6 +7,7 @@ import (
 	"github.com/gomflux/gomflux/mlx"
 	"github.com/gomflux/gomflux/models/component"
 	"github.com/gomflux/gomflux/models/errs"
+	"github.com/gomflux/gomflux/models/stepcache"
 	"github.com/gomflux/gomflux/scheduler"
 	"github.com/gomflux/gomflux/textenc"
 	"github.com/gomflux/gomflux/textenc/tokenizer"
@@ -183,8 +184,8 @@ func (f *flux1) Predictor(c Conditioning, h, w int, compile Compiler) (Predictor
 		return nil, errs.Request(err)
 	}
 	type inputs struct{ Latents, Timestep, Guidance, Text, Pooled, References *mlx.Array }
-	forward := mlx.Named(compile, func(in inputs) *mlx.Array {
-		return f.transformer.Forward(in.Latents, in.Timestep, in.Guidance, in.Text, in.Pooled, in.References, s)
+	forward := stepcache.Forward(c.StepCache, compile, func(in inputs) transformer.Pass {
+		return f.transformer.Pass(in.Latents, in.Timestep, in.Guidance, in.Text, in.Pooled, in.References, s)
 	})
 	in := inputs{Text: embeds, Pooled: pooled, References: references}
 	if f.guided() {

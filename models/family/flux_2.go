@@ -11,6 +11,7 @@ import (
 	"github.com/gomflux/gomflux/models/component"
 	"github.com/gomflux/gomflux/models/errs"
 	"github.com/gomflux/gomflux/models/index"
+	"github.com/gomflux/gomflux/models/stepcache"
 	"github.com/gomflux/gomflux/picture"
 	"github.com/gomflux/gomflux/scheduler"
 	"github.com/gomflux/gomflux/textenc"
@@ -273,11 +274,11 @@ func (f *flux2) Predictor(c Conditioning, h, w int, compile Compiler) (Predictor
 		return nil, errs.Request(err)
 	}
 	if f.cached && references != nil {
-		return f.cachedPredictor(embeds, references, s, compile, c.Keep), nil
+		return f.cachedPredictor(c, embeds, references, s, compile), nil
 	}
 	type inputs struct{ Latents, Timestep, Text, References *mlx.Array }
-	forward := mlx.Named(compile, func(in inputs) *mlx.Array {
-		return f.transformer.Forward(in.Latents, in.Timestep, in.Text, in.References, s)
+	forward := stepcache.Forward(c.StepCache, compile, func(in inputs) transformer.Pass {
+		return f.transformer.Pass(in.Latents, in.Timestep, in.Text, in.References, s)
 	})
 	return func(latents *mlx.Array, at scheduler.Interval) *mlx.Array {
 		time := f.transformer.Timestep(at.Timestep / 1000)
@@ -287,9 +288,9 @@ func (f *flux2) Predictor(c Conditioning, h, w int, compile Compiler) (Predictor
 }
 
 // cachedPredictor returns a predictor that sees the references only at its first step, and keeps
-// their keys and values for the next ones.
+// their keys and values for the next ones, of which a step cache may leave out some.
 func (f *flux2) cachedPredictor(
-	embeds, references *mlx.Array, s *transformer.Flux2Sequence, compile Compiler, keep func(...*mlx.Array),
+	c Conditioning, embeds, references *mlx.Array, s *transformer.Flux2Sequence, compile Compiler,
 ) Predictor {
 	type inputs struct {
 		Latents, Timestep, Text, References *mlx.Array
@@ -303,8 +304,8 @@ func (f *flux2) cachedPredictor(
 		velocity, cache := f.transformer.Extract(in.Latents, in.Timestep, in.Text, in.References, s)
 		return outputs{velocity, cache}
 	})
-	forward := mlx.Named(compile, func(in inputs) *mlx.Array {
-		return f.transformer.Cached(in.Latents, in.Timestep, in.Text, in.Cache, s)
+	forward := stepcache.Forward(c.StepCache, compile, func(in inputs) transformer.Pass {
+		return f.transformer.CachedPass(in.Latents, in.Timestep, in.Text, in.Cache, s)
 	})
 	var cache *transformer.Flux2Cache
 	return func(latents *mlx.Array, at scheduler.Interval) *mlx.Array {
@@ -316,8 +317,8 @@ func (f *flux2) cachedPredictor(
 		in.References = references
 		out := extract(in)
 		cache = &out.Cache
-		keep(cache.Keys...)
-		keep(cache.Values...)
+		c.Keep(cache.Keys...)
+		c.Keep(cache.Values...)
 		return out.Velocity.AsType(mlx.Float32)
 	}
 }

@@ -14,6 +14,7 @@ import (
 	"github.com/gomflux/gomflux/models/component"
 	"github.com/gomflux/gomflux/models/errs"
 	"github.com/gomflux/gomflux/models/index"
+	"github.com/gomflux/gomflux/models/stepcache"
 	"github.com/gomflux/gomflux/picture"
 	"github.com/gomflux/gomflux/scheduler"
 	"github.com/gomflux/gomflux/textenc"
@@ -230,8 +231,8 @@ func (q *qwenImage) Predictor(c Conditioning, h, w int, compile Compiler) (Predi
 		return nil, errs.Request(err)
 	}
 	type inputs struct{ Latents, Timestep, Text, References *mlx.Array }
-	forward := mlx.Named(compile, func(in inputs) *mlx.Array {
-		return q.transformer.Forward(in.Latents, in.Timestep, in.Text, in.References, s)
+	forward := stepcache.Forward(c.StepCache, compile, func(in inputs) transformer.Pass {
+		return q.transformer.Pass(in.Latents, in.Timestep, in.Text, in.References, s)
 	})
 	return func(latents *mlx.Array, at scheduler.Interval) *mlx.Array {
 		time := q.transformer.Timestep(at.Timestep / 1000)

@@ -6,6 +6,7 @@ import (
 	"github.com/gomflux/gomflux/mlx"
 	"github.com/gomflux/gomflux/models/component"
 	"github.com/gomflux/gomflux/models/errs"
+	"github.com/gomflux/gomflux/models/stepcache"
 	"github.com/gomflux/gomflux/scheduler"
 	"github.com/gomflux/gomflux/textenc"
 	"github.com/gomflux/gomflux/transformer"
@@ -127,8 +128,8 @@ func (z *zImage) Predictor(c Conditioning, h, w int, compile Compiler) (Predicto
 		return nil, errs.Request(err)
 	}
 	type inputs struct{ Latents, Timestep, Caption *mlx.Array }
-	forward := mlx.Named(compile, func(in inputs) *mlx.Array {
-		return z.transformer.Forward(in.Latents, in.Timestep, in.Caption, s).Neg()
+	forward := stepcache.Forward(c.StepCache, compile, func(in inputs) transformer.Pass {
+		return negated{z.transformer.Pass(in.Latents, in.Timestep, in.Caption, s)}
 	})
 	return func(latents *mlx.Array, at scheduler.Interval) *mlx.Array {
 		time := z.transformer.Timestep((1000 - at.Timestep) / 1000)
@@ -136,3 +137,8 @@ func (z *zImage) Predictor(c Conditioning, h, w int, compile Compiler) (Predicto
 		return forward(in).AsType(mlx.Float32)
 	}, nil
 }
+
+// negated is a pass whose output is negated.
+type negated struct{ transformer.Pass }
+
+func (n negated) Output(image *mlx.Array) *mlx.Array { return n.Pass.Output(image).Neg() }

@@ -15,7 +15,7 @@ import torch
 from PIL import Image
 from safetensors import safe_open
 
-from . import adapters, check, inner, replace, runs, schedules
+from . import adapters, check, inner, replace, runs, schedules, stepcache
 from .families import FAMILIES, Family, family_of
 from .files import read_json
 from .record import MEMORY, Recorder, Taps, near, still
@@ -90,6 +90,7 @@ def pipeline(
     scheduler: str | None = None,
     compute: str = "float32", device: str = "cpu", threads: int = 1, memory: int = MEMORY, log_dir: Path | None = None,
     sample: int = 0, stats=(), checkpoint=(), loras=(), loads=(), unchecked: bool = False,
+    step_cache: str | None = None,
 ):  # fmt: skip
     """Records one generation, from initial latents that are drawn here, or from an image and such latents.
 
@@ -114,6 +115,8 @@ def pipeline(
             negative_prompt=negative_prompt, steps=steps, guidance=guidance, seed=seed, height=height, width=width,
             max_sequence_length=max_sequence_length, compute=compute,
         )  # fmt: skip
+        if step_cache:
+            settings["step_cache"] = step_cache
         more = {k: v for k, v, usual in (("device", device, "cpu"), ("threads", threads, 1)) if v != usual}
         more |= options(run, sample, stats, checkpoint, loras, given)
         if run:
@@ -203,6 +206,7 @@ def generate(pipe, family, record, settings, picture, image_strength, references
         start["image"] = editable(family, references)
     with (
         family.running(pipe),
+        stepcache.applied(pipe, settings.get("step_cache"), record, more),
         own_sigmas(pipe) if scheduler == schedules.HEUN else nullcontext(),
         inner.observe(record, modules_of(pipe), family.unrotated),
         around or nullcontext(),

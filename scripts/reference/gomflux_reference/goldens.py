@@ -332,6 +332,21 @@ dump qwen-edit-plus/model qwen-edit-float16/dump --prompt {shlex.quote(EDIT)} --
 profile qwen-edit-plus/model --modules qwen-edit-plus/modules.txt --prompt 'a red circle' --references qwen-edit-plus/first.png
     --steps 2 --height 80 --width 80 --max-sequence-length 40
 
+dump zimage-ordinary/model zimage-step-cache/dump --prompt 'a red circle' --step-cache first-block:0.9
+    --steps 12 --seed 3 --height 24 --width 40 --max-sequence-length 64 --taps 'transformer@*' '!transformer@*:in.*'
+
+dump flux1-dev-small/model flux1-step-cache/dump --prompt 'a red circle' --step-cache first-block:0.75
+    --steps 12 --guidance 3.5 --seed 3 --height 32 --width 48 --max-sequence-length 40
+    --taps 'transformer@*' '!transformer@*:in.*'
+
+dump flux2-klein-base/model flux2-step-cache/dump --prompt 'a red circle' --step-cache first-block:0.95
+    --steps 12 --guidance 3.5 --seed 3 --height 24 --width 56 --max-sequence-length 44
+    --taps 'transformer@*' '!transformer@*:in.*'
+
+dump qwen-image-small/model qwen-step-cache/dump --prompt 'a red circle' --negative-prompt blurry
+    --step-cache first-block:0.825 --steps 12 --guidance 3 --seed 3 --height 32 --width 48 --max-sequence-length 64
+    --taps 'transformer@*' '!transformer@*:in.*'
+
 tiny vae-512/model --seed 13 --layout v5 --only vae --vae-channels 4 4 8 8 --vae-norm-groups 2
 
 decode vae-512/model vae-512/decode --seed 3 --height 512 --width 512 --compute float64 --sample 20000

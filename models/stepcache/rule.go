@@ -1,0 +1,60 @@
+// Package stepcache leaves out most of the transformer in steps whose prediction changes little,
+// and uses results of an earlier step instead.
+package stepcache
+
+import (
+	"fmt"
+	"strconv"
+	"strings"
+)
+
+// MinSteps is the smallest number of steps for which a run may have a step cache. With fewer steps,
+// neighbouring steps differ too much.
+const MinSteps = 12
+
+// FirstBlock is the rule of diffusers' FirstBlockCacheConfig, which is from ParaAttention: if the
+// output of the first block, minus its input, differs from that of the last complete evaluation by
+// at most the threshold (mean absolute difference, relative to the mean absolute value), the other
+// blocks add what they added then.
+const FirstBlock = "first-block"
+
+// Names lists the rules.
+var Names = []string{FirstBlock}
+
+// A Rule decides in which evaluations the transformer is left out.
+type Rule struct {
+	Name      string
+	Threshold float64 // above 0 and below 1; the larger, the more is left out
+}
+
+// ParseRule parses the form of String.
+func ParseRule(s string) (Rule, error) {
+	name, text, ok := strings.Cut(s, ":")
+	if !ok {
+		return Rule{}, fmt.Errorf("expected a rule and its threshold (such as %s:0.1)", FirstBlock)
+	}
+	r := Rule{Name: name}
+	var err error
+	if r.Threshold, err = strconv.ParseFloat(text, 64); err != nil {
+		r.Threshold = 0
+	}
+	return r, r.Check()
+}
+
+// Check returns an error for an unknown rule and for a threshold that is not above 0 and below 1.
+func (r Rule) Check() error {
+	known := false
+	for _, name := range Names {
+		known = known || r.Name == name
+	}
+	switch {
+	case !known:
+		return fmt.Errorf("unknown rule %q, expected one of %s", r.Name, strings.Join(Names, ", "))
+	case !(r.Threshold > 0 && r.Threshold < 1):
+		return fmt.Errorf("the threshold of %s must be a number above 0 and below 1", r.Name)
+	}
+	return nil
+}
+
+// String returns the name and the threshold with a colon between them.
+func (r Rule) String() string { return fmt.Sprintf("%s:%g", r.Name, r.Threshold) }

@@ -1,0 +1,174 @@
+package models
+
+import (
+	"bytes"
+	"fmt"
+	"image"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/gomflux/gomflux/internal/checkpoint"
+	"github.com/gomflux/gomflux/internal/mlxtest"
+	"github.com/gomflux/gomflux/mlx"
+	"github.com/gomflux/gomflux/mlx/hooks"
+)
+
+// stepCached are requests for models of every network, with and without guidance and reference
+// images.
+var stepCached = []struct {
+	folder  string
+	request Request
+}{
+	{"zimage-ordinary", Request{Height: 24, Width: 40, MaxSequenceLength: 64}},
+	{"zimage-ordinary", Request{Height: 24, Width: 40, MaxSequenceLength: 64, Guidance: 3, Scheduler: "flow_match_heun_discrete"}},
+	{"flux1-dev-small", Request{Height: 32, Width: 48, MaxSequenceLength: 40, Guidance: 3.5}},
+	{"flux1-kontext", Request{Height: 24, Width: 40, MaxSequenceLength: 24, Guidance: 2.5, References: make([]image.Image, 1)}},
+	{"flux2-klein-base", Request{Height: 24, Width: 56, MaxSequenceLength: 44, Guidance: 3.5}},
+	{"flux2-klein-kv", Request{Height: 48, Width: 32, MaxSequenceLength: 29, Guidance: 1, References: make([]image.Image, 1)}},
+	{"qwen-image-small", Request{Height: 32, Width: 48, MaxSequenceLength: 64, Guidance: 3, NegativePrompt: "blurry"}},
+	{"qwen-edit-plus", Request{Height: 16, Width: 48, MaxSequenceLength: 40, Guidance: 1, References: make([]image.Image, 2)}},
+}
+
+// TestStepCache checks for every network that a step cache that leaves out nothing changes nothing,
+// and that one that leaves out steps does not run the second block in them.
+func TestStepCache(t *testing.T) {
+	for _, c := range stepCached {
+		t.Run(c.folder+" "+c.request.Scheduler, func(t *testing.T) {
+			fsys, err := checkpoint.OpenFolder(filepath.Join("testdata", c.folder, "model"))
+			if err != nil {
+				t.Fatal(err)
+			}
+			mlxtest.Do(t, func() {
+				p, err := Load(fsys, LoadOptions{Dtype: new(mlx.Float32)})
+				if err != nil {
+					t.Fatal(err)
+				}
+				defer p.Close()
+				r := c.request
+				r.Prompt, r.Steps, r.Seed = "a red circle", 12, 3
+				r.References = slices.Clone(r.References)
+				for i := range r.References {
+					r.References[i] = gradient(80, 64+8*i)
+				}
+				generate := func(rule string) *Result {
+					r.StepCache = rule
+					result, err := p.Generate(r)
+					if err != nil {
+						t.Fatal(err)
+					}
+					return result
+				}
+				plain := generate("")
+				none := generate("first-block:1e-9")
+				if !bytes.Equal(plain.Image.Pix, none.Image.Pix) || len(none.Skipped)+len(none.SkippedNegative) > 0 {
+					t.Errorf("a threshold of 1e-9 skips steps %v and %v, or changes the image", none.Skipped, none.SkippedNegative)
+				}
+				most := generate("first-block:0.999")
+				if len(most.Skipped) == 0 || bytes.Equal(plain.Image.Pix, most.Image.Pix) {
+					t.Errorf("a threshold of 0.999 skips steps %v, and does not change the image", most.Skipped)
+				}
+
+				second, whole := 0, 0
+				r.Hook = func(tap hooks.Tap) (*mlx.Array, error) {
+					if tap.Name == "transformer" {
+						whole++
+					}
+					for _, name := range []string{"transformer.layers.1", "transformer.transformer_blocks.1",
+						"transformer.single_transformer_blocks.0"} {
+						if tap.Name == name && tap.Inputs != nil { // once in a call
+							second++
+						}
+					}
+					return nil, nil
+				}
+				hooked := generate("first-block:0.999")
+				if !bytes.Equal(hooked.Image.Pix, most.Image.Pix) || !slices.Equal(hooked.Skipped, most.Skipped) {
+					t.Errorf("with a hook, steps %v are skipped instead of %v, or the image is another one", hooked.Skipped, most.Skipped)
+				}
+				if skipped := len(most.Skipped) + len(most.SkippedNegative); whole-second != skipped {
+					t.Errorf("the second block ran %d times in %d passes, of which %d used the cache", second, whole, skipped)
+				}
+			})
+		})
+	}
+}
+
+// gradient returns an image without equal areas.
+func gradient(width, height int) image.Image {
+	img := image.NewRGBA(image.Rect(0, 0, width, height))
+	for i := range img.Pix {
+		img.Pix[i] = uint8(i * 7 / (1 + i%5))
+	}
+	return img
+}
+
+// TestStepCacheBatch: all images of a batch use the cache in the same steps.
+func TestStepCacheBatch(t *testing.T) {
+	mlxtest.Do(t, func() {
+		p := load(t, nil)
+		r := Request{Prompt: "a red circle", Height: 16, Width: 24, Steps: 12, MaxSequenceLength: 64, StepCache: "first-block:0.999"}
+		run, err := p.Prepare(r, 2)
+		if err != nil {
+			t.Fatal(err)
+		}
+		results, err := run.Generate([]uint64{5, 6})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if a, b := results[0].Skipped, results[1].Skipped; len(a) == 0 || !slices.Equal(a, b) {
+			t.Errorf("steps %v and %v", a, b)
+		}
+		if run.stepCaches != nil {
+			t.Error("step caches are not freed")
+		}
+	})
+}
+
+func TestStepCacheRefused(t *testing.T) {
+	mlxtest.Do(t, func() {
+		p := load(t, nil)
+		for _, c := range []struct {
+			rule     string
+			steps    int
+			strength float64
+			want     string
+		}{
+			{"first-block:0.1", 11, 0, "step cache first-block:0.1: needs at least 12 steps, and 11 run"},
+			{"first-block:0.1", 20, 0.5, "step cache first-block:0.1: needs at least 12 steps, and 10 run"},
+			{"last-block:0.1", 20, 0, `step cache "last-block:0.1": unknown rule "last-block"`},
+			{"first-block:1", 20, 0, `step cache "first-block:1": the threshold of first-block must be a number above 0 and below 1`},
+			{"first-block:0.1", 20, 0.4, ""},
+		} {
+			r := Request{Prompt: "x", Height: 16, Width: 24, Steps: c.steps, MaxSequenceLength: 64, StepCache: c.rule}
+			if c.strength > 0 {
+				r.Image, r.ImageStrength = gradient(24, 16), c.strength
+			}
+			if err := p.Check(r); c.want == "" && err != nil || c.want != "" && !strings.HasPrefix(fmt.Sprint(err), c.want) {
+				t.Errorf("%s, %d steps: %v, expected %q", c.rule, c.steps, err, c.want)
+			}
+		}
+	})
+}
+
+// TestStepCacheEstimate: the estimate has two arrays of hidden states more for each prompt.
+func TestStepCacheEstimate(t *testing.T) {
+	mlxtest.Do(t, func() {
+		p := load(t, nil)
+		r := Request{Prompt: "x", Height: 64, Width: 64, Steps: 12, MaxSequenceLength: 64}
+		step := func(rule string, guidance float64) int64 {
+			r.StepCache, r.Guidance = rule, guidance
+			run, err := p.Prepare(r, 1)
+			if err != nil {
+				t.Fatal(err)
+			}
+			return run.Estimate().Step
+		}
+		one := step("first-block:0.1", 0) - step("", 0)
+		two := step("first-block:0.1", 3) - step("", 3)
+		if one <= 0 || two < one*3/2 {
+			t.Errorf("%d bytes, with guidance %d", one, two)
+		}
+	})
+}
