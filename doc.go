@@ -59,6 +59,9 @@
 // images are decoded in strips, and OpenOptions.Warn receives a message about what would
 // fit. [Model.Close] frees a model.
 //
+// OpenOptions.PromptCache keeps prompt embeddings on disk, so that a prompt that was
+// encoded before, by another process too, needs no text encoder.
+//
 // # Goroutines
 //
 // All functions may be called from several goroutines. MLX runs on one thread, so calls

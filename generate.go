@@ -78,6 +78,9 @@ type Result struct {
 	CutTokens int
 	// Cuts lists everything that was cut off from the prompts.
 	Cuts []Cut
+	// PromptCached reports that the prompt embeddings came from OpenOptions.PromptCache,
+	// so that no text encoder ran.
+	PromptCached bool
 	// StepsRun is the number of steps that were run. It is less than Settings.Steps with
 	// Options.Image.
 	StepsRun int
@@ -199,7 +202,8 @@ func (m *Model) generate(ctx context.Context, o Options, seeds []uint64) ([]*Res
 			Image: out.Image, Settings: settings, StepsRun: out.Steps,
 			SkippedSteps: out.Skipped, SkippedNegativeSteps: out.SkippedNegative,
 			PromptTokens: cmp.Or(tokens, out.PromptTokens), TextTokens: out.PromptTokens, CutTokens: cut, Cuts: lost,
-			EncodeTime: out.Encode, StepTime: out.Step, DecodeTime: out.Decode,
+			PromptCached: out.PromptCached,
+			EncodeTime:   out.Encode, StepTime: out.Step, DecodeTime: out.Decode,
 			PeakMemory: out.PeakMemory, EstimatedMemory: out.EstimatedMemory,
 		}
 	}

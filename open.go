@@ -1,8 +1,10 @@
 package gomflux
 
 import (
+	"cmp"
 	"context"
 	"errors"
+	"fmt"
 	"io/fs"
 
 	"github.com/gomflux/gomflux/mlx"
@@ -10,6 +12,7 @@ import (
 	"github.com/gomflux/gomflux/models/catalog"
 	"github.com/gomflux/gomflux/models/component"
 	"github.com/gomflux/gomflux/models/errs"
+	"github.com/gomflux/gomflux/models/promptcache"
 )
 
 // OpenOptions configure how a model is loaded. The zero value and nil stand for the
@@ -58,10 +61,20 @@ type OpenOptions struct {
 	// autoencoder: its folder, file or repository. An autoencoder for other latents is an
 	// [ErrRequest]. Previews never change the image. OpenVAE ignores this option.
 	PreviewDecoder string
+	// PromptCache, if set, is a folder where prompt embeddings are kept for later
+	// processes, see [PromptCacheFolder]. It is created with mode 0700. Text encoders are
+	// then loaded only if For has a prompt that is not there, and otherwise when a prompt
+	// needs them, which a run reports to Options.Progress; that callback must not run the
+	// model then. Runs with Options.Hook or Options.Values do not use the folder.
+	PromptCache string
+	// PromptCacheSize limits the size of the files in PromptCache, in bytes, by removing
+	// those that were used least recently. 0 stands for 512 MB.
+	PromptCacheSize int64
 	// Warn, if set, is called before weights are loaded if the runs in For, or a run with
 	// the default settings, need more memory than is free. The message includes what
 	// would fit. It is also called if PreviewDecoder is TinyPreviews and there is no such
-	// autoencoder.
+	// autoencoder, and once if PromptCache cannot be used or has a damaged file; the prompts
+	// are then encoded as without it.
 	Warn func(string)
 	// Progress, if set, is called on the caller's goroutine while the model is loaded.
 	Progress func(Progress)
@@ -105,6 +118,10 @@ func (o *OpenOptions) baseModel() string {
 	return o.BaseModel
 }
 
+// PromptCacheFolder returns the folder for OpenOptions.PromptCache that the command
+// uses: gomflux/prompts in the user's cache folder.
+func PromptCacheFolder() (string, error) { return promptcache.DefaultFolder() }
+
 // load converts the options to those of package models.
 func (o *OpenOptions) load() (l models.LoadOptions, err error) {
 	if o == nil {
@@ -113,6 +130,12 @@ func (o *OpenOptions) load() (l models.LoadOptions, err error) {
 	l = models.LoadOptions{Defaults: o.Defaults.internal(), LowRAM: o.LowRAM, Batch: o.Batch, Progress: onCaller(o.Progress)}
 	if warn := o.Warn; warn != nil {
 		l.Warn = func(message string) { mlx.Call(func() { warn(message) }) }
+	}
+	if o.PromptCache != "" {
+		if o.PromptCacheSize < 0 {
+			return l, errs.Request(fmt.Errorf("prompt cache of %d bytes: must be a positive number", o.PromptCacheSize))
+		}
+		l.PromptCache = promptcache.New(o.PromptCache, cmp.Or(o.PromptCacheSize, promptcache.DefaultSize), l.Warn)
 	}
 	if l.Device, err = o.Device.device(); err != nil {
 		return l, err

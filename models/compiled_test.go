@@ -93,6 +93,56 @@ func (g *golden) tensor(t *testing.T, name string) *checkpoint.Array {
 	return nil
 }
 
+// readGolden reads the settings of a dump.
+func readGolden(t *testing.T, file string) *golden {
+	t.Helper()
+	data, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	g := &golden{dir: filepath.Dir(file)}
+	if err := json.Unmarshal(data, g); err != nil {
+		t.Fatal(err)
+	}
+	return g
+}
+
+// request returns the request of the dump's image.
+func (g *golden) request(t *testing.T) Request {
+	t.Helper()
+	noise := g.tensor(t, "latents.init")
+	r := Request{
+		Prompt: g.Prompt, Steps: g.Steps, Guidance: g.Guidance, Height: g.Height, Width: g.Width,
+		MaxSequenceLength: g.MaxSequenceLength, Scheduler: g.Scheduler, ImageStrength: g.ImageStrength,
+		StepCache: g.StepCache,
+		Latents:   Latents{Shape: noise.Shape[1:], Data: float32s(noise)},
+	}
+	if g.NegativePrompt != nil {
+		r.NegativePrompt = *g.NegativePrompt
+	} else if strings.HasPrefix(g.Model, "qwen") {
+		r.Guidance = 1 // diffusers guides by a negative prompt only
+	}
+	if g.Picture != "" {
+		p, err := picture.ReadFile(filepath.Join(g.dir, "..", g.Picture))
+		if err != nil {
+			t.Fatal(err)
+		}
+		r.Image = p.Image
+	}
+	for _, name := range g.References {
+		file := filepath.Join(g.dir, name) // or beside it
+		if _, err := os.Stat(file); err != nil {
+			file = filepath.Join(g.dir, "..", name)
+		}
+		p, err := picture.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		r.References = append(r.References, p.Image)
+	}
+	return r
+}
+
 // TestCompiledGoldens generates the images of the dumps with a compiled model, which on the CPU
 // only this test does. Hooks cannot see inside it, so it compares latents and pixels.
 func TestCompiledGoldens(t *testing.T) {
@@ -107,14 +157,7 @@ func TestCompiledGoldens(t *testing.T) {
 	for _, file := range all {
 		dir := filepath.Dir(file)
 		t.Run(filepath.Base(filepath.Dir(dir)), func(t *testing.T) {
-			data, err := os.ReadFile(file)
-			if err != nil {
-				t.Fatal(err)
-			}
-			g := &golden{dir: dir}
-			if err := json.Unmarshal(data, g); err != nil {
-				t.Fatal(err)
-			}
+			g := readGolden(t, file)
 			if g.Compute == "bfloat16" {
 				t.Skip("a reference's rounding")
 			}
@@ -122,36 +165,7 @@ func TestCompiledGoldens(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			noise := g.tensor(t, "latents.init")
-			r := Request{
-				Prompt: g.Prompt, Steps: g.Steps, Guidance: g.Guidance, Height: g.Height, Width: g.Width,
-				MaxSequenceLength: g.MaxSequenceLength, Scheduler: g.Scheduler, ImageStrength: g.ImageStrength,
-				StepCache: g.StepCache,
-				Latents:   Latents{Shape: noise.Shape[1:], Data: float32s(noise)},
-			}
-			if g.NegativePrompt != nil {
-				r.NegativePrompt = *g.NegativePrompt
-			} else if strings.HasPrefix(g.Model, "qwen") {
-				r.Guidance = 1 // diffusers guides by a negative prompt only
-			}
-			if g.Picture != "" {
-				p, err := picture.ReadFile(filepath.Join(dir, "..", g.Picture))
-				if err != nil {
-					t.Fatal(err)
-				}
-				r.Image = p.Image
-			}
-			for _, name := range g.References {
-				file := filepath.Join(dir, name) // or beside it
-				if _, err := os.Stat(file); err != nil {
-					file = filepath.Join(dir, "..", name)
-				}
-				p, err := picture.ReadFile(file)
-				if err != nil {
-					t.Fatal(err)
-				}
-				r.References = append(r.References, p.Image)
-			}
+			r := g.request(t)
 			var want *checkpoint.Array // the last
 			for i := range 2 * g.Steps {
 				if x := g.tensor(t, fmt.Sprint("latents@", i)); x != nil {

@@ -9,7 +9,6 @@ import (
 	"github.com/gomflux/gomflux/models/family"
 	"github.com/gomflux/gomflux/models/stepcache"
 	"github.com/gomflux/gomflux/models/tuning"
-	"github.com/gomflux/gomflux/picture"
 )
 
 // encodePrompt returns the outputs of the text encoders for a prompt. They are cached for runs with
@@ -61,6 +60,30 @@ func (r *Run) encodeText(t *family.PromptEncoding, prompt *prompt, tokens family
 	if err != nil {
 		return nil, err
 	}
+	if r.usesDisk() {
+		return r.encodeCached(t, ids, tap)
+	}
+	return r.runTextEncoder(t, ids, tap)
+}
+
+// encodeCached returns the output of a text encoder from the cache on disk, or runs the text
+// encoder and stores its output there.
+func (r *Run) encodeCached(t *family.PromptEncoding, ids []int32, tap string) (*mlx.Array, error) {
+	key := r.embeddingsKey(t, ids)
+	if embeds := r.fromDisk(key); embeds != nil {
+		r.read++
+		return embeds, nil
+	}
+	embeds, err := r.runTextEncoder(t, ids, tap)
+	if err != nil {
+		return nil, err
+	}
+	r.toDisk(key, embeds)
+	return embeds, nil
+}
+
+// runTextEncoder returns the output of a text encoder, which is loaded if necessary.
+func (r *Run) runTextEncoder(t *family.PromptEncoding, ids []int32, tap string) (*mlx.Array, error) {
 	if err := r.ensureLoaded(t.Encoder); err != nil {
 		return nil, err
 	}
@@ -69,10 +92,11 @@ func (r *Run) encodeText(t *family.PromptEncoding, prompt *prompt, tokens family
 		if limit := r.tokenLimit(t); t.LimitsRows && x.Dim(0) > limit {
 			x = x.Slice(0, 0, limit)
 		}
-		return r.points.Value(tap, x)
+		return r.points.Value(tap, x.Contiguous()) // in the layout of embeddings from a file
 	})
 	mlx.Eval(embeds)
 	mlx.StopPoint()
+	r.encoded++
 	return embeds, nil
 }
 
@@ -101,6 +125,11 @@ func (r *Run) runEncoder(t *family.PromptEncoding, ids []int32) *mlx.Array {
 	if t.EncodeMasked == nil {
 		return t.Encode(ids)
 	}
+	return t.EncodeMasked(ids, r.validIDs(t, ids))
+}
+
+// validIDs returns the number of ids before the padding.
+func (r *Run) validIDs(t *family.PromptEncoding, ids []int32) int {
 	valid := len(ids)
 	pad, ok := int32(randomPad), r.random != nil
 	if !ok {
@@ -111,7 +140,7 @@ func (r *Run) runEncoder(t *family.PromptEncoding, ids []int32) *mlx.Array {
 			valid--
 		}
 	}
-	return t.EncodeMasked(ids, valid)
+	return valid
 }
 
 // encodeReference returns the latents [C, h, w] of a reference image in the pipeline's dtype. They
@@ -152,10 +181,7 @@ func (r *Run) predictors() (out predictors, err error) {
 	h, w := r.latentSize(r.Height, r.Width)
 	c := family.Conditioning{Guidance: r.Guidance, Keep: r.keep}
 	texts := map[string][]*mlx.Array{}
-	var references []reference
-	for _, img := range r.References {
-		references = append(references, newReference(picture.Opaque(img)))
-	}
+	references := r.references()
 	for _, prompt := range r.prompts {
 		r.points.Negative = prompt.name == "negative"
 		if texts[prompt.name], err = r.encodePrompt(prompt, references); err != nil {

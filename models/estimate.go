@@ -45,6 +45,9 @@ func (r *Run) estimateWith(w residency, q *mlx.Quantization, m memoryModel) Esti
 	e := estimator{Run: r, residency: w, memoryModel: m, room: r.available(), weights: map[string]weightsMemory{}}
 	e.out = Estimate{Device: r.device, Dtype: r.dtype, Width: r.Width, Height: r.Height, Weights: map[string]int64{}, LowRAM: w.lowRAM}
 	for dir, l := range r.loadables {
+		if r.cached[dir] && !l.loaded {
+			continue
+		}
 		e.weights[dir] = r.weightsMemory(l, q)
 		e.out.Weights[dir] = e.weights[dir].bytes
 	}
@@ -113,7 +116,7 @@ func (e *estimator) encode() (tokens []int, encoder string) {
 				rows = min(rows, e.tokenLimit(&t))
 			}
 			l := e.loadables[t.Encoder]
-			if l == nil {
+			if l == nil || e.cached[t.Encoder] {
 				continue
 			}
 			encoder = t.Encoder

@@ -72,12 +72,7 @@ func (p *Pipeline) checkFit(runs []*Run, batch int, warn func(string)) error {
 			largest, peak = r, n
 		}
 	}
-	// loading components again and again takes time, so each measure is taken only if it must be
-	for _, measure := range []*bool{&p.residency.shortLookahead, &p.residency.lowRAM, &p.residency.decodeAlone} {
-		if largest.Estimate().Peak() > available {
-			*measure = true
-		}
-	}
+	largest.fit(available)
 	switch e := largest.Estimate(); {
 	case e.Peak() <= available:
 	case p.random != nil:
@@ -86,6 +81,17 @@ func (p *Pipeline) checkFit(runs []*Run, batch int, warn func(string)) error {
 		warn(largest.shortage(e, available, ": the run may fail, or slow this machine down"))
 	}
 	return nil
+}
+
+// fit chooses how the pipeline's weights share the memory. Loading components again and again takes
+// time, so each measure is taken only if it must be.
+func (r *Run) fit(available int64) {
+	w := &r.Pipeline.residency
+	for _, measure := range []*bool{&w.shortLookahead, &w.lowRAM, &w.decodeAlone} {
+		if r.Estimate().Peak() > available {
+			*measure = true
+		}
+	}
 }
 
 // fittingBatch returns the batch size if that many images fit into memory, and otherwise the

@@ -35,6 +35,7 @@ func (r *Run) Generate(seeds []uint64) ([]*Result, error) {
 	r.batch, r.skipped, r.skippedNegative = len(seeds), nil, nil
 	defer r.enter()()
 	mlx.ResetPeakMemory()
+	r.encoded, r.read = 0, 0
 	clock := stopwatch{at: time.Now()}
 	onStep := r.OnStep
 	defer func() { r.OnStep = onStep }()
@@ -53,6 +54,7 @@ func (r *Run) Generate(seeds []uint64) ([]*Result, error) {
 			return nil, err
 		}
 		res.PromptTokens, res.References = predict.rows, predict.references
+		res.PromptCached = r.read > 0 && r.encoded == 0
 	}
 	res.Encode = clock.lap()
 

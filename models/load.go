@@ -15,6 +15,7 @@ import (
 	"github.com/gomflux/gomflux/models/family"
 	"github.com/gomflux/gomflux/models/index"
 	"github.com/gomflux/gomflux/models/lora"
+	"github.com/gomflux/gomflux/models/promptcache"
 	"github.com/gomflux/gomflux/models/tuning"
 	"github.com/gomflux/gomflux/textenc/tokenizer"
 )
@@ -47,6 +48,9 @@ type LoadOptions struct {
 	// Batch is the number of images that a run generates at once, for the memory estimate; 0 for
 	// one.
 	Batch int
+	// PromptCache, if set, keeps prompt embeddings on disk. Text encoders are then loaded only for
+	// Requests whose prompts are not there, and otherwise when a run needs them.
+	PromptCache *promptcache.Cache
 	// Random, if set, draws the weights at random. The folder needs only configs, no weights and
 	// no tokenizers. Prompts get random tokens, and a run that does not fit into memory is an
 	// error.
@@ -144,6 +148,7 @@ func (p *Pipeline) load(x index.Index, o LoadOptions, missing []string) error {
 	if err := p.matchWeights(needs); err != nil {
 		return err
 	}
+	p.openDiskCache(o.PromptCache)
 	for _, r := range runs {
 		if err := r.tokenizePrompts(); err != nil {
 			return err
@@ -163,7 +168,8 @@ func (p *Pipeline) load(x index.Index, o LoadOptions, missing []string) error {
 	return p.loadWeights(runs, o)
 }
 
-// loadWeights reads the weights of all components, or with low RAM those of the autoencoder.
+// loadWeights reads the weights of all components, or with low RAM those of the autoencoder. With
+// a cache of prompt embeddings it reads only the text encoders that the runs need.
 func (p *Pipeline) loadWeights(runs []*Run, o LoadOptions) error {
 	if err := p.checkQuantizations(); err != nil {
 		return err
@@ -173,6 +179,10 @@ func (p *Pipeline) loadWeights(runs []*Run, o LoadOptions) error {
 	}
 	for _, c := range p.declared.Components {
 		if p.residency.lowRAM && c.Dir != component.Autoencoders {
+			continue
+		}
+		encodes := func(r *Run) bool { return r.plan.needs(c.Dir) && !r.cached[c.Dir] }
+		if p.disk != nil && p.isTextEncoder(c.Dir) && !slices.ContainsFunc(runs, encodes) {
 			continue
 		}
 		if err := p.ensureLoaded(c.Dir, o.Progress); err != nil {

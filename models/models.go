@@ -30,6 +30,7 @@ type Pipeline struct {
 	random *Random // LoadOptions.Random
 
 	promptCache    lru[encodedPrompt]
+	disk           *diskCache // nil without LoadOptions.PromptCache
 	referenceCache lru[encodedReference]
 
 	blockMemory func(component.Component) component.BlockMemory // LoadOptions.BlockMemory, may be nil

@@ -47,6 +47,7 @@ type Result struct {
 	// evaluation.
 	Skipped, SkippedNegative []int
 	Compiled                 bool // the transformer was compiled
+	PromptCached             bool // prompt embeddings came from the cache on disk, and no text encoder ran
 	Encode                   time.Duration
 	References               time.Duration // part of Encode for reference images
 	Step                     time.Duration // all steps, without the time in OnStep

@@ -70,6 +70,12 @@ func (r *Run) ensureLoaded(dir string) error {
 		return nil
 	}
 	defer r.limiter.update()
+	if !r.residency.lowRAM { // it was not loaded at first, so the memory was not needed until now
+		delete(r.cached, dir)
+		if available := r.available(); available > 0 {
+			r.fit(available)
+		}
+	}
 	return r.Pipeline.ensureLoaded(dir, r.Progress)
 }
 

@@ -10,6 +10,7 @@ import (
 	"github.com/gomflux/gomflux/models/errs"
 	"github.com/gomflux/gomflux/models/family"
 	"github.com/gomflux/gomflux/models/stepcache"
+	"github.com/gomflux/gomflux/picture"
 	"github.com/gomflux/gomflux/scheduler"
 )
 
@@ -23,6 +24,10 @@ type Run struct {
 	plan     plan
 	prompts  []*prompt // the prompt, and the negative prompt if guidance uses it
 	batch    int       // number of images that are generated at once
+	// cached has the text encoders, by folder, that need not run because the embeddings of all
+	// prompts are in the cache on disk.
+	cached map[string]bool
+	opaque []reference // see references
 
 	// during Generate
 	compiled                 []func()     // free the compiled functions
@@ -30,6 +35,8 @@ type Run struct {
 	skipped, skippedNegative []int        // steps whose predictions used the step cache
 	stepCaches               []*stepcache.Cache
 	limiter                  *limiter
+	encoded                  int // outputs of text encoders that were computed
+	read                     int // outputs of text encoders that came from the cache on disk
 }
 
 // A prompt is one of the prompts of a run.
@@ -107,6 +114,7 @@ func (r *Run) tokenizePrompts() error {
 			}
 		}
 	}
+	r.findCached()
 	return nil
 }
 
@@ -129,6 +137,14 @@ func (r *Run) tokenize(t *family.PromptEncoding, prompt *prompt) (family.Tokens,
 		}
 	}
 	return tokens, nil
+}
+
+// references returns the reference images with their hashes.
+func (r *Run) references() []reference {
+	for _, img := range r.References[len(r.opaque):] {
+		r.opaque = append(r.opaque, newReference(picture.Opaque(img)))
+	}
+	return r.opaque
 }
 
 // tokenLimit returns the largest number of tokens of an encoding.

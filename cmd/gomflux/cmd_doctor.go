@@ -91,7 +91,8 @@ func newDoctorCommand() *cobra.Command {
 
 // doctorVariables are the environment variables that change what gomflux does.
 var doctorVariables = []string{
-	mlx.EnvLibrary, mlx.EnvKernels, tuning.Env, "HF_HUB_CACHE", "HF_HOME", "XDG_CACHE_HOME", "HF_ENDPOINT", "HF_HUB_OFFLINE", "TMPDIR",
+	mlx.EnvLibrary, mlx.EnvKernels, tuning.Env, envPromptCache, envPromptCacheSize,
+	"HF_HUB_CACHE", "HF_HOME", "XDG_CACHE_HOME", "HF_ENDPOINT", "HF_HUB_OFFLINE", "TMPDIR",
 	"XDG_RUNTIME_DIR",
 	"OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH", "CUDA_VISIBLE_DEVICES",
 	"MLX_ENABLE_CACHE_THRASHING_CHECK", "MLX_CUDA_GRAPH_CACHE_SIZE", "MLX_PTX_CACHE_DIR", "MLX_ENABLE_TF32", "TERM", "TERM_PROGRAM",

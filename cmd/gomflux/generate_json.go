@@ -46,6 +46,8 @@ type (
 
 		Skipped         []int `json:"skipped_steps,omitempty"`
 		SkippedNegative []int `json:"skipped_negative_steps,omitempty"`
+
+		PromptCached bool `json:"prompt_cached,omitempty"`
 	}
 	jsonSeconds struct {
 		Encode float64 `json:"encode"`
@@ -122,6 +124,7 @@ func (r *jsonReport) image(file string, result *gomflux.Result, saveTime time.Du
 		PeakMemory: result.PeakMemory, Estimated: result.EstimatedMemory,
 		PromptTokens: result.PromptTokens, TextTokens: result.TextTokens, CutTokens: result.CutTokens,
 		Skipped: result.SkippedSteps, SkippedNegative: result.SkippedNegativeSteps,
+		PromptCached: result.PromptCached,
 	})
 	return unreported(r.out, file)
 }

@@ -23,6 +23,7 @@ type generateOptions struct {
 	imageFlags
 	weightFlags
 	lowRAM bool
+	promptCacheFlags
 	fileFlags
 	metadataFlags
 	stepFlags
@@ -113,6 +114,7 @@ func (o *generateOptions) addFlags(f *pflag.FlagSet) {
 	f.BoolVar(&o.lowRAM, "low-ram", false,
 		"keep only one text encoder or the transformer in memory at a time, and none while decoding "+
 			"(slower; automatic if memory is short)")
+	o.promptCacheFlags.add(f)
 	o.addFile(f, "image.png", "output `file`, .png or .jpg; can contain {seed}, {prompt} and other fields")
 	o.metadataFlags.add(f)
 	o.stepFlags.add(f)

@@ -6,9 +6,12 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"strconv"
 	"strings"
 	"unicode/utf8"
 
+	"github.com/gomflux/gomflux"
+	"github.com/gomflux/gomflux/cmd/gomflux/internal/ui"
 	"github.com/gomflux/gomflux/internal/oserr"
 	"github.com/gomflux/gomflux/internal/units"
 )
@@ -93,4 +96,38 @@ func checkText(s string) error {
 		return errors.New("contains a NUL character")
 	}
 	return nil
+}
+
+// A promptCut is a cut of a prompt, or with "" of the negative prompt, which all
+// images share.
+type promptCut struct {
+	prompt string
+	gomflux.Cut
+}
+
+// warnCut warns of the text that is cut off a prompt, once for all of its images.
+func (g *generation) warnCut(c gomflux.Cut, options gomflux.Options) {
+	key := promptCut{Cut: c}
+	if c.Prompt == "prompt" {
+		key.prompt = options.Prompt
+	}
+	if g.cuts[key] {
+		return
+	}
+	g.cuts[key] = true
+	const most = 100 // characters
+	text := []rune(strings.Join(strings.Fields(c.Text), " "))
+	if len(text) > most {
+		text = append(text[:most], '…')
+	}
+	lost := "the end of the model's template"
+	if len(text) > 0 {
+		lost = strconv.Quote(string(text))
+	}
+	hint := ""
+	if c.Limit == g.model.Settings(options).MaxSequenceLength {
+		hint = " (shorten it, or raise --max-sequence-length)"
+	}
+	g.out.Warn("the %s is %s too long for %s, which takes %d; lost: %s%s",
+		c.Prompt, ui.Plural(c.Tokens, "token"), c.Encoder, c.Limit, lost, hint)
 }

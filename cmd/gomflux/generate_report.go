@@ -159,5 +159,8 @@ func tokensText(r *gomflux.Result) string {
 	if r.CutTokens > 0 {
 		text += fmt.Sprintf(", CLIP does not see the last %d", r.CutTokens)
 	}
+	if r.PromptCached {
+		text += ", cached"
+	}
 	return text
 }

@@ -7,7 +7,6 @@ import (
 	"io"
 	"os"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 
@@ -46,13 +45,6 @@ type generation struct {
 	previews, results *termpic.Terminal  // nil: images are not shown
 	saved             map[string]bool    // names of saved images
 	cuts              map[promptCut]bool // cuts that a warning was printed for
-}
-
-// A promptCut is a cut of a prompt, or with "" of the negative prompt, which all
-// images share.
-type promptCut struct {
-	prompt string
-	gomflux.Cut
 }
 
 func newGeneration(o *generateOptions, out *ui.Output) *generation {
@@ -110,7 +102,10 @@ func (g *generation) run(ctx context.Context, stdin io.Reader) (err error) {
 // prepare reads prompts, recorded settings and images, and checks them without a
 // model.
 func (g *generation) prepare(ctx context.Context, stdin io.Reader) (err error) {
-	if g.allPrompts, err = g.readPrompts(ctx, stdin); err != nil {
+	if g.allPrompts, err = g.readPrompts(ctx, stdin); err == nil {
+		err = g.findFolder(g.out)
+	}
+	if err != nil {
 		return err
 	}
 	if g.config != "" {
@@ -202,9 +197,10 @@ func (g *generation) load(ctx context.Context, source *gomflux.Source) (err erro
 	g.report.begin(ctx, g.previews)
 	defer g.report.end()
 	open := g.openOptions()
-	open.Progress, open.LowRAM = g.options.Progress, g.lowRAM
 	g.weightFlags.open(open)
-	open.Batch, open.PreviewDecoder = g.batchSize.orZero(), g.previewDecoder
+	open.Progress, open.LowRAM, open.Batch = g.options.Progress, g.lowRAM, g.batchSize.orZero()
+	g.promptCacheFlags.open(open)
+	open.PreviewDecoder = g.previewDecoder
 	open.Warn = func(message string) { g.out.Warn("%s", message) }
 	for _, prompt := range g.allPrompts {
 		options := g.options
@@ -334,31 +330,4 @@ func (g *generation) generate(ctx context.Context, first, n int) error {
 		}
 	}
 	return nil
-}
-
-// warnCut warns of the text that is cut off a prompt, once for all of its images.
-func (g *generation) warnCut(c gomflux.Cut, options gomflux.Options) {
-	key := promptCut{Cut: c}
-	if c.Prompt == "prompt" {
-		key.prompt = options.Prompt
-	}
-	if g.cuts[key] {
-		return
-	}
-	g.cuts[key] = true
-	const most = 100 // characters
-	text := []rune(strings.Join(strings.Fields(c.Text), " "))
-	if len(text) > most {
-		text = append(text[:most], '…')
-	}
-	lost := "the end of the model's template"
-	if len(text) > 0 {
-		lost = strconv.Quote(string(text))
-	}
-	hint := ""
-	if c.Limit == g.model.Settings(options).MaxSequenceLength {
-		hint = " (shorten it, or raise --max-sequence-length)"
-	}
-	g.out.Warn("the %s is %s too long for %s, which takes %d; lost: %s%s",
-		c.Prompt, ui.Plural(c.Tokens, "token"), c.Encoder, c.Limit, lost, hint)
 }

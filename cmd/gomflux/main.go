@@ -119,7 +119,8 @@ Metal on Macs, with CUDA or on the CPU on Linux.
 	})
 	root.AddCommand(
 		newGenerateCommand(), newEditCommand(), newBenchCommand(), newInfoCommand(), newModelsCommand(), newListCommand(), newShowCommand(),
-		newPullCommand(), newRmCommand(), newSaveCommand(), newDecodeCommand(), newRoundtripCommand(), newInspectCommand(),
+		newPullCommand(), newRmCommand(), newCacheCommand(), newSaveCommand(), newDecodeCommand(), newRoundtripCommand(),
+		newInspectCommand(),
 		newParityCommand(), newTensorsCommand(), newDebugCommand(), newDoctorCommand(), newVersionCommand(), newCompletionCommand(),
 	)
 	root.AddCommand(newTopics()...)

@@ -32,6 +32,7 @@ const (
 func TestMain(m *testing.M) {
 	if filepath.Base(os.Args[0]) != "gomflux" { // scripts have a cache folder of their own
 		os.Setenv(tuning.Env, "0") // no test depends on a profile of this machine
+		os.Setenv(envPromptCache, "0")
 	}
 	testscript.Main(m, map[string]func(){"gomflux": main})
 }

@@ -50,6 +50,7 @@ func TestScripts(t *testing.T) {
 			env.Setenv("PICTURES", absolute(pictures))
 			env.Setenv("DECODER", absolute(tinyDecoder))
 			env.Setenv("OTHER_DECODER", absolute(otherDecoder))
+			env.Setenv(envPromptCache, "0")                 // not the user's; prompt_cache.txt has its own
 			env.Setenv("HF_ENDPOINT", "http://127.0.0.1:1") // nobody
 			env.Defer(func() { endSessions(env.WorkDir) })
 			return nil

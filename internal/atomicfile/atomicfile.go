@@ -1,6 +1,6 @@
 // Package atomicfile writes files that appear under their names complete or not at
-// all. [Replace] and [File.Replace] replace an existing file; [File.Create] fails
-// if the file exists.
+// all. [Replace], [ReplacePrivate] and [File.Replace] replace an existing file;
+// [File.Create] fails if the file exists.
 package atomicfile
 
 import (
@@ -12,6 +12,7 @@ import (
 	"math/rand/v2"
 	"os"
 	"path/filepath"
+	"regexp"
 	"sync"
 )
 
@@ -21,18 +22,26 @@ var temporaries = struct {
 	names map[string]bool
 }{names: map[string]bool{}}
 
+var temporaryName = regexp.MustCompile(`^\.gomflux-[0-9a-f]{8}\.tmp$`)
+
+// IsTemporary reports whether a file's name, without its folder, is that of a temporary
+// file. A process that was killed leaves such files.
+func IsTemporary(name string) bool { return temporaryName.MatchString(name) }
+
 // A File is a file with a temporary name in the folder of its final name.
 type File struct{ *os.File }
 
 // New creates an empty file in the folder of path. The caller must call
 // [File.Discard] at the end.
-func New(path string) (*File, error) {
+func New(path string) (*File, error) { return create(path, 0o666) }
+
+func create(path string, perm fs.FileMode) (*File, error) {
 	temporaries.Lock()
 	defer temporaries.Unlock()
 	for {
 		// not os.CreateTemp, whose files only their owner can read
 		name := filepath.Join(filepath.Dir(path), fmt.Sprintf(".gomflux-%08x.tmp", rand.Uint32()))
-		f, err := os.OpenFile(name, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o666)
+		f, err := os.OpenFile(name, os.O_WRONLY|os.O_CREATE|os.O_EXCL, perm)
 		switch {
 		case err == nil:
 			temporaries.names[name] = true
@@ -115,8 +124,15 @@ func RemoveAll() {
 
 // Replace writes a file and replaces an existing one. Unlike [File.Fill] it does
 // not sync.
-func Replace(path string, write func(io.Writer) error) error {
-	f, err := New(path)
+func Replace(path string, write func(io.Writer) error) error { return replace(path, 0o666, write) }
+
+// ReplacePrivate is [Replace] for a file that only its owner can read.
+func ReplacePrivate(path string, write func(io.Writer) error) error {
+	return replace(path, 0o600, write)
+}
+
+func replace(path string, perm fs.FileMode, write func(io.Writer) error) error {
+	f, err := create(path, perm)
 	if err != nil {
 		return err
 	}

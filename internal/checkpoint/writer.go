@@ -17,12 +17,22 @@ import (
 // .safetensors, .npy (exactly one tensor) or .npz. Only safetensors files can have
 // metadata. WriteFile replaces an existing file atomically.
 func WriteFile(path string, tensors []*Array, metadata map[string]string) error {
+	return writeFile(path, tensors, metadata, atomicfile.Replace)
+}
+
+// WritePrivateFile is [WriteFile] for a file that only its owner can read.
+func WritePrivateFile(path string, tensors []*Array, metadata map[string]string) error {
+	return writeFile(path, tensors, metadata, atomicfile.ReplacePrivate)
+}
+
+func writeFile(path string, tensors []*Array, metadata map[string]string,
+	replace func(string, func(io.Writer) error) error) error {
 	write, err := encoder(path)
 	if err == nil {
 		err = checkAll(tensors)
 	}
 	if err == nil {
-		err = atomicfile.Replace(path, func(w io.Writer) error { return write(w, tensors, metadata) })
+		err = replace(path, func(w io.Writer) error { return write(w, tensors, metadata) })
 	}
 	if err != nil {
 		return fmt.Errorf("%s: %w", path, oserr.Bare(err))
