@@ -133,8 +133,8 @@ func openError(path string, err error) error {
 // reads when it is opened.
 func setDefaults() {
 	for name, value := range map[string]string{
-		// this check uses a counter that never decreases, so every long run with changing
-		// shapes ends in an exception on CUDA
+		// this check ends a run on CUDA with an exception after a number of graphs in a row that
+		// are not in the cache
 		"MLX_ENABLE_CACHE_THRASHING_CHECK": "0",
 		"MLX_CUDA_GRAPH_CACHE_SIZE":        "4000",
 		// with TF32, MLX multiplies float32 matrices on GPUs with 10 bits of precision.

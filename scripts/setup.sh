@@ -111,7 +111,7 @@ stamp() { # the parts are in place: say so, in one move
 }
 
 mlx_key="$wheel $MLX_VERSION $platform $(wheel_sum $wheel)"
-mlxc_key="mlx-c $(files_sum $here/mlxc/{CMakeLists.txt,Cargo.lock,Cargo.toml,cuda_kernel.cpp,cuda_kernel.h,format.h}) for $mlx_key"
+mlxc_key="mlx-c $(files_sum $here/mlxc/{CMakeLists.txt,Cargo.lock,Cargo.toml,cuda_kernel.cpp,cuda_kernel.h,compat.h}) for $mlx_key"
 tokenizers_key="tokenizers $TOKENIZERS_VERSION $TOKENIZERS_SUM $(uname -sm)"
 macos_platforms="macosx_15_0_arm64 macosx_26_0_arm64"
 macos_key=
