@@ -4,12 +4,14 @@ import (
 	"errors"
 	"image"
 	"io/fs"
+	"strings"
 	"testing"
 
 	"github.com/gomflux/gomflux/internal/checkpoint"
 	"github.com/gomflux/gomflux/internal/mlxtest"
 	"github.com/gomflux/gomflux/models/component"
 	"github.com/gomflux/gomflux/models/errs"
+	"github.com/gomflux/gomflux/vae"
 )
 
 // loadPreviewing loads the small model with a preview decoder of vae/testdata, "" for projections.
@@ -95,20 +97,25 @@ func TestPreviewDecoder(t *testing.T) {
 // for other latents is an error of the request.
 func TestPreviewMemory(t *testing.T) {
 	mlxtest.Do(t, func() {
-		estimate := func(decoder string, height, width int) Estimate {
+		estimate := func(decoder string, wide bool) Estimate {
 			p, err := loadPreviewing(t, decoder, false)
 			if err != nil {
 				t.Fatal(err)
 			}
+			if wide {
+				c := vae.DefaultTinyConfig()
+				c.DecoderBlockOutChannels, c.NumDecoderBlocks = []int{256, 256, 256}, []int{1, 1, 1}
+				p.previewer.vae = vae.NewTiny(c)
+			}
 			request := p.defaultRequest()
-			request.Prompt, request.Height, request.Width = "x", height, width
+			request.Prompt, request.Height, request.Width = "x", 256, 256
 			r, err := p.Prepare(request, 1)
 			if err != nil {
 				t.Fatal(err)
 			}
 			return r.Estimate()
 		}
-		plain, with := estimate("", 64, 64), estimate("tiny-preview", 64, 64)
+		plain, with := estimate("", false), estimate("tiny-preview", false)
 		const weights = 5 << 10 // in bfloat16: a decoder and an encoder of 4 channels
 		if n := with.Weights[previewWeights]; n < weights || n > 2*weights || with.AllWeights() != plain.AllWeights()+n {
 			t.Errorf("%d bytes of weights, of %d", n, with.AllWeights())
@@ -116,12 +123,15 @@ func TestPreviewMemory(t *testing.T) {
 		if plain.Weights[previewWeights] != 0 {
 			t.Error("weights without a preview decoder")
 		}
-		large := estimate("tiny-preview", 1024, 1024)
-		if least := large.AllWeights() + 3*1024*1024*4*4; large.Step < least { // three arrays of 4 channels
-			t.Errorf("a step takes %d bytes, expected %d or more", large.Step, least)
+		wide := estimate("tiny-preview", true)
+		least := wide.AllWeights() + 2*256*256*256*2 // two arrays of 256 channels
+		if wide.Step < least || plain.Step >= least {
+			t.Errorf("a step takes %d bytes, %d without previews, expected %d or more", wide.Step, plain.Step, least)
 		}
-		if _, err := loadPreviewing(t, "tiny-thin", false); !errors.Is(err, errs.ErrRequest) {
-			t.Errorf("error %v for a decoder of other latents", err)
+		for decoder, other := range map[string]string{"tiny-thin": "5 channels at 1/8", "tiny-odd": "3 channels at 1/4"} {
+			if _, err := loadPreviewing(t, decoder, false); !errors.Is(err, errs.ErrRequest) || !strings.Contains(err.Error(), other) {
+				t.Errorf("error %v for a decoder of latents with %s", err, other)
+			}
 		}
 	})
 }
