@@ -86,7 +86,8 @@ type Options struct {
 	GuidanceInterval []float64
 	// StepCache leaves out most of the transformer in steps whose prediction changes
 	// little, and uses what it added in an earlier step: a rule and its threshold, such as
-	// "first-block:0.1", the rule of diffusers' FirstBlockCacheConfig. The larger the
+	// "first-block:0.1", the rule of diffusers' FirstBlockCacheConfig, or "easy:0.05", the
+	// rule of EasyCache, which leaves out the whole transformer. The larger the
 	// threshold, above 0 and below 1, the more is left out, and the more the image
 	// differs. It needs at least 12 steps, and helps from 20. "" computes everything.
 	// Result.SkippedSteps lists what was left out.

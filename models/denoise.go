@@ -155,6 +155,9 @@ func (r *Run) velocity(i int, latents *mlx.Array, predict predictors) *mlx.Array
 		return r.points.Value("noise_pred", x)
 	}
 	t := r.schedule.Interval(i)
+	for _, c := range r.stepCaches {
+		c.Part = float64(i-r.plan.first) / float64(len(r.schedule.Timesteps)-r.plan.first)
+	}
 	if predict.negative == nil || !r.GuidanceInterval.Includes(r.schedule.StepOf(i), r.Steps) {
 		y := predict.prompt(latents, t)
 		r.countSkipped(i, predict.promptCache, &r.skipped)

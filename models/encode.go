@@ -203,6 +203,9 @@ func (r *Run) predictors() (out predictors, err error) {
 		if err != nil {
 			return out, err
 		}
+		if c.StepCache != nil && c.StepCache.Rule.Name == stepcache.Easy {
+			predict = stepcache.Predictions(c.StepCache, predict)
+		}
 		if prompt.name == "negative" {
 			out.negative, out.negativeCache = predict, c.StepCache
 			continue

@@ -61,6 +61,13 @@ func TestStepCache(t *testing.T) {
 					return result
 				}
 				plain := generate("")
+				easy := generate("easy:1e-9")
+				if !bytes.Equal(plain.Image.Pix, easy.Image.Pix) || len(easy.Skipped)+len(easy.SkippedNegative) > 0 {
+					t.Errorf("easy:1e-9 skips steps %v and %v, or changes the image", easy.Skipped, easy.SkippedNegative)
+				}
+				if easy = generate("easy:0.999"); len(easy.Skipped) == 0 || bytes.Equal(plain.Image.Pix, easy.Image.Pix) {
+					t.Errorf("easy:0.999 skips steps %v, and does not change the image", easy.Skipped)
+				}
 				none := generate("first-block:1e-9")
 				if !bytes.Equal(plain.Image.Pix, none.Image.Pix) || len(none.Skipped)+len(none.SkippedNegative) > 0 {
 					t.Errorf("a threshold of 1e-9 skips steps %v and %v, or changes the image", none.Skipped, none.SkippedNegative)
@@ -83,6 +90,15 @@ func TestStepCache(t *testing.T) {
 					}
 					return nil, nil
 				}
+				generate("")
+				complete := whole
+				whole, second = 0, 0
+				again := generate("easy:0.999")
+				if skipped := len(easy.Skipped) + len(easy.SkippedNegative); !bytes.Equal(again.Image.Pix, easy.Image.Pix) ||
+					complete-whole != skipped {
+					t.Errorf("the model ran %d times instead of %d, and %d predictions used the cache", whole, complete, skipped)
+				}
+				whole, second = 0, 0
 				hooked := generate("first-block:0.999")
 				if !bytes.Equal(hooked.Image.Pix, most.Image.Pix) || !slices.Equal(hooked.Skipped, most.Skipped) {
 					t.Errorf("with a hook, steps %v are skipped instead of %v, or the image is another one", hooked.Skipped, most.Skipped)

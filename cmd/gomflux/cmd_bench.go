@@ -178,7 +178,7 @@ func newBenchCommand() *cobra.Command {
 	f.VarP(&o.steps, "steps", "s", "number of denoising steps (default: the model's, at most 4)")
 	f.VarP(&o.guidance, "guidance", "g", "guidance scale (default: the model's)")
 	f.Var(&o.interval, "guidance-interval", "the part of the steps with classifier-free guidance, in fractions (default: 0,1)")
-	f.Var(&o.stepCache, "step-cache", "leave out most of the transformer in some steps: first-block:0.1; for 12 steps and more")
+	f.Var(&o.stepCache, "step-cache", "leave out work in steps that change little: first-block:0.1 or easy:0.05; for 12 steps and more")
 	f.Var(&o.references, "references", "number of reference images of the same size (default: as few as the model takes)")
 	f.Var(&repeat, "repeat", "number of runs after the first, or of turns with --tune (default: 3)")
 	f.VarP(&o.quantize, "quantize", "q", "quantize the weights to 3, 4, 5, 6 or 8 bits, mxfp4, mxfp8 or nvfp4 (see gomflux help weights)")

@@ -90,7 +90,7 @@ var flagCompletions = map[string]cobra.CompletionFunc{
 	"base-model":                completeModel,
 	"random":                    completeRandom,
 	"scheduler":                 completeWords(scheduler.Names()...),
-	"step-cache":                completeWords("first-block:0.05", "first-block:0.1", "first-block:0.2"),
+	"step-cache":                completeWords("first-block:0.05", "first-block:0.1", "easy:0.02", "easy:0.05"),
 	"rng":                       completeWords(scheduler.RNGs...),
 	"quantize":                  completeWords(component.Quantizations...),
 	"group-size":                completeWords("32", "64", "128"),

@@ -145,7 +145,7 @@ func (o *samplingFlags) add(f *pflag.FlagSet) {
 		"the part of the steps with classifier-free guidance, in fractions: 0,0.6 is the first 60 %, and later steps take half "+
 			"of the time (default: 0,1)")
 	f.Var(&o.stepCache, "step-cache",
-		"leave out most of the transformer in steps that change little: first-block:0.1, where a larger number leaves out more; "+
+		"leave out work in steps that change little: first-block:0.1 or easy:0.05, where a larger number leaves out more; "+
 			"for 12 steps and more")
 	f.Var(&o.maxSequenceLength, "max-sequence-length", "maximum length of the prompt, including the model's template")
 	f.Var(&o.scheduler, "scheduler", "sampling method: "+strings.Join(scheduler.Names(), ", ")+" (default: the model's)")

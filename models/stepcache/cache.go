@@ -13,21 +13,21 @@ type Cache struct {
 	Rule Rule
 	// Compiled means that the functions of [Forward] are compiled.
 	Compiled bool
+	// Part is the part of the run's evaluations before the next prediction, from 0 to 1. Easy
+	// needs it.
+	Part float64
 	// Reused reports whether the last prediction used the cache.
 	Reused bool
 
 	first *mlx.Array // output of the first block minus its input at the last complete evaluation
 	rest  *mlx.Array // what the other blocks added then
+	easy  easy
 }
 
 // Free frees the arrays of the cache.
 func (c *Cache) Free() {
-	for _, a := range []*mlx.Array{c.first, c.rest} {
-		if a != nil {
-			a.Free()
-		}
-	}
-	c.first, c.rest = nil, nil
+	free(c.first, c.rest, c.easy.input, c.easy.output, c.easy.before)
+	c.first, c.rest, c.easy = nil, nil, easy{}
 }
 
 // A begun is the beginning of an evaluation: the hidden states after the first block, and the
@@ -48,12 +48,12 @@ type continuation[In any] struct {
 type result struct{ Output, Rest *mlx.Array }
 
 // Forward returns the function that runs the pass of its inputs, compiled by compile. With a cache,
-// which may be nil, its first block, the other blocks, and the end without the other blocks are
+// which may be nil, and the rule FirstBlock, the first block, the other blocks, and the end without the other blocks are
 // functions of their own, since the rule reads an array between them.
 func Forward[In any](c *Cache, compile func(func([]*mlx.Array) []*mlx.Array) func([]*mlx.Array) []*mlx.Array,
 	pass func(In) transformer.Pass,
 ) func(In) *mlx.Array {
-	if c == nil {
+	if c == nil || c.Rule.Name != FirstBlock {
 		return mlx.Named(compile, func(in In) *mlx.Array { return transformer.Run(pass(in)) })
 	}
 	var current transformer.Pass // of an evaluation that is not compiled, whose parts share arrays
@@ -112,7 +112,7 @@ func relative(x, reference *mlx.Array) float32 {
 
 // store keeps the arrays of a complete evaluation.
 func (c *Cache) store(first, rest *mlx.Array) {
-	c.Free()
+	free(c.first, c.rest)
 	mlx.Eval(first, rest) // without the arrays that they are computed from
 	mlx.Keep(first, rest)
 	c.first, c.rest = first, rest

@@ -18,8 +18,14 @@ const MinSteps = 12
 // blocks add what they added then.
 const FirstBlock = "first-block"
 
+// Easy is the rule of EasyCache (Zhou et al. 2025): it sees only the inputs and outputs of the
+// transformer. The change of an output relative to that of its input is taken from the last two
+// complete evaluations; while the relative changes that it predicts sum to less than the
+// threshold, the output is the input with what the last complete evaluation added to it.
+const Easy = "easy"
+
 // Names lists the rules.
-var Names = []string{FirstBlock}
+var Names = []string{FirstBlock, Easy}
 
 // A Rule decides in which evaluations the transformer is left out.
 type Rule struct {

@@ -12,6 +12,7 @@ func TestParseRule(t *testing.T) {
 		"first-block:0.1":  {Name: stepcache.FirstBlock, Threshold: 0.1},
 		"first-block:1e-9": {Name: stepcache.FirstBlock, Threshold: 1e-9},
 		"first-block:.5":   {Name: stepcache.FirstBlock, Threshold: 0.5},
+		"easy:0.05":        {Name: stepcache.Easy, Threshold: 0.05},
 	} {
 		if got, err := stepcache.ParseRule(text); err != nil || got != want {
 			t.Errorf("%s: %v, %v", text, got, err)

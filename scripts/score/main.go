@@ -2,7 +2,7 @@
 // scripts/train_shapes/prompts.json, in float32, with the prompt's index as its seed.
 // scripts/train_shapes/check.py then counts the correct ones.
 //
-//	go run ./scripts/score [-n N] [-force] [-device gpu]
+//	go run ./scripts/score [-n N] [-force] [-device gpu] [-steps N] [-step-cache RULE] [-guidance-interval A,B]
 //
 // Images that exist already are skipped, so an interrupted run can be continued.
 package main
@@ -22,6 +22,7 @@ import (
 	"github.com/gomflux/gomflux"
 	"github.com/gomflux/gomflux/internal/atomicfile"
 	_ "github.com/gomflux/gomflux/models/shapes" // the built-in model
+	"github.com/gomflux/gomflux/scheduler"
 )
 
 func main() {
@@ -32,6 +33,12 @@ func main() {
 	out := flag.String("out", "out/score", "`folder` of the images")
 	steps := flag.Int("steps", 0, "denoising steps (default: the model's)")
 	device := flag.String("device", "cpu", "cpu or gpu")
+	stepCache := flag.String("step-cache", "", "`rule` of a step cache, such as first-block:0.1")
+	var interval scheduler.Part
+	flag.Func("guidance-interval", "the part of the steps with guidance, such as `0,0.6` (default: all)", func(s string) (err error) {
+		interval, err = scheduler.ParsePart(s)
+		return err
+	})
 	flag.Parse()
 	if flag.NArg() > 0 {
 		flag.Usage()
@@ -39,13 +46,15 @@ func main() {
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
 	defer stop()
-	if err := score(ctx, *model, *device, *prompts, *out, *n, *steps, *force); err != nil {
+	if err := score(ctx, *model, *device, *prompts, *out, *n, *force, gomflux.Options{
+		Steps: *steps, StepCache: *stepCache, GuidanceInterval: interval,
+	}); err != nil {
 		fmt.Fprintln(os.Stderr, "score:", err)
 		os.Exit(1)
 	}
 }
 
-func score(ctx context.Context, name, device, promptFile, out string, n, steps int, force bool) error {
+func score(ctx context.Context, name, device, promptFile, out string, n int, force bool, options gomflux.Options) error {
 	data, err := os.ReadFile(promptFile)
 	if err != nil {
 		return err
@@ -67,7 +76,7 @@ func score(ctx context.Context, name, device, promptFile, out string, n, steps i
 	defer m.Close()
 
 	var took time.Duration
-	made := 0
+	made, skipped := 0, 0
 	for i, p := range prompts {
 		file := filepath.Join(out, fmt.Sprintf("%03d.png", i))
 		if _, err := os.Stat(file); err == nil && !force {
@@ -75,11 +84,13 @@ func score(ctx context.Context, name, device, promptFile, out string, n, steps i
 		}
 		start := time.Now()
 		seed := uint64(i)
-		res, err := m.Generate(ctx, gomflux.Options{Prompt: p.Prompt, Seed: &seed, Steps: steps})
+		options.Prompt, options.Seed = p.Prompt, &seed
+		res, err := m.Generate(ctx, options)
 		if err != nil {
 			return fmt.Errorf("prompt %d: %w", i, err)
 		}
 		took += time.Since(start)
+		skipped += len(res.SkippedSteps) + len(res.SkippedNegativeSteps)
 		made++
 		// atomically, since a file that exists is skipped next time
 		if err := atomicfile.Replace(file, func(w io.Writer) error { return png.Encode(w, res.Image) }); err != nil {
@@ -92,6 +103,9 @@ func score(ctx context.Context, name, device, promptFile, out string, n, steps i
 	if made > 0 {
 		fmt.Fprintf(os.Stderr, "%d images generated, %.2f s each, %d existed\n", made,
 			(took / time.Duration(made)).Seconds(), len(prompts)-made)
+		if options.StepCache != "" {
+			fmt.Fprintf(os.Stderr, "%.1f predictions of an image used the step cache\n", float64(skipped)/float64(made))
+		}
 	} else {
 		fmt.Fprintf(os.Stderr, "all %d images exist (-force generates them again)\n", len(prompts))
 	}
