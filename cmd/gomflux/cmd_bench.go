@@ -103,7 +103,7 @@ With --tune the object has
   profile                 the profile: version, machine, created, seconds,
                           settings and measured, an array of comparisons with
                           name, left_out, chosen and cases (name, and times with
-                          candidate, first_s, median_s and samples)
+                          candidate, first_s, new_shape_s, median_s, samples)
   versions                as above
 ` + exitStatus
 

@@ -202,9 +202,7 @@ func clearlyFaster(done []CaseResult, candidates []string) string {
 	best := candidates[0]
 	for _, name := range candidates[1:] {
 		wins := slices.ContainsFunc(done, func(c CaseResult) bool { return c.faster(name, candidates[0]) })
-		loses := slices.ContainsFunc(done, func(c CaseResult) bool {
-			return c.slower(name, candidates[0]) || c.time(name).First > c.time(candidates[0]).First+maxNew
-		})
+		loses := slices.ContainsFunc(done, func(c CaseResult) bool { return c.slower(name, candidates[0]) })
 		last := done[len(done)-1]
 		if wins && !loses && (best == candidates[0] || last.time(name).Median < last.time(best).Median) {
 			best = name
@@ -250,11 +248,6 @@ func compileComparison(d dimensions) Comparison {
 		}})
 	}
 	c.Choose = func(s *Settings, done []CaseResult) string {
-		for i := range done { // compiling, which every candidate does once, is no part of a step
-			for j := range done[i].Times {
-				done[i].Times[j].First = min(done[i].Times[j].First, maxCompile)
-			}
-		}
 		best := clearlyFaster(done, c.Candidates)
 		if best != standard {
 			s.Compile = best
@@ -263,10 +256,6 @@ func compileComparison(d dimensions) Comparison {
 	}
 	return c
 }
-
-// maxCompile is how many seconds a first call may take in which MLX compiles kernels, which it then
-// keeps in memory.
-const maxCompile = maxNew
 
 // replacementComparisons compare the operations of gomflux with those of MLX.
 func replacementComparisons(d dimensions) (list []Comparison) {

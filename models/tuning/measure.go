@@ -58,8 +58,10 @@ type CaseResult struct {
 // A Time is that of a candidate, in seconds.
 type Time struct {
 	Candidate string `json:"candidate"`
-	// First is the time of the first call, or of that with a new shape if there is one.
+	// First is the time of the first call.
 	First float64 `json:"first_s"`
+	// New is the time of the first call with another shape, 0 where that is not measured.
+	New float64 `json:"new_shape_s,omitempty"`
 	// Median is the time of later calls.
 	Median  float64 `json:"median_s"`
 	Samples int     `json:"samples"`
@@ -85,7 +87,7 @@ const maxNew = 0.25
 // faster reports whether a candidate is clearly faster than another one in this case.
 func (c *CaseResult) faster(candidate, other string) bool {
 	a, b := c.time(candidate), c.time(other)
-	return a != nil && b != nil && a.Median*margin < b.Median && a.First < b.First+maxNew
+	return a != nil && b != nil && a.Median*margin < b.Median && a.New < b.New+maxNew
 }
 
 // slower reports whether a candidate is slower than another one in this case at all.
@@ -169,7 +171,7 @@ func (m *Meter) time(candidates []string, trials []Trial) []Time {
 		m.begin(t, func() {
 			times[i].First = m.sample(t.Run, 1)
 			if t.New != nil {
-				times[i].First = m.sample(t.New, 1)
+				times[i].New = m.sample(t.New, 1)
 			}
 			once := m.sample(t.Run, 1)
 			samples[i] = []float64{once}

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
-	"math"
 	"os"
 	"path/filepath"
 	"strings"
@@ -182,7 +181,7 @@ func (r *Result) validate() error {
 			return fmt.Errorf("damaged: %.20q has too many times", c.Name)
 		}
 		for _, t := range c.Times {
-			if len(t.Candidate) > maxName || t.Samples < 0 || math.IsInf(t.Median, 0) || !(t.Median >= 0) || !(t.First >= 0) {
+			if len(t.Candidate) > maxName || t.Samples < 0 || !(t.Median >= 0) || !(t.First >= 0) || !(t.New >= 0) {
 				return fmt.Errorf("damaged: a time of %.20q is not possible", c.Name)
 			}
 		}

@@ -60,7 +60,7 @@ func TestPackedLimit(t *testing.T) {
 		}
 	}
 	compiles := times("64 rows", packed, 1.0, unpacked, 2.0)
-	compiles.Times[0].First = 3
+	compiles.Times[0].New = 3
 	if got := packedLimit(rows[:2], []CaseResult{times("1 row", packed, 1.0, unpacked, 2.0), compiles}, 8); got != 8 {
 		t.Errorf("%d rows where each new number of rows takes 3 seconds, expected 8", got)
 	}
@@ -137,7 +137,7 @@ func TestMeter(t *testing.T) {
 		t.Errorf("in the order %v, expected %v", c.order, want)
 	}
 	want := []Result{{Name: "left", LeftOut: "no GPU"}, {Name: "three", Chosen: "b", Cases: []CaseResult{{"large", []Time{
-		{"a", 7, 0.03, 4}, {"b", 1, 0.02, 4}, {"slow", 9, 9, 1}}}}}}
+		{"a", 7, 0, 0.03, 4}, {"b", 1, 0, 0.02, 4}, {"slow", 9, 0, 9, 1}}}}}}
 	if !reflect.DeepEqual(results, want) || settings.Compile != "large" || begun != 0 {
 		t.Errorf("found %+v and %v, expected %+v", results, settings, want)
 	}
@@ -152,7 +152,7 @@ func TestMeterCalls(t *testing.T) {
 	m := Meter{Now: func() time.Time { return c.now }, Rounds: 1}
 	var found []Time
 	mlxtest.Do(t, func() { found = m.time([]string{"a"}, []Trial{c.trial("a", time.Second, 5*time.Millisecond)}) })
-	if want := []Time{{"a", 1, 0.005, 2}}; !reflect.DeepEqual(found, want) || len(c.order) != 2+2*4 {
+	if want := []Time{{"a", 1, 0, 0.005, 2}}; !reflect.DeepEqual(found, want) || len(c.order) != 2+2*4 {
 		t.Errorf("found %v in %d calls, expected %v in 10", found, len(c.order), want)
 	}
 }
