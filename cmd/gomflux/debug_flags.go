@@ -183,6 +183,12 @@ func (d *debugFlags) beginImage(g *generation, index int) error {
 		"rng": cmp.Or(s.RNG, "mlx"), "compute": s.Dtype, "device": s.Device, "generator": s.Generator,
 		"passes": "calls", // the negative prompt has calls of its own, not rows of a batch
 	}
+	if s.GuidanceInterval != nil {
+		settings["guidance_interval"] = s.GuidanceInterval
+	}
+	if s.StepCache != "" {
+		settings["step_cache"] = s.StepCache
+	}
 	if dir, err := filepath.Abs(g.modelFlags.model); err == nil && disk.IsFolder(dir) {
 		settings["model"] = dir
 	}

@@ -42,6 +42,7 @@ def repeat(
         more["loras"] = [(lora(given["file"]), given["scale"]) for given in settings.get("loras", [])]
         more["loads"] = [f"{name}={source}" for name, source in settings.get("replaced", {}).items()]
         more["unchecked"] = "problems" in settings
+        more["step_cache"] = settings.get("step_cache")
         more |= {"sample": sample, "stats": stats, "checkpoint": checkpoint}
         dump.pipeline(model, out, taps=taps, memory=memory, **same, **more)
 
