@@ -178,6 +178,8 @@ type predictors struct {
 
 // predictors encodes the prompts and the reference images, and prepares the predictors.
 func (r *Run) predictors() (out predictors, err error) {
+	stopReading := r.readAhead(component.Transformers)
+	defer stopReading()
 	h, w := r.latentSize(r.Height, r.Width)
 	c := family.Conditioning{Guidance: r.Guidance, Keep: r.keep}
 	texts := map[string][]*mlx.Array{}
@@ -194,6 +196,7 @@ func (r *Run) predictors() (out predictors, err error) {
 		c.References = append(c.References, r.encodeReference(img))
 		out.references = time.Since(start)
 	}
+	stopReading()
 	if err := r.ensureLoaded(component.Transformers); err != nil {
 		return out, err
 	}

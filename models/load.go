@@ -68,6 +68,10 @@ type LoadOptions struct {
 	memory      int64 // see Pipeline
 }
 
+// readAhead is [component.Loader]'s ReadAhead. On two cores, 128 MiB made loading 3.4 GB of tensors of
+// 42 MB 1.5 times as fast as reading one after the other.
+var readAhead int64 = 128 << 20
+
 // Load reads a model folder in diffusers' layout. It must run on the MLX thread. Its arrays live as
 // long as the pipeline is referred to.
 func Load(fsys fs.FS, o LoadOptions) (*Pipeline, error) {
@@ -97,7 +101,7 @@ func Load(fsys fs.FS, o LoadOptions) (*Pipeline, error) {
 	}
 	p.loader = &component.Loader{
 		Folder:   component.Folder{FS: fsys, Points: &p.points, Dtype: p.dtype, Absent: absent(missing)},
-		Quantize: o.Quantize, RuntimeLoRA: o.RuntimeLoRA,
+		Quantize: o.Quantize, RuntimeLoRA: o.RuntimeLoRA, ReadAhead: readAhead,
 	}
 	complete := false
 	defer func() { // also after a panic, by which a job is interrupted
@@ -303,7 +307,9 @@ func LoadAutoencoder(fsys fs.FS, o LoadOptions) (*Autoencoder, error) {
 	if err := a.chooseDevice(o); err != nil {
 		return nil, err
 	}
-	l := &component.Loader{Folder: component.Folder{FS: fsys, Points: &a.points, Dtype: a.dtype}, Report: reporter(o.Progress)}
+	l := &component.Loader{
+		Folder: component.Folder{FS: fsys, Points: &a.points, Dtype: a.dtype}, ReadAhead: readAhead, Report: reporter(o.Progress),
+	}
 	dir := component.Autoencoders
 	if _, err := fs.Stat(fsys, dir); errors.Is(err, fs.ErrNotExist) {
 		dir = "."

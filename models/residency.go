@@ -2,6 +2,7 @@ package models
 
 import (
 	"fmt"
+	"sync"
 
 	"github.com/gomflux/gomflux/mlx"
 	"github.com/gomflux/gomflux/models/component"
@@ -77,6 +78,29 @@ func (r *Run) ensureLoaded(dir string) error {
 		}
 	}
 	return r.Pipeline.ensureLoaded(dir, r.Progress)
+}
+
+// readAhead begins to read the weights of a component that is not loaded into the operating system's
+// cache, while the run does something else. stop ends that; it may be called again. Errors are left
+// to ensureLoaded.
+func (r *Run) readAhead(dir string) (stop func()) {
+	l := r.loadables[dir]
+	if l == nil || l.loaded || r.random != nil {
+		return func() {}
+	}
+	ck, err := l.Open(r.loader.FS)
+	if err != nil {
+		return func() {}
+	}
+	limit := int64(4e9) // where the free memory is not known
+	if free := mlx.FreeMemory(mlx.CPU); free > 0 {
+		limit = free / 2 // the rest is for what the run does meanwhile
+	}
+	end := ck.ReadAhead(limit)
+	return sync.OnceFunc(func() {
+		end()
+		ck.Close()
+	})
 }
 
 // ensureLoaded loads a component unless it is loaded. With low RAM it frees the others first.

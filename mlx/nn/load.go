@@ -37,6 +37,9 @@ type LoadOptions struct {
 	Quantize func(p Parameter) *mlx.Quantization
 	// Random draws the tensors of a [RandomCheckpoint], which has no files to read.
 	Random bool
+	// ReadAhead is how many bytes may be read beyond the parameter that is waited for. MLX reads
+	// several tensors at a time, and reads while it converts others.
+	ReadAhead int64
 	// Progress, if set, is called with the numbers of bytes loaded and in total.
 	Progress func(done, total int64)
 }
@@ -104,10 +107,6 @@ func Load(model any, ck *checkpoint.Checkpoint, o LoadOptions) error {
 		}
 	}
 	l := loading{files: opened, options: o}
-	limit := readAhead
-	if o.Random {
-		limit = 0 // there is nothing to read
-	}
 	for _, f := range found {
 		l.total += f.Bytes()
 	}
@@ -118,7 +117,7 @@ func Load(model any, ck *checkpoint.Checkpoint, o LoadOptions) error {
 	}()
 	for i, p := range params {
 		l.start(p, found[i])
-		for l.ahead > limit {
+		for l.ahead > o.ReadAhead {
 			l.finish()
 		}
 	}
@@ -130,10 +129,6 @@ func Load(model any, ck *checkpoint.Checkpoint, o LoadOptions) error {
 	}
 	return nil
 }
-
-// readAhead is how many bytes of a checkpoint may be read beyond the parameter that is waited for.
-// MLX reads several tensors at a time, and reads while it converts others.
-var readAhead int64 = 128 << 20
 
 // loading is the state of [Load].
 type loading struct {

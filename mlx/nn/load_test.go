@@ -516,7 +516,6 @@ func TestLoadOfFileCutShortMeanwhile(t *testing.T) {
 		"small": {100, 0}, "beyond 32 MiB": {9 << 20, 0}, "small, read ahead": {100, 500}, "beyond 32 MiB, read ahead": {9 << 20, 40 << 20},
 	} {
 		t.Run(name, func(t *testing.T) {
-			nn.SetReadAhead(t, c.ahead)
 			names := []string{"a", "b", "c"}
 			var tensors []tensor
 			for _, name := range names {
@@ -536,7 +535,7 @@ func TestLoadOfFileCutShortMeanwhile(t *testing.T) {
 			ck := open(t, dir)
 			var loaded int
 			err := mlx.Do(context.Background(), func() error {
-				return nn.Load(m, ck, nn.LoadOptions{Name: "m", Dtype: mlx.Float32, Progress: func(int64, int64) {
+				return nn.Load(m, ck, nn.LoadOptions{Name: "m", Dtype: mlx.Float32, ReadAhead: c.ahead, Progress: func(int64, int64) {
 					if loaded++; loaded == 1 {
 						if err := os.Truncate(path, 600); err != nil {
 							t.Error(err)
@@ -582,7 +581,6 @@ func TestLoadMemory(t *testing.T) {
 	dir := save(t, tensors...)
 	for _, ahead := range []int{0, 2, params} {
 		t.Run(fmt.Sprint(ahead), func(t *testing.T) {
-			nn.SetReadAhead(t, int64(ahead)*4*n)
 			type layer struct {
 				nn.Module
 				W nn.Param `w:"w"`
@@ -598,7 +596,8 @@ func TestLoadMemory(t *testing.T) {
 			mlxtest.Do(t, func() {
 				before = mlx.ActiveMemory()
 				mlx.ResetPeakMemory()
-				if err := nn.Load(m, open(t, dir), nn.LoadOptions{Name: "m", Dtype: mlx.BFloat16}); err != nil {
+				o := nn.LoadOptions{Name: "m", Dtype: mlx.BFloat16, ReadAhead: int64(ahead) * 4 * n}
+				if err := nn.Load(m, open(t, dir), o); err != nil {
 					t.Fatal(err)
 				}
 				// in the same job, between which the collector's frees would be counted

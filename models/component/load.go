@@ -17,6 +17,8 @@ type Loader struct {
 	// they are computed at run time, next to their layers, where that is possible.
 	LoRAs       *lora.Set
 	RuntimeLoRA bool
+	// ReadAhead is how many bytes may be read before they are needed.
+	ReadAhead int64
 	// Report, if set, is called with the number of bytes of a component that were read.
 	Report func(component string, done, total int64)
 }
@@ -45,6 +47,9 @@ func (l *Loader) Load(c Component, ck *checkpoint.Checkpoint) error {
 	o := nn.LoadOptions{
 		Name: c.Name, Points: l.Points, Dtype: l.Dtype, Prefixes: c.Prefixes, Ignore: c.Ignore, Quantize: c.LayerQuantizer(l.Quantize),
 		Random: c.Random != "",
+	}
+	if !o.Random {
+		o.ReadAhead = l.ReadAhead
 	}
 	if l.Report != nil {
 		o.Progress = func(done, total int64) { l.Report(c.Name, done, total) }
