@@ -28,6 +28,20 @@ func newLoadable(c component.Component, ck *checkpoint.Checkpoint) (*loadable, e
 	return &loadable{Component: c, found: found, sizes: map[mlx.Quantization]weightsMemory{}}, nil
 }
 
+// FileBytes returns the size of all tensors in the model's files that are loaded now, 0 for random
+// weights.
+func (p *Pipeline) FileBytes() (n int64) {
+	for _, l := range p.loadables {
+		if !l.loaded || p.random != nil {
+			continue
+		}
+		for _, f := range l.found {
+			n += f.Bytes()
+		}
+	}
+	return n
+}
+
 // quantizations returns how each parameter is quantized in memory if plain weights are quantized
 // to q; nil for parameters that stay plain.
 func (l *loadable) quantizations(q *mlx.Quantization) []*mlx.Quantization {

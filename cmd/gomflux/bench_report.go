@@ -48,6 +48,7 @@ type benchReport struct {
 
 	stepFLOPs, decodeFLOPs float64 // 0 if unknown
 	operations             int     // of a step
+	fileBytes              int64   // that were read to load the model
 	share                  bool
 }
 
@@ -62,6 +63,7 @@ type benchPhase struct {
 	Speed      float64 `json:"tflop_per_s,omitempty"`
 	Share      float64 `json:"share_of_matmul,omitempty"`
 	Operations int     `json:"operations,omitempty"`
+	Read       float64 `json:"gb_per_s,omitempty"` // from files, of load
 }
 
 // A benchMachine describes a machine without anything personal.
@@ -102,6 +104,8 @@ func (r *benchReport) finish(times map[string]*benchTimes) {
 		}
 		flops := 0.0
 		switch name {
+		case "load":
+			p.Read = rounded(float64(r.fileBytes)/1e9/t.first, 4)
 		case "step":
 			flops, p.Operations = r.stepFLOPs, r.operations
 		case "decode":
@@ -216,6 +220,9 @@ func (r *benchReport) resultsText(p *ui.Page) {
 	}
 	line("memory", "weights %s, peak %s%s, estimated %s", units.Bytes(r.Weights), units.Bytes(int64(r.PeakMemory)), above,
 		units.Bytes(r.Estimated))
+	if p := r.Phases[0]; p.Read > 0 {
+		line("load", "%s, %.3g GB/s", units.Bytes(r.fileBytes), p.Read)
+	}
 	if r.operations > 0 {
 		line("operations", "%d in a step", r.operations)
 	}

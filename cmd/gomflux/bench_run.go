@@ -128,6 +128,7 @@ func (b *benchmark) load(ctx context.Context, fsys fs.FS, defaults *family.Defau
 			return err
 		}
 		b.add("load", time.Since(start))
+		b.report.fileBytes = b.pipeline.FileBytes()
 		r, err := b.pipeline.Prepare(b.request(b.pipeline, 0), 1)
 		if err != nil {
 			return err

@@ -32,6 +32,7 @@ RESULTS
             of two measurements, before and after the runs
   of matmul speed of the phase as a part of that
   memory    the weights, and the peak of MLX's arrays in a run
+  load      the size of the weights in files, and how fast they were read
 
 A phase of a model with --low-ram includes loading components.
 
@@ -86,7 +87,8 @@ With --json bench prints one object:
                           all steps of a run, and no tflop of a step), first_s,
                           steady_s, min_s, max_s and, where known, tflop,
                           tflop_per_s, share_of_matmul, and operations, the
-                          number of arrays in the graph of a step
+                          number of arrays in the graph of a step; of load
+                          gb_per_s, read from the model's files
   matmul_tflop_per_s, matmul_size
   weights_bytes           of all components
   peak_memory_bytes       of a run
