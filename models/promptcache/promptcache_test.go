@@ -192,8 +192,10 @@ func TestDamaged(t *testing.T) {
 				t.Fatal(err)
 			}
 			c, warned := open(dir, DefaultSize)
-			if c.Get(key) != nil || c.Get(key) != nil {
-				t.Error("a damaged file is used")
+			for range 2 { // the second one without another warning
+				if c.Get(key) != nil {
+					t.Error("a damaged file is used")
+				}
 			}
 			if len(warned.list) != 1 || !strings.Contains(warned.list[0], path) || strings.Contains(warned.list[0], "\n") {
 				t.Errorf("warnings %q, expected one line about %s", warned.list, path)
