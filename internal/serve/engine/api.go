@@ -1,0 +1,151 @@
+// Package engine runs jobs: requests for images that wait in one queue, are run one after the other
+// with models that are loaded on demand, and report what happens as events.
+package engine
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"image"
+	"time"
+
+	"github.com/gomflux/gomflux"
+)
+
+// A Request asks for images.
+type Request struct {
+	// Client is who asks: the name of a token, or an address. Clients take turns.
+	Client string
+	// Model is the name of a model, as of [Engine.Models].
+	Model string
+	LoRAs []gomflux.LoRA
+	// Options are those of every image. Callbacks and the seed are not used.
+	Options gomflux.Options
+	// Seeds has the seed of each image. They are generated one after the other, since batches
+	// change low bits.
+	Seeds []uint64
+	// Previews is how many previews of each image the client wants, spread over its steps; -1 is
+	// one after each step.
+	Previews int
+}
+
+// A State is the state of a job.
+type State string
+
+// The states, in order. A job ends as done, failed or canceled.
+const (
+	Queued   State = "queued"
+	Loading  State = "loading"
+	Running  State = "running"
+	Done     State = "done"
+	Failed   State = "failed"
+	Canceled State = "canceled"
+)
+
+// Ended reports whether a job in the state has ended.
+func (s State) Ended() bool { return s == Done || s == Failed || s == Canceled }
+
+// A Status describes a job.
+type Status struct {
+	ID      string // unguessable
+	Client  string
+	Model   string
+	State   State
+	Ahead   int // jobs that run before it, while it is queued
+	Image   int // the image that is being generated, from 0
+	Images  int
+	Step    int // steps of that image that are done
+	Steps   int
+	Created time.Time
+	Started time.Time // zero until it runs
+	Ended   time.Time // zero until it ends
+	// Left is the time until it ends, as earlier jobs suggest, 0 if there were none.
+	Left time.Duration
+	Err  error // of a job that failed
+}
+
+// A Kind is the kind of an event.
+type Kind string
+
+// The kinds of events. A job has any number of them, and one of Done, Failed and Canceled at the end.
+const (
+	EventQueued   Kind = "queued"  // Status.Ahead has changed
+	EventLoading  Kind = "loading" // Bytes of Total of the model are loaded
+	EventStep     Kind = "step"
+	EventPreview  Kind = "preview"
+	EventPicture  Kind = "picture" // an image is finished
+	EventDone     Kind = "done"
+	EventFailed   Kind = "failed"
+	EventCanceled Kind = "canceled"
+)
+
+// An Event is something that happened to a job.
+type Event struct {
+	Number       int // from 1, without gaps for those who read in time
+	Kind         Kind
+	Status       Status
+	Bytes, Total int64       // of EventLoading
+	Preview      *image.RGBA // of EventPreview
+	Part         int         // of EventPreview: its number among the previews of the image, from 0
+	Picture      *Picture    // of EventPicture
+}
+
+// A Picture is a finished image.
+type Picture struct {
+	Index  int // in Request.Seeds
+	Seed   uint64
+	Result *gomflux.Result
+}
+
+// A FullError reports that the queue is full.
+type FullError struct {
+	Jobs  int           // that wait
+	Retry time.Duration // after which it may be worth trying again
+}
+
+func (e *FullError) Error() string {
+	return fmt.Sprintf("the queue is full: %d jobs wait (try again in %v)", e.Jobs, e.Retry.Round(time.Second))
+}
+
+// ErrClosed is the error of requests while the engine shuts down.
+var ErrClosed = errors.New("the server is shutting down")
+
+// A Model is what the engine needs of a [gomflux.Model].
+type Model interface {
+	Generate(ctx context.Context, o gomflux.Options) (*gomflux.Result, error)
+	Check(o gomflux.Options) error
+	Preview(ctx context.Context, l gomflux.Latents) (*image.RGBA, error)
+	Defaults() gomflux.Defaults
+	Multiple() int
+	Class() string
+	Close() error
+}
+
+// ModelInfo describes a model that can be named in a request.
+type ModelInfo struct {
+	Name     string
+	Revision string
+	Default  bool   // the model of requests that name none
+	Loaded   bool   // in memory now
+	Missing  string // why it cannot be used, with the command that would help; "" if it can be
+	Edits    bool   // takes reference images
+	Licence  string
+	Defaults gomflux.Defaults
+	Created  time.Time // of its files
+}
+
+// A Config configures an engine.
+type Config struct {
+	// Open loads a model. progress is called while it is loaded.
+	Open func(ctx context.Context, name string, loras []gomflux.LoRA, progress func(gomflux.Progress)) (Model, error)
+	// Models lists the models that can be named.
+	Models func() []ModelInfo
+	// Queue is the largest number of jobs that wait.
+	Queue int
+	// KeepAlive is how long a model stays in memory after its last job; negative is for ever.
+	KeepAlive time.Duration
+	// Keep is how long ended jobs can be asked for.
+	Keep time.Duration
+	// Now is the clock, time.Now if nil.
+	Now func() time.Time
+}
