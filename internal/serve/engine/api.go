@@ -148,4 +148,6 @@ type Config struct {
 	Keep time.Duration
 	// Now is the clock, time.Now if nil.
 	Now func() time.Time
+	// Memory returns the memory in use, in bytes, for [Stats]. It can be nil.
+	Memory func() int64
 }

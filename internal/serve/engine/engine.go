@@ -1,0 +1,291 @@
+package engine
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/base32"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/gomflux/gomflux"
+	"github.com/gomflux/gomflux/models/errs"
+)
+
+const (
+	maxEnded      = 1000      // jobs that are kept after their end
+	maxEndedBytes = 512 << 20 // pixels of their images
+	// The limits of FullError.Retry, and its value if nothing is known.
+	minRetry, maxRetry, anyRetry = time.Second, 10 * time.Minute, 5 * time.Second
+)
+
+// An Engine runs jobs, one after the other. [queue] describes their order.
+type Engine struct {
+	c       Config
+	wake    chan struct{} // has room for one; wakes the runner
+	stopped chan struct{} // is closed when the runner has returned
+
+	mu      sync.Mutex
+	jobs    map[string]*Job
+	list    []*Job // the same, oldest first
+	queue   queue
+	running *Job            // is loading or running
+	unload  []chan struct{} // calls of Unload that wait
+	closed  bool
+	speeds  speeds
+	stats   Stats
+
+	// Only the runner changes the model in memory and its name and key, while it holds mu.
+	model     Model // nil if no model is in memory
+	name, key string
+	used      time.Time // when the last job that used it ended
+	broken    bool      // the model was used by a job that panicked
+}
+
+// New returns an engine. Its owner must call Close.
+func New(c Config) *Engine {
+	if c.Now == nil {
+		c.Now = time.Now
+	}
+	e := &Engine{
+		c: c, wake: make(chan struct{}, 1), stopped: make(chan struct{}), jobs: map[string]*Job{},
+		speeds: speeds{image: map[string]*average{}, load: map[string]*average{}},
+		stats:  Stats{Jobs: map[State]int64{}, Seconds: map[gomflux.Phase]float64{}},
+	}
+	go e.loop()
+	return e
+}
+
+func (e *Engine) now() time.Time { return e.c.Now() }
+
+// wakeUp wakes the runner.
+func (e *Engine) wakeUp() {
+	select {
+	case e.wake <- struct{}{}:
+	default:
+	}
+}
+
+// Submit adds a job to the queue. ctx is only for submitting. If the queue is full, the error is a
+// [*FullError]; after Close it is [ErrClosed]. A model that is not available is a
+// [gomflux.ErrNotFound]. Requests whose errors are known before the model is loaded are a
+// [gomflux.ErrRequest].
+func (e *Engine) Submit(ctx context.Context, r Request) (*Job, error) {
+	if ctx.Err() != nil {
+		return nil, context.Cause(ctx)
+	}
+	info, err := e.find(r.Model)
+	if err != nil {
+		return nil, err
+	}
+	switch {
+	case len(r.Seeds) == 0:
+		return nil, errs.Requestf("no images: expected at least one seed")
+	case len(r.Options.References) > 0 && !info.Edits:
+		return nil, errs.Requestf("%s does not take reference images", info.Name)
+	}
+	r.Model, r.Seeds, r.LoRAs = info.Name, slices.Clone(r.Seeds), slices.Clone(r.LoRAs)
+	j := &Job{
+		engine: e, id: newID(), client: r.Client, model: r.Model, key: keyOf(r.Model, r.LoRAs), images: len(r.Seeds),
+		work: workOf(&r.Options, info.Defaults), done: make(chan struct{}), request: r, previews: r.Previews != 0, state: Queued,
+	}
+	j.ctx, j.cancel = context.WithCancelCause(context.Background())
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if err := e.room(); err != nil {
+		j.cancel(nil)
+		return nil, err
+	}
+	e.forget()
+	j.created = e.now()
+	j.ahead = -1 // so that reorder publishes it
+	e.jobs[j.id], e.list = j, append(e.list, j)
+	e.queue.add(j.client, j.key, j)
+	e.reorder()
+	e.wakeUp()
+	return j, nil
+}
+
+// room returns an error if no job can be added.
+func (e *Engine) room() error {
+	if e.closed {
+		return ErrClosed
+	}
+	limit := max(e.c.Queue, 0)
+	if e.running == nil {
+		limit++ // the first job in the queue is about to run
+	}
+	if e.queue.n < limit {
+		return nil
+	}
+	e.stats.Refused++
+	retry := anyRetry
+	if e.running != nil {
+		if left := e.running.left(); left > 0 {
+			retry = min(max(left, minRetry), maxRetry)
+		}
+	}
+	return &FullError{Jobs: e.queue.n, Retry: retry}
+}
+
+// find returns the model with a name, or the default one if the name is empty.
+func (e *Engine) find(name string) (ModelInfo, error) {
+	all := e.c.Models()
+	i := slices.IndexFunc(all, func(m ModelInfo) bool { return m.Name == name || name == "" && m.Default })
+	switch {
+	case i < 0 && name == "":
+		return ModelInfo{}, errs.Requestf("no model is named, and there is no default model")
+	case i < 0:
+		return ModelInfo{}, errs.NotFound(fmt.Errorf("no model %q here (to get it: gomflux pull %s)", name, name))
+	case all[i].Missing != "":
+		return ModelInfo{}, errs.NotFound(fmt.Errorf("model %s: %s", all[i].Name, all[i].Missing))
+	}
+	return all[i], nil
+}
+
+// newID returns an unguessable id.
+func newID() string {
+	var b [16]byte
+	rand.Read(b[:])
+	return strings.ToLower(base32.StdEncoding.WithPadding(base32.NoPadding).EncodeToString(b[:]))
+}
+
+// keyOf returns a key for a model with LoRAs, which are baked into its weights.
+func keyOf(model string, loras []gomflux.LoRA) string {
+	key := fmt.Sprintf("%q", model)
+	for _, l := range loras {
+		scale := l.Scale
+		if scale == 0 {
+			scale = 1
+		}
+		key += fmt.Sprintf(" %q %v", l.Path, scale)
+	}
+	return key
+}
+
+// Job returns the job with an id. The client "" can see all jobs, other clients only their own.
+func (e *Engine) Job(id, client string) (*Job, bool) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.forget()
+	j := e.jobs[id]
+	if j == nil || client != "" && client != j.client {
+		return nil, false
+	}
+	return j, true
+}
+
+// Jobs describes the jobs that the client can see, as in Job, newest first.
+func (e *Engine) Jobs(client string) []Status {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.forget()
+	var all []Status
+	for _, j := range slices.Backward(e.list) {
+		if client == "" || client == j.client {
+			all = append(all, j.status())
+		}
+	}
+	return all
+}
+
+// Models describes the models that can be named in requests.
+func (e *Engine) Models() []ModelInfo {
+	all := slices.Clone(e.c.Models())
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	for i := range all {
+		all[i].Loaded = e.model != nil && all[i].Name == e.name
+	}
+	return all
+}
+
+// Unload frees the model that is in memory. It returns when this is done, but at once if a job
+// runs: the model is then freed when the job has ended.
+func (e *Engine) Unload() {
+	done := make(chan struct{})
+	e.mu.Lock()
+	e.unload = append(e.unload, done)
+	busy := e.running != nil
+	e.mu.Unlock()
+	e.wakeUp()
+	if busy {
+		return
+	}
+	select {
+	case <-done:
+	case <-e.stopped:
+	}
+}
+
+// Close stops the engine: there are no new jobs, and waiting jobs fail with [ErrClosed]. The
+// running job ends, or fails with ErrClosed when ctx is done. Close returns when the model is
+// freed. The error is the cause of ctx if it ended a job.
+func (e *Engine) Close(ctx context.Context) error {
+	e.mu.Lock()
+	e.closed = true
+	for w := e.queue.next(e.key); w != nil; w = e.queue.next(e.key) {
+		w.job.cancel(ErrClosed)
+		e.end(w.job, ErrClosed)
+	}
+	e.mu.Unlock()
+	e.wakeUp()
+	select {
+	case <-e.stopped:
+		return nil
+	case <-ctx.Done():
+	}
+	e.mu.Lock()
+	var err error
+	if e.running != nil {
+		e.running.cancel(ErrClosed)
+		err = context.Cause(ctx)
+	}
+	e.mu.Unlock()
+	<-e.stopped
+	return err
+}
+
+// reorder computes how many jobs run before each waiting one. mu must be held.
+func (e *Engine) reorder() {
+	before, key := time.Duration(0), e.key
+	ahead := 0
+	if e.running != nil {
+		ahead, key = 1, e.running.key
+	}
+	for _, w := range e.queue.order(key) {
+		j := w.job
+		if w.key != key {
+			key = w.key
+			before += e.speeds.loading(j.model)
+		}
+		j.before = before
+		before += e.speeds.images(j.model, j.work*float64(j.images))
+		if j.ahead != ahead {
+			j.ahead = ahead
+			j.publish(Event{Kind: EventQueued})
+		}
+		ahead++
+	}
+}
+
+// forget removes jobs that ended long ago, and the oldest ones if they are too many or too large.
+// mu must be held.
+func (e *Engine) forget() {
+	ended, bytes, expired := 0, 0, e.now().Add(-e.c.Keep)
+	for i := len(e.list) - 1; i >= 0; i-- {
+		j := e.list[i]
+		if !j.state.Ended() {
+			continue
+		}
+		ended++
+		bytes += j.bytes()
+		if !j.ended.After(expired) || ended > maxEnded || bytes > maxEndedBytes && ended > 1 {
+			delete(e.jobs, j.id)
+			e.list[i] = nil
+		}
+	}
+	e.list = slices.DeleteFunc(e.list, func(j *Job) bool { return j == nil })
+}

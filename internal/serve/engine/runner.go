@@ -1,0 +1,267 @@
+package engine
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"image"
+	"runtime/debug"
+	"time"
+
+	"github.com/gomflux/gomflux"
+)
+
+// A PanicError is a panic of a job.
+type PanicError struct {
+	Value any
+	Stack []byte
+}
+
+// Error returns the message of the error.
+func (e *PanicError) Error() string { return fmt.Sprintf("internal error: %v", e.Value) }
+
+// protect calls f and returns its error, which is a *PanicError if f panics.
+func protect(f func() error) (err error) {
+	defer func() {
+		if p := recover(); p != nil {
+			err = &PanicError{p, debug.Stack()}
+		}
+	}()
+	return f()
+}
+
+// loop is the runner: it runs the jobs and frees the model until the engine is closed.
+func (e *Engine) loop() {
+	defer close(e.stopped)
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	for {
+		e.freeIfAsked()
+		j, closed := e.start()
+		switch {
+		case j != nil:
+			e.run(j)
+			continue
+		case closed:
+			e.free()
+			return
+		}
+		timer.Reset(e.idle())
+		select {
+		case <-e.wake:
+		case <-timer.C:
+		}
+	}
+}
+
+// start returns the next job, which is then the running one, or nil and whether the engine is
+// closed.
+func (e *Engine) start() (*Job, bool) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	w := e.queue.next(e.key)
+	if w == nil {
+		return nil, e.closed
+	}
+	j := w.job
+	j.started = e.now()
+	j.state = Loading
+	if e.model != nil && e.key == j.key {
+		j.state = Running
+		j.imageStarted = j.started
+	}
+	e.stats.WaitSeconds += j.started.Sub(j.created).Seconds()
+	e.running = j
+	e.reorder()
+	return j, false
+}
+
+// idle frees the model if no job has used it for Config.KeepAlive, and forgets old jobs. It
+// returns the time until it should be called again.
+func (e *Engine) idle() time.Duration {
+	const never = time.Hour
+	if e.model != nil && e.c.KeepAlive >= 0 && e.now().Sub(e.used) >= e.c.KeepAlive {
+		e.free()
+	}
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.forget()
+	next := never
+	if e.model != nil && e.c.KeepAlive >= 0 {
+		next = min(next, e.c.KeepAlive-e.now().Sub(e.used))
+	}
+	for _, j := range e.list {
+		if j.state.Ended() {
+			next = min(next, e.c.Keep-e.now().Sub(j.ended))
+		}
+	}
+	return max(next, time.Millisecond)
+}
+
+// freeIfAsked frees the model for those who called Unload.
+func (e *Engine) freeIfAsked() {
+	e.mu.Lock()
+	asked := e.unload
+	e.unload = nil
+	e.mu.Unlock()
+	if len(asked) > 0 || e.broken {
+		e.free()
+	}
+	for _, done := range asked {
+		close(done)
+	}
+}
+
+// free frees the model.
+func (e *Engine) free() {
+	e.mu.Lock()
+	m := e.model
+	e.model, e.name, e.key, e.broken = nil, "", "", false
+	e.mu.Unlock()
+	if m != nil {
+		protect(m.Close)
+	}
+}
+
+// run runs a job to its end.
+func (e *Engine) run(j *Job) {
+	r := j.request
+	err := e.load(j, &r)
+	if err == nil {
+		err = protect(func() error { return e.generate(j, &r) })
+		var p *PanicError
+		e.broken = errors.As(err, &p)
+	}
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.used = e.now()
+	e.running = nil
+	e.end(j, err)
+	e.reorder()
+}
+
+// load loads the model of a job if it is not in memory. Another model is freed before.
+func (e *Engine) load(j *Job, r *Request) error {
+	if e.model != nil && e.key == j.key {
+		return nil
+	}
+	e.free()
+	if j.ctx.Err() != nil {
+		return context.Cause(j.ctx)
+	}
+	var m Model
+	start := e.now()
+	err := protect(func() (err error) {
+		m, err = e.c.Open(j.ctx, r.Model, r.LoRAs, func(p gomflux.Progress) { e.progress(j, p) })
+		return err
+	})
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	took := e.now().Sub(start).Seconds()
+	e.stats.Seconds[gomflux.PhaseLoad] += took
+	if err != nil {
+		return err
+	}
+	e.stats.Loads++
+	add(e.speeds.load, j.model, took)
+	e.model, e.name, e.key = m, r.Model, j.key
+	j.state = Running
+	j.imageStarted = e.now()
+	return nil
+}
+
+// progress publishes the progress of loading and the steps.
+func (e *Engine) progress(j *Job, p gomflux.Progress) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	switch p.Phase {
+	case gomflux.PhaseLoad:
+		j.publish(Event{Kind: EventLoading, Bytes: p.Bytes, Total: p.TotalBytes})
+	case gomflux.PhaseStep:
+		j.step, j.steps = p.Step, p.Steps
+		if p.Step > 0 {
+			j.publish(Event{Kind: EventStep})
+		}
+	}
+}
+
+// generate generates the images of a job.
+func (e *Engine) generate(j *Job, r *Request) error {
+	for i, seed := range r.Seeds {
+		if j.ctx.Err() != nil {
+			return context.Cause(j.ctx)
+		}
+		start := e.now()
+		e.mu.Lock()
+		j.image, j.step, j.imageStarted = i, 0, start
+		e.mu.Unlock()
+		o := r.Options
+		o.Seed = &seed
+		o.Progress = func(p gomflux.Progress) { e.progress(j, p) }
+		o.OnStep = nil
+		if j.previews {
+			o.OnStep = (&previewer{engine: e, job: j, want: r.Previews}).step
+		}
+		result, err := e.model.Generate(j.ctx, o)
+		if err != nil {
+			return err
+		}
+		e.finished(j, &Picture{Index: i, Seed: seed, Result: result}, e.now().Sub(start))
+	}
+	return nil
+}
+
+// finished adds a finished image to a job.
+func (e *Engine) finished(j *Job, p *Picture, took time.Duration) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	j.pictures = append(j.pictures, p)
+	e.stats.Pictures++
+	e.stats.Seconds[gomflux.PhaseEncode] += p.Result.EncodeTime.Seconds()
+	e.stats.Seconds[gomflux.PhaseStep] += p.Result.StepTime.Seconds()
+	e.stats.Seconds[gomflux.PhaseDecode] += p.Result.DecodeTime.Seconds()
+	e.stats.PeakMemory = max(e.stats.PeakMemory, int64(p.Result.PeakMemory))
+	e.speeds.took(j.model, j.work, took)
+	j.publish(Event{Kind: EventPicture, Picture: p})
+}
+
+// A previewer publishes the previews of an image.
+type previewer struct {
+	engine *Engine
+	job    *Job
+	want   int // Request.Previews
+	made   int
+}
+
+// step is an Options.OnStep. It never fails: a preview that cannot be made is left out.
+func (v *previewer) step(s gomflux.Step) error {
+	if !v.job.previews || !previewDue(v.want, v.made, s.Step, s.Steps) {
+		return nil
+	}
+	var img *image.RGBA
+	err := protect(func() (err error) {
+		img, err = v.engine.model.Preview(v.job.ctx, s.Denoised)
+		return err
+	})
+	var p *PanicError
+	v.job.previews = !errors.As(err, &p)
+	part := v.made
+	v.made++
+	if err != nil || img == nil {
+		return nil
+	}
+	v.engine.mu.Lock()
+	defer v.engine.mu.Unlock()
+	v.job.publish(Event{Kind: EventPreview, Preview: img, Part: part})
+	return nil
+}
+
+// previewDue reports whether a preview is due after a step, if some of the wanted previews were
+// made. They divide the steps into equal parts, so the last one is not the finished image unless
+// there are more previews than steps.
+func previewDue(want, made, step, steps int) bool {
+	if want < 0 || want >= steps {
+		return true
+	}
+	return made < want && step*(want+1) >= (made+1)*steps
+}
