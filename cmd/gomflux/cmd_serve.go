@@ -1,0 +1,321 @@
+package main
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/netip"
+	"os/exec"
+	"runtime"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	"github.com/gomflux/gomflux"
+	"github.com/gomflux/gomflux/cmd/gomflux/internal/ui"
+	"github.com/gomflux/gomflux/internal/oserr"
+	"github.com/gomflux/gomflux/internal/serve"
+	"github.com/gomflux/gomflux/internal/serve/engine"
+	"github.com/gomflux/gomflux/mlx"
+)
+
+const serveHelp = `Serve keeps a model in memory, and generates images for programs and people that
+ask over HTTP. It prints its address on standard output when it is ready.
+
+MODELS
+Clients can name the built-in models, the models in the Hugging Face cache and
+those of --model, whose first is the default. Without --model the default is
+` + defaultModel + ` if it is downloaded, and shapes otherwise. A model is loaded
+when it is needed, and one at a time is in memory. --keep-alive is how long it
+stays there without jobs: 0 frees it at once, forever keeps it.
+
+Flags about weights, device and memory apply to all models, and --lora to the
+default model and those of --model. A client can name LoRAs of the Hugging Face
+cache and of LORA_LIBRARY_PATH, but no files.
+
+SAFETY
+The server listens on this machine only (127.0.0.1), where no token is needed.
+To let other machines in, listen on another address (--listen 0.0.0.0:7860) with
+--token-file, a file of lines NAME:TOKEN that only its owner can read. Programs
+send a token as Authorization: Bearer TOKEN, or as the password of Basic
+authentication; people log in once at /login. Clients with different names do
+not see each other's jobs and images. --insecure-no-token lets everyone in.
+
+Without --tls-cert tokens and images are not encrypted. A request must name the
+server in its Host header: localhost, the address of --listen, any IP address if
+that is 0.0.0.0, or a name of --allowed-host. Pages of other sites cannot use it.
+
+A line about each request and each job is logged on standard error, without
+prompts unless --log-prompts is given.
+
+PATHS
+  /healthz, /health  200 while jobs are accepted, without a token
+  /version           versions of gomflux and Go, and the platform, as JSON
+  /metrics           numbers of jobs, answers and bytes, for Prometheus
+  /login, /logout    for people
+
+STOPPING
+At SIGTERM or Ctrl-C no new jobs are accepted, and those that wait fail. The
+running job has --grace to end, and then the exit code is 0. A second signal
+ends the server immediately.
+` + serveExitStatus
+
+// serveExitStatus is exitStatus with what is special about a server.
+const serveExitStatus = `
+EXIT STATUS
+  0    stopped by a signal
+  1    an error while running, or the address is in use
+  2    invalid input: a flag, a file of tokens, a certificate
+  3    a model of --model is missing, damaged or not supported
+  4    the MLX libraries are missing or unusable
+  130  stopped by a second signal`
+
+// serveOptions are the flags of gomflux serve.
+type serveOptions struct {
+	listen    string
+	keepAlive optional[time.Duration]
+	modelFlags
+	models []string // of --model
+	weightFlags
+	lowRAM bool
+	promptCacheFlags
+	tokenFile       string
+	insecureNoToken bool
+	allowedHosts    []string
+	tlsCert, tlsKey string
+	maxQueue        optional[int]
+	maxPixels       optional[int]
+	maxBody         optional[int64]
+	grace           optional[time.Duration]
+	open            bool
+	logPrompts      bool
+	outputFlags
+
+	tokens []serve.Token
+	tls    *tls.Config
+}
+
+// Values of flags that are not given.
+const (
+	serveAddress   = "127.0.0.1:7860"
+	serveKeepAlive = 10 * time.Minute
+	serveQueue     = 64
+	servePixels    = 3840 * 2160
+	serveBody      = 25e6
+	serveGrace     = 30 * time.Second
+	serveKeep      = 30 * time.Minute // ended jobs
+)
+
+func newServeCommand() *cobra.Command {
+	o := &serveOptions{
+		modelFlags: newModelFlags(), weightFlags: newWeightFlags(),
+		keepAlive: parsed("duration", parseKeepAlive), grace: parsed("duration", parseDuration),
+		maxQueue: count("jobs"), maxPixels: count("pixels"), maxBody: parsed("size", parseSize),
+	}
+	cmd := &cobra.Command{
+		Use:   "serve",
+		Short: "Generate images for other programs, over HTTP",
+		Long:  serveHelp,
+		Example: `  gomflux serve
+  gomflux serve --model flux1-schnell --quantize 8 --keep-alive forever
+  gomflux serve --listen 0.0.0.0:7860 --token-file ~/.config/gomflux/tokens
+  gomflux serve --listen :443 --token-file tokens --tls-cert cert.pem --tls-key key.pem`,
+		Args: noArgs(" (models are named with --model)"),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			out := o.out(cmd)
+			if err := o.validate(cmd.Flags().Changed); err != nil {
+				return err
+			}
+			return o.run(cmd.Context(), out)
+		},
+	}
+	o.addFlags(cmd.Flags())
+	return cmd
+}
+
+func (o *serveOptions) addFlags(f *pflag.FlagSet) {
+	f.SortFlags = false
+	f.StringVar(&o.listen, "listen", serveAddress, "`address` to listen on, as host:port; port 0 is any free one")
+	f.StringArrayVarP(&o.models, "model", "m", nil, "`name` of a model, as of gomflux generate; the first is the default (can be repeated)")
+	addBaseModel(f, &o.base)
+	f.Var(&o.keepAlive, "keep-alive", "how long a model stays in memory without jobs: 0, 30s, 10m, 2h or forever (default: 10m)")
+	f.StringVar(&o.tokenFile, "token-file", "", "`file` with a line NAME:TOKEN for each client, which only its owner can read")
+	f.BoolVar(&o.insecureNoToken, "insecure-no-token", false, "let everyone in who can reach the address")
+	f.StringArrayVar(&o.allowedHosts, "allowed-host", nil, "another `name` for Host headers, such as that of a proxy (can be repeated)")
+	f.StringVar(&o.tlsCert, "tls-cert", "", "`file` with the certificate and its chain (PEM), for HTTPS")
+	f.StringVar(&o.tlsKey, "tls-key", "", "`file` with the certificate's key (PEM)")
+	f.Var(&o.maxQueue, "max-queue", fmt.Sprintf("largest number of jobs that wait (default: %d)", serveQueue))
+	f.Var(&o.maxPixels, "max-pixels", fmt.Sprintf("largest number of pixels of an image (default: %d)", servePixels))
+	f.Var(&o.maxBody, "max-body", "largest size of a request, such as 25MB (the default)")
+	f.Var(&o.grace, "grace", "how long the running job may go on after SIGTERM, such as 30s (the default) or 5m")
+	o.weightFlags.add(f, true)
+	o.addCompute(f)
+	f.BoolVar(&o.lowRAM, "low-ram", false,
+		"keep only one text encoder or the transformer in memory at a time, and none while decoding "+
+			"(slower; automatic if memory is short)")
+	o.promptCacheFlags.add(f)
+	f.BoolVar(&o.open, "open", false, "open the page in a browser")
+	f.BoolVar(&o.logPrompts, "log-prompts", false, "log prompts too")
+	o.addQuiet(f, "", "the address, warnings and errors")
+}
+
+// parseKeepAlive parses the value of --keep-alive, negative for ever.
+func parseKeepAlive(s string) (time.Duration, error) {
+	if s == "forever" {
+		return -1, nil
+	}
+	return parseDuration(s)
+}
+
+func parseDuration(s string) (time.Duration, error) {
+	d, err := time.ParseDuration(s)
+	if err != nil || d < 0 {
+		return 0, errors.New("must be a duration, such as 30s, 10m or 2h")
+	}
+	return d, nil
+}
+
+// validate refuses flags that are missing or contradict each other, and reads tokens and
+// certificate.
+func (o *serveOptions) validate(given func(string) bool) (err error) {
+	switch {
+	case slices.Contains(o.models, ""):
+		return usageErrorf("--model: the name is empty (leave it out for the default)")
+	case o.base != "" && len(o.models) == 0:
+		return usageErrorf("--base-model needs a single-file model (--model FILE)")
+	case given("token-file") && o.tokenFile == "":
+		return usageErrorf("--token-file: the file name is empty")
+	case given("token-file") && o.insecureNoToken:
+		return usageErrorf("give either --token-file or --insecure-no-token")
+	case given("tls-cert") != given("tls-key"):
+		return usageErrorf("--tls-cert and --tls-key need each other")
+	}
+	for _, name := range o.allowedHosts {
+		if name == "" || strings.ContainsAny(name, "/:* ") {
+			return usageErrorf("--allowed-host %q: expected a name without scheme and port, such as images.example.org", name)
+		}
+	}
+	if err := o.weightFlags.validate(given); err != nil {
+		return err
+	}
+	host, port, err := net.SplitHostPort(o.listen)
+	if err != nil || port == "" {
+		return usageErrorf("--listen %q: expected host:port, such as %s", o.listen, serveAddress)
+	}
+	if _, err := net.LookupPort("tcp", port); err != nil {
+		return usageErrorf("--listen %q: the port must be a number up to 65535", o.listen)
+	}
+	if !serve.IsLoopback(host) && o.tokenFile == "" && !o.insecureNoToken {
+		return usageErrorf("--listen %s: other machines could use the server (give --token-file FILE, or --insecure-no-token)", o.listen)
+	}
+	if o.tokenFile != "" {
+		if o.tokens, err = serve.ReadTokens(o.tokenFile); err != nil {
+			return usageErrorf("--token-file: %w", err)
+		}
+	}
+	if given("tls-cert") {
+		pair, err := tls.LoadX509KeyPair(o.tlsCert, o.tlsKey)
+		if err != nil {
+			return usageErrorf("--tls-cert %s, --tls-key %s: %w", o.tlsCert, o.tlsKey, oserr.Bare(err))
+		}
+		o.tls = &tls.Config{Certificates: []tls.Certificate{pair}, MinVersion: tls.VersionTLS12}
+	}
+	return nil
+}
+
+// run serves until the context is canceled, by a signal.
+func (o *serveOptions) run(ctx context.Context, out *ui.Output) error {
+	models, err := newServedModels(o, out)
+	if err != nil {
+		return err
+	}
+	if err := o.findFolder(out); err != nil {
+		return err
+	}
+	if _, err := o.openTuned(ctx, out, nil); err != nil {
+		return err
+	}
+	var config net.ListenConfig
+	listener, err := config.Listen(ctx, "tcp", o.listen)
+	if err != nil {
+		if ctx.Err() != nil {
+			return context.Cause(ctx)
+		}
+		if e, ok := errors.AsType[*net.OpError](err); ok {
+			err = e.Err
+		}
+		return fmt.Errorf("--listen %s: %w", o.listen, err)
+	}
+	host, _, _ := net.SplitHostPort(o.listen)
+	if !serve.IsLoopback(host) && len(o.tokens) > 0 && o.tls == nil {
+		out.Warn("tokens and images are not encrypted (--tls-cert and --tls-key, or a proxy that has a certificate, would do that)")
+	}
+	level := slog.LevelInfo
+	if o.quiet {
+		level = slog.LevelWarn
+	}
+	log := slog.New(slog.NewTextHandler(out.Stderr, &slog.HandlerOptions{Level: level}))
+	models.log = log
+	s := serve.New(serve.Config{
+		Engine: engine.New(engine.Config{
+			Open: models.open, Models: models.list, Queue: orElse(&o.maxQueue, serveQueue), KeepAlive: orElse(&o.keepAlive, serveKeepAlive),
+			Keep: serveKeep, Memory: func() int64 { return int64(mlx.ActiveMemory()) },
+		}),
+		Address: o.listen, Hosts: o.allowedHosts, Tokens: o.tokens, MaxBody: orElse(&o.maxBody, serveBody),
+		MaxPixels: orElse(&o.maxPixels, servePixels), TLS: o.tls, Grace: orElse(&o.grace, serveGrace),
+		Log: log, LogPrompts: o.logPrompts, Version: gomflux.Version(),
+	})
+	address := o.url(listener.Addr())
+	out.Wrote(out.Line(address))
+	if o.open {
+		if err := openBrowser(address); err != nil {
+			out.Warn("no browser was opened: %v", err)
+		}
+	}
+	if err := s.Serve(ctx, listener); err != nil {
+		return err
+	}
+	return out.Err()
+}
+
+// orElse returns the value of a flag, or a default.
+func orElse[T any](o *optional[T], otherwise T) T {
+	if o.given() {
+		return *o.value
+	}
+	return otherwise
+}
+
+// url returns the server's address for people on this machine.
+func (o *serveOptions) url(a net.Addr) string {
+	scheme := "http"
+	if o.tls != nil {
+		scheme = "https"
+	}
+	host, _, _ := net.SplitHostPort(o.listen)
+	_, port, _ := net.SplitHostPort(a.String())
+	if ip, err := netip.ParseAddr(host); host == "" || err == nil && ip.IsUnspecified() {
+		host = "localhost"
+	}
+	return scheme + "://" + net.JoinHostPort(host, port) + "/"
+}
+
+// openBrowser opens an address in the user's browser.
+func openBrowser(address string) error {
+	program := "xdg-open"
+	if runtime.GOOS == "darwin" {
+		program = "open"
+	}
+	cmd := exec.Command(program, address)
+	if err := cmd.Start(); err != nil {
+		return err
+	}
+	go cmd.Wait()
+	return nil
+}

@@ -1,0 +1,199 @@
+package main
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/gomflux/gomflux"
+	"github.com/gomflux/gomflux/cmd/gomflux/internal/ui"
+	"github.com/gomflux/gomflux/internal/serve/engine"
+	"github.com/gomflux/gomflux/models/catalog"
+	"github.com/gomflux/gomflux/models/family"
+	"github.com/gomflux/gomflux/models/index"
+	"github.com/gomflux/gomflux/models/inspect"
+)
+
+// relist is how long a list of models is used before the Hugging Face cache is read again.
+const relist = 10 * time.Second
+
+// servedModels are the models that clients of gomflux serve can name.
+type servedModels struct {
+	options      *serveOptions
+	defaultModel string
+	log          *slog.Logger
+
+	mu     sync.Mutex
+	listed []engine.ModelInfo
+	when   time.Time
+}
+
+// newServedModels finds the models of --model, and the default model.
+func newServedModels(o *serveOptions, out *ui.Output) (*servedModels, error) {
+	m := &servedModels{options: o}
+	for _, name := range o.models {
+		source, err := findWith(name, o.base)
+		if err != nil {
+			return nil, err
+		}
+		if source.Err() != nil {
+			return nil, coded(exitModel, source.Err())
+		}
+		o.warnQuantized(source, out)
+	}
+	for _, l := range o.loras.list {
+		if _, err := catalog.FindLoRA(l.Path); err != nil {
+			return nil, coded(exitModel, err)
+		}
+	}
+	if len(o.models) > 0 {
+		m.defaultModel = o.models[0]
+		return m, nil
+	}
+	m.defaultModel = defaultModel
+	if _, err := gomflux.Find(defaultModel); errors.Is(err, gomflux.ErrNotFound) {
+		m.defaultModel = sortedKeys(catalog.Builtins())[0]
+		out.Note("the default model is %s, since %s is not downloaded (gomflux pull %s)", m.defaultModel, defaultModel, defaultModel)
+	}
+	return m, nil
+}
+
+// list returns all models, the default one first.
+func (m *servedModels) list() []engine.ModelInfo {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.listed != nil && time.Since(m.when) < relist {
+		return slices.Clone(m.listed)
+	}
+	var list []engine.ModelInfo
+	for _, name := range m.options.models {
+		if !named(list, name) {
+			list = append(list, m.describe(name, m.options.base, nil))
+		}
+	}
+	known, err := listModels()
+	if err != nil && m.log != nil {
+		m.log.Warn("models", "error", err.Error())
+	}
+	for _, k := range known {
+		if !named(list, k.Name) {
+			list = append(list, m.describe(k.Name, "", &k))
+		}
+	}
+	first := slices.IndexFunc(list, func(i engine.ModelInfo) bool { return i.Name == m.defaultModel })
+	if first >= 0 {
+		list[first].Default = true
+		one := list[first]
+		list = slices.Insert(slices.Delete(list, first, first+1), 0, one)
+	}
+	m.listed, m.when = list, time.Now()
+	return slices.Clone(list)
+}
+
+func named(list []engine.ModelInfo, name string) bool {
+	return slices.ContainsFunc(list, func(i engine.ModelInfo) bool { return i.Name == name })
+}
+
+// describe describes a model, of which listModels may know something.
+func (m *servedModels) describe(name, base string, known *listedModel) engine.ModelInfo {
+	info := engine.ModelInfo{Name: name}
+	if known != nil {
+		info.Licence, info.Missing = known.Licence, missing(known)
+	}
+	preset, published := catalog.FindPreset(name)
+	source, err := gomflux.FindWith(name, base)
+	if err == nil {
+		err = source.Err()
+	}
+	if err != nil {
+		info.Missing = cmp.Or(info.Missing, err.Error())
+		if published {
+			info.Defaults = gomflux.Defaults(preset.Defaults)
+		}
+		return info
+	}
+	fsys := source.FS()
+	info.Revision = source.Revision()
+	if known == nil {
+		if published && info.Revision != "" {
+			info.Licence = preset.Licence
+		}
+		found := inspect.Model(fsys)
+		if err := cmp.Or(found.Unsupported, found.Incomplete); err != nil {
+			info.Missing = err.Error()
+		}
+	}
+	if stat, err := fs.Stat(fsys, index.File); err == nil {
+		info.Created = stat.ModTime()
+	}
+	x, err := index.Read(fsys)
+	if err != nil {
+		return info
+	}
+	class, err := family.Of(fsys, x)
+	if err != nil {
+		return info
+	}
+	pipeline := class.New()
+	_, info.Edits = pipeline.(family.Editor)
+	info.Defaults = gomflux.Defaults(pipeline.Defaults())
+	if d := source.Defaults(); d != nil {
+		info.Defaults = *d
+	}
+	return info
+}
+
+// missing returns why a model cannot be used, with the command that would help.
+func missing(m *listedModel) string {
+	if m.state() == "ready" {
+		return ""
+	}
+	text := m.state()
+	if len(m.Problems) > 0 {
+		text += ": " + strings.Join(m.Problems, "; ")
+	}
+	if m.Get != "" && m.Supported {
+		text += " (" + m.Get + ")"
+	}
+	return text
+}
+
+// open loads a model of the list, for [engine.Config].
+func (m *servedModels) open(
+	ctx context.Context, name string, loras []gomflux.LoRA, progress func(gomflux.Progress),
+) (engine.Model, error) {
+	o := m.options
+	if !named(m.list(), name) {
+		return nil, fmt.Errorf("%s: %w", name, gomflux.ErrNotFound)
+	}
+	open, base := o.openOptions(), ""
+	o.weightFlags.open(open)
+	if slices.Contains(o.models, name) {
+		base = o.base
+	} else if name != m.defaultModel {
+		open.LoRAs = nil
+	}
+	open.LoRAs = append(slices.Clone(open.LoRAs), loras...)
+	open.RuntimeLoRA = o.noBake && len(open.LoRAs) > 0
+	open.LowRAM, open.Progress = o.lowRAM, progress
+	open.Warn = func(message string) { m.log.Warn("loading", "model", name, "warning", message) }
+	o.promptCacheFlags.open(open)
+	source, err := gomflux.FindWith(name, base)
+	if err != nil {
+		return nil, err
+	}
+	began := time.Now()
+	model, err := source.Open(ctx, open)
+	if err != nil {
+		return nil, err
+	}
+	m.log.Info("loaded", "model", name, "took", time.Since(began).Round(time.Millisecond))
+	return model, nil
+}

@@ -1,0 +1,191 @@
+package serve
+
+import (
+	"bufio"
+	"crypto/hmac"
+	"crypto/sha256"
+	"crypto/subtle"
+	"encoding/hex"
+	"fmt"
+	"net"
+	"net/http"
+	"net/netip"
+	"os"
+	"regexp"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/gomflux/gomflux/internal/oserr"
+)
+
+// A Token lets a client in, under a name.
+type Token struct{ Name, Secret string }
+
+const (
+	shortest  = 16      // characters of a token
+	tokenFile = 1 << 20 // bytes, at most
+)
+
+var tokenName = regexp.MustCompile(`^[A-Za-z0-9_-]{1,64}$`)
+
+// ReadTokens reads a file of tokens, a name:token on each line. Empty lines and those that begin
+// with # are ignored. Nobody but the file's owner may be able to read it.
+func ReadTokens(name string) ([]Token, error) {
+	f, err := os.Open(name)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", name, oserr.Bare(err))
+	}
+	defer f.Close()
+	info, err := f.Stat()
+	switch {
+	case err != nil:
+		return nil, fmt.Errorf("%s: %w", name, oserr.Bare(err))
+	case !info.Mode().IsRegular():
+		return nil, fmt.Errorf("%s: not a file", name)
+	case info.Mode().Perm()&0o077 != 0:
+		return nil, fmt.Errorf("%s: has mode %#o, and only its owner may read it (chmod 600 %s)", name, info.Mode().Perm(), name)
+	case info.Size() > tokenFile:
+		return nil, fmt.Errorf("%s: has %d bytes, expected at most %d", name, info.Size(), tokenFile)
+	}
+	var tokens []Token
+	lines := bufio.NewScanner(f)
+	for n := 1; lines.Scan(); n++ {
+		line := strings.TrimSpace(lines.Text())
+		if line == "" || line[0] == '#' {
+			continue
+		}
+		t, err := parseToken(line, tokens)
+		if err != nil { // without the line, which may be a secret
+			return nil, fmt.Errorf("%s, line %d: %w", name, n, err)
+		}
+		tokens = append(tokens, t)
+	}
+	if err := lines.Err(); err != nil {
+		return nil, fmt.Errorf("%s: %w", name, oserr.Bare(err))
+	}
+	if len(tokens) == 0 {
+		return nil, fmt.Errorf("%s: has no token (expected lines of name:token)", name)
+	}
+	return tokens, nil
+}
+
+// parseToken parses a line, which must differ from those before.
+func parseToken(line string, before []Token) (Token, error) {
+	name, secret, ok := strings.Cut(line, ":")
+	switch {
+	case !ok:
+		return Token{}, fmt.Errorf("expected name:token")
+	case !tokenName.MatchString(name):
+		return Token{}, fmt.Errorf("expected a name of up to 64 letters, digits, - and _ before the colon")
+	case len(secret) < shortest:
+		return Token{}, fmt.Errorf("the token of %s has %d characters, expected %d or more (openssl rand -hex 32 prints one)",
+			name, len(secret), shortest)
+	case strings.ContainsFunc(secret, func(r rune) bool { return r <= ' ' || r > '~' }):
+		return Token{}, fmt.Errorf("the token of %s has a character that is not printable ASCII", name)
+	}
+	for _, t := range before {
+		if t.Name == name {
+			return Token{}, fmt.Errorf("a second token of %s", name)
+		}
+		if t.Secret == secret {
+			return Token{}, fmt.Errorf("%s has the token of %s", name, t.Name)
+		}
+	}
+	return Token{name, secret}, nil
+}
+
+// clientOf returns the name of a request's client: that of its token or, without tokens, its
+// address.
+func (s *Server) clientOf(r *http.Request) (name string, ok bool) {
+	if len(s.Tokens) == 0 {
+		return addressOf(r), true
+	}
+	if secret, given := givenToken(r); given {
+		return s.nameOf(secret)
+	}
+	if c, err := r.Cookie(cookieName); err == nil {
+		return s.cookieClient(c.Value)
+	}
+	return "", false
+}
+
+// givenToken returns the token of an Authorization header.
+func givenToken(r *http.Request) (secret string, given bool) {
+	header := r.Header.Get("Authorization")
+	if header == "" {
+		return "", false
+	}
+	if _, password, ok := r.BasicAuth(); ok {
+		return password, true
+	}
+	if scheme, secret, ok := strings.Cut(header, " "); ok && strings.EqualFold(scheme, "Bearer") {
+		return strings.TrimSpace(secret), true
+	}
+	return "", true
+}
+
+// nameOf returns the name of a token. It takes the same time for all.
+func (s *Server) nameOf(secret string) (name string, ok bool) {
+	given := sha256.Sum256([]byte(secret))
+	for _, t := range s.Tokens {
+		want := sha256.Sum256([]byte(t.Secret))
+		if subtle.ConstantTimeCompare(given[:], want[:]) == 1 {
+			name, ok = t.Name, true
+		}
+	}
+	return name, ok
+}
+
+// addressOf returns the address of a client; all of this machine are one.
+func addressOf(r *http.Request) string {
+	host, _, err := net.SplitHostPort(r.RemoteAddr)
+	if err != nil {
+		return r.RemoteAddr
+	}
+	if ip, err := netip.ParseAddr(host); err == nil && ip.Unmap().IsLoopback() {
+		return "local"
+	}
+	return host
+}
+
+const (
+	cookieName = "gomflux_login"
+	loggedIn   = 30 * 24 * time.Hour
+)
+
+// newCookie returns a cookie that stands for a token until it expires: name.expiry.mac. It has no
+// trace of the token, and ends with it.
+func (s *Server) newCookie(name string, secure bool) *http.Cookie {
+	expires := time.Now().Add(loggedIn)
+	text := name + "." + strconv.FormatInt(expires.Unix(), 10)
+	return &http.Cookie{
+		Name: cookieName, Value: text + "." + s.mac(name, text), Path: "/", Expires: expires,
+		HttpOnly: true, Secure: secure, SameSite: http.SameSiteStrictMode,
+	}
+}
+
+// mac returns the code that only the token of a name yields for a text, "" for unknown names.
+func (s *Server) mac(name, text string) string {
+	for _, t := range s.Tokens {
+		if t.Name == name {
+			h := hmac.New(sha256.New, []byte(t.Secret))
+			fmt.Fprintf(h, "gomflux login cookie, version 1: %s", text)
+			return hex.EncodeToString(h.Sum(nil))
+		}
+	}
+	return ""
+}
+
+func (s *Server) cookieClient(value string) (name string, ok bool) {
+	parts := strings.Split(value, ".")
+	if len(parts) != 3 {
+		return "", false
+	}
+	want := s.mac(parts[0], parts[0]+"."+parts[1])
+	seconds, err := strconv.ParseInt(parts[1], 10, 64)
+	if err != nil || want == "" || subtle.ConstantTimeCompare([]byte(want), []byte(parts[2])) != 1 {
+		return "", false
+	}
+	return parts[0], time.Now().Before(time.Unix(seconds, 0))
+}
