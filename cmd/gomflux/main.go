@@ -121,7 +121,8 @@ Metal on Macs, with CUDA or on the CPU on Linux.
 		newGenerateCommand(), newEditCommand(), newBenchCommand(), newInfoCommand(), newModelsCommand(), newListCommand(), newShowCommand(),
 		newPullCommand(), newRmCommand(), newCacheCommand(), newSaveCommand(), newDecodeCommand(), newRoundtripCommand(),
 		newInspectCommand(),
-		newParityCommand(), newTensorsCommand(), newDebugCommand(), newServeCommand(), newDoctorCommand(), newVersionCommand(), newCompletionCommand(),
+		newServeCommand(),
+		newParityCommand(), newTensorsCommand(), newDebugCommand(), newDoctorCommand(), newVersionCommand(), newCompletionCommand(),
 	)
 	root.AddCommand(newTopics()...)
 	checkTopics(root)

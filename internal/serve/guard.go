@@ -29,7 +29,10 @@ func newID() string {
 // handle checks a request, and hands it to the handler of its path.
 func (s *Server) handle(writer http.ResponseWriter, r *http.Request) {
 	began := time.Now()
-	w := &response{ResponseWriter: writer, control: http.NewResponseController(writer), patient: s.timing.write, unread: r.Body != nil && r.Body != http.NoBody}
+	w := &response{
+		ResponseWriter: writer, control: http.NewResponseController(writer), patient: s.timing.write,
+		unread: r.Body != nil && r.Body != http.NoBody,
+	}
 	w.control.SetWriteDeadline(time.Time{}) // of the connection's last request
 	id := newID()
 	setHeaders(w.Header(), id)
@@ -38,7 +41,8 @@ func (s *Server) handle(writer http.ResponseWriter, r *http.Request) {
 	defer func() {
 		problem := recover()
 		if problem != nil && problem != http.ErrAbortHandler {
-			s.Log.Error("internal error (this is a bug: please report it)", "id", id, "error", fmt.Sprint(problem), "stack", string(debug.Stack()))
+			s.Log.Error("internal error (this is a bug: please report it)", "id", id, "error", fmt.Sprint(problem),
+				"stack", string(debug.Stack()))
 			if w.status == 0 {
 				s.refuse(w, r, http.StatusInternalServerError, "internal error (request "+id+" in the server's log)")
 				problem = nil
@@ -91,7 +95,8 @@ func setHeaders(h http.Header, id string) {
 // checkAddress refuses requests for other hosts, and from the pages of others.
 func (s *Server) checkAddress(w http.ResponseWriter, r *http.Request) bool {
 	if !s.isOwnHost(r.Host) {
-		s.refuse(w, r, http.StatusForbidden, fmt.Sprintf("this server does not answer for the host %.100q (gomflux serve --allowed-host)", r.Host))
+		const hint = "this server does not answer for the host %.100q (gomflux serve --allowed-host)"
+		s.refuse(w, r, http.StatusForbidden, fmt.Sprintf(hint, r.Host))
 		return false
 	}
 	if s.origins.Check(r) != nil {
