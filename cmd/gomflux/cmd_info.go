@@ -118,15 +118,10 @@ func readInfo(name string) (*imageInfo, error) {
 
 // settingsFields returns the settings that the file had, as JSON.
 func settingsFields(found *picture.Found) map[string]json.RawMessage {
-	text, err := plainjson.Marshal(found.Settings, "")
-	var fields map[string]json.RawMessage
-	if err == nil {
-		err = json.Unmarshal(text, &fields)
-	}
+	fields, err := plainjson.Fields(found.Settings, found.Has)
 	if err != nil {
 		panic(err) // they were read from JSON
 	}
-	maps.DeleteFunc(fields, func(name string, _ json.RawMessage) bool { return !found.Has(name) })
 	return fields
 }
 

@@ -21,3 +21,17 @@ func TestWrite(t *testing.T) {
 		t.Errorf("NaN is %q (%v)", got, err)
 	}
 }
+
+func TestFields(t *testing.T) {
+	v := struct {
+		A string `json:"a"`
+		B int    `json:"b"`
+	}{"<", 1}
+	got, err := Fields(v, func(name string) bool { return name == "a" })
+	if err != nil || len(got) != 1 || string(got["a"]) != `"<"` {
+		t.Errorf("fields %s (%v)", got, err)
+	}
+	if _, err := Fields([]int{1}, nil); err == nil {
+		t.Error("an array has fields")
+	}
+}

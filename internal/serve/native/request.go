@@ -1,0 +1,276 @@
+package native
+
+import (
+	"bytes"
+	"context"
+	"crypto/rand"
+	"encoding/base64"
+	"encoding/binary"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"image"
+	"io"
+	"math"
+	"mime"
+	"net/http"
+	"path"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/gomflux/gomflux"
+	"github.com/gomflux/gomflux/internal/oserr"
+	"github.com/gomflux/gomflux/internal/serve/engine"
+	"github.com/gomflux/gomflux/picture"
+)
+
+const (
+	maxCount      = 64 // images of a job
+	maxReferences = 16
+	maxLoRAs      = 16
+)
+
+// A jsonRequest is the body of POST /api/v1/jobs. Its names are those of settings where they exist.
+type jsonRequest struct {
+	Model             string      `json:"model"`
+	Prompt            string      `json:"prompt"`
+	NegativePrompt    string      `json:"negative_prompt"`
+	Height            int         `json:"height"`
+	Width             int         `json:"width"`
+	Steps             int         `json:"steps"`
+	Guidance          *float64    `json:"guidance"`
+	GuidanceInterval  []float64   `json:"guidance_interval"`
+	StepCache         string      `json:"step_cache"`
+	Seed              json.Number `json:"seed"` // a string of digits too, for clients without 64-bit integers
+	Count             *int        `json:"count"`
+	MaxSequenceLength int         `json:"max_sequence_length"`
+	Scheduler         string      `json:"scheduler"`
+	RNG               string      `json:"rng"`
+	LoRAs             []jsonLoRA  `json:"loras"`
+	Image             *jsonImage  `json:"image"`
+	ImageStrength     float64     `json:"image_strength"`
+	References        []jsonImage `json:"references"`
+	Previews          *int        `json:"previews"`
+}
+
+type jsonLoRA struct {
+	Path  string   `json:"path"`
+	Scale *float64 `json:"scale"`
+}
+
+// A jsonImage is an image file.
+type jsonImage struct {
+	Name string `json:"name"`
+	Data string `json:"data"` // base64, or a data URL
+}
+
+// sources are the images that a job starts from, for its settings.
+type sources struct {
+	image      *picture.SourceImage
+	references []picture.SourceImage
+}
+
+// add returns settings with the images.
+func (s sources) add(to picture.Settings) *picture.Settings {
+	to.Image, to.References = s.image, slices.Clone(s.references)
+	return &to
+}
+
+// readRequest reads the body of a request for a job.
+func (a *API) readRequest(r *http.Request) (engine.Request, sources, error) {
+	var none engine.Request
+	if kind, _, err := mime.ParseMediaType(r.Header.Get("Content-Type")); err != nil || kind != "application/json" {
+		return none, sources{}, &statusError{
+			status: http.StatusUnsupportedMediaType, code: "bad_request", message: "expected the content type application/json",
+		}
+	}
+	d := json.NewDecoder(r.Body)
+	d.DisallowUnknownFields()
+	var j jsonRequest
+	if err := d.Decode(&j); err != nil {
+		if _, ok := errors.AsType[*http.MaxBytesError](err); ok {
+			return none, sources{}, err
+		}
+		return none, sources{}, badRequest("the JSON of the request: %v", oserr.NoEOF(err))
+	}
+	if _, err := d.Token(); err != io.EOF {
+		return none, sources{}, badRequest("the JSON of the request: text after the object")
+	}
+	return a.request(r, j)
+}
+
+func (a *API) request(r *http.Request, j jsonRequest) (q engine.Request, from sources, err error) {
+	q = engine.Request{Client: a.Client(r.Context()), Model: j.Model, Previews: -1, Options: gomflux.Options{
+		Prompt: j.Prompt, NegativePrompt: j.NegativePrompt, Height: j.Height, Width: j.Width, Steps: j.Steps,
+		Guidance: j.Guidance, GuidanceInterval: j.GuidanceInterval, StepCache: j.StepCache,
+		MaxSequenceLength: j.MaxSequenceLength, Scheduler: gomflux.Scheduler(j.Scheduler), RNG: gomflux.RNG(j.RNG),
+		ImageStrength: j.ImageStrength,
+	}}
+	if err := a.check(j); err != nil {
+		return q, from, err
+	}
+	if j.Previews != nil {
+		q.Previews = *j.Previews
+	}
+	if q.Model == "" {
+		if q.Model = a.defaultModel(); q.Model == "" {
+			return q, from, badRequest("model is missing, and this server has no default model (see /api/v1/models)")
+		}
+	}
+	if q.Seeds, err = j.seeds(); err != nil {
+		return q, from, err
+	}
+	if q.LoRAs, err = a.chooseLoRAs(j.LoRAs); err != nil {
+		return q, from, err
+	}
+	from, err = a.decodeAll(r.Context(), j, &q.Options)
+	return q, from, err
+}
+
+// decodeAll decodes the images of a request into options.
+func (a *API) decodeAll(ctx context.Context, j jsonRequest, o *gomflux.Options) (from sources, err error) {
+	if j.Image == nil && len(j.References) == 0 {
+		return from, nil
+	}
+	select {
+	case a.decoding <- struct{}{}:
+		defer func() { <-a.decoding }()
+	case <-ctx.Done():
+		return from, context.Cause(ctx)
+	}
+	pixels := a.MaxPixels // left
+	if j.Image != nil {
+		img, source, err := decode("image", "image", *j.Image, &pixels)
+		if err != nil {
+			return from, err
+		}
+		o.Image, from.image = img, &source
+	}
+	for i, ref := range j.References {
+		img, source, err := decode(fmt.Sprintf("references[%d]", i), fmt.Sprintf("reference-%d", i+1), ref, &pixels)
+		if err != nil {
+			return from, err
+		}
+		o.References = append(o.References, img)
+		from.references = append(from.references, source)
+	}
+	return from, nil
+}
+
+// check checks what does not depend on the model.
+func (a *API) check(j jsonRequest) error {
+	for name, n := range map[string]int{
+		"height": j.Height, "width": j.Width, "steps": j.Steps, "max_sequence_length": j.MaxSequenceLength,
+	} {
+		if n < 0 {
+			return badRequest("%s %d: expected a positive number", name, n)
+		}
+	}
+	switch {
+	case j.Steps > picture.MaxCount:
+		return badRequest("steps %d: expected at most %d", j.Steps, picture.MaxCount)
+	case j.Height > picture.MaxSide || j.Width > picture.MaxSide || j.Height*j.Width > a.MaxPixels:
+		return badRequest("size %dx%d: expected at most %d pixels", j.Width, j.Height, a.MaxPixels)
+	case j.Count != nil && (*j.Count < 1 || *j.Count > maxCount):
+		return badRequest("count %d: expected 1 to %d", *j.Count, maxCount)
+	case j.Previews != nil && *j.Previews < -1:
+		return badRequest("previews %d: expected -1 (after each step), 0 (no previews) or a number", *j.Previews)
+	case len(j.References) > maxReferences:
+		return badRequest("%d references: expected at most %d", len(j.References), maxReferences)
+	case len(j.LoRAs) > maxLoRAs:
+		return badRequest("%d loras: expected at most %d", len(j.LoRAs), maxLoRAs)
+	case j.Image == nil && j.ImageStrength != 0:
+		return badRequest("image_strength needs an image")
+	}
+	return nil
+}
+
+func (a *API) defaultModel() string {
+	for _, m := range a.engine.Models() {
+		if m.Default {
+			return m.Name
+		}
+	}
+	return ""
+}
+
+// seeds returns consecutive seeds, or random ones of 32 bits, which are easy to type.
+func (j jsonRequest) seeds() ([]uint64, error) {
+	n := 1
+	if j.Count != nil {
+		n = *j.Count
+	}
+	seeds := make([]uint64, n)
+	if j.Seed == "" {
+		for i := range seeds {
+			var b [4]byte
+			rand.Read(b[:]) // never fails
+			seeds[i] = uint64(binary.LittleEndian.Uint32(b[:]))
+		}
+		return seeds, nil
+	}
+	first, err := strconv.ParseUint(string(j.Seed), 10, 64)
+	if err != nil || first > math.MaxUint64-uint64(n-1) {
+		return nil, badRequest("seed %s: expected a whole number from 0 to 2^64-%d", j.Seed, n)
+	}
+	for i := range seeds {
+		seeds[i] = first + uint64(i)
+	}
+	return seeds, nil
+}
+
+// chooseLoRAs returns the files of LoRAs that the server offers. Other names are not looked up.
+func (a *API) chooseLoRAs(asked []jsonLoRA) (chosen []gomflux.LoRA, err error) {
+	known := a.knownLoRAs()
+	for i, l := range asked {
+		at := slices.IndexFunc(known, func(k LoRA) bool { return l.Path == k.Name || l.Path == k.Path })
+		if at < 0 {
+			return nil, badRequest("loras[%d].path: this server offers no such LoRA (see /api/v1/loras)", i)
+		}
+		scale := 1.0
+		if l.Scale != nil {
+			if scale = *l.Scale; scale == 0 {
+				continue // changes nothing, while 0 stands for 1 in gomflux.LoRA
+			}
+		}
+		chosen = append(chosen, gomflux.LoRA{Path: known[at].Path, Scale: scale})
+	}
+	return chosen, nil
+}
+
+// decode decodes an image of a request if it has at most some number of pixels, from which it
+// subtracts them.
+func decode(field, name string, j jsonImage, pixels *int) (image.Image, picture.SourceImage, error) {
+	var none picture.SourceImage
+	text := j.Data
+	if rest, ok := strings.CutPrefix(text, "data:"); ok {
+		kind, data, found := strings.Cut(rest, ",")
+		if !found || !strings.HasSuffix(kind, ";base64") {
+			return nil, none, badRequest("%s.data: expected a data URL with base64", field)
+		}
+		text = data
+	} else if strings.Contains(text, "://") {
+		return nil, none, badRequest("%s.data: expected base64 or a data URL, since this server opens no other URLs", field)
+	}
+	data, err := base64.StdEncoding.DecodeString(text)
+	if err != nil {
+		return nil, none, badRequest("%s.data: invalid base64", field)
+	}
+	// the decoders of package picture are registered
+	config, format, err := image.DecodeConfig(bytes.NewReader(data))
+	if err == nil && int64(config.Width)*int64(config.Height) > int64(*pixels) {
+		return nil, none, badRequest("%s: %dx%d is too large for this server", field, config.Width, config.Height)
+	}
+	pic, err := picture.Decode(bytes.NewReader(data))
+	if err != nil {
+		return nil, none, badRequest("%s: %v", field, err)
+	}
+	*pixels -= config.Width * config.Height
+	if base := path.Base(strings.ToValidUTF8(j.Name, "")); j.Name != "" && base != "/" && len(base) <= 255 {
+		name = base
+	} else {
+		name += "." + format
+	}
+	return pic.Image, picture.SourceImage{Path: name, SHA256: pic.SHA256}, nil
+}
