@@ -25,25 +25,18 @@ type Engine[J Job] interface {
 
 // A Config configures the interface.
 type Config struct {
-	// Client returns the name of the client of a request.
-	Client func(ctx context.Context) string
 	// Private limits clients to their own jobs and images.
 	Private bool
 	// Gallery stores what jobs generate, nil for no gallery.
 	Gallery *gallery.Gallery
-	// LoRAs lists the LoRAs that requests may name. No other file is opened.
-	LoRAs func() []LoRA
+	// LoRAs lists names of LoRAs that clients may want. Requests may have others, which the
+	// engine checks. It may be nil.
+	LoRAs func() []string
 	// MaxPixels limits the pixels of all images in a request together, and those of a generated
 	// image. 0 stands for [picture.MaxPixels].
 	MaxPixels int
 	// Warn is called with errors that no client sees, such as a full disk. It may be nil.
 	Warn func(error)
-}
-
-// A LoRA is a file that requests may name.
-type LoRA struct {
-	Name string // that requests use
-	Path string // of [gomflux.LoRA]; requests may use it too
 }
 
 // An API is the HTTP interface.
@@ -133,7 +126,7 @@ func (a *API) owner(r *http.Request) string {
 	if !a.Private {
 		return ""
 	}
-	return a.Client(r.Context())
+	return engine.Client(r.Context())
 }
 
 func (a *API) warn(err error) {
@@ -185,17 +178,12 @@ func (a *API) loras(w http.ResponseWriter, r *http.Request) error {
 		Path string `json:"path"`
 	}
 	names := []jsonName{}
-	for _, l := range a.knownLoRAs() {
-		names = append(names, jsonName{l.Name})
+	if a.LoRAs != nil {
+		for _, name := range a.LoRAs() {
+			names = append(names, jsonName{name})
+		}
 	}
 	return reply(w, http.StatusOK, map[string]any{"loras": names})
-}
-
-func (a *API) knownLoRAs() []LoRA {
-	if a.LoRAs == nil {
-		return nil
-	}
-	return a.LoRAs()
 }
 
 // ignored returns nil for an error of writing to a client, which has gone away.

@@ -44,9 +44,8 @@ func serve(t *testing.T, edit func(*Config)) *service {
 	}
 	t.Cleanup(func() { g.Close() })
 	c := Config{
-		Client: func(ctx context.Context) string { return ctx.Value(clientKey{}).(string) }, Gallery: g, MaxPixels: 1 << 16,
-		LoRAs: func() []LoRA { return []LoRA{{"style", "/loras/style.safetensors"}} },
-		Warn:  func(err error) { t.Error(err) },
+		Gallery: g, MaxPixels: 1 << 16, LoRAs: func() []string { return []string{"style"} },
+		Warn: func(err error) { t.Error(err) },
 	}
 	if edit != nil {
 		edit(&c)
@@ -55,7 +54,7 @@ func serve(t *testing.T, edit func(*Config)) *service {
 	s.api = New(s.engine, c)
 	s.server = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		r.Body = http.MaxBytesReader(w, r.Body, 1<<20)
-		s.api.ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), clientKey{}, r.Header.Get("Client"))))
+		s.api.ServeHTTP(w, r.WithContext(engine.WithClient(r.Context(), r.Header.Get("Client"))))
 	}))
 	t.Cleanup(s.server.Close)
 	t.Cleanup(func() { // before the gallery is removed
@@ -78,8 +77,6 @@ func serve(t *testing.T, edit func(*Config)) *service {
 	s.schemas = components.Components.Schemas
 	return s
 }
-
-type clientKey struct{}
 
 // call sends a request and checks the status and, by openapi.json, the answer.
 func (s *service) call(method, path, body string, status int, into any, header ...string) http.Header {
@@ -228,7 +225,7 @@ func TestSubmit(t *testing.T) {
 	var j jsonJob
 	body := `{"prompt":"a <cat>","negative_prompt":"dog","height":64,"width":128,"steps":3,"guidance":0,"guidance_interval":[0,0.5],
 		"step_cache":"easy:0.1","seed":18446744073709551614,"count":2,"max_sequence_length":99,"scheduler":"linear","rng":"torch",
-		"loras":[{"path":"style","scale":0.5},{"path":"/loras/style.safetensors"},{"path":"style","scale":0}],
+		"loras":[{"path":"style","scale":0.5},{"path":"owner/name:a.safetensors"},{"path":"style","scale":0}],
 		"image":{"data":"` + img + `","name":"../x/cat.png"},"image_strength":0.3,"references":[{"data":"data:image/png;base64,` + img + `"}],
 		"previews":3}`
 	s.validate(map[string]any{"$ref": "#/components/schemas/JobRequest"}, []byte(body))
@@ -245,7 +242,7 @@ func TestSubmit(t *testing.T) {
 	guidance := 0.0
 	want := engine.Request{
 		Client: "ann", Model: "shapes", Previews: 3, Seeds: []uint64{math.MaxUint64 - 1, math.MaxUint64},
-		LoRAs: []gomflux.LoRA{{Path: "/loras/style.safetensors", Scale: 0.5}, {Path: "/loras/style.safetensors", Scale: 1}},
+		LoRAs: []gomflux.LoRA{{Path: "style", Scale: 0.5}, {Path: "owner/name:a.safetensors", Scale: 1}},
 	}
 	wantOptions := gomflux.Options{
 		Prompt: "a <cat>", NegativePrompt: "dog", Height: 64, Width: 128, Steps: 3, Guidance: &guidance,
@@ -296,7 +293,7 @@ func TestBadRequests(t *testing.T) {
 		`{"seed":18446744073709551615,"count":2}`:                           "seed 18446744073709551615",
 		`{"width":100000,"height":16}`:                                      "size 100000x16",
 		`{"width":512,"height":512}`:                                        "expected at most 65536 pixels",
-		`{"loras":[{"path":"/etc/passwd"}]}`:                                "no such LoRA",
+		`{"loras":[{"scale":1}]}`:                                           "loras[0].path is missing",
 		`{"image":{"data":"https://example.com/a.png"}}`:                    "no other URLs",
 		`{"image":{"data":"file:///etc/passwd"}}`:                           "no other URLs",
 		`{"image":{"data":"data:text/plain,a"}}`:                            "base64",

@@ -101,7 +101,7 @@ func (a *API) readRequest(r *http.Request) (engine.Request, sources, error) {
 }
 
 func (a *API) request(r *http.Request, j jsonRequest) (q engine.Request, from sources, err error) {
-	q = engine.Request{Client: a.Client(r.Context()), Model: j.Model, Previews: -1, Options: gomflux.Options{
+	q = engine.Request{Client: engine.Client(r.Context()), Model: j.Model, Previews: -1, Options: gomflux.Options{
 		Prompt: j.Prompt, NegativePrompt: j.NegativePrompt, Height: j.Height, Width: j.Width, Steps: j.Steps,
 		Guidance: j.Guidance, GuidanceInterval: j.GuidanceInterval, StepCache: j.StepCache,
 		MaxSequenceLength: j.MaxSequenceLength, Scheduler: gomflux.Scheduler(j.Scheduler), RNG: gomflux.RNG(j.RNG),
@@ -121,7 +121,7 @@ func (a *API) request(r *http.Request, j jsonRequest) (q engine.Request, from so
 	if q.Seeds, err = j.seeds(); err != nil {
 		return q, from, err
 	}
-	if q.LoRAs, err = a.chooseLoRAs(j.LoRAs); err != nil {
+	if q.LoRAs, err = chooseLoRAs(j.LoRAs); err != nil {
 		return q, from, err
 	}
 	from, err = a.decodeAll(r.Context(), j, &q.Options)
@@ -220,21 +220,19 @@ func (j jsonRequest) seeds() ([]uint64, error) {
 	return seeds, nil
 }
 
-// chooseLoRAs returns the files of LoRAs that the server offers. Other names are not looked up.
-func (a *API) chooseLoRAs(asked []jsonLoRA) (chosen []gomflux.LoRA, err error) {
-	known := a.knownLoRAs()
+// chooseLoRAs returns the LoRAs that change something.
+func chooseLoRAs(asked []jsonLoRA) (chosen []gomflux.LoRA, err error) {
 	for i, l := range asked {
-		at := slices.IndexFunc(known, func(k LoRA) bool { return l.Path == k.Name || l.Path == k.Path })
-		if at < 0 {
-			return nil, badRequest("loras[%d].path: this server offers no such LoRA (see /api/v1/loras)", i)
+		if l.Path == "" {
+			return nil, badRequest("loras[%d].path is missing", i)
 		}
 		scale := 1.0
 		if l.Scale != nil {
-			if scale = *l.Scale; scale == 0 {
-				continue // changes nothing, while 0 stands for 1 in gomflux.LoRA
+			if scale = *l.Scale; scale == 0 { // which stands for 1 in gomflux.LoRA
+				continue
 			}
 		}
-		chosen = append(chosen, gomflux.LoRA{Path: known[at].Path, Scale: scale})
+		chosen = append(chosen, gomflux.LoRA{Path: l.Path, Scale: scale})
 	}
 	return chosen, nil
 }
