@@ -201,7 +201,8 @@ func TestGalleryRefusesOtherNames(t *testing.T) {
 
 func TestGalleryCleansTemporaries(t *testing.T) {
 	dir := t.TempDir()
-	for name, age := range map[string]time.Duration{".gomflux-01234567.tmp": 48 * time.Hour, ".gomflux-01234568.tmp": 0, "a.tmp": 48 * time.Hour} {
+	const days = 48 * time.Hour
+	for name, age := range map[string]time.Duration{".gomflux-01234567.tmp": days, ".gomflux-01234568.tmp": 0, "a.tmp": days} {
 		path := filepath.Join(dir, name)
 		when := time.Now().Add(-age)
 		if err := errors.Join(os.WriteFile(path, nil, 0o600), os.Chtimes(path, when, when)); err != nil {

@@ -226,7 +226,8 @@ func TestSubmit(t *testing.T) {
 	body := `{"prompt":"a <cat>","negative_prompt":"dog","height":64,"width":128,"steps":3,"guidance":0,"guidance_interval":[0,0.5],
 		"step_cache":"easy:0.1","seed":18446744073709551614,"count":2,"max_sequence_length":99,"scheduler":"linear","rng":"torch",
 		"loras":[{"path":"style","scale":0.5},{"path":"owner/name:a.safetensors"},{"path":"style","scale":0}],
-		"image":{"data":"` + img + `","name":"../x/cat.png"},"image_strength":0.3,"references":[{"data":"data:image/png;base64,` + img + `"}],
+		"image":{"data":"` + img + `","name":"../x/cat.png"},"image_strength":0.3,
+		"references":[{"data":"data:image/png;base64,` + img + `"}],
 		"previews":3}`
 	s.validate(map[string]any{"$ref": "#/components/schemas/JobRequest"}, []byte(body))
 	h := s.call("POST", "/api/v1/jobs", body, 202, &j)
@@ -423,7 +424,8 @@ func TestEvents(t *testing.T) {
 		t.Errorf("loading %+v", e)
 	}
 	p := first[4].data.Preview
-	if img, err := jpeg.Decode(bytes.NewReader(p.Data)); err != nil || img.Bounds().Dx() != 8 || p.Width != 8 || p.Height != 4 || p.Part != 1 {
+	img, err := jpeg.Decode(bytes.NewReader(p.Data))
+	if err != nil || img.Bounds().Dx() != 8 || p.Width != 8 || p.Height != 4 || p.Part != 1 {
 		t.Errorf("preview %+v (%v)", p, err)
 	}
 	made := first[5].data.Picture
