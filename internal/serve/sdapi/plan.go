@@ -1,0 +1,260 @@
+package sdapi
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/binary"
+	"fmt"
+	"image"
+	"math"
+	"regexp"
+	"strings"
+
+	"github.com/gomflux/gomflux"
+	"github.com/gomflux/gomflux/internal/serve/engine"
+	"github.com/gomflux/gomflux/picture"
+	"github.com/gomflux/gomflux/scheduler"
+)
+
+const (
+	// multiple is a multiple of [gomflux.Model.Multiple] of all models.
+	multiple = 16
+	// previews is how many previews of an image are made for progress.
+	previews = 8
+	// distilledSteps is the number of default steps below which a model counts as distilled.
+	distilledSteps = 12
+	// maxClients is the largest number of clients whose chosen model is kept.
+	maxClients = 1000
+)
+
+// distilled reports whether a model has few steps or no guidance, so that the sliders of clients,
+// which are meant for other models, would spoil its images.
+func distilled(d gomflux.Defaults) bool { return d.Steps < distilledSteps || d.Guidance <= 1 }
+
+// checkpointHash matches the hash after the name in AUTOMATIC1111's titles of models.
+var checkpointHash = regexp.MustCompile(` \[[0-9a-f]+\]$`)
+
+// findModel returns the model with a name or title of AUTOMATIC1111.
+func (h *Handler) findModel(name string) (engine.ModelInfo, bool) {
+	models := h.models()
+	for _, name := range []string{name, strings.TrimSuffix(checkpointHash.ReplaceAllString(name, ""), ".safetensors")} {
+		for _, m := range models {
+			if strings.EqualFold(m.Name, name) {
+				return m, true
+			}
+		}
+	}
+	return engine.ModelInfo{}, false
+}
+
+// current returns the model that a client chose, or the default model.
+func (h *Handler) current(client string) (engine.ModelInfo, bool) {
+	h.mu.Lock()
+	name := h.chosen[client]
+	h.mu.Unlock()
+	if name != "" {
+		if m, ok := h.findModel(name); ok {
+			return m, true
+		}
+	}
+	models := h.models()
+	for _, accept := range []func(engine.ModelInfo) bool{
+		func(m engine.ModelInfo) bool { return m.Default },
+		func(m engine.ModelInfo) bool { return m.Missing == "" },
+		func(engine.ModelInfo) bool { return true },
+	} {
+		for _, m := range models {
+			if accept(m) {
+				return m, true
+			}
+		}
+	}
+	return engine.ModelInfo{}, false
+}
+
+// choose sets the model of the next requests of a client.
+func (h *Handler) choose(client, name string) error {
+	m, ok := h.findModel(name)
+	switch {
+	case !ok:
+		return notFound("model %q not found (GET %ssd-models lists the models)", name, prefix)
+	case m.Missing != "":
+		return notFound("model %s: %s", m.Name, m.Missing)
+	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if _, ok := h.chosen[client]; !ok && len(h.chosen) >= maxClients {
+		for other := range h.chosen {
+			delete(h.chosen, other)
+			break
+		}
+	}
+	h.chosen[client] = m.Name
+	return nil
+}
+
+// model returns the model of a request.
+func (h *Handler) model(client string, r *request) (engine.ModelInfo, error) {
+	m, ok := h.current(client)
+	switch named, known := h.findModel(r.model); {
+	case r.override != "":
+		if m, ok = h.findModel(r.override); !ok {
+			return m, notFound("model %q not found (GET %ssd-models lists the models)", r.override, prefix)
+		}
+	case known:
+		m = named
+	case r.model != "" && ok:
+		r.warn("model %s is not known, and %s was used", r.model, m.Name)
+	}
+	switch {
+	case !ok:
+		return m, notFound("the server has no model (gomflux pull fetches one)")
+	case m.Missing != "":
+		return m, notFound("model %s: %s", m.Name, m.Missing)
+	}
+	if r.override != "" && r.keepOverride {
+		return m, h.choose(client, r.override)
+	}
+	return m, nil
+}
+
+func (r *request) warn(format string, args ...any) {
+	r.warnings = append(r.warnings, fmt.Sprintf(format, args...))
+}
+
+// A plan is a request for the engine, and what is recorded about it.
+type plan struct {
+	engine.Request
+	model   engine.ModelInfo
+	request *request
+	sources []picture.SourceImage // the input images
+}
+
+// plan translates a request. Where it cannot be followed exactly, it adds warnings.
+func (h *Handler) plan(ctx context.Context, r *request) (*plan, error) {
+	client := engine.Client(ctx)
+	m, err := h.model(client, r)
+	if err != nil {
+		return nil, err
+	}
+	prompt, tags, err := splitPrompt(r.prompt)
+	if err != nil {
+		return nil, err
+	}
+	p := &plan{model: m, request: r}
+	p.Request = engine.Request{Client: client, Model: m.Name, Previews: previews}
+	if p.LoRAs, err = h.findLoRAs(tags); err != nil {
+		return nil, err
+	}
+	p.Options = gomflux.Options{Prompt: prompt, NegativePrompt: r.negative}
+	p.setSize()
+	if n := p.Options.Width * p.Options.Height; n > h.maxPixels {
+		return nil, badRequest("%dx%d: expected at most %d pixels, found %d", p.Options.Width, p.Options.Height, h.maxPixels, n)
+	}
+	p.setSampling()
+	if err := p.setImages(h.maxPixels); err != nil {
+		return nil, err
+	}
+	for i := range r.batchSize * r.batches {
+		seed := randomSeed()
+		if r.seed != nil {
+			seed = *r.seed + uint64(i)
+		}
+		p.Seeds = append(p.Seeds, seed)
+	}
+	return p, nil
+}
+
+// randomSeed returns 32 random bits, which are easy to type again.
+func randomSeed() uint64 {
+	var b [4]byte
+	rand.Read(b[:]) // never fails
+	return uint64(binary.LittleEndian.Uint32(b[:]))
+}
+
+// setSize rounds the size to what all models can make.
+func (p *plan) setSize() {
+	round := func(n int) int {
+		if n == 0 {
+			return 0
+		}
+		return max(1, (n+multiple/2)/multiple) * multiple
+	}
+	r, o := p.request, &p.Options
+	if o.Width, o.Height = round(r.width), round(r.height); o.Width != r.width || o.Height != r.height {
+		r.warn("the size %dx%d was rounded to %dx%d, multiples of %d", r.width, r.height, o.Width, o.Height, multiple)
+	}
+}
+
+// setSampling sets steps, guidance and scheduler.
+func (p *plan) setSampling() {
+	r, d := p.request, p.model.Defaults
+	own := func(what string, sent, own float64) {
+		if d.Steps > 0 && sent != own {
+			r.warn("%s %g was not used: %s is distilled and uses its own, %g", what, sent, p.model.Name, own)
+		}
+	}
+	switch {
+	case !distilled(d):
+		p.Options.Steps, p.Options.Guidance = r.steps, r.guidance
+	default:
+		if r.steps > 0 {
+			own("steps", float64(r.steps), float64(d.Steps))
+		}
+		if r.guidance != nil {
+			own("cfg_scale", *r.guidance, d.Guidance)
+		}
+		if r.negative != "" && d.Guidance <= 1 {
+			r.warn("negative_prompt has no effect: %s has no classifier-free guidance", p.model.Name)
+		}
+	}
+	if r.sampler != "" {
+		if name, err := scheduler.Name(r.sampler); err == nil {
+			p.Options.Scheduler = gomflux.Scheduler(name)
+		} else {
+			r.warn("sampler_name %s is not known, and the model's own scheduler was used", r.sampler)
+		}
+	}
+	if s := r.schedule; s != "" && !strings.EqualFold(s, "automatic") {
+		r.warn("scheduler %s was not used: the model's own noise schedule was", s)
+	}
+}
+
+// setImages decodes the input images. Models that edit take them as references; others start from
+// one.
+func (p *plan) setImages(maxPixels int) error {
+	var images []image.Image
+	for i, text := range p.request.init {
+		name := fmt.Sprintf("init_images[%d]", i)
+		decoded, err := decodeImage(text, maxPixels)
+		if err != nil {
+			return badRequest("%s: %v", name, err)
+		}
+		images = append(images, decoded.Image)
+		p.sources = append(p.sources, picture.SourceImage{Path: name, SHA256: decoded.SHA256})
+	}
+	r, o := p.request, &p.Options
+	switch {
+	case len(images) == 0:
+	case p.model.Edits:
+		o.References = images
+		r.warn("denoising_strength was not used: %s edits images instead of starting from them", p.model.Name)
+	case len(images) > 1:
+		return badRequest("init_images: %s starts from one image, found %d", p.model.Name, len(images))
+	case r.denoising == 1: // only noise
+		size := images[0].Bounds().Size()
+		if o.Width == 0 {
+			o.Width = max(1, size.X/multiple) * multiple
+		}
+		if o.Height == 0 {
+			o.Height = max(1, size.Y/multiple) * multiple
+		}
+		p.sources = nil
+		r.warn("denoising_strength 1 keeps nothing of the image")
+	default:
+		o.Image = images[0]
+		// the part of the steps that is skipped; with strength 0, the last step still runs
+		o.ImageStrength = min(math.Nextafter(1, 0), 1-r.denoising)
+	}
+	return nil
+}
