@@ -3,6 +3,7 @@ package sdapi
 import (
 	"errors"
 	"fmt"
+	"io"
 	"math"
 	"net/http"
 	"strconv"
@@ -33,6 +34,16 @@ func notFound(format string, args ...any) error {
 // AUTOMATIC1111 uses, answers these with 422.
 func invalid(format string, args ...any) error {
 	return &statusError{http.StatusUnprocessableEntity, fmt.Sprintf(format, args...)}
+}
+
+// readBody reads the body of a request, whose size the server limits.
+func readBody(r *http.Request) ([]byte, error) {
+	body, err := io.ReadAll(r.Body)
+	var large *http.MaxBytesError
+	if err != nil && !errors.As(err, &large) {
+		err = badRequest("cannot read the body: %v", err)
+	}
+	return body, err
 }
 
 // errInterrupted is the error of a job that the client interrupted before an image was finished.

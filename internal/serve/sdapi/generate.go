@@ -6,7 +6,6 @@ import (
 	"encoding/base64"
 	"encoding/json"
 	"errors"
-	"io"
 	"net/http"
 	"time"
 
@@ -65,7 +64,7 @@ type info struct {
 
 // generate answers txt2img and img2img.
 func (h *Handler) generate(w http.ResponseWriter, r *http.Request, img2img bool) {
-	body, err := io.ReadAll(r.Body) // the server limits its size
+	body, err := readBody(r)
 	if err != nil {
 		writeError(w, err)
 		return

@@ -1,7 +1,6 @@
 package sdapi
 
 import (
-	"io"
 	"net/http"
 	"strings"
 
@@ -99,11 +98,11 @@ type loraItem struct {
 	Metadata map[string]any `json:"metadata"`
 }
 
-// loraList lists the LoRAs that prompts can name. It does not tell their paths.
+// loraList lists LoRAs that prompts can name.
 func (h *Handler) loraList(*http.Request) any {
 	list := []loraItem{}
-	for _, l := range h.loras() {
-		list = append(list, loraItem{l.Name, l.Name, l.Name, map[string]any{}})
+	for _, name := range h.loras() {
+		list = append(list, loraItem{loraName(name), loraName(name), name, map[string]any{}})
 	}
 	return list
 }
@@ -119,7 +118,7 @@ func (h *Handler) options(r *http.Request) any {
 
 // setOptions chooses the model of the client's next requests. Other options are ignored.
 func (h *Handler) setOptions(w http.ResponseWriter, r *http.Request) {
-	body, err := io.ReadAll(r.Body) // the server limits its size
+	body, err := readBody(r)
 	if err == nil {
 		err = h.setModel(engine.Client(r.Context()), body)
 	}

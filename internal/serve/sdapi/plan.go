@@ -143,9 +143,7 @@ func (h *Handler) plan(ctx context.Context, r *request) (*plan, error) {
 	}
 	p := &plan{model: m, request: r}
 	p.Request = engine.Request{Client: client, Model: m.Name, Previews: previews}
-	if p.LoRAs, err = h.findLoRAs(tags); err != nil {
-		return nil, err
-	}
+	p.LoRAs = h.findLoRAs(tags)
 	p.Options = gomflux.Options{Prompt: prompt, NegativePrompt: r.negative}
 	p.setSize()
 	if n := p.Options.Width * p.Options.Height; n > h.maxPixels {

@@ -72,27 +72,27 @@ func loraScale(args string) (scale float64, err error) {
 }
 
 // findLoRAs returns the LoRAs of tags. A LoRA with scale 0 has no effect and is left out.
-func (h *Handler) findLoRAs(tags []loraTag) (found []gomflux.LoRA, err error) {
-	if len(tags) == 0 {
-		return nil, nil
-	}
-	paths := map[string]string{}
-	for _, l := range h.loras() {
-		if name := loraName(l.Name); paths[name] == "" {
-			paths[name] = l.Path
-		}
-	}
+func (h *Handler) findLoRAs(tags []loraTag) (found []gomflux.LoRA) {
 	for _, tag := range tags {
-		path, ok := paths[loraName(tag.name)]
-		if !ok {
-			return nil, notFound("no LoRA %s (GET %sloras lists those that the server offers)", tag.name, prefix)
+		if tag.scale == 0 {
+			continue
 		}
-		if tag.scale != 0 {
-			found = append(found, gomflux.LoRA{Path: path, Scale: tag.scale})
+		path := tag.name
+		for _, name := range h.loras() {
+			if strings.EqualFold(loraName(name), loraName(tag.name)) {
+				path = name
+				break
+			}
 		}
+		found = append(found, gomflux.LoRA{Path: path, Scale: tag.scale})
 	}
-	return found, nil
+	return found
 }
 
-// loraName returns a name as it is compared.
-func loraName(name string) string { return strings.TrimSuffix(strings.ToLower(name), ".safetensors") }
+// loraName returns the name of a LoRA in a prompt, which cannot have a colon: the name of the file.
+func loraName(name string) string {
+	if _, file, ok := strings.Cut(name, ":"); ok {
+		name = file[strings.LastIndexByte(file, '/')+1:]
+	}
+	return strings.TrimSuffix(name, ".safetensors")
+}

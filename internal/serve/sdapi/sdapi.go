@@ -38,17 +38,12 @@ type Job interface {
 	Events(ctx context.Context, after int) iter.Seq[engine.Event]
 }
 
-// A LoRA is a LoRA that prompts can name: <lora:NAME:0.8>.
-type LoRA struct {
-	Name string
-	Path string // as of gomflux.LoRA
-}
-
 // A Config configures a handler.
 type Config struct {
-	// LoRAs lists the LoRAs that prompts can name. No other file is opened. nil stands for no
-	// LoRAs.
-	LoRAs func() []LoRA
+	// LoRAs lists names of LoRAs for clients that show them. Prompts may name others, which the
+	// engine must check: a name is passed on as it is, and must not be opened as a path. nil
+	// stands for an empty list.
+	LoRAs func() []string
 	// MaxPixels is the largest number of pixels of an image, made or sent. 0 stands for
 	// [picture.MaxPixels].
 	MaxPixels int
@@ -59,7 +54,7 @@ type Handler struct {
 	submit    func(ctx context.Context, r engine.Request) (Job, error)
 	models    func() []engine.ModelInfo
 	unload    func()
-	loras     func() []LoRA
+	loras     func() []string
 	maxPixels int
 	routes    map[string]route
 
@@ -86,7 +81,7 @@ func New[J Job](e Engine[J], c Config) *Handler {
 		chosen:    map[string]string{}, runs: map[string][]*run{},
 	}
 	if h.loras == nil {
-		h.loras = func() []LoRA { return nil }
+		h.loras = func() []string { return nil }
 	}
 	get := func(f func(r *http.Request) any) route {
 		return route{http.MethodGet: func(w http.ResponseWriter, r *http.Request) { write(w, http.StatusOK, f(r)) }}

@@ -8,11 +8,14 @@ import (
 	"fmt"
 	"image"
 	"image/png"
+	"io"
 	"math"
 	"net/http"
+	"net/http/httptest"
 	"reflect"
 	"strings"
 	"testing"
+	"testing/iotest"
 	"time"
 
 	"github.com/gomflux/gomflux"
@@ -34,6 +37,7 @@ func TestSubmitted(t *testing.T) {
 	for _, test := range []struct {
 		body     string
 		options  gomflux.Options
+		loras    []gomflux.LoRA
 		seeds    []uint64
 		warnings []string // parts of them
 	}{
@@ -60,8 +64,8 @@ func TestSubmitted(t *testing.T) {
 		{body: `{"enable_hr":true,"tiling":true,"subseed_strength":0.5,"alwayson_scripts":{"x":{}},"script_name":"y"}`,
 			warnings: []string{"enable_hr", "tiling", "subseed_strength", "script_name", "alwayson_scripts"}},
 		{body: `{"enable_hr":"no","anything":[1,{"x":2}],"steps":null,"alwayson_scripts":7}`},
-		{body: `{"prompt":"a <lora:style:0.5>cat <lora:Other.safetensors>","seed":1}`, options: gomflux.Options{Prompt: "a cat"},
-			seeds: []uint64{1}},
+		{body: `{"prompt":"a <lora:style:0.5>cat <lora:Other.safetensors>"}`, options: gomflux.Options{Prompt: "a cat"},
+			loras: []gomflux.LoRA{{Path: "style", Scale: 0.5}, {Path: "owner/name:folder/other.safetensors", Scale: 1}}},
 		{body: `{"denoising_strength":7,"init_images":["x"]}`}, // of img2img only
 	} {
 		e := &fakeEngine{}
@@ -70,6 +74,9 @@ func TestSubmitted(t *testing.T) {
 		got := e.last(t)
 		if !reflect.DeepEqual(got.Options, test.options) {
 			t.Errorf("%s: %+v, expected %+v", test.body, got.Options, test.options)
+		}
+		if !reflect.DeepEqual(got.LoRAs, test.loras) {
+			t.Errorf("%s: LoRAs %v, expected %v", test.body, got.LoRAs, test.loras)
 		}
 		if test.seeds != nil && !reflect.DeepEqual(got.Seeds, test.seeds) {
 			t.Errorf("%s: seeds %d, expected %d", test.body, got.Seeds, test.seeds)
@@ -86,8 +93,8 @@ func TestSubmitted(t *testing.T) {
 	}
 }
 
-func testLoRAs() []LoRA {
-	return []LoRA{{"style", "/loras/style.safetensors"}, {"other", "owner/name:other.safetensors"}}
+func testLoRAs() []string {
+	return []string{"style", "owner/name:folder/other.safetensors", "owner/whole"}
 }
 
 // TestRandomSeeds checks that seeds of 32 bits are drawn, differ, and are returned.
@@ -139,18 +146,14 @@ func TestLoRAs(t *testing.T) {
 		}
 	}
 	h := New[*fakeJob](&fakeEngine{}, Config{LoRAs: testLoRAs})
-	got, err := h.findLoRAs([]loraTag{{"STYLE", 0.5}, {"other.safetensors", 1}, {"other", 0}})
-	expected := []gomflux.LoRA{{Path: "/loras/style.safetensors", Scale: 0.5}, {Path: "owner/name:other.safetensors", Scale: 1}}
-	if err != nil || !reflect.DeepEqual(got, expected) {
-		t.Errorf("found %v %v, expected %v", got, err, expected)
-	}
-	for _, name := range []string{"/etc/passwd", "../x", "/loras/style.safetensors", "owner/name:other.safetensors"} {
-		if got, err := h.findLoRAs([]loraTag{{name, 1}}); err == nil {
-			t.Errorf("%s: found %v", name, got)
-		}
+	got := h.findLoRAs([]loraTag{{"STYLE", 0.5}, {"other.safetensors", 1}, {"other", 0}, {"owner/whole", 2}, {"unlisted", 3}})
+	expected := []gomflux.LoRA{{Path: "style", Scale: 0.5}, {Path: "owner/name:folder/other.safetensors", Scale: 1},
+		{Path: "owner/whole", Scale: 2}, {Path: "unlisted", Scale: 3}}
+	if !reflect.DeepEqual(got, expected) {
+		t.Errorf("found %v, expected %v", got, expected)
 	}
 	_, s := serve(t, &fakeEngine{}, Config{LoRAs: testLoRAs})
-	names("name", "style", "other")(t, call(t, s, "GET", "/sdapi/v1/loras", ""))
+	names("name", "style", "other", "owner/whole")(t, call(t, s, "GET", "/sdapi/v1/loras", ""))
 }
 
 // TestImg2Img checks input images.
@@ -260,7 +263,6 @@ func TestErrors(t *testing.T) {
 		{"txt2img", `{"override_settings":{"sd_model_checkpoint":"other"}}`, 404, `model "other" not found`},
 		{"txt2img", `{"override_settings":{"sd_model_checkpoint":"absent"}}`, 404, "gomflux pull absent"},
 		{"txt2img", `{"width":4096,"height":4096}`, 400, "expected at most 4000000 pixels, found 16777216"},
-		{"txt2img", `{"prompt":"<lora:unknown:1>"}`, 404, "no LoRA unknown"},
 		{"txt2img", `{"prompt":"<lora:style:x>"}`, 400, "expected a scale"},
 		{"img2img", `{}`, 400, "init_images: expected an image"},
 		{"img2img", `{"init_images":[]}`, 400, "init_images: expected an image"},
@@ -312,6 +314,23 @@ func TestEngineErrors(t *testing.T) {
 			}
 			if retry := got.header.Get("Retry-After"); (retry == "2") != (test.status == 429) {
 				t.Errorf("%v: Retry-After is %q", test.err, retry)
+			}
+		}
+	}
+}
+
+// TestBody checks a body that is too large, and one that ends early.
+func TestBody(t *testing.T) {
+	h := New[*fakeJob](&fakeEngine{}, Config{})
+	for _, path := range []string{"txt2img", "img2img", "options"} {
+		for status, body := range map[int]io.Reader{
+			413: strings.NewReader(strings.Repeat(" ", 11)), 400: iotest.ErrReader(io.ErrUnexpectedEOF),
+		} {
+			w := httptest.NewRecorder()
+			r := httptest.NewRequest("POST", prefix+path, nil)
+			r.Body = http.MaxBytesReader(w, io.NopCloser(body), 10)
+			if h.ServeHTTP(w, r); w.Code != status {
+				t.Errorf("%s: status %d, expected %d: %s", path, w.Code, status, w.Body)
 			}
 		}
 	}
