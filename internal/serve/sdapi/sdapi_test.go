@@ -167,7 +167,8 @@ func TestImg2Img(t *testing.T) {
 		width, height int
 	}{
 		{body: init(file, ""), strength: 0.25},
-		{body: init("data:image/png;base64,"+file, `,"denoising_strength":0.6,"width":64,"height":32`), strength: 0.4, width: 64, height: 32},
+		{body: init("data:image/png;base64,"+file, `,"denoising_strength":0.6,"width":64,"height":32`), strength: 0.4,
+			width: 64, height: 32},
 		{body: init(file, `,"denoising_strength":0`), strength: math.Nextafter(1, 0)},
 		{body: init(file, `,"denoising_strength":1`), width: 32, height: 16},
 		{body: init(file, `,"denoising_strength":1,"width":64,"height":64`), width: 64, height: 64},
@@ -218,7 +219,8 @@ func TestSameFile(t *testing.T) {
 	if m.Images[0] != base64.StdEncoding.EncodeToString(b.Bytes()) {
 		t.Error("the file differs")
 	}
-	if expected := "a cat\nSteps: 8, Sampler: flow_match_euler_discrete, CFG scale: 0, Seed: 5, "; !strings.HasPrefix(info.Infotexts[0], expected) {
+	expected := "a cat\nSteps: 8, Sampler: flow_match_euler_discrete, CFG scale: 0, Seed: 5, "
+	if !strings.HasPrefix(info.Infotexts[0], expected) {
 		t.Errorf("infotext %q, expected %q", info.Infotexts[0], expected)
 	}
 	if info.Sampler != "Euler" {
