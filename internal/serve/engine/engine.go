@@ -32,7 +32,8 @@ type Engine struct {
 	list    []*Job // the same, oldest first
 	queue   queue
 	running *Job            // is loading or running
-	unload  []chan struct{} // calls of Unload that wait
+	unload  bool            // Unload was called
+	unloads []chan struct{} // calls of Unload that wait
 	closed  bool
 	speeds  speeds
 	stats   Stats
@@ -42,6 +43,9 @@ type Engine struct {
 	name, key string
 	used      time.Time // when the last job that used it ended
 	broken    bool      // the model was used by a job that panicked
+	// checking is locked for reading while Submit checks options with the model, which is not
+	// closed then.
+	checking sync.RWMutex
 }
 
 // New returns an engine. Its owner must call Close.
@@ -92,6 +96,10 @@ func (e *Engine) Submit(ctx context.Context, r Request) (*Job, error) {
 		work: workOf(&r.Options, info.Defaults), done: make(chan struct{}), request: r, previews: r.Previews != 0, state: Queued,
 	}
 	j.ctx, j.cancel = context.WithCancelCause(context.Background())
+	if err := e.check(j); err != nil {
+		j.cancel(nil)
+		return nil, err
+	}
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if err := e.room(); err != nil {
@@ -106,6 +114,19 @@ func (e *Engine) Submit(ctx context.Context, r Request) (*Job, error) {
 	e.reorder()
 	e.wakeUp()
 	return j, nil
+}
+
+// check checks the options of a job if its model is in memory.
+func (e *Engine) check(j *Job) error {
+	e.checking.RLock()
+	defer e.checking.RUnlock()
+	e.mu.Lock()
+	m, key := e.model, e.key
+	e.mu.Unlock()
+	if m == nil || key != j.key {
+		return nil
+	}
+	return protect(func() error { return m.Check(j.request.Options) })
 }
 
 // room returns an error if no job can be added.
@@ -207,13 +228,16 @@ func (e *Engine) Models() []ModelInfo {
 func (e *Engine) Unload() {
 	done := make(chan struct{})
 	e.mu.Lock()
-	e.unload = append(e.unload, done)
+	e.unload = true
 	busy := e.running != nil
+	if !busy {
+		e.unloads = append(e.unloads, done)
+	}
 	e.mu.Unlock()
-	e.wakeUp()
 	if busy {
 		return
 	}
+	e.wakeUp()
 	select {
 	case <-done:
 	case <-e.stopped:

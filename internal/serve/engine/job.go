@@ -157,6 +157,9 @@ func (j *Job) event(after int) (found *Event, changed <-chan struct{}, ended boo
 
 // publish adds an event. Engine.mu must be held.
 func (j *Job) publish(event Event) {
+	if n := len(j.events); event.Kind == EventQueued && n > 0 {
+		j.events, j.small = j.events[:n-1], j.small-1 // the last place in the queue, until now
+	}
 	j.last++
 	event.Number, event.Status = j.last, j.status()
 	j.events = append(j.events, event)

@@ -8,6 +8,9 @@ const (
 	maxRun = 8
 	// maxPassed is how many jobs may pass over a single job.
 	maxPassed = 32
+	// maxOrdered is how many jobs are put into the exact order by queue.order. Each takes a time
+	// that is proportional to the length of the queue.
+	maxOrdered = 200
 )
 
 // A queue has the jobs that wait.
@@ -120,7 +123,7 @@ func (q *queue) take(w *waiting) {
 }
 
 // order returns the jobs in the order in which they will run if no others come and the model with
-// a key is in memory.
+// a key is in memory. After maxOrdered jobs, the others follow in the order of turns.
 func (q *queue) order(key string) []*waiting {
 	turns := q.turns()
 	if !slices.ContainsFunc(turns, func(w *waiting) bool { return w.key != turns[0].key || w.passed >= maxPassed }) {
@@ -136,9 +139,9 @@ func (q *queue) order(key string) []*waiting {
 		rest.lines = append(rest.lines, copied)
 	}
 	all := make([]*waiting, 0, q.n)
-	for rest.n > 0 {
+	for rest.n > 0 && len(all) < maxOrdered {
 		w := rest.next(key)
 		all, key = append(all, w), w.key
 	}
-	return all
+	return append(all, rest.turns()...)
 }

@@ -72,6 +72,7 @@ func (e *Engine) start() (*Job, bool) {
 	}
 	e.stats.WaitSeconds += j.started.Sub(j.created).Seconds()
 	e.running = j
+	e.answerUnloads()
 	e.reorder()
 	return j, false
 }
@@ -102,14 +103,22 @@ func (e *Engine) idle() time.Duration {
 func (e *Engine) freeIfAsked() {
 	e.mu.Lock()
 	asked := e.unload
-	e.unload = nil
 	e.mu.Unlock()
-	if len(asked) > 0 || e.broken {
+	if asked || e.broken {
 		e.free()
 	}
-	for _, done := range asked {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.unload = e.unload && !asked
+	e.answerUnloads()
+}
+
+// answerUnloads lets calls of Unload return. mu must be held.
+func (e *Engine) answerUnloads() {
+	for _, done := range e.unloads {
 		close(done)
 	}
+	e.unloads = nil
 }
 
 // free frees the model.
@@ -119,6 +128,8 @@ func (e *Engine) free() {
 	e.model, e.name, e.key, e.broken = nil, "", "", false
 	e.mu.Unlock()
 	if m != nil {
+		e.checking.Lock()
+		defer e.checking.Unlock()
 		protect(m.Close)
 	}
 }
