@@ -25,6 +25,7 @@ type world struct {
 	openErr map[string]error
 	run     func(ctx context.Context, o gomflux.Options) error // is called in each image, if set
 	preview func() error
+	check   func(m *fake) error
 	asked   []gomflux.Options
 }
 
@@ -108,10 +109,16 @@ type fake struct {
 	closed bool
 }
 
-func (m *fake) Check(gomflux.Options) error { return nil }
-func (m *fake) Defaults() gomflux.Defaults  { return gomflux.Defaults{} }
-func (m *fake) Multiple() int               { return 16 }
-func (m *fake) Class() string               { return "Fake" }
+func (m *fake) Defaults() gomflux.Defaults { return gomflux.Defaults{} }
+func (m *fake) Multiple() int              { return 16 }
+func (m *fake) Class() string              { return "Fake" }
+
+func (m *fake) Check(gomflux.Options) error {
+	if m.world.check != nil {
+		return m.world.check(m)
+	}
+	return nil
+}
 
 func (m *fake) Close() error {
 	m.world.add("close %s", m.name)
@@ -253,5 +260,32 @@ func TestSubmitErrors(t *testing.T) {
 				t.Errorf("error %v, expected %s", err, test.expected)
 			}
 		}
+	})
+}
+
+// TestSubmitChecks checks that a model in memory checks the options of requests, and is not closed
+// meanwhile.
+func TestSubmitChecks(t *testing.T) {
+	refused := errors.New("steps -1: must be positive")
+	change := func(w *world, _ *Config) {
+		w.check = func(m *fake) error {
+			time.Sleep(2 * time.Minute) // longer than the model is kept
+			if m.closed {
+				t.Error("the model was closed")
+			}
+			return refused
+		}
+	}
+	inBubble(t, change, func(t *testing.T, w *world, e *Engine) {
+		submit(t, e, "A", "a", "1").Wait(t.Context()) // not in memory yet
+		if _, err := e.Submit(t.Context(), Request{Model: "a", Seeds: []uint64{1}}); !errors.Is(err, refused) {
+			t.Errorf("error %v", err)
+		}
+		synctest.Wait()
+		if n := len(e.Jobs("")); n != 1 {
+			t.Errorf("%d jobs, expected only the first", n)
+		}
+		expectLog(t, w, "open a", "run a 1", "close a")
+		submit(t, e, "A", "a", "2").Wait(t.Context())
 	})
 }

@@ -74,7 +74,8 @@ func TestCancel(t *testing.T) {
 		t.Run(test.name, func(t *testing.T) {
 			inBubble(t, nil, func(t *testing.T, w *world, e *Engine) {
 				first := submit(t, e, "A", "a", "1")
-				j, err := e.Submit(t.Context(), Request{Client: "A", Model: "b", Seeds: []uint64{1, 2}, Options: gomflux.Options{Prompt: "2"}})
+				request := Request{Client: "A", Model: "b", Seeds: []uint64{1, 2}, Options: gomflux.Options{Prompt: "2"}}
+				j, err := e.Submit(t.Context(), request)
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -456,9 +457,14 @@ func TestStats(t *testing.T) {
 		submit(t, e, "A", "a", "4")
 		synctest.Wait()
 		s := e.Stats()
-		if s.Jobs[Done] != 2 || s.Jobs[Running] != 1 || s.Jobs[Queued] != 1 || s.Jobs[Loading] != 0 || s.Pictures != 2 || s.Loads != 1 ||
-			s.Seconds[gomflux.PhaseLoad] != 10 || s.Seconds[gomflux.PhaseStep] != 8 || s.WaitSeconds != 14 || s.Model != "a" || s.Memory != 42 {
+		if s.Jobs[Done] != 2 || s.Jobs[Running] != 1 || s.Jobs[Queued] != 1 || s.Jobs[Loading] != 0 || s.Pictures != 2 {
 			t.Errorf("stats %+v", s)
+		}
+		if s.Seconds[gomflux.PhaseLoad] != 10 || s.Seconds[gomflux.PhaseStep] != 8 || s.WaitSeconds != 14 || s.Loads != 1 {
+			t.Errorf("stats %+v", s)
+		}
+		if s.Model != "a" || s.Memory != 42 {
+			t.Errorf("model %q, memory %d", s.Model, s.Memory)
 		}
 		s.Jobs[Done] = 100
 		if e.Stats().Jobs[Done] != 2 {
