@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"image"
+	"runtime"
 	"slices"
 	"sync"
 	"testing"
@@ -267,16 +268,17 @@ func TestSubmitErrors(t *testing.T) {
 // meanwhile.
 func TestSubmitChecks(t *testing.T) {
 	refused := errors.New("steps -1: must be positive")
-	change := func(w *world, _ *Config) {
+	inBubble(t, nil, func(t *testing.T, w *world, e *Engine) {
 		w.check = func(m *fake) error {
-			time.Sleep(2 * time.Minute) // longer than the model is kept
+			go e.Unload()
+			for range 1000 {
+				runtime.Gosched()
+			}
 			if m.closed {
 				t.Error("the model was closed")
 			}
 			return refused
 		}
-	}
-	inBubble(t, change, func(t *testing.T, w *world, e *Engine) {
 		submit(t, e, "A", "a", "1").Wait(t.Context()) // not in memory yet
 		if _, err := e.Submit(t.Context(), Request{Model: "a", Seeds: []uint64{1}}); !errors.Is(err, refused) {
 			t.Errorf("error %v", err)
