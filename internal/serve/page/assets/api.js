@@ -1,0 +1,62 @@
+// Requests to the server's interface, which /api/v1/openapi.json describes.
+
+const root = "/api/v1/";
+
+// parse keeps seeds as strings, since they may have 64 bits.
+export function parse(text) {
+  return JSON.parse(text, (key, value, context) =>
+    key === "seed" && typeof value === "number" ? context?.source ?? String(value) : value);
+}
+
+// call sends a request and returns the JSON of the answer. It throws an error with the server's
+// message.
+export async function call(method, path, body) {
+  const options = { method };
+  if (body instanceof Blob) {
+    options.body = body;
+    options.headers = { "Content-Type": "application/octet-stream" };
+  } else if (body !== undefined) {
+    options.body = JSON.stringify(body);
+    options.headers = { "Content-Type": "application/json" };
+  }
+  let answer;
+  try {
+    answer = await fetch(root + path, options);
+  } catch {
+    throw new Error("the server does not answer");
+  }
+  if (answer.status === 401) {
+    location.assign("/login");
+  }
+  const text = await answer.text();
+  let value;
+  try {
+    value = text === "" ? null : parse(text);
+  } catch {
+    value = null;
+  }
+  if (!answer.ok) {
+    const error = new Error(value?.error?.message ?? value?.error ?? `the server answered ${answer.status}`);
+    error.status = answer.status;
+    throw error;
+  }
+  return value;
+}
+
+// events follows a job. The browser reconnects by itself, and resumes after the last event.
+export function events(id, handle, lost) {
+  const source = new EventSource(`${root}jobs/${encodeURIComponent(id)}/events`);
+  for (const kind of ["queued", "position", "loading", "step", "preview", "picture", "done", "failed", "canceled"]) {
+    source.addEventListener(kind, event => {
+      if (kind === "done" || kind === "failed" || kind === "canceled") {
+        source.close();
+      }
+      handle(kind, parse(event.data));
+    });
+  }
+  source.addEventListener("error", () => {
+    if (source.readyState === EventSource.CLOSED) {
+      lost();
+    }
+  });
+}

@@ -1,0 +1,147 @@
+// The form: what it asks for, and how settings fill it in.
+
+import { ImageBox } from "./images.js";
+
+const byID = id => document.getElementById(id);
+const maxReferences = 16;
+
+// other are settings that the form has no fields for. They are kept from the settings that filled
+// it in.
+const other = ["guidance_interval", "step_cache", "max_sequence_length", "scheduler", "rng"];
+
+export class Form {
+  constructor(say) {
+    this.say = say;
+    this.models = [];
+    this.kept = {};
+    this.start = new ImageBox(byID("start"), 1, say);
+    this.references = new ImageBox(byID("references"), maxReferences, say);
+    byID("model").addEventListener("change", () => this.showModel());
+    byID("strength").addEventListener("input", () => { byID("strength-value").value = byID("strength").value; });
+    byID("add-lora").addEventListener("click", () => this.addLoRA("", 1).focus());
+    byID("reset").addEventListener("click", () => this.reset());
+  }
+
+  setModels(models) {
+    this.models = models;
+    byID("model").replaceChildren(...models.map(m =>
+      new Option(m.missing ? `${m.name} (not available)` : m.name, m.name, m.default, m.default)));
+    this.showModel();
+  }
+
+  setLoRAs(loras) {
+    byID("lora-names").replaceChildren(...loras.map(l => new Option(l.path, l.path)));
+  }
+
+  model() {
+    return this.models.find(m => m.name === byID("model").value);
+  }
+
+  // showModel shows the licence and the defaults of the model.
+  showModel() {
+    const model = this.model();
+    if (!model) {
+      byID("model-note").textContent = "This server has no models.";
+      return;
+    }
+    const notes = [];
+    if (model.licence) notes.push(`Licence: ${model.licence}.`);
+    if (model.missing) notes.push(model.missing);
+    byID("model-note").textContent = notes.join(" ");
+    for (const name of ["width", "height", "steps", "guidance"]) {
+      byID(name).placeholder = model.defaults[name] ?? "";
+    }
+    byID("references").hidden = !model.edits;
+  }
+
+  addLoRA(path, scale) {
+    const row = document.createElement("div");
+    row.className = "lora";
+    const name = document.createElement("input");
+    name.setAttribute("list", "lora-names");
+    name.setAttribute("aria-label", "LoRA");
+    name.placeholder = "owner/name";
+    name.value = path;
+    const factor = document.createElement("input");
+    factor.type = "number";
+    factor.step = "any";
+    factor.setAttribute("aria-label", "Scale of the LoRA");
+    factor.value = scale;
+    const remove = document.createElement("button");
+    remove.type = "button";
+    remove.textContent = "Remove";
+    remove.setAttribute("aria-label", "Remove the LoRA");
+    remove.addEventListener("click", () => {
+      row.remove();
+      byID("add-lora").focus();
+    });
+    row.append(name, factor, remove);
+    byID("lora-rows").append(row);
+    return name;
+  }
+
+  loras() {
+    return [...byID("lora-rows").children].map(row => {
+      const [name, factor] = row.querySelectorAll("input");
+      return { path: name.value.trim(), scale: factor.value === "" ? 1 : Number(factor.value) };
+    }).filter(l => l.path !== "");
+  }
+
+  // request returns the body of a request for a job. Empty fields stand for the model's defaults.
+  request() {
+    const body = { ...this.kept, prompt: byID("prompt").value, model: byID("model").value, count: Number(byID("count").value) };
+    if (byID("negative").value !== "") body.negative_prompt = byID("negative").value;
+    for (const name of ["width", "height", "steps", "guidance"]) {
+      if (byID(name).value !== "") body[name] = Number(byID(name).value);
+    }
+    if (byID("seed").value.trim() !== "") body.seed = byID("seed").value.trim();
+    const loras = this.loras();
+    if (loras.length > 0) body.loras = loras;
+    if (this.start.images.length > 0) {
+      body.image = this.start.images[0];
+      body.image_strength = Number(byID("strength").value);
+    }
+    if (this.model()?.edits && this.references.images.length > 0) body.references = this.references.images;
+    return body;
+  }
+
+  reset() {
+    byID("form").reset();
+    byID("strength-value").value = byID("strength").value;
+    byID("lora-rows").replaceChildren();
+    this.kept = {};
+    this.start.clear();
+    this.references.clear();
+    this.showModel();
+    byID("prompt").focus();
+  }
+
+  // fill fills in settings. Fields that they do not have are emptied.
+  fill(settings) {
+    const notes = [];
+    const known = this.models.find(m => m.name === settings.model);
+    if (known) {
+      byID("model").value = known.name;
+    } else if (settings.model) {
+      notes.push(`This server has no model ${settings.model}.`);
+    }
+    byID("prompt").value = settings.prompt ?? "";
+    byID("negative").value = settings.negative_prompt ?? "";
+    for (const name of ["width", "height", "steps", "guidance", "seed"]) {
+      byID(name).value = settings[name] ?? "";
+    }
+    byID("count").value = 1;
+    byID("lora-rows").replaceChildren();
+    for (const l of settings.loras ?? []) this.addLoRA(l.path, l.scale ?? 1);
+    this.kept = Object.fromEntries(other.filter(name => settings[name] !== undefined).map(name => [name, settings[name]]));
+    if (settings.image_strength !== undefined) {
+      byID("strength").value = settings.image_strength;
+      byID("strength-value").value = byID("strength").value;
+    }
+    const missing = [settings.image, ...settings.references ?? []].filter(Boolean).map(source => source.path);
+    if (missing.length > 0) notes.push(`Add the images it was made from: ${missing.join(", ")}.`);
+    this.showModel();
+    byID("prompt").focus();
+    this.say(["Settings filled in.", ...notes].join(" "));
+  }
+}

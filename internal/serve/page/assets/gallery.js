@@ -1,0 +1,131 @@
+// The gallery.
+
+import { call } from "./api.js";
+
+const template = document.getElementById("picture-template");
+const byID = id => document.getElementById(id);
+
+export class Gallery {
+  constructor(form, say, fail) {
+    this.form = form;
+    this.say = say;
+    this.fail = fail;
+    this.shown = new Set(); // URLs
+    this.next = "";
+    byID("more").addEventListener("click", () => this.load());
+  }
+
+  // load shows the newest images, or the next older ones.
+  async load() {
+    try {
+      const page = await call("GET", `pictures?after=${encodeURIComponent(this.next)}`);
+      for (const picture of page.pictures) this.add(picture, false);
+      this.next = page.next ?? "";
+      byID("more").hidden = this.next === "";
+      this.size(page);
+    } catch (error) {
+      if (error.status === 404) {
+        byID("gallery-size").textContent = "This server keeps no gallery: images are lost when the page is closed.";
+      } else {
+        this.fail(error.message);
+      }
+    }
+  }
+
+  size(page) {
+    byID("gallery-size").textContent = `${page.count} ${page.count === 1 ? "image" : "images"}, ${bytes(page.bytes)}. ` +
+      `Above ${bytes(page.max_bytes)} the oldest are removed.`;
+  }
+
+  async refreshSize() {
+    try {
+      this.size(await call("GET", "pictures?limit=1"));
+    } catch {
+      // there is no gallery
+    }
+  }
+
+  // finished adds a new image.
+  finished(picture) {
+    this.add(picture, true);
+    this.refreshSize();
+  }
+
+  add(picture, newest) {
+    if (this.shown.has(picture.url)) return;
+    this.shown.add(picture.url);
+    const settings = picture.settings ?? {};
+    const item = template.content.firstElementChild.cloneNode(true);
+    const part = name => item.querySelector(name);
+    const title = settings.prompt || picture.name || "image";
+    part("img").src = picture.url;
+    part("img").alt = title.slice(0, 200);
+    part("img").width = settings.width ?? picture.width ?? 512;
+    part("img").height = settings.height ?? picture.height ?? 512;
+    part(".full").href = picture.url;
+    part(".prompt").textContent = title;
+    describe(part("dl"), settings);
+    part(".download").href = `${picture.url}?download=1`;
+    for (const name of [".use", ".start", ".download", ".delete"]) {
+      part(name).setAttribute("aria-label", `${part(name).textContent}: ${title.slice(0, 80)}`);
+    }
+    part(".use").addEventListener("click", () => this.form.fill(settings));
+    part(".start").addEventListener("click", () => this.start(picture));
+    part(".delete").hidden = !picture.name;
+    part(".delete").addEventListener("click", () => this.remove(picture, item));
+    if (newest) {
+      byID("gallery").prepend(item);
+    } else {
+      byID("gallery").append(item);
+    }
+  }
+
+  async start(picture) {
+    try {
+      const answer = await fetch(picture.url);
+      if (!answer.ok) throw new Error("the image is not there any more");
+      const name = picture.name ?? `seed-${picture.seed}.png`;
+      await this.form.start.add([new File([await answer.blob()], name, { type: "image/png" })]);
+      byID("start").scrollIntoView({ block: "center" });
+      byID("start").querySelector("input[type=file]").focus();
+    } catch (error) {
+      this.fail(error.message);
+    }
+  }
+
+  async remove(picture, item) {
+    if (!confirm("Delete this image?")) return;
+    try {
+      await call("DELETE", `pictures/${encodeURIComponent(picture.name)}`);
+    } catch (error) {
+      if (error.status !== 404) {
+        this.fail(error.message);
+        return;
+      }
+    }
+    const near = item.nextElementSibling ?? item.previousElementSibling;
+    item.remove();
+    (near?.querySelector(".delete") ?? byID("generate")).focus();
+    this.say("The image was deleted.");
+    this.refreshSize();
+  }
+}
+
+// describe lists settings.
+function describe(list, settings) {
+  for (const [name, value] of Object.entries(settings)) {
+    if (name === "prompt" || name === "version") continue;
+    const term = document.createElement("dt");
+    term.textContent = name.replaceAll("_", " ");
+    const text = document.createElement("dd");
+    text.textContent = typeof value === "object" ? JSON.stringify(value) : value;
+    list.append(term, text);
+  }
+}
+
+function bytes(n) {
+  const units = ["bytes", "KB", "MB", "GB", "TB"];
+  let i = 0;
+  for (; n >= 1000 && i < units.length - 1; i++) n /= 1000;
+  return `${i === 0 ? n : n.toFixed(1)} ${units[i]}`;
+}

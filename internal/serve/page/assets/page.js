@@ -1,0 +1,104 @@
+// The page of gomflux serve.
+
+import { call } from "./api.js";
+import { Form } from "./form.js";
+import { Gallery } from "./gallery.js";
+import { Jobs } from "./jobs.js";
+
+const byID = id => document.getElementById(id);
+
+// say announces a message, to screen readers too.
+function say(text) {
+  byID("status").textContent = text;
+}
+
+// fail shows an error.
+function fail(text) {
+  byID("error").textContent = text;
+  byID("error").hidden = text === "";
+  if (text !== "") byID("error").scrollIntoView({ block: "nearest" });
+}
+
+const form = new Form(say);
+const gallery = new Gallery(form, say, fail);
+const jobs = new Jobs(byID("jobs"), say, fail, picture => gallery.finished(picture));
+
+byID("form").addEventListener("submit", async event => {
+  event.preventDefault();
+  fail("");
+  byID("generate").disabled = true;
+  try {
+    const body = form.request();
+    const job = await call("POST", "jobs", body);
+    jobs.follow(job, body.prompt);
+  } catch (error) {
+    fail(error.message);
+  } finally {
+    byID("generate").disabled = false;
+    byID("generate").focus();
+  }
+});
+
+document.addEventListener("keydown", event => {
+  if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) {
+    event.preventDefault();
+    byID("form").requestSubmit();
+  }
+});
+
+// readSettings fills in the settings of a file.
+async function readSettings(file) {
+  fail("");
+  try {
+    const { settings } = await call("POST", "settings", file);
+    form.fill(settings);
+  } catch (error) {
+    fail(`${file.name}: ${error.message}`);
+  }
+}
+
+byID("read").addEventListener("change", async () => {
+  const [file] = byID("read").files;
+  if (file) await readSettings(file);
+  byID("read").value = "";
+});
+
+// imageFiles returns the files of a drop or a paste.
+function imageFiles(transfer) {
+  return [...transfer?.files ?? []];
+}
+
+document.addEventListener("dragover", event => event.preventDefault());
+document.addEventListener("drop", async event => {
+  event.preventDefault();
+  const files = imageFiles(event.dataTransfer);
+  if (files.length === 0) return;
+  if (byID("start").contains(event.target)) {
+    await form.start.add(files);
+  } else if (byID("references").contains(event.target)) {
+    await form.references.add(files);
+  } else {
+    await readSettings(files[0]);
+  }
+});
+document.addEventListener("paste", async event => {
+  const files = imageFiles(event.clipboardData);
+  if (files.length === 0) return; // text goes to the field that has the focus
+  event.preventDefault();
+  await (form.model()?.edits ? form.references : form.start).add(files);
+});
+
+// load fills the page; parts that fail do not stop the others.
+async function load() {
+  const parts = [
+    call("GET", "models").then(({ models }) => form.setModels(models)),
+    call("GET", "loras").then(({ loras }) => form.setLoRAs(loras)),
+    gallery.load(),
+    jobs.find(),
+  ];
+  for (const part of await Promise.allSettled(parts)) {
+    if (part.status === "rejected") fail(part.reason.message);
+  }
+}
+
+load();
