@@ -29,7 +29,8 @@ func get(t *testing.T, method, path string, header http.Header) (*http.Response,
 
 func TestPage(t *testing.T) {
 	answer, text := get(t, "GET", "/", nil)
-	if answer.StatusCode != 200 || answer.Header.Get("Content-Type") != "text/html; charset=utf-8" || !strings.Contains(text, "<h1>gomflux") {
+	kind := answer.Header.Get("Content-Type")
+	if answer.StatusCode != 200 || kind != "text/html; charset=utf-8" || !strings.Contains(text, "<h1>gomflux") {
 		t.Fatalf("%s %v %.200s", answer.Status, answer.Header, text)
 	}
 	csp := answer.Header.Get("Content-Security-Policy")
