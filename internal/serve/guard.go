@@ -10,6 +10,7 @@ import (
 	"net/http"
 	"net/netip"
 	"runtime/debug"
+	"strconv"
 	"strings"
 	"time"
 
@@ -109,7 +110,10 @@ func (s *Server) checkAddress(w http.ResponseWriter, r *http.Request) bool {
 // isOwnHost reports whether a Host header may name this server. Otherwise a page of another site
 // could reach it under a name that it lets point to this machine (DNS rebinding).
 func (s *Server) isOwnHost(host string) bool {
-	if name, _, err := net.SplitHostPort(host); err == nil {
+	if name, port, err := net.SplitHostPort(host); err == nil {
+		if _, err := strconv.ParseUint(port, 10, 16); err != nil {
+			return false
+		}
 		host = name
 	}
 	host = strings.TrimSuffix(strings.TrimPrefix(strings.ToLower(strings.TrimSuffix(host, ".")), "["), "]")
