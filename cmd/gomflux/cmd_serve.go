@@ -22,6 +22,7 @@ import (
 	"github.com/gomflux/gomflux/internal/oserr"
 	"github.com/gomflux/gomflux/internal/serve"
 	"github.com/gomflux/gomflux/internal/serve/engine"
+	"github.com/gomflux/gomflux/internal/serve/gallery"
 	"github.com/gomflux/gomflux/mlx"
 )
 
@@ -39,6 +40,11 @@ Flags about weights, device and memory apply to all models, and --lora to the
 default model and those of --model. A client can name LoRAs of the Hugging Face
 cache and of LORA_LIBRARY_PATH, but no files.
 
+IMAGES
+What is generated is kept in a folder, up to --pictures-size; other files there
+are left alone. Each client sees its own images. --no-gallery keeps them only in
+memory, for half an hour.
+
 SAFETY
 The server listens on this machine only (127.0.0.1), where no token is needed.
 To let other machines in, listen on another address (--listen 0.0.0.0:7860) with
@@ -49,12 +55,14 @@ not see each other's jobs and images. --insecure-no-token lets everyone in.
 
 Without --tls-cert tokens and images are not encrypted. A request must name the
 server in its Host header: localhost, the address of --listen, any IP address if
-that is 0.0.0.0, or a name of --allowed-host. Pages of other sites cannot use it.
+that is 0.0.0.0, or a name of --allowed-host. Pages of other sites cannot use
+it.
 
 A line about each request and each job is logged on standard error, without
 prompts unless --log-prompts is given.
 
 PATHS
+  /api/v1/           jobs, their events and images (/api/v1/openapi.json)
   /healthz, /health  200 while jobs are accepted, without a token
   /version           versions of gomflux and Go, and the platform, as JSON
   /metrics           numbers of jobs, answers and bytes, for Prometheus
@@ -93,6 +101,9 @@ type serveOptions struct {
 	maxPixels       optional[int]
 	maxBody         optional[int64]
 	grace           optional[time.Duration]
+	pictures        string
+	picturesSize    optional[int64]
+	noGallery       bool
 	open            bool
 	logPrompts      bool
 	outputFlags
@@ -109,6 +120,7 @@ const (
 	servePixels    = 3840 * 2160
 	serveBody      = 25e6
 	serveGrace     = 30 * time.Second
+	serveGallery   = 2e9
 	serveKeep      = 30 * time.Minute // ended jobs
 )
 
@@ -116,7 +128,8 @@ func newServeCommand() *cobra.Command {
 	o := &serveOptions{
 		modelFlags: newModelFlags(), weightFlags: newWeightFlags(),
 		keepAlive: parsed("duration", parseKeepAlive), grace: parsed("duration", parseDuration),
-		maxQueue: count("jobs"), maxPixels: count("pixels"), maxBody: parsed("size", parseSize),
+		picturesSize: parsed("size", parseSize),
+		maxQueue:     count("jobs"), maxPixels: count("pixels"), maxBody: parsed("size", parseSize),
 	}
 	cmd := &cobra.Command{
 		Use:   "serve",
@@ -160,6 +173,9 @@ func (o *serveOptions) addFlags(f *pflag.FlagSet) {
 		"keep only one text encoder or the transformer in memory at a time, and none while decoding "+
 			"(slower; automatic if memory is short)")
 	o.promptCacheFlags.add(f)
+	f.StringVar(&o.pictures, "pictures", "", "`folder` that keeps generated images (default: gomflux/pictures in the user's data folder)")
+	f.Var(&o.picturesSize, "pictures-size", "size of its images, such as 2GB (the default), above which the oldest are removed")
+	f.BoolVar(&o.noGallery, "no-gallery", false, "keep no images on disk")
 	f.BoolVar(&o.open, "open", false, "open the page in a browser")
 	f.BoolVar(&o.logPrompts, "log-prompts", false, "log prompts too")
 	o.addQuiet(f, "", "the address, warnings and errors")
@@ -193,6 +209,10 @@ func (o *serveOptions) validate(given func(string) bool) (err error) {
 		return usageErrorf("--token-file: the file name is empty")
 	case given("token-file") && o.insecureNoToken:
 		return usageErrorf("give either --token-file or --insecure-no-token")
+	case o.noGallery && (given("pictures") || given("pictures-size")):
+		return usageErrorf("--pictures and --pictures-size have no effect with --no-gallery")
+	case given("pictures") && o.pictures == "":
+		return usageErrorf("--pictures: the folder name is empty")
 	case given("tls-cert") != given("tls-key"):
 		return usageErrorf("--tls-cert and --tls-key need each other")
 	}
@@ -252,6 +272,14 @@ func (o *serveOptions) run(ctx context.Context, out *ui.Output) error {
 		}
 		return fmt.Errorf("--listen %s: %w", o.listen, err)
 	}
+	defer listener.Close()
+	images, err := o.openGallery()
+	if err != nil {
+		return err
+	}
+	if images != nil {
+		defer images.Close()
+	}
 	host, _, _ := net.SplitHostPort(o.listen)
 	if !serve.IsLoopback(host) && len(o.tokens) > 0 && o.tls == nil {
 		out.Warn("tokens and images are not encrypted (--tls-cert and --tls-key, or a proxy that has a certificate, would do that)")
@@ -268,7 +296,7 @@ func (o *serveOptions) run(ctx context.Context, out *ui.Output) error {
 			Keep: serveKeep, Memory: func() int64 { return int64(mlx.ActiveMemory()) },
 		}),
 		Address: o.listen, Hosts: o.allowedHosts, Tokens: o.tokens, MaxBody: orElse(&o.maxBody, serveBody),
-		MaxPixels: orElse(&o.maxPixels, servePixels), TLS: o.tls, Grace: orElse(&o.grace, serveGrace),
+		MaxPixels: orElse(&o.maxPixels, servePixels), Gallery: images, TLS: o.tls, Grace: orElse(&o.grace, serveGrace),
 		Log: log, LogPrompts: o.logPrompts, Version: gomflux.Version(),
 	})
 	address := o.url(listener.Addr())
@@ -282,6 +310,21 @@ func (o *serveOptions) run(ctx context.Context, out *ui.Output) error {
 		return err
 	}
 	return out.Err()
+}
+
+// openGallery opens the folder that keeps images, nil with --no-gallery.
+func (o *serveOptions) openGallery() (g *gallery.Gallery, err error) {
+	if o.noGallery {
+		return nil, nil
+	}
+	folder := o.pictures
+	if folder == "" {
+		if folder, err = gallery.Folder(); err != nil {
+			return nil, usageErrorf("no folder for images: %w (give --pictures FOLDER, or --no-gallery)", err)
+		}
+	}
+	g, err = gallery.Open(folder, orElse(&o.picturesSize, serveGallery))
+	return g, coded(exitUsage, err)
 }
 
 // orElse returns the value of a flag, or a default.

@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/gomflux/gomflux/internal/serve/engine"
+	"github.com/gomflux/gomflux/internal/serve/gallery"
 )
 
 // A Config configures a server.
@@ -31,6 +32,10 @@ type Config struct {
 	MaxBody int64
 	// MaxPixels is the largest number of pixels of an image that is generated.
 	MaxPixels int
+	// Gallery stores images, unless it is nil.
+	Gallery *gallery.Gallery
+	// LoRAs lists names of LoRAs, if it is not nil.
+	LoRAs func() []string
 	// TLS, if set, has the certificate for HTTPS.
 	TLS *tls.Config
 	// Grace is how long the running job may go on when the server shuts down.
@@ -54,6 +59,7 @@ type Server struct {
 	answered counters
 	started  time.Time
 	closing  atomic.Bool
+	finish   func(context.Context) error // waits until images are stored
 }
 
 // timing is how long the server waits for clients.
@@ -137,6 +143,9 @@ func (s *Server) Serve(ctx context.Context, l net.Listener) error {
 	defer cancel()
 	if server.Shutdown(answers) != nil {
 		server.Close() // clients that do not read
+	}
+	if unfinished := s.finish(answers); unfinished != nil {
+		s.Log.Warn("storing images", "error", unfinished.Error())
 	}
 	if err != nil && !errors.Is(err, http.ErrServerClosed) {
 		return fmt.Errorf("listening on %s: %w", s.Address, err)
