@@ -2,15 +2,19 @@ package serve
 
 import (
 	"github.com/gomflux/gomflux/internal/serve/native"
+	"github.com/gomflux/gomflux/internal/serve/sdapi"
 )
 
 // mountAPIs mounts the APIs and the page.
 func (s *Server) mountAPIs() {
 	b := &Backend{s.Engine, s}
-	warn := func(err error) { s.Log.Warn("images are not stored", "error", err.Error()) }
 	own := native.New(b, native.Config{
-		Private: len(s.Tokens) > 0, Gallery: s.Gallery, LoRAs: s.LoRAs, MaxPixels: s.MaxPixels, Warn: warn,
+		Private: len(s.Tokens) > 0, Gallery: s.Gallery, LoRAs: s.LoRAs, MaxPixels: s.MaxPixels,
+		Warn: func(err error) { s.Log.Warn("storing images", "error", err.Error()) },
 	})
-	s.mux.Handle("/api/v1/", own)
 	s.finish = own.Wait
+	s.mux.Handle("/api/v1/", own)
+	automatic := sdapi.New(b, sdapi.Config{LoRAs: s.LoRAs, MaxPixels: s.MaxPixels})
+	s.mux.Handle("/sdapi/v1/", automatic)
+	s.mux.Handle("/{$}", automatic.Root(nil))
 }

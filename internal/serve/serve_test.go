@@ -3,6 +3,7 @@ package serve
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"image"
 	"io"
@@ -396,6 +397,55 @@ func TestBackend(t *testing.T) {
 		}
 		if text := log.String(); !strings.Contains(text, "client=ann") || strings.Contains(text, "secret words") != prompts {
 			t.Errorf("prompts %v: log %s", prompts, text)
+		}
+	}
+}
+
+// TestRequests: the limits of the server, and no path of a request is opened.
+func TestRequests(t *testing.T) {
+	t.Chdir(t.TempDir())
+	if err := os.MkdirAll("owner/name", 0o777); err != nil {
+		t.Fatal(err)
+	}
+	os.WriteFile("ink.safetensors", nil, 0o666)
+	s, _, m := newTest(t, nil)
+	close(m.release)
+	b := &Backend{s.Engine, s}
+	for _, test := range []struct {
+		options gomflux.Options
+		lora    string
+		valid   bool
+	}{
+		{gomflux.Options{Height: 64, Width: 64}, "", true},
+		{gomflux.Options{Height: 64, Width: 72}, "", false},
+		{gomflux.Options{Height: 1 << 40, Width: 1 << 40}, "", false}, // whose product is 0
+		{gomflux.Options{Height: 1 << 20}, "", false},
+		{gomflux.Options{Image: image.NewRGBA(image.Rect(0, 0, 64, 65))}, "", false},
+		{gomflux.Options{Image: image.NewRGBA(image.Rect(0, 0, 64, 65)), Height: 64, Width: 64}, "", true},
+		{gomflux.Options{}, "me/ink", true},
+		{gomflux.Options{}, "me/ink@main:sub/ink.safetensors", true},
+		{gomflux.Options{}, "ink", true},
+		{gomflux.Options{}, "ink.safetensors", false},
+		{gomflux.Options{}, "owner/name", false},
+		{gomflux.Options{}, "/etc/passwd", false},
+		{gomflux.Options{}, "../ink", false},
+		{gomflux.Options{}, "me/../ink", false},
+		{gomflux.Options{}, "me/ink:../../x", false},
+		{gomflux.Options{}, "~/ink", false},
+		{gomflux.Options{}, "a/b/c", false},
+		{gomflux.Options{}, `a\b`, false},
+		{gomflux.Options{}, "", true}, // no LoRA
+	} {
+		r := engine.Request{Seeds: []uint64{1}, Options: test.options}
+		if test.lora != "" {
+			r.LoRAs = []gomflux.LoRA{{Path: test.lora, Scale: 1}}
+		}
+		j, err := b.Submit(t.Context(), r)
+		if (err == nil) != test.valid || err != nil && !errors.Is(err, gomflux.ErrRequest) {
+			t.Errorf("%v, LoRA %q: %v", test.options, test.lora, err)
+		}
+		if err == nil {
+			j.Wait(t.Context())
 		}
 	}
 }
