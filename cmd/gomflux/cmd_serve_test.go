@@ -100,7 +100,8 @@ func TestServe(t *testing.T) {
 		if err := cmd.Wait(); err != nil {
 			t.Errorf("%v: %v", signal, err)
 		}
-		if log := stderr.String(); strings.Contains(log, "unspeakable") || strings.Contains(log, secret) || !strings.Contains(log, "client=ann") {
+		log := stderr.String()
+		if strings.Contains(log, "unspeakable") || strings.Contains(log, secret) || !strings.Contains(log, "client=ann") {
 			t.Errorf("log: %s", log)
 		}
 		if images, _ := filepath.Glob(filepath.Join(cmd.Dir, "gomflux/pictures/*.png")); len(images) != 1 {

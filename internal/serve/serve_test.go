@@ -188,7 +188,9 @@ func TestTokens(t *testing.T) {
 			t.Errorf("%q: header %v, body %s", header, w.Header(), w.Body)
 		}
 	}
-	for path, want := range map[string]int{"/healthz": 200, "/health": 200, "/login": 200, "/metrics": 401, "/version": 401, "/": 401, "/x": 401} {
+	for path, want := range map[string]int{
+		"/healthz": 200, "/health": 200, "/login": 200, "/metrics": 401, "/version": 401, "/": 401, "/x": 401,
+	} {
 		if w := ask(s, "GET", path, nil); w.Code != want {
 			t.Errorf("%s: status %d, expected %d", path, w.Code, want)
 		}
