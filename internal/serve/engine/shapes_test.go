@@ -1,0 +1,131 @@
+package engine_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"image"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/gomflux/gomflux"
+	"github.com/gomflux/gomflux/internal/serve/engine"
+	_ "github.com/gomflux/gomflux/models/shapes"
+	"github.com/gomflux/gomflux/picture"
+)
+
+// encoded returns the image file of a result, with its settings except for the time and the
+// duration of its generation.
+func encoded(t *testing.T, r *gomflux.Result) []byte {
+	t.Helper()
+	var b bytes.Buffer
+	s := r.Settings
+	s.Created, s.Seconds = time.Time{}, 0
+	if err := picture.Encode(&b, picture.PNG, r.Image, &s); err != nil {
+		t.Error(err)
+	}
+	return b.Bytes()
+}
+
+// TestSameImage generates images with the built-in model: through the engine, while other clients
+// submit, preview and cancel jobs, and without it. The files must be equal in every byte, except
+// for the time.
+func TestSameImage(t *testing.T) {
+	open := func(
+		ctx context.Context, name string, loras []gomflux.LoRA, progress func(gomflux.Progress),
+	) (engine.Model, error) {
+		return gomflux.Open(ctx, name, &gomflux.OpenOptions{Device: gomflux.CPU, LoRAs: loras, Progress: progress})
+	}
+	model, err := gomflux.Open(t.Context(), "shapes", &gomflux.OpenOptions{Device: gomflux.CPU})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer model.Close()
+	e := engine.New(engine.Config{
+		Open: open, Queue: 100, KeepAlive: -1, Keep: time.Hour,
+		Models: func() []engine.ModelInfo {
+			return []engine.ModelInfo{{Name: "shapes", Default: true, Defaults: model.Defaults()}}
+		},
+	})
+	defer e.Close(t.Context())
+	start := image.NewRGBA(image.Rect(0, 0, 64, 64))
+	for i := range start.Pix {
+		start.Pix[i] = uint8(i) | 1
+	}
+	requests := []engine.Request{
+		{Options: gomflux.Options{Prompt: "a red circle", Steps: 3}, Seeds: []uint64{7, 8}, Previews: -1},
+		{Options: gomflux.Options{Prompt: "a red circle", Steps: 4, Image: start}, Seeds: []uint64{7}, Previews: 2},
+		{Options: gomflux.Options{Prompt: "a blue square", Steps: 2, Height: 64, Width: 96}, Seeds: []uint64{1 << 31}},
+		{
+			Options: gomflux.Options{Prompt: "a green triangle", Steps: 4, Height: 64, Width: 64, Scheduler: gomflux.Heun},
+			Seeds:   []uint64{9}, Previews: 1,
+		},
+	}
+	var wg sync.WaitGroup
+	for i, r := range requests {
+		r.Client = r.Options.Prompt
+		wg.Go(func() {
+			same(t, e, model, r)
+		})
+		wg.Go(func() {
+			other := r
+			other.Previews = i
+			j, err := e.Submit(t.Context(), other)
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			time.Sleep(time.Duration(i) * 300 * time.Millisecond)
+			j.Cancel()
+			if err := j.Wait(t.Context()); err != nil && !errors.Is(err, context.Canceled) {
+				t.Error(err)
+			}
+		})
+	}
+	wg.Wait()
+	bad := engine.Request{Options: gomflux.Options{Prompt: "p", Steps: -1}, Seeds: []uint64{1}}
+	if _, err := e.Submit(t.Context(), bad); !errors.Is(err, gomflux.ErrRequest) {
+		t.Errorf("error %v, expected one about the steps", err)
+	}
+}
+
+// same compares the files of a request's images with those that the model generates without the
+// engine.
+func same(t *testing.T, e *engine.Engine, model *gomflux.Model, r engine.Request) {
+	j, err := e.Submit(t.Context(), r)
+	if err != nil {
+		t.Error(err)
+		return
+	}
+	if err := j.Wait(t.Context()); err != nil {
+		t.Error(err)
+		return
+	}
+	previews := 0
+	for event := range j.Events(t.Context(), 0) {
+		if event.Kind == engine.EventPreview {
+			previews++
+		}
+	}
+	if (previews > 0) != (r.Previews != 0) {
+		t.Errorf("%q: %d previews", r.Options.Prompt, previews)
+	}
+	pictures := j.Pictures()
+	if len(pictures) != len(r.Seeds) {
+		t.Errorf("%q: %d images, expected %d", r.Options.Prompt, len(pictures), len(r.Seeds))
+		return
+	}
+	for i, p := range pictures {
+		o := r.Options
+		o.Seed = &r.Seeds[i]
+		expected, err := model.Generate(t.Context(), o)
+		if err != nil {
+			t.Error(err)
+			return
+		}
+		if !bytes.Equal(encoded(t, p.Result), encoded(t, expected)) {
+			t.Errorf("%q, seed %d: the file differs", o.Prompt, p.Seed)
+		}
+	}
+}
