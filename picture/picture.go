@@ -70,6 +70,19 @@ func FormatOf(name string) (Format, error) {
 // Encode writes an image as PNG or JPEG (quality 95), with s as metadata if s is
 // not nil. If s.Check fails, Encode writes nothing and returns the error.
 func Encode(w io.Writer, format Format, img image.Image, s *Settings) error {
+	return encode(w, format, img, s, jpegQuality)
+}
+
+// EncodeJPEG is Encode for JPEG with another quality, from 1 to 100 on the scale of
+// libjpeg.
+func EncodeJPEG(w io.Writer, img image.Image, s *Settings, quality int) error {
+	if quality < 1 || quality > 100 {
+		return fmt.Errorf("JPEG quality %d: expected 1 to 100", quality)
+	}
+	return encode(w, JPEG, img, s, quality)
+}
+
+func encode(w io.Writer, format Format, img image.Image, s *Settings, quality int) error {
 	var b bytes.Buffer
 	var encode func() error
 	var add func([]byte, *Settings) ([]byte, error)
@@ -79,7 +92,7 @@ func Encode(w io.Writer, format Format, img image.Image, s *Settings) error {
 		encode = func() error { return png.Encode(&b, img) }
 		head, add = pngHead, appendPNGSettings
 	case JPEG:
-		encode = func() error { return jpeg.Encode(&b, img, &jpeg.Options{Quality: jpegQuality}) }
+		encode = func() error { return jpeg.Encode(&b, img, &jpeg.Options{Quality: quality}) }
 		head, add = 2, appendJPEGSettings
 	default:
 		return fmt.Errorf("cannot write %v (expected PNG or JPEG)", format)

@@ -375,3 +375,29 @@ func TestJSONIsStrict(t *testing.T) {
 		t.Error("read a million levels")
 	}
 }
+
+func TestEncodeJPEG(t *testing.T) {
+	files := map[int][]byte{}
+	for _, quality := range []int{1, jpegQuality, 100} {
+		var b bytes.Buffer
+		if err := EncodeJPEG(&b, gradient(40, 30), full(), quality); err != nil {
+			t.Fatal(err)
+		}
+		if found, err := ReadSettings(bytes.NewReader(b.Bytes())); err != nil || found.Settings.Prompt != full().Prompt {
+			t.Errorf("quality %d: settings %v, %v", quality, found, err)
+		}
+		files[quality] = b.Bytes()
+	}
+	var b bytes.Buffer
+	if err := Encode(&b, JPEG, gradient(40, 30), full()); err != nil || !bytes.Equal(b.Bytes(), files[jpegQuality]) {
+		t.Errorf("Encode differs from quality %d (%v)", jpegQuality, err)
+	}
+	if !(len(files[1]) < len(files[jpegQuality]) && len(files[jpegQuality]) < len(files[100])) {
+		t.Errorf("sizes %d, %d, %d", len(files[1]), len(files[jpegQuality]), len(files[100]))
+	}
+	for _, quality := range []int{0, 101} {
+		if EncodeJPEG(&b, gradient(1, 1), nil, quality) == nil {
+			t.Errorf("quality %d is accepted", quality)
+		}
+	}
+}
