@@ -70,7 +70,7 @@ func FormatOf(name string) (Format, error) {
 // Encode writes an image as PNG or JPEG (quality 95), with s as metadata if s is
 // not nil. If s.Check fails, Encode writes nothing and returns the error.
 func Encode(w io.Writer, format Format, img image.Image, s *Settings) error {
-	return encode(w, format, img, s, jpegQuality)
+	return encodeAt(w, format, img, s, jpegQuality)
 }
 
 // EncodeJPEG is Encode for JPEG with another quality, from 1 to 100 on the scale of
@@ -79,10 +79,10 @@ func EncodeJPEG(w io.Writer, img image.Image, s *Settings, quality int) error {
 	if quality < 1 || quality > 100 {
 		return fmt.Errorf("JPEG quality %d: expected 1 to 100", quality)
 	}
-	return encode(w, JPEG, img, s, quality)
+	return encodeAt(w, JPEG, img, s, quality)
 }
 
-func encode(w io.Writer, format Format, img image.Image, s *Settings, quality int) error {
+func encodeAt(w io.Writer, format Format, img image.Image, s *Settings, quality int) error {
 	var b bytes.Buffer
 	var encode func() error
 	var add func([]byte, *Settings) ([]byte, error)

@@ -1,7 +1,9 @@
 package serve
 
 import (
+	"github.com/gomflux/gomflux"
 	"github.com/gomflux/gomflux/internal/serve/native"
+	"github.com/gomflux/gomflux/internal/serve/openai"
 	"github.com/gomflux/gomflux/internal/serve/sdapi"
 )
 
@@ -17,4 +19,8 @@ func (s *Server) mountAPIs() {
 	automatic := sdapi.New(b, sdapi.Config{LoRAs: s.LoRAs, MaxPixels: s.MaxPixels})
 	s.mux.Handle("/sdapi/v1/", automatic)
 	s.mux.Handle("/{$}", automatic.Root(nil))
+	s.mux.Handle("/v1/", openai.New(b, openai.Config{
+		LoRA:    func(name string) (gomflux.LoRA, error) { return gomflux.LoRA{Path: name}, checkLoRA(name) },
+		MaxBody: s.MaxBody, MaxPixels: int64(s.MaxPixels),
+	}))
 }
