@@ -119,18 +119,24 @@ func TestBadEdits(t *testing.T) {
 		param, code string
 		message     string
 	}{
-		"no image":        {[]part{prompt}, 400, "image", "invalid_value", "is missing"},
-		"no prompt":       {[]part{one}, 400, "prompt", "invalid_value", "is missing"},
-		"17 images":       {append(many, prompt), 400, "image[]", "invalid_value", "at most 16"},
-		"empty image":     {[]part{prompt, {"image", "a.png", nil}}, 400, "image", "invalid_value", "is empty"},
-		"no image file":   {[]part{prompt, {"image", "a.png", []byte("hello")}}, 400, "image", "invalid_image_file", "image 1: not a PNG"},
-		"GIF":             {[]part{prompt, {"image", "a.gif", []byte("GIF89a")}}, 400, "image", "invalid_image_file", "GIF is not supported"},
-		"truncated image": {[]part{prompt, one, {"image[]", "a", img[:50]}}, 400, "image[]", "invalid_image_file", "image 2: the PNG file is"},
-		"bomb":            {[]part{prompt, {"image", "a", bomb(t, 60000, 60000)}}, 400, "image", "invalid_image_file", "3600 million pixels"},
-		"many bombs":      {[]part{prompt, one, {"image", "a", bomb(t, 1024, 1024)}}, 400, "image", "invalid_image_file", "at most 1 million in total"},
-		"mask":            {[]part{prompt, one, {"mask", "m.png", img}}, 400, "mask", "unsupported_value", "takes a mask"},
-		"markup":          {[]part{prompt, one, {"markup", "m.png", img}}, 400, "markup", "unsupported_value", "takes a mask"},
-		"cannot edit":     {[]part{prompt, one, text("model", "shapes")}, 400, "model", "unsupported_value", "use owner/editor, or give strength"},
+		"no image":    {[]part{prompt}, 400, "image", "invalid_value", "is missing"},
+		"no prompt":   {[]part{one}, 400, "prompt", "invalid_value", "is missing"},
+		"17 images":   {append(many, prompt), 400, "image[]", "invalid_value", "at most 16"},
+		"empty image": {[]part{prompt, {"image", "a.png", nil}}, 400, "image", "invalid_value", "is empty"},
+		"no image file": {[]part{prompt, {"image", "a.png", []byte("hello")}}, 400, "image", "invalid_image_file",
+			"image 1: not a PNG"},
+		"GIF": {[]part{prompt, {"image", "a.gif", []byte("GIF89a")}}, 400, "image", "invalid_image_file",
+			"GIF is not supported"},
+		"truncated image": {[]part{prompt, one, {"image[]", "a", img[:50]}}, 400, "image[]", "invalid_image_file",
+			"image 2: the PNG file is"},
+		"bomb": {[]part{prompt, {"image", "a", bomb(t, 60000, 60000)}}, 400, "image", "invalid_image_file",
+			"3600 million pixels"},
+		"many bombs": {[]part{prompt, one, {"image", "a", bomb(t, 1024, 1024)}}, 400, "image",
+			"invalid_image_file", "at most 1 million in total"},
+		"mask":   {[]part{prompt, one, {"mask", "m.png", img}}, 400, "mask", "unsupported_value", "takes a mask"},
+		"markup": {[]part{prompt, one, {"markup", "m.png", img}}, 400, "markup", "unsupported_value", "takes a mask"},
+		"cannot edit": {[]part{prompt, one, text("model", "shapes")}, 400, "model", "unsupported_value",
+			"use owner/editor, or give strength"},
 		"unknown model":   {[]part{prompt, one, text("model", "x")}, 404, "model", "model_not_found", "expected one of"},
 		"missing model":   {[]part{prompt, one, text("model", "gone")}, 404, "model", "model_not_found", "gomflux pull gone"},
 		"strength 0":      {[]part{prompt, one, text("strength", "0")}, 400, "strength", "invalid_value", "above 0"},
@@ -146,9 +152,10 @@ func TestBadEdits(t *testing.T) {
 		"long field":      {[]part{text("prompt", strings.Repeat("x", maxField+1)), one}, 400, `"prompt"`, "invalid_value", "256 KiB"},
 		"many parts":      {parts, 400, "user", "invalid_value", "is there twice"},
 		"LoRA":            {[]part{prompt, one, text("loras[][name]", "x")}, 404, "loras", "model_not_found", "LoRA x"},
-		"bad scale":       {[]part{prompt, one, text("loras[][name]", "style"), text("loras[][scale]", "a")}, 400, "loras", "invalid_value", "scale"},
-		"scales":          {[]part{prompt, one, text("loras[][scale]", "1")}, 400, "loras", "invalid_value", "0 names and 1 scales"},
-		"URL as image":    {[]part{prompt, {"image", "", []byte("http://x")}}, 400, "image", "invalid_image_file", "not a PNG"},
+		"bad scale": {[]part{prompt, one, text("loras[][name]", "style"), text("loras[][scale]", "a")}, 400,
+			"loras", "invalid_value", "scale"},
+		"scales":       {[]part{prompt, one, text("loras[][scale]", "1")}, 400, "loras", "invalid_value", "0 names and 1 scales"},
+		"URL as image": {[]part{prompt, {"image", "", []byte("http://x")}}, 400, "image", "invalid_image_file", "not a PNG"},
 	} {
 		if name == "many parts" {
 			for i := range test.parts {
@@ -184,17 +191,20 @@ func TestBadForms(t *testing.T) {
 		"form encoding":  {"application/x-www-form-urlencoded", "prompt=x", 415, "", "unsupported_media_type", "multipart/form-data or"},
 		"bad type":       {"a/b; c", "prompt=x", 415, "", "unsupported_media_type", "Content-Type"},
 		"50 MB":          {largeKind, string(large), 400, "image", "invalid_value", "more than 50 MB"},
-		"URL":            {"", `{"prompt": "x", "image": "https://example.com/a.png"}`, 400, "image", "unsupported_value", "fetches no URLs"},
-		"file":           {"", `{"prompt": "x", "image": "file:///etc/passwd"}`, 400, "image", "unsupported_value", "fetches no URLs"},
-		"file id":        {"", `{"prompt": "x", "images": [{"file_id": "f"}]}`, 400, "images", "unsupported_value", "file_id"},
-		"number":         {"", `{"prompt": "x", "images": 1}`, 400, "images", "invalid_value", "expected a data: URL"},
-		"null":           {"", `{"prompt": "x", "images": [null]}`, 400, "images", "invalid_value", "expected a data: URL"},
-		"no base64":      {"", `{"prompt": "x", "image": "data:image/png,abc"}`, 400, "image", "invalid_value", "with base64"},
-		"bad base64":     {"", `{"prompt": "x", "image": "data:image/png;base64,?"}`, 400, "image", "invalid_value", "is not base64"},
-		"text":           {"", `{"prompt": "x", "image": "data:text/html;base64,AAAA"}`, 400, "image", "invalid_value", "text/html"},
-		"both and mask":  {"", `{"prompt": "x", "image": "` + url + `", "mask": "` + url + `"}`, 400, "mask", "unsupported_value", "mask"},
-		"17 data: URLs":  {"", `{"prompt": "x", "image": [` + strings.Repeat(`"`+url+`",`, 16) + `"` + url + `"]}`, 400, "image", "invalid_value", "at most 16"},
-		"too large":      {"", strings.Repeat(" ", 60<<20+1), 413, "", "request_too_large", "62914560 bytes"},
+		"URL": {"", `{"prompt": "x", "image": "https://example.com/a.png"}`, 400, "image",
+			"unsupported_value", "fetches no URLs"},
+		"file":       {"", `{"prompt": "x", "image": "file:///etc/passwd"}`, 400, "image", "unsupported_value", "fetches no URLs"},
+		"file id":    {"", `{"prompt": "x", "images": [{"file_id": "f"}]}`, 400, "images", "unsupported_value", "file_id"},
+		"number":     {"", `{"prompt": "x", "images": 1}`, 400, "images", "invalid_value", "expected a data: URL"},
+		"null":       {"", `{"prompt": "x", "images": [null]}`, 400, "images", "invalid_value", "expected a data: URL"},
+		"no base64":  {"", `{"prompt": "x", "image": "data:image/png,abc"}`, 400, "image", "invalid_value", "with base64"},
+		"bad base64": {"", `{"prompt": "x", "image": "data:image/png;base64,?"}`, 400, "image", "invalid_value", "is not base64"},
+		"text":       {"", `{"prompt": "x", "image": "data:text/html;base64,AAAA"}`, 400, "image", "invalid_value", "text/html"},
+		"both and mask": {"", `{"prompt": "x", "image": "` + url + `", "mask": "` + url + `"}`, 400, "mask",
+			"unsupported_value", "mask"},
+		"17 data: URLs": {"", `{"prompt": "x", "image": [` + strings.Repeat(`"`+url+`",`, 16) + `"` + url + `"]}`, 400,
+			"image", "invalid_value", "at most 16"},
+		"too large": {"", strings.Repeat(" ", 60<<20+1), 413, "", "request_too_large", "62914560 bytes"},
 	} {
 		checkError(t, post(h, edits, test.kind, []byte(test.body)), name, test.status, test.param, test.code, test.message)
 	}
@@ -218,11 +228,13 @@ func TestNoModels(t *testing.T) {
 	e := &fakeEngine{}
 	h := New(e, Config{})
 	checkError(t, postJSON(h, generations, `{"prompt": "x"}`), "no default", 404, "model", "model_not_found", "no default model")
-	checkError(t, postJSON(h, generations, `{"prompt": "x", "loras": [{"name": "y"}]}`), "no default", 404, "model", "model_not_found", "")
+	checkError(t, postJSON(h, generations, `{"prompt": "x", "loras": [{"name": "y"}]}`), "no default", 404, "model",
+		"model_not_found", "")
 	e.models = []engine.ModelInfo{{Name: "a", Default: true, Missing: "is gone"}}
 	checkError(t, postJSON(h, generations, `{"prompt": "x"}`), "missing default", 404, "model", "model_not_found", "model a: is gone")
 	e.models[0].Missing = ""
-	checkError(t, postJSON(h, generations, `{"prompt": "x", "loras": [{"name": "y"}]}`), "LoRA", 400, "loras", "invalid_value", "has no LoRAs")
+	checkError(t, postJSON(h, generations, `{"prompt": "x", "loras": [{"name": "y"}]}`), "LoRA", 400, "loras",
+		"invalid_value", "has no LoRAs")
 	image := dataURL(pngOf(t, testImage(8, 8, 0)))
 	checkError(t, postJSON(h, edits, `{"prompt": "x", "image": "`+image+`"}`), "no editor", 400, "model", "unsupported_value",
 		"a takes no reference images (give strength")

@@ -513,9 +513,10 @@ func TestEngineErrors(t *testing.T) {
 		"full":      {&engine.FullError{Jobs: 9, Retry: 1500 * time.Millisecond}, 429, typeRate, "", "rate_limit_exceeded", "2", ""},
 		"closed":    {fmt.Errorf("job: %w", engine.ErrClosed), 503, typeServer, "", "server_shutting_down", "5", ""},
 		"not found": {fmt.Errorf("gone: %w", gomflux.ErrNotFound), 404, typeRequest, "", "model_not_found", "", ""},
-		"size":      {errs.Requestf("height 45: must be a positive multiple of 8 (try 48)"), 400, typeRequest, "size", "invalid_value", "", ""},
-		"canceled":  {context.Canceled, 503, typeServer, "", "canceled", "", "false"},
-		"other":     {errors.New("disk is damaged"), 500, typeServer, "", "internal_error", "", "false"},
+		"size": {errs.Requestf("height 45: must be a positive multiple of 8 (try 48)"), 400, typeRequest, "size",
+			"invalid_value", "", ""},
+		"canceled": {context.Canceled, 503, typeServer, "", "canceled", "", "false"},
+		"other":    {errors.New("disk is damaged"), 500, typeServer, "", "internal_error", "", "false"},
 	} {
 		for _, at := range []string{"submit", "job", "stream"} {
 			e := newFake()
