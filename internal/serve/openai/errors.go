@@ -71,7 +71,8 @@ func busy(retry time.Duration, message string) *apiError {
 var params = []struct{ prefix, param string }{
 	{"height ", "size"}, {"width ", "size"}, {"an image of ", "size"},
 	{"image strength ", "strength"}, {"guidance ", "guidance"}, {"steps ", "steps"},
-	{"negative prompt", "negative_prompt"}, {"unknown scheduler ", "scheduler"}, {"scheduler ", "scheduler"}, {"prompt", "prompt"}, {"LoRA ", "loras"},
+	{"negative prompt", "negative_prompt"},
+	{"unknown scheduler ", "scheduler"}, {"scheduler ", "scheduler"}, {"prompt", "prompt"}, {"LoRA ", "loras"},
 }
 
 // publicError returns the error that is sent for any error.
