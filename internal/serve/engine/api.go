@@ -140,13 +140,14 @@ type Config struct {
 	Open func(ctx context.Context, name string, loras []gomflux.LoRA, progress func(gomflux.Progress)) (Model, error)
 	// Models lists the models that can be named.
 	Models func() []ModelInfo
-	// Queue is the largest number of jobs that wait.
+	// Queue is the largest number of jobs that wait while another one runs.
 	Queue int
-	// KeepAlive is how long a model stays in memory after its last job; negative is for ever.
+	// KeepAlive is how long a model stays in memory after its last job; negative is for ever, and 0
+	// frees it unless the next job needs it.
 	KeepAlive time.Duration
 	// Keep is how long ended jobs can be asked for.
 	Keep time.Duration
-	// Now is the clock, time.Now if nil.
+	// Now is the clock, time.Now if nil. Timers use the system's.
 	Now func() time.Time
 	// Memory returns the memory in use, in bytes, for [Stats]. It can be nil.
 	Memory func() int64

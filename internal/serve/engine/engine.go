@@ -21,7 +21,20 @@ const (
 	minRetry, maxRetry, anyRetry = time.Second, 10 * time.Minute, 5 * time.Second
 )
 
-// An Engine runs jobs, one after the other. [queue] describes their order.
+// An Engine runs jobs, one after the other, with at most one model in memory.
+//
+// Clients take turns: the client at the front has the next turn and then goes to the end. Within
+// a client and a model, jobs are served in the order in which they came. Since loading a model
+// takes long, jobs for the model in memory pass over others, within two limits: after 8 such jobs
+// in a row, the next job in turn runs; and no job is passed over by more than 32 jobs in all. LoRAs
+// are part of a model here.
+//
+// A model is loaded when a job needs it. It is freed before another one is loaded, by Unload and
+// Close, after Config.KeepAlive, and after a panic. Errors and panics of a job or of loading its
+// model end only that job.
+//
+// Jobs that have ended can be asked for until Config.Keep is over, but only the newest 1000, with
+// images of at most 512 MB.
 type Engine struct {
 	c       Config
 	wake    chan struct{} // has room for one; wakes the runner

@@ -27,7 +27,7 @@ type Job struct {
 	ctx      context.Context
 	cancel   context.CancelCauseFunc
 	done     chan struct{} // is closed when the job has ended
-	request  Request       // without the options after the end
+	request  Request       // without images after the end
 	previews bool          // whether previews are made; false after a panic in one
 
 	// the fields below are guarded by engine.mu
@@ -67,6 +67,14 @@ func (j *Job) status() Status {
 		s.Err = j.err
 	}
 	return s
+}
+
+// Request returns what was submitted, with the full name of the model. After the end of the job, it
+// has no images, latents, hook and values, which are freed then.
+func (j *Job) Request() Request {
+	j.engine.mu.Lock()
+	defer j.engine.mu.Unlock()
+	return j.request
 }
 
 // Pictures returns the finished images.
@@ -241,7 +249,8 @@ func (e *Engine) end(j *Job, err error) {
 	j.ended = e.now()
 	e.stats.Jobs[j.state]++
 	j.publish(Event{Kind: kind})
-	j.request.Options = gomflux.Options{} // frees the images in it
+	o := &j.request.Options
+	o.Image, o.References, o.Latents, o.Hook, o.Values = nil, nil, gomflux.Latents{}, nil, nil
 	j.cancel(nil)
 	close(j.done)
 	e.forget()

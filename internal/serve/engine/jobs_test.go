@@ -398,6 +398,32 @@ func TestForgottenMany(t *testing.T) {
 	})
 }
 
+func TestRequest(t *testing.T) {
+	inBubble(t, nil, func(t *testing.T, w *world, e *Engine) {
+		start := image.NewRGBA(image.Rect(0, 0, 64, 64))
+		o := gomflux.Options{Prompt: "p", Image: start, References: []image.Image{start}}
+		for _, cancel := range []bool{false, true} {
+			j, err := e.Submit(t.Context(), Request{Model: "b", Options: o, Seeds: []uint64{1}})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if r := j.Request(); r.Options.Image == nil || len(r.Options.References) != 1 {
+				t.Errorf("request %+v", r)
+			}
+			if cancel {
+				j.Cancel()
+			}
+			j.Wait(t.Context())
+			if r := j.Request(); r.Options.Image != nil || r.Options.References != nil || r.Options.Prompt != "p" || r.Model != "b" {
+				t.Errorf("request %+v after the end", r)
+			}
+		}
+		if len(w.asked) != 1 || w.asked[0].Image == nil || len(w.asked[0].References) != 1 {
+			t.Errorf("the model was given %+v", w.asked)
+		}
+	})
+}
+
 func TestIDs(t *testing.T) {
 	seen := map[string]bool{}
 	for range 1000 {

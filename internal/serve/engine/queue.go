@@ -13,14 +13,10 @@ const (
 	maxOrdered = 200
 )
 
-// A queue has the jobs that wait.
-//
-// Clients take turns: the client at the front has the next turn and then goes to the end. Within
-// a client, jobs keep the order in which they came. This order is changed only to avoid loading
-// models: if the next job in turn needs another model than the one in memory, the first job for
-// the model in memory passes over it and over those between them. Two limits apply. After maxRun
-// jobs in a row that passed over others, the next job in turn runs. And a job that was passed over
-// maxPassed times, the most that is possible, runs before all jobs that were not.
+// A queue has the jobs that wait, in the order that [Engine] describes. If the next job in turn
+// needs another model than the one in memory, the first job for the model in memory passes over it
+// and over those between them. A job that was passed over maxPassed times runs before all jobs that
+// were not, so that the number cannot grow.
 type queue struct {
 	lines []*line // of clients that have waiting jobs; the first has the next turn
 	run   int     // jobs that passed over others since a model was loaded
