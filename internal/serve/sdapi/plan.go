@@ -222,9 +222,10 @@ func (p *plan) setSampling() {
 // one.
 func (p *plan) setImages(maxPixels int) error {
 	var images []image.Image
+	left := min(4*maxPixels, picture.MaxPixels)
 	for i, text := range p.request.init {
 		name := fmt.Sprintf("init_images[%d]", i)
-		decoded, err := decodeImage(text, maxPixels)
+		decoded, err := decodeImage(text, &left)
 		if err != nil {
 			return badRequest("%s: %v", name, err)
 		}
@@ -232,6 +233,7 @@ func (p *plan) setImages(maxPixels int) error {
 		p.sources = append(p.sources, picture.SourceImage{Path: name, SHA256: decoded.SHA256})
 	}
 	r, o := p.request, &p.Options
+	r.init = nil // may be large, and the job may wait for long
 	switch {
 	case len(images) == 0:
 	case p.model.Edits:

@@ -2,6 +2,7 @@ package sdapi
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/base64"
 	"encoding/json"
 	"image"
@@ -57,12 +58,20 @@ func parseRequest(body []byte, img2img bool) (*request, error) {
 	if r.sampler == "" {
 		r.sampler = f.text("sampler_index")
 	}
-	if r.guidance == nil {
-		r.guidance = f.number("guidance_scale") // of Draw Things' clients
+	strength := "denoising_strength"
+	if lenient := (&fields{raw: f.raw}); !f.has("cfg_scale") { // what Draw Things' clients send
+		r.guidance = f.number("guidance_scale")
+		r.sampler = cmp.Or(r.sampler, lenient.text("sampler")) // which can be a number too
 	}
-	if v := f.number("denoising_strength"); v != nil && img2img {
+	if !f.has("n_iter") {
+		r.batches = f.integer("batch_count", 1, maxImages, 1)
+	}
+	if !f.has(strength) {
+		strength = "strength"
+	}
+	if v := f.number(strength); v != nil && img2img {
 		if r.denoising = *v; !(*v >= 0 && *v <= 1) {
-			f.fail("denoising_strength", "a number from 0 to 1")
+			f.fail(strength, "a number from 0 to 1")
 		}
 	}
 	if img2img {
@@ -136,6 +145,9 @@ func parseFields(body []byte) (*fields, error) {
 	return f, nil
 }
 
+// has reports whether the object has a member other than null.
+func (f *fields) has(name string) bool { return len(f.raw[name]) > 0 && string(f.raw[name]) != "null" }
+
 func (f *fields) fail(name, expected string) {
 	if f.err == nil {
 		found := f.raw[name]
@@ -146,17 +158,11 @@ func (f *fields) fail(name, expected string) {
 	}
 }
 
-// read decodes a member into v, and reports whether the object has it.
-func (f *fields) read(name string, v any, expected string) bool {
-	raw, ok := f.raw[name]
-	if !ok || string(raw) == "null" {
-		return false
-	}
-	if json.Unmarshal(raw, v) != nil {
+// read decodes a member into v, if the object has it.
+func (f *fields) read(name string, v any, expected string) {
+	if f.has(name) && json.Unmarshal(f.raw[name], v) != nil {
 		f.fail(name, expected)
-		return false
 	}
-	return true
 }
 
 func (f *fields) text(name string) (s string) {
@@ -239,8 +245,9 @@ func (f *fields) seed(name string) *uint64 {
 	return &n
 }
 
-// decodeImage decodes an image that is sent as base64 or as a data: URL.
-func decodeImage(text string, maxPixels int) (*picture.Picture, error) {
+// decodeImage decodes an image that is sent as base64 or as a data: URL. It is refused before its
+// pixels are decoded if it has more than *left, from which it takes its own.
+func decodeImage(text string, left *int) (*picture.Picture, error) {
 	if scheme, _, ok := strings.Cut(text, "://"); ok && len(scheme) < 10 {
 		return nil, badRequest("expected base64 or a data: URL, found a %s URL, which is not fetched", scheme)
 	}
@@ -255,8 +262,12 @@ func decodeImage(text string, maxPixels int) (*picture.Picture, error) {
 	if err != nil {
 		return nil, badRequest("expected base64 of an image file: %v", err)
 	}
-	if c, _, err := image.DecodeConfig(bytes.NewReader(data)); err == nil && int64(c.Width)*int64(c.Height) > int64(maxPixels) {
-		return nil, badRequest("has %dx%d pixels, expected at most %d in total (scale it down first)", c.Width, c.Height, maxPixels)
+	if c, _, err := image.DecodeConfig(bytes.NewReader(data)); err == nil {
+		if int64(c.Width)*int64(c.Height) > int64(*left) {
+			return nil, badRequest("%dx%d: more pixels than the %d that are left for this request (scale the images down first)",
+				c.Width, c.Height, *left)
+		}
+		*left -= c.Width * c.Height
 	}
 	p, err := picture.Decode(bytes.NewReader(data))
 	if err != nil {

@@ -44,8 +44,9 @@ type Config struct {
 	// engine must check: a name is passed on as it is, and must not be opened as a path. nil
 	// stands for an empty list.
 	LoRAs func() []string
-	// MaxPixels is the largest number of pixels of an image, made or sent. 0 stands for
-	// [picture.MaxPixels].
+	// MaxPixels is the largest number of pixels of a generated image. The images of a request can
+	// have four times as many together, such as those of a camera, and at most
+	// [picture.MaxPixels]. 0 stands for [picture.MaxPixels].
 	MaxPixels int
 }
 
