@@ -81,7 +81,8 @@ func TestWithEngine(t *testing.T) {
 		return len(h.runs[""]) == 2
 	})
 	full := call(t, s, "POST", "/sdapi/v1/txt2img", `{"prompt":"a cat"}`)
-	if full.status != http.StatusTooManyRequests || full.header.Get("Retry-After") == "" || !strings.Contains(string(full.body), "queue is full") {
+	if text := string(full.body); full.status != http.StatusTooManyRequests || full.header.Get("Retry-After") == "" ||
+		!strings.Contains(text, "queue is full") {
 		t.Errorf("status %d %s", full.status, full.body)
 	}
 	for range 2 { // the running job, and then the one that waited

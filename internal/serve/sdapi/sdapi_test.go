@@ -267,7 +267,7 @@ func TestErrors(t *testing.T) {
 		{"txt2img", `{"override_settings":{"sd_model_checkpoint":7}}`, 422, "sd_model_checkpoint"},
 		{"txt2img", `{"override_settings":{"sd_model_checkpoint":"other"}}`, 404, `model "other" not found`},
 		{"txt2img", `{"override_settings":{"sd_model_checkpoint":"absent"}}`, 404, "gomflux pull absent"},
-		{"txt2img", `{"width":4096,"height":4096}`, 400, "expected at most 4000000 pixels, found 16777216"},
+		{"txt2img", `{"width":4096,"height":4096}`, 400, "expected at most 40000 pixels, found 16777216"},
 		{"txt2img", `{"prompt":"<lora:style:x>"}`, 400, "expected a scale"},
 		{"img2img", `{}`, 400, "init_images: expected an image"},
 		{"img2img", `{"init_images":[]}`, 400, "init_images: expected an image"},
@@ -277,10 +277,10 @@ func TestErrors(t *testing.T) {
 		{"img2img", `{"init_images":["http://127.0.0.1/x.png"]}`, 400, "found a http URL, which is not fetched"},
 		{"img2img", `{"init_images":["file:///etc/passwd"]}`, 400, "found a file URL"},
 		{"img2img", `{"init_images":["data:image/png,x"]}`, 400, "expected a data: URL with base64"},
-		{"img2img", `{"init_images":["` + pngFile(4001, 4000) + `"]}`, 400, "init_images[0]: 4001x4000: more pixels than the 16000000"},
-		{"img2img", `{"init_images":["` + pngFile(4000, 3999) + `","` + file + `"]}`, 400,
+		{"img2img", `{"init_images":["` + pngFile(401, 400) + `"]}`, 400, "init_images[0]: 401x400: more pixels than the 160000"},
+		{"img2img", `{"init_images":["` + pngFile(400, 397) + `","` + file + `"]}`, 400,
 			"starts from one image, found 2"},
-		{"img2img", `{"init_images":["` + pngFile(4000, 4000) + `","` + file + `"]}`, 400,
+		{"img2img", `{"init_images":["` + pngFile(400, 400) + `","` + file + `"]}`, 400,
 			"init_images[1]: 40x24: more pixels than the 0 "},
 		{"img2img", `{"init_images":["` + file + `"],"mask":"` + file + `"}`, 400, "mask: inpainting is not supported"},
 		{"img2img", `{"init_images":["` + file + `"],"denoising_strength":1.5}`, 422, "denoising_strength: expected a number from 0 to 1"},
@@ -293,7 +293,7 @@ func TestErrors(t *testing.T) {
 		{"unknown", `{}`, 404, "Not Found"},
 		{"samplers", `{}`, 405, "Method Not Allowed"},
 	} {
-		_, s := serve(t, &fakeEngine{}, Config{LoRAs: testLoRAs, MaxPixels: 4_000_000})
+		_, s := serve(t, &fakeEngine{}, Config{LoRAs: testLoRAs, MaxPixels: 40_000})
 		got := call(t, s, "POST", prefix+test.path, test.body)
 		if got.status != test.status || !strings.Contains(strings.ReplaceAll(string(got.body), `\"`, `"`), test.detail) {
 			t.Errorf("%s %.60s: status %d %s, expected %d %s", test.path, test.body, got.status, got.body, test.status, test.detail)
@@ -454,6 +454,31 @@ func TestGone(t *testing.T) {
 		defer h.mu.Unlock()
 		return len(h.runs) == 0
 	})
+}
+
+// TestDistilled checks which models use their own steps and guidance scale.
+func TestDistilled(t *testing.T) {
+	for d, expected := range map[gomflux.Defaults]bool{
+		{Steps: 4, Guidance: 0}: true, {Steps: 8, Guidance: 3}: true, {Steps: 28, Guidance: 1}: true, {}: true, // not known
+		{Steps: 12, Guidance: 2}: false, {Steps: 28, Guidance: 3.5}: false, {Steps: 50, Guidance: 4}: false,
+	} {
+		if got := distilled(d); got != expected {
+			t.Errorf("%+v: %v, expected %v", d, got, expected)
+		}
+	}
+}
+
+// TestNewestPreview checks that a newer preview replaces one that was asked for.
+func TestNewestPreview(t *testing.T) {
+	var r run
+	seen := map[string]bool{}
+	for side := range 3 {
+		r.show(image.NewRGBA(image.Rect(0, 0, side+1, 1)))
+		seen[*r.currentImage()] = true
+	}
+	if len(seen) != 3 {
+		t.Errorf("%d different previews, expected 3", len(seen))
+	}
 }
 
 // TestUnload checks unload-checkpoint, and that it answers an empty object.
