@@ -19,7 +19,7 @@ export class Form {
     byID("model").addEventListener("change", () => this.showModel());
     byID("strength").addEventListener("input", () => { byID("strength-value").value = byID("strength").value; });
     byID("add-lora").addEventListener("click", () => this.addLoRA("", 1).focus());
-    byID("reset").addEventListener("click", () => this.reset());
+    byID("empty").addEventListener("click", () => this.reset());
   }
 
   setModels(models) {

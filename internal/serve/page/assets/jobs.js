@@ -31,11 +31,12 @@ export class Jobs {
     part(".prompt").textContent = title;
     part(".cancel").setAttribute("aria-label", `Cancel ${title.slice(0, 80)}`);
     part(".cancel").addEventListener("click", async () => {
-      part(".cancel").disabled = true;
+      if (part(".cancel").ariaDisabled === "true") return;
+      part(".cancel").ariaDisabled = "true"; // and not disabled, which would lose the focus
       try {
         await call("DELETE", `jobs/${encodeURIComponent(job.id)}`);
       } catch (error) {
-        part(".cancel").disabled = false;
+        part(".cancel").ariaDisabled = "false";
         this.fail(error.message);
       }
     });
