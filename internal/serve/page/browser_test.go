@@ -237,6 +237,7 @@ func TestMake(t *testing.T) {
 	b.run(chromedp.Click("#generate"))
 	b.wait(`document.querySelector(".job .preview:not([hidden])")?.naturalWidth === 8`)
 	b.wait(`document.querySelector(".job .state").textContent.includes("Image 2 of 2, step")`)
+	b.wait(`document.getElementById("status").textContent === "Generating image 2 of 2."`)
 	b.wait(`document.querySelectorAll(".picture").length === 2 && !document.querySelector(".job")`)
 	b.run(chromedp.ScrollIntoView(".picture"))
 	b.wait(loaded)
@@ -297,7 +298,8 @@ func TestReadSettings(t *testing.T) {
 		t.Fatal(err)
 	}
 	b.run(chromedp.SetUploadFiles("#read", []string{name}))
-	filled := `document.getElementById("prompt").value === "from a file" && document.getElementById("seed").value === "18446744073709551615"`
+	filled := `document.getElementById("prompt").value === "from a file" && ` +
+		`document.getElementById("seed").value === "18446744073709551615"`
 	b.wait(filled)
 	b.run(chromedp.Click("#generate"))
 	b.wait(`document.querySelectorAll(".picture").length === 1`)

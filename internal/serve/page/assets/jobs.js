@@ -43,6 +43,7 @@ export class Jobs {
     this.show(part, job);
     this.list.append(item);
     this.update();
+    this.newest = item;
     const remove = () => {
       const focused = item.contains(document.activeElement);
       item.remove();
@@ -105,7 +106,8 @@ export class Jobs {
     part(".state").textContent = text;
   }
 
-  // spoken returns what is announced. Steps are not, since there are many.
+  // spoken returns what is announced. It is the same for all steps of an image, since there are
+  // many.
   spoken(kind, job) {
     switch (kind) {
       case "queued":
@@ -113,6 +115,8 @@ export class Jobs {
         return job.ahead === 0 ? "The job is next in the queue." : `The job waits; ${job.ahead} run before it.`;
       case "loading":
         return `Loading ${job.model}.`;
+      case "step":
+        return job.count > 1 ? `Generating image ${job.index + 1} of ${job.count}.` : "Generating.";
       case "picture":
         return `Image ${job.picture.index + 1} of ${job.count} is finished.`;
       case "canceled":

@@ -31,11 +31,12 @@ byID("form").addEventListener("submit", async event => {
     const body = form.request();
     const job = await call("POST", "jobs", body);
     jobs.follow(job, body.prompt);
+    if (matchMedia("(max-width: 56rem)").matches) jobs.newest.scrollIntoView({ block: "center" }); // it is below the form
   } catch (error) {
     fail(error.message);
   } finally {
     byID("generate").disabled = false;
-    byID("generate").focus();
+    byID("generate").focus({ preventScroll: true });
   }
 });
 
