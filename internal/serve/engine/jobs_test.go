@@ -319,12 +319,17 @@ func TestPreviews(t *testing.T) {
 }
 
 func TestPreviewsFail(t *testing.T) {
-	for name, preview := range map[string]func() error{
-		"error": func() error { return errors.New("no previews") },
-		"panic": func() error { panic("no previews") },
+	for _, test := range []struct {
+		name    string
+		preview func() error
+		calls   int // in two jobs with four steps
+	}{
+		{"error", func() error { return errors.New("no previews") }, 8},
+		{"panic", func() error { panic("no previews") }, 2},
 	} {
-		t.Run(name, func(t *testing.T) {
-			change := func(w *world, _ *Config) { w.preview = preview }
+		t.Run(test.name, func(t *testing.T) {
+			calls := 0
+			change := func(w *world, _ *Config) { w.preview = func() error { calls++; return test.preview() } }
 			inBubble(t, change, func(t *testing.T, w *world, e *Engine) {
 				for range 2 {
 					j, err := e.Submit(t.Context(), Request{Seeds: []uint64{1}, Previews: -1})
@@ -336,6 +341,9 @@ func TestPreviewsFail(t *testing.T) {
 					}
 				}
 				expectLog(t, w, "open a", "run a ", "run a ")
+				if calls != test.calls {
+					t.Errorf("%d calls, expected %d", calls, test.calls)
+				}
 			})
 		})
 	}
