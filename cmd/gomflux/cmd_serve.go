@@ -26,8 +26,8 @@ import (
 	"github.com/gomflux/gomflux/mlx"
 )
 
-const serveHelp = `Serve keeps a model in memory, and generates images for programs and people that
-ask over HTTP. It prints its address on standard output when it is ready.
+const serveHelp = `Serve keeps a model in memory, and generates images for programs and people over
+HTTP. It prints its address on standard output when it is ready.
 
 MODELS
 Clients can name the built-in models, the models in the Hugging Face cache and
@@ -62,6 +62,10 @@ A line about each request and each job is logged on standard error, without
 prompts unless --log-prompts is given.
 
 PATHS
+  /                  the page for people, which asks no other host
+  /v1/               OpenAI's Images API: images/generations, images/edits,
+                     models
+  /sdapi/v1/         AUTOMATIC1111's API: txt2img, img2img and others
   /api/v1/           jobs, their events and images (/api/v1/openapi.json)
   /healthz, /health  200 while jobs are accepted, without a token
   /version           versions of gomflux and Go, and the platform, as JSON
@@ -133,7 +137,7 @@ func newServeCommand() *cobra.Command {
 	}
 	cmd := &cobra.Command{
 		Use:   "serve",
-		Short: "Generate images for other programs, over HTTP",
+		Short: "Generate images over HTTP, with a page for people",
 		Long:  serveHelp,
 		Example: `  gomflux serve
   gomflux serve --model flux1-schnell --quantize 8 --keep-alive forever

@@ -62,6 +62,9 @@ func (s *Server) handle(writer http.ResponseWriter, r *http.Request) {
 	if !s.checkAddress(w, r) {
 		return
 	}
+	if isResult(r) {
+		w.Header().Set("Cross-Origin-Resource-Policy", "cross-origin") // pages of other programs show it
+	}
 	name, known := s.clientOf(r)
 	if known {
 		client = name
@@ -129,11 +132,15 @@ func (s *Server) isOwnHost(host string) bool {
 
 // isPublic reports whether a request needs no token.
 func isPublic(r *http.Request) bool {
-	switch r.URL.Path {
-	case "/healthz", "/health", "/login":
-		return true
-	}
-	return false
+	return isHealth(r) || r.URL.Path == "/login" || isResult(r)
+}
+
+func isHealth(r *http.Request) bool { return r.URL.Path == "/healthz" || r.URL.Path == "/health" }
+
+// isResult reports whether a request is for an image under an unguessable name, which OpenAI's
+// clients hand to browsers that have no token.
+func isResult(r *http.Request) bool {
+	return (r.Method == http.MethodGet || r.Method == http.MethodHead) && strings.HasPrefix(r.URL.Path, "/v1/files/")
 }
 
 // unauthorized refuses a request without a token; people get the page that asks for it.
@@ -208,7 +215,7 @@ func (s *Server) log(r *http.Request, w *response, client, id string, took time.
 	} else if !strings.HasPrefix(route, r.Method+" ") {
 		route = r.Method + " " + route
 	}
-	if status < 400 && (isPublic(r) || r.URL.Path == "/metrics") {
+	if status < 400 && (isHealth(r) || r.URL.Path == "/metrics") {
 		return // asked for again and again
 	}
 	s.Log.Info("request", "route", route, "status", status, "took", took.Round(time.Millisecond), "bytes", w.bytes,

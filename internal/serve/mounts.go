@@ -4,6 +4,7 @@ import (
 	"github.com/gomflux/gomflux"
 	"github.com/gomflux/gomflux/internal/serve/native"
 	"github.com/gomflux/gomflux/internal/serve/openai"
+	"github.com/gomflux/gomflux/internal/serve/page"
 	"github.com/gomflux/gomflux/internal/serve/sdapi"
 )
 
@@ -18,7 +19,9 @@ func (s *Server) mountAPIs() {
 	s.mux.Handle("/api/v1/", own)
 	automatic := sdapi.New(b, sdapi.Config{LoRAs: s.LoRAs, MaxPixels: s.MaxPixels})
 	s.mux.Handle("/sdapi/v1/", automatic)
-	s.mux.Handle("/{$}", automatic.Root(nil))
+	site := page.Handler()
+	s.mux.Handle("/{$}", automatic.Root(site)) // the page for browsers
+	s.mux.Handle("/page/", site)
 	s.mux.Handle("/v1/", openai.New(b, openai.Config{
 		LoRA:    func(name string) (gomflux.LoRA, error) { return gomflux.LoRA{Path: name}, checkLoRA(name) },
 		MaxBody: s.MaxBody, MaxPixels: int64(s.MaxPixels),

@@ -190,6 +190,7 @@ func TestTokens(t *testing.T) {
 	}
 	for path, want := range map[string]int{
 		"/healthz": 200, "/health": 200, "/login": 200, "/metrics": 401, "/version": 401, "/": 401, "/x": 401,
+		"/v1/files/x": 404, "/v1/models": 401, "/api/v1/jobs": 401, "/sdapi/v1/options": 401, "/page/app.js": 401,
 	} {
 		if w := ask(s, "GET", path, nil); w.Code != want {
 			t.Errorf("%s: status %d, expected %d", path, w.Code, want)
@@ -198,8 +199,18 @@ func TestTokens(t *testing.T) {
 	if w := ask(s, "GET", "/", nil, "Accept", "text/html,*/*"); w.Code != 303 || w.Header().Get("Location") != "/login" {
 		t.Errorf("a browser without a token: %d, %v", w.Code, w.Header())
 	}
+	if w := ask(s, "POST", "/v1/files/x", nil); w.Code != 401 {
+		t.Errorf("POST to a result: status %d", w.Code)
+	}
 	s, _, _ = newTest(t, nil)
 	whoami(s)
+	for path, want := range map[string]int{
+		"/": 200, "/v1/models": 200, "/api/v1/jobs": 200, "/sdapi/v1/options": 200, "/api/v1/openapi.json": 200, "/v1/nothing": 404,
+	} {
+		if w := ask(s, "GET", path, nil, "Accept", "text/html"); w.Code != want {
+			t.Errorf("without tokens, %s: status %d, expected %d", path, w.Code, want)
+		}
+	}
 	if w := ask(s, "GET", "/whoami", nil); w.Body.String() != "local" {
 		t.Errorf("without tokens the client is %q", w.Body)
 	}
