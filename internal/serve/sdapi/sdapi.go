@@ -117,11 +117,13 @@ func New[J Job](e Engine[J], c Config) *Handler {
 // ServeHTTP answers a request under /sdapi/v1/.
 func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	path, ok := strings.CutPrefix(r.URL.Path, prefix)
-	methods := h.routes[strings.TrimSuffix(path, "/")]
+	path = strings.TrimSuffix(path, "/")
+	methods := h.routes[path]
 	if !ok || methods == nil {
 		writeError(w, &statusError{status: http.StatusNotFound, message: "Not Found"})
 		return
 	}
+	r.Pattern = prefix + path // for logs
 	method := r.Method
 	if method == http.MethodHead {
 		method = http.MethodGet
