@@ -186,6 +186,7 @@ func TestClientGone(t *testing.T) {
 		"generation": {generations, "application/json", `{"prompt": "x"}`},
 		"stream":     {generations, "application/json", `{"prompt": "x", "stream": true}`},
 		"edit":       {edits, kind, string(form)},
+		"epilogue":   {edits, kind, string(form) + strings.Repeat(" ", 100_000)},
 	} {
 		t.Run(name, func(t *testing.T) {
 			e := newFake()
