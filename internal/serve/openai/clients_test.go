@@ -17,7 +17,8 @@ func TestClients(t *testing.T) {
 		"Open WebUI": {path: generations, model: "shapes",
 			body: `{"model": "dall-e-2", "prompt": "a cat", "n": 1, "size": "512x512", "response_format": "b64_json"}`},
 		"Open WebUI with more parameters": {path: generations, model: "shapes",
-			body: `{"model": "shapes", "prompt": "a cat", "n": 2, "size": "512x512", "response_format": "b64_json", "seed": 4, "steps": 8}`},
+			body: `{"model": "shapes", "prompt": "a cat", "n": 2, "size": "512x512", "response_format": "b64_json",
+				"seed": 4, "steps": 8}`},
 		"Open WebUI's edit": {path: edits, model: "owner/editor", parts: []part{
 			text("model", "dall-e-2"), text("prompt", "a cat"), text("n", "1"), text("size", "512x512"), text("background", "auto"),
 			text("response_format", "b64_json"), {"image", "image.png", img},
@@ -26,7 +27,8 @@ func TestClients(t *testing.T) {
 			text("model", "owner/editor"), text("prompt", "a cat"), {"image[]", "image.png", img}, {"image[]", "image.png", img},
 		}},
 		"LibreChat": {path: generations, model: "shapes",
-			body: `{"model": "gpt-image-1", "prompt": "a cat", "background": "auto", "quality": "auto", "size": "auto", "n": 1, "user": "u"}`},
+			body: `{"model": "gpt-image-1", "prompt": "a cat", "background": "auto", "quality": "auto", "size": "auto",
+				"n": 1, "user": "u"}`},
 		"LibreChat's edit": {path: edits, model: "owner/editor", parts: []part{
 			text("model", "gpt-image-1"), text("prompt", "a cat"), text("n", "1"), text("quality", "auto"), text("size", "auto"),
 			{"image[]", "a.png", img},
