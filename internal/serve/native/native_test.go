@@ -261,12 +261,18 @@ func TestSubmit(t *testing.T) {
 	if from.Image.Path != "cat.png" || len(from.Image.SHA256) != 64 || from.References[0].Path != "reference-1.png" {
 		t.Errorf("sources %+v, %+v", from.Image, from.References)
 	}
+	var stored []byte
+	s.call("GET", s.follow("job0", "", func(e sse) bool { return e.kind == "picture" })[1].data.Picture.URL, "", 200, &stored)
+	found, err := picture.ReadSettings(bytes.NewReader(stored))
+	if err != nil || !reflect.DeepEqual(found.Settings.Image, from.Image) || len(found.Settings.References) != 1 {
+		t.Errorf("stored settings %+v (%v)", found, err)
+	}
 
 	s.call("POST", "/api/v1/jobs", `{"prompt":"","seed":"12"}`, 202, nil)
 	if _, r := s.engine.last(); !slices.Equal(r.Seeds, []uint64{12}) || r.Previews != -1 || r.Options.Guidance != nil {
 		t.Errorf("request %+v", r)
 	}
-	s.call("POST", "/api/v1/jobs", `{"prompt":"","count":4}`, 202, nil)
+	s.call("POST", "/api/v1/jobs", `{"count":4}`, 202, nil)
 	_, r = s.engine.last()
 	slices.Sort(r.Seeds)
 	if len(slices.Compact(r.Seeds)) != 4 || r.Seeds[3] > math.MaxUint32 {
@@ -532,6 +538,11 @@ func TestPrivate(t *testing.T) {
 		for _, path := range []string{url, "/api/v1/jobs/job0", "/api/v1/jobs/job0/pictures/0"} {
 			s.call("GET", path, "", status, nil, "Client", "bob")
 		}
+		if private {
+			s.call("DELETE", url, "", 404, nil, "Client", "bob")
+			s.call("DELETE", "/api/v1/jobs/job0", "", 404, nil, "Client", "bob")
+			s.call("GET", "/api/v1/jobs/job0/events", "", 404, nil, "Client", "bob")
+		}
 		var g jsonGallery
 		s.call("GET", "/api/v1/pictures", "", 200, &g, "Client", "bob")
 		var jobs struct{ Jobs []jsonJob }
@@ -575,4 +586,30 @@ func TestModelsAndSettings(t *testing.T) {
 	s.call("POST", "/api/v1/settings", "hello", 400, nil)
 	s.call("POST", "/api/v1/settings", "", 400, nil)
 	s.call("POST", "/api/v1/settings", "\x89PNG\r\n\x1a\n"+strings.Repeat("a", 2<<20), 413, nil)
+}
+
+// FuzzSubmit checks that no body is an internal error, and that what is accepted is within limits.
+func FuzzSubmit(f *testing.F) {
+	f.Add(`{"prompt":"a","seed":1,"count":2,"width":64,"height":64}`)
+	f.Add(`{"image":{"data":"data:image/png;base64,aGVsbG8=","name":"a/b"},"references":[{"data":""}],"loras":[{"path":"x","scale":0}]}`)
+	e := &fakeEngine{}
+	api := New(e, Config{MaxPixels: 1 << 16})
+	f.Fuzz(func(t *testing.T, body string) {
+		r := httptest.NewRequestWithContext(t.Context(), "POST", "/api/v1/jobs", strings.NewReader(body))
+		r.Header.Set("Content-Type", "application/json")
+		w := httptest.NewRecorder()
+		api.ServeHTTP(w, r)
+		if !json.Valid(w.Body.Bytes()) || w.Code != 202 && w.Code != 400 {
+			t.Fatalf("%d %s", w.Code, w.Body)
+		}
+		if w.Code != 202 {
+			return
+		}
+		_, q := e.last()
+		o := q.Options
+		if n := len(q.Seeds); n < 1 || n > maxCount || o.Height < 0 || o.Width < 0 || o.Height*o.Width > 1<<16 || q.Model == "" {
+			t.Errorf("%s was accepted", body)
+		}
+		e.jobs, e.requests = nil, nil
+	})
 }
