@@ -41,9 +41,9 @@ default model and those of --model. A client can name LoRAs of the Hugging Face
 cache and of LORA_LIBRARY_PATH, but no files.
 
 IMAGES
-What is generated is kept in a folder, up to --pictures-size; other files there
-are left alone. Each client sees its own images. --no-gallery keeps them only in
-memory, for half an hour.
+What the page and /api/v1/ generate is kept in a folder, up to --pictures-size;
+other files there are left alone. Each client sees its own images. --no-gallery
+keeps them only in memory, for half an hour.
 
 SAFETY
 The server listens on this machine only (127.0.0.1), where no token is needed.
@@ -300,7 +300,7 @@ func (o *serveOptions) run(ctx context.Context, out *ui.Output) error {
 			Keep: serveKeep, Memory: func() int64 { return int64(mlx.ActiveMemory()) },
 		}),
 		Address: o.listen, Hosts: o.allowedHosts, Tokens: o.tokens, MaxBody: orElse(&o.maxBody, serveBody),
-		MaxPixels: orElse(&o.maxPixels, servePixels), Gallery: images, TLS: o.tls, Grace: orElse(&o.grace, serveGrace),
+		MaxPixels: orElse(&o.maxPixels, servePixels), Gallery: images, LoRAs: models.loras, TLS: o.tls, Grace: orElse(&o.grace, serveGrace),
 		Log: log, LogPrompts: o.logPrompts, Version: gomflux.Version(),
 	})
 	address := o.url(listener.Addr())

@@ -33,6 +33,9 @@ type servedModels struct {
 	mu     sync.Mutex
 	listed []engine.ModelInfo
 	when   time.Time
+
+	lorasListed []string
+	lorasWhen   time.Time
 }
 
 // newServedModels finds the models of --model, and the default model.
@@ -163,6 +166,20 @@ func missing(m *listedModel) string {
 		text += " (" + m.Get + ")"
 	}
 	return text
+}
+
+// loras lists names of LoRAs that clients can use.
+func (m *servedModels) loras() []string {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if time.Since(m.lorasWhen) >= relist {
+		var err error
+		if m.lorasListed, err = catalog.ListLoRAs(); err != nil {
+			m.log.Warn("LoRAs", "error", err.Error())
+		}
+		m.lorasWhen = time.Now()
+	}
+	return slices.Clone(m.lorasListed)
 }
 
 // open loads a model of the list, for [engine.Config].

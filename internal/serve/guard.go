@@ -210,7 +210,7 @@ func (s *Server) log(r *http.Request, w *response, client, id string, took time.
 	status := cmp.Or(w.status, http.StatusOK)
 	s.answered.add(status)
 	route := r.Pattern
-	if route == "" {
+	if route == "" || strings.HasSuffix(route, "/sdapi/v1/") { // whose paths name no results
 		route = fmt.Sprintf("%.20s %.200s", r.Method, r.URL.Path)
 	} else if !strings.HasPrefix(route, r.Method+" ") {
 		route = r.Method + " " + route

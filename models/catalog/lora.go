@@ -14,6 +14,7 @@ import (
 	"github.com/gomflux/gomflux/internal/hub"
 	"github.com/gomflux/gomflux/internal/oserr"
 	"github.com/gomflux/gomflux/models/errs"
+	"github.com/gomflux/gomflux/models/lora"
 )
 
 // A LoRAFile is a LoRA that was found.
@@ -169,4 +170,51 @@ func findInLibrary(name string) (found string) {
 		}
 	}
 	return ""
+}
+
+// ListLoRAs returns the names of the LoRAs that FindLoRA finds without a path, sorted: files in the
+// folders of LORA_LIBRARY_PATH, and files in the top folders of repositories in the Hugging Face
+// cache. With an error it returns those that were found.
+func ListLoRAs() ([]string, error) {
+	var names []string
+	for _, folder := range filepath.SplitList(os.Getenv("LORA_LIBRARY_PATH")) {
+		filepath.WalkDir(ExpandHome(folder), func(path string, d fs.DirEntry, err error) error {
+			switch {
+			case err != nil && d != nil && d.IsDir():
+				return fs.SkipDir
+			case err == nil && !d.IsDir() && filepath.Ext(path) == safetensors && isLoRA(filepath.Dir(path), d.Name()):
+				names = append(names, strings.TrimSuffix(d.Name(), safetensors))
+			}
+			return nil
+		})
+	}
+	repos, err := hub.List()
+	for _, r := range repos {
+		if r.Snapshot == "" {
+			continue
+		}
+		entries, _ := os.ReadDir(r.Snapshot) // a folder that cannot be read has no LoRAs
+		for _, e := range entries {
+			if path.Ext(e.Name()) == safetensors && isLoRA(r.Snapshot, e.Name()) {
+				names = append(names, hub.Address(r.Name, "", e.Name()))
+			}
+		}
+	}
+	slices.Sort(names)
+	return slices.Compact(names), err
+}
+
+// isLoRA reports whether a safetensors file has the tensors of a LoRA.
+func isLoRA(folder, name string) bool {
+	f, err := checkpoint.Open(os.DirFS(folder), name)
+	if err != nil {
+		return false
+	}
+	defer f.Close()
+	for name := range f.Header.Tensors {
+		if lora.IsKey(name) {
+			return true
+		}
+	}
+	return false
 }

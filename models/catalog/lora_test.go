@@ -118,3 +118,40 @@ func TestFindLoRA(t *testing.T) {
 		}
 	}
 }
+
+func TestListLoRAs(t *testing.T) {
+	cache, library := t.TempDir(), t.TempDir()
+	t.Setenv("HF_HUB_CACHE", cache)
+	t.Setenv("LORA_LIBRARY_PATH", filepath.Join(library, "nowhere")+string(filepath.ListSeparator)+library)
+	file := func(tensor string) string {
+		header := `{"` + tensor + `":{"dtype":"F32","shape":[1],"data_offsets":[0,4]}}`
+		return string([]byte{byte(len(header)), 0, 0, 0, 0, 0, 0, 0}) + header + "\x00\x00\x00\x00"
+	}
+	const lora, weight = "transformer.x_embedder.lora_A.weight", "x_embedder.weight"
+	for name, text := range map[string]string{
+		cache + "/models--me--two/refs/main":                      "c1",
+		cache + "/models--me--two/snapshots/c1/a.safetensors":     file(lora),
+		cache + "/models--me--two/snapshots/c1/b.safetensors":     file(lora),
+		cache + "/models--me--model/refs/main":                    "c1",
+		cache + "/models--me--model/snapshots/c1/m.safetensors":   file(weight),
+		cache + "/models--me--model/snapshots/c1/bad.safetensors": "x",
+		library + "/styles/ink.safetensors":                       file(lora),
+		library + "/vae.safetensors":                              file(weight),
+	} {
+		if err := os.MkdirAll(filepath.Dir(name), 0o777); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(name, []byte(text), 0o666); err != nil {
+			t.Fatal(err)
+		}
+	}
+	names, err := ListLoRAs()
+	if got := strings.Join(names, " "); err != nil || got != "ink me/two:a.safetensors me/two:b.safetensors" {
+		t.Errorf("found %s, %v", got, err)
+	}
+	for _, name := range names {
+		if _, err := FindLoRA(name); err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}

@@ -87,6 +87,12 @@ func parseKey(name string) (module string, p part, ok bool) {
 	return "", "", false
 }
 
+// IsKey reports whether a tensor's name is one of a LoRA's.
+func IsKey(name string) bool {
+	_, _, ok := parseKey(name)
+	return ok
+}
+
 // withSuffix returns the role of a tensor whose name continues with words after the
 // name of p: the name of an adapter, and weight or bias. It reports whether such a
 // name is valid.
