@@ -3,11 +3,13 @@ package serve
 import (
 	"bufio"
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"io"
 	"net"
 	"net/http"
+	"net/http/httptest"
 	"strings"
 	"sync"
 	"testing"
@@ -279,5 +281,68 @@ func TestShutdown(t *testing.T) {
 		if _, err := net.Dial("tcp", address); err == nil {
 			t.Error("the server still listens")
 		}
+	}
+}
+
+// TestHTTP2: the deadlines of pieces end no stream that pauses.
+func TestHTTP2(t *testing.T) {
+	certified := httptest.NewUnstartedServer(nil)
+	certified.EnableHTTP2 = true
+	certified.StartTLS()
+	defer certified.Close()
+	s, _, _ := newTest(t, func(c *Config) {
+		withTokens(c)
+		c.TLS = &tls.Config{Certificates: certified.TLS.Certificates}
+	})
+	s.timing.write, s.timing.body = 200*time.Millisecond, 200*time.Millisecond
+	s.mux.HandleFunc("POST /stream", func(w http.ResponseWriter, r *http.Request) {
+		io.Copy(w, r.Body)
+		for range 3 {
+			http.NewResponseController(w).Flush()
+			time.Sleep(300 * time.Millisecond)
+			fmt.Fprint(w, ".")
+		}
+		fmt.Fprint(w, r.Context().Err())
+	})
+	address, _ := start(t, s)
+	r, _ := http.NewRequest("POST", "https://"+address+"/stream", strings.NewReader("body"))
+	r.Header.Set("Authorization", "Bearer 0123456789abcdef")
+	resp, err := certified.Client().Do(r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	text, err := io.ReadAll(resp.Body)
+	if err != nil || string(text) != "body...<nil>" || resp.ProtoMajor != 2 {
+		t.Errorf("%s: %q, %v", resp.Proto, text, err)
+	}
+	w := ask(s, "POST", "/login", strings.NewReader("token=0123456789abcdef"), "Content-Type", "application/x-www-form-urlencoded")
+	if c := w.Result().Cookies(); len(c) != 1 || !c[0].Secure {
+		t.Errorf("cookies %v", c)
+	}
+}
+
+// TestManyClients: all of 200 clients at once are answered, though their bodies do not fit.
+func TestManyClients(t *testing.T) {
+	s, _, _ := newTest(t, nil)
+	reader(s)
+	address, _ := start(t, s)
+	var clients sync.WaitGroup
+	for range 200 {
+		clients.Go(func() {
+			resp, err := http.Post("http://"+address+"/read", "text/plain", strings.NewReader(strings.Repeat("x", 1000)))
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			defer resp.Body.Close()
+			if text, err := io.ReadAll(resp.Body); err != nil || string(text) != "1000 bytes, <nil>" {
+				t.Errorf("%q, %v", text, err)
+			}
+		})
+	}
+	clients.Wait()
+	if s.bodies.free != bodiesAtOnce*1000 {
+		t.Errorf("%d bytes are free", s.bodies.free)
 	}
 }
