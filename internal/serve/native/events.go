@@ -19,6 +19,8 @@ const (
 	beat = 15 * time.Second
 	// writeTimeout is the time that a client has to read an event.
 	writeTimeout = 30 * time.Second
+	// loadingPause is the time between events about loading, of which a model has hundreds.
+	loadingPause = 200 * time.Millisecond
 	// previewQuality is on the scale of libjpeg, up to 100.
 	previewQuality = 80
 )
@@ -51,7 +53,7 @@ func (a *API) events(w http.ResponseWriter, r *http.Request) error {
 			}
 		}
 	}()
-	s := &stream{w: w, control: http.NewResponseController(w)}
+	s := &stream{w: w, control: http.NewResponseController(w), waited: after > 0}
 	s.write(": job " + j.ID() + "\n\n")
 	ticker := time.NewTicker(beat)
 	defer ticker.Stop()
@@ -61,7 +63,9 @@ func (a *API) events(w http.ResponseWriter, r *http.Request) error {
 			if !ok {
 				return nil
 			}
-			s.write(a.eventText(ctx, j.ID(), e))
+			if kind := s.kind(e); kind != "" {
+				s.write(a.eventText(ctx, j.ID(), kind, e))
+			}
 		case <-ticker.C:
 			s.write(":\n\n")
 		}
@@ -74,6 +78,25 @@ type stream struct {
 	w       http.ResponseWriter
 	control *http.ResponseController
 	err     error
+	waited  bool      // the client knows that the job is in the queue
+	loading time.Time // of the last event about loading
+}
+
+// kind returns the name of an event, "" for one that is left out.
+func (s *stream) kind(e engine.Event) string {
+	switch e.Kind {
+	case engine.EventQueued:
+		if s.waited {
+			return "position"
+		}
+		s.waited = true
+	case engine.EventLoading:
+		if e.Bytes < e.Total && time.Since(s.loading) < loadingPause {
+			return ""
+		}
+		s.loading = time.Now()
+	}
+	return string(e.Kind)
 }
 
 func (s *stream) write(text string) {
@@ -87,11 +110,7 @@ func (s *stream) write(text string) {
 }
 
 // eventText returns an event in the format of server-sent events.
-func (a *API) eventText(ctx context.Context, id string, e engine.Event) string {
-	kind := string(e.Kind)
-	if e.Kind == engine.EventQueued && e.Number > 1 {
-		kind = "position"
-	}
+func (a *API) eventText(ctx context.Context, id, kind string, e engine.Event) string {
 	v := eventJSON{jsonJob: a.jobJSON(e.Status, nil), Bytes: e.Bytes, TotalBytes: e.Total}
 	if e.Preview != nil {
 		var b bytes.Buffer
