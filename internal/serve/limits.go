@@ -106,8 +106,7 @@ func (b *body) Read(p []byte) (int, error) {
 	case errors.Is(err, os.ErrDeadlineExceeded):
 		b.problem, err = http.StatusRequestTimeout, errSlow
 	case err == io.EOF:
-		b.ended = true
-		b.control.SetReadDeadline(time.Time{}) // or the server takes the client for gone
+		b.ended = true // net/http removes the deadline
 	}
 	b.release()
 	return n, err
