@@ -362,7 +362,6 @@ func TestEngineErrors(t *testing.T) {
 type sse struct {
 	id, kind string
 	data     eventJSON
-	preview  []byte
 }
 
 // follow reads the events of a job until done returns true or the stream ends.
