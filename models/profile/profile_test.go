@@ -253,7 +253,7 @@ func TestInside(t *testing.T) {
 		p.Attach()
 		p.BeginPhase("step")
 		m := newModel(p)
-		x := mlx.Full(0.5, mlx.Float32, 512, 512)
+		x := mlx.Full(0.5, mlx.Float32, 1536, 1536)
 		m.call("net", "net", x, func() *mlx.Array {
 			m.open = append(m.open, "list")
 			x := m.call("net.list.attn", "attn", x, func() *mlx.Array {
@@ -288,7 +288,7 @@ func TestInputs(t *testing.T) {
 		p.Attach()
 		p.BeginPhase("step")
 		m := newModel(p)
-		x := mlx.Full(0.5, mlx.Float32, 512, 512)
+		x := mlx.Full(0.5, mlx.Float32, 1536, 1536)
 		m.call("net", "net", x, func() *mlx.Array {
 			y := x.Matmul(x)
 			return m.call("net.act", "act", y, func() *mlx.Array { return y.SiLU() })
@@ -335,7 +335,7 @@ func TestFrees(t *testing.T) {
 		p := New(&bytes.Buffer{})
 		p.Attach()
 		mlx.WithScope(func() {
-			x := mlx.Full(0.5, mlx.Float32, 512, 512)
+			x := mlx.Full(0.5, mlx.Float32, 1536, 1536)
 			mlx.Eval(x)
 			m := newModel(p)
 			m.forward(x)
