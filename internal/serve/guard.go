@@ -2,8 +2,6 @@ package serve
 
 import (
 	"cmp"
-	"crypto/rand"
-	"encoding/hex"
 	"encoding/json"
 	"fmt"
 	"net"
@@ -20,13 +18,6 @@ import (
 // Handler returns the handler of all requests.
 func (s *Server) Handler() http.Handler { return http.HandlerFunc(s.handle) }
 
-// newID returns an unguessable name.
-func newID() string {
-	var b [16]byte
-	rand.Read(b[:])
-	return hex.EncodeToString(b[:])
-}
-
 // handle checks a request, and hands it to the handler of its path.
 func (s *Server) handle(writer http.ResponseWriter, r *http.Request) {
 	began := time.Now()
@@ -35,7 +26,7 @@ func (s *Server) handle(writer http.ResponseWriter, r *http.Request) {
 		unread: r.Body != nil && r.Body != http.NoBody,
 	}
 	w.control.SetWriteDeadline(time.Time{}) // of the connection's last request
-	id := newID()
+	id := engine.NewID()
 	setHeaders(w.Header(), id)
 	client := "-"
 	request := r

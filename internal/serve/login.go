@@ -4,6 +4,8 @@ import (
 	_ "embed"
 	"html/template"
 	"net/http"
+
+	"github.com/gomflux/gomflux/internal/serve/engine"
 )
 
 //go:embed login.html
@@ -21,7 +23,7 @@ func (s *Server) showLogin(w http.ResponseWriter, r *http.Request) {
 }
 
 func (s *Server) writeLogin(w http.ResponseWriter, r *http.Request, status int, problem string) {
-	nonce := newID()
+	nonce := engine.NewID()
 	h := w.Header()
 	h.Set("Content-Type", "text/html; charset=utf-8")
 	h.Set("Content-Security-Policy", "default-src 'none'; style-src 'nonce-"+nonce+

@@ -3,10 +3,9 @@ package engine
 import (
 	"context"
 	"crypto/rand"
-	"encoding/base32"
+	"encoding/hex"
 	"fmt"
 	"slices"
-	"strings"
 	"sync"
 	"time"
 
@@ -105,7 +104,7 @@ func (e *Engine) Submit(ctx context.Context, r Request) (*Job, error) {
 	}
 	r.Model, r.Seeds, r.LoRAs = info.Name, slices.Clone(r.Seeds), slices.Clone(r.LoRAs)
 	j := &Job{
-		engine: e, id: newID(), client: r.Client, model: r.Model, key: keyOf(r.Model, r.LoRAs), images: len(r.Seeds),
+		engine: e, id: NewID(), client: r.Client, model: r.Model, key: keyOf(r.Model, r.LoRAs), images: len(r.Seeds),
 		work: workOf(&r.Options, info.Defaults), done: make(chan struct{}), request: r, previews: r.Previews != 0, state: Queued,
 	}
 	j.ctx, j.cancel = context.WithCancelCause(context.Background())
@@ -179,11 +178,11 @@ func (e *Engine) find(name string) (ModelInfo, error) {
 	return all[i], nil
 }
 
-// newID returns an unguessable id.
-func newID() string {
+// NewID returns an unguessable id: 32 hexadecimal digits.
+func NewID() string {
 	var b [16]byte
-	rand.Read(b[:])
-	return strings.ToLower(base32.StdEncoding.WithPadding(base32.NoPadding).EncodeToString(b[:]))
+	rand.Read(b[:]) // never fails
+	return hex.EncodeToString(b[:])
 }
 
 // keyOf returns a key for a model with LoRAs, which are baked into its weights.

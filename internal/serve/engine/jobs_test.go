@@ -435,8 +435,8 @@ func TestRequest(t *testing.T) {
 func TestIDs(t *testing.T) {
 	seen := map[string]bool{}
 	for range 1000 {
-		id := newID()
-		if len(id) != 26 || seen[id] {
+		id := NewID()
+		if len(id) != 32 || seen[id] {
 			t.Fatalf("id %q", id)
 		}
 		seen[id] = true

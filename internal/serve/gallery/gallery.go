@@ -6,7 +6,6 @@ package gallery
 import (
 	"cmp"
 	"context"
-	"crypto/rand"
 	"crypto/sha256"
 	"encoding/hex"
 	"errors"
@@ -25,6 +24,7 @@ import (
 
 	"github.com/gomflux/gomflux/internal/atomicfile"
 	"github.com/gomflux/gomflux/internal/oserr"
+	"github.com/gomflux/gomflux/internal/serve/engine"
 	"github.com/gomflux/gomflux/picture"
 )
 
@@ -234,9 +234,7 @@ func (g *Gallery) newName(owner string) (string, time.Time) {
 		now = g.last.Add(time.Microsecond)
 	}
 	g.last = now
-	var random [16]byte
-	rand.Read(random[:]) // never fails
-	return fmt.Sprintf("gomflux-%s-%s-%x.png", now.Format(timeLayout), hash(owner), random), now
+	return fmt.Sprintf("gomflux-%s-%s-%s.png", now.Format(timeLayout), hash(owner), engine.NewID()), now
 }
 
 // Encode writes an image as gomflux generate does: as PNG with the settings, without times, so that

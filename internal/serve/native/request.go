@@ -3,9 +3,7 @@ package native
 import (
 	"bytes"
 	"context"
-	"crypto/rand"
 	"encoding/base64"
-	"encoding/binary"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -21,6 +19,7 @@ import (
 
 	"github.com/gomflux/gomflux"
 	"github.com/gomflux/gomflux/internal/oserr"
+	"github.com/gomflux/gomflux/internal/serve/api"
 	"github.com/gomflux/gomflux/internal/serve/engine"
 	"github.com/gomflux/gomflux/picture"
 )
@@ -195,29 +194,20 @@ func (a *API) defaultModel() string {
 	return ""
 }
 
-// seeds returns consecutive seeds, or random ones of 32 bits, which are easy to type.
+// seeds returns the seeds of the images.
 func (j jsonRequest) seeds() ([]uint64, error) {
 	n := 1
 	if j.Count != nil {
 		n = *j.Count
 	}
-	seeds := make([]uint64, n)
 	if j.Seed == "" {
-		for i := range seeds {
-			var b [4]byte
-			rand.Read(b[:]) // never fails
-			seeds[i] = uint64(binary.LittleEndian.Uint32(b[:]))
-		}
-		return seeds, nil
+		return api.Seeds(nil, n), nil
 	}
 	first, err := strconv.ParseUint(string(j.Seed), 10, 64)
 	if err != nil || first > math.MaxUint64-uint64(n-1) {
 		return nil, badRequest("seed %s: expected a whole number from 0 to 2^64-%d", j.Seed, n)
 	}
-	for i := range seeds {
-		seeds[i] = first + uint64(i)
-	}
-	return seeds, nil
+	return api.Seeds(&first, n), nil
 }
 
 // chooseLoRAs returns the LoRAs that change something.

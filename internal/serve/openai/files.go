@@ -1,12 +1,12 @@
 package openai
 
 import (
-	"crypto/rand"
-	"encoding/hex"
 	"net/http"
 	"strconv"
 	"sync"
 	"time"
+
+	"github.com/gomflux/gomflux/internal/serve/engine"
 )
 
 // maxFiles limits the bytes of all images that are kept under URLs.
@@ -33,9 +33,7 @@ type file struct {
 
 // add keeps an image and returns its name. The oldest images make room for it.
 func (f *files) add(data []byte, format string) string {
-	var random [16]byte
-	rand.Read(random[:])
-	name := hex.EncodeToString(random[:]) + "." + format
+	name := engine.NewID() + "." + format
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.expire(int64(len(data)))

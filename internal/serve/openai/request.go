@@ -2,8 +2,6 @@ package openai
 
 import (
 	"bytes"
-	"crypto/rand"
-	"encoding/binary"
 	"encoding/json"
 	"image"
 	"io"
@@ -19,6 +17,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/gomflux/gomflux"
+	"github.com/gomflux/gomflux/internal/serve/api"
 	"github.com/gomflux/gomflux/internal/serve/engine"
 	"github.com/gomflux/gomflux/picture"
 )
@@ -340,15 +339,7 @@ func (r *request) parseSeeds(f fields) error {
 	if err != nil {
 		return err
 	}
-	for i := range n {
-		if seed != nil {
-			r.job.Seeds = append(r.job.Seeds, *seed+uint64(i))
-			continue
-		}
-		var random [4]byte // 32 bits are short enough to type
-		rand.Read(random[:])
-		r.job.Seeds = append(r.job.Seeds, uint64(binary.LittleEndian.Uint32(random[:])))
-	}
+	r.job.Seeds = api.Seeds(seed, n)
 	return nil
 }
 

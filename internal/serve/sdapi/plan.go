@@ -2,8 +2,6 @@ package sdapi
 
 import (
 	"context"
-	"crypto/rand"
-	"encoding/binary"
 	"fmt"
 	"image"
 	"math"
@@ -11,6 +9,7 @@ import (
 	"strings"
 
 	"github.com/gomflux/gomflux"
+	"github.com/gomflux/gomflux/internal/serve/api"
 	"github.com/gomflux/gomflux/internal/serve/engine"
 	"github.com/gomflux/gomflux/picture"
 	"github.com/gomflux/gomflux/scheduler"
@@ -153,21 +152,8 @@ func (h *Handler) plan(ctx context.Context, r *request) (*plan, error) {
 	if err := p.setImages(h.maxPixels); err != nil {
 		return nil, err
 	}
-	for i := range r.batchSize * r.batches {
-		seed := randomSeed()
-		if r.seed != nil {
-			seed = *r.seed + uint64(i)
-		}
-		p.Seeds = append(p.Seeds, seed)
-	}
+	p.Seeds = api.Seeds(r.seed, r.batchSize*r.batches)
 	return p, nil
-}
-
-// randomSeed returns 32 random bits, which are easy to type again.
-func randomSeed() uint64 {
-	var b [4]byte
-	rand.Read(b[:]) // never fails
-	return uint64(binary.LittleEndian.Uint32(b[:]))
 }
 
 // setSize rounds the size to what all models can make.

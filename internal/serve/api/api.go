@@ -1,0 +1,65 @@
+// Package api has what the HTTP APIs of gomflux serve do in the same way: seeds, image files,
+// streams of events, and the HTTP status of errors.
+package api
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/binary"
+	"image"
+	"io"
+	"iter"
+	"time"
+
+	"github.com/gomflux/gomflux/internal/serve/engine"
+	"github.com/gomflux/gomflux/picture"
+)
+
+// Seeds returns n consecutive seeds. If first is nil, they are random ones of 32 bits, which are
+// easy to type.
+func Seeds(first *uint64, n int) []uint64 {
+	seeds := make([]uint64, n)
+	for i := range seeds {
+		if first != nil {
+			seeds[i] = *first + uint64(i)
+			continue
+		}
+		var b [4]byte
+		rand.Read(b[:]) // never fails
+		seeds[i] = uint64(binary.LittleEndian.Uint32(b[:]))
+	}
+	return seeds
+}
+
+// Recorded returns the settings for an image's file, as gomflux generate writes them: without
+// times, so that the same image is the same file. It returns nil for settings that cannot be
+// stored, such as those with a prompt that is too long for metadata.
+func Recorded(s picture.Settings) *picture.Settings {
+	if s.Check() != nil {
+		return nil
+	}
+	s.Created, s.Seconds = time.Time{}, 0
+	return &s
+}
+
+// EncodePNG writes an image as gomflux generate does: as PNG with the settings of [Recorded].
+func EncodePNG(w io.Writer, img image.Image, s picture.Settings) error {
+	return picture.Encode(w, picture.PNG, img, Recorded(s))
+}
+
+// Events sends the events of a job, as of [engine.Job.Events], to a channel, which it closes after
+// the last one or when ctx is done. ctx must be canceled if the channel is not read to its end.
+func Events(ctx context.Context, events iter.Seq[engine.Event]) <-chan engine.Event {
+	c := make(chan engine.Event)
+	go func() {
+		defer close(c)
+		for e := range events {
+			select {
+			case c <- e:
+			case <-ctx.Done():
+				return
+			}
+		}
+	}()
+	return c
+}

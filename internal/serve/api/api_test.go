@@ -1,0 +1,84 @@
+package api
+
+import (
+	"bytes"
+	"context"
+	"image"
+	"iter"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/gomflux/gomflux/internal/serve/engine"
+	"github.com/gomflux/gomflux/picture"
+)
+
+func TestSeeds(t *testing.T) {
+	first := uint64(1<<64 - 2)
+	if seeds := Seeds(&first, 2); !slices.Equal(seeds, []uint64{first, first + 1}) {
+		t.Errorf("seeds %d", seeds)
+	}
+	seeds := Seeds(nil, 100)
+	slices.Sort(seeds)
+	if len(slices.Compact(seeds)) < 99 || seeds[0] > 1<<29 || seeds[99] < 1<<31 || seeds[99] >= 1<<32 {
+		t.Errorf("random seeds from %d to %d", seeds[0], seeds[99])
+	}
+}
+
+func TestEncodePNG(t *testing.T) {
+	s := picture.Settings{
+		Generator: "gomflux test", Model: "m", Prompt: "a cat", Steps: 4, Height: 8, Width: 8, Created: time.Unix(1e9, 0), Seconds: 5,
+	}
+	encode := func(s picture.Settings) ([]byte, *picture.Found) {
+		var b bytes.Buffer
+		if err := EncodePNG(&b, image.NewRGBA(image.Rect(0, 0, 8, 8)), s); err != nil {
+			t.Fatal(err)
+		}
+		found, err := picture.ReadSettings(bytes.NewReader(b.Bytes()))
+		if err != nil {
+			found = nil
+		}
+		return b.Bytes(), found
+	}
+	first, found := encode(s)
+	if found == nil || found.Settings.Prompt != "a cat" || found.Settings.Seconds != 0 || !found.Settings.Created.IsZero() {
+		t.Errorf("settings %+v", found)
+	}
+	s.Created, s.Seconds = time.Now(), 6
+	if again, _ := encode(s); !bytes.Equal(first, again) {
+		t.Error("the file depends on the time")
+	}
+	s.Prompt = strings.Repeat("x", 1<<24)
+	if _, found := encode(s); found != nil || Recorded(s) != nil {
+		t.Error("settings that cannot be stored are stored")
+	}
+}
+
+func TestEvents(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) { // which fails if goroutines are left
+		var all iter.Seq[engine.Event] = func(yield func(engine.Event) bool) {
+			for i := 1; yield(engine.Event{Number: i}); i++ {
+				if i == 3 {
+					return
+				}
+			}
+		}
+		var numbers []int
+		for e := range Events(t.Context(), all) {
+			numbers = append(numbers, e.Number)
+		}
+		if !slices.Equal(numbers, []int{1, 2, 3}) {
+			t.Errorf("events %d", numbers)
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		c := Events(ctx, all)
+		<-c
+		cancel()
+		synctest.Wait()
+		if e, ok := <-c; ok {
+			t.Errorf("event %d after the end", e.Number)
+		}
+	})
+}
