@@ -24,6 +24,7 @@ import (
 
 	"github.com/gomflux/gomflux/internal/atomicfile"
 	"github.com/gomflux/gomflux/internal/oserr"
+	"github.com/gomflux/gomflux/internal/serve/api"
 	"github.com/gomflux/gomflux/internal/serve/engine"
 	"github.com/gomflux/gomflux/picture"
 )
@@ -197,7 +198,7 @@ func hash(owner string) string {
 
 // Add stores an image as PNG with its settings, as gomflux generate writes it, and returns its
 // entry. Settings that cannot be stored are left out.
-func (g *Gallery) Add(owner string, img image.Image, s *picture.Settings) (*Entry, error) {
+func (g *Gallery) Add(owner string, img image.Image, s picture.Settings) (*Entry, error) {
 	name, created := g.newName(owner)
 	path := filepath.Join(g.dir, name)
 	f, err := atomicfile.New(path)
@@ -205,7 +206,7 @@ func (g *Gallery) Add(owner string, img image.Image, s *picture.Settings) (*Entr
 		return nil, g.wrap(err)
 	}
 	defer f.Discard()
-	if err := f.Fill(func(w io.Writer) error { return Encode(w, img, s) }); err != nil {
+	if err := f.Fill(func(w io.Writer) error { return api.EncodePNG(w, img, s) }); err != nil {
 		return nil, g.wrap(err)
 	}
 	if err := f.Create(path); err != nil {
@@ -235,21 +236,6 @@ func (g *Gallery) newName(owner string) (string, time.Time) {
 	}
 	g.last = now
 	return fmt.Sprintf("gomflux-%s-%s-%s.png", now.Format(timeLayout), hash(owner), engine.NewID()), now
-}
-
-// Encode writes an image as gomflux generate does: as PNG with the settings, without times, so that
-// the same settings result in the same file.
-func Encode(w io.Writer, img image.Image, s *picture.Settings) error {
-	if s != nil {
-		if s.Check() != nil {
-			s = nil
-		} else {
-			c := *s
-			c.Created, c.Seconds = time.Time{}, 0
-			s = &c
-		}
-	}
-	return picture.Encode(w, picture.PNG, img, s)
 }
 
 // A Page is a part of the images of an owner.

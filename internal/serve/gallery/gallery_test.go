@@ -40,8 +40,8 @@ func add(t *testing.T, g *Gallery, owner string, seed uint64) *Entry {
 	return e
 }
 
-func settings(seed uint64) *picture.Settings {
-	return &picture.Settings{
+func settings(seed uint64) picture.Settings {
+	return picture.Settings{
 		Generator: "gomflux test", Model: "m", Prompt: "a cat", Seed: seed, Steps: 2, Height: 4, Width: 4,
 		Created: time.Unix(1e9, 0), Seconds: 3,
 	}
@@ -93,7 +93,7 @@ func TestGallerySurvivesRestart(t *testing.T) {
 	s := settings(1)
 	s.Created, s.Seconds = time.Time{}, 0
 	var want bytes.Buffer
-	if err := picture.Encode(&want, picture.PNG, img.Image, s); err != nil || !bytes.Equal(got, want.Bytes()) {
+	if err := picture.Encode(&want, picture.PNG, img.Image, &s); err != nil || !bytes.Equal(got, want.Bytes()) {
 		t.Errorf("the file differs from the command's (%v)", err)
 	}
 	if found := g.Settings(t.Context(), e); found == nil || found.Settings.Prompt != "a cat" || found.Width != 4 {

@@ -10,6 +10,7 @@ import (
 	"strconv"
 	"time"
 
+	"github.com/gomflux/gomflux/internal/serve/api"
 	"github.com/gomflux/gomflux/internal/serve/engine"
 )
 
@@ -42,17 +43,7 @@ func (a *API) events(w http.ResponseWriter, r *http.Request) error {
 	w.Header().Set("X-Accel-Buffering", "no") // nginx would collect events
 	ctx, cancel := context.WithCancel(r.Context())
 	defer cancel()
-	events := make(chan engine.Event)
-	go func() {
-		defer close(events)
-		for e := range j.Events(ctx, after) {
-			select {
-			case events <- e:
-			case <-ctx.Done():
-				return
-			}
-		}
-	}()
+	events := api.Events(ctx, j.Events(ctx, after))
 	s := &stream{w: w, control: http.NewResponseController(w), waited: after > 0}
 	s.write(": job " + j.ID() + "\n\n")
 	ticker := time.NewTicker(beat)

@@ -10,8 +10,8 @@ import (
 	"time"
 
 	"github.com/gomflux/gomflux/internal/plainjson"
+	"github.com/gomflux/gomflux/internal/serve/api"
 	"github.com/gomflux/gomflux/internal/serve/engine"
-	"github.com/gomflux/gomflux/internal/serve/gallery"
 	"github.com/gomflux/gomflux/picture"
 )
 
@@ -164,12 +164,12 @@ type jsonJob struct {
 
 // A jsonPicture is a finished image of a job.
 type jsonPicture struct {
-	Index    int               `json:"index"`
-	Seed     uint64            `json:"seed"`
-	URL      string            `json:"url"`
-	Name     string            `json:"name,omitempty"` // in the gallery
-	Settings *picture.Settings `json:"settings"`
-	Seconds  *jsonSeconds      `json:"seconds"`
+	Index    int              `json:"index"`
+	Seed     uint64           `json:"seed"`
+	URL      string           `json:"url"`
+	Name     string           `json:"name,omitempty"` // in the gallery
+	Settings picture.Settings `json:"settings"`
+	Seconds  *jsonSeconds     `json:"seconds"`
 
 	PeakMemory   int  `json:"peak_memory_bytes"`
 	PromptTokens int  `json:"prompt_tokens"`
@@ -264,7 +264,7 @@ func (a *API) jobPicture(w http.ResponseWriter, r *http.Request) error {
 			continue
 		}
 		var b bytes.Buffer
-		if err := gallery.Encode(&b, p.Result.Image, a.record(j.ID()).sources.add(p.Result.Settings)); err != nil {
+		if err := api.EncodePNG(&b, p.Result.Image, a.record(j.ID()).sources.add(p.Result.Settings)); err != nil {
 			return err
 		}
 		pngHeaders(w, r, "gomflux-"+strconv.FormatUint(p.Seed, 10)+".png")

@@ -22,6 +22,7 @@ import (
 	"github.com/google/jsonschema-go/jsonschema"
 
 	"github.com/gomflux/gomflux"
+	"github.com/gomflux/gomflux/internal/serve/api"
 	"github.com/gomflux/gomflux/internal/serve/engine"
 	"github.com/gomflux/gomflux/internal/serve/gallery"
 	"github.com/gomflux/gomflux/picture"
@@ -441,7 +442,7 @@ func TestEvents(t *testing.T) {
 	s.call("GET", made.URL, "", 200, &stored)
 	s.call("GET", "/api/v1/jobs/job0/pictures/0", "", 200, &again)
 	var want bytes.Buffer
-	if err := gallery.Encode(&want, result.Image, &result.Settings); err != nil {
+	if err := api.EncodePNG(&want, result.Image, result.Settings); err != nil {
 		t.Fatal(err)
 	}
 	if !bytes.Equal(stored, want.Bytes()) || !bytes.Equal(again, stored) {

@@ -71,9 +71,9 @@ type sources struct {
 }
 
 // add returns settings with the images.
-func (s sources) add(to picture.Settings) *picture.Settings {
+func (s sources) add(to picture.Settings) picture.Settings {
 	to.Image, to.References = s.image, slices.Clone(s.references)
-	return &to
+	return to
 }
 
 // readRequest reads the body of a request for a job.

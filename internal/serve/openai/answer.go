@@ -6,8 +6,8 @@ import (
 	"image"
 	"net/http"
 	"strconv"
-	"time"
 
+	"github.com/gomflux/gomflux/internal/serve/api"
 	"github.com/gomflux/gomflux/internal/serve/engine"
 	"github.com/gomflux/gomflux/picture"
 )
@@ -64,18 +64,14 @@ func (r *request) usageOf(pictures []*engine.Picture) usage {
 // encode returns the file of an image: the bytes that gomflux generate writes, unless the request
 // sets a JPEG quality.
 func (r *request) encode(p *engine.Picture) ([]byte, error) {
-	settings := p.Result.Settings                       // a copy, since others may see the result
-	settings.Created, settings.Seconds = time.Time{}, 0 // so that the same image is the same file
+	settings := p.Result.Settings // a copy, since others may see the result
 	switch {
 	case len(r.job.Options.References) > 0:
 		settings.References = r.sources
 	case r.job.Options.Image != nil:
 		settings.Image = &r.sources[0]
 	}
-	if settings.Check() != nil {
-		return r.write(p.Result.Image, nil)
-	}
-	return r.write(p.Result.Image, &settings)
+	return r.write(p.Result.Image, api.Recorded(settings))
 }
 
 func (r *request) write(img image.Image, s *picture.Settings) ([]byte, error) {

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/gomflux/gomflux/internal/plainjson"
+	"github.com/gomflux/gomflux/internal/serve/api"
 	"github.com/gomflux/gomflux/internal/serve/engine"
 )
 
@@ -84,17 +85,7 @@ func (s *stream) fail(err error) {
 func (h *Handler) stream(w http.ResponseWriter, r *http.Request, req *request, job Job) {
 	ctx, cancel := context.WithCancel(r.Context())
 	defer cancel()
-	events := make(chan engine.Event)
-	go func() {
-		defer close(events)
-		for e := range job.Events(ctx, 0) {
-			select {
-			case events <- e:
-			case <-ctx.Done():
-				return
-			}
-		}
-	}()
+	events := api.Events(ctx, job.Events(ctx, 0))
 	s := &stream{w: w}
 	tick := time.NewTicker(h.tick)
 	defer tick.Stop()

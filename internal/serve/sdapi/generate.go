@@ -11,6 +11,7 @@ import (
 
 	"github.com/gomflux/gomflux"
 	"github.com/gomflux/gomflux/internal/plainjson"
+	"github.com/gomflux/gomflux/internal/serve/api"
 	"github.com/gomflux/gomflux/internal/serve/engine"
 	"github.com/gomflux/gomflux/picture"
 )
@@ -162,22 +163,17 @@ func (p *plan) response(pictures []*engine.Picture) (*generated, error) {
 // text.
 func (p *plan) encode(made *engine.Picture) (file []byte, parameters string, err error) {
 	s := made.Result.Settings
-	s.Created, s.Seconds = time.Time{}, 0 // so that the same image is the same file
 	switch {
 	case p.Options.Image != nil:
 		s.Image = &p.sources[0]
 	case len(p.Options.References) > 0:
 		s.References = p.sources
 	}
-	settings := &s
-	if s.Check() != nil { // such as a prompt that is too long for metadata
-		settings = nil
-	}
 	var b bytes.Buffer
-	if err := picture.Encode(&b, picture.PNG, made.Result.Image, settings); err != nil {
+	if err := api.EncodePNG(&b, made.Result.Image, s); err != nil {
 		return nil, "", err
 	}
-	if settings != nil {
+	if api.Recorded(s) != nil {
 		found, err := picture.ReadSettings(bytes.NewReader(b.Bytes()))
 		if err != nil {
 			return nil, "", err
