@@ -3,15 +3,20 @@ package api
 import (
 	"bytes"
 	"context"
+	"errors"
+	"fmt"
 	"image"
 	"iter"
+	"net/http"
 	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	"github.com/gomflux/gomflux"
 	"github.com/gomflux/gomflux/internal/serve/engine"
+	"github.com/gomflux/gomflux/models/errs"
 	"github.com/gomflux/gomflux/picture"
 )
 
@@ -81,4 +86,40 @@ func TestEvents(t *testing.T) {
 			t.Errorf("event %d after the end", e.Number)
 		}
 	})
+}
+
+func TestStatus(t *testing.T) {
+	for _, test := range []struct {
+		err    error
+		status int
+	}{
+		{&http.MaxBytesError{Limit: 1}, 413},
+		{&engine.FullError{}, 429},
+		{engine.ErrClosed, 503},
+		{errs.NotFound(errors.New("no such model")), 404},
+		{errs.Requestf("steps -1"), 400},
+		{&gomflux.LoRAError{Unmatched: []string{"a"}}, 400},
+		{gomflux.ErrMemory, 500},
+		{errors.New("oh"), 500},
+	} {
+		if status := Status(fmt.Errorf("job 1: %w", test.err)); status != test.status {
+			t.Errorf("%T: status %d, expected %d", test.err, status, test.status)
+		}
+	}
+}
+
+func TestRetryAfter(t *testing.T) {
+	for d, expected := range map[time.Duration]string{
+		0: "1", -time.Second: "1", time.Millisecond: "1", time.Second: "1", 1001 * time.Millisecond: "2", time.Minute: "60",
+	} {
+		h := http.Header{}
+		SetRetryAfter(h, fmt.Errorf("job 1: %w", &engine.FullError{Retry: d}))
+		if text := h.Get("Retry-After"); text != expected {
+			t.Errorf("%v: Retry-After %q, expected %s", d, text, expected)
+		}
+	}
+	h := http.Header{}
+	if SetRetryAfter(h, engine.ErrClosed); len(h) > 0 {
+		t.Errorf("headers %v", h)
+	}
 }

@@ -3,14 +3,12 @@ package native
 import (
 	"errors"
 	"fmt"
-	"math"
 	"net/http"
-	"strconv"
 	"strings"
 
 	"github.com/gomflux/gomflux"
 	"github.com/gomflux/gomflux/internal/plainjson"
-	"github.com/gomflux/gomflux/internal/serve/engine"
+	"github.com/gomflux/gomflux/internal/serve/api"
 )
 
 // reply writes JSON.
@@ -55,25 +53,24 @@ type jsonError struct {
 	Message string `json:"message"`
 }
 
+// codes are those of the statuses of [api.Status].
+var codes = map[int]string{
+	http.StatusRequestEntityTooLarge: "too_large", http.StatusTooManyRequests: "queue_full",
+	http.StatusServiceUnavailable: "closing", http.StatusNotFound: "not_found", http.StatusBadRequest: "bad_request",
+}
+
 // describe returns the status and the JSON of an error.
 func describe(err error) (int, jsonError) {
 	if s, ok := errors.AsType[*statusError](err); ok {
 		return s.status, jsonError{s.code, s.message}
 	}
-	if _, ok := errors.AsType[*http.MaxBytesError](err); ok {
-		return http.StatusRequestEntityTooLarge, jsonError{"too_large", err.Error()}
-	}
-	status, code := http.StatusInternalServerError, "failed"
-	if _, ok := errors.AsType[*engine.FullError](err); ok {
-		status, code = http.StatusTooManyRequests, "queue_full"
-	} else if errors.Is(err, engine.ErrClosed) {
-		status, code = http.StatusServiceUnavailable, "closing"
-	} else if errors.Is(err, gomflux.ErrNotFound) {
-		status, code = http.StatusNotFound, "not_found"
-	} else if errors.Is(err, gomflux.ErrRequest) {
-		status, code = http.StatusBadRequest, "bad_request"
-	} else if errors.Is(err, gomflux.ErrMemory) {
-		code = "memory"
+	status := api.Status(err)
+	code, ok := codes[status]
+	if !ok {
+		code = "failed"
+		if errors.Is(err, gomflux.ErrMemory) {
+			code = "memory"
+		}
 	}
 	return status, jsonError{code, err.Error()}
 }
@@ -83,9 +80,7 @@ func (a *API) fail(w http.ResponseWriter, r *http.Request, err error) {
 	if r.Context().Err() != nil {
 		return // nobody reads it
 	}
-	if full, ok := errors.AsType[*engine.FullError](err); ok {
-		w.Header().Set("Retry-After", strconv.Itoa(max(1, int(math.Ceil(full.Retry.Seconds())))))
-	}
+	api.SetRetryAfter(w.Header(), err)
 	if s, ok := errors.AsType[*statusError](err); ok && s.allow != nil {
 		w.Header().Set("Allow", strings.Join(s.allow, ", "))
 	}

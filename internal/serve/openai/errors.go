@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math"
 	"net/http"
 	"strconv"
 	"strings"
@@ -12,6 +11,7 @@ import (
 
 	"github.com/gomflux/gomflux"
 	"github.com/gomflux/gomflux/internal/plainjson"
+	"github.com/gomflux/gomflux/internal/serve/api"
 	"github.com/gomflux/gomflux/internal/serve/engine"
 )
 
@@ -63,7 +63,7 @@ func unsupported(param, format string, args ...any) *apiError {
 // busy returns an error about a limit of the server.
 func busy(retry time.Duration, message string) *apiError {
 	e := failure(http.StatusTooManyRequests, "rate_limit_exceeded", "%s", message)
-	e.Type, e.retry = typeRate, max(retry, time.Second)
+	e.Type, e.retry = typeRate, max(retry, time.Second) // 0 stands for none
 	return e
 }
 
@@ -119,7 +119,7 @@ func writeError(w http.ResponseWriter, err error) {
 	e := publicError(err)
 	h := w.Header()
 	if e.retry > 0 {
-		h.Set("Retry-After", strconv.Itoa(int(math.Ceil(e.retry.Seconds()))))
+		h.Set("Retry-After", api.RetryAfter(e.retry))
 	} else if e.status >= http.StatusInternalServerError {
 		// OpenAI's clients repeat requests that fail in this way, unless they are told not to
 		h.Set("X-Should-Retry", "false")

@@ -4,14 +4,13 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"math"
 	"net/http"
 	"strconv"
 	"strings"
 
 	"github.com/gomflux/gomflux"
 	"github.com/gomflux/gomflux/internal/plainjson"
-	"github.com/gomflux/gomflux/internal/serve/engine"
+	"github.com/gomflux/gomflux/internal/serve/api"
 )
 
 // A statusError is an error with the status of its response.
@@ -52,24 +51,10 @@ var errInterrupted = &statusError{http.StatusInternalServerError, "the generatio
 // statusOf returns the status of a response about an error.
 func statusOf(err error) int {
 	var status *statusError
-	var full *engine.FullError
-	var large *http.MaxBytesError
-	var lora *gomflux.LoRAError
-	switch {
-	case errors.As(err, &status):
+	if errors.As(err, &status) {
 		return status.status
-	case errors.As(err, &large):
-		return http.StatusRequestEntityTooLarge
-	case errors.As(err, &full):
-		return http.StatusTooManyRequests
-	case errors.Is(err, engine.ErrClosed):
-		return http.StatusServiceUnavailable
-	case errors.Is(err, gomflux.ErrNotFound):
-		return http.StatusNotFound
-	case errors.Is(err, gomflux.ErrRequest) || errors.As(err, &lora):
-		return http.StatusBadRequest
 	}
-	return http.StatusInternalServerError
+	return api.Status(err)
 }
 
 // An errorBody is AUTOMATIC1111's description of an error.
@@ -92,10 +77,7 @@ func writeError(w http.ResponseWriter, err error) {
 	case status == http.StatusInternalServerError:
 		class = "RuntimeError"
 	}
-	var full *engine.FullError
-	if errors.As(err, &full) {
-		w.Header().Set("Retry-After", strconv.Itoa(max(1, int(math.Ceil(full.Retry.Seconds())))))
-	}
+	api.SetRetryAfter(w.Header(), err)
 	text := strings.ToValidUTF8(err.Error(), "\uFFFD")
 	write(w, status, errorBody{Error: class, Detail: text, Errors: text})
 }
