@@ -123,3 +123,45 @@ func TestRetryAfter(t *testing.T) {
 		t.Errorf("headers %v", h)
 	}
 }
+
+func TestCutDataURL(t *testing.T) {
+	for text, expected := range map[string][3]string{
+		"data:image/png;base64,AA==":       {"image/png", "AA==", "ok"},
+		"data:text/plain;x=y;base64,A,A==": {"text/plain;x=y", "A,A==", "ok"},
+		"data:;base64,":                    {"", "", "ok"},
+		"data:image/png,AA==":              {},
+		"data:image/png;base64":            {},
+		"image/png;base64,AA==":            {},
+		"AA==":                             {},
+		"":                                 {},
+	} {
+		media, data, ok := CutDataURL(text)
+		found := [3]string{media, data}
+		if ok {
+			found[2] = "ok"
+		}
+		if found != expected {
+			t.Errorf("%s: %q, expected %q", text, found, expected)
+		}
+	}
+}
+
+func TestDecodeImage(t *testing.T) {
+	var file bytes.Buffer
+	if err := picture.Encode(&file, picture.PNG, image.NewRGBA(image.Rect(0, 0, 4, 2)), nil); err != nil {
+		t.Fatal(err)
+	}
+	left := 15
+	p, err := DecodeImage(file.Bytes(), &left)
+	if err != nil || p.Image.Bounds().Dx() != 4 || left != 7 {
+		t.Errorf("image %+v, %d pixels left (%v)", p, left, err)
+	}
+	// the pixels are cut off, but the size is read first
+	_, err = DecodeImage(file.Bytes()[:40], &left)
+	if large, ok := errors.AsType[*SizeError](err); !ok || *large != (SizeError{4, 2, 7}) || left != 7 {
+		t.Errorf("%d pixels left (%v)", left, err)
+	}
+	if _, err := DecodeImage([]byte("GIF89a"), &left); err == nil || left != 7 {
+		t.Errorf("%d pixels left (%v)", left, err)
+	}
+}

@@ -1,7 +1,6 @@
 package native
 
 import (
-	"bytes"
 	"context"
 	"encoding/base64"
 	"encoding/json"
@@ -232,12 +231,10 @@ func chooseLoRAs(asked []jsonLoRA) (chosen []gomflux.LoRA, err error) {
 func decode(field, name string, j jsonImage, pixels *int) (image.Image, picture.SourceImage, error) {
 	var none picture.SourceImage
 	text := j.Data
-	if rest, ok := strings.CutPrefix(text, "data:"); ok {
-		kind, data, found := strings.Cut(rest, ",")
-		if !found || !strings.HasSuffix(kind, ";base64") {
-			return nil, none, badRequest("%s.data: expected a data URL with base64", field)
-		}
+	if _, data, ok := api.CutDataURL(text); ok {
 		text = data
+	} else if strings.HasPrefix(text, "data:") {
+		return nil, none, badRequest("%s.data: expected a data URL with base64", field)
 	} else if strings.Contains(text, "://") {
 		return nil, none, badRequest("%s.data: expected base64 or a data URL, since this server opens no other URLs", field)
 	}
@@ -245,20 +242,17 @@ func decode(field, name string, j jsonImage, pixels *int) (image.Image, picture.
 	if err != nil {
 		return nil, none, badRequest("%s.data: invalid base64", field)
 	}
-	// the decoders of package picture are registered
-	config, format, err := image.DecodeConfig(bytes.NewReader(data))
-	if err == nil && int64(config.Width)*int64(config.Height) > int64(*pixels) {
-		return nil, none, badRequest("%s: %dx%d is too large for this server", field, config.Width, config.Height)
+	pic, err := api.DecodeImage(data, pixels)
+	if large, ok := errors.AsType[*api.SizeError](err); ok {
+		return nil, none, badRequest("%s: %dx%d is too large for this server", field, large.Width, large.Height)
 	}
-	pic, err := picture.Decode(bytes.NewReader(data))
 	if err != nil {
 		return nil, none, badRequest("%s: %v", field, err)
 	}
-	*pixels -= config.Width * config.Height
 	if base := path.Base(strings.ToValidUTF8(j.Name, "")); j.Name != "" && base != "/" && len(base) <= 255 {
 		name = base
 	} else {
-		name += "." + format
+		name += "." + strings.ToLower(pic.Format.String())
 	}
 	return pic.Image, picture.SourceImage{Path: name, SHA256: pic.SHA256}, nil
 }

@@ -20,6 +20,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/gomflux/gomflux/internal/plainjson"
+	"github.com/gomflux/gomflux/internal/serve/api"
 	"github.com/gomflux/gomflux/picture"
 )
 
@@ -253,13 +254,11 @@ func imageURL(name string, raw json.RawMessage) (string, error) {
 // fromURL decodes a data: URL. Other URLs are refused, so that clients cannot make the server send
 // requests.
 func fromURL(name, url string) ([]byte, error) {
-	rest, ok := strings.CutPrefix(url, "data:")
-	if !ok {
+	if !strings.HasPrefix(url, "data:") {
 		return nil, unsupported(name, "this server fetches no URLs: expected data:image/png;base64,…")
 	}
-	head, text, ok := strings.Cut(rest, ",")
-	kind, encoded := strings.CutSuffix(head, ";base64")
-	if !ok || !encoded {
+	kind, text, ok := api.CutDataURL(url)
+	if !ok {
 		return nil, invalid(name, "expected a data: URL with base64, as in data:image/png;base64,…")
 	}
 	if media, _, err := mime.ParseMediaType(kind); err != nil || !strings.HasPrefix(media, "image/") {

@@ -5,11 +5,11 @@ import (
 	"cmp"
 	"encoding/base64"
 	"encoding/json"
-	"image"
 	"math"
 	"strconv"
 	"strings"
 
+	"github.com/gomflux/gomflux/internal/serve/api"
 	"github.com/gomflux/gomflux/picture"
 )
 
@@ -251,27 +251,14 @@ func decodeImage(text string, left *int) (*picture.Picture, error) {
 	if scheme, _, ok := strings.Cut(text, "://"); ok && len(scheme) < 10 {
 		return nil, badRequest("expected base64 or a data: URL, found a %s URL, which is not fetched", scheme)
 	}
-	if rest, ok := strings.CutPrefix(text, "data:"); ok {
-		head, data, ok := strings.Cut(rest, ",")
-		if !ok || !strings.HasSuffix(head, ";base64") {
-			return nil, badRequest("expected a data: URL with base64")
-		}
+	if _, data, ok := api.CutDataURL(text); ok {
 		text = data
+	} else if strings.HasPrefix(text, "data:") {
+		return nil, badRequest("expected a data: URL with base64")
 	}
 	data, err := base64.RawStdEncoding.DecodeString(strings.TrimRight(text, "= \t\r\n"))
 	if err != nil {
 		return nil, badRequest("expected base64 of an image file: %v", err)
 	}
-	if c, _, err := image.DecodeConfig(bytes.NewReader(data)); err == nil {
-		if int64(c.Width)*int64(c.Height) > int64(*left) {
-			return nil, badRequest("%dx%d: more pixels than the %d that are left for this request (scale the images down first)",
-				c.Width, c.Height, *left)
-		}
-		*left -= c.Width * c.Height
-	}
-	p, err := picture.Decode(bytes.NewReader(data))
-	if err != nil {
-		return nil, badRequest("%v", err)
-	}
-	return p, nil
+	return api.DecodeImage(data, left)
 }
