@@ -2,12 +2,10 @@ package main
 
 import (
 	"context"
-	"crypto/tls"
 	"errors"
 	"fmt"
 	"log/slog"
 	"net"
-	"net/netip"
 	"os/exec"
 	"runtime"
 	"slices"
@@ -19,7 +17,6 @@ import (
 
 	"github.com/gomflux/gomflux"
 	"github.com/gomflux/gomflux/cmd/gomflux/internal/ui"
-	"github.com/gomflux/gomflux/internal/oserr"
 	"github.com/gomflux/gomflux/internal/serve"
 	"github.com/gomflux/gomflux/internal/serve/engine"
 	"github.com/gomflux/gomflux/internal/serve/gallery"
@@ -56,7 +53,8 @@ not see each other's jobs and images. --insecure-no-token lets everyone in.
 Without --tls-cert tokens and images are not encrypted. A request must name the
 server in its Host header: localhost, the address of --listen, any IP address if
 that is 0.0.0.0, or a name of --allowed-host. Pages of other sites cannot use
-it.
+it, unless their origin is one of --allowed-origin. The files of --tls-cert and
+--tls-key are read again when they change.
 
 A line about each request and each job is logged on standard error, without
 prompts unless --log-prompts is given.
@@ -100,6 +98,8 @@ type serveOptions struct {
 	tokenFile       string
 	insecureNoToken bool
 	allowedHosts    []string
+	allowedOrigins  []string
+	baseURL         string
 	tlsCert, tlsKey string
 	maxQueue        optional[int]
 	maxPixels       optional[int]
@@ -112,8 +112,8 @@ type serveOptions struct {
 	logPrompts      bool
 	outputFlags
 
-	tokens []serve.Token
-	tls    *tls.Config
+	tokens      []serve.Token
+	certificate *serve.Certificate
 }
 
 // Values of flags that are not given.
@@ -165,6 +165,9 @@ func (o *serveOptions) addFlags(f *pflag.FlagSet) {
 	f.StringVar(&o.tokenFile, "token-file", "", "`file` with a line NAME:TOKEN for each client, which only its owner can read")
 	f.BoolVar(&o.insecureNoToken, "insecure-no-token", false, "let everyone in who can reach the address")
 	f.StringArrayVar(&o.allowedHosts, "allowed-host", nil, "another `name` for Host headers, such as that of a proxy (can be repeated)")
+	f.StringArrayVar(&o.allowedOrigins, "allowed-origin", nil,
+		"`URL` of another server whose pages may use the APIs, such as http://localhost:3000 (can be repeated)")
+	f.StringVar(&o.baseURL, "base-url", "", "`URL` of this server for clients, if they reach it through a proxy")
 	f.StringVar(&o.tlsCert, "tls-cert", "", "`file` with the certificate and its chain (PEM), for HTTPS")
 	f.StringVar(&o.tlsKey, "tls-key", "", "`file` with the certificate's key (PEM)")
 	f.Var(&o.maxQueue, "max-queue", fmt.Sprintf("largest number of jobs that wait (default: %d)", serveQueue))
@@ -217,40 +220,11 @@ func (o *serveOptions) validate(given func(string) bool) (err error) {
 		return usageErrorf("--pictures and --pictures-size have no effect with --no-gallery")
 	case given("pictures") && o.pictures == "":
 		return usageErrorf("--pictures: the folder name is empty")
-	case given("tls-cert") != given("tls-key"):
-		return usageErrorf("--tls-cert and --tls-key need each other")
-	}
-	for _, name := range o.allowedHosts {
-		if name == "" || strings.ContainsAny(name, "/:* ") {
-			return usageErrorf("--allowed-host %q: expected a name without scheme and port, such as images.example.org", name)
-		}
 	}
 	if err := o.weightFlags.validate(given); err != nil {
 		return err
 	}
-	host, port, err := net.SplitHostPort(o.listen)
-	if err != nil || port == "" {
-		return usageErrorf("--listen %q: expected host:port, such as %s", o.listen, serveAddress)
-	}
-	if _, err := net.LookupPort("tcp", port); err != nil {
-		return usageErrorf("--listen %q: the port must be a number up to 65535", o.listen)
-	}
-	if !serve.IsLoopback(host) && o.tokenFile == "" && !o.insecureNoToken {
-		return usageErrorf("--listen %s: other machines could use the server (give --token-file FILE, or --insecure-no-token)", o.listen)
-	}
-	if o.tokenFile != "" {
-		if o.tokens, err = serve.ReadTokens(o.tokenFile); err != nil {
-			return usageErrorf("--token-file: %w", err)
-		}
-	}
-	if given("tls-cert") {
-		pair, err := tls.LoadX509KeyPair(o.tlsCert, o.tlsKey)
-		if err != nil {
-			return usageErrorf("--tls-cert %s, --tls-key %s: %w", o.tlsCert, o.tlsKey, oserr.Bare(err))
-		}
-		o.tls = &tls.Config{Certificates: []tls.Certificate{pair}, MinVersion: tls.VersionTLS12}
-	}
-	return nil
+	return o.validateNetwork(given)
 }
 
 // run serves until the context is canceled, by a signal.
@@ -285,7 +259,7 @@ func (o *serveOptions) run(ctx context.Context, out *ui.Output) error {
 		defer images.Close()
 	}
 	host, _, _ := net.SplitHostPort(o.listen)
-	if !serve.IsLoopback(host) && len(o.tokens) > 0 && o.tls == nil {
+	if !serve.IsLoopback(host) && len(o.tokens) > 0 && o.certificate == nil && !strings.HasPrefix(o.baseURL, "https:") {
 		out.Warn("tokens and images are not encrypted (--tls-cert and --tls-key, or a proxy that has a certificate, would do that)")
 	}
 	level := slog.LevelInfo
@@ -297,10 +271,11 @@ func (o *serveOptions) run(ctx context.Context, out *ui.Output) error {
 	s := serve.New(serve.Config{
 		Engine: engine.New(engine.Config{
 			Open: models.open, Models: models.list, Queue: orElse(&o.maxQueue, serveQueue), KeepAlive: orElse(&o.keepAlive, serveKeepAlive),
-			Keep: serveKeep, Memory: func() int64 { return int64(mlx.ActiveMemory()) },
+			Shared: o.shared(host), Keep: serveKeep, Memory: func() int64 { return int64(mlx.ActiveMemory()) },
 		}),
-		Address: o.listen, Hosts: o.allowedHosts, Tokens: o.tokens, MaxBody: orElse(&o.maxBody, serveBody),
-		MaxPixels: orElse(&o.maxPixels, servePixels), Gallery: images, LoRAs: models.loras, TLS: o.tls, Grace: orElse(&o.grace, serveGrace),
+		Address: o.listen, Hosts: o.allowedHosts, BaseURL: o.baseURL, AllowedOrigins: o.allowedOrigins, Tokens: o.tokens,
+		MaxBody: orElse(&o.maxBody, serveBody), MaxPixels: orElse(&o.maxPixels, servePixels), Gallery: images,
+		LoRAs: models.loras, TLS: o.tls(log), Grace: orElse(&o.grace, serveGrace),
 		Log: log, LogPrompts: o.logPrompts, Version: gomflux.Version(),
 	})
 	address := o.url(listener.Addr())
@@ -337,20 +312,6 @@ func orElse[T any](o *optional[T], otherwise T) T {
 		return *o.value
 	}
 	return otherwise
-}
-
-// url returns the server's address for people on this machine.
-func (o *serveOptions) url(a net.Addr) string {
-	scheme := "http"
-	if o.tls != nil {
-		scheme = "https"
-	}
-	host, _, _ := net.SplitHostPort(o.listen)
-	_, port, _ := net.SplitHostPort(a.String())
-	if ip, err := netip.ParseAddr(host); host == "" || err == nil && ip.IsUnspecified() {
-		host = "localhost"
-	}
-	return scheme + "://" + net.JoinHostPort(host, port) + "/"
 }
 
 // openBrowser opens an address in the user's browser.

@@ -50,7 +50,7 @@ func (s *Server) handle(writer http.ResponseWriter, r *http.Request) {
 		}
 		w.limit() // for what is still in buffers
 	}()
-	if !s.checkAddress(w, r) {
+	if !s.checkAddress(w, r) || s.allowReading(w, r) {
 		return
 	}
 	if isResult(r) {

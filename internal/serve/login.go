@@ -4,6 +4,7 @@ import (
 	_ "embed"
 	"html/template"
 	"net/http"
+	"strings"
 
 	"github.com/gomflux/gomflux/internal/serve/engine"
 )
@@ -46,14 +47,17 @@ func (s *Server) login(w http.ResponseWriter, r *http.Request) {
 		s.writeLogin(w, r, http.StatusUnauthorized, "The token is wrong.")
 		return
 	}
-	http.SetCookie(w, s.newCookie(name, s.TLS != nil))
+	http.SetCookie(w, s.newCookie(name, s.encrypted()))
 	http.Redirect(w, r, "/", http.StatusSeeOther)
 }
 
 // logout removes the cookie.
 func (s *Server) logout(w http.ResponseWriter, r *http.Request) {
-	gone := s.newCookie("", s.TLS != nil)
+	gone := s.newCookie("", s.encrypted())
 	gone.Value, gone.MaxAge = "", -1
 	http.SetCookie(w, gone)
 	http.Redirect(w, r, "/login", http.StatusSeeOther)
 }
+
+// encrypted reports whether clients reach the server with HTTPS.
+func (s *Server) encrypted() bool { return s.TLS != nil || strings.HasPrefix(s.BaseURL, "https:") }

@@ -24,6 +24,6 @@ func (s *Server) mountAPIs() {
 	s.mux.Handle("/page/", site)
 	s.mux.Handle("/v1/", openai.New(b, openai.Config{
 		LoRA:    func(name string) (gomflux.LoRA, error) { return gomflux.LoRA{Path: name}, checkLoRA(name) },
-		MaxBody: s.MaxBody, MaxPixels: int64(s.MaxPixels),
+		MaxBody: s.MaxBody, MaxPixels: int64(s.MaxPixels), BaseURL: s.BaseURL,
 	}))
 }

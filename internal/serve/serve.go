@@ -26,6 +26,12 @@ type Config struct {
 	Address string
 	// Hosts are other names that may stand in Host headers, such as that of a proxy.
 	Hosts []string
+	// BaseURL is where clients find the server behind a proxy, "" if there is none. Its host may
+	// stand in Host headers.
+	BaseURL string
+	// AllowedOrigins are those of other servers, such as https://example.org, whose pages may use
+	// the APIs.
+	AllowedOrigins []string
 	// Tokens are those of the clients; without any, nobody needs one.
 	Tokens []Token
 	// MaxBody is the largest size of a request's body, in bytes.
@@ -54,8 +60,10 @@ type Server struct {
 	anyIP    bool            // listens on all addresses
 	mux      *http.ServeMux
 	origins  *http.CrossOriginProtection
+	readers  []string // Config.AllowedOrigins as browsers write them
 	timing   timing
 	bodies   *budget
+	most     int // connections
 	answered counters
 	started  time.Time
 	closing  atomic.Bool
@@ -88,7 +96,7 @@ const bodiesAtOnce = 8
 func New(c Config) *Server {
 	s := &Server{
 		Config: c, hosts: map[string]bool{}, mux: http.NewServeMux(), origins: http.NewCrossOriginProtection(),
-		timing: usualTiming, bodies: newBudget(bodiesAtOnce * c.MaxBody), started: time.Now(),
+		timing: usualTiming, bodies: newBudget(bodiesAtOnce * c.MaxBody), most: maxConnections, started: time.Now(),
 	}
 	host, _, err := net.SplitHostPort(c.Address)
 	if err != nil {
@@ -100,6 +108,7 @@ func New(c Config) *Server {
 	for _, name := range append([]string{host}, c.Hosts...) {
 		s.hosts[strings.ToLower(strings.TrimSuffix(name, "."))] = true
 	}
+	s.trust()
 	s.mountOwn()
 	s.mountAPIs()
 	return s
@@ -118,6 +127,7 @@ func (s *Server) Serve(ctx context.Context, l net.Listener) error {
 		Handler: s.Handler(), ReadHeaderTimeout: s.timing.header, IdleTimeout: s.timing.idle, MaxHeaderBytes: 64 << 10,
 		TLSConfig: s.TLS, ErrorLog: slog.NewLogLogger(s.Log.Handler(), slog.LevelDebug),
 	}
+	l = limit(l, s.most)
 	failed := make(chan error, 1)
 	go func() {
 		if s.TLS != nil {

@@ -327,6 +327,92 @@ func TestOrigins(t *testing.T) {
 	}
 }
 
+// TestAllowedOrigins: pages of an allowed origin can use the APIs and read the answers, and those of
+// others cannot.
+func TestAllowedOrigins(t *testing.T) {
+	s, _, _ := newTest(t, func(c *Config) {
+		withTokens(c)
+		c.AllowedOrigins = []string{"http://LOCALHOST:3000", "https://chat.example:443"}
+	})
+	for _, test := range []struct {
+		method, path, origin string
+		want                 int
+		readable             bool
+	}{
+		{"GET", "/v1/models", "http://localhost:3000", 200, true},
+		{"GET", "/v1/models", "https://chat.example", 200, true},
+		{"GET", "/v1/models", "http://localhost:3001", 200, false},
+		{"GET", "/v1/models", "http://localhost:3000.evil.example", 200, false},
+		{"GET", "/v1/models", "null", 200, false},
+		{"GET", "/v1/models", "", 200, false},
+		{"GET", "/api/v1/models", "http://localhost:3000", 200, true},
+		{"GET", "/sdapi/v1/options", "http://localhost:3000", 200, true},
+		{"GET", "/version", "http://localhost:3000", 200, true},
+		{"GET", "/v1/models/none", "http://localhost:3000", 404, true},
+		{"POST", "/sdapi/v1/interrupt", "http://localhost:3000", 200, true},
+		{"POST", "/sdapi/v1/interrupt", "http://localhost:3001", 403, false},
+		{"GET", "/", "http://localhost:3000", 200, false},
+		{"GET", "/login", "http://localhost:3000", 200, false},
+		{"GET", "/metrics", "http://localhost:3000", 200, false},
+	} {
+		w := ask(s, test.method, test.path, nil, "Origin", test.origin, "Authorization", "Bearer 0123456789abcdef")
+		origin, readable := w.Header()["Access-Control-Allow-Origin"]
+		if w.Code != test.want || readable != test.readable || readable && origin[0] != test.origin {
+			t.Errorf("%v: status %d, header %v", test, w.Code, w.Header())
+		}
+		if w.Header().Get("Access-Control-Allow-Credentials") != "" {
+			t.Errorf("%v: cookies are allowed", test)
+		}
+	}
+	ask := func(origin, method string) *httptest.ResponseRecorder { // as browsers do, without a token
+		return ask(s, "OPTIONS", "/v1/images/generations", nil, "Origin", origin, "Access-Control-Request-Method", method,
+			"Access-Control-Request-Headers", "authorization,x-stainless-lang")
+	}
+	w := ask("https://chat.example", "POST")
+	h := w.Header()
+	if w.Code != 204 || h.Get("Access-Control-Allow-Origin") != "https://chat.example" || h.Get("Vary") != "Origin" ||
+		h.Get("Access-Control-Allow-Headers") != "authorization,x-stainless-lang" || !strings.Contains(h.Get("Access-Control-Allow-Methods"), "POST") {
+		t.Errorf("status %d, header %v", w.Code, h)
+	}
+	for _, w := range []*httptest.ResponseRecorder{ask("https://evil.example", "POST"), ask("https://chat.example", "")} {
+		if w.Code != 401 || w.Header().Get("Access-Control-Allow-Methods") != "" {
+			t.Errorf("status %d, header %v", w.Code, w.Header())
+		}
+	}
+	for text, want := range map[string][2]bool{ // as an origin, and as a base URL
+		"http://localhost:3000": {true, true}, "https://[::1]:80": {true, true}, "https://example.org/": {false, true},
+		"https://example.org/images": {false, true}, "example.org": {}, "localhost:3000": {}, "ftp://example.org": {}, "": {},
+		"*": {}, "https://*.example.org": {}, "https://user@example.org": {}, "https://example.org?": {}, "https://:80": {},
+	} {
+		for i, path := range []bool{false, true} {
+			if err := CheckURL(text, path); (err == nil) != want[i] {
+				t.Errorf("%q, path %v: %v", text, path, err)
+			}
+		}
+	}
+}
+
+// TestBaseURL: a proxy's name is one of the server, and begins the URLs of images.
+func TestBaseURL(t *testing.T) {
+	s, _, m := newTest(t, func(c *Config) { withTokens(c); c.BaseURL, c.MaxPixels = "https://Images.example/gomflux/", 1<<20 })
+	close(m.release)
+	const body = `{"prompt":"p","response_format":"url"}`
+	for _, host := range []string{"images.example", "127.0.0.1:7860"} {
+		w := ask(s, "POST", "/v1/images/generations", strings.NewReader(body), "Host", host, "Content-Type", "application/json",
+			"Origin", "https://images.example", "Authorization", "Bearer 0123456789abcdef")
+		if w.Code != 200 || !strings.Contains(w.Body.String(), `"url":"https://Images.example/gomflux/v1/files/`) {
+			t.Errorf("host %s: %d, %s", host, w.Code, w.Body)
+		}
+		if w.Header().Get("Access-Control-Allow-Origin") != "" {
+			t.Errorf("host %s: header %v", host, w.Header())
+		}
+	}
+	w := ask(s, "POST", "/login", strings.NewReader("token=0123456789abcdef"), "Content-Type", "application/x-www-form-urlencoded")
+	if c := w.Result().Cookies(); len(c) != 1 || !c[0].Secure {
+		t.Errorf("cookies %v", c)
+	}
+}
+
 func TestAnswers(t *testing.T) {
 	s, log, _ := newTest(t, nil)
 	s.mux.HandleFunc("POST /secret/{name}", func(http.ResponseWriter, *http.Request) {})

@@ -97,13 +97,18 @@ type Picture struct {
 	Result *gomflux.Result
 }
 
-// A FullError reports that the queue is full.
+// A FullError reports that the queue is full, or that it has too many jobs of the client.
 type FullError struct {
 	Jobs  int           // that wait
+	Own   int           // those of the client if there are too many of them, otherwise 0
 	Retry time.Duration // after which it may be worth trying again
 }
 
 func (e *FullError) Error() string {
+	if e.Own > 0 {
+		const text = "the free places in the queue are for other clients: %d of the %d jobs that wait are yours (try again in %v)"
+		return fmt.Sprintf(text, e.Own, e.Jobs, e.Retry.Round(time.Second))
+	}
 	return fmt.Sprintf("the queue is full: %d jobs wait (try again in %v)", e.Jobs, e.Retry.Round(time.Second))
 }
 
@@ -142,6 +147,8 @@ type Config struct {
 	Models func() []ModelInfo
 	// Queue is the largest number of jobs that wait while another one runs.
 	Queue int
+	// Shared keeps places in the queue free for other clients, see [Engine].
+	Shared bool
 	// KeepAlive is how long a model stays in memory after its last job; negative is for ever, and 0
 	// frees it unless the next job needs it.
 	KeepAlive time.Duration

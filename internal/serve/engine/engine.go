@@ -28,6 +28,11 @@ const (
 // in a row, the next job in turn runs; and no job is passed over by more than 32 jobs in all. LoRAs
 // are part of a model here.
 //
+// With Config.Shared, a client can have no more waiting jobs than there are free places in the
+// queue: alone it fills half of it, and fewer places the more others wait. A client without waiting
+// jobs is refused only if all places are taken, and gets the next one that becomes free before
+// those that have some.
+//
 // A model is loaded when a job needs it. It is freed before another one is loaded, by Unload and
 // Close, after Config.KeepAlive, and after a panic. Errors and panics of a job or of loading its
 // model end only that job.
@@ -114,7 +119,7 @@ func (e *Engine) Submit(ctx context.Context, r Request) (*Job, error) {
 	}
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	if err := e.room(); err != nil {
+	if err := e.room(j.client); err != nil {
 		j.cancel(nil)
 		return nil, err
 	}
@@ -141,8 +146,10 @@ func (e *Engine) check(j *Job) error {
 	return protect(func() error { return m.Check(j.request.Options) })
 }
 
-// room returns an error if no job can be added.
-func (e *Engine) room() error {
+// room returns an error if a client can add no job. On a shared engine, a client can have as many
+// waiting jobs as there are free places: half of them alone, and fewer the more others wait. So a
+// place that becomes free goes first to a client without waiting jobs.
+func (e *Engine) room(client string) error {
 	if e.closed {
 		return ErrClosed
 	}
@@ -150,17 +157,40 @@ func (e *Engine) room() error {
 	if e.running == nil {
 		limit++ // the first job in the queue is about to run
 	}
-	if e.queue.n < limit {
+	own := 0
+	if e.c.Shared {
+		own = e.queue.waiting(client)
+	}
+	free := limit - e.queue.n
+	if own < free {
 		return nil
 	}
 	e.stats.Refused++
-	retry := anyRetry
-	if e.running != nil {
-		if left := e.running.left(); left > 0 {
-			retry = min(max(left, minRetry), maxRetry)
+	full := &FullError{Jobs: e.queue.n, Retry: e.retry(client, own, free)}
+	if free > 0 {
+		full.Own = own
+	}
+	return full
+}
+
+// retry estimates when a client with some waiting jobs can add one: own and free change as jobs
+// start.
+func (e *Engine) retry(client string, own, free int) time.Duration {
+	if e.running == nil || e.speeds.images(e.running.model, e.running.work) == 0 {
+		return anyRetry
+	}
+	after := e.running.left()
+	for _, p := range e.plan() {
+		free++
+		if e.c.Shared && p.job.client == client {
+			own--
+		}
+		if own < free {
+			after += p.start
+			break
 		}
 	}
-	return &FullError{Jobs: e.queue.n, Retry: retry}
+	return min(max(after, minRetry), maxRetry)
 }
 
 // find returns the model with a name, or the default one if the name is empty.
@@ -286,25 +316,45 @@ func (e *Engine) Close(ctx context.Context) error {
 
 // reorder computes how many jobs run before each waiting one. mu must be held.
 func (e *Engine) reorder() {
-	before, key := time.Duration(0), e.key
 	ahead := 0
 	if e.running != nil {
-		ahead, key = 1, e.running.key
+		ahead = 1
 	}
-	for _, w := range e.queue.order(key) {
-		j := w.job
-		if w.key != key {
-			key = w.key
-			before += e.speeds.loading(j.model)
-		}
-		j.before = before
-		before += e.speeds.images(j.model, j.work*float64(j.images))
+	for _, p := range e.plan() {
+		j := p.job
+		j.before = p.start + p.loading
 		if j.ahead != ahead {
 			j.ahead = ahead
 			j.publish(Event{Kind: EventQueued})
 		}
 		ahead++
 	}
+}
+
+// A planned job is a waiting one with estimates.
+type planned struct {
+	job     *Job
+	start   time.Duration // from the end of the running job to its start
+	loading time.Duration // of its model
+}
+
+// plan returns the waiting jobs in the order in which they run. mu must be held.
+func (e *Engine) plan() []planned {
+	start, key := time.Duration(0), e.key
+	if e.running != nil {
+		key = e.running.key
+	}
+	var all []planned
+	for _, w := range e.queue.order(key) {
+		p := planned{job: w.job, start: start}
+		if w.key != key {
+			key = w.key
+			p.loading = e.speeds.loading(w.job.model)
+		}
+		all = append(all, p)
+		start += p.loading + e.speeds.images(w.job.model, w.job.work*float64(w.job.images))
+	}
+	return all
 }
 
 // forget removes jobs that ended long ago, and the oldest ones if they are too many or too large.

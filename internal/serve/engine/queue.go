@@ -49,6 +49,16 @@ func (q *queue) add(client, key string, j *Job) {
 	q.lines = append(q.lines, &line{client, []*waiting{w}})
 }
 
+// waiting returns the number of jobs of a client.
+func (q *queue) waiting(client string) int {
+	for _, l := range q.lines {
+		if l.client == client {
+			return len(l.jobs)
+		}
+	}
+	return 0
+}
+
 // remove removes a job and reports whether it was in the queue.
 func (q *queue) remove(j *Job) bool {
 	for i, l := range q.lines {

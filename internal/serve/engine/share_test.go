@@ -1,0 +1,121 @@
+package engine
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+// trySubmit submits a job with one image, and returns how it was refused.
+func trySubmit(t *testing.T, e *Engine, client string) *FullError {
+	t.Helper()
+	_, err := e.Submit(t.Context(), Request{Client: client, Model: "a", Seeds: []uint64{1}})
+	full, ok := errors.AsType[*FullError](err)
+	if err != nil && !ok {
+		t.Fatal(err)
+	}
+	return full
+}
+
+// fill submits jobs until one is refused, and returns how many were not.
+func fill(t *testing.T, e *Engine, client string) (n int) {
+	t.Helper()
+	for ; trySubmit(t, e, client) == nil; n++ {
+	}
+	return n
+}
+
+func TestShares(t *testing.T) {
+	for _, test := range []struct {
+		queue   int
+		shared  bool
+		clients string // in the order in which they submit as many jobs as they can
+		expect  string
+	}{
+		{64, false, "A B", "64 0"},
+		{64, true, "A A", "32 0"},
+		{64, true, "A B C D E F G H", "32 16 8 4 2 1 1 0"},
+		{7, true, "A B C D", "4 2 1 0"},
+		{1, true, "A B", "1 0"},
+		{0, true, "A", "0"},
+	} {
+		change := func(_ *world, c *Config) { c.Queue, c.Shared = test.queue, test.shared }
+		inBubble(t, change, func(t *testing.T, _ *world, e *Engine) {
+			submit(t, e, "first", "a", "1")
+			synctest.Wait() // it runs
+			var found []string
+			for client := range strings.FieldsSeq(test.clients) {
+				found = append(found, fmt.Sprint(fill(t, e, client)))
+			}
+			if text := strings.Join(found, " "); text != test.expect {
+				t.Errorf("queue %d, shared %v, clients %s: %s jobs, expected %s", test.queue, test.shared, test.clients, text, test.expect)
+			}
+		})
+	}
+}
+
+// TestSharesNewcomers checks that a place that becomes free is for clients without waiting jobs.
+func TestSharesNewcomers(t *testing.T) {
+	change := func(_ *world, c *Config) { c.Queue, c.Shared = 8, true }
+	inBubble(t, change, func(t *testing.T, _ *world, e *Engine) {
+		first := submit(t, e, "first", "a", "1")
+		synctest.Wait()
+		for i, expected := range []int{4, 2, 1, 1} {
+			if n := fill(t, e, fmt.Sprint("client", i)); n != expected {
+				t.Errorf("client %d: %d jobs, expected %d", i, n, expected)
+			}
+		}
+		if full := trySubmit(t, e, "new"); full == nil || full.Jobs != 8 || full.Own != 0 {
+			t.Fatalf("%+v, expected a full queue", full)
+		}
+		first.Wait(t.Context())
+		synctest.Wait() // the first job of client 0 runs
+		for i, own := range []int{3, 2, 1, 1} {
+			if full := trySubmit(t, e, fmt.Sprint("client", i)); full == nil || full.Own != own {
+				t.Errorf("client %d took the place though it has jobs: %+v, expected %d", i, full, own)
+			}
+		}
+		if full := trySubmit(t, e, "new"); full != nil {
+			t.Errorf("a client without jobs was refused though there was a place: %v", full)
+		}
+	})
+}
+
+// TestRetry checks that a client that comes back after FullError.Retry finds a place if no others
+// came, and not much earlier.
+func TestRetry(t *testing.T) {
+	for _, shared := range []bool{false, true} {
+		change := func(_ *world, c *Config) { c.Queue, c.Shared = 9, shared }
+		inBubble(t, change, func(t *testing.T, _ *world, e *Engine) {
+			submit(t, e, "A", "a", "1").Wait(t.Context())
+			synctest.Wait()
+			submit(t, e, "A", "a", "1")
+			synctest.Wait()
+			for _, client := range []string{"A", "B", "A", "A"} {
+				fill(t, e, client)
+				full := trySubmit(t, e, client)
+				if shared && full.Own == 0 || !shared && full.Own != 0 || !strings.Contains(full.Error(), "jobs that wait are yours") == shared {
+					t.Errorf("shared %v: %v, own %d", shared, full, full.Own)
+				}
+				if full.Retry > minRetry {
+					time.Sleep(full.Retry - minRetry)
+					synctest.Wait()
+					if trySubmit(t, e, client) == nil {
+						t.Errorf("shared %v: there was a place before %v", shared, full.Retry)
+					}
+					time.Sleep(minRetry)
+				} else {
+					time.Sleep(full.Retry)
+				}
+				synctest.Wait()
+				if again := trySubmit(t, e, client); again != nil {
+					t.Errorf("shared %v, client %s: refused again after %v: %v", shared, client, full.Retry, again)
+				}
+				time.Sleep(time.Second) // retries at other moments of a job
+			}
+		})
+	}
+}
