@@ -26,8 +26,8 @@ type Config struct {
 	Address string
 	// Hosts are other names that may stand in Host headers, such as that of a proxy.
 	Hosts []string
-	// BaseURL is where clients find the server behind a proxy, "" if there is none. Its host may
-	// stand in Host headers.
+	// BaseURL is where clients find the server behind a proxy, "" without one. Its host may stand in
+	// Host headers.
 	BaseURL string
 	// AllowedOrigins are those of other servers, such as https://example.org, whose pages may use
 	// the APIs.
