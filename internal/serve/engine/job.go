@@ -13,6 +13,8 @@ import (
 const (
 	maxSmallEvents  = 128      // events of a job without images that can be read later
 	maxPreviewBytes = 16 << 20 // pixels of previews of a job that can be read later
+	// loadingPause is the time between events about loading, of which a model has hundreds.
+	loadingPause = 200 * time.Millisecond
 )
 
 // A Job is a request that was submitted.
@@ -36,6 +38,7 @@ type Job struct {
 	before                  time.Duration // estimate of the jobs before it, without the running one
 	image, step, steps      int
 	imageStarted            time.Time
+	loadingShown            time.Time // when the last event about loading was published
 	created, started, ended time.Time
 	err                     error
 	pictures                []*Picture
@@ -163,10 +166,12 @@ func (j *Job) event(after int) (found *Event, changed <-chan struct{}, ended boo
 	return nil, j.changed, false
 }
 
-// publish adds an event. Engine.mu must be held.
+// publish adds an event. The newest place in the queue replaces the one before, and so does the
+// progress of loading. Engine.mu must be held.
 func (j *Job) publish(event Event) {
-	if n := len(j.events); event.Kind == EventQueued && n > 0 {
-		j.events, j.small = j.events[:n-1], j.small-1 // the last place in the queue, until now
+	replaces := event.Kind == EventQueued || event.Kind == EventLoading
+	if n := len(j.events); replaces && n > 0 && j.events[n-1].Kind == event.Kind {
+		j.events, j.small = j.events[:n-1], j.small-1
 	}
 	j.last++
 	event.Number, event.Status = j.last, j.status()

@@ -278,6 +278,44 @@ func TestQueuedEvents(t *testing.T) {
 	})
 }
 
+// TestLoadingEvents loads a model of many tensors, which takes 25 seconds. Readers that come late
+// see the first event and the newest one about loading.
+func TestLoadingEvents(t *testing.T) {
+	change := func(w *world, c *Config) {
+		open := c.Open
+		c.Open = func(
+			ctx context.Context, name string, loras []gomflux.LoRA, progress func(gomflux.Progress),
+		) (Model, error) {
+			for i := range int64(1000) {
+				progress(gomflux.Progress{Phase: gomflux.PhaseLoad, Bytes: i + 1, TotalBytes: 1000})
+				if err := sleep(ctx, 25*time.Millisecond); err != nil {
+					return nil, err
+				}
+			}
+			return open(ctx, name, loras, func(gomflux.Progress) {})
+		}
+	}
+	inBubble(t, change, func(t *testing.T, _ *world, e *Engine) {
+		j := submit(t, e, "A", "a", "1")
+		var live []Event
+		for event := range j.Events(t.Context(), 0) {
+			if event.Kind == EventLoading {
+				live = append(live, event)
+			}
+		}
+		if n := len(live); n != 126 || live[0].Bytes != 1 || live[1].Bytes != 9 || live[n-1].Bytes != 1000 {
+			t.Errorf("%d events about loading: %+v", n, live)
+		}
+		var late []Event
+		for event := range j.Events(t.Context(), 0) {
+			late = append(late, event)
+		}
+		if len(late) != 8 || late[0].Kind != EventQueued || late[0].Number != 1 || late[1].Bytes != 1000 {
+			t.Errorf("events that are kept: %+v", late)
+		}
+	})
+}
+
 func TestPreviews(t *testing.T) {
 	for _, test := range []struct {
 		previews, steps int

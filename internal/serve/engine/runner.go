@@ -181,12 +181,17 @@ func (e *Engine) load(j *Job, r *Request) error {
 	return nil
 }
 
-// progress publishes the progress of loading and the steps.
+// progress publishes the progress of loading, now and then, and the steps.
 func (e *Engine) progress(j *Job, p gomflux.Progress) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	switch p.Phase {
 	case gomflux.PhaseLoad:
+		now := e.now()
+		if p.Bytes < p.TotalBytes && now.Sub(j.loadingShown) < loadingPause {
+			return
+		}
+		j.loadingShown = now
 		j.publish(Event{Kind: EventLoading, Bytes: p.Bytes, Total: p.TotalBytes})
 	case gomflux.PhaseStep:
 		j.step, j.steps = p.Step, p.Steps

@@ -20,8 +20,6 @@ const (
 	beat = 15 * time.Second
 	// writeTimeout is the time that a client has to read an event.
 	writeTimeout = 30 * time.Second
-	// loadingPause is the time between events about loading, of which a model has hundreds.
-	loadingPause = 200 * time.Millisecond
 	// previewQuality is on the scale of libjpeg, up to 100.
 	previewQuality = 80
 )
@@ -54,9 +52,7 @@ func (a *API) events(w http.ResponseWriter, r *http.Request) error {
 			if !ok {
 				return nil
 			}
-			if kind := s.kind(e); kind != "" {
-				s.write(a.eventText(ctx, j.ID(), kind, e))
-			}
+			s.write(a.eventText(ctx, j.ID(), s.kind(e), e))
 		case <-ticker.C:
 			s.write(":\n\n")
 		}
@@ -69,23 +65,16 @@ type stream struct {
 	w       http.ResponseWriter
 	control *http.ResponseController
 	err     error
-	waited  bool      // the client knows that the job is in the queue
-	loading time.Time // of the last event about loading
+	waited  bool // the client knows that the job is in the queue
 }
 
-// kind returns the name of an event, "" for one that is left out.
+// kind returns the name of an event.
 func (s *stream) kind(e engine.Event) string {
-	switch e.Kind {
-	case engine.EventQueued:
+	if e.Kind == engine.EventQueued {
 		if s.waited {
 			return "position"
 		}
 		s.waited = true
-	case engine.EventLoading:
-		if e.Bytes < e.Total && time.Since(s.loading) < loadingPause {
-			return ""
-		}
-		s.loading = time.Now()
 	}
 	return string(e.Kind)
 }

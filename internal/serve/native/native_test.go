@@ -477,22 +477,6 @@ func TestLiveEventsAndCancel(t *testing.T) {
 	}
 }
 
-// TestLoadingEvents loads a model of many tensors.
-func TestLoadingEvents(t *testing.T) {
-	s := serve(t, nil)
-	s.call("POST", "/api/v1/jobs", `{"prompt":"a"}`, 202, nil)
-	j, _ := s.engine.last()
-	for i := range int64(1000) {
-		j.happens(engine.Event{Kind: engine.EventLoading, Bytes: i + 1, Total: 1000})
-	}
-	j.end(engine.Done, nil)
-	all := s.follow("job0", "", func(sse) bool { return false })
-	n := len(all)
-	if n < 4 || n > 100 || all[1].data.Bytes != 1 || all[n-2].data.Bytes != 1000 || all[n-1].kind != "done" {
-		t.Errorf("%d events %+v", n, all)
-	}
-}
-
 // TestNobodyReads finishes a job whose events no client reads.
 func TestNobodyReads(t *testing.T) {
 	s := serve(t, nil)
