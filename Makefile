@@ -77,10 +77,13 @@ parity: build ## compare with diffusers on new random models (PARITY_SEED=N repe
 mflux: build ## save small models with gomflux and with mflux, and read each other's folders
 	scripts/reference/run.sh mflux bin/gomflux $(ARGS)
 
+clients: setup ## test the server with openai-python, openai-node, and its page in a browser with axe-core
+	scripts/clients/run.sh
+
 newcomer: setup ## the first hour of a user, from the build to twenty pictures and what goes wrong
 	scripts/newcomer.sh
 
 clean: ## remove what was built; .setup stays
 	rm -rf bin dist out
 
-.PHONY: help setup build demo test race fuzz lint docs-check dist generate bench bench-peers score parity mflux newcomer clean
+.PHONY: help setup build demo test race fuzz lint docs-check dist generate bench bench-peers score parity mflux clients newcomer clean
