@@ -34,15 +34,13 @@ else
 fi
 
 # openai-node asks for Node.js 22, and what the tests use runs on 20 too
-if have node && have npm && node -e 'process.exit(parseInt(process.versions.node) < 20)'; then
-	if ! fresh "$into/node_modules/openai" package.json package-lock.json || [ ! -d "$into/node_modules/axe-core" ]; then
+if have node && have npm && node -e 'process.exit(parseInt(process.versions.node) < 20 ? 1 : 0)'; then
+	if ! fresh "$into/node_modules/openai" package.json package-lock.json; then
 		echo "clients: installing openai-node and axe-core into $into" >&2
 		mkdir -p "$into"
-		rm -f "$into/package-lock.json"
-		cp "$here/package.json" "$into/"
-		cp "$here/package-lock.json" "$into/lock"
-		(cd "$into" && mv lock package-lock.json && npm ci --ignore-scripts --no-audit --no-fund --loglevel=error) || {
-			rm -f "$into/package-lock.json" # so that the next run tries again
+		cp "$here/package.json" "$here/package-lock.json" "$into/"
+		(cd "$into" && npm ci --ignore-scripts --no-audit --no-fund --loglevel=error) || {
+			rm "$into/package-lock.json" # so that the next run tries again
 			exit 1
 		}
 	fi
