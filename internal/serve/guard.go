@@ -2,7 +2,6 @@ package serve
 
 import (
 	"cmp"
-	"encoding/json"
 	"fmt"
 	"net"
 	"net/http"
@@ -13,6 +12,9 @@ import (
 	"time"
 
 	"github.com/gomflux/gomflux/internal/serve/engine"
+	"github.com/gomflux/gomflux/internal/serve/native"
+	"github.com/gomflux/gomflux/internal/serve/openai"
+	"github.com/gomflux/gomflux/internal/serve/sdapi"
 )
 
 // Handler returns the handler of all requests.
@@ -176,23 +178,19 @@ func (w *statusOnly) Header() http.Header {
 func (w *statusOnly) WriteHeader(status int)      { w.status = cmp.Or(w.status, status) }
 func (w *statusOnly) Write(p []byte) (int, error) { return len(p), nil }
 
-// refuse writes an error in the shape of OpenAI's.
+// refuse writes an error in the shape of the API that a path belongs to, and of OpenAI's elsewhere.
 func (s *Server) refuse(w http.ResponseWriter, r *http.Request, status int, message string) {
-	kind := "invalid_request_error"
-	if status >= 500 {
-		kind = "server_error"
-	}
 	if status == http.StatusServiceUnavailable {
 		w.Header().Set("Retry-After", "5")
 	}
-	text, _ := json.Marshal(map[string]any{ // strings can be encoded
-		"error": map[string]any{"message": message, "type": kind, "param": nil, "code": nil},
-	})
-	w.Header().Set("Content-Type", "application/json")
-	w.WriteHeader(status)
-	if r.Method != http.MethodHead {
-		w.Write(append(text, '\n'))
+	write := openai.WriteError
+	switch {
+	case strings.HasPrefix(r.URL.Path, "/api/"):
+		write = native.WriteError
+	case strings.HasPrefix(r.URL.Path, "/sdapi/"):
+		write = sdapi.WriteError
 	}
+	write(w, status, message)
 }
 
 // log counts a request, and writes its line. It has the route and not the path, which may have the

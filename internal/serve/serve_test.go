@@ -3,6 +3,7 @@ package serve
 import (
 	"bytes"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"image"
@@ -450,6 +451,82 @@ func TestAnswers(t *testing.T) {
 	if strings.Contains(text, "unguessable") || !strings.Contains(text, `route="POST /secret/{name}" status=200`) ||
 		!strings.Contains(text, "error=oh") {
 		t.Errorf("log %s", text)
+	}
+}
+
+// errorOf returns the message and the code of an error in the shape of an API.
+func errorOf(t *testing.T, api string, status int, body []byte) (message, code string) {
+	t.Helper()
+	own := struct {
+		Error struct{ Message, Code, Type string }
+	}{}
+	automatic := struct{ Error, Detail, Errors string }{}
+	var v any = &own
+	if api == "sdapi" {
+		v = &automatic
+	}
+	if err := json.Unmarshal(body, v); err != nil {
+		t.Errorf("%s: %s: %v", api, body, err)
+	}
+	switch server := status >= 500; {
+	case api == "sdapi" && (automatic.Error == "RuntimeError") == (status == 500) && automatic.Errors == automatic.Detail:
+		return automatic.Detail, ""
+	case api == "api" && own.Error.Type == "":
+	case (api == "v1" || api == "other") && (own.Error.Type == "server_error") == server:
+	default:
+		t.Errorf("%s: %s", api, body)
+	}
+	return own.Error.Message, own.Error.Code
+}
+
+// TestErrorShapes checks that errors of the server have the shape of the API that a path belongs to.
+func TestErrorShapes(t *testing.T) {
+	s, _, _ := newTest(t, withTokens)
+	s.timing.room = time.Millisecond
+	apis := []string{"api", "sdapi", "v1", "other"}
+	for _, api := range apis {
+		s.mux.HandleFunc("/"+api+"/panic", func(http.ResponseWriter, *http.Request) { panic("oh") })
+	}
+	token := []string{"Authorization", "Bearer 0123456789abcdef"}
+	for _, test := range []struct {
+		status       int
+		path, body   string
+		headers      []string
+		code, openAI string // of gomflux's own errors and of OpenAI's
+		message      string
+	}{
+		{401, "x", "", nil, "unauthorized", "invalid_api_key", "a token is needed: "},
+		{403, "x", "", []string{"Host", "evil.example"}, "forbidden", "", "this server does not answer for the host"},
+		{403, "x", "", append(token, "Sec-Fetch-Site", "cross-site"), "forbidden", "", "requests from pages of other"},
+		{413, "x", strings.Repeat("x", 1001), token, "too_large", "request_too_large", "the request is larger than "},
+		{503, "x", "x", token, "busy", "", "too many requests are being read"},
+		{500, "panic", "", token, "failed", "", "internal error (request "},
+	} {
+		s.bodies.free = bodiesAtOnce * 1000
+		if test.status == 503 {
+			s.bodies.free = 0
+		}
+		for _, api := range apis {
+			w := ask(s, "POST", "/"+api+"/"+test.path, strings.NewReader(test.body), test.headers...)
+			message, code := errorOf(t, api, test.status, w.Body.Bytes())
+			want := test.openAI
+			switch api {
+			case "api":
+				want = test.code
+			case "sdapi":
+				want = ""
+			}
+			if code != want {
+				t.Errorf("%s: status %d with code %q, expected %q", api, test.status, code, want)
+			}
+			h := w.Header()
+			if w.Code != test.status || !strings.HasPrefix(message, test.message) || h.Get("Content-Type") != "application/json" {
+				t.Errorf("%s: status %d, expected %d; %q, expected %q; headers %v", api, w.Code, test.status, message, test.message, h)
+			}
+			if retry := h.Get("Retry-After"); (retry == "5") != (test.status == 503) {
+				t.Errorf("%s: status %d with Retry-After %q", api, test.status, retry)
+			}
+		}
 	}
 }
 

@@ -1,6 +1,7 @@
 package native
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"net/http"
@@ -53,10 +54,11 @@ type jsonError struct {
 	Message string `json:"message"`
 }
 
-// codes are those of the statuses of [api.Status].
+// codes are those of errors that the API itself does not find, by status.
 var codes = map[int]string{
 	http.StatusRequestEntityTooLarge: "too_large", http.StatusTooManyRequests: "queue_full",
 	http.StatusServiceUnavailable: "closing", http.StatusNotFound: "not_found", http.StatusBadRequest: "bad_request",
+	http.StatusUnauthorized: "unauthorized", http.StatusForbidden: "forbidden",
 }
 
 // describe returns the status and the JSON of an error.
@@ -73,6 +75,15 @@ func describe(err error) (int, jsonError) {
 		}
 	}
 	return status, jsonError{code, err.Error()}
+}
+
+// WriteError writes an error that the server found before a request reached its handler.
+func WriteError(w http.ResponseWriter, status int, message string) {
+	code := cmp.Or(codes[status], "failed")
+	if status == http.StatusServiceUnavailable {
+		code = "busy"
+	}
+	reply(w, status, map[string]any{"error": jsonError{code, message}}) // strings can be encoded
 }
 
 // fail writes an error.

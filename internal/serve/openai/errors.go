@@ -120,7 +120,7 @@ func writeError(w http.ResponseWriter, err error) {
 	h := w.Header()
 	if e.retry > 0 {
 		h.Set("Retry-After", api.RetryAfter(e.retry))
-	} else if e.status >= http.StatusInternalServerError {
+	} else if e.status >= http.StatusInternalServerError && h.Get("Retry-After") == "" {
 		// OpenAI's clients repeat requests that fail in this way, unless they are told not to
 		h.Set("X-Should-Retry", "false")
 	}
@@ -128,6 +128,21 @@ func writeError(w http.ResponseWriter, err error) {
 		h.Set("Allow", e.allow)
 	}
 	writeJSON(w, e.status, errorBody{e})
+}
+
+// codes are those of errors that the server finds, by status.
+var codes = map[int]string{
+	http.StatusUnauthorized: "invalid_api_key", http.StatusNotFound: "unknown_url",
+	http.StatusMethodNotAllowed: "method_not_allowed", http.StatusRequestEntityTooLarge: "request_too_large",
+}
+
+// WriteError writes an error that the server found before a request reached its handler.
+func WriteError(w http.ResponseWriter, status int, message string) {
+	e := failure(status, codes[status], "%s", message)
+	if status >= http.StatusInternalServerError {
+		e.Type = typeServer
+	}
+	writeError(w, e)
 }
 
 type errorBody struct {

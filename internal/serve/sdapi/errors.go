@@ -82,6 +82,11 @@ func writeError(w http.ResponseWriter, err error) {
 	write(w, status, errorBody{Error: class, Detail: text, Errors: text})
 }
 
+// WriteError writes an error that the server found before a request reached its handler.
+func WriteError(w http.ResponseWriter, status int, message string) {
+	writeError(w, &statusError{status, message})
+}
+
 // write writes a response as JSON.
 func write(w http.ResponseWriter, status int, v any) {
 	data, err := plainjson.Marshal(v, "")
