@@ -98,7 +98,7 @@ func (a *Autoencoder) Encode(img image.Image) (Latents, error) {
 	}
 	defer a.suspendHook()()
 	defer limitMemory(a.device, autoencoderLookahead).restore()
-	latents := a.encodeImage(picture.Opaque(img), "latents.image")
+	latents := a.encodeImage(picture.Opaque(img), nil, "latents.image")
 	if !latents.AllFinite() {
 		return Latents{}, a.notFinite("latents")
 	}
@@ -106,21 +106,25 @@ func (a *Autoencoder) Encode(img image.Image) (Latents, error) {
 }
 
 // encodeImage is Encode with an array [C, h, w], float32, as its result, which passes the hook
-// under a name.
-func (a *Autoencoder) encodeImage(img *image.RGBA, name string) *mlx.Array {
-	latents := a.encodeOnce(img, name)
+// under a name. The image is grey where a mask of its size is white, if there is one.
+func (a *Autoencoder) encodeImage(img *image.RGBA, mask *image.Gray, name string) *mlx.Array {
+	latents := a.encodeOnce(img, mask, name)
 	if a.mayOverflow() && !latents.AllFinite() {
-		a.inFloat32(func() { latents = a.encodeOnce(img, name) })
+		a.inFloat32(func() { latents = a.encodeOnce(img, mask, name) })
 	}
 	return latents
 }
 
-func (a *Autoencoder) encodeOnce(img *image.RGBA, name string) *mlx.Array {
+func (a *Autoencoder) encodeOnce(img *image.RGBA, mask *image.Gray, name string) *mlx.Array {
 	return mlx.Scope(func() *mlx.Array {
 		size := img.Bounds().Size()
 		a.setBudget(size.Y, size.X, mlx.FreeMemory(a.device), a.vae.EncodeMemory)
 		x := a.points.Value("image.in", mlx.FromUint8(pixels.RGB(img), size.Y, size.X, 3))
 		x = x.AsType(mlx.Float32).Over(255).Times(2).Plus(-1)
+		if mask != nil {
+			kept := mlx.FromUint8(mask.Pix, size.Y, size.X, 1).AsType(mlx.Float32).Over(-255).Plus(1)
+			x = x.Mul(kept)
+		}
 		x = a.points.Value("vae.encode.in", x.Transpose(2, 0, 1).ExpandDims(0).AsType(a.dtype))
 		z := a.points.Value("vae.encode.out", a.vae.Encode(x))
 		z = a.points.Value(name, a.vae.Scale(z))

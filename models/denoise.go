@@ -15,8 +15,12 @@ func (r *Run) denoise(seeds []uint64, predict predictors) (*mlx.Array, error) {
 	if err := r.replaceSchedule(); err != nil {
 		return nil, err
 	}
-	h, w := r.latentSize(r.Height, r.Width)
-	latents, err := r.startLatents(seeds, r.latentShape(h, w))
+	shape := r.latentShape(r.latentSize(r.Height, r.Width))
+	var err error
+	if r.inpainting, err = r.newInpainting(seeds, shape); err != nil {
+		return nil, err
+	}
+	latents, err := r.startLatents(seeds, shape)
 	if err != nil || latents == nil {
 		return nil, err
 	}
@@ -99,13 +103,20 @@ func (r *Run) evaluate(i int, latents *mlx.Array, state scheduler.State, seeds [
 		e.Noise = func() *mlx.Array { return r.stepNoise(seeds, i, latents.Shape()[1:]) }
 		e.Velocity = r.velocity(i, latents, predict)
 		next, state := r.sampler.Step(e)
+		if in := r.inpainting; in != nil && r.schedule.Ends(i) {
+			next = in.blend(r, i+1, r.points.Value("latents.stepped", next))
+		}
 		out.latents = owned(r.points.Value("latents", next))
 		for _, a := range state { // it may have arrays of e, which are freed
 			out.state = append(out.state, owned(a))
 		}
 		made := append([]*mlx.Array{out.latents}, out.state...)
 		if r.OnStep != nil && r.schedule.Ends(i) {
-			out.denoised = owned(r.sampler.Denoised(e))
+			denoised := r.sampler.Denoised(e)
+			if in := r.inpainting; in != nil {
+				denoised = in.over(denoised, in.image)
+			}
+			out.denoised = owned(denoised)
 			made = append(made, out.denoised)
 		}
 		return made

@@ -154,7 +154,7 @@ func (r *Run) encodeReference(img reference) *mlx.Array {
 		}
 	}
 	fit := r.family.(family.Editor).Reference(img.RGBA, r.Multiple())
-	latents := mlx.Scope(func() *mlx.Array { return r.encodeImage(fit, "latents.reference").AsType(r.dtype) })
+	latents := mlx.Scope(func() *mlx.Array { return r.encodeImage(fit, nil, "latents.reference").AsType(r.dtype) })
 	mlx.Eval(latents)
 	mlx.StopPoint()
 	if cached {
@@ -192,7 +192,14 @@ func (r *Run) predictors() (out predictors, err error) {
 	}
 	r.points.Negative = false
 	start := time.Now()
-	for _, img := range references {
+	if c.Fill, err = r.fill(); err != nil {
+		return out, err
+	}
+	for i, img := range references {
+		if i == 0 && r.mask != nil { // the image to inpaint, as the model sees it
+			c.References = append(c.References, r.imageLatents(r.latentShape(h, w)).Squeeze(0).AsType(r.dtype))
+			continue
+		}
 		c.References = append(c.References, r.encodeReference(img))
 		out.references = time.Since(start)
 	}
@@ -249,7 +256,7 @@ func (r *Run) freeKept() {
 	for _, a := range r.kept {
 		a.Free()
 	}
-	r.kept = nil
+	r.kept, r.encodedImage, r.inpainting = nil, nil, nil
 }
 
 // compilation returns how the run compiles: see [tuning.Compile]. It compiles nothing while a hook

@@ -204,7 +204,11 @@ func (p *Pipeline) BatchSize(request Request) int {
 
 // referenceSizes returns the sizes in which the reference images are encoded.
 func (r *Run) referenceSizes() (sizes []image.Point) {
-	for _, img := range r.References {
+	for i, img := range r.References {
+		if i == 0 && r.mask != nil {
+			sizes = append(sizes, image.Pt(r.Width, r.Height))
+			continue
+		}
 		sizes = append(sizes, r.family.(family.Editor).ReferenceSize(img.Bounds().Size(), r.Multiple()))
 	}
 	return sizes

@@ -82,6 +82,7 @@ func (r *Run) decodeAll(latents *mlx.Array, n int, res Result, clock *stopwatch)
 		if one.Image, err = r.decodeResult(latents, i); err != nil {
 			return nil, err
 		}
+		one.Image = r.paste(one.Image)
 		one.Decode = clock.lap()
 		results = append(results, &one)
 		res.Encode = 0 // counts for the first image only

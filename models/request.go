@@ -11,6 +11,7 @@ import (
 	"github.com/gomflux/gomflux/mlx/hooks"
 	"github.com/gomflux/gomflux/models/errs"
 	"github.com/gomflux/gomflux/models/family"
+	"github.com/gomflux/gomflux/models/inpaint"
 	"github.com/gomflux/gomflux/models/stepcache"
 	"github.com/gomflux/gomflux/picture"
 	"github.com/gomflux/gomflux/scheduler"
@@ -36,6 +37,10 @@ type Request struct {
 
 	Image         image.Image // image to start from, if set; it is resized to Height×Width
 	ImageStrength float64     // how much of Image is kept, from 0 (nothing) to 1
+	// Inpaint, if set, takes the place of Image: an image of which only the masked part is generated.
+	// ImageStrength may be 0 then.
+	Inpaint *inpaint.Input
+	mask    *image.Gray // black and white, Height×Width: see withInpaint
 
 	References []image.Image // reference images of an edit
 
@@ -80,6 +85,9 @@ func (p *Pipeline) checkNumbers(r Request) error {
 		return errs.Requestf("max sequence length %d: must be at least 1, and at most %d", r.MaxSequenceLength, picture.MaxCount)
 	}
 	if err := p.checkReferences(r.References); err != nil {
+		return err
+	}
+	if err := p.checkInpaint(&r); err != nil {
 		return err
 	}
 	return r.checkImage()
@@ -148,6 +156,8 @@ func (r *Request) checkImage() error {
 		return nil
 	case r.Image.Bounds().Empty():
 		return errs.Requestf("the image to start from is empty: its bounds are %v", r.Image.Bounds())
+	case r.mask != nil && r.ImageStrength == 0:
+		return nil
 	case !(r.ImageStrength > 0 && r.ImageStrength <= 1):
 		return errs.Requestf("image strength %g: must be above 0, which would keep nothing of the image, and below 1", r.ImageStrength)
 	case r.firstStep() >= r.Steps:
@@ -192,8 +202,11 @@ func (p *Pipeline) EditSize(references []image.Image) image.Point {
 
 // firstStep returns the first step that runs, from 0.
 func (r *Request) firstStep() int {
-	if r.Image == nil {
+	switch {
+	case r.Image == nil:
 		return 0
+	case r.mask != nil:
+		return firstInpaintStep(r.Steps, r.ImageStrength)
 	}
 	return scheduler.FirstStep(r.Steps, r.ImageStrength)
 }

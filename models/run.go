@@ -32,6 +32,8 @@ type Run struct {
 	// during Generate
 	compiled                 []func()     // free the compiled functions
 	kept                     []*mlx.Array // live until the last step, such as a KV cache
+	encodedImage             *mlx.Array   // see imageLatents
+	inpainting               *inpainting  // nil without a mask
 	skipped, skippedNegative []int        // steps whose predictions used the step cache
 	stepCaches               []*stepcache.Cache
 	limiter                  *limiter
@@ -66,6 +68,7 @@ func (p *Pipeline) Check(r Request) error {
 
 // newCheckedRun checks a request and makes its run without the tokens of its prompts.
 func (p *Pipeline) newCheckedRun(request Request) (*Run, error) {
+	request = p.withInpaint(request)
 	if err := p.checkNumbers(request); err != nil {
 		return nil, err
 	}
@@ -74,9 +77,9 @@ func (p *Pipeline) newCheckedRun(request Request) (*Run, error) {
 
 // newRun is newCheckedRun without the checks.
 func (p *Pipeline) newRun(request Request) (*Run, error) {
-	r := &Run{Pipeline: p, Request: request, batch: 1}
+	r := &Run{Pipeline: p, Request: p.withInpaint(request), batch: 1}
 	for _, name := range p.promptNames(request.Guidance) {
-		text, label := p.promptText(name, &request)
+		text, label := p.promptText(name, &r.Request)
 		r.prompts = append(r.prompts, &prompt{name: name, text: text, label: label})
 	}
 	config := &p.declared.Scheduler

@@ -33,13 +33,9 @@ func (r *Run) startLatents(seeds []uint64, shape []int) (*mlx.Array, error) {
 		}
 		return r.points.Value("latents.start", x), nil
 	}
-	noise, err := r.initialLatents(seeds, shape)
-	if err != nil {
-		return nil, err
-	}
-	noise = r.points.Value("latents.init", noise)
-	if r.Image == nil {
-		return noise, nil
+	noise, err := r.startNoise(seeds, shape)
+	if err != nil || r.Image == nil {
+		return noise, err
 	}
 	latents := mlx.Scope(func() *mlx.Array {
 		clean := r.imageLatents(shape)
@@ -50,17 +46,39 @@ func (r *Run) startLatents(seeds []uint64, shape []int) (*mlx.Array, error) {
 	return latents, nil
 }
 
+// startNoise returns the initial noise [B, C, h, w], which inpainting has drawn already.
+func (r *Run) startNoise(seeds []uint64, shape []int) (*mlx.Array, error) {
+	if r.inpainting != nil {
+		return r.inpainting.noise, nil
+	}
+	noise, err := r.initialLatents(seeds, shape)
+	if err != nil {
+		return nil, err
+	}
+	return r.points.Value("latents.init", noise), nil
+}
+
 // latentsOverride returns an override of latents [1, C, h, w], by the shape [C, h, w].
 func (r *Run) latentsOverride(name string, step int, dtype mlx.Dtype, shape []int) (*mlx.Array, error) {
 	return overrideLatents(r.Overrides, r.packer(), name, step, dtype, append([]int{1}, shape...))
 }
 
-// imageLatents returns the latents [1, C, h, w] of the image to start from, float32, or their
-// override.
+// imageLatents returns the latents [1, C, h, w] of the image to start from or to inpaint, float32, or
+// their override. They are computed once.
 func (r *Run) imageLatents(shape []int) *mlx.Array {
+	if r.encodedImage == nil {
+		r.encodedImage = mlx.Scope(func() *mlx.Array { return owned(r.encodeStart(shape)) })
+		mlx.Eval(r.encodedImage)
+		mlx.StopPoint()
+		r.keep(r.encodedImage)
+	}
+	return r.encodedImage
+}
+
+func (r *Run) encodeStart(shape []int) *mlx.Array {
 	if !r.isOverridden("latents.image", -1) {
 		fit := picture.Resize(picture.Opaque(r.Image), r.Width, r.Height)
-		return r.encodeImage(fit, "latents.image").ExpandDims(0)
+		return r.encodeImage(fit, nil, "latents.image").ExpandDims(0)
 	}
 	x, err := r.latentsOverride("latents.image", -1, r.dtype, shape)
 	if err != nil {

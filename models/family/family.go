@@ -128,6 +128,9 @@ type Pipeline interface {
 	// Mu returns the shift for an image of so many tokens, for schedulers with dynamic
 	// shifting.
 	Mu(shift scheduler.DynamicShift, tokens, steps int) float64
+	// MaskLatents reduces a mask, whose pixels are 0 or 255, to the size of latents of h×w: how much
+	// of each position is inpainted, from 0 to 1.
+	MaskLatents(mask *image.Gray, h, w int) []float32
 	// Predictor returns a predictor for latents of h×w. It compiles what runs at every step.
 	Predictor(c Conditioning, h, w int, compile Compiler) (Predictor, error)
 	// Guide combines the predictions for prompt and negative prompt.
@@ -166,6 +169,13 @@ type VisionEncoder interface {
 	Vision(references []image.Image) (vision component.Component, tokens int)
 }
 
+// A Filler is a Pipeline whose transformer sees the mask and the rest of the image, so that it
+// generates nothing without them. The latents outside the mask are not replaced after each step.
+type Filler interface {
+	// FillMask returns a mask [1, 1, H, W] of 0 and 1 as the transformer's input.
+	FillMask(mask *mlx.Array) *mlx.Array
+}
+
 // A KVCached is an Editor that may keep a KV cache of the reference images between steps.
 type KVCached interface {
 	// CacheSize returns the number of elements in the cache for so many tokens, 0 without one.
@@ -177,10 +187,17 @@ type Conditioning struct {
 	Text       []*mlx.Array // output of each of the pipeline's PromptEncodings
 	References []*mlx.Array // latents [C, h, w] of the reference images
 	Guidance   float64      // guidance scale
+	Fill       *Fill        // for a Filler
 	// StepCache leaves out parts of the forward pass in some steps, nil for none.
 	StepCache *stepcache.Cache
 	// Keep keeps arrays that are made in a step until the last step is done.
 	Keep func(...*mlx.Array)
+}
+
+// A Fill is the masked image that a [Filler] completes, in the pipeline's dtype.
+type Fill struct {
+	Latents *mlx.Array // [C, h, w] of the image, which is grey inside the mask
+	Mask    *mlx.Array // result of FillMask
 }
 
 // A Predictor predicts the velocity of latents [B, C, h, w], float32 in their shape, at the

@@ -191,6 +191,24 @@ func (f *flux2) LatentShape(h, w int) []int {
 
 func (f *flux2) Multiple() int { return 1 }
 
+// MaskLatents interpolates bilinearly without antialiasing, as Flux2KleinInpaintPipeline does: from
+// the four pixels in the middle of each position.
+func (f *flux2) MaskLatents(mask *image.Gray, h, w int) []float32 {
+	out := make([]float32, 0, h*w)
+	size := mask.Rect.Size()
+	for y := range h {
+		for x := range w {
+			left, top := (2*x+1)*size.X/w/2-1, (2*y+1)*size.Y/h/2-1
+			sum := 0
+			for _, at := range []image.Point{{left, top}, {left + 1, top}, {left, top + 1}, {left + 1, top + 1}} {
+				sum += int(mask.GrayAt(at.X, at.Y).Y)
+			}
+			out = append(out, float32(sum)/(4*255))
+		}
+	}
+	return out
+}
+
 // Guidance needs a scale above 1 to have an effect.
 func (f *flux2) Guidance(scale float64) (bool, error) {
 	if scale > 1 && f.distilled {

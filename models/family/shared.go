@@ -1,6 +1,7 @@
 package family
 
 import (
+	"image"
 	"slices"
 
 	"github.com/gomflux/gomflux/mlx"
@@ -23,6 +24,18 @@ func (defaultMethods) Mu(shift scheduler.DynamicShift, tokens, _ int) float64 {
 // pipelines.
 func (defaultMethods) Guide(positive, negative *mlx.Array, scale float64) *mlx.Array {
 	return negative.Add(positive.Sub(negative).Times(scale))
+}
+
+// MaskLatents takes the pixel at the top left of each position (torch's nearest interpolation).
+func (defaultMethods) MaskLatents(mask *image.Gray, h, w int) []float32 {
+	out := make([]float32, 0, h*w)
+	size := mask.Rect.Size()
+	for y := range h {
+		for x := range w {
+			out = append(out, float32(mask.GrayAt(x*size.X/w, y*size.Y/h).Y)/255)
+		}
+	}
+	return out
 }
 
 // patches has the methods of a family whose transformer takes the autoencoder's latents in patches

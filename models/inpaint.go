@@ -1,0 +1,122 @@
+package models
+
+import (
+	"image"
+
+	"github.com/gomflux/gomflux/mlx"
+	"github.com/gomflux/gomflux/models/errs"
+	"github.com/gomflux/gomflux/models/family"
+)
+
+// withInpaint returns a request with the image and the mask that the model sees of
+// Request.Inpaint. A model that edits images gets the whole image as its first reference image too.
+func (p *Pipeline) withInpaint(r Request) Request {
+	if r.Inpaint == nil || r.mask != nil || p.checkSize(r) != nil {
+		return r
+	}
+	r.Image, r.mask = r.Inpaint.At(r.Width, r.Height)
+	if _, ok := p.family.(family.Editor); ok {
+		r.References = append([]image.Image{r.Inpaint.Image}, r.References...)
+	}
+	return r
+}
+
+// checkInpaint checks the mask against what the model needs.
+func (p *Pipeline) checkInpaint(r *Request) error {
+	if _, fills := p.family.(family.Filler); fills && r.Inpaint == nil {
+		return errs.Requestf("this model fills the masked part of an image and needs both (gomflux inpaint --image --mask)")
+	}
+	return nil
+}
+
+// blends reports whether the latents outside the mask are replaced by those of the image after each
+// step.
+func (r *Run) blends() bool {
+	_, fills := r.family.(family.Filler)
+	return r.mask != nil && !fills
+}
+
+// An inpainting is what a run needs to keep the latents outside the mask.
+type inpainting struct {
+	mask  *mlx.Array // [1, 1, h, w], from 0, where the image is kept, to 1
+	image *mlx.Array // latents [1, C, h, w] of the image
+	noise *mlx.Array // initial noise [B, C, h, w]
+}
+
+// newInpainting returns what a run in latents of a shape [C, h, w] needs to keep those outside the
+// mask, or nil if it does not blend.
+func (r *Run) newInpainting(seeds []uint64, shape []int) (*inpainting, error) {
+	if !r.blends() || !r.plan.evaluates {
+		return nil, nil
+	}
+	noise, err := r.initialLatents(seeds, shape)
+	if err != nil {
+		return nil, err
+	}
+	h, w := shape[1], shape[2]
+	mask := mlx.FromFloat32(r.family.MaskLatents(r.mask, h, w), 1, 1, h, w)
+	if r.isOverridden("latents.mask", -1) {
+		if mask, err = override(r.Overrides, "latents.mask", -1, mlx.Float32, 1, 1, h, w); err != nil {
+			return nil, err
+		}
+	}
+	in := &inpainting{
+		image: r.imageLatents(shape),
+		noise: owned(r.points.Value("latents.init", noise)),
+		mask:  owned(r.points.Value("latents.mask", mask)),
+	}
+	r.keep(in.mask, in.noise)
+	return in, nil
+}
+
+// blend returns latents before evaluation i with those outside the mask replaced by the image's with
+// as much noise, as the inpainting pipelines of diffusers do after each step.
+func (in *inpainting) blend(r *Run, i int, latents *mlx.Array) *mlx.Array {
+	if i == len(r.schedule.Timesteps) {
+		return in.over(latents, in.image)
+	}
+	return in.over(latents, r.sampler.ScaleNoise(i, in.image, in.noise))
+}
+
+// over returns x inside the mask and known outside.
+func (in *inpainting) over(x, known *mlx.Array) *mlx.Array {
+	return in.mask.Times(-1).Plus(1).Mul(known).Add(in.mask.Mul(x))
+}
+
+// paste returns a generated image pasted into the image that it was inpainted in.
+func (r *Run) paste(img *image.RGBA) *image.RGBA {
+	if r.Inpaint == nil {
+		return img
+	}
+	return r.Inpaint.Paste(img)
+}
+
+// firstInpaintStep returns the first step of inpainting that runs, as diffusers counts: a strength
+// of 0 keeps nothing and leaves out no step.
+func firstInpaintStep(steps int, imageStrength float64) int {
+	n := float64(steps)
+	return int(max(0, n-min(n*(1-imageStrength), n)))
+}
+
+// fill returns what a pipeline that fills masks sees, or nil for another one.
+func (r *Run) fill() (*family.Fill, error) {
+	filler, ok := r.family.(family.Filler)
+	if !ok {
+		return nil, nil
+	}
+	size := r.mask.Rect.Size()
+	mask := filler.FillMask(mlx.FromUint8(r.mask.Pix, 1, 1, size.Y, size.X).AsType(mlx.Float32).Over(255))
+	if r.isOverridden("fill.mask", -1) {
+		var err error
+		if mask, err = override(r.Overrides, "fill.mask", -1, mlx.Float32, mask.Shape()...); err != nil {
+			return nil, err
+		}
+	}
+	latents := r.encodeImage(r.Image.(*image.RGBA), r.mask, "latents.masked")
+	fill := &family.Fill{
+		Latents: owned(latents.AsType(r.dtype)), Mask: owned(r.points.Value("fill.mask", mask).AsType(r.dtype)),
+	}
+	mlx.Eval(fill.Latents, fill.Mask)
+	r.keep(fill.Latents, fill.Mask)
+	return fill, nil
+}
