@@ -79,7 +79,8 @@ func blend(img, replacement *image.RGBA, mask *image.Gray, region image.Rectangl
 	for y := region.Min.Y; y < region.Max.Y; y++ {
 		for x := region.Min.X; x < region.Max.X; x++ {
 			m := int(mask.GrayAt(x, y).Y)
-			at, from := out.PixOffset(x, y), replacement.PixOffset(replacement.Rect.Min.X+x-region.Min.X, replacement.Rect.Min.Y+y-region.Min.Y)
+			p := image.Pt(x, y).Sub(region.Min).Add(replacement.Rect.Min)
+			at, from := out.PixOffset(x, y), replacement.PixOffset(p.X, p.Y)
 			for k := range 3 {
 				out.Pix[at+k] = uint8((int(out.Pix[at+k])*(255-m) + int(replacement.Pix[from+k])*m + 127) / 255)
 			}
