@@ -188,7 +188,9 @@ func (o *pullOptions) run(ctx context.Context, out *ui.Output, t *pullTarget) er
 	}
 	report.start(plan)
 	if len(t.files) == 0 {
-		warnUnusable(ctx, out, plan)
+		for _, text := range unusable(plan, modelMemory(ctx)) {
+			out.Warn("%s", text)
+		}
 	}
 	if o.dryRun {
 		return out.Err()

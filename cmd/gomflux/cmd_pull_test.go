@@ -17,7 +17,6 @@ import (
 
 	"github.com/rogpeppe/go-internal/testscript"
 
-	"github.com/gomflux/gomflux/cmd/gomflux/internal/ui"
 	"github.com/gomflux/gomflux/internal/hub"
 	"github.com/gomflux/gomflux/internal/hubtest"
 )
@@ -210,13 +209,8 @@ func TestFitWarning(t *testing.T) {
 }
 
 func TestDownloadText(t *testing.T) {
-	var r ui.Rate
-	start := time.Now()
-	for i := range 3 {
-		r.Add(start.Add(time.Duration(i)*time.Second), int64(i)*2e6)
-	}
-	got, want := downloadText(&r, hub.Progress{Here: 45e6, Bytes: 105e6}), "45.0 MB of 105.0 MB, 2.0 MB/s, 30.0 s left"
-	if got != want {
+	p := hub.Progress{Here: 45e6, Bytes: 105e6, PerSecond: 2e6, Left: 30 * time.Second}
+	if got, want := downloadText(p), "45.0 MB of 105.0 MB, 2.0 MB/s, 30.0 s left"; got != want {
 		t.Errorf("%q, expected %q", got, want)
 	}
 }

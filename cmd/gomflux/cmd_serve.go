@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -36,6 +37,11 @@ stays there without jobs: 0 frees it at once, forever keeps it.
 Flags about weights, device and memory apply to all models, and --lora to the
 default model and those of --model. A client can name LoRAs of the Hugging Face
 cache and of LORA_LIBRARY_PATH, but no files.
+
+A model that is known but not here can be downloaded from the page, as gomflux
+pull does it, unless --no-pull is given. On a server that other machines may use
+(another address, --token-file, --allowed-host, --base-url) that needs --pull: downloads
+fill this machine's disk, and are made with your token for the hub.
 
 IMAGES
 What the page and /api/v1/ generate is kept in a folder, up to --pictures-size;
@@ -95,6 +101,7 @@ type serveOptions struct {
 	weightFlags
 	lowRAM bool
 	promptCacheFlags
+	pullingFlags
 	tokenFile       string
 	insecureNoToken bool
 	allowedHosts    []string
@@ -180,6 +187,7 @@ func (o *serveOptions) addFlags(f *pflag.FlagSet) {
 		"keep only one text encoder or the transformer in memory at a time, and none while decoding "+
 			"(slower; automatic if memory is short)")
 	o.promptCacheFlags.add(f)
+	o.pullingFlags.add(f)
 	f.StringVar(&o.pictures, "pictures", "", "`folder` that keeps generated images (default: gomflux/pictures in the user's data folder)")
 	f.Var(&o.picturesSize, "pictures-size", "size of its images, such as 2GB (the default), above which the oldest are removed")
 	f.BoolVar(&o.noGallery, "no-gallery", false, "keep no images on disk")
@@ -221,7 +229,7 @@ func (o *serveOptions) validate(given func(string) bool) (err error) {
 	case given("pictures") && o.pictures == "":
 		return usageErrorf("--pictures: the folder name is empty")
 	}
-	if err := o.weightFlags.validate(given); err != nil {
+	if err := cmp.Or(o.weightFlags.validate(given), o.pullingFlags.validate()); err != nil {
 		return err
 	}
 	return o.validateNetwork(given)
@@ -275,7 +283,7 @@ func (o *serveOptions) run(ctx context.Context, out *ui.Output) error {
 		}),
 		Address: o.listen, Hosts: o.allowedHosts, BaseURL: o.baseURL, AllowedOrigins: o.allowedOrigins, Tokens: o.tokens,
 		MaxBody: orElse(&o.maxBody, serveBody), MaxPixels: orElse(&o.maxPixels, servePixels), Gallery: images,
-		LoRAs: models.loras, TLS: o.tls(log), Grace: orElse(&o.grace, serveGrace),
+		Pulls: o.puller(ctx, models), LoRAs: models.loras, TLS: o.tls(log), Grace: orElse(&o.grace, serveGrace),
 		Log: log, LogPrompts: o.logPrompts, Version: gomflux.Version(),
 	})
 	address := o.url(listener.Addr())

@@ -8,7 +8,6 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/gomflux/gomflux/cmd/gomflux/internal/ui"
 	"github.com/gomflux/gomflux/internal/hub"
 	"github.com/gomflux/gomflux/internal/quote"
 	"github.com/gomflux/gomflux/internal/units"
@@ -16,8 +15,10 @@ import (
 	"github.com/gomflux/gomflux/models/family"
 )
 
-// warnUnusable warns of a download that this machine or version cannot use.
-func warnUnusable(ctx context.Context, out *ui.Output, plan *hub.Plan) {
+// unusable returns why this machine, with the memory that models run on, or this version may be
+// unable to use a download.
+func unusable(plan *hub.Plan, memory int64) (warnings []string) {
+	warn := func(format string, args ...any) { warnings = append(warnings, fmt.Sprintf(format, args...)) }
 	var index struct {
 		Class string `json:"_class_name"`
 	}
@@ -32,18 +33,19 @@ func warnUnusable(ctx context.Context, out *ui.Output, plan *hub.Plan) {
 	_, transformer := sizes["transformer"]
 	switch noIndex := plan.Index == nil && !plan.Adapter; {
 	case noIndex && transformer: // as mflux saves it
-		out.Warn("%s has no model_index.json: its other components come from the base model, which must be downloaded too", repo)
+		warn("%s has no model_index.json: its other components come from the base model, which must be downloaded too", repo)
 	case noIndex && files == 1 && sizes["."] > 0:
-		out.Warn("%s has no model_index.json but one file: unless it is a LoRA or an autoencoder, "+
+		warn("%s has no model_index.json but one file: unless it is a LoRA or an autoencoder, "+
 			"its other components come from the base model, which must be downloaded too", repo)
 	case noIndex:
-		out.Warn("%s has no model_index.json: it is not a pipeline in the diffusers layout", repo)
+		warn("%s has no model_index.json: it is not a pipeline in the diffusers layout", repo)
 	case plan.Index != nil && json.Unmarshal(plan.Index, &index) == nil && !slices.Contains(family.Classes(), index.Class):
-		out.Warn("%s is a %s, which this version cannot run", repo, quote.Printable(index.Class))
+		warn("%s is a %s, which this version cannot run", repo, quote.Printable(index.Class))
 	}
-	if text := fitWarning(sizes, transformer && plan.Index == nil, modelMemory(ctx)); text != "" {
-		out.Warn("%s", text)
+	if text := fitWarning(sizes, transformer && plan.Index == nil, memory); text != "" {
+		warn("%s", text)
 	}
+	return warnings
 }
 
 // modelMemory returns the memory of the device that models run on, in bytes, 0 if

@@ -40,9 +40,8 @@ func newPullReport(out *ui.Output) pullReport {
 
 // A textPullReport reports to people.
 type textPullReport struct {
-	out  *ui.Output
-	rate ui.Rate
-	bar  *ui.Bar
+	out *ui.Output
+	bar *ui.Bar
 }
 
 func (r *textPullReport) start(plan *hub.Plan) {
@@ -65,20 +64,17 @@ func (r *textPullReport) begin(plan *hub.Plan) func(hub.Progress) {
 	if r.bar == nil {
 		return nil
 	}
-	return func(p hub.Progress) {
-		r.rate.Add(time.Now(), p.Here)
-		r.bar.Set(p.Here, downloadText(&r.rate, p))
-	}
+	return func(p hub.Progress) { r.bar.Set(p.Here, downloadText(p)) }
 }
 
 // downloadText returns the text after the bar.
-func downloadText(rate *ui.Rate, p hub.Progress) string {
+func downloadText(p hub.Progress) string {
 	text := fmt.Sprintf("%s of %s", units.Bytes(p.Here), units.Bytes(p.Bytes))
-	if per := rate.PerSecond(); per > 0 {
-		text += fmt.Sprintf(", %s/s", units.Bytes(int64(per)))
+	if p.PerSecond > 0 {
+		text += fmt.Sprintf(", %s/s", units.Bytes(int64(p.PerSecond)))
 	}
-	if left := rate.Left(p.Bytes - p.Here); left > 0 {
-		text += fmt.Sprintf(", %s left", ui.Duration(left))
+	if p.Left > 0 {
+		text += fmt.Sprintf(", %s left", ui.Duration(p.Left))
 	}
 	if p.Waiting != "" {
 		text += ", waiting for another process"
@@ -135,7 +131,6 @@ type (
 // A jsonPullReport reports to programs.
 type jsonPullReport struct {
 	out      *ui.Output
-	rate     ui.Rate
 	reported time.Time
 }
 
@@ -153,14 +148,13 @@ func (r *jsonPullReport) start(plan *hub.Plan) {
 
 func (r *jsonPullReport) begin(*hub.Plan) func(hub.Progress) {
 	return func(p hub.Progress) {
-		r.rate.Add(time.Now(), p.Here)
 		if time.Since(r.reported) < time.Second/2 && p.Here < p.Bytes {
 			return
 		}
 		r.reported = time.Now()
 		r.out.Event(jsonPullProgress{
-			MessageType: "progress", Bytes: p.Here, TotalBytes: p.Bytes, BytesPerSecond: r.rate.PerSecond(),
-			SecondsLeft: ui.Seconds(r.rate.Left(p.Bytes - p.Here)), WaitingFor: p.Waiting,
+			MessageType: "progress", Bytes: p.Here, TotalBytes: p.Bytes, BytesPerSecond: p.PerSecond,
+			SecondsLeft: ui.Seconds(p.Left), WaitingFor: p.Waiting,
 		})
 	}
 }

@@ -138,6 +138,10 @@ func (p *Plan) Complete() bool {
 // Progress is the state of a running Pull.
 type Progress struct {
 	Here, Bytes int64 // as in Plan; Here grows during the download
+	// PerSecond is the number of bytes per second, 0 while it is unknown.
+	PerSecond float64
+	// Left is how long the rest takes, 0 while that is unknown.
+	Left time.Duration
 	// Waiting is the path of a file that another process is downloading, or "".
 	Waiting string
 }
@@ -150,8 +154,8 @@ var ErrSpace = errors.New("not enough space on the disk")
 // a second, from one goroutine at a time. If Pull fails, is cancelled or is
 // killed, the next Pull resumes the download.
 func (c *Client) Pull(ctx context.Context, p *Plan, report func(Progress)) (folder string, err error) {
-	if err := checkSpace(p); err != nil {
-		return "", fmt.Errorf("%s: %w", p.Info.Repo, err)
+	if err := p.CheckSpace(); err != nil {
+		return "", err
 	}
 	for _, dir := range []string{filepath.Join(p.dir, "blobs"), filepath.Join(p.dir, "refs")} {
 		if err := os.MkdirAll(dir, 0o777); err != nil {
@@ -191,10 +195,15 @@ type pullState struct {
 	total   int64 // bytes
 	here    atomic.Int64
 	waiting atomic.Value // string, see Progress.Waiting
+	rate    rate         // is used by progress alone
 }
 
+// progress is called from one goroutine at a time.
 func (s *pullState) progress() Progress {
-	return Progress{Here: s.here.Load(), Bytes: s.total, Waiting: s.waiting.Load().(string)}
+	p := Progress{Here: s.here.Load(), Bytes: s.total, Waiting: s.waiting.Load().(string)}
+	s.rate.add(time.Now(), p.Here)
+	p.PerSecond, p.Left = s.rate.perSecond(), s.rate.left(p.Bytes-p.Here)
+	return p
 }
 
 // every calls f at regular intervals, from a goroutine of its own, until the
@@ -350,16 +359,17 @@ func makeLink(target, blob, path string) error {
 	return err
 }
 
-// checkSpace compares the missing bytes with the free space of the disk.
-func checkSpace(p *Plan) error {
+// CheckSpace compares the missing bytes with the free space of the disk. Its error wraps
+// [ErrSpace].
+func (p *Plan) CheckSpace() error {
 	dir := disk.Existing(p.dir)
 	free, err := freeSpace(dir)
 	if err != nil {
 		return nil // some file systems do not report it
 	}
 	if missing := p.Missing(); missing > free {
-		return fmt.Errorf("%w: %s left to download, %s has %s free (set HF_HUB_CACHE to put the cache elsewhere)",
-			ErrSpace, units.Megabytes(missing), dir, units.Megabytes(free))
+		return fmt.Errorf("%s: %w: %s left to download, %s has %s free (set HF_HUB_CACHE to put the cache elsewhere)",
+			p.Info.Repo, ErrSpace, units.Megabytes(missing), dir, units.Megabytes(free))
 	}
 	return nil
 }

@@ -450,7 +450,7 @@ func TestFaults(t *testing.T) {
 				t.Errorf("a model is found: %s", found)
 			}
 			// without the fault the same pull succeeds
-			h.Fault = nil
+			h.Set(func() { h.Fault = nil })
 			if folder, err = pull(t.Context(), fast(t, h), ""); err != nil {
 				t.Fatal(err)
 			}

@@ -213,8 +213,9 @@ func (h *Hub) faulty(host, path string, w http.ResponseWriter, r *http.Request) 
 	h.mu.Lock()
 	n := h.asked[host+" "+path]
 	h.asked[host+" "+path]++
+	fault := h.Fault
 	h.mu.Unlock()
-	return h.Fault != nil && h.Fault(host, path, n, w, r)
+	return fault != nil && fault(host, path, n, w, r)
 }
 
 // A counter counts the bytes sent.

@@ -17,6 +17,7 @@ import (
 
 	"github.com/gomflux/gomflux/internal/serve/engine"
 	"github.com/gomflux/gomflux/internal/serve/gallery"
+	"github.com/gomflux/gomflux/internal/serve/pulls"
 )
 
 // A Config configures a server.
@@ -40,6 +41,8 @@ type Config struct {
 	MaxPixels int
 	// Gallery stores images, unless it is nil.
 	Gallery *gallery.Gallery
+	// Pulls downloads models, unless it is nil.
+	Pulls *pulls.Puller
 	// LoRAs lists names of LoRAs, if it is not nil.
 	LoRAs func() []string
 	// TLS, if set, has the certificate for HTTPS.
@@ -143,6 +146,9 @@ func (s *Server) Serve(ctx context.Context, l net.Listener) error {
 	}
 	s.closing.Store(true)
 	s.Log.Info("shutting down")
+	if s.Pulls != nil {
+		s.Pulls.Close()
+	}
 	late := context.WithoutCancel(ctx)
 	grace, cancel := context.WithTimeout(late, s.Grace)
 	defer cancel()

@@ -65,27 +65,3 @@ func TestTable(t *testing.T) {
 	}
 }
 
-func TestRate(t *testing.T) {
-	var r Rate
-	start := time.Now()
-	if r.Add(start, 0); r.PerSecond() != 0 {
-		t.Error("a rate after one sample")
-	}
-	for i := 1; i <= 30; i++ {
-		n := int64(i) * 1e6
-		if i > 15 {
-			n = 15e6 + int64(i-15)*2e6
-		}
-		r.Add(start.Add(time.Duration(i)*time.Second), n)
-	}
-	if per := r.PerSecond(); per != 2e6 {
-		t.Errorf("%f per second, expected that of the last ten seconds", per)
-	}
-	if left := r.Left(60e6); left != 30*time.Second {
-		t.Errorf("%v left, expected 30 s", left)
-	}
-	r.Add(start.Add(31*time.Second), 10)
-	if r.PerSecond() != 0 {
-		t.Error("fewer bytes than before did not reset the rate")
-	}
-}
