@@ -39,9 +39,9 @@ default model and those of --model. A client can name LoRAs of the Hugging Face
 cache and of LORA_LIBRARY_PATH, but no files.
 
 A model that is known but not here can be downloaded from the page, as gomflux
-pull does it, unless --no-pull is given. On a server that other machines may use
-(another address, --token-file, --allowed-host, --base-url) that needs --pull: downloads
-fill this machine's disk, and are made with your token for the hub.
+pull does it, unless --no-pull is given. A server that other machines may use
+(another address, --token-file, --allowed-host or --base-url) needs --pull for
+that, since downloads fill its disk and are made with its token for the hub.
 
 IMAGES
 What the page and /api/v1/ generate is kept in a folder, up to --pictures-size;

@@ -11,7 +11,6 @@ import (
 	"iter"
 	"time"
 
-	"github.com/gomflux/gomflux/internal/serve/engine"
 	"github.com/gomflux/gomflux/picture"
 )
 
@@ -47,10 +46,10 @@ func EncodePNG(w io.Writer, img image.Image, s picture.Settings) error {
 	return picture.Encode(w, picture.PNG, img, Recorded(s))
 }
 
-// Events sends the events of a job, as of [engine.Job.Events], to a channel, which it closes after
+// Events sends events, such as those of a job, to a channel, which it closes after
 // the last one or when ctx is done. ctx must be canceled if the channel is not read to its end.
-func Events(ctx context.Context, events iter.Seq[engine.Event]) <-chan engine.Event {
-	c := make(chan engine.Event)
+func Events[E any](ctx context.Context, events iter.Seq[E]) <-chan E {
+	c := make(chan E)
 	go func() {
 		defer close(c)
 		for e := range events {
