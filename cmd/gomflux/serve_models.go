@@ -145,7 +145,9 @@ func (m *servedModels) describe(name, base string, known *listedModel) engine.Mo
 		return info
 	}
 	pipeline := class.New()
-	_, info.Edits = pipeline.(family.Editor)
+	if editor, ok := pipeline.(family.Editor); ok {
+		info.Edits, info.Multiple = true, editor.CheckReferences(2) == nil
+	}
 	info.Defaults = gomflux.Defaults(pipeline.Defaults())
 	if d := source.Defaults(); d != nil {
 		info.Defaults = *d

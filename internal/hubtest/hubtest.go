@@ -17,6 +17,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 )
@@ -74,6 +75,35 @@ func (h *Hub) Set(change func()) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	change()
+}
+
+// Hold lets the second host send half of each range that it is asked for, and the rest after
+// release is called. begin returns the first byte of the last range.
+func (h *Hub) Hold() (release func(), begin func() int) {
+	released := make(chan struct{})
+	var last atomic.Int64
+	hold := func(host, path string, _ int, w http.ResponseWriter, r *http.Request) bool {
+		var begin, end int
+		if _, err := fmt.Sscanf(r.Header.Get("Range"), "bytes=%d-%d", &begin, &end); err != nil || host != "store" {
+			return false
+		}
+		last.Store(int64(begin))
+		data := h.Files[path]
+		w.Header().Set("Content-Range", fmt.Sprintf("bytes %d-%d/%d", begin, end, len(data)))
+		w.Header().Set("Content-Length", fmt.Sprint(end+1-begin))
+		w.WriteHeader(http.StatusPartialContent)
+		half := (begin + end + 1) / 2
+		w.Write(data[begin:half])
+		w.(http.Flusher).Flush()
+		select {
+		case <-released:
+			w.Write(data[half : end+1])
+		case <-r.Context().Done():
+		}
+		return true
+	}
+	h.Set(func() { h.Fault = hold })
+	return sync.OnceFunc(func() { close(released) }), func() int { return int(last.Load()) }
 }
 
 // ReadFiles returns the contents of all files of a folder by path.

@@ -12,7 +12,7 @@ import (
 func (s *Server) mountAPIs() {
 	b := &Backend{s.Engine, s}
 	own := native.New(b, native.Config{
-		Private: len(s.Tokens) > 0, Gallery: s.Gallery, LoRAs: s.LoRAs, MaxPixels: s.MaxPixels,
+		Private: len(s.Tokens) > 0, Gallery: s.Gallery, Pulls: s.Pulls, LoRAs: s.LoRAs, MaxPixels: s.MaxPixels,
 		Warn: func(err error) { s.Log.Warn("storing images", "error", err.Error()) },
 	})
 	s.finish = own.Wait

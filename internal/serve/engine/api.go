@@ -134,6 +134,7 @@ type ModelInfo struct {
 	Loaded   bool   // in memory now
 	Missing  string // why it cannot be used, with the command that would help; "" if it can be
 	Edits    bool   // takes reference images
+	Multiple bool   // takes several of them
 	Licence  string
 	Defaults gomflux.Defaults
 	Created  time.Time // of its files

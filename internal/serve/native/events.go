@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"image/jpeg"
+	"iter"
 	"net/http"
 	"strconv"
 	"time"
@@ -37,22 +38,41 @@ func (a *API) events(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
+	waited := after > 0 // the client knows that the job is in the queue
+	return streamEvents(w, r, "job "+j.ID(), func(ctx context.Context) iter.Seq[engine.Event] { return j.Events(ctx, after) },
+		func(ctx context.Context, e engine.Event) string {
+			kind := string(e.Kind)
+			if e.Kind == engine.EventQueued {
+				if waited {
+					kind = "position"
+				}
+				waited = true
+			}
+			return a.eventText(ctx, j.ID(), kind, e)
+		})
+}
+
+// streamEvents writes events, each as text returns it, until the last one or until the client has
+// gone away. The stream begins with a comment.
+func streamEvents[E any](w http.ResponseWriter, r *http.Request, comment string,
+	events func(context.Context) iter.Seq[E], text func(context.Context, E) string,
+) error {
 	w.Header().Set("Content-Type", "text/event-stream")
 	w.Header().Set("X-Accel-Buffering", "no") // nginx would collect events
 	ctx, cancel := context.WithCancel(r.Context())
 	defer cancel()
-	events := api.Events(ctx, j.Events(ctx, after))
-	s := &stream{w: w, control: http.NewResponseController(w), waited: after > 0}
-	s.write(": job " + j.ID() + "\n\n")
+	c := api.Events(ctx, events(ctx))
+	s := &stream{w: w, control: http.NewResponseController(w)}
+	s.write(": " + comment + "\n\n")
 	ticker := time.NewTicker(beat)
 	defer ticker.Stop()
 	for s.err == nil {
 		select {
-		case e, ok := <-events:
+		case e, ok := <-c:
 			if !ok {
 				return nil
 			}
-			s.write(a.eventText(ctx, j.ID(), s.kind(e), e))
+			s.write(text(ctx, e))
 		case <-ticker.C:
 			s.write(":\n\n")
 		}
@@ -65,18 +85,6 @@ type stream struct {
 	w       http.ResponseWriter
 	control *http.ResponseController
 	err     error
-	waited  bool // the client knows that the job is in the queue
-}
-
-// kind returns the name of an event.
-func (s *stream) kind(e engine.Event) string {
-	if e.Kind == engine.EventQueued {
-		if s.waited {
-			return "position"
-		}
-		s.waited = true
-	}
-	return string(e.Kind)
 }
 
 func (s *stream) write(text string) {

@@ -12,6 +12,7 @@ import (
 
 	"github.com/gomflux/gomflux/internal/serve/engine"
 	"github.com/gomflux/gomflux/internal/serve/gallery"
+	"github.com/gomflux/gomflux/internal/serve/pulls"
 	"github.com/gomflux/gomflux/picture"
 )
 
@@ -29,6 +30,8 @@ type Config struct {
 	Private bool
 	// Gallery stores what jobs generate, nil for no gallery.
 	Gallery *gallery.Gallery
+	// Pulls downloads models, nil for no downloads.
+	Pulls *pulls.Puller
 	// LoRAs lists names of LoRAs that clients may want. Requests may have others, which the
 	// engine checks. It may be nil.
 	LoRAs func() []string
@@ -70,6 +73,11 @@ func (a *API) routes() []route {
 		{"GET", "/api/v1/jobs/{id}/pictures/{index}", a.jobPicture},
 		{"GET", "/api/v1/models", a.models},
 		{"GET", "/api/v1/loras", a.loras},
+		{"GET", "/api/v1/pulls", a.listPulls},
+		{"POST", "/api/v1/pulls", a.startPull},
+		{"GET", "/api/v1/pulls/{id}", a.showPull},
+		{"DELETE", "/api/v1/pulls/{id}", a.cancelPull},
+		{"GET", "/api/v1/pulls/{id}/events", a.pullEvents},
 		{"GET", "/api/v1/pictures", a.listPictures},
 		{"GET", "/api/v1/pictures/{name}", a.picture},
 		{"DELETE", "/api/v1/pictures/{name}", a.removePicture},
@@ -148,6 +156,7 @@ type jsonModel struct {
 	Loaded   bool         `json:"loaded"`
 	Missing  string       `json:"missing,omitempty"`
 	Edits    bool         `json:"edits"`
+	Multiple bool         `json:"multiple"` // takes several reference images
 	Licence  string       `json:"licence,omitempty"`
 	Defaults jsonDefaults `json:"defaults"`
 	Created  time.Time    `json:"created,omitzero"`
@@ -167,7 +176,7 @@ func (a *API) models(w http.ResponseWriter, r *http.Request) error {
 	for _, m := range a.engine.Models() {
 		models = append(models, jsonModel{
 			Name: m.Name, Revision: m.Revision, Default: m.Default, Loaded: m.Loaded, Missing: m.Missing, Edits: m.Edits,
-			Licence: m.Licence, Defaults: jsonDefaults(m.Defaults), Created: m.Created.UTC(),
+			Multiple: m.Multiple, Licence: m.Licence, Defaults: jsonDefaults(m.Defaults), Created: m.Created.UTC(),
 		})
 	}
 	return reply(w, http.StatusOK, map[string]any{"models": models})

@@ -77,25 +77,32 @@ func (s sources) add(to picture.Settings) picture.Settings {
 
 // readRequest reads the body of a request for a job.
 func (a *API) readRequest(r *http.Request) (engine.Request, sources, error) {
-	var none engine.Request
+	var j jsonRequest
+	if err := readJSON(r, &j); err != nil {
+		return engine.Request{}, sources{}, err
+	}
+	return a.request(r, j)
+}
+
+// readJSON reads a body that is a JSON object with the fields of into.
+func readJSON(r *http.Request, into any) error {
 	if kind, _, err := mime.ParseMediaType(r.Header.Get("Content-Type")); err != nil || kind != "application/json" {
-		return none, sources{}, &statusError{
+		return &statusError{
 			status: http.StatusUnsupportedMediaType, code: "bad_request", message: "expected the content type application/json",
 		}
 	}
 	d := json.NewDecoder(r.Body)
 	d.DisallowUnknownFields()
-	var j jsonRequest
-	if err := d.Decode(&j); err != nil {
+	if err := d.Decode(into); err != nil {
 		if _, ok := errors.AsType[*http.MaxBytesError](err); ok {
-			return none, sources{}, err
+			return err
 		}
-		return none, sources{}, badRequest("the JSON of the request: %v", oserr.NoEOF(err))
+		return badRequest("the JSON of the request: %v", oserr.NoEOF(err))
 	}
 	if _, err := d.Token(); err != io.EOF {
-		return none, sources{}, badRequest("the JSON of the request: text after the object")
+		return badRequest("the JSON of the request: text after the object")
 	}
-	return a.request(r, j)
+	return nil
 }
 
 func (a *API) request(r *http.Request, j jsonRequest) (q engine.Request, from sources, err error) {

@@ -3,13 +3,10 @@ package pulls
 import (
 	"context"
 	"errors"
-	"fmt"
 	"io/fs"
-	"net/http"
 	"os"
 	"path/filepath"
 	"strings"
-	"sync/atomic"
 	"testing"
 
 	"github.com/gomflux/gomflux/internal/hub"
@@ -18,54 +15,26 @@ import (
 
 const repo = "me/mine"
 
-// A fixture is a puller with a fake hub, which sends half of its large file until open is closed.
+// A fixture is a puller with a fake hub.
 type fixture struct {
 	*Puller
 	hub   *hubtest.Hub
 	ended chan Status
-	open  chan struct{}
-	begin atomic.Int64 // of the last range that was asked for
 }
 
 func start(t *testing.T, edit func(*Config)) *fixture {
 	t.Helper()
-	f := &fixture{ended: make(chan Status, 10), open: make(chan struct{})}
-	large := make([]byte, 1<<20)
-	f.hub = hubtest.New(t, repo, map[string][]byte{
+	f := &fixture{ended: make(chan Status, 10), hub: hubtest.New(t, repo, map[string][]byte{
 		"model_index.json":                        []byte(`{"_class_name": "Test", "vae": ["diffusers", "AutoencoderKL"]}`),
 		"vae/config.json":                         []byte(`{}`),
-		"vae/diffusion_pytorch_model.safetensors": large,
+		"vae/diffusion_pytorch_model.safetensors": make([]byte, 1<<20),
 		"README.md":                               []byte("---\nlicense: mit\n---\n"),
-	})
+	})}
 	cache := t.TempDir()
 	t.Setenv("HF_HUB_CACHE", cache)
 	t.Setenv("HF_HOME", cache)
 	t.Setenv("HF_TOKEN", "")
 	t.Setenv("HF_ENDPOINT", f.hub.URL)
-	f.hub.Set(func() {
-		f.hub.Fault = func(host, path string, n int, w http.ResponseWriter, r *http.Request) bool {
-			if host != "store" {
-				return false
-			}
-			var begin, end int
-			if _, err := fmt.Sscanf(r.Header.Get("Range"), "bytes=%d-%d", &begin, &end); err != nil {
-				t.Errorf("range %q", r.Header.Get("Range"))
-			}
-			f.begin.Store(int64(begin))
-			w.Header().Set("Content-Range", fmt.Sprintf("bytes %d-%d/%d", begin, end, len(large)))
-			w.Header().Set("Content-Length", fmt.Sprint(end+1-begin))
-			w.WriteHeader(http.StatusPartialContent)
-			half := (begin + end + 1) / 2
-			w.Write(large[begin:half])
-			w.(http.Flusher).Flush()
-			select {
-			case <-f.open:
-				w.Write(large[half : end+1])
-			case <-r.Context().Done():
-			}
-			return true
-		}
-	})
 	c := Config{
 		Models: func() []Model {
 			return []Model{
@@ -107,6 +76,7 @@ func end(t *testing.T, d *Pull) (last Status) {
 // TestResume cancels a download in the middle, and downloads the rest with a new puller.
 func TestResume(t *testing.T) {
 	p := start(t, nil)
+	release, begin := p.hub.Hold()
 	plan, err := p.Plan(t.Context(), "mine")
 	if err != nil {
 		t.Fatal(err)
@@ -142,10 +112,10 @@ func TestResume(t *testing.T) {
 		t.Errorf("started after Close: %v", err)
 	}
 
-	if p.begin.Load() != 0 {
-		t.Errorf("the download began at %d", p.begin.Load())
+	if begin() != 0 {
+		t.Errorf("the download began at %d", begin())
 	}
-	close(p.open)
+	release()
 	p.Puller = New(p.config)
 	if d, err = p.Start("mine", ""); err != nil {
 		t.Fatal(err)
@@ -154,8 +124,8 @@ func TestResume(t *testing.T) {
 	if s.State != Done || s.Here != s.Bytes || s.Bytes != plan.Bytes {
 		t.Errorf("resumed: %+v", s)
 	}
-	if begin := p.begin.Load(); begin < 1<<18 {
-		t.Errorf("resumed from byte %d", begin)
+	if begin() < 1<<18 {
+		t.Errorf("resumed from byte %d", begin())
 	}
 	if _, err := os.Stat(filepath.Join(os.Getenv("HF_HUB_CACHE"), "models--me--mine/snapshots", p.hub.Commit(), "model_index.json")); err != nil {
 		t.Error(err)

@@ -64,4 +64,3 @@ func TestTable(t *testing.T) {
 		t.Errorf("found\n%s\nexpected\n%s", p.String(), want)
 	}
 }
-
