@@ -117,7 +117,7 @@ type pullRequest struct {
 	DryRun bool   `json:"dry_run"`
 }
 
-// startPull starts a download or, with dry_run, tells what it would fetch.
+// startPull starts a download or, with dry_run, describes it.
 func (a *API) startPull(w http.ResponseWriter, r *http.Request) error {
 	p, err := a.puller()
 	if err != nil {

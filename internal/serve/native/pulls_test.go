@@ -48,7 +48,8 @@ func TestPulls(t *testing.T) {
 		Pulls   []jsonPull     `json:"pulls"`
 	}
 	s.call("GET", "/api/v1/pulls", "", 200, &list)
-	if !list.Allowed || len(list.Models) != 2 || len(list.Pulls) != 0 || !list.Models[1].NonCommercial || list.Models[1].Access != "ask me" {
+	if !list.Allowed || len(list.Models) != 2 || len(list.Pulls) != 0 ||
+		!list.Models[1].NonCommercial || list.Models[1].Access != "ask me" {
 		t.Errorf("list %+v", list)
 	}
 	var plan jsonPlan

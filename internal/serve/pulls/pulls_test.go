@@ -127,7 +127,8 @@ func TestResume(t *testing.T) {
 	if begin() < 1<<18 {
 		t.Errorf("resumed from byte %d", begin())
 	}
-	if _, err := os.Stat(filepath.Join(os.Getenv("HF_HUB_CACHE"), "models--me--mine/snapshots", p.hub.Commit(), "model_index.json")); err != nil {
+	snapshot := filepath.Join(os.Getenv("HF_HUB_CACHE"), "models--me--mine/snapshots", p.hub.Commit())
+	if _, err := os.Stat(filepath.Join(snapshot, "model_index.json")); err != nil {
 		t.Error(err)
 	}
 	if all := p.Pulls(); len(all) != 1 || all[0].ID != s.ID {
