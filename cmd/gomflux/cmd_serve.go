@@ -183,9 +183,7 @@ func (o *serveOptions) addFlags(f *pflag.FlagSet) {
 	f.Var(&o.grace, "grace", "how long the running job may go on after SIGTERM, such as 30s (the default) or 5m")
 	o.weightFlags.add(f, true)
 	o.addCompute(f)
-	f.BoolVar(&o.lowRAM, "low-ram", false,
-		"keep only one text encoder or the transformer in memory at a time, and none while decoding "+
-			"(slower; automatic if memory is short)")
+	addLowRAM(f, &o.lowRAM)
 	o.promptCacheFlags.add(f)
 	o.pullingFlags.add(f)
 	f.StringVar(&o.pictures, "pictures", "", "`folder` that keeps generated images (default: gomflux/pictures in the user's data folder)")
@@ -278,12 +276,12 @@ func (o *serveOptions) run(ctx context.Context, out *ui.Output) error {
 	models.log = log
 	s := serve.New(serve.Config{
 		Engine: engine.New(engine.Config{
-			Open: models.open, Models: models.list, Queue: orElse(&o.maxQueue, serveQueue), KeepAlive: orElse(&o.keepAlive, serveKeepAlive),
+			Open: models.open, Models: models.list, Queue: o.maxQueue.orElse(serveQueue), KeepAlive: o.keepAlive.orElse(serveKeepAlive),
 			Shared: o.shared(host), Keep: serveKeep, Memory: func() int64 { return int64(mlx.ActiveMemory()) },
 		}),
 		Address: o.listen, Hosts: o.allowedHosts, BaseURL: o.baseURL, AllowedOrigins: o.allowedOrigins, Tokens: o.tokens,
-		MaxBody: orElse(&o.maxBody, serveBody), MaxPixels: orElse(&o.maxPixels, servePixels), Gallery: images,
-		Pulls: o.puller(ctx, models), LoRAs: models.loras, TLS: o.tls(log), Grace: orElse(&o.grace, serveGrace),
+		MaxBody: o.maxBody.orElse(serveBody), MaxPixels: o.maxPixels.orElse(servePixels), Gallery: images,
+		Pulls: o.puller(ctx, models), LoRAs: models.loras, TLS: o.tls(log), Grace: o.grace.orElse(serveGrace),
 		Log: log, LogPrompts: o.logPrompts, Version: gomflux.Version(),
 	})
 	address := o.url(listener.Addr())
@@ -310,16 +308,8 @@ func (o *serveOptions) openGallery() (g *gallery.Gallery, err error) {
 			return nil, usageErrorf("no folder for images: %w (give --pictures FOLDER, or --no-gallery)", err)
 		}
 	}
-	g, err = gallery.Open(folder, orElse(&o.picturesSize, serveGallery))
+	g, err = gallery.Open(folder, o.picturesSize.orElse(serveGallery))
 	return g, coded(exitUsage, err)
-}
-
-// orElse returns the value of a flag, or a default.
-func orElse[T any](o *optional[T], otherwise T) T {
-	if o.given() {
-		return *o.value
-	}
-	return otherwise
 }
 
 // openBrowser opens an address in the user's browser.

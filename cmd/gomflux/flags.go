@@ -41,13 +41,16 @@ func (o *optional[T]) Type() string { return o.kind }
 
 func (o *optional[T]) given() bool { return o.value != nil }
 
-// orZero returns the value, or zero, which stands for the model's default.
-func (o *optional[T]) orZero() (v T) {
+// orElse returns the value, or a default.
+func (o *optional[T]) orElse(otherwise T) T {
 	if o.value != nil {
-		v = *o.value
+		return *o.value
 	}
-	return v
+	return otherwise
 }
+
+// orZero returns the value, or zero, which stands for the model's default.
+func (o *optional[T]) orZero() (zero T) { return o.orElse(zero) }
 
 // count is a flag for whole numbers from 1.
 func count(kind string) optional[int] { return wholeFrom(1, kind) }

@@ -111,9 +111,7 @@ func (o *generateOptions) addFlags(f *pflag.FlagSet) {
 	}
 	o.weightFlags.add(f, true)
 	o.addCompute(f)
-	f.BoolVar(&o.lowRAM, "low-ram", false,
-		"keep only one text encoder or the transformer in memory at a time, and none while decoding "+
-			"(slower; automatic if memory is short)")
+	addLowRAM(f, &o.lowRAM)
 	o.promptCacheFlags.add(f)
 	o.addFile(f, "image.png", "output `file`, .png or .jpg; can contain {seed}, {prompt} and other fields")
 	o.metadataFlags.add(f)

@@ -94,6 +94,12 @@ func (m *modelFlags) addCompute(f *pflag.FlagSet) {
 	f.Var(&m.device, "device", "device of the computation: cpu or gpu (default: a GPU if there is one)")
 }
 
+// addLowRAM adds --low-ram of commands that load a model as [gomflux.Open] does.
+func addLowRAM(f *pflag.FlagSet, lowRAM *bool) {
+	f.BoolVar(lowRAM, "low-ram", false, "keep only one text encoder or the transformer in memory at a time, and none while decoding "+
+		"(slower; automatic if memory is short)")
+}
+
 // find finds the model.
 func (m *modelFlags) find() (*gomflux.Source, error) {
 	if m.model == "" && m.base != "" {
