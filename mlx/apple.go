@@ -12,18 +12,24 @@ import (
 var AcceleratorMacOS = macos.Version{Major: 26, Minor: 2}
 
 // HasNeuralAccelerators reports whether the device is an Apple GPU with units for matrix
-// products, which the M5 was the first Mac to have. The architecture is as in applegpu_g17s:
-// the generation, and a letter for the size; a p is that of a phone, a generation later
-// (MLX's is_nax_available).
+// products, which the M5 was the first Mac to have. GPUs of phones, of size p, have them a
+// generation later (MLX's is_nax_available).
 func (d DeviceInfo) HasNeuralAccelerators() bool {
+	generation, size := d.appleGPU()
+	return generation >= 18 || generation == 17 && size != 'p'
+}
+
+// appleGPU returns the generation of an Apple GPU and the letter of its size, such as 17 and s of
+// the architecture applegpu_g17s. The generation is 0 for other devices.
+func (d DeviceInfo) appleGPU() (generation int, size byte) {
 	chip, apple := strings.CutPrefix(d.Architecture, "applegpu_g")
 	if !apple || chip == "" {
-		return false
+		return 0, 0
 	}
-	size := chip[len(chip)-1]
-	generation, err := strconv.Atoi(chip[:len(chip)-1])
-	if size == 'p' {
-		return err == nil && generation >= 18
+	last := len(chip) - 1
+	generation, err := strconv.Atoi(chip[:last])
+	if err != nil {
+		return 0, 0
 	}
-	return err == nil && generation >= 17
+	return generation, chip[last]
 }

@@ -149,12 +149,11 @@ func (d DeviceInfo) ComputeDtype() (dtype Dtype, reason string) {
 }
 
 // withoutBFloat16 returns the name of the GPU's kind if it has no hardware for bfloat16, or
-// "". Metal's architectures are like applegpu_g13s: M1 has generation 13, M2 generation 14.
-// The names are Apple M1, Apple M1 Pro and so on. CUDA's architectures are like sm_75.
+// "". The GPU of the M1 has generation 13, that of the M2 generation 14; the names are Apple M1,
+// Apple M1 Pro and so on. CUDA's architectures are like sm_75.
 func (d DeviceInfo) withoutBFloat16() string {
-	if generation, ok := strings.CutPrefix(d.Architecture, "applegpu_g"); ok {
-		digits := strings.TrimRight(generation, "abcdefghijklmnopqrstuvwxyz")
-		return map[string]string{"13": "the M1", "14": "the M2"}[digits]
+	if generation, _ := d.appleGPU(); generation != 0 {
+		return map[int]string{13: "the M1", 14: "the M2"}[generation]
 	}
 	if capability, ok := strings.CutPrefix(d.Architecture, "sm_"); ok {
 		if n, err := strconv.Atoi(capability); err == nil && n < 80 {
