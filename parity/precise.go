@@ -283,8 +283,8 @@ func (p *precise) replay(ctx context.Context, run string, o Options) error {
 // is that of the reference's computation.
 func newRounding(t *Tensor, exact, reference, ours []float32, dtype mlx.Dtype) *Rounding {
 	x := &Rounding{Module: t.Module, Tensor: t.Name, Stage: t.Stage}
-	x.Reference = max(relativeL2(reference, exact), unitRoundoff[dtype]/4)
-	x.Ours = relativeL2(ours, exact)
+	x.Reference = max(RelativeL2(reference, exact), unitRoundoff[dtype]/4)
+	x.Ours = RelativeL2(ours, exact)
 	x.Multiple = multiple(x.Ours, x.Reference)
 	x.Rounding = x.Multiple
 	return x
@@ -292,8 +292,8 @@ func newRounding(t *Tensor, exact, reference, ours []float32, dtype mlx.Dtype) *
 
 // split divides our error into that of quantized weights and the rest.
 func (x *Rounding) split(exact, quantized, ours []float32) {
-	x.Quantized = multiple(relativeL2(quantized, exact), x.Reference)
-	x.Rounding = multiple(relativeL2(ours, quantized), x.Reference)
+	x.Quantized = multiple(RelativeL2(quantized, exact), x.Reference)
+	x.Rounding = multiple(RelativeL2(ours, quantized), x.Reference)
 }
 
 // multiple returns an error as a multiple of another one.
@@ -304,8 +304,9 @@ func multiple(e, of float64) float64 {
 	return ratio(e, of)
 }
 
-// relativeL2 is the relative L2 error, infinite if a value is not finite where the exact one is.
-func relativeL2(values, exact []float32) float64 {
+// RelativeL2 returns the L2 norm of the error of values, relative to the L2 norm of the exact ones,
+// of which there must be as many. It is infinite if a value is not finite where the exact one is.
+func RelativeL2(values, exact []float32) float64 {
 	var errors, norm float64
 	for i, w := range exact {
 		e := float64(values[i]) - float64(w)

@@ -249,7 +249,7 @@ func (s *precisionSearch) errorOf(groups ...group) (float64, error) {
 	}
 	e := math.Inf(1)
 	if values != nil {
-		e = relativeL2(values, s.truth)
+		e = RelativeL2(values, s.truth)
 	}
 	s.runs++
 	if s.Tried != nil {

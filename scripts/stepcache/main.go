@@ -21,7 +21,6 @@ import (
 	"fmt"
 	"image"
 	"io"
-	"math"
 	"os"
 	"os/signal"
 	"strings"
@@ -110,7 +109,7 @@ func measure(w io.Writer, name string, o options) error {
 			predictions *= 2
 		}
 		fmt.Fprintf(w, "| %s | %d | %s | %.3g s | %.0f %% | %d of %d | %.2g | %.1f dB |\n", name, r.Steps, variant, run.time.Seconds(),
-			100*run.time.Seconds()/complete.time.Seconds(), run.skipped, predictions, distance(run.latents, complete.latents),
+			100*run.time.Seconds()/complete.time.Seconds(), run.skipped, predictions, parity.RelativeL2(run.latents, complete.latents),
 			difference.PSNR)
 	}
 	return nil
@@ -184,14 +183,4 @@ func generate(p *models.Pipeline, r models.Request) (out run, err error) {
 	out.time, out.image = result.Step, result.Image
 	out.skipped = len(result.Skipped) + len(result.SkippedNegative)
 	return out, nil
-}
-
-// distance returns the L2 distance of a from b, relative to the L2 norm of b.
-func distance(a, b []float32) float64 {
-	apart, norm := 0.0, 0.0
-	for i, v := range b {
-		apart += math.Pow(float64(a[i]-v), 2)
-		norm += math.Pow(float64(v), 2)
-	}
-	return math.Sqrt(apart / norm)
 }
