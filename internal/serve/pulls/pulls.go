@@ -4,8 +4,6 @@ package pulls
 import (
 	"cmp"
 	"context"
-	"crypto/rand"
-	"encoding/hex"
 	"errors"
 	"fmt"
 	"iter"
@@ -14,6 +12,7 @@ import (
 	"time"
 
 	"github.com/gomflux/gomflux/internal/hub"
+	"github.com/gomflux/gomflux/internal/serve/engine"
 )
 
 // A Model is a published model that can be downloaded.
@@ -193,7 +192,7 @@ func (p *Puller) Start(name, client string) (*Pull, error) {
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	one := &Pull{puller: p, model: m, cancel: cancel, changed: make(chan struct{}), status: Status{
-		ID: newID(), Client: client, Model: m.Name, State: Asking, Created: time.Now(),
+		ID: engine.NewID(), Client: client, Model: m.Name, State: Asking, Created: time.Now(),
 	}}
 	p.pulls = append(p.pulls, one)
 	p.pulls = p.pulls[max(0, len(p.pulls)-kept):]
@@ -202,13 +201,6 @@ func (p *Puller) Start(name, client string) (*Pull, error) {
 		one.run(ctx)
 	})
 	return one, nil
-}
-
-// newID returns an unguessable name.
-func newID() string {
-	var b [16]byte
-	rand.Read(b[:]) // never fails
-	return hex.EncodeToString(b[:])
 }
 
 // run downloads the model, and reports how that ends.
