@@ -30,7 +30,10 @@ const maxFile = 512 << 20
 // A Picture is a decoded image file.
 type Picture struct {
 	// Image is opaque. The file's EXIF orientation has been applied.
-	Image  *image.RGBA
+	Image *image.RGBA
+	// Alpha is the opacity of the file's pixels in the size of Image, nil if all of them
+	// are opaque.
+	Alpha  *image.Alpha
 	Format Format
 	// SHA256 is the hash of the file's bytes in lower-case hexadecimal digits.
 	SHA256 string
@@ -77,9 +80,34 @@ func decode(r io.Reader, maxPixels int64) (*Picture, error) {
 	sum := sha256.Sum256(data)
 	return &Picture{
 		Image:  orient(opaque(img, format), orientation),
+		Alpha:  alphaOf(img, orientation),
 		Format: format,
 		SHA256: hex.EncodeToString(sum[:]),
 	}, nil
+}
+
+// alphaOf returns the opacity of a decoded image after an EXIF orientation was applied,
+// nil if the image is opaque.
+func alphaOf(img image.Image, orientation int) *image.Alpha {
+	if o, ok := img.(interface{ Opaque() bool }); ok && o.Opaque() {
+		return nil
+	}
+	r := img.Bounds()
+	size, at := oriented(r.Dx(), r.Dy(), orientation)
+	alpha := image.NewAlpha(size)
+	opaque := true
+	for y := range size.Dy() {
+		for x := range size.Dx() {
+			sx, sy := at(x, y)
+			_, _, _, a := img.At(r.Min.X+sx, r.Min.Y+sy).RGBA()
+			alpha.Pix[y*alpha.Stride+x] = uint8(a >> 8)
+			opaque = opaque && a == 0xffff
+		}
+	}
+	if opaque {
+		return nil
+	}
+	return alpha
 }
 
 // ReadFile decodes a file. Errors contain its name.
@@ -232,20 +260,7 @@ func orient(src *image.RGBA, orientation int) *image.RGBA {
 	if orientation == 1 {
 		return src
 	}
-	w, h := src.Rect.Dx(), src.Rect.Dy()
-	at := map[int]func(x, y int) (int, int){
-		2: func(x, y int) (int, int) { return w - 1 - x, y },
-		3: func(x, y int) (int, int) { return w - 1 - x, h - 1 - y },
-		4: func(x, y int) (int, int) { return x, h - 1 - y },
-		5: func(x, y int) (int, int) { return y, x },
-		6: func(x, y int) (int, int) { return y, h - 1 - x },
-		7: func(x, y int) (int, int) { return w - 1 - y, h - 1 - x },
-		8: func(x, y int) (int, int) { return w - 1 - y, x },
-	}[orientation]
-	size := image.Rect(0, 0, w, h)
-	if orientation >= 5 {
-		size = image.Rect(0, 0, h, w)
-	}
+	size, at := oriented(src.Rect.Dx(), src.Rect.Dy(), orientation)
 	dst := image.NewRGBA(size)
 	for y := range size.Dy() {
 		for x := range size.Dx() {
@@ -254,4 +269,23 @@ func orient(src *image.RGBA, orientation int) *image.RGBA {
 		}
 	}
 	return dst
+}
+
+// oriented returns the size of an image after an EXIF orientation, and a function that
+// returns the source of each of its pixels.
+func oriented(w, h, orientation int) (size image.Rectangle, at func(x, y int) (int, int)) {
+	at = map[int]func(x, y int) (int, int){
+		1: func(x, y int) (int, int) { return x, y },
+		2: func(x, y int) (int, int) { return w - 1 - x, y },
+		3: func(x, y int) (int, int) { return w - 1 - x, h - 1 - y },
+		4: func(x, y int) (int, int) { return x, h - 1 - y },
+		5: func(x, y int) (int, int) { return y, x },
+		6: func(x, y int) (int, int) { return y, h - 1 - x },
+		7: func(x, y int) (int, int) { return w - 1 - y, h - 1 - x },
+		8: func(x, y int) (int, int) { return w - 1 - y, x },
+	}[orientation]
+	if orientation >= 5 {
+		return image.Rect(0, 0, h, w), at
+	}
+	return image.Rect(0, 0, w, h), at
 }

@@ -193,3 +193,50 @@ func TestDecodeCutOff(t *testing.T) {
 		}
 	}
 }
+
+// The alpha channel is kept, turned like the image; an opaque image has none.
+func TestAlpha(t *testing.T) {
+	img := image.NewNRGBA(image.Rect(0, 0, 3, 2))
+	for i := range 6 {
+		img.SetNRGBA(i%3, i/3, color.NRGBA{10, 20, 30, uint8(40 * i)})
+	}
+	turned := appendChunk(nil, "eXIf", string(exifBlock(binary.BigEndian, 6, 7, "")))
+	for _, c := range []struct {
+		exif []byte
+		want []uint8
+	}{
+		{nil, []uint8{0, 40, 80, 120, 160, 200}},
+		{turned, []uint8{120, 0, 160, 40, 200, 80}},
+	} {
+		var b bytes.Buffer
+		if err := png.Encode(&b, img); err != nil {
+			t.Fatal(err)
+		}
+		data := bytes.Join([][]byte{b.Bytes()[:pngHead], c.exif, b.Bytes()[pngHead:]}, nil)
+		p, err := Decode(bytes.NewReader(data))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if p.Alpha == nil || p.Alpha.Rect != p.Image.Rect || !bytes.Equal(p.Alpha.Pix, c.want) {
+			t.Errorf("alpha %+v, expected %v", p.Alpha, c.want)
+		}
+	}
+	for i := range 6 {
+		img.Pix[4*i+3] = 0xff
+	}
+	var b bytes.Buffer
+	if err := png.Encode(&b, img); err != nil {
+		t.Fatal(err)
+	}
+	if p, err := Decode(&b); err != nil || p.Alpha != nil {
+		t.Errorf("opaque: alpha %v, error %v", p.Alpha, err)
+	}
+	for name, has := range map[string]bool{
+		"rgb.png": false, "rgb.jpg": false, "lossless.webp": false, "cmyk.jpg": false, "palette.png": false,
+		"rgb-transparent.png": true, "palette-transparent.png": true, "lossy-rgba.webp": true, "grey-transparent.png": true,
+	} {
+		if p, err := ReadFile(filepath.Join("testdata", name)); err != nil || (p.Alpha != nil) != has {
+			t.Errorf("%s: alpha %t, expected %t (%v)", name, p.Alpha != nil, has, err)
+		}
+	}
+}

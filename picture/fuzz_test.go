@@ -157,6 +157,11 @@ func FuzzRoundTrip(f *testing.F) {
 				s.LoRAs = append(s.LoRAs, LoRA{Path: path, Scale: 0.5, SHA256: full().Image.SHA256})
 			}
 		}
+		if model != "" {
+			crop := int(seed % (MaxSide + 2))
+			s.Mask, s.MaskCrop, s.MaskBlur = &SourceImage{Path: model}, &crop, crop/2
+			s.Expand = []int{0, crop, 0, 1}
+		}
 		if s.Check() != nil {
 			return
 		}

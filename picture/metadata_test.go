@@ -60,6 +60,9 @@ func TestMfluxJSON(t *testing.T) {
 			References: []SourceImage{{Path: "a.png"}}, Scheduler: "linear"},
 		`{"mflux_version":"1","image_paths":[],"image_path":"a.png","revision":7}`: {Generator: "mflux 1",
 			Image: &SourceImage{Path: "a.png"}},
+		`{"mflux_version":"1","image_path":"a.png","masked_image_path":"m.png","image_strength":0.4}`: {
+			Generator: "mflux 1", Image: &SourceImage{Path: "a.png"}, Mask: &SourceImage{Path: "m.png"},
+		},
 		`{"mflux_version":"1","image_path":"a.png","image_paths":["a.png","b.png"],"image_strength":0.4}`: {
 			Generator: "mflux 1", References: []SourceImage{{Path: "a.png"}, {Path: "b.png"}},
 		},
@@ -112,6 +115,23 @@ func TestLoRAsInParameters(t *testing.T) {
 	}
 	if p, _, ok := parseParameters("a cat <lora:b:1>\nSteps: 1, Version: v1.10.1"); !ok || p.Prompt != "a cat <lora:b:1>" {
 		t.Errorf("another program's became %+v", p)
+	}
+}
+
+func TestInpaintingInParameters(t *testing.T) {
+	s := full()
+	const want = ", Denoising strength: 0.6, Mask blur: 8, Mask mode: Inpaint not masked, Inpaint area: Only masked, " +
+		"Masked area padding: 0, Model: "
+	if text := s.parameters(); !strings.Contains(text, want) {
+		t.Errorf("%q does not contain %q", text, want)
+	}
+	s.InvertMask, s.MaskBlur, s.MaskCrop, s.ImageStrength = false, 0, nil, 0
+	if text := s.parameters(); !strings.Contains(text, "first-block:0.1\", Denoising strength: 1, Model: ") {
+		t.Errorf("%q", text)
+	}
+	s.Mask, s.Expand = nil, nil
+	if text := s.parameters(); strings.Contains(text, "Denoising") {
+		t.Errorf("without a mask: %q", text)
 	}
 }
 

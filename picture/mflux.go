@@ -56,6 +56,10 @@ func parseMflux(members map[string]json.RawMessage) (Settings, []string, error) 
 	if err != nil {
 		return Settings{}, nil, err
 	}
+	mask, err := mfluxString(members, "masked_image_path")
+	if err != nil {
+		return Settings{}, nil, err
+	}
 	var paths []string
 	if raw, ok := members["image_paths"]; ok && !isNull(raw) {
 		if err := json.Unmarshal(raw, &paths); err != nil {
@@ -72,6 +76,10 @@ func parseMflux(members map[string]json.RawMessage) (Settings, []string, error) 
 		delete(own, "image_strength") // has no effect on edits
 	case path != "":
 		set("image", SourceImage{Path: path})
+		if mask != "" {
+			set("mask", SourceImage{Path: mask})
+			delete(own, "image_strength")
+		}
 	}
 	return readFields(own)
 }

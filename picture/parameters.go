@@ -35,6 +35,7 @@ func (s *Settings) parameters() string {
 	if s.StepCache != "" {
 		b.WriteString(", Step cache: " + quoteValue(s.StepCache))
 	}
+	b.WriteString(s.inpainting())
 	if s.Model != "" {
 		b.WriteString(", Model: " + quoteValue(s.Model))
 	}
@@ -43,6 +44,25 @@ func (s *Settings) parameters() string {
 	}
 	b.WriteString(s.hashes())
 	return b.String()
+}
+
+// inpainting returns the settings of inpainting as AUTOMATIC1111's web UI writes them.
+// They are not read again, because the text does not name the image and the mask.
+func (s *Settings) inpainting() string {
+	if s.Mask == nil && s.Expand == nil {
+		return ""
+	}
+	text := ", Denoising strength: " + strconv.FormatFloat(1-s.ImageStrength, 'g', 6, 64)
+	if s.MaskBlur > 0 {
+		text += fmt.Sprintf(", Mask blur: %d", s.MaskBlur)
+	}
+	if s.InvertMask {
+		text += ", Mask mode: Inpaint not masked"
+	}
+	if s.MaskCrop != nil {
+		text += fmt.Sprintf(", Inpaint area: Only masked, Masked area padding: %d", *s.MaskCrop)
+	}
+	return text
 }
 
 // tag returns the name of a LoRA in a prompt: the name of its file.

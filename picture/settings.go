@@ -84,6 +84,23 @@ type Settings struct {
 	// References are the reference images of an edit, in order.
 	References []SourceImage `json:"references,omitempty"`
 
+	// Mask is the mask with which Image was inpainted, nil without one. Its path is a
+	// file, a shape such as "rect:10,10,200,120", or "alpha", the transparency of Image.
+	Mask *SourceImage `json:"mask,omitempty"`
+	// InvertMask means that the black part of the mask was repainted.
+	InvertMask bool `json:"invert_mask,omitempty"`
+	// MaskBlur is the distance over which the repainted part fades in, in pixels of Image.
+	MaskBlur int `json:"mask_blur,omitempty"`
+	// MaskCrop is the padding around the mask, in pixels of Image, of the part that the
+	// model saw. nil means that it saw the whole image.
+	MaskCrop *int `json:"mask_crop,omitempty"`
+	// Expand are the numbers of pixels that were added to Image at its left, top, right
+	// and bottom, nil without any.
+	Expand []int `json:"expand,omitempty"`
+	// NoPasteBack means that the image is as the model generated it, with Height and
+	// Width. Otherwise it is Image, with Expand, and only the masked part differs.
+	NoPasteBack bool `json:"no_paste_back,omitempty"`
+
 	// Quantize is the quantization of the weights during loading: 3, 4, 5, 6 or 8
 	// bits, mxfp4, mxfp8 or nvfp4; "" if the weights were not changed.
 	Quantize string `json:"quantize,omitempty"`
@@ -146,7 +163,7 @@ const (
 var settingsFields = []string{
 	"version", "generator", "model", "revision", "base_model", "class", "prompt", "negative_prompt", "seed", "steps", "guidance",
 	"guidance_interval", "step_cache", "height", "width", "max_sequence_length", "scheduler", "rng", "batch", "dtype", "device", "mlx",
-	"tuning", "image", "image_strength", "references", "quantize", "group_size", "loras", "runtime_lora", "created", "seconds",
+	"tuning", "image", "image_strength", "references", "mask", "invert_mask", "mask_blur", "mask_crop", "expand", "no_paste_back", "quantize", "group_size", "loras", "runtime_lora", "created", "seconds",
 }
 
 // field returns a pointer to the field with a JSON name.
@@ -204,6 +221,18 @@ func (s *Settings) field(name string) any {
 		return &s.ImageStrength
 	case "references":
 		return &s.References
+	case "mask":
+		return &s.Mask
+	case "invert_mask":
+		return &s.InvertMask
+	case "mask_blur":
+		return &s.MaskBlur
+	case "mask_crop":
+		return &s.MaskCrop
+	case "expand":
+		return &s.Expand
+	case "no_paste_back":
+		return &s.NoPasteBack
 	case "quantize":
 		return &s.Quantize
 	case "group_size":
@@ -230,7 +259,7 @@ func (s *Settings) Check() error {
 		t.Version = SettingsVersion
 	}
 	for _, name := range settingsFields {
-		optional := slices.Contains([]string{"max_sequence_length", "batch", "group_size"}, name)
+		optional := slices.Contains([]string{"max_sequence_length", "batch", "group_size", "mask_blur"}, name)
 		if n, ok := t.field(name).(*int); ok && *n == 0 && optional {
 			continue // not written
 		}
@@ -251,6 +280,12 @@ func (s *Settings) checkField(name string) error {
 		return checkString(name, *v, limit)
 	case *int:
 		return checkInt(name, *v)
+	case **int:
+		if *v != nil {
+			return checkInt(name, **v)
+		}
+	case *[]int:
+		return checkBorder(name, *v)
 	case *float64:
 		return checkFloat(name, *v)
 	case *[]float64:
@@ -292,7 +327,7 @@ func (s *Settings) checkField(name string) error {
 }
 
 func checkInt(name string, v int) error {
-	limit := MaxCount
+	least, limit := 1, MaxCount
 	switch name {
 	case "version":
 		if v > SettingsVersion {
@@ -300,9 +335,21 @@ func checkInt(name string, v int) error {
 		}
 	case "height", "width":
 		limit = MaxSide
+	case "mask_blur", "mask_crop":
+		least, limit = 0, MaxSide
 	}
-	if v < 1 || v > limit {
-		return fmt.Errorf("%s: expected a whole number from 1 to %d, found %d", name, limit, v)
+	if v < least || v > limit {
+		return fmt.Errorf("%s: expected a whole number from %d to %d, found %d", name, least, limit, v)
+	}
+	return nil
+}
+
+// checkBorder checks the pixels that were added on four sides, of which one must be
+// more than 0.
+func checkBorder(name string, sides []int) error {
+	outside := func(n int) bool { return n < 0 || n > MaxSide }
+	if sides != nil && (len(sides) != 4 || slices.ContainsFunc(sides, outside) || slices.Max(sides) == 0) {
+		return fmt.Errorf("%s: expected four whole numbers from 0 to %d, one of them more than 0, found %v", name, MaxSide, sides)
 	}
 	return nil
 }
@@ -431,8 +478,10 @@ func (s *Settings) readField(name string, raw json.RawMessage) error {
 		switch p.(type) {
 		case *string:
 			want = "a string"
-		case *int:
+		case *int, **int:
 			want = "a whole number"
+		case *[]int:
+			want = "an array of four whole numbers"
 		case *uint64:
 			want = "a whole number from 0 to 2^64-1"
 		case *float64:
