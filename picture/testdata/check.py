@@ -15,7 +15,9 @@ png = Image.open(here / "gomflux.png")
 png.load()
 assert list(png.text) == ["parameters", "gomflux"], list(png.text)
 assert json.loads(png.text["gomflux"]) == want
-assert png.text["parameters"].startswith(want["prompt"] + "\nNegative prompt: " + want["negative_prompt"] + "\nSteps: 8, ")
+loras = " <lora:ink_ wash:0.7> <lora:b:-1>"
+assert png.text["parameters"].startswith(
+    want["prompt"] + loras + "\nNegative prompt: " + want["negative_prompt"] + "\nSteps: 8, ")
 
 jpg = Image.open(here / "gomflux.jpg")
 jpg.load()
