@@ -194,7 +194,7 @@ func TestDecodeCutOff(t *testing.T) {
 	}
 }
 
-// The alpha channel is kept, turned like the image; an opaque image has none.
+// The alpha channel is kept, turned like the image, unless the image is opaque.
 func TestAlpha(t *testing.T) {
 	img := image.NewNRGBA(image.Rect(0, 0, 3, 2))
 	for i := range 6 {

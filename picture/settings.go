@@ -163,7 +163,8 @@ const (
 var settingsFields = []string{
 	"version", "generator", "model", "revision", "base_model", "class", "prompt", "negative_prompt", "seed", "steps", "guidance",
 	"guidance_interval", "step_cache", "height", "width", "max_sequence_length", "scheduler", "rng", "batch", "dtype", "device", "mlx",
-	"tuning", "image", "image_strength", "references", "mask", "invert_mask", "mask_blur", "mask_crop", "expand", "no_paste_back", "quantize", "group_size", "loras", "runtime_lora", "created", "seconds",
+	"tuning", "image", "image_strength", "references", "mask", "invert_mask", "mask_blur", "mask_crop", "expand", "no_paste_back",
+	"quantize", "group_size", "loras", "runtime_lora", "created", "seconds",
 }
 
 // field returns a pointer to the field with a JSON name.
