@@ -221,7 +221,7 @@ func inspect(format Format, data []byte) (animated bool, orientation int, err er
 	orientation = 1
 	readOrientation := func(exif []byte) {
 		if orientation == 1 {
-			orientation, _ = parseEXIF(exif)
+			orientation = parseEXIF(exif).orientation
 		}
 	}
 	switch format {

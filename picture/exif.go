@@ -10,6 +10,7 @@ import (
 
 // EXIF tags.
 const (
+	tagDescription = 0x010e
 	tagOrientation = 0x0112
 	tagExifIFD     = 0x8769
 	tagUserComment = 0x9286
@@ -18,14 +19,20 @@ const (
 // exifPrefix is the beginning of a JPEG's EXIF segment.
 const exifPrefix = "Exif\x00\x00"
 
-// parseEXIF reads the orientation (1 to 8, see orient) and the user comment of an
-// EXIF block, a TIFF structure that may have the prefix of JPEG's segments. Like
-// image viewers, it ignores damaged parts.
-func parseEXIF(data []byte) (orientation int, comment string) {
-	orientation = 1
+// exif are the values of an EXIF block that this package reads.
+type exif struct {
+	orientation int // 1 to 8, see orient
+	comment     string
+	description string // of the image, UTF-8
+}
+
+// parseEXIF reads an EXIF block, a TIFF structure that may have the prefix of JPEG's
+// segments. Like image viewers, it ignores damaged parts.
+func parseEXIF(data []byte) exif {
+	e := exif{orientation: 1}
 	data = bytes.TrimPrefix(data, []byte(exifPrefix))
 	if len(data) < 8 {
-		return orientation, ""
+		return e
 	}
 	var order binary.ByteOrder
 	switch string(data[:4]) {
@@ -34,29 +41,31 @@ func parseEXIF(data []byte) (orientation int, comment string) {
 	case "MM\x00*":
 		order = binary.BigEndian
 	default:
-		return orientation, ""
+		return e
 	}
 	sub := uint32(0)
 	entries(data, order, order.Uint32(data[4:]), func(tag, kind uint16, count uint32, value []byte) {
 		switch {
 		case tag == tagOrientation && kind == 3 && count == 1:
 			if o := int(order.Uint16(value)); o >= 1 && o <= 8 {
-				orientation = o
+				e.orientation = o
 			}
+		case tag == tagDescription && kind == 2 && len(value) <= maxText && utf8.Valid(value):
+			e.description = string(bytes.TrimRight(value, "\x00 "))
 		case tag == tagExifIFD && kind == 4 && count == 1:
 			sub = order.Uint32(value)
 		}
 	})
 	if sub == 0 {
-		return orientation, ""
+		return e
 	}
 	entries(data, order, sub, func(tag, kind uint16, count uint32, value []byte) {
 		// type 7, undefined; some write 1 or 2, bytes or ASCII
 		if tag == tagUserComment && (kind == 7 || kind == 1 || kind == 2) {
-			comment = userComment(value, order)
+			e.comment = userComment(value, order)
 		}
 	})
-	return orientation, comment
+	return e
 }
 
 // entries visits the entries of the directory at an offset. It skips those whose
@@ -150,25 +159,41 @@ func latin1(text []byte) string {
 	return string(runes)
 }
 
-// appendEXIF appends a big-endian EXIF block with a user comment in UTF-16.
-func appendEXIF(b []byte, comment string) []byte {
+// appendEXIF appends a big-endian EXIF block with a user comment in UTF-16 and, if it is not "", a
+// description of the image.
+func appendEXIF(b []byte, description, comment string) []byte {
+	const header, frame, entrySize = 8, 2 + 4, 12 // bytes: of the block, around the entries of a directory, of an entry
 	units := utf16.Encode([]rune(comment))
 	be := binary.BigEndian
-	entry := func(tag, kind uint16, count, value uint32) {
-		b = be.AppendUint16(b, 1) // entries of this directory
+	entry := func(tag, kind uint16, count, value int) {
 		b = be.AppendUint16(b, tag)
 		b = be.AppendUint16(b, kind)
-		b = be.AppendUint32(b, count)
-		b = be.AppendUint32(b, value)
-		b = be.AppendUint32(b, 0) // no next directory
+		b = be.AppendUint32(b, uint32(count))
+		b = be.AppendUint32(b, uint32(value))
 	}
+	entries, text := 1, 8+2*len(units)
+	if description != "" {
+		entries = 2
+	}
+	sub := header + frame + entries*entrySize
+	end := sub + frame + entrySize + text // of the comment
 	b = append(b, "MM\x00*"...)
-	b = be.AppendUint32(b, 8)
-	entry(tagExifIFD, 4, 1, 8+18)
-	entry(tagUserComment, 7, uint32(8+2*len(units)), 8+18+18)
+	b = be.AppendUint32(b, header)
+	b = be.AppendUint16(b, uint16(entries))
+	if description != "" { // the tags are in order
+		entry(tagDescription, 2, len(description)+1, end)
+	}
+	entry(tagExifIFD, 4, 1, sub)
+	b = be.AppendUint32(b, 0) // no next directory
+	b = be.AppendUint16(b, 1)
+	entry(tagUserComment, 7, text, end-text)
+	b = be.AppendUint32(b, 0)
 	b = append(b, "UNICODE\x00"...)
 	for _, u := range units {
 		b = be.AppendUint16(b, u)
+	}
+	if description != "" {
+		b = append(append(b, description...), 0)
 	}
 	return b
 }

@@ -88,19 +88,19 @@ func FuzzPNGText(f *testing.F) {
 }
 
 func FuzzEXIF(f *testing.F) {
-	f.Add(appendEXIF(nil, "Steps: 1, Seed: 2"))
-	f.Add(appendEXIF([]byte(exifPrefix), "雨🎈"))
+	f.Add(appendEXIF(nil, "", "Steps: 1, Seed: 2"))
+	f.Add(appendEXIF([]byte(exifPrefix), `{"gomflux":{}}`, "雨🎈"))
 	f.Fuzz(func(t *testing.T, data []byte) {
-		o, comment := parseEXIF(data)
-		if o < 1 || o > 8 || !utf8.ValidString(comment) {
-			t.Errorf("orientation %d, comment %q", o, comment)
+		e := parseEXIF(data)
+		if e.orientation < 1 || e.orientation > 8 || !utf8.ValidString(e.comment) || !utf8.ValidString(e.description) {
+			t.Errorf("%+v", e)
 		}
 	})
 }
 
 func FuzzJPEGSegments(f *testing.F) {
 	f.Add(appendSegment(appendSegment(nil, 0xe0, []byte("JFIF")), markerCOM, []byte(`{"gomflux":{"version":1}}`)))
-	f.Add(appendSegment(nil, markerAPP1, appendEXIF([]byte(exifPrefix), "Steps: 8")))
+	f.Add(appendSegment(nil, markerAPP1, appendEXIF([]byte(exifPrefix), "", "Steps: 8")))
 	f.Add([]byte("\xff\xff\x01\x00\xff\xfe\x00\x02"))
 	f.Fuzz(func(t *testing.T, segments []byte) {
 		data := append([]byte("\xff\xd8"), segments...)
@@ -165,7 +165,7 @@ func FuzzRoundTrip(f *testing.F) {
 		if s.Check() != nil {
 			return
 		}
-		for _, format := range []Format{PNG, JPEG} {
+		for _, format := range []Format{PNG, JPEG, WebP} {
 			found, err := ReadSettings(bytes.NewReader(encode(t, format, &s)))
 			if err != nil {
 				t.Fatal(err)

@@ -21,8 +21,8 @@ const (
 // maxSegment is the largest number of bytes of a segment after its length.
 const maxSegment = 1<<16 - 1 - 2
 
-// commentStart is the beginning of our comment. It distinguishes our comment from
-// others before its last segment.
+// commentStart is the beginning of our comment, and of our description in EXIF. It distinguishes
+// our comment from others before its last segment.
 const commentStart = `{"gomflux":`
 
 // jpegSegments visits the segments of a JPEG file up to the first scan.
@@ -76,7 +76,7 @@ func appendJPEGSettings(b []byte, s *Settings) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	if exif := appendEXIF([]byte(exifPrefix), s.parameters()); len(exif) <= maxSegment {
+	if exif := appendEXIF([]byte(exifPrefix), "", s.parameters()); len(exif) <= maxSegment {
 		b = appendSegment(b, markerAPP1, exif)
 	}
 	for ; len(text) >= maxSegment; text = text[maxSegment:] {
@@ -97,8 +97,8 @@ func jpegTexts(data []byte) (t texts, err error) {
 	more := false // the comment continues in the next segment
 	err = jpegSegments(data, func(marker byte, body []byte) {
 		switch {
-		case marker == markerAPP1 && t.comment == "" && bytes.HasPrefix(body, []byte(exifPrefix)):
-			_, t.comment = parseEXIF(body)
+		case marker == markerAPP1 && bytes.HasPrefix(body, []byte(exifPrefix)):
+			t.addEXIF(body)
 		case marker == markerCOM && (more || comment == nil && bytes.HasPrefix(body, []byte(commentStart))):
 			comment = append(comment, body...)
 			more = len(body) == maxSegment && len(comment) <= maxText

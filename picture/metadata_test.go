@@ -228,8 +228,8 @@ func TestPNGTexts(t *testing.T) {
 		"zTXt":            appendChunk(nil, "zTXt", "parameters\x00\x00"+deflate(latin[11:])),
 		"iTXt":            appendChunk(nil, "iTXt", "parameters\x00\x00\x00de\x00Worte\x00"+someParameters),
 		"iTXt compressed": appendChunk(nil, "iTXt", "parameters\x00\x01\x00\x00\x00"+deflate(someParameters)),
-		"eXIf":            appendChunk(nil, "eXIf", string(appendEXIF(nil, someParameters))),
-		"eXIf, prefix":    appendChunk(nil, "eXIf", string(appendEXIF([]byte("Exif\x00\x00"), someParameters))),
+		"eXIf":            appendChunk(nil, "eXIf", string(appendEXIF(nil, "", someParameters))),
+		"eXIf, prefix":    appendChunk(nil, "eXIf", string(appendEXIF([]byte("Exif\x00\x00"), "", someParameters))),
 	} {
 		for _, late := range []bool{false, true} {
 			f, err := ReadSettings(bytes.NewReader(pngWith(t, late, chunk)))
@@ -273,9 +273,9 @@ func TestPNGTexts(t *testing.T) {
 // Our JSON counts before mflux's, and that before a text, wherever they are.
 func TestPrecedence(t *testing.T) {
 	text := appendPNGText(nil, "parameters", someParameters)
-	mflux := appendChunk(nil, "eXIf", string(appendEXIF(nil, `{"mflux_version":"1","seed":5}`)))
+	mflux := appendChunk(nil, "eXIf", string(appendEXIF(nil, "", `{"mflux_version":"1","seed":5}`)))
 	ours := appendChunk(nil, "tEXt", "gomflux\x00"+`{"version":1,"seed":7}`)
-	other := appendChunk(nil, "eXIf", string(appendEXIF(nil, `{"seed":5}`)))
+	other := appendChunk(nil, "eXIf", string(appendEXIF(nil, "", `{"seed":5}`)))
 	for _, c := range []struct {
 		chunks [][]byte
 		source Source
@@ -355,27 +355,27 @@ func TestEXIF(t *testing.T) {
 	} {
 		for _, order := range []binary.AppendByteOrder{le, be} {
 			for _, kind := range []uint16{7, 2} {
-				o, got := parseEXIF(exifBlock(order, 6, kind, c.comment))
-				if o != 6 || got != c.want {
-					t.Errorf("%v, type %d, %q: got orientation %d, comment %q", order, kind, c.comment, o, got)
+				e := parseEXIF(exifBlock(order, 6, kind, c.comment))
+				if e.orientation != 6 || e.comment != c.want {
+					t.Errorf("%v, type %d, %q: got %+v", order, kind, c.comment, e)
 				}
 			}
 		}
 	}
 	// without a mark or Steps, the order of the block decides
 	for _, order := range []binary.AppendByteOrder{le, be} {
-		if _, got := parseEXIF(exifBlock(order, 1, 7, unicode+utf16Bytes(order, "雨の中"))); got != "雨の中" {
+		if got := parseEXIF(exifBlock(order, 1, 7, unicode+utf16Bytes(order, "雨の中"))).comment; got != "雨の中" {
 			t.Errorf("%v: got %q", order, got)
 		}
 	}
 	whole := exifBlock(le, 6, 7, ascii+"abcdef")
 	for n := range whole {
-		if _, got := parseEXIF(whole[:n]); got != "" {
+		if got := parseEXIF(whole[:n]).comment; got != "" {
 			t.Errorf("cut off at %d: got comment %q", n, got)
 		}
 	}
 	for _, o := range []uint16{0, 9, 65535} {
-		if got, _ := parseEXIF(exifBlock(be, o, 7, "")); got != 1 {
+		if got := parseEXIF(exifBlock(be, o, 7, "")).orientation; got != 1 {
 			t.Errorf("orientation %d became %d", o, got)
 		}
 	}
@@ -460,6 +460,7 @@ func TestFoundFormat(t *testing.T) {
 	for name, want := range map[string]Found{
 		"gomflux.png":         {Format: PNG, Width: 7, Height: 5},
 		"gomflux.jpg":         {Format: JPEG, Width: 7, Height: 5},
+		"gomflux.webp":        {Format: WebP, Width: 7, Height: 5},
 		"mflux.webp":          {Format: WebP, Width: 3, Height: 2},
 		"mflux.metadata.json": {},
 	} {

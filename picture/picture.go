@@ -10,6 +10,10 @@
 //	                                           is Latin-1, else iTXt
 //	JPEG    comment (COM) {"gomflux": {...}},  EXIF user comment, UTF-16 big
 //	        UTF-8                              endian
+//	WebP    EXIF image description             EXIF user comment, UTF-16 big
+//	        {"gomflux": {...}}, UTF-8          endian
+//
+// WebP images are written without loss, by an encoder of this package.
 //
 // In JPEG files, JSON of more than 65,533 bytes continues in the next comment, and
 // a parameters text that does not fit an EXIF segment (about 32,000 characters) is
@@ -31,7 +35,7 @@ import (
 // Format is a format of image files.
 type Format int
 
-// The supported formats. WebP can only be read.
+// The supported formats.
 const (
 	PNG Format = iota + 1
 	JPEG
@@ -53,8 +57,8 @@ func (f Format) String() string {
 // jpegQuality is on the scale of libjpeg, up to 100.
 const jpegQuality = 95
 
-// FormatOf returns the format to write for a file name that ends in .png, .jpg or
-// .jpeg, in upper or lower case.
+// FormatOf returns the format to write for a file name that ends in .png, .jpg,
+// .jpeg or .webp, in upper or lower case.
 func FormatOf(name string) (Format, error) {
 	switch strings.ToLower(filepath.Ext(name)) {
 	case ".png":
@@ -62,13 +66,14 @@ func FormatOf(name string) (Format, error) {
 	case ".jpg", ".jpeg":
 		return JPEG, nil
 	case ".webp":
-		return 0, errors.New("WebP is read but not written (expected a name that ends in .png, .jpg or .jpeg)")
+		return WebP, nil
 	}
-	return 0, errors.New("expected a name that ends in .png, .jpg or .jpeg")
+	return 0, errors.New("expected a name that ends in .png, .jpg, .jpeg or .webp")
 }
 
-// Encode writes an image as PNG or JPEG (quality 95), with s as metadata if s is
-// not nil. If s.Check fails, Encode writes nothing and returns the error.
+// Encode writes an image as PNG, JPEG (quality 95) or WebP (without loss, up to
+// 16,384 pixels a side), with s as metadata if s is not nil. If s.Check fails,
+// Encode writes nothing and returns the error.
 func Encode(w io.Writer, format Format, img image.Image, s *Settings) error {
 	return encodeAt(w, format, img, s, jpegQuality)
 }
@@ -94,8 +99,14 @@ func encodeAt(w io.Writer, format Format, img image.Image, s *Settings, quality 
 	case JPEG:
 		encode = func() error { return jpeg.Encode(&b, img, &jpeg.Options{Quality: quality}) }
 		head, add = 2, appendJPEGSettings
+	case WebP:
+		data, err := webpFile(img, s)
+		if err == nil {
+			_, err = w.Write(data)
+		}
+		return err
 	default:
-		return fmt.Errorf("cannot write %v (expected PNG or JPEG)", format)
+		return fmt.Errorf("cannot write %v (expected PNG, JPEG or WebP)", format)
 	}
 	var metadata []byte
 	if s != nil {

@@ -151,8 +151,8 @@ func appendPNGSettings(b []byte, s *Settings) ([]byte, error) {
 // pngTexts collects the metadata texts of a PNG file.
 func pngTexts(data []byte) (t texts, err error) {
 	err = pngChunks(data, func(kind string, body []byte, verify func() error) error {
-		if kind == "eXIf" && t.comment == "" && verify() == nil {
-			_, t.comment = parseEXIF(body)
+		if kind == "eXIf" && verify() == nil {
+			t.addEXIF(body)
 			return nil
 		}
 		keyword, text, err := pngText(kind, body, "gomflux", "parameters")

@@ -2,6 +2,7 @@ package picture
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -96,9 +97,16 @@ func ReadSettingsFile(name string) (*Found, error) { return readFile(name, ReadS
 
 // texts are the metadata of an image file that may contain settings.
 type texts struct {
-	settings   []byte // JSON object of gomflux
-	comment    string // EXIF user comment
-	parameters string // PNG text "parameters"
+	settings    []byte // JSON object of gomflux
+	description string // EXIF image description
+	comment     string // EXIF user comment
+	parameters  string // PNG text "parameters"
+}
+
+// addEXIF adds the texts of an EXIF block, unless there are some already.
+func (t *texts) addEXIF(block []byte) {
+	e := parseEXIF(block)
+	t.description, t.comment = cmp.Or(t.description, e.description), cmp.Or(t.comment, e.comment)
 }
 
 func (t texts) parse() (*Found, error) {
@@ -108,6 +116,13 @@ func (t texts) parse() (*Found, error) {
 		f.Parameters = t.parameters
 	} else if s, fields, ok = parseParameters(t.comment); ok {
 		f.Parameters = t.comment
+	}
+	if t.settings == nil && strings.HasPrefix(t.description, commentStart) {
+		members, err := parseObject([]byte(t.description))
+		if err != nil {
+			return nil, err
+		}
+		t.settings = members["gomflux"]
 	}
 	if t.settings != nil {
 		return f.gomflux(t.settings)

@@ -1,4 +1,4 @@
-"""Checks with Pillow what gomflux.png and gomflux.jpg beside this file carry.
+"""Checks with Pillow what gomflux.png, gomflux.jpg and gomflux.webp next to this file contain.
 
     python check.py      with Pillow 12.3.0
 """
@@ -24,5 +24,11 @@ jpg.load()
 assert json.loads(jpg.info["comment"].decode("utf-8"))["gomflux"] == want
 comment = jpg.getexif().get_ifd(0x8769)[0x9286]
 assert comment[:8] == b"UNICODE\0"
+assert comment[8:].decode("utf-16-be") == png.text["parameters"]
+
+webp = Image.open(here / "gomflux.webp")
+assert webp.convert("RGB").tobytes() == png.convert("RGB").tobytes()
+assert json.loads(webp.getexif()[0x010E].encode("latin-1").decode("utf-8"))["gomflux"] == want
+comment = webp.getexif().get_ifd(0x8769)[0x9286]
 assert comment[8:].decode("utf-16-be") == png.text["parameters"]
 print(png.text["parameters"])
