@@ -52,7 +52,8 @@ not fit the model is an error. gomflux help weights has more.
 
 OUTPUT FILES
 Existing files are kept: the new file is named image_1.png, image_2.png and so
-on, unless --overwrite is given. The extension sets the format: .png or .jpg.
+on, unless --overwrite is given. The extension sets the format: .png, .jpg
+or .webp, which is without loss, as PNG is, and usually smaller.
 The name can contain {seed}, {index}, {prompt}, {model}, {steps}, {guidance},
 {scheduler}, {height}, {width}, {date} and {time}. For several seeds
 _seed_{seed} is appended unless the name has {seed} or {index}, and for several

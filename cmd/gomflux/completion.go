@@ -79,7 +79,6 @@ func newCompletionCommand() *cobra.Command {
 // Extensions of files by content.
 var (
 	imageFiles    = []string{"png", "jpg", "jpeg", "webp"}
-	writtenFiles  = []string{"png", "jpg", "jpeg"}
 	settingsFiles = []string{"png", "jpg", "jpeg", "webp", "json"}
 	latentsFiles  = []string{"safetensors", "npy", "npz"}
 )
@@ -104,7 +103,7 @@ var flagCompletions = map[string]cobra.CompletionFunc{
 	"show":                      completeWords(protocolNames()...),
 	"image":                     completeFiles(imageFiles...),
 	"config-from-metadata":      completeFiles(settingsFiles...),
-	"output":                    completeFiles(writtenFiles...),
+	"output":                    completeFiles(imageFiles...),
 	"stepwise-image-output-dir": completeFolders,
 	"log-dir":                   completeFolders,
 	"side":                      completeWords("gomflux", "reference", "both"),

@@ -113,7 +113,7 @@ func (o *generateOptions) addFlags(f *pflag.FlagSet) {
 	o.addCompute(f)
 	addLowRAM(f, &o.lowRAM)
 	o.promptCacheFlags.add(f)
-	o.addFile(f, "image.png", "output `file`, .png or .jpg; can contain {seed}, {prompt} and other fields")
+	o.addFile(f, "image.png", "output `file`, .png, .jpg or .webp; can contain {seed}, {prompt} and other fields")
 	o.metadataFlags.add(f)
 	o.stepFlags.add(f)
 	o.profile.add(f)

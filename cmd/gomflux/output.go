@@ -78,7 +78,11 @@ func (s saver) save(ctx context.Context, name string, img image.Image) (string, 
 		return saved, err
 	}
 	// the name may be the problem
-	elsewhere := filepath.Join(os.TempDir(), "gomflux-rescued"+filepath.Ext(name))
+	ext := filepath.Ext(name)
+	if strings.EqualFold(ext, ".webp") {
+		ext = ".png" // the image may be too large for WebP
+	}
+	elsewhere := filepath.Join(os.TempDir(), "gomflux-rescued"+ext)
 	s.overwrite = false
 	rescued, rescueErr := s.write(ctx, elsewhere, img)
 	if rescueErr != nil {
