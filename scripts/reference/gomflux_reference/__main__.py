@@ -205,6 +205,7 @@ def parse(argv=None) -> dict:
 def diffusers_arguments(c):
     """The arguments of dump with diffusers."""
     dump_arguments(c, (HEUN, LINEAR))
+    mask_arguments(c)
     lora_argument(c)
     c.add_argument(
         "--load", action="append", default=[], dest="loads", metavar="NAME=FILE[:KEY]",
@@ -276,6 +277,14 @@ def profile_arguments(c):
     c.add_argument("--unchecked", action="store_true", help="profile it although a check has found a problem")
     c.add_argument("--compare", action="store_true", help="run it once more without observing, and report the slow-down")
     c.add_argument("--modules", type=Path, metavar="FILE", help="write only a list of the modules, without a profile")
+
+
+def mask_arguments(c):
+    c.add_argument("--mask", type=Path, metavar="PICTURE", help="inpaint the part of --picture that is white here (strength 0: anew)")
+    c.add_argument("--mask-crop", type=int, metavar="PADDING", help="show the model only the part around the mask")
+    c.add_argument(
+        "--sample-posterior", action="store_true", help="draw the picture's latents as diffusers does; default: their mean",
+    )  # fmt: skip
 
 
 def looking_arguments(c):

@@ -23,6 +23,7 @@ def repeat(
         return find(folder, name) or missing(folder, f"picture {name}")
 
     same["picture"] = picture(settings["picture"]) if settings.get("picture") else None
+    mask = picture(settings["mask"]) if settings.get("mask") else None
     same["references"] = [picture(name) for name in settings.get("references", [])]
     if not model:
         found = find(folder, settings["model"])
@@ -43,6 +44,7 @@ def repeat(
         more["loads"] = [f"{name}={source}" for name, source in settings.get("replaced", {}).items()]
         more["unchecked"] = "problems" in settings
         more["step_cache"] = settings.get("step_cache")
+        more |= {"mask": mask, "mask_crop": settings.get("mask_crop"), "sample_posterior": "posterior" in settings}
         more |= {"sample": sample, "stats": stats, "checkpoint": checkpoint}
         dump.pipeline(model, out, taps=taps, memory=memory, **same, **more)
 

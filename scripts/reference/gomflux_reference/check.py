@@ -323,6 +323,7 @@ def model(model: str, compute: str = "float32"):
     """The command check: runs a model for two steps of a small image, and prints all problems."""
     from . import dump
     from .families import FAMILIES
+    from .inpaint import Pictures
     from .record import Recorder
 
     dump.prepare()
@@ -339,7 +340,7 @@ def model(model: str, compute: str = "float32"):
         settings |= dict(width=side, max_sequence_length=64)
         record = Recorder(folder / "run", (), keep=False)
         _, _, more = dump.generate(
-            pipe, family, record, settings, None, None, references, None, None, folder / "run", unchecked=True
+            pipe, family, record, settings, Pictures(references=references), None, None, folder / "run", unchecked=True
         )
     problems = more.get("problems", [])
     if problems:

@@ -15,9 +15,10 @@ import torch
 from PIL import Image
 from safetensors import safe_open
 
-from . import adapters, check, inner, replace, runs, schedules, stepcache
+from . import adapters, check, inner, inpaint, replace, runs, schedules, stepcache
 from .families import FAMILIES, Family, family_of
 from .files import read_json
+from .inpaint import Pictures
 from .record import MEMORY, Recorder, Taps, near, still
 from .stats import attach
 
@@ -90,16 +91,17 @@ def pipeline(
     scheduler: str | None = None,
     compute: str = "float32", device: str = "cpu", threads: int = 1, memory: int = MEMORY, log_dir: Path | None = None,
     sample: int = 0, stats=(), checkpoint=(), loras=(), loads=(), unchecked: bool = False,
-    step_cache: str | None = None,
+    step_cache: str | None = None, mask: Path | None = None, mask_crop: int | None = None, sample_posterior: bool = False,
 ):  # fmt: skip
     """Records one generation, from initial latents that are drawn here, or from an image and such latents.
 
-    references are pictures to be edited. It goes into the folder out, or else is the latest run of the reference in
+    For the images see inpaint.Pictures. It goes into the folder out, or else is the latest run of the reference in
     log_dir. taps are globs of the tensors to keep, stats and checkpoint of those to describe; taps are everything
     unless others are given. loras are pairs of file and scale, loads the tensors to replace (see replace.py).
     """
     given = replace.Replacements(loads, log_dir)
-    pipe, name, family = opened(model, negative_prompt, picture, references, scheduler, compute, device, threads, loras)
+    images = Pictures(picture, image_strength, references, mask, mask_crop, sample_posterior)
+    pipe, name, family = opened(model, negative_prompt, images, scheduler, compute, device, threads, loras)
     modules = names_of(pipe)
     given.check(modules)
     for option, globs in (("taps", taps or ()), ("stats", stats), ("checkpoint", checkpoint)):
@@ -123,7 +125,7 @@ def pipeline(
             more |= run.settings() | {"device": device, "threads": threads}
             run.begin({"command": "dump", "family": name, **settings, "taps": taps, **more})
         image, tokens, generated = generate(
-            pipe, family, record, settings, picture, image_strength, references, scheduler, run, out, unchecked
+            pipe, family, record, settings, images, scheduler, run, out, unchecked
         )
         if device.startswith("cuda"):
             more["device_name"] = torch.cuda.get_device_name(device)
@@ -142,20 +144,12 @@ def pipeline(
     given.end(record.seen)
 
 
-def opened(model, negative_prompt, picture, references, scheduler, compute, device, threads, loras):
+def opened(model, negative_prompt, images: Pictures, scheduler, compute, device, threads, loras):
     """Loads what a generation needs: the pipeline, the name of its family, and the family. Refuses what it cannot do."""
-    if picture and scheduler:
-        raise SystemExit("image-to-image is recorded with the model's own scheduler only")
-    if picture and references:
-        raise SystemExit("--picture and --references cannot be combined")
     prepare(threads, device)
     pipe, name = load(model, compute, device)
     family = FAMILIES[name]
-    if picture and not family.image_pipeline:
-        raise SystemExit(f"{name} does not support image-to-image")
-    check_references(name, family, len(references or ()))
-    if len({file.name for file in references or ()}) < len({file.resolve() for file in references or ()}):
-        raise SystemExit("reference images need different file names, even in different folders")
+    images.check(name, family, scheduler)
     if negative_prompt is not None and not family.negative_prompt:
         raise SystemExit(f"{name} has no negative prompt of one's own")
     adapters.apply(pipe, loras)
@@ -164,46 +158,33 @@ def opened(model, negative_prompt, picture, references, scheduler, compute, devi
     return pipe, name, family
 
 
-def generate(pipe, family, record, settings, picture, image_strength, references, scheduler, run, out, unchecked, around=None):
+def generate(pipe, family, record, settings, images: Pictures, scheduler, run, out, unchecked, around=None):
     """Runs the pipeline, inside the context around. Returns its image, the prompts' lengths, and what is to be recorded
     besides the settings."""
     height, width, steps = settings["height"], settings["width"], settings["steps"]
-    first = 0
-    if picture:
-        pipe = family.image_pipeline(**pipe.components)
-        quiet(pipe)
-        first = first_step(steps, image_strength)
-        record.step = first
+    pipe = images.pipeline(pipe, family)
+    quiet(pipe)
+    record.step = first = images.first_step(steps)
     checks = check.Checks(pipe, family, unchecked)
-    tokens = observe_pipeline(pipe, family, record, first, height, width, checks)
+    tokens = observe_pipeline(pipe, family, record, first, height, width, checks, blends=bool(images.mask))
 
     generator = torch.Generator().manual_seed(settings["seed"])  # of the CPU, whose noise is the same everywhere
     more = {"pipeline": type(pipe).__name__}
-    if picture:
-        more |= {"picture": bring(picture, run, out), "image_strength": image_strength, "first_step": first}
+    if images.picture:
+        more |= {"picture": bring(images.picture, run, out), "image_strength": images.image_strength, "first_step": first}
     elif scheduler:
         more |= {"scheduler": scheduler}
-    if references:
-        more["references"] = [bring(file, run, out) for file in references]
+    if images.mask:
+        more |= {"mask": bring(images.mask, run, out)}
+        more |= {} if images.mask_crop is None else {"mask_crop": images.mask_crop}
+    if images.sample_posterior:
+        more["posterior"] = "sample"
+    if images.references:
+        more["references"] = [bring(file, run, out) for file in images.references]
     if not family.one_batch:
         more["passes"] = "calls"
     record.begin(more)
-    if picture:
-        observe_start(pipe, record)
-        # The pipeline itself may only round an image's sides down, with the same resize.
-        image = pipe.image_processor.resize(Image.open(picture).convert("RGB"), height, width)
-        # diffusers' strength is what is changed, not what is kept
-        start = {"image": image, "strength": 1 - image_strength, "generator": generator}
-        noise = torch.randn(family.latents(pipe, height, width), generator=generator.clone_state())
-        record.put_early("latents.init", noise.to(pipe.transformer.dtype))
-    else:
-        latents = torch.randn(family.latents(pipe, height, width), generator=generator)
-        latents = record.replaced("latents.init", latents)
-        record.put("latents.init", latents)
-        start = {"latents": family.pack(pipe, latents)}
-    if references:
-        observe_references(pipe, record)
-        start["image"] = editable(family, references)
+    start = start_of(pipe, family, record, images, generator, height, width)
     with (
         family.running(pipe),
         stepcache.applied(pipe, settings.get("step_cache"), record, more),
@@ -222,10 +203,41 @@ def generate(pipe, family, record, settings, picture, image_strength, references
         ).images[0]
     if pipe.scheduler.begin_index != first:
         raise SystemExit(f"diffusers begins at step {pipe.scheduler.begin_index} of {steps}, not at {first}")
-    record.put("image", torch.from_numpy(np.array(image)))
+    image = inpaint.finished(pipe, record, images, image, height, width)
     if checks.problems:
         more["problems"] = checks.problems
     return image, tokens, more
+
+
+def start_of(pipe, family, record, images: Pictures, generator, height: int, width: int) -> dict:
+    """Returns the arguments that a pipeline begins with, latents or images, and lets their values be recorded."""
+    if not images.picture:
+        latents = torch.randn(family.latents(pipe, height, width), generator=generator)
+        latents = record.replaced("latents.init", latents)
+        record.put("latents.init", latents)
+        start = {"latents": family.pack(pipe, latents)}
+        if images.references:
+            observe_references(pipe, record)
+            start["image"] = editable(family, images.references)
+        return start
+    observe_start(pipe, record, images)
+    if not images.sample_posterior:  # nothing else is drawn before the noise
+        noise = torch.randn(family.latents(pipe, height, width), generator=generator.clone_state())
+        record.put_early("latents.init", noise.to(pipe.transformer.dtype))
+    if not images.mask:
+        # The pipeline itself may only round an image's sides down, with the same resize.
+        image = pipe.image_processor.resize(Image.open(images.picture).convert("RGB"), height, width)
+        return {"image": image, "strength": images.strength, "generator": generator}
+    observe_condition(pipe, record)
+    inpaint.observe(pipe, family, record, height, width)
+
+    def blended(pipe, i, t, values):
+        values["latents"] = stepped(pipe, family, record, "latents", values["latents"], height, width)
+        record.next_step()
+        return values
+
+    given = inpaint.arguments(pipe, family, images, height, width)
+    return given | {"generator": generator, "callback_on_step_end": blended}
 
 
 def options(run, sample: int, stats, checkpoint, loras, given) -> dict:
@@ -282,15 +294,6 @@ def report_unmatched(option: str, taps: Taps, seen: set[str]):
         print(f"warning: --{option} {glob} matches no tensor of this run (near: {near(glob, seen)})", file=sys.stderr)
 
 
-def check_references(name: str, family: Family, n: int):
-    if n and max(family.references) == 0:
-        raise SystemExit(f"{name} does not edit images")
-    if not n and 0 not in family.references:
-        raise SystemExit(f"{name} needs images to edit (--references)")
-    if n > 1 and max(family.references) == 1:
-        raise SystemExit(f"{name} edits one image, not {n}")
-
-
 def editable(family: Family, files: list[Path]):
     """Pictures as the family's pipeline takes them."""
     pictures = [Image.open(file).convert("RGB") for file in files]
@@ -298,9 +301,10 @@ def editable(family: Family, files: list[Path]):
 
 
 def observe_pipeline(
-    pipe, family: Family, record: Recorder, first: int, height: int, width: int, checks: check.Checks
+    pipe, family: Family, record: Recorder, first: int, height: int, width: int, checks: check.Checks, blends: bool = False
 ) -> dict:
-    """Records the values of a pipeline, and its modules. Returns the prompts' lengths, once they are known."""
+    """Records the values of a pipeline, and its modules. Returns the prompts' lengths, once they are known. If a pipeline
+    blends latents with those of an image after each step of the scheduler, the step is over only after that."""
     tokens = {}
 
     def before_text_encoder(component, encoder):
@@ -337,26 +341,14 @@ def observe_pipeline(
             record.put("timesteps", pipe.scheduler.timesteps)
 
     def before_step(prediction, *_, **__):
-        return stepped("noise_pred", prediction)
+        return stepped(pipe, family, record, "noise_pred", prediction, height, width)
 
     def after_step(result):
-        found = stepped("latents", result[0])
-        record.next_step()
+        name = "latents.stepped" if blends else "latents"
+        found = stepped(pipe, family, record, name, result[0], height, width)
+        if not blends:
+            record.next_step()
         return (found, *result[1:])
-
-    def stepped(what, packed):
-        """Records latents or a prediction, as pictures. Returns what the scheduler steps with."""
-
-        def unpack(x):
-            return family.unpack(pipe, x, height, width)
-
-        value, name = unpack(packed), f"{what}@{record.step}"
-        new = record.replaced(name, value)
-        record.put(name, new)
-        if new is value:
-            return packed
-        at = unpack(torch.arange(packed.numel(), device=packed.device).reshape(packed.shape))
-        return packed.flatten().index_copy(0, at.flatten(), new.flatten()).reshape(packed.shape)
 
     def schedule_set(_):
         record.put_early("sigmas", pipe.scheduler.sigmas)
@@ -374,6 +366,21 @@ def observe_pipeline(
         record.watch(name, part, name in family.stepped, adapters.inside(part))
         checks.watch(name, part)
     return tokens
+
+
+def stepped(pipe, family: Family, record: Recorder, what: str, packed, height: int, width: int):
+    """Records latents or a prediction, as pictures. Returns what the scheduler steps with."""
+
+    def unpack(x):
+        return family.unpack(pipe, x, height, width)
+
+    value, name = unpack(packed), f"{what}@{record.step}"
+    new = record.replaced(name, value)
+    record.put(name, new)
+    if new is value:
+        return packed
+    at = unpack(torch.arange(packed.numel(), device=packed.device).reshape(packed.shape))
+    return packed.flatten().index_copy(0, at.flatten(), new.flatten()).reshape(packed.shape)
 
 
 def observe_encodings(pipe, family: Family, record: Recorder):
@@ -412,44 +419,55 @@ def own_sigmas(pipe):
     return mock.patch.object(sys.modules[type(pipe).__module__], "retrieve_timesteps", retrieve_timesteps)
 
 
-def first_step(steps: int, image_strength: float) -> int:
-    """Returns the first step of image-to-image as in mflux: the higher the strength, the more is kept."""
-    return max(1, int(steps * image_strength))
+def observe_start(pipe, record, images: Pictures):
+    """Records the beginning of image-to-image and of inpainting.
 
-
-def observe_start(pipe, record):
-    """Records the beginning of image-to-image.
-
-    diffusers draws from the encoder's distribution, of which we take the mean.
+    diffusers draws from the encoder's distribution, of which we take the mean, unless the draw is to be recorded.
     """
+    begun = []
 
     def take_mean(result):
         mean = result.latent_dist.mode()
         result.latent_dist.sample = lambda generator: mean
 
     def before_scale_noise(clean, timestep, noise):
-        record.put("latents.image", clean)
-        record.put("latents.init", noise)
+        if not begun:  # inpainting calls it after each step too
+            record.put("latents.image", of_one_frame(clean))
+            record.put("latents.init", of_one_frame(noise))
+
+    def after_scale_noise(latents):
+        if not begun:
+            record.put("latents.start", of_one_frame(latents))
+        begun.append(True)
+
+    def of_one_frame(latents):
+        return latents[:, 0] if latents.dim() == 5 else latents
 
     def as_tuple(module, args, output):  # the text pipeline asks for one, and so the names are those of one
         return output if isinstance(output, tuple) else output.to_tuple()
 
     observe_encode(pipe, record)
-    wrap(pipe.vae, "encode", after=take_mean)
+    if not images.sample_posterior:
+        wrap(pipe.vae, "encode", after=take_mean)
     pipe.transformer.register_forward_hook(as_tuple, prepend=True)
-    wrap(pipe.scheduler, "scale_noise", before_scale_noise, lambda latents: record.put("latents.start", latents))
+    wrap(pipe.scheduler, "scale_noise", before_scale_noise, after_scale_noise)
 
 
 def observe_references(pipe, record):
     """Records how reference images become latents, and the text encoder's inputs of them."""
+    observe_encode(pipe, record)
+    wrap(pipe, "_encode_vae_image", after=lambda latents: record.put_next("latents.reference", still(latents)))
+    observe_condition(pipe, record)
+
+
+def observe_condition(pipe, record):
+    """Records the images that a text encoder sees."""
 
     def before_prompt(prompt, image, *_, **__):
         if "image.condition" not in record.calls:  # a negative prompt has the same ones
             for shown in image if isinstance(image, list) else [image]:
                 record.put_next("image.condition", torch.from_numpy(np.array(shown)))
 
-    observe_encode(pipe, record)
-    wrap(pipe, "_encode_vae_image", after=lambda latents: record.put_next("latents.reference", still(latents)))
     if hasattr(pipe, "processor"):
         wrap(pipe, "_get_qwen_prompt_embeds", before_prompt)
 

@@ -12,6 +12,7 @@ import torch
 
 from . import dump, runs, sources
 from .files import write_json
+from .inpaint import Pictures
 from .record import Recorder, leaves
 from .tracing import METHOD, OTHER, Observer
 
@@ -32,13 +33,14 @@ def run(
         width=width, max_sequence_length=max_sequence_length, compute=compute,
     )  # fmt: skip
 
+    images = Pictures(picture, image_strength, references)
+
     def opened():
-        return dump.opened(model, negative_prompt, picture, references, scheduler, compute, device, threads, loras)
+        return dump.opened(model, negative_prompt, images, scheduler, compute, device, threads, loras)
 
     def generated(pipe, family, around=None):
         record = Recorder(None, [], keep=False)
-        more = (picture, image_strength, references, scheduler, None, None, unchecked, around)
-        return dump.generate(pipe, family, record, given, *more)
+        return dump.generate(pipe, family, record, given, images, scheduler, None, None, unchecked, around)
 
     if modules:
         pipe, _, family = opened()

@@ -46,11 +46,11 @@ def run(
 ):  # fmt: skip
     """Runs a generation, and sends its tensors to the file out."""
     from . import dump
+    from .inpaint import Pictures
     from .sender import Sender
 
-    pipe, name, family = dump.opened(
-        model, negative_prompt, picture, references, scheduler, compute, device, threads, loras
-    )  # fmt: skip
+    images = Pictures(picture, image_strength, references)
+    pipe, name, family = dump.opened(model, negative_prompt, images, scheduler, compute, device, threads, loras)
     given = dict(
         prompt=prompt, negative_prompt=negative_prompt, steps=steps, guidance=guidance, seed=seed, height=height,
         width=width, max_sequence_length=max_sequence_length, compute=compute,
@@ -62,5 +62,5 @@ def run(
         settings["references"] = [str(file.resolve()) for file in references]
     record = Sender(out, settings)
     record.taps.unwanted += family.untapped
-    dump.generate(pipe, family, record, given, picture, image_strength, references, scheduler, None, None, unchecked)
+    dump.generate(pipe, family, record, given, images, scheduler, None, None, unchecked)
     record.finish({})

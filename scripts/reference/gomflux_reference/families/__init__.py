@@ -29,6 +29,7 @@ class TextEncoder:
 class Family:
     pipeline: type
     image_pipeline: type | None  # picture to picture
+    inpaint_pipeline: type | None  # a part of a picture
     dims: dict  # command-line flags of `tiny` and their defaults
     full: dict  # the same, where the published model has more
     build: Callable[[dict], dict]  # dims -> arguments of the pipeline's class, components with any weights
@@ -52,6 +53,10 @@ class Family:
     one_batch: bool = False  # guidance takes both prompts as rows of one batch, not in two calls
     negative_prompt: bool = False  # there is one to be chosen
     references: tuple = (0,)  # how many pictures are edited at once (parity tries all of them)
+    inpaint_references: tuple = (0,)  # how many of them besides the picture that is inpainted
+    # pipe, picture, height, width, whether it is cropped -> the picture with which inpainting has that height and width
+    inpaint_picture: Callable = lambda pipe, picture, height, width, crop: picture
+    inpaint_pastes: bool = True  # inpainting with a crop pastes its result into the whole picture
     reference_sides: tuple = (64, 100)  # the smallest and largest sides of such pictures, for parity
     without_effect: Callable = lambda config: "(?!)"  # transformer's config -> pattern of weights that change nothing
     schedulers: tuple = ()  # that it works with besides its own; Heun's does not shift by size

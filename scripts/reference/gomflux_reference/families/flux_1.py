@@ -129,6 +129,7 @@ def prompts(args, kwargs) -> list:
 DEV = Family(
     pipeline=diffusers.FluxPipeline,
     image_pipeline=diffusers.FluxImg2ImgPipeline,
+    inpaint_pipeline=diffusers.FluxInpaintPipeline,
     dims=dict(
         heads=3, axes_dims=(4, 6, 6), layers=2, single_layers=2,
         clip_hidden=24, clip_intermediate=40, clip_layers=3, clip_heads=3, clip_norm_eps=1e-5, clip_merges=200,
@@ -197,15 +198,29 @@ PREFERRED = "preferred_sizes"
 @contextmanager
 def kontext(pipe):
     """Makes the pipeline choose among the model's own preferred sizes, and keep the height and width of its call."""
-    cls, file = type(pipe), Path(pipe.config["_name_or_path"], "model_index.json")
+    cls, sizes = type(pipe), preferred_sizes(pipe)
+    with (
+        mock.patch.object(cls, "__call__", functools.partialmethod(keep_size, cls.__call__)),
+        mock.patch.object(sys.modules[cls.__module__], "PREFERRED_KONTEXT_RESOLUTIONS", sizes),
+    ):
+        yield
+
+
+def preferred_sizes(pipe) -> list:
+    file = Path(pipe.config["_name_or_path"], "model_index.json")
     own = json.loads(file.read_text(encoding="utf-8")).get(PREFERRED) if file.exists() else None
-    with mock.patch.object(cls, "__call__", functools.partialmethod(keep_size, cls.__call__)):
-        if not own:
-            yield
-            return
-        sizes = list(zip(own[::2], own[1::2]))
-        with mock.patch.object(sys.modules[cls.__module__], "PREFERRED_KONTEXT_RESOLUTIONS", sizes):
-            yield
+    return list(zip(own[::2], own[1::2])) if own else PREFERRED_KONTEXT_RESOLUTIONS
+
+
+def inpaint_picture(pipe, picture, height: int, width: int, crop: bool):
+    """The pipeline brings a picture to one of the preferred sizes before it crops it around a mask of another size."""
+    patch, ratio = 2 * pipe.vae_scale_factor, picture.width / picture.height
+    _, *chosen = min((abs(ratio - w / h), w, h) for w, h in preferred_sizes(pipe))
+    chosen = tuple(side // patch * patch for side in chosen)
+    parts.fits(type(pipe).__name__, chosen, height, width)
+    if crop:
+        parts.fits(f"with --mask-crop, {type(pipe).__name__}", picture.size, height, width)
+    return picture
 
 
 def keep_size(pipe, call, **arguments):
@@ -221,6 +236,9 @@ KONTEXT = dataclasses.replace(
     DEV,
     pipeline=diffusers.FluxKontextPipeline,
     image_pipeline=None,
+    inpaint_pipeline=diffusers.FluxKontextInpaintPipeline,
+    inpaint_picture=inpaint_picture,
+    inpaint_pastes=False,
     dims=DEV.dims | {PREFERRED: (56, 100, 68, 84, 76, 76, 84, 68, 100, 56)},
     full=DEV.full | {PREFERRED: tuple(side for size in PREFERRED_KONTEXT_RESOLUTIONS for side in size)},
     draw=draw_kontext,

@@ -86,7 +86,13 @@ def latents(pipe, height: int, width: int) -> tuple:
 
 
 def unpack(pipe, x, height: int, width: int):
-    return x.mT.reshape(latents(pipe, height, width))
+    return x.mT.reshape(1, -1, *latents(pipe, height, width)[2:])
+
+
+def inpaint_picture(pipe, picture, height: int, width: int, crop: bool):
+    picture, patch = parts.resized(pipe, picture, height, width, crop), 2 * pipe.vae_scale_factor
+    parts.fits(type(pipe).__name__, tuple(side // patch * patch for side in picture.size), height, width)
+    return picture
 
 
 def arguments(pipe, guidance, negative) -> dict:
@@ -106,6 +112,10 @@ def guided(pipe, guidance, negative) -> dict:
 DISTILLED = Family(
     pipeline=diffusers.Flux2KleinPipeline,
     image_pipeline=None,
+    inpaint_pipeline=diffusers.Flux2KleinInpaintPipeline,
+    inpaint_references=(0, 1),
+    inpaint_picture=inpaint_picture,
+    inpaint_pastes=False,  # it cuts out the middle of its result instead of scaling it
     dims=dict(
         heads=3, axes_dims=(2, 4, 6, 4), layers=2, single_layers=2, mlp_ratio=3.0, rope_theta=2000, norm_eps=1e-6,
         text_hidden=32, text_intermediate=48, text_layers=5, text_heads=4, text_kv_heads=2, text_head_dim=16,
@@ -158,6 +168,7 @@ KV = dataclasses.replace(
     pipeline=diffusers.Flux2KleinKVPipeline,
     build=build,
     arguments=arguments,
+    inpaint_pipeline=None,
     matches=lambda pipe: True,
 )
 

@@ -213,12 +213,28 @@ def prepare(pipe):
 @contextmanager
 def running(pipe):
     """Makes the pipelines resize images to the areas in the model's own config."""
-    module, file = sys.modules[type(pipe).__module__], Path(pipe.config["_name_or_path"], "model_index.json")
-    said = json.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
-    areas = {usual: said.get(name, usual) for name, usual in AREAS.items()}
+    module, areas = sys.modules[type(pipe).__module__], areas_of(pipe)
     calculate = module.calculate_dimensions
     with mock.patch.object(module, "calculate_dimensions", lambda area, ratio: calculate(areas.get(area, area), ratio)):
         yield
+
+
+def areas_of(pipe) -> dict:
+    """Returns the areas of the model's config by those of the pipelines' code."""
+    file = Path(pipe.config["_name_or_path"], "model_index.json")
+    said = json.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
+    return {usual: said.get(name, usual) for name, usual in AREAS.items()}
+
+
+def inpaint_picture(pipe, picture, height: int, width: int, crop: bool):
+    """The pipeline resizes a picture before it crops it around a mask of another size."""
+    area = areas_of(pipe)[AREAS[VAE_IMAGE_SIZE]]
+    patch = 2 * pipe.vae_scale_factor
+    chosen = sys.modules[type(pipe).__module__].calculate_dimensions(area, picture.width / picture.height)
+    parts.fits(type(pipe).__name__, tuple(side // patch * patch for side in chosen[:2]), height, width)
+    if crop:
+        parts.fits(f"with --mask-crop, {type(pipe).__name__}", picture.size, height, width)
+    return picture
 
 
 def without_effect(config) -> str:
@@ -229,6 +245,7 @@ def without_effect(config) -> str:
 TEXT = Family(
     pipeline=diffusers.QwenImagePipeline,
     image_pipeline=None,
+    inpaint_pipeline=diffusers.QwenImageInpaintPipeline,
     dims=dict(
         heads=3, axes_dims=(4, 6, 6), layers=2, zero_cond_t=0,
         text_intermediate=48, text_layers=3, text_heads=4, text_kv_heads=2, text_mrope_section=(2, 3, 3),
@@ -287,6 +304,8 @@ TEXT = Family(
 EDIT = dataclasses.replace(
     TEXT,
     pipeline=diffusers.QwenImageEditPipeline,
+    inpaint_pipeline=diffusers.QwenImageEditInpaintPipeline,
+    inpaint_picture=inpaint_picture,
     build=functools.partial(build, edits=True),
     index=lambda d: index(d, VAE_IMAGE_SIZE),
     running=running,
@@ -297,6 +316,7 @@ EDIT = dataclasses.replace(
 PLUS = dataclasses.replace(
     EDIT,
     pipeline=diffusers.QwenImageEditPlusPipeline,
+    inpaint_pipeline=None,
     draw=functools.partial(draw, zero_cond_t=(0, 1)),
     index=lambda d: index(d, VAE_IMAGE_SIZE, CONDITION_IMAGE_SIZE),
     references=(1, 2, 3),
