@@ -80,6 +80,8 @@ func (r *request) write(img image.Image, s *picture.Settings) ([]byte, error) {
 	switch {
 	case r.format == outputPNG:
 		err = picture.Encode(&b, picture.PNG, img, s)
+	case r.format == outputWebP:
+		err = picture.Encode(&b, picture.WebP, img, s)
 	case r.compression == 0:
 		err = picture.Encode(&b, picture.JPEG, img, s)
 	default:

@@ -384,6 +384,30 @@ func TestJPEG(t *testing.T) {
 	}
 }
 
+func TestWebP(t *testing.T) {
+	e := newFake()
+	h := New(e, testConfig())
+	for extra, warns := range map[string]bool{"": false, `, "output_compression": 100`: false, `, "output_compression": 80`: true} {
+		r := postJSON(h, generations,
+			`{"prompt": "x", "seed": 1, "size": "64x64", "output_format": "webp", "response_format": "url"`+extra+`}`)
+		a := decodeAnswer(t, r)
+		if warning := r.Header.Get("X-Gomflux-Warning"); strings.Contains(warning, "output_compression has no effect") != warns {
+			t.Errorf("%s: warning %q", extra, warning)
+		}
+		w := httptest.NewRecorder()
+		h.ServeHTTP(w, httptest.NewRequest("GET", strings.TrimPrefix(a.Data[0].URL, "http://example.com"), nil))
+		var want bytes.Buffer
+		one := e.jobs[len(e.jobs)-1].Pictures()[0].Result
+		one.Settings.Created, one.Settings.Seconds = time.Time{}, 0
+		if err := picture.Encode(&want, picture.WebP, one.Image, &one.Settings); err != nil {
+			t.Fatal(err)
+		}
+		if w.Header().Get("Content-Type") != "image/webp" || a.OutputFormat != "webp" || !bytes.Equal(w.Body.Bytes(), want.Bytes()) {
+			t.Errorf("%s: %s, %d bytes, expected those of gomflux generate", extra, w.Header(), w.Body.Len())
+		}
+	}
+}
+
 func TestURL(t *testing.T) {
 	e, c := newFake(), testConfig()
 	now := time.Unix(1_800_000_000, 0)

@@ -35,6 +35,8 @@ const (
 	asJSON      = "b64_json"
 	outputPNG   = "png"
 	outputJPEG  = "jpeg"
+	outputWebP  = "webp"
+	maxWebPSide = 1 << 14
 	qualityHigh = "high"
 )
 
@@ -220,11 +222,11 @@ func (r *request) parseOutput(f fields) error {
 	if background == "transparent" {
 		return unsupported("background", "no model of this server generates transparent images (expected opaque or auto)")
 	}
-	if r.format, err = f.word("output_format", outputPNG, outputJPEG, "webp", "gif", "svg"); err != nil {
+	if r.format, err = f.word("output_format", outputPNG, outputJPEG, outputWebP, "gif", "svg"); err != nil {
 		return err
 	}
-	if r.format != outputPNG && r.format != outputJPEG {
-		return unsupported("output_format", "this server does not write %s (expected png or jpeg)", r.format)
+	if r.format == "gif" || r.format == "svg" {
+		return unsupported("output_format", "this server does not write %s (expected png, jpeg or webp)", r.format)
 	}
 	compression, given, err := f.int("output_compression", 0, 100)
 	switch {
@@ -234,6 +236,8 @@ func (r *request) parseOutput(f fields) error {
 		return invalid("output_compression", "png images are always compressed without loss (expected 100, or output_format jpeg)")
 	case given && r.format == outputJPEG:
 		r.compression = max(1, compression)
+	case given && r.format == outputWebP && compression != 100:
+		r.warnings = append(r.warnings, "output_compression has no effect: webp images are written without loss (jpeg has it)")
 	}
 	return nil
 }
@@ -283,6 +287,9 @@ func (h *Handler) sizeOf(r *request) func(fields) error {
 		height, _ := strconv.Atoi(m[2])
 		if side := max(width, height); side > picture.MaxSide {
 			return invalid("size", "%s: a side has at most %d pixels", text, picture.MaxSide)
+		}
+		if side := max(width, height); r.format == outputWebP && side > maxWebPSide {
+			return invalid("size", "%s: a webp image has at most %d pixels a side (try output_format png)", text, maxWebPSide)
 		}
 		if most := h.config.MaxPixels; int64(width)*int64(height) > most {
 			return invalid("size", "%s: has %d pixels, expected at most %d (try %s)", text, width*height, most,

@@ -75,12 +75,14 @@ async function checkGenerate() {
   assert.deepEqual(answer.data.map((d) => d.seed), [7, 8]);
   assert.equal(answer.usage.output_tokens, 2 * 8 * 4);
   fs.writeFileSync(result, Buffer.from(answer.data[0].b64_json, "base64"));
-  const stored = await ai.images.generate({
-    prompt: "x", size: "64x64", response_format: "url", output_format: "jpeg", output_compression: 80, ...fast,
-  });
-  const file = await fetch(stored.data[0].url); // without the token
-  assert.equal(file.headers.get("content-type"), "image/jpeg");
-  assert.equal(Buffer.from(await file.arrayBuffer()).readUInt16BE(), 0xffd8);
+  for (const [kind, start] of [["jpeg", 0xffd8], ["webp", 0x5249]]) {
+    const stored = await ai.images.generate({
+      prompt: "x", size: "64x64", response_format: "url", output_format: kind, output_compression: 80, ...fast,
+    });
+    const file = await fetch(stored.data[0].url); // without the token
+    assert.equal(file.headers.get("content-type"), `image/${kind}`);
+    assert.equal(Buffer.from(await file.arrayBuffer()).readUInt16BE(), start);
+  }
 }
 
 async function checkEdit(editor) {

@@ -85,10 +85,12 @@ def check_generate():
     assert answer.usage.output_tokens == 2 * 8 * 4
     with open(result, "wb") as f:
         f.write(base64.b64decode(answer.data[0].b64_json))
-    answer = ai.images.generate(prompt="x", size="64x64", response_format="url", output_format="jpeg",
-                                output_compression=80, extra_body=FAST)
-    with urllib.request.urlopen(answer.data[0].url) as response:  # without the token
-        assert response.headers["Content-Type"] == "image/jpeg" and response.read(2) == b"\xff\xd8"
+    for kind, start in (("jpeg", b"\xff\xd8"), ("webp", b"RIFF")):
+        raw = ai.images.with_raw_response.generate(prompt="x", size="64x64", response_format="url", output_format=kind,
+                                                   output_compression=80, extra_body=FAST)
+        assert ("output_compression" in raw.headers.get("x-gomflux-warning", "")) == (kind == "webp")
+        with urllib.request.urlopen(raw.parse().data[0].url) as response:  # without the token
+            assert response.headers["Content-Type"] == "image/" + kind and response.read().startswith(start)
 
 
 def check_edit(editor):
