@@ -80,34 +80,10 @@ func decode(r io.Reader, maxPixels int64) (*Picture, error) {
 	sum := sha256.Sum256(data)
 	return &Picture{
 		Image:  orient(opaque(img, format), orientation),
-		Alpha:  alphaOf(img, orientation),
+		Alpha:  orientAlpha(AlphaOf(img), orientation),
 		Format: format,
 		SHA256: hex.EncodeToString(sum[:]),
 	}, nil
-}
-
-// alphaOf returns the opacity of a decoded image after an EXIF orientation was applied,
-// nil if the image is opaque.
-func alphaOf(img image.Image, orientation int) *image.Alpha {
-	if o, ok := img.(interface{ Opaque() bool }); ok && o.Opaque() {
-		return nil
-	}
-	r := img.Bounds()
-	size, at := oriented(r.Dx(), r.Dy(), orientation)
-	alpha := image.NewAlpha(size)
-	opaque := true
-	for y := range size.Dy() {
-		for x := range size.Dx() {
-			sx, sy := at(x, y)
-			_, _, _, a := img.At(r.Min.X+sx, r.Min.Y+sy).RGBA()
-			alpha.Pix[y*alpha.Stride+x] = uint8(a >> 8)
-			opaque = opaque && a == 0xffff
-		}
-	}
-	if opaque {
-		return nil
-	}
-	return alpha
 }
 
 // ReadFile decodes a file. Errors contain its name.
@@ -266,6 +242,22 @@ func orient(src *image.RGBA, orientation int) *image.RGBA {
 		for x := range size.Dx() {
 			sx, sy := at(x, y)
 			copy(dst.Pix[y*dst.Stride+4*x:][:4], src.Pix[sy*src.Stride+4*sx:][:4])
+		}
+	}
+	return dst
+}
+
+// orientAlpha is orient for an alpha channel, or nil.
+func orientAlpha(src *image.Alpha, orientation int) *image.Alpha {
+	if orientation == 1 || src == nil {
+		return src
+	}
+	size, at := oriented(src.Rect.Dx(), src.Rect.Dy(), orientation)
+	dst := image.NewAlpha(size)
+	for y := range size.Dy() {
+		for x := range size.Dx() {
+			sx, sy := at(x, y)
+			dst.Pix[y*dst.Stride+x] = src.Pix[sy*src.Stride+sx]
 		}
 	}
 	return dst

@@ -180,3 +180,44 @@ func neighbours(i, n int) (near, far int) {
 	near = i / 2
 	return near, min(max(near-1+i%2*2, 0), n-1)
 }
+
+// AlphaOf returns the alpha channel of an image, from 0, transparent, to 255, opaque. It starts at
+// 0, 0. AlphaOf returns nil if all of the image is opaque.
+func AlphaOf(img image.Image) *image.Alpha {
+	if m, ok := img.(interface{ Opaque() bool }); ok && m.Opaque() {
+		return nil
+	}
+	r := img.Bounds()
+	alpha := image.NewAlpha(image.Rect(0, 0, r.Dx(), r.Dy()))
+	at := alphas(img)
+	least := uint8(255)
+	for y := range r.Dy() {
+		values := alpha.Pix[y*alpha.Stride:][:r.Dx()]
+		for x := range values {
+			values[x] = at(r.Min.X+x, r.Min.Y+y)
+			least = min(least, values[x])
+		}
+	}
+	if least == 255 {
+		return nil
+	}
+	return alpha
+}
+
+// alphas returns a function that reads the alpha of a pixel of an image.
+func alphas(img image.Image) func(x, y int) uint8 {
+	switch m := img.(type) {
+	case *image.NRGBA:
+		return func(x, y int) uint8 { return m.Pix[m.PixOffset(x, y)+3] }
+	case *image.RGBA:
+		return func(x, y int) uint8 { return m.Pix[m.PixOffset(x, y)+3] }
+	case *image.NYCbCrA:
+		return func(x, y int) uint8 { return m.A[m.AOffset(x, y)] }
+	case *image.Alpha:
+		return func(x, y int) uint8 { return m.Pix[m.PixOffset(x, y)] }
+	}
+	return func(x, y int) uint8 {
+		_, _, _, a := img.At(x, y).RGBA()
+		return uint8((a + 128) / 257)
+	}
+}

@@ -15,6 +15,13 @@ func Resize(img *image.RGBA, width, height int) *image.RGBA {
 	return resize(img, width, height, func(in, out int) axis { return lanczos.axis(in, out).fixed(pillowPrecision) })
 }
 
+// ResizeBilinear scales an opaque image with an antialiased bilinear filter, which
+// adds no ripples to the edges of a mask. The result equals that of Pillow's
+// Image.resize with BILINEAR. width and height are in pixels, at least 1.
+func ResizeBilinear(img *image.RGBA, width, height int) *image.RGBA {
+	return resize(img, width, height, func(in, out int) axis { return triangle.axis(in, out).fixed(pillowPrecision) })
+}
+
 // ResizeBicubic scales an opaque image with an antialiased bicubic filter
 // (a = -0.5), which widens as the image shrinks. The result equals that of
 // torchvision's resize of 8-bit tensors on the CPU, which transformers' image
@@ -113,8 +120,9 @@ type filter struct {
 }
 
 var (
-	lanczos = filter{3, func(x float64) float64 { return sinc(x) * sinc(x/3) }}
-	bicubic = filter{2, func(x float64) float64 {
+	lanczos  = filter{3, func(x float64) float64 { return sinc(x) * sinc(x/3) }}
+	triangle = filter{1, func(x float64) float64 { return max(1-math.Abs(x), 0) }}
+	bicubic  = filter{2, func(x float64) float64 {
 		const a = -0.5
 		if x = math.Abs(x); x < 1 {
 			return ((a+2)*x-(a+3))*x*x + 1

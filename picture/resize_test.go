@@ -43,8 +43,9 @@ func worst(t *testing.T, got, want *image.RGBA) int {
 
 // filters are what resizes, with what the references of each are called.
 var filters = map[string]func(img *image.RGBA, width, height int) *image.RGBA{
-	"":         Resize,        // Pillow's
-	"bicubic-": ResizeBicubic, // torchvision's
+	"":          Resize,         // Pillow's
+	"bilinear-": ResizeBilinear, // Pillow's
+	"bicubic-":  ResizeBicubic,  // torchvision's
 }
 
 func TestResizeIsTheReferences(t *testing.T) {

@@ -1,5 +1,9 @@
-// Package inpaint prepares an image and its mask for inpainting, and pastes the generated part back
-// into the image. It computes on pixels only and does not use MLX.
+// Package inpaint prepares an image and its mask for inpainting and outpainting, and pastes the
+// generated part back into the image. It computes on pixels only and does not use MLX.
+//
+// In a mask, white is what is repainted. A model sees it in black and white: white where the mask is
+// at least half white (128 of 255), as in diffusers. Shades of grey count when the generated part is
+// pasted back: a pixel of value v gets v/255 of it.
 package inpaint
 
 import (
@@ -14,43 +18,114 @@ import (
 // Options are the options of an [Input]. The zero value inpaints the white part of the mask and
 // pastes it back with the mask as it is.
 type Options struct {
+	// Invert repaints the black part of the mask instead of the white one.
+	Invert bool
+	// Feather is the width, in pixels of the image, over which the pasted part fades in. It fades
+	// inside the mask only. A negative width is the default, [DefaultFeather].
+	Feather int
 	// Crop lets the model see only the part of the image around the mask, enlarged to the size of
 	// the run (padding_mask_crop in diffusers), with Padding more pixels on each side.
 	Crop    bool
 	Padding int
 	// NoPasteBack returns images as the model generates them, in the size of the run.
 	NoPasteBack bool
+	// Expand enlarges the canvas. The new border is repainted, in addition to the mask.
+	Expand Border
+}
+
+func (o Options) check() error {
+	switch {
+	case o.Feather > MaxFeather:
+		return fmt.Errorf("feather %d: expected at most %d pixels", o.Feather, MaxFeather)
+	case o.Padding < 0:
+		return fmt.Errorf("padding %d around the mask: must not be negative", o.Padding)
+	case o.Padding > picture.MaxSide:
+		return fmt.Errorf("padding %d around the mask: expected at most %d pixels", o.Padding, picture.MaxSide)
+	}
+	return nil
 }
 
 // An Input is an image of which a part is to be repainted.
 type Input struct {
-	Image *image.RGBA // opaque
+	Image *image.RGBA // opaque, with the border of Options.Expand
 	Mask  *image.Gray // in the size of Image; the higher a value, the more of it is repainted
+	// Photo is the part of Image that is not a border of Options.Expand.
+	Photo image.Rectangle
+	// Transparent is true for a mask that was made from the transparent pixels of the given one.
+	Transparent bool
 	Options
 
-	mu   sync.Mutex
-	last *scaled
+	mu    sync.Mutex
+	last  *scaled
+	alpha *alpha
 }
 
-// New checks an image and its mask, which is resized to the image. Errors are about the request.
+// New checks an image and its mask, which is resized to the image. The mask is black, white and grey,
+// or has transparent pixels ([AlphaMask]). It may be nil if Options.Expand adds a border. Errors are
+// about the request.
 func New(img, mask image.Image, o Options) (*Input, error) {
 	switch {
 	case img == nil:
 		return nil, errors.New("a mask needs an image to inpaint")
-	case mask == nil:
+	case mask == nil && o.Expand == Border{}:
 		return nil, errors.New("inpainting needs a mask")
 	case img.Bounds().Empty():
 		return nil, fmt.Errorf("the image to inpaint is empty: its bounds are %v", img.Bounds())
-	case mask.Bounds().Empty():
-		return nil, fmt.Errorf("the mask is empty: its bounds are %v", mask.Bounds())
 	}
-	in := &Input{Image: picture.Opaque(img), Options: o}
-	size := in.Image.Rect.Size()
-	in.Mask = resizeGray(toGray(mask), size.X, size.Y)
-	if !hasWhite(in.Mask) {
-		return nil, errors.New("the mask is black everywhere, so there is nothing to inpaint (white is what is repainted)")
+	if err := o.check(); err != nil {
+		return nil, err
+	}
+	in := &Input{Image: atOrigin(picture.Opaque(img)), Options: o}
+	in.Photo = in.Image.Rect
+	var err error
+	if mask != nil {
+		if in.Mask, in.Transparent, err = read(mask, in.Photo.Size()); err != nil {
+			return nil, err
+		}
+		if o.Invert {
+			in.Mask = inverted(in.Mask)
+		}
+	}
+	if o.Expand != (Border{}) {
+		return in, in.expand()
+	}
+	if bounds(in.Mask).Empty() {
+		return nil, emptyMask(o.Invert)
 	}
 	return in, nil
+}
+
+func emptyMask(inverted bool) error {
+	if inverted {
+		return errors.New("the mask is white everywhere and inverted, so there is nothing to inpaint")
+	}
+	return errors.New("the mask is black everywhere, so there is nothing to inpaint (white is what is repainted)")
+}
+
+// Full reports whether the mask is at least half white everywhere, so that a model keeps nothing of
+// the image.
+func (in *Input) Full() bool {
+	for y := range in.Mask.Rect.Dy() {
+		for _, v := range row(in.Mask, y) {
+			if v < half {
+				return false
+			}
+		}
+	}
+	return true
+}
+
+// Check returns an error if nothing of the mask is left in what a model sees that generates images of
+// some size, in pixels.
+func (in *Input) Check(width, height int) error {
+	if _, mask := in.At(width, height); !bounds(mask).Empty() {
+		return nil
+	}
+	if in.Crop {
+		return fmt.Errorf("the mask has no part that is at least half white at %dx%d pixels", width, height)
+	}
+	return fmt.Errorf("the mask has no part that is at least half white at %dx%d pixels (crop to the mask if it is small)",
+		width, height)
 }
 
 // A scaled is the part of the input that a model sees in some size.
@@ -72,7 +147,7 @@ func (in *Input) At(width, height int) (*image.RGBA, *image.Gray) {
 		if in.Crop {
 			region := in.Region(width, height)
 			img = fill(img.SubImage(region).(*image.RGBA), width, height)
-			mask = grayOf(fill(rgbaOf(mask.SubImage(region).(*image.Gray)), width, height))
+			mask = firstChannel(fill(rgbaOf(mask.SubImage(region).(*image.Gray)), width, height))
 		} else {
 			img, mask = picture.Resize(img, width, height), resizeGray(mask, width, height)
 		}
@@ -102,5 +177,6 @@ func (in *Input) Paste(generated *image.RGBA) *image.RGBA {
 	} else {
 		generated = picture.Resize(generated, region.Dx(), region.Dy())
 	}
-	return blend(in.Image, generated, in.Mask, region)
+	scale := max(float64(region.Dx())/float64(size.X), float64(region.Dy())/float64(size.Y))
+	return in.alphaAt(scale).blend(in.Image, generated, region)
 }

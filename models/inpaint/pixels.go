@@ -2,43 +2,51 @@ package inpaint
 
 import (
 	"image"
-	"image/color"
 
 	"github.com/gomflux/gomflux/picture"
 )
 
-// toGray returns the luma of an image.
-func toGray(img image.Image) *image.Gray {
-	r := img.Bounds()
-	gray := image.NewGray(image.Rect(0, 0, r.Dx(), r.Dy()))
-	for y := range r.Dy() {
-		for x := range r.Dx() {
-			gray.Pix[y*gray.Stride+x] = color.GrayModel.Convert(img.At(r.Min.X+x, r.Min.Y+y)).(color.Gray).Y
-		}
-	}
-	return gray
+// row returns the values of row y of a mask, counted from its first one.
+func row(mask *image.Gray, y int) []uint8 {
+	return mask.Pix[y*mask.Stride:][:mask.Rect.Dx()]
 }
 
-// rgbaOf returns a mask as an image.
+// atOrigin returns an image whose bounds start at 0, 0, with the same pixels.
+func atOrigin(img *image.RGBA) *image.RGBA {
+	moved := *img
+	moved.Rect = img.Rect.Sub(img.Rect.Min)
+	return &moved
+}
+
+// copyGray returns a mask whose bounds start at 0, 0, with pixels of its own.
+func copyGray(mask *image.Gray) *image.Gray {
+	out := image.NewGray(mask.Rect.Sub(mask.Rect.Min))
+	for y := range out.Rect.Dy() {
+		copy(row(out, y), row(mask, y))
+	}
+	return out
+}
+
+// rgbaOf returns a mask as an image that starts at 0, 0.
 func rgbaOf(mask *image.Gray) *image.RGBA {
-	r := mask.Rect
-	img := image.NewRGBA(image.Rect(0, 0, r.Dx(), r.Dy()))
-	for y := range r.Dy() {
-		for x := range r.Dx() {
-			v := mask.GrayAt(r.Min.X+x, r.Min.Y+y).Y
-			copy(img.Pix[y*img.Stride+4*x:], []uint8{v, v, v, 255})
+	img := image.NewRGBA(mask.Rect.Sub(mask.Rect.Min))
+	for y := range img.Rect.Dy() {
+		to := img.Pix[y*img.Stride:]
+		for x, v := range row(mask, y) {
+			p := to[4*x : 4*x+4 : 4*x+4]
+			p[0], p[1], p[2], p[3] = v, v, v, 255
 		}
 	}
 	return img
 }
 
-// grayOf returns the first channel of an image, the inverse of rgbaOf.
-func grayOf(img *image.RGBA) *image.Gray {
-	r := img.Rect
-	gray := image.NewGray(image.Rect(0, 0, r.Dx(), r.Dy()))
-	for y := range r.Dy() {
-		for x := range r.Dx() {
-			gray.Pix[y*gray.Stride+x] = img.Pix[img.PixOffset(r.Min.X+x, r.Min.Y+y)]
+// firstChannel returns the first channel of an image, the inverse of rgbaOf.
+func firstChannel(img *image.RGBA) *image.Gray {
+	gray := image.NewGray(img.Rect.Sub(img.Rect.Min))
+	for y := range gray.Rect.Dy() {
+		to, from := row(gray, y), img.Pix[y*img.Stride:]
+		for x := range to {
+			to[x] = from[4*x]
 		}
 	}
 	return gray
@@ -49,42 +57,51 @@ func resizeGray(mask *image.Gray, width, height int) *image.Gray {
 	if mask.Rect.Size() == image.Pt(width, height) {
 		return mask
 	}
-	return grayOf(picture.Resize(rgbaOf(mask), width, height))
+	return firstChannel(picture.Resize(rgbaOf(mask), width, height))
 }
 
 // threshold makes a mask black and white at one half.
 func threshold(mask *image.Gray) *image.Gray {
 	out := image.NewGray(mask.Rect)
-	for i, v := range mask.Pix {
-		if v >= 128 {
-			out.Pix[i] = 255
-		}
-	}
-	return out
-}
-
-func hasWhite(mask *image.Gray) bool {
-	for _, v := range mask.Pix {
-		if v > 0 {
-			return true
-		}
-	}
-	return false
-}
-
-// blend returns an image with a region of it replaced, as much as the mask asks for at each pixel.
-func blend(img, replacement *image.RGBA, mask *image.Gray, region image.Rectangle) *image.RGBA {
-	out := image.NewRGBA(img.Rect)
-	copy(out.Pix, img.Pix)
-	for y := region.Min.Y; y < region.Max.Y; y++ {
-		for x := region.Min.X; x < region.Max.X; x++ {
-			m := int(mask.GrayAt(x, y).Y)
-			p := image.Pt(x, y).Sub(region.Min).Add(replacement.Rect.Min)
-			at, from := out.PixOffset(x, y), replacement.PixOffset(p.X, p.Y)
-			for k := range 3 {
-				out.Pix[at+k] = uint8((int(out.Pix[at+k])*(255-m) + int(replacement.Pix[from+k])*m + 127) / 255)
+	for y := range out.Rect.Dy() {
+		to := row(out, y)
+		for x, v := range row(mask, y) {
+			if v >= half {
+				to[x] = 255
 			}
 		}
 	}
 	return out
+}
+
+func inverted(mask *image.Gray) *image.Gray {
+	out := image.NewGray(mask.Rect)
+	for y := range out.Rect.Dy() {
+		to := row(out, y)
+		for x, v := range row(mask, y) {
+			to[x] = ^v
+		}
+	}
+	return out
+}
+
+// bounds returns the smallest rectangle with all values of a mask that are not 0.
+func bounds(mask *image.Gray) image.Rectangle {
+	var out image.Rectangle
+	for y := range mask.Rect.Dy() {
+		values := row(mask, y)
+		first := 0
+		for first < len(values) && values[first] == 0 {
+			first++
+		}
+		if first == len(values) {
+			continue
+		}
+		last := len(values)
+		for values[last-1] == 0 {
+			last--
+		}
+		out = out.Union(image.Rect(first, y, last, y+1))
+	}
+	return out.Add(mask.Rect.Min)
 }

@@ -44,6 +44,7 @@ for label, image in {"noise": noise, "smooth": smooth(61, 40)}.items():
     w, h = image.size
     for size in [(2 * w + 1, 3 * h - 2), (w // 2, h // 3), (w, 5), (7, h), (1, 1), (w + 1, h - 1)]:
         save(image.resize(size, Image.LANCZOS), f"want/{label}-{size[0]}x{size[1]}.png", optimize=True)
+        save(image.resize(size, Image.BILINEAR), f"want/bilinear-{label}-{size[0]}x{size[1]}.png", optimize=True)
         tensor = torch.from_numpy(np.array(image)).permute(2, 0, 1)
         tensor = transforms.resize(tensor, size[::-1], transforms.InterpolationMode.BICUBIC, antialias=True)
         bicubic = Image.fromarray(tensor.permute(1, 2, 0).numpy())
