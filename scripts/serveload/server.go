@@ -1,0 +1,172 @@
+package main
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+)
+
+// A server is what is tested.
+type server struct {
+	url    string
+	tokens []string // of the clients, which share them if they are more; empty without tokens
+	pid    int      // 0 if it is not known
+	stop   func() error
+	kill   func()
+}
+
+// token returns the token of a client, "" without tokens.
+func (s *server) token(client int) string {
+	if len(s.tokens) == 0 {
+		return ""
+	}
+	return s.tokens[client%len(s.tokens)]
+}
+
+// findServer returns a server that runs already.
+func findServer(url, tokenFile string) (*server, error) {
+	s := &server{url: url, kill: func() {}}
+	if tokenFile == "" {
+		return s, nil
+	}
+	text, err := os.ReadFile(tokenFile)
+	if err != nil {
+		return nil, err
+	}
+	for line := range strings.Lines(string(text)) {
+		if _, token, ok := strings.Cut(strings.TrimSpace(line), ":"); ok && line[0] != '#' {
+			s.tokens = append(s.tokens, token)
+		}
+	}
+	return s, nil
+}
+
+// newTokens returns the tokens of clients, and the text of a file with them.
+func newTokens(clients int) (tokens []string, file string) {
+	for i := range clients {
+		tokens = append(tokens, fmt.Sprintf("the token of client %06d", i))
+		tokens[i] = strings.ReplaceAll(tokens[i], " ", "-")
+		file += fmt.Sprintf("client%d:%s\n", i, tokens[i])
+	}
+	return tokens, file
+}
+
+// startServer starts gomflux serve on a free port, with a small gallery in a temporary folder.
+func startServer(ctx context.Context, o options) (*server, error) {
+	folder, err := os.MkdirTemp("", "serveload")
+	if err != nil {
+		return nil, err
+	}
+	tokens, file := newTokens(o.clients)
+	tokenFile := filepath.Join(folder, "tokens")
+	if err := os.WriteFile(tokenFile, []byte(file), 0o600); err != nil {
+		return nil, err
+	}
+	cmd := exec.CommandContext(ctx, o.program, "serve", "--model", "shapes", "--listen", "127.0.0.1:0", "--token-file", tokenFile,
+		"--pictures", filepath.Join(folder, "pictures"), "--pictures-size", "20MB", "--quiet")
+	var stderr bytes.Buffer
+	cmd.Stderr = &stderr
+	stdout, err := cmd.StdoutPipe()
+	if err != nil {
+		return nil, err
+	}
+	if err := cmd.Start(); err != nil {
+		return nil, fmt.Errorf("%w (make build makes it)", err)
+	}
+	kill := func() {
+		cmd.Process.Kill()
+		cmd.Wait() // its error is known, or does not matter any more
+		os.RemoveAll(folder)
+	}
+	line, err := bufio.NewReader(stdout).ReadString('\n')
+	if err != nil {
+		kill()
+		return nil, fmt.Errorf("%s serve: %s", o.program, &stderr)
+	}
+	return &server{
+		url: strings.TrimSuffix(strings.TrimSpace(line), "/"), tokens: tokens, pid: cmd.Process.Pid, kill: kill,
+		stop: func() error {
+			if err := cmd.Process.Signal(syscall.SIGTERM); err != nil {
+				return err
+			}
+			if err := cmd.Wait(); err != nil {
+				return fmt.Errorf("%w: %s", err, &stderr)
+			}
+			return nil
+		},
+	}, nil
+}
+
+// metrics returns the values of /metrics, by name and labels.
+func (s *server) metrics(ctx context.Context) (map[string]float64, error) {
+	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
+	defer cancel()
+	r, err := http.NewRequestWithContext(ctx, http.MethodGet, s.url+"/metrics", nil)
+	if err != nil {
+		return nil, err
+	}
+	authorize(r, s.token(0))
+	resp, err := http.DefaultClient.Do(r)
+	if err != nil {
+		return nil, err
+	}
+	defer resp.Body.Close()
+	if resp.StatusCode != http.StatusOK {
+		return nil, fmt.Errorf("/metrics: %s", resp.Status)
+	}
+	text, err := io.ReadAll(resp.Body)
+	values := map[string]float64{}
+	for line := range strings.Lines(string(text)) {
+		i := strings.LastIndexByte(line, ' ')
+		if line[0] == '#' || i < 0 {
+			continue
+		}
+		values[line[:i]], _ = strconv.ParseFloat(strings.TrimSpace(line[i:]), 64)
+	}
+	return values, err
+}
+
+func authorize(r *http.Request, token string) {
+	if token != "" {
+		r.Header.Set("Authorization", "Bearer "+token)
+	}
+}
+
+// resident returns the memory of a process in bytes, 0 if it is not known.
+func resident(pid int) float64 {
+	if pid == 0 {
+		return 0
+	}
+	out, err := exec.Command("ps", "-o", "rss=", "-p", strconv.Itoa(pid)).Output()
+	if err != nil {
+		return 0
+	}
+	n, _ := strconv.ParseFloat(strings.TrimSpace(string(out)), 64)
+	return n * 1024
+}
+
+// idle waits until the server has no jobs.
+func (s *server) idle(ctx context.Context) error {
+	began := time.Now()
+	for ; time.Since(began) < time.Minute; time.Sleep(50 * time.Millisecond) {
+		m, err := s.metrics(ctx)
+		if err != nil {
+			return err
+		}
+		if m[`gomflux_jobs{state="queued"}`]+m[`gomflux_jobs{state="loading"}`]+m[`gomflux_jobs{state="running"}`] == 0 {
+			return nil
+		}
+	}
+	return errors.New("jobs of clients that are gone are still there after a minute")
+}
