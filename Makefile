@@ -27,7 +27,7 @@ test: setup ## run vet and the tests
 	go test ./...
 
 race: setup ## run the tests of the packages with goroutines under the race detector
-	go test -race -timeout 30m . ./internal/... ./mlx/... ./models/... ./cmd/...
+	go test -race -timeout 30m . ./internal/... ./mlx/... ./models/... ./cmd/... ./scripts/serveload
 
 FUZZTIME = 10s
 fuzz: setup ## run every fuzz target for FUZZTIME (10s)
