@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"iter"
+	"maps"
 	"net/http"
 	"strconv"
 	"sync"
@@ -97,14 +98,7 @@ func (a *API) submit(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 	rec := &record{sources: from, names: map[int]string{}, changed: make(chan struct{})}
-	a.mu.Lock()
-	for id := range a.jobs {
-		if _, ok := a.engine.Job(id, ""); !ok { // forgotten by the engine
-			delete(a.jobs, id)
-		}
-	}
-	a.jobs[j.ID()] = rec
-	a.mu.Unlock()
+	a.keep(j.ID(), rec)
 	if a.Gallery != nil {
 		owner := ""
 		if a.Private {
@@ -114,6 +108,22 @@ func (a *API) submit(w http.ResponseWriter, r *http.Request) error {
 	}
 	w.Header().Set("Location", "/api/v1/jobs/"+j.ID())
 	return reply(w, http.StatusAccepted, a.jobJSON(j.Status(), j))
+}
+
+// keep keeps the record of a job. When the records have doubled, it removes those of jobs that the
+// engine has forgotten.
+func (a *API) keep(id string, rec *record) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if len(a.jobs) >= a.many {
+		known := map[string]bool{}
+		for _, s := range a.engine.Jobs("") {
+			known[s.ID] = true
+		}
+		maps.DeleteFunc(a.jobs, func(id string, _ *record) bool { return !known[id] })
+		a.many = max(64, 2*len(a.jobs))
+	}
+	a.jobs[id] = rec
 }
 
 // store stores the images of a job in the gallery as they are finished, whether a client reads its

@@ -52,6 +52,7 @@ type API struct {
 
 	mu   sync.Mutex
 	jobs map[string]*record // by id
+	many int                // of them, at which those that are not needed are removed
 }
 
 //go:embed openapi.json
