@@ -15,6 +15,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -97,7 +98,7 @@ func TestServedImages(t *testing.T) {
 	_, address, _ := startServe(t, "--model", "shapes", "--device", "cpu", "--no-gallery")
 	for i, test := range served {
 		prompt := fmt.Sprintf("a red circle and %d blue squares", i)
-		want := generated(t, folder, fmt.Sprintf("%d.png", i), prompt, test.flags)
+		want := generated(t, folder, strconv.Itoa(i), prompt, test.flags)
 		fields := strings.ReplaceAll(test.fields, "START", fmt.Sprintf(`{"name": "start.png", "data": %q}`,
 			base64.StdEncoding.EncodeToString(file.Bytes())))
 		if test.api == "txt2img" && strings.Contains(test.flags, "--lora") {
@@ -121,15 +122,16 @@ func TestServedImages(t *testing.T) {
 // generated returns the image files that gomflux generate writes.
 func generated(t *testing.T, folder, name, prompt, flags string) (files [][]byte) {
 	t.Helper()
-	cmd := exec.Command("gomflux", slices.Concat([]string{"generate", "-m", "shapes", "--device", "cpu", "--quiet", "-p", prompt, "-o", name},
+	cmd := exec.Command("gomflux", slices.Concat([]string{"generate", "-m", "shapes", "--device", "cpu", "--quiet", "-p", prompt,
+		"-o", name + "-{index}.png"},
 		strings.Fields(flags))...)
 	cmd.Dir = folder
 	cmd.Env = append(os.Environ(), "GOMFLUX_MLX="+absolute(libraries), "HF_HUB_CACHE="+folder)
 	if out, err := cmd.CombinedOutput(); err != nil {
 		t.Fatalf("%s: %v: %s", flags, err, out)
 	}
-	for i := 0; ; i++ {
-		data, err := os.ReadFile(filepath.Join(folder, numbered(name, i)))
+	for i := 1; ; i++ {
+		data, err := os.ReadFile(filepath.Join(folder, fmt.Sprintf("%s-%d.png", name, i)))
 		if err != nil {
 			return files
 		}

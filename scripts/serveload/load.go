@@ -186,6 +186,7 @@ func (l *load) judge(t *tally, before, after map[string]float64, took time.Durat
 	r.percentiles("load: predicted time to the end", predicted, "s")
 	r.percentiles("load: time to the end", actual, "s")
 	r.percentiles("load: time / predicted time", ratios, "")
+	r.add("load: time / predicted time, most", percentile(ratios, 100), "")
 	r.check("the queue's predictions", len(ratios) < 20 || percentile(ratios, 50) < 2 && percentile(ratios, 50) > 0.5,
 		"median of time / predicted time %.2f of %d", percentile(ratios, 50), len(ratios))
 	r.add("load: refused with 429", float64(refused), "")

@@ -173,19 +173,21 @@ func (e *Engine) room(client string) error {
 	return full
 }
 
-// retry estimates when a client with some waiting jobs can add one: own and free change as jobs
-// start.
+// retry estimates when a client with some waiting jobs can add one. A client that has some gets no
+// place before the next of them starts: until then others who come may take those that become free.
 func (e *Engine) retry(client string, own, free int) time.Duration {
 	if e.running == nil || e.speeds.images(e.running.model, e.running.work) == 0 {
 		return anyRetry
 	}
 	after := e.running.left()
+	waits := own > 0
 	for _, p := range e.plan() {
 		free++
 		if e.c.Shared && p.job.client == client {
 			own--
+			waits = false
 		}
-		if own < free {
+		if own < free && !waits {
 			after += p.start
 			break
 		}

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -85,7 +86,7 @@ func TestSharesNewcomers(t *testing.T) {
 }
 
 // TestRetry checks that a client that comes back after FullError.Retry finds a place if no others
-// came, and not much earlier.
+// came, and without shares not much earlier.
 func TestRetry(t *testing.T) {
 	for _, shared := range []bool{false, true} {
 		change := func(_ *world, c *Config) { c.Queue, c.Shared = 9, shared }
@@ -103,7 +104,7 @@ func TestRetry(t *testing.T) {
 				if full.Retry > minRetry {
 					time.Sleep(full.Retry - minRetry)
 					synctest.Wait()
-					if trySubmit(t, e, client) == nil {
+					if !shared && trySubmit(t, e, client) == nil {
 						t.Errorf("shared %v: there was a place before %v", shared, full.Retry)
 					}
 					time.Sleep(minRetry)
@@ -118,4 +119,48 @@ func TestRetry(t *testing.T) {
 			}
 		})
 	}
+}
+
+// TestRetryCrowd checks that a client that wants more than its share is not told to come back again
+// and again while others always take the places that become free.
+func TestRetryCrowd(t *testing.T) {
+	change := func(_ *world, c *Config) { c.Queue, c.Shared = 9, true }
+	inBubble(t, change, func(t *testing.T, _ *world, e *Engine) {
+		submit(t, e, "first", "a", "1").Wait(t.Context())
+		end := time.Now().Add(time.Hour)
+		done, refused := map[string]int{}, map[string]int{}
+		var mu sync.Mutex
+		var wg sync.WaitGroup
+		for i := range 12 {
+			client := fmt.Sprint("client", i)
+			if i >= 8 {
+				client = "greedy" // has four jobs at once
+			}
+			wg.Go(func() {
+				for time.Now().Before(end) {
+					j, err := e.Submit(t.Context(), Request{Client: client, Model: "a", Seeds: []uint64{1}})
+					mu.Lock()
+					if full, ok := errors.AsType[*FullError](err); ok {
+						refused[client]++
+						mu.Unlock()
+						time.Sleep(full.Retry)
+						continue
+					}
+					done[client]++
+					mu.Unlock()
+					j.Wait(t.Context())
+				}
+			})
+		}
+		wg.Wait()
+		for client, n := range done {
+			if n < 98 || n > 112 { // of 900
+				t.Errorf("%s: %d jobs, expected 100", client, n)
+			}
+		}
+		if n := refused["greedy"]; n > 5*done["greedy"] {
+			t.Errorf("the greedy client was refused %d times for %d jobs", n, done["greedy"])
+		}
+		t.Log(done, refused)
+	})
 }
