@@ -43,6 +43,7 @@ func childMain() bool {
 			}
 		}()
 	}
+	fmt.Println("begun")
 	time.Sleep(time.Minute) // if nobody kills it
 	return true
 }
@@ -82,11 +83,16 @@ func (l *load) kill(ctx context.Context) error {
 			token := l.server.token(2 + i%max(1, len(l.clients)-2))
 			cmd.Env = append(os.Environ(), envURL+"="+l.server.url, envToken+"="+token, fmt.Sprint(envFirst, "=", uint64(i+1)<<32),
 				fmt.Sprint(envSteps, "=", l.steps), fmt.Sprint(envSize, "=", l.size))
-			if err := cmd.Start(); err != nil {
+			begun, err := cmd.StdoutPipe()
+			if err == nil {
+				err = cmd.Start()
+			}
+			if err != nil {
 				problems <- err
 				return
 			}
-			time.Sleep(300*time.Millisecond + time.Duration(rand.Int64N(int64(time.Second))))
+			begun.Read(make([]byte, 1)) // or the end of a process that fails, which is killed as well
+			time.Sleep(200*time.Millisecond + time.Duration(rand.Int64N(int64(time.Second))))
 			cmd.Process.Kill()
 			cmd.Wait() // "signal: killed"
 		})

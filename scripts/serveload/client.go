@@ -105,7 +105,8 @@ func (w work) check(images [][]byte) error {
 			return err
 		}
 		if s := found.Settings; s.Prompt != w.prompt || s.Seed != w.seed+uint64(i) || s.Steps != w.steps || s.Width != w.size {
-			return fmt.Errorf("%+v: image %d has the prompt %q, the seed %d, %d steps and a width of %d", w, i, s.Prompt, s.Seed, s.Steps, s.Width)
+			return fmt.Errorf("%+v: image %d has the prompt %q, the seed %d, %d steps and a width of %d", w, i, s.Prompt, s.Seed,
+				s.Steps, s.Width)
 		}
 	}
 	return nil

@@ -138,6 +138,7 @@ func (r *report) memory(samples []sample, leeway float64) {
 		r.add(one.name+", maximum", slices.Max(y)/1e6, "MB")
 		r.add(one.name+", slope", growth/1e6, "MB/min")
 		grown := growth * (x[len(x)-1] - x[0])
-		r.check(one.name+" is flat", grown < leeway*middle, "grew by %.1f of %.1f MB in %.1f minutes", grown/1e6, middle/1e6, x[len(x)-1]-x[0])
+		r.check(one.name+" is flat", grown < leeway*middle, "grew by %.1f of %.1f MB in %.1f minutes", grown/1e6, middle/1e6,
+			x[len(x)-1]-x[0])
 	}
 }
