@@ -208,12 +208,16 @@ func (a *Autoencoder) decodeOnce(in func() *mlx.Array) (img *image.RGBA) {
 		if !x.AllFinite() {
 			return
 		}
-		rgb = a.points.Value("image", rgb)
-		h, w := rgb.Dim(0), rgb.Dim(1)
-		opaque := rgb.Pad([]int{0, 0, 0}, []int{0, 0, 1}, 255)
-		img = &image.RGBA{Pix: opaque.Uint8s(), Stride: 4 * w, Rect: image.Rect(0, 0, w, h)}
+		img = imageOf(a.points.Value("image", rgb))
 	})
 	return img
+}
+
+// imageOf returns pixels [h, w, 3], uint8, as an opaque image.
+func imageOf(rgb *mlx.Array) *image.RGBA {
+	h, w := rgb.Dim(0), rgb.Dim(1)
+	opaque := rgb.Pad([]int{0, 0, 0}, []int{0, 0, 1}, 255)
+	return &image.RGBA{Pix: opaque.Uint8s(), Stride: 4 * w, Rect: image.Rect(0, 0, w, h)}
 }
 
 // notFinite returns the error for results of the autoencoder that are not finite.

@@ -3,6 +3,7 @@ package models
 import (
 	"image"
 
+	"github.com/gomflux/gomflux/internal/pixels"
 	"github.com/gomflux/gomflux/mlx"
 	"github.com/gomflux/gomflux/models/errs"
 	"github.com/gomflux/gomflux/models/family"
@@ -88,7 +89,14 @@ func (r *Run) paste(img *image.RGBA) *image.RGBA {
 	if r.Inpaint == nil {
 		return img
 	}
-	return r.Inpaint.Paste(img)
+	img = r.Inpaint.Paste(img)
+	if r.points.Active() && !r.Inpaint.NoPasteBack {
+		size := img.Rect.Size()
+		mlx.WithScope(func() {
+			img = imageOf(r.points.Value("image.pasted", mlx.FromUint8(pixels.RGB(img), size.Y, size.X, 3)))
+		})
+	}
+	return img
 }
 
 // firstInpaintStep returns the first step of inpainting that runs, as diffusers counts: a strength

@@ -14,6 +14,7 @@ import (
 	"github.com/gomflux/gomflux/models"
 	"github.com/gomflux/gomflux/models/catalog"
 	"github.com/gomflux/gomflux/models/family"
+	"github.com/gomflux/gomflux/models/inpaint"
 	"github.com/gomflux/gomflux/picture"
 )
 
@@ -75,7 +76,12 @@ func (r *replay) newRequest() (models.Request, error) {
 		q.RNG = cmp.Or(s.RNG, "torch") // as diffusers draws noise for the seed
 	}
 	var err error
-	if s.Picture != "" {
+	switch {
+	case s.Mask != "":
+		if q.Inpaint, err = r.inpaint(); err != nil {
+			return q, err
+		}
+	case s.Picture != "":
 		if q.Image, err = r.readImage(s.Picture); err != nil {
 			return q, err
 		}
@@ -88,6 +94,29 @@ func (r *replay) newRequest() (models.Request, error) {
 		q.References = append(q.References, img)
 	}
 	return q, nil
+}
+
+// inpaint returns the picture and the mask of the run. The result is pasted into the picture if it was
+// in the reference.
+func (r *replay) inpaint() (*inpaint.Input, error) {
+	s := r.ref.Settings
+	img, err := r.readImage(s.Picture)
+	if err != nil {
+		return nil, err
+	}
+	mask, err := r.readImage(s.Mask)
+	if err != nil {
+		return nil, err
+	}
+	o := inpaint.Options{NoPasteBack: r.ref.Array(pastedValue) == nil}
+	if s.MaskCrop != nil {
+		o.Crop, o.Padding = true, *s.MaskCrop
+	}
+	in, err := inpaint.New(img, mask, o)
+	if err != nil {
+		return nil, fmt.Errorf("run %s: %w: %w", r.run, ErrRun, err)
+	}
+	return in, nil
 }
 
 // find finds the model: the one of the options, or else the one that the dump was made with.

@@ -39,6 +39,9 @@ type Settings struct {
 	StepCache         string            `json:"step_cache"`     // "" is no step cache
 	Picture           string            `json:"picture"`        // input of image-to-image, in or next to the dump's folder
 	ImageStrength     float64           `json:"image_strength"` // how much of the picture is kept
+	Mask              string            `json:"mask"`           // what is inpainted of Picture, found as it is
+	MaskCrop          *int              `json:"mask_crop"`      // padding of the crop around the mask; nil: no crop
+	Posterior         string            `json:"posterior"`      // "sample" if the latents of Picture were drawn; "" is their mean
 	References        []string          `json:"references"`     // reference images of an edit, found as Picture is
 	FirstStep         int               `json:"first_step"`     // the first step that ran
 	Compute           string            `json:"compute"`        // the dtype of the computation

@@ -207,8 +207,9 @@ func (s *stream) take(t checkpoint.Tensor, waiting string) error {
 	return nil
 }
 
-// imageValue is the last value of a run, which its report shows.
-const imageValue = "image"
+// imageValue is the last value of a run, which its report shows. If it is pasted into the picture
+// that was inpainted, the result is pastedValue.
+const imageValue, pastedValue = "image", "image.pasted"
 
 // uses returns how often this program will compare a tensor.
 func (s *stream) uses(name string) int {

@@ -141,7 +141,7 @@ func newReading(name string, got, want []float32, shape []int, tolerance Toleran
 	}
 	d.ATol, d.RTol = tolerance.ATol, tolerance.RTol
 	d.Over = beyond(got, want, d.ATol, d.RTol)
-	if name == "image" && tolerance.OffByOne > 0 {
+	if (name == imageValue || name == pastedValue) && tolerance.OffByOne > 0 {
 		d.OK = offByOne(got, want, tolerance.OffByOne)
 	} else {
 		d.OK = d.Within(tolerance)
@@ -165,7 +165,7 @@ func offByOne(got, want []float32, part float64) bool {
 }
 
 // pixels matches the names of 8-bit images.
-var pixels = regexp.MustCompile(`^image(\.in|\.condition)?(#\d+)?$`)
+var pixels = regexp.MustCompile(`^image(\.in|\.condition|\.pasted)?(#\d+)?$`)
 
 // channelAxis returns the axis of features: after the batch in images, the last one of tokens;
 // -1 if there is no such axis.
