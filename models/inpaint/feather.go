@@ -3,7 +3,6 @@ package inpaint
 import (
 	"image"
 	"math"
-	"slices"
 )
 
 const (
@@ -62,24 +61,24 @@ func (a *alpha) blend(img, replacement *image.RGBA, region image.Rectangle) *ima
 
 // feathered returns a mask that fades in over a number of pixels inside the given one: its values
 // times d/r. d is the distance to the nearest pixel where the mask is 0, at most feather+1. r is how
-// wide the mask is there: the largest d within reach inside the mask, less a quarter of the way to
-// it. So parts that are too thin for the feather do not vanish: the values on their centre lines
-// stay, and along a straight border the last full step is feather pixels inside.
+// wide the mask is there: the largest d that can be reached inside the mask, less a quarter of the
+// way to it. So parts that are too thin for the feather keep their values where they are the
+// farthest from the outside, and do not vanish.
 //
-// Where d rises by at least a quarter of the distance between two pixels, d/r does not fall.
+// Where d rises by at least a quarter of the distance between two pixels, d/r does not fall. The
+// first pixel inside a straight border has 1/(3/4*feather+1) of the mask.
 func feathered(mask *image.Gray, feather int) *image.Gray {
 	if feather == 0 {
 		return mask
 	}
 	part := bounds(mask)
 	f := newField(mask, part, feather+1)
-	f.distances()
 	wide := f.widths()
 	out := image.NewGray(mask.Rect)
 	for y := range f.height {
 		at := mask.PixOffset(part.Min.X, part.Min.Y+y)
 		from, to := mask.Pix[at:][:f.width], out.Pix[at:][:f.width]
-		d, r := f.d[y*f.width:][:f.width], wide[y*f.width:][:f.width]
+		d, r := f.row(f.d, y), f.row(wide, y)
 		for x, v := range from {
 			if v > 0 {
 				to[x] = uint8((2*uint32(v)*uint32(d[x]) + uint32(r[x])) / (2 * uint32(r[x])))
@@ -88,31 +87,3 @@ func feathered(mask *image.Gray, feather int) *image.Gray {
 	}
 	return out
 }
-
-// A field has distances of pixels to the outside of a mask, as multiples of limit/full pixels.
-type field struct {
-	width, height int
-	d             []uint16
-	limit         int // largest distance, in pixels
-}
-
-const full = 60000
-
-// newField returns the field of a part of a mask, with 1 inside and 0 outside of it.
-func newField(mask *image.Gray, part image.Rectangle, limit int) *field {
-	// a line around the part is outside unless the image ends there
-	f := &field{part.Dx(), part.Dy(), make([]uint16, part.Dx()*part.Dy()), limit}
-	for y := range f.height {
-		d := f.d[y*f.width:][:f.width]
-		for x, v := range mask.Pix[mask.PixOffset(part.Min.X, part.Min.Y+y):][:f.width] {
-			if v > 0 {
-				d[x] = 1
-			}
-		}
-	}
-	return f
-}
-
-func (f *field) distances() {}
-
-func (f *field) widths() []uint16 { return slices.Clone(f.d) }

@@ -70,7 +70,7 @@ def dump_mflux(argv):
 
 def parse(argv=None) -> dict:
     from . import again, check, debug, dump, families, goldens
-    from . import live, noise, original, schedules, selftest, tiny
+    from . import live, masks, noise, original, schedules, selftest, tiny
 
     parser = argparse.ArgumentParser(prog="gomflux-reference", description=__doc__)
     commands = parser.add_subparsers(dest="command", required=True)
@@ -160,6 +160,9 @@ def parse(argv=None) -> dict:
     c.add_argument("file", type=Path)
 
     c = command("schedules", schedules.make, "write the schedulers' goldens (scheduler/testdata/schedules.json)")
+    c.add_argument("out", type=Path)
+
+    c = command("masks", masks.make, "write what diffusers makes of images and masks (models/inpaint/testdata)")
     c.add_argument("out", type=Path)
 
     c = command("original", original.goldens, "list the tensors of small models under their authors' names (models/component/testdata/original)")
