@@ -1,38 +1,32 @@
-package page
+package page_test
 
 import (
-	"bytes"
 	"context"
+	"flag"
 	"fmt"
 	"image"
 	"image/color"
-	"net/http"
-	"net/http/httptest"
-	"os"
+	"log/slog"
+	"net"
 	"os/exec"
-	"path/filepath"
 	"strings"
 	"sync"
 	"testing"
 	"time"
 
-	"github.com/chromedp/cdproto/cdp"
-	"github.com/chromedp/cdproto/emulation"
 	"github.com/chromedp/cdproto/log"
 	"github.com/chromedp/cdproto/network"
 	"github.com/chromedp/cdproto/runtime"
 	"github.com/chromedp/chromedp"
-	"github.com/chromedp/chromedp/kb"
 
 	"github.com/gomflux/gomflux"
+	"github.com/gomflux/gomflux/internal/serve"
 	"github.com/gomflux/gomflux/internal/serve/engine"
 	"github.com/gomflux/gomflux/internal/serve/gallery"
-	"github.com/gomflux/gomflux/internal/serve/native"
 	"github.com/gomflux/gomflux/picture"
 )
 
-// envAxe is the file axe.min.js of the npm package axe-core, for TestAccessibility.
-const envAxe = "GOMFLUX_TEST_AXE"
+var patience = flag.Duration("patience", 2*time.Minute, "how long tests wait for the page; the machine may be busy")
 
 // A model generates images of one colour, slowly.
 type model struct {
@@ -97,6 +91,18 @@ func coloured(w, h int, seed uint64) *image.RGBA {
 	return img
 }
 
+// models are those of the test's server: the default one takes no reference images, the others one
+// or several. missing is not here.
+func models() []engine.ModelInfo {
+	defaults := (&model{}).Defaults()
+	return []engine.ModelInfo{
+		{Name: "shapes", Default: true, Licence: "MIT", Defaults: defaults},
+		{Name: "one", Edits: true, Defaults: defaults},
+		{Name: "several", Edits: true, Multiple: true, Defaults: defaults},
+		{Name: "missing", Missing: "not downloaded (gomflux pull missing)", Licence: "Own"},
+	}
+}
+
 // A browser shows the page of a server.
 type browser struct {
 	*testing.T
@@ -105,22 +111,34 @@ type browser struct {
 	model *model
 }
 
-// open starts a server, and a browser that shows its page. At the end of the test the page must
-// have had no errors and requested nothing from other hosts.
-func open(t *testing.T) *browser {
-	program := ""
+// chromium returns the path of the browser, and skips the test if there is none.
+func chromium(t *testing.T) string {
 	for _, name := range []string{"chromium", "chromium-browser", "google-chrome"} {
-		if path, err := exec.LookPath(name); err == nil && program == "" {
-			program = path
+		if path, err := exec.LookPath(name); err == nil {
+			return path
 		}
 	}
-	if program == "" {
-		t.Skip("there is no chromium (apt-get install chromium)")
-	}
+	t.Skip("there is no chromium (apt-get install chromium)")
+	return ""
+}
+
+// open starts a server, and a browser that shows its page.
+func open(t *testing.T, edit func(*serve.Config)) *browser {
+	b := start(t, edit)
+	b.run(chromedp.Navigate(b.url), chromedp.WaitVisible("#prompt"))
+	b.wait(`document.getElementById("model").value !== ""`)
+	return b
+}
+
+// start starts a server, and a browser. At the end of the test the page must have had no errors and
+// requested nothing from other hosts.
+func start(t *testing.T, edit func(*serve.Config)) *browser {
+	program := chromium(t)
 	b := &browser{T: t, model: &model{}}
-	b.url = serve(t, b.model)
+	b.url = b.serve(edit)
 	options := append(chromedp.DefaultExecAllocatorOptions[:], chromedp.ExecPath(program), chromedp.NoSandbox,
-		chromedp.Flag("disable-dev-shm-usage", true), chromedp.WindowSize(1280, 900), chromedp.UserDataDir(t.TempDir()))
+		chromedp.Flag("disable-dev-shm-usage", true), chromedp.WindowSize(1280, 900), chromedp.UserDataDir(t.TempDir()),
+		chromedp.WSURLReadTimeout(*patience))
 	allocator, cancel := chromedp.NewExecAllocator(context.Background(), options...)
 	t.Cleanup(cancel)
 	ctx, cancel := chromedp.NewContext(allocator)
@@ -128,6 +146,7 @@ func open(t *testing.T) *browser {
 	b.ctx = ctx
 	var mu sync.Mutex
 	var problems []string
+	requests := 0
 	err := chromedp.Listen(ctx, func(event any) {
 		mu.Lock()
 		defer mu.Unlock()
@@ -135,10 +154,11 @@ func open(t *testing.T) *browser {
 		case *runtime.EventExceptionThrown:
 			problems = append(problems, fmt.Sprint(e.ExceptionDetails))
 		case *log.EventEntryAdded:
-			if e.Entry.Level == log.EntryLevelError && !strings.Contains(e.Entry.Text, "status of 4") { // answers are shown
-				problems = append(problems, e.Entry.Text)
+			if e.Entry.Level == log.EntryLevelError && !strings.Contains(e.Entry.Text, "the server responded with a status of") {
+				problems = append(problems, e.Entry.Text) // answers with errors are shown on the page
 			}
 		case *network.EventRequestWillBeSent:
+			requests++
 			if to := e.Request.URL; !strings.HasPrefix(to, b.url) && !strings.HasPrefix(to, "data:") && !strings.HasPrefix(to, "blob:") {
 				problems = append(problems, "request to "+to)
 			}
@@ -153,51 +173,55 @@ func open(t *testing.T) *browser {
 		for _, p := range problems {
 			t.Error(p)
 		}
+		if requests == 0 {
+			t.Error("no requests were seen")
+		}
 	})
-	b.run(chromedp.Navigate(b.url), chromedp.WaitVisible("#prompt"))
-	b.wait(`document.getElementById("model").value === "shapes"`)
 	return b
 }
 
-// serve starts a server with the page and the interface that it uses.
-func serve(t *testing.T, m *model) string {
-	g, err := gallery.Open(t.TempDir(), gallery.DefaultSize)
+// serve starts a server, and returns its address.
+func (b *browser) serve(edit func(*serve.Config)) string {
+	g, err := gallery.Open(b.TempDir(), gallery.DefaultSize)
 	if err != nil {
-		t.Fatal(err)
+		b.Fatal(err)
 	}
-	e := engine.New(engine.Config{
-		Open: func(context.Context, string, []gomflux.LoRA, func(gomflux.Progress)) (engine.Model, error) {
-			return m, nil
-		},
-		Models: func() []engine.ModelInfo {
-			return []engine.ModelInfo{
-				{Name: "other", Edits: true, Missing: "not here (gomflux pull other)"},
-				{Name: "shapes", Default: true, Licence: "MIT", Defaults: m.Defaults()},
-			}
-		},
-		Queue: 10, KeepAlive: time.Minute, Keep: time.Minute,
-	})
-	api := native.New(e, native.Config{Gallery: g, LoRAs: func() []string { return []string{"owner/style"} }})
-	mux := http.NewServeMux()
-	mux.Handle("/api/v1/", api)
-	mux.Handle("/", Handler())
-	server := httptest.NewServer(mux)
-	t.Cleanup(func() {
-		ctx, cancel := context.WithCancel(context.Background())
-		cancel() // ends running jobs
-		e.Close(ctx)
-		api.Wait(context.Background())
-		server.CloseClientConnections()
-		server.Close()
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		b.Fatal(err)
+	}
+	c := serve.Config{
+		Engine: engine.New(engine.Config{
+			Open: func(context.Context, string, []gomflux.LoRA, func(gomflux.Progress)) (engine.Model, error) {
+				return b.model, nil
+			},
+			Models: models, Queue: 20, KeepAlive: time.Minute, Keep: time.Minute,
+		}),
+		Address: listener.Addr().String(), MaxBody: 25e6, MaxPixels: 1 << 22, Gallery: g,
+		LoRAs: func() []string { return []string{"owner/style"} }, Log: slog.New(slog.DiscardHandler), Version: "test",
+	}
+	if edit != nil {
+		edit(&c)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan error)
+	go func() { done <- serve.New(c).Serve(ctx, listener) }()
+	b.Cleanup(func() {
+		cancel()
+		if err := <-done; err != nil {
+			b.Error(err)
+		}
 		g.Close()
 	})
-	return server.URL
+	return "http://" + listener.Addr().String()
 }
 
 func (b *browser) run(actions ...chromedp.Action[chromedp.Void]) {
 	b.Helper()
-	if err := chromedp.Do(b.ctx, actions...); err != nil {
-		b.Fatal(err)
+	ctx, cancel := context.WithTimeout(b.ctx, *patience)
+	defer cancel()
+	if err := chromedp.Do(ctx, actions...); err != nil {
+		b.Fatalf("%v; the page shows:\n%s", err, b.text("document.body.innerText"))
 	}
 }
 
@@ -220,166 +244,28 @@ func evaluate[T any](b *browser, expression string) T {
 // wait waits until an expression is true.
 func (b *browser) wait(condition string) {
 	b.Helper()
-	for deadline := time.Now().Add(20 * time.Second); time.Now().Before(deadline); time.Sleep(20 * time.Millisecond) {
-		if evaluate[bool](b, "!!("+condition+")") {
+	b.until(condition, func() bool { return evaluate[bool](b, "!!("+condition+")") })
+}
+
+// until waits until a condition is true.
+func (b *browser) until(name string, condition func() bool) {
+	b.Helper()
+	for deadline := time.Now().Add(*patience); time.Now().Before(deadline); time.Sleep(20 * time.Millisecond) {
+		if condition() {
 			return
 		}
 	}
-	b.Fatalf("%s did not become true; the page shows:\n%s", condition, b.text("document.body.innerText"))
+	b.Fatalf("waited for %s; the page shows:\n%s", name, b.text("document.body.innerText"))
 }
 
-const loaded = `[...document.querySelectorAll("#gallery img")].every(i => i.complete && i.naturalWidth > 0)`
-
-func TestMake(t *testing.T) {
-	b := open(t)
-	b.run(chromedp.SendKeys("#prompt", "a <b>lighthouse</b>"), chromedp.SendKeys("#seed", "7"),
-		chromedp.SetValue("#count", "2"), chromedp.SendKeys("#prompt", kb.Enter))
-	b.run(chromedp.Click("#generate"))
-	b.wait(`document.querySelector(".job .preview:not([hidden])")?.naturalWidth === 8`)
-	b.wait(`document.querySelector(".job .state").textContent.includes("Image 2 of 2, step")`)
-	b.wait(`document.getElementById("status").textContent === "Generating image 2 of 2."`)
-	b.wait(`document.querySelectorAll(".picture").length === 2 && !document.querySelector(".job")`)
-	b.run(chromedp.ScrollIntoView(".picture"))
-	b.wait(loaded)
-	if got := b.text(`document.querySelector(".picture .prompt").textContent`); got != "a <b>lighthouse</b>\n" {
-		t.Errorf("prompt %q", got)
-	}
-	if got := b.text(`document.getElementById("gallery-size").textContent`); !strings.HasPrefix(got, "2 images") {
-		t.Errorf("size %q", got)
-	}
-	// the gallery survives a reload
-	b.run(chromedp.Reload())
-	b.wait(`document.querySelectorAll(".picture").length === 2`)
-	b.run(chromedp.Click(".picture .use"))
-	if got := b.text(`document.getElementById("seed").value`); got != "8" {
-		t.Errorf("the newest image has the seed %s", got)
-	}
-	b.run(chromedp.Click(".picture .start"))
-	b.wait(`document.querySelector("#start .chosen img")?.naturalWidth === 64`)
-	b.run(chromedp.Click("#generate"))
-	b.wait(`document.querySelectorAll(".picture").length === 3`)
-	if o := b.model.last(); o.Image == nil || o.ImageStrength != 0.4 || *o.Seed != 8 {
-		t.Errorf("options %+v", o)
-	}
-	b.text(`window.confirm = () => true`)
-	b.run(chromedp.Click(".picture .delete"))
-	b.wait(`document.querySelectorAll(".picture").length === 2`)
-	b.wait(`document.getElementById("gallery-size").textContent.startsWith("2 images")`)
+// said waits for an announcement.
+func (b *browser) said(text string) {
+	b.Helper()
+	b.wait(fmt.Sprintf(`document.getElementById("status").textContent === %q`, text))
 }
 
-func TestReloadAndCancel(t *testing.T) {
-	b := open(t)
-	b.run(chromedp.SendKeys("#prompt", "slow"), chromedp.SendKeys("#steps", "2000"), chromedp.Click("#generate"))
-	b.wait(`document.querySelector(".job .preview:not([hidden])")`)
-	b.run(chromedp.Reload())
-	b.wait(`document.querySelector(".job .preview:not([hidden])")?.naturalWidth === 8`)
-	b.run(chromedp.Click(".job .cancel"))
-	b.wait(`!document.querySelector(".job") && document.getElementById("status").textContent === "The job was canceled."`)
-	if b.text(`document.activeElement.id`) != "generate" {
-		t.Error("the focus is lost")
-	}
-	b.run(chromedp.SetValue("#prompt", "x"), chromedp.SetValue("#width", "100000"), chromedp.Click("#generate"))
-	b.wait(`document.getElementById("error").textContent.includes("size 100000x0") || ` +
-		`document.getElementById("error").textContent.includes("expected at most")`)
-}
-
-func TestReadSettings(t *testing.T) {
-	b := open(t)
-	s := &picture.Settings{
-		Generator: "gomflux test", Model: "shapes", Prompt: "from a file", Seed: 1<<64 - 1, Steps: 3, Guidance: 1.5, Height: 32, Width: 48,
-		Scheduler: "linear", LoRAs: []picture.LoRA{{Path: "owner/style", Scale: 0.5}},
-	}
-	var file bytes.Buffer
-	if err := picture.Encode(&file, picture.PNG, coloured(48, 32, 1), s); err != nil {
-		t.Fatal(err)
-	}
-	name := filepath.Join(t.TempDir(), "made.png")
-	if err := os.WriteFile(name, file.Bytes(), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	b.run(chromedp.SetUploadFiles("#read", []string{name}))
-	filled := `document.getElementById("prompt").value === "from a file" && ` +
-		`document.getElementById("seed").value === "18446744073709551615"`
-	b.wait(filled)
-	b.run(chromedp.Click("#generate"))
-	b.wait(`document.querySelectorAll(".picture").length === 1`)
-	o := b.model.last()
-	if *o.Seed != s.Seed || o.Steps != 3 || *o.Guidance != 1.5 || o.Height != 32 || o.Width != 48 || o.Scheduler != "linear" {
-		t.Errorf("options %+v, seed %d", o, *o.Seed)
-	}
-	b.run(chromedp.Click("#empty"))
-	b.wait(`document.getElementById("prompt").value === "" && document.querySelectorAll(".lora").length === 0`)
-
-	// dropped
-	drop := func(target string) string {
-		return fmt.Sprintf(`(async () => {
-			const picture = document.querySelector(".picture img");
-			const file = new File([await (await fetch(picture.src)).blob()], "a.png", {type: "image/png"});
-			const transfer = new DataTransfer();
-			transfer.items.add(file);
-			document.querySelector(%q).dispatchEvent(new DragEvent("drop", {dataTransfer: transfer, bubbles: true, cancelable: true}));
-		})()`, target)
-	}
-	b.run(chromedp.Evaluate[chromedp.Void](drop("#gallery")))
-	b.wait(filled)
-	b.run(chromedp.Evaluate[chromedp.Void](drop("#start legend")))
-	b.wait(`document.querySelector("#start .chosen img")?.alt === "a.png"`)
-	other := filepath.Join(t.TempDir(), "notes.png")
-	if err := os.WriteFile(other, []byte("hello"), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	b.run(chromedp.SetUploadFiles("#read", []string{other}))
-	b.wait(`document.getElementById("error").textContent.startsWith("notes.png: not a PNG")`)
-}
-
-func TestKeyboardAndPhone(t *testing.T) {
-	b := open(t)
-	b.run(chromedp.EmulateViewport(390, 844, chromedp.EmulateMobile), chromedp.Focus("#prompt"), chromedp.KeyEvent("a cat"))
-	for range 40 {
-		if b.text("document.activeElement.id") == "generate" {
-			break
-		}
-		b.run(chromedp.KeyEvent(kb.Tab))
-	}
-	b.run(chromedp.KeyEvent(kb.Enter))
-	b.wait(`document.querySelectorAll(".picture").length === 1`)
-	if got := b.text("document.scrollingElement.scrollWidth"); got != "390" {
-		t.Errorf("the page is %s pixels wide on a phone of 390", got)
-	}
-	b.run(chromedp.Focus("#prompt"), chromedp.KeyEvent(kb.Enter, chromedp.KeyModifiers(kb.ModifierCtrl)))
-	b.wait(`document.querySelectorAll(".picture").length === 2`)
-}
-
-func TestAccessibility(t *testing.T) {
-	file := os.Getenv(envAxe)
-	if file == "" {
-		t.Skipf("%s is not set to the file axe.min.js of the npm package axe-core", envAxe)
-	}
-	script, err := os.ReadFile(file)
-	if err != nil {
-		t.Fatal(err)
-	}
-	b := open(t)
-	b.run(chromedp.SendKeys("#prompt", "a cat"), chromedp.Click("#add-lora"), chromedp.Click("#generate"))
-	b.wait(`document.querySelectorAll(".picture").length === 1`)
-	b.run(chromedp.SendKeys("#steps", "1000"), chromedp.Click("#generate"))
-	b.wait(`document.querySelector(".job .preview:not([hidden])")`)
-	for _, scheme := range []string{"light", "dark"} {
-		b.run(emulateScheme(scheme))
-		found := evaluate[[]string](b, string(script)+`;
-			axe.run().then(r => r.violations.map(v => v.impact + ": " + v.id + ": " + v.nodes.map(n => n.html).join(" ")))`)
-		for _, f := range found {
-			t.Errorf("%s: %s", scheme, f)
-		}
-	}
-}
-
-// emulateScheme returns an action that prefers light or dark colours.
-func emulateScheme(scheme string) chromedp.Action[chromedp.Void] {
-	return chromedp.Func(func(ctx context.Context, t *chromedp.Target) error {
-		_, err := cdp.Call(ctx, t, emulation.SetEmulatedMedia, emulation.SetEmulatedMediaParams{
-			Features: []*emulation.MediaFeature{{Name: "prefers-color-scheme", Value: scheme}},
-		})
-		return err
-	})
+// pictures waits until the gallery shows n images.
+func (b *browser) pictures(n int) {
+	b.Helper()
+	b.wait(fmt.Sprintf(`document.querySelectorAll(".picture").length === %d && !document.querySelector(".job")`, n))
 }

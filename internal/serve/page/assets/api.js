@@ -25,9 +25,7 @@ export async function call(method, path, body) {
   } catch {
     throw new Error("the server does not answer");
   }
-  if (answer.status === 401) {
-    location.assign("/login");
-  }
+  if (answer.status === 401) location.assign("/login");
   const text = await answer.text();
   let value;
   try {
@@ -36,27 +34,26 @@ export async function call(method, path, body) {
     value = null;
   }
   if (!answer.ok) {
-    const error = new Error(value?.error?.message ?? value?.error ?? `the server answered ${answer.status}`);
+    const error = new Error(value?.error?.message ?? `the server answered ${answer.status}`);
     error.status = answer.status;
+    error.code = value?.error?.code;
     throw error;
   }
   return value;
 }
 
-// events follows a job. The browser reconnects by itself, and resumes after the last event.
-export function events(id, handle, lost) {
-  const source = new EventSource(`${root}jobs/${encodeURIComponent(id)}/events`);
-  for (const kind of ["queued", "position", "loading", "step", "preview", "picture", "done", "failed", "canceled"]) {
+// events follows a job or a download: handle is called with the kind and the data of each event.
+// The browser reconnects by itself, and resumes after the last event. lost is called when the server
+// does not know the path any more.
+export function events(path, kinds, handle, lost) {
+  const source = new EventSource(`${root}${path}/events`);
+  for (const kind of kinds) {
     source.addEventListener(kind, event => {
-      if (kind === "done" || kind === "failed" || kind === "canceled") {
-        source.close();
-      }
+      if (["done", "failed", "canceled"].includes(kind)) source.close();
       handle(kind, parse(event.data));
     });
   }
   source.addEventListener("error", () => {
-    if (source.readyState === EventSource.CLOSED) {
-      lost();
-    }
+    if (source.readyState === EventSource.CLOSED) lost();
   });
 }

@@ -15,17 +15,20 @@ export class Form {
     this.models = [];
     this.kept = {};
     this.start = new ImageBox(byID("start"), 1, say);
-    this.references = new ImageBox(byID("references"), maxReferences, say);
+    this.references = new ImageBox(byID("references"), 1, say);
     byID("model").addEventListener("change", () => this.showModel());
     byID("strength").addEventListener("input", () => { byID("strength-value").value = byID("strength").value; });
     byID("add-lora").addEventListener("click", () => this.addLoRA("", 1).focus());
     byID("empty").addEventListener("click", () => this.reset());
   }
 
+  // setModels lists models; the one that was chosen stays chosen.
   setModels(models) {
+    const before = byID("model").value;
     this.models = models;
     byID("model").replaceChildren(...models.map(m =>
       new Option(m.missing ? `${m.name} (not available)` : m.name, m.name, m.default, m.default)));
+    if (models.some(m => m.name === before)) byID("model").value = before;
     this.showModel();
   }
 
@@ -52,6 +55,8 @@ export class Form {
       byID(name).placeholder = model.defaults[name] ?? "";
     }
     byID("references").hidden = !model.edits;
+    this.references.setLimit(model.multiple ? maxReferences : 1);
+    byID("references").querySelector("legend").textContent = model.multiple ? "Reference images" : "Reference image";
   }
 
   addLoRA(path, scale) {

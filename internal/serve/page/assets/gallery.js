@@ -1,6 +1,7 @@
 // The gallery.
 
 import { call } from "./api.js";
+import { bytes } from "./text.js";
 
 const template = document.getElementById("picture-template");
 const byID = id => document.getElementById(id);
@@ -121,11 +122,4 @@ function describe(list, settings) {
     text.textContent = typeof value === "object" ? JSON.stringify(value) : value;
     list.append(term, text);
   }
-}
-
-function bytes(n) {
-  const units = ["bytes", "KB", "MB", "GB", "TB"];
-  let i = 0;
-  for (; n >= 1000 && i < units.length - 1; i++) n /= 1000;
-  return `${i === 0 ? n : n.toFixed(1)} ${units[i]}`;
 }

@@ -14,10 +14,10 @@ function readURL(file) {
 export class ImageBox {
   constructor(fieldset, limit, say) {
     this.fieldset = fieldset;
-    this.limit = limit;
     this.say = say;
     this.images = []; // {name, data}
     this.list = fieldset.querySelector(".chosen");
+    this.setLimit(limit);
     const input = fieldset.querySelector("input[type=file]");
     input.addEventListener("change", async () => {
       await this.add([...input.files]);
@@ -39,6 +39,15 @@ export class ImageBox {
       this.say(`${file.name} added`);
     }
     this.images = this.images.slice(-this.limit);
+    this.show();
+  }
+
+  // setLimit sets the largest number of images; the last ones stay.
+  setLimit(limit) {
+    this.limit = limit;
+    this.images = this.images.slice(-limit);
+    this.fieldset.querySelector("input[type=file]").multiple = limit > 1;
+    this.fieldset.querySelector(".file span").textContent = `Choose, drop or paste ${limit > 1 ? "images" : "an image"}`;
     this.show();
   }
 

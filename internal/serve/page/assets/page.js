@@ -4,6 +4,7 @@ import { call } from "./api.js";
 import { Form } from "./form.js";
 import { Gallery } from "./gallery.js";
 import { Jobs } from "./jobs.js";
+import { Pulls } from "./pulls.js";
 
 const byID = id => document.getElementById(id);
 
@@ -21,7 +22,8 @@ function fail(text) {
 
 const form = new Form(say);
 const gallery = new Gallery(form, say, fail);
-const jobs = new Jobs(byID("jobs"), say, fail, picture => gallery.finished(picture));
+const jobs = new Jobs(say, fail, picture => gallery.finished(picture));
+const pulls = new Pulls(() => byID("model").value, say, fail, () => Promise.all([listModels(), pulls.find()]));
 
 byID("form").addEventListener("submit", async event => {
   event.preventDefault();
@@ -30,8 +32,8 @@ byID("form").addEventListener("submit", async event => {
   try {
     const body = form.request();
     const job = await call("POST", "jobs", body);
-    jobs.follow(job, body.prompt);
-    if (matchMedia("(max-width: 56rem)").matches) jobs.newest.scrollIntoView({ block: "center" }); // it is below the form
+    const line = jobs.add(job, body.prompt);
+    if (matchMedia("(max-width: 56rem)").matches) line.scrollIntoView({ block: "center" }); // it is below the form
   } catch (error) {
     fail(error.message);
   } finally {
@@ -64,15 +66,10 @@ byID("read").addEventListener("change", async () => {
   byID("read").value = "";
 });
 
-// imageFiles returns the files of a drop or a paste.
-function imageFiles(transfer) {
-  return [...transfer?.files ?? []];
-}
-
 document.addEventListener("dragover", event => event.preventDefault());
 document.addEventListener("drop", async event => {
   event.preventDefault();
-  const files = imageFiles(event.dataTransfer);
+  const files = [...event.dataTransfer?.files ?? []];
   if (files.length === 0) return;
   if (byID("start").contains(event.target)) {
     await form.start.add(files);
@@ -83,19 +80,25 @@ document.addEventListener("drop", async event => {
   }
 });
 document.addEventListener("paste", async event => {
-  const files = imageFiles(event.clipboardData);
+  const files = [...event.clipboardData?.files ?? []];
   if (files.length === 0) return; // text goes to the field that has the focus
   event.preventDefault();
   await (form.model()?.edits ? form.references : form.start).add(files);
 });
 
+async function listModels() {
+  const { models } = await call("GET", "models");
+  form.setModels(models);
+}
+
 // load fills the page; parts that fail do not stop the others.
 async function load() {
   const parts = [
-    call("GET", "models").then(({ models }) => form.setModels(models)),
+    listModels(),
     call("GET", "loras").then(({ loras }) => form.setLoRAs(loras)),
     gallery.load(),
     jobs.find(),
+    pulls.find(),
   ];
   for (const part of await Promise.allSettled(parts)) {
     if (part.status === "rejected") fail(part.reason.message);
