@@ -33,7 +33,8 @@ func (b *browser) drop(selector string, files ...string) {
 		} {
 			const copied = 1
 			_, err := cdp.Call(ctx, target, input.DispatchDragEvent, input.DispatchDragEventParams{
-				Type: kind, X: at[0], Y: at[1], Data: &input.DragData{Items: []*input.DragDataItem{}, Files: files, DragOperationsMask: copied},
+				Type: kind, X: at[0], Y: at[1],
+				Data: &input.DragData{Items: []*input.DragDataItem{}, Files: files, DragOperationsMask: copied},
 			})
 			if err != nil {
 				return err

@@ -111,7 +111,7 @@ type browser struct {
 	model *model
 }
 
-// chromium returns the path of the browser, and skips the test if there is none.
+// chromium returns the path of the browser, and skips the test without one.
 func chromium(t *testing.T) string {
 	for _, name := range []string{"chromium", "chromium-browser", "google-chrome"} {
 		if path, err := exec.LookPath(name); err == nil {
