@@ -8,7 +8,10 @@ import (
 const (
 	// MaxFeather is the largest Options.Feather.
 	MaxFeather = 1024
-	// DefaultFeather is the width of the default feather, in pixels of the generated image.
+	// DefaultFeather is the width of the default feather, in pixels of the generated image: half a
+	// cell of most latents. If the generated part is 30 levels brighter, it makes the seam's largest
+	// step 8 levels, and keeps 5 % of what a disc of 120 pixels is to replace (8 pixels: 5 levels and
+	// 11 %; 16 pixels: 3 levels and 22 %; none, as in diffusers: 30 levels). See TestSeam.
 	DefaultFeather = 4
 )
 

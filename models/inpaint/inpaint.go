@@ -21,7 +21,8 @@ type Options struct {
 	// Invert repaints the black part of the mask instead of the white one.
 	Invert bool
 	// Feather is the width, in pixels of the image, over which the pasted part fades in. It fades
-	// inside the mask only. A negative width is the default, [DefaultFeather].
+	// inside the mask only, and less wide where the mask is thin. A negative width is the default,
+	// [DefaultFeather].
 	Feather int
 	// Crop lets the model see only the part of the image around the mask, enlarged to the size of
 	// the run (padding_mask_crop in diffusers), with Padding more pixels on each side.
@@ -29,7 +30,10 @@ type Options struct {
 	Padding int
 	// NoPasteBack returns images as the model generates them, in the size of the run.
 	NoPasteBack bool
-	// Expand enlarges the canvas. The new border is repainted, in addition to the mask.
+	// Expand enlarges the canvas. The new border is repainted, in addition to the mask. What a model
+	// sees in it continues the edges of the image, more blurred with the distance: it matters to
+	// models that see the canvas as a reference image, and if the start is not all noise. A feather
+	// is inside the border, so the image itself stays as it is.
 	Expand Border
 }
 
@@ -87,7 +91,9 @@ func New(img, mask image.Image, o Options) (*Input, error) {
 		}
 	}
 	if o.Expand != (Border{}) {
-		return in, in.expand()
+		if err := in.expand(); err != nil {
+			return nil, err
+		}
 	}
 	if bounds(in.Mask).Empty() {
 		return nil, emptyMask(o.Invert)
