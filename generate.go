@@ -60,11 +60,14 @@ type Cut struct {
 
 // A Result is a generated image with the settings that generated it.
 type Result struct {
-	// Image is the generated image.
+	// Image is the generated image. Its size is Settings.Width and Settings.Height, but with
+	// Options.Mask that of Options.Image with Inpaint.Expand, into which the generated part
+	// was pasted, unless Inpaint.NoPasteBack was set.
 	Image *image.RGBA
 	// Settings generate the same image again on the same machine. They do not include
-	// Options.Latents, nor the files of Options.Image and Options.References: set
-	// Settings.Image and Settings.References to record those.
+	// Options.Latents, nor the files of Options.Image, Options.References and
+	// Options.Mask: set Settings.Image, Settings.References and Settings.Mask to record
+	// those.
 	Settings Settings
 
 	// PromptTokens is the number of tokens of the prompt, including those of the model's
@@ -155,12 +158,21 @@ func (m *Model) GenerateBatch(ctx context.Context, o Options, seeds []uint64) ([
 
 // BatchSize returns the batch size with the highest throughput, according to
 // measurements. It is 1 on the CPU and for large images.
-func (m *Model) BatchSize(o Options) int { return m.pipeline.BatchSize(request(m.pipeline, o)) }
+func (m *Model) BatchSize(o Options) int {
+	r, err := inpaintRequest(m.pipeline, o)
+	if err != nil {
+		return 1
+	}
+	return m.pipeline.BatchSize(r)
+}
 
 // generate generates an image for each seed. If seeds is nil, it generates a single
 // image for the seed of the options.
 func (m *Model) generate(ctx context.Context, o Options, seeds []uint64) ([]*Result, error) {
-	r := request(m.pipeline, o)
+	r, err := inpaintRequest(m.pipeline, o)
+	if err != nil {
+		return nil, err
+	}
 	if seeds == nil {
 		seeds = []uint64{r.Seed}
 	}
@@ -169,7 +181,7 @@ func (m *Model) generate(ctx context.Context, o Options, seeds []uint64) ([]*Res
 	var run *models.Run
 	var lost []Cut
 	var version string
-	err := mlx.Do(ctx, func() (err error) {
+	err = mlx.Do(ctx, func() (err error) {
 		version = mlx.Version()
 		if run, err = m.pipeline.Prepare(r, len(seeds)); err != nil {
 			return err
@@ -192,7 +204,7 @@ func (m *Model) generate(ctx context.Context, o Options, seeds []uint64) ([]*Res
 	results := make([]*Result, len(made))
 	for i, out := range made {
 		r.Seed = seeds[i]
-		settings := m.settings(r)
+		settings := m.settings(r, &o)
 		settings.Scheduler, settings.MLX = out.Scheduler, version
 		if len(seeds) > 1 {
 			settings.Batch = len(seeds)

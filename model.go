@@ -109,8 +109,18 @@ type Options struct {
 	Image image.Image
 	// ImageStrength is how much of Image is kept, as in mflux: the fraction of the steps
 	// that are skipped. It must be less than 1, and 0 stands for 0.4. It corresponds to
-	// 1 - strength in diffusers.
+	// 1 - strength in diffusers. With Mask it applies to the masked part, and 0 keeps
+	// nothing of that.
 	ImageStrength float64
+	// Mask, if set, makes Image an image to inpaint: the part that is white in Mask is
+	// regenerated, by a model of any family. Mask is black, white and grey, or has
+	// transparent pixels, which stand for white, and has the size or the proportions of
+	// Image. Result.Image is Image, in which only the masked part differs, unless
+	// Inpaint.NoPasteBack is set. A model that edits images sees the whole Image as its
+	// first reference image, $1 in the prompt, and References after it.
+	Mask image.Image
+	// Inpaint has options for Mask. Inpaint.Expand needs no Mask.
+	Inpaint InpaintOptions
 	// References are the input images of an edit model. The prompt can refer to them as
 	// $1, $2 and so on, which is replaced by the model's name for them, such as image 1 or
 	// Picture 1. If Height and Width are 0, the size is derived from these images.
@@ -134,8 +144,8 @@ type Options struct {
 
 // OptionsFrom returns the options that generate the image of some settings again, with a
 // model that is opened with [OpenOptionsFrom] under the name s.Model, followed by @ and
-// s.Revision if that is set. The caller must set Options.Image and Options.References if
-// s.Image and s.References are set. In settings that were read from a file, fields that
+// s.Revision if that is set. The caller must set Options.Image, Options.References and
+// Options.Mask if s.Image, s.References and s.Mask are set. In settings that were read from a file, fields that
 // the file does not have are zero, which stands for the default except for Seed and
 // Guidance: see [picture.Found.Has].
 func OptionsFrom(s *Settings) Options {
@@ -145,6 +155,7 @@ func OptionsFrom(s *Settings) Options {
 		Steps: s.Steps, Guidance: &guidance, GuidanceInterval: slices.Clone(s.GuidanceInterval),
 		StepCache: s.StepCache, Seed: &seed, MaxSequenceLength: s.MaxSequenceLength,
 		Scheduler: Scheduler(s.Scheduler), RNG: RNG(s.RNG), ImageStrength: s.ImageStrength,
+		Inpaint: inpaintOptionsFrom(s),
 	}
 }
 
@@ -155,10 +166,10 @@ func (m *Model) Settings(o Options) Settings {
 	if o.Seed == nil {
 		r.Seed = 0
 	}
-	return m.settings(r)
+	return m.settings(r, &o)
 }
 
-func (m *Model) settings(r models.Request) Settings {
+func (m *Model) settings(r models.Request, o *Options) Settings {
 	s := Settings{
 		Version: picture.SettingsVersion, Generator: "gomflux " + Version(), Class: m.Class(),
 		Model: catalog.TildePath(m.source.Name()), Revision: m.source.Revision(), BaseModel: catalog.TildePath(m.source.BaseModel()),
@@ -174,6 +185,9 @@ func (m *Model) settings(r models.Request) Settings {
 	}
 	if r.Image != nil {
 		s.ImageStrength = r.ImageStrength
+	}
+	if o.inpaints() {
+		o.Inpaint.record(&s)
 	}
 	return s
 }
@@ -203,10 +217,23 @@ func (m *Model) UsesNegativePrompt(o Options) bool {
 // Check returns the error that Generate would return for options that the model does not
 // support. It does not run the model.
 func (m *Model) Check(o Options) error {
-	return public(m.pipeline.Check(request(m.pipeline, o)))
+	r, err := inpaintRequest(m.pipeline, o)
+	if err != nil {
+		return err
+	}
+	return public(m.pipeline.Check(r))
 }
 
-// request returns a request with the model's defaults for options that are not set.
+// inpaintRequest is request with Options.Mask.
+func inpaintRequest(p *models.Pipeline, o Options) (models.Request, error) {
+	r := request(p, o)
+	var err error
+	r.Inpaint, err = o.inpaint()
+	return r, err
+}
+
+// request returns a request with the model's defaults for options that are not set, without
+// Options.Mask.
 func request(p *models.Pipeline, o Options) models.Request {
 	d := p.Defaults
 	r := models.Request{
@@ -221,6 +248,9 @@ func request(p *models.Pipeline, o Options) models.Request {
 		Progress: onCaller(o.Progress), OnStep: onStep(o.OnStep),
 	}
 	switch {
+	case o.Image != nil && o.inpaints():
+		r.ImageStrength = o.ImageStrength
+		r.Height, r.Width = p.InpaintSize(o.Inpaint.canvas(o.Image), o.Inpaint.Crop, r.Height, r.Width)
 	case o.Image != nil:
 		r.Height, r.Width = p.SizeFor(o.Image.Bounds().Size(), r.Height, r.Width)
 	case len(o.References) > 0:

@@ -145,9 +145,15 @@ func (o *OpenOptions) load() (l models.LoadOptions, err error) {
 	}
 	if len(o.For) > 0 {
 		l.Overrides = overridesOf(o.For[0].Values)
+		inputs, err := inpaintAll(o.For)
+		if err != nil {
+			return l, err
+		}
 		l.Requests = func(p *models.Pipeline) (runs []models.Request) {
-			for _, options := range o.For {
-				runs = append(runs, request(p, options))
+			for i, options := range o.For {
+				r := request(p, options)
+				r.Inpaint = inputs[i]
+				runs = append(runs, r)
 			}
 			return runs
 		}

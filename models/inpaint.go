@@ -22,6 +22,20 @@ func (p *Pipeline) withInpaint(r Request) Request {
 	return r
 }
 
+// InpaintSize completes the size of a request with a mask, by the size of the image with its border: for
+// models that edit images the size of an edit, otherwise the image's own size as for SizeFor, and for a
+// crop, which is scaled anyway, the model's default size.
+func (p *Pipeline) InpaintSize(size image.Point, crop bool, height, width int) (int, int) {
+	_, edits := p.family.(family.Editor)
+	switch {
+	case crop && height == 0 && width == 0:
+		return p.Defaults.Height, p.Defaults.Width
+	case edits:
+		size = p.EditSize([]image.Image{&image.Alpha{Rect: image.Rectangle{Max: size}}}) // it has no pixels
+	}
+	return p.SizeFor(size, height, width)
+}
+
 // checkInpaint checks the mask against what the model needs.
 func (p *Pipeline) checkInpaint(r *Request) error {
 	if _, fills := p.family.(family.Filler); fills && r.Inpaint == nil {

@@ -159,7 +159,7 @@ func FuzzRoundTrip(f *testing.F) {
 		}
 		if model != "" {
 			crop := int(seed % (MaxSide + 2))
-			s.Mask, s.MaskCrop, s.MaskBlur = &SourceImage{Path: model}, &crop, crop/2
+			s.Mask, s.MaskCrop, s.MaskBlur = &SourceImage{Path: model}, &crop, &crop
 			s.Expand = []int{0, crop, 0, 1}
 		}
 		if s.Check() != nil {

@@ -125,7 +125,7 @@ func TestInpaintingInParameters(t *testing.T) {
 	if text := s.parameters(); !strings.Contains(text, want) {
 		t.Errorf("%q does not contain %q", text, want)
 	}
-	s.InvertMask, s.MaskBlur, s.MaskCrop, s.ImageStrength = false, 0, nil, 0
+	s.InvertMask, s.MaskBlur, s.MaskCrop, s.ImageStrength = false, nil, nil, 0
 	if text := s.parameters(); !strings.Contains(text, "first-block:0.1\", Denoising strength: 1, Model: ") {
 		t.Errorf("%q", text)
 	}

@@ -53,8 +53,8 @@ func (s *Settings) inpainting() string {
 		return ""
 	}
 	text := ", Denoising strength: " + strconv.FormatFloat(1-s.ImageStrength, 'g', 6, 64)
-	if s.MaskBlur > 0 {
-		text += fmt.Sprintf(", Mask blur: %d", s.MaskBlur)
+	if s.MaskBlur != nil {
+		text += fmt.Sprintf(", Mask blur: %d", *s.MaskBlur)
 	}
 	if s.InvertMask {
 		text += ", Mask mode: Inpaint not masked"

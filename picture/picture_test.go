@@ -21,6 +21,8 @@ var update = flag.Bool("update", false, "write testdata/gomflux.*")
 
 // full has a value in every field.
 func full() *Settings {
+	blur := new(int)
+	*blur = 8
 	return &Settings{
 		Version: 1, Generator: "gomflux v0.4.0", Model: "Tongyi-MAI/Z-Image-Turbo",
 		Revision: "5f4b9cbb80cc95ba44fe6667dfd75710f7db2947", BaseModel: "z-image", Class: "ZImagePipeline",
@@ -33,7 +35,7 @@ func full() *Settings {
 		ImageStrength: 0.4,
 		References:    []SourceImage{{Path: "dress, “red”.png", SHA256: strings.Repeat("fedcba9876543210", 4)}, {Path: "~/b.jpg"}},
 		Mask:          &SourceImage{Path: "mask.png", SHA256: strings.Repeat("76543210fedcba98", 4)},
-		InvertMask:    true, MaskBlur: 8, MaskCrop: new(int), Expand: []int{0, 16, 0, 300}, NoPasteBack: true,
+		InvertMask:    true, MaskBlur: blur, MaskCrop: new(int), Expand: []int{0, 16, 0, 300}, NoPasteBack: true,
 		Quantize: "4", GroupSize: 32,
 		LoRAs: []LoRA{
 			{Path: "me/loras:in/ink, wash.safetensors", Revision: strings.Repeat("0f", 20), Scale: 0.7,
@@ -238,7 +240,7 @@ func TestCheck(t *testing.T) {
 		"image.sha256: ":         func(s *Settings) { s.Image.SHA256 = "abc" },
 		"image.path is not":      func(s *Settings) { s.Image.Path = "\xff" },
 		"mask.sha256: ":          func(s *Settings) { s.Mask.SHA256 = "x" },
-		"mask_blur: ":            func(s *Settings) { s.MaskBlur = -1 },
+		"mask_blur: ":            func(s *Settings) { *s.MaskBlur = -1 },
 		"mask_crop: ":            func(s *Settings) { *s.MaskCrop = MaxSide + 1 },
 		"expand: ":               func(s *Settings) { s.Expand = []int{0, 0, 0, 0} },
 		"image_strength: ":       func(s *Settings) { s.ImageStrength = 1.5 },

@@ -89,8 +89,9 @@ type Settings struct {
 	Mask *SourceImage `json:"mask,omitempty"`
 	// InvertMask means that the black part of the mask was repainted.
 	InvertMask bool `json:"invert_mask,omitempty"`
-	// MaskBlur is the distance over which the repainted part fades in, in pixels of Image.
-	MaskBlur int `json:"mask_blur,omitempty"`
+	// MaskBlur is the width over which the repainted part fades in, in pixels of Image. nil
+	// stands for the default.
+	MaskBlur *int `json:"mask_blur,omitempty"`
 	// MaskCrop is the padding around the mask, in pixels of Image, of the part that the
 	// model saw. nil means that it saw the whole image.
 	MaskCrop *int `json:"mask_crop,omitempty"`
@@ -260,7 +261,7 @@ func (s *Settings) Check() error {
 		t.Version = SettingsVersion
 	}
 	for _, name := range settingsFields {
-		optional := slices.Contains([]string{"max_sequence_length", "batch", "group_size", "mask_blur"}, name)
+		optional := slices.Contains([]string{"max_sequence_length", "batch", "group_size"}, name)
 		if n, ok := t.field(name).(*int); ok && *n == 0 && optional {
 			continue // not written
 		}
