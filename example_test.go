@@ -6,6 +6,8 @@ import (
 	"errors"
 	"fmt"
 	"image"
+	"image/color"
+	"image/draw"
 	"log"
 	"os"
 	"path/filepath"
@@ -186,6 +188,47 @@ func ExampleModel_Generate_image() {
 	}
 	fmt.Println(result.Image.Bounds().Size(), result.StepsRun)
 	// Output: (40,24) 6
+}
+
+// Inpainting: only the white part of the mask is generated. The image keeps its size, and
+// its pixels outside of the mask.
+func ExampleModel_Generate_mask() {
+	ctx := context.Background()
+	model, err := gomflux.Open(ctx, "models/testdata/zimage-ordinary/model", nil)
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer model.Close()
+
+	photo := image.NewRGBA(image.Rect(0, 0, 45, 30)) // or picture.ReadFile
+	draw.Draw(photo, photo.Rect, image.NewUniform(color.RGBA{200, 160, 90, 255}), image.Point{}, draw.Src)
+	mask := image.NewGray(photo.Rect)
+	draw.Draw(mask, image.Rect(20, 0, 45, 30), image.White, image.Point{}, draw.Src)
+
+	result, err := model.Generate(ctx, gomflux.Options{Prompt: "a red circle", Image: photo, Mask: mask, Steps: 4})
+	if err != nil {
+		log.Fatal(err)
+	}
+	kept, all := 0, 0
+	for y := range 30 {
+		for x := range 20 {
+			if all++; result.Image.RGBAAt(x, y) == photo.RGBAAt(x, y) {
+				kept++
+			}
+		}
+	}
+	fmt.Println(result.Image.Bounds().Size(), kept, "of", all, "pixels kept")
+
+	// outpainting: 16 pixels more on the right
+	result, err = model.Generate(ctx, gomflux.Options{Prompt: "a red circle", Image: photo, Steps: 4,
+		Inpaint: gomflux.InpaintOptions{Expand: gomflux.Border{Right: 16}}})
+	if err != nil {
+		log.Fatal(err)
+	}
+	fmt.Println(result.Image.Bounds().Size())
+	// Output:
+	// (45,30) 600 of 600 pixels kept
+	// (61,30)
 }
 
 // FLUX.1 [schnell] needs only a prompt. It does not support guidance: a guidance scale is

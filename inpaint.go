@@ -109,11 +109,8 @@ func (i *InpaintOptions) record(s *Settings) {
 	}
 }
 
-// inpaintOptionsFrom returns the options of settings with a mask or a border.
+// inpaintOptionsFrom returns the options that were recorded in settings.
 func inpaintOptionsFrom(s *Settings) (o InpaintOptions) {
-	if s.Mask == nil && s.Expand == nil {
-		return o
-	}
 	o.Invert, o.NoPasteBack = s.InvertMask, s.NoPasteBack
 	if s.MaskBlur != nil {
 		feather := *s.MaskBlur

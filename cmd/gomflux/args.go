@@ -11,13 +11,14 @@ import (
 // reads:
 //
 //	--seed 1 2 3      --seed 1,2,3
-//	--image A B       --image A --image B (of gomflux edit)
+//	--image A B       --image A --image B (of gomflux edit and gomflux inpaint)
+//	--mask-crop 32    --mask-crop=32
 //	--lora A 0.7      --lora A=0.7
 //	--preview kitty   --preview=kitty (pflag reads a flag whose value can be left
 //	                  out and an argument)
 func joinValues(args []string) []string {
 	var out []string
-	edits := len(args) > 0 && args[0] == "edit"
+	several := len(args) > 0 && (args[0] == "edit" || args[0] == "inpaint") // images
 	number := func(i int) bool { return i < len(args) && isSeed(args[i]) }
 	for i := 0; i < len(args); i++ {
 		if args[i] == "--" {
@@ -43,7 +44,7 @@ func joinValues(args []string) []string {
 				out[len(out)-1] += "," + args[i+1]
 			}
 		}
-		if edits && slices.Contains([]string{"--image", "-i", "--" + mfluxEdit}, flag) {
+		if several && slices.Contains([]string{"--image", "-i", "--" + mfluxEdit}, flag) {
 			if !joined && i+1 < len(args) {
 				i++
 				out = append(out, args[i])
@@ -54,6 +55,10 @@ func joinValues(args []string) []string {
 			continue
 		}
 		if (args[i] == "--preview" || args[i] == "--show") && i+1 < len(args) && slices.Contains(protocolNames(), args[i+1]) {
+			out[len(out)-1] += "=" + args[i+1]
+			i++
+		}
+		if args[i] == "--mask-crop" && number(i+1) {
 			out[len(out)-1] += "=" + args[i+1]
 			i++
 		}

@@ -75,7 +75,7 @@ func newDebugStartCommand() *cobra.Command {
 }
 
 func (o *debugStartOptions) validate(args []string) error {
-	runs := []string{"generate", "edit", "parity run", "parity live"}
+	runs := []string{"generate", "edit", "inpaint", "parity run", "parity live"}
 	makesRun := slices.ContainsFunc(runs, func(run string) bool { return strings.HasPrefix(strings.Join(args, " ")+" ", run+" ") })
 	switch {
 	case len(args) == 0:

@@ -35,7 +35,9 @@ With --json info prints one object per line for each file:
                   guidance, guidance_interval, step_cache, height, width,
                   max_sequence_length, scheduler, rng,
                   batch, dtype, device, mlx, image, image_strength, references,
-                  quantize, group_size, loras, runtime_lora, created, seconds
+                  mask, invert_mask, mask_blur, mask_crop, expand,
+                  no_paste_back, quantize, group_size, loras, runtime_lora,
+                  created, seconds
   metadata        the JSON in the file, unchanged
   parameters      the parameters text
 
@@ -128,7 +130,8 @@ func settingsFields(found *picture.Found) map[string]json.RawMessage {
 // infoOrder is the order of the settings after the prompts.
 var infoOrder = []string{
 	"model", "revision", "base_model", "class", "seed", "steps", "guidance", "guidance_interval", "step_cache", "scheduler", "rng", "batch",
-	"width", "height", "max_sequence_length", "image", "image_strength", "references", "quantize",
+	"width", "height", "max_sequence_length", "image", "image_strength", "references", "mask", "invert_mask", "mask_blur",
+	"mask_crop", "expand", "no_paste_back", "quantize",
 	"group_size", "loras", "runtime_lora", "dtype", "device", "mlx", "tuning", "generator", "created", "seconds", "version",
 }
 
@@ -164,6 +167,8 @@ func (i *imageInfo) setting(line ui.Field, name string, raw json.RawMessage) {
 	switch name {
 	case "image":
 		line(name, "%s", sourceText(*s.Image))
+	case "mask":
+		line(name, "%s", sourceText(*s.Mask))
 	case "references":
 		for k, r := range s.References {
 			line(fmt.Sprint("reference ", k+1), "%s", sourceText(r))
@@ -185,10 +190,14 @@ func (i *imageInfo) setting(line ui.Field, name string, raw json.RawMessage) {
 
 // command returns the command that generates the image again.
 func (i *imageInfo) command() string {
-	command := "gomflux generate -C " + ui.ShellQuote(i.File)
-	if len(i.found.Settings.References) > 0 {
-		command = "gomflux edit -C " + ui.ShellQuote(i.File)
+	name := "generate"
+	switch s := &i.found.Settings; {
+	case inpainted(s):
+		name = "inpaint"
+	case len(s.References) > 0:
+		name = "edit"
 	}
+	command := "gomflux " + name + " -C " + ui.ShellQuote(i.File)
 	if !i.found.Has("model") || i.Source == picture.SourceParameters {
 		command += " -m MODEL" // parameters have a file name, which means nothing here
 	}

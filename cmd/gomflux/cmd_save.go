@@ -92,7 +92,7 @@ func newSaveCommand() *cobra.Command {
 
 func (o *saveOptions) addFlags(f *pflag.FlagSet) {
 	f.SortFlags = false
-	f.SetNormalizeFunc(normalizeFlag(false))
+	f.SetNormalizeFunc(normalizeFlag(nil, false))
 	o.addModel(f)
 	f.StringVar(&o.folder, "path", "", "the `folder` to write")
 	o.weightFlags.add(f, false)

@@ -102,6 +102,7 @@ var flagCompletions = map[string]cobra.CompletionFunc{
 	"preview-decoder":           completePreviewDecoder,
 	"show":                      completeWords(protocolNames()...),
 	"image":                     completeFiles(imageFiles...),
+	"mask":                      completeFiles(imageFiles...),
 	"config-from-metadata":      completeFiles(settingsFiles...),
 	"output":                    completeFiles(imageFiles...),
 	"stepwise-image-output-dir": completeFolders,

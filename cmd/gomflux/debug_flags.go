@@ -196,11 +196,18 @@ func (d *debugFlags) beginImage(g *generation, index int) error {
 	if err = d.session.Tolerate(err); err != nil {
 		return err
 	}
-	if g.edits {
+	switch {
+	case g.masked():
+		settings["picture"], settings["image_strength"], settings["references"] = copies[0], s.ImageStrength, copies[1:]
+		err = g.recordMask(settings, run.Dir)
+	case g.edits:
 		settings["references"] = copies
-	} else if len(copies) > 0 {
+	case len(copies) > 0:
 		settings["picture"], settings["image_strength"] = copies[0], s.ImageStrength
 		settings["first_step"] = scheduler.FirstStep(s.Steps, s.ImageStrength)
+	}
+	if err = d.session.Tolerate(err); err != nil {
+		return err
 	}
 	return d.session.Describe(settings)
 }
@@ -308,7 +315,11 @@ func (d *debugFlags) endImage(r *gomflux.Result, g *generation) error {
 			err = cmp.Or(err, f.Close())
 		}
 		if err == nil {
-			err = s.Describe(map[string]any{"scheduler_name": r.Settings.Scheduler, "steps_run": r.StepsRun, "mlx": r.Settings.MLX})
+			made := map[string]any{"scheduler_name": r.Settings.Scheduler, "steps_run": r.StepsRun, "mlx": r.Settings.MLX}
+			if g.masked() {
+				made["first_step"] = r.Settings.Steps - r.StepsRun
+			}
+			err = s.Describe(made)
 		}
 		if err = s.Tolerate(err); err != nil {
 			return err

@@ -88,6 +88,17 @@ func strength(kind string) optional[float64] {
 	}}
 }
 
+// fraction is a flag for numbers from 0 and below 1.
+func fraction(kind string) optional[float64] {
+	return optional[float64]{kind: kind, parse: func(s string) (float64, error) {
+		v, err := strconv.ParseFloat(s, 64)
+		if err != nil || !(v >= 0 && v < 1) {
+			return 0, errors.New("must be a number, 0 or more and below 1")
+		}
+		return v, nil
+	}}
+}
+
 // A seedList is the value of --seed: 64-bit unsigned numbers with commas between them,
 // or from several flags. It implements pflag.Value.
 type seedList []uint64
@@ -157,15 +168,17 @@ var mfluxNames = map[string]string{
 // mflux's names for --image of generate, and of edit.
 const mfluxStart, mfluxEdit = "image-path", "image-paths"
 
-// normalizeFlag makes mflux's names of flags aliases.
-func normalizeFlag(edits bool) func(*pflag.FlagSet, string) pflag.NormalizedName {
-	image := mfluxStart
-	if edits {
-		image = mfluxEdit
-	}
+// mfluxMasks are the names for --mask of mflux's commands.
+var mfluxMasks = []string{"mask-image", "mask-path", "masked-image-path"}
+
+// normalizeFlag makes mflux's names of flags aliases, of which some depend on the command.
+func normalizeFlag(images []string, masks bool) func(*pflag.FlagSet, string) pflag.NormalizedName {
 	return func(_ *pflag.FlagSet, name string) pflag.NormalizedName {
-		if name == image {
+		switch {
+		case slices.Contains(images, name):
 			name = "image"
+		case masks && slices.Contains(mfluxMasks, name):
+			name = "mask"
 		}
 		return pflag.NormalizedName(cmp.Or(mfluxNames[name], name))
 	}

@@ -37,7 +37,8 @@ func (g *generation) seedsOf(i, n int) []uint64 {
 	return seeds
 }
 
-// readImages reads the image to start from, or those to edit.
+// readImages reads the image to start from, those to edit, or the one to inpaint with its
+// mask.
 func (g *generation) readImages() (images []image.Image, err error) {
 	read := map[string]*picture.Picture{} // a file may be given twice
 	for i, name := range g.images.names {
@@ -53,16 +54,23 @@ func (g *generation) readImages() (images []image.Image, err error) {
 			g.out.Warn("%s has changed since %s was generated from it", name, g.config)
 		}
 	}
+	if g.masked() {
+		name := g.images.names[0]
+		return images, g.useMask(read[name], name)
+	}
 	return images, nil
 }
 
 // finish saves a generated image, and shows it.
 func (g *generation) finish(ctx context.Context, index int, result *gomflux.Result, steps []sheetStep) error {
 	g.report.saving(index)
-	if g.edits {
-		result.Settings.References = g.sources
-	} else if len(g.sources) > 0 {
-		result.Settings.Image = &g.sources[0]
+	switch s := &result.Settings; {
+	case g.masked():
+		s.Image, s.Mask, s.References = &g.sources[0], g.maskSource, g.sources[1:]
+	case g.edits:
+		s.References = g.sources
+	case len(g.sources) > 0:
+		s.Image = &g.sources[0]
 	}
 	start := time.Now()
 	file, err := g.save(ctx, result, index)

@@ -35,6 +35,8 @@ type (
 	jsonPicture struct {
 		MessageType string            `json:"message_type"` // picture
 		File        string            `json:"file"`
+		Width       int               `json:"width"`
+		Height      int               `json:"height"`
 		Settings    *picture.Settings `json:"settings"`
 		Seconds     jsonSeconds       `json:"seconds"`
 		PeakMemory  int               `json:"peak_memory_bytes"`
@@ -117,7 +119,7 @@ func (r *jsonReport) saving(index int) {
 
 func (r *jsonReport) image(file string, result *gomflux.Result, saveTime time.Duration) error {
 	r.out.Event(jsonPicture{
-		MessageType: "picture", File: file, Settings: &result.Settings,
+		MessageType: "picture", File: file, Width: result.Image.Rect.Dx(), Height: result.Image.Rect.Dy(), Settings: &result.Settings,
 		Seconds: jsonSeconds{
 			ui.Seconds(result.EncodeTime), ui.Seconds(result.StepTime), ui.Seconds(result.DecodeTime), ui.Seconds(saveTime),
 		},

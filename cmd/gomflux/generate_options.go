@@ -13,14 +13,16 @@ import (
 	"github.com/gomflux/gomflux/scheduler"
 )
 
-// generateOptions are the flags of gomflux generate and gomflux edit, in the order
-// of the help.
+// generateOptions are the flags of gomflux generate, gomflux edit and gomflux inpaint, in
+// the order of the help.
 type generateOptions struct {
-	edits bool // for gomflux edit
+	edits    bool // for gomflux edit
+	inpaints bool // for gomflux inpaint
 	modelFlags
 	promptFlags
 	samplingFlags
 	imageFlags
+	maskFlags
 	weightFlags
 	lowRAM bool
 	promptCacheFlags
@@ -84,8 +86,8 @@ func newGenerateOptions() *generateOptions {
 			guidanceInterval: parsed("start,stop", scheduler.ParsePart), stepCache: parsed("rule", stepcache.ParseRule),
 			scheduler: parsed("name", schedulerOf), rng: oneOf("name", convert[gomflux.RNG](scheduler.RNGs)...),
 		},
-		imageFlags: imageFlags{imageStrength: strength("strength")},
-		stepFlags:  stepFlags{preview: parsed("protocol", termpic.ParseProtocol), show: parsed("protocol", termpic.ParseProtocol)},
+		imageFlags: imageFlags{imageStrength: strength("strength")}, maskFlags: newMaskFlags(),
+		stepFlags: stepFlags{preview: parsed("protocol", termpic.ParseProtocol), show: parsed("protocol", termpic.ParseProtocol)},
 	}
 }
 
@@ -97,17 +99,29 @@ func schedulerOf(s string) (gomflux.Scheduler, error) {
 
 func (o *generateOptions) addFlags(f *pflag.FlagSet) {
 	f.SortFlags = false
-	f.SetNormalizeFunc(normalizeFlag(o.edits))
+	f.SetNormalizeFunc(normalizeFlag(o.imageNames(), o.edits || o.inpaints))
 	o.addModel(f)
-	if o.edits {
+	switch {
+	case o.edits:
 		f.VarP(&o.images, "image", "i", "image to edit (PNG, JPEG or WebP); several: -i A B, or repeated")
+	case o.inpaints:
+		f.VarP(&o.images, "image", "i",
+			"image of which a part is generated (PNG, JPEG or WebP), and reference images: -i A B, or repeated")
 	}
 	o.promptFlags.add(f)
 	o.samplingFlags.add(f)
-	if !o.edits {
+	switch {
+	case o.inpaints:
+		o.imageStrength = fraction("strength")
+		f.Var(&o.imageStrength, "image-strength",
+			"how much of the masked part is kept, 0 or more and below 1 (default: 0); diffusers' strength is 1 minus this")
+	case !o.edits:
 		f.VarP(&o.images, "image", "i", "image to start from (PNG, JPEG or WebP)")
 		f.Var(&o.imageStrength, "image-strength",
 			"how much of the image is kept, above 0 and below 1 (default: 0.4); diffusers' strength is 1 minus this")
+	}
+	if o.edits || o.inpaints {
+		o.maskFlags.add(f)
 	}
 	o.weightFlags.add(f, true)
 	o.addCompute(f)
@@ -122,6 +136,20 @@ func (o *generateOptions) addFlags(f *pflag.FlagSet) {
 	f.BoolVarP(&o.verbose, "verbose", "v", false, "print times, memory and libraries")
 	o.addQuiet(f, "", "seeds, file names, warnings and errors")
 }
+
+// imageNames returns mflux's names for --image.
+func (o *generateOptions) imageNames() []string {
+	switch {
+	case o.edits:
+		return []string{mfluxEdit}
+	case o.inpaints:
+		return []string{mfluxStart, mfluxEdit}
+	}
+	return []string{mfluxStart}
+}
+
+// masked reports whether only a part of the first input image is generated.
+func (o *generateOptions) masked() bool { return o.inpaints || o.maskFlags.inpaints() }
 
 func (o *promptFlags) add(f *pflag.FlagSet) {
 	f.StringArrayVarP(&o.prompts, "prompt", "p", nil, "`text` that describes the image; - reads standard input (can be repeated)")
@@ -186,6 +214,8 @@ func (o *generateOptions) validate(given func(string) bool) error {
 		return usageErrorf("--image: the file name is empty")
 	case o.edits && len(o.images.names) == 0 && o.config == "":
 		return usageErrorf("no image to edit (give one with --image)")
+	case o.inpaints && len(o.images.names) == 0 && o.config == "":
+		return usageErrorf("no image to inpaint (give one with --image)")
 	case slices.Contains(o.promptFiles, ""):
 		return usageErrorf("--prompt-file: the file name is empty")
 	case given("stepwise-image-output-dir") && o.stepwise == "":
@@ -196,6 +226,9 @@ func (o *generateOptions) validate(given func(string) bool) error {
 		return usageErrorf("--preview-decoder has no effect without --preview or --stepwise-image-output-dir")
 	}
 	if err := o.weightFlags.validate(given); err != nil {
+		return err
+	}
+	if err := o.maskFlags.validate(o.inpaints); err != nil {
 		return err
 	}
 	if err := o.debug.validate(given); err != nil {

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/spf13/pflag"
@@ -14,6 +15,7 @@ import (
 	"github.com/gomflux/gomflux/internal/quote"
 	"github.com/gomflux/gomflux/mlx"
 	"github.com/gomflux/gomflux/models/catalog"
+	"github.com/gomflux/gomflux/models/inpaint"
 	"github.com/gomflux/gomflux/picture"
 	"github.com/gomflux/gomflux/scheduler"
 )
@@ -26,6 +28,7 @@ func (g *generation) useRecorded() error {
 	if err := g.useImages(&s); err != nil {
 		return err
 	}
+	g.useRecordedMask(&s)
 	if f.Has("model") && o.model == "" {
 		o.model, g.modelRecorded = s.Model, true
 		if o.base == "" {
@@ -39,7 +42,7 @@ func (g *generation) useRecorded() error {
 		o.seeds = seedList{s.Seed}
 	}
 	g.useLoRAs(f)
-	for _, v := range o.recordedFlags(&s) {
+	for _, v := range g.recordedFlags(&s) {
 		text := fmt.Sprint(v.value)
 		if !v.use || !f.Has(v.field) || text == "" || v.flag.given() {
 			continue
@@ -64,7 +67,8 @@ type recordedFlag struct {
 }
 
 // recordedFlags returns the flags that recorded settings set.
-func (o *generateOptions) recordedFlags(s *picture.Settings) []recordedFlag {
+func (g *generation) recordedFlags(s *picture.Settings) []recordedFlag {
+	o := g.generateOptions
 	r := gomflux.OptionsFrom(s)
 	_, err := scheduler.Name(s.Scheduler)
 	knownScheduler := err == nil // compare warns of an unknown one
@@ -85,15 +89,56 @@ func (o *generateOptions) recordedFlags(s *picture.Settings) []recordedFlag {
 		{"width", &o.width, r.Width, noSize},
 		{"quantize", &o.quantize, s.Quantize, noQuantize},
 		{"group_size", &o.groupSize, s.GroupSize, noQuantize},
-		{"image_strength", &o.imageStrength, r.ImageStrength, !o.edits && len(o.images.names) > 0},
+		{"image_strength", &o.imageStrength, r.ImageStrength, inpainted(s) || !o.edits && !o.inpaints && len(o.images.names) > 0},
+		{"invert_mask", &o.invertMask, r.Inpaint.Invert, o.masked() && g.recordedMask != nil},
+		{"mask_blur", &o.maskBlur, numberText(s.MaskBlur), o.masked()},
+		{"mask_crop", &o.maskCrop, numberText(s.MaskCrop), o.masked()},
+		{"no_paste_back", &o.noPasteBack, s.NoPasteBack, o.masked()},
+	}
+}
+
+// numberText returns a number as text, "" without one.
+func numberText(n *int) string {
+	if n == nil {
+		return ""
+	}
+	return strconv.Itoa(*n)
+}
+
+// inpainted reports whether settings are of an image of which a part was generated.
+func inpainted(s *picture.Settings) bool { return s.Mask != nil || s.Expand != nil }
+
+// useRecordedMask uses the recorded mask and border if no flag has others.
+func (g *generation) useRecordedMask(s *picture.Settings) {
+	o := g.generateOptions
+	if !o.edits && !o.inpaints {
+		return
+	}
+	if s.Mask != nil && s.Mask.Path != "" && !o.mask.given() {
+		g.recordedMask = s.Mask
+		path := catalog.ExpandHome(s.Mask.Path)
+		o.mask.value = &path
+	}
+	if e := s.Expand; len(e) == 4 && !o.expand.given() && !o.canvas.given() {
+		o.expand.value = &inpaint.Border{Left: e[0], Top: e[1], Right: e[2], Bottom: e[3]}
 	}
 }
 
 // useImages uses the recorded input images if --image is not given. Only edit
-// generates the image of an edit again, and only generate other images.
+// generates the image of an edit again, only edit and inpaint one with a mask, and only
+// generate other images.
 func (g *generation) useImages(s *picture.Settings) error {
 	o, recorded := g.generateOptions, s.References
 	switch {
+	case !o.edits && !o.inpaints && inpainted(s):
+		return fmt.Errorf("%s is the result of inpainting (use gomflux inpaint --config-from-metadata)", o.config)
+	case inpainted(s) || o.inpaints:
+		if s.Image != nil && s.Image.Path != "" {
+			recorded = slices.Concat([]picture.SourceImage{*s.Image}, recorded)
+		}
+		if len(o.images.names) == 0 && len(recorded) == 0 {
+			return fmt.Errorf("%s is not the result of inpainting (give the image to inpaint with --image)", o.config)
+		}
 	case o.edits && len(o.images.names) == 0 && len(recorded) == 0:
 		return fmt.Errorf("%s is not the result of an edit (give the images to edit with --image, or use gomflux generate)", o.config)
 	case !o.edits && len(recorded) > 0:

@@ -117,7 +117,7 @@ func (r *textReport) image(file string, result *gomflux.Result, saveTime time.Du
 		batch = fmt.Sprintf(", one of %d at once", result.Settings.Batch)
 	}
 	total := result.EncodeTime + result.StepTime + result.DecodeTime + saveTime
-	r.out.Note("%dx%d, %s, %s in all%s", result.Settings.Width, result.Settings.Height, steps, ui.Duration(total), batch)
+	r.out.Note("%s, %s, %s in all%s", sizeText(result), steps, ui.Duration(total), batch)
 	if r.out.Verbose {
 		r.out.Say("encode %s (%s), steps %s, decode %s, save %s, peak memory %s",
 			ui.Duration(result.EncodeTime), tokensText(result), ui.Duration(result.StepTime), ui.Duration(result.DecodeTime),
@@ -139,6 +139,15 @@ func (r *textReport) tensors(t savedTensors) {
 
 func (r *textReport) profile(p profileReport) {
 	p.note(r.out)
+}
+
+// sizeText returns the size of an image, and the one in which the model has computed it.
+func sizeText(r *gomflux.Result) string {
+	size, computed := r.Image.Rect.Size(), image.Pt(r.Settings.Width, r.Settings.Height)
+	if size == computed {
+		return fmt.Sprintf("%dx%d", size.X, size.Y)
+	}
+	return fmt.Sprintf("%dx%d, computed at %dx%d", size.X, size.Y, computed.X, computed.Y)
 }
 
 // skippedText returns the number of predictions that used the step cache.

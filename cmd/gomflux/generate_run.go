@@ -17,11 +17,12 @@ import (
 	"github.com/gomflux/gomflux/mlx"
 	"github.com/gomflux/gomflux/mlx/hooks"
 	"github.com/gomflux/gomflux/models/catalog"
+	"github.com/gomflux/gomflux/models/inpaint"
 	"github.com/gomflux/gomflux/parity/debug"
 	"github.com/gomflux/gomflux/picture"
 )
 
-// A generation is a run of generate or edit: its flags, which recorded settings
+// A generation is a run of generate, edit or inpaint: its flags, which recorded settings
 // complete, and what follows from them.
 type generation struct {
 	*generateOptions
@@ -39,6 +40,9 @@ type generation struct {
 	lorasRecorded bool           // the LoRAs are from the recorded settings
 	sources       []picture.SourceImage
 	recordedFrom  []picture.SourceImage // input images of the recorded settings, nil if --image is given
+	input         *inpaint.Input        // nil without a mask
+	maskSource    *picture.SourceImage  // nil without a mask
+	recordedMask  *picture.SourceImage  // of the recorded settings, nil if --mask is given
 
 	model             *gomflux.Model
 	debugger          *debugHost         // nil without a debugging session
@@ -144,10 +148,11 @@ func (g *generation) prepare(ctx context.Context, stdin io.Reader) (err error) {
 		ImageStrength: g.imageStrength.orZero(), Progress: g.progress,
 	}
 	images, err := g.readImages()
-	if g.edits {
+	switch {
+	case g.edits && !g.masked():
 		g.options.References = images
-	} else if len(images) > 0 {
-		g.options.Image = images[0]
+	case len(images) > 0:
+		g.options.Image, g.options.References = images[0], images[1:]
 	}
 	return err
 }

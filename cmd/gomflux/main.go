@@ -58,7 +58,7 @@ func run(args []string, stdin io.Reader, stdout, stderr io.Writer) (code int) {
 	default:
 		ui.Complain(stderr, err)
 	}
-	if !started && slices.Contains([]string{"generate", "edit"}, cmd.Name()) && slices.Contains(args, "--json") {
+	if !started && slices.Contains([]string{"generate", "edit", "inpaint"}, cmd.Name()) && slices.Contains(args, "--json") {
 		failed(&ui.Output{Stdout: stdout, Format: ui.JSONLines}, err)
 	}
 	return exitCode(err)
@@ -118,7 +118,7 @@ Metal on Macs, with CUDA or on the CPU on Linux.
 		return coded(exitUsage, err)
 	})
 	root.AddCommand(
-		newGenerateCommand(), newEditCommand(), newBenchCommand(), newInfoCommand(), newModelsCommand(), newListCommand(), newShowCommand(),
+		newGenerateCommand(), newEditCommand(), newInpaintCommand(), newBenchCommand(), newInfoCommand(), newModelsCommand(), newListCommand(), newShowCommand(),
 		newPullCommand(), newRmCommand(), newCacheCommand(), newSaveCommand(), newDecodeCommand(), newRoundtripCommand(),
 		newInspectCommand(),
 		newServeCommand(),
