@@ -69,10 +69,8 @@ func TestMask(t *testing.T) {
 		t.Errorf("columns %v are those of the image, expected 20 to 44", equal)
 	}
 	for name, change := range map[string]func(*gomflux.Options){
-		"":             func(*gomflux.Options) {},
-		"inverted":     func(o *gomflux.Options) { o.Inpaint.Invert = true },
-		"faded":        func(o *gomflux.Options) { o.Inpaint.Feather = ptr(6) },
-		"default fade": func(o *gomflux.Options) { o.Inpaint.Feather = nil },
+		"":         func(*gomflux.Options) {},
+		"inverted": func(o *gomflux.Options) { o.Inpaint.Invert = true },
 		"cropped": func(o *gomflux.Options) {
 			o.Inpaint.Crop, o.Inpaint.Padding, o.Width, o.Height = true, 3, 24, 24
 		},

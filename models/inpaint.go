@@ -41,6 +41,11 @@ func (p *Pipeline) checkInpaint(r *Request) error {
 	if _, fills := p.family.(family.Filler); fills && r.Inpaint == nil {
 		return errs.Requestf("this model fills the masked part of an image and needs both (gomflux inpaint --image --mask)")
 	}
+	if r.Inpaint != nil {
+		if err := r.Inpaint.Check(r.Width, r.Height); err != nil {
+			return errs.Request(err)
+		}
+	}
 	return nil
 }
 

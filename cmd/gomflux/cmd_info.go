@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -177,6 +178,8 @@ func (i *imageInfo) setting(line ui.Field, name string, raw json.RawMessage) {
 		for k, l := range s.LoRAs {
 			line(fmt.Sprint("lora ", k+1), "%s", loraLine(l))
 		}
+	case "expand":
+		line(name, "%s", strings.Trim(string(raw), "[]"))
 	case "guidance_interval":
 		line(name, "%s", scheduler.Part(s.GuidanceInterval))
 	default:

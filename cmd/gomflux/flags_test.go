@@ -40,6 +40,10 @@ func TestJoinValues(t *testing.T) {
 		"edit -i --show":                 "edit -i --show",
 		"edit -p a b -i c":               "edit -p a b -i c",
 		"generate -i a b":                "generate -i a b",
+		"inpaint -i a b --mask c":        "inpaint -i a --image=b --mask c",
+		"inpaint --mask-crop 32 -p x":    "inpaint --mask-crop=32 -p x",
+		"inpaint --mask-crop -p x":       "inpaint --mask-crop -p x",
+		"inpaint --mask-crop=8 9":        "inpaint --mask-crop=8 9",
 		"--lora a 0.7 --lora b":          "--lora a=0.7 --lora b",
 		"--lora a -0.5 -p x":             "--lora a=-0.5 -p x",
 		"--lora=a 1e-1 2":                "--lora=a=1e-1 2",
@@ -123,6 +127,10 @@ func TestNumbers(t *testing.T) {
 		o := strength("")
 		if err := o.Set(s); (err == nil) != ok {
 			t.Errorf("strength %q: %v", s, err)
+		}
+		f := fraction("")
+		if err := f.Set(s); (err == nil) != (ok || s == "0") {
+			t.Errorf("fraction %q: %v", s, err)
 		}
 	}
 }

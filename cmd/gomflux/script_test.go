@@ -80,6 +80,8 @@ func TestScripts(t *testing.T) {
 			"picture": cmdPicture,
 			"plant":   cmdPlant,
 			"pixels":  cmdPixels,
+			"inside":  cmdInside,
+			"mask":    cmdMask,
 			"only":    cmdOnly,
 			"hub":     cmdHub,
 			"lora":    cmdLoRA,
@@ -95,6 +97,11 @@ func TestFlagsInScripts(t *testing.T) {
 	for _, cmd := range []*cobra.Command{newGenerateCommand(), newEditCommand()} {
 		testFlagsInScripts(t, cmd, append(sortedKeys(mfluxNames), mfluxImage[cmd.Name()], mfluxLoRAs))
 	}
+	// most flags of inpaint are those of generate
+	masks := &cobra.Command{Use: "inpaint"}
+	o := newMaskFlags()
+	o.add(masks.Flags())
+	testFlagsInScripts(t, masks, append([]string{"image", "image-strength", mfluxStart, mfluxEdit}, mfluxMasks...))
 	testFlagsInScripts(t, newBenchCommand(), nil)
 	for _, cmd := range newDebugCommand().Commands() {
 		if !cmd.Hidden {
@@ -409,6 +416,55 @@ func cmdPixels(ts *testscript.TestScript, neg bool, args []string) {
 	if equal == neg {
 		ts.Fatalf("%s and %s: equal pixels %v", args[0], args[1], equal)
 	}
+}
+
+// cmdInside compares a part of two images: inside FILE FILE X,Y,WIDTH,HEIGHT
+func cmdInside(ts *testscript.TestScript, neg bool, args []string) {
+	var r [4]int
+	for i, word := range strings.Split(args[2], ",") {
+		r[i] = number(ts, word)
+	}
+	part := image.Rect(r[0], r[1], r[0]+r[2], r[1]+r[3])
+	var images []*image.RGBA
+	for _, name := range args[:2] {
+		p, err := picture.ReadFile(ts.MkAbs(name))
+		ts.Check(err)
+		if !part.In(p.Image.Rect) {
+			ts.Fatalf("%s has %v", name, p.Image.Rect)
+		}
+		images = append(images, p.Image)
+	}
+	differ := 0
+	for y := part.Min.Y; y < part.Max.Y; y++ {
+		for x := part.Min.X; x < part.Max.X; x++ {
+			if images[0].RGBAAt(x, y) != images[1].RGBAAt(x, y) {
+				differ++
+			}
+		}
+	}
+	if neg != (differ > 0) {
+		ts.Fatalf("%d of %d pixels differ", differ, r[2]*r[3])
+	}
+}
+
+// cmdMask makes a PNG file with a mask that is black left of a column and white from there on, in
+// one channel, three, 16 bits, or transparent instead of white:
+// mask FILE WIDTH HEIGHT COLUMN grey|rgb|16|clear
+func cmdMask(ts *testscript.TestScript, _ bool, args []string) {
+	r := image.Rect(0, 0, number(ts, args[1]), number(ts, args[2]))
+	column := number(ts, args[3])
+	kinds := map[string]draw.Image{
+		"grey": image.NewGray(r), "rgb": image.NewRGBA(r), "16": image.NewGray16(r), "clear": image.NewNRGBA(r),
+	}
+	img, white := kinds[args[4]], image.Image(image.White)
+	if args[4] == "clear" {
+		white = image.Transparent
+	}
+	draw.Draw(img, r, image.Black, image.Point{}, draw.Src)
+	draw.Draw(img, image.Rect(column, 0, r.Max.X, r.Max.Y), white, image.Point{}, draw.Src)
+	var b strings.Builder
+	ts.Check(png.Encode(&b, img))
+	ts.Check(os.WriteFile(ts.MkAbs(args[0]), []byte(b.String()), 0o666))
 }
 
 // cmdLoRA makes a LoRA for a model of diffusers' layout, of a seed: lora FILE

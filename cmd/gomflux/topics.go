@@ -38,8 +38,8 @@ func newTopics() []*cobra.Command {
 	topics := []*cobra.Command{
 		{Use: "environment", Short: "Environment variables", Long: environmentTopic},
 		{Use: "exit-codes", Short: "Exit codes", Long: exitCodesTopic()},
-		{Use: "images", Aliases: []string{"pictures"}, Short: "Image-to-image and editing", Long: imagesTopic()},
-		{Use: "json", Short: "JSON output of generate and edit", Long: jsonTopic},
+		{Use: "images", Aliases: []string{"pictures"}, Short: "Image-to-image, inpainting and editing", Long: imagesTopic()},
+		{Use: "json", Short: "JSON output of generate, edit and inpaint", Long: jsonTopic},
 		{Use: "metadata", Short: "Settings stored in images", Long: metadataTopic},
 		{Use: "model", Short: "Values of --model, and where models are found", Long: modelTopic()},
 		{Use: "schedulers", Short: "Values of --scheduler", Long: schedulersTopic()},
