@@ -35,12 +35,12 @@ type (
 	jsonPicture struct {
 		MessageType string            `json:"message_type"` // picture
 		File        string            `json:"file"`
-		Width       int               `json:"width"`
-		Height      int               `json:"height"`
 		Settings    *picture.Settings `json:"settings"`
 		Seconds     jsonSeconds       `json:"seconds"`
 		PeakMemory  int               `json:"peak_memory_bytes"`
 		Estimated   int64             `json:"estimated_memory_bytes"`
+		Width       int               `json:"width"` // of the file
+		Height      int               `json:"height"`
 
 		PromptTokens int `json:"prompt_tokens"`
 		TextTokens   int `json:"text_tokens"`
@@ -119,11 +119,12 @@ func (r *jsonReport) saving(index int) {
 
 func (r *jsonReport) image(file string, result *gomflux.Result, saveTime time.Duration) error {
 	r.out.Event(jsonPicture{
-		MessageType: "picture", File: file, Width: result.Image.Rect.Dx(), Height: result.Image.Rect.Dy(), Settings: &result.Settings,
+		MessageType: "picture", File: file, Settings: &result.Settings,
 		Seconds: jsonSeconds{
 			ui.Seconds(result.EncodeTime), ui.Seconds(result.StepTime), ui.Seconds(result.DecodeTime), ui.Seconds(saveTime),
 		},
 		PeakMemory: result.PeakMemory, Estimated: result.EstimatedMemory,
+		Width: result.Image.Rect.Dx(), Height: result.Image.Rect.Dy(),
 		PromptTokens: result.PromptTokens, TextTokens: result.TextTokens, CutTokens: result.CutTokens,
 		Skipped: result.SkippedSteps, SkippedNegative: result.SkippedNegativeSteps,
 		PromptCached: result.PromptCached,
