@@ -36,8 +36,9 @@
 // [Model.Generate] generates an image from [Options]. An option with the value zero
 // stands for the setting that the model's makers recommend. Options.Image starts from
 // an image (image-to-image), with Options.Mask only a part of it is generated
-// (inpainting), and Options.References are the images that an edit model works on. [Model.GenerateBatch] generates images for several seeds at once. The
-// [Settings] of a [Result] generate the same image again, with [OptionsFrom] and
+// (inpainting), and Options.References are the images that an edit model works on.
+// [Model.GenerateBatch] generates images for several seeds at once. The [Settings] of a
+// [Result] generate the same image again, with [OptionsFrom] and
 // [OpenOptionsFrom].
 //
 // # LoRAs

@@ -63,7 +63,8 @@ func TestMask(t *testing.T) {
 	first := generate(t, m, o)
 	s := first.Settings
 	if first.Image.Rect != img.Rect || s.Width != 40 || s.Height != 24 || first.StepsRun != 3 || s.ImageStrength != 0 {
-		t.Errorf("an image of %v, %dx%d computed, %d steps, strength %g", first.Image.Rect, s.Width, s.Height, first.StepsRun, s.ImageStrength)
+		t.Errorf("an image of %v, %dx%d computed, %d steps, strength %g",
+			first.Image.Rect, s.Width, s.Height, first.StepsRun, s.ImageStrength)
 	}
 	if equal := equalColumns(first.Image, img); len(equal) != 25 || equal[0] != 20 {
 		t.Errorf("columns %v are those of the image, expected 20 to 44", equal)
