@@ -118,7 +118,8 @@ Metal on Macs, with CUDA or on the CPU on Linux.
 		return coded(exitUsage, err)
 	})
 	root.AddCommand(
-		newGenerateCommand(), newEditCommand(), newInpaintCommand(), newBenchCommand(), newInfoCommand(), newModelsCommand(), newListCommand(), newShowCommand(),
+		newGenerateCommand(), newEditCommand(), newInpaintCommand(),
+		newBenchCommand(), newInfoCommand(), newModelsCommand(), newListCommand(), newShowCommand(),
 		newPullCommand(), newRmCommand(), newCacheCommand(), newSaveCommand(), newDecodeCommand(), newRoundtripCommand(),
 		newInspectCommand(),
 		newServeCommand(),
