@@ -15,6 +15,7 @@ import (
 	"github.com/gomflux/gomflux/internal/checkpoint"
 	"github.com/gomflux/gomflux/internal/mlxtest"
 	"github.com/gomflux/gomflux/mlx"
+	"github.com/gomflux/gomflux/models/inpaint"
 	"github.com/gomflux/gomflux/picture"
 )
 
@@ -57,7 +58,7 @@ type golden struct {
 	Height, Width     int
 	MaxSequenceLength int `json:"max_sequence_length"`
 	Scheduler         string
-	Picture           string
+	Picture, Mask     string
 	ImageStrength     float64 `json:"image_strength"`
 	StepCache         string  `json:"step_cache"`
 	Skipped           []int   `json:"skipped_steps"`
@@ -128,6 +129,15 @@ func (g *golden) request(t *testing.T) Request {
 			t.Fatal(err)
 		}
 		r.Image = p.Image
+	}
+	if g.Mask != "" {
+		mask, err := picture.ReadFile(filepath.Join(g.dir, "..", g.Mask))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if r.Inpaint, err = inpaint.New(r.Image, mask.Image, inpaint.Options{NoPasteBack: true}); err != nil {
+			t.Fatal(err)
+		}
 	}
 	for _, name := range g.References {
 		file := filepath.Join(g.dir, name) // or beside it

@@ -1,6 +1,8 @@
 package models
 
 import (
+	"image"
+
 	"github.com/gomflux/gomflux/mlx"
 	"github.com/gomflux/gomflux/models/component"
 	"github.com/gomflux/gomflux/models/family"
@@ -55,7 +57,7 @@ func (r *Run) estimateWith(w residency, q *mlx.Quantization, m memoryModel) Esti
 		e.out.Weights[previewWeights] = r.previewer.weightsSize()
 	}
 	tokens, encoder := e.encode()
-	e.encodeReferences(encoder)
+	e.encodeImages(encoder)
 	e.step(tokens)
 	inMemory := component.Transformers // next to the autoencoder
 	if w.decodeAlone {
@@ -135,9 +137,14 @@ func (e *estimator) addEncoder(encoder string, p pass) {
 	e.out.Encode = max(e.out.Encode, e.weightsWith(encoder)+e.memoryModel.estimate(p))
 }
 
-// encodeReferences estimates encoding the reference images.
-func (e *estimator) encodeReferences(encoder string) {
-	for _, size := range e.referenceSizes() {
+// encodeImages estimates encoding the reference images, and the masked image of a model that fills
+// masks.
+func (e *estimator) encodeImages(encoder string) {
+	sizes := e.referenceSizes()
+	if e.Fills() {
+		sizes = append(sizes, image.Pt(e.Width, e.Height))
+	}
+	for _, size := range sizes {
 		e.out.Encode = max(e.out.Encode, e.autoencoderPeak(e.Autoencoder, e.vae.EncodeMemory, size.Y, size.X, encoder))
 	}
 }

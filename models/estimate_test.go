@@ -61,6 +61,9 @@ func TestEstimate(t *testing.T) {
 		{folder: "flux1-dev-small", width: 128, height: 128},
 		{folder: "flux1-dev-small", width: 256, height: 192, lowRAM: true},
 		{folder: "flux1-dev-small", width: 128, height: 96, batch: 3},
+		{folder: "flux1-fill", width: 128, height: 128, guidance: 30},
+		{folder: "flux1-fill", width: 256, height: 192, guidance: 30, lowRAM: true},
+		{folder: "flux1-fill", width: 128, height: 96, guidance: 30, batch: 3, quantize: "8"},
 		{folder: "flux2-klein-base", width: 128, height: 128, guidance: 3},
 		{folder: "flux2-klein-base", width: 192, height: 256, guidance: 1, lowRAM: true},
 		{folder: "flux2-klein-base", width: 128, height: 128, references: []image.Point{{128, 64}, {96, 96}}},
@@ -96,6 +99,7 @@ func TestEstimate(t *testing.T) {
 				for _, size := range test.references {
 					r.References = append(r.References, image.NewRGBA(image.Rectangle{Max: size}))
 				}
+				r.Inpaint = p.LeastInpaint(image.NewRGBA(image.Rect(0, 0, test.width, test.height)))
 				peaks := map[Phase]int{}
 				phase := PhaseEncode
 				r.Progress = func(pr Progress) {

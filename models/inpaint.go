@@ -36,9 +36,15 @@ func (p *Pipeline) InpaintSize(size image.Point, crop bool, height, width int) (
 	return p.SizeFor(size, height, width)
 }
 
+// Fills reports whether the model generates nothing but the masked part of an image.
+func (p *Pipeline) Fills() bool {
+	_, ok := p.family.(family.Filler)
+	return ok
+}
+
 // checkInpaint checks the mask against what the model needs.
 func (p *Pipeline) checkInpaint(r *Request) error {
-	if _, fills := p.family.(family.Filler); fills && r.Inpaint == nil {
+	if p.Fills() && r.Inpaint == nil {
 		return errs.Requestf("this model fills the masked part of an image and needs both (gomflux inpaint --image --mask)")
 	}
 	if r.Inpaint != nil {
@@ -51,10 +57,7 @@ func (p *Pipeline) checkInpaint(r *Request) error {
 
 // blends reports whether the latents outside the mask are replaced by those of the image after each
 // step.
-func (r *Run) blends() bool {
-	_, fills := r.family.(family.Filler)
-	return r.mask != nil && !fills
-}
+func (r *Run) blends() bool { return r.mask != nil && !r.Fills() }
 
 // An inpainting is what a run needs to keep the latents outside the mask.
 type inpainting struct {
@@ -131,6 +134,9 @@ func (r *Run) fill() (*family.Fill, error) {
 	if !ok {
 		return nil, nil
 	}
+	if r.plan.start && !r.isOverridden("latents.start", -1) { // diffusers encodes the image itself first
+		r.imageLatents(r.latentShape(r.latentSize(r.Height, r.Width)))
+	}
 	size := r.mask.Rect.Size()
 	mask := filler.FillMask(mlx.FromUint8(r.mask.Pix, 1, 1, size.Y, size.X).AsType(mlx.Float32).Over(255))
 	if r.isOverridden("fill.mask", -1) {
@@ -139,11 +145,28 @@ func (r *Run) fill() (*family.Fill, error) {
 			return nil, err
 		}
 	}
-	latents := r.encodeImage(r.Image.(*image.RGBA), r.mask, "latents.masked")
+	latents, err := r.maskedLatents()
+	if err != nil {
+		return nil, err
+	}
 	fill := &family.Fill{
 		Latents: owned(latents.AsType(r.dtype)), Mask: owned(r.points.Value("fill.mask", mask).AsType(r.dtype)),
 	}
 	mlx.Eval(fill.Latents, fill.Mask)
 	r.keep(fill.Latents, fill.Mask)
 	return fill, nil
+}
+
+// maskedLatents returns the latents [C, h, w] of the image, which is grey inside the mask, or their
+// override.
+func (r *Run) maskedLatents() (*mlx.Array, error) {
+	const name = "latents.masked"
+	if !r.isOverridden(name, -1) {
+		return r.encodeImage(r.Image.(*image.RGBA), r.mask, name), nil
+	}
+	x, err := r.latentsOverride(name, -1, r.dtype, r.latentShape(r.latentSize(r.Height, r.Width)))
+	if err != nil {
+		return nil, err
+	}
+	return r.points.Value(name, x).Squeeze(0), nil
 }

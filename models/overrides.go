@@ -11,8 +11,8 @@ import (
 
 // Overrides are tensors that replace values of a run. What only leads to a replaced value is
 // neither run nor loaded. The names are those of taps: prompt.input_ids, prompt.embeds, negative.*,
-// sigmas, timesteps, latents.init, latents.start, latents.image, noise_pred, latents and
-// vae.decode.in. Other values are always computed; only a hook can replace them.
+// sigmas, timesteps, latents.init, latents.start, latents.image, latents.mask, latents.masked,
+// fill.mask, noise_pred, latents and vae.decode.in. Other values are always computed; only a hook can replace them.
 type Overrides interface {
 	// Has reports whether there is an override. The step is an evaluation of the model for
 	// noise_pred and latents, and -1 for the others.

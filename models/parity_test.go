@@ -17,6 +17,7 @@ var goldens = []string{
 	"zimage-image", "zimage-image-resized",
 	"zimage-heun", "zimage-linear", "zimage-inner",
 	"flux1-schnell-ordinary", "flux1-dev-small", "flux1-dev-image", "flux1-kontext", "flux1-kontext-small", "flux1-inner",
+	"flux1-fill", "flux1-fill-small",
 	"flux2-klein", "flux2-klein-base", "flux2-klein-edit2", "flux2-klein-kv", "flux2-inner",
 	"qwen-image-ordinary", "qwen-image-small", "qwen-edit", "qwen-edit-plus", "qwen-edit-plus3", "qwen-inner", "qwen-vision",
 	"zimage-step-cache", "flux1-step-cache", "flux2-step-cache", "qwen-step-cache",

@@ -69,6 +69,7 @@ func TestQuantize(t *testing.T) {
 				}
 				t.Cleanup(p.Close)
 				r := Request{Prompt: "a red hat", Height: 64, Width: 32, Steps: 2, MaxSequenceLength: 48, Seed: 1}
+				r.Inpaint = p.LeastInpaint(coloured(32, 64))
 				if _, ok := p.family.(family.Editor); ok && name != "flux2-klein-base" {
 					r.References = []image.Image{picture.Opaque(image.NewRGBA(image.Rect(0, 0, 32, 32)))}
 				}

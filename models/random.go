@@ -2,6 +2,7 @@ package models
 
 import (
 	"hash/fnv"
+	"image"
 	"math/rand/v2"
 	"slices"
 
@@ -10,6 +11,8 @@ import (
 	"github.com/gomflux/gomflux/models/component"
 	"github.com/gomflux/gomflux/models/errs"
 	"github.com/gomflux/gomflux/models/family"
+	"github.com/gomflux/gomflux/models/inpaint"
+	"github.com/gomflux/gomflux/picture"
 )
 
 // Random describes weights and prompts that are drawn at random, to measure a model that is not on
@@ -99,4 +102,20 @@ func (p *Pipeline) LeastReferences() int {
 		return 1
 	}
 	return 0
+}
+
+// LeastInpaint returns an image with a white left half as its mask, for a model that generates
+// nothing without a mask, and nil for others.
+func (p *Pipeline) LeastInpaint(img image.Image) *inpaint.Input {
+	if !p.Fills() {
+		return nil
+	}
+	opaque := picture.Opaque(img)
+	mask := image.NewGray(opaque.Rect)
+	for i := range mask.Pix {
+		if i%mask.Stride < (mask.Stride+1)/2 {
+			mask.Pix[i] = 255
+		}
+	}
+	return &inpaint.Input{Image: opaque, Mask: mask}
 }

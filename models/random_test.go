@@ -59,6 +59,7 @@ func TestRandomModels(t *testing.T) {
 		{"flux1-schnell-ordinary", 0, 0, 48}, // padded to the limit
 		{"flux1-dev-small", 3.5, 0, 48},
 		{"flux1-kontext", 2.5, 1, 48},
+		{"flux1-fill", 30, 0, 48},
 		{"flux2-klein", 1, 2, 48},
 		{"flux2-klein-base", 4, 0, 48},
 		{"flux2-klein-kv", 1, 1, 48},
@@ -75,7 +76,10 @@ func TestRandomModels(t *testing.T) {
 				generate := func(prompt string, low bool) *Result {
 					p, err := Load(configs(t, c.golden), LoadOptions{
 						Random: &Random{Dtype: checkpoint.BF16, PromptTokens: 20}, LowRAM: low,
-						Requests: func(*Pipeline) []Request { return []Request{r} },
+						Requests: func(p *Pipeline) []Request {
+							r.Inpaint = p.LeastInpaint(references(1)[0])
+							return []Request{r}
+						},
 					})
 					if err != nil {
 						t.Fatal(err)
@@ -151,7 +155,8 @@ func TestRandomRefused(t *testing.T) {
 // operations of a step at the default size, with a short prompt, with what was counted before.
 func TestPublishedRuns(t *testing.T) {
 	want := map[string]float64{ // TFLOP, of both passes with guidance
-		"z-image-turbo": 55.1, "z-image": 110.2, "flux1-schnell": 69.5, "flux1-dev": 74.4, "flux2-klein-4b": 34.8,
+		"z-image-turbo": 55.1, "z-image": 110.2, "flux1-schnell": 69.5, "flux1-dev": 74.4, "flux1-fill-dev": 74.4,
+		"flux2-klein-4b": 34.8,
 		"flux2-klein-9b": 75.5, "qwen-image": 137.4,
 	}
 	for _, preset := range catalog.Presets {
@@ -168,7 +173,7 @@ func TestPublishedRuns(t *testing.T) {
 			}
 			defer p.Close()
 			r := p.defaultRequest()
-			r.References = references(p.LeastReferences())
+			r.References, r.Inpaint = references(p.LeastReferences()), p.LeastInpaint(references(1)[0])
 			run, err := p.Prepare(r, 1)
 			if err != nil {
 				t.Fatalf("%s: %v", preset.Name, err)

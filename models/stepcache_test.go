@@ -25,6 +25,7 @@ var stepCached = []struct {
 	{"zimage-ordinary", Request{Height: 24, Width: 40, MaxSequenceLength: 64, Guidance: 3, Scheduler: "flow_match_heun_discrete"}},
 	{"flux1-dev-small", Request{Height: 32, Width: 48, MaxSequenceLength: 40, Guidance: 3.5}},
 	{"flux1-kontext", Request{Height: 24, Width: 40, MaxSequenceLength: 24, Guidance: 2.5, References: make([]image.Image, 1)}},
+	{"flux1-fill", Request{Height: 24, Width: 40, MaxSequenceLength: 24, Guidance: 30}},
 	{"flux2-klein-base", Request{Height: 24, Width: 56, MaxSequenceLength: 44, Guidance: 3.5}},
 	{"flux2-klein-kv", Request{Height: 48, Width: 32, MaxSequenceLength: 29, Guidance: 1, References: make([]image.Image, 1)}},
 	{"qwen-image-small", Request{Height: 32, Width: 48, MaxSequenceLength: 64, Guidance: 3, NegativePrompt: "blurry"}},
@@ -48,7 +49,7 @@ func TestStepCache(t *testing.T) {
 				defer p.Close()
 				r := c.request
 				r.Prompt, r.Steps, r.Seed = "a red circle", 12, 3
-				r.References = slices.Clone(r.References)
+				r.References, r.Inpaint = slices.Clone(r.References), p.LeastInpaint(gradient(80, 64))
 				for i := range r.References {
 					r.References[i] = gradient(80, 64+8*i)
 				}

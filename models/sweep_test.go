@@ -21,7 +21,7 @@ import (
 func TestReplacedValues(t *testing.T) {
 	for _, test := range []struct{ folder, scheduler string }{
 		{"zimage-small", ""}, {"zimage-small", "heun"}, {"zimage-small", "linear"},
-		{"flux1-dev-small", ""}, {"flux1-schnell-ordinary", "heun"}, {"flux1-kontext", ""},
+		{"flux1-dev-small", ""}, {"flux1-schnell-ordinary", "heun"}, {"flux1-kontext", ""}, {"flux1-fill", ""},
 		{"flux2-klein-base", ""}, {"flux2-klein-kv", ""},
 		{"qwen-image-small", ""}, {"qwen-edit", ""}, {"qwen-edit-plus", "linear"},
 	} {
@@ -47,6 +47,7 @@ func sweep(t *testing.T, folder, scheduler string) {
 		r.References = []image.Image{coloured(80, 100)}
 	} else {
 		r.Image, r.ImageStrength = coloured(48, 32), 0.4
+		r.Inpaint = p.LeastInpaint(r.Image)
 	}
 	var names []string
 	run := func(name string) (picture []uint8, err error) {

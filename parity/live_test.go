@@ -34,7 +34,7 @@ var liveFaults = []string{
 // TestLive replays runs while their tensors come, in the reference's order, with less memory than
 // the dump takes. The verdicts are those of a replay of the dump.
 func TestLive(t *testing.T) {
-	all := slices.Concat(faults, fluxFaults, kontextFaults, qwenFaults, seedFaults)
+	all := slices.Concat(faults, fluxFaults, kontextFaults, fillFaults, qwenFaults, seedFaults)
 	for _, name := range liveFaults {
 		t.Run(name, func(t *testing.T) {
 			i := slices.IndexFunc(all, func(f fault) bool { return f.name == name })
@@ -73,7 +73,8 @@ func TestLive(t *testing.T) {
 func TestLiveGoldens(t *testing.T) {
 	for dump, part := range map[string]int64{"zimage-ordinary": 16, "zimage-small": 2,
 		"zimage-image": 4, "flux1-inner": 16, "flux1-dev-image": 3,
-		"flux1-kontext": 2, "flux2-inner": 4, "flux2-klein-base": 2, "flux2-klein-kv": 4, "flux2-klein-edit2": 3, "qwen-inner": 8,
+		"flux1-kontext": 2, "flux1-fill": 2,
+		"flux2-inner": 4, "flux2-klein-base": 2, "flux2-klein-kv": 4, "flux2-klein-edit2": 3, "qwen-inner": 8,
 		"qwen-edit-plus": 3, "qwen-image-ordinary": 8} {
 		t.Run(dump, func(t *testing.T) {
 			run := filepath.Join(testdata, dump, "dump")

@@ -45,7 +45,7 @@ func stageOf(name string) string {
 		return "step " + strconv.Itoa(n.Step)
 	case n.Module == imageValue || n.Module == pastedValue:
 		return "picture"
-	case n.Module == "image.in" || n.Module == "latents.image" || n.Module == "latents.reference" ||
+	case n.Module == "image.in" || n.Module == "latents.image" || n.Module == "latents.masked" || n.Module == "latents.reference" ||
 		prefix("vae.encode") || prefix("vae.quant_conv"):
 		return "encode"
 	case prefix("vae"):

@@ -38,8 +38,8 @@ func (c *FluxConfig) Validate() error {
 		return fmt.Errorf("patch_size %d: expected 1 (the pipeline packs 2×2 patches)", c.PatchSize)
 	case c.InChannels < 4 || c.InChannels%4 != 0 || c.InChannels > nn.MaxDim:
 		return fmt.Errorf("in_channels %d: expected 4 for each channel of the latents", c.InChannels)
-	case outChannels(c.OutChannels, c.InChannels) != c.InChannels:
-		return fmt.Errorf("out_channels %d and in_channels %d: must be equal (variants for inpainting and control are not supported)",
+	case c.Predicted() < 4 || c.Predicted()%4 != 0 || c.Predicted() > c.InChannels:
+		return fmt.Errorf("out_channels %d: expected 4 for each channel of the latents, and at most in_channels, %d",
 			*c.OutChannels, c.InChannels)
 	case c.JointAttentionDim < 1 || c.PooledProjectionDim < 1:
 		return errors.New("joint_attention_dim and pooled_projection_dim must be positive")
@@ -48,6 +48,10 @@ func (c *FluxConfig) Validate() error {
 	}
 	return validateJoint(c.NumAttentionHeads, c.AttentionHeadDim, c.NumLayers, c.NumSingleLayers, c.AxesDimsRope, 3)
 }
+
+// Predicted returns the number of channels of a token's prediction: in_channels, or fewer if the
+// transformer sees more than the latents, as for filling a mask.
+func (c *FluxConfig) Predicted() int { return outChannels(c.OutChannels, c.InChannels) }
 
 // Flux is diffusers' FluxTransformer2DModel.
 type Flux struct {
@@ -74,7 +78,7 @@ func NewFlux(c FluxConfig) *Flux {
 		ContextEmbedder: nn.NewLinear(c.JointAttentionDim, dim, true),
 		XEmbedder:       nn.NewLinear(c.InChannels, dim, true),
 		NormOut:         newAdaLayerNormContinuous(dim, 1e-6, true),
-		ProjOut:         nn.NewLinear(dim, c.InChannels, true),
+		ProjOut:         nn.NewLinear(dim, c.Predicted(), true),
 		Config:          c,
 	}
 	for range c.NumLayers {
@@ -127,27 +131,36 @@ func (m *Flux) Guidance(scale float32) *mlx.Array {
 	return nn.TimestepEmbedding(scale*1000, timestepFeatures)
 }
 
-// Forward returns the velocity [B, C, H, W] for latents [B, C, H, W]. timestep and
-// guidance are sinusoids [1, 256] (guidance is nil for a model without
-// guidance_embeds), text are prompt embeddings [B, T, joint_attention_dim], pooled are
-// pooled embeddings [B, pooled_projection_dim], and references are the packed latents
-// of reference images [B, R, in_channels], or nil. Text, pooled and references may
-// have a batch of 1 for all latents. It computes in the dtype of the latents, in float16
-// with float32 residual streams, which diffusers clips instead.
-func (m *Flux) Forward(latents, timestep, guidance, text, pooled, references *mlx.Array, s *FluxSequence) *mlx.Array {
-	return Run(m.Pass(latents, timestep, guidance, text, pooled, references, s))
+// FluxInputs is the input of a forward pass, where a batch may be 1 for all latents.
+type FluxInputs struct {
+	Latents    *mlx.Array // [B, C, H, W]
+	Timestep   *mlx.Array // sinusoid [1, 256]
+	Guidance   *mlx.Array // sinusoid [1, 256], nil for a model without guidance_embeds
+	Text       *mlx.Array // prompt embeddings [B, T, joint_attention_dim]
+	Pooled     *mlx.Array // pooled embeddings [B, pooled_projection_dim]
+	References *mlx.Array // packed latents [B, R, in_channels] of reference images, or nil
+	// Channels are the channels [B, H·W/4, D] of each token after those of the latents, nil for a
+	// model without: in_channels is 4C + D.
+	Channels *mlx.Array
 }
 
+// Forward returns the velocity [B, C, H, W] of latents. It computes in the dtype of the
+// latents, in float16 with float32 residual streams, which diffusers clips instead.
+func (m *Flux) Forward(in FluxInputs, s *FluxSequence) *mlx.Array { return Run(m.Pass(in, s)) }
+
 // Pass returns Forward in parts.
-func (m *Flux) Pass(latents, timestep, guidance, text, pooled, references *mlx.Array, s *FluxSequence) Pass {
-	dtype := latents.Dtype()
-	tokens, text, pooled := Pack(latents), text.AsType(dtype), pooled.AsType(dtype)
-	if references != nil {
-		tokens = mlx.Concat(1, tokens, toBatch(references.AsType(dtype), latents.Dim(0)))
+func (m *Flux) Pass(in FluxInputs, s *FluxSequence) Pass {
+	batch, dtype := in.Latents.Dim(0), in.Latents.Dtype()
+	tokens, text, pooled := Pack(in.Latents), in.Text.AsType(dtype), in.Pooled.AsType(dtype)
+	if in.Channels != nil {
+		tokens = mlx.Concat(2, tokens, toBatch(in.Channels.AsType(dtype), batch))
+	}
+	if in.References != nil {
+		tokens = mlx.Concat(1, tokens, toBatch(in.References.AsType(dtype), batch))
 	}
 	p := &fluxPass{Flux: m, FluxSequence: s, tokens: tokens, textTokens: text, pooled: pooled}
 	x := m.XEmbedder.Forward(tokens)
-	p.temb = m.TimeTextEmbed.Forward(timestep, guidance, pooled)
+	p.temb = m.TimeTextEmbed.Forward(in.Timestep, in.Guidance, pooled)
 	c := toBatch(m.ContextEmbedder.Forward(text), x.Dim(0))
 	p.embedded = Hidden{Text: nn.WidenFP16(c), Image: nn.WidenFP16(x)}
 	p.joint = newFluxJoint(&m.Module, m.PosEmbed.Forward(s.rope, s.positions))

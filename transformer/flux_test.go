@@ -33,8 +33,10 @@ func (c goldenCase) forwardFlux(t testing.TB, m *transformer.Flux, dtype mlx.Dty
 		guidance = m.Guidance(c.Guidance)
 	}
 	latents := input("latents", c.Batch, m.Config.InChannels/4, c.Height, c.Width).AsType(dtype)
-	return m.Forward(latents, m.Timestep(c.time()), guidance,
-		input("text", c.Texts, c.Text, m.Config.JointAttentionDim), input("pooled", c.Texts, m.Config.PooledProjectionDim), nil, s)
+	return m.Forward(transformer.FluxInputs{
+		Latents: latents, Timestep: m.Timestep(c.time()), Guidance: guidance,
+		Text: input("text", c.Texts, c.Text, m.Config.JointAttentionDim), Pooled: input("pooled", c.Texts, m.Config.PooledProjectionDim),
+	}, s)
 }
 
 func TestFlux(t *testing.T) {

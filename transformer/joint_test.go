@@ -20,10 +20,13 @@ func TestFluxBatch(t *testing.T) {
 			t.Fatal(err)
 		}
 		latents, text, pooled, references := input("a", 2, 6, 6, 4), input("b", 2, 5, 14), input("c", 2, 10), input("d", 1, 2, 24)
-		both := m.Forward(latents, m.Timestep(0.5), m.Guidance(3), text, pooled, references, s)
+		in := transformer.FluxInputs{Timestep: m.Timestep(0.5), Guidance: m.Guidance(3), References: references}
+		in.Latents, in.Text, in.Pooled = latents, text, pooled
+		both := m.Forward(in, s)
 		for i := range 2 {
 			one := func(x *mlx.Array) *mlx.Array { return x.Slice(0, i, i+1) }
-			single := m.Forward(one(latents), m.Timestep(0.5), m.Guidance(3), one(text), one(pooled), references, s)
+			in.Latents, in.Text, in.Pooled = one(latents), one(text), one(pooled)
+			single := m.Forward(in, s)
 			check(t, "picture", one(both).Floats(), single.Floats(), 2e-6)
 		}
 	})
@@ -64,12 +67,12 @@ func TestTrace(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		type inputs struct{ Latents, Timestep, Guidance, Text, Pooled *mlx.Array }
-		forward := mlx.Named(mlx.Compile, func(in inputs) *mlx.Array {
-			return m.Forward(in.Latents, in.Timestep, in.Guidance, in.Text, in.Pooled, nil, s)
-		})
+		forward := mlx.Named(mlx.Compile, func(in transformer.FluxInputs) *mlx.Array { return m.Forward(in, s) })
 		latents := input("latents", 2, 6, 6, 10)
-		out := forward(inputs{latents, m.Timestep(1), m.Guidance(3), input("text", 1, 7, 14), input("pooled", 1, 10)})
+		out := forward(transformer.FluxInputs{
+			Latents: latents, Timestep: m.Timestep(1), Guidance: m.Guidance(3),
+			Text: input("text", 1, 7, 14), Pooled: input("pooled", 1, 10),
+		})
 		mlxtest.Same(t, "flux", out.Shape(), latents.Shape())
 	})
 	mlxtest.Do(t, func() {
@@ -139,7 +142,8 @@ func TestFluxConfigErrors(t *testing.T) {
 		"":                             func(c *transformer.FluxConfig) { c.OutChannels = new(int) },
 		"patch_size 2":                 func(c *transformer.FluxConfig) { c.PatchSize = 2 },
 		"in_channels 6":                func(c *transformer.FluxConfig) { c.InChannels = 6 },
-		"out_channels 64":              func(c *transformer.FluxConfig) { n := 64; c.InChannels, c.OutChannels = 384, &n },
+		"out_channels 128":             func(c *transformer.FluxConfig) { n := 128; c.OutChannels = &n },
+		"out_channels 63":              func(c *transformer.FluxConfig) { n := 63; c.InChannels, c.OutChannels = 384, &n },
 		"pooled_projection_dim":        func(c *transformer.FluxConfig) { c.PooledProjectionDim = 0 },
 		"joint_attention_dim 1048577":  func(c *transformer.FluxConfig) { c.JointAttentionDim = nn.MaxDim + 1 },
 		"num_layers -1":                func(c *transformer.FluxConfig) { c.NumLayers = -1 },

@@ -172,13 +172,17 @@ func (b *benchmark) request(p *models.Pipeline, run int) models.Request {
 		n = *b.references.value
 	}
 	random := rand.New(rand.NewPCG(uint64(run), 0))
-	for range n {
+	draw := func() *image.RGBA {
 		img := image.NewRGBA(image.Rect(0, 0, r.Width, r.Height))
 		for i := range img.Pix {
 			img.Pix[i] = uint8(random.Uint32())
 		}
-		r.References = append(r.References, img)
+		return img
 	}
+	for range n {
+		r.References = append(r.References, draw())
+	}
+	r.Inpaint = p.LeastInpaint(draw())
 	return r
 }
 

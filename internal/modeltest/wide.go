@@ -26,6 +26,12 @@ var wides = []struct {
 		"text_encoder":   `{"hidden_size": 64, "intermediate_size": 128, "projection_dim": 64}`,
 		"text_encoder_2": `{"d_model": 128, "d_ff": 128, "d_kv": 32}`,
 	}},
+	{"flux1-fill", map[string]string{
+		"transformer": `{"attention_head_dim": 32, "num_attention_heads": 4, "axes_dims_rope": [8, 12, 12], ` +
+			`"joint_attention_dim": 128, "pooled_projection_dim": 64}`,
+		"text_encoder":   `{"hidden_size": 64, "intermediate_size": 128, "projection_dim": 64, "num_attention_heads": 2}`,
+		"text_encoder_2": `{"d_model": 128, "d_ff": 128, "d_kv": 32}`,
+	}},
 	{"flux2-klein-base", map[string]string{
 		"transformer":  `{"attention_head_dim": 32, "num_attention_heads": 4, "axes_dims_rope": [8, 8, 8, 8], "joint_attention_dim": 384}`,
 		"text_encoder": `{"hidden_size": 128, "intermediate_size": 128, "head_dim": 32}`,

@@ -194,3 +194,22 @@ func TestOtherBase(t *testing.T) {
 		}
 	}
 }
+
+// TestBaseByChannels: a transformer that sees more channels than the latents' is told by them,
+// whatever its file is called.
+func TestBaseByChannels(t *testing.T) {
+	for _, c := range []struct {
+		in   int
+		out  any
+		want string
+	}{{384, 64, "flux1-fill-dev"}, {64, nil, "flux1-dev flux1-krea-dev"}, {128, 64, ""}} {
+		known := map[string]any{"guidance_embeds": true, "in_channels": c.in, "out_channels": c.out}
+		var names []string
+		for _, p := range basesOf(&bareComponent{class: "FluxTransformer2DModel", known: known}, "tuned") {
+			names = append(names, p.Name)
+		}
+		if got := strings.Join(names, " "); got != c.want {
+			t.Errorf("%d channels: base models %q, expected %q", c.in, got, c.want)
+		}
+	}
+}

@@ -77,6 +77,10 @@ func TestPresets(t *testing.T) {
 			Repo: "black-forest-labs/FLUX.1-Kontext-dev", Licence: "FLUX.1 [dev] Non-Commercial License", Gated: true,
 			Defaults: family.Defaults{Steps: 28, Guidance: 2.5, MaxSequenceLength: 512},
 		}},
+		{"fill dev-fill flux1-fill-dev", catalog.Preset{
+			Repo: "black-forest-labs/FLUX.1-Fill-dev", Licence: "FLUX.1 [dev] Non-Commercial License", Gated: true,
+			Defaults: family.Defaults{Steps: 50, Guidance: 30, MaxSequenceLength: 512},
+		}},
 		{"flux2-klein klein-4B flux2-klein-4B", catalog.Preset{Repo: "black-forest-labs/FLUX.2-klein-4B", Licence: "Apache-2.0",
 			Defaults: family.Defaults{Steps: 4, Guidance: 1, MaxSequenceLength: 512}}},
 		{"klein-9b flux2-klein-9B", catalog.Preset{Repo: "black-forest-labs/FLUX.2-klein-9B",

@@ -31,7 +31,8 @@ func TestPublishedConfigs(t *testing.T) {
 	edit := map[string]float64{"transformer": 20.43, "text_encoder": 7.75, "vae": 0.1246}
 	want := map[string]map[string]float64{
 		"z-image": z, "z-image-turbo": z, "flux1-schnell": schnell, "flux1-dev": flux, "flux1-krea-dev": flux,
-		"flux1-kontext-dev": flux, "flux2-klein-4b": klein4, "flux2-klein-base-4b": klein4, "flux2-klein-9b": klein9,
+		"flux1-kontext-dev": flux, "flux1-fill-dev": flux,
+		"flux2-klein-4b": klein4, "flux2-klein-base-4b": klein4, "flux2-klein-9b": klein9,
 		"flux2-klein-9b-kv": klein9, "flux2-klein-base-9b": klein9, "qwen-image": qwen, "qwen-image-2512": qwen,
 		"qwen-image-edit": edit, "qwen-image-edit-2509": edit, "qwen-image-edit-2511": edit,
 	}

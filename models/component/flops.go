@@ -20,9 +20,10 @@ func jointMACs(d, hidden float64, image, text, blocks, matrices int) float64 {
 	return float64(blocks) * (tokens*(4*d*d+float64(matrices)*d*hidden) + 2*tokens*tokens*d)
 }
 
-// endMACs returns the MACs of the layers before and after the blocks.
-func endMACs(d float64, channels, textDim, image, text int) float64 {
-	return float64(image)*2*float64(channels)*d + float64(text)*float64(textDim)*d + 2*d*d
+// endMACs returns the MACs of the layers before and after the blocks, for image tokens of in
+// channels and predictions of out channels.
+func endMACs(d float64, in, out, textDim, image, text int) float64 {
+	return float64(image)*float64(in+out)*d + float64(text)*float64(textDim)*d + 2*d*d
 }
 
 // DecodeFLOPs returns the FLOPs of an autoencoder whose decoder gets an input of h×w: those of the

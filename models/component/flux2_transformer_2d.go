@@ -98,5 +98,5 @@ func flux2FLOPs(c transformer.Flux2Config, image, text int) float64 {
 	macs := float64(c.TimestepGuidanceChannels)*d + d*d + 15*d*d
 	hidden := float64(int(d * c.MLPRatio))
 	macs += jointMACs(d, hidden, image, text, c.NumLayers+c.NumSingleLayers, 3)
-	return 2 * (macs + endMACs(d, c.InChannels, c.JointAttentionDim, image, text))
+	return 2 * (macs + endMACs(d, c.InChannels, c.InChannels, c.JointAttentionDim, image, text))
 }

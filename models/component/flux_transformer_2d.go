@@ -112,5 +112,5 @@ func fluxFLOPs(c transformer.FluxConfig, image, text int) float64 {
 	}
 	macs += float64(c.NumLayers)*12*d*d + float64(c.NumSingleLayers)*3*d*d // modulation
 	macs += jointMACs(d, 4*d, image, text, c.NumLayers+c.NumSingleLayers, 2)
-	return 2 * (macs + endMACs(d, c.InChannels, c.JointAttentionDim, image, text))
+	return 2 * (macs + endMACs(d, c.InChannels, c.Predicted(), c.JointAttentionDim, image, text))
 }

@@ -22,6 +22,8 @@ func TestInfer(t *testing.T) {
 
 	dev := transformer.DefaultFluxConfig()
 	dev.GuidanceEmbeds = true
+	fill, predicted := dev, 64
+	fill.InChannels, fill.OutChannels = 384, &predicted
 	schnell := transformer.DefaultFluxConfig()
 	klein4 := transformer.DefaultFlux2Config()
 	klein4.NumLayers, klein4.NumSingleLayers, klein4.NumAttentionHeads, klein4.JointAttentionDim, klein4.GuidanceEmbeds = 5, 20,
@@ -71,6 +73,7 @@ func TestInfer(t *testing.T) {
 		got   config // with diffusers' defaults
 	}{
 		{"flux dev", component.FluxTransformer2DModel, transformer.NewFlux(dev), &dev, defaultOf(transformer.DefaultFluxConfig)},
+		{"flux fill", component.FluxTransformer2DModel, transformer.NewFlux(fill), &fill, defaultOf(transformer.DefaultFluxConfig)},
 		{"flux schnell", component.FluxTransformer2DModel, transformer.NewFlux(schnell), &schnell,
 			defaultOf(transformer.DefaultFluxConfig)},
 		{"klein 4B", component.Flux2Transformer2DModel, transformer.NewFlux2(klein4), &klein4, defaultOf(transformer.DefaultFlux2Config)},

@@ -86,5 +86,5 @@ func qwenImageFLOPs(c transformer.QwenImageConfig, image, text int) float64 {
 	macs := times * (timeFeatures*d + d*d)
 	macs += float64(c.NumLayers) * (times + 1) * 6 * d * d // modulation of image and text
 	macs += jointMACs(d, 4*d, image, text, c.NumLayers, 2)
-	return 2 * (macs + endMACs(d, c.InChannels, c.JointAttentionDim, image, text))
+	return 2 * (macs + endMACs(d, c.InChannels, c.InChannels, c.JointAttentionDim, image, text))
 }

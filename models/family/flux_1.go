@@ -3,10 +3,13 @@ package family
 import (
 	"fmt"
 	"image"
+	"path"
 
+	"github.com/gomflux/gomflux/internal/checkpoint"
 	"github.com/gomflux/gomflux/mlx"
 	"github.com/gomflux/gomflux/models/component"
 	"github.com/gomflux/gomflux/models/errs"
+	"github.com/gomflux/gomflux/models/index"
 	"github.com/gomflux/gomflux/models/stepcache"
 	"github.com/gomflux/gomflux/scheduler"
 	"github.com/gomflux/gomflux/textenc"
@@ -20,6 +23,7 @@ var Flux1 = &Family{
 	Pipelines: []*Class{
 		{Name: "FluxPipeline", New: func() Pipeline { return &flux1{} }, Components: flux1Components},
 		{Name: "FluxKontextPipeline", New: newFlux1Kontext, Components: flux1Components},
+		{Name: "FluxFillPipeline", New: newFlux1Fill, Components: flux1Components},
 	},
 	Models: []Model{
 		{
@@ -27,7 +31,7 @@ var Flux1 = &Family{
 			Repo:    "black-forest-labs/FLUX.1-schnell",
 			Licence: "Apache-2.0", LicenceURL: "https://www.apache.org/licenses/LICENSE-2.0", Gated: true,
 			Defaults: Defaults{Steps: 4, Guidance: 0, Height: 1024, Width: 1024, MaxSequenceLength: 256},
-			Class:    "FluxPipeline", Scheduler: constantShift(1), Transformer: map[string]any{"guidance_embeds": false},
+			Class:    "FluxPipeline", Scheduler: constantShift(1), Transformer: fluxTransformer(false),
 			Configs: flux1Configs,
 		},
 		{
@@ -36,7 +40,7 @@ var Flux1 = &Family{
 			Licence:    "FLUX.1 [dev] Non-Commercial License",
 			LicenceURL: "https://huggingface.co/black-forest-labs/FLUX.1-dev/blob/main/LICENSE.md", Gated: true,
 			Defaults: Defaults{Steps: 28, Guidance: 3.5, Height: 1024, Width: 1024, MaxSequenceLength: 512},
-			Class:    "FluxPipeline", Scheduler: shiftBySize, Transformer: map[string]any{"guidance_embeds": true},
+			Class:    "FluxPipeline", Scheduler: shiftBySize, Transformer: fluxTransformer(true),
 			Configs: flux1Configs,
 		},
 		{
@@ -45,7 +49,7 @@ var Flux1 = &Family{
 			Licence:    "FLUX.1 [dev] Non-Commercial License",
 			LicenceURL: "https://huggingface.co/black-forest-labs/FLUX.1-Krea-dev/blob/main/LICENSE.md", Gated: true,
 			Defaults: Defaults{Steps: 28, Guidance: 3.5, Height: 1024, Width: 1024, MaxSequenceLength: 512},
-			Class:    "FluxPipeline", Scheduler: shiftBySize, Transformer: map[string]any{"guidance_embeds": true},
+			Class:    "FluxPipeline", Scheduler: shiftBySize, Transformer: fluxTransformer(true),
 			Configs: flux1Configs,
 		},
 		{
@@ -54,9 +58,19 @@ var Flux1 = &Family{
 			Licence:    "FLUX.1 [dev] Non-Commercial License",
 			LicenceURL: "https://huggingface.co/black-forest-labs/FLUX.1-Kontext-dev/blob/main/LICENSE.md",
 			Defaults:   kontextDefaults,
-			Class:      "FluxKontextPipeline", Scheduler: shiftBySize, Transformer: map[string]any{"guidance_embeds": true},
+			Class:      "FluxKontextPipeline", Scheduler: shiftBySize, Transformer: fluxTransformer(true),
 			Configs:   flux1Configs,
 			FileNames: []string{"kontext"},
+		},
+		{
+			Name: "flux1-fill-dev", Aliases: []string{"fill", "dev-fill", "fill-dev", "flux-fill-dev", "flux.1-fill-dev"},
+			Repo: "black-forest-labs/FLUX.1-Fill-dev", Gated: true,
+			Licence:    "FLUX.1 [dev] Non-Commercial License",
+			LicenceURL: "https://huggingface.co/black-forest-labs/FLUX.1-Fill-dev/blob/main/LICENSE.md",
+			Defaults:   fillDefaults,
+			Class:      "FluxFillPipeline", Scheduler: shiftBySize,
+			Transformer: map[string]any{"guidance_embeds": true, "in_channels": 384, "out_channels": 64},
+			Configs:     flux1Configs,
 		},
 	},
 	Help: Help{
@@ -66,6 +80,12 @@ var Flux1 = &Family{
 about a megapixel, from 672x1568 to 1568x672, it is resized to the one nearest
 in shape. Without --height and --width the new image has that size too.`,
 	},
+}
+
+// fluxTransformer returns the keys of config.json that tell apart the published transformers, which
+// predict as many channels as they see.
+func fluxTransformer(guided bool) map[string]any {
+	return map[string]any{"guidance_embeds": guided, "out_channels": nil}
 }
 
 // flux1Components are the components of FLUX.1's pipelines.
@@ -101,6 +121,20 @@ type flux1 struct {
 }
 
 func (f *flux1) Configure(l *component.Folder) ([]component.Component, error) {
+	components, err := f.declare(l)
+	if err != nil {
+		return nil, err
+	}
+	if c := f.transformer.Config; c.Predicted() != c.InChannels {
+		return nil, fmt.Errorf("%w: %s: in_channels %d and out_channels %d: must be equal (a transformer that fills masks "+
+			"needs the class FluxFillPipeline in %s; variants for control are not supported)", errs.ErrUnsupported,
+			checkpoint.FullName(l.FS, path.Join(component.Transformers, component.ConfigFile)), c.InChannels, c.Predicted(), index.File)
+	}
+	return components, nil
+}
+
+// declare reads the configs and declares the components, with a transformer of any channels.
+func (f *flux1) declare(l *component.Folder) ([]component.Component, error) {
 	f.dtype = l.Dtype
 	clip, t5, c := textenc.DefaultCLIPTextConfig(), textenc.DefaultT5Config(), transformer.DefaultFluxConfig()
 	if err := l.Config("text_encoder", &clip); err != nil {
@@ -183,11 +217,10 @@ func (f *flux1) Predictor(c Conditioning, h, w int, compile Compiler) (Predictor
 	if err != nil {
 		return nil, errs.Request(err)
 	}
-	type inputs struct{ Latents, Timestep, Guidance, Text, Pooled, References *mlx.Array }
-	forward := stepcache.Forward(c.StepCache, compile, func(in inputs) transformer.Pass {
-		return f.transformer.Pass(in.Latents, in.Timestep, in.Guidance, in.Text, in.Pooled, in.References, s)
+	forward := stepcache.Forward(c.StepCache, compile, func(in transformer.FluxInputs) transformer.Pass {
+		return f.transformer.Pass(in, s)
 	})
-	in := inputs{Text: embeds, Pooled: pooled, References: references}
+	in := transformer.FluxInputs{Text: embeds, Pooled: pooled, References: references, Channels: fillChannels(c.Fill)}
 	if f.guided() {
 		in.Guidance = f.transformer.Guidance(float32(c.Guidance))
 	}

@@ -275,7 +275,7 @@ func (s *session) smallestRequest(p *models.Pipeline) models.Request {
 	}
 	r := models.Request{
 		Prompt: "a red circle", Height: side, Width: side, Steps: 2, MaxSequenceLength: p.Defaults.MaxSequenceLength,
-		Image: picture.Opaque(grey), ImageStrength: 0.5,
+		Image: picture.Opaque(grey), ImageStrength: 0.5, Inpaint: p.LeastInpaint(grey),
 	}
 	if e, ok := s.pipeline.(family.Editor); ok && e.CheckReferences(0) != nil {
 		r.References = []image.Image{grey}

@@ -95,6 +95,7 @@ func TestRoundTrip(t *testing.T) {
 		"flux1-dev-small":        nil,
 		"flux1-schnell-ordinary": nil,
 		"flux1-kontext":          nil,
+		"flux1-fill":             nil,
 		"flux2-klein":            {"vae/bn.num_batches_tracked"},
 		"qwen-image-ordinary":    {"text_encoder/lm_head.weight"},
 		"qwen-edit-plus":         {"text_encoder/lm_head.weight"},

@@ -166,7 +166,8 @@ def generate(pipe, family, record, settings, images: Pictures, scheduler, run, o
     quiet(pipe)
     record.step = first = images.first_step(steps)
     checks = check.Checks(pipe, family, unchecked)
-    tokens = observe_pipeline(pipe, family, record, first, height, width, checks, blends=bool(images.mask))
+    blends = bool(images.mask) and not family.fills
+    tokens = observe_pipeline(pipe, family, record, first, height, width, checks, blends)
 
     generator = torch.Generator().manual_seed(settings["seed"])  # of the CPU, whose noise is the same everywhere
     more = {"pipeline": type(pipe).__name__}
@@ -236,8 +237,8 @@ def start_of(pipe, family, record, images: Pictures, generator, height: int, wid
         record.next_step()
         return values
 
-    given = inpaint.arguments(pipe, family, images, height, width)
-    return given | {"generator": generator, "callback_on_step_end": blended}
+    given = inpaint.arguments(pipe, family, images, height, width) | {"generator": generator}
+    return given if family.fills else given | {"callback_on_step_end": blended}
 
 
 def options(run, sample: int, stats, checkpoint, loras, given) -> dict:
@@ -268,7 +269,7 @@ def names_of(pipe) -> set[str]:
 
 # What the names of values of the pipeline begin with.
 VALUES = ("prompt.", "negative.", "sigmas", "timesteps", "latents", "image", "vae.encode.", "vae.decode.", "vision.",
-          "noise_pred")  # fmt: skip
+          "noise_pred", "fill.mask")  # fmt: skip
 
 
 def check_globs(option: str, globs, modules: set[str]):

@@ -171,6 +171,32 @@ dump flux1-kontext-small/model flux1-kontext-small/dump --prompt {shlex.quote(ED
     'text_encoder_2.*.block.1.*norm' 'vae.encoder.conv_norm_out' 'vae.encoder.mid_block' 'vae.decoder.mid_block'
     '!*dropout*' '!transformer.*:in.*' '!vae*:in.*' '!text*:in.*'
 
+tiny flux1-fill/model --family flux1-fill --seed 73 --layout hub
+    --heads 2 --axes-dims 2 4 4 --layers 1 --single-layers 1
+    --clip-hidden 18 --clip-intermediate 28 --clip-layers 2 --clip-heads 3 --clip-merges 60
+    --t5-hidden 20 --t5-intermediate 36 --t5-layers 2 --t5-heads 3 --t5-head-dim 6 --t5-buckets 16 --t5-max-distance 40
+    --t5-pieces 100 --vae-channels 4 4 8 --vae-layers-per-block 1 --vae-norm-groups 2
+
+dump flux1-fill/model flux1-fill/dump --prompt {shlex.quote(EDIT)}
+    --picture flux1-fill/picture.png --mask flux1-fill/mask.png --image-strength 0
+    --steps 2 --guidance 30 --seed 73 --height 24 --width 40 --max-sequence-length 24
+    --taps 'transformer@*' 'transformer.*_blocks.?@1*' 'transformer.*embed*@0' 'transformer.norm_out*@0'
+    'transformer.proj_out@0' 'vae.encoder.mid_block*' '!transformer.*_blocks*:in.*' '!vae*:in.*'
+
+tiny flux1-fill-small/model --family flux1-fill --seed 74 --kind small-activations --layout v5
+    --heads 3 --axes-dims 4 2 2 --layers 1 --single-layers 2
+    --clip-hidden 20 --clip-intermediate 24 --clip-layers 2 --clip-heads 2 --clip-norm-eps 3e-5 --clip-merges 60
+    --t5-hidden 28 --t5-intermediate 24 --t5-layers 2 --t5-heads 2 --t5-head-dim 8 --t5-norm-eps 2e-6 --t5-pieces 100
+    --vae-channels 3 6 6 6 --vae-layers-per-block 1 --vae-norm-groups 3 --latent-channels 6
+    --scaling-factor 0.5 --shift-factor -0.2 --base-shift 0.4 --max-shift 1.3
+
+dump flux1-fill-small/model flux1-fill-small/dump --prompt {shlex.quote(EDIT)}
+    --picture flux1-fill-small/picture.png --mask flux1-fill-small/mask.png --image-strength 0.4
+    --steps 4 --guidance 7.5 --seed 74 --height 80 --width 48 --max-sequence-length 40
+    --taps 'transformer@*' 'transformer.*_blocks.?@1' 'transformer.transformer_blocks.0.*norm*@1'
+    'transformer.x_embedder@1' 'transformer.norm_out*@1' 'vae.encoder.conv_norm_out*' 'vae.encoder.mid_block*'
+    'vae.decoder.mid_block' '!transformer.*_blocks*:in.*' '!vae*:in.*'
+
 tiny flux2-klein/model --family flux2-klein --seed 24 --layout hub --shards 2
     --heads 2 --axes-dims 2 4 2 4 --layers 1 --single-layers 2 --mlp-ratio 2.5 --rope-theta 1500
     --text-hidden 20 --text-intermediate 36 --text-layers 5 --text-heads 3 --text-kv-heads 1 --text-head-dim 8
@@ -363,6 +389,8 @@ PICTURES = {
     "flux1-dev-image/picture.png": (90, 71),
     "flux1-kontext/first.png": (61, 40),
     "flux1-kontext-small/first.png": (50, 75),
+    "flux1-fill/picture.png": (61, 45),
+    "flux1-fill-small/picture.png": (53, 89),
     "flux2-klein-edit2/first.png": (70, 67),
     "flux2-klein-edit2/second.png": (83, 64),
     "flux2-klein-kv/first.png": (75, 66),

@@ -50,6 +50,8 @@ class Pictures:
             raise SystemExit("image-to-image and inpainting are recorded with the model's own scheduler only")
         if self.mask and not self.picture:
             raise SystemExit("--mask needs --picture")
+        if family.fills and not self.mask:
+            raise SystemExit(f"{name} needs an image and what of it is to be filled (--picture, --mask)")
         if self.mask_crop is not None and not self.mask:
             raise SystemExit("--mask-crop needs --mask")
         if self.mask and not family.inpaint_pipeline:
@@ -107,6 +109,8 @@ def observe(pipe, family, record, height: int, width: int):
     """Records the mask in the size of latents, the latents of further images, and the image before it is pasted into the
     picture. The latents of the masked picture are not computed: the pipelines that replace latents outside the mask make
     no use of them."""
+    if family.fills:
+        return observe_filled(pipe, family, record, height, width)
     encode, prepare, overlay = pipe.vae.encode, pipe.prepare_mask_latents, pipe.image_processor.apply_overlay
     reference = getattr(pipe, "_encode_vae_image", None)
     preparing, last, known = [], [], []
@@ -142,6 +146,20 @@ def observe(pipe, family, record, height: int, width: int):
     pipe.vae.encode, pipe.prepare_mask_latents, pipe.image_processor.apply_overlay = encode_pictures, prepare_mask, paste
     if max(family.inpaint_references):
         pipe._encode_vae_image = encode_further
+
+
+def observe_filled(pipe, family, record, height: int, width: int):
+    """Records the masked picture and its latents, and the mask as the transformer sees it."""
+    prepare = pipe.prepare_mask_latents
+
+    def prepare_mask(mask, masked, *args, **kwargs):
+        record.put_next("vae.encode.in", masked)
+        mask, latents = prepare(mask, masked, *args, **kwargs)
+        record.put("latents.masked", family.unpack(pipe, latents, height, width))
+        record.put("fill.mask", mask.float())
+        return mask, latents
+
+    pipe.prepare_mask_latents = prepare_mask
 
 
 def finished(pipe, record, given: Pictures, image, height: int, width: int):

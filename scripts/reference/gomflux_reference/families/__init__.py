@@ -53,6 +53,7 @@ class Family:
     one_batch: bool = False  # guidance takes both prompts as rows of one batch, not in two calls
     negative_prompt: bool = False  # there is one to be chosen
     references: tuple = (0,)  # how many pictures are edited at once (parity tries all of them)
+    fills: bool = False  # the transformer sees the mask and the picture around it, and there is no run without
     inpaint_references: tuple = (0,)  # how many of them besides the picture that is inpainted
     # pipe, picture, height, width, whether it is cropped -> the picture with which inpainting has that height and width
     inpaint_picture: Callable = lambda pipe, picture, height, width, crop: picture

@@ -1,7 +1,8 @@
 """FLUX.1: a transformer of two streams, then one, CLIP and T5 as its text encoders, an autoencoder without quant convs.
 
 schnell is distilled to few steps, dev has the guidance as an input, and a schedule that is shifted by the size.
-Kontext is dev with an image to edit, whose tokens follow those of the image that is made.
+Kontext is dev with an image to edit, whose tokens follow those of the image that is made. Fill is dev whose tokens have
+the channels of the masked image and of the mask too.
 """
 
 import dataclasses
@@ -21,9 +22,12 @@ from .. import schedules, tokenizer
 from . import Family, TextEncoder, all_rows, parts
 
 
-def transformer(d: dict, guided: bool) -> diffusers.FluxTransformer2DModel:
+def transformer(d: dict, guided: bool, fills: bool = False) -> diffusers.FluxTransformer2DModel:
+    latents = 4 * d["latent_channels"]  # of a token
+    mask = 4 * 4 ** (len(d["vae_channels"]) - 1)
     return diffusers.FluxTransformer2DModel(
-        in_channels=4 * d["latent_channels"],
+        in_channels=2 * latents + mask if fills else latents,
+        out_channels=latents if fills else None,
         num_layers=d["layers"],
         num_single_layers=d["single_layers"],
         attention_head_dim=sum(d["axes_dims"]),
@@ -35,7 +39,7 @@ def transformer(d: dict, guided: bool) -> diffusers.FluxTransformer2DModel:
     )
 
 
-def build(d: dict, guided: bool) -> dict:
+def build(d: dict, guided: bool, fills: bool = False) -> dict:
     clip, t5 = tokenizer.train_clip(d["clip_merges"]), tokenizer.train_t5(d["t5_pieces"])
     return {
         "scheduler": parts.by_size(d, use_dynamic_shifting=guided),
@@ -73,7 +77,7 @@ def build(d: dict, guided: bool) -> dict:
             )
         ),
         "tokenizer_2": t5,
-        "transformer": transformer(d, guided),
+        "transformer": transformer(d, guided, fills),
     }
 
 
@@ -249,4 +253,16 @@ KONTEXT = dataclasses.replace(
     reference_sides=(24, 140),
 )
 
-FAMILIES = {"flux1-schnell": SCHNELL, "flux1-dev": DEV, "flux1-kontext": KONTEXT}
+FILL = dataclasses.replace(
+    DEV,
+    pipeline=diffusers.FluxFillPipeline,
+    image_pipeline=None,
+    inpaint_pipeline=diffusers.FluxFillPipeline,
+    fills=True,
+    build=functools.partial(build, guided=True, fills=True),
+    transformer=functools.partial(transformer, guided=True, fills=True),
+    guidance=lambda r: round(r.uniform(5, 40), 2),
+    matches=lambda pipe: True,
+)
+
+FAMILIES = {"flux1-schnell": SCHNELL, "flux1-dev": DEV, "flux1-kontext": KONTEXT, "flux1-fill": FILL}
