@@ -7,6 +7,8 @@ import (
 	"os"
 	"path/filepath"
 	"testing"
+
+	"github.com/gomflux/gomflux/internal/resample"
 )
 
 // readPNG reads a reference picture with nothing but Go's decoder.
@@ -43,9 +45,9 @@ func worst(t *testing.T, got, want *image.RGBA) int {
 
 // filters are what resizes, with what the references of each are called.
 var filters = map[string]func(img *image.RGBA, width, height int) *image.RGBA{
-	"":          Resize,         // Pillow's
-	"bilinear-": ResizeBilinear, // Pillow's
-	"bicubic-":  ResizeBicubic,  // torchvision's
+	"":          Resize,                 // Pillow's
+	"bilinear-": resample.Bilinear.RGBA, // Pillow's
+	"bicubic-":  ResizeBicubic,          // torchvision's
 }
 
 func TestResizeIsTheReferences(t *testing.T) {
@@ -87,6 +89,34 @@ func TestResizePart(t *testing.T) {
 		}
 		if d := worst(t, resize(alone, 35, 27), alone); d != 0 {
 			t.Errorf("%sthe same size: off by up to %d levels", prefix, d)
+		}
+	}
+}
+
+// A part of a scaled image, and a grey image, are computed as all of it.
+func TestResizeSomeOfIt(t *testing.T) {
+	src := readPNG(t, filepath.Join("testdata", "noise.png"))
+	w, h := src.Rect.Dx(), src.Rect.Dy()
+	gray := image.NewGray(src.Rect)
+	for i := range gray.Pix {
+		gray.Pix[i] = src.Pix[4*i+1]
+	}
+	for _, size := range []image.Point{{60, 50}, {9, 5}, {w, 40}, {50, h}, {w, h}} {
+		all := Resize(src, size.X, size.Y)
+		for _, part := range []image.Rectangle{image.Rect(2, 1, 7, 4), image.Rect(5, 3, 99, 99), image.Rect(4, 4, 4, 9)} {
+			got := resample.Lanczos.Part(src, size.X, size.Y, part)
+			want := all.SubImage(part).(*image.RGBA)
+			if !part.Empty() && got.Rect != want.Rect {
+				t.Fatalf("%v: part %v, want %v", size, got.Rect, want.Rect)
+			}
+			if d := worst(t, got, want); d != 0 {
+				t.Errorf("%v, part %v: off by up to %d levels", size, part, d)
+			}
+		}
+		for i, v := range resample.Lanczos.Gray(gray, size.X, size.Y).Pix {
+			if v != all.Pix[4*i+1] {
+				t.Fatalf("%v: grey %d at %d, want %d", size, v, i, all.Pix[4*i+1])
+			}
 		}
 	}
 }

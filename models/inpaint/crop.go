@@ -1,10 +1,6 @@
 package inpaint
 
-import (
-	"image"
-
-	"github.com/gomflux/gomflux/picture"
-)
+import "image"
 
 // Region returns the part of the image that a model sees with Options.Crop: the bounds of the mask
 // with the padding, enlarged to the ratio of a size where the image allows it
@@ -12,11 +8,11 @@ import (
 func (in *Input) Region(width, height int) image.Rectangle {
 	size := in.Mask.Rect
 	r := bounds(in.Mask).Inset(-in.Padding).Intersect(size)
-	ratio := float64(width) / float64(height)
-	if w, h := float64(r.Dx()), float64(r.Dy()); w/h > ratio {
-		r.Min.Y, r.Max.Y = grow(r.Min.Y, r.Max.Y, int(w/ratio-h), size.Max.Y)
+	wanted := ratio(image.Pt(width, height))
+	if w, h := float64(r.Dx()), float64(r.Dy()); w/h > wanted {
+		r.Min.Y, r.Max.Y = grow(r.Min.Y, r.Max.Y, int(w/wanted-h), size.Max.Y)
 	} else {
-		r.Min.X, r.Max.X = grow(r.Min.X, r.Max.X, int(h*ratio-w), size.Max.X)
+		r.Min.X, r.Max.X = grow(r.Min.X, r.Max.X, int(h*wanted-w), size.Max.X)
 	}
 	return r
 }
@@ -35,45 +31,54 @@ func grow(low, high, n, limit int) (int, int) {
 	return low, min(high, limit)
 }
 
-// fill scales an image to fit into a size, and fills the rest with its edges
-// (VaeImageProcessor._resize_and_fill).
-func fill(img *image.RGBA, width, height int) *image.RGBA {
+// fitted returns the size in which an image fits into another size with its own proportions.
+func fitted(img, size image.Point) image.Point {
+	if ratio(size) < ratio(img) {
+		return image.Pt(size.X, max(img.Y*size.X/img.X, 1))
+	}
+	return image.Pt(max(img.X*size.Y/img.Y, 1), size.Y)
+}
+
+// covering returns the size in which an image covers another size with its own proportions, and where
+// the first pixel of that size is (VaeImageProcessor._resize_and_crop in diffusers).
+func covering(img, size image.Point) (scaled, at image.Point) {
+	scaled = size
+	if r, own := ratio(size), ratio(img); r > own {
+		scaled.Y = img.Y * size.X / img.X
+	} else if r < own {
+		scaled.X = img.X * size.Y / img.Y
+	}
+	return scaled, image.Pt(scaled.X/2-size.X/2, scaled.Y/2-size.Y/2)
+}
+
+// filled returns an image of a size with a fitted image in its centre, and fills the rest with the
+// edges of that (VaeImageProcessor._resize_and_fill in diffusers).
+func filled(img *image.RGBA, size image.Point) *image.RGBA {
 	w, h := img.Rect.Dx(), img.Rect.Dy()
-	tall := ratio(width, height) < ratio(w, h) // the size has room above and below the image
-	if tall {
-		w, h = width, h*width/w
-	} else {
-		w, h = w*height/h, height
-	}
-	resized := picture.Resize(img, max(w, 1), max(h, 1))
-	w, h = resized.Rect.Dx(), resized.Rect.Dy()
-	left, top := width/2-w/2, height/2-h/2
-	out := image.NewRGBA(image.Rect(0, 0, width, height))
+	left, top := size.X/2-w/2, size.Y/2-h/2
+	out := image.NewRGBA(image.Rectangle{Max: size})
 	for y := range h {
-		copy(out.Pix[out.PixOffset(left, top+y):], resized.Pix[y*resized.Stride:][:4*w])
+		copy(out.Pix[out.PixOffset(left, top+y):], img.Pix[y*img.Stride:][:4*w])
 	}
-	if tall {
-		for y := range height {
-			if edge := min(max(y, top), top+h-1); edge != y {
-				next := edge + inward(y < edge, h)
-				extrapolate(out.Pix[y*out.Stride:][:4*width], out.Pix[edge*out.Stride:], out.Pix[next*out.Stride:], 4)
-			}
+	for y := range size.Y {
+		if edge := min(max(y, top), top+h-1); edge != y {
+			next := edge + inward(y < edge, h)
+			extrapolate(out.Pix[y*out.Stride:][:4*w], out.Pix[edge*out.Stride:], out.Pix[next*out.Stride:])
 		}
-		return out
 	}
-	for x := range width {
+	for x := range size.X {
 		if edge := min(max(x, left), left+w-1); edge != x {
 			next := edge + inward(x < edge, w)
-			for y := range height {
+			for y := range size.Y {
 				at := out.Pix[y*out.Stride:]
-				extrapolate(at[4*x:4*x+4], at[4*edge:], at[4*next:], 4)
+				extrapolate(at[4*x:4*x+4], at[4*edge:], at[4*next:])
 			}
 		}
 	}
 	return out
 }
 
-func ratio(width, height int) float64 { return float64(width) / float64(height) }
+func ratio(size image.Point) float64 { return float64(size.X) / float64(size.Y) }
 
 // inward returns the step from the first or last of n lines to the next one.
 func inward(first bool, n int) int {
@@ -88,26 +93,11 @@ func inward(first bool, n int) int {
 
 // extrapolate sets pixels to 9/8 of those of an edge less 1/8 of those next to it: the weights of
 // Pillow's bicubic filter half a pixel outside of an image, which diffusers fills with.
-func extrapolate(dst, edge, next []uint8, step int) {
-	for i := 0; i < len(dst); i += step {
+func extrapolate(dst, edge, next []uint8) {
+	for i := 0; i < len(dst); i += 4 {
 		for k := range 3 {
 			dst[i+k] = uint8(min(max((9*int(edge[i+k])-int(next[i+k])+4)>>3, 0), 255))
 		}
 		dst[i+3] = 255
 	}
-}
-
-// cover scales an image to cover a size, and crops the rest (VaeImageProcessor._resize_and_crop).
-func cover(img *image.RGBA, width, height int) *image.RGBA {
-	w, h := img.Rect.Dx(), img.Rect.Dy()
-	if r, own := ratio(width, height), ratio(w, h); r > own {
-		w, h = width, h*width/w
-	} else if r < own {
-		w, h = w*height/h, height
-	} else {
-		w, h = width, height
-	}
-	resized := picture.Resize(img, w, h)
-	at := image.Pt(w/2-width/2, h/2-height/2)
-	return resized.SubImage(image.Rectangle{at, at.Add(image.Pt(width, height))}).(*image.RGBA)
 }

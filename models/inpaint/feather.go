@@ -37,18 +37,16 @@ func (in *Input) alphaAt(scale float64) *alpha {
 	return in.alpha
 }
 
-// blend returns an image with a region of it replaced, as much as alpha asks for at each pixel.
-func (a *alpha) blend(img, replacement *image.RGBA, region image.Rectangle) *image.RGBA {
+// blend returns an image with a part of it replaced, as much as alpha asks for at each pixel.
+func (a *alpha) blend(img, part *image.RGBA) *image.RGBA {
 	out := image.NewRGBA(img.Rect)
 	for y := range img.Rect.Dy() {
 		copy(out.Pix[y*out.Stride:][:4*img.Rect.Dx()], img.Pix[y*img.Stride:])
 	}
-	part := a.bounds.Intersect(region)
-	for y := part.Min.Y; y < part.Max.Y; y++ {
-		to := out.Pix[out.PixOffset(part.Min.X, y):]
-		p := image.Pt(part.Min.X, y).Sub(region.Min).Add(replacement.Rect.Min)
-		from := replacement.Pix[replacement.PixOffset(p.X, p.Y):]
-		for x, v := range a.mask.Pix[a.mask.PixOffset(part.Min.X, y):][:part.Dx()] {
+	r := part.Rect
+	for y := r.Min.Y; y < r.Max.Y; y++ {
+		to, from := out.Pix[out.PixOffset(r.Min.X, y):], part.Pix[part.PixOffset(r.Min.X, y):]
+		for x, v := range a.mask.Pix[a.mask.PixOffset(r.Min.X, y):][:r.Dx()] {
 			if v == 0 {
 				continue
 			}

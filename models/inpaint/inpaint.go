@@ -12,6 +12,7 @@ import (
 	"image"
 	"sync"
 
+	"github.com/gomflux/gomflux/internal/resample"
 	"github.com/gomflux/gomflux/picture"
 )
 
@@ -152,10 +153,12 @@ func (in *Input) At(width, height int) (*image.RGBA, *image.Gray) {
 		img, mask := in.Image, in.Mask
 		if in.Crop {
 			region := in.Region(width, height)
-			img = fill(img.SubImage(region).(*image.RGBA), width, height)
-			mask = firstChannel(fill(rgbaOf(mask.SubImage(region).(*image.Gray)), width, height))
+			fit := fitted(region.Size(), size)
+			img = resample.Lanczos.RGBA(img.SubImage(region).(*image.RGBA), fit.X, fit.Y)
+			mask = resample.Lanczos.Gray(mask.SubImage(region).(*image.Gray), fit.X, fit.Y)
+			img, mask = filled(img, size), firstChannel(filled(rgbaOf(mask), size))
 		} else {
-			img, mask = picture.Resize(img, width, height), resizeGray(mask, width, height)
+			img, mask = picture.Resize(img, width, height), resample.Lanczos.Gray(mask, width, height)
 		}
 		in.last = &scaled{size, img, threshold(mask)}
 	}
@@ -175,14 +178,15 @@ func (in *Input) Paste(generated *image.RGBA) *image.RGBA {
 	if in.NoPasteBack {
 		return generated
 	}
-	region := in.Image.Rect
 	size := generated.Rect.Size()
+	region, scaled, at := in.Image.Rect, in.Image.Rect.Size(), image.Point{}
 	if in.Crop {
 		region = in.Region(size.X, size.Y)
-		generated = cover(generated, region.Dx(), region.Dy())
-	} else {
-		generated = picture.Resize(generated, region.Dx(), region.Dy())
+		scaled, at = covering(size, region.Size())
 	}
-	scale := max(float64(region.Dx())/float64(size.X), float64(region.Dy())/float64(size.Y))
-	return in.alphaAt(scale).blend(in.Image, generated, region)
+	a := in.alphaAt(max(float64(scaled.X)/float64(size.X), float64(scaled.Y)/float64(size.Y)))
+	at = at.Sub(region.Min) // from coordinates of the image to those of the scaled one
+	part := resample.Lanczos.Part(generated, scaled.X, scaled.Y, a.bounds.Intersect(region).Add(at))
+	part.Rect = part.Rect.Sub(at)
+	return a.blend(in.Image, part)
 }

@@ -5,6 +5,7 @@ import (
 	"image"
 	"math"
 
+	"github.com/gomflux/gomflux/internal/resample"
 	"github.com/gomflux/gomflux/picture"
 )
 
@@ -34,7 +35,7 @@ func read(img image.Image, size image.Point) (mask *image.Gray, transparent bool
 	if given == size {
 		return mask, transparent, nil
 	}
-	return firstChannel(picture.ResizeBilinear(rgbaOf(mask), size.X, size.Y)), transparent, nil
+	return resample.Bilinear.Gray(mask, size.X, size.Y), transparent, nil
 }
 
 // sameProportions reports whether a size is another one, scaled and rounded to whole pixels.

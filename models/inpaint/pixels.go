@@ -1,10 +1,6 @@
 package inpaint
 
-import (
-	"image"
-
-	"github.com/gomflux/gomflux/picture"
-)
+import "image"
 
 // row returns the values of row y of a mask, counted from its first one.
 func row(mask *image.Gray, y int) []uint8 {
@@ -50,14 +46,6 @@ func firstChannel(img *image.RGBA) *image.Gray {
 		}
 	}
 	return gray
-}
-
-// resizeGray scales a mask as images are scaled.
-func resizeGray(mask *image.Gray, width, height int) *image.Gray {
-	if mask.Rect.Size() == image.Pt(width, height) {
-		return mask
-	}
-	return firstChannel(picture.Resize(rgbaOf(mask), width, height))
 }
 
 // threshold makes a mask black and white at one half.
