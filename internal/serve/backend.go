@@ -39,8 +39,8 @@ func (b *Backend) Submit(ctx context.Context, r engine.Request) (*engine.Job, er
 func (s *Server) checkRequest(r *engine.Request) error {
 	height, width := r.Options.Height, r.Options.Width
 	if img := r.Options.Image; img != nil && height == 0 && width == 0 {
-		size := img.Bounds().Size()
-		height, width = size.Y, size.X
+		size, e := img.Bounds().Size(), r.Options.Inpaint.Expand
+		height, width = size.Y+e.Top+e.Bottom, size.X+e.Left+e.Right
 	}
 	if height > s.MaxPixels || width > s.MaxPixels || height > 0 && width > 0 && height*width > s.MaxPixels {
 		return errs.Requestf("size %dx%d: this server generates images of up to %d pixels (gomflux serve --max-pixels)",

@@ -68,8 +68,8 @@ func (s *speeds) loading(name string) time.Duration {
 // workOf returns the work of an image: its steps times its pixels.
 func workOf(o *gomflux.Options, d gomflux.Defaults) float64 {
 	height, width, steps := d.Height, d.Width, d.Steps
-	if o.Image != nil {
-		height, width = o.Image.Bounds().Dy(), o.Image.Bounds().Dx()
+	if e := o.Inpaint.Expand; o.Image != nil && !o.Inpaint.Crop {
+		height, width = o.Image.Bounds().Dy()+e.Top+e.Bottom, o.Image.Bounds().Dx()+e.Left+e.Right
 	}
 	if o.Height > 0 {
 		height = o.Height

@@ -255,7 +255,7 @@ func (e *Engine) end(j *Job, err error) {
 	e.stats.Jobs[j.state]++
 	j.publish(Event{Kind: kind})
 	o := &j.request.Options
-	o.Image, o.References, o.Latents, o.Hook, o.Values = nil, nil, gomflux.Latents{}, nil, nil
+	o.Image, o.Mask, o.References, o.Latents, o.Hook, o.Values = nil, nil, nil, gomflux.Latents{}, nil, nil
 	j.cancel(nil)
 	close(j.done)
 	e.forget()

@@ -8,7 +8,10 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"image"
+	"image/draw"
 	"image/jpeg"
+	"image/png"
 	"io"
 	"math"
 	"net/http"
@@ -279,6 +282,59 @@ func TestSubmit(t *testing.T) {
 	if len(slices.Compact(r.Seeds)) != 4 || r.Seeds[3] > math.MaxUint32 {
 		t.Errorf("random seeds %d", r.Seeds)
 	}
+}
+
+// TestMask checks the fields of inpainting.
+func TestMask(t *testing.T) {
+	s := serve(t, nil)
+	img, mask := encoded(t, 16, 8), maskFile(t, 16, 8)
+	body := `{"prompt":"a","image":{"data":"` + img + `"},"mask":{"data":"` + mask + `","name":"m.png"},"invert_mask":true,
+		"mask_blur":0,"mask_crop":9,"expand":[0,1,2,3],"no_paste_back":true}`
+	s.validate(map[string]any{"$ref": "#/components/schemas/JobRequest"}, []byte(body))
+	s.call("POST", "/api/v1/jobs", body, 202, nil)
+	job, r := s.engine.last()
+	blur := 0
+	want := gomflux.InpaintOptions{Invert: true, Feather: &blur, Crop: true, Padding: 9, NoPasteBack: true,
+		Expand: gomflux.Border{Top: 1, Right: 2, Bottom: 3}}
+	if o := r.Options; o.Mask == nil || o.Image == nil || o.ImageStrength != 0 || !reflect.DeepEqual(o.Inpaint, want) {
+		t.Errorf("options %+v, expected %+v", o.Inpaint, want)
+	}
+	job.finishes(0, 5)
+	var j jsonJob
+	s.call("GET", "/api/v1/jobs/job0", "", 200, &j)
+	if from := j.Pictures[0].Settings; from.Mask == nil || from.Mask.Path != "m.png" || len(from.Mask.SHA256) != 64 {
+		t.Errorf("the mask of the settings: %+v", from.Mask)
+	}
+	for body, want := range map[string]string{
+		`{"mask":{"data":"` + mask + `"}}`:                                                       "a mask needs an image",
+		`{"image":{"data":"` + img + `"},"invert_mask":true}`:                                    "needs a mask",
+		`{"image":{"data":"` + img + `"},"mask":{"data":"` + maskFile(t, 16, 16) + `"}}`:         "the same size or proportions",
+		`{"image":{"data":"` + img + `"},"mask":{"data":"` + img + `"}}`:                         "the mask has colours",
+		`{"image":{"data":"` + img + `"},"mask":{"data":"aGVsbG8="}}`:                            "mask: not a PNG",
+		`{"image":{"data":"` + img + `"},"expand":[1,2,3]}`:                                      "expand [1 2 3]: expected four",
+		`{"image":{"data":"` + img + `"},"mask":{"data":"` + mask + `"},"mask_blur":-1}`:         "mask_blur -1",
+		`{"image":{"data":"` + img + `"},"mask":{"data":"` + mask + `"},"mask_crop":-1}`:         "mask_crop -1",
+		`{"image":{"data":"` + img + `"},"mask":{"data":"` + mask + `"},"mask_blur":9999}`:       "feather 9999",
+		`{"image":{"data":"` + img + `"},"expand":[60000,0,0,0],"mask":{"data":"` + mask + `"}}`: "the border makes the image 60016x8",
+	} {
+		var e struct{ Error jsonError }
+		s.call("POST", "/api/v1/jobs", body, 400, &e)
+		if !strings.Contains(e.Error.Message, want) {
+			t.Errorf("%.80s: %q, expected %q", body, e.Error.Message, want)
+		}
+	}
+}
+
+// maskFile returns a mask whose left half is white.
+func maskFile(t *testing.T, width, height int) string {
+	t.Helper()
+	mask := image.NewGray(image.Rect(0, 0, width, height))
+	draw.Draw(mask, image.Rect(0, 0, width/2, height), image.White, image.Point{}, draw.Src)
+	var b bytes.Buffer
+	if err := png.Encode(&b, mask); err != nil {
+		t.Fatal(err)
+	}
+	return base64.StdEncoding.EncodeToString(b.Bytes())
 }
 
 func TestBadRequests(t *testing.T) {

@@ -6,7 +6,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"image"
 	"io"
 	"math"
 	"mime"
@@ -49,6 +48,12 @@ type jsonRequest struct {
 	Image             *jsonImage  `json:"image"`
 	ImageStrength     float64     `json:"image_strength"`
 	References        []jsonImage `json:"references"`
+	Mask              *jsonImage  `json:"mask"`
+	InvertMask        bool        `json:"invert_mask"`
+	MaskBlur          *int        `json:"mask_blur"`
+	MaskCrop          *int        `json:"mask_crop"` // the padding
+	Expand            []int       `json:"expand"`    // left, top, right, bottom
+	NoPasteBack       bool        `json:"no_paste_back"`
 	Previews          *int        `json:"previews"`
 }
 
@@ -65,13 +70,13 @@ type jsonImage struct {
 
 // sources are the images that a job starts from, for its settings.
 type sources struct {
-	image      *picture.SourceImage
-	references []picture.SourceImage
+	image, mask *picture.SourceImage
+	references  []picture.SourceImage
 }
 
 // add returns settings with the images.
 func (s sources) add(to picture.Settings) picture.Settings {
-	to.Image, to.References = s.image, slices.Clone(s.references)
+	to.Image, to.Mask, to.References = s.image, s.mask, slices.Clone(s.references)
 	return to
 }
 
@@ -112,6 +117,7 @@ func (a *API) request(r *http.Request, j jsonRequest) (q engine.Request, from so
 		MaxSequenceLength: j.MaxSequenceLength, Scheduler: gomflux.Scheduler(j.Scheduler), RNG: gomflux.RNG(j.RNG),
 		ImageStrength: j.ImageStrength,
 	}}
+	q.Options.Inpaint = j.inpaint()
 	if err := a.check(j); err != nil {
 		return q, from, err
 	}
@@ -129,13 +135,27 @@ func (a *API) request(r *http.Request, j jsonRequest) (q engine.Request, from so
 	if q.LoRAs, err = chooseLoRAs(j.LoRAs); err != nil {
 		return q, from, err
 	}
-	from, err = a.decodeAll(r.Context(), j, &q.Options)
+	if from, err = a.decodeAll(r.Context(), j, &q.Options); err == nil {
+		err = api.CheckMask(&q.Options, a.MaxPixels)
+	}
 	return q, from, err
+}
+
+// inpaint returns the options for a mask.
+func (j *jsonRequest) inpaint() gomflux.InpaintOptions {
+	o := gomflux.InpaintOptions{Invert: j.InvertMask, Feather: j.MaskBlur, NoPasteBack: j.NoPasteBack}
+	if j.MaskCrop != nil {
+		o.Crop, o.Padding = true, *j.MaskCrop
+	}
+	if e := j.Expand; len(e) == 4 {
+		o.Expand = gomflux.Border{Left: e[0], Top: e[1], Right: e[2], Bottom: e[3]}
+	}
+	return o
 }
 
 // decodeAll decodes the images of a request into options.
 func (a *API) decodeAll(ctx context.Context, j jsonRequest, o *gomflux.Options) (from sources, err error) {
-	if j.Image == nil && len(j.References) == 0 {
+	if j.Image == nil && j.Mask == nil && len(j.References) == 0 {
 		return from, nil
 	}
 	select {
@@ -150,14 +170,21 @@ func (a *API) decodeAll(ctx context.Context, j jsonRequest, o *gomflux.Options) 
 		if err != nil {
 			return from, err
 		}
-		o.Image, from.image = img, &source
+		o.Image, from.image = img.Image, &source
+	}
+	if j.Mask != nil {
+		mask, source, err := decode("mask", "mask", *j.Mask, &pixels)
+		if err != nil {
+			return from, err
+		}
+		o.Mask, from.mask = api.Mask(mask), &source
 	}
 	for i, ref := range j.References {
 		img, source, err := decode(fmt.Sprintf("references[%d]", i), fmt.Sprintf("reference-%d", i+1), ref, &pixels)
 		if err != nil {
 			return from, err
 		}
-		o.References = append(o.References, img)
+		o.References = append(o.References, img.Image)
 		from.references = append(from.references, source)
 	}
 	return from, nil
@@ -187,6 +214,21 @@ func (a *API) check(j jsonRequest) error {
 		return badRequest("%d loras: expected at most %d", len(j.LoRAs), maxLoRAs)
 	case j.Image == nil && j.ImageStrength != 0:
 		return badRequest("image_strength needs an image")
+	}
+	return j.checkMask()
+}
+
+// checkMask checks the options for a mask.
+func (j *jsonRequest) checkMask() error {
+	e := j.Expand
+	outside := func(n int) bool { return n < 0 || n > picture.MaxSide }
+	switch {
+	case e != nil && (len(e) != 4 || slices.ContainsFunc(e, outside)):
+		return badRequest("expand %v: expected four numbers of pixels, left, top, right and bottom", e)
+	case j.MaskBlur != nil && outside(*j.MaskBlur):
+		return badRequest("mask_blur %d: expected a number of pixels, 0 or more", *j.MaskBlur)
+	case j.MaskCrop != nil && outside(*j.MaskCrop):
+		return badRequest("mask_crop %d: expected a number of pixels, 0 or more", *j.MaskCrop)
 	}
 	return nil
 }
@@ -235,7 +277,7 @@ func chooseLoRAs(asked []jsonLoRA) (chosen []gomflux.LoRA, err error) {
 
 // decode decodes an image of a request if it has at most some number of pixels, from which it
 // subtracts them.
-func decode(field, name string, j jsonImage, pixels *int) (image.Image, picture.SourceImage, error) {
+func decode(field, name string, j jsonImage, pixels *int) (*picture.Picture, picture.SourceImage, error) {
 	var none picture.SourceImage
 	text := j.Data
 	if _, data, ok := api.CutDataURL(text); ok {
@@ -261,5 +303,5 @@ func decode(field, name string, j jsonImage, pixels *int) (image.Image, picture.
 	} else {
 		name += "." + strings.ToLower(pic.Format.String())
 	}
-	return pic.Image, picture.SourceImage{Path: name, SHA256: pic.SHA256}, nil
+	return pic, picture.SourceImage{Path: name, SHA256: pic.SHA256}, nil
 }

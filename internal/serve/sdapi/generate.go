@@ -164,6 +164,8 @@ func (p *plan) response(pictures []*engine.Picture) (*generated, error) {
 func (p *plan) encode(made *engine.Picture) (file []byte, parameters string, err error) {
 	s := made.Result.Settings
 	switch {
+	case p.mask != nil:
+		s.Image, s.Mask, s.References = &p.sources[0], p.mask, p.sources[1:]
 	case p.Options.Image != nil:
 		s.Image = &p.sources[0]
 	case len(p.Options.References) > 0:

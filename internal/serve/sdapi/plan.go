@@ -127,6 +127,7 @@ type plan struct {
 	model   engine.ModelInfo
 	request *request
 	sources []picture.SourceImage // the input images
+	mask    *picture.SourceImage  // nil without one
 }
 
 // plan translates a request. Where it cannot be followed exactly, it adds warnings.
@@ -222,6 +223,8 @@ func (p *plan) setImages(maxPixels int) error {
 	r.init = nil // may be large, and the job may wait for long
 	switch {
 	case len(images) == 0:
+	case r.mask != "":
+		return p.setMask(images, &left)
 	case p.model.Edits:
 		o.References = images
 		r.warn("denoising_strength was not used: %s edits images instead of starting from them", p.model.Name)
@@ -241,6 +244,35 @@ func (p *plan) setImages(maxPixels int) error {
 		o.Image = images[0]
 		// the part of the steps that is skipped; with strength 0, the last step still runs
 		o.ImageStrength = min(math.Nextafter(1, 0), 1-r.denoising)
+	}
+	return nil
+}
+
+// setMask makes the first image one to inpaint. For models that edit, the others are references.
+func (p *plan) setMask(images []image.Image, left *int) error {
+	r, o := p.request, &p.Options
+	mask, err := decodeImage(r.mask, left)
+	if err != nil {
+		return badRequest("mask: %v", err)
+	}
+	r.mask = ""
+	p.mask = &picture.SourceImage{Path: "mask", SHA256: mask.SHA256}
+	o.Image, o.References, o.Mask = images[0], images[1:], api.Mask(mask)
+	o.ImageStrength = 0
+	if r.denoising < 1 {
+		o.ImageStrength = min(math.Nextafter(1, 0), 1-r.denoising)
+	}
+	o.Inpaint = gomflux.InpaintOptions{Invert: r.maskInvert, Feather: &r.maskBlur, Crop: r.maskPadding != nil}
+	size := images[0].Bounds().Size()
+	switch asked := image.Pt(r.width, r.height); {
+	case o.Inpaint.Crop:
+		o.Inpaint.Padding = *r.maskPadding
+	case r.width > 0 && r.height > 0 && asked != size:
+		o.Inpaint.NoPasteBack = true
+		r.warn("all of the image was generated, since the size %v differs from its size %v", asked, size)
+	}
+	if err := api.CheckMask(o, picture.MaxPixels); err != nil {
+		return badRequest("mask: %v", err)
 	}
 	return nil
 }

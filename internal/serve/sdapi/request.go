@@ -33,6 +33,10 @@ type request struct {
 	batchSize, batches int
 	denoising          float64
 	init               []string
+	mask               string // "" without one
+	maskInvert         bool
+	maskBlur           int
+	maskPadding        *int // nil for the whole image
 	sendImages         bool
 	echo               map[string]json.RawMessage // the body without secrets and images
 	warnings           []string
@@ -76,8 +80,8 @@ func parseRequest(body []byte, img2img bool) (*request, error) {
 	}
 	if img2img {
 		r.init = f.texts("init_images")
+		r.readMask(f)
 	}
-	mask := img2img && f.text("mask") != ""
 	r.ignored(f)
 	if err := f.err; err != nil {
 		return nil, err
@@ -89,8 +93,6 @@ func parseRequest(body []byte, img2img bool) (*request, error) {
 		return nil, badRequest("batch_size %d and n_iter %d: expected at most %d images, found %d", r.batchSize, r.batches, maxImages, n)
 	}
 	switch {
-	case mask:
-		return nil, badRequest("mask: inpainting is not supported (leave the mask out)")
 	case img2img && len(r.init) == 0:
 		return nil, badRequest("init_images: expected an image, found nothing")
 	case len(r.init) > maxInit:
@@ -104,6 +106,23 @@ func parseRequest(body []byte, img2img bool) (*request, error) {
 		r.echo["mask"] = json.RawMessage("null")
 	}
 	return r, nil
+}
+
+// readMask reads the mask of inpainting with its options, and their defaults in AUTOMATIC1111.
+func (r *request) readMask(f *fields) {
+	const fill = "inpainting_fill"
+	if r.mask = f.text("mask"); r.mask == "" {
+		return
+	}
+	r.maskInvert = f.integer("inpainting_mask_invert", 0, 1, 0) == 1
+	r.maskBlur = f.integer("mask_blur", 0, 256, 4)
+	if f.flag("inpaint_full_res", true) {
+		padding := f.integer("inpaint_full_res_padding", 0, picture.MaxSide, 0)
+		r.maskPadding = &padding
+	}
+	if f.has(fill) && f.integer(fill, 0, 3, 0) != 1 && r.denoising < 1 {
+		r.warn("inpainting_fill was not used: the masked part starts from the image")
+	}
 }
 
 // ignored warns of options that change the image in AUTOMATIC1111. Their types are not checked.

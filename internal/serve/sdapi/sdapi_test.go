@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"image"
+	"image/draw"
 	"image/png"
 	"io"
 	"math"
@@ -208,6 +209,67 @@ func TestImg2Img(t *testing.T) {
 	}
 }
 
+// TestInpaint checks masks.
+func TestInpaint(t *testing.T) {
+	file, mask := pngFile(40, 24), maskFile(40, 24)
+	body := func(more string) string {
+		return fmt.Sprintf(`{"init_images":["%s"],"mask":"%s"%s}`, file, mask, more)
+	}
+	for _, test := range []struct {
+		body          string
+		strength      float64
+		want          gomflux.InpaintOptions
+		blur          int
+		width, height int
+		warnings      int
+	}{
+		{body: body(""), strength: 0.25, want: gomflux.InpaintOptions{Crop: true}, blur: 4},
+		{body: body(`,"denoising_strength":1,"inpaint_full_res":false,"inpainting_mask_invert":1,"mask_blur":0`),
+			want: gomflux.InpaintOptions{Invert: true}},
+		{body: body(`,"inpaint_full_res_padding":32,"mask_blur":9,"width":64,"height":64,"inpainting_fill":1`), strength: 0.25, blur: 9,
+			want: gomflux.InpaintOptions{Crop: true, Padding: 32}, width: 64, height: 64},
+		{body: body(`,"inpaint_full_res":false,"width":40,"height":24`), strength: 0.25, blur: 4, width: 48, height: 32, warnings: 1},
+		{body: body(`,"inpaint_full_res":false,"width":80,"height":48,"inpainting_fill":0`), strength: 0.25, blur: 4,
+			want: gomflux.InpaintOptions{NoPasteBack: true}, width: 80, height: 48, warnings: 2},
+		{body: body(`,"model":"edit"`), strength: 0.25, want: gomflux.InpaintOptions{Crop: true}, blur: 4},
+	} {
+		e := &fakeEngine{}
+		_, s := serve(t, e, Config{})
+		m, info := readMade(t, call(t, s, "POST", "/sdapi/v1/img2img", test.body), 1)
+		o := e.last(t).Options
+		got := o.Inpaint
+		if got.Feather == nil || *got.Feather != test.blur {
+			t.Errorf("%.60s: blur %v", test.body, got.Feather)
+		}
+		got.Feather = nil
+		if got != test.want || o.Mask == nil || o.Image == nil || len(o.References) > 0 || math.Abs(o.ImageStrength-test.strength) > 1e-9 {
+			t.Errorf("%.60s: %+v, strength %g, expected %+v, %g", test.body, got, o.ImageStrength, test.want, test.strength)
+		}
+		if o.Width != test.width || o.Height != test.height || len(info.Warnings) != test.warnings {
+			t.Errorf("%.60s: %dx%d, warnings %q", test.body, o.Width, o.Height, info.Warnings)
+		}
+		data, _ := base64.StdEncoding.DecodeString(m.Images[0])
+		found, err := picture.ReadSettings(bytes.NewReader(data))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if s := found.Settings; s.Image == nil || s.Mask == nil || s.Mask.Path != "mask" || len(s.Mask.SHA256) != 64 {
+			t.Errorf("%.60s: the settings have image %v and mask %v", test.body, s.Image, s.Mask)
+		}
+	}
+}
+
+// maskFile is pngFile of a mask whose left half is white.
+func maskFile(width, height int) string {
+	mask := image.NewGray(image.Rect(0, 0, width, height))
+	draw.Draw(mask, image.Rect(0, 0, width/2, height), image.White, image.Point{}, draw.Src)
+	var b bytes.Buffer
+	if err := png.Encode(&b, mask); err != nil {
+		panic(err)
+	}
+	return base64.StdEncoding.EncodeToString(b.Bytes())
+}
+
 // TestSameFile checks that an image is the file that the command writes.
 func TestSameFile(t *testing.T) {
 	e := &fakeEngine{}
@@ -282,7 +344,9 @@ func TestErrors(t *testing.T) {
 			"starts from one image, found 2"},
 		{"img2img", `{"init_images":["` + pngFile(400, 400) + `","` + file + `"]}`, 400,
 			"init_images[1]: 40x24: more pixels than the 0 "},
-		{"img2img", `{"init_images":["` + file + `"],"mask":"` + file + `"}`, 400, "mask: inpainting is not supported"},
+		{"img2img", `{"init_images":["` + file + `"],"mask":"!"}`, 400, "mask: expected base64"},
+		{"img2img", `{"init_images":["` + file + `"],"mask":"` + maskFile(40, 40) + `"}`, 400, "the same size or proportions"},
+		{"img2img", `{"init_images":["` + file + `"],"mask":"` + maskFile(40, 24) + `","mask_blur":-1}`, 422, "mask_blur"},
 		{"img2img", `{"init_images":["` + file + `"],"denoising_strength":1.5}`, 422, "denoising_strength: expected a number from 0 to 1"},
 		{"img2img", `{"init_images":["` + file + `","` + file + `"]}`, 400, "starts from one image, found 2"},
 		{"img2img", `{"init_images":["` + strings.Repeat(`x","`, 16) + `"]}`, 400, "expected at most 16 images, found 17"},
