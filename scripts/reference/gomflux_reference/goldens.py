@@ -373,6 +373,62 @@ dump qwen-image-small/model qwen-step-cache/dump --prompt 'a red circle' --negat
     --step-cache first-block:0.825 --steps 12 --guidance 3 --seed 3 --height 32 --width 48 --max-sequence-length 64
     --taps 'transformer@*' '!transformer@*:in.*'
 
+dump zimage-ordinary/model zimage-inpaint/dump --prompt 'a red circle' --negative-prompt {shlex.quote(NEGATIVE)}
+    --picture zimage-inpaint/picture.png --mask zimage-inpaint/mask.png --image-strength 0.3
+    --steps 4 --guidance 2 --seed 61 --height 24 --width 40 --max-sequence-length 64 --taps 'transformer@*' vae.encoder
+
+dump zimage-ordinary/model zimage-inpaint-crop/dump --prompt 'a red circle'
+    --picture zimage-inpaint-crop/picture.png --mask zimage-inpaint-crop/mask.png --mask-crop 3 --image-strength 0
+    --steps 2 --seed 62 --height 40 --width 32 --max-sequence-length 64 --taps 'transformer@*'
+
+dump flux1-dev-small/model flux1-inpaint/dump --prompt 'a red circle'
+    --picture flux1-inpaint/picture.png --mask flux1-inpaint/mask.png --image-strength 0.5
+    --steps 5 --guidance 2.5 --seed 63 --height 32 --width 48 --max-sequence-length 40 --taps 'transformer@*'
+
+dump flux1-schnell-ordinary/model flux1-inpaint-crop/dump --prompt 'a red circle'
+    --picture flux1-inpaint-crop/picture.png --mask flux1-inpaint-crop/mask.png --mask-crop 5 --image-strength 0
+    --steps 3 --seed 64 --height 24 --width 40 --max-sequence-length 20 --taps 'transformer@*'
+
+dump flux1-kontext/model flux1-kontext-inpaint/dump --prompt {shlex.quote(EDIT)}
+    --picture flux1-kontext-inpaint/picture.png --mask flux1-kontext-inpaint/mask.png --image-strength 0.3
+    --steps 4 --guidance 2.5 --seed 65 --height 56 --width 40 --max-sequence-length 24 --taps 'transformer@*'
+    '!*:in.encoder_hidden_states'
+
+dump flux1-kontext-small/model flux1-kontext-inpaint-crop/dump --prompt {shlex.quote(EDIT)}
+    --picture flux1-kontext-inpaint-crop/picture.png --mask flux1-kontext-inpaint-crop/mask.png --mask-crop 2
+    --image-strength 0 --steps 2 --guidance 2.5 --seed 66 --height 48 --width 48 --max-sequence-length 24
+    --taps 'transformer@*'
+    '!*:in.encoder_hidden_states'
+
+dump flux2-klein-base/model flux2-inpaint/dump --prompt 'a red circle'
+    --picture flux2-inpaint/picture.png --mask flux2-inpaint/mask.png --image-strength 0.3
+    --steps 4 --guidance 3.5 --seed 67 --height 32 --width 56 --max-sequence-length 44 --taps 'transformer@*'
+    '!*:in.encoder_hidden_states'
+
+dump flux2-klein/model flux2-inpaint-crop/dump --prompt {shlex.quote(EDIT)}
+    --picture flux2-inpaint-crop/picture.png --mask flux2-inpaint-crop/mask.png --mask-crop 4 --image-strength 0
+    --references flux2-inpaint-crop/first.png --steps 2 --guidance 1 --seed 68 --height 48 --width 80
+    --max-sequence-length 44 --taps 'transformer@*'
+    '!*:in.encoder_hidden_states'
+
+dump qwen-image-ordinary/model qwen-inpaint/dump --prompt 'a red circle' --negative-prompt {shlex.quote(NEGATIVE)}
+    --picture qwen-inpaint/picture.png --mask qwen-inpaint/mask.png --image-strength 0.3
+    --steps 4 --guidance 2.5 --seed 69 --height 32 --width 48 --max-sequence-length 64 --taps 'transformer@*'
+
+dump qwen-image-small/model qwen-inpaint-crop/dump --prompt 'a red circle'
+    --picture qwen-inpaint-crop/picture.png --mask qwen-inpaint-crop/mask.png --mask-crop 0 --image-strength 0.7
+    --steps 4 --seed 70 --height 40 --width 24 --max-sequence-length 64 --taps 'transformer@*'
+
+dump qwen-edit/model qwen-edit-inpaint/dump --prompt {shlex.quote(EDIT)} --negative-prompt {shlex.quote(NEGATIVE)}
+    --picture qwen-edit-inpaint/picture.png --mask qwen-edit-inpaint/mask.png --image-strength 0.3
+    --steps 4 --guidance 2.5 --seed 71 --height 32 --width 64 --taps 'transformer@*'
+    '!*:in.encoder_hidden_states'
+
+dump qwen-edit/model qwen-edit-inpaint-crop/dump --prompt {shlex.quote(EDIT)}
+    --picture qwen-edit-inpaint-crop/picture.png --mask qwen-edit-inpaint-crop/mask.png --mask-crop 6 --image-strength 0
+    --steps 2 --guidance 1 --seed 72 --height 64 --width 32 --taps 'transformer@*'
+    '!*:in.encoder_hidden_states'
+
 tiny vae-512/model --seed 13 --layout v5 --only vae --vae-channels 4 4 8 8 --vae-norm-groups 2
 
 decode vae-512/model vae-512/decode --seed 3 --height 512 --width 512 --compute float64 --sample 20000
@@ -399,6 +455,19 @@ PICTURES = {
     "qwen-edit-plus/second.png": (33, 97),
     "qwen-edit-plus3/third.png": (50, 52),
     "vae-512/encode/picture.png": (512, 512),
+    "zimage-inpaint/picture.png": (90, 71),
+    "zimage-inpaint-crop/picture.png": (75, 63),
+    "flux1-inpaint/picture.png": (67, 50),
+    "flux1-inpaint-crop/picture.png": (85, 61),
+    "flux1-kontext-inpaint/picture.png": (44, 61),
+    "flux1-kontext-inpaint-crop/picture.png": (48, 48),
+    "flux2-inpaint/picture.png": (75, 43),
+    "flux2-inpaint-crop/picture.png": (83, 51),
+    "flux2-inpaint-crop/first.png": (70, 67),
+    "qwen-inpaint/picture.png": (61, 40),
+    "qwen-inpaint-crop/picture.png": (53, 75),
+    "qwen-edit-inpaint/picture.png": (61, 40),
+    "qwen-edit-inpaint-crop/picture.png": (32, 64),
 }
 
 
@@ -413,6 +482,8 @@ def make(root: Path):
         for path, size in PICTURES.items():
             Path(path).parent.mkdir(parents=True, exist_ok=True)
             draw(*size).save(path)
+            if "inpaint" in path and path.endswith("/picture.png"):
+                draw_mask(*size).save(Path(path).with_name("mask.png"))
         for command in COMMANDS.strip().split("\n\n"):
             print(" ".join(shlex.split(command)[:3]), file=sys.stderr)
             main(limited(shlex.split(command)))
@@ -435,3 +506,13 @@ def draw(width: int, height: int) -> Image.Image:
     cells = torch.randn(height // 4 + 1, width // 4 + 1, 3, generator=torch.Generator().manual_seed(1)).numpy()
     levels = np.clip(levels + 0.1 * cells[y // 4, x // 4], 0, 1)
     return Image.fromarray(np.round(levels * 255).astype(np.uint8))
+
+
+def draw_mask(width: int, height: int) -> Image.Image:
+    """Returns a mask of a tilted ellipse and a small square, with borders of grey."""
+    y, x = np.mgrid[0:height, 0:width] + 0.5
+    u, v = x / width - 0.45, y / height - 0.5
+    ellipse = (u + v) ** 2 / 0.16 + (u - v) ** 2 / 0.05
+    square = np.maximum(abs(x - 0.78 * width), abs(y - 0.3 * height)) / (0.09 * min(width, height))
+    white = np.clip(1.5 + 4 * (1 - np.minimum(ellipse, square)), 0, 1)
+    return Image.fromarray(np.round(white * 255).astype(np.uint8))
