@@ -60,9 +60,11 @@ type golden struct {
 	Scheduler         string
 	Picture, Mask     string
 	ImageStrength     float64 `json:"image_strength"`
-	StepCache         string  `json:"step_cache"`
-	Skipped           []int   `json:"skipped_steps"`
-	SkippedNegative   []int   `json:"skipped_negative_steps"`
+	Mask              string
+	MaskCrop          *int   `json:"mask_crop"`
+	StepCache         string `json:"step_cache"`
+	Skipped           []int  `json:"skipped_steps"`
+	SkippedNegative   []int  `json:"skipped_negative_steps"`
 	References        []string
 	Compute           string // dtype
 	Files             []string
@@ -123,12 +125,18 @@ func (g *golden) request(t *testing.T) Request {
 	} else if strings.HasPrefix(g.Model, "qwen") {
 		r.Guidance = 1 // diffusers guides by a negative prompt only
 	}
-	if g.Picture != "" {
-		p, err := picture.ReadFile(filepath.Join(g.dir, "..", g.Picture))
-		if err != nil {
+	switch {
+	case g.Mask != "":
+		o := inpaint.Options{NoPasteBack: g.tensor(t, "image.pasted") == nil}
+		if g.MaskCrop != nil {
+			o.Crop, o.Padding = true, *g.MaskCrop
+		}
+		var err error
+		if r.Inpaint, err = inpaint.New(g.picture(t, g.Picture), g.picture(t, g.Mask), o); err != nil {
 			t.Fatal(err)
 		}
-		r.Image = p.Image
+	case g.Picture != "":
+		r.Image = g.picture(t, g.Picture)
 	}
 	if g.Mask != "" {
 		mask, err := picture.ReadFile(filepath.Join(g.dir, "..", g.Mask))
@@ -140,17 +148,31 @@ func (g *golden) request(t *testing.T) Request {
 		}
 	}
 	for _, name := range g.References {
-		file := filepath.Join(g.dir, name) // or beside it
-		if _, err := os.Stat(file); err != nil {
-			file = filepath.Join(g.dir, "..", name)
-		}
-		p, err := picture.ReadFile(file)
-		if err != nil {
-			t.Fatal(err)
-		}
-		r.References = append(r.References, p.Image)
+		r.References = append(r.References, g.picture(t, name))
 	}
 	return r
+}
+
+// picture reads an image of the dump, in its folder or beside it.
+func (g *golden) picture(t *testing.T, name string) image.Image {
+	t.Helper()
+	file := filepath.Join(g.dir, name)
+	if _, err := os.Stat(file); err != nil {
+		file = filepath.Join(g.dir, "..", name)
+	}
+	p, err := picture.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return p.Image
+}
+
+// result returns the pixels of the reference's image.
+func (g *golden) result(t *testing.T) []byte {
+	if pasted := g.tensor(t, "image.pasted"); pasted != nil {
+		return pasted.Data
+	}
+	return g.tensor(t, "image").Data
 }
 
 // TestCompiledGoldens generates the images of the dumps with a compiled model, which on the CPU
@@ -217,7 +239,7 @@ func TestCompiledGoldens(t *testing.T) {
 			for i, mode := range modes[1:] {
 				t.Logf("mode %d", mode)
 				found[i+1].compare(t, "plain", found[0], 5e-5)
-				found[i+1].compare(t, "the reference's", generated{float32s(want), g.tensor(t, "image").Data}, 1e-4)
+				found[i+1].compare(t, "the reference's", generated{float32s(want), g.result(t)}, 1e-4)
 			}
 		})
 	}

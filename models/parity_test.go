@@ -20,6 +20,9 @@ var goldens = []string{
 	"flux1-fill", "flux1-fill-small",
 	"flux2-klein", "flux2-klein-base", "flux2-klein-edit2", "flux2-klein-kv", "flux2-inner",
 	"qwen-image-ordinary", "qwen-image-small", "qwen-edit", "qwen-edit-plus", "qwen-edit-plus3", "qwen-inner", "qwen-vision",
+	"zimage-inpaint", "zimage-inpaint-crop", "flux1-inpaint", "flux1-inpaint-crop", "flux1-kontext-inpaint",
+	"flux1-kontext-inpaint-crop", "flux2-inpaint", "flux2-inpaint-crop", "qwen-inpaint", "qwen-inpaint-crop",
+	"qwen-edit-inpaint", "qwen-edit-inpaint-crop",
 	"zimage-step-cache", "flux1-step-cache", "flux2-step-cache", "qwen-step-cache",
 }
 

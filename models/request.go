@@ -84,7 +84,11 @@ func (p *Pipeline) checkNumbers(r Request) error {
 	if r.MaxSequenceLength < 1 || r.MaxSequenceLength > picture.MaxCount {
 		return errs.Requestf("max sequence length %d: must be at least 1, and at most %d", r.MaxSequenceLength, picture.MaxCount)
 	}
-	if err := p.checkReferences(r.References); err != nil {
+	inpainted := 0
+	if r.mask != nil && len(r.References) > 0 {
+		inpainted = 1
+	}
+	if err := p.checkReferences(r.References, inpainted); err != nil {
 		return err
 	}
 	if err := p.checkInpaint(&r); err != nil {
@@ -190,7 +194,7 @@ func (p *Pipeline) SizeFor(size image.Point, height, width int) (int, int) {
 // EditSize returns the size of an edit of reference images for a request without a size. For images
 // that Check refuses it is the default size.
 func (p *Pipeline) EditSize(references []image.Image) image.Point {
-	if len(references) == 0 || p.checkReferences(references) != nil {
+	if len(references) == 0 || p.checkReferences(references, 0) != nil {
 		return image.Pt(p.Defaults.Width, p.Defaults.Height)
 	}
 	var sizes []image.Point
@@ -211,8 +215,9 @@ func (r *Request) firstStep() int {
 	return scheduler.FirstStep(r.Steps, r.ImageStrength)
 }
 
-// checkReferences returns an error if the model cannot take the reference images.
-func (p *Pipeline) checkReferences(references []image.Image) error {
+// checkReferences returns an error if the model cannot take the reference images, of which the first
+// ones are inpainted: the transformer sees these in the size of the run.
+func (p *Pipeline) checkReferences(references []image.Image, inpainted int) error {
 	editor, ok := p.family.(family.Editor)
 	if ok {
 		if err := editor.CheckReferences(len(references)); err != nil {
@@ -225,9 +230,14 @@ func (p *Pipeline) checkReferences(references []image.Image) error {
 	if !ok {
 		return errs.Requestf("%s does not take reference images (the models that edit are %s)", p.Class, family.Editors())
 	}
+	_, shown := p.family.(family.VisionEncoder)
 	for i, img := range references {
-		if err := checkReference(editor, img); err != nil {
-			return errs.Request(&ReferenceError{i, err})
+		switch err := checkReference(editor, img); {
+		case err == nil || i < inpainted && !shown:
+		case i < inpainted:
+			return errs.Requestf("the image to inpaint %w", err)
+		default:
+			return errs.Request(&ReferenceError{i - inpainted, err})
 		}
 	}
 	return nil

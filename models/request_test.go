@@ -140,7 +140,7 @@ func TestCutPrompts(t *testing.T) {
 			}
 			defer p.Close()
 			r := Request{Prompt: text, Height: 32, Width: 32, Steps: 1, Guidance: 1, MaxSequenceLength: limit}
-			if p.checkReferences(nil) != nil {
+			if p.checkReferences(nil, 0) != nil {
 				r.References = []image.Image{coloured(64, 64)}
 			}
 			run := prepared(t, p, r, 1)

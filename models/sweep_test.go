@@ -43,7 +43,7 @@ func sweep(t *testing.T, folder, scheduler string) {
 	if guided, err := p.family.Guidance(3); guided && err == nil {
 		r.Guidance = 3
 	}
-	if _, ok := p.family.(family.Editor); ok && p.checkReferences([]image.Image{coloured(80, 100)}) == nil {
+	if _, ok := p.family.(family.Editor); ok && p.checkReferences([]image.Image{coloured(80, 100)}, 0) == nil {
 		r.References = []image.Image{coloured(80, 100)}
 	} else {
 		r.Image, r.ImageStrength = coloured(48, 32), 0.4

@@ -339,7 +339,7 @@ func (f fault) plant(t *testing.T) (model, run string) {
 // TestFaults plants each fault and reads the verdict.
 func TestFaults(t *testing.T) {
 	for _, dump := range []string{"zimage-ordinary", "zimage-small", "flux1-inner", "flux1-kontext", "flux1-fill", "flux2-inner",
-		"qwen-inner"} { // what is found below is not there without it
+		"qwen-inner", "flux1-inpaint", "flux2-inpaint", "qwen-edit-inpaint-crop"} { // what is found below is not there without it
 		r, err := Replay(context.Background(), filepath.Join(testdata, dump, "dump"), Options{Readings: []string{Isolated}, quick: true})
 		if err != nil {
 			t.Fatal(err)
@@ -348,7 +348,7 @@ func TestFaults(t *testing.T) {
 			t.Fatalf("%s without a fault: %+v", dump, r.Verdict)
 		}
 	}
-	for _, f := range slices.Concat(faults, fluxFaults, kontextFaults, fillFaults, qwenFaults, seedFaults) {
+	for _, f := range slices.Concat(faults, fluxFaults, kontextFaults, fillFaults, qwenFaults, seedFaults, inpaintFaults) {
 		t.Run(f.name, func(t *testing.T) {
 			model, run := f.plant(t)
 			r, err := Replay(context.Background(), run,

@@ -375,11 +375,11 @@ dump qwen-image-small/model qwen-step-cache/dump --prompt 'a red circle' --negat
 
 dump zimage-ordinary/model zimage-inpaint/dump --prompt 'a red circle' --negative-prompt {shlex.quote(NEGATIVE)}
     --picture zimage-inpaint/picture.png --mask zimage-inpaint/mask.png --image-strength 0.3
-    --steps 4 --guidance 2 --seed 61 --height 24 --width 40 --max-sequence-length 64 --taps 'transformer@*' vae.encoder
+    --steps 4 --guidance 2 --seed 61 --height 24 --width 40 --max-sequence-length 64 --taps 'transformer@*'
 
 dump zimage-ordinary/model zimage-inpaint-crop/dump --prompt 'a red circle'
     --picture zimage-inpaint-crop/picture.png --mask zimage-inpaint-crop/mask.png --mask-crop 3 --image-strength 0
-    --steps 2 --seed 62 --height 40 --width 32 --max-sequence-length 64 --taps 'transformer@*'
+    --steps 2 --seed 62 --height 40 --width 32 --max-sequence-length 64 --taps 'transformer@1*'
 
 dump flux1-dev-small/model flux1-inpaint/dump --prompt 'a red circle'
     --picture flux1-inpaint/picture.png --mask flux1-inpaint/mask.png --image-strength 0.5
@@ -387,29 +387,25 @@ dump flux1-dev-small/model flux1-inpaint/dump --prompt 'a red circle'
 
 dump flux1-schnell-ordinary/model flux1-inpaint-crop/dump --prompt 'a red circle'
     --picture flux1-inpaint-crop/picture.png --mask flux1-inpaint-crop/mask.png --mask-crop 5 --image-strength 0
-    --steps 3 --seed 64 --height 24 --width 40 --max-sequence-length 20 --taps 'transformer@*'
+    --steps 3 --seed 64 --height 24 --width 40 --max-sequence-length 20 --taps 'transformer@1*'
 
 dump flux1-kontext/model flux1-kontext-inpaint/dump --prompt {shlex.quote(EDIT)}
-    --picture flux1-kontext-inpaint/picture.png --mask flux1-kontext-inpaint/mask.png --image-strength 0.3
-    --steps 4 --guidance 2.5 --seed 65 --height 56 --width 40 --max-sequence-length 24 --taps 'transformer@*'
-    '!*:in.encoder_hidden_states'
+    --picture flux1-kontext-inpaint/picture.png --mask flux1-kontext-inpaint/mask.png --image-strength 0.5
+    --steps 4 --guidance 2.5 --seed 65 --height 56 --width 40 --max-sequence-length 24 --taps 'transformer@*' '!*:in.encoder_hidden_states' '!*_ids'
 
 dump flux1-kontext-small/model flux1-kontext-inpaint-crop/dump --prompt {shlex.quote(EDIT)}
     --picture flux1-kontext-inpaint-crop/picture.png --mask flux1-kontext-inpaint-crop/mask.png --mask-crop 2
     --image-strength 0 --steps 2 --guidance 2.5 --seed 66 --height 48 --width 48 --max-sequence-length 24
-    --taps 'transformer@*'
-    '!*:in.encoder_hidden_states'
+    --taps 'transformer@1*' '!*:in.encoder_hidden_states' '!*_ids'
 
 dump flux2-klein-base/model flux2-inpaint/dump --prompt 'a red circle'
-    --picture flux2-inpaint/picture.png --mask flux2-inpaint/mask.png --image-strength 0.3
-    --steps 4 --guidance 3.5 --seed 67 --height 32 --width 56 --max-sequence-length 44 --taps 'transformer@*'
-    '!*:in.encoder_hidden_states'
+    --picture flux2-inpaint/picture.png --mask flux2-inpaint/mask.png --image-strength 0.4
+    --steps 3 --guidance 3.5 --seed 67 --height 32 --width 56 --max-sequence-length 44 --taps 'transformer@*' '!*:in.encoder_hidden_states' '!*_ids'
 
 dump flux2-klein/model flux2-inpaint-crop/dump --prompt {shlex.quote(EDIT)}
     --picture flux2-inpaint-crop/picture.png --mask flux2-inpaint-crop/mask.png --mask-crop 4 --image-strength 0
     --references flux2-inpaint-crop/first.png --steps 2 --guidance 1 --seed 68 --height 48 --width 80
-    --max-sequence-length 44 --taps 'transformer@*'
-    '!*:in.encoder_hidden_states'
+    --max-sequence-length 44 --taps 'transformer@1*' '!*:in.encoder_hidden_states' '!*_ids'
 
 dump qwen-image-ordinary/model qwen-inpaint/dump --prompt 'a red circle' --negative-prompt {shlex.quote(NEGATIVE)}
     --picture qwen-inpaint/picture.png --mask qwen-inpaint/mask.png --image-strength 0.3
@@ -417,17 +413,15 @@ dump qwen-image-ordinary/model qwen-inpaint/dump --prompt 'a red circle' --negat
 
 dump qwen-image-small/model qwen-inpaint-crop/dump --prompt 'a red circle'
     --picture qwen-inpaint-crop/picture.png --mask qwen-inpaint-crop/mask.png --mask-crop 0 --image-strength 0.7
-    --steps 4 --seed 70 --height 40 --width 24 --max-sequence-length 64 --taps 'transformer@*'
+    --steps 4 --seed 70 --height 40 --width 24 --max-sequence-length 64 --taps 'transformer@3*'
 
 dump qwen-edit/model qwen-edit-inpaint/dump --prompt {shlex.quote(EDIT)} --negative-prompt {shlex.quote(NEGATIVE)}
     --picture qwen-edit-inpaint/picture.png --mask qwen-edit-inpaint/mask.png --image-strength 0.3
-    --steps 4 --guidance 2.5 --seed 71 --height 32 --width 64 --taps 'transformer@*'
-    '!*:in.encoder_hidden_states'
+    --steps 4 --guidance 2.5 --seed 71 --height 32 --width 64 --taps 'transformer@*' '!*:in.encoder_hidden_states' '!*_ids'
 
 dump qwen-edit/model qwen-edit-inpaint-crop/dump --prompt {shlex.quote(EDIT)}
     --picture qwen-edit-inpaint-crop/picture.png --mask qwen-edit-inpaint-crop/mask.png --mask-crop 6 --image-strength 0
-    --steps 2 --guidance 1 --seed 72 --height 64 --width 32 --taps 'transformer@*'
-    '!*:in.encoder_hidden_states'
+    --steps 2 --guidance 1 --seed 72 --height 64 --width 32 --taps 'transformer@1*' '!*:in.encoder_hidden_states' '!*_ids'
 
 tiny vae-512/model --seed 13 --layout v5 --only vae --vae-channels 4 4 8 8 --vae-norm-groups 2
 
@@ -511,8 +505,8 @@ def draw(width: int, height: int) -> Image.Image:
 def draw_mask(width: int, height: int) -> Image.Image:
     """Returns a mask of a tilted ellipse and a small square, with borders of grey."""
     y, x = np.mgrid[0:height, 0:width] + 0.5
-    u, v = x / width - 0.45, y / height - 0.5
-    ellipse = (u + v) ** 2 / 0.16 + (u - v) ** 2 / 0.05
+    u, v = x / width - 0.38, y / height - 0.41
+    ellipse = (u + v) ** 2 / 0.2 + (u - v) ** 2 / 0.08
     square = np.maximum(abs(x - 0.78 * width), abs(y - 0.3 * height)) / (0.09 * min(width, height))
     white = np.clip(1.5 + 4 * (1 - np.minimum(ellipse, square)), 0, 1)
     return Image.fromarray(np.round(white * 255).astype(np.uint8))
