@@ -60,11 +60,10 @@ type golden struct {
 	Scheduler         string
 	Picture, Mask     string
 	ImageStrength     float64 `json:"image_strength"`
-	Mask              string
-	MaskCrop          *int   `json:"mask_crop"`
-	StepCache         string `json:"step_cache"`
-	Skipped           []int  `json:"skipped_steps"`
-	SkippedNegative   []int  `json:"skipped_negative_steps"`
+	MaskCrop          *int    `json:"mask_crop"`
+	StepCache         string  `json:"step_cache"`
+	Skipped           []int   `json:"skipped_steps"`
+	SkippedNegative   []int   `json:"skipped_negative_steps"`
 	References        []string
 	Compute           string // dtype
 	Files             []string
@@ -137,15 +136,6 @@ func (g *golden) request(t *testing.T) Request {
 		}
 	case g.Picture != "":
 		r.Image = g.picture(t, g.Picture)
-	}
-	if g.Mask != "" {
-		mask, err := picture.ReadFile(filepath.Join(g.dir, "..", g.Mask))
-		if err != nil {
-			t.Fatal(err)
-		}
-		if r.Inpaint, err = inpaint.New(r.Image, mask.Image, inpaint.Options{NoPasteBack: true}); err != nil {
-			t.Fatal(err)
-		}
 	}
 	for _, name := range g.References {
 		r.References = append(r.References, g.picture(t, name))
