@@ -31,9 +31,10 @@ var inpaintFaults = []fault{
 		stage: "latents", module: "latents.mask", hint: "mask threshold"},
 	{name: "inpaint: latents outside the mask are not replaced", dump: "flux1-inpaint", bug: becomes("latents@2", "latents.stepped@2"),
 		stage: "step 2", module: "latents@2", hint: "blend missing"},
-	{name: "inpaint: latents inside the mask are replaced", dump: "flux1-inpaint", bug: blends("latents@3", func(ref lookup) (in, out *mlx.Array) {
-		return noised(ref, 4), ref("latents.stepped@3")
-	}), stage: "step 3", module: "latents@3", hint: "blend inverted"},
+	{name: "inpaint: latents inside the mask are replaced", dump: "flux1-inpaint",
+		bug: blends("latents@3", func(ref lookup) (in, out *mlx.Array) {
+			return noised(ref, 4), ref("latents.stepped@3")
+		}), stage: "step 3", module: "latents@3", hint: "blend inverted"},
 	{name: "inpaint: the noise outside the mask is that of the start", dump: "flux1-inpaint",
 		bug:   blends("latents@3", func(ref lookup) (in, out *mlx.Array) { return ref("latents.stepped@3"), noised(ref, 2) }),
 		stage: "step 3", module: "latents@3", hint: "noise of another step"},
@@ -63,8 +64,9 @@ var inpaintFaults = []fault{
 	{name: "inpaint: pasted one pixel off", dump: "qwen-edit-inpaint-crop", bug: onto("image.pasted", func(x *mlx.Array) *mlx.Array {
 		return mlx.Concat(1, x.Slice(1, 1, x.Dim(1)), x.Slice(1, 0, 1))
 	}), stage: "picture", module: "image.pasted"},
-	{name: "inpaint: Kontext's reference image is of another size", dump: "flux1-kontext-inpaint", bug: keyed("transformer@2", "hidden_states",
-		func(x *mlx.Array) *mlx.Array { return swapped(x, 1, x.Dim(1)/2) }), stage: "step 2", module: "transformer@2",
+	{name: "inpaint: Kontext's reference image before the new one", dump: "flux1-kontext-inpaint",
+		bug: keyed("transformer@2", "hidden_states",
+			func(x *mlx.Array) *mlx.Array { return swapped(x, 1, x.Dim(1)/2) }), stage: "step 2", module: "transformer@2",
 		hint: "parts in another order"},
 }
 

@@ -59,7 +59,8 @@ func Explain(q Question) (found []Hint, limits string) {
 	// Special hints come before those that fit anything.
 	for _, look := range []func(*search){
 		(*search).outOfBounds, (*search).windowOrder, (*search).timestep, (*search).schedule, (*search).positions, (*search).angles,
-		(*search).embeddings, (*search).guidance, (*search).mask, (*search).blend, (*search).pixels, (*search).attention, (*search).activation,
+		(*search).embeddings, (*search).guidance, (*search).mask, (*search).blend,
+		(*search).pixels, (*search).attention, (*search).activation,
 		(*search).modulation, (*search).norm, (*search).constant, (*search).latents, (*search).siblings, (*search).order,
 		(*search).rounding, (*search).alongAxes, (*search).overall,
 	} {

@@ -71,7 +71,8 @@ func (s *search) blend() {
 	variants := []variant{{"blend inverted", "latents are replaced by those of the image inside the mask instead of outside",
 		func() tensor { return over(noised(sigmas.v[next]), stepped) }}}
 	if sigmas.v[next] > 0 {
-		variants = append(variants, variant{"noise missing", "the latents outside the mask are the image's without noise, before the last step",
+		variants = append(variants, variant{"noise missing",
+			"the latents outside the mask are the image's without noise, before the last step",
 			func() tensor { return over(stepped, image) }})
 	}
 	for i, sigma := range sigmas.v {
