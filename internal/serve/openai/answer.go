@@ -65,7 +65,9 @@ func (r *request) usageOf(pictures []*engine.Picture) usage {
 // sets a JPEG quality.
 func (r *request) encode(p *engine.Picture) ([]byte, error) {
 	settings := p.Result.Settings // a copy, since others may see the result
-	switch {
+	switch n := len(r.sources); {
+	case r.job.Options.Mask != nil:
+		settings.Image, settings.References, settings.Mask = &r.sources[0], r.sources[1:n-1], &r.sources[n-1]
 	case len(r.job.Options.References) > 0:
 		settings.References = r.sources
 	case r.job.Options.Image != nil:

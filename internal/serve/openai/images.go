@@ -14,6 +14,7 @@ import (
 	"net/http"
 	"path"
 	"regexp"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -44,10 +45,11 @@ type upload struct {
 	data  []byte
 }
 
-// A form has the fields and the images of a request.
+// A form has the fields, the images and the mask of a request.
 type form struct {
 	fields fields
 	images []upload
+	mask   *upload // nil without one
 }
 
 func (f *form) add(u upload) error {
@@ -61,9 +63,26 @@ func (f *form) add(u upload) error {
 	return nil
 }
 
-// errMask refuses masks, which need a model for inpainting.
-func errMask(name string) error {
-	return unsupported(name, "no model of this server takes a mask (leave it out, and describe in the prompt which part to change)")
+const (
+	maskField   = "mask"
+	markupField = "markup"
+)
+
+// addMask sets the mask.
+func (f *form) addMask(u upload) error {
+	switch {
+	case f.mask != nil:
+		return invalid(maskField, "is there twice")
+	case len(u.data) == 0:
+		return invalid(maskField, "the image file is empty")
+	}
+	f.mask = &u
+	return nil
+}
+
+// errMarkup refuses images that show what to change.
+func errMarkup() error {
+	return unsupported(markupField, "no model of this server takes it (use mask, or describe in the prompt which part to change)")
 }
 
 // imageField matches the names under which forms have images.
@@ -86,10 +105,12 @@ func parseForm(r *multipart.Reader) (*form, error) {
 		}
 		name := part.FormName()
 		switch {
-		case name == "mask" || name == "markup":
-			return nil, errMask(name)
+		case name == markupField:
+			return nil, errMarkup()
+		case name == maskField:
+			err = addPart(part, f.addMask)
 		case imageField.MatchString(name):
-			err = f.addPart(part)
+			err = addPart(part, f.add)
 		default:
 			err = f.addText(part, name, &loras)
 		}
@@ -117,7 +138,8 @@ func readPart(part io.Reader, limit int64) ([]byte, error) {
 	return data, nil
 }
 
-func (f *form) addPart(part *multipart.Part) error {
+// addPart adds the image file of a part.
+func addPart(part *multipart.Part, add func(upload) error) error {
 	data, err := readPart(part, maxImage)
 	if err != nil {
 		return err
@@ -131,7 +153,7 @@ func (f *form) addPart(part *multipart.Part) error {
 			return err
 		}
 	}
-	return f.add(upload{name, part.FileName(), data})
+	return add(upload{name, part.FileName(), data})
 }
 
 func (f *form) addText(part *multipart.Part, name string, loras *loraParts) error {
@@ -198,9 +220,13 @@ func (l *loraParts) addTo(f fields) error {
 
 // takeImages moves the images of a JSON request from its fields.
 func (f *form) takeImages() error {
-	for _, name := range []string{"mask", "markup"} {
-		if _, ok := f.fields[name]; ok {
-			return errMask(name)
+	if _, ok := f.fields[markupField]; ok {
+		return errMarkup()
+	}
+	if v, ok := f.fields[maskField]; ok {
+		delete(f.fields, maskField)
+		if err := addURL(maskField, json.RawMessage(v.text), f.addMask); err != nil {
+			return err
 		}
 	}
 	for _, name := range []string{"image", "images"} {
@@ -216,20 +242,25 @@ func (f *form) takeImages() error {
 			}
 		}
 		for _, raw := range list {
-			url, err := imageURL(name, raw)
-			if err != nil {
-				return err
-			}
-			data, err := fromURL(name, url)
-			if err != nil {
-				return err
-			}
-			if err := f.add(upload{param: name, data: data}); err != nil {
+			if err := addURL(name, raw, f.add); err != nil {
 				return err
 			}
 		}
 	}
 	return nil
+}
+
+// addURL adds the image of a data: URL in JSON.
+func addURL(name string, raw json.RawMessage, add func(upload) error) error {
+	url, err := imageURL(name, raw)
+	if err != nil {
+		return err
+	}
+	data, err := fromURL(name, url)
+	if err != nil {
+		return err
+	}
+	return add(upload{param: name, data: data})
 }
 
 // imageURL returns the URL of an image in JSON: a string, or an object with image_url.
@@ -274,11 +305,15 @@ func fromURL(name, url string) ([]byte, error) {
 	return data, nil
 }
 
-// decode decodes the images of a request, which have at most maxPixels together. It checks their
-// sizes before it decodes one.
-func (f *form) decode(maxPixels int64, m *memory) (images []image.Image, sources []picture.SourceImage, err error) {
+// decode decodes the images of a request, which have at most maxPixels together with the mask. It
+// checks their sizes before it decodes one. The mask is the last image.
+func (f *form) decode(maxPixels int64, m *memory) (images []*picture.Picture, sources []picture.SourceImage, err error) {
 	var total int64
-	for i, u := range f.images {
+	all := f.images
+	if f.mask != nil {
+		all = append(slices.Clone(all), *f.mask)
+	}
+	for i, u := range all {
 		config, _, err := image.DecodeConfig(bytes.NewReader(u.data)) // of the decoders of package picture
 		if err != nil {
 			if _, better := picture.Decode(bytes.NewReader(u.data)); better != nil {
@@ -295,13 +330,14 @@ func (f *form) decode(maxPixels int64, m *memory) (images []image.Image, sources
 	if err := m.reserve(total * pixelBytes); err != nil {
 		return nil, nil, err
 	}
-	for i, u := range f.images {
+	f.images, f.mask = nil, nil // the files, which may be large
+	for i, u := range all {
 		p, err := picture.Decode(bytes.NewReader(u.data))
 		if err != nil {
 			return nil, nil, badImage(u.param, i, err)
 		}
-		f.images[i].data = nil
-		images = append(images, p.Image)
+		all[i].data = nil
+		images = append(images, p)
 		sources = append(sources, picture.SourceImage{Path: sourceName(u.name, i), SHA256: p.SHA256})
 	}
 	return images, sources, nil
@@ -309,6 +345,9 @@ func (f *form) decode(maxPixels int64, m *memory) (images []image.Image, sources
 
 func badImage(param string, i int, err error) error {
 	e := invalid(param, "image %d: %v", i+1, err)
+	if param == maskField {
+		e = invalid(param, "%v", err)
+	}
 	code := "invalid_image_file"
 	e.Code = &code
 	return e

@@ -527,6 +527,65 @@ func TestEdit(t *testing.T) {
 	}
 }
 
+// clearFile returns a PNG file whose left half is transparent.
+func clearFile(t *testing.T, width, height int) []byte {
+	t.Helper()
+	img := image.NewNRGBA(image.Rect(0, 0, width, height))
+	for i := range width * height {
+		if i%width >= width/2 {
+			img.Pix[4*i+3] = 0xff
+		}
+	}
+	return pngOf(t, img)
+}
+
+// TestMask checks edits with a mask, which any model can make.
+func TestMask(t *testing.T) {
+	img, other, mask := pngOf(t, testImage(20, 40, 1)), pngOf(t, testImage(16, 16, 2)), clearFile(t, 20, 40)
+	for name, test := range map[string]struct {
+		parts       []part
+		model       string
+		references  int
+		kept        float64
+		noPasteBack bool
+	}{
+		"default model": {nil, "shapes", 0, 0, false},
+		"strength":      {[]part{text("strength", "0.75")}, "shapes", 0, 0.25, false},
+		"full strength": {[]part{text("strength", "1")}, "shapes", 0, 0, false},
+		"editor":        {[]part{text("model", "owner/editor"), {"image", "b.png", other}}, "owner/editor", 1, 0, false},
+		"its size":      {[]part{text("size", "20x40")}, "shapes", 0, 0, false},
+		"another size":  {[]part{text("size", "64x32")}, "shapes", 0, 0, true},
+	} {
+		e := newFake()
+		parts := append([]part{{"image", "a.png", img}, {"mask", "m.png", mask}, text("prompt", "x")}, test.parts...)
+		body, kind := formOf(t, parts...)
+		a := decodeAnswer(t, post(New(e, testConfig()), edits, kind, body))
+		o := e.requests[0].Options
+		if a.Model != test.model || o.Image == nil || o.Mask == nil || len(o.References) != test.references ||
+			o.ImageStrength != test.kept || o.Inpaint != (gomflux.InpaintOptions{NoPasteBack: test.noPasteBack}) {
+			t.Errorf("%s: model %s, options %+v", name, a.Model, o)
+		}
+		if _, _, _, alpha := o.Mask.At(3, 5).RGBA(); alpha != 0 {
+			t.Errorf("%s: the mask is opaque at its left", name)
+		}
+		data, _ := base64.StdEncoding.DecodeString(a.Data[0].B64JSON)
+		found, err := picture.ReadSettings(bytes.NewReader(data))
+		if err != nil {
+			t.Fatal(err)
+		}
+		s := found.Settings
+		if s.Image == nil || s.Image.Path != "a.png" || s.Mask == nil || s.Mask.Path != "m.png" || len(s.References) != test.references {
+			t.Errorf("%s: image %v, mask %v, references %v", name, s.Image, s.Mask, s.References)
+		}
+	}
+	body := `{"prompt": "x", "image": "` + dataURL(img) + `", "mask": {"image_url": "` + dataURL(mask) + `"}}`
+	e := newFake()
+	decodeAnswer(t, post(New(e, testConfig()), edits, "application/json", []byte(body)))
+	if o := e.requests[0].Options; o.Mask == nil || o.Image == nil {
+		t.Errorf("JSON: options %+v", o)
+	}
+}
+
 func TestEngineErrors(t *testing.T) {
 	for name, test := range map[string]struct {
 		err                error

@@ -53,7 +53,7 @@ type request struct {
 	stream      bool
 	size        string // WxH, or auto
 
-	sources    []picture.SourceImage // of job.Options.Image or References
+	sources    []picture.SourceImage // of job.Options.Image or References, and with a mask of all
 	inputUnits int                   // image tokens of the input
 }
 
@@ -137,14 +137,14 @@ func (h *Handler) parse(f *form, edit bool, m *memory) (*request, error) {
 		return nil, invalid("strength", "expected a number above 0 and at most 1, found %g", strength)
 	case edit && len(f.images) == 0:
 		return nil, invalid("image", "is missing")
-	case given && len(f.images) > 1:
+	case given && len(f.images) > 1 && f.mask == nil:
 		return nil, invalid("strength", "needs a single image to start from, found %d images", len(f.images))
 	}
 	name, err := f.fields.string("model")
 	if err != nil {
 		return nil, err
 	}
-	model, warning, err := resolve(h.engine.Models(), name, edit && !given)
+	model, warning, err := resolve(h.engine.Models(), name, edit && !given && f.mask == nil)
 	if err != nil {
 		return nil, err
 	}
@@ -158,27 +158,69 @@ func (h *Handler) parse(f *form, edit bool, m *memory) (*request, error) {
 	if !edit {
 		return r, nil
 	}
-	images, sources, err := f.decode(h.config.MaxInputPixels, m)
+	masked := f.mask != nil
+	decoded, sources, err := f.decode(h.config.MaxInputPixels, m)
 	if err != nil {
 		return nil, err
 	}
-	r.setImages(images, sources, strength)
+	if masked {
+		last := len(decoded) - 1
+		if last > 1 && !model.Edits {
+			return nil, invalid("image", "%s takes one image with a mask, found %d", model.Name, last)
+		}
+		if err := r.setMask(decoded[0].Image, decoded[last]); err != nil {
+			return nil, err
+		}
+		decoded = decoded[:last]
+	}
+	r.setImages(decoded, sources, strength)
 	return r, nil
 }
 
-// setImages sets the images to edit, or with a strength the image to start from.
-func (r *request) setImages(images []image.Image, sources []picture.SourceImage, strength float64) {
+// setImages sets the images to edit, or with a strength or a mask the image to start from.
+func (r *request) setImages(decoded []*picture.Picture, sources []picture.SourceImage, strength float64) {
 	r.sources = sources
-	for _, img := range images {
-		r.inputUnits += imageTokens(img.Bounds().Dx(), img.Bounds().Dy())
+	var images []image.Image
+	for _, p := range decoded {
+		images = append(images, p.Image)
+		r.inputUnits += imageTokens(p.Image.Rect.Dx(), p.Image.Rect.Dy())
 	}
-	if strength == 0 {
-		r.job.Options.References = images
+	o := &r.job.Options
+	if strength == 0 && o.Mask == nil {
+		o.References = images
 		return
 	}
-	r.job.Options.Image = images[0]
+	o.Image = images[0]
+	if len(images) > 1 {
+		o.References = images[1:]
+	}
+	if strength == 0 {
+		return
+	}
 	// rounded, since 1-0.9 is less than 0.1, which would leave out a step less
-	r.job.Options.ImageStrength = max(math.Round((1-strength)*1e9)/1e9, leastKept)
+	o.ImageStrength = math.Round((1-strength)*1e9) / 1e9
+	if o.Mask == nil {
+		o.ImageStrength = max(o.ImageStrength, leastKept)
+	}
+}
+
+// setMask sets the mask of an image: its transparent pixels. If the request has another size than the
+// image, all of the image is generated in that size.
+func (r *request) setMask(img *image.RGBA, mask *picture.Picture) error {
+	o := &r.job.Options
+	size := img.Rect.Size()
+	if found := mask.Image.Rect.Size(); found != size {
+		return invalid(maskField, "expected %dx%d pixels, the size of the image, found %dx%d", size.X, size.Y, found.X, found.Y)
+	}
+	if mask.Alpha == nil {
+		return invalid(maskField, "has no transparent pixels (the transparent part of the mask is edited)")
+	}
+	o.Mask = mask.Alpha
+	if o.Width > 0 && image.Pt(o.Width, o.Height) != size {
+		o.Inpaint.NoPasteBack = true
+		r.warnings = append(r.warnings, "all of the image was generated, since size differs from its size")
+	}
+	return nil
 }
 
 func (r *request) parsePrompt(f fields) (err error) {
