@@ -2,8 +2,16 @@ package main
 
 import (
 	"bufio"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/pem"
 	"fmt"
 	"io"
+	"math/big"
+	"net"
 	"net/http"
 	"os"
 	"os/exec"
@@ -121,4 +129,79 @@ func TestServePortInUse(t *testing.T) {
 	if cmd.ProcessState.ExitCode() != exitFailure || string(out) != want {
 		t.Errorf("%v, %q", err, out)
 	}
+}
+
+// TestServeHTTPS: a certificate that is renewed while the server runs, the URL of a proxy, and a page
+// of another server.
+func TestServeHTTPS(t *testing.T) {
+	folder := t.TempDir()
+	cert, key := filepath.Join(folder, "cert.pem"), filepath.Join(folder, "key.pem")
+	roots := writeServedCertificate(t, cert, key)
+	_, address, _ := startServe(t, "--model", "shapes", "--device", "cpu", "--no-gallery", "--tls-cert", cert, "--tls-key", key,
+		"--base-url", "https://images.example.org/", "--allowed-origin", "http://localhost:3000")
+	if !strings.HasPrefix(address, "https://127.0.0.1:") {
+		t.Fatalf("address %s", address)
+	}
+	ask := func(method, path, body string, roots *x509.CertPool) (*http.Response, string) {
+		t.Helper()
+		client := &http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{RootCAs: roots}, DisableKeepAlives: true}}
+		r, err := http.NewRequest(method, address+path, strings.NewReader(body))
+		if err != nil {
+			t.Fatal(err)
+		}
+		r.Host = "images.example.org" // as a proxy sends it
+		r.Header.Set("Origin", "http://localhost:3000")
+		r.Header.Set("Content-Type", "application/json")
+		resp, err := client.Do(r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer resp.Body.Close()
+		text, err := io.ReadAll(resp.Body)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return resp, string(text)
+	}
+	resp, text := ask("POST", "v1/images/generations", `{"prompt":"p","steps":1,"size":"32x32","response_format":"url"}`, roots)
+	if resp.StatusCode != 200 || !strings.Contains(text, `"url":"https://images.example.org/v1/files/`) ||
+		resp.Header.Get("Access-Control-Allow-Origin") != "http://localhost:3000" {
+		t.Errorf("%s, %v: %s", resp.Status, resp.Header, text)
+	}
+	renewed := writeServedCertificate(t, cert, key)
+	time.Sleep(1100 * time.Millisecond) // after which the files are looked at again
+	if resp, text := ask("GET", "healthz", "", renewed); resp.StatusCode != 200 {
+		t.Errorf("%s: %s", resp.Status, text)
+	}
+}
+
+// writeServedCertificate writes a certificate of this machine and its key, and returns what clients
+// trust that know it.
+func writeServedCertificate(t *testing.T, certFile, keyFile string) *x509.CertPool {
+	t.Helper()
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	template := &x509.Certificate{
+		SerialNumber: big.NewInt(time.Now().UnixNano()), NotAfter: time.Now().Add(time.Hour), IPAddresses: []net.IP{{127, 0, 0, 1}},
+	}
+	der, err := x509.CreateCertificate(rand.Reader, template, template, key.Public(), key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	secret, err := x509.MarshalPKCS8PrivateKey(key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	cert := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der})
+	if err := os.WriteFile(certFile, cert, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(keyFile, pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: secret}), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	roots := x509.NewCertPool()
+	roots.AppendCertsFromPEM(cert)
+	return roots
 }
