@@ -75,7 +75,7 @@ func nobody(string) {}
 type tally struct {
 	mu       sync.Mutex
 	outcomes []outcome
-	byClient []int
+	byClient []int // images
 	problems []error
 }
 
@@ -86,7 +86,7 @@ func (t *tally) add(client int, o outcome, inTime bool) {
 	if o.err != nil {
 		t.problems = append(t.problems, o.err)
 	} else if inTime {
-		t.byClient[client]++
+		t.byClient[client] += o.images
 	}
 }
 
@@ -196,7 +196,7 @@ func (l *load) judge(t *tally, before, after map[string]float64, took time.Durat
 	}
 }
 
-// fairness reports the numbers of works of each client.
+// fairness reports the numbers of images of each client.
 func (l *load) fairness(counts []int) {
 	least, most := slices.Min(counts), slices.Max(counts)
 	sum, square := 0.0, 0.0
@@ -205,13 +205,13 @@ func (l *load) fairness(counts []int) {
 		square += float64(n) * float64(n)
 	}
 	mean := sum / float64(len(counts))
-	l.report.add("load: answers of a client, least", float64(least), "")
-	l.report.add("load: answers of a client, mean", mean, "")
-	l.report.add("load: answers of a client, most", float64(most), "")
+	l.report.add("load: images of a client, least", float64(least), "")
+	l.report.add("load: images of a client, mean", mean, "")
+	l.report.add("load: images of a client, most", float64(most), "")
 	if square > 0 {
 		l.report.add("load: Jain's fairness index", sum*sum/square/float64(len(counts)), "")
 	}
-	l.report.check("clients get the same", float64(most-least) <= math.Max(greedyJobs, l.leeway*mean), "%d to %d answers", least, most)
+	l.report.check("clients get the same", float64(most-least) <= math.Max(greedyJobs, l.leeway*mean), "%d to %d images", least, most)
 }
 
 // cancel is the second part: few clients at a time, so that some jobs are running when they are

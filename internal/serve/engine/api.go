@@ -14,7 +14,7 @@ import (
 
 // A Request asks for images.
 type Request struct {
-	// Client is who asks: the name of a token, or an address. Clients take turns.
+	// Client is who asks: the name of a token, or an address. Clients take turns, see [Engine].
 	Client string
 	// Model is the name of a model, as of [Engine.Models].
 	Model string

@@ -22,8 +22,9 @@ const (
 
 // An Engine runs jobs, one after the other, with at most one model in memory.
 //
-// Clients take turns: the client at the front has the next turn and then goes to the end. Within
-// a client and a model, jobs are served in the order in which they came. Since loading a model
+// Clients take turns, and a turn is an image: after a job with several images, a client waits for as
+// many of each other client that has waiting jobs. Within a client and a model, jobs are served in
+// the order in which they came. Since loading a model
 // takes long, jobs for the model in memory pass over others, within two limits: after 8 such jobs
 // in a row, the next job in turn runs; and no job is passed over by more than 32 jobs in all. LoRAs
 // are part of a model here.

@@ -10,7 +10,9 @@ import (
 )
 
 // named adds a job to a queue that can be recognised by its id.
-func (q *queue) named(client, key, id string) { q.add(client, key, &Job{id: id, client: client}) }
+func (q *queue) named(client, key, id string) {
+	q.add(client, key, &Job{id: id, client: client, images: 1})
+}
 
 // drain returns the ids of the jobs in the order in which they run.
 func drain(q *queue, key string) (ids []string) {
@@ -33,6 +35,8 @@ func TestQueueOrder(t *testing.T) {
 		{"within a client and a model, first come first served", "A:y A:x A:x A:y A:y", "x", "A2 A3 A1 A4 A5"},
 		{"turns among those with the model in memory", "A:x B:y C:y B:y C:y", "y", "B1 C1 B2 C2 A1"},
 		{"three models", "A:x B:y C:z A:z B:x C:y", "z", "C1 A2 B1 C2 A1 B2"},
+		{"each image is a turn", "A:x:3 A:x B:x B:x B:x B:x B:x", "", "A1 B1 B2 B3 A2 B4 B5"},
+		{"whoever came first", "B:x B:x B:x A:x:2 C:x:3 A:x C:x", "", "B1 A1 C1 B2 B3 A2 C2"},
 		{
 			"at most maxRun jobs in a row pass over others", "A:x" + strings.Repeat(" B:y", 10), "y",
 			"B1 B2 B3 B4 B5 B6 B7 B8 A1 B9 B10",
@@ -42,9 +46,10 @@ func TestQueueOrder(t *testing.T) {
 			var q queue
 			count := map[string]int{}
 			for _, job := range strings.Fields(test.jobs) {
-				client, key, _ := strings.Cut(job, ":")
-				count[client]++
-				q.named(client, key, fmt.Sprint(client, count[client]))
+				f := strings.Split(job+":1", ":")
+				count[f[0]]++
+				images, _ := strconv.Atoi(f[2])
+				q.add(f[0], f[1], &Job{id: fmt.Sprint(f[0], count[f[0]]), client: f[0], images: images})
 			}
 			var predicted []string
 			for _, w := range q.order(test.loaded) {
@@ -143,4 +148,79 @@ func TestQueueLong(t *testing.T) {
 	if first := q.next("model3"); first.job != order[0].job || first.passed != order[0].passed {
 		t.Error("the order has changed the queue")
 	}
+}
+
+// TestQueueImages has clients that always have a job, with different numbers of images. All get the
+// same number of images, with and without other jobs that wait behind theirs.
+func TestQueueImages(t *testing.T) {
+	for _, behind := range []int{0, 2} {
+		var q queue
+		sizes := map[string]int{"A": 1, "B": 4, "C": 16, "D": 64}
+		got := map[string]int{}
+		add := func(client string) { q.add(client, "x", &Job{client: client, images: sizes[client]}) }
+		for range behind + 1 {
+			for client := range sizes {
+				add(client)
+			}
+		}
+		for range 64 * 85 { // 64 jobs of D
+			w := q.next("x")
+			got[w.job.client] += w.job.images
+			add(w.job.client)
+		}
+		for client, n := range got {
+			if n < 64*60 || n > 64*70 {
+				t.Errorf("%d more jobs wait: client %s got %d images, expected %d", behind, client, n, 64*64)
+			}
+		}
+		if len(q.later) > len(sizes) {
+			t.Errorf("%d rounds are kept", len(q.later))
+		}
+	}
+}
+
+// TestQueueGiveBack: a client that did not get its images need not wait for them.
+func TestQueueGiveBack(t *testing.T) {
+	for _, test := range []struct {
+		waits    bool // the client has another job when the first one ends
+		images   int  // that it did not get
+		expected string
+	}{
+		{true, 0, "B1 B2 B3 B4 A2"}, {true, 3, "B1 A2 B2 B3 B4"}, {true, 100, "B1 A2 B2 B3 B4"},
+		{false, 0, "B1 B2 B3 B4 A2"}, {false, 3, "B1 B2 A2 B3 B4"}, {false, 2, "B1 B2 B3 A2 B4"},
+	} {
+		var q queue
+		q.add("A", "x", &Job{id: "A1", client: "A", images: 4})
+		for i := range 4 {
+			q.named("B", "x", fmt.Sprint("B", i+1))
+		}
+		if test.waits {
+			q.named("A", "x", "A2")
+		}
+		q.next("x")
+		q.giveBack("A", test.images)
+		if !test.waits {
+			q.named("A", "x", "A2")
+		}
+		if order := strings.Join(drain(&q, "x"), " "); order != test.expected {
+			t.Errorf("%+v: found %s", test, order)
+		}
+	}
+}
+
+// TestQueueNewcomers checks that clients that always come new do not keep others from their turns.
+func TestQueueNewcomers(t *testing.T) {
+	var q queue
+	q.add("A", "x", &Job{images: 3})
+	q.named("A", "x", "A")
+	for i := range 5 {
+		q.named(fmt.Sprint("first", i), "x", "first")
+	}
+	for i := range 20 {
+		if q.next("x").job.id == "A" {
+			return
+		}
+		q.named(fmt.Sprint("new", i), "x", "new")
+	}
+	t.Error("a job did not run though 20 others ran that came later")
 }

@@ -148,6 +148,7 @@ func (e *Engine) run(j *Job) {
 	e.used = e.now()
 	e.running = nil
 	e.end(j, err)
+	e.queue.giveBack(j.client, j.images-max(1, len(j.pictures)))
 	e.reorder()
 }
 

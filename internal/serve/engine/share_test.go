@@ -3,11 +3,14 @@ package engine
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/gomflux/gomflux"
 )
 
 // trySubmit submits a job with one image, and returns how it was refused.
@@ -83,6 +86,48 @@ func TestSharesNewcomers(t *testing.T) {
 			t.Errorf("a client without jobs was refused though there was a place: %v", full)
 		}
 	})
+}
+
+// TestTurns checks that a client that gets many images has its next turn later, unless it did not
+// get them.
+func TestTurns(t *testing.T) {
+	for _, test := range []struct {
+		cancel bool
+		order  []string
+	}{
+		{false, []string{"A many", "A many", "A many", "B 1", "B 2", "B 3", "A next", "B 4"}},
+		{true, []string{"A many", "B 1", "B 2", "A next", "B 3", "B 4"}},
+	} {
+		inBubble(t, nil, func(t *testing.T, w *world, e *Engine) {
+			request := Request{Client: "A", Model: "a", Seeds: []uint64{1, 2, 3}, Options: gomflux.Options{Prompt: "A many"}}
+			first, err := e.Submit(t.Context(), request)
+			if err != nil {
+				t.Fatal(err)
+			}
+			synctest.Wait()
+			var jobs []*Job
+			for i := range 4 {
+				jobs = append(jobs, submit(t, e, "B", "a", fmt.Sprint("B ", i+1)))
+			}
+			time.Sleep(11 * time.Second) // in the first image
+			if test.cancel {
+				first.Cancel()
+				first.Wait(t.Context())
+			}
+			for _, j := range append(jobs, submit(t, e, "A", "a", "A next")) {
+				j.Wait(t.Context())
+			}
+			var order []string
+			for _, line := range w.take() {
+				if name, ok := strings.CutPrefix(line, "run a "); ok {
+					order = append(order, name)
+				}
+			}
+			if !slices.Equal(order, test.order) {
+				t.Errorf("canceled %v: order %q, expected %q", test.cancel, order, test.order)
+			}
+		})
+	}
 }
 
 // TestRetry checks that a client that comes back after FullError.Retry finds a place if no others
