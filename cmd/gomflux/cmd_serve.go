@@ -44,7 +44,7 @@ pull does it, unless --no-pull is given. A server that other machines may use
 that, since downloads fill its disk and are made with its token for the hub.
 
 IMAGES
-What the page and /api/v1/ generate is kept in a folder, up to --pictures-size;
+All images are kept in a folder, whatever asked for them, up to --pictures-size;
 other files there are left alone. Each client sees its own images. --no-gallery
 keeps them only in memory, for half an hour.
 

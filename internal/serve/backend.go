@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"github.com/gomflux/gomflux/internal/serve/engine"
+	"github.com/gomflux/gomflux/internal/serve/native"
 	"github.com/gomflux/gomflux/models/errs"
 )
 
@@ -31,6 +32,21 @@ func (b *Backend) Submit(ctx context.Context, r engine.Request) (*engine.Job, er
 			log = log.With("prompt", r.Options.Prompt, "negative_prompt", r.Options.NegativePrompt)
 		}
 		log.Info("job")
+	}
+	return j, err
+}
+
+// A keeper is a Backend that stores images in the gallery, for APIs that do not do so.
+type keeper struct {
+	*Backend
+	own *native.API
+}
+
+// Submit hands a request to the Backend, and keeps what the job generates.
+func (k *keeper) Submit(ctx context.Context, r engine.Request) (*engine.Job, error) {
+	j, err := k.Backend.Submit(ctx, r)
+	if err == nil {
+		k.own.Keep(j, r.Client)
 	}
 	return j, err
 }

@@ -17,12 +17,13 @@ func (s *Server) mountAPIs() {
 	})
 	s.finish = own.Wait
 	s.mux.Handle("/api/v1/", own)
-	automatic := sdapi.New(b, sdapi.Config{LoRAs: s.LoRAs, MaxPixels: s.MaxPixels})
+	kept := &keeper{b, own}
+	automatic := sdapi.New(kept, sdapi.Config{LoRAs: s.LoRAs, MaxPixels: s.MaxPixels})
 	s.mux.Handle("/sdapi/v1/", automatic)
 	site := page.Handler()
 	s.mux.Handle("/{$}", automatic.Root(site)) // the page for browsers
 	s.mux.Handle("/page/", site)
-	s.mux.Handle("/v1/", openai.New(b, openai.Config{
+	s.mux.Handle("/v1/", openai.New(kept, openai.Config{
 		LoRA:    func(name string) (gomflux.LoRA, error) { return gomflux.LoRA{Path: name}, checkLoRA(name) },
 		MaxBody: s.MaxBody, MaxPixels: int64(s.MaxPixels), BaseURL: s.BaseURL,
 	}))

@@ -7,9 +7,11 @@ import (
 	"errors"
 	"fmt"
 	"image"
+	"slices"
 	"time"
 
 	"github.com/gomflux/gomflux"
+	"github.com/gomflux/gomflux/picture"
 )
 
 // A Request asks for images.
@@ -21,12 +23,25 @@ type Request struct {
 	LoRAs []gomflux.LoRA
 	// Options are those of every image. Callbacks and the seed are not used.
 	Options gomflux.Options
+	// Sources are recorded in the settings of the images.
+	Sources Sources
 	// Seeds has the seed of each image. They are generated one after the other, since batches
 	// change low bits.
 	Seeds []uint64
 	// Previews is how many previews of each image the client wants, spread over its steps; -1 is
 	// one after each step.
 	Previews int
+}
+
+// Sources are the files of a request's images, which have the same names in its Options.
+type Sources struct {
+	Image, Mask *picture.SourceImage
+	References  []picture.SourceImage
+}
+
+// record adds the files to settings.
+func (s Sources) record(to *picture.Settings) {
+	to.Image, to.Mask, to.References = s.Image, s.Mask, slices.Clone(s.References)
 }
 
 // A State is the state of a job.

@@ -223,6 +223,7 @@ func (e *Engine) generate(j *Job, r *Request) error {
 		if err != nil {
 			return err
 		}
+		r.Sources.record(&result.Settings)
 		e.finished(j, &Picture{Index: i, Seed: seed, Result: result}, e.now().Sub(start))
 	}
 	return nil

@@ -30,7 +30,7 @@ func (e *fakeEngine) Submit(_ context.Context, r engine.Request) (*fakeJob, erro
 		return nil, e.err
 	}
 	e.requests = append(e.requests, r)
-	j := &fakeJob{changed: make(chan struct{}), status: engine.Status{
+	j := &fakeJob{sources: r.Sources, changed: make(chan struct{}), status: engine.Status{
 		ID: fmt.Sprintf("job%d", len(e.jobs)), Client: r.Client, Model: r.Model, State: engine.Queued, Images: len(r.Seeds),
 		Steps: r.Options.Steps, Created: time.Unix(1e9, 0),
 	}}
@@ -78,6 +78,7 @@ func (e *fakeEngine) last() (*fakeJob, engine.Request) {
 type fakeJob struct {
 	mu       sync.Mutex
 	status   engine.Status
+	sources  engine.Sources
 	events   []engine.Event
 	pictures []*engine.Picture
 	changed  chan struct{}
@@ -121,6 +122,7 @@ func (j *fakeJob) finishes(index int, seed uint64) *gomflux.Result {
 	r := &gomflux.Result{Image: testImage(8, 8), EncodeTime: time.Second, Settings: picture.Settings{
 		Generator: "gomflux test", Model: "shapes", Prompt: "a <cat>", Seed: seed, Steps: 4, Height: 8, Width: 8, Seconds: 5,
 	}}
+	r.Settings.Image, r.Settings.Mask, r.Settings.References = j.sources.Image, j.sources.Mask, j.sources.References
 	j.happens(engine.Event{Kind: engine.EventPicture, Picture: &engine.Picture{Index: index, Seed: seed, Result: r}})
 	return r
 }

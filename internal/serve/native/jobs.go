@@ -47,8 +47,6 @@ func (a adapted[J]) Job(id, client string) (Job, bool) { return a.Engine.Job(id,
 
 // A record is what the interface knows about a job in addition to the engine.
 type record struct {
-	sources sources
-
 	mu      sync.Mutex
 	names   map[int]string // of images in the gallery, by index; "" for those that could not be stored
 	changed chan struct{}  // closed when names changes
@@ -89,7 +87,7 @@ func (r *record) wait(ctx context.Context, index int) string {
 }
 
 func (a *API) submit(w http.ResponseWriter, r *http.Request) error {
-	q, from, err := a.readRequest(r)
+	q, err := a.readRequest(r)
 	if err != nil {
 		return err
 	}
@@ -97,22 +95,14 @@ func (a *API) submit(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	rec := &record{sources: from, names: map[int]string{}, changed: make(chan struct{})}
-	a.keep(j.ID(), rec)
-	if a.Gallery != nil {
-		owner := ""
-		if a.Private {
-			owner = q.Client
-		}
-		a.storing.Go(func() { a.store(j, rec, owner) })
-	}
+	a.Keep(j, q.Client)
 	w.Header().Set("Location", "/api/v1/jobs/"+j.ID())
 	return reply(w, http.StatusAccepted, a.jobJSON(j.Status(), j))
 }
 
-// keep keeps the record of a job. When the records have doubled, it removes those of jobs that the
+// remember remembers the record of a job. When the records have doubled, it removes those of jobs that the
 // engine has forgotten.
-func (a *API) keep(id string, rec *record) {
+func (a *API) remember(id string, rec *record) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if len(a.jobs) >= a.many {
@@ -126,8 +116,21 @@ func (a *API) keep(id string, rec *record) {
 	a.jobs[id] = rec
 }
 
-// store stores the images of a job in the gallery as they are finished, whether a client reads its
-// events or not.
+// Keep stores the images of a client's job in the gallery as they are finished, whether a client reads
+// its events or not. The API does so for its own jobs.
+func (a *API) Keep(j Job, client string) {
+	if a.Gallery == nil {
+		return
+	}
+	rec := &record{names: map[int]string{}, changed: make(chan struct{})}
+	a.remember(j.ID(), rec)
+	if !a.Private {
+		client = ""
+	}
+	a.storing.Go(func() { a.store(j, rec, client) })
+}
+
+// store stores the images of a job.
 func (a *API) store(j Job, rec *record, owner string) {
 	for e := range j.Events(context.Background(), 0) {
 		if e.Kind != engine.EventPicture {
@@ -135,7 +138,7 @@ func (a *API) store(j Job, rec *record, owner string) {
 		}
 		p := e.Picture
 		name := ""
-		entry, err := a.Gallery.Add(owner, p.Result.Image, rec.sources.add(p.Result.Settings))
+		entry, err := a.Gallery.Add(owner, p.Result.Image, p.Result.Settings)
 		if err != nil {
 			a.warn(err)
 		} else {
@@ -220,7 +223,7 @@ func pictureJSON(id string, rec *record, p *engine.Picture, name string) jsonPic
 	}
 	r := p.Result
 	return jsonPicture{
-		Index: p.Index, Seed: p.Seed, URL: url, Name: name, Settings: rec.sources.add(r.Settings),
+		Index: p.Index, Seed: p.Seed, URL: url, Name: name, Settings: r.Settings,
 		Seconds:    &jsonSeconds{seconds(r.EncodeTime), seconds(r.StepTime), seconds(r.DecodeTime)},
 		PeakMemory: r.PeakMemory, PromptTokens: r.PromptTokens, CutTokens: r.CutTokens, PromptCached: r.PromptCached,
 	}
@@ -274,7 +277,7 @@ func (a *API) jobPicture(w http.ResponseWriter, r *http.Request) error {
 			continue
 		}
 		var b bytes.Buffer
-		if err := api.EncodePNG(&b, p.Result.Image, a.record(j.ID()).sources.add(p.Result.Settings)); err != nil {
+		if err := api.EncodePNG(&b, p.Result.Image, p.Result.Settings); err != nil {
 			return err
 		}
 		pngHeaders(w, r, "gomflux-"+strconv.FormatUint(p.Seed, 10)+".png")

@@ -254,7 +254,7 @@ func TestSubmit(t *testing.T) {
 		GuidanceInterval: []float64{0, 0.5}, StepCache: "easy:0.1", MaxSequenceLength: 99, Scheduler: "linear", RNG: "torch",
 		ImageStrength: 0.3,
 	}
-	r.Options = gomflux.Options{}
+	r.Options, r.Sources = gomflux.Options{}, engine.Sources{}
 	if !reflect.DeepEqual(r, want) || !reflect.DeepEqual(o, wantOptions) {
 		t.Errorf("request %+v\n%+v\nexpected %+v\n%+v", r, o, want, wantOptions)
 	}

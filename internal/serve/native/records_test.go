@@ -17,7 +17,7 @@ func TestRecords(t *testing.T) {
 			e.jobs = e.jobs[1:] // forgotten
 		}
 		rec := &record{}
-		a.keep(j.status.ID, rec)
+		a.remember(j.status.ID, rec)
 		if a.record(j.status.ID) != rec {
 			t.Fatalf("job %d has no record", i)
 		}

@@ -68,23 +68,11 @@ type jsonImage struct {
 	Data string `json:"data"` // base64, or a data URL
 }
 
-// sources are the images that a job starts from, for its settings.
-type sources struct {
-	image, mask *picture.SourceImage
-	references  []picture.SourceImage
-}
-
-// add returns settings with the images.
-func (s sources) add(to picture.Settings) picture.Settings {
-	to.Image, to.Mask, to.References = s.image, s.mask, slices.Clone(s.references)
-	return to
-}
-
 // readRequest reads the body of a request for a job.
-func (a *API) readRequest(r *http.Request) (engine.Request, sources, error) {
+func (a *API) readRequest(r *http.Request) (engine.Request, error) {
 	var j jsonRequest
 	if err := readJSON(r, &j); err != nil {
-		return engine.Request{}, sources{}, err
+		return engine.Request{}, err
 	}
 	return a.request(r, j)
 }
@@ -110,7 +98,7 @@ func readJSON(r *http.Request, into any) error {
 	return nil
 }
 
-func (a *API) request(r *http.Request, j jsonRequest) (q engine.Request, from sources, err error) {
+func (a *API) request(r *http.Request, j jsonRequest) (q engine.Request, err error) {
 	q = engine.Request{Client: engine.Client(r.Context()), Model: j.Model, Previews: -1, Options: gomflux.Options{
 		Prompt: j.Prompt, NegativePrompt: j.NegativePrompt, Height: j.Height, Width: j.Width, Steps: j.Steps,
 		Guidance: j.Guidance, GuidanceInterval: j.GuidanceInterval, StepCache: j.StepCache,
@@ -119,26 +107,26 @@ func (a *API) request(r *http.Request, j jsonRequest) (q engine.Request, from so
 	}}
 	q.Options.Inpaint = j.inpaint()
 	if err := a.check(j); err != nil {
-		return q, from, err
+		return q, err
 	}
 	if j.Previews != nil {
 		q.Previews = *j.Previews
 	}
 	if q.Model == "" {
 		if q.Model = a.defaultModel(); q.Model == "" {
-			return q, from, badRequest("model is missing, and this server has no default model (see /api/v1/models)")
+			return q, badRequest("model is missing, and this server has no default model (see /api/v1/models)")
 		}
 	}
 	if q.Seeds, err = j.seeds(); err != nil {
-		return q, from, err
+		return q, err
 	}
 	if q.LoRAs, err = chooseLoRAs(j.LoRAs); err != nil {
-		return q, from, err
+		return q, err
 	}
-	if from, err = a.decodeAll(r.Context(), j, &q.Options); err == nil {
+	if err = a.decodeAll(r.Context(), j, &q); err == nil {
 		err = api.CheckMask(&q.Options, a.MaxPixels)
 	}
-	return q, from, err
+	return q, err
 }
 
 // inpaint returns the options for a mask.
@@ -153,41 +141,41 @@ func (j *jsonRequest) inpaint() gomflux.InpaintOptions {
 	return o
 }
 
-// decodeAll decodes the images of a request into options.
-func (a *API) decodeAll(ctx context.Context, j jsonRequest, o *gomflux.Options) (from sources, err error) {
+// decodeAll adds the images of a request to that for the engine.
+func (a *API) decodeAll(ctx context.Context, j jsonRequest, q *engine.Request) error {
 	if j.Image == nil && j.Mask == nil && len(j.References) == 0 {
-		return from, nil
+		return nil
 	}
 	select {
 	case a.decoding <- struct{}{}:
 		defer func() { <-a.decoding }()
 	case <-ctx.Done():
-		return from, context.Cause(ctx)
+		return context.Cause(ctx)
 	}
 	pixels := a.MaxPixels // left
 	if j.Image != nil {
 		img, source, err := decode("image", "image", *j.Image, &pixels)
 		if err != nil {
-			return from, err
+			return err
 		}
-		o.Image, from.image = img.Image, &source
+		q.Options.Image, q.Sources.Image = img.Image, &source
 	}
 	if j.Mask != nil {
 		mask, source, err := decode("mask", "mask", *j.Mask, &pixels)
 		if err != nil {
-			return from, err
+			return err
 		}
-		o.Mask, from.mask = api.Mask(mask), &source
+		q.Options.Mask, q.Sources.Mask = api.Mask(mask), &source
 	}
 	for i, ref := range j.References {
 		img, source, err := decode(fmt.Sprintf("references[%d]", i), fmt.Sprintf("reference-%d", i+1), ref, &pixels)
 		if err != nil {
-			return from, err
+			return err
 		}
-		o.References = append(o.References, img.Image)
-		from.references = append(from.references, source)
+		q.Options.References = append(q.Options.References, img.Image)
+		q.Sources.References = append(q.Sources.References, source)
 	}
-	return from, nil
+	return nil
 }
 
 // check checks what does not depend on the model.

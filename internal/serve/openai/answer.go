@@ -64,16 +64,7 @@ func (r *request) usageOf(pictures []*engine.Picture) usage {
 // encode returns the file of an image: the bytes that gomflux generate writes, unless the request
 // sets a JPEG quality.
 func (r *request) encode(p *engine.Picture) ([]byte, error) {
-	settings := p.Result.Settings // a copy, since others may see the result
-	switch n := len(r.sources); {
-	case r.job.Options.Mask != nil:
-		settings.Image, settings.References, settings.Mask = &r.sources[0], r.sources[1:n-1], &r.sources[n-1]
-	case len(r.job.Options.References) > 0:
-		settings.References = r.sources
-	case r.job.Options.Image != nil:
-		settings.Image = &r.sources[0]
-	}
-	return r.write(p.Result.Image, api.Recorded(settings))
+	return r.write(p.Result.Image, api.Recorded(p.Result.Settings))
 }
 
 func (r *request) write(img image.Image, s *picture.Settings) ([]byte, error) {

@@ -95,7 +95,8 @@ func (j *fakeJob) Pictures() (all []*engine.Picture) {
 		all = append(all, &engine.Picture{Index: i, Seed: seed, Result: &gomflux.Result{
 			Image: img, PromptTokens: 12,
 			Settings: picture.Settings{Version: 1, Model: j.r.Model, Prompt: o.Prompt, Seed: seed, Steps: 2,
-				Height: img.Rect.Dy(), Width: img.Rect.Dx(), Created: time.Unix(1e9, 0), Seconds: 2},
+				Height: img.Rect.Dy(), Width: img.Rect.Dx(), Created: time.Unix(1e9, 0), Seconds: 2,
+				Image: j.r.Sources.Image, Mask: j.r.Sources.Mask, References: j.r.Sources.References},
 		}})
 	}
 	return all

@@ -53,8 +53,7 @@ type request struct {
 	stream      bool
 	size        string // WxH, or auto
 
-	sources    []picture.SourceImage // of job.Options.Image or References, and with a mask of all
-	inputUnits int                   // image tokens of the input
+	inputUnits int // image tokens of the input
 }
 
 // read reads the body of a request.
@@ -171,7 +170,8 @@ func (h *Handler) parse(f *form, edit bool, m *memory) (*request, error) {
 		if err := r.setMask(decoded[0].Image, decoded[last]); err != nil {
 			return nil, err
 		}
-		decoded = decoded[:last]
+		r.job.Sources.Mask = &sources[last]
+		decoded, sources = decoded[:last], sources[:last]
 	}
 	r.setImages(decoded, sources, strength)
 	return r, nil
@@ -179,20 +179,19 @@ func (h *Handler) parse(f *form, edit bool, m *memory) (*request, error) {
 
 // setImages sets the images to edit, or with a strength or a mask the image to start from.
 func (r *request) setImages(decoded []*picture.Picture, sources []picture.SourceImage, strength float64) {
-	r.sources = sources
 	var images []image.Image
 	for _, p := range decoded {
 		images = append(images, p.Image)
 		r.inputUnits += imageTokens(p.Image.Rect.Dx(), p.Image.Rect.Dy())
 	}
-	o := &r.job.Options
+	o, from := &r.job.Options, &r.job.Sources
 	if strength == 0 && o.Mask == nil {
-		o.References = images
+		o.References, from.References = images, sources
 		return
 	}
-	o.Image = images[0]
+	o.Image, from.Image = images[0], &sources[0]
 	if len(images) > 1 {
-		o.References = images[1:]
+		o.References, from.References = images[1:], sources[1:]
 	}
 	if strength == 0 {
 		return

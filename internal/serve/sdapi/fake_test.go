@@ -129,7 +129,7 @@ func fakeResult(r engine.Request, seed uint64) *gomflux.Result {
 		Version: 1, Generator: "gomflux test", Model: r.Model, Prompt: o.Prompt, NegativePrompt: o.NegativePrompt, Seed: seed,
 		Steps: cmp.Or(o.Steps, d.Steps), Guidance: d.Guidance, Width: cmp.Or(o.Width, d.Width), Height: cmp.Or(o.Height, d.Height),
 		Scheduler: cmp.Or(string(o.Scheduler), string(gomflux.Euler)),
-		Created:   time.Now(), Seconds: 1.5,
+		Created:   time.Now(), Seconds: 1.5, Image: r.Sources.Image, Mask: r.Sources.Mask, References: r.Sources.References,
 	}
 	if o.Guidance != nil {
 		s.Guidance = *o.Guidance

@@ -163,14 +163,6 @@ func (p *plan) response(pictures []*engine.Picture) (*generated, error) {
 // text.
 func (p *plan) encode(made *engine.Picture) (file []byte, parameters string, err error) {
 	s := made.Result.Settings
-	switch {
-	case p.mask != nil:
-		s.Image, s.Mask, s.References = &p.sources[0], p.mask, p.sources[1:]
-	case p.Options.Image != nil:
-		s.Image = &p.sources[0]
-	case len(p.Options.References) > 0:
-		s.References = p.sources
-	}
 	var b bytes.Buffer
 	if err := api.EncodePNG(&b, made.Result.Image, s); err != nil {
 		return nil, "", err

@@ -126,8 +126,6 @@ type plan struct {
 	engine.Request
 	model   engine.ModelInfo
 	request *request
-	sources []picture.SourceImage // the input images
-	mask    *picture.SourceImage  // nil without one
 }
 
 // plan translates a request. Where it cannot be followed exactly, it adds warnings.
@@ -209,6 +207,7 @@ func (p *plan) setSampling() {
 // one.
 func (p *plan) setImages(maxPixels int) error {
 	var images []image.Image
+	var sources []picture.SourceImage
 	left := min(4*maxPixels, picture.MaxPixels)
 	for i, text := range p.request.init {
 		name := fmt.Sprintf("init_images[%d]", i)
@@ -217,16 +216,16 @@ func (p *plan) setImages(maxPixels int) error {
 			return badRequest("%s: %v", name, err)
 		}
 		images = append(images, decoded.Image)
-		p.sources = append(p.sources, picture.SourceImage{Path: name, SHA256: decoded.SHA256})
+		sources = append(sources, picture.SourceImage{Path: name, SHA256: decoded.SHA256})
 	}
 	r, o := p.request, &p.Options
 	r.init = nil // may be large, and the job may wait for long
 	switch {
 	case len(images) == 0:
 	case r.mask != "":
-		return p.setMask(images, &left)
+		return p.setMask(images, sources, &left)
 	case p.model.Edits:
-		o.References = images
+		o.References, p.Sources.References = images, sources
 		r.warn("denoising_strength was not used: %s edits images instead of starting from them", p.model.Name)
 	case len(images) > 1:
 		return badRequest("init_images: %s starts from one image, found %d", p.model.Name, len(images))
@@ -238,10 +237,9 @@ func (p *plan) setImages(maxPixels int) error {
 		if o.Height == 0 {
 			o.Height = max(1, size.Y/multiple) * multiple
 		}
-		p.sources = nil
 		r.warn("denoising_strength 1 keeps nothing of the image")
 	default:
-		o.Image = images[0]
+		o.Image, p.Sources.Image = images[0], &sources[0]
 		// the part of the steps that is skipped; with strength 0, the last step still runs
 		o.ImageStrength = min(math.Nextafter(1, 0), 1-r.denoising)
 	}
@@ -249,14 +247,16 @@ func (p *plan) setImages(maxPixels int) error {
 }
 
 // setMask makes the first image one to inpaint. For models that edit, the others are references.
-func (p *plan) setMask(images []image.Image, left *int) error {
+func (p *plan) setMask(images []image.Image, sources []picture.SourceImage, left *int) error {
 	r, o := p.request, &p.Options
 	mask, err := decodeImage(r.mask, left)
 	if err != nil {
 		return badRequest("mask: %v", err)
 	}
 	r.mask = ""
-	p.mask = &picture.SourceImage{Path: "mask", SHA256: mask.SHA256}
+	p.Sources = engine.Sources{
+		Image: &sources[0], Mask: &picture.SourceImage{Path: "mask", SHA256: mask.SHA256}, References: sources[1:],
+	}
 	o.Image, o.References, o.Mask = images[0], images[1:], api.Mask(mask)
 	o.ImageStrength = 0
 	if r.denoising < 1 {

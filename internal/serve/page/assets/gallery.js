@@ -20,7 +20,7 @@ export class Gallery {
   async load() {
     try {
       const page = await call("GET", `pictures?after=${encodeURIComponent(this.next)}`);
-      for (const picture of page.pictures) this.add(picture, false);
+      for (const picture of page.pictures) this.add(picture);
       this.next = page.next ?? "";
       byID("more").hidden = this.next === "";
       this.size(page);
@@ -38,21 +38,28 @@ export class Gallery {
       `Above ${bytes(page.max_bytes)} the oldest are removed.`;
   }
 
-  async refreshSize() {
+  // refresh shows what was generated elsewhere since, and the size.
+  async refresh() {
     try {
-      this.size(await call("GET", "pictures?limit=1"));
+      const page = await call("GET", "pictures");
+      for (const picture of page.pictures) {
+        if (picture.name > this.next) this.add(picture); // older ones come with load
+      }
+      this.size(page);
     } catch {
-      // there is no gallery
+      // there is no gallery, or no network; load has said so, or the next request will
     }
   }
 
   // finished adds a new image.
   finished(picture) {
-    this.add(picture, true);
-    this.refreshSize();
+    this.add(picture);
+    this.refresh();
   }
 
-  add(picture, newest) {
+  // add shows an image. The names of the gallery sort by time; without a gallery there are none, and
+  // images come in their order.
+  add(picture) {
     if (this.shown.has(picture.url)) return;
     this.shown.add(picture.url);
     const settings = picture.settings ?? {};
@@ -74,11 +81,9 @@ export class Gallery {
     part(".start").addEventListener("click", () => this.start(picture));
     part(".delete").hidden = !picture.name;
     part(".delete").addEventListener("click", () => this.remove(picture, item));
-    if (newest) {
-      byID("gallery").prepend(item);
-    } else {
-      byID("gallery").append(item);
-    }
+    item.dataset.name = picture.name ?? "";
+    const older = [...byID("gallery").children].find(other => other.dataset.name <= item.dataset.name);
+    byID("gallery").insertBefore(item, older ?? null);
   }
 
   async start(picture) {
@@ -108,7 +113,7 @@ export class Gallery {
     item.remove();
     (near?.querySelector(".delete") ?? byID("generate")).focus();
     this.say("The image was deleted.");
-    this.refreshSize();
+    this.refresh();
   }
 }
 

@@ -91,6 +91,10 @@ async function listModels() {
   form.setModels(models);
 }
 
+document.addEventListener("visibilitychange", () => {
+  if (!document.hidden) gallery.refresh(); // other programs may have generated images
+});
+
 // load fills the page; parts that fail do not stop the others.
 async function load() {
   const parts = [
