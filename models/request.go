@@ -84,14 +84,14 @@ func (p *Pipeline) checkNumbers(r Request) error {
 	if r.MaxSequenceLength < 1 || r.MaxSequenceLength > picture.MaxCount {
 		return errs.Requestf("max sequence length %d: must be at least 1, and at most %d", r.MaxSequenceLength, picture.MaxCount)
 	}
+	if err := p.checkInpaint(&r); err != nil {
+		return err
+	}
 	inpainted := 0
 	if r.mask != nil && len(r.References) > 0 {
 		inpainted = 1
 	}
 	if err := p.checkReferences(r.References, inpainted); err != nil {
-		return err
-	}
-	if err := p.checkInpaint(&r); err != nil {
 		return err
 	}
 	return r.checkImage()

@@ -22,6 +22,7 @@ const (
 	tinyQwen    = "../../models/testdata/qwen-image-ordinary/model"
 	// these take images of any size
 	tinyKontext  = "../../models/testdata/flux1-kontext/model"
+	tinyFill     = "../../models/testdata/flux1-fill/model"
 	tinyQwenEdit = "../../models/testdata/qwen-edit/model"
 	tinyQwenPlus = "../../models/testdata/qwen-edit-plus/model"
 	pictures     = "../../picture/testdata"

@@ -44,6 +44,7 @@ func TestScripts(t *testing.T) {
 			env.Setenv("EDITOR_MODEL", absolute(tinyEditor))
 			env.Setenv("BASE_MODEL", absolute(tinyBase))
 			env.Setenv("KONTEXT_MODEL", absolute(tinyKontext))
+			env.Setenv("FILL_MODEL", absolute(tinyFill))
 			env.Setenv("QWEN_MODEL", absolute(tinyQwen))
 			env.Setenv("QWEN_EDIT_MODEL", absolute(tinyQwenEdit))
 			env.Setenv("QWEN_PLUS_MODEL", absolute(tinyQwenPlus))
