@@ -6,8 +6,12 @@ import (
 	"slices"
 )
 
-// A field has the distance of each pixel in a part of a mask to the nearest one where the mask is 0.
-// The outside of the image has no such pixels.
+// dark is the least value of a mask that is not outside of it for distances. Less is the noise of
+// lossy compression, which would make distances to the outside small.
+const dark = 8
+
+// A field has the distance of each pixel in a part of a mask to the nearest one outside of the mask.
+// There are none beyond the edges of the image.
 type field struct {
 	width, height int
 	limit         int      // largest distance, in pixels
@@ -17,7 +21,7 @@ type field struct {
 // full is the largest distance in a field.
 const full = 60000
 
-// newField computes the distances in a part of a mask that has all of its values other than 0. It
+// newField computes the distances in a part of a mask that has all of its values from dark on. It
 // takes time in proportion to the number of pixels: distances along columns, then along each row the
 // lower envelope of the parabolas of all columns (Meijster, Roerdink and Hesselink, "A general
 // algorithm for computing distance transforms in linear time", 2000).
@@ -32,7 +36,7 @@ func newField(mask *image.Gray, part image.Rectangle, limit int) *field {
 	for y := range f.height {
 		d := f.row(f.d, y)
 		for x, v := range mask.Pix[mask.PixOffset(part.Min.X, part.Min.Y+y):][:f.width] {
-			if v > 0 {
+			if v >= dark {
 				d[x] = min(above[x]+1, most)
 			}
 		}
@@ -80,7 +84,7 @@ func squareRoots(limit int) []uint16 {
 // An envelope computes the distances along rows.
 type envelope struct {
 	limit       int
-	first, last bool // the mask is 0 before and after each row
+	first, last bool // there is an outside before and after each row
 	sites       []site
 }
 
@@ -100,7 +104,7 @@ func (e *envelope) along(d, roots []uint16) {
 		for end < len(d) && d[end] > 0 {
 			end++
 		}
-		// a pixel where the mask is 0 is nearer than all columns beyond it
+		// a pixel outside the mask is nearer than all columns beyond it
 		e.run(d[x:end], roots, x > 0 || e.first, end < len(d) || e.last)
 		x = end
 	}

@@ -61,10 +61,10 @@ func (a *alpha) blend(img, part *image.RGBA) *image.RGBA {
 }
 
 // feathered returns a mask that fades in over a number of pixels inside the given one: its values
-// times d/r. d is the distance to the nearest pixel where the mask is 0, at most feather+1. r is how
-// wide the mask is there: the largest d that can be reached inside the mask, less a quarter of the
-// way to it. So parts that are too thin for the feather keep their values where they are the
-// farthest from the outside, and do not vanish.
+// times d/r. d is the distance to the nearest pixel outside (below 8 of 255), at most feather+1. r is
+// how wide the mask is there: the largest d that can be reached inside the mask, less a quarter of the
+// way to it. So parts that are too thin for the feather keep their values where they are the farthest
+// from the outside, and do not vanish.
 //
 // Where d rises by at least a quarter of the distance between two pixels, d/r does not fall. The
 // first pixel inside a straight border has 1/(3/4*feather+1) of the mask.
@@ -81,7 +81,7 @@ func feathered(mask *image.Gray, feather int) *image.Gray {
 		from, to := mask.Pix[at:][:f.width], out.Pix[at:][:f.width]
 		d, r := f.row(f.d, y), f.row(wide, y)
 		for x, v := range from {
-			if v > 0 {
+			if d[x] > 0 {
 				to[x] = uint8((2*uint32(v)*uint32(d[x]) + uint32(r[x])) / (2 * uint32(r[x])))
 			}
 		}

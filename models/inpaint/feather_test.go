@@ -93,7 +93,7 @@ func TestDistances(t *testing.T) {
 func nearestOutside(mask *image.Gray, x, y int) float64 {
 	least := math.Inf(1)
 	for i, v := range mask.Pix {
-		if v == 0 {
+		if v < dark {
 			least = min(least, math.Hypot(float64(i%mask.Stride-x), float64(i/mask.Stride-y)))
 		}
 	}

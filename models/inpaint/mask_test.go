@@ -38,7 +38,7 @@ func TestKindsOfMasks(t *testing.T) {
 	}
 	for name, kind := range kinds {
 		in := newInput(t, photo, kind, Options{})
-		if !bytes.Equal(in.Mask.Pix, want.Pix) || in.Transparent {
+		if !bytes.Equal(in.Mask.Pix, want.Pix) || in.Mask.Rect != want.Rect || in.Transparent {
 			t.Errorf("%s: another mask", name)
 		}
 	}
@@ -53,12 +53,10 @@ func TestKindsOfMasks(t *testing.T) {
 	if in := newInput(t, photo, p.Image, Options{}); !bytes.Equal(in.Mask.Pix, want.Pix) {
 		t.Error("16-bit PNG: another mask")
 	}
-	in := newInput(t, photo, want, Options{Invert: true})
-	if !bytes.Equal(in.Mask.Pix, inverted(want).Pix) {
+	if in := newInput(t, photo, want, Options{Invert: true}); !bytes.Equal(in.Mask.Pix, inverted(want).Pix) {
 		t.Error("inverted: another mask")
 	}
-	in.Mask.Pix[0] = 77
-	if want.Pix[0] != 0 {
+	if newInput(t, photo, want, Options{}).Mask.Pix[0] = 77; want.Pix[0] != 0 {
 		t.Error("the given mask has changed")
 	}
 }
@@ -207,6 +205,7 @@ func TestErrors(t *testing.T) {
 		{photo, photo, Options{}, "the mask has colours"},
 		{photo, image.NewGray(image.Rect(0, 0, 40, 60)), Options{}, "the mask has 40x60 pixels and the image 60x40"},
 		{photo, image.NewGray(image.Rect(0, 0, 60, 42)), Options{}, "the mask has 60x42 pixels and the image 60x40"},
+		{photo, image.NewGray(image.Rect(0, 0, 62, 40)), Options{}, "the mask has 62x40 pixels and the image 60x40"},
 		{photo, mask, Options{Feather: 1025}, "feather 1025: expected at most 1024 pixels"},
 		{photo, mask, Options{Padding: -1}, "padding -1 around the mask"},
 		{photo, mask, Options{Padding: 1 << 30}, "padding 1073741824 around the mask"},

@@ -5,6 +5,7 @@ import (
 	"image"
 	"math"
 	"math/rand/v2"
+	"sync"
 	"testing"
 )
 
@@ -174,4 +175,30 @@ func TestSoftMask(t *testing.T) {
 			t.Errorf("mask %d: the model sees %d", v, white)
 		}
 	}
+}
+
+// The images of a batch are pasted at the same time as previews in another size.
+func TestConcurrentUse(t *testing.T) {
+	photo := waves(120, 90)
+	mask := image.NewGray(photo.Rect)
+	drawEllipse(mask, image.Rect(20, 10, 100, 80))
+	in := newInput(t, photo, mask, Options{Feather: -1, Crop: true, Padding: 4})
+	sizes := []image.Point{{64, 48}, {128, 96}}
+	want := make([]*image.RGBA, len(sizes))
+	for i, size := range sizes {
+		want[i] = newInput(t, photo, mask, in.Options).Paste(waves(size.X, size.Y))
+	}
+	var all sync.WaitGroup
+	for i := range 8 {
+		all.Go(func() {
+			size := sizes[i%2]
+			for range 5 {
+				in.At(size.X, size.Y)
+				if got := in.Paste(waves(size.X, size.Y)); !bytes.Equal(got.Pix, want[i%2].Pix) {
+					t.Errorf("%v: another image", size)
+				}
+			}
+		})
+	}
+	all.Wait()
 }

@@ -1,10 +1,14 @@
 package inpaint
 
 import (
+	"bytes"
 	"image"
+	"image/jpeg"
 	"math"
 	"slices"
 	"testing"
+
+	"github.com/gomflux/gomflux/picture"
 )
 
 // steps returns the differences between neighbours of an image minus those of another one, in
@@ -93,6 +97,25 @@ func TestSeam(t *testing.T) {
 				t.Errorf("%s, feather %d: %d levels, want at most %d", shape.name, feather, added, ramp)
 			}
 		}
+	}
+}
+
+// The noise that JPEG adds to the black part of a mask does not take the feather's width.
+func TestSeamOfJPEGMask(t *testing.T) {
+	photo := scene(320, 240)
+	mask := image.NewGray(photo.Rect)
+	drawEllipse(mask, image.Rect(80, 60, 200, 180))
+	var file bytes.Buffer
+	if err := jpeg.Encode(&file, mask, &jpeg.Options{Quality: 75}); err != nil {
+		t.Fatal(err)
+	}
+	p, err := picture.Decode(&file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	in := newInput(t, photo, p.Image, Options{Feather: 8})
+	if added := quantile(steps(in.Paste(brighter(photo, 30)), photo, photo.Rect), 1); added > 6 {
+		t.Errorf("the largest step added has %d levels, want at most 6", added)
 	}
 }
 

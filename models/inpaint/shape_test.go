@@ -2,6 +2,7 @@ package inpaint
 
 import (
 	"image"
+	"math"
 	"math/rand/v2"
 	"strings"
 	"testing"
@@ -35,6 +36,17 @@ func TestParseShape(t *testing.T) {
 		if got := strings.Join(rows, " "); got != c.want || !IsShape(c.text) {
 			t.Errorf("%q:\n%s, want\n%s", c.text, got, c.want)
 		}
+	}
+	mask, err := ParseShape("ellipse:3,5,300,200", image.Pt(400, 300))
+	if err != nil {
+		t.Fatal(err)
+	}
+	white := 0
+	for _, v := range mask.(*image.Gray).Pix {
+		white += int(v) / 255
+	}
+	if area := math.Pi * 150 * 100; math.Abs(float64(white)/area-1) > 0.002 {
+		t.Errorf("an ellipse of %d pixels, want %.0f", white, area)
 	}
 	for text, want := range map[string]string{
 		"rect:12,0,5,5": "no part of it is inside the image of 12x6 pixels", "rect:-5,0,5,5": "no part of it",
