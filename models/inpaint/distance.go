@@ -11,7 +11,7 @@ import (
 const dark = 8
 
 // A field has the distance of each pixel in a part of a mask to the nearest one outside of the mask.
-// There are none beyond the edges of the image.
+// What is beyond the edges of the image does not count.
 type field struct {
 	width, height int
 	limit         int      // largest distance, in pixels
