@@ -83,6 +83,9 @@ func (b Border) Check(img image.Point) error {
 		if side < 0 {
 			return fmt.Errorf("border %v: must not be negative", b)
 		}
+		if side > picture.MaxSide { // their sum may overflow
+			return fmt.Errorf("border %v: expected at most %d pixels on each side", b, picture.MaxSide)
+		}
 	}
 	if b == (Border{}) {
 		return fmt.Errorf("border %v adds nothing to the image", b)

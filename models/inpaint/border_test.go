@@ -2,6 +2,7 @@ package inpaint
 
 import (
 	"image"
+	"math"
 	"strings"
 	"testing"
 )
@@ -17,9 +18,10 @@ func TestParseBorder(t *testing.T) {
 		{"1,2,3,4", Border{1, 2, 3, 4}, ""},
 		{"-1,2,3,4", Border{-1, 2, 3, 4}, "must not be negative"},
 		{"0,0,0,0", Border{}, "adds nothing"},
-		{"100000,0,0,0", Border{100000, 0, 0, 0}, "a side of more than 65536"},
+		{"100000,0,0,0", Border{100000, 0, 0, 0}, "expected at most 65536 pixels on each side"},
+		{"65536,0,65536,0", Border{65536, 0, 65536, 0}, "the canvas of 132096x768 pixels has a side of more than 65536"},
 		{"1000,1000,30000,10000", Border{1000, 1000, 30000, 10000}, "more than 100 million pixels"},
-		{"2147483647,0,2147483647,0", Border{2147483647, 0, 2147483647, 0}, "a side of more than"},
+		{"2147483647,0,2147483647,0", Border{2147483647, 0, 2147483647, 0}, "at most 65536"},
 		{"99999999999,0,0,0", Border{}, "expected LEFT,TOP,RIGHT,BOTTOM"},
 		{"1,2,3", Border{}, "expected LEFT,TOP,RIGHT,BOTTOM"},
 		{"1,2,3,4,5", Border{}, "expected LEFT,TOP,RIGHT,BOTTOM"},
@@ -37,6 +39,13 @@ func TestParseBorder(t *testing.T) {
 			err = b.Check(photo)
 		}
 		checkError(t, c.text, err, c.err)
+	}
+}
+
+// The sum of sides that is too large for an int is an error too.
+func TestBorderOverflow(t *testing.T) {
+	for _, b := range []Border{{Left: math.MaxInt, Right: math.MaxInt}, {Top: math.MaxInt, Bottom: 1}, {math.MaxInt, math.MaxInt, 1, 1}} {
+		checkError(t, b.String(), b.Check(image.Pt(10, 10)), "at most 65536 pixels on each side")
 	}
 }
 

@@ -210,7 +210,7 @@ func TestErrors(t *testing.T) {
 		{photo, mask, Options{Padding: -1}, "padding -1 around the mask"},
 		{photo, mask, Options{Padding: 1 << 30}, "padding 1073741824 around the mask"},
 		{photo, mask, Options{Expand: Border{Left: -3}}, "border -3,0,0,0: must not be negative"},
-		{photo, nil, Options{Expand: Border{Left: 100_000}}, "a side of more than 65536"},
+		{photo, nil, Options{Expand: Border{Left: 65_536}}, "a side of more than 65536"},
 		{photo, nil, Options{Expand: Border{Left: 20_000, Top: 20_000}}, "more than 100 million pixels"},
 	} {
 		in, err := New(c.img, c.mask, c.o)
