@@ -343,7 +343,11 @@ func TestBadRequests(t *testing.T) {
 	half := encoded(t, 256, 160)
 	for body, want := range map[string]string{
 		`{`:                                                                 "unexpected EOF",
-		`{"prompt":1}`:                                                      "prompt",
+		`{"prompt":1}`:                                                      "prompt: expected a string, found JSON number",
+		`[]`:                                                                "the request: expected an object, found JSON array",
+		`{"image":"data:"}`:                                                 "image: expected an object, found JSON string",
+		`{"loras":{}}`:                                                      "loras: expected an array, found JSON object",
+		`{"steps":1.5}`:                                                     "steps: expected a whole number, found JSON number 1.5",
 		`{"prompt":"a"} {}`:                                                 "text after the object",
 		`{"prompt":"a","stepz":1}`:                                          "stepz",
 		`{"prompt":"a","steps":-1}`:                                         "steps -1",
@@ -368,7 +372,7 @@ func TestBadRequests(t *testing.T) {
 		`{"references":[` + strings.Repeat(`{"data":""},`, 16) + `{}]}`:     "17 references",
 		`{"loras":[` + strings.Repeat(`{"path":"style"},`, 16) + `{}]}`:     "17 loras",
 		`{"image":{"data":"","url":"a"}}`:                                   "url",
-		`{"prompt":"a","guidance":"high"}`:                                  "guidance",
+		`{"prompt":"a","guidance":"high"}`:                                  "guidance: expected a number, found JSON string",
 		`{"prompt":"a","seed":"99999999999999999999999999999999999999999"}`: "seed 9999",
 	} {
 		var e struct{ Error jsonError }

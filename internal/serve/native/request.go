@@ -1,6 +1,7 @@
 package native
 
 import (
+	"cmp"
 	"context"
 	"encoding/base64"
 	"encoding/json"
@@ -11,6 +12,7 @@ import (
 	"mime"
 	"net/http"
 	"path"
+	"reflect"
 	"slices"
 	"strconv"
 	"strings"
@@ -90,12 +92,35 @@ func readJSON(r *http.Request, into any) error {
 		if _, ok := errors.AsType[*http.MaxBytesError](err); ok {
 			return err
 		}
+		if wrong, ok := errors.AsType[*json.UnmarshalTypeError](err); ok {
+			return badRequest("%s: expected %s, found JSON %s", cmp.Or(wrong.Field, "the request"), jsonKind(wrong.Type), wrong.Value)
+		}
 		return badRequest("the JSON of the request: %v", oserr.NoEOF(err))
 	}
 	if _, err := d.Token(); err != io.EOF {
 		return badRequest("the JSON of the request: text after the object")
 	}
 	return nil
+}
+
+// jsonKind describes the JSON values of a type.
+func jsonKind(t reflect.Type) string {
+	for t.Kind() == reflect.Pointer {
+		t = t.Elem()
+	}
+	switch kind := t.Kind(); {
+	case kind == reflect.String:
+		return "a string"
+	case kind == reflect.Bool:
+		return "true or false"
+	case kind == reflect.Slice:
+		return "an array"
+	case kind == reflect.Struct:
+		return "an object"
+	case kind >= reflect.Int && kind <= reflect.Uintptr:
+		return "a whole number"
+	}
+	return "a number"
 }
 
 func (a *API) request(r *http.Request, j jsonRequest) (q engine.Request, err error) {
