@@ -66,7 +66,7 @@ func (l *logged) String() string {
 }
 
 // newTest returns a server with a model named fake, and its log.
-func newTest(t *testing.T, change func(*Config)) (*Server, *logged, *fakeModel) {
+func newTest(t testing.TB, change func(*Config)) (*Server, *logged, *fakeModel) {
 	t.Helper()
 	m := &fakeModel{release: make(chan struct{})}
 	e := engine.New(engine.Config{

@@ -342,32 +342,31 @@ func TestBadRequests(t *testing.T) {
 	wide := encoded(t, 257, 256)
 	half := encoded(t, 256, 160)
 	for body, want := range map[string]string{
-		`{`:                                                                 "unexpected EOF",
-		`{"prompt":1}`:                                                      "prompt: expected a string, found JSON number",
-		`[]`:                                                                "the request: expected an object, found JSON array",
-		`{"image":"data:"}`:                                                 "image: expected an object, found JSON string",
-		`{"loras":{}}`:                                                      "loras: expected an array, found JSON object",
-		`{"steps":1.5}`:                                                     "steps: expected a whole number, found JSON number 1.5",
-		`{"prompt":"a"} {}`:                                                 "text after the object",
-		`{"prompt":"a","stepz":1}`:                                          "stepz",
-		`{"prompt":"a","steps":-1}`:                                         "steps -1",
-		`{"prompt":"a","steps":99999999}`:                                   "steps 99999999",
-		`{"prompt":"a","count":0}`:                                          "count 0",
-		`{"prompt":"a","count":65}`:                                         "count 65",
-		`{"prompt":"a","seed":-1}`:                                          "seed -1",
-		`{"prompt":"a","seed":1.5}`:                                         "seed 1.5",
-		`{"prompt":"a","previews":-2}`:                                      "previews -2",
-		`{"prompt":"a","image_strength":0.5}`:                               "image_strength needs an image",
-		`{"seed":18446744073709551615,"count":2}`:                           "seed 18446744073709551615",
-		`{"width":100000,"height":16}`:                                      "size 100000x16",
-		`{"width":512,"height":512}`:                                        "expected at most 65536 pixels",
-		`{"loras":[{"scale":1}]}`:                                           "loras[0].path is missing",
-		`{"image":{"data":"https://example.com/a.png"}}`:                    "no other URLs",
-		`{"image":{"data":"file:///etc/passwd"}}`:                           "no other URLs",
-		`{"image":{"data":"data:text/plain,a"}}`:                            "base64",
-		`{"image":{"data":"%%%"}}`:                                          "invalid base64",
-		`{"image":{"data":"aGVsbG8="}}`:                                     "not a PNG",
-		`{"image":{"data":"` + wide + `"}}`:                                 "257x256 is too large",
+		`{`:                                              "unexpected EOF",
+		`{"prompt":1}`:                                   "prompt: expected a string, found JSON number",
+		`{"image":"data:"}`:                              "image: expected an object, found JSON string",
+		`{"loras":{}}`:                                   "loras: expected an array, found JSON object",
+		`{"steps":1.5}`:                                  "steps: expected a whole number, found JSON number 1.5",
+		`{"prompt":"a"} {}`:                              "text after the object",
+		`{"prompt":"a","stepz":1}`:                       "stepz",
+		`{"prompt":"a","steps":-1}`:                      "steps -1",
+		`{"prompt":"a","steps":99999999}`:                "steps 99999999",
+		`{"prompt":"a","count":0}`:                       "count 0",
+		`{"prompt":"a","count":65}`:                      "count 65",
+		`{"prompt":"a","seed":-1}`:                       "seed -1",
+		`{"prompt":"a","seed":1.5}`:                      "seed 1.5",
+		`{"prompt":"a","previews":-2}`:                   "previews -2",
+		`{"prompt":"a","image_strength":0.5}`:            "image_strength needs an image",
+		`{"seed":18446744073709551615,"count":2}`:        "seed 18446744073709551615",
+		`{"width":100000,"height":16}`:                   "size 100000x16",
+		`{"width":512,"height":512}`:                     "expected at most 65536 pixels",
+		`{"loras":[{"scale":1}]}`:                        "loras[0].path is missing",
+		`{"image":{"data":"https://example.com/a.png"}}`: "no other URLs",
+		`{"image":{"data":"file:///etc/passwd"}}`:        "no other URLs",
+		`{"image":{"data":"data:text/plain,a"}}`:         "base64",
+		`{"image":{"data":"%%%"}}`:                       "invalid base64",
+		`{"image":{"data":"aGVsbG8="}}`:                  "not a PNG",
+		`{"image":{"data":"` + wide + `"}}`:              "257x256 is too large",
 		`{"references":[{"data":"` + half + `"},{"data":"` + half + `"}]}`:  "references[1]: 256x160 is too large",
 		`{"references":[` + strings.Repeat(`{"data":""},`, 16) + `{}]}`:     "17 references",
 		`{"loras":[` + strings.Repeat(`{"path":"style"},`, 16) + `{}]}`:     "17 loras",
@@ -671,5 +670,26 @@ func FuzzSubmit(f *testing.F) {
 			t.Errorf("%s was accepted", body)
 		}
 		e.jobs, e.requests = nil, nil
+	})
+}
+
+// FuzzSettings sends files of any bytes, of which the settings are read.
+func FuzzSettings(f *testing.F) {
+	s := &picture.Settings{Model: "shapes", Prompt: "a cat", Steps: 8, Height: 4, Width: 8}
+	for _, format := range []picture.Format{picture.PNG, picture.JPEG, picture.WebP} {
+		var file bytes.Buffer
+		if err := picture.Encode(&file, format, testImage(8, 4), s); err != nil {
+			f.Fatal(err)
+		}
+		f.Add(file.Bytes())
+	}
+	f.Add([]byte(`{"gomflux":{"version":1,"seed":18446744073709551615}}`))
+	api := New(&fakeEngine{}, Config{})
+	f.Fuzz(func(t *testing.T, file []byte) {
+		w := httptest.NewRecorder()
+		api.ServeHTTP(w, httptest.NewRequestWithContext(t.Context(), "POST", "/api/v1/settings", bytes.NewReader(file)))
+		if !json.Valid(w.Body.Bytes()) || w.Code >= 500 {
+			t.Errorf("status %d: %s", w.Code, w.Body)
+		}
 	})
 }
