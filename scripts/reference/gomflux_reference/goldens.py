@@ -476,7 +476,7 @@ def make(root: Path):
         for path, size in PICTURES.items():
             Path(path).parent.mkdir(parents=True, exist_ok=True)
             draw(*size).save(path)
-            if "inpaint" in path and path.endswith("/picture.png"):
+            if ("inpaint" in path or "fill" in path) and path.endswith("/picture.png"):
                 draw_mask(*size).save(Path(path).with_name("mask.png"))
         for command in COMMANDS.strip().split("\n\n"):
             print(" ".join(shlex.split(command)[:3]), file=sys.stderr)
