@@ -47,7 +47,7 @@ class Saved:
     modules: Callable
 
 
-def flux_1():
+def flux_1(fills: bool = False):
     from mflux.models.common.config import ModelConfig
     from mflux.models.flux.model.flux_text_encoder.clip_encoder.clip_encoder import CLIPEncoder
     from mflux.models.flux.model.flux_text_encoder.t5_encoder.t5_encoder import T5Encoder
@@ -55,7 +55,12 @@ def flux_1():
     from mflux.models.flux.model.flux_vae.vae import VAE
 
     text_encoders = dict(t5_encoder=T5Encoder(), clip_encoder=CLIPEncoder())
-    return dict(vae=VAE(), transformer=Transformer(ModelConfig.dev()), **text_encoders)
+    config = ModelConfig.dev_fill() if fills else ModelConfig.dev()
+    return dict(vae=VAE(), transformer=Transformer(config), **text_encoders)
+
+
+def flux_1_fill():
+    return flux_1(fills=True)
 
 
 def flux_1_definition():
@@ -122,18 +127,16 @@ QWEN = dict(
     latents_mean=tuple(i / 10 for i in range(16)), latents_std=tuple(1 + i / 10 for i in range(16)),
 )  # fmt: skip
 
+FLUX_1 = dict(
+    heads=2, axes_dims=(16, 24, 24), layers=2, single_layers=2,
+    clip_hidden=64, clip_intermediate=128, clip_heads=2,
+    # the table of relative positions has a column for every head, and mflux quantizes it too
+    t5_hidden=64, t5_intermediate=128, t5_heads=64, t5_head_dim=2,
+)  # fmt: skip
+
 FAMILIES = {
-    "flux1-dev": Saved(
-        VAE
-        | dict(
-            heads=2, axes_dims=(16, 24, 24), layers=2, single_layers=2,
-            clip_hidden=64, clip_intermediate=128, clip_heads=2,
-            # the table of relative positions has a column for every head, and mflux quantizes it too
-            t5_hidden=64, t5_intermediate=128, t5_heads=64, t5_head_dim=2,
-        ),
-        flux_1_definition,
-        flux_1,
-    ),
+    "flux1-dev": Saved(VAE | FLUX_1, flux_1_definition, flux_1),
+    "flux1-fill": Saved(VAE | FLUX_1, flux_1_definition, flux_1_fill),
     "flux2-klein": Saved(
         VAE
         | QWEN3
