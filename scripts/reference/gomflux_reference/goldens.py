@@ -502,10 +502,11 @@ def draw(width: int, height: int) -> Image.Image:
     return Image.fromarray(np.round(levels * 255).astype(np.uint8))
 
 
-def draw_mask(width: int, height: int) -> Image.Image:
-    """Returns a mask of a tilted ellipse and a small square, with borders of grey."""
+def draw_mask(width: int, height: int, left: float = 0.38, top: float = 0.41) -> Image.Image:
+    """Returns a mask of a tilted ellipse and a small square, with borders of grey. left and top, from 0 to 1, are the
+    ellipse's centre."""
     y, x = np.mgrid[0:height, 0:width] + 0.5
-    u, v = x / width - 0.38, y / height - 0.41
+    u, v = x / width - left, y / height - top
     ellipse = (u + v) ** 2 / 0.2 + (u - v) ** 2 / 0.08
     square = np.maximum(abs(x - 0.78 * width), abs(y - 0.3 * height)) / (0.09 * min(width, height))
     white = np.clip(1.5 + 4 * (1 - np.minimum(ellipse, square)), 0, 1)

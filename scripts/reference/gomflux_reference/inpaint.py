@@ -87,13 +87,33 @@ def arguments(pipe, family, given: Pictures, height: int, width: int) -> dict:
     crop = given.mask_crop is not None
     if crop and mask.size != photo.size:
         raise SystemExit(f"the mask has {mask.width}x{mask.height} pixels, expected {photo.width}x{photo.height} for --mask-crop")
-    photo = family.inpaint_picture(pipe, photo, height, width, crop)
+    if family.inpaint_resized and not crop:
+        photo = pipe.image_processor.resize(photo, height, width)
+    chosen = chosen_size(pipe, family, *photo.size, crop) or (width, height)
+    if chosen != (width, height):
+        name = type(pipe).__name__
+        raise SystemExit(f"{name} inpaints a picture of {photo.width}x{photo.height} in {chosen[0]}x{chosen[1]}, not {width}x{height}")
+    if crop and chosen_before(family) and photo.size != chosen:
+        raise SystemExit(f"the picture has {photo.width}x{photo.height} pixels, expected {width}x{height} for --mask-crop")
     if crop and crops_itself(pipe):
         found["padding_mask_crop"] = given.mask_crop
     elif crop:
         region = region_of(pipe, given, height, width)
         photo, mask = (pipe.image_processor.resize(x.crop(region), height, width, "fill") for x in (photo, mask))
     return found | {"image": photo, "mask_image": mask}
+
+
+def chosen_size(pipe, family, width: int, height: int, crop: bool) -> tuple | None:
+    """Returns the width and height that an inpainting pipeline chooses for a picture; None if it keeps to what it is told."""
+    if not family.inpaint_size or family.inpaint_resized and not crop:
+        return None
+    return family.inpaint_size(pipe, width, height)
+
+
+def chosen_before(family) -> bool:
+    """Reports whether a pipeline resizes the picture to the size that it chooses before it crops it, around a mask that it
+    does not resize."""
+    return family.inpaint_size is not None and not family.inpaint_resized
 
 
 def crops_itself(pipe) -> bool:
@@ -165,10 +185,10 @@ def observe_filled(pipe, family, record, height: int, width: int):
 def finished(pipe, record, given: Pictures, image, height: int, width: int):
     """Records the result of a pipeline. Returns it, pasted into the whole picture if the model has seen a part of it."""
     if given.mask_crop is not None and not crops_itself(pipe):
-        region = region_of(pipe, given, height, width)
-        image = pipe.image_processor.apply_overlay(
-            Image.open(given.mask).convert("L"), Image.open(given.picture).convert("RGB"), image, region
-        )
+        record.put("image", pixels(image))
+        region, processor = region_of(pipe, given, height, width), pipe.image_processor
+        photo, mask = Image.open(given.picture).convert("RGB"), Image.open(given.mask).convert("L")
+        image = type(processor).apply_overlay(processor, mask, photo, image, region)
     record.put("image.pasted" if "image" in record.seen else "image", pixels(image))
     return image
 

@@ -17,10 +17,10 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from PIL import Image
+from PIL import Image, ImageOps
 from safetensors.torch import load_file, save_file
 
-from . import adapters, dump, goldens, schedules, tiny
+from . import adapters, dump, goldens, inpaint, schedules, tiny
 from .families import FAMILIES, Family
 
 SCENES = (
@@ -69,6 +69,9 @@ def check(gomflux: Path, seed: int | None, keep: Path | None, families: list[str
                 report(rows[-1])
                 rows.append(narrow(gomflux, made[0], family, random.Random(f"{seed}/{family}/fault")))
                 report(rows[-1])
+            if FAMILIES[family].fills:  # what follows gives no mask
+                continue
+            if made:
                 for row in while_running(gomflux, made[0], family, random.Random(f"{seed}/{family}/live")):
                     rows.append(row)
                     report(row)
@@ -97,6 +100,8 @@ def kinds(family: Family, i: int) -> list[str]:
     found = [f"edit of {n}" if n else "text" for n in family.references]
     if family.image_pipeline:
         found.append("picture")
+    if family.inpaint_pipeline and (i % 2 or not family.fills):  # whose every run has a mask
+        found.append("inpaint crop" if i % 2 else "inpaint")
     return found + (["large", "long prompt", "LoRAs"] if i == 0 else [])
 
 
@@ -139,11 +144,45 @@ def draw_references(folder: Path, family: Family, n: int, r: random.Random) -> l
     return [draw_picture(Path(f"{folder}-{i + 1}.png"), r, *family.reference_sides) for i in range(n)]
 
 
+def draw_images(stem: Path, pipe, family: Family, request: dict, n: int, r: random.Random, inpaints: bool = False, crop: bool = False):
+    """Adds to a request what it needs: n images to edit, or one with a mask, in whose size it may be. Their file names begin
+    with stem's."""
+    if not (inpaints or family.fills):
+        request["references"] = draw_references(stem, family, n, r)
+        return
+    size = draw_size(pipe, family, request, crop, r)
+    request |= {"picture": Path(f"{stem}.png"), "mask": Path(f"{stem}-mask.png"), "image_strength": 0.0}
+    goldens.draw(*size).save(request["picture"])
+    mask = goldens.draw_mask(*size, r.uniform(0.2, 0.8), r.uniform(0.2, 0.8))
+    (ImageOps.invert(mask) if not crop and r.random() < 0.3 else mask).save(request["mask"])
+    if not family.fills:
+        request["image_strength"] = r.choice((0.0, round(r.uniform(0.05, 0.7), 3)))
+    if crop:
+        request["mask_crop"] = r.randint(0, 20)
+    request["references"] = draw_references(stem, family, r.choice(family.inpaint_references), r)
+
+
+def draw_size(pipe, family: Family, request: dict, crop: bool, r: random.Random) -> tuple:
+    """Draws the width and height of a picture to inpaint. The request gets the size that the pipeline chooses for it."""
+    while True:
+        size = r.randint(20, 120), r.randint(20, 120)
+        chosen = inpaint.chosen_size(pipe, family, *size, crop)
+        if not chosen:
+            return size
+        if min(chosen) == 0:
+            continue
+        if crop and inpaint.chosen_before(family):
+            size = chosen
+        if inpaint.chosen_size(pipe, family, *size, crop) == chosen:
+            request |= {"width": chosen[0], "height": chosen[1]}
+            return size
+
+
 def described(request: dict) -> str:
     text = f"{request['width']}x{request['height']}, {request['steps']} steps, guidance {request['guidance']:g}"
-    for key in ("seed", "image_strength", "scheduler"):
+    for key in ("seed", "image_strength", "mask_crop", "scheduler"):
         if request.get(key) is not None:
-            text += f", {key.removeprefix('image_')} {request[key]}"
+            text += f", {key.removeprefix('image_').removeprefix('mask_')} {request[key]}"
     return text
 
 
@@ -154,7 +193,8 @@ def replay(gomflux: Path, model: Path, family: str, kind: str, r: random.Random)
     request = draw_request(pipe, FAMILIES[family], r)
     name, taps = kind.replace(" ", "-"), TAPS
     references = int(kind[-1]) if kind.startswith("edit") else min(FAMILIES[family].references)
-    request["references"] = draw_references(model.parent / name, FAMILIES[family], references, r)
+    inpaints, crop = kind.startswith("inpaint"), kind.endswith("crop")
+    draw_images(model.parent / name, pipe, FAMILIES[family], request, references, r, inpaints, crop)
     if kind == "picture":
         first = r.randint(1, request["steps"] - 1)
         # between two steps, where no rounding decides which is the first
@@ -191,9 +231,9 @@ def half_precision(gomflux: Path, model: Path, family: str, r: random.Random) ->
     pipe, _ = dump.load(model)
     request = draw_request(pipe, FAMILIES[family], r) | {"steps": 2}
     out = {dtype: model.parent / dtype for dtype in ("float16", "float32")}
-    references = draw_references(model.parent / "half", FAMILIES[family], min(FAMILIES[family].references), r)
+    draw_images(model.parent / "half", pipe, FAMILIES[family], request, min(FAMILIES[family].references), r)
     for dtype, folder in out.items():
-        dump.pipeline(model, folder, taps=["*"], compute=dtype, references=references, **request)
+        dump.pipeline(model, folder, taps=["*"], compute=dtype, **request)
     flags = ["--precise", out["float32"], "--model", model, "--dtype", "float16"]
     ran = run(gomflux, "parity", "run", out["float16"], *flags, "--json")
     try:
@@ -235,7 +275,7 @@ def narrow(gomflux: Path, model: Path, family: str, r: random.Random) -> Row:
     request = draw_request(pipe, FAMILIES[family], r)
     folder = model.parent / "bisect"
     folder.mkdir(exist_ok=True)
-    request["references"] = draw_references(folder / "edited", FAMILIES[family], min(FAMILIES[family].references), r)
+    draw_images(folder / "edited", pipe, FAMILIES[family], request, min(FAMILIES[family].references), r)
     dump.pipeline(model, folder / "dump", taps=["image"], **request)
     wrong = folder / "model"
     expected = damage(model, wrong, FAMILIES[family].without_effect(pipe.transformer.config), r)

@@ -55,8 +55,9 @@ class Family:
     references: tuple = (0,)  # how many pictures are edited at once (parity tries all of them)
     fills: bool = False  # the transformer sees the mask and the picture around it, and there is no run without
     inpaint_references: tuple = (0,)  # how many of them besides the picture that is inpainted
-    # pipe, picture, height, width, whether it is cropped -> the picture with which inpainting has that height and width
-    inpaint_picture: Callable = lambda pipe, picture, height, width, crop: picture
+    # pipe, width and height of a picture -> the size in which it is inpainted, if the pipeline chooses that itself
+    inpaint_size: Callable | None = None
+    inpaint_resized: bool = False  # it keeps the picture's size, which is therefore resized first, unless it is cropped
     inpaint_pastes: bool = True  # inpainting with a crop pastes its result into the whole picture
     reference_sides: tuple = (64, 100)  # the smallest and largest sides of such pictures, for parity
     without_effect: Callable = lambda config: "(?!)"  # transformer's config -> pattern of weights that change nothing

@@ -216,15 +216,11 @@ def preferred_sizes(pipe) -> list:
     return list(zip(own[::2], own[1::2])) if own else PREFERRED_KONTEXT_RESOLUTIONS
 
 
-def inpaint_picture(pipe, picture, height: int, width: int, crop: bool):
-    """The pipeline brings a picture to one of the preferred sizes before it crops it around a mask of another size."""
-    patch, ratio = 2 * pipe.vae_scale_factor, picture.width / picture.height
-    _, *chosen = min((abs(ratio - w / h), w, h) for w, h in preferred_sizes(pipe))
-    chosen = tuple(side // patch * patch for side in chosen)
-    parts.fits(type(pipe).__name__, chosen, height, width)
-    if crop:
-        parts.fits(f"with --mask-crop, {type(pipe).__name__}", picture.size, height, width)
-    return picture
+def inpaint_size(pipe, width: int, height: int) -> tuple:
+    """Returns the preferred size whose ratio is nearest to that of a size in whole patches."""
+    width, height = parts.whole_patches(pipe, width, height)
+    _, *chosen = min((abs(width / height - w / h), w, h) for w, h in preferred_sizes(pipe))
+    return parts.whole_patches(pipe, *chosen)
 
 
 def keep_size(pipe, call, **arguments):
@@ -241,7 +237,7 @@ KONTEXT = dataclasses.replace(
     pipeline=diffusers.FluxKontextPipeline,
     image_pipeline=None,
     inpaint_pipeline=diffusers.FluxKontextInpaintPipeline,
-    inpaint_picture=inpaint_picture,
+    inpaint_size=inpaint_size,
     inpaint_pastes=False,
     dims=DEV.dims | {PREFERRED: (56, 100, 68, 84, 76, 76, 84, 68, 100, 56)},
     full=DEV.full | {PREFERRED: tuple(side for size in PREFERRED_KONTEXT_RESOLUTIONS for side in size)},

@@ -89,12 +89,6 @@ def unpack(pipe, x, height: int, width: int):
     return x.mT.reshape(1, -1, *latents(pipe, height, width)[2:])
 
 
-def inpaint_picture(pipe, picture, height: int, width: int, crop: bool):
-    picture, patch = parts.resized(pipe, picture, height, width, crop), 2 * pipe.vae_scale_factor
-    parts.fits(type(pipe).__name__, tuple(side // patch * patch for side in picture.size), height, width)
-    return picture
-
-
 def arguments(pipe, guidance, negative) -> dict:
     index = Path(pipe.config["_name_or_path"], "model_index.json")
     layers = json.loads(index.read_text(encoding="utf-8")).get(OUT_LAYERS) if index.exists() else None
@@ -114,7 +108,8 @@ DISTILLED = Family(
     image_pipeline=None,
     inpaint_pipeline=diffusers.Flux2KleinInpaintPipeline,
     inpaint_references=(0, 1),
-    inpaint_picture=inpaint_picture,
+    inpaint_size=parts.whole_patches,
+    inpaint_resized=True,
     inpaint_pastes=False,  # it cuts out the middle of its result instead of scaling it
     dims=dict(
         heads=3, axes_dims=(2, 4, 6, 4), layers=2, single_layers=2, mlp_ratio=3.0, rope_theta=2000, norm_eps=1e-6,

@@ -90,15 +90,10 @@ def draw_qwen3(r: random.Random, layers: int) -> dict:
     )
 
 
-def resized(pipe, picture, height: int, width: int, crop: bool):
-    """Returns a picture for an inpainting pipeline that takes its size from it. A crop needs the picture as it is."""
-    return picture if crop else pipe.image_processor.resize(picture, height, width)
-
-
-def fits(name: str, chosen: tuple, height: int, width: int):
-    """Ends the program if an inpainting pipeline would choose another size than it is told."""
-    if chosen != (width, height):
-        raise SystemExit(f"{name} inpaints this picture in {chosen[0]}x{chosen[1]} pixels, not {width}x{height}")
+def whole_patches(pipe, width: int, height: int) -> tuple:
+    """Returns a size rounded down to whole patches."""
+    patch = 2 * pipe.vae_scale_factor
+    return width // patch * patch, height // patch * patch
 
 
 def by_size(d: dict, **more) -> diffusers.FlowMatchEulerDiscreteScheduler:

@@ -15,6 +15,7 @@ from unittest import mock
 
 import diffusers
 import transformers
+from diffusers.pipelines.qwenimage import pipeline_qwenimage_edit_inpaint
 
 from .. import schedules, tokenizer
 from . import Family, parts
@@ -226,15 +227,10 @@ def areas_of(pipe) -> dict:
     return {usual: said.get(name, usual) for name, usual in AREAS.items()}
 
 
-def inpaint_picture(pipe, picture, height: int, width: int, crop: bool):
-    """The pipeline resizes a picture before it crops it around a mask of another size."""
+def inpaint_size(pipe, width: int, height: int) -> tuple:
+    """Returns a size of the area of edits."""
     area = areas_of(pipe)[AREAS[VAE_IMAGE_SIZE]]
-    patch = 2 * pipe.vae_scale_factor
-    chosen = sys.modules[type(pipe).__module__].calculate_dimensions(area, picture.width / picture.height)
-    parts.fits(type(pipe).__name__, tuple(side // patch * patch for side in chosen[:2]), height, width)
-    if crop:
-        parts.fits(f"with --mask-crop, {type(pipe).__name__}", picture.size, height, width)
-    return picture
+    return parts.whole_patches(pipe, *pipeline_qwenimage_edit_inpaint.calculate_dimensions(area, width / height)[:2])
 
 
 def without_effect(config) -> str:
@@ -305,7 +301,7 @@ EDIT = dataclasses.replace(
     TEXT,
     pipeline=diffusers.QwenImageEditPipeline,
     inpaint_pipeline=diffusers.QwenImageEditInpaintPipeline,
-    inpaint_picture=inpaint_picture,
+    inpaint_size=inpaint_size,
     build=functools.partial(build, edits=True),
     index=lambda d: index(d, VAE_IMAGE_SIZE),
     running=running,

@@ -65,7 +65,7 @@ FAMILY = Family(
     pipeline=diffusers.ZImagePipeline,
     image_pipeline=diffusers.ZImageImg2ImgPipeline,
     inpaint_pipeline=diffusers.ZImageInpaintPipeline,
-    inpaint_picture=parts.resized,
+    inpaint_resized=True,
     dims=dict(
         dim=48, heads=3, axes_dims=(4, 6, 6), axes_lens=(1536, 128, 128), layers=2, refiner_layers=1,
         rope_theta=256.0, norm_eps=1e-5,
