@@ -103,6 +103,10 @@ func TestServeBadInput(t *testing.T) {
 	if err := png.Encode(&small, image.NewRGBA(image.Rect(0, 0, 64, 64))); err != nil {
 		t.Fatal(err)
 	}
+	var large bytes.Buffer
+	if err := png.Encode(&large, image.NewRGBA(image.Rect(0, 0, 128, 64))); err != nil {
+		t.Fatal(err)
+	}
 	one, bomb := small.Bytes(), pngBomb()
 	bomb64 := base64.StdEncoding.EncodeToString(bomb)
 	reference := `{"data": "` + base64.StdEncoding.EncodeToString(one) + `"}`
@@ -156,7 +160,9 @@ func TestServeBadInput(t *testing.T) {
 		{jobs, JSON, `{"prompt": "x", "image": "` + bomb64 + `"}`, 400, "image: expected an object, found JSON string"},
 		edit(prompt, many...)(400, "at most 16 images"),
 		{jobs, JSON, `{"prompt": "x", "references": [` + strings.Repeat(reference+",", 16) + reference + `]}`, 400, "at most"},
-		edit(prompt, upload{"mask", one})(400, "mask"),
+		edit(prompt, upload{"mask", one})(400, "image: is missing"),
+		edit(start, upload{"image", one}, upload{"mask", large.Bytes()})(400, "mask: expected 64x64 pixels"),
+		edit(start, upload{"image", one}, upload{"mask", bomb})(400, "million pixels"),
 		edit(prompt, upload{"image", one})(400, "shapes takes no reference images .*strength"),
 		{jobs, JSON, `{"prompt": "x", "references": [` + reference + `]}`, 400, "reference"},
 		{generations, JSON, `{"prompt": "x", "model": "nobody/nothing"}`, 404, "nobody/nothing.*expected one of shapes"},

@@ -45,24 +45,30 @@ func TestServeNode(t *testing.T) {
 func runClient(t *testing.T, program ...string) {
 	const token = "0123456789abcdef"
 	dir := t.TempDir()
-	tokens, in, result := filepath.Join(dir, "tokens"), filepath.Join(dir, "in.png"), filepath.Join(dir, "result.png")
+	tokens, in, mask := filepath.Join(dir, "tokens"), filepath.Join(dir, "in.png"), filepath.Join(dir, "mask.png")
+	result := filepath.Join(dir, "result.png")
 	if err := os.WriteFile(tokens, []byte("ann:"+token+"\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	img := image.NewRGBA(image.Rect(0, 0, 64, 64))
+	img, half := image.NewRGBA(image.Rect(0, 0, 64, 64)), image.NewRGBA(image.Rect(0, 0, 64, 64))
 	for i := range 64 * 64 {
 		img.Set(i%64, i/64, color.RGBA{uint8(4 * i), uint8(i / 16), 99, 255})
+		if i%64 >= 32 {
+			half.Set(i%64, i/64, color.White)
+		}
 	}
-	var b bytes.Buffer
-	if err := png.Encode(&b, img); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.WriteFile(in, b.Bytes(), 0o600); err != nil {
-		t.Fatal(err)
+	for name, img := range map[string]image.Image{in: img, mask: half} {
+		var b bytes.Buffer
+		if err := png.Encode(&b, img); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(name, b.Bytes(), 0o600); err != nil {
+			t.Fatal(err)
+		}
 	}
 	server, address, stderr := startServe(t, "--model", "shapes", "--model", absolute(tinyEditor), "--max-queue", "1",
 		"--token-file", tokens, "--device", "cpu")
-	client := exec.CommandContext(t.Context(), program[0], append(program[1:], address, token, in, result)...)
+	client := exec.CommandContext(t.Context(), program[0], append(program[1:], address, token, in, mask, result)...)
 	if out, err := client.CombinedOutput(); err != nil || !strings.HasSuffix(string(out), "all checks passed\n") {
 		server.Process.Kill()
 		server.Wait()

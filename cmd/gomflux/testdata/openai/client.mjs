@@ -1,12 +1,12 @@
 // Checks gomflux serve with openai-node, as client.py does with openai-python. TestServeNode runs
-// it: client.mjs MODULES URL TOKEN IMAGE RESULT. MODULES is a folder with node_modules.
+// it: client.mjs MODULES URL TOKEN IMAGE MASK RESULT. MODULES is a folder with node_modules.
 
 import assert from "node:assert/strict";
 import fs from "node:fs";
 import { createRequire } from "node:module";
 import { setTimeout as sleep } from "node:timers/promises";
 
-const [modules, base, token, image, result] = process.argv.slice(2);
+const [modules, base, token, image, mask, result] = process.argv.slice(2);
 const { OpenAI, toFile } = createRequire(modules + "/")("openai");
 const url = base.replace(/\/$/, "");
 const slow = { steps: 1000 };
@@ -100,6 +100,8 @@ async function checkEdit(editor) {
   assert.notEqual(single.data[0].b64_json, several.data[0].b64_json);
   const started = await edit({ image: await file("in.png"), model: "shapes", strength: 0.5, size: "64x64", steps: 4 });
   assert.equal(started.model, "shapes");
+  const masked = await edit({ image: await file("in.png"), mask: fs.createReadStream(mask), model: "shapes", strength: 0.9, steps: 4 });
+  assert.equal(size(masked.data[0].b64_json), "64x64");
   const error = await raises(OpenAI.BadRequestError, edit({ image: await file("in.png"), model: "shapes" }), { param: "model" });
   assert.match(error.message, /takes no reference images/);
   await raises(OpenAI.BadRequestError, edit({ image: await toFile(Buffer.from("no image"), "in.png") }), { code: "invalid_image_file" });

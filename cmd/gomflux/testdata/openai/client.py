@@ -1,7 +1,8 @@
-"""Checks gomflux serve with openai-python. TestServePython runs it: client.py URL TOKEN IMAGE RESULT.
+"""Checks gomflux serve with openai-python. TestServePython runs it: client.py URL TOKEN IMAGE MASK RESULT.
 
-The server has the model shapes and one that edits, and a queue of one job. IMAGE is a PNG file;
-RESULT is where an image is written that the test compares with that of gomflux generate.
+The server has the model shapes and one that edits, and a queue of one job. IMAGE is a PNG file,
+and MASK one whose left half is transparent. An image that the test compares with that of gomflux
+generate is written to RESULT.
 """
 
 import asyncio
@@ -13,7 +14,7 @@ import urllib.request
 
 import openai
 
-url, token, image, result = sys.argv[1:]
+url, token, image, mask, result = sys.argv[1:]
 url = url.rstrip("/")
 SLOW = {"steps": 1000}
 FAST = {"steps": 2}
@@ -108,6 +109,9 @@ def check_edit(editor):
     started = ai.images.edit(image=data, prompt="a blue square", model="shapes", size="64x64",
                              extra_body={"strength": 0.5, "seed": 1, "steps": 4})
     assert started.model == "shapes" and size(started.data[0].b64_json) == (64, 64)
+    masked = ai.images.edit(image=data, mask=open(mask, "rb"), prompt="a blue square", model="shapes",
+                            extra_body={"strength": 0.9, "seed": 1, "steps": 4})
+    assert masked.model == "shapes" and size(masked.data[0].b64_json) == (64, 64)
     error = raises(openai.BadRequestError, lambda: ai.images.edit(image=data, prompt="x", model="shapes"), param="model")
     assert "takes no reference images" in str(error) and editor in str(error)
     raises(openai.BadRequestError, lambda: ai.images.edit(image=b"no image", prompt="x", model=editor),
