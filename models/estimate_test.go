@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"image"
+	"image/draw"
 	"maps"
 	"math"
 	"os"
@@ -18,6 +19,7 @@ import (
 
 	"github.com/gomflux/gomflux/models/component"
 	"github.com/gomflux/gomflux/models/index"
+	"github.com/gomflux/gomflux/models/inpaint"
 
 	"github.com/gomflux/gomflux/internal/checkpoint"
 	"github.com/gomflux/gomflux/internal/mlxtest"
@@ -57,8 +59,12 @@ func TestEstimate(t *testing.T) {
 		dtype         mlx.Dtype
 		quantize      string
 		lowRAM        bool
+		masked        bool
 	}{
 		{folder: "flux1-dev-small", width: 128, height: 128},
+		{folder: "flux1-dev-small", width: 128, height: 128, masked: true, batch: 3},
+		{folder: "zimage-small", width: 256, height: 128, masked: true, lowRAM: true},
+		{folder: "flux2-klein-base", width: 128, height: 128, masked: true, references: []image.Point{{96, 96}}},
 		{folder: "flux1-dev-small", width: 256, height: 192, lowRAM: true},
 		{folder: "flux1-dev-small", width: 128, height: 96, batch: 3},
 		{folder: "flux1-fill", width: 128, height: 128, guidance: 30},
@@ -99,7 +105,16 @@ func TestEstimate(t *testing.T) {
 				for _, size := range test.references {
 					r.References = append(r.References, image.NewRGBA(image.Rectangle{Max: size}))
 				}
-				r.Inpaint = p.LeastInpaint(image.NewRGBA(image.Rect(0, 0, test.width, test.height)))
+				if test.masked {
+					photo := image.NewRGBA(image.Rect(0, 0, test.width+37, test.height+9))
+					mask := image.NewGray(photo.Rect)
+					draw.Draw(mask, image.Rect(20, 20, 80, 80), image.White, image.Point{}, draw.Src)
+					if r.Inpaint, err = inpaint.New(photo, mask, inpaint.Options{}); err != nil {
+						t.Fatal(err)
+					}
+				} else {
+					r.Inpaint = p.LeastInpaint(image.NewRGBA(image.Rect(0, 0, test.width, test.height)))
+				}
 				peaks := map[Phase]int{}
 				phase := PhaseEncode
 				r.Progress = func(pr Progress) {
