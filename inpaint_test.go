@@ -72,6 +72,8 @@ func TestMask(t *testing.T) {
 	for name, change := range map[string]func(*gomflux.Options){
 		"":         func(*gomflux.Options) {},
 		"inverted": func(o *gomflux.Options) { o.Inpaint.Invert = true },
+		"faded":         func(o *gomflux.Options) { o.Inpaint.Feather = ptr(6) },
+		"default fade":  func(o *gomflux.Options) { o.Inpaint.Feather = nil },
 		"cropped": func(o *gomflux.Options) {
 			o.Inpaint.Crop, o.Inpaint.Padding, o.Width, o.Height = true, 3, 24, 24
 		},

@@ -2,7 +2,10 @@
 // scripts/train_shapes/prompts.json, in float32, with the prompt's index as its seed.
 // scripts/train_shapes/check.py then counts the correct ones.
 //
-//	go run ./scripts/score [-n N] [-force] [-device gpu] [-steps N] [-step-cache RULE] [-guidance-interval A,B]
+//	go run ./scripts/score [-n N] [-force] [-device gpu] [-steps N] [-step-cache RULE] [-guidance-interval A,B] [-inpaint DIR]
+//
+// With -inpaint DIR the prompts are those of scripts/train_shapes/inpaint.py, which has drawn photos and
+// masks there, and which counts the correct images too.
 //
 // Images that exist already are skipped, so an interrupted run can be continued.
 package main
@@ -22,6 +25,7 @@ import (
 	"github.com/gomflux/gomflux"
 	"github.com/gomflux/gomflux/internal/atomicfile"
 	_ "github.com/gomflux/gomflux/models/shapes" // the built-in model
+	"github.com/gomflux/gomflux/picture"
 	"github.com/gomflux/gomflux/scheduler"
 )
 
@@ -32,6 +36,7 @@ func main() {
 	prompts := flag.String("prompts", "scripts/train_shapes/prompts.json", "`file` of the prompts")
 	out := flag.String("out", "out/score", "`folder` of the images")
 	steps := flag.Int("steps", 0, "denoising steps (default: the model's)")
+	inpaint := flag.String("inpaint", "", "`folder` of photos, masks and their prompts")
 	device := flag.String("device", "cpu", "cpu or gpu")
 	stepCache := flag.String("step-cache", "", "`rule` of a step cache, such as first-block:0.1")
 	var interval scheduler.Part
@@ -46,7 +51,10 @@ func main() {
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
 	defer stop()
-	if err := score(ctx, *model, *device, *prompts, *out, *n, *force, gomflux.Options{
+	if *inpaint != "" {
+		*prompts = filepath.Join(*inpaint, "prompts.json")
+	}
+	if err := score(ctx, *model, *device, *prompts, *inpaint, *out, *n, *force, gomflux.Options{
 		Steps: *steps, StepCache: *stepCache, GuidanceInterval: interval,
 	}); err != nil {
 		fmt.Fprintln(os.Stderr, "score:", err)
@@ -54,7 +62,7 @@ func main() {
 	}
 }
 
-func score(ctx context.Context, name, device, promptFile, out string, n int, force bool, options gomflux.Options) error {
+func score(ctx context.Context, name, device, promptFile, inpaint, out string, n int, force bool, options gomflux.Options) error {
 	data, err := os.ReadFile(promptFile)
 	if err != nil {
 		return err
@@ -85,6 +93,11 @@ func score(ctx context.Context, name, device, promptFile, out string, n int, for
 		start := time.Now()
 		seed := uint64(i)
 		options.Prompt, options.Seed = p.Prompt, &seed
+		if inpaint != "" {
+			if err := readMask(filepath.Join(inpaint, fmt.Sprintf("%03d", i)), &options); err != nil {
+				return err
+			}
+		}
 		res, err := m.Generate(ctx, options)
 		if err != nil {
 			return fmt.Errorf("prompt %d: %w", i, err)
@@ -109,6 +122,20 @@ func score(ctx context.Context, name, device, promptFile, out string, n int, for
 	} else {
 		fmt.Fprintf(os.Stderr, "all %d images exist (-force generates them again)\n", len(prompts))
 	}
+	return nil
+}
+
+// readMask reads the photo and the mask of a case.
+func readMask(name string, o *gomflux.Options) error {
+	photo, err := picture.ReadFile(name + ".photo.png")
+	if err != nil {
+		return err
+	}
+	mask, err := picture.ReadFile(name + ".mask.png")
+	if err != nil {
+		return err
+	}
+	o.Image, o.Mask = photo.Image, mask.Image
 	return nil
 }
 
