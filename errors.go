@@ -27,9 +27,7 @@ var (
 
 // A ReferenceError is an [ErrRequest] about one of Options.References.
 type ReferenceError struct {
-	// Index is the index of the image in Options.References. With Options.Mask, 0 is
-	// Options.Image, and the first of Options.References is 1.
-	Index int
+	Index int   // the index of the image in Options.References
 	Err   error // the reason without the index
 
 	full error

@@ -70,10 +70,10 @@ func TestMask(t *testing.T) {
 		t.Errorf("columns %v are those of the image, expected 20 to 44", equal)
 	}
 	for name, change := range map[string]func(*gomflux.Options){
-		"":         func(*gomflux.Options) {},
-		"inverted": func(o *gomflux.Options) { o.Inpaint.Invert = true },
-		"faded":         func(o *gomflux.Options) { o.Inpaint.Feather = ptr(6) },
-		"default fade":  func(o *gomflux.Options) { o.Inpaint.Feather = nil },
+		"":             func(*gomflux.Options) {},
+		"inverted":     func(o *gomflux.Options) { o.Inpaint.Invert = true },
+		"faded":        func(o *gomflux.Options) { o.Inpaint.Feather = ptr(6) },
+		"default fade": func(o *gomflux.Options) { o.Inpaint.Feather = nil },
 		"cropped": func(o *gomflux.Options) {
 			o.Inpaint.Crop, o.Inpaint.Padding, o.Width, o.Height = true, 3, 24, 24
 		},
@@ -205,26 +205,9 @@ func TestMaskOfEdit(t *testing.T) {
 	if s := alone.Settings; s.Width != 80 || s.Height != 64 {
 		t.Errorf("%dx%d computed", s.Width, s.Height)
 	}
-	thin := image.NewRGBA(image.Rect(0, 0, 800, 80))
-	for index, o := range []gomflux.Options{
-		{Image: thin, Mask: image.White, Steps: 2},
-		{Image: img, Mask: mask, References: []image.Image{thin}, Steps: 2},
-	} {
-		if index == 0 {
-			o.Mask = whole(thin)
-		}
-		var wrong *gomflux.ReferenceError
-		if _, err := m.Generate(t.Context(), o); !errors.As(err, &wrong) || wrong.Index != index {
-			t.Errorf("error %v, expected one about image %d", err, index)
-		}
+	o.References = append(o.References, image.NewRGBA(image.Rect(0, 0, 800, 80)))
+	var wrong *gomflux.ReferenceError
+	if _, err := m.Generate(t.Context(), o); !errors.As(err, &wrong) || wrong.Index != 1 {
+		t.Errorf("error %v, expected one about the second of the references", err)
 	}
-}
-
-// whole returns a mask of a whole image.
-func whole(img image.Image) *image.Gray {
-	mask := image.NewGray(img.Bounds())
-	for i := range mask.Pix {
-		mask.Pix[i] = 255
-	}
-	return mask
 }

@@ -214,7 +214,11 @@ func (g *generation) load(ctx context.Context, source *gomflux.Source) (err erro
 	}
 	g.model, err = source.Open(ctx, open)
 	if e, ok := errors.AsType[*gomflux.ReferenceError](err); ok {
-		return usageErrorf("%s: %w", g.images.names[e.Index], e.Err)
+		names := g.images.names
+		if g.masked() {
+			names = names[1:]
+		}
+		return usageErrorf("%s: %w", names[e.Index], e.Err)
 	}
 	if errors.Is(err, gomflux.ErrNotFound) && g.lorasRecorded {
 		const missing = "was generated with a LoRA that is not available (choose others with --lora, or give --lora none)"
