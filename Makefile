@@ -63,6 +63,11 @@ score: setup $(VENV)/ready ## generate 500 pictures with the built-in model and 
 	go run ./scripts/score -force
 	$(VENV)/bin/python scripts/train_shapes/check.py out/score --prompts scripts/train_shapes/prompts.json
 
+score-inpaint: setup $(VENV)/ready ## inpaint 200 drawn pictures with the built-in model and count the right ones
+	$(VENV)/bin/python scripts/train_shapes/inpaint.py out/inpaint
+	go run ./scripts/score -force -inpaint out/inpaint -out out/inpaint/results
+	$(VENV)/bin/python scripts/train_shapes/inpaint.py out/inpaint --check out/inpaint/results
+
 $(VENV)/ready: scripts/setup/score.txt
 	rm -rf $(VENV)
 	python3 -m venv $(VENV)
@@ -86,4 +91,4 @@ newcomer: setup ## the first hour of a user, from the build to twenty pictures a
 clean: ## remove what was built; .setup stays
 	rm -rf bin dist out
 
-.PHONY: help setup build demo test race fuzz lint docs-check dist generate bench bench-peers score parity mflux clients newcomer clean
+.PHONY: help setup build demo test race fuzz lint docs-check dist generate bench bench-peers score score-inpaint parity mflux clients newcomer clean
