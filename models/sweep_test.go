@@ -14,6 +14,7 @@ import (
 	"github.com/gomflux/gomflux/mlx/hooks"
 	"github.com/gomflux/gomflux/models/errs"
 	"github.com/gomflux/gomflux/models/family"
+	"github.com/gomflux/gomflux/models/inpaint"
 )
 
 // TestReplacedValues replaces every tapped value of a run of each family by noise, and checks that
@@ -25,11 +26,14 @@ func TestReplacedValues(t *testing.T) {
 		{"flux2-klein-base", ""}, {"flux2-klein-kv", ""},
 		{"qwen-image-small", ""}, {"qwen-edit", ""}, {"qwen-edit-plus", "linear"},
 	} {
-		t.Run(test.folder+" "+test.scheduler, func(t *testing.T) { sweep(t, test.folder, test.scheduler) })
+		t.Run(test.folder+" "+test.scheduler, func(t *testing.T) { sweep(t, test.folder, test.scheduler, false) })
+	}
+	for _, folder := range []string{"flux1-dev-small", "flux2-klein-kv", "qwen-edit"} {
+		t.Run(folder+" inpaint", func(t *testing.T) { sweep(t, folder, "", true) })
 	}
 }
 
-func sweep(t *testing.T, folder, scheduler string) {
+func sweep(t *testing.T, folder, scheduler string, inpaints bool) {
 	var p *Pipeline
 	mlxtest.Do(t, func() {
 		var err error
@@ -43,7 +47,10 @@ func sweep(t *testing.T, folder, scheduler string) {
 	if guided, err := p.family.Guidance(3); guided && err == nil {
 		r.Guidance = 3
 	}
-	if _, ok := p.family.(family.Editor); ok && p.checkReferences([]image.Image{coloured(80, 100)}, 0) == nil {
+	if _, ok := p.family.(family.Editor); inpaints {
+		img := coloured(80, 100)
+		r.Inpaint, r.ImageStrength = leftHalf(t, img), 0.4
+	} else if ok && p.checkReferences([]image.Image{coloured(80, 100)}, 0) == nil {
 		r.References = []image.Image{coloured(80, 100)}
 	} else {
 		r.Image, r.ImageStrength = coloured(48, 32), 0.4
@@ -90,6 +97,22 @@ func sweep(t *testing.T, folder, scheduler string) {
 			t.Errorf("noise in the place of %s changes nothing", name)
 		}
 	}
+}
+
+// leftHalf returns an image whose left half is to be inpainted.
+func leftHalf(t *testing.T, img *image.RGBA) *inpaint.Input {
+	t.Helper()
+	mask := image.NewGray(img.Rect)
+	for i := range mask.Pix {
+		if i%mask.Stride < mask.Stride/2 {
+			mask.Pix[i] = 255
+		}
+	}
+	in, err := inpaint.New(img, mask, inpaint.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return in
 }
 
 // noiseLike returns noise in an array's shape and dtype. Integers are permuted and changed within
