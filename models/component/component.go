@@ -56,6 +56,9 @@ type Class struct {
 	// LoRAUnusedLayers reports that LoRAs may have tensors for the last layers of a text
 	// encoder, which are not declared because the pipeline does not use their output.
 	LoRAUnusedLayers bool
+	// LoRAPadded are layers of which LoRAs may change the first inputs only, because some models
+	// of the class have more inputs than the one that a LoRA was trained for.
+	LoRAPadded []string
 	// LoRAHint recognises LoRAs for the class by the names of their tensors.
 	LoRAHint *lora.Hint
 	// Prefix is a prefix that transformers may put before all tensor names.

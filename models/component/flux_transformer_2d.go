@@ -41,8 +41,9 @@ var FluxTransformer2DModel = &Class{
 		{Other: "single_blocks.{}.processor.qkv", Names: in("single_transformer_blocks.{}.attn", "to_q", "to_k", "to_v")},
 		{Other: "single_blocks.{}.processor.proj", Names: in("single_transformer_blocks.{}", "proj_out")},
 	}),
-	LoRAHint: &lora.Hint{For: "FLUX.1 or FLUX.2", Names: regexp.MustCompile(`double_blocks|single_blocks|single_transformer_blocks`)},
-	Infer:    inferFlux,
+	LoRAPadded: []string{"x_embedder"}, // inputs after those of the latents, as in diffusers
+	LoRAHint:   &lora.Hint{For: "FLUX.1 or FLUX.2", Names: regexp.MustCompile(`double_blocks|single_blocks|single_transformer_blocks`)},
+	Infer:      inferFlux,
 	Quantization: []QuantizationRule{
 		{"x_embedder", 8}, {"context_embedder", 8}, {"time_text_embed.*", 8}, {"norm_out.linear", 8}, {"proj_out", 8},
 	},

@@ -35,7 +35,7 @@ func (l *Loader) OpenLoRAs(specs []lora.Spec, components []Component) (err error
 		}
 		parts = append(parts, lora.Component{
 			Name: c.Dir, Class: c.Class.Name, Model: c.Model, Tables: c.Class.Tables(), Rules: c.Class.LoRA,
-			UnusedLayers: c.Class.LoRAUnusedLayers,
+			UnusedLayers: c.Class.LoRAUnusedLayers, Padded: c.Class.LoRAPadded,
 		})
 	}
 	l.LoRAs, err = lora.Load(specs, parts, loraHints()...)

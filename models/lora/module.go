@@ -194,11 +194,15 @@ func (m *module) lowRank() (delta, float64, error) {
 	if err != nil {
 		return nil, 0, err
 	}
-	if err := m.checkSize(up.Shape[0], down.Shape[1], up, down); err != nil {
+	padding := 0
+	if slices.Contains(m.component.Padded, strings.TrimSuffix(m.pieces[0].Name, ".weight")) {
+		padding = max(0, m.cols-down.Shape[1])
+	}
+	if err := m.checkSize(up.Shape[0], down.Shape[1]+padding, up, down); err != nil {
 		return nil, 0, err
 	}
 	scale, err := m.scale(down.Shape[0], true)
-	return lowRank{down, up}, scale, err
+	return lowRank{down, up, padding}, scale, err
 }
 
 // factor returns one of LoKr's factors and its rank, 0 if it is not a product.

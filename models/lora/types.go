@@ -26,6 +26,8 @@ type Component struct {
 	// UnusedLayers reports that LoRAs may have tensors for layers that Model does not
 	// declare, because their output is not used.
 	UnusedLayers bool
+	// Padded are layers of which LoRAs may change the first inputs only.
+	Padded []string
 }
 
 // A Hint recognises the model that a LoRA is for by the names of its tensors.

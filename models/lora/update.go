@@ -175,17 +175,27 @@ func (a *adapter) Apply(x, y *mlx.Array) *mlx.Array {
 	return changed.AsType(y.Dtype())
 }
 
-// lowRank is up·down, of shapes [out, rank] and [rank, in].
-type lowRank struct{ down, up *tensor }
+// lowRank is up·down, of shapes [out, rank] and [rank, in]. It leaves the last inputs as they are.
+type lowRank struct {
+	down, up *tensor
+	padding  int // number of the last inputs
+}
 
 func (l lowRank) tensors() []*tensor { return []*tensor{l.up, l.down} }
 
 func (l lowRank) dense(pick func(*mlx.Array) *mlx.Array, scale float64) *mlx.Array {
-	return pick(l.up.asFloat32()).Matmul(l.down.asFloat32().Times(scale))
+	change := pick(l.up.asFloat32()).Matmul(l.down.asFloat32().Times(scale))
+	if l.padding == 0 {
+		return change
+	}
+	return change.Pad([]int{0, 0}, []int{0, l.padding}, 0)
 }
 
 func (l lowRank) runtime(pick func(*mlx.Array) *mlx.Array) ([]*mlx.Array, product) {
 	return []*mlx.Array{l.down.array(), pick(l.up.array())}, func(x *mlx.Array, w []*mlx.Array, scale float64) *mlx.Array {
+		if last := x.Ndim() - 1; l.padding > 0 {
+			x = x.Slice(last, 0, x.Dim(last)-l.padding)
+		}
 		return x.Matmul(w[0].T()).Times(scale).Matmul(w[1].T())
 	}
 }
