@@ -43,6 +43,11 @@ pull does it, unless --no-pull is given. A server that other machines may use
 (another address, --token-file, --allowed-host or --base-url) needs --pull for
 that, since downloads fill its disk and are made with its token for the hub.
 
+QUEUE
+One job at a time runs, and up to --max-queue wait. Clients take turns, image by
+image. If the server can have several clients, none can take all places: one
+that is refused (429) is told when to come back.
+
 IMAGES
 All images are kept in a folder, whatever asked for them, up to --pictures-size;
 other files there are left alone. Each client sees its own images. --no-gallery
