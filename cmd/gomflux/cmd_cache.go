@@ -10,7 +10,7 @@ import (
 	"github.com/gomflux/gomflux/models/promptcache"
 )
 
-const cacheHelp = `Cache shows the folder where gomflux generate and gomflux edit keep prompt
+const cacheHelp = `Cache shows the folder where gomflux generate, edit and inpaint keep prompt
 embeddings, and its size. A prompt that was encoded before, with the same model
 and settings, needs no text encoder then: it is neither loaded nor run, and the
 image is the same. --no-prompt-cache runs without the folder.

@@ -10,7 +10,7 @@ const debugHelp = `Debug stops a run at a tensor, shows and changes what is ther
 run in the background is a session; every command below is sent to it.
 
 A session
-  start         begin a session: generate, edit or parity run in the background
+  start         begin a session: generate, edit, inpaint or parity run
   status        describe the session
   log           print what the run has printed
   sessions      list sessions

@@ -22,9 +22,10 @@ import (
 	"github.com/gomflux/gomflux/parity/debugger/protocol"
 )
 
-const debugStartHelp = `Start runs generate, edit, parity run or parity live in the background, in a new
-debugging session. The session stops before the model is loaded: gomflux debug
-continue begins the run. With --run it goes on until the first breakpoint.
+const debugStartHelp = `Start runs generate, edit, inpaint, parity run or parity live in the background,
+in a new debugging session. The session stops before the model is loaded:
+gomflux debug continue begins the run. With --run it goes on until the first
+breakpoint.
 
 The flags of the command are checked at once, and its errors are reported as
 without a session. Its output is in a file that debug status names; debug log
@@ -51,7 +52,7 @@ func newDebugStartCommand() *cobra.Command {
 	o := &debugStartOptions{maxWait: scale("seconds")}
 	cmd := &cobra.Command{
 		Use:   "start [--break GLOB]... [--run] -- COMMAND ...",
-		Short: "Run generate, edit or parity run in a new session",
+		Short: "Run generate, edit, inpaint or parity run in a session",
 		Long:  debugStartHelp,
 		Example: `  gomflux debug start -- generate -m shapes -p "a red circle" --seed 7
   gomflux debug start --run --break transformer.layers.0@3 -- generate -m shapes -p "a red circle"

@@ -106,7 +106,7 @@ func newGenerateCommand() *cobra.Command {
 	})
 }
 
-// command completes a command with what generate and edit share.
+// command completes a command with what generate, edit and inpaint share.
 func (o *generateOptions) command(cmd *cobra.Command) *cobra.Command {
 	cmd.Args = noArgs(" (a prompt of several words needs quotes, and --prompt before it)")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {

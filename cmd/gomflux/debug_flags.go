@@ -19,7 +19,7 @@ import (
 	"github.com/gomflux/gomflux/scheduler"
 )
 
-// debugFlags are the flags of generate and edit that save and replace tensors of
+// debugFlags are the flags of generate, edit and inpaint that save and replace tensors of
 // a run, or stop it early.
 type debugFlags struct {
 	options debug.Options

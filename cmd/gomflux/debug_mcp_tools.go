@@ -70,7 +70,7 @@ var (
 	globArg    = positional{name: "glob", usage: "pattern of tensors' names, such as transformer.layers.*.attention@0", required: true}
 	namesArg   = positional{name: "names", usage: "names of saved tensors", required: true, kind: "array"}
 	commandArg = positional{name: "command", required: true, kind: "array",
-		usage: `generate, edit, parity run or parity live with its arguments, such as ["generate", "--prompt", "a lighthouse"]`}
+		usage: `generate, edit, inpaint, parity run or parity live with its arguments, such as ["generate", "--prompt", "a lighthouse"]`}
 )
 
 // assistantTools are the commands that are tools, in the order in which they are listed.
