@@ -111,6 +111,7 @@ func (m *servedModels) describe(name, base string, known *listedModel) engine.Mo
 		info.Licence, info.Missing = known.Licence, missing(known)
 	}
 	preset, published := catalog.FindPreset(name)
+	info.Repo = preset.Repo
 	source, err := gomflux.FindWith(name, base)
 	if err == nil {
 		err = source.Err()

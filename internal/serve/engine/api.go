@@ -144,6 +144,7 @@ type Model interface {
 // ModelInfo describes a model that can be named in a request.
 type ModelInfo struct {
 	Name     string
+	Repo     string // of a published model
 	Revision string
 	Default  bool   // the model of requests that name none
 	Loaded   bool   // in memory now

@@ -152,6 +152,7 @@ func (a *API) openAPI(w http.ResponseWriter, r *http.Request) error {
 
 type jsonModel struct {
 	Name     string       `json:"name"`
+	Repo     string       `json:"repo,omitempty"`
 	Revision string       `json:"revision,omitempty"`
 	Default  bool         `json:"default"`
 	Loaded   bool         `json:"loaded"`
@@ -176,7 +177,7 @@ func (a *API) models(w http.ResponseWriter, r *http.Request) error {
 	models := []jsonModel{}
 	for _, m := range a.engine.Models() {
 		models = append(models, jsonModel{
-			Name: m.Name, Revision: m.Revision, Default: m.Default, Loaded: m.Loaded, Missing: m.Missing, Edits: m.Edits,
+			Name: m.Name, Repo: m.Repo, Revision: m.Revision, Default: m.Default, Loaded: m.Loaded, Missing: m.Missing, Edits: m.Edits,
 			Multiple: m.Multiple, Licence: m.Licence, Defaults: jsonDefaults(m.Defaults), Created: m.Created.UTC(),
 		})
 	}

@@ -114,7 +114,8 @@ func TestReadSettings(t *testing.T) {
 		t.Fatal(err)
 	}
 	b.drop("header", mflux)
-	b.said("Settings filled in. This server has no model Tongyi-MAI/Z-Image-Turbo. Add the images it was made from: in.png.")
+	b.said("Settings filled in. Add the images it was made from: in.png.")
+	b.field("model", "one") // by its repository
 	b.wait(`document.getElementById("prompt").value.startsWith("a cat, on a “mat”")`)
 
 	plain, err := os.ReadFile(b.file("plain.png", nil))
@@ -123,6 +124,7 @@ func TestReadSettings(t *testing.T) {
 	}
 	const parameters = "a fox\nNegative prompt: blurry\nSteps: 20, Sampler: Euler, CFG scale: 7, Seed: 99, Size: 64x96, Model: other"
 	b.drop("header", b.write("a1111.png", withParameters(plain, parameters)))
+	b.said("Settings filled in. This server has no model other.")
 	b.field("prompt", "a fox")
 	for id, value := range map[string]string{
 		"negative": "blurry", "steps": "20", "guidance": "7", "seed": "99", "width": "64", "height": "96",

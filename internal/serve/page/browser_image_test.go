@@ -2,6 +2,7 @@ package page_test
 
 import (
 	"context"
+	"net/http"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -40,6 +41,21 @@ func TestMake(t *testing.T) {
 	}
 	if got := b.text(`document.getElementById("gallery-size").textContent`); !strings.HasPrefix(got, "2 images") {
 		t.Errorf("size %q", got)
+	}
+	// what another program generates appears when people come back to the page
+	answer, err := http.Post(b.url+"/v1/images/generations", "application/json", strings.NewReader(`{"prompt":"elsewhere"}`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	answer.Body.Close()
+	if answer.StatusCode != http.StatusOK {
+		t.Fatal(answer.Status)
+	}
+	b.until("the third image", func() bool { // which is stored just after the answer
+		return evaluate[bool](b, `(document.dispatchEvent(new Event("visibilitychange")), document.querySelectorAll(".picture").length === 3)`)
+	})
+	if got := b.text(`document.querySelector(".picture .prompt").textContent`); got != "elsewhere" {
+		t.Errorf("the newest image is %q", got)
 	}
 }
 

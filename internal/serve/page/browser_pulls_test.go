@@ -118,9 +118,15 @@ func TestPullRefused(t *testing.T) {
 	if evaluate[bool](b, `[...document.querySelectorAll(".choose")].some(button => !button.hidden)`) {
 		t.Error("there is a button for a download")
 	}
+	b.run(chromedp.SetValue("#prompt", "x"), chromedp.KeyEvent(kb.Enter, chromedp.KeyModifiers(kb.ModifierCtrl)))
+	b.wait(`!document.getElementById("models").open`) // Enter on its button Close; nothing else happens
+	b.run(chromedp.Click("#download-models"), chromedp.WaitVisible("#models"))
 	b.run(chromedp.KeyEvent(kb.Escape))
 	b.wait(`!document.getElementById("models").open && document.activeElement.id === "download-models"`)
 	if h.Asked("hub", "api") > 0 {
 		t.Error("the hub was asked")
+	}
+	if !evaluate[bool](b, `document.querySelector(".job, .picture") === null`) {
+		t.Error("a key in the dialog started a job")
 	}
 }

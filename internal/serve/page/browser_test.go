@@ -46,6 +46,9 @@ func (m *model) Generate(ctx context.Context, o gomflux.Options) (*gomflux.Resul
 			return nil, context.Cause(ctx)
 		}
 		o.Progress(gomflux.Progress{Phase: gomflux.PhaseStep, Step: step + 1, Steps: s.Steps})
+		if o.OnStep == nil {
+			continue
+		}
 		if err := o.OnStep(gomflux.Step{Step: step + 1, Steps: s.Steps}); err != nil {
 			return nil, err
 		}
@@ -97,7 +100,7 @@ func models() []engine.ModelInfo {
 	defaults := (&model{}).Defaults()
 	return []engine.ModelInfo{
 		{Name: "shapes", Default: true, Licence: "MIT", Defaults: defaults},
-		{Name: "one", Edits: true, Defaults: defaults},
+		{Name: "one", Repo: "Tongyi-MAI/Z-Image-Turbo", Edits: true, Defaults: defaults},
 		{Name: "several", Edits: true, Multiple: true, Defaults: defaults},
 		{Name: "missing", Missing: "not downloaded (gomflux pull missing)", Licence: "Own"},
 	}

@@ -124,7 +124,7 @@ export class Form {
   // fill fills in settings. Fields that they do not have are emptied.
   fill(settings) {
     const notes = [];
-    const known = this.models.find(m => m.name === settings.model);
+    const known = this.models.find(m => m.name === settings.model || m.repo === settings.model);
     if (known) {
       byID("model").value = known.name;
     } else if (settings.model) {
@@ -145,6 +145,7 @@ export class Form {
     }
     const missing = [settings.image, ...settings.references ?? []].filter(Boolean).map(source => source.path);
     if (missing.length > 0) notes.push(`Add the images it was made from: ${missing.join(", ")}.`);
+    if (settings.mask) notes.push("It was made with a mask, which this page does not have.");
     this.showModel();
     byID("prompt").focus();
     this.say(["Settings filled in.", ...notes].join(" "));

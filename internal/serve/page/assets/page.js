@@ -23,7 +23,9 @@ function fail(text) {
 const form = new Form(say);
 const gallery = new Gallery(form, say, fail);
 const jobs = new Jobs(say, fail, picture => gallery.finished(picture));
-const pulls = new Pulls(() => byID("model").value, say, fail, () => Promise.all([listModels(), pulls.find()]));
+const pulls = new Pulls(() => byID("model").value, say, fail, () => {
+  listModels().catch(error => fail(error.message));
+});
 
 byID("form").addEventListener("submit", async event => {
   event.preventDefault();
@@ -43,7 +45,7 @@ byID("form").addEventListener("submit", async event => {
 });
 
 document.addEventListener("keydown", event => {
-  if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) {
+  if (event.key === "Enter" && (event.ctrlKey || event.metaKey) && !byID("models").open) {
     event.preventDefault();
     byID("form").requestSubmit();
   }
@@ -66,11 +68,14 @@ byID("read").addEventListener("change", async () => {
   byID("read").value = "";
 });
 
-document.addEventListener("dragover", event => event.preventDefault());
+// Files are dropped on the page; text goes to the field below it.
+document.addEventListener("dragover", event => {
+  if (event.dataTransfer.types.includes("Files")) event.preventDefault();
+});
 document.addEventListener("drop", async event => {
-  event.preventDefault();
-  const files = [...event.dataTransfer?.files ?? []];
+  const files = [...event.dataTransfer.files];
   if (files.length === 0) return;
+  event.preventDefault();
   if (byID("start").contains(event.target)) {
     await form.start.add(files);
   } else if (byID("references").contains(event.target)) {
