@@ -52,7 +52,8 @@ func TestMake(t *testing.T) {
 		t.Fatal(answer.Status)
 	}
 	b.until("the third image", func() bool { // which is stored just after the answer
-		return evaluate[bool](b, `(document.dispatchEvent(new Event("visibilitychange")), document.querySelectorAll(".picture").length === 3)`)
+		b.text(`document.dispatchEvent(new Event("visibilitychange"))`)
+		return evaluate[bool](b, `document.querySelectorAll(".picture").length === 3`)
 	})
 	if got := b.text(`document.querySelector(".picture .prompt").textContent`); got != "elsewhere" {
 		t.Errorf("the newest image is %q", got)

@@ -62,7 +62,8 @@ func TestScreenshots(t *testing.T) {
 	b.run(emulateScheme("light"), chromedp.EmulateViewport(1440, 1000), chromedp.Evaluate[chromedp.Void](`scrollTo(0, 0)`))
 	b.wait("scrollY === 0")
 	b.screenshot("serve-page.png")
-	b.run(chromedp.EmulateViewport(390, 844, chromedp.EmulateMobile, chromedp.EmulateScale(2)), emulateScheme("dark"), chromedp.Evaluate[chromedp.Void](`document.querySelector(".job").scrollIntoView()`))
+	b.run(chromedp.EmulateViewport(390, 844, chromedp.EmulateMobile, chromedp.EmulateScale(2)), emulateScheme("dark"),
+		chromedp.Evaluate[chromedp.Void](`document.querySelector(".job").scrollIntoView()`))
 	b.wait("scrollY > 0")
 	b.screenshot("serve-page-phone.png")
 }
