@@ -2,6 +2,7 @@ package models
 
 import (
 	"image"
+	"slices"
 
 	"github.com/gomflux/gomflux/internal/pixels"
 	"github.com/gomflux/gomflux/mlx"
@@ -50,6 +51,11 @@ func (p *Pipeline) checkInpaint(r *Request) error {
 	if r.Inpaint != nil {
 		if err := r.Inpaint.Check(r.Width, r.Height); err != nil {
 			return errs.Request(err)
+		}
+		h, w := p.latentSize(r.Height, r.Width)
+		if !p.Fills() && !slices.ContainsFunc(p.family.MaskLatents(r.mask, h, w), func(v float32) bool { return v > 0 }) {
+			return errs.Requestf("the mask is too thin at %dx%d pixels: the model changes blocks of %d, and none of them is masked "+
+				"(widen the mask, or crop to it)", r.Width, r.Height, p.ScaleFactor())
 		}
 	}
 	return nil

@@ -4,6 +4,7 @@ import (
 	"image"
 	"image/color"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/gomflux/gomflux/internal/mlxtest"
@@ -64,6 +65,29 @@ func TestInpaint(t *testing.T) {
 						t.Fatalf("%s %g: row %d differs outside the mask", scheduler, strength, y)
 					}
 				}
+			}
+		}
+	})
+}
+
+// TestThinMask checks a mask that is between the pixels at which latents are masked.
+func TestThinMask(t *testing.T) {
+	img := image.NewRGBA(image.Rect(0, 0, 40, 24))
+	mask := image.NewGray(img.Rect)
+	for y := 9; y < 12; y++ {
+		mask.SetGray(11, y, color.Gray{255})
+	}
+	mlxtest.Do(t, func() {
+		p := load(t, nil)
+		request := Request{Prompt: "a line", Steps: 2, Height: 24, Width: 40, MaxSequenceLength: 64}
+		for crop, want := range map[bool]string{false: "too thin at 40x24 pixels", true: ""} {
+			in, err := inpaint.New(img, mask, inpaint.Options{Crop: crop})
+			if err != nil {
+				t.Fatal(err)
+			}
+			request.Inpaint = in
+			if err := p.Check(request); (err == nil) != (want == "") || err != nil && !strings.Contains(err.Error(), want) {
+				t.Errorf("crop %t: found %v, expected %q", crop, err, want)
 			}
 		}
 	})
