@@ -258,6 +258,7 @@ FILL = dataclasses.replace(
     build=functools.partial(build, guided=True, fills=True),
     transformer=functools.partial(transformer, guided=True, fills=True),
     guidance=lambda r: round(r.uniform(5, 40), 2),
+    schedulers=(),  # inpainting is recorded with a model's own
     matches=lambda pipe: True,
 )
 
