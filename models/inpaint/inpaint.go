@@ -60,6 +60,7 @@ type Input struct {
 	Transparent bool
 	Options
 
+	given *image.Gray // the mask in its own size, if that is not the image's and there is no border
 	mu    sync.Mutex
 	last  *scaled
 	alpha *alpha
@@ -84,12 +85,16 @@ func New(img, mask image.Image, o Options) (*Input, error) {
 	in.Photo = in.Image.Rect
 	var err error
 	if mask != nil {
-		if in.Mask, in.Transparent, err = read(mask, in.Photo.Size()); err != nil {
+		if in.given, in.Transparent, err = read(mask, in.Photo.Size()); err != nil {
 			return nil, err
 		}
 		if o.Invert {
-			in.Mask = inverted(in.Mask)
+			in.given = inverted(in.given)
 		}
+		in.Mask = resized(in.given, in.Photo.Size())
+	}
+	if o.Expand != (Border{}) || in.Mask == in.given {
+		in.given = nil
 	}
 	if o.Expand != (Border{}) {
 		if err := in.expand(); err != nil {
@@ -158,6 +163,9 @@ func (in *Input) At(width, height int) (*image.RGBA, *image.Gray) {
 			mask = resample.Lanczos.Gray(mask.SubImage(region).(*image.Gray), fit.X, fit.Y)
 			img, mask = filled(img, size), firstChannel(filled(rgbaOf(mask), size))
 		} else {
+			if in.given != nil { // once, as diffusers does
+				mask = in.given
+			}
 			img, mask = picture.Resize(img, width, height), resample.Lanczos.Gray(mask, width, height)
 		}
 		in.last = &scaled{size, img, threshold(mask)}

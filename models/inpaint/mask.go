@@ -16,7 +16,7 @@ const half = 128
 // of lossy compression.
 const maxSpread = 32
 
-// read returns a mask in the size of an image, and whether it was made from transparent pixels.
+// read returns a mask for an image of some size, and whether it was made from transparent pixels.
 func read(img image.Image, size image.Point) (mask *image.Gray, transparent bool, err error) {
 	if img.Bounds().Empty() {
 		return nil, false, fmt.Errorf("the mask is empty: its bounds are %v", img.Bounds())
@@ -32,10 +32,15 @@ func read(img image.Image, size image.Point) (mask *image.Gray, transparent bool
 			return nil, false, err
 		}
 	}
-	if given == size {
-		return mask, transparent, nil
+	return mask, transparent, nil
+}
+
+// resized returns a mask in the size of an image.
+func resized(mask *image.Gray, size image.Point) *image.Gray {
+	if mask.Rect.Size() == size {
+		return mask
 	}
-	return resample.Bilinear.Gray(mask, size.X, size.Y), transparent, nil
+	return resample.Bilinear.Gray(mask, size.X, size.Y)
 }
 
 // sameProportions reports whether a size is another one, scaled and rounded to whole pixels.

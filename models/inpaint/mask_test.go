@@ -9,6 +9,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/gomflux/gomflux/internal/resample"
 	"github.com/gomflux/gomflux/picture"
 )
 
@@ -218,6 +219,36 @@ func TestErrors(t *testing.T) {
 			t.Errorf("%+v: %v, %v, want %q", c.o, in, err, c.want)
 		} else if text := err.Error(); strings.Contains(text, "\n") || len(text) > 200 {
 			t.Errorf("error %q", text)
+		}
+	}
+}
+
+// A mask of another size than the image is resized once for a model, as in diffusers, and not to the
+// size of the image before.
+func TestMaskOfAnotherSize(t *testing.T) {
+	mask := image.NewGray(image.Rect(0, 0, 270, 210))
+	drawEllipse(mask, image.Rect(31, 22, 190, 170))
+	img := image.NewRGBA(image.Rect(0, 0, 90, 70))
+	for _, invert := range []bool{false, true} {
+		in := newInput(t, img, mask, Options{Invert: invert})
+		direct := mask
+		if invert {
+			direct = inverted(mask)
+		}
+		if in.Mask.Rect != img.Rect {
+			t.Fatalf("the mask for pasting has bounds %v, expected %v", in.Mask.Rect, img.Rect)
+		}
+		differs := false
+		for _, size := range []image.Point{{64, 48}, {80, 64}, {120, 96}} {
+			want := threshold(resample.Lanczos.Gray(direct, size.X, size.Y))
+			if _, got := in.At(size.X, size.Y); !bytes.Equal(got.Pix, want.Pix) {
+				t.Errorf("inverted %v: another mask at %v", invert, size)
+			}
+			twice := threshold(resample.Lanczos.Gray(in.Mask, size.X, size.Y))
+			differs = differs || !bytes.Equal(twice.Pix, want.Pix)
+		}
+		if !differs {
+			t.Error("a mask that is resized twice is the same at all sizes")
 		}
 	}
 }

@@ -153,7 +153,8 @@ def draw_images(stem: Path, pipe, family: Family, request: dict, n: int, r: rand
     size = draw_size(pipe, family, request, crop, r)
     request |= {"picture": Path(f"{stem}.png"), "mask": Path(f"{stem}-mask.png"), "image_strength": 0.0}
     goldens.draw(*size).save(request["picture"])
-    mask = goldens.draw_mask(*size, r.uniform(0.2, 0.8), r.uniform(0.2, 0.8))
+    scale = 1 if crop else r.choice((1, 1, 2, 3))  # a mask may be larger than its picture
+    mask = goldens.draw_mask(scale * size[0], scale * size[1], r.uniform(0.2, 0.8), r.uniform(0.2, 0.8))
     (ImageOps.invert(mask) if not crop and r.random() < 0.3 else mask).save(request["mask"])
     if not family.fills:
         request["image_strength"] = r.choice((0.0, round(r.uniform(0.05, 0.7), 3)))
