@@ -225,7 +225,7 @@ func TestErrors(t *testing.T) {
 
 // A mask of another size than the image is resized once for a model, as in diffusers, and not to the
 // size of the image before.
-func TestMaskOfAnotherSize(t *testing.T) {
+func TestMaskIsResizedOnce(t *testing.T) {
 	mask := image.NewGray(image.Rect(0, 0, 270, 210))
 	drawEllipse(mask, image.Rect(31, 22, 190, 170))
 	img := image.NewRGBA(image.Rect(0, 0, 90, 70))
