@@ -199,8 +199,8 @@ func newTap(t hooks.Tap) Tap {
 // Values are tensors that override computed tensors of a run. Computations whose results
 // are not needed then are skipped, and components that only they use are not loaded. The
 // names of values are prompt.input_ids, prompt.embeds and so on, negative.*, sigmas,
-// timesteps, latents.init, latents.start, latents.image, noise_pred, latents and
-// vae.decode.in.
+// timesteps, latents.init, latents.start, latents.image, latents.mask, latents.masked,
+// fill.mask, noise_pred, latents and vae.decode.in.
 type Values interface {
 	// Has reports whether there is a value with a name. step is the number of the
 	// evaluation of the model for noise_pred and latents, and -1 for the others.
