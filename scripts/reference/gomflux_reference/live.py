@@ -144,7 +144,9 @@ def draw_references(folder: Path, family: Family, n: int, r: random.Random) -> l
     return [draw_picture(Path(f"{folder}-{i + 1}.png"), r, *family.reference_sides) for i in range(n)]
 
 
-def draw_images(stem: Path, pipe, family: Family, request: dict, n: int, r: random.Random, inpaints: bool = False, crop: bool = False):
+def draw_images(
+    stem: Path, pipe, family: Family, request: dict, n: int, r: random.Random, inpaints=False, crop=False, inverts=True
+):
     """Adds to a request what it needs: n images to edit, or one with a mask, in whose size it may be. Their file names begin
     with stem's."""
     if not (inpaints or family.fills):
@@ -155,7 +157,7 @@ def draw_images(stem: Path, pipe, family: Family, request: dict, n: int, r: rand
     goldens.draw(*size).save(request["picture"])
     scale = 1 if crop else r.choice((1, 1, 2, 3))  # a mask may be larger than its picture
     mask = goldens.draw_mask(scale * size[0], scale * size[1], r.uniform(0.2, 0.8), r.uniform(0.2, 0.8))
-    (ImageOps.invert(mask) if not crop and r.random() < 0.3 else mask).save(request["mask"])
+    (ImageOps.invert(mask) if inverts and not crop and r.random() < 0.3 else mask).save(request["mask"])
     if not family.fills:
         request["image_strength"] = r.choice((0.0, round(r.uniform(0.05, 0.7), 3)))
     if crop:
@@ -195,7 +197,8 @@ def replay(gomflux: Path, model: Path, family: str, kind: str, r: random.Random)
     name, taps = kind.replace(" ", "-"), TAPS
     references = int(kind[-1]) if kind.startswith("edit") else min(FAMILIES[family].references)
     inpaints, crop = kind.startswith("inpaint"), kind.endswith("crop")
-    draw_images(model.parent / name, pipe, FAMILIES[family], request, references, r, inpaints, crop)
+    # In a large hole all positions are alike, and attention over them magnifies every rounding error.
+    draw_images(model.parent / name, pipe, FAMILIES[family], request, references, r, inpaints, crop, inverts=kind != "large")
     if kind == "picture":
         first = r.randint(1, request["steps"] - 1)
         # between two steps, where no rounding decides which is the first
