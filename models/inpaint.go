@@ -54,8 +54,8 @@ func (p *Pipeline) checkInpaint(r *Request) error {
 		}
 		h, w := p.latentSize(r.Height, r.Width)
 		if !p.Fills() && !slices.ContainsFunc(p.family.MaskLatents(r.mask, h, w), func(v float32) bool { return v > 0 }) {
-			return errs.Requestf("the mask is too thin at %dx%d pixels, since the model changes blocks of %d "+
-				"(widen the mask, or crop to it)", r.Width, r.Height, p.ScaleFactor())
+			return errs.Requestf("the masked part is too thin at %dx%d pixels, since the model changes blocks of %d "+
+				"(widen it, or crop to it)", r.Width, r.Height, p.ScaleFactor())
 		}
 	}
 	return nil

@@ -80,7 +80,7 @@ func TestThinMask(t *testing.T) {
 	mlxtest.Do(t, func() {
 		p := load(t, nil)
 		request := Request{Prompt: "a line", Steps: 2, Height: 24, Width: 40, MaxSequenceLength: 64}
-		for crop, want := range map[bool]string{false: "too thin at 40x24 pixels", true: ""} {
+		for crop, want := range map[bool]string{false: "masked part is too thin at 40x24 pixels", true: ""} {
 			in, err := inpaint.New(img, mask, inpaint.Options{Crop: crop})
 			if err != nil {
 				t.Fatal(err)

@@ -99,7 +99,7 @@ func TestAssistantSession(t *testing.T) {
 		"-m", absolute(tinyModel), "-o", "a.png"}
 	a.refuses("debug_vars", nil, "no session (gomflux debug start begins one)")
 	a.refuses("debug_start", object{"command": []string{"models"}},
-		"models makes no run (debug start takes generate, edit, parity run, parity live)")
+		"models makes no run (debug start takes generate, edit, inpaint, parity run, parity live)")
 	a.works("debug_start", object{"command": run, "name": "one"}, `"session":"one"`)
 	a.works("debug_break", object{"glob": "transformer.layers.0", "step": 1, "if": "out.std() > 0"}, `"number":1`)
 	stop := a.works("debug_continue", object{"session": "one", "max_wait": 50}, `"state":"stopped"`)
