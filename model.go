@@ -117,7 +117,8 @@ type Options struct {
 	// transparent pixels, which stand for white, and has the size or the proportions of
 	// Image. Result.Image is Image, in which only the masked part differs, unless
 	// Inpaint.NoPasteBack is set. A model that edits images sees the whole Image as its
-	// first reference image, $1 in the prompt, and References after it.
+	// first reference image, $1 in the prompt, and References after it; FLUX.1-Kontext,
+	// which takes one image, sees the one in References instead.
 	Mask image.Image
 	// Inpaint has options for Mask. Inpaint.Expand needs no Mask.
 	Inpaint InpaintOptions

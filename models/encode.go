@@ -195,9 +195,13 @@ func (r *Run) predictors() (out predictors, err error) {
 	if c.Fill, err = r.fill(); err != nil {
 		return out, err
 	}
+	var inpainted *mlx.Array // the image to inpaint, as the model sees it, which diffusers encodes first
+	if r.mask != nil && len(references) > 0 {
+		inpainted = r.imageLatents(r.latentShape(h, w)).Squeeze(0).AsType(r.dtype)
+	}
 	for i, img := range references {
-		if i == 0 && r.mask != nil { // the image to inpaint, as the model sees it
-			c.References = append(c.References, r.imageLatents(r.latentShape(h, w)).Squeeze(0).AsType(r.dtype))
+		if i == 0 && r.showsInpainted {
+			c.References = append(c.References, inpainted)
 			continue
 		}
 		c.References = append(c.References, r.encodeReference(img))

@@ -205,7 +205,7 @@ func (p *Pipeline) BatchSize(request Request) int {
 // referenceSizes returns the sizes in which the reference images are encoded.
 func (r *Run) referenceSizes() (sizes []image.Point) {
 	for i, img := range r.References {
-		if i == 0 && r.mask != nil {
+		if i == 0 && r.showsInpainted {
 			sizes = append(sizes, image.Pt(r.Width, r.Height))
 			continue
 		}

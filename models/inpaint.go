@@ -17,8 +17,10 @@ func (p *Pipeline) withInpaint(r Request) Request {
 		return r
 	}
 	r.Image, r.mask = r.Inpaint.At(r.Width, r.Height)
-	if _, ok := p.family.(family.Editor); ok {
-		r.References = append([]image.Image{r.Inpaint.Image}, r.References...)
+	_, edits := p.family.(family.Editor)
+	_, replaces := p.family.(family.ReferenceReplacer)
+	if edits && !(replaces && len(r.References) > 0) {
+		r.References, r.showsInpainted = append([]image.Image{r.Inpaint.Image}, r.References...), true
 	}
 	return r
 }

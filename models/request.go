@@ -41,6 +41,8 @@ type Request struct {
 	// ImageStrength may be 0 then.
 	Inpaint *inpaint.Input
 	mask    *image.Gray // black and white, Height×Width: see withInpaint
+	// showsInpainted reports that the first of References is the image to inpaint.
+	showsInpainted bool
 
 	References []image.Image // reference images of an edit
 
@@ -88,7 +90,7 @@ func (p *Pipeline) checkNumbers(r Request) error {
 		return err
 	}
 	inpainted := 0
-	if r.mask != nil && len(r.References) > 0 {
+	if r.showsInpainted {
 		inpainted = 1
 	}
 	if err := p.checkReferences(r.References, inpainted); err != nil {

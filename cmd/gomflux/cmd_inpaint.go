@@ -22,8 +22,9 @@ model sees only the part around the mask, enlarged to the size of --height and
 --width, which shows more details; the prompt describes that part then.
 
 Models that edit see the whole image too, as $1 in the prompt. More files after
---image are further reference images, $2 and so on. A model that was trained to
-fill masks fits its part best into the image.
+--image are further reference images, $2 and so on; if a model takes only one, a
+second file replaces the image as $1. A model that was trained to fill masks
+fits its part best into the image.
 
 --image-strength keeps some of what was in the masked part: with 0, the default,
 nothing; with 0.5 its layout and colours. It is 1 minus diffusers' strength.

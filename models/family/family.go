@@ -163,6 +163,10 @@ type Editor interface {
 	ReferenceName() string
 }
 
+// A ReferenceReplacer is an Editor of one image: the image to inpaint, or in its place another one that
+// is given besides it.
+type ReferenceReplacer interface{ ReplacesInpainted() }
+
 // A VisionEncoder is an Editor whose text encoder sees the reference images.
 type VisionEncoder interface {
 	// Vision returns the vision encoder, and the number of its tokens for the images.

@@ -72,6 +72,9 @@ func (f *flux1Kontext) CheckReferences(n int) error {
 	return nil
 }
 
+// ReplacesInpainted marks image_reference of FluxKontextInpaintPipeline.
+func (f *flux1Kontext) ReplacesInpainted() {}
+
 func (f *flux1Kontext) CheckReference(size image.Point) error {
 	if min(size.X, size.Y) < kontextMinSide {
 		return fmt.Errorf("has %dx%d pixels, and the model needs %d on each side", size.X, size.Y, kontextMinSide)

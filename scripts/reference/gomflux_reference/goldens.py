@@ -391,6 +391,7 @@ dump flux1-schnell-ordinary/model flux1-inpaint-crop/dump --prompt 'a red circle
 
 dump flux1-kontext/model flux1-kontext-inpaint/dump --prompt {shlex.quote(EDIT)}
     --picture flux1-kontext-inpaint/picture.png --mask flux1-kontext-inpaint/mask.png --image-strength 0.5
+    --references flux1-kontext-inpaint/second.png
     --steps 4 --guidance 2.5 --seed 65 --height 56 --width 40 --max-sequence-length 24 --taps 'transformer@*' '!*:in.encoder_hidden_states' '!*_ids'
 
 dump flux1-kontext-small/model flux1-kontext-inpaint-crop/dump --prompt {shlex.quote(EDIT)}
@@ -454,6 +455,7 @@ PICTURES = {
     "flux1-inpaint/picture.png": (67, 50),
     "flux1-inpaint-crop/picture.png": (85, 61),
     "flux1-kontext-inpaint/picture.png": (44, 61),
+    "flux1-kontext-inpaint/second.png": (66, 41),
     "flux1-kontext-inpaint-crop/picture.png": (48, 48),
     "flux2-inpaint/picture.png": (75, 43),
     "flux2-inpaint-crop/picture.png": (83, 51),

@@ -60,6 +60,8 @@ class Pictures:
             raise SystemExit(f"{name} does not support image-to-image")
         if self.mask and n not in family.inpaint_references:
             raise SystemExit(f"{name} inpaints with at most {max(family.inpaint_references)} further images, not {n}")
+        if self.mask_crop is not None and n and not family.inpaint_resized:
+            raise SystemExit(f"{name} crops further images around the mask too, so --references cannot be combined with --mask-crop")
         if self.picture and n and not self.mask:
             raise SystemExit("--picture and --references cannot be combined without --mask")
         if not self.mask:

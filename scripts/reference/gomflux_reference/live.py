@@ -162,7 +162,8 @@ def draw_images(
         request["image_strength"] = r.choice((0.0, round(r.uniform(0.05, 0.7), 3)))
     if crop:
         request["mask_crop"] = r.randint(0, 20)
-    request["references"] = draw_references(stem, family, r.choice(family.inpaint_references), r)
+    alone = crop and not family.inpaint_resized  # see Pictures.check
+    request["references"] = draw_references(stem, family, 0 if alone else r.choice(family.inpaint_references), r)
 
 
 def draw_size(pipe, family: Family, request: dict, crop: bool, r: random.Random) -> tuple:

@@ -237,6 +237,7 @@ KONTEXT = dataclasses.replace(
     pipeline=diffusers.FluxKontextPipeline,
     image_pipeline=None,
     inpaint_pipeline=diffusers.FluxKontextInpaintPipeline,
+    inpaint_references=(0, 1),
     inpaint_size=inpaint_size,
     inpaint_pastes=False,
     dims=DEV.dims | {PREFERRED: (56, 100, 68, 84, 76, 76, 84, 68, 100, 56)},
