@@ -340,7 +340,7 @@ refused 2 "which is a whole model" "${gen[@]}" --base-model z-image
 refused 2 "is a folder" "${gen[@]}" -o folder
 refused 2 "does not exist" "${gen[@]}" -o nowhere/x.png
 refused 2 "is not a folder" "${gen[@]}" -o text.png/x.png
-refused 2 "read but not written" "${gen[@]}" -o x.gif
+refused 2 "a name that ends in .png" "${gen[@]}" -o x.gif
 refused 2 "expected one of {date}" "${gen[@]}" -o "{sed}.png"
 refused 2 "is a file" "${gen[@]}" --stepwise-image-output-dir text.png
 refused 2 "no such file" "${gen[@]}" --image nowhere.png
