@@ -89,8 +89,7 @@ func (i *InpaintOptions) feather() int {
 
 // canvas returns the size of an image with its border.
 func (i *InpaintOptions) canvas(img image.Image) image.Point {
-	e := i.Expand
-	return img.Bounds().Size().Add(image.Pt(e.Left+e.Right, e.Top+e.Bottom))
+	return inpaint.Border(i.Expand).Size(img.Bounds().Size())
 }
 
 // record adds the options to settings.

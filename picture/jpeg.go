@@ -5,8 +5,6 @@ import (
 	"encoding/binary"
 	"errors"
 	"io"
-
-	"github.com/gomflux/gomflux/internal/plainjson"
 )
 
 // Markers of JPEG.
@@ -68,11 +66,7 @@ func jpegSegments(data []byte, visit func(marker byte, body []byte)) error {
 // parameters text that is too long for an EXIF segment, which cannot be split, is
 // left out.
 func appendJPEGSettings(b []byte, s *Settings) ([]byte, error) {
-	object, err := s.marshal("")
-	if err != nil {
-		return nil, err
-	}
-	text, err := plainjson.Marshal(wrapped{object}, "")
+	text, err := s.wrap("")
 	if err != nil {
 		return nil, err
 	}

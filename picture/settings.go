@@ -426,16 +426,25 @@ type wrapped struct {
 	Gomflux json.RawMessage `json:"gomflux"`
 }
 
+// wrap returns the settings as the JSON of wrapped, indented by indent.
+func (s *Settings) wrap(indent string) ([]byte, error) {
+	object, err := s.marshal("")
+	if err != nil {
+		return nil, err
+	}
+	text, err := plainjson.Marshal(wrapped{object}, indent)
+	if err != nil {
+		return nil, fmt.Errorf("settings: %w", err)
+	}
+	return text, nil
+}
+
 // EncodeSettings writes a sidecar file: a JSON object with the settings under
 // the key "gomflux".
 func EncodeSettings(w io.Writer, s *Settings) error {
-	object, err := s.marshal("")
+	text, err := s.wrap("  ")
 	if err != nil {
 		return err
-	}
-	text, err := plainjson.Marshal(wrapped{object}, "  ")
-	if err != nil {
-		return fmt.Errorf("settings: %w", err)
 	}
 	if _, err := w.Write(append(text, '\n')); err != nil {
 		return fmt.Errorf("settings: %w", err)

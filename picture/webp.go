@@ -5,8 +5,6 @@ import (
 	"errors"
 	"image"
 	"io"
-
-	"github.com/gomflux/gomflux/internal/plainjson"
 )
 
 // webpChunks visits the chunks of a WebP file, a RIFF container.
@@ -49,11 +47,7 @@ func webpFile(img image.Image, s *Settings) ([]byte, error) {
 	const hasAlpha, hasEXIF = 0x10, 0x08
 	var description, comment string
 	if s != nil {
-		object, err := s.marshal("")
-		if err != nil {
-			return nil, err
-		}
-		text, err := plainjson.Marshal(wrapped{object}, "")
+		text, err := s.wrap("")
 		if err != nil {
 			return nil, err
 		}

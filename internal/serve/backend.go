@@ -11,6 +11,7 @@ import (
 	"github.com/gomflux/gomflux/internal/serve/engine"
 	"github.com/gomflux/gomflux/internal/serve/native"
 	"github.com/gomflux/gomflux/models/errs"
+	"github.com/gomflux/gomflux/models/inpaint"
 )
 
 // A Backend is the engine as the APIs see it: it refuses requests that are too large or that name
@@ -55,8 +56,8 @@ func (k *keeper) Submit(ctx context.Context, r engine.Request) (*engine.Job, err
 func (s *Server) checkRequest(r *engine.Request) error {
 	height, width := r.Options.Height, r.Options.Width
 	if img := r.Options.Image; img != nil && height == 0 && width == 0 {
-		size, e := img.Bounds().Size(), r.Options.Inpaint.Expand
-		height, width = size.Y+e.Top+e.Bottom, size.X+e.Left+e.Right
+		size := inpaint.Border(r.Options.Inpaint.Expand).Size(img.Bounds().Size())
+		height, width = size.Y, size.X
 	}
 	if height > s.MaxPixels || width > s.MaxPixels || height > 0 && width > 0 && height*width > s.MaxPixels {
 		return errs.Requestf("size %dx%d: this server generates images of up to %d pixels (gomflux serve --max-pixels)",

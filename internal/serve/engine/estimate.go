@@ -4,6 +4,7 @@ import (
 	"time"
 
 	"github.com/gomflux/gomflux"
+	"github.com/gomflux/gomflux/models/inpaint"
 )
 
 // weight is the weight of the newest value in a moving average.
@@ -68,8 +69,9 @@ func (s *speeds) loading(name string) time.Duration {
 // workOf returns the work of an image: its steps times its pixels.
 func workOf(o *gomflux.Options, d gomflux.Defaults) float64 {
 	height, width, steps := d.Height, d.Width, d.Steps
-	if e := o.Inpaint.Expand; o.Image != nil && !o.Inpaint.Crop {
-		height, width = o.Image.Bounds().Dy()+e.Top+e.Bottom, o.Image.Bounds().Dx()+e.Left+e.Right
+	if o.Image != nil && !o.Inpaint.Crop {
+		size := inpaint.Border(o.Inpaint.Expand).Size(o.Image.Bounds().Size())
+		height, width = size.Y, size.X
 	}
 	if o.Height > 0 {
 		height = o.Height
