@@ -60,6 +60,7 @@ func TestConversions(t *testing.T) {
 	// every field of a request is an option, possibly under another name
 	options := fields(reflect.TypeFor[Options]())
 	options["Overrides"] = options["Values"]
+	options["Conversions"] = options["Image"] // see PrepareImages
 	for name := range fields(reflect.TypeFor[models.Request]()) {
 		if _, ok := options[name]; !ok {
 			t.Errorf("Request.%s is not in Options", name)

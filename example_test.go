@@ -340,7 +340,7 @@ func ExampleModel_Generate_flux1Kontext() {
 	fmt.Println(errors.Is(err, gomflux.ErrRequest), err)
 	// Output:
 	// (61,40) (56,40) 2.5
-	// true 2 images: this model edits one (flux2-klein-4b and qwen-image-edit-2509 take several)
+	// true 2 images: this model edits one (flux2-klein-4b, qwen-image-edit-2509 and qwen-image-2.1 take several)
 }
 
 // Qwen-Image supports negative prompts: with a guidance scale above 1, the model runs a
@@ -404,6 +404,51 @@ func ExampleModel_Generate_qwenImageEdit() {
 	// Output:
 	// QwenImageEditPlusPipeline (33,97) (32,64)
 	// true
+}
+
+// Qwen-Image-2.1 generates images with an alpha channel. Result.Image is the image on white, and
+// Result.Transparent the image itself, if some of its pixels are transparent.
+func ExampleModel_Generate_transparent() {
+	ctx := context.Background()
+	model, err := gomflux.Open(ctx, "models/testdata/qwen-image-21/model", nil) // or qwen-image-2.1
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer model.Close()
+
+	o := gomflux.Options{
+		Prompt: "a sticker of a red fox, on a transparent background", Background: "transparent",
+		Height: 32, Width: 64, Steps: 2,
+	}
+	result, err := model.Generate(ctx, o)
+	if err != nil {
+		log.Fatal(err)
+	}
+	fmt.Println(result.Image.Bounds().Size(), result.Transparent != nil, model.HasAlpha())
+	// Output:
+	// (64,32) true true
+}
+
+// Krea 2 Turbo is distilled to 8 steps without guidance. Krea 2 Raw, of which it is made, has
+// guidance and takes negative prompts.
+func ExampleModel_Generate_krea2() {
+	ctx := context.Background()
+	for _, name := range []string{"krea-2", "krea-2-raw"} {
+		model, err := gomflux.Open(ctx, "models/testdata/"+name+"/model", nil) // or name alone
+		if err != nil {
+			log.Fatal(err)
+		}
+		defer model.Close()
+
+		result, err := model.Generate(ctx, gomflux.Options{Prompt: "a red circle", Height: 32, Width: 48, Steps: 2})
+		if err != nil {
+			log.Fatal(err)
+		}
+		fmt.Println(result.Image.Bounds().Size(), "guidance", result.Settings.Guidance)
+	}
+	// Output:
+	// (48,32) guidance 0
+	// (48,32) guidance 4.5
 }
 
 // Load only the autoencoder of a model.

@@ -62,8 +62,11 @@ type Cut struct {
 type Result struct {
 	// Image is the generated image. Its size is Settings.Width and Settings.Height, but with
 	// Options.Mask that of Options.Image with Inpaint.Expand, into which the generated part
-	// was pasted, unless Inpaint.NoPasteBack was set.
+	// was pasted, unless Inpaint.NoPasteBack was set. It is opaque: transparent pixels are
+	// blended with white.
 	Image *image.RGBA
+	// Transparent is the image with its transparency, nil if all of it is opaque.
+	Transparent *image.NRGBA
 	// Settings generate the same image again on the same machine. They do not include
 	// Options.Latents, nor the files of Options.Image, Options.References and
 	// Options.Mask: set Settings.Image, Settings.References and Settings.Mask to record
@@ -100,6 +103,14 @@ type Result struct {
 	PeakMemory int
 	// EstimatedMemory is the estimate of PeakMemory that was made before the run.
 	EstimatedMemory int64
+}
+
+// Pixels returns the image with its transparency: Transparent, or Image if that is nil.
+func (r *Result) Pixels() image.Image {
+	if r.Transparent != nil {
+		return r.Transparent
+	}
+	return r.Image
 }
 
 // onCaller returns f, to be called on the goroutine that waits for the MLX thread.
@@ -211,7 +222,7 @@ func (m *Model) generate(ctx context.Context, o Options, seeds []uint64) ([]*Res
 		}
 		settings.Created, settings.Seconds = start.UTC().Truncate(time.Second), took.Round(time.Millisecond).Seconds()
 		results[i] = &Result{
-			Image: out.Image, Settings: settings, StepsRun: out.Steps,
+			Image: out.Image, Transparent: out.Transparent, Settings: settings, StepsRun: out.Steps,
 			SkippedSteps: out.Skipped, SkippedNegativeSteps: out.SkippedNegative,
 			PromptTokens: cmp.Or(tokens, out.PromptTokens), TextTokens: out.PromptTokens, CutTokens: cut, Cuts: lost,
 			PromptCached: out.PromptCached,

@@ -297,7 +297,7 @@ func TestValuesInstead(t *testing.T) {
 	}
 	o := options(1)
 	o.Values = values{"prompt.embeds": of["prompt.embeds"]}
-	m, err := gomflux.Open(ctx, without, &gomflux.OpenOptions{For: []gomflux.Options{o}})
+	m, err := gomflux.Open(ctx, without, onCPU(&gomflux.OpenOptions{For: []gomflux.Options{o}}))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -325,7 +325,7 @@ func TestNotFinite(t *testing.T) {
 			})
 		})
 	})
-	m, err := gomflux.Open(context.Background(), folder, nil)
+	m, err := gomflux.Open(context.Background(), folder, onCPU(nil))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -2,8 +2,8 @@ package gomflux
 
 import (
 	"image"
-	"reflect"
 
+	"github.com/gomflux/gomflux/internal/pixels"
 	"github.com/gomflux/gomflux/models/errs"
 	"github.com/gomflux/gomflux/models/inpaint"
 )
@@ -35,56 +35,98 @@ type InpaintOptions struct {
 // A Border is a number of pixels for each side of an image.
 type Border struct{ Left, Top, Right, Bottom int }
 
+// A Masked is an image with its mask, as Generate uses them.
+type Masked struct {
+	// Image is the opaque image, with the border of Inpaint.Expand.
+	Image *image.RGBA
+	// Mask has the size of Image. The higher a value, the more of the pixel is regenerated.
+	Mask *image.Gray
+	// Full is true if the mask is at least half white everywhere, so that the model keeps
+	// nothing of the image.
+	Full bool
+}
+
+// PrepareMask reads and checks Image and Mask, with Inpaint, once for all images that are
+// generated with these options or with copies of them. Without it, each call of Generate
+// does. The pixels of Image and Mask must not be changed afterwards. If one of the three
+// fields is set to something else later, it is read again. Without a mask, the result is nil.
+func (o *Options) PrepareMask() (*Masked, error) {
+	p, err := o.prepareMask()
+	if p == nil {
+		return nil, err
+	}
+	o.prepared = p
+	return &Masked{Image: p.input.Image, Mask: p.input.Mask, Full: p.input.Full()}, nil
+}
+
+// A preparedMask is an image to inpaint, with what it was made of.
+type preparedMask struct {
+	input       *inpaint.Input
+	image, mask image.Image
+}
+
 // inpaints reports whether only a part of an image is generated.
 func (o *Options) inpaints() bool { return o.Mask != nil || o.Inpaint.Expand != Border{} }
 
-// inpaint returns the image to inpaint with its mask, nil without one.
-func (o *Options) inpaint() (*inpaint.Input, error) {
+// prepareMask returns the image to inpaint, nil without one. It is the prepared one if that was
+// made of the same fields.
+func (o *Options) prepareMask() (*preparedMask, error) {
 	if !o.inpaints() {
 		if o.Inpaint != (InpaintOptions{}) {
 			return nil, errs.Requestf("options of inpainting need a mask")
 		}
 		return nil, nil
 	}
-	i := &o.Inpaint
-	in, err := inpaint.New(o.Image, o.Mask, inpaint.Options{
-		Invert: i.Invert, Feather: i.feather(), Crop: i.Crop, Padding: i.Padding,
-		NoPasteBack: i.NoPasteBack, Expand: inpaint.Border(i.Expand),
-	})
+	options := o.Inpaint.internal()
+	if p := o.prepared; p != nil && p.input.Options == options && pixels.Same(o.Image, p.image) && pixels.Same(o.Mask, p.mask) {
+		return p, nil
+	}
+	in, err := inpaint.New(o.Image, o.Mask, options)
 	if err != nil {
 		return nil, errs.Request(err)
 	}
-	return in, nil
+	return &preparedMask{in, o.Image, o.Mask}, nil
+}
+
+// inpaint returns the image to inpaint with its mask, nil without one.
+func (o *Options) inpaint() (*inpaint.Input, error) {
+	p, err := o.prepareMask()
+	if p == nil {
+		return nil, err
+	}
+	return p.input, nil
 }
 
 // inpaintAll returns the input of each of some options. Those of the same image and mask
 // share it.
-func inpaintAll(all []Options) (inputs []*inpaint.Input, err error) {
-	inputs = make([]*inpaint.Input, len(all))
-	for i := range all {
-		o := &all[i]
-		if i > 0 && o.Inpaint == all[i-1].Inpaint && same(o.Image, all[i-1].Image) && same(o.Mask, all[i-1].Mask) {
-			inputs[i] = inputs[i-1]
-			continue
+func inpaintAll(all []Options) ([]*inpaint.Input, error) {
+	inputs := make([]*inpaint.Input, len(all))
+	var last *preparedMask
+	for i, o := range all {
+		if o.prepared == nil {
+			o.prepared = last
 		}
-		if inputs[i], err = o.inpaint(); err != nil {
+		p, err := o.prepareMask()
+		if err != nil {
 			return nil, err
+		}
+		if p != nil {
+			inputs[i], last = p.input, p
 		}
 	}
 	return inputs, nil
 }
 
-// same reports whether two images are known to be the same one.
-func same(a, b image.Image) bool {
-	return (a == nil || reflect.ValueOf(a).Comparable()) && (b == nil || reflect.ValueOf(b).Comparable()) && a == b
-}
-
-// feather returns the width for package inpaint, where a negative one is the default.
-func (i *InpaintOptions) feather() int {
-	if i.Feather == nil {
-		return -1
+// internal returns the options for package inpaint, where a negative feather is the default.
+func (i *InpaintOptions) internal() inpaint.Options {
+	feather := -1
+	if i.Feather != nil {
+		feather = *i.Feather
 	}
-	return *i.Feather
+	return inpaint.Options{
+		Invert: i.Invert, Feather: feather, Crop: i.Crop, Padding: i.Padding, NoPasteBack: i.NoPasteBack,
+		Expand: inpaint.Border(i.Expand),
+	}
 }
 
 // canvas returns the size of an image with its border.

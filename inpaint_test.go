@@ -11,6 +11,7 @@ import (
 	"testing"
 
 	"github.com/gomflux/gomflux"
+	"github.com/gomflux/gomflux/internal/modeltest"
 )
 
 // photo returns an image whose neighbouring pixels differ, and a mask of its left columns.
@@ -95,6 +96,63 @@ func TestMask(t *testing.T) {
 		if known := m.Settings(again); known.Width != r.Settings.Width || known.Height != r.Settings.Height {
 			t.Errorf("%q: %dx%d known in advance, %dx%d used", name, known.Width, known.Height, r.Settings.Width, r.Settings.Height)
 		}
+	}
+}
+
+// A mask that was prepared is not read again for the same image and options, and always for others.
+func TestPrepareMask(t *testing.T) {
+	m := open(t, nil)
+	img, drawn := photo(45, 26, 20)
+	mask, other := &modeltest.CountedGray{Gray: drawn}, &modeltest.CountedGray{Gray: image.NewGray(drawn.Rect)}
+	for i := range 500 {
+		other.Pix[i] = 255
+	}
+	o := gomflux.Options{Prompt: "a red circle", Image: img, Mask: mask, Steps: 2, Seed: ptr(uint64(7)),
+		Inpaint: gomflux.InpaintOptions{Feather: ptr(2)}}
+	want := generate(t, m, o)
+	once := mask.Reads
+	masked, err := o.PrepareMask()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if masked.Full || masked.Image.Rect != img.Rect || masked.Mask.Rect != img.Rect ||
+		masked.Mask.GrayAt(19, 0).Y != 255 || masked.Mask.GrayAt(20, 0).Y != 0 {
+		t.Errorf("a mask of %v for an image of %v, full: %t", masked.Mask.Rect, masked.Image.Rect, masked.Full)
+	}
+	for range 2 {
+		if r := generate(t, m, o); !bytes.Equal(r.Image.Pix, want.Image.Pix) {
+			t.Error("another image with a prepared mask")
+		}
+	}
+	if err := m.Check(o); err != nil || m.BatchSize(o) != 1 || once == 0 || mask.Reads != 2*once {
+		t.Errorf("error %v, the mask was read %d times, expected %d", err, mask.Reads, 2*once)
+	}
+	for name, change := range map[string]func(*gomflux.Options){
+		"feather": func(o *gomflux.Options) { *o.Inpaint.Feather = 0 }, // of the same pointer
+		"invert":  func(o *gomflux.Options) { o.Inpaint.Invert = true },
+		"border":  func(o *gomflux.Options) { o.Inpaint.Expand.Top = 8 },
+		"mask":    func(o *gomflux.Options) { o.Mask = other },
+		"image":   func(o *gomflux.Options) { o.Image = image.NewRGBA(img.Rect) },
+	} {
+		changed := o
+		change(&changed)
+		fresh := gomflux.Options{Prompt: o.Prompt, Image: changed.Image, Mask: changed.Mask, Steps: o.Steps, Seed: o.Seed,
+			Inpaint: changed.Inpaint}
+		if !bytes.Equal(generate(t, m, changed).Image.Pix, generate(t, m, fresh).Image.Pix) {
+			t.Errorf("%s: the image is that of other options", name)
+		}
+		*o.Inpaint.Feather = 2
+	}
+	if masked, err := (&gomflux.Options{Image: img}).PrepareMask(); masked != nil || err != nil {
+		t.Errorf("without a mask: %v, error %v", masked, err)
+	}
+	black := gomflux.Options{Image: img, Mask: image.NewGray(img.Rect)}
+	if _, err := black.PrepareMask(); !errors.Is(err, gomflux.ErrRequest) {
+		t.Errorf("a black mask: error %v", err)
+	}
+	black.Inpaint.Invert = true
+	if masked, err := black.PrepareMask(); err != nil || !masked.Full {
+		t.Errorf("a black mask, inverted: %v, error %v", masked, err)
 	}
 }
 

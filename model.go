@@ -104,8 +104,12 @@ type Options struct {
 	Scheduler Scheduler
 	// RNG is the generator of the initial noise. "" stands for MLXNoise.
 	RNG RNG
+	// Background is what becomes of transparent pixels. "" stands for AutoBackground. The
+	// prompt should ask for a transparent background too.
+	Background Background
 	// Image, if set, is the image to start from (image-to-image). It is resized to Height
-	// and Width, which default to its size.
+	// and Width, which default to its size. Transparent pixels of it and of References are
+	// blended with white, unless the model's images have an alpha channel (Model.HasAlpha).
 	Image image.Image
 	// ImageStrength is how much of Image is kept, as in mflux: the fraction of the steps
 	// that are skipped. It must be less than 1, and 0 stands for 0.4. It corresponds to
@@ -141,7 +145,24 @@ type Options struct {
 	Hook Hook
 	// Values, if set, override computed tensors.
 	Values Values
+
+	prepared    *preparedMask       // see PrepareMask
+	conversions *models.Conversions // see PrepareImages
 }
+
+// PrepareImages makes Generate keep Image and References as the model takes them, for all
+// images that are generated with these options or with copies of them. Without it, each call
+// of Generate converts them. Their pixels must not be changed afterwards. If one of the two
+// fields is set to something else later, that is converted.
+func (o *Options) PrepareImages() {
+	if o.conversions == nil {
+		o.conversions = &models.Conversions{}
+	}
+}
+
+// ForgetPrepared frees what PrepareMask and PrepareImages keep, unless copies of the options
+// have it too.
+func (o *Options) ForgetPrepared() { o.prepared, o.conversions = nil, nil }
 
 // OptionsFrom returns the options that generate the image of some settings again, with a
 // model that is opened with [OpenOptionsFrom] under the name s.Model, followed by @ and
@@ -156,7 +177,7 @@ func OptionsFrom(s *Settings) Options {
 		Steps: s.Steps, Guidance: &guidance, GuidanceInterval: slices.Clone(s.GuidanceInterval),
 		StepCache: s.StepCache, Seed: &seed, MaxSequenceLength: s.MaxSequenceLength,
 		Scheduler: Scheduler(s.Scheduler), RNG: RNG(s.RNG), ImageStrength: s.ImageStrength,
-		Inpaint: inpaintOptionsFrom(s),
+		Background: Background(s.Background), Inpaint: inpaintOptionsFrom(s),
 	}
 }
 
@@ -177,12 +198,15 @@ func (m *Model) settings(r models.Request, o *Options) Settings {
 		Prompt: r.Prompt, NegativePrompt: r.NegativePrompt, Seed: r.Seed, Steps: r.Steps, Guidance: r.Guidance,
 		GuidanceInterval: slices.Clone([]float64(r.GuidanceInterval)), StepCache: r.StepCache,
 		Height: r.Height, Width: r.Width, MaxSequenceLength: r.MaxSequenceLength, Scheduler: r.Scheduler,
-		Dtype: string(m.Dtype()), Device: string(m.Device()), Tuning: m.pipeline.Tuned(),
+		Dtype: string(m.Dtype()), Device: string(m.Device()), Tuning: m.pipeline.Tuned(), KVCache: m.pipeline.KeepsKV(r),
 		Quantize: m.changes.Quantize, GroupSize: m.changes.GroupSize,
 		LoRAs: slices.Clone(m.changes.LoRAs), RuntimeLoRA: m.changes.RuntimeLoRA,
 	}
 	if r.RNG != "mlx" {
 		s.RNG = r.RNG
+	}
+	if r.Background != models.BackgroundAuto {
+		s.Background = r.Background
 	}
 	if r.Image != nil {
 		s.ImageStrength = r.ImageStrength
@@ -208,6 +232,10 @@ func Version() string {
 	}
 	return "(unknown version)"
 }
+
+// HasAlpha reports whether the images of the model have an alpha channel: whether it
+// generates transparent images, and sees the transparency of input images.
+func (m *Model) HasAlpha() bool { return m.pipeline.HasAlpha() }
 
 // UsesNegativePrompt reports whether Options.NegativePrompt has an effect: whether the
 // model supports classifier-free guidance and Options.Guidance enables it.
@@ -245,7 +273,8 @@ func request(p *models.Pipeline, o Options) models.Request {
 		MaxSequenceLength: cmp.Or(o.MaxSequenceLength, d.MaxSequenceLength),
 		RefuseLongPrompts: o.RefuseLongPrompts,
 		Scheduler:         string(o.Scheduler), RNG: string(o.RNG), Image: o.Image, ImageStrength: cmp.Or(o.ImageStrength, 0.4),
-		References: o.References, Latents: models.Latents(o.Latents), Hook: o.Hook.internal(), Overrides: overridesOf(o.Values),
+		References: o.References, Conversions: o.conversions, Background: string(o.Background),
+		Latents: models.Latents(o.Latents), Hook: o.Hook.internal(), Overrides: overridesOf(o.Values),
 		Progress: onCaller(o.Progress), OnStep: onStep(o.OnStep),
 	}
 	switch {

@@ -34,10 +34,10 @@ func TestSource(t *testing.T) {
 		t.Errorf("a file system's model has the name %q and the path %q", embedded.Name(), embedded.Path())
 	}
 	for name, open := range map[string]func() (*gomflux.Model, error){
-		"a folder":           func() (*gomflux.Model, error) { return folder.Open(ctx, nil) },
-		"a file system":      func() (*gomflux.Model, error) { return embedded.Open(ctx, nil) },
-		"OpenFS":             func() (*gomflux.Model, error) { return gomflux.OpenFS(ctx, os.DirFS(tiny), nil) },
-		"the source's files": func() (*gomflux.Model, error) { return gomflux.OpenFS(ctx, folder.FS(), nil) },
+		"a folder":           func() (*gomflux.Model, error) { return folder.Open(ctx, onCPU(nil)) },
+		"a file system":      func() (*gomflux.Model, error) { return embedded.Open(ctx, onCPU(nil)) },
+		"OpenFS":             func() (*gomflux.Model, error) { return gomflux.OpenFS(ctx, os.DirFS(tiny), onCPU(nil)) },
+		"the source's files": func() (*gomflux.Model, error) { return gomflux.OpenFS(ctx, folder.FS(), onCPU(nil)) },
 	} {
 		m, err := open()
 		if err != nil {
@@ -124,7 +124,7 @@ func TestSingleFile(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	m, err := gomflux.Open(ctx, bare, &gomflux.OpenOptions{BaseModel: tiny})
+	m, err := gomflux.Open(ctx, bare, onCPU(&gomflux.OpenOptions{BaseModel: tiny}))
 	if err != nil {
 		t.Fatal(err)
 	}

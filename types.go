@@ -40,6 +40,16 @@ const (
 	Linear Scheduler = "linear"                    // mflux's LinearScheduler
 )
 
+// A Background is what is behind the objects of a generated image, for models whose images have
+// an alpha channel. The images of other models are opaque.
+type Background string
+
+const (
+	AutoBackground        Background = "auto"        // as the model generates it
+	TransparentBackground Background = "transparent" // an error if the model's images are opaque
+	OpaqueBackground      Background = "opaque"      // transparent pixels are blended with white
+)
+
 // A Quantization is a quantization of weights: to a number of bits, or to a block format
 // of small floating-point numbers.
 type Quantization string

@@ -62,7 +62,8 @@ func (v *VAE) DecodeMemory(height, width int) (n int64) {
 }
 
 // Encode encodes an image to latents, the mean of the distribution that the encoder
-// predicts. The image's height and width must be multiples of ScaleFactor.
+// predicts. The image's height and width must be multiples of ScaleFactor. Transparent
+// pixels are blended with white, unless HasAlpha.
 func (v *VAE) Encode(ctx context.Context, img image.Image) (l Latents, err error) {
 	err = mlx.Do(ctx, func() error {
 		encoded, err := v.autoencoder.Encode(img)
@@ -72,10 +73,22 @@ func (v *VAE) Encode(ctx context.Context, img image.Image) (l Latents, err error
 	return l, public(err)
 }
 
-// Decode decodes latents to an image.
+// Decode decodes latents to an opaque image: transparent pixels are blended with white.
 func (v *VAE) Decode(ctx context.Context, l Latents) (img *image.RGBA, err error) {
 	err = mlx.Do(ctx, func() (err error) {
 		img, err = v.autoencoder.Decode(models.Latents(l))
+		return err
+	})
+	return img, public(err)
+}
+
+// HasAlpha reports whether the model's images have an alpha channel.
+func (v *VAE) HasAlpha() bool { return v.autoencoder.HasAlpha() }
+
+// DecodeTransparent is Decode, or DecodeUnscaled, with the image's transparency.
+func (v *VAE) DecodeTransparent(ctx context.Context, l Latents, unscaled bool) (img *image.NRGBA, err error) {
+	err = mlx.Do(ctx, func() (err error) {
+		img, err = v.autoencoder.DecodeTransparent(models.Latents(l), unscaled)
 		return err
 	})
 	return img, public(err)

@@ -43,29 +43,31 @@ func pack(d Dtype) int {
 
 func ceilDiv(a, b int) int { return (a + b - 1) / b }
 
-// A QK has the queries and keys of some tokens: H heads of D consecutive columns each. NormQ and NormK
-// [D] and Eps are the weights of the norms of heads and what is added to the mean squares.
+// A QK has the queries and keys of some tokens: heads of D consecutive columns each, and of the keys
+// maybe fewer. NormQ and NormK [D] and Eps are the weights of the norms of heads and what is added to
+// the mean squares.
 type QK struct {
 	Q, K         Columns
 	NormQ, NormK *Array
 	Eps          float32
 }
 
-// NormRope returns queries and keys [B, T+L, H, D] of the text and the image, in this order, each head
-// divided by the root of its mean square times the weight, with the pairs (2i, 2i+1) rotated by the
-// table cos, sin, float32 [T+L, D/2]. There may be no text: the zero QK.
+// NormRope returns queries [B, T+L, H, D] and keys [B, T+L, H/n, D] of the text and the image, in this
+// order, each head divided by the root of its mean square times the weight, with the pairs (2i, 2i+1)
+// rotated by the table cos, sin, float32 [T+L, D/2]. There may be no text: the zero QK.
 func NormRope(text, image QK, h int, cos, sin *Array) (q, k *Array) {
+	keys := h * image.K.Size / image.Q.Size
 	adjacent := func(s QK) bool { return s.Q.X == s.K.X && s.K.From == s.Q.From+s.Q.Size }
 	if adjacent(image) && (text.Q.X == nil || adjacent(text)) {
-		if both := normRope(text, image, 2*h, h, cos, sin); both != nil {
-			return both.Slice(2, 0, h), both.Slice(2, h, 2*h)
+		if both := normRope(text, image, h+keys, h, cos, sin); both != nil {
+			return both.Slice(2, 0, h), both.Slice(2, h, h+keys)
 		}
 	}
 	onlyKeys := func(s QK) QK { return QK{Q: s.K, NormQ: s.NormK, NormK: s.NormK, Eps: s.Eps} }
 	q = normRope(text, image, h, h, cos, sin)
-	k = normRope(onlyKeys(text), onlyKeys(image), h, h, cos, sin)
+	k = normRope(onlyKeys(text), onlyKeys(image), keys, keys, cos, sin)
 	if q == nil || k == nil {
-		return normRopeGraph(text, image, h, cos, sin)
+		return normRopeGraph(text, image, cos, sin)
 	}
 	return q, k
 }
@@ -109,10 +111,10 @@ func normRope(text, image QK, heads, queries int, cos, sin *Array) *Array {
 	return normRopeKernel.apply(in)[0]
 }
 
-func normRopeGraph(text, image QK, h int, cos, sin *Array) (q, k *Array) {
+func normRopeGraph(text, image QK, cos, sin *Array) (q, k *Array) {
 	heads := func(c Columns, weight *Array, eps float32) *Array {
-		x := c.Array()
-		return x.Reshape(x.Dim(0), x.Dim(1), h, c.Size/h).RMSNorm(weight, eps)
+		x, d := c.Array(), weight.Size()
+		return x.Reshape(x.Dim(0), x.Dim(1), c.Size/d, d).RMSNorm(weight, eps)
 	}
 	rotate := func(x *Array) *Array {
 		return RotatePairs(x.Transpose(0, 2, 1, 3), cos, sin).Transpose(0, 2, 1, 3)

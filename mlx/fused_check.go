@@ -10,19 +10,17 @@ func init() {
 		text := QK{columns(x, 0), columns(x, 128), w(3), w(4), 1e-6}
 		image := QK{columns(y, 128), columns(y, 256), w(5), w(6), 1e-5}
 		apart := QK{columns(y, 256), columns(y, 0), w(5), w(6), 1e-5}
+		grouped := QK{columns(y, 64), Columns{y, 192, 64}, w(5), w(6), 1e-5} // two heads share a key
 		angles := Normal(Key(7), Float32, 8, 32)
 		cos, sin := angles.Cos(), angles.Sin()
-		type function = func(text, image QK, h int, cos, sin *Array) (q, k *Array)
-		add := func(list []*Array, compute function, text, image QK, tokens int) []*Array {
-			q, k := compute(text, image, 2, cos.Slice(0, 0, tokens), sin.Slice(0, 0, tokens))
-			return append(list, q, k)
-		}
 		for _, c := range []struct {
 			text, image QK
 			tokens      int
-		}{{text, image, 8}, {QK{}, image, 5}, {text, apart, 8}} {
-			found = add(found, NormRope, c.text, c.image, c.tokens)
-			expected = add(expected, normRopeGraph, c.text, c.image, c.tokens)
+		}{{text, image, 8}, {QK{}, image, 5}, {text, apart, 8}, {QK{}, grouped, 5}} {
+			cos, sin := cos.Slice(0, 0, c.tokens), sin.Slice(0, 0, c.tokens)
+			q, k := NormRope(c.text, c.image, 2, cos, sin)
+			wantQ, wantK := normRopeGraph(c.text, c.image, cos, sin)
+			found, expected = append(found, q, k), append(expected, wantQ, wantK)
 		}
 		return found, expected
 	}

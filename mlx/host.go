@@ -178,6 +178,27 @@ func (a *Array) rotateOnHost(cos, sin *Array) *Array {
 	return y.Transpose(0, 2, 1, 3)
 }
 
+// UnrotateOnHost multiplies the integers in the rows of a [m, n], of 8 or of 4 bits, of which two are
+// in an element, by the scale of their row, scale [m, 1] or [1, 1], and each group of them by the
+// Hadamard matrix of its size (package hadamard). The result [m, n] or [m, 2n] is in bfloat16. It is
+// nil if a is not on a Linux CPU.
+func (a *Array) UnrotateOnHost(scale *Array, bits, group int) *Array {
+	if !useHost || device != CPU || thread.tracing > 0 || a.Ndim() != 2 || a.Size() == 0 {
+		return nil
+	}
+	return Scope(func() *Array {
+		defer watched()()
+		rows, n := a.Dim(0), a.Dim(1)*8/bits
+		packed, out := a.Contiguous(), Zeros(BFloat16, rows, n)
+		Eval(packed, out)
+		src := unsafe.Slice((*byte)(unsafe.Pointer(mlxc.ArrayDataUint8(packed.h()))), a.Size())
+		dst := unsafe.Slice((*uint16)(unsafe.Pointer(mlxc.ArrayDataUint8(out.h()))), rows*n)
+		host.Unrotate(dst, src, scale.AsType(Float32).Floats(), n, bits, group)
+		runtime.KeepAlive(packed)
+		return out
+	})
+}
+
 // convOnHost returns nil if a convolution must be computed by MLX.
 func (a *Array) convOnHost(weight, bias *Array, stride, padding, groups int) *Array {
 	if !onHost(hostAlways, a, weight, bias) || !host.Vector() || groups != 1 || a.Ndim() != 4 || weight.Ndim() != 4 {
@@ -199,8 +220,18 @@ func (a *Array) convOnHost(weight, bias *Array, stride, padding, groups int) *Ar
 	})
 }
 
-// attentionOnHost returns nil if attention must be computed by MLX.
+// attentionOnHost returns nil if attention must be computed by MLX. In 16 bits it is computed in
+// float32 and rounded at the end, as kernels of GPUs do: MLX would round the scores on the CPU.
 func attentionOnHost(q, k, v *Array, scale float32, mask *Array, causal bool) *Array {
+	if dtype := q.Dtype(); onHost(hostAlways) && (dtype == Float16 || dtype == BFloat16) && k.Dtype() == dtype && v.Dtype() == dtype {
+		if mask != nil && mask.Dtype() == dtype {
+			mask = mask.AsType(Float32)
+		}
+		if y := attentionOnHost(q.AsType(Float32), k.AsType(Float32), v.AsType(Float32), scale, mask, causal); y != nil {
+			return y.AsType(dtype)
+		}
+		return nil
+	}
 	if !onHost(hostAlways, q, k, v) || !host.Vector() || !(scale > 0) || q.Ndim() != 4 || k.Ndim() != 4 || v.Ndim() != 4 {
 		return nil
 	}

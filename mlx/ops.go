@@ -1,6 +1,7 @@
 package mlx
 
 import (
+	"fmt"
 	"math"
 	"slices"
 
@@ -364,17 +365,24 @@ func (a *Array) Pad(low, high []int, value float64) *Array {
 	return wrap(r)
 }
 
-// TakeRows selects rows of the first axis by index. It checks the indices on the host,
-// since MLX would read beyond the array.
-func (a *Array) TakeRows(rows []int32) *Array {
-	n := int32(a.Dim(0))
-	for i, row := range rows {
-		if row < 0 || row >= n {
-			raise("row %d (number %d asked for) of an array with shape %v", row, i, a.Shape())
+// TakeRows selects rows of the first axis by index.
+func (a *Array) TakeRows(rows []int32) *Array { return a.Take(0, rows) }
+
+// Take selects elements of an axis by index. It checks the indices on the host, since MLX would
+// read beyond the array.
+func (a *Array) Take(axis int, indices []int32) *Array {
+	n := int32(a.Dim(axis))
+	for i, index := range indices {
+		if index < 0 || index >= n {
+			what := fmt.Sprintf("index %d of axis %d", index, axis)
+			if axis == 0 {
+				what = fmt.Sprintf("row %d", index)
+			}
+			raise("%s (number %d asked for) of an array with shape %v", what, i, a.Shape())
 		}
 	}
 	var r uintptr
-	check(mlxc.TakeAxis(&r, a.h(), FromInt32(rows).h(), 0, stream))
+	check(mlxc.TakeAxis(&r, a.h(), FromInt32(indices).h(), int32(a.axis(axis)), stream))
 	return wrap(r)
 }
 

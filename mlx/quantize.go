@@ -102,6 +102,14 @@ func (q *Quantized) Arrays() []*Array {
 	return []*Array{q.Packed, q.Scales, q.Biases}
 }
 
+// View reads the bytes of the elements as elements of another dtype. If its size differs, so does the
+// length of the last axis.
+func (a *Array) View(dtype Dtype) *Array {
+	var r uintptr
+	check(mlxc.View(&r, a.h(), int32(dtype), stream))
+	return wrap(r)
+}
+
 // FromFP8 reads bytes as floating-point numbers of 8 bits (E4M3).
 func (a *Array) FromFP8(dtype Dtype) *Array {
 	var r uintptr

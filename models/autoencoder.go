@@ -98,7 +98,7 @@ func (a *Autoencoder) Encode(img image.Image) (Latents, error) {
 	}
 	defer a.suspendHook()()
 	defer limitMemory(a.device, autoencoderLookahead).restore()
-	latents := a.encodeImage(picture.Opaque(img), nil, "latents.image")
+	latents := a.encodeImage(a.input(img), nil, "latents.image")
 	if !latents.AllFinite() {
 		return Latents{}, a.notFinite("latents")
 	}
@@ -106,8 +106,9 @@ func (a *Autoencoder) Encode(img image.Image) (Latents, error) {
 }
 
 // encodeImage is Encode with an array [C, h, w], float32, as its result, which passes the hook
-// under a name. The image is grey where a mask of its size is white, if there is one.
-func (a *Autoencoder) encodeImage(img *image.RGBA, mask *image.Gray, name string) *mlx.Array {
+// under a name. The image, which may come from input, is grey where a mask of its size is white, if
+// there is one.
+func (a *Autoencoder) encodeImage(img image.Image, mask *image.Gray, name string) *mlx.Array {
 	latents := a.encodeOnce(img, mask, name)
 	if a.mayOverflow() && !latents.AllFinite() {
 		a.inFloat32(func() { latents = a.encodeOnce(img, mask, name) })
@@ -115,11 +116,11 @@ func (a *Autoencoder) encodeImage(img *image.RGBA, mask *image.Gray, name string
 	return latents
 }
 
-func (a *Autoencoder) encodeOnce(img *image.RGBA, mask *image.Gray, name string) *mlx.Array {
+func (a *Autoencoder) encodeOnce(img image.Image, mask *image.Gray, name string) *mlx.Array {
 	return mlx.Scope(func() *mlx.Array {
 		size := img.Bounds().Size()
 		a.setBudget(size.Y, size.X, mlx.FreeMemory(a.device), a.vae.EncodeMemory)
-		x := a.points.Value("image.in", mlx.FromUint8(pixels.RGB(img), size.Y, size.X, 3))
+		x := a.points.Value("image.in", a.pixels(img))
 		x = x.AsType(mlx.Float32).Over(255).Times(2).Plus(-1)
 		if mask != nil {
 			kept := mlx.FromUint8(mask.Pix, size.Y, size.X, 1).AsType(mlx.Float32).Over(-255).Plus(1)
@@ -132,19 +133,75 @@ func (a *Autoencoder) encodeOnce(img *image.RGBA, mask *image.Gray, name string)
 	})
 }
 
-// Decode returns the image of latents.
+// HasAlpha reports whether its images have an alpha channel.
+func (a *Autoencoder) HasAlpha() bool { return a.vae.ImageChannels() == 4 }
+
+// input returns an image as the autoencoder takes it: an *image.NRGBA if the autoencoder has an alpha
+// channel and the image has transparent pixels, and otherwise an opaque *image.RGBA.
+func (a *Autoencoder) input(img image.Image) image.Image {
+	if a.HasAlpha() {
+		if m := picture.Transparent(img); m != nil {
+			return m
+		}
+	}
+	return picture.Opaque(img)
+}
+
+// resized is input in another size.
+func (a *Autoencoder) resized(img image.Image, width, height int) image.Image {
+	switch m := a.input(img).(type) {
+	case *image.NRGBA:
+		return picture.ResizeTransparent(m, width, height)
+	case *image.RGBA:
+		return picture.Resize(m, width, height)
+	}
+	panic("models: input of another type")
+}
+
+// pixels returns the pixels of an image from input, [h, w, channels], uint8.
+func (a *Autoencoder) pixels(img image.Image) *mlx.Array {
+	size := img.Bounds().Size()
+	if !a.HasAlpha() {
+		return mlx.FromUint8(pixels.RGB(img.(*image.RGBA)), size.Y, size.X, 3)
+	}
+	m, ok := img.(*image.NRGBA)
+	if !ok {
+		m = (*image.NRGBA)(img.(*image.RGBA)) // the same bytes, since it is opaque
+	}
+	return mlx.FromUint8(pixels.RGBA(m), size.Y, size.X, 4)
+}
+
+// Decode returns the image of latents, with transparent pixels blended with white.
 func (a *Autoencoder) Decode(l Latents) (*image.RGBA, error) {
+	img, err := a.DecodeTransparent(l, false)
+	return a.opaque(img), err
+}
+
+// DecodeTransparent is Decode, or DecodeUnscaled, with the image's transparency.
+func (a *Autoencoder) DecodeTransparent(l Latents, unscaled bool) (*image.NRGBA, error) {
+	if unscaled {
+		return a.decodeLatents(l, func(z *mlx.Array) *mlx.Array { return z })
+	}
 	return a.decodeLatents(l, a.vae.Unscale)
 }
 
-// DecodeUnscaled returns the image of latents in the decoder's own scale, as diffusers' vae.decode
-// takes them.
+// DecodeUnscaled is Decode for latents in the decoder's own scale, as diffusers' vae.decode takes
+// them.
 func (a *Autoencoder) DecodeUnscaled(l Latents) (*image.RGBA, error) {
-	return a.decodeLatents(l, func(z *mlx.Array) *mlx.Array { return z })
+	img, err := a.DecodeTransparent(l, true)
+	return a.opaque(img), err
+}
+
+// opaque returns a decoded image, or nil, with transparent pixels blended with white.
+func (a *Autoencoder) opaque(img *image.NRGBA) *image.RGBA {
+	if img == nil || !a.HasAlpha() || img.Opaque() {
+		return (*image.RGBA)(img) // the same bytes
+	}
+	return picture.Opaque(img)
 }
 
 // decodeLatents checks latents and decodes them.
-func (a *Autoencoder) decodeLatents(l Latents, unscale func(*mlx.Array) *mlx.Array) (*image.RGBA, error) {
+func (a *Autoencoder) decodeLatents(l Latents, unscale func(*mlx.Array) *mlx.Array) (*image.NRGBA, error) {
 	shape := l.imageShape()
 	c := a.vae.LatentChannels()
 	if len(shape) != 3 || shape[0] != c || shape[1] < 1 || shape[2] < 1 {
@@ -162,7 +219,7 @@ func (a *Autoencoder) decodeLatents(l Latents, unscale func(*mlx.Array) *mlx.Arr
 }
 
 // decodeWith decodes latents [C, h, w], which unscale maps to the input of the decoder.
-func (a *Autoencoder) decodeWith(unscale func(*mlx.Array) *mlx.Array, latents *mlx.Array) (*image.RGBA, error) {
+func (a *Autoencoder) decodeWith(unscale func(*mlx.Array) *mlx.Array, latents *mlx.Array) (*image.NRGBA, error) {
 	return a.decode(func() *mlx.Array { return unscale(latents.AsType(a.dtype)).ExpandDims(0) })
 }
 
@@ -183,7 +240,7 @@ func (a *Autoencoder) inFloat32(f func()) {
 // decode returns the image for the decoder's input [1, C, h, w] in the autoencoder's dtype. Values
 // that are not finite are an error, because they would become black or white pixels. If they are
 // beyond the range of float16, the image is decoded again in float32.
-func (a *Autoencoder) decode(in func() *mlx.Array) (*image.RGBA, error) {
+func (a *Autoencoder) decode(in func() *mlx.Array) (*image.NRGBA, error) {
 	img := a.decodeOnce(in)
 	if img == nil && a.mayOverflow() {
 		a.inFloat32(func() { img = a.decodeOnce(in) })
@@ -195,29 +252,31 @@ func (a *Autoencoder) decode(in func() *mlx.Array) (*image.RGBA, error) {
 }
 
 // decodeOnce returns nil for values that are not finite.
-func (a *Autoencoder) decodeOnce(in func() *mlx.Array) (img *image.RGBA) {
+func (a *Autoencoder) decodeOnce(in func() *mlx.Array) (img *image.NRGBA) {
 	mlx.WithScope(func() {
 		z := a.points.Value("vae.decode.in", in())
 		unit := a.vae.Unscaled(1, 1) // of the decoder's input for one position of latents
 		height, width := z.Dim(2)*a.ScaleFactor()/unit[1], z.Dim(3)*a.ScaleFactor()/unit[2]
 		a.setBudget(height, width, mlx.FreeMemory(a.device), a.vae.DecodeMemory)
 		x := a.points.Value("vae.decode.out", a.vae.Decode(z))
-		rgb := x.AsType(mlx.Float32).Over(2).Plus(0.5).Clip(0, 1).Times(255).Round()
-		rgb = rgb.Squeeze(0).Transpose(1, 2, 0).AsType(mlx.Uint8)
-		mlx.AsyncEval(x, rgb) // a GPU need not wait for the check
+		levels := mlx.Scope(func() *mlx.Array { // which leaves no handles, so that each array replaces the one before
+			y := x.AsType(mlx.Float32).Over(2).Plus(0.5).Clip(0, 1).Times(255).Round()
+			return y.Squeeze(0).Transpose(1, 2, 0).AsType(mlx.Uint8)
+		})
+		mlx.AsyncEval(x, levels) // a GPU need not wait for the check
 		if !x.AllFinite() {
 			return
 		}
-		img = imageOf(a.points.Value("image", rgb))
+		img = imageOf(a.points.Value("image", levels))
 	})
 	return img
 }
 
-// imageOf returns pixels [h, w, 3], uint8, as an opaque image.
-func imageOf(rgb *mlx.Array) *image.RGBA {
-	h, w := rgb.Dim(0), rgb.Dim(1)
-	opaque := rgb.Pad([]int{0, 0, 0}, []int{0, 0, 1}, 255)
-	return &image.RGBA{Pix: opaque.Uint8s(), Stride: 4 * w, Rect: image.Rect(0, 0, w, h)}
+// imageOf returns pixels [h, w, 4], uint8, or [h, w, 3] for an opaque image, as an image.
+func imageOf(pixels *mlx.Array) *image.NRGBA {
+	h, w := pixels.Dim(0), pixels.Dim(1)
+	rgba := pixels.Pad([]int{0, 0, 0}, []int{0, 0, 4 - pixels.Dim(2)}, 255)
+	return &image.NRGBA{Pix: rgba.Uint8s(), Stride: 4 * w, Rect: image.Rect(0, 0, w, h)}
 }
 
 // notFinite returns the error for results of the autoencoder that are not finite.

@@ -5,7 +5,9 @@ import (
 	"fmt"
 	"image"
 	"slices"
+	"sync"
 
+	"github.com/gomflux/gomflux/internal/pixels"
 	"github.com/gomflux/gomflux/mlx"
 )
 
@@ -18,35 +20,91 @@ type encodedPrompt struct {
 	embeds []*mlx.Array
 }
 
-// An encodedReference has the latents of a reference image.
-type encodedReference struct {
-	hash    imageHash
+// An inputKey has everything of a run that the latents of an input image depend on.
+type inputKey struct {
+	image imageHash
+	size  image.Point // in which it is encoded; zero for a reference image, where that follows from its own size
+	mask  imageHash   // of the part that is grey, zero without one
+}
+
+// An encodedInput has the latents of an input image.
+type encodedInput struct {
+	key     inputKey
 	latents *mlx.Array
 }
 
 // An imageHash is a SHA-256 of an image's size and pixels.
 type imageHash [sha256.Size]byte
 
-// A reference is a reference image of an edit.
-type reference struct {
-	*image.RGBA
-	hash imageHash
+// An input is an input image, as [Autoencoder.input] returns it.
+type input struct {
+	image.Image // an opaque *image.RGBA, or an *image.NRGBA
+	hash        imageHash
 }
 
-func newReference(img *image.RGBA) reference {
-	hash := sha256.New()
-	fmt.Fprint(hash, img.Bounds().Size())
-	for y := img.Rect.Min.Y; y < img.Rect.Max.Y; y++ {
-		at := img.PixOffset(img.Rect.Min.X, y)
-		hash.Write(img.Pix[at : at+4*img.Rect.Dx()])
+// Conversions keep input images as autoencoders take them, for several runs with the same images. Their
+// pixels must not change between the runs. nil keeps nothing.
+type Conversions struct {
+	mu    sync.Mutex
+	alpha bool // see Autoencoder.HasAlpha
+	made  []conversion
+}
+
+type conversion struct {
+	of image.Image
+	input
+}
+
+// keep forgets all images but those of a request.
+func (c *Conversions) keep(r *Request) {
+	if c == nil {
+		return
 	}
-	return reference{img, imageHash(hash.Sum(nil))}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.made = slices.DeleteFunc(c.made, func(made conversion) bool {
+		return !pixels.Same(made.of, r.Image) &&
+			!slices.ContainsFunc(r.References, func(img image.Image) bool { return pixels.Same(made.of, img) })
+	})
 }
 
-func images(references []reference) []image.Image {
+// convert converts an image for an autoencoder.
+func (c *Conversions) convert(a *Autoencoder, img image.Image) input {
+	if c == nil {
+		return newInput(a.input(img))
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.alpha != a.HasAlpha() {
+		c.alpha, c.made = a.HasAlpha(), nil
+	}
+	i := slices.IndexFunc(c.made, func(made conversion) bool { return pixels.Same(made.of, img) })
+	if i < 0 {
+		i = len(c.made)
+		c.made = append(c.made, conversion{img, newInput(a.input(img))})
+	}
+	return c.made[i].input
+}
+
+// newInput returns an image from [Autoencoder.input] with its hash.
+func newInput(img image.Image) input {
+	m, ok := img.(*image.NRGBA)
+	if !ok {
+		m = (*image.NRGBA)(img.(*image.RGBA)) // the same bytes, since it is opaque
+	}
+	hash := sha256.New()
+	fmt.Fprint(hash, m.Rect.Size())
+	for y := m.Rect.Min.Y; y < m.Rect.Max.Y; y++ {
+		at := m.PixOffset(m.Rect.Min.X, y)
+		hash.Write(m.Pix[at : at+4*m.Rect.Dx()])
+	}
+	return input{img, imageHash(hash.Sum(nil))}
+}
+
+func images(references []input) []image.Image {
 	var all []image.Image
 	for _, r := range references {
-		all = append(all, r.RGBA)
+		all = append(all, r.Image)
 	}
 	return all
 }

@@ -13,7 +13,7 @@ import (
 
 // encodePrompt returns the outputs of the text encoders for a prompt. They are cached for runs with
 // other seeds.
-func (r *Run) encodePrompt(prompt *prompt, references []reference) ([]*mlx.Array, error) {
+func (r *Run) encodePrompt(prompt *prompt, references []input) ([]*mlx.Array, error) {
 	encodings := r.family.PromptEncodings(images(references))
 	var hashes []imageHash
 	if slices.ContainsFunc(encodings, func(t family.PromptEncoding) bool { return t.SeesReferences }) {
@@ -100,8 +100,41 @@ func (r *Run) runTextEncoder(t *family.PromptEncoding, ids []int32, tap string) 
 	return embeds, nil
 }
 
-// promptIDs returns the input of a text encoder: the ids of the prompt, or their override.
+// idsOf returns the ids that the text encoders got, for encodings that need them.
+func (r *Run) idsOf(prompt *prompt, references []input) ([][]int32, error) {
+	encodings := r.family.PromptEncodings(images(references))
+	all := make([][]int32, len(encodings))
+	for i, t := range encodings {
+		if !t.NeedsIDs {
+			continue
+		}
+		if all[i] = prompt.hooked[t.IDs]; all[i] != nil {
+			continue
+		}
+		var err error
+		if all[i], err = r.givenIDs(&t, prompt, prompt.tokens[i]); err != nil {
+			return nil, err
+		}
+	}
+	return all, nil
+}
+
+// promptIDs returns the input of a text encoder: the ids of the prompt, their override, or what a
+// hook returns.
 func (r *Run) promptIDs(t *family.PromptEncoding, prompt *prompt, tokens family.Tokens) ([]int32, error) {
+	ids, err := r.givenIDs(t, prompt, tokens)
+	if err == nil && r.points.Active() {
+		ids = r.points.Value(prompt.name+"."+t.IDs, mlx.FromInt32(ids, 1, len(ids))).Int32s()
+		if prompt.hooked == nil {
+			prompt.hooked = map[string][]int32{}
+		}
+		prompt.hooked[t.IDs] = ids
+	}
+	return ids, err
+}
+
+// givenIDs returns the ids of a prompt, or their override.
+func (r *Run) givenIDs(t *family.PromptEncoding, prompt *prompt, tokens family.Tokens) ([]int32, error) {
 	ids, tap := tokens.IDs, prompt.name+"."+t.IDs
 	if r.isOverridden(tap, -1) {
 		x, err := override(r.Overrides, tap, -1, mlx.Int32, 1, -1)
@@ -114,9 +147,6 @@ func (r *Run) promptIDs(t *family.PromptEncoding, prompt *prompt, tokens family.
 				return nil, err
 			}
 		}
-	}
-	if r.points.Active() {
-		ids = r.points.Value(tap, mlx.FromInt32(ids, 1, len(ids))).Int32s()
 	}
 	return ids, nil
 }
@@ -143,24 +173,29 @@ func (r *Run) validIDs(t *family.PromptEncoding, ids []int32) int {
 	return valid
 }
 
-// encodeReference returns the latents [C, h, w] of a reference image in the pipeline's dtype. They
-// are cached for runs with other seeds.
-func (r *Run) encodeReference(img reference) *mlx.Array {
+// encodeReference returns the latents [C, h, w] of a reference image in the pipeline's dtype.
+func (r *Run) encodeReference(img input) *mlx.Array {
+	return r.encodeInput(inputKey{image: img.hash}, func() *mlx.Array {
+		return r.encodeImage(r.fitReference(img), nil, "latents.reference").AsType(r.dtype)
+	})
+}
+
+// encodeInput returns the latents of an input image that encode returns. They are kept for runs with
+// other seeds, unless a hook must see how they are computed.
+func (r *Run) encodeInput(key inputKey, encode func() *mlx.Array) *mlx.Array {
 	cached := !r.points.Active()
 	if cached {
-		e, ok := r.referenceCache.find(func(e encodedReference) bool { return e.hash == img.hash })
-		if ok {
+		if e, ok := r.inputCache.find(func(e encodedInput) bool { return e.key == key }); ok {
 			return e.latents
 		}
 	}
-	fit := r.family.(family.Editor).Reference(img.RGBA, r.Multiple())
-	latents := mlx.Scope(func() *mlx.Array { return r.encodeImage(fit, nil, "latents.reference").AsType(r.dtype) })
+	latents := mlx.Scope(encode)
 	mlx.Eval(latents)
 	mlx.StopPoint()
 	if cached {
-		const limit = 16
+		const limit = 18 // reference images, the image to start from, and what is not masked of it
 		mlx.Keep(latents)
-		r.referenceCache.add(encodedReference{img.hash, latents}, limit)
+		r.inputCache.add(encodedInput{key, latents}, limit)
 	}
 	return latents
 }
@@ -182,11 +217,14 @@ func (r *Run) predictors() (out predictors, err error) {
 	defer stopReading()
 	h, w := r.latentSize(r.Height, r.Width)
 	c := family.Conditioning{Guidance: r.Guidance, Keep: r.keep}
-	texts := map[string][]*mlx.Array{}
+	texts, ids := map[string][]*mlx.Array{}, map[string][][]int32{}
 	references := r.references()
 	for _, prompt := range r.prompts {
 		r.points.Negative = prompt.name == "negative"
 		if texts[prompt.name], err = r.encodePrompt(prompt, references); err != nil {
+			return out, err
+		}
+		if ids[prompt.name], err = r.idsOf(prompt, references); err != nil {
 			return out, err
 		}
 	}
@@ -208,11 +246,13 @@ func (r *Run) predictors() (out predictors, err error) {
 		out.references = time.Since(start)
 	}
 	stopReading()
+	c.Text = texts[r.prompts[0].name]
+	c.Times = r.newTimeTable(c)
 	if err := r.ensureLoaded(component.Transformers); err != nil {
 		return out, err
 	}
 	for _, prompt := range r.prompts {
-		c.Text, c.StepCache = texts[prompt.name], r.newStepCache()
+		c.Text, c.IDs, c.StepCache = texts[prompt.name], ids[prompt.name], r.newStepCache()
 		predict, err := r.family.Predictor(c, h, w, r.compiler())
 		if err != nil {
 			return out, err
@@ -226,9 +266,23 @@ func (r *Run) predictors() (out predictors, err error) {
 		}
 		out.prompt, out.promptCache = predict, c.StepCache
 		rows := c.Text[len(c.Text)-1]
-		out.rows = rows.Dim(rows.Ndim() - 2)
+		out.rows = rows.Dim(0)
 	}
 	return out, nil
+}
+
+// newTimeTable returns the table for the run's predictors, nil for a family without one and while a
+// hook looks at modules.
+func (r *Run) newTimeTable(c family.Conditioning) *family.TimeTable {
+	f, ok := r.family.(family.TimeTabled)
+	if !ok || r.points.Active() {
+		return nil
+	}
+	r.times = &family.TimeTable{
+		Timesteps: r.timesteps,
+		Compute:   func(timesteps []float32) *mlx.Array { return f.TableRows(c, timesteps) },
+	}
+	return r.times
 }
 
 // newStepCache returns a step cache for the predictions of a prompt, nil without one.
@@ -251,8 +305,9 @@ func (r *Run) keep(arrays ...*mlx.Array) {
 	r.kept = append(r.kept, arrays...)
 }
 
-// freeKept frees the arrays of keep and of step caches.
+// freeKept frees the arrays of keep, of step caches and of the time table.
 func (r *Run) freeKept() {
+	r.times.Free()
 	for _, c := range r.stepCaches {
 		c.Free()
 	}
@@ -260,7 +315,7 @@ func (r *Run) freeKept() {
 	for _, a := range r.kept {
 		a.Free()
 	}
-	r.kept, r.encodedImage, r.inpainting = nil, nil, nil
+	r.kept, r.encodedImage, r.inpainting, r.times = nil, nil, nil, nil
 }
 
 // compilation returns how the run compiles: see [tuning.Compile]. It compiles nothing while a hook

@@ -157,17 +157,36 @@ func (e *estimator) step(text []int) {
 		blocks := e.blocksOf(e.declared.Transformer())
 		var passes []pass
 		stepCache := int64(0)
+		cached, ok := e.family.(family.KVCached)
+		once := ok && cached.ConditionsOnce()
 		for _, n := range text {
 			tokens := e.Pipeline.tokens(e.Height, e.Width) + references + n
-			passes = append(passes, pass{blocks: blocks, tokens: tokens, rows: e.batch, weightsMemory: e.weights[dir]})
+			p := pass{blocks: blocks, tokens: tokens, rows: e.batch, weightsMemory: e.weights[dir]}
+			if once {
+				p.tokens, p.shared = tokens-references-n, references+n
+			}
+			passes = append(passes, p)
 			if e.StepCache != "" { // two arrays of hidden states
 				width := int64(component.Width(e.declared.Transformer().Model))
 				stepCache += 2 * int64(tokens*e.batch) * width * e.memoryModel.item
 			}
 		}
 		e.out.Step = e.weightsWith(dir) + e.memoryModel.estimate(passes...) + stepCache
-		if f, ok := e.family.(family.KVCached); ok && e.device == mlx.CPU {
-			e.out.Step += f.CacheSize(references*e.batch) * e.memoryModel.item
+		if f, ok := e.family.(family.TimeTabled); ok {
+			steps := min(len(e.timesteps()), family.TableSteps)
+			e.out.Step += int64(steps) * int64(f.TimeLayers().Width()) * e.memoryModel.item
+			if e.freesTimeLayers(e.residency) {
+				e.out.Step -= e.weights[dir].table
+			}
+		}
+		if ok && e.device == mlx.CPU {
+			rows := e.batch
+			if once {
+				rows = 1
+			}
+			for _, n := range text {
+				e.out.Step += cached.CacheSize(references*rows, n*rows) * e.memoryModel.item
+			}
 		}
 	}
 	if e.Image != nil {

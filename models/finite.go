@@ -59,7 +59,7 @@ func (e *NotFiniteError) Error() string {
 func (p *Pipeline) notFinite(what string, report func(Progress)) error {
 	e := &NotFiniteError{What: what, Dtype: p.dtype}
 	for _, dir := range sorted(p.loadables) {
-		if err := p.ensureLoaded(dir, report); err != nil {
+		if err := p.ensureLoaded(dir, nil, report); err != nil {
 			return err
 		}
 		if err := e.findWeights(p.loader, p.loadables[dir].Component); err != nil {

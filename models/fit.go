@@ -26,7 +26,10 @@ func (p *Pipeline) available() int64 {
 	}
 	for _, l := range p.loadables {
 		if l.loaded {
-			free += p.weightsMemory(l, p.loader.Quantize).bytes
+			m := p.weightsMemory(l, p.loader.Quantize)
+			if free += m.bytes; l.table != nil {
+				free -= m.table
+			}
 		}
 	}
 	return free

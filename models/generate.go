@@ -79,10 +79,14 @@ func (r *Run) decodeAll(latents *mlx.Array, n int, res Result, clock *stopwatch)
 	for i := range n {
 		r.report(Progress{Phase: PhaseDecode, Steps: res.Steps})
 		one := res
-		if one.Image, err = r.decodeResult(latents, i); err != nil {
+		img, err := r.decodeResult(latents, i)
+		if err != nil {
 			return nil, err
 		}
-		one.Image = r.paste(one.Image)
+		one.Image = r.paste(r.opaque(img))
+		if r.keepsTransparency() && !img.Opaque() {
+			one.Transparent = img
+		}
 		one.Decode = clock.lap()
 		results = append(results, &one)
 		res.Encode = 0 // counts for the first image only
@@ -154,7 +158,7 @@ func (r *Run) checkBatch(seeds []uint64) error {
 }
 
 // decodeResult decodes one image of latents [B, C, h, w], or the override of the decoder's input.
-func (r *Run) decodeResult(latents *mlx.Array, index int) (*image.RGBA, error) {
+func (r *Run) decodeResult(latents *mlx.Array, index int) (*image.NRGBA, error) {
 	if !r.isOverridden("vae.decode.in", -1) {
 		return r.decodeWith(r.vae.Unscale, latents.Slice(0, index, index+1).Squeeze(0))
 	}

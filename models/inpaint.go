@@ -1,6 +1,7 @@
 package models
 
 import (
+	"crypto/sha256"
 	"image"
 	"slices"
 
@@ -123,7 +124,7 @@ func (r *Run) paste(img *image.RGBA) *image.RGBA {
 	if r.points.Active() && !r.Inpaint.NoPasteBack {
 		size := img.Rect.Size()
 		mlx.WithScope(func() {
-			img = imageOf(r.points.Value("image.pasted", mlx.FromUint8(pixels.RGB(img), size.Y, size.X, 3)))
+			img = (*image.RGBA)(imageOf(r.points.Value("image.pasted", mlx.FromUint8(pixels.RGB(img), size.Y, size.X, 3))))
 		})
 	}
 	return img
@@ -170,7 +171,9 @@ func (r *Run) fill() (*family.Fill, error) {
 func (r *Run) maskedLatents() (*mlx.Array, error) {
 	const name = "latents.masked"
 	if !r.isOverridden(name, -1) {
-		return r.encodeImage(r.Image.(*image.RGBA), r.mask, name), nil
+		img := r.Conversions.convert(r.Autoencoder, r.Image)
+		key := inputKey{image: img.hash, size: r.mask.Rect.Size(), mask: sha256.Sum256(r.mask.Pix)}
+		return r.encodeInput(key, func() *mlx.Array { return r.encodeImage(img.Image, r.mask, name) }), nil
 	}
 	x, err := r.latentsOverride(name, -1, r.dtype, r.latentShape(r.latentSize(r.Height, r.Width)))
 	if err != nil {

@@ -189,7 +189,7 @@ func (p *Pipeline) loadWeights(runs []*Run, o LoadOptions) error {
 		if p.disk != nil && p.isTextEncoder(c.Dir) && !slices.ContainsFunc(runs, encodes) {
 			continue
 		}
-		if err := p.ensureLoaded(c.Dir, o.Progress); err != nil {
+		if err := p.ensureLoaded(c.Dir, nil, o.Progress); err != nil {
 			return err
 		}
 	}

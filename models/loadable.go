@@ -8,6 +8,7 @@ import (
 	"github.com/gomflux/gomflux/mlx"
 	"github.com/gomflux/gomflux/mlx/nn"
 	"github.com/gomflux/gomflux/models/component"
+	"github.com/gomflux/gomflux/models/family"
 )
 
 // A loadable is a component whose weights can be freed and loaded again.
@@ -16,6 +17,13 @@ type loadable struct {
 	found  []nn.Found                         // tensor of each parameter
 	sizes  map[mlx.Quantization]weightsMemory // cache of Pipeline.weightsMemory
 	loaded bool
+	table  *family.TimeTable // replaces some layers, which are not in memory; nil if all are
+}
+
+// usable reports whether the component is loaded and has the layers that a run with a table, which
+// may be nil, needs.
+func (l *loadable) usable(table *family.TimeTable) bool {
+	return l.loaded && (l.table == nil || l.table == table)
 }
 
 // newLoadable matches a component with the headers of its checkpoint. Tensors that are missing or
@@ -59,6 +67,7 @@ func (l *loadable) quantizations(q *mlx.Quantization) []*mlx.Quantization {
 type weightsMemory struct {
 	bytes  int64
 	linear int64 // number of weights in linear layers
+	table  int64 // bytes of the layers that a time table replaces
 	cast   int64 // number of weights in linear layers that are cast or dequantized for every product
 }
 
@@ -72,10 +81,13 @@ func (p *Pipeline) weightsMemory(l *loadable, q *mlx.Quantization) (m weightsMem
 		return known
 	}
 	defer func() { l.sizes[key] = m }()
-	quantized := l.quantizations(q)
+	quantized, replaced := l.quantizations(q), p.replacedByTable(l)
 	for i, parameter := range nn.Parameters(l.Model) {
 		bytes, cast := parameter.Memory(l.found[i], p.dtype, quantized[i])
 		m.bytes += bytes
+		if replaced[parameter.Param] {
+			m.table += bytes
+		}
 		if parameter.Kind() != nn.LinearWeight {
 			continue
 		}
@@ -87,6 +99,14 @@ func (p *Pipeline) weightsMemory(l *loadable, q *mlx.Quantization) (m weightsMem
 		}
 	}
 	return m
+}
+
+// replacedByTable returns the parameters of a component that a time table replaces.
+func (p *Pipeline) replacedByTable(l *loadable) map[*nn.Param]bool {
+	if f, ok := p.family.(family.TimeTabled); ok && l.Dir == component.Transformers {
+		return component.Parameters(f.TimeLayers().Modules())
+	}
+	return nil
 }
 
 // sorted returns the keys of a map.

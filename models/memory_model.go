@@ -12,6 +12,7 @@ type pass struct {
 	blocks component.BlockMemory
 	tokens int // in each row
 	rows   int // of the batch
+	shared int // tokens that all rows have in common, which are computed once
 	weightsMemory
 }
 
@@ -96,7 +97,7 @@ func (m memoryModel) estimate(passes ...pass) int64 {
 	}
 	var made, read, kernels float64
 	for _, s := range passes {
-		n := float64(s.tokens) * float64(s.rows)
+		n := float64(s.tokens)*float64(s.rows) + float64(s.shared)
 		blocks, cast := float64(s.blocks.Blocks), float64(s.cast)
 		made += blocks*n*s.blocks.Written + cast
 		read += blocks*n*s.blocks.Read + float64(s.linear) + cast
@@ -117,8 +118,8 @@ func (m memoryModel) estimate(passes ...pass) int64 {
 
 func (m memoryModel) estimateCPU(passes []pass) (peak int64) {
 	for _, s := range passes {
-		n := float64(s.tokens) * float64(s.rows)
-		scores := s.blocks.Scores * float64(s.rows) * float64(s.blocks.Heads) * float64(s.tokens) * float64(s.tokens)
+		n := float64(s.tokens)*float64(s.rows) + float64(s.shared)
+		scores := s.blocks.Scores * float64(s.blocks.Heads) * n * float64(s.tokens+s.shared)
 		if mlx.ConvolvesOnHost() {
 			scores = 0
 		}

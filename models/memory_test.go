@@ -162,7 +162,7 @@ func TestLowRAMNested(t *testing.T) {
 			if s.Step == 1 { // fails with the text encoder in memory
 				nested.Overrides = hostValues{"latents.init": func() *mlx.Array { return mlx.Zeros(mlx.Float32, 1) },
 					"prompt.embeds": func() *mlx.Array {
-						if err := p.ensureLoaded("text_encoder", nil); err != nil {
+						if err := p.ensureLoaded("text_encoder", nil, nil); err != nil {
 							t.Error(err)
 						}
 						return mlx.Zeros(mlx.Float32, 1)

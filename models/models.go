@@ -29,9 +29,9 @@ type Pipeline struct {
 
 	random *Random // LoadOptions.Random
 
-	promptCache    lru[encodedPrompt]
-	disk           *diskCache // nil without LoadOptions.PromptCache
-	referenceCache lru[encodedReference]
+	promptCache lru[encodedPrompt]
+	disk        *diskCache // nil without LoadOptions.PromptCache
+	inputCache  lru[encodedInput]
 
 	blockMemory func(component.Component) component.BlockMemory // LoadOptions.BlockMemory, may be nil
 
@@ -71,6 +71,9 @@ func (p *Pipeline) latentSize(height, width int) (h, w int) {
 
 // tokens returns the number of tokens of an image in the transformer's sequence.
 func (p *Pipeline) tokens(height, width int) int {
+	if packer, ok := p.family.(family.NoisePacker); ok {
+		return packer.PackedShape(p.latentSize(height, width))[1]
+	}
 	return height / p.Multiple() * (width / p.Multiple())
 }
 

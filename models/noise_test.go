@@ -18,7 +18,7 @@ func TestTorchNoise(t *testing.T) {
 			var got []byte
 			var want []uint8
 			err := mlx.Do(context.Background(), func() error {
-				p, err := models.Load(os.DirFS(testModel(golden)), models.LoadOptions{})
+				p, err := models.Load(os.DirFS(testModel(golden)), models.LoadOptions{Dtype: new(mlx.Float32)})
 				if err != nil {
 					return err
 				}

@@ -25,6 +25,13 @@ func TestOtherVAE(t *testing.T) {
 			"4 times the vae's latent_channels, 8, is 32, but the transformer's in_channels is 16: "},
 		{"qwen-image-ordinary", "transformer/config.json", []string{`"in_channels": 16`, `"in_channels": 32`,
 			`"out_channels": 4`, `"out_channels": 8`}, "4 times the vae's z_dim, 4, is 16, but the transformer's in_channels is 32: "},
+		{"krea-2", "transformer/config.json", []string{`"in_channels": 16`, `"in_channels": 32`},
+			"4 times the vae's z_dim, 4, is 16, but the transformer's in_channels is 32: "},
+		{"krea-2", "text_encoder/config.json", []string{`"hidden_size": 24`, `"hidden_size": 32`,
+			`"out_hidden_size": 24`, `"out_hidden_size": 32`},
+			"the text encoder's hidden_size is 32, but the transformer's text_hidden_dim is 24: "},
+		{"krea-2", "model_index.json", []string{"    1,\n    2,\n    3", "    1,\n    2"},
+			"the number of text_encoder_select_layers is 2, but the transformer's num_text_layers is 3: "},
 	}
 	for _, test := range tests {
 		dir := t.TempDir()

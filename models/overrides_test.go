@@ -123,7 +123,8 @@ func TestOverrides(t *testing.T) {
 				}
 				steps := 0
 				r.OnStep = func(Step) error { steps++; return nil }
-				p, err = Load(os.DirFS(dir), LoadOptions{Requests: func(*Pipeline) []Request { return []Request{r} }, Overrides: given})
+				o := LoadOptions{Dtype: new(mlx.Float32), Requests: func(*Pipeline) []Request { return []Request{r} }, Overrides: given}
+				p, err = Load(os.DirFS(dir), o)
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -160,8 +161,7 @@ func TestOverrides(t *testing.T) {
 					if err := os.Rename(filepath.Join(dir, component), aside); err != nil {
 						t.Fatal(err)
 					}
-					_, err := Load(os.DirFS(dir), LoadOptions{Requests: func(*Pipeline) []Request { return []Request{r} },
-						Overrides: given})
+					_, err := Load(os.DirFS(dir), o)
 					if err == nil || !strings.Contains(err.Error(), component+"/") {
 						t.Errorf("without %s: %v", component, err)
 					}
@@ -252,9 +252,14 @@ func TestOverriddenProcessor(t *testing.T) {
 // TestHostileLayers checks that indices of hidden states that no text encoder has are an error, and
 // that they declare nothing if there is no text encoder.
 func TestHostileLayers(t *testing.T) {
-	for _, layers := range []string{"[-1]", "[0, 1, 2]", "[1, 2, 100000]", "[1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1]"} {
+	const klein, kleinKey, krea, kreaKey = "flux2-klein", "text_encoder_out_layers", "krea-2", "text_encoder_select_layers"
+	for _, test := range []struct{ model, key, layers string }{
+		{klein, kleinKey, "[-1]"}, {klein, kleinKey, "[0, 1, 2]"}, {klein, kleinKey, "[1, 2, 100000]"},
+		{klein, kleinKey, "[1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1]"},
+		{krea, kreaKey, "[-1, 0, 1]"}, {krea, kreaKey, "[1, 2, 100000]"}, {krea, kreaKey, "[1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1]"},
+	} {
 		dir := t.TempDir()
-		if err := os.CopyFS(dir, os.DirFS("testdata/flux2-klein/model")); err != nil {
+		if err := os.CopyFS(dir, os.DirFS("testdata/"+test.model+"/model")); err != nil {
 			t.Fatal(err)
 		}
 		name := filepath.Join(dir, index.File)
@@ -262,18 +267,18 @@ func TestHostileLayers(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		before, after, _ := strings.Cut(string(data), `"text_encoder_out_layers": [`)
+		before, after, _ := strings.Cut(string(data), `"`+test.key+`": [`)
 		_, after, ok := strings.Cut(after, "]")
 		if !ok {
 			t.Fatalf("%s", data)
 		}
-		if err := os.WriteFile(name, []byte(before+`"text_encoder_out_layers": `+layers+after), 0o666); err != nil {
+		if err := os.WriteFile(name, []byte(before+`"`+test.key+`": `+test.layers+after), 0o666); err != nil {
 			t.Fatal(err)
 		}
 		mlxtest.Do(t, func() {
 			if _, err := Load(os.DirFS(dir), LoadOptions{}); !errors.Is(err, errs.ErrUnsupported) ||
-				!strings.Contains(err.Error(), "text_encoder_out_layers") {
-				t.Errorf("%s: error %v", layers, err)
+				!strings.Contains(err.Error(), test.key) {
+				t.Errorf("%s: error %v", test, err)
 			}
 			if err := os.RemoveAll(filepath.Join(dir, "text_encoder")); err != nil {
 				t.Fatal(err)
@@ -282,11 +287,18 @@ func TestHostileLayers(t *testing.T) {
 			r := Request{Height: 32, Width: 32, Steps: 1, MaxSequenceLength: 8, Overrides: given}
 			p, err := Load(os.DirFS(dir), LoadOptions{Requests: func(*Pipeline) []Request { return []Request{r} }, Overrides: given})
 			if err != nil {
-				t.Fatalf("%s, without a text encoder: %v", layers, err)
+				t.Fatalf("%s, without a text encoder: %v", test, err)
 			}
 			for _, c := range p.Components() {
-				if e, ok := c.Model.(*textenc.Qwen3); ok && len(e.Layers) > 27 {
-					t.Errorf("%s, without a text encoder: %d layers are declared", layers, len(e.Layers))
+				declared, published := 0, 0
+				switch e := c.Model.(type) {
+				case *textenc.Qwen3:
+					declared, published = len(e.Layers), 27
+				case *textenc.Qwen3VL:
+					declared, published = len(e.LanguageModel.Layers), 35
+				}
+				if declared > published {
+					t.Errorf("%s, without a text encoder: %d layers are declared", test, declared)
 				}
 			}
 			p.Close()

@@ -20,6 +20,8 @@ var goldens = []string{
 	"flux1-fill", "flux1-fill-small",
 	"flux2-klein", "flux2-klein-base", "flux2-klein-edit2", "flux2-klein-kv", "flux2-inner",
 	"qwen-image-ordinary", "qwen-image-small", "qwen-edit", "qwen-edit-plus", "qwen-edit-plus3", "qwen-inner", "qwen-vision",
+	"qwen-image-21", "qwen-image-21-edit", "qwen-image-21-turbo", "qwen-image-21-vision",
+	"krea-2", "krea-2-raw", "krea-2-inner",
 	"zimage-inpaint", "zimage-inpaint-crop", "flux1-inpaint", "flux1-inpaint-crop", "flux1-kontext-inpaint",
 	"flux1-kontext-inpaint-crop", "flux2-inpaint", "flux2-inpaint-crop", "qwen-inpaint", "qwen-inpaint-crop",
 	"qwen-edit-inpaint", "qwen-edit-inpaint-crop",
@@ -27,7 +29,8 @@ var goldens = []string{
 }
 
 // halfGoldens are the dumps of runs in float16, of every family.
-var halfGoldens = []string{"zimage-float16", "flux1-float16", "flux2-float16", "qwen-image-float16", "qwen-edit-float16"}
+var halfGoldens = []string{"zimage-float16", "flux1-float16", "flux2-float16", "qwen-image-float16", "qwen-edit-float16",
+	"krea-2-float16", "qwen-image-21-float16"}
 
 // TestParity replays the dumps: freely, from prompt, initial latents and image to the result, and
 // with the reference's inputs for every module.

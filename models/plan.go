@@ -24,11 +24,16 @@ func (r *Run) newPlan() plan {
 	p.prompts = map[string]bool{}
 	for _, prompt := range r.prompts {
 		for _, t := range r.family.PromptEncodings(nil) {
-			if p.predicts && !r.isOverridden(prompt.name+"."+t.Embeds, -1) {
-				ids := t.EncodeMasked != nil || !r.isOverridden(prompt.name+"."+t.IDs, -1)
+			if !p.predicts {
+				continue
+			}
+			ids := !r.isOverridden(prompt.name+"."+t.IDs, -1)
+			if !r.isOverridden(prompt.name+"."+t.Embeds, -1) {
 				p.prompts[t.Encoder] = true
-				p.prompts[t.Tokenizer] = p.prompts[t.Tokenizer] || ids
+				p.prompts[t.Tokenizer] = p.prompts[t.Tokenizer] || ids || t.EncodeMasked != nil
 				p.prompts[processors] = p.prompts[processors] || t.SeesReferences
+			} else if t.NeedsIDs && ids {
+				p.prompts[t.Tokenizer] = true
 			}
 		}
 	}
@@ -61,7 +66,8 @@ func (r *Run) planLatents() plan {
 
 // tokenizes reports whether a prompt goes through the tokenizer of an encoding.
 func (r *Run) tokenizes(t *family.PromptEncoding, prompt *prompt) bool {
-	return r.plan.prompts[t.Tokenizer] && !r.isOverridden(prompt.name+"."+t.Embeds, -1) && !r.isOverridden(prompt.name+"."+t.IDs, -1)
+	return r.plan.prompts[t.Tokenizer] && !r.isOverridden(prompt.name+"."+t.IDs, -1) &&
+		(t.NeedsIDs || !r.isOverridden(prompt.name+"."+t.Embeds, -1))
 }
 
 // needs reports whether the run uses the component in a folder.

@@ -38,7 +38,9 @@ type Step struct {
 
 // A Result is a generated image, with the times that its phases took.
 type Result struct {
-	Image        *image.RGBA
+	Image *image.RGBA // opaque: transparent pixels are blended with white
+	// Transparent is the image with its transparency, nil if all of it is opaque.
+	Transparent  *image.NRGBA
 	PromptTokens int    // tokens of the prompt in the transformer's sequence
 	Steps        int    // number of steps that ran
 	Scheduler    string // its name

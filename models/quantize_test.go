@@ -42,7 +42,9 @@ func TestQuantizationRules(t *testing.T) {
 			}
 		}
 	}
-	convolutions := []*component.Class{component.AutoencoderKLQwenImage, component.AutoencoderTiny} // and nothing else
+	convolutions := []*component.Class{ // and nothing else
+		component.AutoencoderKLQwenImage, component.AutoencoderKLQwenImage21, component.AutoencoderTiny,
+	}
 	for _, class := range component.All {
 		for i, rule := range class.Quantization {
 			if !used[fmt.Sprint(class.Name, i)] && !slices.Contains(convolutions, class) {

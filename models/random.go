@@ -75,12 +75,23 @@ func (r *Run) vocabulary(encoder string) int {
 // transformer's sequence.
 func (r *Run) ImageTokens() int { return r.Pipeline.tokens(r.Height, r.Width) + r.referenceTokens() }
 
+// KeepsKV reports whether a run of the request keeps keys and values of the prompt or of reference
+// images in a KV cache over its steps.
+func (p *Pipeline) KeepsKV(r Request) bool {
+	references := len(r.References)
+	if r.Inpaint != nil {
+		references++ // the image itself
+	}
+	c, ok := p.family.(family.KVCached)
+	return ok && c.CacheSize(references, 1) > 0
+}
+
 // StepFLOPs returns the number of floating-point operations of a step for a prompt of so many
 // tokens in the transformer's sequence, and reports whether it is known. It is not known with a KV
 // cache of reference images, where the first step does more than the others.
 func (r *Run) StepFLOPs(text int) (flops float64, ok bool) {
 	references := r.referenceTokens()
-	if c, ok := r.family.(family.KVCached); ok && references > 0 && c.CacheSize(references) > 0 {
+	if c, ok := r.family.(family.KVCached); ok && references > 0 && c.CacheSize(references, 0) > 0 {
 		return 0, false
 	}
 	t := r.declared.Transformer()
@@ -110,6 +121,11 @@ func (p *Pipeline) LeastInpaint(img image.Image) *inpaint.Input {
 	if !p.Fills() {
 		return nil
 	}
+	return HalfInpaint(img)
+}
+
+// HalfInpaint returns an image with a white left half as its mask.
+func HalfInpaint(img image.Image) *inpaint.Input {
 	opaque := picture.Opaque(img)
 	mask := image.NewGray(opaque.Rect)
 	for i := range mask.Pix {

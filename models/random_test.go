@@ -66,6 +66,8 @@ func TestRandomModels(t *testing.T) {
 		{"qwen-image-ordinary", 4, 0, prompt},
 		{"qwen-edit", 4, 1, prompt + 6}, // an image of 80x64 is seen in 84x56 pixels, 28x28 a token
 		{"qwen-edit-plus", 1, 2, prompt + 2*18},
+		{"krea-2", 0, 0, prompt},
+		{"krea-2-raw", 2, 0, prompt},
 	} {
 		t.Run(c.golden, func(t *testing.T) {
 			mlxtest.Do(t, func() {
@@ -207,6 +209,7 @@ func TestStepFLOPs(t *testing.T) {
 		{"flux2-klein-kv", 1, 1, 1, 0},
 		{"qwen-image-ordinary", 1, 4, 2, 0},
 		{"qwen-edit-plus", 1, 4, 2, 2},
+		{"krea-2-raw", 0, 3, 2, 0},
 	} {
 		mlxtest.Do(t, func() {
 			p, err := Load(os.DirFS("testdata/"+c.golden+"/model"), LoadOptions{headersOnly: true})

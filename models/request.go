@@ -45,6 +45,9 @@ type Request struct {
 	showsInpainted bool
 
 	References []image.Image // reference images of an edit
+	// Conversions, if set, keeps Image and References as the model takes them, for other runs.
+	Conversions *Conversions
+	Background  string // one of Backgrounds; "" stands for auto
 
 	Hook      hooks.Func
 	Overrides Overrides // may be nil
@@ -85,6 +88,9 @@ func (p *Pipeline) checkNumbers(r Request) error {
 	}
 	if r.MaxSequenceLength < 1 || r.MaxSequenceLength > picture.MaxCount {
 		return errs.Requestf("max sequence length %d: must be at least 1, and at most %d", r.MaxSequenceLength, picture.MaxCount)
+	}
+	if err := p.checkBackground(&r); err != nil {
+		return err
 	}
 	if err := p.checkInpaint(&r); err != nil {
 		return err

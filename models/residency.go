@@ -6,13 +6,16 @@ import (
 
 	"github.com/gomflux/gomflux/mlx"
 	"github.com/gomflux/gomflux/models/component"
+	"github.com/gomflux/gomflux/models/family"
 )
 
 // A residency decides which weights are in memory together.
 type residency struct {
 	shortLookahead bool // MLX may allocate less ahead of the work on a GPU
 	lowRAM         bool // only one text encoder or the transformer is in memory at a time
-	decodeAlone    bool // the transformer is freed before the autoencoder decodes
+	// decodeAlone means that the transformer is freed before the autoencoder decodes. With lowRAM its
+	// layers that see only the timestep are freed before the first step; see family.TimeTable.
+	decodeAlone bool
 }
 
 // lookahead returns how many bytes MLX may allocate beyond those in use between two runs. MLX
@@ -59,15 +62,23 @@ func (p *Pipeline) checkQuantizations() error {
 func (p *Pipeline) unload() {
 	for name, l := range p.loadables {
 		if name != component.Autoencoders && l.loaded {
-			p.loader.Unload(l.Component)
-			l.loaded = false
+			p.free(l)
 		}
 	}
 }
 
+func (p *Pipeline) free(l *loadable) {
+	p.loader.Unload(l.Component)
+	l.loaded, l.table = false, nil
+}
+
 // ensureLoaded loads a component for the run unless it is loaded.
 func (r *Run) ensureLoaded(dir string) error {
-	if l := r.loadables[dir]; l == nil || l.loaded {
+	var table *family.TimeTable
+	if dir == component.Transformers && r.freesTimeLayers(r.residency) {
+		table = r.times
+	}
+	if l := r.loadables[dir]; l == nil || l.usable(table) {
 		return nil
 	}
 	defer r.limiter.update()
@@ -77,8 +88,18 @@ func (r *Run) ensureLoaded(dir string) error {
 			r.fit(available)
 		}
 	}
-	return r.Pipeline.ensureLoaded(dir, r.Progress)
+	return r.Pipeline.ensureLoaded(dir, table, r.Progress)
 }
+
+// freesTimeLayers reports whether the layers that fill the run's time table are not in memory during
+// its steps.
+func (r *Run) freesTimeLayers(w residency) bool {
+	_, ok := r.family.(family.TimeTabled)
+	return ok && w.lowRAM && w.decodeAlone && r.Hook == nil && r.Overrides == nil && family.TableFits(r.timesteps())
+}
+
+// timesteps returns those of the evaluations that run.
+func (r *Run) timesteps() []float32 { return r.schedule.Timesteps[r.plan.first:] }
 
 // readAhead begins to read the weights of a component that is not loaded into the operating system's
 // cache, while the run does something else. stop ends that; it may be called again. Errors are left
@@ -103,11 +124,12 @@ func (r *Run) readAhead(dir string) (stop func()) {
 	})
 }
 
-// ensureLoaded loads a component unless it is loaded. With low RAM it frees the others first.
-func (p *Pipeline) ensureLoaded(dir string, report func(Progress)) error {
+// ensureLoaded loads a component unless it is loaded. With low RAM it frees the others first. A table,
+// which may be nil, is filled and replaces the layers that fill it.
+func (p *Pipeline) ensureLoaded(dir string, table *family.TimeTable, report func(Progress)) error {
 	l := p.loadables[dir]
 	switch {
-	case l == nil || l.loaded:
+	case l == nil || l.usable(table):
 		return nil
 	case p.loading:
 		return fmt.Errorf("the model's %s is needed while another component is being loaded "+
@@ -115,6 +137,9 @@ func (p *Pipeline) ensureLoaded(dir string, report func(Progress)) error {
 	}
 	if p.residency.lowRAM && dir != component.Autoencoders {
 		p.unload()
+	}
+	if l.loaded { // for another run's table
+		p.free(l)
 	}
 	ck, err := l.Open(p.loader.FS)
 	if err != nil {
@@ -129,7 +154,13 @@ func (p *Pipeline) ensureLoaded(dir string, report func(Progress)) error {
 		}
 	}()
 	p.loader.Report = reporter(report)
-	err = p.loader.Load(l.Component, ck)
-	l.loaded = err == nil
+	if table != nil {
+		err = p.loader.LoadUsing(l.Component, ck, p.family.(family.TimeTabled).TimeLayers().Modules(), table.Fill)
+	} else {
+		err = p.loader.Load(l.Component, ck)
+	}
+	if l.loaded = err == nil; l.loaded {
+		l.table = table
+	}
 	return err
 }

@@ -10,7 +10,6 @@ import (
 	"github.com/gomflux/gomflux/models/errs"
 	"github.com/gomflux/gomflux/models/family"
 	"github.com/gomflux/gomflux/models/stepcache"
-	"github.com/gomflux/gomflux/picture"
 	"github.com/gomflux/gomflux/scheduler"
 )
 
@@ -26,8 +25,8 @@ type Run struct {
 	batch    int       // number of images that are generated at once
 	// cached has the text encoders, by folder, that need not run because the embeddings of all
 	// prompts are in the cache on disk.
-	cached map[string]bool
-	opaque []reference // see references
+	cached    map[string]bool
+	converted []input // see references
 
 	// during Generate
 	compiled                 []func()     // free the compiled functions
@@ -36,6 +35,7 @@ type Run struct {
 	inpainting               *inpainting  // nil without a mask
 	skipped, skippedNegative []int        // steps whose predictions used the step cache
 	stepCaches               []*stepcache.Cache
+	times                    *family.TimeTable
 	limiter                  *limiter
 	encoded                  int // outputs of text encoders that were computed
 	read                     int // outputs of text encoders that came from the cache on disk
@@ -43,10 +43,11 @@ type Run struct {
 
 // A prompt is one of the prompts of a run.
 type prompt struct {
-	name   string          // prompt or negative: the prefix of its taps
-	text   string          // with the names of reference images
-	label  string          // in messages
-	tokens []family.Tokens // for each of the family's encodings; without ids if they are not needed
+	name   string             // prompt or negative: the prefix of its taps
+	text   string             // with the names of reference images
+	label  string             // in messages
+	tokens []family.Tokens    // for each of the family's encodings; without ids if they are not needed
+	hooked map[string][]int32 // ids by the names of their taps, as a hook returned them
 }
 
 // Prepare checks a request, whose numbers must have been filled in, and prepares a run for a batch
@@ -78,6 +79,7 @@ func (p *Pipeline) newCheckedRun(request Request) (*Run, error) {
 // newRun is newCheckedRun without the checks.
 func (p *Pipeline) newRun(request Request) (*Run, error) {
 	r := &Run{Pipeline: p, Request: p.withInpaint(request), batch: 1}
+	r.Conversions.keep(&r.Request)
 	for _, name := range p.promptNames(request.Guidance) {
 		text, label := p.promptText(name, &r.Request)
 		r.prompts = append(r.prompts, &prompt{name: name, text: text, label: label})
@@ -143,11 +145,11 @@ func (r *Run) tokenize(t *family.PromptEncoding, prompt *prompt) (family.Tokens,
 }
 
 // references returns the reference images with their hashes.
-func (r *Run) references() []reference {
-	for _, img := range r.References[len(r.opaque):] {
-		r.opaque = append(r.opaque, newReference(picture.Opaque(img)))
+func (r *Run) references() []input {
+	for _, img := range r.References[len(r.converted):] {
+		r.converted = append(r.converted, r.Conversions.convert(r.Autoencoder, img))
 	}
-	return r.opaque
+	return r.converted
 }
 
 // tokenLimit returns the largest number of tokens of an encoding.

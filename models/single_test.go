@@ -2,7 +2,9 @@ package models_test
 
 import (
 	"bytes"
+	"fmt"
 	"io/fs"
+	"maps"
 	"math"
 	"os"
 	"path/filepath"
@@ -15,6 +17,7 @@ import (
 	"github.com/gomflux/gomflux/mlx"
 	"github.com/gomflux/gomflux/models"
 	"github.com/gomflux/gomflux/models/catalog"
+	"github.com/gomflux/gomflux/models/inspect"
 )
 
 // testModel returns the folder of a tiny model.
@@ -55,7 +58,8 @@ func completed(t *testing.T, name, base string) fs.FS {
 // TestSingleFile opens files in the layout of the models' makers, with one and with all components,
 // and checks that they generate the same images as diffusers' folders, bit for bit.
 func TestSingleFile(t *testing.T) {
-	for _, model := range []string{"flux1-schnell-ordinary", "flux1-dev-small", "flux2-klein", "zimage-ordinary", "qwen-image-ordinary"} {
+	for _, model := range []string{"flux1-schnell-ordinary", "flux1-dev-small", "flux2-klein", "zimage-ordinary", "qwen-image-ordinary",
+		"krea-2"} {
 		t.Run(model, func(t *testing.T) {
 			base := testModel(model)
 			want := pictureOf(t, os.DirFS(base))
@@ -170,4 +174,96 @@ func TestMFluxFolder(t *testing.T) {
 			})
 		})
 	}
+}
+
+// TestConvRot opens INT8 ConvRot files of ComfyUI, and checks that they generate the same images as
+// files with the numbers that they represent. All scales are powers of 2, with which these numbers
+// do not depend on the order of sums.
+func TestConvRot(t *testing.T) {
+	for _, model := range []string{"flux1-dev-small", "flux2-klein", "zimage-ordinary", "qwen-image-ordinary", "qwen-image-21", "krea-2"} {
+		t.Run(model, func(t *testing.T) {
+			base, dir := testModel(model), t.TempDir()
+			packed, matrices := packInt8(t, modeltest.Original(t, base+"/transformer"))
+			a, b := filepath.Join(dir, "packed.safetensors"), filepath.Join(dir, "plain.safetensors")
+			modeltest.Write(t, a, nil, map[string]map[string]*checkpoint.Array{"model.diffusion_model.": packed})
+			if info := inspect.Model(completed(t, a, base)); info.Packed != "int8_tensorwise" || info.Quantization != "" {
+				t.Errorf("packed %q, quantized %q", info.Packed, info.Quantization)
+			}
+			plain := modeltest.Original(t, base+"/transformer")
+			maps.Copy(plain, unpacked(t, a, matrices))
+			modeltest.Write(t, b, nil, map[string]map[string]*checkpoint.Array{"": plain})
+			if len(matrices) < 10 || !bytes.Equal(pictureOf(t, completed(t, a, base)), pictureOf(t, completed(t, b, base))) {
+				t.Errorf("two pictures, with %d matrices", len(matrices))
+			}
+		})
+	}
+}
+
+// packInt8 returns tensors with the matrices as rotated integers, and the names of these matrices.
+func packInt8(t *testing.T, tensors map[string]*checkpoint.Array) (packed map[string]*checkpoint.Array, matrices []string) {
+	packed = map[string]*checkpoint.Array{}
+	for name, tensor := range tensors {
+		module, ok := strings.CutSuffix(name, ".weight")
+		if !ok || len(tensor.Shape) != 2 || tensor.Shape[1]%4 != 0 {
+			packed[name] = tensor
+			continue
+		}
+		rows, columns := tensor.Shape[0], tensor.Shape[1]
+		group := 4
+		for columns%(4*group) == 0 {
+			group *= 4
+		}
+		config := fmt.Sprintf(`{"format": "int8_tensorwise", "convrot": true, "convrot_groupsize": %d}`, group)
+		var scales []float32
+		data := make([]byte, 0, rows*columns)
+		values := tensor.Float32s()
+		for row := range rows {
+			scale := float32(math.Ldexp(1, -6-row%3))
+			for _, v := range values[row*columns : (row+1)*columns] {
+				data = append(data, byte(int8(max(-127, min(127, v/scale)))))
+			}
+			scales = append(scales, scale)
+		}
+		one, err := checkpoint.FromFloat32("", []int{rows, 1}, scales)
+		if err != nil {
+			t.Fatal(err)
+		}
+		packed[name] = &checkpoint.Array{Dtype: checkpoint.I8, Shape: tensor.Shape, Data: data}
+		packed[module+".weight_scale"] = one
+		packed[module+".comfy_quant"] = &checkpoint.Array{Dtype: checkpoint.U8, Shape: []int{len(config)}, Data: []byte(config)}
+		matrices = append(matrices, name)
+	}
+	return packed, matrices
+}
+
+// unpacked returns the numbers of packed matrices as bfloat16.
+func unpacked(t *testing.T, path string, names []string) map[string]*checkpoint.Array {
+	f, err := checkpoint.Open(os.DirFS(filepath.Dir(path)), filepath.Base(path))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	ck, err := checkpoint.NewCheckpoint(f)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r, err := checkpoint.OpenReader(ck)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Close()
+	out := map[string]*checkpoint.Array{}
+	for _, name := range names {
+		tensor := ck.Tensors["model.diffusion_model."+name]
+		for part, err := range r.Parts(t.Context(), tensor, tensor.Len()) { // all of it
+			if err == nil {
+				part.Shape = tensor.Shape
+				out[name], err = part.Cast(checkpoint.BF16)
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	return out
 }

@@ -1,12 +1,13 @@
 package models
 
 import (
+	"image"
 	"math/rand/v2"
 	"slices"
 
 	"github.com/gomflux/gomflux/mlx"
 	"github.com/gomflux/gomflux/models/errs"
-	"github.com/gomflux/gomflux/picture"
+	"github.com/gomflux/gomflux/models/family"
 	"github.com/gomflux/gomflux/scheduler"
 )
 
@@ -77,8 +78,10 @@ func (r *Run) imageLatents(shape []int) *mlx.Array {
 
 func (r *Run) encodeStart(shape []int) *mlx.Array {
 	if !r.isOverridden("latents.image", -1) {
-		fit := picture.Resize(picture.Opaque(r.Image), r.Width, r.Height)
-		return r.encodeImage(fit, nil, "latents.image").ExpandDims(0)
+		img, size := r.Conversions.convert(r.Autoencoder, r.Image), image.Pt(r.Width, r.Height)
+		return r.encodeInput(inputKey{image: img.hash, size: size}, func() *mlx.Array {
+			return r.encodeImage(r.resized(img.Image, size.X, size.Y), nil, "latents.image")
+		}).ExpandDims(0)
 	}
 	x, err := r.latentsOverride("latents.image", -1, r.dtype, shape)
 	if err != nil {
@@ -128,6 +131,9 @@ func (r *Run) stepNoise(seeds []uint64, i int, shape []int) *mlx.Array {
 func (r *Run) noise(seed uint64, shape []int) *mlx.Array {
 	if r.RNG == "torch" {
 		return mlx.FromFloat32(scheduler.TorchNoise(seed, Latents{Shape: shape}.size()), shape...)
+	}
+	if _, unpacked := r.family.(family.UnpackedDrawer); unpacked {
+		return mlx.Normal(mlx.Key(seed), mlx.Float32, shape...)
 	}
 	if f := r.packer(); f != nil {
 		h, w := shape[1], shape[2]

@@ -25,6 +25,8 @@ func TestReplacedValues(t *testing.T) {
 		{"flux1-dev-small", ""}, {"flux1-schnell-ordinary", "heun"}, {"flux1-kontext", ""}, {"flux1-fill", ""},
 		{"flux2-klein-base", ""}, {"flux2-klein-kv", ""},
 		{"qwen-image-small", ""}, {"qwen-edit", ""}, {"qwen-edit-plus", "linear"},
+		{"qwen-image-21", ""}, {"qwen-image-21-turbo", ""},
+		{"krea-2-raw", ""},
 	} {
 		t.Run(test.folder+" "+test.scheduler, func(t *testing.T) { sweep(t, test.folder, test.scheduler, false) })
 	}
@@ -44,6 +46,9 @@ func sweep(t *testing.T, folder, scheduler string, inpaints bool) {
 	defer p.Close()
 	r := Request{Prompt: "a red hat", NegativePrompt: "blurry", Height: 32, Width: 48, Steps: 3, MaxSequenceLength: 24,
 		Seed: 1, Scheduler: scheduler}
+	if m := p.Multiple(); r.Width%m != 0 {
+		r.Width += m - r.Width%m
+	}
 	if guided, err := p.family.Guidance(3); guided && err == nil {
 		r.Guidance = 3
 	}
@@ -182,7 +187,7 @@ func TestOverriddenSchedule(t *testing.T) {
 
 // TestPackedOverrides overrides latents in the shape of the argument of diffusers' pipelines.
 func TestPackedOverrides(t *testing.T) {
-	for _, folder := range []string{"flux1-dev-small", "qwen-image-small"} {
+	for _, folder := range []string{"flux1-dev-small", "qwen-image-small", "krea-2"} {
 		mlxtest.Do(t, func() {
 			p, err := Load(os.DirFS("testdata/"+folder+"/model"), LoadOptions{})
 			if err != nil {

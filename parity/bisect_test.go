@@ -154,7 +154,7 @@ func TestBisect(t *testing.T) {
 				return err
 			}
 			rounds := 0
-			r, err := Bisect(t.Context(), run, Options{Model: model, bug: f.bug, fault: f.fault}, Bisection{
+			r, err := Bisect(t.Context(), run, Options{Dtype: exact, Model: model, bug: f.bug, fault: f.fault}, Bisection{
 				Again: again, Folder: filepath.Join(dir, "more"), Round: func(r Round) {
 					rounds++
 					t.Logf("%d tensors: %s", r.Tensors, r.Verdict.Text)
@@ -186,20 +186,20 @@ func TestBisectEnds(t *testing.T) {
 		t.Error("asked for more")
 		return nil
 	}
-	r, err := Bisect(t.Context(), dir, Options{Model: model}, Bisection{Again: never})
+	r, err := Bisect(t.Context(), dir, Options{Dtype: exact, Model: model}, Bisection{Again: never})
 	if err != nil || !r.Verdict.OK || len(r.Rounds) != 1 {
 		t.Errorf("of a run that holds: %+v, %v", r, err)
 	}
 	bug := onto("transformer.layers.0.attention.to_v@0", func(x *mlx.Array) *mlx.Array { return x.Square() })
 	broken := errors.New("no such pipeline")
-	_, err = Bisect(t.Context(), dir, Options{Model: model, bug: bug},
+	_, err = Bisect(t.Context(), dir, Options{Dtype: exact, Model: model, bug: bug},
 		Bisection{Again: func(context.Context, string, string, []string) error { return broken }})
 	if !errors.Is(err, broken) {
 		t.Errorf("%v, expected the reference's error", err)
 	}
 	// a reference that gives nothing new is not asked for ever
 	asked := 0
-	r, err = Bisect(t.Context(), dir, Options{Model: model, bug: bug},
+	r, err = Bisect(t.Context(), dir, Options{Dtype: exact, Model: model, bug: bug},
 		Bisection{Again: func(_ context.Context, _, out string, _ []string) error {
 			asked++
 			_, err := record(ordinary, out, []string{"image"})
@@ -208,7 +208,7 @@ func TestBisectEnds(t *testing.T) {
 	if err != nil || r.Verdict.OK || asked == 0 || asked >= mostRounds || !strings.Contains(r.Verdict.Text, "noise_pred@0") {
 		t.Errorf("asked %d times: %v", asked, err)
 	}
-	_, err = Bisect(t.Context(), dir, Options{Model: model, bug: bug},
+	_, err = Bisect(t.Context(), dir, Options{Dtype: exact, Model: model, bug: bug},
 		Bisection{Again: func(_ context.Context, _, out string, _ []string) error {
 			_, err := record("../models/testdata/zimage-small/dump", out, []string{"latents.init"})
 			return err

@@ -40,7 +40,7 @@ func walk(t *testing.T, command string, faults ...func(*replay, hooks.Tap) *mlx.
 		defer close(done)
 		err := s.Begin(ctx)
 		if err == nil {
-			report, err = Replay(ctx, ordinary, Options{bug: either(faults...), Loaded: s.Loaded, Debugger: s.Judged})
+			report, err = Replay(ctx, ordinary, Options{Dtype: exact, bug: either(faults...), Loaded: s.Loaded, Debugger: s.Judged})
 		}
 		s.End(err, 0)
 	}()

@@ -75,15 +75,23 @@ func positioned(f func(axis, token int, p [3][]int32) int32) func(*replay, hooks
 	})
 }
 
-// angles are a rotary table of the golden's language model, of positions [axis][token].
-func angles(ref lookup, sections []int, theta float64, counted bool) nn.Rope {
+// positionsOf are the positions of a golden's tokens in three dimensions.
+func positionsOf(ref lookup) [][]int {
 	x := ref(language + ".rotary_emb:in.1").AsType(mlx.Int32)
 	n := x.Dim(2)
 	flat := x.Int32s()
 	positions := make([][]int, n)
 	for i := range positions {
 		positions[i] = []int{int(flat[i]), int(flat[n+i]), int(flat[2*n+i])}
-		if counted {
+	}
+	return positions
+}
+
+// angles are a rotary table of the golden's language model, of positions [axis][token].
+func angles(ref lookup, sections []int, theta float64, counted bool) nn.Rope {
+	positions := positionsOf(ref)
+	if counted {
+		for i := range positions {
 			positions[i] = []int{i, i, i}
 		}
 	}
@@ -287,7 +295,12 @@ func over(x []float32) []float32 {
 
 // storedIn reads a parameter of the golden model.
 func storedIn(component, name string) *mlx.Array {
-	files, err := filepath.Glob(filepath.Join("../models/testdata/qwen-edit-plus/model", component, "*.safetensors"))
+	return storedAt(filepath.Join("../models/testdata/qwen-edit-plus/model", component), name)
+}
+
+// storedAt reads a parameter from the file in a folder.
+func storedAt(folder, name string) *mlx.Array {
+	files, err := filepath.Glob(filepath.Join(folder, "*.safetensors"))
 	if err != nil || len(files) != 1 {
 		panic(fmt.Sprint(files, err))
 	}

@@ -339,8 +339,10 @@ func (f fault) plant(t *testing.T) (model, run string) {
 // TestFaults plants each fault and reads the verdict.
 func TestFaults(t *testing.T) {
 	for _, dump := range []string{"zimage-ordinary", "zimage-small", "flux1-inner", "flux1-kontext", "flux1-fill", "flux2-inner",
-		"qwen-inner", "flux1-inpaint", "flux2-inpaint", "qwen-edit-inpaint-crop"} { // what is found below is not there without it
-		r, err := Replay(context.Background(), filepath.Join(testdata, dump, "dump"), Options{Readings: []string{Isolated}, quick: true})
+		"qwen-inner", "krea-2-inner", "flux1-inpaint", "flux2-inpaint", "qwen-edit-inpaint-crop",
+		qwen3VL} { // what is found below is not there without it
+		r, err := Replay(context.Background(), filepath.Join(testdata, dump, "dump"),
+			Options{Dtype: exact, Readings: []string{Isolated}, quick: true})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -348,11 +350,12 @@ func TestFaults(t *testing.T) {
 			t.Fatalf("%s without a fault: %+v", dump, r.Verdict)
 		}
 	}
-	for _, f := range slices.Concat(faults, fluxFaults, kontextFaults, fillFaults, qwenFaults, seedFaults, inpaintFaults) {
+	for _, f := range slices.Concat(faults, fluxFaults, kontextFaults, kreaFaults, fillFaults, qwenFaults, seedFaults, inpaintFaults,
+		qwen3VLFaults, qwen21Faults) {
 		t.Run(f.name, func(t *testing.T) {
 			model, run := f.plant(t)
 			r, err := Replay(context.Background(), run,
-				Options{Model: model, Readings: []string{Isolated}, quick: true, bug: f.bug, fault: f.fault})
+				Options{Dtype: exact, Model: model, Readings: []string{Isolated}, quick: true, bug: f.bug, fault: f.fault})
 			if err != nil {
 				t.Fatal(err)
 			}

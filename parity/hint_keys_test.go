@@ -99,7 +99,7 @@ func TestHintKeys(t *testing.T) {
 		t.Fatalf("%d keys: %q", len(keys), keys)
 	}
 	expected := map[string]int{}
-	faults := slices.Concat(faults, fluxFaults, kontextFaults, fillFaults, qwenFaults, seedFaults, inpaintFaults)
+	faults := slices.Concat(faults, fluxFaults, kontextFaults, kreaFaults, fillFaults, qwenFaults, seedFaults, inpaintFaults)
 	hinted := 0
 	for _, f := range faults {
 		if f.hint != "" {

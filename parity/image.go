@@ -6,7 +6,8 @@ import (
 	"math"
 )
 
-// An ImageDifference measures how two images differ in red, green and blue, from 0 to 255.
+// An ImageDifference measures how two images differ in red, green and blue, from 0 to 255, and in
+// alpha if one of them has transparent pixels.
 type ImageDifference struct {
 	Max  int     // largest absolute difference
 	Mean float64 // mean absolute difference
@@ -14,10 +15,16 @@ type ImageDifference struct {
 	SSIM float64 // structural similarity, 1 for equal images (Wang et al. 2004)
 }
 
-// CompareImages compares two images of one size. SSIM is the mean over red, green and blue of the
-// index with a Gaussian window of 11x11 (sigma 1.5), where the window lies inside the image. A
-// side of less than 11 pixels fits into one window.
-func CompareImages(a, b *image.RGBA) (ImageDifference, error) {
+// CompareImages compares two images of one size, each an opaque *image.RGBA or an *image.NRGBA. SSIM
+// is the mean over the channels of the index with a Gaussian window of 11x11 (sigma 1.5), where the
+// window lies inside the image. A side of less than 11 pixels fits into one window.
+func CompareImages(first, second image.Image) (ImageDifference, error) {
+	a, alpha := channels(first)
+	b, more := channels(second)
+	n := 3
+	if alpha || more {
+		n = 4
+	}
 	if a.Rect.Size() != b.Rect.Size() {
 		return ImageDifference{}, fmt.Errorf("images of %dx%d and %dx%d pixels cannot be compared",
 			a.Rect.Dx(), a.Rect.Dy(), b.Rect.Dx(), b.Rect.Dy())
@@ -28,7 +35,7 @@ func CompareImages(a, b *image.RGBA) (ImageDifference, error) {
 	var d ImageDifference
 	var sum, squares float64
 	w, h := a.Rect.Dx(), a.Rect.Dy()
-	for c := range 3 {
+	for c := range n {
 		p, q := plane(a, c), plane(b, c)
 		for i := range p {
 			e := math.Abs(p[i] - q[i])
@@ -36,15 +43,24 @@ func CompareImages(a, b *image.RGBA) (ImageDifference, error) {
 			squares += e * e
 			d.Max = max(d.Max, int(e))
 		}
-		d.SSIM += ssim(p, q, w, h) / 3
+		d.SSIM += ssim(p, q, w, h) / float64(n)
 	}
-	n := float64(3 * w * h)
-	d.Mean = sum / n
-	d.PSNR = 10 * math.Log10(255*255*n/squares)
+	values := float64(n * w * h)
+	d.Mean = sum / values
+	d.PSNR = 10 * math.Log10(255*255*values/squares)
 	return d, nil
 }
 
-func plane(img *image.RGBA, channel int) []float64 {
+// channels returns an image with colours that are not multiplied by alpha, and reports whether it may
+// have transparent pixels.
+func channels(img image.Image) (straight *image.NRGBA, alpha bool) {
+	if m, ok := img.(*image.NRGBA); ok {
+		return m, true
+	}
+	return (*image.NRGBA)(img.(*image.RGBA)), false // the same bytes, since it is opaque
+}
+
+func plane(img *image.NRGBA, channel int) []float64 {
 	w, h := img.Rect.Dx(), img.Rect.Dy()
 	out := make([]float64, 0, w*h)
 	for y := range h {

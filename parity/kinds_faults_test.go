@@ -26,7 +26,8 @@ func TestFaultsAtOnce(t *testing.T) {
 			faults = append(faults, onto(fmt.Sprintf("transformer.%s.%s@0", list, norm), throughHalf))
 		}
 	}
-	r, err := Replay(context.Background(), ordinary, Options{Readings: []string{Isolated}, quick: true, bug: either(faults...)})
+	r, err := Replay(context.Background(), ordinary,
+		Options{Dtype: exact, Readings: []string{Isolated}, quick: true, bug: either(faults...)})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -28,13 +28,13 @@ var liveFaults = []string{
 	"flux1: another guidance", "flux2: GELU for SiLU", "flux2: bn's mean missing", "kontext: mu of all tokens",
 	"kontext: the reference is not shifted", "qwen: merger's norm missing", "qwen: norm of the text missing",
 	"qwen: image_std of a config", "qwen: attention of the autoencoder missing", "qwen: zero_cond_t off",
-	"port: a sigma of 1.4e-45",
+	"inpaint: the mask is inverted", "inpaint: the mask is one latent off", "port: a sigma of 1.4e-45",
 }
 
 // TestLive replays runs while their tensors come, in the reference's order, with less memory than
 // the dump takes. The verdicts are those of a replay of the dump.
 func TestLive(t *testing.T) {
-	all := slices.Concat(faults, fluxFaults, kontextFaults, fillFaults, qwenFaults, seedFaults)
+	all := slices.Concat(faults, fluxFaults, kontextFaults, kreaFaults, fillFaults, inpaintFaults, qwenFaults, seedFaults)
 	for _, name := range liveFaults {
 		t.Run(name, func(t *testing.T) {
 			i := slices.IndexFunc(all, func(f fault) bool { return f.name == name })
@@ -43,7 +43,7 @@ func TestLive(t *testing.T) {
 			}
 			f := all[i]
 			model, run := f.plant(t)
-			o := Options{Model: model, Readings: []string{Isolated}, bug: f.bug, fault: f.fault}
+			o := Options{Dtype: exact, Model: model, Readings: []string{Isolated}, bug: f.bug, fault: f.fault}
 			want, err := Replay(t.Context(), run, o)
 			if err != nil {
 				t.Fatal(err)
@@ -75,15 +75,16 @@ func TestLiveGoldens(t *testing.T) {
 		"zimage-image": 4, "flux1-inner": 16, "flux1-dev-image": 3,
 		"flux1-kontext": 2, "flux1-fill": 2,
 		"flux2-inner": 4, "flux2-klein-base": 2, "flux2-klein-kv": 4, "flux2-klein-edit2": 3, "qwen-inner": 8,
-		"qwen-edit-plus": 3, "qwen-image-ordinary": 8} {
+		"qwen-edit-plus": 3, "qwen-image-ordinary": 8, "krea-2": 8,
+		"zimage-inpaint-crop": 3, "flux1-inpaint": 3, "flux2-inpaint": 3, "qwen-inpaint-crop": 3} {
 		t.Run(dump, func(t *testing.T) {
 			run := filepath.Join(testdata, dump, "dump")
 			stream := newGoldenStream(t, dump, run)
-			r, err := Live(t.Context(), run, stream.start(t), stream.bytes/part, Options{})
+			r, err := Live(t.Context(), run, stream.start(t), stream.bytes/part, Options{Dtype: exact})
 			if err != nil {
 				t.Fatal(err)
 			}
-			want, err := Replay(t.Context(), run, Options{Readings: []string{Isolated}, quick: true})
+			want, err := Replay(t.Context(), run, Options{Dtype: exact, Readings: []string{Isolated}, quick: true})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -100,7 +101,7 @@ func TestLiveMemory(t *testing.T) {
 	const dump = "zimage-inner"
 	run := filepath.Join(testdata, dump, "dump")
 	stream := newGoldenStream(t, dump, run)
-	_, err := Live(t.Context(), run, stream.start(t), stream.bytes/4, Options{})
+	_, err := Live(t.Context(), run, stream.start(t), stream.bytes/4, Options{Dtype: exact})
 	e, ok := errors.AsType[*MemoryError](err)
 	if !ok || e.Limit != stream.bytes/4 || e.Bytes > e.Limit || e.Held < 10 || !strings.HasPrefix(e.Oldest, "transformer") {
 		t.Fatalf("%v: %+v", err, e)
@@ -141,13 +142,13 @@ func TestLiveDamaged(t *testing.T) {
 		"twice":       {twice.Bytes(), "the reference's stream: tensor \"prompt.input_ids\" comes twice"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			_, err := Live(t.Context(), run, bytes.NewReader(c.stream), stream.bytes, Options{})
+			_, err := Live(t.Context(), run, bytes.NewReader(c.stream), stream.bytes, Options{Dtype: exact})
 			if !errors.Is(err, ErrStream) || !strings.Contains(err.Error(), c.want) {
 				t.Errorf("%v, expected %q", err, c.want)
 			}
 		})
 	}
-	if _, err := Live(t.Context(), run, &whole, stream.bytes, Options{}); err != nil {
+	if _, err := Live(t.Context(), run, &whole, stream.bytes, Options{Dtype: exact}); err != nil {
 		t.Error(err)
 	}
 }
@@ -259,7 +260,7 @@ func newGoldenStream(t *testing.T, golden, run string) *goldenStream {
 	for m := range modules {
 		list = append(list, m)
 	}
-	s.settings["modules"] = list
+	s.settings["modules"], s.settings["pasted"] = list, s.tensors[pastedValue] != nil
 	return s
 }
 
@@ -291,7 +292,7 @@ func (s *goldenStream) order(t *testing.T, golden string) {
 		}
 		return nil
 	}
-	if _, err := Replay(t.Context(), golden, Options{Readings: []string{Isolated}, quick: true, fault: watch}); err != nil {
+	if _, err := Replay(t.Context(), golden, Options{Dtype: exact, Readings: []string{Isolated}, quick: true, fault: watch}); err != nil {
 		t.Fatal(err)
 	}
 	if i := slices.Index(s.names, "latents.init"); i > 0 { // they are drawn first

@@ -108,7 +108,7 @@ func (r *replay) inpaint() (*inpaint.Input, error) {
 	if err != nil {
 		return nil, err
 	}
-	o := inpaint.Options{NoPasteBack: r.ref.Array(pastedValue) == nil}
+	o := inpaint.Options{NoPasteBack: !r.ref.pastes()}
 	if s.MaskCrop != nil {
 		o.Crop, o.Padding = true, *s.MaskCrop
 	}
@@ -156,5 +156,5 @@ func (r *replay) readImage(name string) (image.Image, error) {
 	if err != nil {
 		return nil, err
 	}
-	return p.Image, nil
+	return p.Pixels(), nil
 }

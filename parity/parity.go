@@ -41,6 +41,7 @@ type Settings struct {
 	ImageStrength     float64           `json:"image_strength"` // how much of the picture is kept
 	Mask              string            `json:"mask"`           // what is inpainted of Picture, found as it is
 	MaskCrop          *int              `json:"mask_crop"`      // padding of the crop around the mask; nil: no crop
+	Pasted            bool              `json:"pasted"`         // in streams: the last value is image.pasted
 	Posterior         string            `json:"posterior"`      // "sample" if the latents of Picture were drawn; "" is their mean
 	References        []string          `json:"references"`     // reference images of an edit, found as Picture is
 	FirstStep         int               `json:"first_step"`     // the first step that ran
@@ -238,6 +239,14 @@ func (r *Run) Array(name string) *mlx.Array {
 		return x.Reshape(x.Shape()...) // which lives on where x is freed
 	}
 	return x
+}
+
+// pastes reports whether the result of inpainting is pasted into the picture.
+func (r *Run) pastes() bool {
+	if r.live != nil {
+		return r.Pasted
+	}
+	return r.Array(pastedValue) != nil
 }
 
 // stored returns the name that a tensor has in the files.

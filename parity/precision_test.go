@@ -18,7 +18,7 @@ import (
 var bits4 = &mlx.Quantization{Mode: "affine", Bits: 4, Group: 32}
 
 func TestSearchPrecision(t *testing.T) {
-	o := PrecisionOptions{Options: Options{Quantize: bits4}, Error: 0.03}
+	o := PrecisionOptions{Options: Options{Dtype: exact, Quantize: bits4}, Error: 0.03}
 	r, err := SearchPrecision(t.Context(), ordinary, o)
 	if err != nil {
 		t.Fatal(err)
@@ -27,7 +27,7 @@ func TestSearchPrecision(t *testing.T) {
 		t.Errorf("kept %d of %d modules, errors %g, %g, %g", len(r.Keep), r.Modules, r.AllLow, r.AllKept, r.Error)
 	}
 	// low modules compute what a quantized model does
-	whole, err := Replay(t.Context(), ordinary, Options{Quantize: bits4, Readings: []string{Free}})
+	whole, err := Replay(t.Context(), ordinary, Options{Dtype: exact, Quantize: bits4, Readings: []string{Free}})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -19,10 +19,14 @@ import (
 
 const ordinary = "../models/testdata/zimage-ordinary/dump"
 
+// exact is the dtype of runs in which faults are held against the tolerances for float32, which is
+// not the default dtype of GPUs.
+var exact = new(mlx.Float32)
+
 // A report with a fault names it in every form.
 func TestReport(t *testing.T) {
 	bug := onto("vae.decode.in", func(x *mlx.Array) *mlx.Array { return x.Times(2) })
-	r, err := Replay(context.Background(), ordinary, Options{bug: bug})
+	r, err := Replay(context.Background(), ordinary, Options{Dtype: exact, bug: bug})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -98,7 +102,7 @@ func TestReport(t *testing.T) {
 // Without a finite number in it a report can still be written.
 func TestReportNotFinite(t *testing.T) {
 	bug := onto("vae.decoder.conv_in", func(x *mlx.Array) *mlx.Array { return x.Times(math.NaN()) })
-	r, err := Replay(context.Background(), ordinary, Options{bug: bug})
+	r, err := Replay(context.Background(), ordinary, Options{Dtype: exact, bug: bug})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -119,7 +123,7 @@ func TestReportNotFinite(t *testing.T) {
 }
 
 func TestReadings(t *testing.T) {
-	r, err := Replay(context.Background(), ordinary, Options{Readings: []string{Free}})
+	r, err := Replay(context.Background(), ordinary, Options{Dtype: exact, Readings: []string{Free}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -129,7 +133,7 @@ func TestReadings(t *testing.T) {
 	// what no tolerance could hold is drift, or a module's fault
 	zero := 0.0
 	strict := &Table{Rules: append(DefaultTable().Rules, Rule{Stage: "step", Reading: Free, Max: &zero, L2: &zero})}
-	r, err = Replay(context.Background(), ordinary, Options{Tolerances: strict})
+	r, err = Replay(context.Background(), ordinary, Options{Dtype: exact, Tolerances: strict})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -148,7 +152,8 @@ func TestMissingStep(t *testing.T) {
 	}
 	run := filepath.Join(dir, "dump")
 	edited(t, filepath.Join(run, "settings.json"), "aliases", map[string]string{"latents@2": "latents@1"})
-	r, err := Replay(context.Background(), run, Options{Model: filepath.Join(dir, "model"), Readings: []string{Isolated}, quick: true})
+	r, err := Replay(context.Background(), run,
+		Options{Dtype: exact, Model: filepath.Join(dir, "model"), Readings: []string{Isolated}, quick: true})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -370,6 +375,20 @@ func TestCompareImages(t *testing.T) {
 	}
 	if _, err := CompareImages(a, image.NewRGBA(image.Rect(0, 0, w, w))); err == nil {
 		t.Error("pictures of other sizes were compared")
+	}
+	clear := image.NewNRGBA(a.Rect)
+	copy(clear.Pix, a.Pix)
+	for i := 3; i < len(clear.Pix)/2; i += 4 {
+		clear.Pix[i] -= 12
+	}
+	for _, pair := range [][2]image.Image{{a, clear}, {clear, a}} {
+		d, err := CompareImages(pair[0], pair[1])
+		if want := 12 * 0.5 / 4; err != nil || d.Max != 12 || math.Abs(d.Mean-want) > 1e-9 || d.SSIM >= 1 {
+			t.Errorf("alpha: %+v, %v, expected a mean of %v", d, err, want)
+		}
+	}
+	if d, err := CompareImages(clear, clear); err != nil || d.Max != 0 || math.Abs(d.SSIM-1) > 1e-12 {
+		t.Errorf("a transparent picture and itself: %+v, %v", d, err)
 	}
 	small := a.SubImage(image.Rect(2, 2, 5, 4)).(*image.RGBA)
 	if d, err := CompareImages(small, small); err != nil || math.Abs(d.SSIM-1) > 1e-12 {

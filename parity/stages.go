@@ -43,7 +43,7 @@ func stageOf(name string) string {
 	switch {
 	case n.Step >= 0:
 		return "step " + strconv.Itoa(n.Step)
-	case n.Module == imageValue || n.Module == pastedValue:
+	case isImage(n.Module):
 		return "picture"
 	case n.Module == "image.in" || n.Module == "latents.image" || n.Module == "latents.masked" || n.Module == "latents.reference" ||
 		prefix("vae.encode") || prefix("vae.quant_conv"):

@@ -177,7 +177,7 @@ func (s *stream) take(t checkpoint.Tensor, waiting string) error {
 	s.names[t.Name] = true
 	s.phase = max(s.phase, phaseOf(t.Name))
 	h := &holding{name: t.Name, bytes: t.Bytes(), phase: phaseOf(t.Name), uses: s.uses(t.Name)}
-	kept := waiting != "" || h.name == imageValue
+	kept := waiting != "" || isImage(h.name)
 	fits := kept && s.makeRoom(h.bytes)
 	switch {
 	case kept && !fits && s.needed(h):
@@ -211,6 +211,8 @@ func (s *stream) take(t checkpoint.Tensor, waiting string) error {
 // that was inpainted, the result is pastedValue.
 const imageValue, pastedValue = "image", "image.pasted"
 
+func isImage(name string) bool { return name == imageValue || name == pastedValue }
+
 // uses returns how often this program will compare a tensor.
 func (s *stream) uses(name string) int {
 	n, err := hooks.ParseName(name)
@@ -225,7 +227,7 @@ func (s *stream) uses(name string) int {
 
 // needed reports whether a tensor is still to be compared.
 func (s *stream) needed(h *holding) bool {
-	return h.name == imageValue || h.uses > 0 && h.phase >= s.reached
+	return isImage(h.name) || h.uses > 0 && h.phase >= s.reached
 }
 
 // makeRoom frees tensors that are no longer needed, the oldest first, until there is room.
@@ -314,7 +316,7 @@ func phaseOf(name string) int {
 		return before
 	case n.Step >= 0:
 		return n.Step
-	case n.Module == imageValue, strings.HasPrefix(n.Module, "vae.decode"), strings.HasPrefix(n.Module, "vae.post_quant_conv"):
+	case isImage(n.Module), strings.HasPrefix(n.Module, "vae.decode"), strings.HasPrefix(n.Module, "vae.post_quant_conv"):
 		return after
 	}
 	return before

@@ -141,7 +141,7 @@ func newReading(name string, got, want []float32, shape []int, tolerance Toleran
 	}
 	d.ATol, d.RTol = tolerance.ATol, tolerance.RTol
 	d.Over = beyond(got, want, d.ATol, d.RTol)
-	if (name == imageValue || name == pastedValue) && tolerance.OffByOne > 0 {
+	if isImage(name) && tolerance.OffByOne > 0 {
 		d.OK = offByOne(got, want, tolerance.OffByOne)
 	} else {
 		d.OK = d.Within(tolerance)

@@ -33,7 +33,7 @@ var untapped = []component.Untapped{{
 	Reason: "hidden states, which are compared as outputs of layers",
 }, {
 	Names: regexp.MustCompile(`^transformer(\.t_embedder)?@\d+(#\d+)?:in\.[01]$|^transformer@\d+(#\d+)?:in\.(timestep|guidance)$|` +
-		`\.time_(text|guidance)_embed@\d+(#\d+)?:in\.[01]$|\.time_proj@\d+(#\d+)?:in\.0$`),
+		`\.time_((text|guidance)_)?embed@\d+(#\d+)?:in\.[01]$|\.time_proj@\d+(#\d+)?:in\.0$`),
 	Reason: "timesteps and guidance scales before their sinusoidal embedding, which the host computes",
 }, {
 	Names:  regexp.MustCompile(`^text_encoder:out\.pooler_output$`),
@@ -132,12 +132,13 @@ func unprefixed(module string) string {
 	return module
 }
 
-// isIdle reports whether a module is idle, or is the whole encoder, which returns the output of
-// idle ones.
+// isIdle reports whether a module is idle, or returns the output of a final norm that is idle.
 func (a absent) isIdle(module string) bool {
 	module = unprefixed(module)
-	if module == "text_encoder" && a.idle["text_encoder.norm"] {
-		return true
+	for _, norm := range []string{"text_encoder.norm", "text_encoder.language_model.norm"} {
+		if a.idle[norm] && strings.HasPrefix(norm, module+".") {
+			return true
+		}
 	}
 	for ; module != ""; module = hooks.Parent(module) {
 		if a.idle[module] {

@@ -31,6 +31,9 @@ const maxFile = 512 << 20
 type Picture struct {
 	// Image is opaque. The file's EXIF orientation has been applied.
 	Image *image.RGBA
+	// Transparent has the pixels of Image before they were blended with white, nil if all of
+	// them are opaque.
+	Transparent *image.NRGBA
 	// Alpha is the opacity of the file's pixels in the size of Image, nil if all of them
 	// are opaque.
 	Alpha  *image.Alpha
@@ -78,12 +81,24 @@ func decode(r io.Reader, maxPixels int64) (*Picture, error) {
 		return nil, damaged(format, err)
 	}
 	sum := sha256.Sum256(data)
-	return &Picture{
+	p := &Picture{
 		Image:  orient(opaque(img, format), orientation),
 		Alpha:  orientAlpha(AlphaOf(img), orientation),
 		Format: format,
 		SHA256: hex.EncodeToString(sum[:]),
-	}, nil
+	}
+	if p.Alpha != nil {
+		p.Transparent = (*image.NRGBA)(orient((*image.RGBA)(transparent(img, format)), orientation))
+	}
+	return p, nil
+}
+
+// Pixels returns the image with its transparency: Transparent, or Image if that is nil.
+func (p *Picture) Pixels() image.Image {
+	if p.Transparent != nil {
+		return p.Transparent
+	}
+	return p.Image
 }
 
 // ReadFile decodes a file. Errors contain its name.

@@ -6,6 +6,7 @@ import (
 	"os"
 	"path/filepath"
 	"reflect"
+	"slices"
 	"strings"
 	"testing"
 	"unicode/utf8"
@@ -127,6 +128,8 @@ func FuzzWebPChunks(f *testing.F) {
 func FuzzParameters(f *testing.F) {
 	f.Add("a cat\nNegative prompt: dog\nSteps: 8, Sampler: \"a, b\", Seed: 7, Size: 8x16\nTemplate: x")
 	f.Add("Steps: 1, Model: \"\\u12\", : , \"")
+	f.Add("a cat\nSteps: 8, Denoising strength: 0.75, Mask blur: 4, Mask mode: Inpaint not masked, Inpaint area: Only masked, " +
+		"Masked area padding: 32, Expand: \"0,8,0,300\", Paste back: no, Version: gomflux v9")
 	f.Fuzz(func(t *testing.T, text string) {
 		text = strings.ToValidUTF8(text, "?") // as it comes out of chunks
 		s, found, ok := parseParameters(text)
@@ -161,6 +164,7 @@ func FuzzRoundTrip(f *testing.F) {
 			crop := int(seed % (MaxSide + 2))
 			s.Mask, s.MaskCrop, s.MaskBlur = &SourceImage{Path: model}, &crop, &crop
 			s.Expand = []int{0, crop, 0, 1}
+			s.ImageStrength, s.InvertMask, s.NoPasteBack = float64(seed%1000)/1000, seed%2 == 1, seed%3 == 1
 		}
 		if s.Check() != nil {
 			return
@@ -183,6 +187,20 @@ func FuzzRoundTrip(f *testing.F) {
 			if printable(model) == model && p.Model != model || printable(generator) == generator && p.Generator != generator {
 				t.Errorf("%v: parameters %q: model %q, generator %q", format, found.Parameters, p.Model, p.Generator)
 			}
+			if !sameInpainting(&p, &s) {
+				t.Errorf("%v: parameters %q became %+v", format, found.Parameters, p)
+			}
 		}
 	})
+}
+
+// sameInpainting reports whether the settings of inpainting that were read from a parameters text
+// are those of s, which it was written for.
+func sameInpainting(p, s *Settings) bool {
+	same := reflect.DeepEqual(p.MaskBlur, s.MaskBlur) && reflect.DeepEqual(p.MaskCrop, s.MaskCrop) &&
+		p.InvertMask == s.InvertMask && p.ImageStrength == s.ImageStrength
+	if strings.HasPrefix(p.Generator, "gomflux ") {
+		return same && slices.Equal(p.Expand, s.Expand) && p.NoPasteBack == s.NoPasteBack
+	}
+	return same && p.Expand == nil && !p.NoPasteBack
 }

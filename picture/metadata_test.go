@@ -121,15 +121,21 @@ func TestLoRAsInParameters(t *testing.T) {
 func TestInpaintingInParameters(t *testing.T) {
 	s := full()
 	const want = ", Denoising strength: 0.6, Mask blur: 8, Mask mode: Inpaint not masked, Inpaint area: Only masked, " +
-		"Masked area padding: 0, Model: "
+		"Masked area padding: 0, Expand: \"0,16,0,300\", Paste back: no, Model: "
 	if text := s.parameters(); !strings.Contains(text, want) {
 		t.Errorf("%q does not contain %q", text, want)
 	}
-	s.InvertMask, s.MaskBlur, s.MaskCrop, s.ImageStrength = false, nil, nil, 0
+	if p, _, ok := parseParameters(s.parameters()); !ok || !sameInpainting(&p, s) || p.Mask != nil {
+		t.Errorf("%q became %+v", s.parameters(), p)
+	}
+	s.InvertMask, s.MaskBlur, s.MaskCrop, s.ImageStrength, s.Expand, s.NoPasteBack = false, nil, nil, 0, nil, false
 	if text := s.parameters(); !strings.Contains(text, "first-block:0.1\", Denoising strength: 1, Model: ") {
 		t.Errorf("%q", text)
 	}
-	s.Mask, s.Expand = nil, nil
+	if p, _, ok := parseParameters(s.parameters()); !ok || !sameInpainting(&p, s) {
+		t.Errorf("%q became %+v", s.parameters(), p)
+	}
+	s.Mask = nil
 	if text := s.parameters(); strings.Contains(text, "Denoising") {
 		t.Errorf("without a mask: %q", text)
 	}
@@ -182,8 +188,24 @@ func TestParseParameters(t *testing.T) {
 			"generator prompt seed steps guidance guidance_interval step_cache",
 		},
 		{
+			"inpainting",
+			"a cat\nSteps: 20, CFG scale: 7, Seed: 3, Denoising strength: 0.7, Mask blur: 4, Inpaint area: Only masked, " +
+				"Masked area padding: 32, Mask mode: Inpaint not masked, Expand: \"1,2,3,4\", Paste back: no, Version: v1.10.1",
+			Settings{Generator: "v1.10.1", Prompt: "a cat", Seed: 3, Steps: 20, Guidance: 7, ImageStrength: 0.3,
+				InvertMask: true, MaskBlur: new(4), MaskCrop: new(32)},
+			"generator prompt seed steps guidance image_strength invert_mask mask_blur mask_crop",
+		},
+		{
+			"inpainting of the whole image, from noise",
+			"a cat\nSteps: 20, Denoising strength: 1, Mask mode: Inpaint masked, Inpaint area: Whole picture, Masked area padding: 32, " +
+				"Expand: \"0,0,0,0\", Paste back: yes, Version: gomflux v9",
+			Settings{Generator: "gomflux v9", Prompt: "a cat", Steps: 20},
+			"generator prompt steps",
+		},
+		{
 			"values out of bounds are passed over",
-			"Negative prompt: b\nSteps: 5, Seed: -1, Size: 0x7, CFG scale: NaN, Model: , Hires resize: 2x2",
+			"Negative prompt: b\nSteps: 5, Seed: -1, Size: 0x7, CFG scale: NaN, Model: , Hires resize: 2x2, Denoising strength: 0, " +
+				"Mask blur: -1, Inpaint area: Only masked, Masked area padding: 4.5",
 			Settings{NegativePrompt: "b", Steps: 5, Height: 7},
 			"prompt negative_prompt steps height",
 		},

@@ -46,12 +46,9 @@ func pixels(src image.Image, format Format) func(x, y int) (r, g, b uint8) {
 			ci := full.COffset(x, y)
 			return convert(full.Y[full.YOffset(x, y)], full.Cb[ci], full.Cr[ci])
 		}
-	case *image.NYCbCrA: // only WebP has them
-		under := pixels(&m.YCbCr, WebP)
-		return func(x, y int) (r, g, b uint8) {
-			r, g, b = under(x, y)
-			return overWhite(r, g, b, m.A[m.AOffset(x, y)])
-		}
+	case *image.NYCbCrA, *image.NRGBA:
+		at := straight(src, format)
+		return func(x, y int) (r, g, b uint8) { return overWhite(at(x, y)) }
 	case *image.Paletted:
 		var palette [256][3]uint8 // an index beyond the palette is black, as in Pillow
 		for i, c := range m.Palette {
@@ -61,11 +58,6 @@ func pixels(src image.Image, format Format) func(x, y int) (r, g, b uint8) {
 		return func(x, y int) (r, g, b uint8) {
 			c := palette[m.ColorIndexAt(x, y)]
 			return c[0], c[1], c[2]
-		}
-	case *image.NRGBA:
-		return func(x, y int) (r, g, b uint8) {
-			c := m.NRGBAAt(x, y)
-			return overWhite(c.R, c.G, c.B, c.A)
 		}
 	case *image.NRGBA64:
 		return func(x, y int) (r, g, b uint8) {

@@ -46,23 +46,52 @@ func (s *Settings) parameters() string {
 	return b.String()
 }
 
-// inpainting returns the settings of inpainting as AUTOMATIC1111's web UI writes them.
-// They are not read again, because the text does not name the image and the mask.
+// inpainting returns the settings of inpainting as AUTOMATIC1111's web UI writes them,
+// and those that it does not have. The text does not name the image and the mask.
 func (s *Settings) inpainting() string {
 	if s.Mask == nil && s.Expand == nil {
 		return ""
 	}
-	text := ", Denoising strength: " + strconv.FormatFloat(1-s.ImageStrength, 'g', 6, 64)
+	text := ", Denoising strength: " + strconv.FormatFloat(1-s.ImageStrength, 'g', 15, 64)
 	if s.MaskBlur != nil {
 		text += fmt.Sprintf(", Mask blur: %d", *s.MaskBlur)
 	}
 	if s.InvertMask {
-		text += ", Mask mode: Inpaint not masked"
+		text += ", Mask mode: " + notMasked
 	}
 	if s.MaskCrop != nil {
-		text += fmt.Sprintf(", Inpaint area: Only masked, Masked area padding: %d", *s.MaskCrop)
+		text += fmt.Sprintf(", Inpaint area: %s, Masked area padding: %d", onlyMasked, *s.MaskCrop)
+	}
+	if e := s.Expand; len(e) == 4 {
+		text += ", Expand: " + quoteValue(fmt.Sprintf("%d,%d,%d,%d", e[0], e[1], e[2], e[3]))
+	}
+	if s.NoPasteBack {
+		text += ", Paste back: no"
 	}
 	return text
+}
+
+// Values of the web UI.
+const notMasked, onlyMasked = "Inpaint not masked", "Only masked"
+
+// parseInpainting adds settings of inpainting, as JSON. own is true for a text of gomflux.
+func parseInpainting(pairs, values map[string]string, own bool) {
+	if v, err := strconv.ParseFloat(pairs["Denoising strength"], 64); err == nil && v > 0 && v < 1 {
+		values["image_strength"] = strconv.FormatFloat(1-v, 'f', 15, 64)
+	}
+	values["mask_blur"] = pairs["Mask blur"]
+	if pairs["Mask mode"] == notMasked {
+		values["invert_mask"] = "true"
+	}
+	if pairs["Inpaint area"] == onlyMasked {
+		values["mask_crop"] = pairs["Masked area padding"]
+	}
+	if e := pairs["Expand"]; own && e != "" {
+		values["expand"] = "[" + e + "]"
+	}
+	if own && pairs["Paste back"] == "no" {
+		values["no_paste_back"] = "true"
+	}
 }
 
 // tag returns the name of a LoRA in a prompt: the name of its file.
@@ -209,7 +238,9 @@ func parseParameters(text string) (s Settings, found []string, ok bool) {
 		"prompt": prompt, "negative_prompt": negative, "generator": pairs["Version"], "model": pairs["Model"],
 		"seed": pairs["Seed"], "steps": pairs["Steps"], "guidance": pairs["CFG scale"], "height": height, "width": width,
 	}
-	if strings.HasPrefix(pairs["Version"], "gomflux ") { // other programs have other names
+	own := strings.HasPrefix(pairs["Version"], "gomflux ") // other programs have other names
+	parseInpainting(pairs, values, own)
+	if own {
 		values["scheduler"] = pairs["Sampler"]
 		values["step_cache"] = pairs["Step cache"]
 		if v := pairs["Guidance interval"]; v != "" {

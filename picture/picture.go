@@ -72,7 +72,8 @@ func FormatOf(name string) (Format, error) {
 }
 
 // Encode writes an image as PNG, JPEG (quality 95) or WebP (without loss, up to
-// 16,384 pixels a side), with s as metadata if s is not nil. If s.Check fails,
+// 16,384 pixels a side), with s as metadata if s is not nil. JPEG has no transparency: there,
+// transparent pixels are blended with white. If s.Check fails,
 // Encode writes nothing and returns the error.
 func Encode(w io.Writer, format Format, img image.Image, s *Settings) error {
 	return encodeAt(w, format, img, s, jpegQuality)
@@ -97,7 +98,7 @@ func encodeAt(w io.Writer, format Format, img image.Image, s *Settings, quality 
 		encode = func() error { return png.Encode(&b, img) }
 		head, add = pngHead, appendPNGSettings
 	case JPEG:
-		encode = func() error { return jpeg.Encode(&b, img, &jpeg.Options{Quality: quality}) }
+		encode = func() error { return jpeg.Encode(&b, onWhite(img), &jpeg.Options{Quality: quality}) }
 		head, add = 2, appendJPEGSettings
 	case WebP:
 		data, err := webpFile(img, s)

@@ -63,6 +63,9 @@ type Settings struct {
 	Scheduler string `json:"scheduler,omitempty"`
 	// RNG is the generator of the noise: torch or mlx. "" means mlx.
 	RNG string `json:"rng,omitempty"`
+	// Background is transparent or opaque, as in --background. "" means that it is as the
+	// model generated it.
+	Background string `json:"background,omitempty"`
 	// Batch is the number of images that were generated together, which can affect
 	// rounding. 0 means 1.
 	Batch int `json:"batch,omitempty"`
@@ -76,6 +79,9 @@ type Settings struct {
 	// Tuning has the choices of gomflux bench --tune that the computation differed in from
 	// the defaults, which affects rounding. "" means the defaults.
 	Tuning string `json:"tuning,omitempty"`
+	// KVCache means that keys and values of the prompt or of the reference images were
+	// computed in the first step and kept for the others, which affects rounding.
+	KVCache bool `json:"kv_cache,omitempty"`
 
 	// Image is the initial image of image-to-image, nil without one.
 	Image *SourceImage `json:"image,omitempty"`
@@ -162,10 +168,11 @@ const (
 
 // settingsFields are the JSON names of all fields, in the order of Settings.
 var settingsFields = []string{
-	"version", "generator", "model", "revision", "base_model", "class", "prompt", "negative_prompt", "seed", "steps", "guidance",
-	"guidance_interval", "step_cache", "height", "width", "max_sequence_length", "scheduler", "rng", "batch", "dtype", "device", "mlx",
-	"tuning", "image", "image_strength", "references", "mask", "invert_mask", "mask_blur", "mask_crop", "expand", "no_paste_back",
-	"quantize", "group_size", "loras", "runtime_lora", "created", "seconds",
+	"version", "generator", "model", "revision", "base_model", "class", "prompt", "negative_prompt", "seed", "steps",
+	"guidance", "guidance_interval", "step_cache", "height", "width", "max_sequence_length", "scheduler", "rng",
+	"background", "batch", "dtype", "device", "mlx", "tuning", "kv_cache", "image", "image_strength", "references",
+	"mask", "invert_mask", "mask_blur", "mask_crop", "expand", "no_paste_back", "quantize", "group_size", "loras",
+	"runtime_lora", "created", "seconds",
 }
 
 // field returns a pointer to the field with a JSON name.
@@ -207,6 +214,8 @@ func (s *Settings) field(name string) any {
 		return &s.Scheduler
 	case "rng":
 		return &s.RNG
+	case "background":
+		return &s.Background
 	case "batch":
 		return &s.Batch
 	case "dtype":
@@ -217,6 +226,8 @@ func (s *Settings) field(name string) any {
 		return &s.MLX
 	case "tuning":
 		return &s.Tuning
+	case "kv_cache":
+		return &s.KVCache
 	case "image":
 		return &s.Image
 	case "image_strength":

@@ -1,12 +1,10 @@
 package textenc
 
 import (
-	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"slices"
-	"strings"
 
 	"github.com/gomflux/gomflux/mlx"
 	"github.com/gomflux/gomflux/mlx/nn"
@@ -24,26 +22,19 @@ type Qwen25VLConfig struct {
 // Qwen25VLTextConfig is the config of the language model, as version 4 of transformers
 // (rope_theta, rope_scaling) and version 5 (rope_parameters) write it.
 type Qwen25VLTextConfig struct {
-	VocabSize         int           `json:"vocab_size"`
-	HiddenSize        int           `json:"hidden_size"`
-	IntermediateSize  int           `json:"intermediate_size"`
-	NumHiddenLayers   int           `json:"num_hidden_layers"`
-	NumAttentionHeads int           `json:"num_attention_heads"`
-	NumKeyValueHeads  *int          `json:"num_key_value_heads"` // nil: num_attention_heads
-	HiddenAct         string        `json:"hidden_act"`
-	RMSNormEps        float64       `json:"rms_norm_eps"`
-	UseSlidingWindow  bool          `json:"use_sliding_window"`
-	LayerTypes        []string      `json:"layer_types"`
-	RopeTheta         *float64      `json:"rope_theta"`
-	RopeScaling       *qwen25VLRope `json:"rope_scaling"`
-	RopeParameters    *qwen25VLRope `json:"rope_parameters"`
-}
-
-type qwen25VLRope struct {
-	RopeTheta    *float64 `json:"rope_theta"`
-	RopeType     string   `json:"rope_type"`
-	Type         string   `json:"type"` // in older files
-	MRopeSection []int    `json:"mrope_section"`
+	VocabSize         int         `json:"vocab_size"`
+	HiddenSize        int         `json:"hidden_size"`
+	IntermediateSize  int         `json:"intermediate_size"`
+	NumHiddenLayers   int         `json:"num_hidden_layers"`
+	NumAttentionHeads int         `json:"num_attention_heads"`
+	NumKeyValueHeads  *int        `json:"num_key_value_heads"` // nil: num_attention_heads
+	HiddenAct         string      `json:"hidden_act"`
+	RMSNormEps        float64     `json:"rms_norm_eps"`
+	UseSlidingWindow  bool        `json:"use_sliding_window"`
+	LayerTypes        []string    `json:"layer_types"`
+	RopeTheta         *float64    `json:"rope_theta"`
+	RopeScaling       *qwenVLRope `json:"rope_scaling"`
+	RopeParameters    *qwenVLRope `json:"rope_parameters"`
 }
 
 // DefaultQwen25VLConfig returns the values that transformers uses for fields that a
@@ -136,23 +127,14 @@ func (c *Qwen25VLTextConfig) validate() error {
 }
 
 // rope returns the settings of the rotary embedding, with defaults for missing fields.
-func (c *Qwen25VLTextConfig) rope() qwen25VLRope {
-	r := newQwen25VLRope(c.RopeScaling, c.RopeParameters, c.RopeTheta, 1e6)
+func (c *Qwen25VLTextConfig) rope() qwenVLRope {
+	r := newQwenVLRope(c.RopeScaling, c.RopeParameters, c.RopeTheta, 1e6)
 	if r.RopeType == "mrope" {
 		r.RopeType = "default"
 	}
 	if r.MRopeSection == nil {
 		r.MRopeSection = []int{16, 24, 24}
 	}
-	return r
-}
-
-// newQwen25VLRope returns rope_scaling or, without it, rope_parameters. If they lack
-// rope_theta, it is theta, the config's, or else otherwise.
-func newQwen25VLRope(scaling, parameters *qwen25VLRope, theta *float64, otherwise float64) qwen25VLRope {
-	r := *cmp.Or(scaling, parameters, &qwen25VLRope{})
-	r.RopeType = cmp.Or(r.RopeType, r.Type, "default")
-	r.RopeTheta = cmp.Or(r.RopeTheta, theta, &otherwise)
 	return r
 }
 
@@ -168,58 +150,11 @@ func (c *Qwen25VLTextConfig) kvHeads() int {
 // ExpandImages repeats each image token in a tokenized prompt as often as its image
 // has features. The prompt has one for each image.
 func (c *Qwen25VLConfig) ExpandImages(ids []int32, images []VisionInput) ([]int32, error) {
-	var out []int32
-	found := 0
-	for _, id := range ids {
-		if int(id) != c.ImageTokenID {
-			out = append(out, id)
-			continue
-		}
-		if found++; found <= len(images) {
-			out = append(out, slices.Repeat([]int32{id}, c.Vision.tokens(images[found-1]))...)
-		}
-	}
-	if found != len(images) {
-		return nil, fmt.Errorf("%d image tokens in the prompt for %d images, expected one for each "+
-			"(the prompt itself must not contain <|image_pad|>)", found, len(images))
-	}
-	return out, nil
+	return c.imageTokens().expand(ids, images)
 }
 
-// positions returns the position of each token in time, height and width. Text advances
-// on all three; an image has one position in time, and the next token follows at the
-// length of its longer side. It is an error if an image has no tokens.
-func (c *Qwen25VLConfig) positions(ids []int32, images []VisionInput) ([][]int, error) {
-	positions := make([][]int, 0, len(ids))
-	next := 0
-	for at := 0; at < len(ids); {
-		if int(ids[at]) != c.ImageTokenID || images == nil {
-			positions = append(positions, []int{next, next, next})
-			next++
-			at++
-			continue
-		}
-		if len(images) == 0 {
-			return nil, errors.New("more image tokens than the images have features")
-		}
-		image := images[0]
-		images = images[1:]
-		n := c.Vision.tokens(image)
-		tokens := ids[at:min(at+n, len(ids))]
-		if len(tokens) < n || slices.ContainsFunc(tokens, func(id int32) bool { return int(id) != c.ImageTokenID }) {
-			return nil, fmt.Errorf("fewer image tokens than the %d features of an image", n)
-		}
-		width := image.Width / c.Vision.SpatialMergeSize
-		for i := range n {
-			positions = append(positions, []int{next, next + i/width, next + i%width})
-		}
-		next += max(width, n/width)
-		at += n
-	}
-	if len(images) > 0 {
-		return nil, fmt.Errorf("%d images without image tokens", len(images))
-	}
-	return positions, nil
+func (c *Qwen25VLConfig) imageTokens() imageTokens {
+	return imageTokens{int32(c.ImageTokenID), c.Vision.patches()}
 }
 
 // Qwen25VL is transformers' Qwen2_5_VLModel, used as a text encoder. It is
@@ -245,11 +180,7 @@ func NewQwen25VL(c Qwen25VLConfig, vision bool, dtype mlx.Dtype) *Qwen25VL {
 	if vision {
 		m.Visual = newQwen25VLVision(c.Vision)
 	}
-	for _, p := range nn.Parameters(m) {
-		if short, ok := strings.CutPrefix(p.Name, "language_model."); ok {
-			*p.Param = p.Or(short)
-		}
-	}
+	shortNames(m)
 	return m
 }
 
@@ -275,18 +206,14 @@ func (m *Qwen25VL) Forward(ids []int32, images []VisionInput) *mlx.Array {
 	} else if m.Visual == nil {
 		mlx.Throw(errors.New("images for a Qwen2.5-VL without its vision encoder"))
 	}
-	for _, in := range images {
-		if err := m.Config.Vision.check(in); err != nil {
-			mlx.Throw(fmt.Errorf("Qwen2.5-VL: %w", err))
-		}
-	}
-	positions, err := m.Config.positions(ids, images)
+	tokens := m.Config.imageTokens()
+	positions, err := tokens.place(ids, images)
 	if err != nil {
 		mlx.Throw(fmt.Errorf("Qwen2.5-VL: %w", err))
 	}
 	x := m.LanguageModel.EmbedTokens.Forward(ids, m.Dtype)
 	if images != nil {
-		x = replaceRows(x, ids, int32(m.Config.ImageTokenID), m.Visual.Forward(images, m.Dtype))
+		x = tokens.replace(x, ids, m.Visual.Forward(images, m.Dtype))
 	}
 	return m.tap(m.LanguageModel.Forward(x, positions, images != nil, m.Dtype), ids, images)
 }
@@ -303,20 +230,6 @@ func (m *Qwen25VL) tap(y *mlx.Array, ids []int32, images []VisionInput) *mlx.Arr
 	return m.Tap(y, mlx.FromInt32(ids, 1, len(ids)), pixels, grids)
 }
 
-// replaceRows replaces the rows of x that belong to tokens with the given id.
-func replaceRows(x *mlx.Array, ids []int32, id int32, rows *mlx.Array) *mlx.Array {
-	n, from := x.Dim(1), make([]int32, len(ids))
-	next := int32(n)
-	for i := range from {
-		from[i] = int32(i)
-		if ids[i] == id {
-			from[i] = next
-			next++
-		}
-	}
-	return mlx.Concat(0, x.Squeeze(0), rows).TakeRows(from).ExpandDims(0)
-}
-
 // qwen25VLText is Qwen2_5_VLTextModel.
 type qwen25VLText struct {
 	nn.Module   `in:"inputs_embeds position_ids"`
@@ -325,7 +238,7 @@ type qwen25VLText struct {
 	Norm        *nn.RMSNorm      `w:"norm"`
 	RotaryEmb   *rotaryEmbedding `w:"rotary_emb"`
 
-	rope qwen25VLRope
+	rope qwenVLRope
 }
 
 func newQwen25VLText(c Qwen25VLTextConfig) *qwen25VLText {
@@ -353,49 +266,6 @@ func (m *qwen25VLText) Forward(embeds *mlx.Array, positions [][]int, images bool
 		ids = nil
 	}
 	return m.Tap(m.Norm.Forward(x), embeds, ids)
-}
-
-// transposed returns positions by axis, int32 [axes, n].
-func transposed(positions [][]int) *mlx.Array {
-	axes := len(positions[0])
-	all := make([]int32, 0, axes*len(positions))
-	for axis := range axes {
-		for _, p := range positions {
-			all = append(all, int32(p[axis]))
-		}
-	}
-	return mlx.FromInt32(all, axes, len(positions))
-}
-
-// rotaryEmbedding is Qwen2_5_VLRotaryEmbedding or Qwen2_5_VLVisionRotaryEmbedding,
-// whose tables are computed on the host.
-type rotaryEmbedding struct {
-	nn.Module `in:"0 1"`
-}
-
-// Forward passes the tables [L, D/2] through the hook, which sees them as [L, D] in a
-// dtype, or as [1, L, D] if batch is set. x and positions are the reference's inputs.
-func (r *rotaryEmbedding) Forward(rope nn.Rope, dtype mlx.Dtype, batch bool, x, positions *mlx.Array) nn.Rope {
-	if !r.Observed() {
-		return rope
-	}
-	full := func(x *mlx.Array) *mlx.Array {
-		x = mlx.Concat(1, x, x).AsType(dtype)
-		if batch {
-			x = x.ExpandDims(0)
-		}
-		return x
-	}
-	fullCos, fullSin := full(rope.Cos), full(rope.Sin)
-	cos, sin := r.Tap2(fullCos, fullSin, x, positions)
-	half := rope.Cos.Dim(1)
-	if cos != fullCos {
-		rope.Cos = cos.Reshape(-1, 2*half).Slice(1, 0, half).AsType(mlx.Float32)
-	}
-	if sin != fullSin {
-		rope.Sin = sin.Reshape(-1, 2*half).Slice(1, 0, half).AsType(mlx.Float32)
-	}
-	return rope
 }
 
 // qwen25VLLayer is Qwen2_5_VLDecoderLayer.

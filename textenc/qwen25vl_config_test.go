@@ -24,7 +24,8 @@ func FuzzQwen25VLConfig(f *testing.F) {
 
 // FuzzQwen2VLImageProcessor checks that a processor accepts the sizes that Resized returns.
 func FuzzQwen2VLImageProcessor(f *testing.F) {
-	for _, name := range []string{"qwen25vl-published/preprocessor_config.json", "qwen25vl-small/processor_config.json"} {
+	for _, name := range []string{"qwen25vl-published/preprocessor_config.json", "qwen25vl-small/processor_config.json",
+		"qwen3vl-whole/processor_config.json"} {
 		text, err := os.ReadFile("testdata/" + name)
 		if err != nil {
 			f.Fatal(err)

@@ -79,7 +79,7 @@ func LoadQwen2VLImageProcessor(fsys fs.FS, dir string) (*Qwen2VLImageProcessor, 
 // Validate returns an error for a config that is not supported.
 func (p *Qwen2VLImageProcessor) Validate() error {
 	const most = 1 << 28
-	if err := validatePatches(p.PatchSize, p.MergeSize, p.TemporalPatchSize); err != nil {
+	if err := p.patches().validate(); err != nil {
 		return err
 	}
 	least, largest := p.pixels()
@@ -114,10 +114,13 @@ func (p *Qwen2VLImageProcessor) pixels() (least, most int) {
 	return least, most
 }
 
-// Fits returns an error if a vision encoder cannot take the processor's patches.
-func (p *Qwen2VLImageProcessor) Fits(c *Qwen25VLVisionConfig) error {
-	ours, theirs := [3]int{p.PatchSize, p.MergeSize, p.TemporalPatchSize}, [3]int{c.PatchSize, c.SpatialMergeSize, c.TemporalPatchSize}
-	if ours != theirs {
+func (p *Qwen2VLImageProcessor) patches() visionPatches {
+	return visionPatches{p.PatchSize, p.MergeSize, p.TemporalPatchSize}
+}
+
+// Fits returns an error if the vision encoder of a config cannot take the processor's patches.
+func (p *Qwen2VLImageProcessor) Fits(c ImageConfig) error {
+	if ours, theirs := p.patches(), c.imageTokens().patches; ours != theirs {
 		return fmt.Errorf("patch_size, merge_size and temporal_patch_size of the image processor are %v, "+
 			"but the text encoder's vision_config has %v", ours, theirs)
 	}

@@ -106,23 +106,30 @@ var qwen25VL = []struct {
 	{"qwen25vl-whole", 0},
 }
 
-// qwen25VLRuns lists the runs of a golden, by their number of images.
-var qwen25VLRuns = map[string]int{"text": 0, "one": 1, "two": 2, "three": 3, "last": 2}
+// qwenVLRuns lists the runs of a golden, by their number of images.
+var qwenVLRuns = map[string]int{"text": 0, "one": 1, "two": 2, "three": 3, "last": 2}
 
 // inputs returns the ids of a run, with as many image tokens as there are features, and its
 // images.
 func (g golden) inputs(t *testing.T, folder, run string) (ids []int32, images []textenc.VisionInput) {
 	t.Helper()
-	if qwen25VLRuns[run] > 0 {
+	if qwenVLRuns[run] > 0 {
 		p := openProcessor(t, folder)
 		for _, i := range g[run+".pictures"].Int32s() {
 			images = append(images, process(t, p, testImages()[i]))
 		}
 	}
-	if len(images) != qwen25VLRuns[run] {
+	if len(images) != qwenVLRuns[run] {
 		t.Fatalf("%s: %d images", run, len(images))
 	}
-	c := qwen25VLConfig(t, folder)
+	var c textenc.ImageConfig
+	if strings.HasPrefix(folder, "qwen25vl-") {
+		config := qwen25VLConfig(t, folder)
+		c = &config
+	} else {
+		config := qwen3VLConfig(t, folder)
+		c = &config
+	}
 	ids, err := c.ExpandImages(g[run+".ids"].Int32s(), images)
 	if err != nil {
 		t.Fatal(err)
@@ -153,7 +160,7 @@ func TestQwen25VLAgainstTransformers(t *testing.T) {
 				exact := openQwen25VL(t, m.folder, true, how{dtype: mlx.Float32})
 				half := openQwen25VL(t, m.folder, true, how{dtype: mlx.BFloat16})
 				text := openQwen25VL(t, m.folder, false, how{dtype: mlx.Float32})
-				for run, n := range qwen25VLRuns {
+				for run, n := range qwenVLRuns {
 					ids, images := g.inputs(t, m.folder, run)
 					want := g[run+".output"]
 					got := exact.Forward(ids, images)
@@ -193,7 +200,14 @@ func TestQwen25VLAgainstTransformers(t *testing.T) {
 // TestQwen25VLModules checks that every module has the name and the output of transformers'
 // module.
 func TestQwen25VLModules(t *testing.T) {
-	const folder = "qwen25vl-published"
+	testQwenVLModules(t, "qwen25vl-published", func(h how) func([]int32, []textenc.VisionInput) *mlx.Array {
+		return openQwen25VL(t, "qwen25vl-published", true, h).Forward
+	})
+}
+
+// testQwenVLModules compares the modules of a model that open opens and returns the forward
+// pass of.
+func testQwenVLModules(t *testing.T, folder string, open func(h how) func([]int32, []textenc.VisionInput) *mlx.Array) {
 	mlxtest.Do(t, func() {
 		g := readGolden(t, folder+"/golden.safetensors")
 		ids, images := g.inputs(t, folder, "last")
@@ -216,12 +230,12 @@ func TestQwen25VLModules(t *testing.T) {
 			}
 			return nil, nil
 		}}
-		got := openQwen25VL(t, folder, true, how{dtype: mlx.Float32, points: points}).Forward(ids, images)
-		bare := openQwen25VL(t, folder, true, how{dtype: mlx.Float32}).Forward(ids, images)
+		got := open(how{dtype: mlx.Float32, points: points})(ids, images)
+		bare := open(how{dtype: mlx.Float32})(ids, images)
 		mlxtest.Same(t, "output while observed", got.Floats(), bare.Floats())
 		look := &hooks.Points{Step: -1, Func: func(hooks.Tap) (*mlx.Array, error) { return nil, nil }}
-		got = openQwen25VL(t, folder, true, how{dtype: mlx.BFloat16, points: look}).Forward(ids, images)
-		bare = openQwen25VL(t, folder, true, how{dtype: mlx.BFloat16}).Forward(ids, images)
+		got = open(how{dtype: mlx.BFloat16, points: look})(ids, images)
+		bare = open(how{dtype: mlx.BFloat16})(ids, images)
 		mlxtest.Same(t, "output in bfloat16 while observed", got.AsType(mlx.Float32).Floats(), bare.AsType(mlx.Float32).Floats())
 		mlxtest.Same(t, folder, slices.Sorted(maps.Keys(seen)), g.modules())
 		t.Logf("%d tensors, the worst is off by %.2g", len(seen), worst)
@@ -366,9 +380,10 @@ func TestQwen25VLBadInputs(t *testing.T) {
 
 func TestQwen2VLImageProcessorAgainstTransformers(t *testing.T) {
 	mlxtest.Do(t, func() {
-		for _, m := range qwen25VL {
-			g, p := readGolden(t, m.folder+"/golden.safetensors"), openProcessor(t, m.folder)
-			for run, n := range qwen25VLRuns {
+		for _, folder := range []string{"qwen25vl-published", "qwen25vl-small", "qwen25vl-whole", "qwen3vl-published",
+			"qwen3vl-small", "qwen3vl-whole"} {
+			g, p := readGolden(t, folder+"/golden.safetensors"), openProcessor(t, folder)
+			for run, n := range qwenVLRuns {
 				if n == 0 {
 					continue
 				}
@@ -376,14 +391,18 @@ func TestQwen2VLImageProcessorAgainstTransformers(t *testing.T) {
 				for _, i := range g[run+".pictures"].Int32s() {
 					images = append(images, process(t, p, testImages()[i]))
 				}
-				compareInputs(t, m.folder+", "+run, images, g[run+".pixels"], g[run+".grids"])
+				compareInputs(t, folder+", "+run, images, g[run+".pixels"], g[run+".grids"])
 			}
 		}
 		g := readGolden(t, "qwen2vl-processor.safetensors")
 		published, few := textenc.DefaultQwen2VLImageProcessor(), textenc.DefaultQwen2VLImageProcessor()
 		least, most, less := 3136, 12845056, 9000
 		published.MinPixels, published.MaxPixels, few.MaxPixels = &least, &most, &less
-		for name, p := range map[string]*textenc.Qwen2VLImageProcessor{"published": &published, "few": &few} {
+		qwen3VL, half := textenc.DefaultQwen2VLImageProcessor(), []float64{0.5, 0.5, 0.5}
+		qwen3VL.PatchSize, qwen3VL.ImageMean, qwen3VL.ImageStd = 16, half, half
+		qwen3VL.Size.ShortestEdge, qwen3VL.Size.LongestEdge = 65536, 16777216
+		for name, p := range map[string]*textenc.Qwen2VLImageProcessor{"published": &published, "few": &few, "qwen3vl": &qwen3VL} {
+			compareSizes(t, name, p, g[name+".sizes"])
 			for i, img := range testImages() {
 				key := fmt.Sprintf("%s.%d", name, i)
 				compareInputs(t, key, []textenc.VisionInput{process(t, p, img)}, g[key+".pixels"], g[key+".grids"])
@@ -397,6 +416,18 @@ func compareInputs(t *testing.T, what string, images []textenc.VisionInput, pixe
 	gotPixels, gotGrids := strided(images)
 	mlxtest.Same(t, what+": grids", gotGrids, grids.Int32s())
 	mlxtest.Same(t, what+": pixels", gotPixels, pixels.Floats())
+}
+
+// compareSizes compares the sizes of images with those of smart_resize: rows of height, width,
+// and what these become.
+func compareSizes(t *testing.T, what string, p *textenc.Qwen2VLImageProcessor, sizes *mlx.Array) {
+	t.Helper()
+	for row := range slices.Chunk(sizes.Int32s(), 4) {
+		size, want := image.Pt(int(row[1]), int(row[0])), image.Pt(int(row[3]), int(row[2]))
+		if got, err := p.Resized(size); err != nil || got != want {
+			t.Errorf("%s: %v becomes %v, %v, expected %v", what, size, got, err, want)
+		}
+	}
 }
 
 func TestQwen2VLImageProcessorSizes(t *testing.T) {
@@ -424,10 +455,10 @@ func TestQwen2VLImageProcessorSizes(t *testing.T) {
 		t.Error("no error for an image of another size")
 	}
 	c := textenc.DefaultQwen25VLConfig()
-	if err := p.Fits(&c.Vision); err != nil {
+	if err := p.Fits(&c); err != nil {
 		t.Error(err)
 	}
-	if p.MergeSize = 3; p.Fits(&c.Vision) == nil {
+	if p.MergeSize = 3; p.Fits(&c) == nil {
 		t.Error("no error for another merge size")
 	}
 }

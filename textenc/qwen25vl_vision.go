@@ -11,26 +11,26 @@ import (
 
 // Qwen25VLVisionConfig is vision_config of transformers' Qwen2_5_VLConfig.
 type Qwen25VLVisionConfig struct {
-	Depth               int           `json:"depth"`
-	HiddenSize          int           `json:"hidden_size"`
-	IntermediateSize    int           `json:"intermediate_size"`
-	NumHeads            int           `json:"num_heads"`
-	HiddenAct           string        `json:"hidden_act"`
-	InChannels          int           `json:"in_channels"`
-	InChans             *int          `json:"in_chans"` // in_channels in older files
-	PatchSize           int           `json:"patch_size"`
-	SpatialMergeSize    int           `json:"spatial_merge_size"`
-	TemporalPatchSize   int           `json:"temporal_patch_size"`
-	WindowSize          int           `json:"window_size"`
-	OutHiddenSize       int           `json:"out_hidden_size"`
-	FullAttBlockIndexes []int         `json:"fullatt_block_indexes"`
-	RopeTheta           *float64      `json:"rope_theta"`
-	RopeScaling         *qwen25VLRope `json:"rope_scaling"`
-	RopeParameters      *qwen25VLRope `json:"rope_parameters"`
+	Depth               int         `json:"depth"`
+	HiddenSize          int         `json:"hidden_size"`
+	IntermediateSize    int         `json:"intermediate_size"`
+	NumHeads            int         `json:"num_heads"`
+	HiddenAct           string      `json:"hidden_act"`
+	InChannels          int         `json:"in_channels"`
+	InChans             *int        `json:"in_chans"` // in_channels in older files
+	PatchSize           int         `json:"patch_size"`
+	SpatialMergeSize    int         `json:"spatial_merge_size"`
+	TemporalPatchSize   int         `json:"temporal_patch_size"`
+	WindowSize          int         `json:"window_size"`
+	OutHiddenSize       int         `json:"out_hidden_size"`
+	FullAttBlockIndexes []int       `json:"fullatt_block_indexes"`
+	RopeTheta           *float64    `json:"rope_theta"`
+	RopeScaling         *qwenVLRope `json:"rope_scaling"`
+	RopeParameters      *qwenVLRope `json:"rope_parameters"`
 }
 
 func (c *Qwen25VLVisionConfig) validate() error {
-	if err := validatePatches(c.PatchSize, c.SpatialMergeSize, c.TemporalPatchSize); err != nil {
+	if err := c.patches().validate(); err != nil {
 		return err
 	}
 	rope := c.rope()
@@ -55,75 +55,20 @@ func (c *Qwen25VLVisionConfig) validate() error {
 	return nil
 }
 
-// channels is the number of channels of an image.
-const channels = 3
-
-// validatePatches returns an error for sizes of patches that no image has.
-func validatePatches(patch, merge, temporal int) error {
-	const most = 1 << 8
-	if min(patch, merge, temporal) < 1 || max(patch, merge, temporal) > most {
-		return fmt.Errorf("patch size %d, merge size %d and temporal patch size %d must be from 1 to %d", patch, merge, temporal, most)
-	}
-	return nil
+func (c *Qwen25VLVisionConfig) patches() visionPatches {
+	return visionPatches{c.PatchSize, c.SpatialMergeSize, c.TemporalPatchSize}
 }
 
 func (c *Qwen25VLVisionConfig) headDim() int { return c.HiddenSize / c.NumHeads }
 
 // rope returns the settings of the rotary embedding, with defaults for missing fields.
-func (c *Qwen25VLVisionConfig) rope() qwen25VLRope {
-	return newQwen25VLRope(c.RopeScaling, c.RopeParameters, c.RopeTheta, 10000)
+func (c *Qwen25VLVisionConfig) rope() qwenVLRope {
+	return newQwenVLRope(c.RopeScaling, c.RopeParameters, c.RopeTheta, 10000)
 }
 
 // windowCells returns the side of a window in merged patches.
 func (c *Qwen25VLVisionConfig) windowCells() int {
 	return c.WindowSize / c.SpatialMergeSize / c.PatchSize
-}
-
-// check returns an error for an image that the vision encoder cannot take.
-func (c *Qwen25VLVisionConfig) check(in VisionInput) error {
-	row := channels * c.TemporalPatchSize * c.PatchSize * c.PatchSize
-	switch merge := c.SpatialMergeSize; {
-	case in.Height < 1 || in.Width < 1 || in.Height%merge != 0 || in.Width%merge != 0:
-		return fmt.Errorf("an image of %dx%d patches, expected multiples of %d", in.Width, in.Height, merge)
-	case len(in.Pixels) != in.Height*in.Width*row:
-		return fmt.Errorf("%d values for an image of %dx%d patches, expected %d for each", len(in.Pixels), in.Width, in.Height, row)
-	}
-	return nil
-}
-
-// tokens returns the number of features of an image.
-func (c *Qwen25VLVisionConfig) tokens(in VisionInput) int {
-	return in.Height * in.Width / (c.SpatialMergeSize * c.SpatialMergeSize)
-}
-
-// A VisionInput is an input image of the vision encoder (transformers' pixel_values and
-// image_grid_thw), from [Qwen2VLImageProcessor.Process].
-type VisionInput struct {
-	// Pixels has one row per patch: [Height·Width, 3·frames·size·size]. Patches that are
-	// merged into one are consecutive.
-	Pixels []float32
-	// Height and Width are the size in patches, multiples of the merge size.
-	Height, Width int
-}
-
-// pixelsOf returns the patches of all images, float32 [patches, row].
-func pixelsOf(images []VisionInput) *mlx.Array {
-	var pixels []float32
-	n := 0
-	for _, in := range images {
-		pixels = append(pixels, in.Pixels...)
-		n += in.Height * in.Width
-	}
-	return mlx.FromFloat32(pixels, n, len(pixels)/n)
-}
-
-// gridsOf returns the sizes of images in time, height and width, int32 [n, 3].
-func gridsOf(images []VisionInput) *mlx.Array {
-	var grids []int32
-	for _, in := range images {
-		grids = append(grids, 1, int32(in.Height), int32(in.Width))
-	}
-	return mlx.FromInt32(grids, len(images), 3)
 }
 
 // qwen25VLVision is Qwen2_5_VisionTransformerPretrainedModel.
@@ -139,9 +84,7 @@ type qwen25VLVision struct {
 
 func newQwen25VLVision(c Qwen25VLVisionConfig) *qwen25VLVision {
 	m := &qwen25VLVision{
-		PatchEmbed: &visionPatchEmbed{Proj: &patchConv{
-			Weight: nn.NewParam(c.HiddenSize, channels, c.TemporalPatchSize, c.PatchSize, c.PatchSize),
-		}},
+		PatchEmbed:   newVisionPatchEmbed(c.HiddenSize, c.patches(), false),
 		RotaryPosEmb: &rotaryEmbedding{}, Merger: newVisionMerger(c), config: c,
 	}
 	for i := range c.Depth {
@@ -149,9 +92,6 @@ func newQwen25VLVision(c Qwen25VLVisionConfig) *qwen25VLVision {
 	}
 	return m
 }
-
-// visionEps is the epsilon of all norms of the vision encoder. It is in no config.
-const visionEps = 1e-6
 
 // Forward returns the features [n, out_hidden_size] of checked images in dtype, one image
 // after the other.
@@ -179,21 +119,6 @@ func (m *qwen25VLVision) Forward(images []VisionInput, dtype mlx.Dtype) *mlx.Arr
 	features := m.Merger.Forward(x, dtype).TakeRows(inverse(w.cells))
 	_, features = m.Tap2(x, features, pixels, gridsOf(images)) // a hook's replacement of x has no effect
 	return features
-}
-
-// patchPositions returns the row and column of every patch in its image.
-func patchPositions(images []VisionInput, merge int) [][]int {
-	var positions [][]int
-	for _, in := range images {
-		for y := 0; y < in.Height; y += merge {
-			for x := 0; x < in.Width; x += merge {
-				for i := range merge * merge {
-					positions = append(positions, []int{y + i/merge, x + i%merge})
-				}
-			}
-		}
-	}
-	return positions
 }
 
 // windows describe the vision encoder's order of patches: window by window. Windows at
@@ -230,94 +155,6 @@ func newWindows(images []VisionInput, merge, side int) windows {
 	return w
 }
 
-// inverse returns the inverse of a permutation.
-func inverse(p []int32) []int32 {
-	out := make([]int32, len(p))
-	for i, v := range p {
-		out[v] = int32(i)
-	}
-	return out
-}
-
-// spans are ranges of patches that attend only to each other. Spans of equal length are
-// computed in one batch, so patches are reordered to group them.
-type spans struct {
-	order, back []int32 // permutation that groups spans and its inverse; nil if not needed
-	groups      []spanGroup
-}
-
-// A spanGroup has n spans of the same length.
-type spanGroup struct {
-	n, length int
-	rope      nn.Rope // [n, 1, length, D/2]
-}
-
-// newSpans returns consecutive spans of the given lengths. rope has the rotary table of
-// all patches.
-func newSpans(lengths []int, rope nn.Rope) *spans {
-	s := &spans{}
-	starts := map[int][]int{}
-	at := 0
-	var kinds []int
-	for _, n := range lengths {
-		if starts[n] == nil {
-			kinds = append(kinds, n)
-		}
-		starts[n] = append(starts[n], at)
-		at += n
-	}
-	for _, length := range kinds {
-		for _, start := range starts[length] {
-			for i := range length {
-				s.order = append(s.order, int32(start+i))
-			}
-		}
-	}
-	if slices.IsSorted(s.order) {
-		s.order = nil
-	} else {
-		s.back = inverse(s.order)
-		rope = nn.Rope{Cos: rope.Cos.TakeRows(s.order), Sin: rope.Sin.TakeRows(s.order)}
-	}
-	first := 0
-	for _, length := range kinds {
-		n := len(starts[length])
-		part := func(x *mlx.Array) *mlx.Array {
-			return x.Slice(0, first, first+n*length).Reshape(n, 1, length, x.Dim(1))
-		}
-		s.groups = append(s.groups, spanGroup{n, length, nn.Rope{Cos: part(rope.Cos), Sin: part(rope.Sin)}})
-		first += n * length
-	}
-	return s
-}
-
-// visionPatchEmbed is Qwen2_5_VisionPatchEmbed.
-type visionPatchEmbed struct {
-	nn.Module
-	Proj *patchConv `w:"proj"`
-}
-
-func (p *visionPatchEmbed) Forward(pixels *mlx.Array, dtype mlx.Dtype) *mlx.Array {
-	return p.Tap(p.Proj.Forward(pixels.AsType(dtype)), pixels)
-}
-
-// patchConv is a torch.nn.Conv3d whose kernel covers a whole patch: weight
-// [dim, channels, frames, size, size], applied to [n, row] as a matrix.
-type patchConv struct {
-	nn.Module
-	Weight nn.Param `w:"weight"`
-}
-
-func (c *patchConv) Forward(x *mlx.Array) *mlx.Array {
-	s := c.Weight.Shape()
-	y := x.Matmul(c.Weight.As(x.Dtype()).Reshape(s[0], -1).T())
-	if !c.Observed() {
-		return y
-	}
-	y = c.Tap(y.Reshape(-1, s[0], 1, 1, 1), x.Reshape(-1, s[1], s[2], s[3], s[4]))
-	return y.Reshape(-1, s[0])
-}
-
 // visionBlock is Qwen2_5_VLVisionBlock.
 type visionBlock struct {
 	nn.Module
@@ -332,10 +169,7 @@ type visionBlock struct {
 func newVisionBlock(c Qwen25VLVisionConfig, full bool) *visionBlock {
 	return &visionBlock{
 		Norm1: nn.NewRMSNorm(c.HiddenSize, visionEps), Norm2: nn.NewRMSNorm(c.HiddenSize, visionEps),
-		Attn: &visionAttention{
-			QKV: nn.NewLinear(c.HiddenSize, 3*c.HiddenSize, true), Proj: nn.NewLinear(c.HiddenSize, c.HiddenSize, true),
-			heads: c.NumHeads,
-		},
+		Attn: newVisionAttention(c.HiddenSize, c.NumHeads),
 		MLP:  newQwen25VLMLP(c.HiddenSize, c.IntermediateSize, true),
 		full: full,
 	}
@@ -345,54 +179,6 @@ func (b *visionBlock) Forward(x *mlx.Array, s *spans, dtype mlx.Dtype) *mlx.Arra
 	y := x.Add(b.Attn.Forward(b.Norm1.Forward(x).AsType(dtype), s))
 	y = y.Add(b.MLP.Forward(b.Norm2.Forward(y).AsType(dtype)))
 	return b.Tap(y, x)
-}
-
-// visionAttention is Qwen2_5_VLVisionAttention.
-type visionAttention struct {
-	nn.Module
-	QKV  *nn.Linear `w:"qkv"`
-	Proj *nn.Linear `w:"proj"`
-
-	heads int
-}
-
-func (a *visionAttention) Forward(x *mlx.Array, s *spans) *mlx.Array {
-	qkv := a.QKV.Forward(x)
-	if s.order != nil {
-		qkv = qkv.TakeRows(s.order)
-	}
-	dim := x.Dim(1)
-	var parts []*mlx.Array
-	first := 0
-	for i, g := range s.groups {
-		rows := qkv.Slice(0, first, first+g.n*g.length).Reshape(g.n, g.length, 3*dim).Split(3, -1)
-		q, k, v := g.rope.HalfSplit(nn.Heads(rows[0], a.heads)), g.rope.HalfSplit(nn.Heads(rows[1], a.heads)), nn.Heads(rows[2], a.heads)
-		if i == 0 && a.Observed() {
-			q, k, v = a.tapFirst(q, k, v)
-		}
-		parts = append(parts, nn.MergeHeads(nn.Attention(q, k, v)).Reshape(g.n*g.length, dim))
-		first += g.n * g.length
-	}
-	y := mlx.Concat(0, parts...)
-	if s.back != nil {
-		y = y.TakeRows(s.back)
-	}
-	return a.Tap(a.Proj.ForwardWide(y, x.Dtype()), x)
-}
-
-// tapFirst passes the first of several spans through the hook: the reference computes
-// attention for each span, and dumps record the first call.
-func (a *visionAttention) tapFirst(q, k, v *mlx.Array) (*mlx.Array, *mlx.Array, *mlx.Array) {
-	first := func(x *mlx.Array) *mlx.Array { return x.Slice(0, 0, 1) }
-	q0, k0, v0 := a.TapQKV(nn.AttentionOptions{}, first(q), first(k), first(v))
-	n := q.Dim(0)
-	rest := func(x0, x *mlx.Array) *mlx.Array {
-		if n == 1 {
-			return x0
-		}
-		return mlx.Concat(0, x0, x.Slice(0, 1, n))
-	}
-	return rest(q0, q), rest(k0, k), rest(v0, v)
 }
 
 // visionMerger is Qwen2_5_VLPatchMerger: a norm of each patch, then an MLP of the merged

@@ -98,41 +98,28 @@ func (c *Qwen3Config) ropeTheta() float64 {
 // some of its layers.
 type Qwen3 struct {
 	nn.Module
-	EmbedTokens *nn.Embedding `w:"embed_tokens"`
-	Layers      []*qwen3Layer `w:"layers"`
-	Norm        *nn.RMSNorm   `w:"norm"` // nil if it is not needed
+	qwen3Decoder `w:"."`
 
 	Config       Qwen3Config
 	HiddenStates []int
 	Dtype        mlx.Dtype // in which it computes
 }
 
+// LastBeforeNorm, as the number of a hidden state, stands for the output of the last layer
+// before the final norm. Version 5 of transformers has the output of the norm instead.
+const LastBeforeNorm = -1
+
 // NewQwen3 declares the model of a validated config that returns some of transformers'
 // hidden_states, at least one: 0 is the embeddings, i the output of layer i-1, and
-// num_hidden_layers the output of the final norm. Layers that these states do not need are
-// neither loaded nor run.
+// num_hidden_layers the output of the final norm; or [LastBeforeNorm]. Layers that these
+// states do not need are neither loaded nor run.
 func NewQwen3(c Qwen3Config, hiddenStates []int, dtype mlx.Dtype) *Qwen3 {
-	m := &Qwen3{EmbedTokens: nn.NewEmbedding(c.VocabSize, c.HiddenSize), Config: c, HiddenStates: hiddenStates, Dtype: dtype}
-	layers := slices.Max(hiddenStates)
-	for range layers {
-		m.Layers = append(m.Layers, newQwen3Layer(c))
-	}
-	if layers == c.NumHiddenLayers {
-		m.Norm = nn.NewRMSNorm(c.HiddenSize, c.RMSNormEps)
-	}
-	return m
+	return &Qwen3{qwen3Decoder: newQwen3Decoder(c, hiddenStates), Config: c, HiddenStates: hiddenStates, Dtype: dtype}
 }
 
 // Unused returns patterns of the checkpoint's tensors that the hidden states do not need.
 func (m *Qwen3) Unused() []string {
-	unused := []string{"lm_head.weight"}
-	if m.Norm == nil {
-		unused = append(unused, "norm.weight")
-	}
-	for i := len(m.Layers); i < m.Config.NumHiddenLayers; i++ {
-		unused = append(unused, fmt.Sprintf("layers.%d.*", i))
-	}
-	return unused
+	return append([]string{"lm_head.weight"}, m.unused("", m.Config.NumHiddenLayers)...)
 }
 
 // Forward returns the hidden states of ids, concatenated on the last axis:
@@ -151,21 +138,81 @@ func (m *Qwen3) ForwardPadded(ids []int32, valid int) *mlx.Array {
 		positions[i] = []int{i}
 	}
 	rope := nn.NewRope(positions, []int{m.Config.HeadDim}, m.Config.ropeTheta())
-	x := nn.WidenFP16(m.EmbedTokens.Forward(ids, m.Dtype))
+	states := m.run(m.EmbedTokens.Forward(ids, m.Dtype), nil, func(l *qwen3Layer, x *mlx.Array) *mlx.Array {
+		return l.Forward(x, rope, valid, m.Dtype)
+	})
+	return besides(states, m.HiddenStates)
+}
+
+// qwen3Decoder has the layers of Qwen3 and of Qwen3-VL's language model that some hidden
+// states need.
+type qwen3Decoder struct {
+	EmbedTokens *nn.Embedding `w:"embed_tokens"`
+	Layers      []*qwen3Layer `w:"layers"`
+	Norm        *nn.RMSNorm   `w:"norm"` // nil if it is not needed
+
+	needed []int // the numbers of the layers after which a hidden state is needed, ascending
+}
+
+func newQwen3Decoder(c Qwen3Config, hiddenStates []int) qwen3Decoder {
+	d := qwen3Decoder{EmbedTokens: nn.NewEmbedding(c.VocabSize, c.HiddenSize)}
+	for _, i := range hiddenStates {
+		if i == LastBeforeNorm {
+			i = c.NumHiddenLayers
+		}
+		d.needed = append(d.needed, i)
+	}
+	slices.Sort(d.needed)
+	for range slices.Max(d.needed) {
+		d.Layers = append(d.Layers, newQwen3Layer(c))
+	}
+	if slices.Contains(hiddenStates, c.NumHiddenLayers) {
+		d.Norm = nn.NewRMSNorm(c.HiddenSize, c.RMSNormEps)
+	}
+	return d
+}
+
+// unused returns patterns of the tensors after prefix that the hidden states do not need,
+// of a checkpoint of all layers.
+func (d *qwen3Decoder) unused(prefix string, all int) (unused []string) {
+	if d.Norm == nil {
+		unused = append(unused, prefix+"norm.weight")
+	}
+	for i := len(d.Layers); i < all; i++ {
+		unused = append(unused, fmt.Sprintf("%slayers.%d.*", prefix, i))
+	}
+	return unused
+}
+
+// run returns the needed hidden states of embeddings x by their numbers. If enter is set, it
+// changes what enters each layer or the final norm, given the number of layers before. Hidden
+// states are those before enter, but LastBeforeNorm is what enters the norm.
+func (d *qwen3Decoder) run(x *mlx.Array, enter func(layers int, x *mlx.Array) *mlx.Array,
+	forward func(l *qwen3Layer, x *mlx.Array) *mlx.Array) map[int]*mlx.Array {
+	if enter == nil {
+		enter = func(_ int, x *mlx.Array) *mlx.Array { return x }
+	}
+	x = nn.WidenFP16(x)
 	states := map[int]*mlx.Array{}
 	done := 0
-	for _, i := range slices.Sorted(slices.Values(m.HiddenStates)) {
-		for _, l := range mlx.Layers(m.Layers[done:i], &x) {
-			x = l.Forward(x, rope, valid, m.Dtype)
+	for _, i := range d.needed {
+		for at, l := range mlx.Layers(d.Layers[done:i], &x) {
+			x = forward(l, enter(done+at, x))
 		}
 		states[i], done = x, i
 	}
-	if m.Norm != nil {
-		states[done] = m.Norm.Forward(x)
+	states[LastBeforeNorm] = enter(done, x)
+	if d.Norm != nil {
+		states[done] = d.Norm.Forward(states[LastBeforeNorm])
 	}
-	out := make([]*mlx.Array, len(m.HiddenStates))
-	for i, state := range m.HiddenStates {
-		out[i] = states[state]
+	return states
+}
+
+// besides concatenates some of the hidden states on the last axis.
+func besides(states map[int]*mlx.Array, numbers []int) *mlx.Array {
+	out := make([]*mlx.Array, len(numbers))
+	for i, n := range numbers {
+		out[i] = states[n]
 	}
 	if len(out) == 1 {
 		return out[0]

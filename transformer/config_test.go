@@ -32,3 +32,15 @@ func FuzzQwenImageConfig(f *testing.F) {
 		func() *transformer.QwenImageConfig { c := transformer.DefaultQwenImageConfig(); return &c },
 		func(c *transformer.QwenImageConfig) { nn.Bind(transformer.NewQwenImage(*c), "model", nil) })
 }
+
+func FuzzKrea2Config(f *testing.F) {
+	hostiletest.FuzzConfig(f,
+		func() *transformer.Krea2Config { c := transformer.DefaultKrea2Config(); return &c },
+		func(c *transformer.Krea2Config) { nn.Bind(transformer.NewKrea2(*c), "model", nil) })
+}
+
+func FuzzQwenImage21Config(f *testing.F) {
+	hostiletest.FuzzConfig(f,
+		func() *transformer.QwenImage21Config { c := transformer.DefaultQwenImage21Config(); return &c },
+		func(c *transformer.QwenImage21Config) { nn.Bind(transformer.NewQwenImage21(*c), "model", nil) })
+}

@@ -68,6 +68,8 @@ type Flux struct {
 	ProjOut *nn.Linear              `w:"proj_out"`
 
 	Config FluxConfig
+
+	ofTime TimeLayers
 }
 
 // NewFlux declares the model of a validated config.
@@ -87,6 +89,14 @@ func NewFlux(c FluxConfig) *Flux {
 	for range c.NumSingleLayers {
 		m.SingleTransformerBlocks = append(m.SingleTransformerBlocks, newFluxSingleBlock(c))
 	}
+	m.ofTime.embedding = m.TimeTextEmbed
+	for _, b := range m.TransformerBlocks {
+		m.ofTime.add(b.Norm1.Linear, b.Norm1Context.Linear)
+	}
+	for _, b := range m.SingleTransformerBlocks {
+		m.ofTime.add(b.Norm.Linear)
+	}
+	m.ofTime.add(m.NormOut.Linear)
 	return m
 }
 
@@ -135,14 +145,31 @@ func (m *Flux) Guidance(scale float32) *mlx.Array {
 type FluxInputs struct {
 	Latents    *mlx.Array // [B, C, H, W]
 	Timestep   *mlx.Array // sinusoid [1, 256]
-	Guidance   *mlx.Array // sinusoid [1, 256], nil for a model without guidance_embeds
+	Condition  FluxCondition
 	Text       *mlx.Array // prompt embeddings [B, T, joint_attention_dim]
-	Pooled     *mlx.Array // pooled embeddings [B, pooled_projection_dim]
 	References *mlx.Array // packed latents [B, R, in_channels] of reference images, or nil
 	// Channels are the channels [B, H·W/4, D] of each token after those of the latents, nil for a
 	// model without: in_channels is 4C + D.
 	Channels *mlx.Array
+	// Projections are a row [1, n] of [Flux.Projections], which replace Timestep and Condition; nil
+	// without.
+	Projections *mlx.Array
 }
+
+// FluxCondition is what modulates all blocks besides the time.
+type FluxCondition struct {
+	Guidance *mlx.Array // sinusoid [1, 256], nil for a model without guidance_embeds
+	Pooled   *mlx.Array // pooled embeddings [B, pooled_projection_dim]
+}
+
+// Projections returns what a forward pass computes from the time and the condition of a single prompt
+// alone: a row [1, n] for each of the times from 0 to 1. It computes in dtype.
+func (m *Flux) Projections(c FluxCondition, times []float32, dtype mlx.Dtype) *mlx.Array {
+	return m.ofTime.project(m.TimeTextEmbed.Forward(sinusoids(times, m.Timestep), c.Guidance, c.Pooled.AsType(dtype)))
+}
+
+// TimeLayers returns the layers of [Flux.Projections].
+func (m *Flux) TimeLayers() *TimeLayers { return &m.ofTime }
 
 // Forward returns the velocity [B, C, H, W] of latents. It computes in the dtype of the
 // latents, in float16 with float32 residual streams, which diffusers clips instead.
@@ -151,16 +178,20 @@ func (m *Flux) Forward(in FluxInputs, s *FluxSequence) *mlx.Array { return Run(m
 // Pass returns Forward in parts.
 func (m *Flux) Pass(in FluxInputs, s *FluxSequence) Pass {
 	batch, dtype := in.Latents.Dim(0), in.Latents.Dtype()
-	tokens, text, pooled := Pack(in.Latents), in.Text.AsType(dtype), in.Pooled.AsType(dtype)
+	tokens, text := Pack(in.Latents), in.Text.AsType(dtype)
 	if in.Channels != nil {
 		tokens = mlx.Concat(2, tokens, toBatch(in.Channels.AsType(dtype), batch))
 	}
 	if in.References != nil {
 		tokens = mlx.Concat(1, tokens, toBatch(in.References.AsType(dtype), batch))
 	}
-	p := &fluxPass{Flux: m, FluxSequence: s, tokens: tokens, textTokens: text, pooled: pooled}
+	p := &fluxPass{Flux: m, FluxSequence: s, tokens: tokens, textTokens: text}
 	x := m.XEmbedder.Forward(tokens)
-	p.temb = m.TimeTextEmbed.Forward(in.Timestep, in.Guidance, pooled)
+	p.time = stepTime{projections: in.Projections, layers: &m.ofTime}
+	if in.Projections == nil {
+		p.pooled = in.Condition.Pooled.AsType(dtype)
+		p.time.temb = m.TimeTextEmbed.Forward(in.Timestep, in.Condition.Guidance, p.pooled)
+	}
 	c := toBatch(m.ContextEmbedder.Forward(text), x.Dim(0))
 	p.embedded = Hidden{Text: nn.WidenFP16(c), Image: nn.WidenFP16(x)}
 	p.joint = newFluxJoint(&m.Module, m.PosEmbed.Forward(s.rope, s.positions))
@@ -170,9 +201,10 @@ func (m *Flux) Pass(in FluxInputs, s *FluxSequence) Pass {
 type fluxPass struct {
 	*Flux
 	*FluxSequence
-	tokens, textTokens, pooled, temb *mlx.Array
-	embedded                         Hidden
-	joint                            joint
+	tokens, textTokens, pooled *mlx.Array
+	embedded                   Hidden
+	time                       stepTime
+	joint                      joint
 }
 
 func (p *fluxPass) Embed() Hidden { return p.embedded }
@@ -183,20 +215,20 @@ func (p *fluxPass) Blocks(h Hidden, first, end int) Hidden {
 	c, x := h.Text, h.Image
 	double, single := cut(p.TransformerBlocks, p.SingleTransformerBlocks, first, end)
 	for _, b := range mlx.Layers(double, &c, &x) {
-		c, x = b.Forward(c, x, p.temb, p.joint)
+		c, x = b.Forward(c, x, p.time, p.joint)
 	}
 	if len(single) == 0 {
 		return Hidden{Text: c, Image: x}
 	}
 	x = mlx.Concat(1, c, x)
 	for _, b := range mlx.Layers(single, &x) {
-		x = b.Forward(x, p.temb, p.joint, p.text)
+		x = b.Forward(x, p.time, p.joint, p.text)
 	}
 	return splitText(x, p.text, end == p.Len())
 }
 
 func (p *fluxPass) Output(image *mlx.Array) *mlx.Array {
-	out := p.Flux.tap(p.ProjOut.Forward(p.NormOut.Forward(image, p.temb)), p)
+	out := p.Flux.tap(p.ProjOut.Forward(p.NormOut.Forward(image, p.time)), p)
 	return Unpack(out.Slice(1, 0, p.h*p.w), p.h, p.w)
 }
 
@@ -253,12 +285,12 @@ func newAdaLayerNorm(dim, modulations int) *adaLayerNorm {
 	}
 }
 
-// Forward takes x [B, L, dim] and temb [B, dim]. It returns the norm of x with the shift
+// Forward takes x [B, L, dim] and the time of the step. It returns the norm of x with the shift
 // and scale for attention, and all modulations; the caller applies the gates and the
 // modulation of the feed-forward.
-func (n *adaLayerNorm) Forward(x, temb *mlx.Array) (y *mlx.Array, attn, mlp modulation) {
-	m := splitModulations(n.Linear.Forward(n.SiLU.Forward(temb)), n.modulations)
-	y = n.tap(m[0].norm(n.Norm, x), m, x, temb)
+func (n *adaLayerNorm) Forward(x *mlx.Array, t stepTime) (y *mlx.Array, attn, mlp modulation) {
+	m := splitModulations(t.projectSiLU(n.SiLU, n.Linear), n.modulations)
+	y = n.tap(m[0].norm(n.Norm, x), m, x, t.temb)
 	if n.modulations == 1 {
 		return y, m[0], modulation{}
 	}
@@ -309,16 +341,16 @@ func newFluxBlock(c FluxConfig) *fluxBlock {
 }
 
 // Forward takes the text c [B, T, dim] and the image x [B, L, dim].
-func (b *fluxBlock) Forward(c, x, temb *mlx.Array, j joint) (nextC, nextX *mlx.Array) {
-	normX, attnX, mlpX := b.Norm1.Forward(x, temb)
-	normC, attnC, mlpC := b.Norm1Context.Forward(c, temb)
+func (b *fluxBlock) Forward(c, x *mlx.Array, t stepTime, j joint) (nextC, nextX *mlx.Array) {
+	normX, attnX, mlpX := b.Norm1.Forward(x, t)
+	normC, attnC, mlpC := b.Norm1Context.Forward(c, t)
 	dx, dc := b.Attn.Forward(normX, normC, j)
 
 	nextX, normX = attnX.addThenNorm(x, dx, b.Norm2, mlpX)
 	nextX = mlpX.add(nextX, b.FF.Forward(normX))
 	nextC, normC = attnC.addThenNorm(c, dc, b.Norm2Context, mlpC)
 	nextC = mlpC.add(nextC, b.FFContext.Forward(normC))
-	return b.Tap2(nextC, nextX, x, c, temb, j.emb[0], j.emb[1])
+	return b.Tap2(nextC, nextX, x, c, t.temb, j.emb[0], j.emb[1])
 }
 
 // fluxSingleBlock is FluxSingleTransformerBlock.
@@ -347,10 +379,10 @@ func newFluxSingleBlock(c FluxConfig) *fluxSingleBlock {
 }
 
 // Forward takes x [B, T+L, dim], whose first tokens are the text.
-func (b *fluxSingleBlock) Forward(x, temb *mlx.Array, j joint, text int) *mlx.Array {
-	h, mod, _ := b.Norm.Forward(x, temb)
+func (b *fluxSingleBlock) Forward(x *mlx.Array, t stepTime, j joint, text int) *mlx.Array {
+	h, mod, _ := b.Norm.Forward(x, t)
 	y := mod.add(x, b.ProjOut.ForwardWide(b.attentionAndMLP(h, j), h.Dtype()))
-	return b.tap(y, x, temb, j, text)
+	return b.tap(y, x, t.temb, j, text)
 }
 
 // attentionAndMLP returns the columns of both for h [B, L, dim].

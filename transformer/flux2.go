@@ -158,22 +158,18 @@ func (m *Flux2) Timestep(t float32) *mlx.Array {
 	return nn.TimestepEmbedding(t*1000, m.Config.TimestepGuidanceChannels)
 }
 
-// Forward returns the velocity [B, C, h, w] for latents [B, C, h, w]. timestep are
-// sinusoids, text are prompt embeddings [B, T, joint_attention_dim], and references
-// are the tokens of reference images [B, R, C], or nil. Text and references may have a
-// batch of 1 for all latents. It computes in the dtype of the latents, in float16 with
+// Forward returns the velocity [B, C, h, w] for latents [B, C, h, w], with prompt embeddings
+// [B, T, joint_attention_dim]. It computes in the dtype of the latents, in float16 with
 // float32 residual streams, which diffusers clips instead, and without rounding the text.
-func (m *Flux2) Forward(latents, timestep, text, references *mlx.Array, s *Flux2Sequence) *mlx.Array {
-	return Run(m.Pass(latents, timestep, text, references, s))
-}
+func (m *Flux2) Forward(in KVInputs, s *Flux2Sequence) *mlx.Array { return Run(m.Pass(in, s)) }
 
 // Pass returns Forward in parts.
-func (m *Flux2) Pass(latents, timestep, text, references *mlx.Array, s *Flux2Sequence) Pass {
-	tokens := flux2Tokens(latents)
-	if references != nil {
-		tokens = mlx.Concat(1, tokens, toBatch(references.AsType(latents.Dtype()), latents.Dim(0)))
+func (m *Flux2) Pass(in KVInputs, s *Flux2Sequence) Pass {
+	tokens := flux2Tokens(in.Latents)
+	if in.References != nil {
+		tokens = mlx.Concat(1, tokens, toBatch(in.References.AsType(in.Latents.Dtype()), in.Latents.Dim(0)))
 	}
-	return m.pass(tokens, timestep, text, s, s.target.then(s.references), nil)
+	return m.pass(tokens, in.Timestep, in.Text, s, s.target.then(s.references), nil)
 }
 
 // flux2Tokens takes [B, C, h, w] to [B, h·w, C].
@@ -240,7 +236,7 @@ func (p *flux2Pass) Blocks(h Hidden, first, end int) Hidden {
 // Output returns the velocity. image has the target first, and only the target in a pass that
 // fills the KV cache.
 func (p *flux2Pass) Output(image *mlx.Array) *mlx.Array {
-	out := p.Flux2.tap(p.ProjOut.Forward(p.NormOut.Forward(image, p.temb)), p)
+	out := p.Flux2.tap(p.ProjOut.Forward(p.NormOut.Forward(image, stepTime{temb: p.temb})), p)
 	if out.Dim(1) > p.target.n {
 		out = out.Slice(1, 0, p.target.n)
 	}

@@ -1,37 +1,25 @@
 package transformer
 
 import (
-	"fmt"
-
 	"github.com/gomflux/gomflux/mlx"
 	"github.com/gomflux/gomflux/mlx/nn"
 )
 
-// Flux2Cache is the KV cache of the reference tokens: rotated keys and values
-// [B, heads, R, head_dim] of every layer, the double-stream blocks first.
-type Flux2Cache struct{ Keys, Values []*mlx.Array }
-
 // Extract is the first step of the kv variant (Flux2KleinKVPipeline). It is Forward, but
 // references see only themselves and are modulated as at time 0. It also returns their
-// keys and values, which text and target see, for [Flux2.Cached].
-func (m *Flux2) Extract(latents, timestep, text, references *mlx.Array, s *Flux2Sequence) (velocity *mlx.Array, cache Flux2Cache) {
-	tokens := mlx.Concat(1, toBatch(references.AsType(latents.Dtype()), latents.Dim(0)), flux2Tokens(latents))
-	kv := newFlux2KV(s, Flux2Cache{make([]*mlx.Array, m.layers()), make([]*mlx.Array, m.layers())}, true)
-	return Run(m.pass(tokens, timestep, text, s, s.references.then(s.target), kv)), kv.cache
+// keys and values, which text and target see, for [Flux2.CachedPass].
+func (m *Flux2) Extract(in KVInputs, s *Flux2Sequence) (velocity *mlx.Array, cache KVCache) {
+	references := toBatch(in.References.AsType(in.Latents.Dtype()), in.Latents.Dim(0))
+	tokens := mlx.Concat(1, references, flux2Tokens(in.Latents))
+	kv := newFlux2KV(s, newKVCache(m.layers()), true)
+	return Run(m.pass(tokens, in.Timestep, in.Text, s, s.references.then(s.target), kv)), kv.cache
 }
 
-// Cached is a later step of the kv variant: Forward with the cache from
-// [Flux2.Extract] instead of the references.
-func (m *Flux2) Cached(latents, timestep, text *mlx.Array, cache Flux2Cache, s *Flux2Sequence) *mlx.Array {
-	return Run(m.CachedPass(latents, timestep, text, cache, s))
-}
-
-// CachedPass returns Cached in parts.
-func (m *Flux2) CachedPass(latents, timestep, text *mlx.Array, cache Flux2Cache, s *Flux2Sequence) Pass {
-	if k, v := len(cache.Keys), len(cache.Values); k != m.layers() || v != k {
-		mlx.Throw(fmt.Errorf("KV cache with keys of %d layers and values of %d, expected %d", k, v, m.layers()))
-	}
-	return m.pass(flux2Tokens(latents), timestep, text, s, s.target, newFlux2KV(s, cache, false))
+// CachedPass is a later step of the kv variant: Pass with the cache from [Flux2.Extract] instead of
+// the references.
+func (m *Flux2) CachedPass(in KVInputs, s *Flux2Sequence) Pass {
+	in.Cache.check(m.layers())
+	return m.pass(flux2Tokens(in.Latents), in.Timestep, in.Text, s, s.target, newFlux2KV(s, in.Cache, false))
 }
 
 func (m *Flux2) layers() int { return len(m.TransformerBlocks) + len(m.SingleTransformerBlocks) }
@@ -39,12 +27,12 @@ func (m *Flux2) layers() int { return len(m.TransformerBlocks) + len(m.SingleTra
 // A flux2KV is the KV cache of a pass, which fills it or reads it. It is nil for a
 // pass without a cache.
 type flux2KV struct {
-	cache            Flux2Cache
+	cache            KVCache
 	fill             bool
 	text, references int // tokens
 }
 
-func newFlux2KV(s *Flux2Sequence, cache Flux2Cache, fill bool) *flux2KV {
+func newFlux2KV(s *Flux2Sequence, cache KVCache, fill bool) *flux2KV {
 	return &flux2KV{cache: cache, fill: fill, text: s.text.n, references: s.references.n}
 }
 
@@ -53,9 +41,7 @@ func (kv *flux2KV) fills() bool { return kv != nil && kv.fill }
 // state appends the arrays of the cache that a pass fills to the state of its layers.
 func (kv *flux2KV) state(streams ...**mlx.Array) []**mlx.Array {
 	if kv.fills() {
-		for i := range kv.cache.Keys {
-			streams = append(streams, &kv.cache.Keys[i], &kv.cache.Values[i])
-		}
+		return kv.cache.state(streams...)
 	}
 	return streams
 }
@@ -77,9 +63,7 @@ func (kv *flux2KV) extract(m *nn.Module, j joint, q, k, v *mlx.Array) *mlx.Array
 	q = mlx.Concat(2, q.Slice(2, 0, start), q.Slice(2, stop, n))
 	q, k, v = m.TapQKV(j.options(), q, k, v)
 
-	// copies: a slice would keep all of k and v in memory
-	referencesK, referencesV := k.Slice(2, start, stop).Contiguous(), v.Slice(2, start, stop).Contiguous()
-	kv.cache.Keys[j.layer], kv.cache.Values[j.layer] = referencesK, referencesV
+	referencesK, referencesV := kv.cache.store(j.layer, k, v, start, stop)
 	y, references := nn.Attention(q, k, v), nn.Attention(referencesQ, referencesK, referencesV)
 	return mlx.Concat(2, y.Slice(2, 0, start), references, y.Slice(2, start, y.Dim(2)))
 }

@@ -39,12 +39,14 @@ func (c goldenCase) forwardFlux2(t testing.TB, m *transformer.Flux2, points *hoo
 	points.Step = 0
 	latents := input("latents", c.Batch, m.Config.InChannels, c.Height, c.Width).AsType(dtype)
 	time, text := m.Timestep(c.time()), input("text", c.Texts, c.Text, m.Config.JointAttentionDim)
+	in := transformer.KVInputs{Latents: latents, Timestep: time, Text: text, References: references}
 	if !c.KV {
-		return []*mlx.Array{m.Forward(latents, time, text, references, s)}
+		return []*mlx.Array{m.Forward(in, s)}
 	}
-	first, cache := m.Extract(latents, time, text, references, s)
+	first, cache := m.Extract(in, s)
 	points.Step = 1
-	return []*mlx.Array{first, m.Cached(latents, time, text, cache, s)}
+	in.References, in.Cache = nil, cache
+	return []*mlx.Array{first, transformer.Run(m.CachedPass(in, s))}
 }
 
 func TestFlux2(t *testing.T) {

@@ -33,10 +33,19 @@ func (c goldenCase) forwardFlux(t testing.TB, m *transformer.Flux, dtype mlx.Dty
 		guidance = m.Guidance(c.Guidance)
 	}
 	latents := input("latents", c.Batch, m.Config.InChannels/4, c.Height, c.Width).AsType(dtype)
-	return m.Forward(transformer.FluxInputs{
-		Latents: latents, Timestep: m.Timestep(c.time()), Guidance: guidance,
-		Text: input("text", c.Texts, c.Text, m.Config.JointAttentionDim), Pooled: input("pooled", c.Texts, m.Config.PooledProjectionDim),
-	}, s)
+	in := transformer.FluxInputs{
+		Latents: latents, Timestep: m.Timestep(c.time()),
+		Text:      input("text", c.Texts, c.Text, m.Config.JointAttentionDim),
+		Condition: transformer.FluxCondition{Guidance: guidance, Pooled: input("pooled", c.Texts, m.Config.PooledProjectionDim)},
+	}
+	y := m.Forward(in, s)
+	if m.Observed() || c.Texts > 1 {
+		return y
+	}
+	in.Projections = projectionsOf(m.Projections(in.Condition, []float32{0.9, c.time(), 0.1}, dtype), 1, 3)
+	in.Timestep, in.Condition = nil, transformer.FluxCondition{}
+	checkProjected(t, m.Forward(in, s), y, dtype)
+	return y
 }
 
 func TestFlux(t *testing.T) {

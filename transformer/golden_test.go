@@ -24,6 +24,7 @@ import (
 type golden struct {
 	Config     json.RawMessage  `json:"config"`
 	Kind       string           `json:"kind"`
+	Norms      *float32         `json:"norms"` // mean of the weights of norms, 1 if it is nil
 	Parameters map[string][]int `json:"parameters"`
 	Cases      []goldenCase     `json:"cases"`
 }
@@ -36,6 +37,7 @@ type goldenCase struct {
 	Text       int                  `json:"text"` // tokens
 	Timestep   float32              `json:"timestep"`
 	Guidance   float32              `json:"guidance"`
+	Prompt     string               `json:"prompt"` // of Qwen-Image-2.1: i is an image slot
 	References [][2]int             `json:"references"`
 	TextScale  float64              `json:"text_scale"` // scale of the prompt embeddings, for Qwen-Image
 	KV         bool                 `json:"kv"`         // two outputs: of the step that fills the KV cache and of a later step
@@ -139,17 +141,17 @@ func size(shape []int) int {
 }
 
 // parameter is the function of this name in make.py.
-func parameter(name string, shape []int, kind string) *mlx.Array {
+func parameter(name string, shape []int, kind string, norms float32) *mlx.Array {
 	v := numbers(name, size(shape))
 	scale, offset := 0.17, float32(0)
+	isNorm := len(shape) == 1 && !strings.HasSuffix(name, ".bias")
 	switch {
-	case strings.HasSuffix(name, ".bias"):
-	case len(shape) == 1:
-		scale, offset = 0.35, 1
-	default:
+	case isNorm:
+		scale, offset = 0.35, norms
+	case len(shape) > 1:
 		scale = math.Sqrt(3 / float64(shape[1]))
 	}
-	if offset == 0 && kind == "small" {
+	if !isNorm && kind == "small" {
 		for _, part := range []string{"x_embedder", "context_embedder", ".img_in.", ".txt_in.", ".to_q.", ".to_k.", ".add_q_proj.",
 			".add_k_proj."} {
 			if strings.Contains("."+name, part) {
@@ -167,13 +169,16 @@ func parameter(name string, shape []int, kind string) *mlx.Array {
 // fill sets a model's parameters to the golden's. Model and golden must have the same ones.
 func (g golden) fill(t testing.TB, model any, dtype mlx.Dtype) {
 	t.Helper()
-	missing := maps.Clone(g.Parameters)
+	missing, norms := maps.Clone(g.Parameters), float32(1)
+	if g.Norms != nil {
+		norms = *g.Norms
+	}
 	for _, p := range nn.Parameters(model) {
 		if want := missing[p.Name]; !slices.Equal(want, p.Stored()) {
 			t.Errorf("parameter %s: found %v, expected %v", p.Name, p.Stored(), want)
 		}
 		delete(missing, p.Name)
-		p.Array = parameter(p.Name, p.Stored(), g.Kind).AsType(dtype)
+		p.Array = parameter(p.Name, p.Stored(), g.Kind, norms).AsType(dtype)
 	}
 	for name := range missing {
 		t.Errorf("parameter %s is missing", name)
@@ -229,7 +234,7 @@ func (c goldenCase) observe(t testing.TB, points *hooks.Points, tolerance float6
 			want, ok := c.Taps[name]
 			if !ok {
 				// the reference does not record inputs of attention that it rearranges
-				if !c.KV || !strings.HasSuffix(name, ".unrotated") {
+				if !c.KV && c.Prompt == "" || !strings.HasSuffix(name, ".unrotated") {
 					t.Errorf("%s: not in the reference", name)
 				}
 				continue
@@ -272,4 +277,4 @@ func (c goldenCase) observe(t testing.TB, points *hooks.Points, tolerance float6
 
 // referenceOnly lists inputs that only the reference's modules have: times and guidance
 // scale themselves. Our models get their sinusoids.
-var referenceOnly = regexp.MustCompile(`:in\.(timestep|guidance)$|time_proj@.*:in\.0$|time_(text|guidance)_embed@[^:]*:in\.[01]$`)
+var referenceOnly = regexp.MustCompile(`:in\.(timestep|guidance)$|time_(proj|embed)@.*:in\.0$|time_(text|guidance)_embed@[^:]*:in\.[01]$`)

@@ -186,11 +186,11 @@ func newAdaLayerNormContinuous(dim int, eps float64, bias bool) *adaLayerNormCon
 	return &adaLayerNormContinuous{SiLU: &nn.SiLU{}, Linear: nn.NewLinear(dim, 2*dim, bias), Norm: nn.NewLayerNorm(eps)}
 }
 
-// Forward takes x [B, L, dim] and temb [B, dim].
-func (n *adaLayerNormContinuous) Forward(x, temb *mlx.Array) *mlx.Array {
-	parts := n.Linear.Forward(n.SiLU.Forward(temb)).ExpandDims(1).Split(2, -1)
+// Forward takes x [B, L, dim] and the time of the step.
+func (n *adaLayerNormContinuous) Forward(x *mlx.Array, t stepTime) *mlx.Array {
+	parts := t.projectSiLU(n.SiLU, n.Linear).ExpandDims(1).Split(2, -1)
 	m := modulation{Scale: parts[0], Shift: parts[1]} // the scale first, unlike everywhere else
-	return n.Tap(m.norm(n.Norm, x), x, temb)
+	return n.Tap(m.norm(n.Norm, x), x, t.temb)
 }
 
 // dropout is torch.nn.Dropout, which does nothing outside training.

@@ -20,12 +20,12 @@ func TestFluxBatch(t *testing.T) {
 			t.Fatal(err)
 		}
 		latents, text, pooled, references := input("a", 2, 6, 6, 4), input("b", 2, 5, 14), input("c", 2, 10), input("d", 1, 2, 24)
-		in := transformer.FluxInputs{Timestep: m.Timestep(0.5), Guidance: m.Guidance(3), References: references}
-		in.Latents, in.Text, in.Pooled = latents, text, pooled
+		in := transformer.FluxInputs{Timestep: m.Timestep(0.5), References: references}
+		in.Latents, in.Text, in.Condition = latents, text, transformer.FluxCondition{Guidance: m.Guidance(3), Pooled: pooled}
 		both := m.Forward(in, s)
 		for i := range 2 {
 			one := func(x *mlx.Array) *mlx.Array { return x.Slice(0, i, i+1) }
-			in.Latents, in.Text, in.Pooled = one(latents), one(text), one(pooled)
+			in.Latents, in.Text, in.Condition.Pooled = one(latents), one(text), one(pooled)
 			single := m.Forward(in, s)
 			check(t, "picture", one(both).Floats(), single.Floats(), 2e-6)
 		}
@@ -42,9 +42,10 @@ func TestFlux2Batch(t *testing.T) {
 		}
 		latents, text, references := input("a", 2, 8, 3, 4), input("b", 2, 5, 18), input("c", 2, 4, 8)
 		run := func(of func(*mlx.Array) *mlx.Array) []*mlx.Array {
-			x, c, r := of(latents), of(text), of(references)
-			first, cache := m.Extract(x, m.Timestep(0.9), c, r, s)
-			return []*mlx.Array{m.Forward(x, m.Timestep(0.5), c, r, s), first, m.Cached(x, m.Timestep(0.5), c, cache, s)}
+			in := transformer.KVInputs{Latents: of(latents), Timestep: m.Timestep(0.9), Text: of(text), References: of(references)}
+			first, cache := m.Extract(in, s)
+			in.Timestep, in.Cache = m.Timestep(0.5), cache
+			return []*mlx.Array{m.Forward(in, s), first, transformer.Run(m.CachedPass(in, s))}
 		}
 		both := run(func(x *mlx.Array) *mlx.Array { return x })
 		for i := range 2 {
@@ -70,8 +71,8 @@ func TestTrace(t *testing.T) {
 		forward := mlx.Named(mlx.Compile, func(in transformer.FluxInputs) *mlx.Array { return m.Forward(in, s) })
 		latents := input("latents", 2, 6, 6, 10)
 		out := forward(transformer.FluxInputs{
-			Latents: latents, Timestep: m.Timestep(1), Guidance: m.Guidance(3),
-			Text: input("text", 1, 7, 14), Pooled: input("pooled", 1, 10),
+			Latents: latents, Timestep: m.Timestep(1), Text: input("text", 1, 7, 14),
+			Condition: transformer.FluxCondition{Guidance: m.Guidance(3), Pooled: input("pooled", 1, 10)},
 		})
 		mlxtest.Same(t, "flux", out.Shape(), latents.Shape())
 	})
@@ -82,23 +83,21 @@ func TestTrace(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		type inputs struct {
-			Latents, Timestep, Text, References *mlx.Array
-			Cache                               transformer.Flux2Cache
-		}
 		type outputs struct {
 			Velocity *mlx.Array
-			Cache    transformer.Flux2Cache
+			Cache    transformer.KVCache
 		}
-		extract := mlx.Named(mlx.Compile, func(in inputs) (out outputs) {
-			out.Velocity, out.Cache = m.Extract(in.Latents, in.Timestep, in.Text, in.References, s)
+		extract := mlx.Named(mlx.Compile, func(in transformer.KVInputs) (out outputs) {
+			out.Velocity, out.Cache = m.Extract(in, s)
 			return out
 		})
-		cached := mlx.Named(mlx.Compile, func(in inputs) *mlx.Array {
-			return m.Cached(in.Latents, in.Timestep, in.Text, in.Cache, s)
+		cached := mlx.Named(mlx.Compile, func(in transformer.KVInputs) *mlx.Array {
+			return transformer.Run(m.CachedPass(in, s))
 		})
 		latents := input("latents", 2, 8, 3, 5)
-		in := inputs{Latents: latents, Timestep: m.Timestep(1), Text: input("text", 1, 7, 18), References: input("references", 1, 6, 8)}
+		in := transformer.KVInputs{
+			Latents: latents, Timestep: m.Timestep(1), Text: input("text", 1, 7, 18), References: input("references", 1, 6, 8),
+		}
 		first := extract(in)
 		mlxtest.Same(t, "extract", first.Velocity.Shape(), latents.Shape())
 		keys := first.Cache.Keys
@@ -207,11 +206,13 @@ func TestSequenceErrors(t *testing.T) {
 	})
 	checkError(t, "KV cache with keys of 2 layers and values of 2, expected 4", mlxtest.Try(func() {
 		m, _ := readGoldens(t, "flux2.json")[0].flux2(t, mlx.Float32)
-		cache := transformer.Flux2Cache{Keys: make([]*mlx.Array, 2), Values: make([]*mlx.Array, 2)}
+		cache := transformer.KVCache{Keys: make([]*mlx.Array, 2), Values: make([]*mlx.Array, 2)}
 		s, err := m.Sequence(1, 1, 1)
 		if err != nil {
 			t.Fatal(err)
 		}
-		m.Cached(input("latents", 1, 12, 1, 1), m.Timestep(1), input("text", 1, 1, 20), cache, s)
+		m.CachedPass(transformer.KVInputs{
+			Latents: input("latents", 1, 12, 1, 1), Timestep: m.Timestep(1), Text: input("text", 1, 1, 20), Cache: cache,
+		}, s)
 	}))
 }

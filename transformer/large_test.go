@@ -69,6 +69,14 @@ func largeModels(t *testing.T) map[string]largeModel {
 			prepare(m, points)
 			return flux2.Cases[0].forwardFlux2(t, m, points, dtype)[0]
 		}}
+	krea2 := readGoldens(t, "krea2.json")[0]
+	models["Krea 2"] = largeModel{streams: `blocks\.\d+$`, least: 7e4, gains: []gain{
+		{`\.(to_v|gate|up)\.`, 30}, {`\.(down|to_out\.0)\.`, 1300},
+	}, forward: func(t *testing.T, dtype mlx.Dtype, prepare func(any, *hooks.Points)) *mlx.Array {
+		m, points := krea2.krea2(t, mlx.Float16)
+		prepare(m, points)
+		return krea2.Cases[0].forwardKrea2(t, m, dtype)
+	}}
 	return models
 }
 
@@ -82,7 +90,7 @@ func forwardLargeZImage(t *testing.T, dtype mlx.Dtype, prepare func(any, *hooks.
 	m, points := transformer.NewZImage(c), &hooks.Points{}
 	nn.Bind(m, "transformer", points)
 	for _, p := range nn.Parameters(m) {
-		p.Array = parameter(p.Name, p.Stored(), "").AsType(mlx.Float16)
+		p.Array = parameter(p.Name, p.Stored(), "", 1).AsType(mlx.Float16)
 	}
 	prepare(m, points)
 	s, err := m.Sequence(6, 8, 5)
@@ -90,7 +98,13 @@ func forwardLargeZImage(t *testing.T, dtype mlx.Dtype, prepare func(any, *hooks.
 		t.Fatal(err)
 	}
 	latents := input("latents", 1, 4, 6, 8).AsType(dtype)
-	return m.Forward(latents, m.Timestep(0.3), input("text", 5, 24).Times(1e7), s)
+	caption := input("text", 5, 24).Times(1e7)
+	y := m.Forward(latents, m.Timestep(0.3), caption, s)
+	if !m.Observed() {
+		refined := m.Forward(latents, m.Timestep(0.3), m.RefineCaption(caption, s, dtype), s)
+		check(t, "with a refined caption", refined.AsType(mlx.Float32).Floats(), y.AsType(mlx.Float32).Floats(), 1e-6)
+	}
+	return y
 }
 
 // TestLargeValues checks that float16 is as close to float32 with such streams as without, with

@@ -3,6 +3,7 @@ package transformer
 import (
 	"errors"
 	"fmt"
+	"slices"
 
 	"github.com/gomflux/gomflux/mlx"
 	"github.com/gomflux/gomflux/mlx/nn"
@@ -69,6 +70,8 @@ type QwenImage struct {
 	ProjOut *nn.Linear              `w:"proj_out"`
 
 	Config QwenImageConfig
+
+	ofTime TimeLayers
 }
 
 // NewQwenImage declares the model of a validated config.
@@ -83,9 +86,13 @@ func NewQwenImage(c QwenImageConfig) *QwenImage {
 		ProjOut:       nn.NewLinear(dim, c.InChannels, true),
 		Config:        c,
 	}
+	m.ofTime.embedding = m.TimeTextEmbed
 	for range c.NumLayers {
-		m.TransformerBlocks = append(m.TransformerBlocks, newQwenImageBlock(c))
+		b := newQwenImageBlock(c)
+		m.TransformerBlocks = append(m.TransformerBlocks, b)
+		m.ofTime.add(linearOf(b.ImgMod), linearOf(b.TxtMod))
 	}
+	m.ofTime.add(m.NormOut.Linear)
 	return m
 }
 
@@ -136,37 +143,68 @@ func (m *QwenImage) Timestep(t float32) *mlx.Array {
 	return nn.ScaledTimestepEmbedding(t, 1000, timestepFeatures)
 }
 
-// Forward returns the velocity [B, C, H, W] for latents [B, C, H, W]. timestep are
-// sinusoids [1, 256], text are prompt embeddings [B, T, joint_attention_dim], and
-// references are the tokens of reference images [B, R, 4C] from [Pack], in the order
-// of the sequence, or nil. Text and references may have a batch of 1 for all latents.
-// It computes in the dtype of the latents. In float16 the residual streams, which
-// reach tens of millions in the published model, are float32, and the text is not
-// rounded before its norm.
-func (m *QwenImage) Forward(latents, timestep, text, references *mlx.Array, s *QwenImageSequence) *mlx.Array {
-	return Run(m.Pass(latents, timestep, text, references, s))
+// QwenImageInputs is the input of a forward pass, where text and references may have a batch of 1
+// for all latents.
+type QwenImageInputs struct {
+	Latents    *mlx.Array // [B, C, H, W]
+	Timestep   *mlx.Array // sinusoid [1, 256]
+	Text       *mlx.Array // prompt embeddings [B, T, joint_attention_dim]
+	References *mlx.Array // packed latents [B, R, 4C] of reference images in the sequence's order, or nil
+	// Projections are the rows of a step from [QwenImage.Projections], which replace Timestep; nil
+	// without.
+	Projections *mlx.Array
+}
+
+// Projections returns what a forward pass computes from the time alone: a row [1, n] for each of the
+// times from 0 to 1, and with zero_cond_t one for time 0, which the rows of each step end with. It
+// computes in dtype.
+func (m *QwenImage) Projections(times []float32, dtype mlx.Dtype) *mlx.Array {
+	if m.Config.ZeroCondT {
+		times = append(slices.Clone(times), 0)
+	}
+	like := mlx.Scalar(0, dtype)
+	return m.ofTime.project(m.TimeTextEmbed.Forward(sinusoids(times, m.Timestep), like))
+}
+
+// TimeLayers returns the layers of [QwenImage.Projections].
+func (m *QwenImage) TimeLayers() *TimeLayers { return &m.ofTime }
+
+// Forward returns the velocity [B, C, H, W] of latents. It computes in the dtype of the latents. In
+// float16 the residual streams, which reach tens of millions in the published model, are float32,
+// and the text is not rounded before its norm.
+func (m *QwenImage) Forward(in QwenImageInputs, s *QwenImageSequence) *mlx.Array {
+	return Run(m.Pass(in, s))
 }
 
 // Pass returns Forward in parts.
-func (m *QwenImage) Pass(latents, timestep, text, references *mlx.Array, s *QwenImageSequence) Pass {
-	dtype := latents.Dtype()
-	tokens, text := Pack(latents), text.AsType(nn.WideDtype(dtype))
-	if references != nil {
-		tokens = mlx.Concat(1, tokens, toBatch(references.AsType(dtype), tokens.Dim(0)))
+func (m *QwenImage) Pass(in QwenImageInputs, s *QwenImageSequence) Pass {
+	dtype := in.Latents.Dtype()
+	tokens, text := Pack(in.Latents), in.Text.AsType(nn.WideDtype(dtype))
+	if in.References != nil {
+		tokens = mlx.Concat(1, tokens, toBatch(in.References.AsType(dtype), tokens.Dim(0)))
 	}
 	x := m.ImgIn.Forward(tokens)
 	c := toBatch(m.TxtIn.Forward(m.TxtNorm.Forward(text).AsType(dtype)), x.Dim(0))
-	if m.Config.ZeroCondT {
-		timestep = mlx.Concat(0, timestep, m.Timestep(0))
-	}
 	p := &qwenImagePass{QwenImage: m, QwenImageSequence: s, tokens: tokens, textTokens: text}
-	p.time = qwenImageTime{temb: m.TimeTextEmbed.Forward(timestep, x)}
+	p.time.stepTime = m.time(in, x)
 	p.embedded = Hidden{Text: nn.WidenFP16(c), Image: nn.WidenFP16(x)}
 	if m.Config.ZeroCondT {
 		p.time.isReference = between(s.target+s.references, s.target, s.target+s.references)
 	}
 	p.joint = m.PosEmbed.Forward(s.rope, s.text)
 	return p
+}
+
+// time returns the time of a step, and with zero_cond_t time 0 in the second row, for the tokens x.
+func (m *QwenImage) time(in QwenImageInputs, x *mlx.Array) stepTime {
+	if in.Projections != nil {
+		return stepTime{projections: in.Projections, layers: &m.ofTime}
+	}
+	timestep := in.Timestep
+	if m.Config.ZeroCondT {
+		timestep = mlx.Concat(0, timestep, m.Timestep(0))
+	}
+	return stepTime{temb: m.TimeTextEmbed.Forward(timestep, x)}
 }
 
 type qwenImagePass struct {
@@ -213,14 +251,15 @@ func (t *qwenImageTimeEmbed) Forward(sinusoids, x *mlx.Array) *mlx.Array {
 	return t.Tap(temb, x)
 }
 
-// A qwenImageTime has the time embedding that modulates all blocks.
+// A qwenImageTime has the time embedding that modulates all blocks. Under zero_cond_t it has two
+// rows, the second of time 0.
 type qwenImageTime struct {
-	temb        *mlx.Array // [1, dim], or under zero_cond_t [2, dim], the second of time 0
+	stepTime
 	isReference *mlx.Array // [1, L, 1], true for the image's tokens at time 0; nil without zero_cond_t
 }
 
-// now is temb of the step's time, [1, dim].
-func (t qwenImageTime) now() *mlx.Array { return t.temb.Slice(0, 0, 1) }
+// now is the step's time in a single row.
+func (t qwenImageTime) now() stepTime { return t.firstRow() }
 
 // modulation is the projection all [n, 6·dim] of temb, for the image.
 func (t qwenImageTime) modulation(all *mlx.Array) streamModulation {
@@ -273,10 +312,13 @@ func newQwenImageBlock(c QwenImageConfig) *qwenImageBlock {
 	}
 }
 
+// linearOf returns the linear layer of a modulation.
+func linearOf(modulation *nn.Sequential) *nn.Linear { return modulation.Layers[1].(*nn.Linear) }
+
 // Forward takes the text c [B, T, dim] and the image x [B, L, dim].
 func (b *qwenImageBlock) Forward(c, x *mlx.Array, t qwenImageTime, j joint) (nextC, nextX *mlx.Array) {
-	attnX, mlpX := t.modulation(b.ImgMod.Forward(t.temb)).attentionAndMLP()
-	attnC, mlpC := streamModulation{all: b.TxtMod.Forward(t.now())}.attentionAndMLP()
+	attnX, mlpX := t.modulation(t.project(linearOf(b.ImgMod), b.ImgMod.Forward)).attentionAndMLP()
+	attnC, mlpC := streamModulation{all: t.now().project(linearOf(b.TxtMod), b.TxtMod.Forward)}.attentionAndMLP()
 	dx, dc := b.Attn.Forward(attnX.norm(b.ImgNorm1, x), attnC.norm(b.TxtNorm1, c), j)
 
 	nextX, normX := attnX.addThenNorm(x, dx, b.ImgNorm2, mlpX)

@@ -187,8 +187,9 @@ func (m *ZImage) Timestep(t float32) *mlx.Array {
 
 // Forward returns the negated velocity [B, C, H, W] for latents [B, C, H, W].
 // timestep are sinusoids [1, 256], and caption are prompt embeddings
-// [T, cap_feat_dim] for the whole batch. It computes in the dtype of the latents, in
-// float16 with float32 residual streams, and the caption up to the first layer in float32.
+// [T, cap_feat_dim] for the whole batch, or the result of [ZImage.RefineCaption] for them. It
+// computes in the dtype of the latents, in float16 with float32 residual streams, and the
+// caption up to the first layer in float32.
 func (m *ZImage) Forward(latents, timestep, caption *mlx.Array, s *ZImageSequence) *mlx.Array {
 	return Run(m.Pass(latents, timestep, caption, s))
 }
@@ -197,13 +198,13 @@ func (m *ZImage) Forward(latents, timestep, caption *mlx.Array, s *ZImageSequenc
 // embedding.
 func (m *ZImage) Pass(latents, timestep, caption *mlx.Array, s *ZImageSequence) Pass {
 	temb := m.TEmbedder.Forward(timestep.AsType(latents.Dtype()))
-	return &zimagePass{ZImage: m, s: s, latents: latents, tokens: caption, temb: temb}
+	return &zimagePass{ZImage: m, s: s, latents: latents, caption: caption, temb: temb}
 }
 
 type zimagePass struct {
 	*ZImage
-	s                     *ZImageSequence
-	latents, tokens, temb *mlx.Array // tokens of the caption
+	s                      *ZImageSequence
+	latents, caption, temb *mlx.Array
 }
 
 func (p *zimagePass) Embed() Hidden {
@@ -213,11 +214,21 @@ func (p *zimagePass) Embed() Hidden {
 	for _, b := range mlx.Layers(p.NoiseRefiner, &x) {
 		x = b.Forward(x, p.temb, p.s.imageRope)
 	}
-	c := padTokens(p.tokens.AsType(nn.WideDtype(p.latents.Dtype())), p.CapEmbedder, p.CapPadToken)
-	for _, b := range mlx.Layers(p.ContextRefiner, &c) {
-		c = b.Forward(c, nil, p.s.captionRope)
+	c := p.caption
+	if c.Ndim() == 2 {
+		c = p.RefineCaption(c, p.s, p.latents.Dtype())
 	}
 	return Hidden{Image: mlx.Concat(1, x, toBatch(c, x.Dim(0)))}
+}
+
+// RefineCaption returns the caption [1, N, dim] in the joint sequence for prompt embeddings
+// [T, cap_feat_dim]. It is the same for all steps. dtype is that of the latents.
+func (m *ZImage) RefineCaption(caption *mlx.Array, s *ZImageSequence, dtype mlx.Dtype) *mlx.Array {
+	c := padTokens(caption.AsType(nn.WideDtype(dtype)), m.CapEmbedder, m.CapPadToken)
+	for _, b := range mlx.Layers(m.ContextRefiner, &c) {
+		c = b.Forward(c, nil, s.captionRope)
+	}
+	return c
 }
 
 func (p *zimagePass) Len() int { return len(p.Layers) }
@@ -233,7 +244,7 @@ func (p *zimagePass) Blocks(h Hidden, first, end int) Hidden {
 func (p *zimagePass) Output(x *mlx.Array) *mlx.Array {
 	x = p.FinalLayer[p.patch].Forward(x, p.temb)
 	out := eachRow(x, func(one *mlx.Array) *mlx.Array { return p.unpatchify(one, p.s).ExpandDims(0) })
-	return p.tap(out, p.latents, p.tokens)
+	return p.tap(out, p.latents, p.caption)
 }
 
 // tap passes a single image through the hook: the reference's is in a list, with an axis

@@ -41,6 +41,12 @@ func load(fsys checkpoint.Folder, dir string) (Autoencoder, error) {
 			return nil, err
 		}
 		m = NewKLQwenImage(c)
+	case "AutoencoderKLQwenImage21":
+		c := DefaultKLQwenImage21Config()
+		if err := read(&c); err != nil {
+			return nil, err
+		}
+		m = NewKLQwenImage21(c)
 	case "AutoencoderTiny":
 		c := DefaultTinyConfig()
 		if err := read(&c); err != nil {
@@ -87,6 +93,10 @@ func TestClassesAgainstDiffusers(t *testing.T) {
 		{"qwenimage-thin", 48, 80, 20e3},
 		{"qwenimage-odd", 112, 208, 0},
 		{"qwenimage-odd", 112, 208, 200e3},
+		{"qwenimage21-thin", 48, 80, 0},
+		{"qwenimage21-thin", 48, 80, 20e3},
+		{"qwenimage21-odd", 112, 208, 0},
+		{"qwenimage21-odd", 112, 208, 200e3},
 		{"tiny-thin", 48, 80, 0},
 		{"tiny-thin", 48, 80, 20e3},
 		{"tiny-odd", 112, 208, 0},
@@ -123,7 +133,7 @@ func TestClassesAgainstDiffusers(t *testing.T) {
 						t.Errorf("%s: off by %.2g, %.2g altogether", name, most, l2)
 					}
 				}
-				encoded := m.Encode(pattern(1, 3, test.height, test.width))
+				encoded := m.Encode(pattern(1, m.ImageChannels(), test.height, test.width))
 				mlxtest.Same(t, "shape of the latents", encoded.Shape(), want["encoded"].Shape())
 				same("encoded", encoded.Floats())
 
@@ -145,7 +155,7 @@ func TestClassesAgainstDiffusers(t *testing.T) {
 				mlxtest.Same(t, "unscaled without a batch axis", one.Floats(), unscaled.Floats())
 
 				image := m.Decode(want["unscaled"])
-				mlxtest.Same(t, "shape of the image", image.Shape(), []int{1, 3, test.height, test.width})
+				mlxtest.Same(t, "shape of the image", image.Shape(), []int{1, m.ImageChannels(), test.height, test.width})
 				var samples []float32
 				for i, v := range image.Floats() {
 					if i%sample == 0 {

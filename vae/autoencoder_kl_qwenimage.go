@@ -103,7 +103,7 @@ func NewKLQwenImage(c KLQwenImageConfig) *KLQwenImage {
 	}
 	m.coder = coder{
 		encoder: m.Encoder, decoder: m.Decoder, quant: m.QuantConv, postQuant: m.PostQuantConv,
-		latentChannels: c.ZDim, scale: m.ScaleFactor(), strips: s,
+		imageChannels: c.InputChannels, latentChannels: c.ZDim, scale: m.ScaleFactor(), strips: s,
 	}
 	return m
 }
@@ -166,7 +166,7 @@ func newQwenEncoder(c KLQwenImageConfig, s *strips) *qwenEncoder {
 	last := widths[len(widths)-1]
 	e := &qwenEncoder{
 		ConvIn:       nn.NewCausalConv3d(c.InputChannels, c.BaseDim, 3, 1),
-		MidBlock:     newQwenMidBlock(last),
+		MidBlock:     newQwenMidBlock(nn.NewCausalConv3d, last),
 		NormOut:      newChannelNorm(last, 1, 1, 1),
 		Nonlinearity: &nn.SiLU{ChannelsLast: true},
 		ConvOut:      nn.NewCausalConv3d(last, 2*c.ZDim, 3, 1),
@@ -174,7 +174,7 @@ func newQwenEncoder(c KLQwenImageConfig, s *strips) *qwenEncoder {
 	}
 	in := c.BaseDim
 	for i, out := range widths {
-		for _, r := range newQwenResnets(c.NumResBlocks, in, out) {
+		for _, r := range newQwenResnets(nn.NewCausalConv3d, c.NumResBlocks, in, out) {
 			e.DownBlocks = append(e.DownBlocks, r)
 		}
 		if i < len(widths)-1 {
@@ -209,12 +209,12 @@ func (e *qwenEncoder) layers() []layer {
 // qwenDecoder is QwenImageDecoder3d.
 type qwenDecoder struct {
 	nn.Module
-	ConvIn       *nn.Conv2d     `w:"conv_in"`
-	MidBlock     *midBlock      `w:"mid_block"`
-	UpBlocks     []*qwenUpBlock `w:"up_blocks"`
-	NormOut      *channelNorm   `w:"norm_out"`
-	Nonlinearity *nn.SiLU       `w:"nonlinearity"`
-	ConvOut      *nn.Conv2d     `w:"conv_out"`
+	ConvIn       *nn.Conv2d   `w:"conv_in"`
+	MidBlock     *midBlock    `w:"mid_block"`
+	UpBlocks     []network    `w:"up_blocks"`
+	NormOut      *channelNorm `w:"norm_out"`
+	Nonlinearity *nn.SiLU     `w:"nonlinearity"`
+	ConvOut      *nn.Conv2d   `w:"conv_out"`
 
 	strips *strips
 }
@@ -224,7 +224,7 @@ func newQwenDecoder(c KLQwenImageConfig, s *strips) *qwenDecoder {
 	first, last := widths[0], widths[len(widths)-1]
 	d := &qwenDecoder{
 		ConvIn:       nn.NewCausalConv3d(c.ZDim, last, 3, 1),
-		MidBlock:     newQwenMidBlock(last),
+		MidBlock:     newQwenMidBlock(nn.NewCausalConv3d, last),
 		NormOut:      newChannelNorm(first, 1, 1, 1),
 		Nonlinearity: &nn.SiLU{ChannelsLast: true},
 		ConvOut:      nn.NewCausalConv3d(first, c.InputChannels, 3, 1),
@@ -233,7 +233,7 @@ func newQwenDecoder(c KLQwenImageConfig, s *strips) *qwenDecoder {
 	in := last
 	for i := len(widths) - 1; i >= 0; i-- {
 		out := widths[i]
-		b := &qwenUpBlock{Resnets: newQwenResnets(c.NumResBlocks+1, in, out)}
+		b := &qwenUpBlock{Resnets: newQwenResnets(nn.NewCausalConv3d, c.NumResBlocks+1, in, out)}
 		if i > 0 {
 			b.Upsamplers = []*qwenResample{{Resample: &resampling{
 				Size: &resizing{up: true}, Conv: nn.NewConv2d(out, out/2, 3, 1, 1),
@@ -250,15 +250,14 @@ func (d *qwenDecoder) Forward(x *mlx.Array) *mlx.Array {
 		return d.strips.run(x, d.layers())
 	}
 	y := mlx.Scope(func() *mlx.Array { return d.MidBlock.Forward(d.ConvIn.Forward(x)) })
-	y = mlx.Chain(y, d.UpBlocks, (*qwenUpBlock).Forward)
+	y = mlx.Chain(y, d.UpBlocks, network.Forward)
 	return d.TapImage(normActConv(d.NormOut, d.Nonlinearity, d.ConvOut, y), x)
 }
 
 func (d *qwenDecoder) layers() []layer {
 	layers := append([]layer{convStage(d.ConvIn)}, d.MidBlock.layers()...)
 	for _, b := range d.UpBlocks {
-		layers = appendLayers(layers, b.Resnets)
-		layers = appendLayers(layers, b.Upsamplers)
+		layers = append(layers, b.layers()...)
 	}
 	return append(layers, stage{norm: d.NormOut, conv: d.ConvOut, before: 1, after: 1})
 }
@@ -276,9 +275,17 @@ func (b *qwenUpBlock) Forward(x *mlx.Array) *mlx.Array {
 	return b.TapImage(y, x)
 }
 
-func newQwenMidBlock(channels int) *midBlock {
+func (b *qwenUpBlock) layers() []layer {
+	return appendLayers(appendLayers(nil, b.Resnets), b.Upsamplers)
+}
+
+// A newConv declares a convolution with a bias and stride 1, given the numbers of its input and
+// output channels, its kernel's size and its padding.
+type newConv func(in, out, kernel, padding int) *nn.Conv2d
+
+func newQwenMidBlock(conv newConv, channels int) *midBlock {
 	return &midBlock{
-		Resnets: newQwenResnets(2, channels, channels),
+		Resnets: newQwenResnets(conv, 2, channels, channels),
 		Attentions: []block{&qwenAttention{
 			Norm:  newChannelNorm(channels, 1, 1),
 			ToQKV: nn.NewConv2d(channels, 3*channels, 1, 1, 0),
@@ -287,16 +294,16 @@ func newQwenMidBlock(channels int) *midBlock {
 	}
 }
 
-func newQwenResnets(n, in, out int) []*resnet {
+func newQwenResnets(conv newConv, n, in, out int) []*resnet {
 	resnets := make([]*resnet, n)
 	for i := range resnets {
 		r := &resnet{
-			Norm1: newChannelNorm(in, 1, 1, 1), Conv1: nn.NewCausalConv3d(in, out, 3, 1),
-			Norm2: newChannelNorm(out, 1, 1, 1), Conv2: nn.NewCausalConv3d(out, out, 3, 1),
+			Norm1: newChannelNorm(in, 1, 1, 1), Conv1: conv(in, out, 3, 1),
+			Norm2: newChannelNorm(out, 1, 1, 1), Conv2: conv(out, out, 3, 1),
 			Nonlinearity: &nn.SiLU{ChannelsLast: true}, ConvShortcut: &identity{},
 		}
 		if in != out {
-			r.ConvShortcut = nn.NewCausalConv3d(in, out, 1, 0)
+			r.ConvShortcut = conv(in, out, 1, 0)
 		}
 		resnets[i] = r
 		in = out

@@ -111,6 +111,9 @@ func NewTiny(c TinyConfig) *Tiny {
 	return m
 }
 
+// ImageChannels is 3.
+func (m *Tiny) ImageChannels() int { return 3 }
+
 // Encode encodes images [N, 3, H, W] from -1 to 1 to latents [N, latent_channels, h, w].
 func (m *Tiny) Encode(x *mlx.Array) *mlx.Array {
 	if m.Encoder == nil {

@@ -78,18 +78,19 @@ func (c *CoderConfig) coderScale() int { return 1 << (len(c.BlockOutChannels) - 
 type coder struct {
 	encoder, decoder      network
 	quant, postQuant      *nn.Conv2d // nil if the class has no such layer
+	imageChannels         int
 	latentChannels, scale int
 	strips                *strips
 }
 
-// A network is an encoder or a decoder, on [N, H, W, C].
+// A network is an encoder, a decoder or one of its blocks, on [N, H, W, C].
 type network interface {
 	nn.Layer
 	layers() []layer // in the order of their computation
 }
 
 func newCoder(c CoderConfig, decoderWidths []int) (coder, *encoder, *decoder) {
-	m := coder{latentChannels: c.LatentChannels, scale: c.coderScale(), strips: &strips{}}
+	m := coder{imageChannels: c.InChannels, latentChannels: c.LatentChannels, scale: c.coderScale(), strips: &strips{}}
 	e, d := newEncoder(c, m.strips), newDecoder(c, decoderWidths, m.strips)
 	m.encoder, m.decoder = e, d
 	if c.UseQuantConv {
@@ -101,8 +102,11 @@ func newCoder(c CoderConfig, decoderWidths []int) (coder, *encoder, *decoder) {
 	return m, e, d
 }
 
-// Encode encodes images [N, 3, H, W] from -1 to 1. It returns the mean of their unscaled
-// latents [N, latent_channels, h, w].
+// ImageChannels is the number of channels of images.
+func (m *coder) ImageChannels() int { return m.imageChannels }
+
+// Encode encodes images [N, ImageChannels, H, W] from -1 to 1. It returns the mean of their
+// unscaled latents [N, latent_channels, h, w].
 func (m *coder) Encode(x *mlx.Array) *mlx.Array {
 	y := m.encoder.Forward(nn.ChannelsLast(x))
 	if m.quant != nil {
@@ -111,8 +115,8 @@ func (m *coder) Encode(x *mlx.Array) *mlx.Array {
 	return nn.ChannelsFirst(y.Slice(-1, 0, m.latentChannels))
 }
 
-// Decode decodes unscaled latents [N, latent_channels, h, w] to images [N, 3, H, W],
-// from about -1 to 1, not clamped.
+// Decode decodes unscaled latents [N, latent_channels, h, w] to images
+// [N, ImageChannels, H, W], from about -1 to 1, not clamped.
 func (m *coder) Decode(z *mlx.Array) *mlx.Array {
 	x := nn.ChannelsLast(z)
 	if m.postQuant != nil {

@@ -29,6 +29,13 @@ func FuzzQwenImageConfig(f *testing.F) {
 		"testdata/qwenimage-thin/config.json", "testdata/qwenimage-odd/config.json")
 }
 
+func FuzzQwenImage21Config(f *testing.F) {
+	hostiletest.FuzzConfig(f,
+		func() *vae.KLQwenImage21Config { c := vae.DefaultKLQwenImage21Config(); return &c },
+		func(c *vae.KLQwenImage21Config) { nn.Bind(vae.NewKLQwenImage21(*c), "model", nil) },
+		"testdata/qwenimage21-thin/config.json", "testdata/qwenimage21-odd/config.json")
+}
+
 func FuzzTinyConfig(f *testing.F) {
 	hostiletest.FuzzConfig(f,
 		func() *vae.TinyConfig { c := vae.DefaultTinyConfig(); return &c },

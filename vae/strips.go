@@ -353,7 +353,7 @@ func (m *coder) DecodeMemory(height, width int, d mlx.Device, dtype mlx.Dtype) i
 
 // EncodeMemory estimates the memory in bytes that Encode takes for one image.
 func (m *coder) EncodeMemory(height, width int, d mlx.Device, dtype mlx.Dtype) int64 {
-	return m.strips.memoryModel(d, dtype).peak(m.encoder.layers(), size{max(1, height), max(1, width), 3})
+	return m.strips.memoryModel(d, dtype).peak(m.encoder.layers(), size{max(1, height), max(1, width), m.imageChannels})
 }
 
 func (s *strips) memoryModel(d mlx.Device, dtype mlx.Dtype) memoryModel {

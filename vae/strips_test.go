@@ -57,8 +57,9 @@ func oddModels(attention bool) map[string]Autoencoder {
 	out := map[string]Autoencoder{
 		"AutoencoderKL": NewKL(kl), "AutoencoderKLFlux2": NewKLFlux2(flux2), "AutoencoderTiny": NewTiny(tiny),
 	}
-	if attention { // AutoencoderKLQwenImage always has attention
+	if attention { // which these classes always have
 		out["AutoencoderKLQwenImage"] = NewKLQwenImage(oddQwenImage())
+		out["AutoencoderKLQwenImage21"] = NewKLQwenImage21(oddQwenImage21())
 	}
 	for _, m := range out {
 		fill(m, mlx.Float32)
@@ -69,6 +70,16 @@ func oddModels(attention bool) map[string]Autoencoder {
 func oddQwenImage() KLQwenImageConfig {
 	c := DefaultKLQwenImageConfig()
 	c.BaseDim, c.DimMult, c.NumResBlocks, c.TemperalDownsample = 7, []int{1, 2, 1}, 1, []bool{true, false}
+	c.ZDim, c.LatentsMean, c.LatentsStd = 5, c.LatentsMean[:5], c.LatentsStd[:5]
+	return c
+}
+
+// oddQwenImage21 has shortcuts of several sizes of groups and numbers of copies.
+func oddQwenImage21() KLQwenImage21Config {
+	c := DefaultKLQwenImage21Config()
+	decoder := 7
+	c.BaseDim, c.DecoderBaseDim, c.DimMult, c.NumResBlocks = 6, &decoder, []int{2, 1, 2, 2}, 1
+	c.TemperalDownsample = []bool{false, true, false}
 	c.ZDim, c.LatentsMean, c.LatentsStd = 5, c.LatentsMean[:5], c.LatentsStd[:5]
 	return c
 }
@@ -101,7 +112,7 @@ func TestStrips(t *testing.T) {
 		mlxtest.Do(t, func() {
 			for class, m := range oddModels(test.attention) {
 				h, w := test.size[0], test.size[1]
-				image := mlxtest.Randn(1, test.images, 3, h, w)
+				image := mlxtest.Randn(1, test.images, m.ImageChannels(), h, w)
 				z := mlxtest.Randn(2, append([]int{test.images}, m.Unscaled(h/m.ScaleFactor(), w/m.ScaleFactor())...)...)
 				latents, decoded := m.Encode(image).Floats(), m.Decode(z).Floats()
 				largest := float32(0) // real models return images from -1 to 1
@@ -218,6 +229,11 @@ func TestMemory(t *testing.T) {
 		q.BaseDim, q.DimMult = 24, []int{1, 2, 3, 3}
 		qwen := NewKLQwenImage(q)
 		fill(qwen, mlx.BFloat16)
+		q21, decoder := DefaultKLQwenImage21Config(), 24
+		q21.BaseDim, q21.DecoderBaseDim, q21.DimMult = 16, &decoder, []int{1, 2, 4, 4, 4}
+		qwen21 := NewKLQwenImage21(q21)
+		fill(qwen21, mlx.BFloat16)
+		latents21 := append([]int{1}, qwen21.Unscaled(h/16, w/16)...)
 		tiny := NewTiny(DefaultTinyConfig())
 		fill(tiny, mlx.BFloat16)
 		for what, f := range map[string]struct {
@@ -226,12 +242,14 @@ func TestMemory(t *testing.T) {
 			in       []int
 			estimate func(h, w int, d mlx.Device, dtype mlx.Dtype) int64
 		}{
-			"decode":               {m, m.Decode, append([]int{1}, m.Unscaled(h/16, w/16)...), m.DecodeMemory},
-			"encode":               {m, m.Encode, []int{1, 3, h, w}, m.EncodeMemory},
-			"decode of Qwen-Image": {qwen, qwen.Decode, append([]int{1}, qwen.Unscaled(h/8, w/8)...), qwen.DecodeMemory},
-			"decode of TAESD":      {tiny, tiny.Decode, append([]int{1}, tiny.Unscaled(h/8, w/8)...), tiny.DecodeMemory},
-			"encode of TAESD":      {tiny, tiny.Encode, []int{1, 3, h, w}, tiny.EncodeMemory},
-			"encode of Qwen-Image": {qwen, qwen.Encode, []int{1, 3, h, w}, qwen.EncodeMemory},
+			"decode":                   {m, m.Decode, append([]int{1}, m.Unscaled(h/16, w/16)...), m.DecodeMemory},
+			"encode":                   {m, m.Encode, []int{1, 3, h, w}, m.EncodeMemory},
+			"decode of Qwen-Image":     {qwen, qwen.Decode, append([]int{1}, qwen.Unscaled(h/8, w/8)...), qwen.DecodeMemory},
+			"decode of Qwen-Image-2.1": {qwen21, qwen21.Decode, latents21, qwen21.DecodeMemory},
+			"encode of Qwen-Image-2.1": {qwen21, qwen21.Encode, []int{1, 4, h, w}, qwen21.EncodeMemory},
+			"decode of TAESD":          {tiny, tiny.Decode, append([]int{1}, tiny.Unscaled(h/8, w/8)...), tiny.DecodeMemory},
+			"encode of TAESD":          {tiny, tiny.Encode, []int{1, 3, h, w}, tiny.EncodeMemory},
+			"encode of Qwen-Image":     {qwen, qwen.Encode, []int{1, 3, h, w}, qwen.EncodeMemory},
 		} {
 			x := mlxtest.Randn(1, f.in...)
 			mlx.Eval(x)
@@ -272,7 +290,8 @@ func TestStripsWithHook(t *testing.T) {
 			for _, budget := range []int64{0, 1} {
 				m.SetBudget(budget)
 				points.Func = func(hooks.Tap) (*mlx.Array, error) { seen[budget]++; return nil, nil }
-				mlx.Eval(m.Encode(mlxtest.Randn(1, 1, 3, 32, 32)), m.Decode(mlxtest.Randn(1, append([]int{1}, m.Unscaled(2, 2)...)...)))
+				image, z := mlxtest.Randn(1, 1, m.ImageChannels(), 32, 32), mlxtest.Randn(1, append([]int{1}, m.Unscaled(2, 2)...)...)
+				mlx.Eval(m.Encode(image), m.Decode(z))
 			}
 			if seen[0] < 80 || seen[0] != seen[1] {
 				t.Errorf("%s: %d modules were seen, %d under a budget", class, seen[0], seen[1])

@@ -7,11 +7,11 @@ import "github.com/gomflux/gomflux/mlx"
 // Encode returns and Decode takes, are in general not those of the diffusion model:
 // Scale and Unscale convert between them.
 type Autoencoder interface {
-	// Encode encodes images [N, 3, H, W] from -1 to 1, with sides that are multiples of
+	// Encode encodes images [N, ImageChannels, H, W] from -1 to 1, with sides that are multiples of
 	// ScaleFactor. It returns the mean of the autoencoder's own latents.
 	Encode(x *mlx.Array) *mlx.Array
-	// Decode decodes the autoencoder's own latents to images [N, 3, H, W], from about -1
-	// to 1, clamped only where diffusers' class does.
+	// Decode decodes the autoencoder's own latents to images [N, ImageChannels, H, W], from
+	// about -1 to 1, clamped only where diffusers' class does.
 	Decode(z *mlx.Array) *mlx.Array
 
 	// Scale converts the autoencoder's own latents, [N, C, h, w] or [C, h, w], to the
@@ -20,6 +20,9 @@ type Autoencoder interface {
 	// Unscale is the inverse of Scale.
 	Unscale(z *mlx.Array) *mlx.Array
 
+	// ImageChannels is the number of channels of images: 3 for RGB, 4 for RGB and alpha, which
+	// is -1 for transparent pixels and 1 for opaque ones; colours are not multiplied by it.
+	ImageChannels() int
 	// ScaleFactor is the size of an image divided by that of the diffusion model's
 	// latents.
 	ScaleFactor() int

@@ -35,6 +35,7 @@ type benchReport struct {
 	PromptTokens    int           `json:"prompt_tokens"`
 	ImageTokens     int           `json:"image_tokens"`
 	References      int           `json:"references"`
+	Inpaint         bool          `json:"inpaint,omitempty"`
 	Repeat          int           `json:"repeat"`
 	Phases          []benchPhase  `json:"phases"`
 	Matmul          float64       `json:"matmul_tflop_per_s"`
@@ -188,6 +189,9 @@ func (r *benchReport) settingsText(p *ui.Page) {
 		ui.Plural(r.PromptTokens, "prompt token"), ui.Plural(r.ImageTokens, "image token"))
 	if r.References > 0 {
 		p.Printf(", %s", ui.Plural(r.References, "reference image"))
+	}
+	if r.Inpaint {
+		p.Printf(", inpainting")
 	}
 	if r.StepCache != "" {
 		p.Printf(", step cache %s (%s)", r.StepCache, skippedText(r.Skipped, r.SkippedNegative))

@@ -147,7 +147,7 @@ func (b *benchmark) describe(run *models.Run) {
 	r.Quantize, r.LowRAM, r.Repeat = string(b.quantize.orZero()), e.LowRAM, b.repeat
 	r.Height, r.Width, r.Steps, r.Guidance = run.Height, run.Width, run.Steps, run.Guidance
 	r.Interval, r.StepCache = run.GuidanceInterval, run.StepCache
-	r.ImageTokens, r.References = run.ImageTokens(), len(run.Request.References)
+	r.ImageTokens, r.References, r.Inpaint = run.ImageTokens(), len(run.Request.References), run.Request.Inpaint != nil
 	r.Weights = e.AllWeights()
 	r.Versions.MLX = mlx.Version()
 	r.Machine = newBenchMachine(b.pipeline.Device())
@@ -168,6 +168,9 @@ func (b *benchmark) request(p *models.Pipeline, run int) models.Request {
 		r.Guidance = *b.guidance.value
 	}
 	n := p.LeastReferences()
+	if b.inpaint {
+		n = max(n-1, 0) // an editor sees the image to inpaint as its first reference image
+	}
 	if b.references.given() {
 		n = *b.references.value
 	}
@@ -182,7 +185,9 @@ func (b *benchmark) request(p *models.Pipeline, run int) models.Request {
 	for range n {
 		r.References = append(r.References, draw())
 	}
-	r.Inpaint = p.LeastInpaint(draw())
+	if r.Inpaint = p.LeastInpaint(draw()); b.inpaint {
+		r.Inpaint = models.HalfInpaint(draw())
+	}
 	return r
 }
 
@@ -234,7 +239,7 @@ func (b *benchmark) generate(ctx context.Context, run int) error {
 		}
 		result, all := results[0], time.Duration(0)
 		b.add("encode", result.Encode-result.References)
-		if len(request.References) > 0 {
+		if len(prepared.Request.References) > 0 {
 			b.add("references", result.References)
 		}
 		for _, d := range steps {

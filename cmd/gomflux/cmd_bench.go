@@ -81,6 +81,7 @@ With --json bench prints one object:
   image_tokens            tokens of the image and the reference images
   references, repeat      numbers of reference images and of runs after the
                           first
+  inpaint                 whether a part of an image was generated, with a mask
   phases                  an array with name (load, encode, references, step,
                           decode, and image for all but load; with
                           --guidance-interval or --step-cache also steps,
@@ -124,6 +125,7 @@ type benchOptions struct {
 	interval      optional[scheduler.Part]
 	stepCache     optional[stepcache.Rule]
 	references    optional[int]
+	inpaint       bool
 	repeat        int
 	quantize      optional[gomflux.Quantization]
 	lowRAM        bool
@@ -182,6 +184,7 @@ func newBenchCommand() *cobra.Command {
 	f.Var(&o.interval, "guidance-interval", "the part of the steps with classifier-free guidance, in fractions (default: 0,1)")
 	f.Var(&o.stepCache, "step-cache", "leave out work in steps that change little: first-block:0.1 or easy:0.05; for 12 steps and more")
 	f.Var(&o.references, "references", "number of reference images of the same size (default: as few as the model takes)")
+	f.BoolVar(&o.inpaint, "inpaint", false, "inpaint the left half of a random image (models for filling always do)")
 	f.Var(&repeat, "repeat", "number of runs after the first, or of turns with --tune (default: 3)")
 	f.VarP(&o.quantize, "quantize", "q", "quantize the weights to 3, 4, 5, 6 or 8 bits, mxfp4, mxfp8 or nvfp4 (see gomflux help weights)")
 	o.addCompute(f)

@@ -156,11 +156,7 @@ func (o *decodeOptions) decode(
 		return nil, err
 	}
 	progress.Report(gomflux.Progress{Phase: gomflux.PhaseDecode})
-	decode := vae.Decode
-	if o.unscaled {
-		decode = vae.DecodeUnscaled
-	}
-	img, err := decode(ctx, latents)
+	img, err := vae.DecodeTransparent(ctx, latents, o.unscaled)
 	if errors.Is(err, gomflux.ErrRequest) {
 		return nil, usageErrorf("%s: tensor %s: %w", ref.File, quote.Printable(tensor.Name), err)
 	}

@@ -29,8 +29,8 @@ shells have their own $1. They are replaced by the model's own terms.
 
 ` + filled("", "The model must be one that edits: "+family.Editors()+". The default is "+defaultEditModel+".") + `
 
-Images are PNG, JPEG or WebP files. They are rotated by their EXIF orientation,
-and transparency is laid over white.
+Images are PNG, JPEG or WebP files. They are rotated by their EXIF orientation.
+Transparent pixels are white, except for models that generate them too.
 
 ` + editingHelp() + `
 

@@ -34,11 +34,11 @@ With --json info prints one object per line for each file:
   settings        those that were found of version, generator, model, revision,
                   base_model, class, prompt, negative_prompt, seed, steps,
                   guidance, guidance_interval, step_cache, height, width,
-                  max_sequence_length, scheduler, rng,
-                  batch, dtype, device, mlx, image, image_strength, references,
-                  mask, invert_mask, mask_blur, mask_crop, expand,
-                  no_paste_back, quantize, group_size, loras, runtime_lora,
-                  created, seconds
+                  max_sequence_length, scheduler, rng, background,
+                  batch, dtype, device, mlx, tuning, kv_cache, image,
+                  image_strength, references, mask, invert_mask, mask_blur,
+                  mask_crop, expand, no_paste_back, quantize, group_size,
+                  loras, runtime_lora, created, seconds
   metadata        the JSON in the file, unchanged
   parameters      the parameters text
 
@@ -130,10 +130,12 @@ func settingsFields(found *picture.Found) map[string]json.RawMessage {
 
 // infoOrder is the order of the settings after the prompts.
 var infoOrder = []string{
-	"model", "revision", "base_model", "class", "seed", "steps", "guidance", "guidance_interval", "step_cache", "scheduler", "rng", "batch",
+	"model", "revision", "base_model", "class", "seed", "steps", "guidance", "guidance_interval", "step_cache", "scheduler", "rng",
+	"background", "batch",
 	"width", "height", "max_sequence_length", "image", "image_strength", "references", "mask", "invert_mask", "mask_blur",
 	"mask_crop", "expand", "no_paste_back", "quantize",
-	"group_size", "loras", "runtime_lora", "dtype", "device", "mlx", "tuning", "generator", "created", "seconds", "version",
+	"group_size", "loras", "runtime_lora", "dtype", "device", "mlx", "tuning", "kv_cache", "generator", "created",
+	"seconds", "version",
 }
 
 // Text implements ui.Result.

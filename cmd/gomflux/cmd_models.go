@@ -26,8 +26,9 @@ state:
 
 Only configs and headers of files are checked; no model is loaded.
 
-The lines below a published model list its other names and its licence, and how
-to get access if it is gated and not downloaded.
+The lines below a published model list its other names, its licence with what
+it says of commercial use, unless that is allowed, and how to get access if it
+is gated and not downloaded.
 
 JSON
 With --json models prints one array of objects:
@@ -40,6 +41,8 @@ With --json models prints one array of objects:
   class              pipeline class
   bytes              size on disk
   quantized          of most quantized layers: 4, 8, mxfp4 and so on
+  packed             ComfyUI's format of most layers that are dequantized while
+                     they are loaded: int8_tensorwise, mxfp8 and so on
   here               true if any file is on this machine
   complete           true if all files are there and whole
   supported          true if this version can run it
@@ -49,6 +52,8 @@ With --json models prints one array of objects:
   aliases            other names for --model, an array of texts
   licence            of a published model, as an SPDX identifier if it has one
   licence_url        where the licence can be read
+  commercial_use     allowed, conditional or forbidden
+  licence_terms      what the licence says of commercial use, if not allowed
   gated              true if downloading needs a token, of an account that has
                      accepted the model's conditions
 ` + exitStatus
@@ -119,8 +124,8 @@ func (m *listedModel) details(p *ui.Page) {
 	if len(m.Aliases) > 0 {
 		about = append(about, "also "+strings.Join(m.Aliases, ", "))
 	}
-	if m.Licence != "" {
-		about = append(about, "licence "+m.Licence)
+	if licence := m.Summary(); licence != "" {
+		about = append(about, licence)
 	}
 	if len(about) > 0 {
 		p.Printf("\t%s\n", strings.Join(about, "; "))

@@ -12,13 +12,13 @@ import (
 )
 
 const parityImageHelp = `Image compares red, green and blue of two images of the same size, on a scale
-from 0 to 255; transparency is laid over white.
+from 0 to 255, and alpha too if one of them has transparent pixels.
 
   max     largest absolute difference
   mean    mean absolute difference
   psnr    peak signal-to-noise ratio in dB, inf for equal images
   ssim    structural similarity, 1 for equal images: the index with a Gaussian
-          window of 11x11, averaged over the three channels
+          window of 11x11, averaged over the channels
 
 The exit code is 0 if the images are equal, or differ by at most --max. With
 --json it prints one object: max, mean, psnr (null for equal images), ssim,
@@ -74,7 +74,7 @@ func compareFiles(name, reference string) (*imageComparison, error) {
 	if err != nil {
 		return nil, err
 	}
-	d, err := parity.CompareImages(a.Image, b.Image)
+	d, err := parity.CompareImages(a.Pixels(), b.Pixels())
 	if err != nil {
 		return nil, err
 	}

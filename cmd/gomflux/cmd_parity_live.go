@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -51,6 +52,7 @@ gomflux-reference (pip install ./scripts/reference), or in a checkout
 scripts/reference/run.sh, which installs PyTorch first. It sends the tensors to
 its standard output, and ends when its standard input is closed. MODEL is
 --reference-model, or the folder of --model. LoRAs are applied on both sides.
+With --mask, diffusers' pipeline for inpainting runs.
 ` + parityStatus
 
 // parityLiveOptions are the flags of gomflux parity live.
@@ -67,6 +69,8 @@ type parityLiveOptions struct {
 	scheduler                 optional[gomflux.Scheduler]
 	image                     string
 	imageStrength             optional[float64]
+	mask                      string
+	maskCrop                  optional[int] // the padding
 	references                []string
 	memory                    optional[int64]
 	reference, referenceModel string
@@ -81,7 +85,8 @@ func newParityLiveCommand() *cobra.Command {
 		steps: count("number"), height: count("pixels"), width: count("pixels"), guidance: scale("scale"),
 		seed:              parsed("number", func(s string) (uint64, error) { return strconv.ParseUint(s, 10, 64) }),
 		maxSequenceLength: count("tokens"), scheduler: parsed("name", schedulerOf), imageStrength: strength("strength"),
-		memory: parsed("size", parseSize), referenceDtype: oneOf("dtype", gomflux.Float32, gomflux.BFloat16, gomflux.Float16),
+		maskCrop: wholeFrom(0, "padding"), memory: parsed("size", parseSize),
+		referenceDtype: oneOf("dtype", gomflux.Float32, gomflux.BFloat16, gomflux.Float16),
 	}
 	cmd := &cobra.Command{
 		Use:   "live --model MODEL --prompt TEXT --steps N --height N --width N",
@@ -116,7 +121,9 @@ func (o *parityLiveOptions) addFlags(cmd *cobra.Command) {
 	f.Var(&o.maxSequenceLength, "max-sequence-length", "maximum length of the prompt (default: 512)")
 	f.Var(&o.scheduler, "scheduler", "linear or flow_match_heun_discrete (default: the model's)")
 	f.StringVarP(&o.image, "image", "i", "", "start from this image `file`")
-	f.Var(&o.imageStrength, "image-strength", "how much of the image is kept, above 0 and below 1 (default: 0.4)")
+	f.Var(&o.imageStrength, "image-strength", "how much of the image is kept, above 0 and below 1 (default: 0.4, with --mask nothing)")
+	f.StringVar(&o.mask, "mask", "", "inpaint the part of the image that is white in this `file`")
+	f.Var(&o.maskCrop, "mask-crop", "show the model only the part around the mask, enlarged, with this padding in pixels")
 	f.StringArrayVar(&o.references, "references", nil, "edit this image `file` (can be repeated)")
 	f.Var(&o.memory, "max-memory", "memory for the reference's tensors, such as 500MB or 16GB (default: 4GB)")
 	f.StringVar(&o.reference, "reference", "", "the reference's `command` (default: gomflux-reference, or scripts/reference/run.sh)")
@@ -153,23 +160,34 @@ func (o *parityLiveOptions) validate(given func(string) bool) (p parity.Options,
 		return p, usageErrorf("no prompt (give one with --prompt)")
 	case !o.steps.given() || !o.height.given() || !o.width.given():
 		return p, usageErrorf("give --steps, --height and --width, which are the same on both sides")
-	case o.image != "" && len(o.references) > 0:
-		return p, usageErrorf("give either --image or --references")
-	case o.imageStrength.given() && o.image == "":
-		return p, usageErrorf("--image-strength has no effect without --image")
-	case given("image") && o.image == "" || slices.Contains(o.references, ""):
-		return p, usageErrorf("--image, --references: the file name is empty")
 	}
-	for _, name := range append(slices.Clone(o.references), o.image) {
+	p.Model = o.model
+	return p, cmp.Or(o.validateImages(given), o.weightFlags.parity(given, &p))
+}
+
+// validateImages is validate for the input images.
+func (o *parityLiveOptions) validateImages(given func(string) bool) error {
+	switch {
+	case given("image") && o.image == "" || given("mask") && o.mask == "" || slices.Contains(o.references, ""):
+		return usageErrorf("--image, --mask, --references: the file name is empty")
+	case o.mask != "" && o.image == "":
+		return usageErrorf("--mask needs an image to inpaint (give it with --image)")
+	case o.maskCrop.given() && o.mask == "":
+		return usageErrorf("--mask-crop has no effect without --mask")
+	case o.image != "" && o.mask == "" && len(o.references) > 0:
+		return usageErrorf("give either --image or --references, or a --mask for the image")
+	case o.imageStrength.given() && o.image == "":
+		return usageErrorf("--image-strength has no effect without --image")
+	}
+	for _, name := range append(slices.Clone(o.references), o.image, o.mask) {
 		if name == "" {
 			continue
 		}
 		if _, err := os.Stat(name); err != nil {
-			return p, usageErrorf("%s: %w", name, oserr.Bare(err))
+			return usageErrorf("%s: %w", name, oserr.Bare(err))
 		}
 	}
-	p.Model = o.model
-	return p, o.weightFlags.parity(given, &p)
+	return nil
 }
 
 // arguments returns those of the reference, given its model.
@@ -183,19 +201,24 @@ func (o *parityLiveOptions) arguments(model string, p parity.Options) ([]string,
 		{"steps", o.steps.String(), true}, {"seed", o.seed.String(), o.seed.given()}, {"height", o.height.String(), true},
 		{"width", o.width.String(), true}, {"guidance", o.guidance.String(), o.guidance.given()},
 		{"max-sequence-length", o.maxSequenceLength.String(), o.maxSequenceLength.given()},
-		{"scheduler", o.scheduler.String(), o.scheduler.given()}, {"image-strength", o.imageStrength.String(), o.imageStrength.given()},
-		{"device", o.referenceDevice, o.referenceDevice != ""}, {"compute", o.referenceDtype.String(), o.referenceDtype.given()},
+		{"scheduler", o.scheduler.String(), o.scheduler.given()},
+		{"image-strength", o.keptOfImage(), o.imageStrength.given() || o.mask != ""},
+		{"mask-crop", o.maskCrop.String(), o.maskCrop.given()}, {"device", o.referenceDevice, o.referenceDevice != ""},
+		{"compute", o.referenceDtype.String(), o.referenceDtype.given()},
 	} {
 		if a.given {
 			args = append(args, "--"+a.flag+"="+a.value)
 		}
 	}
-	if o.image != "" {
-		file, err := filepath.Abs(o.image)
+	for _, input := range []struct{ flag, name string }{{"--picture=", o.image}, {"--mask=", o.mask}} {
+		if input.name == "" {
+			continue
+		}
+		file, err := filepath.Abs(input.name)
 		if err != nil {
 			return nil, err
 		}
-		args = append(args, "--picture="+file)
+		args = append(args, input.flag+file)
 	}
 	for i, name := range o.references {
 		file, err := filepath.Abs(name)
@@ -215,6 +238,15 @@ func (o *parityLiveOptions) arguments(model string, p parity.Options) ([]string,
 		args = append(args, "--lora", file, strconv.FormatFloat(l.Scale, 'g', -1, 64))
 	}
 	return args, nil
+}
+
+// keptOfImage returns --image-strength, or what stands for it with a mask: the reference's own default
+// is that of image-to-image.
+func (o *parityLiveOptions) keptOfImage() string {
+	if !o.imageStrength.given() {
+		return "0"
+	}
+	return o.imageStrength.String()
 }
 
 // findModel returns the reference's model.

@@ -15,6 +15,7 @@ import (
 	"github.com/gomflux/gomflux"
 	"github.com/gomflux/gomflux/cmd/gomflux/internal/ui"
 	"github.com/gomflux/gomflux/internal/hub"
+	"github.com/gomflux/gomflux/internal/quote"
 	"github.com/gomflux/gomflux/models/catalog"
 	"github.com/gomflux/gomflux/models/family"
 	"github.com/gomflux/gomflux/models/inspect"
@@ -40,6 +41,7 @@ connection breaks. An interrupted pull resumes when it is started again. Every
 file is checked against the hash that the hub has for it. A model appears when
 all of its files are complete.
 
+A licence that restricts commercial use is a warning before the download begins.
 Gated models need a token of an account that has accepted their conditions on
 their page: HF_TOKEN, or the token that hf auth login has stored. It is sent to
 the hub only. gomflux help environment lists other variables.
@@ -49,7 +51,9 @@ The folder or file is printed on standard output, progress on standard error.
 With --json there are lines of JSON instead, by message_type:
 
   start      before the download
-             repo, revision, commit, licence, files (path, bytes)
+             repo, revision, commit, gated, files (path, bytes)
+             licence, licence_url, commercial_use, licence_terms: as with
+             gomflux models --json
              bytes, bytes_here: size of all files, and downloaded so far
   progress   bytes, total_bytes: downloaded so far, and of all files
              bytes_per_second, seconds_left: 0 while unknown
@@ -186,7 +190,11 @@ func (o *pullOptions) run(ctx context.Context, out *ui.Output, t *pullTarget) er
 	if err != nil {
 		return err
 	}
-	report.start(plan)
+	licence := t.licence(plan)
+	report.start(plan, &licence)
+	if notice := licence.Notice(); notice != "" && !plan.Complete() {
+		out.Warn("%s", quote.Printable(notice))
+	}
 	if len(t.files) == 0 {
 		for _, text := range unusable(plan, modelMemory(ctx)) {
 			out.Warn("%s", text)
@@ -220,10 +228,15 @@ func (o *pullOptions) plan(ctx context.Context, client *hub.Client, t *pullTarge
 	if err != nil {
 		return nil, hubError(err)
 	}
-	if t.preset != nil {
-		info.Licence = cmp.Or(t.preset.Licence, info.Licence)
-	}
 	return plan, nil
+}
+
+// licence returns the licence of a published model, or that in the card of the repository.
+func (t *pullTarget) licence(plan *hub.Plan) family.Licence {
+	if t.preset != nil {
+		return t.preset.Licence
+	}
+	return family.LicenceNamed(plan.Info.Licence)
 }
 
 // pullError explains how an unfinished download is resumed.

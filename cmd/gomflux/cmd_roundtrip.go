@@ -21,7 +21,8 @@ const roundtripHelp = `Roundtrip encodes an image to latents and decodes it agai
 is loaded: a folder with nothing but vae in it, or a vae folder itself, is
 enough.
 
-The image is a PNG, JPEG or WebP file; transparency is laid over white. It is
+The image is a PNG, JPEG or WebP file. Transparent pixels are white, except for
+an autoencoder with an alpha channel; they are compared on white. The image is
 cropped at the center to multiples of the autoencoder's scale factor, usually 8.
 The result is written only with -o; an existing file is kept, and the new one
 numbered, unless --overwrite is given.
@@ -147,11 +148,15 @@ func (o *roundtripOptions) run(ctx context.Context, out *ui.Output, name string)
 	r.Cut = jsonCut{inner.Min.X - outer.Min.X, inner.Min.Y - outer.Min.Y, outer.Max.X - inner.Max.X, outer.Max.Y - inner.Max.Y}
 	warnMemory(ctx, out, vae, inner.Dy(), inner.Dx())
 	img := p.Image.SubImage(inner).(*image.RGBA)
-	back, err := r.autoencode(ctx, vae, progress, img)
+	var in image.Image = img
+	if p.Transparent != nil && vae.HasAlpha() {
+		in = p.Transparent.SubImage(inner)
+	}
+	back, err := r.autoencode(ctx, vae, progress, in)
 	if err != nil {
 		return modelError(err)
 	}
-	r.compare(img, back)
+	r.compare(img, picture.Opaque(back))
 	if o.write {
 		if r.File, err = (saver{overwrite: o.overwrite}).save(ctx, o.output, back); err != nil {
 			return err
@@ -165,7 +170,7 @@ func (o *roundtripOptions) run(ctx context.Context, out *ui.Output, name string)
 }
 
 // autoencode encodes and decodes an image.
-func (r *roundtrip) autoencode(ctx context.Context, vae *gomflux.VAE, progress *ui.Progress, img *image.RGBA) (*image.RGBA, error) {
+func (r *roundtrip) autoencode(ctx context.Context, vae *gomflux.VAE, progress *ui.Progress, img image.Image) (*image.NRGBA, error) {
 	progress.Report(gomflux.Progress{Phase: gomflux.PhaseEncode})
 	latents, err := vae.Encode(ctx, img)
 	if err != nil {
@@ -173,7 +178,7 @@ func (r *roundtrip) autoencode(ctx context.Context, vae *gomflux.VAE, progress *
 	}
 	r.times[2] = time.Now()
 	progress.Report(gomflux.Progress{Phase: gomflux.PhaseDecode})
-	back, err := vae.Decode(ctx, latents)
+	back, err := vae.DecodeTransparent(ctx, latents, false)
 	r.times[3] = time.Now()
 	r.Latents.Shape, r.Device, r.Dtype = latents.Shape, string(vae.Device()), string(vae.Dtype())
 	t := r.times

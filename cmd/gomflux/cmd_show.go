@@ -10,8 +10,6 @@ import (
 
 	"github.com/gomflux/gomflux"
 	"github.com/gomflux/gomflux/cmd/gomflux/internal/ui"
-	"github.com/gomflux/gomflux/internal/checkpoint"
-	"github.com/gomflux/gomflux/internal/hub"
 	"github.com/gomflux/gomflux/internal/quote"
 	"github.com/gomflux/gomflux/internal/units"
 	"github.com/gomflux/gomflux/mlx"
@@ -128,15 +126,10 @@ func showModel(name string, s *gomflux.Source) (*shownModel, error) {
 	if s.Revision() != "" {
 		m.Repo, m.Revision = s.Name(), s.Revision()
 		if _, _, preset := catalog.Published(name); preset != nil {
-			m.Aliases, m.Licence, m.LicenceURL, m.Gated = preset.Aliases, preset.Licence, preset.LicenceURL, preset.Gated
+			m.Aliases, m.Licence, m.Gated = preset.Aliases, preset.Licence, preset.Gated
 		}
 		if !m.Complete {
 			m.Get = "gomflux pull " + name
-		}
-	}
-	if m.Licence == "" {
-		if card, err := checkpoint.ReadFile(s.FS(), "README.md", 1<<20); err == nil {
-			m.Licence = hub.CardLicence(card)
 		}
 	}
 	err := fs.WalkDir(s.FS(), ".", func(path string, d fs.DirEntry, err error) error {
@@ -167,11 +160,15 @@ func (m *shownModel) Text(p *ui.Page) {
 	line("repo", m.Repo)
 	line("revision", m.Revision)
 	line("class", m.Class)
-	line("licence", strings.TrimSpace(m.Licence+" "+m.LicenceURL))
+	line("licence", quote.Printable(strings.TrimSpace(m.Licence.Name+" "+m.URL)))
+	line("terms", m.Terms)
 	line("folder", catalog.TildePath(m.Path))
 	line("size", units.Bytes(m.Bytes))
 	if m.Quantized != "" {
 		line("quantized", quantizationText(m.Quantized))
+	}
+	if m.Packed != "" {
+		field("packed", "%s: dequantized to bfloat16 while it is loaded", m.Packed)
 	}
 	line("state", m.state())
 	if e := m.Memory; e != nil {

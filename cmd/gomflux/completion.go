@@ -14,6 +14,7 @@ import (
 	"github.com/gomflux/gomflux"
 	"github.com/gomflux/gomflux/internal/hub"
 	"github.com/gomflux/gomflux/internal/termpic"
+	"github.com/gomflux/gomflux/models"
 	"github.com/gomflux/gomflux/models/catalog"
 	"github.com/gomflux/gomflux/models/component"
 	"github.com/gomflux/gomflux/scheduler"
@@ -91,6 +92,7 @@ var flagCompletions = map[string]cobra.CompletionFunc{
 	"scheduler":                 completeWords(scheduler.Names()...),
 	"step-cache":                completeWords("first-block:0.05", "first-block:0.1", "easy:0.02", "easy:0.05"),
 	"rng":                       completeWords(scheduler.RNGs...),
+	"background":                completeWords(models.Backgrounds...),
 	"quantize":                  completeWords(component.Quantizations...),
 	"group-size":                completeWords("32", "64", "128"),
 	"layout":                    completeWords(string(gomflux.DiffusersLayout), string(gomflux.MFluxLayout)),

@@ -7,6 +7,7 @@ import (
 	"image"
 	"math/rand/v2"
 	"path/filepath"
+	"slices"
 	"time"
 
 	"github.com/gomflux/gomflux"
@@ -48,7 +49,10 @@ func (g *generation) readImages() (images []image.Image, err error) {
 			}
 		}
 		hash := read[name].SHA256
-		images = append(images, read[name].Image)
+		images = append(images, read[name].Pixels())
+		if read[name].Transparent != nil && !(i == 0 && g.masked()) {
+			g.transparent = append(g.transparent, name)
+		}
 		g.sources = append(g.sources, picture.SourceImage{Path: catalog.TildePath(name), SHA256: hash})
 		if g.recordedFrom != nil && g.recordedFrom[i].SHA256 != "" && g.recordedFrom[i].SHA256 != hash {
 			g.out.Warn("%s has changed since %s was generated from it", name, g.config)
@@ -113,7 +117,26 @@ func (g *generation) save(ctx context.Context, result *gomflux.Result, index int
 		g.out.Warn("the image is saved without its settings: %v", err)
 	}
 	g.saved[name] = true
-	return s.save(ctx, name, result.Image)
+	if isJPEG(name) && result.Transparent != nil {
+		g.out.Note("the transparent pixels of the image are white, since JPEG has no transparency (.png and .webp have it)")
+	}
+	return s.save(ctx, name, result.Pixels())
+}
+
+// isJPEG reports whether a file of this name is written as JPEG, which has no transparency.
+func isJPEG(name string) bool {
+	format, err := picture.FormatOf(name)
+	return err == nil && format == picture.JPEG
+}
+
+// noteTransparent notes the input images whose transparency the model does not see.
+func (g *generation) noteTransparent() {
+	if g.model.HasAlpha() {
+		return
+	}
+	for _, name := range slices.Compact(g.transparent) {
+		g.out.Note("the transparent pixels of %s are white for this model, whose images are opaque", name)
+	}
 }
 
 // fileName returns the name of an image's file.

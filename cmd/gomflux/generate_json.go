@@ -41,6 +41,7 @@ type (
 		Estimated   int64             `json:"estimated_memory_bytes"`
 		Width       int               `json:"width"` // of the file
 		Height      int               `json:"height"`
+		Transparent bool              `json:"transparent,omitempty"`
 
 		PromptTokens int `json:"prompt_tokens"`
 		TextTokens   int `json:"text_tokens"`
@@ -125,6 +126,7 @@ func (r *jsonReport) image(file string, result *gomflux.Result, saveTime time.Du
 		},
 		PeakMemory: result.PeakMemory, Estimated: result.EstimatedMemory,
 		Width: result.Image.Rect.Dx(), Height: result.Image.Rect.Dy(),
+		Transparent:  result.Transparent != nil && !isJPEG(file),
 		PromptTokens: result.PromptTokens, TextTokens: result.TextTokens, CutTokens: result.CutTokens,
 		Skipped: result.SkippedSteps, SkippedNegative: result.SkippedNegativeSteps,
 		PromptCached: result.PromptCached,

@@ -8,6 +8,7 @@ import (
 
 	"github.com/gomflux/gomflux"
 	"github.com/gomflux/gomflux/internal/termpic"
+	"github.com/gomflux/gomflux/models"
 	"github.com/gomflux/gomflux/models/family"
 	"github.com/gomflux/gomflux/models/stepcache"
 	"github.com/gomflux/gomflux/scheduler"
@@ -55,6 +56,7 @@ type samplingFlags struct {
 	maxSequenceLength    optional[int]
 	scheduler            optional[gomflux.Scheduler]
 	rng                  optional[gomflux.RNG]
+	background           optional[gomflux.Background]
 }
 
 // imageFlags are the flags for input images.
@@ -85,6 +87,7 @@ func newGenerateOptions() *generateOptions {
 			width: count("pixels"), guidance: scale("scale"), maxSequenceLength: count("tokens"),
 			guidanceInterval: parsed("start,stop", scheduler.ParsePart), stepCache: parsed("rule", stepcache.ParseRule),
 			scheduler: parsed("name", schedulerOf), rng: oneOf("name", convert[gomflux.RNG](scheduler.RNGs)...),
+			background: oneOf("kind", convert[gomflux.Background](models.Backgrounds)...),
 		},
 		imageFlags: imageFlags{imageStrength: strength("strength")}, maskFlags: newMaskFlags(),
 		stepFlags: stepFlags{preview: parsed("protocol", termpic.ParseProtocol), show: parsed("protocol", termpic.ParseProtocol)},
@@ -177,6 +180,9 @@ func (o *samplingFlags) add(f *pflag.FlagSet) {
 	f.Var(&o.scheduler, "scheduler", "sampling method: "+strings.Join(scheduler.Names(), ", ")+" (default: the model's)")
 	f.Var(&o.rng, "rng",
 		"random number generator of the noise: mlx, as in mflux, or torch, as in diffusers with a CPU generator (default: mlx)")
+	f.Var(&o.background, "background",
+		"for models that generate transparency: auto, as they make it, transparent, an error for other models, or opaque, on white "+
+			"(default: auto)")
 }
 
 func (o *metadataFlags) add(f *pflag.FlagSet) {

@@ -84,17 +84,27 @@ func (g *generation) recordedFlags(s *picture.Settings) []recordedFlag {
 		{"max_sequence_length", &o.maxSequenceLength, r.MaxSequenceLength, true},
 		{"scheduler", &o.scheduler, r.Scheduler, knownScheduler},
 		{"rng", &o.rng, r.RNG, true},
+		{"background", &o.background, r.Background, true},
 		{"dtype", &o.dtype, s.Dtype, true},
 		{"height", &o.height, r.Height, noSize},
 		{"width", &o.width, r.Width, noSize},
 		{"quantize", &o.quantize, s.Quantize, noQuantize},
 		{"group_size", &o.groupSize, s.GroupSize, noQuantize},
-		{"image_strength", &o.imageStrength, r.ImageStrength, inpainted(s) || !o.edits && !o.inpaints && len(o.images.names) > 0},
-		{"invert_mask", &o.invertMask, r.Inpaint.Invert, o.masked() && g.recordedMask != nil},
+		{"image_strength", &o.imageStrength, r.ImageStrength, g.usesStrength(s)},
+		{"invert_mask", &o.invertMask, r.Inpaint.Invert, o.masked() && (g.recordedMask != nil || s.Mask == nil)},
 		{"mask_blur", &o.maskBlur, numberText(s.MaskBlur), o.masked()},
 		{"mask_crop", &o.maskCrop, numberText(s.MaskCrop), o.masked()},
 		{"no_paste_back", &o.noPasteBack, s.NoPasteBack, o.masked()},
 	}
+}
+
+// usesStrength reports whether a recorded strength is used: that of an image with a mask for another
+// one, and that of an image to start from. A parameters text names neither.
+func (g *generation) usesStrength(s *picture.Settings) bool {
+	if g.masked() {
+		return inpainted(s) || g.recorded.Source == picture.SourceParameters
+	}
+	return !g.edits && len(g.images.names) > 0
 }
 
 // numberText returns a number as text, "" without one.
@@ -137,6 +147,9 @@ func (g *generation) useImages(s *picture.Settings) error {
 			recorded = slices.Concat([]picture.SourceImage{*s.Image}, recorded)
 		}
 		if len(o.images.names) == 0 && len(recorded) == 0 {
+			if g.recorded.Source == picture.SourceParameters {
+				return fmt.Errorf("%s does not name the image to inpaint (give it with --image)", o.config)
+			}
 			return fmt.Errorf("%s is not the result of inpainting (give the image to inpaint with --image)", o.config)
 		}
 	case o.edits && len(o.images.names) == 0 && len(recorded) == 0:

@@ -17,7 +17,6 @@ import (
 	"github.com/gomflux/gomflux/mlx"
 	"github.com/gomflux/gomflux/mlx/hooks"
 	"github.com/gomflux/gomflux/models/catalog"
-	"github.com/gomflux/gomflux/models/inpaint"
 	"github.com/gomflux/gomflux/parity/debug"
 	"github.com/gomflux/gomflux/picture"
 )
@@ -39,8 +38,9 @@ type generation struct {
 	modelRecorded bool           // the model is from the recorded settings
 	lorasRecorded bool           // the LoRAs are from the recorded settings
 	sources       []picture.SourceImage
+	transparent   []string              // input images with transparent pixels, without one to inpaint
 	recordedFrom  []picture.SourceImage // input images of the recorded settings, nil if --image is given
-	input         *inpaint.Input        // nil without a mask
+	input         *gomflux.Masked       // nil without a mask
 	maskSource    *picture.SourceImage  // nil without a mask
 	recordedMask  *picture.SourceImage  // of the recorded settings, nil if --mask is given
 
@@ -136,6 +136,9 @@ func (g *generation) prepare(ctx context.Context, stdin io.Reader) (err error) {
 	if err := checkOutput(name); err != nil {
 		return err
 	}
+	if isJPEG(name) && g.background.orZero() == gomflux.TransparentBackground {
+		return fmt.Errorf("output %s: JPEG has no transparency, which --background transparent asks for (.png and .webp have it)", name)
+	}
 	if len(g.images.names) == 0 && g.imageStrength.given() {
 		return errors.New("--image-strength has no effect without --image")
 	}
@@ -145,7 +148,7 @@ func (g *generation) prepare(ctx context.Context, stdin io.Reader) (err error) {
 		StepCache:         g.stepCache.String(),
 		MaxSequenceLength: g.maxSequenceLength.orZero(),
 		RefuseLongPrompts: g.refuseLongPrompts, Scheduler: g.scheduler.orZero(), RNG: g.rng.orZero(),
-		ImageStrength: g.imageStrength.orZero(), Progress: g.progress,
+		Background: g.background.orZero(), ImageStrength: g.imageStrength.orZero(), Progress: g.progress,
 	}
 	images, err := g.readImages()
 	switch {
@@ -154,6 +157,7 @@ func (g *generation) prepare(ctx context.Context, stdin io.Reader) (err error) {
 	case len(images) > 0:
 		g.options.Image, g.options.References = images[0], images[1:]
 	}
+	g.options.PrepareImages()
 	return err
 }
 
@@ -193,6 +197,7 @@ func (g *generation) open(ctx context.Context) error {
 		g.compareLoRAs(g.model.Settings(g.options).LoRAs)
 	}
 	g.warnNegative()
+	g.noteTransparent()
 	g.describeModel(lib, time.Since(began))
 	return nil
 }

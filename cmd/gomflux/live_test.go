@@ -64,7 +64,12 @@ func streamOf(run, folder string) ([]byte, error) {
 		}
 		f.Close()
 	}
-	settings["modules"] = slices.Sorted(maps.Keys(modules))
+	settings["modules"], settings["pasted"] = slices.Sorted(maps.Keys(modules)), tensors["image.pasted"] != nil
+	for _, key := range []string{"picture", "mask"} {
+		if name, ok := settings[key].(string); ok {
+			settings[key] = filepath.Join(run, filepath.FromSlash(name))
+		}
+	}
 	if text, err = json.Marshal(settings); err != nil {
 		return nil, err
 	}

@@ -118,15 +118,11 @@ func (g *generation) useMask(img *picture.Picture, name string) (err error) {
 	if g.options.Mask, err = g.readMask(img, name); err != nil {
 		return err
 	}
-	i := &g.options.Inpaint
-	input, err := inpaint.New(img.Image, g.options.Mask, inpaint.Options{
-		Invert: i.Invert, Crop: i.Crop, Padding: i.Padding, Expand: inpaint.Border(i.Expand),
-	})
-	if err != nil {
+	g.options.Image = img.Pixels()
+	if g.input, err = g.options.PrepareMask(); err != nil {
 		return err
 	}
-	g.input = input
-	if input.Full() {
+	if g.input.Full {
 		g.out.Warn("the mask covers the whole image, so that nothing of it is kept")
 	}
 	return nil

@@ -13,6 +13,7 @@ import (
 	"github.com/gomflux/gomflux/internal/hub"
 	"github.com/gomflux/gomflux/internal/quote"
 	"github.com/gomflux/gomflux/models/catalog"
+	"github.com/gomflux/gomflux/models/family"
 	"github.com/gomflux/gomflux/models/inspect"
 )
 
@@ -27,6 +28,7 @@ type listedModel struct {
 	Class      string   `json:"class,omitempty"`
 	Bytes      int64    `json:"bytes"`
 	Quantized  string   `json:"quantized,omitempty"`
+	Packed     string   `json:"packed,omitempty"`
 	Here       bool     `json:"here"`
 	Complete   bool     `json:"complete"`
 	Supported  bool     `json:"supported"`
@@ -34,9 +36,8 @@ type listedModel struct {
 	Unfinished []string `json:"unfinished,omitempty"`
 	Get        string   `json:"get,omitempty"`
 	Aliases    []string `json:"aliases,omitempty"`
-	Licence    string   `json:"licence,omitempty"`
-	LicenceURL string   `json:"licence_url,omitempty"`
-	Gated      bool     `json:"gated"`
+	family.Licence
+	Gated bool `json:"gated"`
 
 	access string // how to get access, if it is gated
 }
@@ -90,7 +91,7 @@ func listModels() ([]listedModel, error) {
 		if s != nil && s.Revision() == "" {
 			m.Repo, m.Get = "", "" // a folder of that name
 		} else {
-			m.Aliases, m.Licence, m.LicenceURL, m.Gated = p.Aliases, p.Licence, p.LicenceURL, p.Gated
+			m.Aliases, m.Licence, m.Gated = p.Aliases, p.Licence, p.Gated
 			if m.Gated {
 				m.access = p.Access()
 			}
@@ -143,7 +144,7 @@ func pipelineIn(r hub.Repo) (fs.FS, error) {
 // inspect fills in what the configs and headers of a model say.
 func (m *listedModel) inspect(path string, fsys fs.FS) {
 	info := inspect.Model(fsys)
-	m.Path, m.Class, m.Bytes, m.Quantized, m.Here = path, info.Class, info.Size, info.Quantization, true
+	m.Path, m.Class, m.Bytes, m.Quantized, m.Packed, m.Here = path, info.Class, info.Size, info.Quantization, info.Packed, true
 	m.Complete, m.Supported = info.Incomplete == nil, info.Unsupported == nil
 	for _, err := range []error{info.Unsupported, info.Incomplete} {
 		if err != nil {
@@ -152,6 +153,9 @@ func (m *listedModel) inspect(path string, fsys fs.FS) {
 	}
 	if m.Complete {
 		m.Get = ""
+	}
+	if card, err := checkpoint.ReadFile(fsys, "README.md", 1<<20); err == nil {
+		m.Licence = family.LicenceNamed(hub.CardLicence(card)) // unless there is a preset, which knows better
 	}
 }
 

@@ -12,6 +12,8 @@ import (
 	"github.com/gomflux/gomflux/internal/quote"
 	"github.com/gomflux/gomflux/internal/units"
 	"github.com/gomflux/gomflux/mlx"
+	"github.com/gomflux/gomflux/models/catalog"
+	"github.com/gomflux/gomflux/models/component"
 	"github.com/gomflux/gomflux/models/family"
 )
 
@@ -42,7 +44,8 @@ func unusable(plan *hub.Plan, memory int64) (warnings []string) {
 	case plan.Index != nil && json.Unmarshal(plan.Index, &index) == nil && !slices.Contains(family.Classes(), index.Class):
 		warn("%s is a %s, which this version cannot run", repo, quote.Printable(index.Class))
 	}
-	if text := fitWarning(sizes, transformer && plan.Index == nil, memory); text != "" {
+	w := weights{sizes: sizes, quantized: transformer && plan.Index == nil, ofTime: catalog.TimeLayersShare(repo, index.Class)}
+	if text := w.fitWarning(memory); text != "" {
 		warn("%s", text)
 	}
 	return warnings
@@ -66,24 +69,31 @@ func modelMemory(ctx context.Context) (n int64) {
 	return n
 }
 
-// fitWarning compares the weights of a pipeline, in bytes by component folder, with
-// a device's memory, and names the flags that make them fit. Before the download
-// only file sizes are known: weights are assumed to have 16 bits and to be
-// quantizable, unless mflux saved them, which are usually quantized.
-func fitWarning(sizes map[string]int64, quantized bool, memory int64) string {
+// weights are those of a pipeline. Before the download only file sizes are known: weights are
+// assumed to have 16 bits and to be quantizable, unless mflux saved them, which are usually
+// quantized.
+type weights struct {
+	sizes     map[string]int64 // in bytes by component folder
+	quantized bool
+	ofTime    float64 // see catalog.TimeLayersShare
+}
+
+// fitWarning compares weights with a device's memory, and names the flags that make them fit.
+func (w weights) fitWarning(memory int64) string {
 	var all int64
-	for _, n := range sizes {
+	for _, n := range w.sizes {
 		all += n
 	}
 	if memory == 0 || all == 0 {
 		return ""
 	}
 	var fitting []string
+	oneAtATime := false
 	for _, f := range fits {
-		if quantized && f.scale < 1 {
+		if w.quantized && f.scale < 1 {
 			break
 		}
-		need := f.memory(sizes)
+		need := f.memory(w)
 		if need > memory {
 			continue
 		}
@@ -91,6 +101,7 @@ func fitWarning(sizes map[string]int64, quantized bool, memory int64) string {
 			return ""
 		}
 		fitting = append(fitting, fmt.Sprintf("%s (about %s)", f.flags, units.Bytes(need)))
+		oneAtATime = oneAtATime || f.oneAtATime
 		if !f.oneAtATime || len(fitting) == 2 {
 			break
 		}
@@ -99,12 +110,19 @@ func fitWarning(sizes map[string]int64, quantized bool, memory int64) string {
 		units.Bytes(all), units.Bytes(memory))
 	if len(fitting) == 0 {
 		least := fits[len(fits)-1].flags
-		if quantized {
+		if w.quantized {
 			least = "--low-ram"
 		}
 		return text + "it does not fit even with " + least
 	}
-	return text + "it fits with " + strings.Join(fitting, " or ")
+	text += "it fits with " + strings.Join(fitting, " or ")
+	if oneAtATime {
+		text += "; --low-ram has one component in memory at a time"
+		if w.ofTime > 0 {
+			text += ", and frees the transformer's layers for the timestep before the steps"
+		}
+	}
+	return text
 }
 
 // A fit is a set of flags and the memory that a model takes with it.
@@ -124,12 +142,15 @@ var fits = []fit{
 }
 
 // memory returns the memory for weights and computation, in bytes.
-func (f fit) memory(sizes map[string]int64) int64 {
+func (f fit) memory(w weights) int64 {
 	var sum, largest, vae float64
-	for dir, n := range sizes {
-		if dir == "vae" {
+	for dir, n := range w.sizes {
+		switch {
+		case dir == component.Autoencoders:
 			vae += float64(n)
 			continue
+		case dir == component.Transformers && f.oneAtATime: // these layers are freed before the first step
+			n = int64(float64(n) * max(w.ofTime, 1-w.ofTime))
 		}
 		sum += float64(n) * f.scale
 		largest = max(largest, float64(n)*f.scale)

@@ -8,12 +8,13 @@ import (
 	"github.com/gomflux/gomflux/internal/hub"
 	"github.com/gomflux/gomflux/internal/quote"
 	"github.com/gomflux/gomflux/internal/units"
+	"github.com/gomflux/gomflux/models/family"
 )
 
 // A pullReport reports how a download goes, as text or as JSON lines.
 type pullReport interface {
-	// start describes what will be downloaded.
-	start(plan *hub.Plan)
+	// start describes what will be downloaded, under which licence.
+	start(plan *hub.Plan, licence *family.Licence)
 	// begin starts to show progress, and returns a function that gets it, or nil.
 	begin(plan *hub.Plan) func(hub.Progress)
 	// end stops showing progress.
@@ -44,15 +45,18 @@ type textPullReport struct {
 	bar *ui.Bar
 }
 
-func (r *textPullReport) start(plan *hub.Plan) {
+func (r *textPullReport) start(plan *hub.Plan, licence *family.Licence) {
 	info := plan.Info
 	text := fmt.Sprintf("%s@%s (%.12s): %s, %s", info.Repo, info.Revision, info.Commit,
 		ui.Plural(len(plan.Files), "file"), units.Bytes(plan.Bytes))
 	if plan.Here > 0 {
 		text += fmt.Sprintf(", %s already downloaded", units.Bytes(plan.Here))
 	}
-	if info.Licence != "" {
-		text += "; licence " + quote.Printable(info.Licence)
+	if licence.Name != "" {
+		text += "; licence " + quote.Printable(licence.Name)
+	}
+	if info.Gated {
+		text += "; gated"
 	}
 	r.out.Note("%s", text)
 }
@@ -95,14 +99,15 @@ func (r *textPullReport) done(p pulled) error {
 // The lines of pull --json. Fields are only ever added.
 type (
 	jsonPullStart struct {
-		MessageType string         `json:"message_type"` // start
-		Repo        string         `json:"repo"`
-		Revision    string         `json:"revision"`
-		Commit      string         `json:"commit"`
-		Licence     string         `json:"licence,omitempty"`
-		Files       []jsonPullFile `json:"files"`
-		Bytes       int64          `json:"bytes"`
-		BytesHere   int64          `json:"bytes_here"`
+		MessageType string `json:"message_type"` // start
+		Repo        string `json:"repo"`
+		Revision    string `json:"revision"`
+		Commit      string `json:"commit"`
+		family.Licence
+		Gated     bool           `json:"gated"`
+		Files     []jsonPullFile `json:"files"`
+		Bytes     int64          `json:"bytes"`
+		BytesHere int64          `json:"bytes_here"`
 	}
 	jsonPullFile struct {
 		Path  string `json:"path"`
@@ -134,10 +139,11 @@ type jsonPullReport struct {
 	reported time.Time
 }
 
-func (r *jsonPullReport) start(plan *hub.Plan) {
+func (r *jsonPullReport) start(plan *hub.Plan, licence *family.Licence) {
 	info := plan.Info
 	line := jsonPullStart{
-		MessageType: "start", Repo: info.Repo, Revision: info.Revision, Commit: info.Commit, Licence: info.Licence,
+		MessageType: "start", Repo: info.Repo, Revision: info.Revision, Commit: info.Commit, Licence: *licence,
+		Gated: info.Gated,
 		Bytes: plan.Bytes, BytesHere: plan.Here,
 	}
 	for _, f := range plan.Files {

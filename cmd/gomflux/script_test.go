@@ -34,6 +34,7 @@ import (
 
 // TestScripts runs the command as its users do. See testdata/script.
 func TestScripts(t *testing.T) {
+	transparent := modeltest.Transparent(t, "zimage-small")
 	testscript.Run(t, testscript.Params{
 		Dir: "testdata/script",
 		Setup: func(env *testscript.Env) error {
@@ -46,9 +47,15 @@ func TestScripts(t *testing.T) {
 			env.Setenv("KONTEXT_MODEL", absolute(tinyKontext))
 			env.Setenv("FILL_MODEL", absolute(tinyFill))
 			env.Setenv("QWEN_MODEL", absolute(tinyQwen))
+			env.Setenv("KREA_MODEL", absolute(tinyKrea))
+			env.Setenv("KREA_RAW_MODEL", absolute(tinyKreaRaw))
 			env.Setenv("QWEN_EDIT_MODEL", absolute(tinyQwenEdit))
 			env.Setenv("QWEN_PLUS_MODEL", absolute(tinyQwenPlus))
+			env.Setenv("QWEN21_MODEL", absolute(tinyQwen21))
+			env.Setenv("QWEN21_TURBO_MODEL", absolute(tinyQwen21Turbo))
+			env.Setenv("TRANSPARENT_MODEL", transparent)
 			env.Setenv("PICTURES", absolute(pictures))
+			env.Setenv("COMFY", absolute("../../internal/checkpoint/testdata/comfy"))
 			env.Setenv("DECODER", absolute(tinyDecoder))
 			env.Setenv("OTHER_DECODER", absolute(otherDecoder))
 			env.Setenv(envPromptCache, "0")                 // not the user's; prompt_cache.txt has its own

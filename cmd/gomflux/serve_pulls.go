@@ -11,7 +11,6 @@ import (
 	"github.com/gomflux/gomflux/internal/hub"
 	"github.com/gomflux/gomflux/internal/serve"
 	"github.com/gomflux/gomflux/internal/serve/pulls"
-	"github.com/gomflux/gomflux/models/catalog"
 )
 
 // pullingFlags are the flags of gomflux serve about downloads.
@@ -70,14 +69,10 @@ func missingModels() (list []pulls.Model) {
 		if k.Get == "" || !k.Supported || k.Here && k.Complete {
 			continue
 		}
-		m := pulls.Model{
-			Name: k.Name, Repo: k.Repo, Licence: k.Licence, LicenceURL: k.LicenceURL, Gated: k.Gated, Access: k.access,
+		list = append(list, pulls.Model{
+			Name: k.Name, Repo: k.Repo, Licence: k.Licence, Gated: k.Gated, Access: k.access,
 			Incomplete: k.Here || len(k.Unfinished) > 0, Command: k.Get,
-		}
-		if preset, ok := catalog.FindPreset(k.Name); ok {
-			m.NonCommercial = preset.NonCommercial()
-		}
-		list = append(list, m)
+		})
 	}
 	return list
 }

@@ -58,6 +58,9 @@ func OpenCheckpoint(fsys fs.FS, dir string) (*Checkpoint, error) {
 			c.Files, c.Tensors = []*File{f}, f.Header.Tensors
 		}
 	}
+	if err == nil {
+		err = c.unpack()
+	}
 	if err != nil {
 		c.Close()
 		return nil, err

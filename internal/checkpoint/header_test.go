@@ -249,7 +249,8 @@ func TestParseHeaderFields(t *testing.T) {
 	if got := fmt.Sprint(h.Metadata); got != "map[format:pt é:\n]" {
 		t.Errorf("Metadata %q", got)
 	}
-	if got := fmt.Sprintf("%+v", h.Tensors["w"]); got != "{Name:w Dtype:BF16 Shape:[2 3] Begin:4 End:16 File: Transforms:[] Stored:[]}" {
+	if got := fmt.Sprintf("%+v", h.Tensors["w"]); got !=
+		"{Name:w Dtype:BF16 Shape:[2 3] Begin:4 End:16 File: Transforms:[] Stored:[] Packing:<nil>}" {
 		t.Errorf("tensor %s", got)
 	}
 	if h.Tensors["b"].Shape == nil {

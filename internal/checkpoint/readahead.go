@@ -55,7 +55,9 @@ func (c *Checkpoint) ranges(f *File) (merged []byteRange) {
 	var all []byteRange
 	for _, t := range c.Tensors {
 		if t.File == f.Name {
-			all = append(all, byteRange{t.Begin, t.End})
+			for _, t := range t.InFile() {
+				all = append(all, byteRange{t.Begin, t.End})
+			}
 		}
 	}
 	slices.SortFunc(all, func(a, b byteRange) int { return cmp.Compare(a.begin, b.begin) })

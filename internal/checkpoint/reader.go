@@ -53,8 +53,12 @@ func (r *Reader) Close() {
 
 // Parts yields the elements of a tensor, step at a time, with the rows in the order
 // of its transforms. The dtype must have whole bytes; 8-bit floats are converted
-// to float32. A part is valid until the next iteration.
+// to float32, and packed matrices are dequantized to float32, in whole rows. A part is
+// valid until the next iteration.
 func (r *Reader) Parts(ctx context.Context, t Tensor, step int) iter.Seq2[*Array, error] {
+	if t.Packing != nil {
+		return r.unpacked(ctx, t, step)
+	}
 	return func(yield func(*Array, error) bool) {
 		f := r.files[t.File]
 		elements := stored(f, f.data, t)

@@ -22,6 +22,8 @@ type Tensor struct {
 	// empty, as after ParseHeader.
 	Transforms []Transform
 	Stored     []int
+	// Packing is set for a quantized matrix of ComfyUI, by [OpenCheckpoint] and [NewCheckpoint].
+	Packing *Packing
 }
 
 // maxAxes limits the number of axes, as in PyTorch and NumPy.

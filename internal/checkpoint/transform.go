@@ -29,6 +29,12 @@ const (
 	TransformSqueeze TransformOp = "squeeze"
 	// TransformExpand appends an axis of size 1.
 	TransformExpand TransformOp = "expand"
+	// TransformFrame drops the third of five axes, which must be 1: the frames of a
+	// convolution over images.
+	TransformFrame TransformOp = "frame"
+	// TransformSixRows divides a vector into six rows: the shifts, scales and gates of two
+	// modulations.
+	TransformSixRows TransformOp = "six rows"
 )
 
 // Apply returns the tensor with one more transform, or an error if the shape does not
@@ -62,6 +68,16 @@ func (t Tensor) Apply(f Transform) (Tensor, error) {
 		shape = s[:2]
 	case TransformExpand:
 		shape = append(slices.Clip(s), 1)
+	case TransformFrame:
+		if len(s) != 5 || s[2] != 1 {
+			return bad("a convolution over one frame")
+		}
+		shape = slices.Concat(s[:2], s[3:])
+	case TransformSixRows:
+		if len(s) != 1 || s[0]%6 != 0 {
+			return bad("a vector of six parts")
+		}
+		shape = []int{6, s[0] / 6}
 	default:
 		panic("checkpoint: unknown transform " + string(f.Op))
 	}
@@ -72,10 +88,9 @@ func (t Tensor) Apply(f Transform) (Tensor, error) {
 	return t, nil
 }
 
-// InRows reports whether the transformed elements can be computed only for whole
-// rows.
+// InRows reports whether the elements can be computed only for whole rows.
 func (t Tensor) InRows() bool {
-	return slices.ContainsFunc(t.Transforms, func(f Transform) bool { return f.Op == TransformChannelsFirst })
+	return t.Packing != nil || slices.ContainsFunc(t.Transforms, func(f Transform) bool { return f.Op == TransformChannelsFirst })
 }
 
 // channelsFirst applies the tensor's transforms of axes to some of its rows.
@@ -102,6 +117,8 @@ func channelsFirst(t Tensor, rows []float64) []float64 {
 			shape = shape[:2]
 		case TransformExpand:
 			shape = append(slices.Clip(shape), 1)
+		case TransformFrame:
+			shape = slices.Concat(shape[:2], shape[3:])
 		}
 	}
 	return rows

@@ -86,12 +86,12 @@ func MFluxFolder(t testing.TB, model string) (folder string) {
 	folder = t.TempDir()
 	for _, m := range pipeline(t, model).Components {
 		from, to := filepath.Join(model, m.Folder), filepath.Join(folder, m.Folder)
-		switch m.Class.Role {
-		case component.Tokenizer:
+		switch {
+		case m.Class.Tokenizes():
 			if err := os.CopyFS(to, os.DirFS(from)); err != nil {
 				t.Fatal(err)
 			}
-		case component.Transformer, component.Autoencoder, component.TextEncoder:
+		case slices.Contains([]component.Role{component.Transformer, component.Autoencoder, component.TextEncoder}, m.Class.Role):
 			table := m.MFlux
 			if table == nil {
 				table = m.Class.MFlux[0]

@@ -46,6 +46,17 @@ var wides = []struct {
 			"rope_parameters": {"mrope_section": [4, 6, 6], "rope_theta": 20000.0, "rope_type": "default"}},
 			"vision_config": {"hidden_size": 64, "num_heads": 4, "intermediate_size": 128, "out_hidden_size": 128}}`,
 	}},
+	{"krea-2-raw", map[string]string{
+		"transformer": `{"attention_head_dim": 32, "num_attention_heads": 4, "num_key_value_heads": 1, "intermediate_size": 384,
+			"axes_dims_rope": [8, 12, 12], "text_hidden_dim": 128, "text_num_attention_heads": 4, "text_intermediate_size": 256}`,
+		"text_encoder": `{"text_config": {"hidden_size": 128, "intermediate_size": 128, "head_dim": 32},
+			"vision_config": {"out_hidden_size": 128}}`,
+	}},
+	{"qwen-image-21", map[string]string{
+		"transformer": `{"attention_head_dim": 32, "num_attention_heads": 4, "axes_dims_rope": [8, 12, 12], "context_in_dim": 128}`,
+		"text_encoder": `{"text_config": {"hidden_size": 128, "intermediate_size": 128, "head_dim": 32},
+			"vision_config": {"hidden_size": 64, "num_heads": 2, "intermediate_size": 128, "out_hidden_size": 128}}`,
+	}},
 	{"qwen-edit-plus", map[string]string{
 		"transformer": `{"attention_head_dim": 32, "num_attention_heads": 4, "axes_dims_rope": [8, 12, 12], "joint_attention_dim": 128}`,
 		"text_encoder": `{"text_config": {"hidden_size": 128, "intermediate_size": 128, "num_attention_heads": 4,

@@ -27,7 +27,7 @@ func (s *Server) writeLogin(w http.ResponseWriter, r *http.Request, status int, 
 	nonce := engine.NewID()
 	h := w.Header()
 	h.Set("Content-Type", "text/html; charset=utf-8")
-	h.Set("Content-Security-Policy", "default-src 'none'; style-src 'nonce-"+nonce+
+	h.Set("Content-Security-Policy", "default-src 'none'; img-src data:; style-src 'nonce-"+nonce+
 		"'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'")
 	w.WriteHeader(status)
 	if r.Method != http.MethodHead {

@@ -37,6 +37,9 @@ func NewLinear(in, out int, bias bool) *Linear {
 	return d
 }
 
+// Out returns the number of outputs.
+func (d *Linear) Out() int { return d.Weight.shape[0] }
+
 // Forward takes [..., in] to [..., out].
 func (d *Linear) Forward(x *mlx.Array) *mlx.Array {
 	if len(d.Adapters) == 0 {

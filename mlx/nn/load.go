@@ -40,6 +40,10 @@ type LoadOptions struct {
 	// ReadAhead is how many bytes may be read beyond the parameter that is waited for. MLX reads
 	// several tensors at a time, and reads while it converts others.
 	ReadAhead int64
+	// First, if set, reports whether a parameter is loaded before all others. When those are loaded,
+	// Between is called, which may use them and free them.
+	First   func(p Parameter) bool
+	Between func()
 	// Progress, if set, is called with the numbers of bytes loaded and in total.
 	Progress func(done, total int64)
 }
@@ -115,15 +119,12 @@ func Load(model any, ck *checkpoint.Checkpoint, o LoadOptions) error {
 			mlx.Drain()
 		}
 	}()
-	for i, p := range params {
-		l.start(p, found[i])
-		for l.ahead > o.ReadAhead {
-			l.finish()
-		}
+	first := func(p Parameter) bool { return o.First != nil && o.First(p) }
+	l.load(params, found, first)
+	if o.First != nil {
+		o.Between()
 	}
-	for len(l.started) > 0 {
-		l.finish()
-	}
+	l.load(params, found, func(p Parameter) bool { return !first(p) })
 	if mlx.CurrentDevice() != mlx.CPU {
 		joinStacks(model)
 	}
@@ -135,7 +136,7 @@ type loading struct {
 	files   *files
 	options LoadOptions
 	started []started // in order
-	ahead   int64     // bytes of their tensors
+	ahead   int64     // bytes that they take while they are read and converted
 	done    int64     // bytes of the parameters that are loaded
 	total   int64
 }
@@ -146,6 +147,22 @@ type started struct {
 	found     Found
 	made      []*mlx.Array // its arrays
 	quantized *mlx.Quantization
+}
+
+// load loads some of the parameters.
+func (l *loading) load(params []Parameter, found []Found, some func(Parameter) bool) {
+	for i, p := range params {
+		if !some(p) {
+			continue
+		}
+		l.start(p, found[i])
+		for l.ahead > l.options.ReadAhead {
+			l.finish()
+		}
+	}
+	for len(l.started) > 0 {
+		l.finish()
+	}
 }
 
 // start begins to read and convert the tensors of a parameter.
@@ -167,7 +184,7 @@ func (l *loading) start(p Parameter, f Found) {
 	})
 	mlx.AsyncEval(s.made...)
 	l.started = append(l.started, s)
-	l.ahead += f.Bytes()
+	l.ahead += f.converting()
 }
 
 // finish waits for the parameter that was started first, and sets it.
@@ -182,7 +199,7 @@ func (l *loading) finish() {
 	for _, a := range s.parameter.Arrays() {
 		mlx.Keep(a)
 	}
-	l.ahead -= s.found.Bytes()
+	l.ahead -= s.found.converting()
 	mlx.StopPoint()
 	if l.done += s.found.Bytes(); l.options.Progress != nil {
 		l.options.Progress(l.done, l.total)
@@ -258,7 +275,7 @@ func openFiles(ck *checkpoint.Checkpoint, found []Found) (*files, error) {
 	}
 	byFile := map[string][]string{}
 	for _, f := range found {
-		for _, t := range f.Tensors() {
+		for _, t := range f.inFile() {
 			if out.uses[t.Name]++; out.uses[t.Name] == 1 {
 				byFile[t.File] = append(byFile[t.File], t.Name)
 			}
@@ -288,18 +305,33 @@ func (f *files) read(t checkpoint.Tensor) *mlx.Array {
 	if f.numbers != nil {
 		return randomTensor(f.numbers, t)
 	}
-	a := f.arrays[t.Name]
+	var a *mlx.Array
+	if t.Packing != nil {
+		a = f.unpack(t)
+	} else {
+		a = selectRows(f.arrays[t.Name], t.Transforms)
+	}
 	for _, form := range t.Transforms {
+		switch form.Op {
+		case checkpoint.TransformChannelsFirst:
+			a = ChannelsFirst(a)
+		case checkpoint.TransformSqueeze, checkpoint.TransformExpand, checkpoint.TransformFrame,
+			checkpoint.TransformSixRows:
+			a = a.Reshape(t.Shape...)
+		}
+	}
+	return a
+}
+
+// selectRows applies the transforms that select and move rows.
+func selectRows(a *mlx.Array, forms []checkpoint.Transform) *mlx.Array {
+	for _, form := range forms {
 		switch form.Op {
 		case checkpoint.TransformRows:
 			a = a.Slice(0, form.From, form.To)
 		case checkpoint.TransformSwap:
 			halves := a.Split(2, 0)
 			a = mlx.Concat(0, halves[1], halves[0])
-		case checkpoint.TransformChannelsFirst:
-			a = ChannelsFirst(a)
-		case checkpoint.TransformSqueeze, checkpoint.TransformExpand:
-			a = a.Reshape(t.Shape...)
 		}
 	}
 	return a
@@ -317,7 +349,7 @@ func (f *files) packed(found Found) (arrays []*mlx.Array) {
 // scale.
 func (f *files) plain(found Found) *mlx.Array {
 	a := f.read(found.Tensor)
-	if found.Dtype != checkpoint.F8E4M3 {
+	if found.Dtype != checkpoint.F8E4M3 || found.Packing != nil {
 		return a
 	}
 	a = a.FromFP8(mlx.BFloat16) // which holds all of its numbers
@@ -333,7 +365,7 @@ func (f *files) done(found Found) {
 	if f.numbers != nil {
 		return
 	}
-	for _, t := range found.Tensors() {
+	for _, t := range found.inFile() {
 		if err := f.ends[t.File](t); err != nil {
 			mlx.Throw(fmt.Errorf("%s: tensor %s: %w", found.File, found.Name, err))
 		}
@@ -376,6 +408,14 @@ func (f Found) Tensors() (all []checkpoint.Tensor) {
 	return all
 }
 
+// inFile returns all tensors of the files that were found.
+func (f Found) inFile() (all []checkpoint.Tensor) {
+	for _, t := range f.Tensors() {
+		all = append(all, t.InFile()...)
+	}
+	return all
+}
+
 // companions are the names of tensors that may come with a weight: scales and biases
 // of a quantized one, and the scale of 8-bit floats in ComfyUI's and other files.
 var companions = []string{"scales", "biases", "scale_weight", "weight_scale"}
@@ -405,6 +445,15 @@ func (f Found) Bytes() (n int64) {
 		n += t.Bytes()
 	}
 	return n
+}
+
+// converting returns the bytes that the tensors take while they are read and converted, beside the
+// result: packed matrices are in float32 twice then.
+func (f Found) converting() int64 {
+	if f.Packing == nil {
+		return f.Bytes()
+	}
+	return f.Bytes() + 2*4*int64(f.Len())
 }
 
 // Match finds the tensors of a model's parameters, without loading them. The error,
@@ -467,6 +516,7 @@ func (m *matcher) match(p Parameter) (f Found) {
 	case t.Dtype == checkpoint.U32 && p.kind != OtherParam:
 		m.matchPacked(p, &f, module)
 		return f
+	case t.Packing != nil: // complete, or there would be none
 	case t.Dtype == checkpoint.F8E4M3:
 		for _, scale := range []string{"scale_weight", "weight_scale"} { // in ComfyUI's and in other files
 			if f.Scales == nil {
@@ -477,7 +527,11 @@ func (m *matcher) match(p Parameter) (f Found) {
 			m.misshapen(*s, "one number, F32")
 		}
 	case !t.Dtype.IsWeight():
-		m.Mistyped = append(m.Mistyped, Misfit{t.Name, fmt.Sprintf(", expected F32, F16 or BF16, found %s in %s", t.Dtype, t.File)})
+		why := fmt.Sprintf(", expected F32, F16 or BF16, found %s in %s", t.Dtype, t.File)
+		if t.Dtype == checkpoint.I8 {
+			why += " without the tensor comfy_quant, which has the format in ComfyUI's files"
+		}
+		m.Mistyped = append(m.Mistyped, Misfit{t.Name, why})
 	}
 	if !slices.Equal(t.Shape, p.shape) {
 		m.misshapen(*t, fmt.Sprint(p.shape))
@@ -688,6 +742,9 @@ func walk(v reflect.Value, a at, to visitor) {
 			}
 			options := strings.Split(tag, ",")
 			child := at{a.path, join(a.field, field.Name)}
+			if field.Anonymous { // its fields are named without it
+				child.field = a.field
+			}
 			if options[0] != "." {
 				child.path = join(a.path, options[0])
 			}

@@ -74,7 +74,8 @@ func (m *Module) Tap2(out, second *mlx.Array, in ...*mlx.Array) (*mlx.Array, *ml
 	return outputs[0], outputs[1]
 }
 
-// TapAll is [Module.Tap] for any number of outputs.
+// TapAll is [Module.Tap] for any number of outputs. The tag out may end with a key LIST.*
+// for the elements of a list.
 func (m *Module) TapAll(out []*mlx.Array, in ...*mlx.Array) []*mlx.Array {
 	if !m.points.Active() {
 		return out
@@ -82,14 +83,23 @@ func (m *Module) TapAll(out []*mlx.Array, in ...*mlx.Array) []*mlx.Array {
 	passed := slices.Clone(out)
 	keys := strings.Fields(m.out)
 	for i := 1; i < len(out); i++ { // the first output ends the call
-		key := strconv.Itoa(i)
-		if len(keys) > 0 {
-			key = keys[i-1]
-		}
-		passed[i] = m.points.Further(m.id, key, out[i])
+		passed[i] = m.points.Further(m.id, outputKey(keys, i), out[i])
 	}
 	passed[0] = m.points.Pass(m.id, out[0], m.args(in))
 	return passed
+}
+
+// outputKey returns the key of the i-th output, which is not the first, from the keys in the
+// tag out.
+func outputKey(keys []string, i int) string {
+	if len(keys) == 0 {
+		return strconv.Itoa(i)
+	}
+	last := len(keys) - 1
+	if list, ok := strings.CutSuffix(keys[last], ".*"); ok && i > last {
+		return list + "." + strconv.Itoa(i-1-last)
+	}
+	return keys[i-1]
 }
 
 // TapImage is Tap for arrays with channels last ([N, H, W, C] or [N, L, C]),

@@ -232,6 +232,26 @@ func TestTapTags(t *testing.T) {
 	})
 }
 
+// listed is a module with a list among its outputs.
+type listed struct {
+	nn.Module `out:"pooled features.*"`
+}
+
+// The elements of a list have its key and their numbers.
+func TestTapLists(t *testing.T) {
+	mlxtest.Do(t, func() {
+		var seen []string
+		m, x := &listed{}, mlx.Zeros(mlx.Float32, 1)
+		nn.Bind(m, "m", &hooks.Points{Step: -1, Func: func(tap hooks.Tap) (*mlx.Array, error) {
+			seen = append(seen, tap.FullName())
+			return nil, nil
+		}})
+		m.TapAll([]*mlx.Array{x, x, x, x}, x)
+		m.TapAll([]*mlx.Array{x, x}, x)
+		mlxtest.Same(t, "taps", seen, []string{"m:out.pooled", "m:out.features.0", "m:out.features.1", "m", "m#1:out.pooled", "m#1"})
+	})
+}
+
 // A tap with another number of inputs than the tag declares is a bug that shows when
 // somebody observes the module. (TestTaps of the root finds it without.)
 func TestTapCounts(t *testing.T) {

@@ -18,6 +18,24 @@ func NewMRope(positions [][]int, sections []int, theta float64) Rope {
 			axes = append(axes, i)
 		}
 	}
+	return newMRope(positions, axes, theta)
+}
+
+// NewInterleavedMRope is [NewMRope] for half pairs of features whose axes alternate
+// (Qwen3-VL): the first sections[i] pairs at 3j+i belong to axis i of height (1) and width
+// (2), and all others to time (0).
+func NewInterleavedMRope(positions [][]int, sections [3]int, half int, theta float64) Rope {
+	axes := make([]int, half)
+	for i := range axes {
+		if axis := i % 3; i/3 < sections[axis] {
+			axes[i] = axis
+		}
+	}
+	return newMRope(positions, axes, theta)
+}
+
+// newMRope computes the table for pairs of features with the given axes.
+func newMRope(positions [][]int, axes []int, theta float64) Rope {
 	half := len(axes)
 	frequencies := make([]float64, half)
 	for i := range frequencies {

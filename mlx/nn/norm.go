@@ -8,6 +8,8 @@ type RMSNorm struct {
 	Module
 	Weight Param `w:"weight"`
 	Eps    float64
+	// Offset is added to the weight in float32 (1 for models that store the weight minus one).
+	Offset float64
 }
 
 // NewRMSNorm declares a norm over dim features.
@@ -15,14 +17,36 @@ func NewRMSNorm(dim int, eps float64) *RMSNorm {
 	return &RMSNorm{Weight: NewParam(dim), Eps: eps}
 }
 
+// NewRMSNormMinusOne declares a norm whose weight is stored minus one (Krea2RMSNorm,
+// QwenImage21ZeroCenterRMSNorm).
+func NewRMSNormMinusOne(dim int, eps float64) *RMSNorm {
+	return &RMSNorm{Weight: NewParam(dim), Eps: eps, Offset: 1}
+}
+
+// Forward normalizes x [..., dim], in its dtype.
 func (n *RMSNorm) Forward(x *mlx.Array) *mlx.Array {
+	if n.Offset != 0 { // the sum would be rounded in x's dtype
+		return n.Tap(x.RMSNorm(n.factor(mlx.Float32), float32(n.Eps)).AsType(x.Dtype()), x)
+	}
 	return n.Tap(x.RMSNorm(n.Weight.As(x.Dtype()), float32(n.Eps)), x)
+}
+
+// factor returns what each feature is multiplied by.
+func (n *RMSNorm) factor(dtype mlx.Dtype) *mlx.Array {
+	if n.Offset == 0 {
+		return n.Weight.As(dtype)
+	}
+	return n.Weight.As(mlx.Float32).Plus(n.Offset).AsType(dtype)
 }
 
 // Plain describes the norm for fused operations in a dtype, which hooks do not see. scale and shift
 // are those of adaptive layer norm, and may be nil.
 func (n *RMSNorm) Plain(dtype mlx.Dtype, scale, shift *mlx.Array) mlx.Norm {
-	return mlx.Norm{Weight: n.Weight.As(dtype), Eps: float32(n.Eps), Scale: scale, Shift: shift}
+	if n.Offset != 0 && scale != nil { // 1+scale and the weight are rounded once, as one factor
+		both := scale.AsType(mlx.Float32).Plus(1).Mul(n.factor(mlx.Float32))
+		return mlx.Norm{Eps: float32(n.Eps), Scale: both.Plus(-1).AsType(dtype), Shift: shift}
+	}
+	return mlx.Norm{Weight: n.factor(dtype), Eps: float32(n.Eps), Scale: scale, Shift: shift}
 }
 
 // Plain is [RMSNorm.Plain] for a norm without weight and bias.
@@ -33,7 +57,7 @@ func (n *LayerNorm) Plain(_ mlx.Dtype, scale, shift *mlx.Array) mlx.Norm {
 // QK describes queries and keys with the norms of their heads, for [mlx.NormRope].
 func QK(normQ, normK *RMSNorm, q, k mlx.Columns) mlx.QK {
 	dtype := q.X.Dtype()
-	return mlx.QK{Q: q, K: k, NormQ: normQ.Weight.As(dtype), NormK: normK.Weight.As(dtype), Eps: float32(normQ.Eps)}
+	return mlx.QK{Q: q, K: k, NormQ: normQ.factor(dtype), NormK: normK.factor(dtype), Eps: float32(normQ.Eps)}
 }
 
 // LayerNorm is torch.nn.LayerNorm over the last axis.

@@ -191,18 +191,21 @@ func TestAdapt(t *testing.T) {
 	})
 }
 
+// in returns a tensor with transforms.
+func in(t *testing.T, tensor checkpoint.Tensor, forms ...checkpoint.Transform) checkpoint.Tensor {
+	t.Helper()
+	for _, f := range forms {
+		var err error
+		if tensor, err = tensor.Apply(f); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return tensor
+}
+
 // TestForms loads tensors that are stored in other forms than diffusers'.
 func TestForms(t *testing.T) {
 	fused := f32("fused", 6, 4)
-	in := func(t *testing.T, tensor checkpoint.Tensor, forms ...checkpoint.Transform) checkpoint.Tensor {
-		for _, f := range forms {
-			var err error
-			if tensor, err = tensor.Apply(f); err != nil {
-				t.Fatal(err)
-			}
-		}
-		return tensor
-	}
 	ck := open(t, save(t, fused, f32("conv", 2, 3, 3, 4), f32("point", 4, 4, 1, 1)))
 	view := &checkpoint.Checkpoint{Dir: ck.Dir, Files: ck.Files, Tensors: map[string]checkpoint.Tensor{
 		"a.weight": in(t, ck.Tensors["fused"], checkpoint.Transform{Op: checkpoint.TransformRows, From: 0, To: 2}),

@@ -33,6 +33,9 @@ func (s *Source) assemble(base string) (made bool, err error) {
 	if err != nil {
 		return false, err
 	}
+	if info.IsDir() {
+		s.FS = fromRoot(s.FS, s.Folder)
+	}
 	var parts map[string]*bareComponent
 	if !info.IsDir() {
 		parts, err = modelOfFile(s.FS, filepath.Base(s.Folder))
@@ -67,6 +70,9 @@ func (s *Source) complete(parts map[string]*bareComponent, baseName string) erro
 	}
 	for _, dir := range slices.Sorted(maps.Keys(parts)) {
 		part, own := parts[dir], x.Components[dir]
+		if part.class != "" && part.class != mainName(own) {
+			part.as(s.FS, component.Find(own))
+		}
 		switch {
 		case own == "" && part.class == "":
 			continue // a folder that belongs to no component

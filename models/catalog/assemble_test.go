@@ -6,6 +6,7 @@ import (
 	"os"
 	"path/filepath"
 	"reflect"
+	"strings"
 	"testing"
 
 	"github.com/gomflux/gomflux/internal/checkpoint"
@@ -55,7 +56,8 @@ func checkWhole(t *testing.T, s *Source) {
 
 // TestFile completes single files, with one component and with all of them.
 func TestFile(t *testing.T) {
-	for _, model := range []string{"flux1-schnell-ordinary", "flux1-dev-small", "flux2-klein", "zimage-ordinary", "qwen-image-ordinary"} {
+	for _, model := range []string{"flux1-schnell-ordinary", "flux1-dev-small", "flux2-klein", "zimage-ordinary", "qwen-image-ordinary",
+		"krea-2"} {
 		t.Run(model, func(t *testing.T) {
 			base := testModel(model)
 			bare, comfy, all := modeltest.SingleFiles(t, base)
@@ -68,6 +70,55 @@ func TestFile(t *testing.T) {
 					t.Errorf("%s: found %+v", path, s)
 				}
 				checkWhole(t, s)
+			}
+		})
+	}
+}
+
+// TestQwen3VLWithoutVision completes folders and files whose text encoder has ComfyUI's names of a
+// Qwen3-VL without its vision encoder, which are those of a Qwen3. The base model tells them apart.
+func TestQwen3VLWithoutVision(t *testing.T) {
+	for _, model := range []string{"krea-2", "qwen-image-21"} {
+		t.Run(model, func(t *testing.T) {
+			base := testModel(model)
+			transformer, encoder := modeltest.Original(t, base+"/transformer"), map[string]*checkpoint.Array{}
+			for name, x := range modeltest.Read(t, base+"/text_encoder") {
+				if _, name, ok := strings.Cut("."+name, ".language_model."); ok {
+					encoder["model."+name] = x
+				}
+			}
+			dir := t.TempDir()
+			for name, list := range map[string]map[string]*checkpoint.Array{"transformer": transformer, "text_encoder": encoder} {
+				if err := os.MkdirAll(filepath.Join(dir, "folder", name), 0o777); err != nil {
+					t.Fatal(err)
+				}
+				modeltest.Write(t, filepath.Join(dir, "folder", name, "model.safetensors"), nil,
+					map[string]map[string]*checkpoint.Array{"": list})
+			}
+			paths := []string{filepath.Join(dir, "folder")}
+			for _, prefix := range []string{"text_encoders.qwen3vl_4b.transformer.", "text_encoder."} {
+				paths = append(paths, filepath.Join(dir, prefix+"safetensors"))
+				modeltest.Write(t, paths[len(paths)-1], nil,
+					map[string]map[string]*checkpoint.Array{"model.diffusion_model.": transformer, prefix: encoder})
+			}
+			for _, path := range paths {
+				s, err := FindWith(path, base)
+				if err != nil {
+					t.Fatal(err)
+				}
+				checkWhole(t, s)
+				ck, err := checkpoint.OpenCheckpoint(s.FS, "text_encoder")
+				if err != nil {
+					t.Fatal(err)
+				}
+				if len(ck.Tensors) == 0 || strings.HasPrefix(ck.Dir, base) {
+					t.Errorf("%s: the text encoder is read from %s", path, ck.Dir)
+				}
+				ck.Close()
+			}
+			if _, err := FindWith(paths[0], testModel("qwen-image-ordinary")); err == nil ||
+				!strings.Contains(err.Error(), "(choose another with --base-model)") {
+				t.Errorf("with another base model: error %v", err)
 			}
 		})
 	}

@@ -101,6 +101,7 @@ func TestFindTiny(t *testing.T) {
 		{component.AutoencoderKL, vae.NewKL(sd3), ""},
 		{component.AutoencoderKLFlux2, vae.NewKLFlux2(vae.DefaultKLFlux2Config()), "madebyollin/taef2:taef2.safetensors"},
 		{component.AutoencoderKLQwenImage, vae.NewKLQwenImage(vae.DefaultKLQwenImageConfig()), ""},
+		{component.AutoencoderKLQwenImage21, vae.NewKLQwenImage21(vae.DefaultKLQwenImage21Config()), ""},
 	} {
 		c := component.Component{Class: test.class, Model: test.model}
 		_, _, err := catalog.FindTiny(c)

@@ -23,6 +23,7 @@ type bareComponent struct {
 	files    map[string]overlayFile // by name in the component's folder
 	inferred *layout.Config         // the config inferred from its tensors, nil if there is a config.json
 	known    map[string]any         // the known config values, from config.json or inferred
+	weights  string                 // the file or folder that its config is inferred from
 }
 
 // supported is the end of the error of [component.Detect] about unknown files.
@@ -46,12 +47,11 @@ func componentsOfFile(fsys fs.FS, name string) (map[string]*bareComponent, error
 		return nil, fmt.Errorf("%s: is one of several files of a component: name the folder that contains them",
 			checkpoint.FullName(fsys, name))
 	}
-	f, err := checkpoint.Open(fsys, name)
+	ck, err := openWeights(fsys, name)
 	if err != nil {
 		return nil, err
 	}
-	defer f.Close()
-	ck := &checkpoint.Checkpoint{Dir: f.Name, Files: []*checkpoint.File{f}, Tensors: f.Header.Tensors}
+	defer ck.Close()
 	found, err := component.Detect(ck, supported)
 	if err != nil {
 		return nil, err
@@ -62,7 +62,7 @@ func componentsOfFile(fsys fs.FS, name string) (map[string]*bareComponent, error
 		if err != nil {
 			return nil, err
 		}
-		part.files["model"+safetensors] = overlayFile{fsys: fsys, path: name}
+		part.files["model"+safetensors], part.weights = overlayFile{fsys: fsys, path: name}, name
 		parts[p.Class.Folder] = part
 	}
 	return parts, nil
@@ -104,6 +104,35 @@ func componentsOfFolder(fsys fs.FS) (map[string]*bareComponent, error) {
 		}
 	}
 	return parts, nil
+}
+
+// fromRoot returns a model's folder with the transformer in its usual place, if it is one of those that
+// mflux saves at the top of the folder, and otherwise the folder itself.
+func fromRoot(fsys fs.FS, name string) fs.FS {
+	dirs, err := checkpoint.WeightFolders(fsys)
+	if err != nil || len(dirs) == 0 || dirs[0] == "." || slices.Contains(dirs, component.Transformers) {
+		return fsys
+	}
+	ck, err := checkpoint.OpenCheckpoint(fsys, ".")
+	if err != nil {
+		return fsys
+	}
+	defer ck.Close()
+	found, err := component.Detect(ck, supported)
+	if err != nil || len(found) != 1 || !found[0].Class.MFluxAtRoot {
+		return fsys
+	}
+	root, err := listFiles(fsys, ".")
+	if err != nil {
+		return fsys
+	}
+	o := &overlay{name: name, lower: fsys, hidden: map[string]bool{}, files: map[string]overlayFile{}}
+	for file, f := range root.files {
+		if file == component.ConfigFile || strings.Contains(file, safetensors) {
+			o.files[path.Join(found[0].Class.Folder, file)] = f
+		}
+	}
+	return o
 }
 
 // transformerFolder returns the transformer whose own folder this is, nil if it is not
@@ -154,8 +183,43 @@ func readComponent(fsys fs.FS, dir string) (*bareComponent, error) {
 	if err != nil {
 		return nil, err
 	}
-	part.class, part.inferred, part.known = other.class, other.inferred, other.known
+	part.class, part.inferred, part.known, part.weights = other.class, other.inferred, other.known, dir
 	return part, nil
+}
+
+// openWeights opens a safetensors file, or those in a folder.
+func openWeights(fsys fs.FS, name string) (*checkpoint.Checkpoint, error) {
+	if !strings.HasSuffix(name, safetensors) {
+		return checkpoint.OpenCheckpoint(fsys, name)
+	}
+	f, err := checkpoint.Open(fsys, name)
+	if err != nil {
+		return nil, err
+	}
+	ck, err := checkpoint.NewCheckpoint(f)
+	if err != nil {
+		f.Close()
+	}
+	return ck, err
+}
+
+// as reads the component again as one of another class, if the names of its tensors are those of both.
+func (b *bareComponent) as(fsys fs.FS, class *component.Class) {
+	if b.weights == "" || class == nil {
+		return
+	}
+	ck, err := openWeights(fsys, b.weights)
+	if err != nil {
+		return
+	}
+	defer ck.Close()
+	found, ok := component.DetectAs(ck, class)
+	if !ok {
+		return
+	}
+	if other, err := infer(ck, found); err == nil {
+		b.class, b.inferred, b.known = other.class, other.inferred, other.known
+	}
 }
 
 // listFiles returns a component with the files of a folder, without subfolders.

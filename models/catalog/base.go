@@ -109,7 +109,8 @@ func (s *Source) guessBase(parts map[string]*bareComponent) (*base, error) {
 // whole model of a preset: whether only its scheduler and processor are missing.
 func isComplete(parts map[string]*bareComponent, preset *Preset) bool {
 	return !slices.ContainsFunc(family.Find(preset.Class).Components, func(m family.Member) bool {
-		return parts[m.Folder] == nil && m.Class.Role != component.Scheduler && m.Class.Role != component.Processor
+		return parts[m.Folder] == nil && m.Class.Role != component.Scheduler &&
+			(m.Class.Role != component.Processor || m.Class.Tokenizes())
 	})
 }
 

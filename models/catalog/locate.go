@@ -62,6 +62,9 @@ func locateCached(name string, missing error) (s *Source, preset Preset, known b
 		if strings.Contains(name, "/") { // it may have been meant as a folder
 			err = fmt.Errorf("no folder %s, and %w", name, err)
 		}
+		if published != nil && preset.Licence.Terms != "" {
+			err = fmt.Errorf("%w; %s", err, preset.Licence.Summary())
+		}
 		if published != nil && preset.Gated {
 			err = fmt.Errorf("%w; it is gated: %s", err, preset.Access())
 		}

@@ -58,50 +58,63 @@ func TestFindPreset(t *testing.T) {
 // TestPresets holds the table against what mflux and diffusers call the models
 // and run them with.
 func TestPresets(t *testing.T) {
+	apache2 := family.Licence{Name: "Apache-2.0", Commercial: family.CommercialAllowed}
+	flux1Dev := family.Licence{Name: "FLUX.1 [dev] Non-Commercial License", Commercial: family.CommercialForbidden}
+	flux2 := family.Licence{Name: "FLUX Non-Commercial License", Commercial: family.CommercialForbidden}
+	qwen21 := family.Licence{Name: "Qwen Research License", Commercial: family.CommercialForbidden}
+	krea2 := family.Licence{Name: "Krea 2 Community License", Commercial: family.CommercialConditional}
 	tests := []struct {
 		names string
 		want  catalog.Preset
 	}{
-		{"zimage-turbo", catalog.Preset{Repo: "Tongyi-MAI/Z-Image-Turbo", Licence: "Apache-2.0",
+		{"zimage-turbo", catalog.Preset{Repo: "Tongyi-MAI/Z-Image-Turbo", Licence: apache2,
 			Defaults: family.Defaults{Steps: 8, Guidance: 0, MaxSequenceLength: 512}}},
-		{"zimage", catalog.Preset{Repo: "Tongyi-MAI/Z-Image", Licence: "Apache-2.0",
+		{"zimage", catalog.Preset{Repo: "Tongyi-MAI/Z-Image", Licence: apache2,
 			Defaults: family.Defaults{Steps: 50, Guidance: 5, MaxSequenceLength: 512}}},
-		{"schnell flux-schnell", catalog.Preset{Repo: "black-forest-labs/FLUX.1-schnell", Licence: "Apache-2.0", Gated: true,
+		{"schnell flux-schnell", catalog.Preset{Repo: "black-forest-labs/FLUX.1-schnell", Licence: apache2, Gated: true,
 			Defaults: family.Defaults{Steps: 4, Guidance: 0, MaxSequenceLength: 256}}},
-		{"dev flux-dev", catalog.Preset{Repo: "black-forest-labs/FLUX.1-dev", Licence: "FLUX.1 [dev] Non-Commercial License",
+		{"dev flux-dev", catalog.Preset{Repo: "black-forest-labs/FLUX.1-dev", Licence: flux1Dev,
 			Gated: true, Defaults: family.Defaults{Steps: 28, Guidance: 3.5, MaxSequenceLength: 512}}},
 		{"krea-dev dev-krea", catalog.Preset{Repo: "black-forest-labs/FLUX.1-Krea-dev",
-			Licence: "FLUX.1 [dev] Non-Commercial License", Gated: true,
+			Licence: flux1Dev, Gated: true,
 			Defaults: family.Defaults{Steps: 28, Guidance: 3.5, MaxSequenceLength: 512}}},
 		{"kontext dev-kontext flux1-kontext-dev", catalog.Preset{
-			Repo: "black-forest-labs/FLUX.1-Kontext-dev", Licence: "FLUX.1 [dev] Non-Commercial License", Gated: true,
+			Repo: "black-forest-labs/FLUX.1-Kontext-dev", Licence: flux1Dev, Gated: true,
 			Defaults: family.Defaults{Steps: 28, Guidance: 2.5, MaxSequenceLength: 512},
 		}},
 		{"fill dev-fill flux1-fill-dev", catalog.Preset{
-			Repo: "black-forest-labs/FLUX.1-Fill-dev", Licence: "FLUX.1 [dev] Non-Commercial License", Gated: true,
+			Repo: "black-forest-labs/FLUX.1-Fill-dev", Licence: flux1Dev, Gated: true,
 			Defaults: family.Defaults{Steps: 50, Guidance: 30, MaxSequenceLength: 512},
 		}},
-		{"flux2-klein klein-4B flux2-klein-4B", catalog.Preset{Repo: "black-forest-labs/FLUX.2-klein-4B", Licence: "Apache-2.0",
+		{"flux2-klein klein-4B flux2-klein-4B", catalog.Preset{Repo: "black-forest-labs/FLUX.2-klein-4B", Licence: apache2,
 			Defaults: family.Defaults{Steps: 4, Guidance: 1, MaxSequenceLength: 512}}},
 		{"klein-9b flux2-klein-9B", catalog.Preset{Repo: "black-forest-labs/FLUX.2-klein-9B",
-			Licence: "FLUX Non-Commercial License", Gated: true, Defaults: family.Defaults{Steps: 4, Guidance: 1, MaxSequenceLength: 512}}},
+			Licence: flux2, Gated: true, Defaults: family.Defaults{Steps: 4, Guidance: 1, MaxSequenceLength: 512}}},
 		{"klein-9b-kv flux2-klein-9b-KV", catalog.Preset{Repo: "black-forest-labs/FLUX.2-klein-9b-kv",
-			Licence: "FLUX Non-Commercial License", Gated: true, Defaults: family.Defaults{Steps: 4, Guidance: 1, MaxSequenceLength: 512}}},
-		{"flux2-base-4b klein-base-4b", catalog.Preset{Repo: "black-forest-labs/FLUX.2-klein-base-4B", Licence: "Apache-2.0",
+			Licence: flux2, Gated: true, Defaults: family.Defaults{Steps: 4, Guidance: 1, MaxSequenceLength: 512}}},
+		{"flux2-base-4b klein-base-4b", catalog.Preset{Repo: "black-forest-labs/FLUX.2-klein-base-4B", Licence: apache2,
 			Defaults: family.Defaults{Steps: 50, Guidance: 4, MaxSequenceLength: 512}}},
 		{"flux2-base-9b klein-base-9b", catalog.Preset{Repo: "black-forest-labs/FLUX.2-klein-base-9B",
-			Licence: "FLUX Non-Commercial License", Gated: true,
+			Licence: flux2, Gated: true,
 			Defaults: family.Defaults{Steps: 50, Guidance: 4, MaxSequenceLength: 512}}},
-		{"qwen", catalog.Preset{Repo: "Qwen/Qwen-Image", Licence: "Apache-2.0",
+		{"qwen", catalog.Preset{Repo: "Qwen/Qwen-Image", Licence: apache2,
 			Defaults: family.Defaults{Steps: 50, Guidance: 4, NegativePrompt: " ", MaxSequenceLength: 512}}},
-		{"qwen-image-2512 qwen-2512", catalog.Preset{Repo: "Qwen/Qwen-Image-2512", Licence: "Apache-2.0",
+		{"qwen-image-2512 qwen-2512", catalog.Preset{Repo: "Qwen/Qwen-Image-2512", Licence: apache2,
 			Defaults: family.Defaults{Steps: 50, Guidance: 4, NegativePrompt: " ", MaxSequenceLength: 512}}},
-		{"qwen-edit qwen/qwen-image-edit", catalog.Preset{Repo: "Qwen/Qwen-Image-Edit", Licence: "Apache-2.0",
+		{"qwen-edit qwen/qwen-image-edit", catalog.Preset{Repo: "Qwen/Qwen-Image-Edit", Licence: apache2,
 			Defaults: family.Defaults{Steps: 50, Guidance: 4, NegativePrompt: " ", MaxSequenceLength: 512}}},
-		{"qwen-edit-2509 qwen-edit-plus", catalog.Preset{Repo: "Qwen/Qwen-Image-Edit-2509", Licence: "Apache-2.0",
+		{"qwen-edit-2509 qwen-edit-plus", catalog.Preset{Repo: "Qwen/Qwen-Image-Edit-2509", Licence: apache2,
 			Defaults: family.Defaults{Steps: 40, Guidance: 4, NegativePrompt: " ", MaxSequenceLength: 512}}},
-		{"qwen-edit-2511 qwen-image-edit-2511", catalog.Preset{Repo: "Qwen/Qwen-Image-Edit-2511", Licence: "Apache-2.0",
+		{"qwen-edit-2511 qwen-image-edit-2511", catalog.Preset{Repo: "Qwen/Qwen-Image-Edit-2511", Licence: apache2,
 			Defaults: family.Defaults{Steps: 40, Guidance: 4, NegativePrompt: " ", MaxSequenceLength: 512}}},
+		{"qwen-2.1 qwen-image-21", catalog.Preset{Repo: "Qwen/Qwen-Image-2.1", Licence: qwen21,
+			Defaults: family.Defaults{Steps: 40, Guidance: 1, MaxSequenceLength: 512}}},
+		{"qwen-2.1-turbo qwen-image-21-turbo qwen-image-turbo-21", catalog.Preset{Repo: "Qwen/Qwen-Image-2.1-Turbo",
+			Licence: qwen21, Defaults: family.Defaults{Steps: 8, Guidance: 1, MaxSequenceLength: 512}}},
+		{"krea-2 krea2 krea-2-turbo krea2-turbo krea/Krea-2-Turbo", catalog.Preset{Repo: "krea/Krea-2-Turbo", Licence: krea2, Gated: true,
+			Defaults: family.Defaults{Steps: 8, MaxSequenceLength: 512}}},
+		{"krea-2-raw krea2-raw", catalog.Preset{Repo: "krea/Krea-2-Raw", Licence: krea2, Gated: true,
+			Defaults: family.Defaults{Steps: 52, Guidance: 3.5, MaxSequenceLength: 512}}},
 	}
 	if len(tests) != len(catalog.Presets) {
 		t.Errorf("%d presets, expected %d", len(catalog.Presets), len(tests))
@@ -110,9 +123,11 @@ func TestPresets(t *testing.T) {
 		for name := range strings.FieldsSeq(test.names) {
 			p, _ := catalog.FindPreset(name)
 			test.want.Defaults.Height, test.want.Defaults.Width = 1024, 1024
-			got := fmt.Sprintf("%s, %s, gated %v, %+v", p.Repo, p.Licence, p.Gated, p.Defaults)
-			want := fmt.Sprintf("%s, %s, gated %v, %+v", test.want.Repo, test.want.Licence, test.want.Gated, test.want.Defaults)
-			if got != want {
+			text := func(p *catalog.Preset) string {
+				return fmt.Sprintf("%s, %s, commercial use %s, gated %v, %+v", p.Repo, p.Licence.Name, p.Licence.Commercial, p.Gated,
+					p.Defaults)
+			}
+			if got, want := text(&p), text(&test.want); got != want {
 				t.Errorf("%s: %s, expected %s", name, got, want)
 			}
 		}

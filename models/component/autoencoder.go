@@ -10,6 +10,15 @@ import (
 	"github.com/gomflux/gomflux/vae"
 )
 
+// HasAlpha reports whether the class is an autoencoder whose images have an alpha channel by default.
+func (c *Class) HasAlpha() bool {
+	if c.NewAutoencoder == nil {
+		return false
+	}
+	a, err := c.NewAutoencoder(func(vae.Config) error { return nil })
+	return err == nil && a.ImageChannels() == 4
+}
+
 // DeclareAutoencoder declares the autoencoder described by the config in a folder.
 func DeclareAutoencoder(f *Folder, dir string) (vae.Autoencoder, Component, error) {
 	var config struct {

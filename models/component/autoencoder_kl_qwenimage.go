@@ -51,22 +51,9 @@ func wanTables() (tables []*layout.Table) {
 // Qwen-Image uses. The blocks of all levels of the encoder, or decoder, are in one
 // list: the residual blocks of each level, and a resampling block between levels.
 func wanRules(levels, blocks int) []layout.Rule {
-	resnet := layout.Rename(
-		"residual.0", "norm1", "residual.2", "conv1", "residual.3", "norm2", "residual.6", "conv2", "shortcut", "conv_shortcut",
-	)
+	resnet := wanResnet()
 	resample := layout.Rename("resample.1", "resample.1", "time_conv", "time_conv")
-	rules := slices.Concat(
-		layout.Rename("conv1", "quant_conv", "conv2", "post_quant_conv"),
-		layout.Under("encoder.downsamples.{}", "encoder.down_blocks.{}", resnet, resample),
-	)
-	for _, side := range []string{"encoder", "decoder"} {
-		rules = slices.Concat(rules,
-			layout.Rename(side+".conv1", side+".conv_in", side+".head.0", side+".norm_out", side+".head.2", side+".conv_out"),
-			layout.Under(side+".middle.0", side+".mid_block.resnets.0", resnet),
-			layout.Rename(side+".middle.1", side+".mid_block.attentions.0"),
-			layout.Under(side+".middle.2", side+".mid_block.resnets.1", resnet),
-		)
-	}
+	rules := append(wanEnds(), layout.Under("encoder.downsamples.{}", "encoder.down_blocks.{}", resnet, resample)...)
 	at := 0
 	for level := range levels {
 		for i := range blocks + 1 {
@@ -79,6 +66,27 @@ func wanRules(levels, blocks int) []layout.Rule {
 			rules = append(rules, layout.Under(fmt.Sprintf("decoder.upsamples.%d", at), name, resample)...)
 			at++
 		}
+	}
+	return rules
+}
+
+// wanResnet returns the rules for a residual block of Wan.
+func wanResnet() []layout.Rule {
+	return layout.Rename(
+		"residual.0", "norm1", "residual.2", "conv1", "residual.3", "norm2", "residual.6", "conv2", "shortcut", "conv_shortcut",
+	)
+}
+
+// wanEnds returns the rules for everything but the levels of Wan's autoencoders.
+func wanEnds() []layout.Rule {
+	rules := layout.Rename("conv1", "quant_conv", "conv2", "post_quant_conv")
+	for _, side := range []string{"encoder", "decoder"} {
+		rules = slices.Concat(rules,
+			layout.Rename(side+".conv1", side+".conv_in", side+".head.0", side+".norm_out", side+".head.2", side+".conv_out"),
+			layout.Under(side+".middle.0", side+".mid_block.resnets.0", wanResnet()),
+			layout.Rename(side+".middle.1", side+".mid_block.attentions.0"),
+			layout.Under(side+".middle.2", side+".mid_block.resnets.1", wanResnet()),
+		)
 	}
 	return rules
 }

@@ -19,11 +19,12 @@ func TestNewAutoencoder(t *testing.T) {
 		scale, channels int
 		unscaled        []int
 	}{
-		"":                       {1, 4, []int{4, 3, 5}},
-		"AutoencoderKL":          {1, 4, []int{4, 3, 5}},
-		"AutoencoderKLFlux2":     {16, 128, []int{32, 6, 10}},
-		"AutoencoderKLQwenImage": {8, 16, []int{16, 3, 5}},
-		"AutoencoderTiny":        {8, 4, []int{4, 3, 5}},
+		"":                         {1, 4, []int{4, 3, 5}},
+		"AutoencoderKL":            {1, 4, []int{4, 3, 5}},
+		"AutoencoderKLFlux2":       {16, 128, []int{32, 6, 10}},
+		"AutoencoderKLQwenImage":   {8, 16, []int{16, 3, 5}},
+		"AutoencoderKLQwenImage21": {16, 64, []int{64, 3, 5}},
+		"AutoencoderTiny":          {8, 4, []int{4, 3, 5}},
 	} {
 		m, err := component.Find(class).NewAutoencoder(keep)
 		if err != nil {
@@ -32,6 +33,9 @@ func TestNewAutoencoder(t *testing.T) {
 		if m.ScaleFactor() != want.scale || m.LatentChannels() != want.channels || !slices.Equal(m.Unscaled(3, 5), want.unscaled) {
 			t.Errorf("%q: scale %d, %d channels, unscaled %v, expected %v", class, m.ScaleFactor(), m.LatentChannels(),
 				m.Unscaled(3, 5), want)
+		}
+		if got, want := component.Find(class).HasAlpha(), class == "AutoencoderKLQwenImage21"; got != want {
+			t.Errorf("%q: HasAlpha is %v, expected %v", class, got, want)
 		}
 		broken := errors.New("broken")
 		if _, err := component.Find(class).NewAutoencoder(func(vae.Config) error { return broken }); err != broken {
@@ -42,7 +46,8 @@ func TestNewAutoencoder(t *testing.T) {
 		fsys := fstest.MapFS{"vae/config.json": {Data: []byte(`{"_class_name": "` + class + `"}`)}}
 		_, _, err := component.DeclareAutoencoder(&component.Folder{FS: fsys, Points: &hooks.Points{}}, "vae")
 		if !errors.Is(err, errs.ErrUnsupported) || !strings.Contains(err.Error(),
-			`class "`+class+`": expected one of AutoencoderKL, AutoencoderKLFlux2, AutoencoderKLQwenImage, AutoencoderTiny`) {
+			`class "`+class+`": expected one of AutoencoderKL, AutoencoderKLFlux2, AutoencoderKLQwenImage, `+
+				`AutoencoderKLQwenImage21, AutoencoderTiny`) {
 			t.Errorf("%s: error %v", class, err)
 		}
 	}

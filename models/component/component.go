@@ -51,6 +51,12 @@ type Class struct {
 	// MFlux and Original map the tensor names of mflux, and those of ComfyUI and the
 	// original checkpoints, to diffusers' names. They are tried in this order.
 	MFlux, Original []*layout.Table
+	// Shared maps names that files of another class have too. A file has this class only if the
+	// model's other files, or its base model, require it.
+	Shared []*layout.Table
+	// MFluxAtRoot reports that mflux saves the class's files at the top of a model's folder, beside
+	// the folders of the other components.
+	MFluxAtRoot bool
 	// LoRA maps module names that occur only in LoRAs.
 	LoRA []layout.Rule
 	// LoRAUnusedLayers reports that LoRAs may have tensors for the last layers of a text
@@ -93,6 +99,8 @@ type Class struct {
 	// Standalone reports that no pipeline has the class. An autoencoder can decode previews then.
 	Standalone bool
 
+	// Tokenizer reports that a processor's folder also has the pipeline's tokenizer.
+	Tokenizer bool
 	// Headed reports that a text encoder is the inner model of a class that also has a
 	// language model head, and that pipelines call the outer class.
 	Headed bool
@@ -106,9 +114,12 @@ type Untapped struct {
 	Reason string         // why they have no counterpart
 }
 
+// Tokenizes reports whether the class is a tokenizer or has one.
+func (c *Class) Tokenizes() bool { return c.Role == Tokenizer || c.Tokenizer }
+
 // Tables lists the layouts in which other programs name the class's tensors.
 func (c *Class) Tables() []*layout.Table {
-	return slices.Concat(c.MFlux, c.Original)
+	return slices.Concat(c.MFlux, c.Original, c.Shared)
 }
 
 // bare removes the class's prefix from a tensor name.
@@ -214,15 +225,6 @@ func SameSize(what string, size int, other string, otherSize int) error {
 		return fmt.Errorf("%s is %d, but %s is %d: the components belong to different models", what, size, other, otherSize)
 	}
 	return nil
-}
-
-// FitsTransformer returns an error if the output size of the text encoder in a folder
-// is not the input size of the transformer, unless one of them is absent.
-func (f *Folder) FitsTransformer(encoder, what string, size int, key string, transformerSize int) error {
-	if f.Absent[encoder] || f.Absent[Transformers] {
-		return nil
-	}
-	return SameSize(what, size, "the transformer's "+key, transformerSize)
 }
 
 // Transformers and Autoencoders are the folders of a pipeline's transformer and

@@ -21,9 +21,23 @@ type Detected struct {
 	Prefix string
 }
 
+// has reports whether a tensor belongs to the component by its signature. A class with more
+// specific names was found then.
+func (d Detected) has(stored string) bool { return d.Prefix+d.Table.Signature[0] == stored }
+
 // Infer infers the component's config from the shapes of its tensors.
 func (d Detected) Infer(ck *checkpoint.Checkpoint) (layout.Config, error) {
 	return layout.Infer(d.Class.Name, d.Class.Infer, layout.Shapes(ck, d.Table, d.Prefix, d.Class.bare))
+}
+
+// DetectAs finds a component of a class in a checkpoint, whatever other classes have the same names.
+func DetectAs(ck *checkpoint.Checkpoint, class *Class) (d Detected, ok bool) {
+	for _, t := range class.Tables() {
+		if prefix, ok := t.Matches(ck); ok {
+			return Detected{class, t, prefix}, true
+		}
+	}
+	return Detected{}, false
 }
 
 // ErrLoRA is wrapped by errors about files that are LoRAs instead of models.
@@ -38,8 +52,9 @@ func Detect(ck *checkpoint.Checkpoint, supported string) ([]Detected, error) {
 		if class.Role != TextEncoder && slices.ContainsFunc(parts, func(p Detected) bool { return p.Class.Role == class.Role }) {
 			continue // a class with the same role and more specific names was found
 		}
-		for _, t := range class.Tables() {
-			if prefix, ok := t.Matches(ck); ok {
+		for _, t := range slices.Concat(class.MFlux, class.Original) {
+			prefix, ok := t.Matches(ck)
+			if ok && !slices.ContainsFunc(parts, func(p Detected) bool { return p.has(prefix + t.Signature[0]) }) {
 				parts = append(parts, Detected{class, t, prefix})
 				break
 			}

@@ -42,6 +42,8 @@ func TestDetect(t *testing.T) {
 		{names("", component.AutoencoderTiny, true), map[string]string{"AutoencoderTiny": ""}},
 		{names("taesd_decoder.", component.AutoencoderTiny, true), map[string]string{"AutoencoderTiny": "taesd_decoder."}},
 		{names("vae.", component.AutoencoderTiny, false), map[string]string{"AutoencoderTiny": "vae."}},
+		{names("", component.AutoencoderKLQwenImage21, true), map[string]string{"AutoencoderKLQwenImage21": ""}},
+		{names("vae.", component.AutoencoderKLQwenImage21, false), map[string]string{"AutoencoderKLQwenImage21": "vae."}},
 		{names("", component.AutoencoderKLQwenImage, true), map[string]string{"AutoencoderKLQwenImage": ""}},
 		{names("", component.QwenImageTransformer2DModel, true), map[string]string{"QwenImageTransformer2DModel": ""}},
 		{names("", component.Qwen25VLForConditionalGeneration, false), map[string]string{"Qwen2_5_VLForConditionalGeneration": ""}},

@@ -46,7 +46,7 @@ func DecodeFLOPs(autoencoder any, h, w int) float64 {
 		}
 		at := pixels // where the weight is applied
 		if level, rest, ok := upBlock(p.Name); ok {
-			if strings.HasPrefix(rest, "upsamplers.") {
+			if strings.HasPrefix(rest, "upsampler") {
 				level++
 			}
 			at *= float64(int(1) << (2 * level))

@@ -35,8 +35,12 @@ func TestFLOPs(t *testing.T) {
 		{"flux2-klein", 1, 2},
 		{"qwen-image-ordinary", 1, 0},
 		{"qwen-image-ordinary", 4, 0},
+		{"qwen-image-21", 1, 0}, // a step after the first, which reads the KV cache
+		{"qwen-image-21", 3, 0},
 		{"qwen-edit", 4, 1},
 		{"qwen-edit-plus", 1, 2}, // with zero_cond_t
+		{"krea-2", 0, 0},
+		{"krea-2-raw", 3, 0},
 	} {
 		t.Run(c.folder, func(t *testing.T) {
 			folder := modeltest.Folder(t, c.folder)
@@ -66,8 +70,11 @@ func TestFLOPs(t *testing.T) {
 			}
 			defer m.Close()
 
-			o := gomflux.Options{Prompt: "a red circle", NegativePrompt: "a red circle", Height: 48, Width: 64, Steps: 1,
+			o := gomflux.Options{Prompt: "a red circle", NegativePrompt: "a red circle", Height: 64, Width: 96, Steps: 1,
 				Guidance: &c.guidance}
+			if f, ok := d.Pipeline.(family.KVCached); ok && f.CacheSize(0, 1) > 0 {
+				o.Steps = 2
+			}
 			for range c.images {
 				o.References = append(o.References, image.NewRGBA(image.Rect(0, 0, 70, 80)))
 			}
@@ -92,12 +99,13 @@ func TestFLOPs(t *testing.T) {
 				name, ok := strings.CutPrefix(tap.Name, "transformer.")
 				shape := tap.Output.Shape()
 				for _, in := range tap.Inputs {
-					if c.images > 0 && tap.Name == "transformer" && in.Key == "hidden_states" {
+					if (c.images > 0 || o.Steps > 1) && tap.Name == "transformer" && in.Key == "hidden_states" {
 						tokens = in.Shape()[1] // with those of the images
 					}
 				}
 				switch {
-				case !ok:
+				case !ok || tap.Step < o.Steps-1:
+				case strings.HasPrefix(name, "txt_in.") && o.Steps > 1: // computed for hooks only
 				case tap.Kind == gomflux.InnerTap && tap.Key == hooks.Q:
 					headDim = shape[len(shape)-1]
 				case tap.Kind == gomflux.InnerTap && tap.Key == hooks.Weights:

@@ -33,6 +33,9 @@ func TestInfer(t *testing.T) {
 	zimage := transformer.DefaultZImageConfig()
 	zimage.AxesLens = []int{1536, 512, 512}
 	qwen := transformer.DefaultQwenImageConfig()
+	krea2 := transformer.DefaultKrea2Config()
+	qwen21 := transformer.DefaultQwenImage21Config()
+	qwen21.OutChannels = &qwen21.InChannels
 
 	kl := vae.DefaultKLConfig()
 	kl.BlockOutChannels, kl.LayersPerBlock, kl.LatentChannels = []int{128, 256, 512, 512}, 2, 16
@@ -43,6 +46,8 @@ func TestInfer(t *testing.T) {
 	kl2.DecoderBlockOutChannels = kl2.BlockOutChannels
 	qwenVAE := vae.DefaultKLQwenImageConfig()
 	qwenVAE.AttnScales = []float64{}
+	qwen21VAE := vae.DefaultKLQwenImage21Config()
+	qwen21VAE.AttnScales = []float64{}
 	taef1 := vae.DefaultTinyConfig()
 	taef1.LatentChannels = 16
 	taef2 := vae.DefaultTinyConfig()
@@ -64,6 +69,28 @@ func TestInfer(t *testing.T) {
 	vl.Text.RMSNormEps, vl.Text.RopeTheta = 1e-6, number(1e6)
 	vl.Vision.HiddenSize = 1280
 
+	qwen3VL := textenc.DefaultQwen3VLConfig()
+	if err := json.Unmarshal([]byte(`{"text_config": {
+		"head_dim": 128, "hidden_act": "silu", "hidden_size": 2560, "intermediate_size": 9728, "num_attention_heads": 32,
+		"num_hidden_layers": 36, "num_key_value_heads": 8, "rms_norm_eps": 1e-06, "vocab_size": 151936,
+		"rope_scaling": {"mrope_interleaved": true, "mrope_section": [24, 20, 20], "rope_type": "default"}, "rope_theta": 5000000
+	}, "vision_config": {
+		"deepstack_visual_indexes": [5, 11, 17], "depth": 24, "hidden_act": "gelu_pytorch_tanh", "hidden_size": 1024, "in_channels": 3,
+		"intermediate_size": 4096, "num_heads": 16, "num_position_embeddings": 2304, "out_hidden_size": 2560, "patch_size": 16,
+		"spatial_merge_size": 2, "temporal_patch_size": 2
+	}}`), &qwen3VL); err != nil {
+		t.Fatal(err)
+	}
+
+	qwen3VL8 := textenc.DefaultQwen3VLConfig()
+	if err := json.Unmarshal([]byte(`{"text_config": {
+		"head_dim": 128, "hidden_act": "silu", "hidden_size": 4096, "intermediate_size": 12288, "num_attention_heads": 32,
+		"num_hidden_layers": 36, "num_key_value_heads": 8, "rms_norm_eps": 1e-06, "vocab_size": 151936,
+		"rope_scaling": {"mrope_interleaved": true, "mrope_section": [24, 20, 20], "rope_type": "default"}, "rope_theta": 5000000
+	}, "vision_config": {"out_hidden_size": 4096}}`), &qwen3VL8); err != nil {
+		t.Fatal(err)
+	}
+
 	type config interface{ Validate() error }
 	for _, test := range []struct {
 		name  string
@@ -81,10 +108,15 @@ func TestInfer(t *testing.T) {
 		{"Z-Image", component.ZImageTransformer2DModel, transformer.NewZImage(zimage), &zimage, defaultOf(transformer.DefaultZImageConfig)},
 		{"Qwen-Image", component.QwenImageTransformer2DModel, transformer.NewQwenImage(qwen), &qwen,
 			defaultOf(transformer.DefaultQwenImageConfig)},
+		{"Qwen-Image-2.1", component.QwenImage21Transformer2DModel, transformer.NewQwenImage21(qwen21), &qwen21,
+			defaultOf(transformer.DefaultQwenImage21Config)},
+		{"Krea 2", component.Krea2Transformer2DModel, transformer.NewKrea2(krea2), &krea2, defaultOf(transformer.DefaultKrea2Config)},
 		{"FLUX.1's vae", component.AutoencoderKL, vae.NewKL(kl), &kl, defaultOf(vae.DefaultKLConfig)},
 		{"FLUX.2's vae", component.AutoencoderKLFlux2, vae.NewKLFlux2(kl2), &kl2, defaultOf(vae.DefaultKLFlux2Config)},
 		{"Qwen-Image's vae", component.AutoencoderKLQwenImage, vae.NewKLQwenImage(qwenVAE), &qwenVAE,
 			defaultOf(vae.DefaultKLQwenImageConfig)},
+		{"Qwen-Image-2.1's vae", component.AutoencoderKLQwenImage21, vae.NewKLQwenImage21(qwen21VAE), &qwen21VAE,
+			defaultOf(vae.DefaultKLQwenImage21Config)},
 		{"TAEF1", component.AutoencoderTiny, vae.NewTiny(taef1), &taef1, defaultOf(vae.DefaultTinyConfig)},
 		{"TAEF2", component.AutoencoderTiny, vae.NewTiny(taef2), &taef2, defaultOf(vae.DefaultTinyConfig)},
 		{"TAEF1's decoder", component.AutoencoderTiny, vae.NewTiny(decoder), &decoder, defaultOf(vae.DefaultTinyConfig)},
@@ -93,6 +125,12 @@ func TestInfer(t *testing.T) {
 		{"Qwen3", component.Qwen3Model, textenc.NewQwen3(qwen3, []int{36}, mlx.Float32), &qwen3, defaultOf(textenc.DefaultQwen3Config)},
 		{"Qwen2.5-VL", component.Qwen25VLForConditionalGeneration, textenc.NewQwen25VL(vl, true, mlx.Float32), &vl,
 			defaultOf(textenc.DefaultQwen25VLConfig)},
+		{"Qwen3-VL-8B", component.Qwen3VLForConditionalGeneration,
+			textenc.NewQwen3VL(qwen3VL8, []int{36}, mlx.Float32).WithVision(), &qwen3VL8,
+			defaultOf(textenc.DefaultQwen3VLConfig)},
+		{"Qwen3-VL-4B", component.Qwen3VLForConditionalGeneration,
+			textenc.NewQwen3VL(qwen3VL, []int{36}, mlx.Float32).WithVision(), &qwen3VL,
+			defaultOf(textenc.DefaultQwen3VLConfig)},
 	} {
 		shapes := map[string][]int{}
 		for _, p := range nn.Parameters(test.model) {

@@ -13,13 +13,17 @@ var All = named(
 	Flux2Transformer2DModel, // before FluxTransformer2DModel, whose names occur in LoRAs for both
 	FluxTransformer2DModel,
 	ZImageTransformer2DModel,
+	QwenImage21Transformer2DModel, // before QwenImageTransformer2DModel, whose LoRAs have names of its feed-forwards
 	QwenImageTransformer2DModel,
+	Krea2Transformer2DModel,
 	AutoencoderKLFlux2, // before AutoencoderKL, whose tensors are a subset
 	AutoencoderKL,
+	AutoencoderKLQwenImage21, // before AutoencoderKLQwenImage, whose diffusers' names it has too
 	AutoencoderKLQwenImage,
 	AutoencoderTiny,
 	CLIPTextModel,
 	T5EncoderModel,
+	Qwen3VLForConditionalGeneration, // before Qwen3Model, whose names occur in its files
 	Qwen3Model,
 	Qwen25VLForConditionalGeneration,
 )
@@ -27,7 +31,7 @@ var All = named(
 // named sets the names of the classes' tables.
 func named(classes ...*Class) []*Class {
 	for _, c := range classes {
-		for name, tables := range map[string][]*layout.Table{"mflux": c.MFlux, "original": c.Original} {
+		for name, tables := range map[string][]*layout.Table{"mflux": c.MFlux, "original": slices.Concat(c.Original, c.Shared)} {
 			for _, t := range tables {
 				t.Name, t.Class = name, c.Name
 			}

@@ -44,6 +44,12 @@ func (l *Loader) OpenLoRAs(specs []lora.Spec, components []Component) (err error
 
 // Load loads a component from its checkpoint.
 func (l *Loader) Load(c Component, ck *checkpoint.Checkpoint) error {
+	return l.LoadUsing(c, ck, nil, nil)
+}
+
+// LoadUsing is Load for a component that needs some modules only once: it loads these first, calls
+// use, frees them, and then loads the rest.
+func (l *Loader) LoadUsing(c Component, ck *checkpoint.Checkpoint, modules []any, use func()) error {
 	o := nn.LoadOptions{
 		Name: c.Name, Points: l.Points, Dtype: l.Dtype, Prefixes: c.Prefixes, Ignore: c.Ignore, Quantize: c.LayerQuantizer(l.Quantize),
 		Random: c.Random != "",
@@ -60,13 +66,40 @@ func (l *Loader) Load(c Component, ck *checkpoint.Checkpoint) error {
 			o.Adapt = l.LoRAs.BakeRequired(c.Dir)
 		}
 	}
+	if len(modules) > 0 {
+		used := Parameters(modules)
+		o.First = func(p nn.Parameter) bool { return used[p.Param] }
+		o.Between = func() {
+			l.attachLoRAs(c)
+			use()
+			for p := range used {
+				p.Free()
+			}
+		}
+	}
 	if err := nn.Load(c.Model, ck, o); err != nil {
 		return err
 	}
+	l.attachLoRAs(c)
+	return nil
+}
+
+// attachLoRAs adds LoRAs that are not baked to the layers that are loaded.
+func (l *Loader) attachLoRAs(c Component) {
 	if l.LoRAs != nil {
 		l.LoRAs.Attach(c.Dir, c.Model)
 	}
-	return nil
+}
+
+// Parameters returns the parameters of modules.
+func Parameters(modules []any) map[*nn.Param]bool {
+	all := map[*nn.Param]bool{}
+	for _, m := range modules {
+		for _, p := range nn.Parameters(m) {
+			all[p.Param] = true
+		}
+	}
+	return all
 }
 
 // Unload frees the weights of a component. It can be loaded again.

@@ -3,6 +3,7 @@ package component_test
 import (
 	"maps"
 	"os"
+	"path"
 	"slices"
 	"strings"
 	"testing"
@@ -35,20 +36,28 @@ var mfluxComponents = []struct {
 	{"qwen-image-ordinary/model/text_encoder", component.Qwen25VLForConditionalGeneration,
 		component.Qwen25VLForConditionalGeneration.MFlux[0]},
 	{"qwen-edit-plus/model/text_encoder", component.Qwen25VLForConditionalGeneration, component.Qwen25VLForConditionalGeneration.MFlux[0]},
+	{qwen3VLTestdata + "qwen3vl-published", component.Qwen3VLForConditionalGeneration, component.Qwen3VLForConditionalGeneration.MFlux[0]},
+	{qwen3VLTestdata + "qwen3vl-small", component.Qwen3VLForConditionalGeneration, component.Qwen3VLForConditionalGeneration.MFlux[0]},
+	{qwen3VLTestdata + "qwen3vl-published", component.Qwen3VLForConditionalGeneration, component.Qwen3VLOfKrea2},
+	{qwen3VLTestdata + "qwen3vl-small", component.Qwen3VLForConditionalGeneration, component.Qwen3VLOfKrea2},
+	{"krea-2/model/transformer", component.Krea2Transformer2DModel, component.Krea2Transformer2DModel.MFlux[0]},
 	{"qwen-image-ordinary/model/vae", component.AutoencoderKLQwenImage, component.AutoencoderKLQwenImage.MFlux[0]},
 }
+
+// qwen3VLTestdata is the folder of text encoders, as seen from that of models.
+const qwen3VLTestdata = "../../textenc/testdata/"
 
 // TestMFluxNames takes all names of tiny models of diffusers to mflux's and back.
 func TestMFluxNames(t *testing.T) {
 	plain := func(name string) string { // as transformers 4 has it
 		name = strings.Replace(strings.Replace(name, "model.language_model.", "model.", 1), "model.visual.", "visual.", 1)
-		for _, prefix := range []string{"text_model.", "model."} {
+		for _, prefix := range []string{"text_model.", "model.", "language_model."} {
 			name = strings.TrimPrefix(name, prefix)
 		}
 		return name
 	}
 	for _, c := range mfluxComponents {
-		ck, err := checkpoint.OpenCheckpoint(os.DirFS("../testdata"), c.folder)
+		ck, err := checkpoint.OpenCheckpoint(os.DirFS("../.."), path.Join("models/testdata", c.folder))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -100,6 +109,11 @@ func TestMFluxKnown(t *testing.T) {
 			"transformer_blocks.59.img_mod.1.biases"},
 		{component.QwenImageTransformer2DModel.MFlux[0], "transformer_blocks.0.attn.attn_to_out.0.weight",
 			"transformer_blocks.0.attn.to_out.0.weight"},
+		{component.Krea2Transformer2DModel.MFlux[0], "txtfusion.refiner_blocks.1.attn.qknorm.knorm.scale",
+			"text_fusion.refiner_blocks.1.attn.norm_k.weight"},
+		{component.Krea2Transformer2DModel.MFlux[0], "blocks.27.mlp.down.scales", "transformer_blocks.27.ff.down.scales"},
+		{component.Krea2Transformer2DModel.MFlux[0], "blocks.0.mod.lin", "transformer_blocks.0.scale_shift_table"},
+		{component.Krea2Transformer2DModel.MFlux[0], "tproj.linear.biases", "time_mod_proj.biases"},
 		{component.CLIPTextModel.MFlux[0], "text_model.embeddings.position_embedding.weight",
 			"text_model.embeddings.position_embedding.weight"},
 		{component.T5EncoderModel.MFlux[0], "shared.scales", "shared.scales"},
@@ -121,6 +135,8 @@ func TestMFluxKnown(t *testing.T) {
 			"encoder.down_blocks.3.conv_shortcut.bias"},
 		{component.AutoencoderKLQwenImage.MFlux[0], "encoder.down_blocks.2.downsamplers.0.resample_conv.weight",
 			"encoder.down_blocks.8.resample.1.weight"},
+		{component.AutoencoderKLQwenImage21.MFlux[0], "encoder.down_blocks.1.downsampler.time_conv.weight",
+			"encoder.down_blocks.1.downsampler.time_conv.weight"},
 		{component.AutoencoderKLQwenImage.MFlux[0], "encoder.down_blocks.3.resnets.1.conv2.conv3d.weight",
 			"encoder.down_blocks.10.conv2.weight"},
 	} {
@@ -170,6 +186,53 @@ func TestMFluxTransforms(t *testing.T) {
 	}
 	if !maps.EqualFunc(got, want, slices.Equal[[]int]) {
 		t.Errorf("found %v, expected %v", got, want)
+	}
+}
+
+// TestMFluxQwen21VAE checks the transforms of an autoencoder whose names are diffusers' own. Only
+// the metadata tell it from diffusers' file.
+func TestMFluxQwen21VAE(t *testing.T) {
+	want := map[string][]int{
+		"decoder.conv_in.weight":                          {8, 4, 3, 3},
+		"decoder.up_blocks.0.resnets.0.norm1.gamma":       {8, 1, 1, 1},
+		"decoder.up_blocks.0.upsampler.resample.1.weight": {8, 8, 3, 3},
+		"decoder.mid_block.attentions.0.norm.gamma":       {8, 1, 1},
+		"decoder.mid_block.attentions.0.to_qkv.weight":    {24, 8, 1, 1},
+		"encoder.norm_out.gamma":                          {8, 1, 1, 1},
+		"decoder.conv_in.bias":                            {8},
+	}
+	stored := map[string][]int{
+		"decoder.conv_in.weight":                          {8, 3, 3, 4},
+		"decoder.up_blocks.0.resnets.0.norm1.gamma":       {8},
+		"decoder.up_blocks.0.upsampler.resample.1.weight": {8, 3, 3, 8},
+		"decoder.mid_block.attentions.0.norm.gamma":       {8},
+		"decoder.mid_block.attentions.0.to_qkv.weight":    {24, 1, 1, 8},
+		"encoder.norm_out.gamma":                          {8},
+		"decoder.conv_in.bias":                            {8},
+	}
+	for _, mflux := range []bool{false, true} {
+		f := &checkpoint.File{Header: &checkpoint.Header{}}
+		if mflux {
+			f.Header.Metadata = map[string]string{"mflux_version": "0.24.0"}
+		}
+		ck := &checkpoint.Checkpoint{Dir: "vae", Tensors: map[string]checkpoint.Tensor{}, Files: []*checkpoint.File{f}}
+		for name, shape := range stored {
+			ck.Tensors[name] = checkpoint.Tensor{Name: name, Dtype: "BF16", Shape: shape}
+		}
+		view, table, err := layout.View(ck, component.AutoencoderKLQwenImage21.Tables(), nil)
+		if err != nil || (table != nil) != mflux {
+			t.Fatal(mflux, table, err)
+		}
+		if !mflux {
+			continue
+		}
+		got := map[string][]int{}
+		for name, x := range view.Tensors {
+			got[name] = x.Shape
+		}
+		if !maps.EqualFunc(got, want, slices.Equal[[]int]) {
+			t.Errorf("found %v, expected %v", got, want)
+		}
 	}
 }
 

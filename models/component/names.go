@@ -17,11 +17,16 @@ var (
 )
 
 // textPrefixes returns the prefixes of a text encoder, given ComfyUI's names for it.
-func textPrefixes(names ...string) (prefixes []string) {
+func textPrefixes(names ...string) []string {
+	return append(namedPrefixes(names...), "transformer.", "text_encoder.")
+}
+
+// namedPrefixes returns the prefixes with ComfyUI's names for a text encoder.
+func namedPrefixes(names ...string) (prefixes []string) {
 	for _, name := range names {
 		prefixes = append(prefixes, "text_encoders."+name+".transformer.", "text_encoders."+name+".", name+".transformer.")
 	}
-	return append(prefixes, "transformer.", "text_encoder.")
+	return prefixes
 }
 
 // qkNorm returns the rules for the norms of queries and keys. Their weights are called

@@ -27,8 +27,8 @@ const models = "../testdata"
 // make of a tiny model's tensors they give back the same bytes.
 func TestOriginal(t *testing.T) {
 	lists, err := filepath.Glob("testdata/original/*.json")
-	if err != nil || len(lists) != 4 {
-		t.Fatalf("found %d lists, expected 4 (%v)", len(lists), err)
+	if err != nil || len(lists) != 5 {
+		t.Fatalf("found %d lists, expected 5 (%v)", len(lists), err)
 	}
 	for _, list := range lists {
 		model := strings.TrimSuffix(filepath.Base(list), ".json")
@@ -146,7 +146,7 @@ func read(t *testing.T, ck *checkpoint.Checkpoint, tensor checkpoint.Tensor) []b
 			data = data[form.From*row : form.To*row]
 		case checkpoint.TransformSwap:
 			data = slices.Concat(data[len(data)/2:], data[:len(data)/2])
-		case checkpoint.TransformSqueeze:
+		case checkpoint.TransformSqueeze, checkpoint.TransformSixRows:
 		default:
 			t.Fatalf("%s: unexpected form %s", tensor.Name, form.Op)
 		}
@@ -182,6 +182,65 @@ func TestWan(t *testing.T) {
 			if other, _, _ := table.Other(name); other != tensor.Name {
 				t.Errorf("%s: %s, expected %s", name, other, tensor.Name)
 			}
+		}
+	}
+}
+
+// TestWan22 checks the names and shapes of an autoencoder in the layout of Wan 2.2, whose
+// convolutions have an axis of one frame, and that one over several frames is refused.
+func TestWan22(t *testing.T) {
+	class := component.AutoencoderKLQwenImage21
+	type tensor struct {
+		other, name   string
+		stored, shape []int
+	}
+	for blocks := 1; blocks <= 3; blocks++ {
+		down, up := fmt.Sprint("encoder.downsamples.2.downsamples.", blocks), fmt.Sprint("decoder.upsamples.0.upsamples.", blocks+1)
+		list := []tensor{
+			{"conv1.weight", "quant_conv.weight", []int{8, 8, 1, 1, 1}, []int{8, 8, 1, 1}},
+			{"conv2.bias", "post_quant_conv.bias", []int{4}, []int{4}},
+			{"encoder.conv1.weight", "encoder.conv_in.weight", []int{6, 4, 1, 3, 3}, []int{6, 4, 3, 3}},
+			{"encoder.downsamples.1.downsamples.0.residual.0.gamma", "encoder.down_blocks.1.resnets.0.norm1.gamma",
+				[]int{6, 1, 1, 1}, []int{6, 1, 1, 1}},
+			{"encoder.downsamples.1.downsamples.0.shortcut.weight", "encoder.down_blocks.1.resnets.0.conv_shortcut.weight",
+				[]int{8, 6, 1, 1, 1}, []int{8, 6, 1, 1}},
+			{down + ".resample.1.weight", "encoder.down_blocks.2.downsampler.resample.1.weight", []int{8, 8, 3, 3}, []int{8, 8, 3, 3}},
+			{down + ".time_conv.weight", "encoder.down_blocks.2.downsampler.time_conv.weight", []int{8, 8, 1, 1, 1}, []int{8, 8, 1, 1}},
+			{"encoder.middle.1.to_qkv.weight", "encoder.mid_block.attentions.0.to_qkv.weight", []int{24, 8, 1, 1}, []int{24, 8, 1, 1}},
+			{"decoder.middle.0.residual.0.gamma", "decoder.mid_block.resnets.0.norm1.gamma", []int{8, 1, 1, 1}, []int{8, 1, 1, 1}},
+			{"decoder.middle.2.residual.6.weight", "decoder.mid_block.resnets.1.conv2.weight", []int{8, 8, 1, 3, 3}, []int{8, 8, 3, 3}},
+			{fmt.Sprintf("decoder.upsamples.3.upsamples.%d.residual.2.weight", blocks),
+				fmt.Sprintf("decoder.up_blocks.3.resnets.%d.conv1.weight", blocks), []int{8, 8, 1, 3, 3}, []int{8, 8, 3, 3}},
+			{up + ".resample.1.weight", "decoder.up_blocks.0.upsampler.resample.1.weight", []int{8, 8, 3, 3}, []int{8, 8, 3, 3}},
+			{"decoder.head.0.gamma", "decoder.norm_out.gamma", []int{8, 1, 1, 1}, []int{8, 1, 1, 1}},
+			{"decoder.head.2.weight", "decoder.conv_out.weight", []int{4, 8, 1, 3, 3}, []int{4, 8, 3, 3}},
+		}
+		ck := &checkpoint.Checkpoint{Dir: "a test", Tensors: map[string]checkpoint.Tensor{}}
+		for _, x := range list {
+			ck.Tensors["vae."+x.other] = checkpoint.Tensor{Name: x.other, Dtype: "F32", Shape: x.stored}
+		}
+		view, table, err := layout.View(ck, class.Tables(), nil)
+		if err != nil || table == nil || len(view.Tensors) != len(list) {
+			t.Fatalf("%d blocks: %v, %v, %v", blocks, table, err, view)
+		}
+		for _, x := range list {
+			if got := view.Tensors[x.name]; got.Name != x.other || !slices.Equal(got.Shape, x.shape) {
+				t.Errorf("%d blocks: %s: found %s of shape %v, expected %s of shape %v", blocks, x.name,
+					got.Name, got.Shape, x.other, x.shape)
+			}
+			if other, _, _ := table.Other(x.name); other != x.other {
+				t.Errorf("%d blocks: %s: %s, expected %s", blocks, x.name, other, x.other)
+			}
+		}
+		shapes := layout.Shapes(ck, table, "vae.", func(name string) string { return name })
+		if got := shapes["decoder.conv_out.weight"]; !slices.Equal(got, []int{4, 8, 3, 3}) {
+			t.Errorf("%d blocks: shapes has %v for decoder.conv_out.weight", blocks, got)
+		}
+		const head = "decoder.head.2.weight"
+		ck.Tensors["vae."+head] = checkpoint.Tensor{Name: head, Dtype: "F32", Shape: []int{12, 8, 3, 3, 3}}
+		if _, _, err := layout.View(ck, class.Tables(), nil); err == nil ||
+			!strings.Contains(err.Error(), "expected a convolution over one frame, found shape [12 8 3 3 3]") {
+			t.Errorf("%d blocks: a video's autoencoder: %v", blocks, err)
 		}
 	}
 }

@@ -10,4 +10,5 @@ var (
 	FlowMatchEulerDiscreteScheduler = &Class{Name: "FlowMatchEulerDiscreteScheduler", Library: "diffusers", Role: Scheduler}
 
 	Qwen2VLProcessor = &Class{Name: "Qwen2VLProcessor", Library: "transformers", Role: Processor}
+	Qwen3VLProcessor = &Class{Name: "Qwen3VLProcessor", Library: "transformers", Role: Processor, Tokenizer: true}
 )

@@ -6,12 +6,14 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+
+	"github.com/gomflux/gomflux/internal/checkpoint"
 )
 
 var (
 	// ErrUnsupported is wrapped by errors about complete models that this version cannot run,
 	// because of their pipeline class or a config.
-	ErrUnsupported = errors.New("not supported")
+	ErrUnsupported = checkpoint.ErrUnsupported
 	// ErrNotFound is wrapped by errors about models that are not on this machine.
 	ErrNotFound = errors.New("not on this machine")
 	// ErrRequest is matched by errors about a request, such as an invalid size or prompt.

@@ -61,6 +61,7 @@ func TestFamiliesAreComplete(t *testing.T) {
 			roles := map[component.Role]bool{}
 			for _, m := range c.Components {
 				roles[m.Class.Role] = true
+				roles[component.Tokenizer] = roles[component.Tokenizer] || m.Class.Tokenizes()
 			}
 			for role, what := range map[component.Role]string{
 				component.Transformer: "a transformer", component.Autoencoder: "an autoencoder", component.TextEncoder: "a text encoder",

@@ -2,6 +2,7 @@ package family
 
 import (
 	"fmt"
+	"strings"
 
 	"github.com/gomflux/gomflux/models/component"
 	"github.com/gomflux/gomflux/models/index"
@@ -29,9 +30,12 @@ func Declare(f *component.Folder, x index.Index) (*Declared, error) {
 	if err := f.ConfigAt("scheduler/scheduler_config.json", &d.Scheduler); err != nil {
 		return nil, err
 	}
-	if d.Components, err = d.Pipeline.Configure(f); err != nil {
-		return nil, err
+	configs := &Configs{Folder: f}
+	networks := d.Pipeline.Configure(configs)
+	if configs.err != nil {
+		return nil, configs.err
 	}
+	d.Components = class.components(networks)
 	var autoencoder component.Component
 	if d.VAE, autoencoder, err = component.DeclareAutoencoder(f, component.Autoencoders); err != nil {
 		return nil, err
@@ -42,6 +46,32 @@ func Declare(f *component.Folder, x index.Index) (*Declared, error) {
 	}
 	return d, d.checkLatents(autoencoder.Class)
 }
+
+// components returns the components with some networks, by their folders.
+func (c *Class) components(networks Networks) (all []component.Component) {
+	for _, m := range c.Components {
+		network := networks[m.Folder]
+		if network == nil {
+			continue
+		}
+		d := component.Component{Class: m.Class, Name: m.Folder, Dir: m.Folder, Model: network}
+		if m.headed() {
+			d.Name += ".model"
+		}
+		if m.Class.Prefix != "" {
+			d.Prefixes = []string{m.Class.Prefix}
+		}
+		if n, ok := network.(interface{ Unused() []string }); ok {
+			d.Ignore = n.Unused()
+		}
+		all = append(all, d)
+	}
+	return all
+}
+
+// headed reports whether the member's class puts a head on a network, which is in its attribute
+// model then: transformers names such classes XForY.
+func (m Member) headed() bool { return strings.Contains(m.ClassName(), "For") }
 
 // checkLatents returns an error if the latents of the autoencoder and of the transformer differ in
 // shape. Both may use patches of latents.

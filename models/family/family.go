@@ -71,11 +71,10 @@ func (c *Class) Member(folder string) (Member, bool) {
 
 // A Model is a published model.
 type Model struct {
-	Name       string
-	Aliases    []string
-	Repo       string // owner/name on the Hugging Face hub
-	Licence    string // an SPDX identifier, or the licence's own name
-	LicenceURL string
+	Name    string
+	Aliases []string
+	Repo    string // owner/name on the Hugging Face hub
+	Licence Licence
 	// Gated models are downloaded with a token of a user who has accepted their conditions on
 	// the repository's page.
 	Gated    bool
@@ -107,9 +106,9 @@ type Defaults struct {
 
 // A Pipeline has what is specific to a pipeline class. Its methods run on the MLX thread.
 type Pipeline interface {
-	// Configure reads the configs of the pipeline's components and declares them, except
-	// scheduler, tokenizers and vae. It is called before all other methods.
-	Configure(f *component.Folder) ([]component.Component, error)
+	// Configure reads the configs of the pipeline's components, and declares the networks of
+	// those with weights, except the vae. It is called before all other methods.
+	Configure(f *Configs) Networks
 	Defaults() Defaults
 	// PromptEncodings returns the text encoders that a prompt goes through, with the reference
 	// images of an edit.
@@ -146,6 +145,9 @@ type NoisePacker interface {
 	Unpack(x *mlx.Array, h, w int) *mlx.Array
 }
 
+// An UnpackedDrawer is a NoisePacker of whose models mflux draws the noise in the shape of LatentShape.
+type UnpackedDrawer interface{ DrawsUnpacked() }
+
 // An Editor is a Pipeline that takes reference images. Each is encoded by the autoencoder, and its
 // latents are tokens in the transformer's sequence, as many as those of an image of ReferenceSize.
 type Editor interface {
@@ -153,14 +155,21 @@ type Editor interface {
 	CheckReferences(n int) error
 	// CheckReference returns an error if it cannot take an image of some size.
 	CheckReference(size image.Point) error
-	// ReferenceSize returns the size in which an image is encoded, with sides of a multiple.
+	// ReferenceSize returns the size in which an image is encoded, with sides of a multiple. An
+	// image with transparent pixels keeps them if the autoencoder has an alpha channel, for a text
+	// encoder that sees it too.
 	ReferenceSize(size image.Point, multiple int) image.Point
-	// Reference returns an image as it is encoded, in the size of ReferenceSize.
-	Reference(img *image.RGBA, multiple int) *image.RGBA
 	// EditSize returns the default size of an edit of images of some sizes.
 	EditSize(sizes []image.Point, multiple int) image.Point
 	// ReferenceName returns the word that stands before an image's number in prompts.
 	ReferenceName() string
+}
+
+// A Cropper is an Editor that resizes reference images to another size than ReferenceSize, and crops
+// them at the center to that.
+type Cropper interface {
+	// Uncropped returns the size of an image before it is cropped.
+	Uncropped(size image.Point) image.Point
 }
 
 // A ReferenceReplacer is an Editor of one image: the image to inpaint, or in its place another one that
@@ -180,22 +189,39 @@ type Filler interface {
 	FillMask(mask *mlx.Array) *mlx.Array
 }
 
-// A KVCached is an Editor that may keep a KV cache of the reference images between steps.
+// A KVCached is an Editor that may keep a KV cache of the reference images between steps, and of the
+// prompt.
 type KVCached interface {
-	// CacheSize returns the number of elements in the cache for so many tokens, 0 without one.
-	CacheSize(tokens int) int64
+	// CacheSize returns the number of elements in the cache for so many tokens of both, 0 without one.
+	CacheSize(references, text int) int64
+	// ConditionsOnce reports whether reference images and prompt are computed once for all images of
+	// a batch, since they do not depend on the latents.
+	ConditionsOnce() bool
 }
 
 // Conditioning is the input of a prediction besides latents and timestep.
 type Conditioning struct {
 	Text       []*mlx.Array // output of each of the pipeline's PromptEncodings
+	IDs        [][]int32    // the ids that they got; nil where PromptEncoding.NeedsIDs is not set
 	References []*mlx.Array // latents [C, h, w] of the reference images
 	Guidance   float64      // guidance scale
 	Fill       *Fill        // for a Filler
 	// StepCache leaves out parts of the forward pass in some steps, nil for none.
 	StepCache *stepcache.Cache
+	// Times has what depends on the timestep alone, nil while a hook looks at the modules, since it
+	// sees those of every step.
+	Times *TimeTable
 	// Keep keeps arrays that are made in a step until the last step is done.
 	Keep func(...*mlx.Array)
+}
+
+// once returns what compute returns, kept until the last step is done. It is for what all steps have in
+// common, if no hook looks at the modules: hooks see them at every step, as in diffusers.
+func (c Conditioning) once(compute func() *mlx.Array) *mlx.Array {
+	x := mlx.Scope(compute)
+	mlx.Eval(x)
+	c.Keep(x)
+	return x
 }
 
 // A Fill is the masked image that a [Filler] completes, in the pipeline's dtype.
@@ -241,6 +267,9 @@ type PromptEncoding struct {
 	// EncodeMasked replaces Encode for text encoders that mask padding: only the first valid ids
 	// are not padding. It needs the tokenizer even if the ids are overridden.
 	EncodeMasked func(ids []int32, valid int) *mlx.Array
+	// NeedsIDs reports that the predictor needs the ids of the prompt besides the output: they are
+	// determined even if the output is overridden.
+	NeedsIDs bool
 	// SeesReferences reports that the text encoder sees the reference images too.
 	SeesReferences bool
 }

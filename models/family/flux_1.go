@@ -3,9 +3,7 @@ package family
 import (
 	"fmt"
 	"image"
-	"path"
 
-	"github.com/gomflux/gomflux/internal/checkpoint"
 	"github.com/gomflux/gomflux/mlx"
 	"github.com/gomflux/gomflux/models/component"
 	"github.com/gomflux/gomflux/models/errs"
@@ -17,6 +15,12 @@ import (
 	"github.com/gomflux/gomflux/transformer"
 )
 
+// flux1DevLicence is the licence of the dev models.
+var flux1DevLicence = Licence{
+	Name: "FLUX.1 [dev] Non-Commercial License", ID: "flux-1-dev-non-commercial-license", URL: "LICENSE.md",
+	Commercial: CommercialForbidden, Terms: noCommercialUse,
+}
+
 // Flux1 is the family of FLUX.1.
 var Flux1 = &Family{
 	Name: "FLUX.1",
@@ -25,54 +29,35 @@ var Flux1 = &Family{
 		{Name: "FluxKontextPipeline", New: newFlux1Kontext, Components: flux1Components},
 		{Name: "FluxFillPipeline", New: newFlux1Fill, Components: flux1Components},
 	},
-	Models: []Model{
-		{
+	Models: publish(
+		Model{
+			Class: "FluxPipeline", Gated: true, Scheduler: flowShift, Transformer: fluxTransformer(true), Licence: flux1DevLicence,
+			Configs: map[string]map[string]any{"text_encoder": clipL, "text_encoder_2": t5XXL, "vae": kl16},
+		},
+		Model{
 			Name: "flux1-schnell", Aliases: []string{"schnell", "flux-schnell", "flux.1-schnell"},
-			Repo:    "black-forest-labs/FLUX.1-schnell",
-			Licence: "Apache-2.0", LicenceURL: "https://www.apache.org/licenses/LICENSE-2.0", Gated: true,
-			Defaults: Defaults{Steps: 4, Guidance: 0, Height: 1024, Width: 1024, MaxSequenceLength: 256},
-			Class:    "FluxPipeline", Scheduler: constantShift(1), Transformer: fluxTransformer(false),
-			Configs: flux1Configs,
+			Repo: "black-forest-labs/FLUX.1-schnell", Licence: apache2,
+			Defaults: schnellDefaults, Scheduler: constantShift(1), Transformer: fluxTransformer(false),
 		},
-		{
+		Model{
 			Name: "flux1-dev", Aliases: []string{"dev", "flux-dev", "flux.1-dev"},
-			Repo:       "black-forest-labs/FLUX.1-dev",
-			Licence:    "FLUX.1 [dev] Non-Commercial License",
-			LicenceURL: "https://huggingface.co/black-forest-labs/FLUX.1-dev/blob/main/LICENSE.md", Gated: true,
-			Defaults: Defaults{Steps: 28, Guidance: 3.5, Height: 1024, Width: 1024, MaxSequenceLength: 512},
-			Class:    "FluxPipeline", Scheduler: shiftBySize, Transformer: fluxTransformer(true),
-			Configs: flux1Configs,
+			Repo: "black-forest-labs/FLUX.1-dev", Defaults: defaults(28, 3.5),
 		},
-		{
+		Model{
 			Name: "flux1-krea-dev", Aliases: []string{"krea-dev", "dev-krea", "flux-krea-dev", "flux.1-krea-dev"},
-			Repo:       "black-forest-labs/FLUX.1-Krea-dev",
-			Licence:    "FLUX.1 [dev] Non-Commercial License",
-			LicenceURL: "https://huggingface.co/black-forest-labs/FLUX.1-Krea-dev/blob/main/LICENSE.md", Gated: true,
-			Defaults: Defaults{Steps: 28, Guidance: 3.5, Height: 1024, Width: 1024, MaxSequenceLength: 512},
-			Class:    "FluxPipeline", Scheduler: shiftBySize, Transformer: fluxTransformer(true),
-			Configs: flux1Configs,
+			Repo: "black-forest-labs/FLUX.1-Krea-dev", Defaults: defaults(28, 3.5),
 		},
-		{
+		Model{
 			Name: "flux1-kontext-dev", Aliases: []string{"kontext", "dev-kontext", "kontext-dev", "flux-kontext-dev", "flux.1-kontext-dev"},
-			Repo: "black-forest-labs/FLUX.1-Kontext-dev", Gated: true,
-			Licence:    "FLUX.1 [dev] Non-Commercial License",
-			LicenceURL: "https://huggingface.co/black-forest-labs/FLUX.1-Kontext-dev/blob/main/LICENSE.md",
-			Defaults:   kontextDefaults,
-			Class:      "FluxKontextPipeline", Scheduler: shiftBySize, Transformer: fluxTransformer(true),
-			Configs:   flux1Configs,
-			FileNames: []string{"kontext"},
+			Repo: "black-forest-labs/FLUX.1-Kontext-dev", Defaults: kontextDefaults,
+			Class: "FluxKontextPipeline", FileNames: []string{"kontext"},
 		},
-		{
+		Model{
 			Name: "flux1-fill-dev", Aliases: []string{"fill", "dev-fill", "fill-dev", "flux-fill-dev", "flux.1-fill-dev"},
-			Repo: "black-forest-labs/FLUX.1-Fill-dev", Gated: true,
-			Licence:    "FLUX.1 [dev] Non-Commercial License",
-			LicenceURL: "https://huggingface.co/black-forest-labs/FLUX.1-Fill-dev/blob/main/LICENSE.md",
-			Defaults:   fillDefaults,
-			Class:      "FluxFillPipeline", Scheduler: shiftBySize,
+			Repo: "black-forest-labs/FLUX.1-Fill-dev", Defaults: fillDefaults, Class: "FluxFillPipeline",
 			Transformer: map[string]any{"guidance_embeds": true, "in_channels": 384, "out_channels": 64},
-			Configs:     flux1Configs,
 		},
-	},
+	),
 	Help: Help{
 		Guidance: "FLUX.1-dev takes any value, and FLUX.1-schnell has no guidance",
 		Editors:  "FLUX.1-Kontext",
@@ -99,16 +84,8 @@ var flux1Components = []Member{
 	{Folder: "vae", Class: component.AutoencoderKL},
 }
 
-// flux1Configs has the configs of FLUX.1: CLIP-L, T5-XXL and an autoencoder with 16 channels.
-var flux1Configs = map[string]map[string]any{
-	"text_encoder": {
-		"hidden_size": 768, "intermediate_size": 3072, "num_hidden_layers": 12, "num_attention_heads": 12, "eos_token_id": 2,
-	},
-	"text_encoder_2": {
-		"d_model": 4096, "d_kv": 64, "d_ff": 10240, "num_layers": 24, "num_heads": 64, "feed_forward_proj": "gated-gelu",
-	},
-	"vae": kl16,
-}
+// schnellDefaults has shorter prompts than those of other models.
+var schnellDefaults = Defaults{Steps: 4, Height: 1024, Width: 1024, MaxSequenceLength: 256}
 
 // flux1 is diffusers' FluxPipeline: FLUX.1 schnell and dev.
 type flux1 struct {
@@ -120,54 +97,34 @@ type flux1 struct {
 	dtype        mlx.Dtype
 }
 
-func (f *flux1) Configure(l *component.Folder) ([]component.Component, error) {
-	components, err := f.declare(l)
-	if err != nil {
-		return nil, err
+func (f *flux1) Configure(l *Configs) Networks {
+	networks := f.declare(l)
+	if l.Failed() {
+		return nil
 	}
 	if c := f.transformer.Config; c.Predicted() != c.InChannels {
-		return nil, fmt.Errorf("%w: %s: in_channels %d and out_channels %d: must be equal (a transformer that fills masks "+
-			"needs the class FluxFillPipeline in %s; variants for control are not supported)", errs.ErrUnsupported,
-			checkpoint.FullName(l.FS, path.Join(component.Transformers, component.ConfigFile)), c.InChannels, c.Predicted(), index.File)
+		l.CheckTransformer(fmt.Errorf("in_channels %d and out_channels %d: must be equal (a transformer that fills masks "+
+			"needs the class FluxFillPipeline in %s; variants for control are not supported)", c.InChannels, c.Predicted(), index.File))
 	}
-	return components, nil
+	return networks
 }
 
-// declare reads the configs and declares the components, with a transformer of any channels.
-func (f *flux1) declare(l *component.Folder) ([]component.Component, error) {
-	f.dtype = l.Dtype
+// declare reads the configs and declares the networks, with a transformer of any channels.
+func (f *flux1) declare(l *Configs) Networks {
 	clip, t5, c := textenc.DefaultCLIPTextConfig(), textenc.DefaultT5Config(), transformer.DefaultFluxConfig()
-	if err := l.Config("text_encoder", &clip); err != nil {
-		return nil, err
+	l.Read("text_encoder", &clip)
+	l.Read("text_encoder_2", &t5)
+	l.Read("transformer", &c)
+	l.Fits("text_encoder", "the text encoder's hidden_size", clip.HiddenSize, "pooled_projection_dim", c.PooledProjectionDim)
+	l.Fits("text_encoder_2", "the second text encoder's d_model", t5.DModel, "joint_attention_dim", c.JointAttentionDim)
+	if l.Failed() {
+		return nil
 	}
-	if err := l.Config("text_encoder_2", &t5); err != nil {
-		return nil, err
-	}
-	if err := l.Config("transformer", &c); err != nil {
-		return nil, err
-	}
-	if err := l.FitsTransformer("text_encoder", "the text encoder's hidden_size", clip.HiddenSize, "pooled_projection_dim",
-		c.PooledProjectionDim); err != nil {
-		return nil, err
-	}
-	if err := l.FitsTransformer("text_encoder_2", "the second text encoder's d_model", t5.DModel, "joint_attention_dim",
-		c.JointAttentionDim); err != nil {
-		return nil, err
-	}
-	f.patches = patches{c.InChannels}
+	f.dtype, f.patches = l.Dtype, patches{c.InChannels}
 	f.textEncoder = textenc.NewCLIPText(clip, f.dtype)
 	f.textEncoder2 = textenc.NewT5Encoder(t5, f.dtype)
 	f.transformer = transformer.NewFlux(c)
-	return []component.Component{
-		{
-			Name: "text_encoder", Dir: "text_encoder", Class: component.CLIPTextModel, Model: f.textEncoder,
-			Prefixes: []string{"text_model."}, // except in files of transformers 5
-			Ignore:   f.textEncoder.Unused(),
-		},
-		{Name: "text_encoder_2", Dir: "text_encoder_2", Class: component.T5EncoderModel, Model: f.textEncoder2,
-			Ignore: f.textEncoder2.Unused()},
-		{Name: "transformer", Dir: "transformer", Class: component.FluxTransformer2DModel, Model: f.transformer},
-	}, nil
+	return Networks{"text_encoder": f.textEncoder, "text_encoder_2": f.textEncoder2, "transformer": f.transformer}
 }
 
 // guided reports whether the guidance scale is an input of the transformer, as for FLUX.1-dev.
@@ -175,9 +132,9 @@ func (f *flux1) guided() bool { return f.transformer.Config.GuidanceEmbeds }
 
 func (f *flux1) Defaults() Defaults {
 	if f.guided() {
-		return Defaults{Steps: 28, Guidance: 3.5, Height: 1024, Width: 1024, MaxSequenceLength: 512}
+		return defaults(28, 3.5)
 	}
-	return Defaults{Steps: 4, Guidance: 0, Height: 1024, Width: 1024, MaxSequenceLength: 256}
+	return schnellDefaults
 }
 
 // PromptEncodings returns CLIP, of which the pooled output is used, and T5. Both see padding: it
@@ -211,7 +168,7 @@ func (f *flux1) Guidance(scale float64) (bool, error) {
 }
 
 func (f *flux1) Predictor(c Conditioning, h, w int, compile Compiler) (Predictor, error) {
-	pooled, embeds := c.Text[0].ExpandDims(0), c.Text[1].ExpandDims(0)
+	embeds := c.Text[1].ExpandDims(0)
 	sizes, references := c.referenceTokens(transformer.Pack)
 	s, err := f.transformer.Sequence(h, w, embeds.Dim(1), sizes...)
 	if err != nil {
@@ -220,12 +177,27 @@ func (f *flux1) Predictor(c Conditioning, h, w int, compile Compiler) (Predictor
 	forward := stepcache.Forward(c.StepCache, compile, func(in transformer.FluxInputs) transformer.Pass {
 		return f.transformer.Pass(in, s)
 	})
-	in := transformer.FluxInputs{Text: embeds, Pooled: pooled, References: references, Channels: fillChannels(c.Fill)}
-	if f.guided() {
-		in.Guidance = f.transformer.Guidance(float32(c.Guidance))
-	}
+	in := transformer.FluxInputs{Text: embeds, References: references, Channels: fillChannels(c.Fill)}
 	return func(latents *mlx.Array, at scheduler.Interval) *mlx.Array {
-		in.Latents, in.Timestep = latents.AsType(f.dtype), f.transformer.Timestep(at.Timestep/1000)
+		in.Latents = latents.AsType(f.dtype)
+		if in.Projections = c.Times.Row(at.Timestep); in.Projections == nil {
+			in.Condition, in.Timestep = f.condition(c), f.transformer.Timestep(at.Timestep/1000)
+		}
 		return forward(in).AsType(mlx.Float32)
 	}, nil
 }
+
+// condition returns what modulates all blocks besides the time.
+func (f *flux1) condition(c Conditioning) transformer.FluxCondition {
+	condition := transformer.FluxCondition{Pooled: c.Text[0].ExpandDims(0)}
+	if f.guided() {
+		condition.Guidance = f.transformer.Guidance(float32(c.Guidance))
+	}
+	return condition
+}
+
+func (f *flux1) TableRows(c Conditioning, timesteps []float32) *mlx.Array {
+	return f.transformer.Projections(f.condition(c), times(timesteps), f.dtype)
+}
+
+func (f *flux1) TimeLayers() *transformer.TimeLayers { return f.transformer.TimeLayers() }

@@ -2,12 +2,9 @@ package family
 
 import (
 	"fmt"
-	"path"
 
-	"github.com/gomflux/gomflux/internal/checkpoint"
 	"github.com/gomflux/gomflux/mlx"
 	"github.com/gomflux/gomflux/models/component"
-	"github.com/gomflux/gomflux/models/errs"
 	"github.com/gomflux/gomflux/transformer"
 )
 
@@ -20,28 +17,24 @@ type flux1Fill struct {
 
 func newFlux1Fill() Pipeline { return &flux1Fill{} }
 
-var fillDefaults = Defaults{Steps: 50, Guidance: 30, Height: 1024, Width: 1024, MaxSequenceLength: 512}
+var fillDefaults = defaults(50, 30)
 
-func (f *flux1Fill) Configure(l *component.Folder) ([]component.Component, error) {
-	components, err := f.declare(l)
-	if err != nil {
-		return nil, err
-	}
-	autoencoder, _, err := component.DeclareAutoencoder(l, component.Autoencoders)
-	if err != nil {
-		return nil, err
+func (f *flux1Fill) Configure(l *Configs) Networks {
+	networks := f.declare(l)
+	autoencoder := l.autoencoder()
+	if l.Failed() {
+		return nil
 	}
 	latents := 4 * autoencoder.LatentChannels() // of a token, which is a patch of 2×2
 	f.scale, f.patches = autoencoder.ScaleFactor(), patches{latents}
 	mask := 4 * f.scale * f.scale
 	if c := f.transformer.Config; !l.Absent[component.Transformers] &&
 		(c.InChannels != 2*latents+mask || c.Predicted() != latents) {
-		return nil, fmt.Errorf("%w: %s: in_channels %d and out_channels %d: expected %d (%d for the latents, %[6]d for the "+
-			"masked image's and %d for the mask, by the vae's latent_channels and block_out_channels) and %[6]d",
-			errs.ErrUnsupported, checkpoint.FullName(l.FS, path.Join(component.Transformers, component.ConfigFile)),
-			c.InChannels, c.Predicted(), 2*latents+mask, latents, mask)
+		l.CheckTransformer(fmt.Errorf("in_channels %d and out_channels %d: expected %d (%d for the latents, %[4]d for the "+
+			"masked image's and %d for the mask, by the vae's latent_channels and block_out_channels) and %[4]d",
+			c.InChannels, c.Predicted(), 2*latents+mask, latents, mask))
 	}
-	return components, nil
+	return networks
 }
 
 func (f *flux1Fill) Defaults() Defaults { return fillDefaults }

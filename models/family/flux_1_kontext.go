@@ -8,10 +8,6 @@ import (
 	"math"
 	"slices"
 
-	"github.com/gomflux/gomflux/internal/checkpoint"
-	"github.com/gomflux/gomflux/models/component"
-	"github.com/gomflux/gomflux/models/errs"
-	"github.com/gomflux/gomflux/models/index"
 	"github.com/gomflux/gomflux/picture"
 )
 
@@ -24,7 +20,7 @@ type flux1Kontext struct {
 
 func newFlux1Kontext() Pipeline { return &flux1Kontext{preferred: kontextPreferred} }
 
-var kontextDefaults = Defaults{Steps: 28, Guidance: 2.5, Height: 1024, Width: 1024, MaxSequenceLength: 512}
+var kontextDefaults = defaults(28, 2.5)
 
 // kontextPreferred are the sizes, each of about a megapixel, that the published model
 // was trained with (PREFERRED_KONTEXT_RESOLUTIONS).
@@ -38,22 +34,19 @@ var kontextPreferred = []image.Point{
 // model: a shorter one has no ratio in whole patches.
 const kontextMinSide = 16
 
-func (f *flux1Kontext) Configure(l *component.Folder) ([]component.Component, error) {
-	// diffusers lists the sizes in its code; small test models name their own, all
-	// widths and heights in a row
+func (f *flux1Kontext) Configure(l *Configs) Networks {
+	// small models name their own sizes, all widths and heights in a row
 	var own struct {
 		Sizes []int `json:"preferred_sizes"`
 	}
-	if err := checkpoint.ReadJSON(l.FS, index.File, &own); err != nil {
-		return nil, err
-	}
+	l.Index(&own)
 	if len(own.Sizes) > 0 {
 		f.preferred = nil
 	}
 	for size := range slices.Chunk(own.Sizes, 2) {
 		if len(size) < 2 || min(size[0], size[1]) < 1 || max(size[0], size[1]) > picture.MaxPixels/min(size[0], size[1]) {
-			return nil, fmt.Errorf("%w: %s: preferred_sizes %v: expected widths and heights in turn",
-				errs.ErrUnsupported, checkpoint.FullName(l.FS, index.File), own.Sizes)
+			l.CheckIndex(fmt.Errorf("preferred_sizes %v: expected widths and heights in turn", own.Sizes))
+			return nil
 		}
 		f.preferred = append(f.preferred, image.Pt(size[0], size[1]))
 	}
@@ -94,13 +87,6 @@ func (f *flux1Kontext) ReferenceSize(size image.Point, multiple int) image.Point
 		return cmp.Or(cmp.Compare(math.Abs(own-ratio(a)), math.Abs(own-ratio(b))), cmp.Compare(a.X, b.X), cmp.Compare(a.Y, b.Y))
 	}))
 }
-
-func (f *flux1Kontext) Reference(img *image.RGBA, multiple int) *image.RGBA {
-	size := f.ReferenceSize(img.Rect.Size(), multiple)
-	return picture.Resize(img, size.X, size.Y)
-}
-
-func (f *flux1Kontext) ReferenceName() string { return "image" }
 
 // EditSize is the size that the reference image is resized to.
 func (f *flux1Kontext) EditSize(sizes []image.Point, multiple int) image.Point {

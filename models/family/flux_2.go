@@ -6,17 +6,19 @@ import (
 	"math"
 	"slices"
 
-	"github.com/gomflux/gomflux/internal/checkpoint"
 	"github.com/gomflux/gomflux/mlx"
 	"github.com/gomflux/gomflux/models/component"
 	"github.com/gomflux/gomflux/models/errs"
-	"github.com/gomflux/gomflux/models/index"
-	"github.com/gomflux/gomflux/models/stepcache"
-	"github.com/gomflux/gomflux/picture"
 	"github.com/gomflux/gomflux/scheduler"
 	"github.com/gomflux/gomflux/textenc"
 	"github.com/gomflux/gomflux/transformer"
 )
+
+// flux2Licence is the licence of the larger models.
+var flux2Licence = Licence{
+	Name: "FLUX Non-Commercial License", ID: "flux-non-commercial-license", URL: "LICENSE.md",
+	Commercial: CommercialForbidden, Terms: noCommercialUse,
+}
 
 // Flux2 is the family of FLUX.2-klein.
 var Flux2 = &Family{
@@ -25,51 +27,27 @@ var Flux2 = &Family{
 		{Name: "Flux2KleinPipeline", New: func() Pipeline { return &flux2{} }, Components: flux2Components},
 		{Name: "Flux2KleinKVPipeline", New: func() Pipeline { return &flux2{cached: true} }, Components: flux2Components},
 	},
-	Models: []Model{
-		{
+	Models: slices.Concat(
+		publish(klein4B, Model{
 			Name: "flux2-klein-4b", Aliases: []string{"flux2-klein", "klein-4b", "flux.2-klein-4b"},
-			Repo:    "black-forest-labs/FLUX.2-klein-4B",
-			Licence: "Apache-2.0", LicenceURL: "https://www.apache.org/licenses/LICENSE-2.0",
-			Defaults: Defaults{Steps: 4, Guidance: 1, Height: 1024, Width: 1024, MaxSequenceLength: 512},
-			Class:    "Flux2KleinPipeline", Scheduler: shiftBySize, Index: map[string]any{"is_distilled": true},
-			Transformer: map[string]any{"joint_attention_dim": 7680}, Configs: klein4B,
-		},
-		{
+			Repo: "black-forest-labs/FLUX.2-klein-4B", Defaults: defaults(4, 1), Index: map[string]any{"is_distilled": true},
+		}),
+		publish(klein9B, Model{
 			Name: "flux2-klein-9b", Aliases: []string{"klein-9b", "flux.2-klein-9b"},
-			Repo:       "black-forest-labs/FLUX.2-klein-9B",
-			Licence:    "FLUX Non-Commercial License",
-			LicenceURL: "https://huggingface.co/black-forest-labs/FLUX.2-klein-9B/blob/main/LICENSE.md", Gated: true,
-			Defaults: Defaults{Steps: 4, Guidance: 1, Height: 1024, Width: 1024, MaxSequenceLength: 512},
-			Class:    "Flux2KleinPipeline", Scheduler: shiftBySize, Index: map[string]any{"is_distilled": true},
-			Transformer: map[string]any{"joint_attention_dim": 12288}, Configs: klein9B,
-		},
-		{
+			Repo: "black-forest-labs/FLUX.2-klein-9B", Defaults: defaults(4, 1), Index: map[string]any{"is_distilled": true},
+		}, Model{
 			Name: "flux2-klein-9b-kv", Aliases: []string{"klein-9b-kv", "flux.2-klein-9b-kv"},
-			Repo:       "black-forest-labs/FLUX.2-klein-9b-kv",
-			Licence:    "FLUX Non-Commercial License",
-			LicenceURL: "https://huggingface.co/black-forest-labs/FLUX.2-klein-9b-kv/blob/main/LICENSE.md", Gated: true,
-			Defaults: Defaults{Steps: 4, Guidance: 1, Height: 1024, Width: 1024, MaxSequenceLength: 512},
-			Class:    "Flux2KleinKVPipeline", Scheduler: shiftBySize, Transformer: map[string]any{"joint_attention_dim": 12288},
-			Configs: klein9B,
-		},
-		{
+			Repo: "black-forest-labs/FLUX.2-klein-9b-kv", Defaults: defaults(4, 1), Class: "Flux2KleinKVPipeline",
+		}),
+		publish(klein4B, Model{
 			Name: "flux2-klein-base-4b", Aliases: []string{"flux2-base-4b", "klein-base-4b", "flux.2-klein-base-4b"},
-			Repo:    "black-forest-labs/FLUX.2-klein-base-4B",
-			Licence: "Apache-2.0", LicenceURL: "https://www.apache.org/licenses/LICENSE-2.0",
-			Defaults: Defaults{Steps: 50, Guidance: 4, Height: 1024, Width: 1024, MaxSequenceLength: 512},
-			Class:    "Flux2KleinPipeline", Scheduler: shiftBySize, Index: map[string]any{"is_distilled": false},
-			Transformer: map[string]any{"joint_attention_dim": 7680}, Configs: klein4B,
-		},
-		{
+			Repo: "black-forest-labs/FLUX.2-klein-base-4B", Defaults: defaults(50, 4), Index: map[string]any{"is_distilled": false},
+		}),
+		publish(klein9B, Model{
 			Name: "flux2-klein-base-9b", Aliases: []string{"flux2-base-9b", "klein-base-9b", "flux.2-klein-base-9b"},
-			Repo:       "black-forest-labs/FLUX.2-klein-base-9B",
-			Licence:    "FLUX Non-Commercial License",
-			LicenceURL: "https://huggingface.co/black-forest-labs/FLUX.2-klein-base-9B/blob/main/LICENSE.md", Gated: true,
-			Defaults: Defaults{Steps: 50, Guidance: 4, Height: 1024, Width: 1024, MaxSequenceLength: 512},
-			Class:    "Flux2KleinPipeline", Scheduler: shiftBySize, Index: map[string]any{"is_distilled": false},
-			Transformer: map[string]any{"joint_attention_dim": 12288}, Configs: klein9B,
-		},
-	},
+			Repo: "black-forest-labs/FLUX.2-klein-base-9B", Defaults: defaults(50, 4), Index: map[string]any{"is_distilled": false},
+		}),
+	),
 	Help: Help{
 		Guidance: "1 or less disables it for FLUX.2-klein-base, and FLUX.2-klein has no guidance",
 		Editors:  "FLUX.2-klein",
@@ -91,15 +69,22 @@ var flux2Components = []Member{
 	{Folder: "vae", Class: component.AutoencoderKLFlux2},
 }
 
-// The configs of FLUX.2-klein. The autoencoder has the defaults of its class.
+// What the models of a size share. The autoencoder has the defaults of its class.
 var (
-	klein4B = map[string]map[string]any{
-		"text_encoder": qwen3Of4B,
-		"transformer":  {"num_layers": 5, "num_single_layers": 20, "num_attention_heads": 24, "guidance_embeds": false},
+	klein4B = Model{
+		Class: "Flux2KleinPipeline", Licence: apache2, Scheduler: flowShift, Transformer: map[string]any{"joint_attention_dim": 7680},
+		Configs: map[string]map[string]any{
+			"text_encoder": qwen3Of4B,
+			"transformer":  {"num_layers": 5, "num_single_layers": 20, "num_attention_heads": 24, "guidance_embeds": false},
+		},
 	}
-	klein9B = map[string]map[string]any{
-		"text_encoder": qwen3Of8B,
-		"transformer":  {"num_layers": 8, "num_single_layers": 24, "num_attention_heads": 32, "guidance_embeds": false},
+	klein9B = Model{
+		Class: "Flux2KleinPipeline", Licence: flux2Licence, Gated: true, Scheduler: flowShift,
+		Transformer: map[string]any{"joint_attention_dim": 12288},
+		Configs: map[string]map[string]any{
+			"text_encoder": qwen3Of8B,
+			"transformer":  {"num_layers": 8, "num_single_layers": 24, "num_attention_heads": 32, "guidance_embeds": false},
+		},
 	}
 )
 
@@ -107,6 +92,7 @@ var (
 // Flux2KleinKVPipeline, which computes the keys and values of reference images once.
 type flux2 struct {
 	defaultMethods
+	unpatched
 	cached      bool
 	distilled   bool
 	textEncoder *textenc.Qwen3
@@ -118,58 +104,32 @@ type flux2 struct {
 // (text_encoder_out_layers).
 var flux2OutLayers = []int{9, 18, 27}
 
-func (f *flux2) Configure(l *component.Folder) ([]component.Component, error) {
-	f.dtype = l.Dtype
+func (f *flux2) Configure(l *Configs) Networks {
 	text, c := textenc.DefaultQwen3Config(), transformer.DefaultFlux2Config()
-	if err := l.Config("text_encoder", &text); err != nil {
-		return nil, err
-	}
-	if err := l.Config("transformer", &c); err != nil {
-		return nil, err
-	}
-	// in diffusers the layers are an argument of a call; other models than the published ones
-	// can name theirs in the index
 	var own struct {
 		IsDistilled bool  `json:"is_distilled"`
 		OutLayers   []int `json:"text_encoder_out_layers"`
 	}
-	if err := checkpoint.ReadJSON(l.FS, index.File, &own); err != nil {
-		return nil, err
+	l.Read("text_encoder", &text)
+	l.Read("transformer", &c)
+	l.Index(&own)
+	layers := l.HiddenStates("text_encoder_out_layers", own.OutLayers, flux2OutLayers, 1, text.NumHiddenLayers)
+	l.Fits("text_encoder", fmt.Sprintf("the size of %d hidden states of the text encoder", len(layers)), len(layers)*text.HiddenSize,
+		"joint_attention_dim", c.JointAttentionDim)
+	if l.Failed() {
+		return nil
 	}
-	f.distilled = own.IsDistilled || f.cached
-	layers := flux2OutLayers
-	if len(own.OutLayers) > 0 && !l.Absent["text_encoder"] {
-		layers = own.OutLayers
-	}
-	if !l.Absent["text_encoder"] {
-		if slices.Min(layers) < 1 || slices.Max(layers) > text.NumHiddenLayers || len(layers) > text.NumHiddenLayers {
-			return nil, fmt.Errorf("%w: %s: text_encoder_out_layers %v: "+
-				"expected numbers from 1 to the text encoder's num_hidden_layers, %d",
-				errs.ErrUnsupported, checkpoint.FullName(l.FS, index.File), layers, text.NumHiddenLayers)
-		}
-	}
-	if err := l.FitsTransformer("text_encoder", fmt.Sprintf("the size of %d hidden states of the text encoder", len(layers)),
-		len(layers)*text.HiddenSize,
-		"joint_attention_dim", c.JointAttentionDim); err != nil {
-		return nil, err
-	}
+	f.dtype, f.distilled, f.unpatched = l.Dtype, own.IsDistilled || f.cached, unpatched{c.InChannels}
 	f.textEncoder = textenc.NewQwen3(text, layers, f.dtype)
 	f.transformer = transformer.NewFlux2(c)
-	return []component.Component{
-		{
-			Name: "text_encoder.model", Dir: "text_encoder", Class: component.Qwen3Model, Model: f.textEncoder,
-			Prefixes: []string{"model."},
-			Ignore:   f.textEncoder.Unused(),
-		},
-		{Name: "transformer", Dir: "transformer", Class: component.Flux2Transformer2DModel, Model: f.transformer},
-	}, nil
+	return Networks{"text_encoder": f.textEncoder, "transformer": f.transformer}
 }
 
 func (f *flux2) Defaults() Defaults {
 	if f.distilled {
-		return Defaults{Steps: 4, Guidance: 1, Height: 1024, Width: 1024, MaxSequenceLength: 512}
+		return defaults(4, 1)
 	}
-	return Defaults{Steps: 50, Guidance: 4, Height: 1024, Width: 1024, MaxSequenceLength: 512}
+	return defaults(50, 4)
 }
 
 // PromptEncodings returns Qwen3, which sees the prompt padded to the full length. The transformer
@@ -184,11 +144,7 @@ func (f *flux2) PromptEncodings([]image.Image) []PromptEncoding {
 	}}
 }
 
-// LatentShape returns the shape of the autoencoder's patches.
-func (f *flux2) LatentShape(h, w int) []int {
-	return []int{f.transformer.Config.InChannels, h, w}
-}
-
+// Multiple is 1, since the autoencoder's latents are patches already.
 func (f *flux2) Multiple() int { return 1 }
 
 // MaskLatents interpolates bilinearly without antialiasing, as Flux2KleinInpaintPipeline does: from
@@ -209,22 +165,23 @@ func (f *flux2) MaskLatents(mask *image.Gray, h, w int) []float32 {
 	return out
 }
 
-// Guidance needs a scale above 1 to have an effect.
 func (f *flux2) Guidance(scale float64) (bool, error) {
-	if scale > 1 && f.distilled {
-		return false, fmt.Errorf("guidance %g: this model is distilled and has no guidance "+
-			"(leave it out, or set it to 1; the base models have guidance)", scale)
+	if f.distilled {
+		return false, withoutGuidance(scale, 1, "the base models have")
 	}
-	return scale > 1, nil
+	return f.defaultMethods.Guidance(scale)
 }
 
+// ConditionsOnce returns false: the reference images are computed for each image of a batch.
+func (f *flux2) ConditionsOnce() bool { return false }
+
 // CacheSize returns the size of the KV cache, which only Flux2KleinKVPipeline has.
-func (f *flux2) CacheSize(tokens int) int64 {
+func (f *flux2) CacheSize(references, _ int) int64 {
 	if !f.cached {
 		return 0
 	}
 	c := f.transformer.Config
-	return int64(2*(c.NumLayers+c.NumSingleLayers)) * int64(tokens) * int64(c.NumAttentionHeads*c.AttentionHeadDim)
+	return int64(2*(c.NumLayers+c.NumSingleLayers)) * int64(references) * int64(c.NumAttentionHeads*c.AttentionHeadDim)
 }
 
 func (f *flux2) Mu(_ scheduler.DynamicShift, tokens, steps int) float64 {
@@ -251,19 +208,12 @@ func (f *flux2) CheckReference(size image.Point) error {
 }
 
 func (f *flux2) ReferenceSize(size image.Point, multiple int) image.Point {
-	size = flux2Reduced(size)
+	size = f.Uncropped(size)
 	return image.Pt(size.X/multiple*multiple, size.Y/multiple*multiple)
 }
 
-func (f *flux2) ReferenceName() string { return "image" }
-
-// EditSize returns the size of the first image.
-func (f *flux2) EditSize(sizes []image.Point, multiple int) image.Point {
-	return f.ReferenceSize(sizes[0], multiple)
-}
-
-// flux2Reduced returns the size of an image after it is reduced to a megapixel, if it is larger.
-func flux2Reduced(size image.Point) image.Point {
+// Uncropped returns the size of an image after it is reduced to a megapixel, if it is larger.
+func (f *flux2) Uncropped(size image.Point) image.Point {
 	area := size.X * size.Y
 	if area <= flux2MaxArea {
 		return size
@@ -272,71 +222,18 @@ func flux2Reduced(size image.Point) image.Point {
 	return image.Pt(int(float64(size.X)*scale), int(float64(size.Y)*scale))
 }
 
-// Reference reduces an image to a megapixel, if it is larger, and crops it at the center to sides
-// of the multiple.
-func (f *flux2) Reference(img *image.RGBA, multiple int) *image.RGBA {
-	reduced := flux2Reduced(img.Bounds().Size())
-	img = picture.Resize(img, reduced.X, reduced.Y)
-	size := f.ReferenceSize(reduced, multiple)
-	at := img.Bounds().Min.Add(image.Pt((reduced.X-size.X)/2, (reduced.Y-size.Y)/2))
-	return img.SubImage(image.Rectangle{at, at.Add(size)}).(*image.RGBA)
+// EditSize returns the size of the first image.
+func (f *flux2) EditSize(sizes []image.Point, multiple int) image.Point {
+	return f.ReferenceSize(sizes[0], multiple)
 }
 
 func (f *flux2) Predictor(c Conditioning, h, w int, compile Compiler) (Predictor, error) {
 	embeds := c.Text[0].ExpandDims(0)
-	sizes, references := c.referenceTokens(func(x *mlx.Array) *mlx.Array {
-		return x.Reshape(1, x.Dim(1), -1).Transpose(0, 2, 1)
-	})
+	sizes, references := c.referenceTokens(f.pack)
 	s, err := f.transformer.Sequence(h, w, embeds.Dim(1), sizes...)
 	if err != nil {
 		return nil, errs.Request(err)
 	}
-	if f.cached && references != nil {
-		return f.cachedPredictor(c, embeds, references, s, compile), nil
-	}
-	type inputs struct{ Latents, Timestep, Text, References *mlx.Array }
-	forward := stepcache.Forward(c.StepCache, compile, func(in inputs) transformer.Pass {
-		return f.transformer.Pass(in.Latents, in.Timestep, in.Text, in.References, s)
-	})
-	return func(latents *mlx.Array, at scheduler.Interval) *mlx.Array {
-		time := f.transformer.Timestep(at.Timestep / 1000)
-		in := inputs{Latents: latents.AsType(f.dtype), Timestep: time, Text: embeds, References: references}
-		return forward(in).AsType(mlx.Float32)
-	}, nil
-}
-
-// cachedPredictor returns a predictor that sees the references only at its first step, and keeps
-// their keys and values for the next ones, of which a step cache may leave out some.
-func (f *flux2) cachedPredictor(
-	c Conditioning, embeds, references *mlx.Array, s *transformer.Flux2Sequence, compile Compiler,
-) Predictor {
-	type inputs struct {
-		Latents, Timestep, Text, References *mlx.Array
-		Cache                               transformer.Flux2Cache
-	}
-	type outputs struct {
-		Velocity *mlx.Array
-		Cache    transformer.Flux2Cache
-	}
-	extract := mlx.Named(compile, func(in inputs) outputs {
-		velocity, cache := f.transformer.Extract(in.Latents, in.Timestep, in.Text, in.References, s)
-		return outputs{velocity, cache}
-	})
-	forward := stepcache.Forward(c.StepCache, compile, func(in inputs) transformer.Pass {
-		return f.transformer.CachedPass(in.Latents, in.Timestep, in.Text, in.Cache, s)
-	})
-	var cache *transformer.Flux2Cache
-	return func(latents *mlx.Array, at scheduler.Interval) *mlx.Array {
-		in := inputs{Latents: latents.AsType(f.dtype), Timestep: f.transformer.Timestep(at.Timestep / 1000), Text: embeds}
-		if cache != nil {
-			in.Cache = *cache
-			return forward(in).AsType(mlx.Float32)
-		}
-		in.References = references
-		out := extract(in)
-		cache = &out.Cache
-		c.Keep(cache.Keys...)
-		c.Keep(cache.Values...)
-		return out.Velocity.AsType(mlx.Float32)
-	}
+	in := transformer.KVInputs{Text: embeds, References: references}
+	return kvPredictor(c, compile, f.transformer, s, in, f.dtype, f.cached && references != nil), nil
 }

@@ -12,7 +12,7 @@ import (
 )
 
 // All lists the supported families.
-var All = []*Family{ZImage, Flux1, Flux2, QwenImage}
+var All = []*Family{ZImage, Flux1, Flux2, QwenImage, QwenImage21, Krea2}
 
 // Classes lists the names of the supported pipeline classes, sorted.
 func Classes() (names []string) {
@@ -63,6 +63,28 @@ func Editors() string {
 		}
 	}
 	return And(names)
+}
+
+// HasAlpha reports whether the images of a class have an alpha channel in published models.
+func (c *Class) HasAlpha() bool {
+	return slices.ContainsFunc(c.Components, func(m Member) bool { return m.Class.HasAlpha() })
+}
+
+// TransparentModels names the models that generate transparent images, for messages, as "expected A
+// or B".
+func TransparentModels() string {
+	var names []string
+	for _, f := range All {
+		for _, m := range f.Models {
+			if Find(m.Class).HasAlpha() {
+				names = append(names, m.Name)
+			}
+		}
+	}
+	if len(names) == 0 {
+		return "as are those of all built-in models"
+	}
+	return "expected " + strings.Join(names, " or ")
 }
 
 // tooManyReferences is the error of a model that edits one image and was given more. Its

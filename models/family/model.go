@@ -15,9 +15,6 @@ func (m *Model) Access() string {
 		", and set HF_TOKEN to a token of yours (from " + hub.DefaultEndpoint + "/settings/tokens) or log in (hf auth login)"
 }
 
-// NonCommercial reports whether the model's licence allows no commercial use, by its name.
-func (m *Model) NonCommercial() bool { return strings.Contains(m.Licence, "Non-Commercial") }
-
 // RepoName returns the name of the model's repository without the owner.
 func (m *Model) RepoName() string {
 	_, name, _ := strings.Cut(m.Repo, "/")

@@ -46,9 +46,6 @@ func TestModelNames(t *testing.T) {
 		if owner, _, _ := strings.Cut(m.Repo, "/"); owner+"/"+m.RepoName() != m.Repo || m.URL() != "https://huggingface.co/"+m.Repo {
 			t.Errorf("%s: named %s, at %s", m.Repo, m.RepoName(), m.URL())
 		}
-		if m.Licence == "" || !strings.HasPrefix(m.LicenceURL, "https://") {
-			t.Errorf("licence %q at %q", m.Licence, m.LicenceURL)
-		}
 		if m.Gated && !strings.Contains(m.Access(), m.URL()+", ") {
 			t.Errorf("access: %s", m.Access())
 		}
@@ -121,6 +118,7 @@ func TestMembers(t *testing.T) {
 				t.Errorf("%s: two components in %q", name, m.Folder)
 			}
 			folders[m.Folder], roles[m.Class.Role] = true, true
+			roles[component.Tokenizer] = roles[component.Tokenizer] || m.Class.Tokenizes()
 			if m.Class.Folder != "" && m.Class.Folder != m.Folder {
 				t.Errorf("%s: a %s in %s, and files that do not say have it in %s", name, m.Class.Name, m.Folder, m.Class.Folder)
 			}

@@ -1,6 +1,7 @@
 package family
 
 import (
+	"fmt"
 	"image"
 	"slices"
 
@@ -10,9 +11,12 @@ import (
 )
 
 // defaultMethods has the methods of Pipeline that most families share.
-type defaultMethods struct{}
+type defaultMethods struct{ fromNegative }
 
 func (defaultMethods) Fits(h, w, tokens int) error { return nil }
+
+// ReferenceName returns the word of most editors.
+func (defaultMethods) ReferenceName() string { return "image" }
 
 func (defaultMethods) Sigmas(steps int) []float32 { return scheduler.LinearSigmas64(steps) }
 
@@ -20,11 +24,26 @@ func (defaultMethods) Mu(shift scheduler.DynamicShift, tokens, _ int) float64 {
 	return shift.Mu(tokens)
 }
 
-// Guide returns negative + scale·(positive - negative): classifier-free guidance as in most
-// pipelines.
-func (defaultMethods) Guide(positive, negative *mlx.Array, scale float64) *mlx.Array {
+// fromNegative has classifier-free guidance as in most pipelines. It needs a scale above 1 to have an
+// effect.
+type fromNegative struct{}
+
+// Guide returns negative + scale·(positive - negative).
+func (fromNegative) Guide(positive, negative *mlx.Array, scale float64) *mlx.Array {
 	return negative.Add(positive.Sub(negative).Times(scale))
 }
+
+func (fromNegative) Guidance(scale float64) (bool, error) { return scale > 1, nil }
+
+// fromPositive has classifier-free guidance that starts from the positive prediction.
+type fromPositive struct{}
+
+// Guide returns positive + scale·(positive - negative).
+func (fromPositive) Guide(positive, negative *mlx.Array, scale float64) *mlx.Array {
+	return positive.Add(positive.Sub(negative).Times(scale))
+}
+
+func (fromPositive) Guidance(scale float64) (bool, error) { return scale > 0, nil }
 
 // MaskLatents takes the pixel at the top left of each position (torch's nearest interpolation).
 func (defaultMethods) MaskLatents(mask *image.Gray, h, w int) []float32 {
@@ -36,6 +55,65 @@ func (defaultMethods) MaskLatents(mask *image.Gray, h, w int) []float32 {
 		}
 	}
 	return out
+}
+
+// withoutGuidance returns an error for a guidance scale above that which has no effect. models names
+// those of the family that have guidance.
+func withoutGuidance(scale, without float64, models string) error {
+	if !(scale > without) {
+		return nil
+	}
+	return fmt.Errorf("guidance %g: this model is distilled and has no guidance (leave it out, or set it to %g; %s guidance)",
+		scale, without, models)
+}
+
+// ownSigmas is the noise schedule of a model that is made for a few steps, before the scheduler shifts
+// it; without sigmas it is evenly spaced.
+type ownSigmas []float32
+
+func (s ownSigmas) validate(option string) error {
+	for i, sigma := range s {
+		if !(sigma > 0 && sigma <= 1) || i > 0 && sigma >= s[i-1] {
+			return fmt.Errorf("%s %v: expected falling numbers from 1 to above 0", option, s)
+		}
+	}
+	return nil
+}
+
+// Sigmas returns the noise schedule. For another number of steps than the model's, which diffusers
+// does not allow, it is evenly spaced between the model's sigmas.
+func (s ownSigmas) Sigmas(steps int) []float32 {
+	n := len(s)
+	if n == 0 {
+		return defaultMethods{}.Sigmas(steps)
+	}
+	ends := append(slices.Clone(s), 0)
+	sigmas := make([]float32, steps)
+	for i := range sigmas {
+		at, rest := i*n/steps, i*n%steps
+		part := float64(rest) / float64(steps)
+		sigmas[i] = float32(float64(ends[at])*(1-part) + float64(ends[at+1])*part)
+	}
+	return sigmas
+}
+
+// unpatched has LatentShape for a family whose transformer takes the autoencoder's latents as they are.
+type unpatched struct {
+	channels int // the transformer's in_channels
+}
+
+func (p unpatched) LatentShape(h, w int) []int { return []int{p.channels, h, w} }
+
+// pack takes latents [1, C, h, w] to tokens [1, h·w, C].
+func (unpatched) pack(x *mlx.Array) *mlx.Array { return x.Reshape(1, x.Dim(1), -1).Transpose(0, 2, 1) }
+
+// latentTokens is unpatched for a NoisePacker.
+type latentTokens struct{ unpatched }
+
+func (p latentTokens) PackedShape(h, w int) []int { return []int{1, h * w, p.channels} }
+
+func (latentTokens) Unpack(x *mlx.Array, h, w int) *mlx.Array {
+	return x.Transpose(0, 2, 1).Reshape(-1, h, w)
 }
 
 // patches has the methods of a family whose transformer takes the autoencoder's latents in patches
@@ -54,18 +132,6 @@ func (patches) Unpack(x *mlx.Array, h, w int) *mlx.Array {
 	return transformer.Unpack(x, h/2, w/2).Squeeze(0)
 }
 
-// constantShift returns a scheduler's config that shifts sigmas by a constant.
-func constantShift(shift float64) map[string]any {
-	return map[string]any{"shift": shift, "use_dynamic_shifting": false}
-}
-
-// shiftBySize is a scheduler's config that shifts sigmas by the image's size, as in the models of
-// Black Forest Labs.
-var shiftBySize = map[string]any{
-	"shift": 3.0, "use_dynamic_shifting": true,
-	"base_shift": 0.5, "max_shift": 1.15, "base_image_seq_len": 256, "max_image_seq_len": 4096,
-}
-
 // referenceTokens returns the height and width of the latents of each reference
 // image, and the tokens [1, n, d] of all, which pack makes from latents [1, C, h, w];
 // nil without reference images.
@@ -79,25 +145,4 @@ func (c *Conditioning) referenceTokens(pack func(*mlx.Array) *mlx.Array) (sizes 
 		return nil, nil
 	}
 	return sizes, mlx.Concat(1, all...)
-}
-
-// The configs of components that several families have.
-var (
-	// kl16 is an autoencoder with 16 channels, as FLUX.1 and Z-Image have it.
-	kl16 = map[string]any{
-		"block_out_channels": []int{128, 256, 512, 512}, "layers_per_block": 2, "latent_channels": 16,
-		"down_block_types": slices.Repeat([]string{"DownEncoderBlock2D"}, 4),
-		"up_block_types":   slices.Repeat([]string{"UpDecoderBlock2D"}, 4),
-		"scaling_factor":   0.3611, "shift_factor": 0.1159, "use_quant_conv": false, "use_post_quant_conv": false,
-	}
-	qwen3Of4B = qwen3(2560, 9728)
-	qwen3Of8B = qwen3(4096, 12288)
-)
-
-// qwen3 returns the config of a Qwen3 of 36 layers.
-func qwen3(hidden, intermediate int) map[string]any {
-	return map[string]any{
-		"hidden_size": hidden, "intermediate_size": intermediate, "num_hidden_layers": 36, "num_attention_heads": 32,
-		"num_key_value_heads": 8, "head_dim": 128, "rope_theta": 1e6,
-	}
 }

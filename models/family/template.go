@@ -1,21 +1,32 @@
 package family
 
 import (
+	"cmp"
+	"slices"
 	"strings"
 
 	"github.com/gomflux/gomflux/textenc/tokenizer"
 )
 
 // A template is the text that a model's pipeline puts around a prompt.
-type template struct{ before, after string }
+type template struct {
+	before, after string
+	empty         string // stands for an empty prompt
+}
 
 // chat returns the chat template of Qwen: a user's turn, which begins with some text, and the
 // beginning of the answer.
 func chat(user, answer string) template {
-	return template{"<|im_start|>user\n" + user, "<|im_end|>\n<|im_start|>assistant\n" + answer}
+	return template{before: "<|im_start|>user\n" + user, after: "<|im_end|>\n<|im_start|>assistant\n" + answer}
 }
 
-func (w template) text(prompt string) string { return w.before + prompt + w.after }
+// withSystem returns a chat template that begins with a system's message.
+func (w template) withSystem(message string) template {
+	w.before = "<|im_start|>system\n" + message + "<|im_end|>\n" + w.before
+	return w
+}
+
+func (w template) text(prompt string) string { return w.before + cmp.Or(prompt, w.empty) + w.after }
 
 // whole tokenizes the prompt in its template without a limit.
 func (w template) whole(t *tokenizer.Tokenizer, prompt string) (Tokens, error) {
@@ -32,6 +43,18 @@ func (w template) cut(t *tokenizer.Tokenizer, prompt string, limit int) (Tokens,
 	}
 	tokens.IDs = tokens.IDs[:limit]
 	return tokens, w.lost(t, prompt, limit, &tokens)
+}
+
+// closed tokenizes the prompt in its template, and keeps the first limit tokens of what is before the
+// end of the template, and all of the end.
+func (w template) closed(t *tokenizer.Tokenizer, prompt string, limit int) (Tokens, error) {
+	end, err := t.Encode(w.after)
+	if err != nil {
+		return Tokens{}, err
+	}
+	tokens, err := template{before: w.before}.cut(t, prompt, limit)
+	tokens.IDs, tokens.Total = slices.Concat(tokens.IDs, end), tokens.Total+len(end)
+	return tokens, err
 }
 
 // padded tokenizes the prompt in its template with the tokenizer's own special tokens, and pads or

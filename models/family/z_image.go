@@ -24,22 +24,17 @@ var ZImage = &Family{
 			{Folder: "vae", Class: component.AutoencoderKL, MFlux: component.AutoencoderKLOfZImage},
 		}},
 	},
-	Models: []Model{
-		{
-			Name: "z-image-turbo", Aliases: []string{"zimage-turbo"},
-			Repo:    "Tongyi-MAI/Z-Image-Turbo",
-			Licence: "Apache-2.0", LicenceURL: "https://www.apache.org/licenses/LICENSE-2.0",
-			Defaults: Defaults{Steps: 8, Guidance: 0, Height: 1024, Width: 1024, MaxSequenceLength: 512},
-			Class:    "ZImagePipeline", Scheduler: constantShift(3), Configs: zImageConfigs,
+	Models: publish(
+		Model{Class: "ZImagePipeline", Licence: apache2, Configs: zImageConfigs},
+		Model{
+			Name: "z-image-turbo", Aliases: []string{"zimage-turbo"}, Repo: "Tongyi-MAI/Z-Image-Turbo",
+			Defaults: defaults(8, 0), Scheduler: constantShift(3),
 		},
-		{
-			Name: "z-image", Aliases: []string{"zimage"},
-			Repo:    "Tongyi-MAI/Z-Image",
-			Licence: "Apache-2.0", LicenceURL: "https://www.apache.org/licenses/LICENSE-2.0",
-			Defaults: Defaults{Steps: 50, Guidance: 5, Height: 1024, Width: 1024, MaxSequenceLength: 512},
-			Class:    "ZImagePipeline", Scheduler: constantShift(6), Configs: zImageConfigs,
+		Model{
+			Name: "z-image", Aliases: []string{"zimage"}, Repo: "Tongyi-MAI/Z-Image",
+			Defaults: defaults(50, 5), Scheduler: constantShift(6),
 		},
-	},
+	),
 	Help: Help{
 		Guidance: "0 disables it for Z-Image",
 	},
@@ -56,41 +51,29 @@ var zImageConfigs = map[string]map[string]any{
 // zImage is diffusers' ZImagePipeline.
 type zImage struct {
 	defaultMethods
+	fromPositive
+	unpatched
 	textEncoder *textenc.Qwen3
 	transformer *transformer.ZImage
 	dtype       mlx.Dtype
 }
 
-func (z *zImage) Configure(l *component.Folder) ([]component.Component, error) {
-	z.dtype = l.Dtype
-	text := textenc.DefaultQwen3Config()
-	if err := l.Config("text_encoder", &text); err != nil {
-		return nil, err
+func (z *zImage) Configure(l *Configs) Networks {
+	text, c := textenc.DefaultQwen3Config(), transformer.DefaultZImageConfig()
+	l.Read("text_encoder", &text)
+	l.Read("transformer", &c)
+	l.Fits("text_encoder", "the text encoder's hidden_size", text.HiddenSize, "cap_feat_dim", c.CapFeatDim)
+	if l.Failed() {
+		return nil
 	}
-	c := transformer.DefaultZImageConfig()
-	if err := l.Config("transformer", &c); err != nil {
-		return nil, err
-	}
-	if err := l.FitsTransformer("text_encoder", "the text encoder's hidden_size", text.HiddenSize, "cap_feat_dim",
-		c.CapFeatDim); err != nil {
-		return nil, err
-	}
+	z.dtype, z.unpatched = l.Dtype, unpatched{c.InChannels}
 	// hidden_states[-2]: the last layer and the norm after it are not needed
 	z.textEncoder = textenc.NewQwen3(text, []int{text.NumHiddenLayers - 1}, z.dtype)
 	z.transformer = transformer.NewZImage(c)
-	return []component.Component{
-		{
-			Name: "text_encoder", Dir: "text_encoder", Class: component.Qwen3Model, Model: z.textEncoder,
-			Prefixes: []string{"model."}, // as a Qwen3ForCausalLM saves it
-			Ignore:   z.textEncoder.Unused(),
-		},
-		{Name: "transformer", Dir: "transformer", Class: component.ZImageTransformer2DModel, Model: z.transformer},
-	}, nil
+	return Networks{"text_encoder": z.textEncoder, "transformer": z.transformer}
 }
 
-func (z *zImage) Defaults() Defaults {
-	return Defaults{Steps: 50, Guidance: 5, Height: 1024, Width: 1024, MaxSequenceLength: 512}
-}
+func (z *zImage) Defaults() Defaults { return defaults(50, 5) }
 
 func (z *zImage) PromptEncodings([]image.Image) []PromptEncoding {
 	return []PromptEncoding{{
@@ -101,23 +84,11 @@ func (z *zImage) PromptEncodings([]image.Image) []PromptEncoding {
 	}}
 }
 
-func (z *zImage) LatentShape(h, w int) []int {
-	return []int{z.transformer.Config.InChannels, h, w}
-}
-
 func (z *zImage) Multiple() int { return z.transformer.Config.AllPatchSize[0] }
 
 func (z *zImage) Fits(h, w, tokens int) error { return z.transformer.Fits(h, w, tokens) }
 
-func (z *zImage) Guidance(scale float64) (bool, error) { return scale > 0, nil }
-
 func (z *zImage) Sigmas(steps int) []float32 { return scheduler.LinearSigmas(steps) }
-
-// Guide returns positive + scale·(positive - negative): the guidance of Z-Image starts from the
-// positive prediction.
-func (z *zImage) Guide(positive, negative *mlx.Array, scale float64) *mlx.Array {
-	return positive.Add(positive.Sub(negative).Times(scale))
-}
 
 // Predictor inverts the timestep, since the model's time is 0 for pure noise, and negates the
 // output.
@@ -126,6 +97,9 @@ func (z *zImage) Predictor(c Conditioning, h, w int, compile Compiler) (Predicto
 	s, err := z.transformer.Sequence(h, w, caption.Dim(0))
 	if err != nil {
 		return nil, errs.Request(err)
+	}
+	if !z.transformer.Observed() {
+		caption = c.once(func() *mlx.Array { return z.transformer.RefineCaption(caption, s, z.dtype) })
 	}
 	type inputs struct{ Latents, Timestep, Caption *mlx.Array }
 	forward := stepcache.Forward(c.StepCache, compile, func(in inputs) transformer.Pass {

@@ -25,6 +25,8 @@ type matrix struct {
 // dtype describes how the elements are stored.
 func (m *matrix) dtype() string {
 	switch {
+	case m.Packing != nil:
+		return m.Packing.Format
 	case m.scales == nil:
 		return string(m.Dtype)
 	case m.quantization.Mode == "affine":
@@ -162,13 +164,9 @@ func dequantize(q mlx.Quantization, packed []byte, columns int, scales, biases *
 			case q.Bits == 8:
 				out = append(out, scale[group]*float64(eightBits[v]))
 			default:
-				out = append(out, scale[group]*fourBits[v])
+				out = append(out, scale[group]*checkpoint.FourBits[v])
 			}
 		}
 	}
 	return out
 }
-
-// fourBits has the values of 4-bit floats: a sign, two bits of exponent and one of
-// fraction (OCP Microscaling Formats, E2M1).
-var fourBits = [16]float64{0, 0.5, 1, 1.5, 2, 3, 4, 6, 0, -0.5, -1, -1.5, -2, -3, -4, -6}

@@ -32,6 +32,9 @@ type Info struct {
 	// Quantization is the quantization of most quantized layers, as accepted by
 	// [component.ParseQuantization]; "" if no layer is quantized.
 	Quantization string
+	// Packed is ComfyUI's format of most layers that are dequantized while they are loaded, such as
+	// int8_tensorwise; "" if no layer is.
+	Packed string
 	// Incomplete lists the missing or damaged files on one line; nil if there are no
 	// such files.
 	Incomplete error
@@ -45,7 +48,7 @@ type Info struct {
 // classes they must also describe the tensors that the configs require. Model does not
 // read tensors, does not need MLX, and reports all problems at once.
 func Model(fsys fs.FS) Info {
-	i := inspection{fsys: fsys, layers: map[string]int{}}
+	i := inspection{fsys: fsys, layers: map[string]int{}, packed: map[string]int{}}
 	info := Info{}
 	var err error
 	info.Size, err = totalSize(fsys)
@@ -55,7 +58,8 @@ func Model(fsys fs.FS) Info {
 	if err == nil {
 		info.Class = x.Class
 		i.components(x)
-		info.Quantization = i.quantization()
+		info.Quantization = most(i.layers, component.Quantizations)
+		info.Packed = most(i.packed, checkpoint.PackedFormats)
 	} else {
 		i.weightFolders()
 	}
@@ -69,6 +73,7 @@ type inspection struct {
 	damage      errs.List
 	unsupported error
 	layers      map[string]int // the number of quantized layers by quantization
+	packed      map[string]int // the number of layers that will be dequantized by format
 }
 
 func (i *inspection) add(err error) {
@@ -144,6 +149,8 @@ func (i *inspection) component(c component.Component) error {
 	for _, f := range found {
 		if f.Quantized != nil {
 			i.layers[component.QuantizationName(*f.Quantized)]++
+		} else if format := f.PackedFormat(); format != "" {
+			i.packed[format]++
 		}
 	}
 	if m == nil {
@@ -161,11 +168,10 @@ func (i *inspection) component(c component.Component) error {
 	return fmt.Errorf("the tensors in %s do not match the %s that its config describes: %s", m.Dir, m.Name, strings.Join(parts, ", "))
 }
 
-// quantization returns the quantization of most quantized layers, "" if no layer is
-// quantized.
-func (i *inspection) quantization() (most string) {
-	for _, name := range component.Quantizations {
-		if i.layers[name] > i.layers[most] {
+// most returns the one of several quantizations that most layers have, "" if no layer has any.
+func most(layers map[string]int, quantizations []string) (most string) {
+	for _, name := range quantizations {
+		if layers[name] > layers[most] {
 			most = name
 		}
 	}

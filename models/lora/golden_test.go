@@ -110,6 +110,10 @@ func declare(t testing.TB, class string, config json.RawMessage) any {
 		c := transformer.DefaultQwenImageConfig()
 		read(&c)
 		return transformer.NewQwenImage(c)
+	case "Krea2Transformer2DModel":
+		c := transformer.DefaultKrea2Config()
+		read(&c)
+		return transformer.NewKrea2(c)
 	case "CLIPTextModel":
 		c := textenc.DefaultCLIPTextConfig()
 		read(&c)

@@ -237,19 +237,22 @@ func (s *Set) bake(component string, takes func(*update) bool) func(p nn.Paramet
 	}
 }
 
-// Attach adds adapters to the linear layers of a loaded component, for all changes that
-// were not baked while it was loaded. After [Set.Bake] these are only the changes of
+// Attach adds adapters to the linear layers of a component that are loaded, for all changes
+// that were not baked while it was loaded. After [Set.Bake] these are only the changes of
 // weights that are quantized in the checkpoint. Adapters of an earlier Attach are
 // removed. It throws errors and must run on the MLX thread.
 func (s *Set) Attach(component string, model any) {
 	s.Detach(model)
-	layers := nn.Linears(model)
+	layers, loaded := nn.Linears(model), map[string]bool{}
+	for _, p := range nn.Parameters(model) {
+		loaded[p.Name] = p.Array != nil
+	}
 	parameters := slices.Collect(maps.Keys(s.updates[component]))
 	slices.SortFunc(parameters, func(a, b string) int { // biases last, because DoRA must not multiply them
 		return cmp.Or(cmp.Compare(path.Ext(b), path.Ext(a)), cmp.Compare(a, b))
 	})
 	for _, name := range parameters {
-		if s.baked[component][name] {
+		if s.baked[component][name] || !loaded[name] {
 			continue
 		}
 		list := s.updates[component][name]

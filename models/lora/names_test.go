@@ -81,6 +81,11 @@ func TestNames(t *testing.T) {
 			"text_encoders.qwen25_7b.transformer.model.layers.1.self_attn.q_proj", "lora_te_layers_1_self_attn_q_proj",
 			"lora_te_model_language_model_layers_1_self_attn_q_proj", "text_encoder.language_model.layers.1.self_attn.q_proj",
 		}, []string{"text_encoder/language_model.layers.1.self_attn.q_proj.weight"}},
+		{"krea2", 16, 16, []string{
+			"blocks.1.attn.gate", "diffusion_model.blocks.1.attn.gate", "base_model.model.blocks.1.attn.gate",
+			"transformer.blocks.1.attn.gate", "lora_unet_blocks_1_attn_gate", "transformer.transformer_blocks.1.attn.to_gate",
+			"base_model.model.transformer_blocks.1.attn.to_gate",
+		}, []string{"transformer/transformer_blocks.1.attn.to_gate.weight"}},
 		{"qwenimage", 48, 16, []string{"text_encoder.visual.blocks.0.attn.qkv", "text_encoder.model.visual.blocks.0.attn.qkv",
 			"lora_te_visual_blocks_0_attn_qkv"},
 			[]string{"text_encoder/visual.blocks.0.attn.qkv.weight"}},

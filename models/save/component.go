@@ -59,7 +59,7 @@ func (p *savedComponent) listEntries() error {
 			if _, ok := p.ck.Tensors[owner]; ok {
 				continue // part of the weight's entry
 			}
-		} else if like := byPattern[withoutNumbers(p.Bare(key))]; like != nil && like.Kind() != nn.OtherParam {
+		} else if like := p.similar(key, params, byPattern); like != nil && like.Kind() != nn.OtherParam {
 			f, err := p.findSimilar(key, like)
 			if err != nil {
 				return err
@@ -71,6 +71,21 @@ func (p *savedComponent) listEntries() error {
 		p.entries = append(p.entries, e)
 	}
 	return nil
+}
+
+// similar returns a parameter with the shape of a tensor that the model does not declare: of another
+// block, or the embedding for a language model's head. It is nil for other tensors.
+func (p *savedComponent) similar(key string, params []nn.Parameter, byPattern map[string]*nn.Parameter) *nn.Parameter {
+	if p.Class.Headed && strings.HasSuffix(key, "lm_head.weight") {
+		var words *nn.Parameter // the largest embedding; others are of positions
+		for i := range params {
+			if params[i].Kind() == nn.EmbeddingWeight && (words == nil || params[i].Stored()[0] > words.Stored()[0]) {
+				words = &params[i]
+			}
+		}
+		return words
+	}
+	return byPattern[withoutNumbers(p.Bare(key))]
 }
 
 // findSimilar finds a weight that the model does not declare, with its scales and

@@ -20,12 +20,13 @@ import (
 // configFile matches the names of configs, vocabularies and templates.
 var configFile = regexp.MustCompile(`^[^.].*\.(json|txt|model|jinja)$`)
 
-// copyOthers copies the files of a model that are not weights to a folder.
-func copyOthers(src Source, x index.Index, dir string) error {
+// copyOthers copies the files of the model that are not weights.
+func (w *writer) copyOthers() error {
+	src, dir := w.src, w.dir
 	if err := copyIndex(src, dir); err != nil {
 		return err
 	}
-	for _, component := range slices.Sorted(maps.Keys(x.Components)) {
+	for _, component := range slices.Sorted(maps.Keys(w.index.Components)) {
 		entries, err := fs.ReadDir(src.FS, component)
 		if err != nil {
 			return fmt.Errorf("%s: %w", checkpoint.FullName(src.FS, component), oserr.Bare(err))
@@ -39,7 +40,7 @@ func copyOthers(src Source, x index.Index, dir string) error {
 			if !configFile.MatchString(entry.Name()) || strings.Contains(entry.Name(), ".safetensors.index.") {
 				continue
 			}
-			if err := copyFile(src.FS, name, dir); err != nil {
+			if err := copyFile(src.FS, name, filepath.Join(dir, w.folderOf(component), entry.Name())); err != nil {
 				return err
 			}
 		}
@@ -50,7 +51,7 @@ func copyOthers(src Source, x index.Index, dir string) error {
 // copyIndex copies model_index.json and records the name of the original model in it.
 func copyIndex(src Source, dir string) error {
 	if src.Origin == "" {
-		return copyFile(src.FS, index.File, dir)
+		return copyFile(src.FS, index.File, filepath.Join(dir, index.File))
 	}
 	var members map[string]any
 	if err := checkpoint.ReadJSON(src.FS, index.File, &members); err != nil {
@@ -60,13 +61,13 @@ func copyIndex(src Source, dir string) error {
 	return writeNewJSON(filepath.Join(dir, index.File), members)
 }
 
-// copyFile copies a small file to the same path in a folder.
-func copyFile(fsys fs.FS, name, dir string) error {
+// copyFile copies a small file to a path.
+func copyFile(fsys fs.FS, name, to string) error {
 	data, err := checkpoint.ReadFile(fsys, name, 256<<20)
 	if err != nil {
 		return err
 	}
-	return writeNew(filepath.Join(dir, filepath.FromSlash(name)), data)
+	return writeNew(to, data)
 }
 
 // writeNew writes a small file, which must not exist yet.

@@ -49,8 +49,13 @@ func (e *entry) layOut(name string, o *Options, table *layout.Table, rule layout
 		return nil
 	}
 	shape := e.shape()
-	expanded := 0
+	expanded := 0 // axes that diffusers has in addition
 	for _, op := range rule.Transforms {
+		if op == checkpoint.TransformSixRows {
+			shape = []int{shape[0] * shape[1]}
+			e.transform = func(a *mlx.Array) *mlx.Array { return a.Reshape(-1) }
+			continue
+		}
 		if op != checkpoint.TransformExpand {
 			return fmt.Errorf("%s: tensor %s: cannot be converted to the layout of %s", e.found.File, e.found.Name, table.Name)
 		}
@@ -118,6 +123,9 @@ func (o *Options) dtype(f nn.Found) (mlx.Dtype, error) {
 		stored = f.Scales.Dtype
 	}
 	d, ok := memoryDtype(stored)
+	if f.Packing != nil {
+		d, ok = mlx.BFloat16, true
+	}
 	switch {
 	case !ok:
 		return 0, fmt.Errorf("%w: %s: tensor %s: dtype %s", errs.ErrUnsupported, f.File, f.Name, f.Dtype)

@@ -8,7 +8,9 @@ import (
 
 	"github.com/gomflux/gomflux/internal/checkpoint"
 	"github.com/gomflux/gomflux/internal/modeltest"
+	"github.com/gomflux/gomflux/mlx"
 	"github.com/gomflux/gomflux/models"
+	"github.com/gomflux/gomflux/models/catalog"
 	"github.com/gomflux/gomflux/models/save"
 	"github.com/gomflux/gomflux/picture"
 )
@@ -16,11 +18,11 @@ import (
 // source returns the model in a folder, without further information.
 func source(t *testing.T, dir string) save.Source {
 	t.Helper()
-	fsys, err := checkpoint.OpenFolder(dir)
+	found, err := catalog.Find(dir)
 	if err != nil {
 		t.Fatal(err)
 	}
-	return save.Source{FS: fsys, Name: dir, Folder: dir}
+	return save.Source{FS: found.FS, Name: dir, Folder: dir}
 }
 
 // saveNew saves the model in a folder to a new one.
@@ -43,11 +45,8 @@ func stored(t *testing.T, dir, component string) map[string]*checkpoint.Array {
 // latentsWith are what the model in a folder makes of noise.
 func latentsWith(t *testing.T, dir string, o models.LoadOptions) []float32 {
 	t.Helper()
-	fsys, err := checkpoint.OpenFolder(dir)
-	if err != nil {
-		t.Fatal(err)
-	}
-	p, err := models.Load(fsys, o)
+	o.Dtype = new(mlx.Float32) // in which what was quantized is computed as what was not, on GPUs too
+	p, err := models.Load(source(t, dir).FS, o)
 	if err != nil {
 		t.Fatal(err)
 	}

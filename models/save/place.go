@@ -100,7 +100,7 @@ func (p *placer) add(e *entry) error {
 func (p *placer) quantization(e *entry, changed bool) *mlx.Quantization {
 	stored := e.found.Quantized
 	switch {
-	case p.table == nil: // diffusers' layout has no quantized weights
+	case p.table == nil, p.table.Unquantized: // diffusers' layout has no quantized weights
 		return nil
 	case stored != nil && changed: // fewer bits would round away the change
 		return &mlx.Quantization{Mode: "affine", Bits: 8, Group: max(stored.Group, 32)}

@@ -109,6 +109,16 @@ func (p *plan) place(part *savedComponent) (err error) {
 	return nil
 }
 
+// folderOf returns the folder in the output for the component of a folder, "." for the top.
+func (p *plan) folderOf(dir string) string {
+	for _, c := range p.declared.Components {
+		if c.Dir == dir && c.Class.MFluxAtRoot && p.layout == LayoutMFlux {
+			return "."
+		}
+	}
+	return dir
+}
+
 // quantization returns the quantization of the model as a whole, "" if it is not
 // quantized. For weights that were quantized before, it is the one with the most bytes.
 func (p *plan) quantization() string {

@@ -28,7 +28,7 @@ func (w *writer) write() error {
 			return err
 		}
 	}
-	if err := copyOthers(w.src, w.index, w.dir); err != nil {
+	if err := w.copyOthers(); err != nil {
 		return err
 	}
 	if w.layout == LayoutMFlux {
@@ -39,8 +39,8 @@ func (w *writer) write() error {
 
 // writePart writes the files of a component.
 func (w *writer) writePart(part *savedComponent) error {
-	dir := filepath.Join(w.dir, part.Dir)
-	if err := os.Mkdir(dir, 0o755); err != nil {
+	dir := filepath.Join(w.dir, w.folderOf(part.Dir))
+	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return err
 	}
 	found := make([]nn.Found, len(part.entries))

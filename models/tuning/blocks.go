@@ -6,24 +6,34 @@ import (
 )
 
 // A block computes what a block of a diffusion transformer does: attention and SwiGLU, each with an
-// adaptive norm and a gate.
+// adaptive norm and a gate. In float16 its residual stream is wide, as theirs are: see
+// [nn.Linear.ForwardWide].
 type block struct {
 	heads                 int
-	qkv, out, up, down    *mlx.Array // weights
-	scale, shift, gate    *mlx.Array // [1, 1, width]
+	dtype                 mlx.Dtype
+	qkv, up               *mlx.Array // weights
+	out, down             *nn.Linear
+	scale, shift, gate    *mlx.Array // [1, 1, width], in the dtype of the residual stream
 	normQ, normK          *mlx.Array // [headSize]
 	cos, sin              *mlx.Array // [tokens, headSize/2]
 	width, hidden, tokens int
 }
 
 func newBlock(d dimensions, dtype mlx.Dtype, tokens int) *block {
-	b := &block{heads: d.width / d.headSize, width: d.width, hidden: d.hidden, tokens: tokens}
-	b.qkv, b.out = weight(dtype, 3*d.width, d.width), weight(dtype, d.width, d.width)
-	b.up, b.down = weight(dtype, 2*d.hidden, d.width), weight(dtype, d.width, d.hidden)
-	b.scale, b.shift, b.gate = normal(dtype, 0.1, 1, 1, d.width), normal(dtype, 0.1, 1, 1, d.width), normal(dtype, 0.1, 1, 1, d.width)
+	b := &block{heads: d.width / d.headSize, dtype: dtype, width: d.width, hidden: d.hidden, tokens: tokens}
+	b.qkv, b.up = weight(dtype, 3*d.width, d.width), weight(dtype, 2*d.hidden, d.width)
+	b.out, b.down = linear(dtype, d.width, d.width), linear(dtype, d.width, d.hidden)
+	wide := nn.WideDtype(dtype)
+	b.scale, b.shift, b.gate = normal(wide, 0.1, 1, 1, d.width), normal(wide, 0.1, 1, 1, d.width), normal(wide, 0.1, 1, 1, d.width)
 	b.normQ, b.normK = normal(dtype, 1, d.headSize), normal(dtype, 1, d.headSize)
 	b.cos, b.sin = table(d, tokens)
 	return b
+}
+
+func linear(dtype mlx.Dtype, out, in int) *nn.Linear {
+	l := nn.NewLinear(in, out, false)
+	l.Weight.Array = weight(dtype, out, in)
+	return l
 }
 
 // table returns the table of a rotary embedding, float32 [tokens, headSize/2] each.
@@ -37,17 +47,17 @@ func table(d dimensions, tokens int) (cos, sin *mlx.Array) {
 // forward takes [1, tokens, width].
 func (b *block) forward(x *mlx.Array) *mlx.Array {
 	norm := mlx.Norm{Eps: 1e-6, Center: true, Scale: b.scale, Shift: b.shift}
-	w := b.width
-	qkv := norm.Apply(x).Matmul(b.qkv.T())
+	w, x := b.width, nn.WidenFP16(x)
+	qkv := norm.Apply(x).AsType(b.dtype).Matmul(b.qkv.T())
 	q, k := mlx.NormRope(mlx.QK{}, mlx.QK{Q: mlx.Columns{X: qkv, Size: w}, K: mlx.Columns{X: qkv, From: w, Size: w},
 		NormQ: b.normQ, NormK: b.normK, Eps: 1e-6}, b.heads, b.cos, b.sin)
 	v := qkv.Slice(2, 2*w, 3*w).Reshape(1, b.tokens, b.heads, w/b.heads)
 	heads := func(x *mlx.Array) *mlx.Array { return x.Transpose(0, 2, 1, 3) }
 	y := mlx.Attention(heads(q), heads(k), heads(v), 0.1, nil)
-	x, y = norm.AddThenApply(x, b.gate, heads(y).Reshape(1, b.tokens, w).Matmul(b.out.T()))
-	up := y.Matmul(b.up.T())
+	x, y = norm.AddThenApply(x, b.gate, b.out.ForwardWide(heads(y).Reshape(1, b.tokens, w), b.dtype))
+	up := y.AsType(b.dtype).Matmul(b.up.T())
 	inner := mlx.SwiGLU(nil, mlx.Columns{X: up, Size: b.hidden}, mlx.Columns{X: up, From: b.hidden, Size: b.hidden})
-	return mlx.GatedSum(x, b.gate, inner.Matmul(b.down.T()))
+	return mlx.GatedSum(x, b.gate, b.down.ForwardWide(inner, b.dtype))
 }
 
 // A replacement is an operation of gomflux, or several that are only used together.

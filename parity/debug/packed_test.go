@@ -37,7 +37,7 @@ func TestPacked(t *testing.T) {
 		r.Hook, r.Overrides = s.Hook, s
 		var made *models.Result
 		err = mlx.Do(context.Background(), func() error {
-			p, err := models.Load(os.DirFS("../../models/testdata/flux1-dev-small/model"), models.LoadOptions{})
+			p, err := models.Load(os.DirFS("../../models/testdata/flux1-dev-small/model"), models.LoadOptions{Dtype: new(mlx.Float32)})
 			if err != nil {
 				return err
 			}

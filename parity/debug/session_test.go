@@ -44,7 +44,7 @@ func generateFrom(s *debug.Session, dir string) (res *models.Result, err error) 
 	r.Hook, r.Overrides = s.Hook, s
 	err = mlx.Do(context.Background(), func() error {
 		requests := func(*models.Pipeline) []models.Request { return []models.Request{r} }
-		p, err := models.Load(os.DirFS(dir), models.LoadOptions{Requests: requests, Overrides: s})
+		p, err := models.Load(os.DirFS(dir), models.LoadOptions{Dtype: new(mlx.Float32), Requests: requests, Overrides: s})
 		if err != nil {
 			return err
 		}

@@ -67,6 +67,9 @@ func rotatedAttention(s *search, module string) *attention {
 	if !ok || v == nil || k.Dim(2) != l || v.Dim(2) != l {
 		return nil
 	}
+	if b, h, n := k.Dim(0), k.Dim(1), v.Dim(1)/k.Dim(1); n > 1 { // the values are repeated for grouped queries already
+		k = k.ExpandDims(2).BroadcastTo(b, h, n, l, d).Reshape(b, h*n, l, d)
+	}
 	a := &attention{q: q, k: k, v: v, rotations: rotations(rope), masks: []mask{open, causal}}
 	if c := s.array(module+".norm_added_q", hooks.Point{}); c != nil {
 		a.text = c.Dim(1)

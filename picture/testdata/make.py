@@ -19,10 +19,11 @@ def save(image, name, **options):
 
 
 def reference(name):
-    """What diffusers' load_image gives for a file, but over white where it is transparent."""
+    """What diffusers' load_image gives for a file, but over white where it is transparent, and as it is."""
     image = ImageOps.exif_transpose(Image.open(here / name))
     if image.has_transparency_data:
         image = image.convert("RGBA")
+        save(image, f"straight/{name}.png", optimize=True)
         image = Image.alpha_composite(Image.new("RGBA", image.size, "white"), image)
     save(image.convert("RGB"), f"want/{name}.png", optimize=True)
 
@@ -36,6 +37,7 @@ def smooth(width, height):
 
 
 (here / "want").mkdir(exist_ok=True)
+(here / "straight").mkdir(exist_ok=True)
 
 # resizing: noise is the hardest input, smooth the usual one
 noise = Image.fromarray(rng.integers(0, 256, (17, 23, 3), dtype=np.uint8))
@@ -49,6 +51,18 @@ for label, image in {"noise": noise, "smooth": smooth(61, 40)}.items():
         tensor = transforms.resize(tensor, size[::-1], transforms.InterpolationMode.BICUBIC, antialias=True)
         bicubic = Image.fromarray(tensor.permute(1, 2, 0).numpy())
         save(bicubic, f"want/bicubic-{label}-{size[0]}x{size[1]}.png", optimize=True)
+
+# transparent noise, with many pixels that are opaque or invisible
+values = np.random.default_rng(5).integers(-64, 320, (19, 26, 4)).clip(0, 255).astype(np.uint8)
+values[..., :3] = np.random.default_rng(6).integers(0, 256, (19, 26, 3), dtype=np.uint8)
+transparent = Image.fromarray(values)
+save(transparent, "transparent.png", optimize=True)
+w, h = transparent.size
+for size in [(2 * w + 1, 3 * h - 2), (w // 2, h // 3), (w, 5), (7, h), (1, 1), (w, h)]:
+    save(transparent.resize(size, Image.LANCZOS), f"want/transparent-{size[0]}x{size[1]}.png", optimize=True)
+white = Image.new("RGB", transparent.size, (255, 255, 255))
+white.paste(transparent, mask=transparent.getchannel("A"))
+save(white, "want/transparent-on-white.png", optimize=True)
 
 # kinds of pictures
 rgb = smooth(13, 9)
@@ -106,5 +120,5 @@ for o in range(1, 9):
         save(rgb, "orientation-6.jpg", exif=exif, quality=90, subsampling=0)
         save(rgb, "orientation-6.webp", exif=exif, lossless=True)
 for path in sorted(here.iterdir()):
-    if path.suffix in (".png", ".jpg", ".webp") and path.stem not in ("noise", "smooth", "gomflux", "mflux", "mflux-edit"):
+    if path.suffix in (".png", ".jpg", ".webp") and path.stem not in ("noise", "smooth", "transparent", "gomflux", "mflux", "mflux-edit"):
         reference(path.name)

@@ -29,19 +29,28 @@ import (
 	"github.com/gomflux/gomflux/scheduler"
 )
 
+// settings are what the flags of the command set.
+type settings struct {
+	n                           int
+	force                       bool
+	model, device               string
+	promptFile, inpaintDir, out string
+	options                     gomflux.Options
+}
+
 func main() {
-	n := flag.Int("n", 0, "only the first `N` prompts")
-	force := flag.Bool("force", false, "generate images again that exist already")
-	model := flag.String("model", "shapes", "the built-in model, or the `folder` of another one of its kind")
-	prompts := flag.String("prompts", "scripts/train_shapes/prompts.json", "`file` of the prompts")
-	out := flag.String("out", "out/score", "`folder` of the images")
-	steps := flag.Int("steps", 0, "denoising steps (default: the model's)")
-	inpaint := flag.String("inpaint", "", "`folder` of photos, masks and their prompts")
-	device := flag.String("device", "cpu", "cpu or gpu")
-	stepCache := flag.String("step-cache", "", "`rule` of a step cache, such as first-block:0.1")
-	var interval scheduler.Part
-	flag.Func("guidance-interval", "the part of the steps with guidance, such as `0,0.6` (default: all)", func(s string) (err error) {
-		interval, err = scheduler.ParsePart(s)
+	var s settings
+	flag.IntVar(&s.n, "n", 0, "only the first `N` prompts")
+	flag.BoolVar(&s.force, "force", false, "generate images again that exist already")
+	flag.StringVar(&s.model, "model", "shapes", "the built-in model, or the `folder` of another one of its kind")
+	flag.StringVar(&s.promptFile, "prompts", "scripts/train_shapes/prompts.json", "`file` of the prompts")
+	flag.StringVar(&s.out, "out", "out/score", "`folder` of the images")
+	flag.IntVar(&s.options.Steps, "steps", 0, "denoising steps (default: the model's)")
+	flag.StringVar(&s.inpaintDir, "inpaint", "", "`folder` of photos, masks and their prompts")
+	flag.StringVar(&s.device, "device", "cpu", "cpu or gpu")
+	flag.StringVar(&s.options.StepCache, "step-cache", "", "`rule` of a step cache, such as first-block:0.1")
+	flag.Func("guidance-interval", "the part of the steps with guidance, such as `0,0.6` (default: all)", func(text string) (err error) {
+		s.options.GuidanceInterval, err = scheduler.ParsePart(text)
 		return err
 	})
 	flag.Parse()
@@ -51,33 +60,25 @@ func main() {
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
 	defer stop()
-	if *inpaint != "" {
-		*prompts = filepath.Join(*inpaint, "prompts.json")
+	if s.inpaintDir != "" {
+		s.promptFile = filepath.Join(s.inpaintDir, "prompts.json")
 	}
-	if err := score(ctx, *model, *device, *prompts, *inpaint, *out, *n, *force, gomflux.Options{
-		Steps: *steps, StepCache: *stepCache, GuidanceInterval: interval,
-	}); err != nil {
+	if err := score(ctx, &s); err != nil {
 		fmt.Fprintln(os.Stderr, "score:", err)
 		os.Exit(1)
 	}
 }
 
-func score(ctx context.Context, name, device, promptFile, inpaint, out string, n int, force bool, options gomflux.Options) error {
-	data, err := os.ReadFile(promptFile)
+// score generates the images that do not exist yet.
+func score(ctx context.Context, s *settings) error {
+	prompts, err := s.prompts()
 	if err != nil {
 		return err
 	}
-	var prompts []struct{ Prompt string }
-	if err := json.Unmarshal(data, &prompts); err != nil {
-		return fmt.Errorf("%s: %w", promptFile, err)
-	}
-	if n > 0 && n < len(prompts) {
-		prompts = prompts[:n]
-	}
-	if err := os.MkdirAll(out, 0o777); err != nil {
+	if err := os.MkdirAll(s.out, 0o777); err != nil {
 		return err
 	}
-	m, err := open(ctx, name, device)
+	m, err := open(ctx, s.model, s.device)
 	if err != nil {
 		return err
 	}
@@ -86,17 +87,14 @@ func score(ctx context.Context, name, device, promptFile, inpaint, out string, n
 	var took time.Duration
 	made, skipped := 0, 0
 	for i, p := range prompts {
-		file := filepath.Join(out, fmt.Sprintf("%03d.png", i))
-		if _, err := os.Stat(file); err == nil && !force {
+		file := filepath.Join(s.out, fmt.Sprintf("%03d.png", i))
+		if _, err := os.Stat(file); err == nil && !s.force {
 			continue
 		}
 		start := time.Now()
-		seed := uint64(i)
-		options.Prompt, options.Seed = p.Prompt, &seed
-		if inpaint != "" {
-			if err := readMask(filepath.Join(inpaint, fmt.Sprintf("%03d", i)), &options); err != nil {
-				return err
-			}
+		options, err := s.optionsFor(i, p)
+		if err != nil {
+			return err
 		}
 		res, err := m.Generate(ctx, options)
 		if err != nil {
@@ -116,13 +114,43 @@ func score(ctx context.Context, name, device, promptFile, inpaint, out string, n
 	if made > 0 {
 		fmt.Fprintf(os.Stderr, "%d images generated, %.2f s each, %d existed\n", made,
 			(took / time.Duration(made)).Seconds(), len(prompts)-made)
-		if options.StepCache != "" {
+		if s.options.StepCache != "" {
 			fmt.Fprintf(os.Stderr, "%.1f predictions of an image used the step cache\n", float64(skipped)/float64(made))
 		}
 	} else {
 		fmt.Fprintf(os.Stderr, "all %d images exist (-force generates them again)\n", len(prompts))
 	}
 	return nil
+}
+
+// prompts reads the prompts of the images.
+func (s *settings) prompts() (prompts []string, err error) {
+	data, err := os.ReadFile(s.promptFile)
+	if err != nil {
+		return nil, err
+	}
+	var list []struct{ Prompt string }
+	if err := json.Unmarshal(data, &list); err != nil {
+		return nil, fmt.Errorf("%s: %w", s.promptFile, err)
+	}
+	if s.n > 0 && s.n < len(list) {
+		list = list[:s.n]
+	}
+	for _, p := range list {
+		prompts = append(prompts, p.Prompt)
+	}
+	return prompts, nil
+}
+
+// optionsFor returns the options of image i.
+func (s *settings) optionsFor(i int, prompt string) (gomflux.Options, error) {
+	o, seed := s.options, uint64(i)
+	o.Prompt, o.Seed = prompt, &seed
+	if s.inpaintDir == "" {
+		return o, nil
+	}
+	err := readMask(filepath.Join(s.inpaintDir, fmt.Sprintf("%03d", i)), &o)
+	return o, err
 }
 
 // readMask reads the photo and the mask of a case.

@@ -12,15 +12,17 @@ A folder of each holds the model (config.json, model.safetensors in bfloat16) an
     NAME       with modules=True: the output of module NAME, as named_modules() calls it
     NAME:weights   and the weights of attention's
 
-That of Qwen2.5-VL has several runs: RUN.ids, tokenized with one image token for each picture, RUN.pictures, which of
+Those of Qwen2.5-VL and Qwen3-VL have several runs: RUN.ids, tokenized with one image token for each picture, RUN.pictures, which of
 the pictures below it is shown, and
 
-    RUN.output     the last hidden states of the valid tokens, where more of them follow as padding
-    RUN.features   what the vision tower makes of the pictures
+    RUN.output     the last hidden states of the valid tokens, where more of them follow as padding; of Qwen3-VL those
+                   in states side by side, of which -1 is what enters the final norm
+    RUN.features   what the vision tower makes of the pictures, and RUN.deepstack.I what it adds after layer I
     RUN.pixels     each STRIDE-th value of the pixels that the image processor makes, and
     RUN.grids      the sizes of the pictures in patches
 
-All modules are those of the last run. qwen2vl-processor.safetensors has pixels and grids of the published processor.
+All modules are those of the last run. qwen2vl-processor.safetensors has pixels and grids of the published processors,
+and sizes: rows of a picture's height and width, and those to which it is resized.
 
 buckets.safetensors holds T5's buckets of the distances -600 to 600, as BUCKETS-DISTANCE.
 
@@ -44,10 +46,14 @@ from transformers import (
     Qwen2VLImageProcessor,
     Qwen3Config,
     Qwen3Model,
+    Qwen3VLConfig,
+    Qwen3VLForConditionalGeneration,
     T5Config,
     T5EncoderModel,
 )
 from transformers.models.qwen2_5_vl import modeling_qwen2_5_vl
+from transformers.models.qwen2_vl.image_processing_qwen2_vl import smart_resize
+from transformers.models.qwen3_vl import modeling_qwen3_vl
 from transformers.models.t5.modeling_t5 import T5Attention
 from transformers.utils import logging
 
@@ -167,8 +173,51 @@ def main():
         ),
         cells=12,
     )  # fmt: skip
+    qwen3vl_models()
     qwen2vl_processor()
     buckets()
+
+
+def qwen3vl_models():
+    qwen3vl_model(
+        "qwen3vl-published",
+        dict(
+            hidden_size=24, intermediate_size=12, num_hidden_layers=4, num_attention_heads=4, num_key_value_heads=2,
+            head_dim=12, rms_norm_eps=1e-6,
+            rope_parameters={"rope_type": "default", "rope_theta": 5e6, "mrope_section": [2, 2, 2]},
+        ),
+        dict(
+            depth=3, hidden_size=8, intermediate_size=12, num_heads=2, patch_size=6, num_position_embeddings=16,
+            deepstack_visual_indexes=[0, 1],
+        ),
+        cells=9, states=[-1, 4], published=True, modules=True,
+    )  # fmt: skip
+    qwen3vl_model(
+        "qwen3vl-small",
+        dict(
+            hidden_size=32, intermediate_size=12, num_hidden_layers=3, num_attention_heads=4, num_key_value_heads=2,
+            head_dim=16, rms_norm_eps=2e-6,
+            rope_parameters={"rope_type": "default", "rope_theta": 500.0, "mrope_section": [4, 3, 1]},
+        ),
+        dict(
+            depth=4, hidden_size=16, intermediate_size=12, num_heads=1, patch_size=4, num_position_embeddings=25,
+            deepstack_visual_indexes=[0, 1, 3],
+        ),
+        cells=15, states=[1, 3, 0, -1], small=True,
+    )  # fmt: skip
+    qwen3vl_model(
+        "qwen3vl-whole",  # a grid of positions finer than the pictures, and more features than layers
+        dict(
+            hidden_size=20, intermediate_size=12, num_hidden_layers=2, num_attention_heads=2, num_key_value_heads=2,
+            head_dim=10, rms_norm_eps=1e-5,
+            rope_parameters={"rope_type": "default", "rope_theta": 1e4, "mrope_section": [1, 2, 2]},
+        ),
+        dict(
+            depth=4, hidden_size=8, intermediate_size=16, num_heads=2, patch_size=5, spatial_merge_size=3,
+            temporal_patch_size=3, num_position_embeddings=400, deepstack_visual_indexes=[3, 0, 2],
+        ),
+        cells=12, states=[1, 2],
+    )  # fmt: skip
 
 
 def clip_model(name, config, ids, published=False, small=False, modules=False):
@@ -234,19 +283,9 @@ def pictures():
 
 
 def qwen25vl_model(name, text, vision, cells, published=False, small=False, modules=False):
-    factor = vision["patch_size"] * vision.get("spatial_merge_size", 2)
-    config = Qwen2_5_VLConfig(
-        text_config=dict(vocab_size=40, pad_token_id=None) | text,
-        vision_config=dict(out_hidden_size=text["hidden_size"]) | vision,
-        image_token_id=IMAGE, video_token_id=38, vision_start_token_id=START, vision_end_token_id=END,
-    )  # fmt: skip
+    config = Qwen2_5_VLConfig(**qwenvl_config(text, vision))
     model, file = begin(name, Qwen2_5_VLForConditionalGeneration, config, small)
-    (HERE / name / "generation_config.json").unlink()
-    processor = Qwen2VLImageProcessor(
-        patch_size=vision["patch_size"], merge_size=config.vision_config.spatial_merge_size,
-        temporal_patch_size=config.vision_config.temporal_patch_size, min_pixels=6 * factor**2,
-        max_pixels=cells * factor**2,
-    )  # fmt: skip
+    processor = qwenvl_processor(name, config, cells, published)
     if published:  # as transformers 4
         path = HERE / name / "config.json"
         c = json.loads(path.read_text())
@@ -257,20 +296,67 @@ def qwen25vl_model(name, text, vision, cells, published=False, small=False, modu
         del c["layer_types"], c["vision_config"]["rope_parameters"]
         c["vision_config"]["in_chans"] = c["vision_config"].pop("in_channels")
         path.write_text(json.dumps(c, indent=2) + "\n")
-        p = json.loads(processor.to_json_string())
+    elif small:  # as they are called in memory
+        weights = load_file(file)
+        weights = {re.sub("^model[.]", "model.language_model.", k): v for k, v in weights.items()}
+        save(file, {re.sub("^visual[.]", "model.visual.", k): v for k, v in weights.items()})
+    qwenvl_runs(name, model, processor, modules, [-1], {})
+
+
+def qwen3vl_model(name, text, vision, cells, states, published=False, small=False, modules=False):
+    config = Qwen3VLConfig(**qwenvl_config(text, vision))
+    model, file = begin(name, Qwen3VLForConditionalGeneration, config, small)
+    processor = qwenvl_processor(name, config, cells, published)
+    weights = load_file(file)
+    if published:  # as transformers 4
+        path = HERE / name / "config.json"
+        c = json.loads(path.read_text())
+        rope = c["text_config"].pop("rope_parameters")
+        c["text_config"]["rope_theta"] = rope["rope_theta"]
+        c["text_config"]["rope_scaling"] = {
+            "mrope_interleaved": True, "mrope_section": rope["mrope_section"], "rope_type": "default",
+        }  # fmt: skip
+        del c["vision_config"]["rope_parameters"]
+        path.write_text(json.dumps(c, indent=2) + "\n")
+    elif small:  # as a Qwen3VLModel
+        save(file, {k.removeprefix("model."): v for k, v in weights.items() if k != "lm_head.weight"})
+    else:  # as in the files of ComfyUI
+        weights = {k.replace("model.language_model.", "model."): v for k, v in weights.items()}
+        save(file, {k.replace("model.visual.", "visual."): v for k, v in weights.items()})
+    more = {"states": torch.tensor(states, dtype=torch.int32)}
+    qwenvl_runs(name, model, processor, modules, states, more)
+
+
+def qwenvl_config(text, vision):
+    return dict(
+        text_config=dict(vocab_size=40, pad_token_id=None) | text,
+        vision_config=dict(out_hidden_size=text["hidden_size"]) | vision,
+        image_token_id=IMAGE, video_token_id=38, vision_start_token_id=START, vision_end_token_id=END,
+    )  # fmt: skip
+
+
+def qwenvl_processor(name, config, cells, published):
+    """The image processor of a model, saved as transformers 4 or 5 saves it."""
+    (HERE / name / "generation_config.json").unlink()
+    vision = config.vision_config
+    factor = vision.patch_size * vision.spatial_merge_size
+    processor = Qwen2VLImageProcessor(
+        patch_size=vision.patch_size, merge_size=vision.spatial_merge_size,
+        temporal_patch_size=vision.temporal_patch_size, min_pixels=6 * factor**2, max_pixels=cells * factor**2,
+    )  # fmt: skip
+    p = json.loads(processor.to_json_string())
+    if published:
         size = p.pop("size")
         p |= {"min_pixels": size["shortest_edge"], "max_pixels": size["longest_edge"]}
         (HERE / name / "preprocessor_config.json").write_text(json.dumps(p, indent=2) + "\n")
     else:
-        nested = {"image_processor": json.loads(processor.to_json_string())}
-        (HERE / name / "processor_config.json").write_text(json.dumps(nested, indent=2) + "\n")
-        if small:  # as they are called in memory
-            weights = load_file(file)
-            weights = {re.sub("^model[.]", "model.language_model.", k): v for k, v in weights.items()}
-            save(file, {re.sub("^visual[.]", "model.visual.", k): v for k, v in weights.items()})
+        (HERE / name / "processor_config.json").write_text(json.dumps({"image_processor": p}, indent=2) + "\n")
+    return processor
 
+
+def qwenvl_runs(name, model, processor, modules, states, record):
     shown = pictures()
-    record = {}
+    config = model.config
     random = torch.Generator().manual_seed(3)
     for run, numbers in {"text": [], "one": [0], "two": [1, 2], "three": [2, 0, 1], "last": [2, 0]}.items():
         ids, full = [5, 9], []
@@ -284,32 +370,54 @@ def qwen25vl_model(name, text, vision, cells, published=False, small=False, modu
             record[f"{run}.pixels"] = made["pixel_values"].flatten()[::STRIDE]
             record[f"{run}.grids"] = made["image_grid_thw"].int()
             record[f"{run}.pictures"] = torch.tensor(numbers, dtype=torch.int32)
-            record[f"{run}.features"] = torch.cat(model.get_image_features(**inputs).pooler_output)
+            seen = model.get_image_features(**inputs)
+            record[f"{run}.features"] = torch.cat(seen.pooler_output)
+            for i, feature in enumerate(getattr(seen, "deepstack_features", [])):
+                record[f"{run}.deepstack.{i}"] = torch.cat(feature)
         counts = [int(g.prod()) // config.vision_config.spatial_merge_size**2 for g in inputs.get("image_grid_thw", [])]
         for i in ids:
             full += [i] * (counts.pop(0) if i == IMAGE else 1)
         record[f"{run}.ids"] = torch.tensor(ids, dtype=torch.int32)
-        record[f"{run}.output"] = qwen25vl_states(model, full, 5, inputs)
+        record[f"{run}.output"] = qwenvl_states(model, full, 5, inputs, states)
     if modules:
-        of_modules = outputs(model, True, lambda m: qwen25vl_states(m, full, 0, inputs))
+        of_modules = outputs(model, True, lambda m: qwenvl_states(m, full, 0, inputs, states))
         record |= {k: v for k, v in of_modules.items() if k.startswith("text_encoder.model")}  # no logits
     save(HERE / name / "golden.safetensors", record)
 
 
-def qwen25vl_states(model, ids, pads, inputs):
+def qwenvl_states(model, ids, pads, inputs, states):
     """The hidden states of valid tokens. For positions in three dimensions transformers 5 must be told of pictures."""
     padded = torch.tensor([ids + [39] * pads])
     mask = (torch.arange(len(ids) + pads) < len(ids)).long()[None]
     if inputs:
         inputs = inputs | {"mm_token_type_ids": (padded == IMAGE).int()}
-    out = model(padded, attention_mask=mask, output_hidden_states=True, use_cache=False, **inputs)
-    return out.hidden_states[-1][:, : len(ids)]
+    entered = []
+    hook = model.model.language_model.norm.register_forward_pre_hook(lambda module, args: entered.append(args[0]))
+    hidden = model(padded, attention_mask=mask, output_hidden_states=True, use_cache=False, **inputs).hidden_states
+    hook.remove()
+    if isinstance(model, Qwen3VLForConditionalGeneration):  # -1 is what enters the norm
+        hidden = (*hidden, *entered)
+    return torch.cat([hidden[i] for i in states], dim=-1)[:, : len(ids)]
 
 
 def qwen2vl_processor():
     record = {}
-    settings = {"published": dict(min_pixels=3136, max_pixels=12845056), "few": dict(max_pixels=9000)}
+    half = [0.5, 0.5, 0.5]
+    settings = {
+        "published": dict(min_pixels=3136, max_pixels=12845056),
+        "few": dict(max_pixels=9000),
+        "qwen3vl": dict(patch_size=16, min_pixels=65536, max_pixels=16777216, image_mean=half, image_std=half),
+    }
+    random = torch.Generator().manual_seed(4)
     for limits, kwargs in settings.items():
+        unit = 2 * kwargs.get("patch_size", 14)
+        sizes = torch.cat([  # with halves of units, small and large ones
+            torch.randint(1, 9, (150, 2), generator=random) * unit // 2,
+            torch.randint(40, 700, (150, 2), generator=random),
+            torch.randint(700, 9000, (150, 2), generator=random),
+        ])  # fmt: skip
+        fit = [smart_resize(h, w, unit, kwargs.get("min_pixels", 3136), kwargs["max_pixels"]) for h, w in sizes.tolist()]
+        record[f"{limits}.sizes"] = torch.cat([sizes, torch.tensor(fit)], 1).int()
         for i, p in enumerate(pictures()):
             made = Qwen2VLImageProcessor(**kwargs)([p.permute(2, 0, 1)], return_tensors="pt")
             record[f"{limits}.{i}.pixels"] = made["pixel_values"].flatten()[::STRIDE]
@@ -375,7 +483,9 @@ def outputs(model, wanted, run):
     for hook in hooks:
         hook.remove()
     if isinstance(model, Qwen2_5_VLForConditionalGeneration):
-        return record | qwen25vl_inner(model, run)
+        return record | qwenvl_inner(model, run, modeling_qwen2_5_vl)
+    if isinstance(model, Qwen3VLForConditionalGeneration):
+        return record | qwenvl_inner(model, run, modeling_qwen3_vl)
     usual = model.config._attn_implementation
     model.set_attn_implementation("eager")  # the one that returns weights
     hooks = watch(keep_weights, lambda m: re.fullmatch("(CLIP|T5|Qwen3)Attention", type(m).__name__))
@@ -386,11 +496,11 @@ def outputs(model, wanted, run):
     return record
 
 
-def qwen25vl_inner(model, run):
+def qwenvl_inner(model, run, source):
     """What the first call of each attention gets, and its weights."""
     paths = {m: f"text_encoder.{path}" for path, m in model.named_modules()}
     record = {}
-    attend = modeling_qwen2_5_vl.eager_attention_forward
+    attend = source.eager_attention_forward
 
     def watched(module, q, k, v, *args, **kwargs):
         out = attend(module, q, k, v, *args, **kwargs)
@@ -399,7 +509,7 @@ def qwen25vl_inner(model, run):
         return out
 
     model.set_attn_implementation("eager")
-    with mock.patch.object(modeling_qwen2_5_vl, "eager_attention_forward", watched):
+    with mock.patch.object(source, "eager_attention_forward", watched):
         run(model)
     return record
 

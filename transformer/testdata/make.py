@@ -1,5 +1,5 @@
-"""Writes flux.json, flux2.json and qwenimage.json beside it: what diffusers computes in float32 with small random
-transformers.
+"""Writes flux.json, flux2.json, qwenimage.json, qwenimage21.json and krea2.json beside it: what diffusers computes in
+float32 with small random transformers.
 
     PYTHONPATH=scripts/reference .setup/reference/bin/python transformer/testdata/make.py
 
@@ -16,8 +16,16 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from diffusers import Flux2Transformer2DModel, FluxTransformer2DModel, QwenImageTransformer2DModel
+from diffusers import (
+    Flux2Transformer2DModel,
+    FluxTransformer2DModel,
+    Krea2Pipeline,
+    Krea2Transformer2DModel,
+    QwenImage21Transformer2DModel,
+    QwenImageTransformer2DModel,
+)
 from diffusers.models.transformers.transformer_flux2 import Flux2KVAttnProcessor, Flux2KVParallelSelfAttnProcessor
+from diffusers.models.transformers.transformer_qwenimage21 import QwenImage21KVCache
 
 from gomflux_reference.inner import observe
 from gomflux_reference.record import Recorder
@@ -40,12 +48,13 @@ def numbers(name: str, shape) -> np.ndarray:
     return ((z >> np.uint64(40)).astype(np.float32) / np.float32(2**23) - np.float32(1)).reshape(shape)
 
 
-def parameter(name: str, shape, kind: str) -> np.ndarray:
+def parameter(name: str, shape, kind: str, norms: float) -> np.ndarray:
+    """norms is the mean of the weights of norms: 0 for those that are stored minus one."""
     u = numbers(name, shape)
     if name.endswith(".bias"):
         scale = 0.17
     elif len(shape) == 1:
-        return np.float32(1) + u * np.float32(0.35)
+        return np.float32(norms) + u * np.float32(0.35)
     else:
         scale = math.sqrt(3 / shape[1])
     if kind == "small" and any(part in f".{name}" for part in SMALL):
@@ -62,7 +71,7 @@ class Sampler(Recorder):
         super().__init__(Path(folder), ["*", "*:[!w]*", "*:weights"])
         self.samples = {}
 
-    def put(self, name: str, tensor: torch.Tensor):
+    def _keep(self, name: str, tensor: torch.Tensor, sample: int):
         if tensor.is_complex():
             tensor = torch.view_as_real(tensor)
         x = tensor.detach().float().flatten()
@@ -75,11 +84,11 @@ def encode(x: torch.Tensor) -> str:
     return base64.b64encode(x.detach().contiguous().numpy().astype("<f4").tobytes()).decode()
 
 
-def build(cls, config: dict, kind: str):
+def build(cls, config: dict, kind: str, norms: float):
     model = cls(**config).eval()
     with torch.no_grad():
         for name, p in model.named_parameters():
-            p.copy_(torch.from_numpy(parameter(name, tuple(p.shape), kind)))
+            p.copy_(torch.from_numpy(parameter(name, tuple(p.shape), kind, norms)))
     return model
 
 
@@ -211,16 +220,76 @@ def qwenimage(model, case: dict):
     return [unpack(out[:, : tokens.shape[1]], h, w)], taps
 
 
-def write(file: str, cls, run, models: list):
+def krea2(model, case: dict):
+    """Pads the text in the middle, if the case says so: hidden tokens must not change the result."""
+    config = model.config
+    b, h, w, t, pads = case["batch"], case["height"], case["width"], case["text"], case["pads"]
+    text = inputs("text", case["texts"], t, config.num_text_layers, config.text_hidden_dim).expand(b, -1, -1, -1)
+    mask = None
+    if pads:
+        padding = inputs("padding", 1, pads, *text.shape[2:]).expand(b, -1, -1, -1)
+        text = torch.cat([text[:, :-1], padding, text[:, -1:]], 1)
+        mask = torch.tensor([[True] * (t - 1) + [False] * pads + [True]]).expand(b, -1)
+    out, taps = recorded(
+        model,
+        lambda: model(
+            hidden_states=pack(inputs("latents", b, config.in_channels // 4, h, w)),
+            encoder_hidden_states=text,
+            timestep=torch.full([b], case["timestep"]) / 1000,
+            position_ids=Krea2Pipeline.prepare_position_ids(t + pads, h // 2, w // 2, "cpu"),
+            encoder_attention_mask=mask,
+            return_dict=False,
+        )[0],
+        case.get("tap", False),
+    )
+    return [unpack(out, h, w)], taps
+
+
+def qwenimage21(model, case: dict):
+    config = model.config
+    b, h, w = case["batch"], case["height"], case["width"]
+    latents = inputs("latents", b, config.in_channels, h, w).flatten(2).mT
+    slots = torch.tensor([c == "i" for c in case["prompt"]] + [True] * (h * w // 4))
+    text = inputs("text", case["texts"], len(case["prompt"]), config.context_in_dim) * case["text_scale"]
+    sizes = [*case["references"], [h, w]]
+    references = inputs("references", 1, sum(y * x for y, x in sizes) - h * w, config.in_channels).expand(b, -1, -1)
+
+    def call(**kv):
+        return model(
+            hidden_states=torch.cat([references, latents], 1),
+            timestep=torch.full([b], case["timestep"]) / 1000,
+            encoder_hidden_states=text.expand(b, -1, -1),
+            img_shapes=[[(1, y, x) for y, x in sizes]] * b,
+            img_mask=slots.expand(b, -1),
+            return_dict=False,
+            **kv,
+        )[0]
+
+    def image(x):
+        return x[:, -h * w :].mT.reshape(b, -1, h, w)
+
+    tap = case.get("tap", False)
+    if not case["kv"]:
+        out, taps = recorded(model, call, tap)
+        return [image(out)], taps
+    cache = QwenImage21KVCache(config.num_layers)
+    first, taps = recorded(model, lambda: call(kv_cache=cache, kv_cache_mode="extract"), tap)
+    later, more = recorded(model, lambda: call(kv_cache=cache, kv_cache_mode="cached"), tap)
+    taps |= {name.replace("@0", "@1"): value for name, value in more.items()}
+    return [image(first), image(later)], taps
+
+
+def write(file: str, cls, run, models: list, norms: float = 1):
     out = []
     for config, kind, cases in models:
-        model = build(cls, config, kind)
+        model = build(cls, config, kind, norms)
         for case in cases:
             with torch.no_grad():
                 outputs, taps = run(model, case)
             case |= {"outputs": [encode(x) for x in outputs]} | ({"taps": taps} if taps else {})
         parameters = {name: list(p.shape) for name, p in model.named_parameters()}
-        out.append({"config": config, "kind": kind, "parameters": parameters, "cases": cases})
+        norm = {} if norms == 1 else {"norms": norms}
+        out.append({"config": config, "kind": kind} | norm | {"parameters": parameters, "cases": cases})
     (Path(__file__).parent / file).write_text(compact(out) + "\n")
 
 
@@ -310,6 +379,65 @@ def main():
             one | size | {"timestep": 12.3, "text_scale": 0.01},
             one | size | {"references": [[6, 2], [2, 18], [6, 6]], "text_scale": 0.01, "text": 5, "tap": True},
             size | {"batch": 2, "texts": 1, "references": [[6, 6]], "text_scale": 0.01, "timestep": 500.0},
+        ]),
+    ])  # fmt: skip
+
+    krea2_a = {
+        "in_channels": 16, "num_layers": 2, "attention_head_dim": 16, "num_attention_heads": 4, "num_key_value_heads": 2,
+        "intermediate_size": 40, "timestep_embed_dim": 32, "text_hidden_dim": 24, "num_text_layers": 3,
+        "text_num_attention_heads": 2, "text_num_key_value_heads": 2, "text_intermediate_size": 36,
+        "num_layerwise_text_blocks": 2, "num_refiner_text_blocks": 1, "axes_dims_rope": [4, 6, 6],
+    }  # fmt: skip
+    krea2_b = {
+        "in_channels": 24, "num_layers": 3, "attention_head_dim": 12, "num_attention_heads": 3, "num_key_value_heads": 3,
+        "intermediate_size": 28, "text_hidden_dim": 20, "num_text_layers": 4, "text_num_attention_heads": 4,
+        "text_num_key_value_heads": 1, "text_intermediate_size": 32, "num_layerwise_text_blocks": 1,
+        "num_refiner_text_blocks": 2, "axes_dims_rope": [2, 4, 6], "rope_theta": 500.0, "norm_eps": 2e-6,
+    }  # fmt: skip
+    size = {"height": 6, "width": 10, "text": 7, "timestep": 937.5, "pads": 0}
+    write("krea2.json", Krea2Transformer2DModel, krea2, [
+        (krea2_a, "ordinary", [
+            one | size | {"tap": True},
+            one | size | {"height": 14, "width": 4, "text": 1, "timestep": 1000.0},
+            one | size | {"pads": 5},
+            size | {"batch": 2, "texts": 2},
+            size | {"batch": 2, "texts": 1, "pads": 3},
+        ]),
+        (krea2_b, "small", [
+            one | size | {"timestep": 12.3, "tap": True},
+            size | {"batch": 3, "texts": 1, "height": 8, "width": 6, "text": 5},
+        ]),
+    ], norms=0)  # fmt: skip
+
+    qwenimage21_a = {
+        "in_channels": 10, "out_channels": 10, "num_layers": 2, "attention_head_dim": 16, "num_attention_heads": 2,
+        "context_in_dim": 20, "mlp_ratio": 3, "axes_dims_rope": [4, 6, 6],
+    }  # fmt: skip
+    qwenimage21_b = {
+        "in_channels": 6, "out_channels": 6, "num_layers": 3, "attention_head_dim": 12, "num_attention_heads": 3,
+        "context_in_dim": 14, "mlp_ratio": 2, "axes_dims_rope": [2, 4, 6], "eps": 2e-6,
+    }  # fmt: skip
+    # i is an image's slot, of 4 latents, t a token of text
+    size = {
+        "height": 6, "width": 10, "prompt": "t" * 7, "references": [], "timestep": 937.5, "text_scale": 1.0, "kv": True,
+    }  # fmt: skip
+    two = {"prompt": "ttt" + "i" * 6 + "tt" + "i" * 3 + "tttt", "references": [[4, 6], [2, 6]]}
+    adjacent = {"prompt": "t" + "i" * 9 + "t", "references": [[6, 2], [2, 6], [6, 2]]}
+    write("qwenimage21.json", QwenImage21Transformer2DModel, qwenimage21, [
+        (qwenimage21_a, "ordinary", [
+            one | size | {"tap": True},
+            one | size | two | {"tap": True},
+            one | size | adjacent | {"timestep": 1000.0},
+            one | size | two | {"kv": False},
+            size | two | {"batch": 2, "texts": 2},
+            size | {"batch": 2, "texts": 1},
+        ]),
+        (qwenimage21_b, "small", [
+            one | size | adjacent | {"timestep": 12.3, "text_scale": 0.01, "tap": True},
+            size | {"batch": 3, "texts": 1, "height": 2, "width": 14, "text_scale": 0.01, "prompt": "t"},
+        ]),
+        (qwenimage21_b | {"causal_condition": False}, "ordinary", [
+            one | size | two | {"kv": False, "tap": True},
         ]),
     ])  # fmt: skip
 

@@ -1,5 +1,5 @@
-"""Makes the goldens of AutoencoderKLFlux2, AutoencoderKLQwenImage and AutoencoderTiny in
-this folder: two or three small random models of each, and what diffusers 0.42.1 computes
+"""Makes the goldens of AutoencoderKLFlux2, AutoencoderKLQwenImage, AutoencoderKLQwenImage21 and
+AutoencoderTiny in this folder: two or three small random models of each, and what diffusers 0.42.1 computes
 with them in float64.
 
     python make.py    # with torch, diffusers and safetensors
@@ -35,6 +35,18 @@ QWENIMAGE = {
     }),
     "qwenimage-odd": (112, 208, {
         "base_dim": 5, "dim_mult": [1, 2, 1, 1], "num_res_blocks": 2, "z_dim": 3, "temperal_downsample": [True, False, False],
+        "latents_mean": [0.9653, -0.2921, -0.9113], "latents_std": [0.7083, 2.6052, 1.1253],
+    }),
+}
+QWENIMAGE21 = {
+    "qwenimage21-thin": (48, 80, {  # means of 2, 8 and 4 values, and 4, 8, 16 and 2 copies
+        "base_dim": 6, "decoder_base_dim": 4, "dim_mult": [2, 2, 4, 2, 2], "num_res_blocks": 1, "z_dim": 5,
+        "temperal_downsample": [False, True, True, False],
+        "latents_mean": [-0.7571, 0.1075, 1.5508, 0.4134, -0.0715], "latents_std": [2.8184, 1.4541, 0.3275, 1.2196, 3.2687],
+    }),
+    "qwenimage21-odd": (112, 208, {
+        "base_dim": 5, "decoder_base_dim": None, "dim_mult": [1, 1, 2, 2], "num_res_blocks": 2, "z_dim": 3,
+        "temperal_downsample": [True, False, False],
         "latents_mean": [0.9653, -0.2921, -0.9113], "latents_std": [0.7083, 2.6052, 1.1253],
     }),
 }
@@ -96,10 +108,10 @@ def flux2():
         save(name, tensors)
 
 
-def qwenimage():
-    for seed, (name, (height, width, config)) in enumerate(QWENIMAGE.items()):
-        torch.manual_seed(100 + seed)
-        model = diffusers.AutoencoderKLQwenImage(**config).eval()
+def qwenimage(cls, models, first, channels):
+    for seed, (name, (height, width, config)) in enumerate(models.items()):
+        torch.manual_seed(first + seed)
+        model = cls(**config).eval()
         with torch.no_grad():
             for key, p in model.named_parameters():
                 if key.endswith(".weight"):  # as large as one frame needs it
@@ -112,15 +124,15 @@ def qwenimage():
             # as the pipelines do; the frames' axis is dropped here
             mean = torch.tensor(config["latents_mean"]).view(1, -1, 1, 1, 1).double()
             std = torch.tensor(config["latents_std"]).view(1, -1, 1, 1, 1).double()
-            encoded = model.encode(pattern(1, 3, 1, height, width)).latent_dist.mode()
+            encoded = model.encode(pattern(1, channels, 1, height, width)).latent_dist.mode()
             unscaled = pattern(*encoded.shape) / (1 / std) + mean
             decoded = model.decode(unscaled).sample
             tensors = {"encoded": encoded, "scaled": (encoded - mean) / std, "unscaled": unscaled}
             tensors = {k: v[:, :, 0] for k, v in tensors.items()} | {"decoded": decoded.flatten()[::SAMPLE]}
             clamped = (decoded.abs() == 1).double().mean()
-            single = diffusers.AutoencoderKLQwenImage.from_pretrained(pathlib.Path(__file__).parent / name, torch_dtype=torch.float32)
+            single = cls.from_pretrained(pathlib.Path(__file__).parent / name, torch_dtype=torch.float32)
             for what, got, want in (
-                ("encode", single.encode(pattern(1, 3, 1, height, width).float()).latent_dist.mode(), encoded),
+                ("encode", single.encode(pattern(1, channels, 1, height, width).float()).latent_dist.mode(), encoded),
                 ("decode", single.decode(unscaled.float()).sample, decoded),
             ):
                 off, largest = (got.double() - want).abs().max(), want.abs().max()
@@ -178,7 +190,8 @@ def tiny():
 
 def main():
     flux2()
-    qwenimage()
+    qwenimage(diffusers.AutoencoderKLQwenImage, QWENIMAGE, 100, 3)
+    qwenimage(diffusers.AutoencoderKLQwenImage21, QWENIMAGE21, 300, 4)
     tiny()
 
 

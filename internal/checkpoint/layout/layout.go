@@ -25,6 +25,8 @@ type Table struct {
 	// Prefixes are optional prefixes of all names, in files that also contain
 	// other modules.
 	Prefixes []string
+	// Prefixed means that all names have one of the prefixes.
+	Prefixed bool
 	// Signature lists tensors that every file of the layout has, and no file of
 	// another layout of the class.
 	Signature []string
@@ -32,7 +34,11 @@ type Table struct {
 	Metadata string
 	// ChannelsLast means that the last axis of convolutions is the channels.
 	ChannelsLast bool
-	Rules        []Rule
+	// OneFrame means that convolutions may have an axis of one frame, which diffusers' lack.
+	OneFrame bool
+	// Unquantized means that the layout's readers expect weights that are not quantized.
+	Unquantized bool
+	Rules       []Rule
 	// Repeats lists tensors that the layout stores more than once.
 	Repeats []Repeat
 	// Lacks are patterns (path.Match) of diffusers' names of tensors that the layout
@@ -94,7 +100,11 @@ func (t *Table) Matches(ck *checkpoint.Checkpoint) (prefix string, ok bool) {
 	if t.Metadata != "" && !slices.ContainsFunc(ck.Files, hasKey) {
 		return "", false
 	}
-	for _, prefix := range append([]string{""}, t.Prefixes...) {
+	prefixes := t.Prefixes
+	if !t.Prefixed {
+		prefixes = append([]string{""}, prefixes...)
+	}
+	for _, prefix := range prefixes {
 		if !slices.ContainsFunc(t.Signature, func(name string) bool { _, ok := ck.Tensors[prefix+name]; return !ok }) {
 			return prefix, true
 		}
@@ -111,10 +121,7 @@ func (t *Table) view(ck *checkpoint.Checkpoint, prefix string, shapes map[string
 		}
 		tensor := ck.Tensors[stored]
 		names, rule := t.Names(other)
-		transforms := rule.Transforms
-		if t.ChannelsLast && len(tensor.Shape) > 3 && len(transforms) == 0 {
-			transforms = []checkpoint.TransformOp{checkpoint.TransformChannelsFirst}
-		}
+		transforms := t.transforms(tensor, rule)
 		at, divided := 0, len(names) > 1
 		if tensor.Bytes() <= int64(tensor.Dtype.Bits()/8) { // a scalar applies to all parts
 			divided, transforms = false, nil
@@ -148,6 +155,19 @@ func (t *Table) view(ck *checkpoint.Checkpoint, prefix string, shapes map[string
 		}
 	}
 	return view, nil
+}
+
+// transforms returns those of a tensor with the layout's shape.
+func (t *Table) transforms(tensor checkpoint.Tensor, rule Rule) []checkpoint.TransformOp {
+	switch {
+	case len(rule.Transforms) > 0:
+		return rule.Transforms
+	case t.ChannelsLast && len(tensor.Shape) > 3:
+		return []checkpoint.TransformOp{checkpoint.TransformChannelsFirst}
+	case t.OneFrame && len(tensor.Shape) == 5:
+		return []checkpoint.TransformOp{checkpoint.TransformFrame}
+	}
+	return nil
 }
 
 // maxName limits the length of names that are compared with rules, since the

@@ -21,12 +21,8 @@ func Shapes(ck *checkpoint.Checkpoint, t *Table, prefix string, bare func(name s
 			continue
 		}
 		names, rule := t.Names(other)
-		transforms := rule.Transforms
-		if t.ChannelsLast && len(tensor.Shape) > 3 && len(transforms) == 0 {
-			transforms = []checkpoint.TransformOp{checkpoint.TransformChannelsFirst}
-		}
 		var err error
-		for _, op := range transforms {
+		for _, op := range t.transforms(tensor, rule) {
 			if err == nil {
 				tensor, err = tensor.Apply(checkpoint.Transform{Op: op})
 			}

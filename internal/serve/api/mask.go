@@ -19,27 +19,18 @@ func Mask(p *picture.Picture) image.Image {
 }
 
 // CheckMask returns the error that a job with a mask or a border would end with because of these,
-// or because the enlarged image has more than maxPixels. It is a [gomflux.ErrRequest].
+// or because the enlarged image has more than maxPixels. It is a [gomflux.ErrRequest]. What was read
+// stays in the options for the engine, which frees it while the job waits.
 func CheckMask(o *gomflux.Options, maxPixels int) error {
 	if o.Mask == nil && o.Inpaint == (gomflux.InpaintOptions{}) {
 		return nil
 	}
-	i := &o.Inpaint
-	if e := i.Expand; o.Image != nil && e != (gomflux.Border{}) {
+	if e := o.Inpaint.Expand; o.Image != nil && e != (gomflux.Border{}) {
 		size := o.Image.Bounds().Size()
 		if size = inpaint.Border(e).Size(size); size.X > maxPixels || size.Y > maxPixels || size.X*size.Y > maxPixels {
 			return errs.Requestf("the border makes the image %dx%d: expected at most %d pixels", size.X, size.Y, maxPixels)
 		}
 	}
-	feather := -1
-	if i.Feather != nil {
-		feather = *i.Feather
-	}
-	_, err := inpaint.New(o.Image, o.Mask, inpaint.Options{
-		Invert: i.Invert, Feather: feather, Crop: i.Crop, Padding: i.Padding, Expand: inpaint.Border(i.Expand),
-	})
-	if err != nil {
-		return errs.Request(err)
-	}
-	return nil
+	_, err := o.PrepareMask()
+	return err
 }

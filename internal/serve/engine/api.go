@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/gomflux/gomflux"
+	"github.com/gomflux/gomflux/models/family"
 	"github.com/gomflux/gomflux/picture"
 )
 
@@ -151,7 +152,8 @@ type ModelInfo struct {
 	Missing  string // why it cannot be used, with the command that would help; "" if it can be
 	Edits    bool   // takes reference images
 	Multiple bool   // takes several of them
-	Licence  string
+	HasAlpha bool   // generates transparent images, and sees the transparency of input images
+	Licence  family.Licence
 	Defaults gomflux.Defaults
 	Created  time.Time // of its files
 }

@@ -125,6 +125,9 @@ func (e *Engine) Submit(ctx context.Context, r Request) (*Job, error) {
 		return nil, err
 	}
 	e.forget()
+	if e.running != nil || e.queue.n > 0 { // so that at most one job that waits has more than its images
+		j.request.Options.ForgetPrepared()
+	}
 	j.created = e.now()
 	j.ahead = -1 // so that reorder publishes it
 	e.jobs[j.id], e.list = j, append(e.list, j)
@@ -134,8 +137,15 @@ func (e *Engine) Submit(ctx context.Context, r Request) (*Job, error) {
 	return j, nil
 }
 
-// check checks the options of a job if its model is in memory.
+// check checks the mask of a job, and all options if its model is in memory.
 func (e *Engine) check(j *Job) error {
+	err := protect(func() error {
+		_, err := j.request.Options.PrepareMask()
+		return err
+	})
+	if err != nil {
+		return err
+	}
 	e.checking.RLock()
 	defer e.checking.RUnlock()
 	e.mu.Lock()

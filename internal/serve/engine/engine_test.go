@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"image"
+	"reflect"
 	"runtime"
 	"slices"
 	"sync"
@@ -13,6 +14,7 @@ import (
 	"time"
 
 	"github.com/gomflux/gomflux"
+	"github.com/gomflux/gomflux/internal/modeltest"
 )
 
 // A world opens fake models and records what they do. All times are those of a synctest bubble.
@@ -289,5 +291,57 @@ func TestSubmitChecks(t *testing.T) {
 		}
 		expectLog(t, w, "open a", "run a 1", "close a")
 		submit(t, e, "A", "a", "2").Wait(t.Context())
+	})
+}
+
+// The mask is read once for all images of a job, and what was made of it is freed with the job. That of a
+// job that waits is read when it is submitted and when it runs, and takes no memory in between.
+func TestMaskOnce(t *testing.T) {
+	prepare := func(w *world, _ *Config) {
+		w.run = func(_ context.Context, o gomflux.Options) error {
+			_, err := o.PrepareMask()
+			return err
+		}
+	}
+	inBubble(t, prepare, func(t *testing.T, w *world, e *Engine) {
+		mask := &modeltest.CountedGray{Gray: image.NewGray(image.Rect(0, 0, 16, 8))}
+		mask.Pix[3] = 255
+		o := gomflux.Options{Image: image.NewRGBA(mask.Rect), Mask: mask}
+		if _, err := (&gomflux.Options{Image: o.Image, Mask: mask}).PrepareMask(); err != nil {
+			t.Fatal(err)
+		}
+		once := mask.Reads
+		if _, err := o.PrepareMask(); err != nil { // as the API that reads the request
+			t.Fatal(err)
+		}
+		first := mask.Reads - once
+		jobs := []*Job{}
+		for i := range 2 {
+			j, err := e.Submit(t.Context(), Request{Options: o, Seeds: []uint64{1, 2, 3}})
+			if err != nil {
+				t.Fatal(err)
+			}
+			jobs = append(jobs, j)
+			kept := j.Request().Options
+			if none := kept; i == 1 {
+				none.ForgetPrepared()
+				if !reflect.DeepEqual(kept, none) {
+					t.Errorf("the job that waits keeps more than its images: %+v", kept)
+				}
+			}
+			synctest.Wait()
+			o.ForgetPrepared()
+		}
+		for _, j := range jobs {
+			if err := j.Wait(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			if r := j.Request(); !reflect.DeepEqual(r.Options, gomflux.Options{}) {
+				t.Errorf("the job that has ended keeps %+v", r.Options)
+			}
+		}
+		if once == 0 || first != once || mask.Reads != (1+1+2)*once || len(w.asked) != 6 {
+			t.Errorf("%d images, the mask was read %d times, expected %d", len(w.asked), mask.Reads, 4*once)
+		}
 	})
 }

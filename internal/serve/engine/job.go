@@ -211,6 +211,9 @@ func (j *Job) bytes() int {
 	for _, p := range j.pictures {
 		if p.Result != nil && p.Result.Image != nil {
 			n += len(p.Result.Image.Pix)
+			if t := p.Result.Transparent; t != nil {
+				n += len(t.Pix)
+			}
 		}
 	}
 	return n
@@ -256,6 +259,7 @@ func (e *Engine) end(j *Job, err error) {
 	j.publish(Event{Kind: kind})
 	o := &j.request.Options
 	o.Image, o.Mask, o.References, o.Latents, o.Hook, o.Values = nil, nil, nil, gomflux.Latents{}, nil, nil
+	o.ForgetPrepared()
 	j.cancel(nil)
 	close(j.done)
 	e.forget()

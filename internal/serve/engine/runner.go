@@ -204,6 +204,10 @@ func (e *Engine) progress(j *Job, p gomflux.Progress) {
 
 // generate generates the images of a job.
 func (e *Engine) generate(j *Job, r *Request) error {
+	if _, err := r.Options.PrepareMask(); err != nil {
+		return err
+	}
+	r.Options.PrepareImages()
 	for i, seed := range r.Seeds {
 		if j.ctx.Err() != nil {
 			return context.Cause(j.ctx)

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/gomflux/gomflux"
+	"github.com/gomflux/gomflux/internal/modeltest"
 	"github.com/gomflux/gomflux/internal/serve/engine"
 	_ "github.com/gomflux/gomflux/models/shapes"
 	"github.com/gomflux/gomflux/picture"
@@ -84,6 +85,15 @@ func TestSameImage(t *testing.T) {
 		})
 	}
 	wg.Wait()
+	counted := &modeltest.CountedGray{Gray: image.NewGray(start.Rect)}
+	one := engine.Request{Options: gomflux.Options{Prompt: "a red circle", Steps: 2, Image: counted}, Seeds: []uint64{7}}
+	same(t, e, model, one) // with the model alone too
+	each := counted.Reads / 2
+	one.Seeds = []uint64{7, 8, 9}
+	same(t, e, model, one)
+	if each == 0 || counted.Reads != (2+1+3)*each {
+		t.Errorf("the image was read %d times, expected %d", counted.Reads, 6*each)
+	}
 	bad := engine.Request{Options: gomflux.Options{Prompt: "p", Steps: -1}, Seeds: []uint64{1}}
 	if _, err := e.Submit(t.Context(), bad); !errors.Is(err, gomflux.ErrRequest) {
 		t.Errorf("error %v, expected one about the steps", err)

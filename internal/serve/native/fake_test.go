@@ -12,6 +12,7 @@ import (
 
 	"github.com/gomflux/gomflux"
 	"github.com/gomflux/gomflux/internal/serve/engine"
+	"github.com/gomflux/gomflux/models/family"
 	"github.com/gomflux/gomflux/picture"
 )
 
@@ -63,7 +64,8 @@ func (e *fakeEngine) Jobs(client string) (all []engine.Status) {
 
 func (e *fakeEngine) Models() []engine.ModelInfo {
 	return []engine.ModelInfo{
-		{Name: "shapes", Default: true, Loaded: true, Licence: "MIT", Defaults: gomflux.Defaults{Steps: 4, Height: 64, Width: 64}},
+		{Name: "shapes", Default: true, Loaded: true, Licence: family.Licence{Name: "MIT"},
+			Defaults: gomflux.Defaults{Steps: 4, Height: 64, Width: 64}},
 		{Name: "other", Missing: "not here (gomflux pull other)", Edits: true, Created: time.Unix(1e9, 0)},
 	}
 }

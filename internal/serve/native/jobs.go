@@ -138,7 +138,7 @@ func (a *API) store(j Job, rec *record, owner string) {
 		}
 		p := e.Picture
 		name := ""
-		entry, err := a.Gallery.Add(owner, p.Result.Image, p.Result.Settings)
+		entry, err := a.Gallery.Add(owner, p.Result.Pixels(), p.Result.Settings)
 		if err != nil {
 			a.warn(err)
 		} else {
@@ -277,7 +277,7 @@ func (a *API) jobPicture(w http.ResponseWriter, r *http.Request) error {
 			continue
 		}
 		var b bytes.Buffer
-		if err := api.EncodePNG(&b, p.Result.Image, p.Result.Settings); err != nil {
+		if err := api.EncodePNG(&b, p.Result.Pixels(), p.Result.Settings); err != nil {
 			return err
 		}
 		pngHeaders(w, r, "gomflux-"+strconv.FormatUint(p.Seed, 10)+".png")

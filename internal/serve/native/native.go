@@ -13,6 +13,7 @@ import (
 	"github.com/gomflux/gomflux/internal/serve/engine"
 	"github.com/gomflux/gomflux/internal/serve/gallery"
 	"github.com/gomflux/gomflux/internal/serve/pulls"
+	"github.com/gomflux/gomflux/models/family"
 	"github.com/gomflux/gomflux/picture"
 )
 
@@ -159,9 +160,10 @@ type jsonModel struct {
 	Missing  string       `json:"missing,omitempty"`
 	Edits    bool         `json:"edits"`
 	Multiple bool         `json:"multiple"` // takes several reference images
-	Licence  string       `json:"licence,omitempty"`
+	HasAlpha bool         `json:"transparent"`
 	Defaults jsonDefaults `json:"defaults"`
 	Created  time.Time    `json:"created,omitzero"`
+	family.Licence
 }
 
 type jsonDefaults struct {
@@ -178,10 +180,10 @@ func (a *API) models(w http.ResponseWriter, r *http.Request) error {
 	for _, m := range a.engine.Models() {
 		models = append(models, jsonModel{
 			Name: m.Name, Repo: m.Repo, Revision: m.Revision, Default: m.Default, Loaded: m.Loaded, Missing: m.Missing, Edits: m.Edits,
-			Multiple: m.Multiple, Licence: m.Licence, Defaults: jsonDefaults(m.Defaults), Created: m.Created.UTC(),
+			Multiple: m.Multiple, HasAlpha: m.HasAlpha, Licence: m.Licence, Defaults: jsonDefaults(m.Defaults), Created: m.Created.UTC(),
 		})
 	}
-	return reply(w, http.StatusOK, map[string]any{"models": models})
+	return reply(w, http.StatusOK, map[string]any{"models": models, "max_pixels": a.MaxPixels})
 }
 
 func (a *API) loras(w http.ResponseWriter, r *http.Request) error {

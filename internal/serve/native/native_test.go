@@ -229,7 +229,7 @@ func TestSubmit(t *testing.T) {
 	var j jsonJob
 	body := `{"prompt":"a <cat>","negative_prompt":"dog","height":64,"width":128,"steps":3,"guidance":0,"guidance_interval":[0,0.5],
 		"step_cache":"easy:0.1","seed":18446744073709551614,"count":2,"max_sequence_length":99,"scheduler":"linear","rng":"torch",
-		"loras":[{"path":"style","scale":0.5},{"path":"owner/name:a.safetensors"},{"path":"style","scale":0}],
+		"background":"opaque","loras":[{"path":"style","scale":0.5},{"path":"owner/name:a.safetensors"},{"path":"style","scale":0}],
 		"image":{"data":"` + img + `","name":"../x/cat.png"},"image_strength":0.3,
 		"references":[{"data":"data:image/png;base64,` + img + `"}],
 		"previews":3}`
@@ -252,7 +252,7 @@ func TestSubmit(t *testing.T) {
 	wantOptions := gomflux.Options{
 		Prompt: "a <cat>", NegativePrompt: "dog", Height: 64, Width: 128, Steps: 3, Guidance: &guidance,
 		GuidanceInterval: []float64{0, 0.5}, StepCache: "easy:0.1", MaxSequenceLength: 99, Scheduler: "linear", RNG: "torch",
-		ImageStrength: 0.3,
+		Background: "opaque", ImageStrength: 0.3,
 	}
 	r.Options, r.Sources = gomflux.Options{}, engine.Sources{}
 	if !reflect.DeepEqual(r, want) || !reflect.DeepEqual(o, wantOptions) {
@@ -307,7 +307,7 @@ func TestMask(t *testing.T) {
 	}
 	for body, want := range map[string]string{
 		`{"mask":{"data":"` + mask + `"}}`:                                                       "a mask needs an image",
-		`{"image":{"data":"` + img + `"},"invert_mask":true}`:                                    "needs a mask",
+		`{"image":{"data":"` + img + `"},"invert_mask":true}`:                                    "need a mask",
 		`{"image":{"data":"` + img + `"},"mask":{"data":"` + maskFile(t, 16, 16) + `"}}`:         "the same size or proportions",
 		`{"image":{"data":"` + img + `"},"mask":{"data":"` + img + `"}}`:                         "the mask has colours",
 		`{"image":{"data":"` + img + `"},"mask":{"data":"aGVsbG8="}}`:                            "mask: not a PNG",
@@ -614,8 +614,14 @@ func TestPrivate(t *testing.T) {
 
 func TestModelsAndSettings(t *testing.T) {
 	s := serve(t, nil)
-	var m struct{ Models []jsonModel }
+	var m struct {
+		Models    []jsonModel
+		MaxPixels int `json:"max_pixels"`
+	}
 	s.call("GET", "/api/v1/models", "", 200, &m)
+	if m.MaxPixels != s.api.MaxPixels || m.MaxPixels == 0 {
+		t.Errorf("max_pixels %d, expected %d", m.MaxPixels, s.api.MaxPixels)
+	}
 	if len(m.Models) != 2 || !m.Models[0].Default || m.Models[0].Defaults.Steps != 4 || m.Models[1].Missing == "" {
 		t.Errorf("models %+v", m)
 	}

@@ -10,20 +10,19 @@ import (
 	"github.com/gomflux/gomflux/internal/hub"
 	"github.com/gomflux/gomflux/internal/serve/engine"
 	"github.com/gomflux/gomflux/internal/serve/pulls"
+	"github.com/gomflux/gomflux/models/family"
 )
 
 // A jsonPullable is a model that can be downloaded.
 type jsonPullable struct {
-	Name          string `json:"name"`
-	Repo          string `json:"repo"`
-	Revision      string `json:"revision,omitempty"`
-	Licence       string `json:"licence,omitempty"`
-	LicenceURL    string `json:"licence_url,omitempty"`
-	NonCommercial bool   `json:"non_commercial"`
-	Gated         bool   `json:"gated"`
-	Access        string `json:"access,omitempty"`
-	Incomplete    bool   `json:"incomplete"`
-	Command       string `json:"command"`
+	Name     string `json:"name"`
+	Repo     string `json:"repo"`
+	Revision string `json:"revision,omitempty"`
+	family.Licence
+	Gated      bool   `json:"gated"`
+	Access     string `json:"access,omitempty"`
+	Incomplete bool   `json:"incomplete"`
+	Command    string `json:"command"`
 }
 
 // A jsonPlan is what a download would fetch.

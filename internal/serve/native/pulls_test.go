@@ -10,6 +10,7 @@ import (
 	"github.com/gomflux/gomflux/internal/hub"
 	"github.com/gomflux/gomflux/internal/hubtest"
 	"github.com/gomflux/gomflux/internal/serve/pulls"
+	"github.com/gomflux/gomflux/models/family"
 )
 
 // servePulls returns a service with a fake hub that has the model me/mine.
@@ -28,7 +29,9 @@ func servePulls(t *testing.T, refusal string) (*service, *hubtest.Hub) {
 			return []pulls.Model{
 				{Name: "mine", Repo: "me/mine", Command: "gomflux pull mine"},
 				{
-					Name: "other", Repo: "me/other", Licence: "Own", LicenceURL: "https://example.org/", NonCommercial: true,
+					Name: "other", Repo: "me/other", Licence: family.Licence{
+						Name: "Own", URL: "https://example.org/", Commercial: family.CommercialForbidden, Terms: "no commercial use",
+					},
 					Gated: true, Access: "ask me", Incomplete: true, Command: "gomflux pull other",
 				},
 			}
@@ -49,12 +52,13 @@ func TestPulls(t *testing.T) {
 	}
 	s.call("GET", "/api/v1/pulls", "", 200, &list)
 	if !list.Allowed || len(list.Models) != 2 || len(list.Pulls) != 0 ||
-		!list.Models[1].NonCommercial || list.Models[1].Access != "ask me" {
+		list.Models[1].Terms != "no commercial use" || list.Models[1].Access != "ask me" {
 		t.Errorf("list %+v", list)
 	}
 	var plan jsonPlan
 	s.call("POST", "/api/v1/pulls", `{"model":"mine","dry_run":true}`, 200, &plan)
-	if plan.Bytes <= 1<<20 || plan.Here != 0 || plan.Files != 3 || plan.Model.Licence != "mit" || plan.Warnings[0] != "large" {
+	if plan.Bytes <= 1<<20 || plan.Here != 0 || plan.Files != 3 || plan.Model.Licence.Name != "mit" ||
+		plan.Model.Commercial != family.CommercialAllowed || plan.Warnings[0] != "large" {
 		t.Errorf("plan %+v", plan)
 	}
 	var pull jsonPull

@@ -46,6 +46,7 @@ type jsonRequest struct {
 	MaxSequenceLength int         `json:"max_sequence_length"`
 	Scheduler         string      `json:"scheduler"`
 	RNG               string      `json:"rng"`
+	Background        string      `json:"background"`
 	LoRAs             []jsonLoRA  `json:"loras"`
 	Image             *jsonImage  `json:"image"`
 	ImageStrength     float64     `json:"image_strength"`
@@ -128,7 +129,7 @@ func (a *API) request(r *http.Request, j jsonRequest) (q engine.Request, err err
 		Prompt: j.Prompt, NegativePrompt: j.NegativePrompt, Height: j.Height, Width: j.Width, Steps: j.Steps,
 		Guidance: j.Guidance, GuidanceInterval: j.GuidanceInterval, StepCache: j.StepCache,
 		MaxSequenceLength: j.MaxSequenceLength, Scheduler: gomflux.Scheduler(j.Scheduler), RNG: gomflux.RNG(j.RNG),
-		ImageStrength: j.ImageStrength,
+		Background: gomflux.Background(j.Background), ImageStrength: j.ImageStrength,
 	}}
 	q.Options.Inpaint = j.inpaint()
 	if err := a.check(j); err != nil {
@@ -183,7 +184,7 @@ func (a *API) decodeAll(ctx context.Context, j jsonRequest, q *engine.Request) e
 		if err != nil {
 			return err
 		}
-		q.Options.Image, q.Sources.Image = img.Image, &source
+		q.Options.Image, q.Sources.Image = img.Pixels(), &source
 	}
 	if j.Mask != nil {
 		mask, source, err := decode("mask", "mask", *j.Mask, &pixels)
@@ -197,7 +198,7 @@ func (a *API) decodeAll(ctx context.Context, j jsonRequest, q *engine.Request) e
 		if err != nil {
 			return err
 		}
-		q.Options.References = append(q.Options.References, img.Image)
+		q.Options.References = append(q.Options.References, img.Pixels())
 		q.Sources.References = append(q.Sources.References, source)
 	}
 	return nil

@@ -64,7 +64,7 @@ func (r *request) usageOf(pictures []*engine.Picture) usage {
 // encode returns the file of an image: the bytes that gomflux generate writes, unless the request
 // sets a JPEG quality.
 func (r *request) encode(p *engine.Picture) ([]byte, error) {
-	return r.write(p.Result.Image, api.Recorded(p.Result.Settings))
+	return r.write(p.Result.Pixels(), api.Recorded(p.Result.Settings))
 }
 
 func (r *request) write(img image.Image, s *picture.Settings) ([]byte, error) {
@@ -83,6 +83,16 @@ func (r *request) write(img image.Image, s *picture.Settings) ([]byte, error) {
 	return b.Bytes(), err
 }
 
+// backgroundOf returns the background of images in OpenAI's words.
+func (r *request) backgroundOf(pictures []*engine.Picture) string {
+	for _, p := range pictures {
+		if p.Result.Transparent != nil && r.format != outputJPEG {
+			return transparent
+		}
+	}
+	return opaque
+}
+
 // sizeText returns the size of an image as OpenAI writes it.
 func sizeText(img image.Image) string {
 	size := img.Bounds().Size()
@@ -92,7 +102,7 @@ func sizeText(img image.Image) string {
 // answer returns the answer to a request that is not streamed.
 func (h *Handler) answer(r *http.Request, req *request, pictures []*engine.Picture) (*answer, error) {
 	a := &answer{
-		Created: h.config.Now().Unix(), Background: opaque, Data: []imageData{}, OutputFormat: req.format,
+		Created: h.config.Now().Unix(), Background: req.backgroundOf(pictures), Data: []imageData{}, OutputFormat: req.format,
 		Quality: req.quality, Usage: req.usageOf(pictures), Model: req.job.Model,
 	}
 	for _, p := range pictures {

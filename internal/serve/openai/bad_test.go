@@ -53,6 +53,8 @@ func TestBadRequests(t *testing.T) {
 		{`{"prompt": "x", "size": "4096x2048"}`, 400, "size", "invalid_value", "expected at most 4194304 (try 2880x1408)"},
 		{`{"prompt": "x", "quality": "best"}`, 400, "quality", "invalid_value", `xhigh, max, standard, hd, found "best"`},
 		{`{"prompt": "x", "background": "transparent"}`, 400, "background", "unsupported_value", "transparent"},
+		{`{"prompt": "x", "background": "transparent", "output_format": "jpeg"}`, 400, "background", "invalid_value",
+			"jpeg images are opaque"},
 		{`{"prompt": "x", "background": "red"}`, 400, "background", "invalid_value", "expected auto, opaque, transparent"},
 		{`{"prompt": "x", "output_format": "svg"}`, 400, "output_format", "unsupported_value", "does not write svg"},
 		{`{"prompt": "x", "output_format": "tiff"}`, 400, "output_format", "invalid_value", "expected png, jpeg"},

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/gomflux/gomflux/internal/serve/engine"
+	"github.com/gomflux/gomflux/models/family"
 )
 
 // A model is a model in OpenAI's shape, with more about it.
@@ -15,10 +16,12 @@ type model struct {
 	Created int64  `json:"created"`
 	OwnedBy string `json:"owned_by"`
 
-	Default bool   `json:"default"`
-	Loaded  bool   `json:"loaded"`
-	Edits   bool   `json:"edits"`
-	Licence string `json:"licence,omitempty"`
+	Default bool `json:"default"`
+	Loaded  bool `json:"loaded"`
+	Edits   bool `json:"edits"`
+	// Transparent reports that it generates transparent images.
+	Transparent bool `json:"transparent"`
+	family.Licence
 }
 
 type modelList struct {
@@ -31,7 +34,7 @@ func modelOf(m *engine.ModelInfo) model {
 	if !ok || owner == "" {
 		owner = "gomflux"
 	}
-	return model{m.Name, "model", unix(m.Created, time.Unix(0, 0)), owner, m.Default, m.Loaded, m.Edits, m.Licence}
+	return model{m.Name, "model", unix(m.Created, time.Unix(0, 0)), owner, m.Default, m.Loaded, m.Edits, m.HasAlpha, m.Licence}
 }
 
 // listModels lists the models that are there.

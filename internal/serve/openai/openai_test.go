@@ -25,6 +25,7 @@ import (
 	"github.com/gomflux/gomflux"
 	"github.com/gomflux/gomflux/internal/serve/engine"
 	"github.com/gomflux/gomflux/models/errs"
+	"github.com/gomflux/gomflux/models/family"
 	"github.com/gomflux/gomflux/picture"
 )
 
@@ -93,7 +94,7 @@ func (j *fakeJob) Pictures() (all []*engine.Picture) {
 		o := j.r.Options
 		img := testImage(max(o.Width, 16), max(o.Height, 16), uint8(seed))
 		all = append(all, &engine.Picture{Index: i, Seed: seed, Result: &gomflux.Result{
-			Image: img, PromptTokens: 12,
+			Image: img, Transparent: transparentOf(img, &o, j.r.Model == "clear"), PromptTokens: 12,
 			Settings: picture.Settings{Version: 1, Model: j.r.Model, Prompt: o.Prompt, Seed: seed, Steps: 2,
 				Height: img.Rect.Dy(), Width: img.Rect.Dx(), Created: time.Unix(1e9, 0), Seconds: 2,
 				Image: j.r.Sources.Image, Mask: j.r.Sources.Mask, References: j.r.Sources.References},
@@ -166,8 +167,11 @@ func dataURL(data []byte) string {
 }
 
 var testModels = []engine.ModelInfo{
-	{Name: "shapes", Default: true, Loaded: true, Licence: "Apache-2.0", Created: time.Unix(1_700_000_000, 0)},
+	{Name: "shapes", Default: true, Loaded: true, Licence: family.Licence{
+		Name: "FLUX", Commercial: family.CommercialForbidden, Terms: "no commercial use",
+	}, Created: time.Unix(1_700_000_000, 0)},
 	{Name: "owner/editor", Edits: true},
+	{Name: "clear", HasAlpha: true, Missing: "is not on this machine (run gomflux pull clear)"},
 	{Name: "gone", Missing: "is not on this machine (run gomflux pull gone)"},
 }
 
@@ -642,7 +646,7 @@ func TestModels(t *testing.T) {
 		}
 	}
 	if r, m := get("GET", "/v1/models/dall-e-2"); m["id"] != "shapes" || r.Header.Get("X-Gomflux-Warning") == "" ||
-		m["created"] != 1.7e9 || m["licence"] != "Apache-2.0" {
+		m["created"] != 1.7e9 || m["licence"] != "FLUX" || m["commercial_use"] != "forbidden" || m["licence_terms"] != "no commercial use" {
 		t.Errorf("%v", m)
 	}
 	for path, want := range map[string]string{"/v1/models/gone": "gomflux pull gone", "/v1/models/other": "shapes, owner/editor"} {

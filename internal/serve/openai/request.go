@@ -30,6 +30,7 @@ const (
 	leastKept   = 1e-6 // stands for nothing of the image to start from, since 0 is a default
 	sideDigits  = 6
 	opaque      = "opaque"
+	transparent = "transparent"
 	autoSize    = "auto"
 	asURL       = "url"
 	asJSON      = "b64_json"
@@ -151,6 +152,9 @@ func (h *Handler) parse(f *form, edit bool, m *memory) (*request, error) {
 	if warning != "" {
 		r.warnings = append(r.warnings, warning)
 	}
+	if r.job.Options.Background == gomflux.TransparentBackground && !model.HasAlpha {
+		return nil, noTransparency(h.engine.Models(), model)
+	}
 	if r.job.LoRAs, err = h.loras(f.fields); err != nil {
 		return nil, err
 	}
@@ -174,6 +178,11 @@ func (h *Handler) parse(f *form, edit bool, m *memory) (*request, error) {
 		decoded, sources = decoded[:last], sources[:last]
 	}
 	r.setImages(decoded, sources, strength)
+	for i, p := range decoded {
+		if p.Transparent != nil && !model.HasAlpha {
+			r.warnings = append(r.warnings, "the transparent pixels of image "+strconv.Itoa(i+1)+" are white for "+model.Name)
+		}
+	}
 	return r, nil
 }
 
@@ -181,7 +190,7 @@ func (h *Handler) parse(f *form, edit bool, m *memory) (*request, error) {
 func (r *request) setImages(decoded []*picture.Picture, sources []picture.SourceImage, strength float64) {
 	var images []image.Image
 	for _, p := range decoded {
-		images = append(images, p.Image)
+		images = append(images, p.Pixels())
 		r.inputUnits += imageTokens(p.Image.Rect.Dx(), p.Image.Rect.Dy())
 	}
 	o, from := &r.job.Options, &r.job.Sources
@@ -256,18 +265,19 @@ func (r *request) parseOutput(f fields) error {
 	if quality != "auto" {
 		r.warnings = append(r.warnings, "quality has no effect: use steps")
 	}
-	background, err := f.word("background", "auto", opaque, "transparent")
+	background, err := f.word("background", "auto", opaque, transparent)
 	if err != nil {
 		return err
 	}
-	if background == "transparent" {
-		return unsupported("background", "no model of this server generates transparent images (expected opaque or auto)")
-	}
+	r.job.Options.Background = gomflux.Background(background)
 	if r.format, err = f.word("output_format", outputPNG, outputJPEG, outputWebP, "gif", "svg"); err != nil {
 		return err
 	}
 	if r.format == "gif" || r.format == "svg" {
 		return unsupported("output_format", "this server does not write %s (expected png, jpeg or webp)", r.format)
+	}
+	if background == transparent && r.format == outputJPEG {
+		return invalid("background", "jpeg images are opaque (expected output_format png or webp)")
 	}
 	compression, given, err := f.int("output_compression", 0, 100)
 	switch {
@@ -492,6 +502,19 @@ func cannotEdit(models []engine.ModelInfo, m *engine.ModelInfo) error {
 		hint = "use " + strings.Join(editors, " or ") + ", or " + hint
 	}
 	return unsupported("model", "%s takes no reference images (%s)", m.Name, hint)
+}
+
+func noTransparency(models []engine.ModelInfo, m *engine.ModelInfo) error {
+	var able []string
+	for _, m := range models {
+		if m.HasAlpha && m.Missing == "" {
+			able = append(able, m.Name)
+		}
+	}
+	if len(able) == 0 {
+		return unsupported("background", "no model of this server generates transparent images (expected opaque or auto)")
+	}
+	return unsupported("background", "the images of %s are opaque (use %s)", m.Name, strings.Join(able, " or "))
 }
 
 // usable lists the models that are there.

@@ -164,7 +164,9 @@ func (h *Handler) completed(s *stream, req *request, p *engine.Picture) error {
 		return err
 	}
 	out := h.newEvent(req, "completed", data)
-	used := req.usageOf([]*engine.Picture{p})
+	one := []*engine.Picture{p}
+	used := req.usageOf(one)
+	out.Background = req.backgroundOf(one)
 	out.Size, out.Usage, out.Model, out.Seed = sizeText(p.Result.Image), &used, req.job.Model, &p.Seed
 	return s.sendJSON(out.Type, out)
 }

@@ -3,6 +3,7 @@ package page_test
 import (
 	"context"
 	"fmt"
+	"image"
 	"os"
 	"testing"
 
@@ -117,7 +118,18 @@ func TestAccessibility(t *testing.T) {
 	b.drop("#start", b.file("one.png", nil))
 	b.drop("#references", b.file("two.png", nil), b.file("three.png", nil))
 	b.wait(`document.querySelectorAll(".chosen img").length === 3`)
+	b.run(chromedp.Click("#mask summary"))
 	check("an image and all fields")
+	v := b.paint(image.Pt(48, 32))
+	check("an empty mask")
+	v = b.view(v.size)
+	b.mouse(v, 0.2, 0.5, 0.8, 0.5)
+	b.run(chromedp.Click("#painter summary"), chromedp.Click("#clear"), chromedp.Click("#painter-done"))
+	b.wait(`!document.getElementById("painter-error").hidden`)
+	check("the keys and an error")
+	b.run(chromedp.Click("#undo"))
+	check("a mask")
+	b.painted()
 	b.run(chromedp.SetValue("#steps", "20000"), chromedp.Click("#generate"))
 	b.wait(`document.querySelector(".job .preview:not([hidden])")`)
 	b.run(chromedp.Click("#generate"))

@@ -144,7 +144,7 @@ func TestReadSettings(t *testing.T) {
 	b.field("prompt", "a fox") // as it was
 }
 
-// TestInputImages drops images on the boxes for them, and pastes one.
+// TestInputImages drops images on the boxes for them, and pastes them.
 func TestInputImages(t *testing.T) {
 	b := open(t, nil)
 	one, two := b.file("one.png", nil), b.file("two.png", nil)
@@ -205,6 +205,22 @@ func TestInputImages(t *testing.T) {
 	b.run(chromedp.SetValue("#model", "shapes"), changed("#model"), chromedp.Click("#start .chosen button"))
 	b.run(chromedp.Focus("#prompt"), paste)
 	b.wait(`document.querySelectorAll("#start .chosen img").length === 1`)
+
+	// in a box of images, one is pasted into that box
+	b.wait(`document.querySelector("#mask .file span").textContent === "Choose, drop or paste a mask"`)
+	b.run(chromedp.Focus("#mask input[type=file]"), paste)
+	b.wait(`document.querySelectorAll("#mask .chosen img").length === 1`)
+	b.run(chromedp.SetValue("#model", "several"), changed("#model"))
+	b.wait(`document.querySelectorAll("#references .chosen img").length === 1`)
+	b.run(chromedp.Click("#start .hint")) // which gives the box the focus
+	b.wait(`document.activeElement.id === "start"`)
+	b.run(paste)
+	b.said("The mask was removed, since it was that of another image.")
+	b.wait(`document.querySelectorAll("#mask .chosen img").length === 0`)
+	b.run(chromedp.Click("#mask summary"), chromedp.Focus("#mask-blur"), paste)
+	b.wait(`document.querySelectorAll("#mask .chosen img").length === 1 && document.getElementById("mask-blur").value === ""`)
+	b.run(chromedp.Focus("#references input[type=file]"), paste)
+	b.wait(`document.querySelectorAll("#references .chosen img").length === 2`)
 }
 
 // changed tells the page that a field was changed.

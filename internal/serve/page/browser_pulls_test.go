@@ -11,6 +11,7 @@ import (
 	"github.com/gomflux/gomflux/internal/hubtest"
 	"github.com/gomflux/gomflux/internal/serve"
 	"github.com/gomflux/gomflux/internal/serve/pulls"
+	"github.com/gomflux/gomflux/models/family"
 )
 
 // A fakeHub has a model that can be downloaded, and sends half of it until release is called.
@@ -37,10 +38,13 @@ func newHub(t *testing.T) *fakeHub {
 func (h *fakeHub) models() []pulls.Model {
 	return []pulls.Model{
 		{
-			Name: "missing", Repo: "me/mine", Licence: "Own Non-Commercial License", LicenceURL: "https://example.org/licence",
-			NonCommercial: true, Gated: true, Access: "accept its conditions at https://example.org/", Command: "gomflux pull missing",
+			Name: "missing", Repo: "me/mine", Licence: family.Licence{
+				Name: "Own Non-Commercial License", URL: "https://example.org/licence",
+				Commercial: family.CommercialForbidden, Terms: "no commercial use",
+			},
+			Gated: true, Access: "accept its conditions at https://example.org/", Command: "gomflux pull missing",
 		},
-		{Name: "other", Repo: "me/other", Licence: "MIT", Command: "gomflux pull other"},
+		{Name: "other", Repo: "me/other", Licence: family.Licence{Name: "MIT"}, Command: "gomflux pull other"},
 	}
 }
 
@@ -77,7 +81,7 @@ func TestPull(t *testing.T) {
 	b.wait(row(2, ".error") + `.includes("me/other: not available from the hub")`)
 
 	b.run(chromedp.Click(".pullable:first-child .choose"), chromedp.WaitVisible(".pullable:first-child .begin"))
-	if got := b.text(row(1, ".question")); got != "Download 2.1 MB? The Own Non-Commercial License allows no commercial use." {
+	if got := b.text(row(1, ".question")); got != "Download 2.1 MB? Own Non-Commercial License: no commercial use." {
 		t.Errorf("question %q", got)
 	}
 	if h.Asked("store", "vae/diffusion_pytorch_model.safetensors") > 0 {

@@ -23,6 +23,7 @@ import (
 	"github.com/gomflux/gomflux/internal/serve"
 	"github.com/gomflux/gomflux/internal/serve/engine"
 	"github.com/gomflux/gomflux/internal/serve/gallery"
+	"github.com/gomflux/gomflux/models/family"
 	"github.com/gomflux/gomflux/picture"
 )
 
@@ -99,10 +100,10 @@ func coloured(w, h int, seed uint64) *image.RGBA {
 func models() []engine.ModelInfo {
 	defaults := (&model{}).Defaults()
 	return []engine.ModelInfo{
-		{Name: "shapes", Default: true, Licence: "MIT", Defaults: defaults},
+		{Name: "shapes", Default: true, Licence: family.Licence{Name: "MIT"}, Defaults: defaults},
 		{Name: "one", Repo: "Tongyi-MAI/Z-Image-Turbo", Edits: true, Defaults: defaults},
 		{Name: "several", Edits: true, Multiple: true, Defaults: defaults},
-		{Name: "missing", Missing: "not downloaded (gomflux pull missing)", Licence: "Own"},
+		{Name: "missing", Missing: "not downloaded (gomflux pull missing)", Licence: family.Licence{Name: "Own"}},
 	}
 }
 

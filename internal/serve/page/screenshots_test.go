@@ -3,6 +3,7 @@ package page_test
 import (
 	"context"
 	"flag"
+	"image"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -16,6 +17,7 @@ import (
 	"github.com/gomflux/gomflux"
 	"github.com/gomflux/gomflux/internal/serve"
 	"github.com/gomflux/gomflux/internal/serve/engine"
+	"github.com/gomflux/gomflux/models/family"
 	_ "github.com/gomflux/gomflux/models/shapes"
 )
 
@@ -36,7 +38,7 @@ func TestScreenshots(t *testing.T) {
 				return model, nil
 			},
 			Models: func() []engine.ModelInfo {
-				return []engine.ModelInfo{{Name: "shapes", Default: true, Licence: "MIT", Defaults: model.Defaults()}}
+				return []engine.ModelInfo{{Name: "shapes", Default: true, Licence: family.Licence{Name: "MIT"}, Defaults: model.Defaults()}}
 			},
 			Queue: 20, KeepAlive: -1, Keep: time.Minute,
 		})
@@ -66,6 +68,14 @@ func TestScreenshots(t *testing.T) {
 		chromedp.Evaluate[chromedp.Void](`document.querySelector(".job").scrollIntoView()`))
 	b.wait("scrollY > 0")
 	b.screenshot("serve-page-phone.png")
+	b.wait(`!document.querySelector(".job")`)
+	b.run(emulateScheme("light"), chromedp.EmulateViewport(900, 700),
+		chromedp.Click(".picture:nth-child(2) .inpaint"), chromedp.WaitVisible("#painter-mask"))
+	b.wait(`document.getElementById("painter-state").textContent.startsWith("0 %")`)
+	b.set("brush-size", 60)
+	v := b.view(image.Pt(256, 256))
+	b.mouse(v, 0.55, 0.86, 0.66, 0.80)
+	b.screenshot("serve-page-mask.png")
 }
 
 // screenshot writes what the browser shows.

@@ -2,7 +2,6 @@
 package pulls
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -13,15 +12,14 @@ import (
 
 	"github.com/gomflux/gomflux/internal/hub"
 	"github.com/gomflux/gomflux/internal/serve/engine"
+	"github.com/gomflux/gomflux/models/family"
 )
 
 // A Model is a published model that can be downloaded.
 type Model struct {
 	Name           string
 	Repo, Revision string // on the hub; the revision "" stands for main
-	Licence        string // "" if only the hub knows it
-	LicenceURL     string
-	NonCommercial  bool   // the licence allows no commercial use
+	family.Licence        // its Name is "" if only the hub knows it
 	Gated          bool   // its files need a token of an account with access
 	Access         string // how to get access, if it is gated
 	Incomplete     bool   // some of its files are here
@@ -148,7 +146,10 @@ func (p *Puller) Plan(ctx context.Context, name string) (*Plan, error) {
 	if err != nil {
 		return nil, err
 	}
-	m.Licence, m.Gated = cmp.Or(m.Licence, plan.Info.Licence), m.Gated || plan.Info.Gated
+	m.Gated = m.Gated || plan.Info.Gated
+	if m.Licence.Name == "" {
+		m.Licence = family.LicenceNamed(plan.Info.Licence)
+	}
 	found := &Plan{Plan: plan, Model: m, Space: plan.CheckSpace()}
 	if p.config.Warnings != nil {
 		found.Warnings = p.config.Warnings(plan)

@@ -11,6 +11,7 @@ import (
 
 	"github.com/gomflux/gomflux/internal/hub"
 	"github.com/gomflux/gomflux/internal/hubtest"
+	"github.com/gomflux/gomflux/models/family"
 )
 
 const repo = "me/mine"
@@ -39,7 +40,7 @@ func start(t *testing.T, edit func(*Config)) *fixture {
 		Models: func() []Model {
 			return []Model{
 				{Name: "mine", Repo: repo, Command: "gomflux pull mine"},
-				{Name: "other", Repo: "me/other", Licence: "MIT", Command: "gomflux pull other"},
+				{Name: "other", Repo: "me/other", Licence: family.Licence{Name: "MIT"}, Command: "gomflux pull other"},
 			}
 		},
 		Client: hub.NewClient,
@@ -81,7 +82,7 @@ func TestResume(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if plan.Here != 0 || plan.Bytes < 1<<20 || plan.Model.Licence != "mit" || plan.Space != nil {
+	if plan.Here != 0 || plan.Bytes < 1<<20 || plan.Model.Licence.Name != "mit" || plan.Space != nil {
 		t.Errorf("plan %+v", plan)
 	}
 	d, err := p.Start("mine", "ann")

@@ -100,7 +100,8 @@ func (h *Handler) run(ctx context.Context, p *plan) ([]*engine.Picture, error) {
 	if err != nil {
 		return nil, err
 	}
-	defer job.Cancel() // has no effect on a job that has ended
+	p.Options.ForgetPrepared() // the engine has a copy
+	defer job.Cancel()         // has no effect on a job that has ended
 	run := h.begin(p.Client, job)
 	defer h.end(p.Client, run)
 	for e := range job.Events(ctx, 0) {
@@ -164,7 +165,7 @@ func (p *plan) response(pictures []*engine.Picture) (*generated, error) {
 func (p *plan) encode(made *engine.Picture) (file []byte, parameters string, err error) {
 	s := made.Result.Settings
 	var b bytes.Buffer
-	if err := api.EncodePNG(&b, made.Result.Image, s); err != nil {
+	if err := api.EncodePNG(&b, made.Result.Pixels(), s); err != nil {
 		return nil, "", err
 	}
 	if api.Recorded(s) != nil {

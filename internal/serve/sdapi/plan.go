@@ -215,7 +215,10 @@ func (p *plan) setImages(maxPixels int) error {
 		if err != nil {
 			return badRequest("%s: %v", name, err)
 		}
-		images = append(images, decoded.Image)
+		images = append(images, decoded.Pixels())
+		if decoded.Transparent != nil && !p.model.HasAlpha {
+			p.request.warn("the transparent pixels of %s are white for %s", name, p.model.Name)
+		}
 		sources = append(sources, picture.SourceImage{Path: name, SHA256: decoded.SHA256})
 	}
 	r, o := p.request, &p.Options

@@ -28,7 +28,7 @@ import (
 // pngFile returns a PNG file in base64.
 func pngFile(width, height int) string {
 	var b bytes.Buffer
-	png.Encode(&b, image.NewNRGBA(image.Rect(0, 0, width, height)))
+	png.Encode(&b, image.NewGray(image.Rect(0, 0, width, height)))
 	return base64.StdEncoding.EncodeToString(b.Bytes())
 }
 
@@ -206,6 +206,22 @@ func TestImg2Img(t *testing.T) {
 		if test.references > 0 && len(info.Warnings) != 1 {
 			t.Errorf("%.60s: warnings %q", test.body, info.Warnings)
 		}
+	}
+}
+
+// TestTransparentInput warns of an input image whose transparency the model does not see.
+func TestTransparentInput(t *testing.T) {
+	var b bytes.Buffer
+	png.Encode(&b, image.NewNRGBA(image.Rect(0, 0, 16, 16)))
+	body := fmt.Sprintf(`{"init_images":["%s"]}`, base64.StdEncoding.EncodeToString(b.Bytes()))
+	e := &fakeEngine{}
+	_, s := serve(t, e, Config{})
+	_, info := readMade(t, call(t, s, "POST", "/sdapi/v1/img2img", body), 1)
+	if len(info.Warnings) != 1 || info.Warnings[0] != "the transparent pixels of init_images[0] are white for turbo" {
+		t.Errorf("warnings %q", info.Warnings)
+	}
+	if _, ok := e.last(t).Options.Image.(*image.NRGBA); !ok {
+		t.Error("the engine got an opaque image")
 	}
 }
 

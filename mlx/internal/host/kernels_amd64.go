@@ -43,3 +43,8 @@ func winogradInputAVX2(dst *float32, stride int, pixels *[16]*float32, n int)
 
 //go:noescape
 func winogradOutputAVX2(pixels *[4]*float32, src *float32, stride int, bias *float32, n int)
+
+// It has groups of vectorGroup elements, and spare has room for one of them.
+//
+//go:noescape
+func unrotateAVX2(dst *uint16, src *int8, spare *float32, groups int, scale float32)

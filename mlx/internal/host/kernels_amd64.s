@@ -541,3 +541,127 @@ loop:
 	JLT     loop
 	VZEROUPPER
 	RET
+
+CONST(half, 0x3f0000003f000000)     // 0.5
+CONST(bit, 0x0000000100000001)      // 1, as an integer
+CONST(rounding, 0x00007fff00007fff) // half of the last bit of bfloat16, less 1
+
+// FOURS multiplies the groups of four elements of x by the matrix: each becomes half the sum of its
+// group less the element opposite to it. s and t are temporaries, and Y14 has 0.5.
+#define FOURS(x, s, t) \
+	VPERMILPS   $0x4e, x, s; \
+	VADDPS      s, x, s; \
+	VPERMILPS   $0xb1, s, t; \
+	VADDPS      t, s, s; \
+	VPERMILPS   $0x1b, x, t; \
+	VFMSUB213PS t, Y14, s; \
+	VMOVAPS     s, x
+
+// VECTORS is FOURS for four vectors; h is a temporary.
+#define VECTORS(a, b, c, d, h, t) \
+	VADDPS a, c, h; \
+	VADDPS b, d, t; \
+	VADDPS t, h, h; \
+	VMULPS Y14, h, h; \
+	VSUBPS a, h, t; \
+	VSUBPS d, h, a; \
+	VMOVAPS t, d; \
+	VSUBPS b, h, t; \
+	VSUBPS c, h, b; \
+	VMOVAPS t, c
+
+// BF16 stores a vector as bfloat16; t is a temporary.
+#define BF16(x, xlow, t, to) \
+	VPSRLD    $16, x, t; \
+	VPAND     Y13, t, t; \
+	VPADDD    Y12, x, x; \
+	VPADDD    t, x, x; \
+	VPSRLD    $16, x, x; \
+	VPACKUSDW x, x, x; \
+	VPERMQ    $8, x, x; \
+	VMOVDQU   xlow, to
+
+// func unrotateAVX2(dst *uint16, src *int8, spare *float32, groups int, scale float32)
+//
+// A group has 16 rows of 16 elements, so that the matrix has a factor for the elements of two
+// vectors, in the first pass, and one for the rows, in the other two.
+TEXT ·unrotateAVX2(SB), NOSPLIT, $0-36
+	MOVQ         dst+0(FP), DI
+	MOVQ         src+8(FP), SI
+	MOVQ         spare+16(FP), BX
+	MOVQ         groups+24(FP), CX
+	VBROADCASTSS scale+32(FP), Y15
+	VMOVUPS      half<>(SB), Y14
+	VMOVDQU      bit<>(SB), Y13
+	VMOVDQU      rounding<>(SB), Y12
+
+group:
+	XORQ AX, AX
+
+row:
+	VPMOVSXBD   (SI)(AX*1), Y0
+	VPMOVSXBD   8(SI)(AX*1), Y1
+	VCVTDQ2PS   Y0, Y0
+	VCVTDQ2PS   Y1, Y1
+	VMULPS      Y15, Y0, Y0
+	VMULPS      Y15, Y1, Y1
+	FOURS(Y0, Y2, Y3)
+	FOURS(Y1, Y4, Y5)
+	VADDPS      Y0, Y1, Y2
+	VPERM2F128  $1, Y2, Y2, Y3
+	VADDPS      Y3, Y2, Y2
+	VMULPS      Y14, Y2, Y2
+	VPERM2F128  $1, Y0, Y0, Y0
+	VPERM2F128  $1, Y1, Y1, Y1
+	VSUBPS      Y1, Y2, Y3
+	VSUBPS      Y0, Y2, Y4
+	VMOVUPS     Y3, (BX)(AX*4)
+	VMOVUPS     Y4, 32(BX)(AX*4)
+	ADDQ        $16, AX
+	CMPQ        AX, $256
+	JLT         row
+
+	XORQ AX, AX // bytes from the start of spare: four rows at a time
+
+rows4:
+	MOVQ $2, DX
+
+half4:
+	VMOVUPS 0(BX)(AX*1), Y0
+	VMOVUPS 64(BX)(AX*1), Y1
+	VMOVUPS 128(BX)(AX*1), Y2
+	VMOVUPS 192(BX)(AX*1), Y3
+	VECTORS(Y0, Y1, Y2, Y3, Y4, Y5)
+	VMOVUPS Y0, 0(BX)(AX*1)
+	VMOVUPS Y1, 64(BX)(AX*1)
+	VMOVUPS Y2, 128(BX)(AX*1)
+	VMOVUPS Y3, 192(BX)(AX*1)
+	ADDQ    $32, AX
+	DECQ    DX
+	JNZ     half4
+	ADDQ    $192, AX
+	CMPQ    AX, $1024
+	JLT     rows4
+
+	XORQ AX, AX // elements from the start of the first four rows
+
+rows16:
+	VMOVUPS 0(BX)(AX*4), Y0
+	VMOVUPS 256(BX)(AX*4), Y1
+	VMOVUPS 512(BX)(AX*4), Y2
+	VMOVUPS 768(BX)(AX*4), Y3
+	VECTORS(Y0, Y1, Y2, Y3, Y4, Y5)
+	BF16(Y0, X0, Y4, 0(DI)(AX*2))
+	BF16(Y1, X1, Y4, 128(DI)(AX*2))
+	BF16(Y2, X2, Y4, 256(DI)(AX*2))
+	BF16(Y3, X3, Y4, 384(DI)(AX*2))
+	ADDQ    $8, AX
+	CMPQ    AX, $64
+	JLT     rows16
+
+	ADDQ $256, SI
+	ADDQ $512, DI
+	DECQ CX
+	JNZ  group
+	VZEROUPPER
+	RET

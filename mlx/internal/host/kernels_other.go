@@ -16,6 +16,7 @@ func normalizeAVX2(dst, x, mean, scale, bias *float32, n int)                   
 func gemm6AVX2(c *float32, ldc int, a *float32, lda int, b *float32, k int, add bool) { panic("host") }
 func gemm1AVX2(c, a, b *float32, k int, add bool)                                     { panic("host") }
 func winogradInputAVX2(dst *float32, stride int, pixels *[16]*float32, n int)         { panic("host") }
+func unrotateAVX2(dst *uint16, src *int8, spare *float32, groups int, scale float32)  { panic("host") }
 func winogradOutputAVX2(pixels *[4]*float32, src *float32, stride int, bias *float32, n int) {
 	panic("host")
 }

@@ -133,6 +133,7 @@ var (
 	VectorStringFree                    func(vec uintptr) int32
 	VectorStringNew                     func() uintptr
 	Version                             func(str_ *uintptr) int32
+	View                                func(res *uintptr, a uintptr, dtype int32, s uintptr) int32
 	Where                               func(res *uintptr, condition uintptr, x uintptr, y uintptr, s uintptr) int32
 )
 
@@ -265,5 +266,6 @@ var functions = []function{
 	{"mlx_vector_string_free", &VectorStringFree},
 	{"mlx_vector_string_new", &VectorStringNew},
 	{"mlx_version", &Version},
+	{"mlx_view", &View},
 	{"mlx_where", &Where},
 }

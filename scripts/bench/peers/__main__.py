@@ -11,23 +11,22 @@ from .cases import DTYPES, ENGINES, FAMILIES, PARTS, Case, Unsupported
 
 SIZES = (512, 1024, 2048)
 EDITED = ("flux2-klein-4b", "flux2-klein-9b")  # families that can edit, too
+GUIDED = ("qwen-image",)
+QUANTIZED = ("z-image", "flux1-schnell", "qwen-image", "krea-2", "qwen-image-2.1")
 
 
 def published(sizes: tuple) -> list:
-    """Every published family at some sizes, with guidance too where that is a second pass, and edits at a megapixel."""
+    """Every published family at some sizes: edits too, quantized, and with guidance where that is a second pass."""
     cases = []
     for name, spec in FAMILIES.items():
         if not spec.random:
             continue
-        if spec.references:
-            cases.append(Case(name, 1024))
-            continue
         cases += [Case(name, size) for size in sizes]
-        if name == "qwen-image":
+        if name in GUIDED:
             cases += [Case(name, size, guided=True) for size in sizes]
         if name in EDITED:
-            cases.append(Case(name, 1024, references=1))
-        if name in ("z-image", "qwen-image"):
+            cases += [Case(name, size, references=1) for size in sizes]
+        if name in QUANTIZED:
             cases.append(Case(name, 1024, quantize=4))
     return cases
 
@@ -109,6 +108,7 @@ def case_arguments(c):
     c.add_argument("--quantize", type=int, choices=(3, 4, 5, 6, 8), help="bits of the transformer's weights")
     c.add_argument("--device", choices=("cpu", "cuda", "mps"), help="default: a GPU if there is one")
     c.add_argument("--tiny", action="store_true", help="small dimensions, to try a command")
+    c.add_argument("--inpaint", action="store_true", help="inpaint half of an image")
 
 
 def table_arguments(c):
@@ -127,7 +127,7 @@ def positive(s: str) -> int:
 
 
 def case_of(args, family: str, size: int) -> Case:
-    return Case(family, size, args.dtype, args.tokens, args.references, args.guided, args.quantize, args.tiny)
+    return Case(family, size, args.dtype, args.tokens, args.references, args.guided, args.quantize, args.tiny, args.inpaint)
 
 
 def measure(args) -> int:

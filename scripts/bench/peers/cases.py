@@ -31,6 +31,7 @@ class Family:
     vision: int = 0  # tokens that the text encoder makes of each reference image
     edits: bool = False  # any number of reference images is possible
     kept_area: bool = False  # reference images of less than a megapixel keep their size
+    fills: bool = False  # always inpaints: the transformer sees the mask, and nothing is blended after a step
 
 
 FAMILIES = {
@@ -52,6 +53,7 @@ FAMILIES = {
     "flux1-kontext": Family(
         "FLUX.1-Kontext-dev", "flux1-kontext", "flux", 512, "flux1-kontext-dev", guidance=(2.5, None), references=1
     ),
+    "flux1-fill": Family("FLUX.1-Fill-dev", "flux1-fill", "flux", 512, "flux1-fill-dev", guidance=(30.0, None), fills=True),
     "qwen-image": Family("Qwen-Image", "qwen-image", "qwen", 20, "qwen-image", guidance=(1.0, 4.0)),
     "qwen-image-edit": Family(
         "Qwen-Image-Edit", "qwen-image-edit", "qwen", 30, "qwen-image-edit", guidance=(1.0, 4.0), references=1, vision=1369
@@ -60,13 +62,16 @@ FAMILIES = {
         "Qwen-Image-Edit-2509", "qwen-image-edit-plus", "qwen", 30, "qwen-image-edit-2509", guidance=(1.0, 4.0),
         references=1, vision=196, edits=True,
     ),
+    "krea-2": Family("Krea 2", "krea-2", "qwen", 64, "krea-2", guidance=(0.0, 4.5)),
+    "qwen-image-2.1": Family("Qwen-Image-2.1", "qwen-image-2.1", "qwen21", 64, "qwen-image-2.1", guidance=(1.0, 4.0)),
 }  # fmt: skip
 
 # By Family.autoencoder: the title, and the family in whose name it is measured.
 AUTOENCODERS = {
     "flux": ("AutoencoderKL with 16 channels (Z-Image, FLUX.1)", "z-image"),
     "flux2": ("AutoencoderKLFlux2", "flux2-klein-4b"),
-    "qwen": ("AutoencoderKLQwenImage", "qwen-image"),
+    "qwen": ("AutoencoderKLQwenImage (Qwen-Image, Krea 2)", "qwen-image"),
+    "qwen21": ("AutoencoderKLQwenImage21", "qwen-image-2.1"),
 }
 
 # The autoencoders of tiny models, so that their tokens have as many pixels as the published models'.
@@ -80,6 +85,8 @@ MEGAPIXEL = 1024
 
 def dims(spec: Family, reference, tiny: bool) -> dict:
     """Returns the dimensions of a model, given its family of gomflux_reference."""
+    if tiny and spec.autoencoder == "qwen21":
+        return reference.dims  # one more level than the others
     if tiny:
         own = {k: v for k, v in TINY.items() if len(reference.dims.get(k, v)) != len(v)}
         return reference.dims | {k: v for k, v in own.items() if k in reference.dims}
@@ -96,6 +103,7 @@ class Case:
     guided: bool = False  # two passes a step
     quantize: int | None = None  # bits of the weights
     tiny: bool = False  # the smallest dimensions, to try a command
+    inpaint: bool = False  # half of an image
 
     def __post_init__(self):
         if self.family not in FAMILIES:
@@ -108,7 +116,7 @@ class Case:
             raise ValueError(f"dtype {self.dtype}: expected one of {', '.join(DTYPES)}")
         if self.guided and self.spec.guidance[1] is None:
             raise ValueError(f"guidance: {self.spec.title} has no second pass")
-        given = self.spec.references if self.references is None else self.references
+        given = self.images
         if given < 0 or (not self.spec.edits and given != self.spec.references) or (self.spec.references and not given):
             raise ValueError(f"references {given}: {self.spec.title} does not take that many")
 
@@ -128,8 +136,9 @@ class Case:
 
     @property
     def images(self) -> int:
-        """How many reference images there are."""
-        return self.spec.references if self.references is None else self.references
+        """How many reference images there are. An image to inpaint is one too, for models that edit."""
+        least = max(self.spec.references, int(self.inpaint and self.spec.edits))
+        return least if self.references is None else self.references
 
     @property
     def guidance(self) -> float:
@@ -157,6 +166,8 @@ class Case:
             more += f", {self.images} reference image" + "s" * (self.images > 1)
         if self.guided:
             more += ", with guidance"
+        if self.inpaint:
+            more += ", inpainting"
         if self.quantize:
             more += f", {self.quantize} bits"
         return more
@@ -173,7 +184,7 @@ class Case:
         for name in ("tokens", "references", "quantize"):
             if (value := getattr(self, name)) is not None:
                 words += [f"--{name}", str(value)]
-        return words + ["--guided"] * self.guided + ["--tiny"] * self.tiny
+        return words + ["--guided"] * self.guided + ["--tiny"] * self.tiny + ["--inpaint"] * self.inpaint
 
     def json(self) -> dict:
         return asdict(self)

@@ -16,7 +16,7 @@ def write(folder: Path, name: str, tiny: bool):
     family = REFERENCE[spec.reference]
     d = dims(spec, family, tiny)
     with torch.device("meta"):
-        components = family.build(d)
+        components = family.components(d)
     family.pipeline(**components).save_config(folder)
     index = folder / "model_index.json"
     write_json(index, read_json(index) | family.index(d))

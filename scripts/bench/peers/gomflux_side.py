@@ -23,8 +23,10 @@ def command(case: Case, program: str, model: str, device: str | None, repeats: i
         program, "bench", "--random", model, "--size", case.size, "--prompt-tokens", case.own_tokens,
         "--guidance", case.guidance, "--dtype", case.dtype, "--repeat", repeats, "--json", "--quiet",
     ]  # fmt: skip
-    if case.images:
+    if case.images and not case.inpaint:
         words += ["--references", case.images]
+    if case.inpaint:
+        words += ["--inpaint"]
     if case.quantize:
         words += ["--quantize", case.quantize]
     if device:

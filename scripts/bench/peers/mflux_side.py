@@ -8,6 +8,7 @@ FLUX.1 in mflux computes in float32 even so, from the first rotary embedding on.
 
 import functools
 import math
+from types import SimpleNamespace
 
 import mlx.core as mx
 import mlx.nn as nn
@@ -23,6 +24,10 @@ def prepare(case: Case, part: str, compiled: bool, device: str | None) -> dict:
     """Returns the call to time and finish for timing.measure, and what is to be reported."""
     from mflux.models.common.config.model_config import ModelConfig
 
+    if case.inpaint or case.spec.fills:
+        raise Unsupported("mflux's inpainting is not compared")
+    if compiled and part == "step" and case.family == "qwen-image-2.1":
+        raise Unsupported("mflux compiles this step itself")
     if device or not mx.is_available(mx.gpu):
         mx.set_default_device(mx.cpu if device in ("cpu", None) else mx.gpu)
     on_cpu = mx.default_device() == mx.Device(mx.cpu)
@@ -89,6 +94,16 @@ def transformer(case: Case):
         config = ModelConfig.flux2_klein_9b() if case.family.endswith("9b") else ModelConfig.flux2_klein_4b()
         small = {"num_layers": 1, "num_single_layers": 1, "num_attention_heads": 1, "joint_attention_dim": 64}
         return Flux2Transformer(**config.transformer_overrides | (small if case.tiny else {})), None
+    if case.family == "krea-2":
+        from mflux.models.krea2.model.krea2_transformer.transformer import Krea2Transformer
+
+        small = {"features": 128, "heads": 2, "kvheads": 1, "layers": 1, "txtdim": 64, "txtheads": 2, "txtkvheads": 2}
+        return Krea2Transformer(**(small if case.tiny else {})), None
+    if case.family == "qwen-image-2.1":
+        from mflux.models.qwen21.model.qwen21_transformer.qwen21_transformer import Qwen21Transformer
+
+        small = {"num_layers": 1, "num_attention_heads": 1, "context_in_dim": 64}
+        return Qwen21Transformer(**(small if case.tiny else {})), None
     if case.spec.autoencoder == "flux":
         from mflux.models.flux.model.flux_transformer.transformer import Transformer
 
@@ -125,8 +140,10 @@ def settings(case: Case):
 
 
 def steps(case: Case, model: nn.Module):
-    kind = case.family.split("-")[0]
-    return functools.partial({"z": z_image, "flux2": flux_2, "flux1": flux_1, "qwen": qwen_image}[kind], case, model)
+    if case.family == "qwen-image-2.1":
+        return functools.partial(qwen_image_21, case, model)
+    kinds = {"z": z_image, "flux2": flux_2, "flux1": flux_1, "qwen": qwen_image, "krea": krea_2}
+    return functools.partial(kinds[case.family.split("-")[0]], case, model)
 
 
 def normal(dtype, *shape) -> mx.array:
@@ -218,18 +235,47 @@ def qwen_image(case: Case, model: nn.Module, dtype):
     return predict, [normal(dtype, 1, case.image_tokens, 64), *prompts]
 
 
+def krea_2(case: Case, model: nn.Module, dtype):
+    side = case.size // LATENT
+
+    def predict(latents, timestep, *prompts):
+        noise = [model(latents, timestep, p) for p in prompts]
+        return guided(case, *noise) if case.guided else noise[0]
+
+    width = model.txtlayers * model.txtdim
+    prompts = [normal(dtype, 1, case.prompt_tokens, width) for _ in range(1 + case.guided)]
+    return predict, [normal(dtype, 1, 16, side, side), mx.array([0.5]), *prompts]
+
+
+def qwen_image_21(case: Case, model: nn.Module, dtype):
+    """The steps after the first one, which take the keys and values of the prompt from a cache. mflux compiles them itself."""
+    size = SimpleNamespace(height=case.size, width=case.size)
+    width = unpacked(model.txt_in.in_layer, model.txt_in.in_layer.weight.shape[-1])
+    prompts = [normal(dtype, 1, case.prompt_tokens, width) for _ in range(1 + case.guided)]  # the caches know them by identity
+
+    def predict(latents):
+        noise = [model(t=0.5, config=size, hidden_states=latents, encoder_hidden_states=p) for p in prompts]
+        return guided(case, *noise) if case.guided else noise[0]
+
+    latents = normal(dtype, 1, case.image_tokens, 64)
+    mx.eval(predict(latents), prompts)
+    return predict, [latents]
+
+
 def autoencoder(case: Case) -> nn.Module:
     if case.spec.autoencoder == "flux":
         from mflux.models.z_image.model.z_image_vae.vae import VAE
     elif case.spec.autoencoder == "flux2":
         from mflux.models.flux2.model.flux2_vae.vae import Flux2VAE as VAE
+    elif case.spec.autoencoder == "qwen21":
+        from mflux.models.qwen21.model.qwen21_vae.qwen21_vae import Qwen21VAE as VAE
     else:
         from mflux.models.qwen.model.qwen_vae.qwen_vae import QwenVAE as VAE
     return VAE()
 
 
 def decoding(case: Case, model: nn.Module):
-    side = case.size // LATENT
+    side = case.size // (PIXELS if case.spec.autoencoder == "qwen21" else LATENT)
 
     def decode(latents):
         image = model.decode(latents)

@@ -99,6 +99,8 @@ def shapes(folder):
         assert case.image_tokens == 128**2 + 64**2 * case.images, name
         assert case.part_of("decode").part_of("decode") == case.part_of("decode"), name
     assert Case("flux2-klein-4b", 512, references=2).image_tokens == 3 * 32**2
+    assert Case("flux2-klein-4b", 512, inpaint=True).image_tokens == 2 * 32**2
+    assert Case("flux1-dev", 512, inpaint=True).image_tokens == 32**2
     assert Case("qwen-image-edit", tokens=5).prompt_tokens == 1374
     case = Case("qwen-image", 512, "float32", 7, guided=True, quantize=4, tiny=True)
     arguments = command.parser().parse_args(["measure", "--engine", "mflux", "--part", "step", *case.arguments()])
@@ -114,6 +116,8 @@ def shapes(folder):
         with fails(ValueError, *words):
             Case(**{"family": "z-image"} | values)
     assert len(command.PRESETS["published"]()) > len(command.PRESETS["1024"]()) > 10
+    edited = {(c.family, c.size) for c in command.PRESETS["published"]() if c.images}
+    assert edited >= {(f, s) for f in ("flux1-kontext", "qwen-image-edit", "flux2-klein-9b") for s in (512, 1024, 2048)}
 
 
 def child(program: str, limit=None) -> str:
@@ -160,6 +164,8 @@ def gomflux_reports(folder):
             gomflux_side.parse(case, text, 3)
     with fails(process.Failed, "24 tokens of the prompt", "expected 23 and 4096"):
         gomflux_side.parse(case, json.dumps(report(case, prompt_tokens=24)), 3)
+    words = gomflux_side.command(Case("qwen-image-edit", inpaint=True), "g", "m", "cuda", 3)
+    assert "--inpaint" in words and "--references" not in words, words
     words = gomflux_side.command(Case("qwen-image-edit", guided=True, quantize=4), "g", "m", "cuda", 3)
     for word in ("--references 1", "--quantize 4", "--guidance 4.0", "--device gpu", "--prompt-tokens 30"):
         assert word in " ".join(words), (word, words)

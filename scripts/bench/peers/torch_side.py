@@ -4,7 +4,7 @@ import functools
 
 import torch
 
-from .cases import LATENT, Case, Unsupported, dims, versions
+from .cases import LATENT, PIXELS, Case, Unsupported, dims, versions
 
 PACKAGES = ("diffusers", "torch", "transformers")
 
@@ -23,7 +23,10 @@ def prepare(case: Case, part: str, compiled: bool, device: str | None) -> dict:
             function = torch.compile(function, dynamic=False)
         draw = Draw(device, getattr(torch, case.dtype))
         arguments = step_arguments(case, model, draw) if part == "step" else (latents(case, model, draw),)
-    call = torch.no_grad()(functools.partial(step if part == "step" else decode, function, arguments, case))
+        run = step if part == "step" else decode
+        if part == "step" and case.inpaint and not case.spec.fills:
+            run = functools.partial(inpaint, inpainting(case, arguments[0], draw))
+    call = torch.no_grad()(functools.partial(run, function, arguments, case))
     return {
         "call": call,
         "finish": finisher(device),
@@ -99,6 +102,8 @@ def step_arguments(case: Case, model, draw: Draw) -> list:
         "FluxTransformer2DModel": flux_1,
         "Flux2Transformer2DModel": flux_2,
         "QwenImageTransformer2DModel": qwen_image,
+        "Krea2Transformer2DModel": krea_2,
+        "QwenImage21Transformer2DModel": functools.partial(qwen_image_21, model),
     }[type(model).__name__]
     return make(case, model.config, draw)
 
@@ -162,6 +167,41 @@ def qwen_image(case: Case, config, draw: Draw) -> list:
     ]
 
 
+def krea_2(case: Case, config, draw: Draw) -> list:
+    places = [(0, 0, 0)] * case.prompt_tokens + [(0, y, x) for y in range(case.side) for x in range(case.side)]
+    return [
+        {
+            "hidden_states": draw.normal(1, case.image_tokens, config.in_channels),
+            "encoder_hidden_states": draw.normal(1, case.prompt_tokens, config.num_text_layers, config.text_hidden_dim),
+            "timestep": draw.constant(0.5),
+            "position_ids": draw.ids(places),
+        }
+        for _ in range(1 + case.guided)
+    ]
+
+
+def qwen_image_21(model, case: Case, config, draw: Draw) -> list:
+    """The steps after the first one, which take the keys and values of the prompt from a cache."""
+    from diffusers.models.transformers.transformer_qwenimage21 import QwenImage21KVCache
+
+    slots = torch.tensor([[False] * case.prompt_tokens + [True] * (case.image_tokens // 4)], device=draw.device)
+    calls = [
+        {
+            "hidden_states": draw.normal(1, case.image_tokens, config.in_channels),
+            "encoder_hidden_states": draw.normal(1, case.prompt_tokens, config.context_in_dim),
+            "timestep": draw.constant(0.5),
+            "img_shapes": [[(1, side, side) for side in grids(case)]],
+            "img_mask": slots,
+            "kv_cache": QwenImage21KVCache(config.num_layers),
+        }
+        for _ in range(1 + case.guided)
+    ]
+    for kwargs in calls:
+        model(**kwargs, kv_cache_mode="extract")
+        kwargs["kv_cache_mode"] = "cached"
+    return calls
+
+
 def step(function, calls: list, case: Case):
     """Predicts the noise, in one batch or in several calls, as the pipeline of diffusers does."""
     predicted = [x for kwargs in calls for x in function(**kwargs, return_dict=False)[0]]
@@ -171,8 +211,25 @@ def step(function, calls: list, case: Case):
     return negative + case.guidance * (positive - negative)
 
 
+def inpainting(case: Case, first: dict, draw: Draw) -> dict:
+    """What diffusers' pipelines for inpainting keep over the steps: latents of the image, noise and the mask, packed."""
+    latents = first["x"][0][None] if "x" in first else first["hidden_states"][:, : case.side**2]
+    shape = latents.shape
+    mask = (torch.arange(shape[-1], device=draw.device) < shape[-1] // 2).to(draw.dtype).expand(shape)
+    return {"latents": latents, "image": draw.normal(*shape), "noise": draw.normal(*shape), "mask": mask}
+
+
+def inpaint(kept: dict, function, calls: list, case: Case):
+    """Predicts the noise, steps as FlowMatchEulerDiscreteScheduler does, and blends as the inpaint pipelines do."""
+    latents = kept["latents"]
+    velocity = step(function, calls, case)[None] if latents.ndim == 5 else step(function, calls, case)[: latents.shape[1]]
+    stepped = (latents.float() - 0.05 * velocity.float()).to(latents.dtype)
+    noised = 0.45 * kept["noise"] + 0.55 * kept["image"]
+    return (1 - kept["mask"]) * noised + kept["mask"] * stepped
+
+
 def latents(case: Case, model, draw: Draw) -> torch.Tensor:
-    side = case.size // LATENT
+    side = case.size // (PIXELS if case.spec.autoencoder == "qwen21" else LATENT)
     channels = model.config.z_dim if "z_dim" in model.config else model.config.latent_channels
     return draw.normal(1, channels, *([1] if "z_dim" in model.config else []), side, side)
 

@@ -127,6 +127,7 @@ def parse(argv=None) -> dict:
     c = command("stream", stream_diffusers, "send a generation's tensors to standard output, for gomflux parity live")
     c.add_argument("model", help=MODEL)
     generation_arguments(c, (HEUN, LINEAR))
+    mask_arguments(c)
     lora_argument(c)
     c.add_argument("--unchecked", action="store_true", help="send it although a check has found a problem")
 
@@ -188,6 +189,9 @@ def parse(argv=None) -> dict:
     c.add_argument("--keep", type=Path, metavar="FOLDER", help="keep the models and their saved files there")
     c.add_argument("--families", nargs="+", choices=names, metavar="NAME", help="families to compare; default: all that mflux has")
 
+    c = command("comfy-golden", make_comfy_golden, "write matrices that ComfyUI quantized (internal/checkpoint/testdata/comfy)")
+    c.add_argument("folder", type=Path)
+
     c = command("mflux-golden", make_mflux_golden, "write parts of models that mflux saved (models/component/testdata/mflux)")
     c.add_argument("folder", type=Path)
 
@@ -209,6 +213,9 @@ def diffusers_arguments(c):
     """The arguments of dump with diffusers."""
     dump_arguments(c, (HEUN, LINEAR))
     mask_arguments(c)
+    c.add_argument(
+        "--sample-posterior", action="store_true", help="draw the picture's latents as diffusers does; default: their mean",
+    )  # fmt: skip
     lora_argument(c)
     c.add_argument(
         "--load", action="append", default=[], dest="loads", metavar="NAME=FILE[:KEY]",
@@ -285,9 +292,6 @@ def profile_arguments(c):
 def mask_arguments(c):
     c.add_argument("--mask", type=Path, metavar="PICTURE", help="inpaint the part of --picture that is white here (strength 0: anew)")
     c.add_argument("--mask-crop", type=int, metavar="PADDING", help="show the model only the part around the mask")
-    c.add_argument(
-        "--sample-posterior", action="store_true", help="draw the picture's latents as diffusers does; default: their mean",
-    )  # fmt: skip
 
 
 def looking_arguments(c):
@@ -361,6 +365,12 @@ def check_mflux(**args):
     from . import mflux_saved
 
     mflux_saved.check(**args)
+
+
+def make_comfy_golden(folder):
+    from . import comfy
+
+    comfy.golden(folder)
 
 
 def make_mflux_golden(folder):

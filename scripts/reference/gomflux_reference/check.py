@@ -116,7 +116,7 @@ class Checks:
         """Checks which hidden states prompt embeddings are."""
         if self.norm is None or not name.endswith(".embeds"):
             return
-        expected = self.family.embeddings(self.pipe)
+        value, expected = value.flatten(1), self.family.embeddings(self.pipe)
         width = next(iter(self.states.values()))[0].shape[-1]
         chunks = value.split(width, -1) if value.shape[-1] == len(expected) * width else ()
         found = [label_of(chunk, self.states, self.norm) for chunk in chunks]

@@ -1,6 +1,7 @@
 """Runs pipelines and autoencoders of diffusers and records their tensors."""
 
 import functools
+import inspect
 import os
 import re
 import sys
@@ -184,7 +185,7 @@ def generate(pipe, family, record, settings, images: Pictures, scheduler, run, o
         more["references"] = [bring(file, run, out) for file in images.references]
     if not family.one_batch:
         more["passes"] = "calls"
-    record.begin(more)
+    record.begin(more | ({"pasted": inpaint.pastes(pipe, family, images)} if images.mask else {}))
     start = start_of(pipe, family, record, images, generator, height, width)
     with (
         family.running(pipe),
@@ -198,8 +199,8 @@ def generate(pipe, family, record, settings, images: Pictures, scheduler, run, o
             num_inference_steps=steps,
             height=height,
             width=width,
-            max_sequence_length=settings["max_sequence_length"],
-            **family.arguments(pipe, settings["guidance"], settings["negative_prompt"]),
+            **accepted(pipe, max_sequence_length=settings["max_sequence_length"]),
+            **family.call(pipe, settings["guidance"], settings["negative_prompt"]),
             **start,
         ).images[0]
     if pipe.scheduler.begin_index != first:
@@ -208,6 +209,13 @@ def generate(pipe, family, record, settings, images: Pictures, scheduler, run, o
     if checks.problems:
         more["problems"] = checks.problems
     return image, tokens, more
+
+
+def accepted(pipe, **arguments) -> dict:
+    """Returns those of the arguments that a pipeline has. Family.running may wrap its call."""
+    known = inspect.signature(pipe.__call__).parameters
+    any_name = any(p.kind is p.VAR_KEYWORD for p in known.values())
+    return {name: value for name, value in arguments.items() if any_name or name in known}
 
 
 def start_of(pipe, family, record, images: Pictures, generator, height: int, width: int) -> dict:
@@ -297,7 +305,8 @@ def report_unmatched(option: str, taps: Taps, seen: set[str]):
 
 def editable(family: Family, files: list[Path]):
     """Pictures as the family's pipeline takes them."""
-    pictures = [Image.open(file).convert("RGB") for file in files]
+    pictures = [Image.open(file) for file in files]
+    pictures = [p if p.mode == "RGBA" and family.transparent else p.convert("RGB") for p in pictures]
     return pictures if max(family.references) > 1 else pictures[0]
 
 
@@ -427,10 +436,6 @@ def observe_start(pipe, record, images: Pictures):
     """
     begun = []
 
-    def take_mean(result):
-        mean = result.latent_dist.mode()
-        result.latent_dist.sample = lambda generator: mean
-
     def before_scale_noise(clean, timestep, noise):
         if not begun:  # inpainting calls it after each step too
             record.put("latents.image", of_one_frame(clean))
@@ -449,9 +454,19 @@ def observe_start(pipe, record, images: Pictures):
 
     observe_encode(pipe, record)
     if not images.sample_posterior:
-        wrap(pipe.vae, "encode", after=take_mean)
+        take_means(pipe)
     pipe.transformer.register_forward_hook(as_tuple, prepend=True)
     wrap(pipe.scheduler, "scale_noise", before_scale_noise, after_scale_noise)
+
+
+def take_means(pipe):
+    """Has a pipeline take the means of the encoder's distributions, without drawing from them."""
+
+    def take_mean(result):
+        mean = result.latent_dist.mode()
+        result.latent_dist.sample = lambda generator: mean
+
+    wrap(pipe.vae, "encode", after=take_mean)
 
 
 def observe_references(pipe, record):
@@ -467,10 +482,19 @@ def observe_condition(pipe, record):
     def before_prompt(prompt, image, *_, **__):
         if "image.condition" not in record.calls:  # a negative prompt has the same ones
             for shown in image if isinstance(image, list) else [image]:
-                record.put_next("image.condition", torch.from_numpy(np.array(shown)))
+                record.put_next("image.condition", torch.from_numpy(np.array(over_white(shown))))
 
     if hasattr(pipe, "processor"):
         wrap(pipe, "_get_qwen_prompt_embeds", before_prompt)
+
+
+def over_white(image):
+    """An image as text encoders see it: without transparency."""
+    if image.mode != "RGBA":
+        return image
+    white = Image.new("RGB", image.size, "white")
+    white.paste(image, mask=image.getchannel("A"))
+    return white
 
 
 def observe_encode(pipe, record):

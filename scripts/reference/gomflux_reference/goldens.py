@@ -355,6 +355,51 @@ dump qwen-edit-plus/model qwen-edit-float16/dump --prompt {shlex.quote(EDIT)} --
     --taps 'transformer@*' 'transformer.*_blocks.?@0' 'transformer.*_blocks.0.attn@0' 'transformer.*_blocks.0.*_mlp@0'
     'text_encoder.*.language_model.layers.?' 'text_encoder.*.visual.blocks.?' 'vae.decoder.mid_block' '!*:in.*'
 
+tiny qwen-image-21/model --family qwen-image-2.1 --seed 47 --layout hub
+    --heads 2 --axes-dims 2 4 6 --layers 2 --mlp-ratio 2 --text-hidden 24 --text-intermediate 32 --text-layers 2
+    --text-heads 2 --text-kv-heads 1 --text-head-dim 12 --text-rope-theta 50000 --merges 150
+    --vision-heads 2 --vision-head-dim 4 --vision-intermediate 12 --vision-layers 2 --vision-deepstack 0
+    --vision-positions 9 --output-resolution 60 --vae-channels 4 4 8 8 8 --vae-decoder-base 6
+
+dump qwen-image-21/model qwen-image-21/dump --prompt {shlex.quote(SHORT)} --negative-prompt {shlex.quote(NEGATIVE)}
+    --steps 2 --guidance 2.5 --seed 47 --height 32 --width 64
+    --taps 'transformer@*' 'transformer.t*@*' 'transformer.img_in@*' 'transformer.modulation*@*' 'transformer.norm_out*@*'
+    'transformer.pos_embed@*' 'transformer.transformer_blocks.?@*' 'transformer.transformer_blocks.0.*@*'
+    'transformer.transformer_blocks.0.attn@*:[qk]' 'text_encoder.*.layers.?' 'text_encoder.*.layers.0.*' 'text_encoder.model'
+    'vae.decoder.up_blocks.[01]' 'vae.post_quant_conv' '!transformer*:in.*' '!text*:in.*' '!vae*:in.*' '!*.to_out.1@*'
+
+dump qwen-image-21/model qwen-image-21-edit/dump --prompt {shlex.quote(EDIT)} --negative-prompt {shlex.quote(NEGATIVE)}
+    --references qwen-image-21-edit/first.png qwen-image-21-edit/transparent.png --steps 2 --guidance 2.5 --seed 48
+    --height 32 --width 64
+    --taps 'transformer@*' 'transformer.transformer_blocks.?@*' 'transformer.transformer_blocks.0.attn@1:[qk]*'
+    'transformer.pos_embed@0*' 'text_encoder.*.layers.?' 'text_encoder.*.visual' 'text_encoder.*.blocks.?'
+    'text_encoder.*.deepstack*' 'vae.encoder.*blocks.[34]' 'vae.quant_conv' '!transformer*:in.*' '!text*:in.*' '!vae*:in.*'
+
+dump qwen-image-21/model qwen-image-21-vision/dump --prompt {shlex.quote(EDIT)}
+    --references qwen-image-21-edit/first.png qwen-image-21-edit/transparent.png --steps 2 --guidance 1 --seed 51
+    --height 32 --width 32
+    --taps 'text_encoder.*.layers.?' 'text_encoder.*.layers.[01]:in.0' 'text_encoder.*.layers.0.*norm*'
+    'text_encoder.*.layers.0.self_attn*' 'text_encoder.*.layers.0.mlp.*_proj*' 'text_encoder.*.layers.0.self_attn:[qkv]*'
+    'text_encoder.*.rotary_emb*' 'text_encoder.*.visual*' 'text_encoder.*.visual.blocks.0.attn:[qkv]*'
+    '!*rotary*emb:in.0' '!*.visual.blocks.1.*' '!*position_embeddings*' '!*:k.unrotated' '!*.act_fn*' '!*.self_attn.[qkv]_proj*'
+    '!*:in.attention_mask' '!*:in.position_ids' '!*.patch_embed.proj*' '!*.patch_embed:in*' '!*.visual:in*' '!*cu_seqlens'
+
+dump qwen-image-21/model qwen-image-21-float16/dump --prompt 'a red circle' --compute float16
+    --steps 2 --guidance 1 --seed 49 --height 32 --width 32 --taps 'transformer@*' 'transformer.transformer_blocks.?@*'
+    'text_encoder.*.layers.?' '!transformer*:in.*' '!text*:in.*'
+
+tiny qwen-image-21-turbo/model --family qwen-image-2.1-turbo --seed 50 --kind small-activations --layout v5
+    --heads 3 --axes-dims 2 2 4 --layers 2 --mlp-ratio 3 --norm-eps 2e-6 --text-hidden 20 --text-intermediate 24
+    --text-layers 2 --text-heads 2 --text-kv-heads 2 --text-head-dim 10 --text-norm-eps 2e-6 --merges 150
+    --vision-heads 1 --vision-head-dim 8 --vision-intermediate 12 --vision-layers 2 --vision-deepstack 1
+    --vision-positions 4 --output-resolution 50 --vae-channels 4 8 8 8 8 --vae-decoder-base 4 --latent-channels 5
+
+dump qwen-image-21-turbo/model qwen-image-21-turbo/dump --prompt '' --references qwen-image-21-edit/first.png
+    --steps 3 --guidance 1 --seed 50 --height 64 --width 32
+    --taps 'transformer@*' 'transformer.t*@0' 'transformer.transformer_blocks.?@*' 'transformer.transformer_blocks.1.*@1'
+    'transformer.norm_out*@1' 'text_encoder.*.layers.?' 'text_encoder.*.visual' 'text_encoder.*.blocks.?' 'vae.decoder.up_blocks.[01]'
+    'vae.encoder.*blocks.[34]' '!transformer*:in.*' '!text*:in.*' '!vae*:in.*' '!*.to_out.1@*'
+
 profile qwen-edit-plus/model --modules qwen-edit-plus/modules.txt --prompt 'a red circle' --references qwen-edit-plus/first.png
     --steps 2 --height 80 --width 80 --max-sequence-length 40
 
@@ -424,6 +469,52 @@ dump qwen-edit/model qwen-edit-inpaint-crop/dump --prompt {shlex.quote(EDIT)}
     --picture qwen-edit-inpaint-crop/picture.png --mask qwen-edit-inpaint-crop/mask.png --mask-crop 6 --image-strength 0
     --steps 2 --guidance 1 --seed 72 --height 64 --width 32 --taps 'transformer@1*' '!*:in.encoder_hidden_states' '!*_ids'
 
+tiny krea-2/model --family krea-2 --seed 81 --layout hub --shards 2
+    --heads 4 --kv-heads 2 --axes-dims 2 4 4 --layers 2 --intermediate 36 --time-dim 24
+    --text-hidden 24 --text-intermediate 28 --text-layers 4 --text-heads 3 --text-kv-heads 1 --text-head-dim 8
+    --merges 330 --vision-heads 1 --vision-intermediate 8 --vision-positions 4
+    --select-layers 1 2 3 --fusion-intermediate 28 --layerwise-blocks 2 --vae-channels 6 6 6 6
+
+dump krea-2/model krea-2/dump --prompt {shlex.quote(SHORT)}
+    --steps 2 --guidance 0 --seed 81 --height 32 --width 48 --max-sequence-length 64
+    --taps 'transformer@*' 'transformer.text_fusion.*blocks.0@0' 'transformer.text_fusion.projector@0'
+    'transformer.text_fusion@0' 'transformer.text_fusion.*blocks.0.*@0' 'transformer.t*@0' 'transformer.*_blocks.?@*'
+    'transformer.transformer_blocks.0.*@0' 'transformer.transformer_blocks.1.attn@1:[qk]*'
+    'transformer.img_in@0' 'transformer.final_layer*@0' 'text_encoder.language_model.layers.?'
+    'text_encoder.language_model.layers.0.*' 'vae.decoder.mid_block' '!*:in.*' '!*.act_fn*' '!*layerwise*.attn.*'
+    '!*layerwise*.ff.*'
+
+dump krea-2/model krea-2-inner/dump --prompt 'a red circle'
+    --steps 2 --guidance 0 --seed 84 --height 32 --width 48 --max-sequence-length 64
+    --taps 'transformer@*' 'transformer.transformer_blocks.0@0*' 'transformer.transformer_blocks.0.*@0*'
+    'transformer.transformer_blocks.0.attn@0:[qkv]*' 'transformer.text_fusion*@0*' 'transformer.t*@0*'
+    'transformer.img_in@0*' 'transformer.final_layer*@0*' 'transformer.rotary_emb@0*'
+    text_encoder.language_model.layers.0 text_encoder.language_model.layers.1 text_encoder.language_model.layers.3
+    '!*_blocks.1.*' '!transformer@1:in.*' '!*layerwise_blocks.0.norm*' '!*layerwise_blocks.0.attn.*' '!*layerwise_blocks.0.ff.*'
+
+dump krea-2/model krea-2-float16/dump --prompt 'a red circle' --compute float16
+    --steps 1 --guidance 0 --seed 83 --height 32 --width 48 --max-sequence-length 64
+    --taps 'transformer@*' 'transformer.*_blocks.?@0' 'transformer.*_blocks.0.attn@0' 'transformer.*_blocks.0.ff@0'
+    'text_encoder.*.layers.?' 'vae.decoder.mid_block' '!*:in.*'
+
+profile krea-2/model --modules krea-2/modules.txt --prompt 'a red circle'
+    --steps 2 --height 48 --width 48 --max-sequence-length 40
+
+tiny krea-2-raw/model --family krea-2-raw --seed 82 --kind small-activations --layout v5
+    --heads 3 --kv-heads 1 --axes-dims 2 4 2 --layers 2 --intermediate 28 --time-dim 20 --rope-theta 500 --norm-eps 2e-6
+    --text-hidden 16 --text-intermediate 24 --text-layers 3 --text-heads 4 --text-kv-heads 2 --text-head-dim 8
+    --text-rope-theta 20000 --text-norm-eps 2e-6 --merges 340 --vision-heads 1 --vision-intermediate 8
+    --vision-positions 4 --select-layers 1 2 --fusion-heads 2 --fusion-kv-heads 1 --fusion-intermediate 20
+    --refiner-blocks 2 --vae-channels 6 12 6 --latents-mean 0.9653 -0.2921 -0.9113 0.5517 0.2503
+    --latents-std 0.7083 2.6052 1.1253 2.8 0.9 --max-shift 1.3
+
+dump krea-2-raw/model krea-2-raw/dump --prompt {shlex.quote(SHORT)} --negative-prompt {shlex.quote(NEGATIVE)}
+    --steps 3 --guidance 2.5 --seed 82 --height 40 --width 24 --max-sequence-length 30
+    --taps 'transformer@*' 'transformer.*_blocks.?@0*' 'transformer.*_blocks.0.*norm*@0*' 'transformer.txt_in*@0'
+    'transformer.t*_fusion@*' 'transformer.final_layer*@0' 'text_encoder.language_model.layers.?'
+    'text_encoder.language_model.layers.1.*norm' 'vae.decoder.conv_in' 'vae.decoder.mid_block'
+    'vae.decoder.up_blocks.0.*.norm?' '!*:in.*'
+
 tiny vae-512/model --seed 13 --layout v5 --only vae --vae-channels 4 4 8 8 --vae-norm-groups 2
 
 decode vae-512/model vae-512/decode --seed 3 --height 512 --width 512 --compute float64 --sample 20000
@@ -449,6 +540,8 @@ PICTURES = {
     "qwen-edit-plus/first.png": (75, 50),
     "qwen-edit-plus/second.png": (33, 97),
     "qwen-edit-plus3/third.png": (50, 52),
+    "qwen-image-21-edit/first.png": (75, 50),
+    "qwen-image-21-edit/transparent.png": (40, 61),
     "vae-512/encode/picture.png": (512, 512),
     "zimage-inpaint/picture.png": (90, 71),
     "zimage-inpaint-crop/picture.png": (75, 63),
@@ -477,7 +570,10 @@ def make(root: Path):
     try:
         for path, size in PICTURES.items():
             Path(path).parent.mkdir(parents=True, exist_ok=True)
-            draw(*size).save(path)
+            image = draw(*size)
+            if path.endswith("/transparent.png"):
+                image.putalpha(draw_mask(*size))
+            image.save(path)
             if ("inpaint" in path or "fill" in path) and path.endswith("/picture.png"):
                 draw_mask(*size).save(Path(path).with_name("mask.png"))
         for command in COMMANDS.strip().split("\n\n"):

@@ -173,7 +173,7 @@ class Watch:
         while self.pairs and at < x.shape[axis]:
             for before, after in self.pairs:
                 n = after.shape[axis]
-                if at + n <= x.shape[axis] and torch.equal(x.narrow(axis, at, n), after.to(x.dtype)):
+                if at + n <= x.shape[axis] and same_heads(x.narrow(axis, at, n), after.to(x.dtype), 3 - axis):
                     parts.append(before)
                     at += n
                     break
@@ -182,6 +182,13 @@ class Watch:
         if parts:
             return torch.cat(parts, axis)
         return self.before[i]
+
+
+def same_heads(x, y, axis: int) -> bool:
+    """Whether x is y, or y with each of its heads repeated, as some modules do it for grouped queries."""
+    if x.shape != y.shape and x.dim() == y.dim() and x.shape[axis] % y.shape[axis] == 0:
+        y = y.repeat_interleave(x.shape[axis] // y.shape[axis], axis)
+    return torch.equal(x, y)
 
 
 def rows(query, key, mask, causal, scale, head: int):

@@ -118,6 +118,11 @@ def chosen_before(family) -> bool:
     return family.inpaint_size is not None and not family.inpaint_resized
 
 
+def pastes(pipe, family, given: Pictures) -> bool:
+    """Reports whether the result of a run is pasted into the whole picture."""
+    return given.mask_crop is not None and (family.inpaint_pastes or not crops_itself(pipe))
+
+
 def crops_itself(pipe) -> bool:
     return "padding_mask_crop" in inspect.signature(type(pipe).__call__).parameters
 
@@ -135,12 +140,12 @@ def observe(pipe, family, record, height: int, width: int):
         return observe_filled(pipe, family, record, height, width)
     encode, prepare, overlay = pipe.vae.encode, pipe.prepare_mask_latents, pipe.image_processor.apply_overlay
     reference = getattr(pipe, "_encode_vae_image", None)
-    preparing, last, known = [], [], []
+    preparing, encoded, known = [], {}, []  # encoded: by shape of the picture
 
-    def encode_pictures(*args, **kwargs):
+    def encode_pictures(pictures, *args, **kwargs):
         if not preparing:
-            last[:] = [encode(*args, **kwargs)]
-        return last[0]
+            encoded[pictures.shape] = encode(pictures, *args, **kwargs)
+        return encoded[pictures.shape]
 
     def prepare_mask(*args, **kwargs):
         preparing.append(True)
@@ -188,11 +193,16 @@ def finished(pipe, record, given: Pictures, image, height: int, width: int):
     """Records the result of a pipeline. Returns it, pasted into the whole picture if the model has seen a part of it."""
     if given.mask_crop is not None and not crops_itself(pipe):
         record.put("image", pixels(image))
-        region, processor = region_of(pipe, given, height, width), pipe.image_processor
-        photo, mask = Image.open(given.picture).convert("RGB"), Image.open(given.mask).convert("L")
-        image = type(processor).apply_overlay(processor, mask, photo, image, region)
+        image = paste(pipe, given, image, height, width)
     record.put("image.pasted" if "image" in record.seen else "image", pixels(image))
     return image
+
+
+def paste(pipe, given: Pictures, image, height: int, width: int):
+    """Returns the result of a pipeline that was given a part of the picture, pasted into the whole picture."""
+    processor = pipe.image_processor
+    photo, mask = Image.open(given.picture).convert("RGB"), Image.open(given.mask).convert("L")
+    return type(processor).apply_overlay(processor, mask, photo, image, region_of(pipe, given, height, width))
 
 
 def pixels(image) -> torch.Tensor:

@@ -21,7 +21,7 @@ from PIL import Image, ImageOps
 from safetensors.torch import load_file, save_file
 
 from . import adapters, dump, goldens, inpaint, schedules, tiny
-from .families import FAMILIES, Family
+from .families import FAMILIES, Family, module_of
 
 SCENES = (
     "a red circle left of a blue square",
@@ -51,7 +51,7 @@ def check(gomflux: Path, seed: int | None, keep: Path | None, families: list[str
     gomflux = gomflux.resolve()
     seed = secrets.randbits(32) if seed is None else seed
     print(f"PARITY_SEED={seed} repeats these models and runs\n")
-    rows = []
+    rows, thorough = [], of_each_module(families, seed)
     with nullcontext(keep) if keep else tempfile.TemporaryDirectory() as folder:
         for family in families:
             made = []
@@ -64,20 +64,19 @@ def check(gomflux: Path, seed: int | None, keep: Path | None, families: list[str
                 for kind in kinds(FAMILIES[family], i):
                     rows.append(replay(gomflux, made[-1], family, kind, r))
                     report(rows[-1])
-            if made:
+            if made and family in thorough:
                 rows.append(half_precision(gomflux, made[0], family, random.Random(f"{seed}/{family}/float16")))
                 report(rows[-1])
                 rows.append(narrow(gomflux, made[0], family, random.Random(f"{seed}/{family}/fault")))
                 report(rows[-1])
-            if FAMILIES[family].fills:  # what follows gives no mask
-                continue
-            if made:
+            if made and family in thorough:
                 for row in while_running(gomflux, made[0], family, random.Random(f"{seed}/{family}/live")):
                     rows.append(row)
                     report(row)
-            for n in range(pictures):
+            masked = 1 if family in thorough and FAMILIES[family].inpaint_pipeline else 0
+            for n in range(min(pictures, masked) if FAMILIES[family].fills else pictures):
                 r = random.Random(f"{seed}/{family}/seed {n}")
-                rows.append(same_seed(gomflux, made[n % len(made)], family, n, r))
+                rows.append(same_seed(gomflux, made[n % len(made)], family, n, r, n < masked))
                 report(rows[-1])
     failed = [row for row in rows if not row.ok]
     print(f"\n{len(rows) - len(failed)} of {len(rows)} hold; PARITY_SEED={seed}")
@@ -90,9 +89,17 @@ def check(gomflux: Path, seed: int | None, keep: Path | None, families: list[str
         sys.exit(1)
 
 
+def of_each_module(names: list[str], seed: int) -> set[str]:
+    """Chooses one family of each module, for checks that take long."""
+    alike = {}
+    for name in names:
+        alike.setdefault(module_of(name), []).append(name)
+    return {random.Random(f"{seed}/{module}").choice(found) for module, found in alike.items()}
+
+
 def report(row: Row):
     mark = "ok  " if row.ok else "FAIL"
-    print(f"  {mark} {row.what:28} {row.settings:72} {row.seconds:4.1f} s  {row.result}", flush=True)
+    print(f"  {mark} {row.what:38} {row.settings:72} {row.seconds:4.1f} s  {row.result}", flush=True)
 
 
 def kinds(family: Family, i: int) -> list[str]:
@@ -125,7 +132,7 @@ def draw_request(pipe, family: Family, r: random.Random) -> dict:
     return dict(
         prompt=", ".join(scenes),
         negative_prompt=r.choice((None, *SCENES)) if family.negative_prompt else None,
-        steps=r.randint(2, 4),
+        steps=r.randint(*family.steps),
         guidance=family.guidance(r),
         seed=r.getrandbits(r.choice((8, 31, 32, 48))),
         height=unit * r.randint(1, 7),
@@ -141,7 +148,12 @@ def draw_picture(file: Path, r: random.Random, least: int, most: int) -> Path:
 
 def draw_references(folder: Path, family: Family, n: int, r: random.Random) -> list[Path]:
     """Draws images to edit. Their file names begin with the folder's name."""
-    return [draw_picture(Path(f"{folder}-{i + 1}.png"), r, *family.reference_sides) for i in range(n)]
+    files = [draw_picture(Path(f"{folder}-{i + 1}.png"), r, *family.reference_sides) for i in range(n)]
+    for file in files[1:] if family.transparent else ():
+        image = Image.open(file)
+        image.putalpha(goldens.draw_mask(*image.size))
+        image.save(file)
+    return files
 
 
 def draw_images(
@@ -156,14 +168,37 @@ def draw_images(
     request |= {"picture": Path(f"{stem}.png"), "mask": Path(f"{stem}-mask.png"), "image_strength": 0.0}
     goldens.draw(*size).save(request["picture"])
     scale = 1 if crop else r.choice((1, 1, 2, 3))  # a mask may be larger than its picture
-    mask = goldens.draw_mask(scale * size[0], scale * size[1], r.uniform(0.2, 0.8), r.uniform(0.2, 0.8))
-    (ImageOps.invert(mask) if inverts and not crop and r.random() < 0.3 else mask).save(request["mask"])
+    while True:
+        mask = goldens.draw_mask(scale * size[0], scale * size[1], r.uniform(0.2, 0.8), r.uniform(0.2, 0.8))
+        mask = ImageOps.invert(mask) if inverts and not crop and r.random() < 0.3 else mask
+        if crop:
+            request["mask_crop"] = r.randint(0, 20)
+        if changes(pipe, mask, request):
+            break
+    mask.save(request["mask"])
     if not family.fills:
         request["image_strength"] = r.choice((0.0, round(r.uniform(0.05, 0.7), 3)))
-    if crop:
-        request["mask_crop"] = r.randint(0, 20)
     alone = crop and not family.inpaint_resized  # see Pictures.check
     request["references"] = draw_references(stem, family, 0 if alone else r.choice(family.inpaint_references), r)
+
+
+def pictures_of(request: dict) -> inpaint.Pictures:
+    keys = ("picture", "image_strength", "references", "mask", "mask_crop")
+    return inpaint.Pictures(**{key: request[key] for key in keys if key in request})
+
+
+def changes(pipe, mask: Image.Image, request: dict) -> bool:
+    """Reports whether a mask changes latents: those of the pixels that each stand for a latent (of the autoencoder), or of
+    the four in the middle of each patch."""
+    width, height = request["width"], request["height"]
+    if "mask_crop" in request:
+        region = pipe.image_processor.get_crop_region(mask, width, height, request["mask_crop"])
+        mask = pipe.image_processor.resize(mask.crop(region), height, width, "fill").convert("L")
+    white = np.asarray(mask.resize((width, height), Image.Resampling.LANCZOS)) >= 128
+    scale = pipe.vae_scale_factor
+    patches = white[: height // (2 * scale) * 2 * scale, : width // (2 * scale) * 2 * scale]
+    middle = [patches[y :: 2 * scale, x :: 2 * scale].any() for y in (scale - 1, scale) for x in (scale - 1, scale)]
+    return bool(white[::scale, ::scale].any() and any(middle))
 
 
 def draw_size(pipe, family: Family, request: dict, crop: bool, r: random.Random) -> tuple:
@@ -206,7 +241,7 @@ def replay(gomflux: Path, model: Path, family: str, kind: str, r: random.Random)
         request["image_strength"] = round((first + 0.5) / request["steps"], 3)
         request["picture"] = draw_picture(model.parent / "picture.png", r, 20, 120)
     elif kind == "large":
-        request |= {"width": LARGE, "height": LARGE, "steps": 2}
+        request |= {"width": LARGE, "height": LARGE, "steps": FAMILIES[family].steps[0]}
         taps = ["transformer@*"]
     elif kind == "long prompt":  # which is cut
         request |= {"prompt": ", ".join(SCENES[:-1]), "max_sequence_length": r.randint(20, 60)}
@@ -234,7 +269,7 @@ def half_precision(gomflux: Path, model: Path, family: str, r: random.Random) ->
     """Dumps a generation in float16 and in float32, and compares the rounding errors of both programs in float16."""
     start = time.monotonic()
     pipe, _ = dump.load(model)
-    request = draw_request(pipe, FAMILIES[family], r) | {"steps": 2}
+    request = draw_request(pipe, FAMILIES[family], r) | {"steps": FAMILIES[family].steps[0]}
     out = {dtype: model.parent / dtype for dtype in ("float16", "float32")}
     draw_images(model.parent / "half", pipe, FAMILIES[family], request, min(FAMILIES[family].references), r)
     for dtype, folder in out.items():
@@ -243,9 +278,9 @@ def half_precision(gomflux: Path, model: Path, family: str, r: random.Random) ->
     ran = run(gomflux, "parity", "run", out["float16"], *flags, "--json")
     try:
         found = json.loads(ran.stdout)
-        worst = max(found["modules"], key=lambda m: m["multiple"] if m["multiple"] is not None else math.inf)
         result, ok = found["verdict"]["text"], ran.returncode == 0
-        if ok:
+        if ok:  # otherwise the run may differ in float32 already, and there are no modules
+            worst = max(found["modules"], key=lambda m: m["multiple"] if m["multiple"] is not None else math.inf)
             rounding = f"the largest is {worst['multiple']:.2f} times diffusers' ({worst['module']})"
             result = f"rounding errors of {len(found['modules'])} modules: {rounding}"
     except ValueError:
@@ -297,8 +332,9 @@ def narrow(gomflux: Path, model: Path, family: str, r: random.Random) -> Row:
     return Row(f"{model.parent.name} bisect", described(request), result, ok, time.monotonic() - start)
 
 
-def damage(model: Path, wrong: Path, idle: str, r: random.Random) -> str:
-    """Copies a model with the rows of one of the transformer's weights turned around, and returns the module's name.
+def damage(model: Path, wrong: Path, idle: str, r: random.Random, step: int = 0) -> str:
+    """Copies a model with the rows of one of the transformer's weights turned around, and returns the module's name at a
+    step, which is the first one of the run.
 
     idle is a pattern of the weights that have no effect.
     """
@@ -308,7 +344,7 @@ def damage(model: Path, wrong: Path, idle: str, r: random.Random) -> str:
     file, key = r.choice([(f, k) for f, k in weights if shards[f][k].ndim == 2 and not re.search(idle, k)])
     shards[file][key] = shards[file][key].flip(0).contiguous()
     save_file(shards[file], file, {"format": "pt"})
-    return f"transformer.{key.removesuffix('.weight')}@0"
+    return f"transformer.{key.removesuffix('.weight')}@{step}"
 
 
 def while_running(gomflux: Path, model: Path, family: str, r: random.Random) -> list[Row]:
@@ -319,10 +355,14 @@ def while_running(gomflux: Path, model: Path, family: str, r: random.Random) -> 
     folder = model.parent / "live"
     folder.mkdir(exist_ok=True)
     wrong = folder / "model"
-    expected = damage(model, wrong, FAMILIES[family].without_effect(pipe.transformer.config), r)
-    given = [f"--{key.replace('_', '-')}={value}" for key, value in request.items() if value is not None]
-    references = draw_references(folder / "edited", FAMILIES[family], min(FAMILIES[family].references), r)
-    given += [f"--references={file}" for file in references]
+    inpaints, crop = bool(FAMILIES[family].inpaint_pipeline) and r.random() < 0.5, r.random() < 0.5
+    draw_images(folder / "edited", pipe, FAMILIES[family], request, min(FAMILIES[family].references), r, inpaints, inpaints and crop)
+    first = pictures_of(request).first_step(request["steps"])
+    expected = damage(model, wrong, FAMILIES[family].without_effect(pipe.transformer.config), r, first)
+    given = [f"--references={file}" for file in request["references"]]
+    for key, value in request.items():
+        if key != "references" and value is not None and (key, value) != ("image_strength", 0):
+            given.append(f"--{'image' if key == 'picture' else key.replace('_', '-')}={value}")
     rows, memory = [], 50_000_000
     for ours in (model, wrong):
         start = time.monotonic()
@@ -339,7 +379,7 @@ def while_running(gomflux: Path, model: Path, family: str, r: random.Random) -> 
                 result = f"found {module}, expected {expected}: {found['verdict']['text']}"
         except ValueError:
             result, ok = f"exit status {ran.returncode}: {ran.stderr.strip()}", False
-        what = f"{model.parent.name} live" + (" damaged" if ours == wrong else "")
+        what = f"{model.parent.name} live" + (" inpaint" if "mask" in request else "") + (" damaged" if ours == wrong else "")
         rows.append(Row(what, described(request), result, ok, time.monotonic() - start))
     return rows
 
@@ -356,27 +396,21 @@ def verdict(report: dict) -> str:
     return text if report["verdict"]["ok"] else f"{text}; {report['verdict']['text']}"
 
 
-def same_seed(gomflux: Path, model: Path, family: str, n: int, r: random.Random) -> Row:
+def same_seed(gomflux: Path, model: Path, family: str, n: int, r: random.Random, inpaints: bool) -> Row:
     """Compares the images of a prompt and a seed, without a dump: both programs draw the noise themselves."""
     start = time.monotonic()
     dump.prepare()
     pipe, _ = dump.load(model)
     request = draw_request(pipe, FAMILIES[family], r)
-    what = f"{model.parent.name} --rng torch"
+    what = f"{model.parent.name}{' inpaint' if inpaints else ''} --rng torch"
     if family.startswith("qwen") and request["negative_prompt"] == "":
         request["negative_prompt"] = " "  # an empty one means gomflux's default, which is this
     folder = model.parent / "pictures"
     folder.mkdir(exist_ok=True)
-    references = draw_references(folder / f"{n}-edited", FAMILIES[family], min(FAMILIES[family].references), r)
-    with FAMILIES[family].running(pipe):
-        theirs = pipe(
-            prompt=request["prompt"],
-            num_inference_steps=request["steps"],
-            generator=torch.Generator().manual_seed(request["seed"]),
-            **{k: request[k] for k in ("height", "width", "max_sequence_length")},
-            **FAMILIES[family].arguments(pipe, request["guidance"], request["negative_prompt"]),
-            **({"image": dump.editable(FAMILIES[family], references)} if references else {}),
-        ).images[0]
+    crop = inpaints and r.random() < 0.5
+    draw_images(folder / f"{n}-edited", pipe, FAMILIES[family], request, min(FAMILIES[family].references), r, inpaints, crop)
+    images = pictures_of(request)
+    theirs = made_by_diffusers(pipe, FAMILIES[family], request, images)
     theirs.save(folder / f"{n}-diffusers.png")
     ours = folder / f"{n}-gomflux.png"
     flags = {"model": model, "prompt": request["prompt"], "output": ours, "rng": "torch", "dtype": "float32"}
@@ -386,10 +420,42 @@ def same_seed(gomflux: Path, model: Path, family: str, n: int, r: random.Random)
         flags["negative-prompt"] = request["negative_prompt"]
     elif family.startswith("qwen"):
         flags["guidance"] = 1  # diffusers guides by a negative prompt only, and ours has one by default
-    given = [f"--{k}={v}" for k, v in flags.items()] + [f"--image={file}" for file in references]
-    ran = run(gomflux, "edit" if references else "generate", "--overwrite", "--quiet", *given)
+    given = [f"--{k}={v}" for k, v in flags.items()]
+    if inpaints:
+        given += [f"--mask={images.mask}", "--mask-blur=0", f"--image-strength={images.image_strength}"]
+        given += [f"--mask-crop={images.mask_crop}"] if crop else []
+        given += [] if inpaint.pastes(images.pipeline(pipe, FAMILIES[family]), FAMILIES[family], images) else ["--no-paste-back"]
+    given += [f"--image={file}" for file in (images.picture, *images.references) if file]
+    command = "inpaint" if inpaints else "edit" if images.references else "generate"
+    ran = run(gomflux, command, "--overwrite", "--quiet", *given)
     if ran.returncode:
         return Row(what, described(request), f"exit status {ran.returncode}: {ran.stderr.strip()}", False)
-    off = np.abs(np.asarray(theirs, int) - np.asarray(Image.open(ours).convert("RGB"), int))
+    off = np.abs(np.asarray(theirs, int) - np.asarray(Image.open(ours).convert(theirs.mode), int))
     result = f"largest difference {off.max()}, of {np.count_nonzero(off)} in {off.size} values"
     return Row(what, described(request), result, off.max() <= 1, time.monotonic() - start)
+
+
+def made_by_diffusers(pipe, family: Family, request: dict, images: inpaint.Pictures) -> Image.Image:
+    """Runs diffusers for a prompt, a seed and images. It takes the mean of the autoencoder's distribution, as gomflux."""
+    height, width = request["height"], request["width"]
+    given = {"generator": torch.Generator().manual_seed(request["seed"])}
+    if images.mask:
+        pipe = images.pipeline(pipe, family)
+        dump.quiet(pipe)
+        dump.take_means(pipe)
+        if not family.inpaint_pastes:  # gomflux is asked for the image before that
+            pipe.image_processor.apply_overlay = lambda mask, photo, image, region=None: image
+        given |= inpaint.arguments(pipe, family, images, height, width)
+    elif images.references:
+        given["image"] = dump.editable(family, images.references)
+    with family.running(pipe):
+        image = pipe(
+            prompt=request["prompt"],
+            num_inference_steps=request["steps"],
+            **dump.accepted(pipe, height=height, width=width, max_sequence_length=request["max_sequence_length"]),
+            **family.call(pipe, request["guidance"], request["negative_prompt"]),
+            **given,
+        ).images[0]
+    if images.mask_crop is not None and not inpaint.crops_itself(pipe):
+        return inpaint.paste(pipe, images, image, height, width)
+    return image

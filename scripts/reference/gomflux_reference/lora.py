@@ -109,12 +109,24 @@ MODELS = {
             ),
         ),
     },
+    "krea2": {
+        "transformer": (
+            diffusers.Krea2Transformer2DModel,
+            dict(
+                in_channels=16, num_layers=2, num_key_value_heads=1, intermediate_size=20, timestep_embed_dim=10,
+                text_hidden_dim=12, num_text_layers=3, text_num_attention_heads=2, text_num_key_value_heads=2,
+                text_intermediate_size=14, num_layerwise_text_blocks=1, num_refiner_text_blocks=1,
+                axes_dims_rope=(2, 2, 4), **HEADS,
+            ),
+        ),
+    },
 }  # fmt: skip
 PIPELINES = {
     "flux": diffusers.FluxPipeline,
     "flux2": diffusers.Flux2KleinPipeline,
     "zimage": diffusers.ZImagePipeline,
     "qwenimage": diffusers.QwenImagePipeline,
+    "krea2": diffusers.Krea2Pipeline,
 }
 CONFIGS = {
     transformers.CLIPTextModel: transformers.CLIPTextConfig,
@@ -570,6 +582,38 @@ def cases() -> list[Case]:
         tensors=kohya("lora_unet_transformer_blocks_1_attn_add_k_proj", 16, 16, alpha=1)
         | kohya("lora_unet_transformer_blocks_0_img_mlp_net_2", 16, 64, alpha=2)
         | kohya("lora_unet_img_in", 16, 16, alpha=2),
+    )  # fmt: skip
+
+    # Krea 2
+    case(
+        "diffusers", "krea2", with_diffusers("krea2"), scale=0.5,
+        write=diffusers_folder(
+            "krea2",
+            transformer=peft.LoraConfig(r=3, lora_alpha=2, target_modules=["to_q", "to_k", "to_gate", "down", "projector"]),
+        ),
+    )  # fmt: skip
+    case(
+        "comfyui", "krea2", with_diffusers("krea2"),
+        tensors=low("diffusion_model.blocks.0.attn.wq", 16, 16) | low("diffusion_model.blocks.1.attn.wv", 8, 16)
+        | low("diffusion_model.blocks.1.mlp.up", 20, 16) | low("diffusion_model.txtfusion.refiner_blocks.0.attn.gate", 12, 12),
+    )  # fmt: skip
+    case(
+        "toolkit", "krea2", with_diffusers("krea2"),
+        tensors=low("base_model.model.blocks.1.attn.wo", 16, 16) | low("base_model.model.first", 16, 16)
+        | low("base_model.model.tproj.1", 96, 16) | low("base_model.model.txtmlp.3", 16, 16)
+        | low("base_model.model.tmlp.0", 16, 10) | low("base_model.model.last.linear", 16, 16)
+        | low("base_model.model.txtfusion.layerwise_blocks.0.mlp.down", 12, 14),
+    )  # fmt: skip
+    case(
+        "kohya", "krea2",
+        with_formulas({
+            "transformer.transformer_blocks.0.attn.to_out.0.weight": multiplied("lora_unet_blocks_0_attn_wo"),
+            "transformer.transformer_blocks.1.ff.gate.weight": multiplied("lora_unet_blocks_1_mlp_gate"),
+            "transformer.transformer_blocks.1.attn.to_gate.weight": multiplied("lora_unet_transformer_blocks_1_attn_to_gate"),
+        }),
+        tensors=kohya("lora_unet_blocks_0_attn_wo", 16, 16, alpha=1)
+        | kohya("lora_unet_blocks_1_mlp_gate", 20, 16, alpha=2)
+        | kohya("lora_unet_transformer_blocks_1_attn_to_gate", 16, 16, alpha=2),
     )  # fmt: skip
     return out
 

@@ -27,7 +27,7 @@ import mlx.utils
 import torch
 
 from . import tiny
-from .files import write_json
+from .files import read_json, write_json
 
 GROUP = 64
 SHARDS = 2  # mflux expects an index of Qwen-Image's text encoder
@@ -45,6 +45,7 @@ class Saved:
     dims: dict
     definition: Callable
     modules: Callable
+    sized: bool = False  # modules has an argument, diffusers' folder, whose configs determine their sizes
 
 
 def flux_1(fills: bool = False):
@@ -119,6 +120,41 @@ def qwen_definition():
     return QwenWeightDefinition
 
 
+def krea_2():
+    from mflux.models.krea2.model.krea2_text_encoder.text_encoder import Krea2TextEncoder
+    from mflux.models.krea2.model.krea2_transformer.transformer import Krea2Transformer
+    from mflux.models.qwen.model.qwen_vae.qwen_vae import QwenVAE
+
+    return dict(vae=QwenVAE(), transformer=Krea2Transformer(), text_encoder=Krea2TextEncoder())
+
+
+def krea_2_definition():
+    from mflux.models.krea2.weights.krea2_weight_definition import Krea2WeightDefinition
+
+    return Krea2WeightDefinition
+
+
+def qwen_image_21(source: Path):
+    from mflux.models.qwen21.model.qwen21_text_encoder.text_encoder import QwenImage21TextEncoder
+    from mflux.models.qwen21.model.qwen21_transformer.qwen_image21_transformer import QwenImage21Transformer
+    from mflux.models.qwen21.model.qwen21_vae.vae import QwenImage21VAE
+
+    classes = dict(vae=QwenImage21VAE, transformer=QwenImage21Transformer, text_encoder=QwenImage21TextEncoder)
+    return {name: cls(read_json(source / name / "config.json")) for name, cls in classes.items()}
+
+
+def qwen_image_21_definition():
+    from mflux.models.qwen21.weights.qwen_image21_weight_definition import QwenImage21WeightDefinition
+
+    class AsStored(QwenImage21WeightDefinition):
+        @staticmethod
+        def get_components():  # mflux computes with the autoencoder in float32
+            components = QwenImage21WeightDefinition.get_components()
+            return [dataclasses.replace(c, precision=None) if c.name == "vae" else c for c in components]
+
+    return AsStored
+
+
 QWEN = dict(
     heads=2, axes_dims=(16, 24, 24), layers=2,
     text_intermediate=128, text_layers=3, text_heads=2, text_kv_heads=1, text_mrope_section=(4, 6, 6),
@@ -147,13 +183,29 @@ FAMILIES = {
     "z-image": Saved(VAE | QWEN3 | dict(dim=192, heads=3, axes_dims=(16, 24, 24)), z_image_definition, z_image),
     "qwen-image": Saved(QWEN, qwen_definition, qwen),
     "qwen-image-edit": Saved(QWEN, qwen_definition, qwen_edit),
+    "krea-2": Saved(
+        {k: v for k, v in QWEN.items() if k.startswith(("vae_", "latents_"))}
+        | QWEN3
+        | dict(heads=4, kv_heads=2, axes_dims=(8, 12, 12), intermediate=128, time_dim=256, fusion_intermediate=128,
+               layerwise_blocks=2, refiner_blocks=2),
+        krea_2_definition,
+        krea_2,
+    ),
+    "qwen-image-2.1": Saved(
+        QWEN3
+        | dict(heads=4, axes_dims=(8, 12, 12), layers=2, vision_heads=2, vision_head_dim=32, vision_intermediate=128,
+               vae_channels=(16, 16, 32, 32, 32), vae_decoder_base=16, latent_channels=64),
+        qwen_image_21_definition,
+        qwen_image_21,
+        sized=True,
+    ),
 }  # fmt: skip
 
 
 class Model:
     """A model of mflux: its modules by the names of their components."""
 
-    def __init__(self, family: str, folder: Path, bits: int | None = None, like: "Model | None" = None):
+    def __init__(self, family: str, folder: Path, bits: int | None = None, like: "Model | None" = None, source=None):
         """Reads a folder, diffusers' or a saved one. A saved one is read into modules of the sizes of another model."""
         from mflux.models.common.weights.loading.weight_applier import WeightApplier
 
@@ -161,9 +213,11 @@ class Model:
         weights = read(self.definition, folder)
         self.stored = {name: dict(mlx.utils.tree_flatten(tree)) for name, tree in weights.components.items()}
         self.level = weights.meta_data.quantization_level
-        self.modules = FAMILIES[family].modules()
+        self.source = like.source if like else source or folder
+        self.modules = FAMILIES[family].modules(*[self.source] if FAMILIES[family].sized else [])
         for name, module in self.modules.items():
-            cut(module, weights.components[name])
+            if not FAMILIES[family].sized:
+                cut(module, weights.components[name])
             if like:
                 sizes = {k: mx.zeros(shape) for k, shape in like.sizes[name].items()}
                 module.update(mlx.utils.tree_unflatten(list(sizes.items())), strict=False)
@@ -206,7 +260,7 @@ class Model:
         for file in folder.glob("text_encoder/model.safetensors"):  # it expects an index of Qwen-Image's
             index = {"metadata": {}, "weight_map": dict.fromkeys(mx.load(str(file)), file.name)}
             Path(f"{file}.index.json").write_text(json.dumps(index), encoding="utf-8")
-        components = [dataclasses.replace(c, precision=None) for c in self.definition.get_components()]
+        components = [unrounded(c) for c in self.definition.get_components()]
         with mock.patch.object(self.definition, "get_components", staticmethod(lambda: components)):
             trees = read(self.definition, folder).components
         return {name: dict(mlx.utils.tree_flatten(tree)) for name, tree in trees.items()}
@@ -220,7 +274,18 @@ def read(definition, folder: Path):
         weights = WeightLoader.load(definition, str(folder))
     if t5 := weights.components.get("t5_encoder"):  # the table of positions is mapped to 24 blocks, whatever there is
         t5["t5_blocks"] = [block for block in t5["t5_blocks"] if "ff" in block]
+    if isinstance(weights.components["transformer"].get("modulation"), (list, dict)):  # as mflux does after reading
+        flat = mlx.utils.tree_flatten(weights.components["transformer"])
+        renamed = [(re.sub(r"^modulation\.1\.", "modulation.layers.1.", k), v) for k, v in flat]
+        weights.components["transformer"] = mlx.utils.tree_unflatten(renamed)
     return weights
+
+
+def unrounded(component):
+    """A component that is read in the dtypes of its files, whichever variant of it a folder has."""
+    select = component.variant_selector
+    variant = select and (lambda root: unrounded(select(root)))
+    return dataclasses.replace(component, precision=None, variant_selector=variant)
 
 
 def shapes(module: nn.Module) -> dict:
@@ -337,7 +402,7 @@ def writing(ours: Model, theirs: Model, component: str, name: str, result: Check
 
 
 # What no picture needs, and mflux's layout has no place for; and what mflux itself does not keep.
-LOST = r"(^lm_head\.weight|\.num_batches_tracked)$"
+LOST = r"(^lm_head\.weight|\.num_batches_tracked)$|^visual\."
 LOST_BY_MFLUX = LOST + r"|^encoder\.down_blocks\.5\.time_conv\.|^model\.visual\."
 
 

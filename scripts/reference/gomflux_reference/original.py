@@ -19,11 +19,13 @@ from .files import read_json, write_json
 def goldens(models: Path, folder: Path):
     """Writes a list for each of some tiny models, in a testdata folder, to folder."""
     folder.mkdir(parents=True, exist_ok=True)
-    for name in ("flux1-dev-small", "flux2-klein", "zimage-ordinary"):
+    for name in ("flux1-dev-small", "flux2-klein", "zimage-ordinary", "krea-2"):
         components = {}
         for component, make in COMPONENTS.items():
             model = models / name / "model" / component
             class_name = read_json(model / "config.json")["_class_name"]
+            if not make[class_name]:
+                continue
             source = {k: v for f in model.glob("*.safetensors") for k, v in load_file(f).items()}
             components[component] = {"class": class_name, "tensors": listed(make[class_name](model, source))}
         write_json(folder / f"{name}.json", components)
@@ -176,6 +178,42 @@ def z_image(_, source: dict) -> dict:
     return made
 
 
+def krea2(_, source: dict) -> dict:
+    block = r"(transformer_blocks|text_fusion\.\w+_blocks)\.(\d+)\."
+    made = renamed(
+        source,
+        [(block + name, rf"\1.\2.{to}") for name, to in (
+            (r"attn\.to_([qkv])\.weight", r"attn.w\3.weight"),
+            (r"attn\.to_out\.0\.weight", "attn.wo.weight"),
+            (r"attn\.to_gate\.weight", "attn.gate.weight"),
+            (r"attn\.norm_([qk])\.weight", r"attn.qknorm.\3norm.scale"),
+            (r"ff\.(.*)", r"mlp.\3"),
+            (r"norm1\.weight", "prenorm.scale"),
+            (r"norm2\.weight", "postnorm.scale"),
+            ("scale_shift_table", "mod.lin"),
+        )]
+        + [
+            (r"img_in\.(.*)", r"first.\1"),
+            (r"time_embed\.linear_1\.(.*)", r"tmlp.0.\1"),
+            (r"time_embed\.linear_2\.(.*)", r"tmlp.2.\1"),
+            (r"time_mod_proj\.(.*)", r"tproj.1.\1"),
+            (r"txt_in\.norm\.weight", "txtmlp.0.scale"),
+            (r"txt_in\.linear_1\.(.*)", r"txtmlp.1.\1"),
+            (r"txt_in\.linear_2\.(.*)", r"txtmlp.3.\1"),
+            (r"final_layer\.linear\.(.*)", r"last.linear.\1"),
+            (r"final_layer\.norm\.weight", "last.norm.scale"),
+            ("final_layer.scale_shift_table", "last.modulation.lin"),
+        ],
+    )  # fmt: skip
+    made = {
+        re.sub(r"^text_fusion\.", "txtfusion.", re.sub(r"^transformer_blocks\.", "blocks.", k)):
+            v.flatten() if k.endswith(".mod.lin") else v
+        for k, v in made.items()
+    }  # fmt: skip
+    check(made, single_file_utils.convert_krea2_transformer_checkpoint_to_diffusers(dict(made)), source)
+    return made
+
+
 def ldm_vae(model: Path, source: dict, nested: bool = False) -> dict:
     config = read_json(model / "config.json")
     levels = len(config["block_out_channels"])
@@ -242,9 +280,11 @@ COMPONENTS = {
         "FluxTransformer2DModel": flux,
         "Flux2Transformer2DModel": flux2,
         "ZImageTransformer2DModel": z_image,
+        "Krea2Transformer2DModel": krea2,
     },
     "vae": {
         "AutoencoderKL": ldm_vae,
+        "AutoencoderKLQwenImage": None,  # see wan_names
         "AutoencoderKLFlux2": lambda model, source: ldm_vae(model, source, nested=True),
     },
 }

@@ -12,6 +12,7 @@ from pathlib import Path
 from unittest import mock
 
 from . import prune, sources
+from .families import MODULES
 
 SOURCE = '''\
 """Module."""
@@ -124,6 +125,14 @@ def functions_reduced(scratch: Path, root: Path):
     assert (count, called) == (17, 1), (count, called)
     compile(found, "m", "exec")
     every_file()
+
+
+def families_apart(scratch: Path, root: Path):
+    """No module of a family imports another one, since only_family_of leaves those out."""
+    for module in MODULES:
+        for node in ast.walk(ast.parse((Path(__file__).parent / "families" / f"{module}.py").read_text(encoding="utf-8"))):
+            imported = {name.name for name in node.names} if isinstance(node, ast.ImportFrom) and not node.module else set()
+            assert not imported & set(MODULES), (module, imported)
 
 
 def every_file():

@@ -288,7 +288,7 @@ class Recorder:
     def _keep(self, name: str, tensor: torch.Tensor, sample: int):
         if not self.keep:
             return
-        t = kept(tensor).contiguous().to("cpu", copy=True)
+        t = kept(tensor).to("cpu").clone(memory_format=torch.contiguous_format)  # a single element may have stride 0
         if sample and t.numel() > sample:
             seed = int.from_bytes(hashlib.sha256(repr(list(t.shape)).encode()).digest()[:7], "big")
             at = torch.randint(t.numel(), (sample,), generator=torch.Generator().manual_seed(seed))

@@ -18,6 +18,10 @@ RUNS = {
     "zimage-image": dict(prompt="a red circle", negative_prompt=None, guidance=0.0, picture="picture.png", image_strength=0.5),
     "flux1-dev-image": dict(prompt="a red circle", negative_prompt=None, guidance=3.0, picture="picture.png", image_strength=0.5),
     "flux2-klein-base": dict(prompt="a red circle", negative_prompt=None, guidance=3.0),
+    "zimage-inpaint-crop": dict(
+        prompt="a red circle", negative_prompt=None, guidance=0.0, picture="picture.png", image_strength=0.3, mask="mask.png",
+        mask_crop=5,
+    ),
     "qwen-edit": dict(prompt="a red circle", negative_prompt="blue", guidance=2.0, references=["first.png"]),
 }  # fmt: skip
 EARLY = ("latents.init", "prompt.embeds", "negative.embeds", "sigmas")
@@ -30,8 +34,7 @@ def sent(scratch: Path, root: Path):
         out.mkdir(parents=True)
         model = str(folder.parent / read_json(folder / "dump" / "settings.json")["model"])
         request = request | dict(steps=2, seed=1, height=64, width=80, max_sequence_length=64)
-        if "picture" in request:
-            request["picture"] = folder / request["picture"]
+        request |= {key: folder / request[key] for key in ("picture", "mask") if key in request}
         request["references"] = [folder / name for name in request.get("references", [])]
         dump.pipeline(model, out / "dump", taps=["*", "*:[qkv]*"], **request)
         with open(out / "stream", "wb") as file:
@@ -39,6 +42,7 @@ def sent(scratch: Path, root: Path):
         parts = list(parts_of((out / "stream").read_bytes()))
         settings = json.loads(parts[0][0]["settings"])
         assert parts[-1] == ({"end": ""}, {}) and "transformer" in settings["modules"], golden
+        assert settings.get("pasted", False) == ("mask_crop" in request), golden
         assert [Path(name).name for name in settings.get("references", [])] == [f.name for f in request["references"]]
         found, at, finished = {}, {}, {}
         for i, (metadata, tensors) in enumerate(parts):

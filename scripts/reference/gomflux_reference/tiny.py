@@ -35,7 +35,7 @@ def make(
     family = FAMILIES[family_name]
     dims = family.dims | (family.full if full else {}) | dims
     with torch.device(device):
-        components = family.build(dims)
+        components = family.components(dims)
     for name, module in components.items():
         if isinstance(module, torch.nn.Module):
             fill(name, module, family, seed, kind)
@@ -47,7 +47,7 @@ def make(
             components[name].save_pretrained(folder / name)
     else:
         family.pipeline(**components).save_pretrained(folder)
-        if more := family.index(dims):
+        if more := family.model_index(dims):
             write_json(folder / "model_index.json", read_json(folder / "model_index.json") | more)
     if layout == "hub":
         to_hub(folder, components, family)
@@ -73,7 +73,9 @@ def fill(component: str, module: torch.nn.Module, family: Family, seed: int, kin
             elif path.endswith("bias"):
                 value = 0.1 * n * gain(family.biases, name)
             elif p.dim() == 1 or path.endswith("gamma"):
-                value = 1 + 0.2 * n
+                value = 0.2 * n
+                if not any(re.search(pattern, name) for pattern in family.minus_one):
+                    value += 1
             else:
                 value = n / math.sqrt(p[0].numel())
             if p.dim() > 1:
@@ -137,12 +139,14 @@ def model_files(folder: Path, module: transformers.PreTrainedModel):
         file = folder / "model.safetensors"
         save_file({prefix + k: v for k, v in load_file(file).items()}, file, metadata={"format": "pt"})
     rotary(config)
-    if text := config.get("text_config"):  # is there twice
+    text = config.get("text_config")
+    if text:
         rotary(text)
+        config["vision_config"].pop("rope_parameters", None)
+    if text and type(module).__name__ == "Qwen2_5_VLForConditionalGeneration":  # its text_config is there twice
         config = {k: v for k, v in text.items() if k != "model_type"} | config
         vision = config["vision_config"]
         vision |= {"in_chans": vision.pop("in_channels"), "model_type": config["model_type"]}
-        vision.pop("rope_parameters", None)
         for part in (text, vision):
             part["torch_dtype"] = config["dtype"]
     config |= {
@@ -159,6 +163,8 @@ def rotary(config: dict):
         return
     section = rope.get("mrope_section")
     scaling = {"mrope_section": section, "rope_type": "default", "type": "default"} if section else None
+    if rope.get("mrope_interleaved"):
+        scaling["mrope_interleaved"] = True
     config |= {"rope_theta": rope["rope_theta"], "rope_scaling": scaling}
     for key in ("layer_types", "pad_token_id"):
         config.pop(key, None)

@@ -1,13 +1,14 @@
 // The form: what it asks for, and how settings fill it in.
 
 import { ImageBox } from "./images.js";
+import { Inpainting } from "./inpaint.js";
 
 const byID = id => document.getElementById(id);
 const maxReferences = 16;
 
 // other are settings that the form has no fields for. They are kept from the settings that filled
 // it in.
-const other = ["guidance_interval", "step_cache", "max_sequence_length", "scheduler", "rng"];
+const other = ["guidance_interval", "step_cache", "max_sequence_length", "scheduler", "rng", "background"];
 
 export class Form {
   constructor(say) {
@@ -15,15 +16,24 @@ export class Form {
     this.models = [];
     this.kept = {};
     this.start = new ImageBox(byID("start"), 1, say);
+    this.inpainting = new Inpainting(this.start, say);
+    this.inpainting.changed = () => this.showModel();
     this.references = new ImageBox(byID("references"), 1, say);
     byID("model").addEventListener("change", () => this.showModel());
-    byID("strength").addEventListener("input", () => { byID("strength-value").value = byID("strength").value; });
+    byID("strength").addEventListener("input", () => this.showStrength());
     byID("add-lora").addEventListener("click", () => this.addLoRA("", 1).focus());
     byID("empty").addEventListener("click", () => this.reset());
+    this.showStrength(); // browsers keep the fields of a page that is reloaded
   }
 
-  // setModels lists models; the one that was chosen stays chosen.
-  setModels(models) {
+  showStrength() {
+    byID("strength-value").value = byID("strength").value;
+  }
+
+  // setModels lists models; the one that was chosen stays chosen. maxPixels limits all images of a
+  // request together.
+  setModels(models, maxPixels) {
+    this.inpainting.maxPixels = maxPixels;
     const before = byID("model").value;
     this.models = models;
     byID("model").replaceChildren(...models.map(m =>
@@ -48,12 +58,13 @@ export class Form {
       return;
     }
     const notes = [];
-    if (model.licence) notes.push(`Licence: ${model.licence}.`);
+    if (model.licence) notes.push(`Licence: ${[model.licence, model.licence_terms].filter(Boolean).join(", ")}.`);
     if (model.missing) notes.push(model.missing);
     byID("model-note").textContent = notes.join(" ");
     for (const name of ["width", "height", "steps", "guidance"]) {
       byID(name).placeholder = model.defaults[name] ?? "";
     }
+    if (this.inpainting.ownSize()) byID("width").placeholder = byID("height").placeholder = "as image";
     byID("references").hidden = !model.edits;
     this.references.setLimit(model.multiple ? maxReferences : 1);
     byID("references").querySelector("legend").textContent = model.multiple ? "Reference images" : "Reference image";
@@ -102,7 +113,9 @@ export class Form {
     if (byID("seed").value.trim() !== "") body.seed = byID("seed").value.trim();
     const loras = this.loras();
     if (loras.length > 0) body.loras = loras;
-    if (this.start.images.length > 0) {
+    if (this.inpainting.used()) {
+      Object.assign(body, this.inpainting.fields());
+    } else if (this.start.images.length > 0) {
       body.image = this.start.images[0];
       body.image_strength = Number(byID("strength").value);
     }
@@ -112,11 +125,12 @@ export class Form {
 
   reset() {
     byID("form").reset();
-    byID("strength-value").value = byID("strength").value;
+    this.showStrength();
     byID("lora-rows").replaceChildren();
     this.kept = {};
     this.start.clear();
     this.references.clear();
+    this.inpainting.show();
     this.showModel();
     byID("prompt").focus();
   }
@@ -139,13 +153,13 @@ export class Form {
     byID("lora-rows").replaceChildren();
     for (const l of settings.loras ?? []) this.addLoRA(l.path, l.scale ?? 1);
     this.kept = Object.fromEntries(other.filter(name => settings[name] !== undefined).map(name => [name, settings[name]]));
-    if (settings.image_strength !== undefined) {
+    if (settings.image_strength !== undefined && !settings.mask && !settings.expand) {
       byID("strength").value = settings.image_strength;
-      byID("strength-value").value = byID("strength").value;
+      this.showStrength();
     }
-    const missing = [settings.image, ...settings.references ?? []].filter(Boolean).map(source => source.path);
+    this.inpainting.fill(settings);
+    const missing = [settings.image, settings.mask, ...settings.references ?? []].filter(Boolean).map(source => source.path);
     if (missing.length > 0) notes.push(`Add the images it was made from: ${missing.join(", ")}.`);
-    if (settings.mask) notes.push("It was made with a mask, which this page does not have.");
     this.showModel();
     byID("prompt").focus();
     this.say(["Settings filled in.", ...notes].join(" "));

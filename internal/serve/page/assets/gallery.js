@@ -74,11 +74,14 @@ export class Gallery {
     part(".prompt").textContent = title;
     describe(part("dl"), settings);
     part(".download").href = `${picture.url}?download=1`;
-    for (const name of [".use", ".start", ".download", ".delete"]) {
+    for (const name of [".use", ".start", ".inpaint", ".download", ".delete"]) {
       part(name).setAttribute("aria-label", `${part(name).textContent}: ${title.slice(0, 80)}`);
     }
     part(".use").addEventListener("click", () => this.form.fill(settings));
     part(".start").addEventListener("click", () => this.start(picture));
+    part(".inpaint").addEventListener("click", async () => {
+      if (await this.start(picture)) await this.form.inpainting.paint();
+    });
     part(".delete").hidden = !picture.name;
     part(".delete").addEventListener("click", () => this.remove(picture, item));
     item.dataset.name = picture.name ?? "";
@@ -86,6 +89,7 @@ export class Gallery {
     byID("gallery").insertBefore(item, older ?? null);
   }
 
+  // start makes an image the start image. It reports whether that was possible.
   async start(picture) {
     try {
       const answer = await fetch(picture.url);
@@ -94,8 +98,10 @@ export class Gallery {
       await this.form.start.add([new File([await answer.blob()], name, { type: "image/png" })]);
       byID("start").scrollIntoView({ block: "center" });
       byID("start").querySelector("input[type=file]").focus();
+      return true;
     } catch (error) {
       this.fail(error.message);
+      return false;
     }
   }
 

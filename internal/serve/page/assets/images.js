@@ -1,7 +1,7 @@
-// The boxes for start and reference images.
+// The boxes for images: the start image, its mask, and reference images.
 
 // readURL returns a file as a data URL.
-function readURL(file) {
+export function readURL(file) {
   return new Promise((resolve, reject) => {
     const reader = new FileReader();
     reader.onload = () => resolve(reader.result);
@@ -10,15 +10,28 @@ function readURL(file) {
   });
 }
 
+// loadImage returns an <img> of an image of a box.
+export async function loadImage({ name, data }) {
+  const img = new Image();
+  img.src = data;
+  try {
+    await img.decode();
+  } catch {
+    throw new Error(`this browser cannot show ${name}`);
+  }
+  return img;
+}
+
 // An ImageBox holds the images of a fieldset, at most limit.
 export class ImageBox {
   constructor(fieldset, limit, say) {
     this.fieldset = fieldset;
     this.say = say;
+    this.changed = () => {}; // is called when there are other images
     this.images = []; // {name, data}
     this.list = fieldset.querySelector(".chosen");
+    const input = this.input = fieldset.querySelector("input[type=file]");
     this.setLimit(limit);
-    const input = fieldset.querySelector("input[type=file]");
     input.addEventListener("change", async () => {
       await this.add([...input.files]);
       input.value = ""; // the same file can be chosen again
@@ -38,26 +51,31 @@ export class ImageBox {
       this.images.push({ name: file.name, data: await readURL(file) });
       this.say(`${file.name} added`);
     }
-    this.images = this.images.slice(-this.limit);
+    this.set(this.images.slice(-this.limit));
+  }
+
+  // set replaces the images.
+  set(images) {
+    this.images = images;
     this.show();
+    this.changed();
   }
 
   // setLimit sets the largest number of images; the last ones stay.
   setLimit(limit) {
     this.limit = limit;
-    this.images = this.images.slice(-limit);
-    this.fieldset.querySelector("input[type=file]").multiple = limit > 1;
-    this.fieldset.querySelector(".file span").textContent = `Choose, drop or paste ${limit > 1 ? "images" : "an image"}`;
-    this.show();
+    this.input.multiple = limit > 1;
+    const label = this.fieldset.querySelector(".file span");
+    label.textContent = this.fieldset.dataset.choose ?? `Choose, drop or paste ${limit > 1 ? "images" : "an image"}`;
+    this.set(this.images.slice(-limit));
   }
 
   clear() {
-    this.images = [];
-    this.show();
+    this.set([]);
   }
 
   show() {
-    this.list.replaceChildren(...this.images.map((image, i) => {
+    this.list.replaceChildren(...this.images.map(image => {
       const item = document.createElement("li");
       const img = document.createElement("img");
       img.src = image.data;
@@ -67,9 +85,8 @@ export class ImageBox {
       remove.textContent = "Remove";
       remove.setAttribute("aria-label", `Remove ${image.name}`);
       remove.addEventListener("click", () => {
-        this.images.splice(i, 1);
-        this.show();
-        this.fieldset.querySelector("input[type=file]").focus();
+        this.set(this.images.filter(other => other !== image));
+        this.input.focus();
       });
       item.append(img, remove);
       return item;

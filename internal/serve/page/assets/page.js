@@ -13,8 +13,11 @@ function say(text) {
   byID("status").textContent = text;
 }
 
-// fail shows an error.
+// fail shows an error, or none if there is no text. One about the mask is shown next to it.
 function fail(text) {
+  const concernsMask = text !== "" && form.inpainting.concerns(text);
+  form.inpainting.problem(concernsMask ? text : "");
+  if (concernsMask) text = "";
   byID("error").textContent = text;
   byID("error").hidden = text === "";
   if (text !== "") byID("error").scrollIntoView({ block: "nearest" });
@@ -45,7 +48,8 @@ byID("form").addEventListener("submit", async event => {
 });
 
 document.addEventListener("keydown", event => {
-  if (event.key === "Enter" && (event.ctrlKey || event.metaKey) && !byID("models").open) {
+  if (event.defaultPrevented) return; // a dialog has used the key
+  if (event.key === "Enter" && (event.ctrlKey || event.metaKey) && !document.querySelector("dialog[open]")) {
     event.preventDefault();
     byID("form").requestSubmit();
   }
@@ -68,6 +72,11 @@ byID("read").addEventListener("change", async () => {
   byID("read").value = "";
 });
 
+// boxOf returns the box of images that an element or a text is in, or undefined.
+function boxOf(node) {
+  return [form.start, form.inpainting.mask, form.references].find(box => box.fieldset.contains(node));
+}
+
 // Files are dropped on the page; text goes to the field below it.
 document.addEventListener("dragover", event => {
   if (event.dataTransfer.types.includes("Files")) event.preventDefault();
@@ -76,24 +85,21 @@ document.addEventListener("drop", async event => {
   const files = [...event.dataTransfer.files];
   if (files.length === 0) return;
   event.preventDefault();
-  if (byID("start").contains(event.target)) {
-    await form.start.add(files);
-  } else if (byID("references").contains(event.target)) {
-    await form.references.add(files);
-  } else {
-    await readSettings(files[0]);
-  }
+  if (document.querySelector("dialog[open]")) return;
+  const box = boxOf(event.target);
+  await (box ? box.add(files) : readSettings(files[0]));
 });
 document.addEventListener("paste", async event => {
   const files = [...event.clipboardData?.files ?? []];
-  if (files.length === 0) return; // text goes to the field that has the focus
+  if (files.length === 0 || document.querySelector("dialog[open]")) return; // text goes to the field that has the focus
   event.preventDefault();
-  await (form.model()?.edits ? form.references : form.start).add(files);
+  const focused = boxOf(document.activeElement); // in Firefox, not always the target of the event
+  await (focused ?? (form.model()?.edits ? form.references : form.start)).add(files);
 });
 
 async function listModels() {
-  const { models } = await call("GET", "models");
-  form.setModels(models);
+  const { models, max_pixels: maxPixels } = await call("GET", "models");
+  form.setModels(models, maxPixels);
 }
 
 document.addEventListener("visibilitychange", () => {

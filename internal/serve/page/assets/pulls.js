@@ -9,6 +9,9 @@ const byID = id => document.getElementById(id);
 const template = byID("pullable-template");
 const dialog = byID("models");
 
+// sentence makes a sentence of a part of one.
+const sentence = text => text && `${text[0].toUpperCase()}${text.slice(1)}.`;
+
 export class Pulls {
   // chosen returns the name of the model in the form. downloaded is called when a model is here.
   constructor(chosen, say, fail, downloaded) {
@@ -138,7 +141,7 @@ class Row {
   describe(model) {
     this.part(".licence").textContent = model.licence ? `Licence: ${model.licence}` : "";
     if (model.licence_url) this.part(".licence").href = model.licence_url;
-    this.part(".terms").textContent = model.non_commercial ? "No commercial use." : "";
+    this.part(".terms").textContent = sentence(model.licence_terms ?? "");
     this.part(".access").textContent = model.gated ? `Gated: ${model.access ?? "a token with access is needed"}.` : "";
   }
 
@@ -179,7 +182,7 @@ class Row {
     await this.plan();
     if (this.left === undefined) return;
     let text = `Download ${bytes(this.left)}?`;
-    if (this.model.non_commercial) text += ` The ${this.model.licence} allows no commercial use.`;
+    if (this.model.licence_terms) text += ` ${this.model.licence}: ${this.model.licence_terms}.`;
     this.part(".question").textContent = text;
     this.confirming(true);
     this.part(".begin").focus();

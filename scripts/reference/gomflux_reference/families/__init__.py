@@ -5,6 +5,8 @@ from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import Callable
 
+from .parts import option
+
 
 def valid_rows(config, ids, mask) -> int:
     """Returns the tokens that are not pads; all of them without a mask."""
@@ -28,18 +30,20 @@ class TextEncoder:
 @dataclass(frozen=True)
 class Family:
     pipeline: type
-    image_pipeline: type | None  # picture to picture
-    inpaint_pipeline: type | None  # a part of a picture
     dims: dict  # command-line flags of `tiny` and their defaults
     full: dict  # the same, where the published model has more
-    build: Callable[[dict], dict]  # dims -> arguments of the pipeline's class, components with any weights
-    transformer: Callable[[dict], object]  # dims -> that component alone
+    transformer: Callable[[dict], object]  # dims -> that component, with any weights
     autoencoder: Callable[[dict], object]  # the same
+    build: Callable[[dict], dict]  # dims -> the other arguments of the pipeline's class
     draw: Callable  # random.Random -> dims, all of them other than in dims, of a model that is quick to run
     latents: Callable  # pipe, height, width -> shape of the latents as pictures, [1, C, h, w]
-    prompts: Callable  # positional and keyword arguments of the transformer -> for each prompt in them, values by name
-    arguments: Callable  # pipe, guidance, negative prompt -> arguments of its call
     guidance: Callable  # random.Random -> guidance of a run that is quick
+    image_pipeline: type | None = None  # picture to picture
+    inpaint_pipeline: type | None = None  # a part of a picture
+    # pipe, guidance, negative prompt -> arguments of its call
+    arguments: Callable = lambda pipe, scale, negative: {"guidance_scale": scale, "negative_prompt": negative}
+    # positional and keyword arguments of the transformer -> for each prompt in them, values by name
+    prompts: Callable = lambda args, kwargs: [{"embeds": kwargs["encoder_hidden_states"][0]}]
     # method of the pipeline that encodes one prompt -> its result -> those values, before the transformer gets them
     encodings: dict = field(default_factory=lambda: {"encode_prompt": lambda result: {"embeds": result[0][0]}})
     # pipe -> the hidden states that prompt.embeds are, side by side: numbers of layers from 1, or NORMED
@@ -50,8 +54,11 @@ class Family:
     pack: Callable = lambda pipe, x: x  # latents as pictures -> the pipeline's argument
     unpack: Callable = lambda pipe, x, height, width: x  # what its scheduler steps with -> latents as pictures
     index: Callable = lambda d: {}  # dims -> what model_index.json has besides
+    # arguments of the pipeline's call that small models name in model_index.json -> their dims
+    options: dict = field(default_factory=dict)
     one_batch: bool = False  # guidance takes both prompts as rows of one batch, not in two calls
     negative_prompt: bool = False  # there is one to be chosen
+    steps: tuple = (2, 4)  # the fewest and the most steps of a run that is quick
     references: tuple = (0,)  # how many pictures are edited at once (parity tries all of them)
     fills: bool = False  # the transformer sees the mask and the picture around it, and there is no run without
     inpaint_references: tuple = (0,)  # how many of them besides the picture that is inpainted
@@ -59,6 +66,7 @@ class Family:
     inpaint_size: Callable | None = None
     inpaint_resized: bool = False  # it keeps the picture's size, which is therefore resized first, unless it is cropped
     inpaint_pastes: bool = True  # inpainting with a crop pastes its result into the whole picture
+    transparent: bool = False  # it knows the alpha of pictures that it edits
     reference_sides: tuple = (64, 100)  # the smallest and largest sides of such pictures, for parity
     without_effect: Callable = lambda config: "(?!)"  # transformer's config -> pattern of weights that change nothing
     schedulers: tuple = ()  # that it works with besides its own; Heun's does not shift by size
@@ -69,14 +77,34 @@ class Family:
     untapped: tuple = ()  # globs of what is never recorded
     gains: dict = field(default_factory=dict)  # pattern -> gain of the weights it matches (else 1)
     biases: dict = field(default_factory=dict)  # pattern -> gain of the biases it matches (else 1)
+    minus_one: tuple = ()  # patterns of norms' weights that are stored minus one
     small: tuple = ()  # what the small-activations kind scales down
 
+    def components(self, d: dict) -> dict:
+        """Returns the arguments of the pipeline's class for some dims."""
+        return self.build(d) | {"vae": self.autoencoder(d), "transformer": self.transformer(d)}
 
+    def model_index(self, d: dict) -> dict:
+        """Returns what model_index.json has besides the components, for some dims."""
+        return self.index(d) | {name: d[dim] for name, dim in self.options.items()}
+
+    def call(self, pipe, guidance: float, negative: str | None) -> dict:
+        """Returns the arguments of the pipeline's call for its guidance, and the options of the model."""
+        named = {name: value for name in self.options if (value := option(pipe, name))}
+        return self.arguments(pipe, guidance, negative) | named
+
+
+MODULES = ("z_image", "flux_1", "flux_2", "qwen_image", "qwen_image_21", "krea_2")
 FAMILIES = {
     name: family
-    for module in ("z_image", "flux_1", "flux_2", "qwen_image")
+    for module in MODULES
     for name, family in importlib.import_module(f"{__name__}.{module}").FAMILIES.items()
 }
+
+
+def module_of(name: str) -> str:
+    """The module of a family."""
+    return next(m for m in MODULES if name in importlib.import_module(f"{__name__}.{m}").FAMILIES)
 
 
 def family_of(pipe) -> str:

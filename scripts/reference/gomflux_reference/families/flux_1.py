@@ -7,19 +7,16 @@ the channels of the masked image and of the mask too.
 
 import dataclasses
 import functools
-import json
 import random
 import sys
 from contextlib import contextmanager
-from pathlib import Path
 from unittest import mock
 
 import diffusers
-import transformers
 from diffusers.pipelines.flux.pipeline_flux_kontext import PREFERRED_KONTEXT_RESOLUTIONS
 
-from .. import schedules, tokenizer
-from . import Family, TextEncoder, all_rows, parts
+from .. import schedules
+from . import Family, TextEncoder, all_rows, autoencoders, parts, text_encoders
 
 
 def transformer(d: dict, guided: bool, fills: bool = False) -> diffusers.FluxTransformer2DModel:
@@ -28,92 +25,31 @@ def transformer(d: dict, guided: bool, fills: bool = False) -> diffusers.FluxTra
     return diffusers.FluxTransformer2DModel(
         in_channels=2 * latents + mask if fills else latents,
         out_channels=latents if fills else None,
-        num_layers=d["layers"],
+        **parts.attention(d),
         num_single_layers=d["single_layers"],
-        attention_head_dim=sum(d["axes_dims"]),
-        num_attention_heads=d["heads"],
         joint_attention_dim=d["t5_hidden"],
         pooled_projection_dim=d["clip_hidden"],
         guidance_embeds=guided,
-        axes_dims_rope=d["axes_dims"],
     )
 
 
-def build(d: dict, guided: bool, fills: bool = False) -> dict:
-    clip, t5 = tokenizer.train_clip(d["clip_merges"]), tokenizer.train_t5(d["t5_pieces"])
+def build(d: dict, guided: bool) -> dict:
     return {
         "scheduler": parts.by_size(d, use_dynamic_shifting=guided),
-        "vae": parts.autoencoder_kl(d),
-        "text_encoder": transformers.CLIPTextModel(
-            transformers.CLIPTextConfig(
-                vocab_size=len(clip),
-                hidden_size=d["clip_hidden"],
-                intermediate_size=d["clip_intermediate"],
-                num_hidden_layers=d["clip_layers"],
-                num_attention_heads=d["clip_heads"],
-                layer_norm_eps=d["clip_norm_eps"],
-                projection_dim=d["clip_hidden"],
-                # as published, although the tokenizer has other ids: 2 stands for the row of the highest id
-                bos_token_id=0,
-                eos_token_id=2,
-                pad_token_id=1,
-            )
-        ),
-        "tokenizer": clip,
-        "text_encoder_2": transformers.T5EncoderModel(
-            transformers.T5Config(
-                vocab_size=-(-(len(t5) + 1) // 32) * 32,
-                d_model=d["t5_hidden"],
-                d_kv=d["t5_head_dim"],
-                d_ff=d["t5_intermediate"],
-                num_layers=d["t5_layers"],
-                num_heads=d["t5_heads"],
-                relative_attention_num_buckets=d["t5_buckets"],
-                relative_attention_max_distance=d["t5_max_distance"],
-                layer_norm_epsilon=d["t5_norm_eps"],
-                feed_forward_proj="gated-gelu",
-                is_encoder_decoder=False,
-                use_cache=False,
-            )
-        ),
-        "tokenizer_2": t5,
-        "transformer": transformer(d, guided, fills),
+        **text_encoders.clip_and_t5(d),
     }
 
 
 def draw(r: random.Random) -> dict:
     clip_heads, buckets = r.randint(1, 4), r.choice((8, 16, 32))
     return dict(
-        heads=r.randint(1, 4),
-        axes_dims=tuple(2 * r.randint(1, 4) for _ in range(3)),
-        layers=r.randint(1, 2),
+        **parts.draw_attention(r, layers=2),
         single_layers=r.randint(1, 3),
-        clip_hidden=clip_heads * 2 * r.randint(3, 8),
-        clip_intermediate=8 * r.randint(3, 10),
-        clip_layers=r.randint(1, 3),
-        clip_heads=clip_heads,
-        clip_norm_eps=r.choice((1e-5, 3e-5)),
-        clip_merges=r.randint(100, 300),
-        t5_hidden=4 * r.randint(4, 14),
-        t5_intermediate=8 * r.randint(3, 10),
-        t5_layers=r.randint(1, 3),
-        t5_heads=r.randint(1, 4),
-        t5_head_dim=2 * r.randint(2, 9),
-        t5_buckets=buckets,
-        t5_max_distance=buckets * r.randint(2, 4),
-        t5_norm_eps=r.choice((1e-6, 1e-5)),
-        t5_pieces=r.randint(100, 400),
-        **parts.draw_vae(r, r.randint(2, 4)),
-        **parts.draw_scaling(r),
-        shift=r.choice((1.0, 3.0)),
-        base_shift=r.uniform(0.3, 0.7),
-        max_shift=r.uniform(0.9, 1.4),
+        **text_encoders.draw_clip_and_t5(r, clip_heads, buckets),
+        **autoencoders.draw_kl(r, r.randint(2, 4)),
+        **autoencoders.draw_scaling(r),
+        **parts.draw_shift(r),
     )
-
-
-def latents(pipe, height: int, width: int) -> tuple:
-    scale = 2 * pipe.vae_scale_factor
-    return 1, pipe.vae.config.latent_channels, 2 * (height // scale), 2 * (width // scale)
 
 
 def to_first_end(config, ids, mask) -> int:
@@ -136,23 +72,17 @@ DEV = Family(
     inpaint_pipeline=diffusers.FluxInpaintPipeline,
     dims=dict(
         heads=3, axes_dims=(4, 6, 6), layers=2, single_layers=2,
-        clip_hidden=24, clip_intermediate=40, clip_layers=3, clip_heads=3, clip_norm_eps=1e-5, clip_merges=200,
-        t5_hidden=32, t5_intermediate=48, t5_layers=3, t5_heads=4, t5_head_dim=10, t5_buckets=32, t5_max_distance=128,
-        t5_norm_eps=1e-6, t5_pieces=300,
-        vae_channels=(8, 16, 16), vae_layers_per_block=1, vae_norm_groups=4, latent_channels=4,
-        scaling_factor=0.3611, shift_factor=0.1159, shift=3.0, base_shift=0.5, max_shift=1.15,
+        **text_encoders.CLIP_T5, **autoencoders.KL_SCALED, shift=3.0, base_shift=0.5, max_shift=1.15,
     ),
     full=dict(
         heads=24, axes_dims=(16, 56, 56), layers=19, single_layers=38,
-        clip_hidden=768, clip_intermediate=3072, clip_layers=12, clip_heads=12,
-        t5_hidden=4096, t5_intermediate=10240, t5_layers=24, t5_heads=64, t5_head_dim=64,
-        vae_channels=(128, 256, 512, 512), vae_layers_per_block=2, vae_norm_groups=32, latent_channels=16,
+        **text_encoders.CLIP_L_T5_XXL, **autoencoders.KL_16,
     ),
     build=functools.partial(build, guided=True),
     transformer=functools.partial(transformer, guided=True),
-    autoencoder=parts.autoencoder_kl,
+    autoencoder=autoencoders.kl,
     draw=draw,
-    latents=latents,
+    latents=parts.latents,
     prompts=prompts,
     encodings={
         "_get_clip_prompt_embeds": lambda result: {"pooled_embeds": result[0]},
@@ -161,7 +91,7 @@ DEV = Family(
     arguments=lambda pipe, guidance, negative: {"guidance_scale": guidance},
     guidance=lambda r: round(r.uniform(1, 5), 2),
     matches=lambda pipe: pipe.transformer.config.guidance_embeds,
-    pack=lambda pipe, x: pipe._pack_latents(x, *x.shape),
+    pack=parts.pack,
     unpack=lambda pipe, x, height, width: pipe._unpack_latents(x, height, width, pipe.vae_scale_factor),
     schedulers=(schedules.LINEAR,),
     text_encoders={
@@ -180,7 +110,7 @@ DEV = Family(
         r"^transformer\.single.*\.proj_out\.",
         r"^text_encoder\..*(embedding\.weight|\.out_proj\.\w+|\.fc2\.\w+)$",
         r"^text_encoder_2\..*(shared|\.o|\.wo)\.weight$",
-        *parts.SMALL_VAE,
+        *autoencoders.SMALL_KL,
     ),
 )  # fmt: skip
 
@@ -211,8 +141,7 @@ def kontext(pipe):
 
 
 def preferred_sizes(pipe) -> list:
-    file = Path(pipe.config["_name_or_path"], "model_index.json")
-    own = json.loads(file.read_text(encoding="utf-8")).get(PREFERRED) if file.exists() else None
+    own = parts.option(pipe, PREFERRED)
     return list(zip(own[::2], own[1::2])) if own else PREFERRED_KONTEXT_RESOLUTIONS
 
 
@@ -256,7 +185,6 @@ FILL = dataclasses.replace(
     image_pipeline=None,
     inpaint_pipeline=diffusers.FluxFillPipeline,
     fills=True,
-    build=functools.partial(build, guided=True, fills=True),
     transformer=functools.partial(transformer, guided=True, fills=True),
     guidance=lambda r: round(r.uniform(5, 40), 2),
     schedulers=(),  # inpainting is recorded with a model's own

@@ -1,99 +1,22 @@
-"""What several families have: autoencoders, text encoders, and random dimensions for them."""
+"""What several families do alike in their pipelines."""
 
 import random
+from pathlib import Path
 
 import diffusers
-import transformers
 
-# Of the small-activations kind. Whatever writes to the stream that a norm reads: left at 1, that norm's epsilon could
-# not be seen.
-SMALL_VAE = (
-    r"^vae\..*\.(conv_in|conv1|conv2|to_out\.0|to_[qk])\.",
-    r"^vae\..*\.(upsamplers|downsamplers)\.0\.conv\.bias$",
-    r"^vae\..*\.conv_shortcut\.bias$",
-)
-SMALL_QWEN3 = r"^text_encoder\..*\.?(embed_tokens|[qk]_proj|o_proj|down_proj)\.weight$"
+from .. import tokenizer
+from ..files import read_json
+from .text_encoders import QWEN_VL_SPECIAL
 
 
-def vae_config(d: dict) -> dict:
-    levels = len(d["vae_channels"])
-    return dict(
-        block_out_channels=d["vae_channels"],
-        down_block_types=("DownEncoderBlock2D",) * levels,
-        up_block_types=("UpDecoderBlock2D",) * levels,
-        layers_per_block=d["vae_layers_per_block"],
-        latent_channels=d["latent_channels"],
-        norm_num_groups=d["vae_norm_groups"],
-    )
+def option(pipe, name: str, otherwise=None):
+    """Returns an option in the model's model_index.json.
 
-
-def autoencoder_kl(d: dict) -> diffusers.AutoencoderKL:
-    return diffusers.AutoencoderKL(
-        **vae_config(d),
-        sample_size=64,
-        scaling_factor=d["scaling_factor"],
-        shift_factor=d["shift_factor"],
-        use_quant_conv=False,
-        use_post_quant_conv=False,
-    )
-
-
-def draw_channels(r: random.Random, groups: int, levels: int) -> tuple:
-    return tuple(sorted(groups * r.randint(1, 4) for _ in range(levels)))
-
-
-def draw_vae(r: random.Random, levels: int) -> dict:
-    groups = r.randint(1, 4)
-    return dict(
-        vae_channels=draw_channels(r, groups, levels),
-        vae_layers_per_block=r.randint(1, 2),
-        vae_norm_groups=groups,
-        latent_channels=2 * r.randint(2, 5),
-    )
-
-
-def draw_scaling(r: random.Random) -> dict:
-    return dict(scaling_factor=r.uniform(0.2, 1.2), shift_factor=r.uniform(-0.3, 0.3))
-
-
-def qwen3_config(d: dict, tokenizer) -> transformers.Qwen3Config:
-    return transformers.Qwen3Config(
-        # More rows than tokens, as the published models have.
-        vocab_size=-(-(len(tokenizer) + 1) // 32) * 32,
-        hidden_size=d["text_hidden"],
-        intermediate_size=d["text_intermediate"],
-        num_hidden_layers=d["text_layers"],
-        num_attention_heads=d["text_heads"],
-        num_key_value_heads=d["text_kv_heads"],
-        head_dim=d["text_head_dim"],
-        rms_norm_eps=d["text_norm_eps"],
-        rope_parameters={"rope_type": "default", "rope_theta": d["text_rope_theta"]},
-        max_position_embeddings=4096,
-        tie_word_embeddings=True,
-        bos_token_id=tokenizer.pad_token_id,
-        eos_token_id=tokenizer.eos_token_id,
-    )
-
-
-def draw_qwen3(r: random.Random, layers: int) -> dict:
-    kv_heads = r.randint(1, 3)
-    return dict(
-        text_hidden=4 * r.randint(4, 14),
-        text_intermediate=8 * r.randint(4, 12),
-        text_layers=layers,
-        text_heads=kv_heads * r.randint(1, 3),
-        text_kv_heads=kv_heads,
-        text_head_dim=2 * r.randint(3, 10),
-        text_rope_theta=10 ** r.uniform(4, 6.5),
-        text_norm_eps=r.choice((1e-6, 2e-6, 1e-5)),
-        merges=r.randint(150, 400),
-    )
-
-
-def whole_patches(pipe, width: int, height: int) -> tuple:
-    """Returns a size rounded down to whole patches."""
-    patch = 2 * pipe.vae_scale_factor
-    return width // patch * patch, height // patch * patch
+    Small models name there what are constants, or arguments of a call, in diffusers.
+    """
+    file = Path(pipe.config["_name_or_path"], "model_index.json")
+    return (read_json(file).get(name) if file.exists() else None) or otherwise
 
 
 def by_size(d: dict, **more) -> diffusers.FlowMatchEulerDiscreteScheduler:
@@ -101,3 +24,78 @@ def by_size(d: dict, **more) -> diffusers.FlowMatchEulerDiscreteScheduler:
     return diffusers.FlowMatchEulerDiscreteScheduler(
         shift=d["shift"], base_shift=d["base_shift"], max_shift=d["max_shift"], **more
     )
+
+
+def qwen_scheduler(d: dict, use_dynamic_shifting=True) -> diffusers.FlowMatchEulerDiscreteScheduler:
+    """Returns a scheduler as Qwen's, which may stretch sigmas so that the last one is shift_terminal (0 for not)."""
+    more = dict(max_image_seq_len=8192, shift_terminal=d["shift_terminal"] or None)
+    return by_size(d, use_dynamic_shifting=use_dynamic_shifting, **more)
+
+
+def draw_shift(r: random.Random) -> dict:
+    """Returns random dimensions for by_size."""
+    return dict(shift=r.choice((1.0, 3.0)), base_shift=r.uniform(0.3, 0.7), max_shift=r.uniform(0.8, 1.4))
+
+
+def attention(d: dict) -> dict:
+    """Returns the arguments that most transformers have for their layers, and for rotary embeddings of all of a head."""
+    return dict(
+        num_layers=d["layers"],
+        attention_head_dim=sum(d["axes_dims"]),
+        num_attention_heads=d["heads"],
+        axes_dims_rope=list(d["axes_dims"]),
+    )
+
+
+def draw_attention(r: random.Random, heads: int | None = None, layers: int = 3) -> dict:
+    """Returns random dimensions for attention, with so many layers at most."""
+    return dict(
+        heads=heads or r.randint(1, 4),
+        axes_dims=tuple(2 * r.randint(1, 4) for _ in range(3)),
+        layers=r.randint(1, layers),
+    )
+
+
+def true_cfg(pipe, guidance, negative) -> dict:
+    """Returns the arguments for guidance of pipelines whose guidance_scale is another one."""
+    return {"true_cfg_scale": guidance, "negative_prompt": negative}
+
+
+def check_layers(d: dict, name: str):
+    """Refuses numbers of hidden states that a text encoder does not have before its final norm."""
+    if not 0 < min(d[name]) <= max(d[name]) < d["text_layers"]:
+        raise SystemExit(f"{name.replace('_', '-')} are {d[name]}, expected 1 to {d['text_layers'] - 1}")
+
+
+def qwen_prompt_templates() -> list[tuple[str, int]]:
+    """Returns the template before images and prompt, and how many of its tokens Qwen-Image's pipelines drop."""
+    pipes = diffusers.QwenImagePipeline(*[None] * 5), diffusers.QwenImageEditPlusPipeline(*[None] * 6)
+    return [(p.prompt_template_encode.split("{}")[0], p.prompt_template_encode_start_idx) for p in pipes]
+
+
+def qwen_tokenizer(merges: int):
+    """A tokenizer to which each word of the templates is one token: the pipelines count on their number."""
+    templates = qwen_prompt_templates()
+    tok = tokenizer.train(merges, [text for text, _ in templates] * 40 + tokenizer.CORPUS, QWEN_VL_SPECIAL)
+    for text, dropped in templates:
+        if (n := len(tok(text).input_ids)) != dropped:
+            raise SystemExit(f"{merges} merges are too few: a template has {n} tokens, expected {dropped}")
+    return tok
+
+
+def latents(pipe, height: int, width: int) -> tuple:
+    """Returns the shape of latents whose sides are even, for patches of 2x2 of them."""
+    config, scale = pipe.vae.config, 2 * pipe.vae_scale_factor
+    channels = config.z_dim if "z_dim" in config else config.latent_channels
+    return 1, channels, 2 * (height // scale), 2 * (width // scale)
+
+
+def pack(pipe, x):
+    """Packs latents by the method that diffusers' pipelines with patches of 2x2 have."""
+    return pipe._pack_latents(x, *x.shape)
+
+
+def whole_patches(pipe, width: int, height: int) -> tuple:
+    """Returns a size rounded down to whole patches."""
+    patch = 2 * pipe.vae_scale_factor
+    return width // patch * patch, height // patch * patch

@@ -1,0 +1,260 @@
+package textenc
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/gomflux/gomflux/mlx"
+	"github.com/gomflux/gomflux/mlx/nn"
+)
+
+// Qwen3VLConfig is text_encoder/config.json of transformers' Qwen3VLModel and
+// Qwen3VLForConditionalGeneration.
+type Qwen3VLConfig struct {
+	Text         Qwen3VLTextConfig    `json:"text_config"`
+	Vision       *Qwen3VLVisionConfig `json:"vision_config"` // nil: text only
+	ImageTokenID int                  `json:"image_token_id"`
+}
+
+// Qwen3VLTextConfig is text_config of transformers' Qwen3VLConfig, as version 4
+// (rope_theta, rope_scaling) and version 5 (rope_parameters) write it.
+type Qwen3VLTextConfig struct {
+	Qwen3Config
+	NumKeyValueHeads *int        `json:"num_key_value_heads"` // nil: num_attention_heads
+	RopeScaling      *qwenVLRope `json:"rope_scaling"`
+	RopeParameters   *qwenVLRope `json:"rope_parameters"`
+}
+
+// DefaultQwen3VLConfig returns the values that transformers uses for fields that a config
+// lacks.
+func DefaultQwen3VLConfig() Qwen3VLConfig {
+	kvHeads := 32
+	return Qwen3VLConfig{
+		Text:         Qwen3VLTextConfig{Qwen3Config: DefaultQwen3Config(), NumKeyValueHeads: &kvHeads},
+		ImageTokenID: 151655,
+	}
+}
+
+// Validate returns an error if the model cannot be run with the config.
+func (c *Qwen3VLConfig) Validate() error {
+	if err := c.Text.Validate(); err != nil || c.Vision == nil {
+		return err
+	}
+	if err := c.Vision.validate(); err != nil {
+		return fmt.Errorf("vision_config: %w", err)
+	}
+	if c.Vision.OutHiddenSize != c.Text.HiddenSize {
+		return fmt.Errorf("vision_config: out_hidden_size %d must be hidden_size %d", c.Vision.OutHiddenSize, c.Text.HiddenSize)
+	}
+	return nil
+}
+
+// ExpandImages repeats each image token in a tokenized prompt as often as its image has
+// features. The prompt has one for each image.
+func (c *Qwen3VLConfig) ExpandImages(ids []int32, images []VisionInput) ([]int32, error) {
+	return c.imageTokens().expand(ids, images)
+}
+
+// imageTokens describes the tokens of images, which need a vision encoder.
+func (c *Qwen3VLConfig) imageTokens() imageTokens {
+	t := imageTokens{id: int32(c.ImageTokenID)}
+	if c.Vision != nil {
+		t.patches = c.Vision.patches()
+	}
+	return t
+}
+
+// Validate returns an error if the language model cannot be run with the config.
+func (c *Qwen3VLTextConfig) Validate() error {
+	layers := c.layers()
+	if err := layers.Validate(); err != nil {
+		return err
+	}
+	rope := c.rope()
+	switch {
+	case rope.RopeType != "default":
+		return fmt.Errorf("rope_type %q, expected default", rope.RopeType)
+	case !(*rope.RopeTheta > 0):
+		return fmt.Errorf("rope_theta %g must be positive", *rope.RopeTheta)
+	case len(rope.MRopeSection) != 3:
+		return fmt.Errorf("mrope_section %v, expected three numbers", rope.MRopeSection)
+	case min(rope.MRopeSection[0], rope.MRopeSection[1], rope.MRopeSection[2]) < 0:
+		return fmt.Errorf("mrope_section %v: must not be negative", rope.MRopeSection)
+	}
+	return nil
+}
+
+// layers returns the config of the layers, which are Qwen3's.
+func (c *Qwen3VLTextConfig) layers() Qwen3Config {
+	q := c.Qwen3Config
+	if c.NumKeyValueHeads == nil {
+		q.NumKeyValueHeads = c.NumAttentionHeads
+	} else {
+		q.NumKeyValueHeads = *c.NumKeyValueHeads
+	}
+	q.RopeTheta = nil
+	return q
+}
+
+// rope returns the settings of the rotary embedding, with defaults for missing fields.
+func (c *Qwen3VLTextConfig) rope() qwenVLRope {
+	r := newQwenVLRope(c.RopeScaling, c.RopeParameters, c.RopeTheta, 500000)
+	if r.MRopeSection == nil {
+		r.MRopeSection = []int{24, 20, 20}
+	}
+	return r
+}
+
+// Qwen3VL is transformers' Qwen3VLModel, used as a text encoder that returns hidden states
+// of some of its layers. It is Qwen3VLForConditionalGeneration without lm_head.
+type Qwen3VL struct {
+	nn.Module     `in:"input_ids pixel_values image_grid_thw"`
+	Visual        *qwen3VLVision `w:"visual"` // nil without a vision encoder
+	LanguageModel *qwen3VLText   `w:"language_model"`
+
+	Config       Qwen3VLConfig
+	HiddenStates []int
+	Dtype        mlx.Dtype // in which it computes
+}
+
+// NewQwen3VL declares the model of a validated config that returns some of transformers'
+// hidden_states, at least one: 0 is the embeddings, i the output of layer i-1, and
+// num_hidden_layers the output of the final norm; or [LastBeforeNorm]. Layers that these
+// states do not need are neither loaded nor run. In float16 the residual streams and the
+// hidden states are float32. The vision encoder is left out: see [Qwen3VL.WithVision].
+//
+// Checkpoints have the language model's tensors as language_model.layers or, in ComfyUI's
+// files, as layers, and all with or without a prefix: load it with the prefix "model.".
+func NewQwen3VL(c Qwen3VLConfig, hiddenStates []int, dtype mlx.Dtype) *Qwen3VL {
+	m := &Qwen3VL{LanguageModel: newQwen3VLText(c.Text, hiddenStates), Config: c, HiddenStates: hiddenStates, Dtype: dtype}
+	shortNames(m)
+	return m
+}
+
+// WithVision adds the vision encoder, which the config must have, to a model that is not
+// loaded yet, and returns the model.
+func (m *Qwen3VL) WithVision() *Qwen3VL {
+	m.Visual = newQwen3VLVision(*m.Config.Vision)
+	return m
+}
+
+// Unused returns patterns of the checkpoint's tensors that the hidden states do not need.
+func (m *Qwen3VL) Unused() []string {
+	unused := []string{"lm_head.*"} // in mflux's files it may be quantized
+	if m.Visual == nil {
+		unused = append(unused, "visual.*")
+	}
+	for _, prefix := range []string{"language_model.", ""} { // see shortNames
+		unused = append(unused, m.LanguageModel.unused(prefix, m.Config.Text.NumHiddenLayers)...)
+	}
+	return unused
+}
+
+// Forward returns the hidden states of ids, concatenated on the last axis:
+// [1, len(ids), hidden_size·len(HiddenStates)], in float32 for float16. Leave out padding: no
+// token depends on later ones.
+func (m *Qwen3VL) Forward(ids []int32) *mlx.Array { return m.ForwardImages(ids, nil) }
+
+// ForwardImages is Forward with features of images in the place of the image tokens, whose
+// number [Qwen3VLConfig.ExpandImages] adapts. Without images, all ids are text.
+func (m *Qwen3VL) ForwardImages(ids []int32, images []VisionInput) *mlx.Array {
+	switch {
+	case len(ids) == 0:
+		mlx.Throw(errors.New("no token ids for Qwen3-VL"))
+	case len(images) == 0:
+		images = nil
+	case m.Visual == nil:
+		mlx.Throw(errors.New("images for a Qwen3-VL without its vision encoder"))
+	}
+	tokens := m.Config.imageTokens()
+	positions, err := tokens.place(ids, images)
+	if err != nil {
+		mlx.Throw(fmt.Errorf("Qwen3-VL: %w", err))
+	}
+	in := qwen3VLInput{embeds: m.LanguageModel.EmbedTokens.Forward(ids, m.Dtype), positions: positions}
+	if images != nil {
+		var features *mlx.Array
+		features, in.deepstack = m.Visual.Forward(images, m.Dtype)
+		in.embeds = tokens.replace(in.embeds, ids, features)
+		in.isImage = func(i int) bool { return ids[i] == tokens.id }
+	}
+	states := m.LanguageModel.Forward(in, m.Dtype)
+	if last, ok := m.LanguageModel.last(); ok && m.Observed() {
+		var pixels, grids *mlx.Array
+		if images != nil {
+			pixels, grids = pixelsOf(images), gridsOf(images)
+		}
+		states[last] = m.Tap(states[last], mlx.FromInt32(ids, 1, len(ids)), pixels, grids)
+	}
+	return besides(states, m.HiddenStates)
+}
+
+// qwen3VLText is Qwen3VLTextModel.
+type qwen3VLText struct {
+	nn.Module    `in:"inputs_embeds position_ids"`
+	qwen3Decoder `w:"."`
+	RotaryEmb    *rotaryEmbedding `w:"rotary_emb"`
+
+	config Qwen3VLTextConfig
+}
+
+func newQwen3VLText(c Qwen3VLTextConfig, hiddenStates []int) *qwen3VLText {
+	return &qwen3VLText{qwen3Decoder: newQwen3Decoder(c.layers(), hiddenStates), RotaryEmb: &rotaryEmbedding{}, config: c}
+}
+
+// A qwen3VLInput is the input of the language model.
+type qwen3VLInput struct {
+	embeds    *mlx.Array // [1, T, hidden_size]
+	positions [][]int    // of each token in time, height and width
+	// deepstack has the features of images that are added after each of the first layers, to the
+	// tokens for which isImage is true. Both are nil without images.
+	deepstack []*mlx.Array
+	isImage   func(token int) bool
+}
+
+// added returns deepstack features with zeros for all other tokens, [1, T, hidden_size].
+func (in qwen3VLInput) added(features *mlx.Array) *mlx.Array {
+	from, next := make([]int32, len(in.positions)), int32(1)
+	for i := range from {
+		if in.isImage(i) {
+			from[i] = next
+			next++
+		}
+	}
+	zeros := mlx.Zeros(features.Dtype(), 1, features.Dim(1))
+	return mlx.Concat(0, zeros, features).TakeRows(from).ExpandDims(0)
+}
+
+// Forward returns hidden states by their numbers. If there are images, the reference gets the
+// positions too.
+func (m *qwen3VLText) Forward(in qwen3VLInput, dtype mlx.Dtype) map[int]*mlx.Array {
+	ids := transposed(in.positions).ExpandDims(1)
+	r := m.config.rope()
+	rope := nn.NewInterleavedMRope(in.positions, [3]int(r.MRopeSection), m.config.HeadDim/2, *r.RopeTheta)
+	rope = m.RotaryEmb.Forward(rope, dtype, true, in.embeds, ids)
+	enter := func(layers int, x *mlx.Array) *mlx.Array {
+		if i := layers - 1; i >= 0 && i < len(in.deepstack) {
+			x = x.Add(in.added(in.deepstack[i]).AsType(x.Dtype()))
+		}
+		return x
+	}
+	states := m.run(in.embeds, enter, func(l *qwen3Layer, x *mlx.Array) *mlx.Array {
+		return l.Forward(x, rope, len(in.positions), dtype)
+	})
+	if last, ok := m.last(); ok {
+		if in.isImage == nil {
+			ids = nil
+		}
+		states[last] = m.Tap(states[last], in.embeds, ids)
+	}
+	return states
+}
+
+// last returns the number of the hidden state that the model itself returns in the reference,
+// if all layers run.
+func (m *qwen3VLText) last() (number int, ok bool) {
+	if m.Norm != nil {
+		return m.config.NumHiddenLayers, true
+	}
+	return LastBeforeNorm, len(m.Layers) == m.config.NumHiddenLayers
+}

@@ -1,0 +1,181 @@
+package textenc
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/gomflux/gomflux/mlx"
+	"github.com/gomflux/gomflux/mlx/nn"
+)
+
+// This file has what Qwen2.5-VL and Qwen3-VL share: images among the tokens of a prompt, and
+// rotary embeddings in three dimensions.
+
+// qwenVLRope has the settings of a rotary embedding, in newer or older files.
+type qwenVLRope struct {
+	RopeTheta    *float64 `json:"rope_theta"`
+	RopeType     string   `json:"rope_type"`
+	Type         string   `json:"type"` // in older files
+	MRopeSection []int    `json:"mrope_section"`
+}
+
+// newQwenVLRope returns rope_scaling or, without it, rope_parameters. If they lack
+// rope_theta, it is theta, the config's, or else otherwise.
+func newQwenVLRope(scaling, parameters *qwenVLRope, theta *float64, otherwise float64) qwenVLRope {
+	r := *cmp.Or(scaling, parameters, &qwenVLRope{})
+	r.RopeType = cmp.Or(r.RopeType, r.Type, "default")
+	r.RopeTheta = cmp.Or(r.RopeTheta, theta, &otherwise)
+	return r
+}
+
+// An ImageConfig is the config of a text encoder that sees images.
+type ImageConfig interface {
+	// ExpandImages repeats each image token in a tokenized prompt as often as its image has
+	// features. The prompt has one for each image.
+	ExpandImages(ids []int32, images []VisionInput) ([]int32, error)
+	imageTokens() imageTokens
+}
+
+// ImageToken returns the id of the token that stands for an image in a prompt.
+func ImageToken(c ImageConfig) int32 { return c.imageTokens().id }
+
+// imageTokens describe the tokens of images in a prompt.
+type imageTokens struct {
+	id      int32 // of the token that stands for an image
+	patches visionPatches
+}
+
+// expand repeats each image token in a tokenized prompt as often as its image has
+// features. The prompt has one for each image.
+func (t imageTokens) expand(ids []int32, images []VisionInput) ([]int32, error) {
+	var out []int32
+	found := 0
+	for _, id := range ids {
+		if id != t.id {
+			out = append(out, id)
+			continue
+		}
+		if found++; found <= len(images) {
+			out = append(out, slices.Repeat([]int32{id}, t.patches.tokens(images[found-1]))...)
+		}
+	}
+	if found != len(images) {
+		return nil, fmt.Errorf("%d image tokens in the prompt for %d images, expected one for each "+
+			"(the prompt itself must not contain <|image_pad|>)", found, len(images))
+	}
+	return out, nil
+}
+
+// place checks images and returns the positions of their and all other tokens.
+func (t imageTokens) place(ids []int32, images []VisionInput) ([][]int, error) {
+	if err := t.patches.check(images); err != nil {
+		return nil, err
+	}
+	return t.positions(ids, images)
+}
+
+// positions returns the position of each token in time, height and width. Text advances
+// on all three; an image has one position in time, and the next token follows at the
+// length of its longer side. It is an error if an image has no tokens.
+func (t imageTokens) positions(ids []int32, images []VisionInput) ([][]int, error) {
+	positions := make([][]int, 0, len(ids))
+	next := 0
+	for at := 0; at < len(ids); {
+		if ids[at] != t.id || images == nil {
+			positions = append(positions, []int{next, next, next})
+			next++
+			at++
+			continue
+		}
+		if len(images) == 0 {
+			return nil, errors.New("more image tokens than the images have features")
+		}
+		image := images[0]
+		images = images[1:]
+		n := t.patches.tokens(image)
+		tokens := ids[at:min(at+n, len(ids))]
+		if len(tokens) < n || slices.ContainsFunc(tokens, func(id int32) bool { return id != t.id }) {
+			return nil, fmt.Errorf("fewer image tokens than the %d features of an image", n)
+		}
+		width := image.Width / t.patches.merge
+		for i := range n {
+			positions = append(positions, []int{next, next + i/width, next + i%width})
+		}
+		next += max(width, n/width)
+		at += n
+	}
+	if len(images) > 0 {
+		return nil, fmt.Errorf("%d images without image tokens", len(images))
+	}
+	return positions, nil
+}
+
+// replace replaces the rows of embeddings x [1, len(ids), D] that belong to image tokens.
+func (t imageTokens) replace(x *mlx.Array, ids []int32, rows *mlx.Array) *mlx.Array {
+	n, from := x.Dim(1), make([]int32, len(ids))
+	next := int32(n)
+	for i := range from {
+		from[i] = int32(i)
+		if ids[i] == t.id {
+			from[i] = next
+			next++
+		}
+	}
+	return mlx.Concat(0, x.Squeeze(0), rows).TakeRows(from).ExpandDims(0)
+}
+
+// transposed returns positions by axis, int32 [axes, n].
+func transposed(positions [][]int) *mlx.Array {
+	axes := len(positions[0])
+	all := make([]int32, 0, axes*len(positions))
+	for axis := range axes {
+		for _, p := range positions {
+			all = append(all, int32(p[axis]))
+		}
+	}
+	return mlx.FromInt32(all, axes, len(positions))
+}
+
+// rotaryEmbedding is Qwen2_5_VLRotaryEmbedding or Qwen2_5_VLVisionRotaryEmbedding,
+// whose tables are computed on the host.
+type rotaryEmbedding struct {
+	nn.Module `in:"0 1"`
+}
+
+// Forward passes the tables [L, D/2] through the hook, which sees them as [L, D] in a
+// dtype, or as [1, L, D] if batch is set. x and positions are the reference's inputs.
+func (r *rotaryEmbedding) Forward(rope nn.Rope, dtype mlx.Dtype, batch bool, x, positions *mlx.Array) nn.Rope {
+	if !r.Observed() {
+		return rope
+	}
+	full := func(x *mlx.Array) *mlx.Array {
+		x = mlx.Concat(1, x, x).AsType(dtype)
+		if batch {
+			x = x.ExpandDims(0)
+		}
+		return x
+	}
+	fullCos, fullSin := full(rope.Cos), full(rope.Sin)
+	cos, sin := r.Tap2(fullCos, fullSin, x, positions)
+	half := rope.Cos.Dim(1)
+	if cos != fullCos {
+		rope.Cos = cos.Reshape(-1, 2*half).Slice(1, 0, half).AsType(mlx.Float32)
+	}
+	if sin != fullSin {
+		rope.Sin = sin.Reshape(-1, 2*half).Slice(1, 0, half).AsType(mlx.Float32)
+	}
+	return rope
+}
+
+// shortNames makes the parameters of a language model known under the names that they have
+// without language_model too.
+func shortNames(model any) {
+	for _, p := range nn.Parameters(model) {
+		if short, ok := strings.CutPrefix(p.Name, "language_model."); ok {
+			*p.Param = p.Or(short)
+		}
+	}
+}

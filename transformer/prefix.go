@@ -1,0 +1,112 @@
+package transformer
+
+import (
+	"fmt"
+
+	"github.com/gomflux/gomflux/mlx"
+	"github.com/gomflux/gomflux/mlx/nn"
+)
+
+// KVCache has rotated keys and values [B, heads, n, head_dim] of every layer, for tokens that are
+// the same at every step.
+type KVCache struct{ Keys, Values []*mlx.Array }
+
+// KVInputs are the inputs of a transformer that may keep a [KVCache].
+type KVInputs struct {
+	Latents    *mlx.Array // [B, C, h, w]
+	Timestep   *mlx.Array // sinusoids
+	Text       *mlx.Array // embeddings, [B, T, D] or [1, T, D]
+	References *mlx.Array // tokens of reference images, [B, R, C] or [1, R, C]; nil without any
+	Cache      KVCache    // for CachedPass
+}
+
+// newKVCache returns an empty cache.
+func newKVCache(layers int) KVCache {
+	return KVCache{make([]*mlx.Array, layers), make([]*mlx.Array, layers)}
+}
+
+// check panics if the cache is not of so many layers.
+func (c KVCache) check(layers int) {
+	if k, v := len(c.Keys), len(c.Values); k != layers || v != k {
+		mlx.Throw(fmt.Errorf("KV cache with keys of %d layers and values of %d, expected %d", k, v, layers))
+	}
+}
+
+// state appends the arrays of a cache that a pass fills to the state of its layers.
+func (c KVCache) state(streams ...**mlx.Array) []**mlx.Array {
+	for i := range c.Keys {
+		streams = append(streams, &c.Keys[i], &c.Values[i])
+	}
+	return streams
+}
+
+// store puts the tokens from start to stop-1 of k and v [B, H, L, D] into the cache, and returns
+// them. They are copies, since a slice would keep all of k and v in memory.
+func (c KVCache) store(layer int, k, v *mlx.Array, start, stop int) (keys, values *mlx.Array) {
+	keys, values = k.Slice(2, start, stop).Contiguous(), v.Slice(2, start, stop).Contiguous()
+	c.Keys[layer], c.Values[layer] = keys, values
+	return keys, values
+}
+
+// A segment is a part of a prefix, from token start to end-1. Its tokens see all earlier ones and
+// themselves, and unless it is causal also the later ones of the segment.
+type segment struct {
+	start, end int
+	causal     bool
+}
+
+// blockCausal is attention over a sequence of segments and a target, which sees all tokens: no
+// segment sees what follows it. Then keys and values of the segments do not depend on the target,
+// and are kept for later steps.
+type blockCausal struct {
+	segments []segment
+	cache    KVCache // of the segments
+	fill     bool    // put them into the cache
+	read     bool    // the pass has only the target; the rest is in the cache
+	options  nn.AttentionOptions
+}
+
+// prefix returns the number of tokens in all segments.
+func (b *blockCausal) prefix() int {
+	if n := len(b.segments); n > 0 {
+		return b.segments[n-1].end
+	}
+	return 0
+}
+
+// state appends the arrays of the cache that a pass fills to the state of its layers.
+func (b *blockCausal) state(streams ...**mlx.Array) []**mlx.Array {
+	if b.fill {
+		return b.cache.state(streams...)
+	}
+	return streams
+}
+
+// attend returns the attention [B, H, L, D] of a layer with q, k and v [B, H, L, D], which it
+// rotates if options say so. A hook sees q, k and v of the first segment.
+func (b *blockCausal) attend(m *nn.Module, layer int, q, k, v *mlx.Array) *mlx.Array {
+	q, k = m.RotateQK(b.options, q, k)
+	if b.read {
+		cached := func(x, cached *mlx.Array) *mlx.Array { return mlx.Concat(2, cached.AsType(x.Dtype()), x) }
+		k, v = cached(k, b.cache.Keys[layer]), cached(v, b.cache.Values[layer])
+		return nn.Attention(m.TapQKV(b.options, q, k, v))
+	}
+	if b.fill {
+		b.cache.store(layer, k, v, 0, b.prefix())
+	}
+	var parts []*mlx.Array
+	for _, s := range append(b.segments[:len(b.segments):len(b.segments)], segment{start: b.prefix(), end: q.Dim(2)}) {
+		q, k, v := q.Slice(2, s.start, s.end), k.Slice(2, 0, s.end), v.Slice(2, 0, s.end)
+		if s.start == 0 {
+			o := b.options
+			o.Causal = s.causal
+			q, k, v = m.TapQKV(o, q, k, v)
+		}
+		if s.causal {
+			parts = append(parts, nn.CausalAttention(q, k, v))
+		} else {
+			parts = append(parts, nn.Attention(q, k, v))
+		}
+	}
+	return mlx.Concat(2, parts...)
+}

@@ -1,0 +1,499 @@
+package transformer
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+
+	"github.com/gomflux/gomflux/mlx"
+	"github.com/gomflux/gomflux/mlx/nn"
+)
+
+// QwenImage21Config is transformer/config.json of diffusers' QwenImage21Transformer2DModel.
+type QwenImage21Config struct {
+	PatchSize         int     `json:"patch_size"`
+	InChannels        int     `json:"in_channels"`
+	OutChannels       *int    `json:"out_channels"`
+	NumLayers         int     `json:"num_layers"`
+	AttentionHeadDim  int     `json:"attention_head_dim"`
+	NumAttentionHeads int     `json:"num_attention_heads"`
+	ContextInDim      int     `json:"context_in_dim"`
+	MLPRatio          int     `json:"mlp_ratio"`
+	AxesDimsRope      []int   `json:"axes_dims_rope"`
+	Eps               float64 `json:"eps"`
+	CausalCondition   bool    `json:"causal_condition"`
+}
+
+// DefaultQwenImage21Config returns the values that diffusers uses for fields that a config lacks.
+func DefaultQwenImage21Config() QwenImage21Config {
+	return QwenImage21Config{
+		PatchSize: 1, InChannels: 64, NumLayers: 32, AttentionHeadDim: 128, NumAttentionHeads: 32, ContextInDim: 4096,
+		MLPRatio: 3, AxesDimsRope: []int{16, 56, 56}, Eps: 1e-6, CausalCondition: true,
+	}
+}
+
+// Validate returns an error if the model cannot be run with the config.
+func (c *QwenImage21Config) Validate() error {
+	switch {
+	case c.PatchSize != 1:
+		return fmt.Errorf("patch_size %d: expected 1 (the pipeline does not pack latents)", c.PatchSize)
+	case c.InChannels < 1 || c.InChannels > nn.MaxDim:
+		return fmt.Errorf("in_channels %d: expected 1 to %d", c.InChannels, nn.MaxDim)
+	case outChannels(c.OutChannels, c.InChannels) != c.InChannels:
+		return fmt.Errorf("out_channels %d: expected in_channels, %d", *c.OutChannels, c.InChannels)
+	case c.ContextInDim < 1 || c.ContextInDim > nn.MaxDim:
+		return fmt.Errorf("context_in_dim %d: expected 1 to %d", c.ContextInDim, nn.MaxDim)
+	case c.MLPRatio < 1 || c.MLPRatio > 64:
+		return fmt.Errorf("mlp_ratio %d: expected 1 to 64", c.MLPRatio)
+	case !(c.Eps >= 0 && c.Eps < 1):
+		return fmt.Errorf("eps %v: expected 0 to 1", c.Eps)
+	}
+	return validateJoint(c.NumAttentionHeads, c.AttentionHeadDim, c.NumLayers, 0, c.AxesDimsRope, 3)
+}
+
+// QwenImage21 is diffusers' QwenImage21Transformer2DModel. Its sequence is the prompt, with the
+// latents of reference images in it, followed by the image's latents.
+type QwenImage21 struct {
+	nn.Module `in:"hidden_states encoder_hidden_states img_mask"`
+
+	PosEmbed          qwenImage21PosEmbed    `w:"pos_embed"`
+	TimeTextEmbed     *qwenImageTimeEmbed    `w:"time_text_embed"`
+	TxtIn             *qwenImage21TextIn     `w:"txt_in"`
+	ImgIn             *nn.Linear             `w:"img_in"`
+	Modulation        *nn.Sequential         `w:"modulation"`
+	TransformerBlocks []*qwenImage21Block    `w:"transformer_blocks"`
+	NormOut           *qwenImage21OutputNorm `w:"norm_out"`
+	ProjOut           *nn.Linear             `w:"proj_out"`
+
+	Config QwenImage21Config
+}
+
+// NewQwenImage21 declares the model of a validated config.
+func NewQwenImage21(c QwenImage21Config) *QwenImage21 {
+	dim := c.NumAttentionHeads * c.AttentionHeadDim
+	m := &QwenImage21{
+		TimeTextEmbed: &qwenImageTimeEmbed{TimestepEmbedder: newTimestepEmbedding(timestepFeatures, dim, false)},
+		TxtIn: &qwenImage21TextIn{
+			TextNorm: nn.NewRMSNormMinusOne(c.ContextInDim, c.Eps),
+			InLayer:  nn.NewLinear(c.ContextInDim, dim, false),
+			Act:      &nn.Activation{Func: (*mlx.Array).GELUTanh},
+			OutLayer: nn.NewLinear(dim, dim, false),
+		},
+		ImgIn:      nn.NewLinear(c.InChannels, dim, false),
+		Modulation: nn.NewSequential(&nn.SiLU{}, nn.NewLinear(dim, 4*dim, false)),
+		NormOut:    &qwenImage21OutputNorm{SiLU: &nn.SiLU{}, Linear: nn.NewLinear(dim, dim, false), Norm: nn.NewLayerNorm(c.Eps)},
+		ProjOut:    nn.NewLinear(dim, c.InChannels, false),
+		Config:     c,
+	}
+	for range c.NumLayers {
+		m.TransformerBlocks = append(m.TransformerBlocks, newQwenImage21Block(c))
+	}
+	return m
+}
+
+// QwenImage21Sequence is the layout of an image size with a prompt and some reference images. It is
+// the same for all steps.
+type QwenImage21Sequence struct {
+	h, w     int
+	parts    []qwenImage21Part // of the prompt
+	segments []segment         // the same parts in the sequence
+	slots    []float32         // of images, as the reference's mask: 1 for 4 tokens, 0 for a token of text
+	image    []float32         // 1 for each token of an image, else 0
+	rope     nn.Rope           // of all tokens
+}
+
+// A qwenImage21Part is a part of the prompt: from start to end-1 of the text's embeddings or, if
+// image is set, of the tokens of the reference images.
+type qwenImage21Part struct {
+	start, end int
+	image      bool
+}
+
+// The positions for which the reference has rotary embeddings.
+const qwenImage21Positions, qwenImage21MaxSide = 8192, 2048
+
+// Sequence lays out latents of height×width after a prompt with reference images of the given
+// heights and widths, all even. slots has an element for each of the prompt's embeddings: true at
+// the slots of reference images, one for 4 latents. Text token k is at (n, n, n), where n counts
+// text tokens and the longer side of each image before it. In an image of h×w latents, the latent
+// in row y and column x is at (n, y-⌈h/2⌉, x-⌈w/2⌉), with the n of a text token in its place.
+func (m *QwenImage21) Sequence(height, width int, slots []bool, references ...[2]int) (*QwenImage21Sequence, error) {
+	s := &QwenImage21Sequence{h: height, w: width}
+	var positions [][]int
+	n, tokens := 0, 0 // the next position, and the tokens of the reference images before
+	for at := 0; at < len(slots); {
+		start, first := at, len(positions)
+		if !slots[at] {
+			for ; at < len(slots) && !slots[at]; at, n = at+1, n+1 {
+				positions = append(positions, []int{n, n, n})
+			}
+			s.add(qwenImage21Part{start: start, end: at}, first)
+			continue
+		}
+		if len(references) == 0 {
+			return nil, errors.New("the prompt has image slots for more reference images than there are")
+		}
+		h, w := references[0][0], references[0][1]
+		for at < len(slots) && slots[at] && at < start+h*w/4 {
+			at++
+		}
+		if 4*(at-start) != h*w {
+			return nil, fmt.Errorf("the prompt has %d image slots for a reference image of %d×%d latents, expected %d",
+				at-start, h, w, h*w/4)
+		}
+		var err error
+		if positions, err = centred(positions, h, w, n); err != nil {
+			return nil, err
+		}
+		s.add(qwenImage21Part{start: tokens, end: tokens + h*w, image: true}, first)
+		n, tokens, references = n+max(h, w), tokens+h*w, references[1:]
+	}
+	if len(references) > 0 {
+		return nil, fmt.Errorf("the prompt has no image slots for %d reference images", len(references))
+	}
+	if n >= qwenImage21Positions {
+		return nil, fmt.Errorf("too large for this model: position %d of the image after prompt and reference images, "+
+			"the last one is %d", n, qwenImage21Positions-1)
+	}
+	positions, err := centred(positions, height, width, n)
+	if err != nil {
+		return nil, err
+	}
+	s.mark(height*width, true)
+	s.rope = nn.NewQwenImageRope(positions, m.Config.AxesDimsRope, qwenImageTheta)
+	return s, nil
+}
+
+// Fits returns an error if latents of height×width or a prompt of so many tokens are too large.
+func (m *QwenImage21) Fits(height, width, tokens int) error {
+	if tokens >= qwenImage21Positions || max(height, width) > qwenImage21MaxSide {
+		return fmt.Errorf("too large for this model: latents of %d×%d and %d tokens, at most %d on a side and %d",
+			height, width, tokens, qwenImage21MaxSide, qwenImage21Positions-1)
+	}
+	return nil
+}
+
+// centred appends the positions of an image of h×w latents at n, about its centre.
+func centred(positions [][]int, h, w, n int) ([][]int, error) {
+	if h < 2 || w < 2 || h%2 != 0 || w%2 != 0 || max(h, w) > qwenImage21MaxSide {
+		return nil, fmt.Errorf("latents of %d×%d: expected even sides of at most %d", h, w, qwenImage21MaxSide)
+	}
+	grid := appendGrid(nil, h, w, n, 3)
+	for _, p := range grid {
+		p[1] -= h - h/2
+		p[2] -= w - w/2
+	}
+	return append(positions, grid...), nil
+}
+
+// add appends a part, whose first token is the given one of the sequence.
+func (s *QwenImage21Sequence) add(part qwenImage21Part, first int) {
+	n := part.end - part.start
+	s.parts = append(s.parts, part)
+	s.segments = append(s.segments, segment{start: first, end: first + n, causal: !part.image})
+	s.mark(n, part.image)
+}
+
+// mark appends the tokens of an image or of text to the masks.
+func (s *QwenImage21Sequence) mark(n int, image bool) {
+	value, slots := float32(0), n
+	if image {
+		value, slots = 1, n/4
+	}
+	s.slots = append(s.slots, slices.Repeat([]float32{value}, slots)...)
+	s.image = append(s.image, slices.Repeat([]float32{value}, n)...)
+}
+
+// prefix returns the number of tokens before those of the image.
+func (s *QwenImage21Sequence) prefix() int { return (&blockCausal{segments: s.segments}).prefix() }
+
+// Timestep is the sinusoidal embedding [1, 256] that Forward takes, for a time t from 0 to 1 (pure
+// noise).
+func (m *QwenImage21) Timestep(t float32) *mlx.Array {
+	return nn.TimestepEmbedding(1000*t, timestepFeatures)
+}
+
+// Forward returns the velocity [B, C, h, w] for latents [B, C, h, w], with sinusoids [1, 256] and
+// embeddings [B, T, context_in_dim] with the slots of the sequence. It computes in the dtype of the
+// latents, in float16 with float32 residual streams, which diffusers clips instead, and without
+// rounding the text before its norm.
+func (m *QwenImage21) Forward(in KVInputs, s *QwenImage21Sequence) *mlx.Array {
+	return Run(m.Pass(in, s))
+}
+
+// Pass returns Forward in parts.
+func (m *QwenImage21) Pass(in KVInputs, s *QwenImage21Sequence) Pass {
+	return m.pass(in, s, blockCausal{})
+}
+
+// Extract is Forward for a model with causal_condition. It also returns keys and values of the
+// prompt and the reference images, for [QwenImage21.CachedPass].
+func (m *QwenImage21) Extract(in KVInputs, s *QwenImage21Sequence) (*mlx.Array, KVCache) {
+	cache := newKVCache(len(m.TransformerBlocks))
+	return Run(m.pass(in, s, blockCausal{cache: cache, fill: true})), cache
+}
+
+// CachedPass is a later step than [QwenImage21.Extract]: the pass of the latents alone. Text and
+// references are used only for hooks, since the reference embeds them at every step.
+func (m *QwenImage21) CachedPass(in KVInputs, s *QwenImage21Sequence) Pass {
+	in.Cache.check(len(m.TransformerBlocks))
+	return m.pass(in, s, blockCausal{cache: in.Cache, read: true})
+}
+
+func (m *QwenImage21) pass(in KVInputs, s *QwenImage21Sequence, b blockCausal) Pass {
+	dtype, target, timestep := in.Latents.Dtype(), flux2Tokens(in.Latents), in.Timestep
+	p := &qwenImage21Pass{QwenImage21: m, QwenImage21Sequence: s, tokens: target, textTokens: in.Text.AsType(nn.WideDtype(dtype))}
+	if in.References != nil && (!b.read || m.Observed()) {
+		p.tokens = mlx.Concat(1, toBatch(in.References.AsType(dtype), target.Dim(0)), target)
+	}
+	x := m.ImgIn.Forward(p.tokens)
+	var c *mlx.Array
+	if !b.read || m.Observed() {
+		c = toBatch(m.TxtIn.Forward(p.textTokens, dtype), x.Dim(0))
+	}
+	p.attention, p.embedded = &b, nn.WidenFP16(x)
+	b.segments = s.segments
+	p.rope = m.PosEmbed.Forward(s)
+	if b.read {
+		p.rope = nn.Rope{Cos: rows(p.rope.Cos, s.prefix()), Sin: rows(p.rope.Sin, s.prefix())}
+		p.embedded = p.embedded.Slice(1, x.Dim(1)-s.h*s.w, x.Dim(1))
+	} else {
+		p.embedded = s.join(nn.WidenFP16(c), p.embedded)
+	}
+	b.options = nn.AttentionOptions{Rotate: p.rope.Interleaved, LengthFirst: true}
+	if m.Config.CausalCondition {
+		timestep = mlx.Concat(0, timestep, m.Timestep(0))
+	}
+	p.temb = m.TimeTextEmbed.Forward(timestep, x)
+	p.modulate(m.Modulation.Forward(p.temb))
+	return p
+}
+
+// rows returns the rows of x [L, D] from start on.
+func rows(x *mlx.Array, start int) *mlx.Array { return x.Slice(0, start, x.Dim(0)) }
+
+// join puts the text c [B, T, dim] and the tokens x [B, R+h·w, dim] of images into their order.
+func (s *QwenImage21Sequence) join(c, x *mlx.Array) *mlx.Array {
+	var all []*mlx.Array
+	for _, part := range s.parts {
+		from := c
+		if part.image {
+			from = x
+		}
+		all = append(all, from.Slice(1, part.start, part.end))
+	}
+	return mlx.Concat(1, append(all, x.Slice(1, x.Dim(1)-s.h*s.w, x.Dim(1)))...)
+}
+
+type qwenImage21Pass struct {
+	*QwenImage21
+	*QwenImage21Sequence
+	tokens, textTokens, temb *mlx.Array
+	embedded                 *mlx.Array
+	attention                *blockCausal
+	rope                     nn.Rope
+
+	attn, mlp modulation // of all blocks
+	// isTarget [1, L, 1] is true for the image's tokens, the only ones at the step's time; nil if all are.
+	isTarget *mlx.Array
+	tapped   qwenImage21Tapped
+}
+
+// qwenImage21Tapped has inputs as the reference's modules get them, nil unless observed.
+type qwenImage21Tapped struct{ modulation, rope, isTarget *mlx.Array }
+
+// modulate sets the modulations of all blocks from their projection all [n, 4·dim].
+func (p *qwenImage21Pass) modulate(all *mlx.Array) {
+	n := p.embedded.Dim(1)
+	causal := p.Config.CausalCondition
+	if causal && !p.attention.read {
+		p.isTarget = between(n, p.prefix(), n)
+	}
+	if p.Observed() {
+		p.tapped = qwenImage21Tapped{modulation: all, rope: complexTable(p.rope)}
+		if causal {
+			p.tapped.isTarget = between(n, n-p.h*p.w, n).Reshape(n).AsType(mlx.Float32)
+		}
+	}
+	parts := all.Split(4, -1)
+	p.attn = modulation{Scale: p.ofTokens(parts[0]), Gate: p.ofTokens(parts[1].Tanh())}
+	p.mlp = modulation{Scale: p.ofTokens(parts[2]), Gate: p.ofTokens(parts[3].Tanh())}
+}
+
+// ofTokens returns the row of x [n, D] for each token: the first at the step's time, else the second.
+func (p *qwenImage21Pass) ofTokens(x *mlx.Array) *mlx.Array {
+	now := x.Slice(0, 0, 1).ExpandDims(1)
+	if p.isTarget == nil {
+		return now
+	}
+	return mlx.Where(p.isTarget, now, x.Slice(0, 1, 2).ExpandDims(1))
+}
+
+func (p *qwenImage21Pass) Embed() Hidden { return Hidden{Image: p.embedded} }
+
+func (p *qwenImage21Pass) Len() int { return len(p.TransformerBlocks) }
+
+func (p *qwenImage21Pass) Blocks(h Hidden, first, end int) Hidden {
+	x := h.Image
+	for i, b := range mlx.Layers(p.TransformerBlocks[first:end], p.attention.state(&x)...) {
+		x = b.Forward(x, first+i, p)
+	}
+	return Hidden{Image: x}
+}
+
+// Output returns the velocity. The reference computes it for all tokens, which hooks see.
+func (p *qwenImage21Pass) Output(x *mlx.Array) *mlx.Array {
+	target := func(x *mlx.Array) *mlx.Array { return x.Slice(1, x.Dim(1)-p.h*p.w, x.Dim(1)) }
+	if !p.Observed() {
+		x, p.isTarget = target(x), nil
+	}
+	out := target(p.QwenImage21.tap(p.ProjOut.Forward(p.NormOut.Forward(x, p)), p))
+	return out.Transpose(0, 2, 1).Reshape(out.Dim(0), out.Dim(2), p.h, p.w)
+}
+
+// tap passes the output of a pass through the hook.
+func (m *QwenImage21) tap(out *mlx.Array, p *qwenImage21Pass) *mlx.Array {
+	if !m.Observed() {
+		return out
+	}
+	slots := mlx.FromFloat32(p.slots, 1, len(p.slots)).BroadcastTo(out.Dim(0), len(p.slots))
+	return m.Tap(out, p.tokens, p.textTokens, slots)
+}
+
+// qwenImage21PosEmbed is QwenImage21Rope, whose tables are computed on the host.
+type qwenImage21PosEmbed struct {
+	nn.Module `in:"1"`
+}
+
+// Forward passes the table of a sequence through the hook, as complex numbers [L, D/2, 2].
+func (p *qwenImage21PosEmbed) Forward(s *QwenImage21Sequence) nn.Rope {
+	if !p.Observed() {
+		return s.rope
+	}
+	parts := p.Tap(complexTable(s.rope), mlx.FromFloat32(s.image, len(s.image))).Split(2, 2)
+	return nn.Rope{Cos: parts[0].Squeeze(2), Sin: parts[1].Squeeze(2)}
+}
+
+// complexTable returns a table as complex numbers [L, D/2, (real, imaginary)].
+func complexTable(r nn.Rope) *mlx.Array {
+	return mlx.Concat(2, r.Cos.ExpandDims(2), r.Sin.ExpandDims(2))
+}
+
+// qwenImage21TextIn is QwenImage21TextProjection.
+type qwenImage21TextIn struct {
+	nn.Module
+	TextNorm *nn.RMSNorm    `w:"text_norm"`
+	InLayer  *nn.Linear     `w:"in_layer"`
+	Act      *nn.Activation `w:"act"`
+	OutLayer *nn.Linear     `w:"out_layer"`
+}
+
+// Forward takes embeddings [B, T, context_in_dim], which may be wider than dtype.
+func (t *qwenImage21TextIn) Forward(x *mlx.Array, dtype mlx.Dtype) *mlx.Array {
+	y := t.Act.Forward(t.InLayer.Forward(t.TextNorm.Forward(x).AsType(dtype)))
+	return t.Tap(t.OutLayer.Forward(y), x)
+}
+
+// qwenImage21OutputNorm is QwenImage21AdaLayerNormContinuous.
+type qwenImage21OutputNorm struct {
+	nn.Module `in:"0 1 2"`
+	SiLU      *nn.SiLU      `w:"silu"`
+	Linear    *nn.Linear    `w:"linear"`
+	Norm      *nn.LayerNorm `w:"norm"`
+}
+
+func (n *qwenImage21OutputNorm) Forward(x *mlx.Array, p *qwenImage21Pass) *mlx.Array {
+	m := modulation{Scale: p.ofTokens(n.Linear.Forward(n.SiLU.Forward(p.temb)))}
+	return n.Tap(m.norm(n.Norm, x), x, p.temb, p.tapped.isTarget)
+}
+
+// qwenImage21Block is QwenImage21TransformerBlock.
+type qwenImage21Block struct {
+	nn.Module `in:"hidden_states modulation rotary_emb target_token_mask"`
+
+	ImgNorm1 *nn.LayerNorm           `w:"img_norm1"`
+	Attn     *qwenImage21Attention   `w:"attn"`
+	ImgNorm2 *nn.LayerNorm           `w:"img_norm2"`
+	ImgMLP   *qwenImage21FeedForward `w:"img_mlp"`
+}
+
+func newQwenImage21Block(c QwenImage21Config) *qwenImage21Block {
+	dim := c.NumAttentionHeads * c.AttentionHeadDim
+	linear := func(in, out int) *nn.Linear { return nn.NewLinear(in, out, false) }
+	b := &qwenImage21Block{
+		ImgNorm1: nn.NewLayerNorm(c.Eps), ImgNorm2: nn.NewLayerNorm(c.Eps),
+		Attn: &qwenImage21Attention{
+			ToQ: linear(dim, dim), ToK: linear(dim, dim), ToV: linear(dim, dim),
+			NormQ: nn.NewRMSNorm(c.AttentionHeadDim, c.Eps), NormK: nn.NewRMSNorm(c.AttentionHeadDim, c.Eps),
+			ToOut: []nn.Layer{linear(dim, dim), &dropout{}}, heads: c.NumAttentionHeads,
+		},
+		ImgMLP: &qwenImage21FeedForward{
+			GateLayer: linear(dim, c.MLPRatio*dim), ActivationFn: &nn.SiLU{},
+			Proj: linear(dim, c.MLPRatio*dim), Out: linear(c.MLPRatio*dim, dim),
+		},
+	}
+	b.Attn.QKV = nn.NewStack(b.Attn.ToQ, b.Attn.ToK, b.Attn.ToV)
+	b.ImgMLP.Inner = nn.NewStack(b.ImgMLP.GateLayer, b.ImgMLP.Proj)
+	return b
+}
+
+// Forward takes the tokens x [B, L, dim] of a pass. layer is the block's number.
+func (b *qwenImage21Block) Forward(x *mlx.Array, layer int, p *qwenImage21Pass) *mlx.Array {
+	dx := b.Attn.Forward(p.attn.norm(b.ImgNorm1, x), layer, p)
+	y, normed := p.attn.addThenNorm(x, dx, b.ImgNorm2, p.mlp)
+	y = p.mlp.add(y, b.ImgMLP.Forward(normed))
+	return b.Tap(y, x, p.tapped.modulation, p.tapped.rope, p.tapped.isTarget)
+}
+
+// qwenImage21Attention is QwenImage21Attention with QwenImage21AttnProcessor. Its output may be
+// wide: see [nn.Linear.ForwardWide].
+type qwenImage21Attention struct {
+	nn.Module `in:"hidden_states rotary_emb"`
+	ToQ       *nn.Linear  `w:"to_q"`
+	ToK       *nn.Linear  `w:"to_k"`
+	ToV       *nn.Linear  `w:"to_v"`
+	NormQ     *nn.RMSNorm `w:"norm_q"`
+	NormK     *nn.RMSNorm `w:"norm_k"`
+	ToOut     []nn.Layer  `w:"to_out"`
+
+	QKV   nn.Stack
+	heads int
+}
+
+func (a *qwenImage21Attention) Forward(x *mlx.Array, layer int, p *qwenImage21Pass) *mlx.Array {
+	var q, k, v *mlx.Array
+	attention := *p.attention
+	if a.Observed() {
+		heads := func(l *nn.Linear) *mlx.Array { return nn.SplitHeads(l.Forward(x), a.heads) }
+		q, k, v = a.NormQ.Forward(heads(a.ToQ)), a.NormK.Forward(heads(a.ToK)), heads(a.ToV)
+	} else {
+		qkv := a.QKV.Forward(x)
+		q, k = mlx.NormRope(mlx.QK{}, nn.QK(a.NormQ, a.NormK, qkv[0], qkv[1]), a.heads, p.rope.Cos, p.rope.Sin)
+		v = nn.SplitHeads(qkv[2].Array(), a.heads)
+		attention.options.Rotate = nil
+	}
+	y := attention.attend(&a.Module, layer, q.Transpose(0, 2, 1, 3), k.Transpose(0, 2, 1, 3), v.Transpose(0, 2, 1, 3))
+	out := a.ToOut[0].(*nn.Linear).ForwardWide(nn.MergeHeads(y), x.Dtype())
+	return a.Tap(a.ToOut[1].Forward(out), x, p.tapped.rope)
+}
+
+// qwenImage21FeedForward is QwenImage21SwiGLUFeedForward. Its output may be wide: see
+// [nn.Linear.ForwardWide].
+type qwenImage21FeedForward struct {
+	nn.Module
+	Proj         *nn.Linear `w:"proj"`
+	Out          *nn.Linear `w:"out"`
+	GateLayer    *nn.Linear `w:"gate_layer"`
+	ActivationFn *nn.SiLU   `w:"activation_fn"`
+
+	Inner nn.Stack
+}
+
+func (f *qwenImage21FeedForward) Forward(x *mlx.Array) *mlx.Array {
+	if !f.Observed() {
+		parts := f.Inner.Forward(x)
+		return f.Out.ForwardWide(wideSwiGLU(nil, parts[0], parts[1]), x.Dtype())
+	}
+	y := nn.WidenFP16(f.ActivationFn.Forward(f.GateLayer.Forward(x))).Mul(nn.WidenFP16(f.Proj.Forward(x)))
+	return f.Tap(f.Out.ForwardWide(y, x.Dtype()), x)
+}
