@@ -846,18 +846,14 @@ func TestBatch(t *testing.T) {
 				if one.Settings.Batch != 0 {
 					t.Errorf("one picture is a batch of %d", one.Settings.Batch)
 				}
-				off := 0
-				for k, v := range one.Image.Pix {
-					if v != batch[i].Image.Pix[k] {
-						off++
-					}
-				}
-				if off > len(one.Image.Pix)/100 {
+				if off := differing(one, batch[i]); off > len(one.Image.Pix)/100 {
 					t.Errorf("picture %d: %d of %d values are others than alone", i, off, len(one.Image.Pix))
 				}
 			}
-			if !bytes.Equal(batch[0].Image.Pix, batch[2].Image.Pix) || bytes.Equal(batch[0].Image.Pix, batch[1].Image.Pix) {
-				t.Error("pictures of a batch do not follow their seeds")
+			// products may round differently for each row of a batch, as OpenBLAS' do on some processors
+			n := len(batch[0].Image.Pix)
+			if same, other := differing(batch[0], batch[2]), differing(batch[0], batch[1]); same > n/100 || other < n/10 {
+				t.Errorf("pictures of a batch do not follow their seeds: of %d values %d differ for one seed, %d for two", n, same, other)
 			}
 			if n := m.BatchSize(o); n != 1 && m.Device() == "cpu" || n < 1 {
 				t.Errorf("a batch of %d is said to be the fastest", n)
@@ -929,4 +925,15 @@ func TestDtypes(t *testing.T) {
 			t.Errorf("%s: off by %.2f, expected at most %g", dtype, rms, limit)
 		}
 	}
+}
+
+// differing counts the values in which two images of one size differ.
+func differing(a, b *gomflux.Result) int {
+	n := 0
+	for i, v := range a.Image.Pix {
+		if v != b.Image.Pix[i] {
+			n++
+		}
+	}
+	return n
 }
