@@ -288,24 +288,13 @@ func farthest(got, want []float32) float64 {
 	return most / largest
 }
 
-// sameImage reports whether a run with a hook and one without gave the same image. On the CPU all
-// values are equal. On a GPU modules that a hook observes run without fused kernels, and round
-// differently: in float32 the values are at most 1 apart. It must be called on the MLX thread.
-func sameImage(a, b []uint8) bool {
-	limit := 1
-	if mlx.CurrentDevice() == mlx.CPU {
-		limit = 0
-	}
-	return imagesWithin(a, b, limit)
-}
+// sameImage reports whether a run with a hook and one without gave the same image. Modules that a
+// hook observes run without fused kernels on a GPU, and with other numbers of rows in their products
+// on a CPU, some of which round those differently: in float32 the values are at most 1 apart.
+func sameImage(a, b []uint8) bool { return imagesWithin(a, b, 1) }
 
 // sameLatents is sameImage for latents.
-func sameLatents(a, b []float32) bool {
-	if mlx.CurrentDevice() == mlx.CPU {
-		return slices.Equal(a, b)
-	}
-	return farthest(a, b) < 5e-5
-}
+func sameLatents(a, b []float32) bool { return farthest(a, b) < 5e-5 }
 
 func imagesWithin(a, b []uint8, limit int) bool {
 	for i := range min(len(a), len(b)) {

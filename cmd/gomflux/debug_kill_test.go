@@ -239,7 +239,7 @@ func TestDebugInterruptedClient(t *testing.T) {
 	}
 	u.debug(0, "clear")
 	u.debug(0, "break", "image", "--if", "[0 for i in range(1000000)] == []") // slow, so that the client waits
-	state = u.signalled(syscall.SIGINT, 0, 30*time.Millisecond, "continue")
+	state = u.signalled(syscall.SIGINT, 0, 60*time.Millisecond, "continue")
 	if state.ExitCode() != exitInterrupted {
 		t.Errorf("continue: %v", state)
 	}

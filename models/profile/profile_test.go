@@ -215,7 +215,7 @@ func checkModules(t *testing.T, s *Summary) {
 // TestTimes holds that every moment belongs to exactly one module or phase, and the work to the
 // module that does it.
 func TestTimes(t *testing.T) {
-	_, s, _ := profiled(t, true, false, 512)
+	_, s, _ := profiled(t, true, false, 1024)
 	if len(s.Steps) != 2 || len(s.Phases) != 3 || s.Overhead <= 0 {
 		t.Fatalf("%+v", s)
 	}
@@ -234,7 +234,7 @@ func TestTimes(t *testing.T) {
 	groups := s.Groups() // the two first have a matrix product each
 	first, second := groups[0], groups[1]
 	if min(first.Name, second.Name) != "net.blocks.*" || max(first.Name, second.Name) != "net.blocks.*.attn:q" || first.Calls != 4 ||
-		second.Self < 2*groups[2].Self {
+		second.Self <= groups[2].Self {
 		t.Errorf("most time have %+v and %+v, more than %+v; expected the modules with matrix products", *first, *second, *groups[2])
 	}
 	for _, m := range s.Modules {

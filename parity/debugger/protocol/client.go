@@ -50,8 +50,11 @@ func Dial(ctx context.Context, f *Folder, name string) (*Client, error) {
 	}
 	for end := time.Now().Add(listenWait); ; {
 		c, err := dial(ctx, f, name)
-		if err == nil || ctx.Err() != nil {
-			return c, err
+		switch {
+		case err == nil:
+			return c, nil
+		case ctx.Err() != nil:
+			return nil, context.Cause(ctx)
 		}
 		if !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, syscall.ECONNREFUSED) {
 			return nil, err

@@ -1,6 +1,7 @@
 package protocol
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"math/rand/v2"
@@ -244,6 +245,12 @@ func TestKilledWhileWaiting(t *testing.T) {
 	f.holds(t, "x.json")
 	if _, err := Dial(t.Context(), f, "never"); !errors.Is(err, ErrNoSession) {
 		t.Errorf("error %v", err)
+	}
+	interrupted := errors.New("interrupted")
+	ctx, cancel := context.WithCancelCause(t.Context())
+	cancel(interrupted)
+	if _, err := Dial(ctx, f, "never"); !errors.Is(err, interrupted) {
+		t.Errorf("with a context that has ended: %v, expected its cause", err)
 	}
 	f.holds(t, "x.json")
 }
