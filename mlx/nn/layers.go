@@ -105,11 +105,11 @@ func (p *Param) matmulT(x *mlx.Array) *mlx.Array {
 
 // maxPackedRowsCUDA is the largest number of rows of x that CUDA multiplies with a
 // quantized matrix as it is. On an H200 that is faster up to 256 rows (30
-// microseconds instead of 150 for one row of 3072 inputs and 9216 outputs), but beyond
-// the rows of a vector MLX compiles a kernel for most numbers of rows, which takes
-// several seconds. With 4096 rows it takes three times as long as dequantizing the
-// matrix first.
-const maxPackedRowsCUDA = 8
+// microseconds instead of 150 for one row of 3072 inputs and 9216 outputs), but from 8
+// rows on MLX compiles a kernel for most numbers of rows, which takes several seconds,
+// and took 54 s in the first of 8 steps of Qwen-Image. With 4096 rows it takes three
+// times as long as dequantizing the matrix first.
+const maxPackedRowsCUDA = 7
 
 // tunedPackedRows replaces the default of [PackedRows] on a device. It belongs to the MLX thread.
 var tunedPackedRows struct {

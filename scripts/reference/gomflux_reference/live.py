@@ -129,14 +129,15 @@ def draw_request(pipe, family: Family, r: random.Random) -> dict:
     """A prompt, a size and so on, in the terms of dump.pipeline."""
     unit = 2 * pipe.vae_scale_factor
     scenes = r.sample(SCENES[:-1], r.randint(1, 5))
+    rows, columns = r.choice([(h, w) for h in range(1, 8) for w in range(1, 8) if h * w > 1])  # one token may be at the origin
     return dict(
         prompt=", ".join(scenes),
         negative_prompt=r.choice((None, *SCENES)) if family.negative_prompt else None,
         steps=r.randint(*family.steps),
         guidance=family.guidance(r),
         seed=r.getrandbits(r.choice((8, 31, 32, 48))),
-        height=unit * r.randint(1, 7),
-        width=unit * r.randint(1, 7),
+        height=unit * rows,
+        width=unit * columns,
         max_sequence_length=r.randint(140, 300),
     )
 
