@@ -282,7 +282,12 @@ func TestMaskTools(t *testing.T) {
 	line(0, 0.5, 1, 0.5, 0)
 	b.same("painted, filled and erased", b.painted(), want)
 
-	// the mask can be edited; the buttons
+	// the mask can be edited; the buttons; the form has the mask once the painter is closed, even if it is
+	// read slowly
+	b.text(`(() => {
+		const read = FileReader.prototype.readAsDataURL;
+		FileReader.prototype.readAsDataURL = function (file) { setTimeout(() => read.call(this, file), 300); };
+	})()`)
 	b.paint(size)
 	b.run(chromedp.Click("#invert"))
 	for i, p := range want.Pix {

@@ -1,11 +1,11 @@
 // The boxes for images: the start image, its mask, and reference images.
 
-// readURL returns a file as a data URL.
+// readURL returns a file or a blob, which has no name, as a data URL.
 export function readURL(file) {
   return new Promise((resolve, reject) => {
     const reader = new FileReader();
     reader.onload = () => resolve(reader.result);
-    reader.onerror = () => reject(new Error(`${file.name} cannot be read`));
+    reader.onerror = () => reject(new Error(`${file.name ?? "the image"} cannot be read`));
     reader.readAsDataURL(file);
   });
 }

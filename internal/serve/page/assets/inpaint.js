@@ -103,11 +103,11 @@ export class Inpainting {
       const [mask] = this.mask.images;
       const photo = await loadImage(this.photo);
       const given = mask ? await loadImage(mask) : null;
-      const file = await this.painter.paint(this.photo.name, photo, given, byID("invert-mask").checked);
-      if (file) {
+      const data = await this.painter.paint(this.photo.name, photo, given, byID("invert-mask").checked);
+      if (data) {
         const name = `${this.photo.name.replace(/\.[^.]*$/, "")}-mask.png`;
         byID("invert-mask").checked = false; // the painted part is what the mask selects
-        this.mask.set([{ name, data: await readURL(file) }]);
+        this.mask.set([{ name, data }]);
         this.say("The mask is painted.");
       }
     } catch (error) {

@@ -1,5 +1,6 @@
 // The dialog in which a mask is painted on a photo.
 
+import { readURL } from "./images.js";
 import { Mask } from "./mask.js";
 import { encodePNG } from "./png.js";
 import { Stage } from "./stage.js";
@@ -47,8 +48,8 @@ export class Painter {
   }
 
   // paint opens the dialog for a photo, which is an <img>, with a mask to begin with: an <img> too, or
-  // null for the transparent part of the photo. It returns the PNG file of the new mask, or null if
-  // nothing is to be changed. name is that of the photo, and inverted means that the given mask is
+  // null for the transparent part of the photo. It returns the new mask as the data URL of a PNG, or null
+  // if nothing is to be changed. name is that of the photo, and inverted means that the given mask is
   // painted where it is black.
   paint(name, photo, given, inverted) {
     const { naturalWidth: width, naturalHeight: height } = photo;
@@ -253,13 +254,14 @@ export class Painter {
       return;
     }
     try {
-      this.finish(await encodePNG(this.mask.width, this.mask.height, this.mask.data));
+      // the URL is made while the dialog is open: once it is closed, a job can be started
+      this.finish(await readURL(await encodePNG(this.mask.width, this.mask.height, this.mask.data)));
     } catch (error) {
       this.problem(`The mask cannot be written: ${error.message}`);
     }
   }
 
-  finish(file) {
+  finish(data) {
     const resolve = this.resolve;
     this.resolve = null;
     if (!resolve) return;
@@ -267,7 +269,7 @@ export class Painter {
     this.mask = null; // large
     canvas.width = canvas.height = 0;
     dialog.close();
-    resolve(file);
+    resolve(data);
   }
 }
 
