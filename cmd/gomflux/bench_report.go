@@ -67,16 +67,6 @@ type benchPhase struct {
 	Read       float64 `json:"gb_per_s,omitempty"` // from files, of load
 }
 
-// A benchMachine describes a machine without anything personal.
-type benchMachine struct {
-	Name         string `json:"name"`
-	OS           string `json:"os"`
-	CPUs         int    `json:"cpus"`
-	Memory       uint64 `json:"memory_bytes"`
-	DeviceName   string `json:"device_name"`
-	DeviceMemory uint64 `json:"device_memory_bytes"`
-}
-
 type benchVersions struct {
 	Gomflux string `json:"gomflux"`
 	MLX     string `json:"mlx"`

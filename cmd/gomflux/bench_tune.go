@@ -131,14 +131,6 @@ func (r *tuneReport) Text(p *ui.Page) {
 	p.Printf("in %s, which %s=0 ignores\n", r.File, tuning.Env)
 }
 
-// tunedText describes settings.
-func tunedText(s tuning.Settings) string {
-	if s.IsDefault() {
-		return "the defaults, nothing is clearly faster"
-	}
-	return s.String()
-}
-
 // tuneTable lists the times of all candidates.
 func tuneTable(measured []tuning.Result) ui.Table {
 	table := ui.Table{{"", "", "times", "used"}}

@@ -51,7 +51,7 @@ listens on the network: commands reach a session through a socket in a folder
 that only its user can open.
 ` + sessionStatus
 
-func newDebugCommand() *cobra.Command {
+func newDebugCommand(root func() *cobra.Command) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "debug",
 		Short: "Stop a run at a tensor, look, evaluate, change, go on",
@@ -62,7 +62,7 @@ func newDebugCommand() *cobra.Command {
   gomflux debug eval '(out.mean(), out.std())'
   gomflux debug continue`,
 	}
-	cmd.AddCommand(newDebugStartCommand(), newDebugServeCommand())
+	cmd.AddCommand(newDebugStartCommand(), newDebugServeCommand(root))
 	cmd.AddCommand(newDebugStatusCommand(), newDebugLogCommand(), newDebugSessionsCommand(), newDebugTerminateCommand(),
 		newDebugCleanCommand(), newDebugBreakCommand(), newDebugWatchCommand(), newDebugBreaksCommand(), newDebugRemoveCommand(),
 		newDebugClearCommand(), newDebugContinueCommand(), newDebugNextCommand(), newDebugOutCommand(), newDebugStepCommand(),

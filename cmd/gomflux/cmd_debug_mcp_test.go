@@ -213,7 +213,7 @@ func TestAssistantTools(t *testing.T) {
 			t.Errorf("the description of %s: %s", a.name(), tool.Description)
 		}
 	}
-	for _, cmd := range newDebugCommand().Commands() {
+	for _, cmd := range newDebugCommand(newRootCommand).Commands() {
 		if !slices.Contains([]string{"serve", "mcp", "tutorial"}, cmd.Name()) && tools["debug_"+cmd.Name()] == nil {
 			t.Errorf("debug %s is no tool", cmd.Name())
 		}

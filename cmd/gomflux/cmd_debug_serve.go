@@ -13,8 +13,9 @@ import (
 // can be used.
 const readyFile = 3
 
-// newDebugServeCommand is the command that debug start runs in the background.
-func newDebugServeCommand() *cobra.Command {
+// newDebugServeCommand is the command that debug start runs in the background. newRoot returns the
+// command of the program.
+func newDebugServeCommand(newRoot func() *cobra.Command) *cobra.Command {
 	var name, output, logDir string
 	cmd := &cobra.Command{
 		Use:    "serve -- COMMAND",
@@ -31,7 +32,7 @@ func newDebugServeCommand() *cobra.Command {
 			h := &debugHost{
 				name: name, command: args, output: output, ready: os.NewFile(readyFile, "ready"), tree: tree, cancel: cancel,
 			}
-			root := newRootCommand()
+			root := newRoot()
 			root.SetArgs(joinValues(args))
 			root.SetIn(cmd.InOrStdin())
 			root.SetOut(cmd.OutOrStdout())

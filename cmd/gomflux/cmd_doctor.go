@@ -366,14 +366,3 @@ func (m *mlxInfo) lines(line ui.Field) {
 	m.Kernels.lines(line)
 	tuningLines(m.Tuning, line)
 }
-
-// libraryPaths lists the files of a library on one line.
-func libraryPaths(lib mlx.Library) string {
-	var paths []string
-	for _, p := range []string{lib.MLXC, lib.MLX, lib.BLAS} {
-		if p != "" {
-			paths = append(paths, p)
-		}
-	}
-	return strings.Join(paths, ", ")
-}

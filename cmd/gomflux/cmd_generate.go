@@ -112,7 +112,7 @@ func (o *generateOptions) command(cmd *cobra.Command) *cobra.Command {
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		signal.Ignore(syscall.SIGPIPE) // images are generated even when nobody reads their names
 		g := newGeneration(o, o.outLines(cmd))
-		err := cmp.Or(o.validate(cmd.Flags().Changed), o.profile.validateContext(cmd.Context()))
+		err := cmp.Or(o.validate(cmd.Flags().Changed), o.validateSession(cmd.Context()))
 		if err == nil {
 			err = g.run(cmd.Context(), cmd.InOrStdin())
 		}

@@ -2,15 +2,8 @@ package main
 
 import (
 	"cmp"
-	"fmt"
-	"strings"
 
 	"github.com/spf13/cobra"
-
-	"github.com/gomflux/gomflux/cmd/gomflux/internal/ui"
-	"github.com/gomflux/gomflux/internal/quote"
-	"github.com/gomflux/gomflux/internal/units"
-	"github.com/gomflux/gomflux/models/catalog"
 )
 
 const modelsHelp = `Models lists the built-in models, the published models with a short name, and
@@ -74,60 +67,4 @@ func newModelsCommand() *cobra.Command {
 	}
 	o.addJSON(cmd.Flags(), "a JSON array")
 	return cmd
-}
-
-// A modelList is what models and list print.
-type modelList []listedModel
-
-// Text implements ui.Result.
-func (list modelList) Text(p *ui.Page) {
-	width := 0
-	for _, m := range list {
-		width = max(width, len(m.Name))
-	}
-	for i := range list {
-		list[i].line(p, width)
-		list[i].details(p)
-	}
-}
-
-// line writes a model's name, padded to a width, size, state and location.
-func (m *listedModel) line(p *ui.Page, width int) {
-	size := "-"
-	if m.Here {
-		size = units.Bytes(m.Bytes)
-	}
-	line := fmt.Sprintf("%-*s  %9s  %-14s  %s", width, m.Name, size, m.state(), m.where())
-	if m.Quantized != "" {
-		line += ", quantized: " + quantizationText(m.Quantized)
-	}
-	p.Printf("%s\n", strings.TrimRight(line, " "))
-}
-
-// details writes the indented lines below a model.
-func (m *listedModel) details(p *ui.Page) {
-	for _, problem := range m.Problems {
-		p.Printf("\t%s\n", quote.Printable(problem))
-	}
-	if m.Here && !m.Complete {
-		for _, name := range m.Unfinished {
-			p.Printf("\tunfinished download: %s\n", quote.Printable(catalog.TildePath(name)))
-		}
-		if m.Get != "" {
-			p.Printf("\tto download what is missing: %s\n", m.Get)
-		}
-	}
-	if m.access != "" && !m.Complete {
-		p.Printf("\tgated: %s\n", m.access)
-	}
-	var about []string
-	if len(m.Aliases) > 0 {
-		about = append(about, "also "+strings.Join(m.Aliases, ", "))
-	}
-	if licence := m.Summary(); licence != "" {
-		about = append(about, licence)
-	}
-	if len(about) > 0 {
-		p.Printf("\t%s\n", strings.Join(about, "; "))
-	}
 }

@@ -5,13 +5,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math"
 	"os"
 	"path/filepath"
-	"regexp"
 	"slices"
 	"strconv"
-	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -133,22 +130,6 @@ func (o *parityLiveOptions) addFlags(cmd *cobra.Command) {
 	o.reportFlags.add(cmd)
 	o.weightFlags.add(f, true)
 	o.addCompute(f)
-}
-
-var sizePattern = regexp.MustCompile(`^(?i)([0-9]+(?:\.[0-9]+)?) ?([kmg]?)b?$`)
-
-// parseSize parses a number of bytes, such as 16GB.
-func parseSize(s string) (int64, error) {
-	m := sizePattern.FindStringSubmatch(s)
-	if m == nil {
-		return 0, errors.New("must be a size, such as 500MB or 16GB")
-	}
-	v, _ := strconv.ParseFloat(m[1], 64) // the pattern allows numbers only
-	v *= map[string]float64{"": 1, "k": 1e3, "m": 1e6, "g": 1e9}[strings.ToLower(m[2])]
-	if v < 1 || v >= math.MaxInt64 {
-		return 0, errors.New("must be a size, such as 500MB or 16GB")
-	}
-	return int64(v), nil
 }
 
 // validate refuses flags that are missing or contradict each other, and returns the options.

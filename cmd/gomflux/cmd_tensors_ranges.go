@@ -2,7 +2,6 @@ package main
 
 import (
 	"cmp"
-	"errors"
 	"fmt"
 	"os"
 	"slices"
@@ -162,33 +161,4 @@ func notFinite(s checkpoint.Stats) string {
 		return fmt.Sprintf("%d infinite", s.Inf)
 	}
 	return ""
-}
-
-// complainAll prints the lines of an error, except the last, which it returns.
-func complainAll(out *ui.Output, err error) error {
-	lines := linesOf(err)
-	if len(lines) == 0 {
-		return nil
-	}
-	for _, err := range lines[:len(lines)-1] {
-		ui.Complain(out.Stderr, err)
-	}
-	return lines[len(lines)-1]
-}
-
-// linesOf returns the errors that an error joins.
-func linesOf(err error) (lines []error) {
-	if err == nil {
-		return nil
-	}
-	if e, ok := errors.AsType[interface {
-		error
-		Unwrap() []error
-	}](err); ok {
-		for _, err := range e.Unwrap() {
-			lines = append(lines, linesOf(err)...)
-		}
-		return lines
-	}
-	return []error{err}
 }

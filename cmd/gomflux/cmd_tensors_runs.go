@@ -123,11 +123,3 @@ func (l runList) Text(p *ui.Page) {
 	}
 	p.Table(t)
 }
-
-// shortened returns at most n characters of a text.
-func shortened(text string, n int) string {
-	if runes := []rune(text); len(runes) > n {
-		return string(runes[:n-1]) + "…"
-	}
-	return text
-}

@@ -2,12 +2,9 @@ package main
 
 import (
 	"fmt"
-	"runtime"
 	"runtime/debug"
 
 	"github.com/spf13/cobra"
-
-	"github.com/gomflux/gomflux"
 )
 
 func newVersionCommand() *cobra.Command {
@@ -21,11 +18,6 @@ func newVersionCommand() *cobra.Command {
 			return err
 		},
 	}
-}
-
-// version returns the version of the program, of Go and of the platform.
-func version() string {
-	return fmt.Sprintf("gomflux %s %s %s/%s", gomflux.Version(), runtime.Version(), runtime.GOOS, runtime.GOARCH)
 }
 
 // builtWithCgo reports whether the tokenizer is in the program.

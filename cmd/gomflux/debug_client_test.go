@@ -357,7 +357,7 @@ func TestDebugCompletion(t *testing.T) {
 
 // TestDebugHelp: every command's help has its exit codes, and its JSON fields.
 func TestDebugHelp(t *testing.T) {
-	for _, sub := range newDebugCommand().Commands() {
+	for _, sub := range newDebugCommand(newRootCommand).Commands() {
 		if sub.Hidden {
 			continue
 		}

@@ -60,13 +60,6 @@ func (info kernelsInfo) lines(line ui.Field) {
 	}
 }
 
-// warnOfKernels prints a warning when a kernel turns out not to work.
-func warnOfKernels(out *ui.Output) {
-	mlx.OnKernelFailure = func(k mlx.KernelStatus) {
-		out.Warn("the kernel %s is not used, which makes images slower: %v", k.Name, k.Err)
-	}
-}
-
 // warm generates an image with the built-in model, for which MLX compiles the kernels that models
 // need and stores them on disk. It returns how long that took.
 func warm(ctx context.Context) (time.Duration, error) {

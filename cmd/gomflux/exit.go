@@ -4,6 +4,8 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+
+	"github.com/gomflux/gomflux/cmd/gomflux/internal/ui"
 )
 
 // Exit codes. They are part of the interface: see the EXIT STATUS sections.
@@ -76,3 +78,46 @@ EXIT STATUS
   3    the model is missing, damaged or not supported
   4    the MLX libraries are missing or unusable
   130  interrupted`
+
+// complainAll prints the lines of an error, except the last, which it returns.
+func complainAll(out *ui.Output, err error) error {
+	lines := linesOf(err)
+	if len(lines) == 0 {
+		return nil
+	}
+	for _, err := range lines[:len(lines)-1] {
+		ui.Complain(out.Stderr, err)
+	}
+	return lines[len(lines)-1]
+}
+
+// linesOf returns the errors that an error joins.
+func linesOf(err error) (lines []error) {
+	if err == nil {
+		return nil
+	}
+	if e, ok := errors.AsType[interface {
+		error
+		Unwrap() []error
+	}](err); ok {
+		for _, err := range e.Unwrap() {
+			lines = append(lines, linesOf(err)...)
+		}
+		return lines
+	}
+	return []error{err}
+}
+
+// errDiffers ends a comparison that found a difference, after its report.
+var errDiffers = errors.New("the tensors differ")
+
+// failed writes the JSON line of an error, if there is one. main prints it for
+// people.
+func failed(out *ui.Output, err error) {
+	if exitCode(err) == exitInterrupted {
+		err = errInterrupted // without where the run was interrupted
+	}
+	if err != nil {
+		out.Failed(err.Error(), exitCode(err))
+	}
+}

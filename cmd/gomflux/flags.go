@@ -6,11 +6,15 @@ import (
 	"fmt"
 	"maps"
 	"math"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
 
 	"github.com/spf13/pflag"
+
+	"github.com/gomflux/gomflux"
+	"github.com/gomflux/gomflux/scheduler"
 )
 
 // An optional is the value of a flag that may be left out. It implements pflag.Value
@@ -205,4 +209,26 @@ func convert[To, From ~string](words []From) []To {
 		out[i] = To(w)
 	}
 	return out
+}
+
+// schedulerOf parses a scheduler's name, short name or class.
+func schedulerOf(s string) (gomflux.Scheduler, error) {
+	name, err := scheduler.Name(s)
+	return gomflux.Scheduler(name), err
+}
+
+var sizePattern = regexp.MustCompile(`^(?i)([0-9]+(?:\.[0-9]+)?) ?([kmg]?)b?$`)
+
+// parseSize parses a number of bytes, such as 16GB.
+func parseSize(s string) (int64, error) {
+	m := sizePattern.FindStringSubmatch(s)
+	if m == nil {
+		return 0, errors.New("must be a size, such as 500MB or 16GB")
+	}
+	v, _ := strconv.ParseFloat(m[1], 64) // the pattern allows numbers only
+	v *= map[string]float64{"": 1, "k": 1e3, "m": 1e6, "g": 1e9}[strings.ToLower(m[2])]
+	if v < 1 || v >= math.MaxInt64 {
+		return 0, errors.New("must be a size, such as 500MB or 16GB")
+	}
+	return int64(v), nil
 }

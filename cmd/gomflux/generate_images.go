@@ -93,7 +93,7 @@ func (g *generation) finish(ctx context.Context, index int, result *gomflux.Resu
 	if err := g.results.Show(result.Image); err != nil { // no reason to end the run
 		g.out.Warn("cannot show the image: %v", oserr.Bare(err))
 	}
-	return g.debug.endImage(result, g)
+	return g.endRecording(result)
 }
 
 // save writes an image with its settings, and returns the file's name.

@@ -94,12 +94,6 @@ func newGenerateOptions() *generateOptions {
 	}
 }
 
-// schedulerOf parses a scheduler's name, short name or class.
-func schedulerOf(s string) (gomflux.Scheduler, error) {
-	name, err := scheduler.Name(s)
-	return gomflux.Scheduler(name), err
-}
-
 func (o *generateOptions) addFlags(f *pflag.FlagSet) {
 	f.SortFlags = false
 	f.SetNormalizeFunc(normalizeFlag(o.imageNames(), o.edits || o.inpaints))
@@ -240,7 +234,7 @@ func (o *generateOptions) validate(given func(string) bool) error {
 	if err := o.debug.validate(given); err != nil {
 		return err
 	}
-	if err := o.profile.validate(o, given); err != nil {
+	if err := o.profile.validate(o.fileFlags, o.debug.options.Any(), given); err != nil {
 		return err
 	}
 	if o.batchSize.orZero() > 1 && o.debug.options.Any() {

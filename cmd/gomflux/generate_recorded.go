@@ -115,9 +115,6 @@ func numberText(n *int) string {
 	return strconv.Itoa(*n)
 }
 
-// inpainted reports whether settings are of an image of which a part was generated.
-func inpainted(s *picture.Settings) bool { return s.Mask != nil || s.Expand != nil }
-
 // useRecordedMask uses the recorded mask and border if no flag has others.
 func (g *generation) useRecordedMask(s *picture.Settings) {
 	o := g.generateOptions

@@ -44,17 +44,6 @@ func newGenerateReport(out *ui.Output) generateReport {
 	return &textReport{out: out}
 }
 
-// failed writes the JSON line of an error, if there is one. main prints it for
-// people.
-func failed(out *ui.Output, err error) {
-	if exitCode(err) == exitInterrupted {
-		err = errInterrupted // without where the run was interrupted
-	}
-	if err != nil {
-		out.Failed(err.Error(), exitCode(err))
-	}
-}
-
 // unreported returns the error of an image that is saved but was not reported.
 func unreported(out *ui.Output, file string) error {
 	err := out.Err()
@@ -148,15 +137,6 @@ func sizeText(r *gomflux.Result) string {
 		return fmt.Sprintf("%dx%d", size.X, size.Y)
 	}
 	return fmt.Sprintf("%dx%d, computed at %dx%d", size.X, size.Y, computed.X, computed.Y)
-}
-
-// skippedText returns the number of predictions that used the step cache.
-func skippedText(skipped, negative []int) string {
-	text := fmt.Sprintf("%d skipped", len(skipped))
-	if len(negative) > 0 {
-		text += fmt.Sprintf(", and %d for the negative prompt", len(negative))
-	}
-	return text
 }
 
 // tokensText returns the length of the prompt in words.

@@ -7,7 +7,6 @@ import (
 	"io"
 	"os"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/gomflux/gomflux"
@@ -270,15 +269,6 @@ func (g *generation) describeModel(lib mlx.Library, took time.Duration) {
 	}
 }
 
-// loraText describes what a LoRA changes.
-func loraText(l gomflux.LoRAReport) string {
-	var parts []string
-	for _, component := range sortedKeys(l.Modules) {
-		parts = append(parts, fmt.Sprintf("%s of the %s", ui.Plural(l.Modules[component], "module"), component))
-	}
-	return fmt.Sprintf("LoRA %s, scale %v: %s", catalog.TildePath(l.Path), l.Scale, strings.Join(parts, ", "))
-}
-
 // warnNegative warns of a negative prompt without effect.
 func (g *generation) warnNegative() {
 	options := g.options
@@ -316,7 +306,7 @@ func (g *generation) generate(ctx context.Context, first, n int) error {
 	if len(g.allPrompts) > 1 {
 		about = g.options.Prompt
 	}
-	if err := g.debug.beginImage(g, first); err != nil {
+	if err := g.beginRecording(first); err != nil {
 		return err
 	}
 	g.report.start(seeds, first, g.total, about)
@@ -332,7 +322,7 @@ func (g *generation) generate(ctx context.Context, first, n int) error {
 		return g.model.GenerateBatch(ctx, options, seeds)
 	})
 	if err != nil {
-		err = g.debug.failed(err, g)
+		err = g.explain(err)
 		if errors.Is(err, gomflux.ErrMemory) && n > 1 {
 			err = fmt.Errorf("%w (--batch-size 1 generates one image at a time)", err)
 		}

@@ -15,9 +15,6 @@ import (
 	"github.com/gomflux/gomflux/parity"
 )
 
-// errDiffers ends a comparison that found a difference, after its report.
-var errDiffers = errors.New("the tensors differ")
-
 // parityStatus ends the help of commands that compare.
 const parityStatus = `
 EXIT STATUS

@@ -31,15 +31,16 @@ func (f *profileFlags) add(flags *pflag.FlagSet) {
 		"measure time and memory of every module: write a trace for ui.perfetto.dev to this `file`, and print a table")
 }
 
-// validate refuses what cannot be profiled, and a file that cannot be written.
-func (f *profileFlags) validate(o *generateOptions, given func(string) bool) error {
-	f.overwrite = o.overwrite
+// validate refuses what cannot be profiled, which a run with debugging flags is, and a file that cannot
+// be written.
+func (f *profileFlags) validate(image fileFlags, debugged bool, given func(string) bool) error {
+	f.overwrite = image.overwrite
 	switch {
 	case !given("profile"):
 		return nil
-	case o.debug.options.Any():
+	case debugged:
 		return usageErrorf("--profile and debugging flags cannot be combined (the times would include their work)")
-	case filepath.Clean(f.file) == filepath.Clean(o.output):
+	case filepath.Clean(f.file) == filepath.Clean(image.output):
 		return usageErrorf("--profile and --output are the same file: %s", f.file)
 	}
 	return f.validateFile()
@@ -55,14 +56,6 @@ func (f *profileFlags) validateFile() error {
 		err = checkFolderOf(f.file)
 	}
 	return coded(exitUsage, err)
-}
-
-// validateContext refuses a debugging session.
-func (f *profileFlags) validateContext(ctx context.Context) error {
-	if f.file != "" && debugHostOf(ctx) != nil {
-		return usageErrorf("--profile cannot be used in a debugging session (the times would include its stops)")
-	}
-	return nil
 }
 
 // begin begins the profile, before the model is loaded.

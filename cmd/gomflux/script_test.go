@@ -111,7 +111,7 @@ func TestFlagsInScripts(t *testing.T) {
 	o.add(masks.Flags())
 	testFlagsInScripts(t, masks, append([]string{"image", "image-strength", mfluxStart, mfluxEdit}, mfluxMasks...))
 	testFlagsInScripts(t, newBenchCommand(), nil)
-	for _, cmd := range newDebugCommand().Commands() {
+	for _, cmd := range newDebugCommand(newRootCommand).Commands() {
 		if !cmd.Hidden {
 			testFlagsInScripts(t, cmd, nil)
 		}

@@ -10,27 +10,6 @@ import (
 	"github.com/gomflux/gomflux/mlx"
 )
 
-// openVAE loads the autoencoder that the flags name. The progress shows loading,
-// and stays for what the caller does.
-func (m *modelFlags) openVAE(ctx context.Context, out *ui.Output) (*gomflux.VAE, *ui.Progress, error) {
-	source, err := m.find()
-	if err != nil {
-		return nil, nil, err
-	}
-	if _, err := m.checkLibrary(ctx, out); err != nil {
-		return nil, nil, err
-	}
-	progress := out.StartProgress(ctx)
-	open := m.openOptions()
-	open.Progress = progress.Report
-	vae, err := source.OpenVAE(ctx, open)
-	if err != nil {
-		progress.Close()
-		return nil, nil, coded(exitModel, modelError(err))
-	}
-	return vae, progress, nil
-}
-
 // warnMemory warns before decoding that memory may not suffice.
 func warnMemory(ctx context.Context, out *ui.Output, vae *gomflux.VAE, height, width int) {
 	device, err := mlx.ParseDevice(string(vae.Device()))

@@ -23,3 +23,13 @@ func newBenchMachine(device mlx.Device) benchMachine {
 	}
 	return m
 }
+
+// A benchMachine describes a machine without anything personal.
+type benchMachine struct {
+	Name         string `json:"name"`
+	OS           string `json:"os"`
+	CPUs         int    `json:"cpus"`
+	Memory       uint64 `json:"memory_bytes"`
+	DeviceName   string `json:"device_name"`
+	DeviceMemory uint64 `json:"device_memory_bytes"`
+}
