@@ -192,5 +192,5 @@ func (o *debugStartOptions) failed(ctx context.Context, process *exec.Cmd, outpu
 		return err
 	}
 	stderr.Write(text)
-	return &codedError{exit.ExitCode(), errReported}
+	return coded(exit.ExitCode(), errReported)
 }

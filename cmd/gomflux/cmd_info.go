@@ -81,7 +81,7 @@ func info(out *ui.Output, names []string) error {
 		printed = true
 	}
 	if last != nil {
-		return &codedError{code, last}
+		return &codedError{code: code, err: last}
 	}
 	return nil
 }

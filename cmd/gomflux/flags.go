@@ -17,6 +17,12 @@ import (
 	"github.com/gomflux/gomflux/scheduler"
 )
 
+// An optionalFlag is the value of a flag that may be left out.
+type optionalFlag interface {
+	pflag.Value
+	given() bool
+}
+
 // An optional is the value of a flag that may be left out. It implements pflag.Value
 // and refuses invalid values.
 type optional[T any] struct {

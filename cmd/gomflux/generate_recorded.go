@@ -8,8 +8,6 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/spf13/pflag"
-
 	"github.com/gomflux/gomflux"
 	"github.com/gomflux/gomflux/internal/hub"
 	"github.com/gomflux/gomflux/internal/quote"
@@ -58,10 +56,7 @@ func (g *generation) useRecorded() error {
 // A recordedFlag is a flag and the recorded setting for it.
 type recordedFlag struct {
 	field string
-	flag  interface {
-		pflag.Value
-		given() bool
-	}
+	flag  optionalFlag
 	value any
 	use   bool
 }
