@@ -3,7 +3,6 @@ package main
 import (
 	"os"
 	"path/filepath"
-	"strings"
 	"testing"
 
 	"github.com/rogpeppe/go-internal/testscript"
@@ -50,20 +49,4 @@ func absolute(path string) string {
 		panic(err)
 	}
 	return abs
-}
-
-func TestInternalError(t *testing.T) {
-	got := internalError("index out of range [3]\n\non the MLX thread:\ngoroutine 7 [running]:")
-	want := "gomflux: internal error: index out of range [3] (this is a bug: please report it"
-	if !strings.HasPrefix(got, want) || strings.Contains(got, "\n") {
-		t.Errorf("%q", got)
-	}
-}
-
-func TestNumbered(t *testing.T) {
-	for i, want := range []string{"a.b/c.png", "a.b/c_1.png", "a.b/c_2.png"} {
-		if got := numbered("a.b/c.png", i); got != want {
-			t.Errorf("number %d is %s, expected %s", i, got, want)
-		}
-	}
 }

@@ -66,7 +66,11 @@ func stateOf(t *testing.T, dir string) debug.State {
 	cmd := exec.Command("gomflux", "tensors", "runs", "--json")
 	cmd.Dir, cmd.Env = dir, append(os.Environ(), "GOMFLUX_LOG_DIR=")
 	out, err := cmd.Output()
-	var list runList
+	var list struct {
+		Runs []struct {
+			State debug.State `json:"state"`
+		} `json:"runs"`
+	}
 	if err == nil {
 		err = json.Unmarshal(out, &list)
 	}
