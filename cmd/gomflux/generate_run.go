@@ -236,7 +236,7 @@ func (g *generation) attach() {
 	var all []hooks.Func
 	if s := g.debug.session; s != nil {
 		all = append(all, s.Hook)
-		g.options.Values = engineValues{s}
+		g.options.Values = engineValues{Overrides: s}
 	}
 	if g.debugger != nil {
 		all = append(all, g.debugger.session.Hook)

@@ -26,7 +26,7 @@ func TestInterrupt(t *testing.T) {
 	const times = 50
 	args := []string{"-H", "24", "-W", "40", "-s", "4", "-S", "1,2,3,4", "--metadata", "--stepwise-image-output-dir", "steps"}
 	began := time.Now()
-	cmd, dir := generate(t, args...)
+	cmd, dir := generateIn(t, args...)
 	if out, err := cmd.CombinedOutput(); err != nil {
 		t.Fatalf("%v: %s", err, out)
 	}
@@ -44,7 +44,7 @@ func TestInterrupt(t *testing.T) {
 			if i%2 > 0 { // several at once
 				args = append(slices.Clone(args), "--batch-size", "3")
 			}
-			cmd, dir := generate(t, args...)
+			cmd, dir := generateIn(t, args...)
 			var stderr strings.Builder
 			cmd.Stderr = &stderr
 			if err := cmd.Start(); err != nil {
@@ -68,8 +68,8 @@ func TestInterrupt(t *testing.T) {
 	}
 }
 
-// generate is a run that has a folder of its own.
-func generate(t *testing.T, args ...string) (cmd *exec.Cmd, dir string) {
+// generateIn is a run that has a folder of its own.
+func generateIn(t *testing.T, args ...string) (cmd *exec.Cmd, dir string) {
 	dir = t.TempDir()
 	cmd = exec.Command("gomflux", append([]string{"generate", "-m", absolute(tinyModel), "-p", "x"}, args...)...)
 	cmd.Dir = dir
@@ -107,7 +107,7 @@ func checkWhole(t *testing.T, dir string) (n int) {
 
 // TestInterruptTwice is in one long step: the second signal does not wait.
 func TestInterruptTwice(t *testing.T) {
-	cmd, dir := generate(t, "-H", "1024", "-W", "1024", "-s", "1000")
+	cmd, dir := generateIn(t, "-H", "1024", "-W", "1024", "-s", "1000")
 	stderr, err := cmd.StderrPipe()
 	if err != nil {
 		t.Fatal(err)
@@ -148,7 +148,7 @@ func TestInterruptTwice(t *testing.T) {
 
 // TestInterruptJSON: the last line of --json says so.
 func TestInterruptJSON(t *testing.T) {
-	cmd, dir := generate(t, "-H", "24", "-W", "40", "-s", "1000000", "--json")
+	cmd, dir := generateIn(t, "-H", "24", "-W", "40", "-s", "1000000", "--json")
 	stdout, err := cmd.StdoutPipe()
 	if err != nil {
 		t.Fatal(err)
@@ -178,7 +178,7 @@ func TestInterruptJSON(t *testing.T) {
 
 // TestNoHangUp: a run that nohup started goes on without its terminal.
 func TestNoHangUp(t *testing.T) {
-	cmd, dir := generate(t, "-H", "24", "-W", "40", "-s", "4", "--json")
+	cmd, dir := generateIn(t, "-H", "24", "-W", "40", "-s", "4", "--json")
 	args := cmd.Args
 	cmd.Path, cmd.Args = "/bin/sh", append([]string{"sh", "-c", `trap "" HUP; exec "$@"`, "sh"}, args...)
 	stdout, err := cmd.StdoutPipe()
@@ -205,7 +205,7 @@ func TestNoHangUp(t *testing.T) {
 
 // TestInterruptReading is while the prompt is still being typed.
 func TestInterruptReading(t *testing.T) {
-	cmd, dir := generate(t, "-p", "-")
+	cmd, dir := generateIn(t, "-p", "-")
 	stdin, err := cmd.StdinPipe()
 	if err != nil {
 		t.Fatal(err)

@@ -37,7 +37,7 @@ func cmdTrace(ts *testscript.TestScript, neg bool, args []string) {
 // TestProfile compares the times of --profile with each other, and with those that generate measures
 // itself.
 func TestProfile(t *testing.T) {
-	cmd, _ := generate(t, "-H", "128", "-W", "128", "-s", "3", "-g", "2", "-S", "7", "--profile", "p.json", "--json")
+	cmd, _ := generateIn(t, "-H", "128", "-W", "128", "-s", "3", "-g", "2", "-S", "7", "--profile", "p.json", "--json")
 	out, err := cmd.Output()
 	if err != nil {
 		t.Fatal(err)
@@ -84,7 +84,7 @@ func TestProfile(t *testing.T) {
 // TestProfileInterrupted: a run that is interrupted leaves a whole trace of what has run, and
 // nothing else.
 func TestProfileInterrupted(t *testing.T) {
-	cmd, dir := generate(t, "-H", "256", "-W", "256", "-s", "1000", "-S", "7", "--profile", "p.json")
+	cmd, dir := generateIn(t, "-H", "256", "-W", "256", "-s", "1000", "-S", "7", "--profile", "p.json")
 	var stderr strings.Builder
 	cmd.Stderr = &stderr
 	if err := cmd.Start(); err != nil {

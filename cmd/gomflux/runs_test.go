@@ -20,7 +20,7 @@ func TestRunStates(t *testing.T) {
 	for signal, want := range map[syscall.Signal]debug.State{syscall.SIGKILL: debug.Killed, syscall.SIGTERM: debug.Interrupted} {
 		t.Run(string(want), func(t *testing.T) {
 			t.Parallel()
-			cmd, dir := generate(t, "-H", "64", "-W", "64", "-s", "1000", "--debug-stats", "*", "--debug-stats", "!text_encoder*")
+			cmd, dir := generateIn(t, "-H", "64", "-W", "64", "-s", "1000", "--debug-stats", "*", "--debug-stats", "!text_encoder*")
 			cmd.Env = append(cmd.Env, "GOMFLUX_LOG_DIR=")
 			if err := cmd.Start(); err != nil {
 				t.Fatal(err)
