@@ -2,11 +2,13 @@ package gomflux
 
 import (
 	"cmp"
+	"context"
 	"image"
 	"math/rand/v2"
 	"runtime/debug"
 	"slices"
 
+	"github.com/gomflux/gomflux/mlx"
 	"github.com/gomflux/gomflux/models"
 	"github.com/gomflux/gomflux/models/catalog"
 	"github.com/gomflux/gomflux/picture"
@@ -32,6 +34,18 @@ func (m *Model) Close() error {
 	}
 	m.pipeline, m.VAE.autoencoder = nil, nil
 	return nil
+}
+
+// ReleaseMemory returns memory to the system that no model and no run uses: what MLX, the
+// C library (glibc) and Go keep of freed memory. It waits for runs, and the next run is
+// slower until it has that memory again: call it when no image was generated for some
+// seconds.
+func ReleaseMemory(ctx context.Context) error {
+	debug.FreeOSMemory() // also finds the arrays that nothing refers to, which the job frees
+	return mlx.Do(ctx, func() error {
+		mlx.ReleaseMemory()
+		return nil
+	})
 }
 
 // Class returns the model's pipeline class, as in model_index.json.

@@ -521,7 +521,7 @@ func TestEstimates(t *testing.T) {
 }
 
 func TestStats(t *testing.T) {
-	change := func(_ *world, c *Config) { c.Memory = func() int64 { return 42 } }
+	change := func(_ *world, c *Config) { c.Memory = func() (active, cache int64) { return 42, 7 } }
 	inBubble(t, change, func(t *testing.T, _ *world, e *Engine) {
 		submit(t, e, "A", "a", "1")
 		submit(t, e, "A", "a", "2").Wait(t.Context())
@@ -535,8 +535,8 @@ func TestStats(t *testing.T) {
 		if s.Seconds[gomflux.PhaseLoad] != 10 || s.Seconds[gomflux.PhaseStep] != 8 || s.WaitSeconds != 14 || s.Loads != 1 {
 			t.Errorf("stats %+v", s)
 		}
-		if s.Model != "a" || s.Memory != 42 {
-			t.Errorf("model %q, memory %d", s.Model, s.Memory)
+		if s.Model != "a" || s.Memory != 42 || s.CacheMemory != 7 {
+			t.Errorf("model %q, memory %d, cache %d", s.Model, s.Memory, s.CacheMemory)
 		}
 		s.Jobs[Done] = 100
 		if e.Stats().Jobs[Done] != 2 {
