@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"os"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -47,10 +48,12 @@ func (l *load) soak(ctx context.Context) error {
 			return m[name] - first[name]
 		}
 		loads := m["gomflux_model_loads_total"] - first["gomflux_model_loads_total"]
-		l.report.Rests = append(l.report.Rests, rest{
+		row := rest{
 			time.Since(began).Seconds(), ended("done"), ended("canceled"), ended("failed"), loads, resident(l.server.pid),
 			m["gomflux_memory_bytes"], m["gomflux_cache_memory_bytes"], m["gomflux_peak_memory_bytes"],
-		})
+		}
+		l.report.Rests = append(l.report.Rests, row)
+		fmt.Fprint(os.Stderr, row) // as progress
 		return nil
 	}
 	if err := see(); err != nil {
@@ -142,11 +145,16 @@ func rests(all []rest) string {
 		return ""
 	}
 	var b strings.Builder
-	fmt.Fprintf(&b, "idle after %7s %9s %6s %6s %9s %11s %10s %9s\n", "done", "canceled", "failed", "loads", "RSS MB", "MLX active", "MLX cache",
-		"MLX peak")
+	fmt.Fprintf(&b, "idle after %7s %9s %6s %6s %9s %11s %10s %9s\n",
+		"done", "canceled", "failed", "loads", "RSS MB", "MLX active", "MLX cache", "MLX peak")
 	for _, s := range all {
-		fmt.Fprintf(&b, "%8.0f s %7.0f %9.0f %6.0f %6.0f %9.1f %11.1f %10.1f %9.1f\n", s.Seconds, s.Done, s.Canceled, s.Failed, s.Loads,
-			s.Resident/1e6, s.Active/1e6, s.Cache/1e6, s.Peak/1e6)
+		b.WriteString(s.String())
 	}
 	return b.String() + "\n"
+}
+
+// String returns the row of the table.
+func (s rest) String() string {
+	return fmt.Sprintf("%8.0f s %7.0f %9.0f %6.0f %6.0f %9.1f %11.1f %10.1f %9.1f\n", s.Seconds, s.Done, s.Canceled, s.Failed, s.Loads,
+		s.Resident/1e6, s.Active/1e6, s.Cache/1e6, s.Peak/1e6)
 }

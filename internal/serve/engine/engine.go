@@ -41,7 +41,7 @@ const (
 // When there was nothing to do for Config.Rest, memory that is not in use goes back to the system.
 //
 // Jobs that have ended can be asked for until Config.Keep is over, but only the newest 1000, with
-// images of at most 512 MB.
+// images of at most 512 MB. Images that were stored elsewhere take no memory, see Job.Stored.
 type Engine struct {
 	c       Config
 	wake    chan struct{} // has room for one; wakes the runner

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"image"
 	"math/rand/v2"
+	"reflect"
 	"slices"
 	"sync"
 	"testing"
@@ -418,6 +419,53 @@ func TestForgotten(t *testing.T) {
 		e.mu.Unlock()
 		if len(other.Pictures()) != 1 {
 			t.Error("the images of a job that was forgotten are gone for those who have it")
+		}
+	})
+}
+
+// TestStored checks that a job whose images are stored keeps everything but pixels, and that those who
+// have it lose nothing.
+func TestStored(t *testing.T) {
+	inBubble(t, nil, func(t *testing.T, _ *world, e *Engine) {
+		j, err := e.Submit(t.Context(), Request{Model: "a", Seeds: []uint64{7, 8}, Previews: -1})
+		if err != nil {
+			t.Fatal(err)
+		}
+		j.Stored() // too early
+		j.Wait(t.Context())
+		if found, _ := e.Job(j.ID(), ""); found != j {
+			t.Error("the running job was replaced")
+		}
+		j.Stored()
+		found, ok := e.Job(j.ID(), "")
+		if !ok || found.bytes() != 0 || found.Status() != j.Status() || len(e.Jobs("")) != 1 {
+			t.Errorf("the job takes %d bytes: %+v", found.bytes(), found.Status())
+		}
+		var events []Event
+		for event := range found.Events(t.Context(), 0) {
+			events = append(events, event)
+		}
+		var expected []Event
+		for event := range j.Events(t.Context(), 0) {
+			if p := event.Picture; p != nil {
+				if p.Result.Image == nil {
+					t.Error("those who have the job lose its images")
+				}
+				result := *p.Result
+				result.Image = nil
+				event.Picture = &Picture{p.Index, p.Seed, &result}
+			}
+			if event.Kind != EventPreview {
+				expected = append(expected, event)
+			}
+		}
+		if !reflect.DeepEqual(events, expected) {
+			t.Errorf("found\n%+v, expected\n%+v", events, expected)
+		}
+		found.Stored() // again
+		j.Stored()     // no longer the engine's
+		if again, _ := e.Job(j.ID(), ""); len(again.Pictures()) != 2 || again.Pictures()[1].Seed != 8 {
+			t.Errorf("found %+v", again.Pictures())
 		}
 	})
 }
