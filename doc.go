@@ -60,6 +60,10 @@
 // images are decoded in strips, and OpenOptions.Warn receives a message about what would
 // fit. [Model.Close] frees a model.
 //
+// Memory that a run does not need any more is kept for the next one, which is up to 4 GB
+// on a CPU and more on a GPU. [ReleaseMemory] returns it to the system, for programs that
+// do not generate images all the time.
+//
 // OpenOptions.PromptCache keeps prompt embeddings on disk, so that a prompt that was
 // encoded before, by another process too, needs no text encoder.
 //

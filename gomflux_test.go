@@ -904,6 +904,23 @@ func TestMemory(t *testing.T) {
 	}
 }
 
+// TestReleaseMemory checks that MLX keeps nothing for later runs, and that the model still works.
+func TestReleaseMemory(t *testing.T) {
+	m := open(t, nil)
+	for range 2 {
+		if _, err := m.Generate(context.Background(), options(1)); err != nil {
+			t.Fatal(err)
+		}
+		before := mlx.CacheMemory()
+		if err := gomflux.ReleaseMemory(context.Background()); err != nil {
+			t.Fatal(err)
+		}
+		if after := mlx.CacheMemory(); before == 0 || after != 0 {
+			t.Errorf("MLX kept %d bytes after a run, and %d of them after ReleaseMemory", before, after)
+		}
+	}
+}
+
 func TestDtypes(t *testing.T) {
 	o := options(3)
 	want, err := open(t, nil).Generate(context.Background(), o)

@@ -40,6 +40,18 @@ func closeModel(m interface{ Close() }) error {
 	})
 }
 
+// ReleaseMemory returns memory to the system that no model and no run uses: what MLX, the
+// C library (glibc) and Go keep of freed memory. It waits for runs, and the next run is
+// slower until it has that memory again: call it when no image was generated for some
+// seconds.
+func ReleaseMemory(ctx context.Context) error {
+	debug.FreeOSMemory() // also finds the arrays that nothing refers to, which the job frees
+	return mlx.Do(ctx, func() error {
+		mlx.ReleaseMemory()
+		return nil
+	})
+}
+
 // Class returns the model's pipeline class, as in model_index.json.
 func (m *Model) Class() string { return m.pipeline.Class }
 

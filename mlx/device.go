@@ -236,6 +236,16 @@ func ResetPeakMemory() { check(mlxc.ResetPeakMemory()) }
 // ClearCache returns MLX's cached memory to the system.
 func ClearCache() { check(mlxc.ClearCache()) }
 
+// ReleaseMemory returns all memory to the system that is not in use: MLX's cache and, with glibc,
+// what the C library keeps of freed memory. New arrays then take longer, until both are filled
+// again, so it is for a program that will not use MLX for a while.
+func ReleaseMemory() {
+	ClearCache()
+	if mlxc.MallocTrim != nil {
+		mlxc.MallocTrim(0)
+	}
+}
+
 // SetCacheLimit limits CacheMemory, in bytes.
 func SetCacheLimit(bytes int) {
 	var before uintptr

@@ -3,6 +3,8 @@ package mlx_test
 import (
 	"context"
 	"errors"
+	"fmt"
+	"os"
 	"runtime"
 	"slices"
 	"testing"
@@ -420,6 +422,49 @@ func TestLayersBreak(t *testing.T) {
 		}
 		if n := settled() - start; n != mib {
 			t.Errorf("%d bytes live after the layers, expected %d", n, mib)
+		}
+	})
+}
+
+// resident returns the memory of the process, in MiB.
+func resident(t *testing.T) int {
+	t.Helper()
+	text, err := os.ReadFile("/proc/self/statm")
+	if err != nil {
+		t.Skip("the memory of the process is not known here")
+	}
+	var size, pages int
+	if _, err := fmt.Sscan(string(text), &size, &pages); err != nil {
+		t.Fatal(err)
+	}
+	return pages * os.Getpagesize() / mib
+}
+
+// TestReleaseMemory checks that the memory of freed arrays goes back to the system: of large ones,
+// which MLX's cache keeps, and of many small ones, which the C library keeps because some of them are
+// still used.
+func TestReleaseMemory(t *testing.T) {
+	mlxtest.Do(t, func() {
+		if mlx.CurrentDevice() != mlx.CPU {
+			t.Skip("only on the CPU")
+		}
+		mlx.ReleaseMemory()
+		before := resident(t)
+		mlx.WithScope(func() { block(64) })
+		var small []*mlx.Array
+		for range 1024 {
+			small = append(small, mlx.Full(1, mlx.Float32, 64<<10/4))
+		}
+		mlx.Eval(small...)
+		for i, a := range small {
+			if i%64 > 0 {
+				a.Free()
+			}
+		}
+		used := resident(t)
+		mlx.ReleaseMemory()
+		if after := resident(t); used < before+120 || after > before+16 {
+			t.Errorf("%d MiB before, %d with arrays of 128, %d after they were freed", before, used, after)
 		}
 	})
 }

@@ -138,6 +138,7 @@ const (
 	serveGrace     = 30 * time.Second
 	serveGallery   = 2e9
 	serveKeep      = 30 * time.Minute // ended jobs
+	serveRest      = 5 * time.Second  // until memory that is not in use goes back to the system
 )
 
 func newServeCommand() *cobra.Command {
@@ -282,7 +283,9 @@ func (o *serveOptions) run(ctx context.Context, out *ui.Output) error {
 	s := serve.New(serve.Config{
 		Engine: engine.New(engine.Config{
 			Open: models.open, Models: models.list, Queue: o.maxQueue.orElse(serveQueue), KeepAlive: o.keepAlive.orElse(serveKeepAlive),
-			Shared: o.shared(host), Keep: serveKeep, Memory: func() int64 { return int64(mlx.ActiveMemory()) },
+			Shared: o.shared(host), Keep: serveKeep,
+			Memory:  func() (active, cache int64) { return int64(mlx.ActiveMemory()), int64(mlx.CacheMemory()) },
+			Release: func() { gomflux.ReleaseMemory(ctx) }, Rest: serveRest, // an error means that the server shuts down
 		}),
 		Address: o.listen, Hosts: o.allowedHosts, BaseURL: o.baseURL, AllowedOrigins: o.allowedOrigins, Tokens: o.tokens,
 		MaxBody: o.maxBody.orElse(serveBody), MaxPixels: o.maxPixels.orElse(servePixels), Gallery: images,

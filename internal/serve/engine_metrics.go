@@ -34,6 +34,7 @@ func (s *Server) engineMetrics(m *metricsText) {
 		{"gomflux_model_loads_total", "counter", "How often a model was loaded.", float64(stats.Loads)},
 		{"gomflux_wait_seconds_total", "counter", "Seconds that jobs waited before they started.", stats.WaitSeconds},
 		{"gomflux_memory_bytes", "gauge", "Memory that MLX uses.", float64(stats.Memory)},
+		{"gomflux_cache_memory_bytes", "gauge", "Freed memory that MLX keeps for later use.", float64(stats.CacheMemory)},
 		{"gomflux_peak_memory_bytes", "gauge", "The largest memory that an image needed.", float64(stats.PeakMemory)},
 	} {
 		m.family(one.name, one.kind, one.help)

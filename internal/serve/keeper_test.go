@@ -86,8 +86,13 @@ func TestAllImagesAreKept(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	kept, ok := s.Engine.Job(job.ID, "bob")
+	if !ok || len(kept.Pictures()) != 1 || kept.Pictures()[0].Result.Image != nil {
+		t.Error("a job keeps the pixels of an image that is in the gallery")
+	}
+	ofJob := ask(s, "GET", "/api/v1/jobs/"+job.ID+"/pictures/0", nil, bob...).Body.Bytes()
 	answered := map[string][]byte{
-		"of openai 7": openai.Data[0].B64JSON, "of openai 8": openai.Data[1].B64JSON, "of automatic 3": automaticFile, "own 4": nil,
+		"of openai 7": openai.Data[0].B64JSON, "of openai 8": openai.Data[1].B64JSON, "of automatic 3": automaticFile, "own 4": ofJob,
 	}
 	for _, test := range []struct {
 		client []string
@@ -108,7 +113,7 @@ func TestAllImagesAreKept(t *testing.T) {
 			name := fmt.Sprint(p.Settings.Prompt, " ", p.Settings.Seed)
 			found = append(found, name)
 			file := ask(s, "GET", p.URL, nil, test.client...).Body.Bytes()
-			if want := answered[name]; want != nil && !bytes.Equal(file, want) {
+			if !bytes.Equal(file, answered[name]) {
 				t.Errorf("%s: the gallery has another file than the answer", name)
 			}
 			if (p.Settings.Image != nil) != (name == "of automatic 3") {

@@ -550,7 +550,7 @@ func TestMetrics(t *testing.T) {
 	}
 	for _, want := range []string{
 		`gomflux_http_responses_total{code="404"} 1`, `gomflux_jobs_ended_total{state="done"} 1`, "gomflux_images_total 2",
-		`gomflux_model_loaded{model="fake"} 1`, `gomflux_jobs{state="queued"} 0`, `gomflux_queue_limit 4`,
+		`gomflux_model_loaded{model="fake"} 1`, `gomflux_jobs{state="queued"} 0`, `gomflux_queue_limit 4`, `gomflux_cache_memory_bytes 0`,
 	} {
 		if !strings.Contains(text, want+"\n") {
 			t.Errorf("no %s in %s", want, text)

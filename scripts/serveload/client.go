@@ -23,6 +23,7 @@ var apis = []string{"jobs", "generations", "stream", "txt2img"}
 // A work is what a client asks for.
 type work struct {
 	api    string
+	model  string // "" for the default one
 	prompt string
 	seed   uint64
 	count  int
@@ -115,6 +116,11 @@ func (w work) check(images [][]byte) error {
 // ask sends a work and returns the images.
 func (c *client) ask(ctx context.Context, w work, o *outcome, begun func(string)) ([][]byte, error) {
 	body := map[string]any{"prompt": w.prompt, "seed": w.seed, "steps": w.steps}
+	if w.model != "" && w.api == "txt2img" {
+		body["override_settings"] = map[string]any{"sd_model_checkpoint": w.model}
+	} else if w.model != "" {
+		body["model"] = w.model
+	}
 	switch w.api {
 	case "jobs":
 		body["count"], body["previews"], body["height"], body["width"] = w.count, 1, w.size, w.size

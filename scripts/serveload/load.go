@@ -41,6 +41,9 @@ func newLoad(o options, s *server) *load {
 // run runs the parts one after the other.
 func (l *load) run(ctx context.Context) (*report, error) {
 	parts := []func(context.Context) error{l.load, l.cancel, l.kill}
+	if l.jobs > 0 {
+		parts = []func(context.Context) error{l.soak}
+	}
 	if l.server.stop != nil {
 		parts = append(parts, l.stop)
 	}

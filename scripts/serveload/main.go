@@ -14,6 +14,12 @@
 //   - stop: the server gets SIGTERM while all clients wait. Each must be answered, and the server
 //     must exit with 0. This is left out with -url.
 //
+// With -soak N it makes N jobs instead, of changing sizes and models (-model), of which one in eight is
+// canceled. After every -round jobs it waits until the server has given its memory back, and for -idle.
+// A table has the memory at these times, which may not grow. A short run is
+//
+//	go run ./scripts/serveload -soak 100 -round 20 -idle 1s -size 32
+//
 // It prints a table of what it saw, or JSON with -json, and exits with 1 if a check fails.
 package main
 
@@ -41,6 +47,11 @@ type options struct {
 	steps     int
 	size      int
 	seed      uint64
+	models    []string // with which the server is started, the default one first
+	// jobs is the number of jobs of a soak, 0 for the other parts, and round how many there are before
+	// each time without jobs, which is idle.
+	jobs, round int
+	idle        time.Duration
 	// leeway is the part by which the numbers of images of clients and the memory may differ.
 	leeway float64
 }
@@ -61,9 +72,14 @@ func main() {
 	flag.IntVar(&o.size, "size", 64, "height and width of images in pixels")
 	flag.Uint64Var(&o.seed, "seed", 1, "seed of what is random")
 	flag.Float64Var(&o.leeway, "leeway", 0.1, "the part by which numbers of images of clients, and memory, may differ")
+	flag.IntVar(&o.jobs, "soak", 0, "make this number of jobs with times without jobs between them, instead of the usual parts")
+	flag.IntVar(&o.round, "round", 100, "with -soak, number of jobs before each time without jobs")
+	flag.DurationVar(&o.idle, "idle", time.Minute, "with -soak, time without jobs")
+	flag.Func("model", "`name` of a model of the server that is started; -soak uses all of them (can be repeated; default: shapes)",
+		func(name string) error { o.models = append(o.models, name); return nil })
 	asJSON := flag.Bool("json", false, "print JSON")
 	flag.Parse()
-	if flag.NArg() > 0 || o.clients < 2 || o.steps < 1 || o.size < 1 {
+	if flag.NArg() > 0 || o.clients < 2 || o.steps < 1 || o.size < 1 || o.round < 1 {
 		flag.Usage()
 		os.Exit(2)
 	}

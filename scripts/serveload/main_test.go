@@ -15,6 +15,7 @@ import (
 	"github.com/gomflux/gomflux/internal/serve"
 	"github.com/gomflux/gomflux/internal/serve/engine"
 	"github.com/gomflux/gomflux/internal/serve/gallery"
+	"github.com/gomflux/gomflux/mlx"
 	_ "github.com/gomflux/gomflux/models/shapes" // the built-in model
 )
 
@@ -29,6 +30,9 @@ func inProcess(
 	t *testing.T, clients, queue int, open func(ctx context.Context, progress func(gomflux.Progress)) (engine.Model, error),
 ) *server {
 	t.Helper()
+	if _, err := mlx.Open(); err != nil {
+		t.Fatal(err)
+	}
 	e := engine.New(engine.Config{
 		Open: func(ctx context.Context, _ string, _ []gomflux.LoRA, progress func(gomflux.Progress)) (engine.Model, error) {
 			return open(ctx, progress)
@@ -38,6 +42,8 @@ func inProcess(
 			return []engine.ModelInfo{{Name: "shapes", Default: true, Defaults: d}}
 		},
 		Queue: queue, Shared: true, KeepAlive: time.Hour, Keep: time.Hour,
+		Memory:  func() (active, cache int64) { return int64(mlx.ActiveMemory()), int64(mlx.CacheMemory()) },
+		Release: func() { gomflux.ReleaseMemory(context.Background()) }, Rest: 10 * time.Millisecond,
 	})
 	pictures, err := gallery.Open(filepath.Join(t.TempDir(), "pictures"), 1e6)
 	if err != nil {
@@ -92,6 +98,21 @@ func TestLoad(t *testing.T) {
 		t.Errorf("%d checks", len(r.Checks))
 	}
 	t.Log(r)
+}
+
+// TestSoak is a short soak. Each row of its table is of a server that has given its memory back.
+func TestSoak(t *testing.T) {
+	o := options{clients: 3, jobs: 14, round: 3, steps: 1, size: 32, seed: 1, leeway: 10}
+	r, err := newLoad(o, inProcess(t, o.clients, 6, openShapes)).run(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !r.OK() || len(r.Rests) != 6 {
+		t.Errorf("%d rows, expected 6: %s", len(r.Rests), r)
+	}
+	if last := r.Rests[5]; last.Done+last.Canceled > 14 || last.Done < 5 || last.Active < 1e6 || last.Cache != 0 {
+		t.Errorf("the last row is %+v", last)
+	}
 }
 
 // A wrongModel makes some images of other seeds than it was asked for.

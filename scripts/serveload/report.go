@@ -12,6 +12,7 @@ import (
 // A report is what was seen. Times are in seconds, memory in bytes.
 type report struct {
 	Machine string  `json:"machine"`
+	Rests   []rest  `json:"rests,omitempty"` // of a soak
 	Values  []value `json:"values"`
 	Checks  []check `json:"checks"`
 
@@ -51,7 +52,7 @@ func (r *report) OK() bool {
 
 func (r *report) String() string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "%s\n\n", r.Machine)
+	fmt.Fprintf(&b, "%s\n\n%s", r.Machine, rests(r.Rests))
 	for _, v := range r.Values {
 		text := fmt.Sprintf("%.4g", v.Number)
 		if v.Number == math.Trunc(v.Number) {

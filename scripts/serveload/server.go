@@ -73,8 +73,15 @@ func startServer(ctx context.Context, o options) (*server, error) {
 	if err := os.WriteFile(tokenFile, []byte(file), 0o600); err != nil {
 		return nil, err
 	}
-	cmd := exec.CommandContext(ctx, o.program, "serve", "--model", "shapes", "--listen", "127.0.0.1:0", "--token-file", tokenFile,
-		"--pictures", filepath.Join(folder, "pictures"), "--pictures-size", "20MB", "--quiet")
+	args := []string{"serve", "--listen", "127.0.0.1:0", "--token-file", tokenFile, "--pictures", filepath.Join(folder, "pictures"),
+		"--pictures-size", "20MB", "--quiet"}
+	for _, name := range o.models {
+		args = append(args, "--model", name)
+	}
+	if len(o.models) == 0 {
+		args = append(args, "--model", "shapes")
+	}
+	cmd := exec.CommandContext(ctx, o.program, args...)
 	var stderr bytes.Buffer
 	cmd.Stderr = &stderr
 	stdout, err := cmd.StdoutPipe()

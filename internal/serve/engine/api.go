@@ -175,6 +175,11 @@ type Config struct {
 	Keep time.Duration
 	// Now is the clock, time.Now if nil. Timers use the system's.
 	Now func() time.Time
-	// Memory returns the memory in use, in bytes, for [Stats]. It can be nil.
-	Memory func() int64
+	// Memory returns the memory in use, and what is kept for later use, in bytes, for [Stats]. It can
+	// be nil.
+	Memory func() (active, cache int64)
+	// Release returns memory that is not in use to the system. It is called when no job has run and
+	// nothing was freed for Rest. It can be nil.
+	Release func()
+	Rest    time.Duration
 }

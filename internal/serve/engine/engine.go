@@ -38,8 +38,10 @@ const (
 // Close, after Config.KeepAlive, and after a panic. Errors and panics of a job or of loading its
 // model end only that job.
 //
+// When there was nothing to do for Config.Rest, memory that is not in use goes back to the system.
+//
 // Jobs that have ended can be asked for until Config.Keep is over, but only the newest 1000, with
-// images of at most 512 MB.
+// images of at most 512 MB. Images that were stored elsewhere take no memory, see Job.Stored.
 type Engine struct {
 	c       Config
 	wake    chan struct{} // has room for one; wakes the runner
@@ -55,6 +57,8 @@ type Engine struct {
 	closed  bool
 	speeds  speeds
 	stats   Stats
+	// touched is when memory was last used or freed, zero since Release was called.
+	touched time.Time
 
 	// Only the runner changes the model in memory and its name and key, while it holds mu.
 	model     Model // nil if no model is in memory
@@ -384,6 +388,7 @@ func (e *Engine) forget() {
 		if !j.ended.After(expired) || ended > maxEnded || bytes > maxEndedBytes && ended > 1 {
 			delete(e.jobs, j.id)
 			e.list[i] = nil
+			e.touched = e.now()
 		}
 	}
 	e.list = slices.DeleteFunc(e.list, func(j *Job) bool { return j == nil })

@@ -80,7 +80,7 @@ func (j *Job) Request() Request {
 	return j.request
 }
 
-// Pictures returns the finished images.
+// Pictures returns the finished images, without pixels after Stored.
 func (j *Job) Pictures() []*Picture {
 	j.engine.mu.Lock()
 	defer j.engine.mu.Unlock()
@@ -217,6 +217,38 @@ func (j *Job) bytes() int {
 		}
 	}
 	return n
+}
+
+// Stored reports that the images of a job that has ended are stored elsewhere. The engine keeps the job
+// without their pixels and without previews. Whoever has the job already keeps them with it.
+func (j *Job) Stored() {
+	e := j.engine
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	at := slices.Index(e.list, j)
+	if at < 0 || !j.state.Ended() {
+		return // forgotten
+	}
+	bare := *j
+	bare.pictures, bare.events, bare.previewBytes = nil, nil, 0
+	for _, p := range j.pictures {
+		result := *p.Result
+		result.Image, result.Transparent = nil, nil
+		bare.pictures = append(bare.pictures, &Picture{p.Index, p.Seed, &result})
+	}
+	for _, event := range j.events {
+		switch event.Kind {
+		case EventPreview:
+			continue
+		case EventPicture:
+			i := slices.Index(j.pictures, event.Picture)
+			event.Picture = bare.pictures[i]
+		}
+		bare.events = append(bare.events, event)
+	}
+	e.jobs[j.id], e.list[at] = &bare, &bare
+	e.touched = e.now()
+	e.wakeUp()
 }
 
 // left estimates the time until the job ends.

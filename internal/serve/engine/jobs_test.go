@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"image"
 	"math/rand/v2"
+	"reflect"
 	"slices"
 	"sync"
 	"testing"
@@ -422,6 +423,53 @@ func TestForgotten(t *testing.T) {
 	})
 }
 
+// TestStored checks that a job whose images are stored keeps everything but pixels, and that those who
+// have it lose nothing.
+func TestStored(t *testing.T) {
+	inBubble(t, nil, func(t *testing.T, _ *world, e *Engine) {
+		j, err := e.Submit(t.Context(), Request{Model: "a", Seeds: []uint64{7, 8}, Previews: -1})
+		if err != nil {
+			t.Fatal(err)
+		}
+		j.Stored() // too early
+		j.Wait(t.Context())
+		if found, _ := e.Job(j.ID(), ""); found != j {
+			t.Error("the running job was replaced")
+		}
+		j.Stored()
+		found, ok := e.Job(j.ID(), "")
+		if !ok || found.bytes() != 0 || found.Status() != j.Status() || len(e.Jobs("")) != 1 {
+			t.Errorf("the job takes %d bytes: %+v", found.bytes(), found.Status())
+		}
+		var events []Event
+		for event := range found.Events(t.Context(), 0) {
+			events = append(events, event)
+		}
+		var expected []Event
+		for event := range j.Events(t.Context(), 0) {
+			if p := event.Picture; p != nil {
+				if p.Result.Image == nil {
+					t.Error("those who have the job lose its images")
+				}
+				result := *p.Result
+				result.Image = nil
+				event.Picture = &Picture{p.Index, p.Seed, &result}
+			}
+			if event.Kind != EventPreview {
+				expected = append(expected, event)
+			}
+		}
+		if !reflect.DeepEqual(events, expected) {
+			t.Errorf("found\n%+v, expected\n%+v", events, expected)
+		}
+		found.Stored() // again
+		j.Stored()     // no longer the engine's
+		if again, _ := e.Job(j.ID(), ""); len(again.Pictures()) != 2 || again.Pictures()[1].Seed != 8 {
+			t.Errorf("found %+v", again.Pictures())
+		}
+	})
+}
+
 func TestForgottenMany(t *testing.T) {
 	change := func(w *world, c *Config) { w.step, w.steps = 0, 0 }
 	inBubble(t, change, func(t *testing.T, _ *world, e *Engine) {
@@ -521,7 +569,7 @@ func TestEstimates(t *testing.T) {
 }
 
 func TestStats(t *testing.T) {
-	change := func(_ *world, c *Config) { c.Memory = func() int64 { return 42 } }
+	change := func(_ *world, c *Config) { c.Memory = func() (active, cache int64) { return 42, 7 } }
 	inBubble(t, change, func(t *testing.T, _ *world, e *Engine) {
 		submit(t, e, "A", "a", "1")
 		submit(t, e, "A", "a", "2").Wait(t.Context())
@@ -535,8 +583,8 @@ func TestStats(t *testing.T) {
 		if s.Seconds[gomflux.PhaseLoad] != 10 || s.Seconds[gomflux.PhaseStep] != 8 || s.WaitSeconds != 14 || s.Loads != 1 {
 			t.Errorf("stats %+v", s)
 		}
-		if s.Model != "a" || s.Memory != 42 {
-			t.Errorf("model %q, memory %d", s.Model, s.Memory)
+		if s.Model != "a" || s.Memory != 42 || s.CacheMemory != 7 {
+			t.Errorf("model %q, memory %d, cache %d", s.Model, s.Memory, s.CacheMemory)
 		}
 		s.Jobs[Done] = 100
 		if e.Stats().Jobs[Done] != 2 {

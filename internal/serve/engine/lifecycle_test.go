@@ -81,6 +81,47 @@ func TestKeepAliveRenewed(t *testing.T) {
 	})
 }
 
+// TestRelease checks that memory is released once when there was nothing to do for Config.Rest: after
+// jobs, after the model was freed, and after jobs were forgotten; never before.
+func TestRelease(t *testing.T) {
+	change := func(w *world, c *Config) {
+		c.Rest = 5 * time.Second
+		c.Release = func() {
+			if w.open > 0 {
+				w.add("release with a model")
+			} else {
+				w.add("release")
+			}
+		}
+	}
+	inBubble(t, change, func(t *testing.T, w *world, e *Engine) {
+		after := func(d time.Duration, expected ...string) {
+			t.Helper()
+			time.Sleep(d)
+			synctest.Wait()
+			expectLog(t, w, expected...)
+		}
+		after(time.Hour) // nothing has used memory
+		for range 3 {    // jobs that take longer than Rest, with breaks that are shorter
+			submit(t, e, "A", "a", "1").Wait(t.Context())
+			time.Sleep(4 * time.Second)
+		}
+		after(0, "open a", "run a 1", "run a 1", "run a 1")
+		after(time.Second, "release with a model")
+		after(49 * time.Second)
+		e.Unload()
+		after(0, "close a")
+		after(5*time.Second, "release")
+		submit(t, e, "A", "a", "2").Wait(t.Context())
+		after(59*time.Second, "open a", "run a 2", "release with a model")
+		after(2*time.Second, "close a") // by KeepAlive
+		after(4*time.Second, "release")
+		after(56 * time.Minute)
+		after(4*time.Minute, "release", "release", "release", "release") // the jobs are forgotten
+		after(24 * time.Hour)
+	})
+}
+
 func TestLoRAs(t *testing.T) {
 	inBubble(t, nil, func(t *testing.T, w *world, e *Engine) {
 		for _, loras := range [][]gomflux.LoRA{nil, {{Path: "l"}}, {{Path: "l", Scale: 1}}, {{Path: "l", Scale: 0.5}}, nil} {

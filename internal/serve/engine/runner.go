@@ -77,8 +77,8 @@ func (e *Engine) start() (*Job, bool) {
 	return j, false
 }
 
-// idle frees the model if no job has used it for Config.KeepAlive, and forgets old jobs. It
-// returns the time until it should be called again.
+// idle frees the model if no job has used it for Config.KeepAlive, forgets old jobs, and releases
+// memory after Config.Rest. It returns the time until it should be called again.
 func (e *Engine) idle() time.Duration {
 	const never = time.Hour
 	if e.model != nil && e.c.KeepAlive >= 0 && e.now().Sub(e.used) >= e.c.KeepAlive {
@@ -87,7 +87,7 @@ func (e *Engine) idle() time.Duration {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	e.forget()
-	next := never
+	next := e.rest(never)
 	if e.model != nil && e.c.KeepAlive >= 0 {
 		next = min(next, e.c.KeepAlive-e.now().Sub(e.used))
 	}
@@ -97,6 +97,22 @@ func (e *Engine) idle() time.Duration {
 		}
 	}
 	return max(next, time.Millisecond)
+}
+
+// rest releases memory if nothing has touched it for Config.Rest. It returns the time until it
+// should be called again, or never. mu must be held, and is unlocked meanwhile.
+func (e *Engine) rest(never time.Duration) time.Duration {
+	if e.c.Release == nil || e.touched.IsZero() {
+		return never
+	}
+	if left := e.c.Rest - e.now().Sub(e.touched); left > 0 {
+		return left
+	}
+	e.touched = time.Time{}
+	e.mu.Unlock()
+	defer e.mu.Lock()
+	e.c.Release()
+	return 0
 }
 
 // freeIfAsked frees the model for those who called Unload.
@@ -131,6 +147,9 @@ func (e *Engine) free() {
 		e.checking.Lock()
 		defer e.checking.Unlock()
 		protect(m.Close)
+		e.mu.Lock()
+		defer e.mu.Unlock()
+		e.touched = e.now()
 	}
 }
 
@@ -146,6 +165,7 @@ func (e *Engine) run(j *Job) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	e.used = e.now()
+	e.touched = e.used
 	e.running = nil
 	e.end(j, err)
 	e.queue.giveBack(j.client, j.images-max(1, len(j.pictures)))

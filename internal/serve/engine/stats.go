@@ -22,8 +22,9 @@ type Stats struct {
 	// WaitSeconds are the seconds that started jobs waited in the queue.
 	WaitSeconds float64
 	Model       string // in memory, or ""
-	// Memory is the memory in use, in bytes, as Config.Memory reports it.
-	Memory int64
+	// Memory is the memory in use, and CacheMemory what is kept for later use, in bytes, as
+	// Config.Memory reports them.
+	Memory, CacheMemory int64
 	// PeakMemory is the largest Result.PeakMemory, in bytes.
 	PeakMemory int64
 }
@@ -43,7 +44,7 @@ func (e *Engine) Stats() Stats {
 	}
 	e.mu.Unlock()
 	if e.c.Memory != nil {
-		s.Memory = e.c.Memory()
+		s.Memory, s.CacheMemory = e.c.Memory()
 	}
 	return s
 }

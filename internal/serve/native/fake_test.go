@@ -94,6 +94,8 @@ func (j *fakeJob) Status() engine.Status {
 	return j.status
 }
 
+func (j *fakeJob) Stored() {}
+
 func (j *fakeJob) Cancel() {
 	if !j.Status().State.Ended() {
 		j.end(engine.Canceled, nil)

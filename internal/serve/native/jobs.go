@@ -23,6 +23,7 @@ type Job interface {
 	Cancel()
 	Pictures() []*engine.Picture
 	Events(ctx context.Context, after int) iter.Seq[engine.Event]
+	Stored()
 }
 
 // anyEngine is an [Engine] without its type parameter.
@@ -130,8 +131,9 @@ func (a *API) Keep(j Job, client string) {
 	a.storing.Go(func() { a.store(j, rec, client) })
 }
 
-// store stores the images of a job.
+// store stores the images of a job, which then need no memory any more.
 func (a *API) store(j Job, rec *record, owner string) {
+	all := true
 	for e := range j.Events(context.Background(), 0) {
 		if e.Kind != engine.EventPicture {
 			continue
@@ -141,10 +143,14 @@ func (a *API) store(j Job, rec *record, owner string) {
 		entry, err := a.Gallery.Add(owner, p.Result.Pixels(), p.Result.Settings)
 		if err != nil {
 			a.warn(err)
+			all = false
 		} else {
 			name = entry.Name
 		}
 		rec.stored(p.Index, name)
+	}
+	if all {
+		j.Stored()
 	}
 }
 
@@ -266,7 +272,7 @@ func (a *API) cancel(w http.ResponseWriter, r *http.Request) error {
 	return reply(w, http.StatusAccepted, a.jobJSON(j.Status(), j))
 }
 
-// jobPicture serves an image of a job, which may not be in a gallery.
+// jobPicture serves an image of a job, from the gallery if it is there.
 func (a *API) jobPicture(w http.ResponseWriter, r *http.Request) error {
 	j, err := a.job(r)
 	if err != nil {
@@ -275,6 +281,9 @@ func (a *API) jobPicture(w http.ResponseWriter, r *http.Request) error {
 	for _, p := range j.Pictures() {
 		if strconv.Itoa(p.Index) != r.PathValue("index") {
 			continue
+		}
+		if name := a.record(j.ID()).name(p.Index); name != "" {
+			return a.file(w, r, name)
 		}
 		var b bytes.Buffer
 		if err := api.EncodePNG(&b, p.Result.Pixels(), p.Result.Settings); err != nil {

@@ -83,11 +83,15 @@ func gone(err error) error {
 }
 
 func (a *API) picture(w http.ResponseWriter, r *http.Request) error {
-	g, err := a.gallery()
-	if err != nil {
+	if _, err := a.gallery(); err != nil {
 		return err
 	}
-	f, e, err := g.Open(a.owner(r), r.PathValue("name"))
+	return a.file(w, r, r.PathValue("name"))
+}
+
+// file serves an image of the gallery.
+func (a *API) file(w http.ResponseWriter, r *http.Request, name string) error {
+	f, e, err := a.Gallery.Open(a.owner(r), name)
 	if err != nil {
 		return gone(err)
 	}

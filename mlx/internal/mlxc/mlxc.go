@@ -34,8 +34,15 @@ func Open(path string) error {
 		purego.RegisterFunc(f.fn, addr)
 	}
 	openCUDAKernel(lib)
+	if addr, err := purego.Dlsym(purego.RTLD_DEFAULT, "malloc_trim"); err == nil {
+		purego.RegisterFunc(&MallocTrim, addr)
+	}
 	return nil
 }
+
+// MallocTrim returns the freed memory that the C library keeps to the system, except pad bytes, and
+// reports whether there was some. It is glibc's malloc_trim, nil with other C libraries.
+var MallocTrim func(pad uintptr) bool
 
 // OpenGlobal opens a library that later ones are to take symbols from.
 func OpenGlobal(path string) error {
