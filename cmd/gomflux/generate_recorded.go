@@ -42,6 +42,9 @@ func (g *generation) useRecorded() error {
 		o.seeds = seedList{s.Seed}
 	}
 	g.useLoRAs(f)
+	if !o.guidance.given() {
+		g.guidanceUnit = s.GuidanceUnit
+	}
 	for _, v := range g.recordedFlags(&s) {
 		text := fmt.Sprint(v.value)
 		if !v.use || !f.Has(v.field) || text == "" || v.flag.given() {
