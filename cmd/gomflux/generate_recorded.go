@@ -35,7 +35,7 @@ func (g *generation) useRecorded() error {
 			o.base = s.BaseModel
 		}
 	}
-	if s.Prompt != "" && !o.promptGiven {
+	if f.Has("prompt") && !o.promptGiven {
 		g.allPrompts = []string{s.Prompt}
 	}
 	if f.Has("seed") && len(o.seeds) == 0 && !o.autoSeeds.given() {
