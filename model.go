@@ -11,6 +11,7 @@ import (
 	"github.com/gomflux/gomflux/mlx"
 	"github.com/gomflux/gomflux/models"
 	"github.com/gomflux/gomflux/models/catalog"
+	"github.com/gomflux/gomflux/models/family"
 	"github.com/gomflux/gomflux/picture"
 )
 
@@ -96,6 +97,9 @@ type Options struct {
 	// the pages in docs/models describe which value disables it, and which models do not
 	// support it. A value that the model does not support is an [ErrRequest].
 	Guidance *float64
+	// GuidanceUnit is how Guidance counts. "" stands for the unit of the model's pipeline. A value that
+	// cannot be converted to that stands for the model's default.
+	GuidanceUnit picture.GuidanceUnit
 	// GuidanceInterval are two fractions of Steps, from 0 to 1, between which
 	// classifier-free guidance is applied, as the start and stop of diffusers' guiders:
 	// after [0, 0.6] of 10 steps, the model runs for the prompt alone in the last 4 steps,
@@ -192,7 +196,7 @@ func OptionsFrom(s *Settings) Options {
 	seed, guidance := s.Seed, s.Guidance
 	return Options{
 		Prompt: s.Prompt, NegativePrompt: s.NegativePrompt, Height: s.Height, Width: s.Width,
-		Steps: s.Steps, Guidance: &guidance, GuidanceInterval: slices.Clone(s.GuidanceInterval),
+		Steps: s.Steps, Guidance: &guidance, GuidanceUnit: s.GuidanceUnit, GuidanceInterval: slices.Clone(s.GuidanceInterval),
 		StepCache: s.StepCache, Seed: &seed, MaxSequenceLength: s.MaxSequenceLength,
 		Scheduler: Scheduler(s.Scheduler), RNG: RNG(s.RNG), ImageStrength: s.ImageStrength,
 		Background: Background(s.Background), Inpaint: inpaintOptionsFrom(s),
@@ -214,6 +218,7 @@ func (m *Model) settings(r models.Request, o *Options) Settings {
 		Version: picture.SettingsVersion, Generator: "gomflux " + Version(), Class: m.Class(),
 		Model: catalog.TildePath(m.source.Name()), Revision: m.source.Revision(), BaseModel: catalog.TildePath(m.source.BaseModel()),
 		Prompt: r.Prompt, NegativePrompt: r.NegativePrompt, Seed: r.Seed, Steps: r.Steps, Guidance: r.Guidance,
+		GuidanceUnit:     family.Find(m.Class()).GuidanceUnit(),
 		GuidanceInterval: slices.Clone([]float64(r.GuidanceInterval)), StepCache: r.StepCache,
 		Height: r.Height, Width: r.Width, MaxSequenceLength: r.MaxSequenceLength, Scheduler: r.Scheduler,
 		Dtype: string(m.Dtype()), Device: string(m.Device()), Tuning: m.pipeline.Tuned(), KVCache: m.pipeline.KeepsKV(r),
@@ -306,7 +311,9 @@ func request(p *models.Pipeline, o Options) models.Request {
 	}
 	r.Height, r.Width = cmp.Or(r.Height, d.Height), cmp.Or(r.Width, d.Width)
 	if o.Guidance != nil {
-		r.Guidance = *o.Guidance
+		if scale, ok := o.GuidanceUnit.Convert(*o.Guidance, family.Find(p.Class).GuidanceUnit()); ok {
+			r.Guidance = scale
+		}
 	}
 	if o.Seed != nil {
 		r.Seed = *o.Seed

@@ -154,24 +154,25 @@ func TestParseParameters(t *testing.T) {
 				"Size: 512x768, Model hash: 45dee52b, Model: v1-5-pruned, Lora hashes: \"a: 12, b: 34\", Version: v1.10.1",
 			Settings{
 				Generator: "v1.10.1", Model: "v1-5-pruned", Prompt: "a cat,\nsitting", NegativePrompt: "dog,\nbird",
-				Seed: 965400086, Steps: 20, Guidance: 7.5, Height: 768, Width: 512,
+				Seed: 965400086, Steps: 20, Guidance: 7.5, GuidanceUnit: CFGScale, Height: 768, Width: 512,
 			},
-			"generator model prompt negative_prompt seed steps guidance height width",
+			"generator model prompt negative_prompt seed steps guidance guidance_unit height width",
 		},
 		{
 			"Forge, with lines after it",
 			"a cat\nSteps: 4, Sampler: Euler, Schedule type: Simple, CFG scale: 1, Distilled CFG Scale: 3.5, Seed: 1, " +
 				"Size: 896x1152, Model: \"flux: dev\", Version: f2.0.1\nTemplate: a {cat|dog}",
-			Settings{Generator: "f2.0.1", Model: "flux: dev", Prompt: "a cat", Seed: 1, Steps: 4, Guidance: 1, Height: 1152, Width: 896},
-			"generator model prompt seed steps guidance height width",
+			Settings{Generator: "f2.0.1", Model: "flux: dev", Prompt: "a cat", Seed: 1, Steps: 4, Guidance: 3.5,
+				GuidanceUnit: DistilledCFGScale, Height: 1152, Width: 896},
+			"generator model prompt seed steps guidance guidance_unit height width",
 		},
 		{
 			"stable-diffusion.cpp",
 			"a cat\nNegative prompt: \nSteps: 8, CFG scale: 1.000000, Guidance: 3.500000, Eta: 0.000000, Seed: 42, " +
 				"Size: 64x32, Model: z.gguf, RNG: cuda, Sampler: euler, Version: stable-diffusion.cpp",
 			Settings{Generator: "stable-diffusion.cpp", Model: "z.gguf", Prompt: "a cat", Seed: 42, Steps: 8, Guidance: 1,
-				Height: 32, Width: 64},
-			"generator model prompt seed steps guidance height width",
+				GuidanceUnit: CFGScale, Height: 32, Width: 64},
+			"generator model prompt seed steps guidance guidance_unit height width",
 		},
 		{
 			"a settings line inside of the prompt, and a quote that is not one",
@@ -183,17 +184,17 @@ func TestParseParameters(t *testing.T) {
 		{
 			"settings that save work",
 			"a cat\nSteps: 20, CFG scale: 4, Seed: 2, Guidance interval: \"0.1,0.6\", Step cache: \"first-block:0.1\", Version: gomflux v9",
-			Settings{Generator: "gomflux v9", Prompt: "a cat", Seed: 2, Steps: 20, Guidance: 4, GuidanceInterval: []float64{0.1, 0.6},
-				StepCache: "first-block:0.1"},
-			"generator prompt seed steps guidance guidance_interval step_cache",
+			Settings{Generator: "gomflux v9", Prompt: "a cat", Seed: 2, Steps: 20, Guidance: 4, GuidanceUnit: CFGScale,
+				GuidanceInterval: []float64{0.1, 0.6}, StepCache: "first-block:0.1"},
+			"generator prompt seed steps guidance guidance_unit guidance_interval step_cache",
 		},
 		{
 			"inpainting",
 			"a cat\nSteps: 20, CFG scale: 7, Seed: 3, Denoising strength: 0.7, Mask blur: 4, Inpaint area: Only masked, " +
 				"Masked area padding: 32, Mask mode: Inpaint not masked, Expand: \"1,2,3,4\", Paste back: no, Version: v1.10.1",
-			Settings{Generator: "v1.10.1", Prompt: "a cat", Seed: 3, Steps: 20, Guidance: 7, ImageStrength: 0.3,
+			Settings{Generator: "v1.10.1", Prompt: "a cat", Seed: 3, Steps: 20, Guidance: 7, GuidanceUnit: CFGScale, ImageStrength: 0.3,
 				InvertMask: true, MaskBlur: new(4), MaskCrop: new(32)},
-			"generator prompt seed steps guidance image_strength invert_mask mask_blur mask_crop",
+			"generator prompt seed steps guidance guidance_unit image_strength invert_mask mask_blur mask_crop",
 		},
 		{
 			"inpainting of the whole image, from noise",
@@ -219,6 +220,58 @@ func TestParseParameters(t *testing.T) {
 		`{"sui_image_params": {"steps": 8, "Steps": "x"}}`, "Steps:\n8"} {
 		if _, _, ok := parseParameters(text); ok {
 			t.Errorf("%q was taken for parameters", text)
+		}
+	}
+}
+
+// Guidance scales in the units of other programs, and back.
+func TestGuidanceUnits(t *testing.T) {
+	for _, c := range []struct {
+		guidance float64
+		unit     GuidanceUnit
+		text     string
+		read     float64
+		readUnit GuidanceUnit
+	}{
+		{4, "", "CFG scale: 4, Seed", 4, CFGScale}, // as in files of older versions, whose JSON counts
+		{4, CFGScale, "CFG scale: 4, Seed", 4, CFGScale},
+		{0, CFGScaleMinusOne, "CFG scale: 1, Seed", 1, CFGScale},
+		{3.2, CFGScaleMinusOne, "CFG scale: 4.2, Seed", 4.2, CFGScale},
+		{3.5, DistilledCFGScale, "CFG scale: 1, Distilled CFG Scale: 3.5, Seed", 3.5, DistilledCFGScale},
+		{0, DistilledCFGScale, "CFG scale: 1, Seed", 1, CFGScale}, // FLUX.1-schnell
+	} {
+		s := Settings{Prompt: "x", Steps: 4, Guidance: c.guidance, GuidanceUnit: c.unit}
+		text := s.parameters()
+		if !strings.Contains(text, "Steps: 4, "+c.text) {
+			t.Errorf("%g %s: %q", c.guidance, c.unit, text)
+		}
+		p, _, _ := parseParameters(text)
+		if p.Guidance != c.read || p.GuidanceUnit != c.readUnit {
+			t.Errorf("%q: guidance %g %s", text, p.Guidance, p.GuidanceUnit)
+		}
+		back, ok := p.GuidanceUnit.Convert(p.Guidance, c.unit)
+		if none := c.guidance == 0 && c.unit == DistilledCFGScale; ok == none || !none && back != c.guidance {
+			t.Errorf("%q: %g in the unit %q, %v", text, back, c.unit, ok)
+		}
+	}
+	for _, c := range []struct {
+		scale    float64
+		from, to GuidanceUnit
+		want     float64
+		ok       bool
+	}{
+		{0.5, CFGScale, CFGScaleMinusOne, 0, true},
+		{1e300, CFGScale, CFGScaleMinusOne, 1e300, true},
+		{7, CFGScale, DistilledCFGScale, 7, true}, // of programs that know no distilled scale
+		{2.5, CFGScaleMinusOne, DistilledCFGScale, 3.5, true},
+		{0, CFGScaleMinusOne, DistilledCFGScale, 0, false},
+		{3.5, DistilledCFGScale, CFGScale, 0, false},
+		{3.5, "degrees", CFGScale, 0, false},
+		{3.5, CFGScale, "degrees", 0, false},
+		{3.5, CFGScale, "", 3.5, true},
+	} {
+		if got, ok := c.from.Convert(c.scale, c.to); ok != c.ok || ok && got != c.want {
+			t.Errorf("%g from %q to %q: %g, %v", c.scale, c.from, c.to, got, ok)
 		}
 	}
 }

@@ -3,6 +3,7 @@ package picture
 import (
 	"encoding/json"
 	"fmt"
+	"math"
 	"regexp"
 	"strconv"
 	"strings"
@@ -27,8 +28,7 @@ func (s *Settings) parameters() string {
 	if s.Scheduler != "" {
 		b.WriteString(", Sampler: " + quoteValue(s.Scheduler))
 	}
-	fmt.Fprintf(&b, ", CFG scale: %s, Seed: %d, Size: %dx%d",
-		strconv.FormatFloat(s.Guidance, 'g', -1, 64), s.Seed, s.Width, s.Height)
+	fmt.Fprintf(&b, "%s, Seed: %d, Size: %dx%d", s.guidance(), s.Seed, s.Width, s.Height)
 	if v := s.GuidanceInterval; len(v) == 2 {
 		b.WriteString(", Guidance interval: " + quoteValue(fmt.Sprintf("%g,%g", v[0], v[1])))
 	}
@@ -237,6 +237,11 @@ func parseParameters(text string) (s Settings, found []string, ok bool) {
 	values := map[string]string{
 		"prompt": prompt, "negative_prompt": negative, "generator": pairs["Version"], "model": pairs["Model"],
 		"seed": pairs["Seed"], "steps": pairs["Steps"], "guidance": pairs["CFG scale"], "height": height, "width": width,
+	}
+	if v := pairs["Distilled CFG Scale"]; v != "" { // of Forge, whose CFG scale is 1 then
+		values["guidance"], values["guidance_unit"] = v, string(DistilledCFGScale)
+	} else if v, err := strconv.ParseFloat(values["guidance"], 64); err == nil && !math.IsNaN(v) && !math.IsInf(v, 0) {
+		values["guidance_unit"] = string(CFGScale)
 	}
 	own := strings.HasPrefix(pairs["Version"], "gomflux ") // other programs have other names
 	parseInpainting(pairs, values, own)

@@ -27,8 +27,8 @@ func full() *Settings {
 		Version: 1, Generator: "gomflux v0.4.0", Model: "Tongyi-MAI/Z-Image-Turbo",
 		Revision: "5f4b9cbb80cc95ba44fe6667dfd75710f7db2947", BaseModel: "z-image", Class: "ZImagePipeline",
 		Prompt:         "a café — 雨の中, 8 p.m.: \"open\" <&> 🎈\nNegative prompt: not really\nSteps: 3, Seed: 1, Size: 2x2",
-		NegativePrompt: "blurry\tor\\worse", Seed: math.MaxUint64, Steps: 8, Guidance: 3.25, Height: 5, Width: 7,
-		GuidanceInterval: []float64{0, 0.6}, StepCache: "first-block:0.1",
+		NegativePrompt: "blurry\tor\\worse", Seed: math.MaxUint64, Steps: 8, Guidance: 3.25,
+		GuidanceUnit: CFGScaleMinusOne, Height: 5, Width: 7, GuidanceInterval: []float64{0, 0.6}, StepCache: "first-block:0.1",
 		MaxSequenceLength: 512, Scheduler: "flow_match_euler_discrete", RNG: "torch", Dtype: "bfloat16", Device: "metal", MLX: "0.32.2",
 		Background: "transparent",
 		Batch:      4, Tuning: "packed-4=64 compile=off", KVCache: true,
@@ -134,7 +134,7 @@ func TestSettingsFields(t *testing.T) {
 	}
 	v := full()
 	for i, name := range names {
-		if got := v.field(name); got != reflect.ValueOf(v).Elem().Field(i).Addr().Interface() {
+		if got := v.field(name); reflect.ValueOf(got).Pointer() != reflect.ValueOf(v).Elem().Field(i).Addr().Pointer() {
 			t.Errorf("field(%q) is another field", name)
 		}
 	}

@@ -45,8 +45,10 @@ type Settings struct {
 	Seed uint64 `json:"seed"`
 	// Steps is the number of denoising steps, at least 1.
 	Steps int `json:"steps"`
-	// Guidance is the guidance scale of the model's pipeline.
+	// Guidance is the guidance scale.
 	Guidance float64 `json:"guidance"`
+	// GuidanceUnit is how Guidance counts, "" for the unit of the model's pipeline.
+	GuidanceUnit GuidanceUnit `json:"guidance_unit,omitempty"`
 	// GuidanceInterval are the two fractions of the steps between which guidance was
 	// applied, nil for all steps.
 	GuidanceInterval []float64 `json:"guidance_interval,omitempty"`
@@ -169,8 +171,8 @@ const (
 // settingsFields are the JSON names of all fields, in the order of Settings.
 var settingsFields = []string{
 	"version", "generator", "model", "revision", "base_model", "class", "prompt", "negative_prompt", "seed", "steps",
-	"guidance", "guidance_interval", "step_cache", "height", "width", "max_sequence_length", "scheduler", "rng",
-	"background", "batch", "dtype", "device", "mlx", "tuning", "kv_cache", "image", "image_strength", "references",
+	"guidance", "guidance_unit", "guidance_interval", "step_cache", "height", "width", "max_sequence_length", "scheduler",
+	"rng", "background", "batch", "dtype", "device", "mlx", "tuning", "kv_cache", "image", "image_strength", "references",
 	"mask", "invert_mask", "mask_blur", "mask_crop", "expand", "no_paste_back", "quantize", "group_size", "loras",
 	"runtime_lora", "created", "seconds",
 }
@@ -200,6 +202,8 @@ func (s *Settings) field(name string) any {
 		return &s.Steps
 	case "guidance":
 		return &s.Guidance
+	case "guidance_unit":
+		return (*string)(&s.GuidanceUnit)
 	case "guidance_interval":
 		return &s.GuidanceInterval
 	case "step_cache":

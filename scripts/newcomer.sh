@@ -304,7 +304,6 @@ begin "what is wrong, in one line each"
 gen=(generate -m shapes -p x)
 printf 'not a picture\n' >text.png
 yes word | head -n 10000 >long.txt || true
-touch empty.txt
 mkdir folder broken
 export HF_HUB_CACHE=$PWD/folder # no other models, whatever this machine has
 cp -R "$root/models/shapes/model/." broken
@@ -315,8 +314,6 @@ refused 3 "gomflux pull" generate -m z-image -p x
 refused 3 "transformer" generate -m broken -p x
 refused 3 "text.png" generate -m text.png -p x
 refused 2 "no prompt" generate -m shapes
-refused 2 "is empty" generate -m shapes -p ""
-refused 2 "is empty" generate -m shapes --prompt-file empty.txt
 refused 2 "no such file" generate -m shapes --prompt-file nowhere.txt
 refused 2 "needs quotes" generate -m shapes a red circle
 refused 2 "tokens" generate -m shapes --prompt-file long.txt --refuse-long-prompts

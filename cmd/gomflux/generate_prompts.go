@@ -1,13 +1,16 @@
 package main
 
 import (
+	"bytes"
 	"context"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"io"
 	"os"
 	"strconv"
 	"strings"
+	"unicode/utf16"
 	"unicode/utf8"
 
 	"github.com/gomflux/gomflux"
@@ -22,9 +25,6 @@ const maxPrompt = 1 << 20
 // readPrompts reads the prompts from flags, files and standard input.
 func (o *generateOptions) readPrompts(ctx context.Context, stdin io.Reader) (prompts []string, err error) {
 	add := func(prompt, from string, err error) error {
-		if err == nil && strings.TrimSpace(prompt) == "" {
-			err = errors.New("is empty")
-		}
 		if err == nil {
 			err = checkText(prompt)
 		}
@@ -63,7 +63,8 @@ func readTextFile(ctx context.Context, name string) (string, error) {
 	return readText(ctx, f)
 }
 
-// readText reads all of r, without the final line end that editors and echo add. A
+// readText reads all of r, without the byte order mark and the final line end that
+// editors and echo add: UTF-8, or UTF-16 with a byte order mark. A
 // read cannot be interrupted, so it goes on in the background when ctx is done.
 func readText(ctx context.Context, r io.Reader) (string, error) {
 	var data []byte
@@ -84,8 +85,25 @@ func readText(ctx context.Context, r io.Reader) (string, error) {
 	if len(data) > maxPrompt {
 		return "", fmt.Errorf("is longer than %s", units.Bytes(maxPrompt))
 	}
-	text := strings.TrimSuffix(string(data), "\n")
-	return strings.TrimSuffix(text, "\r"), nil
+	text, err := decodeText(data)
+	text = strings.TrimSuffix(text, "\n")
+	return strings.TrimSuffix(text, "\r"), err
+}
+
+// decodeText decodes UTF-8 and, with its byte order mark, UTF-16.
+func decodeText(data []byte) (string, error) {
+	var order binary.ByteOrder = binary.LittleEndian
+	switch {
+	case bytes.HasPrefix(data, []byte("\xfe\xff")):
+		order = binary.BigEndian
+	case !bytes.HasPrefix(data, []byte("\xff\xfe")):
+		return strings.TrimPrefix(string(data), "\ufeff"), nil
+	}
+	units := make([]uint16, (len(data)-2)/2)
+	if _, err := binary.Decode(data[2:], order, units); err != nil || len(data)%2 > 0 {
+		return "", fmt.Errorf("is not valid UTF-16: expected an even number of bytes, found %d (save it as UTF-8)", len(data))
+	}
+	return string(utf16.Decode(units)), nil
 }
 
 func checkText(s string) error {

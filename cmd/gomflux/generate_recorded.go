@@ -33,13 +33,16 @@ func (g *generation) useRecorded() error {
 			o.base = s.BaseModel
 		}
 	}
-	if s.Prompt != "" && !o.promptGiven {
+	if f.Has("prompt") && !o.promptGiven {
 		g.allPrompts = []string{s.Prompt}
 	}
 	if f.Has("seed") && len(o.seeds) == 0 && !o.autoSeeds.given() {
 		o.seeds = seedList{s.Seed}
 	}
 	g.useLoRAs(f)
+	if !o.guidance.given() {
+		g.guidanceUnit = s.GuidanceUnit
+	}
 	for _, v := range g.recordedFlags(&s) {
 		text := fmt.Sprint(v.value)
 		if !v.use || !f.Has(v.field) || text == "" || v.flag.given() {

@@ -33,9 +33,10 @@ type generation struct {
 	each       int      // images of a prompt
 	total      int      // images in all
 
-	recorded      *picture.Found // settings of --config-from-metadata
-	modelRecorded bool           // the model is from the recorded settings
-	lorasRecorded bool           // the LoRAs are from the recorded settings
+	recorded      *picture.Found       // settings of --config-from-metadata
+	modelRecorded bool                 // the model is from the recorded settings
+	guidanceUnit  picture.GuidanceUnit // of the recorded guidance scale, "" for that of the flag
+	lorasRecorded bool                 // the LoRAs are from the recorded settings
 	sources       []picture.SourceImage
 	transparent   []string              // input images with transparent pixels, without one to inpaint
 	recordedFrom  []picture.SourceImage // input images of the recorded settings, nil if --image is given
@@ -143,7 +144,7 @@ func (g *generation) prepare(ctx context.Context, stdin io.Reader) (err error) {
 	}
 	g.options = gomflux.Options{
 		Prompt: g.prompt(0), NegativePrompt: g.negative.orZero(), Height: g.height.orZero(), Width: g.width.orZero(),
-		Steps: g.steps.orZero(), Guidance: g.guidance.value, GuidanceInterval: g.guidanceInterval.orZero(),
+		Steps: g.steps.orZero(), Guidance: g.guidance.value, GuidanceUnit: g.guidanceUnit, GuidanceInterval: g.guidanceInterval.orZero(),
 		StepCache:         g.stepCache.String(),
 		MaxSequenceLength: g.maxSequenceLength.orZero(),
 		RefuseLongPrompts: g.refuseLongPrompts, Scheduler: g.scheduler.orZero(), RNG: g.rng.orZero(),
@@ -276,7 +277,7 @@ func (g *generation) warnNegative() {
 		return
 	}
 	guided := 5.0
-	options.Guidance = &guided
+	options.Guidance, options.GuidanceUnit = &guided, ""
 	if g.model.UsesNegativePrompt(options) {
 		g.out.Warn("the negative prompt has no effect without guidance (--guidance)")
 		return

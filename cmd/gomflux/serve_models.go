@@ -149,7 +149,7 @@ func (m *servedModels) describe(name, base string, known *listedModel) engine.Mo
 	if editor, ok := pipeline.(family.Editor); ok {
 		info.Edits, info.Multiple = true, editor.CheckReferences(2) == nil
 	}
-	info.HasAlpha = class.HasAlpha()
+	info.HasAlpha, info.GuidanceUnit = class.HasAlpha(), class.GuidanceUnit()
 	info.Defaults = gomflux.Defaults(pipeline.Defaults())
 	if d := source.Defaults(); d != nil {
 		info.Defaults = *d

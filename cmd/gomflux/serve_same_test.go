@@ -68,7 +68,7 @@ var served = []struct{ api, flags, fields string }{
 	{"edits", "-S 22 -s 4 -i start.png --image-strength 0.5 -H 64 -W 64", `"seed": "22", "steps": "4", "strength": "0.5", "size": "64x64"`},
 	{
 		"txt2img", "-S 23 24 -s 3 -H 64 -W 64 -g 3 -n blue",
-		`"seed": 23, "batch_size": 2, "steps": 3, "height": 64, "width": 64, "cfg_scale": 3, "negative_prompt": "blue"`,
+		`"seed": 23, "batch_size": 2, "steps": 3, "height": 64, "width": 64, "cfg_scale": 4, "negative_prompt": "blue"`,
 	},
 	{
 		"txt2img", "-S 25 -s 2 -H 64 -W 80 --scheduler flow_match_heun_discrete --lora ink 0.5",

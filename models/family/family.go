@@ -10,6 +10,7 @@ import (
 	"github.com/gomflux/gomflux/mlx"
 	"github.com/gomflux/gomflux/models/component"
 	"github.com/gomflux/gomflux/models/stepcache"
+	"github.com/gomflux/gomflux/picture"
 	"github.com/gomflux/gomflux/scheduler"
 	"github.com/gomflux/gomflux/textenc/tokenizer"
 )
@@ -41,6 +42,8 @@ type Class struct {
 	// NeedsNegativePrompt reports that diffusers' pipeline applies guidance only if a negative
 	// prompt is given.
 	NeedsNegativePrompt bool
+	// Guidance is how the guidance scale counts, "" for [picture.CFGScale].
+	Guidance picture.GuidanceUnit
 }
 
 // A Member is a component of a pipeline class, as in model_index.json.

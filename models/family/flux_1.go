@@ -9,6 +9,7 @@ import (
 	"github.com/gomflux/gomflux/models/errs"
 	"github.com/gomflux/gomflux/models/index"
 	"github.com/gomflux/gomflux/models/stepcache"
+	"github.com/gomflux/gomflux/picture"
 	"github.com/gomflux/gomflux/scheduler"
 	"github.com/gomflux/gomflux/textenc"
 	"github.com/gomflux/gomflux/textenc/tokenizer"
@@ -25,9 +26,9 @@ var flux1DevLicence = Licence{
 var Flux1 = &Family{
 	Name: "FLUX.1",
 	Pipelines: []*Class{
-		{Name: "FluxPipeline", New: func() Pipeline { return &flux1{} }, Components: flux1Components},
-		{Name: "FluxKontextPipeline", New: newFlux1Kontext, Components: flux1Components},
-		{Name: "FluxFillPipeline", New: newFlux1Fill, Components: flux1Components},
+		{Name: "FluxPipeline", New: func() Pipeline { return &flux1{} }, Guidance: picture.DistilledCFGScale, Components: flux1Components},
+		{Name: "FluxKontextPipeline", New: newFlux1Kontext, Guidance: picture.DistilledCFGScale, Components: flux1Components},
+		{Name: "FluxFillPipeline", New: newFlux1Fill, Guidance: picture.DistilledCFGScale, Components: flux1Components},
 	},
 	Models: publish(
 		Model{

@@ -8,6 +8,7 @@ import (
 	"github.com/gomflux/gomflux/models/component"
 	"github.com/gomflux/gomflux/models/errs"
 	"github.com/gomflux/gomflux/models/stepcache"
+	"github.com/gomflux/gomflux/picture"
 	"github.com/gomflux/gomflux/scheduler"
 	"github.com/gomflux/gomflux/textenc"
 	"github.com/gomflux/gomflux/textenc/tokenizer"
@@ -24,7 +25,7 @@ var krea2Licence = Licence{
 var Krea2 = &Family{
 	Name: "Krea 2",
 	Pipelines: []*Class{
-		{Name: "Krea2Pipeline", New: func() Pipeline { return &krea2{} }, Components: []Member{
+		{Name: "Krea2Pipeline", New: func() Pipeline { return &krea2{} }, Guidance: picture.CFGScaleMinusOne, Components: []Member{
 			{Folder: "scheduler", Class: component.FlowMatchEulerDiscreteScheduler},
 			{Folder: "text_encoder", Class: component.Qwen3VLForConditionalGeneration, Alias: component.Qwen3VLModel,
 				MFlux: component.Qwen3VLOfKrea2},

@@ -1,6 +1,7 @@
 package family
 
 import (
+	"cmp"
 	"fmt"
 	"io/fs"
 	"slices"
@@ -9,6 +10,7 @@ import (
 	"github.com/gomflux/gomflux/internal/checkpoint"
 	"github.com/gomflux/gomflux/models/errs"
 	"github.com/gomflux/gomflux/models/index"
+	"github.com/gomflux/gomflux/picture"
 )
 
 // All lists the supported families.
@@ -64,6 +66,9 @@ func Editors() string {
 	}
 	return And(names)
 }
+
+// GuidanceUnit returns how the guidance scale of a class counts.
+func (c *Class) GuidanceUnit() picture.GuidanceUnit { return cmp.Or(c.Guidance, picture.CFGScale) }
 
 // HasAlpha reports whether the images of a class have an alpha channel in published models.
 func (c *Class) HasAlpha() bool {

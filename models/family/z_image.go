@@ -7,6 +7,7 @@ import (
 	"github.com/gomflux/gomflux/models/component"
 	"github.com/gomflux/gomflux/models/errs"
 	"github.com/gomflux/gomflux/models/stepcache"
+	"github.com/gomflux/gomflux/picture"
 	"github.com/gomflux/gomflux/scheduler"
 	"github.com/gomflux/gomflux/textenc"
 	"github.com/gomflux/gomflux/transformer"
@@ -16,7 +17,7 @@ import (
 var ZImage = &Family{
 	Name: "Z-Image",
 	Pipelines: []*Class{
-		{Name: "ZImagePipeline", New: func() Pipeline { return &zImage{} }, Components: []Member{
+		{Name: "ZImagePipeline", New: func() Pipeline { return &zImage{} }, Guidance: picture.CFGScaleMinusOne, Components: []Member{
 			{Folder: "scheduler", Class: component.FlowMatchEulerDiscreteScheduler},
 			{Folder: "text_encoder", Class: component.Qwen3Model},
 			{Folder: "tokenizer", Class: component.Qwen2Tokenizer},

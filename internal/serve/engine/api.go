@@ -155,7 +155,9 @@ type ModelInfo struct {
 	HasAlpha bool   // generates transparent images, and sees the transparency of input images
 	Licence  family.Licence
 	Defaults gomflux.Defaults
-	Created  time.Time // of its files
+	// GuidanceUnit is how the guidance scale of Defaults counts.
+	GuidanceUnit picture.GuidanceUnit
+	Created      time.Time // of its files
 }
 
 // A Config configures an engine.

@@ -227,7 +227,8 @@ func TestSubmit(t *testing.T) {
 	s := serve(t, nil)
 	img := encoded(t, 16, 8)
 	var j jsonJob
-	body := `{"prompt":"a <cat>","negative_prompt":"dog","height":64,"width":128,"steps":3,"guidance":0,"guidance_interval":[0,0.5],
+	body := `{"prompt":"a <cat>","negative_prompt":"dog","height":64,"width":128,"steps":3,"guidance":0,"guidance_unit":"cfg",
+		"guidance_interval":[0,0.5],
 		"step_cache":"easy:0.1","seed":18446744073709551614,"count":2,"max_sequence_length":99,"scheduler":"linear","rng":"torch",
 		"background":"opaque","loras":[{"path":"style","scale":0.5},{"path":"owner/name:a.safetensors"},{"path":"style","scale":0}],
 		"image":{"data":"` + img + `","name":"../x/cat.png"},"image_strength":0.3,
@@ -251,7 +252,8 @@ func TestSubmit(t *testing.T) {
 	}
 	wantOptions := gomflux.Options{
 		Prompt: "a <cat>", NegativePrompt: "dog", Height: 64, Width: 128, Steps: 3, Guidance: &guidance,
-		GuidanceInterval: []float64{0, 0.5}, StepCache: "easy:0.1", MaxSequenceLength: 99, Scheduler: "linear", RNG: "torch",
+		GuidanceUnit: picture.CFGScale, GuidanceInterval: []float64{0, 0.5},
+		StepCache: "easy:0.1", MaxSequenceLength: 99, Scheduler: "linear", RNG: "torch",
 		Background: "opaque", ImageStrength: 0.3,
 	}
 	r.Options, r.Sources = gomflux.Options{}, engine.Sources{}

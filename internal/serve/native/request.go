@@ -39,6 +39,7 @@ type jsonRequest struct {
 	Width             int         `json:"width"`
 	Steps             int         `json:"steps"`
 	Guidance          *float64    `json:"guidance"`
+	GuidanceUnit      string      `json:"guidance_unit"`
 	GuidanceInterval  []float64   `json:"guidance_interval"`
 	StepCache         string      `json:"step_cache"`
 	Seed              json.Number `json:"seed"` // a string of digits too, for clients without 64-bit integers
@@ -127,7 +128,8 @@ func jsonKind(t reflect.Type) string {
 func (a *API) request(r *http.Request, j jsonRequest) (q engine.Request, err error) {
 	q = engine.Request{Client: engine.Client(r.Context()), Model: j.Model, Previews: -1, Options: gomflux.Options{
 		Prompt: j.Prompt, NegativePrompt: j.NegativePrompt, Height: j.Height, Width: j.Width, Steps: j.Steps,
-		Guidance: j.Guidance, GuidanceInterval: j.GuidanceInterval, StepCache: j.StepCache,
+		Guidance: j.Guidance, GuidanceUnit: picture.GuidanceUnit(j.GuidanceUnit), GuidanceInterval: j.GuidanceInterval,
+		StepCache:         j.StepCache,
 		MaxSequenceLength: j.MaxSequenceLength, Scheduler: gomflux.Scheduler(j.Scheduler), RNG: gomflux.RNG(j.RNG),
 		Background: gomflux.Background(j.Background), ImageStrength: j.ImageStrength,
 	}}

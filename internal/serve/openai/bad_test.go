@@ -28,7 +28,6 @@ func TestBadRequests(t *testing.T) {
 		{`{} {}`, 400, "", "invalid_json", "found more after it"},
 		{`{}`, 400, "prompt", "invalid_value", "is missing"},
 		{`{"prompt": null}`, 400, "prompt", "invalid_value", "is missing"},
-		{`{"prompt": ""}`, 400, "prompt", "invalid_value", "is missing"},
 		{`{"prompt": 1}`, 400, "prompt", "invalid_value", "expected a string, found a number"},
 		{`{"prompt": ["x"]}`, 400, "prompt", "invalid_value", "found an array"},
 		{`{"prompt": "a\u0000b"}`, 400, "prompt", "invalid_value", "NUL"},
@@ -309,7 +308,7 @@ func FuzzForm(f *testing.F) {
 // checkRequest checks what holds for every request that reaches the engine.
 func checkRequest(t *testing.T, r engine.Request) {
 	o := r.Options
-	if o.Prompt == "" || len(r.Seeds) < 1 || len(r.Seeds) > 10 || o.Width*o.Height > 1<<22 || (o.Width == 0) != (o.Height == 0) ||
+	if len(r.Seeds) < 1 || len(r.Seeds) > 10 || o.Width*o.Height > 1<<22 || (o.Width == 0) != (o.Height == 0) ||
 		o.Steps < 0 || o.Steps > maxSteps || r.Previews < 0 || r.Previews > 3 || len(o.References) > 16 ||
 		o.Image != nil && !(o.ImageStrength > 0 && o.ImageStrength < 1) {
 		t.Errorf("request %+v", r)

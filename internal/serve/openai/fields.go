@@ -37,7 +37,8 @@ type value struct {
 	form bool
 }
 
-// fields are the values of a request, by name. Fields that are null or, in a form, empty are left out.
+// fields are the values of a request, by name. Fields that are null or, in a form, empty are left out,
+// except for an empty prompt.
 type fields map[string]value
 
 // parseJSON reads the fields of a JSON object.

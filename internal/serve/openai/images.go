@@ -66,6 +66,7 @@ func (f *form) add(u upload) error {
 const (
 	maskField   = "mask"
 	markupField = "markup"
+	promptField = "prompt"
 )
 
 // addMask sets the mask.
@@ -173,7 +174,7 @@ func (f *form) addText(part *multipart.Part, name string, loras *loraParts) erro
 	if _, ok := f.fields[name]; ok {
 		return invalid(name, "is there twice")
 	}
-	if len(data) > 0 {
+	if len(data) > 0 || name == promptField {
 		f.fields[name] = value{string(data), true}
 	}
 	return nil

@@ -312,6 +312,18 @@ func TestGenerate(t *testing.T) {
 	}
 }
 
+// TestEmptyPrompt: an empty prompt is one, and only a missing one is refused (TestBadRequests).
+func TestEmptyPrompt(t *testing.T) {
+	e := newFake()
+	h := New(e, testConfig())
+	decodeAnswer(t, postJSON(h, generations, `{"prompt": ""}`))
+	body, kind := formOf(t, text("prompt", ""), part{"image", "a.png", pngOf(t, testImage(16, 16, 1))})
+	decodeAnswer(t, post(h, edits, kind, body))
+	if len(e.requests) != 2 || e.requests[0].Options.Prompt != "" || e.requests[1].Options.Prompt != "" {
+		t.Errorf("requests %+v", e.requests)
+	}
+}
+
 func TestRandomSeeds(t *testing.T) {
 	e := newFake()
 	decodeAnswer(t, postJSON(New(e, testConfig()), generations, `{"prompt": "x", "n": 10}`))

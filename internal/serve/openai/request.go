@@ -236,7 +236,7 @@ func (r *request) parsePrompt(f fields) (err error) {
 	for _, text := range []struct {
 		name string
 		to   *string
-	}{{"prompt", &o.Prompt}, {"negative_prompt", &o.NegativePrompt}} {
+	}{{promptField, &o.Prompt}, {"negative_prompt", &o.NegativePrompt}} {
 		if *text.to, err = f.string(text.name); err != nil {
 			return err
 		}
@@ -244,8 +244,8 @@ func (r *request) parsePrompt(f fields) (err error) {
 			return invalid(text.name, "expected at most %d characters, found %d", maxPrompt, n)
 		}
 	}
-	if o.Prompt == "" {
-		return invalid("prompt", "is missing")
+	if _, ok := f[promptField]; !ok {
+		return invalid(promptField, "is missing")
 	}
 	return nil
 }

@@ -35,9 +35,10 @@ type fakeEngine struct {
 }
 
 var fakeModels = []engine.ModelInfo{
-	{Name: "turbo", Revision: "0123456789abcdef", Default: true,
+	{Name: "turbo", Revision: "0123456789abcdef", Default: true, GuidanceUnit: picture.CFGScaleMinusOne,
 		Defaults: gomflux.Defaults{Steps: 8, Guidance: 0, Height: 1024, Width: 1024}},
 	{Name: "base", Defaults: gomflux.Defaults{Steps: 50, Guidance: 4, Height: 1024, Width: 1024}},
+	{Name: "dev", Defaults: gomflux.Defaults{Steps: 28, Guidance: 3.5}, GuidanceUnit: picture.DistilledCFGScale},
 	{Name: "edit", Edits: true, Defaults: gomflux.Defaults{Steps: 40, Guidance: 4, Height: 1024, Width: 1024}},
 	{Name: "absent", Missing: "is not on this machine (gomflux pull absent)"},
 }
@@ -132,7 +133,7 @@ func fakeResult(r engine.Request, seed uint64) *gomflux.Result {
 		Created:   time.Now(), Seconds: 1.5, Image: r.Sources.Image, Mask: r.Sources.Mask, References: r.Sources.References,
 	}
 	if o.Guidance != nil {
-		s.Guidance = *o.Guidance
+		s.Guidance, s.GuidanceUnit = *o.Guidance, o.GuidanceUnit
 	}
 	for _, l := range r.LoRAs {
 		s.LoRAs = append(s.LoRAs, picture.LoRA{Path: l.Path, Scale: l.Scale})

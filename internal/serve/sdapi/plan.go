@@ -179,13 +179,14 @@ func (p *plan) setSampling() {
 	}
 	switch {
 	case !distilled(d):
-		p.Options.Steps, p.Options.Guidance = r.steps, r.guidance
+		p.Options.Steps = r.steps
+		p.setGuidance()
 	default:
 		if r.steps > 0 {
 			own("steps", float64(r.steps), float64(d.Steps))
 		}
 		if r.guidance != nil {
-			own("cfg_scale", *r.guidance, d.Guidance)
+			own("cfg_scale", *r.guidance, cfgScale(d.Guidance, p.model.GuidanceUnit))
 		}
 		if r.negative != "" && d.Guidance <= 1 {
 			r.warn("negative_prompt has no effect: %s has no classifier-free guidance", p.model.Name)
@@ -201,6 +202,28 @@ func (p *plan) setSampling() {
 	if s := r.schedule; s != "" && !strings.EqualFold(s, "automatic") {
 		r.warn("scheduler %s was not used: the model's own noise schedule was", s)
 	}
+}
+
+// setGuidance sets the guidance scale.
+func (p *plan) setGuidance() {
+	r, o := p.request, &p.Options
+	switch {
+	case r.distilled != nil && p.model.GuidanceUnit == picture.DistilledCFGScale:
+		o.Guidance, o.GuidanceUnit = r.distilled, picture.DistilledCFGScale
+		if r.guidance != nil && *r.guidance != 1 {
+			r.warn("cfg_scale %g was not used: %s takes distilled_cfg_scale", *r.guidance, p.model.Name)
+		}
+	case r.guidance != nil:
+		o.Guidance, o.GuidanceUnit = r.guidance, picture.CFGScale
+	}
+}
+
+// cfgScale returns a guidance scale as AUTOMATIC1111's CFG scale, which is 1 for distilled scales.
+func cfgScale(scale float64, unit picture.GuidanceUnit) float64 {
+	if cfg, ok := unit.Convert(scale, picture.CFGScale); ok {
+		return cfg
+	}
+	return 1
 }
 
 // setImages decodes the input images. Models that edit take them as references; others start from

@@ -27,7 +27,8 @@ type request struct {
 	model              string
 	width, height      int
 	steps              int
-	guidance           *float64
+	guidance           *float64 // CFG scale
+	distilled          *float64 // Distilled CFG Scale of Forge, for models that take it as an input
 	sampler, schedule  string
 	seed               *uint64 // nil for random seeds
 	batchSize, batches int
@@ -54,7 +55,7 @@ func parseRequest(body []byte, img2img bool) (*request, error) {
 		override: override.text("sd_model_checkpoint"), keepOverride: !f.flag("override_settings_restore_afterwards", true),
 		model: f.text("model"),
 		width: f.integer("width", 1, picture.MaxSide, 0), height: f.integer("height", 1, picture.MaxSide, 0),
-		steps: f.integer("steps", 1, maxSteps, 0), guidance: f.number("cfg_scale"),
+		steps: f.integer("steps", 1, maxSteps, 0), guidance: f.number("cfg_scale"), distilled: f.number("distilled_cfg_scale"),
 		sampler: f.text("sampler_name"), schedule: f.text("scheduler"), seed: f.seed("seed"),
 		batchSize: f.integer("batch_size", 1, maxImages, 1), batches: f.integer("n_iter", 1, maxImages, 1),
 		denoising: 0.75, sendImages: f.flag("send_images", true),

@@ -35,6 +35,7 @@ func pngFile(width, height int) string {
 // TestSubmitted checks what the engine is asked for.
 func TestSubmitted(t *testing.T) {
 	guidance := func(v float64) *float64 { return &v }
+	const cfg, distilled = picture.CFGScale, picture.DistilledCFGScale
 	for _, test := range []struct {
 		body     string
 		options  gomflux.Options
@@ -50,12 +51,22 @@ func TestSubmitted(t *testing.T) {
 		{body: `{"seed":7,"batch_size":2,"n_iter":3}`, seeds: []uint64{7, 8, 9, 10, 11, 12}},
 		{body: `{"steps":20,"cfg_scale":7,"negative_prompt":"x"}`, options: gomflux.Options{NegativePrompt: "x"},
 			warnings: []string{"steps 20 was not used: turbo is distilled and uses its own, 8", "cfg_scale 7", "negative_prompt"}},
-		{body: `{"steps":8,"cfg_scale":0}`},
-		{body: `{"model":"base","steps":20,"cfg_scale":7}`, options: gomflux.Options{Steps: 20, Guidance: guidance(7)}},
-		{body: `{"model":"base","steps":"20","cfg_scale":"7.5"}`, options: gomflux.Options{Steps: 20, Guidance: guidance(7.5)}},
+		{body: `{"steps":8,"cfg_scale":1}`},
+		{body: `{"cfg_scale":0}`, warnings: []string{"cfg_scale 0 was not used: turbo is distilled and uses its own, 1"}},
+		{body: `{"model":"dev","cfg_scale":1,"distilled_cfg_scale":2.5}`, // of Forge
+			options: gomflux.Options{Guidance: guidance(2.5), GuidanceUnit: distilled}},
+		{body: `{"model":"dev","cfg_scale":7,"distilled_cfg_scale":3.5}`,
+			options:  gomflux.Options{Guidance: guidance(3.5), GuidanceUnit: distilled},
+			warnings: []string{"cfg_scale 7 was not used: dev takes distilled_cfg_scale"}},
+		{body: `{"model":"dev","cfg_scale":1}`, options: gomflux.Options{Guidance: guidance(1), GuidanceUnit: cfg}}, // stands for 3.5
+		{body: `{"model":"base","cfg_scale":4,"distilled_cfg_scale":3.5}`,
+			options: gomflux.Options{Guidance: guidance(4), GuidanceUnit: cfg}},
+		{body: `{"model":"base","steps":20,"cfg_scale":7}`, options: gomflux.Options{Steps: 20, Guidance: guidance(7), GuidanceUnit: cfg}},
+		{body: `{"model":"base","steps":"20","cfg_scale":"7.5"}`,
+			options: gomflux.Options{Steps: 20, Guidance: guidance(7.5), GuidanceUnit: cfg}},
 		{body: `{"model":"base","guidance_scale":3,"batch_count":2,"seed":1,"sampler":"Heun","strength":1}`, // of Draw Things
-			options: gomflux.Options{Guidance: guidance(3), Scheduler: gomflux.Heun}, seeds: []uint64{1, 2}},
-		{body: `{"model":"base","guidance_scale":3,"sampler":7}`, options: gomflux.Options{Guidance: guidance(3)}},
+			options: gomflux.Options{Guidance: guidance(3), GuidanceUnit: cfg, Scheduler: gomflux.Heun}, seeds: []uint64{1, 2}},
+		{body: `{"model":"base","guidance_scale":3,"sampler":7}`, options: gomflux.Options{Guidance: guidance(3), GuidanceUnit: cfg}},
 		{body: `{"model":"other"}`, warnings: []string{"model other is not known, and turbo was used"}},
 		{body: `{"width":512,"height":768}`, options: gomflux.Options{Width: 512, Height: 768}},
 		{body: `{"width":1,"height":1000}`, options: gomflux.Options{Width: 16, Height: 1008},

@@ -8,7 +8,7 @@ const maxReferences = 16;
 
 // other are settings that the form has no fields for. They are kept from the settings that filled
 // it in.
-const other = ["guidance_interval", "step_cache", "max_sequence_length", "scheduler", "rng", "background"];
+const other = ["guidance_unit", "guidance_interval", "step_cache", "max_sequence_length", "scheduler", "rng", "background"];
 
 export class Form {
   constructor(say) {
@@ -20,6 +20,7 @@ export class Form {
     this.inpainting.changed = () => this.showModel();
     this.references = new ImageBox(byID("references"), 1, say);
     byID("model").addEventListener("change", () => this.showModel());
+    byID("guidance").addEventListener("input", () => delete this.kept.guidance_unit);
     byID("strength").addEventListener("input", () => this.showStrength());
     byID("add-lora").addEventListener("click", () => this.addLoRA("", 1).focus());
     byID("empty").addEventListener("click", () => this.reset());
