@@ -76,7 +76,8 @@ PATHS
                      models
   /sdapi/v1/         AUTOMATIC1111's API: txt2img, img2img and others
   /api/v1/           jobs, their events and images (/api/v1/openapi.json)
-  /healthz, /health  200 while jobs are accepted, without a token
+  /healthz, /health  200 while jobs are accepted, without a token; /healthz?deep=1
+                     lists the models too, and answers 503 if that fails
   /version           versions of gomflux and Go, and the platform, as JSON
   /metrics           numbers of jobs, answers and bytes, for Prometheus
   /login, /logout    for people
@@ -282,7 +283,7 @@ func (o *serveOptions) run(ctx context.Context, out *ui.Output) error {
 	s := serve.New(serve.Config{
 		Engine: engine.New(engine.Config{
 			Open: models.open, Models: models.list, Queue: o.maxQueue.orElse(serveQueue), KeepAlive: o.keepAlive.orElse(serveKeepAlive),
-			Shared: o.shared(host), Keep: serveKeep, Memory: func() int64 { return int64(mlx.ActiveMemory()) },
+			Shared: o.shared(host), Keep: serveKeep, Memory: func() int64 { return int64(mlx.ActiveMemory()) }, Log: log,
 		}),
 		Address: o.listen, Hosts: o.allowedHosts, BaseURL: o.baseURL, AllowedOrigins: o.allowedOrigins, Tokens: o.tokens,
 		MaxBody: o.maxBody.orElse(serveBody), MaxPixels: o.maxPixels.orElse(servePixels), Gallery: images,

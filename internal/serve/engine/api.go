@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"image"
+	"log/slog"
 	"slices"
 	"time"
 
@@ -177,4 +178,6 @@ type Config struct {
 	Now func() time.Time
 	// Memory returns the memory in use, in bytes, for [Stats]. It can be nil.
 	Memory func() int64
+	// Log gets panics; nil stands for slog's default.
+	Log *slog.Logger
 }
