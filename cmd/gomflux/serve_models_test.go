@@ -28,14 +28,28 @@ import (
 	"github.com/gomflux/gomflux/models/index"
 )
 
-// smallModels are goldens of every pipeline class and of those whose defaults a config changes, by the
-// published model that they stand for.
-var smallModels = map[string]string{
-	"z-image": "zimage-ordinary", "flux1-schnell": "flux1-schnell-ordinary", "flux1-dev": "flux1-dev-small",
-	"flux1-kontext-dev": "flux1-kontext", "flux1-fill-dev": "flux1-fill", "flux2-klein-4b": "flux2-klein",
-	"flux2-klein-base-4b": "flux2-klein-base", "flux2-klein-9b-kv": "flux2-klein-kv", "qwen-image": "qwen-image-ordinary",
-	"qwen-image-edit": "qwen-edit", "qwen-image-edit-2509": "qwen-edit-plus", "qwen-image-2.1": "qwen-image-21",
-	"qwen-image-2.1-turbo": "qwen-image-21-turbo", "krea-2": "krea-2", "krea-2-raw": "krea-2-raw",
+// smallModels are goldens of every pipeline class and of those whose defaults a config changes, with
+// these defaults, by the published model that they stand for.
+var smallModels = map[string]struct {
+	golden   string
+	steps    int
+	guidance float64
+}{
+	"z-image":              {"zimage-ordinary", 50, 5},
+	"flux1-schnell":        {"flux1-schnell-ordinary", 4, 0},
+	"flux1-dev":            {"flux1-dev-small", 28, 3.5},
+	"flux1-kontext-dev":    {"flux1-kontext", 28, 2.5},
+	"flux1-fill-dev":       {"flux1-fill", 50, 30},
+	"flux2-klein-4b":       {"flux2-klein", 4, 1},
+	"flux2-klein-base-4b":  {"flux2-klein-base", 50, 4},
+	"flux2-klein-9b-kv":    {"flux2-klein-kv", 4, 1},
+	"qwen-image":           {"qwen-image-ordinary", 50, 4},
+	"qwen-image-edit":      {"qwen-edit", 50, 4},
+	"qwen-image-edit-2509": {"qwen-edit-plus", 50, 4},
+	"qwen-image-2.1":       {"qwen-image-21", 40, 1},
+	"qwen-image-2.1-turbo": {"qwen-image-21-turbo", 3, 1},
+	"krea-2":               {"krea-2", 8, 0},
+	"krea-2-raw":           {"krea-2-raw", 28, 4.5},
 }
 
 // A servedState is a state of a model, and how the server answers for it.
@@ -220,8 +234,9 @@ func TestServedModels(t *testing.T) {
 	var all []expectedModel
 	classes := map[string]bool{}
 	for _, name := range slices.Sorted(maps.Keys(smallModels)) {
-		folder := modeltest.Folder(t, smallModels[name])
-		d := declared(t, folder)
+		small := smallModels[name]
+		folder := modeltest.Folder(t, small.golden)
+		d, own := declared(t, folder), family.Defaults{Steps: small.steps, Guidance: small.guidance}
 		again := classes[d.Class.Name]
 		classes[d.Class.Name] = true
 		preset, ok := catalog.FindPreset(name)
@@ -230,7 +245,7 @@ func TestServedModels(t *testing.T) {
 		}
 		cacheModel(t, cache, preset.Repo, folder)
 		args = append(args, "--model", folder, "--model", preset.Repo)
-		all = append(all, expectedModel{name: folder, defaults: d.Pipeline.Defaults(), declared: d},
+		all = append(all, expectedModel{name: folder, defaults: own, declared: d},
 			expectedModel{name: name, defaults: preset.Defaults, declared: d},
 			expectedModel{name: preset.Repo, defaults: preset.Defaults, declared: d})
 		for _, owner := range slices.Sorted(maps.Keys(servedStates)) {
@@ -243,7 +258,7 @@ func TestServedModels(t *testing.T) {
 			if state.spoil != nil {
 				state.spoil(t, copied)
 			}
-			all = append(all, expectedModel{repo, d.Pipeline.Defaults(), d, state})
+			all = append(all, expectedModel{repo, own, d, state})
 		}
 	}
 	for _, name := range family.Classes() {
@@ -335,7 +350,7 @@ func (s *askedServer) checkLists(all []expectedModel) {
 		if want.missing != "" {
 			continue
 		}
-		if d := want.defaults; got.Defaults.Steps != d.Steps || got.Defaults.Guidance != d.Guidance || got.Defaults.Height != d.Height {
+		if d := want.defaults; got.Defaults.Steps != d.Steps || got.Defaults.Guidance != d.Guidance || got.Defaults.Height != 1024 {
 			s.Errorf("%s: defaults %+v, expected %+v", want.name, got.Defaults, d)
 		}
 		if n := want.declared.Class.References; got.Edits != (n > 0) || got.Multiple != (n > 1) {
