@@ -123,11 +123,11 @@ func (c *closing) model() *gomflux.Model {
 func (c *closing) options(m *gomflux.Model, prompt string) gomflux.Options {
 	o := gomflux.Options{Prompt: prompt, Height: 32, Width: 32, Steps: 2, Seed: ptr[uint64](1), MaxSequenceLength: 64}
 	img, mask := photo(72, 64, 16)
-	switch family.Find(m.Class()).New().(type) {
-	case family.Filler:
-		o.Image, o.Mask = img, mask
-	case family.Editor:
+	switch {
+	case family.Find(m.Class()).References != 0:
 		o.References = []image.Image{img}
+	case m.Check(o) != nil: // it only fills masks
+		o.Image, o.Mask = img, mask
 	}
 	if o.Guidance = ptr(2.5); m.Check(o) != nil {
 		o.Guidance = nil // which the model does not have

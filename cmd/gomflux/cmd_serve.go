@@ -76,7 +76,8 @@ PATHS
                      models
   /sdapi/v1/         AUTOMATIC1111's API: txt2img, img2img and others
   /api/v1/           jobs, their events and images (/api/v1/openapi.json)
-  /healthz, /health  200 while jobs are accepted, without a token
+  /healthz, /health  200 while jobs are accepted, without a token; /healthz?deep=1
+                     lists the models too, and answers 503 if that fails
   /version           versions of gomflux and Go, and the platform, as JSON
   /metrics           numbers of jobs, answers and bytes, for Prometheus
   /login, /logout    for people
@@ -283,7 +284,7 @@ func (o *serveOptions) run(ctx context.Context, out *ui.Output) error {
 	s := serve.New(serve.Config{
 		Engine: engine.New(engine.Config{
 			Open: models.open, Models: models.list, Queue: o.maxQueue.orElse(serveQueue), KeepAlive: o.keepAlive.orElse(serveKeepAlive),
-			Shared: o.shared(host), Keep: serveKeep,
+			Shared: o.shared(host), Keep: serveKeep, Log: log,
 			Memory:  func() (active, cache int64) { return int64(mlx.ActiveMemory()), int64(mlx.CacheMemory()) },
 			Release: func() { gomflux.ReleaseMemory(ctx) }, Rest: serveRest, // an error means that the server shuts down
 		}),

@@ -25,8 +25,14 @@ import (
 // startServe starts gomflux serve on a free port, and waits for its address.
 func startServe(t *testing.T, args ...string) (cmd *exec.Cmd, address string, stderr *strings.Builder) {
 	t.Helper()
+	return startServeIn(t, t.TempDir(), args...)
+}
+
+// startServeIn is startServe in a folder, which is the Hugging Face cache too.
+func startServeIn(t *testing.T, folder string, args ...string) (cmd *exec.Cmd, address string, stderr *strings.Builder) {
+	t.Helper()
 	cmd = exec.Command("gomflux", append([]string{"serve", "--listen", "127.0.0.1:0"}, args...)...)
-	cmd.Dir = t.TempDir()
+	cmd.Dir = folder
 	cmd.Env = append(os.Environ(), "GOMFLUX_MLX="+absolute(libraries), "HF_HUB_CACHE="+cmd.Dir, "XDG_DATA_HOME="+cmd.Dir)
 	stderr = &strings.Builder{}
 	cmd.Stderr = stderr

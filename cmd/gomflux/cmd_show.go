@@ -118,20 +118,7 @@ type shownFile struct {
 }
 
 func showModel(name string, s *gomflux.Source) (*shownModel, error) {
-	m := &shownModel{listedModel: listedModel{Name: name}, BaseModel: s.BaseModel()}
-	if b, ok := catalog.Builtins()[name]; ok {
-		m.Builtin, m.About = true, b.About
-	}
-	m.inspect(s.Path(), s.FS())
-	if s.Revision() != "" {
-		m.Repo, m.Revision = s.Name(), s.Revision()
-		if _, _, preset := catalog.Published(name); preset != nil {
-			m.Aliases, m.Licence, m.Gated = preset.Aliases, preset.Licence, preset.Gated
-		}
-		if !m.Complete {
-			m.Get = "gomflux pull " + name
-		}
-	}
+	m := &shownModel{listedModel: foundModel(name, s), BaseModel: s.BaseModel()}
 	err := fs.WalkDir(s.FS(), ".", func(path string, d fs.DirEntry, err error) error {
 		if err != nil || d.IsDir() {
 			return err

@@ -7,6 +7,7 @@ import (
 	"maps"
 	"os"
 	"path/filepath"
+	"runtime/debug"
 	"slices"
 	"strings"
 
@@ -19,6 +20,7 @@ import (
 	"github.com/gomflux/gomflux/models/catalog"
 	"github.com/gomflux/gomflux/models/family"
 	"github.com/gomflux/gomflux/models/inspect"
+	"github.com/gomflux/gomflux/picture"
 )
 
 // A listedModel is a model that --model takes, downloaded or not.
@@ -44,6 +46,12 @@ type listedModel struct {
 	Gated bool `json:"gated"`
 
 	access string // how to get access, if it is gated
+	stack  []byte // of a panic while it was inspected
+
+	// by its configs
+	defaults               family.Defaults // of its class
+	edits, multiple, alpha bool            // as in engine.ModelInfo
+	guidance               picture.GuidanceUnit
 }
 
 func (m *listedModel) state() string {
@@ -126,6 +134,25 @@ func listModels() ([]listedModel, error) {
 	return list, err
 }
 
+// foundModel describes one model, which was found by its name.
+func foundModel(name string, s *gomflux.Source) listedModel {
+	m := listedModel{Name: name}
+	if b, ok := catalog.Builtins()[name]; ok {
+		m.Builtin, m.About = true, b.About
+	}
+	m.inspect(s.Path(), s.FS())
+	if s.Revision() != "" {
+		m.Repo, m.Revision = s.Name(), s.Revision()
+		if _, _, preset := catalog.Published(name); preset != nil {
+			m.Aliases, m.Licence, m.Gated = preset.Aliases, preset.Licence, preset.Gated
+		}
+		if !m.Complete {
+			m.Get = "gomflux pull " + name
+		}
+	}
+	return m
+}
+
 // pipelineIn returns the files of the pipeline in a repository's snapshot, in the
 // diffusers layout or completed to it; nil if the repository is something else.
 func pipelineIn(r hub.Repo) (fs.FS, error) {
@@ -145,10 +172,24 @@ func pipelineIn(r hub.Repo) (fs.FS, error) {
 	return s.FS(), nil
 }
 
-// inspect fills in what the configs and headers of a model say.
+// inspect fills in what the configs and headers of a model say. A bug that one model meets does not
+// hide the others.
 func (m *listedModel) inspect(path string, fsys fs.FS) {
+	m.Path, m.Here = path, true
+	defer func() {
+		if p := recover(); p != nil {
+			m.Supported, m.Problems, m.stack = false, append(m.Problems, internalError(p)), debug.Stack()
+		}
+	}()
 	info := inspect.Model(fsys)
-	m.Path, m.Class, m.Bytes, m.Quantized, m.Packed, m.Here = path, info.Class, info.Size, info.Quantization, info.Packed, true
+	m.Class, m.Bytes, m.Quantized, m.Packed = info.Class, info.Size, info.Quantization, info.Packed
+	if d := info.Declared; d != nil {
+		m.alpha, m.defaults = d.VAE.ImageChannels() == 4, d.Pipeline.Defaults()
+		m.guidance = family.Find(info.Class).GuidanceUnit()
+		if editor, ok := d.Pipeline.(family.Editor); ok {
+			m.edits, m.multiple = editor.CheckReferences(1) == nil, editor.CheckReferences(2) == nil
+		}
+	}
 	m.Complete, m.Supported = info.Incomplete == nil, info.Unsupported == nil
 	for _, err := range []error{info.Unsupported, info.Incomplete} {
 		if err != nil {

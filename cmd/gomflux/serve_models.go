@@ -16,9 +16,7 @@ import (
 	"github.com/gomflux/gomflux/cmd/gomflux/internal/ui"
 	"github.com/gomflux/gomflux/internal/serve/engine"
 	"github.com/gomflux/gomflux/models/catalog"
-	"github.com/gomflux/gomflux/models/family"
 	"github.com/gomflux/gomflux/models/index"
-	"github.com/gomflux/gomflux/models/inspect"
 )
 
 // relist is how long a list of models is used before the Hugging Face cache is read again.
@@ -107,14 +105,22 @@ func named(list []engine.ModelInfo, name string) bool {
 // describe describes a model, of which listModels may know something.
 func (m *servedModels) describe(name, base string, known *listedModel) engine.ModelInfo {
 	info := engine.ModelInfo{Name: name}
-	if known != nil {
-		info.Licence, info.Missing = known.Licence, missing(known)
-	}
 	preset, published := catalog.FindPreset(name)
 	info.Repo = preset.Repo
 	source, err := gomflux.FindWith(name, base)
 	if err == nil {
 		err = source.Err()
+	}
+	if known == nil && err == nil {
+		found := foundModel(name, source)
+		known = &found
+	}
+	if known != nil {
+		info.Licence, info.Missing = known.Licence, missing(known)
+		info.Edits, info.Multiple, info.HasAlpha, info.GuidanceUnit = known.edits, known.multiple, known.alpha, known.guidance
+		if known.stack != nil {
+			m.log.Error("internal error (this is a bug: please report it)", "model", name, "stack", string(known.stack))
+		}
 	}
 	if err != nil {
 		info.Missing = cmp.Or(info.Missing, err.Error())
@@ -123,34 +129,11 @@ func (m *servedModels) describe(name, base string, known *listedModel) engine.Mo
 		}
 		return info
 	}
-	fsys := source.FS()
 	info.Revision = source.Revision()
-	if known == nil {
-		if published && info.Revision != "" {
-			info.Licence = preset.Licence
-		}
-		found := inspect.Model(fsys)
-		if err := cmp.Or(found.Unsupported, found.Incomplete); err != nil {
-			info.Missing = err.Error()
-		}
-	}
-	if stat, err := fs.Stat(fsys, index.File); err == nil {
+	if stat, err := fs.Stat(source.FS(), index.File); err == nil {
 		info.Created = stat.ModTime()
 	}
-	x, err := index.Read(fsys)
-	if err != nil {
-		return info
-	}
-	class, err := family.Of(fsys, x)
-	if err != nil {
-		return info
-	}
-	pipeline := class.New()
-	if editor, ok := pipeline.(family.Editor); ok {
-		info.Edits, info.Multiple = true, editor.CheckReferences(2) == nil
-	}
-	info.HasAlpha, info.GuidanceUnit = class.HasAlpha(), class.GuidanceUnit()
-	info.Defaults = gomflux.Defaults(pipeline.Defaults())
+	info.Defaults = gomflux.Defaults(known.defaults)
 	if d := source.Defaults(); d != nil {
 		info.Defaults = *d
 	}

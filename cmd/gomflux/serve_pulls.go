@@ -43,6 +43,7 @@ func (o *serveOptions) puller(ctx context.Context, m *servedModels) *pulls.Pulle
 		Refusal:  o.pullRefusal(),
 		Warnings: func(plan *hub.Plan) []string { return unusable(plan, memory) },
 		Ended:    m.pulled,
+		Log:      m.log,
 	})
 }
 

@@ -6,7 +6,6 @@ import (
 	"net"
 	"net/http"
 	"net/netip"
-	"runtime/debug"
 	"strconv"
 	"strings"
 	"time"
@@ -35,10 +34,9 @@ func (s *Server) handle(writer http.ResponseWriter, r *http.Request) {
 	defer func() {
 		problem := recover()
 		if problem != nil && problem != http.ErrAbortHandler {
-			s.Log.Error("internal error (this is a bug: please report it)", "id", id, "error", fmt.Sprint(problem),
-				"stack", string(debug.Stack()))
+			err := engine.Panicked(s.Log, "request", id, problem)
 			if w.status == 0 {
-				s.refuse(w, r, http.StatusInternalServerError, "internal error (request "+id+" in the server's log)")
+				s.refuse(w, r, http.StatusInternalServerError, err.Error())
 				problem = nil
 			}
 		}

@@ -2,6 +2,7 @@ package serve
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"maps"
@@ -10,6 +11,8 @@ import (
 	"slices"
 	"strings"
 	"sync"
+
+	"github.com/gomflux/gomflux/internal/serve/engine"
 )
 
 // counters are the numbers of answers by status.
@@ -45,14 +48,35 @@ func (s *Server) mountOwn() {
 	s.mux.HandleFunc("POST /logout", s.logout)
 }
 
-// health answers 200 while jobs are taken.
+// health answers 200 while jobs are taken. With ?deep=1 it lists the models too, which reads their
+// files unless another request has just done so, and answers how many can be used.
 func (s *Server) health(w http.ResponseWriter, r *http.Request) {
 	if s.closing.Load() {
 		s.refuse(w, r, http.StatusServiceUnavailable, "the server is shutting down")
 		return
 	}
+	answer := map[string]any{"status": "ok"}
+	if r.URL.Query().Get("deep") == "1" {
+		usable := 0
+		err := engine.Protect(s.Log, "request", w.Header().Get("X-Request-Id"), func() error {
+			for _, m := range s.Engine.Models() {
+				if m.Missing == "" {
+					usable++
+				}
+			}
+			return nil
+		})
+		if err == nil && usable == 0 {
+			err = errors.New("no model can be used")
+		}
+		if err != nil {
+			s.refuse(w, r, http.StatusServiceUnavailable, "listing the models: "+err.Error())
+			return
+		}
+		answer["models"] = usable
+	}
 	w.Header().Set("Content-Type", "application/json")
-	io.WriteString(w, `{"status":"ok"}`+"\n")
+	json.NewEncoder(w).Encode(answer)
 }
 
 func (s *Server) version(w http.ResponseWriter, _ *http.Request) {

@@ -13,7 +13,7 @@ func (s *Server) mountAPIs() {
 	b := &Backend{s.Engine, s}
 	own := native.New(b, native.Config{
 		Private: len(s.Tokens) > 0, Gallery: s.Gallery, Pulls: s.Pulls, LoRAs: s.LoRAs, MaxPixels: s.MaxPixels,
-		Warn: func(err error) { s.Log.Warn("storing images", "error", err.Error()) },
+		Log: s.Log,
 	})
 	s.finish = own.Wait
 	s.mux.Handle("/api/v1/", own)

@@ -26,9 +26,20 @@ import (
 )
 
 // A fakeModel generates an image when release is closed.
-type fakeModel struct{ release chan struct{} }
+type fakeModel struct {
+	release chan struct{}
+	bug     string // where it panics
+}
+
+// meets panics where the bug is.
+func (m *fakeModel) meets(where string) {
+	if m.bug == where {
+		panic("a bug in " + where)
+	}
+}
 
 func (m *fakeModel) Generate(ctx context.Context, o gomflux.Options) (*gomflux.Result, error) {
+	m.meets("Generate")
 	select {
 	case <-m.release:
 		return &gomflux.Result{Image: image.NewRGBA(image.Rect(0, 0, 8, 8))}, nil
@@ -36,7 +47,7 @@ func (m *fakeModel) Generate(ctx context.Context, o gomflux.Options) (*gomflux.R
 		return nil, context.Cause(ctx)
 	}
 }
-func (*fakeModel) Check(gomflux.Options) error { return nil }
+func (m *fakeModel) Check(gomflux.Options) error { m.meets("Check"); return nil }
 func (*fakeModel) Preview(context.Context, gomflux.Latents) (*image.RGBA, error) {
 	return image.NewRGBA(image.Rect(0, 0, 1, 1)), nil
 }
@@ -68,20 +79,22 @@ func (l *logged) String() string {
 // newTest returns a server with a model named fake, and its log.
 func newTest(t testing.TB, change func(*Config)) (*Server, *logged, *fakeModel) {
 	t.Helper()
-	m := &fakeModel{release: make(chan struct{})}
+	m, log := &fakeModel{release: make(chan struct{})}, &logged{}
+	logger := slog.New(slog.NewTextHandler(log, nil))
 	e := engine.New(engine.Config{
 		Open: func(context.Context, string, []gomflux.LoRA, func(gomflux.Progress)) (engine.Model, error) {
+			m.meets("Open")
 			return m, nil
 		},
 		Models: func() []engine.ModelInfo {
+			m.meets("Models")
 			return []engine.ModelInfo{{Name: "fake", Default: true, Defaults: m.Defaults()}}
 		},
-		Queue: 4, KeepAlive: time.Hour, Keep: time.Hour,
+		Queue: 4, KeepAlive: time.Hour, Keep: time.Hour, Log: logger,
 	})
-	log := &logged{}
 	c := Config{
 		Engine: e, Address: "127.0.0.1:7860", MaxBody: 1000, MaxPixels: 64 * 64, Grace: time.Second,
-		Log: slog.New(slog.NewTextHandler(log, nil)), Version: "v1",
+		Log: logger, Version: "v1",
 	}
 	if change != nil {
 		change(&c)
@@ -451,6 +464,61 @@ func TestAnswers(t *testing.T) {
 	if strings.Contains(text, "unguessable") || !strings.Contains(text, `route="POST /secret/{name}" status=200`) ||
 		!strings.Contains(text, "error=oh") {
 		t.Errorf("log %s", text)
+	}
+}
+
+// TestPanics: a panic is the failure of one request or one job, with an id that is in the log with the
+// stack, and the server goes on.
+func TestPanics(t *testing.T) {
+	s, log, m := newTest(t, nil)
+	close(m.release)
+	const generations, body = "/v1/images/generations", `{"prompt":"p","size":"32x32"}`
+	for _, test := range []struct {
+		bug, method, path, body string
+		status                  int
+		what                    string
+	}{
+		{"Open", "POST", generations, body, 500, "job"},
+		{"Open", "POST", "/sdapi/v1/txt2img", `{"prompt":"p","width":32,"height":32}`, 500, "job"},
+		{"Generate", "POST", generations, body, 500, "job"},
+		{"", "POST", generations, body, 200, ""}, // after which the model is in memory
+		{"Check", "POST", generations, body, 500, "request"},
+		{"Check", "POST", "/api/v1/jobs", `{"prompt":"p"}`, 500, "request"},
+		{"Models", "POST", generations, body, 500, "request"},
+		{"Models", "GET", "/v1/models", "", 500, "request"},
+		{"Models", "GET", "/api/v1/models", "", 500, "request"},
+		{"Models", "GET", "/sdapi/v1/sd-models", "", 500, "request"},
+		{"Models", "GET", "/healthz", "", 200, ""},
+		{"Models", "GET", "/healthz?deep=1", "", 503, "request"},
+		{"Models", "GET", "/metrics", "", 200, ""},
+		{"", "GET", "/healthz?deep=1", "", 200, ""},
+		{"", "POST", generations, body, 200, ""},
+	} {
+		m.bug = test.bug
+		w := ask(s, test.method, test.path, strings.NewReader(test.body), "Content-Type", "application/json")
+		if w.Code != test.status {
+			t.Errorf("%+v: status %d: %s", test, w.Code, w.Body)
+		}
+		if test.what == "" {
+			continue
+		}
+		told := regexp.MustCompile(`internal error \(` + test.what + ` ([0-9a-f]{32}) in the server's log\)`)
+		id := told.FindStringSubmatch(w.Body.String())
+		if id == nil {
+			t.Errorf("%+v: %s", test, w.Body)
+			continue
+		}
+		line := regexp.MustCompile(`.*level=ERROR .*id=` + id[1] + ` error="a bug in ` + test.bug + `".*`).FindString(log.String())
+		if !strings.Contains(line, "meets") { // in the stack
+			t.Errorf("%+v: %q in %s", test, line, log.String())
+		}
+	}
+	if w := ask(s, "GET", "/healthz?deep=1", nil); w.Body.String() != `{"models":1,"status":"ok"}`+"\n" {
+		t.Errorf("deep: %s", w.Body)
+	}
+	m.bug = "Models"
+	if w := ask(s, "HEAD", "/healthz?deep=1", nil); w.Code != 503 || w.Header().Get("Retry-After") == "" {
+		t.Errorf("deep: %d, %v", w.Code, w.Header())
 	}
 }
 

@@ -26,15 +26,16 @@ func Declare(f *component.Folder, x index.Index) (*Declared, error) {
 	if err != nil {
 		return nil, err
 	}
-	d := &Declared{Class: class, Pipeline: class.New()}
+	d := &Declared{Class: class}
 	if err := f.ConfigAt("scheduler/scheduler_config.json", &d.Scheduler); err != nil {
 		return nil, err
 	}
 	configs := &Configs{Folder: f}
-	networks := d.Pipeline.Configure(configs)
+	pipeline, networks := class.Configure(configs)
 	if configs.err != nil {
 		return nil, configs.err
 	}
+	d.Pipeline = pipeline
 	d.Components = class.components(networks)
 	var autoencoder component.Component
 	if d.VAE, autoencoder, err = component.DeclareAutoencoder(f, component.Autoencoders); err != nil {

@@ -5,6 +5,7 @@ package family
 
 import (
 	"image"
+	"math"
 
 	"github.com/gomflux/gomflux/internal/checkpoint/layout"
 	"github.com/gomflux/gomflux/mlx"
@@ -38,7 +39,11 @@ type Help struct {
 type Class struct {
 	Name       string // in model_index.json
 	Components []Member
-	New        func() Pipeline
+	// Configure reads the configs of a pipeline's components, and declares the networks of those
+	// with weights, except the vae. After an error, which Configs keeps, it returns nothing.
+	Configure func(f *Configs) (Pipeline, Networks)
+	// References is the largest number of reference images, 0 if its pipelines take none.
+	References int
 	// NeedsNegativePrompt reports that diffusers' pipeline applies guidance only if a negative
 	// prompt is given.
 	NeedsNegativePrompt bool
@@ -107,11 +112,12 @@ type Defaults struct {
 	MaxSequenceLength int // in tokens
 }
 
-// A Pipeline has what is specific to a pipeline class. Its methods run on the MLX thread.
+// anyNumber is the value of [Class.References] of a class without a limit.
+const anyNumber = math.MaxInt
+
+// A Pipeline has what is specific to a pipeline class and depends on the configs of a model, which
+// [Class.Configure] has read. Its methods run on the MLX thread, except Defaults and those of Editor.
 type Pipeline interface {
-	// Configure reads the configs of the pipeline's components, and declares the networks of
-	// those with weights, except the vae. It is called before all other methods.
-	Configure(f *Configs) Networks
 	Defaults() Defaults
 	// PromptEncodings returns the text encoders that a prompt goes through, with the reference
 	// images of an edit.

@@ -26,9 +26,9 @@ var flux1DevLicence = Licence{
 var Flux1 = &Family{
 	Name: "FLUX.1",
 	Pipelines: []*Class{
-		{Name: "FluxPipeline", New: func() Pipeline { return &flux1{} }, Guidance: picture.DistilledCFGScale, Components: flux1Components},
-		{Name: "FluxKontextPipeline", New: newFlux1Kontext, Guidance: picture.DistilledCFGScale, Components: flux1Components},
-		{Name: "FluxFillPipeline", New: newFlux1Fill, Guidance: picture.DistilledCFGScale, Components: flux1Components},
+		{Name: "FluxPipeline", Configure: configureFlux1, Guidance: picture.DistilledCFGScale, Components: flux1Components},
+		{Name: "FluxKontextPipeline", Configure: configureFlux1Kontext, Guidance: picture.DistilledCFGScale, Components: flux1Components, References: 1},
+		{Name: "FluxFillPipeline", Configure: configureFlux1Fill, Guidance: picture.DistilledCFGScale, Components: flux1Components},
 	},
 	Models: publish(
 		Model{
@@ -98,7 +98,13 @@ type flux1 struct {
 	dtype        mlx.Dtype
 }
 
-func (f *flux1) Configure(l *Configs) Networks {
+func configureFlux1(l *Configs) (Pipeline, Networks) {
+	f := &flux1{}
+	return f, f.declareEqual(l)
+}
+
+// declareEqual is declare for a transformer that predicts as many channels as it sees.
+func (f *flux1) declareEqual(l *Configs) Networks {
 	networks := f.declare(l)
 	if l.Failed() {
 		return nil

@@ -15,15 +15,14 @@ type flux1Fill struct {
 	scale int // size of the image divided by the size of its latents
 }
 
-func newFlux1Fill() Pipeline { return &flux1Fill{} }
-
 var fillDefaults = defaults(50, 30)
 
-func (f *flux1Fill) Configure(l *Configs) Networks {
+func configureFlux1Fill(l *Configs) (Pipeline, Networks) {
+	f := &flux1Fill{}
 	networks := f.declare(l)
 	autoencoder := l.autoencoder()
 	if l.Failed() {
-		return nil
+		return nil, nil
 	}
 	latents := 4 * autoencoder.LatentChannels() // of a token, which is a patch of 2×2
 	f.scale, f.patches = autoencoder.ScaleFactor(), patches{latents}
@@ -34,7 +33,7 @@ func (f *flux1Fill) Configure(l *Configs) Networks {
 			"masked image's and %d for the mask, by the vae's latent_channels and block_out_channels) and %[4]d",
 			c.InChannels, c.Predicted(), 2*latents+mask, latents, mask))
 	}
-	return networks
+	return f, networks
 }
 
 func (f *flux1Fill) Defaults() Defaults { return fillDefaults }

@@ -17,10 +17,10 @@ import (
 	"github.com/gomflux/gomflux/models/index"
 )
 
-// declareFill declares the golden's model with some keys of configs changed, by file.
-func declareFill(t *testing.T, changes map[string]map[string]any) (*family.Declared, error) {
+// declareChanged declares a golden's model with some keys of configs changed, by file.
+func declareChanged(t *testing.T, golden string, changes map[string]map[string]any) (*family.Declared, error) {
 	t.Helper()
-	folder, files := os.DirFS(root+"models/testdata/flux1-fill/model"), fstest.MapFS{}
+	folder, files := os.DirFS(root+"models/testdata/"+golden+"/model"), fstest.MapFS{}
 	err := fs.WalkDir(folder, ".", func(name string, d fs.DirEntry, err error) error {
 		if err != nil || d.IsDir() || path.Ext(name) != ".json" || strings.Contains(name, "tokenizer") {
 			return err
@@ -61,12 +61,12 @@ func TestFillChannels(t *testing.T) {
 			"out_channels": 32},
 		"out_channels 15: expected 4 for each channel": {"out_channels": 15},
 	} {
-		_, err := declareFill(t, map[string]map[string]any{"transformer/config.json": change})
+		_, err := declareChanged(t, "flux1-fill", map[string]map[string]any{"transformer/config.json": change})
 		if (err == nil) != (want == "") || err != nil && !strings.Contains(err.Error(), want) {
 			t.Errorf("%v: %v, expected %q", change, err, want)
 		}
 	}
-	_, err := declareFill(t, map[string]map[string]any{"model_index.json": {"_class_name": "FluxPipeline"}})
+	_, err := declareChanged(t, "flux1-fill", map[string]map[string]any{"model_index.json": {"_class_name": "FluxPipeline"}})
 	if err == nil || !strings.Contains(err.Error(), "transformer/config.json: in_channels 96 and out_channels 16: must be equal") {
 		t.Errorf("as FluxPipeline: %v", err)
 	}
@@ -75,7 +75,7 @@ func TestFillChannels(t *testing.T) {
 // TestFillMask compares each channel of each token with the pixel of the mask that it stands for.
 func TestFillMask(t *testing.T) {
 	const h, w, scale = 24, 40, 4
-	d, err := declareFill(t, nil)
+	d, err := declareChanged(t, "flux1-fill", nil)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -18,8 +18,6 @@ type flux1Kontext struct {
 	preferred []image.Point // the sizes that a reference image may be resized to
 }
 
-func newFlux1Kontext() Pipeline { return &flux1Kontext{preferred: kontextPreferred} }
-
 var kontextDefaults = defaults(28, 2.5)
 
 // kontextPreferred are the sizes, each of about a megapixel, that the published model
@@ -34,7 +32,8 @@ var kontextPreferred = []image.Point{
 // model: a shorter one has no ratio in whole patches.
 const kontextMinSide = 16
 
-func (f *flux1Kontext) Configure(l *Configs) Networks {
+func configureFlux1Kontext(l *Configs) (Pipeline, Networks) {
+	f := &flux1Kontext{preferred: kontextPreferred}
 	// small models name their own sizes, all widths and heights in a row
 	var own struct {
 		Sizes []int `json:"preferred_sizes"`
@@ -46,11 +45,11 @@ func (f *flux1Kontext) Configure(l *Configs) Networks {
 	for size := range slices.Chunk(own.Sizes, 2) {
 		if len(size) < 2 || min(size[0], size[1]) < 1 || max(size[0], size[1]) > picture.MaxPixels/min(size[0], size[1]) {
 			l.CheckIndex(fmt.Errorf("preferred_sizes %v: expected widths and heights in turn", own.Sizes))
-			return nil
+			return nil, nil
 		}
 		f.preferred = append(f.preferred, image.Pt(size[0], size[1]))
 	}
-	return f.flux1.Configure(l)
+	return f, f.declareEqual(l)
 }
 
 func (f *flux1Kontext) Defaults() Defaults { return kontextDefaults }

@@ -3,22 +3,28 @@ package family_test
 import (
 	"errors"
 	"image"
-	"os"
-	"path/filepath"
 	"strings"
 	"testing"
 
-	"github.com/gomflux/gomflux/mlx/hooks"
-	"github.com/gomflux/gomflux/models/component"
 	"github.com/gomflux/gomflux/models/errs"
 	"github.com/gomflux/gomflux/models/family"
 	"github.com/gomflux/gomflux/models/index"
 )
 
+// declareKontext declares the golden's model with some keys of its index changed.
+func declareKontext(t *testing.T, changes map[string]any) family.Pipeline {
+	t.Helper()
+	d, err := declareChanged(t, "flux1-kontext", map[string]map[string]any{index.File: changes})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return d.Pipeline
+}
+
 // TestKontextSizes checks the size that a reference image is resized to against what
 // diffusers' FluxKontextPipeline hands to its image processor.
 func TestKontextSizes(t *testing.T) {
-	editor := family.Find("FluxKontextPipeline").New().(family.Editor)
+	editor := declareKontext(t, map[string]any{"preferred_sizes": nil}).(family.Editor)
 	tests := []struct{ size, want image.Point }{
 		{image.Pt(1024, 1024), image.Pt(1024, 1024)}, {image.Pt(16, 16), image.Pt(1024, 1024)},
 		{image.Pt(1920, 1080), image.Pt(1392, 752)},
@@ -66,7 +72,7 @@ func TestKontextSizes(t *testing.T) {
 // TestKontextReferences checks that one image is taken, and that the error for more names
 // models that take them.
 func TestKontextReferences(t *testing.T) {
-	editor := family.Find("FluxKontextPipeline").New().(family.Editor)
+	editor := declareKontext(t, nil).(family.Editor)
 	if err := editor.CheckReferences(1); err != nil {
 		t.Error(err)
 	}
@@ -82,27 +88,10 @@ func TestKontextReferences(t *testing.T) {
 
 // TestKontextOwnSizes refuses preferred sizes that are not pairs of sides.
 func TestKontextOwnSizes(t *testing.T) {
-	dir := t.TempDir()
-	if err := os.CopyFS(dir, os.DirFS("../testdata/flux1-kontext/model")); err != nil {
-		t.Fatal(err)
-	}
-	file := filepath.Join(dir, index.File)
-	text, err := os.ReadFile(file)
-	if err != nil {
-		t.Fatal(err)
-	}
-	head, _, _ := strings.Cut(string(text), `"preferred_sizes"`)
-	for _, sizes := range []string{"[40]", "[40, 0]", "[-1, 40]", "[100000, 100000]", "[40, 60, 9223372036854775807, 2]"} {
-		if err := os.WriteFile(file, []byte(head+`"preferred_sizes": `+sizes+"}"), 0o666); err != nil {
-			t.Fatal(err)
-		}
-		x, err := index.Read(os.DirFS(dir))
-		if err != nil {
-			t.Fatal(err)
-		}
-		_, err = family.Declare(&component.Folder{FS: os.DirFS(dir), Points: &hooks.Points{}}, x)
+	for _, sizes := range [][]int{{40}, {40, 0}, {-1, 40}, {100000, 100000}, {40, 60, 9223372036854775807, 2}} {
+		_, err := declareChanged(t, "flux1-kontext", map[string]map[string]any{index.File: {"preferred_sizes": sizes}})
 		if !errors.Is(err, errs.ErrUnsupported) || !strings.Contains(err.Error(), "preferred_sizes") {
-			t.Errorf("%s: %v", sizes, err)
+			t.Errorf("%v: %v", sizes, err)
 		}
 	}
 }

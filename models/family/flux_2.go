@@ -24,8 +24,8 @@ var flux2Licence = Licence{
 var Flux2 = &Family{
 	Name: "FLUX.2-klein",
 	Pipelines: []*Class{
-		{Name: "Flux2KleinPipeline", New: func() Pipeline { return &flux2{} }, Components: flux2Components},
-		{Name: "Flux2KleinKVPipeline", New: func() Pipeline { return &flux2{cached: true} }, Components: flux2Components},
+		{Name: "Flux2KleinPipeline", Configure: configureFlux2, Components: flux2Components, References: anyNumber},
+		{Name: "Flux2KleinKVPipeline", Configure: configureFlux2KV, Components: flux2Components, References: anyNumber},
 	},
 	Models: slices.Concat(
 		publish(klein4B, Model{
@@ -104,7 +104,12 @@ type flux2 struct {
 // (text_encoder_out_layers).
 var flux2OutLayers = []int{9, 18, 27}
 
-func (f *flux2) Configure(l *Configs) Networks {
+func configureFlux2(l *Configs) (Pipeline, Networks) { return (&flux2{}).declare(l) }
+
+func configureFlux2KV(l *Configs) (Pipeline, Networks) { return (&flux2{cached: true}).declare(l) }
+
+// declare reads the configs and declares the networks.
+func (f *flux2) declare(l *Configs) (Pipeline, Networks) {
 	text, c := textenc.DefaultQwen3Config(), transformer.DefaultFlux2Config()
 	var own struct {
 		IsDistilled bool  `json:"is_distilled"`
@@ -117,12 +122,12 @@ func (f *flux2) Configure(l *Configs) Networks {
 	l.Fits("text_encoder", fmt.Sprintf("the size of %d hidden states of the text encoder", len(layers)), len(layers)*text.HiddenSize,
 		"joint_attention_dim", c.JointAttentionDim)
 	if l.Failed() {
-		return nil
+		return nil, nil
 	}
 	f.dtype, f.distilled, f.unpatched = l.Dtype, own.IsDistilled || f.cached, unpatched{c.InChannels}
 	f.textEncoder = textenc.NewQwen3(text, layers, f.dtype)
 	f.transformer = transformer.NewFlux2(c)
-	return Networks{"text_encoder": f.textEncoder, "transformer": f.transformer}
+	return f, Networks{"text_encoder": f.textEncoder, "transformer": f.transformer}
 }
 
 func (f *flux2) Defaults() Defaults {

@@ -25,7 +25,7 @@ var krea2Licence = Licence{
 var Krea2 = &Family{
 	Name: "Krea 2",
 	Pipelines: []*Class{
-		{Name: "Krea2Pipeline", New: func() Pipeline { return &krea2{} }, Guidance: picture.CFGScaleMinusOne, Components: []Member{
+		{Name: "Krea2Pipeline", Configure: configureKrea2, Guidance: picture.CFGScaleMinusOne, Components: []Member{
 			{Folder: "scheduler", Class: component.FlowMatchEulerDiscreteScheduler},
 			{Folder: "text_encoder", Class: component.Qwen3VLForConditionalGeneration, Alias: component.Qwen3VLModel,
 				MFlux: component.Qwen3VLOfKrea2},
@@ -72,7 +72,7 @@ var krea2Layers = []int{2, 5, 8, 11, 14, 17, 20, 23, 26, 29, 32, 35}
 // (prompt_template_encode_num_suffix_tokens).
 const krea2End = 5
 
-func (k *krea2) Configure(l *Configs) Networks {
+func configureKrea2(l *Configs) (Pipeline, Networks) {
 	text, c := textenc.DefaultQwen3VLConfig(), transformer.DefaultKrea2Config()
 	own := struct {
 		Layers      []int `json:"text_encoder_select_layers"`
@@ -89,12 +89,12 @@ func (k *krea2) Configure(l *Configs) Networks {
 	l.Fits("text_encoder", "the text encoder's hidden_size", text.Text.HiddenSize, "text_hidden_dim", c.TextHiddenDim)
 	l.Fits("text_encoder", "the number of text_encoder_select_layers", len(layers), "num_text_layers", c.NumTextLayers)
 	if l.Failed() {
-		return nil
+		return nil, nil
 	}
-	k.dtype, k.distilled, k.patches = l.Dtype, own.IsDistilled, patches{c.InChannels}
+	k := &krea2{dtype: l.Dtype, distilled: own.IsDistilled, patches: patches{c.InChannels}}
 	k.textEncoder = textenc.NewQwen3VL(text, layers, k.dtype)
 	k.transformer = transformer.NewKrea2(c)
-	return Networks{"text_encoder": k.textEncoder, "transformer": k.transformer}
+	return k, Networks{"text_encoder": k.textEncoder, "transformer": k.transformer}
 }
 
 func (k *krea2) Defaults() Defaults {

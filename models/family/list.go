@@ -100,7 +100,7 @@ func (n tooManyReferences) Error() string {
 	var names []string
 	for _, f := range All {
 		for _, m := range f.Models {
-			if editor, ok := Find(m.Class).New().(Editor); ok && editor.CheckReferences(int(n)) == nil {
+			if Find(m.Class).References >= int(n) {
 				names = append(names, m.Name)
 				break
 			}

@@ -17,11 +17,11 @@ import (
 var QwenImage = &Family{
 	Name: "Qwen-Image",
 	Pipelines: []*Class{
-		{Name: "QwenImagePipeline", New: func() Pipeline { return &qwenImage{} }, NeedsNegativePrompt: true, Components: qwenComponents},
-		{Name: "QwenImageEditPipeline", New: func() Pipeline { return &qwenEdit{} }, NeedsNegativePrompt: true,
-			Components: qwenEditComponents},
-		{Name: "QwenImageEditPlusPipeline", New: func() Pipeline { return &qwenEdit{plus: true} }, NeedsNegativePrompt: true,
-			Components: qwenEditComponents},
+		{Name: "QwenImagePipeline", Configure: configureQwenImage, NeedsNegativePrompt: true, Components: qwenComponents},
+		{Name: "QwenImageEditPipeline", Configure: configureQwenEdit, NeedsNegativePrompt: true,
+			Components: qwenEditComponents, References: 1},
+		{Name: "QwenImageEditPlusPipeline", Configure: configureQwenEditPlus, NeedsNegativePrompt: true,
+			Components: qwenEditComponents, References: anyNumber},
 	},
 	Models: publish(
 		Model{
@@ -101,7 +101,10 @@ const (
 // dropped (tokenizer_max_length).
 const qwenMaxTokens = 1024
 
-func (q *qwenImage) Configure(l *Configs) Networks { return q.declare(l, false) }
+func configureQwenImage(l *Configs) (Pipeline, Networks) {
+	q := &qwenImage{}
+	return q, q.declare(l, false)
+}
 
 // declare reads the configs and declares the networks, with or without a vision encoder.
 func (q *qwenImage) declare(l *Configs, vision bool) Networks {

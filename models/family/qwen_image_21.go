@@ -17,7 +17,8 @@ import (
 // QwenImage21 is the family of Qwen-Image-2.1.
 var QwenImage21 = &Family{
 	Name: "Qwen-Image-2.1",
-	Pipelines: []*Class{{Name: "QwenImage21Pipeline", New: func() Pipeline { return &qwenImage21{} }, NeedsNegativePrompt: true,
+	Pipelines: []*Class{{Name: "QwenImage21Pipeline", Configure: configureQwenImage21, NeedsNegativePrompt: true,
+		References: anyNumber,
 		Components: []Member{
 			{Folder: "processor", Class: component.Qwen3VLProcessor},
 			{Folder: "scheduler", Class: component.FlowMatchEulerDiscreteScheduler},
@@ -72,7 +73,7 @@ type qwenImage21 struct {
 
 const qwen21System = "Comprehend and analyze the provided prompt."
 
-func (q *qwenImage21) Configure(l *Configs) Networks {
+func configureQwenImage21(l *Configs) (Pipeline, Networks) {
 	text, c := textenc.DefaultQwen3VLConfig(), transformer.DefaultQwenImage21Config()
 	own := struct {
 		OutputResolution int       `json:"output_resolution"`
@@ -87,16 +88,16 @@ func (q *qwenImage21) Configure(l *Configs) Networks {
 	}
 	l.CheckIndex(own.SampleSigmas.validate("sample_sigmas"))
 	if l.Failed() {
-		return nil
+		return nil, nil
 	}
-	q.dtype, q.sigmas, q.unpatched = l.Dtype, own.SampleSigmas, unpatched{c.InChannels}
+	q := &qwenImage21{dtype: l.Dtype, sigmas: own.SampleSigmas, latentTokens: latentTokens{unpatched{c.InChannels}}}
 	q.textEncoder, q.blind, l.err = l.Qwen3VLWithVision("text_encoder", text, []int{textenc.LastBeforeNorm})
 	q.transformer = transformer.NewQwenImage21(c)
 	if l.Failed() {
-		return nil
+		return nil, nil
 	}
 	q.show(l, &q.textEncoder.Config, component.Qwen3VLVision(q.textEncoder), own.OutputResolution*own.OutputResolution)
-	return Networks{"text_encoder": q.textEncoder, "transformer": q.transformer}
+	return q, Networks{"text_encoder": q.textEncoder, "transformer": q.transformer}
 }
 
 // Defaults has no guidance, which the models are not made for.

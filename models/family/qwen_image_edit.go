@@ -29,7 +29,14 @@ const (
 	qwenEditDrop = 64
 )
 
-func (q *qwenEdit) Configure(l *Configs) Networks {
+func configureQwenEdit(l *Configs) (Pipeline, Networks) { return (&qwenEdit{}).configure(l) }
+
+func configureQwenEditPlus(l *Configs) (Pipeline, Networks) {
+	return (&qwenEdit{plus: true}).configure(l)
+}
+
+// configure reads the configs and declares the networks.
+func (q *qwenEdit) configure(l *Configs) (Pipeline, Networks) {
 	networks := q.declare(l, true)
 	own := struct {
 		VAEImageSize       int `json:"vae_image_size"`
@@ -41,13 +48,13 @@ func (q *qwenEdit) Configure(l *Configs) Networks {
 			own.VAEImageSize, own.ConditionImageSize))
 	}
 	if l.Failed() {
-		return nil
+		return nil, nil
 	}
 	q.show(l, &q.textEncoder.Config, component.Qwen25VLVision(q.textEncoder), own.VAEImageSize)
 	if q.plus {
 		q.copied = func(size image.Point) image.Point { return qwenSize(size, own.ConditionImageSize) }
 	}
-	return networks
+	return q, networks
 }
 
 func (q *qwenEdit) CheckReferences(n int) error {

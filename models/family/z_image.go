@@ -17,7 +17,7 @@ import (
 var ZImage = &Family{
 	Name: "Z-Image",
 	Pipelines: []*Class{
-		{Name: "ZImagePipeline", New: func() Pipeline { return &zImage{} }, Guidance: picture.CFGScaleMinusOne, Components: []Member{
+		{Name: "ZImagePipeline", Configure: configureZImage, Guidance: picture.CFGScaleMinusOne, Components: []Member{
 			{Folder: "scheduler", Class: component.FlowMatchEulerDiscreteScheduler},
 			{Folder: "text_encoder", Class: component.Qwen3Model},
 			{Folder: "tokenizer", Class: component.Qwen2Tokenizer},
@@ -59,19 +59,19 @@ type zImage struct {
 	dtype       mlx.Dtype
 }
 
-func (z *zImage) Configure(l *Configs) Networks {
+func configureZImage(l *Configs) (Pipeline, Networks) {
 	text, c := textenc.DefaultQwen3Config(), transformer.DefaultZImageConfig()
 	l.Read("text_encoder", &text)
 	l.Read("transformer", &c)
 	l.Fits("text_encoder", "the text encoder's hidden_size", text.HiddenSize, "cap_feat_dim", c.CapFeatDim)
 	if l.Failed() {
-		return nil
+		return nil, nil
 	}
-	z.dtype, z.unpatched = l.Dtype, unpatched{c.InChannels}
+	z := &zImage{dtype: l.Dtype, unpatched: unpatched{c.InChannels}}
 	// hidden_states[-2]: the last layer and the norm after it are not needed
 	z.textEncoder = textenc.NewQwen3(text, []int{text.NumHiddenLayers - 1}, z.dtype)
 	z.transformer = transformer.NewZImage(c)
-	return Networks{"text_encoder": z.textEncoder, "transformer": z.transformer}
+	return z, Networks{"text_encoder": z.textEncoder, "transformer": z.transformer}
 }
 
 func (z *zImage) Defaults() Defaults { return defaults(50, 5) }

@@ -28,19 +28,25 @@ func unknown(dir string, why error) expectation {
 	return expectation{Component: component.Component{Dir: dir}, unknown: why}
 }
 
-// declare declares the components of an index by their configs.
-func declare(fsys fs.FS, x index.Index) ([]component.Component, error) {
-	d, err := family.Declare(&component.Folder{FS: fsys, Points: &hooks.Points{}}, x)
+// declare declares the pipeline of an index by the configs. With an error it may return the components
+// too.
+func declare(fsys fs.FS, x index.Index) (*family.Declared, error) {
+	return family.Declare(&component.Folder{FS: fsys, Points: &hooks.Points{}}, x)
+}
+
+// componentsOf returns the components of a pipeline that may be nil.
+func componentsOf(d *family.Declared) []component.Component {
 	if d == nil {
-		return nil, err
+		return nil
 	}
-	return d.Components, err
+	return d.Components
 }
 
 // expect declares the components with weights that an index names, in the order of
 // their folders.
 func expect(fsys fs.FS, x index.Index) []expectation {
-	components, err := declare(fsys, x)
+	d, err := declare(fsys, x)
+	components := componentsOf(d)
 	var list []expectation
 	for _, dir := range x.Models() {
 		i := slices.IndexFunc(components, func(c component.Component) bool { return c.Dir == dir })

@@ -41,6 +41,9 @@ type Info struct {
 	// Unsupported is the reason why this version cannot run the model, and wraps
 	// [errs.ErrUnsupported]; nil for a supported model.
 	Unsupported error
+	// Declared is the pipeline that the configs describe, nil if one of them is missing, damaged or
+	// not supported.
+	Declared *family.Declared
 }
 
 // Model checks a model folder in diffusers' layout by its configs and the headers of
@@ -63,7 +66,7 @@ func Model(fsys fs.FS) Info {
 	} else {
 		i.weightFolders()
 	}
-	info.Incomplete, info.Unsupported = i.damage.Err(), i.unsupported
+	info.Incomplete, info.Unsupported, info.Declared = i.damage.Err(), i.unsupported, i.declared
 	return info
 }
 
@@ -72,6 +75,7 @@ type inspection struct {
 	fsys        fs.FS
 	damage      errs.List
 	unsupported error
+	declared    *family.Declared
 	layers      map[string]int // the number of quantized layers by quantization
 	packed      map[string]int // the number of layers that will be dequantized by format
 }
@@ -118,9 +122,12 @@ func (i *inspection) components(x index.Index) {
 		}
 	}
 	if class != nil && len(missing) == 0 {
-		components, err := declare(i.fsys, x)
+		d, err := declare(i.fsys, x)
 		i.add(err)
-		for _, c := range components {
+		if err == nil {
+			i.declared = d
+		}
+		for _, c := range componentsOf(d) {
 			parts[c.Dir] = c
 		}
 		for _, dir := range slices.Sorted(maps.Keys(x.Components)) {

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"image"
+	"log/slog"
 	"slices"
 	"time"
 
@@ -184,4 +185,6 @@ type Config struct {
 	// nothing was freed for Rest. It can be nil.
 	Release func()
 	Rest    time.Duration
+	// Log gets panics; nil stands for slog's default.
+	Log *slog.Logger
 }

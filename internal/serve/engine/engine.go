@@ -36,7 +36,8 @@ const (
 //
 // A model is loaded when a job needs it. It is freed before another one is loaded, by Unload and
 // Close, after Config.KeepAlive, and after a panic. Errors and panics of a job or of loading its
-// model end only that job.
+// model end only that job. An error that is the model's fault, such as files that are damaged or not
+// supported, is a [gomflux.ErrNotFound], as that of Submit for a model that is known to have it.
 //
 // When there was nothing to do for Config.Rest, memory that is not in use goes back to the system.
 //
@@ -143,11 +144,7 @@ func (e *Engine) Submit(ctx context.Context, r Request) (*Job, error) {
 
 // check checks the mask of a job, and all options if its model is in memory.
 func (e *Engine) check(j *Job) error {
-	err := protect(func() error {
-		_, err := j.request.Options.PrepareMask()
-		return err
-	})
-	if err != nil {
+	if _, err := j.request.Options.PrepareMask(); err != nil {
 		return err
 	}
 	e.checking.RLock()
@@ -158,7 +155,7 @@ func (e *Engine) check(j *Job) error {
 	if m == nil || key != j.key {
 		return nil
 	}
-	return protect(func() error { return m.Check(j.request.Options) })
+	return m.Check(j.request.Options)
 }
 
 // room returns an error if a client can add no job. On a shared engine, a client can have as many

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"image"
+	"log/slog"
 	"reflect"
 	"runtime"
 	"slices"
@@ -53,7 +54,7 @@ func (w *world) take() []string {
 
 func (w *world) config() Config {
 	return Config{
-		Open: w.load, Queue: 100, KeepAlive: time.Minute, Keep: time.Hour,
+		Open: w.load, Queue: 100, KeepAlive: time.Minute, Keep: time.Hour, Log: slog.New(slog.DiscardHandler),
 		Models: func() []ModelInfo {
 			d := gomflux.Defaults{Steps: 4, Height: 64, Width: 64}
 			return []ModelInfo{

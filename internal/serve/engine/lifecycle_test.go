@@ -1,14 +1,18 @@
 package engine
 
 import (
+	"bytes"
 	"context"
 	"errors"
+	"log/slog"
 	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/gomflux/gomflux"
+	"github.com/gomflux/gomflux/mlx"
+	"github.com/gomflux/gomflux/models/errs"
 )
 
 func TestSwitchingModels(t *testing.T) {
@@ -164,6 +168,7 @@ func TestUnload(t *testing.T) {
 
 func TestFailures(t *testing.T) {
 	damaged := errors.New("damaged")
+	const panicked = "internal error (job ID in the server's log)"
 	for _, test := range []struct {
 		name     string
 		change   func(*world, *Config)
@@ -173,7 +178,17 @@ func TestFailures(t *testing.T) {
 		{
 			"the model cannot be loaded",
 			func(w *world, _ *Config) { w.openErr["b"] = damaged },
-			"damaged", "open b, open a, run a 2",
+			"model b: damaged", "open b, open a, run a 2",
+		},
+		{
+			"the model does not take the request",
+			func(w *world, _ *Config) { w.openErr["b"] = errs.Requestf("steps -1") },
+			"steps -1", "open b, open a, run a 2",
+		},
+		{
+			"the machine fails while it is loaded",
+			func(w *world, _ *Config) { w.openErr["b"] = &mlx.Error{Message: "out of memory"} },
+			"mlx: out of memory", "open b, open a, run a 2",
 		},
 		{
 			"loading panics",
@@ -186,7 +201,7 @@ func TestFailures(t *testing.T) {
 					return open(ctx, name, l, p)
 				}
 			},
-			"internal error: index out of range", "open a, run a 2",
+			panicked, "open a, run a 2",
 		},
 		{
 			"the run fails",
@@ -210,15 +225,33 @@ func TestFailures(t *testing.T) {
 					return nil
 				}
 			},
-			"internal error: damaged", "open b, run b 1, close b, open a, run a 2",
+			panicked, "open b, run b 1, close b, open a, run a 2",
 		},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			inBubble(t, test.change, func(t *testing.T, w *world, e *Engine) {
+			var log bytes.Buffer
+			change := func(w *world, c *Config) {
+				c.Log = slog.New(slog.NewTextHandler(&log, nil))
+				test.change(w, c)
+			}
+			inBubble(t, change, func(t *testing.T, w *world, e *Engine) {
 				bad, good := submit(t, e, "A", "b", "1"), submit(t, e, "A", "a", "2")
+				expected := strings.ReplaceAll(test.expected, "ID", bad.ID())
 				err := bad.Wait(t.Context())
-				if err == nil || err.Error() != test.expected || !errors.Is(bad.Status().Err, err) || bad.Status().State != Failed {
+				if err == nil || err.Error() != expected || !errors.Is(bad.Status().Err, err) || bad.Status().State != Failed {
 					t.Errorf("error %v, status %+v", err, bad.Status())
+				}
+				if notFound := errors.Is(err, gomflux.ErrNotFound); notFound != strings.HasPrefix(expected, "model b: ") {
+					t.Errorf("the model's fault: %v", notFound)
+				}
+				if test.expected == panicked {
+					for _, part := range []string{"level=ERROR", "id=" + bad.ID(), "lifecycle_test.go"} {
+						if !strings.Contains(log.String(), part) {
+							t.Errorf("the log has no %s: %s", part, log.String())
+						}
+					}
+				} else if log.Len() > 0 {
+					t.Errorf("logged: %s", log.String())
 				}
 				if err := good.Wait(t.Context()); err != nil {
 					t.Error(err)

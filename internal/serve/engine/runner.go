@@ -1,34 +1,48 @@
 package engine
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"image"
+	"log/slog"
 	"runtime/debug"
 	"time"
 
 	"github.com/gomflux/gomflux"
+	"github.com/gomflux/gomflux/mlx"
+	"github.com/gomflux/gomflux/models/errs"
 )
 
-// A PanicError is a panic of a job.
-type PanicError struct {
-	Value any
-	Stack []byte
-}
+// A PanicError is a panic, which is in the log with an ID.
+type PanicError struct{ What, ID string }
 
 // Error returns the message of the error.
-func (e *PanicError) Error() string { return fmt.Sprintf("internal error: %v", e.Value) }
+func (e *PanicError) Error() string {
+	return fmt.Sprintf("internal error (%s %s in the server's log)", e.What, e.ID)
+}
 
-// protect calls f and returns its error, which is a *PanicError if f panics.
-func protect(f func() error) (err error) {
+// Protect calls f, which works on something with an id, and returns its error. If f panics, that is
+// logged, and the error is a [*PanicError]. The log nil stands for slog's default.
+func Protect(log *slog.Logger, what, id string, f func() error) (err error) {
 	defer func() {
 		if p := recover(); p != nil {
-			err = &PanicError{p, debug.Stack()}
+			err = Panicked(log, what, id, p)
 		}
 	}()
 	return f()
 }
+
+// Panicked logs what a deferred function has recovered.
+func Panicked(log *slog.Logger, what, id string, p any) *PanicError {
+	cmp.Or(log, slog.Default()).Error("internal error (this is a bug: please report it)", "id", id, "error", fmt.Sprint(p),
+		"stack", string(debug.Stack()))
+	return &PanicError{what, id}
+}
+
+// protect is Protect for a job.
+func (j *Job) protect(f func() error) error { return Protect(j.engine.c.Log, "job", j.id, f) }
 
 // loop is the runner: it runs the jobs and frees the model until the engine is closed.
 func (e *Engine) loop() {
@@ -146,7 +160,7 @@ func (e *Engine) free() {
 	if m != nil {
 		e.checking.Lock()
 		defer e.checking.Unlock()
-		protect(m.Close)
+		Protect(e.c.Log, "model", NewID(), m.Close)
 		e.mu.Lock()
 		defer e.mu.Unlock()
 		e.touched = e.now()
@@ -158,7 +172,7 @@ func (e *Engine) run(j *Job) {
 	r := j.request
 	err := e.load(j, &r)
 	if err == nil {
-		err = protect(func() error { return e.generate(j, &r) })
+		err = j.protect(func() error { return e.generate(j, &r) })
 		var p *PanicError
 		e.broken = errors.As(err, &p)
 	}
@@ -183,8 +197,11 @@ func (e *Engine) load(j *Job, r *Request) error {
 	}
 	var m Model
 	start := e.now()
-	err := protect(func() (err error) {
+	err := j.protect(func() (err error) {
 		m, err = e.c.Open(j.ctx, r.Model, r.LoRAs, func(p gomflux.Progress) { e.progress(j, p) })
+		if err != nil && j.ctx.Err() == nil {
+			err = unusable(r.Model, err)
+		}
 		return err
 	})
 	e.mu.Lock()
@@ -200,6 +217,18 @@ func (e *Engine) load(j *Job, r *Request) error {
 	j.state = Running
 	j.imageStarted = e.now()
 	return nil
+}
+
+// unusable returns the error of a model that could not be opened, unless it is the fault of the request
+// or of the machine.
+func unusable(model string, err error) error {
+	var lora *gomflux.LoRAError
+	var compute *mlx.Error
+	switch {
+	case errors.Is(err, gomflux.ErrRequest), errors.As(err, &lora), errors.As(err, &compute):
+		return err
+	}
+	return errs.NotFound(fmt.Errorf("model %s: %w", model, err))
 }
 
 // progress publishes the progress of loading, now and then, and the steps.
@@ -244,6 +273,9 @@ func (e *Engine) generate(j *Job, r *Request) error {
 			o.OnStep = (&previewer{engine: e, job: j, want: r.Previews}).step
 		}
 		result, err := e.model.Generate(j.ctx, o)
+		if damaged, ok := errors.AsType[*gomflux.NotFiniteError](err); ok && damaged.Damaged() {
+			err = unusable(r.Model, err)
+		}
 		if err != nil {
 			return err
 		}
@@ -281,7 +313,7 @@ func (v *previewer) step(s gomflux.Step) error {
 		return nil
 	}
 	var img *image.RGBA
-	err := protect(func() (err error) {
+	err := v.job.protect(func() (err error) {
 		img, err = v.engine.model.Preview(v.job.ctx, s.Denoised)
 		return err
 	})

@@ -151,7 +151,7 @@ func TestUnloadFrees(t *testing.T) {
 		t.Fatal(err)
 	}
 	e := engine.New(engine.Config{
-		Open: openOnCPU, Queue: 1, Keep: time.Hour, Memory: func() int64 { return int64(mlx.ActiveMemory()) },
+		Open: openOnCPU, Queue: 1, Keep: time.Hour, Memory: func() (active, cache int64) { return int64(mlx.ActiveMemory()), int64(mlx.CacheMemory()) },
 		Models: func() []engine.ModelInfo { return []engine.ModelInfo{{Name: "shapes", Default: true}} },
 	})
 	defer e.Close(t.Context())

@@ -140,12 +140,16 @@ func (a *API) store(j Job, rec *record, owner string) {
 		}
 		p := e.Picture
 		name := ""
-		entry, err := a.Gallery.Add(owner, p.Result.Pixels(), p.Result.Settings)
+		err := engine.Protect(a.Log, "job", j.ID(), func() error {
+			entry, err := a.Gallery.Add(owner, p.Result.Pixels(), p.Result.Settings)
+			if err == nil {
+				name = entry.Name
+			}
+			return err
+		})
 		if err != nil {
 			a.warn(err)
 			all = false
-		} else {
-			name = entry.Name
 		}
 		rec.stored(p.Index, name)
 	}

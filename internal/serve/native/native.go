@@ -3,8 +3,10 @@
 package native
 
 import (
+	"cmp"
 	"context"
 	_ "embed"
+	"log/slog"
 	"net/http"
 	"slices"
 	"sync"
@@ -39,8 +41,8 @@ type Config struct {
 	// MaxPixels limits the pixels of all images in a request together, and those of a generated
 	// image. 0 stands for [picture.MaxPixels].
 	MaxPixels int
-	// Warn is called with errors that no client sees, such as a full disk. It may be nil.
-	Warn func(error)
+	// Log gets errors that no client sees, such as a full disk; nil stands for slog's default.
+	Log *slog.Logger
 }
 
 // An API is the HTTP interface.
@@ -93,6 +95,7 @@ func New[J Job](e Engine[J], c Config) *API {
 	if c.MaxPixels <= 0 || c.MaxPixels > picture.MaxPixels {
 		c.MaxPixels = picture.MaxPixels
 	}
+	c.Log = cmp.Or(c.Log, slog.Default())
 	a := &API{
 		Config: c, engine: adapted[J]{e}, mux: http.NewServeMux(), decoding: make(chan struct{}, 2), jobs: map[string]*record{},
 	}
@@ -139,11 +142,7 @@ func (a *API) owner(r *http.Request) string {
 	return engine.Client(r.Context())
 }
 
-func (a *API) warn(err error) {
-	if a.Warn != nil {
-		a.Warn(err)
-	}
-}
+func (a *API) warn(err error) { a.Log.Warn("storing images", "error", err.Error()) }
 
 func (a *API) openAPI(w http.ResponseWriter, r *http.Request) error {
 	w.Header().Set("Content-Type", "application/json")

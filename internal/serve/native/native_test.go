@@ -13,6 +13,7 @@ import (
 	"image/jpeg"
 	"image/png"
 	"io"
+	"log/slog"
 	"math"
 	"net/http"
 	"net/http/httptest"
@@ -41,6 +42,14 @@ type service struct {
 	schemas map[string]*jsonschema.Schema
 }
 
+// failing is the log of an API that must have nothing to log.
+type failing struct{ *testing.T }
+
+func (f failing) Write(line []byte) (int, error) {
+	f.Errorf("logged: %s", line)
+	return len(line), nil
+}
+
 func serve(t *testing.T, edit func(*Config)) *service {
 	g, err := gallery.Open(t.TempDir(), gallery.DefaultSize)
 	if err != nil {
@@ -49,7 +58,7 @@ func serve(t *testing.T, edit func(*Config)) *service {
 	t.Cleanup(func() { g.Close() })
 	c := Config{
 		Gallery: g, MaxPixels: 1 << 16, LoRAs: func() []string { return []string{"style"} },
-		Warn: func(err error) { t.Error(err) },
+		Log: slog.New(slog.NewTextHandler(failing{t}, nil)),
 	}
 	if edit != nil {
 		edit(&c)
@@ -566,6 +575,24 @@ func TestNobodyReads(t *testing.T) {
 	s.call("DELETE", p.URL, "", 404, nil)
 	s.call("GET", p.URL, "", 404, nil)
 	s.call("GET", "/api/v1/pictures/..%2f..%2fetc%2fpasswd", "", 404, nil)
+}
+
+// TestStoringPanics: a bug while an image is stored is in the log, and the image is not in the gallery.
+func TestStoringPanics(t *testing.T) {
+	var log bytes.Buffer
+	s := serve(t, func(c *Config) { c.Log = slog.New(slog.NewTextHandler(&log, nil)) })
+	s.call("POST", "/api/v1/jobs", `{"prompt":"a"}`, 202, nil)
+	j, _ := s.engine.last()
+	broken := &gomflux.Result{Image: &image.RGBA{Rect: image.Rect(0, 0, 8, 8)}}
+	j.happens(engine.Event{Kind: engine.EventPicture, Picture: &engine.Picture{Result: broken}})
+	j.end(engine.Done, nil)
+	all := s.follow("job0", "", func(sse) bool { return false })
+	if p := all[1].data.Picture; p.Name != "" {
+		t.Errorf("stored as %s", p.Name)
+	}
+	if text := log.String(); !strings.Contains(text, "level=ERROR") || !strings.Contains(text, "id=job0") {
+		t.Errorf("log: %s", text)
+	}
 }
 
 func TestNoGallery(t *testing.T) {

@@ -2,6 +2,7 @@ package openai
 
 import (
 	"net/http"
+	"slices"
 	"strings"
 	"time"
 
@@ -53,7 +54,11 @@ func (h *Handler) oneModel(w http.ResponseWriter, r *http.Request) {
 		h.listModels(w, r)
 		return
 	}
-	m, warning, err := resolve(h.engine.Models(), r.PathValue("id"), false)
+	models, id := h.engine.Models(), r.PathValue("id")
+	if folder := "/" + id; slices.ContainsFunc(models, func(m engine.ModelInfo) bool { return m.Name == folder }) {
+		id = folder // net/http has removed the slash, which followed another one
+	}
+	m, warning, err := resolve(models, id, false)
 	if err != nil {
 		writeError(w, err)
 		return

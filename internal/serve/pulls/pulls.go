@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"iter"
+	"log/slog"
 	"slices"
 	"sync"
 	"time"
@@ -38,6 +39,8 @@ type Config struct {
 	Warnings func(*hub.Plan) []string
 	// Ended is called when a download has ended. It may be nil.
 	Ended func(Status)
+	// Log gets panics; nil stands for slog's default.
+	Log *slog.Logger
 }
 
 var (
@@ -204,15 +207,22 @@ func (p *Puller) Start(name, client string) (*Pull, error) {
 	return one, nil
 }
 
+// fetch downloads the model.
+func (d *Pull) fetch(ctx context.Context) error {
+	client, plan, err := d.puller.plan(ctx, d.model)
+	if err != nil {
+		return err
+	}
+	d.change(func(s *Status) {
+		s.State, s.Progress = Running, hub.Progress{Here: plan.Here, Bytes: plan.Bytes}
+	})
+	_, err = client.Pull(ctx, plan, func(p hub.Progress) { d.change(func(s *Status) { s.Progress = p }) })
+	return err
+}
+
 // run downloads the model, and reports how that ends.
 func (d *Pull) run(ctx context.Context) {
-	client, plan, err := d.puller.plan(ctx, d.model)
-	if err == nil {
-		d.change(func(s *Status) {
-			s.State, s.Progress = Running, hub.Progress{Here: plan.Here, Bytes: plan.Bytes}
-		})
-		_, err = client.Pull(ctx, plan, func(p hub.Progress) { d.change(func(s *Status) { s.Progress = p }) })
-	}
+	err := engine.Protect(d.puller.config.Log, "download", d.Status().ID, func() error { return d.fetch(ctx) })
 	var last Status
 	d.change(func(s *Status) {
 		switch {

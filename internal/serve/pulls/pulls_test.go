@@ -1,9 +1,11 @@
 package pulls
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"io/fs"
+	"log/slog"
 	"os"
 	"path/filepath"
 	"strings"
@@ -175,5 +177,23 @@ func TestRefused(t *testing.T) {
 	}
 	if _, err := os.Stat(filepath.Join(os.Getenv("HF_HUB_CACHE"), "models--me--mine")); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("something was downloaded: %v", err)
+	}
+}
+
+// TestPullPanics: a panic ends the download, with an id that is in the log.
+func TestPullPanics(t *testing.T) {
+	var log bytes.Buffer
+	f := start(t, func(c *Config) {
+		c.Client = func() (*hub.Client, error) { panic("a bug") }
+		c.Log = slog.New(slog.NewTextHandler(&log, nil))
+	})
+	d, err := f.Start("mine", "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := end(t, d)
+	want := "internal error (download " + s.ID + " in the server's log)"
+	if s.State != Failed || s.Err == nil || s.Err.Error() != want || !strings.Contains(log.String(), s.ID) {
+		t.Errorf("%+v, expected %s; log %s", s, want, log.String())
 	}
 }
