@@ -121,25 +121,6 @@ func TestRoundTrip(t *testing.T) {
 	}
 }
 
-// settingsFields and Settings must be the same list.
-func TestSettingsFields(t *testing.T) {
-	s := reflect.TypeFor[Settings]()
-	var names []string
-	for i := range s.NumField() {
-		name, _, _ := strings.Cut(s.Field(i).Tag.Get("json"), ",")
-		names = append(names, name)
-	}
-	if !reflect.DeepEqual(names, settingsFields) {
-		t.Fatalf("settingsFields has %v, Settings %v", settingsFields, names)
-	}
-	v := full()
-	for i, name := range names {
-		if got := v.field(name); reflect.ValueOf(got).Pointer() != reflect.ValueOf(v).Elem().Field(i).Addr().Pointer() {
-			t.Errorf("field(%q) is another field", name)
-		}
-	}
-}
-
 // The metadata of the golden files was checked with Pillow (testdata/check.py).
 func TestGoldenBytes(t *testing.T) {
 	for name, format := range map[string]Format{"gomflux.png": PNG, "gomflux.jpg": JPEG, "gomflux.webp": WebP, "gomflux.metadata.json": 0} {

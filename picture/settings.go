@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"math"
+	"reflect"
 	"slices"
 	"strconv"
 	"strings"
@@ -168,102 +169,29 @@ const (
 	maxLoRAs      = 32
 )
 
-// settingsFields are the JSON names of all fields, in the order of Settings.
-var settingsFields = []string{
-	"version", "generator", "model", "revision", "base_model", "class", "prompt", "negative_prompt", "seed", "steps",
-	"guidance", "guidance_unit", "guidance_interval", "step_cache", "height", "width", "max_sequence_length", "scheduler",
-	"rng", "background", "batch", "dtype", "device", "mlx", "tuning", "kv_cache", "image", "image_strength", "references",
-	"mask", "invert_mask", "mask_blur", "mask_crop", "expand", "no_paste_back", "quantize", "group_size", "loras",
-	"runtime_lora", "created", "seconds",
+// settingsFields are the JSON names of all fields, in the order of Settings, and optionalFields
+// those that are not written if they are zero.
+var settingsFields, optionalFields = taggedFields()
+
+func taggedFields() (all, optional []string) {
+	t := reflect.TypeFor[Settings]()
+	for i := range t.NumField() {
+		name, option, _ := strings.Cut(t.Field(i).Tag.Get("json"), ",")
+		all = append(all, name)
+		if option != "" {
+			optional = append(optional, name)
+		}
+	}
+	return all, optional
 }
 
-// field returns a pointer to the field with a JSON name.
+// field returns a pointer to the field with a JSON name, a *string also for other types of strings.
 func (s *Settings) field(name string) any {
-	switch name {
-	case "version":
-		return &s.Version
-	case "generator":
-		return &s.Generator
-	case "model":
-		return &s.Model
-	case "revision":
-		return &s.Revision
-	case "base_model":
-		return &s.BaseModel
-	case "class":
-		return &s.Class
-	case "prompt":
-		return &s.Prompt
-	case "negative_prompt":
-		return &s.NegativePrompt
-	case "seed":
-		return &s.Seed
-	case "steps":
-		return &s.Steps
-	case "guidance":
-		return &s.Guidance
-	case "guidance_unit":
-		return (*string)(&s.GuidanceUnit)
-	case "guidance_interval":
-		return &s.GuidanceInterval
-	case "step_cache":
-		return &s.StepCache
-	case "height":
-		return &s.Height
-	case "width":
-		return &s.Width
-	case "max_sequence_length":
-		return &s.MaxSequenceLength
-	case "scheduler":
-		return &s.Scheduler
-	case "rng":
-		return &s.RNG
-	case "background":
-		return &s.Background
-	case "batch":
-		return &s.Batch
-	case "dtype":
-		return &s.Dtype
-	case "device":
-		return &s.Device
-	case "mlx":
-		return &s.MLX
-	case "tuning":
-		return &s.Tuning
-	case "kv_cache":
-		return &s.KVCache
-	case "image":
-		return &s.Image
-	case "image_strength":
-		return &s.ImageStrength
-	case "references":
-		return &s.References
-	case "mask":
-		return &s.Mask
-	case "invert_mask":
-		return &s.InvertMask
-	case "mask_blur":
-		return &s.MaskBlur
-	case "mask_crop":
-		return &s.MaskCrop
-	case "expand":
-		return &s.Expand
-	case "no_paste_back":
-		return &s.NoPasteBack
-	case "quantize":
-		return &s.Quantize
-	case "group_size":
-		return &s.GroupSize
-	case "loras":
-		return &s.LoRAs
-	case "runtime_lora":
-		return &s.RuntimeLoRA
-	case "created":
-		return &s.Created
-	case "seconds":
-		return &s.Seconds
+	p := reflect.ValueOf(s).Elem().Field(slices.Index(settingsFields, name)).Addr()
+	if p.Elem().Kind() == reflect.String {
+		p = p.Convert(reflect.TypeFor[*string]())
 	}
-	panic("picture: no settings field " + name)
+	return p.Interface()
 }
 
 // Check validates the settings. Encode and EncodeSettings do not write settings
@@ -276,9 +204,8 @@ func (s *Settings) Check() error {
 		t.Version = SettingsVersion
 	}
 	for _, name := range settingsFields {
-		optional := slices.Contains([]string{"max_sequence_length", "batch", "group_size"}, name)
-		if n, ok := t.field(name).(*int); ok && *n == 0 && optional {
-			continue // not written
+		if n, ok := t.field(name).(*int); ok && *n == 0 && slices.Contains(optionalFields, name) {
+			continue
 		}
 		if err := t.checkField(name); err != nil {
 			return fmt.Errorf("settings: %w", err)

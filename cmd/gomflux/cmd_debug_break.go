@@ -2,9 +2,12 @@ package main
 
 import (
 	"cmp"
+	"context"
+	"fmt"
 	"regexp"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -131,4 +134,102 @@ func (o *debugBreakOptions) arguments(args []string) protocol.BreakArguments {
 		}
 	}
 	return b
+}
+
+const debugWatchHelp = `Watch reports the statistics of tensors whose names match a pattern, and does
+not stop the run. The command that waits for the next stop (continue, next,
+out, step) prints them, a line for each tensor that has passed. breaks lists
+watches, and remove and clear remove them. gomflux debug break --help describes
+patterns and conditions.
+
+With --json it prints one object: number, glob, step, call, negative, if (those
+that are set), watch and hits.
+` + sessionStatus
+
+func newDebugWatchCommand() *cobra.Command {
+	o := newPointFlags()
+	cmd := &cobra.Command{
+		Use:   "watch GLOB",
+		Short: "Print statistics of tensors as they pass, without a stop",
+		Long:  debugWatchHelp,
+		Example: `  gomflux debug watch latents
+  gomflux debug watch 'transformer.layers.*' --step 0`,
+		Args: oneArg("the pattern of a tensor's name, such as 'latents'"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if err := o.check(cmd); err != nil {
+				return err
+			}
+			return call[setBreakpoint](cmd, &o.sessionFlags, protocol.Watch, o.arguments(args[0]))
+		},
+	}
+	o.add(cmd)
+	return cmd
+}
+
+const debugBreaksHelp = `Breaks lists the breakpoints and watches of the session, with the number of
+tensors that have matched each.
+
+With --json it prints one object: breakpoints, a list of number, glob, step,
+call, hit, negative, if, once, differs, file, line (those that are set), watch
+and hits.
+` + sessionStatus
+
+func newDebugBreaksCommand() *cobra.Command {
+	return newAskCommand[breakpointList](protocol.Breaks, "List breakpoints and watches", debugBreaksHelp,
+		`  gomflux debug breaks --json | jq '.breakpoints[] | select(.hits == 0)'`, "")
+}
+
+const debugRemoveHelp = `Remove removes the breakpoint or watch with a number, which breaks lists.
+
+With --json it prints one object: removed, a list of numbers.
+` + sessionStatus
+
+func newDebugRemoveCommand() *cobra.Command {
+	var o sessionFlags
+	cmd := &cobra.Command{
+		Use:               "remove N",
+		Short:             "Remove a breakpoint or a watch",
+		Long:              debugRemoveHelp,
+		Example:           `  gomflux debug remove 2`,
+		Args:              oneArg("the number of a breakpoint (gomflux debug breaks lists them)"),
+		ValidArgsFunction: o.completePoints,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			n, err := strconv.Atoi(args[0])
+			if err != nil || n < 1 {
+				return usageErrorf("breakpoint %q: must be a number (gomflux debug breaks lists them)", args[0])
+			}
+			return call[removedPoints](cmd, &o, protocol.Remove, protocol.RemoveArguments{Number: n})
+		},
+	}
+	o.add(cmd)
+	return cmd
+}
+
+// completePoints offers the numbers of breakpoints and watches.
+func (d *sessionFlags) completePoints(cmd *cobra.Command, args []string, _ string) (found []string, _ cobra.ShellCompDirective) {
+	const most = time.Second // that a user waits for it
+	ctx, cancel := context.WithTimeout(context.Background(), most)
+	defer cancel()
+	if len(args) > 0 {
+		return nil, cobra.ShellCompDirectiveNoFileComp
+	}
+	var all protocol.Breakpoints
+	if c, err := d.connect(ctx); err == nil {
+		defer c.Close()
+		c.Do(ctx, protocol.Breaks, nil, &all) // without an answer there is nothing to offer
+	}
+	for _, b := range all.Breakpoints {
+		found = append(found, fmt.Sprintf("%d\t%s", b.Number, pointText(b)))
+	}
+	return found, cobra.ShellCompDirectiveNoFileComp
+}
+
+const debugClearHelp = `Clear removes all breakpoints and watches.
+
+With --json it prints one object: removed, a list of numbers.
+` + sessionStatus
+
+func newDebugClearCommand() *cobra.Command {
+	return newAskCommand[removedPoints](protocol.Clear, "Remove all breakpoints and watches", debugClearHelp,
+		`  gomflux debug clear`, " (gomflux debug remove removes one breakpoint)")
 }

@@ -31,7 +31,8 @@ TENSORS
   shape, dtype, arithmetic, comparison, indexing, slice(axis, a, b), min(),
   max(), mean(), std(), abs(), sum(), reshape(...), transpose(...), first(n)
 
-An expression ends with an error after 10 million steps, 5 seconds, or at 1 GB.
+An expression ends with an error after 10 million steps, 5 seconds, or at a
+tensor of 1 GB.
 The run is not changed by it.
 
 With --json it prints one object: text (the value as Python prints it), value

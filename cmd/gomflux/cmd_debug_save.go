@@ -1,8 +1,12 @@
 package main
 
 import (
+	"path/filepath"
+	"strings"
+
 	"github.com/spf13/cobra"
 
+	"github.com/gomflux/gomflux/parity/debug"
 	"github.com/gomflux/gomflux/parity/debugger/protocol"
 )
 
@@ -36,4 +40,51 @@ func newDebugSaveCommand() *cobra.Command {
 	}
 	o.add(cmd)
 	return cmd
+}
+
+const debugSetHelp = `Set puts a tensor in the place of the output at which the run is stopped. The
+run goes on with it. It is the one of a file (.safetensors, .npy or .npz; KEY is
+its name in the file, if there are several), or a saved one by its name. Shape
+and dtype must be those of the output; @dtype converts it.
+
+Inputs cannot be set: stop after the module that computes the input, and set its
+output.
+
+With --json it prints one object: name and source.
+` + sessionStatus
+
+func newDebugSetCommand() *cobra.Command {
+	var o sessionFlags
+	cmd := &cobra.Command{
+		Use:   "set FILE[:KEY][@dtype]|NAME",
+		Short: "Replace the output of the stop",
+		Long:  debugSetHelp,
+		Example: `  gomflux debug set reference.npz:latents@bfloat16
+  gomflux debug set before_fix`,
+		Args:              oneArg("a file of tensors, or the name of a saved one"),
+		ValidArgsFunction: completeFiles(latentsFiles...),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if args[0] == "" {
+				return usageErrorf("the name of the tensor is empty")
+			}
+			return call[replacedTensor](cmd, &o, protocol.Set, protocol.SetArguments{Source: absoluteSource(args[0])})
+		},
+	}
+	o.add(cmd)
+	return cmd
+}
+
+// absoluteSource makes the name of a file absolute: the session's process may run in
+// another folder. What is no source is left as it is, for the session's error.
+func absoluteSource(source string) string {
+	r, err := debug.ParseReplacement("output=" + source)
+	if err != nil || r.From.File == "" {
+		return source
+	}
+	path, err := filepath.Abs(r.From.File)
+	rest, ok := strings.CutPrefix(source, r.From.File)
+	if err != nil || !ok {
+		return source
+	}
+	return path + rest
 }

@@ -141,6 +141,18 @@ that passed), watched, never_hit and timed_out.
 ` + debugStatus
 )
 
+// newAskCommand returns a command that prints the session's answer, and has no flags of its own. hint
+// is for an argument, which it does not have.
+func newAskCommand[T any, R resultOf[T]](command, short, long, example, hint string) *cobra.Command {
+	var o sessionFlags
+	cmd := &cobra.Command{
+		Use: command, Short: short, Long: long, Example: example, Args: noArgs(hint),
+		RunE: func(cmd *cobra.Command, _ []string) error { return call[T, R](cmd, &o, command, nil) },
+	}
+	o.add(cmd)
+	return cmd
+}
+
 // newResumeCommand returns a command that lets the run go on, and has no flags of its own.
 func newResumeCommand(command, short, long, example string) *cobra.Command {
 	o := newResumeFlags()

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os"
 	"sync"
+	"time"
 
 	"github.com/gomflux/gomflux"
 	"github.com/gomflux/gomflux/mlx/hooks"
@@ -116,7 +117,10 @@ func (h *debugHost) end(err error) {
 		}
 		final := h.session.End(err, code)
 		h.stop()
-		<-h.served
+		select {
+		case <-h.served:
+		case <-time.After(time.Second): // an expression is in a step that does not end
+		}
 		h.session.Close()
 		h.reserved.Close(final)
 	})

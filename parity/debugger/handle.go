@@ -400,7 +400,7 @@ func (s *Session) terminate(ctx context.Context, _ noArguments) (any, error) {
 	before := s.stops
 	s.mu.Unlock()
 	status := s.wait(ctx, before, patience.Seconds())
-	if status.TimedOut && s.Kill != nil {
+	if !status.Ended() && s.Kill != nil {
 		time.AfterFunc(100*time.Millisecond, s.Kill) // after the answer
 	}
 	return status, nil

@@ -21,9 +21,7 @@
 //
 // # Limits
 //
-// An expression can execute ten million steps and take five seconds. No tensor may be larger than
-// 1 GB, and all temporary tensors, and those that global variables hold, than 4 GB each. Other
-// values are limited so that each step of an expression is short, and can end it: Starlark itself
-// does not limit the memory and the time of a step. The source is rewritten for this, so that
-// operators and methods whose results may be large check their operands first.
+// An expression can execute ten million steps and take five seconds, which are checked between two
+// steps. No tensor that it makes may be larger than 1 GB, and all of them, which are in memory until
+// it ends, than 4 GB. Other values are not limited.
 package expr

@@ -1,9 +1,7 @@
 package expr
 
 import (
-	"errors"
 	"fmt"
-	"slices"
 	"strings"
 
 	"go.starlark.net/starlark"
@@ -40,18 +38,13 @@ type Env struct {
 var stopNames = []string{"out", "want", "inp", "inner", "outs", "w", "step", "call", "negative", "hit", "sigma", "timestep"}
 
 // bind sets the names of the stop.
-func (r *run) bind() error {
+func (r *run) bind() {
 	env, names := r.env, r.in.names
 	for name, a := range map[string]*mlx.Array{"out": env.Out, "want": env.Want} {
 		delete(names, name)
-		if a == nil {
-			continue
+		if a != nil {
+			names[name] = &tensor{in: r.in, a: a}
 		}
-		t, err := r.alias(0, func() (*mlx.Array, error) { return a, nil })
-		if err != nil {
-			return err
-		}
-		names[name] = t
 	}
 	number := func(v *float64) starlark.Value {
 		if v == nil {
@@ -63,11 +56,8 @@ func (r *run) bind() error {
 	names["negative"] = starlark.Bool(env.Negative)
 	names["sigma"], names["timestep"] = number(env.Sigma), number(env.Timestep)
 	for _, name := range []string{"inp", "inner", "outs", "w"} {
-		if names[name] == nil {
-			names[name] = &group{r.in, name}
-		}
+		names[name] = &group{r.in, name}
 	}
-	return nil
 }
 
 // A group is a dictionary of the stop's tensors: inp, inner, outs or w. It always refers to the
@@ -77,32 +67,36 @@ type group struct {
 	name string
 }
 
-var _ starlark.IterableMapping = (*group)(nil)
+var (
+	_ starlark.Mapping  = (*group)(nil)
+	_ starlark.Sequence = (*group)(nil)
+	_ starlark.HasAttrs = (*group)(nil)
+)
 
-func (g *group) String() string        { return g.name }
-func (g *group) Type() string          { return "tensors" }
-func (g *group) Freeze()               {}
-func (g *group) Truth() starlark.Bool  { return g.Len() > 0 }
-func (g *group) Hash() (uint32, error) { return starlark.String(g.name).Hash() }
-func (g *group) Len() int              { return len(g.keys()) }
+func (g *group) String() string             { return g.name }
+func (g *group) Type() string               { return "tensors" }
+func (g *group) Freeze()                    {}
+func (g *group) Truth() starlark.Bool       { return g.Len() > 0 }
+func (g *group) Hash() (uint32, error)      { return starlark.String(g.name).Hash() }
+func (g *group) Len() int                   { return len(g.keys()) }
+func (g *group) Iterate() starlark.Iterator { return g.list().Iterate() }
+func (g *group) AttrNames() []string        { return []string{"keys"} }
 
 // args returns the tensors of a group other than w.
 func (g *group) args() []hooks.Arg {
-	r := g.in.running
-	switch {
-	case r == nil:
-		return nil
-	case g.name == "inp":
-		return r.env.Inputs
-	case g.name == "inner":
-		return r.env.Inner
+	switch env := g.in.running.env; g.name {
+	case "inp":
+		return env.Inputs
+	case "inner":
+		return env.Inner
+	default:
+		return env.Outputs
 	}
-	return r.env.Outputs
 }
 
 func (g *group) parameters() []hooks.Parameter {
-	if r := g.in.running; r != nil && r.env.Parameters != nil {
-		return r.env.Parameters()
+	if env := g.in.running.env; env.Parameters != nil {
+		return env.Parameters()
 	}
 	return nil
 }
@@ -122,99 +116,12 @@ func (g *group) keys() (out []string) {
 	return out
 }
 
-// Get returns the tensor of a key.
-func (g *group) Get(k starlark.Value) (starlark.Value, bool, error) {
-	r := g.in.running
-	if r == nil {
-		return nil, false, errFreed
-	}
-	key, ok := starlark.AsString(k)
-	if !ok {
-		return nil, false, fmt.Errorf(`%s[%s]: expected a string, such as %s["%s"]`, g.name, brief(k), g.name, g.example(k))
-	}
-	t, err := g.find(r, key)
-	if err == nil && t == nil {
-		return nil, false, fmt.Errorf("%s has no %s (%s)", g.name, brief(k), g.hint(key))
-	}
-	if err != nil {
-		return nil, false, fmt.Errorf("%s[%s]: %w", g.name, brief(k), err)
-	}
-	return t, true, nil
-}
-
-// example returns a key for the hint of an error.
-func (g *group) example(k starlark.Value) string {
-	keys := g.keys()
-	if i, ok := k.(starlark.Int); ok {
-		return i.String()
-	}
-	if len(keys) > 0 {
-		return keys[0]
-	}
-	return "0"
-}
-
-func (g *group) hint(key string) string {
-	const few = 8
-	keys := g.keys()
-	if len(keys) == 0 {
-		return "it is empty here"
-	}
-	if len(keys) > few {
-		return checkpoint.Hint(key, keys)
-	}
-	for i := range keys {
-		keys[i] = quote.Printable(keys[i])
-	}
-	return "there are " + strings.Join(keys, ", ")
-}
-
-// find returns the tensor of a key, or nil if there is no such key.
-func (g *group) find(r *run, key string) (*tensor, error) {
-	if g.name != "w" {
-		for _, a := range g.args() {
-			if a.Key == key && a.Array != nil {
-				return r.alias(0, func() (*mlx.Array, error) { return a.Array, nil })
-			}
-		}
-		return nil, nil
-	}
-	all := g.parameters()
-	i := slices.IndexFunc(all, func(p hooks.Parameter) bool { return p.Path == key })
-	if i < 0 {
-		return nil, nil
-	}
-	p := all[i]
-	if p.Array == nil {
-		return nil, errors.New("the parameter is not loaded")
-	}
-	bytes := 0 // it is in memory already
-	if p.Quantization != nil {
-		var err error
-		if bytes, err = tensorSize(p.Shape, mlx.Float32); err != nil {
-			return nil, err
-		}
-	}
-	return r.alias(bytes, func() (*mlx.Array, error) { return p.Array(), nil })
-}
-
-// Iterate iterates over the keys.
-func (g *group) Iterate() starlark.Iterator {
+func (g *group) list() *starlark.List {
 	var keys []starlark.Value
 	for _, key := range g.keys() {
 		keys = append(keys, starlark.String(key))
 	}
-	return starlark.NewList(keys).Iterate()
-}
-
-// Items returns the keys with their tensors, without those that cannot be read.
-func (g *group) Items() (out []starlark.Tuple) {
-	for _, key := range g.keys() {
-		if v, ok, _ := g.Get(starlark.String(key)); ok {
-			out = append(out, starlark.Tuple{starlark.String(key), v})
-		}
-	}
-	return out
+	return starlark.NewList(keys)
 }
 
 // Attr returns the method keys.
@@ -222,17 +129,61 @@ func (g *group) Attr(name string) (starlark.Value, error) {
 	if name != "keys" {
 		return nil, nil
 	}
-	f := func(_ *starlark.Thread, b *starlark.Builtin, args starlark.Tuple, kw []starlark.Tuple) (starlark.Value, error) {
-		if err := starlark.UnpackArgs(b.Name(), args, kw); err != nil {
-			return nil, err
-		}
-		list := starlark.NewList(nil)
-		for _, key := range g.keys() {
-			list.Append(starlark.String(key))
-		}
-		return list, nil
-	}
-	return starlark.NewBuiltin(name, f), nil
+	return g.in.function(name, func(c *call) starlark.Value {
+		c.unpack()
+		return g.list()
+	}), nil
 }
 
-func (g *group) AttrNames() []string { return []string{"keys"} }
+// Get returns the tensor of a key.
+func (g *group) Get(k starlark.Value) (starlark.Value, bool, error) {
+	key, ok := starlark.AsString(k)
+	if !ok {
+		return nil, false, fmt.Errorf(`%s[%s]: expected a string, such as %s["%s"]`, g.name, brief(k), g.name, brief(k))
+	}
+	v, err := g.in.running.try(func() starlark.Value { return g.find(key) })
+	if err != nil {
+		return nil, false, fmt.Errorf("%s[%s]: %w", g.name, brief(k), err)
+	}
+	if v == nil {
+		return nil, false, fmt.Errorf("%s has no %s (%s)", g.name, brief(k), g.hint(key))
+	}
+	return v, true, nil
+}
+
+// find returns the tensor of a key, or nil if there is no such key.
+func (g *group) find(key string) starlark.Value {
+	if g.name != "w" {
+		for _, a := range g.args() {
+			if a.Key == key && a.Array != nil {
+				return &tensor{in: g.in, a: a.Array}
+			}
+		}
+		return nil
+	}
+	for _, p := range g.parameters() {
+		switch {
+		case p.Path != key:
+		case p.Array == nil:
+			fail("the parameter is not loaded")
+		case p.Quantization != nil:
+			return g.in.running.op(p.Array)
+		default:
+			return g.in.running.view(p.Array)
+		}
+	}
+	return nil
+}
+
+// hint lists the keys, or those like key if there are many.
+func (g *group) hint(key string) string {
+	const few = 8
+	switch keys := g.keys(); {
+	case len(keys) == 0:
+		return "it is empty here"
+	case len(keys) > few:
+		return checkpoint.Hint(key, keys)
+	default:
+		return "there are " + quote.Printable(strings.Join(keys, ", "))
+	}
+}

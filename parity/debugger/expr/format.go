@@ -8,127 +8,101 @@ import (
 	"strings"
 
 	"go.starlark.net/starlark"
+
+	"github.com/gomflux/gomflux/mlx"
+)
+
+// Limits of the text of a value, which goes through the session's socket, and whose value can
+// contain itself.
+const (
+	maxText  = 1e6 // bytes
+	maxDepth = 100 // of values in values
 )
 
 // repr returns the text of a value, as Python's repr does. Numbers that are a float32 value are
-// as short as possible to identify that value. The text has at most the given number of bytes.
-func repr(v starlark.Value, most int) (string, error) {
-	p := &printer{most: most}
-	if err := p.value(v, 0); err != nil {
-		return "", err
+// as short as possible to identify that value.
+func repr(v starlark.Value) string {
+	var out strings.Builder
+	write(&out, v, 0)
+	return out.String()
+}
+
+// str is repr, but a string is itself.
+func str(v starlark.Value) string {
+	if s, ok := v.(starlark.String); ok {
+		return string(s)
 	}
-	return p.text.String(), nil
+	return repr(v)
 }
 
 // brief returns the text of a value for an error.
-func brief(v starlark.Value) string {
+func brief(v starlark.Value) (text string) {
 	const most = 80
-	text, err := repr(v, most)
-	if err != nil {
+	if err := mlx.Try(func() { text = repr(v) }); err != nil || len(text) > most {
 		return "(a long " + v.Type() + ")"
 	}
 	return text
 }
 
-// str is repr, but a string is itself.
-func str(v starlark.Value, most int) (string, error) {
-	if s, ok := v.(starlark.String); ok {
-		return string(s), nil
+func write(out *strings.Builder, v starlark.Value, depth int) {
+	if depth > maxDepth {
+		fail("a %s is nested more than %d deep", v.Type(), maxDepth)
 	}
-	return repr(v, most)
-}
-
-type printer struct {
-	text strings.Builder
-	most int
-}
-
-func (p *printer) write(s string) error {
-	if p.text.Len()+len(s) > p.most {
-		return fmt.Errorf("the text of the value is longer than %s", size(p.most))
-	}
-	p.text.WriteString(s)
-	return nil
-}
-
-func (p *printer) value(v starlark.Value, depth int) error {
-	if depth > maxNesting {
-		return fmt.Errorf("a %s is nested more than %d deep", v.Type(), maxNesting)
+	each := func(open string, v starlark.Iterable, end string) {
+		separator := open
+		for x := range starlark.Elements(v) {
+			out.WriteString(separator)
+			write(out, x, depth+1)
+			separator = ", "
+		}
+		if separator == open {
+			out.WriteString(open)
+		}
+		out.WriteString(end)
 	}
 	switch v := v.(type) {
 	case nil:
-		return p.write("None")
+		out.WriteString("None")
 	case starlark.Float:
-		return p.write(number(float64(v)))
-	case starlark.String:
-		if len(v) > p.most {
-			return p.write(string(v))
-		}
-		return p.write(v.String())
+		out.WriteString(floatText(float64(v)))
 	case *starlark.List:
-		return p.list("[", v, depth, "]")
+		each("[", v, "]")
 	case starlark.Tuple:
 		if len(v) == 1 {
-			return p.list("(", v, depth, ",)")
+			each("(", v, ",)")
+		} else {
+			each("(", v, ")")
 		}
-		return p.list("(", v, depth, ")")
 	case *starlark.Set:
-		return p.list("set([", v, depth, "])")
+		each("set([", v, "])")
 	case *starlark.Dict:
-		return p.dict(v, depth)
+		separator := "{"
+		for k, x := range v.Entries() {
+			out.WriteString(separator)
+			write(out, k, depth+1)
+			out.WriteString(": ")
+			write(out, x, depth+1)
+			separator = ", "
+		}
+		if v.Len() == 0 {
+			out.WriteString("{")
+		}
+		out.WriteString("}")
 	case *starlark.Function:
-		return p.write("<function " + strings.TrimPrefix(v.Name(), "$") + ">")
+		out.WriteString("<function " + strings.TrimPrefix(v.Name(), "$") + ">")
 	case *starlark.Builtin:
-		return p.write("<built-in function " + v.Name() + ">")
+		out.WriteString("<built-in function " + v.Name() + ">")
+	default:
+		out.WriteString(v.String())
 	}
-	return p.write(v.String())
+	if out.Len() > maxText {
+		fail("the text of the value is longer than %s", size(maxText))
+	}
 }
 
-func (p *printer) list(open string, v starlark.Iterable, depth int, end string) error {
-	if err := p.write(open); err != nil {
-		return err
-	}
-	first := true
-	for x := range starlark.Elements(v) {
-		if !first {
-			if err := p.write(", "); err != nil {
-				return err
-			}
-		}
-		first = false
-		if err := p.value(x, depth+1); err != nil {
-			return err
-		}
-	}
-	return p.write(end)
-}
-
-func (p *printer) dict(v *starlark.Dict, depth int) error {
-	separator := "{"
-	for k, x := range v.Entries() {
-		if err := p.write(separator); err != nil {
-			return err
-		}
-		if err := p.value(k, depth+1); err != nil {
-			return err
-		}
-		if err := p.write(": "); err != nil {
-			return err
-		}
-		if err := p.value(x, depth+1); err != nil {
-			return err
-		}
-		separator = ", "
-	}
-	if v.Len() == 0 {
-		return p.write("{}")
-	}
-	return p.write("}")
-}
-
-// number formats a float as Python does, with as few digits as identify the float32 value, if it
+// floatText formats a float as Python does, with as few digits as identify the float32 value, if it
 // is one, or else the float64 value.
-func number(v float64) string {
+func floatText(v float64) string {
 	bits := 64
 	if float64(float32(v)) == v {
 		bits = 32
@@ -154,103 +128,67 @@ func number(v float64) string {
 var conversion = regexp.MustCompile(`%(?:\(([^)]*)\))?([-+ 0#]*)(\d*)(\.\d+)?(.?)`)
 
 // interpolate returns format % args, with flags, width and precision as in Python.
-func (r *run) interpolate(format string, args starlark.Value) (starlark.Value, error) {
+func interpolate(format string, args starlark.Value) starlark.Value {
 	rest, ok := args.(starlark.Tuple)
 	if !ok {
 		rest = starlark.Tuple{args}
 	}
-	const maxConversions = 100_000
-	if n := strings.Count(format, "%"); n > maxConversions {
-		return nil, fmt.Errorf("a format with %d values: at most %d are possible", n, maxConversions)
-	}
-	var out strings.Builder
-	at := 0
-	for _, m := range conversion.FindAllStringSubmatchIndex(format, -1) {
-		group := func(i int) string {
-			if m[2*i] < 0 {
-				return ""
-			}
-			return format[m[2*i]:m[2*i+1]]
-		}
-		out.WriteString(format[at:m[0]])
-		at = m[1]
-		if group(5) == "%" {
-			out.WriteByte('%')
-			continue
-		}
+	dict, isDict := args.(*starlark.Dict)
+	out := conversion.ReplaceAllStringFunc(format, func(text string) string {
+		m := conversion.FindStringSubmatch(text)
 		var v starlark.Value
-		if key := group(1); m[2] >= 0 {
-			dict, ok := args.(starlark.Mapping)
-			if !ok {
-				return nil, fmt.Errorf("%%(%s) in a format: expected a dict after %%", key)
+		switch {
+		case m[5] == "%":
+			return "%"
+		case isDict && strings.HasPrefix(text, "%("):
+			if v, ok, _ = dict.Get(starlark.String(m[1])); !ok {
+				fail("the format's key %s is not in the dict", brief(starlark.String(m[1])))
 			}
-			found, has, err := dict.Get(starlark.String(key))
-			if err != nil || !has {
-				return nil, fmt.Errorf("the format's key %s is not in the dict", brief(starlark.String(key)))
-			}
-			v = found
-		} else if len(rest) == 0 {
-			return nil, fmt.Errorf("not enough values for the format")
-		} else {
+		case strings.HasPrefix(text, "%("):
+			fail("%%(%s) in a format: expected a dict after %%", m[1])
+		case len(rest) == 0:
+			fail("not enough values for the format")
+		default:
 			v, rest = rest[0], rest[1:]
 		}
-		text, err := convert(group(2), group(3), group(4), group(5), v)
-		if err != nil {
-			return nil, err
-		}
-		if err := r.checkText(out.Len() + len(text)); err != nil {
-			return nil, err
-		}
-		out.WriteString(text)
+		return convert("%"+m[2]+m[3]+m[4], m[5], v)
+	})
+	if len(rest) > 0 && !isDict {
+		fail("too many values for the format")
 	}
-	if _, isMapping := args.(starlark.Mapping); len(rest) > 0 && !isMapping {
-		return nil, fmt.Errorf("too many values for the format")
-	}
-	out.WriteString(format[at:])
-	return starlark.String(out.String()), r.checkText(out.Len())
+	return starlark.String(out)
 }
 
 // convert formats a value with Go's verb, which has Python's meaning.
-func convert(flags, width, precision, verb string, v starlark.Value) (string, error) {
-	if n, _ := strconv.Atoi(width); len(width) > 3 || len(precision) > 4 || n > 200 || len(flags) > 5 {
-		return "", fmt.Errorf("a format with width %s%s: at most 200 are possible", width, precision)
+func convert(format, verb string, v starlark.Value) string {
+	if verb != "s" && verb != "r" {
+		v = number(v)
 	}
-	if t, ok := v.(*tensor); ok && verb != "s" && verb != "r" {
-		x, err := t.item()
-		if err != nil {
-			return "", fmt.Errorf("%%%s of a tensor: %w", verb, err)
-		}
-		v = x
-	}
-	format := "%" + flags + width + precision
 	switch verb {
-	case "s", "r":
-		text, err := str(v, maxText)
-		if verb == "r" && err == nil {
-			text, err = repr(v, maxText)
-		}
-		return fmt.Sprintf(format+"s", text), err
+	case "s":
+		return fmt.Sprintf(format+"s", str(v))
+	case "r":
+		return fmt.Sprintf(format+"s", repr(v))
 	case "d", "i", "x", "X", "o":
 		n, err := starlark.NumberToInt(v)
 		if err != nil {
-			return "", fmt.Errorf("%%%s of %s: expected a number", verb, kindOf(v))
+			fail("%%%s of %s: expected a number", verb, kindOf(v))
 		}
-		return fmt.Sprintf(format+strings.Replace(verb, "i", "d", 1), n.BigInt()), nil
+		return fmt.Sprintf(format+strings.Replace(verb, "i", "d", 1), n.BigInt())
 	case "e", "E", "f", "F", "g", "G":
 		f, ok := starlark.AsFloat(v)
 		if !ok {
-			return "", fmt.Errorf("%%%s of %s: expected a number", verb, kindOf(v))
+			fail("%%%s of %s: expected a number", verb, kindOf(v))
 		}
-		if precision == "" && strings.EqualFold(verb, "g") {
-			format += ".6" // Go's %g has as many digits as needed
-		} else if precision == "" {
+		if !strings.Contains(format, ".") {
 			format += ".6"
 		}
-		return fmt.Sprintf(format+verb, f), nil
+		return fmt.Sprintf(format+verb, f)
 	case "c":
 		if s, ok := v.(starlark.String); ok && len(s) > 0 {
-			return string([]rune(string(s))[:1]), nil
+			return string([]rune(string(s))[:1])
 		}
 	}
-	return "", fmt.Errorf("a format with %%%s: expected s, r, d, x, o, e, f or g", verb)
+	fail("a format with %%%s: expected s, r, d, x, o, e, f or g", verb)
+	return ""
 }

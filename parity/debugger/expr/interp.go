@@ -4,16 +4,18 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
 	"runtime"
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
+	"time"
 
 	starlarkmath "go.starlark.net/lib/math"
 	"go.starlark.net/starlark"
 
 	"github.com/gomflux/gomflux/internal/checkpoint"
+	"github.com/gomflux/gomflux/internal/units"
 	"github.com/gomflux/gomflux/mlx"
 )
 
@@ -25,15 +27,13 @@ type Interpreter struct {
 	Compare func(got, want []float32) Difference
 
 	mu sync.Mutex
-	// names has what names stand for: builtins, globals, and the names of the stop. Functions
-	// look up names here when they are called, so that they see the latest values.
+	// names has what names stand for: functions, global variables, and the names of the stop.
+	// Functions look up names here when they are called, so that they see the latest values.
 	names    starlark.StringDict
-	globals  starlark.StringDict // what expressions have defined
-	kept     map[*tensor]bool    // tensors that globals hold
-	bytes    int                 // size of the kept tensors
-	running  *run                // the running evaluation, or nil
-	compiled int                 // number of compiled sources
-	promised map[string]bool     // variables that conditions keep
+	kept     map[*tensor]bool // tensors that global variables hold
+	running  *run             // the running evaluation, or nil
+	compiled int              // number of compiled sources
+	promised map[string]bool  // variables that conditions keep
 }
 
 // A Difference has the measures of a comparison, in the order in which they are printed.
@@ -47,52 +47,90 @@ type Measure struct {
 
 // New returns an interpreter without definitions.
 func New() *Interpreter {
-	in := &Interpreter{names: starlark.StringDict{}, globals: starlark.StringDict{}, kept: map[*tensor]bool{}, promised: map[string]bool{}}
-	for name, f := range builtins {
-		in.names[name] = starlark.NewBuiltin(name, in.call(f))
-	}
-	in.names["math"] = starlarkmath.Module
-	in.names[globalsName] = &globals{in}
-	in.names[ellipsisName] = ellipsis{}
+	in := &Interpreter{promised: map[string]bool{}}
+	in.reset()
 	return in
+}
+
+// reset deletes all variables.
+func (in *Interpreter) reset() {
+	for t := range in.kept {
+		t.a.Free()
+	}
+	in.kept = map[*tensor]bool{}
+	in.names = starlark.StringDict{"math": starlarkmath.Module, globalsName: globals{in}, ellipsisName: ellipsis{}}
+	for name, f := range functions {
+		in.names[name] = in.function(name, f)
+	}
 }
 
 // Close frees the tensors that variables hold.
 func (in *Interpreter) Close() {
 	in.mu.Lock()
 	defer in.mu.Unlock()
-	for t := range in.kept {
-		in.forget(t)
-	}
-	clear(in.globals)
+	in.reset()
 }
+
+// Limits of an evaluation. Tests change them.
+var (
+	maxTime             = 5 * time.Second
+	maxSteps     uint64 = 10_000_000
+	maxTensor           = int(1e9) // bytes of a tensor
+	maxTemporary        = int(4e9) // bytes of all tensors that an evaluation makes
+)
 
 // A run is a running evaluation.
 type run struct {
-	*guard
 	in     *Interpreter
+	thread *starlark.Thread
 	env    Env
-	result starlark.Value // of the last expression statement
-	made   []made
-	bytes  int // size of the tensors in made
-	output output
+	reason atomic.Pointer[string] // for which it must end
+	result starlark.Value         // of the last expression statement
+	bytes  int                    // size of the tensors that it made
+
+	output  []string // lines that were printed
+	printed int      // their bytes
 }
 
-// output collects what print prints.
-type output struct {
-	lines []string
-	bytes int
+// end stops the evaluation at its next step. The first reason counts.
+func (r *run) end(reason string) {
+	r.reason.CompareAndSwap(nil, &reason)
+	r.thread.Cancel(reason)
 }
 
-// maxOutput is the number of bytes that an evaluation prints at most.
-const maxOutput = 1e6
-
-func (o *output) add(line string) error {
-	if o.bytes += len(line) + 1; o.bytes > maxOutput {
-		return fmt.Errorf("print: more than %s of text", size(maxOutput))
+// check fails if the evaluation must end.
+func (r *run) check() {
+	if reason := r.reason.Load(); reason != nil {
+		fail("%s", *reason)
 	}
-	o.lines = append(o.lines, line)
-	return nil
+}
+
+// fail ends an operation, as a failed operation of MLX does. [run.try] returns the error.
+func fail(format string, args ...any) {
+	panic(&mlx.Error{Message: fmt.Sprintf(format, args...)})
+}
+
+// must fails if there is an error.
+func must(err error) {
+	if err != nil {
+		fail("%s", err)
+	}
+}
+
+// try returns the value of f, or the error with which it failed.
+func (r *run) try(f func() starlark.Value) (v starlark.Value, err error) {
+	if err := mlx.Try(func() { r.check(); v = f() }); err != nil {
+		return nil, bare(err)
+	}
+	return v, nil
+}
+
+// bare returns an error without the place in this program where MLX failed.
+func bare(err error) error {
+	if e, ok := errors.AsType[*mlx.Error](err); ok {
+		return errors.New(e.Message)
+	}
+	return err
 }
 
 // Eval evaluates source, one expression or many lines, at a stop. An error is one line that names
@@ -105,10 +143,8 @@ func (in *Interpreter) Eval(ctx context.Context, env Env, source string) (Result
 		return Result{}, err
 	}
 	var out Result
-	err = in.execute(ctx, env, p, func(r *run) (err error) {
-		out, err = r.describe(r.result)
-		return err
-	}, &out.Output)
+	r, err := in.execute(ctx, env, p, func(r *run) { out = r.describe(r.result) })
+	out.Output = r.output
 	return out, err
 }
 
@@ -130,19 +166,20 @@ func (in *Interpreter) Compile(source string) (*Condition, error) {
 }
 
 // Holds reports whether the condition is true. Any value but True and False is an error.
-func (c *Condition) Holds(ctx context.Context, env Env) (bool, error) {
+func (c *Condition) Holds(ctx context.Context, env Env) (holds bool, err error) {
 	c.in.mu.Lock()
 	defer c.in.mu.Unlock()
-	var holds bool
-	var output []string
-	err := c.in.execute(ctx, env, c.p, func(r *run) error {
+	_, err = c.in.execute(ctx, env, c.p, func(r *run) {
 		b, ok := r.result.(starlark.Bool)
 		if !ok {
-			return fmt.Errorf("the condition is %s, expected True or False%s", kindOf(r.result), hintFor(r.result))
+			hint := ""
+			if _, ok := r.result.(*tensor); ok {
+				hint = " (any() and all() of a tensor are)"
+			}
+			fail("the condition is %s, expected True or False%s", kindOf(r.result), hint)
 		}
 		holds = bool(b)
-		return nil
-	}, &output)
+	})
 	return holds, err
 }
 
@@ -159,155 +196,84 @@ func kindOf(v starlark.Value) string {
 	return "a " + v.Type()
 }
 
-func hintFor(v starlark.Value) string {
-	if _, ok := v.(*tensor); ok {
-		return " (any() and all() of a tensor are)"
-	}
-	return ""
-}
-
 // execute runs a program and calls f in the end, while its tensors are in memory.
-func (in *Interpreter) execute(ctx context.Context, env Env, p *program, f func(r *run) error, output *[]string) error {
-	thread := &starlark.Thread{Name: "eval"}
-	r := &run{guard: startGuard(ctx, thread), in: in, env: env}
-	before := maps.Clone(in.globals)
+func (in *Interpreter) execute(ctx context.Context, env Env, p *program, f func(r *run)) (*run, error) {
+	r := &run{in: in, env: env, thread: &starlark.Thread{Name: "eval"}}
+	r.thread.SetMaxExecutionSteps(maxSteps)
+	r.thread.OnMaxSteps = func(*starlark.Thread) { r.end(fmt.Sprintf("the expression takes more than %d steps", maxSteps)) }
+	late := time.AfterFunc(maxTime, func() { r.end(fmt.Sprintf("the expression takes longer than %v", maxTime)) })
+	defer late.Stop()
+	defer context.AfterFunc(ctx, func() { r.end(context.Cause(ctx).Error()) })()
 	in.running = r
-	defer func() {
-		in.running = nil
-		r.stop()
-		*output = r.output.lines
-	}()
+	defer func() { in.running = nil }()
 	var err error
 	failed := mlx.Try(func() {
 		defer bug()
 		mlx.WithScope(func() {
-			if err = r.bind(); err == nil {
-				_, err = p.program.Init(thread, in.names)
+			r.bind()
+			if _, err = p.program.Init(r.thread, in.names); err == nil {
+				_, err = r.try(func() starlark.Value { f(r); return nil })
 			}
-			if err == nil {
-				err = r.stopped()
-			}
-			if err == nil {
-				err = f(r)
-			}
-			err = in.explain(p, err)
-			if full := in.keepOr(r, before); full != nil && err == nil {
-				err = full
-			}
+			err = r.explain(p, err)
+			in.keep()
 		})
 	})
 	if failed != nil {
-		return bare(failed)
+		in.reset()
+		err = fmt.Errorf("%w (all variables are deleted)", bare(failed))
 	}
-	return err
+	return r, err
 }
 
 // bug, when deferred, turns a bug of this package into an error, so that it does not end the run.
 func bug() {
 	p := recover()
 	if e, ok := p.(runtime.Error); ok {
-		panic(&mlx.Error{Message: "internal error: " + e.Error()})
+		fail("internal error: %v", e)
 	}
 	if p != nil {
 		panic(p)
 	}
 }
 
-// keepOr keeps what globals hold. If that is not possible, they get the values that they had
-// before.
-func (in *Interpreter) keepOr(r *run, before starlark.StringDict) error {
-	err := in.keep(r)
-	if err == nil {
-		return nil
-	}
-	for name := range in.globals {
-		if v, ok := before[name]; ok {
-			in.define(name, v)
-		} else {
-			in.undefine(name)
-		}
-	}
-	if in.keep(r) != nil { // values that existed before have grown
-		for name := range in.globals {
-			in.undefine(name)
-		}
-		in.keep(r)
-		return fmt.Errorf("%w (all variables are deleted)", err)
-	}
-	return err
-}
-
-// undefine deletes a global variable.
-func (in *Interpreter) undefine(name string) {
-	delete(in.globals, name)
-	delete(in.names, name)
-	if f := in.builtin(name); f != nil {
-		in.names[name] = f
-	}
-}
-
-// builtin returns the builtin function that a global variable had replaced, or nil.
-func (in *Interpreter) builtin(name string) starlark.Value {
-	if f, ok := builtins[name]; ok {
-		return starlark.NewBuiltin(name, in.call(f))
-	}
-	if name == "math" {
-		return starlarkmath.Module
-	}
-	return starlark.Universe[name]
-}
-
-// define sets a global variable.
-func (in *Interpreter) define(name string, v starlark.Value) {
-	in.globals[name] = v
-	in.names[name] = v
-}
-
 // known lists all names that a program may use.
 func (in *Interpreter) known() []string {
-	var names []string
-	for name := range in.names {
-		hidden := strings.HasPrefix(name, "$") || name == sliceName || name == ellipsisName || name == "compare" && in.Compare == nil
-		if !hidden {
-			names = append(names, name)
-		}
-	}
-	names = slices.AppendSeq(names, maps.Keys(starlark.Universe))
-	names = append(names, stopNames...)
-	for i, name := range names {
-		names[i] = strings.ReplaceAll(name, loadName, "load")
-	}
+	names := slices.Concat(in.names.Keys(), starlark.Universe.Keys(), stopNames, []string{"load"})
+	hidden := []string{loadName, powName, sliceName, ellipsisName}
+	names = slices.DeleteFunc(names, func(name string) bool {
+		return name[0] == '$' || slices.Contains(hidden, name) || name == "compare" && in.Compare == nil
+	})
 	slices.Sort(names)
 	return slices.Compact(names)
 }
 
-// globalsName is the name of the value to whose keys the rewritten source assigns.
-const globalsName = "$globals"
-
-// globals is the dictionary of global variables.
+// globals is the dictionary of global variables, to whose keys the rewritten source assigns.
 type globals struct{ in *Interpreter }
 
-func (*globals) String() string        { return "globals" }
-func (*globals) Type() string          { return "globals" }
-func (*globals) Freeze()               {}
-func (*globals) Truth() starlark.Bool  { return true }
-func (*globals) Hash() (uint32, error) { return 0, errors.New("globals have no hash") }
+func (globals) String() string        { return "globals" }
+func (globals) Type() string          { return "globals" }
+func (globals) Freeze()               {}
+func (globals) Truth() starlark.Bool  { return true }
+func (globals) Hash() (uint32, error) { return 0, errors.New("globals have no hash") }
 
-func (g *globals) Get(k starlark.Value) (starlark.Value, bool, error) {
-	name, _ := starlark.AsString(k)
-	v, ok := g.in.globals[name]
-	return v, ok, nil
+// Get returns the value of x in x += y.
+func (g globals) Get(k starlark.Value) (starlark.Value, bool, error) {
+	name := string(k.(starlark.String))
+	v, ok := g.in.names[name]
+	if !ok {
+		return nil, false, g.in.running.missing(name)
+	}
+	return v, true, nil
 }
 
 // SetKey sets a global variable.
-func (g *globals) SetKey(k, v starlark.Value) error {
-	name, _ := starlark.AsString(k)
-	g.in.define(name, v)
+func (g globals) SetKey(k, v starlark.Value) error {
+	g.in.names[string(k.(starlark.String))] = v
 	return nil
 }
 
 // explain turns an error of Starlark into one line with the line of the source.
-func (in *Interpreter) explain(p *program, err error) error {
+func (r *run) explain(p *program, err error) error {
 	var e *starlark.EvalError
 	if err == nil || !errors.As(err, &e) {
 		return oneLine("", err)
@@ -319,12 +285,12 @@ func (in *Interpreter) explain(p *program, err error) error {
 			break
 		}
 	}
-	if stopped := in.running.stopped(); stopped != nil {
-		return oneLine(at, stopped) // and not the error of the step at which it ended
+	if reason := r.reason.Load(); reason != nil {
+		return oneLine(at, errors.New(*reason)) // and not the error of the step at which it ended
 	}
 	const unset = "internal error: predeclared variable "
 	if name, ok := strings.CutPrefix(e.Msg, unset); ok {
-		return oneLine(at, in.running.missing(strings.TrimSuffix(name, " is uninitialized")))
+		return oneLine(at, r.missing(strings.TrimSuffix(name, " is uninitialized")))
 	}
 	return oneLine(at, errors.New(strings.ReplaceAll(e.Msg, "function $", "function ")))
 }
@@ -355,3 +321,6 @@ func (r *run) missing(name string) error {
 	}
 	return fmt.Errorf("name %s is used before it is assigned (%s)", name, checkpoint.Hint(name, r.in.known()))
 }
+
+// size formats a number of bytes.
+func size(bytes int) string { return units.Bytes(int64(bytes)) }

@@ -3,6 +3,7 @@ package expr
 import (
 	"context"
 	"fmt"
+	"regexp"
 	"runtime"
 	"strings"
 	"testing"
@@ -36,8 +37,8 @@ func TestKept(t *testing.T) {
 		}
 	}
 	mlxtest.Do(t, in.Close)
-	if _, err := eval(t, in, "1"); err != nil || in.bytes != 0 {
-		t.Errorf("after Close: %d bytes, %v", in.bytes, err)
+	if _, err := eval(t, in, "1"); err != nil || len(in.kept) != 0 {
+		t.Errorf("after Close: %d tensors, %v", len(in.kept), err)
 	}
 }
 
@@ -67,43 +68,25 @@ func TestLatest(t *testing.T) {
 	}
 }
 
-// TestFree frees the tensors of variables that are overwritten, and limits those that are kept.
+// TestFree frees the tensors of variables that are overwritten.
 func TestFree(t *testing.T) {
 	const bytes = 67_108_864 // of the tensor of bigEnv
-	set(t, &maxKept, 3*bytes)
 	in := newInterpreter()
-	do := func(source string) (err error) {
-		mlxtest.Do(t, func() { _, err = in.Eval(context.Background(), bigEnv(), source) })
-		return err
-	}
 	var before int
 	mlxtest.Do(t, func() { before = mlx.ActiveMemory() })
-	for i := range 6 {
-		if err := do(fmt.Sprintf("x = out * %d", i)); err != nil {
-			t.Fatal(err)
-		}
-	}
-	mlxtest.Do(t, func() {
-		if used := mlx.ActiveMemory() - before; used < bytes || used > bytes+1e6 || in.bytes != bytes {
-			t.Errorf("%d bytes are in memory, %d counted, expected %d", used, in.bytes, bytes)
-		}
-	})
-	for _, c := range []struct{ source, want string }{
-		{"y = out + 1\nz = out + 2", ""},
-		{"u = out + 3", "variables cannot hold more than 201.3 MB of tensors"},
-		{"u", "name u is not defined"},
-		{"list2 = [1]\nx.max(), y.max(), z.max()", ""},
-		{"list2.append(out + 3)", "variables cannot hold more than 201.3 MB of tensors"},
-		{"list2[1].max()", "not in memory anymore"},
-		{"v = list(range(9000000))", "variables cannot hold more than 256.0 MB of values"},
-		{"x", ""},
-		{"list2.extend(range(9000000))", "all variables are deleted"},
-		{"x", "name x is not defined"},
+	for _, c := range []struct {
+		source  string
+		tensors int
+	}{
+		{"x = out", 1}, {"x = out * 2", 1}, {"y = [out + 1, {'x': x}]\nz = y", 2}, {"del2 = x[0]\nx = None", 2},
+		{"def f(a=y.pop()):\n  return a", 2}, {"f, y, z = 0, 0, 0", 0}, {"x = out * 3\n1 // 0", 1}, {"out.max()", 1},
 	} {
-		err := do(c.source)
-		if (err == nil) != (c.want == "") || err != nil && !strings.Contains(err.Error(), c.want) {
-			t.Errorf("%s: found error %v, expected %q", c.source, err, c.want)
-		}
+		mlxtest.Do(t, func() { in.Eval(context.Background(), bigEnv(), c.source) })
+		mlxtest.Do(t, func() {
+			if used := mlx.ActiveMemory() - before; used < c.tensors*bytes || used > c.tensors*bytes+1e6 {
+				t.Errorf("%s: %d bytes are in memory, expected those of %d tensors", c.source, used, c.tensors)
+			}
+		})
 	}
 	mlxtest.Do(t, func() {
 		in.Close()
@@ -126,10 +109,6 @@ func TestModelParameters(t *testing.T) {
 			if _, err := in.Eval(context.Background(), env, "x = [out, inp['0'], inner['q']]\nx[0].sum()"); err != nil {
 				t.Fatal(err)
 			}
-		}
-		set(t, &maxTemporary, 1000)
-		if _, err := in.Eval(context.Background(), env, "for i in range(200):\n  w['to_q.weight'].sum()\n  y = out * i"); err != nil {
-			t.Fatal(err)
 		}
 		in.Close()
 		mlxtest.Same(t, "out", env.Out.Floats(), []float32{1, 2, 3, 4, 5, 6})
@@ -192,6 +171,9 @@ func TestOutput(t *testing.T) {
 	}
 }
 
+// unlimited finds sources that may make huge lists and texts, which Starlark itself makes in a step.
+var unlimited = regexp.MustCompile(`\d{6}|[eE*]\s*\d\d`)
+
 // FuzzEval evaluates arbitrary source.
 func FuzzEval(f *testing.F) {
 	for _, c := range values {
@@ -203,6 +185,9 @@ func FuzzEval(f *testing.F) {
 	set(f, &maxTime, 200e6)
 	set(f, &maxSteps, 20000)
 	f.Fuzz(func(t *testing.T, source string) {
+		if unlimited.MatchString(source) {
+			t.Skip()
+		}
 		in := newInterpreter()
 		_, err := eval(t, in, source)
 		if err != nil && (strings.Contains(err.Error(), "\n") || strings.Contains(err.Error(), "scope ended") ||
@@ -259,7 +244,8 @@ func checkDtype(t *testing.T, in *Interpreter, x string) {
 		return r.Text()
 	}
 	run("x = " + x)
-	for op := range arrayOps {
+	for token := range arrayOps {
+		op := token.String()
 		for _, y := range []string{"x", "2", "-1", "0.5", "True", "out", "2 ** 40"} {
 			for _, source := range []string{"z = x " + op + " " + y, "z = " + y + " " + op + " x"} {
 				run("z = None\n" + source)

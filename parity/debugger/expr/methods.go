@@ -1,8 +1,8 @@
 package expr
 
 import (
-	"fmt"
 	"math"
+	"slices"
 
 	"go.starlark.net/starlark"
 
@@ -13,77 +13,66 @@ import (
 // maxFirst is the number of elements that first returns at most.
 const maxFirst = 1_000_000
 
-// A method is called in [tensor.try], so operations may fail in it.
-type method func(r *run, t *tensor, b *starlark.Builtin, args starlark.Tuple, kw []starlark.Tuple) (starlark.Value, error)
-
 // methods are the methods of tensors.
-var methods map[string]method
+var methods map[string]func(c *call, t *tensor) starlark.Value
 
 func init() {
-	methods = map[string]method{
+	methods = map[string]func(c *call, t *tensor) starlark.Value{
 		"min": reduction, "max": reduction, "mean": reduction, "std": reduction, "sum": reduction,
 		"abs":       unary((*mlx.Array).Abs, false),
 		"sqrt":      unary((*mlx.Array).Sqrt, true),
 		"exp":       unary((*mlx.Array).Exp, true),
 		"log":       unary((*mlx.Array).Log, true),
 		"square":    unary((*mlx.Array).Square, false),
-		"any":       truth,
-		"all":       truth,
-		"isfinite":  finite,
-		"isnan":     finite,
+		"isfinite":  unary((*mlx.Array).IsFinite, false),
+		"isnan":     unary(func(x *mlx.Array) *mlx.Array { return x.Equal(x).Not() }, false),
+		"any":       anyAll,
+		"all":       anyAll,
 		"slice":     slice,
 		"reshape":   reshape,
-		"flatten":   reshape,
+		"flatten":   func(c *call, t *tensor) starlark.Value { c.unpack(); return t.reshape([]int{-1}) },
 		"transpose": transpose,
 		"first":     first,
-		"item":      item,
+		"item":      func(c *call, t *tensor) starlark.Value { c.unpack(); return t.item() },
 		"astype":    astype,
+		"float":     func(c *call, t *tensor) starlark.Value { c.unpack(); return t.astype(mlx.Float32) },
 		"argmax":    argmax,
-		"numel":     numel,
+		"numel":     func(c *call, t *tensor) starlark.Value { c.unpack(); return starlark.MakeInt(t.a.Size()) },
 		"norm":      norm,
-		"float":     toFloat,
 	}
 }
 
-// reduction is min, max, mean, std or sum over all elements or an axis.
-func reduction(r *run, t *tensor, b *starlark.Builtin, args starlark.Tuple, kw []starlark.Tuple) (starlark.Value, error) {
+// reduction is min, max, mean, std or sum over all elements or axes.
+func reduction(c *call, t *tensor) starlark.Value {
 	var axis starlark.Value = starlark.None
-	if err := starlark.UnpackArgs(b.Name(), args, kw, "axis?", &axis); err != nil {
-		return nil, err
-	}
+	c.unpack("axis?", &axis)
 	if axis == starlark.None {
-		return t.statistic(b.Name())
+		return t.statistic(c.name)
 	}
 	axes := starlark.Tuple{axis}
 	if several, ok := axis.(starlark.Tuple); ok {
 		axes = several
 	}
-	shape := t.shape()
+	shape := t.a.Shape()
 	reduced := make([]bool, len(shape))
 	for _, x := range axes {
-		i, err := axisOf(x, shape)
-		if err != nil {
-			return nil, fmt.Errorf("%s: %w", b.Name(), err)
-		}
-		if shape[i] == 0 && b.Name() != "sum" {
-			return nil, fmt.Errorf("%s: axis %d has no elements", b.Name(), i)
+		i := c.axis(x, shape)
+		if shape[i] == 0 && c.name != "sum" {
+			fail("%s: axis %d has no elements", c.name, i)
 		}
 		reduced[i] = true
 	}
-	var rest []int
+	rest := []int{}
 	for i, n := range shape {
 		if !reduced[i] {
 			rest = append(rest, n)
 		}
 	}
 	d := mlx.Float32
-	if (b.Name() == "min" || b.Name() == "max") && t.dtype() != mlx.Bool {
-		d = t.dtype()
+	if (c.name == "min" || c.name == "max") && t.a.Dtype() != mlx.Bool {
+		d = t.a.Dtype()
 	}
-	if _, err := tensorSize(shape, d); err != nil { // for its copy in float32
-		return nil, err
-	}
-	return r.op(rest, d, func() *mlx.Array { return reduceAxes(b.Name(), t.a.AsType(d), reduced) }, t)
+	return c.op(func() *mlx.Array { return reduceAxes(c.name, t.a.AsType(d), reduced).Reshape(rest...) })
 }
 
 // reduceAxes reduces one axis after the other, which stay as size 1.
@@ -109,285 +98,173 @@ func reduceAxes(name string, x *mlx.Array, reduced []bool) *mlx.Array {
 	return each(x.Sub(each(x, (*mlx.Array).Mean)).Square(), (*mlx.Array).Mean).Sqrt() // std
 }
 
-// axisOf reads an axis, which counts from the end if it is negative.
-func axisOf(x starlark.Value, shape []int) (int, error) {
+// axis reads an axis, which counts from the end if it is negative.
+func (c *call) axis(x starlark.Value, shape []int) int {
 	i, err := starlark.AsInt32(x)
 	if err != nil {
-		return 0, fmt.Errorf("axis %s: expected a whole number", brief(x))
+		fail("%s: axis %s: expected a whole number", c.name, brief(x))
 	}
 	if i < -len(shape) || i >= len(shape) {
-		return 0, fmt.Errorf("axis %d of a tensor with shape %s", i, shapeText(shape))
+		fail("%s: axis %d of a tensor with shape %s", c.name, i, shapeText(shape))
 	}
 	if i < 0 {
 		i += len(shape)
 	}
-	return i, nil
+	return i
 }
 
 // unary returns a method without arguments. A float method converts whole numbers to float32.
-func unary(f func(x *mlx.Array) *mlx.Array, float bool) method {
-	return func(r *run, t *tensor, b *starlark.Builtin, args starlark.Tuple, kw []starlark.Tuple) (starlark.Value, error) {
-		if err := starlark.UnpackArgs(b.Name(), args, kw); err != nil {
-			return nil, err
-		}
-		d := t.dtype()
-		if float && !d.IsFloat() {
-			d = mlx.Float32
-		}
-		return r.op(t.shape(), d, func() *mlx.Array { return f(t.a.AsType(d)) }, t)
+func unary(f func(x *mlx.Array) *mlx.Array, float bool) func(c *call, t *tensor) starlark.Value {
+	return func(c *call, t *tensor) starlark.Value {
+		c.unpack()
+		return c.op(func() *mlx.Array {
+			if float && !t.a.Dtype().IsFloat() {
+				return f(t.a.AsType(mlx.Float32))
+			}
+			return f(t.a)
+		})
 	}
 }
 
-// truth is any or all.
-func truth(r *run, t *tensor, b *starlark.Builtin, args starlark.Tuple, kw []starlark.Tuple) (starlark.Value, error) {
-	if err := starlark.UnpackArgs(b.Name(), args, kw); err != nil {
-		return nil, err
-	}
-	return r.truthOf(t, b.Name() == "all")
-}
-
-// truthOf reports whether all, or any, elements are not zero.
-func (r *run) truthOf(t *tensor, all bool) (v starlark.Bool, err error) {
+// anyAll reports whether any, or all, elements are not zero.
+func anyAll(c *call, t *tensor) (v starlark.Value) {
+	c.unpack()
 	if t.a.Size() == 0 {
-		return starlark.Bool(all), r.stopped()
+		return starlark.Bool(c.name == "all")
 	}
 	mlx.WithScope(func() {
 		zero := t.a.Equal(mlx.Scalar(0, t.a.Dtype()))
-		if all {
+		if c.name == "all" {
 			v = starlark.Bool(zero.Not().All())
 		} else {
 			v = starlark.Bool(!zero.All())
 		}
 	})
-	return v, r.stopped()
+	return v
 }
 
-// finite is isfinite or isnan.
-func finite(r *run, t *tensor, b *starlark.Builtin, args starlark.Tuple, kw []starlark.Tuple) (starlark.Value, error) {
-	if err := starlark.UnpackArgs(b.Name(), args, kw); err != nil {
-		return nil, err
-	}
-	return r.op(t.shape(), mlx.Bool, func() *mlx.Array {
-		if b.Name() == "isfinite" {
-			return t.a.IsFinite()
-		}
-		return t.a.Equal(t.a).Not()
-	}, t)
-}
-
-func slice(r *run, t *tensor, b *starlark.Builtin, args starlark.Tuple, kw []starlark.Tuple) (starlark.Value, error) {
+// slice returns elements a to b of an axis.
+func slice(c *call, t *tensor) starlark.Value {
 	var axis, from starlark.Value
 	var to starlark.Value = starlark.None
-	if err := starlark.UnpackArgs(b.Name(), args, kw, "axis", &axis, "a", &from, "b?", &to); err != nil {
-		return nil, err
+	c.unpack("axis", &axis, "a", &from, "b?", &to)
+	shape := t.a.Shape()
+	i := c.axis(axis, shape)
+	var parts []selection
+	for j := range i {
+		parts = append(parts, selection{0, shape[j], 1, false})
 	}
-	shape := t.shape()
-	i, err := axisOf(axis, shape)
-	if err != nil {
-		return nil, fmt.Errorf("slice: %w", err)
-	}
-	bound := func(x starlark.Value, none int) (int, error) {
-		if x == starlark.None {
-			return none, nil
-		}
-		n, err := starlark.AsInt32(x)
-		if err != nil {
-			return 0, fmt.Errorf("slice: bound %s: expected a whole number", brief(x))
-		}
-		if n < 0 {
-			n += shape[i]
-		}
-		return min(max(n, 0), shape[i]), nil
-	}
-	start, err := bound(from, 0)
-	if err != nil {
-		return nil, err
-	}
-	end, err := bound(to, shape[i])
-	if err != nil {
-		return nil, err
-	}
-	return r.part(t, i, start, max(start, end))
+	return t.pick(append(parts, axisSlice{starlark.Tuple{from, to}}.of(i, shape[i])))
 }
 
-// reshape is reshape or flatten.
-func reshape(r *run, t *tensor, b *starlark.Builtin, args starlark.Tuple, kw []starlark.Tuple) (starlark.Value, error) {
-	if b.Name() == "flatten" {
-		if err := starlark.UnpackArgs(b.Name(), args, kw); err != nil {
-			return nil, err
+func reshape(c *call, t *tensor) starlark.Value { return t.reshape(c.ints()) }
+
+// reshape returns the elements in another shape, of which one size can be -1.
+func (t *tensor) reshape(sizes []int) *tensor {
+	return t.in.running.op(func() (a *mlx.Array) {
+		err := mlx.Try(func() { a = t.a.Reshape(sizes...) })
+		if err != nil || len(sizes) > 0 && slices.Min(sizes) < -1 {
+			fail("reshape to %s of a tensor with shape %s", shapeText(sizes), shapeText(t.a.Shape()))
 		}
-		args = starlark.Tuple{starlark.MakeInt(-1)}
-	}
-	sizes, err := intArgs(b.Name(), args, kw)
-	if err != nil {
-		return nil, err
-	}
-	count, infer, known := t.a.Size(), -1, 1
-	for i, n := range sizes {
-		switch {
-		case n == -1 && infer < 0:
-			infer = i
-		case n < 0 || n > 0 && known > count/n && count > 0:
-			return nil, fmt.Errorf("reshape to %s of a tensor with shape %s", shapeText(sizes), shapeText(t.shape()))
-		default:
-			known *= n
-		}
-	}
-	if infer >= 0 && known > 0 {
-		sizes[infer] = count / known
-		known *= sizes[infer]
-	}
-	if known != count {
-		return nil, fmt.Errorf("reshape to %s of a tensor with shape %s", shapeText(sizes), shapeText(t.shape()))
-	}
-	return r.op(sizes, t.dtype(), func() *mlx.Array { return t.a.Reshape(sizes...) }, t)
+		return a
+	})
 }
 
-func transpose(r *run, t *tensor, b *starlark.Builtin, args starlark.Tuple, kw []starlark.Tuple) (starlark.Value, error) {
-	axes, err := intArgs(b.Name(), args, kw)
-	if err != nil {
-		return nil, err
-	}
-	shape := t.shape()
-	if len(args) == 0 {
+func transpose(c *call, t *tensor) starlark.Value {
+	axes, shape := c.ints(), t.a.Shape()
+	if len(c.args) == 0 {
 		for i := range shape {
 			axes = append(axes, len(shape)-1-i)
 		}
 	}
 	if len(axes) != len(shape) {
-		return nil, fmt.Errorf("transpose: %d axes for a tensor with shape %s", len(axes), shapeText(shape))
+		fail("transpose: %d axes for a tensor with shape %s", len(axes), shapeText(shape))
 	}
-	seen, out := make([]bool, len(shape)), make([]int, len(shape))
+	seen := make([]bool, len(shape))
 	for i := range axes {
-		axis, err := axisOf(starlark.MakeInt(axes[i]), shape)
-		if err != nil {
-			return nil, fmt.Errorf("transpose: %w", err)
-		}
+		axis := c.axis(starlark.MakeInt(axes[i]), shape)
 		if seen[axis] {
-			return nil, fmt.Errorf("transpose: axis %d twice", axes[i])
+			fail("transpose: axis %d twice", axes[i])
 		}
-		axes[i], seen[axis], out[i] = axis, true, shape[axis]
+		axes[i], seen[axis] = axis, true
 	}
-	return r.view(out, t, func() *mlx.Array { return t.a.Transpose(axes...) })
+	return c.view(func() *mlx.Array { return t.a.Transpose(axes...) })
 }
 
-// intArgs reads whole numbers, which may also be in a tuple or list.
-func intArgs(name string, args starlark.Tuple, kw []starlark.Tuple) ([]int, error) {
-	if len(kw) > 0 {
-		return nil, fmt.Errorf("%s: unexpected argument %s", name, brief(kw[0][0]))
+// ints reads whole numbers, which may also be in a tuple or list.
+func (c *call) ints() []int {
+	if len(c.kw) > 0 {
+		fail("%s: unexpected argument %s", c.name, brief(c.kw[0][0]))
 	}
+	args := c.args
 	if len(args) == 1 {
-		switch x := args[0].(type) {
-		case starlark.Tuple:
-			args = x
-		case *starlark.List:
+		if x, ok := args[0].(starlark.Sequence); ok {
 			args = nil
-			for v := range x.Elements() {
+			for v := range starlark.Elements(x) {
 				args = append(args, v)
 			}
 		}
-	}
-	const maxAxes = 32
-	if len(args) > maxAxes {
-		return nil, fmt.Errorf("%s: %d numbers, expected at most %d", name, len(args), maxAxes)
 	}
 	out := []int{}
 	for _, x := range args {
 		n, err := starlark.AsInt32(x)
 		if err != nil {
-			return nil, fmt.Errorf("%s: %s: expected a whole number", name, brief(x))
+			fail("%s: %s: expected a whole number", c.name, brief(x))
 		}
 		out = append(out, n)
 	}
-	return out, nil
+	return out
 }
 
-func first(r *run, t *tensor, b *starlark.Builtin, args starlark.Tuple, kw []starlark.Tuple) (starlark.Value, error) {
+func first(c *call, t *tensor) starlark.Value {
 	n := firstValues
-	if err := starlark.UnpackArgs(b.Name(), args, kw, "n?", &n); err != nil {
-		return nil, err
-	}
+	c.unpack("n?", &n)
 	if n < 0 || n > maxFirst {
-		return nil, fmt.Errorf("first(%d): expected 0 to %d", n, maxFirst)
+		fail("first(%d): expected 0 to %d", n, maxFirst)
 	}
-	values, err := r.firstOf(t, n)
-	if err != nil {
-		return nil, err
-	}
-	return starlark.NewList(values), r.stopped()
+	return starlark.NewList(t.firstOf(n))
 }
 
-func item(_ *run, t *tensor, b *starlark.Builtin, args starlark.Tuple, kw []starlark.Tuple) (starlark.Value, error) {
-	if err := starlark.UnpackArgs(b.Name(), args, kw); err != nil {
-		return nil, err
-	}
-	return t.item()
-}
-
-func astype(r *run, t *tensor, b *starlark.Builtin, args starlark.Tuple, kw []starlark.Tuple) (starlark.Value, error) {
+func astype(c *call, t *tensor) starlark.Value {
 	var name string
-	if err := starlark.UnpackArgs(b.Name(), args, kw, "dtype", &name); err != nil {
-		return nil, err
-	}
+	c.unpack("dtype", &name)
 	d, err := mlx.ParseDtype(name)
 	if err != nil || d == mlx.Complex64 || d == mlx.Float64 {
-		return nil, fmt.Errorf("dtype %s (%s)", brief(starlark.String(name)), checkpoint.Hint(name, dtypeNames))
+		fail("dtype %s (%s)", brief(starlark.String(name)), checkpoint.Hint(name, dtypeNames))
 	}
-	return r.op(t.shape(), d, func() *mlx.Array { return t.a.AsType(d) }, t)
+	return t.astype(d)
+}
+
+func (t *tensor) astype(d mlx.Dtype) *tensor {
+	return t.in.running.op(func() *mlx.Array { return t.a.AsType(d) })
 }
 
 // dtypeNames are the dtypes to which tensors can be converted. MLX's GPUs have no float64.
 var dtypeNames = []string{"bool", "uint8", "uint16", "uint32", "uint64", "int8", "int16", "int32", "int64",
 	"float16", "float32", "bfloat16"}
 
-// toFloat is astype("float32").
-func toFloat(r *run, t *tensor, b *starlark.Builtin, args starlark.Tuple, kw []starlark.Tuple) (starlark.Value, error) {
-	if err := starlark.UnpackArgs(b.Name(), args, kw); err != nil {
-		return nil, err
-	}
-	return astype(r, t, b, starlark.Tuple{starlark.String("float32")}, nil)
-}
-
 // argmax returns the index of the largest element in row-major order.
-func argmax(r *run, t *tensor, b *starlark.Builtin, args starlark.Tuple, kw []starlark.Tuple) (starlark.Value, error) {
-	if err := starlark.UnpackArgs(b.Name(), args, kw); err != nil {
-		return nil, err
-	}
+func argmax(c *call, t *tensor) starlark.Value {
+	c.unpack()
 	if t.a.Size() == 0 {
-		return nil, fmt.Errorf("argmax of a tensor without elements")
+		fail("argmax of a tensor without elements")
 	}
-	x, err := r.op(nil, mlx.Uint32, func() *mlx.Array { return t.a.Reshape(-1).Argmax(0).Reshape() }, t)
-	if err != nil {
-		return nil, err
-	}
-	return x.item()
-}
-
-func numel(_ *run, t *tensor, b *starlark.Builtin, args starlark.Tuple, kw []starlark.Tuple) (starlark.Value, error) {
-	if err := starlark.UnpackArgs(b.Name(), args, kw); err != nil {
-		return nil, err
-	}
-	return starlark.MakeInt(t.a.Size()), nil
+	return c.op(func() *mlx.Array { return t.a.Reshape(-1).Argmax(0).Reshape() }).item()
 }
 
 // norm is the square root of the sum of all squares, computed as the statistics are.
-func norm(_ *run, t *tensor, b *starlark.Builtin, args starlark.Tuple, kw []starlark.Tuple) (starlark.Value, error) {
-	if err := starlark.UnpackArgs(b.Name(), args, kw); err != nil {
-		return nil, err
-	}
-	s, err := t.summarize()
-	if err != nil {
-		return nil, err
-	}
-	mean, std := float64(s.stats.Mean), float64(s.stats.Std)
+func norm(c *call, t *tensor) starlark.Value {
+	c.unpack()
+	s := t.summarize()
+	mean, std := float64(s.Mean), float64(s.Std)
 	switch n := float64(t.a.Size()); {
-	case s.stats.NaN > 0:
-		return starlark.Float(math.NaN()), nil
-	case s.stats.Inf > 0:
-		return starlark.Float(math.Inf(1)), nil
+	case s.NaN > 0:
+		return starlark.Float(math.NaN())
+	case s.Inf > 0:
+		return starlark.Float(math.Inf(1))
 	case n == 0:
-		return starlark.Float(0), nil
+		return starlark.Float(0)
 	default:
-		return starlark.Float(float32(math.Sqrt(n * (mean*mean + std*std)))), nil
+		return starlark.Float(float32(math.Sqrt(n * (mean*mean + std*std))))
 	}
 }

@@ -30,15 +30,8 @@ func (in *Interpreter) compile(source string, condition bool) (*program, error) 
 	if !strings.Contains(source, "\n") {
 		source = strings.TrimSpace(source)
 	}
-	if len(source) > maxSource {
-		return nil, fmt.Errorf("the expression has %d bytes, expected at most %d", len(source), maxSource)
-	}
-	axes := sliceAxes(source)
-	text, powers, err := scan(axes)
-	if err != nil {
-		return nil, err
-	}
-	w := &rewriter{powers: powers, moved: axes != source, assigned: map[string]bool{}, checked: map[syntax.Expr]bool{}}
+	text := translate(source)
+	w := &rewriter{moved: text != source, assigned: map[string]bool{}}
 	in.compiled++
 	p := &program{name: fmt.Sprint("expression ", in.compiled)}
 	f, err := options.Parse(p.name, text, 0)
@@ -56,7 +49,8 @@ func (in *Interpreter) compile(source string, condition bool) (*program, error) 
 			return nil, errors.New("a condition is an expression, not a statement (== compares)")
 		}
 	}
-	w.file(f)
+	syntax.Walk(f, w.visit)
+	f.Stmts = w.stmts(f.Stmts)
 	if w.err != nil {
 		return nil, w.err
 	}
@@ -71,6 +65,109 @@ func (in *Interpreter) compile(source string, condition bool) (*program, error) 
 		maps.Copy(in.promised, w.assigned)
 	}
 	return p, nil
+}
+
+// A rewriter changes the tree of a source where Starlark has no interface for what tensors and
+// variables need.
+type rewriter struct {
+	moved    bool            // whether columns differ from those of the source
+	assigned map[string]bool // names of global variables
+	err      error           // the first error
+}
+
+// Names that only rewritten source has.
+const (
+	leftName    = "$left"    // a function: op, x
+	itemName    = "$item"    // a function: x
+	resultName  = "$result"  // a function: the value of an expression statement
+	globalsName = "$globals" // a dictionary: the global variables
+)
+
+func callOf(pos syntax.Position, name string, args ...syntax.Expr) syntax.Expr {
+	return &syntax.CallExpr{Fn: &syntax.Ident{NamePos: pos, Name: name}, Lparen: pos, Args: args, Rparen: pos}
+}
+
+// visit rewrites expressions. Comparisons, which Starlark computes without asking the operands,
+// become x | y, where x is a [left] that knows the operator, and so do "in" and %. Numbers have a
+// method item, since in other frameworks the reductions return tensors.
+func (w *rewriter) visit(n syntax.Node) bool {
+	switch n := n.(type) {
+	case *syntax.BinaryExpr:
+		switch n.Op {
+		case syntax.EQL, syntax.NEQ, syntax.LT, syntax.LE, syntax.GT, syntax.GE, syntax.IN, syntax.NOT_IN, syntax.PERCENT:
+			op := &syntax.Literal{Token: syntax.INT, TokenPos: n.OpPos, Raw: "0", Value: int64(n.Op)}
+			n.X, n.Op = callOf(n.OpPos, leftName, op, n.X), syntax.PIPE
+		}
+	case *syntax.CallExpr:
+		switch f := n.Fn.(type) {
+		case *syntax.DotExpr:
+			if f.Name.Name == "item" && len(n.Args) == 0 {
+				n.Fn, n.Args = &syntax.Ident{NamePos: f.Dot, Name: itemName}, []syntax.Expr{f.X}
+			}
+		case *syntax.Ident: // keep("name", x)
+			if f.Name == "keep" && len(n.Args) > 0 {
+				if name, ok := n.Args[0].(*syntax.Literal); ok && name.Token == syntax.STRING {
+					w.assigned[name.Value.(string)] = true
+				}
+			}
+		}
+	}
+	return true
+}
+
+// stmts rewrites statements outside of functions, whose variables become keys of [globals]:
+// functions of other programs see their values there.
+func (w *rewriter) stmts(list []syntax.Stmt) (out []syntax.Stmt) {
+	for _, s := range list {
+		out = append(out, s)
+		switch s := s.(type) {
+		case *syntax.ExprStmt:
+			s.X = callOf(syntax.Start(s.X), resultName, s.X)
+		case *syntax.AssignStmt:
+			s.LHS = w.target(s.LHS)
+		case *syntax.IfStmt:
+			s.True, s.False = w.stmts(s.True), w.stmts(s.False)
+		case *syntax.WhileStmt:
+			s.Body = w.stmts(s.Body)
+		case *syntax.ForStmt:
+			s.Vars, s.Body = w.target(s.Vars), w.stmts(s.Body)
+		case *syntax.DefStmt:
+			target := w.target(s.Name)
+			s.Name = &syntax.Ident{NamePos: s.Name.NamePos, Name: "$" + s.Name.Name}
+			value := &syntax.Ident{NamePos: s.Def, Name: s.Name.Name}
+			out = append(out, &syntax.AssignStmt{OpPos: s.Def, Op: syntax.EQ, LHS: target, RHS: value})
+		}
+	}
+	return out
+}
+
+// reserved are the names of functions that cannot be assigned.
+var reserved = []string{loadName, "load", "keep", "compare"}
+
+// target rewrites what is assigned to.
+func (w *rewriter) target(x syntax.Expr) syntax.Expr {
+	switch x := x.(type) {
+	case *syntax.Ident:
+		if w.err == nil && (slices.Contains(stopNames, x.Name) || slices.Contains(reserved, x.Name)) {
+			w.err = oneLine(w.place(x.NamePos), fmt.Errorf("%s belongs to the stop and cannot be assigned (choose another name)", x.Name))
+		}
+		w.assigned[x.Name] = true
+		return &syntax.IndexExpr{
+			X: &syntax.Ident{NamePos: x.NamePos, Name: globalsName}, Lbrack: x.NamePos,
+			Y: &syntax.Literal{Token: syntax.STRING, TokenPos: x.NamePos, Raw: `""`, Value: x.Name}, Rbrack: x.NamePos,
+		}
+	case *syntax.ParenExpr:
+		x.X = w.target(x.X)
+	case *syntax.TupleExpr:
+		for i := range x.List {
+			x.List[i] = w.target(x.List[i])
+		}
+	case *syntax.ListExpr:
+		for i := range x.List {
+			x.List[i] = w.target(x.List[i])
+		}
+	}
+	return x
 }
 
 // place returns a position for an error, without the column if columns have changed.
@@ -126,126 +223,3 @@ func (in *Interpreter) resolveError(err error, w *rewriter) error {
 	}
 	return oneLine(at, fmt.Errorf("name %s is not defined (%s)", name, hint))
 }
-
-// A position is that of a character in the source, as syntax counts them.
-type position struct{ line, col int32 }
-
-// A scanner finds the operators ** of the source, which Starlark does not have.
-type scanner struct {
-	text    []rune
-	i       int
-	at      position
-	operand bool // whether the last token can be the left operand
-	nesting int
-	changed bool
-	powers  map[position]bool
-}
-
-// loadName is what the word load becomes, which is a statement in Starlark.
-const loadName = "łoad"
-
-// scan replaces each operator ** by //, which the rewriter then changes back at the positions that
-// it returns, and the word load by loadName. It also refuses source that is so nested that parsing it
-// could exhaust the stack.
-func scan(source string) (string, map[position]bool, error) {
-	s := &scanner{text: []rune(source), at: position{1, 1}, powers: map[position]bool{}}
-	for s.i < len(s.text) {
-		if err := s.token(); err != nil {
-			return "", nil, err
-		}
-	}
-	if !s.changed {
-		return source, nil, nil
-	}
-	return string(s.text), s.powers, nil
-}
-
-// skip moves over n characters.
-func (s *scanner) skip(n int) {
-	for range n {
-		if s.i >= len(s.text) {
-			return
-		}
-		if s.at.col++; s.text[s.i] == '\n' {
-			s.at = position{s.at.line + 1, 1}
-		}
-		s.i++
-	}
-}
-
-func (s *scanner) has(prefix string) bool {
-	for i, c := range []rune(prefix) {
-		if s.i+i >= len(s.text) || s.text[s.i+i] != c {
-			return false
-		}
-	}
-	return true
-}
-
-func (s *scanner) token() error {
-	switch c := s.text[s.i]; {
-	case c == '#':
-		for s.i < len(s.text) && s.text[s.i] != '\n' {
-			s.skip(1)
-		}
-	case c == '"' || c == '\'':
-		s.quoted(c)
-		s.operand = true
-	case isWord(c):
-		start := s.i
-		for s.i < len(s.text) && isWord(s.text[s.i]) {
-			s.skip(1)
-		}
-		word := string(s.text[start:s.i])
-		if word == "load" {
-			copy(s.text[start:], []rune(loadName))
-			s.changed = true
-		}
-		s.operand = !slices.Contains(keywords, word)
-	case s.has("**"):
-		if s.operand {
-			s.powers[s.at], s.changed = true, true
-			s.text[s.i], s.text[s.i+1] = '/', '/'
-		}
-		s.skip(2)
-		s.operand = false
-	default:
-		switch c {
-		case '(', '[', '{':
-			s.nesting++
-		case ')', ']', '}':
-			s.nesting--
-		}
-		if s.nesting > maxNesting {
-			return fmt.Errorf("line %d, column %d: more than %d open brackets", s.at.line, s.at.col, maxNesting)
-		}
-		if c != ' ' && c != '\t' && c != '\n' && c != '\\' {
-			s.operand = c == ')' || c == ']' || c == '}'
-		}
-		s.skip(1)
-	}
-	return nil
-}
-
-// quoted skips a string.
-func (s *scanner) quoted(quote rune) {
-	end := string(quote)
-	if triple := strings.Repeat(end, 3); s.has(triple) {
-		end = triple
-	}
-	s.skip(len(end))
-	for s.i < len(s.text) && !s.has(end) {
-		if s.text[s.i] == '\\' { // in raw strings too, a quote after \ does not end the string
-			s.skip(1)
-		}
-		s.skip(1)
-	}
-	s.skip(len(end))
-}
-
-func isWord(c rune) bool {
-	return c == '_' || c == '.' || c >= '0' && c <= '9' || c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c > 127
-}
-
-// keywords are words after which ** is not an operator.
-var keywords = []string{"and", "or", "not", "in", "if", "else", "elif", "lambda", "return", "for", "while"}

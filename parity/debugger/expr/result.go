@@ -10,12 +10,8 @@ import (
 	"github.com/gomflux/gomflux/internal/checkpoint"
 )
 
-// Limits of results.
-const (
-	maxResult  = 1e6    // bytes of its text
-	maxValues  = 10_000 // values in it
-	maxDetails = 16     // tensors that are described with statistics
-)
+// maxDetails is the number of tensors of a result that are described with statistics.
+const maxDetails = 16
 
 // A Result is what an evaluation returns. It does not depend on the arrays of the run.
 type Result struct {
@@ -62,112 +58,67 @@ func (t Tensor) String() string {
 }
 
 // describe makes the result of the evaluation.
-func (r *run) describe(v starlark.Value) (Result, error) {
-	var out Result
+func (r *run) describe(v starlark.Value) Result {
 	if v == nil || v == starlark.None {
-		return out, nil
+		return Result{}
 	}
-	d := &describer{r: r}
-	var err error
-	if out.value, err = d.value(v, 0); err != nil {
-		return Result{}, fmt.Errorf("the result: %w", err)
+	if t, ok := v.(*tensor); ok {
+		d := t.describe(true)
+		return Result{text: d.String(), value: d}
 	}
-	if t, ok := out.value.(Tensor); ok {
-		out.text = t.String()
-		return out, nil
-	}
-	if out.text, err = repr(v, maxResult); err != nil {
-		return Result{}, fmt.Errorf("the result: %w", err)
-	}
-	return out, nil
+	out := Result{text: repr(v)} // fails if the value is too long, or contains itself
+	details := 0
+	out.value = r.json(v, &details)
+	return out
 }
 
-// A describer turns values into those of JSON.
-type describer struct {
-	r               *run
-	values, details int
-}
-
-func (d *describer) value(v starlark.Value, depth int) (any, error) {
-	if d.values++; d.values > maxValues {
-		return nil, fmt.Errorf("more than %d values", maxValues)
-	}
-	if depth > maxNesting {
-		return nil, fmt.Errorf("a %s is nested more than %d deep", v.Type(), maxNesting)
-	}
+// json turns a value into one of JSON. details counts the tensors.
+func (r *run) json(v starlark.Value, details *int) any {
 	switch v := v.(type) {
 	case nil, starlark.NoneType:
-		return nil, nil
+		return nil
 	case starlark.Bool:
-		return bool(v), nil
+		return bool(v)
 	case starlark.Int:
-		return json.Number(v.String()), nil
+		return json.Number(v.String())
 	case starlark.Float:
-		return checkpoint.Float(v), nil
+		return checkpoint.Float(v)
 	case starlark.String:
-		return string(v), nil
+		return string(v)
 	case *tensor:
-		return d.tensor(v)
+		r.check()
+		*details++
+		return v.describe(*details <= maxDetails)
 	case *difference:
-		return v.json(), nil
+		out := map[string]any{}
+		for _, m := range v.measures {
+			out[m.Name] = r.json(m.value(), details)
+		}
+		return out
 	case *starlark.Dict:
-		return d.dict(v, depth)
+		out := map[string]any{}
+		for k, x := range v.Entries() {
+			out[str(k)] = r.json(x, details)
+		}
+		return out
 	case *starlark.List, starlark.Tuple, *starlark.Set:
-		return d.list(v.(starlark.Iterable), depth)
+		out := []any{}
+		for x := range starlark.Elements(v.(starlark.Iterable)) {
+			out = append(out, r.json(x, details))
+		}
+		return out
 	}
-	return repr(v, maxResult)
+	return repr(v)
 }
 
-func (d *describer) list(v starlark.Iterable, depth int) (any, error) {
-	out := []any{}
-	for x := range starlark.Elements(v) {
-		y, err := d.value(x, depth+1)
-		if err != nil {
-			return nil, err
+func (t *tensor) describe(details bool) Tensor {
+	out := Tensor{Shape: append([]int{}, t.a.Shape()...), Dtype: t.a.Dtype().String()}
+	if details {
+		s := t.summarize()
+		out.Stats = &s
+		for _, v := range t.first {
+			out.Preview = append(out.Preview, checkpoint.Float(v))
 		}
-		out = append(out, y)
-	}
-	return out, nil
-}
-
-// dict returns an object, whose keys are texts.
-func (d *describer) dict(v *starlark.Dict, depth int) (any, error) {
-	out := map[string]any{}
-	for k, x := range v.Entries() {
-		key, err := str(k, maxResult)
-		if err != nil {
-			return nil, err
-		}
-		if out[key], err = d.value(x, depth+1); err != nil {
-			return nil, err
-		}
-	}
-	return out, nil
-}
-
-func (d *describer) tensor(t *tensor) (any, error) {
-	out := Tensor{Shape: append([]int{}, t.shape()...), Dtype: t.dtype().String()}
-	if d.details++; d.details > maxDetails {
-		return out, nil
-	}
-	s, err := t.summarize()
-	if err != nil {
-		return nil, err
-	}
-	out.Stats = &s.stats
-	for _, v := range s.first {
-		out.Preview = append(out.Preview, checkpoint.Float(v))
-	}
-	return out, d.r.stopped()
-}
-
-func (d *difference) json() any {
-	out := map[string]any{}
-	for _, m := range d.measures {
-		if v, ok := m.Value.(float64); ok {
-			m.Value = checkpoint.Float(v)
-		}
-		out[m.Name] = m.Value
 	}
 	return out
 }
