@@ -330,6 +330,9 @@ VARIANTS = [
         {"tokenizer_config.json": {"extra_special_tokens": [], "extra_ids": 9}, "tokenizer.json": {"added_tokens": []}},
     ),
     ("t5-5", {"tokenizer.json": {"normalizer": None}}),
+    # which only Qwen's looks at
+    ("clip-vocab", {"tokenizer_config.json": {"add_prefix_space": True}}),
+    ("t5-4", {"tokenizer_config.json": {"add_prefix_space": True}}),
 ]
 
 
