@@ -41,11 +41,10 @@ func TestPublished(t *testing.T) {
 			}
 			succeeds(t, append(run, "-m", folder, "-p", "a red cat -- on a mat", "-H", "64", "-W", "64", "-s", "1", "--quiet",
 				"-o", filepath.Join(dir, "a.png"))...)
-			if same := tokenizerOf(m); tokenizers[same] {
+			if tokenizers[tokenizerOf(m)] {
 				return
-			} else {
-				tokenizers[same] = true
 			}
+			tokenizers[tokenizerOf(m)] = true
 			var shown shownModel
 			if err := json.Unmarshal([]byte(succeeds(t, "show", folder, "--json")), &shown); err != nil {
 				t.Fatal(err)
