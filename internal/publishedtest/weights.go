@@ -82,7 +82,7 @@ func (n normals) tensor(p nn.Parameter) *checkpoint.Array {
 	switch {
 	case p.Kind() == nn.EmbeddingWeight:
 		scale = 1
-	case len(shape) == 1 && strings.HasSuffix(p.Name, "weight"): // of a norm
+	case len(shape) == 1 && (strings.HasSuffix(p.Name, "weight") || strings.HasSuffix(p.Name, "running_var")): // of a norm
 		scale, mean = 0.1, 1
 	case len(shape) == 1:
 		scale = 0.1

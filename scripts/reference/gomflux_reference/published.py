@@ -15,7 +15,7 @@ import diffusers
 import torch
 import transformers
 
-from . import tiny
+from . import dump, tiny
 from .families import FAMILIES, Family
 from .families.text_encoders import QWEN3_VL_CHAT
 from .files import read_json, write_json
@@ -52,14 +52,6 @@ def add_processor_files(model: Path):
         (model / "processor" / "chat_template.jinja").write_text(QWEN3_VL_CHAT)
 
 
-def family_of(model: Path) -> str:
-    """Returns the family of a model without weights."""
-    pipeline = read_json(model / "model_index.json")["_class_name"]
-    guided = read_json(model / "transformer" / "config.json").get("guidance_embeds", False)
-    names = [n for n, f in FAMILIES.items() if f.pipeline.__name__ == pipeline]
-    return next((n for n in names if n.endswith("dev") == guided), names[0])
-
-
 def add_weights(model: Path, family: Family):
     """Writes random weights for a model's configs, which stay as they are."""
     for component, value in read_json(model / "model_index.json").items():
@@ -81,9 +73,11 @@ def add_weights(model: Path, family: Family):
 def rows(gomflux: Path, folder: Path, families: list[str], replay):
     """Replays a run of diffusers with every model of some families, an edit where the model needs an image."""
     for model in make(folder):
-        family = family_of(model)
-        if family in families:
-            add_weights(model, FAMILIES[family])
+        pipeline = read_json(model / "model_index.json")["_class_name"]
+        alike = [name for name, f in FAMILIES.items() if f.pipeline.__name__ == pipeline]
+        if set(alike) & set(families):
+            add_weights(model, FAMILIES[alike[0]])
+            _, family = dump.load(model)
             references = FAMILIES[family].references[0]
             kind = f"edit of {references}" if references else "text"
             yield replay(gomflux, model, family, kind, random.Random(f"published/{model.parent.name}"))
