@@ -296,7 +296,7 @@ func TestEstimateModel(t *testing.T) {
 	mlxtest.Do(t, func() {
 		before := settled()
 		estimate := func(o LoadOptions) Estimate {
-			e, free, err := EstimateModel(dir, o)
+			e, _, free, err := EstimateModel(dir, o)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -306,6 +306,10 @@ func TestEstimateModel(t *testing.T) {
 			return e
 		}
 		owned := estimate(LoadOptions{})
+		_, asLow, _, err := EstimateModel(dir, LoadOptions{})
+		if err != nil {
+			t.Fatal(err)
+		}
 		if after := settled(); after > before+1<<16 {
 			t.Errorf("%d bytes are in memory, %d before", after, before)
 		}
@@ -322,6 +326,9 @@ func TestEstimateModel(t *testing.T) {
 		if !(owned.Step > 10*small.Step) || !(batch.Step > owned.Step*3/2) || !(low.Step < owned.Step) {
 			t.Errorf("a step takes %d bytes, %d for a smaller picture, %d for two, %d with one part at a time", owned.Step,
 				small.Step, batch.Step, low.Step)
+		}
+		if asLow.Peak() != low.Peak() {
+			t.Errorf("in low RAM %d bytes, opened so %d", asLow.Peak(), low.Peak())
 		}
 		if !(packed.AllWeights() < owned.AllWeights()*2/3) || owned.AllWeights() != low.AllWeights() {
 			t.Errorf("weights of %v, quantized %v", owned.Weights, packed.Weights)

@@ -162,14 +162,22 @@ func (p *Pipeline) load(x index.Index, o LoadOptions, missing []string) error {
 		return err
 	}
 	p.blockMemory = o.BlockMemory
-	p.residency, p.memory = residency{shortLookahead: o.LowRAM, lowRAM: o.LowRAM, decodeAlone: o.LowRAM}, o.memory
-	if o.LowRAM && p.device != mlx.CPU {
-		p.budget = 1 << 30
+	p.memory = o.memory
+	if o.LowRAM {
+		p.setLowRAM()
 	}
 	if o.headersOnly {
 		return nil
 	}
 	return p.loadWeights(runs, o)
+}
+
+// setLowRAM makes runs use as little memory as they can.
+func (p *Pipeline) setLowRAM() {
+	p.residency = residency{shortLookahead: true, lowRAM: true, decodeAlone: true}
+	if p.device != mlx.CPU {
+		p.budget = 1 << 30
+	}
 }
 
 // loadWeights reads the weights of all components, or with low RAM those of the autoencoder. With
@@ -276,28 +284,30 @@ func (p *Pipeline) loadTokenizers(needs func(dir string) bool) error {
 }
 
 // EstimateModel estimates the memory of the first of o.Requests, or of a run with the model's
-// defaults, and returns how much memory is available for it in bytes, 0 if that is unknown. It
-// reads only configs and headers. It must run on the MLX thread.
-func EstimateModel(fsys fs.FS, o LoadOptions) (e Estimate, available int64, err error) {
+// defaults, as it is opened and in low RAM. It returns how much memory is available for it in bytes,
+// 0 if that is unknown. It reads only configs, tokenizers and headers. It must run on the MLX thread.
+func EstimateModel(fsys fs.FS, o LoadOptions) (e, low Estimate, available int64, err error) {
 	o.headersOnly = true
 	p, err := Load(fsys, o)
 	if err != nil {
-		return Estimate{}, 0, err
+		return e, low, 0, err
 	}
 	defer p.Close()
 	r, err := p.defaultRun()
 	if err != nil {
-		return Estimate{}, 0, err
+		return e, low, 0, err
 	}
 	if o.Requests != nil {
 		if requests := o.Requests(p); len(requests) > 0 {
 			if r, err = p.Prepare(requests[0], 1); err != nil {
-				return Estimate{}, 0, err
+				return e, low, 0, err
 			}
 		}
 	}
 	r.batch = max(1, o.Batch)
-	return r.Estimate(), p.available(), nil
+	e, available = r.Estimate(), p.available()
+	p.setLowRAM()
+	return e, r.Estimate(), available, nil
 }
 
 // LoadAutoencoder reads only the vae of a model folder, or a folder with a single vae. It must run

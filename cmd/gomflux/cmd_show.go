@@ -95,16 +95,15 @@ func estimateMemory(ctx context.Context, source *gomflux.Source) *shownMemory {
 	var m *shownMemory
 	defaults := (*family.Defaults)(source.Defaults())
 	err := mlx.Do(ctx, func() error {
-		e, free, err := models.EstimateModel(source.FS(), models.LoadOptions{Defaults: defaults})
+		e, low, free, err := models.EstimateModel(source.FS(), models.LoadOptions{Defaults: defaults})
 		if err != nil {
 			return err
 		}
-		low, _, err := models.EstimateModel(source.FS(), models.LoadOptions{Defaults: defaults, LowRAM: true})
 		m = &shownMemory{
 			Device: e.Device.String(), Dtype: e.Dtype.String(), Width: e.Width, Height: e.Height,
 			AllWeights: e.AllWeights(), Weights: e.Weights, Peak: e.Peak(), LowRAMPeak: low.Peak(), Free: free,
 		}
-		return err
+		return nil
 	})
 	if err != nil {
 		return nil

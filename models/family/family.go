@@ -77,6 +77,16 @@ func (c *Class) Member(folder string) (Member, bool) {
 	return Member{}, false
 }
 
+// Tokenizers lists the folders of the pipeline's tokenizers.
+func (c *Class) Tokenizers() (folders []string) {
+	for _, m := range c.Components {
+		if m.Class.Tokenizes() {
+			folders = append(folders, m.Folder)
+		}
+	}
+	return folders
+}
+
 // A Model is a published model.
 type Model struct {
 	Name    string

@@ -62,15 +62,13 @@ func TestAttacks(t *testing.T) {
 				}
 			}
 
-			if !attack.late {
-				var info inspect.Info
-				hostiletest.Bounded(t, func() { info = inspect.Model(folder) })
-				err := info.Incomplete
-				if err == nil {
-					err = info.Unsupported
-				}
-				refused("Model", err)
+			var info inspect.Info
+			hostiletest.Bounded(t, func() { info = inspect.Model(folder) })
+			err = info.Incomplete
+			if err == nil {
+				err = info.Unsupported
 			}
+			refused("Model", err)
 			mlxtest.Do(t, func() {
 				hostiletest.Bounded(t, func() {
 					tensors := false

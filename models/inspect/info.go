@@ -5,7 +5,6 @@
 package inspect
 
 import (
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -21,6 +20,7 @@ import (
 	"github.com/gomflux/gomflux/models/errs"
 	"github.com/gomflux/gomflux/models/family"
 	"github.com/gomflux/gomflux/models/index"
+	"github.com/gomflux/gomflux/textenc/tokenizer"
 )
 
 // An Info describes a model without loading it.
@@ -46,8 +46,8 @@ type Info struct {
 	Declared *family.Declared
 }
 
-// Model checks a model folder in diffusers' layout by its configs and the headers of
-// its safetensors files. Headers must agree with the sizes of the files. For supported
+// Model checks a model folder in diffusers' layout by its configs, its tokenizers and the headers
+// of its safetensors files. Headers must agree with the sizes of the files. For supported
 // classes they must also describe the tensors that the configs require. Model does not
 // read tensors, does not need MLX, and reports all problems at once.
 func Model(fsys fs.FS) Info {
@@ -130,10 +130,8 @@ func (i *inspection) components(x index.Index) {
 		for _, c := range componentsOf(d) {
 			parts[c.Dir] = c
 		}
-		for _, dir := range slices.Sorted(maps.Keys(x.Components)) {
-			if index.IsTokenizer(x.Components[dir]) {
-				i.add(checkTokenizer(i.fsys, dir))
-			}
+		for _, dir := range class.Tokenizers() {
+			i.add(tokenizer.Check(i.fsys, dir))
 		}
 	}
 	for _, dir := range slices.Sorted(maps.Keys(parts)) {
@@ -183,19 +181,6 @@ func most(layers map[string]int, quantizations []string) (most string) {
 		}
 	}
 	return most
-}
-
-// checkTokenizer checks that the file with a tokenizer's vocabulary is valid JSON.
-func checkTokenizer(fsys fs.FS, dir string) error {
-	name := path.Join(dir, "tokenizer.json")
-	if _, err := fs.Stat(fsys, name); errors.Is(err, fs.ErrNotExist) {
-		name = path.Join(dir, "vocab.json")
-	}
-	data, err := checkpoint.ReadFile(fsys, name, 256<<20)
-	if err == nil && !json.Valid(data) {
-		err = fmt.Errorf("%s: not valid JSON (is the download complete?)", checkpoint.FullName(fsys, name))
-	}
-	return err
 }
 
 // totalSize returns the size of all files in bytes. Links are followed, and a file that

@@ -101,7 +101,10 @@ func TestModel(t *testing.T) {
 		"cut":           {damage: cut(shard, 60000), incomplete: []string{"m/" + shard + ": ", "truncated"}},
 		"cut header":    {damage: cut(shard, 7), incomplete: []string{"m/" + shard + ": not a safetensors file"}},
 		"cut tokenizer": {damage: cut("tokenizer/tokenizer.json", 9000), incomplete: []string{"m/tokenizer/tokenizer.json: "}},
-		"cut config":    {damage: cut("vae/config.json", 100), incomplete: []string{"m/vae/config.json: "}},
+		"tokenizer's option": {damage: write("tokenizer/tokenizer_config.json",
+			`{"tokenizer_class": "Qwen2Tokenizer", "split_special_tokens": true}`),
+			unsupported: "m/tokenizer/tokenizer_config.json: split_special_tokens true is not supported"},
+		"cut config": {damage: cut("vae/config.json", 100), incomplete: []string{"m/vae/config.json: "}},
 		"pickles": {damage: func(t *testing.T) {
 			remove("vae/diffusion_pytorch_model.safetensors")(t)
 			write("vae/diffusion_pytorch_model.bin", "")(t)

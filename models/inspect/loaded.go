@@ -165,11 +165,9 @@ func (s *session) keepOne(dir string) error {
 // checkTokenizers checks that all tokenizers can be read.
 func (s *session) checkTokenizers() error {
 	for _, text := range s.pipeline.PromptEncodings(nil) {
-		t, err := tokenizer.Load(s.loader.FS, text.Tokenizer)
-		if err != nil {
+		if err := tokenizer.Check(s.loader.FS, text.Tokenizer); err != nil {
 			return err
 		}
-		t.Close()
 	}
 	return nil
 }

@@ -6,9 +6,11 @@ import (
 	"sync"
 
 	"github.com/gomflux/gomflux/internal/checkpoint"
+	"github.com/gomflux/gomflux/textenc/tokenizer"
 )
 
-// Read computes the statistics of every tensor. It keeps only a few megabytes in memory
+// Read computes the statistics of every tensor, and checks the tokenizers: one that cannot be used
+// is added to the components, with an Err. It keeps only a few megabytes in memory
 // and reads on GOMAXPROCS goroutines, at most 16. Progress, if not nil, is called with
 // the number of bytes of a component that were read.
 func (w *Weights) Read(ctx context.Context, progress func(component string, done, total int64)) error {
@@ -28,6 +30,11 @@ func (w *Weights) Read(ctx context.Context, progress func(component string, done
 		r.Close()
 		if err != nil {
 			return err
+		}
+	}
+	for _, dir := range w.tokenizers {
+		if err := tokenizer.Check(w.fsys, dir); err != nil {
+			w.Components = append(w.Components, &ComponentWeights{Name: dir, Err: err})
 		}
 	}
 	return nil

@@ -14,6 +14,7 @@ import (
 	"github.com/gomflux/gomflux/internal/checkpoint"
 	"github.com/gomflux/gomflux/mlx/nn"
 	"github.com/gomflux/gomflux/models/errs"
+	"github.com/gomflux/gomflux/models/family"
 	"github.com/gomflux/gomflux/models/index"
 )
 
@@ -25,6 +26,9 @@ type Weights struct {
 	Class string
 	// Components lists the components with weights by name.
 	Components []*ComponentWeights
+
+	fsys       fs.FS    // the model folder
+	tokenizers []string // folders of tokenizers that Read checks
 }
 
 // ComponentWeights has the tensors of one component.
@@ -62,7 +66,7 @@ type TensorWeights struct {
 // files of the folder itself. A component whose files cannot be read has an Err. The
 // tensors of supported classes are checked against the configs.
 func OpenWeights(fsys fs.FS) (*Weights, error) {
-	w := &Weights{}
+	w := &Weights{fsys: fsys}
 	var expected []expectation
 	if index.Exists(fsys) {
 		x, err := index.Read(fsys)
@@ -70,6 +74,9 @@ func OpenWeights(fsys fs.FS) (*Weights, error) {
 			return nil, err
 		}
 		w.Class = x.Class
+		if class := family.Find(x.Class); class != nil {
+			w.tokenizers = class.Tokenizers()
+		}
 		if expected = expect(fsys, x); len(expected) == 0 {
 			return nil, fmt.Errorf("%s: expected components with weights, found none", checkpoint.FullName(fsys, index.File))
 		}
@@ -159,7 +166,7 @@ func (w *Weights) Select(name string) error {
 	keep := w.Components[i]
 	w.Components = slices.Delete(w.Components, i, i+1)
 	err := w.Close()
-	w.Components = []*ComponentWeights{keep}
+	w.Components, w.tokenizers = []*ComponentWeights{keep}, nil
 	return err
 }
 

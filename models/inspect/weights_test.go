@@ -121,6 +121,8 @@ func TestOpenWeights(t *testing.T) {
 		"a transformer": {change: remove(), sub: "transformer", names: "."},
 		"no shard": {change: remove("transformer/diffusion_pytorch_model-00002-of-00002.safetensors"),
 			names: "text_encoder transformer vae", checked: "text_encoder vae", flags: []string{"error: transformer: unreadable: : "}},
+		"no vocabulary": {change: remove("tokenizer/tokenizer.json", "tokenizer/vocab.json"), names: "text_encoder transformer vae",
+			checked: "text_encoder transformer vae", flags: []string{"error: tokenizer: unreadable: : "}},
 		"no config": {change: remove("vae/config.json"), names: "text_encoder transformer vae",
 			flags: []string{"error: text_encoder: unreadable: : ", "error: transformer: unreadable: : ", "error: vae: unreadable: : "}},
 		"no config, no one": {change: remove("vae/config.json", "model_index.json"), names: "text_encoder transformer vae"},

@@ -37,6 +37,11 @@ func TestRefused(t *testing.T) {
 		}
 		return dir
 	}
+	prefixed := modeltest.Copy(t, plain)
+	if err := os.WriteFile(filepath.Join(prefixed, "tokenizer", "tokenizer_config.json"),
+		[]byte(`{"tokenizer_class": "Qwen2Tokenizer", "add_prefix_space": true}`), 0o644); err != nil {
+		t.Fatal(err)
+	}
 	full := t.TempDir()
 	if err := os.WriteFile(filepath.Join(full, "note.txt"), nil, 0o644); err != nil {
 		t.Fatal(err)
@@ -55,6 +60,7 @@ func TestRefused(t *testing.T) {
 		{"too large for float16", changed(func(all map[string]*checkpoint.Array) {
 			copy(all["layers.1.attention_norm1.weight"].Data, []byte{0x80, 0x47}) // 65536
 		}), "", save.Options{Dtype: new(mlx.Float16)}, []string{"tensor layers.1.attention_norm1.weight", "float16 ends at 65504"}},
+		{"tokenizer", prefixed, "", save.Options{}, []string{"tokenizer/tokenizer_config.json: add_prefix_space true is not supported"}},
 		{"missing", changed(func(all map[string]*checkpoint.Array) { delete(all, "cap_pad_token") }), "", save.Options{},
 			[]string{"missing: cap_pad_token"}},
 	} {

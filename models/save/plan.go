@@ -13,6 +13,7 @@ import (
 	"github.com/gomflux/gomflux/models/family"
 	"github.com/gomflux/gomflux/models/index"
 	"github.com/gomflux/gomflux/models/lora"
+	"github.com/gomflux/gomflux/textenc/tokenizer"
 )
 
 // A plan describes everything that is written of a model.
@@ -74,6 +75,11 @@ func (p *plan) declare() (err error) {
 	loader := component.Loader{Folder: component.Folder{FS: fsys, Points: &hooks.Points{}}}
 	if p.declared, err = family.Declare(&loader.Folder, p.index); err != nil {
 		return err
+	}
+	for _, dir := range p.declared.Class.Tokenizers() {
+		if err := tokenizer.Check(fsys, dir); err != nil {
+			return err
+		}
 	}
 	for _, dir := range p.index.Models() {
 		if !slices.ContainsFunc(p.declared.Components, func(c component.Component) bool { return c.Dir == dir }) {

@@ -6,7 +6,10 @@ import (
 	"fmt"
 	"maps"
 	"math"
+	"strconv"
 	"strings"
+
+	"github.com/gomflux/gomflux/internal/checkpoint"
 )
 
 // Patterns that cut text into words before BPE.
@@ -26,6 +29,7 @@ type tokenizerClass struct {
 	normalizer, preTokenizer any
 	suffix                   string // that ends a word in a BPE vocabulary
 	unigram                  bool
+	prefixSpace              bool // add_prefix_space has an effect; the other classes ignore it
 }
 
 type object = map[string]any
@@ -57,6 +61,7 @@ var tokenizerClasses = []*tokenizerClass{
 			{"type": "Split", "pattern": object{"Regex": qwen2Split}, "behavior": "Isolated", "invert": false},
 			{"type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true, "use_regex": false},
 		}},
+		prefixSpace: true,
 	},
 	{
 		name:     "T5Tokenizer",
@@ -86,7 +91,7 @@ func classNamed(name string) (*tokenizerClass, error) {
 		}
 		names[i] = c.name
 	}
-	return nil, fmt.Errorf("tokenizer_class %q, expected one of %s", name, strings.Join(names, ", "))
+	return nil, fmt.Errorf("tokenizer_class %q is %w, expected one of %s", name, checkpoint.ErrUnsupported, strings.Join(names, ", "))
 }
 
 // A tokenizerSpec is the validated content of a tokenizer's files. The tokenizers
@@ -115,7 +120,31 @@ type piece struct {
 	score float64
 }
 
-func (p piece) MarshalJSON() ([]byte, error) { return json.Marshal([]any{p.text, p.score}) }
+func (p piece) MarshalJSON() ([]byte, error) { return json.Marshal([]any{p.text, exactText(p.score)}) }
+
+// exactText returns a text that the tokenizers library reads as exactly x. Its JSON reader rounds
+// twice: it divides the digits, as a float64, by a power of ten, so that the shortest text of many
+// numbers is read one unit in the last place off. Other digits, or more, are read exactly; the few
+// numbers without such a text (about one in a thousand, and no score of T5's) get the shortest.
+func exactText(x float64) json.Number {
+	for decimals := range 309 {
+		power := math.Pow10(decimals)
+		digits := math.Round(math.Abs(x) * power)
+		if digits >= 1<<64 {
+			break
+		}
+		for _, d := range []float64{digits, math.Nextafter(digits, 0), math.Nextafter(digits, math.Inf(1))} {
+			if d == math.Trunc(d) && d < 1<<64 && d/power == math.Abs(x) {
+				sign := ""
+				if math.Signbit(x) {
+					sign = "-"
+				}
+				return json.Number(fmt.Sprintf("%s%de-%d", sign, uint64(d), decimals))
+			}
+		}
+	}
+	return json.Number(strconv.FormatFloat(x, 'g', -1, 64))
+}
 
 func (p *piece) UnmarshalJSON(data []byte) error {
 	pair := []any{&p.text, &p.score}

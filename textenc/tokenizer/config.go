@@ -2,11 +2,12 @@ package tokenizer
 
 import (
 	"encoding/json"
-	"errors"
 	"fmt"
 	"maps"
 	"slices"
 	"strings"
+
+	"github.com/gomflux/gomflux/internal/checkpoint"
 )
 
 // tokenizerConfig has the fields of tokenizer_config.json and
@@ -69,14 +70,14 @@ func (c *tokenizerConfig) UnmarshalJSON(data []byte) error {
 	return nil
 }
 
-// check returns an error for options that would change ids and are not supported.
-func (c *tokenizerConfig) check() error {
+// check returns an error for options that would change the ids of a class and are not supported.
+func (c *tokenizerConfig) check(class *tokenizerClass) error {
 	switch {
 	case c.SplitSpecial:
-		return errors.New("split_special_tokens true is not supported")
-	case c.AddPrefixSpace:
-		return errors.New("add_prefix_space true is not supported")
-	case c.ExtraIDs != nil && (*c.ExtraIDs < 0 || *c.ExtraIDs > 1<<16):
+		return fmt.Errorf("split_special_tokens true is %w", checkpoint.ErrUnsupported)
+	case c.AddPrefixSpace && class.prefixSpace:
+		return fmt.Errorf("add_prefix_space true is %w", checkpoint.ErrUnsupported)
+	case c.ExtraIDs != nil && class.unigram && (*c.ExtraIDs < 0 || *c.ExtraIDs > 1<<16):
 		return fmt.Errorf("extra_ids %d: expected 0 to %d", *c.ExtraIDs, 1<<16)
 	}
 	return nil

@@ -39,9 +39,6 @@ func readTokenizer(fsys fs.FS, dir string) (*tokenizerSpec, error) {
 		return nil, err
 	}
 	class, err := classNamed(config.Class)
-	if err == nil {
-		err = config.check()
-	}
 	if err != nil {
 		return nil, f.wrap("tokenizer_config.json", err)
 	}
@@ -49,6 +46,9 @@ func readTokenizer(fsys fs.FS, dir string) (*tokenizerSpec, error) {
 	whole, err := s.readModel(f)
 	if err != nil {
 		return nil, err
+	}
+	if err := config.check(s.class); err != nil {
+		return nil, f.wrap("tokenizer_config.json", err)
 	}
 	added, source, err := readAllAdded(f, whole, &config)
 	if err != nil {

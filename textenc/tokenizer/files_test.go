@@ -89,7 +89,7 @@ func TestTokenizerFilesRefused(t *testing.T) {
 		{"no class", "qwen2-vocab", config, map[string]any{"tokenizer_class": nil}, "", config, "tokenizer_class is missing"},
 		{"no config", "qwen2-vocab", config, nil, "-", config, "tokenizer_class is missing"},
 		{"another class", "qwen2-vocab", config, map[string]any{"tokenizer_class": "LlamaTokenizerFast"}, "", config,
-			`"LlamaTokenizerFast", expected one of CLIPTokenizer,`},
+			`"LlamaTokenizerFast" is not supported, expected one of CLIPTokenizer,`},
 		{"T5 of vocab.json", "qwen2-vocab", config, map[string]any{"tokenizer_class": "T5Tokenizer"}, "", config, "no vocab.json"},
 		{"T5 of BPE", "qwen2-5", config, map[string]any{"tokenizer_class": "T5Tokenizer"}, "", whole,
 			"model type BPE: expected Unigram for T5Tokenizer"},

@@ -1,6 +1,7 @@
 package tokenizer_test
 
 import (
+	"cmp"
 	"crypto/sha256"
 	"encoding/binary"
 	"encoding/hex"
@@ -120,5 +121,46 @@ func TestTokenizerIDs(t *testing.T) {
 				}
 			})
 		}
+	}
+}
+
+// TestTokenizerPublished holds the ids of published tokenizers, also of runs of dashes, against those
+// of transformers.
+func TestTokenizerPublished(t *testing.T) {
+	needTokenizer(t)
+	root := cmp.Or(os.Getenv("GOMFLUX_REAL"), "../../../shared/real")
+	if _, err := os.Stat(root); err != nil {
+		t.Skipf("the small files of published models are not there (GOMFLUX_REAL names their folder): %v", err)
+	}
+	var texts []string
+	readTokenizerGolden(t, "texts.json", &texts)
+	for _, dash := range []string{"-", "_"} {
+		for n := range 60 {
+			texts = append(texts, strings.Repeat(dash, n+1))
+		}
+	}
+	var goldens []struct {
+		Folder string
+		Size   int
+		SHA256 string
+	}
+	readTokenizerGolden(t, "published.json", &goldens)
+	for _, g := range goldens {
+		tok, err := tokenizer.Load(os.DirFS(root), g.Folder)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var all []int32
+		for _, text := range texts {
+			ids, err := tok.EncodeSpecial(text)
+			if err != nil {
+				t.Fatal(err)
+			}
+			all = append(all, ids...)
+		}
+		if hashIDs(all) != g.SHA256 || tok.VocabSize() != g.Size {
+			t.Errorf("%s: other ids than in transformers, of %d tokens, expected %d", g.Folder, tok.VocabSize(), g.Size)
+		}
+		tok.Close()
 	}
 }

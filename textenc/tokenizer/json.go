@@ -1,6 +1,7 @@
 package tokenizer
 
 import (
+	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -126,8 +127,13 @@ func (c *tokenizerClass) modelType() string {
 // parseMerges reads pairs, as transformers 5 writes them, or strings with a space
 // between two tokens, as transformers 4 does.
 func parseMerges(data json.RawMessage) ([]merge, error) {
-	var lines []string
-	if json.Unmarshal(data, &lines) == nil {
+	const space = " \t\r\n"
+	first := bytes.TrimLeft(bytes.TrimPrefix(bytes.TrimLeft(data, space), []byte("[")), space)
+	if bytes.HasPrefix(first, []byte(`"`)) {
+		var lines []string
+		if err := json.Unmarshal(data, &lines); err != nil {
+			return nil, err
+		}
 		merges := make([]merge, len(lines))
 		for i, line := range lines {
 			var ok bool

@@ -61,6 +61,13 @@ func Load(fsys fs.FS, dir string) (*Tokenizer, error) {
 	}, nil
 }
 
+// Check returns the error that [Load] would return for the files in dir, without building the
+// tokenizer, which takes most of the time.
+func Check(fsys fs.FS, dir string) error {
+	_, err := readTokenizer(fsys, dir)
+	return err
+}
+
 // Encode returns the ids of text without the special tokens around it. Names of
 // special tokens in text (<|im_start|>) become these tokens.
 func (t *Tokenizer) Encode(text string) ([]int32, error) {

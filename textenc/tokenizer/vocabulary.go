@@ -17,8 +17,8 @@ func (s *tokenizerSpec) fromVocabulary(fsys fs.FS, dir string) error {
 	data, err := checkpoint.ReadFile(fsys, s.file, maxTokenizerSize)
 	if notExist(fsys, s.file, err) {
 		if _, spm := fs.Stat(fsys, path.Join(dir, "spiece.model")); spm == nil {
-			return fmt.Errorf("%s: SentencePiece's format is not supported (create tokenizer.json next to it: "+
-				"T5Tokenizer.from_pretrained(folder).save_pretrained(folder))", full("spiece.model"))
+			return fmt.Errorf("%s: SentencePiece's format is %w (create tokenizer.json next to it: "+
+				"T5Tokenizer.from_pretrained(folder).save_pretrained(folder))", full("spiece.model"), checkpoint.ErrUnsupported)
 		}
 		return fmt.Errorf("%s: found neither tokenizer.json nor vocab.json: %w", checkpoint.FullName(fsys, dir), fs.ErrNotExist)
 	}

@@ -181,6 +181,10 @@ def parse(argv=None) -> dict:
     c.add_argument("--families", nargs="+", choices=names, default=names, metavar="NAME", help=", ".join(names))
     c.add_argument("--models", type=int, default=2, metavar="N", help="models of each family")
     c.add_argument("--pictures", type=int, default=6, metavar="N", help="images of each family, from prompt and seed alone")
+    c.add_argument(
+        "--no-published", dest="published", action="store_false",
+        help="leave out the small files of published models, which are in ../shared/real or GOMFLUX_REAL if at all",
+    )  # fmt: skip
 
     c = command("mflux", check_mflux, "compare the folders that gomflux and mflux save, on small models")
     c.add_argument("gomflux", type=Path, help="the program")

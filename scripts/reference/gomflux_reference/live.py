@@ -21,6 +21,7 @@ from PIL import Image, ImageOps
 from safetensors.torch import load_file, save_file
 
 from . import adapters, dump, goldens, inpaint, schedules, tiny
+from . import published as small_files
 from .families import FAMILIES, Family, module_of
 
 SCENES = (
@@ -46,7 +47,7 @@ class Row:
     seconds: float = 0
 
 
-def check(gomflux: Path, seed: int | None, keep: Path | None, families: list[str], models: int, pictures: int):
+def check(gomflux: Path, seed: int | None, keep: Path | None, families: list[str], models: int, pictures: int, published: bool):
     """Makes random models of every family, runs diffusers on them, and replays the runs with gomflux."""
     gomflux = gomflux.resolve()
     seed = secrets.randbits(32) if seed is None else seed
@@ -78,6 +79,13 @@ def check(gomflux: Path, seed: int | None, keep: Path | None, families: list[str
                 r = random.Random(f"{seed}/{family}/seed {n}")
                 rows.append(same_seed(gomflux, made[n % len(made)], family, n, r, n < masked))
                 report(rows[-1])
+        if published and small_files.there():
+            print("small files of published models:")
+            for row in small_files.rows(gomflux, Path(folder, "published"), families, replay):
+                rows.append(row)
+                report(row)
+        elif published:
+            print("the small files of published models are not there: no run with them")
     failed = [row for row in rows if not row.ok]
     print(f"\n{len(rows) - len(failed)} of {len(rows)} hold; PARITY_SEED={seed}")
     if keep:

@@ -5,6 +5,7 @@ import hashlib
 import itertools
 import json
 import math
+import os
 import shutil
 import struct
 import sys
@@ -330,6 +331,9 @@ VARIANTS = [
         {"tokenizer_config.json": {"extra_special_tokens": [], "extra_ids": 9}, "tokenizer.json": {"added_tokens": []}},
     ),
     ("t5-5", {"tokenizer.json": {"normalizer": None}}),
+    # which only Qwen's looks at
+    ("clip-vocab", {"tokenizer_config.json": {"add_prefix_space": True}}),
+    ("t5-4", {"tokenizer_config.json": {"add_prefix_space": True}}),
 ]
 
 
@@ -350,8 +354,28 @@ def ids_of_variants(folder: Path, texts: list[str]) -> list[dict]:
     return found
 
 
+PUBLISHED = (
+    "black-forest-labs__FLUX.1-schnell/tokenizer", "black-forest-labs__FLUX.1-schnell/tokenizer_2",
+    "Tongyi-MAI__Z-Image-Turbo/tokenizer", "krea__Krea-2-Turbo/tokenizer",
+)  # fmt: skip
+
+
+def ids_of_published(root: Path, texts: list[str]) -> list[dict]:
+    """Returns hashes of the ids of texts, and of runs of dashes, with published tokenizers. T5 has many pieces of dashes,
+    whose sums of scores differ in the last bits."""
+    texts = texts + [dash * n for dash in "-_" for n in range(1, 61)]
+    found = []
+    for folder in PUBLISHED:
+        kind = _read(root / folder / "tokenizer_config.json")["tokenizer_class"]
+        tokenizer = {t.__name__: t for t in (CLIPTokenizer, Qwen2Tokenizer, T5Tokenizer)}[kind].from_pretrained(root / folder)
+        ids = itertools.chain.from_iterable(tokenizer(t).input_ids for t in texts)
+        found.append({"folder": folder, "size": len(tokenizer), "sha256": _hash(ids)})
+    return found
+
+
 def main(folder: Path):
-    """Trains the tokenizers of textenc/tokenizer/testdata, and writes the ids of its texts.json."""
+    """Trains the tokenizers of textenc/tokenizer/testdata, and writes the ids of its texts.json, those of published
+    tokenizers only if GOMFLUX_REAL names the folder of their files."""
     texts = _read(folder / "texts.json")
     ids = []
     for name, trained, layouts in (
@@ -377,7 +401,10 @@ def main(folder: Path):
                 same["folders"].append(out.name)
             else:
                 ids.append({"folders": [out.name]} | found)
-    for name, content in (("ids.json", ids), ("variants.json", ids_of_variants(folder, texts))):
+    contents = [("ids.json", ids), ("variants.json", ids_of_variants(folder, texts))]
+    if root := os.environ.get("GOMFLUX_REAL"):
+        contents.append(("published.json", ids_of_published(Path(root), texts)))
+    for name, content in contents:
         lines = ",\n".join(json.dumps(c, separators=(",", ":")) for c in content)
         (folder / name).write_text(f"[\n{lines}\n]\n")
 
