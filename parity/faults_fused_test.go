@@ -29,8 +29,8 @@ var fusedFaults = []fusedFault{
 		"zimage-ordinary", "transformer.noise_refiner.0.attention@0", "nn.Module.NormRope"},
 	{"scale and shift swapped", "transformer/joint.go", "return n.Plain(x.Dtype(), m.Scale, m.Shift).Apply(x)",
 		"m.Scale, m.Shift = m.Shift, m.Scale", "flux1-inner", "transformer.transformer_blocks.0.norm1.norm@0", "modulation.norm"},
-	{"gate missing after attention", "transformer/joint.go", "sum, y := n.Plain(", "return []*mlx.Array{x.Add(dx), next.norm(n, x.Add(dx))}",
-		"qwen-inner", "transformer.transformer_blocks.0.img_norm2@0", "modulation.addThenNorm"},
+	{"gate missing after attention", "transformer/joint.go", "sum, y := n.Plain(",
+		"return []*mlx.Array{x.Add(dx), next.norm(n, x.Add(dx))}", "qwen-inner", "transformer.transformer_blocks.0.img_norm2@0", "modulation.addThenNorm"},
 	{"gate missing in the feed-forward", "transformer/qwenimage21.go", "return wideSwiGLU(nil, in[0], in[1])", "return in[1].Array()",
 		"qwen-image-21", "transformer.transformer_blocks.0.img_mlp@0", "qwenImage21FeedForward.Forward"},
 	{"bias missing before a group norm", "vae/coder.go", "y = r.Conv2.Plain(", "y = y.Sub(r.Conv1.Bias.As(x.Dtype()))",
@@ -45,7 +45,8 @@ const plantedFault = "GOMFLUX_PLANTED_FAULT"
 // TestFusedFaults plants each fault in the source, in a build of this test, and reads the verdict.
 func TestFusedFaults(t *testing.T) {
 	if os.Getenv(plantedFault) == "" {
-		cmd := exec.CommandContext(t.Context(), "go", "test", "-overlay", plantFused(t), "-vet=off", "-count=1", "-run=^TestFusedFaults$", "-v", ".")
+		cmd := exec.CommandContext(t.Context(), "go", "test", "-overlay", plantFused(t), "-vet=off", "-count=1", "-v",
+			"-run=^TestFusedFaults$", ".")
 		cmd.Env = append(os.Environ(), plantedFault+"=none")
 		out, err := cmd.CombinedOutput()
 		t.Logf("%s", out)

@@ -101,7 +101,7 @@ func (r *replay) compareFork(f hooks.Fork) {
 	}
 }
 
-// distance measures x against want on the device. There is none if want is not finite.
+// distance measures x against want on the device. It is zero if want is not finite.
 func distance(x, want *mlx.Array) Difference {
 	sums := mlx.Scope(func() *mlx.Array {
 		want := want.AsType(mlx.Float32).Reshape(-1)
