@@ -91,11 +91,16 @@ func (r *Run) ensureLoaded(dir string) error {
 	return r.Pipeline.ensureLoaded(dir, table, r.Progress)
 }
 
+// HasTimeTable reports whether runs compute what depends on the timestep alone for many steps at once.
+func (p *Pipeline) HasTimeTable() bool {
+	_, ok := p.family.(family.TimeTabled)
+	return ok
+}
+
 // freesTimeLayers reports whether the layers that fill the run's time table are not in memory during
 // its steps.
 func (r *Run) freesTimeLayers(w residency) bool {
-	_, ok := r.family.(family.TimeTabled)
-	return ok && w.lowRAM && w.decodeAlone && r.Hook == nil && r.Overrides == nil && family.TableFits(r.timesteps())
+	return r.HasTimeTable() && w.lowRAM && w.decodeAlone && r.Hook == nil && r.Overrides == nil && family.TableFits(r.timesteps())
 }
 
 // timesteps returns those of the evaluations that run.

@@ -10,7 +10,6 @@ import (
 	"github.com/gomflux/gomflux/mlx"
 	"github.com/gomflux/gomflux/mlx/hooks"
 	"github.com/gomflux/gomflux/models"
-	"github.com/gomflux/gomflux/models/family"
 )
 
 // An Unhooked compares the run without hooks, as users make it, with the run from the start in which
@@ -140,7 +139,7 @@ func (r *replay) withoutHooks() error {
 	}
 	u := r.unhooked
 	u.rest = "how it is prepared, such as what is computed once for all steps"
-	if _, ok := family.Find(r.pipeline.Class).New().(family.TimeTabled); ok {
+	if r.pipeline.HasTimeTable() {
 		u.rest = "the table of what depends on the timestep alone (family.TimeTable)"
 	}
 	if res != nil && res.Compiled {
