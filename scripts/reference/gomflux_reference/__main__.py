@@ -181,6 +181,10 @@ def parse(argv=None) -> dict:
     c.add_argument("--families", nargs="+", choices=names, default=names, metavar="NAME", help=", ".join(names))
     c.add_argument("--models", type=int, default=2, metavar="N", help="models of each family")
     c.add_argument("--pictures", type=int, default=6, metavar="N", help="images of each family, from prompt and seed alone")
+    c.add_argument(
+        "--searches", type=int, default=len(families.MODULES), metavar="N",
+        help="families of which parity bisect and live search a fault; at most one of each module",
+    )  # fmt: skip
 
     c = command("mflux", check_mflux, "compare the folders that gomflux and mflux save, on small models")
     c.add_argument("gomflux", type=Path, help="the program")
@@ -202,6 +206,7 @@ def parse(argv=None) -> dict:
         c = command(name, run, help)
         c.add_argument("root", type=Path, nargs="?", default=goldens.ROOT)
     c.add_argument("--quick", action="store_true", help="only the tests that compare no bytes, as make parity does")
+    c.add_argument("--brief", action="store_true", help="of these, only the tests of CI")
     c.add_argument("--only", nargs="+", choices=selftest.names(), metavar="TEST", help=", ".join(selftest.names()))
 
     args = vars(parser.parse_args(argv))
