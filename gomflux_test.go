@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"image"
+	"image/draw"
 	"math"
 	"os"
 	"path/filepath"
@@ -14,6 +15,7 @@ import (
 	"testing"
 
 	"github.com/gomflux/gomflux"
+	"github.com/gomflux/gomflux/internal/modeltest"
 	"github.com/gomflux/gomflux/mlx"
 	"github.com/gomflux/gomflux/picture"
 )
@@ -808,10 +810,9 @@ func TestPrompts(t *testing.T) {
 
 // TestBatch: a batch has the pictures that its seeds have alone, up to rounding.
 func TestBatch(t *testing.T) {
-	for _, folder := range []string{"zimage-small", "flux1-dev-small", "flux2-klein-base", "flux2-klein-kv",
-		"qwen-image-ordinary", "qwen-edit-plus", "krea-2-raw"} {
-		t.Run(folder, func(t *testing.T) {
-			m, err := gomflux.Open(context.Background(), filepath.Join("models/testdata", folder, "model"), nil)
+	for _, model := range modeltest.Networks() {
+		t.Run(model.Name, func(t *testing.T) {
+			m, err := gomflux.Open(context.Background(), filepath.Join("models/testdata", model.Name, "model"), nil)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -819,7 +820,15 @@ func TestBatch(t *testing.T) {
 			seeds := []uint64{5, 6, 5}
 			steps := map[int]int{}
 			o := gomflux.Options{Prompt: "a red hat", Height: 32, Width: 48, Steps: 2, MaxSequenceLength: 48}
-			if folder == "flux2-klein-kv" || folder == "qwen-edit-plus" {
+			if o.Width%m.Multiple() != 0 {
+				o.Width = 2 * m.Multiple()
+			}
+			if model.Fills {
+				left := image.NewGray(image.Rect(0, 0, 48, 32))
+				draw.Draw(left, image.Rect(0, 0, 24, 32), image.White, image.Point{}, draw.Src)
+				o.Image, o.Mask = image.NewGray(left.Rect), left
+			}
+			if model.References > 0 {
 				o.References = []image.Image{image.NewGray(image.Rect(0, 0, 64, 80))}
 			}
 			o.OnStep = func(s gomflux.Step) error { steps[s.Index]++; return nil }
