@@ -186,15 +186,26 @@ func TestOverriddenSchedule(t *testing.T) {
 
 // TestPackedOverrides overrides latents in the shape of the argument of diffusers' pipelines.
 func TestPackedOverrides(t *testing.T) {
-	for _, folder := range []string{"flux1-dev-small", "qwen-image-small", "krea-2"} {
+	for _, m := range modeltest.Networks() {
+		folder := m.Name
 		mlxtest.Do(t, func() {
 			p, err := Load(os.DirFS("testdata/"+folder+"/model"), LoadOptions{})
 			if err != nil {
 				t.Fatal(err)
 			}
 			defer p.Close()
-			packer := p.family.(family.NoisePacker)
+			packer, ok := p.family.(family.NoisePacker)
+			if !ok {
+				return
+			}
 			r := Request{Prompt: "a red hat", Height: 32, Width: 48, Steps: 2, MaxSequenceLength: 24}
+			if multiple := p.Multiple(); r.Width%multiple != 0 {
+				r.Width = 2 * multiple
+			}
+			r.Inpaint = p.LeastInpaint(coloured(r.Width, r.Height))
+			for range m.References {
+				r.References = append(r.References, coloured(80, 64))
+			}
 			h, w := p.latentSize(r.Height, r.Width)
 			tokens := func() *mlx.Array { return mlx.Normal(mlx.Key(3), mlx.Float32, packer.PackedShape(h, w)...) }
 			var pictures [2][]uint8
