@@ -11,8 +11,8 @@ import (
 	"github.com/gomflux/gomflux/parity"
 )
 
-// TestParity replays the dumps in testdata, comparing every tensor with a tap: freely, from prompt, initial latents and image to the result, and
-// with the reference's inputs for every module.
+// TestParity replays the dumps in testdata, and compares every tensor with a tap: freely, from
+// prompt, initial latents and image to the result, and with the reference's inputs for every module.
 func TestParity(t *testing.T) {
 	for _, dump := range modeltest.Dumps(t) {
 		if dump.Compute == "float32" {

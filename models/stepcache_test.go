@@ -41,8 +41,9 @@ func TestStepCache(t *testing.T) {
 				}
 				defer p.Close()
 				r := Request{
-					Prompt: "a red circle", NegativePrompt: "blurry", Steps: 12, Seed: 3, Guidance: c.Guidance, Height: g.Height, Width: g.Width,
-					MaxSequenceLength: min(g.MaxSequenceLength, 64), Scheduler: c.scheduler, Inpaint: p.LeastInpaint(gradient(80, 64)),
+					Prompt: "a red circle", NegativePrompt: "blurry", Steps: 12, Seed: 3, Guidance: c.Guidance,
+					Height: g.Height, Width: g.Width, MaxSequenceLength: min(g.MaxSequenceLength, 64), Scheduler: c.scheduler,
+					Inpaint: p.LeastInpaint(gradient(80, 64)),
 				}
 				for i := range c.References {
 					r.References = append(r.References, gradient(80, 64+8*i))

@@ -48,11 +48,13 @@ var Models = []Model{
 		"text_encoder":   `{"hidden_size": 64, "intermediate_size": 128, "projection_dim": 64, "num_attention_heads": 2}`,
 		"text_encoder_2": `{"d_model": 128, "d_ff": 128, "d_kv": 32}`,
 	}},
-	{Name: "flux2-klein", Variable: "EDITOR_MODEL", Guidance: 1, References: 2, Padded: true, Single: true, Left: "vae/bn.num_batches_tracked", Variant: true},
-	{Name: "flux2-klein-base", Variable: "BASE_MODEL", Guidance: 4, Padded: true, Left: "vae/bn.num_batches_tracked", configs: map[string]string{
-		"transformer":  `{"attention_head_dim": 32, "num_attention_heads": 4, "axes_dims_rope": [8, 8, 8, 8], "joint_attention_dim": 384}`,
-		"text_encoder": `{"hidden_size": 128, "intermediate_size": 128, "head_dim": 32}`,
-	}},
+	{Name: "flux2-klein", Variable: "EDITOR_MODEL", Guidance: 1, References: 2, Padded: true, Single: true,
+		Left: "vae/bn.num_batches_tracked", Variant: true},
+	{Name: "flux2-klein-base", Variable: "BASE_MODEL", Guidance: 4, Padded: true,
+		Left: "vae/bn.num_batches_tracked", configs: map[string]string{
+			"transformer":  `{"attention_head_dim": 32, "num_attention_heads": 4, "axes_dims_rope": [8, 8, 8, 8], "joint_attention_dim": 384}`,
+			"text_encoder": `{"hidden_size": 128, "intermediate_size": 128, "head_dim": 32}`,
+		}},
 	{Name: "flux2-klein-kv", Guidance: 1, References: 1, Padded: true, Left: "vae/bn.num_batches_tracked"},
 	{Name: "qwen-image-ordinary", Variable: "QWEN_MODEL", Guidance: 4, Single: true, Left: "text_encoder/lm_head.weight"},
 	{Name: "qwen-image-small", Guidance: 4, Left: "text_encoder/lm_head.weight", Variant: true, configs: map[string]string{
@@ -61,13 +63,15 @@ var Models = []Model{
 			"rope_parameters": {"mrope_section": [4, 6, 6], "rope_theta": 20000.0, "rope_type": "default"}},
 			"vision_config": {"hidden_size": 64, "num_heads": 4, "intermediate_size": 128, "out_hidden_size": 128}}`,
 	}},
-	{Name: "qwen-edit", Variable: "QWEN_EDIT_MODEL", Guidance: 4, References: 1, Seen: 6, Left: "text_encoder/lm_head.weight", Variant: true},
-	{Name: "qwen-edit-plus", Variable: "QWEN_PLUS_MODEL", Guidance: 1, References: 2, Seen: 18, Left: "text_encoder/lm_head.weight", configs: map[string]string{
-		"transformer": `{"attention_head_dim": 32, "num_attention_heads": 4, "axes_dims_rope": [8, 12, 12], "joint_attention_dim": 128}`,
-		"text_encoder": `{"text_config": {"hidden_size": 128, "intermediate_size": 128, "num_attention_heads": 4,
+	{Name: "qwen-edit", Variable: "QWEN_EDIT_MODEL", Guidance: 4, References: 1, Seen: 6,
+		Left: "text_encoder/lm_head.weight", Variant: true},
+	{Name: "qwen-edit-plus", Variable: "QWEN_PLUS_MODEL", Guidance: 1, References: 2, Seen: 18,
+		Left: "text_encoder/lm_head.weight", configs: map[string]string{
+			"transformer": `{"attention_head_dim": 32, "num_attention_heads": 4, "axes_dims_rope": [8, 12, 12], "joint_attention_dim": 128}`,
+			"text_encoder": `{"text_config": {"hidden_size": 128, "intermediate_size": 128, "num_attention_heads": 4,
 			"rope_parameters": {"mrope_section": [4, 6, 6], "rope_theta": 20000.0, "rope_type": "default"}},
 			"vision_config": {"hidden_size": 64, "num_heads": 4, "intermediate_size": 128, "out_hidden_size": 128}}`,
-	}},
+		}},
 	{Name: "qwen-image-21", Variable: "QWEN21_MODEL", Guidance: 3, configs: map[string]string{
 		"transformer": `{"attention_head_dim": 32, "num_attention_heads": 4, "axes_dims_rope": [8, 12, 12], "context_in_dim": 128}`,
 		"text_encoder": `{"text_config": {"hidden_size": 128, "intermediate_size": 128, "head_dim": 32},

@@ -92,7 +92,8 @@ func (r *report) add(e event) {
 		if r.output[e.Package][top] == nil {
 			r.output[e.Package][top] = &bytes.Buffer{}
 		}
-		if line := strings.TrimLeft(e.Output, " "); !strings.HasPrefix(line, "=== ") && !strings.HasPrefix(line, "--- PASS") && line != "PASS\n" {
+		line := strings.TrimLeft(e.Output, " ")
+		if !strings.HasPrefix(line, "=== ") && !strings.HasPrefix(line, "--- PASS") && line != "PASS\n" {
 			r.output[e.Package][top].WriteString(e.Output)
 		}
 	case "pass", "fail", "skip":

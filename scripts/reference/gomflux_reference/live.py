@@ -1,5 +1,6 @@
 """make parity: gomflux against diffusers, on small models that nobody has seen before."""
 
+import functools
 import json
 import math
 import random
@@ -91,6 +92,12 @@ def check(gomflux: Path, seed: int | None, keep: Path | None, families: list[str
         for row in failed:
             report(row)
         sys.exit(1)
+
+
+@functools.lru_cache(maxsize=1)
+def loaded(model: Path):
+    """Returns a model's pipeline, from which requests are drawn. It must not be changed."""
+    return dump.load(model)[0]
 
 
 def of_each_module(names: list[str], seed: int) -> set[str]:
@@ -233,7 +240,7 @@ def described(request: dict) -> str:
 def replay(gomflux: Path, model: Path, family: str, kind: str, r: random.Random) -> Row:
     """Dumps a generation and has the harness replay it, freely and module by module."""
     start = time.monotonic()
-    pipe, _ = dump.load(model)
+    pipe = loaded(model)
     request = draw_request(pipe, FAMILIES[family], r)
     name, taps = kind.replace(" ", "-"), TAPS
     references = int(kind[-1]) if kind.startswith("edit") else min(FAMILIES[family].references)
@@ -273,7 +280,7 @@ def replay(gomflux: Path, model: Path, family: str, kind: str, r: random.Random)
 def half_precision(gomflux: Path, model: Path, family: str, r: random.Random) -> Row:
     """Dumps a generation in float16 and in float32, and compares the rounding errors of both programs in float16."""
     start = time.monotonic()
-    pipe, _ = dump.load(model)
+    pipe = loaded(model)
     request = draw_request(pipe, FAMILIES[family], r) | {"steps": FAMILIES[family].steps[0]}
     out = {dtype: model.parent / dtype for dtype in ("float16", "float32")}
     draw_images(model.parent / "half", pipe, FAMILIES[family], request, min(FAMILIES[family].references), r)
@@ -316,7 +323,7 @@ def stored(model: Path) -> torch.dtype:
 def narrow(gomflux: Path, model: Path, family: str, r: random.Random) -> Row:
     """Turns the rows of one of gomflux's weights around, and has parity bisect find it from a dump of little."""
     start = time.monotonic()
-    pipe, _ = dump.load(model)
+    pipe = loaded(model)
     request = draw_request(pipe, FAMILIES[family], r)
     folder = model.parent / "bisect"
     folder.mkdir(exist_ok=True)
@@ -355,7 +362,7 @@ def damage(model: Path, wrong: Path, idle: str, r: random.Random, step: int = 0)
 def while_running(gomflux: Path, model: Path, family: str, r: random.Random) -> list[Row]:
     """Has parity live compare a run while it goes on, with the model itself, and with a damaged one in less memory than
     the tensors take."""
-    pipe, _ = dump.load(model)
+    pipe = loaded(model)
     request = draw_request(pipe, FAMILIES[family], r)
     folder = model.parent / "live"
     folder.mkdir(exist_ok=True)
