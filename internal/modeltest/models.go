@@ -52,7 +52,8 @@ var Models = []Model{
 		Left: "vae/bn.num_batches_tracked", Variant: true},
 	{Name: "flux2-klein-base", Variable: "BASE_MODEL", Guidance: 4, Padded: true,
 		Left: "vae/bn.num_batches_tracked", configs: map[string]string{
-			"transformer":  `{"attention_head_dim": 32, "num_attention_heads": 4, "axes_dims_rope": [8, 8, 8, 8], "joint_attention_dim": 384}`,
+			"transformer": `{"attention_head_dim": 32, "num_attention_heads": 4, "axes_dims_rope": [8, 8, 8, 8], ` +
+				`"joint_attention_dim": 384}`,
 			"text_encoder": `{"hidden_size": 128, "intermediate_size": 128, "head_dim": 32}`,
 		}},
 	{Name: "flux2-klein-kv", Guidance: 1, References: 1, Padded: true, Left: "vae/bn.num_batches_tracked"},
@@ -67,7 +68,8 @@ var Models = []Model{
 		Left: "text_encoder/lm_head.weight", Variant: true},
 	{Name: "qwen-edit-plus", Variable: "QWEN_PLUS_MODEL", Guidance: 1, References: 2, Seen: 18,
 		Left: "text_encoder/lm_head.weight", configs: map[string]string{
-			"transformer": `{"attention_head_dim": 32, "num_attention_heads": 4, "axes_dims_rope": [8, 12, 12], "joint_attention_dim": 128}`,
+			"transformer": `{"attention_head_dim": 32, "num_attention_heads": 4, "axes_dims_rope": [8, 12, 12],
+				"joint_attention_dim": 128}`,
 			"text_encoder": `{"text_config": {"hidden_size": 128, "intermediate_size": 128, "num_attention_heads": 4,
 			"rope_parameters": {"mrope_section": [4, 6, 6], "rope_theta": 20000.0, "rope_type": "default"}},
 			"vision_config": {"hidden_size": 64, "num_heads": 4, "intermediate_size": 128, "out_hidden_size": 128}}`,
