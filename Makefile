@@ -6,6 +6,8 @@ SETUP = scripts/setup.sh $(if $(MLX_BACKEND),--backend $(MLX_BACKEND))
 ifeq ($(MLX_BACKEND),cuda13)
 export GOMFLUX_MLX = $(CURDIR)/.setup/cuda13/lib
 endif
+# so that build, test, docs-check and other checkouts share what the compiler has done
+export GOFLAGS := $(filter-out -trimpath,$(GOFLAGS)) -trimpath
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' Makefile
@@ -14,28 +16,27 @@ setup: ## fetch MLX and build mlx-c and the tokenizers into .setup (MLX_BACKEND=
 	@$(SETUP)
 
 build: setup ## build bin/gomflux
-	go build -trimpath -o bin/gomflux ./cmd/gomflux
+	go build -o bin/gomflux ./cmd/gomflux
 
 demo: build ## write a picture with the built-in model
 	@mkdir -p out
 	bin/gomflux generate --model shapes --prompt "a red circle left of a blue square" --seed 7 --output out/demo.png --overwrite
 	@echo "The picture is $(CURDIR)/out/demo.png"
 
-test: setup ## run vet and the tests
+test: setup ## run vet and the tests, and list the slowest
 	go vet ./...
 	CGO_ENABLED=0 GOOS=darwin GOARCH=arm64 go vet ./...
-	go test ./...
+	go test -vet=off -json ./... | go run ./scripts/testreport
 
 race: setup ## run the tests of the packages with goroutines under the race detector
-	go test -race -timeout 30m . ./internal/... ./mlx/... ./models/... ./cmd/... ./scripts/serveload
+	go test -race -timeout 30m . ./internal/... ./mlx/... ./models/... ./parity/debugger/... ./cmd/... ./scripts/serveload
 
 FUZZTIME = 10s
-fuzz: setup ## run every fuzz target for FUZZTIME (10s)
-	scripts/fuzz.sh $(FUZZTIME)
+fuzz: setup ## run every fuzz target (FUZZ="PACKAGE ...": of these packages) for FUZZTIME (10s)
+	scripts/fuzz.sh $(FUZZTIME) $(FUZZ)
 
-lint: setup ## check gofmt, vet, staticcheck, the workflows and shell scripts
+lint: setup ## check gofmt, staticcheck, the workflows and shell scripts (make test runs vet)
 	@unformatted=$$(gofmt -l *.go */); test -z "$$unformatted" || { echo "gofmt -w these:"; echo "$$unformatted"; exit 1; }
-	go vet ./...
 	go run honnef.co/go/tools/cmd/staticcheck@$(STATICCHECK_VERSION) ./...
 	go run github.com/rhysd/actionlint/cmd/actionlint@$(ACTIONLINT_VERSION)
 	@if command -v shellcheck >/dev/null; then shellcheck -S warning .ci/run scripts/*.sh scripts/*/*.sh; \
@@ -75,7 +76,7 @@ $(VENV)/ready: scripts/setup/score.txt
 	touch $@
 
 parity: build ## compare with diffusers on new random models (PARITY_SEED=N repeats a run, PARITY_KEEP=DIR keeps its files)
-	scripts/reference/run.sh selftest --quick
+	scripts/reference/run.sh selftest --quick $(SELFTEST)
 	scripts/bench/peers/run.sh selftest
 	scripts/reference/run.sh parity bin/gomflux $(if $(PARITY_SEED),--seed $(PARITY_SEED)) $(if $(PARITY_KEEP),--keep "$(PARITY_KEEP)") $(ARGS)
 
@@ -85,10 +86,18 @@ mflux: build ## save small models with gomflux and with mflux, and read each oth
 clients: setup ## test the server with openai-python, openai-node, and its page in a browser with axe-core
 	scripts/clients/run.sh
 
+# By chance, by another seed each time, what .ci/run repeats with fixed ones, and what takes long.
+NIGHTLY_SEED := $(strip $(shell od -An -N4 -tu4 /dev/urandom))
+nightly: build ## run with random seeds what CI runs with fixed ones, and what it leaves out: all of parity, fuzz, race
+	@echo "NIGHTLY_SEED=$(NIGHTLY_SEED) repeats this run"
+	$(MAKE) parity PARITY_SEED=$(NIGHTLY_SEED)
+	$(MAKE) fuzz
+	GOMFLUX_TEST_SEED=$(NIGHTLY_SEED) $(MAKE) race
+
 newcomer: setup ## the first hour of a user, from the build to twenty pictures and what goes wrong
 	scripts/newcomer.sh
 
 clean: ## remove what was built; .setup stays
 	rm -rf bin dist out
 
-.PHONY: help setup build demo test race fuzz lint docs-check dist generate bench bench-peers score score-inpaint parity mflux clients newcomer clean
+.PHONY: help setup build demo test race fuzz lint docs-check dist generate bench bench-peers score score-inpaint parity mflux clients newcomer nightly clean

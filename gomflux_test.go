@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"image"
+	"image/draw"
 	"math"
 	"os"
 	"path/filepath"
@@ -14,6 +15,7 @@ import (
 	"testing"
 
 	"github.com/gomflux/gomflux"
+	"github.com/gomflux/gomflux/internal/modeltest"
 	"github.com/gomflux/gomflux/mlx"
 	"github.com/gomflux/gomflux/picture"
 )
@@ -401,7 +403,7 @@ func TestCallInsideCallback(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if !bytes.Equal(got.Image.Pix, want.Image.Pix) {
+	if !sameWithHook(got.Image.Pix, want.Image.Pix) {
 		t.Error("runs in its callbacks change a picture")
 	}
 	if hooked <= seen[len(seen)-1] {
@@ -807,12 +809,14 @@ func TestPrompts(t *testing.T) {
 	}
 }
 
-// TestBatch: a batch has the pictures that its seeds have alone, up to rounding.
+// TestBatch: a batch has the pictures that its seeds have alone. Products of a batch have more rows,
+// which the BLAS library of the CPU may sum in another order, and not the same one for each row: that
+// depends on the processor. It moves pixels whose values are near the middle between two integers,
+// at most one in a hundred; another seed changes nearly all of them.
 func TestBatch(t *testing.T) {
-	for _, folder := range []string{"zimage-small", "flux1-dev-small", "flux2-klein-base", "flux2-klein-kv",
-		"qwen-image-ordinary", "qwen-edit-plus", "krea-2-raw"} {
-		t.Run(folder, func(t *testing.T) {
-			m, err := gomflux.Open(context.Background(), filepath.Join("models/testdata", folder, "model"), nil)
+	for _, model := range modeltest.Networks() {
+		t.Run(model.Name, func(t *testing.T) {
+			m, err := gomflux.Open(context.Background(), filepath.Join("models/testdata", model.Name, "model"), nil)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -820,7 +824,15 @@ func TestBatch(t *testing.T) {
 			seeds := []uint64{5, 6, 5}
 			steps := map[int]int{}
 			o := gomflux.Options{Prompt: "a red hat", Height: 32, Width: 48, Steps: 2, MaxSequenceLength: 48}
-			if folder == "flux2-klein-kv" || folder == "qwen-edit-plus" {
+			if o.Width%m.Multiple() != 0 {
+				o.Width = 2 * m.Multiple()
+			}
+			if model.Fills {
+				left := image.NewGray(image.Rect(0, 0, 48, 32))
+				draw.Draw(left, image.Rect(0, 0, 24, 32), image.White, image.Point{}, draw.Src)
+				o.Image, o.Mask = image.NewGray(left.Rect), left
+			}
+			if model.References > 0 {
 				o.References = []image.Image{image.NewGray(image.Rect(0, 0, 64, 80))}
 			}
 			o.OnStep = func(s gomflux.Step) error { steps[s.Index]++; return nil }
@@ -851,7 +863,6 @@ func TestBatch(t *testing.T) {
 					t.Errorf("picture %d: %d of %d values are others than alone", i, off, len(one.Image.Pix))
 				}
 			}
-			// products may round differently for each row of a batch, as OpenBLAS' do on some processors
 			n := len(batch[0].Image.Pix)
 			if same, other := differing(batch[0], batch[2]), differing(batch[0], batch[1]); same > n/100 || other < n/10 {
 				t.Errorf("pictures of a batch do not follow their seeds: of %d values %d differ for one seed, %d for two", n, same, other)
@@ -943,6 +954,18 @@ func TestDtypes(t *testing.T) {
 			t.Errorf("%s: off by %.2f, expected at most %g", dtype, rms, limit)
 		}
 	}
+}
+
+// sameWithHook reports whether a run with a hook and one without gave the same image, up to 1: modules
+// that a hook observes have products with other numbers of rows, which BLAS libraries round
+// differently on some processors.
+func sameWithHook(a, b []uint8) bool {
+	for i := range min(len(a), len(b)) {
+		if d := int(a[i]) - int(b[i]); d < -1 || d > 1 {
+			return false
+		}
+	}
+	return len(a) == len(b)
 }
 
 // differing counts the values in which two images of one size differ.

@@ -129,6 +129,11 @@ func TestNamesStayHome(t *testing.T) {
 			t.Errorf("%s is named in %q, expected one file of models/component", class, files)
 		}
 	}
+	names := slices.Concat(families, classes)
+	for i, name := range names {
+		names[i] = regexp.QuoteMeta(name)
+	}
+	known := regexp.MustCompile(`(?:^|[^A-Za-z0-9])(` + strings.Join(names, "|") + `)(?:$|[^A-Za-z0-9])`)
 	goFiles(t, func(name string, f *ast.File) {
 		dir := path.Dir(name)
 		describes := dir == "models/family" || dir == "models/component" ||
@@ -137,11 +142,9 @@ func TestNamesStayHome(t *testing.T) {
 			return
 		}
 		for _, text := range literals(f) {
-			for _, known := range slices.Concat(families, classes) {
-				if regexp.MustCompile(`(^|[^A-Za-z0-9])` + regexp.QuoteMeta(known) + `($|[^A-Za-z0-9])`).MatchString(text) {
-					t.Errorf("%s: %q names %s: that belongs into its file of models/family or models/component", name,
-						shortened(text), known)
-				}
+			for _, found := range known.FindAllStringSubmatch(text, -1) {
+				t.Errorf("%s: %q names %s: that belongs into its file of models/family or models/component", name,
+					shortened(text), found[1])
 			}
 		}
 	})

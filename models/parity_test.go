@@ -6,37 +6,18 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/gomflux/gomflux/internal/modeltest"
 	"github.com/gomflux/gomflux/mlx"
 	"github.com/gomflux/gomflux/parity"
 )
 
-// goldens are the dumps in testdata that scripts/reference/goldens.sh makes, each of a whole run.
-// Its settings name the model. Every tensor with a tap is compared.
-var goldens = []string{
-	"zimage-ordinary", "zimage-small",
-	"zimage-image", "zimage-image-resized",
-	"zimage-heun", "zimage-linear", "zimage-inner",
-	"flux1-schnell-ordinary", "flux1-dev-small", "flux1-dev-image", "flux1-kontext", "flux1-kontext-small", "flux1-inner",
-	"flux1-fill", "flux1-fill-small",
-	"flux2-klein", "flux2-klein-base", "flux2-klein-edit2", "flux2-klein-kv", "flux2-inner",
-	"qwen-image-ordinary", "qwen-image-small", "qwen-edit", "qwen-edit-plus", "qwen-edit-plus3", "qwen-inner", "qwen-vision",
-	"qwen-image-21", "qwen-image-21-edit", "qwen-image-21-turbo", "qwen-image-21-vision",
-	"krea-2", "krea-2-raw", "krea-2-inner",
-	"zimage-inpaint", "zimage-inpaint-crop", "flux1-inpaint", "flux1-inpaint-crop", "flux1-kontext-inpaint",
-	"flux1-kontext-inpaint-crop", "flux2-inpaint", "flux2-inpaint-crop", "qwen-inpaint", "qwen-inpaint-crop",
-	"qwen-edit-inpaint", "qwen-edit-inpaint-crop",
-	"zimage-step-cache", "flux1-step-cache", "flux2-step-cache", "qwen-step-cache",
-}
-
-// halfGoldens are the dumps of runs in float16, of every family.
-var halfGoldens = []string{"zimage-float16", "flux1-float16", "flux2-float16", "qwen-image-float16", "qwen-edit-float16",
-	"krea-2-float16", "qwen-image-21-float16"}
-
-// TestParity replays the dumps: freely, from prompt, initial latents and image to the result, and
-// with the reference's inputs for every module.
+// TestParity replays the dumps in testdata, and compares every tensor with a tap: freely, from
+// prompt, initial latents and image to the result, and with the reference's inputs for every module.
 func TestParity(t *testing.T) {
-	for _, golden := range goldens {
-		t.Run(golden, func(t *testing.T) { replayGolden(t, golden, parity.Options{}) })
+	for _, dump := range modeltest.Dumps(t) {
+		if dump.Compute == "float32" {
+			t.Run(dump.Name, func(t *testing.T) { replayGolden(t, dump.Name, parity.Options{}) })
+		}
 	}
 }
 
@@ -44,9 +25,12 @@ func TestParity(t *testing.T) {
 func TestParityFloat16(t *testing.T) {
 	dtype := mlx.Float16
 	limits := map[string]float64{"own": 1e-2, "own L2": 8e-3, "free": 2e-2, "free L2": 8e-3}
-	for _, golden := range halfGoldens {
-		t.Run(golden, func(t *testing.T) {
-			report := replayGolden(t, golden, parity.Options{Dtype: &dtype})
+	for _, dump := range modeltest.Dumps(t) {
+		if dump.Compute != "float16" {
+			continue
+		}
+		t.Run(dump.Name, func(t *testing.T) {
+			report := replayGolden(t, dump.Name, parity.Options{Dtype: &dtype})
 			most := map[string]float64{}
 			for _, tensor := range report.Tensors {
 				for reading, d := range map[string]*parity.Reading{"own": tensor.Own, "free": tensor.Free} {

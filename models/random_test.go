@@ -14,6 +14,7 @@ import (
 
 	"github.com/gomflux/gomflux/internal/checkpoint"
 	"github.com/gomflux/gomflux/internal/mlxtest"
+	"github.com/gomflux/gomflux/internal/modeltest"
 	"github.com/gomflux/gomflux/mlx"
 	"github.com/gomflux/gomflux/models/catalog"
 	"github.com/gomflux/gomflux/models/errs"
@@ -48,36 +49,17 @@ func references(n int) (images []image.Image) {
 // TestRandomModels runs a model of every class with random weights: the tokens that its transformer
 // gets, the same image again, and with components that are drawn again.
 func TestRandomModels(t *testing.T) {
-	const prompt = 20
-	for _, c := range []struct {
-		golden     string
-		guidance   float64
-		references int
-		tokens     int // of the prompt in the transformer's sequence
-	}{
-		{"zimage-ordinary", 3, 0, prompt},
-		{"flux1-schnell-ordinary", 0, 0, 48}, // padded to the limit
-		{"flux1-dev-small", 3.5, 0, 48},
-		{"flux1-kontext", 2.5, 1, 48},
-		{"flux1-fill", 30, 0, 48},
-		{"flux2-klein", 1, 2, 48},
-		{"flux2-klein-base", 4, 0, 48},
-		{"flux2-klein-kv", 1, 1, 48},
-		{"qwen-image-ordinary", 4, 0, prompt},
-		{"qwen-edit", 4, 1, prompt + 6}, // an image of 80x64 is seen in 84x56 pixels, 28x28 a token
-		{"qwen-edit-plus", 1, 2, prompt + 2*18},
-		{"krea-2", 0, 0, prompt},
-		{"krea-2-raw", 2, 0, prompt},
-	} {
-		t.Run(c.golden, func(t *testing.T) {
+	const length, limit = 20, 48 // tokens of a prompt, and the most
+	for _, c := range modeltest.Models {
+		t.Run(c.Name, func(t *testing.T) {
 			mlxtest.Do(t, func() {
 				r := Request{
-					Prompt: "a", Height: 64, Width: 64, Steps: 2, Guidance: c.guidance, MaxSequenceLength: 48,
-					References: references(c.references),
+					Prompt: "a", Height: 64, Width: 64, Steps: 2, Guidance: c.Guidance, MaxSequenceLength: limit,
+					References: references(c.References),
 				}
 				generate := func(prompt string, low bool) *Result {
-					p, err := Load(configs(t, c.golden), LoadOptions{
-						Random: &Random{Dtype: checkpoint.BF16, PromptTokens: 20}, LowRAM: low,
+					p, err := Load(configs(t, c.Name), LoadOptions{
+						Random: &Random{Dtype: checkpoint.BF16, PromptTokens: length}, LowRAM: low,
 						Requests: func(p *Pipeline) []Request {
 							r.Inpaint = p.LeastInpaint(references(1)[0])
 							return []Request{r}
@@ -87,7 +69,7 @@ func TestRandomModels(t *testing.T) {
 						t.Fatal(err)
 					}
 					defer p.Close()
-					if least := p.LeastReferences(); c.references < least {
+					if least := p.LeastReferences(); c.References < least {
 						t.Errorf("takes at least %d reference images", least)
 					}
 					again := r
@@ -99,10 +81,14 @@ func TestRandomModels(t *testing.T) {
 					return result
 				}
 				first := generate("a", false)
-				if first.PromptTokens != c.tokens {
-					t.Errorf("%d tokens of the prompt, expected %d", first.PromptTokens, c.tokens)
+				tokens := length + c.References*c.Seen
+				if c.Padded {
+					tokens = limit
 				}
-				if first.Compiled || (first.References > 0) != (c.references > 0) || first.References > first.Encode {
+				if first.PromptTokens != tokens {
+					t.Errorf("%d tokens of the prompt, expected %d", first.PromptTokens, tokens)
+				}
+				if first.Compiled || (first.References > 0) != (c.References > 0) || first.References > first.Encode {
 					t.Errorf("compiled %v, references in %v of %v", first.Compiled, first.References, first.Encode)
 				}
 				if low := generate("a", true); string(low.Image.Pix) != string(first.Image.Pix) {

@@ -58,10 +58,12 @@ func completed(t *testing.T, name, base string) fs.FS {
 // TestSingleFile opens files in the layout of the models' makers, with one and with all components,
 // and checks that they generate the same images as diffusers' folders, bit for bit.
 func TestSingleFile(t *testing.T) {
-	for _, model := range []string{"flux1-schnell-ordinary", "flux1-dev-small", "flux2-klein", "zimage-ordinary", "qwen-image-ordinary",
-		"krea-2"} {
-		t.Run(model, func(t *testing.T) {
-			base := testModel(model)
+	for _, model := range modeltest.Models {
+		if !model.Single {
+			continue
+		}
+		t.Run(model.Name, func(t *testing.T) {
+			base := testModel(model.Name)
 			want := pictureOf(t, os.DirFS(base))
 			bare, comfy, all := modeltest.SingleFiles(t, base)
 			for _, path := range []string{bare, comfy, all} {

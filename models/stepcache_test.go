@@ -11,50 +11,42 @@ import (
 
 	"github.com/gomflux/gomflux/internal/checkpoint"
 	"github.com/gomflux/gomflux/internal/mlxtest"
+	"github.com/gomflux/gomflux/internal/modeltest"
 	"github.com/gomflux/gomflux/mlx"
 	"github.com/gomflux/gomflux/mlx/hooks"
 )
 
-// stepCached are requests for models of every network, with and without guidance and reference
-// images.
-var stepCached = []struct {
-	folder  string
-	request Request
-}{
-	{"zimage-ordinary", Request{Height: 24, Width: 40, MaxSequenceLength: 64}},
-	{"zimage-ordinary", Request{Height: 24, Width: 40, MaxSequenceLength: 64, Guidance: 3, Scheduler: "flow_match_heun_discrete"}},
-	{"flux1-dev-small", Request{Height: 32, Width: 48, MaxSequenceLength: 40, Guidance: 3.5}},
-	{"flux1-kontext", Request{Height: 24, Width: 40, MaxSequenceLength: 24, Guidance: 2.5, References: make([]image.Image, 1)}},
-	{"flux1-fill", Request{Height: 24, Width: 40, MaxSequenceLength: 24, Guidance: 30}},
-	{"flux2-klein-base", Request{Height: 24, Width: 56, MaxSequenceLength: 44, Guidance: 3.5}},
-	{"flux2-klein-kv", Request{Height: 48, Width: 32, MaxSequenceLength: 29, Guidance: 1, References: make([]image.Image, 1)}},
-	{"qwen-image-small", Request{Height: 32, Width: 48, MaxSequenceLength: 64, Guidance: 3, NegativePrompt: "blurry"}},
-	{"qwen-edit-plus", Request{Height: 16, Width: 48, MaxSequenceLength: 40, Guidance: 1, References: make([]image.Image, 2)}},
-	{"krea-2-raw", Request{Height: 32, Width: 48, MaxSequenceLength: 64, Guidance: 3}},
-	{"qwen-image-21", Request{Height: 32, Width: 64, MaxSequenceLength: 64, Guidance: 3, NegativePrompt: "blurry"}},
-	{"qwen-image-21-turbo", Request{Height: 64, Width: 32, MaxSequenceLength: 64, Guidance: 1, References: make([]image.Image, 1)}},
-}
-
 // TestStepCache checks for every network that a step cache that leaves out nothing changes nothing,
 // and that one that leaves out steps does not run the second block in them.
 func TestStepCache(t *testing.T) {
-	for _, c := range stepCached {
-		t.Run(c.folder+" "+c.request.Scheduler, func(t *testing.T) {
-			fsys, err := checkpoint.OpenFolder(filepath.Join("testdata", c.folder, "model"))
+	type run struct {
+		modeltest.Model
+		scheduler string
+	}
+	runs := []run{{modeltest.Models[0], "flow_match_heun_discrete"}}
+	for _, m := range modeltest.Networks() {
+		runs = append(runs, run{Model: m})
+	}
+	for _, c := range runs {
+		t.Run(c.Name+" "+c.scheduler, func(t *testing.T) {
+			fsys, err := checkpoint.OpenFolder(filepath.Join("testdata", c.Name, "model"))
 			if err != nil {
 				t.Fatal(err)
 			}
+			g := readGolden(t, filepath.Join("testdata", c.Name, "dump", "settings.json")) // for its size
 			mlxtest.Do(t, func() {
 				p, err := Load(fsys, LoadOptions{Dtype: new(mlx.Float32)})
 				if err != nil {
 					t.Fatal(err)
 				}
 				defer p.Close()
-				r := c.request
-				r.Prompt, r.Steps, r.Seed = "a red circle", 12, 3
-				r.References, r.Inpaint = slices.Clone(r.References), p.LeastInpaint(gradient(80, 64))
-				for i := range r.References {
-					r.References[i] = gradient(80, 64+8*i)
+				r := Request{
+					Prompt: "a red circle", NegativePrompt: "blurry", Steps: 12, Seed: 3, Guidance: c.Guidance,
+					Height: g.Height, Width: g.Width, MaxSequenceLength: min(g.MaxSequenceLength, 64), Scheduler: c.scheduler,
+					Inpaint: p.LeastInpaint(gradient(80, 64)),
+				}
+				for i := range c.References {
+					r.References = append(r.References, gradient(80, 64+8*i))
 				}
 				generate := func(rule string) *Result {
 					r.StepCache = rule

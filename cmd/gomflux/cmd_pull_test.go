@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -18,6 +19,7 @@ import (
 	"github.com/rogpeppe/go-internal/testscript"
 
 	"github.com/gomflux/gomflux/internal/hubtest"
+	"github.com/gomflux/gomflux/internal/randtest"
 )
 
 // cmdHub starts a stand-in of the Hugging Face hub that has a folder's files
@@ -51,6 +53,8 @@ func TestKilledPull(t *testing.T) {
 	files["text_encoder/model.safetensors"] = large // beside the shards, so not needed
 	files["vae/diffusion_pytorch_model.safetensors"] = append(files["vae/diffusion_pytorch_model.safetensors"], large...)
 	h := hubtest.New(t, "me/mine", files)
+	var writes atomic.Int64
+	random := randtest.New(t)
 	fault := func(host, path string, n int, w http.ResponseWriter, r *http.Request) bool {
 		if host != "store" {
 			time.Sleep(5 * time.Millisecond)
@@ -72,7 +76,7 @@ func TestKilledPull(t *testing.T) {
 			w.(http.Flusher).Flush()
 			begin = next
 			time.Sleep(5 * time.Millisecond)
-			if rand.IntN(100) == 0 {
+			if writes.Add(1)%97 == 0 {
 				panic(http.ErrAbortHandler)
 			}
 		}
@@ -106,7 +110,7 @@ func TestKilledPull(t *testing.T) {
 		if err := cmd.Start(); err != nil {
 			t.Fatal(err)
 		}
-		after := time.Duration(rand.Int64N(int64(took) / 2))
+		after := time.Duration(random.Int64N(int64(took) / 2))
 		timer := time.AfterFunc(after, func() { cmd.Process.Signal(signal) })
 		err := cmd.Wait()
 		timer.Stop()

@@ -4,10 +4,8 @@ import (
 	"bufio"
 	"bytes"
 	"encoding/json"
-	"flag"
 	"fmt"
 	"io"
-	"math/rand/v2"
 	"net"
 	"os"
 	"os/exec"
@@ -20,10 +18,9 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/gomflux/gomflux/internal/randtest"
 	"github.com/gomflux/gomflux/parity/debugger/protocol"
 )
-
-var killSeed = flag.Uint64("kill.seed", uint64(time.Now().UnixNano()), "`seed` of TestDebugKill")
 
 // A debugUser runs gomflux in folders of its own.
 type debugUser struct {
@@ -153,15 +150,10 @@ func (u *debugUser) signalled(signal syscall.Signal, pid int, after time.Duratio
 // TestDebugKill kills sessions and clients at random moments: nothing is left of a session, and the
 // session of a client goes on.
 func TestDebugKill(t *testing.T) {
-	times := 100
-	if testing.Short() {
-		times = 10
-	}
-	t.Logf("-kill.seed %d", *killSeed)
-	for i := range times {
+	for i := range randtest.Times(25, 100) {
 		t.Run(fmt.Sprint(i), func(t *testing.T) {
 			t.Parallel()
-			random := rand.New(rand.NewPCG(*killSeed, uint64(i)))
+			random := randtest.New(t)
 			after := time.Duration(random.Int64N(int64(250 * time.Millisecond)))
 			u := newDebugUser(t)
 			switch i % 5 {

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"math/rand/v2"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -16,6 +15,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/gomflux/gomflux/internal/randtest"
 	"github.com/gomflux/gomflux/picture"
 )
 
@@ -23,7 +23,7 @@ import (
 // its end: they stop with the right code, what is there is whole, and nothing
 // else is.
 func TestInterrupt(t *testing.T) {
-	const times = 50
+	times := randtest.Times(15, 50)
 	args := []string{"-H", "24", "-W", "40", "-s", "4", "-S", "1,2,3,4", "--metadata", "--stepwise-image-output-dir", "steps"}
 	began := time.Now()
 	cmd, dir := generateIn(t, args...)
@@ -39,7 +39,7 @@ func TestInterrupt(t *testing.T) {
 		t.Run(fmt.Sprint(i), func(t *testing.T) {
 			t.Parallel()
 			signal := []syscall.Signal{syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP}[i%3]
-			after := time.Duration(rand.Int64N(int64(took)))
+			after := time.Duration(randtest.New(t).Int64N(int64(took)))
 			args := args
 			if i%2 > 0 { // several at once
 				args = append(slices.Clone(args), "--batch-size", "3")

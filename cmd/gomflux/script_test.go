@@ -39,20 +39,11 @@ func TestScripts(t *testing.T) {
 		Dir: "testdata/script",
 		Setup: func(env *testscript.Env) error {
 			env.Setenv("GOMFLUX_MLX", absolute(libraries))
-			env.Setenv("MODEL", absolute(tinyModel))
-			env.Setenv("FLUX_MODEL", absolute(tinyFlux))
-			env.Setenv("SCHNELL_MODEL", absolute(tinySchnell))
-			env.Setenv("EDITOR_MODEL", absolute(tinyEditor))
-			env.Setenv("BASE_MODEL", absolute(tinyBase))
-			env.Setenv("KONTEXT_MODEL", absolute(tinyKontext))
-			env.Setenv("FILL_MODEL", absolute(tinyFill))
-			env.Setenv("QWEN_MODEL", absolute(tinyQwen))
-			env.Setenv("KREA_MODEL", absolute(tinyKrea))
-			env.Setenv("KREA_RAW_MODEL", absolute(tinyKreaRaw))
-			env.Setenv("QWEN_EDIT_MODEL", absolute(tinyQwenEdit))
-			env.Setenv("QWEN_PLUS_MODEL", absolute(tinyQwenPlus))
-			env.Setenv("QWEN21_MODEL", absolute(tinyQwen21))
-			env.Setenv("QWEN21_TURBO_MODEL", absolute(tinyQwen21Turbo))
+			for _, m := range modeltest.Models {
+				if m.Variable != "" {
+					env.Setenv(m.Variable, modeltest.Folder(t, m.Name))
+				}
+			}
 			env.Setenv("TRANSPARENT_MODEL", transparent)
 			env.Setenv("PICTURES", absolute(pictures))
 			env.Setenv("COMFY", absolute("../../internal/checkpoint/testdata/comfy"))

@@ -8,6 +8,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/gomflux/gomflux/internal/randtest"
 )
 
 const (
@@ -190,6 +192,7 @@ func TestNeeded(t *testing.T) {
 			text_encoder/0.safetensors text_encoder/model.safetensors.index.json vae/0.safetensors vae/model.safetensors.index.json
 			tokenizer/tokenizer.json tokenizer/chat_template.jinja`},
 	}
+	random := randtest.New(t)
 	for _, test := range tests {
 		var files []File
 		var want []string
@@ -200,7 +203,7 @@ func TestNeeded(t *testing.T) {
 				want = append(want, name)
 			}
 		}
-		rand.Shuffle(len(files), func(i, j int) { files[i], files[j] = files[j], files[i] })
+		random.Shuffle(len(files), func(i, j int) { files[i], files[j] = files[j], files[i] })
 		var index []byte
 		if test.index != "" {
 			index = []byte(test.index)

@@ -14,62 +14,13 @@ import (
 	"github.com/gomflux/gomflux/models/component"
 )
 
-// wides are small models whose matrices are wide enough to be quantized: those of
-// some folders, with other numbers in the configs of some components.
-var wides = []struct {
-	name    string
-	configs map[string]string // by component, what replaces keys of its config
-}{
-	{"flux1-dev-small", map[string]string{
-		"transformer": `{"attention_head_dim": 32, "num_attention_heads": 4, "axes_dims_rope": [8, 12, 12], ` +
-			`"joint_attention_dim": 128, "pooled_projection_dim": 64}`,
-		"text_encoder":   `{"hidden_size": 64, "intermediate_size": 128, "projection_dim": 64}`,
-		"text_encoder_2": `{"d_model": 128, "d_ff": 128, "d_kv": 32}`,
-	}},
-	{"flux1-fill", map[string]string{
-		"transformer": `{"attention_head_dim": 32, "num_attention_heads": 4, "axes_dims_rope": [8, 12, 12], ` +
-			`"joint_attention_dim": 128, "pooled_projection_dim": 64}`,
-		"text_encoder":   `{"hidden_size": 64, "intermediate_size": 128, "projection_dim": 64, "num_attention_heads": 2}`,
-		"text_encoder_2": `{"d_model": 128, "d_ff": 128, "d_kv": 32}`,
-	}},
-	{"flux2-klein-base", map[string]string{
-		"transformer":  `{"attention_head_dim": 32, "num_attention_heads": 4, "axes_dims_rope": [8, 8, 8, 8], "joint_attention_dim": 384}`,
-		"text_encoder": `{"hidden_size": 128, "intermediate_size": 128, "head_dim": 32}`,
-	}},
-	{"zimage-small", map[string]string{
-		"transformer":  `{"dim": 128, "n_heads": 4, "n_kv_heads": 4, "axes_dims": [8, 12, 12], "cap_feat_dim": 128}`,
-		"text_encoder": `{"hidden_size": 128, "intermediate_size": 128, "head_dim": 32}`,
-	}},
-	{"qwen-image-small", map[string]string{
-		"transformer": `{"attention_head_dim": 32, "num_attention_heads": 4, "axes_dims_rope": [8, 12, 12], "joint_attention_dim": 128}`,
-		"text_encoder": `{"text_config": {"hidden_size": 128, "intermediate_size": 128, "num_attention_heads": 4,
-			"rope_parameters": {"mrope_section": [4, 6, 6], "rope_theta": 20000.0, "rope_type": "default"}},
-			"vision_config": {"hidden_size": 64, "num_heads": 4, "intermediate_size": 128, "out_hidden_size": 128}}`,
-	}},
-	{"krea-2-raw", map[string]string{
-		"transformer": `{"attention_head_dim": 32, "num_attention_heads": 4, "num_key_value_heads": 1, "intermediate_size": 384,
-			"axes_dims_rope": [8, 12, 12], "text_hidden_dim": 128, "text_num_attention_heads": 4, "text_intermediate_size": 256}`,
-		"text_encoder": `{"text_config": {"hidden_size": 128, "intermediate_size": 128, "head_dim": 32},
-			"vision_config": {"out_hidden_size": 128}}`,
-	}},
-	{"qwen-image-21", map[string]string{
-		"transformer": `{"attention_head_dim": 32, "num_attention_heads": 4, "axes_dims_rope": [8, 12, 12], "context_in_dim": 128}`,
-		"text_encoder": `{"text_config": {"hidden_size": 128, "intermediate_size": 128, "head_dim": 32},
-			"vision_config": {"hidden_size": 64, "num_heads": 2, "intermediate_size": 128, "out_hidden_size": 128}}`,
-	}},
-	{"qwen-edit-plus", map[string]string{
-		"transformer": `{"attention_head_dim": 32, "num_attention_heads": 4, "axes_dims_rope": [8, 12, 12], "joint_attention_dim": 128}`,
-		"text_encoder": `{"text_config": {"hidden_size": 128, "intermediate_size": 128, "num_attention_heads": 4,
-			"rope_parameters": {"mrope_section": [4, 6, 6], "rope_theta": 20000.0, "rope_type": "default"}},
-			"vision_config": {"hidden_size": 64, "num_heads": 4, "intermediate_size": 128, "out_hidden_size": 128}}`,
-	}},
-}
-
 // WideModels lists what [Wide] makes models of, one for every way of the families
 // to be run.
 func WideModels() (names []string) {
-	for _, wide := range wides {
-		names = append(names, wide.name)
+	for _, m := range Models {
+		if m.configs != nil {
+			names = append(names, m.Name)
+		}
 	}
 	return names
 }
@@ -82,11 +33,11 @@ func Wide(t testing.TB, name string) string {
 	if err := os.CopyFS(dir, os.DirFS(Folder(t, name))); err != nil {
 		t.Fatal(err)
 	}
-	for _, wide := range wides {
-		if wide.name != name {
+	for _, m := range Models {
+		if m.Name != name {
 			continue
 		}
-		for component, changes := range wide.configs {
+		for component, changes := range m.configs {
 			change(t, filepath.Join(dir, component), changes)
 		}
 	}

@@ -20,28 +20,21 @@ import (
 // TestFLOPs compares the FLOPs with those counted from the calls of linear layers,
 // convolutions and the inputs of attention, in a step and while decoding.
 func TestFLOPs(t *testing.T) {
-	for _, c := range []struct {
+	type run struct {
 		folder   string
 		guidance float64
 		images   int
-	}{
-		{"zimage-ordinary", 0, 0},
-		{"zimage-ordinary", 3, 0},
-		{"flux1-schnell-ordinary", 0, 0},
-		{"flux1-dev-small", 3.5, 0},
-		{"flux1-kontext", 2.5, 1},
-		{"flux2-klein", 1, 0},
-		{"flux2-klein-base", 4, 0},
-		{"flux2-klein", 1, 2},
-		{"qwen-image-ordinary", 1, 0},
-		{"qwen-image-ordinary", 4, 0},
-		{"qwen-image-21", 1, 0}, // a step after the first, which reads the KV cache
-		{"qwen-image-21", 3, 0},
-		{"qwen-edit", 4, 1},
-		{"qwen-edit-plus", 1, 2}, // with zero_cond_t
-		{"krea-2", 0, 0},
-		{"krea-2-raw", 3, 0},
-	} {
+		fills    bool
+	}
+	// with a KV cache, a step after the first reads it
+	runs := []run{
+		{folder: "zimage-ordinary"}, {folder: "flux2-klein", guidance: 1},
+		{folder: "qwen-image-ordinary", guidance: 1}, {folder: "qwen-image-21", guidance: 1},
+	}
+	for _, m := range modeltest.Models {
+		runs = append(runs, run{m.Name, m.Guidance, m.References, m.Fills})
+	}
+	for _, c := range runs {
 		t.Run(c.folder, func(t *testing.T) {
 			folder := modeltest.Folder(t, c.folder)
 			fsys := os.DirFS(folder)
@@ -72,8 +65,19 @@ func TestFLOPs(t *testing.T) {
 
 			o := gomflux.Options{Prompt: "a red circle", NegativePrompt: "a red circle", Height: 64, Width: 96, Steps: 1,
 				Guidance: &c.guidance}
-			if f, ok := d.Pipeline.(family.KVCached); ok && f.CacheSize(0, 1) > 0 {
+			f, cached := d.Pipeline.(family.KVCached)
+			if cached && f.CacheSize(0, 1) > 0 {
 				o.Steps = 2
+			}
+			if cached {
+				c.images = 0 // StepFLOPs counts none with a cache of reference images
+			}
+			if c.fills {
+				mask := image.NewGray(image.Rect(0, 0, o.Width, o.Height))
+				for i := range mask.Pix {
+					mask.Pix[i] = 255
+				}
+				o.Image, o.Mask = image.NewGray(mask.Rect), mask
 			}
 			for range c.images {
 				o.References = append(o.References, image.NewRGBA(image.Rect(0, 0, 70, 80)))

@@ -303,7 +303,8 @@ func TestInputs(t *testing.T) {
 	for _, m := range s.Modules {
 		times[m.Name] = m.Self
 	}
-	if times["net"] < times["net.act"] || times["net.act"] == 0 {
+	// a product that were charged to net.act would leave next to nothing in net, however busy the machine is
+	if times["net"] < times["net.act"]/20 || times["net.act"] == 0 {
 		t.Errorf("found %v, expected the matrix product in net", times)
 	}
 }

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/gomflux/gomflux/internal/atomicfile"
+	"github.com/gomflux/gomflux/internal/randtest"
 )
 
 // envHelper has the folder of the cache to which TestMain writes until it is killed.
@@ -38,11 +39,12 @@ func TestMain(m *testing.M) {
 	}
 }
 
-// TestKill kills a process a hundred times while it writes. The cache works after each.
+// TestKill kills a process while it writes, at random moments. The cache works after each.
 func TestKill(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "prompts")
 	interrupted := 0
-	for range 100 {
+	random, times := randtest.New(t), randtest.Times(30, 100)
+	for range times {
 		helper := exec.Command(os.Args[0])
 		helper.Env = append(os.Environ(), envHelper+"="+dir)
 		helper.Stderr = os.Stderr
@@ -56,14 +58,14 @@ func TestKill(t *testing.T) {
 		if _, err := started.Read(make([]byte, 1)); err != nil {
 			t.Fatal(err)
 		}
-		time.Sleep(time.Duration(rand.IntN(20_000)) * time.Microsecond)
+		time.Sleep(time.Duration(random.IntN(20_000)) * time.Microsecond)
 		if err := helper.Process.Kill(); err != nil {
 			t.Fatal("the helper has ended by itself: ", err)
 		}
 		helper.Wait()
-		interrupted += checkKilled(t, dir)
+		interrupted += checkKilled(t, dir, random)
 	}
-	t.Logf("%d of 100 kills left a temporary file", interrupted)
+	t.Logf("%d of %d kills left a temporary file", interrupted, times)
 	if interrupted == 0 {
 		t.Error("no kill was in the middle of writing")
 	}
@@ -71,7 +73,7 @@ func TestKill(t *testing.T) {
 
 // checkKilled checks a cache whose writer was killed, and returns the number of its temporary
 // files.
-func checkKilled(t *testing.T, dir string) (temporaries int) {
+func checkKilled(t *testing.T, dir string, random *rand.Rand) (temporaries int) {
 	t.Helper()
 	names, _ := os.ReadDir(dir)
 	for _, e := range names {
@@ -86,7 +88,7 @@ func checkKilled(t *testing.T, dir string) (temporaries int) {
 			t.Errorf("prompt %d: other embeddings", i)
 		}
 	}
-	next := rand.IntN(killKeys)
+	next := random.IntN(killKeys)
 	key, n := killValue(next)
 	c.Put(key, embeds(next, n))
 	if !same(c.Get(key), embeds(next, n)) {
@@ -98,7 +100,7 @@ func checkKilled(t *testing.T, dir string) (temporaries int) {
 	if len(warned.list) > 0 {
 		t.Errorf("warnings %q", warned.list)
 	}
-	if rand.IntN(2) == 0 {
+	if random.IntN(2) == 0 {
 		if _, err := c.Clear(); err != nil {
 			t.Error(err)
 		}

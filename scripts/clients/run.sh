@@ -2,12 +2,13 @@
 # Tests gomflux serve with programs that people use: openai-python, openai-node, and a browser with
 # axe-core. The packages that this folder pins are installed into .setup/clients. What cannot be
 # tested on this machine is skipped, with a line that has the reason; CI=true lets the script
-# install Chromium where it is root.
+# install Chromium where it is root. With --install it only installs, and prints the variables
+# with which go test runs these tests, in words of the shell.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 here=scripts/clients
 into=$PWD/.setup/clients
-skip() { echo "clients: skipped: $*"; }
+skip() { echo "clients: skipped: $*" >&2; }
 have() { command -v "$1" >/dev/null 2>&1; }
 # fresh PROGRAM FILE... reports whether PROGRAM was installed from these files.
 fresh() {
@@ -58,6 +59,12 @@ if ! browser && [ "${CI-}" = true ] && [ "$(id -u)" = 0 ] && have apt-get; then
 		chromium >/dev/null || true
 fi
 
+if [ "${1-}" = --install ]; then
+	for name in GOMFLUX_OPENAI_PYTHON GOMFLUX_OPENAI_NODE GOMFLUX_TEST_AXE; do
+		[ -z "${!name-}" ] || printf 'export %s=%q\n' "$name" "${!name}"
+	done
+	exit
+fi
 if [ -n "$clients" ]; then
 	go test -count=1 -run "($clients)\$" ./internal/serve/openai ./cmd/gomflux
 fi

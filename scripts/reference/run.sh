@@ -2,6 +2,7 @@
 # Runs a command of gomflux_reference: run.sh tiny /tmp/model --seed 7 (run.sh --help lists them all).
 # The first run installs the pinned packages from PyPI into .setup/reference, about 6 GB: torch for Linux brings CUDA
 # along. They stay until requirements.txt changes. PYTHON chooses the Python that they are installed for.
+# run.sh --install only installs, for parity and mflux too.
 set -eu
 here=$(cd "$(dirname "$0")" && pwd)
 venv=$(cd "$here/../.." && pwd)/.setup/reference
@@ -24,6 +25,11 @@ further() {
 	fi
 }
 case " $* " in
+" --install ")
+	further requirements-lora.txt
+	further requirements-mflux.txt
+	exit
+	;;
 " mflux "* | " mflux-golden "* | *" --framework mflux "* | *" --framework=mflux "*) further requirements-mflux.txt ;;
 " comfy-golden "*) further requirements-comfy.txt ;;
 " loras "* | *" --lora "* | " parity "* | " selftest "*) further requirements-lora.txt ;;

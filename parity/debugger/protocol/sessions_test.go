@@ -4,13 +4,14 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math/rand/v2"
 	"os"
 	"os/exec"
 	"slices"
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/gomflux/gomflux/internal/randtest"
 )
 
 // begin starts a session in this process.
@@ -180,10 +181,7 @@ func startChild(t *testing.T, name string) *exec.Cmd {
 // nothing of them except how they ended.
 func TestKilled(t *testing.T) {
 	f := newFolder(t)
-	times := 100
-	if testing.Short() {
-		times = 10
-	}
+	random, times := randtest.New(t), randtest.Times(30, 100)
 	seen := 0
 	for i := range times {
 		name := ""
@@ -196,7 +194,7 @@ func TestKilled(t *testing.T) {
 				time.Sleep(100 * time.Microsecond)
 			}
 		}
-		time.Sleep(time.Duration(rand.IntN(10_000)) * time.Microsecond)
+		time.Sleep(time.Duration(random.IntN(10_000)) * time.Microsecond)
 		if err := cmd.Process.Kill(); err != nil {
 			t.Fatal(err)
 		}

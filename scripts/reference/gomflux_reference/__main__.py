@@ -182,8 +182,12 @@ def parse(argv=None) -> dict:
     c.add_argument("--models", type=int, default=2, metavar="N", help="models of each family")
     c.add_argument("--pictures", type=int, default=6, metavar="N", help="images of each family, from prompt and seed alone")
     c.add_argument(
-        "--no-published", dest="published", action="store_false",
-        help="leave out the small files of published models, which are in ../shared/real or GOMFLUX_REAL if at all",
+        "--published", default="*", metavar="GLOB",
+        help="folders of published small files in ../shared/real or GOMFLUX_REAL, if there are any; '' leaves them out",
+    )  # fmt: skip
+    c.add_argument(
+        "--searches", type=int, default=len(families.MODULES), metavar="N",
+        help="families of which parity bisect and live search a fault; at most one of each module",
     )  # fmt: skip
 
     c = command("mflux", check_mflux, "compare the folders that gomflux and mflux save, on small models")
@@ -206,6 +210,7 @@ def parse(argv=None) -> dict:
         c = command(name, run, help)
         c.add_argument("root", type=Path, nargs="?", default=goldens.ROOT)
     c.add_argument("--quick", action="store_true", help="only the tests that compare no bytes, as make parity does")
+    c.add_argument("--brief", action="store_true", help="of these, only the tests of CI")
     c.add_argument("--only", nargs="+", choices=selftest.names(), metavar="TEST", help=", ".join(selftest.names()))
 
     args = vars(parser.parse_args(argv))

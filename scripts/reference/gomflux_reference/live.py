@@ -1,5 +1,6 @@
 """make parity: gomflux against diffusers, on small models that nobody has seen before."""
 
+import functools
 import json
 import math
 import random
@@ -47,16 +48,22 @@ class Row:
     seconds: float = 0
 
 
-def check(gomflux: Path, seed: int | None, keep: Path | None, families: list[str], models: int, pictures: int, published: bool):
-    """Makes random models of every family, runs diffusers on them, and replays the runs with gomflux."""
+def check(
+    gomflux: Path, seed: int | None, keep: Path | None, families: list[str], models: int, pictures: int, searches: int, published: str
+):  # fmt: skip
+    """Makes random models of every family, runs diffusers on them, and replays the runs with gomflux.
+
+    What a family's first and second model differ in takes turns among the families if each has one model.
+    """
     gomflux = gomflux.resolve()
     seed = secrets.randbits(32) if seed is None else seed
     print(f"PARITY_SEED={seed} repeats these models and runs\n")
     rows, thorough = [], of_each_module(families, seed)
+    searched = random.Random(f"{seed}/searches").sample(sorted(thorough), min(searches, len(thorough)))
     with nullcontext(keep) if keep else tempfile.TemporaryDirectory() as folder:
-        for family in families:
+        for turn, family in enumerate(families):
             made = []
-            for i in range(models):
+            for i in [turn % 2] if models == 1 else range(models):
                 name = f"{family}-{i + 1}"
                 made.append(Path(folder, name, "model"))
                 r = random.Random(f"{seed}/{name}")
@@ -68,9 +75,9 @@ def check(gomflux: Path, seed: int | None, keep: Path | None, families: list[str
             if made and family in thorough:
                 rows.append(half_precision(gomflux, made[0], family, random.Random(f"{seed}/{family}/float16")))
                 report(rows[-1])
+            if made and family in searched:
                 rows.append(narrow(gomflux, made[0], family, random.Random(f"{seed}/{family}/fault")))
                 report(rows[-1])
-            if made and family in thorough:
                 for row in while_running(gomflux, made[0], family, random.Random(f"{seed}/{family}/live")):
                     rows.append(row)
                     report(row)
@@ -81,7 +88,7 @@ def check(gomflux: Path, seed: int | None, keep: Path | None, families: list[str
                 report(rows[-1])
         if published and small_files.there():
             print("small files of published models:")
-            for row in small_files.rows(gomflux, Path(folder, "published"), families, replay):
+            for row in small_files.rows(gomflux, Path(folder, "published"), families, published, replay):
                 rows.append(row)
                 report(row)
         elif published:
@@ -95,6 +102,12 @@ def check(gomflux: Path, seed: int | None, keep: Path | None, families: list[str
         for row in failed:
             report(row)
         sys.exit(1)
+
+
+@functools.lru_cache(maxsize=1)
+def loaded(model: Path):
+    """Returns a model's pipeline, from which requests are drawn. It must not be changed."""
+    return dump.load(model)[0]
 
 
 def of_each_module(names: list[str], seed: int) -> set[str]:
@@ -147,7 +160,7 @@ def draw_request(pipe, family: Family, r: random.Random) -> dict:
         height=unit * rows,
         width=unit * columns,
         max_sequence_length=r.randint(140, 300),
-    )
+    ) | ({"steps": len(sigmas)} if (sigmas := pipe.config.get("sample_sigmas")) else {})  # a distilled model has these only
 
 
 def draw_picture(file: Path, r: random.Random, least: int, most: int) -> Path:
@@ -237,7 +250,7 @@ def described(request: dict) -> str:
 def replay(gomflux: Path, model: Path, family: str, kind: str, r: random.Random) -> Row:
     """Dumps a generation and has the harness replay it, freely and module by module."""
     start = time.monotonic()
-    pipe, _ = dump.load(model)
+    pipe = loaded(model)
     request = draw_request(pipe, FAMILIES[family], r)
     name, taps = kind.replace(" ", "-"), TAPS
     references = int(kind[-1]) if kind.startswith("edit") else min(FAMILIES[family].references)
@@ -277,7 +290,7 @@ def replay(gomflux: Path, model: Path, family: str, kind: str, r: random.Random)
 def half_precision(gomflux: Path, model: Path, family: str, r: random.Random) -> Row:
     """Dumps a generation in float16 and in float32, and compares the rounding errors of both programs in float16."""
     start = time.monotonic()
-    pipe, _ = dump.load(model)
+    pipe = loaded(model)
     request = draw_request(pipe, FAMILIES[family], r) | {"steps": FAMILIES[family].steps[0]}
     out = {dtype: model.parent / dtype for dtype in ("float16", "float32")}
     draw_images(model.parent / "half", pipe, FAMILIES[family], request, min(FAMILIES[family].references), r)
@@ -320,7 +333,7 @@ def stored(model: Path) -> torch.dtype:
 def narrow(gomflux: Path, model: Path, family: str, r: random.Random) -> Row:
     """Turns the rows of one of gomflux's weights around, and has parity bisect find it from a dump of little."""
     start = time.monotonic()
-    pipe, _ = dump.load(model)
+    pipe = loaded(model)
     request = draw_request(pipe, FAMILIES[family], r)
     folder = model.parent / "bisect"
     folder.mkdir(exist_ok=True)
@@ -359,7 +372,7 @@ def damage(model: Path, wrong: Path, idle: str, r: random.Random, step: int = 0)
 def while_running(gomflux: Path, model: Path, family: str, r: random.Random) -> list[Row]:
     """Has parity live compare a run while it goes on, with the model itself, and with a damaged one in less memory than
     the tensors take."""
-    pipe, _ = dump.load(model)
+    pipe = loaded(model)
     request = draw_request(pipe, FAMILIES[family], r)
     folder = model.parent / "live"
     folder.mkdir(exist_ok=True)

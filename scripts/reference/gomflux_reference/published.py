@@ -4,6 +4,7 @@
 as they are published. Here they get random weights.
 """
 
+import fnmatch
 import os
 import random
 import shutil
@@ -70,9 +71,11 @@ def add_weights(model: Path, family: Family):
                 shutil.copy(file, model / component)
 
 
-def rows(gomflux: Path, folder: Path, families: list[str], replay):
-    """Replays a run of diffusers with every model of some families, an edit where the model needs an image."""
+def rows(gomflux: Path, folder: Path, families: list[str], chosen: str, replay):
+    """Replays a run of diffusers with each chosen model of some families, an edit where the model needs an image."""
     for model in make(folder):
+        if not fnmatch.fnmatch(model.parent.name, chosen):
+            continue
         pipeline = read_json(model / "model_index.json")["_class_name"]
         alike = [name for name, f in FAMILIES.items() if f.pipeline.__name__ == pipeline]
         if set(alike) & set(families):

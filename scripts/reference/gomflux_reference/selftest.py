@@ -6,6 +6,7 @@ import os
 import random
 import sys
 import tempfile
+import time
 from contextlib import contextmanager, redirect_stderr, redirect_stdout, suppress
 from pathlib import Path
 from unittest import mock
@@ -22,11 +23,13 @@ from .families import FAMILIES
 from .files import read_json
 
 
-def check(root: Path, only: list[str] | None = None, quick: bool = False):
+def check(root: Path, only: list[str] | None = None, quick: bool = False, brief: bool = False):
     """Checks that this package makes the committed goldens, and checks everything that they do not cover."""
     with tempfile.TemporaryDirectory() as scratch:
-        for name in only or (QUICK if quick else names()):
+        for name in only or (BRIEF if brief else QUICK if quick else names()):
+            start = time.monotonic()
             TESTS[name](Path(scratch) / name, root)
+            print(f"{time.monotonic() - start:6.1f} s  {name}", flush=True)
     print("ok")
 
 
@@ -560,3 +563,6 @@ TESTS = {
 }  # fmt: skip
 # The tests of `make parity`: they compare no bytes, which depend on the processor, and take seconds.
 QUICK = tuple(TESTS)[list(TESTS).index(saved_debug.__name__) :]
+# Those of CI: without the ones that start many processes, each of which imports torch.
+MANY = (stream_test.ends, prune_test.functions_reduced, debugger_test.debug_both, debugger_test.debug_scripts, debugger_test.debug_signals)
+BRIEF = tuple(name for name in QUICK if name not in {test.__name__ for test in MANY})
