@@ -8,8 +8,8 @@ import (
 
 	"github.com/gomflux/gomflux/internal/checkpoint"
 	"github.com/gomflux/gomflux/mlx"
-	"github.com/gomflux/gomflux/parity/debug"
 	"github.com/gomflux/gomflux/parity/hints"
+	"github.com/gomflux/gomflux/parity/runs"
 )
 
 // An ArrayDiff compares two tensors of files, outside of any run.
@@ -63,8 +63,8 @@ func DiffArrays(got, want *checkpoint.Array, limits *Limits) *ArrayDiff {
 
 // RecordOf describes a tensor by its name, shape, dtype and first values, and by its statistics if
 // those are wanted.
-func RecordOf(a *checkpoint.Array, stats bool) debug.Record {
-	rec := debug.Record{Name: a.Name, Shape: a.Shape, Dtype: a.Dtype.Long()}
+func RecordOf(a *checkpoint.Array, stats bool) runs.Record {
+	rec := runs.Record{Name: a.Name, Shape: a.Shape, Dtype: a.Dtype.Long()}
 	for _, v := range a.First(previewed) {
 		rec.Preview = append(rec.Preview, checkpoint.Float(v))
 	}
@@ -76,7 +76,7 @@ func RecordOf(a *checkpoint.Array, stats bool) debug.Record {
 
 // DiffRecords compares the statistics of two tensors, with the tolerance of [DiffArrays] for single
 // values.
-func DiffRecords(got, want debug.Record) *ArrayDiff {
+func DiffRecords(got, want runs.Record) *ArrayDiff {
 	d := newArrayDiff(got, want)
 	if d.Reason == "" {
 		d.Stats = compareStats(got, want, arrayTolerance(dtypeOf(got), dtypeOf(want)).Max)
@@ -85,7 +85,7 @@ func DiffRecords(got, want debug.Record) *ArrayDiff {
 }
 
 // newArrayDiff describes two tensors, and tells why they cannot be compared, if so.
-func newArrayDiff(got, want debug.Record) *ArrayDiff {
+func newArrayDiff(got, want runs.Record) *ArrayDiff {
 	d := &ArrayDiff{
 		Name: got.Name, RefName: want.Name, Dtype: got.Dtype, RefDtype: want.Dtype,
 		Shape: append([]int{}, got.Shape...), RefShape: append([]int{}, want.Shape...), Got: previews(got), Ref: previews(want),
@@ -104,7 +104,7 @@ func newArrayDiff(got, want debug.Record) *ArrayDiff {
 }
 
 // dtypeOf returns the dtype of a recorded tensor; "" if that is unknown.
-func dtypeOf(rec debug.Record) checkpoint.Dtype {
+func dtypeOf(rec runs.Record) checkpoint.Dtype {
 	d, err := checkpoint.ParseDtype(rec.Dtype)
 	if err != nil {
 		return ""

@@ -4,9 +4,9 @@ import (
 	"fmt"
 	"strings"
 
+	"github.com/gomflux/gomflux/debugger"
 	"github.com/gomflux/gomflux/mlx"
 	"github.com/gomflux/gomflux/mlx/hooks"
-	"github.com/gomflux/gomflux/parity/debugger"
 )
 
 // note records what a comparison found about a tensor of a call, for the debugger. The first wrong

@@ -7,18 +7,18 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/gomflux/gomflux/debugger"
+	"github.com/gomflux/gomflux/debugger/protocol"
 	"github.com/gomflux/gomflux/mlx"
 	"github.com/gomflux/gomflux/mlx/hooks"
-	"github.com/gomflux/gomflux/parity/debug"
-	"github.com/gomflux/gomflux/parity/debugger"
-	"github.com/gomflux/gomflux/parity/debugger/protocol"
+	"github.com/gomflux/gomflux/parity/runs"
 )
 
 // walk replays zimage-ordinary with faults under a debugging session that stops where tensors
 // differ, and goes on with a command at each stop. It returns the stops and the report.
 func walk(t *testing.T, command string, faults ...func(*replay, hooks.Tap) *mlx.Array) (stops []*protocol.Stop, report *Report) {
 	t.Helper()
-	tree, err := debug.Open(t.TempDir())
+	tree, err := runs.Open(t.TempDir())
 	if err != nil {
 		t.Fatal(err)
 	}

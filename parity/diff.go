@@ -9,8 +9,8 @@ import (
 
 	"github.com/gomflux/gomflux/mlx"
 	"github.com/gomflux/gomflux/mlx/hooks"
-	"github.com/gomflux/gomflux/parity/debug"
 	"github.com/gomflux/gomflux/parity/hints"
+	"github.com/gomflux/gomflux/parity/runs"
 )
 
 // DiffRuns compares the tensors that two runs both have, under their names; b is the reference.
@@ -138,7 +138,7 @@ func (r *Report) diffStats(ours, ref *Run, name, refName string, cut func(*mlx.A
 }
 
 // previews returns the first values of a record.
-func previews(rec debug.Record) []float64 {
+func previews(rec runs.Record) []float64 {
 	out := make([]float64, len(rec.Preview))
 	for i, v := range rec.Preview {
 		out[i] = float64(v)

@@ -1,11 +1,11 @@
 package parity
 
 import (
+	"github.com/gomflux/gomflux/debugger"
 	"github.com/gomflux/gomflux/mlx"
 	"github.com/gomflux/gomflux/mlx/hooks"
 	"github.com/gomflux/gomflux/models"
 	"github.com/gomflux/gomflux/models/lora"
-	"github.com/gomflux/gomflux/parity/debugger"
 )
 
 // Options configure a replay.

@@ -8,19 +8,19 @@ import (
 
 	"github.com/gomflux/gomflux/internal/checkpoint"
 	"github.com/gomflux/gomflux/mlx/hooks"
-	"github.com/gomflux/gomflux/parity/debug"
+	"github.com/gomflux/gomflux/parity/runs"
 )
 
 // order sorts tensors by the trace of one of the runs. Tensors that are in neither trace come
 // last, by stage, depth and name.
 func (r *Report) order(ours, reference fs.FS) error {
-	made, err := debug.ReadTrace(ours)
+	made, err := runs.ReadTrace(ours)
 	if err != nil {
 		return err
 	}
 	names := func(t *Tensor) string { return t.Name }
 	if len(made) == 0 {
-		if made, err = debug.ReadTrace(reference); err != nil {
+		if made, err = runs.ReadTrace(reference); err != nil {
 			return err
 		}
 		names = func(t *Tensor) string { return cmp.Or(t.Reference, t.Name) }

@@ -12,7 +12,7 @@ import (
 
 	"github.com/gomflux/gomflux/internal/checkpoint"
 	"github.com/gomflux/gomflux/internal/mlxtest"
-	"github.com/gomflux/gomflux/parity/debug"
+	"github.com/gomflux/gomflux/parity/runs"
 )
 
 // writeRun makes a run's folder, with tensors of one value, and a trace unless
@@ -36,7 +36,7 @@ func writeRun(t *testing.T, value float32, names []string, trace string) string 
 		err = os.Mkdir(filepath.Join(dir, "traces"), 0o777)
 	}
 	if err == nil && trace != "" {
-		err = os.WriteFile(filepath.Join(dir, filepath.FromSlash(debug.TraceFile)), []byte(trace), 0o666)
+		err = os.WriteFile(filepath.Join(dir, filepath.FromSlash(runs.TraceFile)), []byte(trace), 0o666)
 	}
 	if err != nil {
 		t.Fatal(err)

@@ -19,7 +19,7 @@ import (
 
 	"github.com/gomflux/gomflux/internal/checkpoint"
 	"github.com/gomflux/gomflux/mlx"
-	"github.com/gomflux/gomflux/parity/debug"
+	"github.com/gomflux/gomflux/parity/runs"
 )
 
 // Settings is settings.json of a dump: the settings of the run, and where its tensors are.
@@ -59,7 +59,7 @@ type Run struct {
 	arrays map[string]*mlx.Array
 	dtypes map[string]string          // as stored
 	given  map[string]json.RawMessage // the keys of settings.json; nil without such a file
-	stats  map[string]debug.Record    // by name; nil without traces/stats.jsonl
+	stats  map[string]runs.Record     // by name; nil without traces/stats.jsonl
 	live   *stream                    // where the tensors come from while the run goes on; nil if it has ended
 }
 
@@ -199,7 +199,7 @@ func readNumPy(fsys fs.FS, name string) (arrays map[string]*mlx.Array, dtypes ma
 				return nil, nil, fmt.Errorf("%s: %w", f.Path, err)
 			}
 		}
-		if arrays[t.Name], err = debug.ToArray(x); err != nil {
+		if arrays[t.Name], err = runs.ToArray(x); err != nil {
 			return nil, nil, fmt.Errorf("%s: %w", f.Path, err)
 		}
 	}

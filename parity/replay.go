@@ -9,10 +9,10 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/gomflux/gomflux/debugger"
 	"github.com/gomflux/gomflux/mlx"
 	"github.com/gomflux/gomflux/mlx/hooks"
 	"github.com/gomflux/gomflux/models"
-	"github.com/gomflux/gomflux/parity/debugger"
 	"github.com/gomflux/gomflux/parity/hints"
 )
 

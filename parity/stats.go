@@ -10,7 +10,7 @@ import (
 	"github.com/gomflux/gomflux/internal/checkpoint"
 	"github.com/gomflux/gomflux/mlx"
 	"github.com/gomflux/gomflux/mlx/hooks"
-	"github.com/gomflux/gomflux/parity/debug"
+	"github.com/gomflux/gomflux/parity/runs"
 )
 
 // A StatsDifference compares the statistics of two tensors, where not both have values. The errors
@@ -28,7 +28,7 @@ type StatsDifference struct {
 
 // compareStats compares two records of tensors of one shape. If all values of a tensor are within
 // a tolerance relative to the largest value, so are its statistics.
-func compareStats(got, want debug.Record, tolerance float64) *StatsDifference {
+func compareStats(got, want runs.Record, tolerance float64) *StatsDifference {
 	g, w := statsRange(got), statsRange(want)
 	scale := max(w.Max-w.Min, math.Abs(w.Max), math.Abs(w.Min))
 	relative := func(a, b float64) float64 { return ratio(math.Abs(a-b), scale) }
@@ -66,7 +66,7 @@ func (d *StatsDifference) largest() float64 {
 }
 
 // statsRange returns the statistics of a record as those of values.
-func statsRange(rec debug.Record) Range {
+func statsRange(rec runs.Record) Range {
 	s := rec.Stats
 	r := Range{NaN: s.NaN, Inf: s.Inf}
 	if !math.IsNaN(float64(s.Min)) {
@@ -76,9 +76,9 @@ func statsRange(rec debug.Record) Range {
 }
 
 // recordOf returns the statistics of a tensor.
-func recordOf(a *mlx.Array, dtype string) debug.Record {
+func recordOf(a *mlx.Array, dtype string) runs.Record {
 	v := a.Floats()
-	rec := debug.Record{Shape: a.Shape(), Dtype: dtype, Stats: checkpoint.Summarize(v)}
+	rec := runs.Record{Shape: a.Shape(), Dtype: dtype, Stats: checkpoint.Summarize(v)}
 	for _, x := range first(v) {
 		rec.Preview = append(rec.Preview, checkpoint.Float(x))
 	}
@@ -88,14 +88,14 @@ func recordOf(a *mlx.Array, dtype string) debug.Record {
 // readStats reads the statistics of a run's tensors, if it has any. Of several tensors of one name
 // the later ones are further calls, as saved tensors are.
 func (r *Run) readStats(fsys fs.FS) error {
-	records, err := debug.ReadStats(fsys)
+	records, err := runs.ReadStats(fsys)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
 	if err != nil {
 		return fmt.Errorf("%s: %w", checkpoint.FullName(fsys, "."), err)
 	}
-	r.stats = map[string]debug.Record{}
+	r.stats = map[string]runs.Record{}
 	for _, rec := range records {
 		name := rec.Name
 		if n, err := hooks.ParseName(name); err == nil && rec.HitCount > 1 {
@@ -109,7 +109,7 @@ func (r *Run) readStats(fsys fs.FS) error {
 
 // record returns the statistics of one of the run's tensors: the recorded ones, or those of its
 // values.
-func (r *Run) record(name string) (debug.Record, bool) {
+func (r *Run) record(name string) (runs.Record, bool) {
 	if a := r.Array(name); a != nil {
 		return recordOf(a, r.dtypes[r.stored(name)]), true
 	}

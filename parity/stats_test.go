@@ -12,11 +12,11 @@ import (
 
 	"github.com/gomflux/gomflux/internal/checkpoint"
 	"github.com/gomflux/gomflux/internal/mlxtest"
-	"github.com/gomflux/gomflux/parity/debug"
+	"github.com/gomflux/gomflux/parity/runs"
 )
 
 // writeStats writes a run that has statistics of arrays alone.
-func writeStats(t *testing.T, settings string, records []debug.Record) string {
+func writeStats(t *testing.T, settings string, records []runs.Record) string {
 	t.Helper()
 	dir := t.TempDir()
 	if err := os.MkdirAll(filepath.Join(dir, "traces"), 0o777); err != nil {
@@ -30,7 +30,7 @@ func writeStats(t *testing.T, settings string, records []debug.Record) string {
 		}
 		lines.Write(append(line, '\n'))
 	}
-	err := os.WriteFile(filepath.Join(dir, filepath.FromSlash(debug.StatsFile)), lines.Bytes(), 0o666)
+	err := os.WriteFile(filepath.Join(dir, filepath.FromSlash(runs.StatsFile)), lines.Bytes(), 0o666)
 	if err == nil && settings != "" {
 		err = os.WriteFile(filepath.Join(dir, "settings.json"), []byte(settings), 0o666)
 	}
@@ -40,10 +40,10 @@ func writeStats(t *testing.T, settings string, records []debug.Record) string {
 	return dir
 }
 
-func recordsOf(arrays []*checkpoint.Array) []debug.Record {
-	var out []debug.Record
+func recordsOf(arrays []*checkpoint.Array) []runs.Record {
+	var out []runs.Record
 	for _, a := range arrays {
-		rec := debug.Record{Name: a.Name, HitCount: 1, Shape: a.Shape, Dtype: a.Dtype.Long(), Stats: a.Stats()}
+		rec := runs.Record{Name: a.Name, HitCount: 1, Shape: a.Shape, Dtype: a.Dtype.Long(), Stats: a.Stats()}
 		for _, v := range a.First(10) {
 			rec.Preview = append(rec.Preview, checkpoint.Float(v))
 		}
@@ -82,18 +82,18 @@ func TestDiffStats(t *testing.T) {
 		}
 	}
 	for name, c := range map[string]struct {
-		change func(rec *debug.Record)
+		change func(rec *runs.Record)
 		text   string
 	}{
-		"mean":       {func(rec *debug.Record) { rec.Stats.Mean += 1e-3 * (rec.Stats.Max - rec.Stats.Min) }, "mean 1.0e-03, std 0 of "},
-		"range":      {func(rec *debug.Record) { rec.Stats.Max *= 1.01 }, "min off by 0, max 4."},
-		"first":      {func(rec *debug.Record) { rec.Preview[3] += 1 }, "first values "},
-		"not finite": {func(rec *debug.Record) { rec.Stats.NaN = 3 }, "3 values that are not finite, the reference's 0"},
-		"all NaN": {func(rec *debug.Record) {
+		"mean":       {func(rec *runs.Record) { rec.Stats.Mean += 1e-3 * (rec.Stats.Max - rec.Stats.Min) }, "mean 1.0e-03, std 0 of "},
+		"range":      {func(rec *runs.Record) { rec.Stats.Max *= 1.01 }, "min off by 0, max 4."},
+		"first":      {func(rec *runs.Record) { rec.Preview[3] += 1 }, "first values "},
+		"not finite": {func(rec *runs.Record) { rec.Stats.NaN = 3 }, "3 values that are not finite, the reference's 0"},
+		"all NaN": {func(rec *runs.Record) {
 			nan := checkpoint.Float(math.NaN())
 			rec.Stats = checkpoint.Stats{Min: nan, Max: nan, Mean: nan, Std: nan, NaN: arrays[at].Len()}
 		}, "values that are not finite, the reference's 0"},
-		"shape": {func(rec *debug.Record) { rec.Shape = []int{83, 1, 16} }, "it has shape [83 1 16], the reference's "},
+		"shape": {func(rec *runs.Record) { rec.Shape = []int{83, 1, 16} }, "it has shape [83 1 16], the reference's "},
 	} {
 		records := recordsOf(arrays)
 		c.change(&records[at])
@@ -142,11 +142,11 @@ func TestDiffStatsOfBatch(t *testing.T) {
 	if settings, err = json.Marshal(m); err != nil {
 		t.Fatal(err)
 	}
-	rec := func(name string, shape ...int) debug.Record {
-		return debug.Record{Name: name, HitCount: 1, Shape: shape, Dtype: "float32", Stats: checkpoint.Stats{Max: 1}}
+	rec := func(name string, shape ...int) runs.Record {
+		return runs.Record{Name: name, HitCount: 1, Shape: shape, Dtype: "float32", Stats: checkpoint.Stats{Max: 1}}
 	}
-	ref := writeStats(t, string(settings), []debug.Record{rec("transformer.layers.0@0", 2, 128, 16), rec("vae.decode.in", 1, 4, 2, 2)})
-	ours := writeStats(t, "", []debug.Record{rec("transformer.layers.0@0", 1, 128, 16), rec("transformer.layers.0@0#1", 1, 128, 16),
+	ref := writeStats(t, string(settings), []runs.Record{rec("transformer.layers.0@0", 2, 128, 16), rec("vae.decode.in", 1, 4, 2, 2)})
+	ours := writeStats(t, "", []runs.Record{rec("transformer.layers.0@0", 1, 128, 16), rec("transformer.layers.0@0#1", 1, 128, 16),
 		rec("vae.decode.in", 1, 4, 2, 2)})
 	r, err := DiffRuns(context.Background(), ours, ref, nil)
 	if err != nil {

@@ -16,7 +16,7 @@ import (
 	"github.com/gomflux/gomflux/internal/units"
 	"github.com/gomflux/gomflux/mlx"
 	"github.com/gomflux/gomflux/mlx/hooks"
-	"github.com/gomflux/gomflux/parity/debug"
+	"github.com/gomflux/gomflux/parity/runs"
 )
 
 // Keys of the metadata in a stream, which is a sequence of safetensors files without anything
@@ -196,7 +196,7 @@ func (s *stream) take(t checkpoint.Tensor, waiting string) error {
 	if err != nil {
 		return s.failed(err)
 	}
-	x, err := debug.ToArray(a)
+	x, err := runs.ToArray(a)
 	if err != nil {
 		return s.failed(err)
 	}

@@ -5,7 +5,7 @@ import (
 	"slices"
 
 	"github.com/gomflux/gomflux/mlx/hooks"
-	"github.com/gomflux/gomflux/parity/debug"
+	"github.com/gomflux/gomflux/parity/runs"
 )
 
 // A Verdict names what is wrong first.
@@ -130,7 +130,7 @@ func (v *Verdict) others(all []culprit) {
 func (r *Report) differs(t *Tensor) string {
 	by := ""
 	if !r.replayed && t.made == 0 {
-		by = fmt.Sprintf(" by name (neither run has %s, which has the order)", debug.TraceFile)
+		by = fmt.Sprintf(" by name (neither run has %s, which has the order)", runs.TraceFile)
 	}
 	if !t.sameShape() {
 		return fmt.Sprintf("%s is the first to differ%s, in stage %s: it has %s", t.Name, by, t.Stage, t.shapesText())

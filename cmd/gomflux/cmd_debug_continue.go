@@ -3,7 +3,7 @@ package main
 import (
 	"github.com/spf13/cobra"
 
-	"github.com/gomflux/gomflux/parity/debugger/protocol"
+	"github.com/gomflux/gomflux/debugger/protocol"
 )
 
 const debugContinueHelp = `Continue lets the run go on until the next breakpoint or its end, and prints

@@ -7,7 +7,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/gomflux/gomflux/parity/debugger/protocol"
+	"github.com/gomflux/gomflux/debugger/protocol"
 )
 
 const debugEvalHelp = `Eval evaluates an expression, or the lines of a program from standard input

@@ -6,8 +6,8 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/gomflux/gomflux/parity/debug"
-	"github.com/gomflux/gomflux/parity/debugger/protocol"
+	"github.com/gomflux/gomflux/debugger/protocol"
+	"github.com/gomflux/gomflux/parity/runs"
 )
 
 const debugSaveHelp = `Save saves the output at which the run is stopped, as --debug-save does, under
@@ -77,7 +77,7 @@ func newDebugSetCommand() *cobra.Command {
 // absoluteSource makes the name of a file absolute: the session's process may run in
 // another folder. What is no source is left as it is, for the session's error.
 func absoluteSource(source string) string {
-	r, err := debug.ParseReplacement("output=" + source)
+	r, err := runs.ParseReplacement("output=" + source)
 	if err != nil || r.From.File == "" {
 		return source
 	}

@@ -6,7 +6,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/gomflux/gomflux/parity/debug"
+	"github.com/gomflux/gomflux/parity/runs"
 )
 
 // readyFile is the number of the file to which the process of a session reports that the session
@@ -23,7 +23,7 @@ func newDebugServeCommand(newRoot func() *cobra.Command) *cobra.Command {
 		Hidden: true,
 		Args:   cobra.MinimumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			tree, err := debug.Open(logDir)
+			tree, err := runs.Open(logDir)
 			if err != nil {
 				return coded(exitUsage, err)
 			}

@@ -6,8 +6,8 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/gomflux/gomflux/parity/debugger"
-	"github.com/gomflux/gomflux/parity/debugger/protocol"
+	"github.com/gomflux/gomflux/debugger"
+	"github.com/gomflux/gomflux/debugger/protocol"
 )
 
 const debugSessionsHelp = `Sessions lists the debugging sessions of gomflux and of the reference that live,

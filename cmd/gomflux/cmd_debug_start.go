@@ -16,10 +16,10 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/gomflux/gomflux/cmd/gomflux/internal/ui"
+	"github.com/gomflux/gomflux/debugger"
+	"github.com/gomflux/gomflux/debugger/protocol"
 	"github.com/gomflux/gomflux/internal/units"
-	"github.com/gomflux/gomflux/parity/debug"
-	"github.com/gomflux/gomflux/parity/debugger"
-	"github.com/gomflux/gomflux/parity/debugger/protocol"
+	"github.com/gomflux/gomflux/parity/runs"
 )
 
 const debugStartHelp = `Start runs generate, edit, inpaint, parity run or parity live in the background,
@@ -96,7 +96,7 @@ func (o *debugStartOptions) validate(args []string) error {
 
 // start starts the session's process, and prints how far it has come.
 func (o *debugStartOptions) start(ctx context.Context, stderr io.Writer, out *ui.Output, args []string) error {
-	tree, err := debug.Open(o.logDir)
+	tree, err := runs.Open(o.logDir)
 	if err != nil {
 		return coded(exitUsage, err)
 	}
@@ -136,7 +136,7 @@ func (o *debugStartOptions) start(ctx context.Context, stderr io.Writer, out *ui
 // spawn starts the process of a session. It returns nil if the command ended at once without an
 // error, as with --help.
 func (o *debugStartOptions) spawn(
-	ctx context.Context, tree *debug.Tree, stderr io.Writer, out *ui.Output, args []string,
+	ctx context.Context, tree *runs.Tree, stderr io.Writer, out *ui.Output, args []string,
 ) (*exec.Cmd, *protocol.Status, error) {
 	output, err := debugger.NewOutput(tree)
 	if err != nil {

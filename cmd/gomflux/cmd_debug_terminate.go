@@ -8,8 +8,8 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/gomflux/gomflux/cmd/gomflux/internal/ui"
-	"github.com/gomflux/gomflux/parity/debug"
-	"github.com/gomflux/gomflux/parity/debugger/protocol"
+	"github.com/gomflux/gomflux/debugger/protocol"
+	"github.com/gomflux/gomflux/parity/runs"
 )
 
 const debugTerminateHelp = `Terminate ends the run of the session, stopped or running, and its process. What
@@ -78,7 +78,7 @@ func terminate(ctx context.Context, folder *protocol.Folder, name string) (s pro
 		return s, debugError(err)
 	}
 	for end := time.Now().Add(terminateWait); time.Now().Before(end) && ctx.Err() == nil; time.Sleep(10 * time.Millisecond) {
-		last, err := folder.Choose(name, debug.Gomflux)
+		last, err := folder.Choose(name, runs.Gomflux)
 		if err != nil { // it is cleaned up already
 			return s, nil
 		}
@@ -113,7 +113,7 @@ func (o *debugTerminateOptions) terminateAll(ctx context.Context, out *ui.Output
 	list := terminatedList{[]protocol.Status{}}
 	errs := []error{err}
 	for _, s := range all {
-		if s.Ended() || s.Side != debug.Gomflux {
+		if s.Ended() || s.Side != runs.Gomflux {
 			continue
 		}
 		last, err := terminate(ctx, folder, s.Session)

@@ -10,8 +10,8 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/gomflux/gomflux/cmd/gomflux/internal/ui"
-	"github.com/gomflux/gomflux/parity/debug"
-	"github.com/gomflux/gomflux/parity/debugger/protocol"
+	"github.com/gomflux/gomflux/debugger/protocol"
+	"github.com/gomflux/gomflux/parity/runs"
 )
 
 const debugTraceHelp = `Trace prints what happened in a session: commands with their results, stops, and
@@ -62,7 +62,7 @@ func newDebugTraceCommand() *cobra.Command {
 
 // completeTraces offers the times of sessions that have a trace.
 func (o *debugTraceOptions) completeTraces(*cobra.Command, []string, string) (found []string, _ cobra.ShellCompDirective) {
-	if tree, err := debug.Open(o.logDir); err == nil {
+	if tree, err := runs.Open(o.logDir); err == nil {
 		all, _ := protocol.Traces(tree)
 		for _, f := range all {
 			found = append(found, f.Time)
@@ -72,7 +72,7 @@ func (o *debugTraceOptions) completeTraces(*cobra.Command, []string, string) (fo
 }
 
 func (o *debugTraceOptions) print(out *ui.Output) error {
-	tree, err := debug.Open(o.logDir)
+	tree, err := runs.Open(o.logDir)
 	var file protocol.TraceFile
 	if err == nil {
 		file, err = protocol.FindTrace(tree, o.run)

@@ -9,8 +9,8 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/gomflux/gomflux/cmd/gomflux/internal/ui"
-	"github.com/gomflux/gomflux/parity/debug"
-	"github.com/gomflux/gomflux/parity/debugger/protocol"
+	"github.com/gomflux/gomflux/debugger/protocol"
+	"github.com/gomflux/gomflux/parity/runs"
 )
 
 const debugTutorialHelp = `Tutorial teaches the debugger with a session of the built-in model. It prints
@@ -116,7 +116,7 @@ func nextLesson(out *ui.Output) error {
 		if s.Session == tutorialName {
 			session = &s
 		} else {
-			others = others || !s.Ended() && s.Side == debug.Gomflux
+			others = others || !s.Ended() && s.Side == runs.Gomflux
 		}
 	}
 	page := tutorialPage{Steps: []tutorialStep{}, Total: len(lessons)}

@@ -18,10 +18,10 @@ import (
 
 	"github.com/gomflux/gomflux"
 	"github.com/gomflux/gomflux/cmd/gomflux/internal/ui"
-	"github.com/gomflux/gomflux/internal/serve"
-	"github.com/gomflux/gomflux/internal/serve/engine"
-	"github.com/gomflux/gomflux/internal/serve/gallery"
 	"github.com/gomflux/gomflux/mlx"
+	"github.com/gomflux/gomflux/serve"
+	"github.com/gomflux/gomflux/serve/engine"
+	"github.com/gomflux/gomflux/serve/gallery"
 )
 
 const serveHelp = `Serve keeps a model in memory, and generates images for programs and people over

@@ -9,7 +9,7 @@ import (
 
 	"github.com/gomflux/gomflux/cmd/gomflux/internal/ui"
 	"github.com/gomflux/gomflux/internal/checkpoint"
-	"github.com/gomflux/gomflux/parity/debug"
+	"github.com/gomflux/gomflux/parity/runs"
 )
 
 const tensorsHelp = `Tensors shows and removes tensors that were saved by gomflux generate
@@ -61,7 +61,7 @@ func newTensorsCommand() *cobra.Command {
 }
 
 func notFound(err error) error {
-	if errors.Is(err, debug.ErrNotFound) || errors.Is(err, debug.ErrNoRun) {
+	if errors.Is(err, runs.ErrNotFound) || errors.Is(err, runs.ErrNoRun) {
 		return coded(exitUsage, err)
 	}
 	return err

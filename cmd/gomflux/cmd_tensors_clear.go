@@ -11,7 +11,7 @@ import (
 
 	"github.com/gomflux/gomflux/cmd/gomflux/internal/ui"
 	"github.com/gomflux/gomflux/internal/units"
-	"github.com/gomflux/gomflux/parity/debug"
+	"github.com/gomflux/gomflux/parity/runs"
 )
 
 const tensorsClearHelp = `Clear removes tensors of the latest run of gomflux: those with the given names,
@@ -32,7 +32,7 @@ type clearOptions struct {
 }
 
 func newTensorsClearCommand() *cobra.Command {
-	o := &clearOptions{side: oneOf("side", debug.Gomflux, debug.Reference, "both")}
+	o := &clearOptions{side: oneOf("side", runs.Gomflux, runs.Reference, "both")}
 	cmd := &cobra.Command{
 		Use:   "clear [NAME...]",
 		Short: "Remove saved tensors or earlier runs",
@@ -71,11 +71,11 @@ func (o *clearOptions) validate(names []string) error {
 func (o *clearOptions) sides() []string {
 	switch side := o.side.orZero(); {
 	case side == "both" || side == "" && o.archive:
-		return debug.Sides
+		return runs.Sides
 	case side != "":
 		return []string{side}
 	}
-	return []string{debug.Gomflux}
+	return []string{runs.Gomflux}
 }
 
 // A cleared is what tensors clear prints.
@@ -87,17 +87,17 @@ type cleared struct {
 // Text implements ui.Result. For people there is a note instead.
 func (cleared) Text(*ui.Page) {}
 
-func (o *clearOptions) run(ctx context.Context, stdin io.Reader, out *ui.Output, tree *debug.Tree, names []string) error {
+func (o *clearOptions) run(ctx context.Context, stdin io.Reader, out *ui.Output, tree *runs.Tree, names []string) error {
 	sides := o.sides()
-	var runs []debug.Archive
+	var earlier []runs.Archive
 	what := "all tensors of the latest run of " + strings.Join(sides, " and ")
 	if o.archive {
 		all, err := tree.Archived()
 		if err != nil {
 			return err
 		}
-		runs = slices.DeleteFunc(all, func(a debug.Archive) bool { return !slices.Contains(sides, a.Side) })
-		what = fmt.Sprintf("%d earlier runs in %s", len(runs), tree.Root)
+		earlier = slices.DeleteFunc(all, func(a runs.Archive) bool { return !slices.Contains(sides, a.Side) })
+		what = fmt.Sprintf("%d earlier runs in %s", len(earlier), tree.Root)
 	}
 	for _, side := range sides {
 		if !o.archive && tree.Busy(side) {
@@ -110,7 +110,7 @@ func (o *clearOptions) run(ctx context.Context, stdin io.Reader, out *ui.Output,
 			return err
 		}
 	}
-	r, err := o.remove(tree, sides, names, runs)
+	r, err := o.remove(tree, sides, names, earlier)
 	if err != nil {
 		return notFound(err)
 	}
@@ -123,14 +123,14 @@ func (o *clearOptions) run(ctx context.Context, stdin io.Reader, out *ui.Output,
 }
 
 // remove removes runs with --archive, and tensors otherwise.
-func (o *clearOptions) remove(tree *debug.Tree, sides, names []string, runs []debug.Archive) (r cleared, err error) {
+func (o *clearOptions) remove(tree *runs.Tree, sides, names []string, earlier []runs.Archive) (r cleared, err error) {
 	if !o.archive {
 		r.Removed, r.Bytes, err = tree.Clear(sides, names)
 		return r, err
 	}
-	for _, a := range runs {
+	for _, a := range earlier {
 		r.Bytes += a.Size
 	}
-	r.Removed = len(runs)
-	return r, tree.Prune(runs)
+	r.Removed = len(earlier)
+	return r, tree.Prune(earlier)
 }

@@ -14,7 +14,7 @@ import (
 	"github.com/gomflux/gomflux/internal/checkpoint"
 	"github.com/gomflux/gomflux/internal/quote"
 	"github.com/gomflux/gomflux/parity"
-	"github.com/gomflux/gomflux/parity/debug"
+	"github.com/gomflux/gomflux/parity/runs"
 )
 
 const tensorsDiffHelp = `Diff compares two tensors, or the tensors of two files by name. The second is
@@ -84,7 +84,7 @@ func newTensorsDiffCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			return o.run(cmd.Context(), o.out(cmd), [2]*debug.Tree{tree, refTree}, args)
+			return o.run(cmd.Context(), o.out(cmd), [2]*runs.Tree{tree, refTree}, args)
 		},
 	}
 	o.add(cmd)
@@ -109,11 +109,11 @@ func (o *tensorsDiffOptions) limits() *parity.Limits {
 type diffSide struct {
 	ref    checkpoint.Reference
 	names  []string // of the tensors in the file that are meant
-	record *debug.Record
+	record *runs.Record
 }
 
 // openSide finds what an argument names.
-func openSide(tree *debug.Tree, arg string) (s diffSide, err error) {
+func openSide(tree *runs.Tree, arg string) (s diffSide, err error) {
 	if s.ref, err = findTensor(tree, arg); err != nil {
 		if s.record = findRecord(tree, arg); s.record != nil {
 			return s, nil
@@ -142,10 +142,10 @@ func openSide(tree *debug.Tree, arg string) (s diffSide, err error) {
 }
 
 // findRecord finds the statistics of a tensor in the latest runs, or nil.
-func findRecord(tree *debug.Tree, name string) *debug.Record {
-	var newest *debug.Record
+func findRecord(tree *runs.Tree, name string) *runs.Record {
+	var newest *runs.Record
 	for _, run := range tree.Places() {
-		records, err := debug.ReadStats(os.DirFS(run.Dir))
+		records, err := runs.ReadStats(os.DirFS(run.Dir))
 		if err != nil && !errors.Is(err, fs.ErrNotExist) {
 			continue // of a damaged file there are no statistics; the error about the name follows
 		}
@@ -166,17 +166,17 @@ func (s *diffSide) read(name string) (*checkpoint.Array, error) {
 }
 
 // describe returns the statistics of a side's only tensor.
-func (s *diffSide) describe() (debug.Record, error) {
+func (s *diffSide) describe() (runs.Record, error) {
 	if s.record != nil {
 		return *s.record, nil
 	}
 	if len(s.names) > 1 {
-		return debug.Record{}, fmt.Errorf("%s: the file has %d tensors: append :NAME to compare one with statistics",
+		return runs.Record{}, fmt.Errorf("%s: the file has %d tensors: append :NAME to compare one with statistics",
 			s.ref.File, len(s.names))
 	}
 	a, err := s.read(s.names[0])
 	if err != nil {
-		return debug.Record{}, err
+		return runs.Record{}, err
 	}
 	return parity.RecordOf(a, true), nil
 }
@@ -192,7 +192,7 @@ type tensorsDiff struct {
 	files  [2]string
 }
 
-func (o *tensorsDiffOptions) run(ctx context.Context, out *ui.Output, trees [2]*debug.Tree, args []string) error {
+func (o *tensorsDiffOptions) run(ctx context.Context, out *ui.Output, trees [2]*runs.Tree, args []string) error {
 	var sides [2]diffSide
 	for i, arg := range args {
 		var err error

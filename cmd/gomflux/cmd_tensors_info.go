@@ -7,7 +7,7 @@ import (
 	"github.com/gomflux/gomflux/internal/checkpoint"
 	"github.com/gomflux/gomflux/internal/quote"
 	"github.com/gomflux/gomflux/internal/units"
-	"github.com/gomflux/gomflux/parity/debug"
+	"github.com/gomflux/gomflux/parity/runs"
 )
 
 const tensorsInfoHelp = `Info describes saved tensors: file, shape, dtype, when and where in the program
@@ -57,7 +57,7 @@ func newTensorsInfoCommand() *cobra.Command {
 }
 
 // findEntry finds a saved tensor, or else one of which only statistics were recorded.
-func findEntry(tree *debug.Tree, name string) (debug.Entry, error) {
+func findEntry(tree *runs.Tree, name string) (runs.Entry, error) {
 	e, err := tree.Find(name)
 	if err == nil {
 		return e, nil
@@ -67,13 +67,13 @@ func findEntry(tree *debug.Tree, name string) (debug.Entry, error) {
 		return e, err
 	}
 	dtype, _ := checkpoint.ParseDtype(r.Dtype) // "" for one that tensors cannot have
-	return debug.Entry{Tensor: checkpoint.Tensor{Name: name, Dtype: dtype, Shape: r.Shape}, Record: r}, nil
+	return runs.Entry{Tensor: checkpoint.Tensor{Name: name, Dtype: dtype, Shape: r.Shape}, Record: r}, nil
 }
 
 // A tensorInfo is what tensors info prints of a tensor.
 type tensorInfo struct {
 	jsonEntry
-	entry debug.Entry
+	entry runs.Entry
 	again bool // not the first one that is printed
 	stats checkpoint.Stats
 	first []float64
@@ -81,7 +81,7 @@ type tensorInfo struct {
 
 // newTensorInfo reads what a record or else, unless there is only JSON to print,
 // the tensor has to tell.
-func newTensorInfo(e debug.Entry, again, asJSON bool) (*tensorInfo, error) {
+func newTensorInfo(e runs.Entry, again, asJSON bool) (*tensorInfo, error) {
 	info := &tensorInfo{jsonEntry: newEntry(e), entry: e, again: again}
 	info.About = e.Record
 	if r := e.Record; r != nil {

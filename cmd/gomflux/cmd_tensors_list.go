@@ -15,7 +15,7 @@ import (
 	"github.com/gomflux/gomflux/cmd/gomflux/internal/ui"
 	"github.com/gomflux/gomflux/internal/checkpoint"
 	"github.com/gomflux/gomflux/internal/units"
-	"github.com/gomflux/gomflux/parity/debug"
+	"github.com/gomflux/gomflux/parity/runs"
 )
 
 const tensorsListHelp = `List prints name, side, dtype, shape and size of the tensors of the latest runs.
@@ -84,10 +84,10 @@ type jsonEntry struct {
 	Saved string `json:"saved"`
 
 	Stats *checkpoint.Stats `json:"stats,omitempty"`
-	About *debug.Record     `json:"record,omitempty"`
+	About *runs.Record      `json:"record,omitempty"`
 }
 
-func newEntry(e debug.Entry) jsonEntry {
+func newEntry(e runs.Entry) jsonEntry {
 	j := jsonEntry{Name: e.Name, Side: e.Side, File: e.Path, Dtype: string(e.Dtype), Shape: append([]int{}, e.Shape...)}
 	if e.Path != "" { // not only statistics
 		j.Bytes, j.Saved = e.Bytes(), e.Modified.UTC().Format("2006-01-02T15:04:05Z")
@@ -95,9 +95,9 @@ func newEntry(e debug.Entry) jsonEntry {
 	return j
 }
 
-func listTensors(out *ui.Output, tree *debug.Tree, globs []string, stats bool) error {
+func listTensors(out *ui.Output, tree *runs.Tree, globs []string, stats bool) error {
 	all, damage := tree.List()
-	if _, ok := errors.AsType[*debug.DamagedError](damage); damage != nil && !ok {
+	if _, ok := errors.AsType[*runs.DamagedError](damage); damage != nil && !ok {
 		return damage
 	}
 	wanted := func(name string) bool {
@@ -106,7 +106,7 @@ func listTensors(out *ui.Output, tree *debug.Tree, globs []string, stats bool) e
 			return err == nil && ok
 		})
 	}
-	all = slices.DeleteFunc(all, func(e debug.Entry) bool { return !wanted(e.Name) })
+	all = slices.DeleteFunc(all, func(e runs.Entry) bool { return !wanted(e.Name) })
 	size, err := tree.Size()
 	if err != nil {
 		return err
@@ -135,7 +135,7 @@ func listTensors(out *ui.Output, tree *debug.Tree, globs []string, stats bool) e
 
 // addStats adds the statistics of the entries, and the tensors of which only statistics were
 // recorded.
-func (l *tensorList) addStats(tree *debug.Tree, entries []debug.Entry, wanted func(string) bool) error {
+func (l *tensorList) addStats(tree *runs.Tree, entries []runs.Entry, wanted func(string) bool) error {
 	var errs []error
 	saved := map[[2]string]bool{} // by side and name
 	for i, e := range entries {
@@ -148,7 +148,7 @@ func (l *tensorList) addStats(tree *debug.Tree, entries []debug.Entry, wanted fu
 		saved[[2]string{e.Side, e.Name}] = true
 	}
 	for _, run := range tree.Places() {
-		records, err := debug.ReadStats(os.DirFS(run.Dir))
+		records, err := runs.ReadStats(os.DirFS(run.Dir))
 		if err != nil && !errors.Is(err, fs.ErrNotExist) {
 			errs = append(errs, fmt.Errorf("%s: %w", run.Dir, err))
 		}

@@ -12,7 +12,7 @@ import (
 	"github.com/gomflux/gomflux/internal/checkpoint"
 	"github.com/gomflux/gomflux/mlx/hooks"
 	"github.com/gomflux/gomflux/parity"
-	"github.com/gomflux/gomflux/parity/debug"
+	"github.com/gomflux/gomflux/parity/runs"
 )
 
 const tensorsRangesHelp = `Ranges prints smallest and largest value, mean and standard deviation of the
@@ -79,12 +79,12 @@ func newTensorsRangesCommand() *cobra.Command {
 }
 
 // findRun finds a run by the argument of tensors ranges; "" is the default.
-func findRun(tree *debug.Tree, name string) (run debug.RunInfo, err error) {
+func findRun(tree *runs.Tree, name string) (run runs.RunInfo, err error) {
 	if name != "" {
 		run, err = tree.FindRun(name)
-	} else if run, err = tree.FindRun(debug.Gomflux); err != nil {
-		if run, err = tree.FindRun(debug.Reference); err != nil {
-			err = fmt.Errorf("%w in %s (gomflux generate --debug-stats '*' records one)", debug.ErrNoRun, tree.Root)
+	} else if run, err = tree.FindRun(runs.Gomflux); err != nil {
+		if run, err = tree.FindRun(runs.Reference); err != nil {
+			err = fmt.Errorf("%w in %s (gomflux generate --debug-stats '*' records one)", runs.ErrNoRun, tree.Root)
 		}
 	}
 	return run, notFound(err)
@@ -92,23 +92,23 @@ func findRun(tree *debug.Tree, name string) (run debug.RunInfo, err error) {
 
 // A rangeList is what tensors ranges prints.
 type rangeList struct {
-	Folder         string         `json:"folder"`
-	Order          string         `json:"order"` // execution or stage
-	FirstNotFinite string         `json:"first_not_finite,omitempty"`
-	Tensors        []debug.Record `json:"tensors"`
+	Folder         string        `json:"folder"`
+	Order          string        `json:"order"` // execution or stage
+	FirstNotFinite string        `json:"first_not_finite,omitempty"`
+	Tensors        []runs.Record `json:"tensors"`
 }
 
-func printRanges(out *ui.Output, run debug.RunInfo, all bool) error {
+func printRanges(out *ui.Output, run runs.RunInfo, all bool) error {
 	records, err := run.Ranges()
 	if len(records) == 0 {
 		return cmp.Or(err, usageErrorf("%s has no statistics and no saved tensors", run.Dir))
 	}
-	list := rangeList{Folder: run.Dir, Order: "execution", Tensors: []debug.Record{}}
-	if made, _ := debug.ReadTrace(os.DirFS(run.Dir)); len(made) == 0 {
+	list := rangeList{Folder: run.Dir, Order: "execution", Tensors: []runs.Record{}}
+	if made, _ := runs.ReadTrace(os.DirFS(run.Dir)); len(made) == 0 {
 		list.Order = "stage"
-		slices.SortStableFunc(records, func(a, b debug.Record) int { return parity.CompareByStage(a.Name, b.Name) })
+		slices.SortStableFunc(records, func(a, b runs.Record) int { return parity.CompareByStage(a.Name, b.Name) })
 	}
-	if i := slices.IndexFunc(records, func(r debug.Record) bool { return !r.Stats.Finite() }); i >= 0 {
+	if i := slices.IndexFunc(records, func(r runs.Record) bool { return !r.Stats.Finite() }); i >= 0 {
 		list.FirstNotFinite = records[i].Name
 	}
 	for _, r := range records {

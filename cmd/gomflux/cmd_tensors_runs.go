@@ -9,7 +9,7 @@ import (
 
 	"github.com/gomflux/gomflux/cmd/gomflux/internal/ui"
 	"github.com/gomflux/gomflux/internal/units"
-	"github.com/gomflux/gomflux/parity/debug"
+	"github.com/gomflux/gomflux/parity/runs"
 )
 
 const tensorsRunsHelp = `Runs lists the latest and the earlier runs of both sides, the newest first: when
@@ -59,25 +59,25 @@ type runList struct {
 }
 
 type jsonRun struct {
-	Name        string      `json:"name"`
-	Time        string      `json:"time"`
-	Side        string      `json:"side"`
-	Folder      string      `json:"folder"`
-	Latest      bool        `json:"latest"`
-	State       debug.State `json:"state"`
-	Model       string      `json:"model,omitempty"`
-	Prompt      string      `json:"prompt,omitempty"`
-	Seed        string      `json:"seed,omitempty"` // text, since not every program reads 64 bits
-	Commit      string      `json:"commit,omitempty"`
-	Dirty       bool        `json:"dirty,omitempty"`
-	Tensors     int         `json:"tensors"`
-	Stats       int         `json:"stats"`
-	Checkpoints int         `json:"checkpoints"`
-	Bytes       int64       `json:"bytes"`
-	Problem     string      `json:"problem,omitempty"`
+	Name        string     `json:"name"`
+	Time        string     `json:"time"`
+	Side        string     `json:"side"`
+	Folder      string     `json:"folder"`
+	Latest      bool       `json:"latest"`
+	State       runs.State `json:"state"`
+	Model       string     `json:"model,omitempty"`
+	Prompt      string     `json:"prompt,omitempty"`
+	Seed        string     `json:"seed,omitempty"` // text, since not every program reads 64 bits
+	Commit      string     `json:"commit,omitempty"`
+	Dirty       bool       `json:"dirty,omitempty"`
+	Tensors     int        `json:"tensors"`
+	Stats       int        `json:"stats"`
+	Checkpoints int        `json:"checkpoints"`
+	Bytes       int64      `json:"bytes"`
+	Problem     string     `json:"problem,omitempty"`
 }
 
-func listRuns(out *ui.Output, tree *debug.Tree) error {
+func listRuns(out *ui.Output, tree *runs.Tree) error {
 	runs, err := tree.Runs()
 	if err != nil {
 		return err

@@ -10,7 +10,7 @@ import (
 	"github.com/gomflux/gomflux/internal/checkpoint"
 	"github.com/gomflux/gomflux/internal/quote"
 	"github.com/gomflux/gomflux/internal/units"
-	"github.com/gomflux/gomflux/parity/debug"
+	"github.com/gomflux/gomflux/parity/runs"
 )
 
 const tensorsShowHelp = `Show prints a tensor's shape, dtype, statistics and first values (--values sets
@@ -71,7 +71,7 @@ type shownTensor struct {
 	again bool // not the first one that is printed
 }
 
-func showTensors(ctx context.Context, out *ui.Output, tree *debug.Tree, arg string, values int) error {
+func showTensors(ctx context.Context, out *ui.Output, tree *runs.Tree, arg string, values int) error {
 	ref, err := findTensor(tree, arg)
 	if err != nil {
 		return err
@@ -116,7 +116,7 @@ func showTensors(ctx context.Context, out *ui.Output, tree *debug.Tree, arg stri
 }
 
 // findTensor reads FILE[:KEY][@DTYPE], or finds a saved tensor by its name.
-func findTensor(tree *debug.Tree, arg string) (ref checkpoint.Reference, err error) {
+func findTensor(tree *runs.Tree, arg string) (ref checkpoint.Reference, err error) {
 	if ref, err = checkpoint.ParseReference(arg); err != nil {
 		return ref, coded(exitUsage, err)
 	}

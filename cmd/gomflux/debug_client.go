@@ -8,8 +8,8 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/gomflux/gomflux/cmd/gomflux/internal/ui"
-	"github.com/gomflux/gomflux/parity/debug"
-	"github.com/gomflux/gomflux/parity/debugger/protocol"
+	"github.com/gomflux/gomflux/debugger/protocol"
+	"github.com/gomflux/gomflux/parity/runs"
 )
 
 // sessionStatus ends the help of commands about a session.
@@ -70,7 +70,7 @@ func (d *sessionFlags) choose() (*protocol.Folder, protocol.Status, error) {
 	if err != nil {
 		return nil, protocol.Status{}, coded(exitUsage, err)
 	}
-	s, err := folder.Choose(d.session, debug.Gomflux)
+	s, err := folder.Choose(d.session, runs.Gomflux)
 	return folder, s, coded(exitUsage, err)
 }
 

@@ -11,7 +11,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/gomflux/gomflux/parity/debugger/protocol"
+	"github.com/gomflux/gomflux/debugger/protocol"
 )
 
 // A fakeSession answers each command with the same result, and keeps the last request.

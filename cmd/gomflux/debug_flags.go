@@ -9,26 +9,26 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/gomflux/gomflux/cmd/gomflux/internal/ui"
-	"github.com/gomflux/gomflux/parity/debug"
+	"github.com/gomflux/gomflux/parity/runs"
 )
 
 // debugFlags are the flags of generate, edit and inpaint that save and replace tensors of
 // a run, or stop it early.
 type debugFlags struct {
-	options debug.Options
+	options runs.Options
 	load    []string
 	logDir  string
 	run     string // of the saved tensors that replace others, "" for the latest
 
-	tree    *debug.Tree
-	session *debug.Session // nil without such flags
+	tree    *runs.Tree
+	session *runs.Session // nil without such flags
 	log     runLog
 }
 
 // A runLog copies what is printed to output.log of the run that is recorded. Text that is printed
 // before the first run begins waits for it.
 type runLog struct {
-	run    *debug.Run
+	run    *runs.Run
 	before []byte
 	ended  bool // no run will begin
 }
@@ -48,7 +48,7 @@ func (l *runLog) Write(text []byte) (int, error) {
 }
 
 // begin begins the log of a run, nil for none.
-func (l *runLog) begin(run *debug.Run) {
+func (l *runLog) begin(run *runs.Run) {
 	l.run, l.ended = run, run == nil
 	if len(l.before) > 0 {
 		l.Write(l.before)
@@ -82,7 +82,7 @@ func (d *debugFlags) validate(given func(string) bool) error {
 		}
 	}
 	for _, s := range d.load {
-		r, err := debug.ParseReplacement(s)
+		r, err := runs.ParseReplacement(s)
 		if err != nil {
 			return usageErrorf("--debug-load: %w", err)
 		}
@@ -105,7 +105,7 @@ func (d *debugFlags) begin(out *ui.Output) (err error) {
 	if !d.options.Any() {
 		return nil
 	}
-	if d.tree, err = debug.Open(d.logDir); err != nil {
+	if d.tree, err = runs.Open(d.logDir); err != nil {
 		return coded(exitUsage, err)
 	}
 	d.tree.Warnf = out.Warn
@@ -114,8 +114,8 @@ func (d *debugFlags) begin(out *ui.Output) (err error) {
 			return coded(exitUsage, err)
 		}
 	}
-	d.session, err = debug.NewSession(d.tree, d.options)
-	if errors.Is(err, debug.ErrNotFound) {
+	d.session, err = runs.NewSession(d.tree, d.options)
+	if errors.Is(err, runs.ErrNotFound) {
 		err = coded(exitUsage, err)
 	}
 	if err == nil {
@@ -125,7 +125,7 @@ func (d *debugFlags) begin(out *ui.Output) (err error) {
 }
 
 // end ends the session.
-func (d *debugFlags) end() error { return d.close((*debug.Session).Close) }
+func (d *debugFlags) end() error { return d.close((*runs.Session).Close) }
 
 // interrupt ends the session of a run that failed, unless it has ended.
 func (d *debugFlags) interrupt(err error) {
@@ -138,10 +138,10 @@ func (d *debugFlags) interrupt(err error) {
 	if err != nil {
 		ui.Complain(&d.log, err)
 	}
-	d.close((*debug.Session).Interrupt) // an error would hide that of the run
+	d.close((*runs.Session).Interrupt) // an error would hide that of the run
 }
 
-func (d *debugFlags) close(end func(*debug.Session) error) error {
+func (d *debugFlags) close(end func(*runs.Session) error) error {
 	if d.session == nil {
 		return nil
 	}
@@ -162,7 +162,7 @@ type savedTensors struct {
 	Checkpoints int    `json:"checkpoints,omitempty"`
 	EndedAfter  string `json:"ended_after,omitempty"`
 
-	options *debug.Options
+	options *runs.Options
 }
 
 // text returns the same in words, "" if there is nothing to report.
@@ -178,7 +178,7 @@ func (t savedTensors) text() string {
 		parts = append(parts, fmt.Sprintf("%s saved in %s", ui.Plural(t.Saved, "tensor"), filepath.Join(t.Folder, "tensors")))
 	}
 	if len(t.options.Stats) > 0 {
-		parts = append(parts, fmt.Sprintf("statistics of %s in %s", ui.Plural(t.Stats, "tensor"), filepath.Join(t.Folder, debug.StatsFile)))
+		parts = append(parts, fmt.Sprintf("statistics of %s in %s", ui.Plural(t.Stats, "tensor"), filepath.Join(t.Folder, runs.StatsFile)))
 	}
 	if len(t.options.Checkpoints) > 0 {
 		parts = append(parts, fmt.Sprintf("%s in %s", ui.Plural(t.Checkpoints, "checkpoint"), filepath.Join(t.Folder, "checkpoints")))

@@ -10,12 +10,12 @@ import (
 	"time"
 
 	"github.com/gomflux/gomflux"
+	"github.com/gomflux/gomflux/debugger"
+	"github.com/gomflux/gomflux/debugger/expr"
+	"github.com/gomflux/gomflux/debugger/protocol"
 	"github.com/gomflux/gomflux/mlx/hooks"
 	"github.com/gomflux/gomflux/parity"
-	"github.com/gomflux/gomflux/parity/debug"
-	"github.com/gomflux/gomflux/parity/debugger"
-	"github.com/gomflux/gomflux/parity/debugger/expr"
-	"github.com/gomflux/gomflux/parity/debugger/protocol"
+	"github.com/gomflux/gomflux/parity/runs"
 )
 
 // A debugHost is the debugging session that a command runs under. A nil one does nothing.
@@ -24,7 +24,7 @@ type debugHost struct {
 	command []string
 	output  string   // file
 	ready   *os.File // gets a line when the session can be used
-	tree    *debug.Tree
+	tree    *runs.Tree
 	cancel  context.CancelCauseFunc // of the run
 
 	session  *debugger.Session
@@ -74,7 +74,7 @@ func (h *debugHost) begin(ctx context.Context, replay bool) error {
 		defer close(h.served)
 		protocol.Serve(serve, listener, h.session.Handle)
 	}()
-	debug.StopAtCheckpoints(h.session.Checkpoint)
+	runs.StopAtCheckpoints(h.session.Checkpoint)
 	status := h.session.Status()
 	if err := h.reserved.WriteStatus(status); err != nil {
 		return err
@@ -157,7 +157,7 @@ func (h *debugHost) loaded(m *gomflux.Model) {
 }
 
 // recording reports the folder of the run that is recorded.
-func (h *debugHost) recording(run *debug.Run) {
+func (h *debugHost) recording(run *runs.Run) {
 	if h != nil && run != nil {
 		h.session.Recording(run.Dir)
 	}

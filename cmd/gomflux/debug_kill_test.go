@@ -18,8 +18,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/gomflux/gomflux/debugger/protocol"
 	"github.com/gomflux/gomflux/internal/randtest"
-	"github.com/gomflux/gomflux/parity/debugger/protocol"
 )
 
 // A debugUser runs gomflux in folders of its own.

@@ -7,11 +7,11 @@ import (
 	"strings"
 
 	"github.com/gomflux/gomflux/cmd/gomflux/internal/ui"
+	"github.com/gomflux/gomflux/debugger"
+	"github.com/gomflux/gomflux/debugger/protocol"
 	"github.com/gomflux/gomflux/internal/checkpoint"
 	"github.com/gomflux/gomflux/internal/quote"
-	"github.com/gomflux/gomflux/parity/debug"
-	"github.com/gomflux/gomflux/parity/debugger"
-	"github.com/gomflux/gomflux/parity/debugger/protocol"
+	"github.com/gomflux/gomflux/parity/runs"
 )
 
 // The results of debugging commands, with their text. The reference's sessions print the same.
@@ -264,7 +264,7 @@ func whenText(s protocol.Stop) string {
 }
 
 // codeText writes lines of code, with a mark at one of them.
-func codeText(p *ui.Page, c *debug.CodeContext, marked int) {
+func codeText(p *ui.Page, c *runs.CodeContext, marked int) {
 	if c == nil {
 		return
 	}
@@ -280,7 +280,7 @@ func codeText(p *ui.Page, c *debug.CodeContext, marked int) {
 }
 
 // codeLines returns the lines in their order.
-func codeLines(c *debug.CodeContext) (lines []traceCodeLine) {
+func codeLines(c *runs.CodeContext) (lines []traceCodeLine) {
 	for n := c.StartLine; n <= c.EndLine && n-c.StartLine < len(c.Lines); n++ {
 		lines = append(lines, traceCodeLine{n, c.Lines[fmt.Sprint(n)]})
 	}

@@ -6,9 +6,9 @@ import (
 	"testing"
 
 	"github.com/gomflux/gomflux/cmd/gomflux/internal/ui"
+	"github.com/gomflux/gomflux/debugger/protocol"
 	"github.com/gomflux/gomflux/internal/checkpoint"
-	"github.com/gomflux/gomflux/parity/debug"
-	"github.com/gomflux/gomflux/parity/debugger/protocol"
+	"github.com/gomflux/gomflux/parity/runs"
 )
 
 func pointerTo[T any](v T) *T { return &v }
@@ -27,7 +27,7 @@ func TestDebugText(t *testing.T) {
 		change(&s)
 		return s
 	}
-	code := &debug.CodeContext{StartLine: 98, EndLine: 100, Lines: map[string]string{"98": "\tx := 1", "99": "\ty := f(x)", "100": ""}}
+	code := &runs.CodeContext{StartLine: 98, EndLine: 100, Lines: map[string]string{"98": "\tx := 1", "99": "\ty := f(x)", "100": ""}}
 	for _, c := range []struct {
 		name string
 		r    ui.Result
@@ -62,7 +62,7 @@ func TestDebugText(t *testing.T) {
 			"stopped before s.py:3 (breakpoint 1, hit 2): the line is not executed yet\n"},
 		{"still loading", progressed{protocol.Status{State: protocol.Loading, TimedOut: true}}, "still loading\n"},
 		{"location", stopPlace{protocol.Place{Stop: stop,
-			Location: &debug.Location{File: "transformer/m.go", Line: 99, Function: "Forward"},
+			Location: &runs.Location{File: "transformer/m.go", Line: 99, Function: "Forward"},
 			Context:  code, Around: []protocol.AroundItem{{Name: "transformer", Class: "Model"}, {Name: "transformer.layers.0"}},
 			Before: []string{"a@3", "b@3"}}},
 			"transformer.layers.0.attention@3 (Block)\nstep 3, call 0, prompt, sigma 0.75, timestep 750\n" +

@@ -5,8 +5,8 @@ import (
 	"strings"
 
 	"github.com/gomflux/gomflux/cmd/gomflux/internal/ui"
+	"github.com/gomflux/gomflux/debugger/protocol"
 	"github.com/gomflux/gomflux/internal/checkpoint"
-	"github.com/gomflux/gomflux/parity/debugger/protocol"
 )
 
 // stopVariables are what debug vars prints.

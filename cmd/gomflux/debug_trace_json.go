@@ -5,8 +5,8 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/gomflux/gomflux/parity/debug"
-	"github.com/gomflux/gomflux/parity/debugger/protocol"
+	"github.com/gomflux/gomflux/debugger/protocol"
+	"github.com/gomflux/gomflux/parity/runs"
 )
 
 // A traceReport is what debug trace prints.
@@ -46,7 +46,7 @@ type traceStep struct {
 	// of a stop
 	Name      string                       `json:"name,omitempty"`
 	Reason    string                       `json:"reason,omitempty"`
-	Location  *debug.Location              `json:"location,omitempty"`
+	Location  *runs.Location               `json:"location,omitempty"`
 	Context   *traceCode                   `json:"code_context,omitempty"`
 	CallStack []protocol.AroundItem        `json:"call_stack,omitempty"`
 	Variables map[string]protocol.Variable `json:"variables,omitempty"`

@@ -15,7 +15,7 @@ import (
 	"time"
 
 	"github.com/gomflux/gomflux/cmd/gomflux/internal/ui"
-	"github.com/gomflux/gomflux/parity/debugger/protocol"
+	"github.com/gomflux/gomflux/debugger/protocol"
 )
 
 const (

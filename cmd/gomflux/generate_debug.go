@@ -13,7 +13,7 @@ import (
 	"github.com/gomflux/gomflux/cmd/gomflux/internal/ui"
 	"github.com/gomflux/gomflux/internal/checkpoint"
 	"github.com/gomflux/gomflux/internal/disk"
-	"github.com/gomflux/gomflux/parity/debug"
+	"github.com/gomflux/gomflux/parity/runs"
 	"github.com/gomflux/gomflux/picture"
 	"github.com/gomflux/gomflux/scheduler"
 )
@@ -103,18 +103,18 @@ func copyImages(names []string, dir string) (copies []string, err error) {
 }
 
 // explain explains the error of a run. It reports a run that ended at
-// --debug-exit-after, whose error stays debug.ErrExit.
+// --debug-exit-after, whose error stays runs.ErrExit.
 func (g *generation) explain(err error) error {
 	s := g.debug.session
 	if s == nil {
 		return err
 	}
-	if errors.Is(err, debug.ErrExit) {
+	if errors.Is(err, runs.ErrExit) {
 		g.report.end()
 		g.reportTensors(s.Last())
 		return cmp.Or(s.Lost(), err)
 	}
-	if errors.Is(err, debug.ErrMismatch) {
+	if errors.Is(err, runs.ErrMismatch) {
 		return coded(exitUsage, err)
 	}
 	return s.Explain(err)

@@ -16,7 +16,7 @@ import (
 	"github.com/gomflux/gomflux/mlx"
 	"github.com/gomflux/gomflux/mlx/hooks"
 	"github.com/gomflux/gomflux/models/catalog"
-	"github.com/gomflux/gomflux/parity/debug"
+	"github.com/gomflux/gomflux/parity/runs"
 	"github.com/gomflux/gomflux/picture"
 )
 
@@ -92,7 +92,7 @@ func (g *generation) run(ctx context.Context, stdin io.Reader) (err error) {
 	for i, n := 0, 0; i < g.total; i += n {
 		n = min(batch, g.each-i%g.each) // images of one prompt
 		err := g.generate(ctx, i, n)
-		if errors.Is(err, debug.ErrExit) {
+		if errors.Is(err, runs.ErrExit) {
 			break
 		}
 		if err != nil {

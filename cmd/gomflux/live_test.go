@@ -20,7 +20,7 @@ import (
 	"github.com/rogpeppe/go-internal/testscript"
 
 	"github.com/gomflux/gomflux/internal/checkpoint"
-	"github.com/gomflux/gomflux/parity/debug"
+	"github.com/gomflux/gomflux/parity/runs"
 )
 
 // cmdStream writes a run that gomflux has saved as the reference sends it: stream RUN FILE.
@@ -32,7 +32,7 @@ func cmdStream(ts *testscript.TestScript, _ bool, args []string) {
 
 // streamOf returns the stream of a run, in the order of its trace. It works in a folder.
 func streamOf(run, folder string) ([]byte, error) {
-	made, err := debug.ReadTrace(os.DirFS(run))
+	made, err := runs.ReadTrace(os.DirFS(run))
 	if err != nil {
 		return nil, err
 	}
@@ -150,7 +150,7 @@ func TestLiveEnds(t *testing.T) {
 			if c.signal != syscall.SIGKILL && (status.ExitStatus() != exitInterrupted || stderr.String() != "gomflux: interrupted\n") {
 				t.Errorf("%v, and said %q", cmd.ProcessState, stderr.String())
 			}
-			for until := time.Now().Add(15 * time.Second); runs(reference); time.Sleep(20 * time.Millisecond) {
+			for until := time.Now().Add(15 * time.Second); alive(reference); time.Sleep(20 * time.Millisecond) {
 				if time.Now().After(until) {
 					t.Fatal("the reference goes on")
 				}
@@ -177,9 +177,9 @@ func await(t *testing.T, file string) int {
 	return 0
 }
 
-// runs reports whether a process runs. One that has ended may wait for its parent, which is not
+// alive reports whether a process runs. One that has ended may wait for its parent, which is not
 // this process.
-func runs(pid int) bool {
+func alive(pid int) bool {
 	if syscall.Kill(pid, 0) != nil {
 		return false
 	}

@@ -123,7 +123,8 @@ Metal on Macs, with CUDA or on the CPU on Linux.
 		newPullCommand(), newRmCommand(), newCacheCommand(), newSaveCommand(), newDecodeCommand(), newRoundtripCommand(),
 		newInspectCommand(),
 		newServeCommand(),
-		newParityCommand(), newTensorsCommand(), newDebugCommand(newRootCommand), newDoctorCommand(), newVersionCommand(), newCompletionCommand(),
+		newParityCommand(), newTensorsCommand(), newDebugCommand(newRootCommand),
+		newDoctorCommand(), newVersionCommand(), newCompletionCommand(),
 	)
 	root.AddCommand(newTopics()...)
 	checkTopics(root)

@@ -15,8 +15,8 @@ import (
 	"github.com/gomflux/gomflux/internal/publishedtest"
 )
 
-// TestPublished runs the command on every published model whose small files are there: none of them
-// is refused. Weights are random, and the models small. Several models have the same tokenizer, which
+// TestPublished runs the command on every published model whose small files are there: no
+// model is refused. Weights are random, and the models small. Several models have the same tokenizer, which
 // takes most of the time: all commands run for the first of them, and generate for the others.
 func TestPublished(t *testing.T) {
 	models, tokenizers := published(t), map[string]bool{}

@@ -11,13 +11,13 @@ import (
 	"testing"
 	"time"
 
-	"github.com/gomflux/gomflux/parity/debug"
+	"github.com/gomflux/gomflux/parity/runs"
 )
 
 // TestRunStates stops runs while they record statistics: the lines stay, and the list of runs has
 // the reason.
 func TestRunStates(t *testing.T) {
-	for signal, want := range map[syscall.Signal]debug.State{syscall.SIGKILL: debug.Killed, syscall.SIGTERM: debug.Interrupted} {
+	for signal, want := range map[syscall.Signal]runs.State{syscall.SIGKILL: runs.Killed, syscall.SIGTERM: runs.Interrupted} {
 		t.Run(string(want), func(t *testing.T) {
 			t.Parallel()
 			cmd, dir := generateIn(t, "-H", "64", "-W", "64", "-s", "1000", "--debug-stats", "*", "--debug-stats", "!text_encoder*")
@@ -28,7 +28,7 @@ func TestRunStates(t *testing.T) {
 			defer cmd.Process.Kill()
 			folder := filepath.Join(dir, "logs", "runs", "latest", "gomflux")
 			lines := func() int {
-				text, _ := os.ReadFile(filepath.Join(folder, filepath.FromSlash(debug.StatsFile)))
+				text, _ := os.ReadFile(filepath.Join(folder, filepath.FromSlash(runs.StatsFile)))
 				return bytes.Count(text, []byte("\n"))
 			}
 			for end := time.Now().Add(time.Minute); lines() < 500; time.Sleep(10 * time.Millisecond) {
@@ -36,8 +36,8 @@ func TestRunStates(t *testing.T) {
 					t.Fatalf("%d lines after a minute", lines())
 				}
 			}
-			if s := stateOf(t, dir); s != debug.Running {
-				t.Errorf("the run is %s, expected %s", s, debug.Running)
+			if s := stateOf(t, dir); s != runs.Running {
+				t.Errorf("the run is %s, expected %s", s, runs.Running)
 			}
 			before := lines()
 			if err := cmd.Process.Signal(signal); err != nil {
@@ -47,13 +47,13 @@ func TestRunStates(t *testing.T) {
 			if s := stateOf(t, dir); s != want {
 				t.Errorf("after %v the run is %s, expected %s", signal, s, want)
 			}
-			records, err := debug.ReadStats(os.DirFS(folder))
+			records, err := runs.ReadStats(os.DirFS(folder))
 			if err != nil || len(records) < before {
 				t.Errorf("%d records, %v, expected at least %d", len(records), err, before)
 			}
-			log, err := os.ReadFile(filepath.Join(folder, debug.OutputFile))
+			log, err := os.ReadFile(filepath.Join(folder, runs.OutputFile))
 			if err != nil || !strings.HasPrefix(string(log), "seed ") ||
-				strings.HasSuffix(string(log), "\ngomflux: interrupted\n") != (want == debug.Interrupted) {
+				strings.HasSuffix(string(log), "\ngomflux: interrupted\n") != (want == runs.Interrupted) {
 				t.Errorf("output.log: %q, %v", log, err)
 			}
 		})
@@ -61,14 +61,14 @@ func TestRunStates(t *testing.T) {
 }
 
 // stateOf returns the state of the only run in a folder, as the command lists it.
-func stateOf(t *testing.T, dir string) debug.State {
+func stateOf(t *testing.T, dir string) runs.State {
 	t.Helper()
 	cmd := exec.Command("gomflux", "tensors", "runs", "--json")
 	cmd.Dir, cmd.Env = dir, append(os.Environ(), "GOMFLUX_LOG_DIR=")
 	out, err := cmd.Output()
 	var list struct {
 		Runs []struct {
-			State debug.State `json:"state"`
+			State runs.State `json:"state"`
 		} `json:"runs"`
 	}
 	if err == nil {

@@ -14,9 +14,9 @@ import (
 
 	"github.com/gomflux/gomflux"
 	"github.com/gomflux/gomflux/cmd/gomflux/internal/ui"
-	"github.com/gomflux/gomflux/internal/serve/engine"
 	"github.com/gomflux/gomflux/models/catalog"
 	"github.com/gomflux/gomflux/models/index"
+	"github.com/gomflux/gomflux/serve/engine"
 )
 
 // relist is how long a list of models is used before the Hugging Face cache is read again.

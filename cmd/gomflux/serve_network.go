@@ -7,7 +7,7 @@ import (
 	"net/netip"
 	"strings"
 
-	"github.com/gomflux/gomflux/internal/serve"
+	"github.com/gomflux/gomflux/serve"
 )
 
 // validateNetwork refuses flags about addresses, names and clients that are wrong, and reads the

@@ -9,8 +9,8 @@ import (
 
 	"github.com/gomflux/gomflux"
 	"github.com/gomflux/gomflux/internal/hub"
-	"github.com/gomflux/gomflux/internal/serve"
-	"github.com/gomflux/gomflux/internal/serve/pulls"
+	"github.com/gomflux/gomflux/serve"
+	"github.com/gomflux/gomflux/serve/pulls"
 )
 
 // pullingFlags are the flags of gomflux serve about downloads.

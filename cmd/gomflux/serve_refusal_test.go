@@ -4,7 +4,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/gomflux/gomflux/internal/serve"
+	"github.com/gomflux/gomflux/serve"
 )
 
 // TestPullRefusal checks which servers start downloads.

@@ -6,7 +6,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/gomflux/gomflux/parity/debug"
+	"github.com/gomflux/gomflux/parity/runs"
 )
 
 // treeFlags are the flags of every command about saved tensors.
@@ -29,8 +29,8 @@ func (t *treeFlags) addRun(cmd *cobra.Command) {
 	cmd.RegisterFlagCompletionFunc("run", t.completeRuns)
 }
 
-func (t *treeFlags) open() (*debug.Tree, error) {
-	tree, err := debug.Open(t.logDir)
+func (t *treeFlags) open() (*runs.Tree, error) {
+	tree, err := runs.Open(t.logDir)
 	if err == nil && t.run != "" {
 		err = tree.Select(t.run)
 	}
@@ -39,7 +39,7 @@ func (t *treeFlags) open() (*debug.Tree, error) {
 
 // completeRuns offers the times of runs, and folders.
 func (t *treeFlags) completeRuns(*cobra.Command, []string, string) (found []string, _ cobra.ShellCompDirective) {
-	tree, err := debug.Open(t.logDir)
+	tree, err := runs.Open(t.logDir)
 	if err == nil {
 		runs, _ := tree.Runs()
 		for _, r := range runs {

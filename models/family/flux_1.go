@@ -27,7 +27,8 @@ var Flux1 = &Family{
 	Name: "FLUX.1",
 	Pipelines: []*Class{
 		{Name: "FluxPipeline", Configure: configureFlux1, Guidance: picture.DistilledCFGScale, Components: flux1Components},
-		{Name: "FluxKontextPipeline", Configure: configureFlux1Kontext, Guidance: picture.DistilledCFGScale, Components: flux1Components, References: 1},
+		{Name: "FluxKontextPipeline", Configure: configureFlux1Kontext, Guidance: picture.DistilledCFGScale, Components: flux1Components,
+			References: 1},
 		{Name: "FluxFillPipeline", Configure: configureFlux1Fill, Guidance: picture.DistilledCFGScale, Components: flux1Components},
 	},
 	Models: publish(

@@ -66,10 +66,10 @@ if [ "${1-}" = --install ]; then
 	exit
 fi
 if [ -n "$clients" ]; then
-	go test -count=1 -run "($clients)\$" ./internal/serve/openai ./cmd/gomflux
+	go test -count=1 -run "($clients)\$" ./serve/openai ./cmd/gomflux
 fi
 if browser; then
-	go test -count=1 ./internal/serve/page
+	go test -count=1 ./serve/page
 else
 	skip "the page in a browser, since there is no Chromium (apt-get install chromium)"
 fi

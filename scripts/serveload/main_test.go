@@ -12,11 +12,11 @@ import (
 	"time"
 
 	"github.com/gomflux/gomflux"
-	"github.com/gomflux/gomflux/internal/serve"
-	"github.com/gomflux/gomflux/internal/serve/engine"
-	"github.com/gomflux/gomflux/internal/serve/gallery"
 	"github.com/gomflux/gomflux/mlx"
 	_ "github.com/gomflux/gomflux/models/shapes" // the built-in model
+	"github.com/gomflux/gomflux/serve"
+	"github.com/gomflux/gomflux/serve/engine"
+	"github.com/gomflux/gomflux/serve/gallery"
 )
 
 func TestMain(m *testing.M) {

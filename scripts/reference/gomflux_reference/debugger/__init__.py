@@ -9,7 +9,7 @@
     tensors    the stops at tensors, through the hooks of record.Recorder
     expressions    Python at a stop
 
-Nothing here imports torch before the run does. The protocol is that of parity/debugger/protocol in Go.
+Nothing here imports torch before the run does. The protocol is that of debugger/protocol in Go.
 """
 
 current = None  # the session that this process is

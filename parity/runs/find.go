@@ -1,0 +1,240 @@
+package runs
+
+import (
+	"cmp"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/gomflux/gomflux/internal/checkpoint"
+)
+
+// An Entry is a tensor that is saved in a tree.
+type Entry struct {
+	checkpoint.Tensor
+	Side     string
+	Path     string // its file
+	Key      string // its name in the file
+	Modified time.Time
+	Record   *Record // nil for files of other programs
+}
+
+// List lists the tensors of the latest runs of both sides by name, the newest of one name first;
+// or those of the run that [Tree.Select] has selected. A *[DamagedError] is about files that cannot
+// be read, and comes with the tensors of the others.
+func (t *Tree) List() ([]Entry, error) {
+	var all []Entry
+	var errs []error
+	for _, run := range t.Places() {
+		entries, err := listRun(run.Dir, run.Side)
+		if e, ok := errors.AsType[*DamagedError](err); ok {
+			errs = append(errs, e.Errors...)
+		} else if err != nil {
+			return nil, err
+		}
+		all = append(all, entries...)
+	}
+	slices.SortStableFunc(all, func(a, b Entry) int {
+		return cmp.Or(cmp.Compare(a.Name, b.Name), b.Modified.Compare(a.Modified))
+	})
+	return all, damaged(errs)
+}
+
+// listRun lists the tensors in a run's folder and its folder tensors, without the files that cannot
+// be read, about which there is a *DamagedError.
+func listRun(dir, side string) ([]Entry, error) {
+	var all []Entry
+	var errs []error
+	at := map[string]int{} // by name, for aliases
+	for _, sub := range []string{dir, filepath.Join(dir, "tensors")} {
+		files, err := os.ReadDir(sub)
+		if errors.Is(err, fs.ErrNotExist) {
+			continue
+		}
+		if err != nil {
+			return nil, err
+		}
+		for _, f := range files {
+			if ext := filepath.Ext(f.Name()); strings.HasPrefix(f.Name(), ".") || ext != ".safetensors" && ext != ".npy" && ext != ".npz" {
+				continue
+			}
+			entries, err := listFile(filepath.Join(sub, f.Name()), side)
+			if errors.Is(err, fs.ErrNotExist) {
+				continue // removed in the meantime
+			}
+			if err != nil {
+				errs = append(errs, err)
+			}
+			for _, e := range entries {
+				at[e.Name] = len(all)
+				all = append(all, e)
+			}
+		}
+	}
+	aliases, err := readAliases(filepath.Join(dir, settingsFile))
+	if err != nil {
+		errs = append(errs, err)
+	}
+	for name, stored := range aliases {
+		if i, ok := at[stored]; ok {
+			e := all[i]
+			e.Name = name
+			all = append(all, e)
+		}
+	}
+	return all, damaged(errs)
+}
+
+// readAliases reads the further names of tensors from settings.json, if there is such a file: the
+// reference stores equal tensors once.
+func readAliases(name string) (map[string]string, error) {
+	var settings struct {
+		Aliases map[string]string `json:"aliases"`
+	}
+	text, err := os.ReadFile(name)
+	if err != nil {
+		return nil, nil
+	}
+	if err := json.Unmarshal(text, &settings); err != nil {
+		return nil, fmt.Errorf("%s: %w", name, err)
+	}
+	return settings.Aliases, nil
+}
+
+func listFile(path, side string) ([]Entry, error) {
+	info, err := os.Stat(path)
+	if err != nil {
+		return nil, err
+	}
+	f, err := checkpoint.OpenArrays(path)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	var all []Entry
+	for _, i := range f.Tensors() {
+		e := Entry{Tensor: i, Side: side, Path: path, Key: i.Name, Modified: info.ModTime()}
+		if rec := (Record{}); json.Unmarshal([]byte(f.Metadata[RecordKey]), &rec) == nil && rec.Name == i.Name {
+			e.Record = &rec
+		}
+		all = append(all, e)
+	}
+	return all, nil
+}
+
+// ErrNotFound is wrapped by errors about tensors that are not in a tree.
+var ErrNotFound = errors.New("no such tensor")
+
+// Find finds a tensor in the latest runs of both sides, the newest if both have it, or in the run
+// that [Tree.Select] has selected. Otherwise it returns [ErrNotFound], with similar names.
+func (t *Tree) Find(name string) (Entry, error) {
+	all, err := t.List()
+	if _, ok := errors.AsType[*DamagedError](err); err != nil && !ok {
+		return Entry{}, err
+	}
+	var names []string
+	for _, e := range all {
+		if e.Name == name {
+			return e, nil
+		}
+		names = append(names, e.Name)
+	}
+	missing := fmt.Errorf("%w %s in %s (%s)", ErrNotFound, name, t.where(), checkpoint.Hint(name, slices.Compact(names)))
+	if err != nil {
+		missing = fmt.Errorf("%w; %w", missing, err)
+	}
+	return Entry{}, missing
+}
+
+// Read reads the tensor.
+func (e Entry) Read() (*checkpoint.Array, error) {
+	f, err := checkpoint.OpenArrays(e.Path)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	t, err := f.Read(e.Key)
+	if err == nil {
+		t.Name = e.Name
+	}
+	return t, err
+}
+
+// Load reads the tensor that [Tree.Find] finds.
+func (t *Tree) Load(name string) (*checkpoint.Array, error) {
+	e, err := t.Find(name)
+	if err != nil {
+		return nil, err
+	}
+	return e.Read()
+}
+
+// Clear removes the files of tensors with the given names from the latest runs of sides; without
+// names, all of them. A file with several tensors is removed only with all of its side. Clear
+// returns the number of removed files and bytes.
+func (t *Tree) Clear(sides, names []string) (files int, bytes int64, err error) {
+	all, err := t.List()
+	if err != nil {
+		return 0, 0, err
+	}
+	all = slices.DeleteFunc(all, func(e Entry) bool { return !slices.Contains(sides, e.Side) })
+	inFile := map[string]int{}
+	var known []string
+	for _, e := range all {
+		inFile[e.Path]++
+		known = append(known, e.Name)
+	}
+	remove := map[string]bool{}
+	for _, name := range names {
+		found := false
+		for _, e := range all {
+			if e.Name != name {
+				continue
+			}
+			if inFile[e.Path] > 1 {
+				return 0, 0, fmt.Errorf("%s is in %s, with %d other names: nothing was removed (without names everything is)",
+					name, e.Path, inFile[e.Path]-1)
+			}
+			found = true
+			remove[e.Path] = true
+		}
+		if !found {
+			return 0, 0, fmt.Errorf("%w %s in %s (%s)", ErrNotFound, name, t.latest(), checkpoint.Hint(name, slices.Compact(known)))
+		}
+	}
+	if len(names) == 0 {
+		for _, e := range all {
+			remove[e.Path] = true
+		}
+	}
+	for path := range remove {
+		info, err := os.Stat(path)
+		if err == nil {
+			err = os.Remove(path)
+		}
+		if err != nil {
+			return files, bytes, err
+		}
+		files, bytes = files+1, bytes+info.Size()
+	}
+	return files, bytes, nil
+}
+
+// Prune removes archived runs.
+func (t *Tree) Prune(runs []Archive) error {
+	for _, a := range runs {
+		if filepath.Dir(a.Path) != t.archive() {
+			return fmt.Errorf("%s is not in %s", a.Path, t.archive())
+		}
+		if err := os.RemoveAll(a.Path); err != nil {
+			return err
+		}
+	}
+	return nil
+}

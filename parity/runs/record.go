@@ -1,0 +1,244 @@
+package runs
+
+import (
+	"fmt"
+	"path"
+	"slices"
+	"strings"
+	"weak"
+
+	"github.com/gomflux/gomflux/internal/checkpoint"
+	"github.com/gomflux/gomflux/mlx"
+	"github.com/gomflux/gomflux/mlx/hooks"
+	"github.com/gomflux/gomflux/mlx/nn"
+)
+
+// globs are the patterns of one of the lists of [Options].
+type globs struct {
+	option   string
+	patterns []string
+	hits     []bool // whether each pattern has matched
+}
+
+func newGlobs(option string, patterns []string) *globs {
+	return &globs{option, patterns, make([]bool, len(patterns))}
+}
+
+// match reports whether the patterns match a tensor.
+func (g *globs) match(t hooks.Tap) bool {
+	if len(g.patterns) == 0 {
+		return false
+	}
+	names := namesOf(t)
+	asked := func(glob string) bool { return !t.Point.OnRequest() || strings.Contains(glob, t.Point.Key) }
+	hit := names.match
+	found := false
+	for i, glob := range g.patterns {
+		if glob[0] != '!' && asked(glob) && hit(glob) {
+			found, g.hits[i] = true, true
+		}
+	}
+	for i, glob := range g.patterns {
+		if found && glob[0] == '!' && hit(glob[1:]) {
+			found, g.hits[i] = false, true
+		}
+	}
+	return found
+}
+
+// tapNames are the names of a tensor that a pattern may match: with its step and without.
+type tapNames struct{ full, anyStep string }
+
+func namesOf(t hooks.Tap) tapNames {
+	return tapNames{t.FullName(), hooks.Name{Module: t.Name, Step: -1, Point: t.Point}.String()}
+}
+
+// match reports whether a pattern matches.
+func (n tapNames) match(glob string) bool {
+	match := func(name string) bool {
+		ok, err := path.Match(glob, strings.ReplaceAll(name, "/", "\\"))
+		return err == nil && ok
+	}
+	return match(n.full) || !strings.ContainsAny(glob, "@#") && match(n.anyStep)
+}
+
+// Matches reports whether a pattern, as in [Options.Save], matches a tensor.
+func Matches(glob string, t hooks.Tap) bool { return namesOf(t).match(glob) }
+
+// CheckGlob returns an error about a pattern that is malformed.
+func CheckGlob(glob string) error {
+	name := strings.TrimPrefix(glob, "!")
+	if _, err := path.Match(name, ""); err != nil || name == "" {
+		return fmt.Errorf("%q is not a pattern of names (such as 'transformer.layers.*')", glob)
+	}
+	return nil
+}
+
+// A Glob is a pattern of one of the lists of [Options].
+type Glob struct {
+	Option  string // save, stats or checkpoint
+	Pattern string
+}
+
+// UnmatchedGlobs lists the patterns that no tensor of the run matched.
+func (s *Session) UnmatchedGlobs() (out []Glob) {
+	for _, g := range []*globs{s.save, s.stats, s.checkpoints} {
+		for i, glob := range g.patterns {
+			if !g.hits[i] {
+				out = append(out, Glob{g.option, glob})
+			}
+		}
+	}
+	return out
+}
+
+// wanted is what to record of a tensor.
+type wanted struct{ save, stats, checkpoint bool }
+
+func (s *Session) wanted(t hooks.Tap) wanted {
+	return wanted{s.save.match(t), s.stats.match(t), s.checkpoints.match(t)}
+}
+
+// records reports whether the session records tensors.
+func (s *Session) records() bool { return s.run != nil && s.failed == nil }
+
+// visit remembers a tensor's name, and records the tensor if it is wanted. A failure to record it
+// does not end the run, since the image matters more.
+func (s *Session) visit(t hooks.Tap) error {
+	full := t.FullName()
+	if !s.known[full] {
+		s.known[full] = true
+		s.seen = append(s.seen, full)
+	}
+	if !s.records() {
+		return nil
+	}
+	d, _ := nn.FileDtype(t.Output.Dtype())
+	tensor := checkpoint.Tensor{Name: full, Dtype: d, Shape: t.Output.Shape()}
+	err := s.run.Trace(full, t.Point.Kind.String(), tensor.Shape, d.Long())
+	if want := s.wanted(t); err == nil && want != (wanted{}) {
+		err = s.record(t, tensor, want)
+	}
+	if err != nil {
+		s.stop(err)
+	}
+	return nil
+}
+
+// record records a tensor.
+func (s *Session) record(t hooks.Tap, tensor checkpoint.Tensor, want wanted) error {
+	at := ModelCode()
+	if want.save {
+		x, err := FromArray(tensor.Name, t.Output)
+		if err == nil {
+			_, err = s.run.saveOf(x, t.Class, at)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	if !want.stats && !want.checkpoint {
+		return nil
+	}
+	stats, first, err := s.recent.summarize(t.Output)
+	if err != nil {
+		return err
+	}
+	rec := newRecord(tensor, stats, first, at)
+	rec.Class = t.Class
+	if want.stats {
+		if err := s.run.Stat(rec); err != nil {
+			return err
+		}
+	}
+	if !want.checkpoint {
+		return nil
+	}
+	metadata := map[string]any{"module": t.Name, "class": t.Class, "point": rec.Point, "step": t.Step, "call": t.Call}
+	_, err = s.run.Checkpoint(tensor.Name, map[string]any{variableName(t): rec}, metadata, at)
+	return s.run.tolerate(err)
+}
+
+// summaries are the statistics of the last arrays: the output of a module is often the input of
+// the next ones.
+type summaries struct {
+	kept [16]struct {
+		of    weak.Pointer[mlx.Array]
+		stats checkpoint.Stats
+		first []float64
+	}
+	next int
+}
+
+func (s *summaries) summarize(x *mlx.Array) (checkpoint.Stats, []float64, error) {
+	of := weak.Make(x)
+	for _, k := range s.kept {
+		if k.of == of {
+			return k.stats, k.first, nil
+		}
+	}
+	stats, first, err := Summarize(x, previewed)
+	if err == nil {
+		k := &s.kept[s.next%len(s.kept)]
+		k.of, k.stats, k.first = of, stats, first
+		s.next++
+	}
+	return stats, first, err
+}
+
+// variableName returns the name of a tensor in a checkpoint: the keyword of an input (hidden_states),
+// the name of an inner value (q), or the last word in the name of a module or value that is not a
+// number (to_out for to_out.0, embeds for prompt.embeds).
+func variableName(t hooks.Tap) string {
+	words := strings.Split(t.Name, ".")
+	number := func(s string) bool { return strings.Trim(s, "0123456789-") == "" }
+	if key := t.Point.Key; key != "" {
+		if words = strings.Split(key, "."); number(words[0]) { // in_0, out_1
+			words = strings.Split(t.Point.String(), ".")
+		}
+		return strings.ReplaceAll(strings.Join(words, "_"), "-", "_")
+	}
+	for _, word := range slices.Backward(words) {
+		if !number(word) {
+			return strings.ReplaceAll(word, "-", "_")
+		}
+	}
+	return t.Name
+}
+
+// stop ends the recording, but not the run. If tensors were to be saved, [Session.Lost] returns
+// the error.
+func (s *Session) stop(err error) {
+	s.failed = err
+	if len(s.options.Save) == 0 {
+		s.tree.warn("nothing more is recorded of the run: %v", err)
+	}
+}
+
+// Tolerate returns an error of a recording if tensors are to be saved. Otherwise it warns of the
+// first one.
+func (s *Session) Tolerate(err error) error {
+	if err == nil || len(s.options.Save) > 0 {
+		return err
+	}
+	if s.failed == nil {
+		s.stop(err)
+	}
+	return nil
+}
+
+// Describe adds to the settings of the session's run, if there is one; see [Run.Describe].
+func (s *Session) Describe(settings map[string]any) error {
+	if !s.records() {
+		return nil
+	}
+	return s.Tolerate(s.run.Describe(settings))
+}
+
+// Lost returns the error because of which tensors that were to be saved are missing, or nil.
+func (s *Session) Lost() error {
+	if len(s.options.Save) == 0 {
+		return nil
+	}
+	return s.failed
+}

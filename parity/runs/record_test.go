@@ -1,0 +1,259 @@
+package runs_test
+
+import (
+	"encoding/json"
+	"errors"
+	"math"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/gomflux/gomflux/internal/checkpoint"
+	"github.com/gomflux/gomflux/mlx/hooks"
+	"github.com/gomflux/gomflux/parity/runs"
+)
+
+// TestRecord compares recorded statistics with those of saved tensors.
+func TestRecord(t *testing.T) {
+	tree, warnings := open(t)
+	all := []string{"*", "*:weights", "*:entropy"}
+	s, _, err := run(t, tree, model, runs.Options{Save: all, Stats: append(all, "!vae.*"), Checkpoints: []string{
+		"latents", "prompt.embeds", "transformer.layers.0.attention.to_out.0@0*", "transformer.layers.0.attention@0:*", "nothing",
+	}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	records, err := runs.ReadStats(os.DirFS(s.Run().Dir))
+	if err != nil || len(records) != s.Run().Recorded() || len(*warnings) > 0 {
+		t.Fatalf("%d records, %v, expected %d; warnings %q", len(records), err, s.Run().Recorded(), *warnings)
+	}
+	entries, err := tree.List()
+	if err != nil {
+		t.Fatal(err)
+	}
+	saved := map[string]*runs.Record{}
+	for _, e := range entries {
+		if !strings.HasPrefix(e.Name, "vae.") {
+			saved[e.Name] = e.Record
+		}
+	}
+	if len(saved) != len(records) || len(records) < 500 {
+		t.Errorf("%d records, %d saved", len(records), len(saved))
+	}
+	classes := map[string]bool{}
+	for _, rec := range records {
+		want := saved[rec.Name]
+		if want == nil {
+			t.Errorf("%s was not saved", rec.Name)
+			continue
+		}
+		near := func(a, b checkpoint.Float) bool {
+			size := max(math.Abs(float64(want.Stats.Min)), math.Abs(float64(want.Stats.Max)))
+			return math.Abs(float64(a-b)) <= 3e-7*size
+		}
+		if rec.Stats.Min != want.Stats.Min || rec.Stats.Max != want.Stats.Max || !near(rec.Stats.Mean, want.Stats.Mean) ||
+			!near(rec.Stats.Std, want.Stats.Std) || !slices.Equal(rec.Preview, want.Preview) || !slices.Equal(rec.Shape, want.Shape) ||
+			rec.Dtype != want.Dtype || rec.Location != want.Location || rec.Class != want.Class || rec.Point != want.Point {
+			t.Errorf("found %+v, expected %+v", rec, *want)
+		}
+		classes[rec.Class] = true
+	}
+	if !classes[""] || !classes["nn.Linear"] || len(classes) < 8 {
+		t.Errorf("classes %v", classes)
+	}
+	for _, name := range []string{
+		"latents@0", "latents@1", "prompt.embeds", "transformer.layers.0.attention.to_out.0@0", "transformer.layers.0.attention@0%3Aq",
+		"transformer.layers.0.attention@0%3Ain.0",
+	} {
+		if _, err := os.Stat(filepath.Join(s.Run().Dir, "checkpoints", "checkpoint_"+name+"_hit001.json")); err != nil {
+			t.Error(err)
+		}
+	}
+	if got := s.UnmatchedGlobs(); !slices.Equal(got, []runs.Glob{{Option: "checkpoint", Pattern: "nothing"}}) {
+		t.Errorf("unmatched globs %q", got)
+	}
+	// the trace and the statistics have the same order
+	trace, err := os.ReadFile(filepath.Join(s.Run().Dir, "traces", "taps.jsonl"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	i := 0
+	for line := range strings.Lines(string(trace)) {
+		if i < len(records) && strings.HasPrefix(line, `{"name":"`+records[i].Name+`"`) {
+			i++
+		}
+	}
+	if i != len(records) {
+		t.Errorf("record %d, %s, is in another order", i, records[i].Name)
+	}
+	if n, longest := len(trace)/max(1, i), 120; n > 3*longest {
+		t.Errorf("%d bytes per line", n)
+	}
+}
+
+// settings reads the settings of a run's folder.
+func settings(t *testing.T, dir string) (found map[string]any) {
+	t.Helper()
+	text, err := os.ReadFile(filepath.Join(dir, "settings.json"))
+	if err == nil {
+		err = json.Unmarshal(text, &found)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	return found
+}
+
+func TestInterrupted(t *testing.T) {
+	tree, _ := open(t)
+	s, err := runs.NewSession(tree, runs.Options{Stats: []string{"x"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir := s.Run().Dir
+	if _, err := s.Run().Write([]byte("one\n")); err != nil {
+		t.Error(err)
+	}
+	if err := s.Interrupt(); err != nil {
+		t.Error(err)
+	}
+	if got := settings(t, dir); got["interrupted"] != true || got["ended"] != nil || got["stats"] != 0.0 {
+		t.Errorf("settings %v", got)
+	}
+	if text, err := os.ReadFile(filepath.Join(dir, runs.OutputFile)); err != nil || string(text) != "one\n" {
+		t.Errorf("output %q, %v", text, err)
+	}
+	start(t, tree).Close()
+	if got := settings(t, tree.Latest(runs.Gomflux)); got["interrupted"] != nil || got["ended"] == nil {
+		t.Errorf("settings %v", got)
+	}
+}
+
+// TestRecordFails: the image is made although nothing can be recorded.
+func TestRecordFails(t *testing.T) {
+	request := runs.Options{Stats: []string{"latents"}, Checkpoints: []string{"latents"}}
+	saving := request
+	saving.Save = []string{"latents"}
+	check := func(what string, o runs.Options, tree *runs.Tree, warnings *[]string, damage func(dir string)) {
+		t.Helper()
+		*warnings = nil
+		s, err := runs.NewSession(tree, o)
+		if err != nil {
+			t.Errorf("%s: %v", what, err)
+			return
+		}
+		if s.Run() != nil {
+			damage(s.Run().Dir)
+		}
+		res, err := generateFrom(s, model)
+		if err != nil || res.Image == nil {
+			t.Errorf("%s: no image: %v", what, err)
+		}
+		lost := s.Lost()
+		if err := s.Close(); err != nil && len(o.Save) == 0 {
+			t.Errorf("%s: %v", what, err)
+		}
+		if len(o.Save) > 0 {
+			if lost == nil || len(*warnings) > 0 {
+				t.Errorf("%s: lost %v, warnings %q, expected an error alone", what, lost, *warnings)
+			}
+		} else if lost != nil || len(*warnings) != 1 || !strings.HasPrefix((*warnings)[0], "nothing more is recorded of the run: ") {
+			t.Errorf("%s: lost %v, warnings %q, expected one", what, lost, *warnings)
+		}
+	}
+	for _, folder := range []string{"traces", "checkpoints", "tensors", "."} {
+		for _, o := range []runs.Options{request, saving} {
+			if folder == "tensors" && len(o.Save) == 0 {
+				continue
+			}
+			tree, warnings := open(t)
+			check(folder, o, tree, warnings, func(dir string) {
+				if err := os.RemoveAll(filepath.Join(dir, folder)); err != nil {
+					t.Fatal(err)
+				}
+			})
+		}
+	}
+	tree, warnings := open(t)
+	tree.Limit = 3000 // after the settings and some lines
+	check("limit", request, tree, warnings, func(string) {})
+	tree, warnings = open(t)
+	tree.Limit = 3000
+	check("limit", saving, tree, warnings, func(string) {})
+
+	// the folder of runs cannot be made
+	tree, warnings = open(t)
+	if err := os.WriteFile(tree.Root, nil, 0o666); err != nil {
+		t.Fatal(err)
+	}
+	check("root", request, tree, warnings, nil)
+	if _, err := runs.NewSession(tree, saving); err == nil {
+		t.Error("a run began in a file")
+	}
+}
+
+func TestCheckpointLimit(t *testing.T) {
+	tree, warnings := open(t)
+	r := start(t, tree)
+	defer r.Close()
+	write := func() error {
+		_, err := r.Checkpoint("x", map[string]any{"x": tensor(t, "x", 1)}, nil, runs.Location{})
+		return err
+	}
+	for _, c := range []struct {
+		there, warnings int
+		err             error
+	}{{0, 0, nil}, {998, 0, nil}, {999, 1, nil}, {1000, 1, nil}, {9999, 1, nil}, {10000, 1, runs.ErrCheckpoints}} {
+		r.SetCheckpoints(c.there)
+		if err := write(); !errors.Is(err, c.err) || len(*warnings) != c.warnings {
+			t.Errorf("with %d: %v, warnings %q", c.there, err, *warnings)
+		}
+	}
+
+	// in a session it is one warning
+	tree, warnings = open(t)
+	s, err := runs.NewSession(tree, runs.Options{Checkpoints: []string{"latents"}, Stats: []string{"latents"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.Run().SetCheckpoints(9999)
+	if res, err := generateFrom(s, model); err != nil || res.Image == nil {
+		t.Errorf("no image: %v", err)
+	}
+	if err := s.Close(); err != nil {
+		t.Error(err)
+	}
+	if len(*warnings) != 1 || !strings.HasPrefix((*warnings)[0], "no more checkpoints are written: ") || s.Run().Recorded() != 2 {
+		t.Errorf("warnings %q, %d records", *warnings, s.Run().Recorded())
+	}
+}
+
+// TestVariableName: jq finds the names without quotes.
+func TestVariableName(t *testing.T) {
+	for name, want := range map[string]string{
+		"latents@3":     "latents",
+		"prompt.embeds": "embeds",
+		"transformer.layers.3.attention.to_out.0@0#1":     "to_out",
+		"transformer.layers.12@0":                         "layers",
+		"transformer.layers.12@0:in.0":                    "in_0",
+		"transformer.layers.12@0:in.0.1":                  "in_0_1",
+		"transformer.layers.12@0:in.hidden_states":        "hidden_states",
+		"transformer.layers.12@0:in.hidden_states.2":      "hidden_states_2",
+		"transformer.transformer_blocks.0@0:out.1":        "out_1",
+		"transformer.layers.12.attention@0:q.unrotated":   "q_unrotated",
+		"transformer.all_x_embedder.2-1@0":                "all_x_embedder",
+		"text_encoder.model-x":                            "model_x",
+		"transformer.layers.12.attention@0:out.hidden.10": "hidden_10",
+	} {
+		n, err := hooks.ParseName(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		tap := hooks.Tap{Name: n.Module, Step: n.Step, Call: n.Call, Point: n.Point}
+		if got := runs.VariableName(tap); got != want {
+			t.Errorf("%s: found %s, expected %s", name, got, want)
+		}
+	}
+}

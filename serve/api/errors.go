@@ -1,0 +1,43 @@
+package api
+
+import (
+	"errors"
+	"math"
+	"net/http"
+	"strconv"
+	"time"
+
+	"github.com/gomflux/gomflux"
+	"github.com/gomflux/gomflux/serve/engine"
+)
+
+// Status returns the HTTP status for an error of reading a request, of submitting a job, or of
+// running it.
+func Status(err error) int {
+	var large *http.MaxBytesError
+	var full *engine.FullError
+	var lora *gomflux.LoRAError
+	switch {
+	case errors.As(err, &large):
+		return http.StatusRequestEntityTooLarge
+	case errors.As(err, &full):
+		return http.StatusTooManyRequests
+	case errors.Is(err, engine.ErrClosed):
+		return http.StatusServiceUnavailable
+	case errors.Is(err, gomflux.ErrNotFound):
+		return http.StatusNotFound
+	case errors.Is(err, gomflux.ErrRequest), errors.As(err, &lora):
+		return http.StatusBadRequest
+	}
+	return http.StatusInternalServerError
+}
+
+// RetryAfter returns the value of the header Retry-After: whole seconds, rounded up, at least 1.
+func RetryAfter(d time.Duration) string { return strconv.Itoa(max(1, int(math.Ceil(d.Seconds())))) }
+
+// SetRetryAfter sets the header Retry-After if err is an [engine.FullError].
+func SetRetryAfter(h http.Header, err error) {
+	if full, ok := errors.AsType[*engine.FullError](err); ok {
+		h.Set("Retry-After", RetryAfter(full.Retry))
+	}
+}

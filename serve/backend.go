@@ -1,0 +1,86 @@
+package serve
+
+import (
+	"context"
+	"fmt"
+	"io/fs"
+	"os"
+	"path"
+	"strings"
+
+	"github.com/gomflux/gomflux/models/errs"
+	"github.com/gomflux/gomflux/models/inpaint"
+	"github.com/gomflux/gomflux/serve/engine"
+	"github.com/gomflux/gomflux/serve/native"
+)
+
+// A Backend is the engine as the APIs see it: it refuses requests that are too large or that name
+// files of this machine.
+type Backend struct {
+	*engine.Engine
+	s *Server
+}
+
+// Submit checks a request, and hands it to the engine.
+func (b *Backend) Submit(ctx context.Context, r engine.Request) (*engine.Job, error) {
+	if err := b.s.checkRequest(&r); err != nil {
+		return nil, err
+	}
+	j, err := b.Engine.Submit(ctx, r)
+	if err == nil {
+		log := b.s.Log.With("job", j.ID(), "client", r.Client, "model", r.Model, "images", len(r.Seeds))
+		if b.s.LogPrompts {
+			log = log.With("prompt", r.Options.Prompt, "negative_prompt", r.Options.NegativePrompt)
+		}
+		log.Info("job")
+	}
+	return j, err
+}
+
+// A keeper is a Backend that stores images in the gallery, for APIs that do not do so.
+type keeper struct {
+	*Backend
+	own *native.API
+}
+
+// Submit hands a request to the Backend, and keeps what the job generates.
+func (k *keeper) Submit(ctx context.Context, r engine.Request) (*engine.Job, error) {
+	j, err := k.Backend.Submit(ctx, r)
+	if err == nil {
+		k.own.Keep(j, r.Client)
+	}
+	return j, err
+}
+
+// checkRequest refuses images that are too large, and LoRAs that are files.
+func (s *Server) checkRequest(r *engine.Request) error {
+	height, width := r.Options.Height, r.Options.Width
+	if img := r.Options.Image; img != nil && height == 0 && width == 0 {
+		size := inpaint.Border(r.Options.Inpaint.Expand).Size(img.Bounds().Size())
+		height, width = size.Y, size.X
+	}
+	if height > s.MaxPixels || width > s.MaxPixels || height > 0 && width > 0 && height*width > s.MaxPixels {
+		return errs.Requestf("size %dx%d: this server generates images of up to %d pixels (gomflux serve --max-pixels)",
+			width, height, s.MaxPixels)
+	}
+	for _, l := range r.LoRAs {
+		if err := checkLoRA(l.Path); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// checkLoRA refuses names of LoRAs that are paths. Those of the Hugging Face cache and of
+// LORA_LIBRARY_PATH are not.
+func checkLoRA(name string) error {
+	repo, file, _ := strings.Cut(name, ":")
+	valid := fs.ValidPath(repo) && strings.Count(repo, "/") <= 1 && (file == "" || fs.ValidPath(file)) && path.Clean(name) == name
+	if !valid || strings.ContainsAny(name, "\\\x00") || strings.HasPrefix(name, ".") || strings.HasPrefix(name, "~") {
+		return errs.Request(fmt.Errorf("LoRA %.200q: expected owner/name[@revision][:file] of the Hugging Face cache", name))
+	}
+	if _, err := os.Lstat(name); err == nil {
+		return errs.Request(fmt.Errorf("LoRA %.200q: files cannot be named in requests (expected owner/name[@revision][:file])", name))
+	}
+	return nil
+}

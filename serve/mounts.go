@@ -1,0 +1,30 @@
+package serve
+
+import (
+	"github.com/gomflux/gomflux"
+	"github.com/gomflux/gomflux/serve/native"
+	"github.com/gomflux/gomflux/serve/openai"
+	"github.com/gomflux/gomflux/serve/page"
+	"github.com/gomflux/gomflux/serve/sdapi"
+)
+
+// mountAPIs mounts the APIs and the page.
+func (s *Server) mountAPIs() {
+	b := &Backend{s.Engine, s}
+	own := native.New(b, native.Config{
+		Private: len(s.Tokens) > 0, Gallery: s.Gallery, Pulls: s.Pulls, LoRAs: s.LoRAs, MaxPixels: s.MaxPixels,
+		Log: s.Log,
+	})
+	s.finish = own.Wait
+	s.mux.Handle("/api/v1/", own)
+	kept := &keeper{b, own}
+	automatic := sdapi.New(kept, sdapi.Config{LoRAs: s.LoRAs, MaxPixels: s.MaxPixels})
+	s.mux.Handle("/sdapi/v1/", automatic)
+	site := page.Handler()
+	s.mux.Handle("/{$}", automatic.Root(site)) // the page for browsers
+	s.mux.Handle("/page/", site)
+	s.mux.Handle("/v1/", openai.New(kept, openai.Config{
+		LoRA:    func(name string) (gomflux.LoRA, error) { return gomflux.LoRA{Path: name}, checkLoRA(name) },
+		MaxBody: s.MaxBody, MaxPixels: int64(s.MaxPixels), BaseURL: s.BaseURL,
+	}))
+}

@@ -1,0 +1,327 @@
+package native
+
+import (
+	"bytes"
+	"context"
+	"iter"
+	"maps"
+	"net/http"
+	"strconv"
+	"sync"
+	"time"
+
+	"github.com/gomflux/gomflux/internal/plainjson"
+	"github.com/gomflux/gomflux/picture"
+	"github.com/gomflux/gomflux/serve/api"
+	"github.com/gomflux/gomflux/serve/engine"
+)
+
+// A Job is a job of an engine. *engine.Job is one.
+type Job interface {
+	ID() string
+	Status() engine.Status
+	Cancel()
+	Pictures() []*engine.Picture
+	Events(ctx context.Context, after int) iter.Seq[engine.Event]
+	Stored()
+}
+
+// anyEngine is an [Engine] without its type parameter.
+type anyEngine interface {
+	Submit(ctx context.Context, r engine.Request) (Job, error)
+	Job(id, client string) (Job, bool)
+	Jobs(client string) []engine.Status
+	Models() []engine.ModelInfo
+}
+
+type adapted[J Job] struct{ Engine[J] }
+
+func (a adapted[J]) Submit(ctx context.Context, r engine.Request) (Job, error) {
+	j, err := a.Engine.Submit(ctx, r)
+	if err != nil {
+		return nil, err // and not a nil J in the interface
+	}
+	return j, nil
+}
+
+func (a adapted[J]) Job(id, client string) (Job, bool) { return a.Engine.Job(id, client) }
+
+// A record is what the interface knows about a job in addition to the engine.
+type record struct {
+	mu      sync.Mutex
+	names   map[int]string // of images in the gallery, by index; "" for those that could not be stored
+	changed chan struct{}  // closed when names changes
+}
+
+// stored notes the name of an image.
+func (r *record) stored(index int, name string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.names[index] = name
+	close(r.changed)
+	r.changed = make(chan struct{})
+}
+
+// name returns the name of an image, "" if it is not in the gallery.
+func (r *record) name(index int) string {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.names[index]
+}
+
+// wait is name after waiting for the image to be stored.
+func (r *record) wait(ctx context.Context, index int) string {
+	for {
+		r.mu.Lock()
+		name, ok := r.names[index]
+		changed := r.changed
+		r.mu.Unlock()
+		if ok {
+			return name
+		}
+		select {
+		case <-changed:
+		case <-ctx.Done():
+			return ""
+		}
+	}
+}
+
+func (a *API) submit(w http.ResponseWriter, r *http.Request) error {
+	q, err := a.readRequest(r)
+	if err != nil {
+		return err
+	}
+	j, err := a.engine.Submit(r.Context(), q)
+	if err != nil {
+		return err
+	}
+	a.Keep(j, q.Client)
+	w.Header().Set("Location", "/api/v1/jobs/"+j.ID())
+	return reply(w, http.StatusAccepted, a.jobJSON(j.Status(), j))
+}
+
+// remember remembers the record of a job. When the records have doubled, it removes those of jobs that the
+// engine has forgotten.
+func (a *API) remember(id string, rec *record) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if len(a.jobs) >= a.many {
+		known := map[string]bool{}
+		for _, s := range a.engine.Jobs("") {
+			known[s.ID] = true
+		}
+		maps.DeleteFunc(a.jobs, func(id string, _ *record) bool { return !known[id] })
+		a.many = max(64, 2*len(a.jobs))
+	}
+	a.jobs[id] = rec
+}
+
+// Keep stores the images of a client's job in the gallery as they are finished, whether a client reads
+// its events or not. The API does so for its own jobs.
+func (a *API) Keep(j Job, client string) {
+	if a.Gallery == nil {
+		return
+	}
+	rec := &record{names: map[int]string{}, changed: make(chan struct{})}
+	a.remember(j.ID(), rec)
+	if !a.Private {
+		client = ""
+	}
+	a.storing.Go(func() { a.store(j, rec, client) })
+}
+
+// store stores the images of a job, which then need no memory any more.
+func (a *API) store(j Job, rec *record, owner string) {
+	all := true
+	for e := range j.Events(context.Background(), 0) {
+		if e.Kind != engine.EventPicture {
+			continue
+		}
+		p := e.Picture
+		name := ""
+		err := engine.Protect(a.Log, "job", j.ID(), func() error {
+			entry, err := a.Gallery.Add(owner, p.Result.Pixels(), p.Result.Settings)
+			if err == nil {
+				name = entry.Name
+			}
+			return err
+		})
+		if err != nil {
+			a.warn(err)
+			all = false
+		}
+		rec.stored(p.Index, name)
+	}
+	if all {
+		j.Stored()
+	}
+}
+
+// record returns the record of a job, an empty one for a job of another interface.
+func (a *API) record(id string) *record {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if rec := a.jobs[id]; rec != nil {
+		return rec
+	}
+	return &record{}
+}
+
+type jsonJob struct {
+	ID          string        `json:"id"`
+	State       engine.State  `json:"state"`
+	Model       string        `json:"model"`
+	Ahead       int           `json:"ahead"`
+	Index       int           `json:"index"` // of the image that is being generated, from 0
+	Count       int           `json:"count"`
+	Step        int           `json:"step"`
+	Steps       int           `json:"steps"`
+	Created     time.Time     `json:"created"`
+	Started     time.Time     `json:"started,omitzero"`
+	Ended       time.Time     `json:"ended,omitzero"`
+	SecondsLeft float64       `json:"seconds_left,omitempty"`
+	Error       *jsonError    `json:"error,omitempty"`
+	Pictures    []jsonPicture `json:"pictures,omitempty"`
+}
+
+// A jsonPicture is a finished image of a job.
+type jsonPicture struct {
+	Index    int              `json:"index"`
+	Seed     uint64           `json:"seed"`
+	URL      string           `json:"url"`
+	Name     string           `json:"name,omitempty"` // in the gallery
+	Settings picture.Settings `json:"settings"`
+	Seconds  *jsonSeconds     `json:"seconds"`
+
+	PeakMemory   int  `json:"peak_memory_bytes"`
+	PromptTokens int  `json:"prompt_tokens"`
+	CutTokens    int  `json:"cut_tokens,omitempty"`
+	PromptCached bool `json:"prompt_cached,omitempty"`
+}
+
+type jsonSeconds struct {
+	Encode float64 `json:"encode"`
+	Steps  float64 `json:"steps"`
+	Decode float64 `json:"decode"`
+}
+
+// jobJSON describes a job, with its images unless j is nil.
+func (a *API) jobJSON(s engine.Status, j Job) jsonJob {
+	v := jsonJob{
+		ID: s.ID, State: s.State, Model: s.Model, Ahead: s.Ahead, Index: s.Image, Count: s.Images, Step: s.Step, Steps: s.Steps,
+		Created: s.Created.UTC(), Started: s.Started.UTC(), Ended: s.Ended.UTC(), SecondsLeft: seconds(s.Left),
+	}
+	if s.Err != nil {
+		_, e := describe(s.Err)
+		v.Error = &e
+	}
+	if j != nil {
+		rec := a.record(s.ID)
+		for _, p := range j.Pictures() {
+			v.Pictures = append(v.Pictures, pictureJSON(s.ID, rec, p, rec.name(p.Index)))
+		}
+	}
+	return v
+}
+
+// pictureJSON describes an image of a job, which is in the gallery unless name is empty.
+func pictureJSON(id string, rec *record, p *engine.Picture, name string) jsonPicture {
+	url := "/api/v1/jobs/" + id + "/pictures/" + strconv.Itoa(p.Index)
+	if name != "" {
+		url = "/api/v1/pictures/" + name
+	}
+	r := p.Result
+	return jsonPicture{
+		Index: p.Index, Seed: p.Seed, URL: url, Name: name, Settings: r.Settings,
+		Seconds:    &jsonSeconds{seconds(r.EncodeTime), seconds(r.StepTime), seconds(r.DecodeTime)},
+		PeakMemory: r.PeakMemory, PromptTokens: r.PromptTokens, CutTokens: r.CutTokens, PromptCached: r.PromptCached,
+	}
+}
+
+// seconds returns a duration in seconds, rounded to milliseconds.
+func seconds(d time.Duration) float64 { return d.Round(time.Millisecond).Seconds() }
+
+func (a *API) listJobs(w http.ResponseWriter, r *http.Request) error {
+	jobs := []jsonJob{}
+	for _, s := range a.engine.Jobs(a.owner(r)) {
+		jobs = append(jobs, a.jobJSON(s, nil))
+	}
+	return reply(w, http.StatusOK, map[string]any{"jobs": jobs})
+}
+
+// job returns the job that the path of a request names.
+func (a *API) job(r *http.Request) (Job, error) {
+	j, ok := a.engine.Job(r.PathValue("id"), a.owner(r))
+	if !ok {
+		return nil, notFound("no such job (jobs are kept for a limited time after their end)")
+	}
+	return j, nil
+}
+
+func (a *API) showJob(w http.ResponseWriter, r *http.Request) error {
+	j, err := a.job(r)
+	if err != nil {
+		return err
+	}
+	return reply(w, http.StatusOK, a.jobJSON(j.Status(), j))
+}
+
+func (a *API) cancel(w http.ResponseWriter, r *http.Request) error {
+	j, err := a.job(r)
+	if err != nil {
+		return err
+	}
+	j.Cancel()
+	return reply(w, http.StatusAccepted, a.jobJSON(j.Status(), j))
+}
+
+// jobPicture serves an image of a job, from the gallery if it is there.
+func (a *API) jobPicture(w http.ResponseWriter, r *http.Request) error {
+	j, err := a.job(r)
+	if err != nil {
+		return err
+	}
+	for _, p := range j.Pictures() {
+		if strconv.Itoa(p.Index) != r.PathValue("index") {
+			continue
+		}
+		if name := a.record(j.ID()).name(p.Index); name != "" {
+			return a.file(w, r, name)
+		}
+		var b bytes.Buffer
+		if err := api.EncodePNG(&b, p.Result.Pixels(), p.Result.Settings); err != nil {
+			return err
+		}
+		pngHeaders(w, r, "gomflux-"+strconv.FormatUint(p.Seed, 10)+".png")
+		http.ServeContent(w, r, "", time.Time{}, bytes.NewReader(b.Bytes()))
+		return nil
+	}
+	return notFound("the job has no such image yet")
+}
+
+// eventJSON is the data of an event: the job, and what is special about its kind.
+type eventJSON struct {
+	jsonJob
+	Bytes      int64        `json:"bytes,omitempty"`
+	TotalBytes int64        `json:"total_bytes,omitempty"`
+	Preview    *jsonPreview `json:"preview,omitempty"`
+	Picture    *jsonPicture `json:"picture,omitempty"`
+}
+
+type jsonPreview struct {
+	Part   int    `json:"part"` // number among the previews of the image, from 0
+	Format string `json:"format"`
+	Width  int    `json:"width"`
+	Height int    `json:"height"`
+	Data   []byte `json:"data"` // base64 in JSON
+}
+
+// marshal is [plainjson.Marshal] for values that can be marshalled.
+func marshal(v any) []byte {
+	text, err := plainjson.Marshal(v, "")
+	if err != nil {
+		panic(err)
+	}
+	return text
+}

@@ -1,0 +1,157 @@
+package native
+
+import (
+	"encoding/json"
+	"errors"
+	"io/fs"
+	"net/http"
+	"strconv"
+	"time"
+
+	"github.com/gomflux/gomflux/internal/plainjson"
+	"github.com/gomflux/gomflux/picture"
+	"github.com/gomflux/gomflux/serve/gallery"
+)
+
+// Numbers of images in a page of the gallery.
+const (
+	pageSize    = 24
+	maxPageSize = 100
+)
+
+// A jsonEntry is an image in the gallery.
+type jsonEntry struct {
+	Name     string                     `json:"name"`
+	URL      string                     `json:"url"`
+	Created  time.Time                  `json:"created"`
+	Bytes    int64                      `json:"bytes"`
+	Width    int                        `json:"width,omitempty"`
+	Height   int                        `json:"height,omitempty"`
+	Settings map[string]json.RawMessage `json:"settings,omitempty"`
+}
+
+type jsonGallery struct {
+	Pictures []jsonEntry `json:"pictures"`
+	Next     string      `json:"next,omitempty"`
+	Count    int         `json:"count"`
+	Bytes    int64       `json:"bytes"`
+	MaxBytes int64       `json:"max_bytes"`
+}
+
+func (a *API) gallery() (*gallery.Gallery, error) {
+	if a.Gallery == nil {
+		return nil, notFound("this server keeps no gallery")
+	}
+	return a.Gallery, nil
+}
+
+func (a *API) listPictures(w http.ResponseWriter, r *http.Request) error {
+	g, err := a.gallery()
+	if err != nil {
+		return err
+	}
+	n := pageSize
+	if text := r.FormValue("limit"); text != "" {
+		if n, err = strconv.Atoi(text); err != nil || n < 1 || n > maxPageSize {
+			return badRequest("limit: expected 1 to %d", maxPageSize)
+		}
+	}
+	page, err := g.List(a.owner(r), r.FormValue("after"), n)
+	if err != nil {
+		return err
+	}
+	v := jsonGallery{Pictures: []jsonEntry{}, Next: page.Next, Count: page.Count, Bytes: page.Bytes, MaxBytes: page.Size}
+	for _, e := range page.Entries {
+		item := jsonEntry{Name: e.Name, URL: "/api/v1/pictures/" + e.Name, Created: e.Created, Bytes: e.Bytes}
+		if found := g.Settings(r.Context(), e); found != nil {
+			item.Width, item.Height = found.Width, found.Height
+			if item.Settings, err = plainjson.Fields(found.Settings, found.Has); err != nil {
+				return err
+			}
+		}
+		v.Pictures = append(v.Pictures, item)
+	}
+	return reply(w, http.StatusOK, v)
+}
+
+// gone converts the error of a name that the gallery does not have.
+func gone(err error) error {
+	if errors.Is(err, fs.ErrNotExist) {
+		return notFound("no such image in the gallery")
+	}
+	return err
+}
+
+func (a *API) picture(w http.ResponseWriter, r *http.Request) error {
+	if _, err := a.gallery(); err != nil {
+		return err
+	}
+	return a.file(w, r, r.PathValue("name"))
+}
+
+// file serves an image of the gallery.
+func (a *API) file(w http.ResponseWriter, r *http.Request, name string) error {
+	f, e, err := a.Gallery.Open(a.owner(r), name)
+	if err != nil {
+		return gone(err)
+	}
+	defer f.Close()
+	pngHeaders(w, r, e.Name)
+	http.ServeContent(w, r, "", e.Created, f)
+	return nil
+}
+
+// pngHeaders sets the headers of an image that never changes.
+func pngHeaders(w http.ResponseWriter, r *http.Request, name string) {
+	h := w.Header()
+	h.Set("Content-Type", "image/png")
+	h.Set("X-Content-Type-Options", "nosniff")
+	h.Set("Content-Security-Policy", "default-src 'none'; sandbox")
+	h.Set("Cache-Control", "private, max-age=31536000, immutable")
+	if r.FormValue("download") != "" {
+		h.Set("Content-Disposition", `attachment; filename="`+name+`"`)
+	}
+}
+
+func (a *API) removePicture(w http.ResponseWriter, r *http.Request) error {
+	g, err := a.gallery()
+	if err != nil {
+		return err
+	}
+	if err := g.Remove(a.owner(r), r.PathValue("name")); err != nil {
+		return gone(err)
+	}
+	w.WriteHeader(http.StatusNoContent)
+	return nil
+}
+
+type jsonFound struct {
+	Format     string                     `json:"format"`
+	Width      int                        `json:"width,omitempty"`
+	Height     int                        `json:"height,omitempty"`
+	Source     picture.Source             `json:"source"`
+	Settings   map[string]json.RawMessage `json:"settings"`
+	Parameters string                     `json:"parameters,omitempty"`
+}
+
+// settings returns the settings in an image, or in a JSON file, which is the body of the request.
+func (a *API) settings(w http.ResponseWriter, r *http.Request) error {
+	found, err := picture.ReadSettings(r.Body)
+	if _, ok := errors.AsType[*http.MaxBytesError](err); ok {
+		return err
+	}
+	if errors.Is(err, picture.ErrNoSettings) {
+		return &statusError{status: http.StatusUnprocessableEntity, code: "no_settings", message: "the image " + err.Error()}
+	}
+	if err != nil {
+		return badRequest("%v", err)
+	}
+	v := jsonFound{Format: "JSON", Width: found.Width, Height: found.Height, Source: found.Source, Parameters: found.Parameters}
+	if found.Format != 0 {
+		v.Format = found.Format.String()
+	}
+	if v.Settings, err = plainjson.Fields(found.Settings, found.Has); err != nil {
+		return err
+	}
+	return reply(w, http.StatusOK, v)
+}

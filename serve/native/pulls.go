@@ -1,0 +1,205 @@
+package native
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"time"
+
+	"github.com/gomflux/gomflux/internal/hub"
+	"github.com/gomflux/gomflux/models/family"
+	"github.com/gomflux/gomflux/serve/engine"
+	"github.com/gomflux/gomflux/serve/pulls"
+)
+
+// A jsonPullable is a model that can be downloaded.
+type jsonPullable struct {
+	Name     string `json:"name"`
+	Repo     string `json:"repo"`
+	Revision string `json:"revision,omitempty"`
+	family.Licence
+	Gated      bool   `json:"gated"`
+	Access     string `json:"access,omitempty"`
+	Incomplete bool   `json:"incomplete"`
+	Command    string `json:"command"`
+}
+
+// A jsonPlan is what a download would fetch.
+type jsonPlan struct {
+	Model    jsonPullable `json:"model"`
+	Commit   string       `json:"commit"`
+	Files    int          `json:"files"`
+	Bytes    int64        `json:"total_bytes"`
+	Here     int64        `json:"bytes"`
+	Warnings []string     `json:"warnings,omitempty"`
+	Error    *jsonError   `json:"error,omitempty"` // why it would fail
+}
+
+// A jsonPull is a download. Its names are those of gomflux pull --json.
+type jsonPull struct {
+	ID          string      `json:"id"`
+	Model       string      `json:"model"`
+	State       pulls.State `json:"state"`
+	Own         bool        `json:"own"` // the client can cancel it
+	Bytes       int64       `json:"bytes"`
+	TotalBytes  int64       `json:"total_bytes"`
+	PerSecond   float64     `json:"bytes_per_second"`
+	SecondsLeft float64     `json:"seconds_left"`
+	WaitingFor  string      `json:"waiting_for,omitempty"`
+	Created     time.Time   `json:"created"`
+	Ended       time.Time   `json:"ended,omitzero"`
+	Error       *jsonError  `json:"error,omitempty"`
+}
+
+func (a *API) pullJSON(r *http.Request, s pulls.Status) jsonPull {
+	owner := a.owner(r)
+	v := jsonPull{
+		ID: s.ID, Model: s.Model, State: s.State, Own: owner == "" || owner == s.Client, Bytes: s.Here, TotalBytes: s.Bytes,
+		PerSecond: s.PerSecond, SecondsLeft: seconds(s.Left), WaitingFor: s.Waiting, Created: s.Created.UTC(), Ended: s.Ended.UTC(),
+	}
+	if s.Err != nil {
+		_, e := describe(pullError(s.Err))
+		v.Error = &e
+	}
+	return v
+}
+
+// pullError gives an error of a download its status.
+func pullError(err error) error {
+	status, code := http.StatusBadGateway, "hub"
+	switch {
+	case errors.Is(err, pulls.ErrUnknown):
+		status, code = http.StatusNotFound, "not_found"
+	case errors.Is(err, pulls.ErrRefused), errors.Is(err, pulls.ErrNotOwner):
+		status, code = http.StatusForbidden, "refused"
+	case errors.Is(err, pulls.ErrBusy):
+		status, code = http.StatusConflict, "busy"
+	case errors.Is(err, hub.ErrNoAccess):
+		code = "no_access"
+	case errors.Is(err, hub.ErrSpace):
+		status, code = http.StatusInsufficientStorage, "disk_full"
+	}
+	return &statusError{status: status, code: code, message: err.Error()}
+}
+
+func (a *API) puller() (*pulls.Puller, error) {
+	if a.Pulls == nil {
+		return nil, notFound("this server downloads no models")
+	}
+	return a.Pulls, nil
+}
+
+// listPulls lists the downloads, and the models that can be downloaded.
+func (a *API) listPulls(w http.ResponseWriter, r *http.Request) error {
+	p, err := a.puller()
+	if err != nil {
+		return err
+	}
+	models, downloads := []jsonPullable{}, []jsonPull{}
+	for _, m := range p.Models() {
+		models = append(models, jsonPullable(m))
+	}
+	for _, s := range p.Pulls() {
+		downloads = append(downloads, a.pullJSON(r, s))
+	}
+	v := map[string]any{"allowed": p.Refusal() == "", "models": models, "pulls": downloads}
+	if p.Refusal() != "" {
+		v["reason"] = p.Refusal()
+	}
+	return reply(w, http.StatusOK, v)
+}
+
+// A pullRequest is the body of POST /api/v1/pulls.
+type pullRequest struct {
+	Model  string `json:"model"`
+	DryRun bool   `json:"dry_run"`
+}
+
+// startPull starts a download or, with dry_run, describes it.
+func (a *API) startPull(w http.ResponseWriter, r *http.Request) error {
+	p, err := a.puller()
+	if err != nil {
+		return err
+	}
+	var q pullRequest
+	if err := readJSON(r, &q); err != nil {
+		return err
+	}
+	if q.Model == "" {
+		return badRequest("model is missing (GET /api/v1/pulls lists those that can be downloaded)")
+	}
+	if q.DryRun {
+		plan, err := p.Plan(r.Context(), q.Model)
+		if err != nil {
+			return pullError(err)
+		}
+		return reply(w, http.StatusOK, planJSON(plan))
+	}
+	d, err := p.Start(q.Model, engine.Client(r.Context()))
+	if err != nil {
+		return pullError(err)
+	}
+	s := d.Status()
+	w.Header().Set("Location", "/api/v1/pulls/"+s.ID)
+	return reply(w, http.StatusAccepted, a.pullJSON(r, s))
+}
+
+func planJSON(p *pulls.Plan) jsonPlan {
+	v := jsonPlan{
+		Model: jsonPullable(p.Model), Commit: p.Info.Commit, Files: len(p.Files), Bytes: p.Bytes, Here: p.Here, Warnings: p.Warnings,
+	}
+	if p.Space != nil {
+		_, e := describe(pullError(p.Space))
+		v.Error = &e
+	}
+	return v
+}
+
+// pull returns the download that the path of a request names.
+func (a *API) pull(r *http.Request) (*pulls.Pull, error) {
+	p, err := a.puller()
+	if err != nil {
+		return nil, err
+	}
+	d, ok := p.Pull(r.PathValue("id"))
+	if !ok {
+		return nil, notFound("no such download")
+	}
+	return d, nil
+}
+
+func (a *API) showPull(w http.ResponseWriter, r *http.Request) error {
+	d, err := a.pull(r)
+	if err != nil {
+		return err
+	}
+	return reply(w, http.StatusOK, a.pullJSON(r, d.Status()))
+}
+
+func (a *API) cancelPull(w http.ResponseWriter, r *http.Request) error {
+	d, err := a.pull(r)
+	if err != nil {
+		return err
+	}
+	if err := d.Cancel(a.owner(r)); err != nil {
+		return pullError(err)
+	}
+	return reply(w, http.StatusAccepted, a.pullJSON(r, d.Status()))
+}
+
+// pullEvents streams the state of a download: an event for each change, whose kind is progress
+// until the end.
+func (a *API) pullEvents(w http.ResponseWriter, r *http.Request) error {
+	d, err := a.pull(r)
+	if err != nil {
+		return err
+	}
+	return streamEvents(w, r, "download", d.Watch, func(_ context.Context, s pulls.Status) string {
+		kind := "progress"
+		if s.State.Ended() {
+			kind = string(s.State)
+		}
+		return fmt.Sprintf("event: %s\ndata: %s\n\n", kind, marshal(a.pullJSON(r, s)))
+	})
+}

@@ -1,0 +1,323 @@
+package native
+
+import (
+	"cmp"
+	"context"
+	"encoding/base64"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"math"
+	"mime"
+	"net/http"
+	"path"
+	"reflect"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/gomflux/gomflux"
+	"github.com/gomflux/gomflux/internal/oserr"
+	"github.com/gomflux/gomflux/picture"
+	"github.com/gomflux/gomflux/serve/api"
+	"github.com/gomflux/gomflux/serve/engine"
+)
+
+const (
+	maxCount      = 64 // images of a job
+	maxReferences = 16
+	maxLoRAs      = 16
+)
+
+// A jsonRequest is the body of POST /api/v1/jobs. Its names are those of settings where they exist.
+type jsonRequest struct {
+	Model             string      `json:"model"`
+	Prompt            string      `json:"prompt"`
+	NegativePrompt    string      `json:"negative_prompt"`
+	Height            int         `json:"height"`
+	Width             int         `json:"width"`
+	Steps             int         `json:"steps"`
+	Guidance          *float64    `json:"guidance"`
+	GuidanceUnit      string      `json:"guidance_unit"`
+	GuidanceInterval  []float64   `json:"guidance_interval"`
+	StepCache         string      `json:"step_cache"`
+	Seed              json.Number `json:"seed"` // a string of digits too, for clients without 64-bit integers
+	Count             *int        `json:"count"`
+	MaxSequenceLength int         `json:"max_sequence_length"`
+	Scheduler         string      `json:"scheduler"`
+	RNG               string      `json:"rng"`
+	Background        string      `json:"background"`
+	LoRAs             []jsonLoRA  `json:"loras"`
+	Image             *jsonImage  `json:"image"`
+	ImageStrength     float64     `json:"image_strength"`
+	References        []jsonImage `json:"references"`
+	Mask              *jsonImage  `json:"mask"`
+	InvertMask        bool        `json:"invert_mask"`
+	MaskBlur          *int        `json:"mask_blur"`
+	MaskCrop          *int        `json:"mask_crop"` // the padding
+	Expand            []int       `json:"expand"`    // left, top, right, bottom
+	NoPasteBack       bool        `json:"no_paste_back"`
+	Previews          *int        `json:"previews"`
+}
+
+type jsonLoRA struct {
+	Path  string   `json:"path"`
+	Scale *float64 `json:"scale"`
+}
+
+// A jsonImage is an image file.
+type jsonImage struct {
+	Name string `json:"name"`
+	Data string `json:"data"` // base64, or a data URL
+}
+
+// readRequest reads the body of a request for a job.
+func (a *API) readRequest(r *http.Request) (engine.Request, error) {
+	var j jsonRequest
+	if err := readJSON(r, &j); err != nil {
+		return engine.Request{}, err
+	}
+	return a.request(r, j)
+}
+
+// readJSON reads a body that is a JSON object with the fields of into.
+func readJSON(r *http.Request, into any) error {
+	if kind, _, err := mime.ParseMediaType(r.Header.Get("Content-Type")); err != nil || kind != "application/json" {
+		return &statusError{
+			status: http.StatusUnsupportedMediaType, code: "bad_request", message: "expected the content type application/json",
+		}
+	}
+	d := json.NewDecoder(r.Body)
+	d.DisallowUnknownFields()
+	if err := d.Decode(into); err != nil {
+		if _, ok := errors.AsType[*http.MaxBytesError](err); ok {
+			return err
+		}
+		if wrong, ok := errors.AsType[*json.UnmarshalTypeError](err); ok {
+			return badRequest("%s: expected %s, found JSON %s", cmp.Or(wrong.Field, "the request"), jsonKind(wrong.Type), wrong.Value)
+		}
+		return badRequest("the JSON of the request: %v", oserr.NoEOF(err))
+	}
+	if _, err := d.Token(); err != io.EOF {
+		return badRequest("the JSON of the request: text after the object")
+	}
+	return nil
+}
+
+// jsonKind describes the JSON values of a type.
+func jsonKind(t reflect.Type) string {
+	for t.Kind() == reflect.Pointer {
+		t = t.Elem()
+	}
+	switch kind := t.Kind(); {
+	case kind == reflect.String:
+		return "a string"
+	case kind == reflect.Bool:
+		return "true or false"
+	case kind == reflect.Slice:
+		return "an array"
+	case kind == reflect.Struct:
+		return "an object"
+	case kind >= reflect.Int && kind <= reflect.Uintptr:
+		return "a whole number"
+	}
+	return "a number"
+}
+
+func (a *API) request(r *http.Request, j jsonRequest) (q engine.Request, err error) {
+	q = engine.Request{Client: engine.Client(r.Context()), Model: j.Model, Previews: -1, Options: gomflux.Options{
+		Prompt: j.Prompt, NegativePrompt: j.NegativePrompt, Height: j.Height, Width: j.Width, Steps: j.Steps,
+		Guidance: j.Guidance, GuidanceUnit: picture.GuidanceUnit(j.GuidanceUnit), GuidanceInterval: j.GuidanceInterval,
+		StepCache:         j.StepCache,
+		MaxSequenceLength: j.MaxSequenceLength, Scheduler: gomflux.Scheduler(j.Scheduler), RNG: gomflux.RNG(j.RNG),
+		Background: gomflux.Background(j.Background), ImageStrength: j.ImageStrength,
+	}}
+	q.Options.Inpaint = j.inpaint()
+	if err := a.check(j); err != nil {
+		return q, err
+	}
+	if j.Previews != nil {
+		q.Previews = *j.Previews
+	}
+	if q.Model == "" {
+		if q.Model = a.defaultModel(); q.Model == "" {
+			return q, badRequest("model is missing, and this server has no default model (see /api/v1/models)")
+		}
+	}
+	if q.Seeds, err = j.seeds(); err != nil {
+		return q, err
+	}
+	if q.LoRAs, err = chooseLoRAs(j.LoRAs); err != nil {
+		return q, err
+	}
+	if err = a.decodeAll(r.Context(), j, &q); err == nil {
+		err = api.CheckMask(&q.Options, a.MaxPixels)
+	}
+	return q, err
+}
+
+// inpaint returns the options for a mask.
+func (j *jsonRequest) inpaint() gomflux.InpaintOptions {
+	o := gomflux.InpaintOptions{Invert: j.InvertMask, Feather: j.MaskBlur, NoPasteBack: j.NoPasteBack}
+	if j.MaskCrop != nil {
+		o.Crop, o.Padding = true, *j.MaskCrop
+	}
+	if e := j.Expand; len(e) == 4 {
+		o.Expand = gomflux.Border{Left: e[0], Top: e[1], Right: e[2], Bottom: e[3]}
+	}
+	return o
+}
+
+// decodeAll adds the images of a request to that for the engine.
+func (a *API) decodeAll(ctx context.Context, j jsonRequest, q *engine.Request) error {
+	if j.Image == nil && j.Mask == nil && len(j.References) == 0 {
+		return nil
+	}
+	select {
+	case a.decoding <- struct{}{}:
+		defer func() { <-a.decoding }()
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+	pixels := a.MaxPixels // left
+	if j.Image != nil {
+		img, source, err := decode("image", "image", *j.Image, &pixels)
+		if err != nil {
+			return err
+		}
+		q.Options.Image, q.Sources.Image = img.Pixels(), &source
+	}
+	if j.Mask != nil {
+		mask, source, err := decode("mask", "mask", *j.Mask, &pixels)
+		if err != nil {
+			return err
+		}
+		q.Options.Mask, q.Sources.Mask = api.Mask(mask), &source
+	}
+	for i, ref := range j.References {
+		img, source, err := decode(fmt.Sprintf("references[%d]", i), fmt.Sprintf("reference-%d", i+1), ref, &pixels)
+		if err != nil {
+			return err
+		}
+		q.Options.References = append(q.Options.References, img.Pixels())
+		q.Sources.References = append(q.Sources.References, source)
+	}
+	return nil
+}
+
+// check checks what does not depend on the model.
+func (a *API) check(j jsonRequest) error {
+	for name, n := range map[string]int{
+		"height": j.Height, "width": j.Width, "steps": j.Steps, "max_sequence_length": j.MaxSequenceLength,
+	} {
+		if n < 0 {
+			return badRequest("%s %d: expected a positive number", name, n)
+		}
+	}
+	switch {
+	case j.Steps > picture.MaxCount:
+		return badRequest("steps %d: expected at most %d", j.Steps, picture.MaxCount)
+	case j.Height > picture.MaxSide || j.Width > picture.MaxSide || j.Height*j.Width > a.MaxPixels:
+		return badRequest("size %dx%d: expected at most %d pixels", j.Width, j.Height, a.MaxPixels)
+	case j.Count != nil && (*j.Count < 1 || *j.Count > maxCount):
+		return badRequest("count %d: expected 1 to %d", *j.Count, maxCount)
+	case j.Previews != nil && *j.Previews < -1:
+		return badRequest("previews %d: expected -1 (after each step), 0 (no previews) or a number", *j.Previews)
+	case len(j.References) > maxReferences:
+		return badRequest("%d references: expected at most %d", len(j.References), maxReferences)
+	case len(j.LoRAs) > maxLoRAs:
+		return badRequest("%d loras: expected at most %d", len(j.LoRAs), maxLoRAs)
+	case j.Image == nil && j.ImageStrength != 0:
+		return badRequest("image_strength needs an image")
+	}
+	return j.checkMask()
+}
+
+// checkMask checks the options for a mask.
+func (j *jsonRequest) checkMask() error {
+	e := j.Expand
+	outside := func(n int) bool { return n < 0 || n > picture.MaxSide }
+	switch {
+	case e != nil && (len(e) != 4 || slices.ContainsFunc(e, outside)):
+		return badRequest("expand %v: expected four numbers of pixels, left, top, right and bottom", e)
+	case j.MaskBlur != nil && outside(*j.MaskBlur):
+		return badRequest("mask_blur %d: expected a number of pixels, 0 or more", *j.MaskBlur)
+	case j.MaskCrop != nil && outside(*j.MaskCrop):
+		return badRequest("mask_crop %d: expected a number of pixels, 0 or more", *j.MaskCrop)
+	}
+	return nil
+}
+
+func (a *API) defaultModel() string {
+	for _, m := range a.engine.Models() {
+		if m.Default {
+			return m.Name
+		}
+	}
+	return ""
+}
+
+// seeds returns the seeds of the images.
+func (j jsonRequest) seeds() ([]uint64, error) {
+	n := 1
+	if j.Count != nil {
+		n = *j.Count
+	}
+	if j.Seed == "" {
+		return api.Seeds(nil, n), nil
+	}
+	first, err := strconv.ParseUint(string(j.Seed), 10, 64)
+	if err != nil || first > math.MaxUint64-uint64(n-1) {
+		return nil, badRequest("seed %s: expected a whole number from 0 to 2^64-%d", j.Seed, n)
+	}
+	return api.Seeds(&first, n), nil
+}
+
+// chooseLoRAs returns the LoRAs that change something.
+func chooseLoRAs(asked []jsonLoRA) (chosen []gomflux.LoRA, err error) {
+	for i, l := range asked {
+		if l.Path == "" {
+			return nil, badRequest("loras[%d].path is missing", i)
+		}
+		scale := 1.0
+		if l.Scale != nil {
+			if scale = *l.Scale; scale == 0 { // which stands for 1 in gomflux.LoRA
+				continue
+			}
+		}
+		chosen = append(chosen, gomflux.LoRA{Path: l.Path, Scale: scale})
+	}
+	return chosen, nil
+}
+
+// decode decodes an image of a request if it has at most some number of pixels, from which it
+// subtracts them.
+func decode(field, name string, j jsonImage, pixels *int) (*picture.Picture, picture.SourceImage, error) {
+	var none picture.SourceImage
+	text := j.Data
+	if _, data, ok := api.CutDataURL(text); ok {
+		text = data
+	} else if strings.HasPrefix(text, "data:") {
+		return nil, none, badRequest("%s.data: expected a data URL with base64", field)
+	} else if strings.Contains(text, "://") {
+		return nil, none, badRequest("%s.data: expected base64 or a data URL, since this server opens no other URLs", field)
+	}
+	data, err := base64.StdEncoding.DecodeString(text)
+	if err != nil {
+		return nil, none, badRequest("%s.data: invalid base64", field)
+	}
+	pic, err := api.DecodeImage(data, pixels)
+	if large, ok := errors.AsType[*api.SizeError](err); ok {
+		return nil, none, badRequest("%s: %dx%d is too large for this server", field, large.Width, large.Height)
+	}
+	if err != nil {
+		return nil, none, badRequest("%s: %v", field, err)
+	}
+	if base := path.Base(strings.ToValidUTF8(j.Name, "")); j.Name != "" && base != "/" && len(base) <= 255 {
+		name = base
+	} else {
+		name += "." + strings.ToLower(pic.Format.String())
+	}
+	return pic, picture.SourceImage{Path: name, SHA256: pic.SHA256}, nil
+}

@@ -1,0 +1,406 @@
+package openai
+
+import (
+	"bytes"
+	"cmp"
+	"encoding/base64"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"image"
+	"io"
+	"mime"
+	"mime/multipart"
+	"net/http"
+	"path"
+	"regexp"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+	"unicode/utf8"
+
+	"github.com/gomflux/gomflux/internal/plainjson"
+	"github.com/gomflux/gomflux/picture"
+	"github.com/gomflux/gomflux/serve/api"
+)
+
+// Limits of requests.
+const (
+	maxImages  = 16
+	maxImage   = 50 << 20  // bytes of an image file
+	maxField   = 256 << 10 // bytes of a text field of a form
+	maxParts   = 128       // parts of a form
+	maxJSON    = 1 << 20   // bytes of a body without images
+	maxPrompt  = 32_000    // characters
+	maxMemory  = 2 << 30   // bytes of all bodies and decoded images
+	maxName    = 200       // bytes of the file name of an image
+	pixelBytes = 4
+)
+
+// An upload is an image file of a request.
+type upload struct {
+	param string // the field
+	name  string // the file's name without folders, "" if it has no name
+	data  []byte
+}
+
+// A form has the fields, the images and the mask of a request.
+type form struct {
+	fields fields
+	images []upload
+	mask   *upload // nil without one
+}
+
+func (f *form) add(u upload) error {
+	switch {
+	case len(f.images) == maxImages:
+		return invalid(u.param, "expected at most %d images", maxImages)
+	case len(u.data) == 0:
+		return invalid(u.param, "the image file is empty")
+	}
+	f.images = append(f.images, u)
+	return nil
+}
+
+const (
+	maskField   = "mask"
+	markupField = "markup"
+	promptField = "prompt"
+)
+
+// addMask sets the mask.
+func (f *form) addMask(u upload) error {
+	switch {
+	case f.mask != nil:
+		return invalid(maskField, "is there twice")
+	case len(u.data) == 0:
+		return invalid(maskField, "the image file is empty")
+	}
+	f.mask = &u
+	return nil
+}
+
+// errMarkup refuses images that show what to change.
+func errMarkup() error {
+	return unsupported(markupField, "no model of this server takes it (use mask, or describe in the prompt which part to change)")
+}
+
+// imageField matches the names under which forms have images.
+var imageField = regexp.MustCompile(`^image(\[\d{0,4}\])?$`)
+
+// parseForm reads a multipart form.
+func parseForm(r *multipart.Reader) (*form, error) {
+	f := &form{fields: fields{}}
+	var loras loraParts
+	for parts := 0; ; parts++ {
+		part, err := r.NextRawPart()
+		if err == io.EOF {
+			break
+		}
+		if err != nil {
+			return nil, broken(err)
+		}
+		if parts == maxParts {
+			return nil, failure(400, "invalid_form", "the form has more than %d parts", maxParts)
+		}
+		name := part.FormName()
+		switch {
+		case name == markupField:
+			return nil, errMarkup()
+		case name == maskField:
+			err = addPart(part, f.addMask)
+		case imageField.MatchString(name):
+			err = addPart(part, f.add)
+		default:
+			err = f.addText(part, name, &loras)
+		}
+		if err != nil {
+			return nil, err
+		}
+	}
+	return f, loras.addTo(f.fields)
+}
+
+// broken returns the error for a body that cannot be read to its end.
+func broken(err error) error {
+	if _, large := errors.AsType[*http.MaxBytesError](err); large {
+		return err
+	}
+	return failure(400, "invalid_body", "the body is damaged or ends too early: %v", err)
+}
+
+// readPart reads a part of at most limit bytes. Otherwise the result has one byte more.
+func readPart(part io.Reader, limit int64) ([]byte, error) {
+	data, err := io.ReadAll(io.LimitReader(part, limit+1))
+	if err != nil {
+		return nil, broken(err)
+	}
+	return data, nil
+}
+
+// addPart adds the image file of a part.
+func addPart(part *multipart.Part, add func(upload) error) error {
+	data, err := readPart(part, maxImage)
+	if err != nil {
+		return err
+	}
+	name := part.FormName()
+	if int64(len(data)) > maxImage {
+		return invalid(name, "an image file has more than %d MB", maxImage>>20)
+	}
+	if part.FileName() == "" && bytes.HasPrefix(data, []byte("data:")) {
+		if data, err = fromURL(name, string(data)); err != nil {
+			return err
+		}
+	}
+	return add(upload{name, part.FileName(), data})
+}
+
+func (f *form) addText(part *multipart.Part, name string, loras *loraParts) error {
+	data, err := readPart(part, maxField)
+	if err != nil {
+		return err
+	}
+	if len(data) > maxField {
+		return invalid(quoted(name), "has more than %d KiB", maxField>>10)
+	}
+	if loras.add(name, string(data)) {
+		return nil
+	}
+	if err := checkName(name, true); err != nil {
+		return err
+	}
+	if _, ok := f.fields[name]; ok {
+		return invalid(name, "is there twice")
+	}
+	if len(data) > 0 || name == promptField {
+		f.fields[name] = value{string(data), true}
+	}
+	return nil
+}
+
+// loraParts are the LoRAs of a form in the style of OpenAI's clients, which flatten objects.
+type loraParts struct{ names, scales []string }
+
+func (l *loraParts) add(name, text string) bool {
+	switch name {
+	case "loras[][name]":
+		l.names = append(l.names, text)
+	case "loras[][scale]":
+		l.scales = append(l.scales, text)
+	default:
+		return false
+	}
+	return true
+}
+
+// addTo adds the LoRAs as the JSON that a form may have instead.
+func (l *loraParts) addTo(f fields) error {
+	if len(l.names)+len(l.scales) == 0 {
+		return nil
+	}
+	if len(l.scales) > 0 && len(l.scales) != len(l.names) {
+		return invalid("loras", "%d names and %d scales: give each LoRA both", len(l.names), len(l.scales))
+	}
+	all := []map[string]any{}
+	for i, name := range l.names {
+		one := map[string]any{"name": name}
+		if len(l.scales) > 0 {
+			one["scale"] = json.Number(l.scales[i])
+		}
+		all = append(all, one)
+	}
+	text, err := plainjson.Marshal(all, "")
+	if err != nil {
+		return invalid("loras", "scale: %v", err)
+	}
+	f["loras"] = value{string(text), true}
+	return nil
+}
+
+// takeImages moves the images of a JSON request from its fields.
+func (f *form) takeImages() error {
+	if _, ok := f.fields[markupField]; ok {
+		return errMarkup()
+	}
+	if v, ok := f.fields[maskField]; ok {
+		delete(f.fields, maskField)
+		if err := addURL(maskField, json.RawMessage(v.text), f.addMask); err != nil {
+			return err
+		}
+	}
+	for _, name := range []string{"image", "images"} {
+		v, ok := f.fields[name]
+		if !ok {
+			continue
+		}
+		delete(f.fields, name)
+		list := []json.RawMessage{json.RawMessage(v.text)}
+		if v.text[0] == '[' {
+			if err := json.Unmarshal([]byte(v.text), &list); err != nil {
+				return invalid(name, "%v", err)
+			}
+		}
+		for _, raw := range list {
+			if err := addURL(name, raw, f.add); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// addURL adds the image of a data: URL in JSON.
+func addURL(name string, raw json.RawMessage, add func(upload) error) error {
+	url, err := imageURL(name, raw)
+	if err != nil {
+		return err
+	}
+	data, err := fromURL(name, url)
+	if err != nil {
+		return err
+	}
+	return add(upload{param: name, data: data})
+}
+
+// imageURL returns the URL of an image in JSON: a string, or an object with image_url.
+func imageURL(name string, raw json.RawMessage) (string, error) {
+	var url string
+	if json.Unmarshal(raw, &url) == nil && raw[0] == '"' {
+		return url, nil
+	}
+	var reference struct {
+		URL  *string `json:"image_url"`
+		File *string `json:"file_id"`
+	}
+	switch err := json.Unmarshal(raw, &reference); {
+	case err == nil && reference.File != nil:
+		return "", unsupported(name, "this server keeps no uploaded files: expected image_url with a data: URL, found file_id")
+	case err != nil || reference.URL == nil:
+		return "", invalid(name, "expected a data: URL, or an object with it as image_url")
+	}
+	return *reference.URL, nil
+}
+
+// fromURL decodes a data: URL. Other URLs are refused, so that clients cannot make the server send
+// requests.
+func fromURL(name, url string) ([]byte, error) {
+	if !strings.HasPrefix(url, "data:") {
+		return nil, unsupported(name, "this server fetches no URLs: expected data:image/png;base64,…")
+	}
+	kind, text, ok := api.CutDataURL(url)
+	if !ok {
+		return nil, invalid(name, "expected a data: URL with base64, as in data:image/png;base64,…")
+	}
+	if media, _, err := mime.ParseMediaType(kind); err != nil || !strings.HasPrefix(media, "image/") {
+		return nil, invalid(name, "expected a data: URL of an image, found the type %s", quoted(kind))
+	}
+	if base64.StdEncoding.DecodedLen(len(text)) > maxImage+2 {
+		return nil, invalid(name, "an image file has more than %d MB", maxImage>>20)
+	}
+	data, err := base64.StdEncoding.DecodeString(text)
+	if err != nil {
+		return nil, invalid(name, "the data: URL is not base64: %v", err)
+	}
+	return data, nil
+}
+
+// decode decodes the images of a request, which have at most maxPixels together with the mask. It
+// checks their sizes before it decodes one. The mask is the last image.
+func (f *form) decode(maxPixels int64, m *memory) (images []*picture.Picture, sources []picture.SourceImage, err error) {
+	var total int64
+	all := f.images
+	if f.mask != nil {
+		all = append(slices.Clone(all), *f.mask)
+	}
+	for i, u := range all {
+		config, _, err := image.DecodeConfig(bytes.NewReader(u.data)) // of the decoders of package picture
+		if err != nil {
+			if _, better := picture.Decode(bytes.NewReader(u.data)); better != nil {
+				err = better
+			}
+			return nil, nil, badImage(u.param, i, err)
+		}
+		total += int64(config.Width) * int64(config.Height)
+		if total > maxPixels {
+			return nil, nil, badImage(u.param, i, fmt.Errorf("the images have %d million pixels, expected at most %d million in total"+
+				" (scale them down first)", (total+999_999)/1_000_000, maxPixels/1_000_000))
+		}
+	}
+	if err := m.reserve(total * pixelBytes); err != nil {
+		return nil, nil, err
+	}
+	f.images, f.mask = nil, nil // the files, which may be large
+	for i, u := range all {
+		p, err := picture.Decode(bytes.NewReader(u.data))
+		if err != nil {
+			return nil, nil, badImage(u.param, i, err)
+		}
+		all[i].data = nil
+		images = append(images, p)
+		sources = append(sources, picture.SourceImage{Path: sourceName(u.name, i), SHA256: p.SHA256})
+	}
+	return images, sources, nil
+}
+
+func badImage(param string, i int, err error) error {
+	e := invalid(param, "image %d: %v", i+1, err)
+	if param == maskField {
+		e = invalid(param, "%v", err)
+	}
+	code := "invalid_image_file"
+	e.Code = &code
+	return e
+}
+
+// sourceName returns the name of an image for the settings of what is generated from it.
+func sourceName(name string, i int) string {
+	name = path.Base(strings.ReplaceAll(name, `\`, "/"))
+	clean := func(r rune) rune {
+		if r < ' ' || r == 0x7f || r == utf8.RuneError {
+			return -1
+		}
+		return r
+	}
+	name = strings.Map(clean, name)
+	if name == "." || name == "/" || len(name) > maxName {
+		name = ""
+	}
+	return cmp.Or(name, fmt.Sprintf("image-%d", i+1))
+}
+
+// memory limits the bytes of the bodies and the images of all requests.
+type memory struct {
+	of   *ledger
+	used int64
+}
+
+// A ledger counts the bytes in use.
+type ledger struct {
+	mu   sync.Mutex
+	used int64
+	most int64
+}
+
+// reserve takes bytes, and fails if other requests use too many. A request can always have what it
+// needs when it is the only one.
+func (m *memory) reserve(n int64) error {
+	l := m.of
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if others := l.used - m.used; others > 0 && l.used+n > l.most {
+		return busy(5*time.Second, "too many images are waiting: try again later")
+	}
+	l.used += n
+	m.used += n
+	return nil
+}
+
+// release gives back what was reserved.
+func (m *memory) release() {
+	m.of.mu.Lock()
+	defer m.of.mu.Unlock()
+	m.of.used -= m.used
+	m.used = 0
+}

@@ -1,0 +1,70 @@
+package openai
+
+import (
+	"net/http"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/gomflux/gomflux/models/family"
+	"github.com/gomflux/gomflux/serve/engine"
+)
+
+// A model is a model in OpenAI's shape, with more about it.
+type model struct {
+	ID      string `json:"id"`
+	Object  string `json:"object"`
+	Created int64  `json:"created"`
+	OwnedBy string `json:"owned_by"`
+
+	Default bool `json:"default"`
+	Loaded  bool `json:"loaded"`
+	Edits   bool `json:"edits"`
+	// Transparent reports that it generates transparent images.
+	Transparent bool `json:"transparent"`
+	family.Licence
+}
+
+type modelList struct {
+	Object string  `json:"object"`
+	Data   []model `json:"data"`
+}
+
+func modelOf(m *engine.ModelInfo) model {
+	owner, _, ok := strings.Cut(m.Name, "/")
+	if !ok || owner == "" {
+		owner = "gomflux"
+	}
+	return model{m.Name, "model", unix(m.Created, time.Unix(0, 0)), owner, m.Default, m.Loaded, m.Edits, m.HasAlpha, m.Licence}
+}
+
+// listModels lists the models that are there.
+func (h *Handler) listModels(w http.ResponseWriter, _ *http.Request) {
+	list := modelList{Object: "list", Data: []model{}}
+	for _, m := range h.engine.Models() {
+		if m.Missing == "" {
+			list.Data = append(list.Data, modelOf(&m))
+		}
+	}
+	writeJSON(w, http.StatusOK, list)
+}
+
+func (h *Handler) oneModel(w http.ResponseWriter, r *http.Request) {
+	if r.PathValue("id") == "" {
+		h.listModels(w, r)
+		return
+	}
+	models, id := h.engine.Models(), r.PathValue("id")
+	if folder := "/" + id; slices.ContainsFunc(models, func(m engine.ModelInfo) bool { return m.Name == folder }) {
+		id = folder // net/http has removed the slash, which followed another one
+	}
+	m, warning, err := resolve(models, id, false)
+	if err != nil {
+		writeError(w, err)
+		return
+	}
+	if warning != "" {
+		w.Header().Set("X-Gomflux-Warning", ascii(warning))
+	}
+	writeJSON(w, http.StatusOK, modelOf(m))
+}

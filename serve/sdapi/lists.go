@@ -1,0 +1,154 @@
+package sdapi
+
+import (
+	"net/http"
+	"strings"
+
+	"github.com/gomflux/gomflux/scheduler"
+	"github.com/gomflux/gomflux/serve/engine"
+)
+
+// A modelItem is a model in sd-models. Clients use its title to choose it.
+type modelItem struct {
+	Title     string  `json:"title"`
+	ModelName string  `json:"model_name"`
+	Hash      *string `json:"hash"`
+	SHA256    *string `json:"sha256"`
+	Filename  string  `json:"filename"`
+	Config    *string `json:"config"`
+}
+
+// modelList lists the models that can be used.
+func (h *Handler) modelList(*http.Request) any {
+	list := []modelItem{}
+	for _, m := range h.models() {
+		if m.Missing != "" {
+			continue
+		}
+		item := modelItem{Title: m.Name, ModelName: m.Name, Filename: m.Name}
+		if hash := shortHash(m); hash != "" {
+			item.Hash = &hash
+		}
+		list = append(list, item)
+	}
+	return list
+}
+
+// shortHash returns the beginning of a model's commit.
+func shortHash(m engine.ModelInfo) string { return m.Revision[:min(10, len(m.Revision))] }
+
+type samplerItem struct {
+	Name    string            `json:"name"`
+	Aliases []string          `json:"aliases"`
+	Options map[string]string `json:"options"`
+}
+
+// samplerList lists the schedulers, which AUTOMATIC1111 calls samplers.
+func samplerList(*http.Request) any {
+	list := []samplerItem{}
+	for _, c := range scheduler.All {
+		list = append(list, samplerItem{samplerName(c.Name), []string{c.Name, c.ClassName}, map[string]string{}})
+	}
+	return list
+}
+
+// samplerName returns AUTOMATIC1111's name of a scheduler, such as Euler.
+func samplerName(name string) string {
+	for _, c := range scheduler.All {
+		if c.Name == name && c.ShortName != "" {
+			name = c.ShortName
+		}
+	}
+	if name == "" {
+		return ""
+	}
+	return strings.ToUpper(name[:1]) + name[1:]
+}
+
+type schedulerItem struct {
+	Name           string   `json:"name"`
+	Label          string   `json:"label"`
+	Aliases        []string `json:"aliases"`
+	DefaultRho     float64  `json:"default_rho"`
+	NeedInnerModel bool     `json:"need_inner_model"`
+}
+
+// schedulerList lists the noise schedules: only the model's own.
+func schedulerList(*http.Request) any {
+	return []schedulerItem{{Name: "automatic", Label: "Automatic", DefaultRho: -1}}
+}
+
+type upscalerItem struct {
+	Name      string  `json:"name"`
+	ModelName *string `json:"model_name"`
+	ModelPath *string `json:"model_path"`
+	ModelURL  *string `json:"model_url"`
+	Scale     float64 `json:"scale"`
+}
+
+// upscalerList has the entry that stands for no upscaler, after which clients insert their own.
+func upscalerList(*http.Request) any { return []upscalerItem{{Name: "None", Scale: 4}} }
+
+func emptyList(*http.Request) any { return []struct{}{} }
+
+type loraItem struct {
+	Name     string         `json:"name"`
+	Alias    string         `json:"alias"`
+	Path     string         `json:"path"`
+	Metadata map[string]any `json:"metadata"`
+}
+
+// loraList lists LoRAs that prompts can name.
+func (h *Handler) loraList(*http.Request) any {
+	list := []loraItem{}
+	for _, name := range h.loras() {
+		list = append(list, loraItem{loraName(name), loraName(name), name, map[string]any{}})
+	}
+	return list
+}
+
+// options returns the options of the client. Clients change one and send all of them back.
+func (h *Handler) options(r *http.Request) any {
+	m, _ := h.current(engine.Client(r.Context()))
+	return map[string]any{
+		"sd_model_checkpoint": m.Name, "sd_checkpoint_hash": shortHash(m), "sd_vae": "Automatic", "samples_format": "png",
+		"CLIP_stop_at_last_layers": 1, "eta_noise_seed_delta": 0, "live_previews_enable": true, "img2img_fix_steps": false,
+	}
+}
+
+// setOptions chooses the model of the client's next requests. Other options are ignored.
+func (h *Handler) setOptions(w http.ResponseWriter, r *http.Request) {
+	body, err := readBody(r)
+	if err == nil {
+		err = h.setModel(engine.Client(r.Context()), body)
+	}
+	if err != nil {
+		writeError(w, err)
+		return
+	}
+	write(w, http.StatusOK, nil)
+}
+
+func (h *Handler) setModel(client string, body []byte) error {
+	f, err := parseFields(body)
+	if err != nil {
+		return err
+	}
+	name := f.text("sd_model_checkpoint")
+	if f.err != nil || name == "" {
+		return f.err
+	}
+	return h.choose(client, name)
+}
+
+// drawThings returns the settings that Draw Things' server has at /.
+func (h *Handler) drawThings(client string) any {
+	m, _ := h.current(client)
+	d := m.Defaults
+	return map[string]any{
+		"model": m.Name, "upscaler": nil, "refiner_model": nil, "sampler": samplerName(scheduler.All[0].Name),
+		"prompt": "", "negative_prompt": d.NegativePrompt, "steps": d.Steps, "guidance_scale": d.Guidance,
+		"width": d.Width, "height": d.Height, "seed": -1, "strength": 1, "batch_size": 1, "batch_count": 1,
+		"loras": []string{}, "controls": []string{},
+	}
+}

@@ -1,0 +1,631 @@
+package sdapi
+
+import (
+	"bytes"
+	"context"
+	"encoding/base64"
+	"errors"
+	"fmt"
+	"image"
+	"image/draw"
+	"image/png"
+	"io"
+	"math"
+	"net/http"
+	"net/http/httptest"
+	"reflect"
+	"strings"
+	"testing"
+	"testing/iotest"
+	"time"
+
+	"github.com/gomflux/gomflux"
+	"github.com/gomflux/gomflux/models/errs"
+	"github.com/gomflux/gomflux/picture"
+	"github.com/gomflux/gomflux/serve/engine"
+)
+
+// pngFile returns a PNG file in base64.
+func pngFile(width, height int) string {
+	var b bytes.Buffer
+	png.Encode(&b, image.NewGray(image.Rect(0, 0, width, height)))
+	return base64.StdEncoding.EncodeToString(b.Bytes())
+}
+
+// TestSubmitted checks what the engine is asked for.
+func TestSubmitted(t *testing.T) {
+	guidance := func(v float64) *float64 { return &v }
+	const cfg, distilled = picture.CFGScale, picture.DistilledCFGScale
+	for _, test := range []struct {
+		body     string
+		options  gomflux.Options
+		loras    []gomflux.LoRA
+		seeds    []uint64
+		warnings []string // parts of them
+	}{
+		{body: `{"prompt":"a cat"}`, options: gomflux.Options{Prompt: "a cat"}},
+		{body: `{"prompt":"a cat","seed":7}`, options: gomflux.Options{Prompt: "a cat"}, seeds: []uint64{7}},
+		{body: `{"seed":18446744073709551615}`, seeds: []uint64{math.MaxUint64}},
+		{body: `{"seed":"12"}`, seeds: []uint64{12}},
+		{body: `{"seed":12.0}`, seeds: []uint64{12}},
+		{body: `{"seed":7,"batch_size":2,"n_iter":3}`, seeds: []uint64{7, 8, 9, 10, 11, 12}},
+		{body: `{"steps":20,"cfg_scale":7,"negative_prompt":"x"}`, options: gomflux.Options{NegativePrompt: "x"},
+			warnings: []string{"steps 20 was not used: turbo is distilled and uses its own, 8", "cfg_scale 7", "negative_prompt"}},
+		{body: `{"steps":8,"cfg_scale":1}`},
+		{body: `{"cfg_scale":0}`, warnings: []string{"cfg_scale 0 was not used: turbo is distilled and uses its own, 1"}},
+		{body: `{"model":"dev","cfg_scale":1,"distilled_cfg_scale":2.5}`, // of Forge
+			options: gomflux.Options{Guidance: guidance(2.5), GuidanceUnit: distilled}},
+		{body: `{"model":"dev","cfg_scale":7,"distilled_cfg_scale":3.5}`,
+			options:  gomflux.Options{Guidance: guidance(3.5), GuidanceUnit: distilled},
+			warnings: []string{"cfg_scale 7 was not used: dev takes distilled_cfg_scale"}},
+		{body: `{"model":"dev","cfg_scale":1}`, options: gomflux.Options{Guidance: guidance(1), GuidanceUnit: cfg}}, // stands for 3.5
+		{body: `{"model":"base","cfg_scale":4,"distilled_cfg_scale":3.5}`,
+			options: gomflux.Options{Guidance: guidance(4), GuidanceUnit: cfg}},
+		{body: `{"model":"base","steps":20,"cfg_scale":7}`, options: gomflux.Options{Steps: 20, Guidance: guidance(7), GuidanceUnit: cfg}},
+		{body: `{"model":"base","steps":"20","cfg_scale":"7.5"}`,
+			options: gomflux.Options{Steps: 20, Guidance: guidance(7.5), GuidanceUnit: cfg}},
+		{body: `{"model":"base","guidance_scale":3,"batch_count":2,"seed":1,"sampler":"Heun","strength":1}`, // of Draw Things
+			options: gomflux.Options{Guidance: guidance(3), GuidanceUnit: cfg, Scheduler: gomflux.Heun}, seeds: []uint64{1, 2}},
+		{body: `{"model":"base","guidance_scale":3,"sampler":7}`, options: gomflux.Options{Guidance: guidance(3), GuidanceUnit: cfg}},
+		{body: `{"model":"other"}`, warnings: []string{"model other is not known, and turbo was used"}},
+		{body: `{"width":512,"height":768}`, options: gomflux.Options{Width: 512, Height: 768}},
+		{body: `{"width":1,"height":1000}`, options: gomflux.Options{Width: 16, Height: 1008},
+			warnings: []string{"the size 1x1000 was rounded to 16x1008"}},
+		{body: `{"sampler_name":"Heun"}`, options: gomflux.Options{Scheduler: gomflux.Heun}},
+		{body: `{"sampler_index":"Euler"}`, options: gomflux.Options{Scheduler: gomflux.Euler}},
+		{body: `{"sampler_name":"Euler a","scheduler":"Karras"}`, warnings: []string{"sampler_name Euler a", "scheduler Karras"}},
+		{body: `{"scheduler":"Automatic"}`},
+		{body: `{"enable_hr":true,"tiling":true,"subseed_strength":0.5,"alwayson_scripts":{"x":{}},"script_name":"y"}`,
+			warnings: []string{"enable_hr", "tiling", "subseed_strength", "script_name", "alwayson_scripts"}},
+		{body: `{"enable_hr":"no","anything":[1,{"x":2}],"steps":null,"alwayson_scripts":7}`},
+		{body: `{"prompt":"a <lora:style:0.5>cat <lora:Other.safetensors>"}`, options: gomflux.Options{Prompt: "a cat"},
+			loras: []gomflux.LoRA{{Path: "style", Scale: 0.5}, {Path: "owner/name:folder/other.safetensors", Scale: 1}}},
+		{body: `{"denoising_strength":7,"init_images":["x"]}`}, // of img2img only
+	} {
+		e := &fakeEngine{}
+		_, s := serve(t, e, Config{LoRAs: testLoRAs})
+		_, info := readMade(t, call(t, s, "POST", "/sdapi/v1/txt2img", test.body), max(1, len(test.seeds)))
+		got := e.last(t)
+		if !reflect.DeepEqual(got.Options, test.options) {
+			t.Errorf("%s: %+v, expected %+v", test.body, got.Options, test.options)
+		}
+		if !reflect.DeepEqual(got.LoRAs, test.loras) {
+			t.Errorf("%s: LoRAs %v, expected %v", test.body, got.LoRAs, test.loras)
+		}
+		if test.seeds != nil && !reflect.DeepEqual(got.Seeds, test.seeds) {
+			t.Errorf("%s: seeds %d, expected %d", test.body, got.Seeds, test.seeds)
+		}
+		if len(info.Warnings) != len(test.warnings) {
+			t.Errorf("%s: warnings %q, expected %q", test.body, info.Warnings, test.warnings)
+			continue
+		}
+		for i, part := range test.warnings {
+			if !strings.Contains(info.Warnings[i], part) {
+				t.Errorf("%s: warning %q, expected %q in it", test.body, info.Warnings[i], part)
+			}
+		}
+	}
+}
+
+func testLoRAs() []string {
+	return []string{"style", "owner/name:folder/other.safetensors", "owner/whole"}
+}
+
+// TestRandomSeeds checks that seeds of 32 bits are drawn, differ, and are returned.
+func TestRandomSeeds(t *testing.T) {
+	e := &fakeEngine{}
+	_, s := serve(t, e, Config{})
+	seen := map[uint64]bool{}
+	for range 2 {
+		_, info := readMade(t, call(t, s, "POST", "/sdapi/v1/txt2img", `{"seed":-1,"batch_size":4}`), 4)
+		for i, seed := range e.last(t).Seeds {
+			if seen[seed] = true; seed != info.AllSeeds[i] || seed >= 1<<32 {
+				t.Errorf("seed %d, and %d in the response", seed, info.AllSeeds[i])
+			}
+		}
+		if info.Seed != info.AllSeeds[0] {
+			t.Errorf("seed %d, and the first one is %d", info.Seed, info.AllSeeds[0])
+		}
+	}
+	if len(seen) != 8 {
+		t.Errorf("%d different seeds, expected 8", len(seen))
+	}
+}
+
+// TestLoRAs checks LoRAs in prompts.
+func TestLoRAs(t *testing.T) {
+	for _, test := range []struct {
+		prompt, text string
+		tags         []loraTag
+		fails        bool
+	}{
+		{"a cat", "a cat", nil, false},
+		{" a < b > c ", " a < b > c ", nil, false},
+		{"a cat <lora:x>", "a cat", []loraTag{{"x", 1}}, false},
+		{"a <lora:x:0.8>cat <lora:y> sleeps", "a cat sleeps", []loraTag{{"x", 0.8}, {"y", 1}}, false},
+		{"<lora:x:0.8> a cat", "a cat", []loraTag{{"x", 0.8}}, false},
+		{"a <lora:x:-1>, b <lyco:y z:2>", "a, b", []loraTag{{"x", -1}, {"y z", 2}}, false},
+		{"<lora:x:1:0.5><lora:y:unet=0.3:te=0.1>", "", []loraTag{{"x", 0.5}, {"y", 0.3}}, false},
+		{"<lora:x:>", "", []loraTag{{"x", 1}}, false},
+		{"<lora:x:0>", "", []loraTag{{"x", 0}}, false},
+		{"<lora:x:nan>", "", nil, true},
+		{"<lora:x:1e9>", "", nil, true},
+		{"<lora:x:much>", "", nil, true},
+		{"<lora::1>", "", nil, true},
+		{strings.Repeat("<lora:x:1>", 33), "", nil, true},
+	} {
+		text, tags, err := splitPrompt(test.prompt)
+		if text != test.text || !reflect.DeepEqual(tags, test.tags) || (err != nil) != test.fails {
+			t.Errorf("%q: %q %v %v, expected %q %v", test.prompt, text, tags, err, test.text, test.tags)
+		}
+	}
+	h := New[*fakeJob](&fakeEngine{}, Config{LoRAs: testLoRAs})
+	got := h.findLoRAs([]loraTag{{"STYLE", 0.5}, {"other.safetensors", 1}, {"other", 0}, {"owner/whole", 2}, {"unlisted", 3}})
+	expected := []gomflux.LoRA{{Path: "style", Scale: 0.5}, {Path: "owner/name:folder/other.safetensors", Scale: 1},
+		{Path: "owner/whole", Scale: 2}, {Path: "unlisted", Scale: 3}}
+	if !reflect.DeepEqual(got, expected) {
+		t.Errorf("found %v, expected %v", got, expected)
+	}
+	_, s := serve(t, &fakeEngine{}, Config{LoRAs: testLoRAs})
+	names("name", "style", "other", "owner/whole")(t, call(t, s, "GET", "/sdapi/v1/loras", ""))
+}
+
+// TestImg2Img checks input images.
+func TestImg2Img(t *testing.T) {
+	file := pngFile(40, 24)
+	init := func(text string, more string) string { return fmt.Sprintf(`{"init_images":["%s"]%s}`, text, more) }
+	for _, test := range []struct {
+		body          string
+		strength      float64 // of gomflux, 0 without an image to start from
+		references    int
+		width, height int
+	}{
+		{body: init(file, ""), strength: 0.25},
+		{body: init("data:image/png;base64,"+file, `,"denoising_strength":0.6,"width":64,"height":32`), strength: 0.4,
+			width: 64, height: 32},
+		{body: init(file, `,"denoising_strength":0`), strength: math.Nextafter(1, 0)},
+		{body: init(file, `,"strength":0.8`), strength: 0.2},
+		{body: init(file, `,"denoising_strength":1`), width: 32, height: 16},
+		{body: init(file, `,"denoising_strength":1,"width":64,"height":64`), width: 64, height: 64},
+		{body: fmt.Sprintf(`{"init_images":"%s"}`, file), strength: 0.25},
+		{body: fmt.Sprintf(`{"init_images":["%s","%s"],"model":"edit"}`, file, file), references: 2},
+	} {
+		e := &fakeEngine{}
+		_, s := serve(t, e, Config{})
+		m, info := readMade(t, call(t, s, "POST", "/sdapi/v1/img2img", test.body), 1)
+		o := e.last(t).Options
+		if math.Abs(o.ImageStrength-test.strength) > 1e-9 || (o.Image != nil) != (test.strength > 0) || o.ImageStrength >= 1 {
+			t.Errorf("%.60s: strength %v, expected %v", test.body, o.ImageStrength, test.strength)
+		}
+		if len(o.References) != test.references || o.Width != test.width || o.Height != test.height {
+			t.Errorf("%.60s: %d references and %dx%d", test.body, len(o.References), o.Width, o.Height)
+		}
+		if m.Parameters["init_images"] != nil {
+			t.Errorf("%.60s: the response has the input images", test.body)
+		}
+		data, _ := base64.StdEncoding.DecodeString(m.Images[0])
+		found, err := picture.ReadSettings(bytes.NewReader(data))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if (found.Settings.Image != nil) != (o.Image != nil) || len(found.Settings.References) != test.references {
+			t.Errorf("%.60s: the settings have image %v and references %v", test.body, found.Settings.Image, found.Settings.References)
+		}
+		if i := found.Settings.Image; i != nil && (i.Path != "init_images[0]" || len(i.SHA256) != 64) {
+			t.Errorf("%.60s: source %+v", test.body, i)
+		}
+		if test.references > 0 && len(info.Warnings) != 1 {
+			t.Errorf("%.60s: warnings %q", test.body, info.Warnings)
+		}
+	}
+}
+
+// TestTransparentInput warns of an input image whose transparency the model does not see.
+func TestTransparentInput(t *testing.T) {
+	var b bytes.Buffer
+	png.Encode(&b, image.NewNRGBA(image.Rect(0, 0, 16, 16)))
+	body := fmt.Sprintf(`{"init_images":["%s"]}`, base64.StdEncoding.EncodeToString(b.Bytes()))
+	e := &fakeEngine{}
+	_, s := serve(t, e, Config{})
+	_, info := readMade(t, call(t, s, "POST", "/sdapi/v1/img2img", body), 1)
+	if len(info.Warnings) != 1 || info.Warnings[0] != "the transparent pixels of init_images[0] are white for turbo" {
+		t.Errorf("warnings %q", info.Warnings)
+	}
+	if _, ok := e.last(t).Options.Image.(*image.NRGBA); !ok {
+		t.Error("the engine got an opaque image")
+	}
+}
+
+// TestInpaint checks masks.
+func TestInpaint(t *testing.T) {
+	file, mask := pngFile(40, 24), maskFile(40, 24)
+	body := func(more string) string {
+		return fmt.Sprintf(`{"init_images":["%s"],"mask":"%s"%s}`, file, mask, more)
+	}
+	for _, test := range []struct {
+		body          string
+		strength      float64
+		want          gomflux.InpaintOptions
+		blur          int
+		width, height int
+		warnings      int
+	}{
+		{body: body(""), strength: 0.25, want: gomflux.InpaintOptions{Crop: true}, blur: 4},
+		{body: body(`,"denoising_strength":1,"inpaint_full_res":false,"inpainting_mask_invert":1,"mask_blur":0`),
+			want: gomflux.InpaintOptions{Invert: true}},
+		{body: body(`,"inpaint_full_res_padding":32,"mask_blur":9,"width":64,"height":64,"inpainting_fill":1`), strength: 0.25, blur: 9,
+			want: gomflux.InpaintOptions{Crop: true, Padding: 32}, width: 64, height: 64},
+		{body: body(`,"inpaint_full_res":false,"width":40,"height":24`), strength: 0.25, blur: 4, width: 48, height: 32, warnings: 1},
+		{body: body(`,"inpaint_full_res":false,"width":80,"height":48,"inpainting_fill":0`), strength: 0.25, blur: 4,
+			want: gomflux.InpaintOptions{NoPasteBack: true}, width: 80, height: 48, warnings: 2},
+		{body: body(`,"model":"edit"`), strength: 0.25, want: gomflux.InpaintOptions{Crop: true}, blur: 4},
+	} {
+		e := &fakeEngine{}
+		_, s := serve(t, e, Config{})
+		m, info := readMade(t, call(t, s, "POST", "/sdapi/v1/img2img", test.body), 1)
+		o := e.last(t).Options
+		got := o.Inpaint
+		if got.Feather == nil || *got.Feather != test.blur {
+			t.Errorf("%.60s: blur %v", test.body, got.Feather)
+		}
+		got.Feather = nil
+		if got != test.want || o.Mask == nil || o.Image == nil || len(o.References) > 0 || math.Abs(o.ImageStrength-test.strength) > 1e-9 {
+			t.Errorf("%.60s: %+v, strength %g, expected %+v, %g", test.body, got, o.ImageStrength, test.want, test.strength)
+		}
+		if o.Width != test.width || o.Height != test.height || len(info.Warnings) != test.warnings {
+			t.Errorf("%.60s: %dx%d, warnings %q", test.body, o.Width, o.Height, info.Warnings)
+		}
+		data, _ := base64.StdEncoding.DecodeString(m.Images[0])
+		found, err := picture.ReadSettings(bytes.NewReader(data))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if s := found.Settings; s.Image == nil || s.Mask == nil || s.Mask.Path != "mask" || len(s.Mask.SHA256) != 64 {
+			t.Errorf("%.60s: the settings have image %v and mask %v", test.body, s.Image, s.Mask)
+		}
+	}
+}
+
+// maskFile is pngFile of a mask whose left half is white.
+func maskFile(width, height int) string {
+	mask := image.NewGray(image.Rect(0, 0, width, height))
+	draw.Draw(mask, image.Rect(0, 0, width/2, height), image.White, image.Point{}, draw.Src)
+	var b bytes.Buffer
+	if err := png.Encode(&b, mask); err != nil {
+		panic(err)
+	}
+	return base64.StdEncoding.EncodeToString(b.Bytes())
+}
+
+// TestSameFile checks that an image is the file that the command writes.
+func TestSameFile(t *testing.T) {
+	e := &fakeEngine{}
+	_, s := serve(t, e, Config{})
+	m, info := readMade(t, call(t, s, "POST", "/sdapi/v1/txt2img", `{"prompt":"a cat","seed":5,"auth":"a:b","steps":3}`), 1)
+	result := fakeResult(e.last(t), 5)
+	result.Settings.Created, result.Settings.Seconds = time.Time{}, 0
+	var b bytes.Buffer
+	if err := picture.Encode(&b, picture.PNG, result.Image, &result.Settings); err != nil {
+		t.Fatal(err)
+	}
+	if m.Images[0] != base64.StdEncoding.EncodeToString(b.Bytes()) {
+		t.Error("the file differs")
+	}
+	expected := "a cat\nSteps: 8, Sampler: flow_match_euler_discrete, CFG scale: 0, Seed: 5, "
+	if !strings.HasPrefix(info.Infotexts[0], expected) {
+		t.Errorf("infotext %q, expected %q", info.Infotexts[0], expected)
+	}
+	if info.Sampler != "Euler" {
+		t.Errorf("sampler %s", info.Sampler)
+	}
+	if m.Parameters["steps"] != 3.0 || m.Parameters["auth"] != nil {
+		t.Errorf("parameters %v", m.Parameters)
+	}
+	m = decode[made](t, call(t, s, "POST", "/sdapi/v1/txt2img", `{"send_images":false}`))
+	if m.Images == nil || len(m.Images) != 0 {
+		t.Errorf("images %q without send_images", m.Images)
+	}
+}
+
+// TestErrors checks the status of each error. The function send checks the form.
+func TestErrors(t *testing.T) {
+	file := pngFile(40, 24)
+	for _, test := range []struct {
+		path, body string
+		status     int
+		detail     string
+	}{
+		{"txt2img", ``, 422, "expected a JSON object"},
+		{"txt2img", `{`, 422, "expected a JSON object"},
+		{"txt2img", `null`, 422, "found null"},
+		{"txt2img", `[]`, 422, "expected a JSON object"},
+		{"txt2img", `{"prompt":7}`, 422, "prompt: expected a string, found 7"},
+		{"txt2img", `{"steps":0}`, 422, "steps: expected a whole number from 1 to 500, found 0"},
+		{"txt2img", `{"steps":1.5}`, 422, "steps"},
+		{"txt2img", `{"steps":"many"}`, 422, `steps: expected a number, found "many"`},
+		{"txt2img", `{"width":100000}`, 422, "width"},
+		{"txt2img", `{"height":-1}`, 422, "height"},
+		{"txt2img", `{"cfg_scale":"NaN"}`, 422, "cfg_scale"},
+		{"txt2img", `{"cfg_scale":1e999}`, 422, "cfg_scale"},
+		{"txt2img", `{"seed":1.5}`, 422, "seed"},
+		{"txt2img", `{"seed":1e30}`, 422, "seed"},
+		{"txt2img", `{"batch_size":65}`, 422, "batch_size"},
+		{"txt2img", `{"batch_size":0}`, 422, "batch_size"},
+		{"txt2img", `{"batch_size":33,"n_iter":2}`, 400, "expected at most 64 images, found 66"},
+		{"txt2img", `{"override_settings":[]}`, 422, "override_settings: expected an object"},
+		{"txt2img", `{"override_settings":{"sd_model_checkpoint":7}}`, 422, "sd_model_checkpoint"},
+		{"txt2img", `{"override_settings":{"sd_model_checkpoint":"other"}}`, 404, `model "other" not found`},
+		{"txt2img", `{"override_settings":{"sd_model_checkpoint":"absent"}}`, 404, "gomflux pull absent"},
+		{"txt2img", `{"width":4096,"height":4096}`, 400, "expected at most 40000 pixels, found 16777216"},
+		{"txt2img", `{"prompt":"<lora:style:x>"}`, 400, "expected a scale"},
+		{"img2img", `{}`, 400, "init_images: expected an image"},
+		{"img2img", `{"init_images":[]}`, 400, "init_images: expected an image"},
+		{"img2img", `{"init_images":{}}`, 422, "init_images: expected an array"},
+		{"img2img", `{"init_images":["!"]}`, 400, "init_images[0]: expected base64"},
+		{"img2img", `{"init_images":["aGVsbG8="]}`, 400, "init_images[0]: "},
+		{"img2img", `{"init_images":["http://127.0.0.1/x.png"]}`, 400, "found a http URL, which is not fetched"},
+		{"img2img", `{"init_images":["file:///etc/passwd"]}`, 400, "found a file URL"},
+		{"img2img", `{"init_images":["data:image/png,x"]}`, 400, "expected a data: URL with base64"},
+		{"img2img", `{"init_images":["` + pngFile(401, 400) + `"]}`, 400, "init_images[0]: 401x400: more pixels than the 160000"},
+		{"img2img", `{"init_images":["` + pngFile(400, 397) + `","` + file + `"]}`, 400,
+			"starts from one image, found 2"},
+		{"img2img", `{"init_images":["` + pngFile(400, 400) + `","` + file + `"]}`, 400,
+			"init_images[1]: 40x24: more pixels than the 0 "},
+		{"img2img", `{"init_images":["` + file + `"],"mask":"!"}`, 400, "mask: expected base64"},
+		{"img2img", `{"init_images":["` + file + `"],"mask":"` + maskFile(40, 40) + `"}`, 400, "the same size or proportions"},
+		{"img2img", `{"init_images":["` + file + `"],"mask":"` + maskFile(40, 24) + `","mask_blur":-1}`, 422, "mask_blur"},
+		{"img2img", `{"init_images":["` + file + `"],"denoising_strength":1.5}`, 422, "denoising_strength: expected a number from 0 to 1"},
+		{"img2img", `{"init_images":["` + file + `","` + file + `"]}`, 400, "starts from one image, found 2"},
+		{"img2img", `{"init_images":["` + strings.Repeat(`x","`, 16) + `"]}`, 400, "expected at most 16 images, found 17"},
+		{"options", `7`, 422, "expected a JSON object"},
+		{"options", `{"sd_model_checkpoint":7}`, 422, "sd_model_checkpoint"},
+		{"options", `{"sd_model_checkpoint":"other"}`, 404, `model "other" not found`},
+		{"options", `{"sd_model_checkpoint":"absent"}`, 404, "gomflux pull absent"},
+		{"unknown", `{}`, 404, "Not Found"},
+		{"samplers", `{}`, 405, "Method Not Allowed"},
+	} {
+		_, s := serve(t, &fakeEngine{}, Config{LoRAs: testLoRAs, MaxPixels: 40_000})
+		got := call(t, s, "POST", prefix+test.path, test.body)
+		if got.status != test.status || !strings.Contains(strings.ReplaceAll(string(got.body), `\"`, `"`), test.detail) {
+			t.Errorf("%s %.60s: status %d %s, expected %d %s", test.path, test.body, got.status, got.body, test.status, test.detail)
+		}
+	}
+}
+
+// TestEngineErrors checks the errors of the engine, before and while a job runs.
+func TestEngineErrors(t *testing.T) {
+	for _, test := range []struct {
+		err    error
+		status int
+		class  string
+	}{
+		{&engine.FullError{Jobs: 9, Retry: 1500 * time.Millisecond}, 429, "HTTPException"},
+		{engine.ErrClosed, 503, "HTTPException"},
+		{errs.Requestf("height 45: must be a multiple of 8"), 400, "HTTPException"},
+		{errs.NotFound(errors.New("no model")), 404, "HTTPException"},
+		{fmt.Errorf("%w for images", gomflux.ErrMemory), 500, "OutOfMemoryError"},
+		{errors.New("damaged\xff"), 500, "RuntimeError"},
+	} {
+		for _, e := range []*fakeEngine{{err: test.err}, {fail: test.err}} {
+			_, s := serve(t, e, Config{})
+			got := call(t, s, "POST", "/sdapi/v1/txt2img", `{"prompt":"a cat"}`)
+			if got.status != test.status || !strings.Contains(string(got.body), `"error":"`+test.class+`"`) {
+				t.Errorf("%v: status %d %s, expected %d %s", test.err, got.status, got.body, test.status, test.class)
+			}
+			if retry := got.header.Get("Retry-After"); (retry == "2") != (test.status == 429) {
+				t.Errorf("%v: Retry-After is %q", test.err, retry)
+			}
+		}
+	}
+}
+
+// TestBody checks a body that is too large, and one that ends early.
+func TestBody(t *testing.T) {
+	h := New[*fakeJob](&fakeEngine{}, Config{})
+	for _, path := range []string{"txt2img", "img2img", "options"} {
+		for status, body := range map[int]io.Reader{
+			413: strings.NewReader(strings.Repeat(" ", 11)), 400: iotest.ErrReader(io.ErrUnexpectedEOF),
+		} {
+			w := httptest.NewRecorder()
+			r := httptest.NewRequest("POST", prefix+path, nil)
+			r.Body = http.MaxBytesReader(w, io.NopCloser(body), 10)
+			if h.ServeHTTP(w, r); w.Code != status || r.Pattern != prefix+path {
+				t.Errorf("%s: status %d, expected %d: %s (pattern %s)", path, w.Code, status, w.Body, r.Pattern)
+			}
+		}
+	}
+}
+
+// wait waits until a condition holds.
+func wait(t *testing.T, what string, condition func() bool) {
+	t.Helper()
+	for deadline := time.Now().Add(10 * time.Second); !condition(); {
+		if time.Now().After(deadline) {
+			t.Fatalf("%s did not happen", what)
+		}
+		time.Sleep(time.Millisecond)
+	}
+}
+
+// TestProgress follows a job: what progress returns, and interrupt by this and another client.
+func TestProgress(t *testing.T) {
+	e := &fakeEngine{stop: make(chan struct{})}
+	h, s := serve(t, e, Config{})
+	replies := make(chan reply)
+	go func() { replies <- call(t, s, "POST", "/sdapi/v1/txt2img", `{"prompt":"a cat","n_iter":3}`) }()
+	wait(t, "a preview", func() bool {
+		found, _ := h.running("")
+		return found != nil && found.currentImage() != nil
+	})
+	p := decode[progress](t, call(t, s, "GET", "/sdapi/v1/progress", ""))
+	if p.Progress != 0.01 || p.State.JobCount != 3 || p.State.JobNo != 0 || p.State.SamplingSteps != 8 || p.CurrentImage == nil {
+		t.Fatalf("progress %+v", p)
+	}
+	data, _ := base64.StdEncoding.DecodeString(*p.CurrentImage)
+	if img, err := png.Decode(bytes.NewReader(data)); err != nil || img.Bounds().Dx() != 4 {
+		t.Errorf("preview: %v", err)
+	}
+	if p := decode[progress](t, call(t, s, "GET", "/sdapi/v1/progress?skip_current_image=true", "")); p.CurrentImage != nil {
+		t.Error("the preview was not skipped")
+	}
+	other, _ := http.NewRequest("POST", s.URL+"/sdapi/v1/interrupt", nil)
+	other.Header.Set("X-Client", "other")
+	ok(t, send(t, other))
+	e.stop <- struct{}{}
+	wait(t, "the second image", func() bool { _, s := h.running(""); return s.Image == 1 })
+	ok(t, call(t, s, "POST", "/sdapi/v1/interrupt", ""))
+	_, info := readMade(t, <-replies, 1)
+	if len(info.Warnings) != 1 || info.Warnings[0] != "interrupted after 1 of 3 images" {
+		t.Errorf("warnings %q", info.Warnings)
+	}
+	idle(t, call(t, s, "GET", "/sdapi/v1/progress", ""))
+	if len(h.runs) != 0 {
+		t.Errorf("%d clients have runs", len(h.runs))
+	}
+	// without a finished image
+	go func() { replies <- call(t, s, "POST", "/sdapi/v1/txt2img", `{"prompt":"a cat"}`) }()
+	wait(t, "the job", func() bool { found, _ := h.running(""); return found != nil })
+	ok(t, call(t, s, "POST", "/sdapi/v1/interrupt", ""))
+	if got := <-replies; got.status != http.StatusInternalServerError || !strings.Contains(string(got.body), "interrupted") {
+		t.Errorf("status %d: %s", got.status, got.body)
+	}
+}
+
+// TestQueued checks progress and interrupt of a job that waits, next to one that runs.
+func TestQueued(t *testing.T) {
+	h := New[*fakeJob](&fakeEngine{}, Config{})
+	job := func(state engine.State) *fakeJob {
+		ctx, cancel := context.WithCancel(t.Context())
+		return &fakeJob{ctx: ctx, cancel: cancel, status: engine.Status{State: state, Images: 1, Model: "base", Left: 3 * time.Second}}
+	}
+	waiting, loading, ended := job(engine.Queued), job(engine.Loading), job(engine.Done)
+	r, _ := http.NewRequest("GET", "/", nil)
+	h.begin("", ended)
+	if p := h.progress(r).(progress); p.State.JobCount != 0 {
+		t.Errorf("ended: %+v", p)
+	}
+	h.begin("", waiting)
+	p := h.progress(r).(progress)
+	if p.Progress != 0 || p.State.JobCount != 1 || p.TextInfo == nil || *p.TextInfo != "Waiting" || p.ETARelative != 3 {
+		t.Errorf("waiting: %+v", p)
+	}
+	h.begin("", loading)
+	if p := h.progress(r).(progress); p.TextInfo == nil || *p.TextInfo != "Loading base" {
+		t.Errorf("loading: %+v", p)
+	}
+	h.interrupt(r)
+	if loading.ctx.Err() == nil || waiting.ctx.Err() != nil {
+		t.Error("another job than the one that is loading was canceled")
+	}
+}
+
+// TestGone checks that a client that goes away ends its job.
+func TestGone(t *testing.T) {
+	e := &fakeEngine{stop: make(chan struct{})}
+	h, s := serve(t, e, Config{})
+	ctx, cancel := context.WithCancel(t.Context())
+	r, _ := http.NewRequestWithContext(ctx, "POST", s.URL+"/sdapi/v1/txt2img", strings.NewReader(`{"prompt":"a cat"}`))
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		if response, err := http.DefaultClient.Do(r); err == nil {
+			response.Body.Close()
+		}
+	}()
+	wait(t, "the job", func() bool { found, _ := h.running(""); return found != nil })
+	cancel()
+	<-done
+	select {
+	case <-e.jobs[0].done:
+	case <-time.After(10 * time.Second):
+		t.Fatal("the job was not canceled")
+	}
+	wait(t, "the end of the run", func() bool {
+		h.mu.Lock()
+		defer h.mu.Unlock()
+		return len(h.runs) == 0
+	})
+}
+
+// TestDistilled checks which models use their own steps and guidance scale.
+func TestDistilled(t *testing.T) {
+	for d, expected := range map[gomflux.Defaults]bool{
+		{Steps: 4, Guidance: 0}: true, {Steps: 8, Guidance: 3}: true, {Steps: 28, Guidance: 1}: true, {}: true, // not known
+		{Steps: 12, Guidance: 2}: false, {Steps: 28, Guidance: 3.5}: false, {Steps: 50, Guidance: 4}: false,
+	} {
+		if got := distilled(d); got != expected {
+			t.Errorf("%+v: %v, expected %v", d, got, expected)
+		}
+	}
+}
+
+// TestNewestPreview checks that a newer preview replaces one that was asked for.
+func TestNewestPreview(t *testing.T) {
+	var r run
+	seen := map[string]bool{}
+	for side := range 3 {
+		r.show(image.NewRGBA(image.Rect(0, 0, side+1, 1)))
+		seen[*r.currentImage()] = true
+	}
+	if len(seen) != 3 {
+		t.Errorf("%d different previews, expected 3", len(seen))
+	}
+}
+
+// TestUnload checks unload-checkpoint, and that it answers an empty object.
+func TestUnload(t *testing.T) {
+	e := &fakeEngine{}
+	_, s := serve(t, e, Config{})
+	if got := call(t, s, "POST", "/sdapi/v1/unload-checkpoint", ""); string(got.body) != "{}" || e.unloaded != 1 {
+		t.Errorf("%s, and unloaded %d times", got.body, e.unloaded)
+	}
+}
+
+// TestLongPrompt checks that an image whose settings cannot be written is returned without them.
+func TestLongPrompt(t *testing.T) {
+	_, s := serve(t, &fakeEngine{}, Config{})
+	body := `{"prompt":"` + strings.Repeat("x", 300<<10) + `"}`
+	if _, info := readMade(t, call(t, s, "POST", "/sdapi/v1/txt2img", body), 1); info.Infotexts[0] != "" {
+		t.Errorf("infotext %.40q", info.Infotexts[0])
+	}
+}
+
+// FuzzRequest checks that the parsers fail cleanly or return values within their limits.
+func FuzzRequest(f *testing.F) {
+	for _, body := range []string{
+		sillyTavernBody, `{"seed":"-1","steps":1e2,"prompt":"<lora:style:0.5:unet=1>"}`, `{"init_images":["aGVsbG8="],"mask":""}`,
+		`{"init_images":["data:image/png;base64,` + pngFile(2, 2) + `"]}`, `{"override_settings":{"sd_model_checkpoint":"base"}}`, `null`,
+	} {
+		f.Add([]byte(body), true)
+		f.Add([]byte(body), false)
+	}
+	h := New[*fakeJob](&fakeEngine{}, Config{LoRAs: testLoRAs, MaxPixels: 1 << 20})
+	f.Fuzz(func(t *testing.T, body []byte, img2img bool) {
+		r, err := parseRequest(body, img2img)
+		if err != nil {
+			if s := statusOf(err); s != 400 && s != 422 {
+				t.Errorf("status %d: %v", s, err)
+			}
+			return
+		}
+		p, err := h.plan(t.Context(), r)
+		if err != nil {
+			if s := statusOf(err); s != 400 && s != 404 {
+				t.Errorf("status %d: %v", s, err)
+			}
+			return
+		}
+		o := p.Options
+		switch {
+		case len(p.Seeds) < 1 || len(p.Seeds) > maxImages || len(p.LoRAs) > maxLoRAs || o.Steps < 0 || o.Steps > maxSteps:
+			t.Errorf("%+v", p.Request)
+		case o.Width%multiple != 0 || o.Height%multiple != 0 || o.Width*o.Height > 1<<20 || o.ImageStrength < 0 || o.ImageStrength >= 1:
+			t.Errorf("%+v", o)
+		case o.Guidance != nil && (math.IsNaN(*o.Guidance) || math.IsInf(*o.Guidance, 0)):
+			t.Errorf("guidance %v", *o.Guidance)
+		}
+		if _, err := p.response([]*engine.Picture{{Seed: p.Seeds[0], Result: fakeResult(p.Request, p.Seeds[0])}}); err != nil {
+			t.Error(err)
+		}
+	})
+}
