@@ -21,6 +21,8 @@ var (
 	ErrRequest = errs.ErrRequest
 	// ErrNotFound is wrapped by errors about models and LoRAs that are not on this machine.
 	ErrNotFound = errs.ErrNotFound
+	// ErrClosed is the error of using a model or an autoencoder after it was closed.
+	ErrClosed = models.ErrClosed
 	// ErrMemory is wrapped by errors about a batch that does not fit into memory.
 	ErrMemory = errors.New("not enough memory")
 )

@@ -458,6 +458,8 @@ func ExampleOpenVAE() {
 	if err != nil {
 		log.Fatal(err)
 	}
+	defer vae.Close()
+
 	latents, err := vae.Encode(ctx, image.NewRGBA(image.Rect(0, 0, 64, 32)))
 	if err != nil {
 		log.Fatal(err)

@@ -507,6 +507,7 @@ func TestOpenVAE(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
+		defer v.Close()
 		img, err := v.Decode(ctx, latents)
 		if err != nil {
 			t.Fatal(err)

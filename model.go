@@ -2,11 +2,13 @@ package gomflux
 
 import (
 	"cmp"
+	"context"
 	"image"
 	"math/rand/v2"
 	"runtime/debug"
 	"slices"
 
+	"github.com/gomflux/gomflux/mlx"
 	"github.com/gomflux/gomflux/models"
 	"github.com/gomflux/gomflux/models/catalog"
 	"github.com/gomflux/gomflux/picture"
@@ -16,7 +18,7 @@ import (
 // for each other, except that methods called from a callback of Generate run
 // immediately.
 type Model struct {
-	// VAE is the model's autoencoder. It must not be used after the model was closed.
+	// VAE is the model's autoencoder, which is closed with the model.
 	VAE
 	pipeline *models.Pipeline
 	source   *Source
@@ -24,14 +26,18 @@ type Model struct {
 	changes  Settings // only the fields that describe how the weights were changed
 }
 
-// Close frees the model. The model must not be in use, and must not be used afterwards.
-// Closing it again has no effect.
-func (m *Model) Close() error {
-	if m.pipeline != nil {
-		m.pipeline.Close()
-	}
-	m.pipeline, m.VAE.autoencoder = nil, nil
-	return nil
+// Close frees the memory of the model: its weights, and everything that was kept for later
+// images. It waits for images that are being generated. Callbacks of Generate get an error
+// if they close the model that calls them. Afterwards, methods that would run the model
+// return [ErrClosed]. Closing it again has no effect.
+func (m *Model) Close() error { return closeModel(m.pipeline) }
+
+// closeModel closes a pipeline or an autoencoder.
+func closeModel(m interface{ Close() }) error {
+	return mlx.Do(context.Background(), func() error {
+		m.Close()
+		return nil
+	})
 }
 
 // Class returns the model's pipeline class, as in model_index.json.

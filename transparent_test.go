@@ -53,6 +53,7 @@ func TestTransparent(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	defer v.Close()
 	decoded, err := v.DecodeTransparent(ctx, last, false)
 	if err != nil {
 		t.Fatal(err)

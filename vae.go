@@ -9,13 +9,19 @@ import (
 )
 
 // A VAE is a model's autoencoder, which converts images to latents and back. Like a
-// [Model] it may be used from several goroutines. The garbage collector frees it.
+// [Model] it may be used from several goroutines.
 type VAE struct {
 	autoencoder *models.Autoencoder
 }
 
+// Close frees the memory of the autoencoder. It waits for calls of its other methods.
+// Afterwards they return [ErrClosed], as those of the [Model] do if it is the autoencoder of
+// one. Closing it again has no effect.
+func (v *VAE) Close() error { return closeModel(v.autoencoder) }
+
 // OpenVAE loads the autoencoder of a model, found by its name like [Find]. The other
-// components of the model may be missing, and the folder may be the autoencoder's own.
+// components of the model may be missing, and the folder may be the autoencoder's own. The
+// caller must close it.
 func OpenVAE(ctx context.Context, model string, o *OpenOptions) (*VAE, error) {
 	source, err := FindWith(model, o.baseModel())
 	if err != nil {
@@ -24,7 +30,7 @@ func OpenVAE(ctx context.Context, model string, o *OpenOptions) (*VAE, error) {
 	return source.OpenVAE(ctx, o)
 }
 
-// OpenVAE loads the autoencoder of the model.
+// OpenVAE loads the autoencoder of the model, which the caller must close.
 func (s *Source) OpenVAE(ctx context.Context, o *OpenOptions) (*VAE, error) {
 	load, err := o.load()
 	if err != nil {

@@ -84,6 +84,19 @@ func Do(ctx context.Context, f func() error) error {
 	return out.err
 }
 
+// Finish runs f on the MLX thread, from which it may be called too, and waits for running jobs
+// elsewhere. It is for freeing what outlives a job.
+func Finish(f func()) error {
+	if err := startThread(); err != nil {
+		return err
+	}
+	if goroutineID() == thread.id {
+		f()
+		return nil
+	}
+	return Do(context.Background(), func() error { f(); return nil })
+}
+
 // wait runs the functions that the job passes to Call, until the job is done.
 func (j *job) wait(caller int64) outcome {
 	for {

@@ -1,6 +1,7 @@
 package models
 
 import (
+	"errors"
 	"image"
 
 	"github.com/gomflux/gomflux/internal/pixels"
@@ -28,6 +29,29 @@ type Autoencoder struct {
 	component  component.Component
 	loader     *component.Loader // of its files
 	budget     int64             // bytes of temporaries, 0 for as many as the free memory allows
+
+	running int // number of runs, of which one may be in a callback of another
+	closed  bool
+}
+
+// ErrClosed is the error of using a model or an autoencoder after it was closed.
+var ErrClosed = errors.New("the model is closed")
+
+// Close frees the autoencoder, as [Pipeline.Close] does a whole pipeline.
+func (a *Autoencoder) Close() { mlx.Finish(a.close) }
+
+func (a *Autoencoder) close() {
+	if a.running > 0 {
+		mlx.Throw(errors.New("the model is in use (a callback of a run cannot close it)"))
+	}
+	a.closed = true
+	mlx.Drain() // a GPU may still use arrays
+	if a.loader != nil {
+		a.loader.Unload(a.component)
+	}
+	if a.previewer != nil {
+		a.previewer.close()
+	}
 }
 
 // setVAE sets a declared vae.
@@ -89,6 +113,9 @@ func (a *Autoencoder) suspendHook() (resume func()) {
 // Encode returns the latents of an image, whose sides must be multiples of ScaleFactor: the mean of
 // the encoder's prediction, scaled for the diffusion model.
 func (a *Autoencoder) Encode(img image.Image) (Latents, error) {
+	if a.closed {
+		return Latents{}, ErrClosed
+	}
 	size, scale := img.Bounds().Size(), a.ScaleFactor()
 	if size.X < 1 || size.Y < 1 || size.X%scale != 0 || size.Y%scale != 0 {
 		return Latents{}, errs.Requestf("image of %dx%d: its sides must be multiples of %d", size.X, size.Y, scale)
@@ -202,6 +229,9 @@ func (a *Autoencoder) opaque(img *image.NRGBA) *image.RGBA {
 
 // decodeLatents checks latents and decodes them.
 func (a *Autoencoder) decodeLatents(l Latents, unscale func(*mlx.Array) *mlx.Array) (*image.NRGBA, error) {
+	if a.closed {
+		return nil, ErrClosed
+	}
 	shape := l.imageShape()
 	c := a.vae.LatentChannels()
 	if len(shape) != 3 || shape[0] != c || shape[1] < 1 || shape[2] < 1 {

@@ -20,6 +20,12 @@ type encodedPrompt struct {
 	embeds []*mlx.Array
 }
 
+func (e encodedPrompt) free() {
+	for _, a := range e.embeds {
+		a.Free()
+	}
+}
+
 // An inputKey has everything of a run that the latents of an input image depend on.
 type inputKey struct {
 	image imageHash
@@ -32,6 +38,8 @@ type encodedInput struct {
 	key     inputKey
 	latents *mlx.Array
 }
+
+func (e encodedInput) free() { e.latents.Free() }
 
 // An imageHash is a SHA-256 of an image's size and pixels.
 type imageHash [sha256.Size]byte
@@ -109,8 +117,9 @@ func images(references []input) []image.Image {
 	return all
 }
 
-// An lru is an LRU cache, with the most recently used value at the end.
-type lru[T any] []T
+// An lru is an LRU cache, with the most recently used value at the end. It owns the arrays of its
+// values.
+type lru[T interface{ free() }] []T
 
 // find returns the value that matches and makes it the most recently used one.
 func (c lru[T]) find(matches func(T) bool) (value T, ok bool) {
@@ -124,8 +133,17 @@ func (c lru[T]) find(matches func(T) bool) (value T, ok bool) {
 	return value, true
 }
 
-// add adds a value and drops the least recently used ones beyond the limit.
+// add adds a value, and frees and drops the least recently used ones beyond the limit.
 func (c *lru[T]) add(value T, limit int) {
 	*c = append(*c, value)
-	*c = slices.Delete(*c, 0, max(0, len(*c)-limit))
+	c.shrink(limit)
+}
+
+// shrink frees and drops the least recently used values beyond a limit.
+func (c *lru[T]) shrink(limit int) {
+	n := max(0, len(*c)-limit)
+	for _, value := range (*c)[:n] {
+		value.free()
+	}
+	*c = slices.Delete(*c, 0, n)
 }

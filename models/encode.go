@@ -27,7 +27,7 @@ func (r *Run) encodePrompt(prompt *prompt, references []input) ([]*mlx.Array, er
 			return e.prompt == prompt.text && e.limit == r.MaxSequenceLength && slices.Equal(e.images, hashes)
 		})
 		if ok {
-			return e.embeds, nil
+			return r.share(e.embeds...), nil
 		}
 	}
 	var all []*mlx.Array
@@ -41,7 +41,9 @@ func (r *Run) encodePrompt(prompt *prompt, references []input) ([]*mlx.Array, er
 	if cached {
 		const limit = 2 // prompt and negative prompt
 		mlx.Keep(all...)
+		shared := r.share(all...)
 		r.promptCache.add(encodedPrompt{prompt.text, r.MaxSequenceLength, hashes, all}, limit)
+		return shared, nil
 	}
 	return all, nil
 }
@@ -186,7 +188,7 @@ func (r *Run) encodeInput(key inputKey, encode func() *mlx.Array) *mlx.Array {
 	cached := !r.points.Active()
 	if cached {
 		if e, ok := r.inputCache.find(func(e encodedInput) bool { return e.key == key }); ok {
-			return e.latents
+			return r.share(e.latents)[0]
 		}
 	}
 	latents := mlx.Scope(encode)
@@ -196,8 +198,20 @@ func (r *Run) encodeInput(key inputKey, encode func() *mlx.Array) *mlx.Array {
 		const limit = 18 // reference images, the image to start from, and what is not masked of it
 		mlx.Keep(latents)
 		r.inputCache.add(encodedInput{key, latents}, limit)
+		return r.share(latents)[0]
 	}
 	return latents
+}
+
+// share returns arrays of a cache as arrays of the run, since a run in a callback may drop them from
+// the cache.
+func (r *Run) share(cached ...*mlx.Array) (shared []*mlx.Array) {
+	for _, a := range cached {
+		shared = append(shared, owned(a))
+	}
+	mlx.Eval(shared...)
+	r.keep(shared...)
+	return shared
 }
 
 // predictors are the predictors of a run.

@@ -26,6 +26,9 @@ func (p *Pipeline) Generate(request Request) (*Result, error) {
 // pixels of a batch can differ by rounding from those of single images. It must run on the MLX
 // thread.
 func (r *Run) Generate(seeds []uint64) ([]*Result, error) {
+	if r.closed {
+		return nil, ErrClosed
+	}
 	if err := r.checkBatch(seeds); err != nil {
 		return nil, err
 	}
@@ -126,6 +129,7 @@ func (s *stopwatch) excluding(f func(Step) error) func(Step) error {
 // enter sets the pipeline's hook and MLX's memory limit for this run. It may be a run in a callback
 // of another one, whose settings leave restores.
 func (r *Run) enter() (leave func()) {
+	r.running++
 	points := r.points
 	r.points = hooks.Points{Func: r.Hook, Step: -1, Parameters: r.parameters}
 	r.limiter = limitMemory(r.device, r.residency.lookahead(r))
@@ -133,6 +137,7 @@ func (r *Run) enter() (leave func()) {
 		r.freeCompiled()
 		r.limiter.restore()
 		r.points = points
+		r.running--
 	}
 }
 

@@ -2,13 +2,17 @@ package models
 
 import (
 	"bytes"
+	"context"
+	"errors"
 	"image"
 	"image/draw"
 	"os"
+	"runtime/debug"
 	"testing"
 
 	"github.com/gomflux/gomflux/internal/mlxtest"
 	"github.com/gomflux/gomflux/mlx"
+	"github.com/gomflux/gomflux/models/family"
 	"github.com/gomflux/gomflux/models/inpaint"
 )
 
@@ -81,5 +85,72 @@ func TestInputsEncodedOnce(t *testing.T) {
 				expect("size", n)
 			})
 		})
+	}
+}
+
+// TestDroppedDuringRun checks that a run is not disturbed if its prompt embeddings are dropped from the
+// cache, as by runs in its callbacks. Its second time table needs them.
+func TestDroppedDuringRun(t *testing.T) {
+	mlxtest.Do(t, func() {
+		p, err := Load(os.DirFS("testdata/flux1-dev-small/model"), LoadOptions{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer p.Close()
+		r := Request{Prompt: "a red hat", Height: 16, Width: 16, Steps: family.TableSteps + 2, MaxSequenceLength: 60}
+		want, err := p.Generate(r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, cached := range []bool{true, false} {
+			r.OnStep = func(Step) error {
+				p.promptCache.shrink(0)
+				return nil
+			}
+			got, err := p.Generate(r)
+			if err != nil {
+				t.Fatalf("cached before the run %t: %v", cached, err)
+			}
+			mlxtest.Same(t, "image", got.Image.Pix, want.Image.Pix)
+		}
+	})
+}
+
+// TestCloseCompiled checks that compiled functions leave nothing when a run ends, is canceled and when
+// the pipeline is closed.
+func TestCloseCompiled(t *testing.T) {
+	active := func() (n int) {
+		mlxtest.Do(t, func() { n = mlx.ActiveMemory() })
+		return n
+	}
+	defer debug.SetGCPercent(debug.SetGCPercent(-1))
+	before := active()
+	for _, canceled := range []bool{false, true} {
+		ctx, cancel := context.WithCancel(t.Context())
+		var p *Pipeline
+		err := mlx.Do(ctx, func() (err error) {
+			if p, err = Load(os.DirFS("testdata/flux2-klein-kv/model"), LoadOptions{}); err != nil {
+				return err
+			}
+			p.compileMode = mlx.Unfused
+			r := Request{Prompt: "a red hat", Height: 64, Width: 64, Steps: 3, MaxSequenceLength: 60}
+			r.References = []image.Image{coloured(90, 70)}
+			r.OnStep = func(s Step) error {
+				if canceled && s.Step == 2 {
+					cancel()
+				}
+				return nil
+			}
+			_, err = p.Generate(r)
+			return err
+		})
+		cancel()
+		if errors.Is(err, context.Canceled) != canceled || err != nil && !canceled {
+			t.Errorf("error %v", err)
+		}
+		p.Close()
+		if after := active(); after > before {
+			t.Errorf("canceled %t: %d bytes after closing, %d before", canceled, after, before)
+		}
 	}
 }

@@ -72,8 +72,8 @@ type LoadOptions struct {
 // 42 MB 1.5 times as fast as reading one after the other.
 var readAhead int64 = 128 << 20
 
-// Load reads a model folder in diffusers' layout. It must run on the MLX thread. Its arrays live as
-// long as the pipeline is referred to.
+// Load reads a model folder in diffusers' layout. It must run on the MLX thread.
+// Callers must close the pipeline.
 func Load(fsys fs.FS, o LoadOptions) (*Pipeline, error) {
 	x, err := index.Read(fsys)
 	if err != nil {
@@ -106,7 +106,7 @@ func Load(fsys fs.FS, o LoadOptions) (*Pipeline, error) {
 	complete := false
 	defer func() { // also after a panic, by which a job is interrupted
 		if !complete {
-			p.Close()
+			p.close()
 		}
 	}()
 	if err := p.load(x, o, missing); err != nil {
@@ -247,10 +247,11 @@ func (p *Pipeline) matchWeights(needs func(dir string) bool) error {
 			damaged = append(damaged, err)
 			continue
 		}
-		p.loadables[c.Dir], err = newLoadable(c, ck)
+		l, err := newLoadable(c, ck)
 		if err = errors.Join(err, ck.Close()); err != nil {
 			return err
 		}
+		p.loadables[c.Dir] = l
 	}
 	return damaged.Err()
 }
@@ -301,7 +302,7 @@ func EstimateModel(fsys fs.FS, o LoadOptions) (e Estimate, available int64, err 
 }
 
 // LoadAutoencoder reads only the vae of a model folder, or a folder with a single vae. It must run
-// on the MLX thread.
+// on the MLX thread. Callers must close the autoencoder.
 func LoadAutoencoder(fsys fs.FS, o LoadOptions) (*Autoencoder, error) {
 	a := &Autoencoder{}
 	if err := a.chooseDevice(o); err != nil {
@@ -328,7 +329,17 @@ func LoadAutoencoder(fsys fs.FS, o LoadOptions) (*Autoencoder, error) {
 		return nil, err
 	}
 	defer ck.Close()
-	return a, l.Load(c, ck)
+	complete := false
+	defer func() { // also after a panic, by which a job is interrupted
+		if !complete {
+			a.close()
+		}
+	}()
+	if err := l.Load(c, ck); err != nil {
+		return nil, err
+	}
+	complete = true
+	return a, nil
 }
 
 // chooseDevice sets the device and the dtype.

@@ -50,15 +50,26 @@ func (p *Pipeline) LoRAs() []lora.Report {
 	return p.loader.LoRAs.Reports()
 }
 
-// Close frees resources that the garbage collector does not see. Arrays are freed when nothing
-// refers to the pipeline any more.
-func (p *Pipeline) Close() {
+// Close frees everything that the pipeline holds: weights with their LoRAs, the preview decoder,
+// prompt embeddings and latents of input images, tokenizers and files of LoRAs. What belongs to a run
+// ends with it. Runs of a closed pipeline return [ErrClosed]. Close may be called on any goroutine. On
+// the MLX thread it throws an error if it is called by a callback of a run.
+func (p *Pipeline) Close() { mlx.Finish(p.close) }
+
+func (p *Pipeline) close() {
+	p.Autoencoder.close()
+	for _, l := range p.loadables {
+		p.free(l)
+	}
+	p.promptCache.shrink(0)
+	p.inputCache.shrink(0)
 	if p.loader != nil && p.loader.LoRAs != nil {
 		p.loader.LoRAs.Close()
 	}
 	for _, t := range p.tokenizers {
 		t.Close()
 	}
+	p.tokenizers = nil
 }
 
 // Multiple returns the number of pixels that heights and widths must be a multiple of.

@@ -16,6 +16,9 @@ import (
 // Preview returns an image of latents for a preview: that of the preview decoder, if there is one, or
 // the projection of the latents. It must run on the MLX thread.
 func (a *Autoencoder) Preview(l Latents) (*image.RGBA, error) {
+	if a.closed {
+		return nil, ErrClosed
+	}
 	if a.previewer != nil {
 		return a.previewer.Decode(l)
 	}
@@ -43,13 +46,13 @@ func (p *Pipeline) loadPreviewer(o LoadOptions) error {
 	if err != nil {
 		return fmt.Errorf("preview decoder: %w", err)
 	}
+	p.previewer = a
 	if a.vae.LatentChannels() != p.vae.LatentChannels() || a.ScaleFactor() != p.ScaleFactor() {
 		const format = "preview decoder: %s: takes latents with %d channels at 1/%d of the size, " +
 			"but this model's have %d channels at 1/%d"
 		return errs.Requestf(format, checkpoint.FullName(fsys, ""), a.vae.LatentChannels(), a.ScaleFactor(),
 			p.vae.LatentChannels(), p.ScaleFactor())
 	}
-	p.previewer = a
 	return nil
 }
 

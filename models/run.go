@@ -69,6 +69,9 @@ func (p *Pipeline) Check(r Request) error {
 
 // newCheckedRun checks a request and makes its run without the tokens of its prompts.
 func (p *Pipeline) newCheckedRun(request Request) (*Run, error) {
+	if p.closed {
+		return nil, ErrClosed
+	}
 	request = p.withInpaint(request)
 	if err := p.checkNumbers(request); err != nil {
 		return nil, err

@@ -113,14 +113,15 @@ func joinParams(params []*Param) (all Param) {
 			mlx.Eval(out...)
 			return out
 		})
-		mlx.Keep(made...)
 		arrays[part] = made[0]
 		for i := range params {
 			views[i] = append(views[i], made[1+i])
 		}
 	}
 	quantization := params[0].Quantization()
+	mlx.Keep(arrays...)
 	for i, p := range params {
+		mlx.Keep(views[i]...)
 		p.Free()
 		p.set(views[i], quantization)
 	}

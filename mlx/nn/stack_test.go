@@ -39,6 +39,11 @@ func TestStack(t *testing.T) {
 		{name: "with an adapter", adapter: true},
 	} {
 		t.Run(c.name, func(t *testing.T) {
+			active := func() (n int) {
+				mlx.Do(context.Background(), func() error { n = mlx.ActiveMemory(); return nil })
+				return n
+			}
+			before := active()
 			err := mlx.Do(context.Background(), func() error {
 				if err := mlx.Use(mlx.CPU); err != nil {
 					return err
@@ -89,6 +94,9 @@ func TestStack(t *testing.T) {
 			})
 			if err != nil {
 				t.Fatal(err)
+			}
+			if after := active(); after > before {
+				t.Errorf("%d bytes after Free, %d before", after, before)
 			}
 		})
 	}

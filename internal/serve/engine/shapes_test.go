@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"image"
+	"runtime/debug"
 	"sync"
 	"testing"
 	"time"
@@ -12,6 +13,7 @@ import (
 	"github.com/gomflux/gomflux"
 	"github.com/gomflux/gomflux/internal/modeltest"
 	"github.com/gomflux/gomflux/internal/serve/engine"
+	"github.com/gomflux/gomflux/mlx"
 	_ "github.com/gomflux/gomflux/models/shapes"
 	"github.com/gomflux/gomflux/picture"
 )
@@ -29,22 +31,23 @@ func encoded(t *testing.T, r *gomflux.Result) []byte {
 	return b.Bytes()
 }
 
+func openOnCPU(
+	ctx context.Context, name string, loras []gomflux.LoRA, progress func(gomflux.Progress),
+) (engine.Model, error) {
+	return gomflux.Open(ctx, name, &gomflux.OpenOptions{Device: gomflux.CPU, LoRAs: loras, Progress: progress})
+}
+
 // TestSameImage generates images with the built-in model: through the engine, while other clients
 // submit, preview and cancel jobs, and without it. The files must be equal in every byte, except
 // for the time.
 func TestSameImage(t *testing.T) {
-	open := func(
-		ctx context.Context, name string, loras []gomflux.LoRA, progress func(gomflux.Progress),
-	) (engine.Model, error) {
-		return gomflux.Open(ctx, name, &gomflux.OpenOptions{Device: gomflux.CPU, LoRAs: loras, Progress: progress})
-	}
 	model, err := gomflux.Open(t.Context(), "shapes", &gomflux.OpenOptions{Device: gomflux.CPU})
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer model.Close()
 	e := engine.New(engine.Config{
-		Open: open, Queue: 100, KeepAlive: -1, Keep: time.Hour,
+		Open: openOnCPU, Queue: 100, KeepAlive: -1, Keep: time.Hour,
 		Models: func() []engine.ModelInfo {
 			return []engine.ModelInfo{{Name: "shapes", Default: true, Defaults: model.Defaults()}}
 		},
@@ -136,6 +139,51 @@ func same(t *testing.T, e *engine.Engine, model *gomflux.Model, r engine.Request
 		}
 		if !bytes.Equal(encoded(t, p.Result), encoded(t, expected)) {
 			t.Errorf("%q, seed %d: the file differs", o.Prompt, p.Seed)
+		}
+	}
+}
+
+// TestUnloadFrees checks that the memory of MLX's arrays is back when a model is unloaded: on request,
+// after KeepAlive, and after a job that was canceled in a step. Go's collector frees nothing.
+func TestUnloadFrees(t *testing.T) {
+	defer debug.SetGCPercent(debug.SetGCPercent(-1))
+	if _, err := mlx.Open(); err != nil {
+		t.Fatal(err)
+	}
+	e := engine.New(engine.Config{
+		Open: openOnCPU, Queue: 1, Keep: time.Hour, Memory: func() int64 { return int64(mlx.ActiveMemory()) },
+		Models: func() []engine.ModelInfo { return []engine.ModelInfo{{Name: "shapes", Default: true}} },
+	})
+	defer e.Close(t.Context())
+	unloaded := e.Stats().Memory
+	run := func(cancel bool) (loaded int64) {
+		o := gomflux.Options{Prompt: "a red circle", Height: 64, Width: 64, Steps: 3}
+		j, err := e.Submit(t.Context(), engine.Request{Options: o, Seeds: []uint64{7}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for event := range j.Events(t.Context(), 0) {
+			if event.Kind == engine.EventStep {
+				loaded = max(loaded, e.Stats().Memory)
+				if cancel {
+					j.Cancel()
+				}
+			}
+		}
+		return loaded
+	}
+	for _, test := range []struct {
+		name   string
+		cancel bool
+	}{{"first", false}, {"again", false}, {"canceled", true}} {
+		loaded := run(test.cancel)
+		for e.Models()[0].Loaded { // KeepAlive is 0
+			time.Sleep(time.Millisecond)
+		}
+		e.Unload() // waits for the runner
+		const weights = 20 << 20
+		if after := e.Stats().Memory; after > unloaded || loaded < unloaded+weights || loaded > unloaded+2*weights {
+			t.Errorf("%s: %d bytes before, %d with the model, %d after it was unloaded", test.name, unloaded, loaded, after)
 		}
 	}
 }
