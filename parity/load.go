@@ -55,6 +55,13 @@ func (r *replay) load() error {
 	return nil
 }
 
+// close closes the model, if it was loaded.
+func (r *replay) close() {
+	if r.pipeline != nil {
+		r.pipeline.Close()
+	}
+}
+
 // newRequest returns the run's settings as a request.
 func (r *replay) newRequest() (models.Request, error) {
 	s := r.ref.Settings

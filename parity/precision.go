@@ -86,10 +86,10 @@ func SearchPrecision(ctx context.Context, run string, o PrecisionOptions) (repor
 		}
 		exact := mlx.Float32
 		s.replay.Dtype, s.replay.Quantize = &exact, nil
+		defer s.close()
 		if err := s.load(); err != nil {
 			return err
 		}
-		defer s.pipeline.Close()
 		report, err = s.search()
 		return err
 	})

@@ -65,10 +65,10 @@ func Replay(ctx context.Context, run string, o Options) (*Report, error) {
 // replay runs the settings of a reference's run, and compares its tensors.
 func (o Options) replay(run string, ref *Run) (*Report, error) {
 	r := &replay{Options: o, ref: ref, run: run, entries: map[string]*Tensor{}}
+	defer r.close()
 	if err := r.load(); err != nil {
 		return nil, err
 	}
-	defer r.pipeline.Close()
 	if err := r.passes(); err != nil {
 		return nil, err
 	}

@@ -63,6 +63,7 @@ func (b *benchmark) run(ctx context.Context) error {
 	if err := b.load(ctx, fsys, defaults); err != nil {
 		return coded(exitModel, modelError(err))
 	}
+	defer b.pipeline.Close()
 	if err := b.measure(ctx); err != nil {
 		return modelError(err)
 	}

@@ -114,6 +114,7 @@ func (o *decodeOptions) run(ctx context.Context, out *ui.Output, arg string) err
 	if err != nil {
 		return err
 	}
+	defer vae.Close()
 	defer progress.Close()
 	loaded := time.Now()
 	img, err := o.decode(ctx, out, vae, progress, ref, tensor)

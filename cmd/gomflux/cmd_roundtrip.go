@@ -139,6 +139,7 @@ func (o *roundtripOptions) run(ctx context.Context, out *ui.Output, name string)
 	if err != nil {
 		return err
 	}
+	defer vae.Close()
 	defer progress.Close()
 	r.times[1] = time.Now()
 	inner, err := crop(outer, vae.ScaleFactor())

@@ -51,6 +51,7 @@ func run(model string, files []string) error {
 		if err != nil {
 			return err
 		}
+		defer a.Close()
 		p, err := a.FitProjection(images...)
 		if err != nil {
 			return err
