@@ -255,10 +255,11 @@ func (p *Pipeline) matchWeights(needs func(dir string) bool) error {
 			damaged = append(damaged, err)
 			continue
 		}
-		p.loadables[c.Dir], err = newLoadable(c, ck)
+		l, err := newLoadable(c, ck)
 		if err = errors.Join(err, ck.Close()); err != nil {
 			return err
 		}
+		p.loadables[c.Dir] = l
 	}
 	return damaged.Err()
 }
