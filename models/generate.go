@@ -131,7 +131,7 @@ func (s *stopwatch) excluding(f func(Step) error) func(Step) error {
 func (r *Run) enter() (leave func()) {
 	r.running++
 	points := r.points
-	r.points = hooks.Points{Func: r.Hook, Step: -1, Parameters: r.parameters}
+	r.points = hooks.Points{Func: r.Hook, Forked: r.Forked, Step: -1, Parameters: r.parameters}
 	r.limiter = limitMemory(r.device, r.residency.lookahead(r))
 	return func() {
 		r.freeCompiled()

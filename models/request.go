@@ -50,7 +50,8 @@ type Request struct {
 	Background  string // one of Backgrounds; "" stands for auto
 
 	Hook      hooks.Func
-	Overrides Overrides // may be nil
+	Forked    func(hooks.Fork) // see [hooks.Points]
+	Overrides Overrides        // may be nil
 	Progress  func(Progress)
 	OnStep    func(Step) error // is called after every step; its error ends the run
 }

@@ -41,6 +41,8 @@ type PreciseReport struct {
 	Quantization string  `json:"quantization,omitempty"`
 	Limit        float64 `json:"limit"`
 	Verdict      Verdict `json:"verdict"`
+	// Unhooked compares the run without hooks; nil without the reading from the start.
+	Unhooked *Unhooked `json:"unhooked,omitempty"`
 	// Modules have a module's own errors, given the reference's inputs in fewer bits.
 	Modules []*Rounding `json:"modules,omitempty"`
 	// Values have the errors of the pipeline's values from the start of the run.
@@ -276,6 +278,7 @@ func (p *precise) replay(ctx context.Context, run string, o Options) error {
 		return err
 	}
 	p.report.Model, p.report.Device, p.report.Dtype = r.Model, r.Device, r.Dtype
+	p.report.Unhooked = r.Unhooked
 	return nil
 }
 
@@ -347,6 +350,10 @@ func (r *PreciseReport) judge() {
 		if x.OK = x.Rounding <= r.Limit; !x.OK {
 			wrong = append(wrong, x)
 		}
+	}
+	if u := r.Unhooked; len(wrong) == 0 && u != nil && !u.OK {
+		r.Verdict = u.verdict()
+		return
 	}
 	if len(wrong) == 0 {
 		r.Verdict = Verdict{OK: true, Text: fmt.Sprintf("the rounding errors of all %d modules are at most %g times those of the reference",

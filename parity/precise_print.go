@@ -43,6 +43,7 @@ func (r *PreciseReport) Print(w io.Writer, all bool) error {
 		table(&b, "value from the start", r.Values, false)
 		b.WriteString("\n")
 	}
+	r.Unhooked.print(&b)
 	r.Verdict.print(&b)
 	_, err := io.WriteString(w, b.String())
 	return err

@@ -67,6 +67,7 @@ func (r *Report) Print(w io.Writer, all bool) error {
 			fmt.Fprintf(&b, "without a counterpart: %d, such as %s (%s)\n", len(u.Names), u.Names[0], u.Reason)
 		}
 	}
+	r.Unhooked.print(&b)
 	r.Verdict.print(&b)
 	_, err := io.WriteString(w, b.String())
 	return err
@@ -229,6 +230,17 @@ type allowance struct {
 	Max     *float64 `json:"max"`
 	L2      *float64 `json:"l2"`
 	Channel float64  `json:"channel_l2"`
+}
+
+// MarshalJSON writes NaN and infinity as null.
+func (f *FusedDifference) MarshalJSON() ([]byte, error) {
+	type plain FusedDifference
+	return json.Marshal(struct {
+		*plain
+		Max    *float64 `json:"max_abs"`
+		MaxRef *float64 `json:"max_reference"`
+		L2     *float64 `json:"l2"`
+	}{(*plain)(f), finite(f.Max), finite(f.MaxRef), finite(f.L2)})
 }
 
 // MarshalJSON writes infinite errors as null.

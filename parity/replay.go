@@ -95,6 +95,11 @@ type replay struct {
 	ours    []uint8         // pixels of the image
 	sought  map[string]bool // kinds of this pass that have been searched for hints
 
+	unhooked    *Unhooked       // nil without the free reading
+	hooked      *pace           // the run that it is compared with
+	lastLatents string          // name of the last tap of latents in hooked
+	forks       map[string]bool // module and operation of fused operations, true if they compute what they should
+
 	// Of the current pass:
 	pass    pass
 	visited map[string]bool                // names of the reference's tensors
@@ -128,15 +133,26 @@ func (r *replay) passes() error {
 	if r.quick || r.Debugger != nil {
 		plan = plan[len(plan)-1:]
 	}
-	for i, p := range plan {
+	runs := len(plan)
+	if plan[0].reading == Free {
+		runs++
+	}
+	progress := func(n int) {
 		if r.Progress != nil {
-			r.Progress(i+1, len(plan))
+			r.Progress(n, runs)
 		}
+	}
+	for i, p := range plan {
+		progress(i + 1)
 		if err := r.once(p); err != nil {
 			return err
 		}
 	}
-	return nil
+	if r.unhooked == nil {
+		return nil
+	}
+	progress(runs)
+	return r.withoutHooks()
 }
 
 // depths returns the depths of the modules in the dump.
@@ -196,18 +212,22 @@ func (r *replay) once(p pass) error {
 		}
 		return out, err
 	}
+	if p.reading == Free {
+		r.lookedAt(&request)
+	}
 	res, err := r.pipeline.Generate(request)
 	if _, ok := errors.AsType[*models.NotFiniteError](err); ok {
+		r.unhooked = nil
 		return nil // there is no image, but the module that caused this has been compared
 	}
 	if err != nil {
 		return fmt.Errorf("run %s: %w", r.run, err)
 	}
 	if p.reading == Free || r.ours == nil {
-		r.ours = nil
-		for i := 0; i < len(res.Image.Pix); i += 4 {
-			r.ours = append(r.ours, res.Image.Pix[i:i+3]...)
-		}
+		r.ours = pixelsOf(res)
+	}
+	if p.reading == Free {
+		r.hooked.pixels = r.ours
 	}
 	return nil
 }
@@ -374,8 +394,7 @@ func (r *replay) read(t *Tensor, got, want []float32, shape []int) *Reading {
 	if value := !inside.MatchString(t.moduleName()); r.pass.last && !r.incomplete[t.moduleAtStep()] && !(value && r.incomplete[t.Stage]) {
 		reading = Own
 	}
-	tolerance := r.Tolerances.For(r.pipeline.Device().Backend(), r.pipeline.Dtype().String(), stageKey(t.Stage), reading, t.Name)
-	d := newReading(t.Name, got, want, shape, tolerance)
+	d := newReading(t.Name, got, want, shape, r.toleranceOf(t.Name, reading))
 	t.Got, t.Ref = first(got), first(want)
 	t.Histogram = histogram(got, want)
 	if r.pass.reading == Free {
@@ -391,10 +410,15 @@ func (r *replay) read(t *Tensor, got, want []float32, shape []int) *Reading {
 	return d
 }
 
+// toleranceOf returns the tolerance of a tensor of ours.
+func (r *replay) toleranceOf(name, reading string) Tolerance {
+	return r.Tolerances.For(r.pipeline.Device().Backend(), r.pipeline.Dtype().String(), stageKey(stageOf(name)), reading, name)
+}
+
 func (r *replay) report() *Report {
 	rep := &Report{
 		Run: r.run, Model: r.model, Device: r.pipeline.Device().String(), Dtype: r.pipeline.Dtype().String(), RefDtype: r.ref.Compute,
-		Readings: r.Readings, FirstStep: r.first, RefFirstStep: r.ref.FirstStep, replayed: true,
+		Readings: r.Readings, FirstStep: r.first, RefFirstStep: r.ref.FirstStep, Unhooked: r.unhooked, replayed: true,
 	}
 	for _, t := range r.entries {
 		rep.Tensors = append(rep.Tensors, t)

@@ -29,6 +29,8 @@ type Report struct {
 	RefFirstStep int `json:"reference_first_step"`
 	Width        int `json:"width,omitempty"`
 	Height       int `json:"height,omitempty"`
+	// Unhooked compares the run without hooks; nil without the reading from the start.
+	Unhooked *Unhooked `json:"unhooked,omitempty"`
 	// Rounds are those of [Bisect].
 	Rounds []Round `json:"rounds,omitempty"`
 
@@ -68,6 +70,9 @@ func (r *Report) judge() {
 	}
 	slices.SortStableFunc(r.Stages, func(a, b *Stage) int { return stageOrder(a.Name) - stageOrder(b.Name) })
 	r.Verdict = r.verdict()
+	if u := r.Unhooked; r.Verdict.OK && u != nil && !u.OK {
+		r.Verdict = u.verdict()
+	}
 }
 
 // isValue reports whether a name is a value of the pipeline, not of a module.

@@ -381,19 +381,13 @@ func newFluxSingleBlock(c FluxConfig) *fluxSingleBlock {
 // Forward takes x [B, T+L, dim], whose first tokens are the text.
 func (b *fluxSingleBlock) Forward(x *mlx.Array, t stepTime, j joint, text int) *mlx.Array {
 	h, mod, _ := b.Norm.Forward(x, t)
-	y := mod.add(x, b.ProjOut.ForwardWide(b.attentionAndMLP(h, j), h.Dtype()))
+	projected := b.QKVMLP.Forward(h)
+	attn, mlp := b.Attn.ForwardSelf(h, projected[:3], j), projected[3]
+	both := b.ActMLP.Fused("fluxSingleBlock.Forward",
+		func() *mlx.Array { return mlx.ConcatGELU(attn, mlp) },
+		func() *mlx.Array { return mlx.Concat(2, attn, b.ActMLP.Forward(mlp.Array())) })
+	y := mod.add(x, b.ProjOut.ForwardWide(both, h.Dtype()))
 	return b.tap(y, x, t.temb, j, text)
-}
-
-// attentionAndMLP returns the columns of both for h [B, L, dim].
-func (b *fluxSingleBlock) attentionAndMLP(h *mlx.Array, j joint) *mlx.Array {
-	if b.Observed() {
-		mlp := b.ActMLP.Forward(b.ProjMLP.Forward(h))
-		return mlx.Concat(2, b.Attn.ForwardSelf(h, j), mlp)
-	}
-	columns := b.QKVMLP.Forward(h)
-	attn := j.attendSelf(&b.Attn.Module, b.Attn.NormQ, b.Attn.NormK, b.Attn.heads, columns[:3])
-	return mlx.ConcatGELU(attn, columns[3])
 }
 
 // tap passes text and image through the hook separately, as the reference's block takes

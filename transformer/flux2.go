@@ -358,13 +358,19 @@ type swiGLU struct {
 
 func newSwiGLU() *swiGLU { return &swiGLU{Gate: &nn.SiLU{}} }
 
-func (s *swiGLU) Forward(x *mlx.Array) *mlx.Array {
-	if !s.Observed() {
-		half := x.Dim(-1) / 2
-		return wideSwiGLU(nil, mlx.Columns{X: x, Size: half}, mlx.Columns{X: x, From: half, Size: half})
-	}
-	half := x.Split(2, -1)
-	return s.Tap(nn.WidenFP16(s.Gate.Forward(half[0])).Mul(nn.WidenFP16(half[1])), x)
+func (s *swiGLU) Forward(x *mlx.Array) *mlx.Array { return s.after(nil, mlx.AllColumns(x)) }
+
+// after returns the columns [first, silu(a)·b] of x = [a|b]. first may be nil.
+func (s *swiGLU) after(first *mlx.Array, x mlx.Columns) *mlx.Array {
+	half := x.Size / 2
+	a, b := mlx.Columns{X: x.X, From: x.From, Size: half}, mlx.Columns{X: x.X, From: x.From + half, Size: half}
+	return s.Fused("swiGLU.after", func() *mlx.Array { return wideSwiGLU(first, a, b) }, func() *mlx.Array {
+		y := s.Tap(nn.WidenFP16(s.Gate.Forward(a.Array())).Mul(nn.WidenFP16(b.Array())), x.Array())
+		if first != nil {
+			y = mlx.Concat(2, nn.WidenFP16(first), y)
+		}
+		return y
+	})
 }
 
 // flux2SingleBlock is Flux2SingleTransformerBlock.
@@ -406,19 +412,9 @@ func (b *flux2SingleBlock) Forward(x *mlx.Array, mod streamModulation, j joint) 
 
 func (a *flux2ParallelAttention) Forward(x *mlx.Array, j joint) *mlx.Array {
 	all := a.ToQKVMLP.Forward(x)
-	if !a.Observed() && j.kv == nil {
-		columns := func(i, n int) mlx.Columns { return mlx.Columns{X: all, From: i, Size: n} }
-		qkv := []mlx.Columns{columns(0, a.dim), columns(a.dim, a.dim), columns(2*a.dim, a.dim)}
-		attn := j.attendSelf(&a.Module, a.NormQ, a.NormK, a.heads, qkv)
-		hidden := (all.Dim(2) - 3*a.dim) / 2
-		y := wideSwiGLU(attn, columns(3*a.dim, hidden), columns(3*a.dim+hidden, hidden))
-		return a.ToOut.ForwardWide(y, x.Dtype())
-	}
-	heads := func(x *mlx.Array) *mlx.Array { return nn.SplitHeads(x, a.heads) }
-	qkv := all.Slice(2, 0, 3*a.dim).Split(3, -1)
-	q, k, v := a.NormQ.Forward(heads(qkv[0])), a.NormK.Forward(heads(qkv[1])), heads(qkv[2])
-	attn := j.attend(&a.Module, q, k, v)
-	mlp := a.Act.Forward(all.Slice(2, 3*a.dim, all.Dim(2)))
-	y := a.ToOut.ForwardWide(mlx.Concat(2, nn.WidenFP16(attn), mlp), x.Dtype())
-	return a.Tap(y, x, j.emb[0], j.emb[1])
+	columns := func(i, n int) mlx.Columns { return mlx.Columns{X: all, From: i, Size: n} }
+	qkv := []mlx.Columns{columns(0, a.dim), columns(a.dim, a.dim), columns(2*a.dim, a.dim)}
+	q, k, v := a.NormRope(j.rope, a.heads, nn.NewQKV(qkv, a.NormQ, a.NormK))
+	both := a.Act.after(j.attend(&a.Module, q, k, v), columns(3*a.dim, all.Dim(2)-3*a.dim))
+	return a.Tap(a.ToOut.ForwardWide(both, x.Dtype()), x, j.emb[0], j.emb[1])
 }

@@ -46,9 +46,8 @@ func (kv *flux2KV) state(streams ...**mlx.Array) []**mlx.Array {
 	return streams
 }
 
-// attend is the attention of the layer j.layer with q, k and v [B, H, L, D].
+// attend is the attention of the layer j.layer with rotated q, k and v [B, H, L, D].
 func (kv *flux2KV) attend(m *nn.Module, j joint, q, k, v *mlx.Array) *mlx.Array {
-	q, k = m.RotateQK(j.options(), q, k)
 	if kv.fill {
 		return kv.extract(m, j, q, k, v)
 	}

@@ -39,30 +39,14 @@ func newGatedAttention(dim, heads, kvHeads int, norm func(dim int) *nn.RMSNorm) 
 // Forward takes x [B, L, dim]. It rotates queries and keys unless j has no table. The result may be
 // wide: see [nn.Linear.ForwardWide].
 func (a *gatedAttention) Forward(x *mlx.Array, j joint) *mlx.Array {
-	y, gate := a.attend(x, j)
-	y = nn.WidenFP16(y).Mul(nn.WidenFP16(gate.Sigmoid()))
-	return a.Tap(a.ToOut[0].ForwardWide(y, x.Dtype()), x, j.emb[0], j.emb[1])
-}
-
-// attend returns the attention and the gate before its sigmoid, both [B, L, dim].
-func (a *gatedAttention) attend(x *mlx.Array, j joint) (y, gate *mlx.Array) {
-	if !a.Observed() && j.rope.Cos != nil {
-		in := a.QKVGate.Forward(x)
-		q, k := mlx.NormRope(mlx.QK{}, nn.QK(a.NormQ, a.NormK, in[0], in[1]), a.heads, j.rope.Cos, j.rope.Sin)
-		return j.attendRotated(&a.Module, q, k, nn.SplitHeads(in[2].Array(), a.kvHeads)), in[3].Array()
-	}
-	q := a.NormQ.Forward(nn.SplitHeads(a.ToQ.Forward(x), a.heads))
-	k := a.NormK.Forward(nn.SplitHeads(a.ToK.Forward(x), a.kvHeads))
-	v := nn.SplitHeads(a.ToV.Forward(x), a.kvHeads)
-	if j.rope.Cos != nil {
-		o := j.options()
-		q, k = a.RotateQK(o, q.Transpose(0, 2, 1, 3), k.Transpose(0, 2, 1, 3))
-		q, k = q.Transpose(0, 2, 1, 3), k.Transpose(0, 2, 1, 3)
-	}
+	projected := a.QKVGate.Forward(x)
+	q, k, v := a.NormRope(j.rope, a.heads, nn.NewQKV(projected, a.NormQ, a.NormK))
 	if a.Observed() { // the reference repeats keys and values before its attention function
 		k, v = repeatHeads(k, a.heads/a.kvHeads), repeatHeads(v, a.heads/a.kvHeads)
 	}
-	return j.attendRotated(&a.Module, q, k, v), a.ToGate.Forward(x)
+	gate := projected[3].Array().Sigmoid()
+	y := nn.WidenFP16(j.attend(&a.Module, q, k, v)).Mul(nn.WidenFP16(gate))
+	return a.Tap(a.ToOut[0].ForwardWide(y, x.Dtype()), x, j.emb[0], j.emb[1])
 }
 
 // repeatHeads repeats each head of x [B, L, H, D] n times.

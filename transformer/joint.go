@@ -59,8 +59,9 @@ type modulation struct{ Shift, Scale, Gate *mlx.Array }
 // A norm is nn.LayerNorm or nn.RMSNorm.
 type norm interface {
 	nn.Layer
-	Observed() bool
 	Plain(dtype mlx.Dtype, scale, shift *mlx.Array) mlx.Norm
+	Fused(operation string, fused, modules func() *mlx.Array) *mlx.Array
+	FusedAll(operation string, fused, modules func() []*mlx.Array) []*mlx.Array
 }
 
 // as returns the modulation in the dtype of a stream, which may be wider: see
@@ -77,10 +78,9 @@ func (m modulation) as(dtype mlx.Dtype) modulation {
 // norm is n(x)·(1+scale) + shift, in the dtype of the modulation.
 func (m modulation) norm(n norm, x *mlx.Array) *mlx.Array {
 	dtype, m := m.Scale.Dtype(), m.as(x.Dtype())
-	if n.Observed() {
-		return mlx.Modulate(n.Forward(x), m.Scale, m.Shift).AsType(dtype)
-	}
-	return n.Plain(x.Dtype(), m.Scale, m.Shift).Apply(x).AsType(dtype)
+	return n.Fused("modulation.norm",
+		func() *mlx.Array { return n.Plain(x.Dtype(), m.Scale, m.Shift).Apply(x) },
+		func() *mlx.Array { return mlx.Modulate(n.Forward(x), m.Scale, m.Shift) }).AsType(dtype)
 }
 
 // add is x + gate·dx, in the dtype of x.
@@ -90,21 +90,22 @@ func (m modulation) add(x, dx *mlx.Array) *mlx.Array {
 
 // addThenNorm returns sum = x + gate·dx, and the norm of sum with another modulation.
 func (m modulation) addThenNorm(x, dx *mlx.Array, n norm, next modulation) (sum, y *mlx.Array) {
-	if n.Observed() {
-		sum = m.add(x, dx)
-		return sum, next.norm(n, sum)
-	}
-	dtype, next := next.Scale.Dtype(), next.as(x.Dtype())
-	sum, y = n.Plain(x.Dtype(), next.Scale, next.Shift).AddThenApply(x, m.Gate.AsType(x.Dtype()), dx)
-	return sum, y.AsType(dtype)
+	out := n.FusedAll("modulation.addThenNorm", func() []*mlx.Array {
+		next := next.as(x.Dtype())
+		sum, y := n.Plain(x.Dtype(), next.Scale, next.Shift).AddThenApply(x, m.Gate.AsType(x.Dtype()), dx)
+		return []*mlx.Array{sum, y}
+	}, func() []*mlx.Array {
+		sum := m.add(x, dx)
+		return []*mlx.Array{sum, next.norm(n, sum)}
+	})
+	return out[0], out[1].AsType(next.Scale.Dtype())
 }
 
 // normThenAdd is x + gate·n(dx).
 func (m modulation) normThenAdd(x *mlx.Array, n norm, dx *mlx.Array) *mlx.Array {
-	if n.Observed() {
-		return m.add(x, n.Forward(dx))
-	}
-	return n.Plain(dx.Dtype(), nil, nil).ApplyThenAdd(x, m.Gate.AsType(x.Dtype()), dx)
+	return n.Fused("modulation.normThenAdd",
+		func() *mlx.Array { return n.Plain(dx.Dtype(), nil, nil).ApplyThenAdd(x, m.Gate.AsType(x.Dtype()), dx) },
+		func() *mlx.Array { return m.add(x, n.Forward(dx)) })
 }
 
 // splitModulations splits a projection [B, 3n·dim] of a time embedding.
@@ -279,7 +280,7 @@ func newFluxJoint(m *nn.Module, rope nn.Rope) joint {
 	return j
 }
 
-// attend returns the attention [B, L, H·D] of a module with normed q, k and v
+// attend returns the attention [B, L, H·D] of a module with normed and rotated q, k and v
 // [B, L, H, D].
 func (j joint) attend(m *nn.Module, q, k, v *mlx.Array) *mlx.Array {
 	q, k, v = q.Transpose(0, 2, 1, 3), k.Transpose(0, 2, 1, 3), v.Transpose(0, 2, 1, 3)
@@ -289,15 +290,8 @@ func (j joint) attend(m *nn.Module, q, k, v *mlx.Array) *mlx.Array {
 	return nn.MergeHeads(m.Attend(j.options(), q, k, v))
 }
 
-// attendRotated is [joint.attend] for q and k that are rotated already.
-func (j joint) attendRotated(m *nn.Module, q, k, v *mlx.Array) *mlx.Array {
-	options := j.options()
-	options.Rotate = nil
-	return nn.MergeHeads(m.Attend(options, q.Transpose(0, 2, 1, 3), k.Transpose(0, 2, 1, 3), v.Transpose(0, 2, 1, 3)))
-}
-
 func (j joint) options() nn.AttentionOptions {
-	return nn.AttentionOptions{Rotate: j.rope.Interleaved, LengthFirst: true, Mask: j.mask}
+	return nn.AttentionOptions{LengthFirst: true, Mask: j.mask}
 }
 
 // jointAttention is FluxAttention, Flux2Attention, and Attention with
@@ -344,20 +338,9 @@ func newJointAttention(heads, headDim int, bias bool, eps float64) *jointAttenti
 // Forward returns what attention over [c, x] adds to the image x [B, L, dim] and to
 // the text c [B, T, dim]. Both may be wide: see [nn.Linear.ForwardWide].
 func (a *jointAttention) Forward(x, c *mlx.Array, j joint) (dx, dc *mlx.Array) {
-	var y *mlx.Array
-	if a.Observed() || j.kv != nil {
-		heads := func(l *nn.Linear, x *mlx.Array) *mlx.Array { return nn.SplitHeads(l.Forward(x), a.heads) }
-		q := mlx.Concat(1, a.NormAddedQ.Forward(heads(a.AddQ, c)), a.NormQ.Forward(heads(a.ToQ, x)))
-		k := mlx.Concat(1, a.NormAddedK.Forward(heads(a.AddK, c)), a.NormK.Forward(heads(a.ToK, x)))
-		v := mlx.Concat(1, heads(a.AddV, c), heads(a.ToV, x))
-		y = j.attend(&a.Module, q, k, v)
-	} else {
-		text, image := a.AddQKV.Forward(c), a.QKV.Forward(x)
-		q, k := mlx.NormRope(nn.QK(a.NormAddedQ, a.NormAddedK, text[0], text[1]), nn.QK(a.NormQ, a.NormK, image[0], image[1]),
-			a.heads, j.rope.Cos, j.rope.Sin)
-		v := mlx.Concat(1, text[2].Array(), image[2].Array())
-		y = j.attendRotated(&a.Module, q, k, nn.SplitHeads(v, a.heads))
-	}
+	q, k, v := a.NormRope(j.rope, a.heads,
+		nn.NewQKV(a.AddQKV.Forward(c), a.NormAddedQ, a.NormAddedK), nn.NewQKV(a.QKV.Forward(x), a.NormQ, a.NormK))
+	y := j.attend(&a.Module, q, k, v)
 	t, l := c.Dim(1), y.Dim(1)
 	dc = a.ToAddOut.ForwardWide(y.Slice(1, 0, t), c.Dtype())
 	dx = a.ToOut[0].(*nn.Linear).ForwardWide(y.Slice(1, t, l), x.Dtype())
@@ -365,18 +348,10 @@ func (a *jointAttention) Forward(x, c *mlx.Array, j joint) (dx, dc *mlx.Array) {
 	return a.Tap2(dx, dc, x, c, j.emb[0], j.emb[1])
 }
 
-// attendSelf returns the attention [B, L, dim] of one stream with the projections qkv, which hooks
-// do not see.
-func (j joint) attendSelf(m *nn.Module, normQ, normK *nn.RMSNorm, heads int, qkv []mlx.Columns) *mlx.Array {
-	q, k := mlx.NormRope(mlx.QK{}, nn.QK(normQ, normK, qkv[0], qkv[1]), heads, j.rope.Cos, j.rope.Sin)
-	return j.attendRotated(m, q, k, nn.SplitHeads(qkv[2].Array(), heads))
-}
-
-// ForwardSelf takes one stream [B, L, dim], without an output projection.
-func (a *jointAttention) ForwardSelf(x *mlx.Array, j joint) *mlx.Array {
-	heads := func(l *nn.Linear) *mlx.Array { return nn.SplitHeads(l.Forward(x), a.heads) }
-	y := j.attend(&a.Module, a.NormQ.Forward(heads(a.ToQ)), a.NormK.Forward(heads(a.ToK)), heads(a.ToV))
-	return a.Tap(y, x, nil, j.emb[0], j.emb[1])
+// ForwardSelf takes one stream x [B, L, dim] and its projections qkv, without an output projection.
+func (a *jointAttention) ForwardSelf(x *mlx.Array, qkv []mlx.Columns, j joint) *mlx.Array {
+	q, k, v := a.NormRope(j.rope, a.heads, nn.NewQKV(qkv, a.NormQ, a.NormK))
+	return a.Tap(j.attend(&a.Module, q, k, v), x, nil, j.emb[0], j.emb[1])
 }
 
 // Pack takes latents [B, C, H, W] to tokens [B, H/2·W/2, 4C], one for each 2×2

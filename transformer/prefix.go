@@ -82,10 +82,9 @@ func (b *blockCausal) state(streams ...**mlx.Array) []**mlx.Array {
 	return streams
 }
 
-// attend returns the attention [B, H, L, D] of a layer with q, k and v [B, H, L, D], which it
-// rotates if options say so. A hook sees q, k and v of the first segment.
+// attend returns the attention [B, H, L, D] of a layer with rotated q, k and v [B, H, L, D]. A hook sees
+// those of the first segment.
 func (b *blockCausal) attend(m *nn.Module, layer int, q, k, v *mlx.Array) *mlx.Array {
-	q, k = m.RotateQK(b.options, q, k)
 	if b.read {
 		cached := func(x, cached *mlx.Array) *mlx.Array { return mlx.Concat(2, cached.AsType(x.Dtype()), x) }
 		k, v = cached(k, b.cache.Keys[layer]), cached(v, b.cache.Values[layer])

@@ -260,7 +260,7 @@ func (m *QwenImage21) pass(in KVInputs, s *QwenImage21Sequence, b blockCausal) P
 	} else {
 		p.embedded = s.join(nn.WidenFP16(c), p.embedded)
 	}
-	b.options = nn.AttentionOptions{Rotate: p.rope.Interleaved, LengthFirst: true}
+	b.options = nn.AttentionOptions{LengthFirst: true}
 	if m.Config.CausalCondition {
 		timestep = mlx.Concat(0, timestep, m.Timestep(0))
 	}
@@ -461,18 +461,8 @@ type qwenImage21Attention struct {
 }
 
 func (a *qwenImage21Attention) Forward(x *mlx.Array, layer int, p *qwenImage21Pass) *mlx.Array {
-	var q, k, v *mlx.Array
-	attention := *p.attention
-	if a.Observed() {
-		heads := func(l *nn.Linear) *mlx.Array { return nn.SplitHeads(l.Forward(x), a.heads) }
-		q, k, v = a.NormQ.Forward(heads(a.ToQ)), a.NormK.Forward(heads(a.ToK)), heads(a.ToV)
-	} else {
-		qkv := a.QKV.Forward(x)
-		q, k = mlx.NormRope(mlx.QK{}, nn.QK(a.NormQ, a.NormK, qkv[0], qkv[1]), a.heads, p.rope.Cos, p.rope.Sin)
-		v = nn.SplitHeads(qkv[2].Array(), a.heads)
-		attention.options.Rotate = nil
-	}
-	y := attention.attend(&a.Module, layer, q.Transpose(0, 2, 1, 3), k.Transpose(0, 2, 1, 3), v.Transpose(0, 2, 1, 3))
+	q, k, v := a.NormRope(p.rope, a.heads, nn.NewQKV(a.QKV.Forward(x), a.NormQ, a.NormK))
+	y := p.attention.attend(&a.Module, layer, q.Transpose(0, 2, 1, 3), k.Transpose(0, 2, 1, 3), v.Transpose(0, 2, 1, 3))
 	out := a.ToOut[0].(*nn.Linear).ForwardWide(nn.MergeHeads(y), x.Dtype())
 	return a.Tap(a.ToOut[1].Forward(out), x, p.tapped.rope)
 }
@@ -490,10 +480,9 @@ type qwenImage21FeedForward struct {
 }
 
 func (f *qwenImage21FeedForward) Forward(x *mlx.Array) *mlx.Array {
-	if !f.Observed() {
-		parts := f.Inner.Forward(x)
-		return f.Out.ForwardWide(wideSwiGLU(nil, parts[0], parts[1]), x.Dtype())
-	}
-	y := nn.WidenFP16(f.ActivationFn.Forward(f.GateLayer.Forward(x))).Mul(nn.WidenFP16(f.Proj.Forward(x)))
+	in := f.Inner.Forward(x)
+	y := f.Fused("qwenImage21FeedForward.Forward", func() *mlx.Array { return wideSwiGLU(nil, in[0], in[1]) }, func() *mlx.Array {
+		return nn.WidenFP16(f.ActivationFn.Forward(in[0].Array())).Mul(nn.WidenFP16(in[1].Array()))
+	})
 	return f.Tap(f.Out.ForwardWide(y, x.Dtype()), x)
 }

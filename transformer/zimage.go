@@ -381,15 +381,8 @@ type zimageAttention struct {
 }
 
 func (a *zimageAttention) Forward(x *mlx.Array, rope nn.Rope) *mlx.Array {
-	if !a.Observed() {
-		y := joint{rope: rope}.attendSelf(&a.Module, a.NormQ, a.NormK, a.heads, a.QKV.Forward(x))
-		return a.ToOut[0].ForwardWide(y, x.Dtype())
-	}
-	q := a.NormQ.Forward(nn.SplitHeads(a.ToQ.Forward(x), a.heads)).Transpose(0, 2, 1, 3)
-	k := a.NormK.Forward(nn.SplitHeads(a.ToK.Forward(x), a.heads)).Transpose(0, 2, 1, 3)
-	v := nn.Heads(a.ToV.Forward(x), a.heads)
-	y := a.Attend(nn.AttentionOptions{Rotate: rope.Interleaved, LengthFirst: true}, q, k, v)
-	return a.Tap(a.ToOut[0].ForwardWide(nn.MergeHeads(y), x.Dtype()), x)
+	q, k, v := a.NormRope(rope, a.heads, nn.NewQKV(a.QKV.Forward(x), a.NormQ, a.NormK))
+	return a.Tap(a.ToOut[0].ForwardWide(joint{}.attend(&a.Module, q, k, v), x.Dtype()), x)
 }
 
 // zimageFeedForward is FeedForward: w2(silu(w1 x)·w3 x).

@@ -245,12 +245,19 @@ func chain[T any](x *mlx.Array, layers []T, f func(T, *mlx.Array) *mlx.Array) *m
 	return mlx.EvalChain(x, layers, f)
 }
 
+// fusedOnGPU is [nn.Module.Fused] for an operation that CPUs compute module by module too.
+func fusedOnGPU(m *nn.Module, operation string, fused, modules func() *mlx.Array) *mlx.Array {
+	if mlx.CurrentDevice() == mlx.CPU && !m.Observed() {
+		return modules()
+	}
+	return m.Fused(operation, fused, modules)
+}
+
 // normActConv is the end of encoders and decoders.
 func normActConv(n norm, act *nn.SiLU, conv *nn.Conv2d, x *mlx.Array) *mlx.Array {
-	if mlx.CurrentDevice() != mlx.CPU && !act.Observed() {
-		return conv.Forward(n.SiLU(x, nil))
-	}
-	return mlx.EvalChain(x, []nn.Layer{n, act, conv}, nn.Layer.Forward)
+	return fusedOnGPU(&act.Module, "normActConv",
+		func() *mlx.Array { return conv.Forward(n.SiLU(x, nil)) },
+		func() *mlx.Array { return mlx.EvalChain(x, []nn.Layer{n, act, conv}, nn.Layer.Forward) })
 }
 
 // downBlock is DownEncoderBlock2D.
@@ -363,24 +370,21 @@ func newResnets(n, in, out int, c CoderConfig) []*resnet {
 }
 
 func (r *resnet) Forward(x *mlx.Array) *mlx.Array {
-	if mlx.CurrentDevice() != mlx.CPU && !r.Observed() {
-		return r.fused(x)
+	shortcut := func() *mlx.Array {
+		if r.ConvShortcut == nil {
+			return x
+		}
+		return r.ConvShortcut.Forward(x)
 	}
-	y := mlx.EvalChain(x, []nn.Layer{r.Norm1, r.Nonlinearity, r.Conv1, r.Norm2, r.Nonlinearity, r.Conv2}, nn.Layer.Forward)
-	if r.ConvShortcut != nil {
-		return r.TapImage(r.ConvShortcut.Forward(x).Add(y), x)
-	}
-	return r.TapImage(x.Add(y), x)
-}
-
-// fused is Forward with fewer operations: the next one adds the bias of a convolution.
-func (r *resnet) fused(x *mlx.Array) *mlx.Array {
-	y := r.Conv1.Plain(r.Norm1.SiLU(x, nil))
-	y = r.Conv2.Plain(r.Norm2.SiLU(y, r.Conv1.Bias.As(x.Dtype())))
-	if r.ConvShortcut != nil {
-		x = r.ConvShortcut.Forward(x)
-	}
-	return mlx.AddBias(y, r.Conv2.Bias.As(x.Dtype()), x)
+	return r.TapImage(fusedOnGPU(&r.Module, "resnet.Forward", func() *mlx.Array {
+		// the next operation adds the bias of a convolution
+		y := r.Conv1.Plain(r.Norm1.SiLU(x, nil))
+		y = r.Conv2.Plain(r.Norm2.SiLU(y, r.Conv1.Bias.As(x.Dtype())))
+		return mlx.AddBias(y, r.Conv2.Bias.As(x.Dtype()), shortcut())
+	}, func() *mlx.Array {
+		y := mlx.EvalChain(x, []nn.Layer{r.Norm1, r.Nonlinearity, r.Conv1, r.Norm2, r.Nonlinearity, r.Conv2}, nn.Layer.Forward)
+		return shortcut().Add(y)
+	}), x)
 }
 
 // A block is a module that can be computed in strips.

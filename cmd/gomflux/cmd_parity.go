@@ -48,6 +48,12 @@ though its inputs are right, the modules inside it, and known mistakes with that
 effect. With --free, if there is no such module, it names the first tensor that
 differs.
 
+After the reading from the start the run is made again without hooks, as users
+make it: fused, compiled where the device compiles, with tables for many steps.
+Its latents after every step and its image must be those of the run with hooks,
+and each fused operation must compute what its modules do. If not, the verdict
+names the first operation and the first step that differ.
+
 The model is --model or the one that the settings name: a folder relative to the
 run's folder, its parent, or the parent of that. The initial noise is the
 reference's, or drawn as PyTorch does if the run does not have it.

@@ -137,8 +137,20 @@ type Points struct {
 	Negative bool
 	// Parameters lists the parameters of the module with a name; see [Tap]. It may be nil.
 	Parameters func(module string) []Parameter
+	// Forked is called with the results of each operation that has a fused form, while there is a
+	// hook. It may be nil.
+	Forked func(Fork)
 
 	calls map[string]calls
+}
+
+// A Fork is an operation that was computed in both of its forms: fused, as without a hook, and module
+// by module. Its arrays are lazy, and live until the function that gets it returns.
+type Fork struct {
+	Module
+	Operation      string // the function that has both forms
+	Step, Call     int    // of the module; see [Tap]
+	Fused, Modules []*mlx.Array
 }
 
 // calls has the number of a module's finished calls within a step.
@@ -146,6 +158,20 @@ type calls struct{ step, n int }
 
 // Active reports whether there is a hook, so that nothing may be compiled.
 func (p *Points) Active() bool { return p != nil && p.Func != nil }
+
+// Fork returns what modules returns, which pass their tensors to the hook, which must be active.
+// Forked sees it with what fused returns, whose modules do not pass theirs.
+func (p *Points) Fork(m Module, operation string, fused, modules func() []*mlx.Array) []*mlx.Array {
+	call := p.call(m.Name)
+	out := modules()
+	if p.Forked != nil {
+		hook := p.Func
+		defer func() { p.Func = hook }()
+		p.Func = nil
+		p.Forked(Fork{m, operation, p.Step, call, fused(), out})
+	}
+	return out
+}
 
 // Value passes a value of the pipeline, such as the latents.
 func (p *Points) Value(name string, x *mlx.Array) *mlx.Array {

@@ -68,6 +68,60 @@ type AttentionOptions struct {
 	LengthFirst bool
 }
 
+// A QKV has the projections of some tokens to queries, keys and values, and the norms of the heads of
+// the first two.
+type QKV struct {
+	columns []mlx.Columns
+	norms   [2]*RMSNorm
+}
+
+// NewQKV takes the outputs of a [Stack], [B, L, H·D] each, or fewer heads of keys and values.
+func NewQKV(columns []mlx.Columns, normQ, normK *RMSNorm) QKV {
+	return QKV{columns, [2]*RMSNorm{normQ, normK}}
+}
+
+// plain describes queries and keys for [mlx.NormRope].
+func (p QKV) plain() mlx.QK {
+	q, k, dtype := p.norms[0], p.norms[1], p.columns[0].X.Dtype()
+	return mlx.QK{Q: p.columns[0], K: p.columns[1], NormQ: q.factor(dtype), NormK: k.factor(dtype), Eps: float32(q.Eps)}
+}
+
+// NormRope returns q [B, L, H, D], k and v of a stream, or of two, of which the second follows the
+// first. q and k are normed, and rotated by pairs unless the table is empty. A hook sees them as those
+// of m before and after, as diffusers' dispatch_attention_fn gets them.
+func (m *Module) NormRope(rope Rope, heads int, streams ...QKV) (q, k, v *mlx.Array) {
+	project := func(i int) *mlx.Array {
+		parts := make([]*mlx.Array, len(streams))
+		for n, s := range streams {
+			parts[n] = SplitHeads(s.columns[i].Array(), heads*s.columns[i].Size/s.columns[0].Size)
+			if i < len(s.norms) {
+				parts[n] = s.norms[i].Forward(parts[n])
+			}
+		}
+		return mlx.Concat(1, parts...)
+	}
+	modules := func() []*mlx.Array {
+		q, k := project(0).Transpose(0, 2, 1, 3), project(1).Transpose(0, 2, 1, 3)
+		if rope.Cos != nil {
+			q, k = m.RotateQK(AttentionOptions{Rotate: rope.Interleaved, LengthFirst: true}, q, k)
+		}
+		return []*mlx.Array{q.Transpose(0, 2, 1, 3), k.Transpose(0, 2, 1, 3)}
+	}
+	fused := func() []*mlx.Array {
+		var text mlx.QK
+		if len(streams) == 2 {
+			text = streams[0].plain()
+		}
+		q, k := mlx.NormRope(text, streams[len(streams)-1].plain(), heads, rope.Cos, rope.Sin)
+		return []*mlx.Array{q, k}
+	}
+	if rope.Cos == nil {
+		fused = modules
+	}
+	qk := m.FusedAll("nn.Module.NormRope", fused, modules)
+	return qk[0], qk[1], project(2)
+}
+
 // Attend rotates q and k [B, H, L, D], passes q, k and v by the hook, and returns
 // the module's attention [B, H, L, D].
 func (m *Module) Attend(o AttentionOptions, q, k, v *mlx.Array) *mlx.Array {

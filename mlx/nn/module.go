@@ -54,6 +54,24 @@ func (m *Module) bind(id hooks.Module, points *hooks.Points, tag reflect.StructT
 // only for hooks depends on it.
 func (m *Module) Observed() bool { return m.points.Active() }
 
+// Fused returns the result of an operation of the module: of its fused form or, while a hook looks, of
+// the modules that it stands for, which pass their tensors by the hook. Both compute the same, up to
+// rounding; see [hooks.Points].Forked. The operation is the name of the function that has both.
+func (m *Module) Fused(operation string, fused, modules func() *mlx.Array) *mlx.Array {
+	one := func(f func() *mlx.Array) func() []*mlx.Array {
+		return func() []*mlx.Array { return []*mlx.Array{f()} }
+	}
+	return m.FusedAll(operation, one(fused), one(modules))[0]
+}
+
+// FusedAll is [Module.Fused] for an operation with several results.
+func (m *Module) FusedAll(operation string, fused, modules func() []*mlx.Array) []*mlx.Array {
+	if !m.points.Active() {
+		return fused()
+	}
+	return m.points.Fork(m.id, operation, fused, modules)
+}
+
 // Tap passes the output of a module by the hook, and returns it or the array that
 // the hook replaces it with. Every Forward ends with it. The inputs are those that
 // the module's tag declares; an input is nil if this call does not have it.

@@ -54,12 +54,6 @@ func (n *LayerNorm) Plain(_ mlx.Dtype, scale, shift *mlx.Array) mlx.Norm {
 	return mlx.Norm{Center: true, Eps: float32(n.Eps), Scale: scale, Shift: shift}
 }
 
-// QK describes queries and keys with the norms of their heads, for [mlx.NormRope].
-func QK(normQ, normK *RMSNorm, q, k mlx.Columns) mlx.QK {
-	dtype := q.X.Dtype()
-	return mlx.QK{Q: q, K: k, NormQ: normQ.factor(dtype), NormK: normK.factor(dtype), Eps: float32(normQ.Eps)}
-}
-
 // LayerNorm is torch.nn.LayerNorm over the last axis.
 type LayerNorm struct {
 	Module

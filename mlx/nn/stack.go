@@ -19,7 +19,7 @@ type Stack struct {
 // NewStack declares a stack. Its layers are fields of the module too, which name their weights.
 func NewStack(layers ...*Linear) Stack { return Stack{layers: layers} }
 
-// Forward returns the outputs of the layers for x [B, L, in]. Hooks do not see them.
+// Forward returns the outputs of the layers for x [B, L, in].
 func (s *Stack) Forward(x *mlx.Array) []mlx.Columns {
 	out := make([]mlx.Columns, len(s.layers))
 	if !s.joined() {
@@ -28,16 +28,23 @@ func (s *Stack) Forward(x *mlx.Array) []mlx.Columns {
 		}
 		return out
 	}
-	for _, l := range s.layers {
-		l.Weight.used()
-		l.Bias.used()
-	}
-	y := project(&s.weight, &s.bias, x)
+	all := s.layers[0].Fused("nn.Stack.Forward", func() *mlx.Array {
+		for _, l := range s.layers {
+			l.Weight.used()
+			l.Bias.used()
+		}
+		return project(&s.weight, &s.bias, x)
+	}, func() *mlx.Array {
+		each := make([]*mlx.Array, len(s.layers))
+		for i, l := range s.layers {
+			each[i] = l.Forward(x)
+		}
+		return mlx.Concat(-1, each...)
+	})
 	from := 0
 	for i, l := range s.layers {
-		n := l.Weight.shape[0]
-		out[i] = mlx.Columns{X: y, From: from, Size: n}
-		from += n
+		out[i] = mlx.Columns{X: all, From: from, Size: l.Out()}
+		from += l.Out()
 	}
 	return out
 }

@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/gomflux/gomflux/mlx"
+	"github.com/gomflux/gomflux/mlx/hooks"
 )
 
 // TestStack compares the outputs of a stack before and after its weights are joined, and of its
@@ -85,6 +86,22 @@ func TestStack(t *testing.T) {
 				columns := m.Stack.Forward(x)
 				if one := columns[0].X == columns[1].X; one != c.wantsOneCall {
 					t.Errorf("one product: %v, expected %v", one, c.wantsOneCall)
+				}
+				var tapped []string
+				compared := 0
+				Bind(m, "m", &hooks.Points{Func: func(tap hooks.Tap) (*mlx.Array, error) {
+					tapped = append(tapped, tap.Name)
+					return nil, nil
+				}, Forked: func(f hooks.Fork) {
+					compared++
+					fused, modules := f.Fused[0].Floats(), f.Modules[0].Floats()
+					if f.Name != "m.a" || !slices.EqualFunc(fused, modules, func(a, b float32) bool { return max(a-b, b-a) < 1e-5 }) {
+						t.Errorf("%s of %s: found %v, expected %v", f.Operation, f.Name, fused, modules)
+					}
+				}})
+				m.Stack.Forward(x)
+				if (compared == 1) != c.wantsOneCall || !slices.Equal(tapped, []string{"m.a", "m.b"}) {
+					t.Errorf("%d forks, taps of %q", compared, tapped)
 				}
 				Free(m)
 				if m.A.Weight.Array != nil || m.Stack.weight.Array != nil {
