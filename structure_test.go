@@ -5,6 +5,7 @@ import (
 	"go/parser"
 	"go/token"
 	"io/fs"
+	"maps"
 	"os"
 	"path"
 	"path/filepath"
@@ -103,6 +104,66 @@ func TestImportsGoUpward(t *testing.T) {
 			}
 		}
 	})
+}
+
+// TestPythonImports looks for circles in the imports of Python files, also those within functions.
+func TestPythonImports(t *testing.T) {
+	statement := regexp.MustCompile(`(?m)^[ \t]*(?:from (\.*)([\w.]*) )?import (\([^)]*\)|.+)$`)
+	type imported struct{ module, name string } // name is a module in module, or something else that it has
+	imports := map[string][]imported{}          // by module: its path without .py
+	for _, root := range []string{"scripts/reference", "scripts/bench"} {
+		err := filepath.WalkDir(root, func(name string, d fs.DirEntry, err error) error {
+			if err != nil || path.Ext(name) != ".py" {
+				return err
+			}
+			text, err := os.ReadFile(name)
+			name = filepath.ToSlash(name)
+			module := strings.TrimSuffix(strings.TrimSuffix(name, ".py"), "/__init__")
+			imports[module] = nil
+			for _, s := range statement.FindAllStringSubmatch(string(text), -1) {
+				from := root
+				if dots := len(s[1]); dots > 0 {
+					from = path.Join(path.Dir(name), strings.Repeat("../", dots-1))
+				}
+				from = path.Join(from, strings.ReplaceAll(s[2], ".", "/"))
+				for _, n := range strings.Split(strings.Trim(s[3], "()"), ",") {
+					n, _, _ = strings.Cut(strings.TrimSpace(n), " ") // without "as"
+					imports[module] = append(imports[module], imported{from, path.Join(from, strings.ReplaceAll(n, ".", "/"))})
+				}
+			}
+			return err
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	if len(imports) < 60 {
+		t.Fatalf("%d Python files", len(imports))
+	}
+	visited := map[string]bool{}
+	var visit func(module string, above []string)
+	visit = func(module string, above []string) {
+		if i := slices.Index(above, module); i >= 0 {
+			t.Errorf("imports in a circle: %s", strings.Join(append(above[i:], module), " -> "))
+		}
+		if visited[module] {
+			return
+		}
+		visited[module] = true
+		above = append(slices.Clone(above), module)
+		for _, i := range imports[module] {
+			next := i.name
+			if _, own := imports[next]; !own {
+				next = i.module
+			}
+			if next != module { // as in a docstring's example
+				visit(next, above)
+			}
+		}
+	}
+	for _, module := range slices.Sorted(maps.Keys(imports)) {
+		visit(module, nil)
+	}
 }
 
 // TestNamesStayHome looks for names of families, pipeline classes and component

@@ -1,8 +1,6 @@
 package vae
 
 import (
-	"math"
-
 	"github.com/gomflux/gomflux/mlx"
 	"github.com/gomflux/gomflux/mlx/nn"
 )
@@ -155,30 +153,6 @@ func (s stage) outputs(n, kernel int) int {
 	return (n+s.before+s.after-kernel)/s.conv.Stride + 1
 }
 
-func (s stage) memory(in size, m memoryModel) (int64, size) {
-	out := s.size(in)
-	if m.onHost() && m.budget == noBudget {
-		return in.bytes(4) + s.wholeOnHost(in.bytes(4), out.bytes(4)) + s.weights(in).bytes(4), out
-	}
-	return in.bytes(m.item()) + out.bytes(m.item()) + m.temporaries(s, in, m.rows(s, in)), out
-}
-
-// wholeOnHost is the memory for a whole image if package host computes it, in addition to the input
-// of the stage, or of the block that it is in.
-func (s stage) wholeOnHost(in, out int64) int64 {
-	switch {
-	case s.norm != nil && s.residual > 0:
-		return max(2*in, in+out, 3*out)
-	case s.norm != nil:
-		return max(2*in, in+out, 2*out)
-	case s.double:
-		return 6*in + out
-	case s.conv.Stride > 1: // padded
-		return 2*in + out
-	}
-	return out
-}
-
 func (r *resnet) stages() (first, second stage) {
 	first = stage{norm: r.Norm1, conv: r.Conv1, before: 1, after: 1}
 	second = stage{norm: r.Norm2, conv: r.Conv2, before: 1, after: 1}
@@ -201,27 +175,13 @@ func (r *resnet) strip(x *mlx.Array, budget int64) *mlx.Array {
 	})
 }
 
-func (r *resnet) memory(in size, m memoryModel) (int64, size) {
-	first, second := r.stages()
-	a, between := first.memory(in, m)
-	b, out := second.memory(between, m)
-	if m.onHost() && m.budget == noBudget {
-		b -= between.bytes(4) // which replaces its input
-	}
-	return max(a, in.bytes(m.item())+b), out
-}
-
 func (d *downsample) stage() stage { return stage{conv: d.Conv, after: 1} }
 
 func (d *downsample) strip(x *mlx.Array, budget int64) *mlx.Array { return d.stage().strip(x, budget) }
 
-func (d *downsample) memory(in size, m memoryModel) (int64, size) { return d.stage().memory(in, m) }
-
 func (u *upsample) stage() stage { return stage{double: true, conv: u.Conv, before: 1, after: 1} }
 
 func (u *upsample) strip(x *mlx.Array, budget int64) *mlx.Array { return u.stage().strip(x, budget) }
-
-func (u *upsample) memory(in size, m memoryModel) (int64, size) { return u.stage().memory(in, m) }
 
 func (a *attention) strip(x *mlx.Array, budget int64) *mlx.Array {
 	return a.forward(x, scores(budget))
@@ -231,134 +191,6 @@ func (a *attention) strip(x *mlx.Array, budget int64) *mlx.Array {
 // keeps three copies of them, in float32.
 func scores(budget int64) int { return int(min(maxScores, max(1, budget/12))) }
 
-func (a *attention) memory(in size, m memoryModel) (int64, size) { return attentionMemory(in, m) }
-
-func attentionMemory(in size, m memoryModel) (int64, size) {
-	tokens := int64(in.h) * int64(in.w)
-	if m.onHost() {
-		return 6 * in.bytes(4), in
-	}
-	each := max(tokens, min(tokens*tokens, int64(scores(m.budget))))
-	if m.device == mlx.CPU { // updates the scores in place
-		return 6*in.bytes(4) + 4*each, in
-	}
-	return 6*in.bytes(4) + 12*each, in
-}
-
-// A memoryModel estimates the memory that layers take.
-type memoryModel struct {
-	device mlx.Device
-	dtype  mlx.Dtype
-	budget int64 // bytes per image, or noBudget
-}
-
-const noBudget = math.MaxInt64
-
-// onHost reports whether package host computes the layers.
-func (m memoryModel) onHost() bool {
-	return m.device == mlx.CPU && m.dtype == mlx.Float32 && mlx.ConvolvesOnHost()
-}
-
-// item is the size of an element in bytes.
-func (m memoryModel) item() int64 {
-	if m.dtype == mlx.Float32 {
-		return 4
-	}
-	return 2
-}
-
-// perRow estimates the bytes of temporaries that a stage takes for each row of its
-// output (each), and those for the rows around a strip that the convolution needs too
-// (edges). The factors count copies of rows.
-func (m memoryModel) perRow(s stage, in size) (each, edges int64) {
-	out := s.size(in)
-	row := size{1, in.w, in.c}
-	if s.double {
-		row.w *= 2
-	}
-	// copies of the convolution's input (as it is, padded, and padded again by MLX), and of
-	// the input of group and channel norms
-	input, group, channel := int64(3), int64(7), int64(4)
-	unfolded := int64(out.w) * int64(in.c) * 4
-	switch {
-	case m.onHost(): // without copies by MLX
-		input, group, channel, unfolded = 2, 2, 2, 0
-		s.residual = min(s.residual, out.c)
-	case m.device == mlx.CPU:
-		unfolded *= 9
-		if m.budget == noBudget {
-			input = 2 // padded by MLX only
-		}
-	case m.item() < 4: // measured with CUDA
-		input, group, channel, unfolded = 2, 4, 2, 0
-	}
-	input *= row.bytes(m.item())
-	normalised := int64(0)
-	switch s.norm.(type) {
-	case *nn.GroupNorm:
-		normalised = group * row.bytes(4)
-	case *channelNorm:
-		normalised = channel * row.bytes(4)
-	}
-	stride := int64(s.conv.Stride)
-	convolved := stride*input + unfolded + 2*out.rowBytes(m.item()) + size{1, out.w, s.residual}.rowBytes(m.item())
-	return max(convolved, stride*normalised), 2 * max(input, normalised)
-}
-
-// rows returns how many rows of a stage's output are computed at a time: as few as the
-// smallest number of strips within the budget needs.
-func (m memoryModel) rows(s stage, in size) int {
-	n := s.size(in).h
-	each, edges := m.perRow(s, in)
-	most := int(min(int64(n), max(1, (m.budget-edges)/each)))
-	strips := (n + most - 1) / most
-	return (n + strips - 1) / strips
-}
-
-// statisticsRows returns how many rows a norm reads at a time for its statistics.
-func (m memoryModel) statisticsRows(in size) int {
-	return int(min(int64(in.h), max(1, m.budget/(3*in.rowBytes(4)))))
-}
-
-// temporaries estimates the bytes that a stage takes for a strip of rows, in addition to
-// its input and output.
-func (m memoryModel) temporaries(s stage, in size, rows int) int64 {
-	each, edges := m.perRow(s, in)
-	return int64(rows)*each + edges + s.weights(in).bytes(m.item())
-}
-
-// weights returns the number of weights, which are cast to the dtype.
-func (s stage) weights(in size) size { return size{9, in.c, s.size(in).c} }
-
-// peak returns the largest memory that one of the layers takes.
-func (m memoryModel) peak(layers []layer, in size) int64 {
-	most := int64(0)
-	for _, l := range layers {
-		var n int64
-		n, in = l.memory(in, m)
-		most = max(most, n)
-	}
-	return most
-}
-
 // SetBudget limits the memory, in bytes, that Encode and Decode take in addition to the
 // inputs and outputs of their layers; 0 is no limit.
 func (m *coder) SetBudget(bytes int64) { m.strips.budget = max(0, bytes) }
-
-// DecodeMemory estimates the memory in bytes that Decode takes for one image.
-func (m *coder) DecodeMemory(height, width int, d mlx.Device, dtype mlx.Dtype) int64 {
-	h, w := (height+m.scale-1)/m.scale, (width+m.scale-1)/m.scale
-	return m.strips.memoryModel(d, dtype).peak(m.decoder.layers(), size{max(1, h), max(1, w), m.latentChannels})
-}
-
-// EncodeMemory estimates the memory in bytes that Encode takes for one image.
-func (m *coder) EncodeMemory(height, width int, d mlx.Device, dtype mlx.Dtype) int64 {
-	return m.strips.memoryModel(d, dtype).peak(m.encoder.layers(), size{max(1, height), max(1, width), m.imageChannels})
-}
-
-func (s *strips) memoryModel(d mlx.Device, dtype mlx.Dtype) memoryModel {
-	if s.budget == 0 {
-		return memoryModel{d, dtype, noBudget}
-	}
-	return memoryModel{d, dtype, s.budget}
-}

@@ -2,6 +2,7 @@
 
 import argparse
 import json
+import subprocess
 import sys
 from pathlib import Path
 
@@ -191,9 +192,7 @@ def write_configs(args) -> int:
 
 
 def selftest(args) -> int:
-    from . import peers_test
-
-    return peers_test.run()
+    return subprocess.call([sys.executable, "-m", f"{__package__}.peers_test"])
 
 
 if __name__ == "__main__":

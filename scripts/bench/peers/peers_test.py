@@ -333,3 +333,7 @@ def commands(folder):
 
 
 TESTS = (times, stamps, turns, pools, shapes, processes, gomflux_reports, compared, failures, missing, pages, commands)
+
+
+if __name__ == "__main__":
+    sys.exit(run())

@@ -16,11 +16,8 @@ its first step is over.
 
 import inspect
 import sys
-import tempfile
-from pathlib import Path
 
 import torch
-from PIL import Image
 
 from . import runs
 from .families import NORMED, Family
@@ -317,32 +314,3 @@ NAMES = {
     "normed twice": "the last hidden states after two final norms",
     "something else": "no hidden states of the text encoder",
 }
-
-
-def model(model: str, compute: str = "float32"):
-    """The command check: runs a model for two steps of a small image, and prints all problems."""
-    from . import dump
-    from .families import FAMILIES
-    from .inpaint import Pictures
-    from .record import Recorder
-
-    dump.prepare()
-    pipe, name = dump.load(model, compute)
-    family = FAMILIES[name]
-    side = 5 * 2 * pipe.vae_scale_factor
-    with tempfile.TemporaryDirectory() as folder:
-        folder = Path(folder)
-        references = []
-        for i in range(min(family.references)):
-            references.append(folder / f"{i}.png")
-            Image.new("RGB", (side, side + side // 2), "gray").save(references[-1])
-        settings = dict(prompt="a red circle", negative_prompt=None, steps=2, guidance=1.0, seed=0, height=side)
-        settings |= dict(width=side, max_sequence_length=64)
-        record = Recorder(folder / "run", (), keep=False)
-        _, _, more = dump.generate(
-            pipe, family, record, settings, Pictures(references=references), None, None, folder / "run", unchecked=True
-        )
-    problems = more.get("problems", [])
-    if problems:
-        raise SystemExit(f"{model}: {len(problems)} problem{'s' if len(problems) > 1 else ''}")
-    print(f"{model}: {name}, no problems found")

@@ -305,10 +305,17 @@ def plain(x) -> torch.Tensor:
         x = torch.view_as_real(x) if x.is_complex() else x
         return x.detach().contiguous().to("cpu", copy=True)
     if type(x).__module__.startswith("mlx"):
-        from .mflux_side import tensor
-
-        return tensor(x)
+        return of_mlx(x)
     return torch.from_numpy(np.array(x, order="C"))
+
+
+def of_mlx(a) -> torch.Tensor:
+    """A copy of MLX's array, of the same dtype."""
+    import mlx.core as mx
+
+    if a.dtype == mx.bfloat16:
+        return torch.from_numpy(np.array(a.astype(mx.float32))).bfloat16()
+    return torch.from_numpy(np.array(a))
 
 
 def is_tensor(x) -> bool:

@@ -560,10 +560,8 @@ PICTURES = {
 }
 
 
-def make(root: Path):
-    """Makes everything under root again; `git diff` then shows the changes."""
-    from .__main__ import main
-
+def make(root: Path, run):
+    """Makes everything under root again, where run runs a command; `git diff` then shows the changes."""
     root.mkdir(parents=True, exist_ok=True)
     before = os.getcwd()
     os.chdir(root)
@@ -578,7 +576,7 @@ def make(root: Path):
                 draw_mask(*size).save(Path(path).with_name("mask.png"))
         for command in COMMANDS.strip().split("\n\n"):
             print(" ".join(shlex.split(command)[:3]), file=sys.stderr)
-            main(limited(shlex.split(command)))
+            run(limited(shlex.split(command)))
     finally:
         os.chdir(before)
 

@@ -28,6 +28,7 @@ import numpy as np
 import torch
 
 from . import runs
+from .debug import of_mlx
 from .record import Recorder
 from .stats import attach
 
@@ -148,13 +149,6 @@ def load(folder: Path, guidance: float, compute: str, max_sequence_length: int):
     return pipe
 
 
-def tensor(a: mx.array) -> torch.Tensor:
-    """A copy, of the same dtype."""
-    if a.dtype == mx.bfloat16:
-        return torch.from_numpy(np.array(a.astype(mx.float32))).bfloat16()
-    return torch.from_numpy(np.array(a))
-
-
 def diffusers_name(component: str, path: str) -> str:
     """Of a module of mflux. What only wraps another one is not in diffusers, and has its name."""
     parts = path.split(".") if path else []
@@ -203,7 +197,7 @@ class Watch:
         return called
 
     def _as_diffusers(self, component, name, module, result):
-        t = tensor(result)
+        t = of_mlx(result)
         if name == "transformer":
             return -t
         if component == "text_encoder":
@@ -233,7 +227,7 @@ def watch_values(patches: ExitStack, pipe, record: Recorder, tokens: dict, seed:
         if rng == "torch":
             drawn = torch.randn((1, x.shape[0], *x.shape[2:]), generator=torch.Generator().manual_seed(seed))
             x = mx.array(drawn[0][:, None].numpy()).astype(x.dtype)
-        record.put("latents.init", tensor(x).movedim(1, 0))
+        record.put("latents.init", of_mlx(x).movedim(1, 0))
         return x
 
     replace(ZImageLatentCreator, "create_noise", staticmethod(create_noise))
@@ -243,13 +237,13 @@ def watch_values(patches: ExitStack, pipe, record: Recorder, tokens: dict, seed:
     def encode_prompt(prompt, tokenizer, text_encoder):
         which = "negative" if tokens else "prompt"
         output = tokenizer.tokenize(prompt)
-        ids, mask = tensor(output.input_ids).long(), tensor(output.attention_mask).bool()
+        ids, mask = of_mlx(output.input_ids).long(), of_mlx(output.attention_mask).bool()
         tokens[which] = {"padded": ids.shape[1], "valid": int(mask.sum())}
         record.crop["text_encoder"] = tuple(tokens[which].values())
         record.put(f"{which}.input_ids", ids)
         record.put(f"{which}.attention_mask", mask)
         embeds = encode(prompt=prompt, tokenizer=tokenizer, text_encoder=text_encoder)
-        record.put(f"{which}.embeds", tensor(embeds))
+        record.put(f"{which}.embeds", of_mlx(embeds))
         return embeds
 
     replace(PromptEncoder, "encode_prompt", staticmethod(encode_prompt))
@@ -259,11 +253,11 @@ def watch_values(patches: ExitStack, pipe, record: Recorder, tokens: dict, seed:
 
         def observed(self, noise, timestep, latents, _step=step, **kwargs):
             if record.step == 0:
-                record.put("sigmas", tensor(self.sigmas))
-                record.put("timesteps", tensor(self.sigmas[:-1] * 1000))
-            record.put(f"noise_pred@{record.step}", tensor(noise).movedim(1, 0))
+                record.put("sigmas", of_mlx(self.sigmas))
+                record.put("timesteps", of_mlx(self.sigmas[:-1] * 1000))
+            record.put(f"noise_pred@{record.step}", of_mlx(noise).movedim(1, 0))
             latents = _step(self, noise=noise, timestep=timestep, latents=latents, **kwargs)
-            record.put(f"latents@{record.step}", tensor(latents).movedim(1, 0))
+            record.put(f"latents@{record.step}", of_mlx(latents).movedim(1, 0))
             record.next_step()
             return latents
 
@@ -272,9 +266,9 @@ def watch_values(patches: ExitStack, pipe, record: Recorder, tokens: dict, seed:
     vae, decode = type(pipe.vae), type(pipe.vae).decode
 
     def observed_decode(self, latents):
-        record.put("vae.decode.in", tensor(latents / self.scaling_factor + self.shift_factor))
+        record.put("vae.decode.in", of_mlx(latents / self.scaling_factor + self.shift_factor))
         pixels = decode(self, latents)
-        record.put("vae.decode.out", tensor(pixels)[:, :, 0])
+        record.put("vae.decode.out", of_mlx(pixels)[:, :, 0])
         return pixels
 
     replace(vae, "decode", observed_decode)

@@ -19,7 +19,7 @@ from contextlib import suppress
 from pathlib import Path
 
 import torch
-from safetensors import SafetensorError
+from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 
 from . import debugger
@@ -382,3 +382,23 @@ def changed(value, change, key=""):
             value[k] = v
         return value
     return type(value)(*new.values()) if hasattr(value, "_fields") else type(value)(new.values())
+
+
+class Dump:
+    """What a recorder has written to a folder."""
+
+    def __init__(self, folder: Path):
+        self.settings = json.loads((folder / "settings.json").read_text(encoding="utf-8"))
+        self.tensors = {}
+        for file in self.settings["files"]:
+            with safe_open(folder / file, "pt") as f:
+                self.tensors |= {k: f.get_tensor(k) for k in f.keys()}
+
+    def __getitem__(self, name: str) -> torch.Tensor:
+        return self.tensors[self.settings["aliases"].get(name, name)]
+
+    def __contains__(self, name: str) -> bool:
+        return name in self.tensors or name in self.settings["aliases"]
+
+    def names(self) -> set[str]:
+        return self.tensors.keys() | self.settings["aliases"].keys()

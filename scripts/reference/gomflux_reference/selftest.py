@@ -4,6 +4,7 @@ import io
 import json
 import os
 import random
+import subprocess
 import sys
 import tempfile
 import time
@@ -21,6 +22,7 @@ from . import adapters, again, debug, dump, goldens, lies, profile_test, prune_t
 from .debugger import debugger_test
 from .families import FAMILIES
 from .files import read_json
+from .record import Dump
 
 
 def check(root: Path, only: list[str] | None = None, quick: bool = False, brief: bool = False):
@@ -42,7 +44,7 @@ def files(folder: Path) -> dict:
 
 
 def same_goldens(scratch: Path, root: Path):
-    goldens.make(scratch)
+    subprocess.run([sys.executable, "-m", "gomflux_reference", "goldens", scratch], check=True)
     ours, theirs = files(scratch), files(root)
     for name in sorted(ours.keys() | theirs.keys()):
         if name not in ours or name not in theirs or ours[name].read_bytes() != theirs[name].read_bytes():
@@ -71,24 +73,6 @@ def both_layouts(scratch: Path, root: Path):
             for part in FAMILIES[family].text_encoders:
                 a, b = (getattr(p, part.replace("text_encoder", "tokenizer"))(text).input_ids for p in pipes)
                 assert a == b, (family, part, text)
-
-
-class Dump:
-    def __init__(self, folder: Path):
-        self.settings = json.loads((folder / "settings.json").read_text(encoding="utf-8"))
-        self.tensors = {}
-        for file in self.settings["files"]:
-            with safe_open(folder / file, "pt") as f:
-                self.tensors |= {k: f.get_tensor(k) for k in f.keys()}
-
-    def __getitem__(self, name: str) -> torch.Tensor:
-        return self.tensors[self.settings["aliases"].get(name, name)]
-
-    def __contains__(self, name: str) -> bool:
-        return name in self.tensors or name in self.settings["aliases"]
-
-    def names(self) -> set[str]:
-        return self.tensors.keys() | self.settings["aliases"].keys()
 
 
 def record(root: Path, out: Path | None, taps, **more):

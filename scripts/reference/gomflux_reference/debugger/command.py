@@ -10,6 +10,7 @@ from datetime import datetime, timedelta, timezone
 from pathlib import Path
 
 from .. import runs
+from ..arguments import check_dump
 from . import text, wire
 from .breakpoints import parse_place
 from .wire import ENDED, PROG, Refused
@@ -209,8 +210,6 @@ def check_command(command: list[str]):
     if not command:
         raise Refused("start: what is to be run is missing (-- dump MODEL ..., or -- script.py)")
     if command[0] == "dump":
-        from ..__main__ import check_dump
-
         return check_dump(command[1:], Parser)
     if not command[0].endswith(".py"):
         raise Refused(f"{command[0]}: expected dump, or a Python script (.py)")

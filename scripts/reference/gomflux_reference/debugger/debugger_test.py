@@ -216,11 +216,11 @@ def at_attention(scratch: Path):
 
 def unchanged(scratch: Path, model: Path, request: list):
     """A session that replaces a tensor by itself gives the tensors of a run without a session, bit for bit."""
-    from .. import selftest
+    from ..record import Dump
 
     args = [sys.executable, "-m", "gomflux_reference", "dump", model, scratch / "plain", *request]
     subprocess.run([str(a) for a in args], check=True, capture_output=True)
-    a, b = selftest.Dump(scratch / "out"), selftest.Dump(scratch / "plain")
+    a, b = Dump(scratch / "out"), Dump(scratch / "plain")
     assert a.names() == b.names() and all(a[n].equal(b[n]) for n in a.names())
 
 

@@ -319,7 +319,7 @@ def load(name: str):
 
 
 def compare(a, b):
-    from .tensors import reading
+    from .difference import reading
 
     return reading(a, b)
 

@@ -1,0 +1,136 @@
+"""Arguments that commands share. Nothing here imports diffusers."""
+
+import argparse
+import re
+from pathlib import Path
+
+from . import runs
+from .files import HEUN, LINEAR, MEMORY
+
+MODEL = "a folder in the layout of diffusers, or owner/name on the hub"  # for help
+
+
+def diffusers_arguments(c):
+    """The arguments of dump with diffusers."""
+    dump_arguments(c, (HEUN, LINEAR))
+    mask_arguments(c)
+    c.add_argument(
+        "--sample-posterior", action="store_true", help="draw the picture's latents as diffusers does; default: their mean",
+    )  # fmt: skip
+    lora_argument(c)
+    c.add_argument(
+        "--load", action="append", default=[], dest="loads", metavar="NAME=FILE[:KEY]",
+        help="replace a tensor by one of a file, or by one that either side has saved; may be repeated",
+    )  # fmt: skip
+    c.add_argument("--unchecked", action="store_true", help="record it although a check has found a problem")
+
+
+def check_dump(argv, parser):
+    """Checks the arguments of dump, with a class of parsers, and without diffusers."""
+    c = parser(prog="gomflux-reference dump", description="record a generation")
+    diffusers_arguments(c)
+    args = c.parse_args(argv)
+    if args.framework != "diffusers":
+        c.error("--framework mflux: the debugger runs PyTorch only")
+
+
+def dump_arguments(c, schedulers):
+    run_arguments(c, schedulers)
+    c.add_argument("--framework", choices=("diffusers", "mflux"), default="diffusers", help="the program to record")
+    tap_arguments(c, None)
+    looking_arguments(c)
+    c.add_argument("--step-cache", metavar="RULE", help="leave out most of the transformer in some steps: first-block:THRESHOLD")
+
+
+def run_arguments(c, schedulers):
+    """Where a run goes, and what it is made of."""
+    c.add_argument("model", help=MODEL)
+    c.add_argument("out", type=Path, nargs="?", help="folder; default: the latest run of the reference in --log-dir")
+    c.add_argument("--log-dir", type=Path, default=runs.default_root(), help="GOMFLUX_LOG_DIR sets another default")
+    generation_arguments(c, schedulers)
+
+
+def generation_arguments(c, schedulers):
+    c.add_argument("--device", default="cpu", help="cpu, cuda, cuda:1, mps, ...")
+    c.add_argument("--compute", choices=("float32", "bfloat16", "float16"), default="float32")
+    c.add_argument("--threads", type=int, default=1, help="more are faster, but do not always give the same bits")
+    c.add_argument("--prompt", required=True)
+    c.add_argument("--negative-prompt")
+    c.add_argument("--steps", type=int, required=True)
+    c.add_argument("--guidance", type=float, default=0.0)
+    c.add_argument("--seed", type=int, default=0, help="seed of the initial latents")
+    c.add_argument("--height", type=int, required=True)
+    c.add_argument("--width", type=int, required=True)
+    c.add_argument("--max-sequence-length", type=int, default=512)
+    c.add_argument("--picture", type=Path, help="image-to-image from this image, with --image-strength")
+    c.add_argument("--image-strength", type=float, default=0.4, help="how much of the image is kept, as in mflux")
+    c.add_argument("--references", type=Path, nargs="+", default=[], metavar="PICTURE", help="edit these images")
+    c.add_argument("--scheduler", choices=schedulers, help="scheduler; default: the model's own")
+
+
+def lora_argument(c):
+    c.add_argument(
+        "--lora", nargs="+", action="append", default=[], dest="loras", metavar=("FILE", "SCALE"),
+        help="load a LoRA, with a scale other than 1; may be repeated",
+    )  # fmt: skip
+
+
+def profile_arguments(c):
+    c.description = (
+        "Runs a generation once while it is observed, and writes PROFILE.md and profile.json: which files and functions "
+        "of diffusers, transformers and torch.nn were executed, by component and module, with calls and own times (which "
+        "include a part of the observer's), which of several implementations ran, and the lines that were not reached."
+    )
+    run_arguments(c, (HEUN, LINEAR))
+    lora_argument(c)
+    c.add_argument("--unchecked", action="store_true", help="profile it although a check has found a problem")
+    c.add_argument("--compare", action="store_true", help="run it once more without observing, and report the slow-down")
+    c.add_argument("--modules", type=Path, metavar="FILE", help="write only a list of the modules, without a profile")
+
+
+def mask_arguments(c):
+    c.add_argument("--mask", type=Path, metavar="PICTURE", help="inpaint the part of --picture that is white here (strength 0: anew)")
+    c.add_argument("--mask-crop", type=int, metavar="PADDING", help="show the model only the part around the mask")
+
+
+def looking_arguments(c):
+    for flag, help in (
+        ("--stats", "tensors whose statistics are written to traces/stats.jsonl; !GLOB excludes"),
+        ("--checkpoint", "tensors that are described in a file each; !GLOB excludes"),
+    ):
+        c.add_argument(flag, nargs="+", action="extend", default=[], metavar="GLOB", help=help)
+
+
+def tap_arguments(c, default=("*",)):
+    usual = "" if default else "; default: all, or none with --stats or --checkpoint"
+    c.add_argument(
+        "--taps", nargs="+", default=default and list(default), metavar="GLOB",
+        help=f"tensors to record; !GLOB excludes{usual}",
+    )  # fmt: skip
+    c.add_argument("--sample", type=int, default=0, metavar="N", help="keep N random values of modules' larger tensors")
+    c.add_argument(
+        "--max-memory", type=size, default=MEMORY, dest="memory", metavar="SIZE",
+        help="size of the tensors in memory before they are written: bytes, or for example 64MB",
+    )  # fmt: skip
+
+
+def prune_arguments(c):
+    c.description = (
+        "Copies diffusers and transformers with the files that a generation executes, into a folder for PYTHONPATH. "
+        "Functions that it does not call raise an error there. The generation is repeated with the copy, and if any "
+        "tensor differs nothing is left of it. What is installed stays as it is."
+    )
+    c.add_argument("model", help=MODEL)
+    c.add_argument("out", type=Path, help="a new or empty folder")
+    generation_arguments(c, (HEUN, LINEAR))
+    lora_argument(c)
+    c.add_argument("--unchecked", action="store_true", help="go on although a check has found a problem")
+    tap_arguments(c)
+
+
+def size(text: str) -> int:
+    """Bytes, of a number with or without KB, MB or GB."""
+    match = re.fullmatch(r"([0-9.]+)\s*([KMG]?)B?", text.strip(), re.IGNORECASE)
+    if not match:
+        raise argparse.ArgumentTypeError(f"{text} is no size: expected a number with or without KB, MB or GB")
+    return int(float(match[1]) * 1000 ** " KMG".index(match[2].upper() or " "))
