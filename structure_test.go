@@ -99,6 +99,8 @@ func TestImportsGoUpward(t *testing.T) {
 			}
 			if helper(other) {
 				t.Errorf("%s imports %s, which is for tests", name, imported)
+			} else if isCommand(dir) && isCommand(other) && dir != other {
+				t.Errorf("%s imports %s: what two commands need belongs into a package above them", name, imported)
 			} else if at, ok := rows[other]; !ok || at > row {
 				t.Errorf("%s imports %s, which is below it in the table of docs/architecture.md", name, imported)
 			}
@@ -164,6 +166,12 @@ func TestPythonImports(t *testing.T) {
 	for _, module := range slices.Sorted(maps.Keys(imports)) {
 		visit(module, nil)
 	}
+}
+
+// isCommand reports whether a package has commands of the program, and nothing that they share.
+func isCommand(dir string) bool {
+	group, ok := strings.CutPrefix(dir, "cmd/gomflux/internal/")
+	return ok && !slices.Contains([]string{"ui", "cli", "record", "profile"}, group)
 }
 
 // TestNamesStayHome looks for names of families, pipeline classes and component

@@ -8,6 +8,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/gomflux/gomflux/cmd/gomflux/internal/cli"
 )
 
 // TestInterruptBench: a signal ends a benchmark, and nothing is printed.
@@ -33,7 +35,7 @@ func TestInterruptBench(t *testing.T) {
 		t.Errorf("standard output: %q", lines.Text())
 	}
 	cmd.Wait()
-	if code := cmd.ProcessState.ExitCode(); code != exitInterrupted || stderr.String() != "gomflux: interrupted\n" {
+	if code := cmd.ProcessState.ExitCode(); code != cli.ExitInterrupted || stderr.String() != "gomflux: interrupted\n" {
 		t.Errorf("exit code %d, said %q", code, &stderr)
 	}
 	if took := time.Since(signaled); took > 10*time.Second {

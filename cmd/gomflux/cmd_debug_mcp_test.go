@@ -13,6 +13,7 @@ import (
 
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
+	"github.com/gomflux/gomflux/cmd/gomflux/internal/cli"
 	"github.com/gomflux/gomflux/internal/checkpoint"
 )
 
@@ -82,7 +83,7 @@ func (a *assistant) works(tool string, arguments map[string]any, text string) ca
 func (a *assistant) refuses(tool string, arguments map[string]any, message string) {
 	a.t.Helper()
 	c := a.call(a.t.Context(), tool, arguments)
-	if !c.failed || c.code != exitUsage || c.text != message+" (exit code 2)\n" {
+	if !c.failed || c.code != cli.ExitUsage || c.text != message+" (exit code 2)\n" {
 		a.t.Errorf("%s: failed %v, exit code %v, %q, expected %q", tool, c.failed, c.code, c.text, message)
 	}
 }
@@ -139,7 +140,7 @@ func TestAssistantCompares(t *testing.T) {
 		}
 	}
 	files := object{"tensor": filepath.Join(folder, "a.safetensors"), "reference": filepath.Join(folder, "b.safetensors")}
-	if c := a.works("tensors_diff", files, "the tensors differ (exit code 1)"); c.code != exitFailure || c.structured["ok"] != false {
+	if c := a.works("tensors_diff", files, "the tensors differ (exit code 1)"); c.code != cli.ExitFailure || c.structured["ok"] != false {
 		t.Errorf("exit code %v, %v", c.code, c.structured["ok"])
 	}
 	files["atol"], files["rtol"] = 1.5, "0"

@@ -1,6 +1,8 @@
 package main
 
 import (
+	"github.com/gomflux/gomflux/cmd/gomflux/internal/cli"
+
 	gobytes "bytes"
 	"encoding/binary"
 	"encoding/json"
@@ -211,7 +213,7 @@ func TestDecodeDtypes(t *testing.T) {
 	for name, test := range bad {
 		writeSafetensors(t, filepath.Join(dir, "a.safetensors"), test.tensors...)
 		stdout, stderr, code := runProgram(t, dir, "decode", "a.safetensors"+test.key, "-m", absolute(tinyModel), "-o", "bad.png")
-		if code != exitUsage || stdout != "" || !strings.Contains(stderr, test.want) || strings.Count(stderr,
+		if code != cli.ExitUsage || stdout != "" || !strings.Contains(stderr, test.want) || strings.Count(stderr,
 			"gomflux: ") != 1 || strings.Contains(stderr, "\x1b") {
 			t.Errorf("%s: exit code %d, %q, %q, expected %q", name, code, stdout, stderr, test.want)
 		}

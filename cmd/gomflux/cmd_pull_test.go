@@ -18,6 +18,7 @@ import (
 
 	"github.com/rogpeppe/go-internal/testscript"
 
+	"github.com/gomflux/gomflux/cmd/gomflux/internal/cli"
 	"github.com/gomflux/gomflux/internal/hubtest"
 	"github.com/gomflux/gomflux/internal/randtest"
 )
@@ -122,7 +123,7 @@ func TestKilledPull(t *testing.T) {
 			cache = t.TempDir()
 		case status.Signaled():
 			killed++
-		case status.ExitStatus() == exitInterrupted && strings.HasSuffix(stderr.String(), "gomflux: interrupted\n"):
+		case status.ExitStatus() == cli.ExitInterrupted && strings.HasSuffix(stderr.String(), "gomflux: interrupted\n"):
 			killed++
 			if strings.HasSuffix(stderr.String(), "the downloaded parts are kept: gomflux pull me/mine resumes\ngomflux: interrupted\n") {
 				told++

@@ -20,6 +20,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/gomflux/gomflux/cmd/gomflux/internal/cli"
 )
 
 // startServe starts gomflux serve on a free port, and waits for its address.
@@ -132,7 +134,7 @@ func TestServePortInUse(t *testing.T) {
 	cmd.Env = append(os.Environ(), "GOMFLUX_MLX="+absolute(libraries))
 	out, err := cmd.CombinedOutput()
 	want := fmt.Sprintf("gomflux: --listen 127.0.0.1:%s: bind: address already in use\n", port)
-	if cmd.ProcessState.ExitCode() != exitFailure || string(out) != want {
+	if cmd.ProcessState.ExitCode() != cli.ExitFailure || string(out) != want {
 		t.Errorf("%v, %q", err, out)
 	}
 }

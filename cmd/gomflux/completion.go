@@ -9,6 +9,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/gomflux/gomflux"
+	"github.com/gomflux/gomflux/cmd/gomflux/internal/cli"
 	"github.com/gomflux/gomflux/internal/hub"
 	"github.com/gomflux/gomflux/models"
 	"github.com/gomflux/gomflux/models/catalog"
@@ -41,7 +42,7 @@ To use it in every new shell, write it to the shell's folder:
 
 Bash needs the package bash-completion, on Macs from Homebrew. For zsh DIR is
 one of $fpath, and ~/.zshrc must call compinit after setting it.
-` + exitStatus
+` + cli.ExitStatus
 
 func newCompletionCommand() *cobra.Command {
 	return &cobra.Command{
@@ -50,14 +51,14 @@ func newCompletionCommand() *cobra.Command {
 		Long:    completionHelp,
 		Example: "  gomflux completion bash > ~/.local/share/bash-completion/completions/gomflux",
 		Args: func(_ *cobra.Command, args []string) error {
-			shells := strings.Join(sortedKeys(completionShells), ", ")
+			shells := strings.Join(cli.SortedKeys(completionShells), ", ")
 			switch {
 			case len(args) == 0:
-				return usageErrorf("give the shell: %s", shells)
+				return cli.UsageErrorf("give the shell: %s", shells)
 			case completionShells[args[0]] == nil:
-				return usageErrorf("no completion for %q (expected one of %s)", args[0], shells)
+				return cli.UsageErrorf("no completion for %q (expected one of %s)", args[0], shells)
 			case len(args) > 1:
-				return usageErrorf("unexpected argument %q", args[1])
+				return cli.UsageErrorf("unexpected argument %q", args[1])
 			}
 			return nil
 		},
@@ -65,7 +66,7 @@ func newCompletionCommand() *cobra.Command {
 			if len(args) > 0 {
 				return nil, cobra.ShellCompDirectiveNoFileComp
 			}
-			return sortedKeys(completionShells), cobra.ShellCompDirectiveNoFileComp
+			return cli.SortedKeys(completionShells), cobra.ShellCompDirectiveNoFileComp
 		},
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return completionShells[args[0]](cmd.Root(), cmd.OutOrStdout())
@@ -75,30 +76,30 @@ func newCompletionCommand() *cobra.Command {
 
 // flagCompletions complete the values of flags of any command.
 var flagCompletions = map[string]cobra.CompletionFunc{
-	"model":                     completeModel,
-	"base-model":                completeModel,
+	"model":                     cli.CompleteModel,
+	"base-model":                cli.CompleteModel,
 	"random":                    completeRandom,
-	"scheduler":                 completeWords(scheduler.Names()...),
-	"step-cache":                completeWords("first-block:0.05", "first-block:0.1", "easy:0.02", "easy:0.05"),
-	"rng":                       completeWords(scheduler.RNGs...),
-	"background":                completeWords(models.Backgrounds...),
-	"quantize":                  completeWords(component.Quantizations...),
-	"group-size":                completeWords("32", "64", "128"),
-	"layout":                    completeWords(string(gomflux.DiffusersLayout), string(gomflux.MFluxLayout)),
-	"path":                      completeFolders,
-	"lora":                      completeFiles("safetensors"),
-	"dtype":                     completeWords("float32", "bfloat16", "float16"),
-	"device":                    completeWords("cpu", "gpu"),
-	"preview":                   completeWords(protocolNames()...),
+	"scheduler":                 cli.CompleteWords(scheduler.Names()...),
+	"step-cache":                cli.CompleteWords("first-block:0.05", "first-block:0.1", "easy:0.02", "easy:0.05"),
+	"rng":                       cli.CompleteWords(scheduler.RNGs...),
+	"background":                cli.CompleteWords(models.Backgrounds...),
+	"quantize":                  cli.CompleteWords(component.Quantizations...),
+	"group-size":                cli.CompleteWords("32", "64", "128"),
+	"layout":                    cli.CompleteWords(string(gomflux.DiffusersLayout), string(gomflux.MFluxLayout)),
+	"path":                      cli.CompleteFolders,
+	"lora":                      cli.CompleteFiles("safetensors"),
+	"dtype":                     cli.CompleteWords("float32", "bfloat16", "float16"),
+	"device":                    cli.CompleteWords("cpu", "gpu"),
+	"preview":                   cli.CompleteWords(cli.ProtocolNames()...),
 	"preview-decoder":           completePreviewDecoder,
-	"show":                      completeWords(protocolNames()...),
-	"image":                     completeFiles(imageFiles...),
-	"mask":                      completeFiles(imageFiles...),
-	"config-from-metadata":      completeFiles(settingsFiles...),
-	"output":                    completeFiles(imageFiles...),
-	"stepwise-image-output-dir": completeFolders,
-	"log-dir":                   completeFolders,
-	"side":                      completeWords("gomflux", "reference", "both"),
+	"show":                      cli.CompleteWords(cli.ProtocolNames()...),
+	"image":                     cli.CompleteFiles(cli.ImageFiles...),
+	"mask":                      cli.CompleteFiles(cli.ImageFiles...),
+	"config-from-metadata":      cli.CompleteFiles(cli.SettingsFiles...),
+	"output":                    cli.CompleteFiles(cli.ImageFiles...),
+	"stepwise-image-output-dir": cli.CompleteFolders,
+	"log-dir":                   cli.CompleteFolders,
+	"side":                      cli.CompleteWords("gomflux", "reference", "both"),
 	"prompt-file":               nil, // any file
 }
 
@@ -112,11 +113,11 @@ func completePreviewDecoder(_ *cobra.Command, _ []string, prefix string) ([]stri
 // argCompletions complete the arguments of commands.
 var argCompletions = map[string]cobra.CompletionFunc{
 	"pull":      completePublished,
-	"show":      completeModel,
+	"show":      cli.CompleteModel,
 	"rm":        completeCached,
-	"info":      completeFiles(settingsFiles...),
-	"roundtrip": completeFiles(imageFiles...),
-	"decode":    completeFiles(latentsFiles...),
+	"info":      cli.CompleteFiles(cli.SettingsFiles...),
+	"roundtrip": cli.CompleteFiles(cli.ImageFiles...),
+	"decode":    cli.CompleteFiles(cli.LatentsFiles...),
 }
 
 // registerCompletions registers completions for the flags and arguments of a command

@@ -11,6 +11,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/gomflux/gomflux/cmd/gomflux/internal/debug"
 	"github.com/gomflux/gomflux/debugger/protocol"
 )
 
@@ -238,7 +239,7 @@ func TestDebugUsage(t *testing.T) {
 		{"eval", "give an expression"},
 		{"eval| ", "the expression is empty"},
 		{"eval|-", "the expression is empty"},
-		{"eval|" + strings.Repeat("x", maxProgram+1), "the program is too long"},
+		{"eval|" + strings.Repeat("x", debug.MaxProgram+1), "the program is too long"},
 		{"save|", "the name is empty"},
 		{"save|a|b", "unexpected argument"},
 		{"set", "give a file of tensors"},
@@ -358,7 +359,7 @@ func TestDebugCompletion(t *testing.T) {
 // TestDebugHelp: every command's help has its exit codes, and its JSON fields.
 func TestDebugHelp(t *testing.T) {
 	_, list, _ := gomfluxCommand("", "debug", "--help")
-	for _, sub := range newDebugCommand(newRootCommand).Commands() {
+	for _, sub := range debug.NewCommand(newRootCommand).Commands() {
 		if sub.Hidden {
 			continue
 		}

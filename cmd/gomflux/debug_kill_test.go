@@ -18,6 +18,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/gomflux/gomflux/cmd/gomflux/internal/cli"
 	"github.com/gomflux/gomflux/debugger/protocol"
 	"github.com/gomflux/gomflux/internal/randtest"
 )
@@ -217,7 +218,7 @@ func TestDebugSignals(t *testing.T) {
 		for until := time.Now().Add(10 * time.Second); !s.Ended() && time.Now().Before(until); s = u.status() {
 			time.Sleep(10 * time.Millisecond)
 		}
-		if s.State != protocol.Failed || s.Error != "interrupted" || s.ExitCode == nil || *s.ExitCode != exitInterrupted {
+		if s.State != protocol.Failed || s.Error != "interrupted" || s.ExitCode == nil || *s.ExitCode != cli.ExitInterrupted {
 			t.Errorf("%v: %+v", end, s)
 		}
 		u.debug(2, "vars")
@@ -230,13 +231,13 @@ func TestDebugInterruptedClient(t *testing.T) {
 	u := newDebugUser(t)
 	s := u.start("--run", "--break", "latents@0", "--break", "image")
 	state := u.signalled(syscall.SIGINT, 0, 500*time.Millisecond, "eval", "[out + i for i in range(1000000)]") // 5 seconds
-	if state.ExitCode() != exitInterrupted {
+	if state.ExitCode() != cli.ExitInterrupted {
 		t.Errorf("eval: %v", state)
 	}
 	u.debug(0, "clear")
 	u.debug(0, "break", "image", "--if", "[0 for i in range(1000000)] == []") // slow, so that the client waits
 	state = u.signalled(syscall.SIGINT, 0, 60*time.Millisecond, "continue")
-	if state.ExitCode() != exitInterrupted {
+	if state.ExitCode() != cli.ExitInterrupted {
 		t.Errorf("continue: %v", state)
 	}
 	if now := u.status(); now.PID != s.PID {

@@ -15,6 +15,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/gomflux/gomflux/cmd/gomflux/internal/cli"
 	"github.com/gomflux/gomflux/internal/randtest"
 	"github.com/gomflux/gomflux/picture"
 )
@@ -60,7 +61,7 @@ func TestInterrupt(t *testing.T) {
 			case status.Signaled() && found == 0 && stderr.Len() == 0: // before the program's own start
 			case status.Signaled() && found == whole: // after its end
 			case status.ExitStatus() == 0 && found == whole:
-			case status.ExitStatus() == exitInterrupted && strings.HasSuffix(stderr.String(), "gomflux: interrupted\n"):
+			case status.ExitStatus() == cli.ExitInterrupted && strings.HasSuffix(stderr.String(), "gomflux: interrupted\n"):
 			default:
 				t.Errorf("after %v: %v with %d of %d files, and said %q", after, cmd.ProcessState, found, whole, stderr.String())
 			}
@@ -135,8 +136,8 @@ func TestInterruptTwice(t *testing.T) {
 	if took := time.Since(signaled); took > 5*time.Second {
 		t.Errorf("ended %v after the second signal", took)
 	}
-	if code := cmd.ProcessState.ExitCode(); code != exitInterrupted {
-		t.Errorf("exit code %d, expected %d", code, exitInterrupted)
+	if code := cmd.ProcessState.ExitCode(); code != cli.ExitInterrupted {
+		t.Errorf("exit code %d, expected %d", code, cli.ExitInterrupted)
 	}
 	if last != "gomflux: interrupted" {
 		t.Errorf("last line: %q", last)
@@ -165,8 +166,8 @@ func TestInterruptJSON(t *testing.T) {
 		}
 	}
 	cmd.Wait()
-	if code := cmd.ProcessState.ExitCode(); code != exitInterrupted {
-		t.Errorf("exit code %d, expected %d", code, exitInterrupted)
+	if code := cmd.ProcessState.ExitCode(); code != cli.ExitInterrupted {
+		t.Errorf("exit code %d, expected %d", code, cli.ExitInterrupted)
 	}
 	if want := `{"message_type":"error","message":"interrupted","exit_code":130}`; last != want {
 		t.Errorf("last line %s, expected %s", last, want)
@@ -221,8 +222,8 @@ func TestInterruptReading(t *testing.T) {
 		t.Error(err)
 	}
 	cmd.Wait()
-	if code := cmd.ProcessState.ExitCode(); code != exitInterrupted {
-		t.Errorf("exit code %d, expected %d", code, exitInterrupted)
+	if code := cmd.ProcessState.ExitCode(); code != cli.ExitInterrupted {
+		t.Errorf("exit code %d, expected %d", code, cli.ExitInterrupted)
 	}
 	if n := checkWhole(t, dir); n > 0 {
 		t.Errorf("%d files are there", n)

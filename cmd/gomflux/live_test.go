@@ -19,6 +19,7 @@ import (
 
 	"github.com/rogpeppe/go-internal/testscript"
 
+	"github.com/gomflux/gomflux/cmd/gomflux/internal/cli"
 	"github.com/gomflux/gomflux/internal/checkpoint"
 	"github.com/gomflux/gomflux/parity/runs"
 )
@@ -147,7 +148,7 @@ func TestLiveEnds(t *testing.T) {
 			}
 			cmd.Wait()
 			status := cmd.ProcessState.Sys().(syscall.WaitStatus)
-			if c.signal != syscall.SIGKILL && (status.ExitStatus() != exitInterrupted || stderr.String() != "gomflux: interrupted\n") {
+			if c.signal != syscall.SIGKILL && (status.ExitStatus() != cli.ExitInterrupted || stderr.String() != "gomflux: interrupted\n") {
 				t.Errorf("%v, and said %q", cmd.ProcessState, stderr.String())
 			}
 			for until := time.Now().Add(15 * time.Second); alive(reference); time.Sleep(20 * time.Millisecond) {

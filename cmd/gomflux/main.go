@@ -1,10 +1,6 @@
 // Command gomflux generates images from text with diffusion models on Apple's MLX.
 package main
 
-// Results go to standard output, everything else to standard error. Messages start
-// with "gomflux: ", in lower case, without a period at the end, and with a hint if
-// the user can do something. See package ui.
-
 import (
 	"context"
 	"errors"
@@ -19,9 +15,18 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
+	"github.com/gomflux/gomflux/cmd/gomflux/internal/bench"
+	"github.com/gomflux/gomflux/cmd/gomflux/internal/cli"
+	"github.com/gomflux/gomflux/cmd/gomflux/internal/debug"
+	"github.com/gomflux/gomflux/cmd/gomflux/internal/generate"
+	"github.com/gomflux/gomflux/cmd/gomflux/internal/models"
+	"github.com/gomflux/gomflux/cmd/gomflux/internal/parity"
+	"github.com/gomflux/gomflux/cmd/gomflux/internal/serve"
 	"github.com/gomflux/gomflux/cmd/gomflux/internal/ui"
 	"github.com/gomflux/gomflux/internal/atomicfile"
-)
+) // Results go to standard output, everything else to standard error. Messages start
+// with "gomflux: ", in lower case, without a period at the end, and with a hint if
+// the user can do something. See package ui.
 
 func main() {
 	os.Exit(run(os.Args[1:], os.Stdin, os.Stdout, os.Stderr))
@@ -31,8 +36,8 @@ func run(args []string, stdin io.Reader, stdout, stderr io.Writer) (code int) {
 	defer func() {
 		if p := recover(); p != nil {
 			atomicfile.RemoveAll()
-			fmt.Fprintln(stderr, internalError(p))
-			code = exitFailure
+			fmt.Fprintln(stderr, cli.InternalError(p))
+			code = cli.ExitFailure
 		}
 	}()
 	ctx, cancel := context.WithCancelCause(context.Background())
@@ -42,26 +47,26 @@ func run(args []string, stdin io.Reader, stdout, stderr io.Writer) (code int) {
 	root := newRootCommand()
 	started := false // errors before are cobra's, about the command line
 	root.PersistentPreRun = func(*cobra.Command, []string) { started = true }
-	root.SetArgs(joinValues(args))
+	root.SetArgs(cli.JoinValues(args))
 	root.SetIn(stdin)
 	root.SetOut(stdout)
 	root.SetErr(stderr)
 	cmd, err := root.ExecuteContextC(ctx)
-	var c *codedError
+	var c *cli.CodedError
 	switch {
-	case err == nil, errors.Is(err, errReported):
-	case errors.Is(err, errInterrupted):
+	case err == nil, errors.Is(err, cli.ErrReported):
+	case errors.Is(err, cli.ErrInterrupted):
 		fmt.Fprintln(stderr, "gomflux: interrupted")
 	case !started && !errors.As(err, &c):
-		err = usageErrorf("%w (gomflux --help lists commands and topics)", err)
+		err = cli.UsageErrorf("%w (gomflux --help lists commands and topics)", err)
 		fallthrough
 	default:
 		ui.Complain(stderr, err)
 	}
 	if !started && slices.Contains([]string{"generate", "edit", "inpaint"}, cmd.Name()) && slices.Contains(args, "--json") {
-		failed(&ui.Output{Stdout: stdout, Format: ui.JSONLines}, err)
+		cli.Failed(&ui.Output{Stdout: stdout, Format: ui.JSONLines}, err)
 	}
-	return exitCode(err)
+	return cli.ExitCode(err)
 }
 
 // handleSignals makes the first signal cancel the context and the second one end the
@@ -77,13 +82,13 @@ func handleSignals(cancel context.CancelCauseFunc, stderr io.Writer) (stop func(
 		if _, ok := <-signals; !ok {
 			return
 		}
-		cancel(errInterrupted)
+		cancel(cli.ErrInterrupted)
 		if _, ok := <-signals; !ok {
 			return
 		}
 		atomicfile.RemoveAll()
 		fmt.Fprintln(stderr, "gomflux: interrupted")
-		os.Exit(exitInterrupted)
+		os.Exit(cli.ExitInterrupted)
 	}()
 	return func() {
 		signal.Stop(signals)
@@ -99,7 +104,7 @@ func newRootCommand() *cobra.Command {
 Metal on Macs, with CUDA or on the CPU on Linux.
 
   gomflux generate --model shapes --prompt "a red circle left of a blue square"`,
-		Version:       version(),
+		Version:       cli.Version(),
 		SilenceErrors: true,
 		SilenceUsage:  true,
 
@@ -113,18 +118,17 @@ Metal on Macs, with CUDA or on the CPU on Linux.
 	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
 		var unknown *pflag.NotExistError
 		if errors.As(err, &unknown) {
-			return usageErrorf("%w (%s --help lists the flags)", err, cmd.CommandPath())
+			return cli.UsageErrorf("%w (%s --help lists the flags)", err, cmd.CommandPath())
 		}
-		return coded(exitUsage, err)
+		return cli.Coded(cli.ExitUsage, err)
 	})
 	root.AddCommand(
-		newGenerateCommand(), newEditCommand(), newInpaintCommand(),
-		newBenchCommand(), newInfoCommand(), newModelsCommand(), newListCommand(), newShowCommand(),
-		newPullCommand(), newRmCommand(), newCacheCommand(), newSaveCommand(), newDecodeCommand(), newRoundtripCommand(),
-		newInspectCommand(),
-		newServeCommand(),
-		newParityCommand(), newTensorsCommand(), newDebugCommand(newRootCommand),
-		newDoctorCommand(), newVersionCommand(), newCompletionCommand(),
+		generate.NewCommand(), generate.NewEditCommand(), generate.NewInpaintCommand(), bench.NewCommand(),
+		models.NewInfoCommand(), models.NewModelsCommand(), models.NewListCommand(), models.NewShowCommand(),
+		models.NewPullCommand(), models.NewRmCommand(), models.NewCacheCommand(), models.NewSaveCommand(),
+		models.NewDecodeCommand(), models.NewRoundtripCommand(), models.NewInspectCommand(), serve.NewCommand(),
+		parity.NewCommand(), parity.NewTensorsCommand(), debug.NewCommand(newRootCommand),
+		models.NewDoctorCommand(), models.NewVersionCommand(), newCompletionCommand(),
 	)
 	root.AddCommand(newTopics()...)
 	checkTopics(root)

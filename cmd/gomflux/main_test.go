@@ -7,6 +7,7 @@ import (
 
 	"github.com/rogpeppe/go-internal/testscript"
 
+	"github.com/gomflux/gomflux/cmd/gomflux/internal/cli"
 	"github.com/gomflux/gomflux/models/tuning"
 )
 
@@ -25,7 +26,7 @@ const (
 func TestMain(m *testing.M) {
 	if filepath.Base(os.Args[0]) != "gomflux" { // scripts have a cache folder of their own
 		os.Setenv(tuning.Env, "0") // no test depends on a profile of this machine
-		os.Setenv(envPromptCache, "0")
+		os.Setenv(cli.EnvPromptCache, "0")
 	}
 	testscript.Main(m, map[string]func(){"gomflux": main})
 }

@@ -13,6 +13,9 @@ import (
 
 	"github.com/rogpeppe/go-internal/testscript"
 
+	"github.com/gomflux/gomflux/cmd/gomflux/internal/cli"
+	"github.com/gomflux/gomflux/cmd/gomflux/internal/generate"
+	"github.com/gomflux/gomflux/cmd/gomflux/internal/profile"
 	"github.com/gomflux/gomflux/models/profile/tracetest"
 )
 
@@ -42,8 +45,8 @@ func TestProfile(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	var image jsonPicture
-	var p jsonProfile
+	var image generate.JSONPicture
+	var p profile.JSONLine
 	for line := range strings.Lines(string(out)) {
 		for start, v := range map[string]any{`{"message_type":"picture"`: &image, `{"message_type":"profile"`: &p} {
 			if strings.HasPrefix(line, start) {
@@ -95,7 +98,7 @@ func TestProfileInterrupted(t *testing.T) {
 		t.Fatal(err)
 	}
 	cmd.Wait()
-	if code := cmd.ProcessState.ExitCode(); code != exitInterrupted || !strings.Contains(stderr.String(), "\ntrace in p.json") {
+	if code := cmd.ProcessState.ExitCode(); code != cli.ExitInterrupted || !strings.Contains(stderr.String(), "\ntrace in p.json") {
 		t.Errorf("exit code %d, and %q", code, stderr.String())
 	}
 	text, err := os.ReadFile(filepath.Join(dir, "p.json"))

@@ -11,6 +11,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/gomflux/gomflux/cmd/gomflux/internal/models"
 	"github.com/gomflux/gomflux/internal/modeltest"
 	"github.com/gomflux/gomflux/internal/publishedtest"
 )
@@ -19,9 +20,9 @@ import (
 // model is refused. Weights are random, and the models small. Several models have the same tokenizer, which
 // takes most of the time: all commands run for the first of them, and generate for the others.
 func TestPublished(t *testing.T) {
-	models, tokenizers := published(t), map[string]bool{}
+	found, tokenizers := published(t), map[string]bool{}
 	image := filepath.Join(modeltest.Folder(t, "flux1-kontext"), "..", "first.png")
-	for _, m := range models {
+	for _, m := range found {
 		t.Run(m.Name, func(t *testing.T) {
 			dir := t.TempDir()
 			folder, saved := filepath.Join(dir, filepath.Base(m.Name)), filepath.Join(dir, "saved")
@@ -45,12 +46,12 @@ func TestPublished(t *testing.T) {
 				return
 			}
 			tokenizers[tokenizerOf(m)] = true
-			var shown shownModel
+			var shown models.ShownModel
 			if err := json.Unmarshal([]byte(succeeds(t, "show", folder, "--json")), &shown); err != nil {
 				t.Fatal(err)
 			}
-			if shown.state() != "ready" || shown.Memory == nil {
-				t.Errorf("show: %s, %q, memory %v", shown.state(), shown.Problems, shown.Memory)
+			if shown.State() != "ready" || shown.Memory == nil {
+				t.Errorf("show: %s, %q, memory %v", shown.State(), shown.Problems, shown.Memory)
 			}
 			succeeds(t, "inspect", folder)
 			succeeds(t, "save", "-m", folder, "--path", saved, "--quiet")

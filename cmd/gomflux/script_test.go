@@ -27,6 +27,11 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
+	"github.com/gomflux/gomflux/cmd/gomflux/internal/bench"
+	"github.com/gomflux/gomflux/cmd/gomflux/internal/cli"
+	"github.com/gomflux/gomflux/cmd/gomflux/internal/debug"
+	"github.com/gomflux/gomflux/cmd/gomflux/internal/generate"
+	"github.com/gomflux/gomflux/cmd/gomflux/internal/profile"
 	"github.com/gomflux/gomflux/cmd/gomflux/internal/ui"
 	"github.com/gomflux/gomflux/internal/modeltest"
 	"github.com/gomflux/gomflux/picture"
@@ -49,7 +54,7 @@ func TestScripts(t *testing.T) {
 			env.Setenv("COMFY", absolute("../../internal/checkpoint/testdata/comfy"))
 			env.Setenv("DECODER", absolute(tinyDecoder))
 			env.Setenv("OTHER_DECODER", absolute(otherDecoder))
-			env.Setenv(envPromptCache, "0")                 // not the user's; prompt_cache.txt has its own
+			env.Setenv(cli.EnvPromptCache, "0")             // not the user's; prompt_cache.txt has its own
 			env.Setenv("HF_ENDPOINT", "http://127.0.0.1:1") // nobody
 			env.Defer(func() { endSessions(env.WorkDir) })
 			return nil
@@ -92,17 +97,17 @@ func TestScripts(t *testing.T) {
 
 // TestFlagsInScripts: no flag of generate, edit and bench is left out of the scripts.
 func TestFlagsInScripts(t *testing.T) {
-	mfluxImage := map[string]string{"generate": mfluxStart, "edit": mfluxEdit}
-	for _, cmd := range []*cobra.Command{newGenerateCommand(), newEditCommand()} {
-		testFlagsInScripts(t, cmd, append(sortedKeys(mfluxNames), mfluxImage[cmd.Name()], mfluxLoRAs))
+	mfluxImage := map[string]string{"generate": cli.MfluxStart, "edit": cli.MfluxEdit}
+	for _, cmd := range []*cobra.Command{generate.NewCommand(), generate.NewEditCommand()} {
+		testFlagsInScripts(t, cmd, append(cli.SortedKeys(cli.MfluxNames), mfluxImage[cmd.Name()], cli.MfluxLoRAs))
 	}
 	// most flags of inpaint are those of generate
 	masks := &cobra.Command{Use: "inpaint"}
-	o := newMaskFlags()
-	o.add(masks.Flags())
-	testFlagsInScripts(t, masks, append([]string{"image", "image-strength", mfluxStart, mfluxEdit}, mfluxMasks...))
-	testFlagsInScripts(t, newBenchCommand(), nil)
-	for _, cmd := range newDebugCommand(newRootCommand).Commands() {
+	o := generate.NewMaskFlags()
+	o.Add(masks.Flags())
+	testFlagsInScripts(t, masks, append([]string{"image", "image-strength", cli.MfluxStart, cli.MfluxEdit}, cli.MfluxMasks...))
+	testFlagsInScripts(t, bench.NewCommand(), nil)
+	for _, cmd := range debug.NewCommand(newRootCommand).Commands() {
 		if !cmd.Hidden {
 			testFlagsInScripts(t, cmd, nil)
 		}
@@ -215,8 +220,8 @@ func cmdJSON(ts *testscript.TestScript, _ bool, args []string) {
 			Phase       string
 		}
 		ts.Check(json.Unmarshal([]byte(line), &kind))
-		known := map[string]any{"start": &jsonStart{}, "progress": &jsonProgress{}, "picture": &jsonPicture{},
-			"profile": &jsonProfile{}, "warning": &ui.Message{}, "error": &ui.Message{}}
+		known := map[string]any{"start": &generate.JSONStart{}, "progress": &generate.JSONProgress{}, "picture": &generate.JSONPicture{},
+			"profile": &profile.JSONLine{}, "warning": &ui.Message{}, "error": &ui.Message{}}
 		d := json.NewDecoder(strings.NewReader(line))
 		d.DisallowUnknownFields()
 		if err := d.Decode(known[kind.MessageType]); err != nil {

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"image"
 	"image/png"
-	"log/slog"
 	"maps"
 	"net/http"
 	"os"
@@ -135,25 +134,6 @@ func overwrite(t *testing.T, name, text string) {
 	}
 }
 
-// cacheModel copies a model folder to a Hugging Face cache, and returns the copy.
-func cacheModel(t *testing.T, cache, repo, model string) (folder string) {
-	t.Helper()
-	commit := strings.Repeat("0123", 10)
-	root := filepath.Join(cache, "models--"+strings.ReplaceAll(repo, "/", "--"))
-	folder = filepath.Join(root, "snapshots", commit)
-	err := os.CopyFS(folder, os.DirFS(model))
-	for _, name := range []string{"refs", "blobs"} {
-		if err == nil {
-			err = os.Mkdir(filepath.Join(root, name), 0o777)
-		}
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
-	overwrite(t, filepath.Join(root, "refs/main"), commit)
-	return folder
-}
-
 // declared returns the pipeline of a golden.
 func declared(t *testing.T, model string) *family.Declared {
 	t.Helper()
@@ -192,38 +172,6 @@ type servedModel struct {
 	}
 }
 
-// TestOneBug: a model that meets a bug while it is inspected does not hide the others.
-func TestOneBug(t *testing.T) {
-	bug := &family.Family{Pipelines: []*family.Class{{
-		Name: "BuggyPipeline", Configure: func(*family.Configs) (family.Pipeline, family.Networks) { panic("a bug") },
-	}}}
-	family.All = append(family.All, bug)
-	defer func() { family.All = family.All[:len(family.All)-1] }()
-	cache := t.TempDir()
-	t.Setenv("HF_HUB_CACHE", cache)
-	folder := modeltest.Folder(t, "zimage-ordinary")
-	cacheModel(t, cache, "someone/sound", folder)
-	text, err := os.ReadFile(filepath.Join(folder, "model_index.json"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	overwrite(t, filepath.Join(cacheModel(t, cache, "someone/buggy", folder), "model_index.json"),
-		strings.Replace(string(text), "ZImagePipeline", "BuggyPipeline", 1))
-	var log bytes.Buffer
-	m := &servedModels{options: &serveOptions{}, log: slog.New(slog.NewTextHandler(&log, nil))}
-	found := map[string]string{}
-	for _, info := range m.list() {
-		found[info.Name] = info.Missing
-	}
-	const missing = "not supported: gomflux: internal error: a bug (this is a bug: please report it"
-	if reason, ok := found["someone/sound"]; !ok || reason != "" || !strings.HasPrefix(found["someone/buggy"], missing) {
-		t.Errorf("models %q", found)
-	}
-	if !strings.Contains(log.String(), "model=someone/buggy") || !strings.Contains(log.String(), "serve_models_test.go") {
-		t.Errorf("log: %s", log.String())
-	}
-}
-
 // TestServedModels asks each route for models of all pipeline classes in every state: by name, by
 // folder, found in the cache, gated, incomplete, damaged and being downloaded. None hides others, and
 // what is a model's fault is no internal error.
@@ -243,7 +191,7 @@ func TestServedModels(t *testing.T) {
 		if !ok {
 			t.Fatalf("%s is no published model", name)
 		}
-		cacheModel(t, cache, preset.Repo, folder)
+		hubtest.Cache(t, cache, preset.Repo, folder)
 		args = append(args, "--model", folder, "--model", preset.Repo)
 		all = append(all, expectedModel{name: folder, defaults: own, declared: d},
 			expectedModel{name: name, defaults: preset.Defaults, declared: d},
@@ -254,7 +202,7 @@ func TestServedModels(t *testing.T) {
 				continue
 			}
 			repo := owner + "/small-" + name
-			copied := cacheModel(t, cache, repo, folder)
+			copied := hubtest.Cache(t, cache, repo, folder)
 			if state.spoil != nil {
 				state.spoil(t, copied)
 			}

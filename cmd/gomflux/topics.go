@@ -1,6 +1,8 @@
 package main
 
 import (
+	"github.com/gomflux/gomflux/cmd/gomflux/internal/cli"
+
 	_ "embed"
 	"maps"
 	"slices"
@@ -63,14 +65,14 @@ func checkTopics(root *cobra.Command) {
 	}
 	help.Args = func(_ *cobra.Command, args []string) error {
 		if _, _, err := root.Find(args); err != nil {
-			return usageErrorf("no help for %q (gomflux --help lists commands and topics)", strings.Join(args, " "))
+			return cli.UsageErrorf("no help for %q (gomflux --help lists commands and topics)", strings.Join(args, " "))
 		}
 		return nil
 	}
 }
 
 func exitCodesTopic() string {
-	return strings.Replace(exitCodesText, "EXIT STATUS", strings.TrimSuffix(exitStatus, "\n"), 1)
+	return strings.Replace(exitCodesText, "EXIT STATUS", strings.TrimSuffix(cli.ExitStatus, "\n"), 1)
 }
 
 func modelTopic() string {
@@ -86,8 +88,8 @@ func modelTopic() string {
 		"BUILTINS", strings.Join(builtins, "\n"),
 		"PUBLISHED", strings.Join(published, "\n"),
 		"EXAMPLE", catalog.Presets[0].Name,
-		"DEFAULT", defaultModel,
-		"EDIT", defaultEditModel,
+		"DEFAULT", cli.DefaultModel,
+		"EDIT", cli.DefaultEditModel,
 		"CLASSES", "  "+strings.Join(family.Classes(), "\n  "),
 	).Replace(modelText)
 }
@@ -96,7 +98,7 @@ func imagesTopic() string {
 	families := "The families that edit are " + family.Editors() + ". $1 is the first image (in single quotes, since shells " +
 		"have their own $1); it is replaced by the model's own term, such as image 1. Each image costs time and memory; " +
 		"two or three are usual."
-	return imagesText + "\n" + filled("", families) + "\n\n" + editingHelp()
+	return imagesText + "\n" + cli.Filled("", families) + "\n\n" + cli.EditingHelp()
 }
 
 // shifted returns the published models whose config shifts sigmas by the image's
@@ -125,7 +127,7 @@ func schedulersTopic() string {
 	b.WriteString("--scheduler takes one of these names, which are those of diffusers' classes in\n" +
 		"snake case, or the name of the class. The default is the model's scheduler.\n")
 	for _, name := range scheduler.Names() {
-		b.WriteString("\n  " + name + "\n" + filled("      ", about[gomflux.Scheduler(name)]) + "\n")
+		b.WriteString("\n  " + name + "\n" + cli.Filled("      ", about[gomflux.Scheduler(name)]) + "\n")
 	}
 	return b.String()
 }

@@ -8,6 +8,8 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/gomflux/gomflux/cmd/gomflux/internal/generate"
+	"github.com/gomflux/gomflux/cmd/gomflux/internal/models"
 	"github.com/gomflux/gomflux/cmd/gomflux/internal/ui"
 	"github.com/gomflux/gomflux/mlx"
 	"github.com/gomflux/gomflux/picture"
@@ -26,7 +28,7 @@ func TestTopicsAreComplete(t *testing.T) {
 			t.Errorf("the topic metadata does not have the field %s", name)
 		}
 	}
-	for _, v := range []any{jsonStart{}, jsonProgress{}, jsonPicture{}, jsonSeconds{}, ui.Message{}} {
+	for _, v := range []any{generate.JSONStart{}, generate.JSONProgress{}, generate.JSONPicture{}, generate.JSONSeconds{}, ui.Message{}} {
 		fields := reflect.TypeOf(v)
 		for i := range fields.NumField() {
 			name, _, _ := strings.Cut(fields.Field(i).Tag.Get("json"), ",")
@@ -35,7 +37,7 @@ func TestTopicsAreComplete(t *testing.T) {
 			}
 		}
 	}
-	for _, name := range append([]string{mlx.EnvLibrary, "HF_HUB_CACHE", "HF_HOME", "XDG_CACHE_HOME"}, doctorVariables...) {
+	for _, name := range append([]string{mlx.EnvLibrary, "HF_HUB_CACHE", "HF_HOME", "XDG_CACHE_HOME"}, models.DoctorVariables...) {
 		if !strings.Contains(environmentTopic, name) {
 			t.Errorf("the topic environment does not have %s", name)
 		}

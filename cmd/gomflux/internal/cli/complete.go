@@ -1,0 +1,113 @@
+package cli
+
+import (
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/gomflux/gomflux/internal/hub"
+	"github.com/gomflux/gomflux/internal/termpic"
+	"github.com/gomflux/gomflux/models/catalog"
+)
+
+// Extensions of files by content.
+var (
+	ImageFiles    = []string{"png", "jpg", "jpeg", "webp"}
+	SettingsFiles = []string{"png", "jpg", "jpeg", "webp", "json"}
+	LatentsFiles  = []string{"safetensors", "npy", "npz"}
+)
+
+func CompleteWords(words ...string) cobra.CompletionFunc {
+	return func(_ *cobra.Command, _ []string, prefix string) ([]string, cobra.ShellCompDirective) {
+		var found []string
+		for _, w := range words {
+			if strings.HasPrefix(w, strings.ToLower(prefix)) {
+				found = append(found, w)
+			}
+		}
+		return found, cobra.ShellCompDirectiveNoFileComp | cobra.ShellCompDirectiveKeepOrder
+	}
+}
+
+func CompleteFiles(extensions ...string) cobra.CompletionFunc {
+	return cobra.FixedCompletions(extensions, cobra.ShellCompDirectiveFilterFileExt)
+}
+
+func CompleteFolders(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
+	return nil, cobra.ShellCompDirectiveFilterDirs
+}
+
+func ProtocolNames() (names []string) {
+	for _, p := range termpic.Protocols {
+		names = append(names, string(p))
+	}
+	return names
+}
+
+// CompleteModel offers known models and those in the Hugging Face cache and, if none of
+// them fits, folders.
+func CompleteModel(_ *cobra.Command, _ []string, prefix string) ([]string, cobra.ShellCompDirective) {
+	var found []string
+	offer := func(name, about string) {
+		if strings.HasPrefix(name, prefix) {
+			found = append(found, name+"\t"+about)
+		}
+	}
+	builtins := catalog.Builtins()
+	for _, name := range slices.Sorted(maps.Keys(builtins)) {
+		offer(name, "built in: "+builtins[name].About)
+	}
+	for _, p := range catalog.Presets {
+		offer(p.Name, p.Repo)
+		for _, alias := range p.Aliases {
+			if prefix != "" { // or there would be too many
+				offer(alias, p.Name)
+			}
+		}
+	}
+	for _, repo := range cachedRepos() {
+		offer(repo, "in the Hugging Face cache")
+	}
+	for _, dir := range modelFolders() {
+		offer(dir, "a folder")
+	}
+	if len(found) == 0 {
+		return nil, cobra.ShellCompDirectiveFilterDirs
+	}
+	return found, cobra.ShellCompDirectiveNoFileComp
+}
+
+// cachedRepos returns the repositories in the Hugging Face cache with a pipeline.
+func cachedRepos() (names []string) {
+	repos, err := hub.List()
+	if err != nil {
+		return nil // a shell cannot show the error
+	}
+	for _, r := range repos {
+		if r.Err == nil && IsPipeline(r.Snapshot) {
+			names = append(names, r.Name)
+		}
+	}
+	return names
+}
+
+// modelFolders returns the folders in the current folder with a pipeline.
+func modelFolders() (dirs []string) {
+	paths, err := filepath.Glob("*/model_index.json")
+	if err != nil {
+		return nil
+	}
+	for _, path := range paths {
+		dirs = append(dirs, filepath.Dir(path))
+	}
+	return dirs
+}
+
+func IsPipeline(folder string) bool {
+	_, err := os.Stat(filepath.Join(folder, "model_index.json"))
+	return err == nil
+}

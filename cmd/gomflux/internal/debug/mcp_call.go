@@ -1,0 +1,178 @@
+package debug
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"os"
+	"os/exec"
+	"strings"
+	"time"
+
+	"github.com/modelcontextprotocol/go-sdk/mcp"
+
+	"github.com/gomflux/gomflux/cmd/gomflux/internal/cli"
+	"github.com/gomflux/gomflux/internal/plainjson"
+	"github.com/gomflux/gomflux/internal/quote"
+)
+
+// afterInterrupt is how long a cancelled command has to end.
+const afterInterrupt = 10 * time.Second
+
+// commandLine makes the arguments of the command from those of a call.
+func (a *assistantTool) commandLine(arguments json.RawMessage) ([]string, error) {
+	given := map[string]json.RawMessage{}
+	if len(arguments) > 0 {
+		if err := json.Unmarshal(arguments, &given); err != nil {
+			return nil, fmt.Errorf("the arguments are no JSON object: %w", err)
+		}
+	}
+	maps.DeleteFunc(given, func(_ string, v json.RawMessage) bool { return string(v) == "null" })
+	schema := a.schema()
+	for _, name := range cli.SortedKeys(given) {
+		if schema.Properties[name] == nil {
+			return nil, fmt.Errorf("unknown argument %s (%s)", quote.Printable(name), strings.Join(schema.PropertyOrder, ", "))
+		}
+	}
+	line := append(strings.Fields(a.command), "--json")
+	for _, f := range a.flags {
+		words, err := valuesOf(given, f.property, schema.Properties[f.property].Type)
+		if err != nil {
+			return nil, err
+		}
+		for _, word := range words {
+			line = append(line, "--"+f.flag.Name+"="+word)
+		}
+	}
+	line = append(line, "--")
+	for _, p := range a.args {
+		words, err := valuesOf(given, p.name, schema.Properties[p.name].Type)
+		if err != nil {
+			return nil, err
+		}
+		if p.required && len(words) == 0 {
+			return nil, fmt.Errorf("the argument %s is missing: %s", p.name, p.usage)
+		}
+		line = append(line, words...)
+	}
+	return line, nil
+}
+
+// valuesOf returns an argument as words of a command line, none if it was not given. A number may
+// be a string.
+func valuesOf(given map[string]json.RawMessage, name, kind string) ([]string, error) {
+	data, ok := given[name]
+	if !ok {
+		return nil, nil
+	}
+	var word string
+	err := json.Unmarshal(data, &word)
+	switch kind {
+	case "array":
+		var words []string
+		if err := json.Unmarshal(data, &words); err != nil {
+			return nil, fmt.Errorf("%s: expected a list of strings, found %s", name, cli.Shortened(string(data), 60))
+		}
+		return words, nil
+	case "boolean":
+		if text := string(data); text != "true" && text != "false" {
+			return nil, fmt.Errorf("%s: expected true or false, found %s", name, cli.Shortened(text, 60))
+		}
+		return []string{string(data)}, nil
+	case "integer", "number":
+		var n json.Number
+		if err != nil && json.Unmarshal(data, &n) == nil {
+			word, err = n.String(), nil
+		}
+	}
+	if err != nil {
+		return nil, fmt.Errorf("%s: expected a %s, found %s", name, kind, cli.Shortened(string(data), 60))
+	}
+	return []string{word}, nil
+}
+
+// call runs the command in a process of its own: nothing that it prints can reach the protocol, its
+// memory is free afterwards, and a program that was built again is used at once.
+func (a *assistantTool) call(ctx context.Context, arguments json.RawMessage) (*mcp.CallToolResult, error) {
+	line, err := a.commandLine(arguments)
+	if err != nil {
+		return failedCall(err.Error(), cli.ExitUsage), nil
+	}
+	program, err := os.Executable()
+	if err != nil {
+		return nil, err
+	}
+	var stdout, stderr bytes.Buffer
+	process := exec.CommandContext(ctx, program, line...)
+	process.Args[0] = os.Args[0]
+	process.Stdout, process.Stderr = &stdout, &stderr
+	process.Cancel = func() error { return process.Process.Signal(os.Interrupt) }
+	process.WaitDelay = afterInterrupt
+	err = process.Run()
+	var exit *exec.ExitError
+	if err != nil && !errors.As(err, &exit) {
+		return failedCall(fmt.Sprintf("%s: %v", a.command, err), cli.ExitFailure), nil
+	}
+	return callResult(stdout.Bytes(), stderr.String(), process.ProcessState.ExitCode()), nil
+}
+
+// callResult makes the result of a call from what the command has printed. A command that printed a
+// result has not failed as a tool, even if its exit code reports a difference or a failed run.
+func callResult(stdout []byte, stderr string, code int) *mcp.CallToolResult {
+	message := strings.TrimSpace(strings.ReplaceAll("\n"+stderr, "\ngomflux: ", "\n"))
+	result, isJSON := structured(stdout)
+	if code != 0 && len(bytes.TrimSpace(stdout)) == 0 {
+		return failedCall(message, code)
+	}
+	r := &mcp.CallToolResult{Meta: mcp.Meta{"exit_code": code}}
+	if isJSON {
+		r.StructuredContent = result
+	}
+	r.Content = []mcp.Content{&mcp.TextContent{Text: string(bytes.TrimSpace(stdout))}}
+	if code != 0 {
+		message = withCode(message, code)
+	}
+	if message != "" {
+		r.Content = append(r.Content, &mcp.TextContent{Text: message})
+	}
+	return r
+}
+
+// structured returns the JSON object that a command has printed; several are in a list, results.
+func structured(stdout []byte) (json.RawMessage, bool) {
+	var all []json.RawMessage
+	for d := json.NewDecoder(bytes.NewReader(stdout)); ; {
+		var v json.RawMessage
+		err := d.Decode(&v)
+		if errors.Is(err, io.EOF) {
+			break
+		}
+		if err != nil || v[0] != '{' {
+			return nil, false
+		}
+		all = append(all, v)
+	}
+	switch len(all) {
+	case 0:
+		return nil, false
+	case 1:
+		return all[0], true
+	}
+	list, err := plainjson.Marshal(map[string]any{"results": all}, "")
+	return list, err == nil
+}
+
+func failedCall(message string, code int) *mcp.CallToolResult {
+	return &mcp.CallToolResult{
+		Meta: mcp.Meta{"exit_code": code}, IsError: true,
+		Content: []mcp.Content{&mcp.TextContent{Text: withCode(message, code)}},
+	}
+}
+
+func withCode(message string, code int) string {
+	return strings.TrimSpace(fmt.Sprintf("%s (exit code %d)", message, code))
+}

@@ -1,0 +1,151 @@
+package generate
+
+import (
+	"bytes"
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"strconv"
+	"strings"
+	"unicode/utf16"
+	"unicode/utf8"
+
+	"github.com/gomflux/gomflux"
+	"github.com/gomflux/gomflux/cmd/gomflux/internal/ui"
+	"github.com/gomflux/gomflux/internal/oserr"
+	"github.com/gomflux/gomflux/internal/units"
+)
+
+// maxPrompt limits the length of a prompt, in bytes. No model takes as much.
+const maxPrompt = 1 << 20
+
+// readPrompts reads the prompts from flags, files and standard input.
+func (o *generateOptions) readPrompts(ctx context.Context, stdin io.Reader) (prompts []string, err error) {
+	add := func(prompt, from string, err error) error {
+		if err == nil {
+			err = checkText(prompt)
+		}
+		if err != nil {
+			return fmt.Errorf("%s: %w", from, err)
+		}
+		prompts = append(prompts, prompt)
+		return nil
+	}
+	for _, name := range o.promptFiles {
+		prompt, err := readTextFile(ctx, name)
+		if err := add(prompt, "prompt file "+name, err); err != nil {
+			return nil, err
+		}
+	}
+	for _, prompt := range o.prompts {
+		from := "prompt"
+		var err error
+		if prompt == "-" {
+			from = "prompt on standard input"
+			prompt, err = readText(ctx, stdin)
+		}
+		if err := add(prompt, from, err); err != nil {
+			return nil, err
+		}
+	}
+	return prompts, nil
+}
+
+func readTextFile(ctx context.Context, name string) (string, error) {
+	f, err := os.Open(name)
+	if err != nil {
+		return "", oserr.Bare(err)
+	}
+	defer f.Close()
+	return readText(ctx, f)
+}
+
+// readText reads all of r, without the byte order mark and the final line end that
+// editors and echo add: UTF-8, or UTF-16 with a byte order mark. A
+// read cannot be interrupted, so it goes on in the background when ctx is done.
+func readText(ctx context.Context, r io.Reader) (string, error) {
+	var data []byte
+	done := make(chan error, 1)
+	go func() {
+		var err error
+		data, err = io.ReadAll(io.LimitReader(r, maxPrompt+1))
+		done <- err
+	}()
+	select {
+	case <-ctx.Done():
+		return "", context.Cause(ctx)
+	case err := <-done:
+		if err != nil {
+			return "", oserr.Bare(err)
+		}
+	}
+	if len(data) > maxPrompt {
+		return "", fmt.Errorf("is longer than %s", units.Bytes(maxPrompt))
+	}
+	text, err := decodeText(data)
+	text = strings.TrimSuffix(text, "\n")
+	return strings.TrimSuffix(text, "\r"), err
+}
+
+// decodeText decodes UTF-8 and, with its byte order mark, UTF-16.
+func decodeText(data []byte) (string, error) {
+	var order binary.ByteOrder = binary.LittleEndian
+	switch {
+	case bytes.HasPrefix(data, []byte("\xfe\xff")):
+		order = binary.BigEndian
+	case !bytes.HasPrefix(data, []byte("\xff\xfe")):
+		return strings.TrimPrefix(string(data), "\ufeff"), nil
+	}
+	units := make([]uint16, (len(data)-2)/2)
+	if _, err := binary.Decode(data[2:], order, units); err != nil || len(data)%2 > 0 {
+		return "", fmt.Errorf("is not valid UTF-16: expected an even number of bytes, found %d (save it as UTF-8)", len(data))
+	}
+	return string(utf16.Decode(units)), nil
+}
+
+func checkText(s string) error {
+	if !utf8.ValidString(s) {
+		return errors.New("is not valid UTF-8")
+	}
+	if strings.ContainsRune(s, 0) {
+		return errors.New("contains a NUL character")
+	}
+	return nil
+}
+
+// A promptCut is a cut of a prompt, or with "" of the negative prompt, which all
+// images share.
+type promptCut struct {
+	prompt string
+	gomflux.Cut
+}
+
+// warnCut warns of the text that is cut off a prompt, once for all of its images.
+func (g *generation) warnCut(c gomflux.Cut, options gomflux.Options) {
+	key := promptCut{Cut: c}
+	if c.Prompt == "prompt" {
+		key.prompt = options.Prompt
+	}
+	if g.cuts[key] {
+		return
+	}
+	g.cuts[key] = true
+	const most = 100 // characters
+	text := []rune(strings.Join(strings.Fields(c.Text), " "))
+	if len(text) > most {
+		text = append(text[:most], '…')
+	}
+	lost := "the end of the model's template"
+	if len(text) > 0 {
+		lost = strconv.Quote(string(text))
+	}
+	hint := ""
+	if c.Limit == g.model.Settings(options).MaxSequenceLength {
+		hint = " (shorten it, or raise --max-sequence-length)"
+	}
+	g.out.Warn("the %s is %s too long for %s, which takes %d; lost: %s%s",
+		c.Prompt, ui.Plural(c.Tokens, "token"), c.Encoder, c.Limit, lost, hint)
+}

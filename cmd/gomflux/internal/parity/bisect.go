@@ -1,0 +1,190 @@
+package parity
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/gomflux/gomflux/cmd/gomflux/internal/cli"
+	"github.com/gomflux/gomflux/cmd/gomflux/internal/ui"
+	"github.com/gomflux/gomflux/internal/disk"
+	"github.com/gomflux/gomflux/parity"
+)
+
+const parityBisectHelp = `Bisect compares a reference's run as parity run does, and finds the first module
+that differs when the run lacks the tensors to name it. It makes the reference
+record the run again with more taps, and compares again: first the outermost
+modules between the last correct tensor and the first wrong one, then the
+modules inside those. A few rounds lead from a wrong image to a module.
+
+The reference is run by a shell as
+
+  COMMAND again RUN OUT [--model MODEL] --taps NAME...
+
+COMMAND is --reference, which may include arguments. The default is
+gomflux-reference (pip install ./scripts/reference), or in a checkout
+scripts/reference/run.sh, which installs PyTorch first. The reference runs the
+model that the run's settings name; --model is gomflux's model, and the
+reference's only if that one is missing.
+` + parityStatus
+
+// bisectOptions are the flags of gomflux parity bisect.
+type bisectOptions struct {
+	cli.ModelFlags
+	cli.WeightFlags
+	reportFlags
+	reference, keep string
+}
+
+func newParityBisectCommand() *cobra.Command {
+	o := &bisectOptions{ModelFlags: cli.NewModelFlags(), WeightFlags: cli.NewWeightFlags()}
+	cmd := &cobra.Command{
+		Use:   "bisect RUN",
+		Short: "Find the first differing module, with more runs of the reference",
+		Long:  parityBisectHelp,
+		Example: `  gomflux parity bisect logs/runs/latest/reference
+  gomflux parity bisect ./dump --reference "ssh gpu gomflux-reference" --keep ./more`,
+		Args: cli.OneArg("the folder of a run"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			p := parity.Options{Model: o.Model}
+			if err := o.WeightFlags.Parity(cmd.Flags().Changed, &p); err != nil {
+				return err
+			}
+			return o.run(cmd.Context(), o.Out(cmd), args[0], p)
+		},
+	}
+	f := cmd.Flags()
+	f.SortFlags = false
+	addParityModel(f, &o.Model)
+	f.StringVar(&o.reference, "reference", "", "the reference's `command` (default: gomflux-reference, or scripts/reference/run.sh)")
+	f.StringVar(&o.keep, "keep", "", "keep the reference's recordings in this `folder`")
+	o.reportFlags.add(cmd)
+	o.WeightFlags.Add(f, true)
+	o.AddCompute(f)
+	return cmd
+}
+
+func (o *bisectOptions) run(ctx context.Context, out *ui.Output, run string, p parity.Options) error {
+	if err := checkRun(run); err != nil {
+		return err
+	}
+	command := o.reference
+	if command == "" {
+		var err error
+		if command, err = findReference(); err != nil {
+			return cli.Coded(cli.ExitUsage, err)
+		}
+	}
+	b := parity.Bisection{Folder: o.keep, Again: func(ctx context.Context, run, folder string, names []string) error {
+		model := o.Model
+		if hasModel(run) {
+			model = ""
+		}
+		return again(ctx, command, run, folder, model, names, out.Stderr)
+	}}
+	rounds := 0
+	b.Round = func(r parity.Round) {
+		out.ClearStatus()
+		if rounds++; out.Format == ui.Text {
+			printRound(out.Stdout, rounds, r)
+		}
+	}
+	bisect := func(ctx context.Context, run string, p parity.Options) (*parity.Report, error) {
+		return parity.Bisect(ctx, run, p, b)
+	}
+	return runParity(ctx, out, run, &o.ModelFlags, &o.reportFlags, p, bisect)
+}
+
+// findReference returns the installed command of the reference, or the script of
+// the checkout around the working directory.
+func findReference() (string, error) {
+	const name = "gomflux-reference"
+	if path, err := exec.LookPath(name); err == nil {
+		return quoted(path), nil
+	}
+	dir, err := os.Getwd()
+	if err != nil {
+		return "", err
+	}
+	for ; ; dir = filepath.Dir(dir) {
+		script := filepath.Join(dir, "scripts", "reference", "run.sh")
+		if info, err := os.Stat(script); err == nil && info.Mode().IsRegular() {
+			return quoted(script), nil
+		}
+		if dir == filepath.Dir(dir) {
+			return "", fmt.Errorf("%s is not installed, and this is not a checkout with scripts/reference/run.sh "+
+				"(run pip install ./scripts/reference in a checkout, or give the command with --reference)", name)
+		}
+	}
+}
+
+// quoted returns a word of a shell command.
+func quoted(s string) string { return "'" + strings.ReplaceAll(s, "'", `'\''`) + "'" }
+
+// hasModel reports whether the model folder that a run's settings name exists.
+func hasModel(run string) bool {
+	var s struct{ Model string }
+	data, err := os.ReadFile(filepath.Join(run, "settings.json"))
+	if err != nil || json.Unmarshal(data, &s) != nil || s.Model == "" {
+		return false
+	}
+	if disk.IsFolder(s.Model) {
+		return true
+	}
+	for _, up := range []string{".", "..", "../.."} {
+		if disk.IsFolder(filepath.Join(run, up, s.Model)) {
+			return true
+		}
+	}
+	return false
+}
+
+// again makes the reference record a run once more.
+func again(ctx context.Context, command, run, out, model string, names []string, stderr io.Writer) error {
+	args := []string{"-c", command + ` "$@"`, "sh", "again", run, out}
+	if model != "" {
+		args = append(args, "--model", model)
+	}
+	cmd := exec.CommandContext(ctx, "sh", append(append(args, "--taps"), names...)...)
+	cmd.Stdout, cmd.Stderr = stderr, stderr
+	cmd.Cancel = func() error { return cmd.Process.Signal(os.Interrupt) }
+	cmd.WaitDelay = 10 * time.Second
+	err := cmd.Run()
+	if ctx.Err() != nil {
+		return ctx.Err()
+	}
+	var exit *exec.ExitError
+	switch {
+	case errors.As(err, &exit) && exit.ExitCode() == 127:
+		return fmt.Errorf("reference %s: command not found (give the command with --reference)", command)
+	case err != nil:
+		return fmt.Errorf("reference %s again %s: %w", command, run, err)
+	}
+	if _, err := os.Stat(filepath.Join(out, "settings.json")); err != nil {
+		return fmt.Errorf("reference %s again %s: recorded no run: %w", command, run, err)
+	}
+	return nil
+}
+
+func printRound(w io.Writer, n int, r parity.Round) {
+	fmt.Fprintf(w, "round %d, %d tensors: %s\n", n, r.Tensors, r.Verdict.Text)
+	if len(r.Asked) == 0 {
+		fmt.Fprintln(w)
+		return
+	}
+	const most = 3
+	some := strings.Join(r.Asked[:min(most, len(r.Asked))], ", ")
+	if n := len(r.Asked) - most; n > 0 {
+		some += fmt.Sprintf(" and %d more", n)
+	}
+	fmt.Fprintf(w, "  asking the reference for %s\n", some)
+}

@@ -1,0 +1,293 @@
+package parity
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+
+	"github.com/spf13/cobra"
+
+	"github.com/gomflux/gomflux"
+	"github.com/gomflux/gomflux/cmd/gomflux/internal/cli"
+	"github.com/gomflux/gomflux/cmd/gomflux/internal/ui"
+	"github.com/gomflux/gomflux/internal/disk"
+	"github.com/gomflux/gomflux/internal/oserr"
+	"github.com/gomflux/gomflux/parity"
+)
+
+const parityLiveHelp = `Live compares gomflux with the reference while both run, for models whose
+tensors do not fit on a disk. It starts the reference, whose tensors come
+through a pipe and are compared as soon as gomflux has computed its own. Nothing
+is written.
+
+It makes the reading of every module by itself, in one pass: each tensor is
+replaced by the reference's after comparison, so that a module's error is that
+of its own arithmetic. The report and the verdict are those of gomflux parity
+run --isolated, without the errors of modules as a whole.
+
+MEMORY
+Both programs hold the model, and work at the same time. Besides, gomflux holds
+the reference's tensors that it has not compared yet, at most --max-memory; if
+there is room, older ones stay for hints. The reference waits where it is ahead.
+A reference that computes both prompts in one batch is a pass ahead: all tensors
+of a step are held until the negative prompt's pass. If --max-memory is not
+enough, the error names the tensor that gomflux waits for, and the one that does
+not fit. gomflux parity bisect does without a dump of everything: it needs more
+runs and little memory.
+
+REFERENCE
+The reference is run by a shell as
+
+  COMMAND stream MODEL --prompt TEXT --steps N ...
+
+COMMAND is --reference, which may include arguments. The default is
+gomflux-reference (pip install ./scripts/reference), or in a checkout
+scripts/reference/run.sh, which installs PyTorch first. It sends the tensors to
+its standard output, and ends when its standard input is closed. MODEL is
+--reference-model, or the folder of --model. LoRAs are applied on both sides.
+With --mask, diffusers' pipeline for inpainting runs.
+` + parityStatus
+
+// parityLiveOptions are the flags of gomflux parity live.
+type parityLiveOptions struct {
+	cli.ModelFlags
+	cli.WeightFlags
+	reportFlags
+	prompt                    cli.Optional[string]
+	negative                  cli.Optional[string]
+	steps, height, width      cli.Optional[int]
+	seed                      cli.Optional[uint64]
+	guidance                  cli.Optional[float64]
+	maxSequenceLength         cli.Optional[int]
+	scheduler                 cli.Optional[gomflux.Scheduler]
+	image                     string
+	imageStrength             cli.Optional[float64]
+	mask                      string
+	maskCrop                  cli.Optional[int] // the padding
+	references                []string
+	memory                    cli.Optional[int64]
+	reference, referenceModel string
+	referenceDevice           string
+	referenceDtype            cli.Optional[gomflux.Dtype]
+}
+
+func newParityLiveCommand() *cobra.Command {
+	text := func(s string) (string, error) { return s, nil }
+	o := &parityLiveOptions{
+		ModelFlags: cli.NewModelFlags(), WeightFlags: cli.NewWeightFlags(),
+		prompt: cli.Parsed("text", text), negative: cli.Parsed("text", text),
+		steps: cli.Count("number"), height: cli.Count("pixels"), width: cli.Count("pixels"), guidance: cli.Scale("scale"),
+		seed:              cli.Parsed("number", func(s string) (uint64, error) { return strconv.ParseUint(s, 10, 64) }),
+		maxSequenceLength: cli.Count("tokens"), scheduler: cli.Parsed("name", cli.SchedulerOf), imageStrength: cli.Strength("strength"),
+		maskCrop: cli.WholeFrom(0, "padding"), memory: cli.Parsed("size", cli.ParseSize),
+		referenceDtype: cli.OneOf("dtype", gomflux.Float32, gomflux.BFloat16, gomflux.Float16),
+	}
+	cmd := &cobra.Command{
+		Use:   "live --model MODEL --prompt TEXT --steps N --height N --width N",
+		Short: "Compare with the reference while both run, without a dump",
+		Long:  parityLiveHelp,
+		Example: `  gomflux parity live -m ./model -p "a lighthouse" -s 4 -H 1024 -W 1024 --max-memory 16GB
+  gomflux parity live -m ./model -p "a lighthouse" -s 2 -H 512 -W 512 --reference "ssh gpu gomflux-reference" --reference-device cuda`,
+		Args: cli.NoArgs(" (see gomflux parity live --help)"),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			p, err := o.validate(cmd.Flags().Changed)
+			if err != nil {
+				return err
+			}
+			return o.run(cmd.Context(), o.Out(cmd), p)
+		},
+	}
+	o.addFlags(cmd)
+	return cmd
+}
+
+func (o *parityLiveOptions) addFlags(cmd *cobra.Command) {
+	f := cmd.Flags()
+	f.SortFlags = false
+	f.StringVarP(&o.Model, "model", "m", "", "`name` of a published model in the Hugging Face cache, or its folder")
+	f.VarP(&o.prompt, "prompt", "p", "text that describes the image")
+	f.VarP(&o.negative, "negative-prompt", "n", "text that describes what to avoid")
+	f.VarP(&o.steps, "steps", "s", "number of denoising steps")
+	f.VarP(&o.seed, "seed", "S", "seed of the initial noise (default: 0)")
+	f.VarP(&o.height, "height", "H", "height of the image")
+	f.VarP(&o.width, "width", "W", "width of the image")
+	f.VarP(&o.guidance, "guidance", "g", "guidance scale (default: 0)")
+	f.Var(&o.maxSequenceLength, "max-sequence-length", "maximum length of the prompt (default: 512)")
+	f.Var(&o.scheduler, "scheduler", "linear or flow_match_heun_discrete (default: the model's)")
+	f.StringVarP(&o.image, "image", "i", "", "start from this image `file`")
+	f.Var(&o.imageStrength, "image-strength", "how much of the image is kept, above 0 and below 1 (default: 0.4, with --mask nothing)")
+	f.StringVar(&o.mask, "mask", "", "inpaint the part of the image that is white in this `file`")
+	f.Var(&o.maskCrop, "mask-crop", "show the model only the part around the mask, enlarged, with this padding in pixels")
+	f.StringArrayVar(&o.references, "references", nil, "edit this image `file` (can be repeated)")
+	f.Var(&o.memory, "max-memory", "memory for the reference's tensors, such as 500MB or 16GB (default: 4GB)")
+	f.StringVar(&o.reference, "reference", "", "the reference's `command` (default: gomflux-reference, or scripts/reference/run.sh)")
+	f.StringVar(&o.referenceModel, "reference-model", "", "the reference's model, a `folder` or a name on the hub (default: --model)")
+	f.StringVar(&o.referenceDevice, "reference-device", "", "the reference's `device`, such as cuda or mps (default: cpu)")
+	f.Var(&o.referenceDtype, "reference-dtype", "the reference's dtype: float32, bfloat16 or float16 (default: float32)")
+	o.reportFlags.add(cmd)
+	o.WeightFlags.Add(f, true)
+	o.AddCompute(f)
+}
+
+// validate refuses flags that are missing or contradict each other, and returns the options.
+func (o *parityLiveOptions) validate(given func(string) bool) (p parity.Options, err error) {
+	switch {
+	case o.Model == "":
+		return p, cli.UsageErrorf("no model (give one with --model)")
+	case !o.prompt.Given():
+		return p, cli.UsageErrorf("no prompt (give one with --prompt)")
+	case !o.steps.Given() || !o.height.Given() || !o.width.Given():
+		return p, cli.UsageErrorf("give --steps, --height and --width, which are the same on both sides")
+	}
+	p.Model = o.Model
+	return p, cmp.Or(o.validateImages(given), o.WeightFlags.Parity(given, &p))
+}
+
+// validateImages is validate for the input images.
+func (o *parityLiveOptions) validateImages(given func(string) bool) error {
+	switch {
+	case given("image") && o.image == "" || given("mask") && o.mask == "" || slices.Contains(o.references, ""):
+		return cli.UsageErrorf("--image, --mask, --references: the file name is empty")
+	case o.mask != "" && o.image == "":
+		return cli.UsageErrorf("--mask needs an image to inpaint (give it with --image)")
+	case o.maskCrop.Given() && o.mask == "":
+		return cli.UsageErrorf("--mask-crop has no effect without --mask")
+	case o.image != "" && o.mask == "" && len(o.references) > 0:
+		return cli.UsageErrorf("give either --image or --references, or a --mask for the image")
+	case o.imageStrength.Given() && o.image == "":
+		return cli.UsageErrorf("--image-strength has no effect without --image")
+	}
+	for _, name := range append(slices.Clone(o.references), o.image, o.mask) {
+		if name == "" {
+			continue
+		}
+		if _, err := os.Stat(name); err != nil {
+			return cli.UsageErrorf("%s: %w", name, oserr.Bare(err))
+		}
+	}
+	return nil
+}
+
+// arguments returns those of the reference, given its model.
+func (o *parityLiveOptions) arguments(model string, p parity.Options) ([]string, error) {
+	args := []string{model}
+	for _, a := range []struct {
+		flag, value string
+		given       bool
+	}{
+		{"prompt", o.prompt.String(), true}, {"negative-prompt", o.negative.String(), o.negative.Given()},
+		{"steps", o.steps.String(), true}, {"seed", o.seed.String(), o.seed.Given()}, {"height", o.height.String(), true},
+		{"width", o.width.String(), true}, {"guidance", o.guidance.String(), o.guidance.Given()},
+		{"max-sequence-length", o.maxSequenceLength.String(), o.maxSequenceLength.Given()},
+		{"scheduler", o.scheduler.String(), o.scheduler.Given()},
+		{"image-strength", o.keptOfImage(), o.imageStrength.Given() || o.mask != ""},
+		{"mask-crop", o.maskCrop.String(), o.maskCrop.Given()}, {"device", o.referenceDevice, o.referenceDevice != ""},
+		{"compute", o.referenceDtype.String(), o.referenceDtype.Given()},
+	} {
+		if a.given {
+			args = append(args, "--"+a.flag+"="+a.value)
+		}
+	}
+	for _, input := range []struct{ flag, name string }{{"--picture=", o.image}, {"--mask=", o.mask}} {
+		if input.name == "" {
+			continue
+		}
+		file, err := filepath.Abs(input.name)
+		if err != nil {
+			return nil, err
+		}
+		args = append(args, input.flag+file)
+	}
+	for i, name := range o.references {
+		file, err := filepath.Abs(name)
+		if err != nil {
+			return nil, err
+		}
+		if i == 0 {
+			args = append(args, "--references")
+		}
+		args = append(args, file)
+	}
+	for _, l := range p.LoRAs {
+		file, err := filepath.Abs(l.Path)
+		if err != nil {
+			return nil, err
+		}
+		args = append(args, "--lora", file, strconv.FormatFloat(l.Scale, 'g', -1, 64))
+	}
+	return args, nil
+}
+
+// keptOfImage returns --image-strength, or what stands for it with a mask: the reference's own default
+// is that of image-to-image.
+func (o *parityLiveOptions) keptOfImage() string {
+	if !o.imageStrength.Given() {
+		return "0"
+	}
+	return o.imageStrength.String()
+}
+
+// findModel returns the reference's model.
+func (o *parityLiveOptions) findModel() (string, error) {
+	source, err := cli.FindWith(o.Model, "")
+	switch {
+	case err != nil:
+		return "", err
+	case o.referenceModel != "":
+		return o.referenceModel, nil
+	case source.Path() == "" || !disk.IsFolder(source.Path()):
+		return "", cli.UsageErrorf("%s: the reference needs the folder of a model (give one with --reference-model)", o.Model)
+	}
+	return filepath.Abs(source.Path())
+}
+
+func (o *parityLiveOptions) run(ctx context.Context, out *ui.Output, p parity.Options) error {
+	model, err := o.findModel()
+	if err != nil {
+		return err
+	}
+	command := o.reference
+	if command == "" {
+		if command, err = findReference(); err != nil {
+			return cli.Coded(cli.ExitUsage, err)
+		}
+	}
+	args, err := o.arguments(model, p)
+	if err != nil {
+		return err
+	}
+	live := func(ctx context.Context, run string, p parity.Options) (*parity.Report, error) {
+		out.Status("the reference loads its model")
+		stream, err := startReference(ctx, command, args, out.Stderr)
+		if err != nil {
+			return nil, err
+		}
+		p.Progress = func(int, int) {
+			out.ClearStatus()
+			out.Status("comparing")
+		}
+		limit := int64(parity.DefaultLiveMemory)
+		if o.memory.Given() {
+			limit = *o.memory.Value
+		}
+		r, err := parity.Live(ctx, run, stream.tensors, limit, p)
+		if err = stream.end(err); err != nil {
+			return nil, memoryHint(err)
+		}
+		return r, nil
+	}
+	return runParity(ctx, out, "live", &o.ModelFlags, &o.reportFlags, p, live)
+}
+
+// memoryHint adds what can be done about too little memory.
+func memoryHint(err error) error {
+	if _, ok := errors.AsType[*parity.MemoryError](err); ok {
+		return fmt.Errorf("%w (give more with --max-memory; gomflux parity bisect does without a dump of everything)", err)
+	}
+	return err
+}

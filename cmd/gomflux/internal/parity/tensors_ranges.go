@@ -1,0 +1,166 @@
+package parity
+
+import (
+	"cmp"
+	"fmt"
+	"os"
+	"slices"
+
+	"github.com/spf13/cobra"
+
+	"github.com/gomflux/gomflux/cmd/gomflux/internal/cli"
+	"github.com/gomflux/gomflux/cmd/gomflux/internal/record"
+	"github.com/gomflux/gomflux/cmd/gomflux/internal/ui"
+	"github.com/gomflux/gomflux/internal/checkpoint"
+	"github.com/gomflux/gomflux/mlx/hooks"
+	"github.com/gomflux/gomflux/parity"
+	"github.com/gomflux/gomflux/parity/runs"
+)
+
+const tensorsRangesHelp = `Ranges prints smallest and largest value, mean and standard deviation of the
+tensors of a run, in the order in which they were computed, one line for each
+output of a module and each value of the pipeline; --all adds inputs and inner
+values. The first tensor with NaN or infinite values is marked.
+
+RUN is as for --run: the beginning of a run's time (gomflux tensors runs), the
+side for its latest run, or a folder with a run. The default is the latest run
+of gomflux, or else of the reference.
+
+The statistics are those that gomflux generate --debug-stats or the reference
+recorded in traces/stats.jsonl, and those of saved tensors. The order is that of
+traces/taps.jsonl or stats.jsonl. A run that has neither is sorted by stage,
+modules before those that contain them.
+
+With --json it prints one object: folder, order (execution or stage),
+first_not_finite (a name, left out if all values are finite) and tensors (name,
+hit_count, timestamp, location, point, class, shape, dtype, stats, preview). NaN
+and infinite values are strings.
+` + cli.ExitStatus
+
+func newTensorsRangesCommand() *cobra.Command {
+	var flags record.TreeFlags
+	var all bool
+	cmd := &cobra.Command{
+		Use:   "ranges [RUN]",
+		Short: "Print the ranges of a run's tensors in order of execution",
+		Long:  tensorsRangesHelp,
+		Example: `  gomflux generate -p "a lighthouse" --debug-stats '*@0*'
+  gomflux tensors ranges
+  gomflux tensors ranges 20261122T1042 --all --json | jq -r .first_not_finite`,
+		ValidArgsFunction: flags.CompleteRuns,
+		Args: func(_ *cobra.Command, args []string) error {
+			if len(args) > 1 {
+				return cli.UsageErrorf("unexpected argument %q", args[1])
+			}
+			if len(args) > 0 && flags.Run != "" {
+				return cli.UsageErrorf("give the run either as an argument or with --run")
+			}
+			return nil
+		},
+		RunE: func(cmd *cobra.Command, args []string) error {
+			name := flags.Run
+			flags.Run = "" // nothing is looked up
+			tree, err := flags.Open()
+			if err != nil {
+				return err
+			}
+			if len(args) > 0 {
+				name = args[0]
+			}
+			run, err := findRun(tree, name)
+			if err != nil {
+				return err
+			}
+			return printRanges(flags.Out(cmd), run, all)
+		},
+	}
+	flags.Add(cmd)
+	flags.AddRun(cmd)
+	cmd.Flags().BoolVar(&all, "all", false, "print inputs and inner values too")
+	return cmd
+}
+
+// findRun finds a run by the argument of tensors ranges; "" is the default.
+func findRun(tree *runs.Tree, name string) (run runs.RunInfo, err error) {
+	if name != "" {
+		run, err = tree.FindRun(name)
+	} else if run, err = tree.FindRun(runs.Gomflux); err != nil {
+		if run, err = tree.FindRun(runs.Reference); err != nil {
+			err = fmt.Errorf("%w in %s (gomflux generate --debug-stats '*' records one)", runs.ErrNoRun, tree.Root)
+		}
+	}
+	return run, notFound(err)
+}
+
+// A rangeList is what tensors ranges prints.
+type rangeList struct {
+	Folder         string        `json:"folder"`
+	Order          string        `json:"order"` // execution or stage
+	FirstNotFinite string        `json:"first_not_finite,omitempty"`
+	Tensors        []runs.Record `json:"tensors"`
+}
+
+func printRanges(out *ui.Output, run runs.RunInfo, all bool) error {
+	records, err := run.Ranges()
+	if len(records) == 0 {
+		return cmp.Or(err, cli.UsageErrorf("%s has no statistics and no saved tensors", run.Dir))
+	}
+	list := rangeList{Folder: run.Dir, Order: "execution", Tensors: []runs.Record{}}
+	if made, _ := runs.ReadTrace(os.DirFS(run.Dir)); len(made) == 0 {
+		list.Order = "stage"
+		slices.SortStableFunc(records, func(a, b runs.Record) int { return parity.CompareByStage(a.Name, b.Name) })
+	}
+	if i := slices.IndexFunc(records, func(r runs.Record) bool { return !r.Stats.Finite() }); i >= 0 {
+		list.FirstNotFinite = records[i].Name
+	}
+	for _, r := range records {
+		if all || r.Kind() == hooks.Output || r.Name == list.FirstNotFinite {
+			list.Tensors = append(list.Tensors, r)
+		}
+	}
+	if err := out.Result(list); err != nil {
+		return err
+	}
+	if list.Order == "stage" {
+		out.Note("the run has no traces: its tensors are in the order of stages, depth and names")
+	}
+	if list.FirstNotFinite != "" {
+		out.Note("%s is the first tensor with values that are not finite", list.FirstNotFinite)
+	}
+	return cli.ComplainAll(out, err)
+}
+
+// Text implements ui.Result.
+func (l rangeList) Text(p *ui.Page) {
+	var t ui.Table
+	t.Row("NAME", "CLASS", "DTYPE", "SHAPE", "MIN", "MAX", "MEAN", "STD", "")
+	for _, r := range l.Tensors {
+		mark := notFinite(r.Stats)
+		if r.Name == l.FirstNotFinite {
+			mark += " <- first"
+		}
+		t.Row(append([]string{r.Name, cmp.Or(r.Class, "-"), r.Dtype, fmt.Sprint(r.Shape)}, append(rangeCells(r.Stats), mark)...)...)
+	}
+	p.Table(t)
+}
+
+// rangeCells returns the columns min, max, mean and std of a table.
+func rangeCells(s checkpoint.Stats) (cells []string) {
+	for _, v := range []checkpoint.Float{s.Min, s.Max, s.Mean, s.Std} {
+		cells = append(cells, fmt.Sprintf("%.5g", float64(v)))
+	}
+	return cells
+}
+
+// notFinite returns the numbers of values that are not finite, "" if all are.
+func notFinite(s checkpoint.Stats) string {
+	switch {
+	case s.NaN > 0 && s.Inf > 0:
+		return fmt.Sprintf("%d NaN, %d infinite", s.NaN, s.Inf)
+	case s.NaN > 0:
+		return fmt.Sprintf("%d NaN", s.NaN)
+	case s.Inf > 0:
+		return fmt.Sprintf("%d infinite", s.Inf)
+	}
+	return ""
+}

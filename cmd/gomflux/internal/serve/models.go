@@ -1,0 +1,205 @@
+package serve
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/gomflux/gomflux"
+	"github.com/gomflux/gomflux/cmd/gomflux/internal/cli"
+	"github.com/gomflux/gomflux/cmd/gomflux/internal/ui"
+	"github.com/gomflux/gomflux/models/catalog"
+	"github.com/gomflux/gomflux/models/index"
+	"github.com/gomflux/gomflux/serve/engine"
+)
+
+// relist is how long a list of models is used before the Hugging Face cache is read again.
+const relist = 10 * time.Second
+
+// servedModels are the models that clients of gomflux serve can name.
+type servedModels struct {
+	options      *serveOptions
+	defaultModel string
+	log          *slog.Logger
+
+	mu     sync.Mutex
+	listed []engine.ModelInfo
+	when   time.Time
+
+	lorasListed []string
+	lorasWhen   time.Time
+}
+
+// newServedModels finds the models of --model, and the default model.
+func newServedModels(o *serveOptions, out *ui.Output) (*servedModels, error) {
+	m := &servedModels{options: o}
+	for _, name := range o.models {
+		source, err := cli.FindWith(name, o.Base)
+		if err != nil {
+			return nil, err
+		}
+		if source.Err() != nil {
+			return nil, cli.Coded(cli.ExitModel, source.Err())
+		}
+		o.WarnQuantized(source, out)
+	}
+	for _, l := range o.LoRAs.List {
+		if _, err := catalog.FindLoRA(l.Path); err != nil {
+			return nil, cli.Coded(cli.ExitModel, err)
+		}
+	}
+	if len(o.models) > 0 {
+		m.defaultModel = o.models[0]
+		return m, nil
+	}
+	m.defaultModel = cli.DefaultModel
+	if _, err := gomflux.Find(cli.DefaultModel); errors.Is(err, gomflux.ErrNotFound) {
+		m.defaultModel = cli.SortedKeys(catalog.Builtins())[0]
+		out.Note("the default model is %s, since %s is not downloaded (gomflux pull %s)",
+			m.defaultModel, cli.DefaultModel, cli.DefaultModel)
+	}
+	return m, nil
+}
+
+// list returns all models, the default one first.
+func (m *servedModels) list() []engine.ModelInfo {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.listed != nil && time.Since(m.when) < relist {
+		return slices.Clone(m.listed)
+	}
+	var list []engine.ModelInfo
+	for _, name := range m.options.models {
+		if !named(list, name) {
+			list = append(list, m.describe(name, m.options.Base, nil))
+		}
+	}
+	known, err := cli.ListModels()
+	if err != nil && m.log != nil {
+		m.log.Warn("models", "error", err.Error())
+	}
+	for _, k := range known {
+		if !named(list, k.Name) {
+			list = append(list, m.describe(k.Name, "", &k))
+		}
+	}
+	first := slices.IndexFunc(list, func(i engine.ModelInfo) bool { return i.Name == m.defaultModel })
+	if first >= 0 {
+		list[first].Default = true
+		one := list[first]
+		list = slices.Insert(slices.Delete(list, first, first+1), 0, one)
+	}
+	m.listed, m.when = list, time.Now()
+	return slices.Clone(list)
+}
+
+func named(list []engine.ModelInfo, name string) bool {
+	return slices.ContainsFunc(list, func(i engine.ModelInfo) bool { return i.Name == name })
+}
+
+// describe describes a model, of which listModels may know something.
+func (m *servedModels) describe(name, base string, known *cli.ListedModel) engine.ModelInfo {
+	info := engine.ModelInfo{Name: name}
+	preset, published := catalog.FindPreset(name)
+	info.Repo = preset.Repo
+	source, err := gomflux.FindWith(name, base)
+	if err == nil {
+		err = source.Err()
+	}
+	if known == nil && err == nil {
+		found := cli.FoundModel(name, source)
+		known = &found
+	}
+	if known != nil {
+		info.Licence, info.Missing = known.Licence, missing(known)
+		info.Edits, info.Multiple, info.HasAlpha, info.GuidanceUnit = known.Edits, known.Multiple, known.Alpha, known.Guidance
+		if known.Stack != nil {
+			m.log.Error("internal error (this is a bug: please report it)", "model", name, "stack", string(known.Stack))
+		}
+	}
+	if err != nil {
+		info.Missing = cmp.Or(info.Missing, err.Error())
+		if published {
+			info.Defaults = gomflux.Defaults(preset.Defaults)
+		}
+		return info
+	}
+	info.Revision = source.Revision()
+	if stat, err := fs.Stat(source.FS(), index.File); err == nil {
+		info.Created = stat.ModTime()
+	}
+	info.Defaults = gomflux.Defaults(known.Defaults)
+	if d := source.Defaults(); d != nil {
+		info.Defaults = *d
+	}
+	return info
+}
+
+// missing returns why a model cannot be used, with the command that would help.
+func missing(m *cli.ListedModel) string {
+	if m.State() == "ready" {
+		return ""
+	}
+	text := m.State()
+	if len(m.Problems) > 0 {
+		text += ": " + strings.Join(m.Problems, "; ")
+	}
+	if m.Get != "" && m.Supported {
+		text += " (" + m.Get + ")"
+	}
+	return text
+}
+
+// loras lists names of LoRAs that clients can use.
+func (m *servedModels) loras() []string {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if time.Since(m.lorasWhen) >= relist {
+		var err error
+		if m.lorasListed, err = catalog.ListLoRAs(); err != nil {
+			m.log.Warn("LoRAs", "error", err.Error())
+		}
+		m.lorasWhen = time.Now()
+	}
+	return slices.Clone(m.lorasListed)
+}
+
+// open loads a model of the list, for [engine.Config].
+func (m *servedModels) open(
+	ctx context.Context, name string, loras []gomflux.LoRA, progress func(gomflux.Progress),
+) (engine.Model, error) {
+	o := m.options
+	if !named(m.list(), name) {
+		return nil, fmt.Errorf("%s: %w", name, gomflux.ErrNotFound)
+	}
+	open, base := o.OpenOptions(), ""
+	o.WeightFlags.Open(open)
+	if slices.Contains(o.models, name) {
+		base = o.Base
+	} else if name != m.defaultModel {
+		open.LoRAs = nil
+	}
+	open.LoRAs = append(slices.Clone(open.LoRAs), loras...)
+	open.RuntimeLoRA = o.NoBake && len(open.LoRAs) > 0
+	open.LowRAM, open.Progress = o.lowRAM, progress
+	open.Warn = func(message string) { m.log.Warn("loading", "model", name, "warning", message) }
+	o.PromptCacheFlags.Open(open)
+	source, err := gomflux.FindWith(name, base)
+	if err != nil {
+		return nil, err
+	}
+	began := time.Now()
+	model, err := source.Open(ctx, open)
+	if err != nil {
+		return nil, err
+	}
+	m.log.Info("loaded", "model", name, "took", time.Since(began).Round(time.Millisecond))
+	return model, nil
+}
