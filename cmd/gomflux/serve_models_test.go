@@ -8,6 +8,7 @@ import (
 	"image"
 	"image/png"
 	"maps"
+	"math"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -96,7 +97,7 @@ var servedStates = map[string]servedState{
 		},
 		"not supported: .*OtherPipeline", "", true,
 	},
-	"wordless": { // which only loading it shows
+	"wordless": {
 		func(t *testing.T, folder string) {
 			for _, name := range []string{"vocab.json", "tokenizer.json"} {
 				names, _ := filepath.Glob(filepath.Join(folder, "*", name))
@@ -105,7 +106,19 @@ var servedStates = map[string]servedState{
 				}
 			}
 		},
-		"", "(tokenizer|vocab).json", false,
+		"incomplete: .*(tokenizer|vocab).json", "", true,
+	},
+	"unfit": { // which only running it shows
+		func(t *testing.T, folder string) {
+			for _, name := range matching(t, filepath.Join(folder, "transformer/*.safetensors")) {
+				modeltest.Edit(t, name, func(tensors map[string]*checkpoint.Array) {
+					for _, x := range tensors {
+						modeltest.Fill(x, func(int, float32) float32 { return float32(math.NaN()) })
+					}
+				})
+			}
+		},
+		"", "transformer.*(NaN|not finite)", false,
 	},
 }
 

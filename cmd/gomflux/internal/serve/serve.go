@@ -78,8 +78,9 @@ PATHS
                      models
   /sdapi/v1/         AUTOMATIC1111's API: txt2img, img2img and others
   /api/v1/           jobs, their events and images (/api/v1/openapi.json)
-  /healthz, /health  200 while jobs are accepted, without a token; /healthz?deep=1
-                     lists the models too, and answers 503 if that fails
+  /healthz, /health  200 while jobs are accepted, without a token;
+                     /healthz?deep=1 lists the models too, and is 503 if that
+                     fails
   /version           versions of gomflux and Go, and the platform, as JSON
   /metrics           numbers of jobs, answers and bytes, for Prometheus
   /login, /logout    for people
