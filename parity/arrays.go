@@ -172,3 +172,12 @@ func (d *ArrayDiff) MarshalJSON() ([]byte, error) {
 		Ref []*float64 `json:"reference_first_values"`
 	}{(*plain)(d), d.OK(), allFinite(d.Got), allFinite(d.Ref)})
 }
+
+// previews returns the first values of a record.
+func previews(rec runs.Record) []float64 {
+	out := make([]float64, len(rec.Preview))
+	for i, v := range rec.Preview {
+		out[i] = float64(v)
+	}
+	return out
+}

@@ -19,38 +19,38 @@ type sight struct {
 
 // ask chooses the tensors that the reference should record next, by its names: nothing if
 // everything is within tolerance, or the module is known.
-func (r *Report) ask(asked map[string]bool) []string {
-	if r.Verdict.OK {
+func ask(v Verdict, sights []sight, asked map[string]bool) []string {
+	if v.OK {
 		return nil
 	}
-	until := slices.IndexFunc(r.sights, func(s sight) bool { return s.ours == r.Verdict.Tensor })
+	until := slices.IndexFunc(sights, func(s sight) bool { return s.ours == v.Tensor })
 	if until < 0 {
 		return nil
 	}
 	// Other outputs of the module come right before this one, so they do not count: what is
 	// inside the module is before them.
-	module := moduleOf(r.Verdict.Tensor)
+	module := moduleOf(v.Tensor)
 	from := until
 	for from > 0 {
-		if s := r.sights[from-1]; s.there && s.kind == hooks.Output && moduleOf(s.ours) != module {
+		if s := sights[from-1]; s.there && s.kind == hooks.Output && moduleOf(s.ours) != module {
 			break
 		}
 		from--
 	}
-	names := choose(r.sights[from:until+1], asked)
+	names := choose(sights[from:until+1], asked)
 	if len(names) > 0 {
 		return names
 	}
 	// What is wrong may also come before the last tensor that was compared, in the other stream of
 	// the module. A wrong input may be from any module before it in the stage.
 	within := func(s sight) bool { return inModule(s.ours, module) }
-	if module != r.Verdict.Module {
-		within = func(s sight) bool { return stageOf(s.ours) == r.Verdict.Stage }
+	if module != v.Module {
+		within = func(s sight) bool { return stageOf(s.ours) == v.Stage }
 	}
-	for from > 0 && within(r.sights[from-1]) {
+	for from > 0 && within(sights[from-1]) {
 		from--
 	}
-	return choose(r.sights[from:until+1], asked)
+	return choose(sights[from:until+1], asked)
 }
 
 // inModule reports whether a tensor is of a module, or of one inside it, at the module's step.

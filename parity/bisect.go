@@ -27,11 +27,17 @@ const (
 // module that diverges is known. Each round asks for tensors between the one that differs and
 // the last one before it that was compared: outputs of the outermost modules first (some of
 // them if there are many), and inputs and inner values last.
-func Bisect(ctx context.Context, run string, o Options, b Bisection) (_ *Report, err error) {
+func Bisect(ctx context.Context, run string, o Options, b Bisection) (*Report, error) {
+	rep, _, err := bisectSeen(ctx, run, o, b)
+	return rep, err
+}
+
+// bisectSeen is Bisect. It also returns the tensors that the last replay has seen, in their order.
+func bisectSeen(ctx context.Context, run string, o Options, b Bisection) (_ *Report, _ []sight, err error) {
 	folder := b.Folder
 	if folder == "" {
 		if folder, err = os.MkdirTemp("", "gomflux-bisect-*"); err != nil {
-			return nil, err
+			return nil, nil, err
 		}
 		defer os.RemoveAll(folder)
 	}
@@ -39,13 +45,13 @@ func Bisect(ctx context.Context, run string, o Options, b Bisection) (_ *Report,
 	asked := map[string]bool{}
 	var rounds []Round
 	for {
-		report, err := Replay(ctx, run, o)
+		rep, seen, err := replaySeen(ctx, run, o)
 		if err != nil {
-			return nil, err
+			return nil, nil, err
 		}
-		round := Round{Tensors: len(report.Tensors), Verdict: report.Verdict}
+		round := Round{Tensors: len(rep.Tensors), Verdict: rep.Verdict}
 		if len(rounds)+1 < mostRounds {
-			round.Asked = report.ask(asked)
+			round.Asked = ask(rep.Verdict, seen, asked)
 		}
 		rounds = append(rounds, round)
 		if b.Round != nil {
@@ -54,16 +60,16 @@ func Bisect(ctx context.Context, run string, o Options, b Bisection) (_ *Report,
 		if len(round.Asked) == 0 {
 			if len(rounds) > 1 {
 				all.more = o.more
-				report, err = Replay(ctx, run, all) // with every reading
+				rep, seen, err = replaySeen(ctx, run, all) // with every reading
 			}
 			if err == nil {
-				report.Rounds = rounds
+				rep.Rounds = rounds
 			}
-			return report, err
+			return rep, seen, err
 		}
 		out := filepath.Join(folder, fmt.Sprint("round-", len(rounds)+1))
 		if err := b.Again(ctx, run, out, round.Asked); err != nil {
-			return nil, err
+			return nil, nil, err
 		}
 		o.more, o.Readings, o.quick = append(o.more, out), []string{Isolated}, true
 		for _, name := range round.Asked {

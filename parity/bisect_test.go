@@ -154,7 +154,7 @@ func TestBisect(t *testing.T) {
 				return err
 			}
 			rounds := 0
-			r, err := Bisect(t.Context(), run, Options{Dtype: exact, Model: model, bug: f.bug, fault: f.fault}, Bisection{
+			r, seen, err := bisectSeen(t.Context(), run, Options{Dtype: exact, Model: model, bug: f.bug, fault: f.fault}, Bisection{
 				Again: again, Folder: filepath.Join(dir, "more"), Round: func(r Round) {
 					rounds++
 					t.Logf("%d tensors: %s", r.Tensors, r.Verdict.Text)
@@ -169,8 +169,8 @@ func TestBisect(t *testing.T) {
 			if rounds < 2 || rounds != len(r.Rounds) || rounds == mostRounds {
 				t.Errorf("%d rounds, %d reported", rounds, len(r.Rounds))
 			}
-			if r.Verdict.unseen && len(r.ask(asked)) > 0 {
-				t.Errorf("ended with questions: %q", r.ask(asked))
+			if left := ask(r.Verdict, seen, asked); r.Verdict.Unseen && len(left) > 0 {
+				t.Errorf("ended with questions: %q", left)
 			}
 		})
 	}
@@ -240,8 +240,8 @@ func TestAskInsideModule(t *testing.T) {
 		}, []string{"blocks.1.ff@0", "blocks.1.ff.net.2@0"}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			r := &Report{Verdict: Verdict{Tensor: c.wrong, Module: moduleOf(c.wrong)}, sights: c.sights}
-			if got := r.ask(map[string]bool{}); !slices.Equal(got, c.want) {
+			v := Verdict{Tensor: c.wrong, Module: moduleOf(c.wrong)}
+			if got := ask(v, c.sights, map[string]bool{}); !slices.Equal(got, c.want) {
 				t.Errorf("asked for %q, expected %q", got, c.want)
 			}
 		})

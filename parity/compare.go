@@ -148,3 +148,21 @@ func (d Difference) String() string {
 	}
 	return fmt.Sprintf("max %.2e of %.3g (%.2e) at %d, L2 %.2e", d.Max, d.MaxRef, d.Relative(), d.At, d.L2)
 }
+
+// RelativeL2 returns the L2 norm of the error of values, relative to the L2 norm of the exact ones,
+// of which there must be as many. It is infinite if a value is not finite where the exact one is.
+func RelativeL2(values, exact []float32) float64 {
+	var errors, norm float64
+	for i, w := range exact {
+		e := float64(values[i]) - float64(w)
+		if values[i] == w { // both may be infinite
+			e = 0
+		}
+		errors += e * e
+		norm += float64(w) * float64(w)
+	}
+	if math.IsNaN(errors) {
+		return math.Inf(1)
+	}
+	return ratio(math.Sqrt(errors), math.Sqrt(norm))
+}

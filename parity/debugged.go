@@ -1,7 +1,6 @@
 package parity
 
 import (
-	"fmt"
 	"strings"
 
 	"github.com/gomflux/gomflux/debugger"
@@ -23,15 +22,11 @@ func (r *replay) note(tap hooks.Tap, t *Tensor, want *mlx.Array) {
 	if tap.Point == (hooks.Point{}) {
 		j.Want = want
 	}
-	if !j.OK || t.ownOK() {
+	text := t.Wrong()
+	if !j.OK || text == "" {
 		return
 	}
-	j.OK = false
-	if !t.sameShape() {
-		j.Text = fmt.Sprintf("%s is wrong: %s", t.Name, t.shapesText())
-	} else {
-		j.Text = fmt.Sprintf("%s is wrong (%v)", t.Name, t.best())
-	}
+	j.OK, j.Text = false, text
 	var lines []string
 	for _, h := range t.Hints {
 		lines = append(lines, h.Text)

@@ -11,6 +11,7 @@ import (
 	"github.com/gomflux/gomflux/debugger/protocol"
 	"github.com/gomflux/gomflux/mlx"
 	"github.com/gomflux/gomflux/mlx/hooks"
+	"github.com/gomflux/gomflux/models"
 	"github.com/gomflux/gomflux/parity/runs"
 )
 
@@ -40,7 +41,8 @@ func walk(t *testing.T, command string, faults ...func(*replay, hooks.Tap) *mlx.
 		defer close(done)
 		err := s.Begin(ctx)
 		if err == nil {
-			report, err = Replay(ctx, ordinary, Options{Dtype: exact, bug: either(faults...), Loaded: s.Loaded, Debugger: s.Judged})
+			report, err = Replay(ctx, ordinary, Options{Dtype: exact, bug: either(faults...), Debugger: s.Judged,
+				Loaded: func(p *models.Pipeline) { s.Loaded(p.Modules()) }})
 		}
 		s.End(err, 0)
 	}()

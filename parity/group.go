@@ -54,7 +54,7 @@ func (g group) blocks() (blocks []group) {
 func (g group) isList() bool {
 	parts := g.split()
 	for _, p := range parts {
-		if last := p.name[max(0, strings.LastIndexByte(p.name, '.')):]; digits.FindString(last) != last {
+		if last := p.name[strings.LastIndexByte(p.name, '.')+1:]; strings.Trim(last, "0123456789") != "" {
 			return false
 		}
 	}

@@ -121,7 +121,7 @@ func beginPlot(b *strings.Builder) {
 // block returns the name of a block (a member of a list of modules) without its step, or "".
 func block(t *Tensor) string {
 	n, err := hooks.ParseName(t.Name)
-	if err != nil || n.Point != (hooks.Point{}) || n.Call > 0 || depth(n.Module) < 1 || !inside.MatchString(n.Module) {
+	if err != nil || n.Point != (hooks.Point{}) || n.Call > 0 || depth(n.Module) < 1 || !isModule(n.Module) {
 		return ""
 	}
 	parts := strings.Split(n.Module, ".")

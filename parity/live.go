@@ -24,7 +24,7 @@ func Live(ctx context.Context, name string, in io.Reader, limit int64, o Options
 	if o.Tolerances == nil {
 		o.Tolerances = DefaultTable()
 	}
-	var report *Report
+	var rep *Report
 	err := mlx.Do(ctx, func() error {
 		ref, err := openStream(in, limit, func() error { return context.Cause(ctx) })
 		if err != nil {
@@ -34,8 +34,8 @@ func Live(ctx context.Context, name string, in io.Reader, limit int64, o Options
 		if err := ref.checkSettings(name); err != nil {
 			return fmt.Errorf("%w: %w", ErrStream, err)
 		}
-		report, err = o.replay(name, ref)
+		rep, _, err = o.replay(name, ref)
 		return err
 	})
-	return report, err
+	return rep, err
 }

@@ -252,7 +252,7 @@ func newGoldenStream(t *testing.T, golden, run string) *goldenStream {
 	s.order(t, filepath.Join(testdata, golden, "dump"))
 	modules := map[string]bool{}
 	for name := range s.tensors {
-		if n, err := hooks.ParseName(name); err == nil && inside.MatchString(n.Module) {
+		if n, err := hooks.ParseName(name); err == nil && isModule(n.Module) {
 			modules[n.Module] = true
 		}
 	}
@@ -356,7 +356,7 @@ func (s *goldenStream) write(w io.Writer) error {
 		if err := writePart(w, nil, &x); err != nil {
 			return err
 		}
-		if call := moduleOf(name); last[call] == name && inside.MatchString(call) {
+		if call := moduleOf(name); last[call] == name && isModule(call) {
 			if err := writePart(w, map[string]string{streamFinished: call}); err != nil {
 				return err
 			}

@@ -11,9 +11,9 @@ import (
 	"github.com/gomflux/gomflux/parity/runs"
 )
 
-// order sorts tensors by the trace of one of the runs. Tensors that are in neither trace come
+// SortByTrace sorts tensors by the trace of one of the runs. Tensors that are in neither trace come
 // last, by stage, depth and name.
-func (r *Report) order(ours, reference fs.FS) error {
+func (r *Report) SortByTrace(ours, reference fs.FS) error {
 	made, err := runs.ReadTrace(ours)
 	if err != nil {
 		return err

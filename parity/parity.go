@@ -19,6 +19,7 @@ import (
 
 	"github.com/gomflux/gomflux/internal/checkpoint"
 	"github.com/gomflux/gomflux/mlx"
+	"github.com/gomflux/gomflux/mlx/hooks"
 	"github.com/gomflux/gomflux/parity/runs"
 )
 
@@ -273,3 +274,25 @@ func folder(run string) fs.FS { return checkpoint.Folder{FS: os.DirFS(run), Name
 
 // ErrRun is wrapped by errors about dumps that cannot be replayed.
 var ErrRun = errors.New("cannot be replayed")
+
+// readStats reads the statistics of a run's tensors, if it has any. Of several tensors of one name
+// the later ones are further calls, as saved tensors are.
+func (r *Run) readStats(fsys fs.FS) error {
+	records, err := runs.ReadStats(fsys)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("%s: %w", checkpoint.FullName(fsys, "."), err)
+	}
+	r.stats = map[string]runs.Record{}
+	for _, rec := range records {
+		name := rec.Name
+		if n, err := hooks.ParseName(name); err == nil && rec.HitCount > 1 {
+			n.Call += rec.HitCount - 1
+			name = n.String()
+		}
+		r.stats[name] = rec
+	}
+	return nil
+}

@@ -178,21 +178,21 @@ func (p *precise) own(ctx context.Context) (ok bool, err error) {
 	}
 	quantized := exact
 	if p.Quantize != nil {
-		o.prepare = p.quantizeWeights
+		o = onLoaded(o, p.quantizeWeights)
 		if quantized, err = p.outputs(ctx, o); err != nil {
 			return false, err
 		}
 	}
 	o = p.Options
-	o.Readings, o.quick = []string{Isolated}, true
-	o.measure = func(_ *replay, t *Tensor, tap hooks.Tap, want *mlx.Array) {
-		truth, known := exact[t.Name]
-		if !known || !tap.Output.Dtype().IsFloat() {
+	o.Readings = []string{Isolated}
+	o.Measure = func(pair Pair) {
+		truth, known := exact[pair.Tensor.Name]
+		if !known || !pair.Tap.Output.Dtype().IsFloat() {
 			return
 		}
-		x := newRounding(t, truth, want.Floats(), tap.Output.Floats(), p.compute)
+		x := newRounding(pair, truth, pair.Reference, p.compute)
 		if p.Quantize != nil {
-			x.split(truth, quantized[t.Name], tap.Output.Floats())
+			x.split(truth, quantized[pair.Tensor.Name], pair.Tap.Output.Floats())
 		}
 		p.add(x)
 	}
@@ -232,27 +232,39 @@ func (p *precise) quantizeWeights(pipeline *models.Pipeline) {
 	}
 }
 
+// onLoaded returns options that also call f with the loaded pipeline.
+func onLoaded(o Options, f func(*models.Pipeline)) Options {
+	first := o.Loaded
+	o.Loaded = func(p *models.Pipeline) {
+		if first != nil {
+			first(p)
+		}
+		f(p)
+	}
+	return o
+}
+
 // outputs returns all tensors that o computes from the inputs of the run, on the host.
 func (p *precise) outputs(ctx context.Context, o Options) (map[string][]float32, error) {
 	found := map[string][]float32{}
-	o.Readings, o.quick = []string{Isolated}, true
-	o.measure = func(_ *replay, t *Tensor, tap hooks.Tap, _ *mlx.Array) { found[t.Name] = tap.Output.Floats() }
+	o.Readings = []string{Isolated}
+	o.Measure = func(pair Pair) { found[pair.Tensor.Name] = pair.Tap.Output.Floats() }
 	return found, p.replay(ctx, p.run, o)
 }
 
 // free measures the errors of the pipeline's values from the start of the run.
 func (p *precise) free(ctx context.Context) error {
-	o := p.Options
-	o.Readings = []string{Free}
 	var low *Run
-	o.prepare = func(*models.Pipeline) {
+	o := onLoaded(p.Options, func(*models.Pipeline) {
 		var err error
 		if low, err = OpenRun(os.DirFS(p.run)); err != nil {
 			mlx.Throw(err)
 		}
-	}
-	o.measure = func(r *replay, t *Tensor, tap hooks.Tap, want *mlx.Array) {
-		if inside.MatchString(tap.Name) || t.Kind != hooks.Output.String() || strings.HasSuffix(tap.Name, ".input_ids") {
+	})
+	o.Readings = []string{Free}
+	o.Measure = func(pair Pair) {
+		t, tap, want := pair.Tensor, pair.Tap, pair.Reference
+		if isModule(tap.Name) || t.Kind != hooks.Output.String() || strings.HasSuffix(tap.Name, ".input_ids") {
 			return
 		}
 		name := cmp.Or(t.Reference, t.Name)
@@ -260,13 +272,12 @@ func (p *precise) free(ctx context.Context) error {
 		if rounded == nil {
 			return
 		}
-		rounded = r.onePass(rounded, nameOf(tap), tap.Negative, want.Shape())
+		rounded = pair.Cut(rounded)
 		if !slices.Equal(rounded.Shape(), want.Shape()) {
 			mlx.Throw(fmt.Errorf("%s: %w: %s is %v in %s, and %v in %s: another model", p.Precise, ErrRun, name, want.Shape(),
 				p.Precise, rounded.Shape(), p.run))
 		}
-		p.report.Values = append(p.report.Values,
-			newRounding(t, want.Floats(), rounded.Floats(), tap.Output.Floats(), p.compute))
+		p.report.Values = append(p.report.Values, newRounding(pair, want.Floats(), rounded, p.compute))
 	}
 	return p.replay(ctx, p.Precise, o)
 }
@@ -284,10 +295,10 @@ func (p *precise) replay(ctx context.Context, run string, o Options) error {
 
 // newRounding compares the reference's values in fewer bits, and ours, with the exact ones. dtype
 // is that of the reference's computation.
-func newRounding(t *Tensor, exact, reference, ours []float32, dtype mlx.Dtype) *Rounding {
-	x := &Rounding{Module: t.Module, Tensor: t.Name, Stage: t.Stage}
-	x.Reference = max(RelativeL2(reference, exact), unitRoundoff[dtype]/4)
-	x.Ours = RelativeL2(ours, exact)
+func newRounding(pair Pair, exact []float32, reference *mlx.Array, dtype mlx.Dtype) *Rounding {
+	x := &Rounding{Module: pair.Tensor.Module, Tensor: pair.Tensor.Name, Stage: pair.Tensor.Stage}
+	x.Reference = max(RelativeL2(reference.Floats(), exact), unitRoundoff[dtype]/4)
+	x.Ours = RelativeL2(pair.Tap.Output.Floats(), exact)
 	x.Multiple = multiple(x.Ours, x.Reference)
 	x.Rounding = x.Multiple
 	return x
@@ -305,24 +316,6 @@ func multiple(e, of float64) float64 {
 		return 1
 	}
 	return ratio(e, of)
-}
-
-// RelativeL2 returns the L2 norm of the error of values, relative to the L2 norm of the exact ones,
-// of which there must be as many. It is infinite if a value is not finite where the exact one is.
-func RelativeL2(values, exact []float32) float64 {
-	var errors, norm float64
-	for i, w := range exact {
-		e := float64(values[i]) - float64(w)
-		if values[i] == w { // both may be infinite
-			e = 0
-		}
-		errors += e * e
-		norm += float64(w) * float64(w)
-	}
-	if math.IsNaN(errors) {
-		return math.Inf(1)
-	}
-	return ratio(math.Sqrt(errors), math.Sqrt(norm))
 }
 
 // unitRoundoff is the largest relative error of rounding a value to a dtype.
@@ -352,7 +345,7 @@ func (r *PreciseReport) judge() {
 		}
 	}
 	if u := r.Unhooked; len(wrong) == 0 && u != nil && !u.OK {
-		r.Verdict = u.verdict()
+		r.Verdict = u.Verdict()
 		return
 	}
 	if len(wrong) == 0 {

@@ -43,8 +43,8 @@ func (r *PreciseReport) Print(w io.Writer, all bool) error {
 		table(&b, "value from the start", r.Values, false)
 		b.WriteString("\n")
 	}
-	r.Unhooked.print(&b)
-	r.Verdict.print(&b)
+	r.Unhooked.Print(&b)
+	r.Verdict.Print(&b)
 	_, err := io.WriteString(w, b.String())
 	return err
 }

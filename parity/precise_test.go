@@ -157,7 +157,7 @@ func TestReplayPreciseOtherModel(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if size := x.Dtype.Size(); inside.MatchString(info.Name) { // values in reverse
+		if size := x.Dtype.Size(); isModule(info.Name) { // values in reverse
 			for i, j := 0, len(x.Data)-size; i < j; i, j = i+size, j-size {
 				for k := range size {
 					x.Data[i+k], x.Data[j+k] = x.Data[j+k], x.Data[i+k]

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"maps"
 	"math"
-	"os"
 	"slices"
 
 	"github.com/gomflux/gomflux/internal/units"
@@ -71,35 +70,29 @@ var ErrMemory = errors.New("not enough memory")
 // limit allows, those with the smallest errors first, and repeats this with the parts of the
 // blocks that are left. No single module of the result could be low as well, as far as its error
 // adds to that of the others like an independent one.
-func SearchPrecision(ctx context.Context, run string, o PrecisionOptions) (report *PrecisionReport, err error) {
+func SearchPrecision(ctx context.Context, run string, o PrecisionOptions) (rep *PrecisionReport, err error) {
 	err = mlx.Do(ctx, func() error {
-		ref, err := OpenRun(os.DirFS(run))
-		if err != nil {
-			return err
-		}
-		s := &precisionSearch{
-			PrecisionOptions: o, quantization: o.Quantize, dtype: mlx.Float32, low: map[string]bool{},
-			replay: replay{Options: o.Options, ref: ref, run: run},
-		}
+		s := &precisionSearch{PrecisionOptions: o, run: run, quantization: o.Quantize, dtype: mlx.Float32, low: map[string]bool{}}
 		if o.Dtype != nil {
 			s.dtype = *o.Dtype
 		}
-		exact := mlx.Float32
-		s.replay.Dtype, s.replay.Quantize = &exact, nil
-		defer s.close()
-		if err := s.load(); err != nil {
+		exact, inFloat32 := mlx.Float32, o.Options
+		inFloat32.Dtype, inFloat32.Quantize = &exact, nil
+		if s.Prepared, err = Prepare(run, inFloat32); err != nil {
 			return err
 		}
-		report, err = s.search()
+		defer s.Pipeline.Close()
+		rep, err = s.search()
 		return err
 	})
-	return report, err
+	return rep, err
 }
 
 // A precisionSearch is a search in progress.
 type precisionSearch struct {
 	PrecisionOptions
-	replay
+	*Prepared
+	run          string
 	quantization *mlx.Quantization // of low modules, or nil
 	dtype        mlx.Dtype         // of low modules; with a quantization, of all
 	parameters   []*parameter
@@ -111,7 +104,7 @@ type precisionSearch struct {
 
 func (s *precisionSearch) search() (*PrecisionReport, error) {
 	r := &PrecisionReport{
-		Run: s.run, Model: s.model, Device: s.pipeline.Device().String(), Dtype: s.dtype.String(), KeptDtype: "float32",
+		Run: s.run, Model: s.Prepared.Model, Device: s.Pipeline.Device().String(), Dtype: s.dtype.String(), KeptDtype: "float32",
 		Allowed: s.Error, Keep: []Kept{},
 	}
 	if s.quantization != nil {
@@ -120,7 +113,7 @@ func (s *precisionSearch) search() (*PrecisionReport, error) {
 	modules := map[string]bool{}
 	var err error
 	if s.truth, err = s.generate(func(tap hooks.Tap) *mlx.Array {
-		if s.quantization == nil && inside.MatchString(tap.Name) {
+		if s.quantization == nil && isModule(tap.Name) {
 			modules[tap.Name] = true
 		}
 		return nil
@@ -156,10 +149,10 @@ func (s *precisionSearch) search() (*PrecisionReport, error) {
 
 // lowerParameters computes the values of parameters in low modules, and adds these to modules.
 func (s *precisionSearch) lowerParameters(modules map[string]bool) error {
-	if name := notLoaded(s.pipeline); name != "" {
+	if name := notLoaded(s.Pipeline); name != "" {
 		return fmt.Errorf("%w: the search needs the whole model in float32, and %s is loaded only while it runs", ErrMemory, name)
 	}
-	s.parameters = parametersOf(s.pipeline, s.quantization)
+	s.parameters = parametersOf(s.Pipeline, s.quantization)
 	s.lowValues = map[*parameter]*mlx.Array{}
 	lowers := func(p *parameter) bool { return s.quantization == nil || p.quantization != nil }
 	var need int64
@@ -168,7 +161,7 @@ func (s *precisionSearch) lowerParameters(modules map[string]bool) error {
 			need += int64(p.original.Size()) * int64(s.dtype.ItemSize())
 		}
 	}
-	if err := checkRoom(need, mlx.FreeMemory(s.pipeline.Device())); err != nil {
+	if err := checkRoom(need, mlx.FreeMemory(s.Pipeline.Device())); err != nil {
 		return err
 	}
 	for _, p := range s.parameters {
@@ -182,7 +175,7 @@ func (s *precisionSearch) lowerParameters(modules map[string]bool) error {
 	}
 	if len(modules) == 0 {
 		return fmt.Errorf("model %s: %w: none of its weights can be quantized (in its files they are already quantized, or too small)",
-			s.model, ErrRun)
+			s.Prepared.Model, ErrRun)
 	}
 	return nil
 }
@@ -200,7 +193,7 @@ func checkRoom(need, free int64) error {
 // generate makes the run and returns the measured tensor, or nil if the image is not finite. The
 // hook sees all other tensors.
 func (s *precisionSearch) generate(hook func(hooks.Tap) *mlx.Array) (values []float32, err error) {
-	request, finite := s.request, true
+	request, finite := s.Request, true
 	request.Hook = func(tap hooks.Tap) (*mlx.Array, error) {
 		if tap.Name == measured {
 			values = tap.Output.Floats()
@@ -213,7 +206,7 @@ func (s *precisionSearch) generate(hook func(hooks.Tap) *mlx.Array) (values []fl
 		finite = false
 		return mlx.Zeros(tap.Output.Dtype(), tap.Output.Shape()...), nil // to end without an error
 	}
-	if _, err = s.pipeline.Generate(request); err != nil {
+	if _, err = s.Pipeline.Generate(request); err != nil {
 		return nil, fmt.Errorf("run %s: %w", s.run, err)
 	}
 	if !finite {
@@ -238,7 +231,7 @@ func (s *precisionSearch) errorOf(groups ...group) (float64, error) {
 		}
 	}
 	values, err := s.generate(func(tap hooks.Tap) *mlx.Array {
-		cast := s.quantization != nil && inside.MatchString(tap.Name) || low[tap.Name]
+		cast := s.quantization != nil && isModule(tap.Name) || low[tap.Name]
 		if d := tap.Output.Dtype(); cast && s.dtype != mlx.Float32 && d == mlx.Float32 && !tap.Point.OnRequest() {
 			return tap.Output.AsType(s.dtype).AsType(d)
 		}

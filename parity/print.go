@@ -67,8 +67,8 @@ func (r *Report) Print(w io.Writer, all bool) error {
 			fmt.Fprintf(&b, "without a counterpart: %d, such as %s (%s)\n", len(u.Names), u.Names[0], u.Reason)
 		}
 	}
-	r.Unhooked.print(&b)
-	r.Verdict.print(&b)
+	r.Unhooked.Print(&b)
+	r.Verdict.Print(&b)
 	_, err := io.WriteString(w, b.String())
 	return err
 }
@@ -80,7 +80,8 @@ func errorText(e float64) string {
 	return fmt.Sprintf("%.1e", e)
 }
 
-func (v *Verdict) print(b *strings.Builder) {
+// Print writes the verdict as text.
+func (v *Verdict) Print(b *strings.Builder) {
 	word := "PASS"
 	if !v.OK {
 		word = "FAIL"
@@ -97,7 +98,7 @@ func (v *Verdict) print(b *strings.Builder) {
 	if len(v.Ask) > 0 {
 		fmt.Fprintf(b, "  the run has no modules inside it; dump them with --taps '%s'\n", strings.Join(v.Ask, "' '"))
 	}
-	if v.unseen {
+	if v.Unseen {
 		b.WriteString("  the run does not have all tensors; gomflux parity bisect has the reference record more\n")
 	}
 	const most = 8
@@ -230,17 +231,6 @@ type allowance struct {
 	Max     *float64 `json:"max"`
 	L2      *float64 `json:"l2"`
 	Channel float64  `json:"channel_l2"`
-}
-
-// MarshalJSON writes NaN and infinity as null.
-func (f *FusedDifference) MarshalJSON() ([]byte, error) {
-	type plain FusedDifference
-	return json.Marshal(struct {
-		*plain
-		Max    *float64 `json:"max_abs"`
-		MaxRef *float64 `json:"max_reference"`
-		L2     *float64 `json:"l2"`
-	}{(*plain)(f), finite(f.Max), finite(f.MaxRef), finite(f.L2)})
 }
 
 // MarshalJSON writes infinite errors as null.

@@ -8,9 +8,6 @@ import (
 	"github.com/gomflux/gomflux/parity/hints"
 )
 
-// A Hint is a known mistake that explains a difference.
-type Hint = hints.Hint
-
 // question describes a wrong tensor to package hints. The name is the reference's.
 func (r *replay) question(name string, tap hooks.Tap, got, want *mlx.Array) hints.Question {
 	n, err := hooks.ParseName(name)

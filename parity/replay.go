@@ -24,12 +24,18 @@ import (
 // depth run freely, so a module's error is that of everything inside it. In the last pass
 // nothing runs freely, and a module's error is that of its own arithmetic.
 func Replay(ctx context.Context, run string, o Options) (*Report, error) {
+	rep, _, err := replaySeen(ctx, run, o)
+	return rep, err
+}
+
+// replaySeen is Replay. It also returns the tensors that it has seen, in their order.
+func replaySeen(ctx context.Context, run string, o Options) (rep *Report, seen []sight, err error) {
 	if len(o.Readings) == 0 {
 		o.Readings = []string{Free, Isolated}
 	}
 	for _, reading := range o.Readings {
 		if reading != Free && reading != Isolated {
-			return nil, fmt.Errorf("unknown reading %q, expected %s or %s", reading, Free, Isolated)
+			return nil, nil, fmt.Errorf("unknown reading %q, expected %s or %s", reading, Free, Isolated)
 		}
 	}
 	if o.Debugger != nil {
@@ -38,8 +44,7 @@ func Replay(ctx context.Context, run string, o Options) (*Report, error) {
 	if o.Tolerances == nil {
 		o.Tolerances = DefaultTable()
 	}
-	var report *Report
-	err := mlx.Do(ctx, func() error {
+	err = mlx.Do(ctx, func() error {
 		ref, err := OpenRun(folder(run))
 		if err != nil {
 			return fmt.Errorf("%w: %w", ErrRun, err)
@@ -56,26 +61,26 @@ func Replay(ctx context.Context, run string, o Options) (*Report, error) {
 				return fmt.Errorf("%s, with more tensors of %s: %w", more, run, err)
 			}
 		}
-		report, err = o.replay(run, ref)
+		rep, seen, err = o.replay(run, ref)
 		return err
 	})
-	return report, err
+	return rep, seen, err
 }
 
 // replay runs the settings of a reference's run, and compares its tensors.
-func (o Options) replay(run string, ref *Run) (*Report, error) {
+func (o Options) replay(run string, ref *Run) (*Report, []sight, error) {
 	r := &replay{Options: o, ref: ref, run: run, entries: map[string]*Tensor{}}
 	defer r.close()
 	if err := r.load(); err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	if err := r.passes(); err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	if err := ref.end(r.ours != nil); err != nil {
-		return nil, err
+		return nil, nil, err
 	}
-	return r.report(), nil
+	return r.report(), r.sights, nil
 }
 
 // A replay is one in progress.
@@ -130,7 +135,7 @@ func (r *replay) passes() error {
 		}
 		plan[len(plan)-1].last = true
 	}
-	if r.quick || r.Debugger != nil {
+	if r.quick || r.Measure != nil || r.Debugger != nil {
 		plan = plan[len(plan)-1:]
 	}
 	runs := len(plan)
@@ -165,15 +170,6 @@ func (r *replay) depths() []int {
 	}
 	slices.Sort(depths)
 	return slices.Compact(depths)
-}
-
-// depth returns how deep a module is below its component. Values of the pipeline have depth 0,
-// above all modules.
-func depth(module string) int {
-	if !inside.MatchString(module) {
-		return 0
-	}
-	return strings.Count(module, ".")
 }
 
 func (r *replay) once(p pass) error {
@@ -308,8 +304,8 @@ func (r *replay) compare(name string, tap hooks.Tap) *mlx.Array {
 	want = r.onePass(want, nameOf(tap), tap.Negative, got.Shape())
 	t.RefDtype, t.RefShape = r.ref.dtypes[r.ref.stored(name)], want.Shape()
 	if !t.sameShape() {
-		t.Guess, t.Hints = hints.Shapes(t.Shape, t.RefShape), hints.ExplainShapes(r.question(name, tap, got, want))
-		t.Got, t.Ref = first(got.Floats()), first(want.Floats())
+		t.ShowShapes(got.Floats(), want.Floats())
+		t.Hints = hints.ExplainShapes(r.question(name, tap, got, want))
 		return nil
 	}
 	at := depth(tap.Name)
@@ -320,8 +316,10 @@ func (r *replay) compare(name string, tap hooks.Tap) *mlx.Array {
 		}
 		return nil
 	}
-	if r.measure != nil {
-		r.measure(r, t, tap, want)
+	if r.Measure != nil {
+		r.Measure(Pair{t, tap, want, func(x *mlx.Array) *mlx.Array {
+			return r.onePass(x, nameOf(tap), tap.Negative, want.Shape())
+		}})
 	} else if d := r.read(t, got.Floats(), want.Floats(), got.Shape()); !d.OK &&
 		(r.pass.last || !slices.Contains(r.Readings, Isolated)) && r.isFirst(t) {
 		t.Hints, t.HintLimits = hints.Explain(r.question(name, tap, got, want))
@@ -351,13 +349,8 @@ func (r *replay) entry(name string, tap hooks.Tap) *Tensor {
 	ours := tap.FullName()
 	t := r.entries[ours]
 	if t == nil {
-		t = &Tensor{
-			Name: ours, Kind: tap.Point.Kind.String(), Stage: stageOf(ours), Module: moduleOf(ours),
-			Dtype: tap.Output.Dtype().String(), Shape: tap.Output.Shape(),
-		}
-		if name != ours {
-			t.Reference = name
-		}
+		t = NewTensor(ours, name)
+		t.Dtype, t.Shape = tap.Output.Dtype().String(), tap.Output.Shape()
 		r.entries[ours] = t
 	}
 	r.order++
@@ -391,12 +384,10 @@ func ofImages(name string) bool {
 // read makes the reading of this pass. Samples of a tensor have a nil shape.
 func (r *replay) read(t *Tensor, got, want []float32, shape []int) *Reading {
 	reading := r.pass.reading
-	if value := !inside.MatchString(t.moduleName()); r.pass.last && !r.incomplete[t.moduleAtStep()] && !(value && r.incomplete[t.Stage]) {
+	if value := !isModule(t.moduleName()); r.pass.last && !r.incomplete[t.moduleAtStep()] && !(value && r.incomplete[t.Stage]) {
 		reading = Own
 	}
-	d := newReading(t.Name, got, want, shape, r.toleranceOf(t.Name, reading))
-	t.Got, t.Ref = first(got), first(want)
-	t.Histogram = histogram(got, want)
+	d := t.Measure(got, want, shape, r.toleranceOf(t.Name, reading))
 	if r.pass.reading == Free {
 		t.Free = d
 	} else {
@@ -412,13 +403,13 @@ func (r *replay) read(t *Tensor, got, want []float32, shape []int) *Reading {
 
 // toleranceOf returns the tolerance of a tensor of ours.
 func (r *replay) toleranceOf(name, reading string) Tolerance {
-	return r.Tolerances.For(r.pipeline.Device().Backend(), r.pipeline.Dtype().String(), stageKey(stageOf(name)), reading, name)
+	return r.Tolerances.For(r.pipeline.Device().Backend(), r.pipeline.Dtype().String(), stageOf(name), reading, name)
 }
 
 func (r *replay) report() *Report {
 	rep := &Report{
 		Run: r.run, Model: r.model, Device: r.pipeline.Device().String(), Dtype: r.pipeline.Dtype().String(), RefDtype: r.ref.Compute,
-		Readings: r.Readings, FirstStep: r.first, RefFirstStep: r.ref.FirstStep, Unhooked: r.unhooked, replayed: true,
+		Readings: r.Readings, FirstStep: r.first, RefFirstStep: r.ref.FirstStep, Unhooked: r.unhooked, Replayed: true,
 	}
 	for _, t := range r.entries {
 		rep.Tensors = append(rep.Tensors, t)
@@ -430,17 +421,16 @@ func (r *replay) report() *Report {
 			continue
 		}
 		if reason := r.absent.untapped(name); reason != "" {
-			rep.leaveOut(name, reason)
+			rep.LeaveOut(name, reason)
 		} else {
 			rep.Missing = append(rep.Missing, name)
 		}
 	}
 	if img := cmp.Or(r.ref.Array(pastedValue), r.ref.Array(imageValue)); img != nil && img.Size() == len(r.ours) {
-		rep.ours, rep.reference, rep.Width, rep.Height = r.ours, img.Uint8s(), img.Dim(1), img.Dim(0)
+		rep.SetImages(r.ours, img.Uint8s(), img.Dim(1), img.Dim(0))
 	}
-	rep.sights = r.sights
-	rep.judge()
-	rep.Verdict.unseen = len(rep.ask(nil)) > 0
+	rep.Judge()
+	rep.Verdict.Unseen = len(ask(rep.Verdict, r.sights, nil)) > 0
 	if n, err := hooks.ParseName(rep.Verdict.Module); err == nil && !rep.Verdict.OK && r.incomplete[fmt.Sprint(n.Module, "@", n.Step)] {
 		step := ""
 		if n.Step >= 0 {

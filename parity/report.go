@@ -34,8 +34,9 @@ type Report struct {
 	// Rounds are those of [Bisect].
 	Rounds []Round `json:"rounds,omitempty"`
 
-	replayed        bool
-	sights          []sight // in the order in which they passed
+	// Replayed is false for a comparison of two saved runs.
+	Replayed bool `json:"-"`
+
 	ours, reference []uint8 // pixels of both images
 }
 
@@ -56,8 +57,8 @@ func (r *Report) Find(name string) *Tensor {
 	return r.Tensors[i]
 }
 
-// judge fills in stages and verdict.
-func (r *Report) judge() {
+// Judge fills in stages and verdict.
+func (r *Report) Judge() {
 	byName := map[string]*Stage{}
 	for _, t := range r.Tensors {
 		s := byName[t.Stage]
@@ -71,12 +72,36 @@ func (r *Report) judge() {
 	slices.SortStableFunc(r.Stages, func(a, b *Stage) int { return stageOrder(a.Name) - stageOrder(b.Name) })
 	r.Verdict = r.verdict()
 	if u := r.Unhooked; r.Verdict.OK && u != nil && !u.OK {
-		r.Verdict = u.verdict()
+		r.Verdict = u.Verdict()
 	}
 }
 
 // isValue reports whether a name is a value of the pipeline, not of a module.
 func isValue(name string) bool {
 	n, err := hooks.ParseName(name)
-	return err == nil && !inside.MatchString(n.Module)
+	return err == nil && !isModule(n.Module)
+}
+
+// SetImages adds the pixels (red, green, blue) of both images, of one size.
+func (r *Report) SetImages(ours, reference []uint8, width, height int) {
+	r.ours, r.reference, r.Width, r.Height = ours, reference, width, height
+}
+
+// Untapped lists tensors of the reference that have no counterpart here, and the reason.
+type Untapped struct {
+	Reason string   `json:"reason"`
+	Names  []string `json:"names"`
+}
+
+// LeaveOut records a tensor of the reference that has no counterpart, and the reason.
+func (r *Report) LeaveOut(name, reason string) {
+	for i := range r.Untapped {
+		if u := &r.Untapped[i]; u.Reason == reason {
+			if !slices.Contains(u.Names, name) {
+				u.Names = append(u.Names, name)
+			}
+			return
+		}
+	}
+	r.Untapped = append(r.Untapped, Untapped{reason, []string{name}})
 }

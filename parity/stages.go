@@ -16,8 +16,11 @@ const (
 	Own      = "own"      // so do the modules inside it; a part of the isolated reading
 )
 
-// inside matches the names of tensors within a component.
 var inside = regexp.MustCompile(`^(transformer|text_encoder(_\d+)?)(\.|$)|^vae\.((en|de)coder|quant_conv|post_quant_conv)`)
+
+// isModule reports whether a name is that of a module of a component, or of its tensor, and not of a
+// value of the pipeline, such as latents.
+func isModule(name string) bool { return inside.MatchString(name) }
 
 // stages are listed backwards from pixels; steps come between vae and latents.
 var stages = []string{"picture", "vae", "latents", "encode", "text", "tokenizer", "scheduler"}
@@ -60,12 +63,6 @@ func stageOf(name string) string {
 	return "latents"
 }
 
-// stageKey returns a stage's name in the tolerance table, without the step.
-func stageKey(stage string) string {
-	word, _, _ := strings.Cut(stage, " ")
-	return word
-}
-
 // stageOrder counts backwards from pixels.
 func stageOrder(stage string) int {
 	word, step, _ := strings.Cut(stage, " ")
@@ -92,3 +89,18 @@ func (s *Stage) add(t *Tensor) {
 		s.Isolated, s.Worst = own, t.Name
 	}
 }
+
+// depth returns how deep a module is below its component. Values of the pipeline have depth 0,
+// above all modules.
+func depth(module string) int {
+	if !isModule(module) {
+		return 0
+	}
+	return strings.Count(module, ".")
+}
+
+// imageValue is the last value of a run, which its report shows. If it is pasted into the picture
+// that was inpainted, the result is pastedValue.
+const imageValue, pastedValue = "image", "image.pasted"
+
+func isImage(name string) bool { return name == imageValue || name == pastedValue }

@@ -2,14 +2,10 @@ package parity
 
 import (
 	"encoding/json"
-	"errors"
 	"fmt"
-	"io/fs"
 	"math"
 
-	"github.com/gomflux/gomflux/internal/checkpoint"
-	"github.com/gomflux/gomflux/mlx"
-	"github.com/gomflux/gomflux/mlx/hooks"
+	"github.com/gomflux/gomflux/parity/hints"
 	"github.com/gomflux/gomflux/parity/runs"
 )
 
@@ -53,6 +49,16 @@ func compareStats(got, want runs.Record, tolerance float64) *StatsDifference {
 	return d
 }
 
+// MeasureStats compares the statistics of both sides, and shows the first values.
+func (t *Tensor) MeasureStats(got, want runs.Record, tolerance Tolerance) {
+	t.Got, t.Ref = previews(got), previews(want)
+	if !t.sameShape() {
+		t.Guess = hints.Shapes(t.Shape, t.RefShape)
+		return
+	}
+	t.Stats = compareStats(got, want, tolerance.Max)
+}
+
 // largest returns the largest error; 0 for nil.
 func (d *StatsDifference) largest() float64 {
 	if d == nil {
@@ -73,48 +79,6 @@ func statsRange(rec runs.Record) Range {
 		r.Min, r.Max, r.Mean, r.Std = float64(s.Min), float64(s.Max), float64(s.Mean), float64(s.Std)
 	}
 	return r
-}
-
-// recordOf returns the statistics of a tensor.
-func recordOf(a *mlx.Array, dtype string) runs.Record {
-	v := a.Floats()
-	rec := runs.Record{Shape: a.Shape(), Dtype: dtype, Stats: checkpoint.Summarize(v)}
-	for _, x := range first(v) {
-		rec.Preview = append(rec.Preview, checkpoint.Float(x))
-	}
-	return rec
-}
-
-// readStats reads the statistics of a run's tensors, if it has any. Of several tensors of one name
-// the later ones are further calls, as saved tensors are.
-func (r *Run) readStats(fsys fs.FS) error {
-	records, err := runs.ReadStats(fsys)
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil
-	}
-	if err != nil {
-		return fmt.Errorf("%s: %w", checkpoint.FullName(fsys, "."), err)
-	}
-	r.stats = map[string]runs.Record{}
-	for _, rec := range records {
-		name := rec.Name
-		if n, err := hooks.ParseName(name); err == nil && rec.HitCount > 1 {
-			n.Call += rec.HitCount - 1
-			name = n.String()
-		}
-		r.stats[name] = rec
-	}
-	return nil
-}
-
-// record returns the statistics of one of the run's tensors: the recorded ones, or those of its
-// values.
-func (r *Run) record(name string) (runs.Record, bool) {
-	if a := r.Array(name); a != nil {
-		return recordOf(a, r.dtypes[r.stored(name)]), true
-	}
-	rec, ok := r.stats[name]
-	return rec, ok
 }
 
 func (d *StatsDifference) String() string {

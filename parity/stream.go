@@ -207,12 +207,6 @@ func (s *stream) take(t checkpoint.Tensor, waiting string) error {
 	return nil
 }
 
-// imageValue is the last value of a run, which its report shows. If it is pasted into the picture
-// that was inpainted, the result is pastedValue.
-const imageValue, pastedValue = "image", "image.pasted"
-
-func isImage(name string) bool { return name == imageValue || name == pastedValue }
-
 // uses returns how often this program will compare a tensor.
 func (s *stream) uses(name string) int {
 	n, err := hooks.ParseName(name)
@@ -298,7 +292,7 @@ func (s *stream) past(n hooks.Name) bool {
 	if s.phase > phaseOf(n.String()) {
 		return true
 	}
-	if !inside.MatchString(n.Module) {
+	if !isModule(n.Module) {
 		return false
 	}
 	last, called := s.finished[n.Module]

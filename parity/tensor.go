@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"github.com/gomflux/gomflux/mlx/hooks"
+	"github.com/gomflux/gomflux/parity/hints"
 )
 
 // A Tensor compares one of the reference's tensors with ours.
@@ -39,6 +40,43 @@ type Tensor struct {
 	Histogram  *Histogram `json:"histogram,omitempty"`
 
 	made int // its place in the run, from 1; 0 if unknown
+}
+
+// NewTensor returns the entry of a tensor, without its shapes. Its name in the reference's run may be
+// another.
+func NewTensor(name, refName string) *Tensor {
+	t := &Tensor{Name: name, Module: moduleOf(name), Kind: hooks.Output.String(), Stage: stageOf(name)}
+	if n, err := hooks.ParseName(name); err == nil {
+		t.Kind = n.Point.Kind.String()
+	}
+	if refName != name {
+		t.Reference = refName
+	}
+	return t
+}
+
+// Measure compares the values of both sides, which have one shape, and shows the first ones. Samples of
+// a tensor have a nil shape.
+func (t *Tensor) Measure(got, want []float32, shape []int, tolerance Tolerance) *Reading {
+	t.Got, t.Ref, t.Histogram = First(got), First(want), histogram(got, want)
+	return newReading(t.Name, got, want, shape, tolerance)
+}
+
+// ShowShapes guesses why the shapes differ, and shows the first values.
+func (t *Tensor) ShowShapes(got, want []float32) {
+	t.Guess = hints.Shapes(t.Shape, t.RefShape)
+	t.Got, t.Ref = First(got), First(want)
+}
+
+// Wrong tells what is wrong with the tensor by itself, or "".
+func (t *Tensor) Wrong() string {
+	switch {
+	case t.ownOK():
+		return ""
+	case !t.sameShape():
+		return fmt.Sprintf("%s is wrong: %s", t.Name, t.shapesText())
+	}
+	return fmt.Sprintf("%s is wrong (%v)", t.Name, t.best())
 }
 
 // moduleOf returns a tensor's name without its point.
@@ -181,8 +219,8 @@ func channelAxis(name string, shape []int) int {
 	return len(shape) - 1
 }
 
-// first returns the first values, for people to look at.
-func first[T float32 | float64](values []T) []float64 {
+// First returns the first values, for people to look at.
+func First[T float32 | float64](values []T) []float64 {
 	out := make([]float64, min(previewed, len(values)))
 	for i := range out {
 		out[i] = float64(values[i])
@@ -218,3 +256,6 @@ func histogram(got, want []float32) *Histogram {
 	fill(h.Reference, want)
 	return h
 }
+
+// A Hint is a known mistake that explains a difference.
+type Hint = hints.Hint

@@ -10,6 +10,7 @@ import (
 	"os"
 	"path"
 	"slices"
+	"strings"
 
 	"github.com/gomflux/gomflux/mlx"
 )
@@ -109,7 +110,7 @@ func parseTable(data []byte) (*Table, error) {
 	return t, nil
 }
 
-// For returns the tolerance of a tensor in a reading, computed by a backend of MLX.
+// For returns the tolerance of a tensor of a stage in a reading, computed by a backend of MLX.
 func (t *Table) For(backend mlx.Backend, dtype, stage, reading, tensor string) Tolerance {
 	var out Tolerance
 	set := func(field *float64, value *float64) {
@@ -118,6 +119,7 @@ func (t *Table) For(backend mlx.Backend, dtype, stage, reading, tensor string) T
 		}
 	}
 	matches := func(rule, word string) bool { return rule == "" || rule == word }
+	stage, _, _ = strings.Cut(stage, " ") // without the step
 	device := "gpu"
 	if backend == mlx.BackendCPU {
 		device = "cpu"

@@ -4,19 +4,12 @@ import (
 	"cmp"
 	"io/fs"
 	"regexp"
-	"slices"
 	"strings"
 
 	"github.com/gomflux/gomflux/mlx/hooks"
 	"github.com/gomflux/gomflux/models/component"
 	"github.com/gomflux/gomflux/models/inspect"
 )
-
-// Untapped lists tensors of the reference that have no counterpart here, and the reason.
-type Untapped struct {
-	Reason string   `json:"reason"`
-	Names  []string `json:"names"`
-}
 
 // untapped has the rules for any model. Those of single classes are in package component.
 var untapped = []component.Untapped{{
@@ -146,17 +139,4 @@ func (a absent) isIdle(module string) bool {
 		}
 	}
 	return false
-}
-
-// leaveOut records an untapped tensor.
-func (r *Report) leaveOut(name, reason string) {
-	for i := range r.Untapped {
-		if u := &r.Untapped[i]; u.Reason == reason {
-			if !slices.Contains(u.Names, name) {
-				u.Names = append(u.Names, name)
-			}
-			return
-		}
-	}
-	r.Untapped = append(r.Untapped, Untapped{reason, []string{name}})
 }

@@ -28,7 +28,9 @@ type Verdict struct {
 	// Kinds groups the others by names that differ by numbers alone.
 	Kinds []Others `json:"kinds,omitempty"`
 
-	unseen   bool // the reference could be asked for more
+	// Unseen is set if the reference could be asked for more.
+	Unseen bool `json:"-"`
+
 	isolated bool // modules got the reference's inputs
 }
 
@@ -129,7 +131,7 @@ func (v *Verdict) others(all []culprit) {
 // differs is the text about the first tensor that differs, and in which order it is the first.
 func (r *Report) differs(t *Tensor) string {
 	by := ""
-	if !r.replayed && t.made == 0 {
+	if !r.Replayed && t.made == 0 {
 		by = fmt.Sprintf(" by name (neither run has %s, which has the order)", runs.TraceFile)
 	}
 	if !t.sameShape() {
@@ -157,7 +159,7 @@ func (r *Report) drift() Verdict {
 	switch {
 	case len(r.Tensors) == 0:
 		return Verdict{Text: "nothing was compared: both runs have no tensor name in common"}
-	case r.replayed && slices.ContainsFunc(r.Missing, isValue):
+	case r.Replayed && slices.ContainsFunc(r.Missing, isValue):
 		name := r.Missing[slices.IndexFunc(r.Missing, isValue)]
 		return Verdict{Text: fmt.Sprintf("%s is in the reference's run, but was not computed here", name), Stage: stageOf(name),
 			Tensor: name}
@@ -219,7 +221,7 @@ func (r *Report) parent(module string) string {
 // children returns the modules right inside one, with their own errors.
 func (r *Report) children(module string) []Child {
 	n, err := hooks.ParseName(module)
-	if err != nil || !inside.MatchString(n.Module) {
+	if err != nil || !isModule(n.Module) {
 		return nil
 	}
 	var out []Child

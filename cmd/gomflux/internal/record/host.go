@@ -15,6 +15,7 @@ import (
 	"github.com/gomflux/gomflux/debugger/expr"
 	"github.com/gomflux/gomflux/debugger/protocol"
 	"github.com/gomflux/gomflux/mlx/hooks"
+	"github.com/gomflux/gomflux/models"
 	"github.com/gomflux/gomflux/parity"
 	"github.com/gomflux/gomflux/parity/runs"
 )
@@ -167,6 +168,7 @@ func (h *Host) Recording(run *runs.Run) {
 // Replay adds the session to the options of a replay.
 func (h *Host) Replay(p *parity.Options) {
 	if h != nil {
-		p.Debugger, p.Loaded = h.Session.Judged, h.Session.Loaded
+		p.Debugger = h.Session.Judged
+		p.Loaded = func(pipeline *models.Pipeline) { h.Session.Loaded(pipeline.Modules()) }
 	}
 }
